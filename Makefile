@@ -1,0 +1,54 @@
+PYTHON ?= python3
+bin    := .venv/bin
+pip    := $(bin)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+K      ?=
+select := $(if $(K),-k '$(K)')
+
+.PHONY: help demo test check bench soak lib nbs docs clean
+.DEFAULT_GOAL := help
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+
+demo: .venv/.demo ## Train a small model and watch it
+	@$(bin)/python demo/digits.py
+
+test: .venv/.dev ## Run all notebooks and tests (some of them: make test K=schedule)
+	@$(bin)/python -m pytest -q $(select)
+
+check: .venv/.dev ## Lint, and see that everything generated is up to date
+	@$(bin)/ruff check -q learner tests tools docs $(wildcard bench demo)
+	@$(bin)/python -m pytest -q tests/test_sync.py tests/test_layout.py
+
+bench: .venv/.dev ## Measure what the loop costs per batch
+	@$(bin)/python bench/overhead.py
+
+soak: .venv/.dev ## Run the slow tests too, and many more random cases
+	@$(bin)/python -m pytest -q --flags slow --hypothesis-profile soak $(select)
+
+lib: .venv/.dev ## After editing a notebook: write learner/, clean nbs/, write README.md
+	@$(bin)/nbdev-export
+	@$(bin)/nbdev-clean
+	@$(bin)/python tools/docs.py readme
+
+nbs: lib ## Run the notebooks and store their outputs (some of them: make nbs K=schedule)
+	@$(bin)/python -m pytest -q tests/test_notebooks.py --save $(select)
+	@$(bin)/python tools/docs.py readme
+
+docs: .venv/.dev ## Build the site in _docs/
+	@$(bin)/python tools/docs.py
+
+clean: ## Remove all that make wrote, but for learner/ and README.md
+	@rm -rf .venv _build _docs build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment: torch alone first, then an extra of setup.cfg (.venv/.dev is `.[dev]`)
+.venv/.%: setup.cfg pyproject.toml constraints.txt | $(bin)/python
+	@echo "Installing learner[$*] into .venv ..."
+	@$(pip) torch
+	@$(pip) -e '.[$*]'
+	@touch $@
+
+$(bin)/python:
+	@$(PYTHON) -c 'import sys; v=sys.version_info; sys.exit(v<(3,11) and "learner needs Python 3.11 or newer, and `$(PYTHON)` is %d.%d: run `make PYTHON=python3.11 ...`" % v[:2])'
+	@$(PYTHON) -m venv .venv

@@ -1,0 +1,45 @@
+"Run a notebook from top to bottom, in a process of its own"
+import os,sys
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context,set_start_method
+from pathlib import Path
+from execnb.shell import CaptureShell
+from fastcore.nbio import write_nb
+from fastcore.xtras import working_directory
+from nbdev.clean import _nbdev_clean
+from nbdev.config import get_config
+from nbdev.process import NBProcessor
+from nbdev.test import _skip_cell
+
+def _kinds(c): return [(o['output_type'], sorted(o.get('data', ()))) for o in c.get('outputs', [])]
+
+def _run(fn, force, save, fresh):
+    import torch
+    torch.set_num_threads(1)           # notebooks run side by side; and sums do not depend on the number of cores
+    set_start_method(None, force=True) # the default again, for the processes that cells start
+    os.environ['IN_TEST'] = '1'
+    cfg = get_config(fn.parent)
+    sys.path.insert(0, str(cfg.config_path))
+    nb = NBProcessor(fn, rm_directives=False, process=True).nb
+    skip,old = _skip_cell(nb, cfg.tst_flags.split(), force),{c.id:_kinds(c) for c in nb.cells}
+    k = CaptureShell(fn, mpl_format='png')
+    try:
+        with working_directory(fn.parent): k.run_all(nb, exc_stop=True, preproc=skip, cell_timeout=cfg.cell_timeout)
+    except BaseException:
+        if k.exc is None: raise
+        c = nb.cells[k._cell_idx-1]
+        return f'{fn}, cell #{c.id}:\n{k.prettytb(fname=fn)}'
+    if save:
+        _nbdev_clean(nb)
+        write_nb(nb, fn)
+    if fresh and (stale := [c.id for c in nb.cells if not skip(c) and _kinds(c)!=old[c.id]]):
+        return f'{fn}: the outputs of these cells are stale, run `make nbs`: {" ".join(stale)}'
+
+def run_nb(fn, force=(), save=False, fresh=False):
+    "Error of running the notebook `fn`, or None. What most notebooks import is loaded once, and shared by `fork`"
+    ctx = get_context('spawn' if sys.platform=='win32' else 'forkserver')
+    if sys.platform!='win32': ctx.set_forkserver_preload([__name__, 'torch', 'matplotlib.pyplot'])
+    try:
+        with ProcessPoolExecutor(1, mp_context=ctx) as ex: return ex.submit(_run, Path(fn), list(force), save, fresh).result()
+    except BrokenProcessPool: return f'{fn}: the process that ran it died'
