@@ -29,14 +29,14 @@ soak: .venv/.dev ## Run the slow tests too, and many more random cases
 lib: .venv/.dev ## After editing a notebook: write learner/, clean nbs/, write README.md
 	@$(bin)/nbdev-export
 	@$(bin)/nbdev-clean
-	@$(bin)/python tools/docs.py readme
+	@$(bin)/python tools/readme.py
 
 nbs: lib ## Run the notebooks and store their outputs (some of them: make nbs K=schedule)
 	@$(bin)/python -m pytest -q tests/test_notebooks.py --save $(select)
-	@$(bin)/python tools/docs.py readme
+	@$(bin)/python tools/readme.py
 
 docs: .venv/.dev ## Build the site in _docs/
-	@$(bin)/python tools/docs.py
+	@$(bin)/python -m sphinx -b html -q -W --keep-going -E -d _build -c docs nbs _docs
 
 clean: ## Remove all that make wrote, but for learner/ and README.md
 	@rm -rf .venv _build _docs build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

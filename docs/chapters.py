@@ -1,0 +1,99 @@
+"Prepare a notebook for Sphinx: nbdev's directives, the reference after each exported cell, links from names in backticks"
+import ast,json,re
+from enum import Enum
+from importlib import import_module
+from inspect import formatannotation,isfunction
+from docutils import nodes
+from fastcore.docments import DocmentTbl,DocmentText,docstring,empty
+from fastcore.nbio import dict2nb,mk_cell,nb2str
+from nbdev.config import get_config
+from nbdev.doclinks import patch_name
+from nbdev.process import NBProcessor
+from nbdev.processors import add_show_docs,clean_magics,filter_stream_,hide_,hide_line,mv_exports,populate_language,rm_export,rm_header_dash,strip_ansi
+from sphinx.addnodes import pending_xref
+from sphinx.pycode import ModuleAnalyzer
+
+cfg = get_config()
+lib = cfg.lib_path.name
+procs = [populate_language, add_show_docs, strip_ansi, hide_line, filter_stream_, rm_header_dash, rm_export, clean_magics, hide_, mv_exports]
+syms = {} # full name of each symbol, by itself and by its name in the module
+for mod,d in import_module(f'{lib}._modidx').d['syms'].items():
+    for o in d: syms[o] = syms[o.removeprefix(f'{mod}.')] = o
+
+def table(sym):
+    "Parameters that have a docment, as Markdown"
+    tbl = DocmentTbl(sym)
+    for p in tbl.dm.values():
+        for k,f in dict(anno=formatannotation, default=lambda o: getattr(o, '__name__', repr(o))).items():
+            if p.get(k, empty) is not empty: p[k] = '`' + f(p[k]).replace('typing.', '').strip("'") + '`'
+    return str(tbl)
+
+def signature(sym, types):
+    dt = DocmentText(sym)
+    ps = ', '.join(o if types else re.sub(r'^(\**\w+):[^=]*', r'\1', o) for o,_ in dt.params)
+    ret = dt.dm.get('return', {}).get('anno', empty)
+    return f'({ps})' + (f' -> {formatannotation(ret)}'.replace("'", '') if types and ret not in (empty, None) and not isinstance(sym, type) else '')
+
+def api(sym, name, mod, shown=(), depth=3):
+    "A Sphinx object for `sym`, with the methods of a class that are not `shown` elsewhere"
+    is_cls,is_prop = isinstance(sym, type),isinstance(sym, property)
+    kind = 'class' if is_cls else 'property' if is_prop else 'data' if not callable(sym) else 'method' if '.' in name else 'function'
+    bare = kind in ('data','property') or is_cls and (sym.__init__ is object.__init__ or issubclass(sym, (Enum,BaseException)))
+    tbl = '' if bare else table(sym)
+    opts = [f':module: {lib}.{mod}'] if mod else [':no-index:']
+    if isinstance(getattr(sym, '__self__', None), type): opts.append(':classmethod:')
+    parts = ['\n'.join(opts), docstring(sym) if kind!='data' else '', f'```{{rst-class}} params\n```\n\n{tbl}' if tbl else '']
+    for k,v in vars(sym).items() if is_cls else ():
+        f = getattr(v, 'fget', v)
+        if isfunction(f) and k[0]!='_' and f.__doc__ and f.__module__==sym.__module__ and f'{name}.{k}' not in shown:
+            parts.append(api(getattr(sym, k), f'{name}.{k}', mod, depth=depth+1))
+    fence = ':'*(9-depth)
+    return f'{fence}{{py:{kind}}} {name}{"" if bare else signature(sym, not tbl)}\n' + '\n\n'.join(filter(None, parts)) + f'\n{fence}'
+
+def toctree(docs):
+    "The sidebar: a part for each folder of nbs/"
+    parts = {}
+    for o in sorted(docs): parts.setdefault(o.rpartition('/')[0], []).append(o)
+    return mk_cell('\n\n'.join(f'```{{toctree}}\n:hidden:\n:caption: {k.capitalize() or "Library"}\n\n' + '\n'.join(v) + '\n```' for k,v in parts.items()), 'markdown')
+
+def prepare(app, docname, source):
+    "Turn the nbdev notebook in `source` into one that myst-nb shows as meant"
+    p = NBProcessor(nb=dict2nb(json.loads(source[0])), procs=procs)
+    mod = next((c.directives_['default_exp'] for c in p.nb.cells if 'default_exp' in c.directives_), None)
+    p.process()
+    cells = p.nb.cells
+    show = {c.idx_:ast.unparse(ast.parse(c.source).body[0].value.args[0]) for c in cells if c.source.startswith('show_doc(')}
+    for i,nm in show.items():
+        sym = eval(nm, vars(import_module(f'{lib}.{mod or "all"}')))
+        cells[i] = mk_cell(api(sym, nm, mod, show.values()), 'markdown')
+    for c in cells:
+        d = getattr(c, 'directives_', {})
+        tags = {'remove-cell': d.get('include')=='false', 'remove-input': d.get('echo')=='false', 'remove-output': d.get('output')=='false'}
+        c.metadata['tags'] = [k for k,v in tags.items() if v]
+    if docname=='index': cells.append(toctree(app.env.found_docs-{'index'}))
+    source[0] = nb2str(p.nb)
+
+def link_names(app, doctree):
+    "Make `name` in backticks a link, where it is one of ours"
+    for o in list(doctree.findall(nodes.literal)):
+        nm = syms.get(re.sub(r'\(\)$| \| None$', '', o.astext()))
+        if nm and not isinstance(o.parent, (nodes.reference,pending_xref)):
+            ref = pending_xref('', refdomain='py', reftype='obj', reftarget=nm, refwarn=False)
+            o.replace_self(ref)
+            ref += o
+
+def source_of(app, modname):
+    "Text of a module, and the lines of its symbols, with those that `@patch` adds to a class"
+    if not modname.startswith(lib): return
+    a = ModuleAnalyzer.for_module(modname)
+    tags = dict(a.find_tags())
+    for o in ast.parse(a.code).body:
+        nms = patch_name(o) if isinstance(o, ast.FunctionDef) else ()
+        for nm in [nms] if isinstance(nms, str) else nms: tags[nm] = ('def', o.lineno, o.end_lineno)
+    return a.code,tags
+
+def setup(app):
+    app.connect('source-read', prepare)
+    app.connect('doctree-read', link_names)
+    app.connect('viewcode-find-source', source_of)
+    return dict(parallel_read_safe=True)

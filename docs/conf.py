@@ -1,0 +1,39 @@
+"Sphinx settings. The pages are the notebooks themselves: `chapters.py` prepares each one as it is read"
+import sys
+from pathlib import Path
+from docutils.utils.math.latex2mathml import tex2mathml
+from docutils import nodes
+from nbdev.config import get_config
+
+root = Path(__file__).parent.parent
+sys.path[:0] = [str(root), str(root/'docs')] # this tree, whatever is installed
+
+cfg = get_config(root)
+project = html_title = cfg.title
+author = copyright = 'The learner authors'
+extensions = ['myst_nb', 'sphinx.ext.viewcode', 'sphinx.ext.githubpages', 'chapters']
+exclude_patterns = ['**.ipynb_checkpoints']
+
+nb_execution_mode = 'off'
+nb_merge_streams = True
+myst_enable_extensions = ['dollarmath', 'colon_fence', 'alert']
+myst_heading_anchors = 4
+
+html_theme = 'furo'
+html_static_path = ['_static']
+html_css_files = ['custom.css']
+html_show_sourcelink = html_show_sphinx = html_copy_source = False
+pygments_style,pygments_dark_style = 'friendly','github-dark'
+add_module_names = False
+python_use_unqualified_type_names = True
+maximum_signature_line_length = 84
+toc_object_entries_show_parents = 'hide'
+
+def mathml(block):
+    def visit(self, node):
+        self.body.append(tex2mathml(node.astext(), as_block=block))
+        raise nodes.SkipNode
+    return visit, None
+html_math_renderer = 'mathml' # read by browsers as it is: no script from another host
+
+def setup(app): app.add_html_math_renderer('mathml', mathml(False), mathml(True))

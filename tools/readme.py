@@ -1,0 +1,49 @@
+"""Write README.md from nbs/index.ipynb; with `--check`, only say whether it is up to date
+
+Nothing is run: outputs are those stored in the notebook. Links to files beside it become links into nbs/.
+"""
+import base64,re,sys
+from pathlib import Path
+from nbdev.config import get_config
+from nbdev.process import NBProcessor
+from nbdev.processors import clean_magics,filter_stream_,hide_,hide_line,populate_language,rm_export,rm_header_dash,strip_ansi
+
+cfg = get_config(Path(__file__).parent)
+root,figures = cfg.config_path,'docs/readme'
+procs = [populate_language, strip_ansi, hide_line, filter_stream_, rm_header_dash, rm_export, clean_magics, hide_]
+link = re.compile(r'(\]\()(?!\w+:|[#/])')
+mark = '<!-- Written from nbs/index.ipynb: edit that, and run `make lib` -->\n\n'
+
+def fence(s, lang): return f'```{lang}\n{s.rstrip()}\n```'
+
+def output(o, name, files):
+    "Markdown for one output; a plot goes to `files`"
+    data = {k:''.join(v) for k,v in o.get('data', {}).items()}
+    if o['output_type']=='stream': return fence(''.join(o['text']), 'text') if o['name']=='stdout' else ''
+    if 'text/markdown' in data: return data['text/markdown']
+    if 'text/html' in data: return re.sub(r'<style.*?</style>\s*', '', data['text/html'], flags=re.S)
+    if 'image/png' not in data: return fence(data['text/plain'], 'text')
+    files[f'{figures}/{name}.png'] = base64.b64decode(data['image/png'])
+    return f'![]({figures}/{name}.png)'
+
+def readme():
+    "All that belongs to README.md, by path"
+    nb,res,files = NBProcessor(cfg.nbs_path/cfg.readme_nb, procs, process=True).nb,[],{}
+    for c in nb.cells:
+        d = c.directives_
+        if d.get('include')=='false' or not c.source.strip(): continue
+        if c.cell_type=='markdown': res.append(link.sub(rf'\1{cfg.nbs_path.name}/', c.source))
+        if c.cell_type!='code': continue
+        if d.get('echo')!='false': res.append(fence(c.source, 'python'))
+        if d.get('output')!='false': res += [output(o, f'{c.id}-{i}', files) for i,o in enumerate(c.get('outputs', []))]
+    return {'README.md': (mark + '\n\n'.join(filter(None, res)) + '\n').encode(), **files}
+
+if __name__=='__main__':
+    files = readme()
+    old = {'README.md', *(f'{figures}/{f.name}' for f in (root/figures).glob('*.png'))}
+    bad = sorted(old-files.keys()) + [k for k,v in files.items() if not (root/k).exists() or (root/k).read_bytes()!=v]
+    if '--check' in sys.argv: sys.exit(bad and f'stale: {", ".join(bad)}; run `make lib`')
+    for k in bad:
+        (root/k).parent.mkdir(parents=True, exist_ok=True)
+        if k in files: (root/k).write_bytes(files[k])
+        else: (root/k).unlink()
