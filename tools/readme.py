@@ -39,6 +39,7 @@ def readme():
     return {'README.md': (mark + '\n\n'.join(filter(None, res)) + '\n').encode(), **files}
 
 if __name__=='__main__':
+    if not (cfg.nbs_path/cfg.readme_nb).exists(): sys.exit()
     files = readme()
     old = {'README.md', *(f'{figures}/{f.name}' for f in (root/figures).glob('*.png'))}
     bad = sorted(old-files.keys()) + [k for k,v in files.items() if not (root/k).exists() or (root/k).read_bytes()!=v]
