@@ -4,6 +4,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context,set_start_method
 from pathlib import Path
+from traceback import format_exception
 from execnb.shell import CaptureShell
 from fastcore.nbio import write_nb
 from fastcore.xtras import working_directory
@@ -26,10 +27,10 @@ def _run(fn, force, save, fresh):
     k = CaptureShell(fn, mpl_format='png')
     try:
         with working_directory(fn.parent): k.run_all(nb, exc_stop=True, preproc=skip, cell_timeout=cfg.cell_timeout)
-    except BaseException:
-        if k.exc is None: raise
-        c = nb.cells[k._cell_idx-1]
-        return f'{fn}, cell #{c.id}:\n{k.prettytb(fname=fn)}'
+    except BaseException as e:
+        tb = e.__traceback__
+        while tb.tb_next and not tb.tb_frame.f_code.co_filename.startswith('<ipython'): tb = tb.tb_next # from the cell on
+        return f'{fn}, cell #{nb.cells[k._cell_idx-1].id}\n' + ''.join(format_exception(e.with_traceback(tb)))
     if save:
         _nbdev_clean(nb)
         write_nb(nb, fn)

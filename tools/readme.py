@@ -43,7 +43,7 @@ if __name__=='__main__':
     files = readme()
     old = {'README.md', *(f'{figures}/{f.name}' for f in (root/figures).glob('*.png'))}
     bad = sorted(old-files.keys()) + [k for k,v in files.items() if not (root/k).exists() or (root/k).read_bytes()!=v]
-    if '--check' in sys.argv: sys.exit(bad and f'stale: {", ".join(bad)}; run `make lib`')
+    if '--check' in sys.argv: sys.exit(f'stale: {", ".join(bad)}; run `make lib`' if bad else 0)
     for k in bad:
         (root/k).parent.mkdir(parents=True, exist_ok=True)
         if k in files: (root/k).write_bytes(files[k])
