@@ -1,38 +1,50 @@
 "Prepare a notebook for Sphinx: nbdev's directives, the reference after each exported cell, links from names in backticks"
-import ast,json,re
+import ast,inspect,json,re
 from enum import Enum
 from importlib import import_module
 from inspect import formatannotation,isfunction
+from itertools import groupby
 from docutils import nodes
-from fastcore.docments import DocmentTbl,DocmentText,docstring,empty
+from fastcore.docments import DocmentTbl,docstring,empty
 from fastcore.nbio import dict2nb,mk_cell,nb2str
 from nbdev.config import get_config
 from nbdev.doclinks import patch_name
-from nbdev.process import NBProcessor
+from nbdev.process import NBProcessor,Processor
 from nbdev.processors import add_show_docs,clean_magics,filter_stream_,hide_,hide_line,mv_exports,populate_language,rm_export,rm_header_dash,strip_ansi
 from sphinx.addnodes import pending_xref
 from sphinx.pycode import ModuleAnalyzer
 
 cfg = get_config()
 lib = cfg.lib_path.name
-procs = [populate_language, add_show_docs, strip_ansi, hide_line, filter_stream_, rm_header_dash, rm_export, clean_magics, hide_, mv_exports]
 syms = {} # full name of each symbol, by itself and by its name in the module
 for mod,d in import_module(f'{lib}._modidx').d['syms'].items():
     for o in d: syms[o] = syms[o.removeprefix(f'{mod}.')] = o
+
+class in_order(Processor):
+    "`add_show_docs` lists the definitions of one cell from last to first"
+    def begin(self):
+        runs = groupby(self.nb.cells, lambda c: hasattr(c, 'has_sd'))
+        self.nb.cells = [c for is_doc,cs in runs for c in (reversed(list(cs)) if is_doc else cs)]
+
+procs = [populate_language, add_show_docs, in_order, strip_ansi, hide_line, filter_stream_, rm_header_dash, rm_export, clean_magics, hide_, mv_exports]
+
+class Text(str): __repr__ = str.__str__
+def short(s): return Text('...' if len(s)>60 else re.sub(rf'\b(typing|{lib}\.\w+)\.', '', s))
+def type_text(o): return empty if o in (empty, type(None)) else short(formatannotation(o).strip("'"))
+def default_text(o): return empty if o is empty else short(getattr(o, '__name__', repr(o)))
 
 def table(sym):
     "Parameters that have a docment, as Markdown"
     tbl = DocmentTbl(sym)
     for p in tbl.dm.values():
-        for k,f in dict(anno=formatannotation, default=lambda o: getattr(o, '__name__', repr(o))).items():
-            if p.get(k, empty) is not empty: p[k] = '`' + f(p[k]).replace('typing.', '').strip("'") + '`'
+        for k,f in dict(anno=type_text, default=default_text).items(): p[k] = o if (o := f(p.get(k, empty))) is empty else f'`{o}`'
     return str(tbl)
 
 def signature(sym, types):
-    dt = DocmentText(sym)
-    ps = ', '.join(o if types else re.sub(r'^(\**\w+):[^=]*', r'\1', o) for o,_ in dt.params)
-    ret = dt.dm.get('return', {}).get('anno', empty)
-    return f'({ps})' + (f' -> {formatannotation(ret)}'.replace("'", '') if types and ret not in (empty, None) and not isinstance(sym, type) else '')
+    "Parameters in brackets, with their `types` where no table has them"
+    s = inspect.signature(sym)
+    ps = [p.replace(annotation=type_text(p.annotation) if types else empty, default=default_text(p.default)) for p in s.parameters.values() if p.name!='self']
+    return str(s.replace(parameters=ps, return_annotation=type_text(s.return_annotation) if types and not isinstance(sym, type) else empty))
 
 def api(sym, name, mod, shown=(), depth=3):
     "A Sphinx object for `sym`, with the methods of a class that are not `shown` elsewhere"

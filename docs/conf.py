@@ -1,9 +1,10 @@
 "Sphinx settings. The pages are the notebooks themselves: `chapters.py` prepares each one as it is read"
-import sys
+import re,sys
 from pathlib import Path
 from docutils.utils.math.latex2mathml import tex2mathml
 from docutils import nodes
 from nbdev.config import get_config
+from sphinx.errors import ExtensionError
 
 root = Path(__file__).parent.parent
 sys.path[:0] = [str(root), str(root/'docs')] # this tree, whatever is installed
@@ -36,4 +37,13 @@ def mathml(block):
     return visit, None
 html_math_renderer = 'mathml' # read by browsers as it is: no script from another host
 
-def setup(app): app.add_html_math_renderer('mathml', mathml(False), mathml(True))
+remote = re.compile(r'<(?:script|link|img|source|iframe)\b[^>]*\b(?:src|href)=["\']?(?:https?:)?//')
+
+def stays_here(app, exc):
+    "Reading a page asks no other host for anything"
+    bad = [str(f) for f in Path(app.outdir).rglob('*.html') if remote.search(f.read_text(encoding='utf-8'))]
+    if bad: raise ExtensionError(f'These pages load something from another host: {", ".join(bad)}')
+
+def setup(app):
+    app.add_html_math_renderer('mathml', mathml(False), mathml(True))
+    app.connect('build-finished', stays_here)
