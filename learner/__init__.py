@@ -1,0 +1,13 @@
+"""A training Learner for PyTorch, used from notebooks: two-way callbacks, exact cancels, nothing hidden
+
+Modules:
+
+- `learner.callback`: Listeners that see and change anything in training, in ten lines of their own
+- `learner.data`: Any iterables of batches, on the right device, split into inputs and targets; and whose randomness is whose
+- `learner.events`: Every moment of training that a callback can act on, and the exceptions that end a part of it early
+- `learner.learner`: The training loop, on one screen
+- `learner.metrics`: Averages that respect the size of each batch, kept on the device until somebody wants to see them
+- `learner.optimizer`: Parameter groups, hyper-parameters and freezing, for any `torch.optim` optimizer as it is
+- `learner.progress`: Showing what happens while it happens: bars and a table in a terminal, one display in a notebook, plain lines in a log"""
+
+__version__ = "0.0.1"
