@@ -51,4 +51,4 @@ clean: ## Remove all that make wrote, but for learner/ and README.md
 
 $(bin)/python:
 	@$(PYTHON) -c 'import sys; v=sys.version_info; sys.exit(v<(3,11) and "learner needs Python 3.11 or newer, and `$(PYTHON)` is %d.%d: run `make PYTHON=python3.11 ...`" % v[:2])'
-	@$(PYTHON) -m venv .venv
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }

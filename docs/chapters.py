@@ -11,13 +11,14 @@ from nbdev.config import get_config
 from nbdev.doclinks import patch_name
 from nbdev.process import NBProcessor,Processor
 from nbdev.processors import add_show_docs,clean_magics,filter_stream_,hide_,hide_line,mv_exports,populate_language,rm_export,rm_header_dash,strip_ansi
-from sphinx.addnodes import pending_xref
+from sphinx.addnodes import desc,pending_xref
 from sphinx.pycode import ModuleAnalyzer
 
 cfg = get_config()
 lib = cfg.lib_path.name
 syms = {} # full name of each symbol, by itself and by its name in the module
 for mod,d in import_module(f'{lib}._modidx').d['syms'].items():
+    import_module(mod) # so that every `@patch` is in place
     for o in d: syms[o] = syms[o.removeprefix(f'{mod}.')] = o
 
 class in_order(Processor):
@@ -35,9 +36,11 @@ def default_text(o): return empty if o is empty else short(getattr(o, '__name__'
 
 def table(sym):
     "Parameters that have a docment, as Markdown"
-    tbl = DocmentTbl(sym)
-    for p in tbl.dm.values():
-        for k,f in dict(anno=type_text, default=default_text).items(): p[k] = o if (o := f(p.get(k, empty))) is empty else f'`{o}`'
+    tbl,s = DocmentTbl(sym),inspect.signature(sym)
+    types = {k:p.annotation for k,p in s.parameters.items()} | {'return': s.return_annotation} # those written, not guessed from defaults
+    for k,p in tbl.dm.items():
+        cols = dict(anno=type_text(types.get(k, empty)), default=default_text(p.get('default', empty)))
+        p.update({c:o if o is empty else f'`{o}`' for c,o in cols.items()})
     return str(tbl)
 
 def signature(sym, types):
@@ -47,16 +50,17 @@ def signature(sym, types):
     return str(s.replace(parameters=ps, return_annotation=type_text(s.return_annotation) if types and not isinstance(sym, type) else empty))
 
 def api(sym, name, mod, shown=(), depth=3):
-    "A Sphinx object for `sym`, with the methods of a class that are not `shown` elsewhere"
+    "A Sphinx object for `sym`. A class comes with its methods, but for those `shown` elsewhere, and links to those of later chapters"
     is_cls,is_prop = isinstance(sym, type),isinstance(sym, property)
     kind = 'class' if is_cls else 'property' if is_prop else 'data' if not callable(sym) else 'method' if '.' in name else 'function'
     bare = kind in ('data','property') or is_cls and (sym.__init__ is object.__init__ or issubclass(sym, (Enum,BaseException)))
     tbl = '' if bare else table(sym)
     opts = [f':module: {lib}.{mod}'] if mod else [':no-index:']
     if isinstance(getattr(sym, '__self__', None), type): opts.append(':classmethod:')
-    parts = ['\n'.join(opts), docstring(sym) if kind!='data' else '', f'```{{rst-class}} params\n```\n\n{tbl}' if tbl else '']
+    later = ', '.join(f'`{o}`' for o in syms if is_cls and o.startswith(f'{name}.') and not syms[o].startswith(f'{sym.__module__}.'))
+    parts = ['\n'.join(opts), docstring(sym) if kind!='data' else '', later, f'```{{rst-class}} params\n```\n\n{tbl}' if tbl else '']
     for k,v in vars(sym).items() if is_cls else ():
-        f = getattr(v, 'fget', v)
+        f = getattr(v, 'fget', getattr(v, '__func__', v))
         if isfunction(f) and k[0]!='_' and f.__doc__ and f.__module__==sym.__module__ and f'{name}.{k}' not in shown:
             parts.append(api(getattr(sym, k), f'{name}.{k}', mod, depth=depth+1))
     fence = ':'*(9-depth)
@@ -85,11 +89,17 @@ def prepare(app, docname, source):
     if docname=='index': cells.append(toctree(app.env.found_docs-{'index'}))
     source[0] = nb2str(p.nb)
 
+def in_signature(name, o):
+    "Whether `name` is, around `o`, the object described or one of its parameters"
+    while o and not isinstance(o, desc): o = o.parent
+    return o and re.search(rf'\b{re.escape(name)}\b', o[0].astext())
+
 def link_names(app, doctree):
     "Make `name` in backticks a link, where it is one of ours"
     for o in list(doctree.findall(nodes.literal)):
-        nm = syms.get(re.sub(r'\(\)$| \| None$', '', o.astext()))
-        if nm and not isinstance(o.parent, (nodes.reference,pending_xref)):
+        text = re.sub(r'\(\)$| \| None$', '', o.astext())
+        nm = syms.get(text)
+        if nm and not isinstance(o.parent, (nodes.reference,pending_xref)) and not in_signature(text, o):
             ref = pending_xref('', refdomain='py', reftype='obj', reftarget=nm, refwarn=False)
             o.replace_self(ref)
             ref += o

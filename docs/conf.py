@@ -17,6 +17,7 @@ exclude_patterns = ['**.ipynb_checkpoints']
 
 nb_execution_mode = 'off'
 nb_merge_streams = True
+nb_output_stderr = 'remove'
 myst_enable_extensions = ['dollarmath', 'colon_fence', 'alert']
 myst_heading_anchors = 4
 
