@@ -57,7 +57,7 @@ def api(sym, name, mod, shown=(), depth=3):
     tbl = '' if bare else table(sym)
     opts = [f':module: {lib}.{mod}'] if mod else [':no-index:']
     if isinstance(getattr(sym, '__self__', None), type): opts.append(':classmethod:')
-    later = ', '.join(f'`{o}`' for o in syms if is_cls and o.startswith(f'{name}.') and not syms[o].startswith(f'{sym.__module__}.'))
+    later = ', '.join(f'`{o}`' for o in syms if is_cls and o.startswith(f'{name}.') and '._' not in o and not syms[o].startswith(f'{sym.__module__}.'))
     parts = ['\n'.join(opts), docstring(sym) if kind!='data' else '', later, f'```{{rst-class}} params\n```\n\n{tbl}' if tbl else '']
     for k,v in vars(sym).items() if is_cls else ():
         f = getattr(v, 'fget', getattr(v, '__func__', v))
