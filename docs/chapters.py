@@ -30,8 +30,8 @@ class in_order(Processor):
 procs = [populate_language, add_show_docs, in_order, strip_ansi, hide_line, filter_stream_, rm_header_dash, rm_export, clean_magics, hide_, mv_exports]
 
 class Text(str): __repr__ = str.__str__
-def short(s): return Text('...' if len(s)>60 else re.sub(rf'\b(typing|{lib}\.\w+)\.', '', s))
-def type_text(o): return empty if o in (empty, type(None)) else short(formatannotation(o).strip("'"))
+def short(s): return Text(s if len(s)<60 else '...')
+def type_text(o): return empty if o in (empty, type(None)) else short(re.sub(r'\b(\w+\.)+(?=[A-Z])', '', formatannotation(o).strip("'")))
 def default_text(o): return empty if o is empty else short(getattr(o, '__name__', repr(o)))
 
 def table(sym):

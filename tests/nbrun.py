@@ -13,6 +13,13 @@ from nbdev.config import get_config
 from nbdev.process import NBProcessor
 from nbdev.test import _skip_cell
 
+class Shell(CaptureShell):
+    "As in a notebook, a display that is updated is one output: its last state"
+    def _run_res(self, result, c):
+        res = super()._run_res(result, c)
+        res.display_objects = list({o.transient.get('display_id', id(o)):o for o in res.display_objects}.values())
+        return res
+
 def _kinds(c): return [(o['output_type'], sorted(o.get('data', ()))) for o in c.get('outputs', [])]
 
 def _run(fn, force, save, fresh):
@@ -24,7 +31,7 @@ def _run(fn, force, save, fresh):
     sys.path.insert(0, str(cfg.config_path))
     nb = NBProcessor(fn, rm_directives=False, process=True).nb
     skip,old = _skip_cell(nb, cfg.tst_flags.split(), force),{c.id:_kinds(c) for c in nb.cells}
-    k = CaptureShell(fn, mpl_format='png')
+    k = Shell(fn, mpl_format='png')
     try:
         with working_directory(fn.parent): k.run_all(nb, exc_stop=True, preproc=skip, cell_timeout=cfg.cell_timeout)
     except BaseException as e:
