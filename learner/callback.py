@@ -388,17 +388,17 @@ class Dispatcher:
 
 # %% ../nbs/02_callback.ipynb #scope
 def scope(f):
-    "Run `_x` between its events: `before_x`; the exception that cancels `x` goes to `after_cancel_x`; `after_x`; always `cleanup_x`. True unless cancelled"
+    "Run `_x` between its events: `before_x`; the exception that cancels `x` goes to `after_cancel_x`; `after_x`; always `cleanup_x`"
     nm = f.__name__.strip('_')
     before,after,cleanup,cancel = f'before_{nm}',f'after_{nm}',f'cleanup_{nm}',cancels[nm]
     @wraps(f)
     def _f(self):
-        finished,err = True,None
+        err = None
         try:
             try:
                 if before in self.handlers: self(before)
                 f(self)
-            except cancel as e: finished = False; self._cancelled(nm, e)
+            except cancel as e: self._cancelled(nm, e)
             if after in self.handlers: self(after)
         except BaseException as e:
             err = self._failed(nm, e)
@@ -406,23 +406,17 @@ def scope(f):
         finally:
             if cleanup in self.handlers: self._clean(nm, err)
             err = None # or the traceback would keep this frame alive
-        return finished
     return _f
 
 # %% ../nbs/02_callback.ipynb #TrainEvalCallback
 class TrainEvalCallback(Callback):
-    "Put model and loss in training or evaluation mode, and count: `train_iter` training batches, `pct_train` the fraction of training done"
+    "Put model and loss in training or evaluation mode, and count training batches in `train_iter`"
     order,run_valid = -10,False
     def _mode(self, training):
         for o in (self.learn.model, self.learn.loss_func):
             if hasattr(o, 'train') and callable(o.train): o.train(training)
 
-    def before_fit(self): self.learn.train_iter,self.learn.pct_train = 0,0.
-    def before_train(self):
-        self._mode(True)
-        self.learn.pct_train = self.learn.epoch/self.learn.n_epoch if self.learn.n_iter else None
+    def before_fit(self): self.learn.train_iter = 0
+    def before_train(self): self._mode(True)
+    def after_batch(self): self.learn.train_iter += 1
     def before_validate(self): self._mode(False)
-    def after_batch(self):
-        learn = self.learn
-        learn.train_iter += 1
-        if n := learn.n_iter: learn.pct_train = (learn.epoch*n + learn.iter + 1)/(learn.n_epoch*n)

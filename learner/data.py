@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from copy import copy
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 from .events import known_args,nearest
 
@@ -26,12 +27,15 @@ def default_device() -> torch.device:
     return torch.device('mps' if torch.backends.mps.is_available() else 'cpu')
 
 # %% ../nbs/03_data.ipynb #to_device
+_plain = tuple,list
+
 def to_device(
     b, # A tensor, anything with a `.to`, or tuples, lists and mappings of them; the rest is left as it is
     device:torch.device, # Where to
 ):
     "Move `b` to `device`, keeping its structure and types. Copies to a GPU do not wait if the memory is pinned"
-    if isinstance(b, torch.Tensor): return b if b.device==device else b.to(device, non_blocking=device.type=='cuda')
+    if isinstance(b, Tensor): return b if b.device==device else b.to(device, non_blocking=device.type=='cuda')
+    if type(b) in _plain: return type(b)([o if isinstance(o, Tensor) and o.device==device else to_device(o, device) for o in b])
     if hasattr(b, 'to'): return b.to(device)
     return map_batch(b, lambda o: to_device(o, device))
 
@@ -41,7 +45,7 @@ def map_batch(
 ):
     "The same structure, with `f` of each part"
     if isinstance(b, tuple) and hasattr(b, '_fields'): return type(b)(*map(f, b))
-    if isinstance(b, (tuple,list)): return type(b)(map(f, b))
+    if isinstance(b, _plain): return type(b)(map(f, b))
     if not isinstance(b, Mapping): return b
     res = copy(b) if hasattr(b, '__setitem__') else dict(b)
     for k in b: res[k] = f(b[k])
@@ -95,7 +99,7 @@ class DataLoaders:
         *more, # Others, not validated by themselves: `dls[2]`, …
         device=None, # Where batches and model go; default: the accelerator if there is one
         n_inp:int|None=None, # How many parts of a tuple are inputs; default: all but the last, or the only one
-        split=None, # `split(batch) -> (inputs, targets)`, each a tuple, or a mapping for keyword arguments
+        split=None, # `split(batch)` gives a tuple of inputs, or a mapping for keyword arguments, and a tuple of targets
     ):
         valids = valid if isinstance(valid, Mapping) else {} if valid is None else {'valid': valid}
         if 'train' in valids: raise ValueError("A validation loader cannot be called `train`")
@@ -104,7 +108,8 @@ class DataLoaders:
             if not hasattr(o, '__iter__') and not hasattr(o, '__getitem__'): raise TypeError(f"`{k}` is not iterable: a loader is an iterable of batches, but got {o!r}")
         if n_inp is not None and split is not None: raise ValueError("`split` already says what the inputs are: give no `n_inp` with it")
         self.valids = dict(valids)
-        self.n_inp,self._split,self.device = n_inp,split,default_device() if device is None else torch.device(device)
+        if split is not None: self.split = split
+        self.n_inp,self.device = n_inp,default_device() if device is None else torch.device(device)
         if self.device.type=='cuda' and self.device.index is None: self.device = torch.device('cuda', torch.cuda.current_device())
 
     @classmethod
@@ -144,9 +149,8 @@ class DataLoaders:
 
     def split(self, b):
         "Inputs and targets of a batch"
-        if self._split is not None: return self._split(b)
-        if isinstance(b, (tuple,list)):
-            n = self.n_inp or (len(b)-1 or 1)
+        if isinstance(b, _plain):
+            n = self.n_inp or len(b)-1 or 1
             return b[:n],b[n:]
         if isinstance(b, Mapping): return b,(b['labels'],) if 'labels' in b else ()
         return (b,),()

@@ -1,9 +1,9 @@
 "Ctrl-C at a safe point: inside a batch it waits until the batch has ended"
-import os,signal,threading
+import os,signal,sys,threading
 
 class HeldInterrupt:
-    "While active, Ctrl-C acts at once unless `busy()`; then it waits for `act`. The second one never waits. Loader workers ignore it"
-    def __init__(self, busy): self.busy,self.pending,self.old = busy,False,None
+    "While active, Ctrl-C acts at once, unless `owner` is inside `method`: then it waits for `act`. The second one never waits. Loader workers ignore it"
+    def __init__(self, owner, method): self.owner,self.method,self.pending,self.old = owner,method,False,None
 
     def __enter__(self):
         "Take over SIGINT: in the main thread only, and only where a Python function handles it now"
@@ -13,18 +13,28 @@ class HeldInterrupt:
             signal.signal(signal.SIGINT, self.handle)
         return self
 
+    def inside(self, frame):
+        "Whether `frame` was called, however deep, by `method` of `owner`. Asked once in a while, so that batches need not tell"
+        while frame is not None:
+            if frame.f_code.co_name==self.method and frame.f_locals.get('self') is self.owner: return True
+            frame = frame.f_back
+        return False
+
     def handle(self, signum, frame):
         if os.getpid()!=self.pid: return # a forked worker
-        if self.busy() and not self.pending: self.pending = True
+        if self.inside(frame) and not self.pending: self.pending = True
         else: self.pending = False; self.old(signum, frame)
 
     def act(self):
-        "Do what the waiting Ctrl-C asked for"
+        "Do what a waiting Ctrl-C asked for, unless a batch around this one is running still"
+        if self.inside(sys._getframe(1)): return
         self.pending = False
-        self.old(signal.SIGINT, None)
+        self.old(signal.SIGINT, sys._getframe())
 
     def __exit__(self, typ, e, tb):
         if self.old is None: return
         if signal.getsignal(signal.SIGINT)==self.handle: signal.signal(signal.SIGINT, self.old)
-        if isinstance(e, Exception) and self.pending: raise KeyboardInterrupt from e # a worker died of the same Ctrl-C
-        if self.pending and e is None: self.act()
+        if not self.pending: return
+        self.pending = False
+        if e is None: self.old(signal.SIGINT, sys._getframe())
+        elif isinstance(e, Exception): raise KeyboardInterrupt from e # a worker died of the same Ctrl-C

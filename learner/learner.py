@@ -30,11 +30,7 @@ from .recorder import Recorder,Row
 
 # %% ../nbs/09_learner.ipynb #Learner
 _end = object() # what `next` gives when a loader has no more
-
-def _own_loss(pred):
-    "The loss that a model returns: an output's `loss`, or the output itself if it is one number"
-    loss = pred.get('loss') if isinstance(pred, Mapping) else getattr(pred, 'loss', None)
-    return pred if loss is None and isinstance(pred, torch.Tensor) and pred.ndim==0 else loss
+_positional = tuple,list # inputs of other kinds are keyword arguments
 
 def _only(b): return b[0] if isinstance(b, (tuple,list)) and len(b)==1 else b
 def _show(o): return getattr(o, '__name__', None) or _show(getattr(o, 'func', None) or type(o))
@@ -46,7 +42,7 @@ class Learner(Dispatcher):
     - of a run: `mode` is `'fit'`, `'validate'`, `'predict'`, `'lr_find'` or None; `epoch` of `n_epoch`; `train_iter` training batches and `opt_step` steps so far;
       `pct_train` in [0,1], None where the length is unknown; `results`, the last validation; `stop_reason`; `exc`, during `after_exception`;
     - of a phase: `training`, the loader `dl` called `dl_name`, its length `n_iter` or None;
-    - of a batch: its index `iter`; `batch` as drawn and on the device; inputs `xb` and targets `yb`, tuples or mappings, and `x`, `y`, their only element;
+    - of a batch: its index `iter`; `batch` as drawn and on the device; inputs `xb`, a tuple or a mapping, targets `yb`, a tuple, and `x`, `y`, their only element;
       `pred`; `loss`, which is logged, and `loss_grad`, which is differentiated. The last three are None until they are computed.
     """
     if TYPE_CHECKING: # an index for readers and editors; later chapters patch these in
@@ -79,8 +75,8 @@ class Learner(Dispatcher):
         self.path,self.model_dir,self.metrics = Path(path),Path(model_dir),metrics
         self.opt,self.state,self.results,self.n_epoch,self.start_epoch = None,AttrDict(),Row(),1,0
         self.epoch = self.train_iter = self.opt_step = self.iter = 0
-        self.n_iter,self.pct_train,self._busy,self._no_grads = None,0.,False,False
-        self._interrupt,self._to_validate = HeldInterrupt(lambda: self._busy),{}
+        self._epoch_start,self.n_iter,self._skip_step = 0,None,False
+        self._interrupt,self._to_validate = HeldInterrupt(self, 'one_batch'),{}
         self._forget_batch()
         self.add_cbs([*(self.default_cbs if default_cbs else ()), *L(cbs)])
 
@@ -95,6 +91,7 @@ class Learner(Dispatcher):
     def _epoch(self):
         if self.mode in ('fit','lr_find'):
             self._use('train', self.dls.train, training=True)
+            self._epoch_start = self.train_iter
             self._train()
         self._validate_all()
 
@@ -109,16 +106,13 @@ class Learner(Dispatcher):
 
     def all_batches(self):
         "Draw the batches of `dl`, and run each"
-        batches,i,busy = iter(self.dl),0,self._busy
+        batches,i = iter(self.dl),0
         while True:
             if 'before_draw' in self.handlers: self('before_draw')
             if (b := next(batches, _end)) is _end: break
-            self.batch = b
-            if 'after_draw' in self.handlers: self('after_draw')
-            self._busy = True
-            try: self.one_batch(i, self.batch)
-            finally: self._busy = busy
-            if self._interrupt.pending and not busy: self._interrupt.act()
+            if 'after_draw' in self.handlers: self.batch = b; self('after_draw'); b = self.batch
+            self.one_batch(i, b)
+            if self._interrupt.pending: self._interrupt.act()
             i += 1
         if i==0: raise ValueError(f"`dls['{self.dl_name}']` is empty: it gave no batch in epoch {self.epoch}")
 
@@ -127,38 +121,41 @@ class Learner(Dispatcher):
         b, # The batch
     ):
         "Move `b` to the device, split it, and run it"
-        self.iter,self.batch = i,to_device(b, self.dls.device)
+        self.iter = i
+        self.batch = b = to_device(b, self.dls.device)
+        self.xb,self.yb = self.dls.split(b)
         self.pred = self.loss = self.loss_grad = None
-        self._split(self.batch)
         self._batch()
-
-    def _split(self, b): self.xb,self.yb = self.dls.split(b)
 
     @scope
     def _batch(self):
-        self.pred = self._predict()
+        xb = self.xb
+        self.pred = self.model(*xb) if isinstance(xb, _positional) else self.model(**xb)
         if 'after_pred' in self.handlers: self('after_pred')
-        self.loss_grad = self.loss = self._get_loss()
+        yb,loss_func = self.yb,self.loss_func
+        self.loss_grad = self.loss = loss_func(self.pred, *yb) if yb and loss_func is not None else self._own_loss()
         if 'after_loss' in self.handlers: self('after_loss')
-        if self.training: self._do_grad_opt()
+        if self._training: self._do_grad_opt()
 
-    def _predict(self): xb = self.xb; return self.model(**xb) if isinstance(xb, Mapping) else self.model(*xb)
-
-    def _get_loss(self):
-        yb = self.yb
-        if self.loss_func is not None and yb: return self.loss_func(self.pred, **yb) if isinstance(yb, Mapping) else self.loss_func(self.pred, *yb)
-        if (loss := _own_loss(self.pred)) is not None or self.mode=='predict': return loss
+    def _own_loss(self):
+        "The loss that the model returns: an output's `loss`, or the output itself if it is one number"
+        pred = self.pred
+        loss = pred.get('loss') if isinstance(pred, Mapping) else getattr(pred, 'loss', None)
+        if loss is None and isinstance(pred, torch.Tensor) and pred.ndim==0: loss = pred
+        if loss is not None or self.mode=='predict': return loss
         raise ValueError(f"There is no loss: {'`loss_func` is None' if self.loss_func is None else f'a batch of `{self.dl_name}` has no targets'}, "
             f"and the model returned no loss, but {type(self.pred).__name__}. " + ("Give a `loss_func`" if self.loss_func is None else "`DataLoaders(…, split=f)` says what the targets are"))
 
     def _do_grad_opt(self):
-        self._no_grads = not self._backward() and not any(p.grad is not None for g in self.opt.param_groups for p in g['params'])
+        self._backward()
         steps = self.opt_step
         try: self._step()
         except CancelBatchException:
             if self.opt_step>steps: self.opt.zero_grad() # these gradients are spent
             raise
-        self._zero_grad()
+        if 'before_zero_grad' in self.handlers: self('before_zero_grad')
+        self.opt.zero_grad()
+        if 'after_zero_grad' in self.handlers: self('after_zero_grad')
 
     @scope
     def _backward(self):
@@ -167,14 +164,13 @@ class Learner(Dispatcher):
 
     @scope
     def _step(self):
-        if self._no_grads: return
+        if self._skip_step: self._skip_step = False; return # no gradients
         self.opt.step()
         self.opt_step += 1
 
-    def _zero_grad(self):
-        if 'before_zero_grad' in self.handlers: self('before_zero_grad')
-        self.opt.zero_grad()
-        if 'after_zero_grad' in self.handlers: self('after_zero_grad')
+    def _cancelled(self, scope, e):
+        self._skip_step = scope=='backward' and not any(p.grad is not None for g in self.opt.param_groups for p in g['params'])
+        super()._cancelled(scope, e)
 
     # Around the loop
     @known_args
@@ -199,7 +195,7 @@ class Learner(Dispatcher):
                 if (v := self.wd if wd is None else wd) is not None: self.set_hyper('wd', v)
                 if (v := self.lr if lr is None else lr) is not None: self.set_hyper('lr', v)
                 self.n_epoch,self.start_epoch,self.epoch,self.opt_step,self.stop_reason = n_epoch,start_epoch,start_epoch,0,None
-                self._to_validate,self.n_iter = self.dls.valids,length(self.dls.train)
+                self._skip_step,self._to_validate,self.n_iter = False,self.dls.valids,length(self.dls.train)
                 self._fit()
         return self
 
@@ -234,7 +230,7 @@ class Learner(Dispatcher):
     def _use(self, name, dl, training): self.dl_name,self.dl,self.n_iter,self.training = name,dl,length(dl),training
 
     _of_batch = 'dl','dl_name','batch','xb','yb','pred','loss','loss_grad'
-    _of_run = *_of_batch,'n_iter','iter','epoch','n_epoch','start_epoch','train_iter','opt_step','pct_train','stop_reason','_to_validate','_busy'
+    _of_run = *_of_batch,'n_iter','iter','epoch','n_epoch','start_epoch','train_iter','opt_step','_epoch_start','stop_reason','_to_validate'
 
     def _forget_batch(self):
         for k in self._of_batch: setattr(self, k, None)
@@ -260,7 +256,6 @@ class Learner(Dispatcher):
             self.mode = 'fit'
             try: yield
             finally:
-                self._busy = False
                 self._forget_batch()
                 for k,v in saved.items(): set_hyper(self.opt, k, v)
 
@@ -326,6 +321,11 @@ class Learner(Dispatcher):
     def metrics(self, v): self._metrics = mk_metrics(v)
     @property
     def device(self): return self.dls.device
+    @property
+    def pct_train(self):
+        "Fraction of training that is done, from whole numbers: exactly 1 after the last batch; None where the length is not known"
+        n = length(self.dls.train)
+        return (self.epoch*n + self.train_iter-self._epoch_start)/(self.n_epoch*n) if n and self.n_epoch else None
     @property
     def x(self): return _only(self.xb)
     @property
