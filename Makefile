@@ -36,7 +36,7 @@ nbs: lib ## Run the notebooks and store their outputs (some of them: make nbs K=
 	@$(bin)/python tools/readme.py
 
 docs: .venv/.dev ## Build the site in _docs/
-	@$(bin)/python -m sphinx -b html -q -W --keep-going -E -d _build -c docs nbs _docs
+	@$(bin)/python -m sphinx -b html -q -W --keep-going -E -d _build/doctrees -c docs nbs _docs
 
 clean: ## Remove all that make wrote, but for learner/ and README.md
 	@rm -rf .venv _build _docs build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
