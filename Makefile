@@ -35,11 +35,11 @@ nbs: lib ## Run the notebooks and store their outputs (some of them: make nbs K=
 	@$(bin)/python -m pytest -q tests/test_notebooks.py --save $(select)
 	@$(bin)/python tools/readme.py
 
-docs: .venv/.dev ## Build the site in _docs/
-	@$(bin)/python -m sphinx -b html -q -W --keep-going -E -d _build/doctrees -c docs nbs _docs
+docs: .venv/.dev ## Build the site in _build/html/
+	@$(bin)/python -m sphinx -b html -q -W --keep-going -E -d _build/doctrees -c docs nbs _build/html
 
 clean: ## Remove all that make wrote, but for learner/ and README.md
-	@rm -rf .venv _build _docs build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	@rm -rf .venv _build build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment: torch alone first, then an extra of setup.cfg (.venv/.dev is `.[dev]`)
