@@ -17,7 +17,7 @@ test: .venv/.dev ## Run all notebooks and tests (some of them: make test K=sched
 	@$(bin)/python -m pytest -q $(select)
 
 check: .venv/.dev ## Lint, and see that everything generated is up to date
-	@$(bin)/ruff check -q learner tests tools docs $(wildcard bench demo)
+	@$(bin)/ruff check -q --output-format concise learner tests tools docs $(wildcard bench demo)
 	@$(bin)/python -m pytest -q tests/test_sync.py tests/test_layout.py
 
 bench: .venv/.dev ## Measure what the loop costs per batch
