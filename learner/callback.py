@@ -235,7 +235,9 @@ class Dispatcher:
                 self._attach(cb)
                 new.append(cb)
             for cb in sorted(new, key=lambda o: o.order): cb('after_create')
-        except BaseException: self.remove_cbs(new); raise
+        except BaseException as e:
+            self.remove_cbs(new)
+            raise _stray(e) if isinstance(e, CancelException) else e
         return self
 
     def _instance(self, cb):

@@ -85,13 +85,14 @@ class Learner(Dispatcher):
     # The loop
     @scope
     def _fit(self):
-        for self.epoch in range(self.start_epoch, self.n_epoch): self._epoch()
+        for self.epoch in range(self.start_epoch, self.n_epoch):
+            self._epoch_start = self.train_iter
+            self._epoch()
 
     @scope
     def _epoch(self):
         if self.mode in ('fit','lr_find'):
             self._use('train', self.dls.train, training=True)
-            self._epoch_start = self.train_iter
             self._train()
         self._validate_all()
 
@@ -149,13 +150,14 @@ class Learner(Dispatcher):
     def _do_grad_opt(self):
         self._backward()
         steps = self.opt_step
-        try: self._step()
+        try:
+            self._step()
+            if 'before_zero_grad' in self.handlers: self('before_zero_grad')
+            self.opt.zero_grad()
+            if 'after_zero_grad' in self.handlers: self('after_zero_grad')
         except CancelBatchException:
-            if self.opt_step>steps: self.opt.zero_grad() # these gradients are spent
+            if self.opt_step>steps: self.opt.zero_grad() # the step has used them up
             raise
-        if 'before_zero_grad' in self.handlers: self('before_zero_grad')
-        self.opt.zero_grad()
-        if 'after_zero_grad' in self.handlers: self('after_zero_grad')
 
     @scope
     def _backward(self):

@@ -238,21 +238,21 @@ def _ranks(x):
 def _spearman(pred, targ): return _pearson(_ranks(pred), _ranks(targ))
 def _double(f): return lambda pred,targ: f(pred.double(), targ.double()) if pred.device.type!='mps' else f(pred.float(), targ.float())
 
-def rmse() -> AccumMetric:
+class rmse(AccumMetric):
     "Root of the mean squared error"
-    return AccumMetric(_double(_rmse), name='rmse', higher_is_better=False)
-def exp_rmspe() -> AccumMetric:
+    def __init__(self): super().__init__(_double(_rmse), name='rmse', higher_is_better=False)
+class exp_rmspe(AccumMetric):
     "Root of the mean squared relative error of the exponentials"
-    return AccumMetric(_double(_exp_rmspe), name='exp_rmspe', higher_is_better=False)
-def R2Score() -> AccumMetric:
+    def __init__(self): super().__init__(_double(_exp_rmspe), name='exp_rmspe', higher_is_better=False)
+class R2Score(AccumMetric):
     "Coefficient of determination: 1 is perfect, 0 no better than the mean"
-    return AccumMetric(_double(_r2), name='r2_score', higher_is_better=True)
-def ExplainedVariance() -> AccumMetric:
+    def __init__(self): super().__init__(_double(_r2), name='r2_score', higher_is_better=True)
+class ExplainedVariance(AccumMetric):
     "Fraction of the targets' variance that is explained; unlike `R2Score` it forgives a constant offset"
-    return AccumMetric(_double(_explained_variance), name='explained_variance', higher_is_better=True)
-def PearsonCorrCoef() -> AccumMetric:
+    def __init__(self): super().__init__(_double(_explained_variance), name='explained_variance', higher_is_better=True)
+class PearsonCorrCoef(AccumMetric):
     "Linear correlation of predictions and targets, in [-1,1]"
-    return AccumMetric(_double(_pearson), name='pearson_corr_coef', higher_is_better=True)
-def SpearmanCorrCoef() -> AccumMetric:
+    def __init__(self): super().__init__(_double(_pearson), name='pearson_corr_coef', higher_is_better=True)
+class SpearmanCorrCoef(AccumMetric):
     "Correlation of ranks, in [-1,1]: whether the order is right"
-    return AccumMetric(_double(_spearman), name='spearman_corr_coef', higher_is_better=True)
+    def __init__(self): super().__init__(_double(_spearman), name='spearman_corr_coef', higher_is_better=True)
