@@ -10,7 +10,6 @@ __all__ = ['norm_types', 'hyper_keys', 'params', 'trainable_params', 'norm_bias_
            'spare', 'hypers', 'n_groups', 'get_hyper', 'set_hyper', 'SGD', 'RMSProp', 'Adam', 'RAdam', 'freeze_groups']
 
 # %% ../nbs/04_optimizer.ipynb #imports
-from functools import partial
 from math import isfinite
 import torch
 from torch import nn
