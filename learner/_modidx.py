@@ -84,6 +84,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                               'learner.data.DataLoaders.from_dsets': ('data.html#dataloaders.from_dsets', 'learner/data.py'),
                               'learner.data.DataLoaders.name': ('data.html#dataloaders.name', 'learner/data.py'),
                               'learner.data.DataLoaders.one_batch': ('data.html#dataloaders.one_batch', 'learner/data.py'),
+                              'learner.data.DataLoaders.place': ('data.html#dataloaders.place', 'learner/data.py'),
                               'learner.data.DataLoaders.split': ('data.html#dataloaders.split', 'learner/data.py'),
                               'learner.data.DataLoaders.to': ('data.html#dataloaders.to', 'learner/data.py'),
                               'learner.data.DataLoaders.train': ('data.html#dataloaders.train', 'learner/data.py'),

@@ -83,9 +83,10 @@ class Callback(GetAttr):
         raise AttributeError(f"{owner} `{k}`.{nearest(k, names)}", name=k, obj=self) from None
 
     def __setattr__(self, k, v):
+        if k in self.__dict__ and k not in _flags: return object.__setattr__(self, k, v) # nothing new, perhaps in every batch
         learn = self.learn
         if k in event: raise TypeError(f"`{k}` would never run: events are looked up on the class. Define it there, or pass `Callback({k}=f)`")
-        if learn is not None and k not in vars(self) and not hasattr(type(self), k) and (k in vars(learn) or hasattr(type(learn), k)): warnings.warn(
+        if learn is not None and not hasattr(type(self), k) and (k in vars(learn) or hasattr(type(learn), k)): warnings.warn(
             f"`{type(self).__name__}.{k}` now hides the Learner's `{k}`, which is unchanged. Write `self.learn.{k}` to change it", stacklevel=2)
         super().__setattr__(k, v)
         if k in _flags and learn is not None: learn._compile()
@@ -244,7 +245,9 @@ class Dispatcher:
         if isinstance(cb, type) and issubclass(cb, Callback): cb = cb()
         if not isinstance(cb, Callback): raise TypeError(f"A callback is a `Callback` or a class of them, but got {cb!r}."
             + (" Did you mean `@on(event.…)`, which makes one of a function?" if callable(cb) else ""))
-        if cb.learn is not None and cb.learn is not self: raise ValueError(f"`{cb}` belongs to another Learner: remove it there, or make a new one")
+        if cb.learn is not None and cb.learn is not self: # a cell that makes the Learner was run again, with the callbacks of another cell
+            if cb.learn.mode is not None: raise ValueError(f"`{cb}` is taking part in the `{cb.learn.mode}` of another Learner")
+            cb.learn.remove_cb(cb)
         return cb
 
     def _attach(self, cb):

@@ -90,6 +90,8 @@ def twin(dl):
     return res
 
 # %% ../nbs/03_data.ipynb #DataLoaders
+_accelerator = default_device().type!='cpu'
+
 class DataLoaders:
     "A loader to train on, and those to validate on. Also `dls['valid']`, `dls[1]`"
     @known_args
@@ -160,6 +162,10 @@ class DataLoaders:
     ):
         "The first batch of loader `i`, on the device. No generator is moved by it"
         with keep_random(self[i]): return to_device(next(iter(twin(self[i]))), self.device)
+
+    def place(self, b):
+        "Move a batch to the device; where there is but one device, everything is in its place"
+        return to_device(b, self.device) if self.device.type!='cpu' or _accelerator else b
 
     def to(self, device): self.device = torch.device(device); return self
     def __repr__(self):

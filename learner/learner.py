@@ -20,7 +20,7 @@ from torch import nn
 from fastcore.basics import AttrDict
 from fastcore.foundation import L
 from .callback import Dispatcher,TrainEvalCallback,scope
-from .data import DataLoaders,keep_random,length,to_device,twin
+from .data import DataLoaders,keep_random,length,twin
 from .events import CancelBatchException,known_args
 from .interrupt import HeldInterrupt
 from .metrics import mk_metrics
@@ -123,7 +123,7 @@ class Learner(Dispatcher):
     ):
         "Move `b` to the device, split it, and run it"
         self.iter = i
-        self.batch = b = to_device(b, self.dls.device)
+        self.batch = b = self.dls.place(b)
         self.xb,self.yb = self.dls.split(b)
         self.pred = self.loss = self.loss_grad = None
         self._batch()

@@ -216,6 +216,6 @@ def text_table(names, rows) -> str:
 
 def html_table(names, rows) -> str:
     "A table for notebooks"
-    def tr(vals, tag): return '<tr>' + ''.join(f'<{tag} style="text-align:right">{o}</{tag}>' for o in vals) + '</tr>'
+    def tr(vals, tag): return '<tr>' + ''.join(f'<{tag} align="right">{o}</{tag}>' for o in vals) + '</tr>'
     body = ''.join(tr([show_value(k, v) for k,v in zip(names, o)], 'td') for o in rows)
     return f'<table><thead>{tr(names, "th")}</thead><tbody>{body}</tbody></table>'

@@ -1,0 +1,77 @@
+"What a batch costs above a hand-written loop, counted rather than timed: bytecodes, torch operators, reads from the device"
+import sys
+from collections import Counter
+import pytest,torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from learner.all import *
+
+loss_func = nn.CrossEntropyLoss()
+def opt_func(params, lr=.01): return torch.optim.SGD(params, lr=lr, momentum=.9)
+def model(): return nn.Sequential(nn.Linear(8,16), nn.ReLU(), nn.Linear(16,2))
+def batches(n): return [(torch.randn(4,8), torch.randint(0, 2, (4,))) for _ in range(n)]
+
+def by_hand(n):
+    m = model()
+    opt = opt_func(m.parameters())
+    def run(bs):
+        for xb,yb in bs:
+            pred = m(xb)
+            loss = loss_func(pred, yb)
+            loss.backward()
+            opt.step()
+            opt.zero_grad()
+    bs = batches(n)
+    return lambda: run(bs)
+
+def ours(n, cbs=TrainEvalCallback, default_cbs=False):
+    learn = Learner(DataLoaders(batches(n), device='cpu'), model(), loss_func, opt_func=opt_func, cbs=cbs, default_cbs=default_cbs)
+    return lambda: learn.fit(1)
+
+def per_batch(count, run, **kwargs):
+    "By how much `count` grows with each further batch"
+    few,many = 10,60
+    run(few, **kwargs)() # what is loaded at first use
+    return (count(run(many, **kwargs)) - count(run(few, **kwargs)))/(many-few)
+
+def bytecodes(f):
+    n = 0
+    def trace(frame, ev, arg):
+        nonlocal n
+        frame.f_trace_opcodes,frame.f_trace_lines = True,False
+        n += ev=='opcode'
+        return trace
+    old = sys.gettrace()
+    sys.settrace(trace)
+    try: f()
+    finally: sys.settrace(old)
+    return n
+
+class Operators(TorchDispatchMode):
+    def __init__(self): super().__init__(); self.seen = Counter()
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+def operators(f):
+    with Operators() as mode: f()
+    return mode.seen.total()
+
+def reads(f):
+    with Operators() as mode: f()
+    return sum(mode.seen[o] for o in ('_local_scalar_dense', '_to_copy', 'is_nonzero', 'equal'))
+
+class Idle(Callback):
+    def after_epoch(self): pass
+
+@pytest.mark.skipif(sys.version_info[:2]!=(3,11), reason='the bound is for the bytecodes of CPython 3.11')
+def test_lean_bytecodes(): assert per_batch(bytecodes, ours) - per_batch(bytecodes, by_hand) <= 400
+
+def test_lean_operators(): assert per_batch(operators, ours) - per_batch(operators, by_hand) <= 1
+
+@pytest.mark.parametrize('default_cbs', [False, True])
+def test_no_reads(default_cbs, capsys): assert per_batch(reads, ours, default_cbs=default_cbs, cbs=None if default_cbs else TrainEvalCallback)==0
+
+def test_idle_callbacks_are_free():
+    idle = per_batch(bytecodes, ours, cbs=[TrainEvalCallback, *(Idle() for _ in range(10))])
+    assert round(idle - per_batch(bytecodes, ours))==0
