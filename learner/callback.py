@@ -361,8 +361,8 @@ class Dispatcher:
         self._each(f'cleanup_{scope}', [h for h in reversed(self.handlers[f'cleanup_{scope}']) if id(_owner(h)) not in unreached], err)
 
     def _each(self, ev, hs, err):
-        "Call all of `hs`, whatever fails. What fails after `err` becomes a note of it; without `err` the first failure is raised"
-        first = err
+        "Call all of `hs`, whatever fails: the first failure is raised, later ones become its notes. `err` is on its way already, and was first if it is an error"
+        first = None if isinstance(err, CancelException) else err # a signal that is caught further out would take an error with it
         for h in hs:
             try: h()
             except BaseException as e:
@@ -370,7 +370,7 @@ class Dispatcher:
                 if isinstance(e, CancelException): e = _stray(e)
                 if first is None: first = e
                 else: first.add_note(f"then `{type(_owner(h)).__name__}.{ev}` raised {e!r}")
-        if first is not err: raise first
+        if first is not None and first is not err: raise first
 
     def show_training_loop(self):
         "Print the loop, its events, and who listens to each"
