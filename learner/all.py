@@ -16,4 +16,5 @@ from .recorder import *
 from .progress import *
 from .learner import *
 from .testing import *
+from .schedule import *
 __all__ = [o for o in globals() if not o.startswith('_')] # what the chapters export, and no more

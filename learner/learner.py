@@ -46,7 +46,7 @@ class Learner(Dispatcher):
       `pred`; `loss`, which is logged, and `loss_grad`, which is differentiated. The last three are None until they are computed.
     """
     if TYPE_CHECKING: # an index for readers and editors; later chapters patch these in
-        pass
+        from learner.schedule import fit_one_cycle,fit_flat_cos,fit_sgdr,fine_tune
 
     @known_args
     def __init__(self,

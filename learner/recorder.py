@@ -61,7 +61,7 @@ class Recorder(Callback):
         self._clear()
 
     def _clear(self):
-        self.rows,self.iters,self.lrs,self.metric_names = [],[],[],[]
+        self.rows,self.iters,self.lrs,self.metric_names,self.hps = [],[],[],[],{}
         self._waiting,self._coming,self._raw,self._smooth,self._avg = [],[],[],[],0.
         self._mets,self._outer,self._vals,self._start = [],[],{},time.perf_counter()
 
