@@ -17,4 +17,7 @@ from .progress import *
 from .learner import *
 from .testing import *
 from .schedule import *
+from .lr_find import *
+from .mixed_precision import *
+from .mixup import *
 __all__ = [o for o in globals() if not o.startswith('_')] # what the chapters export, and no more

@@ -47,6 +47,8 @@ class Learner(Dispatcher):
     """
     if TYPE_CHECKING: # an index for readers and editors; later chapters patch these in
         from learner.schedule import fit_one_cycle,fit_flat_cos,fit_sgdr,fine_tune
+        from learner.lr_find import lr_find
+        from learner.mixed_precision import to_fp16,to_bf16,to_fp32
 
     @known_args
     def __init__(self,
@@ -92,7 +94,7 @@ class Learner(Dispatcher):
     @scope
     def _epoch(self):
         if self.mode in ('fit','lr_find'):
-            self._use('train', self.dls.train, training=True)
+            self._use('train', self.dls.train if self.mode=='fit' else twin(self.dls.train), training=True)
             self._train()
         self._validate_all()
 
@@ -193,7 +195,7 @@ class Learner(Dispatcher):
             self._to_device()
             if reset_opt or self.opt is None: self.create_opt()
             if not any(p.requires_grad for p in self.model.parameters()): raise ValueError("All parameters are frozen: nothing to train. `learn.unfreeze()` frees them")
-            with self._fitting():
+            with self._fitting('fit'):
                 if (v := self.wd if wd is None else wd) is not None: self.set_hyper('wd', v)
                 if (v := self.lr if lr is None else lr) is not None: self.set_hyper('lr', v)
                 self.n_epoch,self.start_epoch,self.epoch,self.opt_step,self.stop_reason = n_epoch,start_epoch,start_epoch,0,None
@@ -223,7 +225,7 @@ class Learner(Dispatcher):
         self._fit()
 
     def _validate_all(self):
-        self.results = Row()
+        if self._to_validate: self.results = Row()
         for k,dl in self._to_validate.items():
             with keep_random(dl):
                 self._use(k, twin(dl) if dl is self.dls.train or dl is self.dl else dl, training=False)
@@ -252,10 +254,10 @@ class Learner(Dispatcher):
                 self._compile()
 
     @contextmanager
-    def _fitting(self):
+    def _fitting(self, mode):
         saved = {k:get_hyper(self.opt, k) for k in hypers(self.opt)}
         with self._modes(), self._interrupt:
-            self.mode = 'fit'
+            self.mode = mode
             try: yield
             finally:
                 self._forget_batch()

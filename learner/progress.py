@@ -27,7 +27,8 @@ class Notebook:
         self.show(f'<div><progress {frac} style="width:20em"></progress> {desc} {n}/{total or "?"}{loss}</div>')
     def row(self, row): self.rows.append(row); self.show()
     def end_bar(self): pass
-    def close(self): self.show()
+    def close(self):
+        if self.handle is not None: self.show()
     def show(self, bar=''):
         from IPython.display import HTML,display
         html = HTML((html_table(self.names, self.rows) if self.rows else '') + bar)

@@ -1,5 +1,5 @@
 "Run a notebook from top to bottom, in a process of its own"
-import os,sys
+import os,sys,warnings
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context,set_start_method
@@ -27,6 +27,7 @@ def _run(fn, force, save, fresh):
     torch.set_num_threads(1)           # notebooks run side by side; and sums do not depend on the number of cores
     set_start_method(None, force=True) # the default again, for the processes that cells start
     os.environ['IN_TEST'] = '1'
+    warnings.filterwarnings('error', message='.*now hides') # a callback that means to write to the Learner
     cfg = get_config(fn.parent)
     sys.path.insert(0, str(cfg.config_path))
     nb = NBProcessor(fn, rm_directives=False, process=True).nb
