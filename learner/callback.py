@@ -46,13 +46,14 @@ class Callback(GetAttr):
         super().__init_subclass__(**kwargs)
         cls._check_names()
         if 'name' not in vars(cls): cls.name = _snake(cls.__name__)
+        if '__init__' in vars(cls): cls.__init__ = known_args(cls.__init__)
 
     @classmethod
     def _check_names(cls):
         "Refuse methods that look like events and are none"
         for o in cls.__mro__[:cls.__mro__.index(Callback)]:
             for k,v in vars(o).items():
-                if callable(v): event.check(k, f'{cls.__name__}.{k}')
+                if callable(v) and not k.startswith('_'): event.check(k, f'{cls.__name__}.{k}')
 
     def handler(self,
         ev:str, # Name of an event
@@ -73,6 +74,7 @@ class Callback(GetAttr):
         return h(*args) if h else None
 
     def __getattr__(self, k):
+        if hasattr(type(self), k): return object.__getattribute__(self, k) # a property failed: let it say why
         learn = self.learn
         if not k.startswith('_') and learn is not None:
             try: return getattr(learn, k)
@@ -124,7 +126,7 @@ class FuncCallback(Callback):
         if not isinstance(other, FuncCallback): return False
         def key(o):
             f,code = o.f,getattr(o.f, '__code__', None)
-            place = code and (code.co_filename, code.co_firstlineno) if o.name=='<lambda>' else None
+            place = code and (code.co_filename, *code.co_positions()) if o.name=='<lambda>' else None
             return [str(p) for p in o.filters],getattr(f, '__module__', None),getattr(f, '__qualname__', None),place
         # functions that share their code object are siblings, made by one loop or factory: they stay together
         return key(self)==key(other) and (self.f is other.f or getattr(self.f, '__code__', 0) is not getattr(other.f, '__code__', 1))
@@ -346,19 +348,24 @@ class Dispatcher:
             around = _around[scope][0 if self.training else -1]
             if isinstance(e, tuple(cancels[o] for o in around)): return e
             e = _stray(e)
-        if self._announced is not e: # the innermost scope speaks, while everything is still as the error left it
-            self._announced = self.exc = e
-            if where := self._where(): e.add_note(where)
-            try: self._each('after_exception', self.handlers.get('after_exception', ()), e)
-            finally: self.exc = None
+        self._announce(e)
         return e
+
+    def _announce(self, e):
+        "Tell once of an error, while everything is still as it left it: the innermost scope speaks"
+        if self._announced is e: return
+        self._announced = self.exc = e
+        if where := self._where(): e.add_note(where)
+        try: self._each('after_exception', self.handlers.get('after_exception', ()), e)
+        finally: self.exc = None
 
     def _where(self): return '' # position in training, as a note for errors
 
     def _clean(self, scope, err):
         "Let the callbacks that `before_` has reached undo what they did, the last one first"
         unreached = self._unreached.pop(scope, ())
-        self._each(f'cleanup_{scope}', [h for h in reversed(self.handlers[f'cleanup_{scope}']) if id(_owner(h)) not in unreached], err)
+        try: self._each(f'cleanup_{scope}', [h for h in reversed(self.handlers[f'cleanup_{scope}']) if id(_owner(h)) not in unreached], err)
+        except BaseException as e: self._announce(e); raise
 
     def _each(self, ev, hs, err):
         "Call all of `hs`, whatever fails: the first failure is raised, later ones become its notes. `err` is on its way already, and was first if it is an error"

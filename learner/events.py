@@ -34,7 +34,9 @@ def nearest(
 # %% ../nbs/01_events.ipynb #known_args
 def known_args(f):
     "Let `f` answer an unknown keyword argument with the nearest one that it has"
-    names = list(signature(f).parameters)
+    params = signature(f).parameters
+    if any(o.kind is o.VAR_KEYWORD for o in params.values()): return f # whoever gets them will know
+    names = list(params)
     @wraps(f)
     def _f(*args, **kwargs):
         for k in kwargs:

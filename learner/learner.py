@@ -13,6 +13,7 @@ __all__ = ['Learner']
 # %% ../nbs/09_learner.ipynb #imports
 from collections.abc import Mapping
 from contextlib import contextmanager
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING
 import torch
@@ -31,6 +32,14 @@ from .recorder import Recorder,Row
 # %% ../nbs/09_learner.ipynb #Learner
 _end = object() # what `next` gives when a loader has no more
 _positional = tuple,list # inputs of other kinds are keyword arguments
+
+def _whole(name, v):
+    "`v` as an int that is 0 or more"
+    try: n = None if isinstance(v, bool) else index(v)
+    except TypeError: n = None
+    if n is None: raise TypeError(f"`{name}` is a whole number, but got {v!r}")
+    if n<0: raise ValueError(f"`{name}` is 0 or more, but got {n}")
+    return n
 
 def _only(b): return b[0] if isinstance(b, (tuple,list)) and len(b)==1 else b
 def _show(o): return getattr(o, '__name__', None) or _show(getattr(o, 'func', None) or type(o))
@@ -112,7 +121,9 @@ class Learner(Dispatcher):
         batches,i = iter(self.dl),0
         while True:
             if 'before_draw' in self.handlers: self('before_draw')
-            if (b := next(batches, _end)) is _end: break
+            try: b = next(batches, _end)
+            except BaseException: self.iter = i; raise # the batch that could not be drawn
+            if b is _end: break
             if 'after_draw' in self.handlers: self.batch = b; self('after_draw'); b = self.batch
             self.one_batch(i, b)
             if self._interrupt.pending: self._interrupt.act()
@@ -187,9 +198,7 @@ class Learner(Dispatcher):
         start_epoch:int=0, # Number of the first epoch; those before count as done
     ): # Itself, so that calls chain
         "Train for `n_epoch` epochs, validating after each. Modes and hyper-parameters are put back at the end"
-        for k,v in dict(n_epoch=n_epoch, start_epoch=start_epoch).items():
-            if not isinstance(v, int) or isinstance(v, bool): raise TypeError(f"`{k}` is a whole number, but got {v!r}")
-            if v<0: raise ValueError(f"`{k}` is 0 or more, but got {v}")
+        n_epoch,start_epoch = _whole('n_epoch', n_epoch),_whole('start_epoch', start_epoch)
         if self.mode is not None: raise RuntimeError(f"`fit` cannot start inside a running `{self.mode}`")
         with self.added_cbs(cbs):
             self._to_device()
@@ -213,8 +222,9 @@ class Learner(Dispatcher):
         dls = {'valid': dl} if dl is not None else self.dls.valids if ds_idx is None else {self.dls.name(ds_idx): self.dls[ds_idx]}
         if not dls: raise ValueError("There is nothing to validate on: `dls` has no validation loader. Give one as `dl`")
         cbs = [*L(cbs), *([] if any(isinstance(o, Recorder) for o in self.cbs) else [Recorder])] # somebody has to average
-        with self._as_found(*dls.values()), self.added_cbs(cbs): self._infer('validate', dls)
-        return self.results
+        with self._as_found(*dls.values()), self.added_cbs(cbs), self._modes():
+            self._infer('validate', dls)
+            return self.results
 
     def _infer(self, mode, dls):
         "Run a whole fit without training, or inside another run only the validation"
@@ -234,7 +244,7 @@ class Learner(Dispatcher):
     def _use(self, name, dl, training): self.dl_name,self.dl,self.n_iter,self.training = name,dl,length(dl),training
 
     _of_batch = 'dl','dl_name','batch','xb','yb','pred','loss','loss_grad'
-    _of_run = *_of_batch,'n_iter','iter','epoch','n_epoch','start_epoch','train_iter','opt_step','_epoch_start','stop_reason','_to_validate'
+    _of_run = *_of_batch,'n_iter','iter','epoch','n_epoch','start_epoch','train_iter','opt_step','stop_reason','_epoch_start','_skip_step','_to_validate'
 
     def _forget_batch(self):
         for k in self._of_batch: setattr(self, k, None)
@@ -265,8 +275,8 @@ class Learner(Dispatcher):
 
     @contextmanager
     def _as_found(self, *loaders):
-        saved = {k:getattr(self, k) for k in self._of_run}
-        with self._modes(), keep_random(*loaders):
+        saved = {k:getattr(self, k) for k in (self._of_run if self.mode is None else (*self._of_run, 'results'))}
+        with keep_random(*loaders):
             try: yield
             finally: vars(self).update(saved)
 

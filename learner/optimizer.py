@@ -13,7 +13,7 @@ __all__ = ['norm_types', 'hyper_keys', 'params', 'trainable_params', 'norm_bias_
 from math import isfinite
 import torch
 from torch import nn
-from .events import nearest
+from .events import known_args,nearest
 
 # %% ../nbs/04_optimizer.ipynb #params
 def params(m:nn.Module) -> list:
@@ -171,6 +171,7 @@ def _decoupled(opt_class, groups, wd, **kwargs):
     opt.register_step_pre_hook(_decay)
     return opt
 
+@known_args
 def SGD(
     params, # Parameters, or groups of them
     lr:float=1e-3, # Learning rate
@@ -182,6 +183,7 @@ def SGD(
     if not decouple_wd: return torch.optim.SGD(params, lr=lr, momentum=mom, weight_decay=wd)
     return _decoupled(torch.optim.SGD, params, wd, lr=lr, momentum=mom)
 
+@known_args
 def RMSProp(
     params, # Parameters, or groups of them
     lr:float=1e-3, # Learning rate
@@ -196,6 +198,7 @@ def RMSProp(
     if not decouple_wd: return torch.optim.RMSprop(params, weight_decay=wd, **kwargs)
     return _decoupled(torch.optim.RMSprop, params, wd, **kwargs)
 
+@known_args
 def Adam(
     params, # Parameters, or groups of them
     lr:float=1e-3, # Learning rate
@@ -208,6 +211,7 @@ def Adam(
     "Adam with decoupled weight decay ([Kingma & Ba 2014](https://arxiv.org/abs/1412.6980))"
     return (torch.optim.AdamW if decouple_wd else torch.optim.Adam)(params, lr=lr, betas=(mom,sqr_mom), eps=eps, weight_decay=wd)
 
+@known_args
 def RAdam(
     params, # Parameters, or groups of them
     lr:float=1e-3, # Learning rate

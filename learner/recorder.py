@@ -109,7 +109,7 @@ class Recorder(Callback):
     def after_validate(self):
         if not self._mets: return
         vals = dict(zip(self._columns(self.learn.dl_name, self._mets[1:]), (_item(m.value) for m in self._mets)))
-        self.learn.results = Row(**dict(self.learn.results), **vals)
+        self.learn.results = Row(**{**dict(self.learn.results), **vals})
         if self.learn.mode=='fit': self._vals |= vals
 
     def cleanup_validate(self):
