@@ -1,0 +1,311 @@
+"Any optimizer of torch, as it is; one name for each hyper-parameter; decay that spares what it should"
+import copy,math
+from functools import partial
+from inspect import signature
+import numpy as np, pytest, torch
+from torch import nn
+from torch.nn import functional as F
+from learner.all import *
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body,self.norm,self.head = nn.Linear(2, 3),nn.LayerNorm(3),nn.Linear(3, 1)
+        self.free = nn.Parameter(torch.ones(1)) # never used
+    def forward(self, x): return self.head(self.norm(self.body(x)))
+
+def split(m): return [[*m.body.parameters(), *m.norm.parameters()], list(m.head.parameters())]
+def bs(n=3):
+    gen = torch.Generator().manual_seed(0)
+    return [(torch.randn(4, 2, generator=gen), torch.randn(4, 1, generator=gen)) for _ in range(n)]
+
+def mk(opt_func=Adam, **kwargs):
+    torch.manual_seed(0)
+    return Learner(DataLoaders(bs(), device='cpu'), Net(), F.mse_loss, opt_func=opt_func, **kwargs).remove_cb(ProgressCallback)
+
+def weights(m): return [p.detach().clone() for p in m.parameters()]
+def same(a, b): return all(map(torch.equal, a, b))
+def close(a, b): return all(torch.allclose(x, y, rtol=1e-5, atol=1e-7) for x,y in zip(a, b, strict=True))
+
+def by_hand(opt, model):
+    for x,y in bs():
+        F.mse_loss(model(x), y).backward()
+        opt.step(); opt.zero_grad()
+    return weights(model)
+
+def decay_groups(m):
+    "Parameters that decay, and those that do not"
+    no = {id(p) for p in [m.body.bias, m.head.bias, *m.norm.parameters()]}
+    return [[p for p in m.parameters() if id(p) not in no], [p for p in m.parameters() if id(p) in no]]
+
+# Every optimizer of torch
+special = dict(SparseAdam='wants sparse gradients', Muon='takes matrices only')
+optimizers = sorted(k for k,v in vars(torch.optim).items() if isinstance(v, type) and issubclass(v, torch.optim.Optimizer) and k!='Optimizer' and k not in special)
+todo = dict(LBFGS='`opt.step` gets no closure', Adafactor='its `eps` is a pair')
+
+@pytest.mark.parametrize('name', [pytest.param(o, marks=pytest.mark.xfail(strict=True, reason=todo[o])) if o in todo else o for o in optimizers])
+def test_every_optimizer_of_torch_does_what_it_does_by_hand(name):
+    opt_func = getattr(torch.optim, name)
+    learn = mk(opt_func)
+    model = copy.deepcopy(learn.model)
+    if name=='LBFGS':
+        opt = opt_func(model.parameters())
+        for x,y in bs():
+            def closure():
+                opt.zero_grad()
+                (loss := F.mse_loss(model(x), y)).backward()
+                return loss
+            opt.step(closure)
+        expected = weights(model)
+    else:
+        yes,no = decay_groups(model)
+        has_wd = 'weight_decay' in opt_func([nn.Parameter(torch.zeros(1))]).defaults
+        expected = by_hand(opt_func([dict(params=yes), dict(params=no, **(dict(weight_decay=0) if has_wd else {}))]), model)
+    assert same(weights(learn.fit(1).model), expected) and type(learn.opt) is opt_func
+
+@pytest.mark.parametrize('name,model', [('SparseAdam', lambda: nn.Embedding(5, 2, sparse=True)), ('Muon', lambda: nn.Embedding(5, 2))])
+def test_optimizers_of_special_parameters(name, model):
+    if not (opt_func := getattr(torch.optim, name, None)): pytest.skip(f'this torch has no {name}')
+    torch.manual_seed(0)
+    a,b = model(),model()
+    b.load_state_dict(a.state_dict())
+    data = [(torch.tensor([0,1,1]), torch.ones(3,2)), (torch.tensor([1,3]), torch.zeros(2,2))]
+    Learner(DataLoaders(data, device='cpu'), a, F.mse_loss, opt_func=opt_func).remove_cb(ProgressCallback).fit(1)
+    opt = opt_func(b.parameters())
+    for x,y in data: F.mse_loss(b(x), y).backward(); opt.step(); opt.zero_grad()
+    assert torch.equal(a.weight, b.weight)
+
+@pytest.mark.parametrize('opt_func', [partial(torch.optim.SGD, lr=.1, momentum=.9, nesterov=True), partial(torch.optim.Adam, lr=.01, amsgrad=True, foreach=False),
+    partial(torch.optim.AdamW, lr=.01, fused=True, weight_decay=0), lambda ps: torch.optim.RMSprop(ps, lr=.02, centered=True)], ids=['nesterov','amsgrad','fused','function'])
+def test_partials_and_functions(opt_func):
+    learn = mk(opt_func)
+    expected = by_hand(opt_func((model := copy.deepcopy(learn.model)).parameters()), model)
+    assert same(weights(learn.fit(1).model), expected) and learn.lr==learn.opt.param_groups[0]['lr']
+
+def test_a_ready_optimizer_keeps_its_own_lr():
+    model = Net()
+    opt = torch.optim.SGD(model.parameters(), lr=.5, momentum=.9)
+    learn = Learner(DataLoaders(bs(), device='cpu'), model, F.mse_loss, opt_func=opt).remove_cb(ProgressCallback)
+    expected = by_hand(torch.optim.SGD((m := copy.deepcopy(model)).parameters(), lr=.5, momentum=.9), m)
+    learn.fit(1)
+    assert learn.opt is opt and learn.recorder.lrs==[.5]*3 and same(weights(model), expected)
+    assert learn.fit(1, lr=.1).recorder.lrs==[.1]*3 and opt.param_groups[0]['lr']==.5 and len(opt.param_groups)==1
+
+def test_torch_schedulers_and_loops_take_the_optimizer():
+    learn = mk(partial(torch.optim.SGD, lr=1.))
+    learn.create_opt()
+    sched = torch.optim.lr_scheduler.ExponentialLR(learn.opt, .5)
+    learn.add_cb(Callback(after_batch=lambda self: sched.step()))
+    learn.lr = None # the optimizer's own, also in the middle
+    assert learn.fit(1).recorder.lrs==[.5, .25, .125]
+
+# Names of hyper-parameters
+@pytest.mark.parametrize('opt_func,expected', [
+    (torch.optim.SGD, dict(lr=1e-3, mom=0., wd=0.)),
+    (torch.optim.Adam, dict(lr=1e-3, mom=.9, sqr_mom=.999, wd=0., eps=1e-8)),
+    (torch.optim.AdamW, dict(lr=1e-3, mom=.9, sqr_mom=.999, wd=.01, eps=1e-8)),
+    (torch.optim.RMSprop, dict(lr=1e-2, mom=0., sqr_mom=.99, wd=0., eps=1e-8)),
+    (torch.optim.RAdam, dict(lr=1e-3, mom=.9, sqr_mom=.999, wd=0., eps=1e-8)),
+    (torch.optim.Adagrad, dict(lr=1e-2, wd=0., eps=1e-10)),
+    (torch.optim.NAdam, dict(lr=2e-3, mom=.9, sqr_mom=.999, wd=0., eps=1e-8)),
+    (SGD, dict(lr=1e-3, mom=0., wd=0.)), (Adam, dict(lr=1e-3, mom=.9, sqr_mom=.99, wd=.01, eps=1e-5)),
+    (RMSProp, dict(lr=1e-3, mom=0., sqr_mom=.99, wd=0., eps=1e-8)), (RAdam, dict(lr=1e-3, mom=.9, sqr_mom=.99, wd=0., eps=1e-5)),
+], ids=lambda o: getattr(o, '__module__', '')[:5]+'.'+o.__name__ if callable(o) else '')
+def test_hypers_have_one_name_each(opt_func, expected):
+    learn = mk(opt_func, splitter=split)
+    opt = learn.create_opt()
+    assert {*expected}<={*hypers(opt)} and {*hypers(opt)}.isdisjoint({'betas','momentum','alpha','weight_decay','params','group'})
+    assert {k:get_hyper(opt, k) for k in expected}=={k:[v]*2 for k,v in expected.items()} and n_groups(opt)==2
+    for k in expected:
+        learn.set_hyper(k, [.25, .5])
+        assert get_hyper(opt, k)==[.25, .5] and n_groups(opt)==2
+        learn.set_hyper(k, .125)
+        assert get_hyper(opt, k)==[.125]*2
+    g = opt.param_groups[0] # written where torch reads it
+    if 'betas' in g: assert g['betas']==(.125, .125)
+    if 'sqr_mom' in expected and 'alpha' in g: assert g['alpha']==.125
+    assert g['lr']==.125 and g.get('decoupled_wd', g['weight_decay'])==.125
+
+@pytest.mark.parametrize('name', ['mom', 'sqr_mom', 'nonsense'])
+def test_a_hyper_that_the_optimizer_lacks(name):
+    opt = torch.optim.Adagrad([nn.Parameter(torch.zeros(1))])
+    for f in (lambda: get_hyper(opt, name), lambda: set_hyper(opt, name, .1)):
+        with pytest.raises(ValueError, match=f"`Adagrad` has no hyper-parameter `{name}`, but `lr`"): f()
+
+def test_what_set_hyper_writes_is_what_the_step_uses():
+    learn = mk(partial(torch.optim.SGD, lr=.1), cbs=Callback(before_step=lambda self: self.learn.set_hyper('lr', 0)))
+    before = weights(learn.model)
+    assert same(before, weights(learn.fit(1).model))
+
+@pytest.mark.parametrize('lr,expected', [(.1, [.1]*3), (1, [1.]*3), ([.1,.2,.3], [.1,.2,.3]), ((.1,.2,.3), [.1,.2,.3]), (slice(1e-3, 1e-1), [1e-3, 1e-2, 1e-1]), (slice(1e-1), [1e-2, 1e-2, 1e-1]),
+    (np.float64(.1), [.1]*3), (np.float32(.5), [.5]*3), (np.array(.1), [.1]*3), (np.array([.1,.2,.3]), [.1,.2,.3]), (torch.tensor(.5), [.5]*3), (torch.tensor([.5,.25,1.]), [.5,.25,1.]),
+    ([np.float64(.1), torch.tensor(.5), 1], [.1, .5, 1.])], ids=repr)
+def test_anything_that_is_a_number_is_a_float_per_group(lr, expected):
+    res = per_group(lr, 3)
+    assert res==pytest.approx(expected) and {type(o) for o in res}=={float}
+    groups = lambda m: [*split(m), [m.free]]
+    a,b = mk(splitter=groups, lr=lr),mk(splitter=groups).fit(0)
+    a.create_opt()
+    b.add_cb(Callback(before_batch=lambda self: None)).fit(1, lr=lr)
+    assert get_hyper(a.opt, 'lr')==pytest.approx(expected) and b.recorder.lrs==pytest.approx([expected[-1]]*3)
+    assert {type(g['lr']) for o in (a, b) for g in o.opt.param_groups}=={float}
+
+def test_one_group_takes_the_last_of_a_slice(): assert per_group(slice(1e-3, 1e-1), 1)==per_group(slice(1e-1), 1)==[1e-1]
+
+# Decoupled weight decay in closed form
+def run(opt, p, grads):
+    for g in grads: p.grad = torch.tensor([g], dtype=p.dtype); opt.step()
+    return p.item()
+
+gs,lr,wd = [.5, -1., 2.],.1,.3
+@pytest.mark.parametrize('decouple', [True, False])
+@pytest.mark.parametrize('mom', [0., .9])
+def test_sgd_in_closed_form(mom, decouple):
+    p,x,v = nn.Parameter(torch.ones(1, dtype=torch.double)),1.,0.
+    for g in gs:
+        v = mom*v + g + (0 if decouple else wd*x)
+        x = x*(1 - (lr*wd if decouple else 0)) - lr*v
+    assert run(SGD([p], lr, mom=mom, wd=wd, decouple_wd=decouple), p, gs)==pytest.approx(x)
+
+@pytest.mark.parametrize('decouple', [True, False])
+@pytest.mark.parametrize('mom', [0., .9])
+def test_rmsprop_in_closed_form(mom, decouple):
+    p,x,v,s = nn.Parameter(torch.ones(1, dtype=torch.double)),1.,0.,0.
+    for g in gs:
+        if decouple: x *= 1-lr*wd
+        else: g = g+wd*x
+        s = .99*s + .01*g*g
+        v = mom*v + g/(math.sqrt(s)+1e-8)
+        x -= lr*v
+    assert run(RMSProp([p], lr, mom=mom, wd=wd, decouple_wd=decouple), p, gs)==pytest.approx(x)
+
+@pytest.mark.parametrize('decouple', [True, False])
+def test_adam_in_closed_form(decouple):
+    p,x,m,s = nn.Parameter(torch.ones(1, dtype=torch.double)),1.,0.,0.
+    for t,g in enumerate(gs, 1):
+        if decouple: x *= 1-lr*wd
+        else: g = g+wd*x
+        m,s = .9*m+.1*g, .99*s+.01*g*g
+        x -= lr*(m/(1-.9**t))/(math.sqrt(s/(1-.99**t))+1e-5)
+    assert run(Adam([p], lr, wd=wd, decouple_wd=decouple), p, gs)==pytest.approx(x)
+
+@pytest.mark.parametrize('opt_func', [SGD, RMSProp, Adam, RAdam])
+def test_parameters_without_gradient_do_not_decay(opt_func):
+    p,q = (nn.Parameter(torch.ones(1)) for _ in range(2))
+    run(opt_func([p, q], .1, wd=.5), p, gs)
+    assert q.item()==1.
+
+# Who decays
+class Zero(nn.Module):
+    "All kinds of layers, and no gradient but zero"
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleDict(dict(lin=nn.Linear(2,2), conv=nn.Conv1d(2,2,1), bn=nn.BatchNorm1d(2), ln=nn.LayerNorm(2), gn=nn.GroupNorm(1,2), inorm=nn.InstanceNorm1d(2, affine=True), emb=nn.Embedding(2,2)))
+        for p in self.parameters(): p.data.fill_(1.)
+    def forward(self, x): return sum(p.sum() for p in self.parameters())*0 + x.sum()*0
+
+spared = ['bn.bias','bn.weight','conv.bias','gn.bias','gn.weight','inorm.bias','inorm.weight','lin.bias','ln.bias','ln.weight']
+decaying = ['conv.weight','emb.weight','lin.weight']
+def zero(opt_func=SGD, n=2, **kwargs): return Learner(DataLoaders([torch.ones(1)]*n, device='cpu'), Zero(), opt_func=opt_func, **kwargs).remove_cb(ProgressCallback)
+def changed(learn): return sorted(k.removeprefix('layers.') for k,p in learn.model.named_parameters() if not torch.equal(p, torch.ones_like(p)))
+
+@pytest.mark.parametrize('wd_bn_bias', [False, True])
+@pytest.mark.parametrize('where', ['learner','fit','partial','callback'])
+@pytest.mark.parametrize('opt_func', [SGD, RMSProp, Adam, torch.optim.AdamW, partial(torch.optim.SGD, lr=1e-3)], ids=['SGD','RMSProp','Adam','AdamW','torch SGD'])
+def test_norms_and_biases_do_not_decay(opt_func, where, wd_bn_bias):
+    if where=='partial': opt_func = partial(opt_func, **{'wd' if 'wd' in signature(opt_func).parameters else 'weight_decay': .5})
+    decay = Callback(before_batch=lambda self: self.learn.set_hyper('wd', .5))
+    learn = zero(opt_func, lr=.1, wd_bn_bias=wd_bn_bias, wd=.5 if where=='learner' else None if where=='partial' else 0., cbs=decay if where=='callback' else None)
+    learn.fit(1, wd=.5 if where=='fit' else None)
+    assert changed(learn)==(sorted(decaying+spared) if wd_bn_bias else decaying)
+    assert learn.model.layers['lin'].weight[0,0].item()==pytest.approx((1-.1*.5)**2, rel=1e-4)
+
+def test_wd_given_at_fit_time_is_for_that_fit():
+    learn = zero(lr=.1).fit(1, wd=.5)
+    before = weights(learn.model)
+    assert same(before, weights(learn.fit(1).model)) and get_hyper(learn.opt, 'wd')==[0.]
+
+def test_the_split_for_decay_is_invisible_and_keeps_what_the_optimizer_remembers():
+    learn,other = mk(partial(torch.optim.Adam, lr=.1), splitter=split),mk(partial(torch.optim.Adam, lr=.1), splitter=split)
+    learn.fit(1); other.fit(1)
+    state = {id(p):s for p,s in learn.opt.state.items()}
+    learn.fit(0, wd=.5) # splits the groups now
+    assert len(learn.opt.param_groups)==4 and {id(p):s for p,s in learn.opt.state.items()}==state
+    assert n_groups(learn.opt)==2 and all(len(get_hyper(learn.opt, k))==2 for k in hypers(learn.opt)) and get_hyper(learn.opt, 'wd')==[0., 0.]
+    assert sorted(id(p) for g in learn.opt.param_groups for p in g['params'])==sorted(id(p) for g in split(learn.model) for p in g) # nobody is lost or doubled
+    learn.set_hyper('lr', [.1, .2])
+    assert get_hyper(learn.opt, 'lr')==[.1, .2]
+    learn.set_hyper('lr', .1)
+    assert same(weights(learn.fit(1).model), weights(other.fit(1).model)) # with no decay they go the same way
+
+def test_a_group_of_biases_alone():
+    learn = zero(splitter=lambda m: [[m.layers['lin'].weight], [m.layers['lin'].bias]], lr=.1).fit(1, wd=[.5, .25])
+    assert changed(learn)==['lin.weight'] and n_groups(learn.opt)==2 and get_hyper(learn.opt, 'lr')==[.1, .1]
+
+# Freezing
+def trainable(m): return [k for k,p in m.named_parameters() if p.requires_grad]
+
+def test_freezing():
+    learn = mk(splitter=split)
+    everything = trainable(learn.model)
+    assert trainable(learn.freeze().model)==['free', 'norm.weight', 'norm.bias', 'head.weight', 'head.bias'] # norms of frozen groups are trained
+    assert trainable(learn.unfreeze().model)==everything==trainable(learn.freeze_to(0).model)
+    assert trainable(learn.freeze_to(1).model)==trainable(learn.freeze_to(-1).model)
+    learn.train_bn = False
+    assert trainable(learn.freeze().model)==['free', 'head.weight', 'head.bias']
+    assert trainable(learn.freeze_to(2).model)==['free']
+
+def test_frozen_weights_stay_and_the_optimizer_remembers():
+    learn = mk(partial(torch.optim.Adam, lr=.1), splitter=split, train_bn=False).fit(1)
+    state = {id(p):int(s['step']) for p,s in learn.opt.state.items()}
+    before = weights(learn.model.body)
+    learn.freeze().fit(1)
+    assert same(before, weights(learn.model.body))
+    steps = {k:int(learn.opt.state[p]['step']) for k,p in learn.model.named_parameters() if p in learn.opt.state}
+    assert steps=={'body.weight':3, 'body.bias':3, 'norm.weight':3, 'norm.bias':3, 'head.weight':6, 'head.bias':6} and {*state.values()}=={3}
+    learn.unfreeze().fit(1)
+    assert not same(before, weights(learn.model.body))
+
+def test_what_was_frozen_before_the_optimizer_was_made_can_be_unfrozen():
+    learn = mk()
+    for p in learn.model.body.parameters(): p.requires_grad_(False)
+    learn.fit(1)
+    before = weights(learn.model.body)
+    assert not same(before, weights(learn.unfreeze().fit(1).model.body))
+    assert len(trainable_params(learn.model))==7 and len(params(learn.model))==7
+
+def test_freezing_needs_no_optimizer_and_survives_a_new_one():
+    learn = mk(splitter=split).freeze()
+    assert learn.opt is None
+    frozen = trainable(learn.model)
+    assert trainable(learn.fit(1, reset_opt=True).model)==frozen
+
+# State
+@pytest.mark.parametrize('opt_func', [Adam, SGD, RMSProp, torch.optim.AdamW, partial(SGD, mom=.9, wd=.1)], ids=['Adam','SGD','RMSProp','AdamW','decay'])
+def test_state_dict_goes_to_another_learner_and_back(opt_func):
+    a,b = (mk(opt_func, splitter=split, lr=[.1,.2], wd=.1) for _ in range(2))
+    a.fit(1)
+    b.create_opt(); b.fit(0)
+    b.model.load_state_dict(a.model.state_dict())
+    b.opt.load_state_dict(copy.deepcopy(a.opt.state_dict()))
+    assert {k:get_hyper(b.opt, k) for k in hypers(b.opt)}=={k:get_hyper(a.opt, k) for k in hypers(a.opt)} and n_groups(b.opt)==2
+    assert same(weights(a.fit(2).model), weights(b.fit(2).model))
+
+def test_groups_of_other_splitters():
+    model = Net()
+    assert [len(o) for o in param_groups(model)]==[7] and [len(o) for o in param_groups(model, split)]==[4, 2]
+    assert [len(o) for o in param_groups(model, lambda m: (o.parameters() for o in (m.body, m.head)))]==[2, 2]
+    assert [len(o) for o in param_groups(model, lambda m: m.parameters())]==[7]
+
+def test_several_optimizers_in_one_fit():
+    "As a GAN does it: the callback owns the steps"
+    class Alternate(Callback):
+        def before_fit(self): self.opts = [torch.optim.SGD(g, lr=.1) for g in split(self.model)]
+        def before_step(self): self.opts[self.iter%2].step(); raise CancelStepException
+    learn = mk(torch.optim.SGD, cbs=Alternate)
+    a = weights(learn.model.head)
+    learn.fit(1)
+    model = Net(); torch.manual_seed(0); model = Net()
+    opts = [torch.optim.SGD(g, lr=.1) for g in split(model)]
+    for i,(x,y) in enumerate(bs()): F.mse_loss(model(x), y).backward(); opts[i%2].step(); model.zero_grad()
+    assert same(weights(learn.model), weights(model)) and not same(a, weights(learn.model.head))
