@@ -20,4 +20,5 @@ from .schedule import *
 from .lr_find import *
 from .mixed_precision import *
 from .mixup import *
+from .preds import *
 __all__ = [o for o in globals() if not o.startswith('_')] # what the chapters export, and no more

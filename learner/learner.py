@@ -58,6 +58,7 @@ class Learner(Dispatcher):
         from learner.schedule import fit_one_cycle,fit_flat_cos,fit_sgdr,fine_tune
         from learner.lr_find import lr_find
         from learner.mixed_precision import to_fp16,to_bf16,to_fp32
+        from learner.preds import get_preds,predict,tta,show_results
 
     @known_args
     def __init__(self,
@@ -226,9 +227,9 @@ class Learner(Dispatcher):
             self._infer('validate', dls)
             return self.results
 
-    def _infer(self, mode, dls):
+    def _infer(self, mode, dls, inside=False):
         "Run a whole fit without training, or inside another run only the validation"
-        inside,self.mode,self._to_validate = self.mode is not None,mode,dls
+        inside,self.mode,self._to_validate = inside or self.mode is not None,mode,dls
         if inside: return self._validate_all()
         self._to_device()
         self.n_epoch,self.start_epoch = 1,0
