@@ -1,6 +1,7 @@
 """What the loop does, as a simulation without tensors, data or a library: the words of the contract in the shortest code that says them
 
-A `Program` says what some callbacks do at which of their calls: raise a cancel or an error, run a validation, switch themselves off. `Model` plays it and predicts who is called when, what escapes, what is counted.
+A `Program` says what some callbacks do at which of their calls: raise a cancel or an error, run a validation, switch themselves off.
+`Model` plays it and predicts who is called when, what escapes, what is counted.
 Nothing here uses Python's own exceptions: what leaves a scope is a value, `Out`, so that no `finally` can do by accident what the contract demands."""
 from collections import Counter
 from dataclasses import dataclass,field
@@ -75,7 +76,7 @@ class Model:
     def raised(self, c, ev, scope, reason):
         "A cancel, if its scope is running here; else an error. A cleanup has no scope to cancel"
         inside = self.running[::-1]
-        if '|' in inside: inside = inside[:inside.index('|')] + [o for o in inside if o in ('fit','epoch')] # the wall of a nested validation lets these two through
+        if '|' in inside: inside = inside[:inside.index('|')] + [o for o in inside if o in ('fit','epoch')] # a nested validation lets only these two out
         if scope in inside and not ev.startswith('cleanup_'): return Out(cancel=scope, reason=reason, by=(c.name,ev))
         return Out(error='RuntimeError', cause=scope, by=(c.name,ev))
 
@@ -137,7 +138,8 @@ class Model:
     def batch(self):
         self.has_loss = self.stepped = False
         def loss(): self.has_loss = True
-        return self.scope('batch', lambda: self.each(self.point('after_pred'), loss, self.point('after_loss'), *[self.backward,self.step,self.zero_grad]*self.training))
+        learning = [self.backward,self.step,self.zero_grad]*self.training
+        return self.scope('batch', lambda: self.each(self.point('after_pred'), loss, self.point('after_loss'), *learning))
 
     def backward(self):
         def grad(): self.grads = True
