@@ -19,6 +19,7 @@ from .testing import *
 from .schedule import *
 from .lr_find import *
 from .mixed_precision import *
+from .training import *
 from .mixup import *
 from .preds import *
 __all__ = [o for o in globals() if not o.startswith('_')] # what the chapters export, and no more

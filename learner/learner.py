@@ -58,6 +58,7 @@ class Learner(Dispatcher):
         from learner.schedule import fit_one_cycle,fit_flat_cos,fit_sgdr,fine_tune
         from learner.lr_find import lr_find
         from learner.mixed_precision import to_fp16,to_bf16,to_fp32
+        from learner.training import to_channelslast,to_contiguous
         from learner.preds import get_preds,predict,tta,show_results
 
     @known_args
@@ -105,13 +106,12 @@ class Learner(Dispatcher):
     def _epoch(self):
         if self.mode in ('fit','lr_find'):
             self._use('train', self.dls.train if self.mode=='fit' else twin(self.dls.train), training=True)
-            self._train()
+            try: self._train()
+            finally: self.opt.zero_grad()
         self._validate_all()
 
     @scope
-    def _train(self):
-        try: self.all_batches()
-        finally: self.opt.zero_grad()
+    def _train(self): self.all_batches()
 
     @scope
     def _validate(self):
