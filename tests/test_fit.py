@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader,Dataset,IterableDataset,RandomSampler
 from learner.all import *
 
 torch.set_num_threads(1) # threads that share tiny tensors wait for each other
-nested = pytest.mark.xfail(strict=True, reason='a validation inside a validation gives the outer one two values of a name')
 
 class Noisy(Dataset):
     "Points on a line, with noise from every global generator"
@@ -71,6 +70,7 @@ def plain_loop(n_epoch, train, opt_func):
 # The same bits as a hand-written loop
 @pytest.mark.parametrize('kwargs', [{}, dict(num_workers=2), dict(num_workers=2, persistent_workers=True)], ids=['0','2','persistent'])
 @pytest.mark.parametrize('opt_func', [sgd, adam], ids=['momentum','adam'])
+@pytest.mark.filterwarnings('ignore:This DataLoader will create')
 def test_weights_are_those_of_a_plain_training_loop(opt_func, kwargs, close, capsys):
     plain,*ours = dls = [loaders(**kwargs)[0], *loaders(**kwargs)]
     close(dls)
@@ -133,7 +133,7 @@ class FreezeBN(Callback):
 seldom = {'before_fit','after_fit','cleanup_fit'}
 def columns(learn): return [[v for k,v in dict(o).items() if k!='time'] for o in learn.recorder.rows]
 
-@pytest.mark.parametrize('ev', [pytest.param(o, marks=nested) if o in ('before_validate','after_validate') else o for o in dict(moments()) if 'cancel' not in o])
+@pytest.mark.parametrize('ev', [o for o in dict(moments()) if 'cancel' not in o])
 def test_looking_at_any_event_changes_nothing(ev):
     def run(cbs=()): return mk(cbs=[*cbs, FreezeBN()]).remove_cb(Recorder).add_cb(Recorder(train_metrics=True)).fit(2)
     look = Look(ev, 1 if ev in seldom else 2)
@@ -162,7 +162,6 @@ def test_generators_of_loaders_and_samplers_are_put_back():
     learn.fit(1)
     assert list(map(torch.equal, before, [g.get_state() for g in gs]))==[False, True, True] # training moves its own
 
-@nested
 def test_a_look_inside_a_look():
     class Deep(Callback):
         depth = 0

@@ -251,6 +251,6 @@ started_before = pytest.mark.xfail(strict=True, reason='workers that a validatio
 def test_workers_survive(ev, persistent, first):
     code = script.replace('PERSISTENT', str(persistent)).replace('EVENT', ev).replace('FIRST', str(first))
     env = os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=str(Path(__file__).parents[1]))
-    res = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, start_new_session=True, env=env, timeout=60)
+    res = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True, start_new_session=True, env=env, timeout=60)
     assert res.stdout.splitlines()==['interrupted 3 3', 'then 10'], res.stdout+res.stderr
     assert res.stderr=='' # no traceback of a worker
