@@ -9,7 +9,7 @@ A `Callback` is a class whose methods are named like events. It reads any attrib
 __all__ = ['Callback', 'FuncCallback', 'on', 'Dispatcher', 'scope', 'TrainEvalCallback']
 
 # %% ../nbs/02_callback.ipynb #imports
-import re,warnings
+import warnings
 from copy import copy
 from contextlib import contextmanager
 from functools import wraps
@@ -17,13 +17,9 @@ from inspect import signature
 from types import MethodType
 from fastcore.basics import GetAttr
 from fastcore.foundation import L
-from .events import AnyOf,CancelException,Filter,cancels,event,known_args,moments,nearest,training_loop
+from .events import AnyOf,CancelException,Filter,cancels,event,known_args,moments,nearest,snake_name,training_loop
 
 # %% ../nbs/02_callback.ipynb #Callback
-def _snake(name):
-    "`EarlyStoppingCallback` → `early_stopping`"
-    return re.sub(r'(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])', '_', name.removesuffix('Callback') or name).lower()
-
 _in_loop = {ev for ev,_ in moments()}
 _in_phase = {ev for ev,running in moments() if {'train','validate'} & {*running} and ev not in ('before_train','before_validate')} \
     | {'cleanup_batch','cleanup_backward','cleanup_step'} # these obey `run_train` and `run_valid`
@@ -45,7 +41,7 @@ class Callback(GetAttr):
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         cls._check_names()
-        if 'name' not in vars(cls): cls.name = _snake(cls.__name__)
+        if 'name' not in vars(cls): cls.name = snake_name(cls.__name__, 'Callback')
         if '__init__' in vars(cls): cls.__init__ = known_args(cls.__init__)
 
     @classmethod

@@ -83,8 +83,8 @@ def keep_random(
 
 # %% ../nbs/03_data.ipynb #twin
 def twin(dl):
-    "A loader that gives the same batches as `dl`, and shares no iterator with it"
-    if getattr(dl, '_iterator', None) is None: return dl
+    "A loader that gives the same batches as `dl`, and shares no iterator and no workers with it"
+    if not getattr(dl, 'persistent_workers', False): return dl
     res = copy(dl)
     vars(res)['_iterator'] = None
     return res
@@ -152,7 +152,7 @@ class DataLoaders:
     def split(self, b):
         "Inputs and targets of a batch"
         if isinstance(b, _plain):
-            n = self.n_inp or len(b)-1 or 1
+            n,b = self.n_inp or len(b)-1 or 1,tuple(b)
             return b[:n],b[n:]
         if isinstance(b, Mapping): return b,(b['labels'],) if 'labels' in b else ()
         return (b,),()

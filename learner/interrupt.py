@@ -1,5 +1,15 @@
 "Ctrl-C at a safe point: inside a batch it waits until the batch has ended"
 import os,signal,sys,threading
+from contextlib import contextmanager
+
+@contextmanager
+def workers_ignore_interrupts():
+    "Processes that are forked meanwhile ignore Ctrl-C: it is the process with the loop that deals with it"
+    old,pid = signal.getsignal(signal.SIGINT),os.getpid()
+    if threading.current_thread() is not threading.main_thread() or not callable(old): yield; return
+    signal.signal(signal.SIGINT, lambda signum, frame: old(signum, frame) if os.getpid()==pid else None)
+    try: yield
+    finally: signal.signal(signal.SIGINT, old)
 
 class HeldInterrupt:
     "While active, Ctrl-C acts at once, unless `owner` is inside `method`: then it waits for `act`. The second one never waits. Loader workers ignore it"
@@ -23,7 +33,13 @@ class HeldInterrupt:
     def handle(self, signum, frame):
         if os.getpid()!=self.pid: return # a forked worker
         if self.inside(frame) and not self.pending: self.pending = True
-        else: self.pending = False; self.old(signum, frame)
+        else: self.now(signum, frame)
+
+    def now(self, signum, frame):
+        "Wait no more, and neither do those around this one"
+        self.pending = False
+        outer = getattr(self.old, '__self__', None)
+        (outer.now if isinstance(outer, HeldInterrupt) else self.old)(signum, frame)
 
     def act(self):
         "Do what a waiting Ctrl-C asked for, unless a batch around this one is running still"

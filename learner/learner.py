@@ -23,7 +23,7 @@ from fastcore.foundation import L
 from .callback import Dispatcher,TrainEvalCallback,scope
 from .data import DataLoaders,keep_random,length,twin
 from .events import CancelBatchException,known_args
-from .interrupt import HeldInterrupt
+from .interrupt import HeldInterrupt,workers_ignore_interrupts
 from .metrics import mk_metrics
 from .optimizer import Adam,freeze_groups,get_hyper,hypers,make_opt,norm_bias_params,param_groups,params,set_hyper,spare
 from .progress import ProgressCallback
@@ -119,7 +119,7 @@ class Learner(Dispatcher):
 
     def all_batches(self):
         "Draw the batches of `dl`, and run each"
-        batches,i = iter(self.dl),0
+        with workers_ignore_interrupts(): batches,i = iter(self.dl),0
         while True:
             if 'before_draw' in self.handlers: self('before_draw')
             try: b = next(batches, _end)

@@ -11,10 +11,11 @@ __all__ = ['find_bs', 'Metric', 'AvgMetric', 'AvgLoss', 'AvgSmoothLoss', 'ValueM
            'ExplainedVariance', 'PearsonCorrCoef', 'SpearmanCorrCoef']
 
 # %% ../nbs/06_metrics.ipynb #imports
-import re
 from functools import partial
+from inspect import signature
 import torch
 from torch.nn import functional as F
+from .events import nearest,snake_name
 
 # %% ../nbs/06_metrics.ipynb #Metric
 def find_bs(
@@ -25,8 +26,6 @@ def find_bs(
     for o in (b.values() if hasattr(b, 'values') else b if isinstance(b, (tuple,list)) else ()):
         if (n := find_bs(o)) is not None: return n
 
-def _snake(name): return re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', name.removesuffix('Metric') or name).lower()
-
 class Metric:
     "Accumulates something over the batches of a phase. `reset` makes new state rather than changing the old"
     higher_is_better = None # or True, or False
@@ -36,7 +35,7 @@ class Metric:
     @property
     def value(self): "Of all batches since `reset`: a number, or a tensor on the device; None before the first"; raise NotImplementedError
     @property
-    def name(self): return self._name or _snake(type(self).__name__)
+    def name(self): return self._name or snake_name(type(self).__name__, 'Metric')
     @name.setter
     def name(self, v): self._name = v
     def __repr__(self): return f"{type(self).__name__}({self.name}{'' if self.value is None else f'={float(self.value):.4g}'})"
@@ -66,7 +65,7 @@ class AvgMetric(Metric):
     def value(self): return self.total/self.count if self.count else None
 
 def _inner(f): return _inner(f.func) if isinstance(f, partial) else f
-def _func_name(f): return getattr(_inner(f), '__name__', None) or _snake(type(f).__name__)
+def _func_name(f): return getattr(_inner(f), '__name__', None) or snake_name(type(f).__name__, 'Metric')
 
 # %% ../nbs/06_metrics.ipynb #AvgLoss
 class AvgLoss(AvgMetric):
@@ -117,6 +116,11 @@ class AccumMetric(Metric):
         higher_is_better:bool=None, # Default: what `func` declares
         **kwargs, # For `func`
     ):
+        try: taken = signature(func).parameters
+        except ValueError: taken = None # a built-in function does not tell
+        for k in kwargs:
+            if taken is not None and k not in taken and not any(o.kind is o.VAR_KEYWORD for o in taken.values()):
+                raise TypeError(f"Neither `AccumMetric` nor `{_func_name(func)}` has an argument `{k}`.{nearest(k, [*signature(type(self)).parameters, *taken])}")
         self.func,self.dim_argmax,self.activation,self.thresh = func,dim_argmax,activation,thresh
         self.to_np,self.invert_arg,self.flatten,self.kwargs = to_np,invert_arg,flatten,kwargs
         self._name = name or _func_name(func)
@@ -146,7 +150,7 @@ def mk_metric(
 ) -> Metric:
     "A `Metric` of `m`"
     if isinstance(m, type): m = m()
-    if isinstance(m, Metric) or all(hasattr(m, o) for o in ('reset','accumulate','value','name')): return m
+    if isinstance(m, Metric) or all(hasattr(type(m), o) for o in ('reset','accumulate','value','name')): return m
     if not callable(m): raise TypeError(f"A metric is a function of predictions and targets, or a `Metric`, but got {m!r}")
     return AvgMetric(m)
 

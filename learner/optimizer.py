@@ -109,7 +109,7 @@ hyper_keys = dict(lr=['lr'], mom=['momentum', ('betas',0)], sqr_mom=['alpha', ('
 def _place(g, name):
     for o in hyper_keys.get(name, [name]):
         k = o[0] if isinstance(o, tuple) else o
-        if k in g: return o
+        if k in g and isinstance(o, tuple)==isinstance(g[k], tuple): return o # Adafactor's `eps` is a pair, and none of ours
 
 def _read(g, name):
     o = _place(g, name)

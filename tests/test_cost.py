@@ -1,5 +1,5 @@
 "What a batch costs above a hand-written loop, counted rather than timed: bytecodes, torch operators, reads from the device"
-import sys
+import gc,sys
 from collections import Counter
 import pytest,torch
 from torch import nn
@@ -42,9 +42,10 @@ def bytecodes(f):
         n += ev=='opcode'
         return trace
     old = sys.gettrace()
+    gc.collect(); gc.disable() # finalizers of other objects are not our cost
     sys.settrace(trace)
     try: f()
-    finally: sys.settrace(old)
+    finally: sys.settrace(old); gc.enable()
     return n
 
 class Operators(TorchDispatchMode):
