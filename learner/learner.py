@@ -297,8 +297,10 @@ class Learner(Dispatcher):
 
     # Optimizer
     def create_opt(self):
-        "Make a new optimizer"
-        if isinstance(self.opt_func, torch.optim.Optimizer): self.opt = self.opt_func; self.opt.state.clear()
+        "Make a new optimizer; one that was given as it is starts anew, except for the first time"
+        if isinstance(self.opt_func, torch.optim.Optimizer):
+            if self.opt is self.opt_func: self.opt.state.clear()
+            self.opt = self.opt_func
         else: self.opt = make_opt(self.opt_func, self._groups(), self.lr, () if self.wd_bn_bias else norm_bias_params(self.model))
         if self.lr is None: lrs = get_hyper(self.opt, 'lr'); self.lr = lrs[0] if len({*lrs})==1 else lrs
         return self.opt
