@@ -1,5 +1,6 @@
 "Mistakes cannot hide: each is an error that says what was given, what was expected and what to write, and does no harm"
 import math
+from functools import partial
 import numpy as np, pytest, torch
 from torch import nn
 from torch.nn import functional as F
@@ -156,10 +157,11 @@ def test_a_loader_that_fails_in_mid_epoch(where, sample, num_workers):
     bad = DataLoader(ds, 4, num_workers=num_workers)
     learn = learner(dls=DataLoaders(*((bad,good) if where=='train' else (good,bad)), device='cpu'))
     ds.bad = sample
-    with pytest.raises(OSError, match=f'sample {sample} cannot be read') as e: learn.fit(1)
+    try: learn.fit(1)
+    except OSError as e: text,notes = str(e),e.__notes__ # `pytest.raises` would keep the workers until the garbage collector comes, which takes them 5 seconds
     ds.bad = None
     check_usable(learn)
-    assert e.value.__notes__==[f'in epoch 0, batch {sample//4} of `{where}`'] # the batch that could not be drawn
+    assert f'sample {sample} cannot be read' in text and notes==[f'in epoch 0, batch {sample//4} of `{where}`'] # the batch that could not be drawn
 
 def test_errors_keep_type_arguments_and_identity():
     e = OSError(28, 'No space left', 'f.pth')
@@ -206,12 +208,10 @@ dls,model = synth_dls(2, 1),RegModel()
 def test_what_is_refused_when_things_are_put_together(f, exc, match):
     with pytest.raises(exc, match=match): f()
 
-todo = pytest.mark.xfail(strict=True, reason='Python names the argument, but not the right one')
-
 @pytest.mark.parametrize('f,wrong,right', [(Learner, 'opt_fnc', 'opt_func'), (Recorder, 'train_metric', 'train_metrics'),
-    (ProgressCallback, 'bar', 'bars'), (Adam, 'sqrmom', 'sqr_mom'), pytest.param(AccumMetric, 'treshold', 'thresh', marks=todo)], ids=lambda o: getattr(o, '__qualname__', None))
+    (ProgressCallback, 'bar', 'bars'), (Adam, 'sqrmom', 'sqr_mom'), (partial(AccumMetric, mae), 'treshold', 'thresh')], ids=lambda o: getattr(o, '__qualname__', None))
 def test_a_misspelt_argument_is_answered_with_the_right_one(f, wrong, right):
-    with pytest.raises(TypeError, match=f"no argument `{wrong}`. Did you mean `{right}`"): f(**{wrong: 1})
+    with pytest.raises(TypeError, match=f"(has no|has an) argument `{wrong}`. Did you mean `{right}`"): f(**{wrong: 1})
 
 # Names of callbacks
 def test_two_callbacks_of_one_class():

@@ -79,8 +79,7 @@ def test_split_by_a_subclass():
     assert learn.opt_step==1
 
 @pytest.mark.parametrize('train', [[(x, y)], [[x, y]], [Pair(x, y)], DataLoader(TensorDataset(x, y), 2)], ids=['tuple','list','named','loader'])
-def test_inputs_and_targets_are_tuples(train, request):
-    if request.node.callspec.id in ('list','loader'): request.applymarker(pytest.mark.xfail(strict=True, reason='a batch that is a list gives lists'))
+def test_inputs_and_targets_are_tuples(train):
     seen = []
     synth_learner(dls=DataLoaders(train, device='cpu'), cbs=Callback(before_batch=lambda self: seen.append((type(self.xb), type(self.yb))))).fit(1)
     assert seen==[(tuple, tuple)]

@@ -244,9 +244,7 @@ print('then', learn.train_iter, flush=True)
 for o in learn.dls: o._iterator = None
 '''
 
-started_before = pytest.mark.xfail(strict=True, reason='workers that a validation or a look has started die of Ctrl-C')
-
-@pytest.mark.parametrize('ev,persistent,first', [('before_draw', False, False), ('after_pred', True, False), pytest.param('after_pred', True, True, marks=started_before)],
+@pytest.mark.parametrize('ev,persistent,first', [('before_draw', False, False), ('after_pred', True, False), ('after_pred', True, True)],
     ids=['between batches','in a batch','started before the fit'])
 def test_workers_survive(ev, persistent, first):
     code = script.replace('PERSISTENT', str(persistent)).replace('EVENT', ev).replace('FIRST', str(first))

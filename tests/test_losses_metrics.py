@@ -198,7 +198,6 @@ def test_metrics_in_every_form(given, names):
     assert list(learn.results.names)==['valid_loss', *names] and learn.recorder.metric_names==['epoch','train_loss','valid_loss',*names,'time']
     assert all(np.isfinite(o) for o in learn.results)
 
-@pytest.mark.xfail(strict=True, reason='`value` is asked for before the first `reset`')
 def test_a_metric_from_elsewhere_may_have_no_state_before_its_reset():
     class Late(Foreign):
         @property
@@ -206,7 +205,6 @@ def test_a_metric_from_elsewhere_may_have_no_state_before_its_reset():
         def reset(self): self.count = 0
     assert mk_metrics(Late())[0].name=='foreign'
 
-@pytest.mark.xfail(strict=True, reason='acronyms are not seen')
 @pytest.mark.parametrize('o,name', [(nn.MSELoss(), 'mse_loss'), (nn.BCEWithLogitsLoss(), 'bce_with_logits_loss')], ids=['MSE','BCE'])
 def test_names_of_objects_are_as_those_of_callbacks(o, name): assert mk_metrics(o)[0].name==name
 
