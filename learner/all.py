@@ -8,6 +8,7 @@ __all__ = []
 # %% ../nbs/24_all.ipynb #all
 from .events import *
 from .callback import *
+from .dispatch import *
 from .data import *
 from .optimizer import *
 from .losses import *

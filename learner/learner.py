@@ -20,7 +20,8 @@ import torch
 from torch import nn
 from fastcore.basics import AttrDict
 from fastcore.foundation import L
-from .callback import Dispatcher,TrainEvalCallback,scope
+from .callback import TrainEvalCallback
+from .dispatch import Dispatcher,scope
 from .data import DataLoaders,keep_random,length,twin
 from .events import CancelBatchException,known_args
 from .interrupt import HeldInterrupt,workers_ignore_interrupts
