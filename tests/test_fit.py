@@ -106,6 +106,14 @@ def test_a_validation_before_a_fit_changes_nothing():
     assert generators()==state and same(weights(learn.model), before) and learn.opt is None
     assert same(weights(learn.fit(1).model), expected)
 
+def draw(self): random.random(); np.random.rand(); torch.rand(1)
+
+@pytest.mark.parametrize('ev', ['before_fit', 'before_validate', 'after_loss', 'after_validate', 'cleanup_fit'])
+def test_what_callbacks_draw_in_a_validation_is_put_back(ev):
+    learn,state = mk(),generators()
+    learn.validate(cbs=Callback(**{ev: draw}))
+    assert generators()==state
+
 # Looking from inside a fit
 names = 'dl dl_name batch xb yb pred loss loss_grad n_iter iter epoch n_epoch train_iter opt_step pct_train training mode stop_reason'.split()
 
