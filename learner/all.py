@@ -23,4 +23,5 @@ from .mixed_precision import *
 from .training import *
 from .mixup import *
 from .preds import *
+from .hooks import *
 __all__ = [o for o in globals() if not o.startswith('_')] # what the chapters export, and no more

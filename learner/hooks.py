@@ -38,7 +38,7 @@ def _module(m):
     return m
 
 class Hook:
-    "Calls `hook_func` when `m` has run, and keeps what it returned last in `stored`. In `with`, it is removed at the end"
+    "Calls `hook_func` when `m` has run, keeps what it returned last in `stored`, and counts `calls`. In `with`, it is removed at the end"
     def __init__(self,
         m:nn.Module, # What to listen to
         hook_func, # `hook_func(module, input, output)`; `input` is a tuple
@@ -47,9 +47,9 @@ class Hook:
         cpu:bool=False, # Give it copies on the CPU: that waits for the device
         when=None, # Listen only while `when()` is true
     ):
-        self.hook_func,self.detach,self.cpu,self.when = hook_func,detach,cpu,when
+        m,self.hook_func,self.detach,self.cpu,self.when = _module(m),hook_func,detach,cpu,when
         self.stored,self.calls,self.removed = None,0,False
-        self.hook = (_module(m).register_forward_hook if is_forward else m.register_full_backward_hook)(self._run)
+        self.hook = (m.register_forward_hook if is_forward else m.register_full_backward_hook)(self._run)
 
     def _run(self, module, inp, out):
         if self.removed or (self.when is not None and not self.when()): return # torch calls a backward hook that was removed since the forward pass
@@ -242,7 +242,7 @@ class ActivationStats(HookCallback):
         import matplotlib.pyplot as plt
         hist = self.hist(i)
         if ax is None: ax = plt.subplots(figsize=figsize)[1]
-        ax.imshow(hist, origin='lower', aspect='auto', extent=(self.batches[0], self.batches[-1]+(self.every or 1), 0, self.top))
+        ax.imshow(hist.numpy(), origin='lower', aspect='auto', extent=(self.batches[0], self.batches[-1]+(self.every or 1), 0, self.top))
         ax.set(xlabel='training batch', ylabel='activation', title=self._title(i))
         return ax
 
@@ -254,7 +254,7 @@ class ActivationStats(HookCallback):
         vals = self.layer_stats(i)
         fig,axs = plt.subplots(1, 3, figsize=(12,3), layout='constrained')
         for ax,v,name in zip(axs, vals, ('mean','standard deviation','fraction near zero')):
-            ax.plot(self.batches, v)
+            ax.plot(self.batches, v.numpy())
             ax.set(xlabel='training batch', ylabel=name)
         fig.suptitle(self._title(i))
         return axs
@@ -293,6 +293,16 @@ def _unwrapped(model):
     if isinstance(model, (DataParallel,DistributedDataParallel)): return _unwrapped(model.module)
     return _unwrapped(model._orig_mod) if hasattr(model, '_orig_mod') else model
 
+def _counts(ps): return sum(p.numel() for p in ps),sum(p.numel() for p in ps if p.requires_grad)
+
+def _about(learn, model, total, trained):
+    "What there is to say below the table"
+    groups = [_counts(g) for g in param_groups(model, learn.splitter)] if total else []
+    frozen = 'unfrozen' if trained==total else 'frozen: ' + ', '.join(f'{n-t:,} of {n:,}' for n,t in groups)
+    return {'Parameters': f'{total:,}, of which {trained:,} trained and {total-trained:,} frozen', 'Parameter groups': f'{len(groups)}, {frozen}',
+        'Optimizer': _show(learn.opt_func if learn.opt is None else learn.opt), 'Loss': _show(learn.loss_func),
+        'Callbacks': ', '.join(o.name for o in learn.cbs.sorted('order')) or 'none'}
+
 @patch
 @known_args
 def summary(self:Learner,
@@ -321,18 +331,7 @@ def summary(self:Learner,
         own = [p for p in m.parameters(recurse=False) if p not in seen]
         seen.update(own)
         trained = {p.requires_grad for p in own}
-        layers.append(Row(layer=k, type=type(m).__name__, output=h.stored if h.calls else 'not run', calls=h.calls,
+        layers.append(Row(layer=k, type=type(m).__name__, output=h.stored if h.calls else 'not called', calls=h.calls,
             params=sum(p.numel() for p in own), trained='' if not own else 'partly' if len(trained)>1 else 'yes' if True in trained else 'no'))
-    return Summary(f'{type(model).__name__}, called with {_shape(xb)}', layers, *_counts(seen), self._about(model, seen))
-
-def _counts(ps): return sum(p.numel() for p in ps),sum(p.numel() for p in ps if p.requires_grad)
-
-@patch
-def _about(self:Learner, model, ps):
-    total,trained = _counts(ps)
-    groups = [_counts(g) for g in param_groups(model, self.splitter)] if ps else []
-    frozen = ', '.join(f'{n-t:,} of {n:,}' for n,t in groups) if trained<total else 'none'
-    return {'Parameters': f'{total:,}, of which {trained:,} are trained and {total-trained:,} frozen',
-        'Parameter groups': f'{len(groups)}, frozen {"in each" if len(groups)>1 and trained<total else ""}: {frozen}'.replace(' :', ':'),
-        'Optimizer': _show(self.opt_func if self.opt is None else self.opt), 'Loss': _show(self.loss_func),
-        'Callbacks': ', '.join(o.name for o in self.cbs.sorted('order')) or 'none'}
+    total,trained = _counts(seen)
+    return Summary(f'{type(model).__name__}, called with {_shape(xb)}', layers, total, trained, _about(self, model, total, trained))

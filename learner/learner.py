@@ -61,6 +61,7 @@ class Learner(Dispatcher):
         from learner.mixed_precision import to_fp16,to_bf16,to_fp32
         from learner.training import to_channelslast,to_contiguous
         from learner.preds import get_preds,predict,tta,show_results
+        from learner.hooks import summary
 
     @known_args
     def __init__(self,

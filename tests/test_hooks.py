@@ -1,0 +1,427 @@
+"Looking into a model: hooks that come off again, statistics that do not wait for the device, and a summary that changes nothing"
+import copy,random,warnings
+import numpy as np, pytest, torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader,IterableDataset,TensorDataset
+from learner.all import *
+
+def n_hooks(*ms): return sum(len(o._forward_hooks)+len(o._backward_hooks) for m in ms for o in m.modules())
+
+def mlp(): torch.manual_seed(0); return nn.Sequential(nn.Linear(1,8), nn.ReLU(), nn.BatchNorm1d(8), nn.Dropout(.5), nn.Linear(8,1))
+
+class Keeper(HookCallback):
+    "Notes which training batch each call was in, and what came out"
+    def __init__(self, **kwargs): super().__init__(**kwargs); self.calls,self.outs = [],[]
+    def hook(self, m, inp, out): self.calls.append((self.learn.train_iter, self.learn.training)); self.outs.append(out)
+
+# Hook
+def test_hook_keeps_what_the_function_returns():
+    m,x = nn.Linear(3,2),torch.randn(4,3)
+    h = Hook(m, lambda m,i,o: (m, i[0].sum(), o.shape))
+    out = m(x)
+    assert h.stored[0] is m and h.stored[1]==x.sum() and h.stored[2]==(4,2) and h.calls==1
+    assert out.requires_grad # what the function returns does not replace the output
+    h.remove(); h.remove()
+    m(x)
+    assert h.calls==1 and n_hooks(m)==0
+
+def test_detach():
+    m,x = nn.Linear(3,2),torch.randn(4,3)
+    with hook_output(m) as h, hook_output(m, detach=False) as raw: out = m(x)
+    assert not h.stored.requires_grad and raw.stored is out
+    lstm = nn.LSTM(3,2)
+    with hook_output(lstm) as h: out,(hid,cell) = lstm(x[None])
+    assert not any(o.requires_grad for o in (h.stored[0], *h.stored[1])) and torch.equal(h.stored[1][1], cell)
+
+def test_hook_comes_off_after_an_error():
+    m = mlp()
+    with pytest.raises(ZeroDivisionError):
+        with hook_outputs(m): 1/0
+    assert n_hooks(m)==0
+
+def test_hooks_are_all_put_on_or_none():
+    m = mlp()
+    with pytest.raises(TypeError, match="Hooks listen to an `nn.Module`, but got 'a'"): Hooks([*m, 'a'], print)
+    assert n_hooks(m)==0
+
+def test_hooks_are_a_list():
+    m,x = mlp(),torch.randn(4,1)
+    with hook_outputs(m) as hs: out = m(x)
+    assert len(hs)==5 and [o.stored.shape for o in hs]==[o.shape for o in hs.stored] and torch.equal(hs[-1].stored, out)
+
+def test_gradients_equal_those_of_autograd():
+    m,x,y = mlp().eval(),torch.randn(4,1),torch.randn(4,1)
+    with hook_outputs(m, grad=True) as hs: F.mse_loss(m(x.requires_grad_()), y).backward()
+    expected = torch.autograd.grad(F.mse_loss(_again(m, x, outs := []), y), outs)
+    for (got,),o in zip(hs.stored, expected): torch.testing.assert_close(got, o)
+    assert n_hooks(m)==0
+
+def _again(m, x, outs):
+    for o in m: x = o(x); outs.append(x)
+    return x
+
+def test_a_backward_hook_that_was_removed_is_silent():
+    m = nn.Linear(1,1)
+    with hook_output(m, grad=True) as h: loss = m(torch.ones(1,1, requires_grad=True)).sum()
+    loss.backward()
+    assert h.calls==0 and h.stored is None
+
+def test_when():
+    m,on = nn.Linear(1,1),True
+    with Hook(m, lambda *args: 1, when=lambda: on) as h:
+        m(torch.ones(1,1))
+        on = False
+        m(torch.ones(1,1))
+    assert h.calls==1
+
+# Parts of a model
+def test_parts():
+    m = nn.Sequential(nn.Linear(2,3), nn.Sequential(nn.ReLU(), nn.BatchNorm1d(3)))
+    m.append(m[0]) # used twice, and one layer
+    assert flatten_model(m)==[m[0], m[1][0], m[1][1]] and flatten_model(m[0])==[m[0]]
+    assert [has_params(o) for o in flatten_model(m)]==[True, False, True]
+    assert total_params(m)==(15, True) and total_params(m[1][0])==(0, False)
+    m.requires_grad_(False)
+    assert total_params(m)==(15, False)
+
+# HookCallback
+@pytest.mark.parametrize('every,expected', [(None, range(12)), (1, range(12)), (3, (0,3,6,9)), (5, (0,5,10)), (100, (0,))])
+def test_every(every, expected):
+    cb = Keeper(every=every)
+    on = []
+    class Look(Callback):
+        order = 100
+        def before_batch(self): on.append(n_hooks(self.learn.model)>0)
+    synth_learner(n_train=4, cbs=[cb, Look]).fit(3)
+    assert cb.calls==[(i,True) for i in expected]
+    train = [o for i,o in enumerate(on) if i%6<4]
+    assert [i for i,o in enumerate(train) if o]==list(expected) # off between, really
+    assert not any(o for i,o in enumerate(on) if i%6>=4)        # and in validation
+
+def test_nothing_else_is_looked_at():
+    cb = Keeper()
+    def look(cb):
+        if cb.learn.training: cb.learn.get_preds(); cb.learn.validate()
+    learn = synth_learner(n_train=2, cbs=[cb, *(Callback(**{ev: look}) for ev in ('before_batch','after_pred','after_backward'))]).fit(1)
+    assert cb.calls==[(0,True),(1,True)]
+    learn.validate(); learn.get_preds(); learn.lr_find(show_plot=False); learn.summary()
+    assert len(cb.calls)==2
+
+@pytest.mark.filterwarnings('ignore:Full backward hook is firing') # torch, of the first layer
+@pytest.mark.parametrize('order', [-50, 50])
+@pytest.mark.parametrize('exc', [ValueError, KeyboardInterrupt, CancelFitException, CancelTrainException, CancelBatchException], ids=lambda o: o.__name__)
+@pytest.mark.parametrize('ev', ['before_fit', 'before_batch', 'after_pred', 'after_loss', 'before_backward', 'after_step', 'after_batch', 'cleanup_batch', 'before_validate', 'after_fit'])
+def test_nothing_is_left_whatever_happens(ev, exc, order):
+    stats = ActivationStats(modules=(model := mlp())[0], with_hist=True)
+    learn = synth_learner(n_train=2, model=model, cbs=[stats, Keeper(is_forward=False), Raise(ev, exc('stop'), n=2 if 'batch' in ev else 1, order=order)])
+    try: learn.fit(1)
+    except (ValueError,KeyboardInterrupt,RuntimeError): pass
+    assert n_hooks(model)==0 and stats.hooked is False
+    learn.fit(1)
+    assert n_hooks(model)==0 and stats.batches==[0,1]
+
+def test_removed_at_the_end_or_not():
+    cb = HookCallback(hook=lambda m,i,o: o.shape, remove_end=False)
+    learn = synth_learner(n_train=2, cbs=cb).fit(1)
+    assert n_hooks(learn.model)==1
+    learn.fit(1)
+    assert n_hooks(learn.model)==1 # not doubled
+    learn.model(torch.zeros(5,1))
+    assert cb.hooks.stored==[(5,1)]
+    cb.hooks.remove()
+    assert n_hooks(learn.model)==0
+
+def test_what_is_hooked():
+    model = mlp()
+    def hooked(**kwargs):
+        cb = HookCallback(hook=lambda m,i,o: m, **kwargs)
+        synth_learner(model=model, cbs=cb).fit(1)
+        assert list(cb.hooks.stored)==cb.modules
+        return cb.modules
+    assert hooked()==[model[0], model[2], model[4]]
+    assert hooked(include_paramless=True)==[*model]
+    assert hooked(modules=model)==[model] and hooked(modules=(o for o in model[:2]))==[model[0], model[1]]
+
+@pytest.mark.filterwarnings('ignore:Full backward hook is firing')
+def test_gradients_while_training():
+    cb = Keeper(is_forward=False)
+    learn = synth_learner(n_train=1, cbs=cb, lr=0.).fit(1)
+    learn = synth_learner(n_train=1, lr=0.)
+    x,y = next(iter(learn.dls.train))
+    pred = learn.model(x)
+    torch.testing.assert_close(cb.outs[0][0].sort(0)[0], torch.autograd.grad(F.mse_loss(pred, y), pred)[0].sort(0)[0])
+
+@pytest.mark.parametrize('f,exc,match', [
+    (lambda: HookCallback(), TypeError, '`HookCallback` needs something to call'),
+    (lambda: Keeper(every=0), ValueError, '`every` is a whole number of batches, 1 or more, but got 0'),
+    (lambda: Keeper(every=2.5), ValueError, 'but got 2.5'),
+    (lambda: ActivationStats(evry=2), TypeError, 'has no argument `evry`. Did you mean `every`'),
+    (lambda: synth_learner(cbs=Keeper(modules=nn.Linear(1,1))).fit(1), RuntimeError, 'None of the 1 modules of `Keeper` took part in the batch: are they of another model'),
+    (lambda: synth_learner(cbs=Keeper(modules=['a'])).fit(1), TypeError, "Hooks listen to an `nn.Module`, but got 'a'"),
+], ids=lambda o: '')
+def test_errors(f, exc, match):
+    with pytest.raises(exc, match=match): f()
+
+def test_a_model_without_layers_with_parameters():
+    class Bare(nn.Module):
+        def __init__(self): super().__init__(); self.w,self.act = nn.Parameter(torch.ones(1)),nn.ReLU()
+        def forward(self, x): return self.act(x*self.w)
+    with pytest.raises(ValueError, match='nothing to listen to: the model has no layer with parameters. `include_paramless=True`'): synth_learner(model=Bare(), cbs=Keeper()).fit(1)
+    synth_learner(model=Bare(), cbs=Keeper(include_paramless=True)).fit(1)
+
+@pytest.mark.filterwarnings('ignore:Full backward hook is firing')
+def test_training_is_the_same_with_hooks():
+    def weights(*cbs): return torch.cat([o.flatten() for o in synth_learner(model=mlp(), cbs=list(cbs)).fit(2).model.state_dict().values()])
+    plain = weights()
+    assert torch.equal(plain, weights(ActivationStats(with_hist=True))) and torch.equal(plain, weights(Keeper(is_forward=False))) and torch.equal(plain, weights(Keeper(every=3, detach=False)))
+
+# ActivationStats
+def outputs(model, learn, n):
+    "What the layers of `model` return for the first `n` batches of an epoch, with weights that stay the same"
+    torch.manual_seed(9)
+    return [_each(model, x) for x,_ in list(learn.dls.train)[:n]]
+def _each(model, x): _again(model, x, outs := []); return [o.detach().double().numpy() for o in outs]
+
+@pytest.mark.parametrize('every', [None, 2])
+def test_statistics_equal_those_of_numpy(every):
+    model = nn.Sequential(nn.Linear(1,8), nn.Tanh(), nn.Linear(8,4), nn.ReLU(), nn.Linear(4,1))
+    stats = ActivationStats(with_hist=True, every=every, include_paramless=True)
+    learn = synth_learner(n_train=5, model=model, lr=0., cbs=stats)
+    outs = outputs(model, learn, 5)
+    torch.manual_seed(9)
+    learn.fit(1)
+    seen = list(range(0, 5, every or 1))
+    assert stats.batches==seen and stats.stats.shape==(len(seen), 5, 43)
+    for i in range(5):
+        mean,std,near = (o.numpy() for o in stats.layer_stats(i))
+        xs = [outs[b][i] for b in seen]
+        np.testing.assert_allclose(mean, [o.mean() for o in xs], atol=1e-6)
+        np.testing.assert_allclose(std, [o.std(ddof=1) for o in xs], rtol=1e-5)
+        np.testing.assert_allclose(near, [(np.abs(o)<=.05).mean() for o in xs], rtol=1e-6)
+        np.testing.assert_allclose(np.expm1(stats.hist(i).numpy().T), [np.histogram(o, 40, (0,10))[0] for o in xs], atol=.01)
+    assert stats.layer_stats(-1).std.equal(stats.layer_stats(4).std)
+
+class Counts(TorchDispatchMode):
+    "Counts the operations that make a device wait"
+    def __init__(self): super().__init__(); self.n = 0
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.n += func.overloadpacket in (torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero, torch.ops.aten.equal, torch.ops.aten.bincount) \
+            or (func.overloadpacket is torch.ops.aten._to_copy and (kwargs or {}).get('device') is not None)
+        return func(*args, **(kwargs or {}))
+
+def test_nothing_waits_for_the_device():
+    counts = []
+    for cbs in ([], [ActivationStats(with_hist=True)]):
+        learn = synth_learner(model=mlp(), cbs=cbs, default_cbs=False)
+        with Counts() as c: learn.fit(1)
+        counts.append(c.n)
+    assert counts[0]==counts[1]
+
+def test_layers_that_do_not_run_or_return_several():
+    class Odd(nn.Module):
+        def __init__(self): super().__init__(); self.rnn,self.out,self.idle = nn.LSTM(1,4),nn.Linear(4,1),nn.Linear(1,1)
+        def forward(self, x): return self.out(self.rnn(x[None])[0][0])
+    stats = ActivationStats()
+    learn = synth_learner(n_train=2, model=Odd(), cbs=stats, lr=0.).fit(1)
+    assert stats.layer_stats(2).mean.isnan().all() and not stats.layer_stats(0).mean.isnan().any()
+    out = []
+    cb = Callback(after_pred=lambda cb: out.append(cb.learn.model.rnn(cb.learn.x[None])[0].mean()) if cb.learn.training else None) # its hooks hear this too, the same
+    learn.fit(1, cbs=cb)
+    torch.testing.assert_close(stats.layer_stats(0).mean, torch.stack(out).detach())
+
+def test_infinite_activations_are_followed_too():
+    stats = ActivationStats(with_hist=True)
+    synth_learner(model=nn.Sequential(nn.Linear(1,4), nn.Linear(4,1)), lr=1e30, cbs=stats).fit(1)
+    assert len(stats.batches)==10 and not stats.layer_stats(0).mean.isfinite().all()
+
+def test_one_number_and_bf16():
+    class One(nn.Module):
+        def __init__(self): super().__init__(); self.l = nn.Linear(1,1)
+        def forward(self, x): return x.mean() + self.l(torch.ones(1,1))
+    stats = ActivationStats()
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        synth_learner(model=One(), cbs=stats, loss_func=lambda p,y: F.mse_loss(p.expand_as(y), y)).to_bf16().fit(1)
+    assert (stats.layer_stats(0).std==0).all() and stats.stats.dtype==torch.float32
+
+def test_each_fit_begins_anew_and_looks_do_not_count():
+    stats = ActivationStats()
+    learn = synth_learner(n_train=3, cbs=stats).fit(2)
+    assert stats.batches==[0,1,2,3,4,5] and len(stats.stats)==6
+    learn.validate(); learn.lr_find(show_plot=False)
+    assert len(stats.stats)==6
+    assert len(learn.fit(1).activation_stats.stats)==3
+
+def test_cancelled_batches():
+    stats = ActivationStats()
+    synth_learner(n_train=4, cbs=[stats, Raise('before_batch', CancelBatchException, 2), Raise('after_pred', CancelBatchException, 3)]).fit(1)
+    assert stats.batches==[0,2,3] # the second did not run, the fourth ran and was cancelled after that
+
+def test_read_in_the_middle_and_saved():
+    stats,seen = ActivationStats(),[]
+    synth_learner(n_train=4, cbs=[stats, Callback(after_step=lambda cb: seen.append(stats.stats is None or len(stats.stats)))]).fit(1)
+    assert seen==[True,1,2,3] and len(stats.stats)==4
+    other = ActivationStats()
+    other.load_state_dict(copy.deepcopy(stats.state_dict()))
+    assert other.stats.equal(stats.stats) and other.batches==stats.batches
+
+def test_plots():
+    import matplotlib
+    matplotlib.use('agg')
+    import matplotlib.pyplot as plt
+    stats = ActivationStats(every=2, with_hist=True)
+    synth_learner(n_train=4, model=mlp(), cbs=stats).fit(1)
+    ax = stats.color_dim(0)
+    assert ax.images[0].get_array().shape==(40,2) and ax.get_xlabel()=='training batch' and tuple(ax.figure.get_size_inches())==(10,5)
+    assert stats.color_dim(0, ax=ax) is ax
+    axs = stats.plot_layer_stats(1)
+    np.testing.assert_allclose([o.lines[0].get_ydata() for o in axs], stats.stats[:,1,:3].T)
+    assert list(axs[0].lines[0].get_xdata())==[0,2] and axs[0].figure.get_suptitle()=='layer 1: BatchNorm1d'
+    plt.close('all')
+
+def test_errors_of_statistics():
+    stats = ActivationStats()
+    with pytest.raises(ValueError, match='`ActivationStats` has seen no training batch yet'): stats.layer_stats(0)
+    synth_learner(cbs=stats).fit(1)
+    with pytest.raises(IndexError, match='no layer 1, but 1 of them: 0 to 0'): stats.layer_stats(1)
+    with pytest.raises(ValueError, match=r'No histograms were kept: `ActivationStats\(with_hist=True\)` keeps them'): stats.hist(0)
+
+# Summary
+class Image(nn.Module):
+    "Shared layers, tied weights, a parameter of its own, a layer without parameters, and one that is never used"
+    def __init__(self):
+        super().__init__()
+        self.scale,self.a,self.b,self.norm,self.idle = nn.Parameter(torch.ones(3)),nn.Linear(1,3),nn.Linear(3,3),nn.BatchNorm1d(3),nn.Linear(2,2)
+        self.drop,self.c,self.same = nn.Dropout(.5),nn.Linear(3,3,bias=False),self.b
+        self.c.weight = self.b.weight
+    def forward(self, x): return self.c(self.drop(self.norm(self.same(self.b(self.a(x))))))*self.scale
+
+def snapshot(learn):
+    gen = getattr(learn.dls.train, 'generator', None)
+    opt = None if learn.opt is None else copy.deepcopy(learn.opt.state_dict())
+    return dict(random=[random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist(), None if gen is None else gen.get_state().tolist()],
+        weights={k:v.tolist() for k,v in learn.model.state_dict().items()}, grads=[None if p.grad is None else p.grad.tolist() for p in learn.model.parameters()],
+        modes=[o.training for o in learn.model.modules()], opt=str(opt), hooks=n_hooks(learn.model), learn={k:repr(getattr(learn, k)) for k in Learner._of_run if k!='dl'},
+        mode=learn.mode, training=learn.training, grad=torch.is_grad_enabled(), rows=repr(learn.recorder.rows), runs=[vars(o).get('run') for o in learn.cbs])
+
+@pytest.mark.parametrize('fitted', [False, True])
+def test_summary_changes_nothing(fitted):
+    trace = Trace()
+    dl = DataLoader(TensorDataset(torch.randn(32,1), torch.randn(32,3)), 8, shuffle=True, generator=torch.Generator().manual_seed(1))
+    learn = synth_learner(dls=DataLoaders(dl, dl, device='cpu'), model=Image(), cbs=trace)
+    if fitted: learn.fit(1)
+    learn.model.norm.eval() # modes are put back one by one
+    learn.recorder.run = False
+    trace.seen.clear()
+    before = snapshot(learn)
+    learn.summary()
+    assert snapshot(learn)==before and trace.seen==[]
+
+def test_fits_are_the_same_with_summaries_between_and_inside():
+    def weights(look):
+        cbs = [Callback(**{ev: lambda cb: cb.learn.summary()}) for ev in ('before_batch','after_loss','after_epoch')] if look else []
+        learn = synth_learner(model=mlp(), cbs=cbs)
+        for _ in range(2):
+            if look: learn.summary()
+            learn.fit(1)
+        return {k:v.tolist() for k,v in learn.model.state_dict().items()},learn.recorder.losses
+    assert weights(True)==weights(False)
+
+def test_summary_counts():
+    model = Image()
+    learn = synth_learner(model=model, splitter=lambda m: [[*m.a.parameters()], [*m.b.parameters()], [m.scale, *m.norm.parameters(), *m.idle.parameters()]])
+    res = learn.summary()
+    n = sum(p.numel() for p in model.parameters())
+    assert (res.total, res.trained)==(n, n) and sum(o.params for o in res.layers)==n
+    rows = {o.layer:tuple(o)[1:] for o in res.layers}
+    assert rows['']==('Image', '16 x 3', 1, 3, 'yes') and rows['b']==('Linear', '16 x 3', 2, 12, 'yes') # one layer under two names
+    assert rows['c']==('Linear', '16 x 3', 1, 0, '') # its weight is that of `b`
+    assert rows['drop']==('Dropout', '16 x 3', 1, 0, '') and rows['idle']==('Linear', 'not called', 0, 6, 'yes') and 'same' not in rows
+    assert res.about['Parameter groups']=='3, unfrozen'
+    learn.freeze()
+    model.b.weight.requires_grad_(False); model.b.bias.requires_grad_(True)
+    res = learn.summary()
+    assert res.trained==sum(p.numel() for p in model.parameters() if p.requires_grad)==18
+    assert {o.layer:o.trained for o in res.layers}=={'': 'yes', 'a': 'no', 'b': 'partly', 'norm': 'yes', 'idle': 'yes', 'drop': '', 'c': ''}
+    assert res.about['Parameter groups']=='3, frozen: 6 of 6, 9 of 12, 0 of 15' and res.about['Parameters']=='33, of which 18 trained and 15 frozen'
+
+def test_summary_as_text_and_table():
+    learn = synth_learner(model=mlp(), loss_func=nn.MSELoss(), opt_func=Adam)
+    res = learn.summary()
+    text = repr(res)
+    assert text.splitlines()[0]=='Sequential, called with 16 x 1' and 'Optimizer: Adam\nLoss: MSELoss\nCallbacks: train_eval, recorder' in text
+    assert [l.split() for l in text.splitlines()[4:9]]==[['0','Linear','16','x','8','16','yes'], ['1','ReLU','16','x','8'], ['2','BatchNorm1d','16','x','8','16','yes'], ['3','Dropout','16','x','8'], ['4','Linear','16','x','1','9','yes']]
+    html = res._repr_html_()
+    assert html.count('<tr>')==6 and 'BatchNorm1d' in html and '16 x 8' in html
+    learn.loss_func = lambda p,y: F.mse_loss(p, y)
+    assert '&lt;lambda&gt;' in learn.summary()._repr_html_()
+
+x,y = torch.randn(12,1),torch.randn(12,1)
+class Stream(IterableDataset):
+    def __iter__(self): return iter(zip(x, y))
+class Words(nn.Module):
+    def __init__(self): super().__init__(); self.emb,self.out = nn.Embedding(10,4),nn.Linear(4,2)
+    def forward(self, ids, labels=None): return dict(logits=(out := self.out(self.emb(ids))), pair=(out, [ids]), loss=out.sum())
+class Lengths:
+    def __init__(self): self.drawn = 0
+    def __iter__(self):
+        for i in range(3): self.drawn += 1; yield x[:4],y[:4]
+
+@pytest.mark.parametrize('dl,shape', [([(x[:4], y[:4])], '4 x 1'), (DataLoader(TensorDataset(x, y), 3, num_workers=2), '3 x 1'), (DataLoader(Stream(), 5), '5 x 1'), (Lengths(), '4 x 1')], ids=str)
+def test_summary_of_any_loader(dl, shape):
+    learn = synth_learner(dls=DataLoaders(dl, device='cpu'))
+    assert learn.summary().title==f'RegModel, called with {shape}'
+
+def test_summary_of_mappings():
+    learn = synth_learner(dls=DataLoaders([dict(ids=torch.zeros(4,7).long())], device='cpu'), model=Words(), loss_func=None)
+    res = learn.summary()
+    assert res.title=='Words, called with ids: 4 x 7' and [o.output for o in res.layers]==['4 x 7 x 4', '4 x 7 x 2']
+    assert res.layers[0].params==40
+
+def test_shapes_of_everything():
+    class All(nn.Module):
+        def __init__(self): super().__init__(); self.w = nn.Parameter(torch.ones(1))
+        def forward(self, x): return dict(a=x.sum()*self.w[0], b=(x, [x, x]), c=None)
+    res = synth_learner(model=All()).summary()
+    assert res.layers[0].output=='a: a number, b: 16 x 1, (16 x 1, 16 x 1), c: NoneType'
+
+def test_a_summary_inside_a_fit_leaves_its_iterator_alone():
+    dl = DataLoader(TensorDataset(x, y), 3, num_workers=1, persistent_workers=True)
+    drawn = []
+    synth_learner(dls=DataLoaders(dl, device='cpu'), cbs=Callback(after_batch=lambda cb: (drawn.append(cb.learn.x[0]), cb.learn.iter==1 and cb.learn.summary()))).fit(1)
+    assert torch.equal(torch.cat(drawn), x[::3,0])
+
+def test_an_iterator_loses_no_batch():
+    batches = [(x[:4], y[:4])]*3
+    gen = iter(batches)
+    with pytest.raises(ValueError, match=r'a batch that is taken from one is gone: give a batch, `summary\(dl=\[batch\]\)`'): synth_learner(dls=DataLoaders(gen, device='cpu')).summary()
+    learn = synth_learner(dls=DataLoaders(gen, [(x[:2], y[:2])], device='cpu'))
+    assert learn.summary().title.endswith('2 x 1') and learn.summary(dl=[(x, y)]).title.endswith('12 x 1')
+    assert len(list(gen))==3
+
+def test_summary_of_models_of_many_kinds():
+    assert synth_learner(model=nn.ReLU()).summary().about['Parameters'].startswith('0,') # nothing to train
+    lazy = nn.Sequential(nn.LazyLinear(3), nn.Linear(3,1))
+    res = synth_learner(model=lazy).summary()
+    assert res.total==6+4 and torch.nn.parameter.is_lazy(lazy[0].weight)
+    assert len(synth_learner(model=nn.DataParallel(mlp())).summary().layers)==5
+    layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+    class Seq(nn.Module):
+        def __init__(self): super().__init__(); self.inp,self.enc = nn.Linear(1,4),layer
+        def forward(self, x): return self.enc(self.inp(x[None]))
+    rows = {o.layer:o for o in synth_learner(model=Seq()).summary().layers}
+    assert rows['enc.linear1'].output=='1 x 16 x 8' and rows['enc.self_attn'].params==48+12
+
+def test_an_error_in_the_model():
+    learn = synth_learner(model=nn.Sequential(nn.Linear(2,1)))
+    with pytest.raises(RuntimeError) as e: learn.summary()
+    assert any('raised by `summary`, which calls the model with inputs as the loader gives them' in o for o in e.value.__notes__)
+    assert n_hooks(learn.model)==0 and all(o.training for o in learn.model.modules())
+    with pytest.raises(TypeError, match='has no argument `ds`'): learn.summary(ds=1)
+
+def test_summary_in_a_fit_sees_the_modes_put_back():
+    seen = []
+    synth_learner(model=mlp(), n_train=1, cbs=Callback(after_pred=lambda cb: (cb.learn.summary(), seen.append([o.training for o in cb.learn.model.modules()])))).fit(1)
+    assert seen==[[True]*6, [False]*6, [False]*6]
