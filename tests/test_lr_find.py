@@ -1,0 +1,306 @@
+"Looking for a learning rate leaves no trace, however it ends; suggestions on curves whose answer is known"
+import os,random
+import matplotlib
+matplotlib.use('Agg')
+import matplotlib.pyplot as plt
+import numpy as np, pytest, torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader,RandomSampler,TensorDataset
+from learner.all import *
+
+class Net(nn.Module):
+    "Has everything that training changes: weights, buffers, random numbers of three kinds, a module of its own mode"
+    def __init__(self):
+        super().__init__()
+        self.body,self.bn,self.drop,self.head = nn.Linear(2, 6),nn.BatchNorm1d(6),nn.Dropout(.3),nn.Linear(6, 1)
+        self.register_buffer('seen', torch.zeros((), dtype=torch.long))
+        self.register_buffer('hidden', torch.zeros(1), persistent=False)
+    def forward(self, x):
+        if self.training: self.seen += 1; self.hidden += random.random()+np.random.rand()
+        return self.head(self.drop(F.relu(self.bn(self.body(x)))))
+
+class WeightedLoss(nn.Module):
+    "A loss with weights and a buffer of its own"
+    def __init__(self): super().__init__(); self.w = nn.Parameter(torch.ones(1)); self.register_buffer('avg', torch.zeros(1))
+    def forward(self, pred, y):
+        loss = F.mse_loss(pred, y)*self.w.exp()
+        if self.training: self.avg.lerp_(loss.detach(), .1)
+        return loss.mean()
+
+def mk(n=12, num_workers=0, own=True, **kwargs):
+    torch.manual_seed(0); random.seed(0); np.random.seed(0)
+    ds = TensorDataset(torch.randn(4*n, 2), torch.randn(4*n, 1))
+    gen = torch.Generator().manual_seed(1) if own else None
+    train = DataLoader(ds, 4, sampler=RandomSampler(ds, generator=gen), generator=gen, num_workers=num_workers, persistent_workers=bool(num_workers))
+    kwargs = dict(loss_func=WeightedLoss(), opt_func=Adam, metrics=mae, lr=.01) | kwargs
+    return Learner(DataLoaders(train, DataLoader(ds, 8), device='cpu'), Net(), **kwargs).remove_cb(ProgressCallback)
+
+def frozen(o):
+    "A copy that can be compared"
+    if isinstance(o, torch.Tensor): return o.detach().numpy().tobytes(),str(o.dtype),tuple(o.shape)
+    if isinstance(o, np.ndarray): return o.tobytes()
+    if isinstance(o, dict): return {k:frozen(v) for k,v in o.items()}
+    return [frozen(v) for v in o] if isinstance(o, (list,tuple)) else o
+
+counters = 'mode training epoch n_epoch iter n_iter train_iter opt_step pct_train dl dl_name batch xb yb pred loss loss_grad stop_reason exc results lr'.split()
+def everything(learn):
+    rec,mods = learn.recorder,[*learn.model.modules(), *learn.loss_func.modules()]
+    return frozen(dict(
+        weights=[p for m in mods for p in m.parameters(recurse=False)], buffers=[b for m in mods for b in m.buffers(recurse=False)], modes=[m.training for m in mods],
+        grads=[None if p.grad is None else (id(p.grad), p.grad) for m in mods for p in m.parameters(recurse=False)], requires_grad=[p.requires_grad for p in learn.model.parameters()],
+        opt=id(learn.opt), opt_state=learn.opt.state_dict(), python=random.getstate(), numpy=np.random.get_state(), torch=torch.get_rng_state(),
+        loader=learn.dls.train.generator.get_state() if learn.dls.train.generator else None, iterator=id(getattr(learn.dls.train, '_iterator', None)),
+        history=[rec.rows, rec.losses, rec.raw_losses, rec.lrs, rec.iters, rec.hps, rec.metric_names], cbs=[id(o) for o in learn.cbs], run=[o.run for o in learn.cbs],
+        counters={k:getattr(learn, k) for k in counters}, grad_mode=torch.is_grad_enabled(), state=dict(learn.state)))
+
+def differences(a, b): return [k for k in a if a[k]!=b[k]]
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path, monkeypatch):
+    "Nothing is written to it"
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert not os.listdir(tmp_path)
+    plt.close('all')
+
+# A look
+@pytest.mark.parametrize('when', ['first','between','with gradients','in eval','frozen'])
+@pytest.mark.parametrize('own', [True, False], ids=['own generator','global generator'])
+def test_nothing_changes(when, own):
+    learn = mk(own=own)
+    learn.create_opt()
+    if when!='first': learn.fit(2)
+    if when=='with gradients': learn.loss_func(learn.model(torch.ones(3, 2)), torch.ones(3, 1)).backward()
+    if when=='in eval': learn.model.eval(); learn.model.bn.train()
+    if when=='frozen': learn.model.body.requires_grad_(False)
+    before = everything(learn)
+    res = learn.lr_find(num_it=30, stop_div=False, show_plot=False)
+    assert not differences(before, everything(learn)) and len(res.lrs)==22
+
+@pytest.mark.parametrize('opt_func', [SGD, lambda ps, lr=.01: SGD(ps, lr, mom=.9, wd=.1), Adam, RMSProp, RAdam, torch.optim.Adagrad, torch.optim.ASGD, torch.optim.NAdam], ids=lambda o: o.__name__)
+def test_fits_go_on_as_without_a_look(opt_func):
+    def run(look):
+        learn = mk(opt_func=opt_func)
+        for _ in range(2):
+            if look: learn.lr_find(num_it=15, show_plot=False)
+            learn.fit(1)
+        return {k:v for k,v in everything(learn).items() if k in ('weights','buffers','python','numpy','torch','loader')},frozen([[r[:-1] for r in learn.recorder.rows], learn.recorder.losses])
+    assert run(True)==run(False)
+
+@pytest.mark.xfail(strict=True, reason='IndexError where the message is made')
+@pytest.mark.parametrize('ev', ['before_fit','before_epoch','before_train','before_batch'])
+def test_cancelled_before_the_first_loss(ev, capsys):
+    assert mk(cbs=Raise(ev, CancelFitException)).lr_find(show_plot=False).valley is None and 'diverged' not in capsys.readouterr().out
+
+class Stop(Exception): pass
+events = [ev for ev,running in moments() if 'validate' not in ev and 'cancel' not in ev]
+
+@pytest.mark.parametrize('exc', [Stop, KeyboardInterrupt, CancelFitException], ids=lambda o: o.__name__)
+@pytest.mark.parametrize('ev', events)
+def test_nothing_changes_when_it_is_interrupted(ev, exc):
+    learn = mk().fit(1)
+    cb = Raise(ev, exc, 1 if ev.endswith(('_fit','_epoch','_train')) else 4, order=100)
+    learn.add_cb(cb)
+    before = everything(learn)
+    funcs = None if exc is CancelFitException and ev in ('before_fit','before_epoch','before_train') else valley # nothing to judge
+    try: learn.lr_find(num_it=16, show_plot=False, suggest_funcs=funcs); assert exc is CancelFitException or cb.count==0
+    except (Stop, KeyboardInterrupt): assert exc is not CancelFitException
+    except RuntimeError: assert exc is CancelFitException and (ev.startswith('cleanup') or ev=='after_fit') # no fit that it could cancel
+    assert not differences(before, everything(learn))
+    if exc is CancelFitException or ev in ('after_epoch','after_train'): return
+    assert cb.count
+
+@pytest.mark.parametrize('scope', cancels)
+@pytest.mark.parametrize('ev', ['before_batch','after_pred','after_loss','before_backward','after_backward','before_step','after_step','after_batch'])
+def test_nothing_changes_with_any_cancel(scope, ev):
+    learn = mk().fit(1)
+    before = everything(learn.add_cb(Raise(ev, cancels[scope], 4, order=100)))
+    try: learn.lr_find(num_it=16, show_plot=False)
+    except RuntimeError as e: assert isinstance(e.__cause__, cancels[scope])
+    assert not differences(before, everything(learn))
+
+def test_ctrl_c_in_the_model_and_in_the_loader():
+    class Loader(list):
+        n = -1
+        def __iter__(self):
+            for i,b in enumerate(super().__iter__()):
+                if i==self.n: raise KeyboardInterrupt
+                yield b
+    train = Loader([(torch.randn(4, 2), torch.randn(4, 1)) for _ in range(8)])
+    learn = mk()
+    learn.dls.loaders['train'] = train
+    learn.fit(1)
+    def snap(): return {k:getattr(learn, k) for k in counters},frozen([learn.model.state_dict(), learn.opt.state_dict(), torch.get_rng_state()])
+    train.n,before = 3,snap()
+    with pytest.raises(KeyboardInterrupt): learn.lr_find(show_plot=False)
+    assert snap()==before
+
+def test_not_inside_a_fit():
+    learn = mk(cbs=Callback(after_batch=lambda self: self.learn.lr_find()))
+    with pytest.raises(RuntimeError, match='cannot start inside a running `fit`'): learn.fit(1)
+
+def test_only_watchers_of_any_run_are_told():
+    class Quiet(Trace): only_fit = True
+    quiet,trace = Quiet(),Trace()
+    learn = mk(cbs=[quiet, trace])
+    learn.fit(0)
+    quiet.seen.clear(); trace.seen.clear()
+    modes = []
+    learn.add_cb(Callback(before_batch=lambda self: modes.append(self.mode)))
+    learn.lr_find(num_it=10, show_plot=False)
+    assert not quiet.seen and trace.seen.count('before_step')==10 and 'before_validate' not in trace.seen and {*modes}=={'lr_find'}
+
+def test_persistent_workers_keep_what_they_are_doing():
+    def run(look):
+        learn = mk(num_workers=1).fit(1)
+        iterator,state = learn.dls.train._iterator,everything(learn)
+        if look: learn.lr_find(num_it=14, show_plot=False)
+        assert learn.dls.train._iterator is iterator and not differences(state, everything(learn))
+        return frozen([learn.fit(1).model.state_dict(), learn.recorder.losses])
+    assert run(True)==run(False)
+
+def test_it_makes_the_optimizer_that_a_fit_would():
+    learn = mk()
+    learn.lr_find(num_it=10, show_plot=False)
+    assert get_hyper(learn.opt, 'lr')==[.01] and not learn.opt.state and learn.fit(1).opt is learn.opt
+
+# What is tried
+@pytest.mark.parametrize('start,end,n', [(1e-6, 1e-1, 20), (1e-7, 10, 100), (1e-3, 1., 6), (1e-3, 1., 2)])
+def test_rates_rise_in_equal_ratios(start, end, n):
+    seen = []
+    learn = mk(cbs=Callback(before_step=lambda self: seen.append(self.opt.param_groups[0]['lr'])))
+    learn.lr_find(start, end, num_it=n, stop_div=False, show_plot=False)
+    n = max(n, 6)
+    assert seen==pytest.approx([start*(end/start)**(i/n) for i in range(n)])
+
+def test_losses_are_smoothed_and_cut():
+    raw = []
+    learn = mk(cbs=Callback(after_loss=lambda self: raw.append(self.loss.item())))
+    res = learn.lr_find(1e-5, 1e-2, num_it=40, stop_div=False, show_plot=False)
+    avg = [sum(.98**(i-j)*.02*raw[j] for j in range(i+1))/(1-.98**(i+1)) for i in range(40)]
+    assert res.losses.tolist()==pytest.approx(avg[4:-5], rel=1e-5) and res.lrs.tolist()==pytest.approx([1e-5*1e3**(i/40) for i in range(4, 35)])
+
+@pytest.mark.parametrize('stop_div', [True, False])
+def test_it_stops_when_the_loss_is_four_times_the_best(stop_div):
+    n = []
+    learn = mk(opt_func=SGD, cbs=Callback(before_step=lambda self: n.append(1)))
+    learn.lr_find(1e-3, 1e2, num_it=60, stop_div=stop_div, show_plot=False)
+    assert len(n)<60 if stop_div else len(n)<=60
+
+def test_groups_keep_their_rates():
+    "Rates of a group are the same ratio away from each other"
+    seen = []
+    learn = mk(splitter=lambda m: [[*m.body.parameters(), *m.bn.parameters()], list(m.head.parameters())], cbs=Callback(before_step=lambda self: seen.append(get_hyper(self.learn.opt, 'lr'))))
+    res = learn.lr_find([1e-7,1e-6], [1e-2,1e-1], num_it=10, show_plot=False)
+    assert all(b==pytest.approx(10*a) for a,b in seen) and res.lrs[0]==seen[1][1]
+
+# Suggestions
+def curve(f, n=100, lo=-7, hi=1):
+    x = np.linspace(lo, hi, n)
+    return 10**x,np.array([f(o) for o in x])
+
+def test_valley():
+    "One descent of points 20 to 79: after a third of its 60 and half of the next, counted from the point before it"
+    lrs,losses = curve(lambda o: 0.)
+    losses[:] = [1+i for i in range(20)] + [100-i for i in range(60)] + [200+i for i in range(20)]
+    lr,point = valley(lrs, losses, 100)
+    assert lr==lrs[19+20+10] and point==(lrs[49], losses[49])
+
+@pytest.mark.xfail(strict=True, reason='index -1: the largest rate')
+@pytest.mark.parametrize('f', [lambda o: 1., lambda o: o, np.exp], ids=['flat','line','exp'])
+def test_no_descent_suggests_no_large_rate(f):
+    lrs,losses = curve(f)
+    assert valley(lrs, losses, 100)[0]==lrs[0]
+
+@pytest.mark.parametrize('f,steepest', [(lambda o: 1/(1+np.exp(4*(o+3))), -3), (lambda o: -np.exp(-(o+2)**2)*(o<-2)-(o>=-2), -2-.5**.5)], ids=['sigmoid','gauss'])
+def test_steep(f, steepest):
+    lrs,losses = curve(f, 801)
+    lr,(x,y) = steep(lrs, losses, 100)
+    assert np.log10(lr)==pytest.approx(steepest, abs=.02) and x==lr and y in losses
+
+@pytest.mark.parametrize('at', [-5, -3.2, 0])
+def test_minimum(at):
+    lrs,losses = curve(lambda o: (o-at)**2, 801)
+    lr,(x,y) = minimum(lrs, losses, 100)
+    assert np.log10(lr)==pytest.approx(at-1, abs=.01) and np.log10(x)==pytest.approx(at, abs=.01) and y==pytest.approx(0, abs=1e-3)
+
+def test_slide():
+    "Flat, then rising ever faster: the right end of the flat part"
+    lrs,losses = curve(lambda o: 0.)
+    losses[:] = [1.]*60 + [1+.01*i*i for i in range(40)]
+    lr,(x,y) = slide(lrs, losses, 100)
+    g = np.gradient(losses)
+    right = next(r for r in range(99, 14, -1) if abs(g[r]-g[r-15])<=.005)
+    assert lr==x==pytest.approx(lrs[right+1-15]) and y==pytest.approx(losses[right+1-15])
+    assert slide(lrs, losses, 100, adjust_value=.1)[0]==pytest.approx(lr/10)
+
+@pytest.mark.parametrize('f', [valley, slide, minimum, steep])
+@pytest.mark.parametrize('shape', [lambda i: 1., lambda i: -i, lambda i: float(i), lambda i: (-1)**i, lambda i: np.sin(i)], ids=['flat','falling','rising','zigzag','waves'])
+@pytest.mark.parametrize('n', [1, 2, 3, 15, 16, 17, 90])
+def test_suggestions_are_floats_on_any_curve(f, shape, n):
+    lrs,losses = np.geomspace(1e-7, 10, n),np.array([shape(i) for i in range(n)], dtype=float)
+    try: lr,(x,y) = f(lrs, losses, 100)
+    except (IndexError, ValueError): assert n<3
+    else: assert type(lr)==type(x)==type(y)==float and 0<lr<=10 and lrs[0]<=x<=lrs[-1]*(1+1e-9) and losses.min()<=y<=losses.max()
+
+def test_suggestions_by_name():
+    res = mk().lr_find(num_it=60, show_plot=False, suggest_funcs=(SuggestionMethod.Valley, SuggestionMethod.Slide, SuggestionMethod.Minimum, SuggestionMethod.Steep))
+    assert res.names==('valley','slide','minimum','steep') and all(isinstance(o, float) for o in res)
+    assert res.valley==valley(res.lrs, res.losses, 60)[0]==mk().lr_find(num_it=60, show_plot=False).valley==mk().lr_find(num_it=60, show_plot=False)[0]
+    def mine(lrs, losses, num_it): return num_it,(lrs[0], losses[0])
+    assert mk().lr_find(num_it=20, show_plot=False, suggest_funcs=mine).mine==20
+    assert tuple(mk().lr_find(num_it=20, show_plot=False, suggest_funcs=None))==()
+    with pytest.raises(TypeError, match='no argument `num_iter`.*`num_it`'): mk().lr_find(num_iter=3)
+
+# Nothing to suggest
+class Diverges(nn.Module):
+    "Its loss is `bad` from the `n`-th batch on"
+    def __init__(self, n, bad): super().__init__(); self.n,self.bad,self.count = n,bad,0
+    def forward(self, pred, y): self.count += 1; return F.mse_loss(pred, y) if self.count<=self.n else pred.sum()*0 + self.bad
+
+@pytest.mark.parametrize('bad', [float('nan'), float('inf'), 1e9], ids=str)
+@pytest.mark.parametrize('n', [0, 1, 5, 10, 14])
+def test_early_divergence_says_so(n, bad, capsys):
+    learn = mk(loss_func=Diverges(n, bad))
+    learn.create_opt()
+    before = everything(learn)
+    funcs = valley,slide,minimum,steep
+    res = learn.lr_find(suggest_funcs=funcs)
+    out = capsys.readouterr().out
+    assert res.names==tuple(f.__name__ for f in funcs) and all(o is None or np.isfinite(o) for o in res) and not differences(before, everything(learn))
+    if n<14 and not (n==0 and bad==1e9): assert tuple(res)==(None,)*4 and f'diverged after {n+1} batches' in out and 'lower `start_lr`' in out and 'None' in repr(res)
+
+def test_not_a_number_later_cuts_the_curve():
+    res = mk(loss_func=Diverges(60, float('nan'))).lr_find(show_plot=False, suggest_funcs=(valley, steep))
+    assert np.isfinite(res.losses).all() and 40<=len(res.losses)<=51 and all(0<o<10 for o in res)
+
+@pytest.mark.parametrize('show', [True, False])
+def test_plot(show):
+    res = mk().lr_find(num_it=30, show_plot=show)
+    assert bool(plt.get_fignums())==show
+    ax = res.plot()
+    assert ax.get_xscale()=='log' and [o.get_text() for o in ax.get_legend().get_texts()]==['valley'] and ax.lines[0].get_xdata().tolist()==res.lrs.tolist()
+
+# Buffers that are not what they were
+class Caches(nn.Module):
+    "Makes a buffer when it is needed, and lets another grow"
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(2, 1)
+        self.register_buffer('mask', None)
+        self.register_buffer('queue', torch.zeros(0))
+    def forward(self, x):
+        if self.grow=='mask' and self.mask is None: self.mask = torch.ones(2)
+        if self.grow=='queue': self.queue = torch.cat([self.queue, x.new_ones(1)])
+        return self.lin(x)
+
+@pytest.mark.xfail(strict=True, reason='only what was there, in its old shape')
+@pytest.mark.parametrize('grow', ['mask','queue'])
+def test_buffers_that_come_or_grow_are_put_back(grow):
+    learn = mk()
+    learn.model = Caches()
+    learn.model.grow = grow
+    before = frozen(learn.model.state_dict())
+    learn.lr_find(num_it=10, show_plot=False)
+    assert frozen(learn.model.state_dict())==before

@@ -1,0 +1,344 @@
+"Half precision inside the batch and nowhere else; true gradients for everybody; nothing leaks, however a batch ends"
+import pytest, torch
+from torch import nn
+from torch.nn import functional as F
+from learner.all import *
+
+class Net(nn.Module):
+    "Notes the types that its forward sees"
+    def __init__(self):
+        super().__init__()
+        self.a,self.b = nn.Linear(4, 8),nn.Linear(8, 1)
+        self.seen = set()
+    def forward(self, x):
+        h = self.a(x)
+        self.seen.add((self.training, h.dtype))
+        return self.b(F.relu(h))
+
+def bs(n=6, seed=0):
+    gen = torch.Generator().manual_seed(seed)
+    return [(torch.randn(8, 4, generator=gen), torch.randn(8, 1, generator=gen)) for _ in range(n)]
+
+def mk(mode=None, n=6, model=None, lr=.05, **kwargs):
+    torch.manual_seed(0)
+    amp = {k:kwargs.pop(k) for k in ('init_scale','growth_factor','backoff_factor','growth_interval') if k in kwargs}
+    learn = Learner(DataLoaders(bs(n), bs(2, 1), device='cpu'), model or Net(), **dict(loss_func=F.mse_loss, opt_func=SGD, lr=lr)|kwargs).remove_cb(ProgressCallback)
+    return learn.to_fp16(**amp) if mode=='fp16' else learn.to_bf16() if mode=='bf16' else learn
+
+def weights(m): return [p.detach().clone() for p in m.parameters()]
+def same(a, b): return all(map(torch.equal, a, b))
+def close(a, b, tol): return all(torch.allclose(x, y, rtol=tol, atol=tol) for x,y in zip(a, b, strict=True))
+def leaked(): return torch.is_autocast_enabled('cpu') or torch.mm(torch.ones(2,2), torch.ones(2,2)).dtype!=torch.float32
+
+@pytest.fixture(autouse=True)
+def no_leak():
+    assert not leaked()
+    yield
+    assert not leaked()
+
+modes = pytest.mark.parametrize('mode', ['bf16','fp16'])
+half = dict(bf16=torch.bfloat16, fp16=torch.float16)
+
+# Inside
+@modes
+def test_forward_is_half_and_weights_are_not(mode):
+    seen = []
+    class Look(Callback):
+        order = 100
+        def after_pred(self): seen.append(self.pred.dtype)
+        def after_loss(self): seen.append(self.loss.dtype)
+        def before_step(self): seen.extend(p.grad.dtype for p in self.model.parameters())
+    learn = mk(mode, cbs=Look()).fit(1)
+    assert learn.model.seen=={(True,half[mode]), (False,half[mode])} and {*seen}=={torch.float32} and {p.dtype for p in learn.model.parameters()}=={torch.float32}
+
+@modes
+def test_validation_and_predictions_are_half_too(mode):
+    learn = mk(mode).fit(1)
+    for look in (learn.validate, learn.get_preds, lambda: learn.predict(torch.ones(4)), learn.tta):
+        learn.model.seen.clear(); look()
+        assert learn.model.seen=={(False,half[mode])}
+    assert learn.get_preds()[0].dtype==torch.float32
+    learn.to_fp32().model.seen.clear(); learn.fit(1)
+    assert {o for _,o in learn.model.seen}=={torch.float32}
+
+@modes
+def test_the_loss_is_computed_under_autocast(mode):
+    seen = []
+    def loss(pred, y): seen.append((pred.dtype, torch.mm(y.T, y).dtype)); return F.mse_loss(pred, y)
+    mk(mode, loss_func=loss).fit(1)
+    assert {*seen}=={(torch.float32,half[mode])}
+
+@modes
+@pytest.mark.parametrize('wrap', [lambda o: dict(pred=o, more=[o]), lambda o: (o, o), lambda o: [o]], ids=['dict','tuple','list'])
+def test_structured_predictions_are_floats(mode, wrap):
+    class Wraps(Net):
+        def forward(self, x): return wrap(super().forward(x))
+    seen = []
+    def first(o): return o if isinstance(o, torch.Tensor) else first(next(iter(o.values() if isinstance(o, dict) else o)))
+    def loss(pred, y): seen.append((type(pred), first(pred).dtype)); return F.mse_loss(first(pred), y)
+    mk(mode, model=Wraps(), loss_func=loss).fit(1)
+    assert {*seen}=={(type(wrap(0)),torch.float32)}
+
+@modes
+@pytest.mark.parametrize('opt_func', [SGD, Adam])
+def test_close_to_full_precision(mode, opt_func):
+    a,b = mk(opt_func=opt_func, lr=.02).fit(4),mk(mode, opt_func=opt_func, lr=.02).fit(4)
+    assert a.recorder.losses==pytest.approx(b.recorder.losses, rel=.03) and a.recorder['valid_loss']==pytest.approx(b.recorder['valid_loss'], rel=.03)
+    assert a.recorder.losses!=b.recorder.losses and b.opt_step==24
+
+def test_full_precision_is_untouched_by_having_been_half():
+    a,b = mk(),mk('bf16').to_fp32()
+    assert same(weights(a.fit(1).model), weights(b.fit(1).model)) and a.recorder.losses==b.recorder.losses
+
+# True gradients
+def by_hand(dtype, scale, n=6):
+    "Scaled and unscaled by powers of two, so exactly what it is without"
+    torch.manual_seed(0)
+    model = Net()
+    opt,grads = torch.optim.SGD(model.parameters(), lr=.05),[]
+    for x,y in bs(n):
+        with torch.autocast('cpu', dtype=dtype): loss = F.mse_loss(model(x).float(), y)
+        (loss*scale).backward()
+        for p in model.parameters(): p.grad /= scale
+        grads.append([p.grad.clone() for p in model.parameters()])
+        opt.step(); opt.zero_grad()
+    return weights(model),grads
+
+@pytest.mark.parametrize('mode,scale', [('bf16', 1), ('fp16', 2.**16), ('fp16', 2.**7)])
+def test_same_as_by_hand(mode, scale):
+    kwargs = dict(init_scale=scale) if mode=='fp16' else {}
+    assert close(weights(mk(mode, **kwargs).fit(1).model), by_hand(half[mode], scale)[0], 1e-6)
+
+@modes
+@pytest.mark.parametrize('order', [-1000, 0, 9, 10, 11, 1000])
+def test_gradients_are_true_for_callbacks_of_any_order(mode, order):
+    seen = []
+    class Look(Callback):
+        def before_step(self): seen.append([p.grad.clone() for p in self.model.parameters()])
+        def after_step(self): seen.append([p.grad.clone() for p in self.model.parameters()])
+    cb = Look(); cb.order = order
+    mk(mode, cbs=cb).fit(1)
+    grads = by_hand(half[mode], 2.**16 if mode=='fp16' else 1)[1]
+    assert len(seen)==12 and all(close(a, b, 1e-5) for a,b in zip(seen, [g for g in grads for _ in range(2)]))
+
+@pytest.mark.parametrize('order', [5, 15])
+def test_clipping_works(order):
+    class Clip(Callback):
+        def before_step(self): nn.utils.clip_grad_norm_(self.model.parameters(), .1)
+    a,b = Clip(),Clip()
+    a.order = b.order = order
+    assert close(weights(mk(cbs=a).fit(1).model), weights(mk('fp16', cbs=b).fit(1).model), 1e-3)
+
+def test_the_logged_loss_is_not_scaled():
+    seen = []
+    learn = mk('fp16', cbs=Callback(before_backward=lambda self: seen.append((self.loss.item(), self.loss_grad.item())))).fit(1)
+    assert learn.recorder.raw_losses==pytest.approx([o[0] for o in seen]) and max(learn.recorder.raw_losses)<10
+
+# Overflow
+class Spike(Callback):
+    "A loss whose gradient overflows, in some batches"
+    order = 20
+    def __init__(self, *at): self.at = at
+    def after_loss(self):
+        if self.training and self.train_iter in self.at: self.learn.loss_grad = self.loss*1e38*10
+def scale(learn): return learn.mixed_precision.scaler.get_scale()
+
+def test_overflow_cancels_the_step_and_halves_the_scale():
+    trace,w = Trace('before_step','after_cancel_step','after_step','after_zero_grad'),[]
+    learn = mk('fp16', init_scale=1024., cbs=[Spike(1, 3), trace, Callback(before_batch=lambda self: w.append(weights(self.model)))]).fit(1)
+    assert scale(learn)==256. and learn.opt_step==4 and learn.train_iter==6 and learn.stop_reason=='gradients overflowed in fp16'
+    assert trace.seen.count('after_cancel_step')==2 and trace.seen.count('after_step')==6
+    assert [same(a, b) for a,b in zip(w[:5], w[1:6])]==[False, True, False, True, False]
+    assert all(p.isfinite().all() for p in learn.model.parameters())
+
+@pytest.mark.parametrize('interval', [1, 2, 4])
+def test_the_scale_grows(interval):
+    learn = mk('fp16', init_scale=16., growth_factor=4., growth_interval=interval).fit(1)
+    assert scale(learn)==16*4**(6//interval)
+
+def test_growth_counts_steps_since_the_last_overflow():
+    learn = mk('fp16', init_scale=16., backoff_factor=.25, growth_interval=3, cbs=Spike(2)).fit(1) # two steps, overflow, three steps
+    assert scale(learn)==16*.25*2
+
+def test_a_scale_too_high_comes_down():
+    learn = mk('fp16', n=40, init_scale=2.**40).fit(1)
+    assert 5<learn.opt_step<35 and scale(learn)==2.**(40-(40-learn.opt_step)) # halved as often as no step was taken
+
+def test_bf16_scales_nothing():
+    same_loss = []
+    learn = mk('bf16', cbs=Callback(before_backward=lambda self: same_loss.append(self.loss_grad is self.loss))).fit(1)
+    assert same_loss==[True]*6 and learn.mixed_precision.scaler is None
+
+# However a batch ends
+in_batch = ['before_batch','after_pred','after_loss','before_backward','after_backward','before_step','after_step','before_zero_grad','after_zero_grad','after_batch']
+endings = [*cancels.values(), ValueError, KeyboardInterrupt]
+
+@pytest.mark.parametrize('order', [5, 15])
+@pytest.mark.parametrize('exc', endings, ids=lambda o: o.__name__)
+@pytest.mark.parametrize('ev', in_batch)
+@modes
+def test_nothing_leaks(mode, ev, exc, order):
+    cb = Raise(ev, exc, 2, order=order)
+    learn = mk(mode, cbs=cb)
+    outside = Callback(cleanup_train=lambda self: self.learn.state.update(leak=leaked()), before_draw=lambda self: self.learn.state.update(leak=leaked()))
+    try: learn.fit(1, cbs=outside)
+    except (ValueError, KeyboardInterrupt, RuntimeError) as e: assert type(e) is exc or type(e.__cause__) is exc
+    assert not leaked() and not learn.state.leak and cb.count>=2 and all(p.grad is None for p in learn.model.parameters())
+    learn.remove_cb(cb).model.seen.clear()
+    learn.fit(1) # as if nothing had been
+    assert learn.opt_step==6 and learn.model.seen=={(True,half[mode]), (False,half[mode])} and all(p.isfinite().all() for p in learn.model.parameters())
+
+@modes
+@pytest.mark.parametrize('where', ['model','loss'])
+@pytest.mark.parametrize('training', [True, False])
+def test_errors_of_model_and_loss_leak_nothing(mode, where, training):
+    class Bad(Net):
+        def forward(self, x):
+            if where=='model' and self.training==training: raise ZeroDivisionError
+            return super().forward(x)
+    def loss(pred, y):
+        if where=='loss' and learn.training==training: raise ZeroDivisionError
+        return F.mse_loss(pred, y)
+    learn = mk(mode, model=Bad(), loss_func=loss)
+    with pytest.raises(ZeroDivisionError): learn.fit(1)
+    assert not leaked()
+
+@modes
+@pytest.mark.parametrize('ev', in_batch)
+def test_a_look_inside_a_batch_leaves_it_as_it_is(mode, ev):
+    class Look(Callback):
+        run_valid,order = False,20
+        def look(self):
+            before = torch.is_autocast_enabled('cpu'),torch.get_autocast_dtype('cpu')
+            self.learn.validate(); self.learn.get_preds()
+            assert (torch.is_autocast_enabled('cpu'),torch.get_autocast_dtype('cpu'))==before
+    look = Look(); look._fns = {ev: Look.look}
+    a,b = mk(mode).fit(2),mk(mode, cbs=look).fit(2)
+    assert same(weights(a.model), weights(b.model)) and a.recorder.losses==b.recorder.losses
+    if mode=='fp16': assert scale(a)==scale(b)
+
+@modes
+@pytest.mark.parametrize('exc', [ValueError, CancelValidException, CancelBatchException, CancelFitException])
+def test_a_look_that_fails_inside_a_batch(mode, exc):
+    class Look(Callback):
+        run_valid,order = False,20
+        def after_pred(self):
+            try: self.learn.validate(cbs=Raise('after_pred', exc))
+            except ValueError: pass
+            assert torch.is_autocast_enabled('cpu')
+    learn = mk(mode, cbs=Look()).fit(1)
+    assert not leaked() and learn.opt_step==(0 if exc is CancelFitException else 6)
+
+@modes
+def test_autocast_around_the_fit_is_left_as_it_is(mode):
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        mk(mode).fit(1)
+        assert torch.is_autocast_enabled('cpu') and torch.get_autocast_dtype('cpu')==torch.bfloat16
+
+# Accumulation by hand
+class Accumulate(Callback):
+    def __init__(self, n, order): self.n,self.order = n,order
+    def after_loss(self):
+        if self.training: self.learn.loss_grad = self.loss_grad/self.n
+    def before_step(self):
+        if (self.train_iter+1)%self.n: raise CancelBatchException
+
+@pytest.mark.parametrize('order', [5, 15])
+@pytest.mark.parametrize('n', [2, 3])
+def test_accumulation_by_hand(order, n):
+    a,b = (mk(m, cbs=Accumulate(n, order)).fit(2) for m in (None, 'fp16'))
+    assert a.opt_step==b.opt_step==2*6//n and close(weights(a.model), weights(b.model), 2e-3) and a.recorder.losses==pytest.approx(b.recorder.losses, rel=.01)
+
+@pytest.mark.parametrize('order', [5, 15])
+def test_accumulated_gradients_are_the_sum(order):
+    "To rounding: scales are powers of two"
+    grads = []
+    class Look(Accumulate):
+        def before_step(self):
+            grads.append([p.grad.clone() for p in self.model.parameters()])
+            super().before_step()
+    mk('fp16', n=3, cbs=Look(3, order), lr=0.).fit(1)
+    torch.manual_seed(0)
+    model,expected = Net(),[]
+    for x,y in bs(3):
+        with torch.autocast('cpu', dtype=torch.float16): loss = F.mse_loss(model(x).float(), y)/3
+        (loss*2**16).backward()
+        expected.append([p.grad.clone()/2**16 for p in model.parameters()])
+    assert all(close(a, b, 1e-5) for a,b in zip(grads, expected, strict=True))
+
+@pytest.mark.parametrize('order,steps', [(5, 2), (15, 3)], ids=['the sum is dropped','its batch is dropped'])
+def test_overflow_while_accumulating(order, steps):
+    learn = mk('fp16', init_scale=1024., cbs=[Accumulate(2, order), Spike(0)]).fit(1)
+    assert learn.opt_step==steps and scale(learn)==512. and all(p.isfinite().all() for p in learn.model.parameters())
+
+@pytest.mark.parametrize('always', [True, False])
+@pytest.mark.parametrize('order', [5, 15])
+@pytest.mark.parametrize('scope', ['backward','step'])
+def test_cancelled_backwards_and_steps(scope, order, always):
+    def cancel(self):
+        if always or self.train_iter%2: raise cancels[scope]
+    cb = Callback(**{f'before_{scope}': cancel})
+    cb.order = order
+    learn = mk('fp16', init_scale=1024., cbs=cb)
+    before = weights(learn.model)
+    learn.fit(1)
+    assert learn.opt_step==(0 if always else 3) and same(before, weights(learn.model))==always and scale(learn)==1024.
+
+# Its life
+def test_the_scaler_survives_between_fits_and_is_new_with_to_fp16():
+    learn = mk('fp16', init_scale=1024., growth_interval=4, cbs=Spike(0)).fit(1) # overflow, five steps: one growth, one step towards the next
+    assert scale(learn)==1024. and learn.mixed_precision.scaler.state_dict()['_growth_tracker']==1
+    learn.remove_cb(Spike)
+    learn.validate(); learn.get_preds()
+    assert learn.mixed_precision.scaler.state_dict()['_growth_tracker']==1
+    learn.fit(1)
+    assert scale(learn)==2048. and learn.mixed_precision.scaler.state_dict()['_growth_tracker']==3
+    assert scale(learn.to_fp16(init_scale=8.).fit(0))==8.
+
+@pytest.mark.xfail(strict=True, reason='its scaler goes through the steps of the finder')
+@pytest.mark.parametrize('end_lr', [1e-8, 10])
+def test_lr_find_leaves_the_scaler_as_it_is(end_lr):
+    learn = mk('fp16', init_scale=1024., growth_interval=4).fit(1)
+    before = learn.mixed_precision.scaler.state_dict()
+    learn.lr_find(num_it=9, start_lr=1e-9, end_lr=end_lr, show_plot=False, suggest_funcs=None)
+    assert learn.mixed_precision.scaler.state_dict()==before
+
+def test_a_temporary_one():
+    cb = MixedPrecision('fp16', init_scale=8.)
+    learn = mk().fit(1, cbs=cb)
+    assert learn.model.seen=={(True,torch.float16), (False,torch.float16)}
+    learn.model.seen.clear(); learn.fit(1)
+    assert {o for _,o in learn.model.seen}=={torch.float32}
+
+@pytest.mark.parametrize('to', ['fp16','bf16','fp32'])
+def test_methods_do_not_stack(to):
+    learn = mk()
+    for o in (learn.to_fp16, learn.to_bf16, learn.to_fp16, getattr(learn, f'to_{to}'), getattr(learn, f'to_{to}')): assert o() is learn
+    assert [o.amp_mode for o in learn.cbs if isinstance(o, MixedPrecision)]==([] if to=='fp32' else [to])
+    assert hasattr(learn, 'mixed_precision')==(to!='fp32') and not hasattr(learn, 'mixed_precision_2')
+
+@modes
+def test_state_goes_to_another(mode):
+    a,b = mk(mode, n=9, **(dict(init_scale=64., growth_interval=5) if mode=='fp16' else {})),mk(mode, n=9, **(dict(growth_interval=5) if mode=='fp16' else {}))
+    a.fit(1)
+    assert a.mixed_precision._stateattrs
+    b.fit(0)
+    b.mixed_precision.load_state_dict(a.mixed_precision.state_dict())
+    if mode=='bf16': assert b.mixed_precision.scaler is None; return
+    assert scale(b)==scale(a)==128. and b.mixed_precision.scaler.state_dict()==a.mixed_precision.scaler.state_dict()
+    b.model.load_state_dict(a.model.state_dict())
+    assert same(weights(a.fit(1).model), weights(b.fit(1).model)) and scale(a)==scale(b)==512.
+
+def test_arguments():
+    assert MixedPrecision().amp_mode=='fp16' and MixedPrecision(AMPMode.BF16).amp_mode=='bf16' and MixedPrecision('bf16').amp_mode==AMPMode.BF16
+    for bad in ('fp8','bf 16','float16',None,16):
+        with pytest.raises(ValueError, match='`amp_mode` is `fp16` or `bf16`, but got'): MixedPrecision(bad)
+    with pytest.raises(TypeError, match='no argument `init_scal`.*`init_scale`'): mk().to_fp16(init_scal=3)
+
+def test_a_device_without_it_is_told_before_training():
+    trace = Trace('before_batch')
+    learn = mk(cbs=trace)
+    learn.dls.device = torch.device('meta')
+    learn.to_bf16()
+    with pytest.raises(ValueError, match='`bf16` is not available on `meta`'): learn.fit(1)
+    assert not trace.seen
