@@ -56,12 +56,14 @@ def everything(learn):
 
 def differences(a, b): return [k for k in a if a[k]!=b[k]]
 
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory): return tmp_path_factory.mktemp('lr_find')
+
 @pytest.fixture(autouse=True)
-def in_a_folder(tmp_path, monkeypatch):
-    "Nothing is written to it"
-    monkeypatch.chdir(tmp_path)
+def nothing_is_written(folder, monkeypatch):
+    monkeypatch.chdir(folder)
     yield
-    assert not os.listdir(tmp_path)
+    assert not os.listdir(folder)
     plt.close('all')
 
 # A look

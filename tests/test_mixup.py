@@ -1,0 +1,260 @@
+"Mixtures of two samples: what is asked of the model is what it is shown, for any loss, and nothing else is touched"
+from functools import partial
+import numpy as np, pytest, torch
+from hypothesis import given,strategies as st
+from torch import nn
+from torch.nn import functional as F
+from learner.all import *
+
+n_cls,bs,hw = 4,6,(8,10)
+def imgs(n=3, y=None, n_inp=1, seed=0, bs=bs):
+    gen = torch.Generator().manual_seed(seed)
+    y = y or (lambda: torch.randint(n_cls, (bs,), generator=gen))
+    return [(*(torch.randn(bs, 2, *hw, generator=gen) for _ in range(n_inp)), y()) for _ in range(n)]
+
+class Net(nn.Module):
+    def __init__(self, n_out=n_cls): super().__init__(); self.lin = nn.Linear(2*hw[0]*hw[1], n_out)
+    def forward(self, *xs): return self.lin(sum(xs).flatten(1))
+
+def fixed(cls, lam, **kwargs):
+    "Always the same share"
+    return type('Fixed', (cls,), dict(draw=lambda self: lam))(**kwargs)
+
+class Look(Callback):
+    "What the model and the loss get, and what comes of it"
+    order,run_valid = 100,False
+    def __init__(self): self.seen = []
+    def before_batch(self): self.seen.append(dict(batch=self.batch, xb=self.xb, yb=self.yb))
+    def after_loss(self): self.seen[-1] |= dict(pred=self.pred.detach(), loss=self.loss.detach(), loss_grad=self.loss_grad.detach())
+
+def mk(*cbs, data=None, loss_func=None, n_out=n_cls, valid=True, **kwargs):
+    torch.manual_seed(0)
+    data = imgs() if data is None else data
+    return Learner(DataLoaders(data, imgs(2, seed=1) if valid else None, device='cpu'), Net(n_out), loss_func or nn.CrossEntropyLoss(), opt_func=SGD, lr=.1, cbs=cbs, **kwargs).remove_cb(ProgressCallback)
+
+def weights(m): return [p.detach().clone() for p in m.parameters()]
+def same(a, b): return all(map(torch.equal, a, b))
+def lerp(a, b, lam): return a*lam + b*(1-lam)
+both = pytest.mark.parametrize('cls', [MixUp, CutMix])
+
+# Shares
+@both
+def test_a_share_of_one_changes_nothing(cls):
+    a,b = mk(valid=False).fit(2),mk(fixed(cls, 1.), valid=False).fit(2)
+    assert same(weights(a.model), weights(b.model)) and a.recorder.raw_losses==b.recorder.raw_losses
+
+class Noted(Callback):
+    "The permutation, from a generator that goes the same way"
+    order,run_valid = -100,False
+    def __init__(self): self.perms = []
+    def before_batch(self):
+        state = torch.get_rng_state()
+        self.perms.append(torch.randperm(len(self.xb[0])))
+        torch.set_rng_state(state)
+
+def run(cls, lam, **kwargs):
+    look,noted = Look(),Noted()
+    learn = mk(cb := fixed(cls, lam), look, noted, **kwargs).fit(1)
+    return learn,cb,look.seen,noted.perms
+
+@pytest.mark.parametrize('lam', [0., .1, .3, .5, .75])
+def test_mixup_inputs_are_weighted_averages(lam):
+    data = imgs()
+    _,cb,seen,perms = run(MixUp, lam, data=data)
+    lam = max(lam, 1-lam)
+    for s,p,(x,_) in zip(seen, perms, data, strict=True): assert torch.allclose(s['xb'][0], lerp(x, x[p], lam), atol=1e-6)
+    assert cb.lam==lam
+
+@pytest.mark.parametrize('lam', [0., .1, .3, .5, .75, .99])
+def test_cutmix_pastes_one_rectangle_whose_area_is_its_share(lam):
+    torch.manual_seed(3)
+    data,lams = imgs(20),[]
+    learn,cb,seen,perms = run(CutMix, lam, data=data)
+    for s,p,(x,y) in zip(seen, perms, data, strict=True):
+        mixed = s['xb'][0]
+        moved = (mixed!=x).flatten(0, 1).any(0)
+        ys,xs = [torch.nonzero(moved.any(d))[:,0].tolist() for d in (1, 0)]
+        if ys: # one rectangle, the same in each image and channel, from the partner
+            assert ys==list(range(ys[0], ys[-1]+1)) and xs==list(range(xs[0], xs[-1]+1))
+            box = slice(ys[0], ys[-1]+1),slice(xs[0], xs[-1]+1)
+            assert torch.equal(mixed[...,*box], x[p][...,*box]) and len(ys)<=round(hw[0]*(1-lam)**.5)+1 and len(xs)<=round(hw[1]*(1-lam)**.5)+1
+        share = 1-len(ys)*len(xs)/(hw[0]*hw[1])
+        assert torch.allclose(s['loss'], lerp(F.cross_entropy(s['pred'], y), F.cross_entropy(s['pred'], y[p]), share), atol=1e-6)
+        lams.append(share)
+    assert min(lams)<=lam+.1 and all(o>=lam-.1 for o in lams)
+
+@given(st.floats(0, 1), st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 9))
+def test_cutmix_share_is_the_area(lam, seed, h, w):
+    torch.manual_seed(seed)
+    a,b = torch.zeros(2, 1, h, w),torch.ones(2, 1, h, w)
+    (mixed,),share = CutMix().mix((a,), (b,), lam)
+    assert share==pytest.approx(1-mixed[0].mean().item(), abs=1e-6) and 0<=share<=1 and not a.any() and b.all()
+
+@both
+def test_shares_come_from_a_beta_distribution(cls):
+    torch.manual_seed(0)
+    for alpha in (.2, 1., 5.):
+        draws = np.array([cls(alpha).draw() for _ in range(2000)])
+        assert draws.min()>=0 and draws.max()<=1 and draws.mean()==pytest.approx(.5, abs=.03) and draws.var()==pytest.approx(1/(4*(2*alpha+1)), rel=.1)
+    assert MixUp().alpha==.4 and CutMix().alpha==1.
+
+@both
+@pytest.mark.parametrize('alpha', [0, -1, float('nan')])
+def test_alpha_is_above_zero(cls, alpha):
+    with pytest.raises(ValueError, match='`alpha` is above 0'): cls(alpha)
+
+# Losses
+weight = torch.tensor([1., 2., 3., 4.])
+def onehot(y): return F.one_hot(y, n_cls).float()
+
+@pytest.mark.parametrize('loss_func,kwargs', [(nn.CrossEntropyLoss(), {}), (F.cross_entropy, {}), (CrossEntropyLossFlat(), {}), (nn.CrossEntropyLoss(label_smoothing=.2), dict(label_smoothing=.2)),
+    (LabelSmoothingCrossEntropy(.2), dict(label_smoothing=.2)), (LabelSmoothingCrossEntropyFlat(.2), dict(label_smoothing=.2)), (nn.CrossEntropyLoss(reduction='sum'), dict(reduction='sum'))], ids=str)
+def test_classes_as_soft_targets(loss_func, kwargs):
+    data = imgs()
+    _,cb,seen,perms = run(MixUp, .3, data=data, loss_func=loss_func)
+    hard = partial(F.cross_entropy, **kwargs)
+    for s,p,(x,y) in zip(seen, perms, data, strict=True):
+        assert torch.allclose(s['loss'], hard(s['pred'], lerp(onehot(y), onehot(y[p]), .7)), atol=1e-5) and torch.equal(s['loss'], s['loss_grad'])
+        assert s['yb'][0] is s['batch'][1]
+
+@both
+@pytest.mark.parametrize('loss_func', [nn.CrossEntropyLoss(weight=weight), CrossEntropyLossFlat(weight=weight), nn.CrossEntropyLoss(ignore_index=2), partial(F.cross_entropy, ignore_index=2),
+    lambda p,y: F.multi_margin_loss(p, y), nn.MultiMarginLoss(), lambda p,y: F.nll_loss(p.log_softmax(1), y)], ids=['weight','flat','ignore','partial','lambda','margin','nll'])
+def test_any_loss_of_classes_is_the_weighted_sum_of_two(cls, loss_func):
+    data = imgs()
+    learn,cb,seen,perms = run(cls, .7, data=data, loss_func=loss_func)
+    for s,p,(x,y) in zip(seen[-1:], perms[-1:], data[-1:]): assert torch.allclose(s['loss'], lerp(loss_func(s['pred'], y), loss_func(s['pred'], y[p]), cb.lam), atol=1e-6)
+    assert learn.loss_func is loss_func and learn.recorder.raw_losses==pytest.approx([s['loss'].item() for s in seen])
+
+def test_ignored_samples_have_no_gradient():
+    "Neither where they are shown, nor where they are the others"
+    x,y = imgs(1)[0]
+    y[:] = 2
+    learn = mk(fixed(MixUp, .7), data=[(x, y)], loss_func=nn.CrossEntropyLoss(ignore_index=2, reduction='sum'))
+    before = weights(learn.model)
+    assert same(before, weights(learn.fit(1).model))
+
+@both
+@pytest.mark.parametrize('loss_func', [nn.BCEWithLogitsLoss(), BCEWithLogitsLossFlat(), nn.MSELoss(), MSELossFlat(), F.l1_loss], ids=str)
+def test_numbers_are_averaged(cls, loss_func):
+    data = imgs(y=lambda: torch.rand(bs, n_cls).round())
+    learn,cb,seen,perms = run(cls, .7, data=data, loss_func=loss_func, valid=False)
+    for s,p,(x,y) in zip(seen[-1:], perms[-1:], data[-1:]):
+        assert torch.allclose(s['yb'][0], lerp(y, y[p], cb.lam)) and torch.allclose(s['loss'], loss_func(s['pred'], lerp(y, y[p], cb.lam)))
+
+def test_integer_targets_of_a_float_loss():
+    "`BCEWithLogitsLossFlat` takes integers: their losses are mixed"
+    data = imgs(y=lambda: torch.randint(2, (bs, n_cls)))
+    _,cb,seen,perms = run(MixUp, .3, data=data, loss_func=BCEWithLogitsLossFlat(), valid=False)
+    for s,p,(x,y) in zip(seen, perms, data): assert torch.allclose(s['loss'], F.binary_cross_entropy_with_logits(s['pred'], lerp(y.float(), y[p].float(), .7)), atol=1e-6)
+
+def test_gradients_are_those_of_the_mixed_loss():
+    data = imgs(1)
+    learn,cb,seen,perms = run(MixUp, .3, data=data, valid=False)
+    torch.manual_seed(0)
+    model,(x,y),p = Net(),data[0],perms[0]
+    F.cross_entropy(model(lerp(x, x[p], .7)), lerp(onehot(y), onehot(y[p]), .7)).backward()
+    assert all(torch.allclose(a.detach(), b-.1*b.grad, atol=1e-6) for a,b in zip(learn.model.parameters(), model.parameters()))
+
+# Batches
+@both
+def test_inputs_and_targets_of_several_kinds(cls):
+    gen = torch.Generator().manual_seed(0)
+    data = [(torch.randn(bs, 2, *hw, generator=gen), torch.randn(bs, 2, *hw, generator=gen), torch.randint(n_cls, (bs,), generator=gen), torch.rand(bs, n_cls, generator=gen)) for _ in range(3)]
+    def loss(pred, c, v): return F.cross_entropy(pred, c) + F.mse_loss(pred, v)
+    look,noted = Look(),Noted()
+    torch.manual_seed(0)
+    learn = Learner(DataLoaders(data, device='cpu', n_inp=2), Net(), loss, opt_func=SGD, cbs=[cb := fixed(cls, .7), look, noted]).remove_cb(ProgressCallback).fit(1)
+    for s,p,(a,b,c,v) in zip(look.seen, noted.perms, data, strict=True):
+        if cls is MixUp: assert torch.allclose(s['xb'][0], lerp(a, a[p], .7), atol=1e-6) and torch.allclose(s['xb'][1], lerp(b, b[p], .7), atol=1e-6)
+        else: # the same rectangle in both
+            same_box = [(m!=o).flatten(0, 1).any(0) for m,o in zip(s['xb'], (a, b))]
+            assert torch.equal(*same_box) and same_box[0].any()
+        lam = 1-same_box[0].float().mean().item() if cls is CutMix else .7
+        mixed = lerp(v, v[p], lam)
+        assert torch.allclose(s['yb'][1], mixed, atol=1e-6) and torch.allclose(s['loss'], lerp(loss(s['pred'], c, mixed), loss(s['pred'], c[p], mixed), lam), atol=1e-5)
+
+@both
+def test_batch_of_one(cls):
+    a,b = mk(data=imgs(3, bs=1), valid=False).fit(1),mk(fixed(cls, .4), data=imgs(3, bs=1), valid=False).fit(1)
+    assert all(torch.allclose(x, y, atol=1e-6) for x,y in zip(weights(a.model), weights(b.model))) # mixed with itself
+
+@both
+def test_batches_are_not_changed(cls):
+    data = imgs()
+    copies,ids = [[o.clone() for o in b] for b in data],[list(map(id, b)) for b in data]
+    look = Look()
+    mk(cls(), look, data=data).fit(2)
+    assert all(same(a, b) for a,b in zip(data, copies)) and [list(map(id, b)) for b in data]==ids
+    assert all(s['batch'] is b for s,b in zip(look.seen, data*2)) # as drawn
+
+@both
+@pytest.mark.parametrize('data', [[dict(x=torch.ones(2,3), labels=torch.ones(2))], [torch.ones(2,3)]], ids=['mapping','no targets'])
+def test_what_cannot_be_mixed_says_so(cls, data):
+    class Own(Net):
+        def forward(self, x, labels=None): return self.lin.weight.sum()
+    with pytest.raises(ValueError, match=f'`{cls.__name__}` needs batches of inputs and targets'):
+        Learner(DataLoaders(data, device='cpu'), Own(), opt_func=SGD, cbs=cls).remove_cb(ProgressCallback).fit(1)
+
+@both
+def test_only_training_is_mixed(cls):
+    learn = mk(cls(), metrics=accuracy).fit(1)
+    plain = mk(metrics=accuracy)
+    plain.model.load_state_dict(learn.model.state_dict())
+    assert dict(plain.validate())==dict(learn.validate()) and learn.recorder['valid_loss'][-1]==plain.validate()[0] and same(plain.get_preds(), learn.get_preds())
+
+@both
+def test_two_fits_with_the_same_seed_are_the_same(cls):
+    assert same(*(weights(mk(cls()).fit(2).model) for _ in range(2)))
+
+def test_the_device_is_not_read():
+    "Tensors without values: who reads one fails"
+    for cls in (MixUp, CutMix):
+        learn = Learner(DataLoaders([tuple(o.to('meta') for o in b) for b in imgs(5)], device='meta'), Net(), nn.CrossEntropyLoss(), opt_func=SGD, cbs=[TrainEvalCallback, cls()], default_cbs=False)
+        assert learn.fit(1).opt_step==5
+
+# However it ends
+@both
+@pytest.mark.parametrize('order', [-5, 5])
+@pytest.mark.parametrize('exc', [*cancels.values(), ValueError, KeyboardInterrupt], ids=lambda o: o.__name__)
+@pytest.mark.parametrize('ev', ['before_fit','before_epoch','before_train','before_batch','after_pred','after_loss','before_backward','before_step','after_batch','before_validate'])
+def test_the_loss_is_left_alone(cls, ev, exc, order):
+    cb = cls()
+    learn = mk(cb)
+    loss_func = learn.loss_func
+    learn.create_opt()
+    try: learn.fit(1, cbs=Raise(ev, exc, 2 if 'batch' in ev or 'loss' in ev else 1, order=order))
+    except (ValueError, KeyboardInterrupt, RuntimeError): pass
+    assert learn.loss_func is loss_func and getattr(cb, 'others', None) is None
+    learn.remove_cb(cb).fit(1) # without it, nothing of it
+
+@both
+@pytest.mark.parametrize('ev', ['before_batch','after_pred','after_loss','before_step'])
+def test_a_look_inside_a_batch_leaves_it_as_it_is(cls, ev):
+    class LookIn(Callback):
+        run_valid,order = False,20
+        def look(self): self.learn.validate(); self.learn.get_preds(0)
+    cb = LookIn(); cb._fns = {ev: LookIn.look}
+    a,b = mk(cls()).fit(2),mk(cls(), cb).fit(2)
+    assert same(weights(a.model), weights(b.model)) and a.recorder.losses==b.recorder.losses
+
+@both
+def test_a_batch_cancelled_before_its_loss_does_not_count(cls):
+    def cancel(self):
+        if self.training and self.iter==1: raise CancelBatchException
+    learn = mk(cls(), Callback(after_pred=cancel)).fit(1)
+    assert learn.opt_step==len(learn.recorder.losses)==2
+
+@pytest.mark.parametrize('mode', ['to_bf16','to_fp16'])
+@both
+def test_with_mixed_precision(cls, mode):
+    a,b = mk(cls()).fit(2),getattr(mk(cls()), mode)().fit(2)
+    assert a.recorder.losses==pytest.approx(b.recorder.losses, rel=.05) and b.opt_step==6
+
+def test_a_mixture_of_your_own():
+    "A handler that only says how to mix"
+    class Halves(MixHandler):
+        def mix(self, x, other, lam): return tuple(torch.cat([a[...,:5], b[...,5:]], -1) for a,b in zip(x, other)),.5
+    look,noted,data = Look(),Noted(),imgs()
+    mk(Halves(1.), look, noted, data=data).fit(1)
+    for s,p,(x,y) in zip(look.seen, noted.perms, data): assert torch.allclose(s['loss'], lerp(F.cross_entropy(s['pred'], y), F.cross_entropy(s['pred'], y[p]), .5), atol=1e-6)
