@@ -47,6 +47,7 @@ class MixedPrecision(Callback):
     def before_fit(self):
         self.kind,self.open,self.pending = self.learn.device.type,[],False
         _check_device(self.kind, self.amp_mode)
+        if any(isinstance(o, MixedPrecision) and o is not self for o in self.learn.cbs): raise ValueError("There are two `MixedPrecision` callbacks: remove one, or use `to_fp16` and `to_bf16`, which replace it")
         if self.scaler is None and self.amp_mode=='fp16': self._new_scaler()
 
     def _new_scaler(self, state=None):

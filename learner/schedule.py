@@ -169,7 +169,9 @@ class TorchScheduler(Callback):
     ):
         if unit not in ('epoch','step'): raise ValueError(f"`unit` is `epoch` or `step`, but got {unit!r}")
         self.make,self.unit,self.monitor = make,unit,monitor
-    def before_fit(self): self.sched,self.steps = self.make(self.learn.opt),self.learn.opt_step
+    def before_fit(self):
+        self.steps,self.keys = self.learn.opt_step,[{*g} for g in self.learn.opt.param_groups]
+        self.sched = self.make(self.learn.opt)
     def after_batch(self):
         if self.unit=='step' and self.learn.opt_step>self.steps: self.sched.step() # not where the step was skipped
         self.steps = self.learn.opt_step
@@ -177,6 +179,9 @@ class TorchScheduler(Callback):
         if self.unit!='epoch': return
         if isinstance(self.sched, torch.optim.lr_scheduler.ReduceLROnPlateau): self.sched.step(self.learn.recorder[-1,self.monitor])
         else: self.sched.step()
+    def cleanup_fit(self): # or the next scheduler would start where this one did
+        for g,keys in zip(self.learn.opt.param_groups, self.keys):
+            for k in {*g}-keys: del g[k]
 
 # %% ../nbs/11_schedule.ipynb #fit_one_cycle
 def _lrs(learn, lr):

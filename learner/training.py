@@ -147,7 +147,8 @@ class BnFreeze(Callback):
             if isinstance(m, nn.modules.batchnorm._BatchNorm) and not any(p.requires_grad for p in m.parameters(recurse=False)): m.eval()
 
 class ShortEpochCallback(Callback):
-    "Only a part of each epoch"
+    "Only a part of each epoch of a fit; validations and predictions by hand stay whole"
+    only_fit = True
     def __init__(self,
         pct:float=.01, # Fraction of the batches, at least one, in (0,1]
         short_valid:bool=True, # Shorten validation too

@@ -1,0 +1,63 @@
+"Whatever ends a fit, wherever: the techniques leave learner, model and torch as they found them, and the next fit works"
+import itertools,random,signal
+import pytest,torch
+from torch import nn
+from torch.utils.data import DataLoader,TensorDataset
+from learner.all import *
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1,2,3,padding=1), nn.BatchNorm2d(2), nn.ReLU(), nn.Dropout(.1), nn.Flatten(), nn.Linear(32,3))
+
+techniques = dict(
+    schedule=lambda: ParamScheduler(dict(lr=SchedCos(.1, .01), mom=SchedLin(.9, .8))), torch_schedule=lambda: TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1)),
+    fp16=lambda: MixedPrecision('fp16', init_scale=2.**10), bf16=lambda: MixedPrecision('bf16'), clip=GradientClip, accumulation=lambda: GradientAccumulation(6),
+    ema=lambda: EMA(.9), bn_freeze=BnFreeze, short=lambda: ShortEpochCallback(.5), mc_dropout=MCDropoutCallback, collect=CollectDataCallback,
+    channels_last=ChannelsLast, compile=lambda: Compile(backend='eager'), mixup=MixUp, cutmix=CutMix, preds=FetchPredsCallback)
+ends = dict(error=ValueError, interrupt=KeyboardInterrupt, **cancels)
+places = [o for o in dict(moments()) if not o.startswith('after_cancel')]
+
+def learner():
+    torch.manual_seed(0)
+    ds = TensorDataset(torch.randn(12,1,4,4), torch.randint(0, 3, (12,)))
+    dls = DataLoaders(DataLoader(ds, 4, shuffle=True), DataLoader(ds, 6), device='cpu')
+    return Learner(dls, model(), nn.CrossEntropyLoss(), opt_func=lambda ps,lr=.01: torch.optim.SGD(ps, lr=lr, momentum=.9), metrics=accuracy).remove_cb(ProgressCallback)
+
+def state(learn):
+    m = learn.model
+    return dict(modes=[o.training for o in m.modules()], hooks=[len(o._forward_hooks)+len(o._forward_pre_hooks)+len(o._backward_hooks) for o in m.modules()],
+        own=[sorted(vars(o)) for o in m.modules()], strides=[p.stride() for p in m.parameters()], grads=[p.grad for p in m.parameters()], trainable=[p.requires_grad for p in m.parameters()],
+        loss=id(learn.loss_func), reduction=learn.loss_func.reduction, hypers={k:get_hyper(learn.opt, k) for k in hypers(learn.opt)}, cbs=list(learn.cbs), dls=[id(o) for o in learn.dls],
+        of_batch=[getattr(learn, o) for o in ('dl','batch','xb','yb','pred','loss','loss_grad','mode','exc')], training=learn.training,
+        torch=(torch.is_grad_enabled(), torch.is_autocast_enabled('cpu'), torch.get_default_dtype(), (torch.ones(2,2)@torch.ones(2,2)).dtype), sigint=signal.getsignal(signal.SIGINT))
+
+def check(names, place, end):
+    learn = learner().fit(1)
+    before = state(learn)
+    try: learn.fit(2, cbs=[*(techniques[o]() for o in names), Raise(place, ends[end], n=2, order=random.Random(place+end).choice([-200, 5, 200]))])
+    except (ValueError, RuntimeError, KeyboardInterrupt) as e:
+        assert type(e) is ends[end] or type(e.__cause__) is ends[end]
+    after = state(learn)
+    assert after==before, {k for k in before if after[k]!=before[k]}
+    learn.fit(1, cbs=[techniques[o]() for o in names])
+    assert state(learn)==before and all(p.isfinite().all() for p in learn.model.parameters())
+
+every = list(itertools.product(techniques, places, ends))
+def some(n): return random.Random(1).sample(every, n)
+
+@pytest.mark.parametrize('name,place,end', some(80))
+def test_one(name, place, end): check([name], place, end)
+
+pairs = [o for o in itertools.combinations(techniques, 2) if o!=('fp16','bf16')]
+@pytest.mark.parametrize('i', range(len(pairs)), ids=lambda i: '+'.join(pairs[i]))
+def test_two(i):
+    rng = random.Random(i)
+    check(pairs[i], rng.choice(places), rng.choice(list(ends)))
+
+def test_one_mixed_precision_at_a_time():
+    with pytest.raises(ValueError, match='two `MixedPrecision`'): learner().fit(1, cbs=[MixedPrecision('fp16'), MixedPrecision('bf16')])
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', techniques)
+def test_everywhere(name):
+    for place,end in itertools.product(places, ends): check([name], place, end)
