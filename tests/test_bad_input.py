@@ -78,6 +78,14 @@ def test_an_attribute_error_inside_a_property_is_not_hidden():
         def after_batch(self): self.half
     with pytest.raises(AttributeError, match="'Tensor' object has no attribute 'nonsense'"): learner().fit(1, cbs=C)
 
+def test_an_attribute_error_inside_a_property_of_the_learner_is_not_hidden():
+    class Mine(Learner):
+        @property
+        def half(self): return self.model.nonsense
+    learn = Mine(synth_dls(2, 1), RegModel(), F.mse_loss, cbs=Callback(before_fit=lambda self: self.half))
+    for f in (lambda: learn.half, lambda: learn.fit(1)):
+        with pytest.raises(AttributeError, match="'RegModel' object has no attribute 'nonsense'"): f()
+
 def test_number_of_lrs_with_several_groups():
     learn = two_groups(learner())
     with pytest.raises(ValueError, match=r"`lr` has 3 values, \[0.1, 0.1, 0.1\], but there are 2 parameter groups"): learn.fit(1, lr=[.1]*3)

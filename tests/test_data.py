@@ -114,6 +114,13 @@ def test_devices():
     assert dls.device==meta and all(o.device==meta for o in dls.one_batch(1)) and dls.to('cpu').device==cpu
     assert DataLoaders([]).device==default_device()
 
+def test_model_loss_and_batches_go_to_the_device():
+    seen = []
+    def note(self): seen.extend([self.x.device, self.y.device, self.pred.device, self.loss.device])
+    learn = Learner(DataLoaders([(x, y)], [(x, y)], device='meta'), torch.nn.Linear(1, 1), torch.nn.BCEWithLogitsLoss(pos_weight=torch.ones(1)), default_cbs=False, cbs=[TrainEvalCallback, Callback(after_batch=note)])
+    learn.fit(1)
+    assert {*seen}=={meta}=={p.device for g in learn.opt.param_groups for p in g['params']}=={p.device for p in learn.model.parameters()} and learn.opt_step==1
+
 def test_one_batch_is_the_first_and_moves_no_generator():
     dl = DataLoader(Draws(), 2, shuffle=True)
     dls = DataLoaders(dl, device='cpu')
