@@ -159,7 +159,9 @@ def test_persistent_workers_keep_what_they_are_doing():
         iterator,state = learn.dls.train._iterator,everything(learn)
         if look: learn.lr_find(num_it=14, show_plot=False)
         assert learn.dls.train._iterator is iterator and not differences(state, everything(learn))
-        return frozen([learn.fit(1).model.state_dict(), learn.recorder.losses])
+        res = frozen([learn.fit(1).model.state_dict(), learn.recorder.losses])
+        iterator._shutdown_workers() # the garbage collector would take seconds
+        return res
     assert run(True)==run(False)
 
 def test_it_makes_the_optimizer_that_a_fit_would():
