@@ -115,7 +115,7 @@ def test_what_callbacks_draw_in_a_validation_is_put_back(ev):
     assert generators()==state
 
 # Looking from inside a fit
-names = 'dl dl_name batch xb yb pred loss loss_grad n_iter iter epoch n_epoch train_iter opt_step pct_train training mode stop_reason'.split()
+names = 'dl dl_name batch xb yb pred loss loss_grad n_iter iter epoch n_epoch train_iter opt_step pct_train training mode stop_reason results'.split()
 
 class Look(Callback):
     "Validates at the `n`-th `ev`, and sees whether anything of the run has changed"
