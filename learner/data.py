@@ -17,7 +17,7 @@ from copy import copy
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader,IterableDataset
 from .events import known_args,nearest
 
 # %% ../nbs/03_data.ipynb #default_device
@@ -123,7 +123,9 @@ class DataLoaders:
         **kwargs, # For torch's `DataLoader`, such as `num_workers`
     ):
         "Loaders for datasets: training shuffles and drops an incomplete last batch"
-        train = DataLoader(train, bs, shuffle=True, drop_last=len(train)>=bs, **kwargs)
+        if not isinstance(train, IterableDataset): kwargs_train = dict(shuffle=True, drop_last=len(train)>=bs, **kwargs)
+        else: kwargs_train = kwargs # it has an order of its own
+        train = DataLoader(train, bs, **kwargs_train)
         return cls(train, None if valid is None else DataLoader(valid, 2*bs, **kwargs), device=device)
 
     @property

@@ -32,14 +32,21 @@ class HeldInterrupt:
 
     def handle(self, signum, frame):
         if os.getpid()!=self.pid: return # a forked worker
-        if self.inside(frame) and not self.pending: self.pending = True
+        if self.inside(frame) and not self.waiting: self.pending = True
         else: self.now(signum, frame)
+
+    @property
+    def outer(self):
+        "That of a fit around this one, which belongs to another Learner"
+        res = getattr(self.old, '__self__', None)
+        return res if isinstance(res, HeldInterrupt) else None
+    @property
+    def waiting(self): return self.pending or (self.outer is not None and self.outer.waiting)
 
     def now(self, signum, frame):
         "Wait no more, and neither do those around this one"
         self.pending = False
-        outer = getattr(self.old, '__self__', None)
-        (outer.now if isinstance(outer, HeldInterrupt) else self.old)(signum, frame)
+        (self.old if self.outer is None else self.outer.now)(signum, frame)
 
     def act(self):
         "Do what a waiting Ctrl-C asked for, unless a batch around this one is running still"

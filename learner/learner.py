@@ -13,6 +13,7 @@ __all__ = ['Learner']
 # %% ../nbs/09_learner.ipynb #imports
 from collections.abc import Mapping
 from contextlib import contextmanager
+from inspect import Parameter,signature
 from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -90,7 +91,7 @@ class Learner(Dispatcher):
         self.path,self.model_dir,self.metrics = Path(path),Path(model_dir),metrics
         self.opt,self.state,self.results,self.n_epoch,self.start_epoch = None,AttrDict(),Row(),1,0
         self.epoch = self.train_iter = self.opt_step = self.iter = 0
-        self._epoch_start,self.n_iter,self._skip_step = 0,None,False
+        self._epoch_start,self.n_iter,self._skip_step,self._closure = 0,None,False,()
         self._interrupt,self._to_validate = HeldInterrupt(self, 'one_batch'),{}
         self._forget_batch()
         self.add_cbs([*(self.default_cbs if default_cbs else ()), *L(cbs)])
@@ -183,8 +184,16 @@ class Learner(Dispatcher):
     @scope
     def _step(self):
         if self._skip_step: self._skip_step = False; return # no gradients
-        self.opt.step()
+        self.opt.step(*self._closure)
         self.opt_step += 1
+
+    def _again(self):
+        "Loss and gradients with the weights of now: LBFGS asks for them several times in a step"
+        self.opt.zero_grad()
+        xb = self.xb
+        with torch.enable_grad(): loss = self.loss_func(self.model(*xb) if isinstance(xb, _positional) else self.model(**xb), *self.yb)
+        loss.backward()
+        return loss
 
     def _cancelled(self, scope, e):
         self._skip_step = scope=='backward' and not any(p.grad is not None for g in self.opt.param_groups for p in g['params'])
@@ -269,6 +278,8 @@ class Learner(Dispatcher):
     @contextmanager
     def _fitting(self, mode):
         saved = {k:get_hyper(self.opt, k) for k in hypers(self.opt)}
+        closure = signature(type(self.opt).step).parameters.get('closure')
+        self._closure = () if closure is None or closure.default is not Parameter.empty else (self._again,)
         with self._modes(), self._interrupt:
             self.mode = mode
             try: yield

@@ -41,10 +41,10 @@ def show_value(
     name:str, # `time` is shown as minutes and seconds
     v, # A value
 ) -> str:
-    "A value as tables show it: floats with 6 digits behind the point, a `missing` one as nothing"
+    "A value as tables show it: floats with 6 digits behind the point or, from 100 on, in all, a `missing` one as nothing"
     if v is missing: return ''
     if name=='time': return f'{int(v)//60:02}:{int(v)%60:02}'
-    return f'{v:.6f}' if isinstance(v, float) else str(v)
+    return str(v) if not isinstance(v, float) else f'{v:.6f}' if abs(v)<100 else f'{v:.6g}'
 
 # %% ../nbs/07_recorder.ipynb #Recorder
 def _item(v): return float(v) if isinstance(v, (float,int)) or (isinstance(v, torch.Tensor) and v.numel()==1) else missing if v is None else v

@@ -1,5 +1,7 @@
-import pytest
+import pytest,torch
 from hypothesis import settings
+
+torch.set_num_threads(1) # sums do not depend on the number of cores, and tiny models are faster
 
 settings.register_profile('default', deadline=None, derandomize=True, max_examples=50) # the same cases on every machine
 settings.register_profile('soak', deadline=None, max_examples=2000)                     # new ones on every run

@@ -143,7 +143,6 @@ def test_inside_a_fit_of_another_learner_inside_a_batch():
     assert learn.opt_step==2 # the outer batch has ended
     check_clean(learn)
 
-@pytest.mark.xfail(strict=True, reason='each of the two Learners holds one back')
 def test_a_second_one_in_a_fit_inside_a_batch_acts_at_once():
     first,second = CtrlC('after_pred', n=1),CtrlC('after_loss', n=2)
     inner = synth_learner(n_train=3, cbs=[first, second])

@@ -41,9 +41,7 @@ def decay_groups(m):
 # Every optimizer of torch
 special = dict(SparseAdam='wants sparse gradients', Muon='takes matrices only')
 optimizers = sorted(k for k,v in vars(torch.optim).items() if isinstance(v, type) and issubclass(v, torch.optim.Optimizer) and k!='Optimizer' and k not in special)
-todo = dict(LBFGS='`opt.step` gets no closure')
-
-@pytest.mark.parametrize('name', [pytest.param(o, marks=pytest.mark.xfail(strict=True, reason=todo[o])) if o in todo else o for o in optimizers])
+@pytest.mark.parametrize('name', optimizers)
 def test_every_optimizer_of_torch_does_what_it_does_by_hand(name):
     opt_func = getattr(torch.optim, name)
     learn = mk(opt_func)
