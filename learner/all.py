@@ -24,4 +24,5 @@ from .training import *
 from .mixup import *
 from .preds import *
 from .hooks import *
+from .interpret import *
 __all__ = [o for o in globals() if not o.startswith('_')] # what the chapters export, and no more

@@ -1,0 +1,251 @@
+"Where a model is wrong: numbers equal those of numpy and scikit-learn, from one pass over any loader"
+import numpy as np, pytest, torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader,Dataset,IterableDataset,Subset,SubsetRandomSampler,TensorDataset,WeightedRandomSampler
+from sklearn.metrics import classification_report,confusion_matrix
+import matplotlib
+from learner.all import *
+matplotlib.use('agg')
+import matplotlib.pyplot as plt
+
+gen = torch.Generator().manual_seed(0)
+x,y = torch.randn(50, 1, 4, 4, generator=gen),torch.randint(0, 5, (50,), generator=gen)
+ds = TensorDataset(x, y)
+
+def learner(dl=None, loss_func=None, n_out=5, vocab=None, cbs=None, **kwargs):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, n_out))
+    dls = DataLoaders(DataLoader(ds, 8, shuffle=True), DataLoader(ds, 8) if dl is None else dl, device='cpu')
+    if vocab is not None: dls.vocab = vocab
+    return synth_learner(dls=dls, model=model, loss_func=nn.CrossEntropyLoss() if loss_func is None else loss_func, cbs=cbs, **kwargs)
+
+def fake(targs, dec, preds=None, vocab=None, loss_func=None):
+    "An interpretation of given targets and decisions"
+    res = ClassificationInterpretation.from_learner(learner(loss_func=loss_func), vocab=vocab)
+    res._seen = (torch.zeros(*dec.shape, 1) if preds is None else preds),targs,dec,None
+    return res
+
+@torch.no_grad()
+def expected(learn, x=x, y=y):
+    pred = learn.model(x)
+    return pred,F.cross_entropy(pred, y, reduction='none')
+
+# One pass
+def test_one_pass_made_when_it_is_needed():
+    trace = Trace('before_validate')
+    learn = learner(cbs=trace)
+    interp = ClassificationInterpretation.from_learner(learn)
+    assert trace.seen==[]
+    interp.top_losses(); interp.confusion_matrix(); interp.most_confused(); interp.report(); interp.plot_confusion_matrix(); interp.plot_top_losses(2); interp.preds
+    assert len(trace.seen)==1
+    plt.close('all')
+
+def test_an_interpretation_changes_nothing():
+    dl = DataLoader(ds, 8, sampler=WeightedRandomSampler(torch.ones(50), 30, generator=torch.Generator().manual_seed(3)))
+    learn = learner(dl).fit(1)
+    def state(): return [torch.get_rng_state().tolist(), dl.sampler.generator.get_state().tolist(), [o.training for o in learn.model.modules()], str(learn.model.state_dict()), repr(learn.recorder.rows)]
+    before = state()
+    ClassificationInterpretation.from_learner(learn).plot_top_losses(3)
+    assert state()==before
+    plt.close('all')
+
+def test_predictions_are_those_of_get_preds():
+    learn = learner()
+    interp = Interpretation.from_learner(learn, 0)
+    preds,targs,dec,losses = learn.get_preds(0, with_decoded=True, with_loss=True)
+    assert all(torch.equal(a, b) for a,b in zip((interp.preds, interp.targs, interp.decoded, interp.losses), (preds,targs,dec,losses))) and torch.equal(targs, y)
+    assert torch.equal(Interpretation.from_learner(learn, act=lambda o: o*2).preds, learn.get_preds(act=lambda o: o*2)[0])
+
+class Noisy(Dataset):
+    def __len__(self): return 50
+    def __getitem__(self, i): return x[i]+torch.rand(1),y[i]
+
+def test_a_dataset_that_draws_moves_no_generator():
+    interp = Interpretation.from_learner(learner(DataLoader(Noisy(), 8)))
+    interp.preds
+    before = torch.get_rng_state()
+    interp.inputs(0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+# Losses
+@pytest.mark.parametrize('k,largest', [(None, True), (3, True), (7, False), (1000, True)])
+def test_top_losses(k, largest):
+    learn = learner()
+    losses,idxs = Interpretation.from_learner(learn).top_losses(k, largest)
+    exp = expected(learn)[1].numpy()
+    order = np.argsort(-exp if largest else exp)[:k]
+    assert idxs.tolist()==order.tolist()
+    np.testing.assert_allclose(losses, exp[order], rtol=1e-5)
+
+class Samples(Dataset):
+    def __len__(self): return 50
+    def __getitem__(self, i): return dict(image=x[i], labels=y[i])
+class Stream(IterableDataset):
+    def __iter__(self): return iter(zip(x, y))
+class Wrap(nn.Module):
+    def __init__(self): super().__init__(); self.m = nn.Sequential(nn.Flatten(), nn.Linear(16, 5))
+    def forward(self, image, labels=None): return self.m(image)
+
+every_other = list(range(49, -1, -2))
+@pytest.mark.parametrize('dl', [
+    DataLoader(ds, 8), DataLoader(ds, 8, shuffle=True, drop_last=True), DataLoader(Subset(ds, every_other), 8), DataLoader(ds, 8, sampler=SubsetRandomSampler(every_other)),
+    DataLoader(ds, batch_sampler=[[3,1],[40],[7,2,9]]), DataLoader(ds, 8, sampler=WeightedRandomSampler(torch.ones(50), 30)), DataLoader(ds, 8, num_workers=1),
+], ids=['plain', 'shuffled', 'subset', 'subset_sampler', 'batch_sampler', 'weighted', 'workers'])
+def test_samples_are_found(dl):
+    learn = learner(dl)
+    interp = ClassificationInterpretation.from_learner(learn)
+    for i in interp.top_losses(4).idxs.tolist():
+        xb, = interp.inputs(i)
+        with torch.no_grad(): torch.testing.assert_close(learn.model(xb).softmax(1)[0], interp.preds[i])
+        at = next(j for j in range(50) if torch.equal(x[j], xb[0]))
+        assert interp.targs[i]==y[at]
+    assert interp.confusion_matrix().sum()==len(interp.preds)==len(interp.losses)
+    assert len(interp.plot_top_losses(4).axes)==4
+    plt.close('all')
+
+@pytest.mark.parametrize('dl', [[(x[:30], y[:30]), (x[30:], y[30:])], DataLoader(Stream(), 8), DataLoader(ds, 8)], ids=['list', 'stream', 'loader'])
+def test_any_loader(dl):
+    learn = learner()
+    interp = ClassificationInterpretation.from_learner(learn, dl=dl)
+    pred,losses = expected(learn)
+    assert (interp.confusion_matrix()==confusion_matrix(y, pred.argmax(1))).all()
+    torch.testing.assert_close(interp.top_losses().losses, losses.sort(descending=True)[0])
+    if isinstance(dl, DataLoader) and not isinstance(dl.dataset, Stream): return
+    with pytest.raises(ValueError, match='Samples cannot be looked up by number: that takes a `DataLoader` of a dataset with a length, and this is a'): interp.plot_top_losses(2)
+
+def test_mappings():
+    dl = DataLoader(Samples(), 8)
+    dls = DataLoaders(dl, dl, device='cpu', split=lambda b: (dict(image=b['image']), (b['labels'],)))
+    interp = ClassificationInterpretation.from_learner(synth_learner(dls=dls, model=Wrap(), loss_func=nn.CrossEntropyLoss()))
+    assert torch.equal(interp.inputs(7)['image'], x[7:8])
+    interp.plot_top_losses(2)
+    plt.close('all')
+
+def test_titles_of_the_plot():
+    learn = learner(vocab=list('abcde'))
+    interp = Interpretation.from_learner(learn)
+    fig = interp.plot_top_losses(8)
+    losses,idxs = interp.top_losses(8)
+    titles = [ax.get_title() for ax in fig.axes]
+    assert len(titles)==12 and titles[8:]==['']*4 # two rows of six
+    for t,l,i in zip(titles, losses, idxs):
+        p = expected(learn)[0].softmax(1)[i]
+        assert t==f"{'abcde'[p.argmax()]}, {p.max():.0%}\nis {'abcde'[y[i]]}, loss {l:.2f}"
+    plt.close('all')
+
+@pytest.mark.parametrize('shape,ok', [((1,4,4), True), ((3,4,4), True), ((4,4), True), ((2,4,4), False), ((16,), False)])
+def test_what_is_an_image(shape, ok):
+    data = TensorDataset(torch.randn(6, *shape)*9, torch.zeros(6).long())
+    model = nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
+    model(data.tensors[0])
+    interp = Interpretation.from_learner(synth_learner(dls=DataLoaders(DataLoader(data, 3), DataLoader(data, 3), device='cpu'), model=model, loss_func=nn.CrossEntropyLoss()))
+    if ok: assert interp.plot_top_losses(1).axes[0].images[0].get_array().shape in (shape[-2:], (4,4,3))
+    else:
+        with pytest.raises(TypeError, match=r'`plot_top_losses` shows images, but samples are \('): interp.plot_top_losses(1)
+    plt.close('all')
+
+def test_errors_of_losses():
+    with pytest.raises(ValueError, match='`k` is 1 or more, but got 0'): Interpretation.from_learner(learner()).top_losses(0)
+    with pytest.raises(ValueError, match='no losses of samples: the loader has no targets'): Interpretation.from_learner(learner(), dl=[(x,)]).top_losses()
+    with pytest.raises(TypeError, match='has no argument `vocb`. Did you mean `vocab`'): Interpretation(learner(), [], vocb=1)
+    with pytest.raises(TypeError, match='`Interpretation.from_learner` has no argument `ds`'): Interpretation.from_learner(learner(), ds=1)
+    with pytest.raises(IndexError, match='there is nothing to validate on'): Interpretation.from_learner(synth_learner(n_valid=0))
+
+# Confusion
+@pytest.mark.parametrize('n,n_classes', [(1,2), (40,3), (500,20)])
+def test_report_equals_that_of_sklearn(n, n_classes):
+    g = np.random.default_rng(n)
+    t,d = g.integers(0, n_classes, n),g.integers(0, max(n_classes//2, 2), n) # half of the classes are never said
+    vocab = [f'c{i}' for i in range(n_classes)]
+    interp = fake(torch.tensor(t), torch.tensor(d), vocab=vocab)
+    labels = list(range(n_classes))
+    assert (interp.confusion_matrix()==confusion_matrix(t, d, labels=labels)).all()
+    theirs = classification_report(t, d, labels=labels, target_names=vocab, output_dict=True, zero_division=0)
+    ours = interp.report()
+    assert list(ours)==[*vocab, 'macro avg', 'weighted avg']
+    for k,v in ours.items(): assert tuple(v)==pytest.approx([theirs[k][o] for o in ('precision','recall','f1-score','support')])
+    assert ours.accuracy==pytest.approx((t==d).mean())
+
+def test_report_is_shown(capsys):
+    interp = fake(torch.tensor([0,0,1]), torch.tensor([0,1,1]), vocab=['a<b', 'c'])
+    interp.print_classification_report()
+    lines = capsys.readouterr().out.splitlines()
+    assert [o.split() for o in lines]==[['class','precision','recall','f1','support'], ['a<b','1.00','0.50','0.67','2'], ['c','0.50','1.00','0.67','1'],
+        ['macro','avg','0.75','0.75','0.67','3'], ['weighted','avg','0.83','0.67','0.67','3'], ['accuracy:','0.6667']]
+    html = interp.report()._repr_html_()
+    assert 'a&lt;b' in html and 'a<b' not in html and html.count('<tr>')==5
+
+class Largest(TorchDispatchMode):
+    "The number of elements of the largest tensor that is made"
+    n = 0
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        res = func(*args, **(kwargs or {}))
+        if isinstance(res, torch.Tensor): self.n = max(self.n, res.numel())
+        return res
+
+def test_memory_does_not_grow_with_classes_times_classes_times_samples():
+    t,d = torch.randint(0, 1000, (2,50_000))
+    interp = fake(t, d, vocab=range(1000))
+    with Largest() as o: cm = interp.confusion_matrix()
+    assert o.n==1000*1000 and (cm==confusion_matrix(t, d, labels=range(1000))).all()
+
+def test_most_confused():
+    t,d = torch.tensor([0]*5+[1]*6+[2]*4),torch.tensor([0,0,1,1,1, 1,1,2,2,0,1, 2,1,1,1])
+    interp = fake(t, d, vocab=['a','b','c'])
+    assert interp.most_confused()==[('a','b',3), ('c','b',3), ('b','c',2), ('b','a',1)]
+    assert interp.most_confused(3)==[('a','b',3), ('c','b',3)] and interp.most_confused(9)==[]
+    assert fake(t, d).most_confused(3)==[(0,1,3), (2,1,3)]
+    assert interp.most_confused(0)==interp.most_confused() and interp.confusion_matrix()[0,0]==2 # it is not changed
+
+@pytest.mark.parametrize('normalize', [False, True])
+def test_plot_of_the_matrix(normalize):
+    t,d = torch.tensor([0,0,0,1]),torch.tensor([0,0,1,1])
+    interp = fake(t, d, vocab=['a','b','c']) # there is no c
+    ax = interp.plot_confusion_matrix(normalize=normalize, title='T', cmap='Reds', norm_dec=1)
+    texts = [o.get_text() for o in ax.texts]
+    assert texts==(['0.7','0.3','0.0','0.0','1.0','0.0','0.0','0.0','0.0'] if normalize else ['2','1','0','0','1','0','0','0','0'])
+    assert [o.get_text() for o in ax.get_yticklabels()]==['a','b','c'] and (ax.get_title(), ax.get_xlabel(), ax.get_ylabel())==('T', 'predicted', 'actual')
+    assert ax.images[0].get_cmap().name=='Reds'
+    ax = plt.subplots()[1]
+    assert interp.plot_confusion_matrix(plot_txt=False, ax=ax) is ax and not ax.texts
+    plt.close('all')
+
+def test_classes():
+    learn = learner(vocab=list('abcde'))
+    assert ClassificationInterpretation.from_learner(learn).names==list('abcde')
+    assert ClassificationInterpretation.from_learner(learn, vocab='vwxyz').names==list('vwxyz')
+    assert ClassificationInterpretation.from_learner(learner(n_out=9)).names==list(range(9)) # as many as there are scores
+
+def test_kinds_of_classifiers():
+    learn = learner(loss_func=lambda p,t: F.cross_entropy(p, t)) # does not say how it decides: by the highest score
+    pred = expected(learn)[0]
+    assert (ClassificationInterpretation.from_learner(learn).confusion_matrix()==confusion_matrix(y, pred.argmax(1))).all()
+    yes = DataLoader(TensorDataset(x, (y>2).float()[:,None]), 8)
+    learn = learner(yes, nn.BCEWithLogitsLoss(), n_out=1)
+    with torch.no_grad(): assert (ClassificationInterpretation.from_learner(learn).confusion_matrix()==confusion_matrix(y>2, learn.model(x)[:,0]>0)).all()
+    t,p = torch.randint(0, 3, (4,6,6)),torch.randn(4,3,6,6) # a class for each pixel
+    t[0,0] = 255
+    cm = fake(t, p.argmax(1), p, loss_func=nn.CrossEntropyLoss(ignore_index=255)).confusion_matrix()
+    assert (cm==confusion_matrix(t[t!=255], p.argmax(1)[t!=255])).all()
+    cm = fake(t, p.argmax(1), p, loss_func=CrossEntropyLossFlat(axis=1, ignore_index=255)).confusion_matrix()
+    assert cm.sum()==4*36-6
+
+@pytest.mark.parametrize('targs,dec,kwargs,match', [
+    (torch.tensor([0,7]), torch.tensor([0,1]), dict(vocab='ab'), '`vocab` names 2 classes, but there is a class 7'),
+    (torch.tensor([0,-3]), torch.tensor([0,1]), {}, 'Targets are classes from 0, but there is -3'),
+    (torch.tensor([.5,1]), torch.tensor([0,1]), {}, 'Targets are no classes but torch.float32 of shape .2,., such as 0.5'),
+    (torch.tensor([0.,1]), torch.tensor([.3,.2]), {}, 'Decisions are no classes but torch.float32 of shape .2,.: give a loss with `decodes`'),
+    (torch.zeros(2,3), torch.zeros(2,3).bool(), {}, 'Each sample has 3 labels, yes or no'),
+    (torch.zeros(3), torch.zeros(2).long(), {}, 'one target for each decision'),
+    ((torch.zeros(3),)*2, torch.zeros(3).long(), {}, 'one target and one prediction, but targets are tuple'),
+], ids=lambda o: '')
+def test_errors_of_classes(targs, dec, kwargs, match):
+    with pytest.raises(ValueError, match=match): fake(targs, dec, torch.zeros(2), **kwargs).confusion_matrix()
+
+def test_regression_has_losses_too():
+    interp = Interpretation.from_learner(learn := synth_learner())
+    vx,vy = next(iter(DataLoader(learn.dls.valid_ds, 999)))
+    with torch.no_grad(): torch.testing.assert_close(interp.losses, ((learn.model(vx)-vy)**2)[:,0])
+    with pytest.raises(TypeError, match='samples are .1,.'): interp.plot_top_losses(2)
