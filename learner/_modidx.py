@@ -246,6 +246,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'learner.learner': { 'learner.learner.Learner': ('learner.html#learner', 'learner/learner.py'),
                                  'learner.learner.Learner.__init__': ('learner.html#learner.__init__', 'learner/learner.py'),
                                  'learner.learner.Learner.__repr__': ('learner.html#learner.__repr__', 'learner/learner.py'),
+                                 'learner.learner.Learner._again': ('learner.html#learner._again', 'learner/learner.py'),
                                  'learner.learner.Learner._as_found': ('learner.html#learner._as_found', 'learner/learner.py'),
                                  'learner.learner.Learner._backward': ('learner.html#learner._backward', 'learner/learner.py'),
                                  'learner.learner.Learner._batch': ('learner.html#learner._batch', 'learner/learner.py'),
