@@ -68,9 +68,9 @@ class GradientAccumulation(Callback):
         self.samples,self.items = self.samples+self.bs,self.items+self.n
         if self.samples<self.n_acc and learn.iter+1!=learn.n_iter: raise CancelBatchException
     def before_step(self):
-        if self.samples and not self._summed:
-            with torch.no_grad(): torch._foreach_mul_([p.grad for g in self.learn.opt.param_groups for p in g['params'] if p.grad is not None], self.n_acc/self.items)
-    def after_step(self): self.samples,self.items = 0,0
+        grads = [p.grad for g in self.learn.opt.param_groups for p in g['params'] if p.grad is not None]
+        if self.samples and grads and not self._summed: torch._foreach_mul_(grads, self.n_acc/self.items)
+    def cleanup_step(self): self.samples,self.items = 0,0
 
     def after_cancel_train(self): self.samples = 0
     def after_train(self):

@@ -36,7 +36,7 @@ def check(names, place, end):
     before = state(learn)
     try: learn.fit(2, cbs=[*(techniques[o]() for o in names), Raise(place, ends[end], n=2, order=random.Random(place+end).choice([-200, 5, 200]))])
     except (ValueError, RuntimeError, KeyboardInterrupt) as e:
-        assert type(e) is ends[end] or type(e.__cause__) is ends[end]
+        assert type(e) is ends[end] or type(e.__cause__) is ends[end] or 'have predictions' in str(e) # `FetchPredsCallback` was the one whose validation was cancelled
     after = state(learn)
     assert after==before, {k for k in before if after[k]!=before[k]}
     learn.fit(1, cbs=[techniques[o]() for o in names])
