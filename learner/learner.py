@@ -265,14 +265,15 @@ class Learner(Dispatcher):
     def _modes(self):
         "Put back what a run changes in itself: mode, training, modes of modules, run flags"
         mode,training,modes = self.mode,self.training,[(o, o.training) for m in (self.model, self.loss_func) if isinstance(m, nn.Module) for o in m.modules()]
+        runs = [(cb, vars(cb).get('run', True)) for cb in self.cbs]
         try: yield
         finally:
             for o,v in modes: o.training = v
-            self.mode,self.training = mode,training
+            fit,self.mode,self.training = self.mode=='fit',mode,training
             if mode is None:
                 self._announced = None
                 self._unreached.clear()
-                for cb in self.cbs: vars(cb).pop('run', None)
+                for cb,v in runs: vars(cb)['run'] = fit or v # `run` is for one fit
                 self._compile()
 
     @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler,DataLoader,RandomSampler,SequentialSampler,default_collate
+from torch.utils.data import BatchSampler,DataLoader,IterableDataset,RandomSampler,SequentialSampler,default_collate
 from fastcore.basics import patch
 from fastcore.foundation import L
 from .callback import Callback
@@ -30,7 +30,7 @@ def in_order(
     reorder:bool=True, # Or leave the order as the loader draws
 ):
     "A loader of the same samples; for each of its rows, the row of the result where it belongs, or None for the same; and the number of rows, or None"
-    if not isinstance(dl, DataLoader) or dl.batch_sampler is None or length(dl) is None: return dl,None,None
+    if not isinstance(dl, DataLoader) or isinstance(dl.dataset, IterableDataset) or dl.batch_sampler is None or length(dl) is None: return dl,None,None
     batches,sampler = dl.batch_sampler,dl.sampler
     plain = type(batches) is BatchSampler and (type(sampler) is SequentialSampler or (type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples==len(dl.dataset)))
     if plain and reorder: idxs = BatchSampler(SequentialSampler(dl.dataset), batches.batch_size, drop_last=False)
