@@ -106,7 +106,9 @@ def test_nothing_changes_when_it_is_interrupted(ev, exc):
     learn.add_cb(cb)
     before = everything(learn)
     funcs = None if exc is CancelFitException and ev in ('before_fit','before_epoch','before_train') else valley # nothing to judge
-    try: learn.lr_find(num_it=16, show_plot=False, suggest_funcs=funcs); assert exc is CancelFitException or cb.count==0
+    try:
+        learn.lr_find(num_it=16, show_plot=False, suggest_funcs=funcs)
+        assert exc is CancelFitException or cb.count==0
     except (Stop, KeyboardInterrupt): assert exc is not CancelFitException
     except RuntimeError: assert exc is CancelFitException and (ev.startswith('cleanup') or ev=='after_fit') # no fit that it could cancel
     assert not differences(before, everything(learn))
