@@ -4,6 +4,7 @@ from enum import Enum
 from importlib import import_module
 from inspect import formatannotation,isfunction
 from itertools import groupby
+from types import WrapperDescriptorType
 from docutils import nodes
 from fastcore.docments import DocmentTbl,docstring,empty
 from fastcore.nbio import dict2nb,mk_cell,nb2str
@@ -53,7 +54,7 @@ def api(sym, name, mod, shown=(), depth=3):
     "A Sphinx object for `sym`. A class comes with its methods, but for those `shown` elsewhere, and links to those of later chapters"
     is_cls,is_prop = isinstance(sym, type),isinstance(sym, property)
     kind = 'class' if is_cls else 'property' if is_prop else 'data' if not callable(sym) else 'method' if '.' in name else 'function'
-    bare = kind in ('data','property') or is_cls and (sym.__init__ is object.__init__ or issubclass(sym, (Enum,BaseException)))
+    bare = kind in ('data','property') or is_cls and (isinstance(sym.__init__, WrapperDescriptorType) or issubclass(sym, (Enum,BaseException))) # nothing of our own to construct it with
     tbl = '' if bare else table(sym)
     opts = [f':module: {lib}.{mod}'] if mod else [':no-index:']
     if isinstance(getattr(sym, '__self__', None), type): opts.append(':classmethod:')
