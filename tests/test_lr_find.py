@@ -248,7 +248,7 @@ def test_suggestions_are_floats_on_any_curve(f, shape, n):
     lrs,losses = np.geomspace(1e-7, 10, n),np.array([shape(i) for i in range(n)], dtype=float)
     try: lr,(x,y) = f(lrs, losses, 100)
     except (IndexError, ValueError): assert n<3
-    else: assert type(lr)==type(x)==type(y)==float and 0<lr<=10 and lrs[0]<=x<=lrs[-1]*(1+1e-9) and losses.min()<=y<=losses.max()
+    else: assert {type(lr), type(x), type(y)}=={float} and 0<lr<=10 and lrs[0]<=x<=lrs[-1]*(1+1e-9) and losses.min()<=y<=losses.max()
 
 def test_suggestions_by_name():
     res = mk().lr_find(num_it=60, show_plot=False, suggest_funcs=(SuggestionMethod.Valley, SuggestionMethod.Slide, SuggestionMethod.Minimum, SuggestionMethod.Steep))

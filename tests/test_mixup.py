@@ -150,7 +150,7 @@ def test_integer_targets_of_a_float_loss():
 
 def test_gradients_are_those_of_the_mixed_loss():
     data = imgs(1)
-    learn,cb,seen,perms = run(MixUp, .3, data=data, valid=False)
+    learn,_,_,perms = run(MixUp, .3, data=data, valid=False)
     torch.manual_seed(0)
     model,(x,y),p = Net(),data[0],perms[0]
     F.cross_entropy(model(lerp(x, x[p], .7)), lerp(onehot(y), onehot(y[p]), .7)).backward()
@@ -164,7 +164,7 @@ def test_inputs_and_targets_of_several_kinds(cls):
     def loss(pred, c, v): return F.cross_entropy(pred, c) + F.mse_loss(pred, v)
     look,noted = Look(),Noted()
     torch.manual_seed(0)
-    learn = Learner(DataLoaders(data, device='cpu', n_inp=2), Net(), loss, opt_func=SGD, cbs=[cb := fixed(cls, .7), look, noted]).remove_cb(ProgressCallback).fit(1)
+    Learner(DataLoaders(data, device='cpu', n_inp=2), Net(), loss, opt_func=SGD, cbs=[fixed(cls, .7), look, noted]).remove_cb(ProgressCallback).fit(1)
     for s,p,(a,b,c,v) in zip(look.seen, noted.perms, data, strict=True):
         if cls is MixUp: assert torch.allclose(s['xb'][0], lerp(a, a[p], .7), atol=1e-6) and torch.allclose(s['xb'][1], lerp(b, b[p], .7), atol=1e-6)
         else: # the same rectangle in both

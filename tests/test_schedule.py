@@ -293,8 +293,7 @@ def test_torch_schedulers_do_what_they_do_by_hand(unit, name, skip):
     learn.fit(4, cbs=[TorchScheduler(make, unit), Callback(before_step=cancel)])
     assert same(weights(learn.model), expected) and learn.recorder.lrs==lrs and get_hyper(learn.opt, 'lr')==[.1] and get_hyper(learn.opt, 'mom')==[.9]
 
-@pytest.mark.parametrize('name', ['StepLR','CosineAnnealingLR',
-    pytest.param('LambdaLR', marks=pytest.mark.xfail(strict=True, reason='`initial_lr` of the first fit stays in the optimizer'))])
+@pytest.mark.parametrize('name', ['StepLR','CosineAnnealingLR','LambdaLR'])
 def test_a_torch_scheduler_begins_anew_with_each_fit(name):
     learn = mk(opt_func=torch_sgd, lr=.1)
     for lr in (.1, .01):
