@@ -142,7 +142,7 @@ def test_fit_one_cycle(lr, groups, opt_func, mom):
     before = hyper_params(learn.opt)
     learn.fit_one_cycle(3, lr, cbs=probe)
     assert np.array(probe.seen['lr'])==approx([[one_cycle(i/n, .25, g/25, g, g/1e5) for g in groups] for i in range(n)])
-    assert learn.recorder.lrs==[o[-1] for o in probe.seen['lr']]
+    assert learn.recorder.hps['lr']==learn.recorder.lrs==[o[-1] for o in probe.seen['lr']]
     if mom:
         assert np.array(probe.seen['mom'])==approx([[one_cycle(i/n, .25, .95, .85, .95)]*3 for i in range(n)])
         assert learn.recorder.hps['mom']==[o[-1] for o in probe.seen['mom']]
