@@ -12,7 +12,7 @@ __all__ = ['Learner']
 
 # %% ../nbs/09_learner.ipynb #imports
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager,nullcontext
 from inspect import Parameter,signature
 from operator import index
 from pathlib import Path
@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from fastcore.basics import AttrDict
 from fastcore.foundation import L
-from .callback import TrainEvalCallback
+from .callback import FuncCallback,TrainEvalCallback
 from .dispatch import Dispatcher,scope
 from .data import DataLoaders,keep_random,length,twin
 from .events import CancelBatchException,known_args
@@ -247,9 +247,9 @@ class Learner(Dispatcher):
         self._fit()
 
     def _validate_all(self):
-        if self._to_validate: self.results = Row()
+        if self._to_validate and self.mode!='predict': self.results = Row()
         for k,dl in self._to_validate.items():
-            with keep_random(dl):
+            with keep_random(dl) if self.mode=='fit' else nullcontext(): # a look keeps them as a whole
                 self._use(k, twin(dl) if dl is self.dls.train or dl is self.dl else dl, training=False)
                 self._validate()
 
@@ -291,9 +291,12 @@ class Learner(Dispatcher):
     @contextmanager
     def _as_found(self, *loaders):
         saved = {k:getattr(self, k) for k in (self._of_run if self.mode is None else (*self._of_run, 'results'))}
+        counts = [(cb, cb.counts) for cb in self.cbs if isinstance(cb, FuncCallback)]
         with keep_random(*loaders):
             try: yield
-            finally: vars(self).update(saved)
+            finally:
+                vars(self).update(saved)
+                for cb,v in counts: cb.counts = v
 
     def _to_device(self):
         "Model and loss to the device, unless the model is spread over several"

@@ -10,6 +10,7 @@ __all__ = ['valley', 'slide', 'minimum', 'steep', 'SuggestionMethod', 'restored'
 # %% ../nbs/12_lr_find.ipynb #imports
 from bisect import bisect_left
 from contextlib import contextmanager
+from copy import deepcopy
 from math import isfinite,log10
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ def valley(lrs, losses, num_it):
         lens.append(i+1)
     end = int(np.argmax(lens))
     part = lens[end]/3
-    i = end-lens[end] + int(part) + int(part/2)
+    i = max(0, end-lens[end] + int(part) + int(part/2))
     return float(lrs[i]),(float(lrs[i]), float(losses[i]))
 
 def slide(lrs, losses, num_it, lr_diff=15, thresh=.005, adjust_value=1.):
@@ -71,17 +72,18 @@ def restored(
     *models, # Parameters, buffers and gradients of these are put back; what is no `nn.Module` is left alone
 ):
     "Put weights and optimizer state back at the end"
-    def tensors(m): return {**dict(m.named_parameters()), **dict(m.named_buffers())}
-    models = [m for m in models if isinstance(m, nn.Module)]
-    old = [{k:o.detach().clone() for k,o in tensors(m).items()} for m in models]
-    grads = [(p, p.grad) for m in models for p in m.parameters()]
+    modules = [o for m in models if isinstance(m, nn.Module) for o in m.modules()]
+    buffers = [(o, dict(o._buffers)) for o in modules] # a module may also replace them
+    tensors = {id(t):t for o in modules for t in (*o._parameters.values(), *o._buffers.values()) if t is not None}
+    old = {k:t.detach().clone() for k,t in tensors.items()}
+    grads = [(p, p.grad) for o in modules for p in o.parameters(recurse=False)]
     state = {p:{k:o.clone() if isinstance(o, torch.Tensor) else o for k,o in s.items()} for p,s in opt.state.items()}
     for p,_ in grads: p.grad = None
     try: yield
     finally:
         with torch.no_grad():
-            for m,saved in zip(models, old):
-                for k,o in tensors(m).items(): o.copy_(saved[k])
+            for k,t in tensors.items(): t.copy_(old[k])
+        for o,bufs in buffers: o._buffers.clear(); o._buffers.update(bufs)
         for p,g in grads: p.grad = g
         opt.state.clear()
         opt.state.update(state)
@@ -98,7 +100,8 @@ class LRFinder(Callback):
     ):
         if isinstance(start_lr, (list,tuple)) and not isinstance(end_lr, (list,tuple)): end_lr = [end_lr]*len(start_lr)
         self.num_it,self.stop_div,self.sched = max(6, num_it),stop_div,SchedExp(start_lr, end_lr)
-    def before_fit(self): self.lrs,self.losses,self.best,self.smooth = [],[],float('inf'),AvgSmoothLoss()
+        self.lrs,self.losses,self.diverged = [],[],False
+    def before_fit(self): self.best,self.smooth = float('inf'),AvgSmoothLoss()
     def before_batch(self): self.learn.set_hyper('lr', self.sched(self.learn.train_iter/self.num_it))
     def after_batch(self):
         if self.learn.loss is None: return
@@ -106,7 +109,9 @@ class LRFinder(Callback):
         self.lrs.append(get_hyper(self.learn.opt, 'lr')[-1])
         self.losses.append(float(self.smooth.value))
         self.best = min(self.best, self.losses[-1])
-        if not isfinite(self.losses[-1]) or (self.stop_div and self.losses[-1]>4*self.best): raise CancelFitException('the loss has diverged')
+        if not isfinite(self.losses[-1]) or (self.stop_div and self.losses[-1]>4*self.best):
+            self.diverged = True
+            raise CancelFitException('the loss diverged')
         if self.learn.train_iter>=self.num_it: raise CancelFitException('enough batches')
 
 # %% ../nbs/12_lr_find.ipynb #lr_find
@@ -138,10 +143,14 @@ def lr_find(self:Learner,
     self._to_device()
     if self.opt is None: self.create_opt()
     finder = LRFinder(start_lr, end_lr, num_it, stop_div)
-    with self._as_found(self.dls.train), restored(self.opt, self.model, self.loss_func), self.added_cbs(finder), self._fitting('lr_find'):
-        n = length(self.dls.train)
-        self.n_epoch,self.start_epoch,self._to_validate = (finder.num_it//n + 1 if n else finder.num_it),0,{}
-        self._fit()
+    states = [(cb, deepcopy(cb.state_dict())) for cb in self.cbs]
+    try:
+        with self._as_found(self.dls.train), restored(self.opt, self.model, self.loss_func), self.added_cbs(finder), self._fitting('lr_find'):
+            n = length(self.dls.train)
+            self.n_epoch,self.start_epoch,self._to_validate = (finder.num_it//n + 1 if n else finder.num_it),0,{}
+            self._fit()
+    finally:
+        for cb,o in states: cb.load_state_dict(o)
     used = slice(finder.num_it//10, -5)
     lrs,losses = np.array(finder.lrs[used]),np.array(finder.losses[used])
     lrs,losses = lrs[:(n := int(np.argmin([*np.isfinite(losses), False])))],losses[:n] # up to the first that is not a number
@@ -149,7 +158,9 @@ def lr_find(self:Learner,
     for f in L(suggest_funcs):
         try: res[f.__name__],points[f.__name__] = f(lrs, losses, finder.num_it)
         except (IndexError, ValueError): res[f.__name__] = None # too few points
-    if None in res.values(): print(f"The loss diverged after {len(finder.losses)} batches, at a learning rate of {finder.lrs[-1]:.1e}: too early for a suggestion. Try a lower `start_lr`")
+    if None in res.values():
+        if finder.diverged: print(f"The loss diverged after {len(finder.lrs)} batches, at a learning rate of {finder.lrs[-1]:.1e}: too early for a suggestion. Try a lower `start_lr`")
+        else: print(f"Cancelled after {len(finder.lrs)} batches: too early for a suggestion")
     res = SuggestedLRs(**res)
     res.lrs,res.losses,res.points = lrs,losses,points
     if show_plot and len(lrs): res.plot()

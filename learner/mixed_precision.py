@@ -51,13 +51,14 @@ class MixedPrecision(Callback):
         if self.scaler is None and self.amp_mode=='fp16': self._new_scaler()
 
     def _new_scaler(self, state=None):
-        self.scaler = torch.amp.GradScaler(self.kind, self.init_scale, self.growth_factor, self.backoff_factor, self.growth_interval)
+        self.scaler = torch.amp.GradScaler(self.learn.device.type, self.init_scale, self.growth_factor, self.backoff_factor, self.growth_interval)
         if state: self.scaler.load_state_dict(state)
 
     @property
     def scaler_state(self): return self.scaler.state_dict() if self.scaler else None
     @scaler_state.setter
     def scaler_state(self, state):
+        self.scaler = None # made by the next fit
         if state: self._new_scaler(state)
 
     # Autocast: a validation inside a batch opens another one

@@ -57,8 +57,9 @@ class Rows:
         if not isinstance(o, Tensor):
             items = o if isinstance(o, Mapping) else dict(enumerate(o))
             if self.parts is None:
-                self.kind,self.parts = o,{k:Rows(self.n, self.to, self.dim, self.path and f'{Path(self.path).with_suffix("")}.{k}.npy', f'{self.what}[{k!r}]') for k,v in items.items() if v is not None}
-            for k,p in self.parts.items(): p.add(items[k])
+                self.kind,self.parts = o,{k:None if v is None else Rows(self.n, self.to, self.dim, self.path and f'{Path(self.path).with_suffix("")}.{k}.npy', f'{self.what}[{k!r}]') for k,v in items.items()}
+            for k,p in self.parts.items():
+                if p is not None: p.add(items[k])
             return
         o = o.detach()
         if self.dim!=0 or self.n is None or o.ndim==0: self.parts = [*(self.parts or []), o.cpu()]; return
@@ -74,18 +75,22 @@ class Rows:
         if self.path is None: return torch.empty(shape, dtype=dtype)
         Path(self.path).parent.mkdir(parents=True, exist_ok=True)
         if dtype is torch.bfloat16: raise ValueError(f"{self.what} are bfloat16, which `.npy` files cannot hold: give an `act` that returns another type")
-        return torch.from_numpy(np.lib.format.open_memmap(self.path, 'w+', torch.empty((), dtype=dtype).numpy().dtype, shape))
+        return torch.from_numpy(np.lib.format.open_memmap(self.path, 'w+', torch.empty((), dtype=dtype).numpy().dtype, tuple(shape)))
 
     @property
     def value(self):
         "All rows; None if there were none"
         if isinstance(self.parts, dict):
-            vals = {k:p.value for k,p in self.parts.items()}
-            if isinstance(self.kind, Mapping): return vals
+            vals = {k:None if p is None else p.value for k,p in self.parts.items()}
+            if isinstance(self.kind, Mapping): return {k:v for k,v in vals.items() if v is not None}
             return type(self.kind)(*vals.values()) if hasattr(self.kind, '_fields') else type(self.kind)(vals.values())
+        if isinstance(self.parts, Tensor) and self.done<self.n:
+            if self.to is not None: raise ValueError(f"{self.what} have {self.done} rows, and the loader has {self.n} samples: whose they are cannot be told. `reorder=False` leaves them as they come")
+            return self.parts[:self.done]
         if not isinstance(self.parts, list) or self.dim is None: return self.parts
-        try: res = torch.stack(self.parts) if self.parts[0].ndim==0 else torch.cat(self.parts, dim=self.dim)
-        except RuntimeError: raise ValueError(f"{self.what} cannot be put together: batches have the shapes {sorted({tuple(o.shape) for o in self.parts})[:4]}. `concat_dim=None` gives a list of batches") from None
+        if self.parts[0].ndim==0: return torch.stack(self.parts) # one value for each batch
+        try: res = torch.cat(self.parts, dim=self.dim)
+        except (RuntimeError, IndexError): raise ValueError(f"{self.what} cannot be put together: batches have the shapes {sorted({tuple(o.shape) for o in self.parts})[:4]}. `concat_dim=None` gives a list of batches") from None
         if self.path: arr = self._alloc(res.shape, res.dtype); arr[:] = res; res = arr
         return res if self.to is None or self.dim else res[self.to.argsort()]
 
@@ -128,19 +133,28 @@ class GatherPredsCallback(Callback):
     ):
         self.with_input,self.with_loss,self.with_preds,self.with_targs,self.act,self.dec = with_input,with_loss,with_preds,with_targs,act,dec
         def rows(what, path=None): return lambda: Rows(n, to, concat_dim, path, what)
+        self.depth = 0
         self.make = dict(inputs=rows('Inputs'), preds=rows('Predictions', save_preds), targets=rows('Targets', save_targs), decoded=rows('Decisions'), losses=rows('Losses'))
+        self._begin()
 
+    def _begin(self): self.rows,self.drawn,self.kept,self.cut,self.complete = {k:f() for k,f in self.make.items()},0,0,None,False
+
+    # A validation that starts inside this one is not ours
+    def cleanup_validate(self): self.depth -= 1
     def before_validate(self):
-        self.rows,self.drawn,self.kept,self.cut = {k:f() for k,f in self.make.items()},0,0,None
+        self.depth += 1
+        if self.depth>1: return
+        self._begin()
         self.loss_of = per_sample(self.learn.loss_func) if self.with_loss and self.learn.loss_func is not None else None
 
+    def after_draw(self): self.drawn += self.depth<=1
     def before_batch(self):
-        self.drawn += 1
+        if self.depth>1: return
         if self.with_input: self.seen = self.learn.xb # as they were before the model saw them
 
     def after_batch(self):
         learn = self.learn
-        if learn.pred is None: return # cancelled
+        if self.depth>1 or learn.pred is None: return # of another validation, or cancelled
         self.kept += 1
         if self.with_input: self.rows['inputs'].add(_single(self.__dict__.pop('seen')))
         pred = learn.pred if self.act is None else self.act(learn.pred)
@@ -149,12 +163,15 @@ class GatherPredsCallback(Callback):
         if self.dec: self.rows['decoded'].add(self.dec(pred))
         if self.loss_of and learn.yb: self.rows['losses'].add(self.loss_of(learn.pred, *learn.yb))
 
-    def after_cancel_validate(self): self.cut = self.learn.stop_reason or 'no reason given'
+    def after_cancel_validate(self):
+        if self.depth<=1: self.cut = self.learn.stop_reason or 'no reason given'
 
     def after_validate(self):
+        if self.depth>1: return
         if self.cut or self.kept<self.drawn: raise RuntimeError(f"Only {self.kept} batches have predictions, of {self.drawn} that were drawn"
             + (f", and the validation was cancelled ({self.cut})" if self.cut else ": the others were cancelled"))
         for k,r in self.rows.items(): vars(self)[k] = r.value
+        self.complete = True
 
 def _single(b): return b[0] if isinstance(b, (tuple,list)) and len(b)==1 else b
 
@@ -191,6 +208,7 @@ def _gather(self:Learner, dl, inner=False, reorder=True, cbs=None, act=None, wit
     act = activation_of(self.loss_func) if act is None else act
     cb = GatherPredsCallback(n=n, to=to, act=act, dec=decodes_of(self.loss_func) if with_decoded else None, **kwargs)
     with self.added_cbs([cb, *L(cbs)]), self._modes(): self._infer('predict', {'valid': dl}, inner)
+    if not cb.complete: raise RuntimeError(f"There are no predictions: they were cancelled{f' ({self.stop_reason})' if self.stop_reason else ''}")
     return cb
 
 # %% ../nbs/16_preds.ipynb #predict

@@ -78,9 +78,9 @@ def combine_scheds(
     if any(o<0 for o in pcts) or abs(sum(pcts)-1)>1e-6: raise ValueError(f"`pcts` are fractions of training and must sum to 1, but {pcts} sum to {sum(pcts):.4g}")
     starts = [0, *accumulate(pcts[:-1])]
     def _f(pos):
-        i = bisect_right(starts, pos)-1
+        i = bisect_right(starts, pos+1e-9)-1 # sums of fractions are rounded
         while i and not pcts[i]: i -= 1 # nothing happens in no time
-        return scheds[i](min(1., (pos-starts[i])/pcts[i]))
+        return scheds[i](min(1., max(0., (pos-starts[i])/pcts[i])))
     return _f
 
 def combined_cos(
@@ -91,6 +91,10 @@ def combined_cos(
     return combine_scheds([pct,1-pct], [SchedCos(start, middle), SchedCos(middle, end)])
 
 # %% ../nbs/11_schedule.ipynb #named
+def _parts(**pcts):
+    if min(pcts.values())<0 or sum(pcts.values())>1 or pcts['warm']==1:
+        raise ValueError(f"{' and '.join(f'`{k}`' for k in pcts)} are fractions of training that leave something for the rest, and must sum to 1 at most, but got {pcts}")
+
 def warmup(
     pct:float, # Fraction of training to warm up
     sched, # What follows
@@ -108,6 +112,7 @@ def cosine(
     cool:float=0., # Fraction of training to stay at `end`
 ):
     "Warm up, go down along a cosine, stay"
+    _parts(warm=warm, cool=cool)
     if cool: rest = combine_scheds([1-cool/(1-warm), cool/(1-warm)], [SchedCos(top, end), SchedNo(end, end)])
     else: rest = SchedCos(top, end)
     return warmup(warm, rest) if warm else rest
@@ -120,6 +125,7 @@ def wsd(
     shape=SchedLin, # Of the decay
 ):
     "Warm up, stay, decay"
+    _parts(warm=warm, decay=decay)
     return warmup(warm, combine_scheds([1-decay/(1-warm), decay/(1-warm)], [SchedNo(top, top), shape(top, end)]))
 
 def wsd_steps(

@@ -295,7 +295,6 @@ def test_the_scaler_survives_between_fits_and_is_new_with_to_fp16():
     assert scale(learn)==2048. and learn.mixed_precision.scaler.state_dict()['_growth_tracker']==3
     assert scale(learn.to_fp16(init_scale=8.).fit(0))==8.
 
-@pytest.mark.xfail(strict=True, reason='its scaler goes through the steps of the finder')
 @pytest.mark.parametrize('end_lr', [1e-8, 10])
 def test_lr_find_leaves_the_scaler_as_it_is(end_lr):
     learn = mk('fp16', init_scale=1024., growth_interval=4).fit(1)
