@@ -34,7 +34,7 @@ class Cosine(Callback):
 class Jitter(Callback):
     "Shift each batch of training images by up to a pixel"
     run_valid = False
-    def before_batch(self): self.learn.xb = (self.x.roll(tuple(torch.randint(-1, 2, (2,)).tolist()), dims=(2,3)),)
+    def before_batch(self): self.learn.x = self.x.roll(tuple(torch.randint(-1, 2, (2,)).tolist()), dims=(2,3))
 
 learn = Learner(dls, model, nn.CrossEntropyLoss(), metrics=accuracy)
 print(learn, '\n')
@@ -78,8 +78,7 @@ def plot_digits(x, y, probs, cols=14):
     fig.suptitle(f'{int(wrong.sum())} mistakes in {len(y)} digits, and those the network was least sure of', color=ink)
     return fig
 
-model.eval()
-with torch.no_grad(): probs = activation_of(learn.loss_func)(model(valid.tensors[0].to(learn.device))).cpu()
-for nm,fig in dict(loss=plot_fit(learn.recorder), digits=plot_digits(*valid.tensors, probs)).items():
+probs,targs = learn.get_preds()
+for nm,fig in dict(loss=plot_fit(learn.recorder), digits=plot_digits(valid.tensors[0], targs, probs)).items():
     fig.savefig(here/f'{nm}.png', dpi=150)
     print(f'demo/{nm}.png')

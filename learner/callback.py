@@ -86,6 +86,11 @@ class Callback(GetAttr):
         super().__setattr__(k, v)
         if k in _flags and learn is not None: learn._compile()
 
+    def replaces(self, other):
+        "Whether the class of `other` is an earlier version of this one's, from a cell that was run again"
+        a,b = type(self),type(other)
+        return a is not b and (a.__module__, a.__qualname__)==(b.__module__, b.__qualname__) and '<locals>' not in a.__qualname__
+
     def state_dict(self): return {k:getattr(self, k) for k in self._stateattrs}
     def load_state_dict(self, state):
         for k,v in state.items(): setattr(self, k, v)
@@ -120,9 +125,11 @@ class FuncCallback(Callback):
         def key(o):
             f,code = o.f,getattr(o.f, '__code__', None)
             place = code and (code.co_filename, *code.co_positions()) if o.name=='<lambda>' else None
-            return [str(p) for p in o.filters],getattr(f, '__module__', None),getattr(f, '__qualname__', None),place
+            return [p.event for p in o.filters],getattr(f, '__module__', None),getattr(f, '__qualname__', None),place
+        if key(self)!=key(other): return False
+        if self.f is other.f: return list(map(str, self.filters))==list(map(str, other.filters))
         # functions that share their code object are siblings, made by one loop or factory: they stay together
-        return key(self)==key(other) and (self.f is other.f or getattr(self.f, '__code__', 0) is not getattr(other.f, '__code__', 1))
+        return getattr(self.f, '__code__', 0) is not getattr(other.f, '__code__', 1)
 
     def remove(self):
         "Listen no more"

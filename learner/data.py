@@ -17,7 +17,7 @@ from copy import copy
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader,IterableDataset
+from torch.utils.data import DataLoader,Dataset,IterableDataset
 from .events import known_args,nearest
 
 # %% ../nbs/03_data.ipynb #default_device
@@ -107,6 +107,7 @@ class DataLoaders:
         if 'train' in valids: raise ValueError("A validation loader cannot be called `train`")
         self.loaders = {'train': train, **valids, **{f'loader_{i}':o for i,o in enumerate(more, 1+len(valids))}}
         for k,o in self.loaders.items():
+            if isinstance(o, Dataset) and not isinstance(o, IterableDataset): raise TypeError(f"`{k}` is a dataset, and a loader gives batches: write `DataLoaders.from_dsets(train, valid, bs=64)`")
             if not hasattr(o, '__iter__') and not hasattr(o, '__getitem__'): raise TypeError(f"`{k}` is not iterable: a loader is an iterable of batches, but got {o!r}")
         if n_inp is not None and split is not None: raise ValueError("`split` already says what the inputs are: give no `n_inp` with it")
         self.valids = dict(valids)
@@ -119,14 +120,14 @@ class DataLoaders:
         train, # Dataset to train on
         valid=None, # Dataset to validate on
         bs:int=64, # Samples in a batch; validation takes twice as many
-        device=None, # As in `DataLoaders`
-        **kwargs, # For torch's `DataLoader`, such as `num_workers`
+        device=None, n_inp=None, split=None, # As in `DataLoaders`
+        **kwargs, # For torch's `DataLoader`, such as `num_workers`; those about order are for training
     ):
         "Loaders for datasets: training shuffles and drops an incomplete last batch"
-        if not isinstance(train, IterableDataset): kwargs_train = dict(shuffle=True, drop_last=len(train)>=bs, **kwargs)
-        else: kwargs_train = kwargs # it has an order of its own
-        train = DataLoader(train, bs, **kwargs_train)
-        return cls(train, None if valid is None else DataLoader(valid, 2*bs, **kwargs), device=device)
+        if 'batch_size' in kwargs: raise TypeError("`from_dsets` has no argument `batch_size`. Did you mean `bs`?")
+        order = {} if isinstance(train, IterableDataset) else dict(shuffle='sampler' not in kwargs, drop_last=len(train)>=bs)
+        rest = {k:v for k,v in kwargs.items() if k not in ('shuffle','drop_last','sampler')}
+        return cls(DataLoader(train, bs, **order|kwargs), None if valid is None else DataLoader(valid, 2*bs, **rest), device=device, n_inp=n_inp, split=split)
 
     @property
     def train(self): return self.loaders['train']

@@ -91,7 +91,7 @@ class Dispatcher:
         try:
             for cb in cbs:
                 if any(cb is o for o in self.cbs): continue
-                if isinstance(cb, FuncCallback): self.remove_cbs([o for o in self.cbs if cb.replaces(o)])
+                self.remove_cbs([o for o in self.cbs if cb.replaces(o)])
                 self._attach(cb)
                 new.append(cb)
             for cb in sorted(new, key=lambda o: o.order): cb('after_create')
@@ -147,9 +147,12 @@ class Dispatcher:
         cbs, # Callbacks, or classes of them
     ):
         "Have `cbs` attached for a while"
-        cbs = [o for o in L(cbs).map(self._instance) if not any(o is p for p in self.cbs)]
-        try: yield self.add_cbs(cbs)
-        finally: self.remove_cbs(cbs)
+        cbs,before,gone = [o for o in L(cbs).map(self._instance) if not any(o is p for p in self.cbs)],list(self.cbs),[]
+        try:
+            self.add_cbs(cbs)
+            gone = [o for o in before if o not in self.cbs] # replaced for a while only
+            yield self
+        finally: self.remove_cbs(cbs); self._bring_back(gone, before)
 
     @contextmanager
     def removed_cbs(self,
@@ -158,12 +161,13 @@ class Dispatcher:
         "Do without `cbs` for a while; the same instances come back, in their places"
         before = list(self.cbs)
         try: yield self.remove_cbs(cbs)
-        finally:
-            now = list(self.cbs)
-            gone = [o for o in before if o not in now]
-            for o in gone: self._attach(o)
-            self.cbs = L([*before, *[o for o in now if o not in before]])
-            self._compile()
+        finally: self._bring_back([o for o in before if o not in self.cbs], before)
+
+    def _bring_back(self, cbs, before):
+        "Attach `cbs` again, in their places among those that were there `before`"
+        for o in cbs: self._attach(o)
+        self.cbs = L([*[o for o in before if o in self.cbs], *[o for o in self.cbs if o not in before]])
+        self._compile()
 
     def on(self,
         ev, # An event, with or without a filter, or several put together with `|`

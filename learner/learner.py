@@ -43,6 +43,13 @@ def _whole(name, v):
     if n<0: raise ValueError(f"`{name}` is 0 or more, but got {n}")
     return n
 
+def _made(o): return f" Did you mean `{o.__name__}()`?" if isinstance(o, type) else ""
+
+def _named(xb):
+    "Inputs by name"
+    if isinstance(xb, Mapping): return xb
+    raise TypeError(f"`xb` is a tuple of inputs, or a mapping, but is a {type(xb).__name__} now: a callback that changes the only input writes `self.learn.x = …`")
+
 def _only(b): return b[0] if isinstance(b, (tuple,list)) and len(b)==1 else b
 def _show(o): return getattr(o, '__name__', None) or _show(getattr(o, 'func', None) or type(o))
 
@@ -53,7 +60,7 @@ class Learner(Dispatcher):
     - of a run: `mode` is `'fit'`, `'validate'`, `'predict'`, `'lr_find'` or None; `epoch` of `n_epoch`; `train_iter` training batches and `opt_step` steps so far;
       `pct_train` in [0,1], None where the length is unknown; `results`, the last validation; `stop_reason`; `exc`, during `after_exception`;
     - of a phase: `training`, the loader `dl` called `dl_name`, its length `n_iter` or None;
-    - of a batch: its index `iter`; `batch` as drawn and on the device; inputs `xb`, a tuple or a mapping, targets `yb`, a tuple, and `x`, `y`, their only element;
+    - of a batch: its index `iter`; `batch` as drawn and on the device; inputs `xb`, a tuple or a mapping, targets `yb`, a tuple, and `x`, `y`, their only element, which can be set;
       `pred`; `loss`, which is logged, and `loss_grad`, which is differentiated. The last three are None until they are computed.
     """
     if TYPE_CHECKING: # an index for readers and editors; later chapters patch these in
@@ -84,7 +91,8 @@ class Learner(Dispatcher):
     ):
         super().__init__()
         if not isinstance(dls, DataLoaders): raise TypeError(f"`dls` is a `DataLoaders`, but got {type(dls).__name__}: write `DataLoaders(train, valid)`")
-        if not isinstance(model, nn.Module): raise TypeError(f"`model` is an `nn.Module`, but got {model!r}")
+        if not isinstance(model, nn.Module): raise TypeError(f"`model` is an `nn.Module`, but got {model!r}" + _made(model))
+        if isinstance(loss_func, type) and issubclass(loss_func, nn.Module): raise TypeError(f"`loss_func` is a function of predictions and targets, but got a class.{_made(loss_func)}")
         if loss_func is not None and not callable(loss_func): raise TypeError(f"`loss_func` is a function of predictions and targets, but got {loss_func!r}")
         self.dls,self.model,self.loss_func,self.opt_func,self.lr,self.splitter = dls,model,loss_func,opt_func,lr,splitter
         self.wd,self.wd_bn_bias,self.train_bn,self.moms = wd,wd_bn_bias,train_bn,moms
@@ -112,6 +120,7 @@ class Learner(Dispatcher):
             try: self._train()
             finally: self.opt.zero_grad()
         self._validate_all()
+        self.dl_name = None
 
     @scope
     def _train(self): self.all_batches()
@@ -132,7 +141,8 @@ class Learner(Dispatcher):
             self.one_batch(i, b)
             if self._interrupt.pending: self._interrupt.act()
             i += 1
-        if i==0: raise ValueError(f"`dls['{self.dl_name}']` is empty: it gave no batch in epoch {self.epoch}")
+        if i==0: raise ValueError(f"`dls['{self.dl_name}']` is empty: it gave no batch in epoch {self.epoch}"
+            + (". It is an iterator, which can be gone over once: give a list, or something that starts anew" if batches is self.dl else ""))
 
     def one_batch(self,
         i:int, # Index of the batch
@@ -148,7 +158,7 @@ class Learner(Dispatcher):
     @scope
     def _batch(self):
         xb = self.xb
-        self.pred = self.model(*xb) if isinstance(xb, _positional) else self.model(**xb)
+        self.pred = self.model(*xb) if isinstance(xb, _positional) else self.model(**_named(xb))
         if 'after_pred' in self.handlers: self('after_pred')
         yb,loss_func = self.yb,self.loss_func
         self.loss_grad = self.loss = loss_func(self.pred, *yb) if yb and loss_func is not None else self._own_loss()
@@ -215,6 +225,7 @@ class Learner(Dispatcher):
         with self.added_cbs(cbs):
             self._to_device()
             if reset_opt or self.opt is None: self.create_opt()
+            self._check_opt()
             if not any(p.requires_grad for p in self.model.parameters()): raise ValueError("All parameters are frozen: nothing to train. `learn.unfreeze()` frees them")
             with self._fitting('fit'):
                 if (v := self.wd if wd is None else wd) is not None: self.set_hyper('wd', v)
@@ -231,6 +242,7 @@ class Learner(Dispatcher):
         cbs=None, # Callbacks for this validation only
     ) -> Row:
         "Loss and metrics, by name. Can be called anywhere, also inside a fit, and leaves everything else as it was"
+        if not isinstance(ds_idx, (int,str,type(None))): ds_idx,dl = None,ds_idx # a loader
         dls = {'valid': dl} if dl is not None else self.dls.valids if ds_idx is None else {self.dls.name(ds_idx): self.dls[ds_idx]}
         if not dls: raise ValueError("There is nothing to validate on: `dls` has no validation loader. Give one as `dl`")
         cbs = [*L(cbs), *([] if any(isinstance(o, Recorder) for o in self.cbs) else [Recorder])] # somebody has to average
@@ -265,7 +277,7 @@ class Learner(Dispatcher):
     def _modes(self):
         "Put back what a run changes in itself: mode, training, modes of modules, run flags"
         mode,training,modes = self.mode,self.training,[(o, o.training) for m in (self.model, self.loss_func) if isinstance(m, nn.Module) for o in m.modules()]
-        runs = [(cb, vars(cb).get('run', True)) for cb in self.cbs]
+        runs = [(cb, vars(cb).get('run')) for cb in self.cbs]
         try: yield
         finally:
             for o,v in modes: o.training = v
@@ -273,7 +285,9 @@ class Learner(Dispatcher):
             if mode is None:
                 self._announced = None
                 self._unreached.clear()
-                for cb,v in runs: vars(cb)['run'] = fit or v # `run` is for one fit
+                for cb,v in runs: # `run` is for one fit; then the word of the class counts
+                    if fit or v is None: vars(cb).pop('run', None)
+                    else: vars(cb)['run'] = v
                 self._compile()
 
     @contextmanager
@@ -324,11 +338,19 @@ class Learner(Dispatcher):
 
     def _groups(self): return param_groups(self.model, self.splitter)
 
+    def _check_opt(self):
+        "See that the optimizer trains this model, and not one that it was before"
+        known,groups = {id(p) for g in self.opt.param_groups for p in g['params']},self._groups()
+        ours = [id(p) in known for g in groups for p in g]
+        if not (any(ours) if isinstance(self.opt_func, torch.optim.Optimizer) else all(ours)):
+            raise ValueError("`model` has parameters that `opt` does not know, so that they would not be trained: if they are new, write `fit(…, reset_opt=True)`")
+
     def set_hyper(self,
         name:str, # `lr`, `mom`, `sqr_mom`, `wd`, `eps`, or another that the optimizer has
         v, # One value, `slice(first, last)`, or a list with one per group
     ):
         "Set a hyper-parameter, until the end of a fit if one is running"
+        if self.opt is None: self.create_opt()
         if name=='wd' and not self.wd_bn_bias: spare(self.opt, norm_bias_params(self.model))
         set_hyper(self.opt, name, v)
 
@@ -352,7 +374,7 @@ class Learner(Dispatcher):
     @property
     def metrics(self): return self._metrics
     @metrics.setter
-    def metrics(self, v): self._metrics = mk_metrics(v)
+    def metrics(self, v): self._metrics = tuple(mk_metrics(v))
     @property
     def device(self): return self.dls.device
     @property
@@ -362,8 +384,12 @@ class Learner(Dispatcher):
         return (self.epoch*n + self.train_iter-self._epoch_start)/(self.n_epoch*n) if n and self.n_epoch else None
     @property
     def x(self): return _only(self.xb)
+    @x.setter
+    def x(self, v): self.xb = (v,)
     @property
     def y(self): return _only(self.yb)
+    @y.setter
+    def y(self, v): self.yb = (v,)
 
     @contextmanager
     def no_bar(self):

@@ -161,7 +161,7 @@ def mk_metrics(
     if isinstance(ms, dict):
         res = [mk_metric(o) for o in ms.values()]
         for m,k in zip(res, ms): m.name = k
-    else: res = [mk_metric(o) for o in ([] if ms is None else ms if isinstance(ms, (list,tuple)) or (hasattr(ms, '__iter__') and not callable(ms)) else [ms])]
+    else: res = [mk_metric(o) for o in ([] if ms is None else [ms] if callable(ms) or isinstance(ms, str) or not hasattr(ms, '__iter__') else ms)]
     seen = set()
     for m in res:
         name,n = m.name,1

@@ -195,6 +195,7 @@ def get_preds(self:Learner,
     concat_dim:int|None=0, # Along which batches are put together; None for a list of batches
 ) -> tuple: # (inputs,) predictions, targets (, decisions) (, losses), on the CPU; None for what is not wanted or not there
     "Predictions and targets of all samples. Can be called anywhere, also inside a fit, and changes nothing"
+    if not isinstance(ds_idx, (int,str)): dl = ds_idx # a loader
     dl = self.dls[ds_idx] if dl is None else dl
     with self._as_found(dl):
         cb = self._gather(dl, inner, reorder, cbs, act=act, with_decoded=with_decoded, with_input=with_input, with_loss=with_loss,

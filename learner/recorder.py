@@ -18,7 +18,7 @@ from .metrics import AvgLoss
 
 # %% ../nbs/07_recorder.ipynb #Row
 class Row(tuple):
-    "Values with names: `row['accuracy']`, `row.accuracy`, `row[1]`, `dict(row)`, and `loss,acc = row`"
+    "Values with names: `row['accuracy']`, `row.accuracy` where no tuple has such a method, `row[1]`, `dict(row)`, and `loss,acc = row`"
     def __new__(cls, **vals):
         self = super().__new__(cls, vals.values())
         self.names = tuple(vals)
@@ -84,6 +84,8 @@ class Recorder(Callback):
         self._clear()
         self.metric_names = ['epoch', 'train_loss', *(f'train_{o.name}' for o in self._train_mets),
             *(c for dl in self.learn.dls.valids for c in self._columns(dl, self._valid_mets)), *(['time'] if self.add_time else [])]
+        if twice := [o for o in self.metric_names if self.metric_names.count(o)>1]: raise ValueError(f"Two columns would be called `{twice[0]}`: "
+            "give the metric another name, as in `metrics=dict(other=f)`")
 
     def before_train(self):
         self._mets = self._train_mets

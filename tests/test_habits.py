@@ -1,0 +1,88 @@
+"What people do in notebooks: run cells again, change a layer, pass the nearest thing at hand"
+import pytest,torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+from learner.all import *
+
+def cell(src, **names):
+    "Run `src` as a cell of its own"
+    exec(compile(src, f'<cell {hash(src)}>', 'exec'), names := dict(globals(), __name__='__main__', **names))
+    return names
+
+def test_an_edited_function_replaces_the_one_before():
+    learn,seen = synth_learner(),[]
+    for n in (10, 5): cell(f"@learn.on(event.after_batch(every={n}, unit='iter'))\ndef f(learn): seen.append(learn.train_iter)", learn=learn, seen=seen)
+    learn.fit(1)
+    assert seen==[5,10]
+
+def test_a_class_defined_again_replaces_the_one_before():
+    learn,seen = synth_learner(),[]
+    for n in (1, 2): cell(f"class Note(Callback):\n    def before_fit(self): seen.append({n})\nlearn.add_cb(Note)", learn=learn, seen=seen)
+    learn.fit(1)
+    assert seen==[2] and learn.note in learn.cbs
+
+def test_two_of_one_class_are_two():
+    learn = synth_learner(cbs=[GradientClip(1.), GradientClip(2.)])
+    assert (learn.gradient_clip.max_norm, learn.gradient_clip_2.max_norm)==(1., 2.)
+
+def test_a_function_for_one_fit_stands_in_for_the_same_one():
+    learn,seen = synth_learner(),[]
+    def f(learn): seen.append(1)
+    mine = learn.on(event.after_fit)(f)
+    learn.fit(1, cbs=on(event.after_fit)(f))
+    assert seen==[1] and any(o is mine for o in learn.cbs)
+    learn.fit(1)
+    assert seen==[1,1]
+
+def test_a_callback_that_is_off_stays_off():
+    class Off(Callback):
+        run = False
+        def before_fit(self): raise AssertionError
+    learn = synth_learner(cbs=Off)
+    learn.fit(1); learn.validate(); learn.fit(1)
+
+@pytest.mark.parametrize('change', [lambda learn: setattr(learn.model, '2', nn.Linear(4,1)), lambda learn: setattr(learn, 'model', RegModel())], ids=['layer','model'])
+def test_new_parameters_need_a_new_optimizer(change):
+    learn = synth_learner(model=nn.Sequential(nn.Linear(1,4), nn.ReLU(), nn.Linear(4,1))).fit(1)
+    change(learn)
+    before = [p.detach().clone() for p in learn.model.parameters()]
+    with pytest.raises(ValueError, match='reset_opt=True'): learn.fit(1)
+    learn.fit(1, reset_opt=True)
+    assert all(not torch.equal(a, b) for a,b in zip(before, learn.model.parameters()))
+
+ds = TensorDataset(torch.randn(10,1), torch.randn(10,1))
+def test_a_dataset_is_no_loader():
+    with pytest.raises(TypeError, match='from_dsets'): DataLoaders(ds, ds)
+
+def test_from_dsets_takes_what_loaders_take():
+    dls = DataLoaders.from_dsets(ds, ds, bs=4, shuffle=False, drop_last=False, n_inp=1, device='cpu')
+    assert (len(dls.train), len(dls.valid), dls.n_inp)==(3, 2, 1) and torch.equal(torch.cat([x for x,_ in dls.train]), ds.tensors[0])
+    with pytest.raises(TypeError, match='Did you mean `bs`'): DataLoaders.from_dsets(ds, batch_size=4)
+
+def test_a_column_has_one_meaning():
+    with pytest.raises(ValueError, match='would be called `time`'): synth_learner(metrics=dict(time=mae)).fit(1)
+
+@pytest.mark.parametrize('kwargs', [dict(loss_func=nn.MSELoss), dict(model=RegModel)])
+def test_a_class_instead_of_an_instance(kwargs):
+    with pytest.raises(TypeError, match=r'Did you mean `(MSELoss|RegModel)\(\)`'): Learner(synth_dls(), **dict(dict(model=RegModel(), loss_func=F.mse_loss), **kwargs))
+
+def test_the_only_input_and_target_can_be_set():
+    class Double(Callback):
+        def before_batch(self): self.learn.x,self.learn.y = self.x*2,self.y*2
+        def after_pred(self): self.ok = torch.equal(self.xb[0], self.batch[0]*2) and torch.equal(self.yb[0], self.batch[1]*2)
+    assert synth_learner(cbs=Double).fit(1).double.ok
+    def wrong(cb): cb.learn.xb = cb.x
+    with pytest.raises(TypeError, match=r'`xb` is a tuple of inputs.*`self.learn.x = …`'): synth_learner(cbs=Callback(before_batch=wrong)).fit(1)
+
+def test_a_loader_at_hand():
+    learn = synth_learner()
+    assert learn.validate(learn.dls.valid)==learn.validate() and torch.equal(learn.get_preds(learn.dls.valid)[0], learn.get_preds()[0])
+
+def test_hyper_parameters_before_the_first_fit():
+    learn = synth_learner()
+    learn.set_hyper('mom', .8)
+    assert get_hyper(learn.opt, 'mom')==[.8]
+
+def test_a_generator_is_gone_over_once():
+    with pytest.raises(ValueError, match='gone over once'): synth_learner(dls=DataLoaders((b for b in list(synth_dls().train)), device='cpu')).fit(2)
