@@ -112,8 +112,7 @@ class DataLoaders:
         if n_inp is not None and split is not None: raise ValueError("`split` already says what the inputs are: give no `n_inp` with it")
         self.valids = dict(valids)
         if split is not None: self.split = split
-        self.n_inp,self.device = n_inp,default_device() if device is None else torch.device(device)
-        if self.device.type=='cuda' and self.device.index is None: self.device = torch.device('cuda', torch.cuda.current_device())
+        self.n_inp,self.device = n_inp,default_device() if device is None else device
 
     @classmethod
     def from_dsets(cls,
@@ -166,11 +165,15 @@ class DataLoaders:
         "The first batch of loader `i`, on the device. No generator is moved by it"
         with keep_random(self[i]): return to_device(next(iter(twin(self[i]))), self.device)
 
-    def place(self, b):
-        "Move a batch to the device; where there is but one device, everything is in its place"
-        return to_device(b, self.device) if self.device.type!='cpu' or _accelerator else b
+    @property
+    def device(self): return self._device
+    @device.setter
+    def device(self, v):
+        v = torch.device(v)
+        if v.type=='cuda' and v.index is None: v = torch.device('cuda', torch.cuda.current_device())
+        self._device,self.moves = v,v.type!='cpu' or _accelerator # where there is one device only, every batch is on it
 
-    def to(self, device): self.device = torch.device(device); return self
+    def to(self, device): self.device = device; return self
     def __repr__(self):
         def n(o): return f'{length(o)} batches' if length(o) is not None else 'unknown length'
         return f"DataLoaders({', '.join(f'{k}: {n(o)}' for k,o in self.loaders.items())}; {self.device})"

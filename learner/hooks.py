@@ -318,7 +318,7 @@ def summary(self:Learner,
     with self._as_found(dl), torch.no_grad(), Hooks(modules.values(), lambda m,i,o: _shape(o)) as hooks:
         try:
             model.eval()
-            xb,_ = self.dls.split(self.dls.place(next(iter(twin(dl)))))
+            xb,_ = self.dls.split(to_device(next(iter(twin(dl))), self.dls.device))
             if len(devices)==1: xb = to_device(xb, *devices)
             model(**xb) if isinstance(xb, Mapping) else model(*xb)
         except Exception as e:

@@ -23,7 +23,7 @@ from fastcore.basics import AttrDict
 from fastcore.foundation import L
 from .callback import FuncCallback,TrainEvalCallback
 from .dispatch import Dispatcher,scope
-from .data import DataLoaders,keep_random,length,twin
+from .data import DataLoaders,keep_random,length,to_device,twin
 from .events import CancelBatchException,known_args
 from .interrupt import HeldInterrupt,workers_ignore_interrupts
 from .metrics import mk_metrics
@@ -150,7 +150,7 @@ class Learner(Dispatcher):
     ):
         "Move `b` to the device, split it, and run it"
         self.iter = i
-        self.batch = b = self.dls.place(b)
+        self.batch = b = to_device(b, self.dls.device) if self.dls.moves else b
         self.xb,self.yb = self.dls.split(b)
         self.pred = self.loss = self.loss_grad = None
         self._batch()
