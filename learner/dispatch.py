@@ -87,7 +87,7 @@ class Dispatcher:
         cbs, # Callbacks, or classes of them
     ):
         "Attach `cbs`; when all are there, let them know by `after_create`"
-        new,cbs = [],L(cbs).map(self._instance)
+        new,cbs,before = [],L(cbs).map(self._instance),list(self.cbs)
         try:
             for cb in cbs:
                 if any(cb is o for o in self.cbs): continue
@@ -97,6 +97,7 @@ class Dispatcher:
             for cb in sorted(new, key=lambda o: o.order): cb('after_create')
         except BaseException as e:
             self.remove_cbs(new)
+            self._bring_back([o for o in before if o not in self.cbs], before) # those that `new` would have replaced
             raise _stray(e) if isinstance(e, CancelException) else e
         return self
 

@@ -22,6 +22,13 @@ def test_a_class_defined_again_replaces_the_one_before():
     learn.fit(1)
     assert seen==[2] and learn.note in learn.cbs
 
+def test_a_new_version_that_cannot_start_leaves_the_old_one():
+    learn = synth_learner()
+    names = cell("class Note(Callback): pass\nlearn.add_cb(Note)", learn=learn)
+    old = learn.note
+    with pytest.raises(ValueError): cell("class Note(Callback):\n    def after_create(self): raise ValueError\nlearn.add_cb(Note)", learn=learn)
+    assert learn.note is old and isinstance(old, names['Note']) and old.learn is learn
+
 def test_two_of_one_class_are_two():
     learn = synth_learner(cbs=[GradientClip(1.), GradientClip(2.)])
     assert (learn.gradient_clip.max_norm, learn.gradient_clip_2.max_norm)==(1., 2.)
