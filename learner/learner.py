@@ -61,6 +61,7 @@ class Learner(Dispatcher):
     - of the learner: `dls`, `model`, `opt`, `loss_func`, `metrics`, `device`, `cbs`, `recorder`, and `state`, a dict of your own;
     - of a run: `mode` is `'fit'`, `'validate'`, `'predict'`, `'lr_find'` or None; `epoch` of `n_epoch`; `train_iter` training batches of `n_train_iter`, and `opt_step` steps
       of `n_step`, if these bound it; `pct_train` in [0,1], None where the length is unknown; `to_validate`, loaders by name; `limits`, most batches of a phase; `results`, the last validation; `stop_reason`; `exc`, during `after_exception`;
+    - while a file is saved or loaded: its `file`, and `saved`, what goes into it or came out of it;
     - of a phase: `training`, the loader `dl` called `dl_name`, its length `n_iter` or None;
     - of a batch: its index `iter`; `batch` as drawn and on the device; inputs `xb`, a tuple or a mapping, targets `yb`, a tuple, and `x`, `y`, their only element, which can be set;
       `pred`; `loss`, which is logged, and `loss_grad`, which is differentiated. The last three are None until they are computed.
@@ -72,6 +73,7 @@ class Learner(Dispatcher):
         from learner.training import to_channelslast,to_contiguous
         from learner.preds import get_preds,predict,tta,show_results
         from learner.hooks import summary
+        from learner.files import save,load,export
 
     @known_args
     def __init__(self,
@@ -98,7 +100,8 @@ class Learner(Dispatcher):
         if loss_func is not None and not callable(loss_func): raise TypeError(f"`loss_func` is a function of predictions and targets, but got {loss_func!r}")
         self.dls,self.model,self.loss_func,self.opt_func,self.lr,self.splitter = dls,model,loss_func,opt_func,lr,splitter
         self.wd,self.wd_bn_bias,self.train_bn,self.moms = wd,wd_bn_bias,train_bn,moms
-        self.path,self.model_dir,self.metrics = Path(path),Path(model_dir),metrics
+        self.path,self.model_dir,self.metrics,self.monitor = Path(path),Path(model_dir),metrics,'valid_loss'
+        self.file = self.saved = None
         self.opt,self.state,self.results,self.limits = None,AttrDict(),Row(),{}
         self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step = 1,0,None,None
         self.epoch = self.train_iter = self.opt_step = self.iter = 0
