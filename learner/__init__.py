@@ -8,6 +8,7 @@ Modules:
 - `learner.events`: Every moment of training that a callback can act on, and the exceptions that end a part of it early
 - `learner.files`: Weights in files: written whole or not at all, read without running code
 - `learner.learner`: The training loop, on one screen
+- `learner.mapping`: When the loader's batches, the model's arguments and the loss's predictions do not meet by themselves
 - `learner.metrics`: Averages that respect the size of each batch, kept on the device until somebody wants to see them
 - `learner.optimizer`: Parameter groups, hyper-parameters and freezing, for any `torch.optim` optimizer as it is
 - `learner.position`: Where training is, and how to get back there

@@ -25,6 +25,7 @@ from .training import *
 from .mixup import *
 from .preds import *
 from .files import *
+from .mapping import *
 from .checkpoint import *
 from .hooks import *
 from .interpret import *

@@ -30,7 +30,7 @@ from .events import CancelBatchException,known_args
 from .interrupt import HeldInterrupt,workers_ignore_interrupts
 from .metrics import mk_metrics
 from .position import Draws,restore,run_state
-from .optimizer import Adam,freeze_groups,get_hyper,hypers,make_opt,norm_bias_params,param_groups,params,set_hyper,spare
+from .optimizer import Adam,clear_state,freeze_groups,get_hyper,hypers,make_opt,norm_bias_params,param_groups,params,set_hyper,spare
 from .progress import ProgressCallback
 from .recorder import Recorder,Row
 
@@ -453,9 +453,10 @@ class Learner(Dispatcher):
                 for cb,v in counts: cb.counts = v
 
     def _to_device(self):
-        "Model and loss to the device, unless the model is spread over several"
+        "Model to the device, unless it is spread over several, and every other module that the learner or a callback has"
         if len({p.device for p in self.model.parameters()})<2: self.model.to(self.device)
-        if isinstance(self.loss_func, nn.Module): self.loss_func.to(self.device)
+        for o in (v for owner in (self, *self.cbs) for v in vars(owner).values()):
+            if isinstance(o, nn.Module) and o is not self.model: o.to(self.device)
 
     def _where(self): return '' if self.mode is None else f"in epoch {self.epoch}" + (f", batch {self.iter} of `{self.dl_name}`" if self.dl_name else '')
 
@@ -470,7 +471,7 @@ class Learner(Dispatcher):
     def create_opt(self):
         "Make a new optimizer; one that was given as it is starts anew, except for the first time"
         if isinstance(self.opt_func, torch.optim.Optimizer):
-            if self.opt is self.opt_func: self.opt.state.clear()
+            if self.opt is self.opt_func: clear_state(self.opt)
             self.opt = self.opt_func
         else: self.opt = make_opt(self.opt_func, self._groups(), self.lr, () if self.wd_bn_bias else norm_bias_params(self.model))
         if self.lr is None: lrs = get_hyper(self.opt, 'lr'); self.lr = lrs[0] if len({*lrs})==1 else lrs
