@@ -13,6 +13,8 @@ from .data import *
 from .optimizer import *
 from .losses import *
 from .metrics import *
+from .scores import *
+from .measures import *
 from .recorder import *
 from .progress import *
 from .position import *
