@@ -15,6 +15,7 @@ from .losses import *
 from .metrics import *
 from .recorder import *
 from .progress import *
+from .position import *
 from .learner import *
 from .testing import *
 from .schedule import *
@@ -24,6 +25,7 @@ from .training import *
 from .mixup import *
 from .preds import *
 from .files import *
+from .checkpoint import *
 from .hooks import *
 from .interpret import *
 __all__ = [o for o in globals() if not o.startswith('_')] # what the chapters export, and no more

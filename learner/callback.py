@@ -114,6 +114,8 @@ class FuncCallback(Callback):
             if any([o(self.learn) for o in mine]): return self.f(self.learn, *args) # each filter counts, so no generator here
         return _f
 
+    def state_dict(self): return super().state_dict() if any(o.selects for o in self.filters) else {}
+
     @property
     def counts(self): return [o.state_dict() for o in self.filters]
     @counts.setter

@@ -170,6 +170,11 @@ class Filter(_Union):
         self.num_called,self.num_executed,self.seen,self.start = 0,0,0,None
         return self
 
+    @property
+    def selects(self):
+        "Whether it leaves out any call"
+        return self.every!=1 or any(o is not None for o in (self.once, self.when, self.after, self.before))
+
     def position(self, learn):
         "Where training is, in units of this filter"
         if self.unit is None: return self.num_called

@@ -30,6 +30,7 @@ from .data import DataLoaders,keep_random,length,to_device,twin
 from .events import CancelBatchException,known_args
 from .interrupt import HeldInterrupt,workers_ignore_interrupts
 from .metrics import mk_metrics
+from .position import Draws,restore,run_state
 from .optimizer import Adam,freeze_groups,get_hyper,hypers,make_opt,norm_bias_params,param_groups,params,set_hyper,spare
 from .progress import ProgressCallback
 from .recorder import Recorder,Row
@@ -81,6 +82,7 @@ class Learner(Dispatcher):
         from learner.preds import get_preds,predict,tta,show_results
         from learner.hooks import summary
         from learner.files import save,load,export
+        from learner.checkpoint import save_state,load_state,find_state
 
     @known_args
     def __init__(self,
@@ -109,11 +111,13 @@ class Learner(Dispatcher):
         self.wd,self.wd_bn_bias,self.train_bn,self.moms = wd,wd_bn_bias,train_bn,moms
         self.path,self.model_dir,self.metrics,self.monitor = Path(path),Path(model_dir),metrics,'valid_loss'
         self.file = self.saved = None
-        self.opt,self.state,self.results,self.limits,self.monitor = None,AttrDict(),Row(),{},'valid_loss'
+        self.opt,self.state,self.results,self.limits = None,AttrDict(),Row(),{}
         self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step = 1,0,None,None
         self.epoch = self.train_iter = self.opt_step = self.iter = 0
         self._epoch_start,self._n_train,self.n_iter,self._stop,self._skip_step,self._closure = 0,None,None,None,False,()
-        self._interrupt,self.to_validate = HeldInterrupt(self, 'one_batch'),{}
+        self._interrupt,self.to_validate,self.carry = HeldInterrupt(self),{},False
+        self._draws = self._at = self._safe = self._stopped = None
+        self._asked,self._base,self._n = [],{},0
         self._forget_batch()
         self.add_cbs([*(self.default_cbs if default_cbs else ()), *L(cbs)])
 
@@ -122,16 +126,27 @@ class Learner(Dispatcher):
     # The loop
     @scope
     def _fit(self):
-        for self.epoch in takewhile(self._goes_on, count(self.start_epoch)):
+        at = self._at
+        if at: vars(self).update(at['counts'])
+        if at and at['phase'] in ('epoch','fit'): self._go_on()
+        for self.epoch in takewhile(self._goes_on, count(self._first_epoch(at))):
             self._epoch_start = self.train_iter
             self._epoch()
+            self._pause('epoch')
+
+    def _first_epoch(self, at):
+        if at is None: return self.start_epoch
+        if at['phase']=='fit' and at['bounds']=={k:getattr(self, k) for k in at['bounds']}: return self.n_epoch # what has ended stays ended
+        return at['counts']['epoch'] + (at['phase'] in ('epoch','fit'))
 
     @scope
     def _epoch(self):
-        if self.mode in ('fit','lr_find'):
+        if self._at and self._at['phase']=='validate': self._go_on() # training was over
+        elif self.mode in ('fit','lr_find'):
             self._use('train', self.dls.train if self.mode=='fit' else twin(self.dls.train), training=True)
             try: self._train()
             finally: self.opt.zero_grad()
+            self._pause('validate')
         self._validate_all()
         self.dl_name = None
 
@@ -144,19 +159,31 @@ class Learner(Dispatcher):
 
     def all_batches(self):
         "Draw the batches of `dl`, and run each"
-        with workers_ignore_interrupts(): batches,i = iter(self.dl),0
+        with workers_ignore_interrupts(): batches,i,announced = self._open()
         stop,n_step = self._stop,self.n_step if self.training else None
         while i!=stop and (n_step is None or self.opt_step<n_step):
-            if 'before_draw' in self.handlers: self('before_draw')
+            if 'before_draw' in self.handlers and not announced: self._n = i; self('before_draw')
+            announced = False
+            if self._asked: self._pause('train', i, announced=True)
             try: b = next(batches, _end)
-            except BaseException: self.iter = i; raise # the batch that could not be drawn
+            except BaseException: self._not_drawn(i); raise
             if b is _end: break
             if 'after_draw' in self.handlers: self.batch = b; self('after_draw'); b = self.batch
             self.one_batch(i, b)
-            if self._interrupt.pending: self._interrupt.act()
             i += 1
         if i==0 and stop!=0: raise ValueError(f"`dls['{self.dl_name}']` is empty: it gave no batch in epoch {self.epoch}"
             + (". It is an iterator, which can be gone over once: give a list, or something that starts anew" if batches is self.dl else ""))
+
+    def _open(self):
+        "An iterator over `dl`, the index of its first batch, and whether that has been announced: the beginning, or where a run that was stopped goes on"
+        fit,at = self.training and self.mode=='fit',self._at
+        self._draws = Draws(self.dl, resumable=fit, carry=fit and self.carry)
+        if not fit or at is None:
+            self._safe = None if fit else self._safe
+            return iter(self._draws),0,False
+        batches = self._draws.after(at['draws'])
+        self._go_on()
+        return batches,at['n'],at['announced']
 
     def one_batch(self,
         i:int, # Index of the batch
@@ -223,6 +250,64 @@ class Learner(Dispatcher):
         self._skip_step = scope=='backward' and not any(p.grad is not None for g in self.opt.param_groups for p in g['params'])
         super()._cancelled(scope, e)
 
+    # Stopping, and going on
+    def at_pause(self,
+        f, # Called without arguments
+        stops:bool=False, # It ends the fit, by an exception: then not only in training, but also in validation
+    ):
+        "Have `f` called as soon as nothing is under way: between two batches, phases or epochs"
+        self._asked.append((f, stops))
+
+    def _pause(self, phase, n=0, announced=False):
+        "Nothing is under way: do what was asked for, such as to save or to stop. A fit could go on from here"
+        fit = self.mode=='fit' and (phase!='train' or self.training)
+        if fit: self._safe = run_state(self, phase, n, announced)
+        if not self._asked or self._interrupt.in_batch(): return
+        due = [o for o in self._asked if fit or o[1]]
+        self._asked = [o for o in self._asked if o not in due]
+        for f,stops in sorted(due, key=lambda o: o[1]): f()
+        if phase=='train' and fit: self._safe = None
+
+    def _go_on(self):
+        at,self._at = self._at,None
+        restore(self, at)
+
+    def _not_drawn(self, i):
+        "The `i`-th batch could not be drawn. If workers make the batches, nothing here has changed"
+        self.iter = i
+        if self.training and self.mode=='fit': self._safe = run_state(self, 'train', i, announced=True, exact=getattr(self.dl, 'num_workers', 0)>0)
+
+    @property
+    def idxs(self):
+        "What the sampler gave for the last batch that was drawn: indices of its samples, or None if that is not known"
+        return self._draws.idxs(self.iter) if self._draws else None
+
+    @property
+    def resuming(self):
+        "Whether a fit is on its way to where it was stopped"
+        return self._at is not None
+
+    @property
+    def at(self):
+        "Where the fit that was stopped would go on: a `run_state`, or None"
+        return self._stopped and self._stopped[0]
+
+    def stopping_at(self):
+        "Where a fit that is being cut could go on; not exactly if that is inside a batch. None if it had not begun to train"
+        if self._safe or not self._draws or not self._draws.begun: return self._safe
+        return run_state(self, 'train', self.iter + (self.train_iter-self._epoch_start>self.iter), exact=False)
+
+    @known_args
+    def resume(self,
+        cbs=None, # Callbacks of that fit; default: those that it had
+    ):
+        "Go on with the fit that was stopped, exactly where it was, with what you have changed meanwhile"
+        if self._stopped is None: raise RuntimeError("There is nothing to go on with: no fit was stopped, or another one has begun since")
+        at,own = self._stopped
+        cbs = own if cbs is None else cbs
+        with self.added_cbs(cbs): self._run(at['bounds'], at, cbs)
+        return self
+
     # Around the loop
     @known_args
     def fit(self,
@@ -234,31 +319,45 @@ class Learner(Dispatcher):
         start_epoch:int=0, # Number of the first epoch; those before count as done
         n_iter:int|None=None, # Training batches; of several bounds the one that comes first ends the fit
         n_step:int|None=None, # Optimizer steps
+        resume=None, # Go on with a fit that was saved: True for the newest file of its `Checkpoint`, `'auto'` for the same if there is one, or a file
     ): # Itself, so that calls chain
         "Train for `n_epoch` epochs, validating after each. Modes and hyper-parameters are put back at the end"
-        n_epoch,start_epoch,n_iter,n_step = self._bounds(n_epoch, start_epoch, n_iter, n_step)
+        bounds = self._bounds(n_epoch, start_epoch, n_iter, n_step)
         if self.mode is not None: raise RuntimeError(f"`fit` cannot start inside a running `{self.mode}`")
+        before = list(self.cbs)
         with self.added_cbs(cbs):
-            self._to_device()
-            if reset_opt or self.opt is None: self.create_opt()
-            self._check_opt()
-            if n_iter is not None and not any(isinstance(o, TrainEvalCallback) for o in self.cbs): raise ValueError("`n_iter` bounds the training batches that `TrainEvalCallback` counts, and there is none")
-            if not any(p.requires_grad for p in self.model.parameters()): raise ValueError("All parameters are frozen: nothing to train. `learn.unfreeze()` frees them")
-            with self._fitting('fit'):
+            at = self.find_state(resume) if resume else None
+            if reset_opt and at is None: self.create_opt()
+            self._run(bounds, at, [o for o in self.cbs if o not in before], lr, wd)
+        return self
+
+    def _run(self, bounds, at, cbs, lr=None, wd=None):
+        "A fit with `cbs` of its own, from the start or from where it was stopped"
+        self._to_device()
+        if self.opt is None: self.create_opt()
+        self._check_opt()
+        if bounds['n_train_iter'] is not None and not any(isinstance(o, TrainEvalCallback) for o in self.cbs): raise ValueError("`n_iter` bounds the training batches that `TrainEvalCallback` counts, and there is none")
+        if not any(p.requires_grad for p in self.model.parameters()): raise ValueError("All parameters are frozen: nothing to train. `learn.unfreeze()` frees them")
+        self._at,self._stopped,self._safe,self._draws,self._asked = at,None,None,None,[]
+        with self._fitting('fit'):
+            if at is None:
                 if (v := self.wd if wd is None else wd) is not None: self.set_hyper('wd', v)
                 if (v := self.lr if lr is None else lr) is not None: self.set_hyper('lr', v)
-                self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step = n_epoch,start_epoch,n_iter,n_step
-                self.epoch,self.train_iter,self.opt_step,self.stop_reason = start_epoch,0,0,None
-                self._skip_step,self.to_validate,self._epoch_start = False,self.dls.valids,0
-                self._n_train = self.n_iter = length(self.dls.train)
-                self._fit()
-        return self
+            vars(self).update(bounds, epoch=bounds['start_epoch'], train_iter=0, opt_step=0, stop_reason=None, _skip_step=False, _epoch_start=0)
+            self.to_validate,self.n_iter = self.dls.valids,length(self.dls.train)
+            self._n_train = self.n_iter
+            try: self._fit()
+            except BaseException:
+                at = self.stopping_at()
+                self._stopped = at and (at,cbs)
+                raise
+            finally: self._at,self._safe,self._asked = None,None,[]
 
     def _bounds(self, n_epoch, start_epoch, n_iter, n_step):
         "Of a fit; without `n_epoch` there are as many epochs as the others need"
         if n_epoch is None and n_iter is None and n_step is None: raise TypeError("`fit` needs an end: `n_epoch`, `n_iter` or `n_step`")
         start_epoch,n_iter,n_step = _whole('start_epoch', start_epoch),*(None if v is None else _whole(k, v) for k,v in (('n_iter',n_iter), ('n_step',n_step)))
-        return inf if n_epoch is None else _whole('n_epoch', n_epoch),start_epoch,n_iter,n_step
+        return dict(n_epoch=inf if n_epoch is None else _whole('n_epoch', n_epoch), start_epoch=start_epoch, n_train_iter=n_iter, n_step=n_step)
 
     def _goes_on(self, epoch):
         "Whether a fit has not come to one of its ends"
@@ -295,8 +394,10 @@ class Learner(Dispatcher):
                 self._validate()
 
     def validate_now(self):
-        "Validate in the middle of training as at the end of an epoch, so that callbacks see it as a part of the fit, and go on as before"
+        "Validate in the middle of training, at `before_draw`, as at the end of an epoch: callbacks see it as a part of the fit"
+        self._safe = run_state(self, 'train', self._n)
         with self._kept(self._of_phase), self._modes(): self._validate_all()
+        self._safe = None
 
     def _use(self, name, dl, training):
         "Go over `dl` next, up to its limit"
@@ -313,7 +414,7 @@ class Learner(Dispatcher):
         return min([o for o in (self.limits.get(phase), _env_limit()) if o is not None], default=None)
 
     _of_batch = 'dl','dl_name','batch','xb','yb','pred','loss','loss_grad'
-    _of_phase = *_of_batch,'n_iter','iter','_stop'
+    _of_phase = *_of_batch,'n_iter','iter','_stop','_draws'
     _of_run = *_of_phase,'n_train_iter','n_step','epoch','n_epoch','start_epoch','train_iter','opt_step','stop_reason','_epoch_start','_n_train','_skip_step','to_validate'
 
     def _forget_batch(self):
@@ -338,7 +439,7 @@ class Learner(Dispatcher):
 
     @contextmanager
     def _fitting(self, mode):
-        saved = {k:get_hyper(self.opt, k) for k in hypers(self.opt)}
+        saved = self._base = {k:get_hyper(self.opt, k) for k in hypers(self.opt)}
         closure = signature(type(self.opt).step).parameters.get('closure')
         self._closure = () if closure is None or closure.default is not Parameter.empty else (self._again,)
         with self._modes(), self._interrupt:

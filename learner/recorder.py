@@ -50,6 +50,8 @@ def show_value(
 # %% ../nbs/07_recorder.ipynb #Recorder
 def _item(v): return float(v) if isinstance(v, (float,int)) or (isinstance(v, torch.Tensor) and v.numel()==1) else missing if v is None else v
 
+_numbers = torch.Tensor,int,float,list,tuple,type(None) # what metrics have gathered, as against how they do it
+
 class Recorder(Callback):
     "Keeps loss and learning rate of each batch, and a row of results for each epoch"
     order = 50
@@ -141,6 +143,20 @@ class Recorder(Callback):
         self.iters.append(len(self.lrs))
         self._vals,self._start = {},now
         self.learn('after_row')
+
+    # What a run that was stopped needs to go on. Metrics of training may be in the middle of it
+    _lists = 'rows','iters','lrs','metric_names','_raw','_smooth'
+    def state_dict(self):
+        self.raw_losses # all of them have to be here
+        return {**{k:getattr(self, k) for k in self._lists}, 'avg': self._avg, 'vals': self._vals, 'time': time.perf_counter()-self._start,
+            'metrics': [{k:v for k,v in vars(m).items() if isinstance(v, _numbers)} for m in self._mets]}
+
+    def load_state_dict(self, state):
+        for k in self._lists: setattr(self, k, state[k].tolist() if isinstance(state[k], torch.Tensor) else list(state[k]))
+        self.rows = [Row(**{k:missing if v is None else v for k,v in dict(o).items()}) for o in self.rows]
+        self._avg,self._vals,self._start,self._waiting,self._coming = state['avg'],state['vals'],time.perf_counter()-state['time'],[],[]
+        self._vals = {k:missing if v is None else v for k,v in self._vals.items()}
+        for m,s in zip(self._mets, state['metrics']): vars(m).update(s)
 
     # Losses, from the device when they are ready
     def _send(self):

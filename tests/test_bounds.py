@@ -13,9 +13,9 @@ class Stream:
 class Watch(Callback):
     "Writes down where training is"
     order = 900
-    def before_fit(self): self.pcts,self.at,self.rows,self.batches = [self.learn.pct_train],[],[],[]
+    def before_fit(self): self.pcts,self.places,self.rows,self.batches = [self.learn.pct_train],[],[],[]
     def before_batch(self):
-        if self.learn.training: self.at.append((self.learn.epoch, self.learn.iter)); self.batches.append(self.learn.x.clone())
+        if self.learn.training: self.places.append((self.learn.epoch, self.learn.iter)); self.batches.append(self.learn.x.clone())
     def after_batch(self):
         if self.learn.training: self.pcts.append(self.learn.pct_train)
     def after_row(self): self.rows.append((self.learn.epoch, self.learn.train_iter))
@@ -46,7 +46,7 @@ def by_hand(n_iter, n_train=6, n_acc=1):
 def test_exactly_so_many(n, bound, stream):
     drawn,expected = by_hand(n)
     learn = learner(stream=stream).fit(**{bound: n})
-    assert learn.train_iter==learn.opt_step==n and learn.watch.at==[divmod(i, 6) for i in range(n)]
+    assert learn.train_iter==learn.opt_step==n and learn.watch.places==[divmod(i, 6) for i in range(n)]
     assert all(torch.equal(a, b) for a,b in zip(learn.watch.batches, drawn, strict=True)) and torch.equal(weights(learn), expected)
     assert learn.watch.pcts==[i/n for i in range(n+1)] and learn.watch.end==learn.pct_train==1
     ends = [*range(6, n, 6), n]
@@ -84,9 +84,9 @@ def test_first_epoch_counts_as_done():
     learn = learner().fit(3, start_epoch=1)
     assert learn.train_iter==12 and learn.watch.pcts==pytest.approx([(6+i)/18 for i in range(13)]) and learn.watch.end==1
     learn = learner().fit(n_iter=8, start_epoch=5)
-    assert learn.train_iter==8 and [o for o,_ in learn.watch.at]==[5]*6+[6]*2 and learn.watch.pcts==[i/8 for i in range(9)]
+    assert learn.train_iter==8 and [o for o,_ in learn.watch.places]==[5]*6+[6]*2 and learn.watch.pcts==[i/8 for i in range(9)]
     learn = learner().fit(3, start_epoch=3)
-    assert learn.train_iter==0 and learn.watch.at==[]
+    assert learn.train_iter==0 and learn.watch.places==[]
 
 @pytest.mark.parametrize('bounds', [dict(n_epoch=0), dict(n_iter=0), dict(n_step=0), dict(n_epoch=3, n_iter=0)], ids=str)
 def test_none(bounds):
@@ -100,7 +100,7 @@ def test_short_epochs_do_not_shorten_the_fit():
     learn = learner()
     learn.limits = {'train': 4}
     learn.fit(n_iter=10)
-    assert learn.watch.at==[divmod(i, 4) for i in range(10)] and learn.watch.pcts==[i/10 for i in range(11)]
+    assert learn.watch.places==[divmod(i, 4) for i in range(10)] and learn.watch.pcts==[i/10 for i in range(11)]
 
 def test_limits_and_the_fraction_done():
     learn = learner()
@@ -133,7 +133,7 @@ def test_an_empty_or_cut_epoch():
     learn = learner(n_train=4)
     learn.on(event.before_train(when=lambda f, l: l.epoch==1))(Cancel())
     learn.fit(n_iter=10)
-    assert learn.watch.at==[(0,0),(0,1),(0,2),(0,3),(2,0),(2,1),(2,2),(2,3),(3,0),(3,1)]
+    assert learn.watch.places==[(0,0),(0,1),(0,2),(0,3),(2,0),(2,1),(2,2),(2,3),(3,0),(3,1)]
 
 class Cancel:
     def __call__(self, learn): raise CancelTrainException
