@@ -90,6 +90,8 @@ class ProgressCallback(Callback):
 
     def after_row(self): self.screen.row(self.rec.rows[-1])
 
+    def after_cancel_fit(self):
+        if self.kind=='fit' and self.learn.stop_reason: print(f'Stopped: {self.learn.stop_reason}', flush=True)
     def cleanup_fit(self): self.screen.close(); self.screen = self.rec = None
 
 # %% ../nbs/08_progress.ipynb #ShowGraphCallback

@@ -135,7 +135,8 @@ class Recorder(Callback):
         self._vals |= {k:_item(v) for k,v in vals.items()}
 
     def write(self):
-        "Make a row of what has come in since the last one, and tell of it by `after_row`"
+        "Make a row of what has come in since the last one: until the end of `before_row` there can come more, and `after_row` tells that it is written"
+        self.learn('before_row')
         now = time.perf_counter()
         vals = dict(self._vals, epoch=self.learn.epoch, time=now-self._start)
         self.rows.append(Row(**{k:vals.get(k, missing) for k in self.metric_names}))
