@@ -12,6 +12,7 @@ Modules:
 - `learner.metrics`: Averages that respect the size of each batch, kept on the device until somebody wants to see them
 - `learner.optimizer`: Parameter groups, hyper-parameters and freezing, for any `torch.optim` optimizer as it is
 - `learner.position`: Where training is, and how to get back there
-- `learner.progress`: Showing what happens while it happens: bars and a table in a terminal, one display in a notebook, plain lines in a log"""
+- `learner.progress`: Showing what happens while it happens: bars and a table in a terminal, one display in a notebook, plain lines in a log
+- `learner.tracker`: Keep the best, stop in time: callbacks that watch a number"""
 
 __version__ = "0.0.1"

@@ -28,6 +28,7 @@ from .mixup import *
 from .preds import *
 from .files import *
 from .mapping import *
+from .tracker import *
 from .checkpoint import *
 from .hooks import *
 from .interpret import *
