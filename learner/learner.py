@@ -39,12 +39,12 @@ from .recorder import Recorder,Row
 _end = object() # what `next` gives when a loader has no more
 _positional = tuple,list # inputs of other kinds are keyword arguments
 
-def _whole(name, v):
-    "`v` as an int that is 0 or more"
+def _whole(name, v, least=0):
+    "`v` as an int"
     try: n = None if isinstance(v, bool) else index(v)
     except TypeError: n = None
     if n is None: raise TypeError(f"`{name}` is a whole number, but got {v!r}")
-    if n<0: raise ValueError(f"`{name}` is 0 or more, but got {n}")
+    if n<least: raise ValueError(f"`{name}` is {least} or more, but got {n}")
     return n
 
 def _env_limit():
@@ -395,9 +395,10 @@ class Learner(Dispatcher):
 
     def validate_now(self):
         "Validate in the middle of training, at `before_draw`, as at the end of an epoch: callbacks see it as a part of the fit"
-        self._safe = run_state(self, 'train', self._n)
+        inside = self._safe is None # not between two phases, or at a pause
+        if inside: self._safe = run_state(self, 'train', self._n)
         with self._kept(self._of_phase), self._modes(): self._validate_all()
-        self._safe = None
+        if inside: self._safe = None
 
     def _use(self, name, dl, training):
         "Go over `dl` next, up to its limit"

@@ -48,7 +48,7 @@ def show_value(
     return str(v) if not isinstance(v, float) else f'{v:.6f}' if abs(v)<100 else f'{v:.6g}'
 
 # %% ../nbs/07_recorder.ipynb #Recorder
-def _item(v): return float(v) if isinstance(v, (float,int)) or (isinstance(v, torch.Tensor) and v.numel()==1) else missing if v is None else v
+def _item(v): return missing if v is None else float(v) if isinstance(v, torch.Tensor) and v.numel()==1 else v
 
 _numbers = torch.Tensor,int,float,list,tuple,type(None) # what metrics have gathered, as against how they do it
 
@@ -86,7 +86,8 @@ class Recorder(Callback):
         if self.learn.mode!='fit': return
         self._clear()
         self.metric_names = ['epoch', 'train_loss', *(f'train_{o.name}' for o in self._train_mets),
-            *(c for dl in self.learn.dls.valids for c in self._columns(dl, self._valid_mets)), *(['time'] if self.add_time else [])]
+            *(c for dl in self.learn.dls.valids for c in self._columns(dl, self._valid_mets)),
+            *dict.fromkeys(c for cb in self.learn.cbs for c in cb.new_columns), *(['time'] if self.add_time else [])]
         if twice := [o for o in self.metric_names if self.metric_names.count(o)>1]: raise ValueError(f"Two columns would be called `{twice[0]}`: "
             "give the metric another name, as in `metrics=dict(other=f)`")
 
@@ -196,6 +197,10 @@ class Recorder(Callback):
     def losses(self): self.raw_losses; return self._smooth
     @property
     def smooth_loss(self): return self.losses[-1] if self.losses else missing
+    @property
+    def coming(self):
+        "What is in the coming row so far"
+        return Row(**self._vals)
     @property
     def log(self): return self.rows[-1] if self.rows else Row()
     @property

@@ -5,7 +5,7 @@ from hypothesis import given,settings,strategies as st
 from learner.all import *
 from learner.files import check_plain
 from learner.tracker import *
-from learner.tracker import _higher
+from learner.tracker import higher_is_better
 
 nan,inf = math.nan,math.inf
 
@@ -106,8 +106,8 @@ def test_metrics_know_it():
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         learn = learner(metrics=[accuracy, error_rate, mae, R2Score], n_valid=2)
-        learn.dls.valids['more'] = learn.dls.valid
-        better = {o:_higher(learn, o) for o in ('valid_loss','train_loss','more/loss','accuracy','valid_accuracy','train_accuracy','more/accuracy','error_rate','mae','more/r2_score')}
+        learn.recorder.metric_names = names = ['valid_loss','train_loss','more/loss','accuracy','valid_accuracy','train_accuracy','more/accuracy','error_rate','mae','more/r2_score']
+        better = {o:higher_is_better(learn, learn.recorder, o) for o in names}
     assert [k for k,v in better.items() if v]==['accuracy','valid_accuracy','train_accuracy','more/accuracy','more/r2_score']
 
 def undeclared(pred, targ): return (pred-targ).abs().mean()
@@ -129,15 +129,15 @@ def test_a_guess_warns():
 def test_a_wrong_name_is_refused_before_training(name, near, mk):
     learn = learner(mk(name), metrics=accuracy)
     before = weights(learn)
-    with pytest.raises(ValueError, match=f"`monitor='{name}'` is not recorded, but `train_loss`, `valid_loss`, `accuracy`. Did you mean `{near}`"): learn.fit(1)
+    with pytest.raises(ValueError, match=f"`{name}` is to be monitored and is not recorded, but `train_loss`, `valid_loss`, `accuracy`. Did you mean `{near}`"): learn.fit(1)
     assert torch.equal(weights(learn), before) and learn.mode is None
 
 @pytest.mark.parametrize('name', ['epoch','time'])
 def test_these_are_nothing_to_watch(name):
-    with pytest.raises(ValueError, match=f"`monitor='{name}'` is not recorded"): learner(TrackerCallback(name)).fit(1)
+    with pytest.raises(ValueError, match=f"`{name}` is to be monitored and is not recorded"): learner(TrackerCallback(name)).fit(1)
 
 def test_no_validation():
-    with pytest.raises(ValueError, match="`monitor='valid_loss'` is not recorded, but `train_loss`"): learner(EarlyStoppingCallback, n_valid=0).fit(1)
+    with pytest.raises(ValueError, match="`valid_loss` is to be monitored and is not recorded, but `train_loss`"): learner(EarlyStoppingCallback, n_valid=0).fit(1)
     cb = TrackerCallback('train_loss')
     learn = learner(cb, n_valid=0).fit(2)
     assert cb.best==learn.recorder['train_loss'].min()
@@ -152,14 +152,14 @@ bad = {
     'no order':       (lambda: TrackerCallback(comp=np.equal), ValueError, "`comp` is `np.less` or `np.greater`"),
     'min_delta':      (lambda: TrackerCallback(min_delta=-.1), ValueError, "`min_delta` is 0 or more, whichever direction is better, but got -0.1"),
     'NaN min_delta':  (lambda: TrackerCallback(min_delta=nan), ValueError, "`min_delta` is 0 or more"),
-    'patience':       (lambda: EarlyStoppingCallback(patience=0), ValueError, "`patience` is a whole number above 0, but got 0"),
-    'half patience':  (lambda: ReduceLROnPlateau(patience=1.5), ValueError, "`patience` is a whole number above 0, but got 1.5"),
+    'patience':       (lambda: EarlyStoppingCallback(patience=0), ValueError, "`patience` is 1 or more, but got 0"),
+    'half patience':  (lambda: ReduceLROnPlateau(patience=1.5), TypeError, "`patience` is a whole number, but got 1.5"),
     'factor':         (lambda: ReduceLROnPlateau(factor=.1), ValueError, "divided by `factor`, which is above 1, but got 0.1"),
     'min_lr':         (lambda: ReduceLROnPlateau(min_lr=-1), ValueError, "`min_lr` is 0 or more, but got -1"),
     'both':           (lambda: SaveModelCallback(every_epoch=2, at_end=True), ValueError, "`every_epoch` and `at_end` exclude each other"),
-    'every half':     (lambda: SaveModelCallback(every_epoch=.5), ValueError, "`every_epoch` is a whole number above 0, but got 0.5"),
-    'every zero':     (lambda: SaveModelCallback(every_epoch=0), ValueError, "`every_epoch` is a whole number above 0, but got 0"),
-    'keep':           (lambda: SaveModelCallback(keep=0), ValueError, "`keep` is a whole number above 0, but got 0"),
+    'every half':     (lambda: SaveModelCallback(every_epoch=.5), TypeError, "`every_epoch` is a whole number, but got 0.5"),
+    'every zero':     (lambda: SaveModelCallback(every_epoch=0), ValueError, "`every_epoch` is 1 or more, but got 0"),
+    'keep':           (lambda: SaveModelCallback(keep=0), ValueError, "`keep` is 1 or more, but got 0"),
     'memory at end':  (lambda: SaveModelCallback(fname=None, at_end=True), ValueError, "`fname=None` keeps the best one in memory: it goes with no"),
     'several in memory': (lambda: SaveModelCallback(fname=None, keep=2), ValueError, "`fname=None` keeps the best one in memory: it goes with no"),
     'f':              (lambda: OnBetter('save'), TypeError, "`f` is a function of the learner, but got 'save'"),
