@@ -5,6 +5,7 @@ Modules:
 - `learner.callback`: Listeners that see and change anything in training, in ten lines of their own
 - `learner.data`: Any iterables of batches, on the right device, split into inputs and targets; and whose randomness is whose
 - `learner.events`: Every moment of training that a callback can act on, and the exceptions that end a part of it early
+- `learner.files`: Weights in files: written whole or not at all, read without running code
 - `learner.learner`: The training loop, on one screen
 - `learner.metrics`: Averages that respect the size of each batch, kept on the device until somebody wants to see them
 - `learner.optimizer`: Parameter groups, hyper-parameters and freezing, for any `torch.optim` optimizer as it is

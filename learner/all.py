@@ -23,6 +23,7 @@ from .mixed_precision import *
 from .training import *
 from .mixup import *
 from .preds import *
+from .files import *
 from .hooks import *
 from .interpret import *
 __all__ = [o for o in globals() if not o.startswith('_')] # what the chapters export, and no more

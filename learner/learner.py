@@ -14,6 +14,8 @@ __all__ = ['Learner']
 from collections.abc import Mapping
 from contextlib import contextmanager,nullcontext
 from inspect import Parameter,signature
+from itertools import count,takewhile
+from math import ceil,inf
 from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,8 +59,9 @@ class Learner(Dispatcher):
     """Trains `model` on `dls`. Its state, which callbacks read as `self.x`:
 
     - of the learner: `dls`, `model`, `opt`, `loss_func`, `metrics`, `device`, `cbs`, `recorder`, and `state`, a dict of your own;
-    - of a run: `mode` is `'fit'`, `'validate'`, `'predict'`, `'lr_find'` or None; `epoch` of `n_epoch`; `train_iter` training batches and `opt_step` steps so far;
-      `pct_train` in [0,1], None where the length is unknown; `results`, the last validation; `stop_reason`; `exc`, during `after_exception`;
+    - of a run: `mode` is `'fit'`, `'validate'`, `'predict'`, `'lr_find'` or None; `epoch` of `n_epoch`; `train_iter` training batches of `n_train_iter`, and `opt_step` steps
+      of `n_step`, if these bound it; `pct_train` in [0,1], None where the length is unknown; `to_validate`, loaders by name; `limits`, most batches of a phase; `results`, the last validation; `stop_reason`; `exc`, during `after_exception`;
+    - while a file is saved or loaded: its `file`, and `saved`, what goes into it or came out of it;
     - of a phase: `training`, the loader `dl` called `dl_name`, its length `n_iter` or None;
     - of a batch: its index `iter`; `batch` as drawn and on the device; inputs `xb`, a tuple or a mapping, targets `yb`, a tuple, and `x`, `y`, their only element, which can be set;
       `pred`; `loss`, which is logged, and `loss_grad`, which is differentiated. The last three are None until they are computed.
@@ -70,6 +73,7 @@ class Learner(Dispatcher):
         from learner.training import to_channelslast,to_contiguous
         from learner.preds import get_preds,predict,tta,show_results
         from learner.hooks import summary
+        from learner.files import save,load,export
 
     @known_args
     def __init__(self,
@@ -96,11 +100,13 @@ class Learner(Dispatcher):
         if loss_func is not None and not callable(loss_func): raise TypeError(f"`loss_func` is a function of predictions and targets, but got {loss_func!r}")
         self.dls,self.model,self.loss_func,self.opt_func,self.lr,self.splitter = dls,model,loss_func,opt_func,lr,splitter
         self.wd,self.wd_bn_bias,self.train_bn,self.moms = wd,wd_bn_bias,train_bn,moms
-        self.path,self.model_dir,self.metrics = Path(path),Path(model_dir),metrics
-        self.opt,self.state,self.results,self.n_epoch,self.start_epoch = None,AttrDict(),Row(),1,0
+        self.path,self.model_dir,self.metrics,self.monitor = Path(path),Path(model_dir),metrics,'valid_loss'
+        self.file = self.saved = None
+        self.opt,self.state,self.results,self.limits = None,AttrDict(),Row(),{}
+        self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step = 1,0,None,None
         self.epoch = self.train_iter = self.opt_step = self.iter = 0
-        self._epoch_start,self.n_iter,self._skip_step,self._closure = 0,None,False,()
-        self._interrupt,self._to_validate = HeldInterrupt(self, 'one_batch'),{}
+        self._epoch_start,self.n_iter,self._stop,self._skip_step,self._closure = 0,None,None,False,()
+        self._interrupt,self.to_validate = HeldInterrupt(self, 'one_batch'),{}
         self._forget_batch()
         self.add_cbs([*(self.default_cbs if default_cbs else ()), *L(cbs)])
 
@@ -109,7 +115,7 @@ class Learner(Dispatcher):
     # The loop
     @scope
     def _fit(self):
-        for self.epoch in range(self.start_epoch, self.n_epoch):
+        for self.epoch in takewhile(self._goes_on, count(self.start_epoch)):
             self._epoch_start = self.train_iter
             self._epoch()
 
@@ -132,7 +138,8 @@ class Learner(Dispatcher):
     def all_batches(self):
         "Draw the batches of `dl`, and run each"
         with workers_ignore_interrupts(): batches,i = iter(self.dl),0
-        while True:
+        stop,n_step = self._stop,self.n_step if self.training else None
+        while i!=stop and (n_step is None or self.opt_step<n_step):
             if 'before_draw' in self.handlers: self('before_draw')
             try: b = next(batches, _end)
             except BaseException: self.iter = i; raise # the batch that could not be drawn
@@ -141,7 +148,7 @@ class Learner(Dispatcher):
             self.one_batch(i, b)
             if self._interrupt.pending: self._interrupt.act()
             i += 1
-        if i==0: raise ValueError(f"`dls['{self.dl_name}']` is empty: it gave no batch in epoch {self.epoch}"
+        if i==0 and stop!=0: raise ValueError(f"`dls['{self.dl_name}']` is empty: it gave no batch in epoch {self.epoch}"
             + (". It is an iterator, which can be gone over once: give a list, or something that starts anew" if batches is self.dl else ""))
 
     def one_batch(self,
@@ -212,15 +219,17 @@ class Learner(Dispatcher):
     # Around the loop
     @known_args
     def fit(self,
-        n_epoch:int, # Passes over `dls.train`
+        n_epoch:int|None=None, # Passes over `dls.train`
         lr=None, # Learning rate: a number, `slice(first, last)` or a list, one per group; default `self.lr`
         wd:float|None=None, # Weight decay; default `self.wd`
         cbs=None, # Callbacks for this fit only
         reset_opt:bool=False, # Begin with a new optimizer
         start_epoch:int=0, # Number of the first epoch; those before count as done
+        n_iter:int|None=None, # Training batches; of several bounds the one that comes first ends the fit
+        n_step:int|None=None, # Optimizer steps
     ): # Itself, so that calls chain
         "Train for `n_epoch` epochs, validating after each. Modes and hyper-parameters are put back at the end"
-        n_epoch,start_epoch = _whole('n_epoch', n_epoch),_whole('start_epoch', start_epoch)
+        n_epoch,start_epoch,n_iter,n_step = self._bounds(n_epoch, start_epoch, n_iter, n_step)
         if self.mode is not None: raise RuntimeError(f"`fit` cannot start inside a running `{self.mode}`")
         with self.added_cbs(cbs):
             self._to_device()
@@ -230,10 +239,23 @@ class Learner(Dispatcher):
             with self._fitting('fit'):
                 if (v := self.wd if wd is None else wd) is not None: self.set_hyper('wd', v)
                 if (v := self.lr if lr is None else lr) is not None: self.set_hyper('lr', v)
-                self.n_epoch,self.start_epoch,self.epoch,self.opt_step,self.stop_reason = n_epoch,start_epoch,start_epoch,0,None
-                self._skip_step,self._to_validate,self.n_iter = False,self.dls.valids,length(self.dls.train)
+                self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step = n_epoch,start_epoch,n_iter,n_step
+                self.epoch,self.train_iter,self.opt_step,self.stop_reason = start_epoch,0,0,None
+                self._skip_step,self.to_validate,self.n_iter = False,self.dls.valids,length(self.dls.train)
                 self._fit()
         return self
+
+    def _bounds(self, n_epoch, start_epoch, n_iter, n_step):
+        "Of a fit, with as many epochs as the others need if they are not given"
+        if n_epoch is None and n_iter is None and n_step is None: raise TypeError("`fit` needs an end: `n_epoch`, `n_iter` or `n_step`")
+        start_epoch,n_iter,n_step = _whole('start_epoch', start_epoch),*(None if v is None else _whole(k, v) for k,v in (('n_iter',n_iter), ('n_step',n_step)))
+        if n_epoch is not None: return _whole('n_epoch', n_epoch),start_epoch,n_iter,n_step
+        n = length(self.dls.train)
+        return (start_epoch+ceil(n_iter/n) if n and n_iter is not None else inf),start_epoch,n_iter,n_step
+
+    def _goes_on(self, epoch):
+        "Whether a fit has not come to one of its ends"
+        return epoch<self.n_epoch and (self.n_train_iter is None or self.train_iter<self.n_train_iter) and (self.n_step is None or self.opt_step<self.n_step)
 
     @known_args
     def validate(self,
@@ -252,23 +274,34 @@ class Learner(Dispatcher):
 
     def _infer(self, mode, dls, inside=False):
         "Run a whole fit without training, or inside another run only the validation"
-        inside,self.mode,self._to_validate = inside or self.mode is not None,mode,dls
+        inside,self.mode,self.to_validate = inside or self.mode is not None,mode,dls
         if inside: return self._validate_all()
         self._to_device()
         self.n_epoch,self.start_epoch = 1,0
         self._fit()
 
     def _validate_all(self):
-        if self._to_validate and self.mode!='predict': self.results = Row()
-        for k,dl in self._to_validate.items():
+        if self.to_validate and self.mode!='predict': self.results = Row()
+        for k,dl in self.to_validate.items():
             with keep_random(dl) if self.mode=='fit' else nullcontext(): # a look keeps them as a whole
                 self._use(k, twin(dl) if dl is self.dls.train or dl is self.dl else dl, training=False)
                 self._validate()
 
-    def _use(self, name, dl, training): self.dl_name,self.dl,self.n_iter,self.training = name,dl,length(dl),training
+    def validate_now(self):
+        "Validate in the middle of training as at the end of an epoch, so that callbacks see it as a part of the fit, and go on as before"
+        with self._kept(self._of_phase), self._modes(): self._validate_all()
+
+    def _use(self, name, dl, training):
+        "Go over `dl` next, up to its limit"
+        most = self.limits.get('train' if training else 'valid')
+        if training and self.n_train_iter is not None: most = min(self.n_train_iter-self.train_iter, inf if most is None else most)
+        n = length(dl)
+        self._stop = most if most is not None and (n is None or most<n) else None
+        self.dl_name,self.dl,self.n_iter,self.training = name,dl,n if self._stop is None else most,training
 
     _of_batch = 'dl','dl_name','batch','xb','yb','pred','loss','loss_grad'
-    _of_run = *_of_batch,'n_iter','iter','epoch','n_epoch','start_epoch','train_iter','opt_step','stop_reason','_epoch_start','_skip_step','_to_validate'
+    _of_phase = *_of_batch,'n_iter','iter','_stop'
+    _of_run = *_of_phase,'n_train_iter','n_step','epoch','n_epoch','start_epoch','train_iter','opt_step','stop_reason','_epoch_start','_skip_step','to_validate'
 
     def _forget_batch(self):
         for k in self._of_batch: setattr(self, k, None)
@@ -303,13 +336,18 @@ class Learner(Dispatcher):
                 for k,v in saved.items(): set_hyper(self.opt, k, v)
 
     @contextmanager
+    def _kept(self, names):
+        "Put attributes back at the end"
+        saved = {k:getattr(self, k) for k in names}
+        try: yield
+        finally: vars(self).update(saved)
+
+    @contextmanager
     def _as_found(self, *loaders):
-        saved = {k:getattr(self, k) for k in (self._of_run if self.mode is None else (*self._of_run, 'results'))}
         counts = [(cb, cb.counts) for cb in self.cbs if isinstance(cb, FuncCallback)]
-        with keep_random(*loaders):
+        with keep_random(*loaders), self._kept(self._of_run if self.mode is None else (*self._of_run, 'results')):
             try: yield
             finally:
-                vars(self).update(saved)
                 for cb,v in counts: cb.counts = v
 
     def _to_device(self):
@@ -380,8 +418,13 @@ class Learner(Dispatcher):
     @property
     def pct_train(self):
         "Fraction of training that is done, from whole numbers: exactly 1 after the last batch; None where the length is not known"
-        n = length(self.dls.train)
-        return (self.epoch*n + self.train_iter-self._epoch_start)/(self.n_epoch*n) if n and self.n_epoch else None
+        n,pct = length(self.dls.train),None
+        if n and 0<self.n_epoch<inf:
+            n = min(n, self.limits.get('train', n))
+            pct = (self.epoch*n + self.train_iter-self._epoch_start)/(self.n_epoch*n)
+        if self.n_train_iter: pct = max(pct or 0, self.train_iter/self.n_train_iter)
+        if self.n_step: pct = max(pct or 0, self.opt_step/self.n_step)
+        return pct
     @property
     def x(self): return _only(self.xb)
     @x.setter

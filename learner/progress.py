@@ -37,7 +37,7 @@ class Notebook:
 
 class Lines:
     "A line per epoch; in a terminal with a tqdm bar below"
-    def __init__(self, names, bars): self.names,self.bars,self.tqdm,self.started = names,bars,None,False
+    def __init__(self, names, bars): self.names,self.bars,self.tqdm,self.n_shown = names,bars,None,0
     def bar(self, desc, n, total, loss):
         if not self.bars: return
         from tqdm import tqdm
@@ -47,8 +47,8 @@ class Lines:
         self.tqdm.refresh()
     def row(self, row):
         self.end_bar()
-        if not self.started: print(text_row(self.names), flush=True)
-        self.started = True
+        if self.n_shown!=len(self.names): print(text_row(self.names), flush=True) # the head, again if there is a new column
+        self.n_shown = len(self.names)
         print(text_row(self.names, row), flush=True)
     def end_bar(self):
         if self.tqdm is not None: self.tqdm.close()
@@ -88,23 +88,22 @@ class ProgressCallback(Callback):
     def cleanup_validate(self):
         if self.learn.mode==self.kind: self.screen.end_bar()
 
-    def after_epoch(self):
-        if self.kind=='fit' and self.rec: self.screen.row(self.rec.rows[-1])
+    def after_row(self): self.screen.row(self.rec.rows[-1])
 
     def cleanup_fit(self): self.screen.close(); self.screen = self.rec = None
 
 # %% ../nbs/08_progress.ipynb #ShowGraphCallback
 class ShowGraphCallback(Callback):
-    "Redraw training and validation losses after each epoch"
+    "Redraw training and validation losses after each row of results"
     order,run_valid,only_fit = ProgressCallback.order+5,False,True
     handle = None
     def before_fit(self): self.handle = None
-    def after_epoch(self):
+    def after_row(self):
         if not _in_notebook(): return
         import matplotlib.pyplot as plt
         from IPython.display import display
         ax = self.learn.recorder.plot_loss(skip_start=0)
-        ax.set_xlim(0, (self.learn.n_iter or len(self.learn.recorder.losses))*self.learn.n_epoch)
+        if pct := self.learn.pct_train: ax.set_xlim(0, len(self.learn.recorder.losses)/pct)
         if self.handle is None: self.handle = display(ax.figure, display_id=True)
         else: self.handle.update(ax.figure)
         plt.close(ax.figure)

@@ -32,6 +32,7 @@ class Row(tuple):
         raise AttributeError(f"No `{k}` here.{nearest(k, vars(self).get('names', ()))}", name=k, obj=self)
     def __dir__(self): return [*super().__dir__(), *self.names]
     def keys(self): return self.names
+    def get(self, k): return self[k] if k in self.names else missing
     def __getnewargs_ex__(self): return (),dict(self)
     def __repr__(self): return ', '.join(f'{k}={show_value(k, v)}' for k,v in zip(self.names, self))
 
@@ -103,9 +104,11 @@ class Recorder(Callback):
             if len(self._waiting)>=self.bundle: self._send()
 
     def after_train(self):
-        if self.learn.mode!='fit': return
-        self._vals['train_loss'] = self.smooth_loss
-        self._vals |= {f'train_{m.name}':_item(m.value) for m in self._mets}
+        if self.learn.mode=='fit': self.add_train()
+
+    def add_train(self):
+        "Have loss and metrics of training, as far as it has come, in the coming row"
+        self.add(train_loss=self.smooth_loss, **{f'train_{m.name}':m.value for m in self._mets})
 
     # A validation, perhaps inside another phase, whose metrics must not lose what they have
     def before_validate(self):
@@ -130,12 +133,21 @@ class Recorder(Callback):
         self._vals |= vals
 
     def after_epoch(self):
-        if self.learn.mode!='fit': return
+        if self.learn.mode=='fit': self.write()
+
+    def add(self, **vals): # Values by name; those of other kinds than numbers are fine
+        "Have more in the coming row, in columns of their own"
+        self.metric_names += [k for k in vals if k not in self.metric_names]
+        self._vals |= {k:_item(v) for k,v in vals.items()}
+
+    def write(self):
+        "Make a row of what has come in since the last one, and tell of it by `after_row`"
         now = time.perf_counter()
         vals = dict(self._vals, epoch=self.learn.epoch, time=now-self._start)
         self.rows.append(Row(**{k:vals.get(k, missing) for k in self.metric_names}))
         self.iters.append(len(self.lrs))
         self._vals,self._start = {},now
+        self.learn('after_row')
 
     # Losses, from the device when they are ready
     def _send(self):
@@ -188,7 +200,7 @@ class Recorder(Callback):
         if not isinstance(i, tuple): return self.rows[i]
         rows,k = i
         if k not in self.metric_names: raise KeyError(f"Nothing recorded as `{k}`, but {', '.join(f'`{o}`' for o in self.metric_names)}.{nearest(k, self.metric_names)}")
-        return np.array([o[k] for o in self.rows[rows]]) if isinstance(rows, slice) else self.rows[rows][k]
+        return np.array([o.get(k) for o in self.rows[rows]]) if isinstance(rows, slice) else self.rows[rows].get(k)
 
     def __repr__(self): return text_table(self.metric_names, self.rows) if self.rows else super().__repr__()
     def _repr_html_(self): return html_table(self.metric_names, self.rows) if self.rows else None

@@ -16,6 +16,7 @@ from itertools import accumulate
 from math import cos,pi
 from fastcore.basics import patch
 from fastcore.foundation import L
+from fastcore.meta import delegates
 import torch
 from .callback import Callback
 from .events import known_args
@@ -147,7 +148,8 @@ class ParamScheduler(Callback):
 
     def before_fit(self):
         for k in self.scheds: get_hyper(self.learn.opt, k)
-        if self.learn.n_iter is None: raise ValueError("A schedule is a function of the fraction of training that is done, but `dls.train` has no length")
+        if self.learn.pct_train is None: raise ValueError("A schedule is a function of the fraction of training that is done, but `dls.train` has no length: "
+            "say with `n_iter` how many batches to train")
         self.hps = {k:[] for k in self.scheds}
         self._record()
 
@@ -200,8 +202,9 @@ def _times(v, k): return [o*k for o in v] if isinstance(v, list) else v*k
 
 @patch
 @known_args
+@delegates(Learner.fit)
 def fit_one_cycle(self:Learner,
-    n_epoch:int, # Passes over `dls.train`
+    n_epoch:int|None=None, # Passes over `dls.train`
     lr_max=None, # Highest learning rate: a number, `slice(first, last)` or a list, one per group; default `self.lr`
     div:float=25., # The first learning rate is `lr_max/div`
     div_final:float=1e5, # The last one is `lr_max/div_final`
@@ -209,34 +212,34 @@ def fit_one_cycle(self:Learner,
     wd:float|None=None, # Weight decay; default `self.wd`
     moms=None, # Momentum at the start, at the top and at the end; default `self.moms`, if the optimizer uses momentum
     cbs=None, # Callbacks for this fit only
-    reset_opt:bool=False, # Begin with a new optimizer
-    start_epoch:int=0, # Number of the first epoch; those before count as done
+    **kwargs, # For `fit`
 ) -> Learner:
     "Warm up to `lr_max`, then anneal to almost nothing: the 1cycle policy ([Smith & Topin 2017](https://arxiv.org/abs/1708.07120))"
     lr = _lrs(self, lr_max)
     scheds = dict(lr=combined_cos(pct_start, _times(lr, 1/div), lr, _times(lr, 1/div_final)))
     if moms is not None or ('mom' in hypers(self.opt) and any(get_hyper(self.opt, 'mom'))): scheds['mom'] = combined_cos(pct_start, *(moms or self.moms))
-    return self.fit(n_epoch, wd=wd, cbs=[ParamScheduler(scheds), *L(cbs)], reset_opt=reset_opt, start_epoch=start_epoch)
+    return self.fit(n_epoch, wd=wd, cbs=[ParamScheduler(scheds), *L(cbs)], **kwargs)
 
 @patch
 @known_args
+@delegates(Learner.fit)
 def fit_flat_cos(self:Learner,
-    n_epoch:int, # Passes over `dls.train`
+    n_epoch:int|None=None, # Passes over `dls.train`
     lr=None, # Learning rate; default `self.lr`
     div_final:float=1e5, # The last one is `lr/div_final`
     pct_start:float=.75, # Fraction of training before it goes down
     wd:float|None=None, # Weight decay; default `self.wd`
     cbs=None, # Callbacks for this fit only
-    reset_opt:bool=False, # Begin with a new optimizer
-    start_epoch:int=0, # Number of the first epoch; those before count as done
+    **kwargs, # For `fit`
 ) -> Learner:
     "Stay at `lr`, then anneal to almost nothing along a cosine"
     lr = _lrs(self, lr)
     sched = combine_scheds([pct_start,1-pct_start], [SchedNo(lr, lr), SchedCos(lr, _times(lr, 1/div_final))])
-    return self.fit(n_epoch, wd=wd, cbs=[ParamScheduler(dict(lr=sched)), *L(cbs)], reset_opt=reset_opt, start_epoch=start_epoch)
+    return self.fit(n_epoch, wd=wd, cbs=[ParamScheduler(dict(lr=sched)), *L(cbs)], **kwargs)
 
 @patch
 @known_args
+@delegates(Learner.fit)
 def fit_sgdr(self:Learner,
     n_cycles:int, # Number of restarts, the first one included
     cycle_len:int, # Epochs of the first cycle
@@ -244,17 +247,17 @@ def fit_sgdr(self:Learner,
     cycle_mult:float=2, # Each cycle is so many times longer than the one before
     wd:float|None=None, # Weight decay; default `self.wd`
     cbs=None, # Callbacks for this fit only
-    reset_opt:bool=False, # Begin with a new optimizer
-    start_epoch:int=0, # Number of the first epoch; those before count as done
+    **kwargs, # For `fit`
 ) -> Learner:
     "Anneal to nothing again and again: warm restarts ([Loshchilov & Hutter 2016](https://arxiv.org/abs/1608.03983))"
     lr = _lrs(self, lr_max)
     lens = [round(cycle_len*cycle_mult**i) for i in range(n_cycles)]
     sched = combine_scheds([o/sum(lens) for o in lens], [SchedCos(lr, _times(lr, 0.))]*n_cycles)
-    return self.fit(sum(lens), wd=wd, cbs=[ParamScheduler(dict(lr=sched)), *L(cbs)], reset_opt=reset_opt, start_epoch=start_epoch)
+    return self.fit(sum(lens), wd=wd, cbs=[ParamScheduler(dict(lr=sched)), *L(cbs)], **kwargs)
 
 @patch
 @known_args
+@delegates(Learner.fit_one_cycle)
 def fine_tune(self:Learner,
     epochs:int, # Epochs with everything trainable
     base_lr:float=2e-3, # Learning rate of the last group while the others are frozen; half of it afterwards
