@@ -12,6 +12,7 @@ from contextlib import contextmanager,nullcontext
 import torch
 from torch import nn
 from .callback import Callback
+from .data import length
 from .mixed_precision import MixedPrecision
 from .optimizer import get_hyper,per_group
 from .recorder import Recorder
@@ -118,13 +119,11 @@ class WeightAverage(Callback):
         if self.depth==1: self.inside.__exit__(None, None, None)
         self.depth -= 1
 
-    def add_columns(self, names, valid):
-        if self.validate=='both': names += [f'{self.name}/{o}' for o in valid]
     def after_validate(self):
         if not self._outermost('both') or self.learn.mode!='fit': return
         with self.averaged(): vals = self.learn.validate(self.learn.dl_name)
         for o in self.learn.cbs:
-            if isinstance(o, Recorder): o.add({f'{self.name}/{k}':v for k,v in dict(vals).items()})
+            if isinstance(o, Recorder): o.add(**{f'{self.name}/{k}':v for k,v in dict(vals).items()})
 
 # %% ../nbs/14b_averaging.ipynb #EMA
 class EMA(WeightAverage):
@@ -169,27 +168,28 @@ class SWA(WeightAverage):
     def before_fit(self):
         super().before_fit()
         self.lrs = None # those that it begins with
-        if self.fitting and not self._begin<self.learn.n_epoch: raise ValueError(f"`SWA` begins after {self.start} epochs, but there are only {self.learn.n_epoch}")
+        if self.fitting and 1<=self.start>=self.learn.n_epoch: raise ValueError(f"`SWA` begins after {self.start} epochs, but there are only {self.learn.n_epoch}")
 
-    @property
-    def _begin(self): return self.start if self.start>=1 else self.start*self.learn.n_epoch # in epochs
-    @property
-    def _done(self): return self.learn.epoch if self.learn.pct_train is None else self.learn.pct_train*self.learn.n_epoch
+    def _since(self, whole=False):
+        "Epochs since the part began that is averaged; negative before. At the end of training the running epoch counts as a `whole` one"
+        learn,n = self.learn,length(self.learn.dls.train)
+        done = learn.epoch + (1 if whole else learn.iter/min(n, learn.limits.get('train', n)) if n else 0)
+        if not self.start or self.start>=1: return done-self.start
+        pct = done/learn.n_epoch if learn.pct_train is None else learn.pct_train
+        return done*(1-self.start/pct) if pct else -1
 
     def before_train(self):
         self.norms = [m for m in self.learn.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training and m.track_running_stats]
 
     def before_batch(self):
-        done = self._done-self._begin if self.fitting and self.lr is not None else -1
-        if done<-1e-9: return
-        opt = self.learn.opt
-        if self.lrs is None: self.lrs = get_hyper(opt, 'lr')
-        self.learn.set_hyper('lr', SchedCos(self.lrs, per_group(self.lr, len(self.lrs)))(min(1., done/self.anneal) if self.anneal else 1.))
+        if not self.fitting or self.lr is None or (since := self._since())<-1e-9: return
+        if self.lrs is None: self.lrs = get_hyper(self.learn.opt, 'lr')
+        self.learn.set_hyper('lr', SchedCos(self.lrs, per_group(self.lr, len(self.lrs)))(min(1., max(0., since)/self.anneal) if self.anneal else 1.))
 
     def after_step(self):
-        if self._stepped() and self.every and not self.steps%self.every and self._done>self._begin-1e-9: self._add()
+        if self._stepped() and self.every and not self.steps%self.every and self._since()>-1e-9: self._add()
     def after_train(self):
-        if self.fitting and not self.every and self.learn.epoch+1>self._begin+1e-9: self._add()
+        if self.fitting and not self.every and self._since(whole=True)>1e-9: self._add()
     def _add(self): self.update(1/(self.n+1))
 
     def after_fit(self):

@@ -83,10 +83,8 @@ class Recorder(Callback):
     def before_fit(self):
         if self.learn.mode!='fit': return
         self._clear()
-        valid = [c for dl in self.learn.dls.valids for c in self._columns(dl, self._valid_mets)]
-        self.metric_names = ['epoch', 'train_loss', *(f'train_{o.name}' for o in self._train_mets), *valid]
-        self.learn('add_columns', self.metric_names, valid) # callbacks may append some, and `add` their values
-        if self.add_time: self.metric_names.append('time')
+        self.metric_names = ['epoch', 'train_loss', *(f'train_{o.name}' for o in self._train_mets),
+            *(c for dl in self.learn.dls.valids for c in self._columns(dl, self._valid_mets)), *(['time'] if self.add_time else [])]
         if twice := [o for o in self.metric_names if self.metric_names.count(o)>1]: raise ValueError(f"Two columns would be called `{twice[0]}`: "
             "give the metric another name, as in `metrics=dict(other=f)`")
 
@@ -125,12 +123,6 @@ class Recorder(Callback):
     def cleanup_validate(self):
         self._mets,states = self._outer.pop()
         for m,s in zip(self._mets, states): vars(m).clear(); vars(m).update(s)
-
-    def add(self,
-        vals:dict, # Values, by column
-    ):
-        "Fill columns in the row of the running epoch"
-        self._vals |= vals
 
     def after_epoch(self):
         if self.learn.mode=='fit': self.write()

@@ -18,7 +18,7 @@ from fastcore.basics import patch
 from .callback import Callback
 from .data import map_batch,random_state,set_random_state
 from .dispatch import scope
-from .events import CancelBatchException,CancelTrainException,CancelValidException
+from .events import CancelBatchException,CancelValidException
 from .learner import Learner
 from .metrics import find_bs
 from .mixed_precision import MixedPrecision
@@ -215,16 +215,21 @@ class ShortEpochCallback(Callback):
     ):
         if not 0<pct<=1: raise ValueError(f"`pct` is a fraction above 0 and up to 1, but got {pct}")
         self.pct,self.short_valid = pct,short_valid
-    def before_train(self): self._begin(True)
-    def before_validate(self): self._begin(self.short_valid)
-    def _begin(self, short):
-        learn = self.learn
-        if short and learn.n_iter is None: raise ValueError(f"`ShortEpochCallback` takes a fraction of the batches, but `{learn.dl_name}` has no length")
-        if short: learn.n_iter = max(1, ceil(self.pct*learn.n_iter-1e-9)) # bars and accumulation shall know
-        self.drawn,self.most = 0,learn.n_iter if short else None
+    def before_fit(self):
+        self.whole = self.learn.limits
+        self.learn.limits = self.whole | dict(train=self._part('train'))
+    def cleanup_fit(self): self.learn.limits = self.whole
+    def before_validate(self):
+        self.drawn,self.most = 0,self._part(self.learn.dl_name) if self.short_valid else None
+        if self.most: self.learn.n_iter = self.most
     def before_draw(self):
-        if self.drawn==self.most: raise CancelTrainException if self.learn.training else CancelValidException
+        if self.learn.training: return
+        if self.drawn==self.most: raise CancelValidException
         self.drawn += 1
+
+    def _part(self, name):
+        if self.learn.n_iter is None: raise ValueError(f"`ShortEpochCallback` takes a fraction of the batches, but `{name}` has no length")
+        return max(1, ceil(self.pct*self.learn.n_iter-1e-9))
 
 class ModelResetter(Callback):
     "Call `model.reset()` before training, before validation, and at the end. What modules hold when a validation begins, they hold again after it"

@@ -111,20 +111,18 @@ def test_both_have_their_columns(more, train_metrics):
         return learn.recorder
     both,plain,avg = run(validate='both'),run(validate=False),run(validate=True)
     own = [o for o in plain.metric_names if o not in ('epoch','time') and not o.startswith('train')]
-    assert both.metric_names==[*plain.metric_names[:-1], *(f'ema/{o}' for o in own), 'time'] and len(own)==(4 if more else 2)
+    assert both.metric_names==[*plain.metric_names, *(f'ema/{o}' for o in own)] and len(own)==(4 if more else 2)
     for o in own:
         assert list(both[o])==list(plain[o]) and list(both[f'ema/{o}'])==list(avg[o])
     assert list(both['train_loss'])==list(plain['train_loss'])
 
-def test_columns_that_nobody_filled_are_missing():
-    rec = mk(EMA(every=6, validate='both')).fit(1).recorder # its first update is at the last step
-    assert rec[0,'ema/valid_loss']>0
-    rec = mk(EMA(every=7, validate='both')).fit(1).recorder
-    assert rec[0,'ema/valid_loss'] is missing
+def test_an_average_that_is_not_there_yet_has_no_column():
+    assert 'ema/valid_loss' not in mk(EMA(every=7, validate='both')).fit(1).recorder.metric_names
+    rec = mk(EMA(every=7, validate='both')).fit(2).recorder
+    assert rec[0,'ema/valid_loss'] is missing and rec[1,'ema/valid_loss']>0
     class Stop(Callback):
         def before_validate(self): raise CancelEpochException
-    rec = mk(EMA(validate='both'), Stop).fit(1).recorder
-    assert rec[0,'ema/valid_loss'] is missing and rec[0,'valid_loss'] is missing
+    assert 'ema/valid_loss' not in mk(EMA(validate='both'), Stop).fit(1).recorder.metric_names
 
 def test_an_average_needs_no_recorder():
     learn = mk(EMA(validate='both')).remove_cb(Recorder).fit(1)
@@ -334,6 +332,15 @@ def test_without_a_known_length():
     d = dls()
     learn = mk(SWA(.5, lr=.02, anneal=0), data=DataLoaders(Some(d.train), d.valid, device='cpu')).fit(4)
     assert learn.swa.n==2 and learn.recorder.lrs==[.1]*12+[.02]*12
+
+@pytest.mark.parametrize('kwargs,n_avg,n_low', [(dict(n_epoch=4), 2, 12), (dict(n_iter=24), 2, 12), (dict(n_step=24), 2, 12), (dict(n_iter=21), 3, 10), (dict(n_epoch=9, n_iter=24), 2, 12), (dict(n_epoch=4, start_epoch=1), 2, 12)])
+def test_half_of_a_fit_that_is_bounded_otherwise(kwargs, n_avg, n_low):
+    learn = mk(SWA(.5, lr=.02, anneal=0)).fit(**kwargs)
+    assert learn.swa.n==n_avg and learn.recorder.lrs.count(.02)==n_low==len(learn.recorder.lrs)-learn.recorder.lrs.index(.02)
+
+def test_half_of_short_epochs():
+    learn = mk(SWA(.5, lr=.02, anneal=1), ShortEpochCallback(.5)).fit(4)
+    assert learn.swa.n==2 and learn.recorder.lrs==pytest.approx([.1]*6 + [cos(.1, .02, i/3) for i in range(3)] + [.02]*3)
 
 def test_lr_find_and_looks_leave_it_alone():
     swa,ema = SWA(1),EMA(.9, validate='both')
