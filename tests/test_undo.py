@@ -1,9 +1,13 @@
 "Whatever ends a fit, wherever: the techniques leave learner, model and torch as they found them, and the next fit works"
-import itertools,random,signal
+import itertools,random,signal,tempfile
 import pytest,torch
 from torch import nn
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
+from learner.loggers import *
+from learner.timer import *
+
+folder = tempfile.TemporaryDirectory()
 
 def model():
     torch.manual_seed(0)
@@ -13,7 +17,8 @@ techniques = dict(
     schedule=lambda: ParamScheduler(dict(lr=SchedCos(.1, .01), mom=SchedLin(.9, .8))), torch_schedule=lambda: TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1)),
     fp16=lambda: MixedPrecision('fp16', init_scale=2.**10), bf16=lambda: MixedPrecision('bf16'), clip=GradientClip, accumulation=lambda: GradientAccumulation(6),
     ema=lambda: EMA(.9), bn_freeze=BnFreeze, short=lambda: ShortEpochCallback(.5), mc_dropout=MCDropoutCallback, collect=CollectDataCallback,
-    channels_last=ChannelsLast, compile=lambda: Compile(backend='eager'), mixup=MixUp, cutmix=CutMix, preds=FetchPredsCallback)
+    channels_last=ChannelsLast, compile=lambda: Compile(backend='eager'), mixup=MixUp, cutmix=CutMix, preds=FetchPredsCallback,
+    timer=Timer, csv=lambda: CSVLogger(f'{folder.name}/history.csv'), json=lambda: JSONLogger(f'{folder.name}/history.jsonl', batches=1), tensorboard=lambda: TensorBoardLogger(folder.name))
 ends = dict(error=ValueError, interrupt=KeyboardInterrupt, **cancels)
 places = [o for o in dict(moments()) if not o.startswith('after_cancel')]
 
