@@ -66,7 +66,7 @@ def _show(o): return getattr(o, '__name__', None) or _show(getattr(o, 'func', No
 class Learner(Dispatcher):
     """Trains `model` on `dls`. Its state, which callbacks read as `self.x`:
 
-    - of the learner: `dls`, `model`, `opt`, `loss_func`, `metrics`, `device`, `cbs`, `recorder`, `monitor`, the column of results that trackers look at, and `state`, a dict of your own;
+    - of the learner: `dls`, `model`, `opt`, `loss_func`, `metrics`, `device`, `cbs`, `recorder`, `monitor`, the column of results that trackers look at, `run_config`, what the last fit was made of, and `state`, a dict of your own;
     - of a run: `mode` is `'fit'`, `'validate'`, `'predict'`, `'lr_find'` or None; `epoch` of `n_epoch`; `train_iter` training batches of `n_train_iter`, and `opt_step` steps
       of `n_step`, if these bound it; `pct_train` in [0,1], None where the length is unknown; `to_validate`, loaders by name; `limits`, most batches of a phase; `results`, the last validation; `stop_reason`; `exc`, during `after_exception`;
     - while a file is saved or loaded: its `file`, and `saved`, what goes into it or came out of it;
@@ -82,6 +82,7 @@ class Learner(Dispatcher):
         from learner.preds import get_preds,predict,tta,show_results
         from learner.hooks import summary
         from learner.files import save,load,export
+        from learner.bounds import smoke
         from learner.checkpoint import save_state,load_state,find_state
 
     @known_args
@@ -110,7 +111,7 @@ class Learner(Dispatcher):
         self.dls,self.model,self.loss_func,self.opt_func,self.lr,self.splitter = dls,model,loss_func,opt_func,lr,splitter
         self.wd,self.wd_bn_bias,self.train_bn,self.moms = wd,wd_bn_bias,train_bn,moms
         self.path,self.model_dir,self.metrics,self.monitor = Path(path),Path(model_dir),metrics,'valid_loss'
-        self.file = self.saved = None
+        self.file = self.saved = self.run_config = None
         self.opt,self.state,self.results,self.limits = None,AttrDict(),Row(),{}
         self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step = 1,0,None,None
         self.epoch = self.train_iter = self.opt_step = self.iter = 0

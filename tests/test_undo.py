@@ -1,9 +1,13 @@
 "Whatever ends a fit, wherever: the techniques leave learner, model and torch as they found them, and the next fit works"
-import itertools,random,signal
+import itertools,random,signal,tempfile
 import pytest,torch
 from torch import nn
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
+from learner.loggers import *
+from learner.timer import *
+
+folder = tempfile.TemporaryDirectory()
 
 def model():
     torch.manual_seed(0)
@@ -15,7 +19,8 @@ techniques = dict(
     micro=lambda: MicroBatch(3), micro_auto=MicroBatch, ema=lambda: EMA(.9), ema_both=lambda: EMA(.9, buffers=True, validate='both'), swa=lambda: SWA(.5, lr=.01), swa_valid=lambda: SWA(0, validate=True),
     bn_freeze=BnFreeze, short=lambda: ShortEpochCallback(.5), mc_dropout=MCDropoutCallback, collect=CollectDataCallback, channels_last=ChannelsLast, compile=lambda: Compile(backend='eager'),
     mixup=MixUp, cutmix=CutMix, preds=FetchPredsCallback,
-    early=lambda: EarlyStoppingCallback(patience=2), best=lambda: SaveModelCallback(fname=None), plateau=ReduceLROnPlateau, nan=TerminateOnNaNCallback, better=lambda: OnBetter(Learner.validate))
+    early=lambda: EarlyStoppingCallback(patience=2), best=lambda: SaveModelCallback(fname=None), plateau=ReduceLROnPlateau, nan=TerminateOnNaNCallback, better=lambda: OnBetter(Learner.validate),
+    timer=Timer, csv=lambda: CSVLogger(f'{folder.name}/history.csv'), json=lambda: JSONLogger(f'{folder.name}/history.jsonl', batches=1), tensorboard=lambda: TensorBoardLogger(folder.name))
 ends = dict(error=ValueError, interrupt=KeyboardInterrupt, **cancels)
 places = [o for o in dict(moments()) if not o.startswith('after_cancel')]
 
