@@ -194,15 +194,16 @@ def test_attached(kind, name, folder): check(kind, folder, cbs=[name])
 def test_more_or_less(kind, name, folder): check(kind, folder, **others[name])
 
 a_look = st.tuples(st.sampled_from(places), st.integers(1, 12), st.sampled_from(list(looks)))
+besides = st.sampled_from([{}, *(v for k,v in others.items() if k!='no_validation')]) # without a loader, looks at it are errors
 some = dict(inside=st.lists(a_look, max_size=4), around=st.lists(st.sampled_from(list(between)), max_size=2), cbs=st.lists(st.sampled_from(list(attached)), max_size=3, unique=True))
 
 @settings(max_examples=settings().max_examples//2)
-@given(st.sampled_from(list(kinds)), st.fixed_dictionaries(some), st.sampled_from([{}, *others.values()]))
+@given(st.sampled_from(list(kinds)), st.fixed_dictionaries(some), besides)
 def test_anything_anywhere(folder, kind, observers, more):
     check(kind, folder, **observers, **more)
 
 @settings(max_examples=settings().max_examples//10)
-@given(st.sampled_from(list(with_workers)), st.fixed_dictionaries(some), st.sampled_from([{}, *others.values()]))
+@given(st.sampled_from(list(with_workers)), st.fixed_dictionaries(some), besides)
 def test_anything_anywhere_with_workers(folder, kind, observers, more):
     check(kind, folder, **observers, **more)
 
