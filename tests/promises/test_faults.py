@@ -352,9 +352,8 @@ def test_a_broken_pipe(tmp_path):
 class Watch(Callback):
     "Weak references to what a batch is made of"
     def __init__(self): self.refs = {}
-    def after_loss(self):
-        learn = self.learn
-        for k,o in dict(batch=learn.batch[0], target=learn.batch[1], pred=learn.pred, loss=learn.loss).items(): self.refs[k] = weakref.ref(o)
+    def before_batch(self): self.refs.update(batch=weakref.ref(self.learn.batch[0]), target=weakref.ref(self.learn.batch[1]))
+    def after_loss(self): self.refs.update(pred=weakref.ref(self.learn.pred), loss=weakref.ref(self.learn.loss))
     def after_backward(self): self.refs['grad'] = weakref.ref(next(self.learn.model.parameters()).grad)
 
 def alive(refs): return [k for k,o in refs.items() if o() is not None]
