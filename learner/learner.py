@@ -420,6 +420,7 @@ class Learner(Dispatcher):
 
     def _forget_batch(self):
         for k in self._of_batch: setattr(self, k, None)
+        if self._draws is not None: self._draws.it = None # its workers end
 
     @contextmanager
     def _modes(self):
