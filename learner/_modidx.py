@@ -531,6 +531,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'learner.learner.Learner.x': ('learner.html#learner.x', 'learner/learner.py'),
                                  'learner.learner.Learner.y': ('learner.html#learner.y', 'learner/learner.py'),
                                  'learner.learner._env_limit': ('learner.html#_env_limit', 'learner/learner.py'),
+                                 'learner.learner._let_go': ('learner.html#_let_go', 'learner/learner.py'),
                                  'learner.learner._made': ('learner.html#_made', 'learner/learner.py'),
                                  'learner.learner._named': ('learner.html#_named', 'learner/learner.py'),
                                  'learner.learner._only': ('learner.html#_only', 'learner/learner.py'),
