@@ -290,12 +290,35 @@ def test_an_error_leaves_everything_as_it_was():
     with pytest.raises(KeyboardInterrupt): learn.get_preds(cbs=Raise('after_pred', KeyboardInterrupt, 2))
     assert state()==before and learn.fit(1).train_iter==2
 
-@pytest.mark.parametrize('f', [Learner.get_preds, Learner.tta, lambda o: o.predict(X[0])], ids=['get_preds','tta','predict'])
-def test_results_stay_those_of_the_last_validation(f):
-    learn = mk().fit(1)
-    before = learn.results
+looks = dict(get_preds=Learner.get_preds, tta=Learner.tta, predict=lambda o: o.predict(X[0]), show_results=Learner.show_results,
+    interpretation=lambda o: ClassificationInterpretation.from_learner(o).show_results([1,2]))
+
+@pytest.mark.parametrize('f', looks.values(), ids=looks)
+def test_results_and_history_stay_those_of_the_last_fit(f):
+    learn = mk(metrics=accuracy).fit(2)
+    def state(): rec = learn.recorder; return dict(learn.results),[tuple(o) for o in rec.rows],list(rec.losses),list(rec.lrs),list(rec.iters),rec.metric_names
+    before = state()
     f(learn)
-    assert learn.results==before!=()
+    assert state()==before and len(before[1])==2
+
+@pytest.mark.parametrize('f', looks.values(), ids=looks)
+@pytest.mark.parametrize('ev', ['before_fit','before_epoch','before_validate','after_epoch','after_fit','cleanup_fit'])
+def test_after_an_error_the_next_look_works(ev, f):
+    "fastai's would wait for its own lock, for ever"
+    learn = mk()
+    n = len(learn.cbs)
+    with learn.added_cbs(Raise(ev, ZeroDivisionError)):
+        with pytest.raises(ZeroDivisionError): f(learn)
+        f(learn)
+    assert len(learn.cbs)==n and learn.mode is None and close(learn.get_preds()[0], logits(learn).softmax(1))
+
+def test_attributes_of_the_model_are_its_own():
+    "A model may have attributes called like callbacks and events"
+    model = Net()
+    model.gather_preds = model.fetch_preds = model.activation_stats = model.lr_finder = True
+    model.before_batch = model.after_validate = lambda *args: 1/0
+    learn = mk(model=model, cbs=[FetchPredsCallback(), ActivationStats()]).fit(1)
+    assert close(learn.fetch_preds.preds[0], logits(learn).softmax(1)) and len(learn.activation_stats.stats)==2
 
 # Losses of samples
 w = torch.tensor([1., 2., 3.])
