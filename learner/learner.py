@@ -88,7 +88,7 @@ class Learner(Dispatcher):
         from learner.mixed_precision import to_fp16,to_bf16,to_fp32
         from learner.training import to_channelslast,to_contiguous
         from learner.preds import get_preds,predict,tta,show_results
-        from learner.hooks import summary
+        from learner.summary import summary
         from learner.files import save,load,export
         from learner.bounds import smoke
         from learner.checkpoint import save_state,load_state,find_state
