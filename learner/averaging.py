@@ -109,18 +109,18 @@ class WeightAverage(Callback):
         finally: self.depth -= 1
 
     # Validations: one may start inside another
-    def _outermost(self, validate): return self.fitting and self.n and self.depth==1 and self.validate==validate
+    def _wanted(self, validate): return self.fitting and self.n and self.validate==validate
     def before_validate(self):
         self.depth += 1
         if self.depth>1: return
-        self.inside = self.averaged() if self._outermost(True) else nullcontext()
+        self.inside = self.averaged() if self._wanted(True) else nullcontext()
         self.inside.__enter__()
     def cleanup_validate(self):
         if self.depth==1: self.inside.__exit__(None, None, None)
         self.depth -= 1
 
     def after_validate(self):
-        if not self._outermost('both') or self.learn.mode!='fit': return
+        if not self._wanted('both') or self.learn.mode!='fit': return
         with self.averaged(): vals = self.learn.validate(self.learn.dl_name)
         for o in self.learn.cbs:
             if isinstance(o, Recorder): o.add(**{f'{self.name}/{k}':v for k,v in dict(vals).items()})

@@ -135,7 +135,7 @@ class MicroBatch(Callback):
             learn.xb,learn.yb = whole
             for p,g in zip(ps, earlier): p.grad = g
         learn.pred,learn.loss,learn.loss_grad = pred,loss,loss_grad.clone().requires_grad_()
-        learn.loss_grad.register_hook(lambda g: _hand_out(ps, grads, g*k))
+        learn.loss_grad.register_hook(lambda g: _hand_out(ps, grads, g*k)) # to whoever differentiates it, scaled as it may be by then
         learn._do_grad_opt()
 
     def _run(self, whole, ps):
