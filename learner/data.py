@@ -58,19 +58,29 @@ def _generators(dl):
     owners = dl,getattr(dl, 'sampler', None),batch_sampler,getattr(batch_sampler, 'sampler', None)
     return {id(g):g for o in owners if isinstance(g := getattr(o, 'generator', None), torch.Generator)}.values()
 
-def random_state(*loaders):
+def random_state(
+    *loaders, # Their generators too, and those of their samplers
+) -> dict: # Arrays and numbers
     "State of all generators that training draws from"
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-    mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
-    return random.getstate(),np.random.get_state(),torch.get_rng_state(),cuda,mps,[(g, g.get_state()) for dl in loaders for g in _generators(dl)]
+    version,key,gauss = random.getstate()
+    _,keys,*rest = np.random.get_state()
+    res = dict(python=[version, np.array(key), gauss], numpy=[keys.astype(np.int64), *rest], torch=torch.get_rng_state().numpy())
+    if torch.cuda.is_initialized(): res['cuda'] = [o.numpy() for o in torch.cuda.get_rng_state_all()]
+    if torch.backends.mps.is_available(): res['mps'] = torch.mps.get_rng_state().numpy()
+    return res | dict(own=[g.get_state().numpy() for dl in loaders for g in _generators(dl)])
 
-def set_random_state(state):
-    "Put generators back to a `random_state`"
-    py,npy,cpu,cuda,mps,own = state
-    random.setstate(py); np.random.set_state(npy); torch.set_rng_state(cpu)
-    if cuda is not None: torch.cuda.set_rng_state_all(cuda)
-    if mps is not None: torch.mps.set_rng_state(mps)
-    for g,s in own: g.set_state(s)
+def set_random_state(
+    state:dict, # A `random_state`; tensors are fine too
+    *loaders, # As they were given to it
+):
+    "Put generators back"
+    (version,key,gauss),(keys,*rest) = state['python'],state['numpy']
+    random.setstate((version, tuple(np.asarray(key).tolist()), gauss))
+    np.random.set_state(('MT19937', np.asarray(keys).astype(np.uint32), *rest))
+    torch.set_rng_state(torch.as_tensor(state['torch']))
+    if 'cuda' in state and torch.cuda.is_initialized(): torch.cuda.set_rng_state_all([torch.as_tensor(o) for o in state['cuda']])
+    if 'mps' in state: torch.mps.set_rng_state(torch.as_tensor(state['mps']))
+    for g,s in zip([g for dl in loaders for g in _generators(dl)], state['own']): g.set_state(torch.as_tensor(s))
 
 @contextmanager
 def keep_random(
@@ -79,7 +89,7 @@ def keep_random(
     "Put every generator back at the end"
     state = random_state(*loaders)
     try: yield
-    finally: set_random_state(state)
+    finally: set_random_state(state, *loaders)
 
 # %% ../nbs/03_data.ipynb #twin
 def twin(dl):

@@ -74,7 +74,7 @@ training_loop = ('fit',
         ('validate', 'before_draw', 'after_draw',
             ('batch', 'after_pred', 'after_loss'))))
 
-elsewhere = ('after_create', 'after_row', 'before_sanity', 'after_sanity', 'before_save', 'after_save', 'before_load', 'after_load',
+elsewhere = ('after_create', 'before_row', 'after_row', 'before_sanity', 'after_sanity', 'before_save', 'after_save', 'before_load', 'after_load',
     'before_save_state', 'after_save_state', 'before_load_state', 'after_load_state', 'after_exception')
 
 # %% ../nbs/01_events.ipynb #moments
@@ -169,6 +169,11 @@ class Filter(_Union):
         "Count from zero again"
         self.num_called,self.num_executed,self.seen,self.start = 0,0,0,None
         return self
+
+    @property
+    def selects(self):
+        "Whether it leaves out any call"
+        return self.every!=1 or any(o is not None for o in (self.once, self.when, self.after, self.before))
 
     def position(self, learn):
         "Where training is, in units of this filter"

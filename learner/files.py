@@ -200,7 +200,7 @@ def load(self:Learner,
     if isinstance(file, Path) and not file.exists(): raise FileNotFoundError(f"There is no `{file}`.{nearest(file.name, _names(file.parent))}")
     with _told(self, 'load', file, _safetensors().load_file(file) if str(file).endswith('.safetensors') else read_plain(file)):
         model,opt = (self.saved['model'],self.saved['opt']) if {'model','opt'}=={*self.saved} else (self.saved,None)
-        usable = opt is not None and 'param_groups' in opt # fastai's own optimizers have another form
+        usable = opt is not None and 'hypers' not in opt # fastai's own optimizers have another form
         if with_opt and not usable: raise ValueError(f"`{file}` has no state of a torch optimizer: `with_opt=False` loads the weights alone")
         fitting,unmatched = _matched(self.model, model, strict, only)
         if (usable and only is None and not any(unmatched)) if with_opt is None else with_opt: (self.opt or self.create_opt()).load_state_dict(opt)

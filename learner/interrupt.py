@@ -1,4 +1,4 @@
-"Ctrl-C at a safe point: inside a batch it waits until the batch has ended"
+"Ctrl-C at a safe point: in training it waits until the batch has ended"
 import os,signal,sys,threading
 from contextlib import contextmanager
 
@@ -11,9 +11,15 @@ def workers_ignore_interrupts():
     try: yield
     finally: signal.signal(signal.SIGINT, old)
 
+def _frames(frame):
+    while frame is not None:
+        yield frame,frame.f_code.co_name,frame.f_locals.get('self')
+        frame = frame.f_back
+
 class HeldInterrupt:
-    "While active, Ctrl-C acts at once, unless `owner` is inside `method`: then it waits for `act`. The second one never waits. Loader workers ignore it"
-    def __init__(self, owner, method): self.owner,self.method,self.pending,self.old = owner,method,False,None
+    """While active, Ctrl-C waits for the next pause of `owner`, if it comes in the middle of a batch, or of training.
+    It acts at once between phases, and while a batch is awaited from worker processes. The second one never waits. Loader workers ignore it"""
+    def __init__(self, owner): self.owner,self.pending,self.old = owner,False,None
 
     def __enter__(self):
         "Take over SIGINT: in the main thread only, and only where a Python function handles it now"
@@ -23,17 +29,23 @@ class HeldInterrupt:
             signal.signal(signal.SIGINT, self.handle)
         return self
 
-    def inside(self, frame):
-        "Whether `frame` was called, however deep, by `method` of `owner`. Asked once in a while, so that batches need not tell"
-        while frame is not None:
-            if frame.f_code.co_name==self.method and frame.f_locals.get('self') is self.owner: return True
-            frame = frame.f_back
+    def in_batch(self, frame=None):
+        "Whether a batch of `owner` is running. Asked once in a while, so that batches need not tell"
+        return any(name=='one_batch' and me is self.owner for _,name,me in _frames(frame or sys._getframe(1)))
+
+    def held(self, frame):
+        "Whether stopping at `frame` would leave something half done"
+        if self.in_batch(frame): return True
+        for f,name,me in _frames(frame):
+            if me is self.owner and name=='_f' and f.f_locals['nm'] in ('train','validate'): return f.f_locals['nm']=='train' # see `scope`
+            if type(me).__name__=='_MultiProcessingDataLoaderIter': return False
         return False
 
     def handle(self, signum, frame):
         if os.getpid()!=self.pid: return # a forked worker
-        if self.inside(frame) and not self.waiting: self.pending = True
-        else: self.now(signum, frame)
+        if self.waiting or not self.held(frame): return self.now(signum, frame)
+        self.pending = True
+        self.owner.at_pause(self.act, stops=True)
 
     @property
     def outer(self):
@@ -49,8 +61,7 @@ class HeldInterrupt:
         (self.old if self.outer is None else self.outer.now)(signum, frame)
 
     def act(self):
-        "Do what a waiting Ctrl-C asked for, unless a batch around this one is running still"
-        if self.inside(sys._getframe(1)): return
+        "Do what a waiting Ctrl-C asked for"
         self.pending = False
         self.old(signal.SIGINT, sys._getframe())
 

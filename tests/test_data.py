@@ -171,10 +171,11 @@ def test_keep_random_after_an_error_and_inside_itself():
 
 def test_random_state_can_be_set_again_and_again():
     g = torch.Generator()
-    saved = random_state(DataLoader(Draws(), 2, generator=g))
+    dl = DataLoader(Draws(), 2, generator=g)
+    saved = random_state(dl)
     res = []
     for _ in range(2):
-        set_random_state(saved)
+        set_random_state(saved, dl)
         res.append([draw(o, [g]) for o in ('python','numpy','torch','0')])
     assert res[0]==res[1]
 

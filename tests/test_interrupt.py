@@ -59,11 +59,19 @@ def test_inside_a_batch_it_waits_for_the_end_of_the_batch(training, ev):
     batch,unwind = events_of(training)
     assert cb.survived
     last = trace.after('before_batch')
-    assert [o for o in last if o!='after_exception']==batch+unwind and last.count('after_exception')==1
+    assert [o for o in last if o!='after_exception']==batch+['before_draw']+unwind and last.count('after_exception')==1
     assert learn.opt_step==learn.train_iter==(2 if training else 4) and learn.epoch==0
     check_clean(learn)
 
-outside = ['before_fit','before_epoch','before_train','before_draw','after_draw','after_train','cleanup_train','before_validate','after_validate','cleanup_validate',
+@pytest.mark.parametrize('ev', ['before_train','before_draw','after_draw','after_train','cleanup_train'])
+def test_in_training_it_waits_until_nothing_is_half_done(ev):
+    cb = CtrlC(ev)
+    learn,trace = interrupted(cb)
+    assert cb.survived and learn.train_iter==learn.opt_step=={'before_train':0, 'before_draw':0, 'after_draw':1}.get(ev, 4)
+    assert learn.at['phase']==('validate' if ev in ('after_train','cleanup_train') else 'train') and learn.at['exact']
+    check_clean(learn)
+
+outside = ['before_fit','before_epoch','before_validate','after_validate','cleanup_validate',
     'after_epoch','cleanup_epoch','after_fit','cleanup_fit']
 
 @pytest.mark.parametrize('ev', outside)
@@ -71,11 +79,11 @@ def test_outside_a_batch_it_acts_at_once(ev):
     cb = CtrlC(ev)
     learn,trace = interrupted(cb)
     assert not cb.survived and ('cleanup_fit' in trace.seen)==(ev!='before_fit') # where its turn had not come
-    if ev.startswith('before_') and ev!='before_draw': assert 'after_'+ev.removeprefix('before_') not in trace.seen # nothing more of that scope
+    if ev.startswith('before_'): assert 'after_'+ev.removeprefix('before_') not in trace.seen # nothing more of that scope
     check_clean(learn)
 
 @pytest.mark.parametrize('n', [0, 2])
-def test_it_acts_at_once_while_a_batch_is_drawn(n):
+def test_it_waits_while_a_batch_is_drawn_in_this_process(n):
     class Loader(list):
         press = survived = False
         def __iter__(self):
@@ -85,7 +93,7 @@ def test_it_acts_at_once_while_a_batch_is_drawn(n):
     train = Loader([(torch.randn(2,1), torch.randn(2,1))]*4)
     train.press = True
     learn,trace = interrupted(dls=DataLoaders(train, device='cpu'))
-    assert not train.survived and trace.seen.count('before_batch')==n
+    assert train.survived and trace.seen.count('before_batch')==n+1
     train.press = False
     check_clean(learn)
 
@@ -177,7 +185,7 @@ def test_a_handler_of_the_user_is_called_once_at_the_end_of_the_batch():
     signal.signal(signal.SIGINT, mine)
     try:
         learn = synth_learner(n_train=4, cbs=[CtrlC('after_loss', n=2), trace]).fit(1) # it raises nothing, so training goes on
-        assert calls==[(signal.SIGINT, 'cleanup_batch')] and handler() is mine and learn.opt_step==4
+        assert calls==[(signal.SIGINT, 'before_draw')] and handler() is mine and learn.opt_step==4
     finally: signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def test_a_handler_of_the_user_may_raise_something_else():
