@@ -14,7 +14,6 @@ from time import perf_counter
 import torch
 from torch import nn
 from learner.all import *
-from learner.averaging import EMA
 
 class Timed:
     "Batches, and how long each took whoever drew it, in microseconds"
