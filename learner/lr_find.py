@@ -147,7 +147,7 @@ def lr_find(self:Learner,
     try:
         with self._as_found(self.dls.train), restored(self.opt, self.model, self.loss_func), self.added_cbs(finder), self._fitting('lr_find'):
             n = length(self.dls.train)
-            self.n_epoch,self.start_epoch,self.to_validate = (finder.num_it//n + 1 if n else finder.num_it),0,{}
+            self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step,self.to_validate = (finder.num_it//n + 1 if n else finder.num_it),0,None,None,{}
             self._fit()
     finally:
         for cb,o in states: cb.load_state_dict(o)
