@@ -1,12 +1,12 @@
 "Promise 1: a run that was stopped anywhere, and goes on in another process with other seeds, ends as if nobody had disturbed it, to the last bit"
-import json,os,random,signal,subprocess,sys,time,warnings
+import json,os,random,subprocess,sys,time,warnings
 from pathlib import Path
 import numpy as np
 import pytest,torch
 from torch.utils.data import DataLoader,RandomSampler
 from learner.all import *
 import runs
-from runs import callbacks,differences,fit,lacks,learner,outcome
+from runs import differences,fit,lacks,learner,outcome
 
 here = Path(__file__).parent
 env = os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=str(here.parents[1]))
@@ -102,7 +102,7 @@ def test_what_has_ended_stays_ended(tmp_path):
     assert not differences(outcome(learn), outcome(again)) and len(again.recorder.rows)==3
 
 def test_more_epochs(tmp_path):
-    learn = learner({}, tmp_path, 1).fit(2, cbs=Checkpoint(every=2, unit='iter'))
+    learner({}, tmp_path, 1).fit(2, cbs=Checkpoint(every=2, unit='iter'))
     learn = learner({}, tmp_path, 2).fit(4, cbs=Checkpoint(every=2, unit='iter'), resume=True)
     assert not differences(outcome(learner({}, tmp_path, 1).fit(4)), outcome(learn))
     assert [o.epoch for o in learn.recorder.rows]==[0,1,2,3] and learn.recorder.iters==[6,12,18,24]
@@ -182,7 +182,7 @@ def test_state_comes_back_as_it_was(tmp_path):
 def test_another_unit_or_clock_goes_on_saving(tmp_path):
     learner({}, tmp_path, 1).fit(1, cbs=Checkpoint(every=2, unit='iter', keep=None))
     learner({}, tmp_path, 1).fit(2, cbs=Checkpoint(every=1e-9, unit='s', keep=None), resume=True)
-    learn = learner({}, tmp_path, 1).fit(4, cbs=Checkpoint(keep=None), resume=True)
+    learner({}, tmp_path, 1).fit(4, cbs=Checkpoint(keep=None), resume=True)
     names = [(o['epoch'], o['iter']) for o in Checkpoints(tmp_path/'checkpoints').entries]
     assert names==[(0,0),(0,2),(0,4),(0,6),(0,6), *[(1,i) for i in range(6,13)],(1,12), (2,18),(3,24),(3,24)], names
 

@@ -213,7 +213,6 @@ def cells(case, path):
     return head+'learn = make()', 'runs.fit(learn, case, Slow())', 'learn.validate(); learn.get_preds(); learn.lr_find(num_it=6, show_plot=False)', 'learn.resume()', 'print(learn.at is None, runs.differences(runs.outcome(ref), runs.outcome(learn)))'
 
 def in_kernel(case, path, times, rng):
-    from nbclient.util import run_sync # the client of a kernel without a notebook around it
     from jupyter_client.manager import start_new_kernel
     km,kc = start_new_kernel(kernel_name='python3', env=env, cwd=str(here))
     texts = []
