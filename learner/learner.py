@@ -476,6 +476,7 @@ class Learner(Dispatcher):
     def _as_found(self, *loaders):
         counts = [(cb, cb.counts) for cb in self.cbs if isinstance(cb, FuncCallback)]
         with keep_random(*loaders), self._kept(self._of_run if self.mode is None else (*self._of_run, 'results')):
+            if self.mode is None: self.n_train_iter = self.n_step = None # bounds of a fit
             try: yield
             except BaseException as e:
                 if self.mode is None: _let_go(e)
