@@ -28,6 +28,8 @@ class Callback(GetAttr):
     name,learn,order = 'callback',None,0      # name on the Learner; the Learner; lower orders run first
     run,run_train,run_valid = True,True,True  # in the coming fit; during its training batches; during its validation batches
     only_fit = False                          # not in `validate`, `get_preds` and `lr_find`
+    writes = False                            # files, or to a service: not in a trial run
+    new_columns = ()                          # columns that it adds to the rows of results
 
     def __init__(self, **fns): # Functions of the callback, by event: `Callback(before_batch=f)`
         for k,f in fns.items():

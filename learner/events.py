@@ -74,7 +74,7 @@ training_loop = ('fit',
         ('validate', 'before_draw', 'after_draw',
             ('batch', 'after_pred', 'after_loss'))))
 
-elsewhere = ('after_create', 'after_row', 'before_sanity', 'after_sanity', 'before_save', 'after_save', 'before_load', 'after_load',
+elsewhere = ('after_create', 'before_row', 'after_row', 'before_sanity', 'after_sanity', 'before_save', 'after_save', 'before_load', 'after_load',
     'before_save_state', 'after_save_state', 'before_load_state', 'after_load_state', 'after_exception')
 
 # %% ../nbs/01_events.ipynb #moments

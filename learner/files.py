@@ -31,7 +31,7 @@ from fastcore.basics import patch
 from fastcore.foundation import L
 from .events import CancelException,known_args,nearest
 from .learner import Learner
-from .optimizer import norm_bias_params,spare
+from .optimizer import OptimList,norm_bias_params,spare
 
 # %% ../nbs/16b_files.ipynb #atomic_write
 @contextmanager
@@ -372,12 +372,12 @@ def _untouched(learn, file):
     "After an error, weights and optimizer are those of before"
     was,lr = learn.opt,learn.lr
     opt = learn.opt_func if was is None and isinstance(learn.opt_func, torch.optim.Optimizer) else was
-    inside = opt and (opt.state,[dict(g) for g in opt.param_groups])
+    inside = [(o, o.state, [dict(g) for g in o.param_groups]) for o in getattr(opt, 'opts', [opt] if opt else [])]
     try:
         with _or_as_before(learn.model): yield
     except BaseException as e:
         learn.opt,learn.lr = was,lr
-        if opt: opt.state,opt.param_groups = inside
+        for o,state,groups in inside: o.state,o.param_groups = state,groups
         e.add_note(f"while loading `{file}`")
         raise
 
@@ -388,7 +388,9 @@ def _load_opt(learn, saved):
 
 def _fit_opt(learn, saved):
     "Load the state of a torch optimizer, whether or not weight decay has split the groups, there or here"
-    opt,groups = learn.create_opt() if learn.opt is None else learn.opt,saved['param_groups']
+    opt = learn.create_opt() if learn.opt is None else learn.opt
+    if isinstance(opt, OptimList): return opt.load_state_dict(saved)
+    groups = saved['param_groups']
     lacks = [k for k,v in opt.defaults.items() if type(v) in (int,float,tuple) and not all(k in g for g in groups)]
     if lacks: raise ValueError(f"it is not of `{type(opt).__name__}`, because it has no `{lacks[0]}`")
     ours,theirs = (any('spared' in g for g in o) for o in (opt.param_groups, groups))

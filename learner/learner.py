@@ -11,12 +11,12 @@ A `Learner` brings together data, model, loss, optimizer and metrics, and runs t
 __all__ = ['Learner']
 
 # %% ../nbs/09_learner.ipynb #imports
-import sys
+import os,sys
 from collections.abc import Mapping
 from contextlib import contextmanager,nullcontext
 from inspect import Parameter,signature
 from itertools import count,takewhile
-from math import ceil,inf
+from math import inf
 from operator import index
 from pathlib import Path
 from traceback import clear_frames
@@ -31,8 +31,8 @@ from .data import DataLoaders,keep_random,length,to_device,twin
 from .events import CancelBatchException,known_args
 from .interrupt import HeldInterrupt,workers_ignore_interrupts
 from .metrics import mk_metrics
+from .optimizer import Adam,clear_state,freeze_groups,get_hyper,hypers,make_opt,norm_bias_params,param_groups,params,set_hyper,spare
 from .position import Draws,_copied as copied,restore,run_state
-from .optimizer import Adam,freeze_groups,get_hyper,hypers,make_opt,norm_bias_params,param_groups,params,set_hyper,spare
 from .progress import ProgressCallback
 from .recorder import Recorder,Row
 
@@ -40,13 +40,19 @@ from .recorder import Recorder,Row
 _end = object() # what `next` gives when a loader has no more
 _positional = tuple,list # inputs of other kinds are keyword arguments
 
-def _whole(name, v):
-    "`v` as an int that is 0 or more"
+def _whole(name, v, least=0):
+    "`v` as an int"
     try: n = None if isinstance(v, bool) else index(v)
     except TypeError: n = None
     if n is None: raise TypeError(f"`{name}` is a whole number, but got {v!r}")
-    if n<0: raise ValueError(f"`{name}` is 0 or more, but got {n}")
+    if n<least: raise ValueError(f"`{name}` is {least} or more, but got {n}")
     return n
+
+def _env_limit():
+    "Most batches of each phase, for a quick run of a whole script: the environment variable `LEARNER_LIMIT_BATCHES`, or None"
+    if not (v := os.environ.get('LEARNER_LIMIT_BATCHES')): return
+    if not v.isdecimal() or int(v)<1: raise ValueError(f"`LEARNER_LIMIT_BATCHES` is a whole number above 0, but is {v!r}")
+    return int(v)
 
 def _made(o): return f" Did you mean `{o.__name__}()`?" if isinstance(o, type) else ""
 
@@ -68,7 +74,7 @@ def _show(o): return getattr(o, '__name__', None) or _show(getattr(o, 'func', No
 class Learner(Dispatcher):
     """Trains `model` on `dls`. Its state, which callbacks read as `self.x`:
 
-    - of the learner: `dls`, `model`, `opt`, `loss_func`, `metrics`, `device`, `cbs`, `recorder`, and `state`, a dict of your own;
+    - of the learner: `dls`, `model`, `opt`, `loss_func`, `metrics`, `device`, `cbs`, `recorder`, `monitor`, the column of results that trackers look at, `run_config`, what the last fit was made of, and `state`, a dict of your own;
     - of a run: `mode` is `'fit'`, `'validate'`, `'predict'`, `'lr_find'` or None; `epoch` of `n_epoch`; `train_iter` training batches of `n_train_iter`, and `opt_step` steps
       of `n_step`, if these bound it; `pct_train` in [0,1], None where the length is unknown; `to_validate`, loaders by name; `limits`, most batches of a phase; `results`, the last validation; `stop_reason`; `exc`, during `after_exception`;
     - while a file is saved or loaded: its `file`, and `saved`, what goes into it or came out of it;
@@ -82,8 +88,9 @@ class Learner(Dispatcher):
         from learner.mixed_precision import to_fp16,to_bf16,to_fp32
         from learner.training import to_channelslast,to_contiguous
         from learner.preds import get_preds,predict,tta,show_results
-        from learner.hooks import summary
+        from learner.summary import summary
         from learner.files import save,load,export
+        from learner.bounds import smoke
         from learner.checkpoint import save_state,load_state,find_state
 
     @known_args
@@ -112,11 +119,11 @@ class Learner(Dispatcher):
         self.dls,self.model,self.loss_func,self.opt_func,self.lr,self.splitter = dls,model,loss_func,opt_func,lr,splitter
         self.wd,self.wd_bn_bias,self.train_bn,self.moms = wd,wd_bn_bias,train_bn,moms
         self.path,self.model_dir,self.metrics,self.monitor = Path(path),Path(model_dir),metrics,'valid_loss'
-        self.file = self.saved = None
+        self.file = self.saved = self.run_config = None
         self.opt,self.state,self.results,self.limits = None,AttrDict(),Row(),{}
         self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step = 1,0,None,None
         self.epoch = self.train_iter = self.opt_step = self.iter = 0
-        self._epoch_start,self.n_iter,self._stop,self._skip_step,self._closure = 0,None,None,False,()
+        self._epoch_start,self._n_train,self.n_iter,self._stop,self._skip_step,self._closure = 0,None,None,None,False,()
         self._interrupt,self.to_validate,self.carry = HeldInterrupt(self),{},False
         self._draws = self._at = self._safe = self._stopped = None
         self._asked,self._base,self._n = [],{},0
@@ -339,6 +346,7 @@ class Learner(Dispatcher):
         self._to_device()
         if self.opt is None: self.create_opt()
         self._check_opt()
+        if bounds['n_train_iter'] is not None and not any(isinstance(o, TrainEvalCallback) for o in self.cbs): raise ValueError("`n_iter` bounds the training batches that `TrainEvalCallback` counts, and there is none")
         if not any(p.requires_grad for p in self.model.parameters()): raise ValueError("All parameters are frozen: nothing to train. `learn.unfreeze()` frees them")
         self._at = at and at | dict(state=copied(self.state)) # what is told twice may change it
         self._stopped,self._safe,self._draws,self._asked = None,None,None,[]
@@ -346,8 +354,9 @@ class Learner(Dispatcher):
             if at is None:
                 if (v := self.wd if wd is None else wd) is not None: self.set_hyper('wd', v)
                 if (v := self.lr if lr is None else lr) is not None: self.set_hyper('lr', v)
-            vars(self).update(bounds, epoch=bounds['start_epoch'], train_iter=0, opt_step=0, stop_reason=None, _skip_step=False)
+            vars(self).update(bounds, epoch=bounds['start_epoch'], train_iter=0, opt_step=0, stop_reason=None, _skip_step=False, _epoch_start=0)
             self.to_validate,self.n_iter = self.dls.valids,length(self.dls.train)
+            self._n_train = self.n_iter
             try:
                 self._fit()
                 if self._asked: self._pause('fit')
@@ -358,13 +367,10 @@ class Learner(Dispatcher):
             finally: self._at,self._safe,self._asked = None,None,[]
 
     def _bounds(self, n_epoch, start_epoch, n_iter, n_step):
-        "Of a fit, with as many epochs as the others need if they are not given"
+        "Of a fit; without `n_epoch` there are as many epochs as the others need"
         if n_epoch is None and n_iter is None and n_step is None: raise TypeError("`fit` needs an end: `n_epoch`, `n_iter` or `n_step`")
         start_epoch,n_iter,n_step = _whole('start_epoch', start_epoch),*(None if v is None else _whole(k, v) for k,v in (('n_iter',n_iter), ('n_step',n_step)))
-        n = length(self.dls.train)
-        if n_epoch is not None: n_epoch = _whole('n_epoch', n_epoch)
-        else: n_epoch = start_epoch+ceil(n_iter/n) if n and n_iter is not None else inf
-        return dict(n_epoch=n_epoch, start_epoch=start_epoch, n_train_iter=n_iter, n_step=n_step)
+        return dict(n_epoch=inf if n_epoch is None else _whole('n_epoch', n_epoch), start_epoch=start_epoch, n_train_iter=n_iter, n_step=n_step)
 
     def _goes_on(self, epoch):
         "Whether a fit has not come to one of its ends"
@@ -390,7 +396,7 @@ class Learner(Dispatcher):
         inside,self.mode,self.to_validate = inside or self.mode is not None,mode,dls
         if inside: return self._validate_all()
         self._to_device()
-        self.n_epoch,self.start_epoch = 1,0
+        self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step = 1,0,None,None
         self._fit()
 
     def _validate_all(self):
@@ -402,21 +408,28 @@ class Learner(Dispatcher):
 
     def validate_now(self):
         "Validate in the middle of training, at `before_draw`, as at the end of an epoch: callbacks see it as a part of the fit"
-        self._safe = run_state(self, 'train', self._n)
+        inside = self._safe is None # not between two phases, or at a pause
+        if inside: self._safe = run_state(self, 'train', self._n)
         with self._kept(self._of_phase), self._modes(): self._validate_all()
-        self._safe = None
+        if inside: self._safe = None
 
     def _use(self, name, dl, training):
         "Go over `dl` next, up to its limit"
-        most = self.limits.get('train' if training else 'valid')
-        if training and self.n_train_iter is not None: most = min(self.n_train_iter-self.train_iter, inf if most is None else most)
-        n = length(dl)
+        n,most = length(dl),self._limit('train' if training else 'valid')
+        if training:
+            self._n_train = n if None in (n, most) else min(n, most)
+            if self.n_train_iter is not None: most = min(self.n_train_iter-self.train_iter, inf if most is None else most)
         self._stop = most if most is not None and (n is None or most<n) else None
         self.dl_name,self.dl,self.n_iter,self.training = name,dl,n if self._stop is None else most,training
 
+    def _limit(self, phase):
+        "Most batches of `phase`, by `limits` and the environment, or None. Predictions are whole, and `lr_find` has a bound of its own"
+        if self.mode in ('predict','lr_find'): return
+        return min([o for o in (self.limits.get(phase), _env_limit()) if o is not None], default=None)
+
     _of_batch = 'dl','dl_name','batch','xb','yb','pred','loss','loss_grad'
     _of_phase = *_of_batch,'n_iter','iter','_stop','_draws'
-    _of_run = *_of_phase,'n_train_iter','n_step','epoch','n_epoch','start_epoch','train_iter','opt_step','stop_reason','_epoch_start','_skip_step','to_validate'
+    _of_run = *_of_phase,'n_train_iter','n_step','epoch','n_epoch','start_epoch','train_iter','opt_step','stop_reason','_epoch_start','_n_train','_skip_step','to_validate'
 
     def _forget_batch(self):
         for k in self._of_batch: setattr(self, k, None)
@@ -471,9 +484,10 @@ class Learner(Dispatcher):
                 for cb,v in counts: cb.counts = v
 
     def _to_device(self):
-        "Model and loss to the device, unless the model is spread over several"
+        "Model to the device, unless it is spread over several, and every other module that the learner or a callback has"
         if len({p.device for p in self.model.parameters()})<2: self.model.to(self.device)
-        if isinstance(self.loss_func, nn.Module): self.loss_func.to(self.device)
+        for o in (v for owner in (self, *self.cbs) for v in vars(owner).values()):
+            if isinstance(o, nn.Module) and o is not self.model: o.to(self.device)
 
     def _where(self): return '' if self.mode is None else f"in epoch {self.epoch}" + (f", batch {self.iter} of `{self.dl_name}`" if self.dl_name else '')
 
@@ -488,7 +502,7 @@ class Learner(Dispatcher):
     def create_opt(self):
         "Make a new optimizer; one that was given as it is starts anew, except for the first time"
         if isinstance(self.opt_func, torch.optim.Optimizer):
-            if self.opt is self.opt_func: self.opt.state.clear()
+            if self.opt is self.opt_func: clear_state(self.opt)
             self.opt = self.opt_func
         else: self.opt = make_opt(self.opt_func, self._groups(), self.lr, () if self.wd_bn_bias else norm_bias_params(self.model))
         if self.lr is None: lrs = get_hyper(self.opt, 'lr'); self.lr = lrs[0] if len({*lrs})==1 else lrs
@@ -538,10 +552,8 @@ class Learner(Dispatcher):
     @property
     def pct_train(self):
         "Fraction of training that is done, from whole numbers: exactly 1 after the last batch; None where the length is not known"
-        n,pct = length(self.dls.train),None
-        if n and 0<self.n_epoch<inf:
-            n = min(n, self.limits.get('train', n))
-            pct = (self.epoch*n + self.train_iter-self._epoch_start)/(self.n_epoch*n)
+        n,pct = self._n_train,None
+        if n and 0<self.n_epoch<inf: pct = (self.epoch*n + self.train_iter-self._epoch_start)/(self.n_epoch*n)
         if self.n_train_iter: pct = max(pct or 0, self.train_iter/self.n_train_iter)
         if self.n_step: pct = max(pct or 0, self.opt_step/self.n_step)
         return pct

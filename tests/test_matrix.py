@@ -120,7 +120,7 @@ class Boom(torch.autograd.Function):
 
 class Early(Callback):
     order = -100
-    def __init__(self, scene): super().__init__(**{o: self._log(o, scene) for o in event if o not in ('after_create','after_row')})
+    def __init__(self, scene): super().__init__(**{o: self._log(o, scene) for o in event if o not in ('after_create','before_row','after_row')})
     @staticmethod
     def _log(ev, scene):
         def _f(self):
@@ -130,7 +130,7 @@ class Early(Callback):
         return _f
 
 class Bomb(Callback):
-    def __init__(self, scene): super().__init__(**{o: self._tick(o, scene) for o in event if o not in ('after_create','after_row','after_exception')})
+    def __init__(self, scene): super().__init__(**{o: self._tick(o, scene) for o in event if o not in ('after_create','before_row','after_row','after_exception')})
     @staticmethod
     def _tick(ev, scene): return lambda self: scene.tick(ev)
 
@@ -157,7 +157,7 @@ class Scene(nn.Module):
         class Opt(torch.optim.SGD):
             def step(self, *args): scene.inside('step'); return super().step(*args)
         def loss_func(p, y): scene.inside('loss'); return F.mse_loss(p, y)
-        self.late = Trace(*[o for o in event if o not in ('after_create','after_row','after_exception')])
+        self.late = Trace(*[o for o in event if o not in ('after_create','before_row','after_row','after_exception')])
         self.learn = synth_learner(dls=DataLoaders(Loader(), Loader(), device='cpu'), model=self, loss_func=loss_func,
             opt_func=lambda ps,lr=.01: Opt(ps, lr), cbs=[Early(self), Bomb(self), self.late, *cbs])
 
