@@ -356,16 +356,21 @@ class Watch(Callback):
     def after_loss(self): self.refs.update(pred=weakref.ref(self.learn.pred), loss=weakref.ref(self.learn.loss))
     def after_backward(self): self.refs['grad'] = weakref.ref(next(self.learn.model.parameters()).grad)
 
+class CtrlC(Callback):
+    "In the third batch, as a notebook sends it"
+    def after_step(self):
+        if self.learn.train_iter==2: signal.raise_signal(signal.SIGINT)
+
 def alive(refs): return [k for k,o in refs.items() if o() is not None]
 
 def failing(kind, path):
     learn,watch = learner(path),Watch()
     if kind in ('forward','backward'): learn.model = nn.Sequential(learn.model, OOM(kind, 4))
-    more = {'callback': [Raise('after_backward', ZeroDivisionError, n=4, order=5)], 'interrupt': [Raise('after_backward', KeyboardInterrupt, n=4, order=5)], 'validation': [Raise('after_validate', ZeroDivisionError)],
+    more = {'callback': [Raise('after_backward', ZeroDivisionError, n=4, order=5)], 'interrupt': [Raise('after_backward', KeyboardInterrupt, n=4, order=5)], 'ctrl-c': [CtrlC()], 'validation': [Raise('after_validate', ZeroDivisionError)],
         'with techniques': [Raise('after_step', ZeroDivisionError, n=2, order=5), EMA(.9), GradientAccumulation(8), MixedPrecision('bf16'), ActivationStats(), saver()]}.get(kind, [])
     return learn,watch,[watch,*more]
 
-@pytest.mark.parametrize('kind', ['callback','interrupt','forward','backward','validation','with techniques'])
+@pytest.mark.parametrize('kind', ['callback','interrupt','ctrl-c','forward','backward','validation','with techniques'])
 def test_what_a_batch_was_made_of_is_dropped(kind, tmp_path):
     "The exception is kept, as a notebook keeps it"
     learn,watch,cbs = failing(kind, tmp_path)
