@@ -4,6 +4,7 @@ import pytest,torch
 from torch import nn
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
+from learner.bounds import *
 from learner.tracker import *
 
 def model():
@@ -15,7 +16,9 @@ techniques = dict(
     fp16=lambda: MixedPrecision('fp16', init_scale=2.**10), bf16=lambda: MixedPrecision('bf16'), clip=GradientClip, accumulation=lambda: GradientAccumulation(6),
     ema=lambda: EMA(.9), bn_freeze=BnFreeze, short=lambda: ShortEpochCallback(.5), mc_dropout=MCDropoutCallback, collect=CollectDataCallback,
     channels_last=ChannelsLast, compile=lambda: Compile(backend='eager'), mixup=MixUp, cutmix=CutMix, preds=FetchPredsCallback,
-    early=lambda: EarlyStoppingCallback(patience=2), best=lambda: SaveModelCallback(fname=None), plateau=ReduceLROnPlateau, nan=TerminateOnNaNCallback, better=lambda: OnBetter(Learner.validate))
+    early=lambda: EarlyStoppingCallback(patience=2), best=lambda: SaveModelCallback(fname=None), plateau=ReduceLROnPlateau, nan=TerminateOnNaNCallback, better=lambda: OnBetter(Learner.validate),
+    validate=lambda: Validate(every=2, unit='iter'), extra=lambda: ExtraValid([(torch.randn(4,1,4,4), torch.tensor([0,1,2,0]))], error_rate, every=2, unit='iter'), sanity=Sanity,
+    limit=lambda: Limit(train=2, valid=1), overfit=Overfit, time=lambda: TimeLimit(30))
 ends = dict(error=ValueError, interrupt=KeyboardInterrupt, **cancels)
 places = [o for o in dict(moments()) if not o.startswith('after_cancel')]
 
