@@ -342,6 +342,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                'learner.files._or_as_before': ('files.html#_or_as_before', 'learner/files.py'),
                                'learner.files._pickle': ('files.html#_pickle', 'learner/files.py'),
                                'learner.files._plain_name': ('files.html#_plain_name', 'learner/files.py'),
+                               'learner.files._python': ('files.html#_python', 'learner/files.py'),
                                'learner.files._read_bare': ('files.html#_read_bare', 'learner/files.py'),
                                'learner.files._reading': ('files.html#_reading', 'learner/files.py'),
                                'learner.files._safetensors': ('files.html#_safetensors', 'learner/files.py'),
