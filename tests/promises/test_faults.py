@@ -1,5 +1,6 @@
 "Whatever breaks, nothing is lost: files appear whole or not at all, earlier ones stay, everything is undone, memory is freed, and the next fit works"
 import builtins,contextlib,errno,gc,json,multiprocessing,os,pickle,random,signal,socket,subprocess,sys,threading,weakref
+from collections import OrderedDict
 from pathlib import Path
 import numpy as np, pytest, torch
 from hypothesis import given,strategies as st
@@ -54,9 +55,9 @@ class Broken:
         self.count += 1
         if self.count>=self.n: raise OSError(self.code, os.strerror(self.code), str(path))
     def _open(self, file, mode='r', *args, **kwargs):
-        if 'w' in mode: self.use('open', file)
+        if mode[0] in 'wx': self.use('open', file)
         res = self.open(file, mode, *args, **kwargs)
-        if 'w' not in mode or not str(file).startswith(self.folder): return res
+        if mode[0] not in 'wx' or not str(file).startswith(self.folder): return res
         self.fds[res.fileno()] = file
         return _File(res, lambda: self.use('write', file))
     def _fsync(self, fd): self.use('sync', self.fds.get(fd, '')); self.fsync(fd)
@@ -240,22 +241,18 @@ def test_a_manifest_that_names_files_that_are_gone(tmp_path, stopped, reference)
 
 # Errors in training
 places = [o for o in dict(moments()) if not o.startswith('after_cancel')]
-@pytest.mark.parametrize('n', [1, 3])
-@pytest.mark.parametrize('ev', places)
+once = 'before_fit','after_fit','cleanup_fit' # in a fit
+@pytest.mark.parametrize('ev,n', [(ev, n) for ev in places for n in (1, 3) if n==1 or ev not in once])
 def test_an_error_anywhere_while_checkpoints_are_made(ev, n, tmp_path):
     learn = learner(tmp_path)
     before = world(learn)
-    order = random.Random(ev).choice([-200, 5, 2000])
-    with contextlib.suppress(RuntimeError): # there may be no third
-        with pytest.raises(ZeroDivisionError) as e: learn.fit(3, cbs=[saver(every=1), Raise(ev, ZeroDivisionError, n=n, order=order)])
-    assert f'raised by `Raise.{ev}`' in e.value.__notes__
-    assert world(learn)==before
-    whole = check_folder(tmp_path/'checkpoints', at_least=ev!='before_fit')
-    learn.fit(1, cbs=saver())
-    if whole:
-        res = learner(tmp_path, seed=4)
-        with contextlib.nullcontext() if ev in ('before_draw','before_fit','before_epoch') else pytest.warns(UserWarning) if False else contextlib.nullcontext(): res.fit(3, cbs=saver(folder='checkpoints'), resume='auto')
-        assert all(p.isfinite().all() for p in res.model.parameters())
+    with pytest.raises(ZeroDivisionError) as e: learn.fit(3, cbs=[saver(every=1), Raise(ev, ZeroDivisionError, n=n, order=random.Random(ev).choice([-200, 5, 2000]))])
+    assert f'raised by `Raise.{ev}`' in e.value.__notes__ and world(learn)==before
+    whole = check_folder(tmp_path/'checkpoints', at_least=n>1 or ev not in ('before_fit','before_epoch','before_train'))
+    learn.fit(1, cbs=saver(folder='others'))
+    if not whole: return
+    res = learner(tmp_path, seed=4).fit(3, cbs=saver(), resume='auto')
+    assert res.train_iter==18 and [o.epoch for o in res.recorder.rows]==[0,1,2]
 
 class OOM(nn.Module):
     "Runs out of memory in its `n`-th forward or backward pass"
@@ -352,9 +349,8 @@ def test_a_broken_pipe(tmp_path):
 class Watch(Callback):
     "Weak references to what a batch is made of"
     def __init__(self): self.refs = {}
-    def after_loss(self):
-        learn = self.learn
-        for k,o in dict(batch=learn.batch[0], target=learn.batch[1], pred=learn.pred, loss=learn.loss).items(): self.refs[k] = weakref.ref(o)
+    def before_batch(self): self.refs.update(batch=weakref.ref(self.learn.batch[0]), target=weakref.ref(self.learn.batch[1]))
+    def after_loss(self): self.refs.update(pred=weakref.ref(self.learn.pred), loss=weakref.ref(self.learn.loss))
     def after_backward(self): self.refs['grad'] = weakref.ref(next(self.learn.model.parameters()).grad)
 
 def alive(refs): return [k for k,o in refs.items() if o() is not None]
@@ -428,7 +424,7 @@ def test_files_hold_tensors_and_plain_values(tmp_path):
     cbs = [saver(), EMA(.9), GradientAccumulation(8), MixUp(), ActivationStats(), ParamScheduler(dict(lr=SchedCos(.1, .01))), on(event.after_batch(every=2))(lambda learn: None)]
     learn.fit(1, cbs=cbs)
     res = read_plain(Checkpoints(tmp_path/'checkpoints').newest()[0])
-    assert {*types(res)}<={dict,list,tuple,str,int,float,bool,type(None),torch.Tensor}
+    assert {*types(res)}<={dict,list,tuple,str,int,float,bool,type(None),torch.Tensor,OrderedDict}
     assert {'python','numpy','torch','own'}<=res['at']['random'].keys() and len(res['at']['random']['own'])==1
 
 class Mine: pass
@@ -508,4 +504,4 @@ def test_nothing_is_fetched(name, tmp_path, monkeypatch):
 def test_names_do_not_lead_out(name, tmp_path):
     learn = learner(tmp_path)
     for f in (learn.save_state, learn.load_state, lambda o: learn.fit(1, resume=o)):
-        with pytest.raises(ValueError, match='leads out'): f(name)
+        with pytest.raises(ValueError, match='names no file in'): f(name)
