@@ -118,15 +118,17 @@ class Dispatcher:
 
     def _attach(self, cb):
         type(cb)._check_names() # methods may have been patched in since
-        if not isinstance(cb, FuncCallback): self._give_name(cb)
+        self._give_name(cb)
         cb.learn = self
         self.cbs.append(cb)
         self._compile()
 
     def _give_name(self, cb):
-        "Make `cb` an attribute: `name`, or `name_2` if a callback is there already"
-        name,n = type(cb).name,1
-        while isinstance(getattr(self, name, None), Callback): n += 1; name = f'{type(cb).name}_{n}'
+        "Give `cb` a name that no other has, `name` or `name_2`. All but functions are attributes too"
+        func,n = isinstance(cb, FuncCallback),1
+        name = first = cb.own_name if func else type(cb).name
+        while any(o.name==name for o in self.cbs): n += 1; name = f'{first}_{n}'
+        if func: cb.name = name; return
         if hasattr(self, name): raise ValueError(f"`{type(cb).__name__}` would replace `learn.{name}`: give the class another name, or set `name` in it")
         cb.name = name
         setattr(self, name, cb)
