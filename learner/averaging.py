@@ -125,7 +125,7 @@ class WeightAverage(Callback):
         rec = next(o for o in self.learn.cbs if isinstance(o, Recorder))
         return tuple(f'{self.name}/{o}' for dl in self.learn.dls.valids for o in rec._columns(dl, rec._valid_mets))
     def after_validate(self):
-        if not self._wanted('both') or self.learn.mode!='fit': return
+        if not self._wanted('both') or self.learn.mode!='fit' or self.learn.dl_name not in self.learn.dls.valids: return
         with self.averaged(): vals = self.learn.validate(self.learn.dl_name)
         for o in self.learn.cbs:
             if isinstance(o, Recorder): o.add(**{f'{self.name}/{k}':v for k,v in dict(vals).items()})
