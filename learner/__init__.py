@@ -2,15 +2,21 @@
 
 Modules:
 
+- `learner.bounds`: When to validate, on what, how much of everything, and for how long
 - `learner.callback`: Listeners that see and change anything in training, in ten lines of their own
 - `learner.checkpoint`: Never lose a run: everything that training is made of, in a file, and exactly back
 - `learner.data`: Any iterables of batches, on the right device, split into inputs and targets; and whose randomness is whose
 - `learner.events`: Every moment of training that a callback can act on, and the exceptions that end a part of it early
 - `learner.files`: Weights in files: written whole or not at all, read without running code
 - `learner.learner`: The training loop, on one screen
+- `learner.loggers`: What a fit writes down, in files and on boards
+- `learner.mapping`: When the loader's batches, the model's arguments and the loss's predictions do not meet by themselves
 - `learner.metrics`: Averages that respect the size of each batch, kept on the device until somebody wants to see them
 - `learner.optimizer`: Parameter groups, hyper-parameters and freezing, for any `torch.optim` optimizer as it is
 - `learner.position`: Where training is, and how to get back there
-- `learner.progress`: Showing what happens while it happens: bars and a table in a terminal, one display in a notebook, plain lines in a log"""
+- `learner.progress`: Showing what happens while it happens: bars and a table in a terminal, one display in a notebook, plain lines in a log
+- `learner.recorder`: Writing down what happened, and its plots
+- `learner.timer`: Where the time of training goes
+- `learner.tracker`: Keep the best, stop in time: callbacks that watch a number"""
 
 __version__ = "0.0.1"

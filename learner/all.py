@@ -13,6 +13,8 @@ from .data import *
 from .optimizer import *
 from .losses import *
 from .metrics import *
+from .scores import *
+from .measures import *
 from .recorder import *
 from .progress import *
 from .position import *
@@ -22,10 +24,16 @@ from .schedule import *
 from .lr_find import *
 from .mixed_precision import *
 from .training import *
+from .averaging import *
 from .mixup import *
 from .preds import *
 from .files import *
+from .mapping import *
+from .tracker import *
+from .bounds import *
 from .checkpoint import *
 from .hooks import *
+from .loggers import *
+from .timer import *
 from .interpret import *
 __all__ = [o for o in globals() if not o.startswith('_')] # what the chapters export, and no more

@@ -32,6 +32,12 @@ def _stray(e):
 
 class Dispatcher:
     "Holds callbacks and tells them, in order, of each event that they listen to"
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        for k in cancels: # whoever replaces a piece of the loop replaces its events
+            f = vars(cls).get(f'_{k}')
+            if f is not None and not hasattr(f, 'scope'): raise TypeError(f"`{cls.__name__}._{k}` has lost its events, `before_{k}` and the others: write `@scope` above it")
+
     stop_reason,exc = None,None # what the last cancel gave as its reason; the error, during `after_exception`
     def __init__(self):
         self.cbs,self._mode,self._training = L(),None,False
@@ -280,4 +286,5 @@ def scope(f):
         finally:
             if cleanup in self.handlers: self._clean(nm, err)
             err = None # or the traceback would keep this frame alive
+    _f.scope = nm
     return _f

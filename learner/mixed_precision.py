@@ -62,8 +62,11 @@ class MixedPrecision(Callback):
         if state: self._new_scaler(state)
 
     # Autocast: a validation inside a batch opens another one
-    def before_batch(self):
-        self.open.append(torch.autocast(self.kind, dtype=_dtypes[self.amp_mode]))
+    def before_batch(self): self.open.append(None); self._open()
+    def split_batch(self, part): self._open() # each piece is predicted anew
+    def _open(self):
+        if self.open[-1] is not None: return
+        self.open[-1] = torch.autocast(self.kind, dtype=_dtypes[self.amp_mode])
         self.open[-1].__enter__()
     def after_pred(self): self.learn.pred = _to_float(self.learn.pred)
     def after_loss(self): self._close()

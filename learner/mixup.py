@@ -36,11 +36,14 @@ class MixHandler(Callback):
         learn.yb = tuple(_lerp(b, a, lam) if _mixable(a) else a for a,b in zip(yb, others))
         self.lam,self.others = lam,None if all(map(_mixable, yb)) else tuple(_lerp(b, a, lam) if _mixable(a) else b for a,b in zip(yb, others))
 
+        self.whole = self.others
+
+    def split_batch(self, part): self.others = part(self.whole) # see `MicroBatch`
     def after_loss(self):
         learn = self.learn
         if self.others is not None: learn.loss_grad = learn.loss = _lerp(learn.loss_func(learn.pred, *self.others), learn.loss, self.lam)
 
-    def cleanup_batch(self): self.others = None
+    def cleanup_batch(self): self.others = self.whole = None
 
 def _mixable(o): return isinstance(o, Tensor) and o.is_floating_point()
 def _lerp(a, b, w): return a*(1-w) + b*w

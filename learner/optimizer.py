@@ -7,7 +7,8 @@ a *splitter* that makes parameter groups of a model, hyper-parameters under one 
 
 # %% auto #0
 __all__ = ['norm_types', 'hyper_keys', 'params', 'trainable_params', 'norm_bias_params', 'param_groups', 'per_group', 'make_opt',
-           'spare', 'hypers', 'n_groups', 'get_hyper', 'set_hyper', 'SGD', 'RMSProp', 'Adam', 'RAdam', 'freeze_groups']
+           'spare', 'clear_state', 'hypers', 'n_groups', 'get_hyper', 'set_hyper', 'SGD', 'RMSProp', 'Adam', 'RAdam',
+           'OptimList', 'freeze_groups']
 
 # %% ../nbs/04_optimizer.ipynb #imports
 from math import isfinite
@@ -90,6 +91,7 @@ def spare(
 ):
     "Take `no_decay` out of weight decay, now and when it is changed. What `opt` remembers of its parameters stays"
     ids = {id(p) for p in no_decay}
+    for o in getattr(opt, 'opts', ()): spare(o, no_decay) # several as one
     for g in list(opt.param_groups):
         out = [p for p in g['params'] if id(p) in ids]
         if not out or g.get('spared'): continue
@@ -99,6 +101,10 @@ def spare(
         else: g.update(new)
     for g in opt.param_groups:
         if g.get('spared'): _write(g, 'wd', 0.)
+
+def clear_state(opt):
+    "Let an optimizer, or several as one, forget what it remembers of its parameters"
+    for o in getattr(opt, 'opts', [opt]): o.state.clear()
 
 def _index(opt, g): return next(i for i,o in enumerate(opt.param_groups) if o is g)
 
@@ -123,8 +129,8 @@ def _write(g, name, v):
 def hypers(opt:torch.optim.Optimizer) -> list[str]:
     "Names of the hyper-parameters that `opt` has"
     taken = {'params', 'group', 'spared', *((o[0] if isinstance(o, tuple) else o) for ks in hyper_keys.values() for o in ks)}
-    g = opt.param_groups[0]
-    return [k for k in hyper_keys if _place(g, k)] + [k for k,v in g.items() if k not in taken and isinstance(v, float)]
+    def has(g): return [k for k in hyper_keys if _place(g, k)] + [k for k,v in g.items() if k not in taken and isinstance(v, float)]
+    return [k for k in has(opt.param_groups[0]) if all(k in has(g) for g in opt.param_groups)]
 
 def n_groups(opt:torch.optim.Optimizer) -> int:
     "Number of parameter groups, as the splitter made them"
@@ -153,7 +159,7 @@ def set_hyper(
         if not (name=='wd' and g.get('spared')): _write(g, name, vals[g.get('group', i)])
 
 def _check(opt, name):
-    if not _place(opt.param_groups[0], name): raise ValueError(f"`{type(opt).__name__}` has no hyper-parameter `{name}`, but {', '.join(f'`{o}`' for o in hypers(opt))}."
+    if not all(_place(g, name) for g in opt.param_groups): raise ValueError(f"`{type(opt).__name__}` has no hyper-parameter `{name}`, but {', '.join(f'`{o}`' for o in hypers(opt))}."
         + nearest(name, hypers(opt)))
 
 # %% ../nbs/04_optimizer.ipynb #factories
@@ -223,6 +229,32 @@ def RAdam(
 ) -> torch.optim.RAdam:
     "Adam whose first steps are rectified, so that it needs no warm-up ([Liu et al. 2019](https://arxiv.org/abs/1908.03265))"
     return torch.optim.RAdam(params, lr=lr, betas=(mom,sqr_mom), eps=eps, weight_decay=wd, decoupled_weight_decay=decouple_wd)
+
+# %% ../nbs/04_optimizer.ipynb #OptimList
+class OptimList(torch.optim.Optimizer):
+    "Several optimizers as one. Gradients of those that do not step this time are thrown away with the others"
+    def __init__(self,
+        *opts:torch.optim.Optimizer, # Each of parameters of its own
+        every=1, # Each takes part in every so many-th step: a number, or one for each
+    ):
+        self.opts,self.every,self.n,self.defaults = opts,per_group(every, len(opts), 'every'),0,{}
+        ids = [id(p) for g in self.param_groups for p in g['params']]
+        if len(ids)!=len({*ids}): raise ValueError("Each parameter belongs to one of the optimizers, but some are in two")
+    @property
+    def param_groups(self): return [g for o in self.opts for g in o.param_groups]
+    @property
+    def state(self): return {p:s for o in self.opts for p,s in o.state.items()}
+    def step(self, closure=None):
+        self.n += 1
+        for o,k in zip(self.opts, self.every):
+            if self.n%k==0: o.step()
+    def zero_grad(self, set_to_none:bool=True):
+        for o in self.opts: o.zero_grad(set_to_none)
+    def state_dict(self): return dict(n=self.n, opts=[o.state_dict() for o in self.opts])
+    def load_state_dict(self, state):
+        for o,s in zip(self.opts, state['opts'], strict=True): o.load_state_dict(s)
+        self.n = state['n']
+    def add_param_group(self, group): raise TypeError("Add the group to one of the optimizers: `opt.opts[i].add_param_group(…)`")
 
 # %% ../nbs/04_optimizer.ipynb #freeze_groups
 def freeze_groups(

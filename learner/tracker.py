@@ -16,6 +16,7 @@ from io import BytesIO
 from math import inf,isfinite,isnan
 from pathlib import Path
 import torch
+from .averaging import WeightAverage
 from .callback import Callback
 from .events import CancelFitException,nearest
 from .files import file_path
@@ -24,7 +25,6 @@ from .optimizer import get_hyper
 from .progress import ProgressCallback
 from .recorder import Recorder,missing
 from .schedule import ParamScheduler,TorchScheduler
-from .training import EMA
 
 # %% ../nbs/17_tracker.ipynb #TrackerCallback
 def find_recorder(cb):
@@ -148,9 +148,9 @@ class SaveModelCallback(TrackerCallback):
     def act(self, val):
         among = self.keep>1 and not isnan(val) and (len(self.kept)<self.keep or self.is_better(val, self.kept[-1][0]))
         if not (self.new_best or among): return
-        ema = next((o for o in self.learn.cbs if isinstance(o, EMA) and o.validate), None)
-        with ema.averaged() if ema else nullcontext(): file = self._save(f'_{self.learn.train_iter}' if self.keep>1 else '')
-        self.kept = sorted([*(o for o in self.kept if o[1]!=file), [val,file]], key=lambda o: o[0], reverse=self.higher)
+        avg = next((o for o in self.learn.cbs if isinstance(o, WeightAverage) and o.validate is True and o.n), None)
+        with avg.averaged() if avg else nullcontext(): file = self._save(f'_{self.learn.train_iter}' if self.keep>1 else '')
+        self.kept = sorted([*(o for o in self.kept if not (isinstance(file, str) and o[1]==file)), [val,file]], key=lambda o: o[0], reverse=self.higher)
         for _,o in self.kept[self.keep:]:
             if isinstance(o, str): self._path(o).unlink(missing_ok=True)
         del self.kept[self.keep:]
@@ -160,7 +160,7 @@ class SaveModelCallback(TrackerCallback):
         "The name of the file, or what would be in it"
         if self.fname is None:
             self.learn.save(f := BytesIO(), with_opt=self.with_opt)
-            return f.getvalue()
+            return torch.frombuffer(f.getbuffer(), dtype=torch.uint8)
         name = Path(self.fname)
         name = str(name.with_stem(name.stem+suffix))
         self.last_saved_path = self.learn.save(name, with_opt=self.with_opt)
@@ -169,7 +169,7 @@ class SaveModelCallback(TrackerCallback):
     def after_fit(self):
         if self.at_end: self._save('')
         if not (self.watches and self.load_best): return
-        if self.kept: self.learn.load(BytesIO(f) if isinstance(f := self.kept[0][1], bytes) else f, with_opt=self.with_opt)
+        if self.kept: self.learn.load(BytesIO(f.numpy().tobytes()) if isinstance(f := self.kept[0][1], torch.Tensor) else f, with_opt=self.with_opt)
         elif self.rec.rows: warnings.warn(f"{_show(self.watched)} was never better than {self.best:.6g}: nothing was saved, and the weights stay as they are")
 
 # %% ../nbs/17_tracker.ipynb #ReduceLROnPlateau

@@ -39,6 +39,81 @@ def test_label_smoothing(shape, axis, targ, eps, reduction):
     if len(shape)==2: close(LabelSmoothingCrossEntropy(eps=eps, reduction=reduction)(pred, t), expected)
 
 @pytest.mark.parametrize('reduction', ['mean','sum','none'])
+@pytest.mark.parametrize('kwargs', [{}, dict(weight=w3), dict(ignore_index=1), dict(weight=w3, ignore_index=0)], ids=lambda o: '-'.join(o))
+@pytest.mark.parametrize('gamma', [0., .5, 1., 2.])
+@pytest.mark.parametrize('shape,axis,targ', shapes)
+def test_focal(shape, axis, targ, gamma, kwargs, reduction):
+    pred,t = randn(*shape),randint(3, *targ)
+    at = pred.movedim(axis, -1).reshape(-1, 3).double().softmax(1)[range(t.numel()), t.reshape(-1)] # probability of the right class
+    w = kwargs.get('weight', torch.ones(3)).double()[t.reshape(-1)]*(t.reshape(-1)!=kwargs.get('ignore_index', -1))
+    expected = -w*(1-at)**gamma*at.log()
+    expected = dict(none=expected, sum=expected.sum(), mean=expected.sum()/w.sum())[reduction].float()
+    loss = FocalLossFlat(gamma=gamma, axis=axis, reduction=reduction, **kwargs)
+    close(loss(pred, t), expected); close(loss(pred, t.int()), expected)
+    p = loss.activation(pred)
+    close(p, pred.softmax(axis)); assert torch.equal(loss.decodes(p), pred.argmax(axis)) and loss.y_int
+    if axis==1: close(FocalLoss(gamma, reduction=reduction, **kwargs)(pred, t).reshape(expected.shape), expected)
+    if gamma==0: close(loss(pred, t), CrossEntropyLossFlat(axis=axis, reduction=reduction, **kwargs)(pred, t))
+
+@pytest.mark.parametrize('gamma', [0., .5, 1., 2.])
+def test_focal_of_what_is_certain(gamma):
+    pred = torch.tensor([[200., 0, 0], [0, 200., 0]], requires_grad=True)
+    FocalLoss(gamma, reduction='sum')(pred, torch.tensor([0, 2])).backward()
+    assert torch.isfinite(pred.grad).all() and not pred.grad[0].any() and pred.grad[1,2]==pytest.approx(-1)
+
+@pytest.mark.parametrize('axis', [1, -1, 2])
+@pytest.mark.parametrize('square', [False, True])
+def test_dice(axis, square):
+    pred,t = randn(2, 4, 5, 3).movedim(3, axis),randint(3, 2, 4, 5)
+    prob,expected = pred.double().softmax(axis).movedim(axis, 1),torch.zeros(2, 3).double()
+    for i in range(2):
+        for c in range(3):
+            p,y = prob[i,c],(t[i]==c).double()
+            expected[i,c] = 1 - (2*(p*y).sum()+.1)/((p**square*p).sum()+y.sum()+.1)
+    for reduction,e in dict(none=expected, sum=expected.sum(), mean=expected.mean()).items():
+        close(DiceLoss(axis=axis, smooth=.1, reduction=reduction, square_in_union=square)(pred, t), e.float())
+    loss = DiceLoss(axis=axis)
+    p = loss.activation(pred)
+    close(loss(pred, t.unsqueeze(axis)), loss(pred, t)) # masks may keep an axis for the class
+    close(p, pred.softmax(axis)); assert torch.equal(loss.decodes(p), pred.argmax(axis)) and loss.y_int and loss.reduction=='sum'
+
+def test_dice_of_large_areas_in_half_precision():
+    pred,t = torch.zeros(1, 2, 400, 400, dtype=torch.float16),torch.zeros(1, 400, 400).long()
+    assert float(DiceLoss(reduction='none')(pred, t)[0,0])==pytest.approx(1-2*.5/1.5, rel=1e-3)
+
+def test_dice_of_vectors(): close(DiceLoss(reduction='none', smooth=0)(torch.zeros(4, 2), torch.tensor([0,1,1,0])), torch.tensor([[1/3,1],[1,1/3],[1,1/3],[1/3,1]]))
+
+@pytest.mark.parametrize('f,error,match', [
+    (lambda: FocalLoss(gamma=-1), ValueError, '`gamma` is 0 or more, but got -1'), (lambda: FocalLossFlat(gamma=float('nan')), ValueError, 'but got nan'),
+    (lambda: DiceLoss(reduction='avg'), ValueError, "'sum', 'mean' or 'none', but got 'avg'"),
+    (lambda: DiceLoss()(torch.zeros(2, 3, 4, 4), torch.zeros(2, 3, 4, 4)), ValueError, r'one target for all scores in axis 1, but predictions are \(2, 3, 4, 4\), and targets \(2, 3, 4, 4\)')])
+def test_bad_input_of_losses(f, error, match):
+    with pytest.raises(error, match=match): f()
+
+@pytest.mark.parametrize('loss', [FocalLoss(), FocalLossFlat(axis=1), DiceLoss(), lambda p,t: FocalLossFlat(axis=1)(p, t) + DiceLoss(reduction='mean')(p, t)], ids=['focal','flat','dice','both'])
+def test_segmentation_learns(loss):
+    torch.manual_seed(0)
+    mask = (torch.rand(8, 6, 6)<.1).long()
+    x = mask[:,None]+torch.randn(8, 1, 6, 6)/10
+    learn = Learner(DataLoaders([(x, mask)], [(x, mask)], device='cpu'), nn.Conv2d(1, 2, 1), loss, lr=.3).remove_cb(ProgressCallback).fit(60)
+    assert learn.recorder.losses[-1]<learn.recorder.losses[0]/2 and (learn.model(x).argmax(1)==mask).float().mean()>.99
+
+@pytest.mark.parametrize('loss', [FocalLoss(), FocalLossFlat(), DiceLoss()], ids=lambda o: type(o).__name__)
+def test_probabilities_and_losses_of_samples(loss):
+    bs = [(randn(k, 3), randint(4, k)) for k in (6, 4)]
+    x,y = (torch.cat(o) for o in zip(*bs))
+    learn,before = Learner(DataLoaders(bs, bs, device='cpu'), nn.Linear(3, 4), loss).remove_cb(ProgressCallback),loss.reduction
+    preds,_,losses = learn.get_preds(with_loss=True)
+    loss.reduction,out = 'none',learn.model(x).detach()
+    expected = loss(out, y)
+    loss.reduction = before
+    close(preds, out.softmax(1)); close(losses, expected if expected.ndim==1 else expected.mean(1))
+
+@pytest.mark.parametrize('loss,index', [(F.cross_entropy, -100), (nn.CrossEntropyLoss(ignore_index=255), 255), (CrossEntropyLossFlat(ignore_index=3), 3), (FocalLossFlat(ignore_index=0), 0), (FocalLoss(), -100),
+    (partial(F.cross_entropy, ignore_index=0), 0), (None, -100), (nn.MSELoss(), -100), (DiceLoss(), -100), (lambda p,t: 0, -100)], ids=lambda o: '')
+def test_what_a_loss_ignores(loss, index): assert ignore_index_of(loss)==index
+
+@pytest.mark.parametrize('reduction', ['mean','sum','none'])
 @pytest.mark.parametrize('shape,targ', [((4,3), (4,3)), ((4,1), (4,)), ((4,), (4,1)), ((2,3,4), (2,3,4))])
 @pytest.mark.parametrize('loss,f,act,to_targ', [(MSELossFlat, F.mse_loss, None, torch.Tensor.float), (L1LossFlat, F.l1_loss, None, torch.Tensor.float),
     (BCEWithLogitsLossFlat, F.binary_cross_entropy_with_logits, torch.sigmoid, torch.Tensor.float), (BCEWithLogitsLossFlat, F.binary_cross_entropy_with_logits, torch.sigmoid, torch.Tensor.long),
@@ -66,12 +141,13 @@ def test_reduction_can_be_changed():
     loss.reduction = 'none'
     close(loss(pred, t), F.cross_entropy(pred, t, weight=w3, reduction='none')); assert loss.reduction=='none' and 'none' in repr(loss)
 
-@pytest.mark.parametrize('loss', [CrossEntropyLossFlat(), LabelSmoothingCrossEntropyFlat(), BCEWithLogitsLossFlat(), MSELossFlat(), L1LossFlat()], ids=lambda o: type(o).__name__)
+@pytest.mark.parametrize('loss', [CrossEntropyLossFlat(), LabelSmoothingCrossEntropyFlat(), FocalLoss(), FocalLossFlat(), DiceLoss(), BCEWithLogitsLossFlat(), MSELossFlat(), L1LossFlat()], ids=lambda o: type(o).__name__)
 def test_losses_have_gradients_and_can_be_copied_and_pickled(loss):
     import copy,pickle
     pred = randn(4, 3).requires_grad_()
     t = randint(3, 4) if loss.y_int else randint(2, 4, 3)
     for l in (loss, copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
+        assert repr(l)
         (g,) = torch.autograd.grad(l(pred, t), pred)
         assert torch.isfinite(g).all() and g.abs().sum()>0
 
@@ -79,7 +155,7 @@ x = randn(6, 3)
 @pytest.mark.parametrize('loss,act,dec', [
     (nn.CrossEntropyLoss(), x.softmax(1), x.argmax(1)), (F.cross_entropy, x.softmax(1), x.argmax(1)), (partial(F.cross_entropy, label_smoothing=.1), x.softmax(1), x.argmax(1)),
     (nn.NLLLoss(), x.exp(), x.argmax(1)), (nn.BCEWithLogitsLoss(), x.sigmoid(), x>0), (F.binary_cross_entropy_with_logits, x.sigmoid(), x>0),
-    (nn.BCELoss(), x, x>.5), (nn.MSELoss(), x, x), (F.mse_loss, x, x), (lambda p,t: 0, x, x), (None, x, x), (CrossEntropyLossFlat(), x.softmax(1), x.argmax(1)),
+    (nn.BCELoss(), x, x>.5), (nn.MSELoss(), x, x), (F.mse_loss, x, x), (lambda p,t: 0, x, x), (None, x, x), (CrossEntropyLossFlat(), x.softmax(1), x.argmax(1)), (FocalLoss(), x.softmax(1), x.argmax(1)), (DiceLoss(), x.softmax(1), x.argmax(1)),
     (SimpleNamespace(activation=torch.exp, decodes=torch.round), x.exp(), x.exp().round()),
 ], ids=lambda o: getattr(o, '__name__', type(o).__name__) if not isinstance(o, torch.Tensor) else '')
 def test_activation_and_decision(loss, act, dec):

@@ -1,5 +1,7 @@
 "What a fit writes down, and what it shows while it runs"
-import os,re,sys,warnings
+import copy,json,os,pickle,re,sys,warnings
+from functools import partial
+from pathlib import Path
 from collections import Counter
 from html.parser import HTMLParser
 import numpy as np, pytest, torch
@@ -7,6 +9,7 @@ from torch.overrides import TorchFunctionMode
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from learner.all import *
+from learner.recorder import missing,plain
 
 def const(v, n=2): return [(torch.zeros(2,1), torch.full((2,1), float(v)))]*n
 def learner(train=(1,2,3), valid=(2,4), cbs=None, recorder=None, **kwargs):
@@ -93,10 +96,131 @@ def test_rows_and_columns():
     with pytest.raises(KeyError): rec[0, 'acc']
 
 def test_rows_are_tuples_with_names_that_can_be_pickled_and_copied():
-    import copy,pickle
     row = Row(a=1, b=2.)
     assert row==(1, 2.) and dict(row)=={'a':1, 'b':2.} and {*'ab'}<={*dir(row)} and isinstance(row, tuple)
     for o in (pickle.loads(pickle.dumps(row)), copy.deepcopy(row)): assert o==row and o.names==row.names and o.b==2.
+
+def test_rows_may_have_columns_of_any_name():
+    row = Row(**{'cls':1, 'self':2, 'a b':3, 'keys':4})
+    assert (row['cls'], row['self'], row['a b'], row['keys'])==row==(1,2,3,4)
+    rec = learner(metrics=dict(cls=mae, self=mse), cbs=[Callback(after_train=lambda cb: cb.recorder.add(**{'self/x': 1}))]).fit(1).recorder
+    assert (rec[0]['cls'], rec[0]['self'], rec[0]['self/x'])==(3., 10., 1.)
+
+# Columns that come and go
+def adding(*vals, names=('x',)):
+    "Adds one of `vals` in each epoch, but for None"
+    vals = iter(vals)
+    def add(self):
+        if (v := next(vals)) is not None: self.recorder.add(**{k:v for k in names})
+    return Callback(after_train=add)
+
+def test_a_value_is_a_number_if_it_can_be():
+    vals = [1, 2.5, torch.tensor(3), torch.tensor([4.]), np.float32(5), np.int64(6), np.array(7.), True]
+    rec = learner(cbs=[adding(*vals)]).fit(8).recorder
+    assert list(rec['x'])==[1,2.5,3,4,5,6,7,1] and {type(o.x) for o in rec.rows}=={float,int,bool} # Python's own stay what they are
+    rec = learner(cbs=[adding('a', [1,2], np.arange(2))]).fit(3).recorder
+    assert [rec[0].x, rec[1].x, list(rec[2].x)]==['a', [1,2], [0,1]]
+
+@pytest.mark.parametrize('name', ['epoch','train_loss','valid_loss','mae','time'])
+def test_a_column_of_the_recorder_is_its_own(name):
+    with pytest.raises(ValueError, match=f"`{name}` is a column that the recorder fills itself: .* such as `my_{name}`"): learner(cbs=[adding(1., names=[name])]).fit(1)
+
+def test_a_column_can_be_dropped():
+    def drop(self):
+        if self.epoch==1: self.recorder.drop('mae')
+    learn = learner(cbs=[adding(1,2,3), Callback(after_train=drop)]).fit(3)
+    rec = learn.recorder
+    assert rec.metric_names==['epoch', 'train_loss', 'valid_loss', 'time', 'x']==rec.rows.names and all(o.names==tuple(rec.metric_names) for o in rec.rows)
+    assert list(rec['x'])==[1,2,3] and learn.results.mae==3.
+    rec.drop('x')
+    assert [o.get('x') for o in rec.rows]==[missing]*3
+    with pytest.raises(KeyError, match='Nothing recorded as `mae`, but `epoch`'): rec['mae']
+    with pytest.raises(KeyError, match='Did you mean `valid_loss`'): rec.drop('val_loss')
+
+def test_what_was_to_come_can_be_dropped():
+    def f(self): self.recorder.add(x=1, y=2); self.recorder.drop('x')
+    assert learner(cbs=[Callback(after_train=f)]).fit(1).recorder.metric_names[-2:]==['time', 'y']
+
+def test_last_is_the_latest_that_is_not_missing():
+    rec = learner(cbs=[adding(None,5,6,None), Raise('before_validate', CancelValidException, 4)]).fit(4).recorder
+    assert rec[-1,'x'] is missing and rec.last('x')==6. and rec.last('valid_loss')==10. and rec.last('epoch')==3
+    rec.rows.clear()
+    assert rec.last('valid_loss') is missing
+    with pytest.raises(KeyError, match='Did you mean `valid_loss`'): rec.last('vald_loss')
+
+def test_history_finds_the_best():
+    h = History([Row(a=3.), Row(a=nan), Row(a=1.), Row(b='x'), Row(a=1.), Row(a=4.)])
+    assert (h.best('a', higher=True), h.best('a', higher=False), h.best('b', higher=True), History().best('a', True))==(5, 2, None, None)
+    assert h.names==['a','b'] and isinstance(h[1:3], History) and list(h[4:, 'a'])==[1.,4.] and copy.deepcopy(h)[0]==h[0] and pickle.loads(pickle.dumps(h))[3].b=='x'
+    h.drop('a')
+    assert h.names==['b'] and len(h)==6
+
+def test_history_as_a_data_frame():
+    pandas = pytest.importorskip('pandas')
+    df = learner(cbs=[adding(None, 'a')]).fit(2).recorder.rows.to_df()
+    assert isinstance(df, pandas.DataFrame) and list(df.columns)==['epoch', 'train_loss', 'valid_loss', 'mae', 'time', 'x'] and list(df['valid_loss'])==[10.,10.]
+
+def test_what_is_better_is_known_by_column():
+    class Wild(Metric):
+        name,higher_is_better,value = 'wild',True,1.
+        def accumulate(self, learn): pass
+    valid = dict(a=const(2), valid=const(3))
+    rec = learner(valid=valid, metrics=[mae, Wild(), AvgMetric(lambda p,t: p.mean(), 'neutral')], recorder=Recorder(train_metrics=True)).fit(1).recorder
+    assert rec.higher_is_better=={'train_loss':False, 'train_mae':False, 'train_wild':True, 'a/loss':False, 'a/mae':False, 'a/wild':True, 'valid_loss':False, 'valid_mae':False, 'valid_wild':True}
+
+def test_metrics_that_know_nothing_of_what_is_better_are_fine():
+    class Duck:
+        name,value = 'duck',1.
+        def reset(self): pass
+        def accumulate(self, learn): pass
+    rec = learner(metrics=Duck(), recorder=Recorder(train_metrics=True)).fit(1).recorder
+    assert rec.higher_is_better=={'train_loss':False, 'valid_loss':False} and rec[0].train_duck==rec[0].valid_duck==1.
+
+# What a fit is made of
+def print_nothing(learn): pass
+
+def test_run_config():
+    ds = torch.utils.data.TensorDataset(torch.randn(24,1), torch.randn(24,1))
+    model = torch.nn.Sequential(torch.nn.Linear(1,3), torch.nn.Linear(3,1))
+    loss = torch.nn.HuberLoss(delta=.5)
+    learn = Learner(DataLoaders.from_dsets(ds, ds, bs=4, device='cpu'), model, loss, opt_func=partial(Adam, mom=.8), lr=[.1,.2], splitter=lambda m: [list(o.parameters()) for o in m],
+        metrics=[mae, rmse()], cbs=GradientClip(.5)).remove_cb(ProgressCallback)
+    learn.freeze().fit(2, n_iter=9, cbs=[ShortEpochCallback(.75), on('after_batch', every=2)(print_nothing)])
+    c = learn.run_config
+    assert (c['n_epoch'], c['n_iter'], c['n_step'], c['start_epoch'])==(2, 9, None, 0)
+    assert c['bs']==dict(train=4, valid=8) and c['n_batches']==dict(train=6, valid=3) and c['model']==dict(name='Sequential', n_params=10, n_trainable=4)
+    assert c['loss']==dict(name='HuberLoss', reduction='mean', delta=.5) and c['metrics']==('mae','rmse') and c['device']=='cpu'
+    assert c['opt']==dict(name='AdamW', lr=(.1,.2), mom=(.8,.8), sqr_mom=(.99,.99), wd=(.01,.01), eps=(1e-5,1e-5))
+    assert list(c['callbacks'])==['train_eval', 'short_epoch', 'print_nothing', 'gradient_clip', 'recorder'] and c['callbacks']['short_epoch']==dict(name='ShortEpochCallback', pct=.75, short_valid=True)
+    assert c['callbacks']['gradient_clip']['max_norm']==.5 and c['callbacks']['print_nothing']==('after_batch(every=2)',) and c['versions']['torch']==torch.__version__ and {*c['versions']}=={'python','torch','learner'}
+    assert c.flat()['opt.lr']==(.1,.2) and c.flat()['callbacks.short_epoch.pct']==.75 and 'opt.lr' in repr(c)
+    learn.validate(); learn.get_preds()
+    assert learn.run_config is c
+    learn.unfreeze().fit(1)
+    assert learn.run_config['model']['n_trainable']==10 and c['model']['n_trainable']==4 and learn.run_config['n_epoch']==1
+
+def test_run_config_is_json_and_cannot_be_changed():
+    c = synth_learner().fit(1).run_config
+    assert json.loads(json.dumps(c))==json.loads(json.dumps(dict(c))) and json.loads(json.dumps(c))['bs']==dict(train=16, valid=16)
+    for f in (lambda: c.update(a=1), lambda: c.pop('bs'), lambda: c['bs'].clear(), lambda: c.setdefault('a', 1), lambda: c['opt'].__setitem__('lr', 2), lambda: c.popitem(), lambda: c.__delitem__('bs')):
+        with pytest.raises(TypeError, match='cannot be changed, but a copy of them can'): f()
+    with pytest.raises(TypeError, match='cannot be changed'): c |= dict(a=1)
+    for o in (pickle.loads(pickle.dumps(c)), copy.deepcopy(c), copy.copy(c)): assert o==c and type(o) is type(c) and type(o['opt']) is type(c)
+    free = dict(c)
+    free['bs'] = 1
+
+def test_plain_reads_nothing_and_comes_to_an_end():
+    class Odd:
+        def __init__(self, a, weight, me=None): self.a,self.weight,self.me = a,weight,self
+    with Scalars() as ops: res = plain(Odd(float('inf'), torch.randn(3,2)))
+    assert not ops.seen.total() and res['weight']=='Tensor (3, 2)' and res['a']=='inf' and res['me']['me']['me']['me']=='Odd'
+    assert plain([missing, nan, np.float32(.5), torch.float16, Path('a/b'), {1:{2}}, partial(mae, x=1), mae, torch.nn.ReLU, list(range(101))])==(
+        None, 'nan', .5, 'torch.float16', 'a/b', {'1':(2,)}, dict(name='mae', x=1), 'mae', 'ReLU', 'list')
+
+def test_a_model_that_does_not_know_its_size_yet_can_be_described():
+    learn = synth_learner(model=torch.nn.LazyLinear(1)).fit(1)
+    assert learn.run_config['model']==dict(name='LazyLinear', n_params=0, n_trainable=2) or learn.run_config['model']['n_params']==0
+    assert learn.fit(1).run_config['model']==dict(name='Linear', n_params=2, n_trainable=2)
 
 def test_tables():
     rec = learner().fit(2).recorder
@@ -112,7 +236,7 @@ class Cells(HTMLParser):
         if tag=='table': self.rows = []
         if tag=='tr': self.rows.append([])
         if tag in ('td','th'): self.rows[-1].append('')
-        self.inside = tag in ('td','th')
+        self.inside = tag in ('td','th','b')
     def handle_endtag(self, tag): self.inside = False
     def handle_data(self, data):
         if self.inside: self.rows[-1][-1] += data
@@ -248,13 +372,17 @@ def shown(f, terminal=True):
 
 def screen(text):
     "Lines that a terminal shows in the end"
-    lines,x = [[]],0
-    for tok in re.findall(r'\x1b\[[0-9;]*[A-Za-z]|.', text, re.S):
+    lines,x,y = [[]],0,0
+    for tok in re.findall(r'\x1b\[[0-9;?]*[A-Za-z]|.', text, re.S):
         if tok=='\r': x = 0
-        elif tok=='\n': lines.append([]); x = 0
-        elif tok.startswith('\x1b'): assert tok.endswith('m'), f'{tok!r} is not understood here'
+        elif tok=='\n':
+            x,y = 0,y+1
+            if y==len(lines): lines.append([])
+        elif tok=='\x1b[2K': lines[y] = []
+        elif tok=='\x1b[1A': y -= 1
+        elif tok.startswith('\x1b'): assert tok.endswith('m') or tok in ('\x1b[?25l', '\x1b[?25h'), f'{tok!r} is not understood here'
         else:
-            line = lines[-1]
+            line = lines[y]
             line.extend(' '*(x+1-len(line)))
             line[x] = tok; x += 1
     return [o for l in lines if (o := ''.join(l).rstrip())]
@@ -265,7 +393,8 @@ def check_table(lines, n_epoch=2):
     ends = [[m.end() for m in re.finditer(r'\S+', o)] for o in lines]
     assert all(o==ends[0] for o in ends) # columns are aligned
 
-def bars_learner(bars=True): return synth_learner(n_train=4, n_valid=3, metrics=mae).add_cb(ProgressCallback(bars=bars, every=0))
+def bars_learner(bars='auto', **kwargs): return synth_learner(n_train=4, n_valid=3, metrics=mae).add_cb(ProgressCallback(bars=bars, every=0, **kwargs))
+backends = [('auto',True), ('auto',False), ('tqdm',True), ('tqdm',False), ('rich',True), ('rich',False), ('text',True), ('text',False), (True,True), (False,True), (None,True), (None,False)]
 posix = pytest.mark.skipif(sys.platform=='win32', reason='needs `fork`')
 
 @posix
@@ -278,6 +407,190 @@ def test_a_terminal_has_bars_that_vanish_and_a_table():
     assert all(len(o)<=80 for o in frames)
     shown_loss = re.findall(r'epoch 1 train (\d+\.\d{4})', text)
     assert len(shown_loss)>=4 # the smoothed loss, with 4 decimals
+
+@posix
+@pytest.mark.parametrize('bars,terminal', backends)
+def test_every_screen_ends_as_a_table(bars, terminal):
+    if bars=='rich': pytest.importorskip('rich')
+    text = shown(lambda: bars_learner(bars).fit(2).validate(), terminal)
+    check_table(screen(text))
+    has_bars = bars=='tqdm' or (terminal and bars in ('auto','rich',True))
+    assert ('epoch 0 train' in text and 'epoch 1 valid' in text)==has_bars
+    if not has_bars: assert not re.sub(r'\x1b\[[0-9;]*m', '', text).count('\x1b') and text.count('\n')==3 and '%' not in text
+
+@posix
+def test_rich_has_a_bar_for_the_fit_and_lets_others_print():
+    pytest.importorskip('rich')
+    text = shown(lambda: bars_learner('rich', mark_best=True).add_cb(Callback(after_epoch=lambda self: print('hello'))).fit(2))
+    lines = screen(text)
+    check_table([o for o in lines if o!='hello'])
+    assert lines.count('hello')==2 and re.search(r'fit.*100%', text) and re.search(r'epoch 1 valid.*3/3', text) and '\x1b[1;32m' in text
+    assert text.count('\x1b[?25h')==text.count('\x1b[?25l') # the cursor is back
+
+@posix
+@pytest.mark.parametrize('exc', [ZeroDivisionError, KeyboardInterrupt])
+def test_rich_leaves_a_clean_terminal(exc):
+    pytest.importorskip('rich')
+    def fail():
+        learn = bars_learner('rich').add_cb(Raise('after_loss', exc, n=10, order=100))
+        try: learn.fit(2)
+        except (ZeroDivisionError, KeyboardInterrupt): pass
+        print('prompt')
+    text = shown(fail)
+    assert screen(text)[2:]==['prompt'] and text.rindex('\x1b[?25h')>text.rindex('\x1b[?25l')
+
+@posix
+def test_rich_does_not_know_how_many_it_does_not_know():
+    pytest.importorskip('rich')
+    def f():
+        bs = [(torch.randn(2,1), torch.randn(2,1))]*3
+        class It:
+            def __iter__(self): return iter(bs)
+        synth_learner(dls=DataLoaders(It(), bs, device='cpu'), metrics=mae).add_cb(ProgressCallback('rich', every=0)).fit(2)
+    text = shown(f)
+    check_table(screen(text))
+    assert '3/?' in text and '3/3' in text
+
+# Lines for a log
+def printed(capsys, *args, n_epoch=2, cbs=(), **kwargs):
+    capsys.readouterr()
+    learn = synth_learner(n_train=5, n_valid=2, metrics=mae, cbs=cbs).add_cb(ProgressCallback(*args, **kwargs)).fit(n_epoch)
+    return learn,capsys.readouterr().out.splitlines()
+def means(lines): return [o for o in lines if ': loss ' in o]
+
+@pytest.mark.parametrize('k', [1,2,5,7,10,11])
+def test_text_prints_means_of_the_losses_since_the_last_line(capsys, k):
+    learn,lines = printed(capsys, 'text', print_every=k)
+    raw,said = learn.recorder.raw_losses,means(lines)
+    assert said==[f'epoch {(n-1)//5} train {(n-1)%5+1}/5: loss {np.mean(raw[n-k:n]):.4f}' for n in range(k, 11, k)]
+    check_table([o for o in lines if o not in said])
+    rows = [i for i,o in enumerate(lines) if o.split()[0] in '01']
+    assert all((lines.index(o)<rows[0])==o.startswith('epoch 0') for o in said) # each stands above the row of its epoch
+
+def test_text_counts_batches_that_have_a_loss(capsys):
+    learn,lines = printed(capsys, 'text', print_every=2, n_epoch=1, cbs=[Raise('after_pred', CancelBatchException, 3)])
+    raw = learn.recorder.raw_losses
+    assert len(raw)==4 and means(lines)==[f'epoch 0 train 2/5: loss {np.mean(raw[:2]):.4f}', f'epoch 0 train 5/5: loss {np.mean(raw[2:]):.4f}']
+
+def test_text_says_nothing_of_looks(capsys):
+    learn = synth_learner().add_cb(ProgressCallback('text', print_every=1))
+    learn.validate(); learn.get_preds(); learn.lr_find(num_it=8, show_plot=False)
+    assert not means(capsys.readouterr().out.splitlines())
+    with learn.no_bar(): learn.fit(1)
+    out = capsys.readouterr().out.splitlines()
+    assert len(out)==2 and not means(out)
+
+@pytest.mark.parametrize('args,match', [(dict(bars='tdqm'), "`bars` is one of `'auto'`, .*, but got 'tdqm'. Did you mean `tqdm`"), (dict(bars=1.5), 'got 1.5'), (dict(print_every=3), "goes with `bars='text'`"),
+    (dict(bars='text', print_every=0), 'but got 0')], ids=str)
+def test_bars_that_do_not_exist(args, match):
+    with pytest.raises(ValueError, match=match): ProgressCallback(**args)
+
+class Given(Metric):
+    "Says what it was given, validation by validation"
+    def __init__(self, name, vals, higher): self._name,self.vals,self.higher_is_better,self.i = name,vals,higher,-1
+    def reset(self): self.i += 1
+    def accumulate(self, learn): pass
+    @property
+    def value(self): return self.vals[self.i]
+class Restless(Recorder):
+    "Lets metrics keep what a validation has left in them"
+    name = 'recorder'
+    def cleanup_validate(self): self._mets = self._outer.pop()[0]
+
+def given(*metrics, n_epoch=5, **kwargs):
+    return Learner(DataLoaders(const(1), const(1), device='cpu'), torch.nn.Linear(1,1), F.mse_loss, lr=0., metrics=metrics, default_cbs=False,
+        cbs=[TrainEvalCallback, Restless(add_time=False), ProgressCallback('text', **kwargs)]).fit(n_epoch)
+
+def test_the_best_so_far_has_a_star(capsys):
+    given(Given('up', [1.,2.,2.,nan,3.], True), Given('down', [1.,2.,.5,.5,-1.], False), Given('any', [1.,2.,3.,4.,5.], None), mark_best=True)
+    cols,*rows = [o.split() for o in capsys.readouterr().out.splitlines()]
+    stars = [[c for c,o in zip(cols, row, strict=True) if o.endswith('*')] for row in rows]
+    assert stars==[['train_loss','valid_loss','up','down'], ['up'], ['down'], [], ['up','down']] # losses stay the same
+
+def test_a_star_moves_no_column(capsys):
+    given(Given('up', [1.,2.], True), n_epoch=2)
+    a = capsys.readouterr().out.splitlines()
+    given(Given('up', [1.,2.], True), n_epoch=2, mark_best=True)
+    b = capsys.readouterr().out.splitlines()
+    assert [o.split()[2] for o in a[1:]]!=[o.split()[2] for o in b[1:]] or b[1].endswith('1.000000*')
+    assert b[2].endswith('2.000000*') and [len(o.replace('*', ' ').rstrip()) for o in b]==[len(o) for o in a]
+
+def test_bold_in_html():
+    rows = [Row(a=1., b='<x>'), Row(b='y'), Row(a=2.)]
+    html = html_table(['a','b'], History(rows).table(), [(2,'a'), (1,'b'), (None,'a')])
+    assert table_of(html)==[['a','b'], ['1.000000','<x>'], ['','y'], ['2.000000','']] and re.findall('<b>(.*?)</b>', html)==['y','2.000000']
+
+def test_names_with_an_underscore_are_recorded_and_not_shown(capsys):
+    def _acc(pred, targ): return (pred-targ).abs().mean()
+    learn = synth_learner(metrics=[_acc, mae], cbs=adding(1, names=['_seen'])).add_cb(ProgressCallback('text')).fit(1)
+    assert capsys.readouterr().out.splitlines()[0].split()==['epoch', 'train_loss', 'valid_loss', 'mae', 'time']
+    assert learn.recorder[0, '_acc']==learn.recorder[0].mae and learn.recorder[0, '_seen']==1.
+
+# Nobody looks any more
+class Gone:
+    "A stream that cannot be written to after a while"
+    encoding,closed = 'utf-8',False
+    def __init__(self, exc, terminal): self.exc,self.terminal,self.left,self.closed = exc,terminal,200,exc is ValueError
+    def isatty(self): return self.terminal
+    def fileno(self): raise OSError
+    def write(self, s):
+        self.left -= len(s)
+        if self.left<0: raise self.exc
+        return len(s)
+    def flush(self):
+        if self.left<0: raise self.exc
+
+@pytest.mark.parametrize('exc', [BrokenPipeError, OSError(28, 'No space left on device'), ValueError], ids=str)
+@pytest.mark.parametrize('terminal', [True, False])
+@pytest.mark.parametrize('kwargs', [dict(bars='auto'), dict(bars='tqdm'), dict(bars='rich'), dict(bars='text', print_every=1), dict(bars=None)], ids=str)
+@pytest.mark.filterwarnings('error::pytest.PytestUnraisableExceptionWarning')
+def test_training_goes_on_when_output_is_gone(monkeypatch, exc, terminal, kwargs):
+    if kwargs['bars']=='rich': pytest.importorskip('rich')
+    learn = bars_learner(**kwargs)
+    gone = Gone(exc, terminal)
+    monkeypatch.setattr(sys, 'stdout', gone)
+    learn.fit(5)
+    learn.validate()
+    assert len(learn.recorder.rows)==5 and gone.left<0 and sys.stdout is gone
+
+@pytest.mark.parametrize('bars', ['auto','tqdm','rich','text'])
+@pytest.mark.parametrize('closed', [False, True])
+def test_training_goes_on_without_any_stdout(monkeypatch, bars, closed):
+    if bars=='rich': pytest.importorskip('rich')
+    learn = bars_learner(bars)
+    stdout = open(os.devnull, 'w') if closed else None
+    if closed: stdout.close()
+    monkeypatch.setattr(sys, 'stdout', stdout)
+    assert len(learn.fit(2).recorder.rows)==2
+
+@posix
+def test_training_goes_on_when_the_reader_of_a_pipe_leaves():
+    out,inp = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', DeprecationWarning)
+        pid = os.fork()
+    if pid==0:
+        res = 99
+        try:
+            os.close(out)
+            sys.stdout = open(inp, 'w')
+            res = len(bars_learner('text', print_every=1).fit(3).recorder.rows)
+        finally: os._exit(res)
+    os.close(inp); os.close(out)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])==3
+
+def test_what_stdout_cannot_spell_is_shown_as_it_can(monkeypatch):
+    import io
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding='ascii')
+    monkeypatch.setattr(sys, 'stdout', stdout)
+    synth_learner(metrics={'größe': mae}).add_cb(ProgressCallback('text')).fit(1)
+    assert b'gr??e' in stdout.buffer.getvalue()
+
+def test_errors_of_ours_are_not_swallowed(monkeypatch):
+    for exc in (ZeroDivisionError, ValueError):
+        def bad(*args): raise exc
+        monkeypatch.setattr('learner.progress.text_row', bad)
+        with pytest.raises(exc): bars_learner('text').fit(1)
 
 @posix
 def test_a_pipe_has_plain_lines():
@@ -378,6 +691,10 @@ _ = learner().validate()
 with contextlib.suppress(ZeroDivisionError): learner(cbs=Raise('after_loss', ZeroDivisionError, n=10)).fit(2)
 --
 learner().fit(1).recorder
+--
+_ = synth_learner(n_train=4, n_valid=3, metrics=mae).add_cb(ProgressCallback('rich', every=0, mark_best=True)).fit(2)
+--
+_ = synth_learner(n_train=4, n_valid=3, metrics=mae).add_cb(ProgressCallback('text', print_every=2)).fit(2)
 '''
 
 def test_a_notebook_has_one_display_that_ends_as_a_table():
@@ -390,7 +707,7 @@ def test_a_notebook_has_one_display_that_ends_as_a_table():
             return super().process_message(msg, cell, i)
     nb = new_notebook(cells=[new_code_cell(o) for o in kernel.split('--\n')])
     Client(nb, timeout=60, resources=dict(metadata=dict(path=os.path.dirname(os.path.dirname(__file__))))).execute()
-    outs = [[(o.output_type, table_of(o.data.get('text/html', '')), '<progress' in o.data.get('text/html', '')) for o in c.outputs] for c in nb.cells]
+    outs = [[(o.output_type, table_of(html), '<progress' in html) for o in c.outputs for html in [o.get('data', {}).get('text/html', '')]] for c in nb.cells]
     header = ['epoch', 'train_loss', 'valid_loss', 'mae', 'time']
     def table(out, kind='display_data'): ((typ, rows, bar),) = out; assert typ==kind and not bar and (rows[:1] in ([header], [])); return [r[0] for r in rows[1:]]
     assert outs[0]==[] and outs[2]==[]                             # nothing under `no_logging`
@@ -399,3 +716,8 @@ def test_a_notebook_has_one_display_that_ends_as_a_table():
     assert outs[4]==[] or table(outs[4])==[]                       # a validation has a bar, and no table
     assert table(outs[5])==['0']                                   # an error ends the bar
     assert [o[0] for o in outs[6]]==['display_data', 'execute_result'] and outs[6][0][1]==outs[6][1][1]
+    assert table(outs[7])==['0','1'] and updates[7,'display_data']==1 # rich has its place in terminals
+    best = [min(col, key=float) for col in list(zip(*outs[7][0][1][1:]))[1:4]] # all of these are better when lower
+    assert sorted(re.findall('<b>(.*?)</b>', nb.cells[7].outputs[0].data['text/html']))==sorted(best)
+    text = ''.join(o.text for o in nb.cells[8].outputs if o.output_type=='stream')
+    assert len(text.splitlines())==7 and [l.split(':')[0] for l in text.splitlines() if ': loss' in l]==[f'epoch {i} train {n}/4' for i in (0,1) for n in (2,4)]

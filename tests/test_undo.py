@@ -1,11 +1,13 @@
 "Whatever ends a fit, wherever: the techniques leave learner, model and torch as they found them, and the next fit works"
-import itertools,random,signal
+import itertools,random,signal,tempfile
 import pytest,torch
 from torch import nn
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
-from learner.bounds import *
-from learner.tracker import *
+from learner.loggers import *
+from learner.timer import *
+
+folder = tempfile.TemporaryDirectory()
 
 def model():
     torch.manual_seed(0)
@@ -14,11 +16,13 @@ def model():
 techniques = dict(
     schedule=lambda: ParamScheduler(dict(lr=SchedCos(.1, .01), mom=SchedLin(.9, .8))), torch_schedule=lambda: TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1)),
     fp16=lambda: MixedPrecision('fp16', init_scale=2.**10), bf16=lambda: MixedPrecision('bf16'), clip=GradientClip, accumulation=lambda: GradientAccumulation(6),
-    ema=lambda: EMA(.9), bn_freeze=BnFreeze, short=lambda: ShortEpochCallback(.5), mc_dropout=MCDropoutCallback, collect=CollectDataCallback,
-    channels_last=ChannelsLast, compile=lambda: Compile(backend='eager'), mixup=MixUp, cutmix=CutMix, preds=FetchPredsCallback,
+    micro=lambda: MicroBatch(3), micro_auto=MicroBatch, ema=lambda: EMA(.9), ema_both=lambda: EMA(.9, buffers=True, validate='both'), swa=lambda: SWA(.5, lr=.01), swa_valid=lambda: SWA(0, validate=True),
+    bn_freeze=BnFreeze, short=lambda: ShortEpochCallback(.5), mc_dropout=MCDropoutCallback, collect=CollectDataCallback, channels_last=ChannelsLast, compile=lambda: Compile(backend='eager'),
+    mixup=MixUp, cutmix=CutMix, preds=FetchPredsCallback,
     early=lambda: EarlyStoppingCallback(patience=2), best=lambda: SaveModelCallback(fname=None), plateau=ReduceLROnPlateau, nan=TerminateOnNaNCallback, better=lambda: OnBetter(Learner.validate),
     validate=lambda: Validate(every=2, unit='iter'), extra=lambda: ExtraValid([(torch.randn(4,1,4,4), torch.tensor([0,1,2,0]))], error_rate, every=2, unit='iter'), sanity=Sanity,
-    limit=lambda: Limit(train=2, valid=1), overfit=Overfit, time=lambda: TimeLimit(30))
+    limit=lambda: Limit(train=2, valid=1), overfit=Overfit, time=lambda: TimeLimit(30),
+    timer=Timer, csv=lambda: CSVLogger(f'{folder.name}/history.csv'), json=lambda: JSONLogger(f'{folder.name}/history.jsonl', batches=1), tensorboard=lambda: TensorBoardLogger(folder.name))
 ends = dict(error=ValueError, interrupt=KeyboardInterrupt, **cancels)
 places = [o for o in dict(moments()) if not o.startswith('after_cancel')]
 
@@ -33,7 +37,7 @@ def state(learn):
     return dict(modes=[o.training for o in m.modules()], hooks=[len(o._forward_hooks)+len(o._forward_pre_hooks)+len(o._backward_hooks) for o in m.modules()],
         own=[sorted(vars(o)) for o in m.modules()], strides=[p.stride() for p in m.parameters()], grads=[p.grad for p in m.parameters()], trainable=[p.requires_grad for p in m.parameters()],
         loss=id(learn.loss_func), reduction=learn.loss_func.reduction, hypers={k:get_hyper(learn.opt, k) for k in hypers(learn.opt)}, cbs=list(learn.cbs), dls=[id(o) for o in learn.dls],
-        of_batch=[getattr(learn, o) for o in ('dl','batch','xb','yb','pred','loss','loss_grad','mode','exc')], training=learn.training,
+        of_batch=[getattr(learn, o) for o in ('dl','batch','xb','yb','pred','loss','loss_grad','mode','exc')], training=learn.training, replaced=[k for k in vars(learn) if callable(getattr(type(learn), k, None))],
         torch=(torch.is_grad_enabled(), torch.is_autocast_enabled('cpu'), torch.get_default_dtype(), (torch.ones(2,2)@torch.ones(2,2)).dtype), sigint=signal.getsignal(signal.SIGINT))
 
 def check(names, place, end):

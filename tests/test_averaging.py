@@ -1,0 +1,372 @@
+"Averages of weights against loops by hand and `torch.optim.swa_utils`; in the model for a validation, and never by accident"
+import io
+import pytest,torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel,SWALR,get_ema_multi_avg_fn,update_bn
+from torch.utils.data import DataLoader,TensorDataset
+from learner.all import *
+from learner.averaging import EMA,SWA
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3,8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8,2))
+
+def dls(n=24, bs=4, more=False, seed=0, shuffle=True):
+    gen = torch.Generator().manual_seed(seed)
+    def ds(n): return TensorDataset(torch.randn(n, 3, generator=gen), torch.randint(0, 2, (n,), generator=gen))
+    valid = dict(valid=DataLoader(ds(10), 4), other=DataLoader(ds(6), 4)) if more else DataLoader(ds(10), 4)
+    return DataLoaders(DataLoader(ds(n), bs, shuffle=shuffle), valid, device='cpu')
+
+def sgd(ps, lr=.1): return torch.optim.SGD(ps, lr=lr, momentum=.9)
+def mk(*cbs, data=None, lr=.1, **kwargs):
+    torch.manual_seed(1)
+    return Learner(dls() if data is None else data, net(), nn.CrossEntropyLoss(), opt_func=sgd, lr=lr, cbs=cbs, **kwargs).remove_cb(ProgressCallback)
+
+def weights(m): return [o.detach().clone() for o in m.parameters()]
+def everything(m): return [o.clone() for o in m.state_dict().values()]
+def same(a, b): return all(map(torch.equal, a, b)) and len(a)==len(b)
+def close(a, b, tol=1e-6): return len(a)==len(b) and all(torch.allclose(x.float(), y.float(), rtol=tol, atol=tol) for x,y in zip(a, b))
+
+def by_hand(n_epoch, each=lambda m, epoch, i: None, after=lambda m, epoch: None, set_lr=None, lr=.1, data=None):
+    "The same training, in torch alone"
+    torch.manual_seed(1)
+    m,dl = net(),(dls() if data is None else data).train
+    opt = sgd(m.parameters(), lr)
+    for epoch in range(n_epoch):
+        m.train()
+        for i,(x,y) in enumerate(dl):
+            if set_lr: set_lr(opt, epoch, i)
+            F.cross_entropy(m(x), y).backward()
+            opt.step(); opt.zero_grad()
+            each(m, epoch, i)
+        after(m, epoch)
+    return m
+
+# EMA
+@pytest.mark.parametrize('every', [1,4])
+@pytest.mark.parametrize('buffers', [False,True])
+def test_ema_is_the_average_of_torch(every, buffers):
+    avg,n = None,0
+    def each(m, epoch, i):
+        nonlocal avg,n
+        n += 1
+        if n%every==0: avg.update_parameters(m)
+    torch.manual_seed(1)
+    start = net()
+    avg = AveragedModel(start, multi_avg_fn=get_ema_multi_avg_fn(.8), use_buffers=buffers)
+    avg.n_averaged += 1 # torch's average begins at the first update
+    by_hand(3, each)
+    ema = EMA(.8, warmup=False, every=every, buffers=buffers)
+    mk(ema).fit(3)
+    expected = [*avg.module.parameters(), *(b for b in avg.module.buffers() if b.is_floating_point() and buffers)]
+    assert close(ema.avg, expected)
+
+def test_ema_warms_up():
+    avg,n,decays = weights(net()),0,[]
+    def each(m, epoch, i):
+        nonlocal avg,n
+        n += 1
+        d = min(.6, (1+n)/(10+n))
+        decays.append(d)
+        avg = [d*a+(1-d)*p for a,p in zip(avg, weights(m))]
+    by_hand(3, each)
+    ema = EMA(.6)
+    mk(ema).fit(3)
+    assert close(ema.avg, avg) and decays[0]==2/11 and decays[-1]==.6 and ema.n==18
+
+def test_training_goes_on_as_if_there_were_no_average():
+    plain = mk().fit(3)
+    for cb in (EMA(.5), EMA(.5, validate='both'), EMA(.5, buffers=True), SWA(.9, validate='both'), SWA(.9, validate=True)):
+        learn = mk(cb).fit(3)
+        assert learn.recorder.raw_losses==plain.recorder.raw_losses
+        assert isinstance(cb, SWA) or same(everything(learn.model), everything(plain.model))
+
+def test_steps_that_are_skipped_do_not_count():
+    class Skip(Callback):
+        def before_step(self):
+            if self.iter%2: raise CancelStepException
+    def count(*cbs):
+        ema = EMA(.5)
+        mk(ema, *cbs).fit(2)
+        return ema.n
+    assert (count(), count(Skip), count(GradientAccumulation(8)))==(12, 6, 6)
+
+@pytest.mark.parametrize('more', [False,True])
+def test_a_validation_has_the_average(more):
+    ema = EMA(.8, buffers=True)
+    rows = mk(ema, data=dls(more=more), metrics=accuracy).fit(3).recorder.values
+    twin = EMA(.8, buffers=True, validate=False)
+    learn,expected = mk(twin, data=dls(more=more), metrics=accuracy),[]
+    @learn.on(event.after_epoch)
+    def look(learn):
+        with twin.averaged(): expected.append(learn.validate())
+    learn.fit(3)
+    for a,b in zip(rows, expected, strict=True): assert [a[k] for k in b.names]==[*b] and len(b)==(4 if more else 2)
+
+@pytest.mark.parametrize('more,train_metrics', [(False,False),(True,False),(False,True)])
+def test_both_have_their_columns(more, train_metrics):
+    def run(**kwargs):
+        learn = mk(EMA(.8, **kwargs), data=dls(more=more), metrics=accuracy).remove_cb(Recorder).add_cb(Recorder(train_metrics=train_metrics)).fit(3)
+        return learn.recorder
+    both,plain,avg = run(validate='both'),run(validate=False),run(validate=True)
+    own = [o for o in plain.metric_names if o not in ('epoch','time') and not o.startswith('train')]
+    assert both.metric_names==[*plain.metric_names, *(f'ema/{o}' for o in own)] and len(own)==(4 if more else 2)
+    for o in own:
+        assert list(both[o])==list(plain[o]) and list(both[f'ema/{o}'])==list(avg[o])
+    assert list(both['train_loss'])==list(plain['train_loss'])
+
+def test_an_average_that_is_not_there_yet_has_no_column():
+    assert 'ema/valid_loss' not in mk(EMA(every=7, validate='both')).fit(1).recorder.metric_names
+    rec = mk(EMA(every=7, validate='both')).fit(2).recorder
+    assert rec[0,'ema/valid_loss'] is missing and rec[1,'ema/valid_loss']>0
+    class Stop(Callback):
+        def before_validate(self): raise CancelEpochException
+    assert 'ema/valid_loss' not in mk(EMA(validate='both'), Stop).fit(1).recorder.metric_names
+
+def test_an_average_needs_no_recorder():
+    learn = mk(EMA(validate='both')).remove_cb(Recorder).fit(1)
+    assert learn.ema.n==6
+
+def test_the_name_of_the_callback_is_that_of_its_columns():
+    rec = mk(EMA(.1, validate='both'), EMA(.9, validate='both')).fit(1).recorder
+    assert 'ema/valid_loss' in rec.metric_names and 'ema_2/valid_loss' in rec.metric_names
+    assert rec[0,'ema/valid_loss']!=rec[0,'ema_2/valid_loss']
+
+@pytest.mark.parametrize('ev', ['before_train', 'after_pred', 'after_loss', 'after_backward', 'after_step', 'before_validate', 'after_validate', 'after_epoch'])
+@pytest.mark.parametrize('make', [lambda: EMA(.5), lambda: EMA(.5, buffers=True), lambda: EMA(.5, validate='both'), lambda: SWA(1, validate=True)], ids=['ema','buffers','both','swa'])
+@pytest.mark.parametrize('amp', [False,True])
+def test_a_look_changes_nothing(make, ev, amp):
+    seen = []
+    class Look(Callback):
+        count = 0
+        def look(self):
+            self.count += 1
+            if self.mode=='fit' and self.count in (2,3): seen.append(self.learn.validate().valid_loss)
+    def run(look):
+        cb = type('Look', (Look,), {ev: lambda self: self.look()}) if look else None
+        learn = mk(make(), *([cb] if look else []), *([MixedPrecision('bf16')] if amp else []))
+        return learn.fit(3)
+    a,b = run(False),run(True)
+    assert a.recorder.raw_losses==b.recorder.raw_losses and same(everything(a.model), everything(b.model)) and len(seen)>=1
+
+def test_a_look_inside_a_batch_of_mixed_precision_sees_the_average():
+    "Autocast keeps copies of the weights in 16 bits, which are those of before the swap"
+    seen = []
+    def after_pred(self):
+        if self.learn.training and self.learn.train_iter==5: seen.append(self.learn.validate().valid_loss)
+    def after_batch(self):
+        if self.learn.training and self.learn.train_iter==6: seen.append(self.learn.validate().valid_loss)
+    # nothing is stepped between the two, and batch norms look at running statistics that a forward pass has moved already
+    class Between(Callback):
+        order = 200
+        def before_step(self):
+            if self.learn.train_iter==5: raise CancelStepException
+    mk(EMA(.5), MixedPrecision('bf16'), Callback(after_pred=after_pred), Callback(after_batch=after_batch), Between).fit(1)
+    assert len(seen)==2 and seen[0]==seen[1]
+
+@pytest.mark.parametrize('exc', [ValueError, KeyboardInterrupt, CancelValidException, CancelEpochException, CancelFitException])
+@pytest.mark.parametrize('ev', ['before_validate', 'before_batch', 'after_validate', 'cleanup_validate'])
+@pytest.mark.parametrize('order', [-50, 100])
+@pytest.mark.parametrize('make', [lambda: EMA(.5, buffers=True), lambda: EMA(.5, validate='both'), lambda: SWA(1, validate=True), lambda: SWA(1, validate='both')], ids=['ema','both','swa','swa both'])
+def test_trained_weights_are_back_however_a_validation_ends(make, order, ev, exc):
+    cb,trained,learn = make(),[],mk()
+    def keep(self): trained.append(everything(self.learn.model))
+    def stop(self):
+        if self.learn.mode=='fit' and not self.learn.training and self.learn.epoch==2: raise exc
+    broken,keep = Callback(**{ev: stop}),Callback(after_train=keep)
+    broken.order = order
+    try: learn.fit(3, cbs=[cb, keep, broken])
+    except (ValueError, KeyboardInterrupt, RuntimeError): finished = False
+    else: finished = True
+    if not (finished and isinstance(cb, SWA)): assert same(everything(learn.model), trained[-1])
+    assert not close(cb.avg, [o for o in learn.model.parameters()]) or finished # it is not the average that has stayed
+
+def test_apply_and_averaged():
+    ema = EMA(.8, buffers=True)
+    learn = mk(ema).fit(2)
+    raw,avg = weights(learn.model),[o.clone() for o in ema.avg]
+    assert not close(raw, avg[:6])
+    with ema.averaged():
+        assert same([*weights(learn.model), *(b for b in learn.model.buffers() if b.is_floating_point())], avg)
+    assert same(weights(learn.model), raw) and same(ema.avg, avg)
+    with pytest.raises(ZeroDivisionError), ema.averaged(): 1/0
+    assert same(weights(learn.model), raw)
+    ema.apply()
+    assert same(weights(learn.model), avg[:6]) and same(ema.avg, avg)
+
+def test_a_second_fit_continues_the_average():
+    ema = EMA(.8)
+    mk(ema).fit(1).fit(2)
+    other = EMA(.8)
+    mk(other).fit(3)
+    assert close(ema.avg, other.avg) and ema.n==other.n==18
+
+def test_its_state_is_all_that_a_new_one_needs():
+    def split(at, loaded):
+        ema = EMA(.8, every=5)
+        learn = mk(ema)
+        @learn.on(event.after_batch)
+        def swap(learn):
+            if not learn.training or learn.train_iter!=at: return
+            buf = io.BytesIO()
+            torch.save(learn.ema.state_dict(), buf)
+            if loaded:
+                learn.ema.avg,learn.ema.n,learn.ema.steps = [torch.zeros_like(o) for o in ema.avg],99,99
+                learn.ema.load_state_dict(torch.load(io.BytesIO(buf.getvalue()), weights_only=True))
+        learn.fit(3)
+        return ema.avg
+    assert same(split(8, True), split(8, False))
+    ema = EMA(.8)
+    mk(ema).fit(1)
+    new = EMA(.8)
+    new.load_state_dict(ema.state_dict()) # not attached yet
+    assert new.avg is not None and new.n==6
+
+# SWA
+def cos(a, b, t): return b + (a-b)*(1+torch.cos(torch.tensor(t*torch.pi, dtype=torch.double)).item())/2
+
+@pytest.mark.parametrize('start,n_avg', [(.5,2), (2,2), (.3,3), (0,4), (3,1), (.75,1), (.7,2)])
+def test_swa_is_the_average_of_torch(start, n_avg):
+    begin = start if start>=1 else start*4
+    def set_lr(opt, epoch, i):
+        done = epoch+i/6-begin
+        if done>=-1e-9: opt.param_groups[0]['lr'] = cos(.1, .04, min(1, done/.5))
+    avg = AveragedModel(net())
+    def after(m, epoch):
+        if epoch+1>begin: avg.update_parameters(m)
+    by_hand(4, after=after, set_lr=set_lr)
+    swa = SWA(start, lr=.04, anneal=.5)
+    learn = mk(swa).fit(4)
+    assert swa.n==n_avg==avg.n_averaged.item() and close(weights(learn.model), weights(avg.module)) and close(swa.avg, weights(avg.module))
+    m = avg.module
+    state = torch.get_rng_state()
+    update_bn(learn.dls.train, m)
+    torch.set_rng_state(state)
+    assert close(everything(learn.model), everything(m), 1e-5)
+    assert get_hyper(learn.opt, 'lr')==[.1] and all(o.momentum==.1 for o in learn.model.modules() if isinstance(o, nn.BatchNorm1d))
+
+def test_its_learning_rate_is_that_of_swalr():
+    learn = mk(SWA(1, lr=.02, anneal=2)).fit(4)
+    opt = sgd(net().parameters())
+    sched = SWALR(opt, swa_lr=.02, anneal_epochs=12)
+    expected = [.1]*6
+    for _ in range(18): expected.append(opt.param_groups[0]['lr']); opt.step(); sched.step()
+    assert learn.recorder.lrs==pytest.approx(expected)
+
+def test_at_once_and_not_at_all():
+    assert mk(SWA(1, lr=.02, anneal=0)).fit(2).recorder.lrs==[.1]*6+[.02]*6
+    assert mk(SWA(1)).fit(2).recorder.lrs==[.1]*12
+
+@pytest.mark.parametrize('cb', [lambda: ParamScheduler(dict(lr=SchedCos(.1, 1e-4))), lambda: TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1, .1), 'step')])
+def test_its_learning_rate_counts(cb):
+    swa = SWA(.5, lr=.05, anneal=1)
+    before = mk(cb()).fit(4).recorder.lrs
+    learn = mk(swa, cb()).fit(4)
+    lrs = learn.recorder.lrs
+    assert lrs[:12]==before[:12] and lrs[12]==pytest.approx(before[12]) and lrs[18:]==[.05]*6 and swa.lrs==[pytest.approx(before[12])]
+
+def test_groups_have_their_own():
+    learn = mk(SWA(1, lr=slice(.01, .04), anneal=0), lr=[.1,.2])
+    learn.splitter = lambda m: [list(m[:2].parameters()), list(m[2:].parameters())]
+    seen = []
+    learn.fit(2, cbs=on(event.before_step)(lambda learn: seen.append(get_hyper(learn.opt, 'lr'))))
+    assert seen[:6]==[[.1,.2]]*6 and seen[6:]==[[.01,.04]]*6 and get_hyper(learn.opt, 'lr')==[.1,.2]
+
+def test_swa_by_steps():
+    seen,n = [],0
+    def each(m, epoch, i):
+        nonlocal n
+        n += 1
+        if epoch>=1 and n%4==0: seen.append(weights(m))
+    by_hand(3, each)
+    swa = SWA(1, every=4)
+    learn = mk(swa).fit(3)
+    assert swa.n==len(seen)==3 and close(weights(learn.model), [torch.stack(o).mean(0) for o in zip(*seen)])
+
+def test_the_last_pass_moves_no_generator():
+    mk(SWA(.5, validate='both')).fit(4)
+    a = torch.rand(3)
+    mk().fit(4)
+    assert torch.equal(a, torch.rand(3))
+
+def test_frozen_batch_norms_keep_their_statistics():
+    def run(*cbs):
+        learn = mk(SWA(1), *cbs)
+        learn.model[1].requires_grad_(False)
+        learn.fit(2)
+        return learn.model[1].running_mean.clone()
+    assert torch.equal(run(BnFreeze), torch.zeros(8)) and not torch.equal(run(), torch.zeros(8))
+
+def test_validation_with_batch_norms_of_the_average():
+    swa = SWA(1, validate='both')
+    learn = mk(swa, data=dls(shuffle=False)).fit(3)
+    assert learn.recorder[0,'swa/valid_loss'] is missing
+    assert learn.recorder[-1,'swa/valid_loss']==pytest.approx(learn.validate().valid_loss, abs=1e-6)
+    other = mk(SWA(1, validate=True), data=dls(shuffle=False)).fit(3).recorder
+    assert list(other['valid_loss'][1:])==list(learn.recorder['swa/valid_loss'][1:])
+    assert other[0,'valid_loss']==learn.recorder[0,'valid_loss']
+
+@pytest.mark.parametrize('exc', [ValueError, KeyboardInterrupt])
+def test_a_fit_that_is_broken_off_keeps_the_trained_weights(exc):
+    learn = mk(SWA(1), Raise('after_batch', exc, n=32)) # in the validation of epoch 3
+    with pytest.raises(exc): learn.fit(4)
+    plain = mk(Raise('after_batch', exc, n=32))
+    with pytest.raises(exc): plain.fit(4)
+    assert learn.swa.n==2 and same(everything(learn.model), everything(plain.model))
+
+def test_a_fit_that_is_cancelled_ends_with_the_average():
+    learn = mk(SWA(1), Raise('after_epoch', CancelFitException, n=3)).fit(9)
+    assert learn.swa.n==2 and close(weights(learn.model), learn.swa.avg)
+
+def test_each_fit_has_an_average_of_its_own():
+    swa = SWA(1)
+    learn = mk(swa).fit(3)
+    learn.fit(2)
+    assert swa.n==1
+
+def test_without_a_known_length():
+    class Some:
+        def __init__(self, dl): self.dl = dl
+        def __iter__(self): return iter(self.dl)
+    d = dls()
+    learn = mk(SWA(.5, lr=.02, anneal=0), data=DataLoaders(Some(d.train), d.valid, device='cpu')).fit(4)
+    assert learn.swa.n==2 and learn.recorder.lrs==[.1]*12+[.02]*12
+
+@pytest.mark.parametrize('kwargs,n_avg,n_low', [(dict(n_epoch=4), 2, 12), (dict(n_iter=24), 2, 12), (dict(n_step=24), 2, 12), (dict(n_iter=21), 3, 10), (dict(n_epoch=9, n_iter=24), 2, 12), (dict(n_epoch=4, start_epoch=1), 2, 12)])
+def test_half_of_a_fit_that_is_bounded_otherwise(kwargs, n_avg, n_low):
+    learn = mk(SWA(.5, lr=.02, anneal=0)).fit(**kwargs)
+    assert learn.swa.n==n_avg and learn.recorder.lrs.count(.02)==n_low==len(learn.recorder.lrs)-learn.recorder.lrs.index(.02)
+
+def test_half_of_short_epochs():
+    learn = mk(SWA(.5, lr=.02, anneal=1), ShortEpochCallback(.5)).fit(4)
+    assert learn.swa.n==2 and learn.recorder.lrs==pytest.approx([.1]*6 + [cos(.1, .02, i/3) for i in range(3)] + [.02]*3)
+
+def test_lr_find_and_looks_leave_it_alone():
+    swa,ema = SWA(1),EMA(.9, validate='both')
+    learn = mk(swa, ema).fit(2)
+    before = [o.clone() for o in (*swa.avg, *ema.avg)],swa.n,ema.n,weights(learn.model)
+    learn.validate(); learn.get_preds(); learn.lr_find(num_it=3, show_plot=False)
+    after = [*swa.avg, *ema.avg],swa.n,ema.n,weights(learn.model)
+    assert same(before[0], after[0]) and before[1:3]==after[1:3] and same(before[3], after[3])
+
+# What is refused
+@pytest.mark.parametrize('make,match', [
+    (lambda: EMA(1.), r'`decay` is in \[0,1\), but got 1'), (lambda: EMA(every=0), '`every` is above 0, but got 0'), (lambda: EMA(validate='bot'), "`validate` is True, False or 'both', but got 'bot'"),
+    (lambda: SWA(-1), '`start` is a fraction'), (lambda: SWA(1.5), 'or a whole number of epochs, but got 1.5'), (lambda: SWA(anneal=-1), '`anneal` is a number of epochs'), (lambda: SWA(every=0), '`every` is above 0')])
+def test_bad_settings(make, match):
+    with pytest.raises(ValueError, match=match): make()
+
+def test_bad_moments():
+    with pytest.raises(ValueError, match='`SWA` begins after 4 epochs, but there are only 3'): mk(SWA(4)).fit(3)
+    with pytest.raises(ValueError, match='`lr` has 3 values'): mk(SWA(0, lr=[1,2,3])).fit(1)
+    with pytest.raises(RuntimeError, match='`EMA` has no average yet'): mk(EMA()).ema.apply()
+    ema = EMA()
+    learn = mk()
+    learn.fit(1, cbs=ema)
+    with pytest.raises(RuntimeError, match='`EMA` belongs to no Learner now. .*`learn.add_cb` brings it back'): ema.apply()
+    learn.add_cb(ema)
+    ema.apply()
+    assert same(weights(learn.model), ema.avg)
+    learn.model = nn.Linear(3,2)
+    with pytest.raises(ValueError, match='average of `EMA` is that of another model'): learn.fit(1, reset_opt=True)

@@ -1,0 +1,419 @@
+"Files and boards that a fit writes: what is in them is compared with the recorder, also after a resume"
+import json,math,os,random,sys
+import numpy as np, pytest, torch
+from torch import nn
+from learner.all import *
+from learner.loggers import *
+from learner.timer import *
+from learner.recorder import missing
+
+nan = float('nan')
+def fitted(tmp_path, cbs, n_epoch=3, **kwargs): return synth_learner(path=tmp_path, metrics=mae, **kwargs).fit(n_epoch, cbs=cbs)
+def dicts(rows): return [dict(o) for o in rows]
+def strict(text): return [json.loads(o, parse_constant=lambda v: pytest.fail(f'{v} is not JSON')) for o in text.splitlines()]
+
+class Listed(Logger):
+    "Keeps what it is told"
+    def __init__(self, batches=0): self.batches,self.heard = batches,[]
+    def start(self, resumed): self.heard.append(('start', resumed))
+    def log_params(self, config): self.heard.append(('params', config))
+    def log(self, row, step, kind): self.heard.append((kind, step, row))
+    def finish(self): self.heard.append(('finish', self.error))
+    def of(self, kind): return [o for o in self.heard if o[0]==kind]
+
+# The base class
+def test_a_logger_hears_settings_then_batches_then_rows_then_the_end(tmp_path):
+    log = Listed(batches=1)
+    learn = fitted(tmp_path, log, n_train=4)
+    rec = learn.recorder
+    assert [o[0] for o in log.heard]==['start', 'params', *['batch']*4, 'row', *['batch']*4, 'row', *['batch']*4, 'row', 'finish']
+    assert log.heard[0]==('start', False) and log.heard[1][1] is learn.run_config and log.heard[-1]==('finish', None)
+    assert [o[1] for o in log.of('row')]==rec.iters==[4,8,12] and [o[2] for o in log.of('row')]==rec.rows
+    assert dicts(o[2] for o in log.of('batch'))==[dict(loss=a, smooth_loss=b, lr=c) for a,b,c in zip(rec.raw_losses, rec.losses, rec.lrs)]
+    assert [o[1] for o in log.of('batch')]==list(range(1,13))
+
+def test_each_so_many_batches(tmp_path):
+    log = Listed(batches=4)
+    rec = fitted(tmp_path, log, n_train=6).recorder
+    assert [(o[1], o[2].loss) for o in log.of('batch')]==[(i, rec.raw_losses[i-1]) for i in (4,8,12,16)]
+    assert [o[0] for o in log.heard[2:5]]==['batch','row','batch']
+
+def test_a_second_fit_goes_on_counting(tmp_path):
+    log = Listed(batches=5)
+    learn = fitted(tmp_path, log, n_epoch=1, n_train=7)
+    learn.fit(1, cbs=log)
+    assert [o[:2] for o in log.heard if o[0] in ('batch','row')]==[('batch',5), ('row',7), ('batch',12), ('row',14)]
+
+def test_looks_are_not_logged(tmp_path):
+    log = Listed(batches=1)
+    learn = fitted(tmp_path, [], n_epoch=1).add_cb(log)
+    learn.validate(); learn.get_preds(); learn.lr_find(num_it=10, show_plot=False)
+    assert log.heard==[]
+    def look(self): self.learn.validate(); self.learn.get_preds()
+    learn.fit(1, cbs=Callback(after_step=look))
+    assert len(log.of('row'))==1 and len(log.of('batch'))==10
+
+def test_a_validation_in_the_middle_is_a_row_of_its_own(tmp_path):
+    def middle(self):
+        if self.training and self.iter==4: self.recorder.add_train(); self.learn.validate_now(); self.recorder.write()
+    log = Listed(batches=1)
+    cb = Callback(after_batch=middle)
+    cb.order = 100
+    learn = fitted(tmp_path, [log, cb], n_epoch=1)
+    assert [o[0] for o in log.heard]==['start', 'params', *['batch']*5, 'row', *['batch']*5, 'row', 'finish'] and [o[1] for o in log.of('row')]==[5,10]
+    assert [o[2] for o in log.of('row')]==learn.recorder.rows
+
+@pytest.mark.parametrize('exc', [ZeroDivisionError('oh'), KeyboardInterrupt()], ids=repr)
+def test_a_logger_is_finished_also_after_an_error_and_knows_it(tmp_path, exc):
+    log = Listed(batches=1)
+    with pytest.raises(type(exc)): fitted(tmp_path, [log, Raise('after_loss', exc, n=15)])
+    assert log.heard[-1]==('finish', repr(exc)) and len(log.of('batch'))==12 # two batches of validation had a loss too
+    log.learn = None
+    fitted(tmp_path, log, n_epoch=1)
+    assert log.heard[-1]==('finish', None)
+
+def test_a_fit_that_is_over_before_it_began_leaves_nothing_open(tmp_path):
+    log = Listed(batches=1)
+    with pytest.raises(ZeroDivisionError): fitted(tmp_path, [log, Raise('before_train', ZeroDivisionError)])
+    assert log.heard==[]
+
+def test_a_logger_needs_a_recorder():
+    learn = synth_learner(default_cbs=False, cbs=[TrainEvalCallback, CSVLogger])
+    with pytest.raises(ValueError, match='`CSVLogger` logs what a `Recorder` writes down, but there is none'): learn.fit(1)
+
+def test_numbers():
+    assert numbers(Row(a=1, b=2., c=missing, d='x', e=None, f=True))==dict(a=1, b=2., f=True)
+    assert math.isnan(numbers(Row(a=nan))['a'])
+
+class Ready:
+    "An event of a device that is always two looks behind"
+    waits,busy = [],False
+    def __init__(self): self.looks = 0
+    def query(self): self.looks += 1; return self.looks>2
+    def synchronize(self):
+        if self.looks<=2: Ready.waits.append(Ready.busy)
+class SlowDevice(Recorder):
+    name = 'recorder'
+    def _send(self):
+        n = len(self._coming)
+        super()._send()
+        if len(self._coming)>n: self._coming[-1] = self._coming[-1][0],Ready()
+def busy(v):
+    def f(self): Ready.busy = v
+    return f
+
+@pytest.mark.parametrize('watcher', [lambda: Listed(batches=1), lambda: JSONLogger(batches=2), lambda: ProgressCallback('text', print_every=2)], ids=['own','json','text'])
+def test_nobody_waits_for_the_device_in_a_batch(tmp_path, watcher, capsys):
+    Ready.waits = []
+    cb = watcher()
+    cb.every = 0.
+    first,last = Callback(before_batch=busy(True)),Callback(cleanup_batch=busy(False))
+    first.order = last.order = -2000 # `cleanup_batch` of this one is the last
+    learn = synth_learner(path=tmp_path, n_train=20).remove_cb(Recorder).add_cbs([SlowDevice(), first, last, cb]).fit(2)
+    assert Ready.waits and not any(Ready.waits) # at the end of epochs only
+    if isinstance(cb, Listed): assert [o[2].loss for o in cb.of('batch')]==learn.recorder.raw_losses
+    if isinstance(cb, JSONLogger): assert list(cb.read_log('batch')['loss'])==learn.recorder.raw_losses[1::2]
+
+# Files
+def test_csv_has_the_rows_of_the_recorder_exactly(tmp_path):
+    log = CSVLogger()
+    rec = fitted(tmp_path, log).recorder
+    text = (tmp_path/'history.csv').read_text()
+    assert text.splitlines()==[','.join(rec.metric_names), *(','.join(map(repr, o)) for o in rec.rows)] and text.endswith('\n')
+    back = log.read_log()
+    assert back==rec.rows and back.names==rec.metric_names and list(back['mae'])==list(rec['mae']) and str(back)==str(rec)
+
+def test_csv_is_complete_after_each_row(tmp_path):
+    seen = []
+    cb = Callback(after_row=lambda self: seen.append(self.csv_logger.read_log()[:]))
+    cb.order = 100
+    rows = fitted(tmp_path, [CSVLogger('deep/er/log.csv'), cb]).recorder.rows
+    assert seen==[rows[:1], rows[:2], rows]
+
+def test_looks_leave_a_csv_as_it_is(tmp_path):
+    learn = synth_learner(path=tmp_path, cbs=CSVLogger).fit(2)
+    old = (tmp_path/'history.csv').read_bytes()
+    learn.validate(); learn.get_preds(); learn.lr_find(num_it=10, show_plot=False); learn.show_results() # fastai's started a new file here
+    assert (tmp_path/'history.csv').read_bytes()==old
+
+def test_a_new_fit_replaces_the_file_with_its_first_row(tmp_path):
+    learn = synth_learner(path=tmp_path, cbs=CSVLogger).fit(2)
+    with pytest.raises(ZeroDivisionError): learn.fit(2, cbs=Raise('after_loss', ZeroDivisionError, n=3))
+    assert len(learn.csv_logger.read_log())==2 # nothing to say yet
+    learn.fit(1)
+    assert learn.csv_logger.read_log()==learn.recorder.rows and len(learn.recorder.rows)==1
+
+def test_append_has_one_head_and_all_rows(tmp_path):
+    learn,rows = synth_learner(path=tmp_path),[]
+    for _ in range(2): rows += learn.fit(2, cbs=CSVLogger(append=True)).recorder.rows
+    lines = (tmp_path/'history.csv').read_text().splitlines()
+    assert len(lines)==5 and sum(o.startswith('epoch') for o in lines)==1 and CSVLogger(tmp_path/'history.csv').read_log()==rows
+
+@pytest.mark.parametrize('end', ['', '\n', '7,1.'], ids=['no newline', 'newline', 'torn line'])
+def test_append_after_a_crash(tmp_path, end):
+    (tmp_path/'history.csv').write_text('epoch,train_loss\n0,0.5'+('\n' if end=='7,1.' else '')+end)
+    rec = fitted(tmp_path, CSVLogger(append=True), n_epoch=1).recorder
+    back = CSVLogger(tmp_path/'history.csv').read_log()
+    assert back[0, 'train_loss']==.5 and dict(back[-1])==dict(rec.rows[-1]) and len(back)==2+(end=='7,1.')
+
+def test_a_new_column_loses_nothing(tmp_path):
+    def note(self):
+        if self.epoch==1: self.recorder.add(note='a "quoted", word\nand a line')
+    learn = fitted(tmp_path, [log := CSVLogger(), Callback(after_train=note)])
+    names = [*learn.recorder.metric_names]
+    assert names[-1]=='note' and log.read_log().names==names and [o.get('note') for o in log.read_log()]==[missing, 'a "quoted", word\nand a line', missing]
+    assert [dict(o) for o in log.read_log()]==[{k:o.get(k) for k in names} for o in learn.recorder.rows]
+    learn.metrics = mse
+    learn.fit(1, cbs=CSVLogger(append=True))
+    back = log.read_log()
+    assert back.names==[*names, 'mse'] and len(back)==4 and back[0, 'mse'] is missing and back[3, 'mae'] is missing and back[3, 'mse']==learn.recorder[0, 'mse']
+    assert list(tmp_path.glob('*.new'))==[]
+
+def test_what_is_missing_is_empty_and_nan_is_not(tmp_path):
+    class Bad(nn.Module):
+        def __init__(self): super().__init__(); self.a = nn.Parameter(torch.tensor(nan))
+        def forward(self, x): return x*self.a
+    synth_learner(path=tmp_path, model=Bad(), cbs=[log := CSVLogger(), lines := JSONLogger(), Raise('before_validate', CancelValidException)]).fit(1)
+    for o in (log, lines):
+        row = o.read_log()[0]
+        assert row.valid_loss is missing and math.isnan(row.train_loss) and row.train_loss is not missing
+    assert (tmp_path/'history.csv').read_text().splitlines()[1].startswith('0,nan,,')
+    assert strict((tmp_path/'history.jsonl').read_text())[1]['row'] | dict(time=0)==dict(epoch=0, train_loss='nan', valid_loss=None, time=0)
+
+def test_json_lines(tmp_path):
+    log = JSONLogger(batches=1)
+    learn = fitted(tmp_path, log)
+    lines = strict((tmp_path/'history.jsonl').read_text())
+    assert [o['kind'] for o in lines]==['params', *(['batch']*10+['row'])*3, 'end']
+    assert lines[0]['config']==json.loads(json.dumps(learn.run_config)) and lines[-1]==dict(kind='end', error=None, stop_reason=None)
+    rows,batches = log.read_log(),log.read_log('batch')
+    assert dicts(rows)==[dict(step=i, **o) for i,o in zip((10,20,30), dicts(learn.recorder.rows))]
+    assert list(batches['loss'])==learn.recorder.raw_losses and list(batches['step'])==list(range(1,31))
+    with pytest.raises(KeyError, match='Did you mean `smooth_loss`'): batches['smoth_loss']
+
+def test_json_after_a_crash(tmp_path):
+    fitted(tmp_path, JSONLogger(), n_epoch=1)
+    with open(tmp_path/'history.jsonl', 'a') as f: f.write('{"kind": "row", "st')
+    rec = fitted(tmp_path, log := JSONLogger(append=True), n_epoch=1).recorder
+    assert [o['kind'] for o in strict((tmp_path/'history.jsonl').read_text())]==['params','row','end']*2 and log.read_log()[-1].valid_loss==rec[0].valid_loss
+
+def test_json_says_how_it_ended(tmp_path):
+    for exc in (ZeroDivisionError('oh'), CancelFitException('enough')):
+        try: fitted(tmp_path, [JSONLogger(append=True), Raise('before_batch', exc, n=14)])
+        except ZeroDivisionError: pass
+    lines = strict((tmp_path/'history.jsonl').read_text())
+    assert [o['kind'] for o in lines]==['params','row','end','params','row','end']
+    assert lines[2]['error']=="ZeroDivisionError('oh')" and lines[5]['stop_reason']=='enough'
+
+def test_json_of_a_second_fit(tmp_path):
+    learn = fitted(tmp_path, log := JSONLogger(), n_epoch=2)
+    learn.fit(1, cbs=log)
+    assert dicts(log.read_log())==[dict(step=10, **learn.recorder.rows[0])] # a new file counts anew
+    fits = [*learn.recorder.rows]
+    for _ in range(2): fits += learn.fit(1, cbs=JSONLogger(append=True)).recorder.rows
+    assert list(log.read_log()['valid_loss'])==[o.valid_loss for o in fits]
+
+def test_arguments():
+    with pytest.raises(TypeError, match='Did you mean `fname`'): CSVLogger(fnam='x')
+    with pytest.raises(TypeError, match='Did you mean `batches`'): JSONLogger(batch=1)
+    with pytest.raises(FileNotFoundError): CSVLogger('not there.csv').read_log()
+
+# A resume: a learner goes on from where another one was, whose logger had gone further
+class Going(Callback):
+    "Restores a state when a fit begins, as a resume does"
+    order = 200
+    def __init__(self, logger, state, rec): self.logger,self.given,self.rec_given = logger,state,rec
+    def before_fit(self):
+        rec = self.learn.recorder
+        rec.rows[:],rec.iters[:],rec.lrs[:],rec._raw[:],rec._smooth[:],rec._avg = self.rec_given
+        self.logger.load_state_dict(self.given)
+
+def stopped_and_resumed(tmp_path, make, at, upto, same=False):
+    "The logger of a fit of 5 epochs that got to `upto`, and was then resumed from a state of epoch `at`; and the rows of a whole fit"
+    saved = []
+    def save(self):
+        if self.epoch==at:
+            rec = self.recorder
+            saved.append((log.state_dict(), [[*o] for o in (rec.rows, rec.iters, rec.lrs, rec.raw_losses, rec.losses)]+[rec._avg],
+                [p.detach().clone() for p in self.model.parameters()], [{k:v.clone() for k,v in s.items()} for s in self.opt.state.values()], torch.get_rng_state()))
+    def learner(): return synth_learner(path=tmp_path, cbs=Recorder(add_time=False), default_cbs=False).add_cb(TrainEvalCallback)
+    whole = learner().fit(5)
+    log = make()
+    cb = Callback(after_epoch=save)
+    cb.order = 100
+    with pytest.raises(ZeroDivisionError): learner().fit(5, cbs=[log, cb, Raise('after_epoch', ZeroDivisionError, n=upto+1, order=200)])
+    state,rec,ps,opt,rng = saved[0]
+    json.dumps(state) # plain
+    new = learner()
+    new.create_opt()
+    with torch.no_grad():
+        for p,o in zip(new.model.parameters(), ps): p.copy_(o)
+    for p,o in zip(new.model.parameters(), opt): new.opt.state[p] = o
+    torch.set_rng_state(rng)
+    resumed = log if same else make()
+    new.fit(5, start_epoch=at+1, cbs=[resumed, Going(resumed, state, rec)])
+    assert [dict(o) for o in new.recorder.rows]==[dict(o) for o in whole.recorder.rows] and new.recorder.raw_losses==whole.recorder.raw_losses
+    return resumed,whole.recorder
+
+@pytest.mark.parametrize('at,upto', [(0,0), (1,1), (1,3), (0,3)])
+@pytest.mark.parametrize('same', [False, True])
+def test_resumed_files_have_each_row_once(tmp_path, at, upto, same):
+    log,rec = stopped_and_resumed(tmp_path, CSVLogger, at, upto, same)
+    assert log.read_log()==rec.rows
+    log,rec = stopped_and_resumed(tmp_path, lambda: JSONLogger(batches=1), at, upto, same)
+    lines = strict((tmp_path/'history.jsonl').read_text())
+    assert [o['kind'] for o in lines]==['params', *(['batch']*10+['row'])*5, 'end'] and list(log.read_log('batch')['loss'])==rec.raw_losses
+    assert list(log.read_log()['step'])==rec.iters
+
+def test_resumed_files_keep_earlier_runs(tmp_path):
+    (tmp_path/'history.csv').write_text('epoch,train_loss\n0,0.5\n1,0.25\n')
+    log,rec = stopped_and_resumed(tmp_path, lambda: CSVLogger(append=True), 1, 3)
+    back = log.read_log()
+    assert list(back[:2, 'train_loss'])==[.5,.25] and list(back[2:, 'train_loss'])==list(rec['train_loss']) and len(back)==7
+
+def test_a_resumed_logger_that_cannot_take_back_says_nothing_twice(tmp_path):
+    log,rec = stopped_and_resumed(tmp_path, lambda: Listed(batches=1), 1, 3, same=True)
+    assert [o for o in log.heard if o[0]=='start']==[('start', False), ('start', True)] and len(log.of('params'))==1
+    assert [o[1] for o in log.of('row')]==rec.iters and [o[1] for o in log.of('batch')]==list(range(1,51)) and [o[2].loss for o in log.of('batch')]==rec.raw_losses
+
+# TensorBoard
+def board(folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    return EventAccumulator(str(folder), size_guidance=dict(scalars=0)).Reload()
+def curve(b, k): return [o.step for o in b.Scalars(k)],[o.value for o in b.Scalars(k)]
+def f32(vals): return [*np.array(vals, dtype=np.float32)]
+
+def test_tensorboard_files_have_rows_batches_and_settings(tmp_path):
+    learn = fitted(tmp_path, TensorBoardLogger('tb'))
+    rec,b = learn.recorder,board(tmp_path/'tb')
+    for k in ('train_loss','valid_loss','mae'): assert curve(b, k)==([10,20,30], f32(rec[k]))
+    assert curve(b, 'batch/loss')==([*range(1,31)], f32(rec.raw_losses)) and curve(b, 'batch/smooth_loss')[1]==f32(rec.losses) and curve(b, 'batch/lr')[1]==f32(rec.lrs)
+    assert b'opt.lr' in b.Tensors('run_config/text_summary')[0].tensor_proto.string_val[0]
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+    data = [HParamsPluginData.FromString(o) for o in b.summary_metadata and [m.plugin_data.content for m in b.summary_metadata.values() if m.plugin_data.plugin_name=='hparams']]
+    start = next(o.session_start_info for o in data if o.WhichOneof('data')=='session_start_info')
+    assert start.hparams['n_epoch'].number_value==3 and start.hparams['model.name'].string_value=='RegModel'
+    assert {o.name.tag for d in data for o in d.experiment.metric_infos}=={'train_loss','valid_loss','mae'}
+
+def test_tensorboard_without_batches_and_in_a_folder_for_each_fit(tmp_path):
+    log = TensorBoardLogger(batches=0)
+    for n in (1,2): synth_learner(path=tmp_path).fit(n, cbs=log); log.learn = None
+    folders = sorted((tmp_path/'runs').iterdir())
+    assert [curve(board(o), 'valid_loss')[0] for o in folders]==[[10], [10,20]] and not any(o.startswith('batch') for o in board(folders[0]).Tags()['scalars'])
+
+def test_tensorboard_of_two_fits_in_one_folder_goes_on(tmp_path):
+    learn = synth_learner(path=tmp_path, cbs=TensorBoardLogger('tb')).fit(2).fit(1)
+    assert curve(board(tmp_path/'tb'), 'valid_loss')[0]==[10,20,30] and learn.tensor_board_logger.writer is None
+
+def test_tensorboard_has_figures_and_graph(tmp_path):
+    def picture(self): self.tensor_board_logger.log_figure('losses', self.recorder.plot_loss(skip_start=0).figure)
+    import matplotlib; matplotlib.use('Agg')
+    import matplotlib.pyplot as plt, warnings
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', DeprecationWarning) # torch traces
+        fitted(tmp_path, [TensorBoardLogger('tb', graph=True), Callback(after_row=picture)], model=nn.Sequential(nn.Linear(1,3), nn.BatchNorm1d(3), nn.Dropout(.5), nn.Linear(3,1)))
+    plt.close('all')
+    b = board(tmp_path/'tb')
+    assert [o.step for o in b.Images('losses')]==[10,20,30] and any('Linear' in o.name for o in b.Graph().node)
+
+def test_a_figure_needs_a_fit(tmp_path):
+    with pytest.raises(RuntimeError, match='`TensorBoardLogger` logs during a fit'): synth_learner(cbs=TensorBoardLogger).tensor_board_logger.log_figure('x', None)
+
+def test_a_graph_needs_a_tuple_of_inputs(tmp_path):
+    class Named(RegModel):
+        def forward(self, x): return super().forward(x)
+    dls = DataLoaders([(torch.ones(2,1), torch.ones(2,1))], device='cpu', split=lambda b: (dict(x=b[0]), (b[1],)))
+    with pytest.raises(ValueError, match='traces models that are called with a tuple'): synth_learner(dls=dls, model=Named(), path=tmp_path).fit(1, cbs=TensorBoardLogger(graph=True))
+
+@pytest.mark.parametrize('batches', [0,1,3])
+def test_resumed_tensorboard_has_each_point_once(tmp_path, batches, monkeypatch):
+    from tensorboard.summary.writer import event_file_writer
+    monkeypatch.setattr(event_file_writer, '_global_uid', event_file_writer.AtomicCounter(100)) # files of one second are in the order of their names
+    log,rec = stopped_and_resumed(tmp_path, lambda: TensorBoardLogger('tb', batches=batches), 1, 3)
+    b = board(tmp_path/'tb')
+    assert curve(b, 'valid_loss')==(rec.iters, f32(rec['valid_loss'])) and len(list((tmp_path/'tb').iterdir()))==2
+    if batches: assert curve(b, 'batch/loss')==([*range(batches, 51, batches)], f32(rec.raw_losses[batches-1::batches]))
+
+# Weights & Biases, offline
+def wandb_records(folder):
+    "What is in the files of runs in `folder`: blocks of 32 kB, of pieces with a checksum, a length and a type"
+    import wandb
+    from wandb.proto import wandb_internal_pb2 as pb
+    wandb.teardown() # what writes the files is another process
+    for f in sorted(folder.rglob('*.wandb')):
+        data,pos,rec = f.read_bytes(),7,b''
+        while pos+7<=len(data):
+            if 32768-pos%32768<7: pos += 32768-pos%32768
+            n,kind = int.from_bytes(data[pos+4:pos+6], 'little'),data[pos+6]
+            rec += data[pos+7:pos+7+n]; pos += 7+n
+            if kind in (1,4): yield pb.Record.FromString(rec); rec = b''
+def history(records): return [{'/'.join(i.nested_key) or i.key: json.loads(i.value_json) for i in o.history.item} for o in records if o.WhichOneof('record_type')=='history']
+
+@pytest.fixture
+def wandb_offline(tmp_path, monkeypatch):
+    wandb = pytest.importorskip('wandb')
+    for k in [o for o in os.environ if o.startswith('WANDB')]: monkeypatch.delenv(k)
+    yield dict(mode='offline', dir=str(tmp_path), settings=wandb.Settings(silent=True, console='off', x_disable_stats=True, x_disable_meta=True, disable_git=True, disable_code=True))
+    if wandb.run: wandb.run.finish()
+    wandb.teardown()
+
+@pytest.mark.slow
+def test_wandb_has_rows_batches_and_settings_and_ends_its_own_run(tmp_path, wandb_offline):
+    import wandb
+    log = WandbLogger(batches=5, **wandb_offline)
+    learn = fitted(tmp_path, log)
+    assert wandb.run is None
+    rec,records = learn.recorder,list(wandb_records(tmp_path))
+    h = history(records)
+    rows,batches = [o for o in h if 'valid_loss' in o],[o for o in h if 'batch/loss' in o]
+    assert [(o['iter'], o['valid_loss'], o['mae']) for o in rows]==[*zip([10,20,30], rec['valid_loss'], rec['mae'])]
+    assert [(o['iter'], o['batch/loss']) for o in batches]==[(i, rec.raw_losses[i-1]) for i in range(5,31,5)]
+    config = {tuple(u.nested_key) or u.key:json.loads(u.value_json) for o in records if o.WhichOneof('record_type') in ('config','run') for u in (o.config if o.HasField('config') else o.run.config).update}
+    assert any(v.get('opt', {}).get('lr')==[.05] for v in config.values() if isinstance(v, dict))
+    assert {o.metric.step_metric for o in records if o.WhichOneof('record_type')=='metric' and o.metric.name=='valid_loss'}=={'iter'}
+    assert [o.exit.exit_code for o in records if o.WhichOneof('record_type')=='exit']==[0]
+
+@pytest.mark.slow
+def test_wandb_leaves_the_run_of_others_open(tmp_path, wandb_offline):
+    import wandb
+    run = wandb.init(**wandb_offline)
+    learn = synth_learner(path=tmp_path, cbs=WandbLogger(batches=0)).fit(1)
+    assert wandb.run is run
+    learn.fit(2)
+    with pytest.raises(ZeroDivisionError): learn.fit(1, cbs=Raise('after_row', ZeroDivisionError, order=100))
+    run.finish()
+    records = list(wandb_records(tmp_path))
+    assert [o['iter'] for o in history(records)]==[10,20,30,40] and sum(o.WhichOneof('record_type')=='exit' for o in records)==1
+
+# What is not installed is named, and how to get it
+@pytest.mark.parametrize('cb,module,pip', [(TensorBoardLogger, 'tensorboard', 'loggers'), (WandbLogger, 'wandb', 'loggers'), (lambda: ProgressCallback('rich'), 'rich', 'rich')], ids=['tensorboard','wandb','rich'])
+def test_what_is_not_installed(tmp_path, monkeypatch, cb, module, pip):
+    for k in [o for o in sys.modules if o.partition('.')[0]==module or o.startswith('torch.utils.tensorboard')]: monkeypatch.delitem(sys.modules, k)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ModuleNotFoundError, match=rf"needs `{module}.*pip install 'learner\[{pip}\]'"): synth_learner(path=tmp_path).fit(1, cbs=cb())
+
+# Watching changes nothing
+def figure(self): self.tensor_board_logger.log_figure('x', self.recorder.plot_loss(skip_start=0).figure)
+observers = dict(csv=lambda p: CSVLogger(p/'h.csv'), json=lambda p: JSONLogger(p/'h.jsonl', batches=1), own=lambda p: Listed(1), tensorboard=lambda p: TensorBoardLogger(p/'tb'),
+    graph=lambda p: TensorBoardLogger(p/'tb', graph=True), figure=lambda p: [TensorBoardLogger(p/'tb'), Callback(after_row=figure)], timer=lambda p: Timer(every=1), sync=lambda p: Timer(sync=True),
+    bars=lambda p: ProgressCallback(every=0), rich=lambda p: ProgressCallback('rich', every=0), tqdm=lambda p: ProgressCallback('tqdm', every=0), text=lambda p: ProgressCallback('text', print_every=1, mark_best=True))
+
+def trained(cbs=()):
+    random.seed(0); np.random.seed(0)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1,4), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(.3), nn.Linear(4,1))
+    learn = synth_learner(seed=0, model=model, opt_func=Adam, metrics=[mae, rmse()]).fit(2, cbs=cbs)
+    return [*model.state_dict().values(), torch.get_rng_state(), torch.tensor(learn.recorder.raw_losses)],[*learn.recorder['valid_loss'], random.random(), np.random.rand()]
+
+@pytest.mark.filterwarnings('ignore:.*torch.jit:DeprecationWarning')
+@pytest.mark.parametrize('name', observers)
+def test_watching_changes_nothing(tmp_path, name, capsys):
+    import matplotlib; matplotlib.use('Agg')
+    (a,x),(b,y) = trained(),trained(observers[name](tmp_path))
+    assert all(torch.equal(u, v) for u,v in zip(a, b, strict=True)) and x==y
+    import matplotlib.pyplot as plt; plt.close('all')
+
+@pytest.mark.slow
+def test_wandb_changes_nothing(tmp_path, wandb_offline):
+    (a,x),(b,y) = trained(),trained(WandbLogger(1, **wandb_offline))
+    assert all(torch.equal(u, v) for u,v in zip(a, b, strict=True)) and x==y
