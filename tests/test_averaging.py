@@ -1,5 +1,6 @@
 "Averages of weights against loops by hand and `torch.optim.swa_utils`; in the model for a validation, and never by accident"
 import io
+import numpy as np
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
@@ -111,18 +112,30 @@ def test_both_have_their_columns(more, train_metrics):
         return learn.recorder
     both,plain,avg = run(validate='both'),run(validate=False),run(validate=True)
     own = [o for o in plain.metric_names if o not in ('epoch','time') and not o.startswith('train')]
-    assert both.metric_names==[*plain.metric_names, *(f'ema/{o}' for o in own)] and len(own)==(4 if more else 2)
+    assert both.metric_names==[*plain.metric_names[:-1], *(f'ema/{o}' for o in own), 'time'] and len(own)==(4 if more else 2)
     for o in own:
         assert list(both[o])==list(plain[o]) and list(both[f'ema/{o}'])==list(avg[o])
     assert list(both['train_loss'])==list(plain['train_loss'])
 
-def test_an_average_that_is_not_there_yet_has_no_column():
-    assert 'ema/valid_loss' not in mk(EMA(every=7, validate='both')).fit(1).recorder.metric_names
+def test_an_average_that_is_not_there_yet_has_no_value():
+    assert mk(EMA(every=7, validate='both')).fit(1).recorder[0,'ema/valid_loss'] is missing
     rec = mk(EMA(every=7, validate='both')).fit(2).recorder
     assert rec[0,'ema/valid_loss'] is missing and rec[1,'ema/valid_loss']>0
     class Stop(Callback):
         def before_validate(self): raise CancelEpochException
-    assert 'ema/valid_loss' not in mk(EMA(validate='both'), Stop).fit(1).recorder.metric_names
+    assert mk(EMA(validate='both'), Stop).fit(1).recorder[0,'ema/valid_loss'] is missing
+
+def test_a_column_of_the_average_can_be_monitored(recwarn):
+    for k,better in (('ema/accuracy',np.greater), ('ema/valid_loss',np.less)):
+        seen = []
+        rec = mk(EMA(.9, validate='both'), OnBetter(lambda learn: seen.append(learn.epoch), k), metrics=accuracy).fit(4).recorder
+        vals = rec[k]
+        assert seen==[i for i,v in enumerate(vals) if all(better(v, o) for o in vals[:i])]
+    assert not recwarn.list # both know what is better
+
+def test_other_data_are_for_the_trained_weights():
+    rec = mk(EMA(validate='both'), ExtraValid(dls(seed=1).valid, name='other')).fit(1).recorder
+    assert rec[0,'other/loss']>0 and rec[0,'ema/valid_loss']>0 and 'ema/other/loss' not in rec.metric_names
 
 def test_an_average_needs_no_recorder():
     learn = mk(EMA(validate='both')).remove_cb(Recorder).fit(1)
