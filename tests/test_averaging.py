@@ -1,5 +1,6 @@
 "Averages of weights against loops by hand and `torch.optim.swa_utils`; in the model for a validation, and never by accident"
 import io
+import numpy as np
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
@@ -120,8 +121,19 @@ def test_an_average_that_is_not_there_yet_has_no_values():
     assert rec[0,'ema/valid_loss'] is missing and rec[1,'ema/valid_loss']>0
     class Stop(Callback):
         def before_validate(self): raise CancelEpochException
-    rec = mk(EMA(validate='both'), Stop).fit(1).recorder
-    assert rec[0,'ema/valid_loss'] is missing and rec[0,'valid_loss'] is missing
+    assert mk(EMA(validate='both'), Stop).fit(1).recorder[0,'ema/valid_loss'] is missing
+
+def test_a_column_of_the_average_can_be_monitored(recwarn):
+    for k,better in (('ema/accuracy',np.greater), ('ema/valid_loss',np.less)):
+        seen = []
+        rec = mk(EMA(.9, validate='both'), OnBetter(lambda learn: seen.append(learn.epoch), k), metrics=accuracy).fit(4).recorder
+        vals = rec[k]
+        assert seen==[i for i,v in enumerate(vals) if all(better(v, o) for o in vals[:i])]
+    assert not recwarn.list # both know what is better
+
+def test_other_data_are_for_the_trained_weights():
+    rec = mk(EMA(validate='both'), ExtraValid(dls(seed=1).valid, name='other')).fit(1).recorder
+    assert rec[0,'other/loss']>0 and rec[0,'ema/valid_loss']>0 and 'ema/other/loss' not in rec.metric_names
 
 def test_an_average_needs_no_recorder():
     learn = mk(EMA(validate='both')).remove_cb(Recorder).fit(1)
