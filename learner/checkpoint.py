@@ -11,7 +11,7 @@ Weights and optimizer are a small part of what training is. A `Checkpoint` saves
 __all__ = ['plain', 'unplain', 'Checkpoints', 'Checkpoint']
 
 # %% ../nbs/18_checkpoint.ipynb #imports
-import hashlib,json,os,platform,signal,threading,time,warnings
+import hashlib,json,os,platform,re,signal,threading,time,warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +23,7 @@ from . import __version__
 from .callback import Callback
 from .events import known_args,nearest
 from .files import atomic_write,check_plain,file_path,load_weights,read_plain,unwrapped,weights_of
-from .files import _fit_opt as fit_opt,_on_cpu as on_cpu,_told as told
+from .files import _fit_opt as fit_opt,_on_cpu as on_cpu,_told as told,_torch_save as torch_save
 from .learner import Learner
 from .optimizer import set_hyper
 from .position import by_name,run_state
@@ -80,7 +80,7 @@ def _write_state(learn, file, at):
     with told(learn, 'save_state', file, _content(learn, at)), atomic_write(file) as f:
         check_plain(learn.saved, 'learn.saved')
         out = _Hashing(f)
-        torch.save(learn.saved, out)
+        torch_save(learn.saved, out)
     return out.hash.hexdigest()
 
 def _put(learn, saved):
@@ -150,7 +150,7 @@ class Checkpoints:
         try: res = [dict(name=o['name'], run=o['run'], hash=o['hash'], exact=o['exact'], **{k:v for k,v in o.items() if k in ('epoch','iter')}) for o in json.loads(self.manifest.read_text())]
         except (FileNotFoundError,ValueError,KeyError,TypeError): return None
         for o in res:
-            if Path(o['name']).name!=o['name']: raise ValueError(f"`{self.manifest}` names a file outside of its folder: `{o['name']}`")
+            if not re.fullmatch(r'\d+-[\w.-]+\.pt', str(o['name'])): raise ValueError(f"`{self.manifest}` names a file that is no checkpoint in its folder: `{o['name']}`")
         return res
 
     def add(self, write, drop, run, epoch, iter, exact):

@@ -11,7 +11,7 @@ A `Learner` brings together data, model, loss, optimizer and metrics, and runs t
 __all__ = ['Learner']
 
 # %% ../nbs/09_learner.ipynb #imports
-import os
+import os,sys
 from collections.abc import Mapping
 from contextlib import contextmanager,nullcontext
 from inspect import Parameter,signature
@@ -19,6 +19,7 @@ from itertools import count,takewhile
 from math import inf
 from operator import index
 from pathlib import Path
+from traceback import clear_frames
 from typing import TYPE_CHECKING
 import torch
 from torch import nn
@@ -30,8 +31,8 @@ from .data import DataLoaders,keep_random,length,to_device,twin
 from .events import CancelBatchException,known_args
 from .interrupt import HeldInterrupt,workers_ignore_interrupts
 from .metrics import mk_metrics
-from .position import Draws,_copied as copied,restore,run_state
 from .optimizer import Adam,clear_state,freeze_groups,get_hyper,hypers,make_opt,norm_bias_params,param_groups,params,set_hyper,spare
+from .position import Draws,_copied as copied,restore,run_state
 from .progress import ProgressCallback
 from .recorder import Recorder,Row
 
@@ -60,6 +61,13 @@ def _named(xb):
     if isinstance(xb, Mapping): return xb
     raise TypeError(f"`xb` is a tuple of inputs, or a mapping, but is a {type(xb).__name__} now: a callback that changes the only input writes `self.learn.x = …`")
 
+def _let_go(e):
+    "Empty the frames that `e` has left: whoever keeps it, as notebooks do, would keep batch and activations too. With `%pdb on`, the debugger gets them"
+    shell = sys.modules['IPython'].get_ipython() if 'IPython' in sys.modules else None
+    while e is not None and not getattr(shell, 'call_pdb', False):
+        clear_frames(e.__traceback__)
+        e = e.__cause__ or e.__context__
+
 def _only(b): return b[0] if isinstance(b, (tuple,list)) and len(b)==1 else b
 def _show(o): return getattr(o, '__name__', None) or _show(getattr(o, 'func', None) or type(o))
 
@@ -80,7 +88,7 @@ class Learner(Dispatcher):
         from learner.mixed_precision import to_fp16,to_bf16,to_fp32
         from learner.training import to_channelslast,to_contiguous
         from learner.preds import get_preds,predict,tta,show_results
-        from learner.hooks import summary
+        from learner.summary import summary
         from learner.files import save,load,export
         from learner.bounds import smoke
         from learner.checkpoint import save_state,load_state,find_state
@@ -425,6 +433,7 @@ class Learner(Dispatcher):
 
     def _forget_batch(self):
         for k in self._of_batch: setattr(self, k, None)
+        if self._draws is not None: self._draws.it = None # its workers end
 
     @contextmanager
     def _modes(self):
@@ -451,6 +460,7 @@ class Learner(Dispatcher):
         with self._modes(), self._interrupt:
             self.mode = mode
             try: yield
+            except BaseException as e: _let_go(e); raise
             finally:
                 self._forget_batch()
                 for k,v in saved.items(): set_hyper(self.opt, k, v)
@@ -468,6 +478,9 @@ class Learner(Dispatcher):
         with keep_random(*loaders), self._kept(self._of_run if self.mode is None else (*self._of_run, 'results')):
             if self.mode is None: self.n_train_iter = self.n_step = None # bounds of a fit
             try: yield
+            except BaseException as e:
+                if self.mode is None: _let_go(e)
+                raise
             finally:
                 for cb,v in counts: cb.counts = v
 
