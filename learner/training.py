@@ -50,7 +50,7 @@ class GradientClip(Callback):
         if self.max_value is not None: nn.utils.clip_grad_value_(ps, self.max_value); return
         norm = nn.utils.clip_grad_norm_(ps, self.max_norm, self.norm_type)
         if self.learn.mode=='fit': self._new.append(norm.detach())
-        if len(self._new)>=256: self.norms
+        if len(self._new)>=256: self.norms # together they take less memory
 
     @property
     def norms(self):
