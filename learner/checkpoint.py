@@ -15,6 +15,7 @@ import hashlib,json,os,platform,re,signal,threading,time,warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from pickle import UnpicklingError
 import numpy as np
 import torch
 from fastcore.basics import patch
@@ -23,7 +24,7 @@ from .bounds import TimeLimit
 from .callback import Callback
 from .events import known_args,nearest
 from .files import atomic_write,check_plain,file_path,load_weights,read_plain,unwrapped,weights_of
-from .files import _on_cpu as on_cpu,_told as told,_torch_save as torch_save
+from .files import _fit_opt as fit_opt,_on_cpu as on_cpu,_told as told,_torch_save as torch_save
 from .learner import Learner
 from .optimizer import set_hyper
 from .position import by_name,run_state
@@ -87,10 +88,9 @@ def _put(learn, saved):
     "Put what a file holds into the learner, and return where the run was"
     if not isinstance(saved, dict) or not {'model','opt','at','callbacks'}<=saved.keys(): raise ValueError("The file has no state of a run: `learn.load` reads files of weights")
     learn._to_device() # the optimizer's state goes where the weights are
-    if saved['opt'] is not None and learn.opt is None: learn.create_opt()
     load_weights(learn.model, saved['model'])
     for k,p in unwrapped(learn.model).named_parameters(): p.requires_grad_(k not in saved['frozen'])
-    if saved['opt'] is not None: _load_opt(learn.opt, saved['opt'])
+    if saved['opt'] is not None: _load_opt(learn, saved['opt'])
     learn.state.clear()
     learn.state.update(unplain(saved['state'], learn.device))
     at,states = unplain(saved['at'], learn.device),unplain(saved['callbacks'], learn.device)
@@ -101,11 +101,12 @@ def _put(learn, saved):
     for k,v in at['base'].items(): set_hyper(learn.opt, k, v)
     return at | dict(callbacks=states)
 
-def _load_opt(opt, state):
+def _load_opt(learn, state):
     "Load all but what a scheduler had put into the groups for its own use"
-    keys = [{*g} for g in opt.param_groups]
-    opt.load_state_dict(state)
-    for g,own in zip(opt.param_groups, keys):
+    if learn.opt is None: learn.create_opt()
+    own = {k for g in learn.opt.param_groups for k in g} | {'spared'}
+    fit_opt(learn, state)
+    for g in learn.opt.param_groups:
         for k in {*g}-own: del g[k]
 
 @patch
@@ -177,7 +178,7 @@ class Checkpoints:
             try:
                 if o['hash'] and hashlib.sha256(file.read_bytes()).hexdigest()!=o['hash']: raise ValueError(f"`{file}` is not what was written")
                 return file,read_plain(file)
-            except (ValueError,OSError) as e: warnings.warn(f"{e}: going back to the one before")
+            except (ValueError,OSError,UnpicklingError) as e: warnings.warn(f"{e}: going back to the one before")
 
 # %% ../nbs/18_checkpoint.ipynb #Checkpoint
 _position = dict(epoch=lambda learn: learn.epoch+1, iter=lambda learn: learn.train_iter, step=lambda learn: learn.opt_step, s=lambda learn: time.monotonic())

@@ -13,13 +13,13 @@ __all__ = ['Learner']
 # %% ../nbs/09_learner.ipynb #imports
 import os,sys
 from collections.abc import Mapping
-from contextlib import contextmanager,nullcontext
+from contextlib import contextmanager,nullcontext,suppress
 from inspect import Parameter,signature
 from itertools import count,takewhile
 from math import inf
 from operator import index
 from pathlib import Path
-from traceback import clear_frames
+from traceback import walk_tb
 from typing import TYPE_CHECKING
 import torch
 from torch import nn
@@ -65,7 +65,8 @@ def _let_go(e):
     "Empty the frames that `e` has left: whoever keeps it, as notebooks do, would keep batch and activations too. With `%pdb on`, the debugger gets them"
     shell = sys.modules['IPython'].get_ipython() if 'IPython' in sys.modules else None
     while e is not None and not getattr(shell, 'call_pdb', False):
-        clear_frames(e.__traceback__)
+        for f,_ in walk_tb(e.__traceback__):
+            with suppress(RuntimeError): f.clear(); f.f_locals # not those that are running; before Python 3.13, a dict of locals that somebody looked at has to follow
         e = e.__cause__ or e.__context__
 
 def _only(b): return b[0] if isinstance(b, (tuple,list)) and len(b)==1 else b
@@ -88,7 +89,7 @@ class Learner(Dispatcher):
         from learner.mixed_precision import to_fp16,to_bf16,to_fp32
         from learner.training import to_channelslast,to_contiguous
         from learner.preds import get_preds,predict,tta,show_results
-        from learner.hooks import summary
+        from learner.summary import summary
         from learner.files import save,load,export
         from learner.bounds import smoke
         from learner.checkpoint import save_state,load_state,find_state
@@ -476,6 +477,7 @@ class Learner(Dispatcher):
     def _as_found(self, *loaders):
         counts = [(cb, cb.counts) for cb in self.cbs if isinstance(cb, FuncCallback)]
         with keep_random(*loaders), self._kept(self._of_run if self.mode is None else (*self._of_run, 'results')):
+            if self.mode is None: self.n_train_iter = self.n_step = None # bounds of a fit
             try: yield
             except BaseException as e:
                 if self.mode is None: _let_go(e)

@@ -152,9 +152,11 @@ class Draws:
 _counts = 'epoch','train_iter','opt_step','_epoch_start'
 _bounds = 'n_epoch','start_epoch','n_train_iter','n_step'
 
+_flat = {int,float,bool,str,type(None)}
 def _copied(o):
     "New lists and dicts, with the same tensors in them"
     if isinstance(o, dict): return {k:_copied(v) for k,v in o.items()}
+    if type(o) is list and {*map(type, o)}<=_flat: return o[:] # a history can be long
     return type(o)(map(_copied, o)) if type(o) in (list,tuple) else o
 
 def by_name(

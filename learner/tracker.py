@@ -43,7 +43,7 @@ def higher_is_better(
     names = [o for o in rec.metric_names if o not in ('epoch','iter','time')]
     if name not in names: raise ValueError(f"`{name}` is to be monitored and is not recorded, but {', '.join(f'`{o}`' for o in names)}.{nearest(str(name), names)}")
     if comp is not None: return bool(comp(1,0))
-    if name in ('train_loss','valid_loss') or name.endswith('/loss'): return False
+    if name.rpartition('/')[2] in ('train_loss','valid_loss','loss'): return False
     metrics = [*learn.metrics, *(m for cb in learn.cbs for m in vars(cb).get('own_metrics') or ())] # callbacks may bring metrics along
     res = next((getattr(m, 'higher_is_better', None) for m in metrics if name in (m.name, f'train_{m.name}', f'valid_{m.name}') or name.endswith(f'/{m.name}')), None)
     if res is not None: return res

@@ -3,6 +3,7 @@ import json,math,mmap,os,random,shutil,signal,sys,tempfile,time,traceback,warnin
 from pathlib import Path
 import numpy as np
 import torch
+from fastcore.foundation import L
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import BatchSampler,DataLoader,Dataset,IterableDataset,RandomSampler,get_worker_info
@@ -94,6 +95,13 @@ scheds = dict(
     torch_cycle=lambda: TorchScheduler(lambda opt: torch.optim.lr_scheduler.OneCycleLR(opt, [g['lr'] for g in opt.param_groups], total_steps=40), unit='step'),
     plateau=lambda: TorchScheduler(lambda opt: torch.optim.lr_scheduler.ReduceLROnPlateau(opt, patience=0, threshold=.5)))
 
+def lacks(case):
+    "What is asked for in `case` whose state is not kept by its callback, so that nobody could go on with it"
+    def keeps(cls): return cls._stateattrs or cls.state_dict is not Callback.state_dict
+    needs = [*([GradientAccumulation] if case.get('acc') else []), *([TorchScheduler] if case.get('sched') in scheds else []), *([ParamScheduler] if case.get('sched')=='one_cycle' else []),
+        *([ShortEpochCallback] if case.get('short') and 'before_draw' in vars(ShortEpochCallback) else [])]
+    return [o.__name__ for o in needs if not keeps(o)]
+
 def callbacks(case):
     res = [*([GradientAccumulation(20)] if case.get('acc') else []), *([EMA(.9)] if case.get('ema') else []), *([MixUp()] if case.get('mix') else []),
         *([MixedPrecision(case['amp'], init_scale=2.**10, growth_interval=4)] if case.get('amp') else []), *([ShortEpochCallback(.5)] if case.get('short') else [])]
@@ -108,7 +116,7 @@ def fit(learn, case, cbs=(), **kwargs):
     f = learn.fit_one_cycle if case.get('sched')=='one_cycle' else learn.fit
     with warnings.catch_warnings():
         warnings.filterwarnings('ignore', '.*lr_scheduler.step.*before.*optimizer.step|.*goes over its batches again')
-        return f(cbs=[*callbacks(case), *cbs], **bounds, **kwargs)
+        return f(cbs=[*callbacks(case), *L(cbs)], **bounds, **kwargs)
 
 def outcome(learn, log=None):
     "All that must be equal, as plain values"
@@ -127,6 +135,13 @@ def differences(a, b, where=''):
         return [o for i,(u,v) in enumerate(zip(a, b)) for o in differences(u, v, f'{where}[{i}]')]
     if isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b): return []
     return [] if a==b else [f'{where}: {a!r} and {b!r}']
+
+class CtrlC(Callback):
+    "Ctrl-C at the `n`-th `ev`"
+    def __init__(self, ev, n=1, order=0): self.left,self.order = n,order; super().__init__(**{ev: CtrlC.hit})
+    def hit(self):
+        self.left -= 1
+        if self.left==0: signal.raise_signal(signal.SIGINT)
 
 # Processes that die
 places = ['start','draw','batch','validate','between','save','end']
@@ -229,7 +244,8 @@ def some_case(rng):
 
 def kill_and_go_on(rng, figures, n=1, case=None):
     "Kill a run and those that go on with it, in all `n` times; compare the end with that of a run that nobody disturbed"
-    case,folder = case or some_case(rng),Path(tempfile.mkdtemp())
+    while case is None or lacks(case): case = some_case(rng)
+    folder = Path(tempfile.mkdtemp())
     try:
         def new(name): (folder/name).mkdir(); return folder/name
         start = time.perf_counter()
