@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from fastcore.basics import patch
 from . import __version__
+from .bounds import TimeLimit
 from .callback import Callback
 from .events import known_args,nearest
 from .files import atomic_write,check_plain,file_path,load_weights,read_plain,unwrapped,weights_of
@@ -186,7 +187,7 @@ _position = dict(epoch=lambda learn: learn.epoch+1, iter=lambda learn: learn.tra
 
 class Checkpoint(Callback):
     "Save the whole run now and then, so that `fit(…, resume=True)` goes on with it exactly"
-    order,only_fit,run_valid = 1000,True,False
+    order,only_fit,run_valid,writes = 1000,True,False,True
     def __init__(self,
         every:float=1, # Save each time so many units are done
         unit:str='epoch', # `epoch`, `iter`: training batches, `step`: optimizer steps, or `s`: seconds
@@ -264,7 +265,12 @@ class Checkpoint(Callback):
     def _terminate(self): raise SystemExit(128+signal.SIGTERM)
 
     def after_exception(self): self.failed = True
-    def after_fit(self): self._write(run_state(self.learn, 'fit'))
+    @property
+    def for_now(self): return any(isinstance(o, TimeLimit) and o.stopped for o in self.learn.cbs)
+    def after_cancel_fit(self): # before anybody loads the best weights in the place of the last ones
+        if self.for_now: self.save()
+    def after_fit(self):
+        if not self.for_now: self._write(run_state(self.learn, 'fit'))
     def cleanup_fit(self):
         self.learn.carry = self.carried
         if self.old is not None: signal.signal(signal.SIGTERM, self.old)
