@@ -20,8 +20,9 @@ check: .venv/.dev ## Lint, and see that everything generated is up to date
 	@$(bin)/ruff check -q --output-format concise learner tests tools docs $(wildcard bench demo)
 	@$(bin)/python -m pytest -q tests/test_sync.py tests/test_layout.py
 
-bench: .venv/.dev ## Measure what the loop costs per batch
+bench: .venv/.dev ## Measure what the loop costs per batch, and what it costs to be able to go on
 	@$(bin)/python bench/overhead.py
+	@$(bin)/python bench/resume.py
 
 soak: .venv/.dev ## Run the slow tests too, and many more random cases
 	@$(bin)/python -m pytest -q --flags slow --hypothesis-profile soak $(select)

@@ -6,7 +6,7 @@ from inspect import formatannotation,isfunction
 from itertools import groupby
 from types import WrapperDescriptorType
 from docutils import nodes
-from fastcore.docments import DocmentTbl,docstring,empty
+from fastcore.docments import DocmentTbl,docments,docstring,empty
 from fastcore.nbio import dict2nb,mk_cell,nb2str
 from nbdev.config import get_config
 from nbdev.doclinks import patch_name
@@ -38,6 +38,8 @@ def default_text(o): return empty if o is empty else short(getattr(o, '__name__'
 def table(sym):
     "Parameters that have a docment, as Markdown"
     tbl,s = DocmentTbl(sym),inspect.signature(sym)
+    said = docments(sym, args_kwargs=True) # the table would give the comment of `**kwargs` to what is returned
+    for k,p in tbl.dm.items(): p['docment'] = said.get(k) or empty
     types = {k:p.annotation for k,p in s.parameters.items()} | {'return': s.return_annotation} # those written, not guessed from defaults
     for k,p in tbl.dm.items():
         cols = dict(anno=type_text(types.get(k, empty)), default=default_text(p.get('default', empty)))

@@ -33,6 +33,7 @@ from .tracker import *
 from .bounds import *
 from .checkpoint import *
 from .hooks import *
+from .summary import *
 from .loggers import *
 from .timer import *
 from .interpret import *

@@ -12,7 +12,6 @@ from contextlib import contextmanager,nullcontext
 import torch
 from torch import nn
 from .callback import Callback
-from .data import length
 from .mixed_precision import MixedPrecision
 from .optimizer import get_hyper,per_group
 from .recorder import Recorder
@@ -33,7 +32,7 @@ class WeightAverage(Callback):
     "What `EMA` and `SWA` have in common: the average `avg` of the weights at `n` moments, which `update` moves on, `averaged` puts into the model for a while, and `apply` for good"
     run_valid = False
     _stateattrs = 'avg','n','steps'
-    anew,norms = False,() # start anew with each fit; batch norms whose statistics are to be computed for the average
+    anew,norms = False,() # start anew with each fit; names of batch norms whose statistics are to be computed for the average
     def __init__(self,
         buffers:bool=False, # Average floating point buffers too
         validate:bool|str=True, # In a fit, validate with the average; or with `both`
@@ -41,11 +40,6 @@ class WeightAverage(Callback):
         if validate not in (True, False, 'both'): raise ValueError(f"`validate` is True, False or 'both', but got {validate!r}")
         self.buffers,self.validate = buffers,validate
         self.avg,self.n,self.steps,self.fitting,self.depth = None,0,0,False,0
-
-    @property
-    def new_columns(self):
-        recs = [o for o in self.learn.cbs if isinstance(o, Recorder)] if self.validate=='both' else []
-        return [f'{self.name}/{k}' for rec in recs for dl in self.learn.dls.valids for k in rec._columns(dl, rec._valid_mets)]
 
     # The average
     def _tensors(self):
@@ -89,7 +83,7 @@ class WeightAverage(Callback):
     def averaged(self):
         "Have the average in the model for a while"
         self._check()
-        own = [(m,k,b) for m in self.norms for k,b in m._buffers.items()]
+        own = [(m,k,b) for m in self._norms() for k,b in m._buffers.items()]
         for m,k,b in own: m._buffers[k] = b.clone()
         self._swap()
         try: self._renew_norms(); yield self
@@ -107,25 +101,31 @@ class WeightAverage(Callback):
     def _check(self):
         if not self.n: raise RuntimeError(f"`{type(self).__name__}` has no average yet")
 
+    def _norms(self): return [self.learn.model.get_submodule(o) for o in self.norms]
     def _renew_norms(self):
         self.depth += 1 # no validation of ours
         try:
-            if self.norms: self.learn.validate(dl=self.learn.dls.train, cbs=_Statistics(self.norms))
+            if self.norms: self.learn.validate(dl=self.learn.dls.train, cbs=_Statistics(self._norms()))
         finally: self.depth -= 1
 
     # Validations: one may start inside another
-    def _outermost(self, validate): return self.fitting and self.n and self.depth==1 and self.validate==validate
+    def _wanted(self, validate): return self.fitting and self.n and self.validate==validate
     def before_validate(self):
         self.depth += 1
         if self.depth>1: return
-        self.inside = self.averaged() if self._outermost(True) else nullcontext()
+        self.inside = self.averaged() if self._wanted(True) else nullcontext()
         self.inside.__enter__()
     def cleanup_validate(self):
         if self.depth==1: self.inside.__exit__(None, None, None)
         self.depth -= 1
 
+    @property
+    def new_columns(self):
+        if self.validate!='both': return ()
+        rec = next(o for o in self.learn.cbs if isinstance(o, Recorder))
+        return tuple(f'{self.name}/{o}' for dl in self.learn.dls.valids for o in rec._columns(dl, rec._valid_mets))
     def after_validate(self):
-        if not self._outermost('both') or self.learn.mode!='fit' or self.learn.dl_name not in self.learn.dls.loaders: return
+        if not self._wanted('both') or self.learn.mode!='fit' or self.learn.dl_name not in self.learn.dls.loaders: return
         with self.averaged(): vals = self.learn.validate(self.learn.dl_name)
         for o in self.learn.cbs:
             if isinstance(o, Recorder): o.add(**{f'{self.name}/{k}':v for k,v in dict(vals).items()})
@@ -155,7 +155,7 @@ class EMA(WeightAverage):
 class SWA(WeightAverage):
     "Average the weights of the last part of training, and end with the average in the model ([Izmailov et al. 2018](https://arxiv.org/abs/1803.05407))"
     order = ParamScheduler.order+10 # its learning rate counts, and at the end its weights: also where the best ones are loaded
-    _stateattrs = *WeightAverage._stateattrs,'lrs'
+    _stateattrs = *WeightAverage._stateattrs,'lrs','norms'
     anew = True
     def __init__(self,
         start:float=.75, # Where that part begins: a fraction of training, in [0,1), or a whole number of epochs
@@ -177,14 +177,14 @@ class SWA(WeightAverage):
 
     def _since(self, whole=False):
         "Epochs since the part began that is averaged; negative before. At the end of training the running epoch counts as a `whole` one"
-        learn,n = self.learn,length(self.learn.dls.train)
-        done = learn.epoch + (1 if whole else learn.iter/min(n, learn.limits.get('train', n)) if n else 0)
+        learn,n = self.learn,self.learn._n_train
+        done = learn.epoch + (1 if whole else learn.iter/n if n else 0)
         if not self.start or self.start>=1: return done-self.start
         pct = done/learn.n_epoch if learn.pct_train is None else learn.pct_train
         return done*(1-self.start/pct) if pct else -1
 
     def before_train(self):
-        self.norms = [m for m in self.learn.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training and m.track_running_stats]
+        self.norms = [k for k,m in self.learn.model.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training and m.track_running_stats]
 
     def before_batch(self):
         if not self.fitting or self.lr is None or (since := self._since())<-1e-9: return

@@ -175,13 +175,13 @@ class ExtraValid(Scheduled):
     def due(self):
         if self.on_better is None: return super().due()
         val = self.rec.coming.get(self.on_better)
-        return val is not missing and (self.best is None or (val>self.best if self.higher else val<self.best))
+        return val==val and (self.best is None or (val>self.best if self.higher else val<self.best)) # NaN is never better
     def commit(self):
         super().commit()
         if self.on_better is not None: self.best = self.rec.coming[self.on_better]
 
     def before_draw(self):
-        if self.within and _in_epoch(self.learn) and self.due(): _write_row(self.learn, self.rec)
+        if _in_epoch(self.learn) and self.due(): _write_row(self.learn, self.rec)
 
     def before_row(self):
         super().before_row()
@@ -317,8 +317,10 @@ def smoke(self:Learner,
 @contextmanager
 def _states(learn):
     "Put callbacks back at the end"
-    saved = [(cb, dict(vars(cb)), deepcopy(cb.state_dict())) for cb in learn.cbs]
-    try: yield
+    saved = [(cb, dict(vars(cb)), cb.state_dict()) for cb in learn.cbs]
+    try:
+        for cb,_,state in saved: cb.load_state_dict(deepcopy(state)) # tensors of a run that was stopped may be among them
+        yield
     finally:
         for cb,own,state in saved:
             vars(cb).clear(); vars(cb).update(own)

@@ -24,6 +24,7 @@ from secrets import token_hex
 from types import FunctionType,SimpleNamespace
 from typing import NamedTuple
 from zipfile import ZipFile,is_zipfile
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -131,9 +132,21 @@ def read_plain(
 ):
     "What `torch.save` has written, if it is plain: `weights_only`, whatever the file says"
     torch.empty(0, device=device) # says what is wrong with it, if something is
-    with _reading(file), torch.serialization.safe_globals([L]): # fastai's files have an `L`
+    with _reading(file), torch.serialization.safe_globals(_fastais):
         _check_sums(file)
-        return torch.load(file, map_location=device, weights_only=True)
+        return _python(torch.load(file, map_location=device, weights_only=True))
+
+# What fastai's files have besides: after a scheduled fit, hyper-parameters are numbers of numpy
+_fastais = [L, np.dtype, *(type(np.dtype(o)) for o in ('f4','f8','i8')), *((np.float64(0).__reduce__()[0], f'numpy.{o}.multiarray.scalar') for o in ('core','_core'))]
+
+def _python(o):
+    "The same with numbers and lists of Python alone"
+    if isinstance(o, np.generic): return o.item()
+    if isinstance(o, L): return _python(list(o))
+    if type(o) in (list,tuple): return type(o)(map(_python, o))
+    if isinstance(o, dict):
+        for k,v in o.items(): o[k] = _python(v)
+    return o
 
 @contextmanager
 def _reading(file, but=()):
@@ -258,7 +271,7 @@ def _or_as_before(model):
     "After an error, `model` has the weights of before"
     state = model.state_dict()
     for k,v in [*state.items()]:
-        if is_lazy(v) or getattr(v, 'is_meta', False): del state[k] # there is nothing yet
+        if is_lazy(v): del state[k] # it has no values yet
         elif isinstance(v, torch.Tensor): state[k] = v.to('cpu', copy=True)
     try: yield
     except BaseException:

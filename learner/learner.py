@@ -11,14 +11,15 @@ A `Learner` brings together data, model, loss, optimizer and metrics, and runs t
 __all__ = ['Learner']
 
 # %% ../nbs/09_learner.ipynb #imports
-import os
+import os,sys
 from collections.abc import Mapping
-from contextlib import contextmanager,nullcontext
+from contextlib import contextmanager,nullcontext,suppress
 from inspect import Parameter,signature
 from itertools import count,takewhile
 from math import inf
 from operator import index
 from pathlib import Path
+from traceback import walk_tb
 from typing import TYPE_CHECKING
 import torch
 from torch import nn
@@ -30,8 +31,8 @@ from .data import DataLoaders,keep_random,length,to_device,twin
 from .events import CancelBatchException,known_args
 from .interrupt import HeldInterrupt,workers_ignore_interrupts
 from .metrics import mk_metrics
-from .position import Draws,restore,run_state
 from .optimizer import Adam,clear_state,freeze_groups,get_hyper,hypers,make_opt,norm_bias_params,param_groups,params,set_hyper,spare
+from .position import Draws,_copied as copied,restore,run_state
 from .progress import ProgressCallback
 from .recorder import Recorder,Row
 
@@ -60,6 +61,14 @@ def _named(xb):
     if isinstance(xb, Mapping): return xb
     raise TypeError(f"`xb` is a tuple of inputs, or a mapping, but is a {type(xb).__name__} now: a callback that changes the only input writes `self.learn.x = …`")
 
+def _let_go(e):
+    "Empty the frames that `e` has left: whoever keeps it, as notebooks do, would keep batch and activations too. With `%pdb on`, the debugger gets them"
+    shell = sys.modules['IPython'].get_ipython() if 'IPython' in sys.modules else None
+    while e is not None and not getattr(shell, 'call_pdb', False):
+        for f,_ in walk_tb(e.__traceback__):
+            with suppress(RuntimeError): f.clear(); f.f_locals # not those that are running; before Python 3.13, a dict of locals that somebody looked at has to follow
+        e = e.__cause__ or e.__context__
+
 def _only(b): return b[0] if isinstance(b, (tuple,list)) and len(b)==1 else b
 def _show(o): return getattr(o, '__name__', None) or _show(getattr(o, 'func', None) or type(o))
 
@@ -80,7 +89,7 @@ class Learner(Dispatcher):
         from learner.mixed_precision import to_fp16,to_bf16,to_fp32
         from learner.training import to_channelslast,to_contiguous
         from learner.preds import get_preds,predict,tta,show_results
-        from learner.hooks import summary
+        from learner.summary import summary
         from learner.files import save,load,export
         from learner.bounds import smoke
         from learner.checkpoint import save_state,load_state,find_state
@@ -128,7 +137,7 @@ class Learner(Dispatcher):
     @scope
     def _fit(self):
         at = self._at
-        if at: vars(self).update(at['counts'])
+        if at: self.train_iter = at['counts']['_epoch_start']
         if at and at['phase'] in ('epoch','fit'): self._go_on()
         for self.epoch in takewhile(self._goes_on, count(self._first_epoch(at))):
             self._epoch_start = self.train_iter
@@ -182,7 +191,7 @@ class Learner(Dispatcher):
         if not fit or at is None:
             self._safe = None if fit else self._safe
             return iter(self._draws),0,False
-        batches = self._draws.after(at['draws'])
+        batches = self._draws.after(at['draws'], at.get('live', False))
         self._go_on()
         return batches,at['n'],at['announced']
 
@@ -264,14 +273,14 @@ class Learner(Dispatcher):
         fit = self.mode=='fit' and (phase!='train' or self.training)
         if fit: self._safe = run_state(self, phase, n, announced)
         if not self._asked or self._interrupt.in_batch(): return
-        due = [o for o in self._asked if fit or o[1]]
-        self._asked = [o for o in self._asked if o not in due]
+        due = [o for o in self._asked if fit or (o[1] and self.mode in ('fit','lr_find'))] # a look inside a fit does not end it
+        for o in due: self._asked.remove(o) # a signal may add to it at any time
         for f,stops in sorted(due, key=lambda o: o[1]): f()
         if phase=='train' and fit: self._safe = None
 
     def _go_on(self):
-        at,self._at = self._at,None
-        restore(self, at)
+        restore(self, self._at)
+        self._at = None
 
     def _not_drawn(self, i):
         "The `i`-th batch could not be drawn. If workers make the batches, nothing here has changed"
@@ -295,6 +304,7 @@ class Learner(Dispatcher):
 
     def stopping_at(self):
         "Where a fit that is being cut could go on; not exactly if that is inside a batch. None if it had not begun to train"
+        if self._at: return self._at # it had not come there again
         if self._safe or not self._draws or not self._draws.begun: return self._safe
         return run_state(self, 'train', self.iter + (self.train_iter-self._epoch_start>self.iter), exact=False)
 
@@ -339,7 +349,8 @@ class Learner(Dispatcher):
         self._check_opt()
         if bounds['n_train_iter'] is not None and not any(isinstance(o, TrainEvalCallback) for o in self.cbs): raise ValueError("`n_iter` bounds the training batches that `TrainEvalCallback` counts, and there is none")
         if not any(p.requires_grad for p in self.model.parameters()): raise ValueError("All parameters are frozen: nothing to train. `learn.unfreeze()` frees them")
-        self._at,self._stopped,self._safe,self._draws,self._asked = at,None,None,None,[]
+        self._at = at and at | dict(state=copied(self.state)) # what is told twice may change it
+        self._stopped,self._safe,self._draws,self._asked = None,None,None,[]
         with self._fitting('fit'):
             if at is None:
                 if (v := self.wd if wd is None else wd) is not None: self.set_hyper('wd', v)
@@ -347,10 +358,12 @@ class Learner(Dispatcher):
             vars(self).update(bounds, epoch=bounds['start_epoch'], train_iter=0, opt_step=0, stop_reason=None, _skip_step=False, _epoch_start=0)
             self.to_validate,self.n_iter = self.dls.valids,length(self.dls.train)
             self._n_train = self.n_iter
-            try: self._fit()
+            try:
+                self._fit()
+                if self._asked: self._pause('fit')
             except BaseException:
                 at = self.stopping_at()
-                self._stopped = at and (at,cbs)
+                self._stopped = at and (at | dict(live=True),cbs)
                 raise
             finally: self._at,self._safe,self._asked = None,None,[]
 
@@ -421,6 +434,7 @@ class Learner(Dispatcher):
 
     def _forget_batch(self):
         for k in self._of_batch: setattr(self, k, None)
+        if self._draws is not None: self._draws.it = None # its workers end
 
     @contextmanager
     def _modes(self):
@@ -447,6 +461,7 @@ class Learner(Dispatcher):
         with self._modes(), self._interrupt:
             self.mode = mode
             try: yield
+            except BaseException as e: _let_go(e); raise
             finally:
                 self._forget_batch()
                 for k,v in saved.items(): set_hyper(self.opt, k, v)
@@ -462,7 +477,11 @@ class Learner(Dispatcher):
     def _as_found(self, *loaders):
         counts = [(cb, cb.counts) for cb in self.cbs if isinstance(cb, FuncCallback)]
         with keep_random(*loaders), self._kept(self._of_run if self.mode is None else (*self._of_run, 'results')):
+            if self.mode is None: self.n_train_iter = self.n_step = None # bounds of a fit
             try: yield
+            except BaseException as e:
+                if self.mode is None: _let_go(e)
+                raise
             finally:
                 for cb,v in counts: cb.counts = v
 

@@ -99,7 +99,7 @@ class EarlyStoppingCallback(TrackerCallback):
         reset_on_fit:bool=True, # As in `TrackerCallback`
     ):
         super().__init__(monitor, comp, min_delta, reset_on_fit)
-        self.patience = _whole('patience', patience, 1)
+        self.patience,self.wait = _whole('patience', patience, 1),0
 
     def before_fit(self):
         super().before_fit()
@@ -187,7 +187,7 @@ class ReduceLROnPlateau(TrackerCallback):
         super().__init__(monitor, comp, min_delta, reset_on_fit)
         if not factor>1: raise ValueError(f"The learning rate is divided by `factor`, which is above 1, but got {factor}")
         if not min_lr>=0: raise ValueError(f"`min_lr` is 0 or more, but got {min_lr}")
-        self.patience,self.factor,self.min_lr = _whole('patience', patience, 1),factor,min_lr
+        self.patience,self.factor,self.min_lr,self.wait = _whole('patience', patience, 1),factor,min_lr,0
 
     def before_fit(self):
         for o in self.learn.cbs:

@@ -31,6 +31,7 @@ def _positive(**kwargs):
 class GradientClip(Callback):
     "Scale gradients down to a total norm of at most `max_norm` ([Pascanu et al. 2013](https://arxiv.org/abs/1211.5063)), or cut each off at `max_value`"
     order,run_valid = MixedPrecision.order+1,False # it unscales them first
+    _stateattrs = ('norms',)
     def __init__(self,
         max_norm:float=1., # Largest norm left untouched, in units of the gradient
         norm_type:float=2., # Which norm
@@ -39,13 +40,26 @@ class GradientClip(Callback):
     ):
         _positive(max_norm=max_norm, norm_type=norm_type, max_value=max_value)
         self.max_norm,self.norm_type,self.max_value,self.params = max_norm,norm_type,max_value,params
+        self.norms = None
+
     def before_fit(self):
-        if self.learn.mode=='fit': self.norms = [] # a look keeps those of the fit
+        if self.learn.mode=='fit': self.norms = None # a look keeps those of the fit
     def before_step(self):
         ps = list(self.learn.model.parameters() if self.params is None else self.params(self.learn.model))
         if self.max_value is not None: nn.utils.clip_grad_value_(ps, self.max_value); return
         norm = nn.utils.clip_grad_norm_(ps, self.max_norm, self.norm_type)
-        if self.learn.mode=='fit': self.norms.append(norm.detach())
+        if self.learn.mode=='fit': self._new.append(norm.detach())
+        if len(self._new)>=256: self.norms
+
+    @property
+    def norms(self):
+        "The norm of each step before it was clipped, `(n_steps,)`, on the device; None before the first"
+        if self._new:
+            new,self._new = torch.stack(self._new),[]
+            self._norms = new if self._norms is None else torch.cat([self._norms, new])
+        return self._norms
+    @norms.setter
+    def norms(self, v): self._norms,self._new = v,[]
 
 # %% ../nbs/14_training.ipynb #GradientAccumulation
 def _summed(learn): return getattr(learn.loss_func, 'reduction', 'mean')=='sum' # then gradients of parts add up as they are
@@ -53,12 +67,13 @@ def _summed(learn): return getattr(learn.loss_func, 'reduction', 'mean')=='sum' 
 class GradientAccumulation(Callback):
     "Take a step when `n_acc` samples have been seen, as if they had been one batch"
     order,run_valid = MixedPrecision.order-4,False
+    _stateattrs = 'samples','items'
     def __init__(self,
         n_acc:int=32, # Samples for a step
         count=None, # `count(learn)` returns how many items the loss of a batch is the average of; default: samples
     ):
         _positive(n_acc=n_acc)
-        self.n_acc,self.count = n_acc,count
+        self.n_acc,self.count,self.samples,self.items = n_acc,count,0,0
 
     def before_train(self): self.samples,self.items = 0,0
     def before_backward(self):
@@ -135,7 +150,7 @@ class MicroBatch(Callback):
             learn.xb,learn.yb = whole
             for p,g in zip(ps, earlier): p.grad = g
         learn.pred,learn.loss,learn.loss_grad = pred,loss,loss_grad.clone().requires_grad_()
-        learn.loss_grad.register_hook(lambda g: _hand_out(ps, grads, g*k))
+        learn.loss_grad.register_hook(lambda g: _hand_out(ps, grads, g*k)) # to whoever differentiates it, scaled as it may be by then
         learn._do_grad_opt()
 
     def _run(self, whole, ps):
@@ -232,17 +247,26 @@ class ShortEpochCallback(Callback):
         return max(1, ceil(self.pct*self.learn.n_iter-1e-9))
 
 class ModelResetter(Callback):
-    "Call `model.reset()` before training, before validation, and at the end. What modules hold when a validation begins, they hold again after it"
+    "Call `model.reset()` before training, before validation, and at the end. A validation leaves modules with the state that it found, and a fit that was stopped goes on with the one it had"
+    _stateattrs = ('memory',)
     def before_fit(self): self.held = []
     def before_train(self): self.learn.model.reset()
     def before_validate(self):
         self.held.append([(m, {**vars(m), **m._buffers}) for m in self.learn.model.modules()])
         self.learn.model.reset()
-    def cleanup_validate(self): # it may have been a look in the middle of training, which goes on from its own state
+    def cleanup_validate(self): # it may have been a look in the middle of training
         for m,vals in self.held.pop():
             for k,v in vals.items():
                 if getattr(m, k, None) is not v: setattr(m, k, v)
     def cleanup_fit(self): self.learn.model.reset()
+
+    @property
+    def memory(self):
+        "Attributes of modules that hold tensors, by name of the module"
+        return {name:{k:v for k,v in vars(m).items() if k[0]!='_' and find_bs(v) is not None} for name,m in self.learn.model.named_modules()}
+    @memory.setter
+    def memory(self, v):
+        for name,vals in v.items(): vars(self.learn.model.get_submodule(name)).update(vals)
 
 class RNNCallback(Callback):
     "For models that return predictions, raw outputs and outputs after dropout: keep the last of each, and let `pred` be the first"

@@ -20,9 +20,19 @@ class Shell(CaptureShell):
         res.display_objects = list({o.transient.get('display_id', id(o)):o for o in res.display_objects}.values())
         return res
 
+    def run_cells(self, nb, skip, times, timeout):
+        "Each cell so many times in a row. As in a notebook, a cell that is run again has the file name that it had"
+        self.compile.get_code_name = lambda raw,code,number: f'<ipython-input-{hash(raw)}>'
+        def again(c):
+            for _ in range(times-1):
+                if not skip(c): self.cell(c, timeout=timeout)
+                if self.exc: return True
+            return skip(c)
+        self.run_all(nb, exc_stop=True, preproc=again, cell_timeout=timeout)
+
 def _kinds(c): return [(o['output_type'], sorted(o.get('data', ()))) for o in c.get('outputs', [])]
 
-def _run(fn, force, save, fresh):
+def _run(fn, force, save, fresh, times, look):
     import torch
     torch.set_num_threads(1)           # notebooks run side by side; and sums do not depend on the number of cores
     set_start_method(None, force=True) # the default again, for the processes that cells start
@@ -34,7 +44,7 @@ def _run(fn, force, save, fresh):
     skip,old = _skip_cell(nb, cfg.tst_flags.split(), force),{c.id:_kinds(c) for c in nb.cells}
     k = Shell(fn, mpl_format='png')
     try:
-        with working_directory(fn.parent): k.run_all(nb, exc_stop=True, preproc=skip, cell_timeout=cfg.cell_timeout)
+        with working_directory(fn.parent): k.run_cells(nb, skip, times, cfg.cell_timeout)
     except BaseException as e:
         tb = e.__traceback__
         while tb.tb_next and not tb.tb_frame.f_code.co_filename.startswith('<ipython'): tb = tb.tb_next # from the cell on
@@ -44,11 +54,15 @@ def _run(fn, force, save, fresh):
         write_nb(nb, fn)
     if fresh and (stale := [c.id for c in nb.cells if not skip(c) and _kinds(c)!=old[c.id]]):
         return f'{fn}: the outputs of these cells are stale, run `make nbs`: {" ".join(stale)}'
+    return look and look(k.user_ns)
 
-def run_nb(fn, force=(), save=False, fresh=False):
-    "Error of running the notebook `fn`, or None. What most notebooks import is loaded once, and shared by `fork`"
+def run_nb(fn, force=(), save=False, fresh=False,
+    times=1,   # How often to run each cell
+    look=None, # `look(names)` at the end
+):
+    "Error of running the notebook `fn`, or else what `look` returns. What most notebooks import is loaded once, and shared by `fork`"
     ctx = get_context('spawn' if sys.platform=='win32' else 'forkserver')
     if sys.platform!='win32': ctx.set_forkserver_preload([__name__, 'torch', 'matplotlib.pyplot'])
     try:
-        with ProcessPoolExecutor(1, mp_context=ctx) as ex: return ex.submit(_run, Path(fn), list(force), save, fresh).result()
+        with ProcessPoolExecutor(1, mp_context=ctx) as ex: return ex.submit(_run, Path(fn), list(force), save, fresh, times, look).result()
     except BrokenProcessPool: return f'{fn}: the process that ran it died'

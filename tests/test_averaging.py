@@ -7,7 +7,6 @@ from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel,SWALR,get_ema_multi_avg_fn,update_bn
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
-from learner.averaging import EMA,SWA
 
 def net():
     torch.manual_seed(0)
@@ -117,13 +116,13 @@ def test_both_have_their_columns(more, train_metrics):
         assert list(both[o])==list(plain[o]) and list(both[f'ema/{o}'])==list(avg[o])
     assert list(both['train_loss'])==list(plain['train_loss'])
 
-def test_an_average_that_is_not_there_yet_has_no_value():
-    assert mk(EMA(every=7, validate='both')).fit(1).recorder[0,'ema/valid_loss'] is missing
+def test_an_average_that_is_not_there_yet_has_no_values():
     rec = mk(EMA(every=7, validate='both')).fit(2).recorder
     assert rec[0,'ema/valid_loss'] is missing and rec[1,'ema/valid_loss']>0
     class Stop(Callback):
         def before_validate(self): raise CancelEpochException
-    assert mk(EMA(validate='both'), Stop).fit(1).recorder[0,'ema/valid_loss'] is missing
+    rec = mk(EMA(validate='both'), Stop).fit(1).recorder
+    assert rec[0,'ema/valid_loss'] is missing and rec[0,'valid_loss'] is missing
 
 def test_a_column_of_the_average_can_be_monitored(recwarn):
     for k,better in (('ema/accuracy',np.greater), ('ema/valid_loss',np.less)):
@@ -383,3 +382,28 @@ def test_bad_moments():
     assert same(weights(learn.model), ema.avg)
     learn.model = nn.Linear(3,2)
     with pytest.raises(ValueError, match='average of `EMA` is that of another model'): learn.fit(1, reset_opt=True)
+
+# A fit that is stopped goes on as if it had not been
+kinds = dict(ema=lambda: EMA(.8, every=4), both=lambda: EMA(.8, buffers=True, validate='both'), swa=lambda: SWA(1, lr=.02), steps=lambda: SWA(1, lr=.02, anneal=2, every=4), valid=lambda: SWA(.5, validate=True))
+@pytest.mark.parametrize('name', kinds)
+@pytest.mark.parametrize('place', ['train 2', 'train 9', 'train 12', 'train 16', 'valid 1', 'valid 2'])
+@pytest.mark.parametrize('file', [False,True])
+def test_going_on(name, place, file, tmp_path):
+    phase,i = place.split()
+    def stop(learn):
+        at = learn.train_iter if learn.training else learn.epoch
+        if learn.mode=='fit' and learn.training==(phase=='train') and at==int(i): learn.at_pause(interrupt, stops=True)
+    def interrupt(): raise KeyboardInterrupt
+    whole,learn = mk(kinds[name]()).fit(3),mk(kinds[name]())
+    with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=on(event.after_batch)(stop))
+    if file:
+        learn.save_state(tmp_path/'state.pt')
+        torch.manual_seed(99)
+        learn = mk(kinds[name]())
+        for p in learn.model.parameters(): p.data.zero_()
+        learn.load_state(tmp_path/'state.pt')
+    learn.resume(cbs=[])
+    a,b = (o.cbs[-1] for o in (whole, learn))
+    assert same(everything(whole.model), everything(learn.model)) and same(a.avg, b.avg) and a.n==b.n
+    assert whole.recorder.raw_losses==learn.recorder.raw_losses and whole.recorder.lrs==learn.recorder.lrs
+    assert [[v for k,v in dict(o).items() if k!='time' and v==v] for o in whole.recorder.rows]==[[v for k,v in dict(o).items() if k!='time' and v==v] for o in learn.recorder.rows]

@@ -240,6 +240,15 @@ def test_a_lazy_model_takes_its_shapes_from_the_file(tmp_path):
     lazy = nn.LazyLinear(2)
     mk(tmp_path, model=lazy).load('a')
     assert equal(weights(learn), clone(lazy.state_dict()))
+    lazy = nn.Sequential(nn.LazyLinear(3), Refuses())
+    lazy[1].fails = ZeroDivisionError()
+    before = lazy[1].a.weight.clone()
+    with pytest.raises(ZeroDivisionError): load_weights(lazy, nn.Sequential(nn.Linear(3, 3), Refuses()).state_dict())
+    assert torch.equal(lazy[1].a.weight, before)
+
+def test_a_model_without_values(tmp_path):
+    mk(tmp_path, model=nn.Linear(3, 2)).save('a')
+    with pytest.raises(NotImplementedError, match='meta'): mk(tmp_path, model=nn.Linear(3, 2, device='meta')).load('a')
 
 # Wrapped models
 def wrapped():
@@ -575,10 +584,29 @@ def test_fastais_files(tmp_path):
         with warnings.catch_warnings(): warnings.simplefilter('error'); b.load(native, with_opt=False)
         before = b.model.state_dict()
         with pytest.raises(ValueError, match=r"fastai's own.*`with_opt=False`"): b.load(native, with_opt=True)
+    assert files.read_plain(native)['opt']['hypers']==[dict(wd=.01, sqr_mom=.99, lr=.001, mom=.9, eps=1e-5)]
     ref = mk().fit(1)
     wrapped = fastai_file(tmp_path/'fw.pth', ref, **{k:v if k=='state' else [{n:o for n,o in g.items() if n!='group'} for g in v] for k,v in ref.opt.state_dict().items()})
     b = mk(seed=1).load(wrapped)
     assert equal(weights(b.fit(1)), weights(ref.fit(1)))
+
+@pytest.mark.parametrize('core', ['core','_core'])
+def test_fastais_files_after_a_scheduled_fit(tmp_path, core):
+    "Hyper-parameters are numbers of numpy then, of its first or second version"
+    def old(path):
+        with zipfile.ZipFile(path) as z: parts = [(o, z.read(o)) for o in z.infolist()]
+        with zipfile.ZipFile(path, 'w') as z:
+            for o,b in parts: z.writestr(o, b.replace(b'cnumpy._core.multiarray\n', b'cnumpy.core.multiarray\n').replace(b'cnumpy.core.multiarray\n', f'cnumpy.{core}.multiarray\n'.encode()))
+        return path
+    ref = mk(opt_func=torch.optim.Adam).fit(1)
+    native = old(fastai_file(tmp_path/'fa.pth', ref, state=[], hypers=L([dict(lr=np.float64(.25), mom=np.float32(.5), n=np.int64(3))])))
+    with pytest.warns(UserWarning, match="fastai's own"): assert equal(weights(mk(seed=1).load(native)), weights(ref))
+    hypers = files.read_plain(native)['opt']['hypers']
+    assert hypers==[dict(lr=.25, mom=.5, n=3)] and type(hypers) is list and {type(o) for o in hypers[0].values()}=={float,int}
+    groups = [{**g, 'lr': np.float64(g['lr']), 'betas': (np.float64(.9), .999)} for g in ref.opt.state_dict()['param_groups']]
+    wrapped = old(fastai_file(tmp_path/'fw.pth', ref, state=ref.opt.state_dict()['state'], param_groups=groups))
+    b = mk(tmp_path, seed=1, opt_func=torch.optim.Adam).load(wrapped)
+    assert type(b.opt.param_groups[0]['lr']) is float and b.load(b.save('again')) and equal(weights(b.fit(1)), weights(ref.fit(1)))
 
 @pytest.mark.parametrize('legacy', [False,True])
 def test_both_formats_of_torch(tmp_path, legacy):
@@ -1102,7 +1130,7 @@ class EvilState:
 def evils(marker):
     touch = f"open({str(marker)!r}, 'w')"
     return dict(system=Evil(os.system, f'touch {marker}'), exec=Evil(exec, touch), eval=Evil(eval, touch), open=Evil(open, str(marker), 'w'), path=Evil(Path.touch, marker), run=Evil(subprocess.run, ['touch', str(marker)]),
-        partial=Evil(partial(exec, touch)), torch_load=Evil(torch.load, str(marker)), imports=Evil(__import__, 'antigravity'), map=Evil(L.map, L([touch]), exec), L=EvilState(exec, (touch,)), jit=Evil(torch.hub.load, str(marker), 'x', 'y'))
+        partial=Evil(partial(exec, touch)), torch_load=Evil(torch.load, str(marker)), imports=Evil(__import__, 'antigravity'), map=Evil(L.map, L([touch]), exec), L=EvilState(exec, (touch,)), scalar=Evil(np.float64(0).__reduce__()[0], np.dtype('O'), Evil(exec, touch)), loads=Evil(np.dtype('f8').__reduce__()[0], Evil(exec, touch)), jit=Evil(torch.hub.load, str(marker), 'x', 'y'))
 
 def tar_file(path, payload):
     "The format before torch 0.1.10: a tar whose parts are pickles"

@@ -1,4 +1,5 @@
 "Where a model is wrong: numbers equal those of numpy and scikit-learn, from one pass over any loader"
+import random
 import numpy as np, pytest, torch
 from torch import nn
 from torch.nn import functional as F
@@ -38,7 +39,7 @@ def test_one_pass_made_when_it_is_needed():
     learn = learner(cbs=trace)
     interp = ClassificationInterpretation.from_learner(learn)
     assert trace.seen==[]
-    interp.top_losses(); interp.confusion_matrix(); interp.most_confused(); interp.report(); interp.plot_confusion_matrix(); interp.plot_top_losses(2); interp.preds
+    interp.top_losses(); interp.confusion_matrix(); interp.most_confused(); interp.report(); interp.plot_confusion_matrix(); interp.plot_top_losses(2); interp.show_results([0]); interp[3]; interp.preds
     assert len(trace.seen)==1
     plt.close('all')
 
@@ -66,7 +67,7 @@ def test_a_dataset_that_draws_moves_no_generator():
     interp = Interpretation.from_learner(learner(DataLoader(Noisy(), 8)))
     interp.preds
     before = torch.get_rng_state()
-    interp.inputs(0)
+    interp[0]; interp.show_results([1,2])
     assert torch.equal(torch.get_rng_state(), before)
 
 # Losses
@@ -96,30 +97,75 @@ every_other = list(range(49, -1, -2))
 def test_samples_are_found(dl):
     learn = learner(dl)
     interp = ClassificationInterpretation.from_learner(learn)
-    for i in interp.top_losses(4).idxs.tolist():
-        xb, = interp.inputs(i)
-        with torch.no_grad(): torch.testing.assert_close(learn.model(xb).softmax(1)[0], interp.preds[i])
-        at = next(j for j in range(50) if torch.equal(x[j], xb[0]))
-        assert interp.targs[i]==y[at]
+    idxs = interp.top_losses(4).idxs
+    (xb,),preds,targs,dec,losses = interp[idxs]
+    with torch.no_grad(): torch.testing.assert_close(learn.model(xb).softmax(1), preds)
+    at = [next(j for j in range(50) if torch.equal(x[j], o)) for o in xb]
+    assert torch.equal(targs, y[at]) and torch.equal(dec, preds.argmax(1)) and torch.equal(losses, interp.top_losses(4).losses)
     assert interp.confusion_matrix().sum()==len(interp.preds)==len(interp.losses)
     assert len(interp.plot_top_losses(4).axes)==4
     plt.close('all')
 
-@pytest.mark.parametrize('dl', [[(x[:30], y[:30]), (x[30:], y[30:])], DataLoader(Stream(), 8), DataLoader(ds, 8)], ids=['list', 'stream', 'loader'])
+class Sized(Stream):
+    def __len__(self): return 50
+class Shuffles:
+    "A loader of one's own, in another order each time"
+    def __init__(self, draw): self.draw = draw
+    def __iter__(self): return iter([(x[i], y[i]) for i in torch.as_tensor(self.draw()).split(8)])
+own = np.random.default_rng(0)
+
+@pytest.mark.parametrize('dl', [[(x[:30], y[:30]), (x[30:], y[30:])], DataLoader(Stream(), 8), DataLoader(Sized(), 8), DataLoader(Stream(), 8, num_workers=1), DataLoader(ds, 8),
+    Shuffles(lambda: torch.arange(50))], ids=['list', 'stream', 'sized_stream', 'workers', 'loader', 'own'])
 def test_any_loader(dl):
     learn = learner()
     interp = ClassificationInterpretation.from_learner(learn, dl=dl)
     pred,losses = expected(learn)
     assert (interp.confusion_matrix()==confusion_matrix(y, pred.argmax(1))).all()
     torch.testing.assert_close(interp.top_losses().losses, losses.sort(descending=True)[0])
-    if isinstance(dl, DataLoader) and not isinstance(dl.dataset, Stream): return
-    with pytest.raises(ValueError, match='Samples cannot be looked up by number: that takes a `DataLoader` of a dataset with a length, and this is a'): interp.plot_top_losses(2)
+    some = interp[[41,3,3,29,30,49]] # in the order asked for
+    assert torch.equal(some.inputs[0], x[[41,3,3,29,30,49]]) and torch.equal(some.targs, y[[41,3,3,29,30,49]])
+    assert len(interp.plot_top_losses(2).axes)==2
+    plt.close('all')
+
+@pytest.mark.parametrize('draw', [lambda: torch.randperm(50), lambda: np.random.permutation(50), lambda: random.sample(range(50), 50)], ids=['torch','numpy','python'])
+def test_a_loader_that_shuffles_itself_gives_the_same_samples_again(draw):
+    interp = Interpretation.from_learner(learn := learner(), dl=Shuffles(draw))
+    interp.preds
+    draw() # time goes by
+    before = draw_state()
+    b = interp[[7,40,12]]
+    with torch.no_grad(): torch.testing.assert_close(learn.model(b.inputs[0]).softmax(1), b.preds)
+    assert draw_state()==before
+
+def draw_state(): return random.getstate(),np.random.get_state()[1].tolist(),torch.get_rng_state().tolist()
+
+def test_samples_that_are_gone():
+    interp = Interpretation.from_learner(learner(), dl=iter([(x, y)]))
+    assert len(interp.preds)==50
+    with pytest.raises(ValueError, match='Samples of an iterator are gone when the model has seen them: give a list'): interp[0]
+    interp = Interpretation.from_learner(learner(), dl=Shuffles(lambda: own.permutation(50)))
+    with pytest.raises(ValueError, match='other samples when it was gone over again: does it draw them with a generator of its own'): interp[:20]
+
+@pytest.mark.parametrize('idxs,rows', [(7, [7]), (-1, [49]), ([3,1], [3,1]), ((3,1), [3,1]), (slice(2,8,3), [2,5]), (torch.tensor([4,4]), [4,4]), (np.array([9,0]), [9,0]), (range(3), [0,1,2]),
+    (y==2, (y==2).nonzero()[:,0].tolist()), ((y==2).numpy(), (y==2).nonzero()[:,0].tolist()), ((y==2).tolist(), (y==2).nonzero()[:,0].tolist()), (torch.tensor(5), [5])], ids=str)
+def test_choosing_samples(idxs, rows):
+    learn = learner()
+    interp = Interpretation.from_learner(learn)
+    b = interp[idxs]
+    pred,losses = (o[rows] for o in expected(learn))
+    assert b.names==('inputs','preds','targs','decoded','losses') and torch.equal(b.inputs[0], x[rows]) and torch.equal(b.targs, y[rows])
+    torch.testing.assert_close((b.preds, b.losses), (pred.softmax(1), losses))
+    assert torch.equal(b.decoded, pred.argmax(1))
+
+@pytest.mark.parametrize('idxs', [50, -51, [3,99], 'abc', 1.5, torch.ones(7).bool()], ids=str)
+def test_samples_that_are_not_there(idxs):
+    with pytest.raises(IndexError, match='Samples have positions from 0 to 49, but got '): Interpretation.from_learner(learner())[idxs]
 
 def test_mappings():
     dl = DataLoader(Samples(), 8)
     dls = DataLoaders(dl, dl, device='cpu', split=lambda b: (dict(image=b['image']), (b['labels'],)))
     interp = ClassificationInterpretation.from_learner(synth_learner(dls=dls, model=Wrap(), loss_func=nn.CrossEntropyLoss()))
-    assert torch.equal(interp.inputs(7)['image'], x[7:8])
+    assert torch.equal(interp[7].inputs['image'], x[7:8])
     interp.plot_top_losses(2)
     plt.close('all')
 
@@ -135,6 +181,22 @@ def test_titles_of_the_plot():
         assert t==f"{'abcde'[p.argmax()]}, {p.max():.0%}\nis {'abcde'[y[i]]}, loss {l:.2f}"
     plt.close('all')
 
+def test_results_are_shown():
+    interp = Interpretation.from_learner(learn := learner(vocab=list('abcde')))
+    pred,losses = expected(learn)
+    right = pred.argmax(1)==y
+    fig = interp.show_results(right)
+    assert len([o for o in fig.axes if o.images])==right.sum() and {o.title.get_color() for o in fig.axes if o.images}=={'0.3'}
+    assert {o.title.get_color() for o in interp.show_results(~right).axes if o.images}=={'C3'}
+    ax, = interp.show_results(5).axes
+    np.testing.assert_allclose(ax.images[0].get_array(), (x[5,0]-x[5].min())/(x[5].max()-x[5].min()), atol=1e-6)
+    no_targets = Interpretation.from_learner(learn, dl=[(x,)])
+    assert no_targets.show_results(0).axes[0].get_title()==f"{'abcde'[pred[0].argmax()]}, {pred[0].softmax(0).max():.0%}"
+    raw = Interpretation.from_learner(learn, act=lambda o: o) # no probabilities
+    assert raw.show_results(0).axes[0].get_title().startswith(f"{'abcde'[pred[0].argmax()]}\nis ")
+    with pytest.raises(ValueError, match=r'There are 50 samples, and none of them is chosen by \[\]'): interp.show_results([])
+    plt.close('all')
+
 @pytest.mark.parametrize('shape,ok', [((1,4,4), True), ((3,4,4), True), ((4,4), True), ((2,4,4), False), ((16,), False)])
 def test_what_is_an_image(shape, ok):
     data = TensorDataset(torch.randn(6, *shape)*9, torch.zeros(6).long())
@@ -142,8 +204,7 @@ def test_what_is_an_image(shape, ok):
     model(data.tensors[0])
     interp = Interpretation.from_learner(synth_learner(dls=DataLoaders(DataLoader(data, 3), DataLoader(data, 3), device='cpu'), model=model, loss_func=nn.CrossEntropyLoss()))
     if ok: assert interp.plot_top_losses(1).axes[0].images[0].get_array().shape in (shape[-2:], (4,4,3))
-    else:
-        with pytest.raises(TypeError, match=r'`plot_top_losses` shows images, but samples are \('): interp.plot_top_losses(1)
+    else: assert interp.plot_top_losses(1)[0].input==f"({' x '.join(map(str, shape))})"
     plt.close('all')
 
 def test_errors_of_losses():
@@ -248,4 +309,7 @@ def test_regression_has_losses_too():
     interp = Interpretation.from_learner(learn := synth_learner())
     vx,vy = next(iter(DataLoader(learn.dls.valid_ds, 999)))
     with torch.no_grad(): torch.testing.assert_close(interp.losses, ((learn.model(vx)-vy)**2)[:,0])
-    with pytest.raises(TypeError, match='samples are .1,.'): interp.plot_top_losses(2)
+    table = interp.plot_top_losses(2)
+    worst = ((learn.model(vx)-vy)**2)[:,0].argsort(descending=True)[:2]
+    assert [tuple(o) for o in table]==[(f'{vx[i].item():.4g}', f'{vy[i].item():.4g}', f'{learn.model(vx)[i].item():.4g}', f'{interp.losses[i]:.4g}') for i in worst]
+    assert table[0].names==('input','target','decision','loss')

@@ -1,12 +1,15 @@
 "Predictions of every sample, where it stands in the data; a look that changes nothing; no holes, no copies"
-import itertools,os,random,subprocess,sys
+import gc,itertools,os,random,subprocess,sys,weakref
 from collections import OrderedDict,namedtuple
 from functools import partial
 import numpy as np, pytest, torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import BatchSampler,DataLoader,Dataset,IterableDataset,RandomSampler,SubsetRandomSampler,TensorDataset,WeightedRandomSampler
+from torch.utils.data import BatchSampler,DataLoader,Dataset,IterableDataset,RandomSampler,SequentialSampler,SubsetRandomSampler,TensorDataset,WeightedRandomSampler
+import matplotlib
 from learner.all import *
+matplotlib.use('agg')
+import matplotlib.pyplot as plt
 
 N,C = 23,3
 class Net(nn.Module):
@@ -64,6 +67,34 @@ def test_samplers_that_repeat_or_leave_out(make, n):
     torch.set_rng_state(state)
     preds,targs = learn.get_preds(dl=dl)
     assert len(drawn)==n and torch.equal(targs, Y[drawn]) and close(preds, logits(learn, X[drawn]).softmax(1))
+
+class Backwards(torch.utils.data.Sampler):
+    "A sampler of one's own: the last ones first, and a few of them not at all"
+    def __iter__(self): return iter(range(N-1, 3, -1))
+    def __len__(self): return N-4
+
+@pytest.mark.parametrize('reorder', [True, False])
+@pytest.mark.parametrize('own', [False, True], ids=['sampler','batch_sampler'])
+@pytest.mark.parametrize('make', [Backwards, lambda: SubsetRandomSampler(range(3, N-1)), lambda: WeightedRandomSampler([1.]*N, 22), lambda: SequentialSampler(range(6)), lambda: [9,4,11]],
+    ids=['own','subset','weighted','part','list'])
+def test_an_incomplete_last_batch_is_not_left_out(make, own, reorder):
+    "Whatever draws the samples, `drop_last` is for training"
+    def loader():
+        sampler = make()
+        if isinstance(sampler, torch.utils.data.Sampler): sampler.generator = gens()
+        return DataLoader(ds, batch_sampler=BatchSampler(sampler, 5, True)) if own else DataLoader(ds, 5, sampler=sampler, drop_last=True)
+    drawn = list(loader().batch_sampler.sampler)
+    rows = sorted(drawn) if reorder else drawn
+    learn = mk()
+    preds,targs = learn.get_preds(dl=loader(), reorder=reorder)
+    assert len(rows)%5 and torch.equal(targs, Y[rows]) and close(preds, logits(learn, X[rows]).softmax(1))
+
+def test_a_batch_sampler_of_ones_own_has_its_will():
+    class Full(Pairs):
+        def __iter__(self): return (o for o in super().__iter__() if len(o)>2)
+        def __len__(self): return 2
+    preds,targs = mk().get_preds(dl=DataLoader(ds, batch_sampler=Full()))
+    assert torch.equal(targs, Y[[1,2,3,*range(6, N-1)]])
 
 def test_without_reordering_the_order_is_the_loaders():
     learn = mk()
@@ -259,12 +290,35 @@ def test_an_error_leaves_everything_as_it_was():
     with pytest.raises(KeyboardInterrupt): learn.get_preds(cbs=Raise('after_pred', KeyboardInterrupt, 2))
     assert state()==before and learn.fit(1).train_iter==2
 
-@pytest.mark.parametrize('f', [Learner.get_preds, Learner.tta, lambda o: o.predict(X[0])], ids=['get_preds','tta','predict'])
-def test_results_stay_those_of_the_last_validation(f):
-    learn = mk().fit(1)
-    before = learn.results
+looks = dict(get_preds=Learner.get_preds, tta=Learner.tta, predict=lambda o: o.predict(X[0]), show_results=Learner.show_results,
+    interpretation=lambda o: ClassificationInterpretation.from_learner(o).show_results([1,2]))
+
+@pytest.mark.parametrize('f', looks.values(), ids=looks)
+def test_results_and_history_stay_those_of_the_last_fit(f):
+    learn = mk(metrics=accuracy).fit(2)
+    def state(): rec = learn.recorder; return dict(learn.results),[tuple(o) for o in rec.rows],list(rec.losses),list(rec.lrs),list(rec.iters),rec.metric_names
+    before = state()
     f(learn)
-    assert learn.results==before!=()
+    assert state()==before and len(before[1])==2
+
+@pytest.mark.parametrize('f', looks.values(), ids=looks)
+@pytest.mark.parametrize('ev', ['before_fit','before_epoch','before_validate','after_epoch','after_fit','cleanup_fit'])
+def test_after_an_error_the_next_look_works(ev, f):
+    "fastai's would wait for its own lock, for ever"
+    learn = mk()
+    n = len(learn.cbs)
+    with learn.added_cbs(Raise(ev, ZeroDivisionError)):
+        with pytest.raises(ZeroDivisionError): f(learn)
+        f(learn)
+    assert len(learn.cbs)==n and learn.mode is None and close(learn.get_preds()[0], logits(learn).softmax(1))
+
+def test_attributes_of_the_model_are_its_own():
+    "A model may have attributes called like callbacks and events"
+    model = Net()
+    model.gather_preds = model.fetch_preds = model.activation_stats = model.lr_finder = True
+    model.before_batch = model.after_validate = lambda *args: 1/0
+    learn = mk(model=model, cbs=[FetchPredsCallback(), ActivationStats()]).fit(1)
+    assert close(learn.fetch_preds.preds[0], logits(learn).softmax(1)) and len(learn.activation_stats.stats)==2
 
 # Losses of samples
 w = torch.tensor([1., 2., 3.])
@@ -479,6 +533,81 @@ def test_tta_looks_are_different_and_leave_no_trace():
     learn.tta(n=3, aug=lambda x: seen.append(noise(x)) or seen[-1])
     assert len({o.sum().item() for o in seen})==len(seen)==15 and torch.equal(torch.get_rng_state(), state)
     assert close(learn.tta(n=2)[0], logits(learn).softmax(1)) and close(learn.tta('valid', n=1, aug=lambda x: (x,))[0], logits(learn).softmax(1))
+
+@pytest.mark.parametrize('dl', ['list','loader','shuffled','stream'])
+def test_torchs_loaders_are_enough(dl):
+    "fastai asks them for methods that only its own have"
+    dl = dict(list=in_batches, loader=loaders['plain'], shuffled=loaders['both'], stream=streams['stream'])[dl]()
+    learn = mk(dl, train=dl)
+    for o in (learn.get_preds(), learn.tta(n=1), learn.show_results(), learn.predict(X[0])): assert len(o)
+    plt.close('all')
+
+def test_nothing_of_a_look_is_kept():
+    "Batches and predictions are let go of, whatever ends it"
+    class Watch(Callback):
+        def after_loss(self): refs.extend(weakref.ref(o) for o in (self.x, self.pred, self.loss) if o is not None)
+    for look in (lambda: learn.get_preds(with_loss=True), lambda: learn.validate(), lambda: learn.predict(X[0]), lambda: learn.get_preds(cbs=Raise('after_loss', ValueError, order=9))):
+        refs,learn = [],mk(DataLoader(ds, 5))
+        learn.add_cb(Watch)
+        try: look()
+        except ValueError: pass
+        gc.collect()
+        assert refs and not any(o() is not None for o in refs) and learn.xb is None is learn.pred
+
+# Showing
+def titles(fig): return [o.get_title() for o in fig.axes]
+
+def images(n=6, c=1, **kwargs):
+    "A learner that takes the brightest row for the class, and is wrong about the third"
+    x = torch.zeros(n, c, 4, 4)
+    for i in range(n): x[i,:,i%3] = 5
+    y = torch.arange(n)%3
+    y[2] = 0
+    class Rows(nn.Module):
+        def forward(self, x): return x.float().mean((1,3))[:,:3]
+    dls = DataLoaders([(x, y)], [(x, y)], device='cpu')
+    return Learner(dls, Rows(), nn.CrossEntropyLoss(), **kwargs).remove_cb(ProgressCallback)
+
+def test_results_are_shown():
+    learn = images()
+    fig = learn.show_results(shuffle=False)
+    assert titles(fig)==['0','1','2, is 0','0','1','2'] and [o.title.get_color() for o in fig.axes]==['0.3','0.3','C3','0.3','0.3','0.3']
+    assert [int(o.images[0].get_array().mean(1).argmax()) for o in fig.axes]==[0,1,2,0,1,2]
+    learn.dls.vocab = ['cat','dog','owl']
+    assert titles(learn.show_results(shuffle=False, max_n=3))==['cat','dog','owl, is cat']
+    assert sorted(titles(learn.show_results()))==sorted(titles(learn.show_results(0, max_n=99)))==['cat','cat','dog','dog','owl','owl, is cat']
+    assert titles(learn.show_results(dl=[(learn.dls.valid[0][0],)], shuffle=False))==['cat','dog','owl']*2 # no targets
+    with pytest.raises(TypeError, match='`show_results` has no argument `maxn`. Did you mean `max_n`'): learn.show_results(maxn=2)
+    plt.close('all')
+
+@pytest.mark.parametrize('shape,seen', [((1,4,4), (4,4)), ((3,4,5), (4,5,3)), ((4,4), (4,4)), ((2,4,4), None), ((16,), None)])
+def test_what_is_an_image(shape, seen):
+    img = as_image(torch.randn(shape)*9-4)
+    assert img is None if seen is None else img.shape==seen and (img.min(), img.max())==(0,1)
+    assert as_image(torch.ones(4,4)).max()==0 and as_image('a') is None
+
+def test_what_is_no_image_makes_a_table():
+    learn = mk(loss_func=nn.MSELoss(), model=Net(4, 2), valid=[(X, V)])
+    res = learn.show_results(shuffle=False, max_n=3)
+    assert len(res)==3 and [o.target for o in res]==[', '.join(f'{v:.4g}' for v in o) for o in V[:3].tolist()]
+    assert [o.decision for o in res]==[', '.join(f'{v:.4g}' for v in o) for o in logits(learn)[:3].tolist()]
+    assert res._repr_html_().count('<tr>')==4 and repr(res).startswith(f'input={res[0].input}, target=')
+    class ByName(Net):
+        def forward(self, a, b): return super().forward(a, b.mean((1,2,3))[:,None])
+    learn = mk(model=ByName(), valid=[dict(b=torch.zeros(3,4,4,4), a=X[:3])]) # the first input is shown
+    res = learn.show_results(shuffle=False)
+    assert [o.input for o in res]==['(4 x 4 x 4)']*3 and [o.target for o in res]==['']*3 and [int(o.decision) for o in res]==logits(learn, X[:3]).argmax(1).tolist()
+
+@pytest.mark.parametrize('ev', ['before_batch','after_loss','after_validate'])
+def test_showing_inside_a_fit_changes_nothing(ev, undisturbed):
+    assert run(Look(ev, 100, lambda o: (o.show_results(0), o.show_results())))==undisturbed
+
+def test_showing_leaves_workers_of_the_training_alone():
+    drawn = []
+    def look(cb): drawn.append(cb.x); cb.iter==1 and cb.learn.show_results(0)
+    dl = DataLoader(ds, 5, num_workers=1, persistent_workers=True)
+    learn = mk(train=dl).fit(1, cbs=Callback(before_batch=lambda cb: look(cb) if cb.learn.training and cb.learn.mode=='fit' else None))
+    assert torch.equal(torch.cat(drawn), X) and learn.train_iter==5
 
 def test_arguments_of_tta():
     with pytest.raises(ValueError, match='`n` is 1 or more, but got 0'): mk().tta(n=0)

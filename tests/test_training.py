@@ -5,7 +5,6 @@ from hypothesis import given,strategies as st
 from torch import nn
 from torch.nn import functional as F
 from learner.all import *
-from learner.averaging import EMA
 
 def net(n_out=2):
     torch.manual_seed(0)
@@ -45,7 +44,7 @@ def test_clip_by_norm():
         norms.append(torch.cat([p.grad.flatten() for p in m.parameters()]).norm())
         for p in m.parameters(): p.grad *= min(1., .4/(norms[-1]+1e-6))
     learn = mk(GradientClip(.4)).fit(2)
-    assert gap(weights(learn.model), clipped(clip))<1e-6 and torch.allclose(torch.stack(learn.gradient_clip.norms), torch.stack(norms)) and max(norms)>.4>min(norms)
+    assert gap(weights(learn.model), clipped(clip))<1e-6 and torch.allclose(learn.gradient_clip.norms, torch.stack(norms)) and max(norms)>.4>min(norms)
 
 @pytest.mark.parametrize('norm_type', [1., 3., float('inf')])
 def test_other_norms(norm_type):
@@ -58,7 +57,7 @@ def test_clip_by_value():
     def clip(m):
         for p in m.parameters(): p.grad.clamp_(-.03, .03)
     learn = mk(GradientClip(max_value=.03)).fit(2)
-    assert gap(weights(learn.model), clipped(clip))<1e-7 and learn.gradient_clip.norms==[]
+    assert gap(weights(learn.model), clipped(clip))<1e-7 and learn.gradient_clip.norms is None
 
 def test_clip_some():
     def clip(m):
@@ -72,13 +71,17 @@ def test_clip_after_unscaling(order):
     cbs = [GradientClip(.2), MixedPrecision('fp16', init_scale=1024.)]
     learn = mk(*(cbs[::-1] if order else cbs)).fit(1)
     plain = mk(GradientClip(.2)).fit(1)
-    assert torch.allclose(torch.stack(learn.gradient_clip.norms), torch.stack(plain.gradient_clip.norms), rtol=.02)
+    assert torch.allclose(learn.gradient_clip.norms, plain.gradient_clip.norms, rtol=.02)
 
 def test_looks_keep_the_norms():
     learn = mk(GradientClip(.2), valid=cut(10)).fit(1)
-    before = list(learn.gradient_clip.norms)
+    before = learn.gradient_clip.norms.clone()
     learn.validate(); learn.lr_find(num_it=3, show_plot=False)
-    assert learn.gradient_clip.norms==before and len(before)==6
+    assert torch.equal(learn.gradient_clip.norms, before) and len(before)==6
+
+def test_many_norms():
+    learn = mk(GradientClip(.2), data=cut(1)).fit(10)
+    assert learn.gradient_clip.norms.shape==(600,)
 
 # Accumulation
 def ends(bs, n_acc, n=60):
@@ -577,3 +580,30 @@ def test_partial_loader():
     (lambda: GradientClip(0), '`max_norm` is above 0, but got 0'), (lambda: GradientClip(max_value=-1), '`max_value` is above 0, but got -1'), (lambda: GradientAccumulation(0), '`n_acc` is above 0')])
 def test_bad_settings(make, match):
     with pytest.raises(ValueError, match=match): make()
+
+# A fit that is stopped goes on as if it had not been
+kinds = dict(clip=lambda: [GradientClip(.3)], accumulation=lambda: [GradientAccumulation(25)], tokens=lambda: [GradientAccumulation(25, lambda learn: len(learn.y))], micro=lambda: [MicroBatch], several=lambda: [MicroBatch(4), GradientAccumulation(25), MixUp(), GradientClip(.3)],
+    short=lambda: [ShortEpochCallback(.5)], rnn=lambda: [ModelResetter, RNNCallback])
+@pytest.mark.parametrize('name', kinds)
+@pytest.mark.parametrize('at', [1, 4, 8])
+@pytest.mark.parametrize('file', [False,True])
+def test_going_on(name, at, file, tmp_path):
+    def make():
+        torch.manual_seed(1)
+        if name=='rnn': return mk(*kinds[name](), data=sequences(), valid=sequences(2), model=Recurrent(), loss_func=F.mse_loss)
+        model = Room(4) if name=='micro' else nn.Sequential(net(), nn.Dropout(.1))
+        return mk(*kinds[name](), model=model, valid=cut(20))
+    def stop(learn):
+        if learn.training and learn.train_iter==at: learn.at_pause(interrupt, stops=True)
+    def interrupt(): raise KeyboardInterrupt
+    whole,learn = make().fit(3),make()
+    with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=on(event.after_batch)(stop))
+    if file:
+        learn.save_state(tmp_path/'state.pt')
+        learn = make()
+        for p in learn.model.parameters(): p.data.zero_()
+        learn.load_state(tmp_path/'state.pt')
+    learn.resume(cbs=[])
+    assert same(weights(whole.model), weights(learn.model)) and whole.recorder.raw_losses==learn.recorder.raw_losses and whole.opt_step==learn.opt_step
+    if name=='clip': assert torch.equal(whole.gradient_clip.norms, learn.gradient_clip.norms)
+    if name=='micro': assert learn.micro_batch.fits==3 and max(learn.model.tried)==(3 if file else 10)

@@ -4,8 +4,6 @@ import pytest,torch
 from torch import nn
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
-from learner.loggers import *
-from learner.timer import *
 
 folder = tempfile.TemporaryDirectory()
 
@@ -20,7 +18,9 @@ techniques = dict(
     bn_freeze=BnFreeze, short=lambda: ShortEpochCallback(.5), mc_dropout=MCDropoutCallback, collect=CollectDataCallback, channels_last=ChannelsLast, compile=lambda: Compile(backend='eager'),
     mixup=MixUp, cutmix=CutMix, preds=FetchPredsCallback,
     early=lambda: EarlyStoppingCallback(patience=2), best=lambda: SaveModelCallback(fname=None), plateau=ReduceLROnPlateau, nan=TerminateOnNaNCallback, better=lambda: OnBetter(Learner.validate),
-    timer=Timer, csv=lambda: CSVLogger(f'{folder.name}/history.csv'), json=lambda: JSONLogger(f'{folder.name}/history.jsonl', batches=1), tensorboard=lambda: TensorBoardLogger(folder.name))
+    timer=Timer, csv=lambda: CSVLogger(f'{folder.name}/history.csv'), json=lambda: JSONLogger(f'{folder.name}/history.jsonl', batches=1), tensorboard=lambda: TensorBoardLogger(folder.name),
+    validate=lambda: Validate(every=2, unit='iter'), extra=lambda: ExtraValid([(torch.randn(4,1,4,4), torch.tensor([0,1,2,0]))], error_rate, every=2, unit='iter'), sanity=Sanity,
+    limit=lambda: Limit(train=2, valid=1), overfit=Overfit, time=lambda: TimeLimit(30))
 ends = dict(error=ValueError, interrupt=KeyboardInterrupt, **cancels)
 places = [o for o in dict(moments()) if not o.startswith('after_cancel')]
 

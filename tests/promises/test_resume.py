@@ -1,0 +1,290 @@
+"Promise 1: a run that was stopped anywhere, and goes on in another process with other seeds, ends as if nobody had disturbed it, to the last bit"
+import json,os,random,subprocess,sys,time,warnings
+from pathlib import Path
+import numpy as np
+import pytest,torch
+from torch.utils.data import DataLoader,RandomSampler
+from learner.all import *
+import runs
+from runs import differences,fit,lacks,learner,outcome
+
+here = Path(__file__).parent
+env = os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=str(here.parents[1]))
+
+# In this process: errors instead of kills, and a new learner with other seeds
+def whole(case, path):
+    log = runs.Log(path/'whole')
+    log.file.parent.mkdir()
+    learn = learner(case, path/'whole', 1)
+    fit(learn, case, log)
+    return outcome(learn, log)
+
+def new_saver(case, **kwargs): return Checkpoint(**dict(every=case.get('every', 1), unit=case.get('unit', 'iter'), keep=case.get('keep', 1), on_exc=False) | kwargs)
+
+def stopped_and_resumed(case, path, stops, **kwargs):
+    "An event and how often it comes, for each time that the run is stopped; then it may come to its end"
+    log = runs.Log(path/'cut')
+    log.file.parent.mkdir()
+    for i,stop in enumerate([*stops, None]):
+        learn = learner(case, path/'cut', 1 if not i else 1000+i)
+        cbs = [new_saver(case, **kwargs), log, *([Raise(*stop[:1], InterruptedError, *stop[1:], order=500)] if stop else [])]
+        try: fit(learn, case, cbs, resume='auto')
+        except InterruptedError: continue
+        if stop: return # the event did not come so often
+    return outcome(learn, log)
+
+def check(case, path, stops, **kwargs):
+    if lacking := lacks(case): pytest.xfail(f"{lacking} do not keep their state")
+    path.mkdir(exist_ok=True)
+    cut = stopped_and_resumed(case, path, stops, **kwargs)
+    if cut is not None: assert not differences(whole(case, path), cut)
+
+@pytest.fixture(autouse=True)
+def only_known_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        warnings.filterwarnings('ignore', '.*lr_scheduler.step|.*pin_memory|.*fork')
+        yield
+
+places = [('after_pred', 3), ('after_batch', 7), ('after_loss', 12), ('before_draw', 8), ('before_validate', 1), ('cleanup_validate', 2), ('after_epoch', 1), ('before_epoch', 2), ('after_fit', 1)]
+one_by_one = [dict(loader=o) for o in runs.kinds] + [dict(acc=True), dict(ema=True), dict(mix=True), dict(amp='bf16'), dict(amp='fp16'), dict(amp='fp16', acc=True), dict(filters=True), dict(short=True), dict(train_metrics=True),
+    dict(groups='two'), dict(groups='frozen'), dict(valid=False), dict(bounds=dict(n_iter=10)), dict(bounds=dict(n_step=10)), dict(bounds=dict(n_step=5), acc=True), dict(bounds=dict(n_epoch=4, start_epoch=1)), dict(bounds=dict(n_epoch=2, n_iter=9)),
+    dict(sched='one_cycle'), dict(sched='step_lr'), dict(sched='torch_cycle'), dict(sched='plateau'), dict(sched='torch_cycle', acc=True), dict(sched='one_cycle', bounds=dict(n_iter=14), loader='endless')]
+@pytest.mark.parametrize('case', one_by_one, ids=lambda o: ' '.join(f'{k}={v}' for k,v in o.items()))
+def test_each_technique(case, tmp_path):
+    rng = random.Random(str(case))
+    unit = rng.choice(['iter','step','epoch'])
+    check(case | dict(unit=unit, every=1 if unit=='epoch' else rng.choice([1,2,3])), tmp_path, rng.sample(places, rng.choice([1,2])))
+
+@pytest.mark.parametrize('i', range(12))
+def test_all_together(i, tmp_path):
+    rng = random.Random(i)
+    case = runs.some_case(rng) | dict(workers=0)
+    while lacks(case): case = runs.some_case(rng) | dict(workers=0)
+    check(case, tmp_path, rng.sample(places, rng.choice([1,2,3])))
+
+@pytest.mark.slow
+@pytest.mark.parametrize('case', one_by_one, ids=lambda o: ' '.join(f'{k}={v}' for k,v in o.items()))
+def test_everywhere(case, tmp_path):
+    for i,ev in enumerate(runs.events):
+        for n in (1, 2, 5, 11): check(case | dict(every=2), tmp_path/f'{i}-{n}', [(ev, n)])
+
+@pytest.mark.parametrize('case,n', [(dict(workers=2), 9), (dict(workers=2, loader='stream'), 9), (dict(workers=2, persistent=True, drop=0.), 9)], ids=str)
+def test_workers(case, n, tmp_path):
+    case = case | dict(every=2)
+    cut = stopped_and_resumed(case, tmp_path, [('after_pred', n), ('after_pred', 1)]) # the second time before every worker has made a batch
+    ref = whole(case, tmp_path) if not case.get('persistent') else whole_saved(case, tmp_path)
+    assert not differences(ref, cut)
+
+def whole_saved(case, path):
+    "Persistent workers are made anew in each epoch if the run is saved, which changes their random numbers"
+    log = runs.Log(path/'saved')
+    log.file.parent.mkdir()
+    learn = learner(case, path/'saved', 1)
+    fit(learn, case, [new_saver(case), log])
+    return outcome(learn, log)
+
+@pytest.mark.parametrize('case', [dict(), dict(workers=2), dict(filters=True, ema=True)], ids=str)
+def test_saving_changes_nothing(case, tmp_path):
+    assert not differences(whole(case, tmp_path), whole_saved(case, tmp_path))
+
+def test_weight_decay_that_splits_groups(tmp_path):
+    with pytest.raises(InterruptedError): learner({}, tmp_path, 1).fit(3, wd=.1, cbs=[new_saver({}), Raise('after_pred', InterruptedError, 9)])
+    assert not differences(outcome(learner({}, tmp_path, 1).fit(3, wd=.1)), outcome(learner({}, tmp_path, 2).fit(3, wd=.1, cbs=Checkpoint(), resume=True)))
+
+# Bounds
+def test_what_has_ended_stays_ended(tmp_path):
+    case = dict(filters=True)
+    learn = learner(case, tmp_path, 1)
+    fit(learn, case, new_saver(case))
+    again = learner(case, tmp_path, 2)
+    fit(again, case, new_saver(case), resume=True)
+    assert not differences(outcome(learn), outcome(again)) and len(again.recorder.rows)==3
+
+def test_more_epochs(tmp_path):
+    learner({}, tmp_path, 1).fit(2, cbs=Checkpoint(every=2, unit='iter'))
+    learn = learner({}, tmp_path, 2).fit(4, cbs=Checkpoint(every=2, unit='iter'), resume=True)
+    assert not differences(outcome(learner({}, tmp_path, 1).fit(4)), outcome(learn))
+    assert [o.epoch for o in learn.recorder.rows]==[0,1,2,3] and learn.recorder.iters==[6,12,18,24]
+
+def test_more_batches(tmp_path):
+    learner({}, tmp_path, 1).fit(n_iter=10, cbs=Checkpoint())
+    learn = learner({}, tmp_path, 2).fit(n_iter=20, cbs=Checkpoint(), resume=True)
+    assert learn.train_iter==learn.opt_step==20 and len(learn.recorder.lrs)==20
+
+def test_resuming_where_nothing_was_saved(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no checkpoint.*`resume='auto'` would begin"): learner({}, tmp_path, 1).fit(1, cbs=Checkpoint(), resume=True)
+    assert learner({}, tmp_path, 1).fit(1, cbs=Checkpoint(), resume='auto').train_iter==6
+    with pytest.raises(ValueError, match='the fit has none'): learner({}, tmp_path, 1).fit(1, resume='auto')
+
+# What has changed is said
+def cut_at(path, n=9, seed=1, train=None, every=1, **case):
+    learn = learner(case, path, seed)
+    if train is not None: learn.dls.loaders['train'] = train
+    with pytest.raises(InterruptedError): learn.fit(3, cbs=[Checkpoint(every=every, unit='iter', on_exc=False), Raise('after_pred', InterruptedError, n)])
+
+def go_on(path, train=None, cbs=(), **case):
+    learn = learner(case, path, 2)
+    if train is not None: learn.dls.loaders['train'] = train
+    return learn.fit(3, cbs=[Checkpoint(every=1, unit='iter'), *cbs], resume=True)
+
+def loader(bs=8, n=42, **kwargs): return DataLoader(runs.Samples(n), bs, **dict(shuffle=True) | kwargs)
+
+@pytest.mark.parametrize('after,match', [(dict(bs=6), '`batch_size` was 8, and is 6'), (dict(n=50), '`batches` was 6, and is 7'), (dict(n=44), 'does not give the batches that it gave'),
+    (dict(shuffle=False), 'does not give the batches that it gave'), (dict(sampler=RandomSampler(range(42), replacement=True), shuffle=False), 'does not give the batches')], ids=str)
+def test_changed_data_are_noticed(after, match, tmp_path):
+    cut_at(tmp_path, train=loader())
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        go_on(tmp_path, loader(**after), cbs=[Raise('after_pred', InterruptedError, 99)])
+    assert any(match in str(o.message) for o in seen)
+
+@pytest.mark.parametrize('before,after', [(0,2), (2,0)])
+def test_another_number_of_workers_is_noticed(before, after, tmp_path):
+    cut_at(tmp_path, train=loader(num_workers=before))
+    with pytest.warns(UserWarning, match=f'`num_workers` was {before}, and is {after}'): go_on(tmp_path, loader(num_workers=after), [Callback()])
+
+def test_a_missing_callback_is_noticed(tmp_path):
+    learner({}, tmp_path, 1).fit(1, cbs=[Checkpoint(), EMA()])
+    with pytest.warns(UserWarning, match='Nobody takes the state of `ema`'): learner({}, tmp_path, 1).fit(2, cbs=Checkpoint(), resume=True)
+
+def test_a_loader_that_cannot_say_where_it_is(tmp_path):
+    class Batches:
+        def __len__(self): return 6
+        def __iter__(self): yield from loader(shuffle=False)
+    cut_at(tmp_path, 11, train=Batches())
+    with pytest.warns(UserWarning, match='goes over its batches again, up to batch 2'): go_on(tmp_path, Batches())
+
+def test_samples_are_passed_over_without_loading(tmp_path):
+    class Counting(runs.Samples):
+        loaded = 0
+        def __getitem__(self, i): self.loaded += 1; return super().__getitem__(i)
+    cut_at(tmp_path, n=5, train=loader())
+    ds = Counting()
+    go_on(tmp_path, DataLoader(ds, 8, shuffle=True))
+    assert ds.loaded==42*3-4*8
+
+# State of callbacks
+class Keeps(Callback):
+    _stateattrs = ('losses','array','pair','t')
+    def before_fit(self): self.losses,self.array,self.pair,self.t = [],np.zeros(3),(1,[2.]),torch.zeros(2)
+    def after_batch(self):
+        if self.training: self.losses.append(self.loss.item()); self.array = self.array+1; self.t = self.t+self.loss.detach()
+
+def test_state_comes_back_as_it_was(tmp_path):
+    "Long lists of numbers are saved as tensors, but are lists again"
+    def make(seed): return learner({}, tmp_path, seed)
+    ref = make(1).fit(25, cbs=(a := Keeps())) and a
+    with pytest.raises(InterruptedError): make(1).fit(25, cbs=[Keeps(), Checkpoint(every=5, unit='iter', on_exc=False), Raise('after_pred', InterruptedError, 190)])
+    make(2).fit(25, cbs=[b := Keeps(), Checkpoint(every=5, unit='iter')], resume=True)
+    assert not differences({k:getattr(ref, k) for k in Keeps._stateattrs}, {k:getattr(b, k) for k in Keeps._stateattrs})
+
+def test_another_unit_or_clock_goes_on_saving(tmp_path):
+    learner({}, tmp_path, 1).fit(1, cbs=Checkpoint(every=2, unit='iter', keep=None))
+    learner({}, tmp_path, 1).fit(2, cbs=Checkpoint(every=1e-9, unit='s', keep=None), resume=True)
+    learner({}, tmp_path, 1).fit(4, cbs=Checkpoint(keep=None), resume=True)
+    names = [(o['epoch'], o['iter']) for o in Checkpoints(tmp_path/'checkpoints').entries]
+    assert names==[(0,0),(0,2),(0,4),(0,6),(0,6), *[(1,i) for i in range(6,13)],(1,12), (2,18),(3,24),(3,24)], names
+
+def test_seconds_of_another_process(tmp_path, monkeypatch):
+    learner({}, tmp_path, 1).fit(1, cbs=Checkpoint(every=1e-9, unit='s'))
+    now = time.monotonic()
+    monkeypatch.setattr(time, 'monotonic', lambda: now-1e6) # the computer was started anew
+    learner({}, tmp_path, 1).fit(2, cbs=Checkpoint(every=0.5, unit='s', keep=None, folder='b'), resume=tmp_path/'checkpoints')
+    assert len(Checkpoints(tmp_path/'b').entries)>0
+
+def test_saved_in_the_last_moment(tmp_path):
+    "What is asked for when no batch comes any more is done too"
+    learn = learner({}, tmp_path, 1)
+    learn.fit(1, cbs=Callback(after_fit=lambda self: self.learn.save_state('late')))
+    assert learner({}, tmp_path, 2).load_state('late').at['phase']=='fit'
+
+# Files
+def test_rotation(tmp_path):
+    def iters(**kwargs):
+        learner({}, tmp_path, 1).fit(3, cbs=(cb := Checkpoint(**kwargs)))
+        return [(o['epoch'], o['iter']) for o in Checkpoints(cb.last_saved_path.parent).entries]
+    assert iters(keep=2, folder='a')==[(2,18),(2,18)] and iters(keep=None, folder='b')==[(0,0),(0,6),(1,12),(2,18),(2,18)]
+    files = Checkpoints(tmp_path/'a')
+    assert {o.name for o in files.folder.iterdir()}=={'manifest.json', *(o['name'] for o in files.entries)}
+
+def test_files_of_other_runs_stay(tmp_path):
+    for i in range(2): learner({}, tmp_path, i).fit(1, cbs=Checkpoint())
+    assert len({o['run'] for o in Checkpoints(tmp_path/'checkpoints').entries})==2
+
+def test_a_folder_is_for_one_checkpoint(tmp_path):
+    with pytest.raises(ValueError, match='Two `Checkpoint`s save to'): learner({}, tmp_path, 1).fit(1, cbs=[Checkpoint(), Checkpoint(every=2)])
+
+@pytest.mark.parametrize('damage', [lambda b: b[:len(b)//2], lambda b: b'', lambda b: b'\xff'+b[1:], lambda b: b'[1]', lambda b: b'{}', None])
+def test_a_manifest_that_is_damaged_or_gone(damage, tmp_path):
+    cut_at(tmp_path)
+    files = Checkpoints(tmp_path/'checkpoints')
+    names = [o['name'] for o in files.entries]
+    files.manifest.unlink() if damage is None else files.manifest.write_bytes(damage(files.manifest.read_bytes()))
+    assert [o['name'] for o in files.entries]==names
+    assert not differences(outcome(learner({}, tmp_path, 1).fit(3)), outcome(go_on(tmp_path)))
+
+def test_what_a_killed_process_leaves_is_swept_later(tmp_path):
+    learner({}, tmp_path, 1).fit(1, cbs=Checkpoint())
+    folder = tmp_path/'checkpoints'
+    for name in ('.00009-abcdef-epoch0-iter1.pt.1.tmp', '00009-abcdef-epoch0-iter1.pt'): (folder/name).write_text('half')
+    learner({}, tmp_path, 1).fit(1, cbs=Checkpoint())
+    assert (folder/'00009-abcdef-epoch0-iter1.pt').exists() # somebody might be at it
+    for o in folder.iterdir(): os.utime(o, (time.time()-3600,)*2)
+    learner({}, tmp_path, 1).fit(1, cbs=Checkpoint())
+    assert {o.name for o in folder.iterdir()}=={'manifest.json', *(o['name'] for o in Checkpoints(folder).entries)}
+
+def test_a_resume_that_fails_can_be_tried_again(tmp_path):
+    learn = learner({}, tmp_path, 1)
+    with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=runs.CtrlC('after_pred', 9))
+    for ev in ('before_fit','before_epoch','before_train'):
+        with pytest.raises(InterruptedError), learn.added_cbs(Raise(ev, InterruptedError)): learn.resume()
+    learn.resume(cbs=[])
+    assert not differences(outcome(learner({}, tmp_path, 1).fit(3)), outcome(learn))
+
+# SIGTERM
+script = '''
+import sys; sys.path.insert(0, HERE)
+import os,signal,torch
+import runs
+from learner.all import *
+torch.set_num_threads(1)
+case = dict(workers=WORKERS, ema=True)
+class Term(Callback):
+    left = N
+    def EVENT(self):
+        self.left -= 1
+        if self.left==0: os.GROUP(os.GROUPID, signal.SIGTERM)
+learn = runs.learner(case, PATH, SEED)
+runs.fit(learn, case, [Checkpoint(every=100, unit='iter'), runs.Log(PATH), *([Term()] if N else [])], resume='auto')
+torch.save(runs.outcome(learn, runs.Log(PATH)), PATH+'/out')
+'''
+def program(path, seed, n, ev='after_pred', workers=0, group=False):
+    code = script.replace('HERE', repr(str(here))).replace('PATH', repr(str(path))).replace('SEED', str(seed)).replace('WORKERS', str(workers)).replace('N else', f'{n} else').replace('= N', f'= {n}').replace('EVENT', ev)
+    code = code.replace('os.GROUPID', '0' if group else 'os.getpid()').replace('os.GROUP', 'os.killpg' if group else 'os.kill')
+    return subprocess.run([sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True, start_new_session=True, env=env, timeout=120)
+
+@pytest.mark.parametrize('ev,n,workers', [('after_pred', 9, 2), pytest.param('before_validate', 2, 0, marks=pytest.mark.slow), pytest.param('after_fit', 1, 0, marks=pytest.mark.slow), pytest.param('after_loss', 18, 0, marks=pytest.mark.slow)])
+def test_sigterm_saves_and_exits_with_143(ev, n, workers, tmp_path):
+    res = program(tmp_path, 1, n, ev, workers)
+    assert res.returncode==143 and res.stderr=='', res.stderr
+    res = program(tmp_path, 2, 0, workers=workers)
+    assert res.returncode==0 and res.stderr=='', res.stderr
+    assert not differences(whole(dict(workers=workers, ema=True), tmp_path), torch.load(tmp_path/'out', weights_only=False))
+
+# Kills
+def kills(n, seed):
+    res = subprocess.run([sys.executable, str(here/'runs.py'), str(n), str(seed)], capture_output=True, text=True, env=env)
+    assert res.returncode==0, res.stderr[-3000:]
+    return json.loads(res.stdout)
+
+def check_figures(figures):
+    assert not figures['mismatches'] and not figures['unreadable'] and not figures['warned'], figures
+
+def test_kills(): check_figures(kills(6, 1))
+
+@pytest.mark.slow
+def test_many_kills(capsys):
+    figures = kills(250, random.randrange(10**6))
+    with capsys.disabled(): print('\nkill test:', {k:v for k,v in figures.items() if k not in ('mismatches','unreadable','warned')}, f"mismatches: {len(figures['mismatches'])}, unreadable: {len(figures['unreadable'])}")
+    check_figures(figures)

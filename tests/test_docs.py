@@ -1,0 +1,27 @@
+"What `docs/chapters.py` makes of the library"
+import sys
+import pytest
+from nbdev.config import get_config
+from learner.all import *
+
+@pytest.fixture(scope='module')
+def chapters():
+    path = str(get_config().config_path/'docs')
+    sys.path.insert(0, path)
+    try: import chapters
+    finally: sys.path.remove(path)
+    return chapters
+
+def rows(md): return [[o.strip() for o in l.strip(' |').split(' | ')] for l in md.splitlines()[2:]]
+
+@pytest.mark.parametrize('sym,row', [(Learner.fine_tune, 'For `fit_one_cycle`'), (Learner.on, '`order`, or a filter: see `on`'), (ActivationStats, 'For `HookCallback`'),
+    (DataLoaders.from_dsets, "For torch's `DataLoader`, such as `num_workers`; those about order are for training")], ids=lambda o: getattr(o, '__name__', ''))
+def test_what_is_said_of_kwargs_stands_with_them(sym, row, chapters):
+    tbl = rows(chapters.table(sym))
+    assert [o[-1] for o in tbl if o[0]=='kwargs']==[row]
+    assert not [o for o in tbl if o[0]=='**Returns**' and row in o[-1]]
+
+def test_table_of_parameters(chapters):
+    tbl = rows(chapters.table(Learner.fine_tune))
+    assert tbl[0]==['epochs', '`int`', '', 'Epochs with everything trainable'] and tbl[1][:3]==['base_lr', '`float`', '`0.002`']
+    assert [o[0] for o in tbl]==['epochs','base_lr','freeze_epochs','lr_mult','pct_start','div','kwargs','**Returns**'] and '`Learner`' in tbl[-1][1]
