@@ -41,6 +41,11 @@ class WeightAverage(Callback):
         self.buffers,self.validate = buffers,validate
         self.avg,self.n,self.steps,self.fitting,self.depth = None,0,0,False,0
 
+    @property
+    def new_columns(self):
+        recs = [o for o in self.learn.cbs if isinstance(o, Recorder)] if self.validate=='both' else []
+        return [f'{self.name}/{k}' for rec in recs for dl in self.learn.dls.valids for k in rec._columns(dl, rec._valid_mets)]
+
     # The average
     def _tensors(self):
         if self.learn is None: raise RuntimeError(f"`{type(self).__name__}` belongs to no Learner now. If it was for one fit only, `learn.add_cb` brings it back")
@@ -125,7 +130,7 @@ class WeightAverage(Callback):
         rec = next(o for o in self.learn.cbs if isinstance(o, Recorder))
         return tuple(f'{self.name}/{o}' for dl in self.learn.dls.valids for o in rec._columns(dl, rec._valid_mets))
     def after_validate(self):
-        if not self._wanted('both') or self.learn.mode!='fit' or self.learn.dl_name not in self.learn.dls.loaders: return
+        if not self._wanted('both') or self.learn.mode!='fit' or self.learn.dl_name not in self.learn.dls.valids: return
         with self.averaged(): vals = self.learn.validate(self.learn.dl_name)
         for o in self.learn.cbs:
             if isinstance(o, Recorder): o.add(**{f'{self.name}/{k}':v for k,v in dict(vals).items()})

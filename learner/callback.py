@@ -106,7 +106,8 @@ class FuncCallback(Callback):
     "Calls `f(learn)` at some events. Made by `on`; can be removed, and used in `with`, which removes it at the end"
     _stateattrs = ('counts',)
     def __init__(self, f, filters, order=0):
-        self.f,self.filters,self.order,self.name = f,filters,order,getattr(f, '__name__', type(f).__name__)
+        self.f,self.filters,self.order = f,filters,order
+        self.own_name = self.name = getattr(f, '__name__', type(f).__name__)
         super().__init__(**{o.event:self._handler(o.event) for o in filters})
 
     def _handler(self, ev):
@@ -128,7 +129,7 @@ class FuncCallback(Callback):
         if not isinstance(other, FuncCallback): return False
         def key(o):
             f,code = o.f,getattr(o.f, '__code__', None)
-            place = code and (code.co_filename, *code.co_positions()) if o.name=='<lambda>' else None
+            place = code and (code.co_filename, *code.co_positions()) if o.own_name=='<lambda>' else None
             return [p.event for p in o.filters],getattr(f, '__module__', None),getattr(f, '__qualname__', None),place
         if key(self)!=key(other): return False
         if self.f is other.f: return list(map(str, self.filters))==list(map(str, other.filters))

@@ -8,8 +8,11 @@ A `Dispatcher` tells callbacks, in their `order`, of each event; every loop deri
 __all__ = ['Dispatcher', 'scope']
 
 # %% ../nbs/02b_dispatch.ipynb #imports
+import sys
 from contextlib import contextmanager
 from functools import wraps
+from itertools import islice
+from weakref import WeakKeyDictionary
 from fastcore.foundation import L
 from .callback import Callback,FuncCallback,on
 from .events import CancelException,cancels,event,moments,nearest,training_loop
@@ -22,6 +25,19 @@ for _ev,_running in moments():
 def _owner(h): return getattr(h, '__self__', h)
 def _by(h, ev): return f"raised by `{type(_owner(h)).__name__}.{ev}`"
 def _raiser(e): return next((o for o in getattr(e, '__notes__', ()) if o.startswith('raised by ')), None)
+
+_places = WeakKeyDictionary() # where each callback was attached
+
+def _place():
+    "The code at top level that is running, of a cell or a script, and where in it"
+    f = sys._getframe(1)
+    while f is not None and f.f_code.co_name!='<module>': f = f.f_back
+    return f and (f.f_code, f.f_code.co_filename, *islice(f.f_code.co_positions(), f.f_lasti//2, f.f_lasti//2+1))
+
+def _again(cb, other):
+    "Whether the line of a cell that attached `other` was run again, and attaches `cb`. A loop is one run, and so is a list"
+    a,b = _places.get(cb),_places.get(other)
+    return type(cb) is type(other) and not isinstance(cb, FuncCallback) and bool(a and b) and a[0] is not b[0] and a[1:]==b[1:]
 
 def _stray(e):
     "The error for a cancel that no scope is there to catch"
@@ -86,18 +102,19 @@ class Dispatcher:
     def add_cb(self,
         cb, # A callback, or a class of one
     ):
-        "Attach `cb`, and let it know by `after_create`"
+        "Attach `cb`, and let it know by `after_create`. Running a cell again replaces what it attached"
         return self.add_cbs([cb])
 
     def add_cbs(self,
         cbs, # Callbacks, or classes of them
     ):
         "Attach `cbs`; when all are there, let them know by `after_create`"
-        new,cbs,before = [],L(cbs).map(self._instance),list(self.cbs)
+        new,cbs,before,place = [],L(cbs).map(self._instance),list(self.cbs),_place()
         try:
             for cb in cbs:
                 if any(cb is o for o in self.cbs): continue
-                self.remove_cbs([o for o in self.cbs if cb.replaces(o)])
+                _places[cb] = place
+                self.remove_cbs([o for o in self.cbs if cb.replaces(o) or _again(cb, o)])
                 self._attach(cb)
                 new.append(cb)
             for cb in sorted(new, key=lambda o: o.order): cb('after_create')
@@ -118,15 +135,17 @@ class Dispatcher:
 
     def _attach(self, cb):
         type(cb)._check_names() # methods may have been patched in since
-        if not isinstance(cb, FuncCallback): self._give_name(cb)
+        self._give_name(cb)
         cb.learn = self
         self.cbs.append(cb)
         self._compile()
 
     def _give_name(self, cb):
-        "Make `cb` an attribute: `name`, or `name_2` if a callback is there already"
-        name,n = type(cb).name,1
-        while isinstance(getattr(self, name, None), Callback): n += 1; name = f'{type(cb).name}_{n}'
+        "Give `cb` a name that no other has, `name` or `name_2`. All but functions are attributes too"
+        func,n = isinstance(cb, FuncCallback),1
+        name = first = cb.own_name if func else type(cb).name
+        while any(o.name==name for o in self.cbs): n += 1; name = f'{first}_{n}'
+        if func: cb.name = name; return
         if hasattr(self, name): raise ValueError(f"`{type(cb).__name__}` would replace `learn.{name}`: give the class another name, or set `name` in it")
         cb.name = name
         setattr(self, name, cb)

@@ -188,7 +188,7 @@ class Recorder(Callback):
         better = [('train_loss', False), *((f'train_{o.name}', getattr(o, 'higher_is_better', None)) for o in self._train_mets),
             *(o for dl in learn.dls.valids for o in zip(self._columns(dl, self._valid_mets), [False, *(getattr(m, 'higher_is_better', None) for m in self._valid_mets)]))]
         own,end = ['epoch', *(k for k,_ in better)],['time'] if self.add_time else []
-        if twice := [o for o in own if own.count(o)>1]: raise ValueError(f"Two columns would be called `{twice[0]}`: "
+        if twice := [o for o in own+end if (own+end).count(o)>1]: raise ValueError(f"Two columns would be called `{twice[0]}`: "
             "give the metric another name, as in `metrics=dict(other=f)`")
         self._columns_are([*own, *dict.fromkeys(c for cb in learn.cbs for c in cb.new_columns), *end], {*own, *end})
         self.higher_is_better = {k:v for k,v in better if v is not None}

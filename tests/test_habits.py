@@ -93,3 +93,18 @@ def test_hyper_parameters_before_the_first_fit():
 
 def test_a_generator_is_gone_over_once():
     with pytest.raises(ValueError, match='gone over once'): synth_learner(dls=DataLoaders((b for b in list(synth_dls().train)), device='cpu')).fit(2)
+
+def test_functions_of_one_name_have_names_of_their_own(tmp_path):
+    def make():
+        def tick(k):
+            @on(event.after_train(every=k))
+            def tick(learn): pass
+            return tick
+        return synth_learner(path=tmp_path, cbs=[tick(2), tick(3)])
+    learn = make().fit(4)
+    assert [o.name for o in learn.cbs[-2:]]==['tick','tick_2']
+    learn.save_state('ticks')
+    other = make().load_state('ticks')
+    assert [o.counts[0]['num_executed'] for o in other.cbs[-2:]]==[2,1]
+    other.cbs[-2].remove()
+    with on(event.after_train)(other.cbs[-1].f) as third: assert other.add_cb(third).cbs[-1].name=='tick'

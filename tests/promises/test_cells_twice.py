@@ -3,6 +3,7 @@ import pytest
 from nbdev.config import get_config
 from nbdev.doclinks import nbglob
 from nbrun import run_nb
+from learner.all import *
 
 # Whole notebooks
 nbs = get_config().nbs_path
@@ -27,3 +28,46 @@ def check_twice(fn):
 
 @pytest.mark.parametrize('name', [pytest.param(o, marks=() if o in quick else pytest.mark.slow) for o in fns])
 def test_a_notebook(name): check_twice(fns[name])
+
+# Single cells, as a kernel runs them: the same text has the same file name
+def cell(src, **names): exec(compile(src, f'<cell {hash(src)}>', 'exec'), dict(globals(), __name__='__main__', **names))
+def names(learn): return sorted(o.name for o in learn.cbs)
+
+@pytest.mark.parametrize('src', ['learn.add_cb(GradientClip(1.))', 'learn.add_cb(GradientClip)', 'learn.add_cbs([GradientClip(1.), GradientClip(2.)])', 'learn.add_cb(ParamScheduler(dict(lr=lambda pct: .1)))',
+    'for o in (1., 2.): learn.add_cb(GradientClip(o))', 'learn.add_cb(GradientClip(1.)); learn.add_cb(GradientClip(2.))', 'learn.add_cb(Callback(before_fit=lambda self: None)); learn.add_cb(Callback(after_fit=lambda self: None))',
+    'def add(o): learn.add_cb(GradientClip(o))\nadd(1.)\nadd(2.)', 'learn.on(event.after_batch(every=2))(lambda learn: None)', 'class Mine(Callback): pass\nlearn.add_cbs([Mine(), Mine])'])
+def test_a_cell_that_attaches(src):
+    learn,once = synth_learner(),synth_learner()
+    cell(src, learn=once)
+    for _ in range(3): cell(src, learn=learn)
+    assert names(learn)==names(once) and len(learn.cbs)==len(once.cbs)>2
+    learn.fit(1)
+    assert len(learn.cbs)==len(once.cbs)
+
+def test_its_last_settings_count():
+    learn = synth_learner()
+    for o in (1., 2., 3.): cell('learn.add_cb(GradientClip(o))', learn=learn, o=o)
+    assert learn.gradient_clip.max_norm==3. and len(learn.cbs)==3
+
+def test_other_cells_add_more():
+    learn = synth_learner()
+    cell('learn.add_cb(GradientClip(1.))', learn=learn); cell('learn.add_cb(GradientClip(1.)) # more', learn=learn)
+    assert (learn.gradient_clip.max_norm, learn.gradient_clip_2.max_norm)==(1., 1.)
+
+def test_callbacks_of_one_fit_are_gone_and_those_attached_stay():
+    learn = synth_learner()
+    cell('learn.add_cb(GradientClip(1.))', learn=learn)
+    mine = learn.gradient_clip
+    for _ in range(2): cell('learn.fit(1, cbs=GradientClip(2.))', learn=learn)
+    assert learn.gradient_clip is mine and len(learn.cbs)==3
+
+def test_one_that_cannot_start_leaves_the_one_before():
+    learn,fails = synth_learner(),[]
+    class Mine(Callback):
+        def after_create(self):
+            if fails: raise ValueError
+    cell('learn.add_cb(Mine())', learn=learn, Mine=Mine)
+    mine = learn.mine
+    fails.append(1)
+    with pytest.raises(ValueError): cell('learn.add_cb(Mine())', learn=learn, Mine=Mine)
+    assert learn.mine is mine and mine.learn is learn

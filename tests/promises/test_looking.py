@@ -1,5 +1,5 @@
 "Promise 2: looking never changes the run. Weights, optimizer, order of samples and losses are the same to the last bit, whatever looks at them, wherever"
-import hashlib,random,tempfile
+import hashlib,random
 from contextlib import redirect_stdout
 from io import StringIO
 import matplotlib
