@@ -47,7 +47,7 @@ def _write_row(learn, rec):
 class Scheduled(Callback):
     "Something that is done now and then in a fit. A class of its own asks `due()`, and when all has been done, tells so by `commit()`"
     order,only_fit = -200,True # before everybody else, whom the same draw would be announced to again if this is cut
-    _stateattrs = 'seen','spent','ended'
+    _stateattrs = 'seen','spent'
     def __init__(self,
         every:float|None=None, # Each time so many units are done; default 1
         unit:str='epoch', # `epoch`, `iter`: training batches, `step`: optimizer steps, or `s`: seconds
@@ -128,15 +128,10 @@ class Validate(Scheduled):
     # At the end of an epoch the loop validates
     def cleanup_train(self): # the last to be cleaned up: whoever still takes a step when training ends has done so
         learn = self.learn
-        if not self.ended: return
-        last = not learn._goes_on(learn.epoch+1)
-        self.awaited = (self.due() or last) and not _fresh(learn, self.rec)
+        if self.ended: self.awaited = (self.due() or not learn._goes_on(learn.epoch+1)) and not _fresh(learn, self.rec)
     def after_epoch(self):
-        if self.awaited and self.ended: self.commit()
+        if self.ended: self.commit()
         self.awaited = True
-    def cleanup_fit(self):
-        self.awaited = True
-        super().cleanup_fit()
 
 # %% ../nbs/17b_bounds.ipynb #ExtraValid
 class ExtraValid(Scheduled):
@@ -269,28 +264,24 @@ def _seconds(t):
 
 class TimeLimit(Callback):
     "End the fit when the time is over, after a validation"
-    order,only_fit = Validate.order-1,True # its word on a validation is the last
+    only_fit = True
     def __init__(self,
         limit, # Seconds, or a time such as `'90s'`, `'20m'`, `'1h30m'`
-    ): self.limit,self.seconds = limit,_seconds(limit)
+    ): self.limit,self.seconds,self.stopped = limit,_seconds(limit),False
 
-    def before_fit(self): self.rec,self.end = find_recorder(self),monotonic()+self.seconds
+    def before_fit(self): self.rec,self.end,self.stopped = find_recorder(self),monotonic()+self.seconds,False
     def cleanup_fit(self): self.rec = None
     @property
     def over(self): return monotonic()>=self.end
 
-    def cleanup_train(self):
-        if self.over and not _fresh(self.learn, self.rec): self.learn.to_validate = self.learn.dls.valids
-    def before_epoch(self):
-        if self.over and _fresh(self.learn, self.rec): self._stop()
     def before_draw(self):
-        learn = self.learn
-        if not _in_epoch(learn) or not self.over: return
+        if _in_epoch(self.learn) and self.over: self.learn.at_pause(self._stop)
+    def _stop(self):
+        learn,self.stopped = self.learn,True
         if not _fresh(learn, self.rec):
             learn.validate_now()
             _write_row(learn, self.rec)
-        self._stop()
-    def _stop(self): raise CancelFitException(f"the time limit of {self.limit if isinstance(self.limit, str) else f'{self.limit}s'} is over")
+        raise CancelFitException(f"the time limit of {self.limit if isinstance(self.limit, str) else f'{self.limit}s'} is over")
 
 # %% ../nbs/17b_bounds.ipynb #smoke
 @patch

@@ -21,7 +21,7 @@ from .recorder import History,Recorder,Row,missing,plain
 # %% ../nbs/20_loggers.ipynb #Logger
 class Logger(Callback):
     "Passes on rows of results, and losses of batches. One of your own has `log`, and if it likes `start`, `log_params` and `finish`"
-    order,run_valid,only_fit = Recorder.order+1,False,True
+    order,run_valid,only_fit,writes = Recorder.order+1,False,True,True
     _stateattrs = 'offset','logged','n_batches'
     batches = 0      # log every so many batches; 0 is none
     every = 2.       # seconds between two looks for losses that have arrived

@@ -129,6 +129,12 @@ def test_seconds(clock):
     learn = mk(Validate(every=4, unit='s'), clock.tick()).fit(2)
     assert [i for _,i in learn.seen.phases]==[4,8,12,16,20]
 
+def test_each_place_is_asked_for_once():
+    asked = []
+    def when(learn): asked.append((learn.epoch, learn.train_iter)); return learn.train_iter%3==0
+    learn = mk(ExtraValid(fixed(6), when=when)).fit(2)
+    assert len({*asked})==len(asked)==22 and [o.iter for o in learn.recorder.rows if not math.isnan(o['extra/loss'])]==[0,3,6,9,12,15,18]
+
 def test_a_function_says_when():
     asked = []
     def when(learn): asked.append((learn.epoch, learn.train_iter)); return learn.train_iter in (0,4,10,11)
@@ -499,12 +505,27 @@ def test_time_limit_without_validation(clock):
     learn.fit(3)
     assert learn.train_iter==3 and math.isfinite(learn.recorder[-1]['train_loss'])
 
+@pytest.mark.parametrize('t', [4, 10, 13, 20, 27])
+@pytest.mark.parametrize('cbs', [lambda: [], lambda: [GradientAccumulation(12), Validate(every=4, unit='iter')], lambda: [EMA(.9), EarlyStoppingCallback(patience=9)]], ids=['plain','accumulation','ema'])
+def test_the_next_session_goes_on_from_there(t, cbs, clock, tmp_path):
+    whole = mk(*cbs(), SaveModelCallback(load_best=False), path=tmp_path).fit(3)
+    mks = lambda: [*cbs(), SaveModelCallback(), Checkpoint(), TimeLimit(t), clock.tick()]
+    learn = mk(*mks(), path=tmp_path).fit(3)
+    assert learn.train_iter==t and learn.stop_reason
+    while learn.stop_reason:
+        learn = mk(*mks(), path=tmp_path)
+        seed(7)
+        learn.save_model.load_best = False
+        learn.fit(3, resume=True)
+    assert rows(learn)==rows(whole) and torch.equal(weights(learn), weights(whole)) and learn.recorder.losses==whole.recorder.losses
+    assert mk(*mks(), path=tmp_path).fit(3, resume=True).seen.xs==[] # what has ended stays ended
+
 # A trial run
 def found(learn):
     opt = learn.opt and {id(p):{k:v.clone() if isinstance(v, torch.Tensor) else v for k,v in s.items()} for p,s in learn.opt.state.items()}
     return dict(model={k:v.clone() for k,v in learn.model.state_dict().items()}, grads=[p.grad for p in learn.model.parameters()], opt=opt, hypers={k:get_hyper(learn.opt, k) for k in hypers(learn.opt)},
         random=generators(), rows=list(learn.recorder.rows), losses=list(learn.recorder.losses), lrs=list(learn.recorder.lrs), results=learn.results, modes=[m.training for m in learn.model.modules()],
-        run={k:getattr(learn, k) for k in ('epoch','n_epoch','train_iter','opt_step','stop_reason','mode','pct_train','limits','dls','at')}, state=dict(learn.state), cbs=list(learn.cbs),
+        run={k:getattr(learn, k) for k in ('epoch','n_epoch','train_iter','opt_step','stop_reason','mode','pct_train','limits','dls','at')}, state=deepcopy(dict(learn.state)), cbs=list(learn.cbs),
         cb_states={cb.name:cb.state_dict() for cb in learn.cbs})
 
 def equal(a, b):
@@ -538,13 +559,26 @@ def test_a_fit_after_a_trial_is_the_same():
     b.fit(2)
     assert same(a.seen.weights, b.seen.weights) and rows(a)==rows(b) and same(a.ema.avg, b.ema.avg)
 
+def test_states_inside_of_callbacks_are_put_back():
+    class Inner:
+        n = 0
+    class Own(Callback):
+        def __init__(self): self.inner = Inner()
+        def after_batch(self): self.inner.n += 1
+        def state_dict(self): return dict(n=self.inner.n)
+        def load_state_dict(self, state): self.inner.n = state['n']
+    learn = mk(own := Own()).fit(1)
+    n = own.inner.n
+    learn.smoke()
+    assert own.inner.n==n>0
+
 def test_who_writes_is_left_out(tmp_path):
     class Log(Callback):
         writes = True
         def before_fit(self): (tmp_path/'log').write_text('began')
-    learn = mk(SaveModelCallback(), Log, path=tmp_path)
-    learn.smoke(3, cbs=[SaveModelCallback(at_end=True, fname='end'), Log])
-    assert [*tmp_path.iterdir()]==[] and hasattr(learn, 'save_model') and hasattr(learn, 'log')
+    learn = mk(SaveModelCallback(), Log, Checkpoint(), path=tmp_path)
+    learn.smoke(3, cbs=[SaveModelCallback(at_end=True, fname='end'), Log, CSVLogger(tmp_path/'a.csv')])
+    assert [*tmp_path.iterdir()]==[] and hasattr(learn, 'save_model') and hasattr(learn, 'log') and hasattr(learn, 'checkpoint')
 
 def test_a_trial_says_nothing(capsys):
     learn = mk().add_cb(ProgressCallback(bars=False))
