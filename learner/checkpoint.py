@@ -288,6 +288,7 @@ def find_state(self:Learner,
         found,where = cb.files.newest(),cb.files.folder
     else:
         where = file_path(resume, self.path/self.model_dir, suffix='')
+        if not where.exists(): where = file_path(resume, self.path/self.model_dir) # a name, as `save_state` takes it
         if not where.exists(): raise FileNotFoundError(f"There is no `{where}` to go on from.{nearest(where.name, os.listdir(where.parent) if where.parent.is_dir() else ())}")
         found = Checkpoints(where).newest() if where.is_dir() else (where,read_plain(where))
     if found is None:
