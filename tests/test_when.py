@@ -525,7 +525,7 @@ def found(learn):
     opt = learn.opt and {id(p):{k:v.clone() if isinstance(v, torch.Tensor) else v for k,v in s.items()} for p,s in learn.opt.state.items()}
     return dict(model={k:v.clone() for k,v in learn.model.state_dict().items()}, grads=[p.grad for p in learn.model.parameters()], opt=opt, hypers={k:get_hyper(learn.opt, k) for k in hypers(learn.opt)},
         random=generators(), rows=list(learn.recorder.rows), losses=list(learn.recorder.losses), lrs=list(learn.recorder.lrs), results=learn.results, modes=[m.training for m in learn.model.modules()],
-        run={k:getattr(learn, k) for k in ('epoch','n_epoch','train_iter','opt_step','stop_reason','mode','pct_train','limits','dls','at')}, state=deepcopy(dict(learn.state)), cbs=list(learn.cbs),
+        run={k:getattr(learn, k) for k in ('epoch','n_epoch','train_iter','opt_step','stop_reason','mode','pct_train','limits','dls','at')}, state=deepcopy(dict(learn.state)), hps=dict(learn.recorder.hps), norms=[*learn.gradient_clip.norms] if hasattr(learn, 'gradient_clip') else [], cbs=list(learn.cbs),
         cb_states={cb.name:cb.state_dict() for cb in learn.cbs})
 
 def equal(a, b):
