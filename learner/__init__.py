@@ -10,7 +10,7 @@ Modules:
 - `learner.files`: Weights in files: written whole or not at all, read without running code
 - `learner.hooks`: Looking into a model while it runs: activations, gradients, and their statistics
 - `learner.interpret`: Where the model is wrong: the samples with the highest losses, the classes that are confused
-- `learner.learner`: The training loop, on one screen
+- `learner.learner`: Data, model, loss and optimizer, and what is done with them
 - `learner.loggers`: What a fit writes down, in files and on boards
 - `learner.lr_find`: Choosing a learning rate in a hundred steps, without leaving a trace
 - `learner.mapping`: When the loader's batches, the model's arguments and the loss's predictions do not meet by themselves

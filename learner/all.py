@@ -18,6 +18,7 @@ from .measures import *
 from .recorder import *
 from .progress import *
 from .position import *
+from .loop import *
 from .learner import *
 from .testing import *
 from .schedule import *

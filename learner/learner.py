@@ -1,6 +1,6 @@
-"""The training loop, on one screen
+"""Data, model, loss and optimizer, and what is done with them
 
-A `Learner` brings together data, model, loss, optimizer and metrics, and runs the loop. What every fit needs is here; everything else is a callback.
+A `Learner` brings together data, model, loss, optimizer and metrics, and runs the loop of the last chapter. What every fit needs is here; everything else is a callback.
 
     learn = Learner(dls, model, nn.CrossEntropyLoss(), metrics=accuracy)
     learn.fit(5, lr=1e-2, cbs=[...])"""
@@ -11,11 +11,9 @@ A `Learner` brings together data, model, loss, optimizer and metrics, and runs t
 __all__ = ['Learner']
 
 # %% ../nbs/09_learner.ipynb #imports
-import os,sys
-from collections.abc import Mapping
-from contextlib import contextmanager,nullcontext,suppress
+import sys
+from contextlib import contextmanager,suppress
 from inspect import Parameter,signature
-from itertools import count,takewhile
 from math import inf
 from operator import index
 from pathlib import Path
@@ -26,20 +24,16 @@ from torch import nn
 from fastcore.basics import AttrDict
 from fastcore.foundation import L
 from .callback import FuncCallback,TrainEvalCallback
-from .dispatch import Dispatcher,scope
-from .data import DataLoaders,keep_random,length,to_device,twin
-from .events import CancelBatchException,known_args
-from .interrupt import HeldInterrupt,workers_ignore_interrupts
+from .data import DataLoaders,keep_random,length
+from .events import known_args
+from .loop import Loop
 from .metrics import mk_metrics
 from .optimizer import Adam,clear_state,freeze_groups,get_hyper,hypers,make_opt,norm_bias_params,param_groups,params,set_hyper,spare
-from .position import Draws,_copied as copied,restore,run_state
+from .position import _copied as copied,run_state
 from .progress import ProgressCallback
 from .recorder import Recorder,Row
 
 # %% ../nbs/09_learner.ipynb #Learner
-_end = object() # what `next` gives when a loader has no more
-_positional = tuple,list # inputs of other kinds are keyword arguments
-
 def _whole(name, v, least=0):
     "`v` as an int"
     try: n = None if isinstance(v, bool) else index(v)
@@ -48,18 +42,7 @@ def _whole(name, v, least=0):
     if n<least: raise ValueError(f"`{name}` is {least} or more, but got {n}")
     return n
 
-def _env_limit():
-    "Most batches of each phase, for a quick run of a whole script: the environment variable `LEARNER_LIMIT_BATCHES`, or None"
-    if not (v := os.environ.get('LEARNER_LIMIT_BATCHES')): return
-    if not v.isdecimal() or int(v)<1: raise ValueError(f"`LEARNER_LIMIT_BATCHES` is a whole number above 0, but is {v!r}")
-    return int(v)
-
 def _made(o): return f" Did you mean `{o.__name__}()`?" if isinstance(o, type) else ""
-
-def _named(xb):
-    "Inputs by name"
-    if isinstance(xb, Mapping): return xb
-    raise TypeError(f"`xb` is a tuple of inputs, or a mapping, but is a {type(xb).__name__} now: a callback that changes the only input writes `self.learn.x = …`")
 
 def _let_go(e):
     "Empty the frames that `e` has left: whoever keeps it, as notebooks do, would keep batch and activations too. With `%pdb on`, the debugger gets them"
@@ -69,10 +52,9 @@ def _let_go(e):
             with suppress(RuntimeError): f.clear(); f.f_locals # not those that are running; before Python 3.13, a dict of locals that somebody looked at has to follow
         e = e.__cause__ or e.__context__
 
-def _only(b): return b[0] if isinstance(b, (tuple,list)) and len(b)==1 else b
 def _show(o): return getattr(o, '__name__', None) or _show(getattr(o, 'func', None) or type(o))
 
-class Learner(Dispatcher):
+class Learner(Loop):
     """Trains `model` on `dls`. Its state, which callbacks read as `self.x`:
 
     - of the learner: `dls`, `model`, `opt`, `loss_func`, `metrics`, `device`, `cbs`, `recorder`, `monitor`, the column of results that trackers look at, `run_config`, what the last fit was made of, and `state`, a dict of your own;
@@ -121,205 +103,12 @@ class Learner(Dispatcher):
         self.wd,self.wd_bn_bias,self.train_bn,self.moms = wd,wd_bn_bias,train_bn,moms
         self.path,self.model_dir,self.metrics,self.monitor = Path(path),Path(model_dir),metrics,'valid_loss'
         self.file = self.saved = self.run_config = None
-        self.opt,self.state,self.results,self.limits = None,AttrDict(),Row(),{}
-        self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step = 1,0,None,None
-        self.epoch = self.train_iter = self.opt_step = self.iter = 0
-        self._epoch_start,self._n_train,self.n_iter,self._stop,self._skip_step,self._closure = 0,None,None,None,False,()
-        self._interrupt,self.to_validate,self.carry = HeldInterrupt(self),{},False
-        self._draws = self._at = self._safe = self._stopped = None
-        self._asked,self._base,self._n = [],{},0
-        self._forget_batch()
+        self.opt,self.state = None,AttrDict()
         self.add_cbs([*(self.default_cbs if default_cbs else ()), *L(cbs)])
 
     default_cbs = TrainEvalCallback,Recorder,ProgressCallback
 
-    # The loop
-    @scope
-    def _fit(self):
-        at = self._at
-        if at: self.train_iter = at['counts']['_epoch_start']
-        if at and at['phase'] in ('epoch','fit'): self._go_on()
-        for self.epoch in takewhile(self._goes_on, count(self._first_epoch(at))):
-            self._epoch_start = self.train_iter
-            self._epoch()
-            self._pause('epoch')
-
-    def _first_epoch(self, at):
-        if at is None: return self.start_epoch
-        if at['phase']=='fit' and at['bounds']=={k:getattr(self, k) for k in at['bounds']}: return self.n_epoch # what has ended stays ended
-        return at['counts']['epoch'] + (at['phase'] in ('epoch','fit'))
-
-    @scope
-    def _epoch(self):
-        if self._at and self._at['phase']=='validate': self._go_on() # training was over
-        elif self.mode in ('fit','lr_find'):
-            self._use('train', self.dls.train if self.mode=='fit' else twin(self.dls.train), training=True)
-            try: self._train()
-            finally: self.opt.zero_grad()
-            self._pause('validate')
-        self._validate_all()
-        self.dl_name = None
-
-    @scope
-    def _train(self): self.all_batches()
-
-    @scope
-    def _validate(self):
-        with torch.no_grad(): self.all_batches()
-
-    def all_batches(self):
-        "Draw the batches of `dl`, and run each"
-        with workers_ignore_interrupts(): batches,i,announced = self._open()
-        stop,n_step = self._stop,self.n_step if self.training else None
-        while i!=stop and (n_step is None or self.opt_step<n_step):
-            if 'before_draw' in self.handlers and not announced: self._n = i; self('before_draw')
-            announced = False
-            if self._asked: self._pause('train', i, announced=True)
-            try: b = next(batches, _end)
-            except BaseException: self._not_drawn(i); raise
-            if b is _end: break
-            if 'after_draw' in self.handlers: self.batch = b; self('after_draw'); b = self.batch
-            self.one_batch(i, b)
-            i += 1
-        if i==0 and stop!=0: raise ValueError(f"`dls['{self.dl_name}']` is empty: it gave no batch in epoch {self.epoch}"
-            + (". It is an iterator, which can be gone over once: give a list, or something that starts anew" if batches is self.dl else ""))
-
-    def _open(self):
-        "An iterator over `dl`, the index of its first batch, and whether that has been announced: the beginning, or where a run that was stopped goes on"
-        fit,at = self.training and self.mode=='fit',self._at
-        self._draws = Draws(self.dl, resumable=fit, carry=fit and self.carry)
-        if not fit or at is None:
-            self._safe = None if fit else self._safe
-            return iter(self._draws),0,False
-        batches = self._draws.after(at['draws'], at.get('live', False))
-        self._go_on()
-        return batches,at['n'],at['announced']
-
-    def one_batch(self,
-        i:int, # Index of the batch
-        b, # The batch
-    ):
-        "Move `b` to the device, split it, and run it"
-        self.iter = i
-        self.batch = b = to_device(b, self.dls.device) if self.dls.moves else b
-        self.xb,self.yb = self.dls.split(b)
-        self.pred = self.loss = self.loss_grad = None
-        self._batch()
-
-    @scope
-    def _batch(self):
-        xb = self.xb
-        self.pred = self.model(*xb) if isinstance(xb, _positional) else self.model(**_named(xb))
-        if 'after_pred' in self.handlers: self('after_pred')
-        yb,loss_func = self.yb,self.loss_func
-        self.loss_grad = self.loss = loss_func(self.pred, *yb) if yb and loss_func is not None else self._own_loss()
-        if 'after_loss' in self.handlers: self('after_loss')
-        if self._training: self._do_grad_opt()
-
-    def _own_loss(self):
-        "The loss that the model returns: an output's `loss`, or the output itself if it is one number"
-        pred = self.pred
-        loss = pred.get('loss') if isinstance(pred, Mapping) else getattr(pred, 'loss', None)
-        if loss is None and isinstance(pred, torch.Tensor) and pred.ndim==0: loss = pred
-        if loss is not None or self.mode=='predict': return loss
-        raise ValueError(f"There is no loss: {'`loss_func` is None' if self.loss_func is None else f'a batch of `{self.dl_name}` has no targets'}, "
-            f"and the model returned no loss, but {type(self.pred).__name__}. " + ("Give a `loss_func`" if self.loss_func is None else "`DataLoaders(…, split=f)` says what the targets are"))
-
-    def _do_grad_opt(self):
-        self._backward()
-        steps = self.opt_step
-        try:
-            self._step()
-            if 'before_zero_grad' in self.handlers: self('before_zero_grad')
-            self.opt.zero_grad()
-            if 'after_zero_grad' in self.handlers: self('after_zero_grad')
-        except CancelBatchException:
-            if self.opt_step>steps: self.opt.zero_grad() # the step has used them up
-            raise
-
-    @scope
-    def _backward(self):
-        try: self.loss_grad.backward()
-        except Exception: self._check_loss(); raise
-
-    @scope
-    def _step(self):
-        if self._skip_step: self._skip_step = False; return # no gradients
-        self.opt.step(*self._closure)
-        self.opt_step += 1
-
-    def _again(self):
-        "Loss and gradients with the weights of now: LBFGS asks for them several times in a step"
-        self.opt.zero_grad()
-        xb = self.xb
-        with torch.enable_grad(): loss = self.loss_func(self.model(*xb) if isinstance(xb, _positional) else self.model(**xb), *self.yb)
-        loss.backward()
-        return loss
-
-    def _cancelled(self, scope, e):
-        self._skip_step = scope=='backward' and not any(p.grad is not None for g in self.opt.param_groups for p in g['params'])
-        super()._cancelled(scope, e)
-
-    # Stopping, and going on
-    def at_pause(self,
-        f, # Called without arguments
-        stops:bool=False, # It ends the fit, by an exception: then not only in training, but also in validation
-    ):
-        "Have `f` called as soon as nothing is under way: between two batches, phases or epochs"
-        self._asked.append((f, stops))
-
-    def _pause(self, phase, n=0, announced=False):
-        "Nothing is under way: do what was asked for, such as to save or to stop. A fit could go on from here"
-        fit = self.mode=='fit' and (phase!='train' or self.training)
-        if fit: self._safe = run_state(self, phase, n, announced)
-        if not self._asked or self._interrupt.in_batch(): return
-        due = [o for o in self._asked if fit or (o[1] and self.mode in ('fit','lr_find'))] # a look inside a fit does not end it
-        for o in due: self._asked.remove(o) # a signal may add to it at any time
-        for f,stops in sorted(due, key=lambda o: o[1]): f()
-        if phase=='train' and fit: self._safe = None
-
-    def _go_on(self):
-        restore(self, self._at)
-        self._at = None
-
-    def _not_drawn(self, i):
-        "The `i`-th batch could not be drawn. If workers make the batches, nothing here has changed"
-        self.iter = i
-        if self.training and self.mode=='fit': self._safe = run_state(self, 'train', i, announced=True, exact=getattr(self.dl, 'num_workers', 0)>0)
-
-    @property
-    def idxs(self):
-        "What the sampler gave for the last batch that was drawn: indices of its samples, or None if that is not known"
-        return self._draws.idxs(self.iter) if self._draws else None
-
-    @property
-    def resuming(self):
-        "Whether a fit is on its way to where it was stopped"
-        return self._at is not None
-
-    @property
-    def at(self):
-        "Where the fit that was stopped would go on: a `run_state`, or None"
-        return self._stopped and self._stopped[0]
-
-    def stopping_at(self):
-        "Where a fit that is being cut could go on; not exactly if that is inside a batch. None if it had not begun to train"
-        if self._at: return self._at # it had not come there again
-        if self._safe or not self._draws or not self._draws.begun: return self._safe
-        return run_state(self, 'train', self.iter + (self.train_iter-self._epoch_start>self.iter), exact=False)
-
-    @known_args
-    def resume(self,
-        cbs=None, # Callbacks of that fit; default: those that it had
-    ):
-        "Go on with the fit that was stopped, exactly where it was, with what you have changed meanwhile"
-        if self._stopped is None: raise RuntimeError("There is nothing to go on with: no fit was stopped, or another one has begun since")
-        at,own = self._stopped
-        cbs = own if cbs is None else cbs
-        with self.added_cbs(cbs): self._run(at['bounds'], at, cbs)
-        return self
-
-    # Around the loop
+    # Fits and validations
     @known_args
     def fit(self,
         n_epoch:int|None=None, # Passes over `dls.train`
@@ -341,6 +130,22 @@ class Learner(Dispatcher):
             if reset_opt and at is None: self.create_opt()
             self._run(bounds, at, [o for o in self.cbs if o not in before], lr, wd)
         return self
+
+    @known_args
+    def resume(self,
+        cbs=None, # Callbacks of that fit; default: those that it had
+    ):
+        "Go on with the fit that was stopped, exactly where it was, with what you have changed meanwhile"
+        if self._stopped is None: raise RuntimeError("There is nothing to go on with: no fit was stopped, or another one has begun since")
+        at,own = self._stopped
+        cbs = own if cbs is None else cbs
+        with self.added_cbs(cbs): self._run(at['bounds'], at, cbs)
+        return self
+
+    @property
+    def at(self):
+        "Where the fit that was stopped would go on: a `run_state`, or None"
+        return self._stopped and self._stopped[0]
 
     def _run(self, bounds, at, cbs, lr=None, wd=None):
         "A fit with `cbs` of its own, from the start or from where it was stopped"
@@ -373,10 +178,6 @@ class Learner(Dispatcher):
         start_epoch,n_iter,n_step = _whole('start_epoch', start_epoch),*(None if v is None else _whole(k, v) for k,v in (('n_iter',n_iter), ('n_step',n_step)))
         return dict(n_epoch=inf if n_epoch is None else _whole('n_epoch', n_epoch), start_epoch=start_epoch, n_train_iter=n_iter, n_step=n_step)
 
-    def _goes_on(self, epoch):
-        "Whether a fit has not come to one of its ends"
-        return epoch<self.n_epoch and (self.n_train_iter is None or self.train_iter<self.n_train_iter) and (self.n_step is None or self.opt_step<self.n_step)
-
     @known_args
     def validate(self,
         ds_idx:int|str|None=None, # Position or name of a loader in `dls`; default: all that validate
@@ -392,6 +193,13 @@ class Learner(Dispatcher):
             self._infer('validate', dls)
             return self.results
 
+    def validate_now(self):
+        "Validate in the middle of training, at `before_draw`, as at the end of an epoch: callbacks see it as a part of the fit"
+        inside = self._safe is None # not between two phases, or at a pause
+        if inside: self._safe = run_state(self, 'train', self._n)
+        with self._kept(self._of_phase), self._modes(): self._validate_all()
+        if inside: self._safe = None
+
     def _infer(self, mode, dls, inside=False):
         "Run a whole fit without training, or inside another run only the validation"
         inside,self.mode,self.to_validate = inside or self.mode is not None,mode,dls
@@ -400,41 +208,8 @@ class Learner(Dispatcher):
         self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step = 1,0,None,None
         self._fit()
 
-    def _validate_all(self):
-        if self.to_validate and self.mode!='predict': self.results = Row()
-        for k,dl in self.to_validate.items():
-            with keep_random(dl) if self.mode=='fit' else nullcontext(): # a look keeps them as a whole
-                self._use(k, twin(dl) if dl is self.dls.train or dl is self.dl else dl, training=False)
-                self._validate()
-
-    def validate_now(self):
-        "Validate in the middle of training, at `before_draw`, as at the end of an epoch: callbacks see it as a part of the fit"
-        inside = self._safe is None # not between two phases, or at a pause
-        if inside: self._safe = run_state(self, 'train', self._n)
-        with self._kept(self._of_phase), self._modes(): self._validate_all()
-        if inside: self._safe = None
-
-    def _use(self, name, dl, training):
-        "Go over `dl` next, up to its limit"
-        n,most = length(dl),self._limit('train' if training else 'valid')
-        if training:
-            self._n_train = n if None in (n, most) else min(n, most)
-            if self.n_train_iter is not None: most = min(self.n_train_iter-self.train_iter, inf if most is None else most)
-        self._stop = most if most is not None and (n is None or most<n) else None
-        self.dl_name,self.dl,self.n_iter,self.training = name,dl,n if self._stop is None else most,training
-
-    def _limit(self, phase):
-        "Most batches of `phase`, by `limits` and the environment, or None. Predictions are whole, and `lr_find` has a bound of its own"
-        if self.mode in ('predict','lr_find'): return
-        return min([o for o in (self.limits.get(phase), _env_limit()) if o is not None], default=None)
-
-    _of_batch = 'dl','dl_name','batch','xb','yb','pred','loss','loss_grad'
-    _of_phase = *_of_batch,'n_iter','iter','_stop','_draws'
-    _of_run = *_of_phase,'n_train_iter','n_step','epoch','n_epoch','start_epoch','train_iter','opt_step','stop_reason','_epoch_start','_n_train','_skip_step','to_validate'
-
-    def _forget_batch(self):
-        for k in self._of_batch: setattr(self, k, None)
-        if self._draws is not None: self._draws.it = None # its workers end
+    # What they put back
+    _of_run = *Loop._of_phase,'n_train_iter','n_step','epoch','n_epoch','start_epoch','train_iter','opt_step','stop_reason','_epoch_start','_n_train','_skip_step','to_validate'
 
     @contextmanager
     def _modes(self):
@@ -491,19 +266,6 @@ class Learner(Dispatcher):
         for o in (v for owner in (self, *self.cbs) for v in vars(owner).values()):
             if isinstance(o, nn.Module) and o is not self.model: o.to(self.device)
 
-    def _where(self):
-        if self.mode is None: return ''
-        idxs = self.idxs if self.dl_name and isinstance(self.idxs, list) else []
-        return f"in epoch {self.epoch}" + (f", batch {self.iter} of `{self.dl_name}`" if self.dl_name else '') \
-            + (f", samples {', '.join(map(str, idxs[:8]))}" if idxs else '') + (f" and {len(idxs)-8} more" if len(idxs)>8 else '')
-
-    def _check_loss(self):
-        "Say what is wrong with a loss that cannot be differentiated"
-        o = self.loss_grad
-        if not isinstance(o, torch.Tensor): raise TypeError(f"The loss must be a tensor, but `{self.loss_func}` returned {o!r}")
-        if o.ndim: raise ValueError(f"The loss must be one number, but has shape {tuple(o.shape)}: reduce it, for example by `.mean()`")
-        if not o.requires_grad: raise ValueError("The loss does not depend on any trainable parameter: it is detached from the model, or all that it depends on is frozen")
-
     # Optimizer
     def create_opt(self):
         "Make a new optimizer; one that was given as it is starts anew, except for the first time"
@@ -555,22 +317,6 @@ class Learner(Dispatcher):
     def metrics(self, v): self._metrics = tuple(mk_metrics(v))
     @property
     def device(self): return self.dls.device
-    @property
-    def pct_train(self):
-        "Fraction of training that is done, from whole numbers: exactly 1 after the last batch; None where the length is not known"
-        n,pct = self._n_train,None
-        if n and 0<self.n_epoch<inf: pct = (self.epoch*n + self.train_iter-self._epoch_start)/(self.n_epoch*n)
-        if self.n_train_iter: pct = max(pct or 0, self.train_iter/self.n_train_iter)
-        if self.n_step: pct = max(pct or 0, self.opt_step/self.n_step)
-        return pct
-    @property
-    def x(self): return _only(self.xb)
-    @x.setter
-    def x(self, v): self.xb = (v,)
-    @property
-    def y(self): return _only(self.yb)
-    @y.setter
-    def y(self, v): self.yb = (v,)
 
     @contextmanager
     def no_bar(self):

@@ -197,7 +197,7 @@ def _times(v, k): return [o*k for o in v] if isinstance(v, list) else v*k
 
 @patch
 @known_args
-@delegates(Learner.fit)
+@delegates(Learner.fit, but=['lr'])
 def fit_one_cycle(self:Learner,
     n_epoch:int|None=None, # Passes over `dls.train`
     lr_max=None, # Highest learning rate: a number, `slice(first, last)` or a list, one per group; default `self.lr`
@@ -236,7 +236,7 @@ def fit_flat_cos(self:Learner,
 
 @patch
 @known_args
-@delegates(Learner.fit)
+@delegates(Learner.fit, but=['n_epoch','lr'])
 def fit_sgdr(self:Learner,
     n_cycles:int, # Number of restarts, the first one included
     cycle_len:int, # Epochs of the first cycle
@@ -255,7 +255,7 @@ def fit_sgdr(self:Learner,
 # %% ../nbs/11_schedule.ipynb #fine_tune
 @patch
 @known_args
-@delegates(Learner.fit_one_cycle)
+@delegates(Learner.fit_one_cycle, but=['n_epoch','lr_max'])
 def fine_tune(self:Learner,
     epochs:int, # Epochs with everything trainable
     base_lr:float=2e-3, # Learning rate of the last group while the others are frozen; half of it afterwards

@@ -14,7 +14,7 @@ def chapters():
 
 def rows(md): return [[o.strip() for o in l.strip(' |').split(' | ')] for l in md.splitlines()[2:]]
 
-@pytest.mark.parametrize('sym,row', [(Learner.fine_tune, 'For `fit_one_cycle`'), (Learner.on, '`order`, or a filter: see `on`'), (ActivationStats, 'For `HookCallback`'),
+@pytest.mark.parametrize('sym,row', [(Learner.to_fp16, 'For `MixedPrecision`'), (Learner.on, '`order`, or a filter: see `on`'), (ActivationStats, 'For `HookCallback`'),
     (DataLoaders.from_dsets, "For torch's `DataLoader`, such as `num_workers`; those about order are for training")], ids=lambda o: getattr(o, '__name__', ''))
 def test_what_is_said_of_kwargs_stands_with_them(sym, row, chapters):
     tbl = rows(chapters.table(sym))
@@ -24,4 +24,6 @@ def test_what_is_said_of_kwargs_stands_with_them(sym, row, chapters):
 def test_table_of_parameters(chapters):
     tbl = rows(chapters.table(Learner.fine_tune))
     assert tbl[0]==['epochs', '`int`', '', 'Epochs with everything trainable'] and tbl[1][:3]==['base_lr', '`float`', '`0.002`']
-    assert [o[0] for o in tbl]==['epochs','base_lr','freeze_epochs','lr_mult','pct_start','div','kwargs','**Returns**'] and '`Learner`' in tbl[-1][1]
+    names = [o[0] for o in tbl]
+    assert names[:6]==['epochs','base_lr','freeze_epochs','lr_mult','pct_start','div'] and names[-1]=='**Returns**' and '`Learner`' in tbl[-1][1]
+    assert 'wd' in names and 'resume' in names and not {'kwargs','n_epoch','lr_max','lr'} & {*names} # those of `fit_one_cycle` and `fit` that it passes on
