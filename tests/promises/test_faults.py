@@ -328,8 +328,7 @@ cb = Checkpoint()
 before = [signal.getsignal(o) for o in (signal.SIGINT, signal.SIGTERM)],threading.active_count()
 print('ready', flush=True)
 sys.stdin.readline()
-try: learn.fit(3, cbs=cb)
-except BrokenPipeError as e: print('broken', e.__notes__, file=sys.stderr)
+learn.fit(3, cbs=cb)
 assert ([signal.getsignal(o) for o in (signal.SIGINT, signal.SIGTERM)],threading.active_count())==before
 assert learn.mode is None and learn.model.training and all(p.grad is None for p in learn.model.parameters())
 with learn.no_logging(): learn.fit(3, cbs=Checkpoint(), resume='auto')
@@ -339,13 +338,14 @@ os._exit(0)
 
 @posix
 def test_a_broken_pipe(tmp_path):
+    "Nobody reads any more: training goes on"
     env = os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=str(Path(__file__).parents[2]))
     p = subprocess.Popen([sys.executable, '-W', 'ignore', '-c', pipe, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     assert p.stdout.readline()=='ready\n'
     p.stdout.close()
     p.stdin.write('\n'); p.stdin.close()
     err = p.stderr.read()
-    assert p.wait(60)==0 and 'broken' in err and 'ProgressCallback' in err and 'then 2 30' in err, err
+    assert p.wait(60)==0 and 'then 2 30' in err, err
     check_folder(tmp_path/'checkpoints', 1)
 
 # Memory

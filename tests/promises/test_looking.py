@@ -89,7 +89,7 @@ def hooked(learn):
     hooks.stored
 def interpreted(learn):
     interp = ClassificationInterpretation.from_learner(learn, dl=DataLoader(valid_ds, 4, shuffle=True))
-    interp.confusion_matrix(), interp.top_losses(3), interp.inputs(0), interp.plot_confusion_matrix(), interp.report()
+    interp.confusion_matrix(), interp.top_losses(3), interp[0], interp[[1, 0]], interp.show_results([0]), interp.plot_confusion_matrix(), interp.report()
 def saved(learn): learn.save('weights'); learn.save(learn.path/'also.pth', with_opt=False)
 def plotted(learn):
     learn.recorder.plot_loss(skip_start=0); repr(learn.recorder), learn.recorder._repr_html_(), learn.recorder.values, learn.recorder.log, learn.recorder.losses
