@@ -124,11 +124,6 @@ class WeightAverage(Callback):
         if self.depth==1: self.inside.__exit__(None, None, None)
         self.depth -= 1
 
-    @property
-    def new_columns(self):
-        if self.validate!='both': return ()
-        rec = next(o for o in self.learn.cbs if isinstance(o, Recorder))
-        return tuple(f'{self.name}/{o}' for dl in self.learn.dls.valids for o in rec._columns(dl, rec._valid_mets))
     def after_validate(self):
         if not self._wanted('both') or self.learn.mode!='fit' or self.learn.dl_name not in self.learn.dls.valids: return
         with self.averaged(): vals = self.learn.validate(self.learn.dl_name)

@@ -14,6 +14,7 @@ __all__ = ['plain', 'unplain', 'Checkpoints', 'Checkpoint']
 import hashlib,json,os,platform,re,signal,threading,time,warnings
 from collections.abc import Mapping
 from contextlib import suppress
+from math import isnan
 from pathlib import Path
 from pickle import UnpicklingError
 import numpy as np
@@ -29,6 +30,7 @@ from .learner import Learner
 from .optimizer import set_hyper
 from .position import by_name,run_state
 from .recorder import Row,missing
+from .tracker import find_recorder,higher_is_better
 
 # %% ../nbs/18_checkpoint.ipynb #plain
 _mark = '__kind__'
@@ -148,17 +150,17 @@ class Checkpoints:
         return self._listed() or [dict(name=o.name, run=o.name.split('-')[1], hash=None, exact=True) for o in self.found]
 
     def _listed(self):
-        try: res = [dict(name=o['name'], run=o['run'], hash=o['hash'], exact=o['exact'], **{k:v for k,v in o.items() if k in ('epoch','iter')}) for o in json.loads(self.manifest.read_text())]
+        try: res = [dict(name=o['name'], run=o['run'], hash=o['hash'], exact=o['exact'], **{k:v for k,v in o.items() if k in ('epoch','iter','value')}) for o in json.loads(self.manifest.read_text())]
         except (FileNotFoundError,ValueError,KeyError,TypeError): return None
         for o in res:
             if not re.fullmatch(r'\d+-[\w.-]+\.pt', str(o['name'])): raise ValueError(f"`{self.manifest}` names a file that is no checkpoint in its folder: `{o['name']}`")
         return res
 
-    def add(self, write, drop, run, epoch, iter, exact):
+    def add(self, write, drop, run, epoch, iter, **entry):
         "Have `write(file)` write a new file and return its hash, list it, and delete those that `drop(entries)` returns"
         nr = 1+max((int(o.name.split('-')[0]) for o in self.found), default=0)
         file = self.folder/f'{nr:05}-{run}-epoch{epoch}-iter{iter}.pt'
-        entries = [*self.entries, dict(name=file.name, run=run, hash=write(file), exact=exact, epoch=epoch, iter=iter)]
+        entries = [*self.entries, dict(name=file.name, run=run, hash=write(file), epoch=epoch, iter=iter, **entry)]
         gone = drop(entries)
         with atomic_write(self.manifest) as f: f.write(json.dumps([o for o in entries if o not in gone], indent=1).encode())
         for o in gone: (self.folder/o['name']).unlink(missing_ok=True)
@@ -190,13 +192,16 @@ class Checkpoint(Callback):
         every:float=1, # Save each time so many units are done
         unit:str='epoch', # `epoch`, `iter`: training batches, `step`: optimizer steps, or `s`: seconds
         keep:int|None=1, # Newest files to keep; None keeps all
+        best:int=0, # Files with the best results to keep besides
+        monitor:str|None=None, # What is best: a column of the recorder; default: `learn.monitor`
         folder='checkpoints', # In `learn.path`, or an absolute path
         on_exc:bool=True, # Save when an error, Ctrl-C or SIGTERM ends the fit
     ):
         if unit not in _position: raise ValueError(f"`unit` is one of {', '.join(f'`{o}`' for o in _position)}, but got {unit!r}.{nearest(str(unit), _position)}")
         if not every>0: raise ValueError(f"`every` is above 0, but got {every!r}")
         if keep is not None and (keep!=int(keep) or keep<1): raise ValueError(f"`keep` is a number of files, 1 or more, but got {keep!r}")
-        self.every,self.unit,self.keep,self.folder,self.on_exc = every,unit,keep,folder,on_exc
+        if best!=int(best) or best<0: raise ValueError(f"`best` is a number of files, 0 or more, but got {best!r}")
+        self.every,self.unit,self.keep,self.best,self.monitor,self.folder,self.on_exc = every,unit,keep,best,monitor,folder,on_exc
         self.run_id,self.last = None,0
 
     @property
@@ -204,6 +209,9 @@ class Checkpoint(Callback):
 
     def before_fit(self):
         if any(o is not self and isinstance(o, Checkpoint) and o.folder==self.folder for o in self.learn.cbs): raise ValueError(f"Two `Checkpoint`s save to `{self.folder}`: give each a `folder` of its own")
+        if self.best:
+            self.rec,self.watched = find_recorder(self),self.monitor or self.learn.monitor
+            self.higher = higher_is_better(self.learn, self.rec, self.watched)
         self.files.sweep()
         self.run_id,self.last,self.failed,self.old = os.urandom(3).hex(),self._done() if self.unit=='s' else 0,False,None
         self.carried,self.learn.carry = self.learn.carry,True
@@ -233,13 +241,22 @@ class Checkpoint(Callback):
         self._write(self.learn.stopping_at())
 
     def _write(self, at):
-        self.last_saved_path = self.files.add(lambda file: _write_state(self.learn, file, at), self._old, run=self.run_id, exact=at['exact'], epoch=at['counts']['epoch'], iter=at['counts']['train_iter'])
+        self.last_saved_path = self.files.add(lambda file: _write_state(self.learn, file, at), self._old, run=self.run_id,
+            epoch=at['counts']['epoch'], iter=at['counts']['train_iter'], exact=at['exact'], value=self._value())
+
+    def _value(self):
+        "What the weights of now have been found to be worth, if so"
+        if not self.best or not self.rec.rows or self.rec.iters[-1]<len(self.rec.lrs): return None # older weights were
+        v = self.rec.rows[-1].get(self.watched)
+        return None if v is missing or isnan(v) else float(v)
 
     def _old(self, entries):
         "Files of this run that are not kept: one that is not exact does not take the place of one that is"
+        if self.keep is None: return []
         mine = [o for o in entries if o['run']==self.run_id]
         exact = [o for o in mine if o['exact']]
-        return [] if self.keep is None else [o for o in exact[:-self.keep]] + [o for o in mine if not o['exact'] and o is not mine[-1]]
+        best = sorted((o for o in exact if o.get('value') is not None), key=lambda o: o['value'], reverse=self.best and self.higher)[:self.best]
+        return [o for o in exact[:-self.keep] if o not in best] + [o for o in mine if not o['exact'] and o is not mine[-1]]
 
     # At the end
     def _sigterm(self, signum, frame):
@@ -271,6 +288,7 @@ def find_state(self:Learner,
         found,where = cb.files.newest(),cb.files.folder
     else:
         where = file_path(resume, self.path/self.model_dir, suffix='')
+        if not where.exists(): where = file_path(resume, self.path/self.model_dir) # a name, as `save_state` takes it
         if not where.exists(): raise FileNotFoundError(f"There is no `{where}` to go on from.{nearest(where.name, os.listdir(where.parent) if where.parent.is_dir() else ())}")
         found = Checkpoints(where).newest() if where.is_dir() else (where,read_plain(where))
     if found is None:

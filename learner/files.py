@@ -332,7 +332,6 @@ def save(self:Learner,
     return file
 
 def _write_bare(o, file, where):
-    check_plain(o, where)
     for k,v in o.items():
         if not isinstance(v, torch.Tensor): raise TypeError(f"Files of safetensors hold tensors only, and `{where}[{k!r}]` is {_what(v)}")
     data = _safetensors().save({k:v.detach().cpu().contiguous().clone() for k,v in o.items()}) # tied weights are there twice

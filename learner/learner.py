@@ -491,7 +491,11 @@ class Learner(Dispatcher):
         for o in (v for owner in (self, *self.cbs) for v in vars(owner).values()):
             if isinstance(o, nn.Module) and o is not self.model: o.to(self.device)
 
-    def _where(self): return '' if self.mode is None else f"in epoch {self.epoch}" + (f", batch {self.iter} of `{self.dl_name}`" if self.dl_name else '')
+    def _where(self):
+        if self.mode is None: return ''
+        idxs = self.idxs if self.dl_name and isinstance(self.idxs, list) else []
+        return f"in epoch {self.epoch}" + (f", batch {self.iter} of `{self.dl_name}`" if self.dl_name else '') \
+            + (f", samples {', '.join(map(str, idxs[:8]))}" if idxs else '') + (f" and {len(idxs)-8} more" if len(idxs)>8 else '')
 
     def _check_loss(self):
         "Say what is wrong with a loss that cannot be differentiated"

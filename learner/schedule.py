@@ -147,6 +147,7 @@ def wsd_steps(
 class ParamScheduler(Callback):
     "Set hyper-parameters before each training batch, as schedules say"
     order,run_valid,only_fit = 60,False,True
+    _stateattrs = ('hps',)
     def __init__(self,
         scheds:dict, # Schedules, by the name of their hyper-parameter: `lr`, `mom`, `wd`, …
     ): self.scheds = scheds
@@ -275,6 +276,7 @@ def fine_tune(self:Learner,
 class TorchScheduler(Callback):
     "Use a scheduler of `torch.optim.lr_scheduler`"
     order,run_valid,only_fit = ParamScheduler.order,False,True
+    _stateattrs = 'steps','sched_state'
     def __init__(self,
         make, # `make(opt)` returns the scheduler: a class or a `partial` of one
         unit:str='epoch', # It takes a step after each `epoch`, or each optimizer `step`
@@ -285,6 +287,10 @@ class TorchScheduler(Callback):
     def before_fit(self):
         self.steps,self.keys = self.learn.opt_step,[{*g} for g in self.learn.opt.param_groups]
         self.sched = self.make(self.learn.opt)
+    @property
+    def sched_state(self): return self.sched.state_dict()
+    @sched_state.setter
+    def sched_state(self, state): self.sched.load_state_dict(state)
     def after_batch(self):
         if self.unit=='step' and self.learn.opt_step>self.steps: self.sched.step() # not where the step was skipped
         self.steps = self.learn.opt_step

@@ -426,6 +426,21 @@ def test_a_damaged_optimizer_leaves_the_weights(tmp_path):
     assert same(two, before)
     assert equal(weights(two.load('a', with_opt=False)), weights(learn))
 
+@pytest.mark.parametrize('fitted', [False,True])
+def test_a_file_whose_groups_are_split_and_wrong(tmp_path, fitted):
+    "Groups and learning rate are as before, although loading had begun to split them, or made the optimizer"
+    a = mk(tmp_path, opt_func=torch.optim.SGD).fit(1, wd=.1)
+    saved = files.read_plain(a.save('a'))
+    assert len(saved['opt']['param_groups'])==2
+    saved['opt']['param_groups'][1]['params'].pop()
+    torch.save(saved, tmp_path/'models'/'wrong.pth')
+    b = mk(tmp_path, seed=1, opt_func=torch.optim.SGD, lr=None)
+    if fitted: b.fit(1)
+    before = state(b)
+    with pytest.raises(ValueError, match='size of optimizer'): b.load('wrong')
+    assert same(b, before) and (b.lr is None)!=fitted
+    assert len(b.load('a').opt.param_groups)==2
+
 @pytest.mark.parametrize('a,b,lacks', [('SGD','Adam','betas'), ('Adam','SGD','momentum'), ('SGD','RMSprop','alpha'), ('Adagrad','SGD','momentum')])
 def test_the_state_of_another_kind_of_optimizer(tmp_path, a, b, lacks):
     mk(tmp_path, opt_func=getattr(torch.optim, a)).fit(1).save('a')
@@ -511,6 +526,9 @@ def test_a_split_optimizer_reads_one_that_torch_has_saved(tmp_path):
     step()
     learn = mk(seed=1, opt_func=torch.optim.AdamW, lr=.01, wd=0.).load(tmp_path/'t.pth')
     assert equal(weights(learn.fit(1)), clone(m.state_dict()))
+    torch.save(dict(model=m.state_dict(), opt=torch.optim.AdamW(m.parameters(), weight_decay=.2).state_dict()), tmp_path/'t.pth')
+    learn = mk(opt_func=torch.optim.AdamW).load(tmp_path/'t.pth') # norms and biases are spared by the learner's rule
+    assert [(len(g['params']), g['weight_decay']) for g in learn.opt.param_groups]==[(2, .2), (5, 0.)]
 
 def test_a_file_without_our_own_hyper_parameters(tmp_path):
     "torch has no decoupled decay for SGD: ours stays"
@@ -801,7 +819,7 @@ def test_faults_while_exporting(tmp_path, monkeypatch, where):
     with monkeypatch.context() as m:
         inject(m, where, faults[0], tmp_path)
         with pytest.raises(OSError, match='No space left') as e: learn.export()
-    assert f'`{tmp_path}/export.pkl`' in noted(e) and 'pickle' not in noted(e) and listing(tmp_path)==['export.pkl']
+    assert f'`{tmp_path}/export.pkl`' in noted(e) and 'cannot be exported' not in noted(e) and listing(tmp_path)==['export.pkl']
     assert load_learner(tmp_path/'export.pkl', trust=True).model.w[0]==1
 
 def test_the_disk_has_all_before_the_name_changes(tmp_path, monkeypatch, sync):
@@ -978,12 +996,12 @@ def kill_at_random(tmp_path, n, seed, name):
 
 @needs_fork
 @pytest.mark.parametrize('name', ['a.pth','a.safetensors'])
-def test_killed_anywhere(tmp_path, name): kill_at_random(tmp_path, 6, 0, name)
+def test_killed_anywhere(tmp_path, name, sync): kill_at_random(tmp_path, 6, 0, name)
 
 @needs_fork
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['a.pth','a.safetensors'])
-def test_killed_anywhere_often(tmp_path, name): assert kill_at_random(tmp_path, 400, 1, name)['in the middle']>50
+def test_killed_anywhere_often(tmp_path, name, sync): assert kill_at_random(tmp_path, 150, 1, name)['in the middle']>5
 
 def test_many_writers(tmp_path):
     "Threads that save under one name, and others that read: always a whole file, and nothing is left"
@@ -1363,6 +1381,11 @@ def test_an_export_whose_classes_are_not_here(tmp_path, monkeypatch):
     with pytest.raises(AttributeError, match='Net') as e: load_learner(tmp_path/'export.pkl', trust=True)
     assert f'`{tmp_path}/export.pkl`' in noted(e)
 
+def test_an_export_of_another_machine(tmp_path):
+    learn = mk(tmp_path)
+    learn.dls._device = torch.device('cuda:3')
+    assert load_learner(learn.export(), trust=True).device==torch.device('cpu')
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason='is about a device that is not there')
 def test_a_device_that_is_not_there(tmp_path):
     file = mk(tmp_path).export()
@@ -1376,8 +1399,10 @@ def test_load_learner_mistakes(tmp_path):
         with pytest.raises(ValueError, match=fr'`{file}` .*`learn\.load`'): load_learner(file, trust=True)
     file = learn.export()
     raw = file.read_bytes()
-    file.write_bytes(raw[:len(raw)//2])
-    with pytest.raises(ValueError, match=r'`.*export\.pkl`.*damaged'): load_learner(file, trust=True)
+    i = raw.index(learn.model.body[0].weight.detach().numpy().tobytes())
+    for bad in (raw[:len(raw)//2], raw[:i]+bytes([raw[i]^1])+raw[i+1:]):
+        file.write_bytes(bad)
+        with pytest.raises(ValueError, match=r'`.*export\.pkl`.*damaged'): load_learner(file, trust=True)
     with pytest.raises(TypeError, match='no argument `trusted`.*`trust`'): load_learner(file, trusted=True)
     with pytest.raises((ValueError,pickle.UnpicklingError), match='export.pkl'): file.write_bytes(raw); learn.load(file.rename(tmp_path/'export.pkl.pth'))
 

@@ -1,5 +1,4 @@
 "Batches that do not fit the model, several optimizers, pieces of the loop replaced: results against the same by hand"
-from types import SimpleNamespace
 import pytest, torch
 from torch import nn
 from torch.nn import functional as F

@@ -518,8 +518,8 @@ def test_collected_data():
     Out = namedtuple('Out', 'logits extra')
     class Net(nn.Module):
         def __init__(self): super().__init__(); self.net = net()
-        def forward(self, x): return Out(self.net(x), dict(h=x))
-    learn = mk(CollectDataCallback, data=[dict(x=x, labels=y) for x,y in cut(20)], model=type('Net', (Net,), dict(forward=lambda self, x, labels: Out(self.net(x), dict(h=x))))(), loss_func=lambda o,y: F.cross_entropy(o.logits, y)).fit(1)
+        def forward(self, x, labels): return Out(self.net(x), dict(h=x))
+    learn = mk(CollectDataCallback, data=[dict(x=x, labels=y) for x,y in cut(20)], model=Net(), loss_func=lambda o,y: F.cross_entropy(o.logits, y)).fit(1)
     xb,yb,pred,loss = learn.collect_data.data[0]
     assert torch.equal(xb['x'], X[:20]) and type(pred) is Out and not pred.logits.requires_grad and torch.equal(pred.extra['h'], X[:20])
 

@@ -98,8 +98,7 @@ scheds = dict(
 def lacks(case):
     "What is asked for in `case` whose state is not kept by its callback, so that nobody could go on with it"
     def keeps(cls): return cls._stateattrs or cls.state_dict is not Callback.state_dict
-    needs = [*([GradientAccumulation] if case.get('acc') else []), *([TorchScheduler] if case.get('sched') in scheds else []), *([ParamScheduler] if case.get('sched')=='one_cycle' else []),
-        *([ShortEpochCallback] if case.get('short') and 'before_draw' in vars(ShortEpochCallback) else [])]
+    needs = [*([GradientAccumulation] if case.get('acc') else []), *([TorchScheduler] if case.get('sched') in scheds else []), *([ParamScheduler] if case.get('sched')=='one_cycle' else [])]
     return [o.__name__ for o in needs if not keeps(o)]
 
 def callbacks(case):
