@@ -150,7 +150,7 @@ class ParamScheduler(Callback):
     _stateattrs = ('hps',)
     def __init__(self,
         scheds:dict, # Schedules, by the name of their hyper-parameter: `lr`, `mom`, `wd`, …
-    ): self.scheds = scheds
+    ): self.scheds,self.hps = scheds,{}
 
     def before_fit(self):
         for k in self.scheds: get_hyper(self.learn.opt, k)
@@ -284,13 +284,15 @@ class TorchScheduler(Callback):
     ):
         if unit not in ('epoch','step'): raise ValueError(f"`unit` is `epoch` or `step`, but got {unit!r}")
         self.make,self.unit,self.monitor = make,unit,monitor
+        self.sched,self.steps = None,0
     def before_fit(self):
         self.steps,self.keys = self.learn.opt_step,[{*g} for g in self.learn.opt.param_groups]
         self.sched = self.make(self.learn.opt)
     @property
-    def sched_state(self): return self.sched.state_dict()
+    def sched_state(self): return self.sched and self.sched.state_dict()
     @sched_state.setter
-    def sched_state(self, state): self.sched.load_state_dict(state)
+    def sched_state(self, state):
+        if self.sched and state: self.sched.load_state_dict(state)
     def after_batch(self):
         if self.unit=='step' and self.learn.opt_step>self.steps: self.sched.step() # not where the step was skipped
         self.steps = self.learn.opt_step
