@@ -17,12 +17,13 @@ from contextlib import suppress
 from math import isnan
 from pathlib import Path
 from pickle import UnpicklingError
+from types import CodeType,FunctionType
 import numpy as np
 import torch
 from fastcore.basics import patch
 from . import __version__
 from .bounds import TimeLimit
-from .callback import Callback
+from .callback import Callback,FuncCallback
 from .events import known_args,nearest
 from .files import atomic_write,check_plain,file_path,load_weights,read_plain,unwrapped,weights_of
 from .files import _fit_opt as fit_opt,_on_cpu as on_cpu,_told as told,_torch_save as torch_save
@@ -62,11 +63,41 @@ def unplain(
     if isinstance(o, dict): return _made[o[_mark]](o.get('of'), device) if _mark in o else {k:unplain(v, device) for k,v in o.items()}
     return type(o)([unplain(v, device) for v in o]) if type(o) in (list,tuple) else o
 
+# %% ../nbs/18_checkpoint.ipynb #changed
+def _does(
+    o, # A function, class, code object or constant
+) -> str:
+    "What the fingerprint of `o` is made of: the same in every process"
+    if isinstance(o, (staticmethod,classmethod)): return _does(o.__func__)
+    if isinstance(o, property): return _does([o.fget, o.fset])
+    if isinstance(o, FunctionType): return _does([o.__code__.replace(co_consts=tuple(c for c in o.__code__.co_consts if c!=o.__doc__)), o.__defaults__, o.__kwdefaults__])
+    if isinstance(o, CodeType): return _does([o.co_code, o.co_names, o.co_consts])
+    if isinstance(o, type): return _does({k:v for k,v in vars(o).items() if not k.startswith('__') or callable(v)})
+    if isinstance(o, Mapping): return _does([*o.items()])
+    if isinstance(o, (tuple,list)): return f"({','.join(map(_does, o))})"
+    if isinstance(o, frozenset): return _does(sorted(map(_does, o)))
+    return repr(o) if isinstance(o, (int,float,complex,str,bytes,type(None))) else '' # the address of an object would be another each time
+
+def _code(learn):
+    "Fingerprints of the classes and functions of one's own that take part in training, by name"
+    parts = [*learn.model.modules(), learn.loss_func, learn.splitter, learn.opt_func, getattr(learn.dls.train, 'dataset', None), *learn.cbs, *(cb.f for cb in learn.cbs if isinstance(cb, FuncCallback))]
+    own = {o if isinstance(o, (type,FunctionType)) else type(o) for o in parts}
+    return {f'{o.__module__}.{o.__qualname__}': hashlib.sha256(_does(o).encode()).hexdigest()[:16] for o in own
+        if o.__module__.split('.')[0] not in ('torch','learner','builtins','functools')}
+
+def _versions(): return dict(learner=__version__, torch=str(torch.__version__), python=platform.python_version())
+
+def _say_what_changed(learn, saved):
+    was,now = saved['versions'],_versions()
+    res = [f"{k} was {v} and is {now[k]}" for k,v in was.items() if v!=now[k]]
+    if was['python']==now['python']: res += [f"`{k}` has been changed" for k,v in _code(learn).items() if saved['code'].get(k, v)!=v] # another Python compiles otherwise
+    if res: warnings.warn(f"The run goes on, but not exactly as it would have: {'; '.join(res)}")
+
 # %% ../nbs/18_checkpoint.ipynb #state
 def _content(learn, at):
     "What goes into a file: `at` is a `run_state`, or None between fits"
     cbs = {k:s for k,cb in by_name(learn.cbs).items() if (s := cb.state_dict())} if at is None else at['callbacks']
-    return dict(versions=dict(learner=__version__, torch=str(torch.__version__), python=platform.python_version()),
+    return dict(versions=_versions(), code=_code(learn),
         model=on_cpu(weights_of(learn.model)), frozen=[k for k,p in unwrapped(learn.model).named_parameters() if not p.requires_grad],
         opt=None if learn.opt is None else on_cpu(learn.opt.state_dict()), state=plain(learn.state, 'learn.state'),
         callbacks={k:plain(v, f'learn.{k}') for k,v in cbs.items()},
@@ -88,7 +119,8 @@ def _write_state(learn, file, at):
 
 def _put(learn, saved):
     "Put what a file holds into the learner, and return where the run was"
-    if not isinstance(saved, dict) or not {'model','opt','at','callbacks'}<=saved.keys(): raise ValueError("The file has no state of a run: `learn.load` reads files of weights")
+    if not isinstance(saved, dict) or not {'model','opt','at','callbacks','versions','code'}<=saved.keys(): raise ValueError("The file has no state of a run: `learn.load` reads files of weights")
+    _say_what_changed(learn, saved)
     learn._to_device() # the optimizer's state goes where the weights are
     load_weights(learn.model, saved['model'])
     for k,p in unwrapped(learn.model).named_parameters(): p.requires_grad_(k not in saved['frozen'])
