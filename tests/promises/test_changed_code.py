@@ -1,6 +1,6 @@
 "A run that goes on with other code says so, and one that goes on with the same code does not"
 import subprocess,sys,warnings
-import pytest,torch
+import pytest
 from torch import nn
 import learner.checkpoint
 from learner.all import *
@@ -27,7 +27,7 @@ values = dict(doc='first', scale=1, by=1., factor=2., power=2, n=1, m=1)
 
 def made(path, **kwargs):
     "A learner of code as a cell makes it"
-    here = dict(globals())
+    here = dict(nn=nn, Callback=Callback, __name__=__name__)
     exec('\n'.join([MODEL, LOSS, COUNTER, FUNC]).format(**values | kwargs), here)
     return synth_learner(path=path, model=here['Net'](), loss_func=here['my_loss'], cbs=[here['Counter'](), on('after_batch')(here['each'])])
 
