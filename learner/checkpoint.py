@@ -220,6 +220,7 @@ _position = dict(epoch=lambda learn: learn.epoch+1, iter=lambda learn: learn.tra
 class Checkpoint(Callback):
     "Save the whole run now and then, so that `fit(…, resume=True)` goes on with it exactly"
     order,only_fit,run_valid,writes = 1000,True,False,True
+    begun = False # a fit can be cancelled before
     def __init__(self,
         every:float=1, # Save each time so many units are done
         unit:str='epoch', # `epoch`, `iter`: training batches, `step`: optimizer steps, or `s`: seconds
@@ -246,7 +247,7 @@ class Checkpoint(Callback):
             self.higher = higher_is_better(self.learn, self.rec, self.watched)
         self.files.sweep()
         self.run_id,self.last,self.failed,self.old = os.urandom(3).hex(),self._done() if self.unit=='s' else 0,False,None
-        self.carried,self.learn.carry = self.learn.carry,True
+        self.begun,self.carried,self.learn.carry = True,self.learn.carry,True
         if not self.learn.resuming: self.learn.at_pause(self.save) # the very beginning
         if self.on_exc and threading.current_thread() is threading.main_thread(): self.old,self.pid = signal.signal(signal.SIGTERM, self._sigterm),os.getpid()
 
@@ -300,11 +301,12 @@ class Checkpoint(Callback):
     @property
     def for_now(self): return any(isinstance(o, TimeLimit) and o.stopped for o in self.learn.cbs)
     def after_cancel_fit(self): # before anybody loads the best weights in the place of the last ones
-        if self.for_now: self.save()
+        if self.begun and self.for_now: self.save()
     def after_fit(self):
-        if not self.for_now: self._write(run_state(self.learn, 'fit'))
+        if self.begun and not self.for_now: self._write(run_state(self.learn, 'fit'))
     def cleanup_fit(self):
-        self.learn.carry = self.carried
+        if not self.begun: return
+        self.begun,self.learn.carry = False,self.carried
         if self.old is not None: signal.signal(signal.SIGTERM, self.old)
         at = self.learn.stopping_at()
         if self.failed and self.on_exc and at and not self.learn.resuming: self._write(at)

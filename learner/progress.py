@@ -200,7 +200,7 @@ class ProgressCallback(Callback):
     def after_row(self): self.screen.row(History(Row(**{k:v for k,v in dict(o).items() if not k.startswith('_')}) for o in self.rec.rows))
 
     def after_cancel_fit(self):
-        if self.kind=='fit' and self.learn.stop_reason: print(f'Stopped: {self.learn.stop_reason}', flush=True)
+        if self.learn.mode=='fit' and self.learn.stop_reason: print(f'Stopped: {self.learn.stop_reason}', flush=True)
     def cleanup_fit(self): self.screen.close(); self.screen = self.rec = None
 
 # %% ../nbs/08_progress.ipynb #ShowGraphCallback

@@ -55,6 +55,7 @@ class TrackerCallback(Callback):
     "Keeps the `best` of what it watches, and whether the last row had a `new_best`. A class of its own does its work in `act(val)`, after each value"
     order,only_fit = ProgressCallback.order,True
     _stateattrs = ('best','new_best')
+    rec = None # in a fit: the recorder
     def __init__(self,
         monitor=None, # A column of the recorder, or a function of a row; default: `learn.monitor`
         comp=None, # `np.less` or `np.greater`; default: what the metric declares
@@ -168,7 +169,7 @@ class SaveModelCallback(TrackerCallback):
 
     def after_fit(self):
         if self.at_end: self._save('')
-        if not (self.watches and self.load_best): return
+        if not (self.rec and self.load_best): return # it watches nothing, or the fit was cancelled before it began to
         if self.kept: self.learn.load(BytesIO(f.numpy().tobytes()) if isinstance(f := self.kept[0][1], torch.Tensor) else f, with_opt=self.with_opt)
         elif self.rec.rows: warnings.warn(f"{_show(self.watched)} was never better than {self.best:.6g}: nothing was saved, and the weights stay as they are")
 

@@ -393,3 +393,12 @@ def test_state_survives(mk):
     if isinstance(cb, SaveModelCallback): assert torch.equal(weights(second), whole.look.weights[1])
     elif isinstance(cb, EarlyStoppingCallback): assert whole.epoch==4
     else: assert second.look.rates==whole.look.rates[3:]
+
+def test_a_fit_that_is_cancelled_before_it_begins_loads_nothing(tmp_path):
+    "The best weights of the fit before are of the fit before"
+    learn = synth_learner(path=tmp_path)
+    cb = SaveModelCallback(fname=None)
+    learn.fit(2, cbs=cb)
+    with torch.no_grad(): learn.model.a.fill_(5)
+    learn.fit(1, cbs=[cb, Raise('before_fit', CancelFitException, order=-100)])
+    assert learn.model.a.item()==5

@@ -3,13 +3,18 @@ import itertools,random,signal,tempfile
 import pytest,torch
 from torch import nn
 from torch.utils.data import DataLoader,TensorDataset
+import learner.all as learner_all
 from learner.all import *
 
 folder = tempfile.TemporaryDirectory()
 
+class Net(nn.Sequential):
+    def reset(self): pass
+    def half(self, x): return nn.Sequential.forward(self, x)/2
+
 def model():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(1,2,3,padding=1), nn.BatchNorm2d(2), nn.ReLU(), nn.Dropout(.1), nn.Flatten(), nn.Linear(32,3))
+    return Net(nn.Conv2d(1,2,3,padding=1), nn.BatchNorm2d(2), nn.ReLU(), nn.Dropout(.1), nn.Flatten(), nn.Linear(32,3))
 
 techniques = dict(
     schedule=lambda: ParamScheduler(dict(lr=SchedCos(.1, .01), mom=SchedLin(.9, .8))), torch_schedule=lambda: TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1)),
@@ -20,7 +25,13 @@ techniques = dict(
     early=lambda: EarlyStoppingCallback(patience=2), best=lambda: SaveModelCallback(fname=None), plateau=ReduceLROnPlateau, nan=TerminateOnNaNCallback, better=lambda: OnBetter(Learner.validate),
     timer=Timer, csv=lambda: CSVLogger(f'{folder.name}/history.csv'), json=lambda: JSONLogger(f'{folder.name}/history.jsonl', batches=1), tensorboard=lambda: TensorBoardLogger(folder.name),
     validate=lambda: Validate(every=2, unit='iter'), extra=lambda: ExtraValid([(torch.randn(4,1,4,4), torch.tensor([0,1,2,0]))], error_rate, every=2, unit='iter'), sanity=Sanity,
-    limit=lambda: Limit(train=2, valid=1), overfit=Overfit, time=lambda: TimeLimit(30))
+    limit=lambda: Limit(train=2, valid=1), overfit=Overfit, time=lambda: TimeLimit(30),
+    recorder=lambda: Recorder(train_metrics=True), progress=lambda: ProgressCallback('tqdm'), print=lambda: ProgressCallback('text', print_every=1, mark_best=True), graph=ShowGraphCallback,
+    checkpoint=lambda: Checkpoint(2, 'iter', folder=f'{folder.name}/checkpoints', best=1), freeze=lambda: FreezeSchedule({0: 0}), resetter=ModelResetter,
+    map_batch=lambda: MapBatch(tuple), map_pred=lambda: MapPred(abs), forward=lambda: Forward(train='half'),
+    hook=lambda: HookCallback(hook=lambda m, i, o: o.mean()), stats=lambda: ActivationStats(every=2, with_hist=True))
+elsewhere = {TrainEvalCallback: 'is in every learner', FuncCallback: 'undoes nothing', Trace: 'is for tests', Raise: 'is what ends them here', LRFinder: 'is in test_lr_find', GatherPredsCallback: 'is in test_preds',
+    RNNCallback: 'needs another model, and is in test_training', MatchArgs: 'needs another loader, and is in test_mapping', WandbLogger: 'takes seconds, and is in test_loggers'}
 ends = dict(error=ValueError, interrupt=KeyboardInterrupt, **cancels)
 places = [o for o in dict(moments()) if not o.startswith('after_cancel')]
 
@@ -38,10 +49,12 @@ def state(learn):
         of_batch=[getattr(learn, o) for o in ('dl','batch','xb','yb','pred','loss','loss_grad','mode','exc')], training=learn.training, replaced=[k for k in vars(learn) if callable(getattr(type(learn), k, None))],
         torch=(torch.is_grad_enabled(), torch.is_autocast_enabled('cpu'), torch.get_default_dtype(), (torch.ones(2,2)@torch.ones(2,2)).dtype), sigint=signal.getsignal(signal.SIGINT))
 
-def check(names, place, end):
+def check(names, place, end, order=None):
     learn = learner().fit(1)
     before = state(learn)
-    try: learn.fit(2, cbs=[*(techniques[o]() for o in names), Raise(place, ends[end], n=2, order=random.Random(place+end).choice([-200, 5, 200]))])
+    rng = random.Random(place+end+str(names))
+    raiser = Raise(place, ends[end], n=1 if place.endswith('_fit') else rng.choice([1, 2]), order=order or rng.choice([-200, 5, 200]))
+    try: learn.fit(2, cbs=[*(techniques[o]() for o in names), raiser])
     except (ValueError, RuntimeError, KeyboardInterrupt) as e:
         assert type(e) is ends[end] or type(e.__cause__) is ends[end] or 'have predictions' in str(e) # `FetchPredsCallback` was the one whose validation was cancelled
     after = state(learn)
@@ -49,13 +62,24 @@ def check(names, place, end):
     learn.fit(1, cbs=[techniques[o]() for o in names])
     assert state(learn)==before and all(p.isfinite().all() for p in learn.model.parameters())
 
+def test_every_callback_is_here():
+    "Those that are the base of others are with them"
+    here = {c for o in techniques.values() for c in type(o()).__mro__} | {*elsewhere}
+    assert not [o.__name__ for o in vars(learner_all).values() if isinstance(o, type) and issubclass(o, Callback) and o not in here]
+
 every = list(itertools.product(techniques, places, ends))
 def some(n): return random.Random(1).sample(every, n)
 
 @pytest.mark.parametrize('name,place,end', some(80))
 def test_one(name, place, end): check([name], place, end)
 
-pairs = [o for o in itertools.combinations(techniques, 2) if o not in (('fp16','bf16'), ('schedule','plateau'), ('torch_schedule','plateau'))]
+@pytest.mark.parametrize('name', techniques)
+@pytest.mark.parametrize('place', ['before_fit','before_batch','before_validate'])
+def test_not_reached(name, place):
+    "Events of the end come to those too who have not heard of the beginning"
+    for end in ('error','fit'): check([name], place, end, order=-200)
+
+pairs = [o for o in itertools.combinations(techniques, 2) if o not in (('fp16','bf16'), ('schedule','plateau'), ('torch_schedule','plateau'), ('compile','hook'), ('compile','stats'))] # the hooks of a compiled model are refused
 @pytest.mark.parametrize('i', range(len(pairs)), ids=lambda i: '+'.join(pairs[i]))
 def test_two(i):
     rng = random.Random(i)
