@@ -110,13 +110,16 @@ class Loop(Dispatcher):
 
     @scope
     def _batch(self):
+        self._forward()
+        if self._training: self._do_grad_opt()
+
+    def _forward(self):
         xb = self.xb
         self.pred = self.model(*xb) if isinstance(xb, _positional) else self.model(**_named(xb))
         if 'after_pred' in self.handlers: self('after_pred')
         yb,loss_func = self.yb,self.loss_func
         self.loss_grad = self.loss = loss_func(self.pred, *yb) if yb and loss_func is not None else self._own_loss()
         if 'after_loss' in self.handlers: self('after_loss')
-        if self._training: self._do_grad_opt()
 
     def _do_grad_opt(self):
         self._backward()

@@ -196,12 +196,9 @@ class MicroBatch(Callback):
         learn = self.learn
         def part(o): return _rows(o, rows, bs)
         learn.pred = learn.loss = learn.loss_grad = None
-        xb,yb = learn.xb,learn.yb = tuple(map(part, whole))
+        learn.xb,learn.yb = map(part, whole)
         learn('split_batch', part)
-        learn.pred = learn.model(*xb) if isinstance(xb, (tuple,list)) else learn.model(**xb)
-        learn('after_pred')
-        learn.loss = learn.loss_grad = learn.loss_func(learn.pred, *yb) if yb and learn.loss_func is not None else learn._own_loss()
-        learn('after_loss')
+        learn._forward()
 
     def _backward(self, w):
         try: (self.learn.loss_grad*w).backward()
@@ -230,6 +227,9 @@ class FreezeSchedule(Callback):
     ):
         if not epochs or not all(isinstance(o, int) for o in (*epochs, *epochs.values())) or min(epochs)<0: raise ValueError(f"`epochs` says from which epoch on what is frozen, such as `{{0: -1, 3: 0}}`, but got {epochs!r}")
         self.epochs = epochs
+    def before_fit(self):
+        n = len(self.learn._groups())
+        if bad := [o for o in self.epochs.values() if not -n<=o<=n]: raise ValueError(f"`FreezeSchedule` is to call `freeze_to({bad[0]})`, but there {'is 1 parameter group' if n==1 else f'are {n} parameter groups'}: a `splitter` makes several")
     def before_epoch(self):
         begun = [o for o in self.epochs if o<=self.learn.epoch]
         if begun: self.learn.freeze_to(self.epochs[max(begun)])
