@@ -29,6 +29,8 @@ from .averaging import *
 from .mixup import *
 from .preds import *
 from .files import *
+from .weights import *
+from .saving import *
 from .mapping import *
 from .tracker import *
 from .bounds import *

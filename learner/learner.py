@@ -72,7 +72,7 @@ class Learner(Loop):
         from learner.training import to_channelslast,to_contiguous
         from learner.preds import get_preds,predict,tta,show_results
         from learner.summary import summary
-        from learner.files import save,load,export
+        from learner.saving import save,load,export
         from learner.bounds import smoke
         from learner.checkpoint import save_state,load_state,find_state
 
