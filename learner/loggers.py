@@ -26,7 +26,7 @@ class Logger(Callback):
     batches = 0      # log every so many batches; 0 is none
     every = 2.       # seconds between two looks for losses that have arrived
     rewinds = False  # whether `start` can take back what was logged after the point of a resume
-    offset,logged,n_batches,end,rec,error,said,running = 0,False,0,0,None,None,None,False
+    offset,logged,n_batches,rec,error,_end,_said,_running = 0,False,0,None,None,0,None,False
 
     # What a logger of your own says
     def start(self,
@@ -46,11 +46,11 @@ class Logger(Callback):
     def before_fit(self):
         self.rec = next((o for o in self.learn.cbs if isinstance(o, Recorder)), None)
         if self.rec is None: raise ValueError(f"`{type(self).__name__}` logs what a `Recorder` writes down, but there is none: add one")
-        self.offset,self.logged,self.n_batches,self.error,self.running,self.next = self.end,False,0,None,False,0.
+        self.offset,self.logged,self.n_batches,self.error,self._running,self._next = self._end,False,0,None,False,0.
 
     def after_batch(self):
-        if not self.batches or (now := perf_counter())<self.next: return
-        self.next = now+self.every
+        if not self.batches or (now := perf_counter())<self._next: return
+        self._next = now+self.every
         self._log_batches()
 
     def after_row(self):
@@ -62,11 +62,11 @@ class Logger(Callback):
 
     def cleanup_fit(self):
         if self.rec is None: return
-        if self.running:
+        if self._running:
             self._log_batches()
             self.finish()
-        self.end = self.step
-        self.rec,self.running = None,False
+        self._end = self.step
+        self.rec,self._running = None,False
 
     @property
     def step(self): return self.offset+len(self.rec.lrs)
@@ -82,20 +82,20 @@ class Logger(Callback):
     def begin(self):
         "Have it started"
         if self.rec is None: raise RuntimeError(f"`{type(self).__name__}` logs during a fit, and there is none now")
-        if self.running: return
+        if self._running: return
         self.start(self.logged)
-        self.running = True
-        if not self.logged or self.said is None: self.said = {} # the last step of each kind
-        self.known = {} if self.rewinds else dict(self.said)
+        self._running = True
+        if not self.logged or self._said is None: self._said = {} # the last step of each kind
+        self._known = {} if self.rewinds else dict(self._said)
         if not self.logged: self.log_params(self.learn.run_config)
         self.logged = True
 
     def _log(self, row, n, kind):
         self.begin()
         step = self.offset+n
-        if step<=self.known.get(kind, 0): return # logged before an interrupt, and done again after it
+        if step<=self._known.get(kind, 0): return # logged before an interrupt, and done again after it
         self.log(row, step, kind)
-        self.said[kind] = step
+        self._said[kind] = step
 
 def numbers(
     row, # A `Row`
