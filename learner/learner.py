@@ -221,6 +221,7 @@ class Learner(Loop):
             for o,v in modes: o.training = v
             fit,self.mode,self.training = self.mode=='fit',mode,training
             if mode is None:
+                self._leave()
                 self._announced = None
                 self._unreached.clear()
                 for cb,v in runs: # `run` is for one fit; then the word of the class counts
