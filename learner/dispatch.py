@@ -256,7 +256,7 @@ class Dispatcher:
         return _f
 
     # Telling
-    def __call__(self, ev, *args):
+    def __call__(self, ev, *args, **kwargs):
         "Tell every callback that listens to `ev`, in order. Any name that does not look like an event can be one of your own, with arguments"
         hs = self.handlers.get(ev)
         if hs is None: hs = self._custom(ev)
@@ -264,7 +264,7 @@ class Dispatcher:
         try:
             for h in hs:
                 if self._gone and id(_owner(h)) in self._gone: continue # removed by one before it
-                h(*args)
+                h(*args, **kwargs)
         except BaseException as e:
             if h is not None: self._blame(h, ev, hs, e)
             raise
