@@ -169,7 +169,7 @@ def rows_of(
     idxs, # A number, for one sample, or what a tensor can be indexed with, for a smaller batch
 ):
     "Some samples of a batch, in the same structure"
-    return map_tensors(lambda t: t[idxs], o)
+    return map_tensors(lambda t: t[idxs] if t.ndim else t, o)
 
 def per_sample(
     loss_func, # Any loss
