@@ -237,7 +237,7 @@ class ActivationStats(HookCallback):
     def _layer(self, i):
         if self.stats is None: raise ValueError(f"`{type(self).__name__}` has seen no training batch yet")
         n = self.stats.shape[1]
-        if not isinstance(i, int): raise TypeError(f"A layer is known by its position in `modules`, 0 to {n-1}, but got {i!r}")
+        if not hasattr(i, '__index__'): raise TypeError(f"A layer is known by its position in `modules`, 0 to {n-1}, but got {i!r}")
         if not -n<=i<n: raise IndexError(f"There is no layer {i}, but {n} of them: 0 to {n-1}")
         return self.stats[:,i]
 

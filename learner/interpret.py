@@ -21,7 +21,7 @@ from .data import keep_random,random_state,set_random_state,twin
 from .events import known_args
 from .learner import Learner,_whole
 from .metrics import find_bs
-from .preds import Rows,_single,by_number,in_order,rows_of,same,show_samples
+from .preds import Rows,_same,_single,by_number,in_order,rows_of,show_samples
 from .recorder import Row,html_table
 
 # %% ../nbs/23_interpret.ipynb #Interpretation
@@ -98,7 +98,7 @@ class Interpretation:
                 if len(here): rows.add(rows_of(b, here))
                 start += n
         res = rows.value
-        if not same(_single(res[1]), rows_of(self.targs, idxs)): raise ValueError(
+        if not _same(_single(res[1]), rows_of(self.targs, idxs)): raise ValueError(
             "The loader gave other samples when it was gone over again: does it draw them with a generator of its own?")
         return res
 

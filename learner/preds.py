@@ -7,7 +7,7 @@ Activations are applied batch by batch, and everything is written where it belon
 
 # %% auto #0
 __all__ = ['by_number', 'in_order', 'map_tensors', 'Rows', 'rows_of', 'per_sample', 'GatherPredsCallback', 'FetchPredsCallback',
-           'decision', 'same', 'as_image', 'named', 'Samples', 'show_samples', 'first_batch']
+           'decision', 'as_image', 'named', 'Samples', 'show_samples', 'first_batch']
 
 # %% ../nbs/16_preds.ipynb #imports
 import warnings
@@ -50,10 +50,9 @@ def in_order(
         whole = len(sampler)==n and (type(sampler) is SequentialSampler or (type(sampler) is RandomSampler and not sampler.replacement))
         if whole and reorder: return _asked(dl, BatchSampler(SequentialSampler(dl.dataset), batches.batch_size, drop_last=False)),None,n
         batches = BatchSampler(sampler, batches.batch_size, drop_last=False)
-    idxs = [*batches]
-    if not all(isinstance(o, (list,tuple)) for o in idxs) and dl.batch_sampler is None: # a number stands for a whole batch
-        return _asked(dl, sorted(idxs) if reorder else idxs),None,None
-    idxs = [list(o) for o in idxs]
+    idxs = [*batches] if dl.batch_sampler is None else [list(o) for o in batches]
+    if dl.batch_sampler is None and not all(np.ndim(o) for o in idxs): # each stands for a whole batch
+        return _asked(dl, sorted(idxs) if reorder and all(isinstance(o, (int,np.integer)) for o in idxs) else idxs),None,None
     flat = torch.tensor([i for o in idxs for i in o])
     return _asked(dl, idxs),flat.argsort(stable=True).argsort() if reorder else None,len(flat)
 
@@ -192,7 +191,7 @@ def _try(f, pred, yb):
 
 # %% ../nbs/16_preds.ipynb #GatherPredsCallback
 class GatherPredsCallback(Callback):
-    "Keeps what the model says of each validation batch, in `preds`, `targets`, and, if wanted, `inputs`, `decoded` and `losses`"
+    "Keeps what the model says of each validation batch, in `preds`, `targets`, and, if wanted, `inputs`, `decoded` and `losses`; of several loaders, of the last"
     run_train = False
     def __init__(self,
         with_input:bool=False, # Keep inputs
@@ -255,7 +254,7 @@ class GatherPredsCallback(Callback):
         for k,r in self.rows.items(): vars(self)[k] = r.value
         if not self.with_preds: self.preds = None # they are in the file, if anywhere
         if not self.with_targs: self.targets = None
-        self.complete = self.learn._stop is None
+        self.complete = self.learn._stop is None or self.drawn<self.learn._stop
         if not self.complete: warnings.warn(f"Predictions are of the first {self.kept} batches: a limit lets the validation go no further")
 
 def _single(b): return b[0] if isinstance(b, (tuple,list)) and len(b)==1 else b
@@ -264,9 +263,9 @@ def _single(b): return b[0] if isinstance(b, (tuple,list)) and len(b)==1 else b
 @patch
 def _loader(self:Learner, ds_idx, dl=None):
     "The loader that is meant: `dl`, also in the place of `ds_idx`, or one of `dls`"
-    if dl is None and isinstance(ds_idx, (int,str,np.integer)): return self.dls[ds_idx if isinstance(ds_idx, str) else int(ds_idx)]
     dl = ds_idx if dl is None else dl
-    if isinstance(dl, str) or not (hasattr(dl, '__iter__') or hasattr(dl, '__getitem__')): raise TypeError(
+    if isinstance(dl, (int,str,np.integer)): return self.dls[dl if isinstance(dl, str) else int(dl)]
+    if not (hasattr(dl, '__iter__') or hasattr(dl, '__getitem__')): raise TypeError(
         f"A loader is an iterable of batches, or the position or name of one in `dls`, but got {dl!r}")
     return dl
 
@@ -283,7 +282,7 @@ def _telling(split):
     def _f(b):
         try: return split(b)
         except Exception as e:
-            e.add_note("raised by `split`, which says what inputs and targets of a batch are: `()` for the targets, where there are none")
+            e.add_note("raised by `split`, which says what inputs and targets of a batch are: where there are no targets, they are `()`")
             raise
     return _f
 
@@ -384,10 +383,7 @@ def _changing(aug):
         cb.learn.xb = {**xb, **res} if named else tuple(res) if isinstance(res, (tuple,list)) else (res,)
     return Callback(before_batch=change)
 
-def same(
-    a, # Tensors, or structures of them
-    b, # The same
-) -> bool:
+def _same(a, b):
     "Whether `a` and `b` are equal, missing numbers included"
     res = []
     map_tensors(lambda p, q: res.append(torch.equal(p.nan_to_num(), q.nan_to_num())), a, b)
@@ -417,7 +413,7 @@ def tta(self:Learner,
             changed = look if i==0 else map_tensors(torch.maximum if use_max else torch.add, changed, look)
             if i==0: targs = cb.targets
         cb = self._gather(dl)
-    if not by_number(dl) and not same(targs, cb.targets): raise ValueError("The looks of `tta` are at different samples, whose predictions mean nothing "
+    if not by_number(dl) and not _same(targs, cb.targets): raise ValueError("The looks of `tta` are at different samples, whose predictions mean nothing "
         "on average: the loader draws them anew each time. Give one that keeps its order")
     if use_max: return map_tensors(torch.maximum, changed, cb.preds),cb.targets
     if beta is None: return changed,cb.preds,cb.targets

@@ -712,9 +712,9 @@ class Whole(Dataset):
 class Lists(Dataset):
     "Asked for a list, gives a batch"
     def __len__(self): return N
-    def __getitem__(self, idxs): return X[idxs],torch.tensor(idxs)
+    def __getitem__(self, idxs): return X[idxs],torch.as_tensor(idxs) if not isinstance(idxs, slice) else torch.arange(N)[idxs]
 by_dataset = dict(whole=lambda: DataLoader(Whole(), batch_size=None, shuffle=True), workers=lambda: DataLoader(Whole(), batch_size=None, shuffle=True, num_workers=1), some=lambda: DataLoader(Whole(), batch_size=None, sampler=[3,1]),
-    lists=lambda: DataLoader(Lists(), batch_size=None, sampler=BatchSampler(RandomSampler(range(N)), 5, True)), own=lambda: DataLoader(Lists(), batch_size=None, sampler=Pairs()))
+    lists=lambda: DataLoader(Lists(), batch_size=None, sampler=BatchSampler(RandomSampler(range(N)), 5, True)), tensors=lambda: DataLoader(Lists(), batch_size=None, sampler=[torch.arange(5, N), torch.arange(5)]), own=lambda: DataLoader(Lists(), batch_size=None, sampler=Pairs()))
 
 @pytest.mark.parametrize('name', by_dataset)
 def test_batches_that_the_dataset_makes_come_in_its_order(name):
@@ -724,6 +724,10 @@ def test_batches_that_the_dataset_makes_come_in_its_order(name):
     torch.manual_seed(3)
     _,drawn = learn.get_preds(dl=by_dataset[name](), reorder=False)
     assert sorted(drawn.tolist())==targs.tolist()!=drawn.tolist()
+
+def test_slices_are_left_in_their_order():
+    targs = mk(loss_func=lambda p,t: p.mean()).get_preds(dl=DataLoader(Lists(), batch_size=None, sampler=[slice(5, 9), slice(0, 5)]))[1]
+    assert targs.tolist()==[5,6,7,8,0,1,2,3,4]
 
 # Files and consumers
 @pytest.mark.parametrize('kind', ['loader', *streams])
@@ -757,8 +761,7 @@ def test_which_loader_is_meant(f):
     for o in (np.int64(1), np.int32(-1), 'valid'): assert len(f(learn, o)[0])==3
     for o in (1., 3., object()):
         with pytest.raises(TypeError, match='A loader is an iterable of batches, or the position or name of one in `dls`, but got'): f(learn, o)
-    with pytest.raises(TypeError, match='but got 3'): f(learn, dl=3)
-    with pytest.raises(TypeError, match="but got 'valid'"): f(learn, dl='valid')
+    with pytest.raises(IndexError, match='No loader 3: there are `train`, `valid`'): f(learn, dl=3)
     assert len(learn.show_results([(X[:2], Y[:2])]))==2 and len(learn.show_results(np.int64(1)))==3 and len(Interpretation.from_learner(learn, in_batches()).preds)==N
 
 # Items and looks of any form
@@ -814,7 +817,7 @@ def test_items_are_no_batches_to_split():
     dls = learn.dls
     assert close(learn.predict(dict(x=X[3]))[2], logits(learn, X[3]).softmax(0)) and close(learn.predict(X[3])[2], logits(learn, X[3]).softmax(0)) and learn.dls is dls and dls.split is of_pictures
     with pytest.raises(KeyError) as e: learn.get_preds(dl=[dict(image=X)])
-    assert 'raised by `split`, which says what inputs and targets of a batch are: `()` for the targets, where there are none' in e.value.__notes__ and learn.dls is dls
+    assert 'raised by `split`, which says what inputs and targets of a batch are: where there are no targets, they are `()`' in e.value.__notes__ and learn.dls is dls
     assert close(learn.tta(n=2, aug=lambda x: dict(x=x+1), beta=0.)[0], logits(learn, X+1).softmax(1))
     for aug in (lambda x: x+1, lambda x: None):
         with pytest.raises(TypeError, match='`aug` returns changed inputs, a mapping, but got'): learn.tta(n=1, aug=aug)
@@ -894,8 +897,9 @@ def test_a_limited_validation_is_not_complete(monkeypatch):
     with pytest.warns(UserWarning, match='first 2 batches'): mk().validate(cbs=(cb := GatherPredsCallback()))
     assert len(cb.preds)==10 and not cb.complete and len(mk().get_preds()[0])==N # predictions are whole
     monkeypatch.delenv('LEARNER_LIMIT_BATCHES')
-    mk(cbs=Limit(valid=5)).fit(1, cbs=cb)
-    assert cb.complete and len(cb.preds)==N
+    for n,dl in ((5, DataLoader(ds, 5)), (6, streams['stream']())):
+        mk(dl, cbs=Limit(valid=n)).fit(1, cbs=cb)
+        assert cb.complete and len(cb.preds)==N
 
 def test_a_permanent_short_epoch_leaves_predictions_whole():
     learn = mk(cbs=ShortEpochCallback(.5))
