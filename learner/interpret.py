@@ -150,7 +150,7 @@ class ClassificationInterpretation(Interpretation):
         "Targets and decisions, `(n,)` each, and the number of classes"
         targs,dec = self.targs,self.decoded
         if not isinstance(targs, Tensor) or not isinstance(dec, Tensor): raise ValueError("Classes can be counted where there is "
-            f"one target and one prediction, but targets are {_kind(targs)}, and decisions {_kind(dec)}: an `act` can choose one")
+            f"one target and one prediction, but targets are {_kind(targs)}, and decisions {_kind(dec)}" + ("" if isinstance(dec, Tensor) else ": an `act` can choose one"))
         # scores, of a loss that does not say how it decides
         if dec.is_floating_point() and dec.ndim==targs.ndim+1 and dec.shape[1]>1: dec = dec.argmax(dim=1)
         if dec.is_floating_point(): raise ValueError(f"Decisions are no classes but {_kind(dec)}: "
