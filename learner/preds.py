@@ -10,11 +10,12 @@ __all__ = ['by_number', 'in_order', 'map_tensors', 'Rows', 'rows_of', 'per_sampl
            'decision', 'as_image', 'named', 'Samples', 'show_samples', 'first_batch']
 
 # %% ../nbs/16_preds.ipynb #imports
-import warnings
+import os,warnings
 from collections.abc import Iterator,Mapping
 from contextlib import contextmanager
 from copy import copy,deepcopy
 from pathlib import Path
+from secrets import token_hex
 import numpy as np
 import torch
 from torch import Tensor
@@ -85,7 +86,7 @@ class Rows:
         dim:int|None=0, # Along which to put batches together; None for a list of batches as they are
         path=None, # `.npy` file to keep the rows in
         what='Predictions', # Name for errors
-    ): self.n,self.to,self.dim,self.path,self.what,self.done,self.parts,self.kind,self.names = n,to,dim,path,what,0,None,None,None
+    ): self.n,self.to,self.dim,self.path,self.what,self.done,self.parts,self.kind,self.names,self.map = n,to,dim,path,what,0,None,None,None,None
 
     def add(self,
         o, # A batch
@@ -139,7 +140,23 @@ class Rows:
         Path(self.path).parent.mkdir(parents=True, exist_ok=True)
         if dtype is torch.bfloat16: raise ValueError(f"{self.what} are bfloat16, which `.npy` files cannot hold: "
             "give an `act` that returns another type")
-        return torch.from_numpy(np.lib.format.open_memmap(self.path, 'w+', torch.empty((), dtype=dtype).numpy().dtype, tuple(shape)))
+        path = Path(self.path)
+        self.map = np.lib.format.open_memmap(path.with_name(f'.{path.name}.{token_hex(4)}.tmp'), 'w+', torch.empty((), dtype=dtype).numpy().dtype, tuple(shape))
+        return torch.from_numpy(self.map)
+
+    def _named(self, rows):
+        "Give the file its name, now that it has all `rows`"
+        if self.path:
+            if self.map is None or len(self.map)!=len(rows): self.drop(); self._alloc(rows.shape, rows.dtype)[:] = rows
+            self.map.flush()
+            os.replace(self.map.filename, self.path)
+            rows,self.map = torch.from_numpy(self.map),None
+        return rows
+
+    def drop(self):
+        "Delete what is not complete"
+        for p in self.parts.values() if isinstance(self.parts, dict) else (): p.drop()
+        if self.map is not None: Path(self.map.filename).unlink(missing_ok=True)
 
     @property
     def value(self):
@@ -153,14 +170,14 @@ class Rows:
         if isinstance(self.parts, Tensor) and self.done<self.n:
             if self.to is not None: raise ValueError(f"{self.what} have {self.done} rows, and the loader has {self.n} samples: "
                 "whose they are cannot be told. `reorder=False` leaves them as they come")
-            return self.parts[:self.done]
-        if not isinstance(self.parts, list) or self.dim is None: return self.parts
+            return self._named(self.parts[:self.done])
+        if isinstance(self.parts, Tensor): return self._named(self.parts)
+        if self.parts is None or self.dim is None: return self.parts
         if self.parts[0].ndim==0: res = torch.stack(self.parts) # one value for each batch
         else:
             try: res = torch.cat(self.parts, dim=self.dim)
             except (RuntimeError, IndexError): self._refuse(f"batches have the shapes {sorted({tuple(o.shape) for o in self.parts})[:4]}")
-        if self.path: arr = self._alloc(res.shape, res.dtype); arr[:] = res; res = arr
-        return res
+        return self._named(res)
 
 # %% ../nbs/16_preds.ipynb #per_sample
 def rows_of(
@@ -220,7 +237,10 @@ class GatherPredsCallback(Callback):
     def _begin(self): self.rows,self.drawn,self.kept,self.cut,self.complete = {k:f() for k,f in self.make.items()},0,0,None,False
 
     # A validation that starts inside this one is not ours
-    def cleanup_validate(self): self.depth -= 1
+    def cleanup_validate(self):
+        self.depth -= 1
+        if not self.depth:
+            for o in self.rows.values(): o.drop()
     def before_validate(self):
         self.depth += 1
         if self.depth>1: return

@@ -940,3 +940,15 @@ def test_nothing_to_show():
     it = iter(in_batches())
     with pytest.raises(ValueError, match=r'A batch that is taken from an iterator is gone: give a batch, `dl=\[batch\]`'): mk(valid=it).show_results()
     assert len([*it])==5
+
+@pytest.mark.parametrize('exc', [KeyboardInterrupt, ValueError, cancels['validate']])
+def test_predictions_that_were_interrupted_leave_the_file_of_before(tmp_path, exc):
+    "It takes its name when all rows are in it"
+    learn = mk()
+    whole,_ = learn.get_preds(save_preds=tmp_path/'p.npy')
+    whole = whole.clone()
+    with torch.no_grad(): learn.model.lin.weight.mul_(2)
+    with pytest.raises((KeyboardInterrupt,ValueError,RuntimeError)): learn.get_preds(save_preds=tmp_path/'p.npy', cbs=Raise('after_pred', exc, n=2))
+    assert [o.name for o in tmp_path.iterdir()]==['p.npy'] and np.array_equal(np.load(tmp_path/'p.npy'), whole)
+    again,_ = learn.get_preds(save_preds=tmp_path/'p.npy')
+    assert np.array_equal(np.load(tmp_path/'p.npy'), again) and not torch.equal(again, whole)
