@@ -25,6 +25,7 @@ from .learner import _whole
 from .optimizer import get_hyper
 from .progress import ProgressCallback
 from .recorder import Recorder,missing
+from . import saving # noqa: F401 (`learn.save` and `learn.load`)
 from .schedule import ParamScheduler,TorchScheduler
 
 # %% ../nbs/17_tracker.ipynb #TrackerCallback

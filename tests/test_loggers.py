@@ -390,7 +390,7 @@ def test_a_look_at_predictions_changes_nothing(tmp_path, mk):
     assert list(seen.recorder['valid_loss'])==list(without.recorder['valid_loss'])
 
 def test_predictions_need_a_fit(tmp_path):
-    with pytest.raises(RuntimeError, match='`TensorBoardLogger` logs during a fit, and there is none now'): image_learner(tmp_path, log := TensorBoardLogger()).tensor_board_logger.log_preds()
+    with pytest.raises(RuntimeError, match='`TensorBoardLogger` logs during a fit, and there is none now'): image_learner(tmp_path, TensorBoardLogger()).tensor_board_logger.log_preds()
 
 def test_a_figure_needs_a_fit(tmp_path):
     with pytest.raises(RuntimeError, match='`TensorBoardLogger` logs during a fit'): synth_learner(cbs=TensorBoardLogger).tensor_board_logger.log_figure('x', None)

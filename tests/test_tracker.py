@@ -93,7 +93,7 @@ def test_a_column_that_comes_while_training_is_named_before():
     with pytest.raises(ValueError, match="`size` is to be monitored and is not recorded, but .*A callback that adds a column while training names it before, in its `new_columns`"):
         learner(Norm, TrackerCallback('size', np.greater)).fit(1)
     Norm.new_columns = ('size',)
-    learn = learner(Norm, cb := TrackerCallback('size', np.greater)).fit(3)
+    learner(Norm, cb := TrackerCallback('size', np.greater)).fit(3)
     assert cb.best==2.
 
 def test_best_of_one_fit_or_of_all():
