@@ -180,10 +180,10 @@ class Checkpoints:
     @property
     def entries(self):
         "What the manifest says; if it is not there or damaged, what can be seen"
-        return self._listed() or [dict(name=o.name, run=o.name.split('-')[1], hash=None, exact=True) for o in self.found]
+        return self._listed() or [dict(name=o.name, run=o.name.split('-')[1], hash=None, exact=True, epoch=None, iter=o.name, value=None) for o in self.found]
 
     def _listed(self):
-        try: res = [dict(name=o['name'], run=o['run'], hash=o['hash'], exact=o['exact'], **{k:v for k,v in o.items() if k in ('epoch','iter','value')}) for o in json.loads(self.manifest.read_text())]
+        try: res = [dict(name=o['name'], run=o['run'], hash=o['hash'], exact=o['exact'], epoch=o['epoch'], iter=o['iter'], value=o['value']) for o in json.loads(self.manifest.read_text())]
         except (FileNotFoundError,ValueError,KeyError,TypeError): return None
         for o in res:
             if not re.fullmatch(r'\d+-[\w.-]+\.pt', str(o['name'])): raise ValueError(f"`{self.manifest}` names a file that is no checkpoint in its folder: `{o['name']}`")
@@ -248,7 +248,7 @@ class Checkpoint(Callback):
             self.higher = higher_is_better(self.learn, self.rec, self.watched)
         self.files.sweep()
         self.run_id,self.last,self.failed,self.old = os.urandom(3).hex(),self._done() if self.unit=='s' else 0,False,None
-        self.begun,self.carried,self.learn.carry = True,self.learn.carry,True
+        self.begun,self.carried,self.learn.carry,self.asked = True,self.learn.carry,True,False
         if not self.learn.resuming: self.learn.at_pause(self.save) # the very beginning
         if self.on_exc and threading.current_thread() is threading.main_thread(): self.old,self.pid = signal.signal(signal.SIGTERM, self._sigterm),os.getpid()
 
@@ -261,17 +261,24 @@ class Checkpoint(Callback):
     # When
     def before_draw(self):
         if self.unit!='epoch': self._look()
+    def after_row(self):
+        v,earlier = self._value(),[o['value'] for o in self.files.entries if o['run']==self.run_id and o['value'] is not None]
+        if v is not None and v in self._ranked([*earlier, v]): self._ask()
     def after_epoch(self):
         if self.unit=='epoch': self._look()
     def _look(self):
         pos = self._done()
         if not (pos-self.last>=self.every if self.unit=='s' else pos//self.every>self.last//self.every): return
         self.last = pos
-        self.learn.at_pause(self.save)
+        self._ask()
+    def _ask(self):
+        if not self.asked: self.learn.at_pause(self.save)
+        self.asked = True
 
     # How
     def save(self):
         "Write a file, while nothing is under way"
+        self.asked = False
         self._write(self.learn.stopping_at())
 
     def _write(self, at):
@@ -288,9 +295,11 @@ class Checkpoint(Callback):
         "Files of this run that are not kept: one that is not exact does not take the place of one that is"
         if self.keep is None: return []
         mine = [o for o in entries if o['run']==self.run_id]
-        exact = [o for o in mine if o['exact']]
-        best = sorted((o for o in exact if o.get('value') is not None), key=lambda o: o['value'], reverse=self.best and self.higher)[:self.best]
-        return [o for o in exact[:-self.keep] if o not in best] + [o for o in mine if not o['exact'] and o is not mine[-1]]
+        exact = [*{o['iter']:o for o in mine if o['exact']}.values()] # of those with the same weights the newest, which has their results
+        best = self._ranked([o for o in exact if o['value'] is not None], lambda o: o['value'])
+        return [o for o in mine if o['exact'] and o not in exact[-self.keep:] and o not in best] + [o for o in mine if not o['exact'] and o is not mine[-1]]
+
+    def _ranked(self, vals, key=None): return sorted(vals, key=key, reverse=self.best and self.higher)[:self.best]
 
     # At the end
     def _sigterm(self, signum, frame):

@@ -12,6 +12,7 @@ import sys
 from contextlib import contextmanager
 from functools import wraps
 from itertools import islice
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 from fastcore.foundation import L
 from .callback import Callback,FuncCallback,on
@@ -22,6 +23,14 @@ _around = {} # scopes around each scope: around `batch` in training, then in val
 for _ev,_running in moments():
     if _ev.startswith('after_cancel_'): _around.setdefault(_ev.removeprefix('after_cancel_'), []).append(_running)
 
+class _Running(NamedTuple):
+    "A scope of the loop that is running"
+    name:str
+    frame:object # Of its wrapper
+    unreached:set # Callbacks that have not heard of its beginning
+    cleaning:bool # It is being cleaned up
+
+def _later(hs, h): return hs[hs.index(h)+1:] # handlers whose turn comes after that of `h`
 def _owner(h): return getattr(h, '__self__', h)
 def _by(h, ev): return f"raised by `{type(_owner(h)).__name__}.{ev}`"
 def _raiser(e): return next((o for o in getattr(e, '__notes__', ()) if o.startswith('raised by ')), None)
@@ -58,6 +67,7 @@ class Dispatcher:
     def __init__(self):
         self.cbs,self._mode,self._training = L(),None,False
         self._unreached,self._announced = {},None
+        self._leaving,self._gone,self._since = [],{},{} # in a run: who is to leave after the batch, who has left, who came inside which scopes
         self._compile()
 
     # Who listens
@@ -114,12 +124,13 @@ class Dispatcher:
             for cb in cbs:
                 if any(cb is o for o in self.cbs): continue
                 _places[cb] = place
-                self.remove_cbs([o for o in self.cbs if cb.replaces(o) or _again(cb, o)])
+                self._detach([o for o in self.cbs if cb.replaces(o) or _again(cb, o)])
                 self._attach(cb)
+                if self._mode: self._since[id(cb)] = [o.frame for o in self._running()[0]]
                 new.append(cb)
             for cb in sorted(new, key=lambda o: o.order): cb('after_create')
         except BaseException as e:
-            self.remove_cbs(new)
+            self._detach(new)
             self._bring_back([o for o in before if o not in self.cbs], before) # those that `new` would have replaced
             raise _stray(e) if isinstance(e, CancelException) else e
         return self
@@ -136,6 +147,7 @@ class Dispatcher:
     def _attach(self, cb):
         type(cb)._check_names() # methods may have been patched in since
         self._give_name(cb)
+        self._gone.pop(id(cb), None)
         cb.learn = self
         self.cbs.append(cb)
         self._compile()
@@ -153,13 +165,48 @@ class Dispatcher:
     def remove_cb(self,
         cb, # A callback, or a class: then all its instances
     ):
-        "Detach `cb`"
+        "Detach `cb`. In a run, it undoes what it has done; not before the batch is over, if that is in a batch"
         for o in [o for o in self.cbs if o is cb or (isinstance(cb, type) and isinstance(o, cb))]:
+            scopes,busy = self._running()
+            if id(o) in busy or any(p.name=='batch' or p.cleaning for p in scopes): self._leaving.append(o); continue
+            try:
+                for p in scopes:
+                    if id(o) not in p.unreached and o.listens(f'cleanup_{p.name}', self._training, self._mode=='fit'): o(f'cleanup_{p.name}')
+            finally:
+                self._detach([o])
+                self._since.pop(id(o), None)
+                if self._mode: self._gone[id(o)],o.learn = o,self # a method of it may be running
+        return self
+
+    def _detach(self, cbs):
+        for o in [o for o in self.cbs if any(o is p for p in cbs)]:
             if vars(self).get(o.name) is o: delattr(self, o.name)
             self.cbs = L(p for p in self.cbs if p is not o)
             self._compile()
             o.learn = None
-        return self
+
+    def _leave(self):
+        "A batch is over, or the run: those leave who were removed meanwhile"
+        cbs,self._leaving = self._leaving,[]
+        self.remove_cbs(cbs)
+        if self._mode: return
+        for o in self._gone.values():
+            if o.learn is self: o.learn = None
+        self._gone.clear(); self._since.clear()
+
+    def _running(self):
+        "Scopes that are running, the innermost first; and callbacks of which a method is running, but for the one that asks"
+        f,inner,scopes,busy = sys._getframe(1) if self._mode else None,{},[],set()
+        while f is not None:
+            if f.f_code in _watched and (here := f.f_locals)['self'] is self:
+                if nm := here.get('nm'):
+                    waiting = _later(inner['hs'], inner['h']) if inner.get('ev')==f'before_{nm}' else ()
+                    came = [k for k,frames in self._since.items() if any(f is o for o in frames)]
+                    scopes.append(_Running(nm, f, {id(_owner(o)) for o in waiting} | {*came}, 'scope' in inner))
+                elif 'h' in here and (inner or scopes): busy.add(id(_owner(here['h'])))
+                inner = {} if nm else here
+            f = f.f_back
+        return scopes,busy
 
     def remove_cbs(self,
         cbs, # Callbacks, or classes of them
@@ -178,7 +225,7 @@ class Dispatcher:
             self.add_cbs(cbs)
             gone = [o for o in before if o not in self.cbs] # replaced for a while only
             yield self
-        finally: self.remove_cbs(cbs); self._bring_back(gone, before)
+        finally: self._detach(cbs); self._bring_back(gone, before)
 
     @contextmanager
     def removed_cbs(self,
@@ -186,7 +233,8 @@ class Dispatcher:
     ):
         "Do without `cbs` for a while; the same instances come back, in their places"
         before = list(self.cbs)
-        try: yield self.remove_cbs(cbs)
+        self._detach([o for o in before if any(o is cb or (isinstance(cb, type) and isinstance(o, cb)) for cb in L(cbs))])
+        try: yield self
         finally: self._bring_back([o for o in before if o not in self.cbs], before)
 
     def _bring_back(self, cbs, before):
@@ -208,13 +256,15 @@ class Dispatcher:
         return _f
 
     # Telling
-    def __call__(self, ev, *args):
+    def __call__(self, ev, *args, **kwargs):
         "Tell every callback that listens to `ev`, in order. Any name that does not look like an event can be one of your own, with arguments"
         hs = self.handlers.get(ev)
         if hs is None: hs = self._custom(ev)
         h = None
         try:
-            for h in hs: h(*args)
+            for h in hs:
+                if self._gone and id(_owner(h)) in self._gone: continue # removed by one before it
+                h(*args, **kwargs)
         except BaseException as e:
             if h is not None: self._blame(h, ev, hs, e)
             raise
@@ -222,7 +272,7 @@ class Dispatcher:
     def _blame(self, h, ev, hs, e):
         "Note on `e` who raised it, and whose turn in a `before_` will not come any more"
         if not _raiser(e): e.add_note(_by(h, ev))
-        if ev.startswith('before_'): self._unreached[ev.removeprefix('before_')] = {id(_owner(o)) for o in hs[hs.index(h)+1:]}
+        if ev.startswith('before_'): self._unreached[ev.removeprefix('before_')] = {id(_owner(o)) for o in _later(hs, h)}
 
     def _cancelled(self, scope, e):
         "`scope` ends early"
@@ -250,8 +300,9 @@ class Dispatcher:
 
     def _clean(self, scope, err):
         "Let the callbacks that `before_` has reached undo what they did, the last one first"
-        unreached = self._unreached.pop(scope, ())
-        try: self._each(f'cleanup_{scope}', [h for h in reversed(self.handlers[f'cleanup_{scope}']) if id(_owner(h)) not in unreached], err)
+        unreached = self._unreached.pop(scope, set())
+        if self._since: unreached = unreached | self._running()[0][0].unreached
+        try: self._each(f'cleanup_{scope}', [o for o in reversed(self.handlers[f'cleanup_{scope}']) if id(_owner(o)) not in unreached], err)
         except BaseException as e: self._announce(e); raise
 
     def _each(self, ev, hs, err):
@@ -307,3 +358,6 @@ def scope(f):
             err = None # or the traceback would keep this frame alive
     _f.scope = nm
     return _f
+
+def _batch(): pass
+_watched = Dispatcher.__call__.__code__,Dispatcher._clean.__code__,scope(_batch).__code__ # where `_running` looks

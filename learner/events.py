@@ -155,13 +155,15 @@ class Filter(_Union):
     ):
         chosen = [k for k,v in dict(every=every, once=once, when=when, filter_fn=filter_fn).items() if v is not None]
         if len(chosen)>1: raise ValueError(f"{' and '.join(f'`{o}`' for o in chosen)} exclude each other: give one of them")
+        for k,v in dict(every=every, after=after, before=before).items():
+            if not isinstance(v, (int,float,type(None))): raise TypeError(f"`{k}` is a number, but got {v!r}")
         if once is not None and (after is not None or before is not None): raise ValueError("`once` already says when: give no `after` or `before` with it")
         if unit not in (None, 's', *_units): raise ValueError(f"`unit` is one of `iter`, `step`, `epoch`, `s`, but got {unit!r}.{nearest(str(unit), _units)}")
         self.event,self.unit,self.when,self.after,self.before = event,unit,when or filter_fn,after,before
         self.every = 1 if every is None else every
-        self.once = None if once is None else [int(o) for o in (once if isinstance(once, (list,tuple)) else [once])]
+        self.once = once if once is None or isinstance(once, (list,tuple)) else [once]
         if not self.every>0 or (unit!='s' and self.every!=int(self.every)): raise ValueError(f"`every` is a positive whole number, but got {every!r}")
-        if self.once is not None and not all(o>0 for o in self.once): raise ValueError(f"`once` counts from 1, but got {once!r}")
+        if self.once is not None and not (self.once and all(isinstance(o, int) and o>0 for o in self.once)): raise ValueError(f"`once` is a whole number, or several, counted from 1, but got {once!r}")
         if self.when is not None and not callable(self.when): raise TypeError(f"`when` is a function of a filter and the learner, but got {self.when!r}")
         self.reset()
 

@@ -11,7 +11,7 @@ A `Learner` brings together data, model, loss, optimizer and metrics, and runs t
 __all__ = ['Learner']
 
 # %% ../nbs/09_learner.ipynb #imports
-import sys
+import sys,warnings
 from contextlib import contextmanager,suppress
 from inspect import Parameter,signature
 from math import inf
@@ -23,9 +23,9 @@ import torch
 from torch import nn
 from fastcore.basics import AttrDict
 from fastcore.foundation import L
-from .callback import FuncCallback,TrainEvalCallback
+from .callback import Callback,FuncCallback,TrainEvalCallback
 from .data import DataLoaders,keep_random,length
-from .events import known_args
+from .events import known_args,moments
 from .loop import Loop
 from .metrics import mk_metrics
 from .optimizer import Adam,clear_state,freeze_groups,get_hyper,hypers,make_opt,norm_bias_params,param_groups,params,set_hyper,spare
@@ -51,6 +51,23 @@ def _let_go(e):
         for f,_ in walk_tb(e.__traceback__):
             with suppress(RuntimeError): f.clear(); f.f_locals # not those that are running; before Python 3.13, a dict of locals that somebody looked at has to follow
         e = e.__cause__ or e.__context__
+
+class _AllAnnounced(Callback):
+    "See whether a loop of which somebody has replaced pieces still announces the events that others wait for"
+    order,only_fit,run_valid = -1000,True,False
+    pieces = 'all_batches','one_batch','_batch','_forward','_do_grad_opt','_backward','_step'
+    events = [ev for ev,running in moments() if 'train' in running and ev!='before_train']
+    def __init__(self, replaced):
+        self.replaced,self.heard = replaced,set()
+        super().__init__(**{ev: lambda self, ev=ev: self.heard.add(ev) for ev in self.events})
+
+    def after_train(self):
+        self.learn.remove_cb(self)
+        if any(o.startswith('after_cancel_') for o in self.heard): return # what comes after it was not to be announced
+        if 'after_batch' not in self.heard: raise TypeError(f"{self.replaced} does not announce `before_batch` and `after_batch`, so that nobody counts the batches. Call `super()`, or replace `_batch` and write `@scope` above it")
+        for ev in self.events:
+            names = ', '.join(f'`{o.name}`' for o in self.learn.ordered_cbs(ev) if o is not self)
+            if names and ev not in self.heard and 'cancel' not in ev: warnings.warn(f"{self.replaced} does not announce `{ev}`, for which {names} waits: write `self('{ev}')` where its moment is")
 
 def _show(o): return getattr(o, '__name__', None) or _show(getattr(o, 'func', None) or type(o))
 
@@ -156,7 +173,8 @@ class Learner(Loop):
         if not any(p.requires_grad for p in self.model.parameters()): raise ValueError("All parameters are frozen: nothing to train. `learn.unfreeze()` frees them")
         self._at = at and at | dict(state=copied(self.state)) # what is told twice may change it
         self._stopped,self._safe,self._draws,self._asked = None,None,None,[]
-        with self._fitting('fit'):
+        replaced = [f'`{type(self).__name__}.{k}`' for k in _AllAnnounced.pieces if getattr(type(self), k) is not getattr(Loop, k)]
+        with self._fitting('fit'), self.added_cbs([_AllAnnounced(' or '.join(replaced))] if replaced else []):
             if at is None:
                 if (v := self.wd if wd is None else wd) is not None: self.set_hyper('wd', v)
                 if (v := self.lr if lr is None else lr) is not None: self.set_hyper('lr', v)
@@ -221,6 +239,7 @@ class Learner(Loop):
             for o,v in modes: o.training = v
             fit,self.mode,self.training = self.mode=='fit',mode,training
             if mode is None:
+                self._leave()
                 self._announced = None
                 self._unreached.clear()
                 for cb,v in runs: # `run` is for one fit; then the word of the class counts

@@ -106,7 +106,9 @@ class Loop(Dispatcher):
         self.batch = b = to_device(b, self.dls.device) if self.dls.moves else b
         self.xb,self.yb = self.dls.split(b)
         self.pred = self.loss = self.loss_grad = None
-        self._batch()
+        try: self._batch()
+        finally:
+            if self._leaving: self._leave()
 
     @scope
     def _batch(self):
@@ -209,7 +211,7 @@ class Loop(Dispatcher):
         return min([o for o in (self.limits.get(phase), _env_limit()) if o is not None], default=None)
 
     _of_batch = 'dl','dl_name','batch','xb','yb','pred','loss','loss_grad'
-    _of_phase = *_of_batch,'n_iter','iter','_stop','_draws'
+    _of_phase = *_of_batch,'n_iter','iter','_n','_stop','_draws'
 
     def _forget_batch(self):
         for k in self._of_batch: setattr(self, k, None)

@@ -258,6 +258,9 @@ def test_custom_event_passes_arguments():
     learn.verify.run = False
     learn('verify_batch', 1, 2)
     assert learn.verify.got[0]!=1
+    learn.verify.run = True
+    learn('verify_batch', 1, yb=2, strict=True)
+    assert learn.verify.got==(1, 2, True)
 
 def test_reserved_prefix_needs_registration():
     learn = synth_learner(1, 0)
@@ -366,6 +369,11 @@ def test_filter_with_unit(filt, expected):
     res = []
     synth_learner(3, 1, cbs=on(event.after_batch(**filt))(lambda learn: res.append((learn.train_iter, learn.training)))).fit(2)
     assert res==expected
+
+@pytest.mark.parametrize('kw,match', [(dict(every='a'), "`every` is a number, but got 'a'"), (dict(after='x'), "`after` is a number"), (dict(before=[1]), "`before` is a number"), (dict(every=1.5), 'positive whole number'),
+    (dict(once='a'), "`once` is a whole number, or several, counted from 1, but got 'a'"), (dict(once=[]), 'but got \\[\\]'), (dict(once=0), 'but got 0'), (dict(once=1.5), 'but got 1.5')], ids=str)
+def test_filters_say_what_is_wrong_with_them(kw, match):
+    with pytest.raises((TypeError,ValueError), match=match): event.after_batch(**kw)
 
 def test_exclusive_filters_are_named():
     for kw in (dict(every=2, once=3), dict(once=1, when=len), dict(every=1, filter_fn=len)):

@@ -49,14 +49,23 @@ def state(learn):
         of_batch=[getattr(learn, o) for o in ('dl','batch','xb','yb','pred','loss','loss_grad','mode','exc')], training=learn.training, replaced=[k for k in vars(learn) if callable(getattr(type(learn), k, None))],
         torch=(torch.is_grad_enabled(), torch.is_autocast_enabled('cpu'), torch.get_default_dtype(), (torch.ones(2,2)@torch.ones(2,2)).dtype), sigint=signal.getsignal(signal.SIGINT))
 
+def removes(cb, place, n, order):
+    "Removes `cb` when `place` comes for the `n`-th time"
+    count = itertools.count(1)
+    res = Callback(**{place: lambda self: next(count)==n and cb.learn and self.learn.remove_cb(cb)})
+    res.order = order
+    return res
+
 def check(names, place, end, order=None):
     learn = learner().fit(1)
     before = state(learn)
     rng = random.Random(place+end+str(names))
-    raiser = Raise(place, ends[end], n=1 if place.endswith('_fit') else rng.choice([1, 2]), order=order or rng.choice([-200, 5, 200]))
-    try: learn.fit(2, cbs=[*(techniques[o]() for o in names), raiser])
+    cbs,n,order = [o() if isinstance(o := techniques[k](), type) else o for k in names],1 if place.endswith('_fit') else rng.choice([1, 2]),order or rng.choice([-200, 5, 200])
+    end = Raise(place, ends[end], n=n, order=order) if end in ends else removes(cbs[0], place, n, order)
+    try: learn.fit(2, cbs=[*cbs, end])
     except (ValueError, RuntimeError, KeyboardInterrupt) as e:
-        assert type(e) is ends[end] or type(e.__cause__) is ends[end] or 'have predictions' in str(e) # `FetchPredsCallback` was the one whose validation was cancelled
+        if not isinstance(end, Raise): raise
+        assert type(e) is end.exc or type(e.__cause__) is end.exc or 'have predictions' in str(e) # `FetchPredsCallback` was the one whose validation was cancelled
     after = state(learn)
     assert after==before, {k for k in before if after[k]!=before[k]}
     learn.fit(1, cbs=[techniques[o]() for o in names])
@@ -67,7 +76,7 @@ def test_every_callback_is_here():
     here = {c for o in techniques.values() for c in type(o()).__mro__} | {*elsewhere}
     assert not [o.__name__ for o in vars(learner_all).values() if isinstance(o, type) and issubclass(o, Callback) and o not in here]
 
-every = list(itertools.product(techniques, places, ends))
+every = list(itertools.product(techniques, places, [*ends,'removed']))
 def some(n): return random.Random(1).sample(every, n)
 
 @pytest.mark.parametrize('name,place,end', some(80))
@@ -77,13 +86,13 @@ def test_one(name, place, end): check([name], place, end)
 @pytest.mark.parametrize('place', ['before_fit','before_batch','before_validate'])
 def test_not_reached(name, place):
     "Events of the end come to those too who have not heard of the beginning"
-    for end in ('error','fit'): check([name], place, end, order=-200)
+    for end in ('error','fit','removed'): check([name], place, end, order=-200)
 
 pairs = [o for o in itertools.combinations(techniques, 2) if o not in (('fp16','bf16'), ('schedule','plateau'), ('torch_schedule','plateau'), ('compile','hook'), ('compile','stats'))] # the hooks of a compiled model are refused
 @pytest.mark.parametrize('i', range(len(pairs)), ids=lambda i: '+'.join(pairs[i]))
 def test_two(i):
     rng = random.Random(i)
-    check(pairs[i], rng.choice(places), rng.choice(list(ends)))
+    check(pairs[i], rng.choice(places), rng.choice([*ends,'removed']))
 
 def test_one_mixed_precision_at_a_time():
     with pytest.raises(ValueError, match='two `MixedPrecision`'): learner().fit(1, cbs=[MixedPrecision('fp16'), MixedPrecision('bf16')])
@@ -91,4 +100,4 @@ def test_one_mixed_precision_at_a_time():
 @pytest.mark.slow
 @pytest.mark.parametrize('name', techniques)
 def test_everywhere(name):
-    for place,end in itertools.product(places, ends): check([name], place, end)
+    for place,end in itertools.product(places, [*ends,'removed']): check([name], place, end)

@@ -204,7 +204,7 @@ def test_rotation(tmp_path):
     def iters(**kwargs):
         learner({}, tmp_path, 1).fit(3, cbs=(cb := Checkpoint(**kwargs)))
         return [(o['epoch'], o['iter']) for o in Checkpoints(cb.last_saved_path.parent).entries]
-    assert iters(keep=2, folder='a')==[(2,18),(2,18)] and iters(keep=None, folder='b')==[(0,0),(0,6),(1,12),(2,18),(2,18)]
+    assert iters(keep=2, folder='a')==[(1,12),(2,18)] and iters(keep=None, folder='b')==[(0,0),(0,6),(1,12),(2,18),(2,18)]
     files = Checkpoints(tmp_path/'a')
     assert {o.name for o in files.folder.iterdir()}=={'manifest.json', *(o['name'] for o in files.entries)}
 

@@ -1,0 +1,126 @@
+"A callback that is removed in the middle of a run undoes what it has done, once, and hears no more"
+import pytest,torch
+from torch.nn.utils import clip_grad_norm_
+from learner.all import *
+
+class Heard(Callback):
+    "Keeps the events that it hears, by epoch and batch"
+    def __init__(self): super().__init__(); self.seen = []
+for ev in dict(moments()) | {f'cleanup_{o}':0 for o in cancels}:
+    def _f(self, ev=ev): self.seen.append((ev, self.learn.epoch, self.learn.iter))
+    setattr(Heard, ev, _f)
+class Early(Heard): order = -20
+class Late(Heard): order = 20
+
+def at(ev, f, n=1, order=0):
+    "A callback that calls `f(learn)` when `ev` comes for the `n`-th time"
+    def _f(cb):
+        cb.n = getattr(cb, 'n', 0)+1
+        if cb.n==n: f(cb.learn)
+    cb = Callback(**{ev: _f})
+    cb.order = order
+    return cb
+
+def fit(cb, *cbs, n_epoch=2):
+    learn = synth_learner(n_train=3, n_valid=2)
+    learn.fit(n_epoch, cbs=[cb, *cbs])
+    return learn
+def names(cb, since=0): return [o[0] for o in cb.seen[since:]]
+
+def test_between_batches():
+    cb = Heard()
+    fit(cb, at('before_draw', lambda learn: learn.remove_cb(cb), n=2, order=10))
+    assert names(cb)[-5:]==['cleanup_batch','before_draw','cleanup_train','cleanup_epoch','cleanup_fit'] and cb.seen[-1][1:]==(0, 0) and cb.learn is None
+
+@pytest.mark.parametrize('ev', ['before_batch','after_pred','before_step','after_batch'])
+@pytest.mark.parametrize('order', [-10, 10])
+def test_in_a_batch_it_stays_until_that_is_over(ev, order):
+    "A step of which one half is another's would be neither"
+    cb,whole = Heard(),Heard()
+    fit(cb, at(ev, lambda learn: learn.remove_cb(cb), n=2, order=order))
+    fit(whole)
+    n = [i for i,o in enumerate(whole.seen) if o[0]=='cleanup_batch'][1]+1 # of the second batch
+    assert names(cb)[:n]==names(whole)[:n] and names(cb, n)==['cleanup_train','cleanup_epoch','cleanup_fit']
+
+@pytest.mark.parametrize('ev,open', [('before_epoch', ['fit']), ('before_train', ['epoch','fit']), ('before_validate', ['epoch','fit']), ('before_fit', [])])
+def test_scopes_that_it_has_not_heard_of_are_not_its_own(ev, open):
+    cb = Late()
+    fit(cb, at(ev, lambda learn: learn.remove_cb(cb)))
+    assert ev not in names(cb) and names(cb)[len(names(cb))-len(open):]==[f'cleanup_{o}' for o in open] and sum(o.startswith('cleanup_') for o in names(cb) if o!='cleanup_batch' and 'step' not in o and 'backward' not in o)==len(open)+('cleanup_train' in names(cb))
+
+def test_scopes_that_were_there_before_it_are_not_its_own():
+    cb = Heard()
+    fit(at('before_train', lambda learn: learn.add_cb(cb)), at('before_validate', lambda learn: learn.remove_cb(cb), order=10))
+    assert {o for o in names(cb) if o.startswith('cleanup')}=={'cleanup_batch','cleanup_backward','cleanup_step','cleanup_validate'} and names(cb)[-1]=='cleanup_validate'
+
+def test_it_can_remove_itself():
+    class Once(Heard):
+        def before_train(self): self.learn.remove_cb(self); self.seen.append(self.learn.model is not None)
+    cb = Once()
+    fit(cb)
+    assert [o if isinstance(o, bool) else o[0] for o in cb.seen]==['before_fit','before_epoch','cleanup_train','cleanup_epoch','cleanup_fit',True]
+    assert cb.learn is None
+
+def test_while_its_own_method_runs():
+    "A validation inside, in which somebody removes it, ends first"
+    class Looks(Heard):
+        def before_draw(self):
+            if self.learn.training and self.learn.train_iter==1: self.learn.validate(); self.seen.append(('looked', 0, self.learn.iter))
+    cb = Looks()
+    fit(cb, at('before_validate', lambda learn: learn.remove_cb(cb), order=10))
+    looked = names(cb).index('looked')
+    assert 'cleanup_fit' not in names(cb)[:looked] and names(cb)[-3:]==['cleanup_train','cleanup_epoch','cleanup_fit'] and cb.seen[-1][1]==0
+
+def test_doing_without_it_for_a_while_is_no_removal():
+    cb,whole = Heard(),Heard()
+    def look(learn):
+        with learn.removed_cbs(cb): learn.validate()
+    fit(cb, at('after_loss', look, n=2, order=-10))
+    fit(whole)
+    assert cb.seen==whole.seen
+
+def test_it_can_come_back():
+    cb = Heard()
+    learn = synth_learner(n_train=3, n_valid=2)
+    learn.fit(2, cbs=[at('before_train', lambda learn: learn.add_cb(cb)), at('before_validate', lambda learn: learn.remove_cb(cb), order=10), at('before_epoch', lambda learn: learn.add_cb(cb), n=2)])
+    assert cb in learn.cbs and cb.learn is learn and not {'before_fit','cleanup_fit'} & {*names(cb)} # it came after `before_fit`, and stays
+    learn.fit(1)
+    assert names(cb)[-1]=='cleanup_fit'
+
+@pytest.mark.parametrize('ev', ['before_train','after_pred'])
+def test_an_error_in_its_cleanup(ev):
+    class Bad(Heard):
+        def cleanup_fit(self): raise ValueError('bad')
+    cb = Bad()
+    learn = synth_learner()
+    with pytest.raises(ValueError, match='bad'): learn.fit(1, cbs=[cb, at(ev, lambda learn: learn.remove_cb(cb), order=10)])
+    assert cb not in learn.cbs and learn.mode is None and cb.learn is None
+    learn.fit(1)
+
+@pytest.mark.parametrize('err', [ValueError, CancelTrainException, CancelFitException, KeyboardInterrupt])
+def test_what_ends_the_batch_in_which_it_was_removed(err):
+    cb = Heard()
+    def f(learn): learn.remove_cb(cb); raise err
+    try: fit(cb, at('after_pred', f, n=2, order=-10))
+    except (ValueError,KeyboardInterrupt): pass
+    for o in ('fit','epoch','train'): assert names(cb).count(f'cleanup_{o}')==1
+    assert names(cb)[-3:]==['cleanup_train','cleanup_epoch','cleanup_fit'] and cb.seen[-1][1]==0 and cb.learn is None
+
+def test_not_only_in_fits():
+    cb = Heard()
+    learn = synth_learner(n_valid=3)
+    learn.validate(cbs=[cb, at('after_pred', lambda learn: learn.remove_cb(cb), n=2)])
+    assert names(cb).count('after_batch')==2 and names(cb)[-3:]==['cleanup_validate','cleanup_epoch','cleanup_fit']
+    def weights(learn): return learn.model.a.item(),learn.model.b.item()
+    assert weights(learn)==weights(synth_learner(n_valid=3))
+
+def test_a_technique_off_from_a_batch_on():
+    "The fit goes on as one without it does"
+    def after_three(learn, clip): return [clip, at('after_batch', lambda learn: learn.remove_cb(clip), n=3)]
+    def by_hand(learn): return [on('before_step')(lambda learn: learn.train_iter<3 and clip_grad_norm_(learn.model.parameters(), .01))]
+    def end(cbs):
+        learn = synth_learner()
+        torch.manual_seed(0)
+        learn.fit(n_iter=6, cbs=cbs(learn))
+        return learn.model.a.item(),learn.model.b.item()
+    assert end(lambda learn: after_three(learn, GradientClip(.01)))==end(by_hand)!=end(lambda learn: [])
