@@ -253,6 +253,7 @@ class Overfit(Callback):
 
     def before_fit(self):
         learn,self.whole,self.batches = self.learn,self.learn.dls,[]
+        if hasattr(self.whole.train, '__next__'): raise ValueError("`dls['train']` is an iterator, which can be gone over once: a fit that goes on could not begin with the same batches")
         self.drawn = random_state(self.whole.train)
         self._draw()
         learn.dls = copy(self.whole)

@@ -61,7 +61,7 @@ class Logger(Callback):
         if self.rec is None: raise ValueError(f"`{type(self).__name__}` logs what a `Recorder` writes down, but there is none: add one")
         if type(self).log is Logger.log: raise TypeError(f"`{type(self).__name__}` logs nothing: it has no method `log(row, step, kind)`")
         if self._place and any(isinstance(o, Logger) and o is not self and o._place==self._place for o in self.learn.cbs):
-            raise ValueError(f"Two loggers write to `{self._place}`: give each a place of its own")
+            raise ValueError(f"Two loggers write to `{self._place}`: remove one, or give it another place")
         self.offset,self.logged,self.n_batches,self.error,self._running,self._next = self._end,False,0,None,False,0.
 
     def after_batch(self):
@@ -317,6 +317,9 @@ class WandbLogger(BoardLogger):
         if self.own and not resumed: self.offset = 0
         self.board = wandb.init(**self.kwargs | (dict(id=self.run_id, resume='allow') if resumed else {})) if self.own else wandb.run
         self.run_id,self.names = self.board.id,set()
+
+    @property
+    def _place(self): return 'Weights & Biases' # the second would find the run of the first
 
     def log_params(self, config): self.board.config.update(dict(run_config=json.loads(json.dumps(config))), allow_val_change=True)
 

@@ -168,9 +168,9 @@ def test_append_to_a_file_without_a_whole_line(tmp_path, torn):
     assert log.read_log()==rec.rows and log.read_log().names==rec.metric_names
 
 def test_two_do_not_write_to_one_place(tmp_path):
-    for a,b in ((CSVLogger(), CSVLogger(append=True)), (CSVLogger('a'), JSONLogger('a')), (CSVLogger('a'), CSVLogger(tmp_path/'a')), (TensorBoardLogger('tb'), TensorBoardLogger('tb'))):
+    for a,b in ((CSVLogger(), CSVLogger(append=True)), (CSVLogger('a'), JSONLogger('a')), (CSVLogger('a'), CSVLogger(tmp_path/'a')), (TensorBoardLogger('tb'), TensorBoardLogger('tb')), (WandbLogger(), WandbLogger(1))):
         learn = synth_learner(path=tmp_path, cbs=a)
-        with pytest.raises(ValueError, match=f"Two loggers write to `{tmp_path}/.*`: give each a place of its own"): learn.fit(1, cbs=b)
+        with pytest.raises(ValueError, match=f"Two loggers write to `({tmp_path}/.*|Weights & Biases)`: remove one, or give it another place"): learn.fit(1, cbs=b)
     assert list(tmp_path.iterdir())==[]
     rec = fitted(tmp_path, [a := CSVLogger('a'), b := CSVLogger('b'), JSONLogger(), TensorBoardLogger('tb'), TensorBoardLogger('tb2')], n_epoch=2).recorder
     assert a.read_log()==b.read_log()==rec.rows

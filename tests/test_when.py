@@ -315,6 +315,7 @@ bad = {
     'limit valid': (lambda: Limit(valid=.5), TypeError, "`valid` is a whole number, but got 0.5"),
     'batches':     (lambda: limit_batches(0).__enter__(), ValueError, "`n` is 1 or more, but got 0"),
     'overfit':     (lambda: Overfit(-1), ValueError, "`k` is 1 or more, but got -1"),
+    'overfit once': (lambda: synth_learner(dls=DataLoaders(iter(fixed(8)), device='cpu')).fit(1, cbs=Overfit), ValueError, "`dls\\['train'\\]` is an iterator, which can be gone over once: a fit that goes on"),
     'smoke':       (lambda: mk().smoke(0), ValueError, "`n` is 1 or more, but got 0"),
     'smoke cb':    (lambda: mk().smoke(cb=[]), TypeError, "has no argument `cb`. Did you mean `cbs`"),
     'smoke once':  (lambda: synth_learner(dls=DataLoaders(iter(fixed(8)), device='cpu')).smoke(), ValueError, "`dls\\['train'\\]` is an iterator, which can be gone over once: a trial would use it up"),
@@ -485,7 +486,7 @@ def overfitting(s, *cbs, workers=0):
     learn.dls = DataLoaders(DataLoader(TensorDataset(x, 2*x+3), 4, shuffle=True, num_workers=workers, generator=torch.Generator().manual_seed(s)), fixed(8), device='cpu')
     return learn
 
-@pytest.mark.parametrize('ev,at', [('before_validate',1), ('before_validate',3), ('before_epoch',2), ('after_train',4)])
+@pytest.mark.parametrize('ev,at', [('before_validate',1), ('before_validate',3), ('before_epoch',2)])
 @pytest.mark.parametrize('workers', [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_overfit_goes_on_with_the_same_batches(ev, at, workers):
     whole = overfitting(0, workers=workers).fit(5)
