@@ -394,7 +394,7 @@ def plain(
     if isinstance(v, Mapping) and depth: return inner(v)
     if isinstance(v, (tuple,list,set)) and depth and len(v)<=100: return tuple(plain(o, depth-1) for o in v)
     if isinstance(v, partial) and depth: return inner({'name': v.func, **v.keywords})
-    if callable(v) and '__repr__' in vars(type(v)) and not isinstance(v, partial): return repr(v) # it says itself what it is, as schedules do
+    if callable(v) and '__repr__' in vars(type(v)) and not isinstance(v, (partial,Callback)): return repr(v) # it says itself what it is, as schedules do
     args = {k:vars(v)[k] for k in _args(type(v)) if k in vars(v)} if depth and hasattr(v, '__dict__') else {}
     return inner({'name': type(v), **args}) if args else type(v).__name__
 
