@@ -17,6 +17,8 @@ from torch import Tensor,nn
 from fastcore.foundation import L
 from .callback import Callback,TrainEvalCallback
 from .data import map_batch
+from .events import known_args
+from .learner import _whole
 from .recorder import Row
 
 # %% ../nbs/19_hooks.ipynb #Hook
@@ -33,6 +35,7 @@ def _module(m):
 
 class Hook:
     "Calls `hook_func` when `m` has run, keeps what it returned last in `stored`, and counts `calls`. In `with`, it is removed at the end"
+    @known_args
     def __init__(self,
         m:nn.Module, # What to listen to
         hook_func, # `hook_func(module, input, output)`; `input` is a tuple
@@ -41,6 +44,7 @@ class Hook:
         cpu:bool=False, # Give it copies on the CPU: that waits for the device
         when=None, # Listen only while `when()` is true
     ):
+        if not callable(hook_func): raise TypeError(f"`hook_func` is a function of a module, its input and its output, but got {hook_func!r}")
         m,self.hook_func,self.detach,self.cpu,self.when = _module(m),hook_func,detach,cpu,when
         self.stored,self.calls,self.removed = None,0,False
         self.hook = (m.register_forward_hook if is_forward else m.register_full_backward_hook)(self._run)
@@ -60,11 +64,13 @@ class Hook:
 
 class Hooks:
     "A `Hook` on each of several modules: a list of them, with `stored` of all"
+    @known_args
     def __init__(self,
         ms, # Modules
         hook_func, # `hook_func(module, input, output)`
         is_forward:bool=True, detach:bool=True, cpu:bool=False, when=None, # As in `Hook`
     ):
+        if not hasattr(ms, '__iter__'): raise TypeError(f"`Hooks` listen to several modules, but got {ms!r}: " + ("write `Hook`, or `[module]`" if isinstance(ms, nn.Module) else "give a list"))
         ms = [_module(m) for m in ms] # all are right before the first is hooked
         self.hooks = [Hook(m, hook_func, is_forward, detach, cpu, when) for m in ms]
     def __getitem__(self, i): return self.hooks[i]
@@ -81,6 +87,7 @@ class Hooks:
 # %% ../nbs/19_hooks.ipynb #hook_output
 def _output(m, inp, out): return out
 
+@known_args
 def hook_output(
     module:nn.Module, # What to listen to
     detach:bool=True, # Keep tensors without history
@@ -90,6 +97,7 @@ def hook_output(
     "A `Hook` that keeps what `module` returns"
     return Hook(module, _output, not grad, detach, cpu)
 
+@known_args
 def hook_outputs(
     modules, # What to listen to
     detach:bool=True, cpu:bool=False, grad:bool=False, # As in `hook_output`
@@ -118,11 +126,12 @@ class HookCallback(Callback):
     """Has hooks on `modules` during training batches. `hooked` says whether this batch is one of them,
     and `hooks.stored` what `hook` returned for each module"""
     run_valid,only_fit = False,True
+    _learn = None
     hook = None # or a method `hook(self, module, input, output)`
     def __init__(self,
         modules=None, # What to listen to; default: layers of the model with parameters
         every:int|None=None, # Only in each `every`-th training batch, the first included
-        remove_end:bool=True, # Or put hooks on again after a fit that was not broken off, until `hooks.remove()`
+        remove_end:bool=True, # Or put hooks on again after a fit that was not broken off, as long as this is attached, or until `hooks.remove()`
         is_forward:bool=True, detach:bool=True, cpu:bool=False, # As in `Hook`
         include_paramless:bool=False, # Listen to layers without parameters too
         hook=None, # `hook(module, input, output)`
@@ -130,18 +139,29 @@ class HookCallback(Callback):
         if hook is not None: self.hook = hook
         if self.hook is None: raise TypeError(f"`{type(self).__name__}` needs something to call: `HookCallback(hook=f)`, "
             "or a class with a method `hook(self, module, input, output)`")
-        if every is not None and (every!=int(every) or every<1): raise ValueError(
-            f"`every` is a whole number of batches, 1 or more, but got {every!r}")
+        if every is not None: _whole('every', every, 1)
         one = isinstance(modules, nn.Module) and not isinstance(modules, nn.ModuleList)
+        if modules is not None and not one and not hasattr(modules, '__iter__'): raise TypeError(f"`modules` are several `nn.Module`s, or one, but got {modules!r}")
         self.given = None if modules is None else [modules] if one else list(modules)
+        if self.given==[]: raise ValueError("There is nothing to listen to: `modules` is empty")
         self.every,self.remove_end,self.is_forward,self.detach,self.cpu = every,remove_end,is_forward,detach,cpu
         self.include_paramless = include_paramless
         self.hooks,self.hooked = Hooks([], None),False
 
-    def before_fit(self):
+    @property
+    def learn(self): return self._learn
+    @learn.setter
+    def learn(self, v):
+        if v is None: self._off() # without an owner, nobody else would
+        self._learn = v
+
+    def _off(self):
         self.hooks.remove()
         self.hooked = False
-        self.modules = self.given or [o for o in flatten_model(self.learn.model) if self.include_paramless or has_params(o)]
+
+    def before_fit(self):
+        self._off()
+        self.modules = self.given if self.given is not None else [o for o in flatten_model(self.learn.model) if self.include_paramless or has_params(o)]
         if not self.modules: raise ValueError("There is nothing to listen to: the model has no layer with parameters. "
             "`include_paramless=True` takes those without, and `modules=` says which")
 
@@ -155,8 +175,7 @@ class HookCallback(Callback):
             "are they of another model, or is this one compiled?")
 
     def cleanup_batch(self):
-        if self.hooked: self.hooks.remove()
-        self.hooked = False
+        if self.hooked: self._off()
 
     def after_fit(self):
         if not self.remove_end: self._register()
@@ -176,7 +195,7 @@ class ActivationStats(HookCallback):
     Layers that did not run have NaN"""
     order = TrainEvalCallback.order-10 # it asks for `train_iter` before that moves on
     _stateattrs = 'batches','stats'
-    bins,top,near = 40,10.,.05 # of the histogram, from 0 to `top`; and how near is near zero
+    bins,top,near = 40,10.,.05 # of the histogram, from 0 to `top`: the outermost have what lies beyond; and how near is near zero
     def __init__(self,
         with_hist:bool=False, # Keep histograms too
         **kwargs, # For `HookCallback`
@@ -196,7 +215,7 @@ class ActivationStats(HookCallback):
         o = o.float()
         std,mean = torch.std_mean(o, correction=min(1, o.numel()-1))
         res = torch.stack([mean, std, (o.abs()<=self.near).float().mean()])
-        return torch.cat([res, o.histc(self.bins, 0, self.top)]) if self.with_hist else res
+        return torch.cat([res, o.clamp(0, self.top).histc(self.bins, 0, self.top)]) if self.with_hist else res
 
     def after_batch(self):
         rows = self.hooks.stored if self.hooked else []
@@ -218,24 +237,28 @@ class ActivationStats(HookCallback):
     def _layer(self, i):
         if self.stats is None: raise ValueError(f"`{type(self).__name__}` has seen no training batch yet")
         n = self.stats.shape[1]
+        if not hasattr(i, '__index__'): raise TypeError(f"A layer is known by its position in `modules`, 0 to {n-1}, but got {i!r}")
         if not -n<=i<n: raise IndexError(f"There is no layer {i}, but {n} of them: 0 to {n-1}")
         return self.stats[:,i]
 
+    @known_args
     def layer_stats(self,
         i:int, # Position of the layer in `modules`
     ) -> Row: # `mean`, `std` and `near_zero`, `(n_batches,)` each
         "Statistics of layer `i` in each batch that was looked at, `batches`"
         return Row(**dict(zip(('mean','std','near_zero'), self._layer(i)[:,:3].T)))
 
+    @known_args
     def hist(self,
         i:int, # Position of the layer in `modules`
     ) -> Tensor: # `(bins, n_batches)`
-        "Logarithms of 1 + how many activations of layer `i` are in each of the `bins` from 0 to `top`"
+        "Logarithms of 1 + how many activations of layer `i` are in each of the `bins` from 0 to `top`; in the first also those below, in the last those above"
         if not self.with_hist: raise ValueError("No histograms were kept: `ActivationStats(with_hist=True)` keeps them")
         return self._layer(i)[:,3:].T.log1p()
 
     def _title(self, i): return f'layer {i}: {type(self.modules[i]).__name__}'
 
+    @known_args
     def color_dim(self,
         i:int, # Position of the layer in `modules`
         figsize=(10,5), # Of a new figure
@@ -249,6 +272,7 @@ class ActivationStats(HookCallback):
         ax.set(xlabel='training batch', ylabel='activation', title=self._title(i))
         return ax
 
+    @known_args
     def plot_layer_stats(self,
         i:int, # Position of the layer in `modules`
     ):

@@ -12,15 +12,16 @@ __all__ = ['Interpretation', 'Report', 'ClassificationInterpretation']
 
 # %% ../nbs/23_interpret.ipynb #imports
 from collections.abc import Iterator
+from collections import Counter
 from functools import cached_property
 import numpy as np
 import torch
 from torch import Tensor
 from .data import keep_random,random_state,set_random_state,twin
 from .events import known_args
-from .learner import Learner
+from .learner import Learner,_whole
 from .metrics import find_bs
-from .preds import Rows,by_number,in_order,rows_of,show_samples
+from .preds import Rows,_same,_single,by_number,in_order,rows_of,show_samples
 from .recorder import Row,html_table
 
 # %% ../nbs/23_interpret.ipynb #Interpretation
@@ -38,13 +39,13 @@ class Interpretation:
     @known_args
     def from_learner(cls,
         learn:Learner, # Whose model
-        ds_idx:int|str=1, # Position or name of a loader in `learn.dls`
-        dl=None, # Or any other iterable of batches
+        ds_idx:int|str=1, # Position or name of a loader in `learn.dls`, or `dl`
+        dl=None, # Any other iterable of batches
         act=None, # Applied to predictions; default: what the loss says
         vocab=None, # Names of the classes; default `learn.dls.vocab`, if there is one
     ):
         "Interpret `learn` on one of its loaders, or on another"
-        return cls(learn, learn.dls[ds_idx] if dl is None else dl, act, vocab)
+        return cls(learn, learn._loader(ds_idx, dl), act, vocab)
 
     @cached_property
     def _ordered(self): # a loader that draws at random is asked once what it draws
@@ -76,10 +77,12 @@ class Interpretation:
     @cached_property
     def _numbers(self): return sorted(i for b in self._ordered.batch_sampler for i in b) # of each row, in the dataset
 
-    def _numbered(self, idxs):
-        "Inputs and targets of the samples at `idxs`, by their numbers in the dataset"
-        dl = self._ordered
-        with keep_random(dl): return self.learn.dls.split(dl.collate_fn([dl.dataset[self._numbers[i]] for i in idxs]))
+    def _samples(self, idxs):
+        "Samples at `idxs`, as the dataset gives them, by their numbers there"
+        if not by_number(self._ordered): raise ValueError("There is no dataset that gives single samples: `interp[idxs]` has them as a batch")
+        with keep_random(self._ordered): return [self._ordered.dataset[self._numbers[i]] for i in idxs]
+
+    def _numbered(self, idxs): return self.learn.dls.split(self._ordered.collate_fn(self._samples(idxs)))
 
     def _again(self, idxs):
         "Inputs and targets of the samples at `idxs`, from another pass"
@@ -95,21 +98,24 @@ class Interpretation:
                 if len(here): rows.add(rows_of(b, here))
                 start += n
         res = rows.value
-        if isinstance(self.targs, Tensor) and not torch.equal(res[1][0].nan_to_num(), self.targs[idxs].nan_to_num()): raise ValueError(
+        if not _same(_single(res[1]), rows_of(self.targs, idxs)): raise ValueError(
             "The loader gave other samples when it was gone over again: does it draw them with a generator of its own?")
         return res
 
+    @known_args
     def top_losses(self,
         k:int|None=None, # How many; default: all
         largest:bool=True, # Or the smallest
-    ) -> Row: # `losses` and `idxs`, positions in `preds`, `(k,)` each
+        items:bool=False, # Return the samples too, as the dataset gives them
+    ) -> Row: # `losses` and `idxs`, positions in `preds`, `(k,)` each; and `items`
         "The largest losses, and where they are"
-        if k is not None and k<1: raise ValueError(f"`k` is 1 or more, but got {k}")
+        if k is not None: _whole('k', k, 1)
         if self.losses is None: raise ValueError("There are no losses of samples: "
             + ("`learn.loss_func` is None" if self.learn.loss_func is None else "the loader has no targets"))
         losses,idxs = self.losses.topk(min(k or len(self.losses), len(self.losses)), largest=largest)
-        return Row(losses=losses, idxs=idxs)
+        return Row(losses=losses, idxs=idxs, **(dict(items=self._samples(idxs)) if items else {}))
 
+    @known_args
     def show_results(self,
         idxs, # Positions in `preds`: one, several, a slice or a mask
     ): # The figure, or `Samples`
@@ -117,6 +123,7 @@ class Interpretation:
         inputs,preds,targs,dec,losses = self[idxs]
         return show_samples(inputs, targs, dec, preds, losses, self.vocab)
 
+    @known_args
     def plot_top_losses(self,
         k:int=9, # How many
         largest:bool=True, # Or the smallest
@@ -143,7 +150,7 @@ class ClassificationInterpretation(Interpretation):
         "Targets and decisions, `(n,)` each, and the number of classes"
         targs,dec = self.targs,self.decoded
         if not isinstance(targs, Tensor) or not isinstance(dec, Tensor): raise ValueError("Classes can be counted where there is "
-            f"one target and one prediction, but targets are {_kind(targs)}, and decisions {_kind(dec)}")
+            f"one target and one prediction, but targets are {_kind(targs)}, and decisions {_kind(dec)}" + ("" if isinstance(dec, Tensor) else ": an `act` can choose one"))
         # scores, of a loss that does not say how it decides
         if dec.is_floating_point() and dec.ndim==targs.ndim+1 and dec.shape[1]>1: dec = dec.argmax(dim=1)
         if dec.is_floating_point(): raise ValueError(f"Decisions are no classes but {_kind(dec)}: "
@@ -167,35 +174,44 @@ class ClassificationInterpretation(Interpretation):
         t,d,n = self._pairs
         return torch.bincount(t*n+d, minlength=n*n).view(n, n).numpy()
 
-    @property
-    def names(self): return [i if self.vocab is None else self.vocab[i] for i in range(len(self._counts))]
+    @cached_property
+    def names(self):
+        "Of the classes; those that share one have their numbers too"
+        names = [i if self.vocab is None else self.vocab[i] for i in range(len(self._counts))]
+        times = Counter(names)
+        return [o if times[o]==1 else f'{o} ({i})' for i,o in enumerate(names)]
 
     def confusion_matrix(self) -> np.ndarray: # `(n_classes, n_classes)`: actual, predicted
         "How many samples of each class were taken for each"
         return self._counts.copy()
 
+    @known_args
     def plot_confusion_matrix(self,
         normalize:bool=False, # Show fractions of each actual class, in [0,1]
         title:str='Confusion matrix',
         cmap:str='Blues', # Colours, by their name in matplotlib
         norm_dec:int=2, # Digits behind the point, of fractions
-        plot_txt:bool=True, # Write the numbers too
+        plot_txt:bool=True, # Write the numbers too; of more than 20 classes, those that are not 0
         ax=None, # Where to draw; default: a new figure
     ):
         "Plot the confusion matrix"
         import matplotlib.pyplot as plt
         cm,n = self._counts,len(self._counts)
         if normalize: cm = cm/cm.sum(1, keepdims=True).clip(1)
-        if ax is None: ax = plt.subplots(figsize=(size := min(max(3, 1.5+.35*n), 20), size), layout='constrained')[1]
+        if ax is None:
+            size,room = min(max(3, 1.5+.35*n), 20),min(.09*max(len(str(o)) for o in self.names), 5) # inches, of which names take some
+            ax = plt.subplots(figsize=(size+room, size+room), layout='constrained')[1]
         ax.imshow(cm, cmap=cmap, interpolation='nearest')
         ax.set_xticks(range(n), self.names, rotation=90); ax.set_yticks(range(n), self.names)
+        if n>80: ax.tick_params(labelsize=800/n)
         ax.set(xlabel='predicted', ylabel='actual', title=title)
-        for i,j in np.ndindex(cm.shape) if plot_txt else ():
+        for i,j in np.argwhere(cm if n>20 else cm>=0) if plot_txt else ():
             text = f'{cm[i,j]:.{norm_dec}f}' if normalize else cm[i,j]
             color = 'white' if cm[i,j]>cm.max()/2 else 'black' if cm[i,j] else '0.7'
-            ax.text(j, i, text, ha='center', va='center', fontsize=8, color=color)
+            ax.text(j, i, text, ha='center', va='center', fontsize=min(8, 700/n), color=color)
         return ax
 
+    @known_args
     def most_confused(self,
         min_val:int=1, # Leave out pairs that are rarer
     ) -> list: # `(actual, predicted, count)`, the most frequent first

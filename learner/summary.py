@@ -18,11 +18,12 @@ from torch import Tensor
 from torch.nn.parallel import DataParallel,DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from fastcore.basics import patch
-from .data import to_device,twin
+from .data import to_device
 from .events import known_args
 from .hooks import Hooks
 from .learner import Learner,_show
 from .optimizer import param_groups
+from .preds import first_batch
 from .recorder import Row
 
 # %% ../nbs/19b_summary.ipynb #Summary
@@ -78,12 +79,13 @@ def _about(learn, model, total, trained):
 @patch
 @known_args
 def summary(self:Learner,
-    dl=None, # Where to take a batch from; default: the first loader in `dls` that is no iterator, which would miss it
+    dl=None, # Where to take a batch from, or the position or name of a loader in `dls`; default: the first loader in `dls` that is no iterator, which would miss it
 ) -> Summary:
     "Layers, parameters, optimizer, loss and callbacks. Callbacks take no part, and nothing is changed"
     if dl is None: dl = next((o for o in self.dls if not isinstance(o, Iterator)), None)
     if dl is None: raise ValueError("All loaders are iterators, and a batch that is taken from one is gone: "
         "give a batch, `summary(dl=[batch])`")
+    dl = self._loader(dl)
     model = _unwrapped(self.model)
     if any(map(is_lazy, model.parameters())): model = deepcopy(model) # running it would give it its weights
     def counts(m): return next(m.children(), None) is None or next(m.parameters(recurse=False), None) is not None
@@ -92,8 +94,9 @@ def summary(self:Learner,
     with self._as_found(dl), self._modes(), torch.no_grad(), Hooks(modules.values(), lambda m,i,o: _shape(o)) as hooks:
         self.training = False # hooks of callbacks do not listen either
         model.eval()
+        b = first_batch(dl)
         try:
-            xb,_ = self.dls.split(to_device(next(iter(twin(dl))), self.dls.device))
+            xb,_ = self.dls.split(to_device(b, self.dls.device))
             if len(devices)==1: xb = to_device(xb, *devices)
             model(**xb) if isinstance(xb, Mapping) else model(*xb)
         except Exception as e:

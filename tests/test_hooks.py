@@ -132,6 +132,32 @@ def test_removed_at_the_end_or_not():
     cb.hooks.remove()
     assert n_hooks(learn.model)==0
 
+@pytest.mark.parametrize('end', ['fit','remove','batch','replaced','with'])
+def test_hooks_do_not_outlive_their_owner(end):
+    cb = HookCallback(hook=lambda m,i,o: o.shape, remove_end=False)
+    learn = synth_learner(n_train=2, cbs=None if end in ('fit','with') else cb)
+    if end=='fit': learn.fit(1, cbs=cb)
+    elif end=='batch':
+        learn.fit(1, cbs=Callback(after_pred=lambda o: o.learn.remove_cb(cb) if o.learn.training else None))
+        assert not cb.hooked
+    elif end=='with':
+        with learn.added_cbs(cb):
+            learn.fit(1)
+            assert n_hooks(learn.model)==1 and cb.learn is learn
+    else:
+        learn.fit(1)
+        assert n_hooks(learn.model)==1
+        if end=='remove': learn.remove_cb(HookCallback)
+        else: synth_learner(cbs=cb) # another Learner takes it
+    assert n_hooks(learn.model)==0
+
+def test_a_callback_with_hooks_still_reads_its_learner():
+    cb = Keeper()
+    assert cb.learn is None
+    with pytest.raises(AttributeError, match='`Keeper`, which has no Learner yet, has not `trian_iter`'): cb.trian_iter
+    learn = synth_learner(cbs=cb)
+    assert cb.learn is learn and cb.model is learn.model
+
 def test_what_is_hooked():
     model = mlp()
     def hooked(**kwargs):
@@ -154,8 +180,21 @@ def test_gradients_while_training():
 
 @pytest.mark.parametrize('f,exc,match', [
     (lambda: HookCallback(), TypeError, '`HookCallback` needs something to call'),
-    (lambda: Keeper(every=0), ValueError, '`every` is a whole number of batches, 1 or more, but got 0'),
-    (lambda: Keeper(every=2.5), ValueError, 'but got 2.5'),
+    (lambda: Keeper(every=0), ValueError, '`every` is 1 or more, but got 0'),
+    (lambda: Keeper(every=2.5), TypeError, '`every` is a whole number, but got 2.5'),
+    (lambda: ActivationStats(every='a'), TypeError, "`every` is a whole number, but got 'a'"),
+    (lambda: ActivationStats(every=float('nan')), TypeError, '`every` is a whole number, but got nan'),
+    (lambda: ActivationStats(modules=3), TypeError, '`modules` are several `nn.Module`s, or one, but got 3'),
+    (lambda: ActivationStats(modules=[]), ValueError, 'nothing to listen to: `modules` is empty'),
+    (lambda: ActivationStats(modules=iter(())), ValueError, 'nothing to listen to: `modules` is empty'),
+    (lambda: Hook(nn.Linear(1,1), 3), TypeError, '`hook_func` is a function of a module, its input and its output, but got 3'),
+    (lambda: hook_outputs(nn.Linear(1,1)), TypeError, r'`Hooks` listen to several modules, but got Linear\(.*write `Hook`, or `\[module\]`'),
+    (lambda: Hooks(3, print), TypeError, '`Hooks` listen to several modules, but got 3: give a list'),
+    (lambda: Hook(nn.Linear(1,1), print, detatch=True), TypeError, '`Hook` has no argument `detatch`. Did you mean `detach`'),
+    (lambda: Hooks([], print, detatch=True), TypeError, '`Hooks` has no argument `detatch`'),
+    (lambda: hook_output(nn.Linear(1,1), detatch=True), TypeError, '`hook_output` has no argument `detatch`'),
+    (lambda: hook_outputs([], detatch=True), TypeError, '`hook_outputs` has no argument `detatch`'),
+    (lambda: ActivationStats().color_dim(0, figsze=1), TypeError, 'color_dim` has no argument `figsze`. Did you mean `figsize`'),
     (lambda: ActivationStats(evry=2), TypeError, 'has no argument `evry`. Did you mean `every`'),
     (lambda: synth_learner(cbs=Keeper(modules=nn.Linear(1,1))).fit(1), RuntimeError, 'None of the 1 modules of `Keeper` took part in the batch: are they of another model'),
     (lambda: synth_learner(cbs=Keeper(modules=['a'])).fit(1), TypeError, "Hooks listen to an `nn.Module`, but got 'a'"),
@@ -199,7 +238,7 @@ def test_statistics_equal_those_of_numpy(every):
         np.testing.assert_allclose(mean, [o.mean() for o in xs], atol=1e-6)
         np.testing.assert_allclose(std, [o.std(ddof=1) for o in xs], rtol=1e-5)
         np.testing.assert_allclose(near, [(np.abs(o)<=.05).mean() for o in xs], rtol=1e-6)
-        np.testing.assert_allclose(np.expm1(stats.hist(i).numpy().T), [np.histogram(o, 40, (0,10))[0] for o in xs], atol=.01)
+        np.testing.assert_allclose(np.expm1(stats.hist(i).numpy().T), [np.histogram(o.clip(0, 10), 40, (0,10))[0] for o in xs], atol=.01)
     assert stats.layer_stats(-1).std.equal(stats.layer_stats(4).std)
 
 class Counts(TorchDispatchMode):
@@ -229,6 +268,14 @@ def test_layers_that_do_not_run_or_return_several():
     cb = Callback(after_pred=lambda cb: out.append(cb.learn.model.rnn(cb.learn.x[None])[0].mean()) if cb.learn.training else None) # its hooks hear this too, the same
     learn.fit(1, cbs=cb)
     torch.testing.assert_close(stats.layer_stats(0).mean, torch.stack(out).detach())
+
+def test_nothing_is_left_out_of_a_histogram():
+    stats = ActivationStats(with_hist=True)
+    learn = synth_learner(model=nn.Linear(1,8), lr=0., cbs=stats, loss_func=lambda p,y: p.mean())
+    with torch.no_grad(): learn.model.weight.fill_(0.); learn.model.bias.copy_(torch.tensor([-99.,-1,0,.1,5,9.9,11,99]))
+    learn.fit(1)
+    counts = stats.hist(0).expm1().round()
+    assert (counts.sum(0)==8*16).all() and (counts[0]==4*16).all() and (counts[20]==16).all() and (counts[-1]==3*16).all()
 
 def test_infinite_activations_are_followed_too():
     stats = ActivationStats(with_hist=True)
@@ -285,4 +332,6 @@ def test_errors_of_statistics():
     with pytest.raises(ValueError, match='`ActivationStats` has seen no training batch yet'): stats.layer_stats(0)
     synth_learner(cbs=stats).fit(1)
     with pytest.raises(IndexError, match='no layer 1, but 1 of them: 0 to 0'): stats.layer_stats(1)
+    for i in ('a', slice(1), 1.):
+        with pytest.raises(TypeError, match='A layer is known by its position in `modules`, 0 to 0, but got'): stats.layer_stats(i)
     with pytest.raises(ValueError, match=r'No histograms were kept: `ActivationStats\(with_hist=True\)` keeps them'): stats.hist(0)

@@ -313,3 +313,77 @@ def test_regression_has_losses_too():
     worst = ((learn.model(vx)-vy)**2)[:,0].argsort(descending=True)[:2]
     assert [tuple(o) for o in table]==[(f'{vx[i].item():.4g}', f'{vy[i].item():.4g}', f'{learn.model(vx)[i].item():.4g}', f'{interp.losses[i]:.4g}') for i in worst]
     assert table[0].names==('input','target','decision','loss')
+
+# Size of the picture
+def test_names_have_room_in_the_matrix():
+    "The matrix itself is as large as with short names"
+    def axes(vocab):
+        ax = fake(torch.tensor([0,1]), torch.tensor([0,1]), vocab=vocab).plot_confusion_matrix()
+        ax.figure.draw_without_rendering()
+        return ax.get_window_extent().width/ax.figure.dpi
+    assert axes(['a rather long name of a class', 'another'])>.9*axes(['a','b'])
+    plt.close('all')
+
+@pytest.mark.parametrize('n,zeros', [(20, True), (21, False), (100, False)])
+def test_zeros_of_many_classes_are_not_written(n, zeros):
+    t = torch.arange(n)
+    ax = fake(t, t.roll(1), vocab=range(n)).plot_confusion_matrix()
+    texts = {o.get_position():o.get_text() for o in ax.texts}
+    assert len(texts)==(n*n if zeros else n) and all(texts[(j, i)]=='1' for i,j in zip(t.tolist(), t.roll(1).tolist()))
+    assert ax.texts[0].get_fontsize()<=8
+    plt.close('all')
+
+def test_classes_of_the_same_name():
+    interp = fake(torch.tensor([0,1,2,2]), torch.tensor([1,1,0,2]), vocab=['a','a','b'])
+    assert interp.most_confused()==[('a (0)','a (1)',1), ('b','a (0)',1)]
+    report = interp.report()
+    assert [*report]==['a (0)','a (1)','b','macro avg','weighted avg'] and [report[o].support for o in ('a (0)','a (1)','b')]==[1,1,2]
+    assert report['a (1)'].precision==.5 and report['macro avg'].recall==pytest.approx((0+1+.5)/3)
+
+# Arguments
+@pytest.mark.parametrize('f,match', [(lambda o: o.top_losses(2, larges=False), '`Interpretation.top_losses` has no argument `larges`. Did you mean `largest`'), (lambda o: o.most_confused(minval=2), 'most_confused` has no argument `minval`. Did you mean `min_val`'),
+    (lambda o: o.plot_confusion_matrix(normalise=True), 'plot_confusion_matrix` has no argument `normalise`. Did you mean `normalize`'), (lambda o: o.plot_top_losses(bigest=1), 'plot_top_losses` has no argument `bigest`'),
+    (lambda o: o.top_losses(2.5), '`k` is a whole number, but got 2.5')], ids=['top_losses','most_confused','plot','plot_top_losses','k'])
+def test_misspelt_arguments(f, match):
+    with pytest.raises(TypeError, match=match): f(ClassificationInterpretation.from_learner(learner()))
+
+@pytest.mark.parametrize('dl', [DataLoader(ds, 8, shuffle=True), DataLoader(Subset(ds, every_other), 8), DataLoader(ds, 8, sampler=WeightedRandomSampler(torch.ones(50), 30))], ids=['shuffled','subset','weighted'])
+def test_items_of_the_largest_losses(dl):
+    interp = Interpretation.from_learner(learner(), dl)
+    losses,idxs,items = interp.top_losses(5, items=True)
+    b = interp[idxs]
+    assert all(torch.equal(a, c) and torch.equal(t, u) for (a,t),c,u in zip(items, b.inputs[0], b.targs, strict=True)) and torch.equal(losses, b.losses)
+    with pytest.raises(ValueError, match=r'no dataset that gives single samples: `interp\[idxs\]` has them'): Interpretation.from_learner(learner(), [(x, y)]).top_losses(2, items=True)
+
+def test_a_loader_in_the_place_of_its_number():
+    learn = learner()
+    assert len(ClassificationInterpretation.from_learner(learn, [(x[:7], y[:7])]).preds)==7
+    with pytest.raises(TypeError, match='A loader is an iterable of batches, or the position or name of one in `dls`, but got 1.0'): Interpretation.from_learner(learn, 1.)
+
+def test_batches_that_the_dataset_makes():
+    class Whole(Dataset):
+        def __len__(self): return 10
+        def __getitem__(self, i): return x[5*i:5*i+5],y[5*i:5*i+5]
+    interp = Interpretation.from_learner(learner(), DataLoader(Whole(), batch_size=None, shuffle=True))
+    assert torch.equal(interp.targs, y) and torch.equal(interp[[41,3]].inputs[0], x[[41,3]])
+
+def test_several_targets_are_compared_when_a_loader_is_gone_over_again():
+    draws = iter([torch.arange(50), torch.arange(50).flip(0)])
+    class Pairs(Shuffles):
+        def __iter__(self): return ((a, (t, t)) for a,t in super().__iter__())
+    interp = Interpretation.from_learner(learner(loss_func=lambda p,t: F.cross_entropy(p, t[0])), Pairs(lambda: next(draws)))
+    with pytest.raises(ValueError, match='other samples when it was gone over again'): interp[:20]
+
+def test_several_outputs_are_shown_and_not_counted():
+    class Two(nn.Module):
+        def __init__(self): super().__init__(); self.m = nn.Sequential(nn.Flatten(), nn.Linear(16, 5))
+        def forward(self, x): o = self.m(x); return o,o*2
+    dl = DataLoader(ds, 8)
+    interp = ClassificationInterpretation.from_learner(synth_learner(dls=DataLoaders(dl, dl, device='cpu'), model=Two(), loss_func=lambda p,t: F.cross_entropy(p[0], t)))
+    losses,idxs = interp.top_losses(3)
+    torch.testing.assert_close(losses, F.cross_entropy(interp.preds[0], y, reduction='none').topk(3)[0])
+    assert len(interp.plot_top_losses(3).axes)==3
+    with pytest.raises(ValueError, match='one target and one prediction.*decisions tuple: an `act` can choose one'): interp.confusion_matrix()
+    chosen = ClassificationInterpretation(interp.learn, dl, act=lambda o: o[1].softmax(1))
+    assert (chosen.confusion_matrix()==confusion_matrix(y, interp.preds[1].argmax(1))).all()
+    plt.close('all')

@@ -171,7 +171,7 @@ class HF(OrderedDict):
         raise AttributeError(k)
 
 shapes = dict(tuple=lambda o: (o, o*2), list=lambda o: [o, o*2], dict=lambda o: dict(a=o, b=o*2), named=lambda o: Out(o, o*2), HF=lambda o: HF(a=o, b=o*2), nested=lambda o: dict(a=o, b=(o, [o*2])))
-def leaves(o): return [o] if isinstance(o, torch.Tensor) else [p for v in (o.values() if isinstance(o, dict) else o) for p in leaves(v)]
+def leaves(o): return [] if o is None else [o] if isinstance(o, torch.Tensor) else [p for v in (o.values() if isinstance(o, dict) else o) for p in leaves(v)]
 
 @pytest.mark.parametrize('dl', ['plain','shuffled','batches','stream'])
 @pytest.mark.parametrize('shape', shapes)
@@ -612,3 +612,331 @@ def test_showing_leaves_workers_of_the_training_alone():
 def test_arguments_of_tta():
     with pytest.raises(ValueError, match='`n` is 1 or more, but got 0'): mk().tta(n=0)
     with pytest.raises(TypeError, match='no argument `augs`.*`aug`'): mk().tta(augs=noise)
+    with pytest.raises(TypeError, match='`n` is a whole number, but got 2.5'): mk().tta(n=2.5)
+    for beta in (2., -.1, float('nan')):
+        with pytest.raises(ValueError, match=r'`beta` is a weight in \[0,1\], or None, but got'): mk().tta(beta=beta)
+    with pytest.raises(TypeError, match='`aug` is a function of the inputs, but got 3'): mk().tta(aug=3)
+    with pytest.raises(TypeError, match='`aug` returns changed inputs, one or a tuple, but got NoneType'): mk().tta(aug=lambda x: None)
+    assert close(mk().tta(n=1, aug=lambda x: [x], beta=0.)[0], mk().get_preds()[0])
+
+# What cannot be put together, and what is kept out
+class Boxes(Net):
+    "As detectors: a list with a dict for each sample, with some rows"
+    def __init__(self, n=lambda i: 1+i%2): super().__init__(); self.n = n
+    def forward(self, x): return [dict(boxes=o.repeat(self.n(i), 1)) for i,o in enumerate(self.lin(x))]
+def first_box(p, t): return p[0]['boxes'].mean()
+several = 'cannot be put together.*`concat_dim=None` of `get_preds` gives a list of batches'
+
+@pytest.mark.parametrize('dl', [lambda: DataLoader(ds, 5), lambda: DataLoader(ds, 23), lambda: DataLoader(TensorDataset(X[:20], Y[:20]), 5, shuffle=True), in_batches, lambda: [(X[:3], Y[:3]), (X[3:], Y[3:])]],
+    ids=['loader','one','equal','list','short first'])
+@pytest.mark.parametrize('n', [lambda i: 1+i%2, lambda i: 1, lambda i: 5*(i<1)], ids=['some','one each','of the first'])
+def test_one_item_for_each_sample(dl, n):
+    learn = mk(model=Boxes(n), loss_func=first_box)
+    with pytest.raises(ValueError, match=r"Predictions.*"+several): learn.get_preds(dl=dl())
+    preds,targs = learn.get_preds(dl=dl(), concat_dim=None, reorder=False)
+    assert [len(o) for o in preds]==[len(o) for o in targs] and sum(map(len, preds))==len(torch.cat(targs))
+    with torch.no_grad(): expected = [[dict(boxes=b) for b in [o['boxes'] for o in learn.model(x)]] for x,_ in in_batches()]
+    preds,_ = learn.get_preds(dl=in_batches(), concat_dim=None)
+    assert all(close(p['boxes'], e['boxes']) for b,c in zip(preds, expected, strict=True) for p,e in zip(b, c, strict=True))
+
+class Varying(Net):
+    "`f(output, batch)` is what it returns"
+    def __init__(self, f): super().__init__(); self.f,self.calls = f,0
+    def forward(self, x): self.calls += 1; return self.f(self.lin(x), self.calls)
+
+@pytest.mark.parametrize('f,first,later', [
+    (lambda o,i: dict(a=o, b=None if i==1 else o), "'a'", "'a', 'b'"), (lambda o,i: dict(a=o) if i==1 else dict(a=o, b=o), "'a'", "'a', 'b'"), (lambda o,i: dict(a=o, b=o) if i==1 else dict(a=o), "'a', 'b'", "'a'"),
+    (lambda o,i: (o, None) if i==1 else (o, o), '0', '0, 1'), (lambda o,i: (o,)*i, '0', '0, 1'), (lambda o,i: o if i==1 else (o,), 'no parts', '0'), (lambda o,i: (o,) if i==1 else o, '0', 'no parts')],
+    ids=['None first','late','gone','None in a tuple','longer','tensor first','tuple first'])
+def test_batches_of_another_form(f, first, later):
+    learn = mk(model=Varying(f), loss_func=lambda p,t: leaves(p)[0].mean())
+    def parts(o): return o if o=='no parts' else f'the parts {o}'
+    with pytest.raises(ValueError, match=f'Predictions cannot be put together: a batch has {parts(later)}, and those before {parts(first)}. `concat_dim=None`'): learn.get_preds()
+    learn.model.calls = 0
+    preds,_ = learn.get_preds(concat_dim=None)
+    expected = [f(logits(learn, x), i+1) for i,(x,_) in enumerate(in_batches())]
+    assert all(type(p) is type(e) for p,e in zip(preds, expected)) and all(close(a, b) for a,b in zip(leaves(preds), leaves(expected), strict=True))
+def leaves_or_none(o): return [o] if o is None or isinstance(o, torch.Tensor) else [p for v in (o.values() if isinstance(o, dict) else o) for p in leaves_or_none(v)]
+
+@pytest.mark.parametrize('dl', ['loader','list'])
+@pytest.mark.parametrize('first,later,wide', [(torch.int64, torch.float32, torch.float32), (torch.float32, torch.float64, torch.float64), (torch.bool, torch.int64, torch.int64), (torch.float16, torch.bfloat16, torch.float32), (torch.float64, torch.int64, torch.float64)])
+def test_types_are_widened(first, later, wide, dl, tmp_path):
+    learn = mk(model=Varying(lambda o,i: (10*o).to(first if i==1 else later)), loss_func=lambda p,t: p.float().mean())
+    def get(**kwargs): learn.model.calls = 0; return learn.get_preds(dl=DataLoader(ds, 5) if dl=='loader' else in_batches(), **kwargs)[0]
+    out = 10*logits(learn)
+    assert torch.equal(get(), torch.cat([out[:5].to(first).to(wide), out[5:].to(later).to(wide)]))
+    if wide==first: assert torch.equal(get(save_preds=tmp_path/'p.npy'), get())
+    elif dl=='loader':
+        with pytest.raises(ValueError, match=f'Predictions were {first}, and a batch has {later}, which `.*p.npy` cannot hold'): get(save_preds=tmp_path/'p.npy')
+
+def test_targets_are_widened():
+    class Mixed(Dataset):
+        def __len__(self): return N
+        def __getitem__(self, i): return X[i],1 if i<5 else .5
+    assert mk(DataLoader(Mixed(), 5), loss_func=lambda p,t: p.mean()).get_preds()[1].tolist()==[1.]*5+[.5]*18
+
+@pytest.mark.parametrize('f,expected', [(lambda o: dict(loss=o.mean(), logits=o), lambda o: dict(logits=o)), (lambda o: HF(loss=o.mean(), logits=o, n=3), lambda o: dict(logits=o)), (lambda o: (o.mean(), o), lambda o: (None, o)),
+    (lambda o: (o, .5, o.detach().numpy()), lambda o: (o, None, o)), (lambda o: Out(o, o.mean()), lambda o: Out(o, None)), (lambda o: dict(a=dict(loss=o.mean(), b=o)), lambda o: dict(a=dict(b=o)))],
+    ids=['dict','HF','tuple','numbers and arrays','named','nested'])
+def test_what_a_batch_says_once_is_no_prediction(f, expected):
+    learn = mk(model=Varying(lambda o,i: f(o)), loss_func=lambda p,t: torch.zeros(()))
+    preds,_ = learn.get_preds()
+    exp = expected(logits(learn))
+    assert type(preds) is type(exp) and all(a is b is None or close(a, b) for a,b in zip(leaves_or_none(preds), leaves_or_none(exp), strict=True))
+    if isinstance(exp, dict): assert [*preds]==[*exp]
+
+def test_arrays_are_taken(tmp_path):
+    learn = mk()
+    preds,_ = learn.get_preds(act=lambda o: o.softmax(1).numpy()[:,::-1], dl=DataLoader(ds, 5, shuffle=True), save_preds=tmp_path/'p.npy')
+    assert close(preds, logits(learn).softmax(1).flip(1)) and np.array_equal(np.load(tmp_path/'p.npy'), preds.numpy())
+
+@pytest.mark.parametrize('act,got', [(lambda o: None, 'None'), (lambda o: .5, '0.5'), (lambda o: 'cat', "'cat'"), (lambda o: np.array(['cat']*len(o)), 'array')], ids=['None','number','text','texts'])
+def test_what_is_no_tensor(act, got):
+    with pytest.raises(TypeError, match=f'Predictions cannot be put together: rows are tensors, but got {got}.*`concat_dim=None`'): mk().get_preds(act=act)
+
+def test_targets_that_are_texts():
+    class Texts(Dataset):
+        def __len__(self): return N
+        def __getitem__(self, i): return X[i],Y[i],f'img{i}'
+    learn = mk(loss_func=lambda p,y,name: F.cross_entropy(p, y))
+    learn.dls.n_inp = 1
+    with pytest.raises(TypeError, match=r"Targets\[1\]\[0\] cannot be put together: rows are tensors, but got 'img0'"): learn.get_preds(dl=DataLoader(Texts(), 5))
+    _,targs = learn.get_preds(dl=DataLoader(Texts(), 5), concat_dim=None)
+    assert [*targs[1][1]]==['img5','img6','img7','img8','img9'] and torch.equal(torch.cat([y for y,_ in targs]), Y)
+
+# Loaders whose dataset makes the batches
+class Whole(Dataset):
+    "Each item is a batch of five"
+    def __len__(self): return 4
+    def __getitem__(self, i): return X[5*i:5*i+5],torch.arange(5*i, 5*i+5)
+class Lists(Dataset):
+    "Asked for a list, gives a batch"
+    def __len__(self): return N
+    def __getitem__(self, idxs): return X[idxs],torch.as_tensor(idxs) if not isinstance(idxs, slice) else torch.arange(N)[idxs]
+by_dataset = dict(whole=lambda: DataLoader(Whole(), batch_size=None, shuffle=True), workers=lambda: DataLoader(Whole(), batch_size=None, shuffle=True, num_workers=1), some=lambda: DataLoader(Whole(), batch_size=None, sampler=[3,1]),
+    lists=lambda: DataLoader(Lists(), batch_size=None, sampler=BatchSampler(RandomSampler(range(N)), 5, True)), tensors=lambda: DataLoader(Lists(), batch_size=None, sampler=[torch.arange(5, N), torch.arange(5)]), own=lambda: DataLoader(Lists(), batch_size=None, sampler=Pairs()))
+
+@pytest.mark.parametrize('name', by_dataset)
+def test_batches_that_the_dataset_makes_come_in_its_order(name):
+    learn = mk(loss_func=lambda p,t: p.mean())
+    preds,targs = learn.get_preds(dl=by_dataset[name]())
+    assert targs.tolist()=={'some': [*range(5,10), *range(15,20)], 'whole': [*range(20)], 'workers': [*range(20)]}.get(name, [*range(N)]) and close(preds, logits(learn, X[targs]))
+    torch.manual_seed(3)
+    _,drawn = learn.get_preds(dl=by_dataset[name](), reorder=False)
+    assert sorted(drawn.tolist())==targs.tolist()!=drawn.tolist()
+
+def test_slices_are_left_in_their_order():
+    targs = mk(loss_func=lambda p,t: p.mean()).get_preds(dl=DataLoader(Lists(), batch_size=None, sampler=[slice(5, 9), slice(0, 5)]))[1]
+    assert targs.tolist()==[5,6,7,8,0,1,2,3,4]
+
+# Files and consumers
+@pytest.mark.parametrize('kind', ['loader', *streams])
+def test_files_without_the_predictions(kind, tmp_path):
+    learn = mk()
+    def dl(): return DataLoader(ds, 5, shuffle=True) if kind=='loader' else streams[kind]()
+    assert learn.get_preds(dl=dl(), with_preds=False, save_preds=tmp_path/'p.npy', with_targs=False, save_targs=tmp_path/'t.npy')==(None, None)
+    assert close(torch.tensor(np.load(tmp_path/'p.npy')), logits(learn).softmax(1)) and np.array_equal(np.load(tmp_path/'t.npy'), Y)
+
+@pytest.mark.parametrize('kwargs,match', [(dict(save_preds='p.npy', concat_dim=None), '`save_preds` keeps batches that are put together: give no `concat_dim=None`'), (dict(save_targs='t.npy', concat_dim=None), '`save_targs` keeps'),
+    (dict(save_preds='.'), '`save_preds` is a `.npy` file, but `.*` is a folder'), (dict(save_targs='t.npy', dl=[(X,)]), 'There is nothing to save in `.*t.npy`: the batches have no targets')], ids=['concat','targs','folder','none'])
+def test_files_that_cannot_be_written(kwargs, match, tmp_path):
+    with pytest.raises(ValueError, match=match): mk().get_preds(**{k:tmp_path/v if k.startswith('save') else v for k,v in kwargs.items()})
+    assert not any(tmp_path.iterdir())
+
+def test_a_consumer():
+    "A callback sees everything that comes by, and whose it is; nothing is kept"
+    learn,seen,refs = mk(),{},[]
+    class Consume(Callback):
+        def after_batch(self):
+            refs.append(weakref.ref(self.pred))
+            seen.update(zip(self.idxs, self.pred.softmax(1).tolist()))
+    assert learn.get_preds(dl=DataLoader(ds, 5, shuffle=True, drop_last=True), reorder=False, with_preds=False, with_targs=False, cbs=Consume())==(None, None)
+    assert close(torch.tensor([seen[i] for i in range(N)]), logits(learn).softmax(1)) and len(refs)==5 and not any(o() is not None for o in refs)
+
+# Which loader
+@pytest.mark.parametrize('f', [Learner.get_preds, partial(Learner.tta, n=1)], ids=['get_preds','tta'])
+def test_which_loader_is_meant(f):
+    learn = mk(valid=[(X[:3], Y[:3])])
+    for o in (DataLoader(ds, 5), in_batches()): assert len(f(learn, o)[0])==len(f(learn, dl=o)[0])==N
+    for o in (np.int64(1), np.int32(-1), 'valid'): assert len(f(learn, o)[0])==3
+    for o in (1., 3., object()):
+        with pytest.raises(TypeError, match='A loader is an iterable of batches, or the position or name of one in `dls`, but got'): f(learn, o)
+    with pytest.raises(IndexError, match='No loader 3: there are `train`, `valid`'): f(learn, dl=3)
+    assert len(learn.show_results([(X[:2], Y[:2])]))==2 and len(learn.show_results(np.int64(1)))==3 and len(Interpretation.from_learner(learn, in_batches()).preds)==N
+
+# Items and looks of any form
+several_outputs = dict(tuple=lambda o: (o, o*2), dict=lambda o: dict(logits=o, loss=o.sum()), HF=lambda o: HF(logits=o, hidden=(o, o*3)), named=lambda o: Out(o, None))
+@pytest.mark.parametrize('shape', several_outputs)
+def test_looks_at_models_that_return_several(shape):
+    f = several_outputs[shape]
+    learn = mk(model=Varying(lambda o,i: f(o)), loss_func=lambda p,t: F.cross_entropy(leaves(p)[0], t))
+    def kept(o): p = f(o); return {k:v for k,v in p.items() if k!='loss'} if isinstance(p, dict) else p
+    said,dec,pred = learn.predict(X[7])
+    for got in (said, dec, pred): assert all(a is b is None or close(a, b) for a,b in zip(leaves_or_none(got), leaves_or_none(kept(logits(learn, X[7]))), strict=True))
+    for beta in (.25, None):
+        preds = learn.tta(DataLoader(ds, 5, shuffle=True), n=3, aug=lambda x: x+1, beta=beta)[0]
+        plain,changed = kept(logits(learn)),kept(logits(learn, X+1))
+        expected = [a*.75+b*.25 if beta else a for a,b in zip(leaves(changed), leaves(plain))]
+        assert all(map(close, leaves(preds), expected))
+    assert all(map(close, leaves(learn.tta(n=2, use_max=True)[0]), leaves(kept(logits(learn)))))
+    table = learn.show_results(DataLoader(ds, 5), max_n=2, shuffle=False)
+    out = ', '.join(f'{v:.4g}' for v in logits(learn)[0].tolist())
+    assert len(table)==2 and out in table[0].decision and table[0].target==str(Y[0].item())
+    b = Interpretation.from_learner(learn, DataLoader(ds, 5, shuffle=True))[[20,3]]
+    assert torch.equal(b.inputs[0], X[[20,3]]) and torch.equal(b.targs, Y[[20,3]]) and all(map(close, leaves(b.preds), leaves(kept(logits(learn, X[[20,3]])))))
+
+def test_a_model_of_hugging_face_with_labels():
+    "Called with them, it returns the loss of each batch"
+    class Model(Net):
+        def forward(self, x, labels=None):
+            out = self.lin(x)
+            return HF(logits=out) if labels is None else HF(loss=F.cross_entropy(out, labels), logits=out)
+    class Dicts(Dataset):
+        def __len__(self): return N
+        def __getitem__(self, i): return dict(x=X[i], labels=Y[i])
+    dl = DataLoader(Dicts(), 5)
+    learn = Learner(DataLoaders(dl, dl, device='cpu'), Model(), opt_func=SGD).remove_cb(ProgressCallback)
+    preds,targs = learn.get_preds()
+    assert [*preds]==['logits'] and close(preds['logits'], logits(learn)) and torch.equal(targs, Y)
+    assert close(learn.predict(dict(x=X[3]))[2]['logits'], logits(learn, X[3])) and close(learn.predict(dict(x=X[3], labels=Y[3]))[2]['logits'], logits(learn, X[3]))
+    assert len(learn.show_results(max_n=4))==4 and close(learn.tta(n=1, aug=lambda x,labels: dict(x=x+1), beta=0.)[0]['logits'], logits(learn, X+1))
+    interp = ClassificationInterpretation.from_learner(learn, act=lambda o: o['logits'].softmax(1))
+    assert interp.confusion_matrix().trace()==(logits(learn).argmax(1)==Y).sum() and torch.equal(interp[22].inputs['x'], X[22:])
+
+class Pictures(Dataset):
+    def __len__(self): return N
+    def __getitem__(self, i): return dict(image=X[i], labels=Y[i])
+def of_pictures(b): return dict(x=b['image']),(b['labels'],)
+
+def test_items_are_no_batches_to_split():
+    "`split` takes targets apart, and an item has none"
+    class Model(Net):
+        def forward(self, x): return self.lin(x)
+    dl = DataLoader(Pictures(), 5)
+    learn = Learner(DataLoaders(dl, dl, device='cpu', split=of_pictures), Model(), nn.CrossEntropyLoss()).remove_cb(ProgressCallback)
+    dls = learn.dls
+    assert close(learn.predict(dict(x=X[3]))[2], logits(learn, X[3]).softmax(0)) and close(learn.predict(X[3])[2], logits(learn, X[3]).softmax(0)) and learn.dls is dls and dls.split is of_pictures
+    with pytest.raises(KeyError) as e: learn.get_preds(dl=[dict(image=X)])
+    assert 'raised by `split`, which says what inputs and targets of a batch are: where there are no targets, they are `()`' in e.value.__notes__ and learn.dls is dls
+    assert close(learn.tta(n=2, aug=lambda x: dict(x=x+1), beta=0.)[0], logits(learn, X+1).softmax(1))
+    for aug in (lambda x: x+1, lambda x: None):
+        with pytest.raises(TypeError, match='`aug` returns changed inputs, a mapping, but got'): learn.tta(n=1, aug=aug)
+
+@pytest.mark.parametrize('n_out,loss_func,vocab,expected', [(1, nn.BCEWithLogitsLoss(), ['no','yes'], lambda o: ['no','yes'][int(o>0)]), (3, nn.BCEWithLogitsLoss(), ['a','b','c'], lambda o: [v for v,p in zip('abc', o) if p>0]),
+    (3, nn.CrossEntropyLoss(), ['a','b','c'], lambda o: 'abc'[o.argmax()]), (3, nn.CrossEntropyLoss(), {0:'a',1:'b',2:'c'}, lambda o: 'abc'[o.argmax()]), (1, nn.BCEWithLogitsLoss(), ['a'], lambda o: ['a']*int(o>0)),
+    (1, nn.MSELoss(), ['a','b'], lambda o: o.item()), (3, nn.BCEWithLogitsLoss(), None, lambda o: (o>0).tolist()), (1, nn.BCEWithLogitsLoss(), None, lambda o: bool(o>0))],
+    ids=['one logit','labels','classes','a dict','one label','a number','unnamed labels','unnamed logit'])
+def test_decisions_by_name(n_out, loss_func, vocab, expected):
+    learn = mk(model=Net(4, n_out), loss_func=loss_func)
+    if vocab is not None: learn.dls.vocab = vocab
+    for x in X:
+        said = learn.predict(x)[0]
+        assert (said.tolist() if isinstance(said, torch.Tensor) else said)==expected(logits(learn, x))
+
+def test_labels_are_shown_by_name():
+    y = torch.tensor([[1.,0,1],[0,0,0],[1,1,1]])
+    learn = mk(valid=[(X[:3], y)], loss_func=nn.BCEWithLogitsLoss())
+    learn.dls.vocab = ['a','b','c']
+    res = learn.show_results(shuffle=False)
+    assert [o.target for o in res]==['a, c','none','a, b, c'] and [o.decision for o in res]==[', '.join(v for v,p in zip('abc', o) if p>0) or 'none' for o in logits(learn, X[:3])]
+
+def test_classes_without_a_name():
+    learn = mk(valid=[(X[:3], torch.tensor([-100, 1, 2]))])
+    learn.dls.vocab = ['a','b','c']
+    assert [o.target for o in learn.show_results(shuffle=False)]==['-100','b','c']
+    for vocab in (['a'], {0: 'a'}):
+        learn.dls.vocab = vocab
+        with pytest.raises(ValueError, match='`vocab` names 1 classes, but there is a class [12]'): learn.show_results(shuffle=False)
+
+def test_arguments_of_predict():
+    with pytest.raises(TypeError, match='`predict` has no argument `with_inputs`. Did you mean `with_input`'): mk().predict(X[0], with_inputs=True)
+    class One(Net):
+        def forward(self, x): return self.lin(x)
+    with pytest.raises(TypeError) as e: mk(model=One()).predict(ds[0])
+    assert any('of a sample `(x, y)`, write `predict(x)`' in o for o in e.value.__notes__)
+
+# Looks at the same samples
+number = TensorDataset(X, torch.arange(N))
+class Reshuffled:
+    def __iter__(self): return iter([(X[i], i) for i in torch.randperm(N).split(5)])
+class ReshuffledStream(IterableDataset):
+    def __iter__(self): return iter([(X[i], i) for i in torch.randperm(N).tolist()])
+
+@pytest.mark.parametrize('make', [lambda: WeightedRandomSampler([1.]*N, N), lambda: RandomSampler(X, num_samples=9), lambda: RandomSampler(X, replacement=True), lambda: SubsetRandomSampler([3,9,1,7])], ids=['weighted','fewer','replacement','subset'])
+def test_looks_are_at_the_samples_that_were_drawn_once(make):
+    learn = mk(loss_func=lambda p,t: p.mean())
+    preds,targs = learn.tta(dl=DataLoader(number, 4, sampler=make(), drop_last=True), n=4)
+    assert close(preds, logits(learn, X[targs])) and targs.tolist()==sorted(targs.tolist())
+    preds,targs = learn.tta(dl=by_dataset['whole'](), n=3)
+    assert close(preds, logits(learn, X[:20]))
+
+@pytest.mark.parametrize('make', [Reshuffled, lambda: DataLoader(ReshuffledStream(), 5)], ids=['own','stream'])
+def test_looks_at_other_samples_are_no_average(make):
+    with pytest.raises(ValueError, match='The looks of `tta` are at different samples.*the loader draws them anew each time. Give one that keeps its order'): mk(loss_func=lambda p,t: p.mean()).tta(dl=make(), n=1)
+
+def test_a_dataset_that_changes_samples_itself():
+    "Targets may change with them, where the loader says whose they are"
+    class Augmented(Dataset):
+        def __len__(self): return N
+        def __getitem__(self, i): return X[i]+torch.rand(1),V[i]+torch.rand(1)
+    preds,_ = mk(model=Net(4, 2), loss_func=nn.MSELoss()).tta(dl=DataLoader(Augmented(), 5), n=2)
+    assert preds.shape==(N, 2)
+
+def test_predictions_that_are_true_or_false():
+    learn = mk(loss_func=lambda p,t: p.float().mean(), model=Varying(lambda o,i: o>0))
+    preds,_ = learn.tta(n=4, aug=lambda x: -x, beta=.5)
+    expected = .5*(logits(learn, -X)>0)+.5*(logits(learn)>0)
+    assert torch.allclose(preds, expected)
+
+# Parts of a validation
+def test_a_limited_validation_is_not_complete(monkeypatch):
+    cb = GatherPredsCallback()
+    with pytest.warns(UserWarning, match='Predictions are of the first 1 batches: a limit lets the validation go no further'): mk(cbs=Limit(valid=1)).fit(1, cbs=cb)
+    assert len(cb.preds)==5 and not cb.complete
+    monkeypatch.setenv('LEARNER_LIMIT_BATCHES', '2')
+    with pytest.warns(UserWarning, match='first 2 batches'): mk().validate(cbs=(cb := GatherPredsCallback()))
+    assert len(cb.preds)==10 and not cb.complete and len(mk().get_preds()[0])==N # predictions are whole
+    monkeypatch.delenv('LEARNER_LIMIT_BATCHES')
+    for n,dl in ((5, DataLoader(ds, 5)), (6, streams['stream']())):
+        mk(dl, cbs=Limit(valid=n)).fit(1, cbs=cb)
+        assert cb.complete and len(cb.preds)==N
+
+def test_a_permanent_short_epoch_leaves_predictions_whole():
+    learn = mk(cbs=ShortEpochCallback(.5))
+    assert close(learn.fit(1).get_preds()[0], logits(learn).softmax(1))
+
+def test_nan_is_predicted():
+    learn = mk(cbs=TerminateOnNaNCallback())
+    x = X[:4].clone(); x[1] = torch.nan
+    preds,targs = learn.get_preds(dl=[(x, Y[:4]), (X[4:], Y[4:])])
+    assert preds.isnan().any(1).tolist()==[i==1 for i in range(N)] and torch.equal(targs, Y) and np.isnan(learn.validate(dl=[(x, Y[:4])]).valid_loss)
+    assert learn.tta(dl=[(x, Y[:4])], n=2)[0].isnan().any(1).tolist()==[False,True,False,False]
+
+def test_named_tuples_as_batches():
+    Sample = namedtuple('Sample', 'x y')
+    learn = mk()
+    inp,preds,targs = learn.get_preds(dl=[Sample(X[:9], Y[:9]), Sample(X[9:], Y[9:])], with_input=True)
+    assert torch.equal(inp, X) and torch.equal(targs, Y) and close(preds, logits(learn).softmax(1))
+
+def test_a_model_without_parameters():
+    learn = mk(model=nn.Softmax(1), loss_func=lambda p,t: p.mean())
+    assert close(learn.get_preds()[0], X.softmax(1)) and close(learn.predict(X[2])[2], X[2].softmax(0)) and close(learn.tta(n=2, aug=lambda x: x*2, beta=0.)[0], (2*X).softmax(1))
+
+# Fetching
+def test_fetching_after_the_last_of_several_validations():
+    n,cb = [],FetchPredsCallback('a')
+    learn = mk(dict(a=DataLoader(ds, 5), b=[(X[:3], Y[:3])]))
+    learn.fit(2, cbs=[cb, Callback(before_validate=lambda cb: n.append((cb.mode, cb.learn.dl_name)))])
+    assert n==[('fit','a'),('fit','b'),('predict','valid')]*2 and close(cb.preds[0], logits(learn).softmax(1))
+    with pytest.raises(ValueError, match='`FetchPredsCallback` would never run.*`dls` has no validation loader'):
+        Learner(DataLoaders([(X, Y)], device='cpu'), Net(), nn.CrossEntropyLoss()).remove_cb(ProgressCallback).fit(1, cbs=FetchPredsCallback(0))
+    mk(cbs=FetchPredsCallback()).fit(1, cbs=Overfit(1))
+
+# Showing, of nothing
+def test_nothing_to_show():
+    with pytest.raises(ValueError, match='The loader is empty: it gave no batch'): mk().show_results(dl=[])
+    with pytest.raises(ValueError, match='`max_n` is 1 or more, but got 0'): mk().show_results(max_n=0)
+    with pytest.raises(TypeError, match='`max_n` is a whole number, but got 2.5'): mk().show_results(max_n=2.5)
+    it = iter(in_batches())
+    with pytest.raises(ValueError, match=r'A batch that is taken from an iterator is gone: give a batch, `dl=\[batch\]`'): mk(valid=it).show_results()
+    assert len([*it])==5

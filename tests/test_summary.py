@@ -152,3 +152,10 @@ def test_summary_in_a_fit_sees_the_modes_put_back():
     seen = []
     synth_learner(model=mlp(), n_train=1, cbs=Callback(after_pred=lambda cb: (cb.learn.summary(), seen.append([o.training for o in cb.learn.model.modules()])))).fit(1)
     assert seen==[[True]*6, [False]*6, [False]*6]
+
+def test_no_batch_to_run():
+    x = torch.zeros(4,1)
+    with pytest.raises(ValueError, match='The loader is empty: it gave no batch'): synth_learner(dls=DataLoaders([], [], device='cpu')).summary()
+    with pytest.raises(ValueError, match='A batch that is taken from an iterator is gone: give a batch'): synth_learner().summary(iter([(x,)]))
+    with pytest.raises(TypeError, match='A loader is an iterable of batches.*but got 3.5'): synth_learner().summary(3.5)
+    assert str(synth_learner().summary('valid'))==str(synth_learner().summary(1))==str(synth_learner().summary(synth_learner().dls.valid))
