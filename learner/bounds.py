@@ -10,14 +10,16 @@ __all__ = ['Scheduled', 'Validate', 'ExtraValid', 'Sanity', 'Limit', 'limit_batc
 
 # %% ../nbs/17b_bounds.ipynb #imports
 import os,re
+from collections.abc import Mapping
 from contextlib import contextmanager
 from copy import copy,deepcopy
 from itertools import islice
 from time import monotonic
 from fastcore.basics import patch
 from fastcore.foundation import L
+from torch.utils.data import Dataset,IterableDataset
 from .callback import Callback
-from .data import keep_random,length,twin
+from .data import keep_random,length,random_state,set_random_state,twin
 from .events import CancelFitException,known_args,nearest
 from .learner import Learner,_whole
 from .lr_find import restored
@@ -139,16 +141,20 @@ class ExtraValid(Scheduled):
     order = Validate.order+1
     _stateattrs = (*Scheduled._stateattrs, 'best')
     def __init__(self,
-        dl, # An iterable of batches
+        dl, # An iterable of batches, or a dict of named ones
         metrics=None, # Its own; default: the learner's
-        name:str='extra', # What its columns begin with
+        name:str|None=None, # What its columns begin with; default: `extra`, or the names of the dict
         every:float|None=None, unit:str='epoch', when=None, # As in `Validate`; default: each epoch
         on_better=None, # Instead: whenever this column of the recorder has a new best
     ):
         if on_better is not None and not (every is None and when is None): raise ValueError(f"`on_better` and `{'every' if when is None else 'when'}` exclude each other: give one of them")
         super().__init__(every, unit, when)
-        if not hasattr(dl, '__iter__') and not hasattr(dl, '__getitem__'): raise TypeError(f"`dl` is an iterable of batches, but got {dl!r}")
-        self.own_dl,self.title,self.own_metrics = dl,name,None if metrics is None else tuple(mk_metrics(metrics))
+        if isinstance(dl, Mapping) and name is not None: raise ValueError(f"The loaders of a dict have names already: give no `name={name!r}` with it")
+        self.own_dls = dict(dl) if isinstance(dl, Mapping) else {'extra' if name is None else name: dl}
+        for o in self.own_dls.values():
+            if isinstance(o, Dataset) and not isinstance(o, IterableDataset): raise TypeError("`dl` is a dataset, and a loader gives batches: write `DataLoader(dataset, batch_size=64)`")
+            if not hasattr(o, '__iter__') and not hasattr(o, '__getitem__'): raise TypeError(f"`dl` is an iterable of batches, but got {o!r}")
+        self.own_metrics = None if metrics is None else tuple(mk_metrics(metrics))
         self.on_better,self.higher,self.best = on_better,None,None
 
     @property
@@ -157,11 +163,12 @@ class ExtraValid(Scheduled):
     def new_columns(self):
         rec = find_recorder(self)
         metrics = (self.learn.metrics if self.own_metrics is None else self.own_metrics) if rec.valid_metrics else []
-        return (*super().new_columns, *rec._columns(self.title, metrics))
+        return (*super().new_columns, *(c for k in self.own_dls for c in rec._columns(k, metrics)))
 
     def before_fit(self):
-        taken = [*self.learn.dls.loaders, *(o.title for o in self.learn.cbs if isinstance(o, ExtraValid) and o is not self)]
-        if self.title in taken: raise ValueError(f"`{self.title}` is already the name of a loader: give `ExtraValid` another `name`")
+        taken = [*self.learn.dls.loaders, *(k for o in self.learn.cbs if isinstance(o, ExtraValid) and o is not self for k in o.own_dls)]
+        for k in self.own_dls:
+            if k in taken: raise ValueError(f"`{k}` is already the name of a loader: give `ExtraValid` another `name`")
         super().before_fit()
         self.higher,self.best = None,None
     def before_epoch(self): # the recorder has its columns now
@@ -183,7 +190,7 @@ class ExtraValid(Scheduled):
         if not self.due(): return
         learn = self.learn
         old = learn.to_validate,learn.results,learn.metrics
-        learn.to_validate = {self.title: self.own_dl}
+        learn.to_validate = self.own_dls
         if self.own_metrics is not None: learn.metrics = self.own_metrics
         try:
             learn.validate_now()
@@ -242,15 +249,31 @@ class Overfit(Callback):
     order,only_fit = Validate.order-10,True
     def __init__(self,
         k:int=1, # Training batches
-    ): self.k = _whole('k', k, 1)
+    ): self.k,self.batches,self.drawn = _whole('k', k, 1),None,None
+
     def before_fit(self):
-        learn,self.whole = self.learn,self.learn.dls
-        train = self.whole.train
-        with keep_random(train): batches = list(islice(iter(twin(train)), self.k))
+        learn,self.whole,self.batches = self.learn,self.learn.dls,[]
+        if hasattr(self.whole.train, '__next__'): raise ValueError("`dls['train']` is an iterator, which can be gone over once: a fit that goes on could not begin with the same batches")
+        self.drawn = random_state(self.whole.train)
+        self._draw()
         learn.dls = copy(self.whole)
-        learn.dls.loaders,learn.dls.valids = {**self.whole.loaders, 'train': batches, 'valid': batches},{'valid': batches}
+        valids = dict.fromkeys(self.whole.valids or ['valid'], self.batches)
+        learn.dls.loaders,learn.dls.valids = {**self.whole.loaders, 'train': self.batches, **valids},valids
         learn.to_validate = learn.dls.valids
-    def cleanup_fit(self): self.learn.dls = self.whole
+
+    def _draw(self):
+        train = self.whole.train
+        with keep_random(train):
+            set_random_state(self.drawn, train)
+            self.batches[:] = islice(iter(twin(train)), self.k) # in place: somebody may be going over them
+
+    # A fit that goes on draws them as the first time
+    def state_dict(self): return dict(drawn=self.drawn)
+    def load_state_dict(self, state):
+        self.drawn = state['drawn']
+        if self.batches is not None: self._draw()
+
+    def cleanup_fit(self): self.learn.dls,self.batches = self.whole,None
 
 # %% ../nbs/17b_bounds.ipynb #TimeLimit
 _time = re.compile(r'(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?')

@@ -17,6 +17,8 @@ from .events import nearest
 from .weights import unwrapped
 
 # %% ../nbs/16e_mapping.ipynb #mapping
+def _list(names): return ', '.join(f'`{o}`' for o in names)
+
 def _renamer(f, what):
     "A function of a mapping, if `f` is a dict of new names"
     if callable(f): return f
@@ -24,8 +26,10 @@ def _renamer(f, what):
     def _f(b):
         if not isinstance(b, Mapping): raise TypeError(f"`{what}` renames fields, but got a {type(b).__name__}: give it a function")
         for k in f:
-            if k not in b: raise KeyError(f"`{what}` finds no `{k}`, but {', '.join(f'`{o}`' for o in b)}.{nearest(str(k), b)}")
-        return {f.get(k, k):v for k,v in b.items()}
+            if k not in b: raise KeyError(f"`{what}` finds no `{k}`, but {_list(b)}.{nearest(str(k), b)}")
+        res = {f.get(k, k):v for k,v in b.items()}
+        if len(res)<len(b): raise ValueError(f"`{what}` would give two of the fields {_list(b)} one name: {f}")
+        return res
     return _f
 
 class MapBatch(Callback):
@@ -57,9 +61,9 @@ class MatchArgs(Callback):
         f = unwrapped(learn.model).forward
         ps = _params(getattr(f, '__func__', f))
         if any(p.kind is p.VAR_KEYWORD for p in ps): return
-        for p in ps:
-            if p.default is Parameter.empty and p.name not in learn.xb and p.kind is not p.VAR_POSITIONAL:
-                raise KeyError(f"`{type(learn.model).__name__}.forward` needs `{p.name}`, but the batch has {', '.join(f'`{o}`' for o in learn.xb)}.{nearest(p.name, learn.xb)}")
+        lacks = [p.name for p in ps if p.default is Parameter.empty and p.name not in learn.xb and p.kind is not p.VAR_POSITIONAL]
+        if lacks: raise KeyError(f"`{type(learn.model).__name__}.forward` needs {_list(lacks)}, but the batch has {_list(learn.xb)}."
+            + next(filter(None, (nearest(o, learn.xb) for o in lacks)), ''))
         learn.xb = {p.name:learn.xb[p.name] for p in ps if p.name in learn.xb}
 
 # %% ../nbs/16e_mapping.ipynb #Forward

@@ -13,6 +13,7 @@ import random,sys
 from collections import deque
 from contextlib import contextmanager
 from importlib import import_module
+from numbers import Integral
 from time import perf_counter
 from .callback import Callback
 from .events import nearest
@@ -147,7 +148,7 @@ class ProgressCallback(Callback):
         mark_best:bool=False, # Mark the best value of each column so far
     ):
         if bars not in (*_bars,None,False,True): raise ValueError(f"`bars` is one of {', '.join(f'`{o!r}`' for o in _bars)}, or None, but got {bars!r}.{nearest(str(bars), _bars)}")
-        if print_every is not None and (bars!='text' or print_every<1): raise ValueError(f"`print_every` is a number of batches, and goes with `bars='text'`, but got {print_every!r} with `bars={bars!r}`")
+        if print_every is not None and not (bars=='text' and isinstance(print_every, Integral) and print_every>=1): raise ValueError(f"`print_every` is a whole number of batches, 1 or more, and goes with `bars='text'`, but got {print_every!r} with `bars={bars!r}`")
         self.bars,self.every,self.print_every,self.mark_best,self.screen = bars,every,print_every,mark_best,None
 
     def before_fit(self):

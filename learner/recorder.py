@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import partial
 from html import escape
 from inspect import isroutine,signature
-from math import isfinite
+from math import inf,isfinite
 from os import PathLike
 import numpy as np
 import torch
@@ -87,7 +87,7 @@ def html_table(
 
 # %% ../nbs/07_recorder.ipynb #History
 class History(list):
-    "Rows: `h[-1]` is one, `h['valid_loss']` a column, `h[2:, 'valid_loss']` a part of it, `h[-1, 'valid_loss']` a value"
+    "Rows: `h[-1]` is one, `h['valid_loss']` a column, `h[2:, 'valid_loss']` a part of it, `h[-1, 'valid_loss']` a value, `h['ema/']` the columns that begin so"
     def __init__(self,
         rows=(), # `Row`s, which may lack some columns
         names=None, # Columns; default: all that the rows have
@@ -101,10 +101,16 @@ class History(list):
     def __getitem__(self, i):
         if isinstance(i, str): i = slice(None),i
         rows,k = i if isinstance(i, tuple) else (i,None)
+        if k is not None and k.endswith('/'): return self._under(k)[rows]
         res = super().__getitem__(rows)
         if k is None: return History(res, self._names) if isinstance(rows, slice) else res
         self._check(k)
         return np.array([o.get(k) for o in res]) if isinstance(rows, slice) else res.get(k)
+
+    def _under(self, k):
+        names = [o for o in self.names if o.startswith(k)]
+        if not names: self._check(k)
+        return History([Row(**{n:o.get(n) for n in names}) for o in self], names)
 
     def _check(self, k):
         if k not in self.names: raise KeyError(f"Nothing recorded as `{k}`, but {', '.join(f'`{o}`' for o in self.names)}.{nearest(k, self.names)}")
@@ -234,7 +240,9 @@ class Recorder(Callback):
         if self.learn.mode=='fit': self.write()
 
     def add(self, /, **vals): # Values by name; those of other kinds than numbers are fine
-        "Have more in the coming row, in columns of their own"
+        "Have more in the coming row of a fit, in columns of their own"
+        if getattr(self.learn, 'mode', None)!='fit': raise RuntimeError(f"`add` puts {', '.join(f'`{k}`' for k in vals)} into the coming row of a fit, and none is running"
+            + ("" if self.learn is None or self.learn.mode is None else f", but `{self.learn.mode}`: a callback with `only_fit = True` is not called there"))
         if own := [k for k in vals if k in self._own]: raise ValueError(f"`{own[0]}` is a column that the recorder fills itself: give yours another name, such as `my_{own[0]}`")
         self.metric_names += [k for k in vals if k not in self.metric_names]
         self._add(vals)
@@ -320,7 +328,7 @@ class Recorder(Callback):
     def values(self): return [Row(**{k:v for k,v in dict(o).items() if k not in ('epoch','time')}) for o in self.rows]
 
     def __getitem__(self, i):
-        "`rec[-1]` is a row, `rec['valid_loss']` or `rec[2:, 'valid_loss']` an array, `rec[-1, 'valid_loss']` a value"
+        "`rec[-1]` is a row, `rec['valid_loss']` or `rec[2:, 'valid_loss']` an array, `rec[-1, 'valid_loss']` a value, `rec['ema/']` the columns that begin so"
         return self.rows[i]
     def last(self, k):
         "The latest value of column `k` that is not missing"
@@ -381,11 +389,12 @@ def plain(
     if isinstance(v, int): return int(v)
     if isinstance(v, float): return float(v) if isfinite(v) else str(float(v))
     if isinstance(v, (torch.Tensor,np.ndarray)): return f'{type(v).__name__} {tuple(v.shape)}'
-    if isroutine(v) or isinstance(v, type): return v.__qualname__
+    if isroutine(v) or isinstance(v, (type,np.ufunc)): return getattr(v, '__qualname__', v.__name__)
     def inner(d): return RunConfig({str(k):plain(o, depth-1) for k,o in d.items()})
     if isinstance(v, Mapping) and depth: return inner(v)
     if isinstance(v, (tuple,list,set)) and depth and len(v)<=100: return tuple(plain(o, depth-1) for o in v)
     if isinstance(v, partial) and depth: return inner({'name': v.func, **v.keywords})
+    if callable(v) and '__repr__' in vars(type(v)) and not isinstance(v, (partial,Callback)): return repr(v) # it says itself what it is, as schedules do
     args = {k:vars(v)[k] for k in _args(type(v)) if k in vars(v)} if depth and hasattr(v, '__dict__') else {}
     return inner({'name': type(v), **args}) if args else type(v).__name__
 
@@ -394,6 +403,7 @@ def _args(cls):
     except ValueError: return () # a class written in C does not tell
 
 # %% ../nbs/07_recorder.ipynb #run_config
+def _limit(learn, phase): return learn._limit(phase) if hasattr(learn, '_limit') else None # a hand-written loop may have none
 def _bs(dl): return getattr(dl, 'batch_size', None) or getattr(getattr(dl, 'batch_sampler', None), 'batch_size', None)
 
 def run_config(
@@ -401,12 +411,13 @@ def run_config(
 ) -> RunConfig:
     "What the fit is made of"
     ps,loaders = [(0 if is_lazy(p) else p.numel(), p.requires_grad) for p in learn.model.parameters()],{'train': learn.dls.train, **learn.dls.valids}
-    cbs = {}
+    limits,cbs = {k:_limit(learn, k) for k in ('train','valid')},{}
     for o in learn.cbs.sorted('order'):
         v = plain([repr(f) for f in o.filters] if isinstance(o, FuncCallback) else o)
         cbs[o.name if o.name not in cbs else f'{o.name}_{len(cbs)}'] = v
+    bounds = {k:getattr(learn, o, None) for k,o in dict(n_epoch='n_epoch', start_epoch='start_epoch', n_iter='n_train_iter', n_step='n_step').items()}
     return plain(dict(
-        **{k:getattr(learn, k, None) for k in ('n_epoch','start_epoch')}, n_iter=getattr(learn, 'n_train_iter', None), n_step=getattr(learn, 'n_step', None), limits=getattr(learn, 'limits', {}),
+        **{k:None if v==inf else v for k,v in bounds.items()}, limits={k:v for k,v in limits.items() if v is not None},
         bs={k:_bs(o) for k,o in loaders.items()}, n_batches={k:length(o) for k,o in loaders.items()},
         model=dict(name=type(learn.model).__name__, n_params=sum(n for n,_ in ps), n_trainable=sum(n for n,grad in ps if grad)),
         loss=learn.loss_func, metrics=[o.name for o in learn.metrics],

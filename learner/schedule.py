@@ -8,7 +8,7 @@ So it can be plotted, joined and tested without a model.
 
 # %% auto #0
 __all__ = ['sched_no', 'sched_lin', 'sched_cos', 'sched_exp', 'sched_poly', 'Schedule', 'SchedNo', 'SchedLin', 'SchedCos',
-           'SchedExp', 'SchedPoly', 'combine_scheds', 'combined_cos', 'warmup', 'cosine', 'wsd', 'wsd_steps',
+           'SchedExp', 'SchedPoly', 'Pieces', 'combine_scheds', 'combined_cos', 'warmup', 'cosine', 'wsd', 'wsd_steps',
            'ParamScheduler', 'TorchScheduler']
 
 # %% ../nbs/11_schedule.ipynb #imports
@@ -71,22 +71,26 @@ def SchedPoly(
     return Schedule(partial(sched_poly, power=power), start, end)
 
 # %% ../nbs/11_schedule.ipynb #combine
+class Pieces:
+    "Schedules one after the other, made by `combine_scheds`"
+    def __init__(self, pcts, scheds): self.pcts,self.scheds,self.starts = pcts,scheds,[0, *accumulate(pcts[:-1])]
+    def __call__(self, pos):
+        i = bisect_right(self.starts, pos+1e-9)-1 # sums of fractions are rounded
+        while i and not self.pcts[i]: i -= 1 # nothing happens in no time
+        return self.scheds[i](min(1., max(0., (pos-self.starts[i])/self.pcts[i])))
+    def __repr__(self): return f"[{', '.join(f'{100*p:.4g}% {s}' for p,s in zip(self.pcts, self.scheds))}]"
+
 def combine_scheds(
     pcts, # Fraction of training for each; they sum to 1
     scheds, # As many schedules
-):
+) -> Pieces:
     "One schedule after the other"
     pcts,scheds = list(pcts),list(scheds)
     if len(pcts)!=len(scheds): raise ValueError(
         f"Each schedule needs its fraction, but there are {len(scheds)} schedules and {len(pcts)} `pcts`")
     if any(o<0 for o in pcts) or abs(sum(pcts)-1)>1e-6: raise ValueError(
         f"`pcts` are fractions of training and must sum to 1, but {pcts} sum to {sum(pcts):.4g}")
-    starts = [0, *accumulate(pcts[:-1])]
-    def _f(pos):
-        i = bisect_right(starts, pos+1e-9)-1 # sums of fractions are rounded
-        while i and not pcts[i]: i -= 1 # nothing happens in no time
-        return scheds[i](min(1., max(0., (pos-starts[i])/pcts[i])))
-    return _f
+    return Pieces(pcts, scheds)
 
 def combined_cos(
     pct:float, # Fraction of training for the first piece

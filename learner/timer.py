@@ -15,6 +15,7 @@ from statistics import fmean,median
 from time import perf_counter
 import torch
 from .callback import Callback
+from .learner import _whole
 from .progress import Out
 from .recorder import History,Row,missing
 
@@ -62,18 +63,17 @@ def _cuda_event():
     return res
 
 class Timer(Callback):
-    "Measures where the time of training goes: `draw` of a batch and its way to the device, `forward`, `backward` with the loss, `step`; `validate` and `epoch`"
+    "Measures where the time of training goes: `draw` of a batch and its way to the device, `forward`, `backward` with the loss, `step`; `validate`, and the `total` of the epochs"
     order,run_valid,only_fit = -1000,False,True
     def __init__(self,
         every:int|None=None, # Print a summary after each so many epochs
         sync:bool=False, # Wait for the device between phases, so that the clock tells all. It slows training down
     ):
-        if every is not None and every<1: raise ValueError(f"`every` is a number of epochs, 1 or more, but got {every!r}")
-        self.every,self.sync = every,sync
+        self.every,self.sync = None if every is None else _whole('every', every, 1),sync
 
     def before_fit(self):
         kind = self.learn.device.type
-        self.watch = Stopwatch(('draw','forward','backward','step','validate','epoch'), by_clock='draw',
+        self.watch = Stopwatch(('draw','forward','backward','step','validate','total'), by_clock='draw',
             wait=getattr(torch, kind).synchronize if self.sync and kind!='cpu' else None, event=_cuda_event if kind=='cuda' and not self.sync else None)
         self.ends,self.depth,self.whole = [],0,False
 
@@ -107,7 +107,7 @@ class Timer(Callback):
     def after_epoch(self): self.whole = True
     def cleanup_epoch(self):
         self.watch.collect(wait=True)
-        self.times['epoch'].append(self.watch.now()-self.epoch_began)
+        self.times['total'].append(self.watch.now()-self.epoch_began)
         self.ends.append({k:len(v) for k,v in self.times.items()})
         if self.whole and self.every and len(self.ends)%self.every==0:
             print(self.summary(range(len(self.ends)-self.every, len(self.ends))), file=Out(), flush=True)
@@ -122,9 +122,9 @@ class Timer(Callback):
             epochs = range(epochs%n, epochs%n+1)
         first,last = (0, n) if epochs is None else (epochs[0], epochs[-1]+1)
         times = {k:v[self.ends[first-1][k] if first else 0:self.ends[last-1][k] if last else 0] for k,v in self.times.items()}
-        total = sum(times['epoch'])
+        total = sum(times['total'])
         def share(s): return s/total if total else missing # a coarse clock
         rows = [Row(phase=k, n=len(v), median_ms=1000*median(v), mean_ms=1000*fmean(v), sum_s=sum(v), share=share(sum(v))) for k,v in times.items() if v]
-        rest = total-sum(sum(v) for k,v in times.items() if k!='epoch')
+        rest = total-sum(sum(v) for k,v in times.items() if k!='total')
         if rows and self.watch.event is None: rows.insert(-1, Row(phase='other', n=missing, median_ms=missing, mean_ms=missing, sum_s=rest, share=share(rest)))
         return History(rows)

@@ -14,16 +14,18 @@ import warnings
 from contextlib import nullcontext
 from io import BytesIO
 from math import inf,isfinite,isnan
+from numbers import Real
 from pathlib import Path
 import torch
 from .averaging import WeightAverage
 from .callback import Callback
 from .events import CancelFitException,nearest
-from .files import file_path
+from .files import _suffixes,file_path
 from .learner import _whole
 from .optimizer import get_hyper
 from .progress import ProgressCallback
 from .recorder import Recorder,missing
+from . import saving # noqa: F401 (`learn.save` and `learn.load`)
 from .schedule import ParamScheduler,TorchScheduler
 
 # %% ../nbs/17_tracker.ipynb #TrackerCallback
@@ -36,12 +38,14 @@ def find_recorder(cb):
 def higher_is_better(
     learn, # Its metrics know it
     rec, # Its recorder
-    name:str, # A column
+    name, # A column, or a function of a row
     comp=None, # What says so instead: `np.less` or `np.greater`
 ) -> bool:
     "Whether higher is better in a column of the recorder"
+    if callable(name): _check_function(name, comp); return bool(comp(1,0))
     names = [o for o in rec.metric_names if o not in ('epoch','iter','time')]
-    if name not in names: raise ValueError(f"`{name}` is to be monitored and is not recorded, but {', '.join(f'`{o}`' for o in names)}.{nearest(str(name), names)}")
+    if name not in names: raise ValueError(f"`{name}` is to be monitored and is not recorded, but {', '.join(f'`{o}`' for o in names)}.{nearest(str(name), names)}"
+        " A callback that adds a column while training names it before, in its `new_columns`")
     if comp is not None: return bool(comp(1,0))
     if name.rpartition('/')[2] in ('train_loss','valid_loss','loss'): return False
     metrics = [*learn.metrics, *(m for cb in learn.cbs for m in vars(cb).get('own_metrics') or ())] # callbacks may bring metrics along
@@ -50,6 +54,13 @@ def higher_is_better(
     res = not any(o in name for o in ('loss','error'))
     warnings.warn(f"Nobody says whether higher `{name}` is better. By its name, it {'is' if res else 'is not'}: make sure with `comp=np.less` or `comp=np.greater`, or with `AvgMetric(f, higher_is_better=…)`")
     return res
+
+def _check_function(monitor, comp):
+    if comp is None: raise ValueError("`monitor` is a function of a row, so that nobody can know what is better: say it by `comp=np.less` or `comp=np.greater`")
+
+def _compares(comp):
+    try: return bool(comp(0,1))!=bool(comp(1,0))
+    except TypeError: return False # no function, or one of something else than numbers
 
 class TrackerCallback(Callback):
     "Keeps the `best` of what it watches, and whether the last row had a `new_best`. A class of its own does its work in `act(val)`, after each value"
@@ -62,15 +73,15 @@ class TrackerCallback(Callback):
         min_delta:float=0., # What is better by no more than this counts as the same
         reset_on_fit:bool=True, # Each fit has a best of its own
     ):
-        if comp is None and callable(monitor): raise ValueError("`monitor` is a function of a row, so that nobody can know what is better: say it by `comp=np.less` or `comp=np.greater`")
-        if comp is not None and not (callable(comp) and bool(comp(0,1))!=bool(comp(1,0))): raise ValueError(f"`comp` is `np.less` or `np.greater`, or compares as they do, but got {comp!r}")
-        if not min_delta>=0: raise ValueError(f"`min_delta` is 0 or more, whichever direction is better, but got {min_delta}")
+        if callable(monitor): _check_function(monitor, comp)
+        if comp is not None and not _compares(comp): raise ValueError(f"`comp` is `np.less` or `np.greater`, or compares as they do, but got {comp!r}")
+        if not (isinstance(min_delta, Real) and min_delta>=0): raise ValueError(f"`min_delta` is 0 or more, whichever direction is better, but got {min_delta!r}")
         self.monitor,self.comp,self.min_delta,self.reset_on_fit = monitor,comp,min_delta,reset_on_fit
         self.best,self.new_best = None,False
 
     def before_fit(self):
         self.rec,self.watched = find_recorder(self),self.monitor or self.learn.monitor
-        self.higher = bool(self.comp(1,0)) if callable(self.watched) else higher_is_better(self.learn, self.rec, self.watched, self.comp)
+        self.higher = higher_is_better(self.learn, self.rec, self.watched, self.comp)
         if self.reset_on_fit or self.best is None: self.best = -inf if self.higher else inf
         self.new_best = False
 
@@ -136,7 +147,12 @@ class SaveModelCallback(TrackerCallback):
 
     @property
     def watches(self): return not (self.every_epoch or self.at_end)
+    @property
+    def writes_to(self): # names with a number are others
+        return None if self.fname is None else (self._path(self.fname), bool(self.every_epoch) or (self.watches and self.keep>1))
     def before_fit(self):
+        if self.writes_to and any(isinstance(o, SaveModelCallback) and o is not self and o.writes_to==self.writes_to for o in self.learn.cbs):
+            raise ValueError(f"Two `SaveModelCallback`s save as `{self.fname}`: give each an `fname` of its own")
         self.kept,self.in_train = [],False # of this fit: value and file, the best one first
         if self.watches: super().before_fit()
 
@@ -149,12 +165,17 @@ class SaveModelCallback(TrackerCallback):
     def act(self, val):
         among = self.keep>1 and not isnan(val) and (len(self.kept)<self.keep or self.is_better(val, self.kept[-1][0]))
         if not (self.new_best or among): return
-        avg = next((o for o in self.learn.cbs if isinstance(o, WeightAverage) and o.validate is True and o.n), None)
+        avg = self._average()
         with avg.averaged() if avg else nullcontext(): file = self._save(f'_{self.learn.train_iter}' if self.keep>1 else '')
         self.kept = sorted([*(o for o in self.kept if not (isinstance(file, str) and o[1]==file)), [val,file]], key=lambda o: o[0], reverse=self.higher)
         for _,o in self.kept[self.keep:]:
             if isinstance(o, str): self._path(o).unlink(missing_ok=True)
         del self.kept[self.keep:]
+
+    def _average(self):
+        "Whose weights have been measured, if not the model's own"
+        avgs = [o for o in self.learn.cbs if isinstance(o, WeightAverage) and o.n]
+        return next((o for o in avgs if str(self.watched).startswith(f'{o.name}/')), None) or next((o for o in avgs if o.validate is True), None)
 
     def _path(self, file): return file_path(file, self.learn.path/self.learn.model_dir)
     def _save(self, suffix):
@@ -162,8 +183,8 @@ class SaveModelCallback(TrackerCallback):
         if self.fname is None:
             self.learn.save(f := BytesIO(), with_opt=self.with_opt)
             return torch.frombuffer(f.getbuffer(), dtype=torch.uint8)
-        name = Path(self.fname)
-        name = str(name.with_stem(name.stem+suffix))
+        end = Path(self.fname).suffix
+        name = str(self.fname).removesuffix(end)+suffix+end if end in _suffixes else f'{self.fname}{suffix}'
         self.last_saved_path = self.learn.save(name, with_opt=self.with_opt)
         return name
 

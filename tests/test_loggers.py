@@ -1,5 +1,6 @@
 "Files and boards that a fit writes: what is in them is compared with the recorder, also after a resume"
 import json,math,os,random,sys
+from pathlib import Path
 import numpy as np, pytest, torch
 from torch import nn
 from learner.all import *
@@ -149,12 +150,44 @@ def test_append_has_one_head_and_all_rows(tmp_path):
     lines = (tmp_path/'history.csv').read_text().splitlines()
     assert len(lines)==5 and sum(o.startswith('epoch') for o in lines)==1 and CSVLogger(tmp_path/'history.csv').read_log()==rows
 
-@pytest.mark.parametrize('end', ['', '\n', '7,1.'], ids=['no newline', 'newline', 'torn line'])
-def test_append_after_a_crash(tmp_path, end):
-    (tmp_path/'history.csv').write_text('epoch,train_loss\n0,0.5'+('\n' if end=='7,1.' else '')+end)
+@pytest.mark.parametrize('torn', ['', '1', '1,0.5', '1,"tired', '1,"tired\n', '1,"a\nb""c\n', '1,é'.encode()[:-1]], ids=repr)
+def test_append_after_a_crash(tmp_path, torn):
+    "A line without its end is none: `1,0.5` may be what is left of `1,0.55`"
+    good = 'epoch,train_loss,note\n0,0.5,"a ""quoted""\nword"\n'.encode()
+    (tmp_path/'history.csv').write_bytes(good+(torn if isinstance(torn, bytes) else torn.encode()))
+    assert dicts((log := CSVLogger(tmp_path/'history.csv')).read_log())==[dict(epoch=0, train_loss=.5, note='a "quoted"\nword')]
     rec = fitted(tmp_path, CSVLogger(append=True), n_epoch=1).recorder
-    back = CSVLogger(tmp_path/'history.csv').read_log()
-    assert back[0, 'train_loss']==.5 and dict(back[-1])==dict(rec.rows[-1]) and len(back)==2+(end=='7,1.')
+    back = log.read_log()
+    assert back[0, 'train_loss']==.5 and dict(back[-1])=={**dict(rec.rows[-1]), 'note': missing} and len(back)==2
+    assert (tmp_path/'history.csv').read_bytes().count(b'\n')==1+2+1
+
+@pytest.mark.parametrize('torn', ['', 'epoch', 'epoch,train_loss'])
+def test_append_to_a_file_without_a_whole_line(tmp_path, torn):
+    (tmp_path/'history.csv').write_text(torn)
+    rec = fitted(tmp_path, log := CSVLogger(append=True), n_epoch=1).recorder
+    assert log.read_log()==rec.rows and log.read_log().names==rec.metric_names
+
+def test_two_do_not_write_to_one_place(tmp_path):
+    for a,b in ((CSVLogger(), CSVLogger(append=True)), (CSVLogger('a'), JSONLogger('a')), (CSVLogger('a'), CSVLogger(tmp_path/'a')), (TensorBoardLogger('tb'), TensorBoardLogger('tb')), (WandbLogger(), WandbLogger(1))):
+        learn = synth_learner(path=tmp_path, cbs=a)
+        with pytest.raises(ValueError, match=f"Two loggers write to `({tmp_path}/.*|Weights & Biases)`: remove one, or give it another place"): learn.fit(1, cbs=b)
+    assert list(tmp_path.iterdir())==[]
+    rec = fitted(tmp_path, [a := CSVLogger('a'), b := CSVLogger('b'), JSONLogger(), TensorBoardLogger('tb'), TensorBoardLogger('tb2')], n_epoch=2).recorder
+    assert a.read_log()==b.read_log()==rec.rows
+
+def test_a_logger_that_could_not_log_is_refused(tmp_path):
+    class Silent(Logger): pass
+    with pytest.raises(TypeError, match=r"`Silent` logs nothing: it has no method `log\(row, step, kind\)`"): synth_learner(path=tmp_path, cbs=Silent).fit(1)
+    with pytest.raises(TypeError, match=r"`Two.log` is called with `\(row, step, kind\)`, but takes `\(self, row, kind\)`"):
+        class Two(Logger):
+            def log(self, row, kind): pass
+    with pytest.raises(TypeError, match=r"`Starts.start` is called with `\(resumed\)`, but takes `\(self\)`"):
+        class Starts(Logger):
+            def start(self): pass
+    class Any(Logger):
+        heard = ()
+        def log(self, *args): self.heard += (args[1:],)
+    assert fitted(tmp_path, log := Any(), n_epoch=1).recorder and log.heard==((10,'row'),)
 
 def test_a_new_column_loses_nothing(tmp_path):
     def note(self):
@@ -217,6 +250,7 @@ def test_arguments():
     with pytest.raises(TypeError, match='Did you mean `fname`'): CSVLogger(fnam='x')
     with pytest.raises(TypeError, match='Did you mean `batches`'): JSONLogger(batch=1)
     with pytest.raises(FileNotFoundError): CSVLogger('not there.csv').read_log()
+    with pytest.raises(ValueError, match="`kind` is `row` or `batch`, but got 'rows'. Did you mean `row`"): JSONLogger().read_log('rows')
 
 # A resume: a learner goes on from where another one was, whose logger had gone further
 class Going(Callback):
@@ -316,6 +350,48 @@ def test_tensorboard_has_figures_and_graph(tmp_path):
     b = board(tmp_path/'tb')
     assert [o.step for o in b.Images('losses')]==[10,20,30] and any('Linear' in o.name for o in b.Graph().node)
 
+class Shown(nn.Module):
+    "Of images of 4 by 4 it says whether they are light"
+    def __init__(self): super().__init__(); self.lin = nn.Linear(16, 2)
+    def forward(self, x): return self.lin(x.flatten(1))
+def images(seed=0):
+    x = torch.rand(24, 1, 4, 4, generator=torch.Generator().manual_seed(seed))
+    return [(x[i:i+8], (x[i:i+8].mean((1,2,3))>.5).long()) for i in range(0, 24, 8)]
+def look(self):
+    for o in self.learn.cbs:
+        if hasattr(type(o), 'log_preds'): o.log_preds(max_n=4, shuffle=False)
+def image_learner(tmp_path, *cbs, **kwargs):
+    torch.manual_seed(0)
+    return Learner(DataLoaders(images(), images(1)[:1], device='cpu'), Shown(), nn.CrossEntropyLoss(), path=tmp_path, cbs=[*cbs, Callback(after_row=look)], **kwargs).remove_cb(ProgressCallback)
+
+def test_tensorboard_has_predictions(tmp_path):
+    import matplotlib; matplotlib.use('Agg')
+    import io,matplotlib.pyplot as plt
+    before = plt.get_fignums()
+    learn = image_learner(tmp_path, TensorBoardLogger('tb')).fit(2)
+    b = board(tmp_path/'tb')
+    assert [o.step for o in b.Images('preds')]==[3,6] and plt.get_fignums()==before
+    fig = learn.show_results(max_n=4, shuffle=False) # images under their captions, as they are now
+    assert len([ax for ax in fig.axes if ax.get_title()])==4
+    fig.canvas.draw()
+    assert np.array_equal(plt.imread(io.BytesIO(b.Images('preds')[-1].encoded_image_string))[...,:3], np.asarray(fig.canvas.buffer_rgba())[...,:3]/np.float32(255))
+    plt.close(fig)
+
+def test_tensorboard_has_a_table_of_predictions(tmp_path):
+    learn = synth_learner(path=tmp_path, cbs=[TensorBoardLogger('tb'), Callback(after_row=look)]).fit(1)
+    text = board(tmp_path/'tb').Tensors('preds/text_summary')[0].tensor_proto.string_val[0].decode().splitlines()
+    assert text==['| input | target | decision |', '| --- | --- | --- |', *(f'| {o.input} | {o.target} | {o.decision} |' for o in learn.show_results(max_n=4, shuffle=False))] and len(text)==6
+
+@pytest.mark.parametrize('mk', [lambda tmp_path: image_learner(tmp_path, TensorBoardLogger('tb')), lambda tmp_path: synth_learner(path=tmp_path, cbs=[TensorBoardLogger('tb'), Callback(after_row=look)])], ids=['images','table'])
+def test_a_look_at_predictions_changes_nothing(tmp_path, mk):
+    import matplotlib; matplotlib.use('Agg')
+    seen,without = mk(tmp_path).fit(3),mk(tmp_path).remove_cb(TensorBoardLogger).fit(3)
+    assert all(torch.equal(a, b) for a,b in zip(seen.model.parameters(), without.model.parameters())) and seen.recorder.raw_losses==without.recorder.raw_losses
+    assert list(seen.recorder['valid_loss'])==list(without.recorder['valid_loss'])
+
+def test_predictions_need_a_fit(tmp_path):
+    with pytest.raises(RuntimeError, match='`TensorBoardLogger` logs during a fit, and there is none now'): image_learner(tmp_path, TensorBoardLogger()).tensor_board_logger.log_preds()
+
 def test_a_figure_needs_a_fit(tmp_path):
     with pytest.raises(RuntimeError, match='`TensorBoardLogger` logs during a fit'): synth_learner(cbs=TensorBoardLogger).tensor_board_logger.log_figure('x', None)
 
@@ -356,6 +432,25 @@ def wandb_offline(tmp_path, monkeypatch):
     yield dict(mode='offline', dir=str(tmp_path), settings=wandb.Settings(silent=True, console='off', x_disable_stats=True, x_disable_meta=True, disable_git=True, disable_code=True))
     if wandb.run: wandb.run.finish()
     wandb.teardown()
+
+def test_wandb_has_figures_and_predictions(tmp_path, wandb_offline):
+    import matplotlib; matplotlib.use('Agg')
+    import matplotlib.pyplot as plt
+    def picture(self): self.wandb_logger.log_figure('losses', self.recorder.plot_loss(skip_start=0).figure)
+    log = WandbLogger(batches=0, **wandb_offline)
+    learn = synth_learner(path=tmp_path, cbs=[log, Callback(after_row=look), Callback(after_row=picture)]).fit(2)
+    image_learner(tmp_path, log).fit(1)
+    plt.close('all')
+    samples = [list(o) for o in learn.show_results(max_n=4, shuffle=False)]
+    h = history(wandb_records(tmp_path))
+    assert [(o['iter'], o['losses/_type']) for o in h if 'losses/_type' in o]==[(10,'image-file'), (20,'image-file')]
+    assert [(o['iter'], o['preds/_type']) for o in h if 'preds/_type' in o]==[(10,'table-file'), (20,'table-file'), (3,'image-file')]
+    at = {o['iter']:o for o in h if 'valid_loss' in o}
+    assert at[20]['valid_loss']==learn.recorder[-1,'valid_loss']
+    def file(o, k): return next(tmp_path.rglob(Path(o[f'{k}/path']).name))
+    tables,pics = [[file(o, k) for o in h if o.get(f'{k}/_type')==f'{kind}-file'] for k,kind in (('preds','table'), ('losses','image'))]
+    assert json.loads(tables[-1].read_text())['data']==samples and json.loads(tables[-1].read_text())['columns']==['input','target','decision']
+    assert all(plt.imread(o).std()>0 for o in pics)
 
 @pytest.mark.slow
 def test_wandb_has_rows_batches_and_settings_and_ends_its_own_run(tmp_path, wandb_offline):

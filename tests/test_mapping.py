@@ -49,12 +49,25 @@ def test_predictions_are_mapped_too():
     (lambda: MapBatch(dict(imgae='pixels')), KeyError, 'Did you mean `image`'),
     (lambda: MapPred(dict(logits='x', logit='y')), KeyError, 'finds no `logit`.*Did you mean `logits`'),
     (MatchArgs, KeyError, 'needs `pixels`, but the batch has `image`, `labels`, `index`'),
+    (lambda: MapBatch(dict(image='labels')), ValueError, 'would give two of the fields `image`, `labels`, `index` one name'),
+    (lambda: MapBatch(dict(image='x', index='x')), ValueError, 'would give two of the fields'),
     (lambda: Forward(train='doublet'), AttributeError, 'has no method `doublet`. Did you mean'),
 ])
 def test_bad_names(cb, exc, match):
     learn = learner([cb()] if 'Pred' not in match and 'logit' not in match else [MapBatch(dict(image='pixels')), MatchArgs, cb()])
     with pytest.raises(exc, match=match): learn.fit(1)
     assert learn.mode is None and 'forward' not in vars(learn.model)
+
+def test_fields_change_places():
+    data = [dict(image=b['labels'], labels=b['image']) for b in batches()]
+    same(learner([MapBatch(dict(image='labels', labels='image')), *cbs], data).fit(1), by_hand(lambda m,b: m(b['image'])['logits']))
+
+def test_all_missing_arguments_are_named():
+    class Three(Net):
+        def forward(self, pixels, lenghts, mask, weight=None, *args): pass
+    learn = learner([MatchArgs], batches(lengths=torch.ones(8)))
+    learn.model = Three()
+    with pytest.raises(KeyError, match='`Three.forward` needs `pixels`, `lenghts`, `mask`, but the batch has `image`, `labels`, `index`, `lengths`. Did you mean `lengths`'): learn.fit(1)
 
 def test_map_batch_takes_a_function_or_a_dict():
     with pytest.raises(TypeError, match='takes a function, or a dict'): MapBatch(3)

@@ -1,5 +1,5 @@
 "What a fit writes down, and what it shows while it runs"
-import copy,json,os,pickle,re,sys,warnings
+import copy,json,operator,os,pickle,re,sys,warnings
 from functools import partial
 from pathlib import Path
 from collections import Counter
@@ -19,6 +19,8 @@ def learner(train=(1,2,3), valid=(2,4), cbs=None, recorder=None, **kwargs):
     dls = DataLoaders([b for o in train for b in const(o, 1)], *([] if valid is None else [valid if isinstance(valid, dict) else [b for o in valid for b in const(o, 1)]]), device='cpu')
     learn = Learner(dls, model, F.mse_loss, **dict(lr=0., metrics=mae) | kwargs).remove_cbs([ProgressCallback, *([] if recorder is None else [Recorder])])
     return learn.add_cbs([*([] if recorder is None else [recorder]), *(cbs or [])])
+
+def dicts(rows): return [dict(o) for o in rows]
 
 def ewma(xs, beta=.98):
     "Average of `xs` with weights that fade by `beta`: written as a weighted sum, not as a recursion"
@@ -179,6 +181,27 @@ def test_metrics_that_know_nothing_of_what_is_better_are_fine():
 # What a fit is made of
 def print_nothing(learn): pass
 
+def test_columns_that_begin_alike():
+    h = History([Row(loss=1., **{'ema/loss':2., 'ema/acc':.5}), Row(loss=3., **{'ema/loss':4.})])
+    assert h['ema/'].names==['ema/loss','ema/acc'] and dicts(h['ema/'])==[{'ema/loss':2., 'ema/acc':.5}, {'ema/loss':4., 'ema/acc':missing}]
+    assert list(h['ema/']['ema/loss'])==[2.,4.] and dict(h[0, 'ema/'])=={'ema/loss':2., 'ema/acc':.5} and dicts(h[1:, 'ema/'])==dicts(h['ema/'])[1:]
+    assert 'ema/acc' in str(h['ema/']).split() and 'loss' not in str(h['ema/']).split()
+    with pytest.raises(KeyError, match="Nothing recorded as `eme/`, but `loss`, `ema/loss`, `ema/acc`"): h['eme/']
+    rec = synth_learner(metrics=mae, cbs=EMA(.9, validate='both')).fit(2).recorder
+    assert rec['ema/'].names==['ema/valid_loss','ema/mae'] and list(rec['ema/']['ema/mae'])==list(rec['ema/mae'])
+
+def test_nothing_is_added_where_no_row_will_come():
+    learn = synth_learner()
+    with pytest.raises(RuntimeError, match="`add` puts `a`, `b` into the coming row of a fit, and none is running$"): learn.recorder.add(a=1, b=2)
+    learn.fit(1)
+    names = list(learn.recorder.metric_names)
+    with pytest.raises(RuntimeError, match="into the coming row of a fit, and none is running"): learn.recorder.add(a=1)
+    learn.add_cb(Callback(after_validate=lambda self: self.recorder.add(a=1)))
+    with pytest.raises(RuntimeError, match="none is running, but `validate`: a callback with `only_fit = True` is not called there"): learn.validate()
+    assert learn.recorder.metric_names==names
+    assert learn.fit(1).recorder['a']==[1]
+    with pytest.raises(RuntimeError, match="none is running$"): Recorder().add(a=1)
+
 def test_run_config():
     ds = torch.utils.data.TensorDataset(torch.randn(24,1), torch.randn(24,1))
     model = torch.nn.Sequential(torch.nn.Linear(1,3), torch.nn.Linear(3,1))
@@ -198,6 +221,23 @@ def test_run_config():
     assert learn.run_config is c
     learn.unfreeze().fit(1)
     assert learn.run_config['model']['n_trainable']==10 and c['model']['n_trainable']==4 and learn.run_config['n_epoch']==1
+
+def test_run_config_says_bounds_limits_and_schedules(monkeypatch):
+    learn = synth_learner(n_train=10)
+    def config(*cbs, fit=learn.fit, **kwargs): fit(cbs=list(cbs), **(kwargs or dict(n_epoch=1))); return learn.run_config
+    c = config(n_iter=3)
+    assert (c['n_epoch'], c['n_iter'])==(None, 3) and c['limits']=={}
+    assert config(Limit(train=3))['limits']==dict(train=3) and config(Limit(valid=1))['limits']==dict(valid=1)
+    with limit_batches(2): assert config(Limit(train=1))['limits']==dict(train=1, valid=2)
+    monkeypatch.setenv('LEARNER_LIMIT_BATCHES', '1')
+    assert config()['limits']==dict(train=1, valid=1)
+    monkeypatch.delenv('LEARNER_LIMIT_BATCHES')
+    assert config(TrackerCallback(comp=np.less))['callbacks']['tracker']['comp']=='less' and config(TrackerCallback(comp=operator.lt))['callbacks']['tracker']['comp']=='lt'
+    assert config(fit=learn.fit_one_cycle, n_epoch=1, lr_max=.5, div=5., div_final=2.)['callbacks']['param_scheduler']['scheds']['lr']=='[25% sched_cos(0.1 → 0.5), 75% sched_cos(0.5 → 0.25)]'
+    assert learn.run_config['callbacks']['recorder']==dict(name='Recorder', train_metrics=False, valid_metrics=True, add_time=True, beta=.98)
+    assert config(fit=learn.fit_sgdr, n_cycles=2, cycle_len=1, lr_max=.5)['callbacks']['param_scheduler']['scheds']['lr']=='[33.33% sched_cos(0.5 → 0.0), 66.67% sched_cos(0.5 → 0.0)]'
+    sched = ParamScheduler(dict(lr=SchedPoly([.1], [0.], 2)))
+    assert config(sched)['callbacks']['param_scheduler']['scheds']['lr']=='sched_poly([0.1] → [0.0])'
 
 def test_run_config_is_json_and_cannot_be_changed():
     c = synth_learner().fit(1).run_config
@@ -481,7 +521,7 @@ def test_text_says_nothing_of_looks(capsys):
     assert len(out)==2 and not means(out)
 
 @pytest.mark.parametrize('args,match', [(dict(bars='tdqm'), "`bars` is one of `'auto'`, .*, but got 'tdqm'. Did you mean `tqdm`"), (dict(bars=1.5), 'got 1.5'), (dict(print_every=3), "goes with `bars='text'`"),
-    (dict(bars='text', print_every=0), 'but got 0')], ids=str)
+    *((dict(bars='text', print_every=v), f"`print_every` is a whole number of batches, 1 or more, and goes with `bars='text'`, but got {v!r}") for v in (0, -1, 1.5, '2'))], ids=str)
 def test_bars_that_do_not_exist(args, match):
     with pytest.raises(ValueError, match=match): ProgressCallback(**args)
 

@@ -43,15 +43,15 @@ def test_each_phase_has_its_time(clock):
     def loss(pred, targ): clock.sleep(.03); return torch.nn.functional.mse_loss(pred, targ)
     learn = learner(clock, takes(clock, before_step=.004, after_epoch=10.), draw=1., end=5., model=model, loss_func=loss).fit(2)
     t = learn.timer
-    assert {k:pytest.approx(list(v)) for k,v in t.times.items()}==dict(draw=[1.]*6, forward=[.2]*6, backward=[.03]*6, step=[.004]*6, validate=[.46]*2, epoch=[3*1.234+5+.46+10]*2)
-    assert [o.phase for o in t.summary()]==['draw','forward','backward','step','validate','other','epoch']
-    assert sums(t)==pytest.approx(dict(draw=6, forward=1.2, backward=.18, step=.024, validate=.92, other=30, epoch=38.324)) # `other`: the end of the loader, and the callback after each epoch
+    assert {k:pytest.approx(list(v)) for k,v in t.times.items()}==dict(draw=[1.]*6, forward=[.2]*6, backward=[.03]*6, step=[.004]*6, validate=[.46]*2, total=[3*1.234+5+.46+10]*2)
+    assert [o.phase for o in t.summary()]==['draw','forward','backward','step','validate','other','total']
+    assert sums(t)==pytest.approx(dict(draw=6, forward=1.2, backward=.18, step=.024, validate=.92, other=30, total=38.324)) # `other`: the end of the loader, and the callback after each epoch
 
 def test_what_callbacks_do_counts_to_the_phase_they_do_it_in(clock):
     # in training; each is before or after what the loop does itself
     cb = takes(clock, after_draw=1., before_batch=2., after_pred=4., after_loss=8., before_backward=16., after_backward=32., before_step=64., after_step=128., after_zero_grad=256., after_batch=512.)
     cb.run_valid = False
-    assert sums(learner(clock, cb, n_train=1, n_valid=0).fit(1).timer)==dict(draw=1, forward=2, backward=4+8+16+32, step=64+128, other=256+512, epoch=1023)
+    assert sums(learner(clock, cb, n_train=1, n_valid=0).fit(1).timer)==dict(draw=1, forward=2, backward=4+8+16+32, step=64+128, other=256+512, total=1023)
 
 def test_medians_means_and_shares(clock):
     times = iter([1,2,3,4,100, 7])
@@ -82,7 +82,7 @@ def test_a_validation_in_the_middle_is_not_time_of_the_phase_around_it(clock):
         if self.training and self.iter==1: clock.sleep(1); self.learn.validate_now(); clock.sleep(2)
     inner = Callback(before_batch=lambda self: clock.sleep(10) if not self.training else None)
     t = learner(clock, inner, Callback(before_step=middle)).fit(1).timer
-    assert list(t.times['step'])==[0,3,0] and list(t.times['validate'])==[20,20] and sums(t)['epoch']==43
+    assert list(t.times['step'])==[0,3,0] and list(t.times['validate'])==[20,20] and sums(t)['total']==43
 
 def test_a_look_counts_where_it_happens(clock):
     inner = Callback(before_batch=lambda self: clock.sleep(10) if not self.training else None)
@@ -102,7 +102,10 @@ def test_it_prints_after_some_epochs(clock, capsys):
     assert out.count('median_ms')==2 and [l.split()[:2]+l.split()[4:5] for l in out.splitlines() if l.split()[0]=='forward']==[['forward','6','3.000000']]*2
     with pytest.raises(ZeroDivisionError): learn.fit(2, cbs=Raise('after_loss', ZeroDivisionError, n=5))
     assert capsys.readouterr().out=='' and len(learn.timer.ends)==2
-    with pytest.raises(ValueError, match='`every` is a number of epochs, 1 or more, but got 0'): Timer(every=0)
+
+@pytest.mark.parametrize('every,exc,match', [(0, ValueError, '`every` is 1 or more, but got 0'), (1.5, TypeError, '`every` is a whole number, but got 1.5'), ('a', TypeError, "`every` is a whole number, but got 'a'")])
+def test_epochs_are_counted(every, exc, match):
+    with pytest.raises(exc, match=match): Timer(every=every)
 
 def test_a_broken_pipe_is_no_reason_to_stop(clock, monkeypatch):
     class Broken:
@@ -114,9 +117,9 @@ def test_a_broken_pipe_is_no_reason_to_stop(clock, monkeypatch):
 
 def test_each_fit_begins_anew_and_nothing_is_measured_before(clock):
     learn = learner(clock).fit(2).fit(1)
-    assert len(learn.timer.times['epoch'])==1 and len(learn.timer.times['draw'])==3
+    assert len(learn.timer.times['total'])==1 and len(learn.timer.times['draw'])==3
     learn = learner(clock, Raise('before_epoch', CancelFitException)).fit(1)
-    assert [(o.phase, o.sum_s, o.share) for o in learn.timer.summary()]==[('other', 0, missing), ('epoch', 0, missing)]
+    assert [(o.phase, o.sum_s, o.share) for o in learn.timer.summary()]==[('other', 0, missing), ('total', 0, missing)]
     learn = synth_learner(cbs=[Timer, Raise('before_fit', CancelFitException)]).fit(1)
     assert learn.timer.summary()==[]
 

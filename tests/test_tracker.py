@@ -79,6 +79,23 @@ def test_default_is_the_learners():
     learn.fit(3)
     assert cb.best==learn.recorder['r2_score'].max() and other.best==learn.recorder['valid_loss'].min()
 
+def test_the_learners_may_be_a_function():
+    learn = learner(EarlyStoppingCallback(comp=np.less), cb := TrackerCallback(comp=np.less), metrics=mae)
+    learn.monitor = lambda row: row.valid_loss+row.mae
+    learn.fit(2)
+    assert cb.best==(learn.recorder['valid_loss']+learn.recorder['mae']).min()
+    learn.add_cb(SaveModelCallback())
+    with pytest.raises(ValueError, match="`monitor` is a function of a row, so that nobody can know what is better: say it by `comp=np.less`"): learn.fit(1)
+
+def test_a_column_that_comes_while_training_is_named_before():
+    class Norm(Callback):
+        def after_train(self): self.recorder.add(size=float(len(self.recorder.rows)))
+    with pytest.raises(ValueError, match="`size` is to be monitored and is not recorded, but .*A callback that adds a column while training names it before, in its `new_columns`"):
+        learner(Norm, TrackerCallback('size', np.greater)).fit(1)
+    Norm.new_columns = ('size',)
+    learner(Norm, cb := TrackerCallback('size', np.greater)).fit(3)
+    assert cb.best==2.
+
 def test_best_of_one_fit_or_of_all():
     each,total = TrackerCallback('score', np.less),TrackerCallback('score', np.less, reset_on_fit=False)
     score = Score([1., 2.])
@@ -152,6 +169,9 @@ bad = {
     'no order':       (lambda: TrackerCallback(comp=np.equal), ValueError, "`comp` is `np.less` or `np.greater`"),
     'min_delta':      (lambda: TrackerCallback(min_delta=-.1), ValueError, "`min_delta` is 0 or more, whichever direction is better, but got -0.1"),
     'NaN min_delta':  (lambda: TrackerCallback(min_delta=nan), ValueError, "`min_delta` is 0 or more"),
+    'no min_delta':   (lambda: TrackerCallback(min_delta=None), ValueError, "`min_delta` is 0 or more, whichever direction is better, but got None"),
+    'text min_delta': (lambda: TrackerCallback(min_delta='1'), ValueError, "`min_delta` is 0 or more, whichever direction is better, but got '1'"),
+    'comp of tensors': (lambda: TrackerCallback(comp=torch.lt), ValueError, "`comp` is `np.less` or `np.greater`, or compares as they do, but got <built-in method lt"),
     'patience':       (lambda: EarlyStoppingCallback(patience=0), ValueError, "`patience` is 1 or more, but got 0"),
     'half patience':  (lambda: ReduceLROnPlateau(patience=1.5), TypeError, "`patience` is a whole number, but got 1.5"),
     'factor':         (lambda: ReduceLROnPlateau(factor=.1), ValueError, "divided by `factor`, which is above 1, but got 0.1"),
@@ -268,6 +288,27 @@ def test_averaged_weights_are_saved_where_they_were_measured(fname):
     assert raw.validate().valid_loss==min(raw.recorder['valid_loss'])!=min(vals)
 
 @pytest.mark.parametrize('fname', [None, 'model'])
+@pytest.mark.parametrize('monitor', ['valid_loss','ema/valid_loss','slow/valid_loss'])
+def test_of_both_those_weights_are_saved_that_are_watched(fname, monitor):
+    class Slow(EMA): name = 'slow'
+    learn = learner(SaveModelCallback(monitor, fname=fname), EMA(.5, warmup=False, validate='both'), Slow(.8, warmup=False, validate='both'), lr=.5, path=tmp()).fit(12)
+    best = {k:min(learn.recorder[k]) for k in ('valid_loss','ema/valid_loss','slow/valid_loss')}
+    assert len({*best.values()})==3 and learn.validate().valid_loss==best[monitor]
+
+def test_two_do_not_save_to_one_file():
+    class Two(Score):
+        new_columns = ('other',)
+        def before_row(self): super().before_row(); self.recorder.add(other=-self.recorder.coming.score)
+    def mk(**kwargs): return SaveModelCallback('other', np.less, **kwargs)
+    for a,b in ((mk(), mk(fname='model.pth')), (mk(), SaveModelCallback(at_end=True)), (mk(keep=2), SaveModelCallback(every_epoch=True)), (mk(fname='a/b'), mk(fname=tmp()/'models/a/b'))):
+        with pytest.raises(ValueError, match="Two `SaveModelCallback`s save as `.*`: give each an `fname` of its own"): learner(Two([1.]), a, b, path=tmp()).fit(1)
+        assert files(learner(path=tmp()))==[]
+    cbs = mk(), mk(fname='other'), mk(fname=None), mk(fname=None), SaveModelCallback(every_epoch=True), SaveModelCallback(at_end=True, fname='end')
+    learn = learner(Two([1., 3., 2.]), *cbs, path=tmp()).fit(3)
+    assert files(learn)==['end.pth','model.pth','model_0.pth','model_1.pth','model_2.pth','other.pth']
+    for f in ('model','other','end'): assert f=='end' or torch.equal(weights(learn.load(f)), learn.look.weights[1])
+
+@pytest.mark.parametrize('fname', [None, 'model'])
 def test_the_optimizer_too(fname):
     score = Score([1., 0., 2., 3.])
     def momentum(learn): return torch.cat([learn.opt.state[p]['momentum_buffer'] for p in learn.model.parameters()])
@@ -332,6 +373,13 @@ def test_names_of_files():
     pytest.importorskip('safetensors')
     learner(Score([1., 0.]), SaveModelCallback('score', np.less, fname='sub/best.safetensors', keep=2), path=tmp()).fit(2)
     assert sorted(o.name for o in (tmp()/'models/sub').iterdir())==['best_2.safetensors','best_4.safetensors']
+
+@pytest.mark.parametrize('fname,expected', [('r1.2', 'r1.2_{}.pth'), ('r1.2.pth', 'r1.2_{}.pth'), ('a.b/r', 'a.b/r_{}.pth'), ('v.1.pt', 'v.1_{}.pt')])
+def test_a_dot_in_a_name_is_no_suffix(fname, expected):
+    learn = learner(SaveModelCallback(fname=fname, every_epoch=True), path=tmp()).fit(2)
+    assert all((tmp()/'models'/expected.format(i)).exists() for i in range(2)) and len([o for o in (tmp()/'models').rglob('*') if o.is_file()])==2
+    learn = learner(Score([1., 0.]), SaveModelCallback('score', np.less, fname='v1.5', keep=2), path=tmp()).fit(2)
+    assert {f for _,f in learn.save_model.kept}=={'v1.5_2','v1.5_4'} and torch.equal(weights(learn), learn.look.weights[1])
 
 # Not a number
 def bad_batches(i, v): return [(torch.randn(4,1), torch.full((4,1), v if j==i else 1.)) for j in range(5)]

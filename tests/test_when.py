@@ -304,6 +304,10 @@ bad = {
     'extra both':  (lambda: ExtraValid([], every=2, on_better='mae'), ValueError, "`on_better` and `every` exclude each other"),
     'extra when':  (lambda: ExtraValid([], when=print, on_better='mae'), ValueError, "`on_better` and `when` exclude each other"),
     'extra dl':    (lambda: ExtraValid(3), TypeError, "`dl` is an iterable of batches, but got 3"),
+    'dataset':     (lambda: ExtraValid(Noisy(4)), TypeError, "`dl` is a dataset, and a loader gives batches: write `DataLoader\\(dataset, batch_size=64\\)`"),
+    'datasets':    (lambda: ExtraValid(dict(a=fixed(4), b=Noisy(4))), TypeError, "`dl` is a dataset"),
+    'dict, name':  (lambda: ExtraValid(dict(a=fixed(4)), name='b'), ValueError, "The loaders of a dict have names already: give no `name='b'` with it"),
+    'dict taken':  (lambda: mk(ExtraValid(dict(a=fixed(4), valid=fixed(4)))).fit(1), ValueError, "`valid` is already the name of a loader"),
     'on_better':   (lambda: mk(ExtraValid(fixed(4), on_better='mea')).fit(1), ValueError, "`mea` is to be monitored and is not recorded, but .*Did you mean `mae`"),
     'sanity':      (lambda: Sanity(0), ValueError, "`n` is 1 or more, but got 0"),
     'limit':       (lambda: Limit(), ValueError, "`Limit` bounds `train`, `valid`, or both"),
@@ -311,6 +315,7 @@ bad = {
     'limit valid': (lambda: Limit(valid=.5), TypeError, "`valid` is a whole number, but got 0.5"),
     'batches':     (lambda: limit_batches(0).__enter__(), ValueError, "`n` is 1 or more, but got 0"),
     'overfit':     (lambda: Overfit(-1), ValueError, "`k` is 1 or more, but got -1"),
+    'overfit once': (lambda: synth_learner(dls=DataLoaders(iter(fixed(8)), device='cpu')).fit(1, cbs=Overfit), ValueError, "`dls\\['train'\\]` is an iterator, which can be gone over once: a fit that goes on"),
     'smoke':       (lambda: mk().smoke(0), ValueError, "`n` is 1 or more, but got 0"),
     'smoke cb':    (lambda: mk().smoke(cb=[]), TypeError, "has no argument `cb`. Did you mean `cbs`"),
     'smoke once':  (lambda: synth_learner(dls=DataLoaders(iter(fixed(8)), device='cpu')).smoke(), ValueError, "`dls\\['train'\\]` is an iterator, which can be gone over once: a trial would use it up"),
@@ -344,6 +349,17 @@ def test_extra_values(main):
     assert [o.name for o in learn.metrics]==['err'] and {*learn.results.names}=={'valid_loss','err','test/loss','test/mae','test/r2_score'}
     assert {o.iter for o in learn.recorder.rows if not math.isnan(o.valid_loss)}==({10,20} if not main else {3,6,9,12,15,18,20})
     assert [o.iter for o in learn.recorder.rows]==sorted({5,10,15,20} | ({3,6,9,12,18} if main else set())) # one row where both are due
+
+def test_extra_loaders_by_name():
+    others = dict(a=fixed(7, 3), c=fixed(5, 2))
+    learn = mk(ExtraValid(others, dict(err=mae), every=2), cb := SaveModelCallback('c/err', fname=None))
+    learn.fit(4)
+    assert learn.recorder.metric_names==['epoch','train_loss','valid_loss','mae','a/loss','a/err','c/loss','c/err','time']
+    rec = learn.recorder
+    assert [math.isnan(o) for o in rec['a/loss']]==[True,False,True,False] and cb.best==np.nanmin(rec['c/err'])
+    for k,dl in others.items(): # the best weights are loaded
+        i = int(np.nanargmin(rec['c/err']))
+        assert (rec[i, f'{k}/loss'], rec[i, f'{k}/err'])==pytest.approx(by_hand(learn, learn.model.state_dict(), dl), rel=1e-5)
 
 def test_extra_without_any_other():
     learn = mk(ExtraValid(fixed(6)), cb := TrackerCallback('extra/mae'), valid=False).fit(3)
@@ -462,6 +478,46 @@ def test_overfit_is_training_on_a_list():
     for _ in range(3):
         for x in first: F.mse_loss(m(x), 2*x+3).backward(); opt.step(); opt.zero_grad()
     assert all(torch.equal(v, m.state_dict()[k]) for k,v in learn.model.state_dict().items())
+
+def overfitting(s, *cbs, workers=0):
+    learn = mk(Overfit(2), *cbs)
+    seed(s)
+    x = torch.linspace(-1, 1, 40)[:,None]
+    learn.dls = DataLoaders(DataLoader(TensorDataset(x, 2*x+3), 4, shuffle=True, num_workers=workers, generator=torch.Generator().manual_seed(s)), fixed(8), device='cpu')
+    return learn
+
+@pytest.mark.parametrize('ev,at', [('before_validate',1), ('before_validate',3), ('before_epoch',2)])
+@pytest.mark.parametrize('workers', [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_overfit_goes_on_with_the_same_batches(ev, at, workers):
+    whole = overfitting(0, workers=workers).fit(5)
+    learn = overfitting(0, workers=workers)
+    with pytest.raises(KeyboardInterrupt): learn.fit(5, cbs=Raise(ev, KeyboardInterrupt, n=at))
+    torch.rand(7) # somebody looks at something
+    learn.resume()
+    assert torch.equal(weights(learn), weights(whole)) and rows(learn)==rows(whole)
+    assert {o.sum().item() for o in learn.seen.xs}<={o.sum().item() for o in whole.seen.xs} and len(learn.seen.xs)>=2
+
+@pytest.mark.parametrize('every', [1, 3, 4])
+def test_overfit_goes_on_in_another_process(every, tmp_path):
+    whole = overfitting(0).fit(5)
+    def saver(): return Checkpoint(every=every, unit='iter', on_exc=False)
+    learn = overfitting(0, saver())
+    learn.path = tmp_path
+    with pytest.raises(ZeroDivisionError): learn.fit(5, cbs=Raise('before_step', ZeroDivisionError, n=7))
+    other = overfitting(5, saver())
+    other.path = tmp_path
+    other.fit(5, resume=True)
+    assert torch.equal(weights(other), weights(whole)) and rows(other)==rows(whole)
+    assert {o.sum().item() for o in other.seen.xs}<={o.sum().item() for o in whole.seen.xs}
+
+def test_overfit_keeps_the_names_of_loaders():
+    learn = mk(Overfit(1), cb := TrackerCallback('b/mae'))
+    learn.dls = DataLoaders(fixed(8), dict(a=fixed(6), b=fixed(7)), device='cpu')
+    learn.fit(2)
+    rec = learn.recorder
+    assert rec.metric_names==['epoch','train_loss','a/loss','a/mae','b/loss','b/mae','time'] and cb.best==min(rec['a/mae'])
+    assert list(rec['a/loss'])==list(rec['b/loss']) and len(learn.dls['a'])==2
+    assert rec[-1,'b/mae']==pytest.approx(by_hand(learn, learn.model.state_dict(), fixed(8)[:1])[1], rel=1e-5)
 
 def test_overfit_validates_on_them_too():
     learn = mk(Overfit(1), metrics=mae)
