@@ -28,6 +28,7 @@ class Callback(GetAttr):
     name,learn,order = 'callback',None,0      # name on the Learner; the Learner; lower orders run first
     run,run_train,run_valid = True,True,True  # in the coming fit; during its training batches; during its validation batches
     only_fit = False                          # not in `validate`, `get_preds` and `lr_find`
+    only_one = False                          # one that is added takes the place of the one that is there
     writes = False                            # files, or to a service: not in a trial run
     new_columns = ()                          # columns that it adds to the rows of results
 
@@ -89,8 +90,9 @@ class Callback(GetAttr):
         if k in _flags and learn is not None: learn._compile()
 
     def replaces(self, other):
-        "Whether the class of `other` is an earlier version of this one's, from a cell that was run again"
+        "Whether there is to be one of both only, or the class of `other` is an earlier version of this one's, from a cell that was run again"
         a,b = type(self),type(other)
+        if a.only_one and b.only_one and (issubclass(a, b) or issubclass(b, a)): return True
         return a is not b and (a.__module__, a.__qualname__)==(b.__module__, b.__qualname__) and '<locals>' not in a.__qualname__
 
     def state_dict(self): return {k:getattr(self, k) for k in self._stateattrs}
@@ -165,7 +167,7 @@ def on(
 # %% ../nbs/02_callback.ipynb #TrainEvalCallback
 class TrainEvalCallback(Callback):
     "Put model and loss in training or evaluation mode, and count training batches in `train_iter`"
-    order,run_valid = -10,False
+    order,run_valid,only_one = -10,False,True
     def _mode(self, training):
         for o in (self.learn.model, self.learn.loss_func):
             if hasattr(o, 'train') and callable(o.train): o.train(training)

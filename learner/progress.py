@@ -140,7 +140,7 @@ _bars = 'auto','tqdm','rich','text'
 
 class ProgressCallback(Callback):
     "Bars while training and validating, and a table of the recorder's rows"
-    order = 60
+    order,only_one = 60,True
     def __init__(self,
         bars='auto', # `'tqdm'`; `'rich'`, outside of notebooks; `'text'`, lines for a log; `'auto'`, what suits the place; None or False, a table alone
         every:float=.2, # Seconds between two drawings of a bar

@@ -108,3 +108,20 @@ def test_functions_of_one_name_have_names_of_their_own(tmp_path):
     assert [o.counts[0]['num_executed'] for o in other.cbs[-2:]]==[2,1]
     other.cbs[-2].remove()
     with on(event.after_train)(other.cbs[-1].f) as third: assert other.add_cb(third).cbs[-1].name=='tick'
+
+def test_a_given_bar_takes_the_place_of_the_usual_one(capsys):
+    learn = synth_learner(show=True, cbs=ProgressCallback('text'))
+    assert [o.name for o in learn.cbs]==['train_eval','recorder','progress'] and learn.progress.bars=='text'
+    learn.fit(1)
+    assert capsys.readouterr().out.count('train_loss')==1
+    usual = synth_learner(show=True)
+    before = list(usual.cbs)
+    usual.fit(1, cbs=ProgressCallback('text')) # for this fit only
+    assert capsys.readouterr().out.count('train_loss')==1 and list(usual.cbs)==before
+
+def test_a_recorder_of_ones_own_takes_the_place_of_the_usual_one():
+    class Mine(Recorder): pass
+    learn = synth_learner(metrics=lambda p,y: (p-y).abs().mean(), cbs=Mine(train_metrics=True))
+    assert sum(isinstance(o, Recorder) for o in learn.cbs)==1 and learn.mine.train_metrics
+    learn.fit(1, cbs=EarlyStoppingCallback('train_loss'))
+    assert len(learn.mine.rows)==1
