@@ -12,11 +12,11 @@ from contextlib import contextmanager,nullcontext
 import torch
 from torch import nn
 from .callback import Callback
+from .learner import _whole
 from .mixed_precision import MixedPrecision
 from .optimizer import get_hyper,per_group
 from .recorder import Recorder
 from .schedule import ParamScheduler,SchedCos
-from .training import _positive
 
 # %% ../nbs/14b_averaging.ipynb #WeightAverage
 class _Statistics(Callback):
@@ -142,9 +142,8 @@ class EMA(WeightAverage):
         validate:bool|str=True, # In a fit, validate with the average; or with `both`: the weights as usual, and the average in columns such as `ema/valid_loss`
     ):
         if not 0<=decay<1: raise ValueError(f"`decay` is in [0,1), but got {decay}")
-        _positive(every=every)
         super().__init__(buffers, validate)
-        self.decay,self.warmup,self.every = decay,warmup,every
+        self.decay,self.warmup,self.every = decay,warmup,_whole('every', every, 1)
 
     def after_step(self):
         if not self._stepped() or self.steps%self.every: return
@@ -166,9 +165,8 @@ class SWA(WeightAverage):
     ):
         if start<0 or (start>=1 and start!=int(start)): raise ValueError(f"`start` is a fraction of training, in [0,1), or a whole number of epochs, but got {start}")
         if anneal<0: raise ValueError(f"`anneal` is a number of epochs, 0 or more, but got {anneal}")
-        _positive(every=every)
         super().__init__(False, validate)
-        self.start,self.lr,self.anneal,self.every,self.lrs = start,lr,anneal,every,None
+        self.start,self.lr,self.anneal,self.every,self.lrs = start,lr,anneal,None if every is None else _whole('every', every, 1),None
 
     def before_fit(self):
         super().before_fit()

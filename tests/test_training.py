@@ -442,26 +442,6 @@ def test_bn_freeze(what):
     mk(BnFreeze, model=m, valid=cut(30)).fit(2)
     assert torch.equal(m[1].running_mean, torch.zeros(4))==(what!='trained') and m[1].training
 
-def halves(m): return [list(m[0].parameters()), list(m[2].parameters())]
-
-@pytest.mark.parametrize('epochs,by_hand', [({0:-1, 2:0}, [(-1, 2), (0, 2)]), ({1:1}, [(0, 1), (1, 3)]), ({3:0, 0:1, 2:-1}, [(1, 2), (1, 1), (0, 1)])], ids=str)
-def test_freeze_schedule(epochs, by_hand):
-    "One fit with a schedule, and fits between which groups are frozen by hand"
-    one = mk(FreezeSchedule(epochs), splitter=halves).fit(4)
-    hand = mk(splitter=halves)
-    for n,n_epoch in by_hand: hand.freeze_to(n); hand.fit(n_epoch)
-    assert same(weights(one.model), weights(hand.model)) and [p.requires_grad for p in one.model.parameters()]==[p.requires_grad for p in hand.model.parameters()]
-    assert not same(weights(one.model), weights(mk(splitter=halves).fit(4).model))
-
-@pytest.mark.parametrize('epochs', [{}, {-1: 0}, {0: .5}, {'first': 0}], ids=str)
-def test_freeze_schedules_say_from_which_epoch_on(epochs):
-    with pytest.raises(ValueError, match='says from which epoch on what is frozen'): FreezeSchedule(epochs)
-
-def test_freeze_schedules_fail_before_anything_is_trained():
-    learn = mk(splitter=halves)
-    with pytest.raises(ValueError, match=r'to call `freeze_to\(3\)`, but there are 2 parameter groups'): learn.fit(4, cbs=FreezeSchedule({0: 1, 3: 3}))
-    assert learn.train_iter==0 and same(weights(learn.model), weights(net()))
-
 @pytest.mark.parametrize('pct,n', [(.01,1), (.1,1), (.2,2), (.25,2), (.5,3), (.99,6), (1.,6)])
 def test_short_epochs(pct, n):
     drawn = dict(train=0, valid=0)
