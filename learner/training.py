@@ -9,6 +9,7 @@ __all__ = ['GradientClip', 'GradientAccumulation', 'MicroBatch', 'BnFreeze', 'Sh
            'MCDropoutCallback', 'CollectDataCallback', 'ChannelsLast', 'Compile', 'weighted_dl', 'partial_dl']
 
 # %% ../nbs/14_training.ipynb #imports
+import warnings
 from collections.abc import Mapping
 from math import ceil
 import torch
@@ -19,9 +20,10 @@ from .callback import Callback
 from .data import map_batch,random_state,set_random_state
 from .dispatch import scope
 from .events import CancelBatchException,CancelValidException
-from .learner import Learner
+from .learner import Learner,_whole
+from .losses import LabelSmoothingCrossEntropy,items_of,reduction_of
 from .metrics import find_bs
-from .mixed_precision import MixedPrecision
+from .mixed_precision import MixedPrecision,_no_closure,_only_one
 from .schedule import _positive
 
 # %% ../nbs/14_training.ipynb #GradientClip
@@ -41,6 +43,7 @@ class GradientClip(Callback):
         self.norms = None
 
     def before_fit(self):
+        _no_closure(self)
         if self.learn.mode=='fit': self.norms = None # a look keeps those of the fit
     def before_step(self):
         ps = list(self.learn.model.parameters() if self.params is None else self.params(self.learn.model))
@@ -60,7 +63,19 @@ class GradientClip(Callback):
     def norms(self, v): self._norms,self._new = v,[]
 
 # %% ../nbs/14_training.ipynb #GradientAccumulation
-def _summed(learn): return getattr(learn.loss_func, 'reduction', 'mean')=='sum' # then gradients of parts add up as they are
+def _summed(learn): return reduction_of(learn.loss_func)=='sum' # then gradients of parts add up as they are
+
+def _items(learn, count):
+    "What the loss of the batch is the average of, so that those of several can be put together"
+    if count is not None: return count(learn)
+    n = items_of(learn.loss_func, *learn.yb)
+    return find_bs(learn.yb) or find_bs(learn.xb) if n is None else n
+
+def _check_mean(cb):
+    "Say where parts will not add up"
+    f = getattr(cb.learn.loss_func, 'func', cb.learn.loss_func)
+    if cb.count is None and isinstance(f, LabelSmoothingCrossEntropy) and f.weight is not None and f.reduction=='mean': warnings.warn(
+        f"`{cb.name}` will not be exactly the big batch: one part of `LabelSmoothingCrossEntropy` is weighted, and another is not. `nn.CrossEntropyLoss(weight, label_smoothing=…)` weights both")
 
 class GradientAccumulation(Callback):
     "Take a step when `n_acc` samples have been seen, as if they had been one batch"
@@ -68,16 +83,17 @@ class GradientAccumulation(Callback):
     _stateattrs = 'samples','items'
     def __init__(self,
         n_acc:int=32, # Samples for a step
-        count=None, # `count(learn)` returns how many items the loss of a batch is the average of; default: samples
+        count=None, # `count(learn)` returns how many items the loss of a batch is the average of; default: what `items_of` knows of the loss, or samples
     ):
         _positive(n_acc=n_acc)
         self.n_acc,self.count,self.samples,self.items = n_acc,count,0,0
 
+    def before_fit(self): _no_closure(self); _check_mean(self)
     def before_train(self): self.samples,self.items = 0,0
     def before_backward(self):
         learn = self.learn
         self.bs = find_bs(learn.yb) or find_bs(learn.xb)
-        self.n = self.bs if self.count is None else self.count(learn)
+        self.n = _items(learn, self.count)
         if not _summed(learn): learn.loss_grad = learn.loss_grad*(self.n/self.n_acc)
 
     def after_cancel_backward(self): self.bs,self.n = 0,0 # it has left no gradients
@@ -87,7 +103,7 @@ class GradientAccumulation(Callback):
         if self.samples<self.n_acc and learn.iter+1!=learn.n_iter: raise CancelBatchException
     def before_step(self):
         grads = [p.grad for g in self.learn.opt.param_groups for p in g['params'] if p.grad is not None]
-        if self.samples and grads and not _summed(self.learn): torch._foreach_mul_(grads, self.n_acc/self.items)
+        if self.samples and grads and not _summed(self.learn): torch._foreach_mul_(grads, self.n_acc/(self.items+(self.items==0)))
     def cleanup_step(self): self.samples,self.items = 0,0
 
     def after_cancel_train(self): self.samples = 0
@@ -117,6 +133,8 @@ def _joined(parts, ns):
     rest = [iter(p.values() if isinstance(p, Mapping) else p) for p in parts[1:]]
     return map_batch(o, lambda p: _joined([p, *map(next, rest)], ns))
 
+def _share(loss, w): return torch.where(w>0, loss*w, 0.) if isinstance(w, torch.Tensor) else loss*w # the average of nothing is NaN
+
 def _no_memory(e): return isinstance(e, torch.OutOfMemoryError) or any(o in str(e) for o in ('out of memory', 'allocate memory', 'ALLOC_FAILED'))
 
 class MicroBatch(Callback):
@@ -125,12 +143,15 @@ class MicroBatch(Callback):
     _stateattrs = ('fits',)
     def __init__(self,
         bs:int|str='auto', # Samples in a piece, or `auto`: as many as fit into memory; whoever runs out of it is run again in halves. Keeps a copy of the buffers of the model
-        count=None, # `count(learn)` returns how many items the loss of a piece is the average of; default: samples. Its value is waited for
+        count=None, # `count(learn)` returns how many items the loss of a piece is the average of; its value is waited for. Default: what `items_of` knows of the loss, or samples
     ):
-        if bs!='auto' and (not isinstance(bs, int) or bs<1): raise ValueError(f"`bs` is a number of samples, 1 or more, or 'auto', but got {bs!r}")
+        if bs!='auto':
+            try: bs = _whole('bs', bs, 1)
+            except (TypeError, ValueError): raise ValueError(f"`bs` is a number of samples, 1 or more, or 'auto', but got {bs!r}") from None
         self.bs,self.count = bs,count
         self.fits = None # for `auto`, samples that have fitted since memory ran out
 
+    def before_fit(self): _no_closure(self); _only_one(self, MicroBatch, 'cut the batch'); _check_mean(self)
     def before_train(self):
         learn,usual,ours = self.learn,self.learn._batch,scope(self._batch)
         learn._batch = lambda: ours(learn) if learn.training else usual() # there may be a validation inside
@@ -181,13 +202,15 @@ class MicroBatch(Callback):
             rows = slice(i*bs//n_pieces, (i+1)*bs//n_pieces) # sizes as equal as can be
             self._forward(whole, rows, bs)
             preds.append(_detached(learn.pred)); ns.append(rows.stop-rows.start)
-            w = 1. if summed else (ns[-1] if self.count is None else int(self.count(learn)))/bs
-            if not w: continue # the average of nothing is NaN
+            w = 1. if summed else _items(learn, self.count)/bs
+            if self.count is not None and not summed:
+                w = float(w)
+                if not w: continue # the average of nothing is NaN, and perhaps its gradient
             self._backward(w*scale)
-            losses.append((learn.loss.detach()*w, learn.loss_grad.detach()*w))
+            losses.append([_share(o.detach(), w) for o in (learn.loss, learn.loss_grad)])
             total = 1. if summed else total+w
         loss,loss_grad = [sum(o)/total for o in zip(*losses)] if losses else (learn.loss.detach(), learn.loss_grad.detach())
-        return _joined(preds, ns),loss,loss_grad,1/((total or 1.)*scale)
+        return _joined(preds, ns),loss,loss_grad,1/((total+(total==0))*scale)
 
     def _forward(self, whole, rows, bs):
         learn = self.learn
@@ -271,9 +294,18 @@ class RNNCallback(Callback):
 
 class MCDropoutCallback(Callback):
     "Keep dropout on in validation, so that predictions vary as much as the model is uncertain ([Gal & Ghahramani 2015](https://arxiv.org/abs/1506.02142))"
+    _stateattrs = ('n_looks',)
+    @property
+    def n_looks(self): return getattr(self.learn, '_mc_looks', 0) # the learner has it, since each look may have a callback of its own
+    @n_looks.setter
+    def n_looks(self, n): self.learn._mc_looks = n
+
     def before_validate(self):
         for m in self.learn.model.modules():
             if isinstance(m, nn.modules.dropout._DropoutNd) or 'dropout' in type(m).__name__.lower(): m.training = True
+        if self.learn.mode=='fit': return # training moves the generators; a look puts them back, and the next one would draw the same
+        self.n_looks += 1
+        torch.manual_seed(torch.randint(2**62, ()).item()+self.n_looks)
 
 class CollectDataCallback(Callback):
     "Keep inputs, targets, predictions and loss of each batch in `data`: detached, and on the device"
