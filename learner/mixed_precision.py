@@ -11,7 +11,6 @@ __all__ = ['AMPMode', 'MixedPrecision']
 from enum import Enum
 import torch
 from fastcore.basics import patch
-from fastcore.meta import delegates
 from .callback import Callback
 from .data import map_batch
 from .events import CancelStepException,known_args,nearest
@@ -134,7 +133,6 @@ def _check_device(device, amp_mode):
 
 # %% ../nbs/13_mixed_precision.ipynb #methods
 @patch
-@delegates(MixedPrecision, but=['amp_mode'])
 def to_fp16(self:Learner,
     **kwargs, # For `MixedPrecision`
 ) -> Learner:

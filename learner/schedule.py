@@ -23,7 +23,7 @@ import torch
 from .callback import Callback
 from .events import known_args,nearest
 from .learner import Learner,_whole
-from .optimizer import get_hyper,hypers,n_groups,per_group
+from .optimizer import _firsts,_read,get_hyper,hypers,n_groups,per_group
 from .recorder import Recorder
 
 # %% ../nbs/11_schedule.ipynb #shapes
@@ -162,10 +162,10 @@ class HyperScheduler(Callback):
         for o in self.learn.cbs:
             if o is self or not isinstance(o, HyperScheduler): continue
             if both := [k for k in o.sets if k in self.sets]: raise ValueError(f"`{o.name}` and `{self.name}` would both set `{both[0]}`: use one of them. `fit_one_cycle` and its siblings bring a `ParamScheduler` along, `fit` does not")
-        self.hps = {k:[] for k in self.sets}
+        self.hps,self.last_group = {k:[] for k in self.sets},_firsts(self.learn.opt)[-1]
         self._record()
     def after_batch(self):
-        for k,v in self.hps.items(): v.append(get_hyper(self.learn.opt, k)[-1])
+        for k,v in self.hps.items(): v.append(_read(self.last_group, k))
     def after_fit(self): self._record()
     def _record(self):
         for o in self.learn.cbs:

@@ -64,6 +64,11 @@ def reads(f):
     with Operators() as mode: f()
     return sum(mode.seen[o] for o in ('_local_scalar_dense', '_to_copy', 'is_nonzero', 'equal'))
 
+def waits(f):
+    "The same where types are changed, which copies too"
+    with Operators() as mode: f()
+    return sum(mode.seen[o] for o in ('_local_scalar_dense', 'is_nonzero', 'equal'))
+
 class Idle(Callback):
     def after_epoch(self): pass
 
@@ -78,6 +83,16 @@ def test_no_reads(default_cbs, capsys): assert per_batch(reads, ours, default_cb
 def test_idle_callbacks_are_free():
     idle = per_batch(bytecodes, ours, cbs=[TrainEvalCallback, *(Idle() for _ in range(10))])
     assert round(idle - per_batch(bytecodes, ours))==0
+
+@pytest.mark.skipif(sys.version_info[:2]!=(3,11), reason='the bound is for the bytecodes of CPython 3.11')
+@pytest.mark.parametrize('n', [1, 2])
+def test_schedules_in_training(n):
+    scheds = dict(lr=combined_cos(.25, .01, .1, 0.), mom=combined_cos(.25, .95, .85, .95))
+    assert per_batch(bytecodes, ours, cbs=[TrainEvalCallback, ParamScheduler({k:scheds[k] for k in list(scheds)[:n]})]) - per_batch(bytecodes, ours) <= 700*n
+
+def test_validation_reads_nothing_in_its_batches():
+    def validate(n): return Learner(DataLoaders([], batches(n), device='cpu'), model(), loss_func, opt_func=opt_func, metrics=[accuracy, F1Score(), top_k_accuracy], default_cbs=False, cbs=[TrainEvalCallback, Recorder]).validate
+    assert per_batch(waits, validate)==0
 
 # Techniques
 techniques = dict(clip=GradientClip, clip_value=lambda: GradientClip(max_value=.1), accumulation=lambda: GradientAccumulation(8), micro=lambda: MicroBatch(2), micro_auto=MicroBatch, mixup=MixUp, cutmix=CutMix,
@@ -95,7 +110,4 @@ def test_techniques_read_nothing(name, loss):
     assert learn.fit(2).train_iter==12
 
 def test_half_precision_reads_nothing():
-    def waits(f):
-        with Operators() as mode: f()
-        return sum(mode.seen[o] for o in ('_local_scalar_dense', 'is_nonzero', 'equal'))
     assert per_batch(waits, ours, cbs=[TrainEvalCallback, MixedPrecision('bf16'), GradientClip()])==0

@@ -189,6 +189,13 @@ def test_batches_are_not_changed(cls):
     assert all(s['batch'] is b for s,b in zip(look.seen, data*2)) # as drawn
 
 @both
+def test_data_of_which_batches_are_views_are_not_changed(cls):
+    x,y = torch.randn(18, 2, *hw),torch.randint(n_cls, (18,))
+    copies = x.clone(),y.clone()
+    mk(cls(), data=list(zip(x.split(6), y.split(6))), valid=False).fit(2)
+    assert same((x, y), copies)
+
+@both
 @pytest.mark.parametrize('data', [[dict(x=torch.ones(2,3), labels=torch.ones(2))], [torch.ones(2,3)]], ids=['mapping','no targets'])
 def test_what_cannot_be_mixed_says_so(cls, data):
     class Own(Net):

@@ -216,7 +216,8 @@ def test_arguments_of_fit_one_cycle():
     mk(opt_func=SGD).fit_one_cycle(2, .2, moms=(.5,.4,.3), cbs=probe) # asked for, so it is there
     assert np.array(probe.seen['mom'])[:,0]==approx([one_cycle(i/n, .25, .5, .4, .3) for i in range(n)])
     with pytest.raises(ValueError, match='`Adagrad` has no hyper-parameter `mom`'): mk(opt_func=torch.optim.Adagrad).fit_one_cycle(1, .1, moms=(.9,.8,.9))
-    with pytest.raises(TypeError, match='no argument `pct_strat`.*`pct_start`'): mk().fit_one_cycle(1, pct_strat=.3)
+    for k,right in dict(pct_strat='pct_start', lr='lr_max', max_lr='lr_max').items():
+        with pytest.raises(TypeError, match=f'no argument `{k}`. Did you mean `{right}`'): mk().fit_one_cycle(1, **{k: .3})
 
 @lrs
 def test_fit_flat_cos(lr, groups):
