@@ -60,6 +60,7 @@ def ignore_index_of(
     "The target that does not count: `ignore_index` of `loss_func`, or of the loss that it wraps, or torch's default"
     return _setting(loss_func, 'ignore_index', -100)
 
+# %% ../nbs/05_losses.ipynb #items_of
 def reduction_of(
     loss_func, # Any loss
 ) -> str:
@@ -78,6 +79,12 @@ def items_of(
     return kept.sum() if weight is None else (weight[targs[0].long()*kept]*kept).sum()
 
 # %% ../nbs/05_losses.ipynb #BaseLoss
+def _check_arg(k, loss_cls, cls):
+    taken = signature(loss_cls).parameters
+    if k in taken or any(o.kind is o.VAR_KEYWORD for o in taken.values()): return
+    ours = [o for f in (cls, BaseLoss) for o,p in signature(f).parameters.items() if p.kind is p.KEYWORD_ONLY]
+    raise TypeError(f"`{cls.__name__}` has no argument `{k}`.{nearest(k, [*ours, *taken])}")
+
 class BaseLoss:
     "A torch loss of flattened predictions and targets"
     y_int = False # whether targets are class indices
@@ -91,9 +98,7 @@ class BaseLoss:
         is_2d:bool=True, # Keep the class axis when flattening
         **kwargs, # For `loss_cls`
     ):
-        own,taken = {'axis','flatten','floatify','is_2d'} | {*signature(type(self).__init__).parameters},signature(loss_cls).parameters
-        if unknown := [k for k in kwargs if k not in taken and not any(o.kind is o.VAR_KEYWORD for o in taken.values())]:
-            raise TypeError(f"`{type(self).__name__}` has no argument `{unknown[0]}`.{nearest(unknown[0], [o for o in (*own, *taken) if o not in ('self','args','kwargs','loss_cls')])}")
+        for k in kwargs: _check_arg(k, loss_cls, type(self))
         self.func,self.axis,self.flatten,self.floatify,self.is_2d = loss_cls(*args, **kwargs),axis,flatten,floatify,is_2d
 
     @property

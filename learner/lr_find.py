@@ -104,7 +104,7 @@ class LRFinder(Callback):
         start_lr=1e-7, # First learning rate, or one per group
         end_lr=10, # Last one
         num_it:int=100, # Batches; at least 6
-        stop_div:bool=True, # Stop when the loss is more than four times the best, or above it by three times its size
+        stop_div:bool=True, # Stop when the loss is more than four times the best
     ):
         self.num_it,self.stop_div,self.sched = max(6, _whole('num_it', num_it)),stop_div,SchedExp(start_lr, end_lr)
         self.lrs,self.losses,self.diverged = [],[],False
