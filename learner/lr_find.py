@@ -83,9 +83,8 @@ def restored(
     tensors = {id(t):t for o in modules for t in (*o._parameters.values(), *o._buffers.values()) if t is not None}
     old = {k:t.detach().clone() for k,t in tensors.items()}
     grads = [(p, p.grad) for o in modules for p in o.parameters(recurse=False)]
-    opts = [o for v in owned if isinstance(v, torch.optim.Optimizer) for o in (v, *getattr(v, 'opts', ()))] # several as one
-    states = [(o.state, {p:deepcopy(s) for p,s in o.state.items()}) for o in opts]
-    steps = [(o, o.n) for o in opts if isinstance(o, OptimList)]
+    opts = {id(o):o for v in owned if isinstance(v, torch.optim.Optimizer) for o in getattr(v, 'opts', [v])}.values() # several may be one
+    states,steps = [(o.state, {p:deepcopy(s) for p,s in o.state.items()}) for o in opts],[(o, o.n) for o in owned if isinstance(o, OptimList)]
     for p,_ in grads: p.grad = None
     try: yield
     finally:

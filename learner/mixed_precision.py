@@ -17,15 +17,9 @@ from .events import CancelStepException,known_args,nearest
 from .learner import Learner
 from .schedule import _positive
 
-# %% ../nbs/13_mixed_precision.ipynb #MixedPrecision
-_least_scale = 2.**-16 # below it, gradients that are finite would long have been seen
-
-class AMPMode(str, Enum):
-    "Kinds of mixed precision; plain strings will do as well"
-    FP16,BF16 = 'fp16','bf16'
-
+# %% ../nbs/13_mixed_precision.ipynb #conflicts
 def _only_one(cb, kind, what):
-    "Refuse `cb` beside another callback of its `kind`"
+    "Refuse `cb` beside another callback of its `kind`, if that is not switched off"
     for o in cb.learn.cbs:
         if o is not cb and o.run and isinstance(o, kind): raise ValueError(f"`{o.name}` and `{cb.name}` would both {what}: use one of them")
 
@@ -33,6 +27,13 @@ def _no_closure(cb):
     "Refuse optimizers that compute loss and gradients by themselves, where `cb` has no say"
     learn = cb.learn
     if learn._closure and learn.mode in ('fit','lr_find'): raise ValueError(f"`{type(learn.opt).__name__}` computes loss and gradients again within its step, and would do so without `{cb.name}`: use another optimizer, or do without it")
+
+# %% ../nbs/13_mixed_precision.ipynb #MixedPrecision
+_least_scale = 2.**-16 # below it, gradients that are finite would long have been seen
+
+class AMPMode(str, Enum):
+    "Kinds of mixed precision; plain strings will do as well"
+    FP16,BF16 = 'fp16','bf16'
 
 _dtypes = dict(fp16=torch.float16, bf16=torch.bfloat16)
 

@@ -88,7 +88,7 @@ class GradientAccumulation(Callback):
         _positive(n_acc=n_acc)
         self.n_acc,self.count,self.samples,self.items = n_acc,count,0,0
 
-    def before_fit(self): _no_closure(self); _check_mean(self)
+    def before_fit(self): _no_closure(self); _only_one(self, GradientAccumulation, 'put batches together'); _check_mean(self)
     def before_train(self): self.samples,self.items = 0,0
     def before_backward(self):
         learn = self.learn

@@ -191,6 +191,9 @@ def test_means_that_do_not_add_up_say_so(cb):
     for loss in (LabelSmoothingCrossEntropy(weight=W), LabelSmoothingCrossEntropyFlat(weight=W)):
         with pytest.warns(UserWarning, match='will not be exactly the big batch: one part of `LabelSmoothingCrossEntropy` is weighted'): mk(cb, loss_func=loss).fit(1)
 
+def test_one_accumulation_at_a_time():
+    with pytest.raises(ValueError, match='`gradient_accumulation_2` and `gradient_accumulation` would both put batches together: use one of them'): mk(GradientAccumulation(20), GradientAccumulation(40)).fit(1)
+
 def test_one_micro_batch_at_a_time():
     with pytest.raises(ValueError, match='`micro_batch_2` and `micro_batch` would both cut the batch: use one of them'): mk(MicroBatch(4), MicroBatch(8)).fit(1)
 
