@@ -52,9 +52,12 @@ class MixHandler(Callback):
         if first is None or isinstance(xb, Mapping) or not y: raise ValueError(
             f"`{type(self).__name__}` needs batches of inputs and targets: `DataLoaders(…, split=f)` says which is which")
         perm = torch.randperm(len(first), device=first.device)
-        def others(parts): return tuple(o[perm] if isinstance(o, Tensor) and o.ndim and len(o)==len(perm) else o for o in parts)
-        x,self.lam = self.mix(tuple(x), others(x), self.draw())
-        pairs = list(zip(y, others(y)))
+        def other(o):
+            if not isinstance(o, Tensor) or not o.ndim or len(o)==1: return o # for all samples
+            if len(o)!=len(perm): raise ValueError(f"`{type(self).__name__}` mixes samples along the first axis, which has {len(perm)}, but a tensor of the batch has shape {tuple(o.shape)}")
+            return o[perm]
+        x,self.lam = self.mix(tuple(x), tuple(map(other, x)), self.draw())
+        pairs = list(zip(y, map(other, y)))
         def mixed(which): return _rebuilt(yb, iter([_lerp(p[1], p[0], self.lam) if _mixable(p[0]) else p[which] for p in pairs]))
         learn.xb,learn.yb = _rebuilt(xb, iter(x)),mixed(0)
         self.whole = self.others = None if all(map(_mixable, y)) else mixed(1) # those of the second loss

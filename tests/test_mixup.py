@@ -204,6 +204,10 @@ def test_what_cannot_be_mixed_says_so(cls, data):
         Learner(DataLoaders(data, device='cpu'), Own(), opt_func=SGD, cbs=cls).remove_cb(ProgressCallback).fit(1)
 
 @both
+def test_what_has_other_samples_says_so(cls):
+    with pytest.raises(ValueError, match=rf'`{cls.__name__}` mixes samples along the first axis, which has 6, but a tensor of the batch has shape \(4,\)'): mk(cls(), data=[(torch.randn(6, 2, *hw), torch.randint(n_cls, (4,)))]).fit(1)
+
+@both
 def test_only_training_is_mixed(cls):
     learn = mk(cls(), metrics=accuracy).fit(1)
     plain = mk(metrics=accuracy)
