@@ -12,11 +12,11 @@ from contextlib import contextmanager,nullcontext
 import torch
 from torch import nn
 from .callback import Callback
+from .learner import _whole
 from .mixed_precision import MixedPrecision
-from .optimizer import get_hyper,per_group
+from .optimizer import get_hyper,n_groups,per_group
 from .recorder import Recorder
 from .schedule import ParamScheduler,SchedCos
-from .training import _positive
 
 # %% ../nbs/14b_averaging.ipynb #WeightAverage
 class _Statistics(Callback):
@@ -27,6 +27,10 @@ class _Statistics(Callback):
         for m in self.norms: m.reset_running_stats(); m.momentum,m.training = None,True
     def cleanup_validate(self):
         for m,v in zip(self.norms, self.momenta): m.momentum = v
+
+def _wide(avg, ts):
+    "Averages where tensors are, and of their type, but in single precision for those of 16 bits: a small share of an update would be rounded away"
+    return [a.to(o.device, torch.float32 if o.element_size()<4 else o.dtype) for a,o in zip(avg, ts)]
 
 class WeightAverage(Callback):
     "What `EMA` and `SWA` have in common: the average `avg` of the weights at `n` moments, which `update` moves on, `averaged` puts into the model for a while, and `apply` for good"
@@ -55,16 +59,16 @@ class WeightAverage(Callback):
     def before_fit(self):
         if self.learn.mode!='fit': return
         ts = self._tensors()
-        if self.avg is None or self.anew: self.avg,self.n = [o.detach().clone() for o in ts],0
+        if self.avg is None or self.anew: self.avg,self.n = _wide([o.detach().clone() for o in ts], ts),0
         if [a.shape for a in self.avg]!=[o.shape for o in ts]: raise ValueError(f"The average of `{type(self).__name__}` is that of another model, with other weights: give a new `{type(self).__name__}`")
-        self.avg = [a.to(o) for a,o in zip(self.avg, ts)]
+        self.avg = _wide(self.avg, ts)
         self.fitting,self.depth,self.steps = True,0,self.learn.opt_step
     def cleanup_fit(self):
         if self.learn.mode=='fit': self.fitting = False
 
     def load_state_dict(self, state):
         super().load_state_dict(state)
-        if self.avg is not None and self.learn is not None: self.avg = [a.to(o) for a,o in zip(self.avg, self._tensors())]
+        if self.avg is not None and self.learn is not None: self.avg = _wide(self.avg, self._tensors())
 
     def _stepped(self):
         "Whether the step that is over was taken, and not cancelled"
@@ -77,11 +81,11 @@ class WeightAverage(Callback):
     ):
         "Move the average towards the weights of the model"
         self.n += 1
-        torch._foreach_lerp_(self.avg, self._tensors(), weight)
+        torch._foreach_lerp_(self.avg, [o.to(a.dtype) for a,o in zip(self.avg, self._tensors())], weight)
 
     # Into the model
-    def _swap(self):
-        for a,o in zip(self.avg, self._tensors()): a.data,o.data = o.data,a.data # autograd does not mind, even between forward and backward
+    def _put(self, values):
+        for o,v in zip(self._tensors(), values): o.data = v # autograd does not mind, even between forward and backward
         torch.clear_autocast_cache()
 
     @contextmanager
@@ -90,10 +94,12 @@ class WeightAverage(Callback):
         self._check()
         own = [(m,k,b) for m in self._norms() for k,b in m._buffers.items()]
         for m,k,b in own: m._buffers[k] = b.clone()
-        self._swap()
+        ts = self._tensors()
+        weights = [o.data for o in ts]
+        self._put([a.to(o.dtype) for a,o in zip(self.avg, ts)])
         try: self._renew_norms(); yield self
         finally:
-            self._swap()
+            self._put(weights)
             for m,k,b in own: m._buffers[k] = b
 
     def apply(self):
@@ -142,9 +148,8 @@ class EMA(WeightAverage):
         validate:bool|str=True, # In a fit, validate with the average; or with `both`: the weights as usual, and the average in columns such as `ema/valid_loss`
     ):
         if not 0<=decay<1: raise ValueError(f"`decay` is in [0,1), but got {decay}")
-        _positive(every=every)
         super().__init__(buffers, validate)
-        self.decay,self.warmup,self.every = decay,warmup,every
+        self.decay,self.warmup,self.every = decay,warmup,_whole('every', every, 1)
 
     def after_step(self):
         if not self._stepped() or self.steps%self.every: return
@@ -166,13 +171,13 @@ class SWA(WeightAverage):
     ):
         if start<0 or (start>=1 and start!=int(start)): raise ValueError(f"`start` is a fraction of training, in [0,1), or a whole number of epochs, but got {start}")
         if anneal<0: raise ValueError(f"`anneal` is a number of epochs, 0 or more, but got {anneal}")
-        _positive(every=every)
         super().__init__(False, validate)
-        self.start,self.lr,self.anneal,self.every,self.lrs = start,lr,anneal,every,None
+        self.start,self.lr,self.anneal,self.every,self.lrs = start,lr,anneal,None if every is None else _whole('every', every, 1),None
 
     def before_fit(self):
         super().before_fit()
         self.lrs = None # those that it begins with
+        if self.lr is not None: per_group(self.lr, n_groups(self.learn.opt))
         if self.fitting and 1<=self.start>=self.learn.n_epoch: raise ValueError(f"`SWA` begins after {self.start} epochs, but there are only {self.learn.n_epoch}")
 
     def _since(self, whole=False):

@@ -321,11 +321,12 @@ def smoke(self:Learner,
     self._to_device()
     if self.opt is None: self.create_opt()
     whole = self.dls
-    with self._as_found(*whole), self._kept(('dls','results','limits','state','_stopped')), restored(self.opt, self.model, self.loss_func), \
-            self.removed_cbs([o for o in self.cbs if o.writes or isinstance(o, ProgressCallback)]), _states(self):
+    with self._as_found(*whole), self._kept(('dls','results','limits','state','_stopped')), \
+            self.removed_cbs([o for o in self.cbs if o.writes or isinstance(o, ProgressCallback)]), \
+            self.added_cbs([o for o in L(cbs) if not getattr(o, 'writes', False)]), restored(self), _states(self):
         self.state,self.limits,self.dls = deepcopy(self.state),{'train': n, 'valid': n},copy(whole)
         self.dls.loaders,self.dls.valids = ({k:twin(o) for k,o in dls.items()} for dls in (whole.loaders, whole.valids))
-        self.fit(1, cbs=[o for o in L(cbs) if not getattr(o, 'writes', False)])
+        self.fit(1)
         return self.recorder.log
 
 @contextmanager

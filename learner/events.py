@@ -29,7 +29,8 @@ def nearest(
     names, # What could have been meant
 ) -> str: # ` Did you mean …?`, or nothing when no name is close
     "The end of an error message: the one of `names` that looks most like `name`"
-    res = get_close_matches(name, [str(o) for o in names], n=1)
+    names = [str(o) for o in names]
+    res = get_close_matches(name, names, n=1) or [o for o in names if {*name.split('_')}<={*o.split('_')}] # `lr` and `max_lr` for `lr_max`
     return f" Did you mean `{res[0]}`?" if res else ""
 
 # %% ../nbs/01_events.ipynb #snake_name

@@ -7,13 +7,16 @@ Any callable of predictions and targets is a loss. Some say more: `activation` t
 # %% auto #0
 __all__ = ['activation_of', 'decodes_of', 'ignore_index_of', 'BaseLoss', 'CrossEntropyLossFlat', 'LabelSmoothingCrossEntropy',
            'LabelSmoothingCrossEntropyFlat', 'BCEWithLogitsLossFlat', 'BCELossFlat', 'MSELossFlat', 'L1LossFlat',
-           'FocalLoss', 'FocalLossFlat', 'DiceLoss']
+           'FocalLoss', 'FocalLossFlat', 'DiceLoss', 'reduction_of', 'items_of']
 
 # %% ../nbs/05_losses.ipynb #imports
+from contextlib import contextmanager
 from functools import partial
+from inspect import signature
 import torch
 from torch import nn
 from torch.nn import functional as F
+from .events import known_args,nearest
 
 # %% ../nbs/05_losses.ipynb #known
 def _identity(x): return x
@@ -46,14 +49,24 @@ def decodes_of(
     "What turns probabilities into decisions: `loss_func.decodes`, or what is known of torch's losses, or nothing"
     return getattr(loss_func, 'decodes', None) or _lookup(loss_func, 1)
 
+def _setting(loss_func, name, default=None):
+    "What a `partial`, or the loss, or the one that it wraps, has as `name`"
+    found = getattr(loss_func, 'keywords', {}).get(name),getattr(loss_func, name, None),getattr(getattr(loss_func, 'func', None), name, None)
+    return next((o for o in found if o is not None), default)
+
 def ignore_index_of(
     loss_func, # Any loss
 ) -> int:
     "The target that does not count: `ignore_index` of `loss_func`, or of the loss that it wraps, or torch's default"
-    given = getattr(loss_func, 'keywords', {}).get('ignore_index') # of a `partial`
-    return next((o for o in (given, getattr(loss_func, 'ignore_index', None), getattr(getattr(loss_func, 'func', None), 'ignore_index', None)) if o is not None), -100)
+    return _setting(loss_func, 'ignore_index', -100)
 
 # %% ../nbs/05_losses.ipynb #BaseLoss
+def _check_arg(k, loss_cls, cls):
+    taken = signature(loss_cls).parameters
+    if k in taken or any(o.kind is o.VAR_KEYWORD for o in taken.values()): return
+    ours = [o for f in (cls, BaseLoss) for o,p in signature(f).parameters.items() if p.kind is p.KEYWORD_ONLY]
+    raise TypeError(f"`{cls.__name__}` has no argument `{k}`.{nearest(k, [*ours, *taken])}")
+
 class BaseLoss:
     "A torch loss of flattened predictions and targets"
     y_int = False # whether targets are class indices
@@ -66,7 +79,9 @@ class BaseLoss:
         floatify:bool=False, # Make targets floats
         is_2d:bool=True, # Keep the class axis when flattening
         **kwargs, # For `loss_cls`
-    ): self.func,self.axis,self.flatten,self.floatify,self.is_2d = loss_cls(*args, **kwargs),axis,flatten,floatify,is_2d
+    ):
+        for k in kwargs: _check_arg(k, loss_cls, type(self))
+        self.func,self.axis,self.flatten,self.floatify,self.is_2d = loss_cls(*args, **kwargs),axis,flatten,floatify,is_2d
 
     @property
     def reduction(self): return self.func.reduction
@@ -102,6 +117,7 @@ class CrossEntropyLossFlat(BaseLoss):
 class LabelSmoothingCrossEntropy(nn.Module):
     "Cross-entropy in which every class gets a share of the target ([Szegedy et al. 2015](https://arxiv.org/abs/1512.00567)). `weight` does not apply to that share"
     y_int = True
+    @known_args
     def __init__(self,
         eps:float=.1, # Part of the target that is spread over all classes, in [0,1]
         weight=None, # Weight of each class, `(n_classes,)`
@@ -152,6 +168,7 @@ def L1LossFlat(*args, axis:int=-1, floatify:bool=True, **kwargs) -> BaseLoss:
 class FocalLoss(nn.Module):
     "Cross-entropy that counts less where the right class is likely already ([Lin et al. 2017](https://arxiv.org/abs/1708.02002))"
     y_int = True
+    @known_args
     def __init__(self,
         gamma:float=2., # How much less: the loss is multiplied by `(1-p)**gamma`; 0 is cross-entropy
         weight=None, # Weight of each class, `(n_classes,)`
@@ -175,10 +192,23 @@ class FocalLossFlat(CrossEntropyLossFlat):
     "`FocalLoss`, flattened"
     def __init__(self, *args, axis:int=-1, **kwargs): BaseLoss.__init__(self, FocalLoss, *args, axis=axis, **kwargs)
 
+# %% ../nbs/05_losses.ipynb #named_classes
+@contextmanager
+def _named_classes(
+    targ:torch.Tensor, # Targets that are used as indices
+    n:int, # Number of classes
+):
+    "Say in words that a target is no class, where torch says that an index is out of range"
+    try: yield
+    except (IndexError, RuntimeError) as e:
+        if not targ.numel() or (targ.min()>=0 and targ.max()<n): raise
+        raise ValueError(f"Targets are classes from 0 to {n-1}, as there are {n} scores for each, but go from {targ.min().item()} to {targ.max().item()}") from e
+
 # %% ../nbs/05_losses.ipynb #DiceLoss
 class DiceLoss:
     "1 - Dice coefficient of probabilities and targets, for each sample and class ([Milletari et al. 2016](https://arxiv.org/abs/1606.04797))"
     y_int = True
+    @known_args
     def __init__(self,
         axis:int=1, # Where the classes are in the predictions
         smooth:float=1e-6, # Added to both areas: a class that is nowhere, and of which nothing is said, costs 0
@@ -196,7 +226,7 @@ class DiceLoss:
         p = self.activation(pred.float()).movedim(self.axis, 1) # areas of many pixels are too large for half precision
         p = p.reshape(*p.shape[:2], -1)
         if targ.numel()*p.shape[1]!=p.numel(): raise ValueError(f"There is one target for all scores in axis {self.axis}, but predictions are {tuple(pred.shape)}, and targets {tuple(targ.shape)}")
-        t = torch.zeros_like(p).scatter_(1, targ.reshape(len(p), 1, -1).long(), 1.)
+        with _named_classes(targ, p.shape[1]): t = torch.zeros_like(p).scatter_(1, targ.reshape(len(p), 1, -1).long(), 1.)
         areas = (p**2 if self.square_in_union else p).sum(2) + t.sum(2)
         loss = 1 - (2*(p*t).sum(2)+self.smooth)/(areas+self.smooth)
         return loss if self.reduction=='none' else getattr(loss, self.reduction)()
@@ -204,3 +234,21 @@ class DiceLoss:
     def activation(self, x): return F.softmax(x, dim=self.axis)
     def decodes(self, x): return x.argmax(dim=self.axis)
     def __repr__(self): return f"DiceLoss(axis={self.axis}, reduction={self.reduction!r})"
+
+# %% ../nbs/05_losses.ipynb #items_of
+def reduction_of(
+    loss_func, # Any loss
+) -> str:
+    "What is made of the losses of samples: `mean`, unless the loss says something else"
+    return _setting(loss_func, 'reduction', 'mean')
+
+def items_of(
+    loss_func, # Any loss
+    *targs, # What it takes beside predictions
+): # On the device; None if nothing is known
+    "What the mean of a loss of classes is divided by: the number of targets that count, or the sum of their weights"
+    f = getattr(loss_func, 'func', loss_func)
+    if not (f in (F.cross_entropy, F.nll_loss) or isinstance(f, (nn.CrossEntropyLoss,nn.NLLLoss,FocalLoss))): return
+    if len(targs)!=1 or not isinstance(targs[0], torch.Tensor) or targs[0].is_floating_point(): return # probabilities, all of which count
+    kept,weight = targs[0]!=ignore_index_of(loss_func),_setting(loss_func, 'weight')
+    return kept.sum() if weight is None else (weight[targs[0].long()*kept]*kept).sum()

@@ -18,14 +18,15 @@ from math import isfinite,log10
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from fastcore.basics import patch
 from fastcore.foundation import L
 from .callback import Callback
 from .data import length
-from .events import CancelFitException,known_args
-from .learner import Learner
+from .events import CancelFitException,known_args,nearest
+from .learner import Learner,_whole
 from .metrics import AvgSmoothLoss
-from .optimizer import get_hyper
+from .optimizer import OptimList,get_hyper
 from .recorder import Row
 from .schedule import SchedExp,ParamScheduler
 
@@ -56,8 +57,8 @@ def slide(lrs, losses, num_it, lr_diff=15, thresh=.005, adjust_value=1.):
 
 def minimum(lrs, losses, num_it):
     "A tenth of the rate with the lowest loss"
-    lr = float(lrs[int(np.argmin(losses))])
-    return lr/10,(lr, _loss_at(lr, lrs, losses))
+    lr = float(lrs[int(np.argmin(losses))])/10
+    return lr,(lr, _loss_at(lr, lrs, losses))
 
 def steep(lrs, losses, num_it):
     "Where the loss falls fastest on a logarithmic scale of rates"
@@ -71,16 +72,19 @@ class SuggestionMethod:
 # %% ../nbs/12_lr_find.ipynb #restored
 @contextmanager
 def restored(
-    opt:torch.optim.Optimizer, # Its state is put back, and its hyper-parameters are not
-    *models, # Parameters, buffers and gradients of these are put back; what is no `nn.Module` is left alone
+    learn:Learner, # Its modules and optimizers, and those of its callbacks
 ):
-    "Put weights and optimizer state back at the end"
-    modules = [o for m in models if isinstance(m, nn.Module) for o in m.modules()]
+    "Put weights, buffers, gradients, and the state of optimizers back at the end; their hyper-parameters are not"
+    owned = [v for owner in (learn, *learn.cbs) for v in vars(owner).values()]
+    modules = list({id(o):o for m in owned if isinstance(m, nn.Module) for o in m.modules()}.values())
+    if lazy := [o for o in modules if any(map(is_lazy, o._parameters.values()))]: raise ValueError(f"`{type(lazy[0]).__name__}` has no weights before it has seen a batch, so that none could be put back: "
+        "show it one, for example `learn.model(learn.dls.one_batch()[0])`")
     buffers = [(o, dict(o._buffers)) for o in modules] # a module may also replace them
     tensors = {id(t):t for o in modules for t in (*o._parameters.values(), *o._buffers.values()) if t is not None}
     old = {k:t.detach().clone() for k,t in tensors.items()}
     grads = [(p, p.grad) for o in modules for p in o.parameters(recurse=False)]
-    state = {p:{k:o.clone() if isinstance(o, torch.Tensor) else o for k,o in s.items()} for p,s in opt.state.items()}
+    opts = {id(o):o for v in owned if isinstance(v, torch.optim.Optimizer) for o in getattr(v, 'opts', [v])}.values() # several may be one
+    states,steps = [(o.state, {p:deepcopy(s) for p,s in o.state.items()}) for o in opts],[(o, o.n) for o in owned if isinstance(o, OptimList)]
     for p,_ in grads: p.grad = None
     try: yield
     finally:
@@ -88,8 +92,8 @@ def restored(
             for k,t in tensors.items(): t.copy_(old[k])
         for o,bufs in buffers: o._buffers.clear(); o._buffers.update(bufs)
         for p,g in grads: p.grad = g
-        opt.state.clear()
-        opt.state.update(state)
+        for state,s in states: state.clear(); state.update(s)
+        for o,n in steps: o.n = n
 
 # %% ../nbs/12_lr_find.ipynb #LRFinder
 class LRFinder(Callback):
@@ -101,8 +105,7 @@ class LRFinder(Callback):
         num_it:int=100, # Batches; at least 6
         stop_div:bool=True, # Stop when the loss is more than four times the best
     ):
-        if isinstance(start_lr, (list,tuple)) and not isinstance(end_lr, (list,tuple)): end_lr = [end_lr]*len(start_lr)
-        self.num_it,self.stop_div,self.sched = max(6, num_it),stop_div,SchedExp(start_lr, end_lr)
+        self.num_it,self.stop_div,self.sched = max(6, _whole('num_it', num_it)),stop_div,SchedExp(start_lr, end_lr)
         self.lrs,self.losses,self.diverged = [],[],False
     def before_fit(self): self.best,self.smooth = float('inf'),AvgSmoothLoss()
     def before_batch(self): self.learn.set_hyper('lr', self.sched(self.learn.train_iter/self.num_it))
@@ -112,7 +115,7 @@ class LRFinder(Callback):
         self.lrs.append(get_hyper(self.learn.opt, 'lr')[-1])
         self.losses.append(float(self.smooth.value))
         self.best = min(self.best, self.losses[-1])
-        if not isfinite(self.losses[-1]) or (self.stop_div and self.losses[-1]>4*self.best):
+        if not isfinite(self.losses[-1]) or (self.stop_div and self.losses[-1]>self.best+3*abs(self.best)): # it may be negative
             self.diverged = True
             raise CancelFitException('the loss diverged')
         if self.learn.train_iter>=self.num_it: raise CancelFitException('enough batches')
@@ -124,12 +127,24 @@ class SuggestedLRs(Row):
     def plot(self, ax=None):
         "Plot loss against learning rate, and mark the suggestions"
         import matplotlib.pyplot as plt
-        if ax is None: ax = plt.subplots(figsize=(6,3))[1]
+        if ax is None: ax = plt.subplots(figsize=(6,3), layout='constrained')[1]
         ax.plot(self.lrs, self.losses)
         for k,point in self.points.items(): ax.plot(*point, 'o', label=k)
         ax.set(xscale='log', xlabel='learning rate', ylabel='loss, smoothed')
         if self.points: ax.legend()
         return ax
+
+def _named(funcs):
+    "Functions by their names"
+    res = {getattr(getattr(f, 'func', f), '__name__', None):f for f in L(funcs)} # a `partial` has that of its function
+    for k,f in res.items():
+        if not callable(f) or k is None: raise TypeError(f"`suggest_funcs` are functions of rates, losses and their number, such as `SuggestionMethod.Valley`, but got {f!r}.{nearest(str(f), [o for o in vars(SuggestionMethod) if o[0]!='_'])}")
+    return res
+
+def _suggestion(f, lrs, losses, num_it):
+    "What `f` suggests, and the point to mark"
+    v = f(lrs, losses, num_it)
+    return v if isinstance(v, tuple) else (float(v), (float(v), _loss_at(float(v), lrs, losses)))
 
 @patch
 @known_args
@@ -139,16 +154,16 @@ def lr_find(self:Learner,
     num_it:int=100, # Batches to train
     stop_div:bool=True, # Stop when the loss is more than four times the best
     show_plot:bool=True, # Plot loss against learning rate
-    suggest_funcs=SuggestionMethod.Valley, # One function, or several, or None; `f(lrs, losses, num_it)`
+    suggest_funcs=SuggestionMethod.Valley, # One function, or several, or None; `f(lrs, losses, num_it)` returns a rate, or it and a point to mark
 ) -> SuggestedLRs: # `learn.lr_find().valley`; None where the loss diverged too early to say
     "Train a while with a growing learning rate, and suggest one. Everything is put back: weights, optimizer, generators, history"
     if self.mode is not None: raise RuntimeError(f"`lr_find` cannot start inside a running `{self.mode}`")
+    finder,funcs = LRFinder(start_lr, end_lr, num_it, stop_div),_named(suggest_funcs)
     self._to_device()
     if self.opt is None: self.create_opt()
-    finder = LRFinder(start_lr, end_lr, num_it, stop_div)
     states = [(cb, deepcopy(cb.state_dict())) for cb in self.cbs]
     try:
-        with (self._as_found(self.dls.train), restored(self.opt, self.model, self.loss_func), self.added_cbs(finder),
+        with (self._as_found(self.dls.train), restored(self), self.added_cbs(finder),
               self._fitting('lr_find')):
             n = length(self.dls.train)
             self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step,self.to_validate = (finder.num_it//n + 1 if n else finder.num_it),0,None,None,{}
@@ -159,9 +174,9 @@ def lr_find(self:Learner,
     lrs,losses = np.array(finder.lrs[used]),np.array(finder.losses[used])
     lrs,losses = lrs[:(n := int(np.argmin([*np.isfinite(losses), False])))],losses[:n] # up to the first that is not a number
     res,points = {},{}
-    for f in L(suggest_funcs):
-        try: res[f.__name__],points[f.__name__] = f(lrs, losses, finder.num_it)
-        except (IndexError, ValueError): res[f.__name__] = None # too few points
+    for k,f in funcs.items():
+        try: res[k],points[k] = _suggestion(f, lrs, losses, finder.num_it)
+        except (IndexError, ValueError): res[k] = None # too few points
     if None in res.values():
         if finder.diverged: print(f"The loss diverged after {len(finder.lrs)} batches, at a learning rate of {finder.lrs[-1]:.1e}: "
             "too early for a suggestion. Try a lower `start_lr`")

@@ -286,6 +286,10 @@ def as_double(
     return x.float() if x.device.type=='mps' else x.double()
 
 # %% ../nbs/06_metrics.ipynb #classification
+def _several(pred, axis):
+    if pred.shape[axis]==1: raise ValueError(f"The class with the highest score is compared with the target, but predictions have shape {tuple(pred.shape)}, with one score in axis {axis}: "
+        "`accuracy_multi` is for scores that say yes or no")
+
 @declare(True)
 def accuracy(
     pred, # Scores, `(bs, n_classes)` or with the classes in `axis`
@@ -293,6 +297,7 @@ def accuracy(
     axis:int=-1, # Where the classes are
 ):
     "Fraction of targets that have the highest score"
+    _several(pred, axis)
     pred,targ = flat_pair(pred.argmax(dim=axis), targ)
     return (pred==targ).float().mean()
 
@@ -313,6 +318,7 @@ def top_k_accuracy(
     axis:int=-1, # Where the classes are
 ):
     "Fraction of targets that are among the `k` highest scores"
+    _several(pred, axis)
     best = pred.topk(k=min(k, pred.shape[axis]), dim=axis).indices
     return (best==targ.unsqueeze(axis)).any(dim=axis).float().mean()
 

@@ -13,10 +13,24 @@ import torch
 from fastcore.basics import patch
 from .callback import Callback
 from .data import map_batch
-from .events import CancelStepException,nearest
+from .events import CancelStepException,known_args,nearest
 from .learner import Learner
+from .schedule import _positive
+
+# %% ../nbs/13_mixed_precision.ipynb #conflicts
+def _only_one(cb, kind, what):
+    "Refuse `cb` beside another callback of its `kind`, if that is not switched off"
+    for o in cb.learn.cbs:
+        if o is not cb and o.run and isinstance(o, kind): raise ValueError(f"`{o.name}` and `{cb.name}` would both {what}: use one of them")
+
+def _no_closure(cb):
+    "Refuse optimizers that compute loss and gradients by themselves, where `cb` has no say"
+    learn = cb.learn
+    if learn._closure and learn.mode in ('fit','lr_find'): raise ValueError(f"`{type(learn.opt).__name__}` computes loss and gradients again within its step, and would do so without `{cb.name}`: use another optimizer, or do without it")
 
 # %% ../nbs/13_mixed_precision.ipynb #MixedPrecision
+_least_scale = 2.**-16 # below it, gradients that are finite would long have been seen
+
 class AMPMode(str, Enum):
     "Kinds of mixed precision; plain strings will do as well"
     FP16,BF16 = 'fp16','bf16'
@@ -40,12 +54,16 @@ class MixedPrecision(Callback):
     ):
         amp_mode = getattr(amp_mode, 'value', amp_mode)
         if amp_mode not in _dtypes: raise ValueError(f"`amp_mode` is `fp16` or `bf16`, but got {amp_mode!r}.{nearest(str(amp_mode), _dtypes)}")
+        _positive(init_scale=init_scale, growth_interval=growth_interval)
+        if not growth_factor>1: raise ValueError(f"`growth_factor` is above 1, but got {growth_factor}")
+        if not 0<backoff_factor<1: raise ValueError(f"`backoff_factor` is a fraction, above 0 and below 1, but got {backoff_factor}")
         self.amp_mode = amp_mode
         self.init_scale,self.growth_factor,self.backoff_factor,self.growth_interval = init_scale,growth_factor,backoff_factor,growth_interval
         self.scaler = None
 
     def before_fit(self):
-        self.kind,self.open,self.pending = self.learn.device.type,[],False
+        self.kind,self.open,self.pending,self.overflow = self.learn.device.type,[],False,False
+        _no_closure(self)
         _check_device(self.kind, self.amp_mode)
         if any(isinstance(o, MixedPrecision) and o is not self for o in self.learn.cbs): raise ValueError("There are two `MixedPrecision` callbacks: remove one, or use `to_fp16` and `to_bf16`, which replace it")
         if self.scaler is None and self.amp_mode=='fp16': self._new_scaler()
@@ -97,6 +115,9 @@ class MixedPrecision(Callback):
     def after_step(self):
         if self.pending: self.scaler.update()
         self.pending = False
+        if self.overflow and (scale := self.scaler.get_scale())<_least_scale:
+            self.scaler = None # the next fit begins with a new one
+            raise RuntimeError(f"Gradients overflow in fp16 even with the loss scaled down to {scale:.1e}: they are too large, or not numbers at all. Look at the loss without `to_fp16`, or try `to_bf16`")
 
     def _scale_again(self):
         "No step was tried: as if the gradients had not been unscaled"
@@ -120,6 +141,7 @@ def to_fp16(self:Learner,
     return self.to_fp32().add_cb(MixedPrecision('fp16', **kwargs))
 
 @patch
+@known_args
 def to_bf16(self:Learner) -> Learner:
     "Train in mixed precision with bf16 from now on"
     return self.to_fp32().add_cb(MixedPrecision('bf16'))

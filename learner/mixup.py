@@ -10,11 +10,25 @@ Both are callbacks, `learn.fit(5, cbs=MixUp)`, work with any loss and leave it w
 __all__ = ['MixHandler', 'MixUp', 'CutMix']
 
 # %% ../nbs/15_mixup.ipynb #imports
+from collections.abc import Mapping
 import torch
 from torch import Tensor
 from .callback import Callback
+from .data import map_batch
+from .mixed_precision import _no_closure,_only_one
+from .schedule import _positive
 
 # %% ../nbs/15_mixup.ipynb #MixHandler
+_nested = tuple,list,Mapping
+
+def _parts(o):
+    "What tuples, lists and mappings hold, in a list"
+    return [p for v in (o.values() if isinstance(o, Mapping) else o) for p in _parts(v)] if isinstance(o, _nested) else [o]
+
+def _rebuilt(o, parts):
+    "The structure of `o`, of other parts"
+    return map_batch(o, lambda v: _rebuilt(v, parts)) if isinstance(o, _nested) else next(parts)
+
 class MixHandler(Callback):
     """What `MixUp` and `CutMix` have in common. A class of its own has `mix(x, other, lam)`,
     which returns mixtures of two tuples of inputs, and the share of the first"""
@@ -22,31 +36,38 @@ class MixHandler(Callback):
     def __init__(self,
         alpha:float=.5, # Of the Beta distribution that shares are drawn from: the smaller, the less is mixed
     ):
-        if not alpha>0: raise ValueError(f"`alpha` is above 0, but got {alpha}")
+        _positive(alpha=alpha)
         self.alpha = alpha
 
+    def before_fit(self): _no_closure(self); _only_one(self, MixHandler, 'mix the batch')
     def draw(self):
         "A share for the first sample, in [0,1]"
         return torch.distributions.Beta(self.alpha, self.alpha).sample().item() # on the CPU: nothing waits for the device
 
     def before_batch(self):
         learn = self.learn
-        if not isinstance(learn.xb, (tuple,list)) or not learn.yb: raise ValueError(
+        xb,yb = learn.xb,learn.yb
+        x,y = _parts(xb),_parts(yb)
+        first = next((o for o in x if isinstance(o, Tensor) and o.ndim), None)
+        if first is None or isinstance(xb, Mapping) or not y: raise ValueError(
             f"`{type(self).__name__}` needs batches of inputs and targets: `DataLoaders(…, split=f)` says which is which")
-        perm = torch.randperm(len(learn.xb[0]), device=learn.xb[0].device)
-        def other(o): return o[perm] if isinstance(o, Tensor) and o.ndim else o
-        learn.xb,lam = self.mix(tuple(learn.xb), tuple(map(other, learn.xb)), self.draw())
-        yb,others = tuple(learn.yb),tuple(map(other, learn.yb))
-        def mixed(which): return tuple(_lerp(p[1], p[0], lam) if _mixable(p[0]) else p[which] for p in zip(yb, others))
-        learn.yb,self.lam = mixed(0),lam
-        self.others = None if all(map(_mixable, yb)) else mixed(1) # those of the second loss
-
-        self.whole = self.others
+        perm = torch.randperm(len(first), device=first.device)
+        def other(o):
+            if not isinstance(o, Tensor) or not o.ndim or len(o)==1: return o # for all samples
+            if len(o)!=len(perm): raise ValueError(f"`{type(self).__name__}` mixes samples along the first axis, which has {len(perm)}, but a tensor of the batch has shape {tuple(o.shape)}")
+            return o[perm]
+        x,self.lam = self.mix(tuple(x), tuple(map(other, x)), self.draw())
+        pairs = list(zip(y, map(other, y)))
+        def mixed(which): return _rebuilt(yb, iter([_lerp(p[1], p[0], self.lam) if _mixable(p[0]) else p[which] for p in pairs]))
+        learn.xb,learn.yb = _rebuilt(xb, iter(x)),mixed(0)
+        self.whole = self.others = None if all(map(_mixable, y)) else mixed(1) # those of the second loss
 
     def split_batch(self, part): self.others = part(self.whole) # see `MicroBatch`
     def after_loss(self):
         learn = self.learn
-        if self.others is not None: learn.loss_grad = learn.loss = _lerp(learn.loss_func(learn.pred, *self.others), learn.loss, self.lam)
+        if self.others is None: return
+        more = (learn.loss_func(learn.pred, *self.others)-learn.loss)*(1-self.lam)
+        learn.loss,learn.loss_grad = learn.loss+more,learn.loss_grad+more # others may have replaced one of them
 
     def cleanup_batch(self): self.others = self.whole = None
 
@@ -66,16 +87,18 @@ class MixUp(MixHandler):
 # %% ../nbs/15_mixup.ipynb #CutMix
 class CutMix(MixHandler):
     """Paste a rectangle of one image into another ([Yun et al. 2019](https://arxiv.org/abs/1905.04899)).
-    Inputs are images, `(bs, …, height, width)`"""
+    Inputs are images, `(bs, …, height, width)`, and others that stay as they are; the first image says how large all are"""
     def __init__(self,
         alpha:float=1., # Of the Beta distribution that shares of the area are drawn from
     ): super().__init__(alpha)
     def mix(self, x, other, lam):
-        h,w = x[0].shape[-2:]
+        def image(o): return isinstance(o, Tensor) and o.ndim>2
+        h,w = next((o.shape[-2:] for o in x if image(o)), (None,None))
+        if h is None: raise ValueError(f"`CutMix` pastes pieces of images, `(bs, …, height, width)`, but inputs have shape {', '.join(str(tuple(o.shape)) for o in x if isinstance(o, Tensor))}: `MixUp` mixes anything")
         side = (1-lam)**.5/2 # half a side of the rectangle, as a fraction of the image
         (y0,y1),(x0,x1) = (_span(n, round(n*side)) for n in (h,w))
         def paste(a, b):
-            if not isinstance(a, Tensor) or a.ndim<3 or a.shape[-2:]!=(h,w): return a
+            if not image(a) or a.shape[-2:]!=(h,w): return a
             a = a.clone()
             a[...,y0:y1,x0:x1] = b[...,y0:y1,x0:x1]
             return a

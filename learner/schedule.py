@@ -9,7 +9,7 @@ So it can be plotted, joined and tested without a model.
 # %% auto #0
 __all__ = ['sched_no', 'sched_lin', 'sched_cos', 'sched_exp', 'sched_poly', 'Schedule', 'SchedNo', 'SchedLin', 'SchedCos',
            'SchedExp', 'SchedPoly', 'Pieces', 'combine_scheds', 'combined_cos', 'warmup', 'cosine', 'wsd', 'wsd_steps',
-           'ParamScheduler', 'TorchScheduler']
+           'HyperScheduler', 'ParamScheduler', 'FreezeSchedule', 'TorchScheduler']
 
 # %% ../nbs/11_schedule.ipynb #imports
 from bisect import bisect_right
@@ -21,9 +21,9 @@ from fastcore.foundation import L
 from fastcore.meta import delegates
 import torch
 from .callback import Callback
-from .events import known_args
-from .learner import Learner
-from .optimizer import get_hyper,hypers,n_groups,per_group
+from .events import known_args,nearest
+from .learner import Learner,_whole
+from .optimizer import _firsts,_read,get_hyper,hypers,n_groups,per_group
 from .recorder import Recorder
 
 # %% ../nbs/11_schedule.ipynb #shapes
@@ -34,18 +34,25 @@ def sched_cos(start, end, pos): return _mix(start, end, (1-cos(pi*pos))/2)
 def sched_exp(start, end, pos): return start**(1-pos) * end**pos
 def sched_poly(start, end, pos, power=1.): return _mix(start, end, pos**power)
 
+def _floats(v):
+    "One float, or a list of them"
+    try: return float(v) if getattr(v, 'ndim', 0)==0 and not isinstance(v, (list,tuple)) else [float(o) for o in v]
+    except (TypeError, ValueError): raise TypeError(f"A schedule goes from number to number, or between lists with one per parameter group, but got {v!r}") from None
+
 class Schedule:
-    "A function of the position in training, from `start` to `end`. Both may be lists, with one value per parameter group"
+    "A function of the position in training, from `start` to `end`. Each is a number, or a list with one per parameter group"
     def __init__(self,
         f, # `f(start, end, pos)`, with `pos` in [0,1]
         start, # Value at 0
         end, # Value at 1
     ):
-        if isinstance(start, (list,tuple)) != isinstance(end, (list,tuple)) or (isinstance(start, (list,tuple)) and len(start)!=len(end)):
-            raise ValueError(f"`start` and `end` must have as many values, but got {start!r} and {end!r}")
-        self.f,self.start,self.end = f,start,end
+        ends = _floats(start),_floats(end)
+        ns = {len(o) for o in ends if isinstance(o, list)}
+        if len(ns)>1: raise ValueError(f"`start` and `end` must have as many values, but got {start!r} and {end!r}")
+        self.f,self.many = f,bool(ns)
+        self.start,self.end = ([o]*max(ns) if self.many and not isinstance(o, list) else o for o in ends) # one number is for all groups
     def __call__(self, pos):
-        if not isinstance(self.start, (list,tuple)): return self.f(self.start, self.end, pos)
+        if not self.many: return self.f(self.start, self.end, pos)
         return [self.f(s, e, pos) for s,e in zip(self.start, self.end)]
     def __repr__(self): return f"{getattr(self.f, '__name__', 'sched_poly')}({self.start} → {self.end})"
 
@@ -60,9 +67,9 @@ def SchedCos(start, end) -> Schedule:
     return Schedule(sched_cos, start, end)
 def SchedExp(start, end) -> Schedule:
     "Equal ratios; both values are above 0"
-    for o in (*L(start), *L(end)):
-        if o<=0: raise ValueError(f"`SchedExp` goes between values above 0, but got {start} and {end}")
-    return Schedule(sched_exp, start, end)
+    res = Schedule(sched_exp, start, end)
+    if not all(o>0 for o in (*L(res.start), *L(res.end))): raise ValueError(f"`SchedExp` goes between values above 0, but got {start} and {end}")
+    return res
 def SchedPoly(
     start, end,
     power:float, # Of the position
@@ -73,8 +80,11 @@ def SchedPoly(
 # %% ../nbs/11_schedule.ipynb #combine
 class Pieces:
     "Schedules one after the other, made by `combine_scheds`"
-    def __init__(self, pcts, scheds): self.pcts,self.scheds,self.starts = pcts,scheds,[0, *accumulate(pcts[:-1])]
+    def __init__(self, pcts, scheds):
+        self.pcts,self.scheds,self.starts = pcts,scheds,[0, *accumulate(pcts[:-1])]
+        self.last = max(i for i,o in enumerate(pcts) if o)
     def __call__(self, pos):
+        if pos>=1: return self.scheds[self.last](1.)
         i = bisect_right(self.starts, pos+1e-9)-1 # sums of fractions are rounded
         while i and not self.pcts[i]: i -= 1 # nothing happens in no time
         return self.scheds[i](min(1., max(0., (pos-self.starts[i])/self.pcts[i])))
@@ -88,8 +98,9 @@ def combine_scheds(
     pcts,scheds = list(pcts),list(scheds)
     if len(pcts)!=len(scheds): raise ValueError(
         f"Each schedule needs its fraction, but there are {len(scheds)} schedules and {len(pcts)} `pcts`")
-    if any(o<0 for o in pcts) or abs(sum(pcts)-1)>1e-6: raise ValueError(
+    if not (all(o>=0 for o in pcts) and abs(sum(pcts)-1)<=1e-6): raise ValueError(
         f"`pcts` are fractions of training and must sum to 1, but {pcts} sum to {sum(pcts):.4g}")
+    if bad := [o for o in scheds if not callable(o)]: raise TypeError(f"A schedule is a function of the position in training, such as `SchedCos(.1, 0)`, but got {bad[0]!r}")
     return Pieces(pcts, scheds)
 
 def combined_cos(
@@ -100,10 +111,13 @@ def combined_cos(
     return combine_scheds([pct,1-pct], [SchedCos(start, middle), SchedCos(middle, end)])
 
 # %% ../nbs/11_schedule.ipynb #named
-def _parts(**pcts):
-    if min(pcts.values())<0 or sum(pcts.values())>1 or pcts['warm']==1:
-        names = ' and '.join(f'`{k}`' for k in pcts)
-        raise ValueError(f"{names} are fractions of training that leave something for the rest, and must sum to 1 at most, but got {pcts}")
+def _rest(**pcts):
+    "What fractions leave, up to rounding"
+    rest = 1-sum(pcts.values())
+    if not (min(pcts.values())>=0 and rest>-1e-6): raise ValueError(f"{' and '.join(f'`{k}`' for k in pcts)} are fractions of training, and must sum to 1 at most, but got {pcts}")
+    return max(0., rest)
+
+def _times(v, k): return [o*k for o in v] if isinstance(v, list) else v*k
 
 def warmup(
     pct:float, # Fraction of training to warm up
@@ -111,9 +125,8 @@ def warmup(
     start:float=0., # Where to begin, as a fraction of the first value of `sched`
 ):
     "A straight line up to `sched`"
-    top = sched(0.)
-    low = [o*start for o in top] if isinstance(top, list) else top*start
-    return combine_scheds([pct,1-pct], [SchedLin(low, top), sched])
+    top = _floats(sched(0.))
+    return combine_scheds([pct,1-pct], [SchedLin(_times(top, start), top), sched])
 
 def cosine(
     top, # Highest value
@@ -122,10 +135,8 @@ def cosine(
     cool:float=0., # Fraction of training to stay at `end`
 ):
     "Warm up, go down along a cosine, stay"
-    _parts(warm=warm, cool=cool)
-    if cool: rest = combine_scheds([1-cool/(1-warm), cool/(1-warm)], [SchedCos(top, end), SchedNo(end, end)])
-    else: rest = SchedCos(top, end)
-    return warmup(warm, rest) if warm else rest
+    down = SchedCos(top, end)
+    return combine_scheds([warm, _rest(warm=warm, cool=cool), cool], [SchedLin(_times(down.start, 0), down.start), down, SchedNo(down.end, down.end)])
 
 def wsd(
     top, # Highest value
@@ -135,8 +146,8 @@ def wsd(
     shape=SchedLin, # Of the decay
 ):
     "Warm up, stay, decay"
-    _parts(warm=warm, decay=decay)
-    return warmup(warm, combine_scheds([1-decay/(1-warm), decay/(1-warm)], [SchedNo(top, top), shape(top, end)]))
+    top = _floats(top)
+    return combine_scheds([warm, _rest(warm=warm, decay=decay), decay], [SchedLin(_times(top, 0), top), SchedNo(top, top), shape(top, end)])
 
 def wsd_steps(
     n_steps:int, # Steps of the whole training
@@ -148,44 +159,56 @@ def wsd_steps(
     return [(round(e*(1-decay)), e) for e in ends]
 
 # %% ../nbs/11_schedule.ipynb #ParamScheduler
-class ParamScheduler(Callback):
-    "Set hyper-parameters before each training batch, as schedules say"
+class HyperScheduler(Callback):
+    "Sets the hyper-parameters that `sets` names, and nobody else does. The recorder has what each batch was trained with. Abstract: see `ParamScheduler`"
     order,run_valid,only_fit = 60,False,True
     _stateattrs = ('hps',)
-    def __init__(self,
-        scheds:dict, # Schedules, by the name of their hyper-parameter: `lr`, `mom`, `wd`, …
-    ): self.scheds,self.hps = scheds,{}
-
+    sets,hps = (),{}
     def before_fit(self):
-        for k in self.scheds: get_hyper(self.learn.opt, k)
-        if self.learn.pct_train is None: raise ValueError("A schedule is a function of the fraction of training that is done, but `dls.train` has no length: "
-            "say with `n_iter` how many batches to train")
-        self.hps = {k:[] for k in self.scheds}
+        for o in self.learn.cbs:
+            if o is self or not isinstance(o, HyperScheduler): continue
+            if both := [k for k in o.sets if k in self.sets]: raise ValueError(f"`{o.name}` and `{self.name}` would both set `{both[0]}`: use one of them. `fit_one_cycle` and its siblings bring a `ParamScheduler` along, `fit` does not")
+        self.hps,self.last_group = {k:[] for k in self.sets},_firsts(self.learn.opt)[-1]
         self._record()
-
-    def before_batch(self):
-        learn = self.learn
-        pos = learn.pct_train
-        for k,f in self.scheds.items():
-            v = f(pos)
-            learn.set_hyper(k, v)
-            self.hps[k].append(v[-1] if isinstance(v, list) else v)
-
+    def after_batch(self):
+        for k,v in self.hps.items(): v.append(_read(self.last_group, k))
     def after_fit(self): self._record()
     def _record(self):
         for o in self.learn.cbs:
             if isinstance(o, Recorder): o.hps = {**o.hps, **self.hps}
 
+class ParamScheduler(HyperScheduler):
+    "Set hyper-parameters before each training batch, as schedules say"
+    def __init__(self,
+        scheds:dict, # Schedules, by the name of their hyper-parameter: `lr`, `mom`, `wd`, …
+    ):
+        if not isinstance(scheds, dict) or not all(map(callable, scheds.values())): raise TypeError(
+            f"`ParamScheduler` takes schedules, which are functions, by the name of their hyper-parameter, such as `dict(lr=SchedCos(.1, 0))`, but got {scheds!r}")
+        self.scheds = self.sets = scheds
+
+    def before_fit(self):
+        learn = self.learn
+        for k in self.scheds: get_hyper(learn.opt, k)
+        if learn.pct_train is None and learn._goes_on(learn.start_epoch): raise ValueError("A schedule is a function of the fraction of training that is done, but `dls.train` has no length: "
+            "say with `n_iter` how many batches to train")
+        super().before_fit()
+
+    def before_batch(self):
+        pos = self.learn.pct_train
+        for k,f in self.scheds.items(): self.learn.set_hyper(k, f(pos))
+
 # %% ../nbs/11_schedule.ipynb #plot_sched
 @patch
 def plot_sched(self:Recorder,
-    keys=None, # Which hyper-parameters; default: all that were scheduled
+    keys=None, # Name of a hyper-parameter, or several; default: all that were scheduled
     figsize=None, # In inches
 ):
     "Plot the hyper-parameters that schedules have set, batch by batch"
     import matplotlib.pyplot as plt
     keys = list(self.hps) if keys is None else list(L(keys))
-    if not keys: raise ValueError("Nothing was scheduled in the last fit")
+    if not keys or not self.hps: raise ValueError("Nothing was scheduled in the last fit")
+    for k in keys:
+        if k not in self.hps: raise ValueError(f"`{k}` was not scheduled in the last fit, but {', '.join(f'`{o}`' for o in self.hps)}.{nearest(str(k), self.hps)}")
     fig,axs = plt.subplots(1, len(keys), figsize=figsize or (3.5*len(keys),2.5), squeeze=False, layout='constrained')
     for ax,k in zip(axs[0], keys): ax.plot(self.hps[k]); ax.set(xlabel='batch', ylabel=k)
     return fig
@@ -197,7 +220,22 @@ def _lrs(learn, lr):
     lrs = per_group(learn.lr if lr is None else lr, n_groups(learn.opt))
     return lrs[0] if len({*lrs})==1 else lrs
 
-def _times(v, k): return [o*k for o in v] if isinstance(v, list) else v*k
+def _positive(**kwargs):
+    for k,v in kwargs.items():
+        try: ok = v>0
+        except TypeError: raise TypeError(f"`{k}` is a number above 0, but got {v!r}") from None
+        if not ok: raise ValueError(f"`{k}` is above 0, but got {v}")
+
+def _one_cycle(learn, lr, div, div_final, pct_start, moms):
+    "Schedules of one cycle"
+    _positive(div=div, div_final=div_final)
+    lr,scheds = _lrs(learn, lr),{}
+    scheds['lr'] = combined_cos(pct_start, _times(lr, 1/div), lr, _times(lr, 1/div_final))
+    uses_mom = 'mom' in hypers(learn.opt) and any(get_hyper(learn.opt, 'mom'))
+    if moms is None and not uses_mom: return scheds
+    moms = learn.moms if moms is None else moms
+    if not isinstance(moms, (list,tuple)) or len(moms)!=3: raise ValueError(f"`moms` are three values, momentum at the start, at the top and at the end, but got {moms!r}")
+    return scheds | dict(mom=combined_cos(pct_start, *moms))
 
 @patch
 @known_args
@@ -214,10 +252,7 @@ def fit_one_cycle(self:Learner,
     **kwargs, # For `fit`
 ) -> Learner:
     "Warm up to `lr_max`, then anneal to almost nothing: the 1cycle policy ([Smith & Topin 2017](https://arxiv.org/abs/1708.07120))"
-    lr = _lrs(self, lr_max)
-    scheds = dict(lr=combined_cos(pct_start, _times(lr, 1/div), lr, _times(lr, 1/div_final)))
-    uses_mom = 'mom' in hypers(self.opt) and any(get_hyper(self.opt, 'mom'))
-    if moms is not None or uses_mom: scheds['mom'] = combined_cos(pct_start, *(moms or self.moms))
+    scheds = _one_cycle(self, lr_max, div, div_final, pct_start, moms)
     return self.fit(n_epoch, wd=wd, cbs=[ParamScheduler(scheds), *L(cbs)], **kwargs)
 
 # %% ../nbs/11_schedule.ipynb #fit_flat_cos
@@ -234,6 +269,7 @@ def fit_flat_cos(self:Learner,
     **kwargs, # For `fit`
 ) -> Learner:
     "Stay at `lr`, then anneal to almost nothing along a cosine"
+    _positive(div_final=div_final)
     lr = _lrs(self, lr)
     sched = combine_scheds([pct_start,1-pct_start], [SchedNo(lr, lr), SchedCos(lr, _times(lr, 1/div_final))])
     return self.fit(n_epoch, wd=wd, cbs=[ParamScheduler(dict(lr=sched)), *L(cbs)], **kwargs)
@@ -251,15 +287,34 @@ def fit_sgdr(self:Learner,
     **kwargs, # For `fit`
 ) -> Learner:
     "Anneal to nothing again and again: warm restarts ([Loshchilov & Hutter 2016](https://arxiv.org/abs/1608.03983))"
-    lr = _lrs(self, lr_max)
-    lens = [round(cycle_len*cycle_mult**i) for i in range(n_cycles)]
+    _positive(cycle_mult=cycle_mult)
+    lr,cycle_len = _lrs(self, lr_max),_whole('cycle_len', cycle_len, 1)
+    lens = [round(cycle_len*cycle_mult**i) for i in range(_whole('n_cycles', n_cycles, 1))]
     sched = combine_scheds([o/sum(lens) for o in lens], [SchedCos(lr, _times(lr, 0.))]*n_cycles)
     return self.fit(sum(lens), wd=wd, cbs=[ParamScheduler(dict(lr=sched)), *L(cbs)], **kwargs)
+
+# %% ../nbs/11_schedule.ipynb #FreezeSchedule
+class FreezeSchedule(Callback):
+    "Freeze parameter groups by epoch: with `{0: -1, 3: 0}` the last group trains alone, from epoch 3 on all do. They stay as they are in the end"
+    only_fit = True
+    def __init__(self,
+        epochs:dict, # For an epoch, the `n` of `learn.freeze_to(n)` that holds from then on
+    ):
+        if not epochs or not isinstance(epochs, dict) or not all(isinstance(o, int) for o in (*epochs, *epochs.values())) or min(epochs)<0: raise ValueError(
+            f"`epochs` says from which epoch on what is frozen, such as `{{0: -1, 3: 0}}`, but got {epochs!r}")
+        self.epochs = epochs
+    def before_fit(self):
+        n = len(self.learn._groups())
+        if bad := [o for o in self.epochs.values() if not -n<=o<=n or (n==1 and o)]: raise ValueError(
+            f"`freeze_to({bad[0]})` is to be called, but there {'is 1 parameter group' if n==1 else f'are {n} parameter groups'}: a `splitter` makes several")
+    def before_epoch(self):
+        begun = [o for o in self.epochs if o<=self.learn.epoch]
+        if begun: self.learn.freeze_to(self.epochs[max(begun)])
 
 # %% ../nbs/11_schedule.ipynb #fine_tune
 @patch
 @known_args
-@delegates(Learner.fit_one_cycle, but=['n_epoch','lr_max'])
+@delegates(Learner.fit, but=['n_epoch','lr','n_iter','n_step'])
 def fine_tune(self:Learner,
     epochs:int, # Epochs with everything trainable
     base_lr:float=2e-3, # Learning rate of the last group while the others are frozen; half of it afterwards
@@ -267,42 +322,61 @@ def fine_tune(self:Learner,
     lr_mult:float=100, # Afterwards, the first group learns so many times slower than the last one
     pct_start:float=.3, # Fraction of the second part spent warming up
     div:float=5., # The first learning rate of the second part is the highest one divided by this
-    **kwargs, # For `fit_one_cycle`
+    div_final:float=1e5, # The last one, of each part, is the highest one divided by this
+    wd:float|None=None, # Weight decay; default `self.wd`
+    moms=None, # Momentum at the start, at the top and at the end; default `self.moms`, if the optimizer uses momentum
+    cbs=None, # Callbacks for this fit only
+    **kwargs, # For `fit`
 ) -> Learner:
     "Train the last group, then everything, early layers slower"
-    self.freeze()
-    self.fit_one_cycle(freeze_epochs, slice(base_lr), pct_start=.99, **kwargs)
-    base_lr /= 2
-    self.unfreeze()
-    return self.fit_one_cycle(epochs, slice(base_lr/lr_mult, base_lr), pct_start=pct_start, div=div, **kwargs)
+    _positive(base_lr=base_lr, lr_mult=lr_mult)
+    n1,n2 = _whole('freeze_epochs', freeze_epochs),_whole('epochs', epochs)
+    parts = [_one_cycle(self, slice(base_lr), 25., div_final, .99, moms), _one_cycle(self, slice(base_lr/2/lr_mult, base_lr/2), div, div_final, pct_start, moms)]
+    pct = n1/(n1+n2) if n1 else 0.
+    scheds = {k:combine_scheds([pct,1-pct], [o[k] for o in parts]) for k in parts[0]}
+    self.fit(n1+n2, wd=wd, cbs=[FreezeSchedule({0: -1, n1: 0}), ParamScheduler(scheds), *L(cbs)], **kwargs)
+    return self.unfreeze()
 
 # %% ../nbs/11_schedule.ipynb #TorchScheduler
-class TorchScheduler(Callback):
+class TorchScheduler(HyperScheduler):
     "Use a scheduler of `torch.optim.lr_scheduler`"
-    order,run_valid,only_fit = ParamScheduler.order,False,True
-    _stateattrs = 'steps','sched_state'
+    _stateattrs = *HyperScheduler._stateattrs,'steps','sched_state'
     def __init__(self,
         make, # `make(opt)` returns the scheduler: a class or a `partial` of one
         unit:str='epoch', # It takes a step after each `epoch`, or each optimizer `step`
         monitor:str='valid_loss', # What `ReduceLROnPlateau` looks at: a column of the recorder
     ):
         if unit not in ('epoch','step'): raise ValueError(f"`unit` is `epoch` or `step`, but got {unit!r}")
+        if not callable(make): raise TypeError(f"`make` is a class of `torch.optim.lr_scheduler`, or a `partial` of one, which is called with the optimizer, but got {make!r}")
         self.make,self.unit,self.monitor = make,unit,monitor
         self.sched,self.steps = None,0
+    @property
+    def sets(self): return ('lr','mom') if getattr(self.sched, 'cycle_momentum', False) else ('lr',)
+    @property
+    def looks(self): return isinstance(self.sched, torch.optim.lr_scheduler.ReduceLROnPlateau)
+
     def before_fit(self):
-        self.steps,self.keys = self.learn.opt_step,[{*g} for g in self.learn.opt.param_groups]
-        self.sched = self.make(self.learn.opt)
+        learn = self.learn
+        self.steps,self.keys = learn.opt_step,[{*g} for g in learn.opt.param_groups]
+        self.sched = self.make(learn.opt)
+        if self.looks: self._check_monitor()
+        super().before_fit()
+    def _check_monitor(self):
+        names = [k for o in self.learn.cbs if isinstance(o, Recorder) for k in o.metric_names if k not in ('epoch','time')]
+        if self.unit=='step': raise ValueError("`ReduceLROnPlateau` looks at the results of an epoch: give `unit='epoch'`")
+        if self.monitor not in names: raise ValueError(f"`{self.monitor}` is to be monitored and is not recorded, but {', '.join(f'`{o}`' for o in names) or 'nothing is'}.{nearest(str(self.monitor), names)}")
     @property
     def sched_state(self): return self.sched and self.sched.state_dict()
     @sched_state.setter
     def sched_state(self, state):
         if self.sched and state: self.sched.load_state_dict(state)
     def after_batch(self):
+        super().after_batch()
         if self.unit=='step' and self.learn.opt_step>self.steps: self.sched.step() # not where the step was skipped
         self.steps = self.learn.opt_step
     def after_epoch(self):
         if self.unit!='epoch': return
-        if isinstance(self.sched, torch.optim.lr_scheduler.ReduceLROnPlateau): self.sched.step(self.learn.recorder[-1,self.monitor])
+        if self.looks: self.sched.step(self.learn.recorder[-1,self.monitor])
         else: self.sched.step()
     def cleanup_fit(self): # or the next scheduler would start where this one did
         for g,keys in zip(self.learn.opt.param_groups, self.keys):

@@ -363,8 +363,8 @@ def test_lr_find_and_looks_leave_it_alone():
 
 # What is refused
 @pytest.mark.parametrize('make,match', [
-    (lambda: EMA(1.), r'`decay` is in \[0,1\), but got 1'), (lambda: EMA(every=0), '`every` is above 0, but got 0'), (lambda: EMA(validate='bot'), "`validate` is True, False or 'both', but got 'bot'"),
-    (lambda: SWA(-1), '`start` is a fraction'), (lambda: SWA(1.5), 'or a whole number of epochs, but got 1.5'), (lambda: SWA(anneal=-1), '`anneal` is a number of epochs'), (lambda: SWA(every=0), '`every` is above 0')])
+    (lambda: EMA(1.), r'`decay` is in \[0,1\), but got 1'), (lambda: EMA(every=0), '`every` is 1 or more, but got 0'), (lambda: EMA(validate='bot'), "`validate` is True, False or 'both', but got 'bot'"),
+    (lambda: SWA(-1), '`start` is a fraction'), (lambda: SWA(1.5), 'or a whole number of epochs, but got 1.5'), (lambda: SWA(anneal=-1), '`anneal` is a number of epochs'), (lambda: SWA(every=0), '`every` is 1 or more')])
 def test_bad_settings(make, match):
     with pytest.raises(ValueError, match=match): make()
 
@@ -406,3 +406,35 @@ def test_going_on(name, place, file, tmp_path):
     assert same(everything(whole.model), everything(learn.model)) and same(a.avg, b.avg) and a.n==b.n
     assert whole.recorder.raw_losses==learn.recorder.raw_losses and whole.recorder.lrs==learn.recorder.lrs
     assert [[v for k,v in dict(o).items() if k!='time' and v==v] for o in whole.recorder.rows]==[[v for k,v in dict(o).items() if k!='time' and v==v] for o in learn.recorder.rows]
+
+# Weights of 16 bits
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize('cb', [lambda: EMA(.999, warmup=False), lambda: SWA(.5, every=1)], ids=['ema','swa'])
+def test_averages_of_half_precision_are_wide(dtype, cb):
+    "Each update moves the average by less than 16 bits can tell; in validations the model has its own type"
+    def model(): torch.manual_seed(0); return nn.Sequential(nn.Linear(3,8), nn.ReLU(), nn.Linear(8,2)).to(dtype)
+    gen = torch.Generator().manual_seed(0)
+    data = [(torch.randn(4, 3, generator=gen).to(dtype), torch.randint(0, 2, (4,), generator=gen)) for _ in range(20)]
+    def mk(*cbs): torch.manual_seed(1); return Learner(DataLoaders(data, data[:2], device='cpu'), model(), nn.CrossEntropyLoss(), opt_func=sgd, lr=.1, cbs=cbs).remove_cb(ProgressCallback)
+    snaps,seen = [],[]
+    mk(on(event.after_step)(lambda learn: snaps.append([p.detach().float() for p in learn.model.parameters()]))).fit(4)
+    avg = [o.float() for o in weights(model())]
+    for i,ws in enumerate(snaps):
+        if isinstance(cb(), EMA): avg = [.999*a+.001*w for a,w in zip(avg, ws)]
+        elif i>=len(snaps)//2: avg = [a+(w-a)/(i-len(snaps)//2+1) for a,w in zip(avg, ws)]
+    look = on(event.before_batch)(lambda learn: seen.extend(p.dtype for p in learn.model.parameters()))
+    learn = mk(c := cb(), look).fit(4)
+    assert {o.dtype for o in c.avg}=={torch.float32} and close(c.avg, avg, 1e-4) and {*seen}=={p.dtype for p in learn.model.parameters()}=={dtype} and not close(c.avg, weights(model()), 1e-3)
+    before = weights(learn.model)
+    with c.averaged(): assert same(weights(learn.model), [a.to(dtype) for a in c.avg])
+    assert same(before, weights(learn.model))
+    c.apply()
+    assert same(weights(learn.model), [a.to(dtype) for a in c.avg])
+    c.load_state_dict({k:[o.to(dtype) for o in v] if k=='avg' else v for k,v in c.state_dict().items()})
+    assert {o.dtype for o in c.avg}=={torch.float32}
+
+@pytest.mark.parametrize('lr,exc,match', [([.1,.2], ValueError, r'`lr` has 2 values, \[0.1, 0.2\], but there is 1 parameter group'), ('a', TypeError, "`lr` is a number, or one per parameter group, but got")])
+def test_a_rate_that_does_not_fit_is_found_at_once(lr, exc, match):
+    learn = mk()
+    with pytest.raises(exc, match=match): learn.fit(4, cbs=SWA(lr=lr))
+    assert learn.train_iter==0

@@ -168,3 +168,16 @@ def test_a_quick_run_by_the_environment(monkeypatch):
     monkeypatch.delenv('LEARNER_LIMIT_BATCHES')
     learn.limits = {}
     assert learn.fit(1).train_iter==6
+
+def test_a_trial_puts_back_the_networks_of_callbacks_that_it_is_given():
+    class Critic(Callback):
+        def __init__(self): self.net = torch.nn.Linear(1, 1); self.steps = torch.optim.SGD(self.net.parameters(), lr=.1)
+        def after_loss(self):
+            if self.training: self.steps.zero_grad(); self.net(self.learn.x).mean().backward(); self.steps.step()
+    cb = Critic()
+    before = cb.net.weight.clone()
+    learn = synth_learner()
+    learn.smoke(cbs=cb)
+    assert torch.equal(cb.net.weight, before) and cb not in learn.cbs
+    learn.fit(1, cbs=cb)
+    assert not torch.equal(cb.net.weight, before)

@@ -1,8 +1,10 @@
 "What a batch costs above a hand-written loop, counted rather than timed: bytecodes, torch operators, reads from the device"
-import gc,sys
+import copy,gc,sys
 from collections import Counter
+from functools import partial
 import pytest,torch
 from torch import nn
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from learner.all import *
 
@@ -62,6 +64,11 @@ def reads(f):
     with Operators() as mode: f()
     return sum(mode.seen[o] for o in ('_local_scalar_dense', '_to_copy', 'is_nonzero', 'equal'))
 
+def waits(f):
+    "The same where types are changed, which copies too"
+    with Operators() as mode: f()
+    return sum(mode.seen[o] for o in ('_local_scalar_dense', 'is_nonzero', 'equal'))
+
 class Idle(Callback):
     def after_epoch(self): pass
 
@@ -76,3 +83,31 @@ def test_no_reads(default_cbs, capsys): assert per_batch(reads, ours, default_cb
 def test_idle_callbacks_are_free():
     idle = per_batch(bytecodes, ours, cbs=[TrainEvalCallback, *(Idle() for _ in range(10))])
     assert round(idle - per_batch(bytecodes, ours))==0
+
+@pytest.mark.skipif(sys.version_info[:2]!=(3,11), reason='the bound is for the bytecodes of CPython 3.11')
+@pytest.mark.parametrize('n', [1, 2])
+def test_schedules_in_training(n):
+    scheds = dict(lr=combined_cos(.25, .01, .1, 0.), mom=combined_cos(.25, .95, .85, .95))
+    assert per_batch(bytecodes, ours, cbs=[TrainEvalCallback, ParamScheduler({k:scheds[k] for k in list(scheds)[:n]})]) - per_batch(bytecodes, ours) <= 700*n
+
+def test_validation_reads_nothing_in_its_batches():
+    def validate(n): return Learner(DataLoaders([], batches(n), device='cpu'), model(), loss_func, opt_func=opt_func, metrics=[accuracy, F1Score(), top_k_accuracy], default_cbs=False, cbs=[TrainEvalCallback, Recorder]).validate
+    assert per_batch(waits, validate)==0
+
+# Techniques
+techniques = dict(clip=GradientClip, clip_value=lambda: GradientClip(max_value=.1), accumulation=lambda: GradientAccumulation(8), micro=lambda: MicroBatch(2), micro_auto=MicroBatch, mixup=MixUp, cutmix=CutMix,
+    ema=EMA, ema_every=lambda: EMA(every=2, buffers=True), swa=lambda: SWA(0, every=1, lr=.1), schedule=lambda: ParamScheduler(dict(lr=SchedCos(.1, 0), mom=wsd(.9))), torch_schedule=lambda: TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1), 'step'),
+    freeze=lambda: FreezeSchedule({0: 0}), bn_freeze=BnFreeze, short=lambda: ShortEpochCallback(.9), channels_last=ChannelsLast, collect=CollectDataCallback, mc_dropout=MCDropoutCallback,
+    several=lambda: [MicroBatch(2), GradientAccumulation(8), MixUp(), GradientClip(), EMA()])
+
+@pytest.mark.parametrize('name', techniques)
+@pytest.mark.parametrize('loss', [loss_func, nn.CrossEntropyLoss(weight=torch.ones(2)), partial(F.cross_entropy, reduction='sum')], ids=['plain','weights','sum'])
+def test_techniques_read_nothing(name, loss):
+    "Tensors without values: who reads one fails"
+    imgs = [(torch.randn(4,1,2,4, device='meta'), torch.zeros(4, dtype=torch.long, device='meta')) for _ in range(6)]
+    cbs = techniques[name]()
+    learn = Learner(DataLoaders(imgs, device='meta'), nn.Sequential(nn.Flatten(), model()), copy.deepcopy(loss), opt_func=opt_func, cbs=[TrainEvalCallback, *(cbs if isinstance(cbs, list) else [cbs])], default_cbs=False)
+    assert learn.fit(2).train_iter==12
+
+def test_half_precision_reads_nothing():
+    assert per_batch(waits, ours, cbs=[TrainEvalCallback, MixedPrecision('bf16'), GradientClip()])==0

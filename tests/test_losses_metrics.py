@@ -315,3 +315,35 @@ def test_metrics_of_a_model_with_several_outputs():
 
 def test_find_bs():
     for b,n in [(torch.zeros(3,2), 3), ((torch.zeros(3),), 3), (dict(a=torch.zeros(4)), 4), ([dict(a=[torch.zeros(2)])], 2), (torch.tensor(1.), 1), ((), None), ((1, 'a'), None)]: assert find_bs(b)==n
+
+# What a loss says of its mean
+@pytest.mark.parametrize('loss,expected', [(nn.CrossEntropyLoss(), 'mean'), (nn.CrossEntropyLoss(reduction='sum'), 'sum'), (partial(F.cross_entropy, reduction='sum'), 'sum'), (CrossEntropyLossFlat(reduction='sum'), 'sum'), (DiceLoss(), 'sum'),
+    (F.cross_entropy, 'mean'), (lambda p,y: p.sum(), 'mean'), (partial(partial(F.mse_loss, reduction='sum')), 'sum'), (None, 'mean')], ids=str)
+def test_reduction_of(loss, expected): assert reduction_of(loss)==expected
+
+def test_items_of():
+    y,w = torch.tensor([[0,2],[-100,1]]),torch.tensor([.5, 2., 4.])
+    for loss,expected in ((nn.CrossEntropyLoss(), 3), (F.cross_entropy, 3), (CrossEntropyLossFlat(weight=w), 6.5), (nn.NLLLoss(w), 6.5), (FocalLoss(weight=w), 6.5), (FocalLossFlat(), 3), (partial(F.cross_entropy, weight=w, ignore_index=2), None)):
+        if expected is None: assert items_of(loss, y.clamp(0)).item()==3 # 0, 0 and 1
+        else: assert items_of(loss, y).item()==expected
+    for loss,targs in ((nn.MSELoss(), (y,)), (nn.CrossEntropyLoss(), (torch.rand(2,3),)), (nn.CrossEntropyLoss(), ()), (nn.CrossEntropyLoss(), (y,y)), (lambda p,t: 0, (y,)), (None, (y,)), (nn.BCEWithLogitsLoss(), (y,)), (LabelSmoothingCrossEntropy(), (y,))): assert items_of(loss, *targs) is None
+    pred = torch.randn(6, 3, generator=gen)
+    y = torch.tensor([0,1,2,2,-100,1])
+    for loss in (nn.CrossEntropyLoss(w), nn.CrossEntropyLoss(w, label_smoothing=.2), FocalLoss(weight=w)): # it is what the sum is divided by
+        assert loss(pred, y).item()==pytest.approx((type(loss)(weight=w, reduction='sum', **(dict(label_smoothing=loss.label_smoothing) if isinstance(loss, nn.CrossEntropyLoss) else {}))(pred, y)/items_of(loss, y)).item(), rel=1e-5)
+
+# Mistakes
+@pytest.mark.parametrize('make,match', [(lambda: CrossEntropyLossFlat(wieght=None), '`CrossEntropyLossFlat` has no argument `wieght`. Did you mean `weight`'), (lambda: CrossEntropyLossFlat(axs=1), '`axs`. Did you mean `axis`'), (lambda: BCEWithLogitsLossFlat(tresh=.3), 'Did you mean `thresh`'),
+    (lambda: MSELossFlat(axi=1), 'has no argument `axi`. Did you mean `axis`'), (lambda: BaseLoss(nn.CrossEntropyLoss, fltten=True), 'Did you mean `flatten`'), (lambda: FocalLoss(gama=1), '`FocalLoss` has no argument `gama`. Did you mean `gamma`'), (lambda: FocalLossFlat(gama=1), 'Did you mean `gamma`'),
+    (lambda: LabelSmoothingCrossEntropy(epss=.1), 'Did you mean `eps`'), (lambda: LabelSmoothingCrossEntropyFlat(epss=.1), '`LabelSmoothingCrossEntropyFlat` has no argument `epss`. Did you mean `eps`'), (lambda: DiceLoss(smoth=1), 'Did you mean `smooth`')])
+def test_misspelt_arguments_of_losses(make, match):
+    with pytest.raises(TypeError, match=match): make()
+
+@pytest.mark.parametrize('f', [accuracy, error_rate, top_k_accuracy])
+@pytest.mark.parametrize('shape,axis', [((4,1), -1), ((4,1,5), 1)])
+def test_one_score_is_no_class(f, shape, axis):
+    with pytest.raises(ValueError, match=rf'predictions have shape \({", ".join(map(str, shape))}\), with one score in axis {axis}: `accuracy_multi` is for scores that say yes or no'): f(torch.randn(shape), torch.zeros(shape[:1]+shape[2:]).long(), axis=axis)
+
+def test_targets_that_are_no_classes():
+    for targ,lo,hi in ((torch.full((4,5), 255), 255, 255), (torch.tensor([[0,2,1,-1,2]]*4), -1, 2)):
+        with pytest.raises(ValueError, match=f'Targets are classes from 0 to 2, as there are 3 scores for each, but go from {lo} to {hi}'): DiceLoss()(torch.randn(4,3,5), targ)

@@ -341,3 +341,40 @@ def test_a_device_without_it_is_told_before_training():
     learn.to_bf16()
     with pytest.raises(ValueError, match='`bf16` is not available on `meta`'): learn.fit(1)
     assert not trace.seen
+
+# Gradients that are no numbers
+def test_a_scale_is_not_halved_for_ever():
+    "The weights stay as they are, and the next fit begins with a new scale"
+    learn = mk('fp16', n=60, loss_func=lambda pred, y: F.mse_loss(pred, y)*float('nan'))
+    before = weights(learn.model)
+    with pytest.raises(RuntimeError, match=r'Gradients overflow in fp16 even with the loss scaled down to 7.6e-06: they are too large, or not numbers at all'): learn.fit(1)
+    assert same(before, weights(learn.model)) and learn.iter==32 and learn.opt_step==0
+    learn.loss_func = F.mse_loss
+    assert learn.fit(1).opt_step>50 and learn.mixed_precision.scaler.get_scale()>=2.**10 and all(o.isfinite().all() for o in weights(learn.model))
+
+def test_a_few_overflows_are_survived():
+    n = 0
+    def loss(pred, y):
+        nonlocal n
+        n += pred.requires_grad
+        return F.mse_loss(pred, y)*(float('inf') if pred.requires_grad and n<=30 else 1)
+    learn = mk('fp16', n=40, loss_func=loss).fit(1)
+    assert learn.opt_step==10 and learn.mixed_precision.scaler.get_scale()==2.**-14
+
+@pytest.mark.parametrize('kwargs,exc,match', [(dict(init_scale=0), ValueError, '`init_scale` is above 0, but got 0'), (dict(init_scale=-1.), ValueError, '`init_scale` is above 0'), (dict(growth_factor=1.), ValueError, '`growth_factor` is above 1, but got 1'),
+    (dict(backoff_factor=2), ValueError, '`backoff_factor` is a fraction, above 0 and below 1, but got 2'), (dict(backoff_factor=0), ValueError, '`backoff_factor` is a fraction'), (dict(growth_interval=0), ValueError, '`growth_interval` is above 0'),
+    (dict(init_scale='a'), TypeError, "`init_scale` is a number above 0, but got 'a'"), (dict(inti_scale=2.), TypeError, 'no argument `inti_scale`. Did you mean `init_scale`')])
+def test_bad_scales(kwargs, exc, match):
+    with pytest.raises(exc, match=match): mk().to_fp16(**kwargs)
+
+def test_bf16_has_no_scale():
+    with pytest.raises(TypeError, match='`to_bf16` has no argument `init_scale`'): mk().to_bf16(init_scale=2.)
+
+# Optimizers that compute gradients by themselves
+def lbfgs(ps, lr=.1): return torch.optim.LBFGS([p for g in ps for p in g['params']], lr=lr, max_iter=1)
+
+@pytest.mark.parametrize('cb', [lambda: MixedPrecision('fp16'), lambda: MixedPrecision('bf16'), GradientClip, GradientAccumulation, lambda: MicroBatch(2), MixUp, CutMix], ids=['fp16','bf16','clip','accumulation','micro','mixup','cutmix'])
+def test_closures_go_past_callbacks(cb):
+    learn,trace = mk(opt_func=lbfgs),Trace('before_epoch')
+    with pytest.raises(ValueError, match='`LBFGS` computes loss and gradients again within its step, and would do so without `.*`: use another optimizer'): learn.fit(1, cbs=[cb(), trace])
+    assert not trace.seen and learn.fit(1, cbs=EMA()).opt_step==6 and len(learn.add_cb(cb()).validate())==1

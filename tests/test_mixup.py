@@ -189,12 +189,23 @@ def test_batches_are_not_changed(cls):
     assert all(s['batch'] is b for s,b in zip(look.seen, data*2)) # as drawn
 
 @both
+def test_data_of_which_batches_are_views_are_not_changed(cls):
+    x,y = torch.randn(18, 2, *hw),torch.randint(n_cls, (18,))
+    copies = x.clone(),y.clone()
+    mk(cls(), data=list(zip(x.split(6), y.split(6))), valid=False).fit(2)
+    assert same((x, y), copies)
+
+@both
 @pytest.mark.parametrize('data', [[dict(x=torch.ones(2,3), labels=torch.ones(2))], [torch.ones(2,3)]], ids=['mapping','no targets'])
 def test_what_cannot_be_mixed_says_so(cls, data):
     class Own(Net):
         def forward(self, x, labels=None): return self.lin.weight.sum()
     with pytest.raises(ValueError, match=f'`{cls.__name__}` needs batches of inputs and targets'):
         Learner(DataLoaders(data, device='cpu'), Own(), opt_func=SGD, cbs=cls).remove_cb(ProgressCallback).fit(1)
+
+@both
+def test_what_has_other_samples_says_so(cls):
+    with pytest.raises(ValueError, match=rf'`{cls.__name__}` mixes samples along the first axis, which has 6, but a tensor of the batch has shape \(4,\)'): mk(cls(), data=[(torch.randn(6, 2, *hw), torch.randint(n_cls, (4,)))]).fit(1)
 
 @both
 def test_only_training_is_mixed(cls):
@@ -212,6 +223,81 @@ def test_the_device_is_not_read():
     for cls in (MixUp, CutMix):
         learn = Learner(DataLoaders([tuple(o.to('meta') for o in b) for b in imgs(5)], device='meta'), Net(), nn.CrossEntropyLoss(), opt_func=SGD, cbs=[TrainEvalCallback, cls()], default_cbs=False)
         assert learn.fit(1).opt_step==5
+
+# What others have added
+class Decay(Callback):
+    run_valid = False
+    def after_loss(self): self.learn.loss_grad = self.learn.loss_grad + self.learn.model.lin.weight.pow(2).sum()
+
+@both
+@pytest.mark.parametrize('y', [None, lambda: torch.rand(bs, n_cls)], ids=['classes','numbers'])
+def test_what_is_added_to_the_loss_stays(cls, y):
+    "Whichever comes first"
+    data = imgs(y=y)
+    runs = [mk(*cbs, data=data, valid=False).fit(2) for cbs in ((fixed(cls, .7), Decay()), (Decay(), fixed(cls, .7)), (fixed(cls, .7),))]
+    a,b,plain = (weights(o.model) for o in runs)
+    assert all(torch.allclose(x, z, atol=1e-6) for x,z in zip(a, b)) and not torch.allclose(a[0], plain[0], atol=1e-3) and runs[0].recorder.raw_losses==pytest.approx(runs[1].recorder.raw_losses, abs=1e-6)
+
+@pytest.mark.parametrize('cbs,match', [([MixUp, CutMix], '`cut_mix` and `mix_up` would both mix the batch'), ([MixUp(.2), MixUp(.4)], '`mix_up_2` and `mix_up` would both mix the batch: use one of them')])
+def test_one_mixture_at_a_time(cbs, match):
+    trace = Trace('before_epoch')
+    with pytest.raises(ValueError, match=match): mk(trace).fit(1, cbs=cbs)
+    assert not trace.seen
+    learn = mk(MixUp(), CutMix())
+    learn.mix_up.run = False
+    assert learn.fit(1).opt_step==3
+
+# Nested batches
+class Nested(Net):
+    def forward(self, a, more): return self.lin((a+more['b']+more['c'][0]).flatten(1))
+
+@both
+def test_nested_inputs_and_targets(cls):
+    gen = torch.Generator().manual_seed(0)
+    def img(): return torch.randn(bs, 2, *hw, generator=gen)
+    data = [((img(), dict(b=img(), c=[img(), 'name', torch.tensor(1.)])), dict(cl=torch.randint(n_cls, (bs,), generator=gen), num=[torch.rand(bs, n_cls, generator=gen)])) for _ in range(3)]
+    def loss(pred, t): return F.cross_entropy(pred, t['cl']) + F.mse_loss(pred, t['num'][0])
+    look,noted = Look(),Noted()
+    torch.manual_seed(0)
+    cb = fixed(cls, .7)
+    Learner(DataLoaders(data, device='cpu', split=lambda b: (b[0], (b[1],))), Nested(), loss, opt_func=SGD, cbs=[cb, look, noted]).remove_cb(ProgressCallback).fit(1)
+    for s,p,(x,t) in zip(look.seen, noted.perms, data, strict=True):
+        (a,more),(y,) = s['xb'],s['yb']
+        ins = (a, x[0]),(more['b'], x[1]['b']),(more['c'][0], x[1]['c'][0])
+        if cls is MixUp: assert all(torch.allclose(m, lerp(o, o[p], .7), atol=1e-6) for m,o in ins)
+        else:
+            boxes = [(m!=o).flatten(0, 1).any(0) for m,o in ins]
+            assert all(torch.equal(boxes[0], o) for o in boxes) and all(torch.equal(m, torch.where(boxes[0], o[p], o)) for m,o in ins)
+        lam = .7 if cls is MixUp else 1-boxes[0].float().mean().item()
+        mixed = lerp(t['num'][0], t['num'][0][p], lam)
+        assert torch.allclose(y['num'][0], mixed, atol=1e-6) and torch.equal(y['cl'], t['cl']) and more['c'][1:]==['name', torch.tensor(1.)]
+        assert torch.allclose(s['loss'], lerp(loss(s['pred'], dict(t, num=[mixed])), loss(s['pred'], dict(cl=t['cl'][p], num=[mixed])), lam), atol=1e-5)
+
+def test_cutmix_wants_images():
+    class Flat(nn.Module):
+        def __init__(self): super().__init__(); self.lin = nn.Linear(5, n_cls)
+        def forward(self, x): return self.lin(x)
+    learn = Learner(DataLoaders([(torch.randn(bs, 5), torch.randint(n_cls, (bs,)))], device='cpu'), Flat(), nn.CrossEntropyLoss(), cbs=CutMix).remove_cb(ProgressCallback)
+    with pytest.raises(ValueError, match=r'pastes pieces of images, `\(bs, …, height, width\)`, but inputs have shape \(6, 5\): `MixUp` mixes anything'): learn.fit(1)
+
+def test_the_first_image_says_how_large_all_are():
+    class Both(nn.Module):
+        def __init__(self): super().__init__(); self.a,self.b = nn.Linear(5, n_cls),nn.Linear(2*hw[0]*hw[1], n_cls)
+        def forward(self, v, img): return self.a(v)+self.b(img.flatten(1))
+    gen = torch.Generator().manual_seed(0)
+    data = [(torch.randn(bs, 5, generator=gen), torch.randn(bs, 2, *hw, generator=gen), torch.randint(n_cls, (bs,), generator=gen)) for _ in range(3)]
+    look,noted,cb = Look(),Noted(),fixed(CutMix, .5)
+    torch.manual_seed(0)
+    Learner(DataLoaders(data, device='cpu', n_inp=2), Both(), nn.CrossEntropyLoss(), opt_func=SGD, cbs=[cb, look, noted]).remove_cb(ProgressCallback).fit(1)
+    for s,p,(v,img,y) in zip(look.seen, noted.perms, data, strict=True):
+        box = (s['xb'][1]!=img).flatten(0, 1).any(0)
+        share = 1-box.float().mean().item()
+        assert torch.equal(s['xb'][0], v) and share<1 and torch.allclose(s['loss'], lerp(F.cross_entropy(s['pred'], y), F.cross_entropy(s['pred'], y[p]), share), atol=1e-5)
+
+@pytest.mark.parametrize('alpha,exc', [('a', TypeError), (None, TypeError), (0, ValueError), (-1, ValueError), (float('nan'), ValueError)])
+def test_bad_alpha(alpha, exc):
+    for cls in (MixUp, CutMix, MixHandler):
+        with pytest.raises(exc, match='`alpha` is .*above 0, but got'): cls(alpha)
 
 # However it ends
 @both

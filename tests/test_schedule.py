@@ -1,5 +1,5 @@
 "Schedules against their formulas, batch by batch; torch's own schedulers as by hand; and everything put back"
-import copy,math
+import copy,math,sys
 from functools import partial
 import numpy as np, pytest, torch
 from hypothesis import assume,example,given,strategies as st
@@ -60,13 +60,39 @@ def test_raw_functions_are_the_shapes():
     assert sched_poly(1., .5, .3, power=2)==SchedPoly(1., .5, 2)(.3)
 
 @pytest.mark.parametrize('f,match', [
-    (lambda: SchedLin([1,2], [1,2,3]), r'as many values, but got \[1, 2\] and \[1, 2, 3\]'), (lambda: SchedCos(1., [1.,2.]), 'as many values'),
+    (lambda: SchedLin([1,2], [1,2,3]), r'as many values, but got \[1, 2\] and \[1, 2, 3\]'), (lambda: SchedCos((1.,), [1.,2.]), 'as many values'),
     (lambda: SchedExp(0., 1.), 'above 0, but got 0.0 and 1.0'), (lambda: SchedExp([1.,-1.], [1.,1.]), 'above 0'),
     (lambda: combine_scheds([.5,.4], [SchedNo(1,1)]*2), r'must sum to 1, but \[0.5, 0.4\] sum to 0.9'), (lambda: combine_scheds([1.5,-.5], [SchedNo(1,1)]*2), 'must sum to 1'),
     (lambda: combine_scheds([.5,.5], [SchedNo(1,1)]), '1 schedules and 2 `pcts`'), (lambda: combined_cos(1.5, 0, 1, 0), 'must sum to 1'),
-    (lambda: TorchScheduler(sched.StepLR, unit='epochs'), "`epoch` or `step`, but got 'epochs'"), (lambda: wsd(1., warm=.95, decay=.1), 'must sum to 1'), (lambda: cosine(1., warm=.6, cool=.5), 'must sum to 1')])
+    (lambda: TorchScheduler(sched.StepLR, unit='epochs'), "`epoch` or `step`, but got 'epochs'"), (lambda: wsd(1., warm=.95, decay=.1), 'must sum to 1'), (lambda: cosine(1., warm=.6, cool=.5), 'must sum to 1'),
+    (lambda: combine_scheds([float('nan'),.5], [SchedNo(1,1)]*2), 'must sum to 1'), (lambda: cosine(1., warm=float('nan')), 'must sum to 1'), (lambda: combine_scheds([], []), 'must sum to 1')])
 def test_what_is_refused(f, match):
     with pytest.raises(ValueError, match=match): f()
+
+@pytest.mark.parametrize('f,match', [
+    (lambda: SchedCos('a', 0), "from number to number, or between lists with one per parameter group, but got 'a'"), (lambda: SchedLin([.1,None], 0), r"but got \[0.1, None\]"),
+    (lambda: combine_scheds([.5,.5], [SchedNo(1,1), .1]), "function of the position in training, such as .* but got 0.1"),
+    (lambda: ParamScheduler(dict(lr=.1)), r"schedules, which are functions, by the name of their hyper-parameter, such as .* but got \{'lr': 0.1\}"), (lambda: ParamScheduler(SchedCos(.1, 0)), 'by the name of their hyper-parameter'),
+    (lambda: TorchScheduler('StepLR'), "a class of `torch.optim.lr_scheduler`, or a `partial` of one, .* but got 'StepLR'"), (lambda: TorchScheduler(sched.StepLR(torch.optim.SGD([torch.zeros(1)], .1), 1)), 'a `partial` of one, which is called with the optimizer, but got <torch')])
+def test_what_is_no_schedule(f, match):
+    with pytest.raises(TypeError, match=match): f()
+
+arrays = dict(list=list, tuple=tuple, numpy=np.array, tensor=torch.tensor)
+@pytest.mark.parametrize('kind', arrays)
+@pytest.mark.parametrize('name', shapes)
+def test_ends_of_any_kind_give_floats(kind, name):
+    "Also one number with several: it is for all groups"
+    make,a,b = arrays[kind],[.1,.2],[.01,.02]
+    for f,g in ((shapes[name](make(a), make(b)), shapes[name](a, b)), (shapes[name](make(a), .05), shapes[name](a, [.05]*2)), (shapes[name](.3, make(b)), shapes[name]([.3]*2, b))):
+        assert f(.3)==pytest.approx(g(.3), rel=1e-6) and {*map(type, f(.3))}=={float}
+    for one in (np.float32(.5), np.array(.5), torch.tensor(.5)): assert type(shapes[name](one, 1)(.3)) is float
+
+def test_the_optimizer_gets_floats():
+    "And the history has floats, whatever schedules return"
+    for f in (SchedCos(np.float64(.1), torch.tensor(.01)), SchedLin(np.array([.1]*3), 0), lambda p: np.float32(.1), lambda p: torch.tensor([.1,.2,.3]), lambda p: slice(.01, .1)):
+        seen = []
+        learn = mk(2, splitter=split).fit(1, cbs=[ParamScheduler(dict(lr=f)), Callback(before_step=lambda self: seen.extend(g['lr'] for g in self.opt.param_groups))])
+        assert {*map(type, seen)}=={*map(type, learn.recorder.hps['lr'])}=={float} and learn.recorder.hps['lr']==seen[2::3]
 
 # Pieces
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 30))
@@ -84,6 +110,40 @@ def test_fractions_sum_to_one_up_to_rounding(pcts):
     f = combine_scheds(iter(pcts), [SchedLin(i, i+1) for i in range(len(pcts))])
     last = max(i for i,o in enumerate(pcts) if o)
     assert f(1)==pytest.approx(last+1, abs=1e-5) and f(0)==min(i for i,o in enumerate(pcts) if o)
+
+def test_the_end_is_exact():
+    for i in range(1, 100):
+        for j in range(1, 100-i):
+            assert wsd(1., warm=i/100, decay=j/100)(1.)==0. and cosine(1., .3, warm=i/100, cool=j/100)(1.)==.3 and combine_scheds([i/100, j/100, 1-i/100-j/100], [SchedLin(0, 1), SchedLin(1, 2), SchedCos(2, .7)])(1.)==.7
+    assert wsd(1.)(1.)==wsd(1.)(1.5)==0. and combine_scheds([.5,.5-9e-7], [SchedNo(1, 1), SchedLin(1, 0)])(1)==0.
+
+@pytest.mark.parametrize('a,b', [(.9,.1), (.7,.3), (.6,.4), (.1,.9), (1.,0.), (0.,1.), (.3,.7)])
+def test_warm_up_and_the_end_may_be_all(a, b):
+    f,g = cosine(1., .5, warm=a, cool=b),wsd(1., warm=a, decay=b)
+    for p in (.05, .35, .65, .95):
+        assert f(p)==pytest.approx(p/a if p<a else .5) and g(p)==pytest.approx(p/a if p<a else 1-(p-a)/b)
+
+def test_lists_with_one_end_for_all():
+    for f in (cosine([1.,2.]), wsd([1.,2.]), cosine((1.,2.), warm=.1), wsd(np.array([1.,2.]), shape=SchedCos)): assert f(1.)==[0.,0.] and f(.3)[1]==2*f(.3)[0]>0
+
+def bytecodes(f, *args):
+    "How many steps of the interpreter a call takes"
+    n = 0
+    def trace(frame, ev, arg):
+        nonlocal n
+        frame.f_trace_opcodes = True
+        n += ev=='opcode'
+        return trace
+    old = sys.gettrace()
+    sys.settrace(trace)
+    try: f(*args)
+    finally: sys.settrace(old)
+    return n
+
+@pytest.mark.skipif(sys.version_info[:2]!=(3,11), reason='the bound is for the bytecodes of CPython 3.11')
+def test_schedules_cost_next_to_nothing():
+    "An interpreter takes some ten nanoseconds for each"
+    for f in (*(o(.1, .01) for o in shapes.values()), combined_cos(.25, .01, .1, 0.), cosine(1., warm=.1, cool=.1), wsd(1.)): assert max(bytecodes(f, p) for p in (0., .1, .5, 1.))<=130
 
 @given(unit, values, values, values, unit)
 def test_combined_cos(pct, a, b, c, p):
@@ -156,7 +216,8 @@ def test_arguments_of_fit_one_cycle():
     mk(opt_func=SGD).fit_one_cycle(2, .2, moms=(.5,.4,.3), cbs=probe) # asked for, so it is there
     assert np.array(probe.seen['mom'])[:,0]==approx([one_cycle(i/n, .25, .5, .4, .3) for i in range(n)])
     with pytest.raises(ValueError, match='`Adagrad` has no hyper-parameter `mom`'): mk(opt_func=torch.optim.Adagrad).fit_one_cycle(1, .1, moms=(.9,.8,.9))
-    with pytest.raises(TypeError, match='no argument `pct_strat`.*`pct_start`'): mk().fit_one_cycle(1, pct_strat=.3)
+    for k,right in dict(pct_strat='pct_start', lr='lr_max', max_lr='lr_max').items():
+        with pytest.raises(TypeError, match=f'no argument `{k}`. Did you mean `{right}`'): mk().fit_one_cycle(1, **{k: .3})
 
 @lrs
 def test_fit_flat_cos(lr, groups):
@@ -183,11 +244,78 @@ def test_fine_tune(base, mult):
     assert np.array(probe.seen['mom'])[:,0]==approx([one_cycle(i/n, pct, .95, .85, .95) for pct in (.99,.3) for i in range(n)])
     assert frozen==[[True,True,False]]*2+[[False]*3]*2
 
+def test_fine_tune_is_one_fit():
+    learn = mk(splitter=split).fine_tune(2, .1, freeze_epochs=2)
+    assert learn.recorder['epoch'].tolist()==[0,1,2,3] and len(learn.recorder.lrs)==len(learn.recorder.hps['lr'])==28
+    a,b = mk(splitter=split).fine_tune(2, .1),mk(splitter=split)
+    b.freeze(); b.fit_one_cycle(1, slice(.1), pct_start=.99) # as it is told
+    b.unfreeze(); b.fit_one_cycle(2, slice(.05/100, .05), pct_start=.3, div=5)
+    assert all(torch.allclose(x, y, atol=1e-7) for x,y in zip(weights(a.model), weights(b.model)))
+
+@pytest.mark.parametrize('epochs,freeze_epochs', [(2,0), (0,2), (0,0)])
+def test_fine_tune_without_a_part(epochs, freeze_epochs):
+    probe = Probe('lr')
+    learn = mk(splitter=split).fine_tune(epochs, .1, freeze_epochs=freeze_epochs, cbs=probe)
+    n = 7*(epochs or freeze_epochs)
+    expected = [one_cycle(i/n, .3, .01, .05, .05/1e5) if epochs else one_cycle(i/n, .99, .1/25, .1, .1/1e5) for i in range(n)] if epochs or freeze_epochs else []
+    assert [o[-1] for o in probe.seen['lr']]==approx(expected) and all(p.requires_grad for p in learn.model.parameters())
+
+class Stop(Callback):
+    "Ctrl-C after so many batches"
+    def __init__(self, n): self.n,self.seen = n,0
+    def after_batch(self):
+        self.seen += self.training
+        if self.seen==self.n and self.training: self.seen += 1; self.learn.at_pause(interrupt, stops=True)
+def interrupt(): raise KeyboardInterrupt
+
+@pytest.mark.parametrize('n', [1, 6, 7, 10, 20])
+def test_fine_tune_goes_on_after_a_stop(n):
+    whole,learn,probe = mk(splitter=split).fine_tune(2, .1),mk(splitter=split),Probe('lr')
+    with pytest.raises(KeyboardInterrupt): learn.fine_tune(2, .1, cbs=[Stop(n), probe])
+    learn.resume()
+    assert same(weights(whole.model), weights(learn.model)) and whole.recorder.raw_losses==learn.recorder.raw_losses and whole.recorder.hps==learn.recorder.hps
+    assert len(probe.seen['lr'])==21 and all(p.requires_grad for p in learn.model.parameters())
+
+@pytest.mark.parametrize('n', [3, 7, 16])
+def test_fine_tune_goes_on_in_another_process(n, tmp_path):
+    def run(learn, *cbs): return learn.fine_tune(2, .1, cbs=[Checkpoint(1, 'iter', folder=tmp_path), *cbs], resume='auto')
+    with pytest.raises(KeyboardInterrupt): run(mk(splitter=split), Stop(n))
+    learn,whole = mk(splitter=split),mk(splitter=split).fine_tune(2, .1)
+    run(learn)
+    assert same(weights(whole.model), weights(learn.model)) and whole.recorder.raw_losses==learn.recorder.raw_losses and all(p.requires_grad for p in learn.model.parameters())
+
+def test_fine_tune_in_an_empty_folder(tmp_path):
+    learn = mk(splitter=split).fine_tune(2, .1, cbs=Checkpoint(folder=tmp_path), resume='auto')
+    assert len(learn.recorder.rows)==3 and all(p.requires_grad for p in learn.model.parameters()) and same(weights(learn.model), weights(mk(splitter=split).fine_tune(2, .1).model))
+
 def test_fine_tune_passes_arguments_on():
     probe = Probe('lr','wd')
     mk(splitter=split).fine_tune(1, .1, div_final=10, wd=.5, cbs=probe)
     assert probe.seen['lr'][-1][-1]==pytest.approx(one_cycle(6/7, .3, .01, .05, .005)) and probe.seen['wd'][0]==[.5]*3
-    with pytest.raises(TypeError, match='no argument `divv`'): mk(splitter=split).fine_tune(1, divv=3)
+    for k in ('divv','n_iter','n_step'):
+        with pytest.raises(TypeError, match=f'no argument `{k}`'): mk(splitter=split).fine_tune(1, **{k: 3})
+
+@pytest.mark.parametrize('f,exc,match', [
+    (lambda l: l.fit_one_cycle(1, .1, div=0), ValueError, '`div` is above 0, but got 0'), (lambda l: l.fit_one_cycle(1, .1, div_final=0), ValueError, '`div_final` is above 0, but got 0'),
+    (lambda l: l.fit_one_cycle(1, .1, div='a'), TypeError, "`div` is a number above 0, but got 'a'"), (lambda l: l.fit_flat_cos(1, .1, div_final=0), ValueError, '`div_final` is above 0'),
+    (lambda l: l.fit_one_cycle(1, .1, moms=(.9,.8)), ValueError, r'`moms` are three values, .* but got \(0.9, 0.8\)'), (lambda l: l.fit_one_cycle(1, .1, moms=.9), ValueError, '`moms` are three values, .* but got 0.9'),
+    (lambda l: l.fit_sgdr(2, 0), ValueError, '`cycle_len` is 1 or more, but got 0'), (lambda l: l.fit_sgdr(0, 1), ValueError, '`n_cycles` is 1 or more, but got 0'), (lambda l: l.fit_sgdr(2, 1, cycle_mult=0), ValueError, '`cycle_mult` is above 0, but got 0'),
+    (lambda l: l.fine_tune(1, slice(1e-3, 1e-2)), TypeError, r'`base_lr` is a number above 0, but got slice\(0.001, 0.01, None\)'), (lambda l: l.fine_tune(1, lr_mult=0), ValueError, '`lr_mult` is above 0'),
+    (lambda l: l.fine_tune(1.5), TypeError, '`epochs` is a whole number, but got 1.5'), (lambda l: l.fine_tune(1, freeze_epochs=-1), ValueError, '`freeze_epochs` is 0 or more, but got -1')])
+def test_settings_of_fits(f, exc, match):
+    learn = mk(splitter=split)
+    with pytest.raises(exc, match=match): f(learn)
+    assert learn.fit(1).train_iter==7 and all(p.requires_grad for p in learn.model.parameters())
+
+def test_fine_tune_needs_groups():
+    with pytest.raises(ValueError, match=r'`freeze_to\(-1\)` is to be called, but there is 1 parameter group: a `splitter`'): mk().fine_tune(1)
+
+@pytest.mark.parametrize('fit', [lambda l: l.fit_one_cycle(0, .1), lambda l: l.fit_one_cycle(None, .1, n_iter=0), lambda l: l.fit_flat_cos(0), lambda l: l.fit_one_cycle(n_step=0), lambda l: l.fit(0, cbs=ParamScheduler(dict(lr=SchedCos(.1, 0))))])
+def test_nothing_to_train_needs_no_position(fit):
+    learn = mk()
+    before = weights(learn.model)
+    fit(learn)
+    assert same(before, weights(learn.model)) and learn.recorder.lrs==[]
 
 @pytest.mark.parametrize('fit', [Learner.fit_one_cycle, Learner.fit_flat_cos, partial(Learner.fit_sgdr, cycle_len=4)])
 def test_start_epoch_begins_in_the_middle(fit):
@@ -203,6 +331,26 @@ def test_fits_chain_and_reset(fit):
     assert fit(learn, 1) is learn and learn.opt is opt
     assert fit(learn, 1, reset_opt=True).opt is not opt
 
+# Frozen groups
+@pytest.mark.parametrize('epochs,by_hand', [({0:-1, 2:0}, [(-1, 2), (0, 2)]), ({1:1}, [(0, 1), (1, 3)]), ({3:0, 0:1, 2:-1}, [(1, 2), (-1, 1), (0, 1)])], ids=str)
+def test_freeze_schedule(epochs, by_hand):
+    "One fit with a schedule, and fits between which groups are frozen by hand"
+    one = mk(cbs=FreezeSchedule(epochs), splitter=split).fit(4)
+    hand = mk(splitter=split)
+    for n,n_epoch in by_hand: hand.freeze_to(n); hand.fit(n_epoch)
+    assert same(weights(one.model), weights(hand.model)) and [p.requires_grad for p in one.model.parameters()]==[p.requires_grad for p in hand.model.parameters()]
+    assert not same(weights(one.model), weights(mk(splitter=split).fit(4).model))
+
+@pytest.mark.parametrize('epochs', [{}, {-1: 0}, {0: .5}, {'first': 0}, [0,1], None, 3], ids=str)
+def test_freeze_schedules_say_from_which_epoch_on(epochs):
+    with pytest.raises(ValueError, match='says from which epoch on what is frozen'): FreezeSchedule(epochs)
+
+def test_freeze_schedules_fail_before_anything_is_trained():
+    learn = mk(splitter=split)
+    with pytest.raises(ValueError, match=r'`freeze_to\(4\)` is to be called, but there are 3 parameter groups'): learn.fit(4, cbs=FreezeSchedule({0: 1, 3: 4}))
+    with pytest.raises(ValueError, match=r'`freeze_to\(-1\)` is to be called, but there is 1 parameter group'): mk().fit(4, cbs=FreezeSchedule({0: -1, 1: 0})) # nothing would be frozen
+    assert learn.train_iter==0 and same(weights(learn.model), weights(mk().model))
+
 # The callback
 def test_any_hyper_parameter_for_each_group():
     probe = Probe('lr','wd','eps','sqr_mom')
@@ -213,7 +361,45 @@ def test_two_schedulers_are_both_recorded():
     learn = mk(2).fit(2, cbs=[ParamScheduler(dict(lr=SchedLin(0., 1.))), ParamScheduler(dict(wd=lambda p: p*2))])
     assert learn.recorder.hps==dict(lr=[0., .25, .5, .75], wd=[0., .5, 1., 1.5])
     assert len(learn.recorder.plot_sched().axes)==2 and len(learn.recorder.plot_sched('wd').axes)==1
+    with pytest.raises(ValueError, match='`mo` was not scheduled in the last fit, but `lr`, `wd`'): learn.recorder.plot_sched('mo')
     with pytest.raises(ValueError, match='Nothing was scheduled'): learn.fit(1).recorder.plot_sched()
+
+lr_writers = dict(schedule=lambda: ParamScheduler(dict(lr=SchedNo(1., 1.))), both=lambda: ParamScheduler(dict(wd=SchedNo(1., 1.), lr=SchedNo(1., 1.))), torch=lambda: TorchScheduler(partial(sched.StepLR, step_size=1)))
+@pytest.mark.parametrize('a', lr_writers)
+@pytest.mark.parametrize('b', lr_writers)
+def test_one_of_them_sets_the_rate(a, b):
+    "Whichever comes first; also where one is there for all fits"
+    trace,match = Trace('before_epoch'),r"`(param|torch)_scheduler(_2)?` and `(param|torch)_scheduler(_2)?` would both set `(lr|wd)`: use one of them"
+    learn = mk(cbs=trace)
+    with pytest.raises(ValueError, match=match): learn.fit(1, cbs=[lr_writers[a](), lr_writers[b]()])
+    with pytest.raises(ValueError, match=match): mk(cbs=[lr_writers[a](), trace]).fit_one_cycle(1, .1)
+    assert not trace.seen and learn.fit(1, cbs=lr_writers[a]()).train_iter==7
+
+@pytest.mark.parametrize('first', [True, False])
+def test_torch_schedulers_that_cycle_momentum_set_it_too(first):
+    cbs = [TorchScheduler(partial(sched.CyclicLR, base_lr=.01, max_lr=.1), 'step'), ParamScheduler(dict(mom=SchedNo(.9, .9)))]
+    with pytest.raises(ValueError, match='would both set `mom`'): mk(opt_func=torch_sgd).fit(1, cbs=cbs if first else cbs[::-1])
+
+def test_history_has_what_was_used():
+    "Also where a later callback has the last word, as `SWA` with a rate of its own"
+    learn = mk().fit_one_cycle(4, .1, cbs=SWA(.5, lr=.05, anneal=0))
+    assert learn.recorder.hps['lr']==learn.recorder.lrs and learn.recorder.lrs[-1]==.05
+
+@pytest.mark.parametrize('name', ['StepLR','CyclicLR'])
+def test_history_of_torch_schedulers(name):
+    probe = Probe('lr','mom')
+    rec = mk(opt_func=torch_sgd, lr=.1).fit(2, cbs=[TorchScheduler(by_step[name], 'step'), probe]).recorder
+    assert rec.hps=={k:[o[-1] for o in probe.seen[k]] for k in (['lr','mom'] if name=='CyclicLR' else ['lr'])} and len({*rec.hps['lr']})>1 and len(rec.plot_sched().axes)==len(rec.hps)
+
+@pytest.mark.parametrize('n_acc', [12, 8, 1000])
+def test_schedules_with_accumulation(n_acc, bs=4):
+    "Rates are those of the position, batch by batch; each step takes the rate of its last batch"
+    seen,n = [],3*7
+    learn = mk().fit_one_cycle(3, .1, cbs=[GradientAccumulation(n_acc), Callback(after_step=lambda self: seen.append((self.train_iter, get_hyper(self.opt, 'lr')[0])))])
+    assert learn.recorder.lrs==approx([one_cycle(i/n, .25, .1/25, .1, .1/1e5) for i in range(n)])
+    per = min(n_acc//bs, 7) # batches in a window; an epoch ends the last one
+    ends = [e*7+min(j, 7)-1 for e in range(3) for j in range(per, 7+per, per)]
+    assert [i for i,_ in seen]==ends and [lr for _,lr in seen]==[learn.recorder.lrs[i] for i in ends]
 
 @pytest.mark.parametrize('ends', ['well','error','KeyboardInterrupt','fit','epoch','batch','step'])
 def test_hyper_parameters_are_put_back(ends):
@@ -317,4 +503,8 @@ def test_plateau_looks_at_any_column(monitor):
         def step(self, v, epoch=None): seen.append(v); super().step(v)
     learn = mk(opt_func=torch_sgd, lr=.1, metrics=mae).fit(3, cbs=TorchScheduler(Plateau, monitor=monitor))
     assert seen==learn.recorder[monitor].tolist()
-    with pytest.raises(KeyError, match='Nothing recorded as `maee`.*`mae`'): learn.fit(1, cbs=TorchScheduler(Plateau, monitor='maee'))
+    trace = Trace('before_epoch')
+    with pytest.raises(ValueError, match='`maee` is to be monitored and is not recorded, but `train_loss`, `valid_loss`, `mae`. Did you mean `mae`'): learn.fit(1, cbs=[TorchScheduler(Plateau, monitor='maee'), trace])
+    with pytest.raises(ValueError, match="results of an epoch: give `unit='epoch'`"): learn.fit(1, cbs=[TorchScheduler(Plateau, 'step'), trace])
+    with pytest.raises(ValueError, match="not recorded, but nothing is"): mk(default_cbs=False, cbs=[TrainEvalCallback, TorchScheduler(Plateau), trace]).fit(1)
+    assert not trace.seen

@@ -523,3 +523,8 @@ def test_users_of_fastai_find_what_they_look_for():
 def test_each_class_weighs_the_same_however_rare(f):
     mask = z(1, 10, 10).long(); mask[0,0,0] = 1
     assert value(f, F.one_hot(z(1, 10, 10).long(), 2).movedim(-1, 1).float(), mask)==pytest.approx(.5, abs=.01)
+
+@pytest.mark.parametrize('metric', [lambda: F1Score(average='macro'), lambda: DiceMulti(-1), lambda: JaccardCoeffMulti(-1), CohenKappa, BalancedAccuracy, MatthewsCorrCoef, HammingLoss, lambda: foreground_acc(axis=-1), BrierScore])
+@pytest.mark.parametrize('bad', [-1, 3, 255])
+def test_targets_that_are_no_classes(metric, bad):
+    with pytest.raises(ValueError, match=f'Targets are classes from 0 to 2, as there are 3 scores for each, but go from {min(0, bad)} to {max(2, bad)}'): value(metric(), randn(4, 3), torch.tensor([0,2,bad,1]))

@@ -1,6 +1,7 @@
 "Techniques of chapter 14 against loops by hand: clipped, accumulated, cut into pieces, a step is that of the formula"
 from collections import OrderedDict,namedtuple
-import pytest,torch
+from functools import partial
+import numpy as np, pytest, torch
 from hypothesis import given,strategies as st
 from torch import nn
 from torch.nn import functional as F
@@ -146,6 +147,55 @@ def test_accumulation_and_mixed_precision(mode):
     acc,seen[:] = list(seen),[]
     mk(grads, data=cut(30)).fit(1)
     assert len(acc)==len(seen)==2 and gap(acc[0], seen[0])<5e-3
+
+@pytest.mark.parametrize('summed', [lambda: partial(F.cross_entropy, reduction='sum'), lambda: CrossEntropyLossFlat(reduction='sum')], ids=['partial','flat'])
+def test_sums_add_up_as_they_are(summed):
+    def run(bs, *cbs): return weights(mk(*cbs, data=cut(bs), loss_func=summed()).fit(2, lr=.002).model)
+    assert gap(run(30, GradientAccumulation(30)), run(30))<1e-6 and gap(run(10, GradientAccumulation(30)), run(30))<1e-6 and gap(run(30, MicroBatch(4)), run(30))<1e-6
+
+W,ignored = torch.tensor([.1,2.5]),Y.clone()
+ignored[::3] = -100
+ignored[30:34] = -100 # a whole piece
+void = torch.where(ignored<0, 1, ignored)
+means = dict(weight=(lambda: nn.CrossEntropyLoss(weight=W), Y), partial=(lambda: partial(F.cross_entropy, weight=W), Y), flat=(lambda: CrossEntropyLossFlat(weight=W), Y), smooth=(lambda: nn.CrossEntropyLoss(weight=W, label_smoothing=.1), Y),
+    focal=(lambda: FocalLoss(weight=W), Y), focal_flat=(lambda: FocalLossFlat(weight=W), ignored), ignore=(nn.CrossEntropyLoss, ignored), plain=(lambda: F.cross_entropy, ignored), both=(lambda: nn.CrossEntropyLoss(weight=W), ignored),
+    other=(lambda: nn.CrossEntropyLoss(ignore_index=1), void), partial_ignore=(lambda: partial(F.cross_entropy, ignore_index=1), void), nll=(lambda: nn.NLLLoss(weight=W, ignore_index=1), void))
+@pytest.mark.parametrize('name', means)
+def test_what_a_mean_is_over_is_known(name):
+    "Of weighted means, and of targets that are ignored"
+    make,y = means[name]
+    model = lambda: nn.Sequential(net(), nn.LogSoftmax(1)) if name=='nll' else net()
+    def run(bs, *cbs):
+        learn = mk(*cbs, data=cut(bs, y), loss_func=make(), model=model()).fit(2)
+        return weights(learn.model),learn.recorder.raw_losses
+    (big,losses),(acc,_),(micro,mlosses),(both,_) = run(30),run(6, GradientAccumulation(30)),run(30, MicroBatch(4)),run(15, MicroBatch(4), GradientAccumulation(30))
+    assert gap(acc, big)<1e-6 and gap(micro, big)<1e-6 and gap(both, big)<1e-6 and mlosses==pytest.approx(losses, rel=1e-5)
+
+def test_probabilities_all_count():
+    p = torch.rand(60, 2, generator=gen).softmax(1)
+    def run(bs, *cbs): return weights(mk(*cbs, data=cut(bs, p), loss_func=nn.CrossEntropyLoss(weight=W)).fit(2).model)
+    assert gap(run(6, GradientAccumulation(30)), run(30))<1e-6 and gap(run(30, MicroBatch(4)), run(30))<1e-6
+
+def test_counts_may_be_fractions():
+    def loss(pred, y): return F.cross_entropy(pred, y, weight=W)
+    def count(learn): return W[learn.y].sum()
+    def run(bs, *cbs): return weights(mk(*cbs, data=cut(bs), loss_func=loss).fit(2).model)
+    assert gap(run(6, GradientAccumulation(30, count)), run(30))<1e-6 and gap(run(30, MicroBatch(4, count)), run(30))<1e-6
+
+def test_a_window_without_anything_leaves_the_weights():
+    learn = mk(GradientAccumulation(20), data=cut(10, torch.full_like(Y, -100))).fit(1)
+    assert same(weights(learn.model), weights(net()))
+
+@pytest.mark.parametrize('cb', [GradientAccumulation, MicroBatch])
+def test_means_that_do_not_add_up_say_so(cb):
+    for loss in (LabelSmoothingCrossEntropy(weight=W), LabelSmoothingCrossEntropyFlat(weight=W)):
+        with pytest.warns(UserWarning, match='will not be exactly the big batch: one part of `LabelSmoothingCrossEntropy` is weighted'): mk(cb, loss_func=loss).fit(1)
+
+def test_one_accumulation_at_a_time():
+    with pytest.raises(ValueError, match='`gradient_accumulation_2` and `gradient_accumulation` would both put batches together: use one of them'): mk(GradientAccumulation(20), GradientAccumulation(40)).fit(1)
+
+def test_one_micro_batch_at_a_time():
+    with pytest.raises(ValueError, match='`micro_batch_2` and `micro_batch` would both cut the batch: use one of them'): mk(MicroBatch(4), MicroBatch(8)).fit(1)
 
 # Micro-batches
 def micro(n, *cbs, bs=30, y=Y, count=None, **kwargs): return mk(MicroBatch(n, count), *cbs, data=cut(bs, y), **kwargs).fit(2)
@@ -418,7 +468,9 @@ def test_a_batch_that_is_run_again_is_mixed_once(order):
     assert a.micro_batch.fits==4 and gap(weights(m), weights(plain))<2e-3 and not torch.is_autocast_enabled('cpu')
 
 # refused
-@pytest.mark.parametrize('bs', [0, -1, 2.5, 'automatic', None])
+def test_sizes_from_numpy(): assert type(MicroBatch(np.int64(4)).bs) is int
+
+@pytest.mark.parametrize('bs', [0, -1, 2.5, 'automatic', None, True])
 def test_bad_micro_batch(bs):
     with pytest.raises(ValueError, match="`bs` is a number of samples, 1 or more, or 'auto', but got"): MicroBatch(bs)
 
@@ -441,26 +493,6 @@ def test_bn_freeze(what):
     if what in ('frozen','sync'): m[1].requires_grad_(False)
     mk(BnFreeze, model=m, valid=cut(30)).fit(2)
     assert torch.equal(m[1].running_mean, torch.zeros(4))==(what!='trained') and m[1].training
-
-def halves(m): return [list(m[0].parameters()), list(m[2].parameters())]
-
-@pytest.mark.parametrize('epochs,by_hand', [({0:-1, 2:0}, [(-1, 2), (0, 2)]), ({1:1}, [(0, 1), (1, 3)]), ({3:0, 0:1, 2:-1}, [(1, 2), (1, 1), (0, 1)])], ids=str)
-def test_freeze_schedule(epochs, by_hand):
-    "One fit with a schedule, and fits between which groups are frozen by hand"
-    one = mk(FreezeSchedule(epochs), splitter=halves).fit(4)
-    hand = mk(splitter=halves)
-    for n,n_epoch in by_hand: hand.freeze_to(n); hand.fit(n_epoch)
-    assert same(weights(one.model), weights(hand.model)) and [p.requires_grad for p in one.model.parameters()]==[p.requires_grad for p in hand.model.parameters()]
-    assert not same(weights(one.model), weights(mk(splitter=halves).fit(4).model))
-
-@pytest.mark.parametrize('epochs', [{}, {-1: 0}, {0: .5}, {'first': 0}], ids=str)
-def test_freeze_schedules_say_from_which_epoch_on(epochs):
-    with pytest.raises(ValueError, match='says from which epoch on what is frozen'): FreezeSchedule(epochs)
-
-def test_freeze_schedules_fail_before_anything_is_trained():
-    learn = mk(splitter=halves)
-    with pytest.raises(ValueError, match=r'to call `freeze_to\(3\)`, but there are 2 parameter groups'): learn.fit(4, cbs=FreezeSchedule({0: 1, 3: 3}))
-    assert learn.train_iter==0 and same(weights(learn.model), weights(net()))
 
 @pytest.mark.parametrize('pct,n', [(.01,1), (.1,1), (.2,2), (.25,2), (.5,3), (.99,6), (1.,6)])
 def test_short_epochs(pct, n):
@@ -530,6 +562,28 @@ def test_mc_dropout():
     ps = [learn.get_preds(cbs=on(event.before_validate)(lambda learn,i=i: torch.manual_seed(i)))[0] for i in range(3)]
     assert not torch.equal(ps[0], ps[1]) and not torch.equal(ps[1], ps[2])
 
+def test_mc_dropout_draws_anew_each_time():
+    "And is a look all the same: the run goes on as without it"
+    def mk_(*cbs): return mk(*cbs, model=nn.Sequential(net(64), nn.Dropout(.5), nn.Linear(64,2)), valid=cut(30)).fit(1)
+    learn,plain = mk_(),mk_()
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    for look in (lambda: learn.get_preds(cbs=MCDropoutCallback)[0], lambda: torch.tensor(learn.validate(cbs=MCDropoutCallback).valid_loss)):
+        ps = torch.stack([look() for _ in range(200)])
+        assert len({o.numpy().tobytes() for o in ps})==200 and torch.equal(torch.get_rng_state(), state)
+        if ps.ndim>1: # as many draws by hand
+            torch.manual_seed(1)
+            with torch.no_grad(): own = torch.stack([learn.model.train()(X).softmax(1) for _ in range(200)])
+            assert torch.allclose(ps.std(0).mean(), own.std(0).mean(), rtol=.05) and torch.allclose(ps.mean((0,1)), own.mean((0,1)), atol=.03)
+            torch.set_rng_state(state)
+    assert same(weights(learn.fit(1).model), weights((torch.set_rng_state(state), plain.fit(1))[1].model))
+    torch.manual_seed(3)
+    a,b = (mk_().get_preds(cbs=MCDropoutCallback)[0] for _ in range(2))
+    assert torch.equal(a, b) # a script gives the same again
+    seen = []
+    mk(on(event.after_epoch)(lambda learn: seen.extend(learn.get_preds(cbs=MCDropoutCallback)[0] for _ in range(3))), model=nn.Sequential(net(), nn.Dropout()), valid=cut(30)).fit(1)
+    assert len({o.numpy().tobytes() for o in seen})==3
+
 def test_collected_data():
     learn = mk(CollectDataCallback, data=cut(20), valid=cut(30)).fit(1)
     data = learn.collect_data.data
@@ -597,9 +651,14 @@ def test_partial_loader():
     (lambda: weighted_dl(range(4), 2, [1,2]), 'There are 4 samples, but 2 weights'), (lambda: weighted_dl(range(2), 2, [1,-2]), 'Weights are 0 or more, and not all 0, but they go from -2 to 1'),
     (lambda: weighted_dl(range(2), 2, [0,0]), 'not all 0'), (lambda: weighted_dl(range(2), 2, [1,float('nan')]), 'not all 0'),
     (lambda: partial_dl(range(4), 2, 5), '`partial_n` is a number of samples, of which there are 4, but got 5'), (lambda: partial_dl(range(4), 2, 0), 'but got 0'),
-    (lambda: GradientClip(0), '`max_norm` is above 0, but got 0'), (lambda: GradientClip(max_value=-1), '`max_value` is above 0, but got -1'), (lambda: GradientAccumulation(0), '`n_acc` is above 0')])
+    (lambda: GradientClip(0), '`max_norm` is above 0, but got 0'), (lambda: GradientClip(max_value=-1), '`max_value` is above 0, but got -1'), (lambda: GradientAccumulation(0), '`n_acc` is above 0'), (lambda: GradientClip(float('nan')), '`max_norm` is above 0, but got nan')])
 def test_bad_settings(make, match):
     with pytest.raises(ValueError, match=match): make()
+
+@pytest.mark.parametrize('make,match', [(lambda: GradientClip(None), '`max_norm` is a number above 0, but got None'), (lambda: GradientClip('a'), "`max_norm` is a number above 0, but got 'a'"), (lambda: GradientAccumulation('8'), "`n_acc` is a number above 0, but got '8'"),
+    (lambda: GradientClip(params='0.weight'), "`params` is a function of the model that returns parameters, such as .* but got '0.weight'")])
+def test_settings_of_other_types(make, match):
+    with pytest.raises(TypeError, match=match): make()
 
 # A fit that is stopped goes on as if it had not been
 kinds = dict(clip=lambda: [GradientClip(.3)], accumulation=lambda: [GradientAccumulation(25)], tokens=lambda: [GradientAccumulation(25, lambda learn: len(learn.y))], micro=lambda: [MicroBatch], several=lambda: [MicroBatch(4), GradientAccumulation(25), MixUp(), GradientClip(.3)],
