@@ -24,12 +24,12 @@ from torch import nn
 from fastcore.basics import AttrDict
 from fastcore.foundation import L
 from .callback import FuncCallback,TrainEvalCallback
-from .data import DataLoaders,keep_random,length
+from .data import DataLoaders,length
 from .events import known_args
 from .loop import Loop
 from .metrics import mk_metrics
-from .optimizer import Adam,clear_state,freeze_groups,get_hyper,hypers,make_opt,norm_bias_params,param_groups,params,set_hyper,spare
-from .position import _copied as copied,run_state
+from .optimizer import Adam,clear_state,freeze_groups,get_hyper,hypers,make_opt,n_groups,norm_bias_params,param_groups,params,parts_of,per_group,set_hyper,spare
+from .position import copied,held,modules_of,run_state,unmoved
 from .progress import ProgressCallback
 from .recorder import Recorder,Row
 
@@ -154,21 +154,32 @@ class Learner(Loop):
         self._check_opt()
         if bounds['n_train_iter'] is not None and not any(isinstance(o, TrainEvalCallback) for o in self.cbs): raise ValueError("`n_iter` bounds the training batches that `TrainEvalCallback` counts, and there is none")
         if not any(p.requires_grad for p in self.model.parameters()): raise ValueError("All parameters are frozen: nothing to train. `learn.unfreeze()` frees them")
-        self._at = at and at | dict(state=copied(self.state)) # what is told twice may change it
+        asked = dict(wd=self.wd if wd is None and at is None else wd, lr=self.lr if lr is None and at is None else lr)
+        asked = {k:per_group(v, n_groups(self.opt), k) for k,v in asked.items() if v is not None}
+        if at: # what is told twice may change all that is held
+            hold = {k:v for k,v in asked.items() if at['began'].get(k)!=v}
+            self._at = at | dict(state=copied(self.state, tensors=True), callbacks=copied(at['callbacks'], tensors=True), hold=hold, held=held(modules_of(self).values(), parts_of(self.opt)))
+            asked = at['began'] | hold
         self._stopped,self._safe,self._draws,self._asked = None,None,None,[]
         with self._fitting('fit'):
-            if at is None:
-                if (v := self.wd if wd is None else wd) is not None: self.set_hyper('wd', v)
-                if (v := self.lr if lr is None else lr) is not None: self.set_hyper('lr', v)
+            for k,v in asked.items():
+                if get_hyper(self.opt, k)!=v or at is None: self.set_hyper(k, v)
+            self._began = {k:get_hyper(self.opt, k) for k in ('wd','lr') if k in hypers(self.opt)}
             vars(self).update(bounds, epoch=bounds['start_epoch'], train_iter=0, opt_step=0, stop_reason=None, _skip_step=False, _epoch_start=0)
             self.to_validate,self.n_iter = self.dls.valids,length(self.dls.train)
             self._n_train = self.n_iter
             try:
                 self._fit()
                 if self._asked: self._pause('fit')
-            except BaseException:
-                at = self.stopping_at()
-                self._stopped = at and (at | dict(live=True),cbs)
+            except BaseException as e:
+                if at := self.stopping_at(): # everything in memory is as it was there
+                    if self._at: at['held']()
+                    self.state.clear()
+                    self.state.update(copied(at['state'], tensors=True))
+                    self._stopped = {k:v for k,v in at.items() if k not in ('held','hold')} | dict(live=True),cbs
+                if isinstance(e, Exception):
+                    for f,stops in self._asked: # SIGTERM, say, was on its way
+                        if stops: f()
                 raise
             finally: self._at,self._safe,self._asked = None,None,[]
 
@@ -251,7 +262,7 @@ class Learner(Loop):
     @contextmanager
     def _as_found(self, *loaders):
         counts = [(cb, cb.counts) for cb in self.cbs if isinstance(cb, FuncCallback)]
-        with keep_random(*loaders), self._kept(self._of_run if self.mode is None else (*self._of_run, 'results')):
+        with unmoved(self, *loaders), self._kept(self._of_run if self.mode is None else (*self._of_run, 'results')):
             if self.mode is None: self.n_train_iter = self.n_step = None # bounds of a fit
             try: yield
             except BaseException as e:
@@ -263,8 +274,8 @@ class Learner(Loop):
     def _to_device(self):
         "Model to the device, unless it is spread over several, and every other module that the learner or a callback has"
         if len({p.device for p in self.model.parameters()})<2: self.model.to(self.device)
-        for o in (v for owner in (self, *self.cbs) for v in vars(owner).values()):
-            if isinstance(o, nn.Module) and o is not self.model: o.to(self.device)
+        for o in modules_of(self).values():
+            if o is not self.model: o.to(self.device)
 
     # Optimizer
     def create_opt(self):

@@ -7,8 +7,8 @@ a *splitter* that makes parameter groups of a model, hyper-parameters under one 
 
 # %% auto #0
 __all__ = ['norm_types', 'hyper_keys', 'params', 'trainable_params', 'norm_bias_params', 'param_groups', 'per_group', 'make_opt',
-           'spare', 'clear_state', 'hypers', 'n_groups', 'get_hyper', 'set_hyper', 'SGD', 'RMSProp', 'Adam', 'RAdam',
-           'OptimList', 'freeze_groups']
+           'spare', 'parts_of', 'clear_state', 'hypers', 'n_groups', 'get_hyper', 'set_hyper', 'SGD', 'RMSProp', 'Adam',
+           'RAdam', 'OptimList', 'freeze_groups']
 
 # %% ../nbs/04_optimizer.ipynb #imports
 from math import isfinite
@@ -102,9 +102,13 @@ def spare(
     for g in opt.param_groups:
         if g.get('spared'): _write(g, 'wd', 0.)
 
+def parts_of(opt) -> list:
+    "The optimizers that `opt` is: one, or several as one"
+    return list(getattr(opt, 'opts', [opt]))
+
 def clear_state(opt):
     "Let an optimizer, or several as one, forget what it remembers of its parameters"
-    for o in getattr(opt, 'opts', [opt]): o.state.clear()
+    for o in parts_of(opt): o.state.clear()
 
 def _index(opt, g): return next(i for i,o in enumerate(opt.param_groups) if o is g)
 
