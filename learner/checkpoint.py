@@ -28,7 +28,6 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from . import __version__
-from .bounds import TimeLimit
 from .callback import Callback,FuncCallback
 from .data import search
 from .events import known_args,nearest
@@ -361,7 +360,7 @@ class Checkpoint(Callback):
 
     def after_exception(self): self.failed = True
     @property
-    def for_now(self): return any(isinstance(o, TimeLimit) and o.stopped for o in self.learn.cbs)
+    def for_now(self): return self.learn._later is not None
     def after_cancel_fit(self):
         if self.begun: self._write(self.learn.stopping_at() if self.for_now else run_state(self.learn, 'fit'))
     def after_fit(self):

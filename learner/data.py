@@ -7,7 +7,7 @@ A batch is a tuple, a mapping, a named tuple or a single tensor. `to_device` mov
 
 # %% auto #0
 __all__ = ['default_device', 'to_device', 'map_batch', 'tells', 'search', 'moving_parts', 'random_state', 'set_random_state',
-           'keep_random', 'twin', 'DataLoaders', 'length']
+           'keep_random', 'twin', 'check_loader', 'DataLoaders', 'length']
 
 # %% ../nbs/03_data.ipynb #imports
 import random
@@ -165,6 +165,11 @@ def twin(dl):
 # %% ../nbs/03_data.ipynb #DataLoaders
 _accelerator = default_device().type!='cpu'
 
+def check_loader(name, dl, instead="`DataLoader(dataset, batch_size=64)`"):
+    "Refuse what gives no batches"
+    if isinstance(dl, Dataset) and not isinstance(dl, IterableDataset): raise TypeError(f"`{name}` is a dataset, and a loader gives batches: write {instead}")
+    if not hasattr(dl, '__iter__') and not hasattr(dl, '__getitem__'): raise TypeError(f"`{name}` is not iterable: a loader is an iterable of batches, but got {dl!r}")
+
 class DataLoaders:
     "A loader to train on, and those to validate on. Also `dls['valid']`, `dls[1]`"
     @known_args
@@ -179,9 +184,7 @@ class DataLoaders:
         valids = valid if isinstance(valid, Mapping) else {} if valid is None else {'valid': valid}
         if 'train' in valids: raise ValueError("A validation loader cannot be called `train`")
         self.loaders = {'train': train, **valids, **{f'loader_{i}':o for i,o in enumerate(more, 1+len(valids))}}
-        for k,o in self.loaders.items():
-            if isinstance(o, Dataset) and not isinstance(o, IterableDataset): raise TypeError(f"`{k}` is a dataset, and a loader gives batches: write `DataLoaders.from_dsets(train, valid, bs=64)`")
-            if not hasattr(o, '__iter__') and not hasattr(o, '__getitem__'): raise TypeError(f"`{k}` is not iterable: a loader is an iterable of batches, but got {o!r}")
+        for k,o in self.loaders.items(): check_loader(k, o, "`DataLoaders.from_dsets(train, valid, bs=64)`")
         if n_inp is not None and split is not None: raise ValueError("`split` already says what the inputs are: give no `n_inp` with it")
         self.valids = dict(valids)
         if split is not None: self.split = split

@@ -24,8 +24,8 @@ from torch import nn
 from fastcore.basics import AttrDict
 from fastcore.foundation import L
 from .callback import FuncCallback,TrainEvalCallback
-from .data import DataLoaders,length
-from .events import known_args
+from .data import DataLoaders,check_loader,length
+from .events import CancelFitException,known_args
 from .loop import Loop
 from .metrics import mk_metrics
 from .optimizer import Adam,clear_state,freeze_groups,get_hyper,hypers,make_opt,n_groups,norm_bias_params,param_groups,params,parts_of,per_group,set_hyper,spare
@@ -103,7 +103,7 @@ class Learner(Loop):
         self.wd,self.wd_bn_bias,self.train_bn,self.moms = wd,wd_bn_bias,train_bn,moms
         self.path,self.model_dir,self.metrics,self.monitor = Path(path),Path(model_dir),metrics,'valid_loss'
         self.file = self.saved = self.run_config = None
-        self.opt,self.state = None,AttrDict()
+        self.opt,self.state,self._later = None,AttrDict(),None
         self.add_cbs([*(self.default_cbs if default_cbs else ()), *L(cbs)])
 
     default_cbs = TrainEvalCallback,Recorder,ProgressCallback
@@ -142,6 +142,13 @@ class Learner(Loop):
         with self.added_cbs(cbs): self._run(at['bounds'], at, cbs)
         return self
 
+    def stop_for_now(self,
+        reason='', # Kept in `stop_reason`
+    ):
+        "End the fit as it ends itself; but `resume` can go on with it, where it was when nothing was under way"
+        self._later = self.stopping_at() | dict(last=held(modules_of(self).values(), parts_of(self.opt))) # the best weights may take the place of the last ones
+        raise CancelFitException(reason)
+
     @property
     def at(self):
         "Where the fit that was stopped would go on: a `run_state`, or None"
@@ -156,11 +163,12 @@ class Learner(Loop):
         if not any(p.requires_grad for p in self.model.parameters()): raise ValueError("All parameters are frozen: nothing to train. `learn.unfreeze()` frees them")
         asked = dict(wd=self.wd if wd is None and at is None else wd, lr=self.lr if lr is None and at is None else lr)
         asked = {k:per_group(v, n_groups(self.opt), k) for k,v in asked.items() if v is not None}
+        if at and at.get('last'): at['last']()
         if at: # what is told twice may change all that is held
             hold = {k:v for k,v in asked.items() if at['began'].get(k)!=v}
             self._at = at | dict(state=copied(self.state, tensors=True), callbacks=copied(at['callbacks'], tensors=True), hold=hold, held=held(modules_of(self).values(), parts_of(self.opt)))
             asked = at['began'] | hold
-        self._stopped,self._safe,self._draws,self._asked = None,None,None,[]
+        self._stopped,self._safe,self._draws,self._asked,self._later = None,None,None,[],None
         with self._fitting('fit'):
             for k,v in asked.items():
                 if get_hyper(self.opt, k)!=v or at is None: self.set_hyper(k, v)
@@ -171,12 +179,13 @@ class Learner(Loop):
             try:
                 self._fit()
                 if self._asked: self._pause('fit')
+                if self._later: self._stopped = self._later | dict(live=True),cbs
             except BaseException as e:
                 if at := self.stopping_at(): # everything in memory is as it was there
                     if self._at: at['held']()
                     self.state.clear()
                     self.state.update(copied(at['state'], tensors=True))
-                    self._stopped = {k:v for k,v in at.items() if k not in ('held','hold')} | dict(live=True),cbs
+                    self._stopped = {k:v for k,v in at.items() if k not in ('held','hold','last')} | dict(live=True),cbs
                 if isinstance(e, Exception):
                     for f,stops in self._asked: # SIGTERM, say, was on its way
                         if stops: f()
@@ -197,6 +206,7 @@ class Learner(Loop):
     ) -> Row:
         "Loss and metrics, by name. Can be called anywhere, also inside a fit, and leaves everything else as it was"
         if not isinstance(ds_idx, (int,str,type(None))): ds_idx,dl = None,ds_idx # a loader
+        if dl is not None: check_loader('dl', dl)
         dls = {'valid': dl} if dl is not None else self.dls.valids if ds_idx is None else {self.dls.name(ds_idx): self.dls[ds_idx]}
         if not dls: raise ValueError("There is nothing to validate on: `dls` has no validation loader. Give one as `dl`")
         cbs = [*L(cbs), *([] if any(isinstance(o, Recorder) for o in self.cbs) else [Recorder])] # somebody has to average
