@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import contextmanager
 from copy import copy,deepcopy
-from functools import partial
+from functools import cache,partial
 from types import CellType,FunctionType,MethodType,ModuleType
 import numpy as np
 import torch
@@ -58,8 +58,9 @@ def map_batch(
 
 # %% ../nbs/03_data.ipynb #keep_random
 _python,_cpu = random.getstate.__self__,torch.device('cpu')
-_generators = torch.Generator,np.random.Generator,np.random.RandomState,random.Random
-_closed = Tensor,np.ndarray,str,type,ModuleType,*_generators,Dispatcher,Callback # what is in these is of no concern
+_closed = Tensor,np.ndarray,str,type,ModuleType,random.Random,torch.Generator,Dispatcher,Callback # what is in these is of no concern
+@cache
+def _generators(): return torch.Generator,np.random.Generator,np.random.RandomState,random.Random # numpy imports its own when they are asked for
 
 def _parts(o):
     "What `o` is made of, by name"
@@ -72,7 +73,7 @@ def _parts(o):
 
 def tells(o) -> bool:
     "Whether `o` can say where it is, and be put back there"
-    if isinstance(o, _generators): return not isinstance(o, random.SystemRandom)
+    if isinstance(o, _generators()): return not isinstance(o, random.SystemRandom)
     return hasattr(type(o), 'state_dict') and hasattr(type(o), 'load_state_dict') and not isinstance(o, (type,nn.Module,Dispatcher,Callback))
 
 def search(

@@ -23,7 +23,7 @@ from .data import keep_random,length,moving_parts,random_state,search,set_random
 from .events import nearest
 from .optimizer import set_hyper,spare
 from .progress import ProgressCallback
-from .recorder import Recorder,Row,run_config
+from .recorder import Recorder,Row,RunConfig,run_config
 
 # %% ../nbs/08b_position.ipynb #Draws
 def _look(v):
@@ -211,9 +211,9 @@ def by_name(
 
 def _settings(learn):
     "What the fit is made of, but for its length, for what is compared elsewhere, and for callbacks that only watch"
-    config = (getattr(learn, 'run_config', None) or run_config(learn)).flat()
+    config = getattr(learn, 'run_config', None) or (run_config(learn) if hasattr(learn, 'metrics') else RunConfig()) # a loop of one's own may not have all that a Learner has
     watch = [k for k,o in by_name(learn.cbs).items() if o.writes or isinstance(o, (Recorder,ProgressCallback))]
-    return {k:v for k,v in config.items() if not k.startswith(('n_epoch','n_iter','n_step','start_epoch','versions.','model.n_','bs.train','n_batches.train','metrics')) and not (k.startswith('callbacks.') and k.split('.')[1] in watch)}
+    return {k:v for k,v in config.flat().items() if not k.startswith(('n_epoch','n_iter','n_step','start_epoch','versions.','model.n_','bs.train','n_batches.train','metrics')) and not (k.startswith('callbacks.') and k.split('.')[1] in watch)}
 
 def _changes(was, now, but):
     "What is other in `now`, in words; a callback is gone or new as a whole"
@@ -236,7 +236,7 @@ def run_state(
     return dict(phase=phase, n=n, announced=announced, exact=exact, counts={k:getattr(learn, k) for k in _counts}, bounds={k:getattr(learn, k) for k in _bounds},
         base=learn._base, began=getattr(learn, '_began', {}), hypers=[{k:v for k,v in g.items() if k!='params'} for g in groups], grads={p:p.grad for g in groups for p in g['params'] if p.grad is not None},
         results=dict(learn.results), draws=(learn._draws if phase=='train' else Draws(learn.dls.train)).state(n), settings=_settings(learn),
-        state=copied(learn.state, tensors=True), callbacks={k:copied(s) for k,cb in by_name(learn.cbs).items() if (s := cb.state_dict())})
+        state=copied(getattr(learn, 'state', {}), tensors=True), callbacks={k:copied(s) for k,cb in by_name(learn.cbs).items() if (s := cb.state_dict())})
 
 def _groups_again(opt, hypers):
     "Hyper-parameters of each group, whether or not weight decay has split it meanwhile"

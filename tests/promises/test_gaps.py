@@ -1,5 +1,5 @@
 "Promise 1, where it is easy to miss something: state that is in no state_dict, handlers that are told twice, settings that are other than they were"
-import json,os,random,signal,time,warnings
+import os,random,signal,time,warnings
 from functools import partial
 import numpy as np
 import pytest,torch
@@ -330,7 +330,7 @@ def test_load_state_and_resume_says_it_too(tmp_path):
 @pytest.mark.parametrize('ev,n', [('after_pred', 3), ('after_epoch', 1), ('before_epoch', 2), ('after_pred', 12), ('after_epoch', 3), ('after_fit', 1), ('after_fit', 2), (None, 0)])
 def test_each_fit_of_a_script_goes_on_with_its_own_file(ev, n, tmp_path):
     def script(path, seed, stop=None, **kwargs):
-        learn,counter = made(path, seed, splitter=two),[]
+        learn = made(path, seed, splitter=two)
         if stop: learn.add_cb(Raise(*stop, order=2000))
         learn.freeze()
         learn.fit(1, **kwargs)
@@ -374,7 +374,7 @@ class Until(TimeLimit):
     def over(self): return self.learn.train_iter>=self.n
 @pytest.mark.parametrize('n', [4,8,16])
 def test_after_a_time_limit_one_goes_on(n, tmp_path):
-    learn = made(tmp_path, lr=.1).fit(3, cbs=[SaveModelCallback(), until := Until(n)])
+    learn = made(tmp_path, lr=.1).fit(3, cbs=[SaveModelCallback(), Until(n)])
     assert 'time limit' in learn.stop_reason and learn.at['counts']['train_iter']==n
     learn.resume(cbs=[SaveModelCallback()])
     cut = outcome(learn)

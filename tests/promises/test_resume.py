@@ -47,7 +47,7 @@ def only_known_warnings():
         yield
 
 places = [('after_pred', 3), ('after_batch', 7), ('after_loss', 12), ('before_draw', 8), ('before_validate', 1), ('cleanup_validate', 2), ('after_epoch', 1), ('before_epoch', 2), ('after_fit', 1)]
-one_by_one = [dict(loader=o) for o in runs.kinds] + [dict(acc=True), dict(ema=True), dict(mix=True), dict(amp='bf16'), dict(amp='fp16'), dict(amp='fp16', acc=True), dict(filters=True), dict(short=True), dict(train_metrics=True),
+one_by_one = [dict(loader=o) for o in runs.kinds] + [dict(acc=True), dict(ema=True), dict(mix=True), dict(amp='bf16'), dict(amp='fp16'), dict(amp='fp16', acc=True), dict(filters=True), dict(short=True), dict(train_metrics=True), dict(between=True), dict(best=True), dict(swa=True), dict(micro=True), dict(loss='module'), dict(groups='several'),
     dict(groups='two'), dict(groups='frozen'), dict(valid=False), dict(bounds=dict(n_iter=10)), dict(bounds=dict(n_step=10)), dict(bounds=dict(n_step=5), acc=True), dict(bounds=dict(n_epoch=4, start_epoch=1)), dict(bounds=dict(n_epoch=2, n_iter=9)),
     dict(sched='one_cycle'), dict(sched='step_lr'), dict(sched='torch_cycle'), dict(sched='plateau'), dict(sched='torch_cycle', acc=True), dict(sched='one_cycle', bounds=dict(n_iter=14), loader='endless')]
 @pytest.mark.parametrize('case', one_by_one, ids=lambda o: ' '.join(f'{k}={v}' for k,v in o.items()))
@@ -56,7 +56,7 @@ def test_each_technique(case, tmp_path):
     unit = rng.choice(['iter','step','epoch'])
     check(case | dict(unit=unit, every=1 if unit=='epoch' else rng.choice([1,2,3])), tmp_path, rng.sample(places, rng.choice([1,2])))
 
-@pytest.mark.parametrize('i', range(12))
+@pytest.mark.parametrize('i', range(16))
 def test_all_together(i, tmp_path):
     rng = random.Random(i)
     case = runs.some_case(rng) | dict(workers=0)
