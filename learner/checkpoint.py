@@ -36,7 +36,7 @@ from .learner import Learner,_whole
 from .optimizer import get_hyper,hypers,parts_of,set_hyper
 from .position import by_name,copied,judges,run_state
 from .recorder import Row,missing
-from .saving import fit_opt,told,untouched
+from .saving import _untouched as untouched,fit_opt,told
 from .tracker import find_recorder,higher_is_better
 from .weights import hidden_of,load_weights,put_hidden,unwrapped,weights_of
 

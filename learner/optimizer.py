@@ -7,8 +7,8 @@ a *splitter* that makes parameter groups of a model, hyper-parameters under one 
 
 # %% auto #0
 __all__ = ['norm_types', 'hyper_keys', 'params', 'trainable_params', 'norm_bias_params', 'param_groups', 'per_group', 'make_opt',
-           'spare', 'parts_of', 'clear_state', 'hypers', 'n_groups', 'get_hyper', 'set_hyper', 'SGD', 'RMSProp', 'Adam',
-           'RAdam', 'OptimList', 'freeze_groups']
+           'spare', 'clear_state', 'hypers', 'n_groups', 'get_hyper', 'set_hyper', 'SGD', 'RMSProp', 'Adam', 'RAdam',
+           'OptimList', 'freeze_groups']
 
 # %% ../nbs/04_optimizer.ipynb #imports
 from math import isfinite
@@ -71,6 +71,11 @@ def per_group(
     if not all(isfinite(o) for o in v): raise ValueError(f"`{name}` must be finite, but got {v if n>1 else v[0]}")
     return v
 
+# %% ../nbs/04_optimizer.ipynb #parts_of
+def parts_of(opt) -> list:
+    "The optimizers that `opt` is: one, or several as one"
+    return list(getattr(opt, 'opts', [opt]))
+
 # %% ../nbs/04_optimizer.ipynb #make_opt
 def make_opt(
     opt_func, # `opt_func(groups, lr=…)` returns a `torch.optim.Optimizer`
@@ -103,10 +108,6 @@ def spare(
         else: g.update(new)
     for g in opt.param_groups:
         if g.get('spared'): _write(g, 'wd', 0.)
-
-def parts_of(opt) -> list:
-    "The optimizers that `opt` is: one, or several as one"
-    return list(getattr(opt, 'opts', [opt]))
 
 def clear_state(opt):
     "Let an optimizer, or several as one, forget what it remembers of its parameters"
