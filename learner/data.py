@@ -64,7 +64,7 @@ def _generators(): return torch.Generator,np.random.Generator,np.random.RandomSt
 
 def _parts(o):
     "What `o` is made of, by name"
-    if isinstance(o, (list,tuple,deque)): return enumerate(o) if len(o)<=100 else ()
+    if type(o) in (list,tuple,deque): return enumerate(o) if len(o)<=100 else () # others may do something when one goes over them
     if isinstance(o, partial): return [('func', o.func), *enumerate(o.args), *o.keywords.items()]
     if isinstance(o, MethodType): return [('__self__', o.__self__)]
     if isinstance(o, FunctionType): return enumerate([*(o.__defaults__ or ()), *(c.cell_contents for c in o.__closure__ or () if c!=CellType())])
@@ -118,7 +118,7 @@ def moving_parts(
     *loaders, # Any iterables of batches
 ) -> dict: # By where it is
     "All in loaders, their samplers, datasets and transforms that has a state of its own: generators, and whatever has `state_dict` and `load_state_dict`"
-    return search({str(i):o for i,o in enumerate(loaders)}, tells)
+    return search({str(i):o for i,o in enumerate(loaders) if type(o) not in _plain}, tells) # batches do not move
 
 def random_state(
     *loaders, # Their `moving_parts` too

@@ -188,7 +188,8 @@ class Learner(Loop):
                     self._stopped = {k:v for k,v in at.items() if k not in ('held','hold','last')} | dict(live=True),cbs
                 if isinstance(e, Exception):
                     for f,stops in self._asked: # SIGTERM, say, was on its way
-                        if stops: f()
+                        try: f() if stops else None
+                        except BaseException as stop: raise stop from e
                 raise
             finally: self._at,self._safe,self._asked = None,None,[]
 

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset,IterableDataset,get_worker_info
 from .data import keep_random,length,moving_parts,random_state,search,set_random_state,tells
 from .events import nearest
-from .optimizer import set_hyper,spare
+from .optimizer import norm_types,set_hyper,spare
 from .progress import ProgressCallback
 from .recorder import Recorder,Row,RunConfig,run_config
 
@@ -113,7 +113,7 @@ class Draws:
         res = dict(num_workers=self.workers, batch_size=getattr(self.dl, 'batch_size', None), batches=length(self.dl))
         batch_sampler = getattr(self.dl, 'batch_sampler', None)
         for k,o in dict(batch_sampler=batch_sampler, sampler=getattr(batch_sampler, 'sampler', getattr(self.dl, 'sampler', None))).items():
-            if o is not None: res |= {k: type(o).__name__, **{f'{k}.{a}':_look(v) for a,v in vars(o).items() if isinstance(v, (int,float,str,list,torch.Tensor,np.ndarray))}}
+            if o is not None: res |= {k: type(o).__name__, **{f'{k}.{a}':_look(v) for a,v in getattr(o, '__dict__', {}).items() if isinstance(v, (int,float,str,list,torch.Tensor,np.ndarray))}}
         return res
 
     def state(self,
@@ -301,7 +301,8 @@ def held(
     opts=None, # Optimizers, whose state is held too, as are the parameters
 ): # A function
     "What puts back the values of now"
-    modules,every = [m for o in modules for m in o.modules()],opts is not None
+    every = opts is not None
+    modules = [m for o in modules for m in o.modules() if every or not isinstance(m, norm_types)] # norms only move in training, or if somebody renews their statistics
     buffers,states = [(m, dict(m._buffers)) for m in modules],[(o, {p:copied(s) for p,s in o.state.items()}) for o in opts or ()]
     tensors = {id(t):t for t in _tensors([b for _,b in buffers] + ([m._parameters for m in modules] if every else []) + [[*s.values()] for _,s in states])}.values()
     values = [(t, None if every or t.is_inference() else t._version, t.detach().to('cpu', copy=True) if every else t.detach().clone()) for t in tensors] # on the CPU there is room

@@ -280,7 +280,7 @@ def test_a_trial_is_not_saved(tmp_path):
 def test_sigterm_is_not_lost_if_its_batch_fails(tmp_path):
     def fails(self): os.kill(os.getpid(), signal.SIGTERM); time.sleep(.01); 1/0
     with pytest.raises(SystemExit) as e: made(tmp_path).fit(1, cbs=[Checkpoint(), Callback(after_loss=fails)])
-    assert e.value.code==143 and isinstance(e.value.__context__, ZeroDivisionError)
+    assert e.value.code==143 and isinstance(e.value.__cause__, ZeroDivisionError)
 
 @pytest.mark.parametrize('kwargs,error,match', [(dict(every=.5), TypeError, '`every` is a whole number, but got 0.5'), (dict(every='epoch'), TypeError, "`every` is a whole number, but got 'epoch'"), (dict(every='1h', unit='s'), ValueError, 'number of seconds'),
     (dict(keep='all'), TypeError, "`keep` is a whole number, but got 'all'"), (dict(best='x'), TypeError, '`best` is a whole number'), (dict(monitor='mae'), ValueError, "`monitor='mae'` says what is best, and no best files are kept")], ids=str)
