@@ -127,7 +127,7 @@ def _params(opt): return [p for g in opt.param_groups for p in g['params']]
 
 def _say_what_is_missed(learn):
     "Parameters and optimizers that a callback has, and nobody saves"
-    known = {id(o) for o in (*parts_of(learn.opt), *(p for m in judges(learn).values() for p in m.parameters()), *_params(learn.opt))}
+    known = {id(o) for o in (learn.opt, *parts_of(learn.opt), *(p for m in judges(learn).values() for p in m.parameters()), *_params(learn.opt))}
     for name,cb in by_name(learn.cbs).items():
         if type(cb).state_dict is not Callback.state_dict: continue
         parts = search({k:v for k,v in vars(cb).items() if k not in cb._stateattrs}, lambda o: isinstance(o, (Optimizer,nn.Module)) or getattr(o, 'requires_grad', False) and o.is_leaf, inside=False, depth=3, shut=(DataLoader,Dataset))

@@ -392,3 +392,9 @@ def test_persistent_workers(stop, tmp_path):
 
 def test_that_they_begin_anew_is_said(tmp_path):
     with pytest.warns(UserWarning, match='begin anew in each epoch while a `Checkpoint`'): made(tmp_path, train=persistent).fit(1, cbs=Checkpoint())
+
+def test_a_scheduler_of_several_optimizers_trains_nothing_of_its_own(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        warnings.filterwarnings('ignore', '.*lr_scheduler.step')
+        made(tmp_path, opt_func=several, splitter=two, lr=None).fit(1, cbs=[TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1, .5)), Checkpoint()])
