@@ -20,7 +20,7 @@ from fastcore.foundation import L
 from torch.utils.data import Dataset,IterableDataset
 from .callback import Callback
 from .data import keep_random,length,random_state,set_random_state,twin
-from .events import CancelFitException,known_args,nearest
+from .events import known_args,nearest
 from .learner import Learner,_whole
 from .lr_find import restored
 from .metrics import mk_metrics
@@ -304,7 +304,7 @@ class TimeLimit(Callback):
         if not _fresh(learn, self.rec):
             learn.validate_now()
             _write_row(learn, self.rec)
-        raise CancelFitException(f"the time limit of {self.limit if isinstance(self.limit, str) else f'{self.limit}s'} is over")
+        learn.stop_for_now(f"the time limit of {self.limit if isinstance(self.limit, str) else f'{self.limit}s'} is over")
 
 # %% ../nbs/17b_bounds.ipynb #smoke
 @patch

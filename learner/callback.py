@@ -95,9 +95,13 @@ class Callback(GetAttr):
         if a.only_one and b.only_one and (issubclass(a, b) or issubclass(b, a)): return True
         return a is not b and (a.__module__, a.__qualname__)==(b.__module__, b.__qualname__) and '<locals>' not in a.__qualname__
 
-    def state_dict(self): return {k:getattr(self, k) for k in self._stateattrs}
+    def state_dict(self): return {k:o.state_dict() if hasattr(type(o := getattr(self, k)), 'state_dict') else o for k in self._stateattrs}
     def load_state_dict(self, state):
-        for k,v in state.items(): setattr(self, k, v)
+        for k,v in state.items():
+            o = vars(self).get(k)
+            if hasattr(type(o), 'load_state_dict'): o.load_state_dict(v) # a module or an optimizer of its own
+            elif getattr(o, 'requires_grad', False) and o.is_leaf: o.detach().copy_(v) # a parameter, which an optimizer knows
+            else: setattr(self, k, v)
 
     def __repr__(self):
         args = {k:vars(self)[k] for k in signature(type(self).__init__).parameters if k in vars(self)}

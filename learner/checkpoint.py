@@ -14,25 +14,31 @@ __all__ = ['Checkpoints', 'Checkpoint']
 import hashlib,json,os,platform,re,signal,threading,time,warnings
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from math import isnan
 from pathlib import Path
 from pickle import UnpicklingError
-from types import CodeType,FunctionType
+from types import CellType,CodeType,FunctionType
+from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from fastcore.basics import patch
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader,Dataset
 from . import __version__
-from .bounds import TimeLimit
 from .callback import Callback,FuncCallback
+from .data import search
 from .events import known_args,nearest
 from .files import atomic_write,check_plain,file_path,on_cpu,read_plain,torch_save
-from .learner import Learner
-from .optimizer import set_hyper
-from .position import by_name,run_state
+from .learner import Learner,_whole
+from .optimizer import get_hyper,hypers,parts_of,set_hyper
+from .position import by_name,copied,judges,run_state
 from .recorder import Row,missing
-from .saving import fit_opt,told
+from .saving import _untouched as untouched,fit_opt,told
 from .tracker import find_recorder,higher_is_better
-from .weights import load_weights,unwrapped,weights_of
+from .weights import hidden_of,load_weights,put_hidden,unwrapped,weights_of
 
 # %% ../nbs/18_checkpoint.ipynb #plain
 _mark = '__kind__'
@@ -65,13 +71,18 @@ def unplain(
     return type(o)([unplain(v, device) for v in o]) if type(o) in (list,tuple) else o
 
 # %% ../nbs/18_checkpoint.ipynb #changed
+def _enclosed(f):
+    "Values around a function that it uses; of functions, their code"
+    values = [c.cell_contents for c in f.__closure__ or () if c!=CellType()]
+    return [getattr(o, '__code__', o) for o in values if isinstance(o, (int,float,str,tuple,list,FunctionType))]
+
 def _does(
     o, # A function, class, code object or constant
 ) -> str:
     "What the fingerprint of `o` is made of: the same in every process"
     if isinstance(o, (staticmethod,classmethod)): return _does(o.__func__)
     if isinstance(o, property): return _does([o.fget, o.fset])
-    if isinstance(o, FunctionType): return _does([o.__code__.replace(co_consts=tuple(c for c in o.__code__.co_consts if c!=o.__doc__)), o.__defaults__, o.__kwdefaults__])
+    if isinstance(o, FunctionType): return _does([o.__code__.replace(co_consts=tuple(c for c in o.__code__.co_consts if c!=o.__doc__)), o.__defaults__, o.__kwdefaults__, *_enclosed(o)])
     if isinstance(o, CodeType): return _does([o.co_code, o.co_names, o.co_consts])
     if isinstance(o, type): return _does({k:v for k,v in vars(o).items() if not k.startswith('__') or callable(v)})
     if isinstance(o, Mapping): return _does([*o.items()])
@@ -80,29 +91,48 @@ def _does(
     return repr(o) if isinstance(o, (int,float,complex,str,bytes,type(None))) else '' # the address of an object would be another each time
 
 def _code(learn):
-    "Fingerprints of the classes and functions of one's own that take part in training, by name"
-    parts = [*learn.model.modules(), learn.loss_func, learn.splitter, learn.opt_func, getattr(learn.dls.train, 'dataset', None), *learn.cbs, *(cb.f for cb in learn.cbs if isinstance(cb, FuncCallback))]
-    own = {o if isinstance(o, (type,FunctionType)) else type(o) for o in parts}
-    return {f'{o.__module__}.{o.__qualname__}': hashlib.sha256(_does(o).encode()).hexdigest()[:16] for o in own
-        if o.__module__.split('.')[0] not in ('torch','learner','builtins','functools')}
+    "Fingerprints of the classes and functions of one's own that take part in training, by name and part"
+    parts = [*(('model', o) for o in learn.model.modules()), *((k, getattr(learn, k)) for k in ('loss_func','splitter','opt_func')), ('dataset', getattr(learn.dls.train, 'dataset', None)),
+        *((k, o.f if isinstance(o, FuncCallback) else o) for k,o in by_name(learn.cbs).items())]
+    res = {}
+    for role,o in parts:
+        while isinstance(o, partial): o = o.func
+        if not isinstance(o, (type,FunctionType)): o = type(o)
+        name = getattr(o, '__qualname__', type(o).__name__)
+        if o.__module__.split('.')[0] not in ('torch','learner','builtins'): res.setdefault(f'{name}` ({role})' if role!=name else f'{name}`', set()).add(hashlib.sha256(_does(o).encode()).hexdigest()[:16])
+    return {k:' '.join(sorted(v)) for k,v in res.items()}
 
 def _versions(): return dict(learner=__version__, torch=str(torch.__version__), python=platform.python_version())
 
 def _say_what_changed(learn, saved):
     was,now = saved['versions'],_versions()
     res = [f"{k} was {v} and is {now[k]}" for k,v in was.items() if v!=now[k]]
-    if was['python']==now['python']: res += [f"`{k}` has been changed" for k,v in _code(learn).items() if saved['code'].get(k, v)!=v] # another Python compiles otherwise
+    if was['python']==now['python']: res += [f"`{k} has been changed" for k,v in _code(learn).items() if saved['code'].get(k, v)!=v] # another Python compiles otherwise
     if res: warnings.warn(f"The run goes on, but not exactly as it would have: {'; '.join(res)}")
 
 # %% ../nbs/18_checkpoint.ipynb #state
 def _content(learn, at):
     "What goes into a file: `at` is a `run_state`, or None between fits"
     cbs = {k:s for k,cb in by_name(learn.cbs).items() if (s := cb.state_dict())} if at is None else at['callbacks']
-    return dict(versions=_versions(), code=_code(learn),
-        model=on_cpu(weights_of(learn.model)), frozen=[k for k,p in unwrapped(learn.model).named_parameters() if not p.requires_grad],
-        opt=None if learn.opt is None else on_cpu(learn.opt.state_dict()), state=plain(learn.state, 'learn.state'),
+    weights = {k:weights_of(o) for k,o in judges(learn).items()}
+    if any(is_lazy(p) for p in learn.model.parameters()): raise ValueError("The model has layers that do not know their shapes before the first batch, so that it cannot be saved yet")
+    return dict(versions=_versions(), code=_code(learn), **{k:on_cpu(v) for k,v in dict(model=weights.pop('model'), loss=weights, hidden={k:hidden_of(o) for k,o in judges(learn).items()}).items()},
+        frozen=[k for k,p in unwrapped(learn.model).named_parameters() if not p.requires_grad],
+        opt=None if learn.opt is None else on_cpu(learn.opt.state_dict()), state=plain(learn.state if at is None else at['state'], 'learn.state'),
         callbacks={k:plain(v, f'learn.{k}') for k,v in cbs.items()},
-        at=None if at is None else plain({k:v for k,v in at.items() if k not in ('callbacks','live','state')}, 'at'))
+        at=None if at is None else plain({k:v for k,v in at.items() if k not in _elsewhere} | dict(grads=[at['grads'].get(p) for p in _params(learn.opt)]), 'at'))
+
+_elsewhere = 'callbacks','live','state','held','hold','last'
+def _params(opt): return [p for g in opt.param_groups for p in g['params']]
+
+def _say_what_is_missed(learn):
+    "Parameters and optimizers that a callback has, and nobody saves"
+    known = {id(o) for o in (learn.opt, *parts_of(learn.opt), *(p for m in judges(learn).values() for p in m.parameters()), *_params(learn.opt))}
+    for name,cb in by_name(learn.cbs).items():
+        if type(cb).state_dict is not Callback.state_dict: continue
+        parts = search({k:v for k,v in vars(cb).items() if k not in cb._stateattrs}, lambda o: isinstance(o, (Optimizer,nn.Module)) or getattr(o, 'requires_grad', False) and o.is_leaf, inside=False, depth=3, shut=(DataLoader,Dataset))
+        missed = [k for k,o in parts.items() if id(o) not in known and (not isinstance(o, nn.Module) or any(p.requires_grad and id(p) not in known for p in o.parameters()))]
+        if missed: warnings.warn(f"`{name}` has {', '.join(f'`{o}`' for o in missed)}, which is trained or trains, and is not saved: name it in `{type(cb).__name__}._stateattrs`")
 
 class _Hashing:
     "An open file that knows the hash of what was written"
@@ -112,6 +142,7 @@ class _Hashing:
 
 def _write_state(learn, file, at):
     "Write a file; returns its hash"
+    if learn.opt is not None: _say_what_is_missed(learn)
     with told(learn, 'save_state', file, _content(learn, at)), atomic_write(file) as f:
         check_plain(learn.saved, 'learn.saved')
         out = _Hashing(f)
@@ -123,24 +154,29 @@ def _put(learn, saved):
     if not isinstance(saved, dict) or not {'model','opt','at','callbacks','versions','code'}<=saved.keys(): raise ValueError("The file has no state of a run: `learn.load` reads files of weights")
     _say_what_changed(learn, saved)
     learn._to_device() # the optimizer's state goes where the weights are
-    load_weights(learn.model, saved['model'])
-    for k,p in unwrapped(learn.model).named_parameters(): p.requires_grad_(k not in saved['frozen'])
-    if saved['opt'] is not None: _load_opt(learn, saved['opt'])
-    learn.state.clear()
-    learn.state.update(unplain(saved['state'], learn.device))
-    at,states = unplain(saved['at'], learn.device),unplain(saved['callbacks'], learn.device)
+    for k,m in judges(learn).items():
+        weights = saved['model'] if k=='model' else saved['loss'].get(k, {})
+        if k=='model' or weights.keys()==weights_of(m).keys(): load_weights(m, weights)
+        elif weights: warnings.warn(f"`{k}` is another one than was saved, and begins with its own weights")
+        put_hidden(m, saved['hidden'].get(k, {}))
+    if saved['opt'] is not None: _load_opt(learn, saved['opt'], saved['model'])
+    at,states,state = unplain(saved['at'], learn.device),unplain(saved['callbacks'], learn.device),unplain(saved['state'], learn.device)
     if at is None:
         cbs = by_name(learn.cbs)
         for k in cbs.keys() & states.keys(): cbs[k].load_state_dict(states[k])
-        return None
-    for k,v in at['base'].items(): set_hyper(learn.opt, k, v)
-    return at | dict(callbacks=states)
+    else:
+        for k,v in (at['base'] | at.get('by_hand', {})).items(): set_hyper(learn.opt, k, v)
+        at = at | dict(callbacks=states, state=state, grads={p:g for p,g in zip(_params(learn.opt), at['grads'], strict=True) if g is not None})
+    for k,p in unwrapped(learn.model).named_parameters(): p.requires_grad_(k not in saved['frozen'])
+    learn.state.clear()
+    learn.state.update(state)
+    return at
 
-def _load_opt(learn, state):
+def _load_opt(learn, state, weights):
     "Load all but what a scheduler had put into the groups for its own use"
     if learn.opt is None: learn.create_opt()
     own = {k for g in learn.opt.param_groups for k in g} | {'spared'}
-    fit_opt(learn, state)
+    fit_opt(learn, state, weights)
     for g in learn.opt.param_groups:
         for k in {*g}-own: del g[k]
 
@@ -151,8 +187,9 @@ def save_state(self:Learner,
 ) -> Path: # Where it is, or will be when the running batch has ended
     "Save all that training is made of"
     file = file_path(file, self.path/self.model_dir)
+    if self.mode=='lr_find': raise RuntimeError("`lr_find` only tries, and puts everything back: there is nothing to save before it has ended")
     if self.mode=='fit': self.at_pause(lambda: _write_state(self, file, self.stopping_at()))
-    else: _write_state(self, file, self.at)
+    else: _write_state(self, file, self.at and self.at | dict(state=copied(self.state), by_hand={k:get_hyper(self.opt, k) for k in hypers(self.opt)}))
     return file
 
 @patch
@@ -164,7 +201,7 @@ def load_state(self:Learner,
     if self.mode is not None: raise RuntimeError(f"`load_state` cannot replace what a running `{self.mode}` is working with")
     file = file_path(file, self.path/self.model_dir)
     if not file.exists(): raise FileNotFoundError(f"There is no `{file}`.{nearest(file.name, os.listdir(file.parent) if file.parent.is_dir() else ())}")
-    with told(self, 'load_state', file, read_plain(file)): at = _put(self, self.saved)
+    with untouched(self, file), told(self, 'load_state', file, read_plain(file)): at = _put(self, self.saved)
     self._stopped = at and (at,[])
     return self
 
@@ -183,7 +220,7 @@ class Checkpoints:
         return self._listed() or [dict(name=o.name, run=o.name.split('-')[1], hash=None, exact=True, epoch=None, iter=o.name, value=None) for o in self.found]
 
     def _listed(self):
-        try: res = [dict(name=o['name'], run=o['run'], hash=o['hash'], exact=o['exact'], epoch=o['epoch'], iter=o['iter'], value=o['value']) for o in json.loads(self.manifest.read_text())]
+        try: res = [dict(name=o['name'], run=o['run'], hash=o['hash'], exact=o['exact'], epoch=o['epoch'], iter=o['iter'], value=o['value'], **{k:v for k,v in o.items() if k in ('chain','fit')}) for o in json.loads(self.manifest.read_text())]
         except (FileNotFoundError,ValueError,KeyError,TypeError): return None
         for o in res:
             if not re.fullmatch(r'\d+-[\w.-]+\.pt', str(o['name'])): raise ValueError(f"`{self.manifest}` names a file that is no checkpoint in its folder: `{o['name']}`")
@@ -206,9 +243,11 @@ class Checkpoints:
             with suppress(FileNotFoundError):
                 if time.time()-o.stat().st_mtime>600: o.unlink()
 
-    def newest(self):
+    def newest(self,
+        **of, # Only those with these in their entries
+    ):
         "The newest file that is whole, and what is in it; None if there is none"
-        for o in reversed(self.entries):
+        for o in reversed([o for o in self.entries if of.items()<=o.items()]):
             file = self.folder/o['name']
             try:
                 if o['hash'] and hashlib.sha256(file.read_bytes()).hexdigest()!=o['hash']: raise ValueError(f"`{file}` is not what was written")
@@ -218,6 +257,8 @@ class Checkpoints:
 # %% ../nbs/18_checkpoint.ipynb #Checkpoint
 _position = dict(epoch=lambda learn: learn.epoch+1, iter=lambda learn: learn.train_iter, step=lambda learn: learn.opt_step, s=lambda learn: time.monotonic())
 
+_places = WeakKeyDictionary() # how far each learner has come in each folder
+
 class Checkpoint(Callback):
     "Save the whole run now and then, so that `fit(…, resume=True)` goes on with it exactly"
     order,only_fit,run_valid,writes = 1000,True,False,True
@@ -225,36 +266,49 @@ class Checkpoint(Callback):
     def __init__(self,
         every:float=1, # Save each time so many units are done
         unit:str='epoch', # `epoch`, `iter`: training batches, `step`: optimizer steps, or `s`: seconds
-        keep:int|None=1, # Newest files to keep; None keeps all
+        keep:int|None=1, # Newest files to keep of each fit; None keeps all
         best:int=0, # Files with the best results to keep besides
         monitor:str|None=None, # What is best: a column of the recorder; default: `learn.monitor`
         folder='checkpoints', # In `learn.path`, or an absolute path
         on_exc:bool=True, # Save when an error, Ctrl-C or SIGTERM ends the fit
     ):
         if unit not in _position: raise ValueError(f"`unit` is one of {', '.join(f'`{o}`' for o in _position)}, but got {unit!r}.{nearest(str(unit), _position)}")
-        if not every>0: raise ValueError(f"`every` is above 0, but got {every!r}")
-        if keep is not None and (keep!=int(keep) or keep<1): raise ValueError(f"`keep` is a number of files, 1 or more, but got {keep!r}")
-        if best!=int(best) or best<0: raise ValueError(f"`best` is a number of files, 0 or more, but got {best!r}")
-        self.every,self.unit,self.keep,self.best,self.monitor,self.folder,self.on_exc = every,unit,keep,best,monitor,folder,on_exc
+        if unit!='s': every = _whole('every', every, 1)
+        elif not (isinstance(every, (int,float)) and every>0): raise ValueError(f"`every` is a number of seconds above 0, but got {every!r}")
+        if keep is not None: keep = _whole('keep', keep, 1)
+        if monitor is not None and not best: raise ValueError(f"`monitor={monitor!r}` says what is best, and no best files are kept: give their number as `best`")
+        self.every,self.unit,self.keep,self.best,self.monitor,self.folder,self.on_exc = every,unit,keep,_whole('best', best),monitor,folder,on_exc
         self.run_id,self.last = None,0
 
     @property
     def files(self): return Checkpoints(self.learn.path/self.folder)
+
+    def newest(self):
+        "The newest file of the fit that comes next, if there is one: those of a script are numbered"
+        entries = self.files.entries
+        chain,fit = self.place or ((entries[-1].get('chain') if entries else None),0)
+        return self.files.newest() if chain is None else self.files.newest(chain=chain, fit=fit)
 
     def before_fit(self):
         if any(o is not self and isinstance(o, Checkpoint) and o.folder==self.folder for o in self.learn.cbs): raise ValueError(f"Two `Checkpoint`s save to `{self.folder}`: give each a `folder` of its own")
         if self.best:
             self.rec,self.watched = find_recorder(self),self.monitor or self.learn.monitor
             self.higher = higher_is_better(self.learn, self.rec, self.watched)
+        if getattr(self.learn.dls.train, 'persistent_workers', False): warnings.warn("The workers of the training loader are persistent, but begin anew in each epoch while a `Checkpoint` saves the run, so that it can go on exactly")
         self.files.sweep()
-        self.run_id,self.last,self.failed,self.old = os.urandom(3).hex(),self._done() if self.unit=='s' else 0,False,None
-        self.begun,self.carried,self.learn.carry,self.asked = True,self.learn.carry,True,False
-        if not self.learn.resuming: self.learn.at_pause(self.save) # the very beginning
+        self.chain,self.nr = self.place or (os.urandom(3).hex(),0)
+        self.run_id,self.last,self.failed,self.asked,self.old = os.urandom(3).hex(),self._done() if self.unit=='s' else 0,False,False,None
+        self.begun,self.carried,self.learn.carry = True,self.learn.carry,True
+        if not self.learn.resuming: self._ask() # the very beginning
         if self.on_exc and threading.current_thread() is threading.main_thread(): self.old,self.pid = signal.signal(signal.SIGTERM, self._sigterm),os.getpid()
 
-    def state_dict(self): return dict(run_id=self.run_id, last=self.last, unit=self.unit)
+    @property
+    def place(self):
+        "What fits of this learner have in common in this folder, and how many of them have come to their end; None if there was none"
+        return _places.get(self.learn, {}).get(str(self.files.folder))
+    def state_dict(self): return dict(run_id=self.run_id, chain=self.chain, fit=self.nr, last=self.last, unit=self.unit)
     def load_state_dict(self, state):
-        self.run_id = state['run_id']
+        self.run_id,self.chain,self.nr = state['run_id'],state['chain'],state['fit']
         self.last = state['last'] if state['unit']==self.unit!='s' else self._done() # another unit, or another clock
     def _done(self): return _position[self.unit](self.learn)
 
@@ -266,23 +320,25 @@ class Checkpoint(Callback):
         if v is not None and v in self._ranked([*earlier, v]): self._ask()
     def after_epoch(self):
         if self.unit=='epoch': self._look()
+        if not self.learn._goes_on(self.learn.epoch+1): self._ask() # the end, before anybody loads the best weights in the place of the last ones
     def _look(self):
         pos = self._done()
         if not (pos-self.last>=self.every if self.unit=='s' else pos//self.every>self.last//self.every): return
         self.last = pos
         self._ask()
+
+    # How
     def _ask(self):
         if not self.asked: self.learn.at_pause(self.save)
         self.asked = True
 
-    # How
     def save(self):
         "Write a file, while nothing is under way"
         self.asked = False
-        self._write(self.learn.stopping_at())
+        if not any(map(is_lazy, self.learn.model.parameters())): self._write(self.learn.stopping_at()) # before its first batch there is nothing yet to lose
 
     def _write(self, at):
-        self.last_saved_path = self.files.add(lambda file: _write_state(self.learn, file, at), self._old, run=self.run_id,
+        self.last_saved_path = self.files.add(lambda file: _write_state(self.learn, file, at), self._old, run=self.run_id, chain=self.chain, fit=self.nr,
             epoch=at['counts']['epoch'], iter=at['counts']['train_iter'], exact=at['exact'], value=self._value())
 
     def _value(self):
@@ -309,11 +365,11 @@ class Checkpoint(Callback):
 
     def after_exception(self): self.failed = True
     @property
-    def for_now(self): return any(isinstance(o, TimeLimit) and o.stopped for o in self.learn.cbs)
-    def after_cancel_fit(self): # before anybody loads the best weights in the place of the last ones
-        if self.begun and self.for_now: self.save()
+    def for_now(self): return self.learn._later is not None
+    def after_cancel_fit(self):
+        if self.begun: self._write(self.learn.stopping_at() if self.for_now else run_state(self.learn, 'fit'))
     def after_fit(self):
-        if self.begun and not self.for_now: self._write(run_state(self.learn, 'fit'))
+        if self.begun: _places.setdefault(self.learn, {})[str(self.files.folder)] = self.chain,self.nr+(not self.for_now)
     def cleanup_fit(self):
         if not self.begun: return
         self.begun,self.learn.carry = False,self.carried
@@ -325,20 +381,20 @@ class Checkpoint(Callback):
 def find_state(self:Learner,
     resume, # True for the newest file of the learner's `Checkpoint`, `'auto'` for the same if there is one, or a file or folder
 ):
-    "Load what a fit goes on from; returns where it was. None if there is nothing, and `resume` is `'auto'`"
+    "Load what a fit goes on from; returns where it was. None if there is nothing, and `resume` is `'auto'`, which takes each fit of a script for itself"
     if resume is True or resume=='auto':
         cb = next((o for o in self.cbs if isinstance(o, Checkpoint)), None)
         if cb is None: raise ValueError(f"`resume={resume!r}` looks for the files of a `Checkpoint`, but the fit has none: add one to `cbs`, or name a file")
-        found,where = cb.files.newest(),cb.files.folder
+        found,where = cb.newest() if resume=='auto' else cb.files.newest(),cb.files.folder
     else:
         where = file_path(resume, self.path/self.model_dir, suffix='')
         if not where.exists(): where = file_path(resume, self.path/self.model_dir) # a name, as `save_state` takes it
-        if not where.exists(): raise FileNotFoundError(f"There is no `{where}` to go on from.{nearest(where.name, os.listdir(where.parent) if where.parent.is_dir() else ())}")
+        if not where.exists(): raise FileNotFoundError(f"There is no `{where}` to go on from.{nearest(str(resume), ['auto', *(os.listdir(where.parent) if where.parent.is_dir() else ())])}")
         found = Checkpoints(where).newest() if where.is_dir() else (where,read_plain(where))
     if found is None:
         if resume=='auto': return None
         raise FileNotFoundError(f"There is no checkpoint in `{where}` to go on from: `resume='auto'` would begin at the beginning")
-    with told(self, 'load_state', *found):
+    with untouched(self, found[0]), told(self, 'load_state', *found):
         at = _put(self, self.saved)
         if at is None: raise ValueError(f"`{found[0]}` was saved between fits, so that there is none to go on with")
     return at

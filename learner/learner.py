@@ -24,12 +24,12 @@ from torch import nn
 from fastcore.basics import AttrDict
 from fastcore.foundation import L
 from .callback import Callback,FuncCallback,TrainEvalCallback
-from .data import DataLoaders,keep_random,length
-from .events import known_args,moments
+from .data import DataLoaders,_check_loader,length
+from .events import CancelFitException,known_args,moments
 from .loop import Loop
 from .metrics import mk_metrics
-from .optimizer import Adam,clear_state,freeze_groups,get_hyper,hypers,make_opt,norm_bias_params,param_groups,params,set_hyper,spare
-from .position import _copied as copied,run_state
+from .optimizer import Adam,clear_state,freeze_groups,get_hyper,hypers,make_opt,n_groups,norm_bias_params,param_groups,params,parts_of,per_group,set_hyper,spare
+from .position import copied,held,modules_of,run_state,unmoved
 from .progress import ProgressCallback
 from .recorder import Recorder,Row
 
@@ -120,7 +120,7 @@ class Learner(Loop):
         self.wd,self.wd_bn_bias,self.train_bn,self.moms = wd,wd_bn_bias,train_bn,moms
         self.path,self.model_dir,self.metrics,self.monitor = Path(path),Path(model_dir),metrics,'valid_loss'
         self.file = self.saved = self.run_config = None
-        self.opt,self.state = None,AttrDict()
+        self.opt,self.state,self._later = None,AttrDict(),None
         self.add_cbs([*(self.default_cbs if default_cbs else ()), *L(cbs)])
 
     default_cbs = TrainEvalCallback,Recorder,ProgressCallback
@@ -159,6 +159,13 @@ class Learner(Loop):
         with self.added_cbs(cbs): self._run(at['bounds'], at, cbs)
         return self
 
+    def stop_for_now(self,
+        reason='', # Kept in `stop_reason`
+    ):
+        "End the fit as it ends itself; but `resume` can go on with it, where it was when nothing was under way"
+        self._later = self.stopping_at() | dict(last=held(modules_of(self).values(), parts_of(self.opt))) # the best weights may take the place of the last ones
+        raise CancelFitException(reason)
+
     @property
     def at(self):
         "Where the fit that was stopped would go on: a `run_state`, or None"
@@ -171,22 +178,36 @@ class Learner(Loop):
         self._check_opt()
         if bounds['n_train_iter'] is not None and not any(isinstance(o, TrainEvalCallback) for o in self.cbs): raise ValueError("`n_iter` bounds the training batches that `TrainEvalCallback` counts, and there is none")
         if not any(p.requires_grad for p in self.model.parameters()): raise ValueError("All parameters are frozen: nothing to train. `learn.unfreeze()` frees them")
-        self._at = at and at | dict(state=copied(self.state)) # what is told twice may change it
-        self._stopped,self._safe,self._draws,self._asked = None,None,None,[]
+        asked = dict(wd=self.wd if wd is None and at is None else wd, lr=self.lr if lr is None and at is None else lr)
+        asked = {k:per_group(v, n_groups(self.opt), k) for k,v in asked.items() if v is not None}
+        if at and at.get('last'): at['last']()
+        if at: # what is told twice may change all that is held
+            hold = {k:v for k,v in asked.items() if at['began'].get(k)!=v}
+            self._at = at | dict(state=copied(self.state, tensors=True), callbacks=copied(at['callbacks'], tensors=True), hold=hold, held=held(modules_of(self).values(), parts_of(self.opt)))
+            asked = at['began'] | hold
+        self._stopped,self._safe,self._draws,self._asked,self._later = None,None,None,[],None
         replaced = [f'`{type(self).__name__}.{k}`' for k in _AllAnnounced.pieces if getattr(type(self), k) is not getattr(Loop, k)]
         with self._fitting('fit'), self.added_cbs([_AllAnnounced(' or '.join(replaced))] if replaced else []):
-            if at is None:
-                if (v := self.wd if wd is None else wd) is not None: self.set_hyper('wd', v)
-                if (v := self.lr if lr is None else lr) is not None: self.set_hyper('lr', v)
+            for k,v in asked.items():
+                if get_hyper(self.opt, k)!=v or at is None: self.set_hyper(k, v)
+            self._began = {k:get_hyper(self.opt, k) for k in ('wd','lr') if k in hypers(self.opt)}
             vars(self).update(bounds, epoch=bounds['start_epoch'], train_iter=0, opt_step=0, stop_reason=None, _skip_step=False, _epoch_start=0)
             self.to_validate,self.n_iter = self.dls.valids,length(self.dls.train)
             self._n_train = self.n_iter
             try:
                 self._fit()
                 if self._asked: self._pause('fit')
-            except BaseException:
-                at = self.stopping_at()
-                self._stopped = at and (at | dict(live=True),cbs)
+                if self._later: self._stopped = self._later | dict(live=True),cbs
+            except BaseException as e:
+                if at := self.stopping_at(): # everything in memory is as it was there
+                    if self._at: at['held']()
+                    self.state.clear()
+                    self.state.update(copied(at['state'], tensors=True))
+                    self._stopped = {k:v for k,v in at.items() if k not in ('held','hold','last')} | dict(live=True),cbs
+                if isinstance(e, Exception):
+                    for f,stops in self._asked: # SIGTERM, say, was on its way
+                        try: f() if stops else None
+                        except BaseException as stop: raise stop from e
                 raise
             finally: self._at,self._safe,self._asked = None,None,[]
 
@@ -204,6 +225,7 @@ class Learner(Loop):
     ) -> Row:
         "Loss and metrics, by name. Can be called anywhere, also inside a fit, and leaves everything else as it was"
         if not isinstance(ds_idx, (int,str,type(None))): ds_idx,dl = None,ds_idx # a loader
+        if dl is not None: _check_loader('dl', dl)
         dls = {'valid': dl} if dl is not None else self.dls.valids if ds_idx is None else {self.dls.name(ds_idx): self.dls[ds_idx]}
         if not dls: raise ValueError("There is nothing to validate on: `dls` has no validation loader. Give one as `dl`")
         cbs = [*L(cbs), *([] if any(isinstance(o, Recorder) for o in self.cbs) else [Recorder])] # somebody has to average
@@ -270,7 +292,7 @@ class Learner(Loop):
     @contextmanager
     def _as_found(self, *loaders):
         counts = [(cb, cb.counts) for cb in self.cbs if isinstance(cb, FuncCallback)]
-        with keep_random(*loaders), self._kept(self._of_run if self.mode is None else (*self._of_run, 'results')):
+        with unmoved(self, *loaders), self._kept(self._of_run if self.mode is None else (*self._of_run, 'results')):
             if self.mode is None: self.n_train_iter = self.n_step = None # bounds of a fit
             try: yield
             except BaseException as e:
@@ -282,8 +304,8 @@ class Learner(Loop):
     def _to_device(self):
         "Model to the device, unless it is spread over several, and every other module that the learner or a callback has"
         if len({p.device for p in self.model.parameters()})<2: self.model.to(self.device)
-        for o in (v for owner in (self, *self.cbs) for v in vars(owner).values()):
-            if isinstance(o, nn.Module) and o is not self.model: o.to(self.device)
+        for o in modules_of(self).values():
+            if o is not self.model: o.to(self.device)
 
     # Optimizer
     def create_opt(self):

@@ -14,11 +14,11 @@ from contextlib import nullcontext
 from itertools import count,takewhile
 from math import inf
 import torch
-from .data import keep_random,length,to_device,twin
+from .data import length,to_device,twin
 from .dispatch import Dispatcher,scope
 from .events import CancelBatchException
 from .interrupt import HeldInterrupt,workers_ignore_interrupts
-from .position import Draws,restore,run_state
+from .position import Draws,restore,run_state,unmoved
 from .recorder import Row
 
 # %% ../nbs/08c_loop.ipynb #Loop
@@ -192,7 +192,7 @@ class Loop(Dispatcher):
     def _validate_all(self):
         if self.to_validate and self.mode!='predict': self.results = Row()
         for k,dl in self.to_validate.items():
-            with keep_random(dl) if self.mode=='fit' else nullcontext(): # a look keeps them as a whole
+            with unmoved(self, dl) if self.mode=='fit' else nullcontext(): # a look keeps all as a whole
                 self._use(k, twin(dl) if dl is self.dls.train or dl is self.dl else dl, training=False)
                 self._validate()
 

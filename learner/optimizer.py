@@ -71,6 +71,11 @@ def per_group(
     if not all(isfinite(o) for o in v): raise ValueError(f"`{name}` must be finite, but got {v if n>1 else v[0]}")
     return v
 
+# %% ../nbs/04_optimizer.ipynb #parts_of
+def parts_of(opt) -> list:
+    "The optimizers that `opt` is: one, or several as one"
+    return list(getattr(opt, 'opts', [opt]))
+
 # %% ../nbs/04_optimizer.ipynb #make_opt
 def make_opt(
     opt_func, # `opt_func(groups, lr=…)` returns a `torch.optim.Optimizer`
@@ -79,6 +84,8 @@ def make_opt(
     no_decay=(), # Parameters that weight decay spares
 ) -> torch.optim.Optimizer:
     "An optimizer of `groups`. In its `param_groups`, `group` is the index of the group that each belongs to"
+    if not callable(opt_func): raise TypeError(f"`opt_func` is a class of `torch.optim`, or a function of groups that returns an optimizer, but got {opt_func!r}"
+        + (". Several as one: `lambda groups: OptimList(…)`" if isinstance(opt_func, (list,tuple)) else ""))
     lrs = [None]*len(groups) if lr is None else per_group(lr, len(groups))
     opt = opt_func([dict(params=ps, group=i, **({} if r is None else dict(lr=r))) for i,(ps,r) in enumerate(zip(groups, lrs))])
     if not isinstance(opt, torch.optim.Optimizer): raise TypeError(f"`{_name(opt_func)}` must return a `torch.optim.Optimizer`, but returned {opt!r}")
@@ -104,7 +111,7 @@ def spare(
 
 def clear_state(opt):
     "Let an optimizer, or several as one, forget what it remembers of its parameters"
-    for o in getattr(opt, 'opts', [opt]): o.state.clear()
+    for o in parts_of(opt): o.state.clear()
 
 def _index(opt, g): return next(i for i,o in enumerate(opt.param_groups) if o is g)
 
@@ -237,7 +244,14 @@ class OptimList(torch.optim.Optimizer):
         *opts:torch.optim.Optimizer, # Each of parameters of its own
         every=1, # Each takes part in every so many-th step: a number, or one for each
     ):
-        self.opts,self.every,self.n,self.defaults = opts,per_group(every, len(opts), 'every'),0,{}
+        if not opts: raise ValueError("`OptimList` is of one optimizer or more, but got none")
+        for o in opts:
+            if not isinstance(o, torch.optim.Optimizer): raise TypeError(f"`OptimList` is of optimizers, made of their parameters, but got {o!r}")
+        every = list(every) if isinstance(every, (list,tuple)) else [every]*len(opts)
+        if len(every)!=len(opts): raise ValueError(f"`every` is one number, or one for each of {len(opts)} optimizers, but got {every}")
+        for k in every:
+            if isinstance(k, bool) or not isinstance(k, (int,float)) or k!=int(k) or k<1: raise ValueError(f"`every` counts steps: whole numbers, 1 or more, but got {k!r}")
+        self.opts,self.every,self.n,self.defaults = opts,[int(k) for k in every],0,{}
         ids = [id(p) for g in self.param_groups for p in g['params']]
         if len(ids)!=len({*ids}): raise ValueError("Each parameter belongs to one of the optimizers, but some are in two")
     @property

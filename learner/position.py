@@ -9,25 +9,39 @@ A run that was stopped can go on as if it had never been stopped, if one knows e
 __all__ = ['Draws', 'by_name', 'run_state', 'restore']
 
 # %% ../nbs/08b_position.ipynb #imports
-import warnings
+import hashlib,warnings
 from collections import deque
-from copy import copy,deepcopy
-from torch.utils.data import DataLoader,IterableDataset
-from .data import length,random_state,set_random_state
+from contextlib import contextmanager
+from copy import copy
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader,Dataset,IterableDataset,get_worker_info
+from .data import keep_random,length,moving_parts,random_state,search,set_random_state,tells
 from .events import nearest
-from .optimizer import set_hyper
-from .recorder import Row
+from .optimizer import norm_types,set_hyper,spare
+from .progress import ProgressCallback
+from .recorder import Recorder,Row,RunConfig,run_config
 
 # %% ../nbs/08b_position.ipynb #Draws
+def _look(v):
+    "Something short that is another one if `v` has changed"
+    if isinstance(v, list): v = np.array(v) if len(v)<=100_000 and all(isinstance(o, (int,float)) for o in v) else len(v)
+    if not isinstance(v, (torch.Tensor,np.ndarray)): return v
+    return f'{tuple(v.shape)} #{hashlib.sha256(np.ascontiguousarray(v).tobytes()).hexdigest()[:6]}'
+
 class _Indices:
     "The lists of indices of a sampler, the last ones kept; the first `skip` are passed over"
-    def __init__(self, sampler, keep): self.sampler,self.last,self.n,self.skip = sampler,deque(maxlen=keep),0,0
+    def __init__(self, sampler, keep): self.sampler,self.last,self.n,self.skip,self.first = sampler,deque(maxlen=keep),0,0,None
     def __len__(self): return len(self.sampler)
     def __iter__(self): self.it,self.n = iter(self.sampler),0; return self
     def __next__(self):
         self.go_on()
         return self._next()
     def _next(self):
+        if self.n==0 and self.first: self.first()
         self.last.append(next(self.it))
         self.n += 1
         return self.last[-1]
@@ -40,14 +54,14 @@ class _Indices:
 class _Carrying:
     "Collates samples, and adds the state of the worker's generators"
     def __init__(self, collate_fn): self.collate_fn = collate_fn
-    def __call__(self, samples): return self.collate_fn(samples),random_state()
+    def __call__(self, samples): return self.collate_fn(samples),random_state(get_worker_info().dataset)
 
 class _Restoring:
     "Starts a worker with the state that another had"
     def __init__(self, init, states): self.init,self.states = init,states
     def __call__(self, worker):
         if self.init: self.init(worker)
-        set_random_state(self.states[worker])
+        set_random_state(self.states[worker], get_worker_info().dataset)
 
 class Draws:
     "One pass over a loader, which knows the samples of each batch, and can begin in the middle"
@@ -58,6 +72,7 @@ class Draws:
     ):
         self.dl,self.loader,self.indices,self.states,self.it = dl,dl,None,None,None
         self.begun = random_state(dl) if resumable else None
+        self.old_workers = getattr(dl, '_iterator', None) is not None and not carry # those of an earlier epoch
         if isinstance(dl, DataLoader) and (carry or not dl.persistent_workers): self._look_inside(carry)
 
     def _look_inside(self, carry, states=None):
@@ -88,28 +103,36 @@ class Draws:
 
     @property
     def knows(self):
-        "Whoever can say by itself where it is: the loader, or its dataset if that is in this process"
-        for o in (self.dl, getattr(self.dl, 'dataset', None) if self.workers==0 else None):
-            if hasattr(o, 'state_dict') and hasattr(o, 'load_state_dict'): return o
+        "Whoever can say by itself where it is: the loader, or an iterable dataset if that is in this process"
+        for o in (self.dl, getattr(self.dl, 'dataset', None) if self.workers==0 and self.indices is None else None):
+            if tells(o): return o
     @property
     def workers(self): return getattr(self.dl, 'num_workers', 0)
     @property
-    def looks(self): return dict(num_workers=self.workers, batch_size=getattr(self.dl, 'batch_size', None), batches=length(self.dl))
+    def looks(self):
+        res = dict(num_workers=self.workers, batch_size=getattr(self.dl, 'batch_size', None), batches=length(self.dl))
+        batch_sampler = getattr(self.dl, 'batch_sampler', None)
+        for k,o in dict(batch_sampler=batch_sampler, sampler=getattr(batch_sampler, 'sampler', getattr(self.dl, 'sampler', None))).items():
+            if o is not None: res |= {k: type(o).__name__, **{f'{k}.{a}':_look(v) for a,v in getattr(o, '__dict__', {}).items() if isinstance(v, (int,float,str,list,torch.Tensor,np.ndarray))}}
+        return res
 
     def state(self,
         n:int=0, # Batches drawn
     ) -> dict:
         "How to get here"
-        return dict(n=n, begun=self.begun, idxs=repr(self.idxs(n-1)), workers=list(self.states) if self.states else None,
-            own=deepcopy(self.knows.state_dict()) if self.knows else None, over=getattr(getattr(self.it, '_dataset_fetcher', None), 'ended', False), looks=self.looks)
+        return dict(n=n, begun=self.begun, now=random_state(self.dl), idxs=None if (idxs := self.idxs(n-1)) is None else repr(idxs), workers=list(self.states) if self.states else None,
+            over=getattr(getattr(self.it, '_dataset_fetcher', None), 'ended', False), old_workers=self.old_workers, looks=self.looks)
 
-    def load(self,
+    def settle(self,
         at:dict, # A `state`
+        begun:bool=True, # The iterator that comes from there is made
     ):
-        "Let the loader know where it was, if it keeps that itself; say what has changed"
-        if at['own'] is not None and self.knows: self.knows.load_state_dict(at['own'])
-        looks = self.looks
-        if changed := [f'`{k}` was {v}, and is {looks[k]}' for k,v in at['looks'].items() if looks[k]!=v]: warnings.warn(
+        "Let every generator stand where it was, and say what has changed"
+        gone = set_random_state(at['now'], self.dl, but=self.knows if begun else None)
+        if gone: warnings.warn(f"The training loader had {', '.join(f'`{o[2:]}`' for o in gone)}, whose state was saved, and has it no more, or not yet: "
+            "what it draws is another now. Make generators when a dataset or a sampler is made")
+        looks,every = self.looks,at['n']==0 # later, the indices say more
+        if changed := [f'`{k}` was {v}, and is {looks.get(k)}' for k,v in at['looks'].items() if looks.get(k)!=v and (every or k in ('num_workers','batch_size','batches'))]: warnings.warn(
             f"The training loader is not as it was when the run was stopped: {'; '.join(changed)}. The run goes on, but not as it would have")
 
     def after(self,
@@ -117,21 +140,33 @@ class Draws:
         live:bool=False, # The loader itself is still there, as it was left
     ): # An iterator
         "Go over the batches that come after `at`. Generators are then left anyhow"
-        n,self.begun = at['n'],at['begun']
+        n,self.begun,self.old_workers = at['n'],at['begun'],at['old_workers']
         set_random_state(self.begun, self.dl)
-        self.load(at)
+        if self.knows: set_random_state(at['now'], self.dl)
         if self.indices is None and getattr(self.dl, 'persistent_workers', False): self._look_inside(False)
         if self.indices is None: return self._after_unseen(n, live, at['over'])
-        carried = at['workers'] if at['workers'] and self.workers==len(at['workers'])<=n else None
+        if self.old_workers: self._without_old_workers()
+        carried = at['workers'] if at['workers'] and self.workers==len(at['workers'])<=n and self._all_there(at['workers']) else None
         if carried: self._look_inside(True, carried)
         if carried or not self.workers:
             self.indices.skip = n
             res = iter(self)
             if not self.workers: self.indices.go_on()
         else: res = self._replay(iter(self), n)
-        if n and (now := repr(self.idxs(n-1)))!=at['idxs']: warnings.warn(f"The training loader does not give the batches that it gave before: batch {n-1} had samples {at['idxs']:.200}, "
+        if n and at['idxs'] and (now := repr(self.idxs(n-1)))!=at['idxs']: warnings.warn(f"The training loader does not give the batches that it gave before: batch {n-1} had samples {at['idxs']:.200}, "
             f"and has {now:.200} now. Has its size, its data or its seed changed?")
         return res
+
+    def _all_there(self, states):
+        "Whether new workers have all that old ones had; what was made in them can only be made again"
+        there = moving_parts(self.dl.dataset)
+        return all(k in there for s in states for k in s['own'])
+
+    def _without_old_workers(self):
+        "Workers that are not started draw no seed before the sampler does; what they had in them is lost"
+        self.indices.first = lambda: set_random_state(self.begun, self.dl)
+        warnings.warn("The loader's workers persisted from an earlier epoch, and are others now: the run goes on, but what they draw at random is not as it would have been. "
+            "With a `Checkpoint`, each epoch begins with new workers, and it is")
 
     def _after_unseen(self, n, live, over):
         "The same for a loader that one cannot look into"
@@ -148,16 +183,21 @@ class Draws:
             if next(it, self) is self: break
         return it
 
+# %% ../nbs/08b_position.ipynb #copied
+_flat = {int,float,bool,str,type(None)}
+def copied(
+    o, # Anything
+    tensors:bool=False, # Those too
+):
+    "New lists and dicts, with the same in them"
+    if isinstance(o, dict): return {k:copied(v, tensors) for k,v in o.items()}
+    if type(o) is list and {*map(type, o)}<=_flat: return o[:] # a history can be long
+    if type(o) in (list,tuple): return type(o)([copied(v, tensors) for v in o])
+    return o.detach().clone() if tensors and isinstance(o, torch.Tensor) else o.copy() if tensors and isinstance(o, np.ndarray) else o
+
 # %% ../nbs/08b_position.ipynb #run_state
 _counts = 'epoch','train_iter','opt_step','_epoch_start'
 _bounds = 'n_epoch','start_epoch','n_train_iter','n_step'
-
-_flat = {int,float,bool,str,type(None)}
-def _copied(o):
-    "New lists and dicts, with the same tensors in them"
-    if isinstance(o, dict): return {k:_copied(v) for k,v in o.items()}
-    if type(o) is list and {*map(type, o)}<=_flat: return o[:] # a history can be long
-    return type(o)(map(_copied, o)) if type(o) in (list,tuple) else o
 
 def by_name(
     cbs, # Callbacks
@@ -170,6 +210,21 @@ def by_name(
         res[k] = cb
     return res
 
+def _settings(learn):
+    "What the fit is made of, but for its length, for what is compared elsewhere, and for callbacks that only watch"
+    config = getattr(learn, 'run_config', None) or (run_config(learn) if hasattr(learn, 'metrics') else RunConfig()) # a loop of one's own may not have all that a Learner has
+    watch = [k for k,o in by_name(learn.cbs).items() if o.writes or isinstance(o, (Recorder,ProgressCallback))]
+    return {k:v for k,v in config.flat().items() if not k.startswith(('n_epoch','n_iter','n_step','start_epoch','versions.','model.n_','bs.train','n_batches.train','metrics')) and not (k.startswith('callbacks.') and k.split('.')[1] in watch)}
+
+def _changes(was, now, but):
+    "What is other in `now`, in words; a callback is gone or new as a whole"
+    def cbs(o): return {k.split('.')[1] for k in o if k.startswith('callbacks.')}
+    a,b = cbs(was),cbs(now)
+    res = [*(f'`{k}` is gone' for k in sorted(a-b-{*but})), *(f'`{k}` is new' for k in sorted(b-a))]
+    for k in dict.fromkeys([*was, *now]):
+        if was.get(k)!=now.get(k) and not (k.startswith('callbacks.') and k.split('.')[1] in a^b): res.append(f"`{k.removeprefix('callbacks.')}` was {was.get(k)}, and is {now.get(k)}")
+    return res
+
 def run_state(
     learn, # In a fit
     phase:str, # `train`, `validate`, or `epoch`: it is over
@@ -178,30 +233,96 @@ def run_state(
     exact:bool=True, # Nothing was under way
 ) -> dict:
     "Where the run is, with all that it needs to go on from there but weights and the optimizer's state"
-    groups,grads = learn.opt.param_groups,[p.grad for g in learn.opt.param_groups for p in g['params']]
+    groups = learn.opt.param_groups
     return dict(phase=phase, n=n, announced=announced, exact=exact, counts={k:getattr(learn, k) for k in _counts}, bounds={k:getattr(learn, k) for k in _bounds},
-        base=learn._base, hypers=[{k:v for k,v in g.items() if k!='params'} for g in groups], grads=grads if any(g is not None for g in grads) else None,
-        results=dict(learn.results), random=random_state(learn.dls.train), draws=(learn._draws if phase=='train' else Draws(learn.dls.train)).state(n),
-        callbacks={k:_copied(s) for k,cb in by_name(learn.cbs).items() if (s := cb.state_dict())})
+        base=learn._base, began=getattr(learn, '_began', {}), hypers=[{k:v for k,v in g.items() if k!='params'} for g in groups], grads={p:p.grad for g in groups for p in g['params'] if p.grad is not None},
+        results=dict(learn.results), draws=(learn._draws if phase=='train' else Draws(learn.dls.train)).state(n), settings=_settings(learn),
+        state=copied(getattr(learn, 'state', {}), tensors=True), callbacks={k:copied(s) for k,cb in by_name(learn.cbs).items() if (s := cb.state_dict())})
+
+def _groups_again(opt, hypers):
+    "Hyper-parameters of each group, whether or not weight decay has split it meanwhile"
+    groups = opt.param_groups
+    if len(groups)!=len(hypers):
+        whose = {(g.get('group', i), bool(g.get('spared'))):g for i,g in enumerate(hypers)}
+        hypers = [next(whose[o] for o in ((g.get('group', i), bool(g.get('spared'))), (g.get('group', i), False), (g.get('group', i), True)) if o in whose) for i,g in enumerate(groups)]
+    for g,old in zip(groups, hypers): g.update({k:v for k,v in old.items() if k!='spared'})
+    spare(opt, ()) # there, decay stays 0
 
 def restore(
     learn, # In a fit, at the place where `at` was written down
     at:dict, # A `run_state`
 ):
     "Put everything back, but for hyper-parameters that were changed by hand meanwhile"
+    if at.get('held'): at['held']()
     vars(learn).update(at['counts'], results=Row(**at['results']))
     changed = [k for k,v in at['base'].items() if k in learn._base and learn._base[k]!=v]
-    for g,old in zip(learn.opt.param_groups, at['hypers'], strict=True): g.update(old)
+    _groups_again(learn.opt, at['hypers'])
     for k in changed: set_hyper(learn.opt, k, learn._base[k])
-    if at['grads']:
-        for p,grad in zip([p for g in learn.opt.param_groups for p in g['params']], at['grads'], strict=True): p.grad = None if grad is None else grad.to(p.device)
+    for k,v in at.get('hold', {}).items(): learn.set_hyper(k, v)
+    for p,grad in at['grads'].items(): p.grad = grad.to(p.device)
     learn.state.clear()
     learn.state.update(at['state'])
-    if at['phase']!='train': Draws(learn.dls.train).load(at['draws'])
     cbs = by_name(learn.cbs)
     if gone := [k for k in at['callbacks'] if k not in cbs]: warnings.warn(f"Nobody takes the state of {', '.join(f'`{k}`' for k in gone)}: "
         f"these callbacks were there when the run was stopped, and now are not.{nearest(gone[0], cbs)}")
     for k,s in at['callbacks'].items():
-        if k in cbs: cbs[k].load_state_dict(_copied(s))
-    set_random_state(at['random'], learn.dls.train)
+        if k in cbs: cbs[k].load_state_dict(copied(s))
+    said = [f"`{k}` was {at['began'].get(k)} when the fit began, and is {v} from here on" for k,v in at.get('hold', {}).items()]
+    if not at.get('live'): said += _changes(*({k:v for k,v in o.items() if k.removeprefix('opt.') not in at.get('hold', {})} for o in (at['settings'], _settings(learn))), gone) # in the same process one knows
+    if said: warnings.warn(f"The run goes on with other settings than it had: {'; '.join(said)}")
+    (learn._draws if at['phase']=='train' else Draws(learn.dls.train)).settle(at['draws'], at['phase']=='train')
     if not at['exact']: warnings.warn("The run was stopped in the middle of a batch: it goes on, but not exactly as it would have")
+
+# %% ../nbs/08b_position.ipynb #held
+def modules_of(
+    learn, # A learner
+) -> dict: # By where they are
+    "All modules: the model, and those in the loss, in metrics and in callbacks"
+    own = {k:v for k,v in vars(learn).items() if isinstance(v, nn.Module)}
+    return _modules(learn, {**own, 'metrics': getattr(learn, 'metrics', ()), **{k:dict(vars(cb)) for k,cb in by_name(learn.cbs).items()}})
+
+def _modules(learn, others):
+    inner = {id(o) for o in learn.model.modules()}
+    found = search({'loss_func': getattr(learn, 'loss_func', None), **others}, lambda o: isinstance(o, nn.Module), inside=False, depth=4, shut=(DataLoader,Dataset,Optimizer))
+    return {'model': learn.model, **{k:o for k,o in found.items() if id(o) not in inner}}
+
+def judges(
+    learn, # A learner
+) -> dict: # By where they are
+    "The model, and modules in its loss"
+    return _modules(learn, {})
+
+def _tensors(o):
+    if isinstance(o, torch.Tensor): return [] if is_lazy(o) else [o]
+    return [t for v in (o.values() if isinstance(o, dict) else o) for t in _tensors(v)] if isinstance(o, (dict,list,tuple)) else []
+
+def held(
+    modules, # Their buffers are held
+    opts=None, # Optimizers, whose state is held too, as are the parameters
+): # A function
+    "What puts back the values of now"
+    every = opts is not None
+    modules = [m for o in modules for m in o.modules() if every or not isinstance(m, norm_types)] # norms only move in training, or if somebody renews their statistics
+    buffers,states = [(m, dict(m._buffers)) for m in modules],[(o, {p:copied(s) for p,s in o.state.items()}) for o in opts or ()]
+    tensors = {id(t):t for t in _tensors([b for _,b in buffers] + ([m._parameters for m in modules] if every else []) + [[*s.values()] for _,s in states])}.values()
+    values = [(t, None if every or t.is_inference() else t._version, t.detach().to('cpu', copy=True) if every else t.detach().clone()) for t in tensors] # on the CPU there is room
+    @torch.no_grad()
+    def put_back():
+        for t,version,old in values:
+            if every or (version is not None and t._version!=version): t.detach().copy_(old) # what backward needs is not touched
+        for m,bufs in buffers:
+            for k,t in bufs.items():
+                if (now := m._buffers.get(k)) is not t: m._buffers[k] = t if now is None or t is None or is_lazy(t) else t.to(now)
+        for o,s in states: o.state.clear(); o.state.update(s)
+    return put_back
+
+@contextmanager
+def unmoved(
+    learn, # A learner
+    *loaders, # Those that are looked at
+):
+    "Put back generators, loaders that know where they are, and buffers"
+    put_back = held(judges(learn).values())
+    with keep_random(*loaders):
+        try: yield
+        finally: put_back()

@@ -268,7 +268,7 @@ class Recorder(Callback):
 
     def load_state_dict(self, state):
         for k in self._lists: setattr(self, k, state[k].tolist() if isinstance(state[k], torch.Tensor) else list(state[k]))
-        self._columns_are(list(state['names']), self._own)
+        self._columns_are(list(dict.fromkeys([*state['names'], *self.metric_names])), self._own) # a metric may be new
         self.rows += [Row(**{k:missing if v is None else v for k,v in dict(o).items()}) for o in state['rows']]
         self._avg,self._vals,self._start,self._waiting,self._coming = state['avg'],state['vals'],time.perf_counter()-state['time'],[],[]
         self._vals = {k:missing if v is None else v for k,v in self._vals.items()}

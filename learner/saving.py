@@ -21,8 +21,9 @@ from fastcore.basics import patch
 from .events import CancelException,known_args,nearest
 from .files import check_sums,file_path,read_plain,reading,torch_save,type_of,write_plain,write_to
 from .learner import Learner
-from .optimizer import OptimList,norm_bias_params,spare
-from .weights import as_before,put_weights,unwrapped,weights_of
+from .optimizer import OptimList,norm_bias_params,parts_of,spare
+from .position import held,judges
+from .weights import put_weights,unwrapped,weights_of
 
 # %% ../nbs/16d_saving.ipynb #told
 @contextmanager
@@ -88,7 +89,7 @@ def load(self:Learner,
         unmatched = put_weights(self.model, state, strict, only)
         why = None if with_opt is False else _not_for_opt(opt, only is None and not any(unmatched))
         if with_opt and why: raise ValueError(f"The optimizer cannot be loaded: {why}. `with_opt=False` loads the weights alone")
-        if with_opt is not False and not why: _load_opt(self, opt)
+        if with_opt is not False and not why: _load_opt(self, opt, state)
         notes = [str(unmatched)] if any(unmatched) else []
         if why and opt is not None and only is None: notes.append(f"The optimizer is as it was: {why}; `with_opt=False` says that you know")
         if notes: warnings.warn(f"`{file}` was loaded in part. {'. '.join(notes)}", stacklevel=3)
@@ -116,25 +117,35 @@ def _untouched(learn, file):
     "After an error, weights and optimizer are those of before"
     was,lr = learn.opt,learn.lr
     opt = learn.opt_func if was is None and isinstance(learn.opt_func, torch.optim.Optimizer) else was
-    inside = [(o, o.state, [dict(g) for g in o.param_groups]) for o in getattr(opt, 'opts', [opt] if opt else [])]
-    try:
-        with as_before(learn.model): yield
+    inside = [(o, o.state, [dict(g) for g in o.param_groups]) for o in (parts_of(opt) if opt else [])]
+    put_back = held(judges(learn).values(), [])
+    try: yield
     except BaseException as e:
+        put_back()
         learn.opt,learn.lr = was,lr
         for o,state,groups in inside: o.state,o.param_groups = state,groups
         e.add_note(f"while loading `{file}`")
         raise
 
-def _load_opt(learn, saved):
+def _load_opt(learn, saved, weights):
     learn._to_device() # state goes where the parameters are
-    try: fit_opt(learn, saved)
+    try: fit_opt(learn, saved, weights)
     except Exception as e: raise ValueError(f"The state of the optimizer does not fit: {e if isinstance(e, ValueError) else repr(e)}. `with_opt=False` loads the weights alone") from e
 
 # %% ../nbs/16d_saving.ipynb #fit_opt
-def fit_opt(learn, saved):
-    "Load the state of a torch optimizer, whether or not weight decay has split the groups, there or here"
+def fit_opt(learn, saved, weights):
+    "Load the state of a torch optimizer, or of several as one. `weights` were saved with it"
     opt = learn.create_opt() if learn.opt is None else learn.opt
-    if isinstance(opt, OptimList): return opt.load_state_dict(saved)
+    opts,states = parts_of(opt),saved['opts'] if 'opts' in saved else [saved]
+    if len(opts)!=len(states) or isinstance(opt, OptimList)!=('opts' in saved): raise ValueError(f"it is of {len(states)} optimizer{'s as one' if 'opts' in saved else ''}, and here {'are' if len(opts)>1 else 'is'} {len(opts)}")
+    alike = _types(weights)==_types(weights_of(learn.model))
+    for o,s in zip(opts, states): _fit_one(learn, o, s, alike)
+    if isinstance(opt, OptimList): opt.n = saved['n']
+
+def _types(weights): return {o.dtype for o in weights.values() if isinstance(o, torch.Tensor) and o.is_floating_point()}
+
+def _fit_one(learn, opt, saved, alike):
+    "Whether or not weight decay has split the groups, there or here"
     groups = saved['param_groups']
     lacks = [k for k,v in opt.defaults.items() if type(v) in (int,float,tuple) and not all(k in g for g in groups)]
     if lacks: raise ValueError(f"it is not of `{type(opt).__name__}`, because it has no `{lacks[0]}`")
@@ -143,7 +154,15 @@ def fit_opt(learn, saved):
     elif ours: opt.param_groups = _joined(opt.param_groups, learn._groups())
     if len(groups)==len(opt.param_groups): groups = [_merged(*o) for o in zip(opt.param_groups, groups)]
     opt.load_state_dict({**saved, 'param_groups': groups})
+    if alike: _types_again(opt, saved)
     if ours: spare(opt, norm_bias_params(learn.model))
+
+def _types_again(opt, saved):
+    "torch gives all that it loads the type of the parameter, counts and products in higher precision too"
+    for p,i in zip([p for g in opt.param_groups for p in g['params']], [i for g in saved['param_groups'] for i in g['params']]):
+        for k,v in saved['state'].get(i, {}).items():
+            now = opt.state[p].get(k)
+            if isinstance(v, torch.Tensor) and isinstance(now, torch.Tensor) and v.dtype!=now.dtype: opt.state[p][k] = v.to(now.device, copy=True)
 
 _how = 'foreach','fused','capturable','differentiable' # belong to the device, not to the state
 
@@ -154,7 +173,7 @@ def _merged(ours, theirs):
 def _joined(groups, whole):
     "Groups as the splitter has made them"
     firsts = {g['group']:g for g in reversed(groups)}
-    return [{**{k:v for k,v in firsts[i].items() if k!='spared'}, 'params': ps} for i,ps in enumerate(whole)]
+    return [{**{k:v for k,v in firsts[i].items() if k!='spared'}, 'params': whole[i]} for i in sorted(firsts)]
 
 # %% ../nbs/16d_saving.ipynb #export
 _kept = 'loss_func','lr','splitter','metrics','wd','wd_bn_bias','train_bn','moms'

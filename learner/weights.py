@@ -52,6 +52,26 @@ def weights_of(
     res._metadata = {plain(k):v for k,v in getattr(state, '_metadata', {}).items()}
     return res
 
+# %% ../nbs/16c_weights.ipynb #hidden
+def hidden_of(
+    model, # Perhaps wrapped, as may be parts of it
+) -> dict:
+    "Buffers that the `state_dict` leaves out, under plain names"
+    state,plain = model.state_dict(),_plain_name(model)
+    return {plain(k):b for k,b in model.named_buffers() if k not in state and not is_lazy(b)}
+
+def put_hidden(
+    model, # As in `hidden_of`
+    hidden:dict, # What that has returned
+):
+    "Put back buffers that the `state_dict` leaves out"
+    plain = _plain_name(model)
+    for name,m in model.named_modules():
+        for k,b in m._buffers.items():
+            if (v := hidden.get(plain(f'{name}.{k}' if name else k))) is None: continue
+            if b is not None and b.shape==v.shape: b.detach().copy_(v)
+            else: m._buffers[k] = v.to('cpu' if b is None else b.device)
+
 # %% ../nbs/16c_weights.ipynb #load_weights
 class Mismatch(NamedTuple):
     "Names that did not match"

@@ -1,13 +1,16 @@
 "Batches keep their structure on the way to the device; loaders have names; generators are put back"
 import random
 from collections import OrderedDict,UserDict,defaultdict,namedtuple
+from functools import partial
 from types import MappingProxyType
 import numpy as np, pytest, torch
 from hypothesis import given,strategies as st
+from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence,pack_sequence
 from torch.utils.data import BatchSampler,DataLoader,Dataset,IterableDataset,RandomSampler,TensorDataset
 from learner.all import *
+from learner.data import moving_parts
 
 meta,cpu = torch.device('meta'),torch.device('cpu')
 Pair = namedtuple('Pair', 'a b')
@@ -190,3 +193,60 @@ def test_a_twin_gives_the_same_batches_and_shares_no_iterator(kwargs):
     assert order(other)==expected and len(first+[b.tolist() for b in it])==4 # the one in use goes on
     assert sorted(sum(order(dl), []))==list(range(12)) and twin([1,2])==[1,2]
     for o in (dl, other): vars(o)['_iterator'] = None
+
+def test_a_dataset_is_no_loader():
+    learn = synth_learner()
+    for call in (lambda ds: learn.validate(dl=ds), lambda ds: learn.validate(ds)):
+        with pytest.raises(TypeError, match=r'`dl` is a dataset, and a loader gives batches: write `DataLoader\(dataset'): call(learn.dls.train_ds)
+    with pytest.raises(TypeError, match='`dl` is not iterable'): learn.validate(dl=7)
+
+# Parts that move
+def test_moving_parts_are_found_wherever_they_are():
+    class Holds:
+        def __init__(self, o): self.anything = o
+        def __len__(self): return 4
+        def __getitem__(self, i): return i
+        def method(self, o): return o
+    gens = [torch.Generator(), np.random.default_rng(), np.random.RandomState(), random.Random(), torch.Generator(), np.random.default_rng(), random.Random()]
+    def closure(o): return o, gens_5
+    gens_5 = gens[5]
+    dl = DataLoader(Holds([gens[0], dict(a=(gens[1],)), Holds(gens[2])]), sampler=Holds(gens[3]), generator=gens[4], collate_fn=partial(closure, Holds(gens[6]).method))
+    found = moving_parts(dl, DataLoader(Holds(gens[0])))
+    assert {id(o) for o in found.values()}=={id(o) for o in gens} and len(found)==7 and '0.sampler.anything' in found
+    before = random_state(dl)
+    def draws(): return [float(torch.rand(1, generator=g)) if isinstance(g, torch.Generator) else g.uniform() if hasattr(g, 'integers') else float(g.uniform(0, 1)) for g in gens]
+    a = draws()
+    assert set_random_state(before, dl)==[] and draws()==a
+    assert set_random_state(before, DataLoader(range(3), sampler=Holds(None)))==[k for k in before['own']]
+
+def test_who_is_where_he_was_is_not_told():
+    class Knows:
+        def __init__(self): self.at,self.told = 0,0
+        def __iter__(self): yield from range(3)
+        def state_dict(self): return dict(at=torch.tensor(self.at))
+        def load_state_dict(self, s): self.at,self.told = int(s['at']),self.told+1
+    dl = Knows()
+    with keep_random(dl): pass
+    assert dl.told==0
+    with keep_random(dl): dl.at = 2
+    assert (dl.at,dl.told)==(0,1)
+    assert twin(dl) is not dl
+
+def test_a_learner_or_callback_is_no_part_of_a_loader():
+    learn = synth_learner()
+    learn.dls.train_ds.learn,learn.dls.train_ds.cb = learn,learn.recorder
+    assert moving_parts(learn.dls.train)=={k:o for k,o in moving_parts(learn.dls.train).items() if isinstance(o, torch.Generator)}
+
+def test_every_module_goes_to_the_device():
+    class Has(Callback):
+        def __init__(self): self.one,self.more,self.named = nn.Linear(1, 1),[nn.Linear(1, 1)],dict(a=nn.Linear(1, 1))
+    class Far(nn.Module):
+        def __init__(self): super().__init__(); self.register_buffer('w', torch.ones(1))
+        def forward(self, p, y): return (p-y).mean()
+    learn = synth_learner(cbs=[cb := Has()], loss_func=CrossEntropyLossFlat(weight=torch.ones(2)), metrics=[AvgMetric(metric := Far())])
+    data = nn.Linear(1, 1)
+    learn.dls.train_ds.transform = data
+    learn.dls.device = torch.device('meta')
+    learn._to_device()
+    assert {o.device.type for m in (learn.model, cb.one, *cb.more, cb.named['a']) for o in m.parameters()}=={'meta'}
+    assert learn.loss_func.func.weight.device.type==metric.w.device.type=='meta' and data.weight.device.type=='cpu'

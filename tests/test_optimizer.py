@@ -307,3 +307,10 @@ def test_several_optimizers_in_one_fit():
     opts = [torch.optim.SGD(g, lr=.1) for g in split(model)]
     for i,(x,y) in enumerate(bs()): F.mse_loss(model(x), y).backward(); opts[i%2].step(); model.zero_grad()
     assert same(weights(learn.model), weights(model)) and not same(a, weights(learn.model.head))
+
+def _sgd(): return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=.1)
+@pytest.mark.parametrize('f,error,match', [(lambda: OptimList(), ValueError, 'one optimizer or more, but got none'), (lambda: OptimList(torch.optim.SGD), TypeError, 'made of their parameters, but got <class'),
+    (lambda: OptimList(_sgd(), every=0), ValueError, '`every` counts steps: whole numbers, 1 or more, but got 0'), (lambda: OptimList(_sgd(), every=-1), ValueError, 'but got -1'), (lambda: OptimList(_sgd(), every=1.5), ValueError, 'but got 1.5'),
+    (lambda: OptimList(_sgd(), _sgd(), every=[1]), ValueError, r'`every` is one number, or one for each of 2 optimizers, but got \[1\]'), (lambda: make_opt([torch.optim.SGD], [[torch.zeros(1)]]), TypeError, r'`opt_func` is a class .* Several as one: `lambda groups: OptimList')], ids=str)
+def test_several_optimizers_are_checked(f, error, match):
+    with pytest.raises(error, match=match): f()

@@ -1,12 +1,12 @@
 "Small runs with all that a run can have, to be stopped anywhere. Run as a program, it kills some, lets new processes go on with them, and compares"
-import json,math,mmap,os,random,shutil,signal,sys,tempfile,time,traceback,warnings
+import json,math,mmap,os,random,re,shutil,signal,sys,tempfile,time,traceback,warnings
 from pathlib import Path
 import numpy as np
 import torch
 from fastcore.foundation import L
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import BatchSampler,DataLoader,Dataset,IterableDataset,RandomSampler,get_worker_info
+from torch.utils.data import BatchSampler,DataLoader,Dataset,IterableDataset,RandomSampler,Sampler,get_worker_info
 from learner.all import *
 
 # Data whose samples know who they are
@@ -46,23 +46,38 @@ class Endless:
         ds,i = Samples(aug=False),0
         while True: yield torch.utils.data.default_collate([ds[(i+j)%len(ds)] for j in range(8)]); i += 8
 
+class Order(Sampler):
+    "Has a generator of its own, under a name of its own"
+    def __init__(self, n): self.n,self.rng = n,np.random.default_rng(torch.initial_seed())
+    def __len__(self): return self.n
+    def __iter__(self): return iter(self.rng.permutation(self.n).tolist())
+
 def train_loader(kind, workers=0, aug=True, persistent=False):
     ds,kw = Samples(aug=aug),dict(num_workers=workers, persistent_workers=persistent)
     if kind=='shuffled': return DataLoader(ds, 8, shuffle=True, **kw)
     if kind=='own': return DataLoader(ds, 8, shuffle=True, generator=torch.Generator().manual_seed(torch.initial_seed()), **kw)
+    if kind=='sampler': return DataLoader(ds, 8, sampler=Order(len(ds)), **kw)
     if kind=='weighted': return weighted_dl(ds, 8, torch.arange(42)+1., **kw)
     if kind=='batch_sampler': return DataLoader(ds, batch_sampler=BatchSampler(RandomSampler(ds), 8, drop_last=False), **kw)
     if kind=='stream': return DataLoader(Stream(aug), 8, **kw)
     if kind=='knowing': return DataLoader(Knowing(aug), 8)
     if kind=='list': return list(DataLoader(Samples(aug=False), 8))
     if kind=='endless': return Endless()
-kinds = 'shuffled','own','weighted','batch_sampler','stream','knowing','list','endless'
+kinds = 'shuffled','own','sampler','weighted','batch_sampler','stream','knowing','list','endless'
 
 class Net(nn.Module):
     def __init__(self, drop):
         super().__init__()
         self.body,self.head = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(drop)),nn.Linear(8, 1)
     def forward(self, x, ids): return self.head(self.body(x))
+
+class Scaled(nn.Module):
+    "A loss that knows how large it has been"
+    def __init__(self): super().__init__(); self.register_buffer('m', torch.ones(()))
+    def forward(self, pred, y):
+        loss = (pred-y).pow(2).mean()
+        if self.training: self.m.mul_(.9).add_(.1*loss.detach())
+        return loss/self.m
 
 class Log(Callback):
     "Writes the samples of each training batch to a file, as they come"
@@ -84,7 +99,8 @@ def learner(case, path, seed):
     workers = case.get('workers', 0)
     dls = DataLoaders(train_loader(case.get('loader', 'shuffled'), workers, case.get('aug', True), case.get('persistent', False)), DataLoader(Samples(16), 8) if case.get('valid', True) else None, n_inp=2, device='cpu')
     groups = case.get('groups')
-    learn = Learner(dls, Net(case.get('drop', .3)), F.mse_loss, metrics=mae, path=path, lr=[.003,.01] if groups else .01,
+    several = dict(opt_func=lambda gs: OptimList(torch.optim.AdamW(gs[:1], lr=.003), SGD(gs[1:], lr=.01, mom=.9), every=(2,1))) if groups=='several' else {}
+    learn = Learner(dls, Net(case.get('drop', .3)), Scaled() if case.get('loss')=='module' else F.mse_loss, metrics=mae, path=path, lr=None if several else [.003,.01] if groups else .01, **several,
         **dict(splitter=lambda m: [list(m.body.parameters()), list(m.head.parameters())]) if groups else {}).remove_cb(ProgressCallback)
     if groups=='frozen': learn.freeze()
     learn.recorder.train_metrics = case.get('train_metrics', False)
@@ -104,6 +120,10 @@ def lacks(case):
 def callbacks(case):
     res = [*([GradientAccumulation(20)] if case.get('acc') else []), *([EMA(.9)] if case.get('ema') else []), *([MixUp()] if case.get('mix') else []),
         *([MixedPrecision(case['amp'], init_scale=2.**10, growth_interval=4)] if case.get('amp') else []), *([ShortEpochCallback(.5)] if case.get('short') else [])]
+    if case.get('between'): res += [Validate(4, 'iter'), ExtraValid(DataLoader(Samples(10), 5, shuffle=True), every=4, unit='iter')]
+    if case.get('best'): res += [SaveModelCallback(keep=2), EarlyStoppingCallback(patience=3)]
+    if case.get('swa'): res.append(SWA(.3, lr=.005))
+    if case.get('micro'): res.append(MicroBatch(3))
     if case.get('sched') in scheds: res.append(scheds[case['sched']]())
     if case.get('filters'):
         res += [on(event.after_batch(every=4))(counter('a')), on(event.before_batch(every=3))(counter('b')), on(event.after_step(every=3, unit='step'))(counter('c')), # all called <lambda>
@@ -120,7 +140,7 @@ def fit(learn, case, cbs=(), **kwargs):
 def outcome(learn, log=None):
     "All that must be equal, as plain values"
     rec = learn.recorder
-    res = dict(weights=dict(learn.model.state_dict()), opt=learn.opt.state_dict(), rows=[{k:v for k,v in dict(o).items() if k!='time'} for o in rec.rows], iters=rec.iters, lrs=rec.lrs,
+    res = dict(weights=dict(learn.model.state_dict()), loss=dict(learn.loss_func.state_dict()) if isinstance(learn.loss_func, nn.Module) else None, opt=learn.opt.state_dict(), rows=[{k:v for k,v in dict(o).items() if k!='time'} for o in rec.rows], iters=rec.iters, lrs=rec.lrs,
         raw=rec.raw_losses, smooth=rec.losses, hps=rec.hps, state=dict(learn.state), counts=(learn.epoch, learn.train_iter, learn.opt_step), random=random_state(learn.dls.train))
     return res | (dict(ids=log.read()) if log else {})
 
@@ -235,9 +255,12 @@ def some_death(rng, seconds):
     return dict(kind=kind, n=rng.randint(1, 12), after=rng.random()<.5)
 
 def some_case(rng):
-    case = dict(loader=rng.choice(kinds[:6]*2+kinds[6:]), workers=rng.choice([0,0,2]), aug=rng.random()<.8, drop=rng.choice([0.,.3]), acc=rng.random()<.5, ema=rng.random()<.4, mix=rng.random()<.3,
+    case = dict(loader=rng.choice(kinds[:7]*2+kinds[7:]), workers=rng.choice([0,0,2]), aug=rng.random()<.8, drop=rng.choice([0.,.3]), acc=rng.random()<.5, ema=rng.random()<.4, mix=rng.random()<.3,
         sched=rng.choice([None,'one_cycle','step_lr','torch_cycle']), filters=rng.random()<.5, unit=rng.choice(['iter','iter','step','epoch']), keep=rng.choice([1,2,None]), train_metrics=rng.random()<.3,
-        groups=rng.choice([None,None,'two','frozen']), amp=rng.choice([None,None,'bf16','fp16']))
+        groups=rng.choice([None,None,'two','frozen','several']), loss=rng.choice([None,None,'module']), between=rng.random()<.3, best=rng.random()<.3, swa=rng.random()<.2, micro=rng.random()<.2, amp=rng.choice([None,None,'bf16','fp16']))
+    if case['mix'] or case['acc'] or case['amp']=='fp16': case |= dict(micro=False)
+    if case['ema'] or case['sched'] or case['loader'] in ('stream','knowing','endless'): case |= dict(swa=False)
+    if case['amp']=='fp16' or case['sched']=='torch_cycle': case |= dict(groups='two' if case['groups']=='several' else case['groups'])
     if case['loader'] in ('stream','knowing','endless') and case['sched']=='one_cycle': case['bounds'] = dict(n_iter=14)
     return case | dict(every=1 if case['unit']=='epoch' else rng.choice([1,2,3,5]), workers=case['workers'] if case['loader'] not in ('knowing','list','endless') else 0)
 
@@ -274,7 +297,7 @@ def kill_and_go_on(rng, figures, n=1, case=None):
         figures['resumes'] += len(deaths)-(not had)
         figures['kills'] += len(deaths)
         res = spawn(case, path, rng.randrange(10**6) if had else 1, None, 'auto' if had else None)
-        if warned := [o for o in res.pop('warned') if 'again' not in o and 'lr_scheduler' not in o]: figures['warned'].append([warned[0][:200], case])
+        if warned := [o for o in res.pop('warned') if 'again' not in o and 'lr_scheduler' not in o and not re.search('it had: (`(dying|log|where)` is (gone|new)(; )?)+$', o)]: figures['warned'].append([warned[0][:200], case])
         whole.pop('warned')
         if wrong := differences(whole, res): figures['mismatches'].append([wrong[:5], case, deaths])
         left = [o.name for o in (path/'checkpoints').iterdir()]

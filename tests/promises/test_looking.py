@@ -7,8 +7,9 @@ import matplotlib.pyplot as plt
 import numpy as np, pytest, torch
 from hypothesis import given,settings,strategies as st
 from torch import nn
-from torch.utils.data import BatchSampler,DataLoader,Dataset,IterableDataset,RandomSampler,WeightedRandomSampler
+from torch.utils.data import BatchSampler,DataLoader,Dataset,IterableDataset,RandomSampler,Sampler,Subset,WeightedRandomSampler
 from learner.all import *
+import runs
 
 matplotlib.use('agg')
 
@@ -20,6 +21,17 @@ class Points(Dataset):
 
 class Stream(IterableDataset):
     def __iter__(self): return (Points(24, 0)[random.randrange(24)] for _ in range(24))
+
+class Order(Sampler):
+    "Has a generator of its own, which is no torch one"
+    def __init__(self, n): self.n,self.rng = n,np.random.default_rng(0)
+    def __len__(self): return self.n
+    def __iter__(self): return iter(self.rng.permutation(self.n).tolist())
+
+class Noisy(Points):
+    "Draws from its own generator, and is validated with it too"
+    def __init__(self, n, seed): super().__init__(n, seed); self.own = [random.Random(seed)]
+    def __getitem__(self, i): x,y = super().__getitem__(i); return x+self.own[0].gauss(0, .1),y
 
 train_ds,valid_ds,other_ds = Points(22, 0),Points(9, 1),Points(10, 2)
 def seeded(n=7): return torch.Generator().manual_seed(n)
@@ -33,6 +45,9 @@ kinds = dict( # the training loader, and one to validate on
     one_generator_for_both=lambda: shared(seeded()),
     sampler=lambda: (DataLoader(train_ds, 4, sampler=WeightedRandomSampler([1.]*22, 22, generator=seeded())), DataLoader(valid_ds, 4, sampler=RandomSampler(valid_ds, generator=seeded(8)))),
     batch_sampler=lambda: (DataLoader(train_ds, batch_sampler=BatchSampler(RandomSampler(train_ds, generator=seeded()), 4, False)), DataLoader(valid_ds, 4)),
+    numpy_sampler=lambda: (DataLoader(train_ds, 4, sampler=Order(22)), DataLoader(valid_ds, 4, sampler=Order(9))),
+    noisy=lambda: (lambda ds: (DataLoader(ds, 4, shuffle=True), DataLoader(Subset(ds, range(9)), 4)))(Noisy(22, 0)),
+    knowing=lambda: (DataLoader(runs.Knowing(True), 8, collate_fn=lambda o: (torch.stack([x for x,_,_ in o]), torch.tensor([i%3 for _,i,_ in o]))), DataLoader(valid_ds, 4)),
     stream=lambda: (DataLoader(Stream(), 4), DataLoader(Stream(), 4)),
     no_loader=lambda: ([(torch.randn(4,4), torch.tensor([0,1,2,0])) for _ in range(6)], [(torch.randn(4,4), torch.tensor([0,1,2,0]))]*2))
 with_workers = dict(
@@ -45,14 +60,17 @@ class Net(nn.Module):
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(4,8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(.3), nn.Linear(8,3))
         self.register_buffer('seen', torch.zeros(()))
+        self.register_buffer('calls', torch.zeros(()), persistent=False)
     def forward(self, x):
         if self.training: self.seen += len(x)
+        self.calls += 1 # in evaluation too
+        x = x*(1+.001*self.calls)
         return self.layers(x + .01*torch.rand(4)) # noise in evaluation too: it draws from the generator that dropout draws from
 
 def digest(learn):
     "Of weights, buffers and the optimizer's state"
     res = hashlib.sha256()
-    for t in learn.model.state_dict().values(): res.update(t.numpy().tobytes())
+    for t in (*learn.model.state_dict().values(), learn.model.calls): res.update(t.numpy().tobytes())
     for p in learn.model.parameters():
         for v in learn.opt.state[p].values(): res.update(v.numpy().tobytes())
     return res.hexdigest()[:12]
@@ -83,6 +101,11 @@ def quiet(f):
         plt.close('all')
     return _f
 
+def look_twice(learn):
+    try: learn.tta(n=2, aug=lambda x: x+torch.randn(4))
+    except ValueError as e:
+        if 'at different samples' not in str(e): raise # a stream that draws them anew each time: refused
+
 def other(): return DataLoader(other_ds, 5, shuffle=True)
 def hooked(learn):
     with hook_outputs(flatten_model(learn.model)) as hooks: learn.validate()
@@ -110,7 +133,7 @@ looks = {k:quiet(f) for k,f in dict(
     get_preds_as_they_come=lambda learn: learn.get_preds(0, reorder=False),
     get_preds_inner=lambda learn: learn.get_preds(dl=other(), inner=True),
     predict=lambda learn: learn.predict(torch.ones(4), with_input=True),
-    tta=lambda learn: learn.tta(n=2, aug=lambda x: x+torch.randn(4)),
+    tta=look_twice,
     summary=lambda learn: repr(learn.summary()),
     show_results=lambda learn: learn.show_results(),
     show_results_of_training=lambda learn: learn.show_results(0, max_n=2),
@@ -126,8 +149,11 @@ def finder_fails(learn):
         with pytest.raises(ZeroDivisionError): learn.lr_find(num_it=9)
     finally: learn.remove_cb(bad)
 
+def tried(learn):
+    with learn.removed_cbs(Steps): learn.smoke() # its steps are none of the run
+
 between = looks | {k:quiet(f) for k,f in dict(
-    lr_find=lambda learn: learn.lr_find(num_it=12, suggest_funcs=(SuggestionMethod.Valley, SuggestionMethod.Steep)), lr_find_that_fails=finder_fails).items()}
+    smoke=tried, lr_find=lambda learn: learn.lr_find(num_it=12, suggest_funcs=(SuggestionMethod.Valley, SuggestionMethod.Steep)), lr_find_that_fails=finder_fails).items()}
 
 attached = dict( # for the whole run
     activation_stats=lambda: ActivationStats(with_hist=True), some_activation_stats=lambda: ActivationStats(every=2, include_paramless=True), gradients=lambda: HookCallback(hook=lambda m,i,o: None, is_forward=False),
@@ -177,7 +203,7 @@ def test_a_run_can_be_repeated(kind, folder):
     assert a==run(kind, folder) and len({o[2] for o in a[0]})==len(a[0])>=15
 
 @pytest.mark.parametrize('look', between)
-@pytest.mark.parametrize('kind', ['plain','one_generator_for_both','stream'])
+@pytest.mark.parametrize('kind', ['plain','one_generator_for_both','stream','numpy_sampler','noisy','knowing'])
 def test_between_fits(kind, look, folder): check(kind, folder, around=[look])
 
 @pytest.mark.parametrize('look', looks)

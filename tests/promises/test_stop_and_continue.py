@@ -213,8 +213,12 @@ def cells(case, path):
     return head+'learn = make()', 'runs.fit(learn, case, Slow())', 'learn.validate(); learn.get_preds(); learn.lr_find(num_it=6, show_plot=False)', 'learn.resume()', 'print(learn.at is None, runs.differences(runs.outcome(ref), runs.outcome(learn)))'
 
 def in_kernel(case, path, times, rng):
-    from jupyter_client.manager import start_new_kernel
-    km,kc = start_new_kernel(kernel_name='python3', env=env, cwd=str(here))
+    from jupyter_client.manager import KernelManager
+    km = KernelManager(kernel_name='python3', transport='ipc', ip=str(path/'kernel')) # ports could be taken by others meanwhile
+    km.start_kernel(env=env, cwd=str(here))
+    kc = km.blocking_client()
+    kc.start_channels()
+    kc.wait_for_ready(timeout=60)
     texts = []
     def hook(msg):
         if msg['msg_type']=='stream': texts.append(msg['content']['text'])
