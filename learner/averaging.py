@@ -81,7 +81,7 @@ class WeightAverage(Callback):
     ):
         "Move the average towards the weights of the model"
         self.n += 1
-        torch._foreach_lerp_(self.avg, [o.to(a.dtype) for a,o in zip(self.avg, self._tensors())], weight)
+        torch._foreach_lerp_(self.avg, [o if o.dtype is a.dtype else o.to(a.dtype) for a,o in zip(self.avg, self._tensors())], weight)
 
     # Into the model
     def _put(self, values):

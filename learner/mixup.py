@@ -66,8 +66,9 @@ class MixHandler(Callback):
     def after_loss(self):
         learn = self.learn
         if self.others is None: return
-        more = (learn.loss_func(learn.pred, *self.others)-learn.loss)*(1-self.lam)
-        learn.loss,learn.loss_grad = learn.loss+more,learn.loss_grad+more # others may have replaced one of them
+        more,same = (learn.loss_func(learn.pred, *self.others)-learn.loss)*(1-self.lam),learn.loss_grad is learn.loss
+        learn.loss = learn.loss+more
+        learn.loss_grad = learn.loss if same else learn.loss_grad+more # others may have replaced one of them
 
     def cleanup_batch(self): self.others = self.whole = None
 
