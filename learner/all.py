@@ -27,6 +27,7 @@ from .mixed_precision import *
 from .training import *
 from .averaging import *
 from .mixup import *
+from .rows import *
 from .preds import *
 from .files import *
 from .weights import *

@@ -21,8 +21,9 @@ from .data import keep_random,random_state,set_random_state,twin
 from .events import known_args
 from .learner import Learner,_whole
 from .metrics import find_bs
-from .preds import Rows,_same,_single,by_number,in_order,rows_of,show_samples
+from .preds import _same,_single,show_samples
 from .recorder import Row,html_table
+from .rows import Rows,by_number,in_order,rows_of
 
 # %% ../nbs/23_interpret.ipynb #Interpretation
 class Interpretation:
