@@ -86,6 +86,17 @@ def by_hand_calling():
     Dispatcher().add_cb(cb)
     return by_hand(each=cb.before_batch)
 
+def predict_by_hand():
+    m = model().eval()
+    with torch.no_grad(): preds,targs = zip(*((m(xb).softmax(1), yb) for xb,yb in valid))
+    torch.cat(preds),torch.cat(targs)
+    return m
+
+def predict():
+    learn = Learner(DataLoaders(train, valid, device='cpu'), model(), loss_func, opt_func=opt_func)
+    learn.get_preds()
+    return learn.model
+
 def lean(*cbs): return ours(dls=(train,), cbs=[TrainEvalCallback, *cbs], default_cbs=False)
 def main(repeats=30):
     torch.set_num_threads(1)
@@ -93,6 +104,7 @@ def main(repeats=30):
         'lean':                                (lean, by_hand, train, 8),
         'defaults, validation, metric, bar':   (lambda: ours(metrics=accuracy), by_hand, train, 20),
         '    in validation':                   (lambda: ours(metrics=accuracy), by_hand, valid, None),
+        'get_preds':                           (predict, predict_by_hand, valid, None),
         'ten callbacks that idle in batches':  (lambda: lean(*(Idle() for _ in range(10))), lean, train, 1),
         'lean, and a batch method':            (lambda: lean(PerBatch), by_hand_calling, train, 9), # by hand it is called too
     }

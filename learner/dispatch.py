@@ -298,7 +298,7 @@ class Dispatcher:
 
     def _where(self): return '' # position in training, as a note for errors
 
-    def _clean(self, scope, err):
+    def _clean(self, scope, err=None):
         "Let the callbacks that `before_` has reached undo what they did, the last one first"
         unreached = self._unreached.pop(scope, set())
         if self._since: unreached = unreached | self._running()[0][0].unreached
@@ -343,7 +343,6 @@ def scope(f):
     before,after,cleanup,cancel = f'before_{nm}',f'after_{nm}',f'cleanup_{nm}',cancels[nm]
     @wraps(f)
     def _f(self):
-        err = None
         try:
             try:
                 if before in self.handlers: self(before)
@@ -352,10 +351,11 @@ def scope(f):
             if after in self.handlers: self(after)
         except BaseException as e:
             err = self._failed(nm, e)
-            raise err
-        finally:
-            if cleanup in self.handlers: self._clean(nm, err)
-            err = None # or the traceback would keep this frame alive
+            try:
+                if cleanup in self.handlers: self._clean(nm, err)
+                raise err
+            finally: err = None # or the traceback would keep this frame alive
+        if cleanup in self.handlers: self._clean(nm)
     _f.scope = nm
     return _f
 
