@@ -29,6 +29,7 @@ class Callback(GetAttr):
     run,run_train,run_valid = True,True,True  # in the coming fit; during its training batches; during its validation batches
     only_fit = False                          # not in `validate`, `get_preds` and `lr_find`
     only_one = False                          # one that is added takes the place of the one that is there
+    watches = False                           # takes no part in the run, which would go on without it as with it
     writes = False                            # files, or to a service: not in a trial run
     new_columns = ()                          # columns that it adds to the rows of results
 

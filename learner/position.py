@@ -22,8 +22,7 @@ from torch.utils.data import DataLoader,Dataset,IterableDataset,get_worker_info
 from .data import keep_random,length,moving_parts,random_state,search,set_random_state,tells
 from .events import nearest
 from .optimizer import norm_types,set_hyper,spare
-from .progress import ProgressCallback
-from .recorder import Recorder,Row,RunConfig,run_config
+from .recorder import Row,RunConfig,run_config
 
 # %% ../nbs/08b_position.ipynb #Draws
 def _look(v):
@@ -213,7 +212,7 @@ def by_name(
 def _settings(learn):
     "What the fit is made of, but for its length, for what is compared elsewhere, and for callbacks that only watch"
     config = getattr(learn, 'run_config', None) or (run_config(learn) if hasattr(learn, 'metrics') else RunConfig()) # a loop of one's own may not have all that a Learner has
-    watch = [k for k,o in by_name(learn.cbs).items() if o.writes or isinstance(o, (Recorder,ProgressCallback))]
+    watch = [k for k,o in by_name(learn.cbs).items() if o.writes or o.watches]
     return {k:v for k,v in config.flat().items() if not k.startswith(('n_epoch','n_iter','n_step','start_epoch','versions.','model.n_','bs.train','n_batches.train','metrics')) and not (k.startswith('callbacks.') and k.split('.')[1] in watch)}
 
 def _changes(was, now, but):

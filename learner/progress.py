@@ -140,7 +140,7 @@ _bars = 'auto','tqdm','rich','text'
 
 class ProgressCallback(Callback):
     "Bars while training and validating, and a table of the recorder's rows"
-    order,only_one = 60,True
+    order,only_one,watches = 60,True,True
     def __init__(self,
         bars='auto', # `'tqdm'`; `'rich'`, outside of notebooks; `'text'`, lines for a log; `'auto'`, what suits the place; None or False, a table alone
         every:float=.2, # Seconds between two drawings of a bar
@@ -207,7 +207,7 @@ class ProgressCallback(Callback):
 # %% ../nbs/08_progress.ipynb #ShowGraphCallback
 class ShowGraphCallback(Callback):
     "Redraw training and validation losses after each row of results"
-    order,run_valid,only_fit = ProgressCallback.order+5,False,True
+    order,run_valid,only_fit,watches = ProgressCallback.order+5,False,True,True
     handle = None
     def before_fit(self): self.handle = None
     def after_row(self):

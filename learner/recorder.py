@@ -154,7 +154,7 @@ _numbers = torch.Tensor,int,float,list,tuple,type(None) # what metrics have gath
 
 class Recorder(Callback):
     "Keeps loss and learning rate of each batch, and a row of results for each epoch"
-    order,only_one = 50,True
+    order,only_one,watches = 50,True,True
     bundle = 256 # losses that may wait on the device
     def __init__(self,
         train_metrics:bool=False, # Compute metrics in training too

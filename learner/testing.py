@@ -61,7 +61,7 @@ def synth_learner(
 # %% ../nbs/10_testing.ipynb #Trace
 class Trace(Callback):
     "Keeps the names of events in `seen`, in order"
-    order = 1000
+    order,watches = 1000,True
     def __init__(self,
         *events, # Names to keep; default: all
     ):
@@ -77,6 +77,7 @@ def _witness(ev): return lambda self,*args: self.seen.append(ev)
 
 class Raise(Callback):
     "Raises `exc` at the `n`-th `ev`"
+    watches = True
     def __init__(self,
         ev:str, # Name of an event
         exc, # An exception, or a class of them

@@ -309,7 +309,7 @@ def test_what_is_other_is_said(first, then, before, after, match, tmp_path): ass
 
 def test_what_is_the_same_is_not_said(tmp_path):
     def cbs(): return [MixUp(), GradientAccumulation(16), EMA(.9), FreezeSchedule({0:0}), SaveModelCallback(), CSVLogger(), ParamScheduler(dict(lr=SchedCos(.1, .01))), on('after_epoch')(lambda learn: None)]
-    assert said(tmp_path, cbs(), cbs(), fit=dict(lr=.01))[0]=='The run goes on with other settings than it had: `raise` is gone'
+    assert not said(tmp_path, cbs(), cbs(), fit=dict(lr=.01))[0] # those that only watch, such as the one that cut the run, are not missed
 
 def test_lambdas_are_told_apart(tmp_path):
     def make(seed): return made(tmp_path, seed, loss=lambda a,b: (a-b).pow(2).mean(), splitter=lambda m: list(m.parameters()), opt_func=lambda ps,lr=.01: torch.optim.SGD(ps, lr=lr))
