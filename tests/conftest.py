@@ -1,6 +1,8 @@
+import signal
 import pytest,torch
 from hypothesis import settings
 
+signal.signal(signal.SIGINT, signal.default_int_handler) # shells start what runs in the background without
 torch.set_num_threads(1) # sums do not depend on the number of cores, and tiny models are faster
 
 settings.register_profile('default', deadline=None, derandomize=True, max_examples=50) # the same cases on every machine
