@@ -17,6 +17,7 @@ from .scores import *
 from .measures import *
 from .recorder import *
 from .progress import *
+from .draws import *
 from .position import *
 from .loop import *
 from .learner import *

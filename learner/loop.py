@@ -16,9 +16,10 @@ from math import inf
 import torch
 from .data import length,to_device,twin
 from .dispatch import Dispatcher,scope
+from .draws import Draws
 from .events import CancelBatchException
 from .interrupt import HeldInterrupt,workers_ignore_interrupts
-from .position import Draws,restore,run_state,unmoved
+from .position import restore,run_state,unmoved
 from .recorder import Row
 
 # %% ../nbs/08c_loop.ipynb #Loop
