@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
-from learner.draws import Draws
+from learner.data.draws import Draws
 
 ds = TensorDataset(torch.randn(3200, 64), torch.randint(0, 10, (3200,)))
 def loader(workers=0): return DataLoader(ds, 16, shuffle=True, num_workers=workers)

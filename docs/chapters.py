@@ -70,10 +70,11 @@ def api(sym, name, mod, shown=(), depth=3):
     return f'{fence}{{py:{kind}}} {name}{"" if bare else signature(sym, not tbl)}\n' + '\n\n'.join(filter(None, parts)) + f'\n{fence}'
 
 def toctree(docs):
-    "The sidebar: a part for each folder of nbs/"
-    parts = {}
+    "The sidebar: a part for each folder of nbs/, in the order in which `learner.all` imports them"
+    order = dict.fromkeys(re.findall(r'^from \.(\w+)\.', (cfg.lib_path/'all.py').read_text(encoding='utf-8'), re.M))
+    parts = {k:[] for k in ['', *order]}
     for o in sorted(docs): parts.setdefault(o.rpartition('/')[0], []).append(o)
-    return mk_cell('\n\n'.join(f'```{{toctree}}\n:hidden:\n:caption: {k.capitalize() or "Library"}\n\n' + '\n'.join(v) + '\n```' for k,v in parts.items()), 'markdown')
+    return mk_cell('\n\n'.join(f'```{{toctree}}\n:hidden:\n:caption: {k.capitalize() or "Library"}\n\n' + '\n'.join(v) + '\n```' for k,v in parts.items() if v), 'markdown')
 
 def prepare(app, docname, source):
     "Turn the nbdev notebook in `source` into one that myst-nb shows as meant"

@@ -3,8 +3,8 @@ import math
 import pytest,torch
 from hypothesis import given,settings,strategies as st
 from learner.all import *
-from learner.checkpoint import Checkpoints
-from learner.files import read_plain
+from learner.resume.checkpoint import Checkpoints
+from learner.model.files import read_plain
 
 nan = math.nan
 class Score(Metric):

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from hypothesis import given,strategies as st
 from learner.all import *
-from learner import files
+from learner.model import files
 
 pytestmark = [pytest.mark.filterwarnings(f'ignore:.*{o}') for o in ('multi-threaded, use of fork', 'TypedStorage is deprecated', 'torch.jit.* is deprecated', 'looks like a TorchScript archive', 'Detected pickle protocol')]
 

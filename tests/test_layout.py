@@ -9,63 +9,78 @@ from nbdev.doclinks import patch_name
 cfg = get_config()
 root,nbs,lib = cfg.config_path,cfg.nbs_path,cfg.lib_path
 
+def name_of(f): return '.'.join(f.relative_to(lib).with_suffix('').parts)
+trees = {name_of(f):ast.parse(f.read_text(encoding='utf-8')) for f in sorted(lib.rglob('*.py')) if f.stem[0]!='_'} # with helper modules, that have no chapter
+
 def exported(fn): return next((c.directives['default_exp'] for c in read_nb(fn).cells if 'default_exp' in c.directives), None)
 
-chapters = [m for fn in sorted(nbs.glob('[0-9]*.ipynb')) if (m := exported(fn)) and (lib/f'{m}.py').exists()] # in order
-trees = {f.stem:ast.parse(f.read_text(encoding='utf-8')) for f in sorted(lib.glob('*.py'))} # with helper modules, that have no chapter
+parts = list(dict.fromkeys(o.module.split('.')[0] for o in trees['all'].body if isinstance(o, ast.ImportFrom))) # in the order of `learner.all`
+chapters = [m for part in parts for fn in sorted((nbs/part).glob('[0-9]*.ipynb')) if (m := exported(fn))] # in order
 
 def is_type_checking(o): return isinstance(o, ast.If) and 'TYPE_CHECKING' in ast.unparse(o.test)
 
-def imports(body):
+def absolute(o, mod):
+    "The module that `o` imports from, as seen from inside of the library"
+    if not o.level: return (o.module or '').removeprefix(lib.name).lstrip('.')
+    return '.'.join([*mod.split('.')[:-o.level], *filter(None, [o.module])])
+
+def imports(body, mod):
     "`(module, names)` for each import of one of our modules that runs when the module is loaded"
     for o in body:
         if isinstance(o, ast.ImportFrom) and (o.level or (o.module or '').split('.')[0]==lib.name):
-            mod = (o.module or '').removeprefix(lib.name).lstrip('.')
-            names = [a.name for a in o.names]
-            if mod: yield mod,names
-            else: yield from ((n, []) for n in names) # from learner import x
+            names,source = [a.name for a in o.names],absolute(o, mod)
+            if source in trees: yield source,names
+            else: yield from ((f'{source}.{n}'.lstrip('.'), []) for n in names) # from learner.core import x
         elif isinstance(o, ast.Import): yield from ((a.name.partition('.')[2], []) for a in o.names if a.name.startswith(f'{lib.name}.'))
         elif not isinstance(o, (ast.FunctionDef,ast.AsyncFunctionDef)) and not is_type_checking(o):
-            yield from imports([c for f in ('body','orelse','handlers','finalbody') for c in getattr(o, f, [])])
+            yield from imports([c for f in ('body','orelse','handlers','finalbody') for c in getattr(o, f, [])], mod)
 
 def reach(mod):
     "The chapters that `mod` imports, itself or through helper modules"
-    for m,_ in imports(trees[mod].body):
+    for m,_ in imports(trees[mod].body, mod):
         if m in chapters: yield m
         elif m in trees: yield from reach(m)
 
+def test_parts_are_folders():
+    "A part is a folder of notebooks and one of modules, both of its name, with three to eight chapters; a chapter has the name of its module"
+    assert {o.name for o in nbs.iterdir() if o.is_dir() and any(o.glob('[0-9]*.ipynb'))}-{'tutorials'}=={*parts}=={m.split('.')[0] for m in trees if '.' in m}
+    assert {m.split('.')[0] for m in chapters}=={*parts} and all(fn.stem.split('_', 1)[1]==m.split('.')[1] for p in parts for fn in (nbs/p).glob('[0-9]*.ipynb') if (m := exported(fn)))
+
+def test_all_lists_the_chapters():
+    "`learner.all` imports every chapter, in order"
+    assert [o.module for o in trees['all'].body if isinstance(o, ast.ImportFrom)]==chapters
+
 @pytest.mark.parametrize('mod', chapters)
 def test_imports_point_up(mod):
-    "Notebook order is import order: a chapter builds on earlier ones only, so that there are no cycles and it can be read in order"
+    "Parts are in import order, and so are the chapters of a part: a chapter builds on earlier ones only, so that there are no cycles and it can be read in order"
     later = chapters[chapters.index(mod):]
     assert not [m for m in reach(mod) if m in later]
 
 @pytest.mark.parametrize('mod', trees)
 def test_no_star_imports(mod):
     "Between our modules names are imported, so that a reader sees where each comes from; `*` is for users"
-    assert mod=='all' or not [m for m,names in imports(trees[mod].body) if '*' in names]
+    assert mod=='all' or not [m for m,names in imports(trees[mod].body, mod) if '*' in names]
 
 def test_import_is_light():
     "`import learner.all` loads our dependencies and nothing else; matplotlib waits for the first plot"
-    code = f'''if True:
+    code = '''if True:
         import json,sys
         import torch,torch.utils.data,numpy,tqdm
         base = set(sys.modules)
-        for m in {['all'] if 'all' in chapters else chapters}: __import__(f'learner.{{m}}')
-        print(json.dumps(sorted({{o.partition('.')[0] for o in sys.modules.keys()-base}} - sys.stdlib_module_names)))'''
+        import learner.all
+        print(json.dumps(sorted({o.partition('.')[0] for o in sys.modules.keys()-base} - sys.stdlib_module_names)))'''
     new = set(json.loads(subprocess.run([sys.executable, '-c', code], cwd=root, check=True, capture_output=True, text=True).stdout))
     assert new <= {lib.name,'torch','fastcore','numpy','tqdm'}
 
-def names_in(tree): return {(o.module.split('.')[-1],a.name) for o in tree if isinstance(o, ast.ImportFrom) for a in o.names}
+def names_in(tree): return {(absolute(o, 'all'),a.name) for o in tree if isinstance(o, ast.ImportFrom) for a in o.names}
 
 def test_index_of_methods():
     "`Learner` lists the methods that later chapters `@patch` onto it, for editors and readers: all of them, and no others"
-    if 'learner' not in chapters: pytest.skip('no Learner yet')
-    cls = next(o for o in trees['learner'].body if isinstance(o, ast.ClassDef) and o.name=='Learner')
+    cls = next(o for o in trees['loop.learner'].body if isinstance(o, ast.ClassDef) and o.name=='Learner')
     index = names_in(o for c in cls.body if is_type_checking(c) for o in c.body)
     patched = {(m,o.name) for m,tree in trees.items() for o in tree.body
         if isinstance(o, ast.FunctionDef) and o.name[0]!='_' and f'Learner.{o.name}' in listify(patch_name(o))}
-    assert not [o for o in patched if o[0]=='learner'], 'one class, one cell: these belong into the class'
+    assert not [o for o in patched if o[0]=='loop.learner'], 'one class, one cell: these belong into the class'
     assert index==patched
 
 alien = re.compile(r'(?<![\w.])/(?:root|home|mnt)/|index[-]url')

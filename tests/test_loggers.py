@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np, pytest, torch
 from torch import nn
 from learner.all import *
-from learner.loggers import *
-from learner.timer import *
-from learner.recorder import missing
+from learner.inspect.loggers import *
+from learner.inspect.timer import *
+from learner.measure.recorder import missing
 
 nan = float('nan')
 def fitted(tmp_path, cbs, n_epoch=3, **kwargs): return synth_learner(path=tmp_path, metrics=mae, **kwargs).fit(n_epoch, cbs=cbs)

@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from learner.all import *
-from learner.scores import *
-from learner.measures import *
+from learner.measure.scores import *
+from learner.measure.measures import *
 
 sk,tm = pytest.importorskip('sklearn.metrics'),pytest.importorskip('torchmetrics')
 pytestmark = pytest.mark.filterwarnings('ignore::sklearn.exceptions.UndefinedMetricWarning')

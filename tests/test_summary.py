@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader,IterableDataset,TensorDataset
 from learner.all import *
-from learner.summary import Summary
+from learner.inspect.summary import Summary
 
 def n_hooks(*ms): return sum(len(o._forward_hooks)+len(o._backward_hooks) for m in ms for o in m.modules())
 

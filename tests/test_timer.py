@@ -1,9 +1,9 @@
 "What a timer says, by a clock that moves only when it is told to"
 import pytest,torch
 from learner.all import *
-from learner import timer as module
-from learner.recorder import missing
-from learner.timer import *
+from learner.inspect import timer as module
+from learner.measure.recorder import missing
+from learner.inspect.timer import *
 
 class Clock:
     t = 0.

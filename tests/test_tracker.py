@@ -3,9 +3,9 @@ import itertools,math,warnings
 import numpy as np, pytest, torch
 from hypothesis import given,settings,strategies as st
 from learner.all import *
-from learner.files import check_plain
-from learner.tracker import *
-from learner.tracker import higher_is_better
+from learner.model.files import check_plain
+from learner.result.tracker import *
+from learner.result.tracker import higher_is_better
 
 nan,inf = math.nan,math.inf
 

@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader,Dataset,TensorDataset
 from learner.all import *
-from learner import bounds
-from learner.bounds import *
-from learner.tracker import *
+from learner.schedule import bounds
+from learner.schedule.bounds import *
+from learner.result.tracker import *
 
 class Noisy(Dataset):
     "Points on a line, with noise from every global generator"

@@ -195,7 +195,7 @@ def die_in_call(module, name, n, after):
 
 def die_in_write(n):
     "Die after a write, when `n` bytes of files have been written in all"
-    from learner import checkpoint
+    from learner.resume import checkpoint
     f,left = checkpoint._Hashing.write,[n]
     def write(self, b):
         left[0] -= len(b)

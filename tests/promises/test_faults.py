@@ -7,8 +7,8 @@ from hypothesis import given,strategies as st
 from torch import nn
 from torch.utils.data import DataLoader,Dataset,TensorDataset
 from learner.all import *
-from learner.checkpoint import Checkpoints
-from learner.files import read_plain
+from learner.resume.checkpoint import Checkpoints
+from learner.model.files import read_plain
 
 posix = pytest.mark.skipif(os.name!='posix', reason='other systems have no such signals and files')
 
