@@ -4,11 +4,7 @@ import pytest,torch
 from torch.nn import functional as F
 from fastcore.foundation import L
 from learner.all import *
-
-class Stream:
-    "Batches of a loader without a length"
-    def __init__(self, dl): self.dl = dl
-    def __iter__(self): return iter(self.dl)
+from parts import Stream
 
 class Watch(Callback):
     "Writes down where training is"
