@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor,nn
 from torch.utils.data import DataLoader,Dataset,IterableDataset
+from ..core.checks import known_args,nearest
 from ..core.callback import Callback
 from ..core.dispatch import Dispatcher
-from ..core.events import known_args,nearest
 
 # %% ../../nbs/data/01_loaders.ipynb #default_device
 def default_device() -> torch.device:

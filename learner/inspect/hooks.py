@@ -15,10 +15,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor,nn
 from fastcore.foundation import L
+from ..core.checks import known_args,whole
 from ..core.callback import Callback,TrainEvalCallback
 from ..data.loaders import map_batch
-from ..core.events import known_args
-from ..loop.learner import _whole
 from ..measure.recorder import Row
 
 # %% ../../nbs/inspect/01_hooks.ipynb #Hook
@@ -139,7 +138,7 @@ class HookCallback(Callback):
         if hook is not None: self.hook = hook
         if self.hook is None: raise TypeError(f"`{type(self).__name__}` needs something to call: `HookCallback(hook=f)`, "
             "or a class with a method `hook(self, module, input, output)`")
-        if every is not None: _whole('every', every, 1)
+        if every is not None: whole('every', every, 1)
         one = isinstance(modules, nn.Module) and not isinstance(modules, nn.ModuleList)
         if modules is not None and not one and not hasattr(modules, '__iter__'): raise TypeError(f"`modules` are several `nn.Module`s, or one, but got {modules!r}")
         self.given = None if modules is None else [modules] if one else list(modules)

@@ -16,8 +16,8 @@ from io import StringIO
 from pathlib import Path
 from time import perf_counter
 import torch
+from ..core.checks import nearest
 from ..core.callback import Callback
-from ..core.events import nearest
 from ..measure.progress import extra
 from ..measure.recorder import History,Recorder,Row,missing,plain
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn.parallel import DataParallel,DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from fastcore.basics import patch
+from ..core.checks import known_args
 from ..data.loaders import to_device
-from ..core.events import known_args
 from .hooks import Hooks
 from ..loop.learner import Learner,_show
 from ..model.optimizer import param_groups

@@ -14,8 +14,8 @@ from collections import deque
 from statistics import fmean,median
 from time import perf_counter
 import torch
+from ..core.checks import whole
 from ..core.callback import Callback
-from ..loop.learner import _whole
 from ..measure.progress import Out
 from ..measure.recorder import History,Row,missing
 
@@ -69,7 +69,7 @@ class Timer(Callback):
         every:int|None=None, # Print a summary after each so many epochs
         sync:bool=False, # Wait for the device between phases, so that the clock tells all. It slows training down
     ):
-        self.every,self.sync = None if every is None else _whole('every', every, 1),sync
+        self.every,self.sync = None if every is None else whole('every', every, 1),sync
 
     def before_fit(self):
         kind = self.learn.device.type

@@ -15,7 +15,6 @@ import sys,warnings
 from contextlib import contextmanager,suppress
 from inspect import Parameter,signature
 from math import inf
-from operator import index
 from pathlib import Path
 from traceback import walk_tb
 from typing import TYPE_CHECKING
@@ -23,9 +22,10 @@ import torch
 from torch import nn
 from fastcore.basics import AttrDict
 from fastcore.foundation import L
+from ..core.checks import known_args,whole
 from ..core.callback import Callback,FuncCallback,TrainEvalCallback
 from ..data.loaders import DataLoaders,_check_loader,length
-from ..core.events import CancelFitException,known_args,moments
+from ..core.events import CancelFitException,moments
 from .loop import Loop
 from ..measure.metrics import mk_metrics
 from ..model.optimizer import Adam,clear_state,freeze_groups,get_hyper,hypers,make_opt,n_groups,norm_bias_params,param_groups,params,parts_of,per_group,set_hyper,spare
@@ -34,14 +34,6 @@ from ..measure.progress import ProgressCallback
 from ..measure.recorder import Recorder,Row
 
 # %% ../../nbs/loop/03_learner.ipynb #Learner
-def _whole(name, v, least=0):
-    "`v` as an int"
-    try: n = None if isinstance(v, bool) else index(v)
-    except TypeError: n = None
-    if n is None: raise TypeError(f"`{name}` is a whole number, but got {v!r}")
-    if n<least: raise ValueError(f"`{name}` is {least} or more, but got {n}")
-    return n
-
 def _made(o): return f" Did you mean `{o.__name__}()`?" if isinstance(o, type) else ""
 
 def _let_go(e):
@@ -214,8 +206,8 @@ class Learner(Loop):
     def _bounds(self, n_epoch, start_epoch, n_iter, n_step):
         "Of a fit; without `n_epoch` there are as many epochs as the others need"
         if n_epoch is None and n_iter is None and n_step is None: raise TypeError("`fit` needs an end: `n_epoch`, `n_iter` or `n_step`")
-        start_epoch,n_iter,n_step = _whole('start_epoch', start_epoch),*(None if v is None else _whole(k, v) for k,v in (('n_iter',n_iter), ('n_step',n_step)))
-        return dict(n_epoch=inf if n_epoch is None else _whole('n_epoch', n_epoch), start_epoch=start_epoch, n_train_iter=n_iter, n_step=n_step)
+        start_epoch,n_iter,n_step = whole('start_epoch', start_epoch),*(None if v is None else whole(k, v) for k,v in (('n_iter',n_iter), ('n_step',n_step)))
+        return dict(n_epoch=inf if n_epoch is None else whole('n_epoch', n_epoch), start_epoch=start_epoch, n_train_iter=n_iter, n_step=n_step)
 
     @known_args
     def validate(self,

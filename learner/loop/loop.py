@@ -280,6 +280,11 @@ class Loop(Dispatcher):
         return self._draws.idxs(self.iter) if self._draws else None
 
     @property
+    def needs_closure(self):
+        "Whether the optimizer computes loss and gradients again within its step, as LBFGS does"
+        return bool(self._closure)
+
+    @property
     def resuming(self):
         "Whether a fit is on its way to where it was stopped"
         return self._at is not None

@@ -17,9 +17,9 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
+from ..core.checks import nearest
 from ..data.loaders import keep_random,search
 from ..data.draws import Draws
-from ..core.events import nearest
 from ..model.optimizer import norm_types,set_hyper,spare
 from ..measure.recorder import Row,RunConfig,run_config
 

@@ -13,7 +13,7 @@ __all__ = ['perplexity', 'RootMean', 'rmse', 'exp_rmspe', 'Moments', 'R2Score', 
 from functools import partial
 import torch
 from torch.nn import functional as F
-from ..core.events import known_args
+from ..core.checks import known_args
 from ..model.losses import _named_classes,ignore_index_of
 from .metrics import AccumMetric,AvgLoss,AvgMetric,Metric,as_double,flat_pair
 from .scores import CountScore

@@ -16,7 +16,7 @@ from functools import partial
 from inspect import signature
 import torch
 from torch.nn import functional as F
-from ..core.events import nearest,snake_name
+from ..core.checks import nearest,snake_name
 
 # %% ../../nbs/measure/01_metrics.ipynb #Metric
 def find_bs(

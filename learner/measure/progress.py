@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from importlib import import_module
 from numbers import Integral
 from time import perf_counter
+from ..core.checks import nearest
 from ..core.callback import Callback
-from ..core.events import nearest
 from .recorder import History,Recorder,Row,html_table,text_row
 
 # %% ../../nbs/measure/05_progress.ipynb #screens

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
 from .. import __version__
+from ..core.checks import nearest
 from ..core.callback import Callback,FuncCallback
 from ..data.loaders import length
-from ..core.events import nearest
 from .metrics import AvgLoss
 from ..model.optimizer import get_hyper,hypers
 

@@ -12,7 +12,7 @@ __all__ = ['CountScore', 'ClassCounts', 'ClassScore', 'Precision', 'Recall', 'F1
 
 # %% ../../nbs/measure/02_scores.ipynb #imports
 import torch
-from ..core.events import known_args,nearest
+from ..core.checks import known_args,nearest
 from ..model.losses import _named_classes,ignore_index_of
 from .metrics import Metric,as_double,flat_pair
 

@@ -16,7 +16,7 @@ from inspect import signature
 import torch
 from torch import nn
 from torch.nn import functional as F
-from ..core.events import known_args,nearest
+from ..core.checks import known_args,nearest
 
 # %% ../../nbs/model/02_losses.ipynb #known
 def _identity(x): return x

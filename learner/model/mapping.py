@@ -12,8 +12,8 @@ __all__ = ['MapBatch', 'MapPred', 'MatchArgs', 'Forward']
 from collections.abc import Mapping
 from functools import lru_cache
 from inspect import Parameter,signature
+from ..core.checks import nearest
 from ..core.callback import Callback
-from ..core.events import nearest
 from .weights import unwrapped
 
 # %% ../../nbs/model/05_mapping.ipynb #mapping

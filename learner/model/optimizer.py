@@ -14,7 +14,7 @@ __all__ = ['norm_types', 'hyper_keys', 'params', 'trainable_params', 'norm_bias_
 from math import isfinite
 import torch
 from torch import nn
-from ..core.events import known_args,nearest
+from ..core.checks import known_args,nearest
 
 # %% ../../nbs/model/01_optimizer.ipynb #params
 def params(m:nn.Module) -> list:

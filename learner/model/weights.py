@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 from fastcore.foundation import L
-from ..core.events import nearest
+from ..core.checks import nearest
 
 # %% ../../nbs/model/03_weights.ipynb #weights
 _wrappers = nn.DataParallel,nn.parallel.DistributedDataParallel

@@ -17,9 +17,9 @@ from functools import cached_property
 import numpy as np
 import torch
 from torch import Tensor
+from ..core.checks import known_args,whole
 from ..data.loaders import keep_random,random_state,set_random_state,twin
-from ..core.events import known_args
-from ..loop.learner import Learner,_whole
+from ..loop.learner import Learner
 from ..measure.metrics import find_bs
 from .preds import _same,_single,show_samples
 from ..measure.recorder import Row,html_table
@@ -110,7 +110,7 @@ class Interpretation:
         items:bool=False, # Return the samples too, as the dataset gives them
     ) -> Row: # `losses` and `idxs`, positions in `preds`, `(k,)` each; and `items`
         "The largest losses, and where they are"
-        if k is not None: _whole('k', k, 1)
+        if k is not None: whole('k', k, 1)
         if self.losses is None: raise ValueError("There are no losses of samples: "
             + ("`learn.loss_func` is None" if self.learn.loss_func is None else "the loader has no targets"))
         losses,idxs = self.losses.topk(min(k or len(self.losses), len(self.losses)), largest=largest)

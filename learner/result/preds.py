@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.utils.data import default_collate
 from fastcore.basics import patch
 from fastcore.foundation import L
+from ..core.checks import known_args,whole
 from ..core.callback import Callback
 from ..data.loaders import twin
-from ..core.events import known_args
-from ..loop.learner import Learner,_whole
+from ..loop.learner import Learner
 from ..model.losses import activation_of,decodes_of
 from ..measure.metrics import find_bs
 from ..measure.recorder import Row,html_table
@@ -264,7 +264,7 @@ def tta(self:Learner,
     use_max:bool=False, # Take the largest instead of averages
 ) -> tuple: # Predictions, targets
     "Test-time augmentation: average the predictions of several changed looks and an unchanged one"
-    n = _whole('n', n, 1)
+    n = whole('n', n, 1)
     if beta is not None and not 0<=beta<=1: raise ValueError(f"`beta` is a weight in [0,1], or None, but got {beta}")
     dl = self._loader(ds_idx, dl)
     cbs = [] if aug is None else [_changing(aug)]
@@ -365,7 +365,7 @@ def show_results(self:Learner,
     shuffle:bool=True, # From anywhere in the first batch, and not its beginning
 ): # The figure, or `Samples`
     "Show samples of the first batch: images with decisions and targets, or a table"
-    max_n,dl = _whole('max_n', max_n, 1),self._loader(ds_idx, dl)
+    max_n,dl = whole('max_n', max_n, 1),self._loader(ds_idx, dl)
     with self._as_found(dl): b = first_batch(dl)
     x,_,targs,dec = self.get_preds(dl=[b], with_input=True, with_decoded=True)
     n = find_bs(dec)

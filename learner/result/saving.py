@@ -18,7 +18,8 @@ from pickle import PicklingError
 from types import FunctionType,SimpleNamespace
 import torch
 from fastcore.basics import patch
-from ..core.events import CancelException,known_args,nearest
+from ..core.checks import known_args,nearest
+from ..core.events import CancelException
 from ..model.files import check_sums,file_path,read_plain,reading,torch_save,type_of,write_plain,write_to
 from ..loop.learner import Learner
 from ..model.optimizer import OptimList,norm_bias_params,parts_of,spare

@@ -17,11 +17,11 @@ from math import inf,isfinite,isnan
 from numbers import Real
 from pathlib import Path
 import torch
+from ..core.checks import whole
 from ..technique.averaging import WeightAverage
 from ..core.callback import Callback
 from ..core.events import CancelFitException
 from ..model.files import _suffixes,file_path
-from ..loop.learner import _whole
 from ..model.optimizer import get_hyper
 from ..measure.progress import ProgressCallback
 from ..measure.recorder import Recorder,check_direction,find_recorder,higher_is_better,missing
@@ -82,7 +82,7 @@ class EarlyStoppingCallback(TrackerCallback):
         reset_on_fit:bool=True, # As in `TrackerCallback`
     ):
         super().__init__(monitor, comp, min_delta, reset_on_fit)
-        self.patience,self.wait = _whole('patience', patience, 1),0
+        self.patience,self.wait = whole('patience', patience, 1),0
 
     def before_fit(self):
         super().before_fit()
@@ -112,8 +112,8 @@ class SaveModelCallback(TrackerCallback):
         super().__init__(monitor, comp, min_delta, reset_on_fit)
         if every_epoch and at_end: raise ValueError("`every_epoch` and `at_end` exclude each other: use two `SaveModelCallback`s")
         if fname is None and (every_epoch or at_end or keep!=1): raise ValueError("`fname=None` keeps the best one in memory: it goes with no `every_epoch`, `at_end` or `keep`")
-        self.every_epoch = 0 if every_epoch is False else _whole('every_epoch', 1 if every_epoch is True else every_epoch, 1)
-        self.fname,self.at_end,self.with_opt,self.keep,self.load_best = fname,at_end,with_opt,_whole('keep', keep, 1),load_best
+        self.every_epoch = 0 if every_epoch is False else whole('every_epoch', 1 if every_epoch is True else every_epoch, 1)
+        self.fname,self.at_end,self.with_opt,self.keep,self.load_best = fname,at_end,with_opt,whole('keep', keep, 1),load_best
         self.last_saved_path,self.kept = None,[]
 
     @property
@@ -180,7 +180,7 @@ class ReduceLROnPlateau(TrackerCallback):
         super().__init__(monitor, comp, min_delta, reset_on_fit)
         if not factor>1: raise ValueError(f"The learning rate is divided by `factor`, which is above 1, but got {factor}")
         if not min_lr>=0: raise ValueError(f"`min_lr` is 0 or more, but got {min_lr}")
-        self.patience,self.factor,self.min_lr,self.wait = _whole('patience', patience, 1),factor,min_lr,0
+        self.patience,self.factor,self.min_lr,self.wait = whole('patience', patience, 1),factor,min_lr,0
 
     def before_fit(self):
         for o in self.learn.cbs:

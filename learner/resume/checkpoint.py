@@ -28,11 +28,11 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from .. import __version__
+from ..core.checks import known_args,nearest,whole
 from ..core.callback import Callback,FuncCallback
 from ..data.loaders import search
-from ..core.events import known_args,nearest
 from ..model.files import atomic_write,check_plain,file_path,on_cpu,read_plain,torch_save
-from ..loop.learner import Learner,_whole
+from ..loop.learner import Learner
 from ..model.optimizer import get_hyper,hypers,parts_of,set_hyper
 from ..loop.position import by_name,copied,judges,run_state
 from ..measure.recorder import Row,missing
@@ -273,11 +273,11 @@ class Checkpoint(Callback):
         on_exc:bool=True, # Save when an error, Ctrl-C or SIGTERM ends the fit
     ):
         if unit not in _position: raise ValueError(f"`unit` is one of {', '.join(f'`{o}`' for o in _position)}, but got {unit!r}.{nearest(str(unit), _position)}")
-        if unit!='s': every = _whole('every', every, 1)
+        if unit!='s': every = whole('every', every, 1)
         elif not (isinstance(every, (int,float)) and every>0): raise ValueError(f"`every` is a number of seconds above 0, but got {every!r}")
-        if keep is not None: keep = _whole('keep', keep, 1)
+        if keep is not None: keep = whole('keep', keep, 1)
         if monitor is not None and not best: raise ValueError(f"`monitor={monitor!r}` says what is best, and no best files are kept: give their number as `best`")
-        self.every,self.unit,self.keep,self.best,self.monitor,self.folder,self.on_exc = every,unit,keep,_whole('best', best),monitor,folder,on_exc
+        self.every,self.unit,self.keep,self.best,self.monitor,self.folder,self.on_exc = every,unit,keep,whole('best', best),monitor,folder,on_exc
         self.run_id,self.last = None,0
 
     @property

@@ -18,10 +18,10 @@ from time import monotonic
 from fastcore.basics import patch
 from fastcore.foundation import L
 from torch.utils.data import Dataset,IterableDataset
+from ..core.checks import known_args,nearest,whole
 from ..core.callback import Callback
 from ..data.loaders import keep_random,length,random_state,set_random_state,twin
-from ..core.events import known_args,nearest
-from ..loop.learner import Learner,_whole
+from ..loop.learner import Learner
 from .lr_find import restored
 from ..measure.metrics import mk_metrics
 from ..measure.progress import ProgressCallback
@@ -205,7 +205,7 @@ class Sanity(Callback):
     order,only_fit = 2000,True # everybody is ready
     def __init__(self,
         n:int=2, # Batches of each loader
-    ): self.n,self.found = _whole('n', n, 1),None
+    ): self.n,self.found = whole('n', n, 1),None
     def before_fit(self):
         learn,old = self.learn,self.learn.limits
         learn('before_sanity')
@@ -225,7 +225,7 @@ class Limit(Callback):
         valid:int|None=None, # Batches of each validation loader
     ):
         if train is None and valid is None: raise ValueError("`Limit` bounds `train`, `valid`, or both: give at least one of them")
-        self.train,self.valid = (None if v is None else _whole(k, v, 1) for k,v in (('train',train), ('valid',valid)))
+        self.train,self.valid = (None if v is None else whole(k, v, 1) for k,v in (('train',train), ('valid',valid)))
     def before_fit(self):
         self.old = self.learn.limits
         self.learn.limits = {**self.old, **{k:min(v, self.old.get(k, v)) for k,v in (('train',self.train), ('valid',self.valid)) if v is not None}}
@@ -237,7 +237,7 @@ def limit_batches(
 ):
     "For a while, only so many batches in whatever is trained or validated, here and in processes that are started meanwhile"
     old = os.environ.get(_variable)
-    os.environ[_variable] = str(_whole('n', n, 1))
+    os.environ[_variable] = str(whole('n', n, 1))
     try: yield
     finally:
         if old is None: del os.environ[_variable]
@@ -249,7 +249,7 @@ class Overfit(Callback):
     order,only_fit = Validate.order-10,True
     def __init__(self,
         k:int=1, # Training batches
-    ): self.k,self.batches,self.drawn = _whole('k', k, 1),None,None
+    ): self.k,self.batches,self.drawn = whole('k', k, 1),None,None
 
     def before_fit(self):
         learn,self.whole,self.batches = self.learn,self.learn.dls,[]
@@ -314,18 +314,18 @@ def smoke(self:Learner,
     cbs=None, # Those of the fit that is about to come
 ) -> Row: # What was recorded
     "Try a fit of `n` batches with everything that takes part, but for callbacks that write; then put everything back"
-    _whole('n', n, 1)
+    whole('n', n, 1)
     if self.mode is not None: raise RuntimeError(f"`smoke` cannot start inside a running `{self.mode}`")
     for k,o in (('train', self.dls.train), *self.dls.valids.items()):
         if hasattr(o, '__next__'): raise ValueError(f"`dls['{k}']` is an iterator, which can be gone over once: a trial would use it up")
     self._to_device()
     if self.opt is None: self.create_opt()
-    whole = self.dls
-    with self._as_found(*whole), self._kept(('dls','results','limits','state','_stopped')), \
+    dls = self.dls
+    with self._as_found(*dls), self._kept(('dls','results','limits','state','_stopped')), \
             self.removed_cbs([o for o in self.cbs if o.writes or isinstance(o, ProgressCallback)]), \
             self.added_cbs([o for o in L(cbs) if not getattr(o, 'writes', False)]), restored(self), _states(self):
-        self.state,self.limits,self.dls = deepcopy(self.state),{'train': n, 'valid': n},copy(whole)
-        self.dls.loaders,self.dls.valids = ({k:twin(o) for k,o in dls.items()} for dls in (whole.loaders, whole.valids))
+        self.state,self.limits,self.dls = deepcopy(self.state),{'train': n, 'valid': n},copy(dls)
+        self.dls.loaders,self.dls.valids = ({k:twin(o) for k,o in loaders.items()} for loaders in (dls.loaders, dls.valids))
         self.fit(1)
         return self.recorder.log
 

@@ -21,10 +21,11 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from fastcore.basics import patch
 from fastcore.foundation import L
+from ..core.checks import known_args,nearest,whole
 from ..core.callback import Callback
 from ..data.loaders import length
-from ..core.events import CancelFitException,known_args,nearest
-from ..loop.learner import Learner,_whole
+from ..core.events import CancelFitException
+from ..loop.learner import Learner
 from ..measure.metrics import AvgSmoothLoss
 from ..model.optimizer import OptimList,get_hyper
 from ..measure.recorder import Row
@@ -105,7 +106,7 @@ class LRFinder(Callback):
         num_it:int=100, # Batches; at least 6
         stop_div:bool=True, # Stop when the loss is more than four times the best
     ):
-        self.num_it,self.stop_div,self.sched = max(6, _whole('num_it', num_it)),stop_div,SchedExp(start_lr, end_lr)
+        self.num_it,self.stop_div,self.sched = max(6, whole('num_it', num_it)),stop_div,SchedExp(start_lr, end_lr)
         self.lrs,self.losses,self.diverged = [],[],False
     def before_fit(self): self.best,self.smooth = float('inf'),AvgSmoothLoss()
     def before_batch(self): self.learn.set_hyper('lr', self.sched(self.learn.train_iter/self.num_it))

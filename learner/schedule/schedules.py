@@ -20,9 +20,9 @@ from fastcore.basics import patch
 from fastcore.foundation import L
 from fastcore.meta import delegates
 import torch
+from ..core.checks import known_args,nearest,positive,whole
 from ..core.callback import Callback
-from ..core.events import known_args,nearest
-from ..loop.learner import Learner,_whole
+from ..loop.learner import Learner
 from ..model.optimizer import _firsts,_read,get_hyper,hypers,n_groups,per_group
 from ..measure.recorder import Recorder
 
@@ -220,15 +220,9 @@ def _lrs(learn, lr):
     lrs = per_group(learn.lr if lr is None else lr, n_groups(learn.opt))
     return lrs[0] if len({*lrs})==1 else lrs
 
-def _positive(**kwargs):
-    for k,v in kwargs.items():
-        try: ok = v>0
-        except TypeError: raise TypeError(f"`{k}` is a number above 0, but got {v!r}") from None
-        if not ok: raise ValueError(f"`{k}` is above 0, but got {v}")
-
 def _one_cycle(learn, lr, div, div_final, pct_start, moms):
     "Schedules of one cycle"
-    _positive(div=div, div_final=div_final)
+    positive(div=div, div_final=div_final)
     lr,scheds = _lrs(learn, lr),{}
     scheds['lr'] = combined_cos(pct_start, _times(lr, 1/div), lr, _times(lr, 1/div_final))
     uses_mom = 'mom' in hypers(learn.opt) and any(get_hyper(learn.opt, 'mom'))
@@ -269,7 +263,7 @@ def fit_flat_cos(self:Learner,
     **kwargs, # For `fit`
 ) -> Learner:
     "Stay at `lr`, then anneal to almost nothing along a cosine"
-    _positive(div_final=div_final)
+    positive(div_final=div_final)
     lr = _lrs(self, lr)
     sched = combine_scheds([pct_start,1-pct_start], [SchedNo(lr, lr), SchedCos(lr, _times(lr, 1/div_final))])
     return self.fit(n_epoch, wd=wd, cbs=[ParamScheduler(dict(lr=sched)), *L(cbs)], **kwargs)
@@ -287,9 +281,9 @@ def fit_sgdr(self:Learner,
     **kwargs, # For `fit`
 ) -> Learner:
     "Anneal to nothing again and again: warm restarts ([Loshchilov & Hutter 2016](https://arxiv.org/abs/1608.03983))"
-    _positive(cycle_mult=cycle_mult)
-    lr,cycle_len = _lrs(self, lr_max),_whole('cycle_len', cycle_len, 1)
-    lens = [round(cycle_len*cycle_mult**i) for i in range(_whole('n_cycles', n_cycles, 1))]
+    positive(cycle_mult=cycle_mult)
+    lr,cycle_len = _lrs(self, lr_max),whole('cycle_len', cycle_len, 1)
+    lens = [round(cycle_len*cycle_mult**i) for i in range(whole('n_cycles', n_cycles, 1))]
     sched = combine_scheds([o/sum(lens) for o in lens], [SchedCos(lr, _times(lr, 0.))]*n_cycles)
     return self.fit(sum(lens), wd=wd, cbs=[ParamScheduler(dict(lr=sched)), *L(cbs)], **kwargs)
 
@@ -329,8 +323,8 @@ def fine_tune(self:Learner,
     **kwargs, # For `fit`
 ) -> Learner:
     "Train the last group, then everything, early layers slower"
-    _positive(base_lr=base_lr, lr_mult=lr_mult)
-    n1,n2 = _whole('freeze_epochs', freeze_epochs),_whole('epochs', epochs)
+    positive(base_lr=base_lr, lr_mult=lr_mult)
+    n1,n2 = whole('freeze_epochs', freeze_epochs),whole('epochs', epochs)
     parts = [_one_cycle(self, slice(base_lr), 25., div_final, .99, moms), _one_cycle(self, slice(base_lr/2/lr_mult, base_lr/2), div, div_final, pct_start, moms)]
     pct = n1/(n1+n2) if n1 else 0.
     scheds = {k:combine_scheds([pct,1-pct], [o[k] for o in parts]) for k in parts[0]}

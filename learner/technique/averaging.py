@@ -11,8 +11,8 @@ __all__ = ['WeightAverage', 'EMA', 'SWA']
 from contextlib import contextmanager,nullcontext
 import torch
 from torch import nn
+from ..core.checks import whole
 from ..core.callback import Callback
-from ..loop.learner import _whole
 from .mixed_precision import MixedPrecision
 from ..model.optimizer import get_hyper,n_groups,per_group
 from ..measure.recorder import Recorder
@@ -149,7 +149,7 @@ class EMA(WeightAverage):
     ):
         if not 0<=decay<1: raise ValueError(f"`decay` is in [0,1), but got {decay}")
         super().__init__(buffers, validate)
-        self.decay,self.warmup,self.every = decay,warmup,_whole('every', every, 1)
+        self.decay,self.warmup,self.every = decay,warmup,whole('every', every, 1)
 
     def after_step(self):
         if not self._stepped() or self.steps%self.every: return
@@ -172,7 +172,7 @@ class SWA(WeightAverage):
         if start<0 or (start>=1 and start!=int(start)): raise ValueError(f"`start` is a fraction of training, in [0,1), or a whole number of epochs, but got {start}")
         if anneal<0: raise ValueError(f"`anneal` is a number of epochs, 0 or more, but got {anneal}")
         super().__init__(False, validate)
-        self.start,self.lr,self.anneal,self.every,self.lrs = start,lr,anneal,None if every is None else _whole('every', every, 1),None
+        self.start,self.lr,self.anneal,self.every,self.lrs = start,lr,anneal,None if every is None else whole('every', every, 1),None
 
     def before_fit(self):
         super().before_fit()

@@ -11,22 +11,11 @@ __all__ = ['AMPMode', 'MixedPrecision']
 from enum import Enum
 import torch
 from fastcore.basics import patch
+from ..core.checks import known_args,nearest,no_closure,positive
 from ..core.callback import Callback
 from ..data.loaders import map_batch
-from ..core.events import CancelStepException,known_args,nearest
+from ..core.events import CancelStepException
 from ..loop.learner import Learner
-from ..schedule.schedules import _positive
-
-# %% ../../nbs/technique/01_mixed_precision.ipynb #conflicts
-def _only_one(cb, kind, what):
-    "Refuse `cb` beside another callback of its `kind`, if that is not switched off"
-    for o in cb.learn.cbs:
-        if o is not cb and o.run and isinstance(o, kind): raise ValueError(f"`{o.name}` and `{cb.name}` would both {what}: use one of them")
-
-def _no_closure(cb):
-    "Refuse optimizers that compute loss and gradients by themselves, where `cb` has no say"
-    learn = cb.learn
-    if learn._closure and learn.mode in ('fit','lr_find'): raise ValueError(f"`{type(learn.opt).__name__}` computes loss and gradients again within its step, and would do so without `{cb.name}`: use another optimizer, or do without it")
 
 # %% ../../nbs/technique/01_mixed_precision.ipynb #MixedPrecision
 _least_scale = 2.**-16 # below it, gradients that are finite would long have been seen
@@ -54,7 +43,7 @@ class MixedPrecision(Callback):
     ):
         amp_mode = getattr(amp_mode, 'value', amp_mode)
         if amp_mode not in _dtypes: raise ValueError(f"`amp_mode` is `fp16` or `bf16`, but got {amp_mode!r}.{nearest(str(amp_mode), _dtypes)}")
-        _positive(init_scale=init_scale, growth_interval=growth_interval)
+        positive(init_scale=init_scale, growth_interval=growth_interval)
         if not growth_factor>1: raise ValueError(f"`growth_factor` is above 1, but got {growth_factor}")
         if not 0<backoff_factor<1: raise ValueError(f"`backoff_factor` is a fraction, above 0 and below 1, but got {backoff_factor}")
         self.amp_mode = amp_mode
@@ -63,7 +52,7 @@ class MixedPrecision(Callback):
 
     def before_fit(self):
         self.kind,self.open,self.pending,self.overflow = self.learn.device.type,[],False,False
-        _no_closure(self)
+        no_closure(self)
         _check_device(self.kind, self.amp_mode)
         if any(isinstance(o, MixedPrecision) and o is not self for o in self.learn.cbs): raise ValueError("There are two `MixedPrecision` callbacks: remove one, or use `to_fp16` and `to_bf16`, which replace it")
         if self.scaler is None and self.amp_mode=='fp16': self._new_scaler()

@@ -13,10 +13,9 @@ __all__ = ['MixHandler', 'MixUp', 'CutMix']
 from collections.abc import Mapping
 import torch
 from torch import Tensor
+from ..core.checks import no_closure,only_one,positive
 from ..core.callback import Callback
 from ..data.loaders import map_batch
-from .mixed_precision import _no_closure,_only_one
-from ..schedule.schedules import _positive
 
 # %% ../../nbs/technique/04_mixup.ipynb #MixHandler
 _nested = tuple,list,Mapping
@@ -36,10 +35,10 @@ class MixHandler(Callback):
     def __init__(self,
         alpha:float=.5, # Of the Beta distribution that shares are drawn from: the smaller, the less is mixed
     ):
-        _positive(alpha=alpha)
+        positive(alpha=alpha)
         self.alpha = alpha
 
-    def before_fit(self): _no_closure(self); _only_one(self, MixHandler, 'mix the batch')
+    def before_fit(self): no_closure(self); only_one(self, MixHandler, 'mix the batch')
     def draw(self):
         "A share for the first sample, in [0,1]"
         return torch.distributions.Beta(self.alpha, self.alpha).sample().item() # on the CPU: nothing waits for the device

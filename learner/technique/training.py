@@ -16,15 +16,15 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader,Sampler,WeightedRandomSampler
 from fastcore.basics import patch
+from ..core.checks import no_closure,only_one,positive,whole
 from ..core.callback import Callback
 from ..data.loaders import map_batch,random_state,set_random_state
 from ..core.dispatch import scope
 from ..core.events import CancelBatchException,CancelValidException
-from ..loop.learner import Learner,_whole
+from ..loop.learner import Learner
 from ..model.losses import LabelSmoothingCrossEntropy,items_of,reduction_of
 from ..measure.metrics import find_bs
-from .mixed_precision import MixedPrecision,_no_closure,_only_one
-from ..schedule.schedules import _positive
+from .mixed_precision import MixedPrecision
 
 # %% ../../nbs/technique/02_training.ipynb #GradientClip
 class GradientClip(Callback):
@@ -37,13 +37,13 @@ class GradientClip(Callback):
         max_value:float|None=None, # Largest absolute value of each number; no norm is taken then
         params=None, # `params(model)` returns the parameters to clip; default: all
     ):
-        _positive(max_norm=max_norm, norm_type=norm_type, **({} if max_value is None else dict(max_value=max_value)))
+        positive(max_norm=max_norm, norm_type=norm_type, **({} if max_value is None else dict(max_value=max_value)))
         if params is not None and not callable(params): raise TypeError(f"`params` is a function of the model that returns parameters, such as `lambda m: m.head.parameters()`, but got {params!r}")
         self.max_norm,self.norm_type,self.max_value,self.params = max_norm,norm_type,max_value,params
         self.norms = None
 
     def before_fit(self):
-        _no_closure(self)
+        no_closure(self)
         if self.learn.mode=='fit': self.norms = None # a look keeps those of the fit
     def before_step(self):
         ps = list(self.learn.model.parameters() if self.params is None else self.params(self.learn.model))
@@ -85,10 +85,10 @@ class GradientAccumulation(Callback):
         n_acc:int=32, # Samples for a step
         count=None, # `count(learn)` returns how many items the loss of a batch is the average of; default: what `items_of` knows of the loss, or samples
     ):
-        _positive(n_acc=n_acc)
+        positive(n_acc=n_acc)
         self.n_acc,self.count,self.samples,self.items = n_acc,count,0,0
 
-    def before_fit(self): _no_closure(self); _only_one(self, GradientAccumulation, 'put batches together'); _check_mean(self)
+    def before_fit(self): no_closure(self); only_one(self, GradientAccumulation, 'put batches together'); _check_mean(self)
     def before_train(self): self.samples,self.items = 0,0
     def before_backward(self):
         learn = self.learn
@@ -146,12 +146,12 @@ class MicroBatch(Callback):
         count=None, # `count(learn)` returns how many items the loss of a piece is the average of; its value is waited for. Default: what `items_of` knows of the loss, or samples
     ):
         if bs!='auto':
-            try: bs = _whole('bs', bs, 1)
+            try: bs = whole('bs', bs, 1)
             except (TypeError, ValueError): raise ValueError(f"`bs` is a number of samples, 1 or more, or 'auto', but got {bs!r}") from None
         self.bs,self.count = bs,count
         self.fits = None # for `auto`, samples that have fitted since memory ran out
 
-    def before_fit(self): _no_closure(self); _only_one(self, MicroBatch, 'cut the batch'); _check_mean(self)
+    def before_fit(self): no_closure(self); only_one(self, MicroBatch, 'cut the batch'); _check_mean(self)
     def before_train(self):
         learn,usual,ours = self.learn,self.learn._batch,scope(self._batch)
         learn._batch = lambda: ours(learn) if learn.training else usual() # there may be a validation inside
