@@ -247,6 +247,6 @@ def test_every_module_goes_to_the_device():
     data = nn.Linear(1, 1)
     learn.dls.train_ds.transform = data
     learn.dls.device = torch.device('meta')
-    learn._to_device()
+    learn.to_device()
     assert {o.device.type for m in (learn.model, cb.one, *cb.more, cb.named['a']) for o in m.parameters()}=={'meta'}
     assert learn.loss_func.func.weight.device.type==metric.w.device.type=='meta' and data.weight.device.type=='cpu'

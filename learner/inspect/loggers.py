@@ -284,7 +284,7 @@ class TensorBoardLogger(BoardLogger):
 
     def _log_graph(self):
         learn = self.learn
-        with learn._as_found(learn.dls.train), torch.no_grad():
+        with learn.unchanged(learn.dls.train), torch.no_grad():
             xb,_ = learn.dls.split(learn.dls.one_batch())
             if not isinstance(xb, (tuple,list)): raise ValueError("`graph=True` traces models that are called with a tuple of inputs, and here inputs have names")
             self.writer.add_graph(learn.model, tuple(xb)) # in evaluation mode

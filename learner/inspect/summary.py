@@ -85,13 +85,13 @@ def summary(self:Learner,
     if dl is None: dl = next((o for o in self.dls if not isinstance(o, Iterator)), None)
     if dl is None: raise ValueError("All loaders are iterators, and a batch that is taken from one is gone: "
         "give a batch, `summary(dl=[batch])`")
-    dl = self._loader(dl)
+    dl = self.loader(dl)
     model = _unwrapped(self.model)
     if any(map(is_lazy, model.parameters())): model = deepcopy(model) # running it would give it its weights
     def counts(m): return next(m.children(), None) is None or next(m.parameters(recurse=False), None) is not None
     modules = {k:m for k,m in model.named_modules() if counts(m)}
     devices = {p.device for p in model.parameters()}
-    with self._as_found(dl), self._modes(), torch.no_grad(), Hooks(modules.values(), lambda m,i,o: _shape(o)) as hooks:
+    with self.unchanged(dl), self.keep_modes(), torch.no_grad(), Hooks(modules.values(), lambda m,i,o: _shape(o)) as hooks:
         self.training = False # hooks of callbacks do not listen either
         model.eval()
         b = first_batch(dl)

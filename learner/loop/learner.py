@@ -79,7 +79,7 @@ class Learner(Loop):
         from learner.schedule.lr_find import lr_find
         from learner.technique.mixed_precision import to_fp16,to_bf16,to_fp32
         from learner.technique.training import to_channelslast,to_contiguous
-        from learner.result.preds import get_preds,predict,tta,show_results
+        from learner.result.preds import get_preds,loader,predict,tta,show_results
         from learner.inspect.summary import summary
         from learner.result.saving import save,load,export
         from learner.schedule.bounds import smoke
@@ -165,7 +165,7 @@ class Learner(Loop):
 
     def _run(self, bounds, at, cbs, lr=None, wd=None):
         "A fit with `cbs` of its own, from the start or from where it was stopped"
-        self._to_device()
+        self.to_device()
         if self.opt is None: self.create_opt()
         self._check_opt()
         if bounds['n_train_iter'] is not None and not any(isinstance(o, TrainEvalCallback) for o in self.cbs): raise ValueError("`n_iter` bounds the training batches that `TrainEvalCallback` counts, and there is none")
@@ -183,9 +183,9 @@ class Learner(Loop):
             for k,v in asked.items():
                 if get_hyper(self.opt, k)!=v or at is None: self.set_hyper(k, v)
             self._began = {k:get_hyper(self.opt, k) for k in ('wd','lr') if k in hypers(self.opt)}
-            vars(self).update(bounds, epoch=bounds['start_epoch'], train_iter=0, opt_step=0, stop_reason=None, _skip_step=False, _epoch_start=0)
+            vars(self).update(bounds, epoch=bounds['start_epoch'], train_iter=0, opt_step=0, stop_reason=None, _skip_step=False, epoch_start=0)
             self.to_validate,self.n_iter = self.dls.valids,length(self.dls.train)
-            self._n_train = self.n_iter
+            self.n_train = self.n_iter
             try:
                 self._fit()
                 if self._asked: self._pause('fit')
@@ -221,30 +221,30 @@ class Learner(Loop):
         dls = {'valid': dl} if dl is not None else self.dls.valids if ds_idx is None else {self.dls.name(ds_idx): self.dls[ds_idx]}
         if not dls: raise ValueError("There is nothing to validate on: `dls` has no validation loader. Give one as `dl`")
         cbs = [*L(cbs), *([] if any(isinstance(o, Recorder) for o in self.cbs) else [Recorder])] # somebody has to average
-        with self._as_found(*dls.values()), self.added_cbs(cbs), self._modes():
-            self._infer('validate', dls)
+        with self.unchanged(*dls.values()), self.added_cbs(cbs), self.keep_modes():
+            self.infer('validate', dls)
             return self.results
 
     def validate_now(self):
         "Validate in the middle of training, at `before_draw`, as at the end of an epoch: callbacks see it as a part of the fit"
         inside = self._safe is None # not between two phases, or at a pause
         if inside: self._safe = run_state(self, 'train', self._n)
-        with self._kept(self._of_phase), self._modes(): self._validate_all()
+        with self.keep_attrs(self._of_phase), self.keep_modes(): self._validate_all()
         if inside: self._safe = None
 
-    def _infer(self, mode, dls, inside=False):
+    def infer(self, mode, dls, inside=False):
         "Run a whole fit without training, or inside another run only the validation"
         inside,self.mode,self.to_validate = inside or self.mode is not None,mode,dls
         if inside: return self._validate_all()
-        self._to_device()
+        self.to_device()
         self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step = 1,0,None,None
         self._fit()
 
     # What they put back
-    _of_run = *Loop._of_phase,'n_train_iter','n_step','epoch','n_epoch','start_epoch','train_iter','opt_step','stop_reason','_epoch_start','_n_train','_skip_step','to_validate'
+    _of_run = *Loop._of_phase,'n_train_iter','n_step','epoch','n_epoch','start_epoch','train_iter','opt_step','stop_reason','epoch_start','n_train','_skip_step','to_validate'
 
     @contextmanager
-    def _modes(self):
+    def keep_modes(self):
         "Put back what a run changes in itself: mode, training, modes of modules, run flags"
         mode,training,modes = self.mode,self.training,[(o, o.training) for m in (self.model, self.loss_func) if isinstance(m, nn.Module) for o in m.modules()]
         runs = [(cb, vars(cb).get('run')) for cb in self.cbs]
@@ -265,8 +265,8 @@ class Learner(Loop):
     def _fitting(self, mode):
         saved = self._base = {k:get_hyper(self.opt, k) for k in hypers(self.opt)}
         closure = signature(type(self.opt).step).parameters.get('closure')
-        self._closure = () if closure is None or closure.default is not Parameter.empty else (self._again,)
-        with self._modes(), self._interrupt:
+        self.step_args = () if closure is None or closure.default is not Parameter.empty else (self._again,)
+        with self.keep_modes(), self._interrupt:
             self.mode = mode
             try: yield
             except BaseException as e: _let_go(e); raise
@@ -275,16 +275,16 @@ class Learner(Loop):
                 for k,v in saved.items(): set_hyper(self.opt, k, v)
 
     @contextmanager
-    def _kept(self, names):
+    def keep_attrs(self, names):
         "Put attributes back at the end"
         saved = {k:getattr(self, k) for k in names}
         try: yield
         finally: vars(self).update(saved)
 
     @contextmanager
-    def _as_found(self, *loaders):
+    def unchanged(self, *loaders):
         counts = [(cb, cb.counts) for cb in self.cbs if isinstance(cb, FuncCallback)]
-        with unmoved(self, *loaders), self._kept(self._of_run if self.mode is None else (*self._of_run, 'results')):
+        with unmoved(self, *loaders), self.keep_attrs(self._of_run if self.mode is None else (*self._of_run, 'results')):
             if self.mode is None: self.n_train_iter = self.n_step = None # bounds of a fit
             try: yield
             except BaseException as e:
@@ -293,7 +293,7 @@ class Learner(Loop):
             finally:
                 for cb,v in counts: cb.counts = v
 
-    def _to_device(self):
+    def to_device(self):
         "Model to the device, unless it is spread over several, and every other module that the learner or a callback has"
         if len({p.device for p in self.model.parameters()})<2: self.model.to(self.device)
         for o in modules_of(self).values():
@@ -305,15 +305,15 @@ class Learner(Loop):
         if isinstance(self.opt_func, torch.optim.Optimizer):
             if self.opt is self.opt_func: clear_state(self.opt)
             self.opt = self.opt_func
-        else: self.opt = make_opt(self.opt_func, self._groups(), self.lr, () if self.wd_bn_bias else norm_bias_params(self.model))
+        else: self.opt = make_opt(self.opt_func, self.param_groups(), self.lr, () if self.wd_bn_bias else norm_bias_params(self.model))
         if self.lr is None: lrs = get_hyper(self.opt, 'lr'); self.lr = lrs[0] if len({*lrs})==1 else lrs
         return self.opt
 
-    def _groups(self): return param_groups(self.model, self.splitter)
+    def param_groups(self): return param_groups(self.model, self.splitter)
 
     def _check_opt(self):
         "See that the optimizer trains this model, and not one that it was before"
-        known,groups = {id(p) for g in self.opt.param_groups for p in g['params']},self._groups()
+        known,groups = {id(p) for g in self.opt.param_groups for p in g['params']},self.param_groups()
         ours = [id(p) in known for g in groups for p in g]
         if not (any(ours) if isinstance(self.opt_func, torch.optim.Optimizer) else all(ours)):
             raise ValueError("`model` has parameters that `opt` does not know, so that they would not be trained: if they are new, write `fit(…, reset_opt=True)`")
@@ -331,12 +331,12 @@ class Learner(Loop):
         n:int, # The first parameter group to train; negative counts from the end
     ):
         "Freeze the parameter groups before the `n`-th"
-        freeze_groups(self._groups(), n, norm_bias_params(self.model, with_bias=False) if self.train_bn else ())
+        freeze_groups(self.param_groups(), n, norm_bias_params(self.model, with_bias=False) if self.train_bn else ())
         return self
 
     def freeze(self):
         "Train the last parameter group only"
-        if len(self._groups())==1: raise ValueError("There is 1 parameter group, so that nothing would be frozen: give a `splitter` that makes several")
+        if len(self.param_groups())==1: raise ValueError("There is 1 parameter group, so that nothing would be frozen: give a `splitter` that makes several")
         return self.freeze_to(-1)
 
     def unfreeze(self):

@@ -46,7 +46,7 @@ class Loop(Dispatcher):
         self.results,self.limits = Row(),{}
         self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step = 1,0,None,None
         self.epoch = self.train_iter = self.opt_step = self.iter = 0
-        self._epoch_start,self._n_train,self.n_iter,self._stop,self._skip_step,self._closure = 0,None,None,None,False,()
+        self.epoch_start,self.n_train,self.n_iter,self.stop_at,self._skip_step,self.step_args = 0,None,None,None,False,()
         self._interrupt,self.to_validate,self.carry = HeldInterrupt(self),{},False
         self._draws = self._at = self._safe = self._stopped = None
         self._asked,self._base,self._n = [],{},0
@@ -56,10 +56,10 @@ class Loop(Dispatcher):
     @scope
     def _fit(self):
         at = self._at
-        if at: self.train_iter = at['counts']['_epoch_start']
+        if at: self.train_iter = at['counts']['epoch_start']
         if at and at['phase'] in ('epoch','fit'): self._go_on()
-        for self.epoch in takewhile(self._goes_on, count(self._first_epoch(at))):
-            self._epoch_start = self.train_iter
+        for self.epoch in takewhile(self.has_epoch, count(self._first_epoch(at))):
+            self.epoch_start = self.train_iter
             self._epoch()
             self._pause('epoch')
 
@@ -84,7 +84,7 @@ class Loop(Dispatcher):
     def all_batches(self):
         "Draw the batches of `dl`, and run each"
         with workers_ignore_interrupts(): batches,i,announced = self._open()
-        stop,n_step = self._stop,self.n_step if self.training else None
+        stop,n_step = self.stop_at,self.n_step if self.training else None
         while i!=stop and (n_step is None or self.opt_step<n_step):
             if 'before_draw' in self.handlers and not announced: self._n = i; self('before_draw')
             announced = False
@@ -139,12 +139,12 @@ class Loop(Dispatcher):
     @scope
     def _backward(self):
         try: self.loss_grad.backward()
-        except Exception: self._check_loss(); raise
+        except Exception: self.check_loss(); raise
 
     @scope
     def _step(self):
         if self._skip_step: self._skip_step = False; return # no gradients
-        self.opt.step(*self._closure)
+        self.opt.step(*self.step_args)
         self.opt_step += 1
 
     # What it asks on its way
@@ -153,7 +153,7 @@ class Loop(Dispatcher):
         if at['phase']=='fit' and at['bounds']=={k:getattr(self, k) for k in at['bounds']}: return self.n_epoch # what has ended stays ended
         return at['counts']['epoch'] + (at['phase'] in ('epoch','fit'))
 
-    def _goes_on(self, epoch):
+    def has_epoch(self, epoch):
         "Whether a fit has not come to one of its ends"
         return epoch<self.n_epoch and (self.n_train_iter is None or self.train_iter<self.n_train_iter) and (self.n_step is None or self.opt_step<self.n_step)
 
@@ -199,20 +199,20 @@ class Loop(Dispatcher):
 
     def _use(self, name, dl, training):
         "Go over `dl` next, up to its limit"
-        n,most = length(dl),self._limit('train' if training else 'valid')
+        n,most = length(dl),self.batch_limit('train' if training else 'valid')
         if training:
-            self._n_train = n if None in (n, most) else min(n, most)
+            self.n_train = n if None in (n, most) else min(n, most)
             if self.n_train_iter is not None: most = min(self.n_train_iter-self.train_iter, inf if most is None else most)
-        self._stop = most if most is not None and (n is None or most<n) else None
-        self.dl_name,self.dl,self.n_iter,self.training = name,dl,n if self._stop is None else most,training
+        self.stop_at = most if most is not None and (n is None or most<n) else None
+        self.dl_name,self.dl,self.n_iter,self.training = name,dl,n if self.stop_at is None else most,training
 
-    def _limit(self, phase):
+    def batch_limit(self, phase):
         "Most batches of `phase`, by `limits` and the environment, or None. Predictions are whole, and `lr_find` has a bound of its own"
         if self.mode in ('predict','lr_find'): return
         return min([o for o in (self.limits.get(phase), _env_limit()) if o is not None], default=None)
 
     _of_batch = 'dl','dl_name','batch','xb','yb','pred','loss','loss_grad'
-    _of_phase = *_of_batch,'n_iter','iter','_n','_stop','_draws'
+    _of_phase = *_of_batch,'n_iter','iter','_n','stop_at','_draws'
 
     def _forget_batch(self):
         for k in self._of_batch: setattr(self, k, None)
@@ -249,7 +249,7 @@ class Loop(Dispatcher):
         "Where a fit that is being cut could go on; not exactly if that is inside a batch. None if it had not begun to train"
         if self._at: return self._at # it had not come there again
         if self._safe or not self._draws or not self._draws.begun: return self._safe
-        return run_state(self, 'train', self.iter + (self.train_iter-self._epoch_start>self.iter), exact=False)
+        return run_state(self, 'train', self.iter + (self.train_iter-self.epoch_start>self.iter), exact=False)
 
     def _where(self):
         if self.mode is None: return ''
@@ -257,7 +257,7 @@ class Loop(Dispatcher):
         return f"in epoch {self.epoch}" + (f", batch {self.iter} of `{self.dl_name}`" if self.dl_name else '') \
             + (f", samples {', '.join(map(str, idxs[:8]))}" if idxs else '') + (f" and {len(idxs)-8} more" if len(idxs)>8 else '')
 
-    def _check_loss(self):
+    def check_loss(self):
         "Say what is wrong with a loss that cannot be differentiated"
         o = self.loss_grad
         if not isinstance(o, torch.Tensor): raise TypeError(f"The loss must be a tensor, but `{self.loss_func}` returned {o!r}")
@@ -268,8 +268,8 @@ class Loop(Dispatcher):
     @property
     def pct_train(self):
         "Fraction of training that is done, from whole numbers: exactly 1 after the last batch; None where the length is not known"
-        n,pct = self._n_train,None
-        if n and 0<self.n_epoch<inf: pct = (self.epoch*n + self.train_iter-self._epoch_start)/(self.n_epoch*n)
+        n,pct = self.n_train,None
+        if n and 0<self.n_epoch<inf: pct = (self.epoch*n + self.train_iter-self.epoch_start)/(self.n_epoch*n)
         if self.n_train_iter: pct = max(pct or 0, self.train_iter/self.n_train_iter)
         if self.n_step: pct = max(pct or 0, self.opt_step/self.n_step)
         return pct
@@ -282,7 +282,7 @@ class Loop(Dispatcher):
     @property
     def needs_closure(self):
         "Whether the optimizer computes loss and gradients again within its step, as LBFGS does"
-        return bool(self._closure)
+        return bool(self.step_args)
 
     @property
     def resuming(self):

@@ -36,7 +36,7 @@ def copied(
     return o.detach().clone() if tensors and isinstance(o, torch.Tensor) else o.copy() if tensors and isinstance(o, np.ndarray) else o
 
 # %% ../../nbs/loop/01_position.ipynb #run_state
-_counts = 'epoch','train_iter','opt_step','_epoch_start'
+_counts = 'epoch','train_iter','opt_step','epoch_start'
 _bounds = 'n_epoch','start_epoch','n_train_iter','n_step'
 
 def by_name(

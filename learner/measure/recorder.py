@@ -433,7 +433,7 @@ def _args(cls):
     except ValueError: return () # a class written in C does not tell
 
 # %% ../../nbs/measure/04_recorder.ipynb #run_config
-def _limit(learn, phase): return learn._limit(phase) if hasattr(learn, '_limit') else None # a hand-written loop may have none
+def _limit(learn, phase): return learn.batch_limit(phase) if hasattr(learn, 'batch_limit') else None # a hand-written loop may have none
 def _bs(dl): return getattr(dl, 'batch_size', None) or getattr(getattr(dl, 'batch_sampler', None), 'batch_size', None)
 
 def run_config(

@@ -46,11 +46,11 @@ class Interpretation:
         vocab=None, # Names of the classes; default `learn.dls.vocab`, if there is one
     ):
         "Interpret `learn` on one of its loaders, or on another"
-        return cls(learn, learn._loader(ds_idx, dl), act, vocab)
+        return cls(learn, learn.loader(ds_idx, dl), act, vocab)
 
     @cached_property
     def _ordered(self): # a loader that draws at random is asked once what it draws
-        with self.learn._as_found(self.dl): return in_order(self.dl)[0]
+        with self.learn.unchanged(self.dl): return in_order(self.dl)[0]
     @cached_property
     def _seen(self):
         self._random = random_state(self._ordered)

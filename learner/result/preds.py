@@ -118,14 +118,18 @@ class GatherPredsCallback(Callback):
         for k,r in self.rows.items(): vars(self)[k] = r.value
         if not self.with_preds: self.preds = None # they are in the file, if anywhere
         if not self.with_targs: self.targets = None
-        self.complete = self.learn._stop is None or self.drawn<self.learn._stop
+        self.complete = self.learn.stop_at is None or self.drawn<self.learn.stop_at
         if not self.complete: warnings.warn(f"Predictions are of the first {self.kept} batches: a limit lets the validation go no further")
 
 def _single(b): return b[0] if isinstance(b, (tuple,list)) and len(b)==1 else b
 
 # %% ../../nbs/result/01_preds.ipynb #get_preds
 @patch
-def _loader(self:Learner, ds_idx, dl=None):
+def loader(self:Learner,
+    ds_idx, # Position or name of a loader in `dls`, or a loader
+    dl=None, # Or any other iterable of batches
+):
+    "The loader that is meant"
     "The loader that is meant: `dl`, also in the place of `ds_idx`, or one of `dls`"
     dl = ds_idx if dl is None else dl
     if isinstance(dl, (int,str,np.integer)): return self.dls[dl if isinstance(dl, str) else int(dl)]
@@ -136,7 +140,7 @@ def _loader(self:Learner, ds_idx, dl=None):
 @contextmanager
 def _splitting(learn, split):
     "Split batches by `split` for a while"
-    with learn._kept(['dls']):
+    with learn.keep_attrs(['dls']):
         learn.dls = copy(learn.dls)
         learn.dls.split = split
         yield
@@ -169,8 +173,8 @@ def get_preds(self:Learner,
     concat_dim:int|None=0, # Along which batches are put together; None for a list of batches as they are
 ) -> tuple: # (inputs,) predictions, targets (, decisions) (, losses), on the CPU; None for what is not wanted or not there
     "Predictions and targets of all samples. Can be called anywhere, also inside a fit, and changes nothing"
-    dl = self._loader(ds_idx, dl)
-    with self._as_found(dl):
+    dl = self.loader(ds_idx, dl)
+    with self.unchanged(dl):
         cb = self._gather(dl, inner, reorder, cbs, act=act, with_decoded=with_decoded, with_input=with_input, with_loss=with_loss,
             save_preds=save_preds, save_targs=save_targs, with_preds=with_preds, with_targs=with_targs, concat_dim=concat_dim)
     return (*([cb.inputs] if with_input else ()), cb.preds, cb.targets,
@@ -182,7 +186,7 @@ def _gather(self:Learner, dl, inner=False, reorder=True, cbs=None, act=None, wit
     dl,to,n = in_order(dl, reorder)
     act = activation_of(self.loss_func) if act is None else act
     cb = GatherPredsCallback(n=n, to=to, act=act, dec=decodes_of(self.loss_func) if with_decoded else None, **kwargs)
-    with _splitting(self, _telling(self.dls.split)), self.added_cbs([cb, *L(cbs)]), self._modes(): self._infer('predict', {'valid': dl}, inner)
+    with _splitting(self, _telling(self.dls.split)), self.added_cbs([cb, *L(cbs)]), self.keep_modes(): self.infer('predict', {'valid': dl}, inner)
     why = f" ({self.stop_reason})" if self.stop_reason else ""
     if not cb.complete: raise RuntimeError(f"There are no predictions: they were cancelled{why}")
     return cb
@@ -266,9 +270,9 @@ def tta(self:Learner,
     "Test-time augmentation: average the predictions of several changed looks and an unchanged one"
     n = whole('n', n, 1)
     if beta is not None and not 0<=beta<=1: raise ValueError(f"`beta` is a weight in [0,1], or None, but got {beta}")
-    dl = self._loader(ds_idx, dl)
+    dl = self.loader(ds_idx, dl)
     cbs = [] if aug is None else [_changing(aug)]
-    with self._as_found(dl):
+    with self.unchanged(dl):
         dl,*_ = in_order(dl) # what is drawn at random is the same for all looks
         changed = None
         for i in range(n): # random numbers go on from one look to the next
@@ -365,8 +369,8 @@ def show_results(self:Learner,
     shuffle:bool=True, # From anywhere in the first batch, and not its beginning
 ): # The figure, or `Samples`
     "Show samples of the first batch: images with decisions and targets, or a table"
-    max_n,dl = whole('max_n', max_n, 1),self._loader(ds_idx, dl)
-    with self._as_found(dl): b = first_batch(dl)
+    max_n,dl = whole('max_n', max_n, 1),self.loader(ds_idx, dl)
+    with self.unchanged(dl): b = first_batch(dl)
     x,_,targs,dec = self.get_preds(dl=[b], with_input=True, with_decoded=True)
     n = find_bs(dec)
     idxs = (torch.randperm(n, generator=torch.Generator().manual_seed(0)) if shuffle else torch.arange(n))[:max_n]

@@ -129,7 +129,7 @@ def _untouched(learn, file):
         raise
 
 def _load_opt(learn, saved, weights):
-    learn._to_device() # state goes where the parameters are
+    learn.to_device() # state goes where the parameters are
     try: fit_opt(learn, saved, weights)
     except Exception as e: raise ValueError(f"The state of the optimizer does not fit: {e if isinstance(e, ValueError) else repr(e)}. `with_opt=False` loads the weights alone") from e
 
@@ -152,7 +152,7 @@ def _fit_one(learn, opt, saved, alike):
     if lacks: raise ValueError(f"it is not of `{type(opt).__name__}`, because it has no `{lacks[0]}`")
     ours,theirs = (any('spared' in g for g in o) for o in (opt.param_groups, groups))
     if theirs: spare(opt, norm_bias_params(learn.model))
-    elif ours: opt.param_groups = _joined(opt.param_groups, learn._groups())
+    elif ours: opt.param_groups = _joined(opt.param_groups, learn.param_groups())
     if len(groups)==len(opt.param_groups): groups = [_merged(*o) for o in zip(opt.param_groups, groups)]
     opt.load_state_dict({**saved, 'param_groups': groups})
     if alike: _types_again(opt, saved)

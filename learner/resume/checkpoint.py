@@ -153,7 +153,7 @@ def _put(learn, saved):
     "Put what a file holds into the learner, and return where the run was"
     if not isinstance(saved, dict) or not {'model','opt','at','callbacks','versions','code'}<=saved.keys(): raise ValueError("The file has no state of a run: `learn.load` reads files of weights")
     _say_what_changed(learn, saved)
-    learn._to_device() # the optimizer's state goes where the weights are
+    learn.to_device() # the optimizer's state goes where the weights are
     for k,m in judges(learn).items():
         weights = saved['model'] if k=='model' else saved['loss'].get(k, {})
         if k=='model' or weights.keys()==weights_of(m).keys(): load_weights(m, weights)
@@ -320,7 +320,7 @@ class Checkpoint(Callback):
         if v is not None and v in self._ranked([*earlier, v]): self._ask()
     def after_epoch(self):
         if self.unit=='epoch': self._look()
-        if not self.learn._goes_on(self.learn.epoch+1): self._ask() # the end, before anybody loads the best weights in the place of the last ones
+        if not self.learn.has_epoch(self.learn.epoch+1): self._ask() # the end, before anybody loads the best weights in the place of the last ones
     def _look(self):
         pos = self._done()
         if not (pos-self.last>=self.every if self.unit=='s' else pos//self.every>self.last//self.every): return

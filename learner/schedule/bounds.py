@@ -31,7 +31,7 @@ from ..measure.recorder import find_recorder,higher_is_better
 # %% ../../nbs/schedule/03_bounds.ipynb #Scheduled
 _units = 'epoch','iter','step','s'
 
-def _done(learn): return learn.train_iter-learn._epoch_start
+def _done(learn): return learn.train_iter-learn.epoch_start
 def _in_epoch(learn):
     "Whether training is going on, and has not come to the end of its epoch, as far as that can be known"
     return learn.training and _done(learn)!=learn.n_iter
@@ -130,7 +130,7 @@ class Validate(Scheduled):
     # At the end of an epoch the loop validates
     def cleanup_train(self): # the last to be cleaned up: whoever still takes a step when training ends has done so
         learn = self.learn
-        if self.ended: self.awaited = (self.due() or not learn._goes_on(learn.epoch+1)) and not _fresh(learn, self.rec)
+        if self.ended: self.awaited = (self.due() or not learn.has_epoch(learn.epoch+1)) and not _fresh(learn, self.rec)
     def after_epoch(self):
         if self.ended: self.commit()
         self.awaited = True
@@ -318,10 +318,10 @@ def smoke(self:Learner,
     if self.mode is not None: raise RuntimeError(f"`smoke` cannot start inside a running `{self.mode}`")
     for k,o in (('train', self.dls.train), *self.dls.valids.items()):
         if hasattr(o, '__next__'): raise ValueError(f"`dls['{k}']` is an iterator, which can be gone over once: a trial would use it up")
-    self._to_device()
+    self.to_device()
     if self.opt is None: self.create_opt()
     dls = self.dls
-    with self._as_found(*dls), self._kept(('dls','results','limits','state','_stopped')), \
+    with self.unchanged(*dls), self.keep_attrs(('dls','results','limits','state','_stopped')), \
             self.removed_cbs([o for o in self.cbs if o.writes or isinstance(o, ProgressCallback)]), \
             self.added_cbs([o for o in L(cbs) if not getattr(o, 'writes', False)]), restored(self), _states(self):
         self.state,self.limits,self.dls = deepcopy(self.state),{'train': n, 'valid': n},copy(dls)

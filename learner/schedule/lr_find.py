@@ -160,11 +160,11 @@ def lr_find(self:Learner,
     "Train a while with a growing learning rate, and suggest one. Everything is put back: weights, optimizer, generators, history"
     if self.mode is not None: raise RuntimeError(f"`lr_find` cannot start inside a running `{self.mode}`")
     finder,funcs = LRFinder(start_lr, end_lr, num_it, stop_div),_named(suggest_funcs)
-    self._to_device()
+    self.to_device()
     if self.opt is None: self.create_opt()
     states = [(cb, deepcopy(cb.state_dict())) for cb in self.cbs]
     try:
-        with (self._as_found(self.dls.train), restored(self), self.added_cbs(finder),
+        with (self.unchanged(self.dls.train), restored(self), self.added_cbs(finder),
               self._fitting('lr_find')):
             n = length(self.dls.train)
             self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step,self.to_validate = (finder.num_it//n + 1 if n else finder.num_it),0,None,None,{}

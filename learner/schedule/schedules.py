@@ -189,7 +189,7 @@ class ParamScheduler(HyperScheduler):
     def before_fit(self):
         learn = self.learn
         for k in self.scheds: get_hyper(learn.opt, k)
-        if learn.pct_train is None and learn._goes_on(learn.start_epoch): raise ValueError("A schedule is a function of the fraction of training that is done, but `dls.train` has no length: "
+        if learn.pct_train is None and learn.has_epoch(learn.start_epoch): raise ValueError("A schedule is a function of the fraction of training that is done, but `dls.train` has no length: "
             "say with `n_iter` how many batches to train")
         super().before_fit()
 
@@ -298,7 +298,7 @@ class FreezeSchedule(Callback):
             f"`epochs` says from which epoch on what is frozen, such as `{{0: -1, 3: 0}}`, but got {epochs!r}")
         self.epochs = epochs
     def before_fit(self):
-        n = len(self.learn._groups())
+        n = len(self.learn.param_groups())
         if bad := [o for o in self.epochs.values() if not -n<=o<=n or (n==1 and o)]: raise ValueError(
             f"`freeze_to({bad[0]})` is to be called, but there {'is 1 parameter group' if n==1 else f'are {n} parameter groups'}: a `splitter` makes several")
     def before_epoch(self):

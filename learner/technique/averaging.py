@@ -182,7 +182,7 @@ class SWA(WeightAverage):
 
     def _since(self, whole=False):
         "Epochs since the part began that is averaged; negative before. At the end of training the running epoch counts as a `whole` one"
-        learn,n = self.learn,self.learn._n_train
+        learn,n = self.learn,self.learn.n_train
         done = learn.epoch + (1 if whole else learn.iter/n if n else 0)
         if not self.start or self.start>=1: return done-self.start
         pct = done/learn.n_epoch if learn.pct_train is None else learn.pct_train

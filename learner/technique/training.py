@@ -222,7 +222,7 @@ class MicroBatch(Callback):
 
     def _backward(self, w):
         try: (self.learn.loss_grad*w).backward()
-        except Exception: self.learn._check_loss(); raise
+        except Exception: self.learn.check_loss(); raise
 
 @torch.no_grad()
 def _hand_out(ps, grads, k):
