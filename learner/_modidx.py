@@ -898,6 +898,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'learner/measure/metrics.py'),
                                          'learner.measure.metrics._several': ( 'measure/metrics.html#_several',
                                                                                'learner/measure/metrics.py'),
+                                         'learner.measure.metrics._wide': ('measure/metrics.html#_wide', 'learner/measure/metrics.py'),
                                          'learner.measure.metrics.accuracy': ( 'measure/metrics.html#accuracy',
                                                                                'learner/measure/metrics.py'),
                                          'learner.measure.metrics.accuracy_multi': ( 'measure/metrics.html#accuracy_multi',

@@ -243,6 +243,12 @@ def test_smooth_loss_is_a_debiased_average():
     assert float(m.value)==pytest.approx(np.average(xs, weights=[.81, .9, 1]))
     m.reset(); assert m.value is None
 
+@pytest.mark.parametrize('dtype,acc', [(torch.bfloat16, torch.float32), (torch.float16, torch.float32), (torch.float32, torch.float32), (torch.float64, torch.float64)], ids=str)
+def test_smooth_loss_is_not_rounded_to_the_type_of_the_loss(dtype, acc):
+    m,xs = AvgSmoothLoss(),(1+torch.rand(300, generator=torch.Generator().manual_seed(0))).to(dtype)
+    for o in xs: m.accumulate(SimpleNamespace(loss=o))
+    assert m.value.dtype==acc and float(m.value)==pytest.approx(np.average(xs.double().numpy(), weights=.98**np.arange(300)[::-1]), rel=1e-5)
+
 # Metrics: how they are given
 class Mine(Metric):
     higher_is_better = True

@@ -53,6 +53,8 @@ class Metric:
         raise TypeError(f"`{self.name}` compares one tensor of predictions with one of targets, but the model gives {_kind(pred)}, and the batch has {_kind(yb)}: "
             "a function of `(pred, *yb)` can be a metric too, and choose")
 
+def _wide(v): return v.detach() if v.dtype==torch.float64 else v.detach().float() # sums of 8 or 11 bits lose what is small
+
 class AvgMetric(Metric):
     "Average of `func(pred, *yb)` over samples"
     def __init__(self,
@@ -71,7 +73,7 @@ class AvgMetric(Metric):
         bs:int, # Number of samples in it
     ):
         "Take in a batch"
-        if isinstance(v, torch.Tensor): v = v.detach() if v.dtype in (torch.float32,torch.float64) else v.detach().float()
+        if isinstance(v, torch.Tensor): v = _wide(v)
         self.total = v*bs if self.total is None else self.total + v*bs
         self.count = self.count+bs # not `+=`: a count on the device would change in place
     @property
@@ -99,7 +101,7 @@ class AvgSmoothLoss(Metric):
     def reset(self): self.count,self.val = 0,0.
     def accumulate(self, learn):
         self.count += 1
-        self.val = self.val*self.beta + learn.loss.detach().mean()*(1-self.beta)
+        self.val = self.val*self.beta + _wide(learn.loss).mean()*(1-self.beta)
     @property
     def value(self): return self.val/(1-self.beta**self.count) if self.count else None
 

@@ -156,32 +156,46 @@ def test_a_look_inside_training_is_not_cut(tmp_path):
 
 # In a real terminal
 script = '''
-import sys,time,torch,warnings
+import os,select,signal,sys,time,torch,warnings
 import runs
 from learner.all import *
 torch.set_num_threads(1)
 warnings.simplefilter('ignore')
 case = CASE
 def make(): return runs.learner(case, PATH, 1).add_cb(ProgressCallback)
+came,byte = os.pipe() # gets the number of each signal
+os.set_blocking(byte, False)
+signal.set_wakeup_fd(byte, warn_on_full_buffer=False)
 class Slow(Callback):
+    "Asks for a signal, and does not let the fit end before it came, however long it takes"
+    only_fit,asked,had = True,0,0
+    def before_fit(self): self.due = True
+    def before_batch(self):
+        if self.due: print('ready', flush=True)
+        self.asked,self.due = self.asked+self.due,False
     def after_pred(self): time.sleep(.01)
+    def before_validate(self):
+        if self.learn.epoch==2: self.wait()
+    def after_fit(self): self.wait()
+    def wait(self):
+        while self.had<min(self.asked, TIMES) and select.select([came], [], [], 60)[0]: self.had += os.read(came, 1)[0]==signal.SIGINT
 ref = make()
 runs.fit(ref, case)
 learn,n = make(),0
-print('ready', flush=True)
 try: runs.fit(learn, case, Slow())
 except KeyboardInterrupt: n += 1
 while learn.at:
-    learn.validate()
-    print('again', flush=True)
-    try: learn.resume()
+    try:
+        learn.validate()
+        learn.resume()
     except KeyboardInterrupt: n += 1
+signal.signal(signal.SIGINT, signal.SIG_IGN) # one that comes too late
 print('stopped', n, 'differences', runs.differences(runs.outcome(ref), runs.outcome(learn)), flush=True)
 '''
 def in_terminal(case, path, times, rng):
     import pty
     main,side = pty.openpty()
-    p = subprocess.Popen([sys.executable, '-c', script.replace('CASE', repr(case)).replace('PATH', repr(str(path)))], stdin=side, stdout=side, stderr=side, env=env, start_new_session=True, close_fds=True, preexec_fn=take_terminal)
+    p = subprocess.Popen([sys.executable, '-c', script.replace('CASE', repr(case)).replace('PATH', repr(str(path))).replace('TIMES', '3')], stdin=side, stdout=side, stderr=side, env=env, start_new_session=True, close_fds=True, preexec_fn=take_terminal)
     os.close(side)
     out,left = b'',times
     while True:
@@ -189,8 +203,8 @@ def in_terminal(case, path, times, rng):
         except OSError: break
         if not new: break
         out += new
-        if left and (b'ready' in new or b'again' in new):
-            time.sleep(rng.uniform(.02, .12))
+        if left and b'ready' in new:
+            time.sleep(rng.uniform(.0, .12))
             os.write(main, b'\x03') # the terminal makes a signal for the whole group of it
             left -= 1
     p.wait(timeout=60)
@@ -209,7 +223,7 @@ def test_terminal(case, tmp_path):
 
 # In a real kernel
 def cells(case, path):
-    head = script.split('learn,n = make(),0')[0].replace('CASE', repr(case)).replace('PATH', repr(str(path)))
+    head = script.split('learn,n = make(),0')[0].replace('CASE', repr(case)).replace('PATH', repr(str(path))).replace('TIMES', '3')
     return head+'learn = make()', 'runs.fit(learn, case, Slow())', 'learn.validate(); learn.get_preds(); learn.lr_find(num_it=6, show_plot=False)', 'learn.resume()', 'print(learn.at is None, runs.differences(runs.outcome(ref), runs.outcome(learn)))'
 
 def in_kernel(case, path, times, rng):
@@ -220,24 +234,26 @@ def in_kernel(case, path, times, rng):
     kc.start_channels()
     kc.wait_for_ready(timeout=60)
     texts = []
-    def hook(msg):
-        if msg['msg_type']=='stream': texts.append(msg['content']['text'])
     def run(code, interrupt=None):
+        "Interrupted so many seconds after it said that it is ready"
         timer = interrupt and threading.Timer(interrupt, km.interrupt_kernel)
-        if timer: timer.start()
+        def hook(msg):
+            if msg['msg_type']!='stream': return
+            texts.append(msg['content']['text'])
+            if timer and 'ready' in texts[-1]: timer.start()
         try: return kc.execute_interactive(code, output_hook=hook, timeout=60, allow_stdin=False)['content']
         finally:
-            if timer: timer.cancel(); timer.join()
+            if timer: timer.join()
     try:
         setup,go,looks,resume,compare = cells(case, path)
         assert run(setup)['status']=='ok', texts
-        stopped,res = 0,run(go, rng.uniform(.05, .25))
+        stopped,res = 0,run(go, rng.uniform(.01, .2))
         while res['status']=='error':
             assert res['ename']=='KeyboardInterrupt', res
             stopped += 1
             res = run(looks)
             assert res['status']=='ok', res
-            res = run(resume, rng.uniform(.05, .25) if stopped<times else None)
+            res = run(resume, rng.uniform(.01, .2) if stopped<times else None)
         assert run(compare)['status']=='ok'
         return stopped,texts[-1]
     finally:
