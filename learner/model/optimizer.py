@@ -98,6 +98,7 @@ def spare(
 ):
     "Take `no_decay` out of weight decay, now and when it is changed. What `opt` remembers of its parameters stays"
     ids = {id(p) for p in no_decay}
+    for i,g in enumerate(opt.param_groups if ids else ()): g.setdefault('group', i) # both parts have the number of the whole
     for o in getattr(opt, 'opts', ()): spare(o, no_decay) # several as one
     for g in list(opt.param_groups):
         out = [p for p in g['params'] if id(p) in ids]
@@ -112,6 +113,7 @@ def spare(
 def clear_state(opt):
     "Let an optimizer, or several as one, forget what it remembers of its parameters"
     for o in parts_of(opt): o.state.clear()
+    if isinstance(opt, OptimList): opt.n = 0
 
 def _index(opt, g): return next(i for i,o in enumerate(opt.param_groups) if o is g)
 

@@ -1,0 +1,172 @@
+"Optimizers that begin anew, several as one, and what each setting of the factories does"
+import pytest,torch
+from torch import nn
+from torch.nn import functional as F
+from learner.all import *
+
+class TwoParts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body,self.head = nn.Sequential(nn.Linear(1, 3), nn.LayerNorm(3)),nn.Linear(3, 1)
+    def forward(self, x): return self.head(self.body(x))
+
+def parts(m): return [list(m.body.parameters()),list(m.head.parameters())]
+
+def several(m, every=1): return OptimList(torch.optim.Adam(m.body.parameters(), lr=.01), torch.optim.SGD(m.head.parameters(), lr=.01, momentum=.9), every=every)
+
+def made(opt, n_train=3, **kwargs):
+    "A learner with a ready optimizer: `opt(model)`"
+    torch.manual_seed(0)
+    m = TwoParts()
+    return synth_learner(n_train=n_train, n_valid=0, model=m, opt_func=opt(m), lr=None, **kwargs)
+
+def weights(learn): return {k:v.clone() for k,v in learn.model.state_dict().items()}
+def same(a, b): return a.keys()==b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+# Beginning anew
+ready = dict(one=lambda m: torch.optim.Adam(m.parameters(), lr=.01), several=several, seldom=lambda m: several(m, every=(2,1)))
+
+@pytest.mark.parametrize('kind', ready)
+def test_a_ready_optimizer_that_is_reset_remembers_nothing(kind):
+    "Three batches, so that one that steps every second time is in between when the second fit begins"
+    learn = made(ready[kind]).fit(1)
+    assert learn.opt.state
+    learn.create_opt()
+    assert not learn.opt.state
+    other = made(ready[kind])
+    other.model.load_state_dict(learn.model.state_dict())
+    for o in (learn,other): torch.manual_seed(1); o.fit(1)
+    assert same(weights(learn), weights(other))
+    learn.fit(1, reset_opt=True)
+    assert all(s['step']<=3 for s in learn.opt.state.values() if 'step' in s)
+
+@pytest.mark.parametrize('kind', ready)
+def test_a_ready_optimizer_keeps_what_it_remembers_without_a_reset(kind):
+    a,b = made(ready[kind]),made(ready[kind])
+    torch.manual_seed(1); a.fit(2)
+    torch.manual_seed(1); b.fit(1).fit(1)
+    assert same(weights(a), weights(b))
+
+# Several as one
+def test_each_of_several_steps_when_it_is_its_turn_with_the_gradients_of_then():
+    "By hand: Adam steps with the second and fourth gradient, SGD with each"
+    learn = made(lambda m: several(m, every=(2,1)), n_train=4)
+    ref = made(lambda m: several(m, every=(2,1))).model
+    one,two = torch.optim.Adam(ref.body.parameters(), lr=.01),torch.optim.SGD(ref.head.parameters(), lr=.01, momentum=.9)
+    batches = []
+    learn.fit(1, cbs=Callback(after_batch=lambda self: batches.append((self.x,self.y))))
+    for i,(x,y) in enumerate(batches, 1):
+        ref.zero_grad()
+        F.mse_loss(ref(x), y).backward()
+        if i%2==0: one.step()
+        two.step()
+    for (k,a),b in zip(learn.model.state_dict().items(), ref.state_dict().values()): torch.testing.assert_close(a, b, msg=k)
+
+def test_settings_of_several_are_written_to_each_of_them():
+    learn = made(several, splitter=parts)
+    learn.create_opt()
+    learn.set_hyper('lr', [.1,.2])
+    assert [g['lr'] for o in learn.opt.opts for g in o.param_groups]==[.1,.2] and get_hyper(learn.opt, 'lr')==[.1,.2]
+    learn.opt.zero_grad()
+    assert all(p.grad is None for p in learn.model.parameters())
+
+ready_made = dict(one=lambda m: SGD(m.parameters(), lr=.1), groups=lambda m: torch.optim.AdamW([dict(params=o) for o in parts(m)], lr=.1, weight_decay=0.),
+    several=lambda m: OptimList(SGD(m.body.parameters(), lr=.1), torch.optim.Adam(m.head.parameters(), lr=.2)))
+
+@pytest.mark.parametrize('kind', ready_made)
+def test_weight_decay_can_be_given_to_a_fit_with_a_ready_optimizer(kind):
+    "Norms and biases are spared, each group keeps its learning rate, and the optimizer its decay of before"
+    learn = made(ready_made[kind])
+    learn.create_opt()
+    lrs,n,seen = get_hyper(learn.opt, 'lr'),n_groups(learn.opt),[]
+    @on(event.after_step)
+    def look(learn): seen.append((get_hyper(learn.opt, 'wd'),get_hyper(learn.opt, 'lr')))
+    learn.fit(1, wd=.2, cbs=look)
+    assert seen==[([.2]*n,lrs)]*3 and (get_hyper(learn.opt, 'wd'),get_hyper(learn.opt, 'lr'))==([0.]*n,lrs)
+    spared = {id(p) for g in learn.opt.param_groups if g.get('spared') for p in g['params']}
+    assert spared=={id(p) for k,p in learn.model.named_parameters() if k.endswith('bias') or k.startswith('body.1')}
+    learn.fit(1, wd=.2).fit(1)
+    assert (get_hyper(learn.opt, 'wd'),get_hyper(learn.opt, 'lr'))==([0.]*n,lrs)
+
+@pytest.mark.parametrize('kind', ready_made)
+@pytest.mark.xfail(strict=True, reason="loading drops `group` from the groups of a ready optimizer, the number that the two parts of a split group share")
+def test_a_fit_with_weight_decay_and_a_ready_optimizer_resumes_from_a_file(kind, tmp_path):
+    def fit(cbs, **kwargs): return made(ready_made[kind], path=tmp_path).fit(2, wd=.2, cbs=cbs, **kwargs)
+    whole = fit([])
+    with pytest.raises(InterruptedError): fit([Checkpoint(every=1, unit='iter', on_exc=False), Raise('after_pred', InterruptedError, 5)])
+    learn = fit([Checkpoint()], resume=True)
+    assert same(weights(learn), weights(whole))
+
+# Factories
+def steps(opt_func, n=7, **kwargs):
+    "Weights after `n` steps with the gradient of a square"
+    w = nn.Parameter(torch.tensor([1.,-2.,3.]))
+    opt = opt_func([w], lr=.1, **kwargs)
+    for _ in range(n):
+        opt.zero_grad()
+        (w**2/2).sum().backward()
+        opt.step()
+    return w.detach()
+
+def shrunk(opt_func, lr=.1, wd=.1, n=7, **kwargs):
+    "Decoupled decay by hand: shrink, then step"
+    w = nn.Parameter(torch.tensor([1.,-2.,3.]))
+    opt = opt_func([w], lr=lr, **kwargs)
+    for _ in range(n):
+        opt.zero_grad()
+        (w**2/2).sum().backward()
+        with torch.no_grad(): w.mul_(1-lr*wd)
+        opt.step()
+    return w.detach()
+
+theirs = {SGD: (torch.optim.SGD, dict(momentum=.5), dict(mom=.5)), RMSProp: (torch.optim.RMSprop, dict(momentum=.5, alpha=.9, eps=1e-3), dict(mom=.5, sqr_mom=.9, eps=1e-3)),
+    Adam: (torch.optim.Adam, dict(betas=(.8,.9), eps=1e-3), dict(mom=.8, sqr_mom=.9, eps=1e-3)), RAdam: (torch.optim.RAdam, dict(betas=(.8,.9), eps=1e-3), dict(mom=.8, sqr_mom=.9, eps=1e-3))}
+
+@pytest.mark.parametrize('f', theirs, ids=lambda f: f.__name__)
+def test_each_setting_of_a_factory_reaches_torch(f):
+    cls,theirs_,ours = theirs[f]
+    penalty,beside,none = (steps(f, **ours, **o) for o in (dict(wd=.1, decouple_wd=False), dict(wd=.1, decouple_wd=True), dict(wd=0.)))
+    torch.testing.assert_close(penalty, steps(cls, weight_decay=.1, **theirs_))
+    torch.testing.assert_close(beside, shrunk(cls, **theirs_))
+    torch.testing.assert_close(none, steps(cls, weight_decay=0, **theirs_))
+    for a,b in ((penalty,beside), (penalty,none), (beside,none)): assert (a-b).abs().max()>1e-5
+    for k in ours: assert (steps(f, **ours, wd=0.)-steps(f, **{n:v for n,v in ours.items() if n!=k}, wd=0.)).abs().max()>1e-5, k
+
+@pytest.mark.parametrize('f', theirs, ids=lambda f: f.__name__)
+@pytest.mark.parametrize('decouple', [True,False])
+def test_weight_decay_can_be_changed_between_steps(f, decouple):
+    w = nn.Parameter(torch.ones(3))
+    opt = f([w], lr=.1, wd=.1, decouple_wd=decouple)
+    for wd in (.1,0.,.5):
+        set_hyper(opt, 'wd', wd)
+        assert get_hyper(opt, 'wd')==[wd]
+        before = w.detach().clone()
+        w.grad = torch.zeros(3)
+        opt.step()
+        if decouple: torch.testing.assert_close(w.detach(), before*(1-.1*wd)) # the gradient is zero, so that nothing else moves it
+    assert f([w], lr=.1, wd=.3, decouple_wd=decouple).step() is None
+
+# Groups
+def test_a_learning_rate_of_each_group_is_that_of_its_parameters():
+    learn = synth_learner(model=TwoParts(), splitter=parts, lr=[0.,.1], n_train=2)
+    before = weights(learn)
+    after = weights(learn.fit(1))
+    assert {k for k in before if not torch.equal(before[k], after[k])}=={k for k in before if k.startswith('head')}
+
+def test_a_setting_of_each_group_stays_with_it_when_decay_splits_them():
+    learn = synth_learner(model=TwoParts(), splitter=parts, lr=[.1,.2], wd=.1)
+    learn.create_opt()
+    learn.set_hyper('wd', [.1,.2]); learn.set_hyper('mom', [.5,.6])
+    whose = {id(p):g for g in learn.opt.param_groups for p in g['params']}
+    for k,p in learn.model.named_parameters():
+        g,i = whose[id(p)],int(k.startswith('head'))
+        assert (g['lr'],g['momentum'])==((.1,.5),(.2,.6))[i]
+        assert g['decoupled_wd']==(0. if k.endswith('bias') or k.startswith('body.1') else (.1,.2)[i])
+    assert (get_hyper(learn.opt, 'lr'),get_hyper(learn.opt, 'wd'),n_groups(learn.opt))==([.1,.2],[.1,.2],2)
+
+@pytest.mark.parametrize('n,trained', [(0, ('body','head')), (1, ('head',)), (-1, ('head',)), (2, ()), (-2, ('body','head'))])
+def test_freezing_counts_from_either_end(n, trained):
+    learn = synth_learner(model=TwoParts(), splitter=parts, train_bn=False)
+    learn.freeze_to(n)
+    assert {k.split('.')[0] for k,p in learn.model.named_parameters() if p.requires_grad}=={*trained}
+    assert {id(p) for p in trainable_params(learn.model)}=={id(p) for k,p in learn.model.named_parameters() if k.startswith(trained or ('-',))}
