@@ -292,7 +292,7 @@ def test_what_events_see():
         ('before_backward',10,10,10,False,False), *[(o,10,10,10,False,True) for o in ('after_backward', 'cleanup_backward', 'before_step', 'after_step', 'cleanup_step', 'before_zero_grad')],
         *[(o,10,10,10,False,False) for o in ('after_zero_grad', 'after_batch', 'cleanup_batch')]]
     assert [o for o in seen if o[0] in {e for e,*_ in one}]==one
-    assert '_batch' not in vars(learn)
+    assert learn.forward_with is None
 
 def test_a_cancelled_backward_hands_out_nothing():
     class Skip(Callback):
@@ -441,7 +441,7 @@ def test_one_sample_that_does_not_fit_is_an_error():
     m.bn = nn.Identity() # it takes no batch of one
     learn = mk(MicroBatch, model=m, data=cut(4))
     with pytest.raises(torch.OutOfMemoryError, match='out of memory'): learn.fit(1)
-    assert m.tried==[4,2,1] and all(p.grad is None for p in m.parameters()) and '_batch' not in vars(learn)
+    assert m.tried==[4,2,1] and all(p.grad is None for p in m.parameters()) and learn.forward_with is None
 
 @pytest.mark.parametrize('bs,error', [('auto', ValueError('out of memory')), ('auto', RuntimeError('shapes do not match')), (7, torch.OutOfMemoryError('CUDA out of memory'))])
 def test_other_errors_are_not_caught(bs, error):

@@ -50,6 +50,7 @@ class Loop(Dispatcher):
         self._interrupt,self.to_validate,self.carry = HeldInterrupt(self),{},False
         self._draws = self._at = self._safe = self._stopped = None
         self._asked,self._base,self._n = [],{},0
+        self.forward_with = None # runs the forward pass of a training batch in its own way: it is given the usual one, and calls it as often as it likes
         self._forget_batch()
 
     # The loop
@@ -113,7 +114,9 @@ class Loop(Dispatcher):
 
     @scope
     def _batch(self):
-        self._forward()
+        forward = self.forward_with
+        if forward is not None and self._training: forward(self._forward)
+        else: self._forward()
         if self._training: self._do_grad_opt()
 
     def _forward(self):

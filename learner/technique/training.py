@@ -19,7 +19,6 @@ from fastcore.basics import patch
 from ..core.checks import no_closure,only_one,positive,whole
 from ..core.callback import Callback
 from ..data.loaders import map_batch,random_state,set_random_state
-from ..core.dispatch import scope
 from ..core.events import CancelBatchException,CancelValidException
 from ..loop.learner import Learner
 from ..model.losses import LabelSmoothingCrossEntropy,items_of,reduction_of
@@ -152,36 +151,36 @@ class MicroBatch(Callback):
         self.fits = None # for `auto`, samples that have fitted since memory ran out
 
     def before_fit(self): no_closure(self); only_one(self, MicroBatch, 'cut the batch'); _check_mean(self)
-    def before_train(self):
-        learn,usual,ours = self.learn,self.learn._batch,scope(self._batch)
-        learn._batch = lambda: ours(learn) if learn.training else usual() # there may be a validation inside
-    def cleanup_train(self): vars(self.learn).pop('_batch', None)
+    def before_train(self): self.usual,self.learn.forward_with = self.learn.forward_with,self.in_pieces
+    def cleanup_train(self): self.learn.forward_with = self.usual
 
-    def _batch(self, learn):
-        "What the loop does with a batch: forward and backward in pieces, then the rest"
+    def in_pieces(self,
+        forward, # The usual forward pass, called without arguments
+    ):
+        "Forward and backward in pieces; then `pred`, `loss` and `loss_grad` are those of the whole batch"
+        learn = self.learn
         whole,ps = (learn.xb,learn.yb),[p for g in learn.opt.param_groups for p in g['params']]
         earlier = [p.grad for p in ps] # of batches before, where they are accumulated
         try:
-            pred,loss,loss_grad,k = self._run(whole, ps)
+            pred,loss,loss_grad,k = self._run(forward, whole, ps)
             grads = [p.grad for p in ps]
         except BaseException: learn.pred = learn.loss = learn.loss_grad = None; raise
         finally:
             learn.xb,learn.yb = whole
             for p,g in zip(ps, earlier): p.grad = g
         learn.pred,learn.loss,learn.loss_grad = pred,loss,loss_grad.clone().requires_grad_()
-        learn.loss_grad.register_hook(lambda g: _hand_out(ps, grads, g*k)) # to whoever differentiates it, scaled as it may be by then
-        learn._do_grad_opt()
+        learn.loss_grad.register_hook(lambda g: _hand_out(ps, grads, g*k)) # scaled by then as it may be
 
-    def _run(self, whole, ps):
+    def _run(self, forward, whole, ps):
         "All pieces; with `auto`, in smaller and smaller ones until they fit"
         bs = find_bs(whole[1]) or find_bs(whole[0])
         if bs is None: raise ValueError("`MicroBatch` finds no tensor in the batch, and cannot know how many samples there are")
         for p in ps: p.grad = None
-        if self.bs!='auto': return self._pieces(whole, bs, self.bs)
+        if self.bs!='auto': return self._pieces(forward, whole, bs, self.bs)
         n = min(bs, self.fits or bs)
         state,buffers = random_state(),[(m, k, b, b.clone()) for m in self.learn.model.modules() for k,b in m._buffers.items() if b is not None]
         while True:
-            try: return self._pieces(whole, bs, n)
+            try: return self._pieces(forward, whole, bs, n)
             except RuntimeError as e:
                 if n==1 or not _no_memory(e): raise
             # outside of `except`, where no traceback holds what the batch has allocated
@@ -192,7 +191,7 @@ class MicroBatch(Callback):
             set_random_state(state)
             if torch.cuda.is_initialized(): torch.cuda.empty_cache()
 
-    def _pieces(self, whole, bs, n):
+    def _pieces(self, forward, whole, bs, n):
         "Gradients of the batch are in the parameters then, but for a factor, which is returned with prediction, `loss` and `loss_grad`"
         learn,summed = self.learn,_summed(self.learn)
         amp = next((o for o in learn.cbs if isinstance(o, MixedPrecision) and o.scaler), None)
@@ -200,7 +199,7 @@ class MicroBatch(Callback):
         preds,ns,losses,total,n_pieces = [],[],[],0.,-(-bs//n)
         for i in range(n_pieces):
             rows = slice(i*bs//n_pieces, (i+1)*bs//n_pieces) # sizes as equal as can be
-            self._forward(whole, rows, bs)
+            self._forward(forward, whole, rows, bs)
             preds.append(_detached(learn.pred)); ns.append(rows.stop-rows.start)
             w = 1. if summed else _items(learn, self.count)/bs
             if self.count is not None and not summed:
@@ -212,13 +211,13 @@ class MicroBatch(Callback):
         loss,loss_grad = [sum(o)/total for o in zip(*losses)] if losses else (learn.loss.detach(), learn.loss_grad.detach())
         return _joined(preds, ns),loss,loss_grad,1/((total+(total==0))*scale)
 
-    def _forward(self, whole, rows, bs):
+    def _forward(self, forward, whole, rows, bs):
         learn = self.learn
         def part(o): return _rows(o, rows, bs)
         learn.pred = learn.loss = learn.loss_grad = None
         learn.xb,learn.yb = map(part, whole)
         learn('split_batch', part)
-        learn._forward()
+        forward()
 
     def _backward(self, w):
         try: (self.learn.loss_grad*w).backward()
