@@ -23,9 +23,9 @@ Modules:
 - `learner.result.saving`: `learn.save`, `learn.load`, and a whole learner in a file
 - `learner.result.tracker`: Keep the best, stop in time: callbacks that watch a number
 - `learner.resume.checkpoint`: Never lose a run: everything that training is made of, in a file, and exactly back
-- `learner.schedule.bounds`: When to validate, on what, how much of everything, and for how long
 - `learner.schedule.lr_find`: Choosing a learning rate in a hundred steps, without leaving a trace
-- `learner.schedule.schedules`: Hyper-parameters that move while training: functions of its position, and the fits that use them
+- `learner.schedule.schedules`: Functions of the position in training, from which hyper-parameters are set
+- `learner.schedule.validation`: Validation every so many batches, steps or seconds, on other data, and before training
 - `learner.technique.mixup`: Training on mixtures of two samples, with any loss"""
 
 __version__ = "0.0.1"

@@ -28,8 +28,12 @@ from .loop.loop import *
 from .loop.learner import *
 from .loop.testing import *
 from .schedule.schedules import *
+from .schedule.schedulers import *
+from .schedule.fits import *
+from .schedule.trial import *
 from .schedule.lr_find import *
-from .schedule.bounds import *
+from .schedule.validation import *
+from .schedule.limits import *
 from .technique.mixed_precision import *
 from .technique.training import *
 from .technique.averaging import *

@@ -7,8 +7,7 @@ from fastcore.foundation import L
 from torch.nn import functional as F
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
-from learner.schedule import bounds
-from learner.schedule.bounds import *
+from learner.schedule import limits,validation
 from learner.result.tracker import *
 from parts import Net,Noisy,Stream
 
@@ -48,7 +47,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     res = Clock()
-    monkeypatch.setattr(bounds, 'monotonic', res)
+    for o in (validation,limits): monkeypatch.setattr(o, 'monotonic', res)
     return res
 
 # Training does not notice

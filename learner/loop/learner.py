@@ -75,14 +75,14 @@ class Learner(Loop):
       `pred`; `loss`, which is logged, and `loss_grad`, which is differentiated. The last three are None until they are computed.
     """
     if TYPE_CHECKING: # an index for readers and editors; later chapters patch these in
-        from learner.schedule.schedules import fit_one_cycle,fit_flat_cos,fit_sgdr,fine_tune
+        from learner.schedule.fits import fit_one_cycle,fit_flat_cos,fit_sgdr,fine_tune
+        from learner.schedule.trial import smoke
         from learner.schedule.lr_find import lr_find
         from learner.technique.mixed_precision import to_fp16,to_bf16,to_fp32
         from learner.technique.training import to_channelslast,to_contiguous
         from learner.result.preds import get_preds,loader,predict,tta,show_results
         from learner.inspect.summary import summary
         from learner.result.saving import save,load,export
-        from learner.schedule.bounds import smoke
         from learner.resume.checkpoint import save_state,load_state,find_state
 
     @known_args

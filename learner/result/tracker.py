@@ -26,7 +26,7 @@ from ..model.optimizer import get_hyper
 from ..measure.progress import ProgressCallback
 from ..measure.recorder import Recorder,check_direction,find_recorder,higher_is_better,missing
 from . import saving # noqa: F401 (`learn.save` and `learn.load`)
-from ..schedule.schedules import ParamScheduler,TorchScheduler
+from ..schedule.schedulers import ParamScheduler,TorchScheduler
 
 # %% ../../nbs/result/04_tracker.ipynb #TrackerCallback
 def _compares(comp):

@@ -16,7 +16,8 @@ from ..core.callback import Callback
 from .mixed_precision import MixedPrecision
 from ..model.optimizer import get_hyper,n_groups,per_group
 from ..measure.recorder import Recorder
-from ..schedule.schedules import ParamScheduler,SchedCos
+from ..schedule.schedules import SchedCos
+from ..schedule.schedulers import ParamScheduler
 
 # %% ../../nbs/technique/03_averaging.ipynb #WeightAverage
 class _Statistics(Callback):
