@@ -116,12 +116,22 @@ class FuncCallback(Callback):
     def __init__(self, f, filters, order=0):
         self.f,self.filters,self.order = f,filters,order
         self.own_name = self.name = getattr(f, '__name__', type(f).__name__)
-        super().__init__(**{o.event:self._handler(o.event) for o in filters})
+        fns = {o.event:self._handler(o.event) for o in filters}
+        if any(o.follows for o in filters): fns['before_fit'] = self._anew(fns.get('before_fit'))
+        super().__init__(**fns)
 
     def _handler(self, ev):
         mine = [o for o in self.filters if o.event==ev]
         def _f(self, *args):
             if any([o(self.learn) for o in mine]): return self.f(self.learn, *args) # each filter counts, so no generator here
+        return _f
+
+    def _anew(self, f):
+        "A handler of `before_fit`: filters that follow training begin again with each fit, unless it resumes; then comes `f`, if given"
+        def _f(self):
+            if self.learn.mode=='fit' and not getattr(self.learn, 'resuming', False):
+                for o in self.filters: o.restart()
+            if f: return f(self)
         return _f
 
     def state_dict(self): return super().state_dict() if any(o.selects for o in self.filters) else {}

@@ -145,6 +145,15 @@ class Filter(_Union):
         "Whether it leaves out any call"
         return self.every!=1 or any(o is not None for o in (self.once, self.when, self.after, self.before))
 
+    @property
+    def follows(self):
+        "Whether it counts what begins again with each fit"
+        return self.unit in _units
+
+    def restart(self):
+        "Begin again with a new fit, if it follows training"
+        if self.follows: self.seen = 0
+
     def position(self, learn):
         "Where training is, in units of this filter"
         if self.unit is None: return self.num_called
@@ -158,7 +167,7 @@ class Filter(_Union):
         "Count a call, and decide"
         self.num_called += 1
         pos = self.position(learn)
-        seen,self.seen = (0 if pos<self.seen else self.seen), pos # the position starts again with each fit
+        seen,self.seen = (0 if pos<self.seen else self.seen), pos # `lr_find` counts from zero too
         if   self.when: res = bool(self.when(self, learn))
         elif self.once: res = any(seen<o<=pos for o in self.once)
         else:           res = pos//self.every > seen//self.every

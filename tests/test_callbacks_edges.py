@@ -1,0 +1,120 @@
+"Filters in a second fit, the order in which new callbacks are told, what a callback gives back to the model, and small learners for tests"
+import pytest,torch
+from torch import nn
+from torch.utils.data import DataLoader
+from learner.all import *
+
+def weights(learn): return {k:v.tolist() for k,v in learn.model.state_dict().items()}
+
+# Filters
+moments_ = dict(iter=('after_batch', 'train_iter'), step=('after_step', 'opt_step'), epoch=('after_epoch', 'epoch'))
+
+@pytest.mark.parametrize('unit', moments_)
+@pytest.mark.parametrize('n_epoch', [1,3])
+@pytest.mark.parametrize('given,expected', [(dict(once=1), {1}), (dict(once=[1,3]), {1,3}), (dict(every=1), {1,2,3}), (dict(every=2), {2})], ids=str)
+def test_a_filter_with_a_unit_counts_anew_in_each_fit(unit, n_epoch, given, expected):
+    ev,k = moments_[unit]
+    seen = []
+    @on(ev, unit=unit, **given)
+    def note(learn):
+        if learn.training or unit=='epoch': seen.append(getattr(learn, k) + (unit=='epoch'))
+    learn = synth_learner(n_train=1, n_valid=0, cbs=note) # one batch in an epoch: all units count alike
+    for _ in range(3):
+        seen.clear()
+        learn.fit(n_epoch)
+        assert {*seen}=={o for o in expected if o<=n_epoch}
+
+def test_a_filter_without_a_unit_counts_its_calls_through_all_fits():
+    seen = []
+    learn = synth_learner(n_train=2, n_valid=0, cbs=on(event.after_batch(once=[1,3]))(lambda learn: seen.append(learn.train_iter)))
+    learn.fit(1).fit(1)
+    assert seen==[1,1] # the first and the third batch
+
+def test_a_filter_in_a_run_that_is_resumed_does_not_count_anew():
+    def made(): return synth_learner(n_train=6, n_valid=0, cbs=on(event.after_batch(every=4, unit='iter'))(lambda learn: learn.state.setdefault('at', []).append(learn.train_iter)))
+    learn = made()
+    class Stop(Callback):
+        def before_draw(self):
+            if self.learn.train_iter==5: self.learn.at_pause(lambda: self.learn.stop_for_now('enough'))
+    learn.fit(2, cbs=Stop())
+    assert learn.train_iter==5
+    learn.resume(cbs=[])
+    assert learn.state['at']==made().fit(2).state['at']==[4,8,12]
+
+def test_a_moment_that_a_filter_has_seen_is_not_another_one_when_the_run_resumes():
+    "A resumed epoch begins again for callbacks, but it is no further one"
+    seen = []
+    learn = synth_learner(n_train=2, n_valid=0, cbs=on(event.before_epoch(every=1, unit='epoch'))(lambda learn: seen.append(learn.epoch)))
+    class Stop(Callback):
+        def before_draw(self):
+            if self.learn.train_iter==3: self.learn.at_pause(lambda: self.learn.stop_for_now('enough'))
+    learn.fit(3, cbs=Stop())
+    learn.resume(cbs=[])
+    assert seen==[0,1,2]
+
+def test_a_filter_follows_a_search_for_a_learning_rate_from_its_beginning():
+    seen = []
+    learn = synth_learner(n_train=10, n_valid=0, cbs=on(event.after_batch(every=4, unit='iter'))(lambda learn: seen.append((learn.mode,learn.train_iter))))
+    learn.fit(1)
+    learn.lr_find(num_it=10, show_plot=False)
+    learn.fit(1)
+    assert seen==[(m,i) for m in ('fit','lr_find','fit') for i in (4,8)]
+
+# Coming and going
+def test_new_callbacks_hear_of_it_in_their_order_however_they_are_given():
+    told = []
+    class Tells(Callback):
+        def __init__(self, order): self.order = order
+        def after_create(self): told.append(self.order); assert len([o for o in self.learn.cbs if isinstance(o, Tells)])==3 # all are there
+    learn = synth_learner(cbs=[Tells(5), Tells(-5), Tells(0)])
+    assert told==[-5,0,5]
+    told.clear()
+    with learn.removed_cbs(Tells): pass # they come back, and are not new
+    assert told==[] and [o.order for o in learn.cbs if isinstance(o, Tells)]==[5,-5,0]
+
+# Methods in the place of `forward`
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Parameter(torch.ones(1))
+    def forward(self, x): return x*self.a
+    def double(self, x): return 2*x*self.a
+
+@pytest.mark.parametrize('own', [False,True])
+def test_a_model_keeps_the_forward_of_its_own_that_it_had(own):
+    "A model may have a `forward` of its own, that of its class aside, as patched models do"
+    m,calls = Twice(),[]
+    def patched(x): calls.append('own'); return x*m.a
+    if own: m.forward = patched
+    before = dict(vars(m))
+    learn = synth_learner(n_train=2, n_valid=1, model=m, cbs=Forward(train='double'))
+    learn.fit(1)
+    assert vars(m).get('forward') is before.get('forward') and calls==['own']*own # in validation
+    with pytest.raises(ZeroDivisionError): learn.fit(1, cbs=Raise('after_pred', ZeroDivisionError))
+    assert vars(m).get('forward') is before.get('forward')
+    x = torch.ones(2, 1)
+    assert torch.equal(m(x), x*m.a)
+
+# Small learners for tests
+def data(dls): return [torch.cat([o.flatten() for b in dl for o in b]) for dl in (DataLoader(o.dataset, 64) for o in dls)]
+
+def test_the_seed_of_synthetic_data_makes_them():
+    a,b,c = data(synth_dls(seed=1)),data(synth_dls(seed=1)),data(synth_dls(seed=2))
+    for i in range(2): assert torch.equal(a[i], b[i]) and not torch.equal(a[i], c[i])
+    assert not torch.equal(data(synth_learner(seed=3).dls)[0], data(synth_learner(seed=4).dls)[0])
+
+def test_the_seed_of_a_synthetic_learner_makes_data_weights_and_order():
+    a,b,c = (synth_learner(seed=s).fit(1) for s in (1,1,2))
+    assert weights(a)==weights(b)!=weights(c) and a.recorder.raw_losses==b.recorder.raw_losses
+
+def test_synthetic_data_are_as_asked_for():
+    dls = synth_dls(3, 2, bs=5, a=-4., b=1., shuffle=False)
+    assert [len(o) for o in dls]==[3,2] and all(b[0].shape==b[1].shape==(5,1) for dl in dls for b in dl)
+    x,y = (torch.cat(o) for o in zip(*dls.train))
+    assert (y-(-4*x+1)).std()<.3 and torch.equal(torch.cat([b[0] for b in dls.train]), x)
+    assert synth_dls(2, 0).valid is None and synth_dls(num_workers=1).train.num_workers==1
+
+def test_a_witness_keeps_the_events_it_was_asked_for_in_order():
+    trace = Trace('before_step','after_epoch')
+    synth_learner(n_train=2, cbs=trace).fit(2)
+    assert trace.seen==['before_step','before_step','after_epoch']*2 and trace.after('before_step')==['before_step','after_epoch']
