@@ -18,9 +18,12 @@ Modules:
 - `learner.model.mapping`: When the loader's batches, the model's arguments and the loss's predictions do not meet by themselves
 - `learner.model.optimizer`: Parameter groups, hyper-parameters and freezing, for any `torch.optim` optimizer as it is
 - `learner.model.weights`: Tensors by name, into a model and out of it, however it is wrapped
-- `learner.result.interpret`: Where the model is wrong: the samples with the highest losses, the classes that are confused
-- `learner.result.preds`: What the model says of every sample, in the order of the data, without filling the memory
+- `learner.result.confusion`: Which classes a classifier confuses; precision, recall and F1 of each class
+- `learner.result.interpret`: The samples with the highest losses, and everything else about each sample of a loader
+- `learner.result.predict`: `predict` answers for a single input; `tta` averages predictions over augmented copies of each sample
+- `learner.result.preds`: Predictions, targets and losses of every sample, in the order of the dataset
 - `learner.result.saving`: `learn.save`, `learn.load`, and a whole learner in a file
+- `learner.result.show`: Samples with predictions and targets: images under their captions, or a table
 - `learner.result.tracker`: Keep the best, stop in time: callbacks that watch a number
 - `learner.resume.checkpoint`: Never lose a run: everything that training is made of, in a file, and exactly back
 - `learner.schedule.lr_find`: Choosing a learning rate in a hundred steps, without leaving a trace

@@ -39,7 +39,10 @@ from .technique.training import *
 from .technique.averaging import *
 from .technique.mixup import *
 from .result.preds import *
+from .result.predict import *
+from .result.show import *
 from .result.interpret import *
+from .result.confusion import *
 from .result.saving import *
 from .result.tracker import *
 from .resume.checkpoint import *

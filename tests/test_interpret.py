@@ -144,7 +144,7 @@ def test_samples_that_are_gone():
     assert len(interp.preds)==50
     with pytest.raises(ValueError, match='Samples of an iterator are gone when the model has seen them: give a list'): interp[0]
     interp = Interpretation.from_learner(learner(), dl=Shuffles(lambda: own.permutation(50)))
-    with pytest.raises(ValueError, match='other samples when it was gone over again: does it draw them with a generator of its own'): interp[:20]
+    with pytest.raises(ValueError, match='other samples in a second pass: does it draw them with a generator of its own'): interp[:20]
 
 @pytest.mark.parametrize('idxs,rows', [(7, [7]), (-1, [49]), ([3,1], [3,1]), ((3,1), [3,1]), (slice(2,8,3), [2,5]), (torch.tensor([4,4]), [4,4]), (np.array([9,0]), [9,0]), (range(3), [0,1,2]),
     (y==2, (y==2).nonzero()[:,0].tolist()), ((y==2).numpy(), (y==2).nonzero()[:,0].tolist()), ((y==2).tolist(), (y==2).nonzero()[:,0].tolist()), (torch.tensor(5), [5])], ids=str)
@@ -372,7 +372,7 @@ def test_several_targets_are_compared_when_a_loader_is_gone_over_again():
     class Pairs(Shuffles):
         def __iter__(self): return ((a, (t, t)) for a,t in super().__iter__())
     interp = Interpretation.from_learner(learner(loss_func=lambda p,t: F.cross_entropy(p, t[0])), Pairs(lambda: next(draws)))
-    with pytest.raises(ValueError, match='other samples when it was gone over again'): interp[:20]
+    with pytest.raises(ValueError, match='other samples in a second pass'): interp[:20]
 
 def test_several_outputs_are_shown_and_not_counted():
     class Two(nn.Module):

@@ -740,7 +740,7 @@ def test_files_without_the_predictions(kind, tmp_path):
     assert learn.get_preds(dl=dl(), with_preds=False, save_preds=tmp_path/'p.npy', with_targs=False, save_targs=tmp_path/'t.npy')==(None, None)
     assert close(torch.tensor(np.load(tmp_path/'p.npy')), logits(learn).softmax(1)) and np.array_equal(np.load(tmp_path/'t.npy'), Y)
 
-@pytest.mark.parametrize('kwargs,match', [(dict(save_preds='p.npy', concat_dim=None), '`save_preds` keeps batches that are put together: give no `concat_dim=None`'), (dict(save_targs='t.npy', concat_dim=None), '`save_targs` keeps'),
+@pytest.mark.parametrize('kwargs,match', [(dict(save_preds='p.npy', concat_dim=None), '`save_preds` needs concatenated batches, but `concat_dim` is None'), (dict(save_targs='t.npy', concat_dim=None), '`save_targs` needs'),
     (dict(save_preds='.'), '`save_preds` is a `.npy` file, but `.*` is a folder'), (dict(save_targs='t.npy', dl=[(X,)]), 'There is nothing to save in `.*t.npy`: the batches have no targets')], ids=['concat','targs','folder','none'])
 def test_files_that_cannot_be_written(kwargs, match, tmp_path):
     with pytest.raises(ValueError, match=match): mk().get_preds(**{k:tmp_path/v if k.startswith('save') else v for k,v in kwargs.items()})
@@ -820,7 +820,7 @@ def test_items_are_no_batches_to_split():
     dls = learn.dls
     assert close(learn.predict(dict(x=X[3]))[2], logits(learn, X[3]).softmax(0)) and close(learn.predict(X[3])[2], logits(learn, X[3]).softmax(0)) and learn.dls is dls and dls.split is of_pictures
     with pytest.raises(KeyError) as e: learn.get_preds(dl=[dict(image=X)])
-    assert 'raised by `split`, which says what inputs and targets of a batch are: where there are no targets, they are `()`' in e.value.__notes__ and learn.dls is dls
+    assert 'raised by `split`, which separates the inputs and targets of a batch: where there are no targets, they are `()`' in e.value.__notes__ and learn.dls is dls
     assert close(learn.tta(n=2, aug=lambda x: dict(x=x+1), beta=0.)[0], logits(learn, X+1).softmax(1))
     for aug in (lambda x: x+1, lambda x: None):
         with pytest.raises(TypeError, match='`aug` returns changed inputs, a mapping, but got'): learn.tta(n=1, aug=aug)
@@ -875,7 +875,7 @@ def test_looks_are_at_the_samples_that_were_drawn_once(make):
 
 @pytest.mark.parametrize('make', [Reshuffled, lambda: DataLoader(ReshuffledStream(), 5)], ids=['own','stream'])
 def test_looks_at_other_samples_are_no_average(make):
-    with pytest.raises(ValueError, match='The looks of `tta` are at different samples.*the loader draws them anew each time. Give one that keeps its order'): mk(loss_func=lambda p,t: p.mean()).tta(dl=make(), n=1)
+    with pytest.raises(ValueError, match='`tta` cannot average predictions of different samples: the loader draws other ones in each pass. Give one that keeps its order'): mk(loss_func=lambda p,t: p.mean()).tta(dl=make(), n=1)
 
 def test_a_dataset_that_changes_samples_itself():
     "Targets may change with them, where the loader says whose they are"
@@ -894,7 +894,7 @@ def test_predictions_that_are_true_or_false():
 # Parts of a validation
 def test_a_limited_validation_is_not_complete(monkeypatch):
     cb = GatherPredsCallback()
-    with pytest.warns(UserWarning, match='Predictions are of the first 1 batches: a limit lets the validation go no further'): mk(cbs=Limit(valid=1)).fit(1, cbs=cb)
+    with pytest.warns(UserWarning, match='Predictions are of the first 1 batches only, because a limit ended the validation'): mk(cbs=Limit(valid=1)).fit(1, cbs=cb)
     assert len(cb.preds)==5 and not cb.complete
     monkeypatch.setenv('LEARNER_LIMIT_BATCHES', '2')
     with pytest.warns(UserWarning, match='first 2 batches'): mk().validate(cbs=(cb := GatherPredsCallback()))

@@ -23,7 +23,7 @@ from ..data.loaders import to_device
 from .hooks import Hooks
 from ..loop.learner import Learner,_show
 from ..model.optimizer import param_groups
-from ..result.preds import first_batch
+from ..result.show import first_batch
 from ..measure.recorder import Row
 
 # %% ../../nbs/inspect/02_summary.ipynb #Summary
