@@ -167,7 +167,7 @@ class Loop(Dispatcher):
         if not fit or at is None:
             self._safe = None if fit else self._safe
             return iter(self._draws),0,False
-        batches = self._draws.after(at['draws'], at.get('live', False))
+        batches = self._draws.resume(at['draws'], at.get('live', False))
         self._go_on()
         return batches,at['n'],at['announced']
 
@@ -219,7 +219,7 @@ class Loop(Dispatcher):
 
     def _forget_batch(self):
         for k in self._of_batch: setattr(self, k, None)
-        if self._draws is not None: self._draws.it = None # its workers end
+        if self._draws is not None: self._draws.iterator = None # its workers end
 
     # Stopping, and going on
     def at_pause(self,
@@ -251,7 +251,7 @@ class Loop(Dispatcher):
     def stopping_at(self):
         "Where a fit that is being cut could go on; not exactly if that is inside a batch. None if it had not begun to train"
         if self._at: return self._at # it had not come there again
-        if self._safe or not self._draws or not self._draws.begun: return self._safe
+        if self._safe or not self._draws or not self._draws.at_start: return self._safe
         return run_state(self, 'train', self.iter + (self.train_iter-self.epoch_start>self.iter), exact=False)
 
     def _where(self):

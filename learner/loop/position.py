@@ -110,7 +110,7 @@ def restore(
     said = [f"`{k}` was {at['began'].get(k)} when the fit began, and is {v} from here on" for k,v in at.get('hold', {}).items()]
     if not at.get('live'): said += _changes(*({k:v for k,v in o.items() if k.removeprefix('opt.') not in at.get('hold', {})} for o in (at['settings'], _settings(learn))), gone) # in the same process one knows
     if said: warnings.warn(f"The run goes on with other settings than it had: {'; '.join(said)}")
-    (learn._draws if at['phase']=='train' else Draws(learn.dls.train)).settle(at['draws'], at['phase']=='train')
+    (learn._draws if at['phase']=='train' else Draws(learn.dls.train)).restore(at['draws'], at['phase']=='train')
     if not at['exact']: warnings.warn("The run was stopped in the middle of a batch: it goes on, but not exactly as it would have")
 
 # %% ../../nbs/loop/01_position.ipynb #held

@@ -30,6 +30,7 @@ from torch.utils.data import DataLoader,Dataset
 from .. import __version__
 from ..core.checks import known_args,nearest,whole
 from ..core.callback import Callback,FuncCallback
+from ..data.draws import LoaderState
 from ..data.loaders import search
 from ..model.files import atomic_write,check_plain,file_path,on_cpu,read_plain,torch_save
 from ..loop.learner import Learner
@@ -120,7 +121,7 @@ def _content(learn, at):
         frozen=[k for k,p in unwrapped(learn.model).named_parameters() if not p.requires_grad],
         opt=None if learn.opt is None else on_cpu(learn.opt.state_dict()), state=plain(learn.state if at is None else at['state'], 'learn.state'),
         callbacks={k:plain(v, f'learn.{k}') for k,v in cbs.items()},
-        at=None if at is None else plain({k:v for k,v in at.items() if k not in _elsewhere} | dict(grads=[at['grads'].get(p) for p in _params(learn.opt)]), 'at'))
+        at=None if at is None else plain({k:v for k,v in at.items() if k not in _elsewhere} | dict(draws=vars(at['draws']), grads=[at['grads'].get(p) for p in _params(learn.opt)]), 'at'))
 
 _elsewhere = 'callbacks','live','state','held','hold','last'
 def _params(opt): return [p for g in opt.param_groups for p in g['params']]
@@ -166,7 +167,7 @@ def _put(learn, saved):
         for k in cbs.keys() & states.keys(): cbs[k].load_state_dict(states[k])
     else:
         for k,v in (at['base'] | at.get('by_hand', {})).items(): set_hyper(learn.opt, k, v)
-        at = at | dict(callbacks=states, state=state, grads={p:g for p,g in zip(_params(learn.opt), at['grads'], strict=True) if g is not None})
+        at = at | dict(draws=LoaderState(**at['draws']), callbacks=states, state=state, grads={p:g for p,g in zip(_params(learn.opt), at['grads'], strict=True) if g is not None})
     for k,p in unwrapped(learn.model).named_parameters(): p.requires_grad_(k not in saved['frozen'])
     learn.state.clear()
     learn.state.update(state)
