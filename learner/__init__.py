@@ -30,6 +30,7 @@ Modules:
 - `learner.schedule.lr_find`: Choosing a learning rate in a hundred steps, without leaving a trace
 - `learner.schedule.schedules`: Functions of the position in training, from which hyper-parameters are set
 - `learner.schedule.validation`: Validation every so many batches, steps or seconds, on other data, and before training
+- `learner.technique.gradients`: Steps that are bounded in length, and steps that use the gradients of several batches
 - `learner.technique.mixup`: Training on mixtures of two samples, with any loss"""
 
 __version__ = "0.0.1"

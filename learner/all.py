@@ -13,6 +13,7 @@ from .core.dispatch import *
 from .data.loaders import *
 from .data.draws import *
 from .data.rows import *
+from .data.sampling import *
 from .model.optimizer import *
 from .model.losses import *
 from .model.weights import *
@@ -35,9 +36,13 @@ from .schedule.lr_find import *
 from .schedule.validation import *
 from .schedule.limits import *
 from .technique.mixed_precision import *
-from .technique.training import *
+from .technique.gradients import *
+from .technique.micro_batch import *
+from .technique.modes import *
+from .technique.speed import *
 from .technique.averaging import *
 from .technique.mixup import *
+from .technique.debugging import *
 from .result.preds import *
 from .result.predict import *
 from .result.show import *

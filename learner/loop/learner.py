@@ -79,7 +79,7 @@ class Learner(Loop):
         from learner.schedule.trial import smoke
         from learner.schedule.lr_find import lr_find
         from learner.technique.mixed_precision import to_fp16,to_bf16,to_fp32
-        from learner.technique.training import to_channelslast,to_contiguous
+        from learner.technique.speed import to_channelslast,to_contiguous
         from learner.result.preds import get_preds,loader
         from learner.result.predict import predict,tta
         from learner.result.show import show_results
