@@ -52,13 +52,14 @@ def test_a_moment_that_a_filter_has_seen_is_not_another_one_when_the_run_resumes
     learn.resume(cbs=[])
     assert seen==[0,1,2]
 
-def test_a_filter_follows_a_search_for_a_learning_rate_from_its_beginning():
+@pytest.mark.parametrize('given,expected', [(dict(every=4), (4,8)), (dict(once=[1,6]), (1,6))], ids=str)
+def test_a_filter_follows_a_search_for_a_learning_rate_from_its_beginning(given, expected):
     seen = []
-    learn = synth_learner(n_train=10, n_valid=0, cbs=on(event.after_batch(every=4, unit='iter'))(lambda learn: seen.append((learn.mode,learn.train_iter))))
+    learn = synth_learner(n_train=10, n_valid=0, cbs=on(event.after_batch(unit='iter', **given))(lambda learn: seen.append((learn.mode,learn.train_iter))))
     learn.fit(1)
     learn.lr_find(num_it=10, show_plot=False)
     learn.fit(1)
-    assert seen==[(m,i) for m in ('fit','lr_find','fit') for i in (4,8)]
+    assert seen==[(m,i) for m in ('fit','lr_find','fit') for i in expected]
 
 # Coming and going
 def test_new_callbacks_hear_of_it_in_their_order_however_they_are_given():

@@ -1,7 +1,8 @@
 "Stopping and resuming where it is easy to get it wrong: what loaders and workers were in the middle of, what a position holds, files that are not what they were"
-import os,random,signal,warnings
+import os,random,shutil,signal,warnings
 import numpy as np
 import pytest,torch
+from torch import nn
 from torch.utils.data import DataLoader,Dataset,IterableDataset,get_worker_info
 from learner.all import *
 
@@ -17,6 +18,7 @@ def python_handler():
 # Runs that are stopped and resumed
 class Batches(Callback):
     "Keeps the inputs of each training batch that was trained on, as lists"
+    watches = True
     def __init__(self): self.seen = []
     def after_batch(self):
         if self.learn.training: self.seen.append(self.learn.x.flatten().tolist())
@@ -246,3 +248,72 @@ def test_ctrl_c_while_a_function_registers_inside_a_fit_is_not_lost(where):
             signal.raise_signal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt): synth_learner(n_train=2, n_valid=0).fit(1, cbs=Callback(**{where: register}))
     assert pressed==[where]
+
+# Files
+def checkpointed(path, seed=1, n=7, **kwargs):
+    "The files of a run that saved itself before each batch and died in the `n`-th"
+    died(learner(points, path, seed), n, keep=None, **kwargs)
+    return Checkpoints(path/'checkpoints')
+
+def points(): return DataLoader(Points(16), 4, shuffle=True)
+
+@pytest.mark.parametrize('other', ['an older file of the run','a file of another run'])
+def test_a_whole_file_that_is_not_the_one_that_was_written_is_passed_over(other, tmp_path):
+    "It can be read, but is not what the manifest lists: the run resumes from the file before, and ends alike"
+    batches,whole_learn = whole(points, tmp_path)
+    files = checkpointed(tmp_path)
+    names = [o['name'] for o in files.entries]
+    source = files.folder/names[1] if other=='an older file of the run' else checkpointed(tmp_path/'other', seed=5).found[-1]
+    shutil.copy(source, files.folder/names[-1])
+    learn = learner(points, tmp_path, seed=2)
+    with pytest.warns(UserWarning, match=names[-1]): seen = resumed(learn)
+    assert seen==batches[5:] and weights(learn)==weights(whole_learn)
+
+def test_files_that_nobody_touched_are_taken_without_a_word(tmp_path):
+    batches,_ = whole(points, tmp_path)
+    checkpointed(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        assert resumed(learner(points, tmp_path, seed=2))==batches[6:]
+
+class Remembers(nn.Module):
+    "Keeps its last outputs in buffers that are in no `state_dict`: one that has no value at first, one whose shape is that of the batch"
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Parameter(torch.ones(1))
+        self.register_buffer('first', None, persistent=False)
+        self.register_buffer('last', torch.zeros(1, 1), persistent=False)
+    def forward(self, x):
+        y = self.a*x + self.last.mean()
+        if self.training:
+            self.last = y.detach()
+            if self.first is None: self.first = y.detach()
+        return y
+
+@pytest.mark.parametrize('how', ['file','checkpoint'])
+def test_hidden_buffers_of_other_shapes_come_back(how, tmp_path):
+    "In a new process they have the shapes that they begin with"
+    whole_learn = learner(points, tmp_path, model=Remembers).fit(2)
+    learn = learner(points, tmp_path, model=Remembers)
+    if how=='file':
+        interrupted(learn, 'after_pred', 6)
+        learn.save_state('there')
+        other = learner(points, tmp_path, seed=2, model=Remembers).load_state('there')
+        assert other.model.last.shape==(4,1) and torch.equal(other.model.last, learn.model.last) and torch.equal(other.model.first, learn.model.first)
+        other.resume()
+    else:
+        died(learn, 6)
+        other = learner(points, tmp_path, seed=2, model=Remembers)
+        resumed(other)
+    assert weights(other)==weights(whole_learn) and torch.equal(other.model.last, whole_learn.model.last) and torch.equal(other.model.first, whole_learn.model.first)
+
+def test_hidden_buffers_that_a_model_does_not_have_are_left_out(tmp_path):
+    learn = learner(points, tmp_path, model=Remembers).fit(1)
+    learn.save_state('there')
+    class Forgets(Remembers):
+        def __init__(self): super().__init__(); del self.first
+    other = learner(points, tmp_path, model=Forgets)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore') # the class is another one
+        other.load_state('there')
+    assert not hasattr(other.model, 'first') and torch.equal(other.model.last, learn.model.last)
