@@ -60,11 +60,11 @@ def test_raw_functions_are_the_shapes():
     assert sched_poly(1., .5, .3, power=2)==SchedPoly(1., .5, 2)(.3)
 
 @pytest.mark.parametrize('f,match', [
-    (lambda: SchedLin([1,2], [1,2,3]), r'as many values, but got \[1, 2\] and \[1, 2, 3\]'), (lambda: SchedCos((1.,), [1.,2.]), 'as many values'),
+    (lambda: SchedLin([1,2], [1,2,3]), r'the same number of values, but got \[1, 2\] and \[1, 2, 3\]'), (lambda: SchedCos((1.,), [1.,2.]), 'the same number of values'),
     (lambda: SchedExp(0., 1.), 'above 0, but got 0.0 and 1.0'), (lambda: SchedExp([1.,-1.], [1.,1.]), 'above 0'),
     (lambda: combine_scheds([.5,.4], [SchedNo(1,1)]*2), r'must sum to 1, but \[0.5, 0.4\] sum to 0.9'), (lambda: combine_scheds([1.5,-.5], [SchedNo(1,1)]*2), 'must sum to 1'),
     (lambda: combine_scheds([.5,.5], [SchedNo(1,1)]), '1 schedules and 2 `pcts`'), (lambda: combined_cos(1.5, 0, 1, 0), 'must sum to 1'),
-    (lambda: TorchScheduler(sched.StepLR, unit='epochs'), "`epoch` or `step`, but got 'epochs'"), (lambda: wsd(1., warm=.95, decay=.1), 'must sum to 1'), (lambda: cosine(1., warm=.6, cool=.5), 'must sum to 1'),
+    (lambda: TorchScheduler(sched.StepLR, unit='epochs'), "`unit` is one of `epoch`, `step`, but got 'epochs'. Did you mean `epoch`"), (lambda: wsd(1., warm=.95, decay=.1), 'must sum to 1'), (lambda: cosine(1., warm=.6, cool=.5), 'must sum to 1'),
     (lambda: combine_scheds([float('nan'),.5], [SchedNo(1,1)]*2), 'must sum to 1'), (lambda: cosine(1., warm=float('nan')), 'must sum to 1'), (lambda: combine_scheds([], []), 'must sum to 1')])
 def test_what_is_refused(f, match):
     with pytest.raises(ValueError, match=match): f()
@@ -308,7 +308,7 @@ def test_settings_of_fits(f, exc, match):
     assert learn.fit(1).train_iter==7 and all(p.requires_grad for p in learn.model.parameters())
 
 def test_fine_tune_needs_groups():
-    with pytest.raises(ValueError, match=r'`freeze_to\(-1\)` is to be called, but there is 1 parameter group: a `splitter`'): mk().fine_tune(1)
+    with pytest.raises(ValueError, match=r'`freeze_to\(-1\)`, but there is 1 parameter group: give a `splitter`'): mk().fine_tune(1)
 
 @pytest.mark.parametrize('fit', [lambda l: l.fit_one_cycle(0, .1), lambda l: l.fit_one_cycle(None, .1, n_iter=0), lambda l: l.fit_flat_cos(0), lambda l: l.fit_one_cycle(n_step=0), lambda l: l.fit(0, cbs=ParamScheduler(dict(lr=SchedCos(.1, 0))))])
 def test_nothing_to_train_needs_no_position(fit):
@@ -347,8 +347,8 @@ def test_freeze_schedules_say_from_which_epoch_on(epochs):
 
 def test_freeze_schedules_fail_before_anything_is_trained():
     learn = mk(splitter=split)
-    with pytest.raises(ValueError, match=r'`freeze_to\(4\)` is to be called, but there are 3 parameter groups'): learn.fit(4, cbs=FreezeSchedule({0: 1, 3: 4}))
-    with pytest.raises(ValueError, match=r'`freeze_to\(-1\)` is to be called, but there is 1 parameter group'): mk().fit(4, cbs=FreezeSchedule({0: -1, 1: 0})) # nothing would be frozen
+    with pytest.raises(ValueError, match=r'`freeze_to\(4\)`, but there are 3 parameter groups'): learn.fit(4, cbs=FreezeSchedule({0: 1, 3: 4}))
+    with pytest.raises(ValueError, match=r'`freeze_to\(-1\)`, but there is 1 parameter group'): mk().fit(4, cbs=FreezeSchedule({0: -1, 1: 0})) # nothing would be frozen
     assert learn.train_iter==0 and same(weights(learn.model), weights(mk().model))
 
 # The callback
