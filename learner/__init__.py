@@ -28,9 +28,10 @@ Modules:
 - `learner.result.tracker`: Keep the best, stop in time: callbacks that watch a number
 - `learner.resume.checkpoint`: Never lose a run: everything that training is made of, in a file, and exactly back
 - `learner.schedule.fits`: `fit_one_cycle`, `fit_flat_cos`, `fit_sgdr` and `fine_tune`
-- `learner.schedule.lr_find`: Choosing a learning rate in a hundred steps, without leaving a trace
+- `learner.schedule.lr_find`: Suggests a learning rate after a hundred batches, and restores everything
 - `learner.schedule.schedulers`: Callbacks that change hyper-parameters, or freeze parameter groups, in the course of a fit
 - `learner.schedule.schedules`: Functions of the position in training, which say what value a hyper-parameter has
+- `learner.schedule.trial`: Train a few batches to see whether everything works, then restore everything
 - `learner.schedule.validation`: Validation every so many batches, steps or seconds, on other data, and before training
 - `learner.technique.gradients`: Steps that are bounded in length, and steps that use the gradients of several batches
 - `learner.technique.mixup`: Training on mixtures of two samples, with any loss"""

@@ -297,7 +297,7 @@ bad = {
     'overfit once': (lambda: synth_learner(dls=DataLoaders(iter(fixed(8)), device='cpu')).fit(1, cbs=Overfit), ValueError, "`dls\\['train'\\]` is an iterator, which can be gone over once: a fit that goes on"),
     'smoke':       (lambda: mk().smoke(0), ValueError, "`n` is 1 or more, but got 0"),
     'smoke cb':    (lambda: mk().smoke(cb=[]), TypeError, "has no argument `cb`. Did you mean `cbs`"),
-    'smoke once':  (lambda: synth_learner(dls=DataLoaders(iter(fixed(8)), device='cpu')).smoke(), ValueError, "`dls\\['train'\\]` is an iterator, which can be gone over once: a trial would use it up"),
+    'smoke once':  (lambda: synth_learner(dls=DataLoaders(iter(fixed(8)), device='cpu')).smoke(), ValueError, "`dls\\['train'\\]` is an iterator, which can be iterated only once: a trial would use it up"),
     'smoke in fit': (lambda: mk(Callback(before_epoch=lambda self: self.learn.smoke())).fit(1), RuntimeError, "`smoke` cannot start inside a running `fit`"),
 } | {f'time {v!r}': (lambda v=v: TimeLimit(v), ValueError, "`limit` is a number of seconds, or a time such as '90s', '20m' or '1h30m', but got ") for v in ('', '20', '3x', 'h', '-5s', 0, -1, None, True, '20m1h', [1])}
 
