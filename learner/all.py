@@ -9,6 +9,8 @@ __all__ = []
 from .core.checks import *
 from .core.events import *
 from .core.callback import *
+from .core.cells import *
+from .core.callbacks import *
 from .core.dispatch import *
 from .data.loaders import *
 from .data.draws import *

@@ -42,12 +42,12 @@ class Callback(GetAttr):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        cls._check_names()
+        cls.check_names()
         if 'name' not in vars(cls): cls.name = snake_name(cls.__name__, 'Callback')
         if '__init__' in vars(cls): cls.__init__ = known_args(cls.__init__)
 
     @classmethod
-    def _check_names(cls):
+    def check_names(cls):
         "Refuse methods that look like events and are none"
         for o in cls.__mro__[:cls.__mro__.index(Callback)]:
             for k,v in vars(o).items():
@@ -89,7 +89,7 @@ class Callback(GetAttr):
         if learn is not None and not hasattr(type(self), k) and (k in vars(learn) or hasattr(type(learn), k)): warnings.warn(
             f"`{type(self).__name__}.{k}` now hides the Learner's `{k}`, which is unchanged. Write `self.learn.{k}` to change it", stacklevel=2)
         super().__setattr__(k, v)
-        if k in _flags and learn is not None: learn._compile()
+        if k in _flags and learn is not None: learn.refresh()
 
     def replaces(self, other):
         "Whether there is to be one of both only, or the class of `other` is an earlier version of this one's, from a cell that was run again"

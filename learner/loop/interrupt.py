@@ -1,6 +1,7 @@
 "Ctrl-C at a safe point: in training it waits until the batch has ended"
 import os,signal,sys,threading
 from contextlib import contextmanager
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 @contextmanager
 def workers_ignore_interrupts():
@@ -11,10 +12,14 @@ def workers_ignore_interrupts():
     try: yield
     finally: signal.signal(signal.SIGINT, old)
 
-def _frames(frame):
+_waiting = {f.__code__ for f in (_MultiProcessingDataLoaderIter._next_data, _MultiProcessingDataLoaderIter._get_data, _MultiProcessingDataLoaderIter._try_get_data)}
+
+def awaits_workers(frame):
+    "Whether a batch is being awaited from worker processes at `frame`"
     while frame is not None:
-        yield frame,frame.f_code.co_name,frame.f_locals.get('self')
+        if frame.f_code in _waiting: return True
         frame = frame.f_back
+    return False
 
 class HeldInterrupt:
     """While active, Ctrl-C waits for the next pause of `owner`, if it comes in the middle of a batch, or of training.
@@ -29,17 +34,12 @@ class HeldInterrupt:
             signal.signal(signal.SIGINT, self.handle)
         return self
 
-    def in_batch(self, frame=None):
-        "Whether a batch of `owner` is running. Asked once in a while, so that batches need not tell"
-        return any(name=='one_batch' and me is self.owner for _,name,me in _frames(frame or sys._getframe(1)))
-
     def held(self, frame):
-        "Whether stopping at `frame` would leave something half done"
-        if self.in_batch(frame): return True
-        for f,name,me in _frames(frame):
-            if me is self.owner and name=='_f' and f.f_locals['nm'] in ('train','validate'): return f.f_locals['nm']=='train' # see `scope`
-            if type(me).__name__=='_MultiProcessingDataLoaderIter': return False
-        return False
+        "Whether stopping at `frame` would leave something half done: the innermost phase decides"
+        scopes = self.owner.scopes
+        if 'batch' in scopes: return True
+        phase = next((o for o in reversed(scopes) if o in ('train','validate')), None)
+        return phase=='train' and not awaits_workers(frame)
 
     def handle(self, signum, frame):
         if os.getpid()!=self.pid: return # a forked worker

@@ -185,7 +185,7 @@ class Learner(Loop):
             for k,v in asked.items():
                 if get_hyper(self.opt, k)!=v or at is None: self.set_hyper(k, v)
             self._began = {k:get_hyper(self.opt, k) for k in ('wd','lr') if k in hypers(self.opt)}
-            vars(self).update(bounds, epoch=bounds['start_epoch'], train_iter=0, opt_step=0, stop_reason=None, _skip_step=False, epoch_start=0)
+            vars(self).update(bounds, epoch=bounds['start_epoch'], train_iter=0, opt_step=0, stop_reason=None, epoch_start=0)
             self.to_validate,self.n_iter = self.dls.valids,length(self.dls.train)
             self.n_train = self.n_iter
             try:
@@ -231,19 +231,27 @@ class Learner(Loop):
         "Validate in the middle of training, at `before_draw`, as at the end of an epoch: callbacks see it as a part of the fit"
         inside = self._safe is None # not between two phases, or at a pause
         if inside: self._safe = run_state(self, 'train', self._n)
-        with self.keep_attrs(self._of_phase), self.keep_modes(): self._validate_all()
+        with self.keep_attrs(self._of_phase), self.keep_modes(), self.nested(): self._validate_all()
         if inside: self._safe = None
 
     def infer(self, mode, dls, inside=False):
         "Run a whole fit without training, or inside another run only the validation"
         inside,self.mode,self.to_validate = inside or self.mode is not None,mode,dls
-        if inside: return self._validate_all()
+        if inside:
+            with self.nested(): return self._validate_all()
         self.to_device()
         self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step = 1,0,None,None
         self._fit()
 
+    @contextmanager
+    def nested(self):
+        "An inference inside a run: of the scopes around it, it can cancel only `fit` and `epoch`"
+        n,self.n_outer = self.n_outer,len(self.scopes)
+        try: yield
+        finally: self.n_outer = n
+
     # What they put back
-    _of_run = *Loop._of_phase,'n_train_iter','n_step','epoch','n_epoch','start_epoch','train_iter','opt_step','stop_reason','epoch_start','n_train','_skip_step','to_validate'
+    _of_run = *Loop._of_phase,'n_train_iter','n_step','epoch','n_epoch','start_epoch','train_iter','opt_step','stop_reason','epoch_start','n_train','to_validate'
 
     @contextmanager
     def keep_modes(self):
@@ -255,13 +263,10 @@ class Learner(Loop):
             for o,v in modes: o.training = v
             fit,self.mode,self.training = self.mode=='fit',mode,training
             if mode is None:
-                self._leave()
-                self._announced = None
-                self._unreached.clear()
                 for cb,v in runs: # `run` is for one fit; then the word of the class counts
                     if fit or v is None: vars(cb).pop('run', None)
                     else: vars(cb)['run'] = v
-                self._compile()
+                self.refresh()
 
     @contextmanager
     def _fitting(self, mode):

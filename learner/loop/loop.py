@@ -110,7 +110,7 @@ class Loop(Dispatcher):
         self.pred = self.loss = self.loss_grad = None
         try: self._batch()
         finally:
-            if self._leaving: self._leave()
+            if self.attendance.leaving: self.attendance.leave()
 
     @scope
     def _batch(self):
@@ -128,7 +128,7 @@ class Loop(Dispatcher):
         if 'after_loss' in self.handlers: self('after_loss')
 
     def _do_grad_opt(self):
-        self._backward()
+        self._skip_step = not self._backward() and not any(p.grad is not None for g in self.opt.param_groups for p in g['params'])
         steps = self.opt_step
         try:
             self._step()
@@ -146,7 +146,7 @@ class Loop(Dispatcher):
 
     @scope
     def _step(self):
-        if self._skip_step: self._skip_step = False; return # no gradients
+        if self._skip_step: return # no gradients
         self.opt.step(*self.step_args)
         self.opt_step += 1
 
@@ -187,10 +187,6 @@ class Loop(Dispatcher):
         with torch.enable_grad(): loss = self.loss_func(self.model(*xb) if isinstance(xb, _positional) else self.model(**xb), *self.yb)
         loss.backward()
         return loss
-
-    def _cancelled(self, scope, e):
-        self._skip_step = scope=='backward' and not any(p.grad is not None for g in self.opt.param_groups for p in g['params'])
-        super()._cancelled(scope, e)
 
     # Phases
     def _validate_all(self):
@@ -233,7 +229,7 @@ class Loop(Dispatcher):
         "Nothing is under way: do what was asked for, such as to save or to stop. A fit could go on from here"
         fit = self.mode=='fit' and (phase!='train' or self.training)
         if fit: self._safe = run_state(self, phase, n, announced)
-        if not self._asked or self._interrupt.in_batch(): return
+        if not self._asked or 'batch' in self.scopes: return
         due = [o for o in self._asked if fit or (o[1] and self.mode in ('fit','lr_find'))] # a look inside a fit does not end it
         for o in due: self._asked.remove(o) # a signal may add to it at any time
         for f,stops in sorted(due, key=lambda o: o[1]): f()
@@ -254,7 +250,7 @@ class Loop(Dispatcher):
         if self._safe or not self._draws or not self._draws.at_start: return self._safe
         return run_state(self, 'train', self.iter + (self.train_iter-self.epoch_start>self.iter), exact=False)
 
-    def _where(self):
+    def where(self):
         if self.mode is None: return ''
         idxs = self.idxs if self.dl_name and isinstance(self.idxs, list) else []
         return f"in epoch {self.epoch}" + (f", batch {self.iter} of `{self.dl_name}`" if self.dl_name else '') \
