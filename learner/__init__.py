@@ -21,12 +21,13 @@ Modules:
 - `learner.model.optimizer`: Parameter groups, hyper-parameters and freezing, for any `torch.optim` optimizer as it is
 - `learner.model.weights`: Tensors by name, into a model and out of it, however it is wrapped
 - `learner.result.confusion`: Which classes a classifier confuses; precision, recall and F1 of each class
+- `learner.result.export`: A whole learner in one file, to predict with elsewhere
 - `learner.result.interpret`: The samples with the highest losses, and everything else about each sample of a loader
 - `learner.result.predict`: `predict` answers for a single input; `tta` averages predictions over augmented copies of each sample
 - `learner.result.preds`: Predictions, targets and losses of every sample, in the order of the dataset
-- `learner.result.saving`: `learn.save`, `learn.load`, and a whole learner in a file
+- `learner.result.saving`: `learn.save` and `learn.load`: weights and optimizer in a file, and back
 - `learner.result.show`: Samples with predictions and targets: images under their captions, or a table
-- `learner.result.tracker`: Keep the best, stop in time: callbacks that watch a number
+- `learner.result.tracker`: Callbacks that monitor a metric: early stopping, saving the best model, a lower learning rate on a plateau
 - `learner.resume.checkpoint`: Never lose a run: everything that training is made of, in a file, and exactly back
 - `learner.schedule.fits`: `fit_one_cycle`, `fit_flat_cos`, `fit_sgdr` and `fine_tune`
 - `learner.schedule.lr_find`: Suggests a learning rate after a hundred batches, and restores everything

@@ -51,6 +51,7 @@ from .result.show import *
 from .result.interpret import *
 from .result.confusion import *
 from .result.saving import *
+from .result.export import *
 from .result.tracker import *
 from .resume.checkpoint import *
 from .inspect.hooks import *

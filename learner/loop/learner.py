@@ -84,7 +84,8 @@ class Learner(Loop):
         from learner.result.predict import predict,tta
         from learner.result.show import show_results
         from learner.inspect.summary import summary
-        from learner.result.saving import save,load,export
+        from learner.result.saving import save,load
+        from learner.result.export import export
         from learner.resume.checkpoint import save_state,load_state,find_state
 
     @known_args

@@ -37,7 +37,7 @@ from ..loop.learner import Learner
 from ..model.optimizer import get_hyper,hypers,parts_of,set_hyper
 from ..loop.position import by_name,copied,judges,run_state
 from ..measure.recorder import Row,missing
-from ..result.saving import _untouched as untouched,fit_opt,told
+from ..result.saving import file_events,fit_opt,untouched
 from ..measure.recorder import find_recorder,higher_is_better
 from ..model.weights import hidden_of,load_weights,put_hidden,unwrapped,weights_of
 
@@ -144,7 +144,7 @@ class _Hashing:
 def _write_state(learn, file, at):
     "Write a file; returns its hash"
     if learn.opt is not None: _say_what_is_missed(learn)
-    with told(learn, 'save_state', file, _content(learn, at)), atomic_write(file) as f:
+    with file_events(learn, 'save_state', file, _content(learn, at)), atomic_write(file) as f:
         check_plain(learn.saved, 'learn.saved')
         out = _Hashing(f)
         torch_save(learn.saved, out)
@@ -202,7 +202,7 @@ def load_state(self:Learner,
     if self.mode is not None: raise RuntimeError(f"`load_state` cannot replace what a running `{self.mode}` is working with")
     file = file_path(file, self.path/self.model_dir)
     if not file.exists(): raise FileNotFoundError(f"There is no `{file}`.{nearest(file.name, os.listdir(file.parent) if file.parent.is_dir() else ())}")
-    with untouched(self, file), told(self, 'load_state', file, read_plain(file)): at = _put(self, self.saved)
+    with untouched(self, file), file_events(self, 'load_state', file, read_plain(file)): at = _put(self, self.saved)
     self._stopped = at and (at,[])
     return self
 
@@ -395,7 +395,7 @@ def find_state(self:Learner,
     if found is None:
         if resume=='auto': return None
         raise FileNotFoundError(f"There is no checkpoint in `{where}` to go on from: `resume='auto'` would begin at the beginning")
-    with untouched(self, found[0]), told(self, 'load_state', *found):
+    with untouched(self, found[0]), file_events(self, 'load_state', *found):
         at = _put(self, self.saved)
         if at is None: raise ValueError(f"`{found[0]}` was saved between fits, so that there is none to go on with")
     return at
