@@ -220,7 +220,7 @@ class ReduceLROnPlateau(TrackerCallback):
 
 # %% ../../nbs/result/08_tracker.ipynb #TerminateOnNaNCallback
 class TerminateOnNaNCallback(Callback):
-    "Stop before a step with a loss that is not finite, and keep its batch in `bad_batch`. Each batch waits for the device"
+    "Stop before a step with a loss that is not finite, and keep the batch in `bad_batch`. Waits for the device"
     name,run_valid,only_fit = 'terminate_on_nan',False,True
     order = Recorder.order-1 # after callbacks that change the loss
     bad_batch = None
