@@ -6,7 +6,8 @@ Modules:
 - `learner.core.dispatch`: Events reach the callbacks that listen, in order; a scope is a piece of the loop with its events
 - `learner.core.events`: Every moment of training that a callback can act on, and the exceptions that end a part of it early
 - `learner.data.draws`: One pass over a loader, which can be resumed in the middle
-- `learner.data.loaders`: Any iterables of batches, on the right device, split into inputs and targets; and whose randomness is whose
+- `learner.data.generators`: Whose randomness is whose: evaluation draws random numbers, and training does not notice
+- `learner.data.loaders`: Any iterables of batches, on the right device, split into inputs and targets
 - `learner.inspect.hooks`: Looking into a model while it runs: activations, gradients, and their statistics
 - `learner.inspect.loggers`: What a fit writes down, in files and on boards
 - `learner.inspect.summary`: What a model is made of: its layers, what comes out of them, and which of their parameters are trained

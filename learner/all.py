@@ -12,6 +12,7 @@ from .core.callback import *
 from .core.cells import *
 from .core.callbacks import *
 from .core.dispatch import *
+from .data.generators import *
 from .data.loaders import *
 from .data.draws import *
 from .data.rows import *

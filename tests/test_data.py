@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence,pack_sequence
 from torch.utils.data import BatchSampler,DataLoader,Dataset,IterableDataset,RandomSampler,TensorDataset
 from learner.all import *
-from learner.data.loaders import moving_parts
+from learner.data.generators import moving_parts
 
 meta,cpu = torch.device('meta'),torch.device('cpu')
 Pair = namedtuple('Pair', 'a b')

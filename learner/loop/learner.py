@@ -24,7 +24,7 @@ from fastcore.basics import AttrDict
 from fastcore.foundation import L
 from ..core.checks import known_args,whole
 from ..core.callback import Callback,FuncCallback,TrainEvalCallback
-from ..data.loaders import DataLoaders,_check_loader,length
+from ..data.loaders import DataLoaders,check_loader,length
 from ..core.events import CancelFitException,moments
 from .loop import Loop
 from ..measure.metrics import mk_metrics
@@ -220,7 +220,7 @@ class Learner(Loop):
     ) -> Row:
         "Loss and metrics, by name. Can be called anywhere, also inside a fit, and leaves everything else as it was"
         if not isinstance(ds_idx, (int,str,type(None))): ds_idx,dl = None,ds_idx # a loader
-        if dl is not None: _check_loader('dl', dl)
+        if dl is not None: check_loader('dl', dl)
         dls = {'valid': dl} if dl is not None else self.dls.valids if ds_idx is None else {self.dls.name(ds_idx): self.dls[ds_idx]}
         if not dls: raise ValueError("There is nothing to validate on: `dls` has no validation loader. Give one as `dl`")
         cbs = [*L(cbs), *([] if any(isinstance(o, Recorder) for o in self.cbs) else [Recorder])] # somebody has to average

@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from ..core.checks import nearest
-from ..data.loaders import keep_random,search
+from ..data.generators import keep_random,search
 from ..data.draws import Draws
 from ..model.optimizer import norm_types,set_hyper,spare
 from ..measure.recorder import Row,RunConfig,run_config

@@ -17,7 +17,8 @@ from functools import cached_property
 import numpy as np
 import torch
 from ..core.checks import known_args,whole
-from ..data.loaders import keep_random,random_state,set_random_state,twin
+from ..data.generators import keep_random,random_state,set_random_state
+from ..data.loaders import twin
 from ..data.rows import Rows,by_number,in_order,rows_of
 from ..loop.learner import Learner
 from ..measure.metrics import find_bs

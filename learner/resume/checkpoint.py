@@ -30,8 +30,8 @@ from torch.utils.data import DataLoader,Dataset
 from .. import __version__
 from ..core.checks import known_args,nearest,whole
 from ..core.callback import Callback,FuncCallback
+from ..data.generators import search
 from ..data.draws import LoaderState
-from ..data.loaders import search
 from ..model.files import atomic_write,check_plain,file_path,on_cpu,read_plain,torch_save
 from ..loop.learner import Learner
 from ..model.optimizer import get_hyper,hypers,parts_of,set_hyper

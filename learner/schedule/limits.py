@@ -15,7 +15,8 @@ from itertools import islice
 from time import monotonic
 from ..core.checks import whole
 from ..core.callback import Callback
-from ..data.loaders import keep_random,random_state,set_random_state,twin
+from ..data.generators import keep_random,random_state,set_random_state
+from ..data.loaders import twin
 from ..measure.recorder import find_recorder
 from .validation import Validate,just_validated,mid_epoch,write_row
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from ..core.checks import no_closure,only_one,whole
 from ..core.callback import Callback
-from ..data.loaders import map_batch,random_state,set_random_state
+from ..data.generators import random_state,set_random_state
+from ..data.loaders import map_batch
 from ..measure.metrics import find_bs
 from .gradients import detached,is_summed,n_items,warn_mixed_means
 from .mixed_precision import MixedPrecision
