@@ -81,6 +81,11 @@ def snake_name(
     "The name of what a class stands for: `EarlyStoppingCallback` → `early_stopping`, `MSELoss` → `mse_loss`"
     return re.sub(r'(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])', '_', name.removesuffix(suffix) or name).lower()
 
+# %% ../../nbs/core/01_checks.ipynb #short_name
+def short_name(o) -> str:
+    "The name of a function or class; of an object its class's, of a `partial` its function's"
+    return getattr(o, '__name__', None) or short_name(getattr(o, 'func', None) or type(o))
+
 # %% ../../nbs/core/01_checks.ipynb #only_one
 def only_one(
     cb, # A callback that is attached

@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.nn.parallel import DataParallel,DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from fastcore.basics import patch
-from ..core.checks import known_args
+from ..core.checks import known_args,short_name
 from ..data.loaders import to_device
 from .hooks import Hooks
-from ..loop.learner import Learner,_show
+from ..loop.learner import Learner
 from ..model.optimizer import param_groups
 from ..result.show import first_batch
 from ..measure.recorder import Row
@@ -73,8 +73,8 @@ def _about(learn, model, total, trained):
     groups = [_counts(g) for g in param_groups(model, learn.splitter)] if total else []
     frozen = 'unfrozen' if trained==total else 'frozen: ' + ', '.join(f'{n-t:,} of {n:,}' for n,t in groups)
     return {'Parameters': f'{total:,}, of which {trained:,} trained and {total-trained:,} frozen',
-        'Parameter groups': f'{len(groups)}, {frozen}', 'Optimizer': _show(learn.opt_func if learn.opt is None else learn.opt),
-        'Loss': _show(learn.loss_func), 'Callbacks': ', '.join(o.name for o in learn.cbs.sorted('order')) or 'none'}
+        'Parameter groups': f'{len(groups)}, {frozen}', 'Optimizer': short_name(learn.opt_func if learn.opt is None else learn.opt),
+        'Loss': short_name(learn.loss_func), 'Callbacks': ', '.join(o.name for o in learn.cbs.sorted('order')) or 'none'}
 
 @patch
 @known_args

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from fastcore.basics import AttrDict
 from fastcore.foundation import L
-from ..core.checks import known_args,whole
+from ..core.checks import known_args,short_name,whole
 from ..core.callback import Callback,FuncCallback,TrainEvalCallback
 from ..data.loaders import DataLoaders,check_loader,length
 from ..core.events import CancelFitException,moments
@@ -60,8 +60,6 @@ class _AllAnnounced(Callback):
         for ev in self.events:
             names = ', '.join(f'`{o.name}`' for o in self.learn.ordered_cbs(ev) if o is not self)
             if names and ev not in self.heard and 'cancel' not in ev: warnings.warn(f"{self.replaced} does not announce `{ev}`, for which {names} waits: write `self('{ev}')` where its moment is")
-
-def _show(o): return getattr(o, '__name__', None) or _show(getattr(o, 'func', None) or type(o))
 
 class Learner(Loop):
     """Trains `model` on `dls`. Its state, which callbacks read as `self.x`:
@@ -375,6 +373,6 @@ class Learner(Loop):
 
     def __repr__(self):
         n = sum(p.numel() for p in self.model.parameters())
-        parts = [f'{type(self.model).__name__} with {n:,} parameters', self.dls, f'loss: {_show(self.loss_func)}', f'optimizer: {_show(self.opt_func if self.opt is None else self.opt)}']
+        parts = [f'{type(self.model).__name__} with {n:,} parameters', self.dls, f'loss: {short_name(self.loss_func)}', f'optimizer: {short_name(self.opt_func if self.opt is None else self.opt)}']
         if self.metrics: parts.append(f"metrics: {', '.join(o.name for o in self.metrics)}")
         return '\n'.join(['Learner', *(f'  {o}' for o in parts), f"  callbacks: {', '.join(o.name for o in self.cbs.sorted('order'))}"])
