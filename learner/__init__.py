@@ -31,6 +31,7 @@ Modules:
 - `learner.result.tracker`: Callbacks that monitor a metric: early stopping, saving the best model, a lower learning rate on a plateau
 - `learner.resume.checkpoint`: Never lose a run: everything that training is made of, in a file, and exactly back
 - `learner.schedule.fits`: `fit_one_cycle`, `fit_flat_cos`, `fit_sgdr` and `fine_tune`
+- `learner.schedule.limits`: Fewer batches, the same batches again, or less time
 - `learner.schedule.lr_find`: Suggests a learning rate after a hundred batches, and restores everything
 - `learner.schedule.schedulers`: Callbacks that change hyper-parameters, or freeze parameter groups, in the course of a fit
 - `learner.schedule.schedules`: Functions of the position in training, which say what value a hyper-parameter has

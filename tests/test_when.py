@@ -294,7 +294,7 @@ bad = {
     'limit valid': (lambda: Limit(valid=.5), TypeError, "`valid` is a whole number, but got 0.5"),
     'batches':     (lambda: limit_batches(0).__enter__(), ValueError, "`n` is 1 or more, but got 0"),
     'overfit':     (lambda: Overfit(-1), ValueError, "`k` is 1 or more, but got -1"),
-    'overfit once': (lambda: synth_learner(dls=DataLoaders(iter(fixed(8)), device='cpu')).fit(1, cbs=Overfit), ValueError, "`dls\\['train'\\]` is an iterator, which can be gone over once: a fit that goes on"),
+    'overfit once': (lambda: synth_learner(dls=DataLoaders(iter(fixed(8)), device='cpu')).fit(1, cbs=Overfit), ValueError, "`dls\\['train'\\]` is an iterator, which can be iterated only once: a resumed fit"),
     'smoke':       (lambda: mk().smoke(0), ValueError, "`n` is 1 or more, but got 0"),
     'smoke cb':    (lambda: mk().smoke(cb=[]), TypeError, "has no argument `cb`. Did you mean `cbs`"),
     'smoke once':  (lambda: synth_learner(dls=DataLoaders(iter(fixed(8)), device='cpu')).smoke(), ValueError, "`dls\\['train'\\]` is an iterator, which can be iterated only once: a trial would use it up"),
