@@ -1,6 +1,7 @@
 """A CPU on which the last bits of a result depend on shapes, positions and threads, as they do on some: `pytest --other-cpu`
 
-What compares results of different batch sizes to the last bit may pass on one machine and fail on another. Here it fails."""
+What compares results of different batch sizes to the last bit may pass on one machine and fail on another. Here it fails.
+So do the few tests that compare with a process of their own, which has another CPU."""
 import torch
 from torch.utils._pytree import tree_leaves,tree_map
 
@@ -20,12 +21,15 @@ def shifted(o, key):
     if not isinstance(o, torch.Tensor) or not o.is_floating_point() or not o.is_contiguous(): return o
     flat,eps = o.flatten(),torch.finfo(o.dtype).eps
     cut = len(flat)//16*16
-    res = torch.cat([flat[:cut]*(1+(key%3-1)*eps), flat[cut:]*(1+(key//3%3-1)*eps)])
+    res = flat.clone()
+    res[:cut] *= 1+(key%3-1)*eps
+    res[cut:] *= 1+(key//3%3-1)*eps
     return torch.where(short(flat), flat, res).view(o.shape)
 
 def replace(lib, op):
     kernel = torch.library.get_kernel(f'aten::{op}', 'CPU')
     def f(keys, *args, **kwargs):
+        if op in ('sum.dim_IntList','mean.dim') and args[0].numel()==1: return kernel.call_boxed(keys, *args, **kwargs) # nothing to sum
         key = hash((torch.get_num_threads(), *(o.shape for o in tree_leaves((args, kwargs)) if isinstance(o, torch.Tensor))))
         return tree_map(lambda o: shifted(o, key), kernel.call_boxed(keys, *args, **kwargs))
     lib.impl(op, f, 'CPU', with_keyset=True)

@@ -567,7 +567,7 @@ def test_names_with_an_underscore_are_recorded_and_not_shown(capsys):
     def _acc(pred, targ): return (pred-targ).abs().mean()
     learn = synth_learner(metrics=[_acc, mae], cbs=adding(1, names=['_seen'])).add_cb(ProgressCallback('text')).fit(1)
     assert capsys.readouterr().out.splitlines()[0].split()==['epoch', 'train_loss', 'valid_loss', 'mae', 'time']
-    assert learn.recorder[0, '_acc']==learn.recorder[0].mae and learn.recorder[0, '_seen']==1.
+    assert learn.recorder[0, '_acc']==pytest.approx(learn.recorder[0].mae) and learn.recorder[0, '_seen']==1.
 
 # Nobody looks any more
 class Gone:
