@@ -14,9 +14,10 @@ Modules:
 - `learner.inspect.timer`: Where the time of training goes
 - `learner.loop.learner`: Data, model, loss and optimizer, and what is done with them
 - `learner.loop.position`: Where training is, and how to get back there
+- `learner.measure.history`: Rows of named values, and the table they make
 - `learner.measure.metrics`: Averages that respect the size of each batch, kept on the device until somebody wants to see them
 - `learner.measure.progress`: Showing what happens while it happens: bars and a table in a terminal, one display in a notebook, plain lines in a log
-- `learner.measure.recorder`: Writing down what happened, and its plots
+- `learner.measure.recorder`: Losses of every batch, and a row of results for every epoch
 - `learner.model.files`: Written whole or not at all, read without running code
 - `learner.model.mapping`: When the loader's batches, the model's arguments and the loss's predictions do not meet by themselves
 - `learner.model.optimizer`: Parameter groups, hyper-parameters and freezing, for any `torch.optim` optimizer as it is

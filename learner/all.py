@@ -25,6 +25,9 @@ from .model.mapping import *
 from .measure.metrics import *
 from .measure.scores import *
 from .measure.measures import *
+from .measure.history import *
+from .measure.run_config import *
+from .measure.loss_stream import *
 from .measure.recorder import *
 from .measure.progress import *
 from .loop.position import *

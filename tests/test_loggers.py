@@ -6,7 +6,8 @@ from torch import nn
 from learner.all import *
 from learner.inspect.loggers import *
 from learner.inspect.timer import *
-from learner.measure.recorder import missing
+from learner.measure.history import missing
+from learner.measure.loss_stream import LossStream
 
 nan = float('nan')
 def fitted(tmp_path, cbs, n_epoch=3, **kwargs): return synth_learner(path=tmp_path, metrics=mae, **kwargs).fit(n_epoch, cbs=cbs)
@@ -93,12 +94,16 @@ class Ready:
     def query(self): self.looks += 1; return self.looks>2
     def synchronize(self):
         if self.looks<=2: Ready.waits.append(Ready.busy)
+class SlowStream(LossStream):
+    def send(self):
+        n = len(self.sent)
+        super().send()
+        if len(self.sent)>n: self.sent[-1] = self.sent[-1][0],Ready()
 class SlowDevice(Recorder):
     name = 'recorder'
-    def _send(self):
-        n = len(self._coming)
-        super()._send()
-        if len(self._coming)>n: self._coming[-1] = self._coming[-1][0],Ready()
+    def before_fit(self):
+        super().before_fit()
+        self.stream = SlowStream(self.beta, self.bundle)
 def busy(v):
     def f(self): Ready.busy = v
     return f
@@ -258,8 +263,7 @@ class Going(Callback):
     order = 200
     def __init__(self, logger, state, rec): self.logger,self.given,self.rec_given = logger,state,rec
     def before_fit(self):
-        rec = self.learn.recorder
-        rec.rows[:],rec.iters[:],rec.lrs[:],rec._raw[:],rec._smooth[:],rec._avg = self.rec_given
+        self.learn.recorder.load_state_dict(self.rec_given)
         self.logger.load_state_dict(self.given)
 
 def stopped_and_resumed(tmp_path, make, at, upto, same=False):
@@ -268,7 +272,7 @@ def stopped_and_resumed(tmp_path, make, at, upto, same=False):
     def save(self):
         if self.epoch==at:
             rec = self.recorder
-            saved.append((log.state_dict(), [[*o] for o in (rec.rows, rec.iters, rec.lrs, rec.raw_losses, rec.losses)]+[rec._avg],
+            saved.append((log.state_dict(), rec.state_dict(),
                 [p.detach().clone() for p in self.model.parameters()], [{k:v.clone() for k,v in s.items()} for s in self.opt.state.values()], torch.get_rng_state()))
     def learner(): return synth_learner(path=tmp_path, cbs=Recorder(add_time=False), default_cbs=False).add_cb(TrainEvalCallback)
     whole = learner().fit(5)

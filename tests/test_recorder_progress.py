@@ -10,7 +10,8 @@ from torch.overrides import TorchFunctionMode
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from learner.all import *
-from learner.measure.recorder import missing,plain
+from learner.measure.history import missing
+from learner.measure.run_config import plain
 
 def const(v, n=2): return [(torch.zeros(2,1), torch.full((2,1), float(v)))]*n
 def learner(train=(1,2,3), valid=(2,4), cbs=None, recorder=None, **kwargs):
@@ -325,6 +326,100 @@ def test_losses_can_be_read_in_the_middle_of_an_epoch():
     learner(cbs=[Look()]).fit(1)
     assert [o for o,_ in seen]==[1,2,3,3,3] and [o for _,o in seen[:3]]==pytest.approx(ewma([1.,4.,9.]))
 
+# Snapshots
+def plain_state(state): return {k:dicts(v) if k=='rows' else v for k,v in copy.deepcopy(state).items() if k!='time'}
+
+class Moments(Callback):
+    "Takes a snapshot and the state of the recorder between batches and phases, and compares them whenever asked"
+    order = Recorder.order+1
+    def __init__(self): self.pairs = []
+    def take(self): self.pairs.append((self.recorder.snapshot(), plain_state(self.recorder.state_dict())))
+    def before_draw(self): self.take()
+    def before_validate(self): self.take()
+    def after_validate(self): self.take()
+    def after_epoch(self): self.take()
+    def check(self):
+        for snap,state in self.pairs:
+            for _ in range(2): assert_same(plain_state(snap.state_dict()), state)
+        return len(self.pairs)
+
+def assert_same(a, b):
+    assert a.keys()==b.keys()
+    for k in a: assert pickle.dumps(a[k])==pickle.dumps(b[k]) or a[k]==b[k] or repr(a[k])==repr(b[k]), k
+
+class Gathers(Metric):
+    "Grows a list in place, and a nested one"
+    name = 'gathers'
+    def reset(self): self.seen,self.nested = [],[[]]
+    def accumulate(self, learn): self.seen.append(learn.iter); self.nested[0].append(learn.iter)
+    @property
+    def value(self): return len(self.seen)
+
+def moments(**kwargs):
+    cb = Moments()
+    return learner(cbs=[cb, *kwargs.pop('cbs', [])], metrics=[mae, Gathers()], **kwargs),cb
+
+@pytest.mark.parametrize('bundle', [1, 2, 256])
+def test_a_snapshot_is_the_state_of_its_moment(bundle, monkeypatch):
+    monkeypatch.setattr(Recorder, 'bundle', bundle)
+    learn,cb = moments(recorder=Recorder(train_metrics=True))
+    learn.fit(3)
+    n = cb.check()
+    assert n>20 and len({len(state['_raw']) for _,state in cb.pairs})==10
+    learn.fit(2)                                  # new lists: the old moments keep theirs
+    assert cb.check()>n
+
+def test_a_snapshot_keeps_a_column_that_is_dropped_later():
+    def drop(self):
+        if self.epoch==1: self.recorder.drop('mae')
+    lists = []
+    learn,cb = moments(cbs=[adding([1], [2], None), Callback(after_train=drop), Callback(after_row=lambda self: lists.append(self.recorder.rows))])
+    learn.fit(3)
+    assert cb.check() and {'mae' in state['names'] for _,state in cb.pairs}=={True,False}
+
+def test_a_snapshot_keeps_values_that_are_changed_later():
+    val = []
+    def grow(self): val.append(self.epoch); self.recorder.add(x=val)
+    learn,cb = moments(cbs=[Callback(before_validate=grow)])
+    cb.order = 100
+    learn.fit(2)
+    snaps = [(snap.state_dict()['vals'].get('x'), state['vals'].get('x')) for snap,state in cb.pairs]
+    assert ([0],[0]) in snaps and all(a==b for a,b in snaps)
+
+def test_a_snapshot_does_not_wait_for_the_device():
+    learn,cb = moments(recorder=Recorder())
+    class Look(Callback):
+        order = Recorder.order+2
+        def after_batch(self):
+            if self.training: snaps.append(self.recorder.snapshot()); seen.append(len(self.recorder.stream.waiting))
+    snaps,seen = [],[]
+    learner(cbs=[Look()]).fit(1)
+    assert seen==[1,2,3] and [len(o.state_dict()['_raw']) for o in snaps]==[1,2,3] # nothing was read
+
+def test_a_snapshot_costs_the_same_after_many_epochs():
+    "None of the recorder's lists is read"
+    class Closed(list):
+        def __iter__(self, *args): raise AssertionError('read')
+        __getitem__ = copy = __iter__
+    rec = learner().fit(2).recorder
+    rec.iters,rec.lrs,rec.stream.raw,rec.stream.smooth = map(Closed, (rec.iters, rec.lrs, rec.raw_losses, rec.losses))
+    snap = rec.snapshot()
+    with pytest.raises(AssertionError, match='read'): snap.state_dict()
+
+@pytest.mark.parametrize('beta', [.98, .5])
+def test_a_restored_recorder_goes_on_as_if_it_had_not_stopped(beta):
+    whole = learner(recorder=Recorder(add_time=False)).fit(4).recorder
+    half = learner(recorder=Recorder(add_time=False)).fit(2).recorder
+    state,snaps = half.snapshot().state_dict(),[]
+    class Restore(Callback):
+        order = Recorder.order+1
+        def before_fit(self): self.recorder.load_state_dict(state)
+        def after_batch(self): snaps.append((self.recorder.snapshot(), self.recorder.state_dict()))
+    rest = learner(recorder=Recorder(add_time=False, beta=beta), cbs=[Restore()]).fit(4, start_epoch=2).recorder
+    if beta==.98: assert dicts(rest.rows)==dicts(whole.rows) and rest.losses==whole.losses
+    assert rest.raw_losses==whole.raw_losses and rest.iters==whole.iters and rest.lrs==whole.lrs
+    assert all(a.state_dict()|dict(time=0)==b|dict(time=0) for a,b in snaps) # the average too, whatever `beta` was before
+
 def test_the_recorded_loss_is_the_logged_one():
     def replace(self): self.learn.loss = self.loss.detach()*0+7; self.learn.loss_grad = self.loss_grad*2
     learn = learner(cbs=[Callback(after_loss=replace)]).fit(1)
@@ -538,7 +633,7 @@ class Given(Metric):
 class Restless(Recorder):
     "Lets metrics keep what a validation has left in them"
     name = 'recorder'
-    def cleanup_validate(self): self._mets = self._outer.pop()[0]
+    def cleanup_validate(self): self.phase.now = self.phase.outer.pop()[0]
 
 def given(*metrics, n_epoch=5, **kwargs):
     return Learner(DataLoaders(const(1), const(1), device='cpu'), torch.nn.Linear(1,1), F.mse_loss, lr=0., metrics=metrics, default_cbs=False,

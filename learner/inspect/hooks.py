@@ -18,7 +18,7 @@ from fastcore.foundation import L
 from ..core.checks import known_args,whole
 from ..core.callback import Callback,TrainEvalCallback
 from ..data.loaders import map_batch
-from ..measure.recorder import Row
+from ..measure.history import Row
 
 # %% ../../nbs/inspect/01_hooks.ipynb #Hook
 def _taken(o, detach, cpu):

@@ -19,7 +19,9 @@ import torch
 from ..core.checks import nearest
 from ..core.callback import Callback
 from ..measure.progress import extra
-from ..measure.recorder import History,Recorder,Row,missing,plain
+from ..measure.history import History,Row,missing
+from ..measure.run_config import plain
+from ..measure.recorder import Recorder
 
 # %% ../../nbs/inspect/04_loggers.ipynb #Logger
 class Logger(Callback):

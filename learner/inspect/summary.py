@@ -24,7 +24,7 @@ from .hooks import Hooks
 from ..loop.learner import Learner
 from ..model.optimizer import param_groups
 from ..result.show import first_batch
-from ..measure.recorder import Row
+from ..measure.history import Row
 
 # %% ../../nbs/inspect/02_summary.ipynb #Summary
 _heads = 'Layer','Type','Output','Params','Trained'

@@ -17,7 +17,7 @@ import torch
 from ..core.checks import whole
 from ..core.callback import Callback
 from ..measure.progress import Out
-from ..measure.recorder import History,Row,missing
+from ..measure.history import History,Row,missing
 
 # %% ../../nbs/inspect/03_timer.ipynb #Stopwatch
 class Stopwatch:

@@ -31,7 +31,8 @@ from ..measure.metrics import mk_metrics
 from ..model.optimizer import Adam,clear_state,freeze_groups,get_hyper,hypers,make_opt,n_groups,norm_bias_params,param_groups,params,parts_of,per_group,set_hyper,spare
 from .position import copied,held,modules_of,run_state,unmoved
 from ..measure.progress import ProgressCallback
-from ..measure.recorder import Recorder,Row
+from ..measure.history import Row
+from ..measure.recorder import Recorder
 
 # %% ../../nbs/loop/03_learner.ipynb #Learner
 def _made(o): return f" Did you mean `{o.__name__}()`?" if isinstance(o, type) else ""

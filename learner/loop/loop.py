@@ -20,7 +20,7 @@ from ..data.draws import Draws
 from ..core.events import CancelBatchException
 from .interrupt import HeldInterrupt,workers_ignore_interrupts
 from .position import restore,run_state,unmoved
-from ..measure.recorder import Row
+from ..measure.history import Row
 
 # %% ../../nbs/loop/02_loop.ipynb #Loop
 _end = object() # what `next` gives when a loader has no more

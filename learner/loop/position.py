@@ -21,7 +21,8 @@ from ..core.checks import nearest
 from ..data.generators import keep_random,search
 from ..data.draws import Draws
 from ..model.optimizer import norm_types,set_hyper,spare
-from ..measure.recorder import Row,RunConfig,run_config
+from ..measure.history import Row
+from ..measure.run_config import RunConfig,run_config
 
 # %% ../../nbs/loop/01_position.ipynb #copied
 _flat = {int,float,bool,str,type(None)}

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from ..core.checks import known_args
-from ..measure.recorder import Row,html_table
+from ..measure.history import Row,html_table
 from .interpret import Interpretation
 
 # %% ../../nbs/result/05_confusion.ipynb #class_pairs

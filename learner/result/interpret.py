@@ -22,7 +22,7 @@ from ..data.loaders import twin
 from ..data.rows import Rows,by_number,in_order,rows_of
 from ..loop.learner import Learner
 from ..measure.metrics import find_bs
-from ..measure.recorder import Row
+from ..measure.history import Row
 from .predict import same_values
 from .preds import single
 from .show import show_samples

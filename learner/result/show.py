@@ -20,7 +20,7 @@ from ..data.loaders import twin
 from ..data.rows import rows_of
 from ..loop.learner import Learner
 from ..measure.metrics import find_bs
-from ..measure.recorder import Row,html_table
+from ..measure.history import Row,html_table
 from .predict import decision
 
 # %% ../../nbs/result/03_show.ipynb #as_image

@@ -23,7 +23,8 @@ from ..core.callback import Callback
 from ..core.checks import whole
 from ..core.events import CancelFitException
 from ..measure.progress import ProgressCallback
-from ..measure.recorder import Recorder,check_direction,find_recorder,higher_is_better,missing
+from ..measure.history import missing
+from ..measure.recorder import Recorder,check_direction,find_recorder,higher_is_better
 from ..model.files import file_path
 from ..model.optimizer import get_hyper
 from . import saving # noqa: F401 (`learn.save` and `learn.load`)

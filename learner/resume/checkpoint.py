@@ -36,7 +36,7 @@ from ..model.files import atomic_write,check_plain,file_path,on_cpu,read_plain,t
 from ..loop.learner import Learner
 from ..model.optimizer import get_hyper,hypers,parts_of,set_hyper
 from ..loop.position import by_name,copied,judges,run_state
-from ..measure.recorder import Row,missing
+from ..measure.history import Row,missing
 from ..result.saving import file_events,fit_opt,untouched
 from ..measure.recorder import find_recorder,higher_is_better
 from ..model.weights import hidden_of,load_weights,put_hidden,unwrapped,weights_of

@@ -24,7 +24,7 @@ from ..core.events import CancelFitException
 from ..loop.learner import Learner
 from ..measure.metrics import AvgSmoothLoss
 from ..model.optimizer import get_hyper
-from ..measure.recorder import Row
+from ..measure.history import Row
 from .schedules import SchedExp
 from .schedulers import ParamScheduler
 from .trial import restored

@@ -22,7 +22,7 @@ from ..data.loaders import twin
 from ..loop.learner import Learner
 from ..model.optimizer import OptimList,parts_of
 from ..measure.progress import ProgressCallback
-from ..measure.recorder import Row
+from ..measure.history import Row
 
 # %% ../../nbs/schedule/04_trial.ipynb #restored
 def _check_not_lazy(modules):

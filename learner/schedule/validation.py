@@ -19,7 +19,8 @@ from ..core.checks import one_of,whole
 from ..core.callback import Callback
 from ..data.loaders import length
 from ..measure.metrics import mk_metrics
-from ..measure.recorder import Row,find_recorder,higher_is_better,missing
+from ..measure.history import Row,missing
+from ..measure.recorder import find_recorder,higher_is_better
 
 # %% ../../nbs/schedule/06_validation.ipynb #helpers
 def epoch_iter(learn):
@@ -33,7 +34,7 @@ def mid_epoch(learn):
 def just_validated(learn, rec):
     "Whether the last row has a validation of the current weights"
     if not rec.rows or rec.iters[-1]!=len(rec.lrs): return False
-    return all(rec.rows[-1].get(rec._columns(dl, [])[0]) is not missing for dl in learn.dls.valids)
+    return all(rec.rows[-1].get(rec.valid_columns(dl)[0]) is not missing for dl in learn.dls.valids)
 
 def write_row(learn, rec):
     "Write a row in the middle of an epoch"
@@ -178,7 +179,7 @@ class ExtraValid(Scheduled):
     def new_columns(self):
         rec = find_recorder(self)
         metrics = (self.learn.metrics if self.own_metrics is None else self.own_metrics) if rec.valid_metrics else []
-        return (*super().new_columns, *(c for k in self.own_dls for c in rec._columns(k, metrics)))
+        return (*super().new_columns, *(c for k in self.own_dls for c in rec.valid_columns(k, metrics)))
 
     def before_fit(self):
         others = [o for o in self.learn.cbs if isinstance(o, ExtraValid) and o is not self]

@@ -49,7 +49,7 @@ class WeightAverage(Callback):
     @property
     def new_columns(self):
         recs = [o for o in self.learn.cbs if isinstance(o, Recorder)] if self.validate=='both' else []
-        return [f'{self.name}/{k}' for rec in recs for dl in self.learn.dls.valids for k in rec._columns(dl, rec._valid_mets)]
+        return [f'{self.name}/{k}' for rec in recs for dl in self.learn.dls.valids for k in rec.valid_columns(dl)]
 
     # The average
     def _tensors(self):
