@@ -19,8 +19,10 @@ Modules:
 - `learner.measure.progress`: Showing what happens while it happens: bars and a table in a terminal, one display in a notebook, plain lines in a log
 - `learner.measure.recorder`: Losses of every batch, and a row of results for every epoch
 - `learner.model.files`: Written whole or not at all, read without running code
+- `learner.model.groups`: Splitters, per-group values and freezing
+- `learner.model.hypers`: One name for each hyper-parameter, one value per group, for any `torch.optim` optimizer as it is
 - `learner.model.mapping`: When the loader's batches, the model's arguments and the loss's predictions do not meet by themselves
-- `learner.model.optimizer`: Parameter groups, hyper-parameters and freezing, for any `torch.optim` optimizer as it is
+- `learner.model.optimizer`: Any `torch.optim` optimizer as it is: made for parameter groups, with fastai's defaults, or several as one
 - `learner.model.weights`: Tensors by name, into a model and out of it, however it is wrapped
 - `learner.result.confusion`: Which classes a classifier confuses; precision, recall and F1 of each class
 - `learner.result.export`: A whole learner in one file, to predict with elsewhere

@@ -17,8 +17,11 @@ from .data.loaders import *
 from .data.draws import *
 from .data.rows import *
 from .data.sampling import *
+from .model.groups import *
+from .model.hypers import *
 from .model.optimizer import *
 from .model.losses import *
+from .model.loss_properties import *
 from .model.weights import *
 from .model.files import *
 from .model.mapping import *

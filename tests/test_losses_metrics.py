@@ -85,7 +85,7 @@ def test_dice_of_vectors(): close(DiceLoss(reduction='none', smooth=0)(torch.zer
 
 @pytest.mark.parametrize('f,error,match', [
     (lambda: FocalLoss(gamma=-1), ValueError, '`gamma` is 0 or more, but got -1'), (lambda: FocalLossFlat(gamma=float('nan')), ValueError, 'but got nan'),
-    (lambda: DiceLoss(reduction='avg'), ValueError, "'sum', 'mean' or 'none', but got 'avg'"),
+    (lambda: DiceLoss(reduction='avg'), ValueError, "one of `sum`, `mean`, `none`, but got 'avg'"),
     (lambda: DiceLoss()(torch.zeros(2, 3, 4, 4), torch.zeros(2, 3, 4, 4)), ValueError, r'one target for all scores in axis 1, but predictions are \(2, 3, 4, 4\), and targets \(2, 3, 4, 4\)')])
 def test_bad_input_of_losses(f, error, match):
     with pytest.raises(error, match=match): f()

@@ -22,7 +22,7 @@ from ..core.checks import known_args,short_name
 from ..data.loaders import to_device
 from .hooks import Hooks
 from ..loop.learner import Learner
-from ..model.optimizer import param_groups
+from ..model.groups import param_groups
 from ..result.show import first_batch
 from ..measure.history import Row
 

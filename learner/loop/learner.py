@@ -28,7 +28,9 @@ from ..data.loaders import DataLoaders,check_loader,length
 from ..core.events import CancelFitException,moments
 from .loop import Loop
 from ..measure.metrics import mk_metrics
-from ..model.optimizer import Adam,clear_state,freeze_groups,get_hyper,hypers,make_opt,n_groups,norm_bias_params,param_groups,params,parts_of,per_group,set_hyper,spare
+from ..model.groups import freeze_groups,norm_bias_params,param_groups,params,per_group
+from ..model.hypers import get_hyper,hypers,n_groups,set_hyper,spare
+from ..model.optimizer import Adam,clear_state,make_opt,parts_of
 from .position import copied,held,modules_of,run_state,unmoved
 from ..measure.progress import ProgressCallback
 from ..measure.history import Row

@@ -20,7 +20,8 @@ from torch.utils.data import DataLoader,Dataset
 from ..core.checks import nearest
 from ..data.generators import keep_random,search
 from ..data.draws import Draws
-from ..model.optimizer import norm_types,set_hyper,spare
+from ..model.groups import norm_types
+from ..model.hypers import set_hyper,spare
 from ..measure.history import Row
 from ..measure.run_config import RunConfig,run_config
 

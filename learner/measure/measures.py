@@ -14,7 +14,8 @@ from functools import partial
 import torch
 from torch.nn import functional as F
 from ..core.checks import known_args
-from ..model.losses import _named_classes,ignore_index_of
+from ..model.losses import explain_bad_targets
+from ..model.loss_properties import ignore_index_of
 from .metrics import AccumMetric,AvgLoss,AvgMetric,Metric,as_double,flat_pair
 from .scores import CountScore
 
@@ -166,7 +167,7 @@ class APScoreMulti(AccumMetric):
 # %% ../../nbs/measure/03_measures.ipynb #brier
 def _brier(pred, targ, axis):
     p = pred.float().softmax(dim=axis).movedim(axis, -1)
-    with _named_classes(targ, p.shape[-1]): t = torch.zeros_like(p).scatter_(-1, targ.reshape(*p.shape[:-1], 1).long(), 1.)
+    with explain_bad_targets(targ, p.shape[-1]): t = torch.zeros_like(p).scatter_(-1, targ.reshape(*p.shape[:-1], 1).long(), 1.)
     return ((p-t)**2).sum(-1).mean()/(2 if p.shape[-1]==2 else 1)
 
 def _brier_multi(pred, targ, sigmoid):

@@ -21,7 +21,7 @@ from .. import __version__
 from ..core.callback import Callback,FuncCallback
 from ..data.loaders import length
 from .history import missing
-from ..model.optimizer import get_hyper,hypers
+from ..model.hypers import get_hyper,hypers
 
 # %% ../../nbs/measure/05_run_config.ipynb #RunConfig
 class RunConfig(dict):

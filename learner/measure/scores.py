@@ -13,7 +13,8 @@ __all__ = ['CountScore', 'ClassCounts', 'ClassScore', 'Precision', 'Recall', 'F1
 # %% ../../nbs/measure/02_scores.ipynb #imports
 import torch
 from ..core.checks import known_args,nearest
-from ..model.losses import _named_classes,ignore_index_of
+from ..model.losses import explain_bad_targets
+from ..model.loss_properties import ignore_index_of
 from .metrics import Metric,as_double,flat_pair
 
 # %% ../../nbs/measure/02_scores.ipynb #counts
@@ -49,7 +50,7 @@ class ClassCounts(CountScore):
     def count(self, learn):
         said,targ,kept,n = self.decide(learn)
         one = torch.cat([kept & (said==targ), kept, kept]).long()
-        with _named_classes(targ, n): return one.new_zeros(3*n).index_add_(0, torch.cat([targ, said+n, targ+2*n]), one).view(3, n)
+        with explain_bad_targets(targ, n): return one.new_zeros(3*n).index_add_(0, torch.cat([targ, said+n, targ+2*n]), one).view(3, n)
 
 # %% ../../nbs/measure/02_scores.ipynb #ClassScore
 def _ratio(a, b): return torch.where(b>0, a/b, 0.)
@@ -169,7 +170,7 @@ class CohenKappa(ClassCounts):
     def count(self, learn):
         "The confusion matrix"
         said,targ,kept,n = self.decide(learn)
-        with _named_classes(targ, n): return said.new_zeros(n*n).index_add_(0, targ*n+said, kept.long()).view(n, n)
+        with explain_bad_targets(targ, n): return said.new_zeros(n*n).index_add_(0, targ*n+said, kept.long()).view(n, n)
 
     def of(self, counts):
         if self.labels is not None: counts = counts[self.labels][:,self.labels]

@@ -24,7 +24,7 @@ from ..core.checks import known_args
 from ..data.rows import Rows,in_order,rows_of
 from ..loop.learner import Learner
 from ..measure.metrics import find_bs
-from ..model.losses import activation_of,decodes_of
+from ..model.loss_properties import activation_of,decodes_of
 
 # %% ../../nbs/result/01_preds.ipynb #per_sample
 def per_sample(

@@ -19,7 +19,9 @@ from ..core.events import CancelException
 from ..loop.learner import Learner
 from ..loop.position import held,judges
 from ..model.files import file_path,read_plain,reading,type_of,write_plain,write_to
-from ..model.optimizer import OptimList,norm_bias_params,parts_of,spare
+from ..model.groups import norm_bias_params
+from ..model.hypers import spare
+from ..model.optimizer import OptimList,parts_of
 from ..model.weights import put_weights,weights_of
 
 # %% ../../nbs/result/06_saving.ipynb #file_events

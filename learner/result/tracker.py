@@ -26,7 +26,7 @@ from ..measure.progress import ProgressCallback
 from ..measure.history import missing
 from ..measure.recorder import Recorder,check_direction,find_recorder,higher_is_better
 from ..model.files import file_path
-from ..model.optimizer import get_hyper
+from ..model.hypers import get_hyper
 from . import saving # noqa: F401 (`learn.save` and `learn.load`)
 from ..schedule.schedulers import ParamScheduler,TorchScheduler
 from ..technique.averaging import WeightAverage

@@ -34,7 +34,8 @@ from ..data.generators import search
 from ..data.draws import LoaderState
 from ..model.files import atomic_write,check_plain,file_path,on_cpu,read_plain,torch_save
 from ..loop.learner import Learner
-from ..model.optimizer import get_hyper,hypers,parts_of,set_hyper
+from ..model.hypers import get_hyper,hypers,set_hyper
+from ..model.optimizer import parts_of
 from ..loop.position import by_name,copied,judges,run_state
 from ..measure.history import Row,missing
 from ..result.saving import file_events,fit_opt,untouched

@@ -14,7 +14,8 @@ from fastcore.foundation import L
 from fastcore.meta import delegates
 from ..core.checks import known_args,positive,whole
 from ..loop.learner import Learner
-from ..model.optimizer import get_hyper,hypers,n_groups,per_group
+from ..model.groups import per_group
+from ..model.hypers import get_hyper,hypers,n_groups
 from .schedules import SchedCos,SchedNo,combine_scheds,combined_cos,scaled
 from .schedulers import FreezeSchedule,ParamScheduler
 

@@ -23,7 +23,7 @@ from ..data.loaders import length
 from ..core.events import CancelFitException
 from ..loop.learner import Learner
 from ..measure.metrics import AvgSmoothLoss
-from ..model.optimizer import get_hyper
+from ..model.hypers import get_hyper
 from ..measure.history import Row
 from .schedules import SchedExp
 from .schedulers import ParamScheduler

@@ -14,7 +14,7 @@ from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.checks import listed,nearest,one_of
 from ..core.callback import Callback
-from ..model.optimizer import _firsts,_read,get_hyper
+from ..model.hypers import first_groups,read_hyper,get_hyper
 from ..measure.recorder import Recorder
 
 # %% ../../nbs/schedule/02_schedulers.ipynb #HyperScheduler
@@ -26,7 +26,7 @@ class HyperScheduler(Callback):
     def before_fit(self):
         for o in self.learn.cbs:
             if o is not self and isinstance(o, HyperScheduler): self._check_beside(o)
-        self.hps,self.last_group = {k:[] for k in self.sets},_firsts(self.learn.opt)[-1]
+        self.hps,self.last_group = {k:[] for k in self.sets},first_groups(self.learn.opt)[-1]
         self._record()
     def _check_beside(self, other):
         if both := [k for k in other.sets if k in self.sets]: raise ValueError(
@@ -34,7 +34,7 @@ class HyperScheduler(Callback):
             "`fit_one_cycle` and similar methods add a `ParamScheduler`, `fit` does not")
 
     def after_batch(self):
-        for k,v in self.hps.items(): v.append(_read(self.last_group, k))
+        for k,v in self.hps.items(): v.append(read_hyper(self.last_group, k))
     def after_fit(self): self._record()
     def _record(self):
         for o in self.learn.cbs:

@@ -14,7 +14,8 @@ from torch import nn
 from ..core.checks import whole
 from ..core.callback import Callback
 from .mixed_precision import MixedPrecision
-from ..model.optimizer import get_hyper,n_groups,per_group
+from ..model.groups import per_group
+from ..model.hypers import get_hyper,n_groups
 from ..measure.recorder import Recorder
 from ..schedule.schedules import SchedCos
 from ..schedule.schedulers import ParamScheduler

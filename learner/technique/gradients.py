@@ -17,7 +17,8 @@ from ..core.checks import no_closure,only_one,positive
 from ..core.callback import Callback
 from ..core.events import CancelBatchException
 from ..data.loaders import map_batch
-from ..model.losses import LabelSmoothingCrossEntropy,items_of,reduction_of
+from ..model.losses import LabelSmoothingCrossEntropy
+from ..model.loss_properties import items_of,reduction_of
 from ..measure.metrics import find_bs
 from .mixed_precision import MixedPrecision
 
