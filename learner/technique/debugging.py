@@ -38,7 +38,8 @@ class ShortEpochCallback(Callback):
         self.drawn += 1
 
     def _part(self, name):
-        if self.learn.n_iter is None: raise ValueError(f"`ShortEpochCallback` takes a fraction of the batches, but `{name}` has no length")
+        if self.learn.n_iter is None: raise ValueError(
+            f"`ShortEpochCallback` takes a fraction of the batches, but `{name}` has no length")
         return max(1, ceil(self.pct*self.learn.n_iter-1e-9))
 
 # %% ../../nbs/technique/08_debugging.ipynb #CollectDataCallback

@@ -24,7 +24,8 @@ from .mixed_precision import MixedPrecision
 
 # %% ../../nbs/technique/02_gradients.ipynb #GradientClip
 class GradientClip(Callback):
-    "Scale gradients down to a total norm of at most `max_norm` ([Pascanu et al. 2013](https://arxiv.org/abs/1211.5063)), or cut each off at `max_value`"
+    """Scale gradients down to a total norm of at most `max_norm`, or cut each off at `max_value`
+    ([Pascanu et al. 2013](https://arxiv.org/abs/1211.5063))"""
     order,run_valid = MixedPrecision.order+1,False # it unscales them first
     _stateattrs = ('norms',)
     def __init__(self,
@@ -35,7 +36,8 @@ class GradientClip(Callback):
     ):
         positive(max_norm=max_norm, norm_type=norm_type, **({} if max_value is None else dict(max_value=max_value)))
         if params is not None and not callable(params): raise TypeError(
-            f"`params` is a function of the model that returns parameters, such as `lambda m: m.head.parameters()`, but got {params!r}")
+            "`params` is a function of the model that returns parameters, such as `lambda m: m.head.parameters()`, "
+            f"but got {params!r}")
         self.max_norm,self.norm_type,self.max_value,self.params = max_norm,norm_type,max_value,params
         self.norms = None
 
@@ -79,8 +81,8 @@ def warn_mixed_means(cb):
     f = getattr(cb.learn.loss_func, 'func', cb.learn.loss_func)
     if cb.count is not None or not isinstance(f, LabelSmoothingCrossEntropy): return
     if f.weight is not None and f.reduction=='mean': warnings.warn(
-        f"`{cb.name}` will not be exactly the big batch: one part of `LabelSmoothingCrossEntropy` is weighted, and another is not. "
-        "`nn.CrossEntropyLoss(weight, label_smoothing=…)` weights both")
+        f"`{cb.name}` will not be exactly the big batch: one part of `LabelSmoothingCrossEntropy` is weighted, "
+        "and another is not. `nn.CrossEntropyLoss(weight, label_smoothing=…)` weights both")
 
 def detached(o):
     "The same structure, of tensors detached from the graph"
@@ -93,12 +95,15 @@ class GradientAccumulation(Callback):
     _stateattrs = 'samples','items'
     def __init__(self,
         n_acc:int=32, # Samples for a step
-        count=None, # `count(learn)` returns the number of items that the loss of a batch is an average of; default: what `items_of` knows of the loss, or samples
+        count=None, # `count(learn)` returns the number of items that the loss averages; default: `items_of` or samples
     ):
         positive(n_acc=n_acc)
         self.n_acc,self.count,self.samples,self.items = n_acc,count,0,0
 
-    def before_fit(self): no_closure(self); only_one(self, GradientAccumulation, 'put batches together'); warn_mixed_means(self)
+    def before_fit(self):
+        no_closure(self)
+        only_one(self, GradientAccumulation, 'put batches together')
+        warn_mixed_means(self)
     def before_train(self): self.samples,self.items = 0,0
 
     def before_backward(self):
@@ -114,7 +119,8 @@ class GradientAccumulation(Callback):
 
     def before_step(self):
         grads = [p.grad for g in self.learn.opt.param_groups for p in g['params'] if p.grad is not None]
-        if self.samples and grads and not is_summed(self.learn): torch._foreach_mul_(grads, self.n_acc/(self.items+(self.items==0)))
+        if not self.samples or not grads or is_summed(self.learn): return
+        torch._foreach_mul_(grads, self.n_acc/(self.items+(self.items==0)))
     def cleanup_step(self): self.samples,self.items = 0,0
 
     def after_cancel_train(self): self.samples = 0

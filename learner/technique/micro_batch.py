@@ -74,7 +74,8 @@ class _Whole:
     loss_grad:torch.Tensor
     factor:object # The gradients of the pieces, times this, are those of the batch
 
-def _share(loss, w): return torch.where(w>0, loss*w, 0.) if isinstance(w, torch.Tensor) else loss*w # the average of nothing is NaN
+def _share(loss, w):
+    return torch.where(w>0, loss*w, 0.) if isinstance(w, torch.Tensor) else loss*w # the average of nothing is NaN
 
 class _CutBatch:
     "The current batch of `learn`, run in pieces by `forward`, the usual forward pass"
@@ -82,7 +83,8 @@ class _CutBatch:
         self.learn,self.forward,self.count = learn,forward,count
         self.xb,self.yb,self.summed = learn.xb,learn.yb,is_summed(learn)
         self.bs = find_bs(self.yb) or find_bs(self.xb)
-        if self.bs is None: raise ValueError("`MicroBatch` finds no tensor in the batch, and cannot know how many samples there are")
+        if self.bs is None: raise ValueError(
+            "`MicroBatch` finds no tensor in the batch, and cannot know how many samples there are")
         amp = next((o for o in learn.cbs if isinstance(o, MixedPrecision) and o.scaler), None)
         self.scale = amp.scaler.scale(torch.ones((), device=learn.device)) if amp else 1.
 
@@ -105,11 +107,12 @@ class _CutBatch:
             self._predict(rows)
             preds.append(detached(learn.pred)); ns.append(rows.stop-rows.start)
             w = self._weight()
-            if not isinstance(w, torch.Tensor) and not w: continue # the average of nothing is NaN, and perhaps its gradient
+            if not isinstance(w, torch.Tensor) and not w: continue # the average of nothing is NaN, as may be its gradient
             self._backward(w*self.scale)
             losses.append([_share(o.detach(), w) for o in (learn.loss, learn.loss_grad)])
             total = 1. if self.summed else total+w
-        loss,loss_grad = [sum(o)/total for o in zip(*losses)] if losses else (learn.loss.detach(), learn.loss_grad.detach())
+        if losses: loss,loss_grad = [sum(o)/total for o in zip(*losses)]
+        else: loss,loss_grad = learn.loss.detach(),learn.loss_grad.detach()
         return _Whole(_joined(preds, ns), loss, loss_grad, 1/((total+(total==0))*self.scale))
 
     def _predict(self, rows):
@@ -131,29 +134,34 @@ class _CutBatch:
         except Exception: self.learn.check_loss(); raise
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #MicroBatch
-def _no_memory(e):
-    return isinstance(e, torch.OutOfMemoryError) or any(o in str(e) for o in ('out of memory', 'allocate memory', 'ALLOC_FAILED'))
+_signs = 'out of memory','allocate memory','ALLOC_FAILED'
+def _no_memory(e): return isinstance(e, torch.OutOfMemoryError) or any(o in str(e) for o in _signs)
 
 class _Start:
     "Generators and buffers of the model as a batch finds them, so that it can be run again"
     def __init__(self, model):
         self.random = random_state()
-        self.buffers = [(m, k, b, b.clone()) for m in model.modules() for k,b in m.named_buffers(recurse=False, remove_duplicate=False)]
+        def buffers(m): return m.named_buffers(recurse=False, remove_duplicate=False)
+        self.buffers = [(m, k, b, b.clone()) for m in model.modules() for k,b in buffers(m)]
     def restore(self):
         for m,k,b,old in self.buffers: setattr(m, k, b.copy_(old))
         set_random_state(self.random)
 
 class MicroBatch(Callback):
-    """Run training batches in pieces of at most `bs` samples, which takes less memory and gives the same step. `after_pred` and `after_loss` are announced for each piece, all other events for the batch.
-    `pred` is then detached. Only layers that mix samples notice: a batch norm sees one piece at a time, and dropout draws for each"""
+    """Run training batches in pieces of at most `bs` samples, which takes less memory and gives the same step.
+
+    `after_pred` and `after_loss` are announced for each piece, all other events for the batch; `pred` is then detached.
+    Only layers that mix samples notice: a batch norm sees one piece at a time, and dropout draws for each.
+    With `'auto'`, a batch that runs out of memory is run again in halves, and a copy of the model's buffers is kept"""
     _stateattrs = ('fits',)
     def __init__(self,
-        bs:int|str='auto', # Samples in a piece, or `auto`: as many as fit into memory; a batch that runs out of it is run again in halves. Keeps a copy of the buffers of the model
-        count=None, # `count(learn)` returns the number of items that the loss of a piece is an average of; its value is waited for. Default: what `items_of` knows of the loss, or samples
+        bs:int|str='auto', # Samples in a piece, or `auto`: as many as fit into memory
+        count=None, # `count(learn)` returns the number of items that the loss averages; default: `items_of` or samples
     ):
         if bs!='auto':
             try: bs = whole('bs', bs, 1)
-            except (TypeError, ValueError): raise ValueError(f"`bs` is a number of samples, 1 or more, or 'auto', but got {bs!r}") from None
+            except (TypeError, ValueError):
+                raise ValueError(f"`bs` is a number of samples, 1 or more, or 'auto', but got {bs!r}") from None
         self.bs,self.count = bs,count
         self.fits = None # for `auto`, samples that have fitted since memory ran out
 
@@ -171,7 +179,7 @@ class MicroBatch(Callback):
             res = self._as_fits(batch, grads) if self.bs=='auto' else batch.run(self.bs)
         learn.pred,learn.loss,learn.loss_grad = res.pred,res.loss,res.loss_grad.clone().requires_grad_()
         factor = res.factor
-        learn.loss_grad.register_hook(lambda g: grads.hand_out(g*factor)) # `g` is the scale or weight that the loss has by then
+        learn.loss_grad.register_hook(lambda g: grads.hand_out(g*factor)) # `g`: how the loss has been scaled by then
 
     def _as_fits(self, batch, grads):
         "Run `batch` in smaller and smaller pieces until they fit"

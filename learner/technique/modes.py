@@ -20,13 +20,15 @@ class BnFreeze(Callback):
     run_valid = False
     def before_train(self):
         for m in self.learn.model.modules():
-            if isinstance(m, nn.modules.batchnorm._BatchNorm) and not any(p.requires_grad for p in m.parameters(recurse=False)): m.eval()
+            if not isinstance(m, nn.modules.batchnorm._BatchNorm): continue
+            if not any(p.requires_grad for p in m.parameters(recurse=False)): m.eval()
 
 # %% ../../nbs/technique/04_modes.ipynb #MCDropoutCallback
 _n_evals = WeakKeyDictionary() # evaluations with dropout, by Learner
 
 class MCDropoutCallback(Callback):
-    "Keep dropout on in validation, so that predictions vary as much as the model is uncertain ([Gal & Ghahramani 2015](https://arxiv.org/abs/1506.02142))"
+    """Keep dropout on in validation, so that predictions vary as much as the model is uncertain
+    ([Gal & Ghahramani 2015](https://arxiv.org/abs/1506.02142))"""
     _stateattrs = ('n_evals',)
     @property
     def n_evals(self):
@@ -44,7 +46,8 @@ class MCDropoutCallback(Callback):
 
 # %% ../../nbs/technique/04_modes.ipynb #ModelResetter
 class ModelResetter(Callback):
-    "Call `model.reset()` before training, before validation, and at the end. Validation leaves modules with the state that it found, and a fit that was stopped resumes with the state that it had"
+    """Call `model.reset()` before training, before validation, and at the end.
+    Validation leaves modules with the state that it found, and a fit that was stopped resumes with its state"""
     _stateattrs = ('memory',)
     def before_fit(self): self.held = []
     def before_train(self): self.learn.model.reset()
@@ -66,8 +69,11 @@ class ModelResetter(Callback):
     def memory(self, v):
         for name,vals in v.items(): vars(self.learn.model.get_submodule(name)).update(vals)
 
+def _last(o): return o[-1] if isinstance(o, (list,tuple)) else o
+
 class RNNCallback(Callback):
-    "For models that return predictions, raw outputs and outputs after dropout: keep the last of each, and let `pred` be the first"
+    """For models that return predictions, raw outputs, and outputs after dropout:
+    let `pred` be the first, and keep the last of the others in `raw_out` and `out`"""
     def after_pred(self):
         self.learn.pred,raw,out = self.learn.pred
-        self.raw_out,self.out = raw[-1] if isinstance(raw, (list,tuple)) else raw,out[-1] if isinstance(out, (list,tuple)) else out
+        self.raw_out,self.out = _last(raw),_last(out)

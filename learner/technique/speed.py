@@ -29,7 +29,8 @@ class ChannelsLast(Callback):
     def before_batch(self): self.learn.xb = _channels_last(self.learn.xb)
     def cleanup_fit(self):
         for o,stride in self.strides:
-            if o.stride()!=stride: o.data = torch.empty_strided(o.shape, stride, dtype=o.dtype, device=o.device).copy_(o.data)
+            if o.stride()==stride: continue
+            o.data = torch.empty_strided(o.shape, stride, dtype=o.dtype, device=o.device).copy_(o.data)
 
 # %% ../../nbs/technique/05_speed.ipynb #channels_methods
 @patch
