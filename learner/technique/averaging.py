@@ -163,7 +163,7 @@ class EMA(WeightAverage):
         warmup:bool=True, # In update `t`, use `(1+t)/(10+t)` where that is less
         every:int=1, # Steps between updates
         buffers:bool=False, # Average floating point buffers too, such as the statistics of batch norms
-        validate:bool|str=True, # In a fit, validate with the average; or with `both`: it gets columns such as `ema/valid_loss`
+        validate:bool|str=True, # In a fit, validate with the average, or with `both` (columns `ema/valid_loss`, …)
     ):
         if not 0<=decay<1: raise ValueError(f"`decay` is in [0,1), but got {decay}")
         super().__init__(buffers, validate)

@@ -107,7 +107,7 @@ class _CutBatch:
             self._predict(rows)
             preds.append(detached(learn.pred)); ns.append(rows.stop-rows.start)
             w = self._weight()
-            if not isinstance(w, torch.Tensor) and not w: continue # the average of nothing is NaN, as may be its gradient
+            if not isinstance(w, torch.Tensor) and not w: continue # the average of nothing is NaN, as is its gradient
             self._backward(w*self.scale)
             losses.append([_share(o.detach(), w) for o in (learn.loss, learn.loss_grad)])
             total = 1. if self.summed else total+w
