@@ -8,10 +8,11 @@ Modules:
 - `learner.data.draws`: One pass over a loader, which can be resumed in the middle
 - `learner.data.generators`: Whose randomness is whose: evaluation draws random numbers, and training does not notice
 - `learner.data.loaders`: Any iterables of batches, on the right device, split into inputs and targets
-- `learner.inspect.hooks`: Looking into a model while it runs: activations, gradients, and their statistics
+- `learner.inspect.activations`: Mean, standard deviation and histograms of what each layer returns during training
+- `learner.inspect.hooks`: Reading the outputs and gradients of a model's layers while it runs
 - `learner.inspect.loggers`: What a fit writes down, in files and on boards
-- `learner.inspect.summary`: What a model is made of: its layers, what comes out of them, and which of their parameters are trained
-- `learner.inspect.timer`: Where the time of training goes
+- `learner.inspect.summary`: The layers of a model, the shapes they return, and which of their parameters are trained
+- `learner.inspect.timer`: How long batches are waited for, and how long forward, backward and step take
 - `learner.loop.learner`: Data, model, loss and optimizer, and what is done with them
 - `learner.loop.position`: Where training is, and how to get back there
 - `learner.measure.history`: Rows of named values, and the table they make

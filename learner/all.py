@@ -62,6 +62,7 @@ from .result.export import *
 from .result.tracker import *
 from .resume.checkpoint import *
 from .inspect.hooks import *
+from .inspect.activations import *
 from .inspect.summary import *
 from .inspect.timer import *
 from .inspect.loggers import *

@@ -144,7 +144,7 @@ def test_summary_of_models_of_many_kinds():
 def test_an_error_in_the_model():
     learn = synth_learner(model=nn.Sequential(nn.Linear(2,1)))
     with pytest.raises(RuntimeError) as e: learn.summary()
-    assert any('raised by `summary`, which calls the model with inputs as the loader gives them' in o for o in e.value.__notes__)
+    assert any('raised by `summary`, which calls the model with inputs as the loader returns them' in o for o in e.value.__notes__)
     assert n_hooks(learn.model)==0 and all(o.training for o in learn.model.modules())
     with pytest.raises(TypeError, match='has no argument `ds`'): learn.summary(ds=1)
 
