@@ -1,4 +1,4 @@
-"Looking for a learning rate leaves no trace, however it ends; suggestions on curves whose answer is known"
+"`lr_find` restores everything, however it ends; suggestions on curves with a known answer"
 import io,os,random
 from functools import partial
 import matplotlib
@@ -67,7 +67,7 @@ def nothing_is_written(folder, monkeypatch):
     assert not os.listdir(folder)
     plt.close('all')
 
-# A look
+# Everything is restored
 @pytest.mark.parametrize('when', ['first','between','with gradients','in eval','frozen'])
 @pytest.mark.parametrize('own', [True, False], ids=['own generator','global generator'])
 def test_nothing_changes(when, own):
@@ -82,11 +82,11 @@ def test_nothing_changes(when, own):
     assert not differences(before, everything(learn)) and len(res.lrs)==22
 
 @pytest.mark.parametrize('opt_func', [SGD, lambda ps, lr=.01: SGD(ps, lr, mom=.9, wd=.1), Adam, RMSProp, RAdam, torch.optim.Adagrad, torch.optim.ASGD, torch.optim.NAdam], ids=lambda o: o.__name__)
-def test_fits_go_on_as_without_a_look(opt_func):
-    def run(look):
+def test_lr_find_does_not_change_later_fits(opt_func):
+    def run(trial):
         learn = mk(opt_func=opt_func)
         for _ in range(2):
-            if look: learn.lr_find(num_it=15, show_plot=False)
+            if trial: learn.lr_find(num_it=15, show_plot=False)
             learn.fit(1)
         return {k:v for k,v in everything(learn).items() if k in ('weights','buffers','python','numpy','torch','loader')},frozen([[r[:-1] for r in learn.recorder.rows], learn.recorder.losses])
     assert run(True)==run(False)
@@ -100,7 +100,7 @@ events = [ev for ev,running in moments() if 'validate' not in ev and 'cancel' no
 
 @pytest.mark.parametrize('exc', [Stop, KeyboardInterrupt, CancelFitException], ids=lambda o: o.__name__)
 @pytest.mark.parametrize('ev', events)
-def test_nothing_changes_when_it_is_interrupted(ev, exc):
+def test_nothing_changes_after_an_interrupt(ev, exc):
     learn = mk().fit(1)
     cb = Raise(ev, exc, 1 if ev.endswith(('_fit','_epoch','_train')) else 4, order=100)
     learn.add_cb(cb)
@@ -144,7 +144,7 @@ def test_not_inside_a_fit():
     learn = mk(cbs=Callback(after_batch=lambda self: self.learn.lr_find()))
     with pytest.raises(RuntimeError, match='cannot start inside a running `fit`'): learn.fit(1)
 
-def test_only_watchers_of_any_run_are_told():
+def test_callbacks_with_only_fit_are_not_called():
     class Quiet(Trace): only_fit = True
     quiet,trace = Quiet(),Trace()
     learn = mk(cbs=[quiet, trace])
@@ -155,23 +155,23 @@ def test_only_watchers_of_any_run_are_told():
     learn.lr_find(num_it=10, show_plot=False)
     assert not quiet.seen and trace.seen.count('before_step')==10 and 'before_validate' not in trace.seen and {*modes}=={'lr_find'}
 
-def test_persistent_workers_keep_what_they_are_doing():
-    def run(look):
+def test_persistent_workers_are_undisturbed():
+    def run(trial):
         learn = mk(num_workers=1).fit(1)
         iterator,state = learn.dls.train._iterator,everything(learn)
-        if look: learn.lr_find(num_it=14, show_plot=False)
+        if trial: learn.lr_find(num_it=14, show_plot=False)
         assert learn.dls.train._iterator is iterator and not differences(state, everything(learn))
         res = frozen([learn.fit(1).model.state_dict(), learn.recorder.losses])
         iterator._shutdown_workers() # the garbage collector would take seconds
         return res
     assert run(True)==run(False)
 
-def test_it_makes_the_optimizer_that_a_fit_would():
+def test_the_optimizer_is_made_as_in_a_fit():
     learn = mk()
     learn.lr_find(num_it=10, show_plot=False)
     assert get_hyper(learn.opt, 'lr')==[.01] and not learn.opt.state and learn.fit(1).opt is learn.opt
 
-# What is tried
+# Rates and losses
 @pytest.mark.parametrize('start,end,n', [(1e-6, 1e-1, 20), (1e-7, 10, 100), (1e-3, 1., 6), (1e-3, 1., 2)])
 def test_rates_rise_in_equal_ratios(start, end, n):
     seen = []
@@ -195,7 +195,7 @@ def test_it_stops_when_the_loss_is_four_times_the_best(stop_div):
     assert len(n)<60 if stop_div else len(n)<=60
 
 def test_groups_keep_their_rates():
-    "Rates of a group are the same ratio away from each other"
+    "Neighbouring rates of a group have a constant ratio"
     seen = []
     learn = mk(splitter=lambda m: [[*m.body.parameters(), *m.bn.parameters()], list(m.head.parameters())], cbs=Callback(before_step=lambda self: seen.append(get_hyper(self.learn.opt, 'lr'))))
     res = learn.lr_find([1e-7,1e-6], [1e-2,1e-1], num_it=10, show_plot=False)
@@ -273,7 +273,7 @@ def test_bad_settings_before_anything_is_trained(kwargs, exc, match):
     assert 'before_fit' not in trace.seen
 
 def test_negative_losses():
-    "Smoothed as any other, and not four times the best at once"
+    "Smoothed like any other loss, and not taken for a divergence at once"
     class Likelihood(nn.Module):
         def forward(self, pred, y): return F.mse_loss(pred, y)-5
     a,b = (mk(loss_func=f).lr_find(1e-6, 1e-3, num_it=30, show_plot=False) for f in (Likelihood(), nn.MSELoss()))
@@ -287,13 +287,13 @@ def test_negative_losses():
 
 def test_after_fine_tuning(capsys):
     learn = mk(splitter=lambda m: [[*m.body.parameters(), *m.bn.parameters()], list(m.head.parameters())])
-    for look in (learn.fine_tune(2, .01), learn.freeze()):
-        res = look.lr_find(num_it=60, show_plot=False, suggest_funcs=(valley, slide, minimum, steep))
+    for o in (learn.fine_tune(2, .01), learn.freeze()):
+        res = o.lr_find(num_it=60, show_plot=False, suggest_funcs=(valley, slide, minimum, steep))
         assert all(isinstance(o, float) and 0<o<=10 for o in res)
     res = learn.lr_find(show_plot=False, suggest_funcs=(valley, slide, minimum, steep), num_it=6) # too few points for most
     assert all(o is None or 0<o<=10 for o in res)
 
-# Nothing to suggest
+# Without a suggestion
 class Diverges(nn.Module):
     "Its loss is `bad` from the `n`-th batch on"
     def __init__(self, n, bad): super().__init__(); self.n,self.bad,self.count = n,bad,0
@@ -301,7 +301,7 @@ class Diverges(nn.Module):
 
 @pytest.mark.parametrize('bad', [float('nan'), float('inf'), 1e9], ids=str)
 @pytest.mark.parametrize('n', [0, 1, 5, 10, 14])
-def test_early_divergence_says_so(n, bad, capsys):
+def test_early_divergence_is_reported(n, bad, capsys):
     learn = mk(loss_func=Diverges(n, bad))
     learn.create_opt()
     before = everything(learn)
@@ -311,7 +311,7 @@ def test_early_divergence_says_so(n, bad, capsys):
     assert res.names==tuple(f.__name__ for f in funcs) and all(o is None or np.isfinite(o) for o in res) and not differences(before, everything(learn))
     if n<14 and not (n==0 and bad==1e9): assert tuple(res)==(None,)*4 and f'diverged after {n+1} batches' in out and 'lower `start_lr`' in out and 'None' in repr(res)
 
-def test_not_a_number_later_cuts_the_curve():
+def test_the_curve_ends_at_the_first_nan():
     res = mk(loss_func=Diverges(60, float('nan'))).lr_find(show_plot=False, suggest_funcs=(valley, steep))
     assert np.isfinite(res.losses).all() and 40<=len(res.losses)<=51 and all(0<o<10 for o in res)
 
@@ -322,12 +322,12 @@ def test_plot(show):
     ax = res.plot()
     assert ax.get_xscale()=='log' and [o.get_text() for o in ax.get_legend().get_texts()]==['valley'] and ax.lines[0].get_xdata().tolist()==res.lrs.tolist()
 
-def test_the_picture_is_whole():
+def test_plot_shows_the_whole_curve():
     fig = mk().lr_find(num_it=30, show_plot=False).plot().figure
     fig.savefig(io.BytesIO())
     for o in (fig.axes[0].xaxis.label, fig.axes[0].yaxis.label): assert fig.bbox.containsx(o.get_window_extent().x0) and fig.bbox.containsy(o.get_window_extent().y0) and fig.bbox.containsy(o.get_window_extent().y1)
 
-# Whatever is trained
+# Modules, optimizers and buffers
 class Critic(Callback):
     "Trains a network of its own beside the model"
     def __init__(self): self.net = nn.Sequential(nn.Linear(1, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)); self.own_opt = torch.optim.Adam(self.net.parameters(), lr=.1)
@@ -336,27 +336,27 @@ class Critic(Callback):
         self.net(self.pred.detach()).mean().backward()
         self.own_opt.step(); self.own_opt.zero_grad()
 
-looks = dict(lr_find=lambda learn: learn.lr_find(num_it=12, show_plot=False), smoke=Learner.smoke)
-@pytest.mark.parametrize('look', looks)
-def test_networks_of_callbacks_are_put_back(look):
+trials = dict(lr_find=lambda learn: learn.lr_find(num_it=12, show_plot=False), smoke=Learner.smoke)
+@pytest.mark.parametrize('trial', trials)
+def test_modules_of_callbacks_are_restored(trial):
     learn = mk(cbs=Critic()).fit(1)
     def snap(): return frozen([learn.critic.net.state_dict(), [learn.critic.own_opt.state[p] for p in learn.critic.net.parameters()]])
     before = snap()
-    looks[look](learn)
+    trials[trial](learn)
     assert snap()==before
     learn.fit(1)
     assert snap()!=before
 
-@pytest.mark.parametrize('look', looks)
-def test_several_optimizers_are_put_back(look):
+@pytest.mark.parametrize('trial', trials)
+def test_several_optimizers_are_restored(trial):
     def opts(groups): return OptimList(Adam(groups[0]['params'], lr=.01), SGD(groups[1]['params'], lr=.01, mom=.9), every=[1,2])
-    def run(look):
+    def run(trial):
         learn = mk(opt_func=opts, lr=None, splitter=lambda m: [[*m.body.parameters(), *m.bn.parameters()], list(m.head.parameters())]).fit(1)
         before = frozen(learn.opt.state_dict())
-        if look: looks[look](learn)
+        if trial: trials[trial](learn)
         assert frozen(learn.opt.state_dict())==before
         return frozen(learn.fit(1).model.state_dict())
-    assert run(look)==run(None)
+    assert run(trial)==run(None)
 
 def test_state_that_is_changed_in_place():
     "Lists in the state of an optimizer"
@@ -365,18 +365,18 @@ def test_state_that_is_changed_in_place():
     learn.lr_find(1e-6, 1e-3, num_it=8, show_plot=False)
     assert frozen([*learn.opt.state.values()])==before
 
-@pytest.mark.parametrize('look', looks)
-def test_lazy_modules_need_a_batch_first(look):
+@pytest.mark.parametrize('trial', trials)
+def test_lazy_modules_need_a_batch_first(trial):
     learn = mk()
     learn.model = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 1))
     learn.opt_func = SGD
-    with pytest.raises(ValueError, match=r'`LazyLinear` has no weights before it has seen a batch.*`learn.model\(learn.dls.one_batch\(\)\[0\]\)`'): looks[look](learn)
+    with pytest.raises(ValueError, match=r'`LazyLinear` has no weights before it has seen a batch.*`learn.model\(learn.dls.one_batch\(\)\[0\]\)`'): trials[trial](learn)
     learn.model(learn.dls.one_batch()[0])
-    looks[look](learn)
+    trials[trial](learn)
 
-# Buffers that are not what they were
+# Buffers that change
 class Caches(nn.Module):
-    "Makes a buffer when it is needed, and lets another grow"
+    "Makes one buffer when needed, and lets another grow"
     def __init__(self):
         super().__init__()
         self.lin = nn.Linear(2, 1)
@@ -388,7 +388,7 @@ class Caches(nn.Module):
         return self.lin(x)
 
 @pytest.mark.parametrize('grow', ['mask','queue'])
-def test_buffers_that_come_or_grow_are_put_back(grow):
+def test_new_and_grown_buffers_are_restored(grow):
     learn = mk()
     learn.model = Caches()
     learn.model.grow = grow

@@ -1,4 +1,4 @@
-"Schedules against their formulas, batch by batch; torch's own schedulers as by hand; and everything put back"
+"Schedules against their formulas, batch by batch; torch's own schedulers as by hand; and everything restored"
 import copy,math,sys
 from functools import partial
 import numpy as np, pytest, torch
@@ -35,7 +35,7 @@ def same(a, b): return all(map(torch.equal, a, b))
 def approx(v): return pytest.approx(np.array(v), rel=1e-9, abs=1e-15)
 def hyper_params(opt): return {k:get_hyper(opt, k) for k in hypers(opt)}
 
-# Formulas, written down again
+# Formulas, written independently
 def cos_(a, b, p): return a + (b-a)*(1-math.cos(math.pi*p))/2
 def lin_(a, b, p): return a + (b-a)*p
 def one_cycle(p, pct, a, b, c): return cos_(a, b, p/pct) if p<pct else cos_(b, c, (p-pct)/(1-pct))
@@ -66,7 +66,7 @@ def test_raw_functions_are_the_shapes():
     (lambda: combine_scheds([.5,.5], [SchedNo(1,1)]), '1 schedules and 2 `pcts`'), (lambda: combined_cos(1.5, 0, 1, 0), 'must sum to 1'),
     (lambda: TorchScheduler(sched.StepLR, unit='epochs'), "`unit` is one of `epoch`, `step`, but got 'epochs'. Did you mean `epoch`"), (lambda: wsd(1., warm=.95, decay=.1), 'must sum to 1'), (lambda: cosine(1., warm=.6, cool=.5), 'must sum to 1'),
     (lambda: combine_scheds([float('nan'),.5], [SchedNo(1,1)]*2), 'must sum to 1'), (lambda: cosine(1., warm=float('nan')), 'must sum to 1'), (lambda: combine_scheds([], []), 'must sum to 1')])
-def test_what_is_refused(f, match):
+def test_bad_values(f, match):
     with pytest.raises(ValueError, match=match): f()
 
 @pytest.mark.parametrize('f,match', [
@@ -74,21 +74,21 @@ def test_what_is_refused(f, match):
     (lambda: combine_scheds([.5,.5], [SchedNo(1,1), .1]), "function of the position in training, such as .* but got 0.1"),
     (lambda: ParamScheduler(dict(lr=.1)), r"schedules, which are functions, by the name of their hyper-parameter, such as .* but got \{'lr': 0.1\}"), (lambda: ParamScheduler(SchedCos(.1, 0)), 'by the name of their hyper-parameter'),
     (lambda: TorchScheduler('StepLR'), "a class of `torch.optim.lr_scheduler`, or a `partial` of one, .* but got 'StepLR'"), (lambda: TorchScheduler(sched.StepLR(torch.optim.SGD([torch.zeros(1)], .1), 1)), 'a `partial` of one, which is called with the optimizer, but got <torch')])
-def test_what_is_no_schedule(f, match):
+def test_bad_types(f, match):
     with pytest.raises(TypeError, match=match): f()
 
 arrays = dict(list=list, tuple=tuple, numpy=np.array, tensor=torch.tensor)
 @pytest.mark.parametrize('kind', arrays)
 @pytest.mark.parametrize('name', shapes)
-def test_ends_of_any_kind_give_floats(kind, name):
-    "Also one number with several: it is for all groups"
+def test_values_of_any_kind_become_floats(kind, name):
+    "One number beside a list is for all groups"
     make,a,b = arrays[kind],[.1,.2],[.01,.02]
     for f,g in ((shapes[name](make(a), make(b)), shapes[name](a, b)), (shapes[name](make(a), .05), shapes[name](a, [.05]*2)), (shapes[name](.3, make(b)), shapes[name]([.3]*2, b))):
         assert f(.3)==pytest.approx(g(.3), rel=1e-6) and {*map(type, f(.3))}=={float}
     for one in (np.float32(.5), np.array(.5), torch.tensor(.5)): assert type(shapes[name](one, 1)(.3)) is float
 
 def test_the_optimizer_gets_floats():
-    "And the history has floats, whatever schedules return"
+    "The history has floats, whatever schedules return"
     for f in (SchedCos(np.float64(.1), torch.tensor(.01)), SchedLin(np.array([.1]*3), 0), lambda p: np.float32(.1), lambda p: torch.tensor([.1,.2,.3]), lambda p: slice(.01, .1)):
         seen = []
         learn = mk(2, splitter=split).fit(1, cbs=[ParamScheduler(dict(lr=f)), Callback(before_step=lambda self: seen.extend(g['lr'] for g in self.opt.param_groups))])
@@ -98,8 +98,8 @@ def test_the_optimizer_gets_floats():
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 30))
 @example([1]*10, 1)
 @example([1,2,4], 7)
-def test_each_piece_begins_with_its_own_batch(lens, n):
-    "`n` batches for each unit: where a piece begins, it is that piece that speaks, whatever floats add up to"
+def test_each_piece_starts_at_its_batch(lens, n):
+    "`n` batches for each unit: at its first batch a piece decides, whatever the rounded sum of fractions is"
     f = combine_scheds([o/sum(lens) for o in lens], [SchedLin(2*i, 2*i+1) for i in range(len(lens))])
     expected = [2*i + j/(l*n) for i,l in enumerate(lens) for j in range(l*n)]
     assert [f(j/(sum(lens)*n)) for j in range(sum(lens)*n)]==pytest.approx(expected, abs=1e-7)
@@ -118,16 +118,16 @@ def test_the_end_is_exact():
     assert wsd(1.)(1.)==wsd(1.)(1.5)==0. and combine_scheds([.5,.5-9e-7], [SchedNo(1, 1), SchedLin(1, 0)])(1)==0.
 
 @pytest.mark.parametrize('a,b', [(.9,.1), (.7,.3), (.6,.4), (.1,.9), (1.,0.), (0.,1.), (.3,.7)])
-def test_warm_up_and_the_end_may_be_all(a, b):
+def test_a_piece_may_be_the_whole_schedule(a, b):
     f,g = cosine(1., .5, warm=a, cool=b),wsd(1., warm=a, decay=b)
     for p in (.05, .35, .65, .95):
         assert f(p)==pytest.approx(p/a if p<a else .5) and g(p)==pytest.approx(p/a if p<a else 1-(p-a)/b)
 
-def test_lists_with_one_end_for_all():
+def test_one_value_for_all_groups():
     for f in (cosine([1.,2.]), wsd([1.,2.]), cosine((1.,2.), warm=.1), wsd(np.array([1.,2.]), shape=SchedCos)): assert f(1.)==[0.,0.] and f(.3)[1]==2*f(.3)[0]>0
 
 def bytecodes(f, *args):
-    "How many steps of the interpreter a call takes"
+    "Number of bytecodes that a call executes"
     n = 0
     def trace(frame, ev, arg):
         nonlocal n
@@ -141,8 +141,8 @@ def bytecodes(f, *args):
     return n
 
 @pytest.mark.skipif(sys.version_info[:2]!=(3,11), reason='the bound is for the bytecodes of CPython 3.11')
-def test_schedules_cost_next_to_nothing():
-    "An interpreter takes some ten nanoseconds for each"
+def test_schedules_are_cheap():
+    "The interpreter takes some ten nanoseconds for each bytecode"
     for f in (*(o(.1, .01) for o in shapes.values()), combined_cos(.25, .01, .1, 0.), cosine(1., warm=.1, cool=.1), wsd(1.)): assert max(bytecodes(f, p) for p in (0., .1, .5, 1.))<=130
 
 @given(unit, values, values, values, unit)
@@ -182,7 +182,7 @@ def test_warmup_goes_before_anything(pct, start, p, after):
     assert f(p)==pytest.approx(expected, rel=1e-6, abs=1e-9) and f(1)==after(1)
 
 @pytest.mark.parametrize('n_steps,decay,n', [(1000,.1,3), (999,.25,2), (10,.5,1), (777,.1,4)])
-def test_wsd_steps_are_where_its_decays_are(n_steps, decay, n):
+def test_wsd_steps(n_steps, decay, n):
     res = wsd_steps(n_steps, decay, n)
     assert len(res)==n and res[-1][1]==n_steps and all(0<a<b for a,b in res) and sorted(res)==res
     assert [b/n_steps for _,b in res]==pytest.approx([2.**-i for i in range(n)][::-1], abs=.6/n_steps)
@@ -261,7 +261,7 @@ def test_fine_tune_without_a_part(epochs, freeze_epochs):
     assert [o[-1] for o in probe.seen['lr']]==approx(expected) and all(p.requires_grad for p in learn.model.parameters())
 
 class Stop(Callback):
-    "Ctrl-C after so many batches"
+    "Ctrl-C after `n` batches"
     def __init__(self, n): self.n,self.seen = n,0
     def after_batch(self):
         self.seen += self.training
@@ -269,7 +269,7 @@ class Stop(Callback):
 def interrupt(): raise KeyboardInterrupt
 
 @pytest.mark.parametrize('n', [1, 6, 7, 10, 20])
-def test_fine_tune_goes_on_after_a_stop(n):
+def test_fine_tune_resumes_after_a_stop(n):
     whole,learn,probe = mk(splitter=split).fine_tune(2, .1),mk(splitter=split),Probe('lr')
     with pytest.raises(KeyboardInterrupt): learn.fine_tune(2, .1, cbs=[Stop(n), probe])
     learn.resume()
@@ -277,7 +277,7 @@ def test_fine_tune_goes_on_after_a_stop(n):
     assert len(probe.seen['lr'])==21 and all(p.requires_grad for p in learn.model.parameters())
 
 @pytest.mark.parametrize('n', [3, 7, 16])
-def test_fine_tune_goes_on_in_another_process(n, tmp_path):
+def test_fine_tune_resumes_in_another_process(n, tmp_path):
     def run(learn, *cbs): return learn.fine_tune(2, .1, cbs=[Checkpoint(1, 'iter', folder=tmp_path), *cbs], resume='auto')
     with pytest.raises(KeyboardInterrupt): run(mk(splitter=split), Stop(n))
     learn,whole = mk(splitter=split),mk(splitter=split).fine_tune(2, .1)
@@ -311,7 +311,7 @@ def test_fine_tune_needs_groups():
     with pytest.raises(ValueError, match=r'`freeze_to\(-1\)`, but there is 1 parameter group: give a `splitter`'): mk().fine_tune(1)
 
 @pytest.mark.parametrize('fit', [lambda l: l.fit_one_cycle(0, .1), lambda l: l.fit_one_cycle(None, .1, n_iter=0), lambda l: l.fit_flat_cos(0), lambda l: l.fit_one_cycle(n_step=0), lambda l: l.fit(0, cbs=ParamScheduler(dict(lr=SchedCos(.1, 0))))])
-def test_nothing_to_train_needs_no_position(fit):
+def test_fits_of_zero_epochs_need_no_length(fit):
     learn = mk()
     before = weights(learn.model)
     fit(learn)
@@ -342,10 +342,10 @@ def test_freeze_schedule(epochs, by_hand):
     assert not same(weights(one.model), weights(mk(splitter=split).fit(4).model))
 
 @pytest.mark.parametrize('epochs', [{}, {-1: 0}, {0: .5}, {'first': 0}, [0,1], None, 3], ids=str)
-def test_freeze_schedules_say_from_which_epoch_on(epochs):
+def test_bad_freeze_schedules(epochs):
     with pytest.raises(ValueError, match='says from which epoch on what is frozen'): FreezeSchedule(epochs)
 
-def test_freeze_schedules_fail_before_anything_is_trained():
+def test_freeze_schedules_fail_before_training():
     learn = mk(splitter=split)
     with pytest.raises(ValueError, match=r'`freeze_to\(4\)`, but there are 3 parameter groups'): learn.fit(4, cbs=FreezeSchedule({0: 1, 3: 4}))
     with pytest.raises(ValueError, match=r'`freeze_to\(-1\)`, but there is 1 parameter group'): mk().fit(4, cbs=FreezeSchedule({0: -1, 1: 0})) # nothing would be frozen
@@ -367,8 +367,8 @@ def test_two_schedulers_are_both_recorded():
 lr_writers = dict(schedule=lambda: ParamScheduler(dict(lr=SchedNo(1., 1.))), both=lambda: ParamScheduler(dict(wd=SchedNo(1., 1.), lr=SchedNo(1., 1.))), torch=lambda: TorchScheduler(partial(sched.StepLR, step_size=1)))
 @pytest.mark.parametrize('a', lr_writers)
 @pytest.mark.parametrize('b', lr_writers)
-def test_one_of_them_sets_the_rate(a, b):
-    "Whichever comes first; also where one is there for all fits"
+def test_two_schedulers_of_the_learning_rate_are_refused(a, b):
+    "In any order, also if one of them belongs to the Learner"
     trace,match = Trace('before_epoch'),r"`(param|torch)_scheduler(_2)?` and `(param|torch)_scheduler(_2)?` would both set `(lr|wd)`: use one of them"
     learn = mk(cbs=trace)
     with pytest.raises(ValueError, match=match): learn.fit(1, cbs=[lr_writers[a](), lr_writers[b]()])
@@ -380,8 +380,8 @@ def test_torch_schedulers_that_cycle_momentum_set_it_too(first):
     cbs = [TorchScheduler(partial(sched.CyclicLR, base_lr=.01, max_lr=.1), 'step'), ParamScheduler(dict(mom=SchedNo(.9, .9)))]
     with pytest.raises(ValueError, match='would both set `mom`'): mk(opt_func=torch_sgd).fit(1, cbs=cbs if first else cbs[::-1])
 
-def test_history_has_what_was_used():
-    "Also where a later callback has the last word, as `SWA` with a rate of its own"
+def test_history_has_the_values_of_each_batch():
+    "Also where a later callback sets the rate again, as `SWA` does"
     learn = mk().fit_one_cycle(4, .1, cbs=SWA(.5, lr=.05, anneal=0))
     assert learn.recorder.hps['lr']==learn.recorder.lrs and learn.recorder.lrs[-1]==.05
 
@@ -402,7 +402,7 @@ def test_schedules_with_accumulation(n_acc, bs=4):
     assert [i for i,_ in seen]==ends and [lr for _,lr in seen]==[learn.recorder.lrs[i] for i in ends]
 
 @pytest.mark.parametrize('ends', ['well','error','KeyboardInterrupt','fit','epoch','batch','step'])
-def test_hyper_parameters_are_put_back(ends):
+def test_hyper_parameters_are_restored(ends):
     exc = dict(well=None, error=ValueError, KeyboardInterrupt=KeyboardInterrupt).get(ends, cancels.get(ends))
     learn = mk(splitter=split, lr=[.1,.2,.3])
     learn.create_opt()
@@ -427,8 +427,8 @@ def test_a_loader_without_length_is_refused_before_training():
     with pytest.raises(ValueError, match='no length'): learn.fit_one_cycle(1, .1)
     assert not trace.seen and len(learn.fit(1).recorder.lrs)==3
 
-def test_validation_and_looks_do_not_move_a_schedule():
-    "Nested looks leave the schedule where it was"
+def test_validation_and_lr_find_do_not_move_a_schedule():
+    "Nested validations leave the schedule where it was"
     class Look(Callback):
         run_valid = False
         def after_loss(self):
@@ -450,7 +450,7 @@ by_step = dict(OneCycleLR=partial(sched.OneCycleLR, max_lr=.2, total_steps=4*7+1
     SequentialLR=lambda opt: sched.SequentialLR(opt, [sched.LinearLR(opt, .1, total_iters=5), sched.CosineAnnealingLR(opt, 20)], milestones=[5]))
 
 def by_hand(model, make, unit, n_epoch=4, skip=(), n=7, lr=.1):
-    "A plain loop; steps in `skip` are not taken"
+    "A plain loop, without the steps in `skip`"
     opt = torch.optim.SGD(model.parameters(), lr=lr, momentum=.9)
     s,lrs = make(opt),[]
     for e in range(n_epoch):
@@ -469,7 +469,7 @@ torch_sgd = partial(torch.optim.SGD, momentum=.9)
 
 @pytest.mark.parametrize('skip', [(), (2, 9, 10)], ids=['', 'steps cancelled'])
 @pytest.mark.parametrize('unit,name', [('epoch',o) for o in by_epoch] + [('step',o) for o in by_step])
-def test_torch_schedulers_do_what_they_do_by_hand(unit, name, skip):
+def test_torch_schedulers_equal_a_loop_by_hand(unit, name, skip):
     make = (by_epoch if unit=='epoch' else by_step)[name]
     learn = mk(opt_func=torch_sgd, lr=.1)
     expected,lrs = by_hand(copy.deepcopy(learn.model), make, unit, skip=skip)
@@ -497,7 +497,7 @@ def test_torch_scheduler_with_accumulation_by_hand_counts_steps():
     assert learn.recorder.lrs==[.1,.1,.05,.05,.025,.025,.0125,.0125]
 
 @pytest.mark.parametrize('monitor', ['valid_loss','train_loss','mae'])
-def test_plateau_looks_at_any_column(monitor):
+def test_plateau_monitors_any_column(monitor):
     seen = []
     class Plateau(sched.ReduceLROnPlateau):
         def step(self, v, epoch=None): seen.append(v); super().step(v)

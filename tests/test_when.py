@@ -1,4 +1,4 @@
-"When is validated, on what, how much and for how long: and that none of it changes how the model is trained"
+"When validation happens, on what data, limits and smoke tests; none of it changes how the model is trained"
 import math,random,signal
 from copy import deepcopy
 from functools import partial
@@ -38,7 +38,7 @@ def same(a, b): return len(a)==len(b) and all(torch.equal(x, y) for x,y in zip(a
 def rows(learn): return [{k:v for k,v in dict(o).items() if k!='time'} for o in learn.recorder.rows]
 
 class Clock:
-    "A clock that goes on by one second with each training batch"
+    "A clock that advances by one second with each training batch"
     def __init__(self): self.t = 100.
     def __call__(self): return self.t
     def tick(self): return Callback(after_batch=self._tick, )
@@ -50,7 +50,7 @@ def clock(monkeypatch):
     for o in (validation,limits): monkeypatch.setattr(o, 'monotonic', res)
     return res
 
-# Training does not notice
+# Validation does not change training
 schedules = dict(iter=lambda: Validate(every=3, unit='iter'), step=lambda: Validate(every=2, unit='step'), part=lambda: Validate(every=.25), rare=lambda: Validate(every=2),
     when=lambda: Validate(when=lambda l: l.train_iter%4==1), extra=lambda: ExtraValid(DataLoader(Noisy(6), 3, shuffle=True), mae, every=4, unit='iter'), sanity=Sanity,
     both=lambda: [Validate(every=4, unit='iter'), ExtraValid(DataLoader(Noisy(6), 3, shuffle=True), every=6, unit='iter'), ExtraValid(DataLoader(Noisy(4), 2, shuffle=True), name='b', on_better='mae'), Sanity()])
@@ -69,14 +69,14 @@ def test_training_is_the_same_to_the_last_bit(when, cbs, stream):
     assert b.seen.modes=={(True,True,True), (False,False,False)}
     if not stream: assert a.recorder.rows[-1].valid_loss==b.recorder.rows[-1].valid_loss
 
-def test_generators_stand_where_they_stood():
+def test_validation_leaves_generators_unchanged():
     res = []
     for cbs in ([], [Validate(every=3, unit='iter'), Sanity()]): mk(*cbs).fit(2); res.append(generators())
     assert res[0]==res[1]
 
 # When
 def ends(n_epoch, due, n=10):
-    "Where is validated, by hand: due(pos) for each number of batches; the last end in any case"
+    "Batches after which a validation is expected: where `due(pos)` holds, and at the end"
     return sorted({o for o in range(1, n*n_epoch+1) if due(o)} | {n*n_epoch})
 
 @pytest.mark.parametrize('stream', [False, True], ids=['sized','stream'])
@@ -108,13 +108,13 @@ def test_seconds(clock):
     learn = mk(Validate(every=4, unit='s'), clock.tick()).fit(2)
     assert [i for _,i in learn.seen.phases]==[4,8,12,16,20]
 
-def test_each_place_is_asked_for_once():
+def test_when_is_called_once_for_each_position():
     asked = []
     def when(learn): asked.append((learn.epoch, learn.train_iter)); return learn.train_iter%3==0
     learn = mk(ExtraValid(fixed(6), when=when)).fit(2)
     assert len({*asked})==len(asked)==22 and [o.iter for o in learn.recorder.rows if not math.isnan(o['extra/loss'])]==[0,3,6,9,12,15,18]
 
-def test_a_function_says_when():
+def test_when_decides():
     asked = []
     def when(learn): asked.append((learn.epoch, learn.train_iter)); return learn.train_iter in (0,4,10,11)
     learn = mk(Validate(when=when)).fit(2)
@@ -136,12 +136,12 @@ def test_start_epoch():
     assert [i for _,i in learn.seen.phases]==[10,30,40]
     assert [i for _,i in mk(Validate(every=7, unit='iter')).fit(5, start_epoch=3).seen.phases]==[7,14,20]
 
-def test_next_fit_begins_anew():
+def test_the_next_fit_counts_from_zero():
     learn = mk(Validate(every=4, unit='iter')).fit(1).fit(1)
     assert [i for _,i in learn.seen.phases]==[4,8,10]
     with learn.removed_cbs(Validate): assert [i for _,i in learn.fit(2).seen.phases]==[10,20]
 
-# What
+# Values
 def by_hand(learn, w, dl):
     "Loss and mae of the state `w` over the batches of `dl`"
     m = Net().eval()
@@ -158,7 +158,7 @@ def states(learn): # state of the model after each batch, by number
     learn.on(event.before_draw, order=-1000)(lambda l: res.setdefault(l.train_iter, {k:v.clone() for k,v in l.model.state_dict().items()}) if l.training else None)
     return res
 
-def test_values_are_those_of_that_moment():
+def test_values_belong_to_the_current_weights():
     learn = mk(Validate(every=3, unit='iter'))
     learn.dls.valids['valid'] = valid = fixed(10)
     at = states(learn)
@@ -167,7 +167,7 @@ def test_values_are_those_of_that_moment():
         if math.isnan(row.valid_loss): assert row.iter==10; continue
         assert (row.valid_loss,row.mae)==pytest.approx(by_hand(learn, at.get(row.iter, learn.model.state_dict()), valid), rel=1e-5)
 
-def test_train_metrics_are_not_disturbed():
+def test_training_metrics_are_unchanged():
     def fit(*cbs):
         learn = mk(*cbs)
         learn.recorder.train_metrics = True
@@ -180,16 +180,16 @@ def test_the_averaged_weights_are_validated():
     learn = mk(Validate(every=5, unit='iter'), ema := EMA(.5, buffers=True))
     learn.dls.valids['valid'] = valid = fixed(10)
     seen = []
-    def look(self):
+    def compare(self):
         sd = {k:v.clone() for k,v in self.learn.model.state_dict().items()}
         with ema.averaged(): avg = {k:v.clone() for k,v in self.learn.model.state_dict().items()}
         assert all(torch.equal(v, sd[k]) for k,v in self.learn.model.state_dict().items())
         seen.append(by_hand(self.learn, avg, valid)[0])
-    learn.add_cb(Callback(after_row=look)).fit(2)
+    learn.add_cb(Callback(after_row=compare)).fit(2)
     assert list(learn.recorder['valid_loss'])==pytest.approx(seen, rel=1e-5) and len(seen)==4
 
-# Whoever acts on rows does so in the middle of an epoch too
-def test_stopping_in_the_middle():
+# Callbacks act on rows in the middle of an epoch
+def test_early_stopping_in_the_middle_of_an_epoch():
     learn = mk(Validate(every=2, unit='iter'), EarlyStoppingCallback('score', np.less, patience=2), Score([3., 2., 5., 5., 1.])).fit(3)
     assert learn.train_iter==8 and [o.iter for o in learn.recorder.rows]==[2,4,6,8] and learn.stop_reason
     assert not any(p.grad is not None for p in learn.model.parameters()) and learn.dls.valids==learn.to_validate
@@ -201,7 +201,7 @@ class Score(Callback):
     def before_fit(self): self.it = iter(self.vals)
     def before_row(self): self.learn.recorder.add(score=next(self.it))
 
-def test_the_best_of_the_middle_is_kept(tmp_path):
+def test_the_best_model_of_the_middle_of_an_epoch_is_saved(tmp_path):
     learn = mk(Validate(every=3, unit='iter'), SaveModelCallback('score', np.less), SaveModelCallback(every_epoch=1, fname='e'), Score([3., 1., 2., 4., 5., 6., 7., 8.]), path=tmp_path)
     at = states(learn)
     learn.fit(2)
@@ -210,15 +210,15 @@ def test_the_best_of_the_middle_is_kept(tmp_path):
     learn.load('e_0')
     assert all(torch.equal(v, at[10][k]) for k,v in learn.model.state_dict().items())
 
-def test_a_lower_rate_from_the_middle_on():
+def test_plateau_in_the_middle_of_an_epoch():
     learn = mk(Validate(every=4, unit='iter'), ReduceLROnPlateau('score', np.less, factor=2), Score([1., 1., 1., 0., 0.])).fit(1, lr=.08)
     assert learn.recorder.lrs==[.08]*8+[.04]*2 # the first is a new best
 
-def test_epochs_that_end_without_validation_are_no_bad_ones():
+def test_epochs_without_validation_do_not_count_as_bad():
     learn = mk(Validate(every=2), cb := EarlyStoppingCallback(patience=100)).fit(5)
     assert cb.wait+1<=3 and [not math.isnan(o) for o in learn.recorder['valid_loss']]==[False,True,False,True,True]
 
-def test_cancelled_in_the_middle():
+def test_cancels_in_the_middle_of_an_epoch():
     learn = mk(Validate(every=4, unit='iter'), Raise('before_validate', CancelValidException, n=1)).fit(1)
     assert [(o.iter, math.isnan(o.valid_loss)) for o in learn.recorder.rows]==[(4,True),(8,False),(10,False)]
     learn = mk(Validate(every=4, unit='iter'), Raise('after_pred', CancelFitException('enough'), n=5)).fit(1)
@@ -226,7 +226,7 @@ def test_cancelled_in_the_middle():
     learn = mk(Validate(every=4, unit='iter'), Raise('after_pred', CancelEpochException, n=5)).fit(2)
     assert [(o.epoch, o.iter) for o in learn.recorder.rows]==[(0,4),(1,4),(1,8),(1,12),(1,14)] # what was cut is still due
 
-# Going on
+# Resuming
 resumed = dict(iter=lambda: [Validate(every=3, unit='iter')], rare=lambda: [Validate(every=3)], part=lambda: [Validate(every=.4)], step=lambda: [Validate(every=2, unit='step'), GradientAccumulation(12)],
     when=lambda: [Validate(when=lambda l: l.train_iter%4==1)], extra=lambda: [ExtraValid(fixed(6), mae, every=4, unit='iter')], epochs=lambda: [ExtraValid(fixed(6), mae, every=2)],
     both=lambda: [Validate(every=3, unit='iter'), ExtraValid(fixed(6), every=6, unit='iter'), ExtraValid(fixed(4), name='b', on_better='mae'), EMA(.9)])
@@ -244,14 +244,14 @@ class Stop(Callback):
 @pytest.mark.parametrize('how', resumed)
 @pytest.mark.parametrize('ev,n,training', [('before_validate',1,None), ('after_validate',2,None), ('after_pred',2,False), ('after_pred',7,False), ('before_draw',3,False), ('before_draw',10,False),
     ('before_epoch',2,None), ('after_epoch',1,None), ('before_row',1,None), ('before_row',2,None)])
-def test_what_was_interrupted_is_done_again(how, ev, n, training):
+def test_an_interrupted_validation_is_repeated(how, ev, n, training):
     whole = mk(*resumed[how]()).fit(3)
     learn = mk(*resumed[how]())
     try: learn.fit(3, cbs=Stop(ev, n, training))
     except KeyboardInterrupt: learn.resume(cbs=[])
     assert rows(learn)==rows(whole) and torch.equal(weights(learn), weights(whole)) and learn.recorder.losses==whole.recorder.losses
 
-def test_from_a_file(tmp_path):
+def test_resuming_from_a_file(tmp_path):
     mks = lambda: [Validate(every=3, unit='iter'), ExtraValid(fixed(6), every=4, unit='iter'), EarlyStoppingCallback(patience=4), SaveModelCallback(fname=None)]
     whole = mk(*mks()).fit(3)
     for at in (3, 4, 9, 10, 12):
@@ -302,11 +302,11 @@ bad = {
 } | {f'time {v!r}': (lambda v=v: TimeLimit(v), ValueError, "`limit` is a number of seconds, or a time such as '90s', '20m' or '1h30m', but got ") for v in ('', '20', '3x', 'h', '-5s', 0, -1, None, True, '20m1h', [1])}
 
 @pytest.mark.parametrize('k', bad)
-def test_mistakes(k):
+def test_bad_input(k):
     f,exc,match = bad[k]
     with pytest.raises(exc, match=match): f()
 
-def test_nothing_is_lost_by_a_mistake():
+def test_the_learner_is_usable_after_bad_input():
     learn = mk()
     before = weights(learn)
     with pytest.raises(ValueError): learn.fit(1, cbs=[Validate(), Validate()])
@@ -340,7 +340,7 @@ def test_extra_loaders_by_name():
         i = int(np.nanargmin(rec['c/err']))
         assert (rec[i, f'{k}/loss'], rec[i, f'{k}/err'])==pytest.approx(by_hand(learn, learn.model.state_dict(), dl), rel=1e-5)
 
-def test_extra_without_any_other():
+def test_extra_without_a_validation_loader():
     learn = mk(ExtraValid(fixed(6)), cb := TrackerCallback('extra/mae'), valid=False).fit(3)
     assert cb.best==learn.recorder['extra/mae'].min() and len(learn.recorder.rows)==3 and learn.dls.valids=={}
     assert cb.higher is False
@@ -374,7 +374,7 @@ def test_an_error_in_extra_data():
     assert [o.name for o in learn.metrics]==['mae'] and learn.mode is None
     learn.remove_cb(ExtraValid).fit(1)
 
-# First of all
+# Sanity
 def test_sanity_changes_nothing_and_comes_first():
     seen = []
     class Watch(Callback):
@@ -400,7 +400,7 @@ def test_sanity_finds_errors_before_an_epoch_is_lost():
     learn.metrics = mae
     learn.fit(1)
 
-def test_sanity_leaves_what_can_be_gone_over_once():
+def test_sanity_skips_iterators():
     learn = mk(Sanity)
     learn.dls.valids = {'once': iter(fixed(8)), 'valid': fixed(12)}
     learn.fit(1)
@@ -422,7 +422,7 @@ def test_limit():
     assert n[3:]==[True]*2+[False] and learn.limits=={'train': 2, 'valid': 1, 'other': 1}
     assert mk(Limit(valid=1)).fit(1).train_iter==10 and mk(Limit(train=50)).fit(1).train_iter==10
 
-def test_limit_trains_as_a_shorter_loader():
+def test_limit_trains_like_a_shorter_loader():
     a = mk(Limit(train=4)).fit_one_cycle(3)
     b = mk(ShortEpochCallback(.4, short_valid=False)).fit(3, cbs=ParamScheduler(dict(lr=lambda pos: 0., mom=lambda pos: 0.)))
     assert same(a.seen.xs, b.seen.xs) and a.recorder.lrs[-1]<a.recorder.lrs[0] # the same order of data, and the whole schedule
@@ -439,7 +439,7 @@ def test_limit_batches(monkeypatch):
         with limit_batches(2): 1/0
     assert 'LEARNER_LIMIT_BATCHES' not in os.environ
 
-# The same batches
+# Overfitting
 def test_overfit_is_training_on_a_list():
     def mk2(*cbs):
         learn = mk(*cbs)
@@ -467,17 +467,17 @@ def overfitting(s, *cbs, workers=0):
 
 @pytest.mark.parametrize('ev,at', [('before_validate',1), ('before_validate',3), ('before_epoch',2)])
 @pytest.mark.parametrize('workers', [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_overfit_goes_on_with_the_same_batches(ev, at, workers):
+def test_overfit_resumes_with_the_same_batches(ev, at, workers):
     whole = overfitting(0, workers=workers).fit(5)
     learn = overfitting(0, workers=workers)
     with pytest.raises(KeyboardInterrupt): learn.fit(5, cbs=Raise(ev, KeyboardInterrupt, n=at))
-    torch.rand(7) # somebody looks at something
+    torch.rand(7) # unrelated draws in between
     learn.resume()
     assert torch.equal(weights(learn), weights(whole)) and rows(learn)==rows(whole)
     assert {o.sum().item() for o in learn.seen.xs}<={o.sum().item() for o in whole.seen.xs} and len(learn.seen.xs)>=2
 
 @pytest.mark.parametrize('every', [1, 3, 4])
-def test_overfit_goes_on_in_another_process(every, tmp_path):
+def test_overfit_resumes_in_another_process(every, tmp_path):
     whole = overfitting(0).fit(5)
     def saver(): return Checkpoint(every=every, unit='iter', on_exc=False)
     learn = overfitting(0, saver())
@@ -509,11 +509,11 @@ def test_overfit_validates_on_them_too():
     with pytest.raises(ZeroDivisionError): learn.fit(1, cbs=Raise('before_epoch', ZeroDivisionError))
     assert len(learn.dls.train)==10
 
-# Until the time is over
+# Time limits
 @pytest.mark.parametrize('t,s', [(5, 5), (.5, .5), ('90s', 90), ('20m', 1200), ('20min', 1200), ('1h30m', 5400), ('1h', 3600), ('0.5h', 1800), ('1h 2m 3s', 3723)])
 def test_times(t, s): assert TimeLimit(t).seconds==s
 
-def test_the_time_is_over_in_the_middle(clock):
+def test_time_limit_in_the_middle_of_an_epoch(clock):
     learn = mk(TimeLimit('13s'), clock.tick()).fit(5)
     assert learn.train_iter==13 and learn.stop_reason=='the time limit of 13s is over'
     assert learn.seen.wrote==[(0,10,True),(1,13,True)] and learn.recorder[-1].iter==13
@@ -522,14 +522,14 @@ def test_the_time_is_over_in_the_middle(clock):
 @pytest.mark.parametrize('stream', [False, True], ids=['sized','stream'])
 @pytest.mark.parametrize('cbs', [[], [Validate(every=3)], [Validate(every=7, unit='iter')], [Validate(every=10, unit='iter')]], ids=['plain','rare','7','10'])
 @pytest.mark.parametrize('t', [1, 7, 10, 14, 20, 25, 30, 40])
-def test_all_that_was_trained_is_validated_once(t, cbs, stream, clock):
+def test_time_limit_validates_once(t, cbs, stream, clock):
     learn = mk(TimeLimit(t), clock.tick(), *cbs, stream=stream).fit(3)
     assert learn.train_iter==min(t, 30)
     seen = [i for _,i in learn.seen.phases]
     assert seen[-1]==min(t, 30) and len({*seen})==len(seen)
     assert (learn.stop_reason is None)==(t>30 or (t==30 and not stream)) # the end of a stream is not known before it comes
 
-def test_time_is_also_spent_in_validation(clock):
+def test_time_limit_counts_validation(clock):
     def slow(self): clock.t += 100*(not self.learn.training)
     learn = mk(TimeLimit(50), Callback(after_validate=slow)).fit(3)
     assert learn.train_iter==10 and [i for _,i in learn.seen.phases]==[10] and learn.stop_reason
@@ -542,7 +542,7 @@ def test_time_limit_without_validation(clock):
 
 @pytest.mark.parametrize('t', [4, 10, 13, 20, 27])
 @pytest.mark.parametrize('cbs', [lambda: [], lambda: [GradientAccumulation(12), Validate(every=4, unit='iter')], lambda: [EMA(.9), EarlyStoppingCallback(patience=9)]], ids=['plain','accumulation','ema'])
-def test_the_next_session_goes_on_from_there(t, cbs, clock, tmp_path):
+def test_the_next_session_resumes_exactly(t, cbs, clock, tmp_path):
     whole = mk(*cbs(), SaveModelCallback(load_best=False), path=tmp_path).fit(3)
     mks = lambda: [*cbs(), SaveModelCallback(), Checkpoint(), TimeLimit(t), clock.tick()]
     learn = mk(*mks(), path=tmp_path).fit(3)
@@ -555,7 +555,7 @@ def test_the_next_session_goes_on_from_there(t, cbs, clock, tmp_path):
     assert rows(learn)==rows(whole) and torch.equal(weights(learn), weights(whole)) and learn.recorder.losses==whole.recorder.losses
     assert mk(*mks(), path=tmp_path).fit(3, resume=True).seen.xs==[] # what has ended stays ended
 
-# A trial run
+# Smoke tests
 def found(learn):
     opt = learn.opt and {id(p):{k:v.clone() if isinstance(v, torch.Tensor) else v for k,v in s.items()} for p,s in learn.opt.state.items()}
     return dict(model={k:v.clone() for k,v in learn.model.state_dict().items()}, grads=[p.grad for p in learn.model.parameters()], opt=opt, hypers={k:get_hyper(learn.opt, k) for k in hypers(learn.opt)},
@@ -574,7 +574,7 @@ def no_time(o): o['cb_states'] = {k:{a:b for a,b in v.items() if a not in ('time
 
 @pytest.mark.parametrize('error', [False, True])
 @pytest.mark.parametrize('cbs', [lambda: [], everything, lambda: [MixedPrecision('fp16', init_scale=4.)]], ids=['plain','everything','fp16'])
-def test_a_trial_leaves_all_as_it_was(cbs, error):
+def test_smoke_restores_everything(cbs, error):
     learn = mk(*cbs()).fit(2)
     learn.state.mine = [1]
     learn.on(event.after_batch)(lambda l: l.state.mine.append(2))
@@ -588,13 +588,13 @@ def test_a_trial_leaves_all_as_it_was(cbs, error):
     assert equal(before, after), [k for k in before if not equal(before[k], after[k])]
     assert seen[:4]==[True,True,False,False] and seen.count(True)==2
 
-def test_a_fit_after_a_trial_is_the_same():
+def test_smoke_does_not_change_the_next_fit():
     a,b = mk(*everything()).fit(2),mk(*everything())
     b.smoke()
     b.fit(2)
     assert same(a.seen.weights, b.seen.weights) and rows(a)==rows(b) and same(a.ema.avg, b.ema.avg)
 
-def test_states_inside_of_callbacks_are_put_back():
+def test_smoke_restores_states_inside_callbacks():
     class Inner:
         n = 0
     class Own(Callback):
@@ -607,7 +607,7 @@ def test_states_inside_of_callbacks_are_put_back():
     learn.smoke()
     assert own.inner.n==n>0
 
-def test_who_writes_is_left_out(tmp_path):
+def test_smoke_leaves_out_callbacks_that_write(tmp_path):
     class Log(Callback):
         writes = True
         def before_fit(self): (tmp_path/'log').write_text('began')
@@ -615,14 +615,14 @@ def test_who_writes_is_left_out(tmp_path):
     learn.smoke(3, cbs=[SaveModelCallback(at_end=True, fname='end'), Log, CSVLogger(tmp_path/'a.csv')])
     assert [*tmp_path.iterdir()]==[] and hasattr(learn, 'save_model') and hasattr(learn, 'log') and hasattr(learn, 'checkpoint')
 
-def test_a_trial_says_nothing(capsys):
+def test_smoke_prints_nothing(capsys):
     learn = mk().add_cb(ProgressCallback(bars=False))
     learn.smoke()
     assert capsys.readouterr().out==''
     learn.fit(1)
     assert 'valid_loss' in capsys.readouterr().out
 
-def test_a_trial_between_a_stop_and_going_on():
+def test_smoke_between_a_stop_and_a_resume():
     whole = mk(EMA(.9)).fit(2)
     learn = mk(EMA(.9))
     with pytest.raises(KeyboardInterrupt): learn.fit(2, cbs=Stop('before_draw', 7, True))
@@ -631,7 +631,7 @@ def test_a_trial_between_a_stop_and_going_on():
     assert torch.equal(weights(learn), weights(whole)) and rows(learn)==rows(whole)
 
 @pytest.mark.slow
-def test_a_trial_starts_workers_of_its_own():
+def test_smoke_starts_its_own_workers():
     seed()
     mks = lambda: DataLoader(Noisy(16), 4, shuffle=True, num_workers=1, persistent_workers=True, multiprocessing_context='fork')
     res = []
