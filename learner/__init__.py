@@ -33,7 +33,9 @@ Modules:
 - `learner.result.saving`: `learn.save` and `learn.load`: weights and optimizer in a file, and back
 - `learner.result.show`: Samples with predictions and targets: images under their captions, or a table
 - `learner.result.tracker`: Callbacks that monitor a metric: early stopping, saving the best model, a lower learning rate on a plateau
-- `learner.resume.checkpoint`: Never lose a run: everything that training is made of, in a file, and exactly back
+- `learner.resume.checkpoint`: Save the whole run now and then, and resume it in another process
+- `learner.resume.saved_run`: All that training is made of, part by part: taken from a learner, and given to another
+- `learner.resume.state_file`: All that training is made of, in one file, and back: `learn.save_state` and `learn.load_state`
 - `learner.schedule.fits`: `fit_one_cycle`, `fit_flat_cos`, `fit_sgdr` and `fine_tune`
 - `learner.schedule.limits`: Fewer batches, the same batches again, or less time
 - `learner.schedule.lr_find`: Suggests a learning rate after a hundred batches, and restores everything

@@ -60,6 +60,11 @@ from .result.confusion import *
 from .result.saving import *
 from .result.export import *
 from .result.tracker import *
+from .resume.encoding import *
+from .resume.fingerprints import *
+from .resume.saved_run import *
+from .resume.state_file import *
+from .resume.checkpoints import *
 from .resume.checkpoint import *
 from .inspect.hooks import *
 from .inspect.activations import *

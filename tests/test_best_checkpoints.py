@@ -3,7 +3,7 @@ import math
 import pytest,torch
 from hypothesis import given,settings,strategies as st
 from learner.all import *
-from learner.resume.checkpoint import Checkpoints
+from learner.resume.checkpoints import Checkpoints
 from learner.model.files import read_plain
 
 nan = math.nan
@@ -29,8 +29,8 @@ def kept(path):
     "By name: epoch and weights of each file"
     res = {}
     for o in Checkpoints(path/'checkpoints').entries:
-        saved = read_plain(path/'checkpoints'/o['name'])['model']
-        res[o['name']] = o['epoch'],torch.cat([v.flatten() for v in saved.values()])
+        saved = read_plain(path/'checkpoints'/o.name)['model']
+        res[o.name] = o.epoch,torch.cat([v.flatten() for v in saved.values()])
     assert {*res}=={o.name for o in (path/'checkpoints').glob('*.pt')}
     return res
 

@@ -87,7 +87,8 @@ class Learner(Loop):
         from learner.inspect.summary import summary
         from learner.result.saving import save,load
         from learner.result.export import export
-        from learner.resume.checkpoint import save_state,load_state,find_state
+        from learner.resume.state_file import save_state,load_state
+        from learner.resume.checkpoint import find_state
 
     @known_args
     def __init__(self,

@@ -195,13 +195,13 @@ def die_in_call(module, name, n, after):
 
 def die_in_write(n):
     "Die after a write, when `n` bytes of files have been written in all"
-    from learner.resume import checkpoint
-    f,left = checkpoint._Hashing.write,[n]
+    from learner.resume.state_file import HashingFile
+    f,left = HashingFile.write,[n]
     def write(self, b):
         left[0] -= len(b)
         if left[0]>0: return f(self, b)
         f(self, bytes(b)[:len(b)+left[0]]); self.flush(); die()
-    checkpoint._Hashing.write = write
+    HashingFile.write = write
 
 def arm(how):
     "What makes this process die; returns callbacks"
@@ -301,7 +301,7 @@ def kill_and_go_on(rng, figures, n=1, case=None):
         whole.pop('warned')
         if wrong := differences(whole, res): figures['mismatches'].append([wrong[:5], case, deaths])
         left = [o.name for o in (path/'checkpoints').iterdir()]
-        listed = [o['name'] for o in Checkpoints(path/'checkpoints').entries]
+        listed = [o.name for o in Checkpoints(path/'checkpoints').entries]
         figures['left over'] += len([o for o in left if o not in (*listed, 'manifest.json')])
     finally: shutil.rmtree(folder)
 

@@ -2,7 +2,7 @@
 import subprocess,sys,warnings
 import pytest
 from torch import nn
-import learner.resume.checkpoint
+import learner.resume.fingerprints
 from learner.all import *
 from learner.loop.testing import synth_learner
 
@@ -44,7 +44,7 @@ def test_changed(tmp_path, change, culprit):
 
 def test_versions(tmp_path, monkeypatch):
     made(tmp_path).fit(1, cbs=Checkpoint())
-    monkeypatch.setattr(learner.resume.checkpoint, '__version__', '99.0')
+    monkeypatch.setattr(learner.resume.fingerprints, '__version__', '99.0')
     msg, = said(made(tmp_path))
     assert 'learner was' in msg and 'is 99.0' in msg
 
@@ -54,6 +54,6 @@ def test_comments_are_free(tmp_path):
 
 def test_same_code_in_other_processes(tmp_path):
     "Fingerprints do not depend on hashes of strings or on addresses"
-    run = f"import sys; sys.path.insert(0, {str(__file__.rsplit('/', 1)[0])!r}); from test_changed_code import *; print(sorted(learner.resume.checkpoint._code(made('.')).items()))"
+    run = f"import sys; sys.path.insert(0, {str(__file__.rsplit('/', 1)[0])!r}); from test_changed_code import *; print(sorted(learner.resume.fingerprints.code_of(made('.')).items()))"
     outs = {subprocess.run([sys.executable, '-c', run], env=dict(PYTHONHASHSEED=str(i), PATH=''), capture_output=True, text=True, check=True, cwd=str(__file__.rsplit('/tests', 1)[0])).stdout for i in range(3)}
     assert len(outs)==1 and 'Net' in outs.pop()

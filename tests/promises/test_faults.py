@@ -7,7 +7,7 @@ from hypothesis import given,strategies as st
 from torch import nn
 from torch.utils.data import DataLoader,Dataset,TensorDataset
 from learner.all import *
-from learner.resume.checkpoint import Checkpoints
+from learner.resume.checkpoints import Checkpoints
 from learner.model.files import read_plain
 
 posix = pytest.mark.skipif(os.name!='posix', reason='other systems have no such signals and files')
@@ -138,7 +138,7 @@ def stopped(tmp_path_factory):
     with pytest.raises(ZeroDivisionError): learner(path).fit(2, cbs=[saver(on_exc=False), Raise('before_draw', ZeroDivisionError, n=12, order=2000)])
     files = Checkpoints(path/'checkpoints')
     assert len(files.entries)==2
-    return {o.name:o.read_bytes() for o in files.folder.iterdir()},[o['name'] for o in files.entries]
+    return {o.name:o.read_bytes() for o in files.folder.iterdir()},[o.name for o in files.entries]
 
 def put_back(path, stopped):
     "The same files in `path`"

@@ -266,6 +266,40 @@ def test_load_state_does_all_or_nothing(tmp_path):
     assert not differences(before, (dict(learn.model.state_dict() | learn.loss_func.state_dict()),learn.opt.state_dict())) and learn.state=={'mine': 1}
     assert any('bad.pth' in o for o in e.value.__notes__)
 
+@pytest.mark.parametrize('n', [None, 0, 99])
+def test_a_file_of_another_format_is_refused(n, tmp_path):
+    file = made(tmp_path).fit(1).save_state('one')
+    saved = read_plain(file)
+    torch.save({k:v for k,v in (saved | dict(format=n)).items() if v is not None or k!='format'}, file)
+    learn = made(tmp_path, 3)
+    before = {k:v.clone() for k,v in learn.model.state_dict().items()}
+    for load in (lambda: learn.load_state('one'), lambda: learn.fit(2, resume='one')):
+        with pytest.raises(ValueError, match=f'in format {n}, but learner .* reads format'): load()
+    assert not differences(before, dict(learn.model.state_dict()))
+    learn.load('one') # the weights are there
+    assert not differences(dict(saved['model']), dict(learn.model.state_dict()))
+
+def test_a_checkpoint_that_has_not_saved_yet_does_not_hinder_a_save(tmp_path):
+    made(tmp_path, cbs=Checkpoint()).save_state('early')
+    assert made(tmp_path, 3, cbs=Checkpoint()).load_state('early').at is None
+
+def test_a_dict_with_the_key_that_marks_kinds_in_files(tmp_path):
+    learn = made(tmp_path)
+    learn.state.a = {'__kind__': 'mine', 'b': [1]}
+    learn.save_state('one')
+    assert made(tmp_path, 3).load_state('one').state.a=={'__kind__': 'mine', 'b': [1]}
+
+def test_a_file_that_was_just_written_is_kept(tmp_path):
+    "Also by a run that was resumed from an earlier one of its files"
+    made(tmp_path).fit(3, cbs=Checkpoint(keep=None))
+    first = Checkpoints(tmp_path/'checkpoints').entries[1]
+    seen = []
+    class Looks(Callback):
+        order,watches = Checkpoint.order+1,True
+        def before_draw(self): seen.append(self.learn.checkpoint.last_saved_path.exists()) if hasattr(self.learn.checkpoint, 'last_saved_path') else None
+    made(tmp_path, 3).fit(3, cbs=[Checkpoint(), Looks()], resume=tmp_path/'checkpoints'/first.name)
+    assert seen and all(seen)
+
 def test_a_lazy_model_is_saved_from_its_first_batch_on(tmp_path):
     class Lazy(nn.Module):
         def __init__(self): super().__init__(); self.l = nn.LazyLinear(1)

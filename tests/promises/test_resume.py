@@ -183,7 +183,7 @@ def test_another_unit_or_clock_goes_on_saving(tmp_path):
     learner({}, tmp_path, 1).fit(1, cbs=Checkpoint(every=2, unit='iter', keep=None))
     learner({}, tmp_path, 1).fit(2, cbs=Checkpoint(every=1e-9, unit='s', keep=None), resume=True)
     learner({}, tmp_path, 1).fit(4, cbs=Checkpoint(keep=None), resume=True)
-    names = [(o['epoch'], o['iter']) for o in Checkpoints(tmp_path/'checkpoints').entries]
+    names = [(o.epoch, o.iter) for o in Checkpoints(tmp_path/'checkpoints').entries]
     assert names==[(0,0),(0,2),(0,4),(0,6),(0,6), *[(1,i) for i in range(6,13)],(1,12), (2,18),(3,24)], names
 
 def test_seconds_of_another_process(tmp_path, monkeypatch):
@@ -203,14 +203,14 @@ def test_saved_in_the_last_moment(tmp_path):
 def test_rotation(tmp_path):
     def iters(**kwargs):
         learner({}, tmp_path, 1).fit(3, cbs=(cb := Checkpoint(**kwargs)))
-        return [(o['epoch'], o['iter']) for o in Checkpoints(cb.last_saved_path.parent).entries]
+        return [(o.epoch, o.iter) for o in Checkpoints(cb.last_saved_path.parent).entries]
     assert iters(keep=2, folder='a')==[(1,12),(2,18)] and iters(keep=None, folder='b')==[(0,0),(0,6),(1,12),(2,18)]
     files = Checkpoints(tmp_path/'a')
-    assert {o.name for o in files.folder.iterdir()}=={'manifest.json', *(o['name'] for o in files.entries)}
+    assert {o.name for o in files.folder.iterdir()}=={'manifest.json', *(o.name for o in files.entries)}
 
 def test_files_of_other_runs_stay(tmp_path):
     for i in range(2): learner({}, tmp_path, i).fit(1, cbs=Checkpoint())
-    assert len({o['run'] for o in Checkpoints(tmp_path/'checkpoints').entries})==2
+    assert len({o.run for o in Checkpoints(tmp_path/'checkpoints').entries})==2
 
 def test_a_folder_is_for_one_checkpoint(tmp_path):
     with pytest.raises(ValueError, match='Two `Checkpoint`s save to'): learner({}, tmp_path, 1).fit(1, cbs=[Checkpoint(), Checkpoint(every=2)])
@@ -219,9 +219,9 @@ def test_a_folder_is_for_one_checkpoint(tmp_path):
 def test_a_manifest_that_is_damaged_or_gone(damage, tmp_path):
     cut_at(tmp_path)
     files = Checkpoints(tmp_path/'checkpoints')
-    names = [o['name'] for o in files.entries]
+    names = [o.name for o in files.entries]
     files.manifest.unlink() if damage is None else files.manifest.write_bytes(damage(files.manifest.read_bytes()))
-    assert [o['name'] for o in files.entries]==names
+    assert [o.name for o in files.entries]==names
     assert not differences(outcome(learner({}, tmp_path, 1).fit(3)), outcome(go_on(tmp_path)))
 
 def test_what_a_killed_process_leaves_is_swept_later(tmp_path):
@@ -232,7 +232,7 @@ def test_what_a_killed_process_leaves_is_swept_later(tmp_path):
     assert (folder/'00009-abcdef-epoch0-iter1.pt').exists() # somebody might be at it
     for o in folder.iterdir(): os.utime(o, (time.time()-3600,)*2)
     learner({}, tmp_path, 1).fit(1, cbs=Checkpoint())
-    assert {o.name for o in folder.iterdir()}=={'manifest.json', *(o['name'] for o in Checkpoints(folder).entries)}
+    assert {o.name for o in folder.iterdir()}=={'manifest.json', *(o.name for o in Checkpoints(folder).entries)}
 
 def test_a_resume_that_fails_can_be_tried_again(tmp_path):
     learn = learner({}, tmp_path, 1)
