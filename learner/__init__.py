@@ -9,8 +9,9 @@ Modules:
 - `learner.data.generators`: Whose randomness is whose: evaluation draws random numbers, and training does not notice
 - `learner.data.loaders`: Any iterables of batches, on the right device, split into inputs and targets
 - `learner.inspect.activations`: Mean, standard deviation and histograms of what each layer returns during training
+- `learner.inspect.boards`: Curves, figures and predictions of a fit on a board
 - `learner.inspect.hooks`: Reading the outputs and gradients of a model's layers while it runs
-- `learner.inspect.loggers`: What a fit writes down, in files and on boards
+- `learner.inspect.loggers`: Settings, results and losses of a fit in files; and the base class of every logger
 - `learner.inspect.summary`: The layers of a model, the shapes they return, and which of their parameters are trained
 - `learner.inspect.timer`: How long batches are waited for, and how long forward, backward and step take
 - `learner.loop.learner`: Data, model, loss and optimizer, and what is done with them

@@ -71,4 +71,5 @@ from .inspect.activations import *
 from .inspect.summary import *
 from .inspect.timer import *
 from .inspect.loggers import *
+from .inspect.boards import *
 __all__ = [o for o in globals() if not o.startswith('_')] # what the chapters export, and no more

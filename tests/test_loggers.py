@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np, pytest, torch
 from torch import nn
 from learner.all import *
+from learner.inspect.boards import *
 from learner.inspect.loggers import *
 from learner.inspect.timer import *
 from learner.measure.history import missing
@@ -255,7 +256,7 @@ def test_arguments():
     with pytest.raises(TypeError, match='Did you mean `fname`'): CSVLogger(fnam='x')
     with pytest.raises(TypeError, match='Did you mean `batches`'): JSONLogger(batch=1)
     with pytest.raises(FileNotFoundError): CSVLogger('not there.csv').read_log()
-    with pytest.raises(ValueError, match="`kind` is `row` or `batch`, but got 'rows'. Did you mean `row`"): JSONLogger().read_log('rows')
+    with pytest.raises(ValueError, match="`kind` is one of `row`, `batch`, but got 'rows'. Did you mean `row`"): JSONLogger().read_log('rows')
 
 # A resume: a learner goes on from where another one was, whose logger had gone further
 class Going(Callback):
