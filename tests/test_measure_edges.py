@@ -1,5 +1,6 @@
 "Metrics, scores, the recorder and what is shown of it, where a fault would be easy to miss; and limits that go together"
 import sys
+from types import ModuleType
 import pytest,torch
 from torch import nn
 from torch.utils.data import DataLoader,TensorDataset
@@ -86,3 +87,111 @@ def test_without_bars_there_is_none_whatever_was_asked_for_and_then_it_is_back(b
     out.text = ''
     learn.fit(1)
     assert ('%' in out.text)==(bars in ('auto','tqdm',True)) and learn.progress.bars is bars
+
+# In a notebook
+@pytest.fixture
+def shown(monkeypatch, tmp_path):
+    "A function that runs another one as a cell of a notebook does, and returns what was displayed: lists of `(data, id, whether it is an update)`"
+    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.utils.capture import capture_output
+    from traitlets.config import Config
+    monkeypatch.setenv('IPYTHONDIR', str(tmp_path))
+    shell = InteractiveShell.instance(user_module=ModuleType('cell'), config=Config(HistoryManager=dict(enabled=False)))
+    def run(f):
+        with capture_output() as out: f()
+        return [(o.data,o.transient.get('display_id'),o.update) for o in out.outputs],out.stdout
+    yield run
+    shell.restore_sys_module_state()
+    InteractiveShell.clear_instance()
+    sys.modules.pop('cell', None)
+
+def test_a_notebook_has_one_display_which_ends_as_a_table_with_the_best_rows_in_bold(shown):
+    learn = synth_learner(n_train=3, n_valid=1, show=True)
+    learn.add_cb(ProgressCallback(every=0, mark_best=True))
+    out,text = shown(lambda: learn.fit(2))
+    html = [data['text/html'] for data,_,_ in out]
+    assert text=='' and len({i for _,i,_ in out})==1 and [new for _,_,new in out]==[False]+[True]*(len(out)-1)
+    bars = [o for o in html if '<progress' in o]
+    assert ['max="3" value="3"' in bars[2],'epoch 0 train 3/3' in bars[2],'epoch 0 valid 1/1' in bars[3]]==[True]*3 and len(bars)==8
+    assert all('<table' in o for o in bars[4:]) and not any('<table' in o for o in bars[:4]) # the row of the first epoch stays above
+    assert html[-1].count('<tr>')==3 and '<progress' not in html[-1] and 'valid_loss' in html[-1]
+    best = min(learn.recorder['valid_loss'])
+    assert f'<b>{best:.6f}</b>' in html[-1] and html[-1].count('<b>')==2
+
+def test_a_fit_that_fails_leaves_its_table_without_a_bar(shown):
+    learn = synth_learner(n_train=3, n_valid=1, show=True)
+    learn.add_cb(ProgressCallback(every=0))
+    def fit():
+        with pytest.raises(ZeroDivisionError): learn.fit(2, cbs=Raise('after_pred', ZeroDivisionError, n=7)) # the third of the second epoch
+    html = [data['text/html'] for data,_,_ in shown(fit)[0]]
+    assert '2/3' in html[-2] and '<progress' not in html[-1] and html[-1].count('<tr>')==2
+
+def test_a_notebook_without_bars_shows_the_table_alone(shown):
+    learn = synth_learner(n_train=3, n_valid=1, show=True)
+    with learn.no_bar(): out,text = shown(lambda: learn.fit(2))
+    assert text=='' and not any('<progress' in data['text/html'] for data,_,_ in out) and out[-1][0]['text/html'].count('<tr>')==3
+
+def test_a_bar_of_a_loader_without_a_length_has_no_end(shown):
+    class Endless:
+        def __iter__(self): yield from synth_dls(2).train
+    learn = synth_learner(dls=DataLoaders(Endless(), device='cpu'), show=True)
+    learn.add_cb(ProgressCallback(every=0))
+    bars = [o for data,_,_ in shown(lambda: learn.fit(1))[0] if '<progress' in (o := data['text/html'])]
+    assert len(bars)==2 and 'max=' not in bars[0] and '1/?' in bars[0]
+
+def test_a_graph_is_one_display_that_grows_with_the_epochs(shown):
+    import matplotlib.pyplot as plt
+    learn = synth_learner(n_train=3, n_valid=1, cbs=ShowGraphCallback)
+    out,_ = shown(lambda: learn.fit(2))
+    assert [new for _,_,new in out]==[False,True] and len({i for _,i,_ in out})==1 and not plt.get_fignums()
+    again,_ = shown(lambda: learn.fit(1))
+    assert [new for _,_,new in again]==[False] and again[0][1]!=out[0][1] # a display of its own
+
+# What was recorded
+def test_what_comes_into_the_next_row_can_be_read_before_it_is_written():
+    seen = []
+    class Look(Callback):
+        order = 100
+        def after_train(self): seen.append(dict(self.learn.recorder.coming))
+        def before_row(self): seen.append(dict(self.learn.recorder.coming))
+        def after_row(self): seen.append(dict(self.learn.recorder.coming))
+    learn = synth_learner(n_train=2, n_valid=1, cbs=Look).fit(1)
+    assert [[*o] for o in seen]==[['train_loss'],['train_loss','valid_loss'],[]]
+    assert seen[1]=={k:learn.recorder[-1, k] for k in ('train_loss','valid_loss')}
+
+def test_the_history_is_a_data_frame_where_there_is_pandas():
+    pandas = pytest.importorskip('pandas')
+    learn = synth_learner(n_train=2, n_valid=1).fit(2)
+    df = learn.recorder.rows.to_df()
+    assert isinstance(df, pandas.DataFrame) and [*df.columns]==learn.recorder.metric_names and [*df.epoch]==[0,1]
+
+def test_a_setting_whose_class_has_no_signature_is_written_down_by_its_type():
+    "As classes in C++ have none"
+    tensor = pytest.importorskip('torch.distributed.tensor')
+    class Places(Callback):
+        def __init__(self, where): self.where = where
+    learn = synth_learner(n_train=1, n_valid=0, cbs=Places(tensor.Replicate())).fit(1)
+    assert learn.run_config['callbacks']['places']['where']=='Replicate'
+
+@pytest.mark.filterwarnings('ignore::DeprecationWarning', 'ignore::FutureWarning')
+def test_a_compiled_loss_is_written_down_by_its_type():
+    def loss(pred, y): return ((pred-y)**2).mean()
+    learn = synth_learner(n_train=2, n_valid=1, loss_func=torch.jit.trace(loss, (torch.zeros(2, 1),torch.zeros(2, 1)))).fit(1)
+    assert learn.run_config['loss']=='ScriptFunction' and learn.recorder[-1, 'valid_loss']>0
+
+def test_a_function_without_a_signature_takes_any_argument_as_a_metric():
+    "torch's own are such functions"
+    pred,y = torch.arange(6.).view(6, 1),torch.zeros(6, 1)
+    assert valued(AccumMetric(torch.dist, p=1), pred, y)==15 and valued(AccumMetric(torch.dist, p=2), pred, y)==pytest.approx(55**.5)
+
+def test_a_callback_that_is_switched_off_stays_so_through_a_validation_until_the_end_of_the_coming_fit():
+    class Counts(Callback):
+        n = 0
+        def after_batch(self): self.n += 1
+    learn = synth_learner(n_train=2, n_valid=1, cbs=Counts)
+    learn.counts.run = False
+    learn.validate()
+    learn.fit(1)
+    assert learn.counts.n==0
+    learn.fit(1)
+    assert learn.counts.n==3 and learn.counts.run

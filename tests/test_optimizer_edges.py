@@ -1,4 +1,5 @@
 "Optimizers that begin anew, several as one, and what each setting of the factories does"
+from copy import deepcopy
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
@@ -61,6 +62,16 @@ def test_each_of_several_steps_when_it_is_its_turn_with_the_gradients_of_then():
         if i%2==0: one.step()
         two.step()
     for (k,a),b in zip(learn.model.state_dict().items(), ref.state_dict().values()): torch.testing.assert_close(a, b, msg=k)
+
+def test_the_state_of_several_goes_to_another_optimizer_and_back():
+    a,b = made(ready['seldom']).fit(1),made(ready['seldom'])
+    b.create_opt()
+    b.model.load_state_dict(a.model.state_dict())
+    b.opt.load_state_dict(deepcopy(a.opt.state_dict())) # torch shares tensors
+    for o in (a,b): torch.manual_seed(1); o.fit(1)
+    assert same(weights(a), weights(b))
+    with pytest.raises(ValueError): b.opt.load_state_dict(dict(n=0, opts=a.opt.state_dict()['opts'][:1]))
+    with pytest.raises(TypeError): b.opt.add_param_group(dict(params=[nn.Parameter(torch.ones(1))]))
 
 def test_settings_of_several_are_written_to_each_of_them():
     learn = made(several, splitter=parts)

@@ -3,7 +3,7 @@ import os,random,shutil,signal,warnings
 import numpy as np
 import pytest,torch
 from torch import nn
-from torch.utils.data import DataLoader,Dataset,IterableDataset,get_worker_info
+from torch.utils.data import DataLoader,Dataset,IterableDataset,Sampler,get_worker_info
 from learner.all import *
 
 if os.name=='nt': pytest.skip('Windows has other signals', allow_module_level=True)
@@ -186,6 +186,25 @@ def test_persistent_workers_that_are_lost_are_said_and_the_samples_stay_the_same
     with pytest.warns(UserWarning, match='workers'): other.resume(cbs=[seen := Batches()])
     assert before+seen.seen==batches
     for o in (learn,other): o.dls.train._iterator = None
+
+class Listed(Sampler):
+    "Gives the indices of a list"
+    def __init__(self, order): self.order = order
+    def __len__(self): return len(self.order)
+    def __iter__(self): return iter(self.order)
+
+@pytest.mark.parametrize('order,match', [(range(16), None), (range(15, -1, -1), '`sampler.order`')], ids=['the same','another'])
+def test_a_sampler_that_is_another_in_the_next_epoch_is_said(order, match, tmp_path):
+    "Between two epochs no batch says so"
+    def train(order): return lambda: DataLoader(Points(16), 4, sampler=Listed([*order]))
+    learn = learner(train(range(16)), tmp_path)
+    interrupted(learn, 'after_epoch', 1)
+    learn.save_state('there')
+    other = learner(train(order), tmp_path, seed=2).load_state('there')
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter('always')
+        other.resume(cbs=[])
+    assert len(said)==(match is not None) and all(match in str(o.message) for o in said)
 
 # Positions
 class Counts(Callback):
