@@ -255,7 +255,6 @@ def test_what_an_optimizer_has_learnt_since_the_stop_is_forgotten():
     assert [*learn.opt.state]==[learn.model.b] and weights(learn)==weights(ref)
 
 # Interrupts
-@pytest.mark.xfail(strict=True, reason="looking for the running phase, it takes `learn.on` for a scope: KeyError: 'nm'")
 @pytest.mark.parametrize('where', ['before_fit','before_epoch','after_epoch','before_train','cleanup_train'])
 def test_ctrl_c_while_a_function_registers_inside_a_fit_is_not_lost(where):
     "A handler of `after_create` runs while `learn.on` registers it"
