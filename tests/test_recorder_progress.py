@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from learner.all import *
 from learner.measure.history import missing
+from learner.measure.progress import Best
 from learner.measure.run_config import plain
 
 def const(v, n=2): return [(torch.zeros(2,1), torch.full((2,1), float(v)))]*n
@@ -618,8 +619,8 @@ def test_text_says_nothing_of_looks(capsys):
     out = capsys.readouterr().out.splitlines()
     assert len(out)==2 and not means(out)
 
-@pytest.mark.parametrize('args,match', [(dict(bars='tdqm'), "`bars` is one of `'auto'`, .*, but got 'tdqm'. Did you mean `tqdm`"), (dict(bars=1.5), 'got 1.5'), (dict(print_every=3), "goes with `bars='text'`"),
-    *((dict(bars='text', print_every=v), f"`print_every` is a whole number of batches, 1 or more, and goes with `bars='text'`, but got {v!r}") for v in (0, -1, 1.5, '2'))], ids=str)
+@pytest.mark.parametrize('args,match', [(dict(bars='tdqm'), "`bars` is one of `'auto'`, .*, but got 'tdqm'. Did you mean `tqdm`"), (dict(bars=1.5), 'got 1.5'), (dict(print_every=3), "needs `bars='text'`"),
+    *((dict(bars='text', print_every=v), f"`print_every` is a whole number of batches, 1 or more, and needs `bars='text'`, but got {v!r}") for v in (0, -1, 1.5, '2'))], ids=str)
 def test_bars_that_do_not_exist(args, match):
     with pytest.raises(ValueError, match=match): ProgressCallback(**args)
 
@@ -644,6 +645,15 @@ def test_the_best_so_far_has_a_star(capsys):
     cols,*rows = [o.split() for o in capsys.readouterr().out.splitlines()]
     stars = [[c for c,o in zip(cols, row, strict=True) if o.endswith('*')] for row in rows]
     assert stars==[['train_loss','valid_loss','up','down'], ['up'], ['down'], [], ['up','down']] # losses stay the same
+
+def test_stars_are_those_of_the_whole_history():
+    rng = np.random.default_rng(0)
+    better,rows,best = dict(a=True, b=False, c=True),History(),Best(dict(a=True, b=False, c=True))
+    for _ in range(200):
+        vals = {k:[missing, nan, 'x', float(rng.integers(10))][min(rng.integers(6), 3)] for k in rng.permutation(['a','b','c'])[:rng.integers(1, 4)]}
+        rows.append(Row(**vals))
+        if rng.random()<.5: continue # several rows at once, as after a resume
+        assert best.marks(rows)==[k for k,v in better.items() if rows.best(k, v)==len(rows)-1]
 
 def test_a_star_moves_no_column(capsys):
     given(Given('up', [1.,2.], True), n_epoch=2)

@@ -85,12 +85,12 @@ def test_the_learners_may_be_a_function():
     learn.fit(2)
     assert cb.best==(learn.recorder['valid_loss']+learn.recorder['mae']).min()
     learn.add_cb(SaveModelCallback())
-    with pytest.raises(ValueError, match="`monitor` is a function of a row, so that nobody can know what is better: say it by `comp=np.less`"): learn.fit(1)
+    with pytest.raises(ValueError, match="`monitor` is a function of a row, for which the better direction is not known: give `comp=np.less`"): learn.fit(1)
 
 def test_a_column_that_comes_while_training_is_named_before():
     class Norm(Callback):
         def after_train(self): self.recorder.add(size=float(len(self.recorder.rows)))
-    with pytest.raises(ValueError, match="`size` is to be monitored and is not recorded, but .*A callback that adds a column while training names it before, in its `new_columns`"):
+    with pytest.raises(ValueError, match="`size` is to be monitored and is not recorded, but .*A callback that adds a column during training announces it in its `new_columns`"):
         learner(Norm, TrackerCallback('size', np.greater)).fit(1)
     Norm.new_columns = ('size',)
     learner(Norm, cb := TrackerCallback('size', np.greater)).fit(3)
@@ -133,7 +133,7 @@ def some_error(pred, targ): return (pred-targ).abs().mean()
 def test_a_guess_warns():
     for f,better in ((undeclared, True), (some_error, False)):
         cb = TrackerCallback(f.__name__)
-        with pytest.warns(UserWarning, match=f"Nobody says whether higher `{f.__name__}` is better. By its name, it {'is:' if better else 'is not:'} make sure with `comp=np.less`"): learner(cb, metrics=f).fit(1)
+        with pytest.warns(UserWarning, match=f"It is not declared whether higher `{f.__name__}` is better. By its name, it {'is:' if better else 'is not:'} make sure with `comp=np.less`"): learner(cb, metrics=f).fit(1)
         assert cb.higher==better
     with warnings.catch_warnings():
         warnings.simplefilter('error')
@@ -161,10 +161,10 @@ def test_no_validation():
 
 def test_no_recorder():
     learn = synth_learner(default_cbs=False, cbs=EarlyStoppingCallback)
-    with pytest.raises(ValueError, match="`EarlyStoppingCallback` looks at the rows of a `Recorder`, and there is none"): learn.fit(1)
+    with pytest.raises(ValueError, match="`EarlyStoppingCallback` reads the rows of a `Recorder`, and there is none"): learn.fit(1)
 
 bad = {
-    'function':       (lambda: TrackerCallback(max), ValueError, "`monitor` is a function of a row, so that nobody can know what is better: say it by `comp=np.less`"),
+    'function':       (lambda: TrackerCallback(max), ValueError, "`monitor` is a function of a row, for which the better direction is not known: give `comp=np.less`"),
     'comp':           (lambda: TrackerCallback(comp='min'), ValueError, "`comp` is `np.less` or `np.greater`, or compares as they do, but got 'min'"),
     'no order':       (lambda: TrackerCallback(comp=np.equal), ValueError, "`comp` is `np.less` or `np.greater`"),
     'min_delta':      (lambda: TrackerCallback(min_delta=-.1), ValueError, "`min_delta` is 0 or more, whichever direction is better, but got -0.1"),

@@ -277,7 +277,7 @@ bad = {
     'two':         (lambda: mk(Validate(), Validate()).fit(1), ValueError, "There are two `Validate` callbacks"),
     'nothing':     (lambda: mk(Validate(), valid=False).fit(1), ValueError, "There is nothing to validate on: `dls` has no validation loader"),
     'no length':   (lambda: mk(Validate(every=.5), stream=True).fit(1), ValueError, "`every=0.5` epochs cannot be counted in a training loader without a length"),
-    'no recorder': (lambda: mk(Validate()).remove_cb(Recorder).fit(1), ValueError, "`Validate` looks at the rows of a `Recorder`"),
+    'no recorder': (lambda: mk(Validate()).remove_cb(Recorder).fit(1), ValueError, "`Validate` reads the rows of a `Recorder`"),
     'extra name':  (lambda: mk(ExtraValid(fixed(4), name='valid')).fit(1), ValueError, "`valid` is already the name of a loader: give `ExtraValid` another `name`"),
     'two extras':  (lambda: mk(ExtraValid(fixed(4)), ExtraValid(fixed(4))).fit(1), ValueError, "`extra` is already the name of a loader"),
     'extra both':  (lambda: ExtraValid([], every=2, on_better='mae'), ValueError, "`on_better` and `every` exclude each other"),
@@ -353,7 +353,7 @@ def test_own_metrics_know_their_direction():
 def test_on_better(vals, metric):
     class Low(Score): order = -300
     learn = mk(Low(vals), ExtraValid(fixed(6), on_better=metric))
-    with pytest.warns(UserWarning, match='Nobody says whether higher `score`'): learn.fit(6) # a guess: higher
+    with pytest.warns(UserWarning, match='It is not declared whether higher `score`'): learn.fit(6) # a guess: higher
     best,expected = -math.inf,[]
     for i,v in enumerate(vals):
         if v>best: best = v; expected.append(i)

@@ -15,7 +15,8 @@ from ..core.checks import listed,nearest
 
 # %% ../../nbs/measure/04_history.ipynb #Row
 class Row(tuple):
-    "Values with names: `row['accuracy']`, `row.accuracy` where no tuple has such a method, `row[1]`, `dict(row)`, and `loss,acc = row`"
+    """Values with names: `row['accuracy']`; `row.accuracy`, unless tuples have such a method; `row[1]`; `dict(row)`;
+    `loss,acc = row`"""
     def __new__(cls, /, **vals):
         self = super().__new__(cls, vals.values())
         self.names = tuple(vals)
@@ -40,7 +41,7 @@ def show_value(
     name:str, # `time` is shown as minutes and seconds
     v, # A value
 ) -> str:
-    "A value as tables show it: floats with 6 digits after the point, or with 6 in all from 100 on; a `missing` value as nothing"
+    "A value as tables show it: floats with 6 digits after the point, or 6 in all from 100 on; `missing` as nothing"
     if v is missing: return ''
     if name=='time': return f'{int(v)//60:02}:{int(v)%60:02}'
     return str(v) if not isinstance(v, float) else f'{v:.6f}' if abs(v)<100 else f'{v:.6g}'
@@ -74,8 +75,8 @@ def html_table(
 
 # %% ../../nbs/measure/04_history.ipynb #History
 class History(list):
-    """Rows: `h[-1]` is one, `h['valid_loss']` a column, `h[2:, 'valid_loss']` a part of a column, `h[-1, 'valid_loss']` a value,
-    `h['ema/']` the columns that begin so"""
+    """Rows: `h[-1]` is one, `h['valid_loss']` a column, `h[2:, 'valid_loss']` a part of it,
+    `h[-1, 'valid_loss']` a value, `h['ema/']` the columns that begin so"""
     def __init__(self,
         rows=(), # `Row`s, which may lack some columns
         names=None, # Columns; default: all that the rows have
@@ -84,7 +85,8 @@ class History(list):
         self._names = names
 
     @property
-    def names(self): return list(dict.fromkeys(k for o in self for k in o.names)) if self._names is None else self._names
+    def names(self):
+        return list(dict.fromkeys(k for o in self for k in o.names)) if self._names is None else self._names
 
     def __getitem__(self, i):
         if isinstance(i, str): i = slice(None),i
@@ -101,7 +103,8 @@ class History(list):
         return History([Row(**{n:o.get(n) for n in names}) for o in self], names)
 
     def _check(self, k):
-        if k not in self.names: raise KeyError(f"Nothing recorded as `{k}`, but {listed(self.names)}.{nearest(k, self.names)}")
+        if k in self.names: return
+        raise KeyError(f"Nothing recorded as `{k}`, but {listed(self.names)}.{nearest(k, self.names)}")
 
     def last(self, k):
         "The latest value of column `k` that is not missing"

@@ -22,14 +22,14 @@ class LossStream:
         self.beta,self.bundle = beta,bundle
         self.waiting,self.sent = [],[]
         self.raw,self.smooth,self.avg = [],[],0.
-        self.start = 0,0. # how many losses, and which average, `load_state_dict` has put here
+        self.start = 0,0. # number of losses, and average, after `load_state_dict`
 
     def __len__(self): return len(self.raw) + sum(len(t) for t,_ in self.sent) + len(self.waiting)
 
     def append(self,
         loss, # Of a batch; the mean of it, if it has several values
     ):
-        "Keep `loss`, on its device for now"
+        "Keep `loss` on its device for now"
         self.waiting.append(loss.detach().mean() if loss.ndim else loss.detach())
         if len(self.waiting)>=self.bundle: self.send()
 
@@ -76,9 +76,7 @@ class LossStream:
         self.receive(wait=True)
         return self.raw,self.smooth
 
-    def state_dict(self,
-        n:int|None=None, # As of the moment after so many losses; default: now
-    ) -> dict:
+    def state_dict(self, n:int|None=None): # As of the moment after so many losses; default: now
         raw,smooth = self.all()
         if n is None: n = len(raw)
         return dict(_raw=raw[:n], _smooth=smooth[:n], avg=self._avg_after(n))

@@ -43,7 +43,7 @@ class Columns:
         return cls([*begin, *dict.fromkeys(new), *end], {*own}, {k:v for k,v in results if v is not None})
 
     def add(self, names):
-        "Have columns for values that a callback adds"
+        "Add columns for the values of a callback"
         if own := [k for k in names if k in self.own]: raise ValueError(
             f"`{own[0]}` is a column that the recorder fills itself: give yours another name, such as `my_{own[0]}`")
         self.names += [k for k in names if k not in self.names]
@@ -107,31 +107,35 @@ class PhaseMetrics:
         self.now,states = self.outer.pop()
         for m,s in zip(self.now, states): vars(m).clear(); vars(m).update(s)
 
-    def state_dict(self): return [{k:copied(v) for k,v in vars(m).items() if isinstance(v, _gathered)} for m in self.now]
+    def state_dict(self):
+        return [{k:copied(v) for k,v in vars(m).items() if isinstance(v, _gathered)} for m in self.now]
     def load_state_dict(self, states):
         for m,s in zip(self.now, states): vars(m).update(s)
 
-_gathered = torch.Tensor,int,float,list,tuple,type(None) # types of what metrics gather; other attributes say how they do it
+_gathered = torch.Tensor,int,float,list,tuple,type(None) # types of what metrics gather; other attributes are settings
 
 # %% ../../nbs/measure/07_recorder.ipynb #Snapshot
 class Snapshot:
     "The state of a recorder at one moment, taken in constant time"
     def __init__(self, rec):
-        self.stream,self.n,self.rest = rec.stream,len(rec.stream),rec.table.state_dict() | dict(metrics=rec.phase.state_dict())
+        self.stream,self.n_losses = rec.stream,len(rec.stream)
         self.lists = {k:(v, len(v)) for k,v in dict(iters=rec.iters, lrs=rec.lrs, rows=rec.rows).items()}
+        self.rest = rec.table.state_dict() | dict(metrics=rec.phase.state_dict())
     def state_dict(self):
         "What `rec.state_dict()` would have returned at that moment"
-        return {**self.stream.state_dict(self.n), **{k:list(islice(v, n)) for k,(v,n) in self.lists.items()}, **self.rest}
+        lists = {k:list(islice(v, n)) for k,(v,n) in self.lists.items()}
+        return {**self.stream.state_dict(self.n_losses), **lists, **self.rest}
 
-# %% ../../nbs/measure/07_recorder.ipynb #Recorded
+# %% ../../nbs/measure/07_recorder.ipynb #plot_valid
 def _plot_valid(rec, ax, skip_start):
     for k in rec.metric_names:
         if k!='valid_loss' and not k.endswith('/loss'): continue
         points = [(i,v) for i,v in zip(rec.iters, rec[k]) if i>skip_start]
         if points: ax.plot(*zip(*points), 'o-', label='valid' if k=='valid_loss' else k.removesuffix('/loss'))
 
+# %% ../../nbs/measure/07_recorder.ipynb #Recorded
 class Recorded(Callback):
-    "What a `Recorder` has recorded of a fit: to be read, plotted, saved and restored"
+    "What a `Recorder` has recorded of a fit: to be read, plotted, saved and restored. Abstract"
     def clear(self):
         "Forget it. All lists are new, and the old ones are left to snapshots"
         self.iters,self.lrs,self.hps = [],[],{}
@@ -161,10 +165,10 @@ class Recorded(Callback):
         return Row(**self.table.coming)
 
     def arrived(self) -> tuple: # Losses, smoothed losses
-        "Losses of the batches, as far as they have arrived from the device, which is not waited for. The others are sent"
+        "Losses that have arrived from the device, which is not waited for; the others are sent"
         return self.stream.arrived()
     def latest(self) -> float|None: # None before any has arrived
-        "The smoothed loss as far as it is known now; the device is not waited for"
+        "The latest smoothed loss that has arrived; the device is not waited for"
         return smooth[-1] if (smooth := self.arrived()[1]) else None
     @property
     def raw_losses(self): return self.stream.all()[0]
@@ -210,13 +214,14 @@ class Recorded(Callback):
         ax.set(xlabel='batch', ylabel='loss'); ax.legend()
         return ax
 
-# %% ../../nbs/measure/07_recorder.ipynb #Recorder
-def _better(metrics): return [getattr(m, 'higher_is_better', None) for m in metrics]
-
+# %% ../../nbs/measure/07_recorder.ipynb #no_fit
 def _no_fit(learn, vals):
     mode = getattr(learn, 'mode', None)
     return f"`add` puts {listed(vals)} into the coming row of a fit, and none is running" + (
         "" if mode is None else f", but `{mode}`: a callback with `only_fit = True` is not called there")
+
+# %% ../../nbs/measure/07_recorder.ipynb #Recorder
+def _better(metrics): return [getattr(m, 'higher_is_better', None) for m in metrics]
 
 class Recorder(Recorded):
     "Keeps loss and learning rate of each batch, and a row of results for each epoch"
@@ -264,7 +269,8 @@ class Recorder(Recorded):
     def after_train(self):
         if self.learn.mode=='fit': self.add_train()
 
-    def before_validate(self): self.phase.begin_inner([AvgLoss(), *self.valid_mets] if self.learn.mode!='predict' else [])
+    def before_validate(self):
+        self.phase.begin_inner([AvgLoss(), *self.valid_mets] if self.learn.mode!='predict' else [])
     def after_validate(self):
         learn,metrics = self.learn,self.phase.now
         if not metrics: return
@@ -277,17 +283,17 @@ class Recorder(Recorded):
         if self.learn.mode=='fit': self.write()
 
     def add_train(self):
-        "Have loss and metrics of training so far in the coming row"
+        "Put loss and metrics of training so far into the coming row"
         self.table.put(dict(train_loss=self.smooth_loss, **{f'train_{m.name}':m.value for m in self.phase.now}))
 
     def add(self, /, **vals): # Values by name; those of other kinds than numbers are fine
-        "Have more in the coming row of a fit, in columns of their own"
+        "Put more values into the coming row of a fit, in columns of their own"
         if getattr(self.learn, 'mode', None)!='fit': raise RuntimeError(_no_fit(self.learn, vals))
         self.table.columns.add(vals)
         self.table.put(vals)
 
     def write(self):
-        "Write the coming row: in `before_row` others can still add to it, and `after_row` says that it is written"
+        "Write the coming row. Callbacks can add to it until the end of `before_row`, and read it from `after_row` on"
         self.learn('before_row')
         self.table.write(self.learn.epoch)
         self.iters.append(len(self.lrs))
@@ -298,11 +304,11 @@ def find_recorder(cb):
     "The recorder whose rows `cb` reads"
     for o in cb.learn.cbs:
         if isinstance(o, Recorder): return o
-    raise ValueError(f"`{type(cb).__name__}` looks at the rows of a `Recorder`, and there is none")
+    raise ValueError(f"`{type(cb).__name__}` reads the rows of a `Recorder`, and there is none")
 
 def check_direction(monitor, comp):
-    if comp is None: raise ValueError("`monitor` is a function of a row, so that nobody can know what is better: "
-        "say it by `comp=np.less` or `comp=np.greater`")
+    if comp is None: raise ValueError("`monitor` is a function of a row, for which the better direction is not known: "
+        "give `comp=np.less` or `comp=np.greater`")
 
 def higher_is_better(
     learn, # Its metrics know it
@@ -315,19 +321,20 @@ def higher_is_better(
     names = [o for o in rec.metric_names if o not in ('epoch','iter','time')]
     if name not in names: raise ValueError(
         f"`{name}` is to be monitored and is not recorded, but {listed(names)}.{nearest(str(name), names)}"
-        " A callback that adds a column while training names it before, in its `new_columns`")
+        " A callback that adds a column during training announces it in its `new_columns`")
     if comp is not None: return bool(comp(1,0))
     if name.rpartition('/')[2] in ('train_loss','valid_loss','loss'): return False
     res = _of_metric(learn, name)
     return _by_name(name) if res is None else res
 
 def _of_metric(learn, name):
-    "What the metric of a column says; callbacks may have metrics of their own"
+    "`higher_is_better` of the metric that fills a column; callbacks may have metrics of their own"
     for m in [*learn.metrics, *(m for cb in learn.cbs for m in vars(cb).get('own_metrics') or ())]:
-        if name in (m.name, f'train_{m.name}', f'valid_{m.name}') or name.endswith(f'/{m.name}'): return getattr(m, 'higher_is_better', None)
+        if name in (m.name, f'train_{m.name}', f'valid_{m.name}') or name.endswith(f'/{m.name}'):
+            return getattr(m, 'higher_is_better', None)
 
 def _by_name(name):
     res = not any(o in name for o in ('loss','error'))
-    warnings.warn(f"Nobody says whether higher `{name}` is better. By its name, it {'is' if res else 'is not'}: "
+    warnings.warn(f"It is not declared whether higher `{name}` is better. By its name, it {'is' if res else 'is not'}: "
         "make sure with `comp=np.less` or `comp=np.greater`, or with `AvgMetric(f, higher_is_better=…)`")
     return res

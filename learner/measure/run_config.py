@@ -34,7 +34,8 @@ class RunConfig(dict):
     def flat(self) -> dict: # `{'opt.lr': 0.1, …}`
         "All settings in one level, by dotted names"
         res = {}
-        for k,v in self.items(): res |= {f'{k}.{n}':o for n,o in v.flat().items()} if isinstance(v, RunConfig) else {k: v}
+        for k,v in self.items():
+            res |= {f'{k}.{n}':o for n,o in v.flat().items()} if isinstance(v, RunConfig) else {k: v}
         return res
 
     def __repr__(self):
@@ -46,7 +47,7 @@ def plain(
     v, # Anything
     depth:int=4, # Levels to describe; objects further down are named only
 ):
-    "`v` in the types of JSON: a tensor as its shape, any other object as its class and the arguments of it that are attributes"
+    "`v` in the types of JSON: a tensor as its shape, another object as its class and the arguments kept as attributes"
     if v is None or v is missing: return None
     if isinstance(v, (bool,RunConfig)): return v
     if isinstance(v, (str,PathLike,torch.device,torch.dtype)): return str(v)
@@ -63,7 +64,7 @@ def _plain_object(v, depth):
         if isinstance(v, Mapping): return inner(v)
         if isinstance(v, (tuple,list,set)) and len(v)<=100: return tuple(plain(o, depth-1) for o in v)
         if isinstance(v, partial): return inner({'name': v.func, **v.keywords})
-    if callable(v) and '__repr__' in vars(type(v)) and not isinstance(v, (partial,Callback)): return repr(v) # schedules do this
+    if callable(v) and '__repr__' in vars(type(v)) and not isinstance(v, (partial,Callback)): return repr(v)
     args = {k:vars(v)[k] for k in _args(type(v)) if k in vars(v)} if depth and hasattr(v, '__dict__') else {}
     return inner({'name': type(v), **args}) if args else type(v).__name__
 
@@ -76,15 +77,18 @@ def _bounds(learn):
     "Where the fit begins and ends. A hand-written loop may have none of them"
     bounds = {k:getattr(learn, o, None) for k,o in _bound_names.items()}
     limits = {k:learn.batch_limit(k) for k in ('train','valid')} if hasattr(learn, 'batch_limit') else {}
-    return {k:None if v==inf else v for k,v in bounds.items()} | dict(limits={k:v for k,v in limits.items() if v is not None})
+    limits = {k:v for k,v in limits.items() if v is not None}
+    return {k:None if v==inf else v for k,v in bounds.items()} | dict(limits=limits)
 
 _bound_names = dict(n_epoch='n_epoch', start_epoch='start_epoch', n_iter='n_train_iter', n_step='n_step')
 
-def _batch_size(dl): return getattr(dl, 'batch_size', None) or getattr(getattr(dl, 'batch_sampler', None), 'batch_size', None)
+def _batch_size(dl):
+    return getattr(dl, 'batch_size', None) or getattr(getattr(dl, 'batch_sampler', None), 'batch_size', None)
 
 def _model(model):
     sizes = [(0 if is_lazy(p) else p.numel(), p.requires_grad) for p in model.parameters()]
-    return dict(name=type(model).__name__, n_params=sum(n for n,_ in sizes), n_trainable=sum(n for n,grad in sizes if grad))
+    n_trainable = sum(n for n,grad in sizes if grad)
+    return dict(name=type(model).__name__, n_params=sum(n for n,_ in sizes), n_trainable=n_trainable)
 
 def _callbacks(cbs):
     res = {}
@@ -99,7 +103,8 @@ def run_config(
     "What the fit is made of"
     loaders = {'train': learn.dls.train, **learn.dls.valids}
     return plain(dict(
-        **_bounds(learn), bs={k:_batch_size(o) for k,o in loaders.items()}, n_batches={k:length(o) for k,o in loaders.items()},
+        **_bounds(learn),
+        bs={k:_batch_size(o) for k,o in loaders.items()}, n_batches={k:length(o) for k,o in loaders.items()},
         model=_model(learn.model), loss=learn.loss_func, metrics=[o.name for o in learn.metrics],
         opt=dict(name=type(learn.opt).__name__, **{k:get_hyper(learn.opt, k) for k in hypers(learn.opt)}),
         callbacks=_callbacks(learn.cbs), device=learn.dls.device,
