@@ -1,7 +1,7 @@
 """Validation every so many batches, steps or seconds, on other data, and before training
 
 A fit validates after each epoch. `Validate` does so every so many batches, optimizer steps or seconds instead;
-`ExtraValid` validates on other data with a schedule of its own; `Sanity` validates a few batches before training begins.
+`ExtraValid` validates on other data with a schedule of its own; `Sanity` validates a few batches before training.
 
 None of them changes how the model is trained: with a validation after every third batch, weights and batches are the
 same, bit for bit."""
