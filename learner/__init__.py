@@ -8,6 +8,7 @@ Modules:
 - `learner.data.draws`: One pass over a loader, which can be resumed in the middle
 - `learner.data.generators`: Whose randomness is whose: evaluation draws random numbers, and training does not notice
 - `learner.data.loaders`: Any iterables of batches, on the right device, split into inputs and targets
+- `learner.data.rows`: Batches put together again: every sample in its place, in memory that is allocated once
 - `learner.inspect.activations`: Mean, standard deviation and histograms of what each layer returns during training
 - `learner.inspect.boards`: Curves, figures and predictions of a fit on a board
 - `learner.inspect.hooks`: Reading the outputs and gradients of a model's layers while it runs
@@ -23,9 +24,9 @@ Modules:
 - `learner.model.files`: Written whole or not at all, read without running code
 - `learner.model.groups`: Splitters, per-group values and freezing
 - `learner.model.hypers`: One name for each hyper-parameter, one value per group, for any `torch.optim` optimizer as it is
-- `learner.model.mapping`: When the loader's batches, the model's arguments and the loss's predictions do not meet by themselves
+- `learner.model.mapping`: Rename the fields of batches, choose the arguments of the model, change predictions, call another method than `forward`
 - `learner.model.optimizer`: Any `torch.optim` optimizer as it is: made for parameter groups, with fastai's defaults, or several as one
-- `learner.model.weights`: Tensors by name, into a model and out of it, however it is wrapped
+- `learner.model.weights`: Weights by name, saved from a model and loaded into it, however it is wrapped
 - `learner.result.confusion`: Which classes a classifier confuses; precision, recall and F1 of each class
 - `learner.result.export`: A whole learner in one file, to predict with elsewhere
 - `learner.result.interpret`: The samples with the highest losses, and everything else about each sample of a loader

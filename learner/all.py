@@ -15,6 +15,7 @@ from .core.dispatch import *
 from .data.generators import *
 from .data.loaders import *
 from .data.draws import *
+from .data.order import *
 from .data.rows import *
 from .data.sampling import *
 from .model.groups import *

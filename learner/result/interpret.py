@@ -19,7 +19,8 @@ import torch
 from ..core.checks import known_args,whole
 from ..data.generators import keep_random,random_state,set_random_state
 from ..data.loaders import twin
-from ..data.rows import Rows,by_number,in_order,rows_of
+from ..data.order import by_number,in_order
+from ..data.rows import Rows,rows_of
 from ..loop.learner import Learner
 from ..measure.metrics import find_bs
 from ..measure.history import Row

@@ -17,7 +17,8 @@ from torch.utils.data import default_collate
 from fastcore.basics import patch
 from ..core.callback import Callback
 from ..core.checks import known_args,whole
-from ..data.rows import by_number,in_order,map_tensors,rows_of
+from ..data.order import by_number,in_order
+from ..data.rows import map_tensors,rows_of
 from ..loop.learner import Learner
 from .preds import gather,splitting
 

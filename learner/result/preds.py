@@ -21,7 +21,8 @@ from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.callback import Callback
 from ..core.checks import known_args
-from ..data.rows import Rows,in_order,rows_of
+from ..data.order import in_order
+from ..data.rows import Rows,rows_of
 from ..loop.learner import Learner
 from ..measure.metrics import find_bs
 from ..model.loss_properties import activation_of,decodes_of
