@@ -229,7 +229,7 @@ def test_a_position_does_not_share_the_state_of_ones_own():
     "What is changed in place after a run has stopped for now does not change what was saved of it"
     learn = synth_learner(n_train=4, n_valid=0)
     with pytest.raises(KeyboardInterrupt): learn.fit(2, cbs=[Counts(), CtrlC('after_pred', 3)])
-    kept = learn.at['state']
+    kept = learn.at['state'] if isinstance(learn.at, dict) else learn.at.state
     for o in (learn.state.array,learn.state.tensor): o += 100
     assert kept['array'][0]==kept['tensor'][0]==3
     learn.resume(cbs=[Counts()]) # with what has been changed meanwhile
@@ -280,7 +280,7 @@ def test_a_whole_file_that_is_not_the_one_that_was_written_is_passed_over(other,
     "It can be read, but is not what the manifest lists: the run resumes from the file before, and ends alike"
     batches,whole_learn = whole(points, tmp_path)
     files = checkpointed(tmp_path)
-    names = [o['name'] for o in files.entries]
+    names = [o.name for o in files.found]
     source = files.folder/names[1] if other=='an older file of the run' else checkpointed(tmp_path/'other', seed=5).found[-1]
     shutil.copy(source, files.folder/names[-1])
     learn = learner(points, tmp_path, seed=2)
