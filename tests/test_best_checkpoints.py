@@ -46,7 +46,7 @@ def test_the_newest_and_the_best(tmp_path_factory, vals, higher, best, keep):
     newest = [*files.values()][-1]
     assert torch.equal(newest[1], seen[-1]) and len(files)<=best+keep and len(ends)>=min(keep, len(vals))
 
-def test_going_on_from_the_best(tmp_path):
+def test_resuming_from_the_best(tmp_path):
     "A file of the best is a whole checkpoint"
     vals = [1., 5., 2., 3.]
     learn,seen = fitted(tmp_path, vals, best=1)

@@ -1,4 +1,4 @@
-"A run that goes on with other code says so, and one that goes on with the same code does not"
+"A run that is resumed with changed code warns, and one that is resumed with the same code does not"
 import subprocess,sys,warnings
 import pytest
 from torch import nn
@@ -31,7 +31,7 @@ def made(path, **kwargs):
     exec('\n'.join([MODEL, LOSS, COUNTER, FUNC]).format(**values | kwargs), here)
     return synth_learner(path=path, model=here['Net'](), loss_func=here['my_loss'], cbs=[here['Counter'](), on('after_batch')(here['each'])])
 
-def said(learn):
+def warned(learn):
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter('always')
         learn.fit(2, cbs=Checkpoint(), resume=True)
@@ -40,17 +40,17 @@ def said(learn):
 @pytest.mark.parametrize('change,culprit', [(dict(scale=2), 'Net'), (dict(by=2.), 'Net'), (dict(factor=3.), 'Net'), (dict(power=4), 'my_loss'), (dict(n=2), 'Counter'), (dict(m=2), 'each')], ids=str)
 def test_changed(tmp_path, change, culprit):
     made(tmp_path).fit(1, cbs=Checkpoint())
-    assert [o.split('`')[1].split('.')[-1] for o in said(made(tmp_path, **change))]==[culprit]
+    assert [o.split('`')[1].split('.')[-1] for o in warned(made(tmp_path, **change))]==[culprit]
 
 def test_versions(tmp_path, monkeypatch):
     made(tmp_path).fit(1, cbs=Checkpoint())
     monkeypatch.setattr(learner.resume.fingerprints, '__version__', '99.0')
-    msg, = said(made(tmp_path))
+    msg, = warned(made(tmp_path))
     assert 'learner was' in msg and 'is 99.0' in msg
 
-def test_comments_are_free(tmp_path):
+def test_comments_and_docstrings_may_change(tmp_path):
     made(tmp_path).fit(1, cbs=Checkpoint())
-    assert not said(made(tmp_path, doc='second'))
+    assert not warned(made(tmp_path, doc='second'))
 
 def test_same_code_in_other_processes(tmp_path):
     "Fingerprints do not depend on hashes of strings or on addresses"

@@ -1,4 +1,4 @@
-"Promise 1, where it is easy to miss something: state that is in no state_dict, handlers that are told twice, settings that are other than they were"
+"Promise 1, where a gap is easy to miss: state that is in no `state_dict`, handlers that run twice, settings that have changed"
 import os,random,signal,time,warnings
 from functools import partial
 import numpy as np
@@ -23,7 +23,7 @@ def as_errors():
         yield
 
 def cut(path, make, cbs, stop, how, fit=None, every=2, unit='iter', between=lambda learn: None):
-    "A run that is stopped, and goes on: in a new learner from a file, or in the same"
+    "A run that is stopped and resumed: by a new learner from a file, or by the same one"
     fit,saver = fit or {},lambda: Checkpoint(every, unit, on_exc=False)
     learn = make(path)
     if how=='file':
@@ -83,7 +83,7 @@ def with_scaled(path, seed=1):
 def test_state_of_the_loss(how, tmp_path): check(tmp_path, with_scaled, how)
 
 class Hidden(Net):
-    "A buffer that is in no `state_dict`, and is another tensor each time"
+    "A buffer that is in no `state_dict`, and is replaced by a new tensor each time"
     def __init__(self): super().__init__(.3); self.register_buffer('h', torch.zeros(8), persistent=False)
     def forward(self, x, ids):
         z = self.body(x)
@@ -101,7 +101,7 @@ class Weighing(Callback):
 
 def test_modules_and_optimizers_of_callbacks(how, tmp_path): check(tmp_path, made, how, lambda: [Weighing()])
 
-def test_what_nobody_saves_is_said(tmp_path):
+def test_optimizers_and_parameters_that_are_not_saved_are_named(tmp_path):
     class Forgetful(Weighing): _stateattrs = ()
     with pytest.warns(UserWarning, match='`forgetful` has `w`, `o`, .* is not saved: name it in `Forgetful._stateattrs`'): made(tmp_path).fit(1, cbs=[Forgetful(), Checkpoint()])
     made(tmp_path).fit(1, cbs=[EMA(.9), SaveModelCallback(), ActivationStats(), MixUp(), Checkpoint(folder='b')]) # and nothing else is
@@ -151,7 +151,7 @@ def test_randomness_of_ones_own(kind, how, tmp_path): check(tmp_path, partial(ma
 def test_randomness_of_ones_own_in_workers(ds, tmp_path):
     check(tmp_path, partial(made, train=lambda: DataLoader(ds(), 8, shuffle=True, num_workers=2)), dict(how='file', every=1), stop=('after_pred', 11))
 
-def test_a_generator_that_is_not_there_yet_is_said(tmp_path):
+def test_a_generator_that_is_not_there_yet_is_named(tmp_path):
     with pytest.warns(UserWarning, match='had `dataset.rng`, whose state was saved, and has it no more, or not yet'): cut(tmp_path, partial(made, train=lambda: DataLoader(Made(), 8)), lambda: [], ('after_pred', 9), 'file')
 
 class Weigh(Callback):
@@ -164,7 +164,7 @@ def test_a_loader_that_is_another_at_the_end_of_an_epoch(before, after, cbs, mat
     with pytest.raises(InterruptedError): made(tmp_path, train=lambda: DataLoader(Samples(), 8, **before)).fit(3, cbs=[*cbs, Checkpoint(on_exc=False), Raise('after_pred', InterruptedError, 11)])
     with pytest.warns(UserWarning, match=match): made(tmp_path, train=lambda: DataLoader(Samples(), 8, **after)).fit(3, cbs=[*cbs, Checkpoint()], resume=True)
 
-# Handlers that are told again
+# Handlers that run again when a run is resumed
 class Shrinks(Callback):
     only_fit = True
     def before_epoch(self):
@@ -181,9 +181,9 @@ class Collects(Callback):
     def after_batch(self): self.learn.state['n'] = self.learn.state.get('n', 0)+float(self.t[0])
 
 @pytest.mark.parametrize('cb', [Shrinks, Forgets, Collects])
-def test_handlers_that_are_told_again_act_once(cb, how, tmp_path): check(tmp_path, made, how, lambda: [cb()], stop=('after_pred', 11))
+def test_handlers_that_run_again_act_once(cb, how, tmp_path): check(tmp_path, made, how, lambda: [cb()], stop=('after_pred', 11))
 
-def test_a_resume_that_fails_on_its_way_has_not_acted(tmp_path):
+def test_a_resume_that_fails_before_its_position_changes_nothing(tmp_path):
     ref,learn = outcome(made(tmp_path).fit(3, cbs=Shrinks())),made(tmp_path)
     with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=[Shrinks(), CtrlC('after_pred', 11)])
     for ev in ('before_fit','before_epoch','before_train'):
@@ -204,7 +204,7 @@ def test_the_state_of_ones_own_is_that_of_the_position(stop, tmp_path):
     learn.resume()
     assert learn.state.pop('note')=='mine' and not differences(ref, outcome(learn))
 
-# Look, change something, go on
+# Changes between stop and resume
 @pytest.mark.parametrize('opt', [SGD, torch.optim.Adam, Adam])
 def test_weight_decay_that_is_changed_between(opt, tmp_path):
     class Decay(Callback):
@@ -325,7 +325,7 @@ def test_auto_is_written_small(tmp_path):
     with pytest.raises(FileNotFoundError, match='Did you mean `auto`'): made(tmp_path).fit(1, cbs=Checkpoint(), resume='Auto')
 
 # Settings
-def said(path, first, then, before=dict(), after=dict(), fit=dict()):
+def warned(path, first, then, before=dict(), after=dict(), fit=dict()):
     with pytest.raises(InterruptedError): made(path, **before).fit(3, cbs=[*first, Checkpoint(2, 'iter', on_exc=False), Raise('after_pred', InterruptedError, 9)])
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter('always')
@@ -339,22 +339,22 @@ losses = [(F.mse_loss, F.l1_loss, '`loss` was mse_loss, and is l1_loss'), (nn.MS
 @pytest.mark.parametrize('first,then,before,after,match', [([MixUp()], [], {}, {}, '`mix_up` is gone'), ([], [MixUp()], {}, {}, '`mix_up` is new'), ([MixUp(.4)], [MixUp(4.)], {}, {}, '`mix_up.alpha` was 0.4, and is 4.0'),
     ([GradientAccumulation(16)], [GradientAccumulation(64)], {}, {}, 'n_acc` was 16, and is 64'), ([ParamScheduler(dict(lr=SchedCos(.1, .01)))], [ParamScheduler(dict(lr=SchedCos(.01, .001)))], {}, {}, '`param_scheduler.scheds.lr'),
     ([], [], {}, dict(opt_func=RAdam), '`opt.name` was AdamW, and is RAdam'), *(([], [], dict(loss=a), dict(loss=b), o) for a,b,o in losses)], ids=str)
-def test_what_is_other_is_said(first, then, before, after, match, tmp_path): assert match in said(tmp_path, first, then, before, after)[0]
+def test_changed_settings_are_named(first, then, before, after, match, tmp_path): assert match in warned(tmp_path, first, then, before, after)[0]
 
-def test_what_is_the_same_is_not_said(tmp_path):
+def test_equal_settings_are_not_named(tmp_path):
     def cbs(): return [MixUp(), GradientAccumulation(16), EMA(.9), FreezeSchedule({0:0}), SaveModelCallback(), CSVLogger(), ParamScheduler(dict(lr=SchedCos(.1, .01))), on('after_epoch')(lambda learn: None)]
-    assert not said(tmp_path, cbs(), cbs(), fit=dict(lr=.01))[0] # those that only watch, such as the one that cut the run, are not missed
+    assert not warned(tmp_path, cbs(), cbs(), fit=dict(lr=.01))[0] # callbacks that only watch, such as the one that cut the run, are not missed
 
-def test_lambdas_are_told_apart(tmp_path):
+def test_equal_lambdas_count_as_the_same(tmp_path):
     def make(seed): return made(tmp_path, seed, loss=lambda a,b: (a-b).pow(2).mean(), splitter=lambda m: list(m.parameters()), opt_func=lambda ps,lr=.01: torch.optim.SGD(ps, lr=lr))
     make(1).fit(1, cbs=Checkpoint())
     make(2).fit(2, cbs=Checkpoint(), resume=True) # warnings are errors
 
-def test_a_rate_that_is_given_holds_from_there_on(tmp_path):
-    msg,learn = said(tmp_path, [], [], fit=dict(lr=.5))
+def test_a_learning_rate_that_is_given_holds_from_the_position_on(tmp_path):
+    msg,learn = warned(tmp_path, [], [], fit=dict(lr=.5))
     assert '`lr` was [0.01] when the fit began, and is [0.5] from here on' in msg and learn.recorder.lrs==[.01]*6+[.5]*12
 
-def test_load_state_and_resume_says_it_too(tmp_path):
+def test_resume_after_load_state_names_changes_too(tmp_path):
     learn = made(tmp_path)
     with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=[MixUp(), CtrlC('after_pred', 9)])
     learn.save_state('here')
@@ -362,7 +362,7 @@ def test_load_state_and_resume_says_it_too(tmp_path):
 
 # Several fits of a script
 @pytest.mark.parametrize('ev,n', [('after_pred', 3), ('after_epoch', 1), ('before_epoch', 2), ('after_pred', 12), ('after_epoch', 3), ('after_fit', 1), ('after_fit', 2), (None, 0)])
-def test_each_fit_of_a_script_goes_on_with_its_own_file(ev, n, tmp_path):
+def test_each_fit_of_a_script_resumes_from_its_own_file(ev, n, tmp_path):
     def script(path, seed, stop=None, **kwargs):
         learn = made(path, seed, splitter=two)
         if stop: learn.add_cb(Raise(*stop, order=2000))
@@ -380,7 +380,7 @@ def test_each_fit_of_a_script_goes_on_with_its_own_file(ev, n, tmp_path):
     assert not differences((ref,whole), (between,outcome(learn)))
     assert not differences((ref,whole), (lambda a,b: (a,outcome(b)))(*script(tmp_path, 9, **auto()))) # all over: nothing is done again
 
-def test_an_older_script_in_the_folder_is_of_no_concern(tmp_path):
+def test_files_of_an_older_script_in_the_folder_are_ignored(tmp_path):
     made(tmp_path, 5).fit(1, cbs=Checkpoint()).fit(1, cbs=Checkpoint())
     made(tmp_path, 6).fit(1, cbs=Checkpoint()) # a new one, killed before its second fit
     learn = made(tmp_path, 7).fit(1, cbs=Checkpoint(), resume='auto').fit(1, cbs=Checkpoint(), resume='auto')
@@ -407,7 +407,7 @@ class Until(TimeLimit):
     @property
     def over(self): return self.learn.train_iter>=self.n
 @pytest.mark.parametrize('n', [4,8,16])
-def test_after_a_time_limit_one_goes_on(n, tmp_path):
+def test_a_fit_that_reached_its_time_limit_can_be_resumed(n, tmp_path):
     learn = made(tmp_path, lr=.1).fit(3, cbs=[SaveModelCallback(), Until(n)])
     assert 'time limit' in learn.stop_reason and learn.at['counts']['train_iter']==n
     learn.resume(cbs=[SaveModelCallback()])
@@ -424,7 +424,7 @@ def test_persistent_workers(stop, tmp_path):
     seen = [str(o.message) for o in seen if 'fork' not in str(o.message)]
     assert all("workers persisted from an earlier epoch" in o for o in seen) and len(seen)==(stop[1]>6), seen
 
-def test_that_they_begin_anew_is_said(tmp_path):
+def test_a_warning_that_persistent_workers_begin_anew(tmp_path):
     with pytest.warns(UserWarning, match='begin anew in each epoch while a `Checkpoint`'): made(tmp_path, train=persistent).fit(1, cbs=Checkpoint())
 
 def test_a_scheduler_of_several_optimizers_trains_nothing_of_its_own(tmp_path):

@@ -1,4 +1,4 @@
-"Promise 1: a run that was stopped anywhere, and goes on in another process with other seeds, ends as if nobody had disturbed it, to the last bit"
+"Promise 1: a run that was stopped anywhere, and is resumed in another process with other seeds, ends as one that was never stopped, to the last bit"
 import json,os,random,subprocess,sys,time,warnings
 from pathlib import Path
 import numpy as np
@@ -93,7 +93,7 @@ def test_weight_decay_that_splits_groups(tmp_path):
     assert not differences(outcome(learner({}, tmp_path, 1).fit(3, wd=.1)), outcome(learner({}, tmp_path, 2).fit(3, wd=.1, cbs=Checkpoint(), resume=True)))
 
 # Bounds
-def test_what_has_ended_stays_ended(tmp_path):
+def test_a_fit_that_is_over_is_not_repeated(tmp_path):
     case = dict(filters=True)
     learn = learner(case, tmp_path, 1)
     fit(learn, case, new_saver(case))
@@ -117,13 +117,13 @@ def test_resuming_where_nothing_was_saved(tmp_path):
     assert learner({}, tmp_path, 1).fit(1, cbs=Checkpoint(), resume='auto').train_iter==6
     with pytest.raises(ValueError, match='the fit has none'): learner({}, tmp_path, 1).fit(1, resume='auto')
 
-# What has changed is said
+# Changed data and callbacks are named
 def cut_at(path, n=9, seed=1, train=None, every=1, **case):
     learn = learner(case, path, seed)
     if train is not None: learn.dls.loaders['train'] = train
     with pytest.raises(InterruptedError): learn.fit(3, cbs=[Checkpoint(every=every, unit='iter', on_exc=False), Raise('after_pred', InterruptedError, n)])
 
-def go_on(path, train=None, cbs=(), **case):
+def resumed(path, train=None, cbs=(), **case):
     learn = learner(case, path, 2)
     if train is not None: learn.dls.loaders['train'] = train
     return learn.fit(3, cbs=[Checkpoint(every=1, unit='iter'), *cbs], resume=True)
@@ -136,13 +136,13 @@ def test_changed_data_are_noticed(after, match, tmp_path):
     cut_at(tmp_path, train=loader())
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter('always')
-        go_on(tmp_path, loader(**after), cbs=[Raise('after_pred', InterruptedError, 99)])
+        resumed(tmp_path, loader(**after), cbs=[Raise('after_pred', InterruptedError, 99)])
     assert any(match in str(o.message) for o in seen)
 
 @pytest.mark.parametrize('before,after', [(0,2), (2,0)])
 def test_another_number_of_workers_is_noticed(before, after, tmp_path):
     cut_at(tmp_path, train=loader(num_workers=before))
-    with pytest.warns(UserWarning, match=f'`num_workers` was {before}, and is {after}'): go_on(tmp_path, loader(num_workers=after), [Callback()])
+    with pytest.warns(UserWarning, match=f'`num_workers` was {before}, and is {after}'): resumed(tmp_path, loader(num_workers=after), [Callback()])
 
 def test_a_missing_callback_is_noticed(tmp_path):
     learner({}, tmp_path, 1).fit(1, cbs=[Checkpoint(), EMA()])
@@ -153,7 +153,7 @@ def test_a_loader_that_cannot_say_where_it_is(tmp_path):
         def __len__(self): return 6
         def __iter__(self): yield from loader(shuffle=False)
     cut_at(tmp_path, 11, train=Batches())
-    with pytest.warns(UserWarning, match='goes over its batches again, up to batch 2'): go_on(tmp_path, Batches())
+    with pytest.warns(UserWarning, match='goes over its batches again, up to batch 2'): resumed(tmp_path, Batches())
 
 def test_samples_are_passed_over_without_loading(tmp_path):
     class Counting(runs.Samples):
@@ -161,7 +161,7 @@ def test_samples_are_passed_over_without_loading(tmp_path):
         def __getitem__(self, i): self.loaded += 1; return super().__getitem__(i)
     cut_at(tmp_path, n=5, train=loader())
     ds = Counting()
-    go_on(tmp_path, DataLoader(ds, 8, shuffle=True))
+    resumed(tmp_path, DataLoader(ds, 8, shuffle=True))
     assert ds.loaded==42*3-4*8
 
 # State of callbacks
@@ -222,7 +222,7 @@ def test_a_manifest_that_is_damaged_or_gone(damage, tmp_path):
     names = [o.name for o in files.entries]
     files.manifest.unlink() if damage is None else files.manifest.write_bytes(damage(files.manifest.read_bytes()))
     assert [o.name for o in files.entries]==names
-    assert not differences(outcome(learner({}, tmp_path, 1).fit(3)), outcome(go_on(tmp_path)))
+    assert not differences(outcome(learner({}, tmp_path, 1).fit(3)), outcome(resumed(tmp_path)))
 
 def test_what_a_killed_process_leaves_is_swept_later(tmp_path):
     learner({}, tmp_path, 1).fit(1, cbs=Checkpoint())
