@@ -18,7 +18,7 @@ Modules:
 - `learner.loop.learner`: Data, model, loss and optimizer, and what is done with them
 - `learner.loop.position`: Where training is, and how to get back there
 - `learner.measure.history`: Rows of named values, and the table they make
-- `learner.measure.metrics`: Averages that respect the size of each batch, kept on the device until somebody wants to see them
+- `learner.measure.metrics`: Averages over samples, kept on the device until they are read
 - `learner.measure.progress`: Bars and a table in a terminal, one display in a notebook, plain lines in a log
 - `learner.measure.recorder`: Losses of every batch, and a row of results for every epoch
 - `learner.model.files`: Written whole or not at all, read without running code

@@ -188,7 +188,8 @@ class ProgressCallback(Callback):
         bars = self.bars if self.bars in _bars else 'auto'
         if bars in ('auto','rich') and _in_notebook(): return Notebook(better)
         out = Out()
-        return Rich(better, out) if bars=='rich' else Lines(better, bars=='tqdm' or (bars=='auto' and out.isatty()), out)
+        if bars=='rich': return Rich(better, out)
+        return Lines(better, bars=='tqdm' or (bars=='auto' and out.isatty()), out)
 
     def before_train(self): self._begin()
     def before_validate(self): self._begin()
