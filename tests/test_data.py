@@ -52,7 +52,7 @@ def test_other_mappings(b):
     res = to_device(b, meta)
     assert res['x'].device==meta and b['x'].device==cpu and (not isinstance(b, defaultdict) or res.default_factory is list)
 
-def test_things_that_move_themselves():
+def test_objects_with_a_method_to():
     assert isinstance(to_device(pack_sequence([torch.zeros(2)]), meta), PackedSequence)
     assert to_device(dict(x=[Movable()]), meta)['x'][0].device==meta
     assert to_device([np.zeros(2), 'a', None, {1}], meta)[1:]==['a', None, {1}]
@@ -139,7 +139,7 @@ def test_length_of_a_stream():
         def __iter__(self): return iter(range(3))
     assert length(DataLoader(Stream(), 2)) is None
 
-# Whose randomness
+# Generators
 class Draws(Dataset):
     def __len__(self): return 8
     def __getitem__(self, i): return torch.tensor([i, random.random(), np.random.rand(), torch.rand(()).item()])
@@ -200,7 +200,7 @@ def test_a_dataset_is_no_loader():
         with pytest.raises(TypeError, match=r'`dl` is a dataset, and a loader gives batches: write `DataLoader\(dataset'): call(learn.dls.train_ds)
     with pytest.raises(TypeError, match='`dl` is not iterable'): learn.validate(dl=7)
 
-# Parts that move
+# Parts with a state
 def test_moving_parts_are_found_wherever_they_are():
     class Holds:
         def __init__(self, o): self.anything = o
@@ -219,7 +219,7 @@ def test_moving_parts_are_found_wherever_they_are():
     assert set_random_state(before, dl)==[] and draws()==a
     assert set_random_state(before, DataLoader(range(3), sampler=Holds(None)))==[k for k in before['own']]
 
-def test_who_is_where_he_was_is_not_told():
+def test_a_loader_whose_state_has_not_changed_is_not_restored():
     class Knows:
         def __init__(self): self.at,self.told = 0,0
         def __iter__(self): yield from range(3)

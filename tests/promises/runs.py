@@ -134,7 +134,7 @@ def fit(learn, case, cbs=(), **kwargs):
     bounds = case.get('bounds') or (dict(n_iter=14) if case.get('loader')=='endless' else dict(n_epoch=3))
     f = learn.fit_one_cycle if case.get('sched')=='one_cycle' else learn.fit
     with warnings.catch_warnings():
-        warnings.filterwarnings('ignore', '.*lr_scheduler.step.*before.*optimizer.step|.*goes over its batches again')
+        warnings.filterwarnings('ignore', '.*lr_scheduler.step.*before.*optimizer.step|.*replays its batches')
         return f(cbs=[*callbacks(case), *L(cbs)], **bounds, **kwargs)
 
 def outcome(learn, log=None):

@@ -19,7 +19,7 @@ def made(path, seed=1, train=None, model=lambda: Net(.3), loss=F.mse_loss, valid
 def as_errors():
     with warnings.catch_warnings():
         warnings.simplefilter('error')
-        warnings.filterwarnings('ignore', '.*pin_memory|.*fork|.*it had: `raise` is gone$|.*goes over its batches again')
+        warnings.filterwarnings('ignore', '.*pin_memory|.*fork|.*it had: `raise` is gone$|.*replays its batches')
         yield
 
 def cut(path, make, cbs, stop, how, fit=None, every=2, unit='iter', between=lambda learn: None):
@@ -152,7 +152,7 @@ def test_randomness_of_ones_own_in_workers(ds, tmp_path):
     check(tmp_path, partial(made, train=lambda: DataLoader(ds(), 8, shuffle=True, num_workers=2)), dict(how='file', every=1), stop=('after_pred', 11))
 
 def test_a_generator_that_is_not_there_yet_is_named(tmp_path):
-    with pytest.warns(UserWarning, match='had `dataset.rng`, whose state was saved, and has it no more, or not yet'): cut(tmp_path, partial(made, train=lambda: DataLoader(Made(), 8)), lambda: [], ('after_pred', 9), 'file')
+    with pytest.warns(UserWarning, match='had `dataset.rng`, whose state was saved, but has it no longer, or not yet'): cut(tmp_path, partial(made, train=lambda: DataLoader(Made(), 8)), lambda: [], ('after_pred', 9), 'file')
 
 class Weigh(Callback):
     def after_epoch(self): self.learn.dls.train.sampler.weights[:21] += 1

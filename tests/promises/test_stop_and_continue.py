@@ -48,7 +48,7 @@ def check(case, path, ev, n, look=look):
     if lacking := lacks(case): pytest.xfail(f"{lacking} do not keep their state")
     with warnings.catch_warnings():
         warnings.simplefilter('error')
-        warnings.filterwarnings('ignore', '.*goes over its batches again|.*lr_scheduler.step|.*fork|.*lr_find')
+        warnings.filterwarnings('ignore', '.*replays its batches|.*lr_scheduler.step|.*fork|.*lr_find')
         path.mkdir(exist_ok=True)
         learn = learner(case, path, 1)
         learn.create_opt()
