@@ -47,11 +47,14 @@ kinds = dict(
         lambda v, device: {k:decode(o, device) for k,o in v.items()}))
 
 # %% ../../nbs/resume/01_encoding.ipynb #encode
+_simple = {int,float,bool,str,type(None)}
+
 def encode(
     o, # Tensors, arrays, rows, plain values, and lists, tuples and dicts of them
     where:str, # What to call `o` in an error
 ):
     "What a file holds of `o`: `decode` makes the same of it again"
+    if type(o) in _simple and o is not missing: check_plain(o, where); return o # most values
     for name,kind in kinds.items():
         if kind.fits(o): return {tag: name, 'of': kind.encode(o, where)}
     if isinstance(o, torch.Tensor): return o.detach()
