@@ -1,4 +1,4 @@
-"Looking into a model: hooks that come off again, and statistics that do not wait for the device"
+"Hooks that are removed again, and statistics that do not wait for the device"
 import copy,warnings
 import numpy as np, pytest, torch
 from torch import nn
@@ -99,7 +99,7 @@ def test_every(every, expected):
     assert [i for i,o in enumerate(train) if o]==list(expected) # off between, really
     assert not any(o for i,o in enumerate(on) if i%6>=4)        # and in validation
 
-def test_nothing_else_is_looked_at():
+def test_hooks_ignore_inference_inside_a_batch():
     cb = Keeper()
     def look(cb):
         if cb.learn.training: cb.learn.get_preds(); cb.learn.validate()
@@ -292,7 +292,7 @@ def test_one_number_and_bf16():
         synth_learner(model=One(), cbs=stats, loss_func=lambda p,y: F.mse_loss(p.expand_as(y), y)).to_bf16().fit(1)
     assert (stats.layer_stats(0).std==0).all() and stats.stats.dtype==torch.float32
 
-def test_each_fit_begins_anew_and_looks_do_not_count():
+def test_each_fit_begins_again_and_inference_does_not_count():
     stats = ActivationStats()
     learn = synth_learner(n_train=3, cbs=stats).fit(2)
     assert stats.batches==[0,1,2,3,4,5] and len(stats.stats)==6

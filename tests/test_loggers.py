@@ -16,7 +16,7 @@ def dicts(rows): return [dict(o) for o in rows]
 def strict(text): return [json.loads(o, parse_constant=lambda v: pytest.fail(f'{v} is not JSON')) for o in text.splitlines()]
 
 class Listed(Logger):
-    "Keeps what it is told"
+    "Keeps what it gets"
     def __init__(self, batches=0): self.batches,self.heard = batches,[]
     def start(self, resumed): self.heard.append(('start', resumed))
     def log_params(self, config): self.heard.append(('params', config))
@@ -25,7 +25,7 @@ class Listed(Logger):
     def of(self, kind): return [o for o in self.heard if o[0]==kind]
 
 # The base class
-def test_a_logger_hears_settings_then_batches_then_rows_then_the_end(tmp_path):
+def test_a_logger_gets_settings_then_batches_then_rows_then_the_end(tmp_path):
     log = Listed(batches=1)
     learn = fitted(tmp_path, log, n_train=4)
     rec = learn.recorder
@@ -41,13 +41,13 @@ def test_each_so_many_batches(tmp_path):
     assert [(o[1], o[2].loss) for o in log.of('batch')]==[(i, rec.raw_losses[i-1]) for i in (4,8,12,16)]
     assert [o[0] for o in log.heard[2:5]]==['batch','row','batch']
 
-def test_a_second_fit_goes_on_counting(tmp_path):
+def test_a_second_fit_continues_counting(tmp_path):
     log = Listed(batches=5)
     learn = fitted(tmp_path, log, n_epoch=1, n_train=7)
     learn.fit(1, cbs=log)
     assert [o[:2] for o in log.heard if o[0] in ('batch','row')]==[('batch',5), ('row',7), ('batch',12), ('row',14)]
 
-def test_looks_are_not_logged(tmp_path):
+def test_inference_is_not_logged(tmp_path):
     log = Listed(batches=1)
     learn = fitted(tmp_path, [], n_epoch=1).add_cb(log)
     learn.validate(); learn.get_preds(); learn.lr_find(num_it=10, show_plot=False)
@@ -89,7 +89,7 @@ def test_numbers():
     assert math.isnan(numbers(Row(a=nan))['a'])
 
 class Ready:
-    "An event of a device that is always two looks behind"
+    "An event of a device that is always two queries behind"
     waits,busy = [],False
     def __init__(self): self.looks = 0
     def query(self): self.looks += 1; return self.looks>2
@@ -110,7 +110,7 @@ def busy(v):
     return f
 
 @pytest.mark.parametrize('watcher', [lambda: Listed(batches=1), lambda: JSONLogger(batches=2), lambda: ProgressCallback('text', print_every=2)], ids=['own','json','text'])
-def test_nobody_waits_for_the_device_in_a_batch(tmp_path, watcher, capsys):
+def test_nothing_waits_for_the_device_in_a_batch(tmp_path, watcher, capsys):
     Ready.waits = []
     cb = watcher()
     cb.every = 0.
@@ -137,7 +137,7 @@ def test_csv_is_complete_after_each_row(tmp_path):
     rows = fitted(tmp_path, [CSVLogger('deep/er/log.csv'), cb]).recorder.rows
     assert seen==[rows[:1], rows[:2], rows]
 
-def test_looks_leave_a_csv_as_it_is(tmp_path):
+def test_inference_leaves_a_csv_as_it_is(tmp_path):
     learn = synth_learner(path=tmp_path, cbs=CSVLogger).fit(2)
     old = (tmp_path/'history.csv').read_bytes()
     learn.validate(); learn.get_preds(); learn.lr_find(num_it=10, show_plot=False); learn.show_results() # fastai's started a new file here
@@ -236,7 +236,7 @@ def test_json_after_a_crash(tmp_path):
     rec = fitted(tmp_path, log := JSONLogger(append=True), n_epoch=1).recorder
     assert [o['kind'] for o in strict((tmp_path/'history.jsonl').read_text())]==['params','row','end']*2 and log.read_log()[-1].valid_loss==rec[0].valid_loss
 
-def test_json_says_how_it_ended(tmp_path):
+def test_json_has_how_the_fit_ended(tmp_path):
     for exc in (ZeroDivisionError('oh'), CancelFitException('enough')):
         try: fitted(tmp_path, [JSONLogger(append=True), Raise('before_batch', exc, n=14)])
         except ZeroDivisionError: pass
@@ -258,7 +258,7 @@ def test_arguments():
     with pytest.raises(FileNotFoundError): CSVLogger('not there.csv').read_log()
     with pytest.raises(ValueError, match="`kind` is one of `row`, `batch`, but got 'rows'. Did you mean `row`"): JSONLogger().read_log('rows')
 
-# A resume: a learner goes on from where another one was, whose logger had gone further
+# A resume: a learner continues from where another one was, whose logger had gone further
 class Going(Callback):
     "Restores a state when a fit begins, as a resume does"
     order = 200
@@ -310,7 +310,7 @@ def test_resumed_files_keep_earlier_runs(tmp_path):
     back = log.read_log()
     assert list(back[:2, 'train_loss'])==[.5,.25] and list(back[2:, 'train_loss'])==list(rec['train_loss']) and len(back)==7
 
-def test_a_resumed_logger_that_cannot_take_back_says_nothing_twice(tmp_path):
+def test_a_resumed_logger_that_cannot_rewind_logs_nothing_twice(tmp_path):
     log,rec = stopped_and_resumed(tmp_path, lambda: Listed(batches=1), 1, 3, same=True)
     assert [o for o in log.heard if o[0]=='start']==[('start', False), ('start', True)] and len(log.of('params'))==1
     assert [o[1] for o in log.of('row')]==rec.iters and [o[1] for o in log.of('batch')]==list(range(1,51)) and [o[2].loss for o in log.of('batch')]==rec.raw_losses
@@ -340,7 +340,7 @@ def test_tensorboard_without_batches_and_in_a_folder_for_each_fit(tmp_path):
     folders = sorted((tmp_path/'runs').iterdir())
     assert [curve(board(o), 'valid_loss')[0] for o in folders]==[[10], [10,20]] and not any(o.startswith('batch') for o in board(folders[0]).Tags()['scalars'])
 
-def test_tensorboard_of_two_fits_in_one_folder_goes_on(tmp_path):
+def test_tensorboard_of_two_fits_in_one_folder_continues(tmp_path):
     learn = synth_learner(path=tmp_path, cbs=TensorBoardLogger('tb')).fit(2).fit(1)
     assert curve(board(tmp_path/'tb'), 'valid_loss')[0]==[10,20,30] and learn.tensor_board_logger.writer is None
 
@@ -388,7 +388,7 @@ def test_tensorboard_has_a_table_of_predictions(tmp_path):
     assert text==['| input | target | decision |', '| --- | --- | --- |', *(f'| {o.input} | {o.target} | {o.decision} |' for o in learn.show_results(max_n=4, shuffle=False))] and len(text)==6
 
 @pytest.mark.parametrize('mk', [lambda tmp_path: image_learner(tmp_path, TensorBoardLogger('tb')), lambda tmp_path: synth_learner(path=tmp_path, cbs=[TensorBoardLogger('tb'), Callback(after_row=look)])], ids=['images','table'])
-def test_a_look_at_predictions_changes_nothing(tmp_path, mk):
+def test_logging_predictions_changes_nothing(tmp_path, mk):
     import matplotlib; matplotlib.use('Agg')
     seen,without = mk(tmp_path).fit(3),mk(tmp_path).remove_cb(TensorBoardLogger).fit(3)
     assert all(torch.equal(a, b) for a,b in zip(seen.model.parameters(), without.model.parameters())) and seen.recorder.raw_losses==without.recorder.raw_losses

@@ -1,4 +1,4 @@
-"Predictions of every sample, where it stands in the data; a look that changes nothing; no holes, no copies"
+"Predictions of every sample, in the order of the data; inference that changes nothing; no holes, no copies"
 import gc,itertools,os,random,subprocess,sys,weakref
 from collections import OrderedDict,namedtuple
 from functools import partial
@@ -130,7 +130,7 @@ def test_what_is_returned(inp, dec, loss, p, t):
 acts = [(nn.CrossEntropyLoss(), lambda o: o.softmax(1), lambda o: o.argmax(1)), (F.cross_entropy, lambda o: o.softmax(1), lambda o: o.argmax(1)), (CrossEntropyLossFlat(), lambda o: o.softmax(1), lambda o: o.argmax(1)),
     (LabelSmoothingCrossEntropy(), lambda o: o.softmax(1), lambda o: o.argmax(1)), (lambda p,t: F.cross_entropy(p, t), lambda o: o, lambda o: o)]
 @pytest.mark.parametrize('loss_func,act,dec', acts, ids=['module','function','flat','smooth','lambda'])
-def test_activation_and_decision_are_what_the_loss_says(loss_func, act, dec):
+def test_activation_and_decision_belong_to_the_loss(loss_func, act, dec):
     learn = mk(loss_func=loss_func)
     preds,_,said = learn.get_preds(with_decoded=True)
     assert close(preds, act(logits(learn))) and torch.equal(said, dec(logits(learn))) if loss_func is not acts[-1][0] else close(said, preds)
@@ -303,7 +303,7 @@ def test_results_and_history_stay_those_of_the_last_fit(f):
 
 @pytest.mark.parametrize('f', looks.values(), ids=looks)
 @pytest.mark.parametrize('ev', ['before_fit','before_epoch','before_validate','after_epoch','after_fit','cleanup_fit'])
-def test_after_an_error_the_next_look_works(ev, f):
+def test_after_an_error_the_next_inference_works(ev, f):
     "fastai's would wait for its own lock, for ever"
     learn = mk()
     n = len(learn.cbs)
@@ -388,13 +388,13 @@ def undisturbed(): return run(None)
 
 @pytest.mark.parametrize('order', [-100, 100])
 @pytest.mark.parametrize('ev', all_events)
-def test_a_look_inside_a_fit_changes_nothing(ev, order, undisturbed):
+def test_inference_inside_a_fit_changes_nothing(ev, order, undisturbed):
     cb = Look(ev, order, lambda learn: (learn.get_preds(0, with_loss=True, with_decoded=True), learn.predict(X[0])))
     assert run(cb)==undisturbed and cb.n
 
 @pytest.mark.parametrize('f', [lambda o: o.tta(aug=lambda x: x+torch.randn_like(x)), lambda o: o.get_preds(dl=o.dl), lambda o: o.get_preds(inner=True, reorder=False)], ids=['tta','dl','inner'])
 @pytest.mark.parametrize('ev', ['before_batch','after_loss','after_batch','after_validate'])
-def test_other_looks_inside_a_fit(ev, f, undisturbed): assert run(Look(ev, 100, f))==undisturbed
+def test_other_inference_inside_a_fit(ev, f, undisturbed): assert run(Look(ev, 100, f))==undisturbed
 
 def test_fetching(undisturbed):
     cb = FetchPredsCallback(with_decoded=True)
@@ -477,7 +477,7 @@ def test_extra_memory_is_the_result(kind, tmp_path):
     most,anon = map(float, out)
     assert .9<most<1.1 and (anon<.1 if kind=='file' else anon<1.1)
 
-# One item, many looks
+# One item, and test-time augmentation
 @pytest.mark.parametrize('vocab', [None, ['cat','dog','owl'], {0:'cat', 1:'dog', 2:'owl'}, np.array(['cat','dog','owl'])], ids=['none','list','dict','array'])
 def test_predict(vocab):
     learn = mk()
@@ -527,7 +527,7 @@ def test_tta_is_the_average_by_hand(n, name):
     torch.manual_seed(3); most = by_hand(learn, n, DataLoader(ds, 5), lambda o: o.amax(0))
     torch.manual_seed(3); assert close(learn.tta(dl=dl, n=n, aug=noise, use_max=True)[0], torch.maximum(most, plain))
 
-def test_tta_looks_are_different_and_leave_no_trace():
+def test_tta_passes_differ_and_leave_no_trace():
     learn,seen = mk(),[]
     state = torch.get_rng_state()
     learn.tta(n=3, aug=lambda x: seen.append(noise(x)) or seen[-1])
@@ -542,7 +542,7 @@ def test_torchs_loaders_are_enough(dl):
     for o in (learn.get_preds(), learn.tta(n=1), learn.show_results(), learn.predict(X[0])): assert len(o)
     plt.close('all')
 
-def test_nothing_of_a_look_is_kept():
+def test_nothing_of_an_inference_is_kept():
     "Batches and predictions are let go of, whatever ends it"
     class Watch(Callback):
         def after_loss(self): refs.extend(weakref.ref(o) for o in (self.x, self.pred, self.loss) if o is not None)
@@ -681,7 +681,7 @@ def test_targets_are_widened():
 @pytest.mark.parametrize('f,expected', [(lambda o: dict(loss=o.mean(), logits=o), lambda o: dict(logits=o)), (lambda o: HF(loss=o.mean(), logits=o, n=3), lambda o: dict(logits=o)), (lambda o: (o.mean(), o), lambda o: (None, o)),
     (lambda o: (o, .5, o.detach().numpy()), lambda o: (o, None, o)), (lambda o: Out(o, o.mean()), lambda o: Out(o, None)), (lambda o: dict(a=dict(loss=o.mean(), b=o)), lambda o: dict(a=dict(b=o)))],
     ids=['dict','HF','tuple','numbers and arrays','named','nested'])
-def test_what_a_batch_says_once_is_no_prediction(f, expected):
+def test_a_value_for_a_whole_batch_is_no_prediction(f, expected):
     learn = mk(model=Varying(lambda o,i: f(o)), loss_func=lambda p,t: torch.zeros(()))
     preds,_ = learn.get_preds()
     exp = expected(logits(learn))
@@ -767,10 +767,10 @@ def test_which_loader_is_meant(f):
     with pytest.raises(IndexError, match='No loader 3: there are `train`, `valid`'): f(learn, dl=3)
     assert len(learn.show_results([(X[:2], Y[:2])]))==2 and len(learn.show_results(np.int64(1)))==3 and len(Interpretation.from_learner(learn, in_batches()).preds)==N
 
-# Items and looks of any form
+# Items and inference of any form
 several_outputs = dict(tuple=lambda o: (o, o*2), dict=lambda o: dict(logits=o, loss=o.sum()), HF=lambda o: HF(logits=o, hidden=(o, o*3)), named=lambda o: Out(o, None))
 @pytest.mark.parametrize('shape', several_outputs)
-def test_looks_at_models_that_return_several(shape):
+def test_inference_with_models_that_return_several(shape):
     f = several_outputs[shape]
     learn = mk(model=Varying(lambda o,i: f(o)), loss_func=lambda p,t: F.cross_entropy(leaves(p)[0], t))
     def kept(o): p = f(o); return {k:v for k,v in p.items() if k!='loss'} if isinstance(p, dict) else p
@@ -866,7 +866,7 @@ class ReshuffledStream(IterableDataset):
     def __iter__(self): return iter([(X[i], i) for i in torch.randperm(N).tolist()])
 
 @pytest.mark.parametrize('make', [lambda: WeightedRandomSampler([1.]*N, N), lambda: RandomSampler(X, num_samples=9), lambda: RandomSampler(X, replacement=True), lambda: SubsetRandomSampler([3,9,1,7])], ids=['weighted','fewer','replacement','subset'])
-def test_looks_are_at_the_samples_that_were_drawn_once(make):
+def test_passes_use_the_samples_that_were_drawn_once(make):
     learn = mk(loss_func=lambda p,t: p.mean())
     preds,targs = learn.tta(dl=DataLoader(number, 4, sampler=make(), drop_last=True), n=4)
     assert close(preds, logits(learn, X[targs])) and targs.tolist()==sorted(targs.tolist())
@@ -874,7 +874,7 @@ def test_looks_are_at_the_samples_that_were_drawn_once(make):
     assert close(preds, logits(learn, X[:20]))
 
 @pytest.mark.parametrize('make', [Reshuffled, lambda: DataLoader(ReshuffledStream(), 5)], ids=['own','stream'])
-def test_looks_at_other_samples_are_no_average(make):
+def test_tta_refuses_to_average_other_samples(make):
     with pytest.raises(ValueError, match='`tta` cannot average predictions of different samples: the loader draws other ones in each pass. Give one that keeps its order'): mk(loss_func=lambda p,t: p.mean()).tta(dl=make(), n=1)
 
 def test_a_dataset_that_changes_samples_itself():

@@ -1,4 +1,4 @@
-"A summary of a model: counts that add up, shapes of everything, and a look that changes nothing"
+"A summary of a model: counts that add up, shapes of everything, and inference that changes nothing"
 import copy,random
 import numpy as np, pytest, torch
 from torch import nn

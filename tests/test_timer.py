@@ -1,4 +1,4 @@
-"What a timer says, by a clock that moves only when it is told to"
+"Times of a timer, by a clock that moves only when a test advances it"
 import pytest,torch
 from learner.all import *
 from learner.inspect import timer as module
@@ -60,7 +60,7 @@ def test_medians_means_and_shares(clock):
     o = learn.timer.summary()[1]
     assert (o.phase, o.n, o.median_ms, o.mean_ms, o.sum_s, o.share)==('forward', 5, 3000, 22000, 110, 1)
 
-def test_an_epoch_can_be_asked_for(clock):
+def test_summary_of_one_epoch(clock):
     def wait(self): clock.sleep(1+self.epoch)
     t = learner(clock, Callback(before_batch=wait), n_valid=1).fit(3).timer
     assert [t.summary(i)[1].sum_s for i in (0,1,2,-1)]==[3,6,9,9] and t.summary()[1].sum_s==18 and [t.summary(i)[-1].n for i in range(3)]==[1]*3
@@ -84,7 +84,7 @@ def test_a_validation_in_the_middle_is_not_time_of_the_phase_around_it(clock):
     t = learner(clock, inner, Callback(before_step=middle)).fit(1).timer
     assert list(t.times['step'])==[0,3,0] and list(t.times['validate'])==[20,20] and sums(t)['total']==43
 
-def test_a_look_counts_where_it_happens(clock):
+def test_inference_counts_to_the_phase_that_runs(clock):
     inner = Callback(before_batch=lambda self: clock.sleep(10) if not self.training else None)
     def look(self): self.learn.validate()
     learn = learner(clock, inner, Callback(before_step=look), n_train=1, n_valid=1).fit(1)
@@ -124,7 +124,7 @@ def test_each_fit_begins_anew_and_nothing_is_measured_before(clock):
     assert learn.timer.summary()==[]
 
 class FakeDevice:
-    "A device that works through what it was asked for, one thing after the other, behind the clock"
+    "A device that works through its queue, one item after the other, behind the clock"
     def __init__(self, clock): self.clock,self.busy_until,self.waits = clock,0.,0
     def work(self, s): self.busy_until = max(self.busy_until, self.clock.t) + s
     def event(self): return FakeEvent(self, max(self.busy_until, self.clock.t))

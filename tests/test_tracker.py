@@ -104,7 +104,7 @@ def test_best_of_one_fit_or_of_all():
     learn.fit(2)
     assert (each.best,total.best)==(2.,1.)
 
-def test_looks_are_not_rows():
+def test_inference_makes_no_rows():
     cb = SaveModelCallback('score', np.less)
     score = Score([3., 1., 2.])
     learn = learner(score, cb, Callback(before_epoch=lambda self: self.learn.validate()), path=tmp()).fit(3)
