@@ -2671,7 +2671,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                     'learner/technique/micro_batch.py'),
                                                'learner.technique.micro_batch._CutBatch.forget': ( 'technique/micro_batch.html#_cutbatch.forget',
                                                                                                    'learner/technique/micro_batch.py'),
-                                               'learner.technique.micro_batch._CutBatch.put_back': ( 'technique/micro_batch.html#_cutbatch.put_back',
+                                               'learner.technique.micro_batch._CutBatch.restored': ( 'technique/micro_batch.html#_cutbatch.restored',
                                                                                                      'learner/technique/micro_batch.py'),
                                                'learner.technique.micro_batch._CutBatch.run': ( 'technique/micro_batch.html#_cutbatch.run',
                                                                                                 'learner/technique/micro_batch.py'),

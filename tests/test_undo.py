@@ -31,7 +31,7 @@ techniques = dict(
     map_batch=lambda: MapBatch(tuple), map_pred=lambda: MapPred(abs), forward=lambda: Forward(train='half'),
     hook=lambda: HookCallback(hook=lambda m, i, o: o.mean()), stats=lambda: ActivationStats(every=2, with_hist=True))
 elsewhere = {TrainEvalCallback: 'is in every learner', FuncCallback: 'undoes nothing', Trace: 'is for tests', Raise: 'is what ends them here', LRFinder: 'is in test_lr_find', GatherPredsCallback: 'is in test_preds',
-    RNNCallback: 'needs another model, and is in test_training', MatchArgs: 'needs another loader, and is in test_mapping', WandbLogger: 'takes seconds, and is in test_loggers'}
+    RNNCallback: 'needs another model, and is in test_modes', MatchArgs: 'needs another loader, and is in test_mapping', WandbLogger: 'takes seconds, and is in test_loggers'}
 ends = dict(error=ValueError, interrupt=KeyboardInterrupt, **cancels)
 places = [o for o in dict(moments()) if not o.startswith('after_cancel')]
 

@@ -44,7 +44,7 @@ def _joined(parts, ns):
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #Gradients
 class _Gradients:
-    "Collects the gradients of pieces while it is open, apart from those that the parameters held before"
+    "Collects the gradients of pieces while it is open, apart from the gradients that parameters held before"
     def __init__(self, opt): self.params,self.new = [p for g in opt.param_groups for p in g['params']],None
     def clear(self):
         for p in self.params: p.grad = None
@@ -93,7 +93,7 @@ class _CutBatch:
         learn.pred = learn.loss = learn.loss_grad = None
 
     @contextmanager
-    def put_back(self):
+    def restored(self):
         "Afterwards the Learner has the whole batch again, and after an error no prediction"
         try: yield
         except BaseException: self.forget(); raise
@@ -175,7 +175,7 @@ class MicroBatch(Callback):
         "Forward and backward in pieces; afterwards `pred`, `loss` and `loss_grad` are those of the whole batch"
         learn = self.learn
         batch = _CutBatch(learn, forward, self.count)
-        with batch.put_back(), _Gradients(learn.opt) as grads:
+        with batch.restored(), _Gradients(learn.opt) as grads:
             res = self._as_fits(batch, grads) if self.bs=='auto' else batch.run(self.bs)
         learn.pred,learn.loss,learn.loss_grad = res.pred,res.loss,res.loss_grad.clone().requires_grad_()
         factor = res.factor

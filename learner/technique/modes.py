@@ -52,7 +52,7 @@ class ModelResetter(Callback):
     def before_fit(self): self.held = []
     def before_train(self): self.learn.model.reset()
     def before_validate(self):
-        self.held.append([(m, {**vars(m), **m._buffers}) for m in self.learn.model.modules()])
+        self.held.append([(m, {**vars(m), **vars(m)['_buffers']}) for m in self.learn.model.modules()])
         self.learn.model.reset()
     def cleanup_validate(self): # it may have been a validation in the middle of training
         for m,vals in self.held.pop():

@@ -1,0 +1,172 @@
+"Clipped and accumulated, a step is the step of the formula, computed by hand"
+from functools import partial
+import pytest,torch
+from torch import nn
+from torch.nn import functional as F
+from learner.all import *
+from small_fits import net,gen,X,Y,cut,NoLength,sgd,mk,weights,same,gap,tokens,token_loss,counted
+
+# Clipping
+def clipped(clip, n_epoch=2, lr=.1):
+    m = net()
+    opt = sgd(m.parameters())
+    for x,y in cut(10)*n_epoch:
+        F.cross_entropy(m(x), y).backward()
+        clip(m); opt.step(); opt.zero_grad()
+    return weights(m)
+
+def test_clip_by_norm():
+    norms = []
+    def clip(m):
+        norms.append(torch.cat([p.grad.flatten() for p in m.parameters()]).norm())
+        for p in m.parameters(): p.grad *= min(1., .4/(norms[-1]+1e-6))
+    learn = mk(GradientClip(.4)).fit(2)
+    assert gap(weights(learn.model), clipped(clip))<1e-6 and torch.allclose(learn.gradient_clip.norms, torch.stack(norms)) and max(norms)>.4>min(norms)
+
+@pytest.mark.parametrize('norm_type', [1., 3., float('inf')])
+def test_other_norms(norm_type):
+    def clip(m):
+        norm = torch.cat([p.grad.flatten() for p in m.parameters()]).norm(norm_type)
+        for p in m.parameters(): p.grad *= min(1., .2/(norm+1e-6))
+    assert gap(weights(mk(GradientClip(.2, norm_type)).fit(2).model), clipped(clip))<1e-6
+
+def test_clip_by_value():
+    def clip(m):
+        for p in m.parameters(): p.grad.clamp_(-.03, .03)
+    learn = mk(GradientClip(max_value=.03)).fit(2)
+    assert gap(weights(learn.model), clipped(clip))<1e-7 and learn.gradient_clip.norms is None
+
+def test_clip_some():
+    def clip(m):
+        norm = m[2].weight.grad.norm()
+        m[2].weight.grad *= min(1., .05/(norm+1e-6))
+    learn = mk(GradientClip(.05, params=lambda m: [m[2].weight])).fit(2)
+    assert gap(weights(learn.model), clipped(clip))<1e-6
+
+@pytest.mark.parametrize('order', [0,1])
+def test_clip_after_unscaling(order):
+    cbs = [GradientClip(.2), MixedPrecision('fp16', init_scale=1024.)]
+    learn = mk(*(cbs[::-1] if order else cbs)).fit(1)
+    plain = mk(GradientClip(.2)).fit(1)
+    assert torch.allclose(learn.gradient_clip.norms, plain.gradient_clip.norms, rtol=.02)
+
+def test_evaluation_keeps_the_norms():
+    learn = mk(GradientClip(.2), valid=cut(10)).fit(1)
+    before = learn.gradient_clip.norms.clone()
+    learn.validate(); learn.lr_find(num_it=3, show_plot=False)
+    assert torch.equal(learn.gradient_clip.norms, before) and len(before)==6
+
+def test_many_norms():
+    learn = mk(GradientClip(.2), data=cut(1)).fit(10)
+    assert learn.gradient_clip.norms.shape==(600,)
+
+# Accumulation
+def ends(bs, n_acc, n=60):
+    "Samples of each window: batches of `bs` until there are `n_acc`"
+    per = -(-n_acc//bs)*bs
+    return [min(per, n-i) for i in range(0, n, per)]
+
+@pytest.mark.parametrize('bs,n_acc', [(10,10), (10,30), (7,28), (7,20), (16,40), (60,60), (10,1000), (1,9), (25,26)])
+@pytest.mark.parametrize('length', [True,False])
+@pytest.mark.parametrize('loss', ['mean','sum'])
+def test_accumulation_is_the_big_batch(bs, n_acc, length, loss):
+    def crit(): return nn.CrossEntropyLoss(reduction=loss)
+    data = cut(bs)
+    learn = mk(GradientAccumulation(n_acc), data=data if length else NoLength(data), loss_func=crit()).fit(2)
+    sizes = ends(bs, n_acc)
+    big = mk(data=list(zip(X.split(sizes), Y.split(sizes))), loss_func=crit()).fit(2)
+    assert learn.opt_step==big.opt_step==2*len(sizes) and gap(weights(learn.model), weights(big.model))<(2e-6 if loss=='mean' else 2e-5) and not any(p.grad is not None for p in learn.model.parameters())
+
+def test_accumulation_counts_tokens():
+    x,y = tokens()
+    def run(bs, *cbs): return weights(mk(*cbs, data=list(zip(x.split(bs), y.split(bs))), loss_func=token_loss).fit(3).model)
+    big = run(12)
+    assert gap(run(4, GradientAccumulation(12, counted)), big)<1e-6 < 1e-3 < gap(run(4, GradientAccumulation(12)), big)
+
+def test_accumulation_starts_each_epoch_anew():
+    seen = []
+    mk(GradientAccumulation(20), on(event.after_step)(lambda learn: seen.append((learn.epoch, learn.iter))), data=cut(10, n=50), valid=cut(30)).fit(2)
+    assert seen==[(e,i) for e in (0,1) for i in (1,3,4)]
+
+def test_accumulation_of_a_short_epoch():
+    "Its last window is closed where it is cut"
+    seen = []
+    mk(GradientAccumulation(1000), ShortEpochCallback(.5), on(event.after_step)(lambda learn: seen.append(learn.iter))).fit(2)
+    assert seen==[2,2]
+
+def test_a_batch_without_backward_is_not_accumulated():
+    class Skip(Callback):
+        order = -100
+        def before_backward(self):
+            if self.iter==1: raise CancelBackwardException
+    for order in (-100, 100):
+        Skip.order = order
+        learn = mk(GradientAccumulation(30), Skip, data=cut(10, n=40)).fit(1)
+        rows = torch.cat([torch.arange(10), torch.arange(20,40)])
+        big = mk(data=[(X[rows], Y[rows])]).fit(1)
+        assert learn.opt_step==1 and gap(weights(learn.model), weights(big.model))<1e-6
+
+@pytest.mark.parametrize('mode', ['fp16','bf16'])
+def test_accumulation_and_mixed_precision(mode):
+    seen = []
+    grads = on(event.before_step, order=50)(lambda learn: seen.append([p.grad.clone() for p in learn.model.parameters()]))
+    mk(GradientAccumulation(30), MixedPrecision(mode, init_scale=1024.), GradientClip(100.), grads).fit(1)
+    acc,seen[:] = list(seen),[]
+    mk(grads, data=cut(30)).fit(1)
+    assert len(acc)==len(seen)==2 and gap(acc[0], seen[0])<5e-3
+
+@pytest.mark.parametrize('summed', [lambda: partial(F.cross_entropy, reduction='sum'), lambda: CrossEntropyLossFlat(reduction='sum')], ids=['partial','flat'])
+def test_sums_add_up_as_they_are(summed):
+    def run(bs, *cbs): return weights(mk(*cbs, data=cut(bs), loss_func=summed()).fit(2, lr=.002).model)
+    assert gap(run(30, GradientAccumulation(30)), run(30))<1e-6 and gap(run(10, GradientAccumulation(30)), run(30))<1e-6 and gap(run(30, MicroBatch(4)), run(30))<1e-6
+
+W,ignored = torch.tensor([.1,2.5]),Y.clone()
+ignored[::3] = -100
+ignored[30:34] = -100 # a whole piece
+void = torch.where(ignored<0, 1, ignored)
+means = dict(weight=(lambda: nn.CrossEntropyLoss(weight=W), Y), partial=(lambda: partial(F.cross_entropy, weight=W), Y), flat=(lambda: CrossEntropyLossFlat(weight=W), Y), smooth=(lambda: nn.CrossEntropyLoss(weight=W, label_smoothing=.1), Y),
+    focal=(lambda: FocalLoss(weight=W), Y), focal_flat=(lambda: FocalLossFlat(weight=W), ignored), ignore=(nn.CrossEntropyLoss, ignored), plain=(lambda: F.cross_entropy, ignored), both=(lambda: nn.CrossEntropyLoss(weight=W), ignored),
+    other=(lambda: nn.CrossEntropyLoss(ignore_index=1), void), partial_ignore=(lambda: partial(F.cross_entropy, ignore_index=1), void), nll=(lambda: nn.NLLLoss(weight=W, ignore_index=1), void))
+@pytest.mark.parametrize('name', means)
+def test_what_a_mean_is_over_is_known(name):
+    "Of weighted means, and of targets that are ignored"
+    make,y = means[name]
+    model = lambda: nn.Sequential(net(), nn.LogSoftmax(1)) if name=='nll' else net()
+    def run(bs, *cbs):
+        learn = mk(*cbs, data=cut(bs, y), loss_func=make(), model=model()).fit(2)
+        return weights(learn.model),learn.recorder.raw_losses
+    (big,losses),(acc,_),(micro,mlosses),(both,_) = run(30),run(6, GradientAccumulation(30)),run(30, MicroBatch(4)),run(15, MicroBatch(4), GradientAccumulation(30))
+    assert gap(acc, big)<1e-6 and gap(micro, big)<1e-6 and gap(both, big)<1e-6 and mlosses==pytest.approx(losses, rel=1e-5)
+
+def test_probabilities_all_count():
+    p = torch.rand(60, 2, generator=gen).softmax(1)
+    def run(bs, *cbs): return weights(mk(*cbs, data=cut(bs, p), loss_func=nn.CrossEntropyLoss(weight=W)).fit(2).model)
+    assert gap(run(6, GradientAccumulation(30)), run(30))<1e-6 and gap(run(30, MicroBatch(4)), run(30))<1e-6
+
+def test_counts_may_be_fractions():
+    def loss(pred, y): return F.cross_entropy(pred, y, weight=W)
+    def count(learn): return W[learn.y].sum()
+    def run(bs, *cbs): return weights(mk(*cbs, data=cut(bs), loss_func=loss).fit(2).model)
+    assert gap(run(6, GradientAccumulation(30, count)), run(30))<1e-6 and gap(run(30, MicroBatch(4, count)), run(30))<1e-6
+
+def test_a_window_without_anything_leaves_the_weights():
+    learn = mk(GradientAccumulation(20), data=cut(10, torch.full_like(Y, -100))).fit(1)
+    assert same(weights(learn.model), weights(net()))
+
+@pytest.mark.parametrize('cb', [GradientAccumulation, MicroBatch])
+def test_means_that_do_not_add_up_say_so(cb):
+    for loss in (LabelSmoothingCrossEntropy(weight=W), LabelSmoothingCrossEntropyFlat(weight=W)):
+        with pytest.warns(UserWarning, match='will not be exactly the big batch: one part of `LabelSmoothingCrossEntropy` is weighted'): mk(cb, loss_func=loss).fit(1)
+
+def test_one_accumulation_at_a_time():
+    with pytest.raises(ValueError, match='`gradient_accumulation_2` and `gradient_accumulation` would both put batches together: use one of them'): mk(GradientAccumulation(20), GradientAccumulation(40)).fit(1)
+
+@pytest.mark.parametrize('make,match', [
+    (lambda: GradientClip(0), '`max_norm` is above 0, but got 0'), (lambda: GradientClip(max_value=-1), '`max_value` is above 0, but got -1'), (lambda: GradientAccumulation(0), '`n_acc` is above 0'), (lambda: GradientClip(float('nan')), '`max_norm` is above 0, but got nan')])
+def test_bad_settings(make, match):
+    with pytest.raises(ValueError, match=match): make()
+
+@pytest.mark.parametrize('make,match', [(lambda: GradientClip(None), '`max_norm` is a number above 0, but got None'), (lambda: GradientClip('a'), "`max_norm` is a number above 0, but got 'a'"), (lambda: GradientAccumulation('8'), "`n_acc` is a number above 0, but got '8'"),
+    (lambda: GradientClip(params='0.weight'), "`params` is a function of the model that returns parameters, such as .* but got '0.weight'")])
+def test_settings_of_other_types(make, match):
+    with pytest.raises(TypeError, match=match): make()

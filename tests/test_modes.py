@@ -1,0 +1,72 @@
+"Modes and states of layers in training and validation"
+import pytest,torch
+from torch import nn
+from torch.nn import functional as F
+from learner.all import *
+from small_fits import net,X,cut,sgd,mk,weights,same,gap,Recurrent,sequences
+
+@pytest.mark.parametrize('what', ['affine','frozen','trained','sync'])
+def test_bn_freeze(what):
+    m = nn.Sequential(nn.Linear(3,4), nn.SyncBatchNorm(4) if what=='sync' else nn.BatchNorm1d(4, affine=what!='affine'), nn.Linear(4,2))
+    if what in ('frozen','sync'): m[1].requires_grad_(False)
+    mk(BnFreeze, model=m, valid=cut(30)).fit(2)
+    assert torch.equal(m[1].running_mean, torch.zeros(4))==(what!='trained') and m[1].training
+
+def test_model_resetter_and_rnn_callback():
+    def hand():
+        m = Recurrent()
+        opt = sgd(m.parameters())
+        for _ in range(2):
+            m.h = None
+            for x,y in sequences(): F.mse_loss(m(x)[0], y).backward(); opt.step(); opt.zero_grad()
+        m.h,total = None,0
+        with torch.no_grad():
+            for x,y in sequences(2): total += F.mse_loss(m(x)[0], y).item()/2
+        return weights(m),total
+    learn = mk(ModelResetter, RNNCallback, data=sequences(), valid=sequences(2), model=Recurrent(), loss_func=F.mse_loss).fit(2)
+    ws,total = hand()
+    assert gap(weights(learn.model), ws)<1e-6 and learn.recorder[-1,'valid_loss']==pytest.approx(total, rel=1e-5) and learn.model.h is None
+    assert torch.equal(learn.rnn.raw_out*2, learn.rnn.out)
+    assert learn.get_preds()[0].shape==(8,5,1)
+
+@pytest.mark.parametrize('ev', ['before_train', 'after_pred', 'after_batch', 'before_batch'])
+def test_validation_leaves_the_state_of_the_model(ev):
+    def run(look):
+        cb = on(getattr(event, ev), order=50)(lambda learn: learn.validate() if look and learn.training else None)
+        return mk(ModelResetter, RNNCallback, cb, data=sequences(), valid=sequences(2), model=Recurrent(), loss_func=F.mse_loss).fit(2)
+    a,b = run(False),run(True)
+    assert same(weights(a.model), weights(b.model)) and a.recorder.raw_losses==b.recorder.raw_losses
+
+def test_mc_dropout():
+    class WordDropout(nn.Module):
+        def __init__(self): super().__init__(); self.inner = nn.BatchNorm1d(3)
+        def forward(self, x): return self.inner(x)*torch.rand(()) if self.training else self.inner(x)
+    m = nn.Sequential(WordDropout(), nn.Linear(3,8), nn.Dropout(), nn.AlphaDropout(), nn.Dropout1d(), nn.Linear(8,2))
+    learn = mk(MCDropoutCallback, model=m, valid=cut(30))
+    modes = []
+    learn.validate(cbs=on(event.before_batch)(lambda learn: modes.append([o.training for o in m.modules()])))
+    assert modes[0]==[False, True, False, False, True, True, True, False] and all(o.training for o in m.modules())
+    ps = [learn.get_preds(cbs=on(event.before_validate)(lambda learn,i=i: torch.manual_seed(i)))[0] for i in range(3)]
+    assert not torch.equal(ps[0], ps[1]) and not torch.equal(ps[1], ps[2])
+
+def test_mc_dropout_draws_anew_each_time():
+    "And leaves no trace, like any evaluation: training continues as without it"
+    def mk_(*cbs): return mk(*cbs, model=nn.Sequential(net(64), nn.Dropout(.5), nn.Linear(64,2)), valid=cut(30)).fit(1)
+    learn,plain = mk_(),mk_()
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    for look in (lambda: learn.get_preds(cbs=MCDropoutCallback)[0], lambda: torch.tensor(learn.validate(cbs=MCDropoutCallback).valid_loss)):
+        ps = torch.stack([look() for _ in range(200)])
+        assert len({o.numpy().tobytes() for o in ps})==200 and torch.equal(torch.get_rng_state(), state)
+        if ps.ndim>1: # as many draws by hand
+            torch.manual_seed(1)
+            with torch.no_grad(): own = torch.stack([learn.model.train()(X).softmax(1) for _ in range(200)])
+            assert torch.allclose(ps.std(0).mean(), own.std(0).mean(), rtol=.05) and torch.allclose(ps.mean((0,1)), own.mean((0,1)), atol=.03)
+            torch.set_rng_state(state)
+    assert same(weights(learn.fit(1).model), weights((torch.set_rng_state(state), plain.fit(1))[1].model))
+    torch.manual_seed(3)
+    a,b = (mk_().get_preds(cbs=MCDropoutCallback)[0] for _ in range(2))
+    assert torch.equal(a, b) # a script gives the same again
+    seen = []
+    mk(on(event.after_epoch)(lambda learn: seen.extend(learn.get_preds(cbs=MCDropoutCallback)[0] for _ in range(3))), model=nn.Sequential(net(), nn.Dropout()), valid=cut(30)).fit(1)
+    assert len({o.numpy().tobytes() for o in seen})==3
