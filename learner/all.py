@@ -14,6 +14,7 @@ from .core.callbacks import *
 from .core.dispatch import *
 from .data.generators import *
 from .data.loaders import *
+from .data.loader_state import *
 from .data.draws import *
 from .data.order import *
 from .data.rows import *

@@ -21,7 +21,7 @@ __all__ = []
 import warnings
 from dataclasses import dataclass,fields
 from torch.nn.parameter import is_lazy
-from ..data.draws import LoaderState
+from ..data.loader_state import LoaderState
 from ..loop.position import by_name,judges
 from ..model.files import on_cpu
 from ..model.hypers import get_hyper,hypers,set_hyper
