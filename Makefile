@@ -30,6 +30,7 @@ soak: .venv/.dev ## Run the slow tests too, and many more random cases
 lib: .venv/.dev ## After editing a notebook: write learner/, clean nbs/, write README.md
 	@$(bin)/nbdev-export
 	@$(bin)/nbdev-clean
+	@$(bin)/python tools/stub.py
 	@$(bin)/python tools/readme.py
 
 nbs: lib ## Run the notebooks and store their outputs (some of them: make nbs K=schedule)

@@ -35,8 +35,12 @@ from .measure.run_config import *
 from .measure.loss_stream import *
 from .measure.recorder import *
 from .measure.progress import *
-from .loop.position import *
+from .loop.snapshot import *
 from .loop.loop import *
+from .loop.inference import *
+from .loop.position import *
+from .loop.interrupt import *
+from .loop.route import *
 from .loop.learner import *
 from .loop.testing import *
 from .schedule.schedules import *

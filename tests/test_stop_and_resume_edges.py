@@ -229,7 +229,7 @@ def test_a_position_does_not_share_the_state_of_ones_own():
     "What is changed in place after a run has stopped for now does not change what was saved of it"
     learn = synth_learner(n_train=4, n_valid=0)
     with pytest.raises(KeyboardInterrupt): learn.fit(2, cbs=[Counts(), CtrlC('after_pred', 3)])
-    kept = learn.at['state'] if isinstance(learn.at, dict) else learn.at.state
+    kept = learn.at.state
     for o in (learn.state.array,learn.state.tensor): o += 100
     assert kept['array'][0]==kept['tensor'][0]==3
     learn.resume(cbs=[Counts()]) # with what has been changed meanwhile

@@ -30,6 +30,7 @@ def test_clean(fn):
     _nbdev_clean(nb)
     assert nb2str(nb)==txt, 'run `make lib`'
 
-def test_readme():
-    p = subprocess.run([sys.executable, root/'tools/readme.py', '--check'], cwd=root, capture_output=True, text=True)
+@pytest.mark.parametrize('tool', ['readme','stub'])
+def test_written(tool):
+    p = subprocess.run([sys.executable, root/f'tools/{tool}.py', '--check'], cwd=root, capture_output=True, text=True)
     assert p.returncode==0, p.stderr

@@ -30,11 +30,15 @@ def known_args(f):
     params = signature(f).parameters
     if any(o.kind is o.VAR_KEYWORD for o in params.values()): return f # the function that gets them checks them
     names = list(params)
+    def called(args): # a method is that of the object's class, which may have inherited it
+        owner,_,name = f.__qualname__.rpartition('.')
+        if args and owner and hasattr(type(args[0]), f.__name__): owner = type(args[0]).__name__
+        return f.__qualname__ if not owner else owner if name=='__init__' else f'{owner}.{name}'
     @wraps(f)
     def _f(*args, **kwargs):
         for k in kwargs:
             if k not in names:
-                raise TypeError(f"`{f.__qualname__.removesuffix('.__init__')}` has no argument `{k}`.{nearest(k, names)}")
+                raise TypeError(f"`{called(args)}` has no argument `{k}`.{nearest(k, names)}")
         return f(*args, **kwargs)
     return _f
 

@@ -71,7 +71,7 @@ class Attendance:
         absent = self.absent[depth] = {id(owner_of(h)) for h in hs}
         for h in hs:
             absent.discard(id(owner_of(h)))
-            yield h
+            if id(owner_of(h)) not in self.gone: yield h
         if not absent: del self.absent[depth]
 
     def came(self, cb):
@@ -98,7 +98,8 @@ class Attendance:
 
     def leave(self):
         "A batch is over: the callbacks that were removed meanwhile leave, if nothing else keeps them"
-        cbs,self.leaving = self.leaving,[]
+        cbs = self.leaving[:]
+        self.leaving.clear()
         for cb in cbs: self.loop.remove_cb(cb)
 
     def close(self):
@@ -115,7 +116,7 @@ class Notifier:
     exc = None # the error, during `after_exception`
     def __init__(self):
         self.scopes,self.n_outer,self.attendance = [],0,Attendance(self)
-        self.absent = self.attendance.absent
+        self.absent,self.leaving,self.gone = self.attendance.absent,self.attendance.leaving,self.attendance.gone # looked at in each batch
         self._mode,self._training,self._announced = None,False,None
         self.cbs = CallbackList(self)
         self.refresh()
@@ -159,7 +160,10 @@ class Notifier:
         "Notify every callback that listens to `ev`, in order"
         hs = self.handlers.get(ev)
         if hs is None: hs = self._custom(ev)
-        self._notify(ev, hs, *args, **kwargs)
+        for h in hs:
+            if self.gone and id(owner_of(h)) in self.gone: continue # removed by one before it
+            try: h(*args, **kwargs)
+            except BaseException as e: blame(e, h, ev); raise
 
     def _custom(self, ev):
         "Handlers of an event that no table has: one without listeners, or a user's own"
@@ -167,16 +171,6 @@ class Notifier:
         event.check(ev, f'learn({ev!r})')
         self.handlers[ev] = self._listeners(ev)
         return self.handlers[ev]
-
-    def _notify(self, ev, hs, *args, **kwargs):
-        h,gone = None,self.attendance.gone
-        try:
-            for h in hs:
-                if gone and id(owner_of(h)) in gone: continue # removed by one before it
-                h(*args, **kwargs)
-        except BaseException as e:
-            if h is not None: blame(e, h, ev)
-            raise
 
     def __getattr__(self, k):
         if hasattr(type(self), k): return object.__getattribute__(self, k) # a property failed: let it say why
@@ -289,7 +283,9 @@ class Dispatcher(Notifier):
 # %% ../../nbs/core/06_dispatch.ipynb #scope
 def begin(loop, ev):
     "Fire the `before_…` of the innermost scope"
-    loop._notify(ev, loop.attendance.turns(loop.handlers[ev]))
+    for h in loop.attendance.turns(loop.handlers[ev]):
+        try: h()
+        except BaseException as e: blame(e, h, ev); raise
 
 def cancelled(loop, nm, e):
     "Fire the `after_cancel_…` of the innermost scope, which `e` ends"
@@ -317,7 +313,6 @@ def scope(f):
     "Run `_x` between its events: `before_x`; the exception that cancels `x` goes to `after_cancel_x`; `after_x`; always `cleanup_x`"
     nm = f.__name__.strip('_')
     before,after,cleanup,cancel = f'before_{nm}',f'after_{nm}',f'cleanup_{nm}',cancels[nm]
-    outermost = nm==next(iter(cancels))
     @wraps(f)
     def _f(self):
         try:
@@ -325,8 +320,7 @@ def scope(f):
             try:
                 if before in self.handlers: begin(self, before)
                 f(self)
-                finished = True
-            except cancel as e: finished = False; cancelled(self, nm, e)
+            except cancel as e: cancelled(self, nm, e)
             if after in self.handlers: self(after)
         except BaseException as e:
             err = failed(self, e)
@@ -339,7 +333,11 @@ def scope(f):
         finally:
             self.scopes.pop()
             if self.absent: self.absent.pop(len(self.scopes), None)
-            if outermost and not self.scopes: self.close()
-        return finished
-    _f.scope = nm
-    return _f
+    @wraps(f)
+    def _outermost(self):
+        try: _f(self)
+        finally:
+            if not self.scopes: self.close()
+    res = _outermost if nm==next(iter(cancels)) else _f
+    res.scope = nm
+    return res

@@ -75,15 +75,6 @@ def twin(dl):
     if isinstance(dl, DataLoader): vars(res)['_iterator'] = None
     return res
 
-# %% ../../nbs/data/02_loaders.ipynb #split
-def _split(b, n_inp):
-    "Inputs and targets of a batch; of a tuple, the first `n_inp` parts are inputs"
-    if isinstance(b, _plain):
-        n,b = n_inp or len(b)-1 or 1,tuple(b)
-        return b[:n],b[n:]
-    if isinstance(b, Mapping): return b,(b['labels'],) if 'labels' in b else ()
-    return (b,),()
-
 # %% ../../nbs/data/02_loaders.ipynb #device
 _accelerator = default_device().type!='cpu'
 
@@ -162,7 +153,12 @@ class DataLoaders:
 
     def split(self, b):
         "Inputs and targets of a batch"
-        return _split(b, self.n_inp)
+        if isinstance(b, _plain):
+            b = tuple(b)
+            n = self.n_inp or len(b)-1 or 1
+            return b[:n],b[n:]
+        if isinstance(b, Mapping): return b,(b['labels'],) if 'labels' in b else ()
+        return (b,),()
 
     def one_batch(self,
         i:int|str=0, # Position or name of a loader

@@ -17,7 +17,7 @@ from fastcore.basics import patch
 from ..core.checks import known_args,nearest
 from ..core.events import CancelException
 from ..loop.learner import Learner
-from ..loop.position import held,judges
+from ..loop.snapshot import Snapshot,model_and_loss
 from ..model.files import file_path,read_plain,reading,type_of,write_plain,write_to
 from ..model.groups import norm_bias_params
 from ..model.hypers import spare
@@ -131,10 +131,10 @@ def untouched(learn, file):
     was,lr = learn.opt,learn.lr
     opt = learn.opt_func if was is None and isinstance(learn.opt_func, torch.optim.Optimizer) else was
     inside = [(o, o.state, [dict(g) for g in o.param_groups]) for o in (parts_of(opt) if opt else [])]
-    put_back = held(judges(learn).values(), [])
+    before = Snapshot(model_and_loss(learn).values())
     try: yield
     except BaseException as e:
-        put_back()
+        before.restore()
         learn.opt,learn.lr = was,lr
         for o,state,groups in inside: o.state,o.param_groups = state,groups
         e.add_note(f"while loading `{file}`")

@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from ..core.callback import Callback
 from ..core.checks import nearest,one_of,whole
 from ..loop.learner import Learner
-from ..loop.position import run_state
+from ..loop.position import Position
 from ..measure.history import missing
 from ..measure.recorder import find_recorder,higher_is_better
 from ..model.files import file_path,read_plain
@@ -97,14 +97,6 @@ def _check_fit(cb):
         warnings.warn("The workers of the training loader are persistent, but begin anew in each epoch "
             "while a `Checkpoint` saves the run, so that it can be resumed exactly")
 
-def stopped_for_now(learn):
-    "Whether a fit that ends without an error can be resumed all the same"
-    return learn._later is not None
-
-def position(learn, ended=False):
-    "Where a run is that is being paused or cut; or its end"
-    return run_state(learn, 'fit') if ended else learn.stopping_at()
-
 # %% ../../nbs/resume/06_checkpoint.ipynb #Checkpoint
 class Checkpoint(Callback):
     "Save the whole run at intervals and whenever it is cut, so that `fit(…, resume=True)` resumes it exactly"
@@ -137,7 +129,7 @@ class Checkpoint(Callback):
         self.interval.begin(self.learn)
         self.fit_files = FitFiles(self.learn, self.files, Keeping(self.keep, self.best, self.result.higher))
         self.sigterm,self.failed,self.asked = SigtermHandler(self.learn),False,False
-        self.begun,self.carried,self.learn.carry = True,self.learn.carry,True
+        self.begun,self.carried,self.learn.route.carry = True,self.learn.route.carry,True
         if not self.learn.resuming: self._ask() # the very beginning
         if self.on_exc: self.sigterm.install()
 
@@ -166,27 +158,31 @@ class Checkpoint(Callback):
         "Write a file, while no batch is running"
         self.asked = False
         if any(map(is_lazy, self.learn.model.parameters())): return # nothing has been learned yet
-        self._write(position(self.learn))
+        self._write(self.learn.route.position())
 
     def _write(self, at):
         "Write a file of the run, which is at the position `at`"
-        epoch,iter = (at['counts'][o] for o in ('epoch','train_iter'))
+        epoch,iter = at.counters.epoch,at.counters.train_iter
         file = self.fit_files.new_file(epoch, iter)
         digest = write_state(self.learn, file, at)
-        self.fit_files.add(file, digest, at['exact'], epoch, iter, self.result.value)
+        self.fit_files.add(file, digest, at.exact, epoch, iter, self.result.value)
         self.last_saved_path = file
 
     # At the end
     def after_exception(self): self.failed = True
+    def _end_position(self):
+        "Where a fit that was cancelled can be resumed; or its end"
+        route = self.learn.route
+        return route.position() if route.stopped_for_now else Position.of(self.learn, 'fit').complete(self.learn)
     def after_cancel_fit(self):
-        if self.begun: self._write(position(self.learn, ended=not stopped_for_now(self.learn)))
+        if self.begun: self._write(self._end_position())
     def after_fit(self):
-        if self.begun: self.fit_files.end(self.learn, over=not stopped_for_now(self.learn))
+        if self.begun: self.fit_files.end(self.learn, over=not self.learn.route.stopped_for_now)
     def cleanup_fit(self):
         if not self.begun: return
-        self.begun,self.learn.carry = False,self.carried
+        self.begun,self.learn.route.carry = False,self.carried
         self.sigterm.remove()
-        at = position(self.learn)
+        at = self.learn.route.position()
         if self.failed and self.on_exc and at and not self.learn.resuming: self._write(at)
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #find_state

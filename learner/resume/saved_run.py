@@ -22,7 +22,8 @@ import warnings
 from dataclasses import dataclass,fields
 from torch.nn.parameter import is_lazy
 from ..data.loader_state import LoaderState
-from ..loop.position import by_name,judges
+from ..loop.snapshot import by_name,model_and_loss
+from ..loop.position import Bounds,Counters,OptimizerState,Position,callback_states,whole_states
 from ..model.files import on_cpu
 from ..model.hypers import get_hyper,hypers,set_hyper
 from ..model.weights import hidden_of,load_weights,put_hidden,unwrapped,weights_of
@@ -43,12 +44,12 @@ class Weights:
         if any(is_lazy(p) for p in learn.model.parameters()):
             raise ValueError("The model has layers that do not know their shapes before the first batch, "
                 "so that it cannot be saved yet")
-        modules = judges(learn)
+        modules = model_and_loss(learn)
         weights,hidden = ({k:on_cpu(f(m)) for k,m in modules.items()} for f in (weights_of,hidden_of))
         return cls(weights.pop('model'), weights, hidden)
 
     def put(self, learn):
-        for k,m in judges(learn).items():
+        for k,m in model_and_loss(learn).items():
             if k=='model': load_weights(m, self.model)
             else: self._put_loss(k, m)
             put_hidden(m, self.hidden.get(k, {}))
@@ -69,7 +70,7 @@ class OptState:
     def of(cls, learn, at):
         if learn.opt is None: return cls(None, None)
         now = {} if learn.mode=='fit' else {k:get_hyper(learn.opt, k) for k in hypers(learn.opt)}
-        return cls(on_cpu(learn.opt.state_dict()), None if at is None else encode(at['base'] | now, 'between'))
+        return cls(on_cpu(learn.opt.state_dict()), None if at is None else encode(at.optimizer.before | now, 'between'))
 
     def put(self, learn, weights):
         if self.opt is not None: self._load(learn, weights)
@@ -83,37 +84,37 @@ class OptState:
             for k in {*g}-own: del g[k]
 
 # %% ../../nbs/resume/03_saved_run.ipynb #Progress
-_apart = 'state','callbacks'              # of a position, these have keys of their own in a file
-_of_process = 'live','held','hold','last' # these mean nothing in another process
-
 def params_of(opt): return [p for g in opt.param_groups for p in g['params']]
 
 def position_to_file(at, opt):
     "Where a run is, as a file holds it"
     if at is None: return None
-    kept = {k:v for k,v in at.items() if k not in (*_apart,*_of_process)}
-    grads = [at['grads'].get(p) for p in params_of(opt)]
-    return encode(kept | dict(draws=vars(at['draws']), grads=grads), 'at')
+    plain = {k:v for k,v in vars(at).items() if k not in ('state','callbacks')} # these have keys of their own in a file
+    parts = {k:vars(plain[k]) for k in ('counters','bounds','loader')}
+    grads = [at.optimizer.grads.get(p) for p in params_of(opt)]
+    return encode(plain | parts | dict(optimizer=vars(at.optimizer) | dict(grads=grads)), 'at')
 
 def position_from_file(v, opt, device, **apart):
     "Where the run was; `apart` are those values that have keys of their own"
     if v is None: return None
     at = decode(v, device)
-    grads = {p:g for p,g in zip(params_of(opt), at['grads'], strict=True) if g is not None}
-    return at | apart | dict(draws=LoaderState(**at['draws']), grads=grads)
+    parts = {k:cls(**at[k]) for k,cls in dict(counters=Counters, bounds=Bounds, loader=LoaderState, optimizer=OptimizerState).items()}
+    grads = zip(params_of(opt), at['optimizer']['grads'], strict=True)
+    parts['optimizer'].grads = {p:g for p,g in grads if g is not None}
+    return Position(**at | parts | apart)
 
 @dataclass
 class Progress:
     "How far the run has come"
-    at:dict|None   # Where it is; None between fits, if none was stopped
+    at:dict|None   # Its position; None between fits, if none was stopped
     callbacks:dict # Their states, by name
     state:dict     # `learn.state`
     frozen:list    # Names of the parameters that are not trained
 
     @classmethod
     def of(cls, learn, at):
-        cbs = at['callbacks'] if at else {k:s for k,cb in by_name(learn.cbs).items() if (s := cb.state_dict())}
-        state = at['state'] if at and learn.mode=='fit' else learn.state
+        cbs = whole_states(callback_states(learn.cbs) if at is None else at.callbacks)
+        state = at.state if at and learn.mode=='fit' else learn.state
         return cls(
             at=position_to_file(at, learn.opt),
             callbacks={k:encode(v, f'learn.{k}') for k,v in cbs.items()},

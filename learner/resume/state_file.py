@@ -23,7 +23,8 @@ from ..core.callback import Callback
 from ..core.checks import known_args,listed,nearest
 from ..data.generators import search
 from ..loop.learner import Learner
-from ..loop.position import by_name,judges
+from ..loop.snapshot import by_name,model_and_loss
+from ..loop.route import Stopped
 from ..model.files import atomic_write,check_plain,file_path,read_plain,torch_save
 from ..model.optimizer import parts_of
 from ..result.saving import file_events,untouched
@@ -34,7 +35,7 @@ def _learns(o): return isinstance(o, (Optimizer,nn.Module)) or getattr(o, 'requi
 
 def _saved_ids(learn):
     "Of the optimizers and parameters that a state file has"
-    params = [p for m in judges(learn).values() for p in m.parameters()]
+    params = [p for m in model_and_loss(learn).values() for p in m.parameters()]
     return {id(o) for o in (learn.opt, *parts_of(learn.opt), *params, *params_of(learn.opt))}
 
 def _is_unsaved(o, saved):
@@ -99,7 +100,7 @@ def save_state(self:Learner,
     if self.mode=='lr_find':
         raise RuntimeError("`lr_find` only tries learning rates, and restores everything at its end: "
             "save the state before it or after it")
-    if self.mode=='fit': self.at_pause(lambda: write_state(self, file, self.stopping_at()))
+    if self.mode=='fit': self.at_pause(lambda: write_state(self, file, self.route.position()))
     else: write_state(self, file, self.at)
     return file
 
@@ -117,5 +118,5 @@ def load_state(self:Learner,
         names = os.listdir(file.parent) if file.parent.is_dir() else ()
         raise FileNotFoundError(f"There is no `{file}`.{nearest(file.name, names)}")
     at = read_state(self, file)
-    self._stopped = at and (at,[])
+    self.route.stopped = at and Stopped(at)
     return self

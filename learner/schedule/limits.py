@@ -20,6 +20,7 @@ from ..data.generators import keep_random,random_state,set_random_state
 from ..data.loaders import twin
 from ..measure.recorder import find_recorder
 from .validation import Validate,just_validated,mid_epoch,write_row
+from ..loop.learner import limit_variable
 
 # %% ../../nbs/schedule/07_limits.ipynb #Limit
 class Limit(Callback):
@@ -39,19 +40,17 @@ class Limit(Callback):
     def cleanup_fit(self): self.learn.limits = self.old
 
 # %% ../../nbs/schedule/07_limits.ipynb #limit_batches
-_variable = 'LEARNER_LIMIT_BATCHES'
-
 @contextmanager
 def limit_batches(
     n:int, # Batches of each training and validation phase
 ):
     "Limit the batches of all fits and validations inside the `with` block, also in processes that are started there"
-    old = os.environ.get(_variable)
-    os.environ[_variable] = str(whole('n', n, 1))
+    old = os.environ.get(limit_variable)
+    os.environ[limit_variable] = str(whole('n', n, 1))
     try: yield
     finally:
-        if old is None: del os.environ[_variable]
-        else: os.environ[_variable] = old
+        if old is None: del os.environ[limit_variable]
+        else: os.environ[limit_variable] = old
 
 # %% ../../nbs/schedule/07_limits.ipynb #Overfit
 class Overfit(Callback):

@@ -158,11 +158,11 @@ def lr_find(self:Learner,
     if self.opt is None: self.create_opt()
     states = [(cb, deepcopy(cb.state_dict())) for cb in self.cbs]
     try:
-        with self.unchanged(self.dls.train), restored(self), self.added_cbs(finder), self._fitting('lr_find'):
+        with self.unchanged(self.dls.train), restored(self), self.added_cbs(finder), self.fitting('lr_find'):
             n = length(self.dls.train)
             self.n_epoch,self.start_epoch = finder.num_it//n + 1 if n else finder.num_it,0
             self.n_train_iter,self.n_step,self.to_validate = None,None,{}
-            self._fit()
+            self.run_scopes()
     finally:
         for cb,o in states: cb.load_state_dict(o)
     lrs,losses = finder.curve()

@@ -96,8 +96,9 @@ def smoke(self:Learner,
     if self.opt is None: self.create_opt()
     left_out = [o for o in self.cbs if o.writes or isinstance(o, ProgressCallback)]
     added = [o for o in L(cbs) if not getattr(o, 'writes', False)]
-    with self.unchanged(*dls), self.keep_attrs(('dls','results','limits','state','_stopped')), \
+    with self.unchanged(*dls), self.keep_attrs(('dls','results','limits','state','route')), \
             self.removed_cbs(left_out), self.added_cbs(added), restored(self), _restored_callbacks(self):
+        self.route = type(self.route)(self) # a fit that was stopped can still be resumed afterwards
         self.state,self.limits,self.dls = deepcopy(self.state),{'train': n, 'valid': n},copy(dls)
         self.dls.loaders,self.dls.valids = _twins(dls.loaders),_twins(dls.valids)
         self.fit(1)

@@ -125,4 +125,4 @@ class GradientAccumulation(Callback):
 
     def after_cancel_train(self): self.samples = 0
     def after_train(self):
-        if self.samples: self.learn._step() # a loader without a length has ended
+        if self.samples: self.learn.take_step() # a loader without a length has ended

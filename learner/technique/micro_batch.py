@@ -19,6 +19,7 @@ from ..data.loaders import map_batch
 from ..measure.metrics import find_bs
 from .gradients import detached,is_summed,n_items,warn_mixed_means
 from .mixed_precision import MixedPrecision
+from ..loop.loop import check_loss
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #cut_and_join
 def _rows(o, rows, bs):
@@ -131,7 +132,7 @@ class _CutBatch:
 
     def _backward(self, w):
         try: (self.learn.loss_grad*w).backward()
-        except Exception: self.learn.check_loss(); raise
+        except Exception: check_loss(self.learn); raise
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #MicroBatch
 _signs = 'out of memory','allocate memory','ALLOC_FAILED'

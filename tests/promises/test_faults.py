@@ -30,7 +30,7 @@ def world(learn=None):
     res = dict(grad=torch.is_grad_enabled(), autocast=torch.is_autocast_enabled('cpu'), signals=[signal.getsignal(o) for o in (signal.SIGINT, signal.SIGTERM)],
         threads=sorted(o.name for o in threading.enumerate() if o.name!='QueueFeederThread'), children=len(multiprocessing.active_children()), fds=len(os.listdir('/proc/self/fd')) if os.path.isdir('/proc/self/fd') else 0, cwd=os.getcwd())
     if learn is not None: res |= dict(modes=[m.training for m in learn.model.modules()], hooks=[len(m._forward_hooks)+len(m._forward_pre_hooks)+len(m._backward_hooks) for m in learn.model.modules()],
-        grads=[p.grad for p in learn.model.parameters()], cbs=list(learn.cbs), mode=learn.mode, batch=[getattr(learn, o) for o in ('batch','xb','yb','pred','loss','loss_grad','dl','exc','file','saved')], carry=learn.carry)
+        grads=[p.grad for p in learn.model.parameters()], cbs=list(learn.cbs), mode=learn.mode, batch=[getattr(learn, o) for o in ('batch','xb','yb','pred','loss','loss_grad','dl','exc','file','saved')], carry=learn.route.carry)
     return res
 
 def check_folder(folder, at_least=0):

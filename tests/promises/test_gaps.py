@@ -212,7 +212,7 @@ def test_weight_decay_that_is_changed_between(opt, tmp_path):
             if self.learn.training and self.learn.train_iter==7: self.learn.set_hyper('wd', .1)
     ref,learn = made(tmp_path, opt_func=opt).fit(3, cbs=Decay()),made(tmp_path, opt_func=opt)
     with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=CtrlC('after_batch', 9))
-    assert learn.at['counts']['train_iter']==7
+    assert learn.at.counters.train_iter==7
     learn.set_hyper('wd', .1)
     learn.resume()
     assert not differences(dict(ref.model.state_dict()), dict(learn.model.state_dict())) and len(learn.recorder.raw_losses)==18
@@ -220,11 +220,11 @@ def test_weight_decay_that_is_changed_between(opt, tmp_path):
 def test_accumulated_gradients_survive_split_groups(tmp_path):
     learn = made(tmp_path, opt_func=SGD)
     with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=[GradientAccumulation(40), CtrlC('after_pred', 9)])
-    grads = {k:learn.at['grads'][p].clone() for k,p in learn.model.named_parameters()}
+    grads = {k:learn.at.optimizer.grads[p].clone() for k,p in learn.model.named_parameters()}
     learn.set_hyper('wd', .1)
     learn.save_state('split')
     other = made(tmp_path, seed=3, opt_func=SGD).load_state('split')
-    assert not differences(grads, {k:other.at['grads'][p] for k,p in other.model.named_parameters()}) and get_hyper(other.opt, 'wd')==[.1]
+    assert not differences(grads, {k:other.at.optimizer.grads[p] for k,p in other.model.named_parameters()}) and get_hyper(other.opt, 'wd')==[.1]
     seen = []
     def first(self): seen.append({k:p.grad.clone() for k,p in self.learn.model.named_parameters()}) if self.learn.training and not seen else None
     with pytest.warns(UserWarning, match='is gone'): other.resume(cbs=[GradientAccumulation(40), Callback(before_batch=first)])
@@ -409,7 +409,7 @@ class Until(TimeLimit):
 @pytest.mark.parametrize('n', [4,8,16])
 def test_a_fit_that_reached_its_time_limit_can_be_resumed(n, tmp_path):
     learn = made(tmp_path, lr=.1).fit(3, cbs=[SaveModelCallback(), Until(n)])
-    assert 'time limit' in learn.stop_reason and learn.at['counts']['train_iter']==n
+    assert 'time limit' in learn.stop_reason and learn.at.counters.train_iter==n
     learn.resume(cbs=[SaveModelCallback()])
     cut = outcome(learn)
     assert not differences(outcome(made(tmp_path, lr=.1).fit(3, cbs=SaveModelCallback())), cut)

@@ -35,7 +35,7 @@ def state(learn):
     m = learn.model
     return dict(modes=[o.training for o in m.modules()], hooks=[len(o._forward_hooks)+len(o._forward_pre_hooks)+len(o._backward_hooks) for o in m.modules()], grads=[p.grad for p in m.parameters()],
         trainable=[p.requires_grad for p in m.parameters()], cbs=[o.name for o in learn.cbs], hypers={k:get_hyper(learn.opt, k) for k in hypers(learn.opt)}, keys=[{*g} for g in learn.opt.param_groups],
-        of_batch=[getattr(learn, o) for o in ('dl','batch','xb','yb','pred','loss','loss_grad','mode','exc','carry')], torch=(torch.is_grad_enabled(), torch.is_autocast_enabled('cpu'), torch.get_default_dtype()),
+        of_batch=[getattr(learn, o) for o in ('dl','batch','xb','yb','pred','loss','loss_grad','mode','exc')] + [learn.route.carry], torch=(torch.is_grad_enabled(), torch.is_autocast_enabled('cpu'), torch.get_default_dtype()),
         signals=[signal.getsignal(o) for o in (signal.SIGINT,signal.SIGTERM)])
 
 def whole(case, path):
@@ -101,10 +101,10 @@ def test_with_a_checkpoint_in_between(tmp_path):
 
 def test_nothing_to_continue(tmp_path):
     learn = learner({}, tmp_path, 1)
-    with pytest.raises(RuntimeError, match='nothing to go on with'): learn.resume()
+    with pytest.raises(RuntimeError, match='nothing to resume'): learn.resume()
     stop(learn, {}, 'after_pred', 9)
     learn.fit(1)
-    with pytest.raises(RuntimeError, match='nothing to go on with'): learn.resume()
+    with pytest.raises(RuntimeError, match='nothing to resume'): learn.resume()
 
 def test_a_plain_fit_afterwards(tmp_path):
     "It begins anew, with weights and optimizer as they are"

@@ -1,0 +1,58 @@
+"""Write `learner.pyi` beside the module of `Learner`: what editors know of it, with the methods that later chapters add
+
+With `--check`, only say whether it is up to date. Nothing is imported: the text of the modules is read."""
+import ast,sys
+from pathlib import Path
+
+root = Path(__file__).parent.parent
+lib = root/'learner'
+target = lib/'loop'/'learner.pyi'
+head = '''# Written from the modules by tools/stub.py: run `make lib`
+from contextlib import contextmanager
+from typing import Any
+
+def __getattr__(name: str) -> Any: ...
+
+class Learner:
+    def __getattr__(self, name: str) -> Any: ...
+'''
+simple = {'int','float','str','bool','list','dict','tuple','None'} # types that need no import
+
+def decorators(f): return [ast.unparse(o) for o in f.decorator_list]
+def is_property(f): return any(o=='property' or o.endswith('.setter') for o in decorators(f))
+def is_patched(f): return 'patch' in decorators(f) and ast.unparse(f.args.args[0].annotation)=='Learner'
+
+def known_type(o, also=()):
+    "A type, if it can be written without an import"
+    if o is not None and {n.id for n in ast.walk(o) if isinstance(n, ast.Name)} <= {*simple,*also}: return o
+
+def method(f):
+    "A method as a stub has it, with its docstring"
+    a = f.args
+    for o in (*a.posonlyargs, *a.args, *a.kwonlyargs): o.annotation = known_type(o.annotation)
+    a.defaults,a.kw_defaults = [ast.Constant(...) for _ in a.defaults],[o and ast.Constant(...) for o in a.kw_defaults]
+    keep = ''.join(f'    @{o}\n' for o in decorators(f) if is_property(f) or o=='contextmanager')
+    returns = known_type(f.returns, ['Learner'])
+    doc = ast.get_docstring(f)
+    return f"{keep}    def {f.name}({ast.unparse(a)}){f' -> {ast.unparse(returns)}' if returns else ''}:" + (f'\n        {doc!r}\n        ...\n' if doc else ' ...\n')
+
+def methods():
+    "Public methods of the classes that a Learner inherits from, then those that are patched on it"
+    trees = [ast.parse(f.read_text(encoding='utf-8')) for f in sorted(lib.rglob('*.py')) if f.stem!='_modidx']
+    classes,functions = ({o.name:o for t in trees for o in t.body if isinstance(o, ast.ClassDef)},
+        [o for t in trees for o in t.body if isinstance(o, ast.FunctionDef)])
+    mro,todo = [],['Learner']
+    while todo:
+        if (cls := classes.get(todo.pop(0))) is not None: mro.insert(0, cls); todo += map(ast.unparse, cls.bases)
+    for cls in mro:
+        own = [o for o in cls.body if isinstance(o, ast.FunctionDef)]
+        yield from (o for o in own if o.name[0]!='_' or o.name in ('__init__','__call__') and cls.name in ('Learner','Notifier'))
+    yield from sorted(filter(is_patched, functions), key=lambda o: o.name)
+
+def stub():
+    last = {(f.name, 'setter' in ' '.join(decorators(f))):f for f in methods() if f.name!='__init__' or len(f.args.args)>5}
+    return head + ''.join(map(method, last.values()))
+
+if __name__=='__main__':
+    if '--check' not in sys.argv: target.write_text(stub(), encoding='utf-8')
+    elif target.read_text(encoding='utf-8')!=stub(): sys.exit(f'stale: {target.relative_to(root)}; run `make lib`')
