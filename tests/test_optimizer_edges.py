@@ -100,7 +100,6 @@ def test_weight_decay_can_be_given_to_a_fit_with_a_ready_optimizer(kind):
     assert (get_hyper(learn.opt, 'wd'),get_hyper(learn.opt, 'lr'))==([0.]*n,lrs)
 
 @pytest.mark.parametrize('kind', ready_made)
-@pytest.mark.xfail(strict=True, reason="loading drops `group` from the groups of a ready optimizer, the number that the two parts of a split group share")
 def test_a_fit_with_weight_decay_and_a_ready_optimizer_resumes_from_a_file(kind, tmp_path):
     def fit(cbs, **kwargs): return made(ready_made[kind], path=tmp_path).fit(2, wd=.2, cbs=cbs, **kwargs)
     whole = fit([])

@@ -116,7 +116,7 @@ class Notifier:
     exc = None # the error, during `after_exception`
     def __init__(self):
         self.scopes,self.n_outer,self.attendance = [],0,Attendance(self)
-        self.absent,self.leaving,self.gone = self.attendance.absent,self.attendance.leaving,self.attendance.gone # looked at in each batch
+        self._absent,self._leaving,self._gone = self.attendance.absent,self.attendance.leaving,self.attendance.gone # looked at in each batch
         self._mode,self._training,self._announced = None,False,None
         self.cbs = CallbackList(self)
         self.refresh()
@@ -161,7 +161,7 @@ class Notifier:
         hs = self.handlers.get(ev)
         if hs is None: hs = self._custom(ev)
         for h in hs:
-            if self.gone and id(owner_of(h)) in self.gone: continue # removed by one before it
+            if self._gone and id(owner_of(h)) in self._gone: continue # removed by one before it
             try: h(*args, **kwargs)
             except BaseException as e: blame(e, h, ev); raise
 
@@ -177,20 +177,20 @@ class Notifier:
         near = '' if k.startswith('_') else nearest(k, dir(self))
         raise AttributeError(f"`{type(self).__name__}` has no attribute `{k}`.{near}", name=k, obj=self)
 
-    def announce(self, e):
+    def announce_error(self, e):
         "Fire `after_exception` for `e`, unless an inner scope has done so"
         if self._announced is e: return
         self._announced = self.exc = e
-        if where := self.where(): e.add_note(where)
+        if where := self.where_note(): e.add_note(where)
         try: call_all(self.handlers.get('after_exception', ()), 'after_exception', e)
         finally: self.exc = None
 
-    def close(self):
+    def close_run(self):
         "The run is over: forget what it was about"
         self._announced = None
         self.attendance.close()
 
-    def where(self) -> str:
+    def where_note(self) -> str:
         "Where the run is, as a note for errors"
         return ''
 
@@ -298,7 +298,7 @@ def failed(loop, e):
         outer,inner = loop.scopes[:loop.n_outer],loop.scopes[loop.n_outer:-1]
         if isinstance(e, tuple(cancels[o] for o in [*inner, *(o for o in outer if o in ('fit','epoch'))])): return e
         e = stray(e)
-    loop.announce(e)
+    loop.announce_error(e)
     return e
 
 def clean(loop, ev, e=None):
@@ -306,7 +306,7 @@ def clean(loop, ev, e=None):
     hs = loop.attendance.reached(reversed(loop.handlers[ev]))
     loop.attendance.cleaning += 1
     try: call_all(hs, ev, e)
-    except BaseException as e: loop.announce(e); raise
+    except BaseException as e: loop.announce_error(e); raise
     finally: loop.attendance.cleaning -= 1
 
 def scope(f):
@@ -332,12 +332,12 @@ def scope(f):
             if cleanup in self.handlers: clean(self, cleanup)
         finally:
             self.scopes.pop()
-            if self.absent: self.absent.pop(len(self.scopes), None)
+            if self._absent: self._absent.pop(len(self.scopes), None)
     @wraps(f)
     def _outermost(self):
         try: _f(self)
         finally:
-            if not self.scopes: self.close()
+            if not self.scopes: self.close_run()
     res = _outermost if nm==next(iter(cancels)) else _f
     res.scope = nm
     return res

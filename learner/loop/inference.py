@@ -65,7 +65,7 @@ class InferenceMixin(Loop):
         self.refresh()
 
     @contextmanager
-    def nested(self, resumable=False):
+    def nested_inference(self, resumable=False):
         "An inference inside a run: of the scopes around it, it can cancel only `fit` and `epoch`"
         n,self.n_outer = self.n_outer,len(self.scopes)
         try:
@@ -96,7 +96,7 @@ class InferenceMixin(Loop):
         "Run inference: a whole run of its own, or the validation alone inside another run"
         inside,self.mode,self.to_validate = inside or self.mode is not None,mode,dls
         if inside:
-            with self.nested(): return self.validate_all()
+            with self.nested_inference(): return self.validate_all()
         self.to_device()
         self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step = 1,0,None,None
         with self.route.aside(): self._fit()
@@ -121,4 +121,4 @@ class InferenceMixin(Loop):
 
     def validate_now(self):
         "Validate in the middle of training, at `before_draw`, as at the end of an epoch: for callbacks it is a part of the fit"
-        with self.keep_attrs(of_phase), self.keep_modes(), self.nested(resumable=True): self.validate_all()
+        with self.keep_attrs(of_phase), self.keep_modes(), self.nested_inference(resumable=True): self.validate_all()

@@ -52,7 +52,8 @@ class HeldInterrupt:
 
     def handle(self, signum, frame):
         if os.getpid()!=self.pid: return # a forked worker
-        if self.waiting or not self.held(frame): return self.now(signum, frame)
+        if self.waiting: return self.now(signum, frame)
+        if not self.held(frame): return (self.old if self.outer is None else self.outer.handle)(signum, frame) # it may have to wait there
         self.pending = True
         self.owner.at_pause(self.act, stops=True)
 
@@ -79,5 +80,6 @@ class HeldInterrupt:
         if signal.getsignal(signal.SIGINT)==self.handle: signal.signal(signal.SIGINT, self.old)
         if not self.pending: return
         self.pending = False
-        if e is None: self.old(signal.SIGINT, sys._getframe())
-        elif isinstance(e, Exception): raise KeyboardInterrupt from e # a worker died of the same Ctrl-C
+        if e is not None and not isinstance(e, Exception): return
+        try: self.old(signal.SIGINT, sys._getframe())
+        except BaseException as stop: raise stop from e # a worker may have died of the same Ctrl-C

@@ -87,7 +87,7 @@ class LoopState(Dispatcher):
         "Let go of batch, loader and loss"
         for k in of_batch: setattr(self, k, None)
 
-    def use(self, name, dl, training):
+    def use_loader(self, name, dl, training):
         "Run through `dl` next, up to its limit"
         n,most = length(dl),self.batch_limit('train' if training else 'valid')
         if training:
@@ -142,7 +142,7 @@ class LoopState(Dispatcher):
     @y.setter
     def y(self, v): self.yb = (v,)
 
-    def where(self):
+    def where_note(self):
         if self.mode is None: return ''
         idxs = self.idxs if self.dl_name and isinstance(self.idxs, list) else []
         return f"in epoch {self.epoch}" + (f", batch {self.iter} of `{self.dl_name}`" if self.dl_name else '') \
@@ -203,7 +203,7 @@ class Loop(LoopState):
         for phase in self.route.phases(): self.train_all() if phase=='train' else self.validate_all()
 
     def train_all(self):
-        self.use('train', self.dls.train if self.mode=='fit' else twin(self.dls.train), training=True)
+        self.use_loader('train', self.dls.train if self.mode=='fit' else twin(self.dls.train), training=True)
         try: self._train()
         finally: self.opt.zero_grad()
 
@@ -211,7 +211,7 @@ class Loop(LoopState):
         if self.to_validate and self.mode!='predict': self.results = Row()
         for name,dl in self.to_validate.items():
             with unmoved(self, dl) if self.mode=='fit' else nullcontext(): # other modes restore more, at their end
-                self.use(name, twin(dl) if dl is self.dls.train or dl is self.dl else dl, training=False)
+                self.use_loader(name, twin(dl) if dl is self.dls.train or dl is self.dl else dl, training=False)
                 self._validate()
         self.dl_name = None
 
@@ -240,7 +240,7 @@ class Loop(LoopState):
         self.pred = self.loss = self.loss_grad = None
         try: self._batch()
         finally:
-            if self.leaving: self.attendance.leave()
+            if self._leaving: self.attendance.leave()
 
     @scope
     def _batch(self):

@@ -78,7 +78,7 @@ class OptState:
 
     def _load(self, learn, weights):
         if learn.opt is None: learn.create_opt()
-        own = {k for g in learn.opt.param_groups for k in g} | {'spared'}
+        own = {k for g in learn.opt.param_groups for k in g} | {'spared','group'}
         fit_opt(learn, self.opt, weights)
         for g in learn.opt.param_groups:
             for k in {*g}-own: del g[k]
