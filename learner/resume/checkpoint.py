@@ -97,6 +97,11 @@ def _check_fit(cb):
         warnings.warn("The workers of the training loader are persistent, but begin anew in each epoch "
             "while a `Checkpoint` saves the run, so that it can be resumed exactly")
 
+def last_position(learn):
+    "Where a fit is that ends without an error: at its end, unless it can be resumed from where it was stopped"
+    if learn.route.stopped_for_now: return learn.route.position()
+    return Position.of(learn, 'fit').complete(learn)
+
 # %% ../../nbs/resume/06_checkpoint.ipynb #Checkpoint
 class Checkpoint(Callback):
     "Save the whole run at intervals and whenever it is cut, so that `fit(…, resume=True)` resumes it exactly"
@@ -111,12 +116,11 @@ class Checkpoint(Callback):
         folder='checkpoints', # In `learn.path`, or an absolute path
         on_exc:bool=True, # Save when an error, Ctrl-C or SIGTERM ends the fit
     ):
-        self.interval = Interval(every, unit)
-        if keep is not None: keep = whole('keep', keep, 1)
+        self.interval,self.keeping = Interval(every, unit),Keeping(keep, best)
         if monitor is not None and not best:
             raise ValueError(f"`monitor={monitor!r}` says what is best, and no best files are kept: "
                 "give their number as `best`")
-        self.every,self.unit,self.keep,self.best = self.interval.every,unit,keep,whole('best', best)
+        self.every,self.unit,self.keep,self.best = self.interval.every,unit,self.keeping.keep,self.keeping.best
         self.monitor,self.folder,self.on_exc = monitor,folder,on_exc
 
     @property
@@ -127,10 +131,11 @@ class Checkpoint(Callback):
         self.result = Result(self, (self.monitor or self.learn.monitor) if self.best else None)
         self.files.sweep()
         self.interval.begin(self.learn)
-        self.fit_files = FitFiles(self.learn, self.files, Keeping(self.keep, self.best, self.result.higher))
+        self.keeping.higher = self.result.higher
+        self.fit_files = FitFiles(self.learn, self.files, self.keeping)
         self.sigterm,self.failed,self.asked = SigtermHandler(self.learn),False,False
-        self.begun,self.carried,self.learn.route.carry = True,self.learn.route.carry,True
-        if not self.learn.resuming: self._ask() # the very beginning
+        self.begun,self.carried,self.route.carry = True,self.route.carry,True
+        if not self.route.resuming: self._ask() # the very beginning
         if self.on_exc: self.sigterm.install()
 
     def state_dict(self):
@@ -140,7 +145,6 @@ class Checkpoint(Callback):
         self.fit_files.load_state_dict(state)
         self.interval.load_state_dict(state, self.learn)
 
-    # When
     def before_draw(self):
         if self.unit!='epoch' and self.interval.due(self.learn): self._ask()
     def after_row(self):
@@ -149,7 +153,6 @@ class Checkpoint(Callback):
         if self.unit=='epoch' and self.interval.due(self.learn): self._ask()
         if not self.learn.has_epoch(self.learn.epoch+1): self._ask() # another callback may load the best weights next
 
-    # How
     def _ask(self):
         if not self.asked: self.learn.at_pause(self.save)
         self.asked = True
@@ -158,32 +161,26 @@ class Checkpoint(Callback):
         "Write a file, while no batch is running"
         self.asked = False
         if any(map(is_lazy, self.learn.model.parameters())): return # nothing has been learned yet
-        self._write(self.learn.route.position())
+        self._write(self.route.position())
 
     def _write(self, at):
         "Write a file of the run, which is at the position `at`"
-        epoch,iter = at.counters.epoch,at.counters.train_iter
-        file = self.fit_files.new_file(epoch, iter)
+        file = self.fit_files.new_file(at)
         digest = write_state(self.learn, file, at)
-        self.fit_files.add(file, digest, at.exact, epoch, iter, self.result.value)
+        self.fit_files.add(file, digest, at, self.result.value)
         self.last_saved_path = file
 
-    # At the end
     def after_exception(self): self.failed = True
-    def _end_position(self):
-        "Where a fit that was cancelled can be resumed; or its end"
-        route = self.learn.route
-        return route.position() if route.stopped_for_now else Position.of(self.learn, 'fit').complete(self.learn)
     def after_cancel_fit(self):
-        if self.begun: self._write(self._end_position())
+        if self.begun: self._write(last_position(self.learn))
     def after_fit(self):
-        if self.begun: self.fit_files.end(self.learn, over=not self.learn.route.stopped_for_now)
+        if self.begun: self.fit_files.end(self.learn, over=not self.route.stopped_for_now)
     def cleanup_fit(self):
         if not self.begun: return
-        self.begun,self.learn.route.carry = False,self.carried
+        self.begun,self.route.carry = False,self.carried
         self.sigterm.remove()
-        at = self.learn.route.position()
-        if self.failed and self.on_exc and at and not self.learn.resuming: self._write(at)
+        at = self.route.position()
+        if self.failed and self.on_exc and at and not self.route.resuming: self._write(at)
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #find_state
 def _named_file(learn, resume):

@@ -15,6 +15,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
+from ..core.checks import whole
 from ..model.files import atomic_write,read_plain
 
 # %% ../../nbs/resume/05_checkpoints.ipynb #Entry
@@ -112,7 +113,8 @@ class Keeping:
         keep, # Newest files to keep; None keeps all
         best=0, # Files with the best results to keep besides
         higher=False, # Higher results are better
-    ): self.keep,self.best,self.higher = keep,best,higher
+    ):
+        self.keep,self.best,self.higher = None if keep is None else whole('keep', keep, 1),whole('best', best),higher
 
     def ranked(self, vals, key=None): return sorted(vals, key=key, reverse=self.higher)[:self.best]
 
@@ -158,10 +160,16 @@ class FitFiles:
         self.files,self.keeping,self.run = files,keeping,os.urandom(3).hex()
         self.place = place_of(learn, files.folder) or Place(os.urandom(3).hex(), 0)
 
-    def new_file(self, epoch, iter): return self.files.new_file(self.run, epoch, iter)
-    def add(self, file, digest, exact, epoch, iter, value):
-        "List a file that has been written, and delete those that are not kept"
-        self.files.add(Entry(file.name, self.run, digest, exact, epoch, iter, value, *self.place), self._surplus)
+    def new_file(self, at): return self.files.new_file(self.run, at.counters.epoch, at.counters.train_iter)
+    def add(self,
+        file, # A path from `new_file`, where the file has been written
+        digest, # Its hash
+        at, # The position of the run that was written
+        value, # Result of its weights, or None
+    ):
+        "List a file, and delete those that are not kept"
+        done = at.exact,at.counters.epoch,at.counters.train_iter
+        self.files.add(Entry(file.name, self.run, digest, *done, value, *self.place), self._surplus)
     def _surplus(self, entries): return self.keeping.surplus([o for o in entries if o.run==self.run])
 
     def is_best(self, value):

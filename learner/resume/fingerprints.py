@@ -16,7 +16,7 @@ from types import CellType,CodeType,FunctionType
 import torch
 from .. import __version__
 from ..core.callback import FuncCallback
-from ..loop.position import by_name
+from ..loop.snapshot import by_name
 
 # %% ../../nbs/resume/02_fingerprints.ipynb #described
 def _enclosed(f):

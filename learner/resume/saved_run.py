@@ -19,11 +19,10 @@ __all__ = []
 
 # %% ../../nbs/resume/03_saved_run.ipynb #imports
 import warnings
-from dataclasses import dataclass,fields
+from dataclasses import dataclass,fields,is_dataclass
 from torch.nn.parameter import is_lazy
-from ..data.loader_state import LoaderState
+from ..loop.position import Position,callback_states,whole_states
 from ..loop.snapshot import by_name,model_and_loss
-from ..loop.position import Bounds,Counters,OptimizerState,Position,callback_states,whole_states
 from ..model.files import on_cpu
 from ..model.hypers import get_hyper,hypers,set_hyper
 from ..model.weights import hidden_of,load_weights,put_hidden,unwrapped,weights_of
@@ -89,19 +88,19 @@ def params_of(opt): return [p for g in opt.param_groups for p in g['params']]
 def position_to_file(at, opt):
     "Where a run is, as a file holds it"
     if at is None: return None
-    plain = {k:v for k,v in vars(at).items() if k not in ('state','callbacks')} # these have keys of their own in a file
-    parts = {k:vars(plain[k]) for k in ('counters','bounds','loader')}
-    grads = [at.optimizer.grads.get(p) for p in params_of(opt)]
-    return encode(plain | parts | dict(optimizer=vars(at.optimizer) | dict(grads=grads)), 'at')
+    res = {k:dict(vars(v)) if is_dataclass(v) else v for k,v in vars(at).items()}
+    for k in ('state','callbacks'): del res[k] # these have keys of their own in a file
+    res['optimizer']['grads'] = [at.optimizer.grads.get(p) for p in params_of(opt)]
+    return encode(res, 'at')
 
-def position_from_file(v, opt, device, **apart):
-    "Where the run was; `apart` are those values that have keys of their own"
+def position_from_file(v, opt, device, state, callbacks):
+    "Where the run was"
     if v is None: return None
     at = decode(v, device)
-    parts = {k:cls(**at[k]) for k,cls in dict(counters=Counters, bounds=Bounds, loader=LoaderState, optimizer=OptimizerState).items()}
     grads = zip(params_of(opt), at['optimizer']['grads'], strict=True)
-    parts['optimizer'].grads = {p:g for p,g in grads if g is not None}
-    return Position(**at | parts | apart)
+    at['optimizer']['grads'] = {p:g for p,g in grads if g is not None}
+    at |= {o.name: o.type(**at[o.name]) for o in fields(Position) if is_dataclass(o.type)}
+    return Position(**at, state=state, callbacks=callbacks)
 
 @dataclass
 class Progress:
@@ -124,7 +123,7 @@ class Progress:
     def put(self, learn):
         "Give it to `learn`; returns where the run was"
         state,callbacks = (decode(o, learn.device) for o in (self.state, self.callbacks))
-        at = position_from_file(self.at, learn.opt, learn.device, state=state, callbacks=callbacks)
+        at = position_from_file(self.at, learn.opt, learn.device, state, callbacks)
         if at is None:
             for k,cb in by_name(learn.cbs).items():
                 if k in callbacks: cb.load_state_dict(callbacks[k])

@@ -23,8 +23,8 @@ from ..core.callback import Callback
 from ..core.checks import known_args,listed,nearest
 from ..data.generators import search
 from ..loop.learner import Learner
-from ..loop.snapshot import by_name,model_and_loss
 from ..loop.route import Stopped
+from ..loop.snapshot import by_name,model_and_loss
 from ..model.files import atomic_write,check_plain,file_path,read_plain,torch_save
 from ..model.optimizer import parts_of
 from ..result.saving import file_events,untouched
@@ -118,5 +118,5 @@ def load_state(self:Learner,
         names = os.listdir(file.parent) if file.parent.is_dir() else ()
         raise FileNotFoundError(f"There is no `{file}`.{nearest(file.name, names)}")
     at = read_state(self, file)
-    self.route.stopped = at and Stopped(at)
+    self.route.stopped = Stopped(at) if at else None
     return self
