@@ -146,7 +146,7 @@ def test_another_number_of_workers_is_noticed(before, after, tmp_path):
 
 def test_a_missing_callback_is_noticed(tmp_path):
     learner({}, tmp_path, 1).fit(1, cbs=[Checkpoint(), EMA()])
-    with pytest.warns(UserWarning, match='Nobody takes the state of `ema`'): learner({}, tmp_path, 1).fit(2, cbs=Checkpoint(), resume=True)
+    with pytest.warns(UserWarning, match='No callback takes the state of `ema`'): learner({}, tmp_path, 1).fit(2, cbs=Checkpoint(), resume=True)
 
 def test_a_loader_that_cannot_say_where_it_is(tmp_path):
     class Batches:
