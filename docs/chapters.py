@@ -14,6 +14,7 @@ from nbdev.process import NBProcessor,Processor
 from nbdev.processors import add_show_docs,clean_magics,filter_stream_,hide_,hide_line,mv_exports,populate_language,rm_export,rm_header_dash,strip_ansi
 from sphinx.addnodes import desc,pending_xref
 from sphinx.pycode import ModuleAnalyzer
+from pages import parts
 
 cfg = get_config()
 lib = cfg.lib_path.name
@@ -69,12 +70,18 @@ def api(sym, name, mod, shown=(), depth=3):
     fence = ':'*(9-depth)
     return f'{fence}{{py:{kind}}} {name}{"" if bare else signature(sym, not tbl)}\n' + '\n\n'.join(filter(None, parts)) + f'\n{fence}'
 
-def toctree(docs):
-    "The sidebar: a part for each folder of nbs/, in the order in which `learner.all` imports them"
-    order = dict.fromkeys(re.findall(r'^from \.(\w+)\.', (cfg.lib_path/'all.py').read_text(encoding='utf-8'), re.M))
-    parts = {k:[] for k in ['', *order]}
-    for o in sorted(docs): parts.setdefault(o.rpartition('/')[0], []).append(o)
-    return mk_cell('\n\n'.join(f'```{{toctree}}\n:hidden:\n:caption: {k.capitalize() or "Library"}\n\n' + '\n'.join(v) + '\n```' for k,v in parts.items() if v), 'markdown')
+def toctree(names, caption=''):
+    "A list of pages in the sidebar"
+    opts = [':hidden:', *([f':caption: {caption}'] if caption else [])]
+    return '\n'.join(['```{toctree}', *opts, '', *names, '```'])
+
+def sidebar(docname, docs):
+    "The lists that a page adds to the sidebar: the first page lists the parts and tutorials, the page of a part its chapters"
+    part = docname.rpartition('/')[0]
+    here = sorted(o for o in docs if o.rpartition('/')[0]==part and o!=docname)
+    if part: return toctree(f'/{o}' for o in here)
+    tutorials = sorted(o for o in docs if o.startswith('tutorials/'))
+    return '\n\n'.join([toctree([*(f'{o}/index' for o in parts()), *here], 'Library'), toctree(tutorials, 'Tutorials')])
 
 def prepare(app, docname, source):
     "Turn the nbdev notebook in `source` into one that myst-nb shows as meant"
@@ -90,7 +97,7 @@ def prepare(app, docname, source):
         d = getattr(c, 'directives_', {})
         tags = {'remove-cell': d.get('include')=='false', 'remove-input': d.get('echo')=='false', 'remove-output': d.get('output')=='false'}
         c.metadata['tags'] = [k for k,v in tags.items() if v]
-    if docname=='index': cells.append(toctree(app.env.found_docs-{'index'}))
+    if docname.split('/')[-1]=='index': cells.append(mk_cell(sidebar(docname, app.env.found_docs), 'markdown'))
     source[0] = nb2str(p.nb)
 
 def in_signature(name, o):

@@ -18,6 +18,7 @@ exclude_patterns = ['**.ipynb_checkpoints']
 nb_execution_mode = 'off'
 nb_merge_streams = True
 nb_output_stderr = 'remove'
+nb_render_markdown_format = 'myst' # links in outputs are checked, as all others
 myst_enable_extensions = ['dollarmath', 'colon_fence', 'alert']
 myst_heading_anchors = 4
 

@@ -1,0 +1,1 @@
+"Events, callbacks, and how callbacks are notified of events"

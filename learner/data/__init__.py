@@ -1,0 +1,1 @@
+"Batches from any iterable, their random numbers, and where each sample belongs"

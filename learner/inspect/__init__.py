@@ -1,0 +1,1 @@
+"Look into a model while it trains, and log what happens"

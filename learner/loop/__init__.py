@@ -1,0 +1,1 @@
+"The training loop, the `Learner`, and how a run stops and resumes"

@@ -1,0 +1,1 @@
+"Metrics, the history of a run, and the display of its progress"

@@ -1,0 +1,1 @@
+"Predictions, what is wrong with them, and saving what was trained"

@@ -1,0 +1,1 @@
+"Save a whole run, and resume it in another process"

@@ -1,0 +1,1 @@
+"Learning rates, and when, how long and on what a fit trains and validates"

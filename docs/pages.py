@@ -1,0 +1,127 @@
+"""What the page of a part shows of its chapters, and the front page of the parts: a picture and lists
+
+Nothing here is written by hand: names, order and one-line summaries are read from the notebooks, arrows from the
+imports of the modules. A page calls `show_part` or `show_parts` in a hidden cell and stores what they display.
+"""
+import ast,re
+from dataclasses import dataclass
+from io import BytesIO
+from itertools import permutations
+from pathlib import Path
+from textwrap import fill
+from fastcore.nbio import read_nb
+from IPython.display import Image,Markdown,display
+
+root = Path(__file__).parent.parent
+nbs,lib = root/'nbs',root/'learner'
+
+@dataclass
+class Page:
+    "A notebook by its first cell, `# title` and `> summary`"
+    path:Path
+    title:str
+    summary:str
+    @classmethod
+    def read(cls, path):
+        first = read_nb(path).cells[0].source
+        title,summary = (re.search(rf'^{mark} (.+)', first, re.M) for mark in '#>')
+        if not (title and summary): raise ValueError(f'{path} has to open with `# Title` and `> one-line summary`')
+        return cls(path, title[1], summary[1])
+
+def parts() -> list[str]:
+    "Names of the parts, in the order in which `learner.all` imports them"
+    return list(dict.fromkeys(re.findall(r'^from \.(\w+)\.', (lib/'all.py').read_text(encoding='utf-8'), re.M)))
+
+def part_page(part) -> Page: return Page.read(nbs/part/'index.ipynb')
+
+def chapters(part) -> dict[str, Page]:
+    "Chapters of a part in order, by the name of their module"
+    return {fn.stem.split('_', 1)[1]:Page.read(fn) for fn in sorted((nbs/part).glob('[0-9]*.ipynb'))}
+
+def imported(part, mod) -> set[str]:
+    "The modules of ours that a module imports, such as `core.checks`"
+    tree = ast.parse((lib/part/f'{mod}.py').read_text(encoding='utf-8'))
+    res = set()
+    for o in tree.body:
+        if not (isinstance(o, ast.ImportFrom) and o.level): continue
+        names = [o.module] if o.module else [a.name for a in o.names] # `from . import checks`
+        res |= {f'{part}.{n}' if o.level==1 else n for n in names}
+    return {o for o in res if o.split('.')[0] in parts()}
+
+def needed(part, mod) -> set[str]:
+    "The chapters of its own part that a chapter imports. A helper module without a chapter stands for what it imports"
+    res,chs = set(),chapters(part)
+    for o in imported(part, mod):
+        p,_,name = o.partition('.')
+        if p==part: res |= {name} if name in chs else needed(part, name)
+    return res
+
+def arrows(part) -> dict[str, set[str]]:
+    "What each chapter imports, without the imports that follow from others"
+    direct = {o:needed(part, o) for o in chapters(part)}
+    def reach(o): return direct[o].union(*map(reach, direct[o]))
+    return {o:{p for p in ps if not any(p in reach(q) for q in ps-{p})} for o,ps in direct.items()}
+
+def rows(arrows) -> list[list[str]]:
+    "Chapters in rows, from top to bottom: each is below all that it imports, and as close to what imports it as possible"
+    row = {}
+    for o,ps in arrows.items(): row[o] = max((row[p]+1 for p in ps), default=0)
+    for o in reversed(arrows): row[o] = min((row[p]-1 for p in arrows if o in arrows[p]), default=row[o])
+    return [[o for o in row if row[o]==i] for i in range(max(row.values())+1)]
+
+def columns(rows, arrows) -> dict[str, int]:
+    "A column for each chapter, so that arrows are short"
+    n,col = max(map(len, rows)),{}
+    for row in rows:
+        def dist(cols): return sum((c-col[p])**2 for o,c in zip(row, cols) for p in arrows[o]),cols
+        col |= zip(row, min(permutations(range(n), len(row)), key=dist))
+    return col
+
+width,height,gap,rise = 1.9,.6,.25,.35 # of a box, and between two boxes, in inches
+
+def draw(part):
+    "The chapters of a part in boxes. An arrow leads from a chapter to one that it imports"
+    from matplotlib.figure import Figure
+    chs,to = chapters(part),arrows(part)
+    lines = rows(to)
+    col = columns(lines, to)
+    left = (4-max(map(len, lines)))/2*(width+gap)
+    x = {o:left+c*(width+gap)+width/2 for o,c in col.items()}
+    y = {o:-i*(height+rise)-height/2 for i,line in enumerate(lines) for o in line}
+    size = 4*width+3*gap+.1,len(lines)*(height+rise)-rise+.1
+    fig = Figure(size, dpi=150)
+    ax = fig.add_axes((0,0,1,1))
+    ax.set(xlim=(-.05, size[0]-.05), ylim=(.05-size[1], .05))
+    ax.axis('off')
+    for i,(o,ps) in enumerate(to.items(), 1):
+        for p in ps: ax.annotate('', (x[p], y[p]-height/2), (x[o], y[o]+height/2), zorder=0,
+            arrowprops=dict(arrowstyle='-|>', color='#777', lw=1.2, shrinkA=0, shrinkB=0))
+        ax.text(x[o], y[o]+.09, fill(chs[o].title, 26), ha='center', va='center', fontsize=9, linespacing=1)
+        ax.text(x[o], y[o]-.2, f'{i} {o}', ha='center', va='center', fontsize=7, family='monospace', color='#555')
+        ax.add_patch(box(x[o], y[o]))
+    return fig
+
+def box(x, y):
+    from matplotlib.patches import FancyBboxPatch
+    return FancyBboxPatch((x-width/2+.05, y-height/2+.05), width-.1, height-.1, boxstyle='round,pad=.05',
+        facecolor='#e8f0fb', edgecolor='#4a6fa5', lw=1)
+
+def listing(part) -> str:
+    "The chapters of a part with their summaries, and the parts that it builds on, as Markdown"
+    chs = chapters(part)
+    items = [f'{i}. [{o.title}]({o.path.name}): {o.summary}' for i,o in enumerate(chs.values(), 1)]
+    below = {m.split('.')[0] for o in chs for m in imported(part, o)}
+    links = [f'[{o}](../{o}/index.ipynb)' for o in parts() if o in below-{part}]
+    return '\n'.join([*items, '', f'The part imports from: {", ".join(links)}.' if links else 'The part imports from no other part.'])
+
+def part_list() -> str:
+    "The parts and their summaries, as Markdown"
+    return '\n'.join(f'- [{(o := part_page(p)).title}]({p}/index.ipynb): {o.summary}' for p in parts())
+
+def show_part(part):
+    "Display the picture of a part and the list of its chapters"
+    png = BytesIO()
+    draw(part).savefig(png, format='png')
+    display(Image(png.getvalue()), Markdown(listing(part)))
+
+def show_parts(): display(Markdown(part_list()))
