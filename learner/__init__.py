@@ -1,4 +1,8 @@
-"""A training Learner for PyTorch, used from notebooks: two-way callbacks, exact cancels, nothing hidden
+"""A training Learner for PyTorch: two-way callbacks, runs that stop and resume exactly, typos that fail early
+
+`learner` trains PyTorch models, from a notebook or a script. It takes any `nn.Module`, any iterable of batches and any `torch.optim` optimizer, and runs the training loop. Everything else is a callback, which can read and change what the loop is doing.
+
+Everything that users need comes from one import, `from learner.all import *`. The source of `learner.all` lists all modules in the order in which to read them.
 
 Modules:
 

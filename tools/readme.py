@@ -14,13 +14,14 @@ procs = [populate_language, strip_ansi, hide_line, filter_stream_, rm_header_das
 link = re.compile(r'(\]\()(?!\w+:|[#/])')
 mark = '<!-- Written from nbs/index.ipynb: edit that, and run `make lib` -->\n\n'
 
+def from_root(s): return link.sub(rf'\1{cfg.nbs_path.name}/', s)
 def fence(s, lang): return f'```{lang}\n{s.rstrip()}\n```'
 
 def output(o, name, files):
     "Markdown for one output; a plot goes to `files`"
     data = {k:''.join(v) for k,v in o.get('data', {}).items()}
     if o['output_type']=='stream': return fence(''.join(o['text']), 'text') if o['name']=='stdout' else ''
-    if 'text/markdown' in data: return data['text/markdown']
+    if 'text/markdown' in data: return from_root(data['text/markdown'])
     if 'text/html' in data: return re.sub(r'<style.*?</style>\s*', '', data['text/html'], flags=re.S)
     if 'image/png' not in data: return fence(data['text/plain'], 'text')
     files[f'{figures}/{name}.png'] = base64.b64decode(data['image/png'])
@@ -32,7 +33,7 @@ def readme():
     for c in nb.cells:
         d = c.directives_
         if d.get('include')=='false' or not c.source.strip(): continue
-        if c.cell_type=='markdown': res.append(link.sub(rf'\1{cfg.nbs_path.name}/', c.source))
+        if c.cell_type=='markdown': res.append(from_root(c.source))
         if c.cell_type!='code': continue
         if d.get('echo')!='false': res.append(fence(c.source, 'python'))
         if d.get('output')!='false': res += [output(o, f'{c.id}-{i}', files) for i,o in enumerate(c.get('outputs', []))]
