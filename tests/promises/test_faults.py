@@ -433,7 +433,7 @@ def test_files_hold_tensors_and_plain_values(tmp_path):
     learn.fit(1, cbs=cbs)
     res = read_plain(Checkpoints(tmp_path/'checkpoints').newest()[0])
     assert {*types(res)}<={dict,list,tuple,str,int,float,bool,type(None),torch.Tensor,OrderedDict}
-    assert {'python','numpy','torch','own'}<=res['at']['draws']['now'].keys() and len(res['at']['draws']['now']['own'])==1
+    assert {'python','numpy','torch','own'}<=res['at']['loader']['now'].keys() and len(res['at']['loader']['now']['own'])==1
 
 class Mine: pass
 @pytest.mark.parametrize('o,path', [(Mine(), r"learn.state\['a'\]\['b'\]\[1\]"), (lambda: 0, r"learn.state\['a'\]\['b'\]\[1\]"), ({1}, r"\[1\]"), (Path('x'), r"\[1\]"), (np.array(['x']), r"\[1\]"), (torch.Generator(), r"\[1\]"), (Mine, r"\[1\]")], ids=lambda o: type(o).__name__)
