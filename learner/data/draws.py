@@ -152,9 +152,10 @@ class Draws:
         dl, # Any iterable of batches
         resumable:bool=False, # Note the generator states that `resume` needs
         carry:bool=False, # Let batches carry the generator states of their workers; each pass then has new workers
+        parts=None, # The loader's `moving_parts`, where they have been found before
     ):
-        self.dl,self.source,self.iterator = dl,_Source(dl),None
-        self.at_start = random_state(dl) if resumable else None
+        self.dl,self.source,self.iterator,self.parts = dl,_Source(dl),None,parts
+        self.at_start = random_state(dl, parts=parts) if resumable else None
         self.old_workers = getattr(dl, '_iterator', None) is not None and not carry
         if carry or not getattr(dl, 'persistent_workers', False): self.observe(carry)
 
@@ -189,7 +190,7 @@ class Draws:
     ) -> LoaderState:
         "Where the pass is"
         idxs,states = self.idxs(n-1),self.source.worker_states
-        return LoaderState(n, self.at_start, random_state(self.dl), None if idxs is None else repr(idxs),
+        return LoaderState(n, self.at_start, random_state(self.dl, parts=self.parts), None if idxs is None else repr(idxs),
             workers=list(states) if states else None,
             exhausted=getattr(getattr(self.iterator, '_dataset_fetcher', None), 'ended', False),
             old_workers=self.old_workers, description=self.description)

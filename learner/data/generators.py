@@ -13,6 +13,7 @@ __all__ = ['moving_parts', 'random_state', 'set_random_state', 'keep_random']
 import random
 from collections import deque
 from contextlib import contextmanager
+from ctypes import string_at
 from copy import deepcopy
 from functools import cache,partial
 from types import CellType,FunctionType,MethodType,ModuleType
@@ -75,9 +76,7 @@ def get_state(o):
     if isinstance(o, torch.Generator): return o.get_state().numpy()
     if isinstance(o, np.random.Generator): return deepcopy(o.bit_generator.state)
     if isinstance(o, np.random.RandomState): return o.get_state(legacy=False)
-    if isinstance(o, random.Random):
-        version,key,gauss = o.getstate()
-        return [version, np.array(key), gauss]
+    if isinstance(o, random.Random): return list(o.getstate())
     return deepcopy(o.state_dict())
 
 def set_state(o, state):
@@ -87,7 +86,7 @@ def set_state(o, state):
     elif isinstance(o, np.random.RandomState): o.set_state(state)
     elif isinstance(o, random.Random):
         version,key,gauss = state
-        o.setstate((version, tuple(np.asarray(key).tolist()), gauss))
+        o.setstate((version, tuple(key), gauss))
     else: o.load_state_dict(deepcopy(state))
 
 def _on_cpu(o): return torch.as_tensor(o).cpu()
@@ -96,7 +95,9 @@ def same_state(a, b) -> bool:
     "Whether two states are equal, by value"
     arrays = Tensor,np.ndarray
     if isinstance(a, dict): return isinstance(b, dict) and a.keys()==b.keys() and all(same_state(a[k], b[k]) for k in a)
-    if isinstance(a, (list,tuple)): return isinstance(b, (list,tuple)) and len(a)==len(b) and all(map(same_state, a, b))
+    if isinstance(a, (list,tuple)):
+        if not isinstance(b, (list,tuple)) or len(a)!=len(b): return False
+        return a==b if {*map(type, a)}=={int} else all(map(same_state, a, b)) # a generator of Python has 625 numbers
     if isinstance(a, arrays): return isinstance(b, arrays) and np.array_equal(_on_cpu(a), _on_cpu(b))
     return type(a) is type(b) and a==b
 
@@ -108,34 +109,64 @@ def moving_parts(
     roots = {str(i):o for i,o in enumerate(loaders) if type(o) not in (tuple,list)} # lists hold ready batches
     return search(roots, is_stateful)
 
+# %% ../../nbs/data/01_generators.ipynb #numpy_state
+_last_numpy = None # the memory of numpy's generator when it was last read, and what was read
+
+def _numpy_memory():
+    "Numbers and position of numpy's global generator as bytes; None if it is of another kind than usual"
+    generator = np.random.get_bit_generator()
+    return string_at(generator.ctypes.state_address, 625*4) if type(generator) is np.random.MT19937 else None
+
+def _is_at(memory, state):
+    "Whether numpy's generator, of which `memory` is known, has not been used since `state` was read"
+    keys,pos,has_waiting,_ = state
+    return memory is not None and not has_waiting and memory==np.append(keys, pos).astype(np.uint32).tobytes()
+
+def numpy_state() -> list:
+    "State of numpy's global generator: 624 numbers, their position, whether a number is waiting, and that number"
+    global _last_numpy
+    memory = _numpy_memory()
+    if _last_numpy and memory is not None and memory==_last_numpy[0] and not _last_numpy[1][2]: return _last_numpy[1]
+    _,keys,*rest = np.random.get_state()
+    _last_numpy = memory,[keys.astype(np.int64), *rest]
+    return _last_numpy[1]
+
+def set_numpy_state(state):
+    "Restore what `numpy_state` gave"
+    if _is_at(_numpy_memory(), state): return
+    keys,*rest = state
+    np.random.set_state(('MT19937', np.asarray(keys).astype(np.uint32), *rest))
+
 # %% ../../nbs/data/01_generators.ipynb #random_state
 _python = random.getstate.__self__ # the generator behind the functions of `random`
 
 def random_state(
     *loaders, # Their `moving_parts` too
+    parts=None, # These parts, where they have been found before
 ) -> dict: # Arrays and numbers
     "State of all generators that training draws from"
-    _,keys,*rest = np.random.get_state()
-    res = dict(python=get_state(_python), numpy=[keys.astype(np.int64), *rest], torch=torch.get_rng_state().numpy())
+    parts = moving_parts(*loaders) if parts is None else parts
+    res = dict(python=get_state(_python), numpy=numpy_state(), torch=torch.get_rng_state().numpy())
     if torch.cuda.is_initialized(): res['cuda'] = [o.numpy() for o in torch.cuda.get_rng_state_all()]
     if torch.backends.mps.is_available(): res['mps'] = torch.mps.get_rng_state().numpy()
-    return res | dict(own={k:get_state(o) for k,o in moving_parts(*loaders).items()})
+    return res | dict(own={k:get_state(o) for k,o in parts.items()})
 
 # %% ../../nbs/data/01_generators.ipynb #set_random_state
 def set_random_state(
     state:dict, # A `random_state`; tensors are fine too
     *loaders, # As they were given to it
     but=None, # One of their parts that stays as it is
+    parts=None, # Their parts, where they have been found before
 ) -> list: # Paths in `state` at which the loaders have nothing stateful now
     "Restore generators and stateful loaders. One whose state has not changed is not touched"
-    keys,*rest = state['numpy']
     set_state(_python, state['python'])
-    np.random.set_state(('MT19937', np.asarray(keys).astype(np.uint32), *rest))
+    set_numpy_state(state['numpy'])
     torch.set_rng_state(torch.as_tensor(state['torch']))
     if 'cuda' in state and torch.cuda.is_initialized():
         torch.cuda.set_rng_state_all([torch.as_tensor(o) for o in state['cuda']])
     if 'mps' in state: torch.mps.set_rng_state(torch.as_tensor(state['mps']))
-    parts,own = moving_parts(*loaders),state['own'] if loaders else {}
+    own = state['own'] if loaders or parts else {}
+    parts = moving_parts(*loaders) if parts is None else parts
     for k,o in parts.items():
         if k in own and o is not but and not same_state(get_state(o), own[k]): set_state(o, own[k])
     return [k for k in own if k not in parts]
@@ -144,8 +175,10 @@ def set_random_state(
 @contextmanager
 def keep_random(
     *loaders, # Their `moving_parts` too
+    parts=None, # These parts, where they have been found before
 ):
     "Put every generator back at the end"
-    state = random_state(*loaders)
+    parts = moving_parts(*loaders) if parts is None else parts
+    state = random_state(parts=parts)
     try: yield
-    finally: set_random_state(state, *loaders)
+    finally: set_random_state(state, parts=parts)

@@ -28,7 +28,7 @@ class LoaderState:
     workers:list|None # `random_state` of each worker after its latest batch; None if the batches did not carry them
     exhausted:bool # Whether the dataset ended with the latest batch: asked for more, it would begin again
     old_workers:bool # Whether the workers had persisted from an earlier pass
-    description:dict # Sizes of the loader and settings of its samplers, by name
+    description:dict|None # Sizes of the loader and settings of its samplers, by name; None until the state is used
 
 # %% ../../nbs/data/03_loader_state.ipynb #describe
 def _fingerprint(v):

@@ -22,6 +22,10 @@ def workers_ignore_interrupts():
     try: yield
     finally: signal.signal(signal.SIGINT, old)
 
+def may_have_workers(dl):
+    "Whether iterating `dl` may start processes"
+    return getattr(dl, 'num_workers', 1)>0 and not isinstance(dl, (list,tuple))
+
 _awaiting = {getattr(_MultiProcessingDataLoaderIter, k).__code__ for k in ('_next_data','_get_data','_try_get_data')}
 
 def awaits_workers(frame):

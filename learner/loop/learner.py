@@ -171,6 +171,7 @@ def run_fit(learn,
         bounds.put(learn)
         vars(learn).update(epoch=bounds.start_epoch, train_iter=0, opt_step=0, epoch_start=0, stop_reason=None, to_validate=learn.dls.valids)
         learn.n_iter = learn.n_train = length(learn.dls.train)
+        learn.searches.begin()
         with running(learn.route, cbs): learn.run_scopes()
 
 # %% ../../nbs/loop/07_learner.ipynb #FitMixin
@@ -242,6 +243,7 @@ class FitMixin(OptimizerMixin):
             finally:
                 self.forget_batch()
                 self.route.forget()
+                self.searches.begin(remembers=False)
                 for k,v in before.items(): set_hyper(self.opt, k, v)
 
 # %% ../../nbs/loop/07_learner.ipynb #check_args

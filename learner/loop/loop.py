@@ -17,7 +17,7 @@ from ..core.events import CancelBatchException
 from ..core.dispatch import Dispatcher,scope
 from ..data.loaders import length,to_device,twin
 from ..measure.history import Row
-from .snapshot import unmoved
+from .snapshot import Searches,unmoved
 
 # %% ../../nbs/loop/02_loop.ipynb #Route
 END = object() # what `next` gives when a loader has no more batches
@@ -73,7 +73,7 @@ class LoopState(Dispatcher):
         self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step = 1,0,None,None
         self.epoch = self.train_iter = self.opt_step = self.iter = self.epoch_start = 0
         self.n_train = self.n_iter = self.stop_at = None
-        self.forward_with,self.step_args = None,()
+        self.forward_with,self.step_args,self.searches = None,(),Searches()
         self.forget_batch()
 
     def run_scopes(self):

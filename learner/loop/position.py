@@ -13,7 +13,8 @@ __all__ = ['Position']
 import warnings
 from dataclasses import dataclass,replace
 from ..core.checks import listed,nearest
-from ..data.loader_state import LoaderState
+from ..data.generators import get_state,moving_parts,random_state
+from ..data.loader_state import LoaderState,describe
 from ..data.draws import Draws
 from ..model.hypers import set_hyper,spare
 from ..measure.history import Row
@@ -153,14 +154,18 @@ class Position:
         draws:Draws|None=None, # The pass over the training loader; default: one that begins here
     ):
         "Read where `learn` is"
-        loader = (Draws(learn.dls.train) if draws is None else draws).state(batch)
+        if draws is not None: loader = draws.state(batch)
+        else: loader = LoaderState(batch, None, random_state(parts=learn.searches.parts(learn.dls.train)), None, None, False, False, None)
         return cls(phase, batch, announced, exact, Counters.of(learn), Bounds.of(learn), OptimizerState.of(learn, phase=='train'),
             loader, dict(learn.results), copied(getattr(learn, 'state', {}), tensors=True), callback_states(learn.cbs))
 
     def complete(self, learn):
         "The same position, with what only a position that is used needs"
         if self.settings is not None: return self
-        return replace(self, callbacks=whole_states(self.callbacks), settings=settings_of(learn))
+        train,now = learn.dls.train,self.loader.now
+        late = {k:get_state(o) for k,o in moving_parts(train).items() if k not in now['own']} # made since the last search
+        loader = replace(self.loader, description=describe(train), now=now | dict(own=now['own']|late))
+        return replace(self, loader=loader, callbacks=whole_states(self.callbacks), settings=settings_of(learn))
 
     def put(self,
         learn, # In a fit, at the place where the position was read

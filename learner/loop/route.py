@@ -8,7 +8,7 @@ A [`Route`](02_loop.ipynb) gives the loop its epochs, phases and batches. A `Res
 __all__ = []
 
 # %% ../../nbs/loop/06_route.ipynb #imports
-from contextlib import contextmanager
+from contextlib import contextmanager,nullcontext
 from dataclasses import dataclass,replace
 from itertools import count,takewhile
 from typing import Any
@@ -17,7 +17,7 @@ from ..model.optimizer import parts_of
 from .snapshot import Snapshot,all_modules,copied
 from .loop import END,Route,check_drawn
 from .position import Bounds,Position
-from .interrupt import workers_ignore_interrupts
+from .interrupt import may_have_workers,workers_ignore_interrupts
 
 # %% ../../nbs/loop/06_route.ipynb #stops
 @dataclass
@@ -157,6 +157,7 @@ class ResumableRoute(Pauses,Route):
         learn,first = self.learn,self._first_epoch()
         for epoch in takewhile(learn.has_epoch, count(first)):
             yield epoch
+            if epoch==first: learn.searches.begin(learn.searches.remembers) # for what was made in it
             self.pause('epoch')
 
     def _first_epoch(self):
@@ -178,7 +179,7 @@ class ResumableRoute(Pauses,Route):
     def batches(self):
         learn = self.learn
         stop,n_step = learn.stop_at,learn.n_step if learn.training else None
-        with workers_ignore_interrupts(): it,first,announced = self._open()
+        with workers_ignore_interrupts() if may_have_workers(learn.dl) else nullcontext(): it,first,announced = self._open()
         for i in count(first) if stop is None else range(first, stop):
             if n_step is not None and learn.opt_step>=n_step: break
             if 'before_draw' in learn.handlers and not (announced and i==first): self.drawn = i; learn('before_draw')
@@ -192,7 +193,7 @@ class ResumableRoute(Pauses,Route):
         "An iterator over the loader, the index of its first batch, and whether that has been announced"
         learn,target = self.learn,self.target
         fit = learn.training and learn.mode=='fit'
-        self.draws = Draws(learn.dl, resumable=fit, carry=fit and self.carry)
+        self.draws = Draws(learn.dl, resumable=fit, carry=fit and self.carry, parts=learn.searches.parts(learn.dl) if fit else None)
         if fit: self.safe = None
         if not fit or target is None: return iter(self.draws),0,False
         at = target.position

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
-from ..data.generators import keep_random,search
+from ..data.generators import keep_random,moving_parts,search
 from ..model.groups import norm_types
 
 # %% ../../nbs/loop/01_snapshot.ipynb #copied
@@ -64,6 +64,29 @@ def all_modules(
     cbs = {k:dict(vars(cb)) for k,cb in by_name(learn.cbs).items()}
     loss = {'loss_func': getattr(learn, 'loss_func', None)}
     return _find_modules(learn, loss | own | {'metrics': getattr(learn, 'metrics', ())} | cbs)
+
+# %% ../../nbs/loop/01_snapshot.ipynb #Searches
+class Searches:
+    "What was found in loaders and in the loss, remembered while a fit runs"
+    def __init__(self): self.remembers,self.found = False,{}
+
+    def begin(self, remembers=True):
+        "Forget everything, and remember what is found from now on"
+        self.remembers = remembers
+        self.found.clear()
+
+    def _search(self, find, objects, *args):
+        if not self.remembers: return find(*args)
+        key = (find, *map(id, objects))
+        if key not in self.found: self.found[key] = objects,find(*args) # the objects live on, so that no other gets their ids
+        return self.found[key][1]
+
+    def parts(self, *loaders):
+        "`moving_parts` of loaders"
+        return self._search(moving_parts, loaders, *loaders)
+    def modules(self, learn):
+        "`model_and_loss` of a learner"
+        return self._search(model_and_loss, (learn.model, learn.loss_func), learn).values()
 
 # %% ../../nbs/loop/01_snapshot.ipynb #BufferSnapshot
 def _tensors(o):
@@ -124,7 +147,7 @@ def unmoved(
     *loaders, # Those that are iterated meanwhile
 ):
     "Restore generators, loaders with a state of their own, and buffers"
-    buffers = BufferSnapshot(model_and_loss(learn).values())
-    with keep_random(*loaders):
+    buffers = BufferSnapshot(learn.searches.modules(learn))
+    with keep_random(parts=learn.searches.parts(*loaders)):
         try: yield
         finally: buffers.restore()

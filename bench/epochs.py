@@ -1,0 +1,88 @@
+"""What an epoch costs besides its batches, and what whole fits cost
+
+    python bench/epochs.py [epochs]
+
+Epochs of a single batch, above the same epochs written by hand: the loop's time between batches, which a clock inside the loader does not see.
+CPU time of the process, so that a busy machine matters little; medians of interleaved runs. The last rows are whole epochs of 100 batches.
+"""
+import sys
+from statistics import median
+from time import process_time
+import torch
+from torch import nn
+from learner.all import *
+
+torch.manual_seed(0)
+def batches(n): return [(torch.randn(64,64), torch.randint(0, 10, (64,))) for _ in range(n)]
+loss_func = nn.CrossEntropyLoss()
+def opt_func(params, lr=.01): return torch.optim.SGD(params, lr=lr, momentum=.9)
+def model():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(64,64), nn.ReLU(), nn.Linear(64,10))
+
+class Loader:
+    "A loader object that holds batches, and gives the first `n`"
+    def __init__(self, batches, n): self.batches,self.n = batches,n
+    def __len__(self): return self.n
+    def __iter__(self): return iter(self.batches[:self.n])
+
+def by_hand(train, valid, n_epoch):
+    m = model()
+    opt = opt_func(m.parameters())
+    for _ in range(n_epoch):
+        m.train()
+        for xb,yb in train:
+            loss_func(m(xb), yb).backward()
+            opt.step(); opt.zero_grad()
+        if not valid: continue
+        m.eval()
+        total,right,n = 0,0,0
+        with torch.no_grad():
+            for xb,yb in valid:
+                pred = m(xb)
+                total += loss_func(pred, yb)*len(yb)
+                right += accuracy(pred, yb)*len(yb)
+                n += len(yb)
+        total.item()/n,right.item()/n
+    return m
+
+def ours(train, valid, n_epoch, **kwargs):
+    m = model()
+    Learner(DataLoaders(train, valid or None, device='cpu'), m, loss_func, opt_func=opt_func, **kwargs).fit(n_epoch)
+    return m
+
+lean = dict(default_cbs=False, cbs=TrainEvalCallback)
+recorded = dict(default_cbs=False, cbs=[TrainEvalCallback, Recorder], metrics=accuracy)
+
+def above(f, g, n_epoch, repeats=5):
+    "Microseconds an epoch that `f` takes above `g`, and what `g` takes; both end with the same weights"
+    times = {f: [], g: []}
+    for i in range(repeats):
+        ends = {}
+        for o in (f,g) if i%2 else (g,f):
+            start = process_time()
+            ends[o] = o(n_epoch)
+            times[o].append(1e6*(process_time()-start)/n_epoch)
+        for a,b in zip(ends[f].parameters(), ends[g].parameters()): assert torch.equal(a, b)
+    hand = median(times[g])
+    return median(times[f])-hand,hand
+
+def main(n_epoch=300):
+    torch.set_num_threads(1)
+    one,hundred,valid = batches(1),batches(100),batches(1)
+    rows = { # name: (train, valid, settings, epochs, microseconds allowed)
+        'lean':                                         (one, None, lean, n_epoch, 150),
+        'lean, a loader that holds 100 batches':        (Loader(hundred, 1), None, lean, n_epoch, 150),
+        'recorder, validation, a metric':               (one, valid, recorded, n_epoch, 400),
+        'the same, ten times as many epochs':           (one, valid, recorded, 10*n_epoch, 400),
+    }
+    print(f'{"µs an epoch, besides its batches":44}{"by hand":>9}{"extra":>8}{"allowed":>9}')
+    for name,(train,valid_,kwargs,n,allowed) in rows.items():
+        extra,hand = above(lambda n: ours(train, valid_, n, **kwargs), lambda n: by_hand(train, valid_, n), n, 5 if n==n_epoch else 3)
+        print(f'{name:44}{hand:9.0f}{extra:8.0f}{allowed:9}')
+    print(f'\n{"whole epochs of 100 batches, µs a batch":44}{"by hand":>9}{"extra":>8}{"allowed":>9}')
+    for name,valid_,kwargs,allowed in (('lean', None, lean, 9), ('recorder, validation, a metric', valid, recorded, 16)):
+        extra,hand = above(lambda n: ours(hundred, valid_, n, **kwargs), lambda n: by_hand(hundred, valid_, n), max(3, n_epoch//20), 7)
+        print(f'{name:44}{hand/100:9.1f}{extra/100:8.1f}{allowed:9}')
+
+if __name__=='__main__': main(*map(int, sys.argv[1:]))
