@@ -79,6 +79,29 @@ def test_methods_of_later_chapters_are_known_to_editors():
     assert not [o for o in patched if o[0]=='loop.learner'], 'these belong into the class'
     assert {'fit','validate','add_cb','freeze'} | {name for _,name in patched if name[0]!='_'} <= listed
 
+def private(name): return name.startswith('_') and not name.startswith('__')
+
+def defined_in(tree):
+    "Private names that a module defines: functions, classes, variables, attributes"
+    for o in ast.walk(tree):
+        if isinstance(o, (ast.FunctionDef,ast.ClassDef)): yield o.name
+        elif isinstance(o, ast.Name) and isinstance(o.ctx, ast.Store): yield o.id
+        elif isinstance(o, ast.Attribute) and isinstance(o.ctx, ast.Store): yield o.attr
+
+mine = {m:{*filter(private, defined_in(tree))} for m,tree in trees.items()}
+ours = set().union(*mine.values())
+
+def foreign(o, mod):
+    "Whether an attribute is a private one of another module. Those of torch are none of ours; a class may use what it has inherited"
+    inherited = isinstance(o.value, ast.Name) and o.value.id in ('self','cls')
+    return not inherited and private(o.attr) and o.attr in ours-mine[mod]
+
+@pytest.mark.parametrize('mod', trees)
+def test_private_names_stay_at_home(mod):
+    "No module imports a private name of another one, or touches a private member of its objects"
+    assert not [n for _,names in imports(trees[mod].body, mod) for n in names if private(n)]
+    assert not [ast.unparse(o) for o in ast.walk(trees[mod]) if isinstance(o, ast.Attribute) and foreign(o, mod)]
+
 alien = re.compile(r'(?<![\w.])/(?:root|home|mnt)/|index[-]url')
 
 def test_no_place_names():
