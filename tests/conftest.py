@@ -1,5 +1,7 @@
-import signal
-import pytest,torch
+import random,signal
+from itertools import combinations,groupby
+from zlib import crc32
+import numpy as np, pytest, torch
 from hypothesis import settings
 
 signal.signal(signal.SIGINT, signal.default_int_handler) # shells start what runs in the background without
@@ -21,7 +23,32 @@ def pytest_configure(config):
         import other_cpu
         other_cpu.install()
 
+def pytest_runtest_setup(item):
+    for seed in (random.seed, np.random.seed, torch.manual_seed): seed(0) # the same numbers, whatever ran before
+
+def sampled(items, n, together=1):
+    "One in `n` of the cases of a test, or more: any `together` values of its lists of parameters meet in one of them. The same ones on every machine"
+    def meetings(o): return {*combinations(enumerate(o.callspec._idlist), together)}
+    kept,rest,met = [],[],set()
+    for o in sorted(items, key=lambda o: crc32(o.name.encode())):
+        (rest if meetings(o)<=met else kept).append(o)
+        met |= meetings(o)
+    return kept + rest[:max(0, len(items)//n-len(kept))]
+
+def short_form(config, items):
+    "Leave the other cases of tests marked with `sample` to `--flags slow`"
+    kept = set()
+    for _,group in groupby(items, lambda o: (o.path, getattr(o, 'originalname', o.name))):
+        group = list(group)
+        mark = group[0].get_closest_marker('sample')
+        kept.update(sampled(group, *mark.args, **mark.kwargs) if mark else group)
+    config.hook.pytest_deselected(items=[o for o in items if o not in kept])
+    items[:] = [o for o in items if o in kept]
+
 def pytest_collection_modifyitems(config, items):
-    for flag in {'slow','cuda'} - set(config.getoption('flags').split()):
+    flags = {*config.getoption('flags').split()}
+    if config.getoption('--save') or config.getoption('--fresh'): flags.add('slow') # of all notebooks
+    for flag in {'slow','cuda'} - flags:
         for o in items:
             if flag in o.keywords: o.add_marker(pytest.mark.skip(reason=f'runs with `--flags {flag}`'))
+    if 'slow' not in flags: short_form(config, items)

@@ -1,5 +1,5 @@
 "Data and models that several tests train on"
-import random
+import random,re
 import numpy as np, torch
 from torch import nn
 from torch.utils.data import Dataset
@@ -23,3 +23,7 @@ class Stream:
     "Batches of a loader without a length"
     def __init__(self, dl): self.dl = dl
     def __iter__(self): return iter(self.dl)
+
+def shown(o):
+    "`o` as the name of a case, the same in every process"
+    return re.sub(' at 0x[0-9a-f]+', '', str(sorted(o) if isinstance(o, set) else o))

@@ -176,6 +176,7 @@ def test_a_look_inside_a_batch_of_mixed_precision_sees_the_average():
     mk(EMA(.5), MixedPrecision('bf16'), Callback(after_pred=after_pred), Callback(after_batch=after_batch), Between).fit(1)
     assert len(seen)==2 and seen[0]==seen[1]
 
+@pytest.mark.sample(4, together=2)
 @pytest.mark.parametrize('exc', [ValueError, KeyboardInterrupt, CancelValidException, CancelEpochException, CancelFitException])
 @pytest.mark.parametrize('ev', ['before_validate', 'before_batch', 'after_validate', 'cleanup_validate'])
 @pytest.mark.parametrize('order', [-50, 100])

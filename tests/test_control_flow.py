@@ -77,7 +77,7 @@ def play(program, as_temporary):
         assert learn.mode is None and learn.exc is None and len(learn.cbs)==n_cbs and all(cb.run for cb in cbs)
         assert learn.model.training and not has_grads(learn.model)
 
-many = settings(max_examples=max(200, settings().max_examples))
+many = settings(max_examples=settings().max_examples)
 
 @many
 @given(programs(), st.booleans())

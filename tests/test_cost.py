@@ -32,7 +32,7 @@ def ours(n, cbs=TrainEvalCallback, default_cbs=False):
 
 def per_batch(count, run, **kwargs):
     "By how much `count` grows with each further batch"
-    few,many = 10,60
+    few,many = 10,20
     run(few, **kwargs)() # what is loaded at first use
     return (count(run(many, **kwargs)) - count(run(few, **kwargs)))/(many-few)
 

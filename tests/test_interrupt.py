@@ -3,6 +3,7 @@ import os,signal,subprocess,sys,threading
 from pathlib import Path
 import pytest, torch
 from learner.all import *
+from parts import shown
 
 if sys.platform=='win32': pytest.skip('Windows has other signals', allow_module_level=True)
 
@@ -167,7 +168,7 @@ def test_the_handler_is_set_for_the_fit_alone():
     learn.validate()
     assert seen==[signal.default_int_handler]*2
 
-@pytest.mark.parametrize('cb', [Raise('before_fit', ZeroDivisionError), Raise('after_loss', ZeroDivisionError), Raise('cleanup_fit', ZeroDivisionError), CtrlC('before_fit')], ids=str)
+@pytest.mark.parametrize('cb', [Raise('before_fit', ZeroDivisionError), Raise('after_loss', ZeroDivisionError), Raise('cleanup_fit', ZeroDivisionError), CtrlC('before_fit')], ids=shown)
 def test_the_handler_is_restored_after_errors(cb):
     with pytest.raises((ZeroDivisionError, KeyboardInterrupt)): synth_learner(cbs=cb).fit(1)
     assert handler() is signal.default_int_handler

@@ -6,10 +6,14 @@ from hypothesis import given,strategies as st
 from torch import nn
 from torch.nn import functional as F
 from learner.all import *
+from parts import shown
 
 gen = torch.Generator().manual_seed(0)
 def randn(*shape): return torch.randn(*shape, generator=gen)
 def randint(hi, *shape): return torch.randint(0, hi, shape, generator=gen)
+
+@pytest.fixture(autouse=True)
+def seeded(): gen.manual_seed(0) # the same numbers, whatever ran before
 def close(a, b, tol=1e-6): assert a.shape==b.shape and torch.allclose(a, b, rtol=1e-5, atol=tol); return True
 
 # Losses
@@ -42,6 +46,7 @@ def test_label_smoothing(shape, axis, targ, eps, reduction):
 @pytest.mark.parametrize('kwargs', [{}, dict(weight=w3), dict(ignore_index=1), dict(weight=w3, ignore_index=0)], ids=lambda o: '-'.join(o))
 @pytest.mark.parametrize('gamma', [0., .5, 1., 2.])
 @pytest.mark.parametrize('shape,axis,targ', shapes)
+@pytest.mark.sample(3, together=2)
 def test_focal(shape, axis, targ, gamma, kwargs, reduction):
     pred,t = randn(*shape),randint(3, *targ)
     at = pred.movedim(axis, -1).reshape(-1, 3).double().softmax(1)[range(t.numel()), t.reshape(-1)] # probability of the right class
@@ -324,7 +329,7 @@ def test_find_bs():
 
 # What a loss says of its mean
 @pytest.mark.parametrize('loss,expected', [(nn.CrossEntropyLoss(), 'mean'), (nn.CrossEntropyLoss(reduction='sum'), 'sum'), (partial(F.cross_entropy, reduction='sum'), 'sum'), (CrossEntropyLossFlat(reduction='sum'), 'sum'), (DiceLoss(), 'sum'),
-    (F.cross_entropy, 'mean'), (lambda p,y: p.sum(), 'mean'), (partial(partial(F.mse_loss, reduction='sum')), 'sum'), (None, 'mean')], ids=str)
+    (F.cross_entropy, 'mean'), (lambda p,y: p.sum(), 'mean'), (partial(partial(F.mse_loss, reduction='sum')), 'sum'), (None, 'mean')], ids=shown)
 def test_reduction_of(loss, expected): assert reduction_of(loss)==expected
 
 def test_items_of():

@@ -5,6 +5,7 @@ from hypothesis import given,strategies as st
 from torch import nn
 from torch.nn import functional as F
 from learner.all import *
+from parts import shown
 
 n_cls,bs,hw = 4,6,(8,10)
 def imgs(n=3, y=None, n_inp=1, seed=0, bs=bs):
@@ -108,7 +109,7 @@ weight = torch.tensor([1., 2., 3., 4.])
 def onehot(y): return F.one_hot(y, n_cls).float()
 
 @pytest.mark.parametrize('loss_func,kwargs', [(nn.CrossEntropyLoss(), {}), (F.cross_entropy, {}), (CrossEntropyLossFlat(), {}), (nn.CrossEntropyLoss(label_smoothing=.2), dict(label_smoothing=.2)),
-    (LabelSmoothingCrossEntropy(.2), dict(label_smoothing=.2)), (LabelSmoothingCrossEntropyFlat(.2), dict(label_smoothing=.2)), (nn.CrossEntropyLoss(reduction='sum'), dict(reduction='sum'))], ids=str)
+    (LabelSmoothingCrossEntropy(.2), dict(label_smoothing=.2)), (LabelSmoothingCrossEntropyFlat(.2), dict(label_smoothing=.2)), (nn.CrossEntropyLoss(reduction='sum'), dict(reduction='sum'))], ids=shown)
 def test_classes_as_soft_targets(loss_func, kwargs):
     data = imgs()
     _,cb,seen,perms = run(MixUp, .3, data=data, loss_func=loss_func)
@@ -135,7 +136,7 @@ def test_ignored_samples_have_no_gradient():
     assert same(before, weights(learn.fit(1).model))
 
 @both
-@pytest.mark.parametrize('loss_func', [nn.BCEWithLogitsLoss(), BCEWithLogitsLossFlat(), nn.MSELoss(), MSELossFlat(), F.l1_loss], ids=str)
+@pytest.mark.parametrize('loss_func', [nn.BCEWithLogitsLoss(), BCEWithLogitsLossFlat(), nn.MSELoss(), MSELossFlat(), F.l1_loss], ids=shown)
 def test_numbers_are_averaged(cls, loss_func):
     data = imgs(y=lambda: torch.rand(bs, n_cls).round())
     learn,cb,seen,perms = run(cls, .7, data=data, loss_func=loss_func, valid=False)
@@ -301,6 +302,7 @@ def test_bad_alpha(alpha, exc):
 
 # However it ends
 @both
+@pytest.mark.sample(4, together=2)
 @pytest.mark.parametrize('order', [-5, 5])
 @pytest.mark.parametrize('exc', [*cancels.values(), ValueError, KeyboardInterrupt], ids=lambda o: o.__name__)
 @pytest.mark.parametrize('ev', ['before_fit','before_epoch','before_train','before_batch','after_pred','after_loss','before_backward','before_step','after_batch','before_validate'])

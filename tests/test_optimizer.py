@@ -6,6 +6,7 @@ import numpy as np, pytest, torch
 from torch import nn
 from torch.nn import functional as F
 from learner.all import *
+from parts import shown
 
 class Net(nn.Module):
     def __init__(self):
@@ -311,6 +312,6 @@ def test_several_optimizers_in_one_fit():
 def _sgd(): return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=.1)
 @pytest.mark.parametrize('f,error,match', [(lambda: OptimList(), ValueError, 'one optimizer or more, but got none'), (lambda: OptimList(torch.optim.SGD), TypeError, 'made of their parameters, but got <class'),
     (lambda: OptimList(_sgd(), every=0), ValueError, '`every` counts steps: whole numbers, 1 or more, but got 0'), (lambda: OptimList(_sgd(), every=-1), ValueError, 'but got -1'), (lambda: OptimList(_sgd(), every=1.5), ValueError, 'but got 1.5'),
-    (lambda: OptimList(_sgd(), _sgd(), every=[1]), ValueError, r'`every` is one number, or one for each of 2 optimizers, but got \[1\]'), (lambda: make_opt([torch.optim.SGD], [[torch.zeros(1)]]), TypeError, r'`opt_func` is a class .* Several as one: `lambda groups: OptimList')], ids=str)
+    (lambda: OptimList(_sgd(), _sgd(), every=[1]), ValueError, r'`every` is one number, or one for each of 2 optimizers, but got \[1\]'), (lambda: make_opt([torch.optim.SGD], [[torch.zeros(1)]]), TypeError, r'`opt_func` is a class .* Several as one: `lambda groups: OptimList')], ids=shown)
 def test_several_optimizers_are_checked(f, error, match):
     with pytest.raises(error, match=match): f()

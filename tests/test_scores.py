@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from learner.all import *
+from parts import shown
 from learner.measure.scores import *
 from learner.measure.measures import *
 
@@ -16,6 +17,9 @@ pytestmark = pytest.mark.filterwarnings('ignore::sklearn.exceptions.UndefinedMet
 gen = torch.Generator().manual_seed(0)
 def randn(*shape): return torch.randn(*shape, generator=gen)
 def randint(hi, *shape): return torch.randint(0, hi, shape, generator=gen)
+
+@pytest.fixture(autouse=True)
+def seeded(): gen.manual_seed(0) # the same numbers, whatever ran before
 
 def batch(pred, targ, loss_func=None, loss=None): return SimpleNamespace(pred=pred, yb=(targ,), y=targ, xb=(pred,), loss_func=loss_func, loss=loss, device=torch.device('cpu'))
 def fed(metric, pred, targ, sizes=None, **kwargs):
@@ -32,7 +36,7 @@ n = 24
 sizes = st.lists(st.integers(0, n-1), max_size=6).map(lambda cuts: [b-a for a,b in zip([0, *sorted({*cuts}-{0})], [*sorted({*cuts}-{0}), n])])
 def however_cut(make, pred, targ, expected, **kwargs):
     "`make()` has the value `expected`, at once and in batches of any size"
-    def near(v): return v==pytest.approx(expected, abs=1e-6, nan_ok=True)
+    def near(v): return v==pytest.approx(expected, rel=1e-6, abs=1e-6, nan_ok=True)
     assert near(value(make(), pred, targ, **kwargs))
     @given(sizes)
     def cut(o): assert near(value(make(), pred, targ, o, **kwargs))
@@ -60,6 +64,7 @@ def test_of_two_classes(k, pos_label):
 @pytest.mark.parametrize('average', ['micro','macro','weighted'])
 @pytest.mark.parametrize('absent', [(), (1,), (0,3)], ids=str)
 @pytest.mark.parametrize('k', of_class)
+@pytest.mark.sample(3, together=2)
 def test_of_classes(k, absent, average, labels):
     ours,_,theirs = of_class[k]
     pred,targ = data(4, absent)
@@ -116,13 +121,14 @@ def test_what_the_loss_ignores_does_not_count(metric, loss_func):
 @pytest.mark.parametrize('labels', [None, [2,0]], ids=str)
 @pytest.mark.parametrize('average', ['micro','macro','weighted','samples',None])
 @pytest.mark.parametrize('k', of_class)
-def test_of_labels(k, average, labels):
+@pytest.mark.parametrize('thresh,sigmoid', [(.5,True), (.8,True), (.2,False)])
+@pytest.mark.sample(6, together=2)
+def test_of_labels(thresh, sigmoid, k, average, labels):
     _,ours,theirs = of_class[k]
     pred,targ = randn(n, 4),randint(2, n, 4)
     pred[:,3] = -1; targ[:,1] = 0; pred[:4] = -1; targ[:4] = 0 # a label that is never given, one that never is, and samples without any
-    for thresh,sigmoid in ((.5,True), (.8,True), (.2,False)):
-        said = (pred.sigmoid() if sigmoid else pred)>thresh
-        however_cut(lambda: ours(average=average, labels=labels, thresh=thresh, sigmoid=sigmoid), pred, targ.float() if sigmoid else targ.bool(), theirs(targ, said, average=average, labels=labels))
+    said = (pred.sigmoid() if sigmoid else pred)>thresh
+    however_cut(lambda: ours(average=average, labels=labels, thresh=thresh, sigmoid=sigmoid), pred, targ.float() if sigmoid else targ.bool(), theirs(targ, said, average=average, labels=labels))
 
 @pytest.mark.parametrize('ours,theirs', [(HammingLossMulti, lambda t,p: sk.hamming_loss(t, p)), (MatthewsCorrCoefMulti, lambda t,p: sk.matthews_corrcoef(t.reshape(-1), p.reshape(-1))),
     (lambda: accuracy_multi, lambda t,p: (t==p).float().mean().item())])
@@ -286,7 +292,7 @@ def test_functions_of_sklearn():
     assert value(from_sklearn('max_error', is_class=False), pred[:,0].bfloat16(), targ.float())==pytest.approx(sk.max_error(targ, pred[:,0].bfloat16().float()))
     assert value(from_sklearn('roc_auc_score', is_class=False, activation=lambda x: x.softmax(1), flatten=False, multi_class='ovo', max_fpr=None), pred, targ, [20,4])==pytest.approx(sk.roc_auc_score(targ, pred.softmax(1), multi_class='ovo'))
 
-@pytest.mark.parametrize('f,better', [('f1_score', True), ('hamming_loss', False), ('max_error', False), ('matthews_corrcoef', True), ('mean_gamma_deviance', False), (lambda t,p: 0, None)], ids=str)
+@pytest.mark.parametrize('f,better', [('f1_score', True), ('hamming_loss', False), ('max_error', False), ('matthews_corrcoef', True), ('mean_gamma_deviance', False), (lambda t,p: 0, None)], ids=shown)
 def test_names_of_sklearn_tell_the_direction(f, better):
     m = from_sklearn(f)
     assert m.higher_is_better is better and (callable(f) or m.name==f) and from_sklearn(f, name='x', higher_is_better=False).name=='x' and from_sklearn(f, higher_is_better=False).higher_is_better is False
@@ -307,11 +313,12 @@ class Whole:
     def to(self, device): self.at = device; return self
 
 @pytest.mark.parametrize('make,theirs', [
-    (lambda: MulticlassF1Score(3), lambda p,t: sk.f1_score(t, p.argmax(1), average='macro')), (lambda: MulticlassAUROC(3), lambda p,t: sk.roc_auc_score(t, p.softmax(1), multi_class='ovr')),
+    (lambda: MulticlassF1Score(3), lambda p,t: sk.f1_score(t, p.argmax(1), average='macro')), (lambda: MulticlassAUROC(3), lambda p,t: sk.roc_auc_score(t, p, multi_class='ovr')),
     (lambda: MulticlassAccuracy(3, average='micro')*100, lambda p,t: 100*sk.accuracy_score(t, p.argmax(1))), (Whole, lambda p,t: t.float().mean().item())], ids=['counts','lists','compound','other'])
 def test_torchmetrics(make, theirs):
     pred,targ = randn(n, 3),torch.arange(n)%3
     pred[:,1] += targ==1
+    pred = pred.softmax(1) # of single samples, torchmetrics would have to guess whether they are probabilities
     however_cut(make, pred, targ, theirs(pred, targ))
     m = fed(make(), pred, targ, [20,4])
     first = m.value

@@ -96,7 +96,7 @@ class Lengths:
     def __iter__(self):
         for i in range(3): self.drawn += 1; yield x[:4],y[:4]
 
-@pytest.mark.parametrize('dl,shape', [([(x[:4], y[:4])], '4 x 1'), (DataLoader(TensorDataset(x, y), 3, num_workers=2), '3 x 1'), (DataLoader(Stream(), 5), '5 x 1'), (Lengths(), '4 x 1')], ids=str)
+@pytest.mark.parametrize('dl,shape', [([(x[:4], y[:4])], '4 x 1'), (DataLoader(TensorDataset(x, y), 3, num_workers=2), '3 x 1'), (DataLoader(Stream(), 5), '5 x 1'), (Lengths(), '4 x 1')], ids=lambda o: o if isinstance(o, str) else type(o).__name__)
 def test_summary_of_any_loader(dl, shape):
     learn = synth_learner(dls=DataLoaders(dl, device='cpu'))
     assert learn.summary().title==f'RegModel, called with {shape}'

@@ -57,6 +57,7 @@ schedules = dict(iter=lambda: Validate(every=3, unit='iter'), step=lambda: Valid
 around = dict(plain=lambda: [], accumulation=lambda: [GradientAccumulation(12)], ema=lambda: [EMA(.9)], bf16=lambda: [MixedPrecision('bf16')],
     all=lambda: [GradientAccumulation(12), EMA(.9), MixedPrecision('bf16'), GradientClip(), MixUp(), ParamScheduler(dict(lr=SchedCos(.1, .01)))])
 
+@pytest.mark.sample(3, together=2)
 @pytest.mark.parametrize('stream', [False, True], ids=['sized','stream'])
 @pytest.mark.parametrize('cbs', around)
 @pytest.mark.parametrize('when', schedules)
@@ -241,6 +242,7 @@ class Stop(Callback):
         self.n -= 1
         if self.n==0: signal.raise_signal(signal.SIGINT)
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('how', resumed)
 @pytest.mark.parametrize('ev,n,training', [('before_validate',1,None), ('after_validate',2,None), ('after_pred',2,False), ('after_pred',7,False), ('before_draw',3,False), ('before_draw',10,False),
     ('before_epoch',2,None), ('after_epoch',1,None), ('before_row',1,None), ('before_row',2,None)])
@@ -519,6 +521,7 @@ def test_time_limit_in_the_middle_of_an_epoch(clock):
     assert learn.seen.wrote==[(0,10,True),(1,13,True)] and learn.recorder[-1].iter==13
     assert learn.fit(1).train_iter==10 and learn.stop_reason is None # a new fit has new time
 
+@pytest.mark.sample(2, together=2)
 @pytest.mark.parametrize('stream', [False, True], ids=['sized','stream'])
 @pytest.mark.parametrize('cbs', [[], [Validate(every=3)], [Validate(every=7, unit='iter')], [Validate(every=10, unit='iter')]], ids=['plain','rare','7','10'])
 @pytest.mark.parametrize('t', [1, 7, 10, 14, 20, 25, 30, 40])

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import BatchSampler,DataLoader,RandomSampler,Sampler,WeightedRandomSampler,default_collate,get_worker_info
 from learner.all import *
+from parts import shown
 import runs
 from runs import CtrlC,Net,Samples,differences,outcome,seed_all
 
@@ -250,7 +251,7 @@ class Half(Net):
     def forward(self, x, ids): return super().forward(x.bfloat16(), ids).float()
 
 @pytest.mark.parametrize('kwargs,fit', [(dict(opt_func=several, splitter=two, lr=None), dict(wd=.1)), (dict(opt_func=several, splitter=two, lr=None), {}), (dict(opt_func=Counting), {}), (dict(opt_func=SGD), dict(wd=.1)),
-    *((dict(opt_func=o, model=lambda: Half(0.).bfloat16(), lr=.001), {}) for o in (torch.optim.NAdam, partial(torch.optim.ASGD, t0=3), torch.optim.Adam))], ids=str)
+    *((dict(opt_func=o, model=lambda: Half(0.).bfloat16(), lr=.001), {}) for o in (torch.optim.NAdam, partial(torch.optim.ASGD, t0=3), torch.optim.Adam))], ids=shown)
 def test_optimizers(kwargs, fit, how, tmp_path): check(tmp_path, partial(made, **kwargs), how, stop=('after_pred', 11), fit=fit)
 
 # Files
@@ -338,7 +339,7 @@ losses = [(F.mse_loss, F.l1_loss, '`loss` was mse_loss, and is l1_loss'), (nn.MS
     (nn.SmoothL1Loss(beta=1.), nn.SmoothL1Loss(beta=.1), '`loss.beta` was 1.0, and is 0.1'), (enclosing(1.), enclosing(3.), '(loss_func) has been changed')]
 @pytest.mark.parametrize('first,then,before,after,match', [([MixUp()], [], {}, {}, '`mix_up` is gone'), ([], [MixUp()], {}, {}, '`mix_up` is new'), ([MixUp(.4)], [MixUp(4.)], {}, {}, '`mix_up.alpha` was 0.4, and is 4.0'),
     ([GradientAccumulation(16)], [GradientAccumulation(64)], {}, {}, 'n_acc` was 16, and is 64'), ([ParamScheduler(dict(lr=SchedCos(.1, .01)))], [ParamScheduler(dict(lr=SchedCos(.01, .001)))], {}, {}, '`param_scheduler.scheds.lr'),
-    ([], [], {}, dict(opt_func=RAdam), '`opt.name` was AdamW, and is RAdam'), *(([], [], dict(loss=a), dict(loss=b), o) for a,b,o in losses)], ids=str)
+    ([], [], {}, dict(opt_func=RAdam), '`opt.name` was AdamW, and is RAdam'), *(([], [], dict(loss=a), dict(loss=b), o) for a,b,o in losses)], ids=shown)
 def test_changed_settings_are_named(first, then, before, after, match, tmp_path): assert match in warned(tmp_path, first, then, before, after)[0]
 
 def test_equal_settings_are_not_named(tmp_path):

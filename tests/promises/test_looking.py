@@ -202,19 +202,24 @@ def test_a_run_can_be_repeated(kind, folder):
     a = run(kind, folder)
     assert a==run(kind, folder) and len({o[2] for o in a[0]})==len(a[0])>=15
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('look', between)
 @pytest.mark.parametrize('kind', ['plain','one_generator_for_both','stream','numpy_sampler','noisy','knowing'])
 def test_between_fits(kind, look, folder): check(kind, folder, around=[look])
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('look', looks)
-def test_inside(look, folder):
-    rng = random.Random(look)
-    for kind in kinds: check(kind, folder, inside=[(rng.choice(places), rng.randint(1, 8), look)])
+@pytest.mark.parametrize('kind', kinds)
+def test_inside(kind, look, folder):
+    rng = random.Random(look+kind)
+    check(kind, folder, inside=[(rng.choice(places), rng.randint(1, 8), look)])
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('name', attached)
 @pytest.mark.parametrize('kind', ['plain','own_generator','no_loader'])
 def test_attached(kind, name, folder): check(kind, folder, cbs=[name])
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('name', others)
 @pytest.mark.parametrize('kind', kinds)
 def test_more_or_less(kind, name, folder): check(kind, folder, **others[name])

@@ -5,6 +5,7 @@ import numpy as np
 import pytest,torch
 from torch.utils.data import DataLoader,RandomSampler
 from learner.all import *
+from parts import shown
 import runs
 from runs import differences,fit,lacks,learner,outcome
 
@@ -131,7 +132,7 @@ def resumed(path, train=None, cbs=(), **case):
 def loader(bs=8, n=42, **kwargs): return DataLoader(runs.Samples(n), bs, **dict(shuffle=True) | kwargs)
 
 @pytest.mark.parametrize('after,match', [(dict(bs=6), '`batch_size` was 8, and is 6'), (dict(n=50), '`batches` was 6, and is 7'), (dict(n=44), 'gives other batches than before'),
-    (dict(shuffle=False), 'gives other batches than before'), (dict(sampler=RandomSampler(range(42), replacement=True), shuffle=False), 'gives other batches than before')], ids=str)
+    (dict(shuffle=False), 'gives other batches than before'), (dict(sampler=RandomSampler(range(42), replacement=True), shuffle=False), 'gives other batches than before')], ids=shown)
 def test_changed_data_are_noticed(after, match, tmp_path):
     cut_at(tmp_path, train=loader())
     with warnings.catch_warnings(record=True) as seen:

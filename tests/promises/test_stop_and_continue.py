@@ -58,7 +58,9 @@ def check(case, path, ev, n, look=look):
         if look: look(learn)
         learn.resume()
         assert not differences(before, state(learn)), ev
-        assert not [o for o in threading.enumerate() if o not in threads and type(o).__name__!='TMonitor'] # which is tqdm's
+        left = [o for o in threading.enumerate() if o not in threads and type(o).__name__!='TMonitor'] # which is tqdm's
+        for o in left: o.join(30) # those of workers end on their own
+        assert not [o for o in left if o.is_alive()]
         assert not differences(whole(case, path), outcome(learn, Log(path)))
 
 cases = [dict(), dict(loader='knowing'), dict(loader='list'), dict(loader='weighted', acc=True), dict(loader='batch_sampler', ema=True), dict(mix=True, amp='bf16'), dict(amp='fp16', acc=True), dict(filters=True, loader='own'),
