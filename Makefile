@@ -22,6 +22,7 @@ check: .venv/.dev ## Lint, and see that everything generated is up to date
 
 bench: .venv/.dev ## Measure what the loop costs per batch, and what it costs to be able to go on
 	@$(bin)/python bench/overhead.py
+	@$(bin)/python bench/epochs.py
 	@$(bin)/python bench/resume.py
 
 soak: .venv/.dev ## Run the slow tests too, and many more random cases

@@ -47,7 +47,7 @@ def main(repeats=9):
         short = [(torch.randn(16,64), torch.randint(0, 10, (16,)))]*10
         def epochs(f):
             learn = learner(short)
-            if f is not None: learn._pause = f
+            if f is not None: learn.route.pause = f
             return lambda: learn.fit(100)
         rows = { # name: (run, its counterpart, in how many parts, allowed)
             'draws that know their position':            (lambda: drawn(Draws(loader(), resumable=True)), lambda: drawn(loader()), n, 2),
