@@ -104,7 +104,7 @@ def quiet(f):
 def look_twice(learn):
     try: learn.tta(n=2, aug=lambda x: x+torch.randn(4))
     except ValueError as e:
-        if 'at different samples' not in str(e): raise # a stream that draws them anew each time: refused
+        if 'of different samples' not in str(e): raise # a stream that draws them anew each time: refused
 
 def other(): return DataLoader(other_ds, 5, shuffle=True)
 def hooked(learn):
