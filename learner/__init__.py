@@ -6,7 +6,7 @@ Everything that users need comes from one import, `from learner.all import *`. T
 
 Modules:
 
-- `learner.core.callback`: Listeners that see and change anything in training, in ten lines of their own
+- `learner.core.callback`: Callbacks see and change anything in training, in ten lines of your own
 - `learner.core.dispatch`: Events reach the callbacks that listen, in order; a scope is a piece of the loop with its events
 - `learner.core.events`: Every moment of training that a callback can act on, and the exceptions that end a part of it early
 - `learner.data.draws`: One pass over a loader, which can be resumed in the middle
