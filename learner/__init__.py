@@ -20,7 +20,7 @@ Modules:
 - `learner.inspect.loggers`: Settings, results and losses of a fit in files; and the base class of every logger
 - `learner.inspect.summary`: The layers of a model, the shapes they return, and which of their parameters are trained
 - `learner.inspect.timer`: How long batches are waited for, and how long forward, backward and step take
-- `learner.loop.learner`: Data, model, loss and optimizer, and what is done with them
+- `learner.loop.learner`: Data, model, loss and optimizer in one object that trains, validates and resumes
 - `learner.loop.position`: Where a run is: everything that is needed to resume it, except weights and the optimizer's state
 - `learner.measure.history`: Rows of named values, and the table they make
 - `learner.measure.metrics`: Averages over samples, kept on the device until they are read

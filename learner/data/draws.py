@@ -134,6 +134,13 @@ def _replay(it, n):
 
 _end = object() # what `next` gives when a loader has no more
 
+def _replace_old_workers(draws):
+    "Begin the pass with new workers, whose seed must not move the generators that draw the order"
+    draws.indices.before_first = lambda: set_random_state(draws.at_start, draws.dl)
+    warnings.warn("The loader's workers persisted from an earlier epoch, and are gone: "
+        "the run resumes with new ones, which draw other random numbers. "
+        "With a `Checkpoint`, each epoch begins with new workers, and the run resumes exactly")
+
 def _can_restart_workers(dl, state):
     "Whether the state of every old worker is known, and new workers have all generators that it is about"
     if not state.workers or not n_workers(dl)==len(state.workers)<=state.n: return False
@@ -190,8 +197,8 @@ class Draws:
     ) -> LoaderState:
         "Where the pass is"
         idxs,states = self.idxs(n-1),self.source.worker_states
-        return LoaderState(n, self.at_start, random_state(self.dl, parts=self.parts), None if idxs is None else repr(idxs),
-            workers=list(states) if states else None,
+        return LoaderState(n, self.at_start, random_state(self.dl, parts=self.parts),
+            idxs=None if idxs is None else repr(idxs), workers=list(states) if states else None,
             exhausted=getattr(getattr(self.iterator, '_dataset_fetcher', None), 'ended', False),
             old_workers=self.old_workers, description=self.description)
 
@@ -216,13 +223,7 @@ class Draws:
         return _resume_unknown(self, state, in_memory) if self.stateful is None else _resume_stateful(self, state)
 
     def _resume_indexed(self, state):
-        if self.old_workers: self._replace_old_workers()
+        if self.old_workers: _replace_old_workers(self)
         it = _indexed_strategy(self.dl, state)(self, state)
         if state.n: warn_of_idxs(state.n-1, state.idxs, repr(self.idxs(state.n-1)))
         return it
-
-    def _replace_old_workers(self):
-        self.indices.before_first = lambda: set_random_state(self.at_start, self.dl)
-        warnings.warn("The loader's workers persisted from an earlier epoch, and are gone: "
-            "the run resumes with new ones, which draw other random numbers. "
-            "With a `Checkpoint`, each epoch begins with new workers, and the run resumes exactly")

@@ -84,6 +84,16 @@ def _with_index(device):
     if device.type!='cuda' or device.index is not None: return device
     return torch.device('cuda', torch.cuda.current_device())
 
+def _train_loader(ds, bs, kwargs):
+    "Shuffled, without an incomplete last batch, unless `kwargs` say otherwise"
+    order = {} if isinstance(ds, IterableDataset) else dict(drop_last=len(ds)>=bs)
+    if order and 'sampler' not in kwargs: order['shuffle'] = True
+    return DataLoader(ds, bs, **order|kwargs)
+
+def _valid_loader(ds, bs, kwargs):
+    "In order and complete"
+    return DataLoader(ds, 2*bs, **{k:v for k,v in kwargs.items() if k not in ('shuffle','drop_last','sampler')})
+
 def _no_loader(i, names, valids):
     what = f"there are {listed(names)}."
     if i in (1,'valid') and not valids: what = "there is nothing to validate on"
@@ -123,10 +133,7 @@ class DataLoaders:
     ):
         "Loaders for datasets: training shuffles and drops an incomplete last batch"
         if 'batch_size' in kwargs: raise TypeError("`from_dsets` has no argument `batch_size`. Did you mean `bs`?")
-        order = {} if isinstance(train, IterableDataset) else dict(drop_last=len(train)>=bs)
-        if order and 'sampler' not in kwargs: order['shuffle'] = True
-        rest = {k:v for k,v in kwargs.items() if k not in ('shuffle','drop_last','sampler')}
-        train,valid = DataLoader(train, bs, **order|kwargs),None if valid is None else DataLoader(valid, 2*bs, **rest)
+        train,valid = _train_loader(train, bs, kwargs),None if valid is None else _valid_loader(valid, bs, kwargs)
         return cls(train, valid, device=device, n_inp=n_inp, split=split)
 
     @property
@@ -138,10 +145,8 @@ class DataLoaders:
     @property
     def valid_ds(self): return self.valid.dataset
 
-    def name(self,
-        i:int|str, # Position or name of a loader
-    ) -> str:
-        "Name of loader `i`"
+    def name(self, i:int|str) -> str:
+        "Name of the loader with position or name `i`"
         names = list(self.loaders)
         if isinstance(i, int) and -len(names)<=i<len(names): return names[i]
         if i in self.loaders: return i

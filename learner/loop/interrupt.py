@@ -1,4 +1,4 @@
-"""A run stops where nothing is half done, and says how to resume it
+"""Ctrl-C stops a run where nothing is half done, so that it can be resumed
 
 Ctrl-C, or a notebook's stop button, sends a signal, and Python would raise `KeyboardInterrupt` wherever it is: in the middle of a step, between two changes that belong together. `HeldInterrupt` lets the signal wait, while a fit runs, for the next pause of the loop."""
 
@@ -57,7 +57,8 @@ class HeldInterrupt:
     def handle(self, signum, frame):
         if os.getpid()!=self.pid: return # a forked worker
         if self.waiting: return self.now(signum, frame)
-        if not self.held(frame): return (self.old if self.outer is None else self.outer.handle)(signum, frame) # it may have to wait there
+        if not self.held(frame): # but it may have to wait for the fit around this one
+            return (self.old if self.outer is None else self.outer.handle)(signum, frame)
         self.pending = True
         self.owner.at_pause(self.act, stops=True)
 

@@ -1,4 +1,4 @@
-"""Data, model, loss and optimizer, and what is done with them
+"""Data, model, loss and optimizer in one object that trains, validates and resumes
 
 A `Learner` brings together data, model, loss, optimizer and metrics, and runs the [loop](02_loop.ipynb). What every fit needs is here; everything else is a callback.
 
@@ -85,7 +85,8 @@ class OptimizerMixin(InferenceMixin):
     def freeze(self):
         "Train the last parameter group only"
         if len(self.param_groups())==1:
-            raise ValueError("There is 1 parameter group, so that nothing would be frozen: give a `splitter` that makes several")
+            raise ValueError("There is 1 parameter group, so that nothing would be frozen: "
+                "give a `splitter` that makes several")
         return self.freeze_to(-1)
 
     def unfreeze(self):
@@ -93,7 +94,7 @@ class OptimizerMixin(InferenceMixin):
         return self.freeze_to(0)
 
     def to_device(self):
-        "Move the model to the device, unless it is spread over several, and every other module of the learner or a callback"
+        "Move all modules of learner and callbacks to the device, but not a model that is spread over several"
         if len({p.device for p in self.model.parameters()})<2: self.model.to(self.device)
         for o in all_modules(self).values():
             if o is not self.model: o.to(self.device)
@@ -102,7 +103,7 @@ class OptimizerMixin(InferenceMixin):
 pieces = 'all_batches','one_batch','_batch','_forward','_do_grad_opt','_backward','_step'
 
 class PiecesCheck(Callback):
-    "See whether a loop with replaced pieces still announces the events that callbacks wait for"
+    "Check that a loop with replaced pieces still fires the events that callbacks wait for"
     order,only_fit,run_valid = -1000,True,False
     events = [ev for ev,running in moments() if 'train' in running and ev!='before_train']
     def __init__(self, replaced):
@@ -113,14 +114,15 @@ class PiecesCheck(Callback):
         self.learn.remove_cb(self)
         if any(o.startswith('after_cancel_') for o in self.heard): return # what comes after it was not to be announced
         if 'after_batch' not in self.heard:
-            raise TypeError(f"{self.replaced} does not announce `before_batch` and `after_batch`, so that nobody counts the batches. "
-                "Call `super()`, or replace `_batch` and write `@scope` above it")
+            raise TypeError(f"{self.replaced} does not announce `before_batch` and `after_batch`, "
+                "so that batches are not counted. Call `super()`, or replace `_batch` and write `@scope` above it")
         for ev in self.events: self._check(ev)
 
     def _check(self, ev):
         waiting = ', '.join(f'`{o.name}`' for o in self.learn.ordered_cbs(ev) if o is not self)
         if not waiting or ev in self.heard or 'cancel' in ev: return
-        warnings.warn(f"{self.replaced} does not announce `{ev}`, for which {waiting} waits: write `self('{ev}')` where its moment is")
+        warnings.warn(f"{self.replaced} does not announce `{ev}`, for which {waiting} waits: "
+            f"write `self('{ev}')` where its moment is")
 
 def replaced_pieces(learn):
     "A `PiecesCheck` if the class of `learn` has pieces of its own"
@@ -130,10 +132,16 @@ def replaced_pieces(learn):
 # %% ../../nbs/loop/07_learner.ipynb #run_fit
 def fit_bounds(n_epoch, start_epoch, n_iter, n_step) -> Bounds:
     "Bounds of a fit; without `n_epoch` there are as many epochs as the others need"
-    if n_epoch is None and n_iter is None and n_step is None: raise TypeError("`fit` needs an end: `n_epoch`, `n_iter` or `n_step`")
+    if n_epoch is None and n_iter is None and n_step is None:
+        raise TypeError("`fit` needs an end: `n_epoch`, `n_iter` or `n_step`")
     n_epoch = inf if n_epoch is None else whole('n_epoch', n_epoch)
     n_iter,n_step = (None if v is None else whole(k, v) for k,v in dict(n_iter=n_iter, n_step=n_step).items())
     return Bounds(n_epoch, whole('start_epoch', start_epoch), n_iter, n_step)
+
+def requires_closure(opt):
+    "Whether `step` cannot do without a function that computes loss and gradients, as for LBFGS"
+    closure = signature(type(opt).step).parameters.get('closure')
+    return closure is not None and closure.default is Parameter.empty
 
 def prepare(learn, bounds):
     "See that a fit can begin"
@@ -169,7 +177,8 @@ def run_fit(learn,
             if stopped is None or get_hyper(learn.opt, k)!=v: learn.set_hyper(k, v)
         learn.route.hypers_at_start = {k:get_hyper(learn.opt, k) for k in ('wd','lr') if k in hypers(learn.opt)}
         bounds.put(learn)
-        vars(learn).update(epoch=bounds.start_epoch, train_iter=0, opt_step=0, epoch_start=0, stop_reason=None, to_validate=learn.dls.valids)
+        vars(learn).update(epoch=bounds.start_epoch, train_iter=0, opt_step=0, epoch_start=0, stop_reason=None,
+            to_validate=learn.dls.valids)
         learn.n_iter = learn.n_train = length(learn.dls.train)
         learn.searches.begin()
         with running(learn.route, cbs): learn.run_scopes()
@@ -187,7 +196,7 @@ class FitMixin(OptimizerMixin):
         start_epoch:int=0, # Number of the first epoch; those before count as done
         n_iter:int|None=None, # Training batches; of several bounds the one that comes first ends the fit
         n_step:int|None=None, # Optimizer steps
-        resume=None, # Continue a saved fit: True for the newest file of its `Checkpoint`, `'auto'` for that if there is one, or a file
+        resume=None, # Continue a saved fit: True: newest file of its `Checkpoint`; `'auto'`: that, if any; or a file
     ): # Itself, so that calls chain
         "Train for `n_epoch` epochs, validating after each. Modes and hyper-parameters are restored at the end"
         bounds = fit_bounds(n_epoch, start_epoch, n_iter, n_step)
@@ -232,10 +241,9 @@ class FitMixin(OptimizerMixin):
 
     @contextmanager
     def fitting(self, mode):
-        "Around whatever trains: hold Ctrl-C, and restore modes and hyper-parameters at the end"
+        "Around all training: hold Ctrl-C, and restore modes and hyper-parameters at the end"
         before = self.route.hypers_before = {k:get_hyper(self.opt, k) for k in hypers(self.opt)}
-        closure = signature(type(self.opt).step).parameters.get('closure')
-        self.step_args = () if closure is None or closure.default is not Parameter.empty else (partial(loss_and_grads, self),)
+        self.step_args = (partial(loss_and_grads, self),) if requires_closure(self.opt) else ()
         with self.keep_modes(), HeldInterrupt(self):
             self.mode = mode
             try: yield
@@ -266,21 +274,33 @@ def _check(dls, model, loss_func):
     if loss_func is not None and not callable(loss_func):
         raise TypeError(f"`loss_func` is a function of predictions and targets, but got {loss_func!r}")
 
+def _parts(learn):
+    "What a learner is made of, line by line"
+    n = sum(p.numel() for p in learn.model.parameters())
+    yield f'{type(learn.model).__name__} with {n:,} parameters'
+    yield learn.dls
+    yield f'loss: {short_name(learn.loss_func)}'
+    yield f'optimizer: {short_name(learn.opt_func if learn.opt is None else learn.opt)}'
+    if learn.metrics: yield f"metrics: {', '.join(o.name for o in learn.metrics)}"
+    yield f"callbacks: {', '.join(o.name for o in learn.cbs.sorted('order'))}"
+
 # %% ../../nbs/loop/07_learner.ipynb #Learner
 class Learner(FitMixin):
     """Trains `model` on `dls`. Its state, which callbacks read as `self.x`:
 
-    - of the learner: `dls`, `model`, `opt`, `loss_func`, `metrics`, `device`, `cbs`, `recorder`, `route`; `monitor`, the column of results that trackers
-      watch; `run_config`, what the last fit was made of; `state`, a dict of your own; `forward_with`, which runs the forward pass in its own way;
-    - of a run: `mode` is `'fit'`, `'validate'`, `'predict'`, `'lr_find'` or None; `scopes` that are running, outermost first; `epoch` of `n_epoch`;
-      `train_iter` training batches of `n_train_iter`, and `opt_step` steps of `n_step`, if these bound it; `epoch_start`, `train_iter` when the epoch began;
-      `n_train`, training batches in an epoch; `pct_train` in [0,1], None where the length is unknown; `to_validate`, loaders by name; `limits`, most
-      batches of a phase; `results`, the last validation; `stop_reason`; `exc`, during `after_exception`;
+    - of the learner: `dls`, `model`, `opt`, `loss_func`, `metrics`, `device`, `cbs`, `recorder`, `route`;
+      `monitor`, the column of results that trackers watch; `run_config`, what the last fit was made of;
+      `state`, a dict of your own; `forward_with`, which runs the forward pass in its own way;
+    - of a run: `mode` is `'fit'`, `'validate'`, `'predict'`, `'lr_find'` or None; `scopes` that are running,
+      outermost first; `epoch` of `n_epoch`; `train_iter` training batches of `n_train_iter`, and `opt_step` steps
+      of `n_step`, if these bound it; `epoch_start`, `train_iter` when the epoch began; `n_train`, training batches
+      in an epoch; `pct_train` in [0,1], None where the length is unknown; `to_validate`, loaders by name;
+      `limits`, most batches of a phase; `results`, the last validation; `stop_reason`; `exc`, during `after_exception`;
     - while a file is saved or loaded: its `file`, and `saved`, what goes into it or came out of it;
     - of a phase: `training`, the loader `dl` called `dl_name`, its length `n_iter` or None;
-    - of a batch: its index `iter`; `idxs` of its samples; `batch` as drawn and on the device; inputs `xb`, a tuple or a mapping, targets `yb`, a tuple,
-      and `x`, `y`, their only element, which can be set; `pred`; `loss`, which is logged, and `loss_grad`, which is differentiated. The last three are
-      None until they are computed.
+    - of a batch: its index `iter`; `idxs` of its samples; `batch` as drawn and on the device; inputs `xb`, a tuple
+      or a mapping, targets `yb`, a tuple, and `x`, `y`, their only element, which can be set; `pred`; `loss`, which
+      is logged, and `loss_grad`, which is differentiated. The last three are None until they are computed.
     """
     default_cbs = TrainEvalCallback,Recorder,ProgressCallback
 
@@ -305,7 +325,8 @@ class Learner(FitMixin):
         super().__init__()
         _check(dls, model, loss_func)
         self.route = ResumableRoute(self)
-        self.dls,self.model,self.loss_func,self.opt_func,self.lr,self.splitter = dls,model,loss_func,opt_func,lr,splitter
+        self.dls,self.model,self.loss_func = dls,model,loss_func
+        self.opt_func,self.lr,self.splitter = opt_func,lr,splitter
         self.wd,self.wd_bn_bias,self.train_bn,self.moms = wd,wd_bn_bias,train_bn,moms
         self.path,self.model_dir,self.metrics,self.monitor = Path(path),Path(model_dir),metrics,'valid_loss'
         self.file = self.saved = self.run_config = self.opt = None
@@ -339,9 +360,4 @@ class Learner(FitMixin):
         return self.removed_cbs(ProgressCallback)
 
     def __repr__(self):
-        n = sum(p.numel() for p in self.model.parameters())
-        opt = short_name(self.opt_func if self.opt is None else self.opt)
-        parts = [f'{type(self.model).__name__} with {n:,} parameters', self.dls, f'loss: {short_name(self.loss_func)}', f'optimizer: {opt}']
-        if self.metrics: parts.append(f"metrics: {', '.join(o.name for o in self.metrics)}")
-        parts.append(f"callbacks: {', '.join(o.name for o in self.cbs.sorted('order'))}")
-        return '\n'.join(['Learner', *(f'  {o}' for o in parts)])
+        return '\n'.join(['Learner', *(f'  {o}' for o in _parts(self))])

@@ -86,7 +86,8 @@ class Pauses:
         fit = learn.mode=='fit' and (phase!='train' or learn.training)
         if fit: self.safe = self.here(batch, announced=announced) if phase=='train' else Position.of(learn, phase)
         if not self.requests or 'batch' in learn.scopes: return
-        due = [o for o in self.requests if fit or (o.stops and learn.mode in ('fit','lr_find'))] # not in an inference inside a fit
+        stoppable = learn.mode in ('fit','lr_find') # an inference inside a fit is not
+        due = [o for o in self.requests if fit or (o.stops and stoppable)]
         for o in due: self.requests.remove(o) # a signal may add one at any time
         for o in sorted(due, key=lambda o: o.stops): o.f()
         if phase=='train' and fit: self.safe = None
@@ -96,7 +97,7 @@ class Pauses:
         return Position.of(self.learn, 'train', batch, draws=self.draws, **kwargs)
 
     def position(self) -> Position|None:
-        "Where the fit could be resumed if it ended now: not exactly if that is inside a batch. None if training has not begun"
+        "Where the fit could be resumed if it ended now, not exactly if inside a batch; None before training"
         if self.target: return self.target.position # it has not come there again
         if self.safe: return self.safe.complete(self.learn)
         if self.draws is None or not self.draws.at_start: return None
@@ -140,7 +141,7 @@ def _keep(route, cbs):
     route.stopped = Stopped(at, cbs, in_memory=True)
 
 def _stop_because(route, e):
-    "A stop that was waiting, such as SIGTERM, is not lost by an error"
+    "Carry out a stop that was waiting, such as SIGTERM, after an error"
     for o in route.requests:
         try:
             if o.stops: o.f()
@@ -179,7 +180,8 @@ class ResumableRoute(Pauses,Route):
     def batches(self):
         learn = self.learn
         stop,n_step = learn.stop_at,learn.n_step if learn.training else None
-        with workers_ignore_interrupts() if may_have_workers(learn.dl) else nullcontext(): it,first,announced = self._open()
+        with workers_ignore_interrupts() if may_have_workers(learn.dl) else nullcontext():
+            it,first,announced = self._open()
         for i in count(first) if stop is None else range(first, stop):
             if n_step is not None and learn.opt_step>=n_step: break
             if 'before_draw' in learn.handlers and not (announced and i==first): self.drawn = i; learn('before_draw')
@@ -193,7 +195,8 @@ class ResumableRoute(Pauses,Route):
         "An iterator over the loader, the index of its first batch, and whether that has been announced"
         learn,target = self.learn,self.target
         fit = learn.training and learn.mode=='fit'
-        self.draws = Draws(learn.dl, resumable=fit, carry=fit and self.carry, parts=learn.searches.parts(learn.dl) if fit else None)
+        parts = learn.searches.parts(learn.dl) if fit else None
+        self.draws = Draws(learn.dl, resumable=fit, carry=fit and self.carry, parts=parts)
         if fit: self.safe = None
         if not fit or target is None: return iter(self.draws),0,False
         at = target.position
@@ -205,7 +208,8 @@ class ResumableRoute(Pauses,Route):
         "Batch `i` could not be drawn. If workers make the batches, nothing in this process has changed"
         learn = self.learn
         learn.iter = i
-        if learn.training and learn.mode=='fit': self.safe = self.here(i, announced=True, exact=getattr(learn.dl, 'num_workers', 0)>0)
+        if not learn.training or learn.mode!='fit': return
+        self.safe = self.here(i, announced=True, exact=getattr(learn.dl, 'num_workers', 0)>0)
 
     @contextmanager
     def aside(self, resumable=False):

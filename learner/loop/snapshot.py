@@ -1,4 +1,4 @@
-"""Values that can be restored: buffers while something is only looked at, everything while a run is tried or resumed
+"""Values that can be restored: buffers around an inference, everything around a trial or a resume
 
 Inference must not change a run, and yet some modules move their buffers even in evaluation. A trial such as `lr_find` changes everything, and must leave no trace. Both take a snapshot before and restore it afterwards: a `BufferSnapshot`, which is cheap enough to be taken at every validation, or a `Snapshot` of all modules and optimizers."""
 
@@ -47,7 +47,8 @@ def by_name(
 
 def _find_modules(learn, places):
     inner = {id(o) for o in learn.model.modules()}
-    found = search(places, lambda o: isinstance(o, nn.Module), inside=False, depth=4, shut=(DataLoader,Dataset,Optimizer))
+    def is_module(o): return isinstance(o, nn.Module)
+    found = search(places, is_module, inside=False, depth=4, shut=(DataLoader,Dataset,Optimizer))
     return {'model': learn.model, **{k:o for k,o in found.items() if id(o) not in inner}}
 
 def model_and_loss(
@@ -78,7 +79,7 @@ class Searches:
     def _search(self, find, objects, *args):
         if not self.remembers: return find(*args)
         key = (find, *map(id, objects))
-        if key not in self.found: self.found[key] = objects,find(*args) # the objects live on, so that no other gets their ids
+        if key not in self.found: self.found[key] = objects,find(*args) # objects that live on keep their ids
         return self.found[key][1]
 
     def parts(self, *loaders):
@@ -109,7 +110,8 @@ class BufferSnapshot:
     def __init__(self,
         modules, # With all that is inside of them
     ):
-        self.buffers = [(m, dict(m._buffers)) for o in modules for m in o.modules() if m._buffers and not isinstance(m, norm_types)]
+        inner = [m for o in modules for m in o.modules() if not isinstance(m, norm_types)]
+        self.buffers = [(m, dict(m._buffers)) for m in inner if m._buffers]
         tensors = _unique(_tensors([b for _,b in self.buffers]))
         self.values = [(t, None if t.is_inference() else t._version, t.detach().clone()) for t in tensors]
 
@@ -130,7 +132,8 @@ class Snapshot:
         modules = [m for o in modules for m in o.modules()]
         self.buffers = [(m, dict(m._buffers)) for m in modules]
         self.states = [(o, {p:copied(s) for p,s in o.state.items()}) for o in opts]
-        tensors = _tensors([[b for _,b in self.buffers], [m._parameters for m in modules], [[*s.values()] for _,s in self.states]])
+        of_opts = [[*s.values()] for _,s in self.states]
+        tensors = _tensors([[b for _,b in self.buffers], [m._parameters for m in modules], of_opts])
         self.values = [(t, t.detach().to('cpu', copy=True)) for t in _unique(tensors)]
 
     @torch.no_grad()
@@ -144,7 +147,7 @@ class Snapshot:
 @contextmanager
 def unmoved(
     learn, # A learner
-    *loaders, # Those that are iterated meanwhile
+    *loaders, # Loaders that are iterated meanwhile
 ):
     "Restore generators, loaders with a state of their own, and buffers"
     buffers = BufferSnapshot(learn.searches.modules(learn))
