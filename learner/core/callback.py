@@ -29,8 +29,8 @@ class Flags:
     "When a callback takes part, and how other parts of the library treat it"
     order = 0               # among the callbacks: lower orders run first
     run = True              # in the coming fit
-    run_train = True        # during its training batches
-    run_valid = True        # during its validation batches
+    run_train = True        # during training batches
+    run_valid = True        # during validation batches
     only_fit = False        # not in `validate`, `get_preds` and `lr_find`
     only_one = False        # a new instance replaces the one that is attached
     watches = False         # only watches: the run is the same without it
