@@ -30,33 +30,33 @@ class Learner:
         'Fire `after_exception` for `e`, unless an inner scope has done so'
         ...
     def close_run(self):
-        'The run is over: forget what it was about'
+        'The run is over: forget its error, and let removed callbacks leave'
         ...
     def where_note(self): ...
     def add_cb(self, cb):
-        'Attach `cb`, and let it know by `after_create`. Running a cell again replaces what it attached'
+        'Attach `cb`, and call its `after_create`. Running a cell again replaces what it attached'
         ...
     def add_cbs(self, cbs):
-        'Attach `cbs`; when all are there, let them know by `after_create`'
+        'Attach `cbs`, then call the `after_create` of each'
         ...
     def remove_cb(self, cb):
-        'Detach `cb`. During a run it undoes its part first; inside a batch, when the batch is over'
+        'Detach `cb`. During a run it undoes its changes first; inside a batch, it leaves when the batch is over'
         ...
     def remove_cbs(self, cbs):
         'Detach `cbs`'
         ...
     @contextmanager
     def added_cbs(self, cbs):
-        'Have `cbs` attached for a while; what they replace comes back afterwards'
+        'Attach `cbs` for a while; callbacks that they replace come back afterwards'
         ...
     def removed_cbs(self, cbs):
-        'Do without `cbs` for a while; the same instances come back, in their places'
+        'Detach `cbs` for a while; the same instances come back, in their places'
         ...
     def show_training_loop(self):
-        'Print the loop, its events, and who listens to each'
+        'Print the loop, its events, and the callbacks that listen to each'
         ...
     def on(self, ev, **kwargs):
-        'Decorator: run `f(learn)` at `ev`. Returns a handle that can be removed. Running a cell again replaces what it registered'
+        'Decorator: run `f(learn)` at `ev`. Returns a callback; running the cell again replaces it'
         ...
     def run_scopes(self):
         'Run the whole loop, from the scope `fit` on'
