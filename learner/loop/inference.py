@@ -27,7 +27,7 @@ def release_frames(e):
     shell = sys.modules['IPython'].get_ipython() if 'IPython' in sys.modules else None
     while e is not None and not getattr(shell, 'call_pdb', False):
         for f,_ in walk_tb(e.__traceback__):
-            with suppress(RuntimeError): # not those that are running
+            with suppress(RuntimeError): # a frame that is running cannot be cleared
                 f.clear()
                 f.f_locals # before Python 3.13: updates a dict of locals that was read earlier
         e = e.__cause__ or e.__context__

@@ -154,7 +154,7 @@ def prepare(learn, bounds):
         raise ValueError("All parameters are frozen: nothing to train. `learn.unfreeze()` frees them")
 
 def asked_hypers(learn, stopped, lr, wd):
-    "Hyper-parameters with which a fit begins; and those that differ from what a stopped fit began with"
+    "Hyper-parameters with which a fit begins, and the ones that differ from those of a stopped fit"
     if stopped is None: lr,wd = (learn.lr if lr is None else lr),(learn.wd if wd is None else wd)
     asked = {k:per_group(v, n_groups(learn.opt), k) for k,v in dict(wd=wd, lr=lr).items() if v is not None}
     if stopped is None: return asked,{}
@@ -210,7 +210,7 @@ class FitMixin(OptimizerMixin):
 
     @known_args
     def resume(self,
-        cbs=None, # Callbacks of that fit; default: those that it had
+        cbs=None, # Callbacks of that fit; default: the ones that it had
     ):
         "Continue the fit that was stopped, exactly where it was, with what you have changed meanwhile"
         stopped = self.route.stopped

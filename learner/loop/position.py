@@ -99,7 +99,7 @@ def whole_states(states):
     return {k:s.state_dict() if hasattr(s, 'state_dict') else s for k,s in states.items()}
 
 def put_callbacks(cbs, states):
-    "Load the states of callbacks; returns the names of those that are gone"
+    "Load the states of callbacks; returns the names of missing callbacks"
     cbs = by_name(cbs)
     if gone := [k for k in states if k not in cbs]:
         warnings.warn(f"No callback takes the state of {listed(gone)}: "

@@ -25,7 +25,7 @@ def copied(
     o, # Anything
     tensors:bool=False, # Copy tensors and arrays too
 ):
-    "New lists and dicts, with the same in them"
+    "New lists and dicts with the same elements"
     if isinstance(o, dict): return {k:copied(v, tensors) for k,v in o.items()}
     if type(o) is list and {*map(type, o)}<=_flat: return o[:] # a history can be long
     if type(o) in (list,tuple): return type(o)([copied(v, tensors) for v in o])
@@ -108,7 +108,7 @@ def _put_buffers(buffers):
 class BufferSnapshot:
     "The buffers of modules, as of now"
     def __init__(self,
-        modules, # With all that is inside of them
+        modules, # Searched with all their submodules
     ):
         inner = [m for o in modules for m in o.modules() if not isinstance(m, norm_types)]
         self.buffers = [(m, dict(m._buffers)) for m in inner if m._buffers]
@@ -126,7 +126,7 @@ class BufferSnapshot:
 class Snapshot:
     "Parameters and buffers of modules, and the state of optimizers, as of now"
     def __init__(self,
-        modules, # With all that is inside of them
+        modules, # Searched with all their submodules
         opts=(), # Optimizers
     ):
         modules = [m for o in modules for m in o.modules()]
