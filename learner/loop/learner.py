@@ -105,7 +105,7 @@ pieces = 'all_batches','one_batch','_batch','_forward','_do_grad_opt','_backward
 class PiecesCheck(Callback):
     "Check that a loop with replaced pieces still fires the events that callbacks wait for"
     order,only_fit,run_valid = -1000,True,False
-    events = [ev for ev,running in moments() if 'train' in running and ev!='before_train']
+    events = [ev for ev,scopes in moments() if 'train' in scopes and ev!='before_train']
     def __init__(self, replaced):
         self.replaced,self.heard = replaced,set()
         super().__init__(**{ev: lambda self, ev=ev: self.heard.add(ev) for ev in self.events})
@@ -144,7 +144,7 @@ def requires_closure(opt):
     return closure is not None and closure.default is Parameter.empty
 
 def prepare(learn, bounds):
-    "See that a fit can begin"
+    "Move the model, make the optimizer, and refuse a fit that cannot train"
     learn.to_device()
     if learn.opt is None: learn.create_opt()
     learn.check_opt()
@@ -159,8 +159,8 @@ def asked_hypers(learn, stopped, lr, wd):
     asked = {k:per_group(v, n_groups(learn.opt), k) for k,v in dict(wd=wd, lr=lr).items() if v is not None}
     if stopped is None: return asked,{}
     was = stopped.position.optimizer.at_start
-    kept = {k:v for k,v in asked.items() if was.get(k)!=v}
-    return was|kept,kept
+    overrides = {k:v for k,v in asked.items() if was.get(k)!=v}
+    return was|overrides,overrides
 
 def run_fit(learn,
     bounds:Bounds, # Of the fit
@@ -170,8 +170,8 @@ def run_fit(learn,
 ):
     "A fit from its beginning, or from where it was stopped"
     prepare(learn, bounds)
-    asked,kept = asked_hypers(learn, stopped, lr, wd)
-    learn.route.begin(stopped, kept)
+    asked,overrides = asked_hypers(learn, stopped, lr, wd)
+    learn.route.begin(stopped, overrides)
     with learn.fitting('fit'), learn.added_cbs(replaced_pieces(learn)):
         for k,v in asked.items():
             if stopped is None or get_hyper(learn.opt, k)!=v: learn.set_hyper(k, v)
@@ -234,14 +234,14 @@ class FitMixin(OptimizerMixin):
 
     def at_pause(self,
         f, # Called without arguments
-        stops:bool=False, # It ends the fit, by an exception: then not only in training, but also in validation
+        stops:bool=False, # `f` ends the fit by an exception: it is then called between the batches of a validation too
     ):
         "Call `f` as soon as nothing is half done: between two batches, phases or epochs"
         self.route.at_pause(f, stops)
 
     @contextmanager
     def fitting(self, mode):
-        "Around all training: hold Ctrl-C, and restore modes and hyper-parameters at the end"
+        "Around a fit or `lr_find`: hold Ctrl-C, and restore modes and hyper-parameters at the end"
         before = self.route.hypers_before = {k:get_hyper(self.opt, k) for k in hypers(self.opt)}
         self.step_args = (partial(loss_and_grads, self),) if requires_closure(self.opt) else ()
         with self.keep_modes(), HeldInterrupt(self):

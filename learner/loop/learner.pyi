@@ -68,10 +68,10 @@ class Learner:
         'Let go of batch, loader and loss'
         ...
     def has_epoch(self, epoch):
-        'Whether a fit that has come to `epoch` has not come to one of its ends'
+        'Whether the fit still runs epoch number `epoch`'
         ...
     def has_batch(self, i):
-        'Whether a phase that has come to batch `i` has not come to its end, as far as the loader lets it'
+        'Whether the phase still runs batch `i`, if the loader has one'
         ...
     @property
     def pct_train(self):
@@ -98,11 +98,11 @@ class Learner:
     @y.setter
     def y(self, v): ...
     def use_loader(self, name, dl, training):
-        'Run through `dl` next, up to its limit'
+        'Set the loader of the next phase, and in `stop_at` where it stops; None where the loader ends by itself'
         ...
     def batch_limit(self, phase): ...
     def train_all(self):
-        'Train for an epoch'
+        'Train on `dls.train`, then drop all gradients'
         ...
     def validate_all(self):
         'Validate on each loader of `to_validate`'
@@ -180,7 +180,7 @@ class Learner:
         ...
     @contextmanager
     def fitting(self, mode):
-        'Around all training: hold Ctrl-C, and restore modes and hyper-parameters at the end'
+        'Around a fit or `lr_find`: hold Ctrl-C, and restore modes and hyper-parameters at the end'
         ...
     def __init__(self, dls, model, loss_func=..., opt_func=..., lr=..., splitter=..., cbs=..., metrics=..., path=..., model_dir=..., wd: float | None=..., wd_bn_bias: bool=..., train_bn: bool=..., moms=..., default_cbs: bool=...): ...
     @property

@@ -50,7 +50,7 @@ class Route:
         "What the sampler gave for batch `i`, which was drawn just now; None if it is not known"
 
     def aside(self, resumable=False):
-        "Around an inference inside of a phase; `resumable` if the phase could be resumed where it is"
+        "Around any inference; `resumable` if training could be resumed where it is"
         return nullcontext()
 
 def check_drawn(learn, n):
@@ -90,13 +90,13 @@ class LoopState(Dispatcher):
         for k in of_batch: setattr(self, k, None)
 
     def has_epoch(self, epoch):
-        "Whether a fit that has come to `epoch` has not come to one of its ends"
+        "Whether the fit still runs epoch number `epoch`"
         if self.n_train_iter is not None and self.train_iter>=self.n_train_iter: return False
         if self.n_step is not None and self.opt_step>=self.n_step: return False
         return epoch<self.n_epoch
 
     def has_batch(self, i):
-        "Whether a phase that has come to batch `i` has not come to its end, as far as the loader lets it"
+        "Whether the phase still runs batch `i`, if the loader has one"
         return i!=self.stop_at and (self.n_step is None or not self.training or self.opt_step<self.n_step)
 
     @property
@@ -142,7 +142,7 @@ class LoopState(Dispatcher):
 class Phases(LoopState):
     "Gives each phase its loader, and each batch its parts"
     def use_loader(self, name, dl, training):
-        "Run through `dl` next, up to its limit"
+        "Set the loader of the next phase, and in `stop_at` where it stops; None where the loader ends by itself"
         n,most = length(dl),self.batch_limit('train' if training else 'valid')
         if training:
             self.n_train = n if None in (n, most) else min(n, most)
@@ -155,11 +155,11 @@ class Phases(LoopState):
     def batch_limit(self,
         phase:str, # `train` or `valid`
     ) -> int|None:
-        "Most batches of a phase. Predictions are whole, and `lr_find` has a bound of its own"
+        "Most batches of a phase; None in `predict`, which takes every sample, and in `lr_find`"
         return None if self.mode in ('predict','lr_find') else self.limits.get(phase)
 
     def train_all(self):
-        "Train for an epoch"
+        "Train on `dls.train`, then drop all gradients"
         self.use_loader('train', self.dls.train if self.mode=='fit' else twin(self.dls.train), training=True)
         try: self._train()
         finally: self.opt.zero_grad()
@@ -168,7 +168,7 @@ class Phases(LoopState):
         "Validate on each loader of `to_validate`"
         if self.to_validate and self.mode!='predict': self.results = Row()
         for name,dl in self.to_validate.items():
-            with unmoved(self, dl) if self.mode=='fit' else nullcontext(): # other modes restore more, at their end
+            with unmoved(self, dl) if self.mode=='fit' else nullcontext(): # `validate` restores more, at its end
                 self.use_loader(name, twin(dl) if dl is self.dls.train or dl is self.dl else dl, training=False)
                 self._validate()
         self.dl_name = None
@@ -196,9 +196,13 @@ def named(xb):
     raise TypeError(f"`xb` is a tuple of inputs, or a mapping, but is a {type(xb).__name__} now: "
         "a callback that changes the only input writes `self.learn.x = …`")
 
-def own_loss(learn):
+def call_model(learn):
+    "What the model returns for the inputs of the running batch"
+    xb = learn.xb
+    return learn.model(*xb) if isinstance(xb, positional) else learn.model(**named(xb))
+
+def own_loss(learn, pred):
     "The loss that the model returned: an output's `loss`, or the output itself if it is one number"
-    pred = learn.pred
     loss = pred.get('loss') if isinstance(pred, Mapping) else getattr(pred, 'loss', None)
     if loss is None and isinstance(pred, torch.Tensor) and pred.ndim==0: loss = pred
     if loss is not None or learn.mode=='predict': return loss
@@ -222,10 +226,9 @@ def check_loss(learn):
 def loss_and_grads(learn):
     "Loss and gradients of the running batch, with the current weights"
     learn.opt.zero_grad()
-    xb = learn.xb
     with torch.enable_grad():
-        pred = learn.model(*xb) if isinstance(xb, positional) else learn.model(**xb)
-        loss = learn.loss_func(pred, *learn.yb)
+        pred = call_model(learn)
+        loss = learn.loss_func(pred, *learn.yb) if learn.yb and learn.loss_func is not None else own_loss(learn, pred)
     loss.backward()
     return loss
 
@@ -234,7 +237,7 @@ def has_grads(opt): return any(p.grad is not None for g in opt.param_groups for 
 # %% ../../nbs/loop/02_loop.ipynb #Loop
 class Loop(Phases):
     "Training loop. Subclasses provide `model`, `dls`, `loss_func` and `opt`"
-    _has_backed = False # the backward pass of the running batch was not cancelled
+    _backward_done = False # the backward pass of the running batch was not cancelled
 
     @scope
     def _fit(self):
@@ -272,11 +275,11 @@ class Loop(Phases):
         if 'after_pred' in self.handlers: self('after_pred')
         yb = self.yb
         self.loss_grad = self.loss = (self.loss_func(self.pred, *yb) if yb and self.loss_func is not None
-            else own_loss(self))
+            else own_loss(self, self.pred))
         if 'after_loss' in self.handlers: self('after_loss')
 
     def _do_grad_opt(self):
-        self._has_backed = False
+        self._backward_done = False
         steps = self.opt_step
         self._backward()
         try:
@@ -285,17 +288,17 @@ class Loop(Phases):
             self.opt.zero_grad()
             if 'after_zero_grad' in self.handlers: self('after_zero_grad')
         except CancelBatchException:
-            if self.opt_step>steps: self.opt.zero_grad() # the step has used them up
+            if self.opt_step>steps: self.opt.zero_grad() # a batch cancelled after its step leaves no gradients to the next
             raise
 
     @scope
     def _backward(self):
         try: self.loss_grad.backward()
         except Exception: check_loss(self); raise
-        self._has_backed = True
+        self._backward_done = True
 
     @scope
     def _step(self):
-        if not self._has_backed and not has_grads(self.opt): return # weights would still decay
+        if not self._backward_done and not has_grads(self.opt): return # nothing to step with, so no step is counted
         self.opt.step(*self.step_args)
         self.opt_step += 1

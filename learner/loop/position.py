@@ -59,7 +59,7 @@ def _values_for(opt, saved):
     return res
 
 @dataclass
-class OptimizerState:
+class HypersAndGrads:
     "Hyper-parameters and gradients; the optimizer's own state is not part of it"
     before:dict   # Hyper-parameters before the fit, which are restored when it ends
     at_start:dict # `lr` and `wd` with which the fit began
@@ -74,7 +74,7 @@ class OptimizerState:
         return cls(learn.route.hypers_before, learn.route.hypers_at_start, values, grads)
 
     def put(self, learn,
-        kept=None, # Hyper-parameters that were changed by hand, by name
+        overrides=None, # `lr` and `wd` of the resuming `fit`, where the stopped one began with others
     ):
         opt,now = learn.opt,learn.route.hypers_before
         changed = [k for k,v in self.before.items() if k in now and now[k]!=v]
@@ -82,7 +82,7 @@ class OptimizerState:
             g.update({k:v for k,v in values.items() if k!='spared'})
         spare(opt, ()) # weight decay stays 0 where it was
         for k in changed: set_hyper(opt, k, now[k])
-        for k,v in (kept or {}).items(): learn.set_hyper(k, v)
+        for k,v in (overrides or {}).items(): learn.set_hyper(k, v)
         for p,grad in self.grads.items(): p.grad = grad.to(p.device)
 
 # %% ../../nbs/loop/04_position.ipynb #callback_states
@@ -147,7 +147,7 @@ class Position:
     exact:bool               # Nothing was half done
     counters:Counters
     bounds:Bounds
-    optimizer:OptimizerState
+    optimizer:HypersAndGrads
     loader:LoaderState
     results:dict             # Results of the last validation
     state:dict               # The user's `learn.state`
@@ -165,7 +165,7 @@ class Position:
     ):
         "Read where `learn` is"
         loader = _before_pass(learn, batch) if draws is None else draws.state(batch)
-        opt,state = OptimizerState.of(learn, phase=='train'),copied(getattr(learn, 'state', {}), tensors=True)
+        opt,state = HypersAndGrads.of(learn, phase=='train'),copied(getattr(learn, 'state', {}), tensors=True)
         return cls(phase, batch, announced, exact, Counters.of(learn), Bounds.of(learn), opt, loader,
             dict(learn.results), state, callback_states(learn.cbs))
 
@@ -181,26 +181,26 @@ class Position:
     def put(self,
         learn, # In a fit, at the place where the position was read
         draws:Draws, # The pass over the training loader that was resumed or is to begin
-        kept=None, # Hyper-parameters that were changed by hand, by name
+        overrides=None, # `lr` and `wd` of the resuming `fit`, where the stopped one began with others
         in_memory:bool=False, # Nothing but time has passed since: settings need not be compared
     ):
         "Restore everything but weights and the optimizer's state"
         self.counters.put(learn)
         learn.results = Row(**self.results)
-        self.optimizer.put(learn, kept)
+        self.optimizer.put(learn, overrides)
         learn.state.clear()
         learn.state.update(self.state)
         gone = put_callbacks(learn.cbs, self.callbacks)
-        if differs := self._differences(learn, kept or {}, gone, in_memory):
+        if differs := self._differences(learn, overrides or {}, gone, in_memory):
             warnings.warn(f"The run resumes with other settings than it had: {'; '.join(differs)}")
         draws.restore(self.loader, begun=self.phase=='train')
         if self.exact: return
         warnings.warn("The run was stopped in the middle of a batch: "
             "it resumes, but not exactly as it would have continued")
 
-    def _differences(self, learn, kept, gone, in_memory):
+    def _differences(self, learn, overrides, gone, in_memory):
         was = self.optimizer.at_start
-        res = [f"`{k}` was {was.get(k)} when the fit began, and is {v} from here on" for k,v in kept.items()]
+        res = [f"`{k}` was {was.get(k)} when the fit began, and is {v} from here on" for k,v in overrides.items()]
         if in_memory: return res
-        def others(o): return {k:v for k,v in o.items() if k.removeprefix('opt.') not in kept}
+        def others(o): return {k:v for k,v in o.items() if k.removeprefix('opt.') not in overrides}
         return res + changed_settings(others(self.settings), others(settings_of(learn)), gone)

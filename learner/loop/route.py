@@ -38,7 +38,7 @@ class Stopped:
 class Target:
     "Where a resumed fit is going"
     position:Position
-    kept:dict         # Hyper-parameters that were changed by hand, by name
+    overrides:dict    # `lr` and `wd` of the resuming `fit`, where the stopped one began with others
     snapshot:Snapshot # All modules and optimizers
     in_memory:bool    # As in `Stopped`
 
@@ -49,7 +49,7 @@ class Pauses:
         self.learn,self.stopped = learn,None # the last fit, if it was stopped
         self.carry = False # let batches carry the generator states of their workers, so that a resume needs no replay
         self.hypers_before,self.hypers_at_start = {},{} # hyper-parameters before the fit, and when it began
-        self.draws,self.drawn = None,0 # the pass over the running phase's loader, and the batches drawn
+        self.draws,self.drawn = None,0 # the pass over the running phase's loader; the batch that `before_draw` announces
         self._reset()
 
     def _reset(self): self.target,self.safe,self.later,self.requests = None,None,None,[]
@@ -60,37 +60,38 @@ class Pauses:
 
     def begin(self,
         stopped:Stopped|None=None, # The fit that is to be resumed; default: a new one
-        kept=None, # Hyper-parameters that were changed by hand, by name
+        overrides=None, # `lr` and `wd` of the resuming `fit`, where the stopped one began with others
     ):
-        "A fit begins"
+        "Forget the last fit, and set the target of one that resumes"
         learn,self.stopped,self.draws = self.learn,None,None
         self._reset()
         if stopped is None: return
         if stopped.weights: stopped.weights.restore()
         states = copied(stopped.position.callbacks, tensors=True)
         at = replace(stopped.position, state=copied(learn.state, tensors=True), callbacks=states)
-        self.target = Target(at, kept or {}, everything(learn), stopped.in_memory)
+        self.target = Target(at, overrides or {}, everything(learn), stopped.in_memory)
 
     def arrive(self):
-        "The loop has come to where the run was stopped"
+        "Restore the run, now that the loop is where it was stopped"
         target,self.target = self.target,None
         target.snapshot.restore()
         draws = self.draws if target.position.phase=='train' else Draws(self.learn.dls.train)
-        target.position.put(self.learn, draws, target.kept, target.in_memory)
+        target.position.put(self.learn, draws, target.overrides, target.in_memory)
 
     def at_pause(self, f, stops=False): self.requests.append(Request(f, stops))
 
-    def pause(self, phase, batch=0, announced=False):
-        "Nothing is half done: note the position, and do what was asked for"
+    def pause(self, place, batch=0, announced=False):
+        "Nothing is half done: note the position, and do what was asked for. `place` is `batch`, or a phase of `Position`"
         learn = self.learn
-        fit = learn.mode=='fit' and (phase!='train' or learn.training)
-        if fit: self.safe = self.here(batch, announced=announced) if phase=='train' else Position.of(learn, phase)
+        between = place=='batch' # two batches, of training or of an inference
+        of_fit = learn.mode=='fit' and (learn.training or not between)
+        if of_fit: self.safe = self.here(batch, announced=announced) if between else Position.of(learn, place)
         if not self.requests or 'batch' in learn.scopes: return
         stoppable = learn.mode in ('fit','lr_find') # an inference inside a fit is not
-        due = [o for o in self.requests if fit or (o.stops and stoppable)]
+        due = [o for o in self.requests if of_fit or (o.stops and stoppable)]
         for o in due: self.requests.remove(o) # a signal may add one at any time
         for o in sorted(due, key=lambda o: o.stops): o.f()
-        if phase=='train' and fit: self.safe = None
+        if between and of_fit: self.safe = None # the next batch moves on
 
     def here(self, batch, **kwargs):
         "The position in training, before batch `batch`"
@@ -127,12 +128,12 @@ def running(
         if route.later: route.stopped = replace(route.later, cbs=cbs)
     except BaseException as e:
         _keep(route, cbs)
-        if isinstance(e, Exception): _stop_because(route, e)
+        if isinstance(e, Exception): _raise_waiting_stop(route, e)
         raise
     finally: route._reset()
 
 def _keep(route, cbs):
-    "The fit fails or is stopped, and can be resumed"
+    "Note where the fit can be resumed, and put `learn.state` back to what it was there"
     learn,at = route.learn,route.position()
     if at is None: return
     if route.target: route.target.snapshot.restore()
@@ -140,7 +141,7 @@ def _keep(route, cbs):
     learn.state.update(copied(at.state, tensors=True))
     route.stopped = Stopped(at, cbs, in_memory=True)
 
-def _stop_because(route, e):
+def _raise_waiting_stop(route, e):
     "Carry out a stop that was waiting, such as SIGTERM, after an error"
     for o in route.requests:
         try:
@@ -158,7 +159,7 @@ class ResumableRoute(Pauses,Route):
         learn,first = self.learn,self._first_epoch()
         for epoch in takewhile(learn.has_epoch, count(first)):
             yield epoch
-            if epoch==first: learn.searches.begin(learn.searches.remembers) # for what was made in it
+            if epoch==first: learn.searches.begin(learn.searches.remembers) # it may have made new generators
             self.pause('epoch')
 
     def _first_epoch(self):
@@ -167,7 +168,7 @@ class ResumableRoute(Pauses,Route):
         learn.train_iter = at.counters.epoch_start
         over = at.phase in ('epoch','fit')
         if over: self.arrive()
-        if at.phase=='fit' and at.bounds==Bounds.of(learn): return learn.n_epoch # what has ended stays ended
+        if at.phase=='fit' and at.bounds==Bounds.of(learn): return learn.n_epoch # with the same bounds, no epochs are left
         return at.counters.epoch+over
 
     def phases(self):
@@ -185,7 +186,7 @@ class ResumableRoute(Pauses,Route):
         for i in count(first) if stop is None else range(first, stop):
             if n_step is not None and learn.opt_step>=n_step: break
             if 'before_draw' in learn.handlers and not (announced and i==first): self.drawn = i; learn('before_draw')
-            if self.requests: self.pause('train', i, announced=True)
+            if self.requests: self.pause('batch', i, announced=True)
             try: b = next(it, END)
             except BaseException: self._not_drawn(i); raise
             if b is END: check_drawn(learn, i); break

@@ -115,7 +115,7 @@ class PhaseMetrics:
 _gathered = torch.Tensor,int,float,list,tuple,type(None) # types of what metrics gather; other attributes are settings
 
 # %% ../../nbs/measure/07_recorder.ipynb #Snapshot
-class Snapshot:
+class RecorderSnapshot:
     "The state of a recorder at one moment, taken in constant time"
     def __init__(self, rec):
         self.stream,self.n_losses = rec.stream,len(rec.stream)
@@ -141,8 +141,8 @@ class Recorded(Callback):
         self.iters,self.lrs,self.hps = [],[],{}
         self.table,self.stream,self.phase = Table(Columns()),LossStream(self.beta, self.bundle),PhaseMetrics()
 
-    def snapshot(self): return Snapshot(self)
-    def state_dict(self): return Snapshot(self).state_dict()
+    def snapshot(self): return RecorderSnapshot(self)
+    def state_dict(self): return RecorderSnapshot(self).state_dict()
     def load_state_dict(self, state):
         columns = self.table.columns
         self.iters,self.lrs = list(state['iters']),list(state['lrs'])

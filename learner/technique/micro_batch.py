@@ -167,8 +167,11 @@ class MicroBatch(Callback):
         self.fits = None # for `auto`, samples that have fitted since memory ran out
 
     def before_fit(self): no_closure(self); only_one(self, MicroBatch, 'cut the batch'); warn_mixed_means(self)
-    def before_train(self): self.usual,self.learn.forward_with = self.learn.forward_with,self.in_pieces
-    def cleanup_train(self): self.learn.forward_with = self.usual
+    def before_train(self):
+        if self.learn.forward_with is not None: raise ValueError("`MicroBatch` runs the forward pass in pieces, but "
+            "`learn.forward_with` is set already: one callback at a time can run it in its own way")
+        self.learn.forward_with = self.in_pieces
+    def cleanup_train(self): self.learn.forward_with = None
 
     def in_pieces(self,
         forward, # The usual forward pass, called without arguments
