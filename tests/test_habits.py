@@ -92,7 +92,7 @@ def test_hyper_parameters_before_the_first_fit():
     assert get_hyper(learn.opt, 'mom')==[.8]
 
 def test_a_generator_is_gone_over_once():
-    with pytest.raises(ValueError, match='gone over once'): synth_learner(dls=DataLoaders((b for b in list(synth_dls().train)), device='cpu')).fit(2)
+    with pytest.raises(ValueError, match='iterated once'): synth_learner(dls=DataLoaders((b for b in list(synth_dls().train)), device='cpu')).fit(2)
 
 def test_functions_of_one_name_have_names_of_their_own(tmp_path):
     def make():

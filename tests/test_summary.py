@@ -25,7 +25,7 @@ def snapshot(learn):
     opt = None if learn.opt is None else copy.deepcopy(learn.opt.state_dict())
     return dict(random=[random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist(), None if gen is None else gen.get_state().tolist()],
         weights={k:v.tolist() for k,v in learn.model.state_dict().items()}, grads=[None if p.grad is None else p.grad.tolist() for p in learn.model.parameters()],
-        modes=[o.training for o in learn.model.modules()], opt=str(opt), hooks=n_hooks(learn.model), learn={k:repr(getattr(learn, k)) for k in Learner._of_run if k!='dl'},
+        modes=[o.training for o in learn.model.modules()], opt=str(opt), hooks=n_hooks(learn.model), learn={k:repr(getattr(learn, k)) for k in of_run if k!='dl'},
         mode=learn.mode, training=learn.training, grad=torch.is_grad_enabled(), rows=repr(learn.recorder.rows), runs=[vars(o).get('run') for o in learn.cbs])
 
 @pytest.mark.parametrize('fitted', [False, True])
