@@ -6,6 +6,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader,IterableDataset,TensorDataset
 from learner.all import *
 from learner.inspect.summary import Summary
+from learner.loop.inference import of_run
 
 def n_hooks(*ms): return sum(len(o._forward_hooks)+len(o._backward_hooks) for m in ms for o in m.modules())
 

@@ -30,9 +30,9 @@ def known_args(f):
     params = signature(f).parameters
     if any(o.kind is o.VAR_KEYWORD for o in params.values()): return f # left to the function that they are passed to
     names = list(params)
-    def called(args): # a method gets the name of the object's class, which may have inherited it
+    def called(args):
         owner,_,name = f.__qualname__.rpartition('.')
-        if args and owner and hasattr(type(args[0]), f.__name__): owner = type(args[0]).__name__
+        if owner.endswith('Mixin'): owner = type(args[0]).__name__ # a mixin is no class that users know
         return f.__qualname__ if not owner else owner if name=='__init__' else f'{owner}.{name}'
     @wraps(f)
     def _f(*args, **kwargs):
