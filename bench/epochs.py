@@ -2,8 +2,9 @@
 
     python bench/epochs.py [epochs]
 
-Epochs of a single batch, above the same epochs written by hand: the loop's time between batches, which a clock inside the loader does not see.
-CPU time of the process, so that a busy machine matters little; medians of interleaved runs. The last rows are whole epochs of 100 batches.
+Epochs of a single batch, above the same epochs written by hand: the loop's time between batches, which a clock inside
+the loader does not see. CPU time of the process, so that a busy machine matters little; medians of interleaved runs.
+The last rows are whole epochs of 100 batches.
 """
 import sys
 from statistics import median
@@ -78,11 +79,14 @@ def main(n_epoch=300):
     }
     print(f'{"µs an epoch, besides its batches":44}{"by hand":>9}{"extra":>8}{"allowed":>9}')
     for name,(train,valid_,kwargs,n,allowed) in rows.items():
-        extra,hand = above(lambda n: ours(train, valid_, n, **kwargs), lambda n: by_hand(train, valid_, n), n, 5 if n==n_epoch else 3)
+        repeats = 5 if n==n_epoch else 3
+        extra,hand = above(lambda n: ours(train, valid_, n, **kwargs), lambda n: by_hand(train, valid_, n), n, repeats)
         print(f'{name:44}{hand:9.0f}{extra:8.0f}{allowed:9}')
     print(f'\n{"whole epochs of 100 batches, µs a batch":44}{"by hand":>9}{"extra":>8}{"allowed":>9}')
-    for name,valid_,kwargs,allowed in (('lean', None, lean, 9), ('recorder, validation, a metric', valid, recorded, 16)):
-        extra,hand = above(lambda n: ours(hundred, valid_, n, **kwargs), lambda n: by_hand(hundred, valid_, n), max(3, n_epoch//20), 7)
+    whole = ('lean', None, lean, 9),('recorder, validation, a metric', valid, recorded, 16)
+    n = max(3, n_epoch//20)
+    for name,valid_,kwargs,allowed in whole:
+        extra,hand = above(lambda n: ours(hundred, valid_, n, **kwargs), lambda n: by_hand(hundred, valid_, n), n, 7)
         print(f'{name:44}{hand/100:9.1f}{extra/100:8.1f}{allowed:9}')
 
 if __name__=='__main__': main(*map(int, sys.argv[1:]))

@@ -2,10 +2,11 @@
 
     python bench/overhead.py [repeats]
 
-A loader that looks at the clock times each batch, from one draw to the next. Runs are interleaved with hand-written ones that do the same work;
-shown are medians over all batches of all runs. Both end with the same weights, which is asserted.
+The loader times each batch, from one draw to the next. Runs are interleaved with hand-written ones that do the same
+work; shown are medians over all batches of all runs. Both end with the same weights, which is asserted.
 
-A second table is about techniques: what each adds to a batch of the lean loop, what the same technique adds to a loop by hand, and the difference, which is what its events cost.
+A second table is about techniques: what each adds to a batch of the lean loop, what the same technique adds to a loop
+by hand, and the difference, which is what its events cost.
 """
 import sys
 from functools import partial
@@ -17,7 +18,8 @@ from learner.all import *
 
 class Timed:
     "Batches, and how long each took whoever drew it, in microseconds"
-    def __init__(self, n, shape=(64,), bs=16): self.batches,self.times = [(torch.randn(bs,*shape), torch.randint(0, 10, (bs,))) for _ in range(n)],[]
+    def __init__(self, n, shape=(64,), bs=16):
+        self.batches,self.times = [(torch.randn(bs,*shape), torch.randint(0, 10, (bs,))) for _ in range(n)],[]
     def __len__(self): return len(self.batches)
     def __iter__(self):
         start = perf_counter()
@@ -106,9 +108,10 @@ def main(repeats=30):
         '    in validation':                   (lambda: ours(metrics=accuracy), by_hand, valid, None),
         'get_preds':                           (predict, predict_by_hand, valid, None),
         'ten callbacks that idle in batches':  (lambda: lean(*(Idle() for _ in range(10))), lean, train, 1),
-        'lean, and a batch method':            (lambda: lean(PerBatch), by_hand_calling, train, 9), # by hand it is called too
+        'lean, and a batch method':            (lambda: lean(PerBatch), by_hand_calling, train, 9), # by hand, too
     }
-    print(f'{"µs a batch":36}{"without":>9}{"extra":>8}{"allowed":>9}    {repeats} interleaved runs of {len(train)} batches, torch {torch.__version__}')
+    print(f'{"µs a batch":36}{"without":>9}{"extra":>8}{"allowed":>9}',
+        f'   {repeats} interleaved runs of {len(train)} batches, torch {torch.__version__}')
     for name,(run,base,timed,allowed) in rows.items():
         times = {}
         for i in range(repeats):
@@ -118,7 +121,8 @@ def main(repeats=30):
                 models[f] = f()
                 times.setdefault(f, []).extend(timed.times)
             for u,v in zip(*(o.parameters() for o in models.values()), strict=True): assert torch.equal(u, v), name
-        print(f'{name:36}{median(times[base]):9.1f}{median(times[run])-median(times[base]):8.1f}{"" if allowed is None else f"{allowed:9.1f}"}')
+        without,whole = median(times[base]),median(times[run])
+        print(f'{name:36}{without:9.1f}{whole-without:8.1f}' + ('' if allowed is None else f'{allowed:9.1f}'))
 
 # Techniques by hand: each gets model and optimizer, and returns what it does with batch `i`
 def plain(m, opt):
@@ -234,7 +238,9 @@ def each_technique(repeats=10):
         data,first = (images,[nn.Flatten()]) if name=='CutMix' else (train,[])
         def ours(*cbs):
             m = model(*first)
-            Learner(DataLoaders(data, device='cpu'), m, loss_func, opt_func=opt_func, cbs=[TrainEvalCallback, *cbs], default_cbs=False).fit(1)
+            learn = Learner(DataLoaders(data, device='cpu'), m, loss_func, opt_func=opt_func,
+                cbs=[TrainEvalCallback, *cbs], default_cbs=False)
+            learn.fit(1)
             return m
         def hand(technique):
             m = model(*first)
@@ -248,7 +254,8 @@ def each_technique(repeats=10):
                 data.times.clear()
                 models[k] = runs[k]()
                 times[k] += data.times
-        for k,v in (('lean','plain'), ('ours','hand')): assert all(map(torch.equal, models[k].parameters(), models[v].parameters())), name
+        for k,v in (('lean','plain'), ('ours','hand')):
+            assert all(map(torch.equal, models[k].parameters(), models[v].parameters())), name
         t = {k:median(v) for k,v in times.items()}
         costs,alone = t['ours']-t['lean'],t['hand']-t['plain']
         print(f'{name:36}{costs:9.1f}{alone:9.1f}{costs-alone:8.1f}')

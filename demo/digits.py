@@ -20,7 +20,8 @@ dls = DataLoaders(DataLoader(train, batch_size=32, shuffle=True), DataLoader(val
 
 # Model
 def conv(ni, nf): return nn.Sequential(nn.Conv2d(ni, nf, 3, padding=1), nn.BatchNorm2d(nf), nn.ReLU())
-model = nn.Sequential(conv(1,32), conv(32,32), nn.MaxPool2d(2), conv(32,64), conv(64,64), nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(.3), nn.Linear(256,10))
+model = nn.Sequential(conv(1,32), conv(32,32), nn.MaxPool2d(2), conv(32,64), conv(64,64), nn.MaxPool2d(2),
+    nn.Flatten(), nn.Dropout(.3), nn.Linear(256,10))
 
 # Two callbacks, written where they are needed
 class Cosine(Callback):
@@ -45,7 +46,8 @@ print(f'\n{learn.validate()}')
 import matplotlib
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt
-plt.rcParams.update({'font.size': 9, 'axes.spines.top': False, 'axes.spines.right': False, 'font.family': 'DejaVu Sans'})
+plt.rcParams.update({'axes.spines.top': False, 'axes.spines.right': False})
+plt.rcParams.update({'font.size': 9, 'font.family': 'DejaVu Sans'})
 blue,red,ink = '#3b6fb6','#d1495b','#2b2d42'
 
 def plot_fit(rec):
@@ -63,7 +65,7 @@ def plot_fit(rec):
     return fig
 
 def plot_digits(x, y, probs, cols=14):
-    "A grid of digits: mistakes first and in red, then the least certain; below each, a bar for the probability of the prediction"
+    "A grid of digits: mistakes first and in red, then the least certain; below each, a bar for its probability"
     conf,pred = probs.max(1)
     wrong = pred!=y
     show = torch.argsort(conf + ~wrong)[:cols*5]

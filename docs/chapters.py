@@ -1,4 +1,4 @@
-"Prepare a notebook for Sphinx: nbdev's directives, the reference after each exported cell, links from names in backticks"
+"Prepare a notebook for Sphinx: nbdev's directives, a reference after each exported cell, links from names in backticks"
 import ast,inspect,json,re
 from enum import Enum
 from importlib import import_module
@@ -11,7 +11,8 @@ from fastcore.nbio import dict2nb,mk_cell,nb2str
 from nbdev.config import get_config
 from nbdev.doclinks import patch_name
 from nbdev.process import NBProcessor,Processor
-from nbdev.processors import add_show_docs,clean_magics,filter_stream_,hide_,hide_line,mv_exports,populate_language,rm_export,rm_header_dash,strip_ansi
+from nbdev.processors import add_show_docs,clean_magics,filter_stream_,hide_,hide_line,mv_exports
+from nbdev.processors import populate_language,rm_export,rm_header_dash,strip_ansi
 from sphinx.addnodes import desc,pending_xref
 from sphinx.pycode import ModuleAnalyzer
 from pages import parts
@@ -29,11 +30,14 @@ class in_order(Processor):
         runs = groupby(self.nb.cells, lambda c: hasattr(c, 'has_sd'))
         self.nb.cells = [c for is_doc,cs in runs for c in (reversed(list(cs)) if is_doc else cs)]
 
-procs = [populate_language, add_show_docs, in_order, strip_ansi, hide_line, filter_stream_, rm_header_dash, rm_export, clean_magics, hide_, mv_exports]
+procs = [populate_language, add_show_docs, in_order, strip_ansi, hide_line, filter_stream_, rm_header_dash, rm_export,
+    clean_magics, hide_, mv_exports]
 
 class Text(str): __repr__ = str.__str__
 def short(s): return Text(s if len(s)<60 else '...')
-def type_text(o): return empty if o in (empty, type(None)) else short(re.sub(r'\b(\w+\.)+(?=[A-Z])', '', formatannotation(o).strip("'")))
+def type_text(o):
+    if o in (empty, type(None)): return empty
+    return short(re.sub(r'\b(\w+\.)+(?=[A-Z])', '', formatannotation(o).strip("'")))
 def default_text(o): return empty if o is empty else short(getattr(o, '__name__', repr(o)))
 
 def table(sym):
@@ -41,7 +45,7 @@ def table(sym):
     tbl,s = DocmentTbl(sym),inspect.signature(sym)
     said = docments(sym, args_kwargs=True) # the table would give the comment of `**kwargs` to what is returned
     for k,p in tbl.dm.items(): p['docment'] = said.get(k) or empty
-    types = {k:p.annotation for k,p in s.parameters.items()} | {'return': s.return_annotation} # those written, not guessed from defaults
+    types = {k:p.annotation for k,p in s.parameters.items()} | {'return': s.return_annotation} # as written, not guessed
     for k,p in tbl.dm.items():
         cols = dict(anno=type_text(types.get(k, empty)), default=default_text(p.get('default', empty)))
         p.update({c:o if o is empty else f'`{o}`' for c,o in cols.items()})
@@ -50,25 +54,45 @@ def table(sym):
 def signature(sym, types):
     "Parameters in brackets, with their `types` where no table has them"
     s = inspect.signature(sym)
-    ps = [p.replace(annotation=type_text(p.annotation) if types else empty, default=default_text(p.default)) for p in s.parameters.values() if p.name!='self']
-    return str(s.replace(parameters=ps, return_annotation=type_text(s.return_annotation) if types and not isinstance(sym, type) else empty))
+    def text(o): return type_text(o) if types else empty
+    ps = [p.replace(annotation=text(p.annotation), default=default_text(p.default))
+        for p in s.parameters.values() if p.name!='self']
+    returns = empty if isinstance(sym, type) else text(s.return_annotation)
+    return str(s.replace(parameters=ps, return_annotation=returns))
+
+def kind_of(sym, name):
+    "What Sphinx calls an object like `sym`"
+    if isinstance(sym, type): return 'class'
+    if isinstance(sym, property): return 'property'
+    if not callable(sym): return 'data'
+    return 'method' if '.' in name else 'function'
+
+def has_own_init(cls):
+    "Whether a class is constructed with arguments of its own"
+    return not (isinstance(cls.__init__, WrapperDescriptorType) or issubclass(cls, (Enum,BaseException)))
+
+def later_methods(cls, name):
+    "Methods that later chapters add to a class"
+    own = f'{cls.__module__}.'
+    return [o for o in syms if o.startswith(f'{name}.') and '._' not in o and not syms[o].startswith(own)]
 
 def api(sym, name, mod, shown=(), depth=3):
-    "A Sphinx object for `sym`. A class comes with its methods, but for those `shown` elsewhere, and links to those of later chapters"
-    is_cls,is_prop = isinstance(sym, type),isinstance(sym, property)
-    kind = 'class' if is_cls else 'property' if is_prop else 'data' if not callable(sym) else 'method' if '.' in name else 'function'
-    bare = kind in ('data','property') or is_cls and (isinstance(sym.__init__, WrapperDescriptorType) or issubclass(sym, (Enum,BaseException))) # nothing of our own to construct it with
+    "A Sphinx object for `sym`. A class comes with its methods, except those `shown` elsewhere, and links to later ones"
+    is_cls,kind = isinstance(sym, type),kind_of(sym, name)
+    bare = kind in ('data','property') or is_cls and not has_own_init(sym)
     tbl = '' if bare else table(sym)
     opts = [f':module: {lib}.{mod}'] if mod else [':no-index:']
     if isinstance(getattr(sym, '__self__', None), type): opts.append(':classmethod:')
-    later = ', '.join(f'`{o}`' for o in syms if is_cls and o.startswith(f'{name}.') and '._' not in o and not syms[o].startswith(f'{sym.__module__}.'))
-    parts = ['\n'.join(opts), docstring(sym) if kind!='data' else '', later, f'```{{rst-class}} params\n```\n\n{tbl}' if tbl else '']
+    later = ', '.join(f'`{o}`' for o in later_methods(sym, name)) if is_cls else ''
+    parts = ['\n'.join(opts), docstring(sym) if kind!='data' else '', later]
+    if tbl: parts.append(f'```{{rst-class}} params\n```\n\n{tbl}')
     for k,v in vars(sym).items() if is_cls else ():
         f = getattr(v, 'fget', getattr(v, '__func__', v))
         if isfunction(f) and k[0]!='_' and f.__doc__ and f.__module__==sym.__module__ and f'{name}.{k}' not in shown:
             parts.append(api(getattr(sym, k), f'{name}.{k}', mod, depth=depth+1))
     fence = ':'*(9-depth)
-    return f'{fence}{{py:{kind}}} {name}{"" if bare else signature(sym, not tbl)}\n' + '\n\n'.join(filter(None, parts)) + f'\n{fence}'
+    head = f'{fence}{{py:{kind}}} {name}' + ('' if bare else signature(sym, not tbl))
+    return f'{head}\n' + '\n\n'.join(filter(None, parts)) + f'\n{fence}'
 
 def toctree(names, caption=''):
     "A list of pages in the sidebar"
@@ -76,7 +100,7 @@ def toctree(names, caption=''):
     return '\n'.join(['```{toctree}', *opts, '', *names, '```'])
 
 def sidebar(docname, docs):
-    "The lists that a page adds to the sidebar: the first page lists the parts and tutorials, the page of a part its chapters"
+    "What a page adds to the sidebar: the first page lists the parts and tutorials, the page of a part its chapters"
     part = docname.rpartition('/')[0]
     here = sorted(o for o in docs if o.rpartition('/')[0]==part and o!=docname)
     if part: return toctree(f'/{o}' for o in here)
@@ -89,14 +113,15 @@ def prepare(app, docname, source):
     mod = next((c.directives_['default_exp'] for c in p.nb.cells if 'default_exp' in c.directives_), None)
     p.process()
     cells = p.nb.cells
-    show = {c.idx_:ast.unparse(ast.parse(c.source).body[0].value.args[0]) for c in cells if c.source.startswith('show_doc(')}
+    def shown_by(c): return ast.unparse(ast.parse(c.source).body[0].value.args[0])
+    show = {c.idx_:shown_by(c) for c in cells if c.source.startswith('show_doc(')}
     for i,nm in show.items():
         sym = eval(nm, vars(import_module(f'{lib}.{mod or "all"}')))
         cells[i] = mk_cell(api(sym, nm, mod, show.values()), 'markdown')
     for c in cells:
         d = getattr(c, 'directives_', {})
-        tags = {'remove-cell': d.get('include')=='false', 'remove-input': d.get('echo')=='false', 'remove-output': d.get('output')=='false'}
-        c.metadata['tags'] = [k for k,v in tags.items() if v]
+        tags = {'include':'remove-cell', 'echo':'remove-input', 'output':'remove-output'}
+        c.metadata['tags'] = [v for k,v in tags.items() if d.get(k)=='false']
     if docname.split('/')[-1]=='index': cells.append(mk_cell(sidebar(docname, app.env.found_docs), 'markdown'))
     source[0] = nb2str(p.nb)
 

@@ -63,7 +63,7 @@ def arrows(part) -> dict[str, set[str]]:
     return {o:{p for p in ps if not any(p in reach(q) for q in ps-{p})} for o,ps in direct.items()}
 
 def rows(arrows) -> list[list[str]]:
-    "Chapters in rows, from top to bottom: each is below all that it imports, and as close to what imports it as possible"
+    "Chapters in rows: each is below what it imports, and as close as possible to those that import it"
     row = {}
     for o,ps in arrows.items(): row[o] = max((row[p]+1 for p in ps), default=0)
     for o in reversed(arrows): row[o] = min((row[p]-1 for p in arrows if o in arrows[p]), default=row[o])
@@ -112,7 +112,8 @@ def listing(part) -> str:
     items = [f'{i}. [{o.title}]({o.path.name}): {o.summary}' for i,o in enumerate(chs.values(), 1)]
     below = {m.split('.')[0] for o in chs for m in imported(part, o)}
     links = [f'[{o}](../{o}/index.ipynb)' for o in parts() if o in below-{part}]
-    return '\n'.join([*items, '', f'The part imports from: {", ".join(links)}.' if links else 'The part imports from no other part.'])
+    around = f'The part imports from: {", ".join(links)}.' if links else 'The part imports from no other part.'
+    return '\n'.join([*items, '', around])
 
 def part_list() -> str:
     "The parts and their summaries, as Markdown"

@@ -4,7 +4,7 @@ import pytest
 from fastcore.basics import listify
 from fastcore.nbio import read_nb
 from nbdev.config import get_config
-from nbdev.doclinks import patch_name
+from nbdev.doclinks import nbglob,patch_name
 
 cfg = get_config()
 root,nbs,lib = cfg.config_path,cfg.nbs_path,cfg.lib_path
@@ -12,6 +12,8 @@ root,nbs,lib = cfg.config_path,cfg.nbs_path,cfg.lib_path
 def name_of(f): return '.'.join(f.relative_to(lib).with_suffix('').parts)
 trees = {name_of(f):ast.parse(f.read_text(encoding='utf-8')) for f in sorted(lib.rglob('*.py')) if f.stem[0]!='_'} # with helper modules, that have no chapter
 
+notebooks = sorted(nbglob(as_path=True))
+def path_of(fn): return fn.relative_to(nbs).with_suffix('').as_posix()
 def exported(fn): return next((c.directives['default_exp'] for c in read_nb(fn).cells if 'default_exp' in c.directives), None)
 
 parts = list(dict.fromkeys(o.module.split('.')[0] for o in trees['all'].body if isinstance(o, ast.ImportFrom))) # in the order of `learner.all`
@@ -78,6 +80,23 @@ def test_methods_of_later_chapters_are_known_to_editors():
         if isinstance(o, ast.FunctionDef) and f'Learner.{o.name}' in listify(patch_name(o))}
     assert not [o for o in patched if o[0]=='loop.learner'], 'these belong into the class'
     assert {'fit','validate','add_cb','freeze'} | {name for _,name in patched if name[0]!='_'} <= listed
+
+link = re.compile(r'\]\(([^)#\s]+\.ipynb)')
+
+def links(fn): return {(fn.parent/o).resolve() for c in read_nb(fn).cells if c.cell_type=='markdown' for o in link.findall(c.source)}
+
+@pytest.mark.parametrize('fn', notebooks, ids=path_of)
+def test_links(fn):
+    "Links to other notebooks lead to files"
+    assert not [o for o in links(fn) if not o.exists()]
+
+@pytest.mark.parametrize('part', parts)
+def test_page_of_part(part):
+    "Each part has a page, which says of each of its chapters what to change there; its summary is the docstring of the package"
+    page = nbs/part/'index.ipynb'
+    assert not {*(nbs/part).glob('[0-9]*.ipynb')}-links(page)
+    summary = re.search('^> (.+)', read_nb(page).cells[0].source, re.M)[1]
+    assert summary==ast.get_docstring(ast.parse((lib/part/'__init__.py').read_text(encoding='utf-8')))
 
 def private(name): return name.startswith('_') and not name.startswith('__')
 

@@ -34,3 +34,17 @@ def test_clean(fn):
 def test_written(tool):
     p = subprocess.run([sys.executable, root/f'tools/{tool}.py', '--check'], cwd=root, capture_output=True, text=True)
     assert p.returncode==0, p.stderr
+
+def test_lists_of_pages():
+    "The lists of parts and chapters that pages have stored are those of today"
+    sys.path.insert(0, str(root/'docs'))
+    try: import pages
+    finally: sys.path.remove(str(root/'docs'))
+    lists = {nbs/'index.ipynb': pages.part_list(), **{nbs/o/'index.ipynb': pages.listing(o) for o in pages.parts()}}
+    stale = [fn for fn,text in lists.items() if text not in shown_in(fn)]
+    assert not stale, 'run `make nbs K=index`'
+
+def shown_in(fn):
+    "Markdown that the cells of a notebook have displayed"
+    outputs = [o for c in json.loads(fn.read_text(encoding='utf-8'))['cells'] for o in c.get('outputs', [])]
+    return [''.join(o['data']['text/markdown']) for o in outputs if 'text/markdown' in o.get('data', {})]

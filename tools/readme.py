@@ -6,7 +6,8 @@ import base64,re,sys
 from pathlib import Path
 from nbdev.config import get_config
 from nbdev.process import NBProcessor
-from nbdev.processors import clean_magics,filter_stream_,hide_,hide_line,populate_language,rm_export,rm_header_dash,strip_ansi
+from nbdev.processors import clean_magics,filter_stream_,hide_,hide_line
+from nbdev.processors import populate_language,rm_export,rm_header_dash,strip_ansi
 
 cfg = get_config(Path(__file__).parent)
 root,figures = cfg.config_path,'docs/readme'

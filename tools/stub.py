@@ -34,7 +34,8 @@ def method(f):
     keep = ''.join(f'    @{o}\n' for o in decorators(f) if is_property(f) or o=='contextmanager')
     returns = known_type(f.returns, ['Learner'])
     doc = ast.get_docstring(f)
-    return f"{keep}    def {f.name}({ast.unparse(a)}){f' -> {ast.unparse(returns)}' if returns else ''}:" + (f'\n        {doc!r}\n        ...\n' if doc else ' ...\n')
+    body = f'\n        {doc!r}\n        ...\n' if doc else ' ...\n'
+    return f"{keep}    def {f.name}({ast.unparse(a)}){f' -> {ast.unparse(returns)}' if returns else ''}:" + body
 
 def methods():
     "Public methods of the classes that a Learner inherits from, then those that are patched on it"
@@ -46,11 +47,13 @@ def methods():
         if (cls := classes.get(todo.pop(0))) is not None: mro.insert(0, cls); todo += map(ast.unparse, cls.bases)
     for cls in mro:
         own = [o for o in cls.body if isinstance(o, ast.FunctionDef)]
-        yield from (o for o in own if o.name[0]!='_' or o.name in ('__init__','__call__') and cls.name in ('Learner','Notifier'))
+        kept = ('__init__','__call__') if cls.name in ('Learner','Notifier') else ()
+        yield from (o for o in own if o.name[0]!='_' or o.name in kept)
     yield from sorted(filter(is_patched, functions), key=lambda o: o.name)
 
 def stub():
-    last = {(f.name, 'setter' in ' '.join(decorators(f))):f for f in methods() if f.name!='__init__' or len(f.args.args)>5}
+    found = [f for f in methods() if f.name!='__init__' or len(f.args.args)>5]
+    last = {(f.name, 'setter' in ' '.join(decorators(f))):f for f in found}
     return head + ''.join(map(method, last.values()))
 
 if __name__=='__main__':
