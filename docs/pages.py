@@ -94,7 +94,7 @@ def draw(part):
     ax.set(xlim=(-.05, size[0]-.05), ylim=(.05-size[1], .05))
     ax.axis('off')
     for i,(o,ps) in enumerate(to.items(), 1):
-        for p in ps: ax.annotate('', (x[p], y[p]-height/2), (x[o], y[o]+height/2), zorder=0,
+        for p in sorted(ps): ax.annotate('', (x[p], y[p]-height/2), (x[o], y[o]+height/2), zorder=0,
             arrowprops=dict(arrowstyle='-|>', color='#777', lw=1.2, shrinkA=0, shrinkB=0))
         ax.text(x[o], y[o]+.09, fill(chs[o].title, 26), ha='center', va='center', fontsize=9, linespacing=1)
         ax.text(x[o], y[o]-.2, f'{i} {o}', ha='center', va='center', fontsize=7, family='monospace', color='#555')
