@@ -20,7 +20,7 @@ check: .venv/.dev ## Lint, and see that everything generated is up to date
 	@$(bin)/ruff check -q --output-format concise learner tests tools docs $(wildcard bench demo)
 	@$(bin)/python -m pytest -q tests/test_sync.py tests/test_layout.py
 
-bench: .venv/.dev ## Measure what the loop costs per batch, and what it costs to be able to go on
+bench: .venv/.dev ## Measure what the loop adds to a batch and an epoch, and what it costs that runs can be resumed
 	@$(bin)/python bench/overhead.py
 	@$(bin)/python bench/epochs.py
 	@$(bin)/python bench/resume.py
