@@ -67,9 +67,13 @@ def _generator_types(): # not a constant: numpy loads its own on access
 
 def is_stateful(o) -> bool:
     "Whether `o` has a state to read and restore: a generator, or an object with `state_dict` and `load_state_dict`"
-    if isinstance(o, _generator_types()): return not isinstance(o, random.SystemRandom)
-    if isinstance(o, (type,nn.Module,Dispatcher,Callback)): return False
-    return hasattr(type(o), 'state_dict') and hasattr(type(o), 'load_state_dict')
+    return _is_stateful_type(type(o))
+
+@cache
+def _is_stateful_type(cls):
+    if issubclass(cls, _generator_types()): return not issubclass(cls, random.SystemRandom)
+    if issubclass(cls, (type,nn.Module,Dispatcher,Callback)): return False
+    return hasattr(cls, 'state_dict') and hasattr(cls, 'load_state_dict')
 
 def get_state(o):
     "State of a generator or another stateful object, as arrays and plain values"
@@ -110,30 +114,30 @@ def moving_parts(
     return search(roots, is_stateful)
 
 # %% ../../nbs/data/01_generators.ipynb #numpy_state
-_last_numpy = None # the memory of numpy's generator when it was last read, and what was read
+_numpy = np.random.get_state.__self__ # the generator behind the functions of `np.random`
+_head,_size = object.__basicsize__,type(_numpy).__basicsize__ # of the object: its type and references first
+_last_numpy = None,None # the memory of numpy's generator when it was last read, and what was read
 
 def _numpy_memory():
-    "Numbers and position of numpy's global generator as bytes; None if it is of another kind than usual"
+    "All that numpy's global generator consists of, as bytes; None if it is not of the usual kind"
     generator = np.random.get_bit_generator()
-    return string_at(generator.ctypes.state_address, 625*4) if type(generator) is np.random.MT19937 else None
+    if type(generator) is not np.random.MT19937: return None
+    return string_at(generator.ctypes.state_address, 625*4) + string_at(id(_numpy)+_head, _size-_head)
 
-def _is_at(memory, state):
-    "Whether numpy's generator, of which `memory` is known, has not been used since `state` was read"
-    keys,pos,has_waiting,_ = state
-    return memory is not None and not has_waiting and memory==np.append(keys, pos).astype(np.uint32).tobytes()
-
-def numpy_state() -> list:
-    "State of numpy's global generator: 624 numbers, their position, whether a number is waiting, and that number"
+def numpy_state():
+    "State of numpy's global generator: 624 numbers, their position, whether a number waits, and that number"
     global _last_numpy
     memory = _numpy_memory()
-    if _last_numpy and memory is not None and memory==_last_numpy[0] and not _last_numpy[1][2]: return _last_numpy[1]
-    _,keys,*rest = np.random.get_state()
-    _last_numpy = memory,[keys.astype(np.int64), *rest]
+    if memory is None: return np.random.get_state(legacy=False)
+    if memory!=_last_numpy[0]:
+        _,keys,*rest = np.random.get_state()
+        _last_numpy = memory,[keys.astype(np.int64), *rest]
     return _last_numpy[1]
 
 def set_numpy_state(state):
-    "Restore what `numpy_state` gave"
-    if _is_at(_numpy_memory(), state): return
+    "Restore what `numpy_state` gave, unless the generator has not been used since"
+    if same_state(numpy_state(), state): return
+    if isinstance(state, dict): np.random.set_state(state); return
     keys,*rest = state
     np.random.set_state(('MT19937', np.asarray(keys).astype(np.uint32), *rest))
 

@@ -134,7 +134,7 @@ class LoopState(Dispatcher):
         if self.mode is None: return ''
         res = f"in epoch {self.epoch}"
         if not self.dl_name: return res
-        res += f", batch {self.iter} of `{self.dl_name}`"
+        res += f", batch {max(self.iter, 0)} of `{self.dl_name}`"
         if not (idxs := self.idxs) or not isinstance(idxs, list): return res
         return res + f", samples {', '.join(map(str, idxs[:8]))}" + (f" and {len(idxs)-8} more" if len(idxs)>8 else '')
 

@@ -8,10 +8,11 @@ A [`Route`](02_loop.ipynb) gives the loop its epochs, phases and batches. A `Res
 __all__ = []
 
 # %% ../../nbs/loop/06_route.ipynb #imports
-from contextlib import contextmanager,nullcontext
+from contextlib import contextmanager,nullcontext,suppress
 from dataclasses import dataclass,replace
 from itertools import count,takewhile
 from typing import Any
+from ..core.events import CancelException
 from ..data.draws import Draws
 from ..model.optimizer import parts_of
 from .snapshot import Snapshot,all_modules,copied
@@ -50,6 +51,7 @@ class Pauses:
         self.carry = False # let batches carry the generator states of their workers, so that a resume needs no replay
         self.hypers_before,self.hypers_at_start = {},{} # hyper-parameters before the fit, and when it began
         self.draws,self.drawn = None,0 # the pass over the running phase's loader; the batch that `before_draw` announces
+        self.around = None # during an inference inside of training: the pass and the last batch of the training
         self._reset()
 
     def _reset(self): self.target,self.safe,self.later,self.requests = None,None,None,[]
@@ -77,6 +79,8 @@ class Pauses:
         target.snapshot.restore()
         draws = self.draws if target.position.phase=='train' else Draws(self.learn.dls.train)
         target.position.put(self.learn, draws, target.overrides, target.in_memory)
+        at = target.position
+        if at.phase!='train': self.safe = Position.of(self.learn, at.phase, exact=at.exact) # what follows may be stopped too
 
     def at_pause(self, f, stops=False): self.requests.append(Request(f, stops))
 
@@ -89,8 +93,9 @@ class Pauses:
         if not self.requests or 'batch' in learn.scopes: return
         stoppable = learn.mode in ('fit','lr_find') # an inference inside a fit is not
         due = [o for o in self.requests if of_fit or (o.stops and stoppable)]
-        for o in due: self.requests.remove(o) # a signal may add one at any time
-        for o in sorted(due, key=lambda o: o.stops): o.f()
+        for o in sorted(due, key=lambda o: o.stops):
+            self.requests.remove(o) # not all at once: if one fails, a stop that is still waiting is not lost
+            o.f()
         if between and of_fit: self.safe = None # the next batch moves on
 
     def here(self, batch, **kwargs):
@@ -101,15 +106,16 @@ class Pauses:
         "Where the fit could be resumed if it ended now, not exactly if inside a batch; None before training"
         if self.target: return self.target.position # it has not come there again
         if self.safe: return self.safe.complete(self.learn)
-        if self.draws is None or not self.draws.at_start: return None
         learn = self.learn
-        counted = learn.train_iter-learn.epoch_start>learn.iter # the running batch is done, but for its last events
-        return self.here(learn.iter+counted, exact=False).complete(learn)
+        draws,i = self.around or (self.draws,learn.iter)
+        if draws is None or not draws.at_start: return None
+        counted = learn.train_iter-learn.epoch_start>i # the last batch is done, but perhaps for its last events
+        return Position.of(learn, 'train', i+counted, draws=draws, exact=False).complete(learn)
 
     def stop_for_now(self):
         "Note that the fit, which is about to be cancelled, can be resumed where it is"
-        # the best weights may take the place of the last ones
-        self.later = Stopped(self.position(), in_memory=True, weights=everything(self.learn))
+        at = self.position() # with weights, because the best ones may take the place of the last ones
+        self.later = at and Stopped(at, in_memory=True, weights=everything(self.learn))
     @property
     def stopped_for_now(self): return self.later is not None
 
@@ -124,7 +130,8 @@ def running(
     "Around a fit: what is left of it is in `route.stopped` afterwards"
     try:
         yield
-        if route.requests: route.pause('fit')
+        with suppress(CancelException): # the fit is over
+            if route.requests: route.pause('fit')
         if route.later: route.stopped = replace(route.later, cbs=cbs)
     except BaseException as e:
         _keep(route, cbs)
@@ -139,7 +146,7 @@ def _keep(route, cbs):
     if route.target: route.target.snapshot.restore()
     learn.state.clear()
     learn.state.update(copied(at.state, tensors=True))
-    route.stopped = Stopped(at, cbs, in_memory=True)
+    route.stopped = Stopped(at, cbs, in_memory=route.target is None or route.target.in_memory)
 
 def _raise_waiting_stop(route, e):
     "Carry out a stop that was waiting, such as SIGTERM, after an error"
@@ -159,7 +166,7 @@ class ResumableRoute(Pauses,Route):
         learn,first = self.learn,self._first_epoch()
         for epoch in takewhile(learn.has_epoch, count(first)):
             yield epoch
-            if epoch==first: learn.searches.begin(learn.searches.remembers) # it may have made new generators
+            learn.searches.begin(learn.searches.remembers) # the epoch may have made new generators
             self.pause('epoch')
 
     def _first_epoch(self):
@@ -181,11 +188,15 @@ class ResumableRoute(Pauses,Route):
     def batches(self):
         learn = self.learn
         stop,n_step = learn.stop_at,learn.n_step if learn.training else None
+        fit = learn.training and learn.mode=='fit'
         with workers_ignore_interrupts() if may_have_workers(learn.dl) else nullcontext():
             it,first,announced = self._open()
         for i in count(first) if stop is None else range(first, stop):
             if n_step is not None and learn.opt_step>=n_step: break
-            if 'before_draw' in learn.handlers and not (announced and i==first): self.drawn = i; learn('before_draw')
+            if 'before_draw' in learn.handlers and not (announced and i==first):
+                self.drawn = i
+                learn('before_draw')
+                if fit: self.safe = None # a position that was noted in it is over
             if self.requests: self.pause('batch', i, announced=True)
             try: b = next(it, END)
             except BaseException: self._not_drawn(i); raise
@@ -198,9 +209,11 @@ class ResumableRoute(Pauses,Route):
         fit = learn.training and learn.mode=='fit'
         parts = learn.searches.parts(learn.dl) if fit else None
         self.draws = Draws(learn.dl, resumable=fit, carry=fit and self.carry, parts=parts)
+        learn.iter = -1 # no batch of this phase has been drawn
         if fit: self.safe = None
         if not fit or target is None: return iter(self.draws),0,False
         at = target.position
+        learn.iter = at.batch-1
         it = self.draws.resume(at.loader, target.in_memory)
         self.arrive()
         return it,at.batch,at.announced
@@ -214,8 +227,9 @@ class ResumableRoute(Pauses,Route):
 
     @contextmanager
     def aside(self, resumable=False):
-        phase,noted = (self.draws,self.drawn),resumable and self.safe is None
+        before,noted = (self.draws,self.drawn,self.around),resumable and self.safe is None
         if noted: self.safe = self.here(self.drawn)
+        if self.around is None and self.draws is not None: self.around = self.draws,self.learn.iter
         try: yield
-        finally: self.draws,self.drawn = phase
-        if noted: self.safe = None
+        finally: self.draws,self.drawn,self.around = before
+        if noted: self.safe = None # after an error the fit can be resumed here
