@@ -286,6 +286,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'learner/data/generators.py'),
                                          'learner.data.generators._numpy_memory': ( 'data/generators.html#_numpy_memory',
                                                                                     'learner/data/generators.py'),
+                                         'learner.data.generators._numpy_object': ( 'data/generators.html#_numpy_object',
+                                                                                    'learner/data/generators.py'),
                                          'learner.data.generators._on_cpu': ('data/generators.html#_on_cpu', 'learner/data/generators.py'),
                                          'learner.data.generators._parts': ('data/generators.html#_parts', 'learner/data/generators.py'),
                                          'learner.data.generators.get_state': ( 'data/generators.html#get_state',

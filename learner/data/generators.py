@@ -114,15 +114,19 @@ def moving_parts(
     return search(roots, is_stateful)
 
 # %% ../../nbs/data/01_generators.ipynb #numpy_state
-_numpy = np.random.get_state.__self__ # the generator behind the functions of `np.random`
-_head,_size = object.__basicsize__,type(_numpy).__basicsize__ # of the object: its type and references first
+@cache
+def _numpy_object():
+    "Where the object behind the functions of `np.random` is in memory, after its head, and how long it is"
+    o,head = np.random.get_state.__self__,object.__basicsize__ # not at import: numpy loads its generators on access
+    return id(o)+head,type(o).__basicsize__-head
+
 _last_numpy = None,None # the memory of numpy's generator when it was last read, and what was read
 
 def _numpy_memory():
     "All that numpy's global generator consists of, as bytes; None if it is not of the usual kind"
     generator = np.random.get_bit_generator()
     if type(generator) is not np.random.MT19937: return None
-    return string_at(generator.ctypes.state_address, 625*4) + string_at(id(_numpy)+_head, _size-_head)
+    return string_at(generator.ctypes.state_address, 625*4) + string_at(*_numpy_object())
 
 def numpy_state():
     "State of numpy's global generator: 624 numbers, their position, whether a number waits, and that number"
