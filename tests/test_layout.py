@@ -81,6 +81,17 @@ def test_methods_of_later_chapters_are_known_to_editors():
     assert not [o for o in patched if o[0]=='loop.learner'], 'these belong into the class'
     assert {'fit','validate','add_cb','freeze'} | {name for _,name in patched if name[0]!='_'} <= listed
 
+fences = re.compile(r'^```[^\n]*\n(.*?)^```', re.M|re.S)
+
+def code_in(cell): return [cell.source] if cell.cell_type=='code' else fences.findall(cell.source)
+
+@pytest.mark.parametrize('fn', notebooks, ids=path_of)
+def test_columns(fn):
+    "Code has at most 120 columns, and 95 in tutorials, where the site would cut it off"
+    most = 95 if fn.parent.name=='tutorials' else 120
+    lines = [(c.id, l) for c in read_nb(fn).cells for code in code_in(c) for l in code.splitlines()]
+    assert not [f'#{k}: {l}' for k,l in lines if len(l)>most]
+
 link = re.compile(r'\]\(([^)#\s]+\.ipynb)')
 
 def links(fn): return {(fn.parent/o).resolve() for c in read_nb(fn).cells if c.cell_type=='markdown' for o in link.findall(c.source)}

@@ -1,8 +1,6 @@
 "Stops and errors where a run is seldom stopped: the position is right, or there is none"
 import random
 import numpy as np, pytest, torch
-from torch import nn
-from torch.nn import functional as F
 from torch.utils.data import DataLoader,Dataset
 from learner.all import *
 

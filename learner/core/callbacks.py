@@ -30,7 +30,8 @@ class CallbackList(L):
             raise TypeError(f"A callback is a `Callback` or a class of them, but got {cb!r}."
                 + (" Did you mean `@on(event.…)`, which makes one of a function?" if callable(cb) else ""))
         if cb.learn is not None and cb.learn is not self.owner: # a cell that makes the Learner was run again
-            if cb.learn.mode is not None: raise ValueError(f"`{cb}` is taking part in the `{cb.learn.mode}` of another Learner")
+            if cb.learn.mode is not None:
+                raise ValueError(f"`{cb}` is taking part in the `{cb.learn.mode}` of another Learner")
             cb.learn.remove_cb(cb)
         return cb
 
@@ -57,7 +58,8 @@ class CallbackList(L):
         name = first = cb.own_name if func else type(cb).name
         while any(o.name==name for o in self): n += 1; name = f'{first}_{n}'
         if not func and (name in vars(owner) or hasattr(type(owner), name)):
-            raise ValueError(f"`{type(cb).__name__}` would replace `learn.{name}`: give the class another name, or set `name` in it")
+            raise ValueError(f"`{type(cb).__name__}` would replace `learn.{name}`: "
+                "give the class another name, or set `name` in it")
         cb.name = name
         if not func: setattr(owner, name, cb)
 

@@ -288,7 +288,7 @@ class Loop(Phases):
             self.opt.zero_grad()
             if 'after_zero_grad' in self.handlers: self('after_zero_grad')
         except CancelBatchException:
-            if self.opt_step>steps: self.opt.zero_grad() # a batch cancelled after its step leaves no gradients to the next
+            if self.opt_step>steps: self.opt.zero_grad() # they have been used, and are not for the next batch
             raise
 
     @scope

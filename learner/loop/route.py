@@ -50,7 +50,7 @@ class Pauses:
         self.learn,self.stopped = learn,None # the last fit, if it was stopped
         self.carry = False # let batches carry the generator states of their workers, so that a resume needs no replay
         self.hypers_before,self.hypers_at_start = {},{} # hyper-parameters before the fit, and when it began
-        self.draws,self.drawn = None,0 # the pass over the running phase's loader; the batch that `before_draw` announces
+        self.draws,self.drawn = None,0 # the pass over the running phase's loader; the batch that `before_draw` is for
         self.around = None # during an inference inside of training: the pass and the last batch of the training
         self._reset()
 
@@ -80,12 +80,12 @@ class Pauses:
         draws = self.draws if target.position.phase=='train' else Draws(self.learn.dls.train)
         target.position.put(self.learn, draws, target.overrides, target.in_memory)
         at = target.position
-        if at.phase!='train': self.safe = Position.of(self.learn, at.phase, exact=at.exact) # what follows may be stopped too
+        if at.phase!='train': self.safe = Position.of(self.learn, at.phase, exact=at.exact) # what follows may stop too
 
     def at_pause(self, f, stops=False): self.requests.append(Request(f, stops))
 
     def pause(self, place, batch=0, announced=False):
-        "Nothing is half done: note the position, and do what was asked for. `place` is `batch`, or a phase of `Position`"
+        "Nothing is half done: note the position, do what was asked for. `place`: `batch`, or a phase of `Position`"
         learn = self.learn
         between = place=='batch' # two batches, of training or of an inference
         of_fit = learn.mode=='fit' and (learn.training or not between)
@@ -175,7 +175,7 @@ class ResumableRoute(Pauses,Route):
         learn.train_iter = at.counters.epoch_start
         over = at.phase in ('epoch','fit')
         if over: self.arrive()
-        if at.phase=='fit' and at.bounds==Bounds.of(learn): return learn.n_epoch # with the same bounds, no epochs are left
+        if at.phase=='fit' and at.bounds==Bounds.of(learn): return learn.n_epoch # no epochs are left
         return at.counters.epoch+over
 
     def phases(self):

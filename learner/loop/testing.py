@@ -40,7 +40,8 @@ def synth_dls(
     gen = torch.Generator().manual_seed(seed)
     def dl(n, **kwargs):
         x = torch.randn(n*bs, 1, generator=gen)
-        return DataLoader(TensorDataset(x, a*x + b + torch.randn(n*bs, 1, generator=gen)/10), bs, num_workers=num_workers, **kwargs)
+        y = a*x + b + torch.randn(n*bs, 1, generator=gen)/10
+        return DataLoader(TensorDataset(x, y), bs, num_workers=num_workers, **kwargs)
     return DataLoaders(dl(n_train, shuffle=shuffle), dl(n_valid) if n_valid else None, device='cpu')
 
 def synth_learner(
@@ -55,7 +56,8 @@ def synth_learner(
     "A learner that fits a line, by SGD with momentum, and says nothing"
     torch.manual_seed(seed)
     kwargs = dict(loss_func=F.mse_loss, opt_func=lambda ps,lr=.05: SGD(ps, lr, mom=.9), lr=.05) | kwargs
-    learn = Learner(synth_dls(n_train, n_valid, seed=seed) if dls is None else dls, RegModel() if model is None else model, **kwargs)
+    if dls is None: dls = synth_dls(n_train, n_valid, seed=seed)
+    learn = Learner(dls, RegModel() if model is None else model, **kwargs)
     return learn if show else learn.remove_cb(ProgressCallback)
 
 # %% ../../nbs/loop/08_testing.ipynb #Trace
