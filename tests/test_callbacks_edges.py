@@ -115,7 +115,7 @@ def test_synthetic_data_are_as_asked_for():
     assert (y-(-4*x+1)).std()<.3 and torch.equal(torch.cat([b[0] for b in dls.train]), x)
     assert synth_dls(2, 0).valid is None and synth_dls(num_workers=1).train.num_workers==1
 
-def test_a_witness_keeps_the_events_it_was_asked_for_in_order():
+def test_trace_records_the_given_events_in_order():
     trace = Trace('before_step','after_epoch')
     synth_learner(n_train=2, cbs=trace).fit(2)
     assert trace.seen==['before_step','before_step','after_epoch']*2 and trace.after('before_step')==['before_step','after_epoch']

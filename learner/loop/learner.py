@@ -223,7 +223,8 @@ class FitMixin(OptimizerMixin):
     def stop_for_now(self,
         reason='', # Kept in `stop_reason`
     ):
-        "End the fit like a fit that is over; `resume` can continue it where it was"
+        """End the fit like a fit that is over, so that `resume` can continue it. Inside a batch, that is not exact:
+        ask for it at the next pause, by `learn.at_pause(learn.stop_for_now, stops=True)`"""
         self.route.stop_for_now()
         raise CancelFitException(reason)
 

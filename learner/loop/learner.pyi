@@ -169,7 +169,7 @@ class Learner:
         'Continue the fit that was stopped, exactly where it was, with what you have changed meanwhile'
         ...
     def stop_for_now(self, reason=...):
-        'End the fit like a fit that is over; `resume` can continue it where it was'
+        'End the fit like a fit that is over, so that `resume` can continue it. Inside a batch, that is not exact:\nask for it at the next pause, by `learn.at_pause(learn.stop_for_now, stops=True)`'
         ...
     @property
     def at(self):
