@@ -30,6 +30,12 @@ class Shell(CaptureShell):
             return skip(c)
         self.run_all(nb, exc_stop=True, preproc=again, cell_timeout=timeout)
 
+def _without_place(nb):
+    "Warnings name files of the library as they stand in the repository, not where the repository lies"
+    for c in nb.cells:
+        for o in c.get('outputs', []):
+            if 'text' in o: o['text'] = [l.replace(f'{get_config().config_path}/', '') for l in o['text']]
+
 def _kinds(c): return [(o['output_type'], sorted(o.get('data', ()))) for o in c.get('outputs', [])]
 
 def _run(fn, force, save, fresh, times, look):
@@ -51,6 +57,7 @@ def _run(fn, force, save, fresh, times, look):
         return f'{fn}, cell #{nb.cells[k._cell_idx-1].id}\n' + ''.join(format_exception(e.with_traceback(tb)))
     if save:
         _nbdev_clean(nb)
+        _without_place(nb)
         write_nb(nb, fn)
     if fresh and (stale := [c.id for c in nb.cells if not skip(c) and _kinds(c)!=old[c.id]]):
         return f'{fn}: the outputs of these cells are stale, run `make nbs`: {" ".join(stale)}'
