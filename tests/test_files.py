@@ -966,10 +966,10 @@ def test_killed_at(tmp_path, where, name):
     of(3., tmp_path).save(name)
     assert value(tmp_path, name)==3
     left = [o for o in (tmp_path/'models').iterdir() if o.name!=name]
-    (tmp_path/'models'/f'.{name}.0.tmp').touch() # somebody else is writing this one now
+    (tmp_path/'models'/f'.{name}.00000000.tmp').touch() # somebody else is writing this one now
     for o in left: os.utime(o, (0, 0))
     of(4., tmp_path).save(name)
-    assert listing(tmp_path)==sorted([f'models/.{name}.0.tmp', f'models/{name}']) # what somebody left who was killed long ago is taken away
+    assert listing(tmp_path)==sorted([f'models/.{name}.00000000.tmp', f'models/{name}']) # what somebody left who was killed long ago is taken away
 
 def kill_at_random(tmp_path, n, seed, name):
     rng,learn,last,seen = random.Random(seed),of(0., tmp_path),0.,Counter()
@@ -1035,6 +1035,39 @@ def test_the_file_is_as_readable_as_others(tmp_path):
     try: file = of(1., tmp_path).save('a')
     finally: os.umask(old)
     assert stat.S_IMODE(file.stat().st_mode)==0o640
+
+@pytest.mark.parametrize('name', ['.a.pth.backup.tmp', '.a.pth.1f3a9c0.tmp', '.ab.pth.1f3a9c07.tmp', 'a.pth.1f3a9c07.tmp', '.a.pth.1F3A9C07.tmp'])
+def test_only_our_own_temporary_files_are_swept(tmp_path, name):
+    learn = of(1., tmp_path)
+    folder = learn.save('a').parent
+    for o in (name, '.a.pth.1f3a9c07.tmp'): (folder/o).touch(); os.utime(folder/o, (0, 0))
+    learn.save('a')
+    assert listing(tmp_path)==sorted(['models/a.pth', f'models/{name}'])
+
+@pytest.mark.skipif(os.name!='posix', reason='needs symbolic links and modes')
+@pytest.mark.parametrize('exists', [True, False])
+@pytest.mark.parametrize('save', [lambda learn: learn.save('link'), lambda learn: learn.save('link.safetensors'), lambda learn: learn.export('models/link.pth'),
+    lambda learn: learn.save_state('link')], ids=['save','safetensors','export','save_state'])
+def test_saving_through_a_link_writes_to_what_it_points_to_and_keeps_its_mode(tmp_path, save, exists):
+    (there := tmp_path/'elsewhere').mkdir()
+    (tmp_path/'models').mkdir()
+    for o in ('pth','safetensors'):
+        (tmp_path/'models'/f'link.{o}').symlink_to(f'../elsewhere/file.{o}')
+        if exists: (there/f'file.{o}').write_text('old'); (there/f'file.{o}').chmod(0o600)
+    learn = of(1., tmp_path)
+    file = save(learn)
+    assert file.is_symlink() and file.parent==tmp_path/'models'
+    if file.suffix=='.pth': assert (there/'file.pth').stat().st_size>100
+    if exists: assert stat.S_IMODE(file.stat().st_mode)==0o600
+    assert [o for o in listing(tmp_path) if o.endswith('.tmp')]==[]
+
+@pytest.mark.skipif(os.name!='posix', reason='needs symbolic links')
+def test_links_in_a_circle_are_refused(tmp_path):
+    (tmp_path/'models').mkdir()
+    (tmp_path/'models'/'a.pth').symlink_to('b.pth')
+    (tmp_path/'models'/'b.pth').symlink_to('a.pth')
+    with pytest.raises(OSError, match='symbolic links'): of(1., tmp_path).save('a')
+    assert (tmp_path/'models'/'a.pth').is_symlink()
 
 # Damaged files
 def damaged(learn, file, before, calls):
@@ -1221,7 +1254,7 @@ def test_nothing_is_fetched(tmp_path, monkeypatch, name):
     learn.load(name)
 
 def test_links(tmp_path):
-    "A folder can be a link, as for a larger disk; a file that is one is read through it, and replaced itself"
+    "A folder can be a link, as for a larger disk; a file that is one is read through it, and written through it"
     (tmp_path/'disk').mkdir(); (tmp_path/'run').mkdir()
     (tmp_path/'run'/'models').symlink_to(tmp_path/'disk')
     of(1., tmp_path/'run').save('a')
@@ -1230,7 +1263,7 @@ def test_links(tmp_path):
     (tmp_path/'disk'/'b.pth').symlink_to(tmp_path/'precious.pth')
     assert value(tmp_path/'run', 'b.pth')==1
     of(2., tmp_path/'run').save('b')
-    assert not (tmp_path/'disk'/'b.pth').is_symlink() and value(tmp_path/'run', 'b.pth')==2 and value(tmp_path, str(tmp_path/'precious.pth'))==1
+    assert (tmp_path/'disk'/'b.pth').is_symlink() and value(tmp_path/'run', 'b.pth')==2 and value(tmp_path, str(tmp_path/'precious.pth'))==2
     (tmp_path/'disk'/'c.pth').symlink_to(tmp_path/'nowhere')
     with pytest.raises(FileNotFoundError, match='There is no'): of(2., tmp_path/'run').load('c')
     of(3., tmp_path/'run').save('c')

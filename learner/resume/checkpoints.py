@@ -8,15 +8,14 @@ A folder of checkpoints has state files and a manifest, which lists them, oldest
 __all__ = ['Checkpoints']
 
 # %% ../../nbs/resume/05_checkpoints.ipynb #imports
-import hashlib,json,os,re,time,warnings
-from contextlib import suppress
+import hashlib,json,os,re,warnings
 from dataclasses import asdict,dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 from ..core.checks import whole
-from ..model.files import atomic_write,read_plain
+from ..model.files import atomic_write,read_plain,sweep_temporary
 
 # %% ../../nbs/resume/05_checkpoints.ipynb #Entry
 @dataclass
@@ -45,13 +44,18 @@ class Entry:
         return cls(file.name, run, hash=None, exact=True, epoch=None, iter=file.name, value=None)
 
 # %% ../../nbs/resume/05_checkpoints.ipynb #Checkpoints
+_ours = re.compile(r'\d+-\w+-epoch\d+-iter\d+\.pt') # names of state files
+def _number(file): return int(file.name.split('-')[0])
+
 class Checkpoints:
     "The files of a folder, as its manifest lists them, oldest first. A folder is for one run at a time"
     def __init__(self, folder): self.folder = Path(folder)
     @property
     def manifest(self): return self.folder/'manifest.json'
     @property
-    def found(self): return sorted(o for o in self.folder.glob('[0-9]*-*.pt'))
+    def found(self):
+        "Our files, by their numbers"
+        return sorted((o for o in self.folder.glob('*.pt') if _ours.fullmatch(o.name)), key=_number)
 
     @property
     def entries(self):
@@ -63,13 +67,13 @@ class Checkpoints:
         try: res = [Entry.read(o) for o in json.loads(self.manifest.read_text())]
         except (FileNotFoundError,ValueError,KeyError,TypeError): return None
         for o in res:
-            if not re.fullmatch(r'\d+-[\w.-]+\.pt', str(o.name)):
+            if not _ours.fullmatch(str(o.name)):
                 raise ValueError(f"`{self.manifest}` names a file that is no checkpoint in its folder: `{o.name}`")
         return res
 
     def new_file(self, run, epoch, iter):
         "A path for a file that comes after all others"
-        nr = 1+max((int(o.name.split('-')[0]) for o in self.found), default=0)
+        nr = 1+max(map(_number, self.found), default=0)
         return self.folder/f'{nr:05}-{run}-epoch{epoch}-iter{iter}.pt'
 
     def add(self,
@@ -84,12 +88,8 @@ class Checkpoints:
         for o in gone: (self.folder/o.name).unlink(missing_ok=True)
 
     def sweep(self):
-        "Delete what a process that was killed ten minutes ago or more has left half done"
-        if (listed := self._listed()) is None: return
-        names = {o.name for o in listed}
-        for o in [*(o for o in self.found if o.name not in names), *self.folder.glob('.*.tmp')]:
-            with suppress(FileNotFoundError):
-                if time.time()-o.stat().st_mtime>600: o.unlink()
+        "Delete temporary files of a process that was killed ten minutes ago or more, and nothing else"
+        sweep_temporary(self.folder, rf'({_ours.pattern}|{re.escape(self.manifest.name)})', age=600)
 
     def newest(self,
         **of, # Only those with these values in their entries

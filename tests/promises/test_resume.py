@@ -228,12 +228,54 @@ def test_a_manifest_that_is_damaged_or_gone(damage, tmp_path):
 def test_what_a_killed_process_leaves_is_swept_later(tmp_path):
     learner({}, tmp_path, 1).fit(1, cbs=Checkpoint())
     folder = tmp_path/'checkpoints'
-    for name in ('.00009-abcdef-epoch0-iter1.pt.1.tmp', '00009-abcdef-epoch0-iter1.pt'): (folder/name).write_text('half')
+    half = ['.00009-abcdef-epoch0-iter1.pt.1f3a9c07.tmp', '.manifest.json.1f3a9c07.tmp']
+    for name in half: (folder/name).write_text('half')
     learner({}, tmp_path, 1).fit(1, cbs=Checkpoint())
-    assert (folder/'00009-abcdef-epoch0-iter1.pt').exists() # somebody might be at it
-    for o in folder.iterdir(): os.utime(o, (time.time()-3600,)*2)
+    assert all((folder/o).exists() for o in half) # somebody might be at it
+    for o in folder.iterdir(): os.utime(o, (time.time()-1200,)*2)
     learner({}, tmp_path, 1).fit(1, cbs=Checkpoint())
     assert {o.name for o in folder.iterdir()}=={'manifest.json', *(o.name for o in Checkpoints(folder).entries)}
+
+foreign = ['2024-05-01-best.pt', '1e5-run.pt', '12-notes.pt', '7.pt', '00001-abcdef-epoch0-iter1 (copy).pt', 'best-00001-abcdef-epoch0-iter1.pt',
+    '.hidden.tmp', '.00009-abcdef-epoch0-iter1.pt.backup.tmp', '.manifest.json.old.tmp', '.mine.1f3a9c07.tmp', '00009-abcdef-epoch0-iter1.pt']
+@pytest.mark.parametrize('name', foreign)
+def test_files_that_are_not_half_written_by_us_stay(name, tmp_path):
+    folder = tmp_path/'checkpoints'
+    folder.mkdir()
+    (folder/name).write_text('mine')
+    (folder/'1-dir.pt').mkdir()
+    for _ in range(2):
+        for o in folder.iterdir(): os.utime(o, (0, 0))
+        learner({}, tmp_path, 1).fit(2, cbs=Checkpoint(best=1))
+    assert (folder/name).read_text()=='mine' and (folder/'1-dir.pt').is_dir()
+    assert Checkpoints(folder).newest()[0].name.split('-')[0]==max(o.name for o in Checkpoints(folder).found).split('-')[0]
+
+def test_an_older_manifest_that_was_restored_costs_no_file(tmp_path):
+    "The files of the newer manifest stay, and no number is used twice"
+    learner({}, tmp_path, 1).fit(1, cbs=Checkpoint(keep=None))
+    files = Checkpoints(tmp_path/'checkpoints')
+    older = files.manifest.read_bytes()
+    learner({}, tmp_path, 2).fit(2, cbs=Checkpoint(keep=None))
+    newer = {o.name:o.read_bytes() for o in files.found}
+    files.manifest.write_bytes(older)
+    for o in files.folder.iterdir(): os.utime(o, (0, 0))
+    learner({}, tmp_path, 3).fit(1, cbs=Checkpoint())
+    assert {o.name:o.read_bytes() for o in files.found if o.name in newer}==newer
+    assert len({o.name.split('-')[0] for o in files.found})==len(files.found)
+
+def test_a_copy_set_aside_stays_when_its_file_is_replaced(tmp_path):
+    learner({}, tmp_path, 1).fit(1, cbs=(cb := Checkpoint()))
+    copies = [cb.last_saved_path.with_name(o) for o in ('best.pt', cb.last_saved_path.name.replace('0000', '0099'))]
+    for o in copies: o.write_bytes(cb.last_saved_path.read_bytes()); os.utime(o, (0, 0))
+    learner({}, tmp_path, 1).fit(3, cbs=Checkpoint(), resume=True)
+    assert not cb.last_saved_path.exists() and all(o.exists() for o in copies)
+
+def test_numbers_above_99999_are_in_order(tmp_path):
+    files = Checkpoints(tmp_path)
+    for i in (99_999, 100_000, 9, 1_000_000): (tmp_path/f'{i:05}-abcdef-epoch0-iter1.pt').touch()
+    assert [int(o.name.split('-')[0]) for o in files.found]==[9, 99_999, 100_000, 1_000_000]
+    assert [o.name for o in files.entries]==[o.name for o in files.found] # without a manifest, too
+    assert files.new_file('abcdef', 0, 0).name.startswith('1000001-')
 
 def test_a_resume_that_fails_can_be_tried_again(tmp_path):
     learn = learner({}, tmp_path, 1)
