@@ -93,3 +93,13 @@ def test_a_generator_that_is_made_in_any_epoch_belongs_to_training(epoch):
         def get_ready(learn): ds.ready = learn.epoch>=epoch
         return learn.fit(6, cbs=get_ready)
     assert same(fitted(False), fitted(True))
+
+def test_index_after_draw():
+    "`after_draw` is about the batch that was drawn: its index and its samples"
+    seen = []
+    dl = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.arange(6.)[:,None], torch.zeros(6, 1)), 2)
+    learn = synth_learner(dls=DataLoaders(dl, device='cpu'))
+    @learn.on('after_draw')
+    def note(learn): seen.append((learn.iter, learn.idxs, learn.batch[0].flatten().tolist()))
+    learn.fit(1)
+    assert seen==[(i, [2*i,2*i+1], [2.*i,2.*i+1]) for i in range(3)]

@@ -159,7 +159,7 @@ class Notifier(Handlers):
     exc = None # the error, during `after_exception`
     def __init__(self):
         self.scopes,self.n_outer,self.attendance = [],0,Attendance(self)
-        # read in each batch, where one look-up is faster than two
+        # read in each batch, where one look-up is faster than two; `Attendance` changes them in place
         self._absent,self._leaving,self._gone = self.attendance.absent,self.attendance.leaving,self.attendance.gone
         self._announced = None
         super().__init__(CallbackList(self))

@@ -1,4 +1,4 @@
-"""Rare samples drawn more often, and small epochs from large datasets
+"""Rare samples drawn more often, small epochs from large datasets, and an order of your own
 
 An epoch need not be each sample once. `weighted_dl` draws samples in proportion to weights; `partial_dl` draws some samples at random in each epoch, others each time. Both return a plain `torch.utils.data.DataLoader`."""
 

@@ -225,7 +225,7 @@ class FitMixin(OptimizerMixin):
     ):
         """End the fit like a fit that is over, so that `resume` can continue it. Inside a batch, that is not exact:
         ask for it at the next pause, by `learn.at_pause(learn.stop_for_now, stops=True)`"""
-        self.route.stop_for_now()
+        self.route.note_stop()
         raise CancelFitException(reason)
 
     @property
@@ -238,7 +238,7 @@ class FitMixin(OptimizerMixin):
         stops:bool=False, # `f` ends the fit by an exception: it is then called between the batches of a validation too
     ):
         "Call `f` as soon as nothing is half done: between two batches, phases or epochs"
-        self.route.at_pause(f, stops)
+        self.route.request(f, stops)
 
     @contextmanager
     def fitting(self, mode):

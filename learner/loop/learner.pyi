@@ -67,11 +67,12 @@ class Learner:
     def forget_batch(self):
         'Let go of batch, loader and loss'
         ...
+    @property
+    def steps_done(self):
+        'Whether all optimizer steps of the fit have been taken, where their number ends it'
+        ...
     def has_epoch(self, epoch):
         'Whether the fit still runs epoch number `epoch`'
-        ...
-    def has_batch(self, i):
-        'Whether the phase still runs batch `i`, if the loader has one'
         ...
     @property
     def pct_train(self):

@@ -39,7 +39,7 @@ class Route:
     def batches(self):
         "Index and batch, for each batch of the running phase"
         learn,it,i = self.learn,iter(self.learn.dl),0
-        while learn.has_batch(i):
+        while i!=learn.stop_at and not (learn.training and learn.steps_done):
             if 'before_draw' in learn.handlers: learn('before_draw')
             if (b := next(it, END)) is END: break
             yield i,b
@@ -89,15 +89,15 @@ class LoopState(Dispatcher):
         "Let go of batch, loader and loss"
         for k in of_batch: setattr(self, k, None)
 
+    @property
+    def steps_done(self):
+        "Whether all optimizer steps of the fit have been taken, where their number ends it"
+        return self.n_step is not None and self.opt_step>=self.n_step
+
     def has_epoch(self, epoch):
         "Whether the fit still runs epoch number `epoch`"
         if self.n_train_iter is not None and self.train_iter>=self.n_train_iter: return False
-        if self.n_step is not None and self.opt_step>=self.n_step: return False
-        return epoch<self.n_epoch
-
-    def has_batch(self, i):
-        "Whether the phase still runs batch `i`, if the loader has one"
-        return i!=self.stop_at and (self.n_step is None or not self.training or self.opt_step<self.n_step)
+        return epoch<self.n_epoch and not self.steps_done
 
     @property
     def pct_train(self):
@@ -259,7 +259,7 @@ class Loop(Phases):
     def all_batches(self):
         "Run each batch of the phase"
         for i,b in self.route.batches():
-            if 'after_draw' in self.handlers: self.batch = b; self('after_draw'); b = self.batch
+            if 'after_draw' in self.handlers: self.iter,self.batch = i,b; self('after_draw'); b = self.batch
             self.one_batch(i, b)
 
     @scope

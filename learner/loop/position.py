@@ -70,6 +70,7 @@ class HypersAndGrads:
     def of(cls, learn, with_grads=True):
         groups = learn.opt.param_groups
         values = [{k:v for k,v in g.items() if k!='params'} for g in groups]
+        # not copied: zeroing the gradients lets go of them, and does not change them
         grads = {p:p.grad for g in groups for p in g['params'] if p.grad is not None} if with_grads else {}
         return cls(learn.route.hypers_before, learn.route.hypers_at_start, values, grads)
 

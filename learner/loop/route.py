@@ -50,11 +50,11 @@ class Pauses:
         self.learn,self.stopped = learn,None # the last fit, if it was stopped
         self.carry = False # let batches carry the generator states of their workers, so that a resume needs no replay
         self.hypers_before,self.hypers_at_start = {},{} # hyper-parameters before the fit, and when it began
-        self.draws,self.drawn = None,0 # the pass over the running phase's loader; the batch that `before_draw` is for
+        self.draws,self.next_batch = None,0 # the pass over the running phase's loader; index of the next batch
         self.around = None # during an inference inside of training: the pass and the last batch of the training
         self._reset()
 
-    def _reset(self): self.target,self.safe,self.later,self.requests = None,None,None,[]
+    def _reset(self): self.target,self.resume_point,self.stopped_for_now,self.requests = None,None,None,[]
 
     def forget(self):
         "Let go of the loader's iterator: its workers end"
@@ -80,23 +80,24 @@ class Pauses:
         draws = self.draws if target.position.phase=='train' else Draws(self.learn.dls.train)
         target.position.put(self.learn, draws, target.overrides, target.in_memory)
         at = target.position
-        if at.phase!='train': self.safe = Position.of(self.learn, at.phase, exact=at.exact) # what follows may stop too
+        if at.phase!='train': # what follows may stop too
+            self.resume_point = Position.of(self.learn, at.phase, exact=at.exact)
 
-    def at_pause(self, f, stops=False): self.requests.append(Request(f, stops))
+    def request(self, f, stops=False): self.requests.append(Request(f, stops))
 
     def pause(self, place, batch=0, announced=False):
         "Nothing is half done: note the position, do what was asked for. `place`: `batch`, or a phase of `Position`"
         learn = self.learn
         between = place=='batch' # two batches, of training or of an inference
         of_fit = learn.mode=='fit' and (learn.training or not between)
-        if of_fit: self.safe = self.here(batch, announced=announced) if between else Position.of(learn, place)
+        if of_fit: self.resume_point = self.here(batch, announced=announced) if between else Position.of(learn, place)
         if not self.requests or 'batch' in learn.scopes: return
         stoppable = learn.mode in ('fit','lr_find') # an inference inside a fit is not
         due = [o for o in self.requests if of_fit or (o.stops and stoppable)]
         for o in sorted(due, key=lambda o: o.stops):
             self.requests.remove(o) # not all at once: if one fails, a stop that is still waiting is not lost
             o.f()
-        if between and of_fit: self.safe = None # the next batch moves on
+        if between and of_fit: self.resume_point = None # the next batch moves on
 
     def here(self, batch, **kwargs):
         "The position in training, before batch `batch`"
@@ -105,19 +106,17 @@ class Pauses:
     def position(self) -> Position|None:
         "Where the fit could be resumed if it ended now, not exactly if inside a batch; None before training"
         if self.target: return self.target.position # it has not come there again
-        if self.safe: return self.safe.complete(self.learn)
+        if self.resume_point: return self.resume_point.complete(self.learn)
         learn = self.learn
         draws,i = self.around or (self.draws,learn.iter)
         if draws is None or not draws.at_start: return None
         counted = learn.train_iter-learn.epoch_start>i # the last batch is done, but perhaps for its last events
         return Position.of(learn, 'train', i+counted, draws=draws, exact=False).complete(learn)
 
-    def stop_for_now(self):
+    def note_stop(self):
         "Note that the fit, which is about to be cancelled, can be resumed where it is"
-        at = self.position() # with weights, because the best ones may take the place of the last ones
-        self.later = at and Stopped(at, in_memory=True, weights=everything(self.learn))
-    @property
-    def stopped_for_now(self): return self.later is not None
+        at = self.position() # with weights, because a callback may load its best ones in `after_fit`
+        self.stopped_for_now = at and Stopped(at, in_memory=True, weights=everything(self.learn))
 
 # %% ../../nbs/loop/06_route.ipynb #running
 def everything(learn): return Snapshot(all_modules(learn).values(), parts_of(learn.opt))
@@ -132,7 +131,7 @@ def running(
         yield
         with suppress(CancelException): # the fit is over
             if route.requests: route.pause('fit')
-        if route.later: route.stopped = replace(route.later, cbs=cbs)
+        if route.stopped_for_now: route.stopped = replace(route.stopped_for_now, cbs=cbs)
     except BaseException as e:
         _keep(route, cbs)
         if isinstance(e, Exception): _raise_waiting_stop(route, e)
@@ -194,9 +193,9 @@ class ResumableRoute(Pauses,Route):
         for i in count(first) if stop is None else range(first, stop):
             if n_step is not None and learn.opt_step>=n_step: break
             if 'before_draw' in learn.handlers and not (announced and i==first):
-                self.drawn = i
+                self.next_batch = i
                 learn('before_draw')
-                if fit: self.safe = None # a position that was noted in it is over
+                if fit: self.resume_point = None # a position that was noted in it is over
             if self.requests: self.pause('batch', i, announced=True)
             try: b = next(it, END)
             except BaseException: self._not_drawn(i); raise
@@ -210,11 +209,11 @@ class ResumableRoute(Pauses,Route):
         parts = learn.searches.parts(learn.dl) if fit else None
         self.draws = Draws(learn.dl, resumable=fit, carry=fit and self.carry, parts=parts)
         learn.iter = -1 # no batch of this phase has been drawn
-        if fit: self.safe = None
+        if fit: self.resume_point = None
         if not fit or target is None: return iter(self.draws),0,False
         at = target.position
         learn.iter = at.batch-1
-        it = self.draws.resume(at.loader, target.in_memory)
+        it = self.draws.resume(at.loader, target.in_memory) # draws the order, before callbacks have their states
         self.arrive()
         return it,at.batch,at.announced
 
@@ -223,13 +222,13 @@ class ResumableRoute(Pauses,Route):
         learn = self.learn
         learn.iter = i
         if not learn.training or learn.mode!='fit': return
-        self.safe = self.here(i, announced=True, exact=getattr(learn.dl, 'num_workers', 0)>0)
+        self.resume_point = self.here(i, announced=True, exact=getattr(learn.dl, 'num_workers', 0)>0)
 
     @contextmanager
     def aside(self, resumable=False):
-        before,noted = (self.draws,self.drawn,self.around),resumable and self.safe is None
-        if noted: self.safe = self.here(self.drawn)
+        before,noted = (self.draws,self.next_batch,self.around),resumable and self.resume_point is None
+        if noted: self.resume_point = self.here(self.next_batch)
         if self.around is None and self.draws is not None: self.around = self.draws,self.learn.iter
         try: yield
-        finally: self.draws,self.drawn,self.around = before
-        if noted: self.safe = None # after an error the fit can be resumed here
+        finally: self.draws,self.next_batch,self.around = before
+        if noted: self.resume_point = None # after an error the fit can be resumed here
