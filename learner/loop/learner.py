@@ -74,6 +74,7 @@ class OptimizerMixin(InferenceMixin):
         if self.opt is None: self.create_opt()
         if name=='wd' and not self.wd_bn_bias: spare(self.opt, norm_bias_params(self.model))
         set_hyper(self.opt, name, v)
+        if self.mode is None and self.route.stopped: self.route.stopped.changed.add(name)
 
     def freeze_to(self,
         n:int, # The first parameter group to train; negative counts from the end
@@ -153,13 +154,14 @@ def prepare(learn, bounds):
     if not any(p.requires_grad for p in learn.model.parameters()):
         raise ValueError("All parameters are frozen: nothing to train. `learn.unfreeze()` frees them")
 
-def asked_hypers(learn, stopped, lr, wd):
-    "Hyper-parameters with which a fit begins, and the ones that differ from those of a stopped fit"
+def asked_hypers(learn, stopped, lr, wd, rerun):
+    "Hyper-parameters with which a fit begins, and the ones that change those of a stopped fit"
     if stopped is None: lr,wd = (learn.lr if lr is None else lr),(learn.wd if wd is None else wd)
     asked = {k:per_group(v, n_groups(learn.opt), k) for k,v in dict(wd=wd, lr=lr).items() if v is not None}
     if stopped is None: return asked,{}
     was = stopped.position.optimizer.at_start
-    overrides = {k:v for k,v in asked.items() if was.get(k)!=v}
+    by_hand = {k:get_hyper(learn.opt, k) for k in stopped.changed}
+    overrides = by_hand | {k:v for k,v in asked.items() if not rerun or was.get(k)!=v}
     return was|overrides,overrides
 
 def run_fit(learn,
@@ -167,10 +169,11 @@ def run_fit(learn,
     cbs, # Callbacks of this fit, attached already
     stopped:Stopped|None=None, # The fit that is to be resumed
     lr=None, wd=None, # As in `fit`
+    rerun:bool=False, # It may be the same call of `fit` that resumes: `lr` and `wd` are changes where they differ
 ):
     "A fit from its beginning, or from where it was stopped"
     prepare(learn, bounds)
-    asked,overrides = asked_hypers(learn, stopped, lr, wd)
+    asked,overrides = asked_hypers(learn, stopped, lr, wd, rerun)
     learn.route.begin(stopped, overrides)
     with learn.fitting('fit'), learn.added_cbs(replaced_pieces(learn)):
         for k,v in asked.items():
@@ -205,19 +208,22 @@ class FitMixin(OptimizerMixin):
         with self.added_cbs(cbs):
             at = self.find_state(resume) if resume else None
             if reset_opt and at is None: self.create_opt()
-            run_fit(self, bounds, [o for o in self.cbs if o not in before], at and Stopped(at), lr, wd)
+            run_fit(self, bounds, [o for o in self.cbs if o not in before], at and Stopped(at), lr, wd, rerun=True)
         return self
 
     @known_args
     def resume(self,
         cbs=None, # Callbacks of that fit; default: the ones that it had
+        lr=None, # Learning rate from here on, one or one per group; of a schedule, its highest value
+        wd:float|None=None, # Weight decay from here on, likewise
     ):
-        "Continue the fit that was stopped, exactly where it was, with what you have changed meanwhile"
+        """Continue the fit that was stopped, exactly where it was, with what you have changed meanwhile.
+        Where a schedule sets a hyper-parameter that has changed, the rest of the schedule is scaled"""
         stopped = self.route.stopped
         if stopped is None:
             raise RuntimeError("There is nothing to resume: no fit was stopped, or another one has begun since")
         cbs = stopped.cbs if cbs is None else cbs
-        with self.added_cbs(cbs): run_fit(self, stopped.position.bounds, cbs, stopped)
+        with self.added_cbs(cbs): run_fit(self, stopped.position.bounds, cbs, stopped, lr, wd)
         return self
 
     def stop_for_now(self,

@@ -166,8 +166,8 @@ class Learner:
     def fit(self, n_epoch: int | None=..., lr=..., wd: float | None=..., cbs=..., reset_opt: bool=..., start_epoch: int=..., n_iter: int | None=..., n_step: int | None=..., resume=...):
         'Train for `n_epoch` epochs, validating after each. Modes and hyper-parameters are restored at the end'
         ...
-    def resume(self, cbs=...):
-        'Continue the fit that was stopped, exactly where it was, with what you have changed meanwhile'
+    def resume(self, cbs=..., lr=..., wd: float | None=...):
+        'Continue the fit that was stopped, exactly where it was, with what you have changed meanwhile.\nWhere a schedule sets a hyper-parameter that has changed, the rest of the schedule is scaled'
         ...
     def stop_for_now(self, reason=...):
         'End the fit like a fit that is over, so that `resume` can continue it. Inside a batch, that is not exact:\nask for it at the next pause, by `learn.at_pause(learn.stop_for_now, stops=True)`'

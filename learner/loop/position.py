@@ -16,7 +16,7 @@ from ..core.checks import listed,nearest
 from ..data.generators import get_state,moving_parts,random_state
 from ..data.loader_state import LoaderState,describe
 from ..data.draws import Draws
-from ..model.hypers import set_hyper,spare
+from ..model.hypers import get_hyper,spare
 from ..measure.history import Row
 from ..measure.run_config import RunConfig,run_config
 from .snapshot import by_name,copied
@@ -74,17 +74,28 @@ class HypersAndGrads:
         grads = {p:p.grad for g in groups for p in g['params'] if p.grad is not None} if with_grads else {}
         return cls(learn.route.hypers_before, learn.route.hypers_at_start, values, grads)
 
-    def put(self, learn,
-        overrides=None, # `lr` and `wd` of the resuming `fit`, where the stopped one began with others
-    ):
-        opt,now = learn.opt,learn.route.hypers_before
-        changed = [k for k,v in self.before.items() if k in now and now[k]!=v]
+    def put(self, learn):
+        opt = learn.opt
         for g,values in zip(opt.param_groups, _values_for(opt, self.groups)):
             g.update({k:v for k,v in values.items() if k!='spared'})
         spare(opt, ()) # weight decay stays 0 where it was
-        for k in changed: set_hyper(opt, k, now[k])
-        for k,v in (overrides or {}).items(): learn.set_hyper(k, v)
         for p,grad in self.grads.items(): p.grad = grad.to(p.device)
+
+    def changed(self, learn):
+        "Hyper-parameters that were changed since the fit was stopped, with None for groups that were not"
+        now = learn.route.hypers_before
+        both = {k:list(zip(v, now[k])) for k,v in self.before.items() if k in now and now[k]!=v}
+        return {k:[None if new==old else new for old,new in vs] for k,vs in both.items()}
+
+def change_hypers(learn,
+    asked, # Values by name, one per group, or None where nothing was asked for
+) -> list: # Names whose schedules took the change
+    "Set hyper-parameters from here on; where a callback schedules one, it scales the rest of its schedule instead"
+    taken = [k for k,vs in asked.items() if any([cb('rescale', k, vs) for cb in learn.cbs])]
+    for k,vs in asked.items():
+        if k in taken: continue
+        learn.set_hyper(k, [old if new is None else new for old,new in zip(get_hyper(learn.opt, k), vs)])
+    return taken
 
 # %% ../../nbs/loop/04_position.ipynb #callback_states
 def callback_states(cbs):
@@ -188,20 +199,22 @@ class Position:
         "Restore everything but weights and the optimizer's state"
         self.counters.put(learn)
         learn.results = Row(**self.results)
-        self.optimizer.put(learn, overrides)
+        self.optimizer.put(learn)
         learn.state.clear()
         learn.state.update(self.state)
         gone = put_callbacks(learn.cbs, self.callbacks)
-        if differs := self._differences(learn, overrides or {}, gone, in_memory):
+        overrides = overrides or {}
+        taken = change_hypers(learn, self.optimizer.changed(learn) | overrides)
+        if differs := self._differences(learn, overrides, taken, gone, in_memory):
             warnings.warn(f"The run resumes with other settings than it had: {'; '.join(differs)}")
         draws.restore(self.loader, begun=self.phase=='train')
         if self.exact: return
         warnings.warn("The run was stopped in the middle of a batch: "
             "it resumes, but not exactly as it would have continued")
 
-    def _differences(self, learn, overrides, gone, in_memory):
-        was = self.optimizer.at_start
-        res = [f"`{k}` was {was.get(k)} when the fit began, and is {v} from here on" for k,v in overrides.items()]
-        if in_memory: return res
+    def _differences(self, learn, overrides, taken, gone, in_memory):
+        if in_memory: return []
+        was,told = self.optimizer.at_start,{k:v for k,v in overrides.items() if k not in taken}
+        res = [f"`{k}` was {was.get(k)} when the fit began, and is {v} from here on" for k,v in told.items()]
         def others(o): return {k:v for k,v in o.items() if k.removeprefix('opt.') not in overrides}
         return res + changed_settings(others(self.settings), others(settings_of(learn)), gone)

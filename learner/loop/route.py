@@ -9,7 +9,7 @@ __all__ = []
 
 # %% ../../nbs/loop/06_route.ipynb #imports
 from contextlib import contextmanager,nullcontext,suppress
-from dataclasses import dataclass,replace
+from dataclasses import dataclass,field,replace
 from itertools import count,takewhile
 from typing import Any
 from ..core.events import CancelException
@@ -34,6 +34,7 @@ class Stopped:
     cbs:tuple=()                # Callbacks of that fit
     in_memory:bool=False        # Loader, callbacks and weights are still as the fit left them
     weights:Snapshot|None=None  # Weights of the position, where others may have taken their place
+    changed:set=field(default_factory=set) # Hyper-parameters that were set by hand since
 
 @dataclass
 class Target:
