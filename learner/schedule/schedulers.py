@@ -53,7 +53,7 @@ class HyperScheduler(Callback):
             "`fit_one_cycle` and similar methods add a `ParamScheduler`, `fit` does not")
 
     def rescale(self, name, values):
-        "A fit resumes, and `name` was changed: let `values` be the highest ones of its schedule; None leaves a group alone"
+        "As a fit resumes, let `values` be the highest ones of the schedule of `name`; None leaves a group alone"
         if name not in self.sets: return False
         opt,tops = self.learn.opt,self.tops(name)
         old = self.scales.get(name, [1.]*len(tops))
