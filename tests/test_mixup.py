@@ -19,7 +19,7 @@ class Net(nn.Module):
 
 def fixed(cls, lam, **kwargs):
     "Always the same share"
-    return type('Fixed', (cls,), dict(draw=lambda self: lam))(**kwargs)
+    return type('Fixed', (cls,), dict(draw=lambda self, n: torch.full((n,), lam)))(**kwargs)
 
 class Look(Callback):
     "What the model and the loss get, and what comes of it"
@@ -36,6 +36,9 @@ def mk(*cbs, data=None, loss_func=None, n_out=n_cls, valid=True, **kwargs):
 def weights(m): return [p.detach().clone() for p in m.parameters()]
 def same(a, b): return all(map(torch.equal, a, b))
 def lerp(a, b, lam): return a*lam + b*(1-lam)
+def share(cb):
+    "That of all samples"
+    return cb.lam.unique().item()
 both = pytest.mark.parametrize('cls', [MixUp, CutMix])
 
 # Shares
@@ -64,7 +67,7 @@ def test_mixup_inputs_are_weighted_averages(lam):
     _,cb,seen,perms = run(MixUp, lam, data=data)
     lam = max(lam, 1-lam)
     for s,p,(x,_) in zip(seen, perms, data, strict=True): assert torch.allclose(s['xb'][0], lerp(x, x[p], lam), atol=1e-6)
-    assert cb.lam==lam
+    assert torch.allclose(cb.lam, torch.full((bs,), lam))
 
 @pytest.mark.parametrize('lam', [0., .1, .3, .5, .75, .99])
 def test_cutmix_pastes_one_rectangle_whose_area_is_its_share(lam):
@@ -95,7 +98,7 @@ def test_cutmix_share_is_the_area(lam, seed, h, w):
 def test_shares_come_from_a_beta_distribution(cls):
     torch.manual_seed(0)
     for alpha in (.2, 1., 5.):
-        draws = np.array([cls(alpha).draw() for _ in range(2000)])
+        draws = cls(alpha).draw(2000).numpy()
         assert draws.min()>=0 and draws.max()<=1 and draws.mean()==pytest.approx(.5, abs=.03) and draws.var()==pytest.approx(1/(4*(2*alpha+1)), rel=.1)
     assert MixUp().alpha==.4 and CutMix().alpha==1.
 
@@ -124,7 +127,7 @@ def test_classes_as_soft_targets(loss_func, kwargs):
 def test_any_loss_of_classes_is_the_weighted_sum_of_two(cls, loss_func):
     data = imgs()
     learn,cb,seen,perms = run(cls, .7, data=data, loss_func=loss_func)
-    for s,p,(x,y) in zip(seen[-1:], perms[-1:], data[-1:]): assert torch.allclose(s['loss'], lerp(loss_func(s['pred'], y), loss_func(s['pred'], y[p]), cb.lam), atol=1e-6)
+    for s,p,(x,y) in zip(seen[-1:], perms[-1:], data[-1:]): assert torch.allclose(s['loss'], lerp(loss_func(s['pred'], y), loss_func(s['pred'], y[p]), share(cb)), atol=1e-6)
     assert learn.loss_func is loss_func and learn.recorder.raw_losses==pytest.approx([s['loss'].item() for s in seen])
 
 def test_ignored_samples_have_no_gradient():
@@ -141,7 +144,7 @@ def test_numbers_are_averaged(cls, loss_func):
     data = imgs(y=lambda: torch.rand(bs, n_cls).round())
     learn,cb,seen,perms = run(cls, .7, data=data, loss_func=loss_func, valid=False)
     for s,p,(x,y) in zip(seen[-1:], perms[-1:], data[-1:]):
-        assert torch.allclose(s['yb'][0], lerp(y, y[p], cb.lam)) and torch.allclose(s['loss'], loss_func(s['pred'], lerp(y, y[p], cb.lam)))
+        assert torch.allclose(s['yb'][0], lerp(y, y[p], share(cb))) and torch.allclose(s['loss'], loss_func(s['pred'], lerp(y, y[p], share(cb))))
 
 def test_integer_targets_of_a_float_loss():
     "`BCEWithLogitsLossFlat` takes integers: their losses are mixed"
@@ -346,3 +349,146 @@ def test_a_mixture_of_your_own():
     look,noted,data = Look(),Noted(),imgs()
     mk(Halves(1.), look, noted, data=data).fit(1)
     for s,p,(x,y) in zip(look.seen, noted.perms, data): assert torch.allclose(s['loss'], lerp(F.cross_entropy(s['pred'], y), F.cross_entropy(s['pred'], y[p]), .5), atol=1e-6)
+
+# A share for each sample
+def by_hand(cb, s, p, y, weight=None, ignore=None, one=F.cross_entropy, summed=False):
+    "The loss of a batch, one pair of sample and target after the other"
+    total,n = 0.,0.
+    for i,pred in enumerate(s['pred']):
+        for t,share in ((y[i], cb.lam[i]), (y[p[i]], 1-cb.lam[i])):
+            kept = 0. if t==ignore else 1. if weight is None else weight[t]
+            total += share*kept*one(pred[None], t[None])
+        n += 0. if y[i]==ignore else 1. if weight is None else weight[y[i]]
+    return total if summed else total/n
+
+class OwnMargin(nn.Module):
+    "A loss of a user's, with a reduction"
+    reduction = 'mean'
+    def forward(self, pred, y): return F.multi_margin_loss(pred, y, reduction=self.reduction)
+
+smooth = partial(F.cross_entropy, label_smoothing=.2)
+asked = dict(cross_entropy=(nn.CrossEntropyLoss(), {}), function=(F.cross_entropy, {}), partial=(partial(F.cross_entropy, ignore_index=2), dict(ignore=2)), flat=(CrossEntropyLossFlat(weight=weight), dict(weight=weight)),
+    weight=(nn.CrossEntropyLoss(weight=weight), dict(weight=weight)), both=(nn.CrossEntropyLoss(weight=weight, ignore_index=1), dict(weight=weight, ignore=1)), sum=(nn.CrossEntropyLoss(weight=weight, reduction='sum'), dict(weight=weight, summed=True)),
+    smooth=(nn.CrossEntropyLoss(label_smoothing=.2), dict(one=smooth)), ours=(LabelSmoothingCrossEntropy(.2), dict(one=smooth)), ours_sum=(LabelSmoothingCrossEntropyFlat(.2, reduction='sum'), dict(one=smooth, summed=True)),
+    focal=(FocalLoss(1.), dict(one=lambda p,t: (1-p.softmax(1)[0,t])*F.cross_entropy(p, t))), margin=(nn.MultiMarginLoss(), dict(one=F.multi_margin_loss)), own=(OwnMargin(), dict(one=F.multi_margin_loss)))
+@pytest.mark.parametrize('name', asked)
+def test_each_sample_has_its_own_share(name):
+    loss_func,kwargs = asked[name]
+    data,look,noted,cb = imgs(1, seed=4),Look(),Noted(),MixUp(1.)
+    mk(cb, look, noted, data=data, loss_func=loss_func, valid=False).fit(1)
+    (x,y),s,p = data[0],look.seen[0],noted.perms[0]
+    assert cb.lam.shape==(bs,) and len(cb.lam.unique())==bs and .5<=cb.lam.min() and cb.lam.max()<=1
+    for i in range(bs): assert torch.allclose(s['xb'][0][i], lerp(x[i], x[p[i]], cb.lam[i].item()), atol=1e-6)
+    assert torch.allclose(s['loss'], by_hand(cb, s, p, y, **kwargs).float(), atol=1e-5)
+
+def test_gradients_are_those_of_each_samples_mixture():
+    data,noted,cb = imgs(1),Noted(),MixUp(1.)
+    learn = mk(cb, noted, data=data, valid=False).fit(1)
+    torch.manual_seed(0)
+    model,(x,y),p = Net(),data[0],noted.perms[0]
+    w,v = cb.lam[:,None,None,None],cb.lam[:,None]
+    F.cross_entropy(model(w*x+(1-w)*x[p]), v*onehot(y)+(1-v)*onehot(y[p])).backward()
+    assert all(torch.allclose(a.detach(), b-.1*b.grad, atol=1e-6) for a,b in zip(learn.model.parameters(), model.parameters()))
+
+@pytest.mark.parametrize('reduction,n', [('mean', bs*15), ('sum', 1)])
+def test_each_pixel_has_the_share_of_its_sample(reduction, n):
+    "Of a segmentation with a loss for pixels"
+    gen = torch.Generator().manual_seed(0)
+    x,y = torch.randn(bs, 2, 3, 5, generator=gen),torch.randint(n_cls, (bs,3,5), generator=gen)
+    look,noted,cb = Look(),Noted(),MixUp(1.)
+    torch.manual_seed(0)
+    Learner(DataLoaders([(x, y)], device='cpu'), nn.Conv2d(2, n_cls, 1), CrossEntropyLossFlat(axis=1, reduction=reduction), opt_func=SGD, cbs=[cb, look, noted]).remove_cb(ProgressCallback).fit(1)
+    s,p = look.seen[0],noted.perms[0]
+    soft = torch.stack([lam*onehot(y[i])+(1-lam)*onehot(y[p[i]]) for i,lam in enumerate(cb.lam)])
+    assert torch.allclose(s['loss'], -(soft.movedim(-1, 1)*s['pred'].log_softmax(1)).sum()/n, atol=1e-3 if n==1 else 1e-5)
+
+def test_numbers_have_the_share_of_their_sample():
+    "With any loss, even one that has no reduction"
+    data,look,noted,cb = imgs(1, y=lambda: torch.rand(bs, n_cls)),Look(),Noted(),MixUp(1.)
+    mk(cb, look, noted, data=data, loss_func=lambda p,y: (p-y).abs().max(), valid=False).fit(1)
+    y,s,p = data[0][1],look.seen[0],noted.perms[0]
+    assert cb.lam.shape==(bs,) and torch.allclose(s['yb'][0], y*cb.lam[:,None]+y[p]*(1-cb.lam[:,None]), atol=1e-6)
+
+@pytest.mark.parametrize('loss_func', [lambda p,y: F.cross_entropy(p, y), LabelSmoothingCrossEntropy(.2, weight=weight)], ids=['function','two means'])
+def test_a_loss_that_only_averages_has_one_share(loss_func):
+    data,look,noted,cb = imgs(1),Look(),Noted(),MixUp(1.)
+    mk(cb, look, noted, data=data, loss_func=loss_func).fit(1)
+    y,s,p = data[0][1],look.seen[0],noted.perms[0]
+    assert cb.lam.shape==() and torch.allclose(s['loss'], lerp(loss_func(s['pred'], y), loss_func(s['pred'], y[p]), cb.lam), atol=1e-6)
+    with pytest.raises(ValueError, match='`by_sample` needs a loss for each sample, but `.*` has only one for the batch: a loss with a `reduction` has them'):
+        mk(data=data, loss_func=loss_func).fit(1, cbs=MixUp(by_sample=True))
+
+def test_one_share_on_demand():
+    for cb in (MixUp(by_sample=False), CutMix()):
+        mk(cb).fit(1)
+        assert isinstance(cb.lam, torch.Tensor) and cb.lam.shape==()
+    with pytest.raises(ValueError, match="`by_sample` is one of `True`, `False`, `None`, but got 'yes'"): MixUp(by_sample='yes')
+
+def test_a_reduction_that_is_not_used_says_so():
+    class Averages(nn.Module):
+        reduction = 'mean'
+        def forward(self, pred, y): return F.cross_entropy(pred, y)
+    with pytest.raises(ValueError, match=r"`Averages` has no loss for each sample: of 6 samples, with `reduction='none'`, it has shape \(\)\. `MixUp\(by_sample=False\)` needs one"):
+        mk(loss_func=Averages()).fit(1, cbs=MixUp)
+    assert mk(loss_func=Averages()).fit(1, cbs=MixUp(by_sample=False)).opt_step==3
+
+def test_shares_of_samples_are_those_of_the_larger_halves():
+    lams,cb = [],MixUp(.4)
+    mk(cb, Callback(after_batch=lambda cb: cb.training and lams.append(cb.mix_up.lam)), data=imgs(300)).fit(1)
+    draws = np.random.default_rng(0).beta(.4, .4, 10**5)
+    assert torch.cat(lams).mean().item()==pytest.approx(np.maximum(draws, 1-draws).mean(), abs=.02) and len(torch.cat(lams).unique())>1700
+
+@pytest.mark.parametrize('loss_func', [nn.CrossEntropyLoss(weight=weight, ignore_index=2), nn.CrossEntropyLoss(reduction='sum')], ids=['weight','sum'])
+def test_pieces_of_a_batch_keep_their_shares(loss_func):
+    a,b = (mk(MixUp(1.), *cbs, loss_func=loss_func, valid=False).fit(2) for cbs in ((), (MicroBatch(4),)))
+    assert all(torch.allclose(x, y, atol=1e-5) for x,y in zip(weights(a.model), weights(b.model))) and a.recorder.raw_losses==pytest.approx(b.recorder.raw_losses, abs=1e-5)
+
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float16, torch.bfloat16])
+def test_mixtures_keep_their_type(dtype):
+    x = torch.rand(4, 3, dtype=dtype)
+    (mixed,),lam = MixUp().mix((x,), (x.flip(0),), torch.rand(4))
+    assert mixed.dtype is dtype and torch.allclose(mixed.double(), lam.double()[:,None]*x+(1-lam.double()[:,None])*x.flip(0), atol=1e-2)
+
+@both
+@pytest.mark.parametrize('at', [1, 4, 6])
+def test_a_stopped_fit_resumes_with_the_same_shares(cls, at):
+    def made(): return mk(cls(), data=imgs(5))
+    def stop(learn):
+        if learn.training and learn.train_iter==at: learn.at_pause(interrupt, stops=True)
+    def interrupt(): raise KeyboardInterrupt
+    whole,learn = made().fit(2),made()
+    with pytest.raises(KeyboardInterrupt): learn.fit(2, cbs=on(event.after_batch)(stop))
+    torch.manual_seed(99)
+    learn.resume(cbs=[])
+    assert same(weights(whole.model), weights(learn.model)) and whole.recorder.raw_losses==learn.recorder.raw_losses
+    name = 'mix_up' if cls is MixUp else 'cut_mix'
+    assert torch.equal(getattr(whole, name).lam, getattr(learn, name).lam)
+
+# Masks
+@pytest.mark.parametrize('float_mask', [False, True])
+def test_cutmix_pastes_masks(float_mask):
+    "The same rectangle into image and mask; no loss is mixed"
+    gen = torch.Generator().manual_seed(0)
+    x,y = torch.randn(bs, 2, *hw, generator=gen),torch.randint(n_cls, (bs,*hw), generator=gen)
+    targ = y[:,None].float() if float_mask else y
+    loss_func = (lambda p,t: F.mse_loss(p[:,:1], t)) if float_mask else nn.CrossEntropyLoss()
+    look,noted,cb = Look(),Noted(),fixed(CutMix, .6)
+    torch.manual_seed(0)
+    Learner(DataLoaders([(x, targ)], device='cpu'), nn.Conv2d(2, n_cls, 1), loss_func, opt_func=SGD, cbs=[cb, look, noted]).remove_cb(ProgressCallback).fit(1)
+    s,p = look.seen[0],noted.perms[0]
+    box = (s['xb'][0]!=x).flatten(0, 1).any(0)
+    assert 0<box.float().mean()<1 and torch.equal(s['yb'][0], torch.where(box, targ[p], targ)) and cb.others is None
+    assert torch.equal(s['loss'], loss_func(s['pred'], s['yb'][0])) and cb.lam.item()==pytest.approx(1-box.float().mean().item())
+    assert torch.equal(look.seen[0]['batch'][1], targ) # which is not changed
+
+def test_cutmix_of_a_mask_and_a_class():
+    "The mask is pasted, and the loss of the class is mixed"
+    gen = torch.Generator().manual_seed(0)
+    x,m,c = torch.randn(bs, 2, *hw, generator=gen),torch.randint(n_cls, (bs,*hw), generator=gen),torch.randint(n_cls, (bs,), generator=gen)
+    def loss(p, m, c): return F.cross_entropy(p, m)+F.cross_entropy(p.mean((2,3)), c)
+    look,noted,cb = Look(),Noted(),fixed(CutMix, .6)
+    torch.manual_seed(0)
+    Learner(DataLoaders([(x, m, c)], device='cpu', n_inp=1), nn.Conv2d(2, n_cls, 1), loss, opt_func=SGD, cbs=[cb, look, noted]).remove_cb(ProgressCallback).fit(1)
+    s,p = look.seen[0],noted.perms[0]
+    pasted = torch.where((s['xb'][0]!=x).flatten(0, 1).any(0), m[p], m)
+    assert torch.equal(s['yb'][0], pasted) and torch.allclose(s['loss'], lerp(loss(s['pred'], pasted, c), loss(s['pred'], pasted, c[p]), cb.lam.item()), atol=1e-6)

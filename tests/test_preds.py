@@ -522,7 +522,7 @@ def test_tta_is_the_average_by_hand(n, name):
     for beta in (.25, 0., 1., .6):
         torch.manual_seed(3); preds,targs = learn.tta(dl=dl, n=n, aug=noise, beta=beta)
         assert close(preds, mean*(1-beta)+plain*beta) and torch.equal(targs, Y)
-    torch.manual_seed(3); changed,unchanged,targs = learn.tta(dl=dl, n=n, aug=noise, beta=None)
+    torch.manual_seed(3); (changed,unchanged),targs = learn.tta(dl=dl, n=n, aug=noise, beta=None)
     assert close(changed, mean) and close(unchanged, plain) and torch.equal(targs, Y)
     torch.manual_seed(3); most = by_hand(learn, n, DataLoader(ds, 5), lambda o: o.amax(0))
     torch.manual_seed(3); assert close(learn.tta(dl=dl, n=n, aug=noise, use_max=True)[0], torch.maximum(most, plain))
@@ -955,3 +955,30 @@ def test_predictions_that_were_interrupted_leave_the_file_of_before(tmp_path, ex
     assert [o.name for o in tmp_path.iterdir()]==['p.npy'] and np.array_equal(np.load(tmp_path/'p.npy'), whole)
     again,_ = learn.get_preds(save_preds=tmp_path/'p.npy')
     assert np.array_equal(np.load(tmp_path/'p.npy'), again) and not torch.equal(again, whole)
+
+# Callbacks that are removed while predictions are fetched
+class Adds(Callback):
+    "Changes what is predicted"
+    def before_validate(self): self.began = getattr(self, 'began', 0)+1
+    def after_pred(self):
+        if not self.training: self.learn.pred = self.learn.pred+100
+    def cleanup_validate(self): self.ended = getattr(self, 'ended', 0)+1
+
+@pytest.mark.parametrize('order', [-5, 5])
+@pytest.mark.parametrize('which', ['instance','class','list'])
+def test_fetching_removes_callbacks(which, order):
+    adds = Adds()
+    adds.order = order
+    fetch = FetchPredsCallback(cbs=dict(instance=adds, **{'class': Adds, 'list': [adds, EMA]})[which])
+    learn = mk(cbs=[adds, fetch], loss_func=lambda p,t: F.cross_entropy(p, t)).fit(3)
+    assert close(fetch.preds[0], logits(learn)) # without it
+    assert adds in learn.cbs and learn.adds is adds and close(learn.get_preds()[0], logits(learn)+100) # which is back
+    assert adds.began==adds.ended==4 # three validations and the predictions
+
+def test_fetching_with_all_callbacks():
+    adds,fetch = Adds(),FetchPredsCallback()
+    learn = mk(cbs=[adds, fetch], loss_func=lambda p,t: F.cross_entropy(p, t)).fit(1)
+    assert close(fetch.preds[0], logits(learn)+100)
+
+def test_what_fetching_removes_are_callbacks():
+    with pytest.raises(TypeError, match="`cbs` are callbacks, or classes of them, but got 'ema'"): FetchPredsCallback(cbs='ema')

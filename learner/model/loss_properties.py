@@ -9,10 +9,11 @@ __all__ = ['activation_of', 'decodes_of', 'ignore_index_of', 'reduction_of', 'it
 
 # %% ../../nbs/model/05_loss_properties.ipynb #imports
 from functools import partial
+from inspect import signature
 import torch
 from torch import nn
 from torch.nn import functional as F
-from .losses import FocalLoss
+from .losses import FocalLoss,LabelSmoothingCrossEntropy
 
 # %% ../../nbs/model/05_loss_properties.ipynb #known
 def _identity(x): return x
@@ -76,3 +77,25 @@ def items_of(
     if targ.is_floating_point(): return # probabilities, all of which count
     kept = targ!=ignore_index_of(loss_func)
     return kept.sum() if weight is None else (weight[targ.long()*kept]*kept).sum()
+
+# %% ../../nbs/model/05_loss_properties.ipynb #unreduced
+def unreduced(
+    loss_func, # Any loss
+): # A function of predictions and targets; None if the loss has no `reduction`
+    "`loss_func` without its last step, the average or sum"
+    if hasattr(loss_func, 'reduction'):
+        def _f(*args):
+            old,loss_func.reduction = loss_func.reduction,'none'
+            try: return loss_func(*args)
+            finally: loss_func.reduction = old
+        return _f
+    try: taken = signature(loss_func).parameters
+    except (TypeError, ValueError): return # of a built-in function
+    return partial(loss_func, reduction='none') if 'reduction' in taken else None
+
+def has_mixed_means(
+    loss_func, # Any loss
+) -> bool:
+    "Whether the loss is the sum of two means over different items, so that the losses of samples do not add up to it"
+    f = getattr(loss_func, 'func', loss_func)
+    return isinstance(f, LabelSmoothingCrossEntropy) and f.weight is not None and f.reduction=='mean'

@@ -98,9 +98,9 @@ def tta(self:Learner,
     dl=None, # Any other iterable of batches
     n:int=4, # Augmented passes over the samples
     aug=None, # Called with inputs as the model is, returns augmented ones; default: none, if the loader augments
-    beta:float|None=.25, # Weight of the pass without augmentation, in [0,1]; None returns both, augmented and plain
+    beta:float|None=.25, # Weight of the pass without augmentation, in [0,1]; None leaves both apart
     use_max:bool=False, # Take the maximum instead of averages
-) -> tuple: # Predictions, targets
+) -> tuple: # Predictions, targets; with `beta=None`, the first is a pair, of the augmented passes and the plain one
     "Test-time augmentation: average the predictions of `n` augmented passes and one without augmentation"
     n = whole('n', n, 1)
     if beta is not None and not 0<=beta<=1: raise ValueError(f"`beta` is a weight in [0,1], or None, but got {beta}")
@@ -114,5 +114,5 @@ def tta(self:Learner,
         "`tta` cannot average predictions of different samples: the loader draws other ones in each pass. "
         "Give one that keeps its order")
     if use_max: return map_tensors(torch.maximum, changed, cb.preds),cb.targets
-    if beta is None: return changed,cb.preds,cb.targets
+    if beta is None: return (changed,cb.preds),cb.targets
     return map_tensors(lambda a, b: torch.lerp(a, b.to(a.dtype), beta), changed, cb.preds),cb.targets

@@ -25,27 +25,22 @@ from ..data.order import in_order
 from ..data.rows import Rows,rows_of
 from ..loop.learner import Learner
 from ..measure.metrics import find_bs
-from ..model.loss_properties import activation_of,decodes_of
+from ..model.loss_properties import activation_of,decodes_of,unreduced
 
 # %% ../../nbs/result/01_preds.ipynb #per_sample
 def per_sample(
     loss_func, # Any loss
 ):
     "A function like `loss_func` that returns one loss per sample, `(bs,)`"
-    f = deepcopy(loss_func) if hasattr(loss_func, 'reduction') else None
-    if f is not None: f.reduction = 'none'
+    f = unreduced(deepcopy(loss_func) if hasattr(loss_func, 'reduction') else loss_func)
     def _f(pred, *yb):
         bs = find_bs(yb)
-        res = f(pred, *yb) if f is not None else _try(loss_func, pred, yb)
+        res = None if f is None else f(pred, *yb)
         if res is None or res.numel()%bs or (res.ndim==0 and bs>1):
             rows = [slice(i, i+1) for i in range(bs)]
             res = torch.stack([loss_func(rows_of(pred, o), *rows_of(yb, o)) for o in rows])
         return res.reshape(bs, -1).mean(1)
     return _f
-
-def _try(f, pred, yb):
-    try: return f(pred, *yb, reduction='none')
-    except TypeError: return None
 
 # %% ../../nbs/result/01_preds.ipynb #single
 def single(b):
@@ -209,15 +204,19 @@ class FetchPredsCallback(Callback):
         dl=None, # Any other iterable of batches
         with_input:bool=False, # Inputs too
         with_decoded:bool=False, # Decisions too
-        cbs=None, # Callbacks for the predictions only
+        cbs=None, # Callbacks, or classes of them, that are removed while it predicts
         reorder:bool=True, # In the order of the dataset
     ):
-        self.kwargs = dict(ds_idx=ds_idx, dl=dl, with_input=with_input, with_decoded=with_decoded, cbs=cbs,
-            reorder=reorder)
+        self.cbs = L(cbs)
+        for o in self.cbs:
+            if isinstance(o, Callback) or (isinstance(o, type) and issubclass(o, Callback)): continue
+            raise TypeError(f"`cbs` are callbacks, or classes of them, but got {o!r}")
+        self.kwargs = dict(ds_idx=ds_idx, dl=dl, with_input=with_input, with_decoded=with_decoded, reorder=reorder)
 
     def before_fit(self):
         if not self.learn.dls.valids: raise ValueError("`FetchPredsCallback` would never run: "
             "it predicts after each validation, and `dls` has no validation loader")
     def after_validate(self):
         last = [*self.to_validate][-1]
-        if self.dl_name==last: self.preds = self.learn.get_preds(**self.kwargs)
+        if self.dl_name!=last: return
+        with self.learn.removed_cbs(self.cbs): self.preds = self.learn.get_preds(**self.kwargs)

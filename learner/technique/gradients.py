@@ -17,8 +17,7 @@ from ..core.checks import no_closure,only_one,positive
 from ..core.callback import Callback
 from ..core.events import CancelBatchException
 from ..data.loaders import map_batch
-from ..model.losses import LabelSmoothingCrossEntropy
-from ..model.loss_properties import items_of,reduction_of
+from ..model.loss_properties import has_mixed_means,items_of,reduction_of
 from ..measure.metrics import find_bs
 from .mixed_precision import MixedPrecision
 
@@ -78,9 +77,7 @@ def n_items(learn, count=None):
 
 def warn_mixed_means(cb):
     "Warn of a loss that is the sum of two means over different items, whose parts do not add up exactly"
-    f = getattr(cb.learn.loss_func, 'func', cb.learn.loss_func)
-    if cb.count is not None or not isinstance(f, LabelSmoothingCrossEntropy): return
-    if f.weight is not None and f.reduction=='mean': warnings.warn(
+    if cb.count is None and has_mixed_means(cb.learn.loss_func): warnings.warn(
         f"`{cb.name}` will not be exactly the big batch: one part of `LabelSmoothingCrossEntropy` is weighted, "
         "and another is not. `nn.CrossEntropyLoss(weight, label_smoothing=…)` weights both")
 

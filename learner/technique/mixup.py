@@ -13,9 +13,10 @@ __all__ = ['MixHandler', 'MixUp', 'CutMix']
 from collections.abc import Mapping
 import torch
 from torch import Tensor
-from ..core.checks import no_closure,only_one,positive
+from ..core.checks import no_closure,one_of,only_one,positive,short_name
 from ..core.callback import Callback
 from ..data.loaders import map_batch
+from ..model.loss_properties import has_mixed_means,items_of,reduction_of,unreduced
 
 # %% ../../nbs/technique/07_mixup.ipynb #nested
 _nested = tuple,list,Mapping
@@ -30,7 +31,12 @@ def _rebuilt(o, parts):
     return map_batch(o, lambda v: _rebuilt(v, parts)) if isinstance(o, _nested) else next(parts)
 
 def _mixable(o): return isinstance(o, Tensor) and o.is_floating_point()
-def _lerp(a, b, w): return a*(1-w) + b*w
+
+def _lerp(a, b, w):
+    "`b` with the weight `w`, and `a` with the rest of it; `w` is a number, or `(bs,)`"
+    if a is b: return a # one for all samples
+    if w.ndim: w = w.reshape(-1, *[1]*(a.ndim-1))
+    return (a*(1-w) + b*w).to(a.dtype)
 
 def _permuted(o, perm, name):
     "The other sample of each pair; `name` of the callback is for the error"
@@ -39,11 +45,29 @@ def _permuted(o, perm, name):
         f"but a tensor of the batch has shape {tuple(o.shape)}")
     return o[perm]
 
+# %% ../../nbs/technique/07_mixup.ipynb #mixed_loss
+def _losses_of(loss_func):
+    "The losses of samples, if their sum or mean is the loss; or None"
+    return None if has_mixed_means(loss_func) else unreduced(loss_func)
+
+def _by_sample(loss, bs, loss_func, name):
+    "A row for each sample"
+    if loss.numel()%bs==0 and (loss.ndim or bs==1): return loss.reshape(bs, -1)
+    raise ValueError(f"`{short_name(loss_func)}` has no loss for each sample: of {bs} samples, "
+        f"with `reduction='none'`, it has shape {tuple(loss.shape)}. `{name}(by_sample=False)` needs one for the batch")
+
+def _reduced(loss_func, losses, yb):
+    "`losses` of samples, `(bs, n)`, put together as `loss_func` does"
+    how = reduction_of(loss_func)
+    n = dict(sum=1, batchmean=len(losses)).get(how) or items_of(loss_func, *yb)
+    return losses.mean() if n is None else losses.sum()/n
+
 # %% ../../nbs/technique/07_mixup.ipynb #MixHandler
 class MixHandler(Callback):
-    """What `MixUp` and `CutMix` have in common. A subclass defines `mix(x, other, lam)`,
-    which returns mixtures of two tuples of inputs, and the share of the first"""
+    """What `MixUp` and `CutMix` have in common. A subclass defines `mix(x, other, lam)`, which returns mixtures of
+    two tuples of inputs, and the share of the first. `lam` is a tensor: one number, or `(bs,)` if `by_sample`"""
     run_valid = False
+    by_sample = False # whether each sample has its own share; None: wherever the loss allows it
     def __init__(self,
         alpha:float=.5, # Of the Beta distribution of shares: the smaller, the less is mixed
     ):
@@ -51,9 +75,15 @@ class MixHandler(Callback):
         self.alpha = alpha
 
     def before_fit(self): no_closure(self); only_one(self, MixHandler, 'mix the batch')
-    def draw(self):
-        "A share for the first sample, in [0,1]"
-        return torch.distributions.Beta(self.alpha, self.alpha).sample().item() # on the CPU: no device is waited for
+    def draw(self,
+        n:int, # How many
+    ) -> Tensor: # `(n,)`, on the CPU: no device is waited for
+        "Shares for the first sample, in [0,1]"
+        return torch.distributions.Beta(self.alpha, self.alpha).sample((n,))
+
+    def mix_target(self, y, other):
+        "The mixture of two targets; None if their losses are mixed instead"
+        return _lerp(other, y, self.lam) if _mixable(y) else None
 
     def before_batch(self):
         learn = self.learn
@@ -65,31 +95,55 @@ class MixHandler(Callback):
             f"`{name}` needs batches of inputs and targets: `DataLoaders(…, split=f)` says which is which")
         perm = torch.randperm(len(first), device=first.device)
         def other(o): return _permuted(o, perm, name)
-        x,self.lam = self.mix(tuple(x), tuple(map(other, x)), self.draw())
-        pairs = list(zip(y, map(other, y)))
-        def mixed(which): # classes stay those of the first or of the second sample
-            return _rebuilt(yb, iter([_lerp(p[1], p[0], self.lam) if _mixable(p[0]) else p[which] for p in pairs]))
-        learn.xb,learn.yb = _rebuilt(xb, iter(x)),mixed(0)
-        self.whole = self.others = None if all(map(_mixable, y)) else mixed(1) # those of the second loss
+        x,lam = self.mix(tuple(x), tuple(map(other, x)), self._shares(first, y))
+        self.lam = torch.as_tensor(lam)
+        others = list(map(other, y))
+        mixed = list(map(self.mix_target, y, others))
+        def targets(rest): return _rebuilt(yb, iter([r if m is None else m for r,m in zip(rest, mixed)]))
+        learn.xb,learn.yb = _rebuilt(xb, iter(x)),targets(y)
+        self.others = None if all(m is not None for m in mixed) else targets(others) # those of the second loss
+        self.mixing = self.others,self.lam # of the whole batch, or of the piece that is run
 
-    def split_batch(self, part): self.others = part(self.whole)
+    def _shares(self, first, y):
+        "A share for each of the samples in `first`, or one for all"
+        if self.by_sample is False: return self.draw(1)[0]
+        can = all(map(_mixable, y)) or _losses_of(self.learn.loss_func) is not None
+        if can: return self.draw(len(first)).to(first.device, non_blocking=True)
+        if self.by_sample is None: return self.draw(1)[0]
+        raise ValueError(f"`by_sample` needs a loss for each sample, but `{short_name(self.learn.loss_func)}` "
+            "has only one for the batch: a loss with a `reduction` has them")
+
+    def split_batch(self, part): self.mixing = part((self.others, self.lam))
     def after_loss(self):
         learn = self.learn
         if self.others is None: return
-        more,same = (learn.loss_func(learn.pred, *self.others)-learn.loss)*(1-self.lam),learn.loss_grad is learn.loss
+        more,same = self._difference(*self.mixing),learn.loss_grad is learn.loss
         learn.loss = learn.loss+more
         learn.loss_grad = learn.loss if same else learn.loss_grad+more # others may have replaced one of them
 
-    def cleanup_batch(self): self.others = self.whole = None
+    def _difference(self, others, lam):
+        "What the mixed loss has more than that of the first targets"
+        learn = self.learn
+        if not lam.ndim: return (learn.loss_func(learn.pred, *others)-learn.loss)*(1-lam)
+        f,name = _losses_of(learn.loss_func),type(self).__name__
+        a,b = (_by_sample(f(learn.pred, *o), len(lam), learn.loss_func, name) for o in (learn.yb, others))
+        return _reduced(learn.loss_func, (b-a)*(1-lam)[:,None], learn.yb)
+
+    def cleanup_batch(self): self.others = self.mixing = None
 
 # %% ../../nbs/technique/07_mixup.ipynb #MixUp
 class MixUp(MixHandler):
     "Train on weighted averages of two samples ([Zhang et al. 2017](https://arxiv.org/abs/1710.09412))"
     def __init__(self,
         alpha:float=.4, # Of the Beta distribution of shares: the smaller, the less is mixed
-    ): super().__init__(alpha)
+        by_sample:bool|None=None, # A share for each sample, or one for the batch; default: wherever the loss allows it
+    ):
+        super().__init__(alpha)
+        one_of('by_sample', by_sample, (True,False,None))
+        self.by_sample = by_sample
+
     def mix(self, x, other, lam):
-        lam = max(lam, 1-lam) # a mixture and its mirror image are the same
+        lam = torch.maximum(lam, 1-lam) # a mixture and its mirror image are the same
         return tuple(_lerp(b, a, lam) if _mixable(a) else a for a,b in zip(x, other)),lam
 
 # %% ../../nbs/technique/07_mixup.ipynb #CutMix
@@ -99,23 +153,29 @@ def _span(n, half):
     return max(mid-half, 0),min(mid+half, n)
 
 class CutMix(MixHandler):
-    """Paste a rectangle of one image into another ([Yun et al. 2019](https://arxiv.org/abs/1905.04899)).
-    Inputs are images, `(bs, …, height, width)`, all of the size of the first one, and others that stay as they are"""
+    """Paste a rectangle of one image into another ([Yun et al. 2019](https://arxiv.org/abs/1905.04899)), and of its mask.
+    Images and masks are `(bs, …, height, width)`, all of the size of the first; other inputs stay as they are"""
     def __init__(self,
         alpha:float=1., # Of the Beta distribution of shares of the area
     ): super().__init__(alpha)
+
     def mix(self, x, other, lam):
-        def image(o): return isinstance(o, Tensor) and o.ndim>2
-        h,w = next((o.shape[-2:] for o in x if image(o)), (None,None))
+        h,w = self.size = next((tuple(o.shape[-2:]) for o in x if isinstance(o, Tensor) and o.ndim>2), (None,None))
         if h is None:
             shapes = ', '.join(str(tuple(o.shape)) for o in x if isinstance(o, Tensor))
             raise ValueError("`CutMix` pastes pieces of images, `(bs, …, height, width)`, "
                 f"but inputs have shape {shapes}: `MixUp` mixes anything")
-        side = (1-lam)**.5/2 # half a side of the rectangle, as a fraction of the image
+        side = (1-float(lam))**.5/2 # half a side of the rectangle, as a fraction of the image
         (y0,y1),(x0,x1) = (_span(n, round(n*side)) for n in (h,w))
-        def paste(a, b):
-            if not image(a) or a.shape[-2:]!=(h,w): return a
-            a = a.clone()
-            a[...,y0:y1,x0:x1] = b[...,y0:y1,x0:x1]
-            return a
-        return tuple(map(paste, x, other)),1-(y1-y0)*(x1-x0)/(h*w)
+        self.box = slice(y0, y1),slice(x0, x1)
+        return tuple(map(self.paste, x, other)),1-(y1-y0)*(x1-x0)/(h*w)
+
+    def paste(self, a, b):
+        "`a` with the rectangle of `b`, if they are images"
+        if not self.is_image(a): return a
+        a = a.clone()
+        a[...,*self.box] = b[...,*self.box]
+        return a
+
+    def is_image(self, o): return isinstance(o, Tensor) and o.ndim>2 and tuple(o.shape[-2:])==self.size
+    def mix_target(self, y, other): return self.paste(y, other) if self.is_image(y) else super().mix_target(y, other)
