@@ -153,8 +153,9 @@ def _span(n, half):
     return max(mid-half, 0),min(mid+half, n)
 
 class CutMix(MixHandler):
-    """Paste a rectangle of one image into another ([Yun et al. 2019](https://arxiv.org/abs/1905.04899)), and of its mask.
-    Images and masks are `(bs, …, height, width)`, all of the size of the first; other inputs stay as they are"""
+    """Paste a rectangle of one image into another, and of its mask into the other's
+    ([Yun et al. 2019](https://arxiv.org/abs/1905.04899)). Images and masks are
+    `(bs, …, height, width)`, all of the size of the first; other inputs stay as they are"""
     def __init__(self,
         alpha:float=1., # Of the Beta distribution of shares of the area
     ): super().__init__(alpha)
