@@ -439,3 +439,60 @@ def test_a_rate_that_does_not_fit_is_found_at_once(lr, exc, match):
     learn = mk()
     with pytest.raises(exc, match=match): learn.fit(4, cbs=SWA(lr=lr))
     assert learn.train_iter==0
+
+# Weights of all kinds
+class Kinds(nn.Module):
+    "Complex weights, tied ones, and buffers that count, hold flags, or share memory with another"
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.inp,self.out = nn.Linear(3,3),nn.Linear(3,3)
+        self.out.weight = self.inp.weight
+        self.phase = nn.Parameter(torch.randn(3, dtype=torch.complex64))
+        self.index = nn.Parameter(torch.tensor([2,0,1]), requires_grad=False)
+        self.register_buffer('n', torch.tensor(0))
+        self.register_buffer('flags', torch.tensor([True,False,True]))
+        self.register_buffer('mean', torch.zeros(3, dtype=torch.complex64))
+        self.register_buffer('again', self.mean)
+    def forward(self, x):
+        z = self.inp(x[:,self.index])*self.phase
+        if self.training: self.n += 1; self.flags = ~self.flags; self.mean.lerp_(z.detach().mean(0), .1)
+        return self.out((z-self.mean).abs())
+
+def mk_kinds(*cbs):
+    gen = torch.Generator().manual_seed(0)
+    data = [(torch.randn(4, 3, generator=gen), torch.randint(0, 3, (4,), generator=gen)) for _ in range(12)]
+    return Learner(DataLoaders(data, data[:2], device='cpu'), Kinds(), nn.CrossEntropyLoss(), opt_func=lambda ps, lr=.1: torch.optim.SGD(ps, lr), lr=.1, cbs=cbs).remove_cb(ProgressCallback)
+
+@pytest.mark.parametrize('make', [lambda: EMA(.8, warmup=False), lambda: EMA(.8, warmup=False, buffers=True), lambda: SWA(.5, every=1)], ids=['ema','buffers','swa'])
+def test_complex_weights_are_averaged_and_counts_are_not(make):
+    cb,snaps = make(),[{k:v.clone() for k,v in Kinds().state_dict().items()}]
+    def note(learn): snaps.append({k:v.clone() for k,v in learn.model.state_dict().items()})
+    learn = mk_kinds(cb, on(event.after_step)(note)).fit(2)
+    avg = dict(snaps[0])
+    for i,s in enumerate(snaps[1:]):
+        w = .2 if isinstance(cb, EMA) else 1/(i-len(snaps)//2+1) if i>=len(snaps)//2 else 0.
+        for k,v in s.items():
+            mine = v.is_floating_point() or v.is_complex()
+            averaged = mine and (cb.buffers or k not in ('mean','again'))
+            avg[k] = avg[k]*(1-w)+v*w if averaged else v
+    assert any((a!=b).any() for a,b in zip(avg.values(), snaps[-1].values()))
+    with cb.averaged(): inside = {k:v.clone() for k,v in learn.model.state_dict().items()}; tied = learn.model.out.weight is learn.model.inp.weight and learn.model.again is learn.model.mean
+    assert tied
+    for k,v in inside.items(): assert v.dtype==avg[k].dtype and torch.allclose(v, avg[k], rtol=1e-5, atol=1e-6), k
+    if isinstance(cb, EMA): assert same([*learn.model.state_dict().values()], [*snaps[-1].values()]) # as trained
+
+@pytest.mark.filterwarnings('ignore:ComplexHalf support')
+@pytest.mark.parametrize('dtype,wide', [(torch.complex32, torch.complex64), (torch.complex64, torch.complex64), (torch.complex128, torch.complex128), (torch.float64, torch.float64), (torch.bfloat16, torch.float32)], ids=str)
+def test_averages_of_complex_weights_are_wide(dtype, wide):
+    "The average of a parameter that moves by 1 in each of two updates"
+    m = nn.Linear(3,2)
+    m.extra = nn.Parameter(torch.zeros(2, dtype=dtype), requires_grad=False)
+    cb = EMA(.5, warmup=False)
+    @on(event.before_step)
+    def move(learn): m.extra.data = m.extra.data+1
+    data = [(torch.randn(4,3), torch.randint(0, 2, (4,)))]*2
+    learn = Learner(DataLoaders(data, device='cpu'), m, nn.CrossEntropyLoss(), cbs=[cb,move], opt_func=sgd).remove_cb(ProgressCallback).fit(1)
+    avg = next(a for a,p in zip(cb.avg, m.parameters()) if p is m.extra)
+    assert avg.dtype==wide and avg.tolist()==[1.25]*2 and cb.state_dict()['avg']
+    with cb.averaged(): assert m.extra.dtype==dtype and m.extra.to(wide).tolist()==[1.25]*2

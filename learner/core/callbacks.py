@@ -8,8 +8,10 @@ A `CallbackList` is `learn.cbs`: a list that keeps the callbacks of its owner in
 __all__ = ['CallbackList']
 
 # %% ../../nbs/core/05_callbacks.ipynb #imports
+import warnings
 from contextlib import contextmanager
 from fastcore.foundation import L
+from .checks import listed
 from .callback import Callback,FuncCallback
 from .cells import place,ran_again,remember_place
 
@@ -18,13 +20,15 @@ class CallbackList(L):
     "The callbacks of `owner`, in the order in which they were attached"
     def __init__(self,
         owner, # A `Dispatcher`
-    ): super().__init__(); self.owner = owner
+    ):
+        super().__init__()
+        self.owner,self.lost = owner,[] # the last are callbacks that have gone to another owner
     def _new(self, items, *args, **kwargs): return L(items, *args, **kwargs)
 
     def instance(self,
         cb, # A callback, or a class of one
     ) -> Callback:
-        "`cb` as an instance. It is detached from another owner, unless that is running"
+        "`cb` as an instance. It is taken from another owner, unless that is running"
         if isinstance(cb, type) and issubclass(cb, Callback): cb = cb()
         if not isinstance(cb, Callback):
             raise TypeError(f"A callback is a `Callback` or a class of them, but got {cb!r}."
@@ -32,8 +36,15 @@ class CallbackList(L):
         if cb.learn is not None and cb.learn is not self.owner: # a cell that makes the Learner was run again
             if cb.learn.mode is not None:
                 raise ValueError(f"`{cb}` is taking part in the `{cb.learn.mode}` of another Learner")
+            cb.learn.cbs.lost.append(cb)
             cb.learn.remove_cb(cb)
         return cb
+
+    def tell_lost(self):
+        "Warn of callbacks that have gone to another owner since, unless others of their names are here"
+        lost,self.lost = [o.name for o in self.lost if o.name not in self.attrgot('name')],[]
+        if lost: warnings.warn(f"This Learner runs without {listed(lost)}, which went to another one: "
+            "a callback belongs to one Learner, so give each an instance of its own")
 
     def attach(self, cb):
         "Append one callback, under a unique name"

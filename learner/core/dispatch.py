@@ -350,6 +350,7 @@ def scope(f):
             if self._absent: self._absent.pop(len(self.scopes), None)
     @wraps(f)
     def _outermost(self):
+        if self.cbs.lost and not self.scopes: self.cbs.tell_lost()
         try: _f(self)
         finally:
             if not self.scopes: self.close_run()

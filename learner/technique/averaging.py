@@ -32,9 +32,14 @@ class _Statistics(Callback):
     def cleanup_validate(self):
         for m,v in zip(self.norms, self.momenta): m.momentum = v
 
+def _has_average(o): return o.is_floating_point() or o.is_complex()
+
 def _wide(avg, ts):
-    "Averages on the devices of tensors `ts`, in their types; in single precision for 16 bits, which round updates away"
-    return [a.to(o.device, torch.float32 if o.element_size()<4 else o.dtype) for a,o in zip(avg, ts)]
+    "Averages on the devices of tensors `ts`, in their types; in single precision for half, which rounds updates away"
+    def dtype(o):
+        least = torch.complex64 if o.is_complex() else torch.float32
+        return least if o.element_size()<least.itemsize else o.dtype
+    return [a.to(o.device, dtype(o)) for a,o in zip(avg, ts)]
 
 def _put(params, values):
     for o,v in zip(params, values): o.data = v # autograd does not mind, even between forward and backward
@@ -55,7 +60,7 @@ class _Average(Callback):
             f"`{type(self).__name__}` belongs to no Learner now. "
             "If it was for one fit only, `learn.add_cb` brings it back")
         m = self.learn.model
-        return [o for o in [*m.parameters(), *(m.buffers() if self.buffers else ())] if o.is_floating_point()]
+        return [o for o in [*m.parameters(), *(m.buffers() if self.buffers else ())] if _has_average(o)]
 
     def before_fit(self):
         if self.learn.mode!='fit': return
