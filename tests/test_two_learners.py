@@ -20,7 +20,7 @@ def test_the_first_of_two_learners_says_that_it_runs_without(run):
 @pytest.mark.parametrize('back', [lambda a, cb: a.add_cb(cb), lambda a, cb: a.add_cb(Counting), lambda a, cb: a.cbs.lost.clear()], ids=['again','another','told'])
 def test_nothing_is_said_if_the_callback_is_back_or_another_is_there(back):
     cb = Counting()
-    a,b = synth_learner(cbs=cb),synth_learner(cbs=cb)
+    a = synth_learner(cbs=cb); synth_learner(cbs=cb)
     back(a, cb)
     with warnings.catch_warnings(): warnings.simplefilter('error'); a.fit(1)
 
