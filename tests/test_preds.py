@@ -195,8 +195,11 @@ def test_models_of_hugging_face(dl):
         def __getitem__(self, i): return dict(x=X[i], labels=Y[i])
     learn = Learner(DataLoaders(DataLoader(Dicts(), 5), device='cpu'), Model(), opt_func=SGD).remove_cb(ProgressCallback)
     preds,targs = learn.get_preds(dl=DataLoader(Dicts(), 5, shuffle=True) if dl=='plain' else DataLoader(Dicts(), batch_sampler=Pairs()))
-    assert close(preds['logits'], logits(learn)) and torch.equal(targs, Y) and 'hidden' not in preds
+    assert close(preds, logits(learn).softmax(1)) and torch.equal(targs, Y)
     no_labels = [dict(x=X[i:i+5]) for i in range(0, N, 5)]
+    preds,targs = learn.get_preds(dl=no_labels)
+    assert close(preds, logits(learn).softmax(1)) and targs is None
+    learn.loss_func = lambda out,y: out.loss # one's own loss gets the whole output
     preds,targs = learn.get_preds(dl=no_labels)
     assert close(preds['logits'], logits(learn)) and targs is None and [*preds]==['logits']
 
@@ -800,10 +803,11 @@ def test_a_model_of_hugging_face_with_labels():
     dl = DataLoader(Dicts(), 5)
     learn = Learner(DataLoaders(dl, dl, device='cpu'), Model(), opt_func=SGD).remove_cb(ProgressCallback)
     preds,targs = learn.get_preds()
-    assert [*preds]==['logits'] and close(preds['logits'], logits(learn)) and torch.equal(targs, Y)
-    assert close(learn.predict(dict(x=X[3]))[2]['logits'], logits(learn, X[3])) and close(learn.predict(dict(x=X[3], labels=Y[3]))[2]['logits'], logits(learn, X[3]))
-    assert len(learn.show_results(max_n=4))==4 and close(learn.tta(n=1, aug=lambda x,labels: dict(x=x+1), beta=0.)[0]['logits'], logits(learn, X+1))
-    interp = ClassificationInterpretation.from_learner(learn, act=lambda o: o['logits'].softmax(1))
+    def probs(*x): return logits(learn, *x).softmax(-1)
+    assert close(preds, probs()) and torch.equal(targs, Y)
+    assert close(learn.predict(dict(x=X[3]))[2], probs(X[3])) and close(learn.predict(dict(x=X[3], labels=Y[3]))[2], probs(X[3]))
+    assert len(learn.show_results(max_n=4))==4 and close(learn.tta(n=1, aug=lambda x,labels: dict(x=x+1), beta=0.)[0], probs(X+1))
+    interp = ClassificationInterpretation.from_learner(learn)
     assert interp.confusion_matrix().trace()==(logits(learn).argmax(1)==Y).sum() and torch.equal(interp[22].inputs['x'], X[22:])
 
 class Pictures(Dataset):

@@ -75,6 +75,16 @@ def twin(dl):
     if isinstance(dl, DataLoader): vars(res)['_iterator'] = None
     return res
 
+# %% ../../nbs/data/02_loaders.ipynb #targets_in
+target_names = 'labels','label','label_ids','targets','target','y' # usual names of targets, the first one that there is
+
+def targets_in(b):
+    "Targets of a batch that is a mapping, by their usual names"
+    k = next((k for k in target_names if k in b), None)
+    if k is not None: return (b[k],)
+    both = 'start_positions','end_positions' # of answers in a text
+    return tuple(b[k] for k in both) if all(k in b for k in both) else ()
+
 # %% ../../nbs/data/02_loaders.ipynb #device
 _accelerator = default_device().type!='cpu'
 
@@ -162,7 +172,7 @@ class DataLoaders:
             b = tuple(b)
             n = self.n_inp or len(b)-1 or 1
             return b[:n],b[n:]
-        if isinstance(b, Mapping): return b,(b['labels'],) if 'labels' in b else ()
+        if isinstance(b, Mapping): return b,targets_in(b)
         return (b,),()
 
     def one_batch(self,

@@ -16,7 +16,9 @@ import torch
 from ..core.events import CancelBatchException
 from ..core.dispatch import Dispatcher,scope
 from ..data.loaders import length,to_device,twin
+from ..model.mapping import fields_for,part_of,predictions,recognize,shifted,takes_tensors
 from ..measure.history import Row
+from .advice import no_loss
 from .snapshot import Searches,unmoved
 
 # %% ../../nbs/loop/02_loop.ipynb #Route
@@ -75,7 +77,7 @@ class LoopState(Dispatcher):
         self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step = 1,0,None,None
         self.epoch = self.train_iter = self.opt_step = self.iter = self.epoch_start = 0
         self.n_train = self.n_iter = self.stop_at = None
-        self.forward_with,self.step_args,self.searches = None,(),Searches()
+        self.forward_with,self.step_args,self.searches,self.recognized_loss = None,(),Searches(),None
         self.forget_batch()
 
     def run_scopes(self):
@@ -120,6 +122,11 @@ class LoopState(Dispatcher):
     def needs_closure(self):
         "Whether the optimizer computes loss and gradients again within its step, as LBFGS does"
         return bool(self.step_args)
+
+    @property
+    def known_loss(self):
+        "`loss_func`, or else the usual loss that the model's own equals, None before it has been found out"
+        return self.recognized_loss and self.recognized_loss[0] if self.loss_func is None else self.loss_func
 
     @property
     def x(self): return _only(self.xb)
@@ -199,18 +206,30 @@ def named(xb):
 def call_model(learn):
     "What the model returns for the inputs of the running batch"
     xb = learn.xb
-    return learn.model(*xb) if isinstance(xb, positional) else learn.model(**named(xb))
+    return learn.model(*xb) if isinstance(xb, positional) else learn.model(**fields_for(learn.model, named(xb)))
 
 def own_loss(learn, pred):
     "The loss that the model returned: an output's `loss`, or the output itself if it is one number"
-    loss = pred.get('loss') if isinstance(pred, Mapping) else getattr(pred, 'loss', None)
+    loss = part_of(pred, 'loss')
     if loss is None and isinstance(pred, torch.Tensor) and pred.ndim==0: loss = pred
     if loss is not None or learn.mode=='predict': return loss
-    if learn.loss_func is None: why,instead = "`loss_func` is None","Give a `loss_func`"
-    else:
-        why = f"a batch of `{learn.dl_name}` has no targets"
-        instead = "`DataLoaders(…, split=f)` says what the targets are"
-    raise ValueError(f"There is no loss: {why}, and the model returned no loss, but {type(pred).__name__}. {instead}")
+    raise ValueError(no_loss(learn, pred))
+
+def loss_and_pred(learn, out):
+    "Loss of the running batch, and the predictions in `out`, what the model returned"
+    pred = predictions(out) if learn.loss_func is None or takes_tensors(learn.loss_func) else out
+    if learn.yb and learn.loss_func is not None: return learn.loss_func(pred, *learn.yb),pred
+    return own_loss(learn, out),pred
+
+def find_loss(learn):
+    "Loss of a batch of named fields, or of a model that returns its own. `pred` becomes the predictions"
+    loss,learn.pred = loss_and_pred(learn, learn.pred)
+    if learn.loss_func is not None or not learn.yb or loss is None: return loss
+    if learn.iter==0 or learn.recognized_loss is None: learn.recognized_loss = recognize(loss, learn.pred, *learn.yb)
+    if learn.recognized_loss[1]:
+        pred,targ = shifted(learn.pred, *learn.yb)
+        learn.pred,learn.yb = pred,(targ,)
+    return loss
 
 def check_loss(learn):
     "Say what is wrong with a loss that cannot be differentiated"
@@ -227,8 +246,7 @@ def loss_and_grads(learn):
     "Loss and gradients of the running batch, with the current weights"
     learn.opt.zero_grad()
     with torch.enable_grad():
-        pred = call_model(learn)
-        loss = learn.loss_func(pred, *learn.yb) if learn.yb and learn.loss_func is not None else own_loss(learn, pred)
+        loss,_ = loss_and_pred(learn, call_model(learn))
     loss.backward()
     return loss
 
@@ -270,12 +288,11 @@ class Loop(Phases):
         self._do_grad_opt()
 
     def _forward(self):
-        xb = self.xb
-        self.pred = self.model(*xb) if isinstance(xb, positional) else self.model(**named(xb))
+        usual = isinstance(self.xb, positional)
+        self.pred = call_model(self) if not usual else self.model(*self.xb)
         if 'after_pred' in self.handlers: self('after_pred')
-        yb = self.yb
-        self.loss_grad = self.loss = (self.loss_func(self.pred, *yb) if yb and self.loss_func is not None
-            else own_loss(self, self.pred))
+        self.loss_grad = self.loss = (find_loss(self) if not (usual and self.yb and self.loss_func is not None)
+            else self.loss_func(self.pred, *self.yb))
         if 'after_loss' in self.handlers: self('after_loss')
 
     def _do_grad_opt(self):

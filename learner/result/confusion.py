@@ -99,7 +99,7 @@ class ClassificationInterpretation(Interpretation):
     "Counts which classes are predicted as which. `vocab` names the classes; without it they are numbers"
     @cached_property
     def _counts(self):
-        loss_func = getattr(self.learn.loss_func, 'func', self.learn.loss_func)
+        loss_func = getattr(self.learn.known_loss, 'func', self.learn.known_loss)
         t,d = class_pairs(self.targs, self.decoded, getattr(loss_func, 'ignore_index', -100))
         n = self._n_classes(max([int(o.max()) for o in (t,d) if len(o)], default=0))
         return torch.bincount(t*n+d, minlength=n*n).view(n, n).numpy()

@@ -133,7 +133,8 @@ class Interpretation:
         "The largest losses, and where they are"
         if k is not None: whole('k', k, 1)
         if self.losses is None: raise ValueError("There are no losses of samples: "
-            + ("`learn.loss_func` is None" if self.learn.loss_func is None else "the loader has no targets"))
+            + ("the loader has no targets" if self.learn.known_loss is not None else
+            "`learn.loss_func` is None, and the loss that the model returns is none of the usual ones"))
         losses,idxs = self.losses.topk(min(k or len(self.losses), len(self.losses)), largest=largest)
         return Row(losses=losses, idxs=idxs, **(dict(items=self._source.items(idxs)) if items else {}))
 

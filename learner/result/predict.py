@@ -20,7 +20,7 @@ from ..core.checks import known_args,whole
 from ..data.order import by_number,in_order
 from ..data.rows import map_tensors,rows_of
 from ..loop.learner import Learner
-from .preds import gather,splitting
+from .preds import gather,know_loss,splitting
 
 # %% ../../nbs/result/02_predict.ipynb #decision
 def decision(
@@ -48,6 +48,7 @@ def predict(self:Learner,
     with_input:bool=False, # Return the input too
 ) -> tuple: # (input,) decision, decision as a tensor, probabilities
     "Prediction for one item. `dls.vocab`, if there is one, names the decision: a class, or a list of the true labels"
+    know_loss(self)
     b = default_collate([item if isinstance(item, (tuple,Mapping)) else (item,)])
     with splitting(self, _all_input):
         try: preds,_,dec = self.get_preds(dl=[b], with_decoded=True)

@@ -12,6 +12,7 @@ __all__ = ['per_sample', 'GatherPredsCallback', 'FetchPredsCallback']
 
 # %% ../../nbs/result/01_preds.ipynb #imports
 import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy,deepcopy
 from pathlib import Path
@@ -85,7 +86,8 @@ class GatherPredsCallback(Callback):
         self.depth += 1
         if self.depth>1: return
         self._begin()
-        self.loss_of = per_sample(self.learn.loss_func) if self.with_loss and self.learn.loss_func is not None else None
+        known = self.learn.known_loss
+        self.loss_of = per_sample(known) if self.with_loss and known is not None else None
 
     def cleanup_validate(self):
         self.depth -= 1
@@ -156,11 +158,18 @@ def _explained(split):
     return _f
 
 # %% ../../nbs/result/01_preds.ipynb #gather
+def know_loss(learn):
+    "Let a model that returns its own loss show which loss that is, with a batch of `dls.train`, if it has run none yet"
+    if learn.loss_func is not None or learn.recognized_loss is not None or isinstance(learn.dls.train, Iterator): return
+    with learn.unchanged(learn.dls.train), learn.keep_modes():
+        learn.infer('predict', {'valid': [learn.dls.one_batch()]})
+
 def gather(learn, dl, inner=False, reorder=True, cbs=None, act=None, with_decoded=False, **kwargs):
     "One validation on `dl`, and the callback with its results. Use inside `learn.unchanged`: random generators advance"
     dl,to,n = in_order(dl, reorder)
-    act = activation_of(learn.loss_func) if act is None else act
-    cb = GatherPredsCallback(n=n, to=to, act=act, dec=decodes_of(learn.loss_func) if with_decoded else None, **kwargs)
+    know_loss(learn)
+    act = activation_of(learn.known_loss) if act is None else act
+    cb = GatherPredsCallback(n=n, to=to, act=act, dec=decodes_of(learn.known_loss) if with_decoded else None, **kwargs)
     with splitting(learn, _explained(learn.dls.split)), learn.added_cbs([cb, *L(cbs)]), learn.keep_modes():
         learn.infer('predict', {'valid': dl}, inner)
     why = f" ({learn.stop_reason})" if learn.stop_reason else ""

@@ -1,0 +1,254 @@
+"Batches of named fields, and models that return their predictions and their own loss in one object, as those of Hugging Face do: all works as for tuples, or the error says what to write"
+from collections import OrderedDict
+from dataclasses import dataclass
+import pytest, torch
+from torch import nn
+from torch.nn import functional as F
+from learner.all import *
+
+class Output(OrderedDict):
+    "A mapping with attributes"
+    __getattr__ = OrderedDict.get
+
+@dataclass
+class Fields:
+    "An object with attributes"
+    loss: object = None
+    logits: object = None
+
+class Model(nn.Module):
+    "A head on the mean of embedded words"
+    n,kind = 3,Output
+    def __init__(self):
+        super().__init__()
+        self.emb,self.head = nn.Embedding(20, 8),nn.Linear(8, self.n)
+    def scores(self, input_ids, attention_mask):
+        h = self.emb(input_ids)
+        return self.head((h*attention_mask[...,None]).sum(1)/attention_mask.sum(1, keepdim=True))
+    def loss(self, logits, labels): return F.cross_entropy(logits, labels)
+    def forward(self, input_ids, attention_mask, labels=None):
+        logits = self.scores(input_ids, attention_mask)
+        return self.kind(loss=None if labels is None else self.loss(logits, labels), logits=logits)
+
+class Words(Model):
+    "One prediction for each word"
+    n = 20
+    def scores(self, input_ids, attention_mask): return self.head(self.emb(input_ids))
+    def loss(self, logits, labels): return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+class NextWord(Words):
+    "As language models: each prediction is of the next word"
+    def loss(self, logits, labels): return super().loss(logits[:,:-1], labels[:,1:])
+class Amount(Model):
+    n = 1
+    def loss(self, logits, labels): return F.mse_loss(logits.squeeze(), labels)
+class Labels(Model):
+    def loss(self, logits, labels): return F.binary_cross_entropy_with_logits(logits, labels)
+
+g = torch.Generator().manual_seed(0)
+ids,mask = torch.randint(0, 20, (48,6), generator=g),torch.ones(48, 6)
+targets = {Model: ids[:,0]%3, Words: ids, NextWord: ids, Amount: ids[:,0]/20, Labels: (ids[:,:3]>9).float()}
+
+def samples(targ, name='labels', **more): return [dict(input_ids=ids[i], attention_mask=mask[i], **{name: targ[i]}, **{k:v[i] for k,v in more.items()}) for i in range(48)]
+def loaders(targ, **kwargs):
+    ds = samples(targ, **kwargs)
+    return DataLoaders.from_dsets(ds[:32], ds[32:], bs=8, device='cpu', shuffle=False)
+def learner(cls=Model, metrics=None, dls=None, **kwargs):
+    torch.manual_seed(0)
+    return Learner(dls or loaders(targets[cls]), cls(), metrics=metrics, opt_func=torch.optim.SGD, lr=.1, **kwargs).remove_cb(ProgressCallback)
+
+def by_hand(cls, n_epoch=2):
+    torch.manual_seed(0)
+    m,targ = cls(),targets[cls]
+    opt = torch.optim.SGD(m.parameters(), lr=.1)
+    for _ in range(n_epoch):
+        for i in range(0, 32, 8):
+            m.loss(m.scores(ids[i:i+8], mask[i:i+8]), targ[i:i+8]).backward()
+            opt.step(); opt.zero_grad()
+    with torch.no_grad(): return m,m.scores(ids[32:], mask[32:]),targ[32:]
+
+def close(a, b): return torch.allclose(a, b, atol=1e-6)
+def same(learn, m): return all(close(a, b) for a,b in zip(learn.model.parameters(), m.parameters(), strict=True))
+
+@pytest.mark.parametrize('kind', [Output, Fields])
+@pytest.mark.parametrize('cls', [*targets])
+def test_the_models_own_loss_trains_it(cls, kind, monkeypatch):
+    monkeypatch.setattr(cls, 'kind', kind)
+    learn = learner(cls).fit(2)
+    m,pred,targ = by_hand(cls)
+    assert same(learn, m) and learn.recorder[-1].valid_loss==pytest.approx(m.loss(pred, targ).item(), abs=1e-5)
+
+@pytest.mark.parametrize('cls,metric,value', [
+    (Model, accuracy, lambda p,t: (p.argmax(1)==t).float().mean()),
+    (Words, accuracy, lambda p,t: (p.argmax(2)==t).float().mean()),
+    (NextWord, accuracy, lambda p,t: (p[:,:-1].argmax(2)==t[:,1:]).float().mean()),
+    (Amount, mse, lambda p,t: ((p[:,0]-t)**2).mean()),
+    (Labels, accuracy_multi, lambda p,t: ((p>0)==(t>.5)).float().mean()),
+], ids=lambda o: getattr(o, '__name__', ''))
+def test_metrics_compare_predictions_with_targets(cls, metric, value):
+    learn = learner(cls, metric).fit(2)
+    assert learn.recorder[-1][metric.__name__]==pytest.approx(value(*by_hand(cls)[1:]).item(), abs=1e-6)
+
+probs = {Model: lambda p: p.softmax(-1), Words: lambda p: p.softmax(-1), NextWord: lambda p: p[:,:-1].softmax(-1), Amount: lambda p: p, Labels: lambda p: p.sigmoid()}
+losses = {Model: lambda p,t: F.cross_entropy(p, t, reduction='none'),
+    Words: lambda p,t: F.cross_entropy(p.movedim(2, 1), t, reduction='none').mean(1),
+    NextWord: lambda p,t: F.cross_entropy(p[:,:-1].movedim(2, 1), t[:,1:], reduction='none').mean(1),
+    Amount: lambda p,t: (p[:,0]-t)**2, Labels: lambda p,t: F.binary_cross_entropy_with_logits(p, t, reduction='none').mean(1)}
+
+@pytest.mark.parametrize('trained', [True, False])
+@pytest.mark.parametrize('cls', [*targets])
+def test_predictions_are_probabilities_and_each_sample_has_a_loss(cls, trained):
+    n = 2*trained
+    learn = learner(cls).fit(n) if n else learner(cls)
+    _,pred,targ = by_hand(cls, n)
+    preds,targs = learn.get_preds()
+    assert close(preds, probs[cls](pred)) and close(targs, targ[:,1:] if cls is NextWord else targ)
+    assert close(Interpretation.from_learner(learn).losses, losses[cls](pred, targ))
+
+@pytest.mark.parametrize('trained', [True, False])
+def test_predict_decides_for_a_class(trained):
+    learn = learner().fit(2) if trained else learner()
+    _,pred,_ = by_hand(Model, 2*trained)
+    item = dict(input_ids=ids[32], attention_mask=mask[32])
+    cat,dec,p = learn.predict(item)
+    assert cat==dec==pred[0].argmax() and close(p, pred[0].softmax(0))
+    learn.dls.vocab = 'abc'
+    assert learn.predict(item)[0]=='abc'[cat]
+
+def test_looking_at_a_batch_first_leaves_no_trace():
+    "An untrained learner has to run a batch to know what predictions mean"
+    learn,other = learner(),learner()
+    state = torch.get_rng_state()
+    learn.get_preds()
+    assert torch.equal(state, torch.get_rng_state()) and learn.mode is None and learn.pred is None
+    assert same(learn.fit(1), other.fit(1).model)
+
+def test_results_are_shown():
+    learn = learner(metrics=accuracy).fit(1)
+    shown = learn.show_results(max_n=3, shuffle=False)
+    _,pred,targ = by_hand(Model, 1)
+    assert [o.decision for o in shown]==[str(o.item()) for o in pred[:3].argmax(1)] and [o.target for o in shown]==[str(o.item()) for o in targ[:3]]
+    interp = ClassificationInterpretation.from_learner(learn)
+    cm = torch.zeros(3, 3)
+    for t,d in zip(targ, pred.argmax(1)): cm[t,d] += 1
+    assert interp.confusion_matrix().tolist()==cm.tolist() and len(interp.top_losses(2).losses)==2
+
+@pytest.mark.parametrize('loss_func', [nn.CrossEntropyLoss(), F.cross_entropy, CrossEntropyLossFlat()], ids=['module','function','flat'])
+@pytest.mark.parametrize('takes_labels', [True, False])
+def test_a_loss_of_torch_gets_the_logits(loss_func, takes_labels):
+    class Without(Model):
+        def forward(self, input_ids, attention_mask): return Output(logits=self.scores(input_ids, attention_mask))
+    targets[Without] = targets[Model]
+    learn = learner(Model if takes_labels else Without, accuracy, loss_func=loss_func).fit(2)
+    m,pred,targ = by_hand(Model)
+    assert same(learn, m) and learn.recorder[-1].accuracy==pytest.approx((pred.argmax(1)==targ).float().mean().item())
+
+def test_labels_are_for_the_loss_alone_where_the_model_does_not_take_them():
+    class Scores(Model):
+        def forward(me, input_ids, attention_mask): return me.scores(input_ids, attention_mask) # whatever `self` is called
+    targets[Scores] = targets[Model]
+    assert same(learner(Scores, accuracy, loss_func=nn.CrossEntropyLoss()).fit(2), by_hand(Model)[0])
+
+@pytest.mark.parametrize('name', ['label','label_ids','target','targets','y'])
+def test_targets_have_usual_names(name):
+    class Scores(Model):
+        def forward(self, input_ids, attention_mask): return self.scores(input_ids, attention_mask)
+    assert same(learner(Scores, loss_func=nn.CrossEntropyLoss(), dls=loaders(targets[Model], name=name)).fit(2), by_hand(Model)[0])
+
+def test_a_loss_of_ones_own_gets_what_the_model_returned():
+    learn = learner(loss_func=lambda out,y: F.cross_entropy(out['logits'], y), metrics=lambda out,y: accuracy(out['logits'], y)).fit(2)
+    assert same(learn, by_hand(Model)[0])
+
+def test_callbacks_see_the_whole_output_until_after_pred_is_over():
+    seen = []
+    learn = learner(cbs=[Callback(after_pred=lambda self: seen.append(type(self.pred))), Callback(after_loss=lambda self: seen.append(type(self.pred)))])
+    learn.fit(1)
+    assert seen[:2]==[Output, torch.Tensor]
+    assert same(learner(cbs=MapPred(lambda o: dict(loss=o.loss))).fit(2), by_hand(Model)[0]) # and may change it
+
+def test_renamed_targets_may_be_absent_where_something_is_predicted():
+    learn = learner(dls=loaders(targets[Model], name='label'), cbs=MapBatch(dict(label='labels'))).fit(2)
+    assert same(learn, by_hand(Model)[0])
+    assert learn.predict(dict(input_ids=ids[32], attention_mask=mask[32]))[0]==by_hand(Model)[1][0].argmax()
+    with pytest.raises(KeyError, match='finds no `label`'): learn.validate(dl=[dict(input_ids=ids[:2], attention_mask=mask[:2])])
+
+def test_a_loss_that_is_none_of_the_usual_ones_is_kept():
+    class Own(Model):
+        def loss(self, logits, labels): return F.cross_entropy(logits, labels) + logits.square().mean()
+    targets[Own] = targets[Model]
+    learn = learner(Own, accuracy).fit(2)
+    m,pred,_ = by_hand(Own)
+    assert same(learn, m) and learn.known_loss is None and close(learn.get_preds()[0], pred)
+    with pytest.raises(ValueError, match='no losses of samples: `learn.loss_func` is None, and the loss that the model returns is none of the usual ones'):
+        Interpretation.from_learner(learn).top_losses()
+
+def test_accumulation_and_bf16_with_the_models_own_loss():
+    learn = learner(cbs=[MixedPrecision('bf16'), GradientAccumulation(16)], metrics=accuracy).fit(2)
+    torch.manual_seed(0)
+    m = Model()
+    opt = torch.optim.SGD(m.parameters(), lr=.1)
+    for _ in range(2):
+        for i in range(0, 32, 16):
+            m.loss(m.scores(ids[i:i+16], mask[i:i+16]), targets[Model][i:i+16]).backward()
+            opt.step(); opt.zero_grad()
+    assert all(torch.allclose(a, b, atol=5e-3) for a,b in zip(learn.model.parameters(), m.parameters())) and isinstance(learn.known_loss, CrossEntropyLossFlat)
+
+def test_lbfgs_with_the_models_own_loss():
+    data = DataLoaders([dict(input_ids=ids, attention_mask=mask, labels=targets[Model])], device='cpu')
+    learn = learner(dls=data)
+    learn.opt_func = torch.optim.LBFGS
+    learn.fit(3)
+    torch.manual_seed(0)
+    m = Model()
+    opt = torch.optim.LBFGS(m.parameters(), lr=.1)
+    def closure():
+        opt.zero_grad()
+        loss = m.loss(m.scores(ids, mask), targets[Model])
+        loss.backward()
+        return loss
+    for _ in range(3): opt.step(closure)
+    assert all(torch.allclose(a, b, atol=1e-4) for a,b in zip(learn.model.parameters(), m.parameters()))
+
+# What cannot be guessed
+class Pixels(nn.Module):
+    def __init__(self): super().__init__(); self.lin = nn.Linear(4, 2)
+    def forward(self, pixels): return self.lin(pixels)
+class WithMask(Pixels):
+    def forward(self, pixels, mask): return self.lin(pixels*mask)
+class Whole(Pixels):
+    def forward(self, batch): return self.lin(batch['image'])
+class Own(Pixels):
+    def forward(self, pixels, labels=None): return Output(logits=self.lin(pixels), loss=None if labels is None else F.cross_entropy(self.lin(pixels), labels))
+class Pair(Pixels):
+    def forward(self, pixels, labels): return self.lin(pixels),F.cross_entropy(self.lin(pixels), labels)
+
+x,y = torch.randn(8, 4, generator=g),torch.randint(0, 2, (8,), generator=g)
+
+@pytest.mark.parametrize('model,batch,kwargs,match', [
+    (Pixels, dict(image=x, labels=y), dict(loss_func=F.cross_entropy), r"`Pixels.forward` needs `pixels`, but the batch has `image`, `labels`. If that is `image`, write `cbs=MapBatch\(dict\(image='pixels'\)\)`"),
+    (Pixels, dict(pixels=x, idx=y, labels=y), dict(loss_func=F.cross_entropy), "takes `pixels`, but the batch also has `idx`. To leave out what is not taken, write `cbs=MatchArgs`"),
+    (Pixels, dict(pixels=x, answer=y), dict(loss_func=F.cross_entropy), r"also has `answer`.*for a target, `cbs=MapBatch\(dict\(answer='labels'\)\)`"),
+    (WithMask, dict(pixels=x, attention_mask=x, labels=y), dict(loss_func=F.cross_entropy), r"needs `mask`.*If that is `attention_mask`, write `cbs=MapBatch\(dict\(attention_mask='mask'\)\)`"),
+    (WithMask, dict(image=x, masks=x, labels=y), dict(loss_func=F.cross_entropy), "needs `pixels`, `mask`, but the batch has `image`, `masks`, `labels`. Did you mean `masks`"),
+    (Whole, dict(image=x, index=y, label=y), dict(loss_func=F.cross_entropy), r"To pass the batch as a whole, write `DataLoaders\(…, split=lambda b: \(\(b,\), \(b\['label'\],\)\)\)`"),
+    (Pixels, dict(pixels=x, labels=y), {}, r"`loss_func` is None.*such as `Learner\(dls, model, nn.CrossEntropyLoss\(\)\)`"),
+    (Pixels, dict(pixels=x, labels=x), {}, r"such as `Learner\(dls, model, nn.MSELoss\(\)\)`"),
+    (Pixels, dict(pixels=x), dict(loss_func=F.cross_entropy), r"a batch of `train` has no targets.*Its fields are `pixels`"),
+    (Own, dict(pixels=x, label=y), {}, r"`Own.forward` computes it from `labels`: write `cbs=MapBatch\(dict\(label='labels'\)\)`"),
+    (Pair, dict(pixels=x, labels=y), {}, r"returned no loss, but tuple. Write `cbs=MapPred\(lambda o: dict\(loss=o\[1\], logits=o\[0\]\)\)`"),
+])
+def test_the_error_says_what_to_write(model, batch, kwargs, match):
+    learn = Learner(DataLoaders([batch], device='cpu'), model(), **kwargs).remove_cb(ProgressCallback)
+    w = learn.model.lin.weight.clone()
+    with pytest.raises((TypeError, ValueError), match=match): learn.fit(1)
+    assert torch.equal(w, learn.model.lin.weight) and learn.mode is None
+
+@pytest.mark.parametrize('model,batch,kwargs', [
+    (Pixels, dict(image=x, labels=y), dict(loss_func=F.cross_entropy, cbs=MapBatch(dict(image='pixels')))),
+    (Pixels, dict(pixels=x, idx=y, labels=y), dict(loss_func=F.cross_entropy, cbs=MatchArgs)),
+    (Pixels, dict(pixels=x, answer=y), dict(loss_func=F.cross_entropy, cbs=MapBatch(dict(answer='labels')))),
+    (Own, dict(pixels=x, label=y), dict(cbs=MapBatch(dict(label='labels')))),
+    (Pair, dict(pixels=x, labels=y), dict(cbs=MapPred(lambda o: dict(loss=o[1], logits=o[0])))),
+])
+def test_what_the_error_says_works(model, batch, kwargs):
+    learn = Learner(DataLoaders([batch], [batch], device='cpu'), model(), metrics=accuracy, **kwargs).remove_cb(ProgressCallback).fit(1)
+    assert 0<=learn.recorder[-1].accuracy<=1
