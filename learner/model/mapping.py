@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from inspect import Parameter,signature
 import torch
-from torch import nn
 from ..core.checks import listed,nearest
 from ..core.callback import Callback
 from ..data.loaders import target_names
