@@ -131,8 +131,9 @@ def test_a_model_without_parameters(model):
 def test_everything_is_frozen():
     learn = learner()
     for p in learn.model.parameters(): p.requires_grad_(False)
-    with pytest.raises(ValueError, match="All parameters are frozen.*`learn.unfreeze\\(\\)`"): learn.fit(1)
-    check_usable(learn.unfreeze())
+    with pytest.raises(ValueError, match="All parameters are frozen.*`learn.unfreeze\\(\\)` frees what `freeze` has frozen, and `learn.model.requires_grad_\\(True\\)` everything"): learn.fit(1)
+    learn.model.requires_grad_(True)
+    check_usable(learn)
 
 @pytest.mark.parametrize('train,valid,name', [([], None, 'train'), (const(2,1), [], 'valid'), (const(2,1), dict(easy=[]), 'easy')])
 def test_an_empty_loader(train, valid, name):

@@ -270,8 +270,45 @@ def test_what_was_frozen_before_the_optimizer_was_made_can_be_unfrozen():
     for p in learn.model.body.parameters(): p.requires_grad_(False)
     learn.fit(1)
     before = weights(learn.model.body)
-    assert not same(before, weights(learn.unfreeze().fit(1).model.body))
+    learn.model.body.requires_grad_(True)
+    assert not same(before, weights(learn.fit(1).model.body))
     assert len(trainable_params(learn.model))==7 and len(params(learn.model))==7
+
+class LoRA(nn.Module):
+    "A layer that was trained before, and a low-rank change of it"
+    def __init__(self, lin):
+        super().__init__()
+        self.lin,self.a,self.b = lin.requires_grad_(False),nn.Linear(lin.in_features, 1, bias=False),nn.Linear(1, lin.out_features, bias=False)
+    def forward(self, x): return self.lin(x)+self.b(self.a(x))
+
+def lora():
+    torch.manual_seed(0)
+    model = nn.Sequential(LoRA(nn.Linear(1,4)), nn.ReLU(), nn.Linear(4,1))
+    return synth_learner(model=model, splitter=lambda m: [list(m[0].parameters()), list(m[2].parameters())])
+
+untrained = ['0.lin.weight','0.lin.bias']
+frozen_fits = dict(unfreeze=lambda o: o.unfreeze().fit(1), freeze=lambda o: o.freeze().unfreeze().fit(1), twice=lambda o: o.freeze_to(2).freeze_to(1).freeze_to(0).fit(1), fine_tune=lambda o: o.fine_tune(1), schedule=lambda o: o.fit(3, cbs=FreezeSchedule({0: -1, 2: 0})),
+    copied=lambda o: copy.deepcopy(o.freeze()).unfreeze().fit(1))
+@pytest.mark.parametrize('name', frozen_fits)
+def test_what_was_frozen_by_hand_stays_frozen(name):
+    before,learn = weights(lora().model[0].lin),frozen_fits[name](lora())
+    assert {k for k,p in learn.model.named_parameters() if not p.requires_grad}=={*untrained}
+    assert same(before, weights(learn.model[0].lin)) and not same(weights(lora().model[0].a), weights(learn.model[0].a))
+
+def test_a_fit_that_resumes_in_another_process_knows_what_was_frozen_by_hand(tmp_path):
+    def stop(learn): learn.at_pause(learn.stop_for_now, stops=True)
+    cb = on(event.before_batch(once=3))(stop)
+    whole,learn = lora().fit(2, cbs=FreezeSchedule({0: -1, 1: 0})),lora()
+    learn.fit(2, cbs=[FreezeSchedule({0: -1, 1: 0}), cb]).save_state(tmp_path/'state.pt')
+    again = lora().load_state(tmp_path/'state.pt')
+    assert trainable(again.model)==['2.weight','2.bias']
+    again.resume(cbs=[FreezeSchedule({0: -1, 1: 0}), on(event.before_batch(once=3))(stop)])
+    assert trainable(again.model)==['0.a.weight','0.b.weight','2.weight','2.bias'] and same(weights(whole.model), weights(again.model))
+
+def test_what_is_freed_by_hand_can_be_frozen_again():
+    learn = lora().freeze()
+    learn.model[0].a.requires_grad_(True)
+    assert trainable(learn.model)[0]=='0.a.weight' and trainable(learn.freeze().model)==['2.weight','2.bias'] and trainable(learn.unfreeze().model)==['0.a.weight','0.b.weight','2.weight','2.bias']
 
 def test_freezing_needs_no_optimizer_and_survives_a_new_one():
     learn = mk(splitter=split).freeze()

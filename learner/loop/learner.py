@@ -41,6 +41,7 @@ from .route import ResumableRoute,Stopped,running
 # %% ../../nbs/loop/07_learner.ipynb #OptimizerMixin
 class OptimizerMixin(InferenceMixin):
     "Makes the optimizer, sets its hyper-parameters, freezes and unfreezes"
+    _frozen = frozenset() # names of the parameters that were frozen here, and not by hand
     def create_opt(self):
         "Make a new optimizer; one that was given as it is starts anew, except for the first time"
         if isinstance(self.opt_func, torch.optim.Optimizer):
@@ -79,8 +80,11 @@ class OptimizerMixin(InferenceMixin):
     def freeze_to(self,
         n:int, # The first parameter group to train; negative counts from the end
     ):
-        "Freeze the parameter groups before the `n`-th"
-        freeze_groups(self.param_groups(), n, norm_bias_params(self.model, with_bias=False) if self.train_bn else ())
+        "Freeze the parameter groups before the `n`-th, and train the others, but not what was frozen by hand"
+        by_hand = {k:p for k,p in self.model.named_parameters() if not p.requires_grad and k not in self._frozen}
+        train = norm_bias_params(self.model, with_bias=False) if self.train_bn else ()
+        freeze_groups(self.param_groups(), n, train, by_hand.values())
+        self._frozen = {k for k,p in self.model.named_parameters() if not p.requires_grad and k not in by_hand}
         return self
 
     def freeze(self):
@@ -91,8 +95,16 @@ class OptimizerMixin(InferenceMixin):
         return self.freeze_to(-1)
 
     def unfreeze(self):
-        "Train everything"
+        "Train everything but what was frozen by hand"
         return self.freeze_to(0)
+
+    def restore_frozen(self,
+        ps, # Parameters that are not trained
+    ):
+        "Freeze `ps`, and train the others. What was trained is then not frozen by hand"
+        ids,named = {id(p) for p in ps},dict(self.model.named_parameters())
+        self._frozen = self._frozen | {k for k,p in named.items() if id(p) in ids and p.requires_grad}
+        for p in named.values(): p.requires_grad_(id(p) not in ids)
 
     def to_device(self):
         "Move all modules of learner and callbacks to the device, but not a model that is spread over several"
@@ -152,7 +164,8 @@ def prepare(learn, bounds):
     if bounds.n_train_iter is not None and not any(isinstance(o, TrainEvalCallback) for o in learn.cbs):
         raise ValueError("`n_iter` bounds the training batches that `TrainEvalCallback` counts, and there is none")
     if not any(p.requires_grad for p in learn.model.parameters()):
-        raise ValueError("All parameters are frozen: nothing to train. `learn.unfreeze()` frees them")
+        raise ValueError("All parameters are frozen: nothing to train. "
+            "`learn.unfreeze()` frees what `freeze` has frozen, and `learn.model.requires_grad_(True)` everything")
 
 def asked_hypers(learn, stopped, lr, wd, rerun):
     "Hyper-parameters with which a fit begins, and the ones that change those of a stopped fit"

@@ -156,13 +156,16 @@ class Learner:
         'Set a hyper-parameter, until the end of a fit if one is running'
         ...
     def freeze_to(self, n: int):
-        'Freeze the parameter groups before the `n`-th'
+        'Freeze the parameter groups before the `n`-th, and train the others, but not what was frozen by hand'
         ...
     def freeze(self):
         'Train the last parameter group only'
         ...
     def unfreeze(self):
-        'Train everything'
+        'Train everything but what was frozen by hand'
+        ...
+    def restore_frozen(self, ps):
+        'Freeze `ps`, and train the others. What was trained is then not frozen by hand'
         ...
     def to_device(self):
         'Move all modules of learner and callbacks to the device, but not a model that is spread over several'

@@ -85,11 +85,13 @@ def freeze_groups(
     groups, # Lists of parameters
     n:int, # The first group to train; negative counts from the end
     train=(), # Parameters to train in any case
+    alone=(), # Parameters to leave alone
 ):
     "Freeze the groups before the `n`-th, and unfreeze the others"
     if not -len(groups)<=n<=len(groups):
         there = 'is only 1 parameter group' if len(groups)==1 else f'are only {len(groups)} parameter groups'
         raise ValueError(f"`freeze_to({n})`: there {there}")
-    ids,n = {id(p) for p in train},n if n>=0 else n+len(groups)
+    train,alone,n = {id(p) for p in train},{id(p) for p in alone},n if n>=0 else n+len(groups)
     for i,g in enumerate(groups):
-        for p in g: p.requires_grad_(i>=n or id(p) in ids)
+        for p in g:
+            if id(p) not in alone: p.requires_grad_(i>=n or id(p) in train)

@@ -127,7 +127,7 @@ class Progress:
         if at is None:
             for k,cb in by_name(learn.cbs).items():
                 if k in callbacks: cb.load_state_dict(callbacks[k])
-        for k,p in unwrapped(learn.model).named_parameters(): p.requires_grad_(k not in self.frozen)
+        learn.restore_frozen([p for k,p in unwrapped(learn.model).named_parameters() if k in self.frozen])
         learn.state.clear()
         learn.state.update(state)
         return at
