@@ -98,7 +98,7 @@ def test_samples_are_found(dl):
     learn = learner(dl)
     interp = ClassificationInterpretation.from_learner(learn)
     idxs = interp.top_losses(4).idxs
-    (xb,),preds,targs,dec,losses = interp[idxs]
+    xb,preds,targs,dec,losses = interp[idxs]
     with torch.no_grad(): torch.testing.assert_close(learn.model(xb).softmax(1), preds)
     at = [next(j for j in range(50) if torch.equal(x[j], o)) for o in xb]
     assert torch.equal(targs, y[at]) and torch.equal(dec, preds.argmax(1)) and torch.equal(losses, interp.top_losses(4).losses)
@@ -123,7 +123,7 @@ def test_any_loader(dl):
     assert (interp.confusion_matrix()==confusion_matrix(y, pred.argmax(1))).all()
     torch.testing.assert_close(interp.top_losses().losses, losses.sort(descending=True)[0])
     some = interp[[41,3,3,29,30,49]] # in the order asked for
-    assert torch.equal(some.inputs[0], x[[41,3,3,29,30,49]]) and torch.equal(some.targs, y[[41,3,3,29,30,49]])
+    assert torch.equal(some.inputs, x[[41,3,3,29,30,49]]) and torch.equal(some.targs, y[[41,3,3,29,30,49]])
     assert len(interp.plot_top_losses(2).axes)==2
     plt.close('all')
 
@@ -134,7 +134,7 @@ def test_a_loader_that_shuffles_itself_gives_the_same_samples_again(draw):
     draw() # time goes by
     before = draw_state()
     b = interp[[7,40,12]]
-    with torch.no_grad(): torch.testing.assert_close(learn.model(b.inputs[0]).softmax(1), b.preds)
+    with torch.no_grad(): torch.testing.assert_close(learn.model(b.inputs).softmax(1), b.preds)
     assert draw_state()==before
 
 def draw_state(): return random.getstate(),np.random.get_state()[1].tolist(),torch.get_rng_state().tolist()
@@ -152,10 +152,11 @@ def test_choosing_samples(idxs, rows):
     learn = learner()
     interp = Interpretation.from_learner(learn)
     b = interp[idxs]
+    if type(idxs) is int or getattr(idxs, 'ndim', 1)==0: rows, = rows # one sample, without the axis of a batch
     pred,losses = (o[rows] for o in expected(learn))
-    assert b.names==('inputs','preds','targs','decoded','losses') and torch.equal(b.inputs[0], x[rows]) and torch.equal(b.targs, y[rows])
-    torch.testing.assert_close((b.preds, b.losses), (pred.softmax(1), losses))
-    assert torch.equal(b.decoded, pred.argmax(1))
+    assert b.names==('inputs','preds','targs','decoded','losses') and torch.equal(b.inputs, x[rows]) and torch.equal(b.targs, y[rows])
+    torch.testing.assert_close((b.preds, b.losses), (pred.softmax(-1), losses))
+    assert torch.equal(b.decoded, pred.argmax(-1))
 
 @pytest.mark.parametrize('idxs', [50, -51, [3,99], 'abc', 1.5, torch.ones(7).bool()], ids=str)
 def test_samples_that_are_not_there(idxs):
@@ -165,7 +166,7 @@ def test_mappings():
     dl = DataLoader(Samples(), 8)
     dls = DataLoaders(dl, dl, device='cpu', split=lambda b: (dict(image=b['image']), (b['labels'],)))
     interp = ClassificationInterpretation.from_learner(synth_learner(dls=dls, model=Wrap(), loss_func=nn.CrossEntropyLoss()))
-    assert torch.equal(interp[7].inputs['image'], x[7:8])
+    assert torch.equal(interp[7].inputs['image'], x[7])
     interp.plot_top_losses(2)
     plt.close('all')
 
@@ -352,7 +353,7 @@ def test_items_of_the_largest_losses(dl):
     interp = Interpretation.from_learner(learner(), dl)
     losses,idxs,items = interp.top_losses(5, items=True)
     b = interp[idxs]
-    assert all(torch.equal(a, c) and torch.equal(t, u) for (a,t),c,u in zip(items, b.inputs[0], b.targs, strict=True)) and torch.equal(losses, b.losses)
+    assert all(torch.equal(a, c) and torch.equal(t, u) for (a,t),c,u in zip(items, b.inputs, b.targs, strict=True)) and torch.equal(losses, b.losses)
     with pytest.raises(ValueError, match=r'no dataset that gives single samples: `interp\[idxs\]` has them'): Interpretation.from_learner(learner(), [(x, y)]).top_losses(2, items=True)
 
 def test_a_loader_in_the_place_of_its_number():
@@ -365,7 +366,7 @@ def test_batches_that_the_dataset_makes():
         def __len__(self): return 10
         def __getitem__(self, i): return x[5*i:5*i+5],y[5*i:5*i+5]
     interp = Interpretation.from_learner(learner(), DataLoader(Whole(), batch_size=None, shuffle=True))
-    assert torch.equal(interp.targs, y) and torch.equal(interp[[41,3]].inputs[0], x[[41,3]])
+    assert torch.equal(interp.targs, y) and torch.equal(interp[[41,3]].inputs, x[[41,3]])
 
 def test_several_targets_are_compared_when_a_loader_is_gone_over_again():
     draws = iter([torch.arange(50), torch.arange(50).flip(0)])
@@ -386,4 +387,32 @@ def test_several_outputs_are_shown_and_not_counted():
     with pytest.raises(ValueError, match='one target and one prediction.*decisions tuple: an `act` can choose one'): interp.confusion_matrix()
     chosen = ClassificationInterpretation(interp.learn, dl, act=lambda o: o[1].softmax(1))
     assert (chosen.confusion_matrix()==confusion_matrix(y, interp.preds[1].argmax(1))).all()
+    plt.close('all')
+
+def test_several_inputs_are_a_tuple():
+    class Sum(nn.Module):
+        def __init__(self): super().__init__(); self.lin = nn.Linear(16, 5)
+        def forward(self, a, b): return self.lin((a+b).flatten(1))
+    dl = DataLoader(TensorDataset(x, -x, y), 8)
+    b = Interpretation.from_learner(synth_learner(dls=DataLoaders(dl, dl, device='cpu'), model=Sum(), loss_func=nn.CrossEntropyLoss()))[3]
+    assert torch.equal(b.inputs[0], x[3]) and torch.equal(b.inputs[1], -x[3]) and b.targs==y[3] and b.preds.shape==(5,)
+
+@pytest.mark.parametrize('largest', [True, False])
+def test_top_losses_from_a_place_on(largest):
+    interp = Interpretation.from_learner(learn := learner(vocab=list('abcde')))
+    all_titles = [ax.get_title() for ax in interp.plot_top_losses(16, largest).axes][:16]
+    order = np.argsort(expected(learn)[1].numpy()*(-1 if largest else 1))
+    assert [o.get_title() for o in interp.plot_top_losses(range(7, 16), largest).axes][:9]==all_titles[7:]==[o.get_title() for o in interp.show_results(order[7:16]).axes][:9]
+    assert interp.plot_top_losses([4], largest).axes[0].get_title()==all_titles[4]
+    with pytest.raises(IndexError, match=r'Samples have positions from 0 to 49, but got range\(45, 60\)'): interp.plot_top_losses(range(45, 60))
+    plt.close('all')
+
+def test_sizes_of_figures():
+    interp = ClassificationInterpretation.from_learner(learn := learner())
+    assert interp.plot_confusion_matrix(figsize=(5,4)).figure.get_size_inches().tolist()==[5,4]
+    for show in (interp.plot_top_losses, lambda **kwargs: interp.show_results(range(9), **kwargs), lambda **kwargs: learn.show_results(max_n=9, **kwargs)):
+        fig = show(figsize=(8,3), ncols=5)
+        assert fig.get_size_inches().tolist()==[8,3] and len(fig.axes)==10
+    with pytest.raises(ValueError, match='`ncols` is 1 or more, but got 0'): learn.show_results(ncols=0)
+    with pytest.raises(TypeError, match='no argument `nrows`. Did you mean `ncols`'): learn.show_results(nrows=3)
     plt.close('all')

@@ -789,7 +789,7 @@ def test_inference_with_models_that_return_several(shape):
     out = ', '.join(f'{v:.4g}' for v in logits(learn)[0].tolist())
     assert len(table)==2 and out in table[0].decision and table[0].target==str(Y[0].item())
     b = Interpretation.from_learner(learn, DataLoader(ds, 5, shuffle=True))[[20,3]]
-    assert torch.equal(b.inputs[0], X[[20,3]]) and torch.equal(b.targs, Y[[20,3]]) and all(map(close, leaves(b.preds), leaves(kept(logits(learn, X[[20,3]])))))
+    assert torch.equal(b.inputs, X[[20,3]]) and torch.equal(b.targs, Y[[20,3]]) and all(map(close, leaves(b.preds), leaves(kept(logits(learn, X[[20,3]])))))
 
 def test_a_model_of_hugging_face_with_labels():
     "Called with them, it returns the loss of each batch"
@@ -808,7 +808,7 @@ def test_a_model_of_hugging_face_with_labels():
     assert close(learn.predict(dict(x=X[3]))[2], probs(X[3])) and close(learn.predict(dict(x=X[3], labels=Y[3]))[2], probs(X[3]))
     assert len(learn.show_results(max_n=4))==4 and close(learn.tta(n=1, aug=lambda x,labels: dict(x=x+1), beta=0.)[0], probs(X+1))
     interp = ClassificationInterpretation.from_learner(learn)
-    assert interp.confusion_matrix().trace()==(logits(learn).argmax(1)==Y).sum() and torch.equal(interp[22].inputs['x'], X[22:])
+    assert interp.confusion_matrix().trace()==(logits(learn).argmax(1)==Y).sum() and torch.equal(interp[22].inputs['x'], X[22])
 
 class Pictures(Dataset):
     def __len__(self): return N
@@ -986,3 +986,103 @@ def test_fetching_with_all_callbacks():
 
 def test_what_fetching_removes_are_callbacks():
     with pytest.raises(TypeError, match="`cbs` are callbacks, or classes of them, but got 'ema'"): FetchPredsCallback(cbs='ema')
+
+# Masks
+def segmenter(targ, loss_func=None, out=lambda x: torch.cat([-x, x], 1), c=1, **kwargs):
+    "A learner that takes pixels above 0 for class 1"
+    class Pixels(nn.Module):
+        def forward(self, x): return out(x)
+    gen = torch.Generator().manual_seed(0)
+    x = torch.randn(6, c, 4, 8, generator=gen)
+    b = [(x, targ(x))]
+    return x,Learner(DataLoaders(b, b, device='cpu', **kwargs), Pixels(), loss_func or nn.CrossEntropyLoss()).remove_cb(ProgressCallback)
+
+def layers(ax): return [o.get_array() for o in ax.images]
+
+def test_masks_are_shown_beside_their_targets():
+    def targ(x):
+        m = (x[:,0]>0).long()
+        m[1] = 1-m[1]       # all wrong
+        m[2,:,:4] = 1-m[2,:,:4]
+        m[3,0] = -100       # do not count
+        m[3,1,:2] = 1-m[3,1,:2]
+        return m
+    x,learn = segmenter(targ)
+    fig = learn.show_results(shuffle=False)
+    assert titles(fig)==['target','100% right','target','0% right','target','50% right','target','92% right','target','100% right','target','100% right']
+    (_,t),(img,d) = layers(fig.axes[6]),layers(fig.axes[7])
+    assert img.shape==(4,8) and t.shape==d.shape==(4,8,4)
+    assert ((d[...,3]>0)==(x[3,0]>0).numpy()).all() and ((t[...,3]>0)==(targ(x)[3]>0).numpy()).all() and not t[0,:,3].any()
+    interp = Interpretation.from_learner(learn)
+    fig = interp.plot_top_losses(2)
+    assert [o.split('\n')[0] for o in titles(fig)]==['target','0% right','target','50% right'] and titles(fig)[1].endswith(f'loss {interp.losses.max():.2f}')
+    learn.dls.vocab = ['sky','tree']
+    assert [o.get_text() for o in learn.show_results(max_n=2).legends[0].get_texts()]==['tree']
+    plt.close('all')
+
+def test_pixels_that_the_loss_ignores_do_not_count():
+    x,learn = segmenter(lambda x: torch.where(x[:,0]>1, 255, (x[:,0]>0).long()), nn.CrossEntropyLoss(ignore_index=255))
+    fig = learn.show_results(shuffle=False)
+    assert set(titles(fig)[1::2])=={'100% right'} and ((layers(fig.axes[0])[1][...,3]>0)==((x[0,0]>0) & (x[0,0]<=1)).numpy()).all()
+    x,learn = segmenter(lambda x: torch.full((6,4,8), -100))
+    assert set(titles(learn.show_results()))=={'target','decision'} # nothing counts
+    plt.close('all')
+
+masks = dict(dice=(DiceLoss(), lambda x: (x[:,0]>0).long(), lambda x: torch.cat([-x, x], 1)), flat=(CrossEntropyLossFlat(axis=1), lambda x: (x[:,0]>0).long(), lambda x: torch.cat([-x, x], 1)),
+    binary=(BCEWithLogitsLossFlat(), lambda x: (x>0).float(), lambda x: x), several=(nn.BCEWithLogitsLoss(), lambda x: torch.cat([x>0, x<-1], 1).float(), lambda x: torch.cat([x, -1-x], 1)),
+    scores=(lambda p,t: F.cross_entropy(p, t), lambda x: (x[:,0]>0).long(), lambda x: torch.cat([-x, x], 1)), channel=(nn.CrossEntropyLoss(), lambda x: (x[:,0]>0).long(), lambda x: torch.cat([-x, x], 1)))
+@pytest.mark.parametrize('name', masks)
+def test_masks_of_every_loss(name):
+    loss_func,targ,out = masks[name]
+    x,learn = segmenter(targ, loss_func, out)
+    fig = learn.show_results(shuffle=False, max_n=3)
+    assert titles(fig)==['target','100% right']*3 and all((layers(a)[1]==layers(b)[1]).all() for a,b in zip(fig.axes[::2], fig.axes[1::2]))
+    assert ((layers(fig.axes[0])[1][...,3]>0)==((x[0,0]>0) | ((x[0,0]<-1) & (name=='several'))).numpy()).all()
+    plt.close('all')
+
+def test_masks_of_another_resolution_without_targets_or_over_what_is_no_image():
+    x,learn = segmenter(lambda x: (F.avg_pool2d(x, 2)[:,0]>0).long(), out=lambda x: F.avg_pool2d(torch.cat([-x, x], 1), 2))
+    fig = learn.show_results(max_n=2)
+    assert titles(fig)[1]=='100% right' and fig.axes[1].images[1].get_extent()==fig.axes[1].images[0].get_extent()
+    x,learn = segmenter(lambda x: (x[:,0]>0).long())
+    assert titles(learn.show_results(dl=[(x,)], max_n=2))==['decision']*2
+    x,learn = segmenter(lambda x: (x[:,0]>0).long(), out=lambda x: torch.cat([-x, x], 1)[:,:2], c=5)
+    learn.model.forward = lambda x: torch.stack([-x[:,0], x[:,0]], 1)
+    assert learn.show_results(max_n=2)[0].input=='(5 x 4 x 8)'
+    plt.close('all')
+
+def test_images_as_decisions():
+    x,learn = segmenter(lambda x: x*2, F.mse_loss, lambda x: x*2+1)
+    fig = learn.show_results(max_n=2)
+    assert titles(fig)==['input','target','decision']*2 and len(fig.axes)==6
+    assert 'loss 1.00' in titles(Interpretation.from_learner(learn).plot_top_losses(1))[2]
+    plt.close('all')
+
+# Augmented inputs, and the way back
+def test_masks_are_flipped_back():
+    "A model that sees the side: its mask depends on where a pixel is"
+    ramp = torch.linspace(-1, 1, 8)
+    x,learn = segmenter(lambda x: (x[:,0]>0).long(), out=lambda x: torch.cat([-x, x+ramp], 1))
+    def flip(x): return x.flip(-1),lambda pred: pred.flip(-1)
+    def act(x): return learn.model(x).softmax(1)
+    expected = .75*act(x.flip(-1)).flip(-1)+.25*act(x)
+    assert close(learn.tta(aug=flip)[0], expected) and not close(learn.tta(aug=lambda x: x.flip(-1))[0], expected)
+    (changed,plain),targs = learn.tta(aug=flip, beta=None)
+    assert close(changed, act(x.flip(-1)).flip(-1)) and close(plain, act(x)) and torch.equal(targs, learn.dls.valid[0][1])
+
+def test_each_augmentation_has_its_way_back():
+    "Drawn for each batch; one that changes nothing has none"
+    x,learn = segmenter(lambda x: (x[:,0]>0).long())
+    def sometimes(x): return (x.flip(-1), lambda pred: pred.flip(-1)) if torch.rand(())<.5 else x
+    assert close(learn.tta([(o[None], (o>0).long()) for o in x], n=6, aug=sometimes)[0], learn.get_preds()[0]) # each pixel by itself
+
+def test_a_way_back_with_several_or_named_inputs():
+    class Two(Net):
+        def forward(self, a, b): return super().forward(a+b)
+    back = lambda p: p*0
+    two = Learner(DataLoaders([(X, X, Y)], [(X, X, Y)], device='cpu'), Two(), nn.CrossEntropyLoss()).remove_cb(ProgressCallback)
+    named = Learner(DataLoaders([dict(a=X, b=X)], [dict(a=X, b=X)], device='cpu'), Two(), lambda p: p.mean()).remove_cb(ProgressCallback)
+    even = torch.full((N,C), 1/C)
+    assert close(mk().tta(n=1, aug=lambda x: (x, back), beta=0.)[0], even) and close(two.tta(n=1, aug=lambda a,b: (a, b, back), beta=0.)[0], even)
+    assert not named.tta(n=1, aug=lambda a,b: (dict(a=a+1), back), beta=0.)[0].any()
+    with pytest.raises(TypeError, match='The function that `aug` has returned takes predictions back, but gave None'): mk().tta(aug=lambda x: (x, lambda p: None))

@@ -246,8 +246,8 @@ class Learner:
     def save_state(self, file):
         'Save all that training is made of'
         ...
-    def show_results(self, ds_idx: int | str=..., dl=..., max_n: int=..., shuffle: bool=...):
-        'Show samples of the first batch: images with decisions and targets, or a table'
+    def show_results(self, ds_idx: int | str=..., dl=..., max_n: int=..., shuffle: bool=..., ncols: int | None=..., figsize=...):
+        'Show samples of the first batch: images with decisions and targets, which can be masks, or a table'
         ...
     def smoke(self, n: int=..., cbs=...):
         'Try a fit of `n` batches with everything but callbacks that write, then restore everything'

@@ -72,18 +72,18 @@ def _report(cm, names):
     return res
 
 # %% ../../nbs/result/05_confusion.ipynb #plot_counts
-def _axes_for(names):
-    "New axes, large enough for a matrix with these names"
+def _axes_for(names, figsize):
+    "New axes, of `figsize` or large enough for a matrix with these names"
     import matplotlib.pyplot as plt
     size = min(max(3, 1.5+.35*len(names)), 20) # inches
     room = min(.09*max(len(str(o)) for o in names), 5) # for the names
-    return plt.subplots(figsize=(size+room, size+room), layout='constrained')[1]
+    return plt.subplots(figsize=(size+room, size+room) if figsize is None else figsize, layout='constrained')[1]
 
-def plot_counts(cm, names, normalize=False, title='', cmap='Blues', norm_dec=2, plot_txt=True, ax=None):
+def plot_counts(cm, names, normalize=False, title='', cmap='Blues', norm_dec=2, plot_txt=True, ax=None, figsize=None):
     "Draw a confusion matrix"
     n = len(cm)
     if normalize: cm = cm/cm.sum(1, keepdims=True).clip(1)
-    if ax is None: ax = _axes_for(names)
+    if ax is None: ax = _axes_for(names, figsize)
     ax.imshow(cm, cmap=cmap, interpolation='nearest')
     ax.set_xticks(range(n), names, rotation=90); ax.set_yticks(range(n), names)
     if n>80: ax.tick_params(labelsize=800/n)
@@ -129,9 +129,10 @@ class ClassificationInterpretation(Interpretation):
         norm_dec:int=2, # Decimals of fractions
         plot_txt:bool=True, # Write the numbers too; with more than 20 classes, those that are not 0
         ax=None, # Where to draw; default: a new figure
+        figsize=None, # Of a new figure, in inches; default: by the number of classes
     ):
         "Plot the confusion matrix"
-        return plot_counts(self._counts, self.names, normalize, title, cmap, norm_dec, plot_txt, ax)
+        return plot_counts(self._counts, self.names, normalize, title, cmap, norm_dec, plot_txt, ax, figsize)
 
     @known_args
     def most_confused(self,

@@ -24,6 +24,7 @@ from ..data.rows import Rows,rows_of
 from ..loop.learner import Learner
 from ..measure.metrics import find_bs
 from ..measure.history import Row
+from ..model.loss_properties import ignore_index_of
 from .predict import same_values
 from .preds import single
 from .show import show_samples
@@ -114,15 +115,25 @@ class Interpretation:
 
     def __getitem__(self,
         idxs, # Positions in `preds`: one, several, a slice or a mask
-    ) -> Row: # `inputs`, as the loader gives them, `preds`, `targs`, `decoded`, `losses`; always a batch, even of one
+    ) -> Row: # `inputs`, `preds`, `targs`, `decoded`, `losses`: of one sample, or a batch of several
         "Everything about some samples"
+        at = self._positions(idxs)
+        res = self._batch(at.reshape(-1))
+        return res if at.ndim else Row(**{k:rows_of(v, 0) for k,v in dict(res).items()})
+
+    def _positions(self, idxs):
+        "Positions that `idxs` chooses, as a tensor; without an axis if it is one"
         n = find_bs(self.preds)
-        try: at = torch.as_tensor(np.arange(n)[list(idxs) if isinstance(idxs, tuple) else idxs]).reshape(-1)
+        try: at = torch.as_tensor(np.arange(n)[list(idxs) if isinstance(idxs, tuple) else idxs])
         except (IndexError,TypeError):
             raise IndexError(f"Samples have positions from 0 to {n-1}, but got {idxs!r}") from None
-        if not len(at): raise ValueError(f"There are {n} samples, and none of them is chosen by {idxs!r}")
+        if not at.numel(): raise ValueError(f"There are {n} samples, and none of them is chosen by {idxs!r}")
+        return at
+
+    def _batch(self, at):
+        "The samples at the positions `at`; a model's only input as it is, and several as a tuple"
         rest = {k:rows_of(getattr(self, k), at) for k in ('preds','targs','decoded','losses')}
-        return Row(inputs=self._source.inputs(at, rest['targs']), **rest)
+        return Row(inputs=single(self._source.inputs(at, rest['targs'])), **rest)
 
     @known_args
     def top_losses(self,
@@ -141,15 +152,22 @@ class Interpretation:
     @known_args
     def show_results(self,
         idxs, # Positions in `preds`: one, several, a slice or a mask
+        ncols:int|None=None, # Most images in a row
+        figsize=None, # Of the figure, in inches
     ): # The figure, or `Samples`
-        "Show samples: images with decision, its probability, target and loss, or a table"
-        inputs,preds,targs,dec,losses = self[idxs]
-        return show_samples(inputs, targs, dec, preds, losses, self.vocab)
+        "Show samples: images with decision, its probability, target and loss, or with masks, or a table"
+        inputs,preds,targs,dec,losses = self._batch(self._positions(idxs).reshape(-1))
+        return show_samples(inputs, targs, dec, preds, losses, self.vocab, ignore_index_of(self.learn.loss_func),
+            ncols, figsize)
 
     @known_args
     def plot_top_losses(self,
-        k:int=9, # How many
+        k=9, # How many, or places in the order of losses: `range(9, 18)` are the next nine
         largest:bool=True, # Or the smallest
+        ncols:int|None=None, # Most images in a row
+        figsize=None, # Of the figure, in inches
     ): # The figure, or `Samples`
         "Show the samples with the largest losses"
-        return self.show_results(self.top_losses(k, largest).idxs)
+        if not hasattr(k, '__len__'): idxs = self.top_losses(k, largest).idxs
+        else: idxs = self.top_losses(None, largest).idxs[self._positions(k)]
+        return self.show_results(idxs, ncols, figsize)

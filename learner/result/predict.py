@@ -70,17 +70,31 @@ def same_values(a, b) -> bool:
     return all(res)
 
 # %% ../../nbs/result/02_predict.ipynb #tta
-def _augmenting(aug):
-    "A callback that replaces inputs by `aug` of them"
-    if not callable(aug): raise TypeError(f"`aug` is a function of the inputs, but got {aug!r}")
-    def change(cb):
-        xb = cb.learn.xb
+def _with_undo(res):
+    "What `aug` has returned: inputs, and a function that takes predictions back, or None"
+    if not isinstance(res, (tuple,list)) or not callable(res[-1]): return res,None
+    return res[0] if len(res)==2 else res[:-1],res[-1]
+
+class _Augment(Callback):
+    "Replaces inputs by `aug` of them, and takes predictions back where it says how"
+    run_train = False
+    def __init__(self, aug):
+        if not callable(aug): raise TypeError(f"`aug` is a function of the inputs, but got {aug!r}")
+        self.aug = aug
+
+    def before_batch(self):
+        xb = self.learn.xb
         named = isinstance(xb, Mapping)
-        res = aug(**xb) if named else aug(*xb)
+        res,self.undo = _with_undo(self.aug(**xb) if named else self.aug(*xb))
         if res is None or named!=isinstance(res, Mapping): raise TypeError(
             f"`aug` returns changed inputs, {'a mapping' if named else 'one or a tuple'}, but got {type(res).__name__}")
-        cb.learn.xb = {**xb, **res} if named else tuple(res) if isinstance(res, (tuple,list)) else (res,)
-    return Callback(before_batch=change)
+        self.learn.xb = {**xb, **res} if named else tuple(res) if isinstance(res, (tuple,list)) else (res,)
+
+    def after_pred(self):
+        if self.undo is None: return
+        pred = self.undo(self.learn.pred)
+        if pred is None: raise TypeError("The function that `aug` has returned takes predictions back, but gave None")
+        self.learn.pred = pred
 
 def _augmented(learn, dl, n, cbs, use_max):
     "Mean, or maximum, of the predictions of `n` augmented passes; and the targets of the first"
@@ -98,7 +112,7 @@ def tta(self:Learner,
     ds_idx:int|str=1, # Position or name of a loader in `dls`, or `dl`
     dl=None, # Any other iterable of batches
     n:int=4, # Augmented passes over the samples
-    aug=None, # Called with inputs as the model is, returns augmented ones; default: none, if the loader augments
+    aug=None, # `aug(*inputs)` returns augmented ones, and if needed a function that takes predictions back
     beta:float|None=.25, # Weight of the pass without augmentation, in [0,1]; None leaves both apart
     use_max:bool=False, # Take the maximum instead of averages
 ) -> tuple: # Predictions, targets; with `beta=None`, the first is a pair, of the augmented passes and the plain one
@@ -106,7 +120,7 @@ def tta(self:Learner,
     n = whole('n', n, 1)
     if beta is not None and not 0<=beta<=1: raise ValueError(f"`beta` is a weight in [0,1], or None, but got {beta}")
     dl = self.loader(ds_idx, dl)
-    cbs = [] if aug is None else [_augmenting(aug)]
+    cbs = [] if aug is None else [_Augment(aug)]
     with self.unchanged(dl):
         dl,*_ = in_order(dl) # a random sampler is asked once, for all passes
         changed,targs = _augmented(self, dl, n, cbs, use_max)

@@ -12,6 +12,7 @@ __all__ = ['as_image', 'named', 'Samples', 'show_samples', 'first_batch']
 
 # %% ../../nbs/result/03_show.ipynb #imports
 from collections.abc import Iterator,Mapping
+from dataclasses import dataclass
 import torch
 from torch import Tensor
 from fastcore.basics import patch
@@ -21,6 +22,7 @@ from ..data.rows import rows_of
 from ..loop.learner import Learner
 from ..measure.metrics import find_bs
 from ..measure.history import Row,html_table
+from ..model.loss_properties import ignore_index_of
 from .predict import decision
 
 # %% ../../nbs/result/03_show.ipynb #as_image
@@ -65,24 +67,93 @@ def _cell(o, vocab):
     if isinstance(o, Mapping): return ', '.join(f'{k}: {v}' for k,p in o.items() if (v := _cell(p, vocab)))
     return '; '.join(filter(None, (_cell(p, vocab) for p in o))) if isinstance(o, (tuple,list)) else named(o, vocab)
 
-# %% ../../nbs/result/03_show.ipynb #show_samples
-def _grid(imgs, titles, right, cols, size):
-    "Images of `size` inches, at most `cols` in a row, with titles that are red where `right` is false"
-    import matplotlib.pyplot as plt
-    cols = min(cols, len(imgs))
-    n = -(-len(imgs)//cols)
-    fig,axs = plt.subplots(n, cols, figsize=(size*cols, (1.2*size+.1)*n), squeeze=False, layout='constrained')
-    for ax in axs.flat: ax.axis('off')
-    for ax,img,title,ok in zip(axs.flat, imgs, titles, right):
-        ax.imshow(img, cmap='gray_r')
-        ax.set_title(title, fontsize=8, color='0.3' if ok else 'C3')
-    return fig
+# %% ../../nbs/result/03_show.ipynb #grid
+@dataclass
+class _Tile:
+    "An image with its title, in red where it is wrong, and a layer of colours over it"
+    img:object
+    title:str
+    ok:bool = True
+    layer:object = None
 
-def _are_labels(dec): return isinstance(dec, Tensor) and dec.dtype is torch.bool
+def _grid(tiles, cols, size, figsize):
+    "Tiles of `size` inches, at most `cols` in a row"
+    import matplotlib.pyplot as plt
+    cols = min(cols, len(tiles))
+    n = -(-len(tiles)//cols)
+    figsize = (size*cols, (1.2*size+.1)*n) if figsize is None else figsize
+    fig,axs = plt.subplots(n, cols, figsize=figsize, squeeze=False, layout='constrained')
+    for ax in axs.flat: ax.axis('off')
+    for ax,o in zip(axs.flat, tiles):
+        h,w = o.img.shape[:2]
+        ax.imshow(o.img, cmap='gray_r')
+        if o.layer is not None: ax.imshow(o.layer, extent=(-.5, w-.5, h-.5, -.5), interpolation='nearest')
+        ax.set_title(o.title, fontsize=8, color='0.3' if o.ok else 'C3')
+    return fig
 
 def _are_probs(preds, dec):
     "Whether `preds` are probabilities of classes, and `dec` one class for each sample"
     return isinstance(preds, Tensor) and preds.ndim==2>dec.ndim and preds.min()>=0 and preds.max()<=1
+
+def _captions(imgs, targs, dec, preds, losses, vocab):
+    "A tile for each image, with decision and target as its title"
+    said,right = ([named(rows_of(o, i), vocab) for i in range(len(imgs))] for o in (dec, targs))
+    known = _are_probs(preds, dec)
+    sure = [f', {preds[i,dec[i]]:.0%}' if known else '' for i in range(len(imgs))]
+    ok = [r in ('',s) for s,r in zip(said, right)]
+    if losses is None: titles = [f'{s}{p}' + ('' if o else f', is {r}') for s,p,r,o in zip(said, sure, right, ok)]
+    else: titles = [f'{s}{p}\n' + (f'is {r}, ' if r else '') + f'loss {l:.2f}'
+        for s,p,r,l in zip(said, sure, right, losses)]
+    return list(map(_Tile, imgs, titles, ok))
+
+# %% ../../nbs/result/03_show.ipynb #masks
+def _mask(o):
+    "A target or decision as classes, `(height, width)`; of several masks, the last, counted from 1. None if it is none"
+    if not isinstance(o, Tensor) or o.is_floating_point() or o.ndim not in (2,3): return
+    o = o.cpu()
+    if o.ndim==3 and o.dtype is torch.bool: return (o*torch.arange(1, len(o)+1)[:,None,None]).amax(0)
+    return o.long() if o.ndim==2 else o[0].long() if len(o)==1 else None
+
+def _colour(classes):
+    "The colours of classes above 0, red, green and blue"
+    import matplotlib.pyplot as plt
+    palette = torch.tensor(plt.get_cmap('tab10').colors)
+    return palette[(classes-1)%len(palette)]
+
+def _layer(mask, ignored):
+    clear = (mask<=0) | (mask==ignored)
+    return torch.cat([_colour(mask), .6*~clear[...,None]], -1).numpy()
+
+def _score(targ, dec, ignored):
+    "How many pixels of masks are right"
+    if targ is None or targ.shape!=dec.shape: return 'decision'
+    counts = (targ>=0) & (targ!=ignored)
+    return f'{(targ==dec)[counts].float().mean():.0%} right' if counts.any() else 'decision'
+
+def _pictures(img, targ, dec, ignored):
+    "Tiles for target and decision of one sample, if they are masks or images; otherwise None"
+    t,d = _mask(targ),_mask(dec)
+    if d is not None:
+        tiles = [_Tile(img, 'target', layer=_layer(t, ignored))] if t is not None else []
+        return [*tiles, _Tile(img, _score(t, d, ignored), layer=_layer(d, ignored))]
+    if not isinstance(dec, Tensor) or tuple(dec.shape[-2:])!=img.shape[:2] or as_image(dec) is None: return
+    shown = [(img, 'input'), (as_image(targ), 'target'), (as_image(dec), 'decision')]
+    return [_Tile(*o) for o in shown if o[0] is not None]
+
+def _legend(fig, dec, vocab):
+    "Names of the classes that were decided"
+    from matplotlib.patches import Patch
+    classes = [i for i in dec.unique().tolist() if 0<i<len(vocab)] if not dec.is_floating_point() else []
+    patches = [Patch(color=_colour(torch.tensor(i)).tolist(), alpha=.6, label=str(vocab[i])) for i in classes]
+    if patches: fig.legend(handles=patches, loc='outside lower center', ncols=6, fontsize=8, frameon=False)
+
+# %% ../../nbs/result/03_show.ipynb #show_samples
+def _are_labels(dec): return isinstance(dec, Tensor) and dec.dtype is torch.bool
+
+def _are_scores(dec, targs):
+    "Whether `dec` are scores of the classes of pixels, because the loss does not say how it decides"
+    if not isinstance(dec, Tensor) or not isinstance(targs, Tensor) or targs.is_floating_point(): return False
+    return dec.is_floating_point() and dec.ndim==targs.ndim+1==4
 
 def show_samples(
     x, # Inputs, as a batch; the first of several inputs is shown
@@ -91,22 +162,26 @@ def show_samples(
     preds=None, # Predictions, for the probability of each decision
     losses=None, # Losses of samples
     vocab=None, # Names of the classes
+    ignored:int=-100, # Target of pixels that do not count
+    ncols:int|None=None, # Most images in a row
+    figsize=None, # Of the figure, in inches
 ): # The figure, or `Samples`
-    "Images with decision and target, in red where they differ; or a table, if the inputs are not images"
+    "Images with decision and target, in red where they differ, or with masks; or a table, if inputs are no images"
     x = x if isinstance(x, Tensor) else next(iter(x.values() if isinstance(x, Mapping) else x))
+    if ncols is not None: whole('ncols', ncols, 1)
     idxs = range(find_bs(dec))
     imgs = [as_image(rows_of(x, i)) for i in idxs]
     if _are_labels(dec) and isinstance(targs, Tensor) and targs.numel()==dec.numel(): targs = targs>.5
+    if _are_scores(dec, targs): dec = dec.argmax(1)
     if any(o is None for o in imgs): return _table(x, targs, dec, losses, vocab)
-    said,right = ([named(rows_of(o, i), vocab) for i in idxs] for o in (dec, targs))
-    known = _are_probs(preds, dec)
-    sure = [f', {preds[i,dec[i]]:.0%}' if known else '' for i in idxs]
-    ok = [r in ('',s) for s,r in zip(said, right)]
-    if losses is None:
-        titles = [f'{s}{p}' + ('' if o else f', is {r}') for s,p,r,o in zip(said, sure, right, ok)]
-        return _grid(imgs, titles, ok, 9, 1.)
-    titles = [f'{s}{p}\n' + (f'is {r}, ' if r else '') + f'loss {l:.2f}' for s,p,r,l in zip(said, sure, right, losses)]
-    return _grid(imgs, titles, ok, 6, 1.5)
+    pictures = [_pictures(img, rows_of(targs, i), rows_of(dec, i), ignored) for i,img in zip(idxs, imgs)]
+    if any(o is None for o in pictures):
+        cols,size = (9, 1.) if losses is None else (6, 1.5)
+        return _grid(_captions(imgs, targs, dec, preds, losses, vocab), ncols or cols, size, figsize)
+    for o,loss in zip(pictures, [] if losses is None else losses): o[-1].title += f'\nloss {loss:.2f}'
+    fig = _grid([o for p in pictures for o in p], ncols or 6, 1.5, figsize)
+    if vocab is not None and not _are_labels(dec): _legend(fig, dec, vocab)
+    return fig
 
 # %% ../../nbs/result/03_show.ipynb #first_batch
 def first_batch(
@@ -126,11 +201,14 @@ def show_results(self:Learner,
     dl=None, # Any other iterable of batches
     max_n:int=9, # How many to show
     shuffle:bool=True, # Choose samples at random from the first batch; otherwise its first ones
+    ncols:int|None=None, # Most images in a row
+    figsize=None, # Of the figure, in inches
 ): # The figure, or `Samples`
-    "Show samples of the first batch: images with decisions and targets, or a table"
+    "Show samples of the first batch: images with decisions and targets, which can be masks, or a table"
     max_n,dl = whole('max_n', max_n, 1),self.loader(ds_idx, dl)
     with self.unchanged(dl): b = first_batch(dl)
     x,_,targs,dec = self.get_preds(dl=[b], with_input=True, with_decoded=True)
     n = find_bs(dec)
     idxs = (torch.randperm(n, generator=torch.Generator().manual_seed(0)) if shuffle else torch.arange(n))[:max_n]
-    return show_samples(*(rows_of(o, idxs) for o in (x, targs, dec)), vocab=getattr(self.dls, 'vocab', None))
+    return show_samples(*(rows_of(o, idxs) for o in (x, targs, dec)), vocab=getattr(self.dls, 'vocab', None),
+        ignored=ignore_index_of(self.loss_func), ncols=ncols, figsize=figsize)

@@ -59,7 +59,9 @@ def _by_sample(loss, bs, loss_func, name):
 def _reduced(loss_func, losses, yb):
     "`losses` of samples, `(bs, n)`, put together as `loss_func` does"
     how = reduction_of(loss_func)
-    n = dict(sum=1, batchmean=len(losses)).get(how) or items_of(loss_func, *yb)
+    if how=='sum': return losses.sum()
+    if how=='batchmean': return losses.sum()/len(losses)
+    n = items_of(loss_func, *yb) if losses.numel()==_parts(yb)[0].numel() else None # a loss for each target
     return losses.mean() if n is None else losses.sum()/n
 
 # %% ../../nbs/technique/07_mixup.ipynb #MixHandler
