@@ -157,7 +157,7 @@ class Interpretation:
     ): # The figure, or `Samples`
         "Show samples: images with decision, its probability, target and loss, or with masks, or a table"
         inputs,preds,targs,dec,losses = self._batch(self._positions(idxs).reshape(-1))
-        return show_samples(inputs, targs, dec, preds, losses, self.vocab, ignore_index_of(self.learn.loss_func),
+        return show_samples(inputs, targs, dec, preds, losses, self.vocab, ignore_index_of(self.learn.known_loss),
             ncols, figsize)
 
     @known_args

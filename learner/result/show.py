@@ -211,4 +211,4 @@ def show_results(self:Learner,
     n = find_bs(dec)
     idxs = (torch.randperm(n, generator=torch.Generator().manual_seed(0)) if shuffle else torch.arange(n))[:max_n]
     return show_samples(*(rows_of(o, idxs) for o in (x, targs, dec)), vocab=getattr(self.dls, 'vocab', None),
-        ignored=ignore_index_of(self.loss_func), ncols=ncols, figsize=figsize)
+        ignored=ignore_index_of(self.known_loss), ncols=ncols, figsize=figsize)
