@@ -80,7 +80,7 @@ def test_dice(axis, square):
     loss = DiceLoss(axis=axis)
     p = loss.activation(pred)
     close(loss(pred, t.unsqueeze(axis)), loss(pred, t)) # masks may keep an axis for the class
-    close(p, pred.softmax(axis)); assert torch.equal(loss.decodes(p), pred.argmax(axis)) and loss.y_int and loss.reduction=='sum'
+    close(p, pred.softmax(axis)); assert torch.equal(loss.decodes(p), pred.argmax(axis)) and loss.y_int and loss.reduction=='mean'
 
 def test_dice_of_large_areas_in_half_precision():
     pred,t = torch.zeros(1, 2, 400, 400, dtype=torch.float16),torch.zeros(1, 400, 400).long()
@@ -90,7 +90,7 @@ def test_dice_of_vectors(): close(DiceLoss(reduction='none', smooth=0)(torch.zer
 
 @pytest.mark.parametrize('f,error,match', [
     (lambda: FocalLoss(gamma=-1), ValueError, '`gamma` is 0 or more, but got -1'), (lambda: FocalLossFlat(gamma=float('nan')), ValueError, 'but got nan'),
-    (lambda: DiceLoss(reduction='avg'), ValueError, "one of `sum`, `mean`, `none`, but got 'avg'"),
+    (lambda: DiceLoss(reduction='avg'), ValueError, "one of `mean`, `sum`, `none`, but got 'avg'"),
     (lambda: DiceLoss()(torch.zeros(2, 3, 4, 4), torch.zeros(2, 3, 4, 4)), ValueError, r'one target for all scores in axis 1, but predictions are \(2, 3, 4, 4\), and targets \(2, 3, 4, 4\)')])
 def test_bad_input_of_losses(f, error, match):
     with pytest.raises(error, match=match): f()
@@ -237,7 +237,7 @@ def test_averages_of_many_bf16_batches_are_not_rounded():
     m = AvgMetric(lambda p,t: p.mean())
     v = torch.tensor([[.3]], dtype=torch.bfloat16)
     for _ in range(2000): m.accumulate(SimpleNamespace(pred=v, yb=(v,)))
-    assert float(m.value)==pytest.approx(float(v), rel=1e-4) and m.total.dtype==torch.float32
+    assert float(m.value)==pytest.approx(float(v), rel=1e-4) and m.total.dtype==torch.float64
 
 def test_no_batch_no_value():
     for m in mk_metrics([mae, rmse, AvgLoss, AvgSmoothLoss]): assert m.value is None and repr(m)
@@ -328,7 +328,7 @@ def test_find_bs():
     for b,n in [(torch.zeros(3,2), 3), ((torch.zeros(3),), 3), (dict(a=torch.zeros(4)), 4), ([dict(a=[torch.zeros(2)])], 2), (torch.tensor(1.), 1), ((), None), ((1, 'a'), None)]: assert find_bs(b)==n
 
 # What a loss says of its mean
-@pytest.mark.parametrize('loss,expected', [(nn.CrossEntropyLoss(), 'mean'), (nn.CrossEntropyLoss(reduction='sum'), 'sum'), (partial(F.cross_entropy, reduction='sum'), 'sum'), (CrossEntropyLossFlat(reduction='sum'), 'sum'), (DiceLoss(), 'sum'),
+@pytest.mark.parametrize('loss,expected', [(nn.CrossEntropyLoss(), 'mean'), (nn.CrossEntropyLoss(reduction='sum'), 'sum'), (partial(F.cross_entropy, reduction='sum'), 'sum'), (CrossEntropyLossFlat(reduction='sum'), 'sum'), (DiceLoss(reduction='sum'), 'sum'), (DiceLoss(), 'mean'),
     (F.cross_entropy, 'mean'), (lambda p,y: p.sum(), 'mean'), (partial(partial(F.mse_loss, reduction='sum')), 'sum'), (None, 'mean')], ids=shown)
 def test_reduction_of(loss, expected): assert reduction_of(loss)==expected
 
@@ -337,7 +337,8 @@ def test_items_of():
     for loss,expected in ((nn.CrossEntropyLoss(), 3), (F.cross_entropy, 3), (CrossEntropyLossFlat(weight=w), 6.5), (nn.NLLLoss(w), 6.5), (FocalLoss(weight=w), 6.5), (FocalLossFlat(), 3), (partial(F.cross_entropy, weight=w, ignore_index=2), None)):
         if expected is None: assert items_of(loss, y.clamp(0)).item()==3 # 0, 0 and 1
         else: assert items_of(loss, y).item()==expected
-    for loss,targs in ((nn.MSELoss(), (y,)), (nn.CrossEntropyLoss(), (torch.rand(2,3),)), (nn.CrossEntropyLoss(), ()), (nn.CrossEntropyLoss(), (y,y)), (lambda p,t: 0, (y,)), (None, (y,)), (nn.BCEWithLogitsLoss(), (y,)), (LabelSmoothingCrossEntropy(), (y,))): assert items_of(loss, *targs) is None
+    for loss,targs,n in ((nn.MSELoss(), (y,), 4), (nn.CrossEntropyLoss(), (torch.rand(2,3),), 2), (nn.BCEWithLogitsLoss(), (y,), 4), (LabelSmoothingCrossEntropy(), (y,), 3), (DiceLoss(), (y,), 2)): assert items_of(loss, *targs)==n
+    for loss,targs in ((nn.CrossEntropyLoss(), ()), (nn.CrossEntropyLoss(), (y,y)), (lambda p,t: 0, (y,)), (None, (y,)), (LabelSmoothingCrossEntropy(weight=w), (y,))): assert items_of(loss, *targs) is None
     pred = torch.randn(6, 3, generator=gen)
     y = torch.tensor([0,1,2,2,-100,1])
     for loss in (nn.CrossEntropyLoss(w), nn.CrossEntropyLoss(w, label_smoothing=.2), FocalLoss(weight=w)): # it is what the sum is divided by

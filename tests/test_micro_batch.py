@@ -41,8 +41,8 @@ def test_micro_batches_by_tokens():
     def run(*cbs):
         learn = mk(*cbs, data=list(zip(x.split(12), y.split(12))), loss_func=token_loss).fit(3)
         return weights(learn.model),learn.recorder.raw_losses
-    (a,la),(b,lb),(c,_) = run(),run(MicroBatch(4, counted)),run(MicroBatch(4))
-    assert gap(a, b)<1e-6 and la==pytest.approx(lb, rel=1e-5) and not gap(a, c)<1e-3
+    (a,la),(b,lb),(c,_),(d,_) = run(),run(MicroBatch(4, counted)),run(MicroBatch(4)),run(MicroBatch(4, lambda learn: len(learn.y)))
+    assert gap(a, b)<1e-6 and la==pytest.approx(lb, rel=1e-5) and gap(a, c)<1e-6 and not gap(a, d)<1e-3
 
 def test_micro_batches_by_tokens_with_a_mean_by_hand():
     "0/0 is NaN, and so is its gradient"

@@ -238,7 +238,7 @@ def test_run_config_says_bounds_limits_and_schedules(monkeypatch):
     monkeypatch.delenv('LEARNER_LIMIT_BATCHES')
     assert config(TrackerCallback(comp=np.less))['callbacks']['tracker']['comp']=='less' and config(TrackerCallback(comp=operator.lt))['callbacks']['tracker']['comp']=='lt'
     assert config(fit=learn.fit_one_cycle, n_epoch=1, lr_max=.5, div=5., div_final=2.)['callbacks']['param_scheduler']['scheds']['lr']=='[25% sched_cos(0.1 → 0.5), 75% sched_cos(0.5 → 0.25)]'
-    assert learn.run_config['callbacks']['recorder']==dict(name='Recorder', train_metrics=False, valid_metrics=True, add_time=True, beta=.98)
+    assert learn.run_config['callbacks']['recorder']==dict(name='Recorder', train_metrics=False, valid_metrics=True, add_time=True, beta=.98, count=None)
     assert config(fit=learn.fit_sgdr, n_cycles=2, cycle_len=1, lr_max=.5)['callbacks']['param_scheduler']['scheds']['lr']=='[33.33% sched_cos(0.5 → 0.0), 66.67% sched_cos(0.5 → 0.0)]'
     sched = ParamScheduler(dict(lr=SchedPoly([.1], [0.], 2)))
     assert config(sched)['callbacks']['param_scheduler']['scheds']['lr']=='sched_poly([0.1] → [0.0])'
@@ -289,7 +289,7 @@ def table_of(html):
     return [[o.strip() for o in r] for r in p.rows]
 
 def test_names_that_look_like_html_are_shown():
-    rec = learner(metrics=lambda pred,targ: pred.mean()).fit(1).recorder
+    rec = learner(metrics={'<lambda>': lambda pred,targ: pred.mean()}).fit(1).recorder
     assert table_of(rec._repr_html_())[0]==['epoch', 'train_loss', 'valid_loss', '<lambda>', 'time']
 
 def test_a_loss_that_is_nan_can_be_seen():

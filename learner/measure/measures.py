@@ -15,12 +15,12 @@ import torch
 from torch.nn import functional as F
 from ..core.checks import known_args
 from ..model.losses import explain_bad_targets
-from ..model.loss_properties import ignore_index_of
-from .metrics import AccumMetric,AvgLoss,AvgMetric,Metric,as_double,flat_pair
+from ..model.loss_properties import count_elements,ignore_index_of
+from .metrics import AccumMetric,AsFunction,AvgLoss,AvgMetric,Metric,as_double,flat_pair,loss_of
 from .scores import CountScore
 
 # %% ../../nbs/measure/03_measures.ipynb #roots
-class RootMean(AvgMetric):
+class RootMean(AsFunction, AvgMetric):
     "Root of an average over all elements. Abstract: `squares` gives what is averaged"
     higher_is_better = False
     def __init__(self): self.reset()
@@ -109,12 +109,18 @@ def _by_label(pred, targ, area, average):
     weights = known*(targ.sum(0) if average=='weighted' else 1)
     return (vals.nan_to_num()*weights).sum()/weights.sum()
 
-def _by_class(pred, targ, area, average, axis):
-    pred = pred.movedim(axis, -1).flatten(0, -2)
-    if targ.numel()!=len(pred):
-        raise ValueError(f"There is one target for each sample, but there are {targ.numel()} for {len(pred)}")
-    one_hot = targ.reshape(-1,1)==torch.arange(pred.shape[1], device=pred.device)
+def _by_class(pred, targ, area, average, axis, ignore_index=-100):
+    pred,targ = pred.movedim(axis, -1).flatten(0, -2),targ.reshape(-1)
+    if len(targ)!=len(pred):
+        raise ValueError(f"There is one target for each sample, but there are {len(targ)} for {len(pred)}")
+    kept = targ!=ignore_index
+    pred,targ = pred[kept],targ[kept]
+    one_hot = targ[:,None]==torch.arange(pred.shape[1], device=pred.device)
     return _by_label(pred, one_hot, area, average)
+
+def _of_two(pred, targ, area, ignore_index=-100):
+    kept = targ!=ignore_index
+    return _by_label(pred[kept], targ[kept], area, 'micro')
 
 def _log_odds(pred, axis):
     "Logits of softmax probabilities, which stay different where the probabilities round to 1"
@@ -151,7 +157,7 @@ class RocAucBinary(AccumMetric):
     def __init__(self,
         axis:int=-1, # Where the classes are in the predictions, which are logits
     ):
-        func = partial(_by_label, area=_auc, average='micro')
+        func = partial(_of_two, area=_auc)
         super().__init__(func, activation=partial(_yes_minus_no, axis=axis), name='roc_auc_binary',
             higher_is_better=True)
 
@@ -170,7 +176,7 @@ class APScoreBinary(AccumMetric):
     def __init__(self,
         axis:int=-1, # Where the classes are in the predictions, which are logits
     ):
-        func = partial(_by_label, area=_ap, average='micro')
+        func = partial(_of_two, area=_ap)
         super().__init__(func, activation=partial(_yes_minus_no, axis=axis), name='ap_score_binary',
             higher_is_better=True)
 
@@ -184,15 +190,18 @@ class APScoreMulti(AccumMetric):
         super().__init__(func, flatten=False, name='ap_score_multi', higher_is_better=True)
 
 # %% ../../nbs/measure/03_measures.ipynb #brier
-def _brier(pred, targ, axis):
+def _brier(pred, targ, axis, ignore_index=-100):
     p = pred.float().softmax(dim=axis).movedim(axis, -1)
+    kept = (targ!=ignore_index).reshape(p.shape[:-1])
+    targ = targ.reshape(kept.shape).long().masked_fill(~kept, 0)
     with explain_bad_targets(targ, p.shape[-1]):
-        t = torch.zeros_like(p).scatter_(-1, targ.reshape(*p.shape[:-1], 1).long(), 1.)
-    return ((p-t)**2).sum(-1).mean()/(2 if p.shape[-1]==2 else 1)
+        t = torch.zeros_like(p).scatter_(-1, targ[...,None], 1.)
+    return (((p-t)**2).sum(-1)*kept).sum()/kept.sum()/(2 if p.shape[-1]==2 else 1)
 
 def _brier_multi(pred, targ, sigmoid):
     pred,targ = flat_pair(pred.float(), targ)
     return F.mse_loss(pred.sigmoid() if sigmoid else pred, targ.float())
+_brier_multi.n_items = count_elements
 
 class BrierScore(AvgMetric):
     "Squared error of the probabilities: of the second class if there are two, summed over classes if more"
@@ -212,11 +221,6 @@ class BrierScoreMulti(AvgMetric):
 class Perplexity(AvgLoss):
     "Exponential of the average cross-entropy per target, without those that the loss ignores"
     def __init__(self): super().__init__(); self._name = 'perplexity'
-    def accumulate(self, learn):
-        targ = learn.yb[0] if len(learn.yb)==1 else None
-        if not isinstance(targ, torch.Tensor) or targ.is_floating_point(): return super().accumulate(learn)
-        n = (targ!=ignore_index_of(learn.loss_func)).sum()
-        self.add(torch.where(n>0, learn.loss.detach().mean(), 0.), n)
     @property
     def value(self): return None if (v := super().value) is None else v.exp()
 
@@ -235,7 +239,7 @@ class CorpusBLEUMetric(CountScore):
         "For 1 to 4 words: how many sequences are right, and how many there are; then the predicted and actual lengths"
         pred,targ = self.pair(learn)
         predicted = pred.argmax(dim=self.axis)
-        is_word = targ!=ignore_index_of(learn.loss_func)
+        is_word = targ!=ignore_index_of(loss_of(learn))
         is_predicted = is_word if predicted.shape==targ.shape else torch.ones_like(predicted, dtype=torch.bool)
         # Pairs of places with the same word: within the prediction, and of the prediction and the target
         again1 = (predicted[:,:,None]==predicted[:,None]) & is_predicted[:,:,None] & is_predicted[:,None]

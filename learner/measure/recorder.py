@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from ..core.checks import listed,nearest
 from ..core.callback import Callback
-from .metrics import AvgLoss
+from ..model.loss_properties import has_mixed_means,reduction_of
+from .metrics import AvgLoss,hold,is_summed,loss_of,loss_per_sample,n_samples,put_back
 from .history import History,Row,missing
 from .run_config import run_config
 from .loss_stream import LossStream
@@ -98,14 +99,15 @@ class PhaseMetrics:
     def begin(self, metrics):
         self.now = metrics
         for m in metrics: m.reset()
+    def end(self): self.now = []
 
     def begin_inner(self, metrics):
-        self.outer.append((self.now, [vars(m).copy() for m in self.now]))
+        self.outer.append((self.now, hold(self.now)))
         self.begin(metrics)
 
     def end_inner(self):
-        self.now,states = self.outer.pop()
-        for m,s in zip(self.now, states): vars(m).clear(); vars(m).update(s)
+        self.now,originals = self.outer.pop()
+        put_back(self.now, originals)
 
     def state_dict(self):
         return [{k:copied(v) for k,v in vars(m).items() if isinstance(v, _gathered)} for m in self.now]
@@ -232,8 +234,12 @@ class Recorder(Recorded):
         valid_metrics:bool=True, # Compute metrics in validation
         add_time:bool=True, # Have a `time` column, in seconds
         beta:float=.98, # Weight of the past in `losses`, in [0,1)
+        count=None, # `count(learn)` returns the number of items that the loss averages; default: see `n_items`
     ):
+        if count is not None and not callable(count): raise TypeError(
+            f"`count` is a function of the learner that returns a number of items, but got {count!r}")
         self.train_metrics,self.valid_metrics,self.add_time,self.beta = train_metrics,valid_metrics,add_time,beta
+        self.count,self.summed = count,False
         self.clear()
 
     @property
@@ -253,6 +259,7 @@ class Recorder(Recorded):
         learn = self.learn
         if learn.mode!='fit': return
         self.clear()
+        self.summed = reduction_of(loss_of(learn))=='sum'
         results = [('train_loss', False), *zip((f'train_{o.name}' for o in self.train_mets), _better(self.train_mets))]
         for dl in learn.dls.valids: results += zip(self.valid_columns(dl), [False, *_better(self.valid_mets)])
         self.table = Table(Columns.of_fit(results, [c for cb in learn.cbs for c in cb.new_columns], self.add_time))
@@ -262,21 +269,26 @@ class Recorder(Recorded):
     def after_batch(self):
         learn = self.learn
         if (loss := learn.loss) is None: return # cancelled before its loss
-        for m in self.phase.now: m.accumulate(learn)
+        if self.phase.now and n_samples(learn)!=0: # an empty batch has nothing to measure
+            for m in self.phase.now: m.accumulate(learn)
         if learn.training and learn.mode=='fit':
-            self.stream.append(loss)
+            self.stream.append(loss_per_sample(learn, loss) if self.summed and is_summed(learn) else loss)
             self.lrs.append(learn.opt.param_groups[-1]['lr'])
     def after_train(self):
         if self.learn.mode=='fit': self.add_train()
 
     def before_validate(self):
-        self.phase.begin_inner([AvgLoss(), *self.valid_mets] if self.learn.mode!='predict' else [])
+        if self.count is None and has_mixed_means(loss_of(self.learn)): warnings.warn(
+            "`valid_loss` depends on the batch size: one part of the mean of `LabelSmoothingCrossEntropy` is weighted, "
+            "and another is not. `nn.CrossEntropyLoss(weight, label_smoothing=…)` weights both")
+        self.phase.begin_inner([AvgLoss(self.count), *self.valid_mets] if self.learn.mode!='predict' else [])
     def after_validate(self):
         learn,metrics = self.learn,self.phase.now
         if not metrics: return
         vals = {k:as_number(m.value) for k,m in zip(self.valid_columns(learn.dl_name, metrics[1:]), metrics)}
         learn.results = Row(**{**dict(learn.results), **vals})
         if learn.mode=='fit': self.table.put(vals)
+    def cleanup_train(self): self.phase.end()
     def cleanup_validate(self): self.phase.end_inner()
 
     def after_epoch(self):

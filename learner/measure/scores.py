@@ -15,7 +15,7 @@ import torch
 from ..core.checks import known_args,nearest
 from ..model.losses import explain_bad_targets
 from ..model.loss_properties import ignore_index_of
-from .metrics import Metric,as_double,flat_pair
+from .metrics import AsFunction,Metric,as_double,flat_pair,loss_of
 
 # %% ../../nbs/measure/02_scores.ipynb #counts
 class CountScore(Metric):
@@ -45,7 +45,7 @@ class ClassCounts(CountScore):
             f"but predictions have shape {tuple(pred.shape)}, with one score in axis {self.axis}. "
             "Metrics called `…Multi` are for scores that say yes or no")
         predicted,targ = flat_pair(pred.argmax(dim=self.axis), targ)
-        kept = targ!=ignore_index_of(learn.loss_func)
+        kept = targ!=ignore_index_of(loss_of(learn))
         return predicted,targ.long().masked_fill(~kept, 0),kept,n
 
     def count(self, learn):
@@ -285,7 +285,7 @@ class MatthewsCorrCoefMulti(LabelCounts):
         return MatthewsCorrCoef.of(self, torch.stack([yes, no], 1))
 
 # %% ../../nbs/measure/02_scores.ipynb #segmentation
-class foreground_acc(ClassCounts):
+class foreground_acc(AsFunction, ClassCounts):
     "Fraction of the pixels of the foreground whose class is right"
     @known_args
     def __init__(self,

@@ -17,8 +17,8 @@ from ..core.checks import no_closure,only_one,positive
 from ..core.callback import Callback
 from ..core.events import CancelBatchException
 from ..data.loaders import map_batch
-from ..model.loss_properties import has_mixed_means,items_of,reduction_of
-from ..measure.metrics import find_bs
+from ..model.loss_properties import has_mixed_means
+from ..measure.metrics import is_summed,n_items,n_samples
 from .mixed_precision import MixedPrecision
 
 # %% ../../nbs/technique/02_gradients.ipynb #GradientClip
@@ -65,16 +65,6 @@ class GradientClip(Callback):
     def norms(self, v): self._norms,self._new = v,[]
 
 # %% ../../nbs/technique/02_gradients.ipynb #loss_items
-def is_summed(learn) -> bool:
-    "Whether the loss is a sum: then gradients of parts add up as they are"
-    return reduction_of(learn.loss_func)=='sum'
-
-def n_items(learn, count=None):
-    "The number of items that the loss of the batch is an average of: by `count(learn)`, the loss function, or samples"
-    if count is not None: return count(learn)
-    n = items_of(learn.loss_func, *learn.yb)
-    return find_bs(learn.yb) or find_bs(learn.xb) if n is None else n
-
 def warn_mixed_means(cb):
     "Warn of a loss that is the sum of two means over different items, whose parts do not add up exactly"
     if cb.count is None and has_mixed_means(cb.learn.loss_func): warnings.warn(
@@ -89,13 +79,13 @@ def detached(o):
 class GradientAccumulation(Callback):
     "Take a step when `n_acc` samples have been seen, as if they had been one batch"
     order,run_valid = MixedPrecision.order-4,False
-    _stateattrs = 'samples','items'
+    _stateattrs = 'samples','items','unit'
     def __init__(self,
         n_acc:int=32, # Samples for a step
         count=None, # `count(learn)` returns the number of items that the loss averages; default: `items_of` or samples
     ):
         positive(n_acc=n_acc)
-        self.n_acc,self.count,self.samples,self.items = n_acc,count,0,0
+        self.n_acc,self.count,self.samples,self.items,self.unit = n_acc,count,0,0,1.
 
     def before_fit(self):
         no_closure(self)
@@ -105,8 +95,11 @@ class GradientAccumulation(Callback):
 
     def before_backward(self):
         learn = self.learn
-        self.bs = find_bs(learn.yb) or find_bs(learn.xb)
+        self.bs = n_samples(learn)
         self.n = n_items(learn, self.count)
+        if isinstance(self.n, int): # elements, say a million: half precision can hold multiples of a sample
+            if not self.samples: self.unit = self.n/self.bs if self.n and self.bs else 1.
+            self.n = self.n/self.unit
         if not is_summed(learn): learn.loss_grad = learn.loss_grad*(self.n/self.n_acc)
     def after_cancel_backward(self): self.bs,self.n = 0,0 # it has left no gradients
     def after_backward(self):

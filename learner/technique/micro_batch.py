@@ -16,8 +16,8 @@ from ..core.checks import no_closure,only_one,whole
 from ..core.callback import Callback
 from ..data.generators import random_state,set_random_state
 from ..data.loaders import map_batch
-from ..measure.metrics import find_bs
-from .gradients import detached,is_summed,n_items,warn_mixed_means
+from ..measure.metrics import find_bs,is_summed,n_items
+from .gradients import detached,warn_mixed_means
 from .mixed_precision import MixedPrecision
 from ..loop.loop import check_loss
 
@@ -83,6 +83,8 @@ class _CutBatch:
     def __init__(self, learn, forward, count):
         self.learn,self.forward,self.count = learn,forward,count
         self.xb,self.yb,self.summed = learn.xb,learn.yb,is_summed(learn)
+        n = n_items(learn, count)
+        self.unit = n if isinstance(n, int) else None # shares of the elements, which may be many
         self.bs = find_bs(self.yb) or find_bs(self.xb)
         if self.bs is None: raise ValueError(
             "`MicroBatch` finds no tensor in the batch, and cannot know how many samples there are")
@@ -127,7 +129,7 @@ class _CutBatch:
     def _weight(self):
         "The share of the piece that was just predicted. The value of a count is waited for"
         if self.summed: return 1.
-        w = n_items(self.learn, self.count)/self.bs
+        w = n_items(self.learn, self.count)/(self.unit or self.bs)
         return w if self.count is None else float(w)
 
     def _backward(self, w):
