@@ -492,3 +492,19 @@ def test_cutmix_of_a_mask_and_a_class():
     s,p = look.seen[0],noted.perms[0]
     pasted = torch.where((s['xb'][0]!=x).flatten(0, 1).any(0), m[p], m)
     assert torch.equal(s['yb'][0], pasted) and torch.allclose(s['loss'], lerp(loss(s['pred'], pasted, c), loss(s['pred'], pasted, c[p]), cb.lam.item()), atol=1e-6)
+
+@pytest.mark.parametrize('loss', [lambda r: DiceLoss(reduction=r), lambda r: nn.MultiMarginLoss(reduction=r), lambda r: nn.KLDivLoss(reduction='batchmean' if r=='mean' else r)], ids=['dice','margin','batchmean'])
+@pytest.mark.parametrize('reduction', ['mean','sum'])
+def test_shares_of_1_give_the_loss_itself(loss, reduction):
+    "With losses whose mean is over samples, though each sample has several numbers"
+    gen = torch.Generator().manual_seed(0)
+    x,y = torch.randn(6, 3, generator=gen),torch.randint(0, 4, (6,), generator=gen)
+    f = loss(reduction)
+    if isinstance(f, nn.KLDivLoss): y = torch.rand(6, 4, generator=gen).softmax(1)
+    model,seen = nn.Linear(3, 4),[]
+    class All(MixUp):
+        def draw(self, n): return torch.ones(n)
+    learn = Learner(DataLoaders([(x, y)], device='cpu'), model, f, lr=0., cbs=[All(), Callback(after_batch=lambda cb: seen.append(cb.loss.item()))]).remove_cb(ProgressCallback)
+    expected = f(model(x), y).item()
+    learn.fit(1)
+    assert seen==[pytest.approx(expected, rel=1e-5)]

@@ -55,8 +55,9 @@ def n_items(
 ): # A number, or a tensor on the device
     "The number of items that the loss of the batch is an average of: what the loss says, integer targets, or samples"
     if count is not None: return count(learn)
-    n = items_of(loss_of(learn), *learn.yb)
-    if n is None and (targ := _class_targets(learn.yb)) is not None: n = count_kept(targ, ignore_index_of(loss_of(learn)))
+    loss_func = loss_of(learn)
+    n = items_of(loss_func, *learn.yb)
+    if n is None and (targ := _class_targets(learn.yb)) is not None: n = count_kept(targ, ignore_index_of(loss_func))
     return n_samples(learn) if n is None else n
 
 # %% ../../nbs/measure/01_metrics.ipynb #Metric
