@@ -69,6 +69,8 @@ class Model:
             self.calls[c.name,ev] += 1
             match c.acts.get((ev,self.calls[c.name,ev])):
                 case ('cancel',scope,reason): return self.raised(c, ev, scope, reason)
+                case ('error','StopIteration') if ev=='before_draw': # comes through a generator, which raises it as this
+                    return Out(error='RuntimeError', by=(c.name,ev))
                 case ('error',name):          return Out(error=name, by=(c.name,ev))
                 case ('validate',):           return self.nested()
                 case ('off',):                self.off.add(c.name)
@@ -170,7 +172,7 @@ class Model:
         "Run `fit` or `validate`: what escapes, or None"
         train_iter,reason = self.train_iter,self.stop_reason
         self.mode,self.training = name,False
-        if name=='fit': self.opt_step,self.stop_reason = 0,None
+        if name=='fit': self.train_iter,self.opt_step,self.stop_reason = 0,0,None
         out = self.scope('fit', lambda: self.each(*[lambda: self.scope('epoch', self.epoch)]*(self.p.n_epoch if name=='fit' else 1)))
         self.mode,self.training = None,False
         self.off.clear()

@@ -68,7 +68,9 @@ def play(program, as_temporary):
         if e is not None:
             if e.__class__ in (ValueError,KeyError,OSError,NoArgs): assert e.args==makers[type(e).__name__]().args
             if out.cause: assert type(e.__cause__) is cancels[out.cause] and all(o in str(e) for o in (type(e.__cause__).__name__, *out.by))
-            else: assert any(f'{out.by[0]}.{out.by[1]}' in o for o in e.__notes__)
+            else:
+                raised = e.__cause__ if type(e.__cause__) is StopIteration else e
+                assert any(f'{out.by[0]}.{out.by[1]}' in o for o in raised.__notes__)
             later = [o for o in getattr(e, '__notes__', []) if o.startswith('then ')]
             assert len(later)==len(out.later) and all(f'{cb}.{ev}' in o and err in o for o,(cb,ev,err) in zip(later, out.later))
         assert heard==[e][:e is not None]
