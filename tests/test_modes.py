@@ -70,3 +70,17 @@ def test_mc_dropout_draws_anew_each_time():
     seen = []
     mk(on(event.after_epoch)(lambda learn: seen.extend(learn.get_preds(cbs=MCDropoutCallback)[0] for _ in range(3))), model=nn.Sequential(net(), nn.Dropout()), valid=cut(30)).fit(1)
     assert len({o.numpy().tobytes() for o in seen})==3
+
+@pytest.mark.parametrize('stop', [None, 4])
+def test_a_model_with_a_state_is_reset_when_a_fit_begins(stop):
+    "As in fastai, once for each fit, and not where a fit resumes or something else runs"
+    model = Recurrent()
+    @on(event.after_batch(once=4, unit='iter'))
+    def pause(learn): learn.at_pause(learn.stop_for_now, stops=True)
+    learn = mk(RNNCallback, *([pause] if stop else []), data=sequences(), valid=sequences(2), model=model, loss_func=F.mse_loss).fit(2)
+    assert model.resets==1
+    if stop: learn.resume()
+    else: learn.validate(); learn.get_preds()
+    assert model.resets==1
+    learn.fit(1)
+    assert model.resets==2

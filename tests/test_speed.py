@@ -1,5 +1,5 @@
 "Memory format and compilation change no result, and are undone after a fit"
-import torch
+import pytest,torch
 from torch import nn
 from learner.all import *
 from small_fits import net,cut,mk,weights,same,gap
@@ -29,3 +29,15 @@ def test_compile():
     m.forward = own = lambda x: nn.Sequential.forward(m, x)*2
     mk(Compile(backend='eager'), model=m).fit(1)
     assert m.forward is own
+
+def test_channels_last_takes_what_it_takes_in_fastai():
+    def kinds(learn): return [type(o).__name__ for o in learn.cbs if isinstance(o, (ChannelsLast,MixedPrecision))],[o.amp_mode for o in learn.cbs if isinstance(o, MixedPrecision)]
+    learn = mk()
+    assert kinds(learn.to_channelslast(use_amp=True))==(['MixedPrecision','ChannelsLast'], ['fp16'])
+    assert kinds(learn.to_channelslast())==(['MixedPrecision','ChannelsLast'], ['fp16']) # the precision stays
+    assert kinds(learn.to_channelslast(use_amp=True, amp_mode='bf16'))==(['MixedPrecision','ChannelsLast'], ['bf16'])
+    assert kinds(learn.to_contiguous())==(['MixedPrecision'], ['bf16']) and kinds(learn.to_contiguous(to_fp32=True))==([], [])
+    assert learn.to_channelslast(use_amp=True, amp_mode=AMPMode.FP16, init_scale=8.).mixed_precision.init_scale==8. and learn.to_contiguous(True) is learn
+    with pytest.raises(ValueError, match="`init_scale` of mixed precision: give `use_amp=True` with it"): learn.to_channelslast(init_scale=8.)
+    with pytest.raises(TypeError, match="no argument `use_ammp`. Did you mean `use_amp`"): learn.to_channelslast(use_ammp=True)
+    with pytest.raises(TypeError, match="no argument `fp32`. Did you mean `to_fp32`"): learn.to_contiguous(fp32=True)

@@ -218,7 +218,11 @@ class TrainEvalCallback(Callback):
         for o in (self.learn.model, self.learn.loss_func):
             if hasattr(o, 'train') and callable(o.train): o.train(training)
 
-    def before_fit(self): self.learn.train_iter = 0
+    def before_fit(self):
+        learn = self.learn
+        learn.train_iter = 0
+        fresh = learn.mode=='fit' and not getattr(learn, 'resuming', False)
+        if fresh and callable(reset := getattr(learn.model, 'reset', None)): reset() # of a state, such as an RNN's
     def before_train(self): self._mode(True)
     def after_batch(self): self.learn.train_iter += 1
     def before_validate(self): self._mode(False)

@@ -114,6 +114,7 @@ class Attendance:
 # %% ../../nbs/core/06_dispatch.ipynb #Handlers
 class Handlers:
     "The handlers that listen to each event, in order, in the current `mode`"
+    fired_with = {} # events that have something to do where only another one has listeners, and that one
     def __init__(self,
         cbs:CallbackList, # The callbacks
     ):
@@ -137,8 +138,12 @@ class Handlers:
 
     def _choose(self):
         key = self._training,self._mode=='fit'
-        if key not in self._tables: self._tables[key] = {str(ev):hs for ev in event if (hs := self._listeners(ev))}
+        if key not in self._tables: self._tables[key] = self._table()
         self.handlers = self._tables[key]
+
+    def _table(self):
+        res = {str(ev):hs for ev in event if (hs := self._listeners(ev))}
+        return {ev:() for ev,other in self.fired_with.items() if other in res} | res
 
     def _listeners(self, ev):
         return tuple(h for cb in self.cbs.sorted('order') if self.hears(cb, ev) and (h := cb.handler(ev)))

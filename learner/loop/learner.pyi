@@ -258,10 +258,10 @@ class Learner:
     def to_bf16(self) -> Learner:
         'Train in mixed precision with bf16 from now on'
         ...
-    def to_channelslast(self) -> Learner:
+    def to_channelslast(self, use_amp: bool=..., amp_mode: str=..., **kwargs) -> Learner:
         'Train in `channels_last` memory format from now on'
         ...
-    def to_contiguous(self) -> Learner:
+    def to_contiguous(self, to_fp32: bool=...) -> Learner:
         'Train in the usual memory format from now on'
         ...
     def to_fp16(self, **kwargs) -> Learner:

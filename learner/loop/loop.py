@@ -71,6 +71,7 @@ def _only(b): return b[0] if isinstance(b, (tuple,list)) and len(b)==1 else b
 
 class LoopState(Dispatcher):
     "How far a loop is, what bounds it, and what it works with"
+    fired_with = dict(after_loss='before_backward') # both can change the loss
     def __init__(self):
         super().__init__()
         self.route,self.results,self.limits,self.to_validate = Route(self),Row(),{},{}
@@ -242,6 +243,11 @@ def check_loss(learn):
     if not o.requires_grad: raise ValueError("The loss does not depend on any trainable parameter: "
         "it is detached from the model, or all that it depends on is frozen")
 
+def announce_loss(learn):
+    "Let `loss`, which is logged, be another tensor than `loss_grad`, since a callback may change that one in place"
+    if isinstance(learn.loss_grad, torch.Tensor): learn.loss = learn.loss_grad.clone()
+    learn('after_loss')
+
 def loss_and_grads(learn):
     "Loss and gradients of the running batch, with the current weights"
     learn.opt.zero_grad()
@@ -293,7 +299,7 @@ class Loop(Phases):
         if 'after_pred' in self.handlers: self('after_pred')
         self.loss_grad = self.loss = (find_loss(self) if not (usual and self.yb and self.loss_func is not None)
             else self.loss_func(self.pred, *self.yb))
-        if 'after_loss' in self.handlers: self('after_loss')
+        if 'after_loss' in self.handlers: announce_loss(self)
 
     def _do_grad_opt(self):
         self._backward_done = False

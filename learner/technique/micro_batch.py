@@ -183,9 +183,10 @@ class MicroBatch(Callback):
         batch = _CutBatch(learn, forward, self.count)
         with batch.restored(), _Gradients(learn.opt) as grads:
             res = self._as_fits(batch, grads) if self.bs=='auto' else batch.run(self.bs)
-        learn.pred,learn.loss,learn.loss_grad = res.pred,res.loss,res.loss_grad.clone().requires_grad_()
+        whole = res.loss_grad.clone().requires_grad_()
+        learn.pred,learn.loss,learn.loss_grad = res.pred,res.loss,whole.clone() # no leaf: it can be changed in place
         factor = res.factor
-        learn.loss_grad.register_hook(lambda g: grads.hand_out(g*factor)) # `g`: how the loss has been scaled by then
+        whole.register_hook(lambda g: grads.hand_out(g*factor)) # `g`: how the loss has been scaled by then
 
     def _as_fits(self, batch, grads):
         "Run `batch` in smaller and smaller pieces until they fit"

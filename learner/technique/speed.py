@@ -10,9 +10,12 @@ __all__ = ['ChannelsLast', 'Compile']
 # %% ../../nbs/technique/05_speed.ipynb #imports
 import torch
 from fastcore.basics import patch
+from fastcore.meta import delegates
+from ..core.checks import known_args,listed
 from ..core.callback import Callback
 from ..data.loaders import map_batch
 from ..loop.learner import Learner
+from .mixed_precision import AMPMode,MixedPrecision
 
 # %% ../../nbs/technique/05_speed.ipynb #ChannelsLast
 def _channels_last(o):
@@ -34,13 +37,25 @@ class ChannelsLast(Callback):
 
 # %% ../../nbs/technique/05_speed.ipynb #channels_methods
 @patch
-def to_channelslast(self:Learner) -> Learner:
+@known_args
+@delegates(MixedPrecision, but=['amp_mode'])
+def to_channelslast(self:Learner,
+    use_amp:bool=False, # In mixed precision too, where accelerators gain most; False leaves the precision as it is
+    amp_mode:str=AMPMode.FP16, # `fp16` or `bf16`
+    **kwargs, # For `MixedPrecision`
+) -> Learner:
     "Train in `channels_last` memory format from now on"
+    if kwargs and not use_amp: raise ValueError(f"{listed(kwargs)} of mixed precision: give `use_amp=True` with it")
+    if use_amp: self.to_fp32().add_cb(MixedPrecision(amp_mode, **kwargs))
     return self.remove_cb(ChannelsLast).add_cb(ChannelsLast)
 
 @patch
-def to_contiguous(self:Learner) -> Learner:
+@known_args
+def to_contiguous(self:Learner,
+    to_fp32:bool=False, # In full precision too
+) -> Learner:
     "Train in the usual memory format from now on"
+    if to_fp32: self.to_fp32()
     return self.remove_cb(ChannelsLast)
 
 # %% ../../nbs/technique/05_speed.ipynb #Compile
