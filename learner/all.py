@@ -19,6 +19,7 @@ from .data.draws import *
 from .data.order import *
 from .data.rows import *
 from .data.sampling import *
+from .data.held import *
 from .model.groups import *
 from .model.hypers import *
 from .model.optimizer import *

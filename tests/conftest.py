@@ -52,3 +52,15 @@ def pytest_collection_modifyitems(config, items):
         for o in items:
             if flag in o.keywords: o.add_marker(pytest.mark.skip(reason=f'runs with `--flags {flag}`'))
     if 'slow' not in flags: short_form(config, items)
+
+def pytest_terminal_summary(terminalreporter):
+    "The size and the result of each matrix"
+    cells = {}
+    for outcome in ('passed','failed','skipped','deselected'):
+        for o in terminalreporter.stats.get(outcome, ()):
+            if 'matrix' not in o.keywords or getattr(o, 'when', 'call')!='call': continue
+            name = o.nodeid.partition('[')[0]
+            cells.setdefault(name, {}).setdefault(outcome, []).append(o)
+    for name,by in sorted(cells.items()):
+        counts = {k:len(v) for k,v in by.items()}
+        terminalreporter.write_line(f"{name}: {sum(counts.values()):,} cells, " + ', '.join(f'{n:,} {k}' for k,n in counts.items()))

@@ -143,7 +143,9 @@ def test_samples_that_are_gone():
     interp = Interpretation.from_learner(learner(), dl=iter([(x, y)]))
     assert len(interp.preds)==50
     with pytest.raises(ValueError, match='Samples of an iterator are gone when the model has seen them: give a list'): interp[0]
-    interp = Interpretation.from_learner(learner(), dl=Shuffles(lambda: own.permutation(50)))
+    Interpretation.from_learner(learner(), dl=Shuffles(lambda: own.permutation(50)))[:20] # a global generator is found
+    orders = (own.permutation(50) for _ in range(9)) # but nothing can go back here
+    interp = Interpretation.from_learner(learner(), dl=Shuffles(lambda: next(orders)))
     with pytest.raises(ValueError, match='other samples in a second pass: does it draw them with a generator of its own'): interp[:20]
 
 @pytest.mark.parametrize('idxs,rows', [(7, [7]), (-1, [49]), ([3,1], [3,1]), ((3,1), [3,1]), (slice(2,8,3), [2,5]), (torch.tensor([4,4]), [4,4]), (np.array([9,0]), [9,0]), (range(3), [0,1,2]),

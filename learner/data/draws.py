@@ -207,7 +207,7 @@ class Draws:
         begun:bool=True, # Its iterator has been made: the `stateful` loader has moved on with it, and stays
     ):
         "Put every generator where it was at `state`, and warn of what has changed"
-        warn_of_lost(set_random_state(state.now, self.dl, but=self.stateful if begun else None))
+        warn_of_lost(set_random_state(state.now, self.dl, but=self.stateful if begun else None, parts=self.parts))
         warn_of_changes(state.description, self.description, samplers=state.n==0)
 
     def resume(self,

@@ -10,54 +10,139 @@ Training owns the generators of random numbers. Everything else runs inside `kee
 __all__ = ['moving_parts', 'random_state', 'set_random_state', 'keep_random']
 
 # %% ../../nbs/data/01_generators.ipynb #imports
-import random
+import random,sys,warnings
 from collections import deque
 from contextlib import contextmanager
 from ctypes import string_at
 from copy import deepcopy
 from functools import cache,partial
-from types import CellType,FunctionType,MethodType,ModuleType
+from itertools import chain
+from logging import Logger
+from types import CellType,CodeType,FunctionType,MethodType,ModuleType
 import numpy as np
 import torch
 from torch import Tensor,nn
 from ..core.callback import Callback
 from ..core.dispatch import Dispatcher
 
-# %% ../../nbs/data/01_generators.ipynb #search
-_closed = Tensor,np.ndarray,str,type,ModuleType,random.Random,torch.Generator,Dispatcher,Callback # are not searched
+# %% ../../nbs/data/01_generators.ipynb #parts
+_values = Tensor,np.ndarray,np.generic,str,bytes,int,float,complex,type(None) # hold no other objects
+_closed = (*_values,ModuleType,random.Random,torch.Generator,Logger,Dispatcher,Callback) # are not searched
+_holders = list,tuple,deque,set,frozenset
+_libraries = {*sys.stdlib_module_names,'torch','numpy','fastcore','tqdm','matplotlib',__name__.partition('.')[0]}
 
-_lists = list,tuple,deque # iterating others, of classes that we do not know, may have side effects
+def of_library(
+    o, # A function or a class
+) -> bool:
+    "Whether `o` is from Python's library, torch, or what else this library builds on, and not of the user's own"
+    return (getattr(o, '__module__', None) or '').partition('.')[0] in _libraries
 
-def _bound(f):
-    "Default arguments of a function, and what it uses of the functions around it"
-    cells = [c.cell_contents for c in f.__closure__ or () if c!=CellType()]
-    return [*(f.__defaults__ or ()), *cells]
+@cache
+def slots_of(cls) -> list:
+    "Names of attributes that objects have outside of their `__dict__`"
+    slots = [vars(c).get('__slots__', ()) for c in cls.__mro__]
+    return [k for o in slots for k in ([o] if isinstance(o, str) else o) if k not in ('__dict__','__weakref__')]
+
+@cache
+def _is_open(cls):
+    "Whether objects of type `cls` may hold others"
+    if issubclass(cls, _closed): return False
+    kinds = (*_holders,dict,type,FunctionType,MethodType,partial,property)
+    return issubclass(cls, kinds) or bool(cls.__dictoffset__) or bool(slots_of(cls))
+
+@cache
+def _names_in(code):
+    "Names of global variables that a function, and functions in it, may use"
+    return {*code.co_names}.union(*(_names_in(o) for o in code.co_consts if isinstance(o, CodeType)))
+
+def cells_of(f) -> list:
+    "What a function uses of the functions around it"
+    return [c for c in f.__closure__ or () if c!=CellType()]
+
+def _in_function(f):
+    bound = [*(f.__defaults__ or ()), *(c.cell_contents for c in cells_of(f))]
+    named = dict(f.__kwdefaults__ or {})
+    if not of_library(f): named |= {k:f.__globals__[k] for k in _names_in(f.__code__) & f.__globals__.keys()}
+    return {**dict(enumerate(bound)), **named}
+
+module_internals = frozenset(vars(nn.Module()))
+_hooks = [k for k in sorted(module_internals) if k.endswith('_hooks')]
+
+def _attributes(o):
+    own = getattr(o, '__dict__', {})
+    if isinstance(o, nn.Module):
+        hooks = {k:own[k] for k in _hooks if own.get(k)}
+        return {k:own[k] for k in own if k not in module_internals} | dict(o._modules.items()) | hooks
+    return {k:own[k] for k in own if k!='_iterator'} if '_iterator' in own else own
 
 def _parts(o):
-    "What `o` is made of, by name"
-    if type(o) in _lists: return enumerate(o) if len(o)<=100 else ()
-    if isinstance(o, partial): return [('func', o.func), *enumerate(o.args), *o.keywords.items()]
-    if isinstance(o, MethodType): return [('__self__', o.__self__)]
-    if isinstance(o, FunctionType): return enumerate(_bound(o))
-    parts = o if isinstance(o, dict) else getattr(o, '__dict__', {})
-    return [(k, v) for k,v in parts.items() if k!='_iterator'] if len(parts)<=100 else ()
+    "What `o` is made of: groups of names and objects"
+    cls = type(o)
+    for base in _holders:
+        if isinstance(o, base): yield range(len(o)),[*base.__iter__(o)] # of a subclass, iterating may have side effects
+    if isinstance(o, dict): yield dict.keys(o),[*dict.values(o)]
+    if isinstance(o, type): named = {} if of_library(o) else dict(vars(o)) | {'__bases__': o.__bases__}
+    elif isinstance(o, FunctionType): named = _in_function(o) | vars(o)
+    elif isinstance(o, MethodType): named = {'__self__': o.__self__, '__func__': o.__func__}
+    elif isinstance(o, partial): named = {'func': o.func, **dict(enumerate(o.args)), **o.keywords}
+    elif isinstance(o, property): named = {'fget': o.fget}
+    else:
+        named = _attributes(o)
+        if not of_library(cls): named = {**named, '__class__': cls}
+    yield named.keys(),[*named.values()]
+    if slots := [k for k in slots_of(cls) if hasattr(o, k)]: yield slots,[getattr(o, k) for k in slots]
+
+# %% ../../nbs/data/01_generators.ipynb #search
+class _ByType(dict):
+    "Whether objects of a type matter to a search, by type"
+    def __init__(self, wanted, shut): self.wanted,self.shut = wanted,shut
+    def __missing__(self, cls):
+        res = self[cls] = self.wanted(cls) or (_is_open(cls) and not issubclass(cls, self.shut))
+        return res
+
+    def among(self, objects):
+        "Types of the objects that matter"
+        return {o for o in {*map(type, objects)} if self[o]}
+
+    def any_within(self, objects):
+        "Whether anything matters in `objects`; plain values do not, in lists, tuples and dicts however nested"
+        for _ in range(10):
+            kinds = self.among(objects)
+            if not kinds<={list,tuple,dict}: return True
+            groups = [[o for o in objects if type(o) is k] for k in kinds]
+            objects = [*chain.from_iterable(o.values() if type(o) is dict else o for g in groups for o in g)]
+            if not objects: return False
+        return True
+
+_by_type = cache(_ByType)
 
 def search(
     roots:dict, # Objects by name
-    wanted, # `wanted(o)`: whether `o` is one of the objects to find
+    wanted, # `wanted(cls)`: whether objects of this type are to be found
     inside:bool=True, # Search also inside of objects that were found
-    depth:int=6, # How many levels to search
+    depth:int=1000, # How many levels to search
     shut=(), # Types of objects that are not searched
+    most:int=100_000, # How many objects to look at
 ) -> dict: # Objects by path, such as `0.sampler.generator`
-    "Find objects in other objects: in their attributes, and in lists, dicts and functions there"
-    res,seen,todo = {},set(),deque((k, o, 0) for k,o in roots.items())
+    "Find objects in other objects, wherever they are"
+    res,seen,matters = {},{id(o) for o in roots.values()},_by_type(wanted, tuple(shut))
+    todo = deque((k, o, 0) for k,o in roots.items())
     while todo:
         name,o,d = todo.popleft()
-        if id(o) in seen: continue
-        seen.add(id(o))
-        if wanted(o): res[name] = o
-        if d==depth or isinstance(o, (*_closed,*shut)) or (name in res and not inside): continue
-        todo.extend((f'{name}.{k}', p, d+1) for k,p in _parts(o))
+        if wanted(type(o)): res[name] = o
+        if d==depth or (name in res and not inside): continue
+        if d and (not _is_open(type(o)) or isinstance(o, matters.shut)): continue # a root is searched in any case
+        for names,objects in _parts(o):
+            kinds = matters.among(objects)
+            if not kinds or (len(objects)>8 and not matters.any_within(objects)): continue
+            for k,v in zip(names, objects):
+                if type(v) not in kinds or id(v) in seen: continue
+                seen.add(id(v))
+                todo.append((name if k in ('__class__','__bases__') else f'{name}.{k}', v, d+1))
+        if len(seen)>most:
+            warnings.warn(f"`{name}` holds more than {most:,} objects: the search for generators and modules "
+                "ends there, and what lies beyond is neither saved nor put back")
+            break
     return res
 
 # %% ../../nbs/data/01_generators.ipynb #get_state
@@ -65,15 +150,21 @@ def search(
 def _generator_types(): # not a constant: numpy loads its own on access
     return torch.Generator,np.random.Generator,np.random.RandomState,random.Random
 
-def is_stateful(o) -> bool:
-    "Whether `o` has a state to read and restore: a generator, or an object with `state_dict` and `load_state_dict`"
-    return _is_stateful_type(type(o))
+@cache
+def is_generator(cls) -> bool:
+    "Whether objects of type `cls` are generators of random numbers that can be put back"
+    return issubclass(cls, _generator_types()) and not issubclass(cls, random.SystemRandom)
 
 @cache
-def _is_stateful_type(cls):
-    if issubclass(cls, _generator_types()): return not issubclass(cls, random.SystemRandom)
-    if issubclass(cls, (type,nn.Module,Dispatcher,Callback)): return False
+def has_state(cls) -> bool:
+    "Whether objects of type `cls` can be put back: generators, and what has `state_dict` and `load_state_dict`"
+    if is_generator(cls): return True
+    if issubclass(cls, (type,nn.Module,Dispatcher,Callback,*_generator_types())): return False
     return hasattr(cls, 'state_dict') and hasattr(cls, 'load_state_dict')
+
+def is_stateful(o) -> bool:
+    "Whether `o` has a state to read and restore: a generator, or an object with `state_dict` and `load_state_dict`"
+    return has_state(type(o))
 
 def get_state(o):
     "State of a generator or another stateful object, as arrays and plain values"
@@ -111,7 +202,7 @@ def moving_parts(
 ) -> dict: # By path: the position of the loader, then attributes, as in `0.sampler.generator`
     "Generators, and other objects with a state, in loaders and their samplers, datasets and transforms"
     roots = {str(i):o for i,o in enumerate(loaders) if type(o) not in (tuple,list)} # lists hold ready batches
-    return search(roots, is_stateful)
+    return search(roots, has_state)
 
 # %% ../../nbs/data/01_generators.ipynb #numpy_state
 @cache

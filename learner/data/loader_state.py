@@ -74,13 +74,15 @@ def warn_of_changes(
         "The run resumes, but not exactly")
 
 def warn_of_lost(
-    paths, # Where the loader had generators, as `set_random_state` returns them
+    paths, # Where the loader or the run had generators, as `set_random_state` returns them
 ):
     "Warn if generators whose state was saved are not there"
     if not paths: return
-    warnings.warn(f"The training loader had {listed(o[2:] for o in paths)}, whose state was saved, "
+    of_loader = [o[2:] for o in paths if o[0].isdigit()]
+    owner,names = ('training loader', of_loader) if of_loader else ('run', paths)
+    warnings.warn(f"The {owner} had {listed(names)}, whose state was saved, "
         "but has it no longer, or not yet, and now draws other random numbers. "
-        "Make generators in the `__init__` of a dataset or sampler")
+        "Make generators in the `__init__` of a dataset, sampler, module or callback")
 
 def warn_of_idxs(
     i:int, # A batch

@@ -19,7 +19,7 @@ from ..data.loaders import length,to_device,twin
 from ..model.mapping import fields_for,part_of,predictions,recognize,shifted,takes_tensors
 from ..measure.history import Row
 from .advice import no_loss
-from .snapshot import Searches,unmoved
+from .snapshot import Searches,keep_generators,keep_modules
 
 # %% ../../nbs/loop/02_loop.ipynb #Route
 END = object() # what `next` gives when a loader has no more batches
@@ -176,7 +176,7 @@ class Phases(LoopState):
         "Validate on each loader of `to_validate`"
         if self.to_validate and self.mode!='predict': self.results = Row()
         for name,dl in self.to_validate.items():
-            with unmoved(self, dl) if self.mode=='fit' else nullcontext(): # `validate` restores more, at its end
+            with keep_generators(self, dl) if self.mode=='fit' else nullcontext(): # else `unchanged` does more
                 self.use_loader(name, twin(dl) if dl is self.dls.train or dl is self.dl else dl, training=False)
                 self._validate()
         self.dl_name = None
@@ -278,7 +278,7 @@ class Loop(Phases):
 
     @scope
     def _validate(self):
-        with torch.no_grad(): self.all_batches()
+        with torch.no_grad(), keep_modules(self) if self.mode=='fit' else nullcontext(): self.all_batches()
 
     def all_batches(self):
         "Run each batch of the phase"

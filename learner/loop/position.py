@@ -13,13 +13,13 @@ __all__ = ['Position']
 import warnings
 from dataclasses import dataclass,replace
 from ..core.checks import listed,nearest
-from ..data.generators import get_state,moving_parts,random_state
+from ..data.generators import get_state,random_state
 from ..data.loader_state import LoaderState,describe
 from ..data.draws import Draws
 from ..model.hypers import get_hyper,spare
 from ..measure.history import Row
 from ..measure.run_config import RunConfig,run_config
-from .snapshot import by_name,copied
+from .snapshot import all_parts,by_name,copied
 
 # %% ../../nbs/loop/04_position.ipynb #Counters
 @dataclass
@@ -146,7 +146,7 @@ def changed_settings(was, now, but=()):
 # %% ../../nbs/loop/04_position.ipynb #Position
 def _before_pass(learn, n):
     "The state of the training loader between two passes, with generators that were found before"
-    now = random_state(parts=learn.searches.parts(learn.dls.train))
+    now = random_state(parts=learn.searches.parts(learn, learn.dls.train))
     return LoaderState(n, at_start=None, now=now, idxs=None, workers=None, exhausted=False,
         old_workers=False, description=None)
 
@@ -185,7 +185,7 @@ class Position:
         "The same position, with what only a position that is used needs"
         if self.settings is not None: return self
         train,now = learn.dls.train,self.loader.now
-        added = {k:o for k,o in moving_parts(train).items() if k not in now['own']} # since the last search
+        added = {k:o for k,o in all_parts(learn, train).items() if k not in now['own']} # since the last search
         late = {k:get_state(o) for k,o in added.items()}
         loader = replace(self.loader, description=describe(train), now=now | dict(own=now['own']|late))
         return replace(self, loader=loader, callbacks=whole_states(self.callbacks), settings=settings_of(learn))

@@ -76,10 +76,11 @@ class Pauses:
 
     def arrive(self):
         "Restore the run, now that the loop is where it was stopped"
-        target,self.target = self.target,None
+        learn,target,self.target = self.learn,self.target,None
         target.snapshot.restore()
-        draws = self.draws if target.position.phase=='train' else Draws(self.learn.dls.train)
-        target.position.put(self.learn, draws, target.overrides, target.in_memory)
+        train = learn.dls.train
+        draws = self.draws if target.position.phase=='train' else Draws(train, parts=learn.searches.parts(learn, train))
+        target.position.put(learn, draws, target.overrides, target.in_memory)
         at = target.position
         if at.phase!='train': # what follows may stop too
             self.resume_point = Position.of(self.learn, at.phase, exact=at.exact)
@@ -207,7 +208,7 @@ class ResumableRoute(Pauses,Route):
         "An iterator over the loader, the index of its first batch, and whether that has been announced"
         learn,target = self.learn,self.target
         fit = learn.training and learn.mode=='fit'
-        parts = learn.searches.parts(learn.dl) if fit else None
+        parts = learn.searches.parts(learn, learn.dl) if fit else None
         self.draws = Draws(learn.dl, resumable=fit, carry=fit and self.carry, parts=parts)
         learn.iter = -1 # no batch of this phase has been drawn
         if fit: self.resume_point = None

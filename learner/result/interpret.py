@@ -52,7 +52,8 @@ class Source:
 
     def inputs(self, idxs, targs):
         "Inputs of the samples at `idxs`, whose targets are `targs`"
-        if by_number(self.dl): return self.learn.dls.split(self.dl.collate_fn(self.items(idxs)))[0]
+        if by_number(self.dl):
+            with keep_random(self.dl): return self.learn.dls.split(self.dl.collate_fn(self.items(idxs)))[0]
         xb,yb = self._another_pass(idxs)
         if not same_values(single(yb), targs): raise ValueError("The loader gave other samples in a second pass: "
             "does it draw them with a generator of its own?")

@@ -14,7 +14,9 @@ __all__ = []
 
 # %% ../../nbs/resume/04_state_file.ipynb #imports
 import hashlib,os,warnings
+from functools import cache
 from pathlib import Path
+import torch
 from fastcore.basics import patch
 from torch import nn
 from torch.optim import Optimizer
@@ -31,7 +33,10 @@ from ..result.saving import file_events,untouched
 from .saved_run import SavedRun,params_of
 
 # %% ../../nbs/resume/04_state_file.ipynb #warn_unsaved
-def _learns(o): return isinstance(o, (Optimizer,nn.Module)) or getattr(o, 'requires_grad', False) and o.is_leaf
+@cache
+def _may_learn(cls): return issubclass(cls, (Optimizer,nn.Module,torch.Tensor))
+
+def _learns(o): return not isinstance(o, torch.Tensor) or o.requires_grad and o.is_leaf
 
 def _saved_ids(learn):
     "Of the optimizers and parameters that a state file has"
@@ -51,8 +56,8 @@ def warn_unsaved(
         if type(cb).state_dict is not Callback.state_dict: continue # it knows what it saves
         named = cb.state_dict()
         own = {k:v for k,v in vars(cb).items() if k not in named}
-        found = search(own, _learns, inside=False, depth=3, shut=(DataLoader,Dataset))
-        if missed := [k for k,o in found.items() if _is_unsaved(o, saved)]:
+        found = search(own, _may_learn, inside=False, depth=3, shut=(DataLoader,Dataset))
+        if missed := [k for k,o in found.items() if _learns(o) and _is_unsaved(o, saved)]:
             warnings.warn(f"`{name}` has {listed(missed)}, which takes part in training but is not saved: "
                 f"name it in `{type(cb).__name__}._stateattrs`")
 

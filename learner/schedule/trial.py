@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.checks import known_args,whole
+from ..data.held import put_values
 from ..data.loaders import twin
 from ..loop.learner import Learner
 from ..model.optimizer import OptimList,parts_of
@@ -41,7 +42,7 @@ def _restored_modules(modules):
     try: yield
     finally:
         with torch.no_grad():
-            for k,t in tensors.items(): t.copy_(old[k])
+            for k,t in tensors.items(): put_values(t, old[k])
         for o,own in buffers: o._buffers.clear(); o._buffers.update(own)
         for p,g in grads: p.grad = g
 

@@ -24,13 +24,16 @@ from ..schedule.schedulers import ParamScheduler
 
 # %% ../../nbs/technique/06_averaging.ipynb #put
 class _Statistics(Callback):
-    "In a validation, let batch norms take the mean of the statistics of all batches"
+    "In a validation, let batch norms take the mean of the statistics of all batches; `put` gives it to them afterwards"
     def __init__(self, norms): self.norms = norms
     def before_validate(self):
         self.momenta = [m.momentum for m in self.norms]
         for m in self.norms: m.reset_running_stats(); m.momentum,m.training = None,True
     def cleanup_validate(self):
         for m,v in zip(self.norms, self.momenta): m.momentum = v
+        self.found = [(b, b.clone()) for m in self.norms for b in m.buffers()] # a validation leaves no trace
+    def put(self):
+        for b,v in self.found: b.copy_(v)
 
 def _has_average(o): return o.is_floating_point() or o.is_complex()
 
@@ -120,7 +123,9 @@ class _Average(Callback):
     def _renew_norms(self):
         self.depth += 1 # this validation is not one with the average
         try:
-            if self.norms: self.learn.validate(dl=self.learn.dls.train, cbs=_Statistics(self._norms()))
+            if not self.norms: return
+            self.learn.validate(dl=self.learn.dls.train, cbs=(stats := _Statistics(self._norms())))
+            stats.put()
         finally: self.depth -= 1
 
 # %% ../../nbs/technique/06_averaging.ipynb #WeightAverage

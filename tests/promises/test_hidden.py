@@ -1,0 +1,120 @@
+"Promises 1 and 2 for hidden state: whatever kind it is of, wherever it is, inference leaves it alone, and a resumed run has it, or says what it has not"
+import random
+from contextlib import redirect_stdout
+from io import StringIO
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np, pytest, torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader,Dataset,Sampler,Subset
+from learner.all import *
+import hidden
+
+matplotlib.use('agg')
+X,Y = torch.randn(24, 3, generator=torch.Generator().manual_seed(0)),torch.arange(24)%2
+
+# Places. Each gives what the learner is made with; `draw` is called in training and in validation
+class Data(Dataset):
+    def __init__(self, draw=None): self.draw = draw
+    def __len__(self): return len(X)
+    def __getitem__(self, i): return X[i]*(1+(self.draw() if self.draw else 0)),Y[i]
+class Order(Sampler):
+    def __init__(self, draw): self.draw = draw
+    def __len__(self): return 24
+    def __iter__(self): return iter(sorted(range(24), key=lambda i: (i*(1+float(self.draw())*7))%5))
+class Net(nn.Module):
+    def __init__(self, draw=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.l,self.draw = nn.Linear(3, 2),draw
+    def forward(self, x): return self.l(x)*(1 if self.draw is None else 1+self.draw())
+class Loss(nn.Module):
+    def __init__(self, draw): super().__init__(); self.draw = draw
+    def forward(self, p, y): return F.cross_entropy(p, y)*(1+self.draw())
+class Scales(Callback):
+    def __init__(self, draw): self.draw = draw
+    def before_batch(self): self.learn.xb = tuple(o*(1+self.draw()) for o in self.learn.xb)
+class Opt(torch.optim.SGD):
+    def __init__(self, params, lr, draw): super().__init__(params, lr=lr); self.draw = draw
+    def step(self, *args): self.param_groups[0]['params'][0].data.mul_(1+self.draw()/10); return super().step(*args)
+
+def loaders(ds, valid=None, collate=None, **kwargs): return DataLoader(ds, 4, collate_fn=collate, **kwargs),DataLoader(valid or Subset(ds, range(8)), 4, collate_fn=collate)
+def function(draw): return lambda p, y: F.cross_entropy(p, y)*(1+draw())
+def scaling(draw): return on(event.before_batch)(lambda learn: setattr(learn, 'xb', tuple(o*(1+draw()) for o in learn.xb)))
+def collated(draw):
+    def collate(samples): x,y = torch.utils.data.default_collate(samples); return x*(1+draw()),y
+    return loaders(Data(), collate=collate)
+def metric(draw):
+    def noisy(p, y): return accuracy(p, y)+draw()
+    return dict(metrics=noisy, cbs=[on(event.before_batch)(lambda learn: learn.training and setattr(learn, 'xb', tuple(o*(1+draw()) for o in learn.xb)))])
+of_modules = dict(model=lambda draw: dict(model=Net(draw)), loss=lambda draw: dict(loss_func=Loss(draw)))
+of_generators = of_modules | dict(loss_function=lambda draw: dict(loss_func=function(draw)), callback=lambda draw: dict(cbs=[Scales(draw)]), function_on=lambda draw: dict(cbs=[scaling(draw)]), metric=metric,
+    dataset=lambda draw: dict(dls=loaders(Data(draw), shuffle=True)), sampler=lambda draw: dict(dls=loaders(Data(), sampler=Order(draw))), collate=lambda draw: dict(dls=collated(draw)))
+
+def made(kind, place, path='.', valid=True):
+    draw = {**hidden.buffers, **hidden.attributes, **hidden.generators}[kind]()
+    torch.manual_seed(1); np.random.seed(1); random.seed(1)
+    kwargs = dict(model=Net(), loss_func=F.cross_entropy, dls=None) | {**of_generators, **of_optimizers}[place](draw)
+    train,v = kwargs.pop('dls') or loaders(Data(), shuffle=True)
+    return Learner(DataLoaders(train, v if valid else None, device='cpu'), lr=.1, path=path, **dict(opt_func=lambda ps,lr=.1: torch.optim.SGD(ps, lr=lr, momentum=.9)) | kwargs).remove_cb(ProgressCallback)
+of_optimizers = dict(optimizer=lambda draw: dict(opt_func=lambda ps,lr=.1: Opt(ps, lr, draw)))
+
+class Steps(Callback):
+    order,run_valid,only_fit = 2000,False,True
+    def before_fit(self):
+        if not hasattr(self, 'losses'): self.losses = []
+    def after_batch(self): self.losses.append(self.learn.loss.item())
+
+def outcome(learn, steps): return [*steps.losses,*(p.sum().item() for p in learn.model.parameters())]
+
+# Looking
+class Looks(Callback):
+    "Calls `f(learn)` at the second `ev` in training"
+    only_fit = True
+    def __init__(self, ev, f): self.n,self.f = 0,f; super().__init__(**{ev: Looks._tell})
+    def _tell(self):
+        if not self.training: return
+        self.n += 1
+        if self.n==2: self.f(self.learn)
+
+def failing(learn):
+    with pytest.raises(ZeroDivisionError): learn.validate(1, cbs=Raise('after_loss', ZeroDivisionError))
+def interpreted(learn):
+    interp = ClassificationInterpretation.from_learner(learn)
+    interp.top_losses(2), interp.show_results([0])
+looks = dict(validate=lambda learn: learn.validate(1), validate_on_training=lambda learn: learn.validate(0), get_preds=lambda learn: learn.get_preds(with_loss=True), get_preds_inner=lambda learn: learn.get_preds(inner=True),
+    predict=lambda learn: learn.predict(torch.ones(3)), tta=lambda learn: learn.tta(n=1, aug=lambda x: x), show_results=lambda learn: learn.show_results(), summary=lambda learn: learn.summary(), one_batch=lambda learn: learn.dls.one_batch(),
+    an_error=failing, interpretation=interpreted)
+between = looks | dict(lr_find=lambda learn: learn.lr_find(num_it=4), smoke=lambda learn: learn.smoke())
+calls = {**{f'{k} before a fit':dict(around=f) for k,f in between.items()}, **{f'{k} in training':dict(inside=f) for k,f in looks.items()}, 'own validations':dict(valid=True), 'validations in the epoch':dict(valid=True, cbs=lambda: [Validate(2, 'iter')])}
+
+def run(kind, place, around=None, inside=None, valid=False, cbs=lambda: []):
+    learn,steps = made(kind, place, valid=True),Steps()
+    if not valid: learn.dls.valids = {}
+    with redirect_stdout(StringIO()):
+        for i in range(2):
+            if around: around(learn)
+            learn.fit(1+i, cbs=[steps, *([Looks('before_draw' if i else 'after_batch', inside)] if inside else []), *cbs()])
+    plt.close('all')
+    return outcome(learn, steps)
+
+alone = {}
+def check_look(kind, place, call):
+    if (kind,place) not in alone: alone[kind,place] = run(kind, place)
+    assert run(kind, place, **calls[call])==alone[kind,place]
+
+modules = {**hidden.buffers, **hidden.attributes}
+@pytest.mark.matrix
+@pytest.mark.sample(12)
+@pytest.mark.parametrize('call', calls)
+@pytest.mark.parametrize('place', of_modules)
+@pytest.mark.parametrize('kind', modules)
+def test_looking_leaves_modules_alone(kind, place, call): check_look(kind, place, call)
+
+@pytest.mark.matrix
+@pytest.mark.sample(30)
+@pytest.mark.parametrize('call', calls)
+@pytest.mark.parametrize('place', of_generators)
+@pytest.mark.parametrize('kind', hidden.generators)
+def test_looking_leaves_generators_alone(kind, place, call): check_look(kind, place, call)
