@@ -56,3 +56,5 @@ Modules:
 - `learner.technique.mixup`: Training on mixtures of two samples, with any loss"""
 
 __version__ = "0.0.1"
+
+from .core.tracebacks import full_traceback as full_traceback # `learner.full_traceback(True)`

@@ -6,6 +6,7 @@
 __all__ = []
 
 # %% ../nbs/all.ipynb #all
+from .core.tracebacks import *
 from .core.checks import *
 from .core.events import *
 from .core.callback import *

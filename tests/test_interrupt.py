@@ -72,8 +72,7 @@ def test_in_training_it_waits_until_nothing_is_half_done(ev):
     assert learn.at.phase==('validate' if ev in ('after_train','cleanup_train') else 'train') and learn.at.exact
     check_clean(learn)
 
-outside = ['before_fit','before_epoch','before_validate','after_validate','cleanup_validate',
-    'after_epoch','cleanup_epoch','after_fit','cleanup_fit']
+outside = ['before_fit','before_epoch','before_validate','after_validate','after_epoch','after_fit']
 
 @pytest.mark.parametrize('ev', outside)
 def test_outside_a_batch_it_acts_at_once(ev):
@@ -81,6 +80,13 @@ def test_outside_a_batch_it_acts_at_once(ev):
     learn,trace = interrupted(cb)
     assert not cb.survived and ('cleanup_fit' in trace.seen)==(ev!='before_fit') # where its turn had not come
     if ev.startswith('before_'): assert 'after_'+ev.removeprefix('before_') not in trace.seen # nothing more of that scope
+    check_clean(learn)
+
+@pytest.mark.parametrize('ev', ['cleanup_validate', 'cleanup_epoch', 'cleanup_fit'])
+def test_a_cleanup_is_not_cut(ev):
+    cb,undone = CtrlC(ev, order=1),[]
+    learn,trace = interrupted(cb, Callback(**{ev: lambda self: undone.append(ev)}))
+    assert cb.survived and undone[0]==ev # callbacks are called in reverse order
     check_clean(learn)
 
 @pytest.mark.parametrize('n', [0, 2])

@@ -1,5 +1,6 @@
 "Ctrl-C where it is easily lost, or the handler easily left behind: in `lr_find`, while workers start or are awaited, while a file is written, in a fit inside a fit"
-import os,signal,time
+import os,signal,subprocess,sys,time
+from pathlib import Path
 from pickle import PicklingError
 import pytest,torch
 from torch.utils.data import DataLoader,Dataset
@@ -143,3 +144,120 @@ def test_an_inner_fit_leaves_the_outer_one_its_handler():
     def fit(self): seen.append(handler()); inner.fit(1); seen.append(handler())
     synth_learner(n_train=2, cbs=Callback(before_step=fit)).fit(1)
     assert len({*seen})==1 and seen[0] is not signal.default_int_handler
+
+# From the first line of `fit` to its last
+def run_script(code):
+    "What a script prints, in a process of its own"
+    env = os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=str(Path(__file__).parents[1]))
+    res = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True, env=env, timeout=120)
+    assert not res.stderr, res.stderr
+    return res.stdout.splitlines()
+
+late_import = '''
+import os,signal,sys
+from learner.all import *
+learn = synth_learner(2)
+class CtrlC:
+    "Ctrl-C at the fiftieth import from now on"
+    n = 0
+    def find_spec(self, *args):
+        self.n += 1
+        if self.n==50: os.kill(os.getpid(), signal.SIGINT)
+cb = CtrlC()
+sys.meta_path.insert(0, cb)
+try: CALL
+except KeyboardInterrupt as e: print('stopped', cb.n>100, learn.mode)
+learn.fit(1)
+print(learn.opt_step)
+'''
+
+@pytest.mark.parametrize('call', ['learn.fit(1)', 'learn.create_opt()'])
+def test_no_import_is_cut_when_the_first_optimizer_is_made(call):
+    assert run_script(late_import.replace('CALL', call))==['stopped True None', '2']
+
+forked = '''
+import os,signal,sys
+from torch.utils.data import DataLoader
+from learner.all import *
+pressed = []
+def ctrl_c():
+    if learn.mode==MODE and learn.training==TRAINING and not pressed: pressed.append(1); os.kill(os.getpid(), signal.SIGINT)
+os.register_at_fork(WHEN=ctrl_c)
+ds = synth_dls().train.dataset
+def dl(): return DataLoader(ds, 40, num_workers=2, multiprocessing_context='fork')
+learn = synth_learner(dls=DataLoaders(dl(), dl(), device='cpu'))
+try: CALL; print('lost')
+except KeyboardInterrupt: print('stopped', learn.opt_step, pressed)
+'''
+
+@pytest.mark.parametrize('call,mode,training,when,steps', [('learn.fit(1)','fit',True,'before',0), ('learn.fit(1)','fit',False,'before',4),
+    ('learn.fit(1)','fit',False,'after_in_parent',4), ('learn.validate()','validate',False,'after_in_parent',0)])
+def test_a_stop_is_not_lost_while_workers_are_forked(call, mode, training, when, steps):
+    code = forked.replace('CALL', call).replace('MODE', repr(mode)).replace('TRAINING', str(training)).replace('WHEN', when)
+    assert run_script(code)==[f'stopped {steps} [1]'] # where Python cannot raise, it would only write the exception to stderr
+
+def test_a_second_one_acts_while_workers_start():
+    class Slow(DataLoader):
+        def __iter__(self): ctrl_c(); first.append(1); ctrl_c(); first.append(2); return super().__iter__()
+    first,ds = [],synth_dls().train.dataset
+    learn = synth_learner(dls=DataLoaders(Slow(ds, 16, num_workers=1), device='cpu'))
+    with pytest.raises(KeyboardInterrupt): learn.fit(1)
+    assert first==[1]
+
+class Prepared(Callback):
+    "Ctrl-C when the fit is prepared: no scope is running"
+    def after_create(self): ctrl_c(); self.survived = True
+
+def test_while_a_fit_is_prepared_it_waits_until_the_loop_would_begin():
+    learn = synth_learner(cbs=[trace := Trace('before_fit')])
+    with pytest.raises(KeyboardInterrupt, match='Stopped before training'): learn.fit(1, cbs=[cb := Prepared()])
+    assert cb.survived and not trace.seen and learn.opt is not None and learn.mode is None and learn.at is None
+    assert learn.fit(1).train_iter==10
+
+def test_a_resume_that_is_stopped_before_it_has_begun_can_be_resumed():
+    whole,learn = synth_learner().fit(1),synth_learner()
+    with pytest.raises(KeyboardInterrupt): learn.fit(1, cbs=CtrlC('after_pred', 3))
+    with pytest.raises(KeyboardInterrupt): learn.resume(cbs=Prepared())
+    assert weights(learn.resume(cbs=[]))==weights(whole)
+
+def test_what_a_fit_restores_at_its_end_is_not_cut():
+    learn = synth_learner(2)
+    class Restored(torch.nn.Module):
+        def __setattr__(self, k, v):
+            if k=='training' and 'armed' in vars(self): ctrl_c(); vars(self).pop('armed')
+            super().__setattr__(k, v)
+    learn.model.last = Restored()
+    arm = Callback(cleanup_fit=lambda self: vars(learn.model.last).update(armed=True))
+    with pytest.raises(KeyboardInterrupt): learn.fit(1, lr=.5, cbs=arm)
+    assert learn.model.training and learn.model.last.training and learn.mode is None and learn.opt.param_groups[0]['lr']==.05
+
+# A stop where Python looks for signals: when a function begins
+class PressAt:
+    "A trace function that presses Ctrl-C where the `at`-th function of the dispatch begins, outside of training and of batches"
+    def __init__(self, learn, at): self.learn,self.at,self.names = learn,at,[]
+    def __call__(self, frame, ev, arg):
+        if not frame.f_code.co_filename.endswith('dispatch.py') or {'train','batch'} & {*self.learn.scopes}: return
+        if (name := (frame.f_code.co_qualname, *self.learn.scopes)) in self.names: return
+        self.names.append(name)
+        if len(self.names)==self.at: handler()(signal.SIGINT, frame) # as Python would call it there
+
+def stopped_at(at):
+    learn = synth_learner(1, 1, cbs=Trace())
+    learn.create_opt()
+    press,old = PressAt(learn, at),sys.gettrace()
+    @learn.on('before_fit')
+    def begin(learn): press.names or sys.settrace(press) # not when it is resumed
+    try: learn.fit(2)
+    except KeyboardInterrupt: pass
+    else: assert at==0
+    finally: sys.settrace(old)
+    return learn,len(press.names)
+
+def test_between_phases_no_scope_loses_its_cleanup():
+    whole,n = stopped_at(0)
+    assert n>20
+    for at in range(1, n+1):
+        learn,_ = stopped_at(at)
+        seen = learn.trace.seen
+        assert learn.mode is None and not learn.scopes and [o for o in cancels if seen.count(f'before_{o}')!=seen.count(f'cleanup_{o}')]==[]
+        if learn.at is not None: assert weights(learn.resume())==weights(whole)

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
 from operator import index
+from .tracebacks import is_full,shortened
 
 # %% ../../nbs/core/01_checks.ipynb #nearest
 def nearest(
@@ -26,7 +27,7 @@ def nearest(
 
 # %% ../../nbs/core/01_checks.ipynb #known_args
 def known_args(f):
-    "Decorator: an unknown keyword argument of `f` raises an error that proposes the nearest one"
+    "Decorator of what users call: unknown keyword arguments raise an error that proposes the nearest; short tracebacks"
     params = signature(f).parameters
     if any(o.kind is o.VAR_KEYWORD for o in params.values()): return f # left to the function that they are passed to
     names = list(params)
@@ -36,10 +37,14 @@ def known_args(f):
         return f.__qualname__ if not owner else owner if name=='__init__' else f'{owner}.{name}'
     @wraps(f)
     def _f(*args, **kwargs):
+        __tracebackhide__ = True # in IPython and pytest
         for k in kwargs:
             if k not in names:
                 raise TypeError(f"`{called(args)}` has no argument `{k}`.{nearest(k, names)}")
-        return f(*args, **kwargs)
+        try: return f(*args, **kwargs)
+        except BaseException as e:
+            if is_full(): raise
+            raise shortened(e) # `learner.full_traceback(True)` shows the frames that are left out
     return _f
 
 # %% ../../nbs/core/01_checks.ipynb #listed

@@ -15,7 +15,7 @@ from functools import wraps
 from fastcore.foundation import L
 from .checks import nearest
 from .events import CancelException,cancels,event,training_loop
-from .callback import on
+from .callback import call_selected,on
 from .callbacks import CallbackList,add_all,bring_back,chosen,without
 
 # %% ../../nbs/core/06_dispatch.ipynb #blame
@@ -28,8 +28,8 @@ def raiser(e):
     return next((o for o in getattr(e, '__notes__', ()) if o.startswith('raised by ')), None)
 
 def blame(e, h, ev):
-    "Note on `e` that handler `h` of event `ev` raised it, unless an inner one did"
-    if not raiser(e): e.add_note(f"raised by `{type(owner_of(h)).__name__}.{ev}`")
+    "Note on `e` that handler `h` of event `ev` raised it, unless an inner one did, or a signal"
+    if not raiser(e) and not isinstance(e, KeyboardInterrupt): e.add_note(f"raised by `{type(owner_of(h)).__name__}.{ev}`")
 
 def stray(e:CancelException) -> RuntimeError:
     "The error for a cancel whose scope is not running"
@@ -197,7 +197,7 @@ class Notifier(Handlers):
         "Fire `after_exception` for `e`, unless an inner scope has done so"
         if self._announced is e: return
         self._announced = self.exc = e
-        if where := self.where_note(): e.add_note(where)
+        if isinstance(e, Exception) and (where := self.where_note()): e.add_note(where)
         try: call_all(self.handlers.get('after_exception', ()), 'after_exception', e)
         finally: self.exc = None
 
@@ -309,6 +309,8 @@ def fire_after_cancel(loop, nm, e):
     "Fire the `after_cancel_…` of the innermost scope, which `e` ends"
     loop.stop_reason = str(e) or loop.stop_reason
     loop(f'after_cancel_{nm}')
+
+hands_over = {f.__code__ for f in (Notifier.__call__, fire_before, call_selected)} # to callbacks, not in a cleanup
 
 def outgoing(loop, e):
     "The exception that leaves the innermost scope because of `e`: a cancel of a scope around it, or an error"

@@ -13,6 +13,7 @@ from contextlib import contextmanager,suppress
 from traceback import walk_tb
 from torch import nn
 from fastcore.foundation import L
+from ..core.tracebacks import is_full
 from ..core.checks import known_args
 from ..core.callback import FuncCallback
 from ..data.loaders import check_loader
@@ -23,7 +24,8 @@ from .loop import Loop,of_phase
 
 # %% ../../nbs/loop/03_inference.ipynb #release_frames
 def release_frames(e):
-    "Empty the frames that `e` has left. With `%pdb on`, the debugger gets them"
+    "Empty the frames that `e` has left. With `%pdb on` or `full_traceback(True)`, a debugger gets them"
+    if is_full(): return
     shell = sys.modules['IPython'].get_ipython() if 'IPython' in sys.modules else None
     while e is not None and not getattr(shell, 'call_pdb', False):
         for f,_ in walk_tb(e.__traceback__):
@@ -84,6 +86,8 @@ class RestoreMixin(Loop):
             try: yield
             except BaseException as e:
                 if not inside: release_frames(e)
+                if isinstance(e, KeyboardInterrupt) and not inside and not e.args:
+                    e.args = "Stopped. Everything is as it was before.",
                 raise
             finally:
                 for cb,v in counts: cb.counts = v

@@ -10,17 +10,39 @@ __all__ = []
 # %% ../../nbs/loop/05_interrupt.ipynb #imports
 import os,signal,sys,threading
 from contextlib import contextmanager
+import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+from ..core.tracebacks import in_library
+from ..core.dispatch import hands_over
 
 # %% ../../nbs/loop/05_interrupt.ipynb #workers
+def replaceable_handler():
+    "The handler of Ctrl-C, if it is a Python function and this is the main thread"
+    old = signal.getsignal(signal.SIGINT)
+    return old if threading.current_thread() is threading.main_thread() and callable(old) else None
+
 @contextmanager
-def workers_ignore_interrupts():
-    "Processes that are started meanwhile ignore Ctrl-C"
-    old,pid = signal.getsignal(signal.SIGINT),os.getpid()
-    if threading.current_thread() is not threading.main_thread() or not callable(old): yield; return
-    signal.signal(signal.SIGINT, lambda signum, frame: old(signum, frame) if os.getpid()==pid else None)
+def uninterrupted(
+    always:bool=False, # A second one waits too
+):
+    "Ctrl-C waits for the end. Processes that are forked meanwhile ignore it for good"
+    old,pid,came = replaceable_handler(),os.getpid(),[]
+    if old is None: yield; return
+    def tell():
+        while came: old(came.pop(), sys._getframe())
+    def hold(signum, frame):
+        if os.getpid()!=pid: return
+        came.append(signum)
+        if len(came)==2 and not always: tell()
+    signal.signal(signal.SIGINT, hold)
     try: yield
-    finally: signal.signal(signal.SIGINT, old)
+    finally:
+        signal.signal(signal.SIGINT, old)
+        tell()
+
+def load_optimizers():
+    "Import what torch imports when the first optimizer is made: it could not be used after an import that was cut"
+    with uninterrupted(always=True): torch.optim.SGD([torch.zeros(1, device='cpu')], lr=1.)
 
 def may_have_workers(dl):
     "Whether iterating `dl` may start processes"
@@ -35,24 +57,33 @@ def awaits_workers(frame):
         frame = frame.f_back
     return False
 
+def in_callback(frame):
+    "Whether a callback of the user runs at `frame`, and nothing of this library that it has called"
+    f = frame
+    while f is not None and not in_library(f): f = f.f_back
+    return f is not None and f is not frame and f.f_code in hands_over
+
 # %% ../../nbs/loop/05_interrupt.ipynb #HeldInterrupt
 class HeldInterrupt:
-    "While active, Ctrl-C waits for the next pause of `owner` if something would be half done. A second one never waits"
+    "While active, Ctrl-C waits for the next pause of `owner` if something could be half done. A second one never waits"
     def __init__(self, owner): self.owner,self.pending,self.old = owner,False,None
 
     def __enter__(self):
-        old = signal.getsignal(signal.SIGINT)
-        if threading.current_thread() is threading.main_thread() and callable(old):
-            self.old,self.pid,self.pending = old,os.getpid(),False
-            signal.signal(signal.SIGINT, self.handle)
+        old = replaceable_handler()
+        if old is None: return self
+        around = getattr(old, '__self__', None)
+        if isinstance(around, HeldInterrupt) and around.owner is self.owner: return around
+        self.old,self.pid,self.pending = old,os.getpid(),False
+        signal.signal(signal.SIGINT, self.handle)
         return self
 
     def held(self, frame):
-        "Whether stopping at `frame` would leave something half done"
+        "Whether stopping at `frame` could leave something half done"
         scopes = self.owner.scopes
-        if 'batch' in scopes: return True
+        if 'batch' in scopes or not scopes: return True # without scopes, a fit begins or ends
+        if awaits_workers(frame): return False
         phase = next((o for o in reversed(scopes) if o in ('train','validate')), None)
-        return phase=='train' and not awaits_workers(frame)
+        return phase=='train' or not in_callback(frame)
 
     def handle(self, signum, frame):
         if os.getpid()!=self.pid: return # a forked worker
@@ -77,6 +108,7 @@ class HeldInterrupt:
 
     def act(self):
         "Do what a waiting Ctrl-C asked for"
+        if not self.pending: return
         self.pending = False
         self.old(signal.SIGINT, sys._getframe())
 
@@ -87,4 +119,6 @@ class HeldInterrupt:
         self.pending = False
         if e is not None and not isinstance(e, Exception): return
         try: self.old(signal.SIGINT, sys._getframe())
-        except BaseException as stop: raise stop from e # a worker may have died of the same Ctrl-C
+        except BaseException as stop:
+            if e is None and not stop.args: stop.args = "Stopped when everything was done.",
+            raise stop from e # a worker may have died of the same Ctrl-C

@@ -35,7 +35,7 @@ from .snapshot import all_modules
 from .loop import Loop,loss_and_grads
 from .inference import InferenceMixin,release_frames
 from .position import Bounds
-from .interrupt import HeldInterrupt
+from .interrupt import HeldInterrupt,load_optimizers
 from .route import ResumableRoute,Stopped,running
 
 # %% ../../nbs/loop/07_learner.ipynb #OptimizerMixin
@@ -44,6 +44,7 @@ class OptimizerMixin(InferenceMixin):
     _frozen = frozenset() # names of the parameters that were frozen here, and not by hand
     def create_opt(self):
         "Make a new optimizer; one that was given as it is starts anew, except for the first time"
+        load_optimizers()
         if isinstance(self.opt_func, torch.optim.Optimizer):
             if self.opt is self.opt_func: clear_state(self.opt)
             self.opt = self.opt_func
@@ -180,6 +181,7 @@ def asked_hypers(learn, stopped, lr, wd, rerun):
 def run_fit(learn,
     bounds:Bounds, # Of the fit
     cbs, # Callbacks of this fit, attached already
+    held:HeldInterrupt, # Holds Ctrl-C
     stopped:Stopped|None=None, # The fit that is to be resumed
     lr=None, wd=None, # As in `fit`
     rerun:bool=False, # It may be the same call of `fit` that resumes: `lr` and `wd` are changes where they differ
@@ -197,7 +199,9 @@ def run_fit(learn,
             to_validate=learn.dls.valids)
         learn.n_iter = learn.n_train = length(learn.dls.train)
         learn.searches.begin()
-        with running(learn.route, cbs): learn.run_scopes()
+        with running(learn.route, cbs):
+            held.act() # a stop that came while the fit was prepared
+            learn.run_scopes()
 
 # %% ../../nbs/loop/07_learner.ipynb #FitMixin
 class FitMixin(OptimizerMixin):
@@ -215,13 +219,14 @@ class FitMixin(OptimizerMixin):
         resume=None, # Continue a saved fit: True: newest file of its `Checkpoint`; `'auto'`: that, if any; or a file
     ): # Itself, so that calls chain
         "Train for `n_epoch` epochs, validating after each. Modes and hyper-parameters are restored at the end"
-        bounds = fit_bounds(n_epoch, start_epoch, n_iter, n_step)
-        if self.mode is not None: raise RuntimeError(f"`fit` cannot start inside a running `{self.mode}`")
-        before = list(self.cbs)
-        with self.added_cbs(cbs):
-            at = self.find_state(resume) if resume else None
-            if reset_opt and at is None: self.create_opt()
-            run_fit(self, bounds, [o for o in self.cbs if o not in before], at and Stopped(at), lr, wd, rerun=True)
+        with HeldInterrupt(self) as held:
+            bounds = fit_bounds(n_epoch, start_epoch, n_iter, n_step)
+            if self.mode is not None: raise RuntimeError(f"`fit` cannot start inside a running `{self.mode}`")
+            before = list(self.cbs)
+            with self.added_cbs(cbs):
+                at = self.find_state(resume) if resume else None
+                if reset_opt and at is None: self.create_opt()
+                run_fit(self, bounds, [o for o in self.cbs if o not in before], held, at and Stopped(at), lr, wd, rerun=True)
         return self
 
     @known_args
@@ -236,7 +241,8 @@ class FitMixin(OptimizerMixin):
         if stopped is None:
             raise RuntimeError("There is nothing to resume: no fit was stopped, or another one has begun since")
         cbs = stopped.cbs if cbs is None else cbs
-        with self.added_cbs(cbs): run_fit(self, stopped.position.bounds, cbs, stopped, lr, wd)
+        with HeldInterrupt(self) as held, self.added_cbs(cbs):
+            run_fit(self, stopped.position.bounds, cbs, held, stopped, lr, wd)
         return self
 
     def stop_for_now(self,
@@ -261,10 +267,10 @@ class FitMixin(OptimizerMixin):
 
     @contextmanager
     def fitting(self, mode):
-        "Around a fit or `lr_find`: hold Ctrl-C, and restore modes and hyper-parameters at the end"
+        "Around a fit or `lr_find`: restore modes and hyper-parameters at the end"
         before = self.route.hypers_before = {k:get_hyper(self.opt, k) for k in hypers(self.opt)}
         self.step_args = (partial(loss_and_grads, self),) if requires_closure(self.opt) else ()
-        with self.keep_modes(), HeldInterrupt(self):
+        with self.keep_modes():
             self.mode = mode
             try: yield
             except BaseException as e: release_frames(e); raise

@@ -18,7 +18,7 @@ from ..model.optimizer import parts_of
 from .snapshot import Snapshot,all_modules,copied
 from .loop import END,Route,check_drawn
 from .position import Bounds,Position
-from .interrupt import may_have_workers,workers_ignore_interrupts
+from .interrupt import may_have_workers,uninterrupted
 
 # %% ../../nbs/loop/06_route.ipynb #stops
 @dataclass
@@ -94,7 +94,8 @@ class Pauses:
         of_fit = learn.mode=='fit' and (learn.training or not between)
         if of_fit: self.resume_point = self.here(batch, announced=announced) if between else Position.of(learn, place)
         if not self.requests or 'batch' in learn.scopes: return
-        stoppable = learn.mode in ('fit','lr_find') # an inference inside a fit is not
+        # an inference inside of training is not stopped
+        stoppable = learn.mode in ('fit','lr_find') or (learn.n_outer and 'train' not in learn.scopes)
         due = [o for o in self.requests if of_fit or (o.stops and stoppable)]
         for o in sorted(due, key=lambda o: o.stops):
             self.requests.remove(o) # not all at once: if one fails, a stop that is still waiting is not lost
@@ -136,6 +137,7 @@ def running(
         if route.stopped_for_now: route.stopped = replace(route.stopped_for_now, cbs=cbs)
     except BaseException as e:
         _keep(route, cbs)
+        if isinstance(e, KeyboardInterrupt) and not e.args: e.args = where_stopped(route),
         if isinstance(e, Exception): _raise_waiting_stop(route, e)
         raise
     finally: route._reset()
@@ -148,6 +150,16 @@ def _keep(route, cbs):
     learn.state.clear()
     learn.state.update(copied(at.state, tensors=True))
     route.stopped = Stopped(at, cbs, in_memory=route.target is None or route.target.in_memory)
+
+def where_stopped(route) -> str:
+    "Where a fit was stopped, and what continues it"
+    if route.stopped is None: return "Stopped before training."
+    at = route.stopped.position
+    epoch,n,exactly = at.counters.epoch,route.learn.n_train,"" if at.exact else ", but not exactly: a batch was cut"
+    batches = f"after batch {at.batch}{f' of {n}' if n else ''}" if at.batch else "before the first batch"
+    where = dict(train=f"in epoch {epoch}, {batches}", validate=f"in epoch {epoch}, after its training",
+        epoch=f"after epoch {epoch}", fit="after the last epoch")[at.phase]
+    return f"Stopped {where}. `learn.resume()` continues{exactly}."
 
 def _raise_waiting_stop(route, e):
     "Carry out a stop that was waiting, such as SIGTERM, after an error"
@@ -190,7 +202,7 @@ class ResumableRoute(Pauses,Route):
         learn = self.learn
         stop,n_step = learn.stop_at,learn.n_step if learn.training else None
         fit = learn.training and learn.mode=='fit'
-        with workers_ignore_interrupts() if may_have_workers(learn.dl) else nullcontext():
+        with uninterrupted() if may_have_workers(learn.dl) else nullcontext():
             it,first,announced = self._open()
         for i in count(first) if stop is None else range(first, stop):
             if n_step is not None and learn.opt_step>=n_step: break

@@ -21,6 +21,7 @@ from ..core.checks import known_args,nearest,whole
 from ..core.callback import Callback
 from ..data.loaders import length
 from ..core.events import CancelFitException
+from ..loop.interrupt import HeldInterrupt
 from ..loop.learner import Learner
 from ..measure.metrics import AvgSmoothLoss
 from ..model.hypers import get_hyper
@@ -158,7 +159,8 @@ def lr_find(self:Learner,
     if self.opt is None: self.create_opt()
     states = [(cb, deepcopy(cb.state_dict())) for cb in self.cbs]
     try:
-        with self.unchanged(self.dls.train), restored(self), self.added_cbs(finder), self.fitting('lr_find'):
+        with HeldInterrupt(self), self.unchanged(self.dls.train), restored(self), self.added_cbs(finder), \
+                self.fitting('lr_find'):
             n = length(self.dls.train)
             self.n_epoch,self.start_epoch = finder.num_it//n + 1 if n else finder.num_it,0
             self.n_train_iter,self.n_step,self.to_validate = None,None,{}

@@ -20,6 +20,7 @@ from fastcore.foundation import L
 from ..core.checks import known_args,whole
 from ..data.held import put_values
 from ..data.loaders import twin
+from ..loop.interrupt import HeldInterrupt
 from ..loop.learner import Learner
 from ..model.optimizer import OptimList,parts_of
 from ..measure.progress import ProgressCallback
@@ -97,7 +98,7 @@ def smoke(self:Learner,
     if self.opt is None: self.create_opt()
     left_out = [o for o in self.cbs if o.writes or isinstance(o, ProgressCallback)]
     added = [o for o in L(cbs) if not getattr(o, 'writes', False)]
-    with self.unchanged(*dls), self.keep_attrs(('dls','results','limits','state','route')), \
+    with HeldInterrupt(self), self.unchanged(*dls), self.keep_attrs(('dls','results','limits','state','route')), \
             self.removed_cbs(left_out), self.added_cbs(added), restored(self), _restored_callbacks(self):
         self.route = type(self.route)(self) # a fit that was stopped can still be resumed afterwards
         self.state,self.limits,self.dls = deepcopy(self.state),{'train': n, 'valid': n},copy(dls)
