@@ -28,8 +28,8 @@ def raiser(e):
     return next((o for o in getattr(e, '__notes__', ()) if o.startswith('raised by ')), None)
 
 def blame(e, h, ev):
-    "Note on `e` that handler `h` of event `ev` raised it, unless an inner one did, or a signal"
-    if not raiser(e) and not isinstance(e, KeyboardInterrupt): e.add_note(f"raised by `{type(owner_of(h)).__name__}.{ev}`")
+    "Note on `e` that handler `h` of event `ev` raised it, unless an inner one did"
+    if not raiser(e): e.add_note(f"raised by `{type(owner_of(h)).__name__}.{ev}`")
 
 def stray(e:CancelException) -> RuntimeError:
     "The error for a cancel whose scope is not running"

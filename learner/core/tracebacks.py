@@ -52,7 +52,7 @@ def _short(tb):
 def _tell_in_one_line(e):
     "Let IPython show a stop without any traceback"
     if not e.args: e.args = "Stopped.",
-    lines = [str(e), *getattr(e, '__notes__', ())]
+    lines = [str(e), *(o for o in getattr(e, '__notes__', ()) if not o.startswith('raised by '))]
     if e.__cause__ is None: e._render_traceback_ = lambda: lines
 
 def shortened(

@@ -224,9 +224,9 @@ class FitMixin(OptimizerMixin):
             if self.mode is not None: raise RuntimeError(f"`fit` cannot start inside a running `{self.mode}`")
             before = list(self.cbs)
             with self.added_cbs(cbs):
-                at = self.find_state(resume) if resume else None
+                at,cbs = self.find_state(resume) if resume else None,[o for o in self.cbs if o not in before]
                 if reset_opt and at is None: self.create_opt()
-                run_fit(self, bounds, [o for o in self.cbs if o not in before], held, at and Stopped(at), lr, wd, rerun=True)
+                run_fit(self, bounds, cbs, held, at and Stopped(at), lr, wd, rerun=True)
         return self
 
     @known_args

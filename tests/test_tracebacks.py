@@ -1,0 +1,165 @@
+"An error leads from the user's line to the user's line, and a stop is told in one line: in scripts, in IPython and in the kernel of a notebook"
+import os,re,signal,subprocess,sys,traceback
+import pytest,torch
+from torch import nn
+import learner
+from learner.all import *
+
+here = __file__
+def files(e): return [o.filename for o in traceback.extract_tb(e.__traceback__)]
+def ours(e): return [o.filename for o in traceback.extract_tb(e.__traceback__) if o.filename.startswith(learner.__path__[0])]
+def mine(e): return [o.name for o in traceback.extract_tb(e.__traceback__) if o.filename==here]
+
+class Broken(nn.Module):
+    def __init__(self): super().__init__(); self.l = nn.Linear(1, 1)
+    def forward(self, x): return self.l(x)/broken()
+def broken(): raise ZeroDivisionError('broken')
+class Fails(Callback):
+    def after_pred(self): broken()
+
+# what fails; the user's lines
+kinds = {
+    'callback': (lambda: synth_learner(cbs=Fails), ['after_pred','broken']),
+    'function': (lambda: synth_learner(cbs=on('after_pred')(lambda learn: broken())), ['<lambda>','broken']),
+    'keyword': (lambda: synth_learner(cbs=Callback(after_pred=lambda self: broken())), ['<lambda>','broken']),
+    'model': (lambda: synth_learner(model=Broken()), ['forward','broken']),
+    'wrapped model': (lambda: synth_learner(model=nn.Sequential(nn.Sequential(Broken()))), ['forward','broken'])}
+
+calls = {
+    'fit': lambda l: l.fit(1), 'fit_one_cycle': lambda l: l.fit_one_cycle(1), 'fit_flat_cos': lambda l: l.fit_flat_cos(1),
+    'fit_sgdr': lambda l: l.fit_sgdr(1, 1), 'fine_tune': lambda l: l.fine_tune(1, freeze_epochs=0), 'lr_find': lambda l: l.lr_find(), 'smoke': lambda l: l.smoke(),
+    'validate': lambda l: l.validate(), 'get_preds': lambda l: l.get_preds(), 'predict': lambda l: l.predict(torch.zeros(1)), 'tta': lambda l: l.tta()}
+
+@pytest.mark.parametrize('call', calls)
+@pytest.mark.parametrize('kind', kinds)
+def test_from_the_users_line_to_the_users_line(kind, call):
+    make,lines = kinds[kind]
+    with pytest.raises(ZeroDivisionError) as e: calls[call](make())
+    assert mine(e.value)==['test_from_the_users_line_to_the_users_line', '<lambda>', *lines]
+    assert len(ours(e.value))==1 and len(files(e.value))==len(lines)+3 # the one that raises it again, which IPython and pytest hide
+
+def test_after_a_stop_resume_too_is_short():
+    learn = synth_learner(cbs=Raise('after_batch', KeyboardInterrupt, 3))
+    with pytest.raises(KeyboardInterrupt): learn.fit(1)
+    learn.add_cb(Fails)
+    with pytest.raises(ZeroDivisionError) as e: learn.resume()
+    assert mine(e.value)==['test_after_a_stop_resume_too_is_short','after_pred','broken'] and len(files(e.value))==4
+
+def test_frames_of_torch_stay_after_the_last_line_of_the_user():
+    with pytest.raises(RuntimeError, match='shapes') as e: synth_learner(model=nn.Linear(3, 1)).fit(1)
+    names = files(e.value)
+    assert len(ours(e.value))==1 and 'linear.py' in names[-1] and names[0]==here
+
+def test_an_inference_in_a_callback_shows_the_callback():
+    cb = Callback(after_loss=lambda self: self.training and self.learn.validate(cbs=Fails))
+    with pytest.raises(ZeroDivisionError) as e: synth_learner(cbs=cb).fit(1)
+    assert mine(e.value)==['test_an_inference_in_a_callback_shows_the_callback','<lambda>','after_pred','broken'] and len(ours(e.value))==1
+
+def test_causes_are_short_too():
+    def f(self):
+        try: broken()
+        except ZeroDivisionError as e: raise ValueError('instead') from e
+    with pytest.raises(ValueError) as e: synth_learner(cbs=Callback(after_pred=f)).fit(1)
+    assert mine(e.value.__cause__)==['f','broken'] and not ours(e.value.__cause__)
+    with pytest.raises(RuntimeError) as e: synth_learner(cbs=Raise('after_fit', CancelBatchException)).fit(1)
+    assert isinstance(e.value.__cause__, CancelBatchException) and not ours(e.value.__cause__)
+
+def test_all_frames_on_demand():
+    learn = synth_learner(cbs=Fails)
+    learner.full_traceback(True)
+    try:
+        with pytest.raises(ZeroDivisionError) as e: learn.fit(1)
+    finally: learner.full_traceback(False)
+    assert len(ours(e.value))>8
+    tb = e.value.__traceback__
+    while tb.tb_frame.f_code.co_name!='after_pred': tb = tb.tb_next
+    assert tb.tb_frame.f_locals['self'].learn is learn # a debugger finds the variables
+    with pytest.raises(ZeroDivisionError) as e: learn.fit(1)
+    assert len(ours(e.value))==1
+    with pytest.raises(TypeError, match='`on` is True or False, but got 1'): learner.full_traceback(1)
+
+# A stop
+def stopped(ev, n=1, call=lambda l: l.fit(2), **kwargs):
+    def press(self): self.count = getattr(self, 'count', 0)+1; self.count==n and signal.raise_signal(signal.SIGINT)
+    learn = synth_learner(3, 2, cbs=Callback(**{ev: press}), **kwargs)
+    with pytest.raises(KeyboardInterrupt) as e: call(learn)
+    return e.value
+
+resumes = "`learn.resume()` continues."
+@pytest.mark.skipif(os.name=='nt', reason='Windows has other signals')
+@pytest.mark.parametrize('ev,n,said', [('before_fit', 1, "Stopped before training."), ('before_train', 1, f"Stopped in epoch 0, before the first batch. {resumes}"),
+    ('after_step', 2, f"Stopped in epoch 0, after batch 2 of 3. {resumes}"), ('after_step', 5, f"Stopped in epoch 1, after batch 2 of 3. {resumes}"),
+    ('before_validate', 1, f"Stopped in epoch 0, after its training. {resumes}"), ('after_epoch', 1, f"Stopped in epoch 0, after its training. {resumes}"),
+    ('cleanup_validate', 1, f"Stopped after epoch 0. {resumes}"), ('cleanup_fit', 1, f"Stopped after the last epoch. {resumes}")])
+def test_a_stop_says_where_and_what_continues(ev, n, said):
+    e = stopped(ev, n)
+    assert str(e)==said and e._render_traceback_()==[said] and not [o for o in getattr(e, '__notes__', ()) if not o.startswith('raised by ')]
+    assert len(ours(e))==1
+
+@pytest.mark.parametrize('call', ['validate','get_preds','lr_find'])
+def test_a_stop_elsewhere_leaves_everything(call):
+    assert str(stopped('after_loss', call=calls[call]))=="Stopped. Everything is as it was before."
+
+def test_samples_are_told_for_errors():
+    with pytest.raises(ZeroDivisionError) as e: synth_learner(cbs=Fails).fit(1)
+    assert any('samples' in o for o in e.value.__notes__)
+
+def test_a_stop_keeps_the_error_that_it_replaces():
+    learn = synth_learner(cbs=[Callback(after_pred=lambda self: signal.raise_signal(signal.SIGINT)), Raise('after_loss', ZeroDivisionError)])
+    with pytest.raises(KeyboardInterrupt) as e: learn.fit(1)
+    assert isinstance(e.value.__cause__, ZeroDivisionError) and not hasattr(e.value, '_render_traceback_') # so that it is shown
+
+# What is shown
+script = '''from learner.all import *
+import os,signal
+class Fails(Callback):
+    def after_pred(self): return 1/0
+class Stops(Callback):
+    def after_step(self): signal.raise_signal(signal.SIGINT)
+learn = synth_learner(3)
+learn.fit(1, cbs=CB)
+'''
+
+def test_in_a_terminal(tmp_path):
+    (tmp_path/'train.py').write_text(script.replace('CB', 'Fails'))
+    env = os.environ | dict(PYTHONPATH=os.path.dirname(learner.__path__[0]), OMP_NUM_THREADS='1')
+    p = subprocess.run([sys.executable, 'train.py'], cwd=tmp_path, env=env, capture_output=True, text=True)
+    frames = re.findall('File "(.+)", line (\\d+)', p.stderr)
+    assert [os.path.basename(k) for k,_ in frames]==['train.py','checks.py','train.py'] and [frames[0][1],frames[2][1]]==['8','4']
+    assert '`learner.full_traceback(True)` shows the frames' in p.stderr and 'ZeroDivisionError: division by zero' in p.stderr
+
+@pytest.fixture(scope='module')
+def kernel():
+    from jupyter_client.manager import start_new_kernel
+    env = os.environ | dict(PYTHONPATH=os.path.dirname(learner.__path__[0]), OMP_NUM_THREADS='1')
+    manager,client = start_new_kernel(kernel_name='python3', env=env)
+    run_cell(client, script.rpartition('learn.fit')[0])
+    yield client
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+
+def run_cell(client, code):
+    "The error of a cell, without colours: its name, its text, its traceback"
+    msgs = []
+    client.execute_interactive(code, timeout=120, output_hook=msgs.append)
+    o = next((o['content'] for o in msgs if o['msg_type']=='error'), None)
+    return o and (o['ename'], o['evalue'], re.sub('\x1b\\[[0-9;]*m', '', '\n'.join(o['traceback'])))
+
+def test_a_notebook_shows_two_frames_of_an_error(kernel):
+    name,text,shown = run_cell(kernel, 'learn.fit(1, cbs=Fails)')
+    assert name=='ZeroDivisionError' and text=='division by zero'
+    heads = re.findall(r'^(?:Cell In|File) ?.*', shown, re.M)
+    assert len(heads)==2 and all(o.startswith('Cell In') for o in heads) and 'learner' not in ''.join(heads)
+    assert '----> 1 learn.fit(1, cbs=Fails)' in shown and 'def after_pred(self): return 1/0' in shown
+    assert len(shown.splitlines())<30
+
+def test_a_notebook_shows_one_line_for_a_stop(kernel):
+    name,text,shown = run_cell(kernel, 'learn.fit(1, cbs=Stops)')
+    assert name=='KeyboardInterrupt' and shown==text=="Stopped in epoch 0, after batch 1 of 3. `learn.resume()` continues."
+    assert run_cell(kernel, 'learn.resume(cbs=[])\nassert learn.train_iter==3') is None
+
+def test_a_notebook_shows_all_frames_on_demand(kernel):
+    run_cell(kernel, 'import learner; learner.full_traceback()')
+    _,_,shown = run_cell(kernel, 'learn.fit(1, cbs=Fails)')
+    assert len(re.findall(r'^(?:Cell In|File) ?.*', shown, re.M))>8
+    assert run_cell(kernel, 'learner.full_traceback(False)') is None
