@@ -9,6 +9,7 @@ __all__ = ['full_traceback']
 
 # %% ../../nbs/core/00_tracebacks.ipynb #imports
 import sysconfig
+from functools import cache
 from types import TracebackType
 import learner
 
@@ -28,7 +29,8 @@ def is_full() -> bool:
     return _settings['full']
 
 # %% ../../nbs/core/00_tracebacks.ipynb #frames
-_installed = tuple({sysconfig.get_path(k) for k in ('stdlib','platstdlib','purelib','platlib')})
+@cache
+def _installed(): return tuple({sysconfig.get_path(k) for k in ('stdlib','platstdlib','purelib','platlib')})
 
 def in_library(frame) -> bool:
     "Whether code of this library runs in `frame`"
@@ -36,7 +38,7 @@ def in_library(frame) -> bool:
 
 def of_user(frame) -> bool:
     "Whether code of the user runs in `frame`"
-    return not in_library(frame) and not frame.f_code.co_filename.startswith((*_installed, '<frozen'))
+    return not in_library(frame) and not frame.f_code.co_filename.startswith((*_installed(), '<frozen'))
 
 # %% ../../nbs/core/00_tracebacks.ipynb #shortened
 def _short(tb):
