@@ -335,3 +335,60 @@ def test_errors_of_statistics():
     for i in ('a', slice(1), 1.):
         with pytest.raises(TypeError, match='A layer is known by its position in `modules`, 0 to 0, but got'): stats.layer_stats(i)
     with pytest.raises(ValueError, match=r'No histograms were kept: `ActivationStats\(with_hist=True\)` keeps them'): stats.hist(0)
+
+# Layers that are made, or get their shape, when the model sees its first batch
+class Late(nn.Module):
+    "Makes its body from the first batch"
+    def __init__(self): super().__init__(); self.body,self.head = nn.Module(),nn.Linear(5, 3)
+    def forward(self, x):
+        if not hasattr(self.body, 'lin'): self.body.lin = nn.Linear(x.shape[1], 5)
+        return self.head(self.body.lin(x))
+
+def late(model, *cbs, n_epoch=2):
+    gen = torch.Generator().manual_seed(0)
+    data = [(torch.randn(8, 4, generator=gen), torch.randint(3, (8,), generator=gen)) for _ in range(3)]
+    torch.manual_seed(0)
+    return Learner(DataLoaders(data, device='cpu'), model, nn.CrossEntropyLoss(), opt_func=SGD, lr=0., cbs=cbs).remove_cb(ProgressCallback).fit(n_epoch)
+
+@pytest.mark.parametrize('with_hist', [False, True])
+def test_layers_that_are_made_late_are_listened_to(with_hist):
+    stats,seen = ActivationStats(with_hist=with_hist),[]
+    class Keeper(HookCallback):
+        order = 100
+        def hook(self, m, inp, out): seen.append(type(m).__name__+str(tuple(m.weight.shape)))
+    learn = late(Late(), stats, Keeper())
+    assert seen==['Linear(3, 5)', *['Linear(5, 4)','Linear(3, 5)']*5] and stats.modules==[learn.model.body.lin, learn.model.head]
+    assert stats.stats.shape==(6, 2, 43 if with_hist else 3)
+    assert stats.stats[0,0].isnan().all() and not stats.stats[0,1].isnan().any() and not stats.stats[1:].isnan().any()
+    with torch.no_grad(): out = [learn.model.body.lin(x) for x,_ in learn.dls.train]*2 # a rate of 0: weights are as they were
+    assert torch.allclose(stats.layer_stats(0).mean[1:], torch.stack(out).mean((1,2))[1:], atol=1e-6)
+    assert torch.allclose(stats.layer_stats(1).std, torch.stack([learn.model.head(o).detach().std() for o in out]), atol=1e-6)
+
+def test_layers_of_which_none_is_there_at_first():
+    class Bare(nn.Module):
+        def __init__(self): super().__init__(); self.scale,self.body = nn.Parameter(torch.ones(())),nn.Module()
+        def forward(self, x):
+            if not hasattr(self.body, 'lin'): self.body.lin = nn.Linear(x.shape[1], 3)
+            return self.body.lin(x)*self.scale
+    stats = ActivationStats()
+    late(Bare(), stats)
+    assert stats.stats.shape==(5,1,3) and stats.batches==[1,2,3,4,5] and not stats.stats.isnan().any()
+
+def test_lazy_layers():
+    stats = ActivationStats(include_paramless=True)
+    late(nn.Sequential(nn.LazyLinear(5), nn.ReLU(), nn.LazyLinear(3)), stats)
+    assert stats.stats.shape==(6,3,3) and not stats.stats.isnan().any() and [type(o) for o in stats.modules]==[nn.Linear, nn.ReLU, nn.Linear]
+    summary = late(nn.Sequential(nn.LazyLinear(5)), n_epoch=1).summary()
+    assert [o.params for o in summary.layers]==[25]
+
+def test_layers_that_come_and_go():
+    class Swaps(nn.Module):
+        def __init__(self): super().__init__(); self.a,self.b,self.n = nn.Linear(4, 3),nn.Linear(4, 3),0
+        def forward(self, x):
+            self.n += 1
+            if self.n==3: self.b = nn.Linear(4, 3)
+            return self.a(x)+self.b(x)
+    stats = ActivationStats()
+    learn = late(Swaps(), stats)
+    assert stats.modules==[learn.model.a, learn.model.b] and stats.stats.shape==(6,2,3)
+    assert not stats.stats[:,0].isnan().any() and stats.stats[:,1,0].isnan().tolist()==[True]*3+[False]*3 # of what is there now

@@ -517,3 +517,76 @@ def test_watching_changes_nothing(tmp_path, name, capsys):
 def test_wandb_changes_nothing(tmp_path, wandb_offline):
     (a,x),(b,y) = trained(),trained(WandbLogger(1, **wandb_offline))
     assert all(torch.equal(u, v) for u,v in zip(a, b, strict=True)) and x==y
+
+# Names of files
+both_files = pytest.mark.parametrize('cls', [CSVLogger, JSONLogger])
+@both_files
+@pytest.mark.parametrize('fname,exc,match', [('../up.log', ValueError, r"'\.\./up\.log' names no file in `learn\.path`: give a name inside, or an absolute path"), ('a/../../b', ValueError, 'names no file'), ('', ValueError, "'' names no file"),
+    ('x\0y', ValueError, 'names no file'), (3, TypeError, 'A file is a name or a path, but got 3'), (None, TypeError, 'A file is a name or a path, but got None')], ids=repr)
+def test_names_obey_the_rules_of_other_files(cls, fname, exc, match):
+    with pytest.raises(exc, match=match): cls(fname)
+    with pytest.raises(exc, match=match.replace('a name or a path', 'a name, a path or an open file').replace(r'learn\.path', '.*')): synth_learner().save(fname)
+
+@pytest.mark.parametrize('log_dir', ['../up', '', 3])
+def test_folders_of_boards_obey_them_too(log_dir):
+    with pytest.raises((ValueError,TypeError), match='names no file in `learn.path`|A file is a name or a path, but got 3'): TensorBoardLogger(log_dir)
+
+@both_files
+def test_a_folder_is_no_file(cls, tmp_path):
+    (tmp_path/'log').mkdir()
+    with pytest.raises(IsADirectoryError, match=f'`{cls.__name__}` writes a file, but `.*log` is a folder'): synth_learner(path=tmp_path).fit(1, cbs=cls('log'))
+
+@both_files
+def test_a_link_stays_a_link_and_a_file_keeps_its_mode(cls, tmp_path):
+    (tmp_path/'real.log').touch(mode=0o600)
+    (tmp_path/'log').symlink_to(tmp_path/'real.log')
+    synth_learner(path=tmp_path).fit(2, cbs=(log := cls('log')))
+    assert (tmp_path/'log').is_symlink() and (tmp_path/'real.log').stat().st_mode&0o777==0o600 and len(log.read_log())==2
+    assert {o.name for o in tmp_path.iterdir()}=={'real.log','log'}
+
+@pytest.mark.parametrize('make', [JSONLogger, TensorBoardLogger, WandbLogger])
+def test_how_often_batches_are_logged_is_checked(make):
+    for v,exc in ((-1, ValueError), (2.5, TypeError), ('all', TypeError)):
+        with pytest.raises(exc, match='`batches` is'): make(batches=v)
+
+# Damaged files
+csv_damage = dict(short=(lambda t: t.replace('1,', '', 1), r'row 2 has 3 values for 4 columns, `epoch`, `train_loss`, `valid_loss`, `note`'), long=(lambda t: t.replace('2,', '2,7,', 1), 'row 3 has 5 values for 4 columns'),
+    bytes=(lambda t: t.replace('1,', '\udcff\udcfe,', 1), r'byte \d+ is no text'), quote=(lambda t: t.replace('1,', '"1,', 1), 'a quote is not closed in `"1,'), twice=(lambda t: t.replace('valid_loss', 'train_loss', 1), 'two of its columns have one name'),
+    after_quote=(lambda t: t.replace('1,', '"1"0,', 1), "',' expected after"))
+@pytest.mark.parametrize('name', csv_damage)
+def test_damaged_csv(name, tmp_path):
+    "In the middle, so that rows would be lost"
+    damage,match = csv_damage[name]
+    good = 'epoch,train_loss,valid_loss,note\n0,1.5,2.5,a\n1,1.25,2.25,b\n2,1.0,2.0,c\n'
+    (file := tmp_path/'history.csv').write_bytes(damage(good).encode('utf-8', 'surrogateescape'))
+    data = file.read_bytes()
+    with pytest.raises(ValueError, match=f'`.*history.csv` is damaged, or was not written by `CSVLogger`: .*{match}'): CSVLogger(file).read_log()
+    trace = Trace('before_train')
+    with pytest.raises(ValueError, match='is damaged'): synth_learner(path=tmp_path, cbs=trace).fit(1, cbs=CSVLogger(append=True))
+    assert not trace.seen and file.read_bytes()==data # noticed before training, and nothing is lost
+    file.write_text(good)
+    assert list(CSVLogger(file).read_log()['valid_loss'])==[2.5,2.25,2.]
+
+json_damage = dict(cut=(lambda t: t.replace('"step"', '"st', 1), r'line 2 is no JSON, `\{"kind"'), bytes=(lambda t: t.replace('row', '\udcff', 1), r'byte \d+ is no text'), other=(lambda t: t.replace('\n', '\n[1, 2]\n', 1), r'line 2 is none of a log, `\[1, 2\]`'),
+    no_kind=(lambda t: t.replace('"kind"', '"find"', 1), 'line 1 is none of a log'), no_row=(lambda t: t.replace('"row":', '"raw":', 1), 'line 2 is none of a log'))
+@pytest.mark.parametrize('name', json_damage)
+def test_damaged_json(name, tmp_path):
+    damage,match = json_damage[name]
+    synth_learner(path=tmp_path).fit(2, cbs=JSONLogger())
+    file = tmp_path/'history.jsonl'
+    file.write_bytes(damage(file.read_text()).encode('utf-8', 'surrogateescape'))
+    data = file.read_bytes()
+    with pytest.raises(ValueError, match=f'`.*history.jsonl` is damaged, or was not written by `JSONLogger`: .*{match}'): JSONLogger(file).read_log()
+    with pytest.raises(ValueError, match='is damaged'): synth_learner(path=tmp_path).fit(1, cbs=JSONLogger(append=True))
+    assert file.read_bytes()==data
+
+def test_rows_that_a_crash_has_cut_off_are_dropped():
+    "At the end, where nothing is lost but them"
+    from tempfile import TemporaryDirectory
+    with TemporaryDirectory() as folder:
+        learn = synth_learner(path=folder).fit(2, cbs=CSVLogger())
+        file = learn.path/'history.csv'
+        whole = file.read_text()
+        for end in ('2,1.', '2,"a note\n', '2,"a note\nwith lines,\n', '2,"a note\nwith li'):
+            file.write_text(whole+end)
+            assert len(CSVLogger(file).read_log())==2, end

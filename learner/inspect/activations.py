@@ -41,6 +41,13 @@ class OnDevice:
     "Tensors of one shape that stay on their device until `value` is read"
     def __init__(self, value=None): self.new,self.old = [],value
     def add(self, t): self.new.append(t)
+    def arrange(self, was, now):
+        "Let values for each of `was` be for each of `now`, with NaN where something is new"
+        if (old := self.value) is None: return
+        self.old = old.new_full((len(old), len(now), *old.shape[2:]), torch.nan)
+        for i,o in enumerate(was):
+            if o in now: self.old[:,now.index(o)] = old[:,i]
+
     @property
     def value(self):
         "All tensors, stacked on the CPU; None if there are none"
@@ -69,7 +76,7 @@ def _plot_stats(batches, vals, title):
 # %% ../../nbs/inspect/02_activations.ipynb #ActivationStats
 class ActivationStats(HookCallback):
     """Keeps mean, standard deviation and fraction near zero of what each layer returns in training; if that is several
-    tensors, of the first. Layers that did not run have NaN"""
+    tensors, of the first. Layers that did not run, or were not there yet, have NaN"""
     order = TrainEvalCallback.order-10 # reads `train_iter` before it is increased
     _stateattrs = 'batches','stats'
     bins,top,near = 40,10.,.05 # of the histogram, from 0 to `top`; and what counts as near zero
@@ -86,6 +93,7 @@ class ActivationStats(HookCallback):
     def before_fit(self):
         super().before_fit()
         self._forget()
+        self._layers_of_rows = self.modules
 
     def hook(self, m, inp, out): return output_stats(out, self.near, self.bins if self.with_hist else 0, self.top)
 
@@ -93,6 +101,9 @@ class ActivationStats(HookCallback):
         rows = self.hooks.stored if self.hooked else []
         some = next((o for o in rows if o is not None), None)
         if some is None: return
+        if self._layers_of_rows is not self.modules: # the model has made layers
+            self._kept.arrange(self._layers_of_rows, self.modules)
+            self._layers_of_rows = self.modules
         empty = torch.full_like(some, torch.nan)
         self._kept.add(torch.stack([empty if o is None else o.to(some.device) for o in rows]))
         self.batches.append(self.learn.train_iter)

@@ -15,7 +15,9 @@ from datetime import datetime
 from pathlib import Path
 import torch
 from .loggers import Logger,numbers
+from ..core.checks import whole
 from ..measure.progress import extra
+from ..model.files import path_in
 
 # %% ../../nbs/inspect/06_boards.ipynb #BoardLogger
 class BoardLogger(Logger):
@@ -52,10 +54,12 @@ class TensorBoardLogger(BoardLogger):
         log_dir=None, # Folder for event files, in `learn.path`; default: a new one in `runs` for each fit
         batches:int=1, # Log every so many batches; 0 is none
         graph:bool=False, # Trace the model, and log its graph
-    ): self.log_dir,self.batches,self.graph = log_dir,batches,graph
+    ):
+        if log_dir is not None: path_in(log_dir, 'learn.path') # which is not known yet
+        self.log_dir,self.batches,self.graph = log_dir,whole('batches', batches),graph
 
     @property
-    def place(self): return self.log_dir and (Path(self.learn.path)/self.log_dir).absolute()
+    def place(self): return None if self.log_dir is None else path_in(self.log_dir, self.learn.path)
 
     def start(self, resumed):
         tensorboard = extra('torch.utils.tensorboard', 'loggers', '`TensorBoardLogger`')
@@ -109,7 +113,7 @@ class WandbLogger(BoardLogger):
     def __init__(self,
         batches:int=10, # Log every so many batches; 0 is none
         **kwargs, # For `wandb.init`, if there is no active run
-    ): self.batches,self.kwargs = batches,kwargs
+    ): self.batches,self.kwargs = whole('batches', batches),kwargs
 
     def start(self, resumed):
         wandb = extra('wandb', 'loggers', '`WandbLogger`')

@@ -155,7 +155,7 @@ class HookCallback(Callback):
         self.given = _modules_given(modules)
         self.every,self.remove_end,self.is_forward,self.detach,self.cpu = every,remove_end,is_forward,detach,cpu
         self.include_paramless = include_paramless
-        self.hooks,self.hooked = Hooks([], None),False
+        self.hooks,self.hooked,self.modules = Hooks([], None),False,[]
 
     @property
     def learn(self): return self._learn
@@ -170,18 +170,25 @@ class HookCallback(Callback):
 
     def before_fit(self):
         self._off()
-        self.modules = self._layers() if self.given is None else self.given
-        if not self.modules: raise ValueError("There is nothing to listen to: the model has no layer with parameters. "
-            "`include_paramless=True` takes layers without, and `modules=` chooses any")
+        self.modules = self._layers()
 
-    def _layers(self): return [o for o in flatten_model(self.learn.model) if self.include_paramless or has_params(o)]
+    def _layers(self):
+        if self.given is not None: return self.given
+        return [o for o in flatten_model(self.learn.model) if self.include_paramless or has_params(o)]
 
     def before_batch(self):
         self.hooked = self.every is None or self.learn.train_iter%self.every==0
-        if self.hooked: self._register(when=self._training)
+        if not self.hooked: return
+        now = self._layers()
+        if now!=self.modules: self.modules = now # the model has made layers from its first batch
+        self._register(when=self._training)
 
     def after_pred(self):
-        if self.hooked and self.is_forward and not any(o.calls for o in self.hooks): raise RuntimeError(
+        if not self.hooked: return
+        if not self.modules and not self._layers(): raise ValueError("There is nothing to listen to: "
+            "the model has no layer with parameters. `include_paramless=True` takes layers without, "
+            "and `modules=` chooses any")
+        if self.modules and self.is_forward and not any(o.calls for o in self.hooks): raise RuntimeError(
             f"None of the {len(self.hooks)} modules of `{type(self).__name__}` took part in the batch: "
             "are they of another model, or is this one compiled?")
 

@@ -12,16 +12,17 @@ loggers skip what this process has logged already."""
 __all__ = ['Logger', 'numbers', 'FileLogger', 'CSVLogger', 'JSONLogger']
 
 # %% ../../nbs/inspect/05_loggers.ipynb #imports
-import csv,json,os
+import csv,json
 from inspect import signature
 from io import StringIO
 from pathlib import Path
 from time import perf_counter
 from ..core.callback import Callback
-from ..core.checks import one_of
+from ..core.checks import listed,one_of,whole
 from ..measure.history import History,Row,missing
 from ..measure.recorder import Recorder
 from ..measure.run_config import plain
+from ..model.files import atomic_write,path_in
 
 # %% ../../nbs/inspect/05_loggers.ipynb #LogMethods
 class LogMethods:
@@ -145,13 +146,18 @@ class FileLogger(Logger):
     def __init__(self,
         fname, # File, in `learn.path`
         append:bool, # Keep what earlier fits have written
-    ): self.fname,self.append,self.file = fname,append,Path(fname)
+    ):
+        path_in(fname, 'learn.path') # which is not known yet
+        self.fname,self.append,self.file = fname,append,Path(fname)
 
     @property
-    def place(self): return (Path(self.learn.path)/self.fname).absolute()
+    def place(self): return path_in(self.fname, self.learn.path)
     def before_fit(self):
         super().before_fit()
-        self.file,self.n_lines = Path(self.learn.path)/self.fname,0
+        self.file,self.n_lines = self.place,0
+        if self.file.is_dir():
+            raise IsADirectoryError(f"`{type(self).__name__}` writes a file, but `{self.file}` is a folder")
+        if self.append and self.file.exists(): self.read_log() # a damaged file is noticed before training
 
     def start(self, resumed):
         if not resumed and not self.append: self.offset = 0
@@ -163,14 +169,20 @@ class FileLogger(Logger):
     def text(self):
         "Text of the file, without a last line that a crash has cut off"
         data = self.file.read_bytes()
-        return data[:data.rfind(b'\n')+1].decode('utf-8')
+        try: return data[:data.rfind(b'\n')+1].decode('utf-8')
+        except UnicodeDecodeError as e: raise self.damaged(f"byte {e.start} is no text") from e
+
+    def damaged(self, why):
+        "An error about a file that cannot be read"
+        return ValueError(f"`{self.file}` is damaged, or was not written by `{type(self).__name__}`: {why}")
 
     def rewrite(self, lines):
         "Replace the file, as a whole, by one with `lines`"
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        new = self.file.with_name(self.file.name+'.new')
-        self.write(new, lines)
-        os.replace(new, self.file)
+        with atomic_write(self.file) as f: f.write(self.encoded(lines, head=True))
+
+    def append_line(self, line):
+        with open(self.file, 'ab') as f: f.write(self.encoded([line]))
+        self.n_lines += 1
 
 # %% ../../nbs/inspect/05_loggers.ipynb #CSVLogger
 class CSVLogger(FileLogger):
@@ -181,17 +193,32 @@ class CSVLogger(FileLogger):
     ): super().__init__(fname, append)
 
     def lines(self):
-        text = self.text()
-        while text.count('"')%2: text = text[:text.rfind('\n', 0, -1)+1] # cut off inside a cell
-        table = csv.DictReader(StringIO(text, newline=''), restval='')
-        res,self.names = list(table),list(table.fieldnames or ())
+        self.names,*rows = self._table() or [[]]
+        if len({*self.names})<len(self.names): raise self.damaged("two of its columns have one name")
+        n = len(self.names)
+        for i,o in enumerate(rows, 1):
+            if len(o)!=n: raise self.damaged(f"row {i} has {len(o)} values for {n} columns, {listed(self.names)}")
+        return [dict(zip(self.names, o)) for o in rows]
+
+    def _table(self):
+        "Rows of texts; without the last one if a crash has cut it off inside a cell"
+        text,cut = self.text(),[]
+        while text.count('"')%2:
+            start = text.rfind('\n', 0, -1)+1
+            cut,text = [text[start:], *cut],text[:start]
+        try:
+            res = [o for o in csv.reader(StringIO(text, newline=''), strict=True) if o]
+            whole = [o for o in csv.reader(cut[1:]) if len(o)==len(res[0])] if res else cut # rows after a stray quote
+        except csv.Error as e: raise self.damaged(str(e)) from e
+        if whole: raise self.damaged(f"a quote is not closed in `{cut[0].strip()}`")
         return res
 
-    def write(self, file, lines, mode='w'):
-        with open(file, mode, newline='', encoding='utf-8') as f:
-            table = csv.DictWriter(f, self.names, restval='', lineterminator='\n')
-            if mode=='w' and self.names: table.writeheader()
-            table.writerows(lines)
+    def encoded(self, lines, head=False):
+        out = StringIO(newline='')
+        table = csv.DictWriter(out, self.names, restval='', lineterminator='\n')
+        if head and self.names: table.writeheader()
+        table.writerows(lines)
+        return out.getvalue().encode('utf-8')
 
     def start(self, resumed):
         self.names = []
@@ -202,8 +229,7 @@ class CSVLogger(FileLogger):
             lines = self.lines() # sets `names` too
             self.names += new
             self.rewrite(lines)
-        self.write(self.file, [{k:'' if v is missing else v for k,v in dict(row).items()}], 'a')
-        self.n_lines += 1
+        self.append_line({k:'' if v is missing else v for k,v in dict(row).items()})
 
     def read_log(self) -> History:
         "The rows in the file, as a history"
@@ -226,15 +252,11 @@ class JSONLogger(FileLogger):
         batches:int=0, # Log every so many batches; 0 is none
     ):
         super().__init__(fname, append)
-        self.batches = batches
+        self.batches = whole('batches', batches)
 
     def lines(self): return self.text().split('\n')[:-1]
-    def write(self, file, lines, mode='w'):
-        with open(file, mode, encoding='utf-8', newline='\n') as f: f.writelines(f'{o}\n' for o in lines)
-
-    def add(self, kind, **vals):
-        self.write(self.file, [json.dumps(dict(kind=kind, **plain(vals)))], 'a')
-        self.n_lines += 1
+    def encoded(self, lines, head=False): return ''.join(f'{o}\n' for o in lines).encode('utf-8')
+    def add(self, kind, **vals): self.append_line(json.dumps(dict(kind=kind, **plain(vals))))
 
     def log_params(self, config): self.add('params', config=config)
     def log(self, row, step, kind): self.add(kind, step=step, row=dict(row))
@@ -245,8 +267,20 @@ class JSONLogger(FileLogger):
     ) -> History:
         "The rows in the file, as a history, with the `step` of each"
         one_of('kind', kind, ('row','batch'))
-        lines = [json.loads(o) for o in self.lines()]
-        return History([_row(step=o['step'], **o['row']) for o in lines if o['kind']==kind])
+        return History([_row(step=o['step'], **o['row']) for o in self._objects() if o['kind']==kind])
+
+    def _objects(self):
+        res = []
+        for i,line in enumerate(self.lines(), 1):
+            try: o = json.loads(line)
+            except ValueError as e: raise self.damaged(f"line {i} is no JSON, `{line:.40}`") from e
+            if not _is_logged(o): raise self.damaged(f"line {i} is none of a log, `{line:.40}`")
+            res.append(o)
+        return res
+
+def _is_logged(o):
+    if not isinstance(o, dict) or 'kind' not in o: return False
+    return o['kind'] not in ('row','batch') or ('step' in o and isinstance(o.get('row'), dict))
 
 def _row(**vals): return Row(**{k:_from_json(v) for k,v in vals.items()})
 def _from_json(v): return missing if v is None else float(v) if v in ('nan','inf','-inf') else v

@@ -61,8 +61,9 @@ def _reduced(loss_func, losses, yb):
     how = reduction_of(loss_func)
     if how=='sum': return losses.sum()
     if how=='batchmean': return losses.sum()/len(losses)
-    n = items_of(loss_func, *yb) if losses.numel()==_parts(yb)[0].numel() else None # a loss for each target
-    return losses.mean() if n is None else losses.sum()/n
+    n = items_of(loss_func, *yb)
+    by_sample = n is None or (isinstance(n, int) and n==len(losses)) # an average of samples, whatever each consists of
+    return losses.mean() if by_sample else losses.sum()/n
 
 # %% ../../nbs/technique/07_mixup.ipynb #MixHandler
 class MixHandler(Callback):
