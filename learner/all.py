@@ -74,6 +74,7 @@ from .resume.saved_run import *
 from .resume.state_file import *
 from .resume.checkpoints import *
 from .resume.checkpoint import *
+from .resume.rewind import *
 from .inspect.hooks import *
 from .inspect.activations import *
 from .inspect.summary import *

@@ -240,6 +240,9 @@ class Learner:
     def predict(self, item, with_input: bool=...) -> tuple:
         'Prediction for one item. `dls.vocab`, if there is one, names the decision: a class, or a list of the true labels'
         ...
+    def rewind(self, n_iter: int) -> Learner:
+        'Go back to where the last fit had done `n_iter` training batches. `learn.resume()` continues from there'
+        ...
     def save(self, file, with_opt: bool | None=...):
         'Save the weights, on the CPU and under plain names'
         ...

@@ -51,6 +51,7 @@ class Pauses:
         self.learn,self.stopped = learn,None # the last fit, if it was stopped
         self.carry = False # let batches carry the generator states of their workers, so that a resume needs no replay
         self.hypers_before,self.hypers_at_start = {},{} # hyper-parameters before the fit, and when it began
+        self.cbs = () # callbacks of the running fit
         self.draws,self.next_batch = None,0 # the pass over the running phase's loader; index of the next batch
         self.around = None # during an inference inside of training: the pass and the last batch of the training
         self._reset()
@@ -130,6 +131,7 @@ def running(
     cbs, # Callbacks of this fit
 ):
     "Around a fit: what is left of it is in `route.stopped` afterwards"
+    route.cbs = cbs
     try:
         yield
         with suppress(CancelException): # the fit is over
@@ -140,7 +142,9 @@ def running(
         if isinstance(e, KeyboardInterrupt) and not e.args: e.args = where_stopped(route),
         if isinstance(e, Exception): _raise_waiting_stop(route, e)
         raise
-    finally: route._reset()
+    finally:
+        route.cbs = ()
+        route._reset()
 
 def _keep(route, cbs):
     "Note where the fit can be resumed, and put `learn.state` back to what it was there"

@@ -157,7 +157,7 @@ def write_to(
 ):
     "Have `write` write to `file`"
     if hasattr(file, 'write'): return write(file)
-    with atomic_write(file) as f: write(f)
+    with atomic_write(file) as f: return write(f)
 
 # %% ../../nbs/model/07_files.ipynb #write_plain
 def write_plain(

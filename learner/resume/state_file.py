@@ -27,7 +27,7 @@ from ..data.generators import search
 from ..loop.learner import Learner
 from ..loop.route import Stopped
 from ..loop.snapshot import by_name,model_and_loss
-from ..model.files import atomic_write,check_plain,file_path,read_plain,torch_save
+from ..model.files import check_plain,file_path,read_plain,torch_save,write_to
 from ..model.optimizer import parts_of
 from ..result.saving import file_events,untouched
 from .saved_run import SavedRun,params_of
@@ -68,18 +68,22 @@ class HashingFile:
     def write(self, b): self.hash.update(b); return self.f.write(b)
     def flush(self): self.f.flush()
 
+def _hashed(o, f):
+    "Write `o`; returns the hash of what was written"
+    out = HashingFile(f)
+    torch_save(o, out)
+    return out.hash.hexdigest()
+
 def write_state(
     learn, # A learner, while no batch is running
-    file, # A path
+    file, # A path, or an open file
     at, # Where its run is, or None
 ) -> str: # The file's hash
     "Write a state file"
     if learn.opt is not None: warn_unsaved(learn)
-    with file_events(learn, 'save_state', file, SavedRun.of(learn, at).as_dict()), atomic_write(file) as f:
+    with file_events(learn, 'save_state', file, SavedRun.of(learn, at).as_dict()):
         check_plain(learn.saved, 'learn.saved')
-        out = HashingFile(f)
-        torch_save(learn.saved, out)
-    return out.hash.hexdigest()
+        return write_to(file, lambda f: _hashed(learn.saved, f))
 
 def read_state(
     learn, # A learner that gets what the file holds

@@ -1,0 +1,73 @@
+"Promise 11: a run goes back to any of its batches, and is there what it was: the rest of it comes out the same"
+import random,warnings
+import pytest,torch
+from learner.all import *
+from runs import Log,differences,fit,learner,outcome
+
+cases = [dict(), dict(workers=2, ema=True, acc=True, sched='one_cycle'), dict(mix=True, loader='own'), dict(swa=True, groups=True),
+    dict(filters=True, loss='module', loader='stream'), dict(loader='knowing', sched='torch_cycle'), dict(best=True, short=True),
+    dict(between=True, amp='bf16'), dict(groups='several', micro=True), dict(loader='endless'), dict(groups='frozen', loader='batch_sampler')]
+
+class Moments(Callback):
+    "What the run was after each batch of training"
+    order,writes = 2000,True
+    def __init__(self): self.seen = {}
+    def after_batch(self):
+        if self.learn.training and self.learn.mode=='fit': self.seen[self.learn.train_iter] = weights(self.learn)
+def weights(learn): return [t.detach().clone() for t in learn.model.state_dict().values()]
+def same(a, b): return len(a)==len(b) and all(map(torch.equal, a, b))
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize('seed', range(9))
+@pytest.mark.parametrize('case', cases, ids=str)
+def test_any_place_of_a_run(tmp_path, case, seed):
+    rng = random.Random(seed)
+    learn,moments = learner(case, tmp_path, 1),Moments()
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        warnings.filterwarnings('ignore', '.*replays its batches|.*lr_scheduler.step|.*fork')
+        fit(learn, case, [Rewind(every=rng.choice([1, 3, 4]), keep=8), moments, Log(learn.path)])
+        end,seen = outcome(learn, Log(learn.path)),dict(moments.seen)
+        oldest = learn.held_run.points[0].n_iter
+        for n in rng.sample(range(max(oldest, 1), max(seen)+1), 2):
+            learn.rewind(max(n, learn.held_run.points[0].n_iter))
+            n = learn.at.counters.train_iter
+            if n: assert same(weights(learn), seen[n])
+            moments.seen.clear()
+            learn.resume()
+            assert all(same(moments.seen[k], seen[k]) for k in seen if k>n)
+            assert not differences(end, outcome(learn, Log(learn.path)))
+
+def test_errors_say_where_a_run_can_go_back_to(tmp_path):
+    learn = learner({}, tmp_path, 1)
+    with pytest.raises(RuntimeError, match='cbs=Rewind'): learn.rewind(3)
+    fit(learn, {}, Rewind(every=4, keep=2))
+    before = weights(learn)
+    with pytest.raises(ValueError, match='back to 3 training batches: it is held after 12, 16'): learn.rewind(3)
+    with pytest.raises(ValueError, match='n_iter'): learn.rewind(-1)
+    assert same(before, weights(learn)) and learn.at is None
+    with pytest.raises(ValueError, match='ends after 18'): learn.rewind(19)
+    with pytest.raises(RuntimeError, match='inside a running `fit`'): fit(learn, {}, on('after_batch')(lambda learn: learn.rewind(0)))
+
+def test_a_log_has_each_row_once(tmp_path):
+    learn = learner({}, tmp_path, 1)
+    def rows(): return [o.rsplit(',', 1)[0] for o in (tmp_path/'history.csv').read_text().splitlines()] # without the time
+    fit(learn, {}, [Rewind(every=4), CSVLogger()])
+    before = rows()
+    learn.rewind(9).resume()
+    assert rows()==before and len(before)==4
+
+def test_a_point_that_is_large_is_on_the_disk(tmp_path):
+    learn = learner({}, tmp_path, 1)
+    fit(learn, {}, [rewind := Rewind(every=4, memory=1), Log(tmp_path)])
+    end = outcome(learn, Log(tmp_path))
+    assert all(o.file._rolled for o in rewind.points)
+    learn.rewind(9).resume()
+    assert not differences(end, outcome(learn, Log(tmp_path)))
+
+def test_what_lies_ahead_is_forgotten(tmp_path):
+    learn = learner({}, tmp_path, 1)
+    fit(learn, {}, rewind := Rewind(every=4, keep=9))
+    assert [o.n_iter for o in rewind.points]==[0, 4, 8, 12, 16]
+    learn.rewind(9)
+    assert [o.n_iter for o in rewind.points]==[0, 4, 8]
