@@ -264,3 +264,50 @@ def test_parts_of_a_batch_add_up_to_its_gradients(name, reduction, tech):
         return m.w.item()
     cbs = tech()
     assert trained(cut(data, 5) if isinstance(cbs, GradientAccumulation) else [data], cbs)==pytest.approx(trained([data], None), rel=1e-5)
+
+# Losses of samples
+def alone(loss, *data):
+    "The loss of each sample, computed alone; class weights kept"
+    return torch.stack([loss(*[o[i:i+1] for o in data]) for i in range(n)])
+
+@pytest.mark.parametrize('name', ['ce tokens','ce ignored','mse','kl','dice','bce weights','flat mse','F.ce plain','multi margin','triplet','huber'])
+@pytest.mark.parametrize('reduction', ['mean','sum'])
+def test_losses_of_samples_are_those_of_the_samples_alone(name, reduction):
+    gen.manual_seed(0)
+    make,make_data = losses[name]
+    data,loss = make_data(),seeded_loss(make, reduction)
+    expected = alone(loss, *data).nan_to_num() # a sample whose targets are all ignored costs nothing
+    for bs in (1, 5, n):
+        learn = learner(cut(data, bs), loss)
+        got = learn.get_preds(with_loss=True)[-1]
+        assert got.shape==(n,) and torch.allclose(got, expected, atol=1e-6)
+        if reduction=='sum': assert got.mean().item()==pytest.approx(learn.validate()[0], rel=1e-5)
+
+def test_losses_of_samples_keep_class_weights_and_do_not_depend_on_padding():
+    p,t = torch.tensor([[0., 1.], [0., 1.]]),torch.tensor([0, 1])
+    w = torch.tensor([4., 1.])
+    expected = F.cross_entropy(p, t, reduction='none')*w[t]
+    assert torch.allclose(per_sample(nn.CrossEntropyLoss(w))(p, t), expected)
+    short,long = randn(1, 4, 3),torch.zeros(1, 4, 9)
+    long[...,:3] = short
+    ts,tl = torch.tensor([[1,2,3]]),torch.tensor([[1,2,3]+[-100]*6])
+    for loss in (nn.CrossEntropyLoss(), FocalLoss()): assert torch.allclose(per_sample(loss)(short, ts), per_sample(loss)(long, tl))
+
+def contrastive(p, t): return F.cross_entropy(p@p.T/.5, torch.arange(len(p)))
+def spread(p, t): return torch.cdist(p, p).mean()
+def far(p, t): return -torch.pdist(p).mean()
+
+@pytest.mark.parametrize('loss', [contrastive, spread, far])
+def test_a_loss_that_compares_samples_has_none_for_each(loss):
+    gen.manual_seed(0)
+    data = randn(n, 5),pos()
+    learn = learner(cut(data, 8), loss)
+    learn.validate()
+    with pytest.raises(ValueError, match=f'`{loss.__name__}` compares samples with each other, and no sample has a loss of its own'): learn.get_preds(with_loss=True)
+    learn.get_preds()
+
+@pytest.mark.parametrize('loss', [lambda p,t: F.cross_entropy(p, t, weight=w4), lambda p,t: ((p-t[:,None])**2).sum(), lambda p,t: F.cross_entropy(p, with_holes(t)), lambda p,t: p.abs().mean()], ids=['weights','sum','holes','plain'])
+def test_a_loss_that_can_only_be_called_once_per_sample_is_no_comparison(loss):
+    gen.manual_seed(0)
+    p,t = classes()
+    assert per_sample(loss)(p, t).shape==(n,)

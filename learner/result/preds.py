@@ -21,26 +21,49 @@ import torch
 from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.callback import Callback
-from ..core.checks import known_args
+from ..core.checks import known_args,short_name
 from ..data.order import in_order
 from ..data.rows import Rows,rows_of
 from ..loop.learner import Learner
 from ..measure.metrics import find_bs
-from ..model.loss_properties import activation_of,decodes_of,unreduced
+from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,reduction_of,unreduced
 
 # %% ../../nbs/result/01_preds.ipynb #per_sample
+def _check_apart(loss_func, whole, alone):
+    "Refuse a loss that compares samples with each other: it is neither between the losses of samples nor their sum"
+    known = alone[~alone.isnan()]
+    if len(known):
+        slack = 1e-4*known.abs().max()
+        if known.min()-slack<=whole<=known.max()+slack or (whole-known.sum()).abs()<=slack*len(known): return
+    raise ValueError(f"The loss of a batch is {float(whole):.4g}, but of its samples alone it is "
+        f"{', '.join(f'{o:.4g}' for o in alone[:3].tolist())}{', …' if len(alone)>3 else ''}: "
+        f"`{short_name(loss_func)}` compares samples with each other, and no sample has a loss of its own")
+
+def _of_each(loss_func, losses, yb):
+    "From losses of all elements to one for each sample"
+    losses,how,targ = losses.reshape(find_bs(yb), -1),reduction_of(loss_func),yb[0] if len(yb)==1 else None
+    if how in ('sum','batchmean'): return losses.sum(1)
+    counts = isinstance(targ, torch.Tensor) and not targ.is_floating_point() and targ.numel()==losses.numel()
+    if not counts: return losses.mean(1)
+    kept = (targ!=ignore_index_of(loss_func)).reshape(losses.shape)
+    return losses.sum(1)/kept.sum(1).clamp(min=1)
+
 def per_sample(
     loss_func, # Any loss
 ):
     "A function like `loss_func` that returns one loss per sample, `(bs,)`"
     f = unreduced(deepcopy(loss_func) if hasattr(loss_func, 'reduction') else loss_func)
+    checked = False
     def _f(pred, *yb):
+        nonlocal checked
         bs = find_bs(yb)
         res = None if f is None else f(pred, *yb)
-        if res is None or res.numel()%bs or (res.ndim==0 and bs>1):
-            rows = [slice(i, i+1) for i in range(bs)]
-            res = torch.stack([loss_func(rows_of(pred, o), *rows_of(yb, o)) for o in rows])
-        return res.reshape(bs, -1).mean(1)
+        if res is not None and res.numel()%bs==0 and (res.ndim or bs==1): return _of_each(loss_func, res, yb)
+        rows = [slice(i, i+1) for i in range(bs)]
+        res = torch.stack([loss_func(rows_of(pred, o), *rows_of(yb, o)) for o in rows]).reshape(bs, -1).mean(1)
+        if bs>1 and not checked: _check_apart(loss_func, loss_func(pred, *yb), res)
+        checked = checked or bs>1
+        return res
     return _f
 
 # %% ../../nbs/result/01_preds.ipynb #single
