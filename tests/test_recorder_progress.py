@@ -201,7 +201,7 @@ def test_nothing_is_added_where_no_row_will_come():
     names = list(learn.recorder.metric_names)
     with pytest.raises(RuntimeError, match="into the coming row of a fit, and none is running"): learn.recorder.add(a=1)
     learn.add_cb(Callback(after_validate=lambda self: self.recorder.add(a=1)))
-    with pytest.raises(RuntimeError, match="none is running, but `validate`: a callback with `only_fit = True` is not called there"): learn.validate()
+    with pytest.raises(RuntimeError, match="none is running, but `predict`: a callback with `only_fit = True` is not called there"): learn.get_preds()
     assert learn.recorder.metric_names==names
     assert learn.fit(1).recorder['a']==[1]
     with pytest.raises(RuntimeError, match="none is running$"): Recorder().add(a=1)

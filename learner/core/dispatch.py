@@ -146,7 +146,9 @@ class Handlers:
         return {ev:() for ev,other in self.fired_with.items() if other in res} | res
 
     def _listeners(self, ev):
-        return tuple(h for cb in self.cbs.sorted('order') if self.hears(cb, ev) and (h := cb.handler(ev)))
+        return tuple(h for cb in self._in_order(ev) if self.hears(cb, ev) and (h := cb.handler(ev)))
+
+    def _in_order(self, ev): return sorted(self.cbs.sorted('order'), key=lambda cb: ev not in cb.first_at)
 
     def hears(self, cb, ev):
         "Whether the flags of `cb` let `ev` through now"
@@ -156,7 +158,7 @@ class Handlers:
         ev:str, # Name of an event
     ) -> list:
         "Callbacks with something to do at `ev`, in order"
-        return [cb for cb in self.cbs.sorted('order') if cb.handler(ev)]
+        return [cb for cb in self._in_order(ev) if cb.handler(ev)]
 
 # %% ../../nbs/core/06_dispatch.ipynb #Notifier
 class Notifier(Handlers):

@@ -365,6 +365,14 @@ class Learner(FitMixin):
     def metrics(self, v): self._metrics = tuple(mk_metrics(v))
     @property
     def device(self): return self.dls.device
+    @property
+    def smooth_loss(self):
+        "The running average of the training loss. Waits for the device; `recorder.latest()` does not"
+        return self.recorder.smooth_loss
+    @property
+    def final_record(self):
+        "Losses and metrics of the last row, by name"
+        return self.recorder.final_record
 
     def batch_limit(self, phase):
         limit = super().batch_limit(phase)

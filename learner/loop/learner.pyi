@@ -197,6 +197,14 @@ class Learner:
     def metrics(self, v): ...
     @property
     def device(self): ...
+    @property
+    def smooth_loss(self):
+        'The running average of the training loss. Waits for the device; `recorder.latest()` does not'
+        ...
+    @property
+    def final_record(self):
+        'Losses and metrics of the last row, by name'
+        ...
     @contextmanager
     def no_bar(self):
         'Draw no bars for a while; the table is printed'

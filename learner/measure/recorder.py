@@ -17,7 +17,7 @@ import torch
 from ..core.checks import listed,nearest
 from ..core.callback import Callback
 from ..model.loss_properties import has_mixed_means,reduction_of
-from .metrics import AvgLoss,hold,is_summed,loss_of,loss_per_sample,n_samples,put_back
+from .metrics import AvgLoss,ValueMetric,hold,is_summed,loss_of,loss_per_sample,n_samples,put_back
 from .history import History,Row,missing
 from .run_config import run_config
 from .loss_stream import LossStream
@@ -94,19 +94,19 @@ def copied(v):
 # %% ../../nbs/measure/07_recorder.ipynb #PhaseMetrics
 class PhaseMetrics:
     "Metrics of the phase that is running; those of a phase around it keep what they have gathered"
-    def __init__(self): self.now,self.outer = [],[]
+    def __init__(self): self.now,self.outer,self.read = [],[],False
 
     def begin(self, metrics):
-        self.now = metrics
+        self.now,self.read = metrics,False # whether their values have been read
         for m in metrics: m.reset()
     def end(self): self.now = []
 
     def begin_inner(self, metrics):
-        self.outer.append((self.now, hold(self.now)))
+        self.outer.append((self.now, self.read, hold(self.now)))
         self.begin(metrics)
 
     def end_inner(self):
-        self.now,originals = self.outer.pop()
+        self.now,self.read,originals = self.outer.pop()
         put_back(self.now, originals)
 
     def state_dict(self):
@@ -129,11 +129,26 @@ class RecorderSnapshot:
         return {**self.stream.state_dict(self.n_losses), **lists, **self.rest}
 
 # %% ../../nbs/measure/07_recorder.ipynb #plot_valid
-def _plot_valid(rec, ax, skip_start):
+def _points(rec, k, skip_start=0):
+    "Where column `k` has numbers, and these: rows without a validation are left out"
+    vals = [(i, o.get(k)) for i,o in zip(rec.iters, rec.rows) if i>skip_start]
+    return [(i,v) for i,v in vals if isinstance(v, (int,float)) and v is not missing]
+
+def _named(name, label): return name if label is None else f'{label}: {name}'
+
+def _plot_valid(rec, ax, skip_start, label):
     for k in rec.metric_names:
         if k!='valid_loss' and not k.endswith('/loss'): continue
-        points = [(i,v) for i,v in zip(rec.iters, rec[k]) if i>skip_start]
-        if points: ax.plot(*zip(*points), 'o-', label='valid' if k=='valid_loss' else k.removesuffix('/loss'))
+        name = _named('valid' if k=='valid_loss' else k.removesuffix('/loss'), label)
+        if points := _points(rec, k, skip_start): ax.plot(*zip(*points), 'o-', label=name)
+
+def _metric_columns(rec):
+    "Columns with numbers that are no losses, in groups of those that are of one metric"
+    groups = {}
+    for k in rec.metric_names:
+        name = k.rpartition('/')[2].removeprefix('train_').removeprefix('valid_')
+        if name not in ('epoch','iter','time','loss') and _points(rec, k): groups.setdefault(name, []).append(k)
+    return groups
 
 # %% ../../nbs/measure/07_recorder.ipynb #Recorded
 class Recorded(Callback):
@@ -193,6 +208,18 @@ class Recorded(Callback):
     def last(self, k):
         "The latest value of column `k` that is not missing"
         return self.rows.last(k)
+    def best(self,
+        k:str, # A column of numbers
+        higher:bool|None=None, # Whether higher is better; default: what its metric declares
+    ) -> Row:
+        "The row in which column `k` is best"
+        self.rows.last(k) # an unknown column is refused by its name
+        if higher is None: higher = self.higher_is_better.get(k)
+        if higher is None: raise ValueError(f"It is not declared whether higher `{k}` is better: "
+            f"write `best({k!r}, higher=True)` or `higher=False`")
+        if (i := self.rows.best(k, higher)) is None: raise ValueError(
+            f"Column `{k}` has no numbers, of which one could be the best")
+        return self.rows[i]
     def drop(self, k):
         "Forget column `k`, in coming rows too"
         self.table.drop(k)
@@ -205,16 +232,36 @@ class Recorded(Callback):
         log:bool=False, # Both axes logarithmic
         show_epochs:bool=False, # A line at the end of each epoch
         ax=None, # Where to draw; default: a new figure
+        label:str|None=None, # Name of the run, where several are drawn on one `ax`
     ):
         "Plot the losses by batch"
         import matplotlib.pyplot as plt
         if ax is None: ax = plt.subplots(figsize=(6,3))[1]
-        ax.plot(range(skip_start+1, len(self.losses)+1), self.losses[skip_start:], label='train')
-        if with_valid: _plot_valid(self, ax, skip_start)
+        ax.plot(range(skip_start+1, len(self.losses)+1), self.losses[skip_start:], label=_named('train', label))
+        if with_valid: _plot_valid(self, ax, skip_start, label)
         for i in self.iters if show_epochs else (): ax.axvline(i, color='0.9', zorder=0)
         if log: ax.loglog()
         ax.set(xlabel='batch', ylabel='loss'); ax.legend()
         return ax
+
+    def plot_metrics(self,
+        names=None, # Columns, or one of them; default: all metrics
+        axs=None, # Where to draw, as another recorder's `plot_metrics` returned it; default: a new figure
+        label:str|None=None, # Name of the run, where several are drawn on the same axes
+    ): # An array of axes, one for each metric
+        "Plot metrics by batch, those of training and of all validations together"
+        import matplotlib.pyplot as plt
+        if names is not None:
+            names = [names] if isinstance(names, str) else list(names)
+            for k in names: self.rows.last(k) # refuse unknown ones
+        groups = _metric_columns(self) if names is None else {k:[k] for k in names}
+        if not groups: raise ValueError("There is nothing to plot: the last fit has recorded no metric")
+        n = len(groups)
+        if axs is None: axs = plt.subplots(1, n, figsize=(4*n,3), squeeze=False, tight_layout=True)[1][0]
+        for ax,(name,cols) in zip(axs, groups.items(), strict=True):
+            for k in cols: ax.plot(*zip(*_points(self, k)), 'o-', label=_named(k, label))
+            ax.set(xlabel='batch', ylabel=name); ax.legend()
+        return axs
 
 # %% ../../nbs/measure/07_recorder.ipynb #no_fit
 def _no_fit(learn, vals):
@@ -228,6 +275,7 @@ def _better(metrics): return [getattr(m, 'higher_is_better', None) for m in metr
 class Recorder(Recorded):
     "Keeps loss and learning rate of each batch, and a row of results for each epoch"
     order,only_one,watches = 50,True,True
+    first_at = 'after_validate', # other callbacks read `learn.results` there
     bundle = 256 # losses that may wait on the device
     def __init__(self,
         train_metrics:bool=False, # Compute metrics in training too
@@ -283,13 +331,21 @@ class Recorder(Recorded):
             "and another is not. `nn.CrossEntropyLoss(weight, label_smoothing=…)` weights both")
         self.phase.begin_inner([AvgLoss(self.count), *self.valid_mets] if self.learn.mode!='predict' else [])
     def after_validate(self):
+        self._put_results(object)
+        self.phase.read = True
+    def cleanup_validate(self):
+        if self.phase.read: self._put_results(ValueMetric) # other callbacks may have computed them just now
+        self.phase.end_inner()
+    def cleanup_train(self): self.phase.end()
+
+    def _put_results(self, kind):
+        "Values of the metrics of a `kind`, for all who read `learn.results` and for the coming row"
         learn,metrics = self.learn,self.phase.now
         if not metrics: return
-        vals = {k:as_number(m.value) for k,m in zip(self.valid_columns(learn.dl_name, metrics[1:]), metrics)}
-        learn.results = Row(**{**dict(learn.results), **vals})
+        names = self.valid_columns(learn.dl_name, metrics[1:])
+        vals = {k:as_number(m.value) for k,m in zip(names, metrics) if isinstance(m, kind)}
+        learn.results = Row(**dict(learn.results)|vals)
         if learn.mode=='fit': self.table.put(vals)
-    def cleanup_train(self): self.phase.end()
-    def cleanup_validate(self): self.phase.end_inner()
 
     def after_epoch(self):
         if self.learn.mode=='fit': self.write()
@@ -299,10 +355,11 @@ class Recorder(Recorded):
         self.table.put(dict(train_loss=self.smooth_loss, **{f'train_{m.name}':m.value for m in self.phase.now}))
 
     def add(self, /, **vals): # Values by name; those of other kinds than numbers are fine
-        "Put more values into the coming row of a fit, in columns of their own"
-        if getattr(self.learn, 'mode', None)!='fit': raise RuntimeError(_no_fit(self.learn, vals))
-        self.table.columns.add(vals)
-        self.table.put(vals)
+        "Put more values into the coming row of a fit, in columns of their own, or into the results of `validate`"
+        learn,mode = self.learn,getattr(self.learn, 'mode', None)
+        if mode not in ('fit','validate'): raise RuntimeError(_no_fit(learn, vals))
+        if mode=='validate': learn.results = Row(**dict(learn.results)|{k:as_number(v) for k,v in vals.items()})
+        else: self.table.columns.add(vals); self.table.put(vals)
 
     def write(self):
         "Write the coming row. Callbacks can add to it until the end of `before_row`, and read it from `after_row` on"

@@ -1,0 +1,220 @@
+"Metrics and the recorder as callbacks and users meet them: results for every order, states of nested phases, values for one batch, plots"
+import warnings
+from collections import Counter
+from functools import partial
+from types import SimpleNamespace
+import numpy as np, pytest, torch
+from torch import nn
+from torch.nn import functional as F
+from learner.all import *
+
+gen = torch.Generator().manual_seed(0)
+def randn(*shape): return torch.randn(*shape, generator=gen)
+def randint(hi, *shape): return torch.randint(0, hi, shape, generator=gen)
+
+@pytest.fixture(autouse=True)
+def seeded(): gen.manual_seed(0)
+
+def data(n=4, bs=6): return [(randn(bs, 3), randint(4, bs)) for _ in range(n)]
+def learner(train=None, valid=None, metrics=accuracy, loss_func=None, model=None, cbs=None, recorder=None):
+    torch.manual_seed(0)
+    learn = Learner(DataLoaders(train or data(), valid or data(2), device='cpu'), nn.Linear(3, 4) if model is None else model, loss_func or nn.CrossEntropyLoss(), metrics=metrics, lr=.01)
+    learn.remove_cbs([ProgressCallback, *([] if recorder is None else [Recorder])])
+    return learn.add_cbs([*([] if recorder is None else [recorder]), *(cbs or [])])
+
+# Results
+@pytest.mark.parametrize('order', [-1000, -1, 0, 49, 51, 1000])
+@pytest.mark.parametrize('mode', ['fit','validate'])
+def test_at_after_validate_the_results_are_there_for_every_order(order, mode):
+    seen = []
+    class See(Callback):
+        def after_validate(self): seen.append(dict(self.learn.results))
+    cb = See()
+    cb.order = order
+    learn = learner(cbs=[cb])
+    res = learn.fit(1).results if mode=='fit' else learn.validate()
+    assert seen==[dict(res)] and {*seen[0]}=={'valid_loss','accuracy'}
+
+def test_results_of_several_loaders_arrive_one_after_the_other():
+    seen = []
+    learn = learner(valid=dict(a=data(1), b=data(1)), cbs=[Callback(after_validate=lambda cb: seen.append([*cb.learn.results.keys()]))])
+    learn.fit(1)
+    assert seen==[['a/loss','a/accuracy'], ['a/loss','a/accuracy','b/loss','b/accuracy']]
+
+def test_a_value_that_a_callback_computes_at_after_validate_is_in_the_row():
+    class Computes(Callback):
+        val = None
+        def after_validate(self): self.val = 1 if self.val is None else self.val+1
+    cb = Computes()
+    learn = learner(metrics=[accuracy, ValueMetric(lambda: cb.val, 'mine')], cbs=[cb])
+    assert list(learn.fit(3).recorder['mine'])==[1,2,3] and learn.results.mine==3 and learn.validate().mine==4
+
+@pytest.mark.parametrize('ev', ['before_validate','after_batch','after_validate'])
+def test_a_callback_adds_a_column_to_validate_as_to_a_fit(ev):
+    class Adds(Callback):
+        order = 60
+    cb = Callback(**{ev: lambda cb: cb.learn.recorder.add(mine=7., other=torch.tensor(2.)) if not cb.learn.training else None})
+    learn = learner(cbs=[cb])
+    res = learn.validate()
+    assert res.mine==7 and res.other==2. and isinstance(res.other, float) and {*res.keys()}=={'valid_loss','accuracy','mine','other'}
+    assert learn.fit(1).recorder[-1, 'mine']==7
+    assert 'mine' in learn.validate().keys() and len(learn.recorder.rows)==1
+
+# Nested phases
+class InPlace(Metric):
+    "Mean of the targets; `reset` empties what it has"
+    def __init__(self, kind):
+        self.kind = kind
+        self.total,self.array,self.seen,self.hist,self.keys = torch.zeros(()),np.zeros(1),[],Counter(),set()
+        self.n = torch.zeros(()) # in place as well
+    def reset(self): self.total.zero_(); self.array[:] = 0; self.seen.clear(); self.hist.clear(); self.keys.clear(); self.n.zero_()
+    def accumulate(self, learn):
+        y = learn.y.double()
+        self.total += y.sum(); self.array += y.sum().item(); self.seen += y.tolist(); self.hist.update(y.tolist()); self.keys.add((len(self.keys), y.sum().item())); self.n += len(y)
+    @property
+    def value(self):
+        if not self.n: return None
+        tot = dict(tensor=lambda: self.total, array=lambda: self.array[0], list=lambda: sum(self.seen), dict=lambda: sum(k*v for k,v in self.hist.items()), set=lambda: sum(v for _,v in self.keys))[self.kind]()
+        return float(tot)/float(self.n)
+class Meter:
+    def __init__(self): self.reset()
+    def reset(self): self.vals = [] if not hasattr(self, 'vals') else self.vals.clear() or self.vals
+class WithMeter(Metric):
+    def __init__(self, kind): self.meter = Meter()
+    def reset(self): self.meter.reset()
+    def accumulate(self, learn): self.meter.vals += learn.y.tolist()
+    @property
+    def value(self): return sum(self.meter.vals)/len(self.meter.vals) if self.meter.vals else None
+class Foreign:
+    "No `Metric`, but like one"
+    name,higher_is_better = 'in_place',True
+    def __init__(self, kind): self.vals = []
+    def reset(self): self.vals.clear()
+    def accumulate(self, learn): self.vals.extend(learn.y.tolist())
+    @property
+    def value(self): return sum(self.vals)/len(self.vals) if self.vals else None
+
+kinds = {**{k:partial(InPlace, k) for k in ('tensor','array','list','dict','set')}, 'meter':partial(WithMeter, ''), 'foreign':partial(Foreign, '')}
+@pytest.mark.parametrize('kind', kinds)
+@pytest.mark.parametrize('how', ['validate','get_preds','scheduled','nested'])
+def test_metrics_of_training_keep_their_sums_when_something_is_validated_in_mid_epoch(kind, how):
+    train = data()
+    expected = torch.cat([y for _,y in train]).float().mean().item()
+    def look(learn):
+        if not learn.training: return
+        learn.validate() if how!='get_preds' else learn.get_preds()
+    class Nested(Callback):
+        def after_batch(self):
+            if not self.learn.training and self.learn.mode=='validate' and self.learn.iter==0 and not getattr(self, 'deep', False):
+                self.deep = True
+                self.learn.validate(0)
+                self.deep = False
+    m = kinds[kind]()
+    cbs = [Validate(every=2, unit='iter')] if how=='scheduled' else [on(event.after_batch(every=1))(look), *([Nested()] if how=='nested' else [])]
+    learn = learner(train, metrics=dict(m=m), recorder=Recorder(train_metrics=True), cbs=cbs).fit(2)
+    assert learn.recorder[-1, 'train_m']==pytest.approx(expected) and learn.recorder[-1, 'valid_m']==pytest.approx(learn.validate().valid_m)
+
+def test_what_a_metric_refers_to_is_not_copied():
+    model = nn.Linear(3, 4)
+    class Refers(Metric):
+        def __init__(self): self.model,self.f,self.seen = model,model.forward,[]
+        def reset(self): self.seen = []
+        def accumulate(self, learn): self.seen.append((self.model is model, self.model is learn.model))
+        @property
+        def value(self): return float(all(map(all, self.seen)))
+    learn = learner(model=model, metrics=Refers(), recorder=Recorder(train_metrics=True), cbs=[on(event.after_batch(every=2))(lambda learn: learn.training and learn.validate())]).fit(1)
+    assert learn.recorder[-1][2]==1. and learn.metrics[0].model is model
+
+def test_metrics_show_the_last_validation_after_a_fit():
+    learn = learner(recorder=Recorder(train_metrics=True)).fit(1)
+    assert float(learn.metrics[0].value)==learn.results.valid_accuracy
+
+# Metrics as functions
+def value_of(m, p, t): v = m(p, t); return v.item() if isinstance(v, torch.Tensor) else v
+def test_metrics_can_be_called_with_predictions_and_targets():
+    sk = pytest.importorskip('sklearn.metrics')
+    p,t,x,y = randn(20, 3),randint(3, 20),randn(20),randn(20)
+    assert value_of(R2Score(), x, y)==pytest.approx(sk.r2_score(y, x)) and value_of(F1Score(average='macro'), p, t)==pytest.approx(sk.f1_score(t, p.argmax(1), average='macro'))
+    assert rmse(x, y).item()==rmse()(x, y).item()==pytest.approx(((x-y)**2).mean().sqrt().item()) and exp_rmspe(x, y)==exp_rmspe()(x, y)
+    assert value_of(AvgMetric(accuracy), p, t)==accuracy(p, t).item() and value_of(from_sklearn('cohen_kappa_score'), p, t)==pytest.approx(sk.cohen_kappa_score(t, p.argmax(1)))
+    mask,scores = randint(3, 2, 4, 4),randn(2, 3, 4, 4)
+    dec = scores.argmax(1)
+    assert foreground_acc(scores, mask).item()==foreground_acc()(scores, mask).item()==pytest.approx((dec==mask)[mask!=0].float().mean().item())
+    assert foreground_acc(scores, mask, bkg_idx=1).item()==foreground_acc(scores, mask, 1)==foreground_acc(bkg_idx=1)(scores, mask)
+    assert F1Score(average='macro')(p, torch.where(t==0, 9, t), loss_func=nn.CrossEntropyLoss(ignore_index=9)).item()==pytest.approx(F1Score(average='macro')(p[t!=0], t[t!=0]).item())
+
+@pytest.mark.parametrize('m', [lambda: R2Score(), lambda: mk_metrics(mae)[0], lambda: AccumMetric(mse), lambda: kinds['tensor'](), lambda: rmse()])
+def test_calling_a_metric_leaves_what_it_has_gathered(m):
+    m = m()
+    x,y = randn(8),randint(3, 8).float()
+    m.reset()
+    m.accumulate(SimpleNamespace(pred=x, yb=(y,), y=y, xb=(x,)))
+    before = float(m.value)
+    if not isinstance(m, InPlace): m(randn(5), randn(5))
+    assert float(m.value)==before
+
+def test_classes_of_metrics_are_still_made_by_calling_them():
+    assert isinstance(rmse(), Metric) and isinstance(foreground_acc(1, axis=2), Metric) and foreground_acc(1, axis=2).bkg_idx==1
+    learn = learner(loss_func=lambda p,t: p.mean(), metrics=[foreground_acc, accuracy])
+    assert learn.validate().names==('valid_loss','foreground_acc','accuracy')
+
+def test_a_lambda_has_a_readable_name():
+    learn = learner(metrics=[lambda p,t: p.mean(), partial(lambda p,t,k: p.max(), k=1), AccumMetric(lambda p,t: 1.)])
+    assert learn.validate().names==('valid_loss','metric','metric_2','metric_3')
+
+# Regression by scikit-learn
+@pytest.mark.parametrize('shape', [(17,), (17,1), (17,3)])
+@pytest.mark.parametrize('name', ['r2_score','mean_absolute_error','median_absolute_error','explained_variance_score','max_error'])
+def test_scikit_learn_measures_a_regression_as_it_is(name, shape):
+    sk = pytest.importorskip('sklearn.metrics')
+    p,t = randn(*shape),randn(*shape)
+    expected = getattr(sk, name)(t.reshape(-1), p.reshape(-1))
+    for bs in (5, 17): assert Learner(DataLoaders([], list(zip(p.split(bs), t.split(bs))), device='cpu'), nn.Identity(), nn.MSELoss(), metrics=from_sklearn(name)).remove_cb(ProgressCallback).validate()[1]==pytest.approx(expected, rel=1e-5)
+    assert value_of(from_sklearn(name), p.reshape(17, -1)[:,:1], t.reshape(17, -1)[:,0])==pytest.approx(getattr(sk, name)(t.reshape(17, -1)[:,0], p.reshape(17, -1)[:,0]), rel=1e-5) # one column, and none
+
+def test_one_score_for_each_class_label_is_refused_where_classes_were_asked_for():
+    with pytest.raises(ValueError, match=r'predictions have shape \(4, 1\), with one score in axis -1'): from_sklearn('f1_score', is_class=True)(torch.randn(4, 1), torch.zeros(4).long())
+
+# Reading a history
+def test_the_learner_has_the_smoothed_loss_and_the_final_record():
+    learn = learner().fit(2)
+    assert learn.smooth_loss==learn.recorder.losses[-1] and learn.final_record==learn.recorder.final_record and learn.final_record.names==('train_loss','valid_loss','accuracy')
+
+def test_the_best_row_by_the_direction_of_the_metric():
+    vals = iter([.3,.9,.5, .3,.9,.5])
+    up = AvgMetric(lambda p,t: val[0], 'up', higher_is_better=True)
+    down,open_ = AvgMetric(lambda p,t: val[0], 'down', higher_is_better=False),AvgMetric(lambda p,t: val[0], 'open')
+    val = [0.]
+    learn = learner(metrics=[up, down, open_], cbs=[Callback(before_validate=lambda cb: val.__setitem__(0, next(vals)))]).fit(3)
+    rec = learn.recorder
+    assert rec.best('up').epoch==1 and rec.best('down').epoch==0 and rec.best('valid_loss').valid_loss==min(rec['valid_loss']) and rec.best('open', higher=True).epoch==1
+    with pytest.raises(ValueError, match=r"It is not declared whether higher `open` is better: write `best\('open', higher=True\)`"): rec.best('open')
+    with pytest.raises(KeyError, match='Did you mean `valid_loss`'): rec.best('valid_los')
+
+@pytest.fixture
+def plt():
+    import matplotlib.pyplot as plt
+    yield plt
+    plt.close('all')
+
+def labels(ax): return [o.get_label() for o in ax.lines]
+def test_metrics_are_plotted_with_one_pair_of_axes_each_and_several_runs_on_the_same(plt):
+    a,b = (learner(metrics=[accuracy, dict(x=1) and mk_metrics(dict(xent=F.cross_entropy))[0]], recorder=Recorder(train_metrics=True)).fit(n) for n in (3, 2))
+    axs = a.recorder.plot_metrics(label='a')
+    assert b.recorder.plot_metrics(axs=axs, label='b') is axs and len(axs)==2 and [o.get_ylabel() for o in axs]==['accuracy','xent']
+    assert labels(axs[0])==['a: train_accuracy','a: valid_accuracy','b: train_accuracy','b: valid_accuracy']
+    assert list(axs[0].lines[1].get_ydata())==list(a.recorder['valid_accuracy']) and list(axs[0].lines[1].get_xdata())==a.recorder.iters
+    assert [labels(o) for o in a.recorder.plot_metrics('valid_xent')]==[['valid_xent']] and len(a.recorder.plot_metrics(['valid_xent','train_loss']))==2
+    with pytest.raises(KeyError, match='Did you mean `valid_xent`'): a.recorder.plot_metrics('valid_xen')
+    with pytest.raises(ValueError, match='There is nothing to plot: the last fit has recorded no metric'): learner(metrics=None).fit(1).recorder.plot_metrics()
+
+def test_losses_of_several_runs_have_labels_on_one_axis(plt):
+    a,b = learner().fit(1),learner().fit(1)
+    ax = a.recorder.plot_loss(skip_start=0, label='a')
+    assert labels(b.recorder.plot_loss(skip_start=0, ax=ax, label='b'))==['a: train','a: valid','b: train','b: valid']
+    assert labels(a.recorder.plot_loss(skip_start=0))==['train','valid']
+
+def test_plots_leave_out_rows_without_a_validation(plt):
+    learn = learner(cbs=[Validate(every=2)]).fit(4)
+    (ax,) = learn.recorder.plot_metrics()
+    assert len(ax.lines[0].get_xdata())==2 and all(v==v for v in ax.lines[0].get_ydata())
