@@ -1,5 +1,4 @@
 "Metrics and the recorder as callbacks and users meet them: results for every order, states of nested phases, values for one batch, plots"
-import warnings
 from collections import Counter
 from functools import partial
 from types import SimpleNamespace
