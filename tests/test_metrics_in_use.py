@@ -217,3 +217,118 @@ def test_plots_leave_out_rows_without_a_validation(plt):
     learn = learner(cbs=[Validate(every=2)]).fit(4)
     (ax,) = learn.recorder.plot_metrics()
     assert len(ax.lines[0].get_xdata())==2 and all(v==v for v in ax.lines[0].get_ydata())
+
+# The trial on the first batch
+def images(n=3, bs=2, c=4, h=5, w=6): return [(randn(bs, 3, h, w), randint(c, bs, h, w)) for _ in range(n)]
+def segmenter(metrics, cbs=None, model=None, **kwargs): return learner(images(), images(), metrics, model=nn.Conv2d(3, 4, 1) if model is None else model, cbs=cbs, **kwargs)
+@pytest.mark.parametrize('make,write', [
+    (lambda: accuracy, 'partial(accuracy, axis=1)'), (lambda: error_rate, 'partial(error_rate, axis=1)'), (lambda: partial(top_k_accuracy, k=2), 'partial(top_k_accuracy, axis=1)'), (lambda: F1Score(average='macro'), 'F1Score(axis=1)'),
+    (lambda: BalancedAccuracy(), 'BalancedAccuracy(axis=1)'), (lambda: BrierScore(), 'BrierScore(axis=1)'), (lambda: from_sklearn('f1_score', average='macro'), "from_sklearn('f1_score', axis=1)"), (lambda: CohenKappa(), 'CohenKappa(axis=1)')])
+def test_a_metric_that_does_not_fit_fails_at_the_first_batch_and_names_the_line_to_write(make, write):
+    if 'from_sklearn' in write: pytest.importorskip('sklearn')
+    learn = segmenter(make())
+    with pytest.raises((ValueError,RuntimeError,IndexError)) as e: learn.fit(1)
+    note = [o for o in e.value.__notes__ if 'tried on the first training batch' in o]
+    assert len(note)==1 and note[0].endswith(f"predictions are (2, 4, 5, 6), and targets (2, 5, 6). The classes are in axis 1: write `metrics={write}`") and len(learn.recorder.rows)==0
+
+def test_a_metric_that_fits_passes_the_trial():
+    learn = segmenter([partial(accuracy, axis=1), F1Score(axis=1, average='macro'), BrierScore(axis=1), foreground_acc])
+    assert len(learn.fit(1).recorder.rows)==1
+
+@pytest.mark.parametrize('f,got', [(lambda p,t: 'good', "'good'"), (lambda p,t: None, 'None'), (lambda p,t: (p.argmax(1)==t).float(), r'a tensor of shape \(6,\): `.mean\(\)` makes one number of it'),
+    (lambda p,t: np.zeros(6), r'an array of shape \(6,\)'), (lambda p,t: [1.], r'\[1\.0\]'), (lambda p,t: {}, r'\{\}')])
+def test_a_metric_that_returns_no_number_fails_at_the_first_batch(f, got):
+    with pytest.raises(TypeError, match=f'The metric `mine` is averaged over batches, so it returns one number, but it returned {got}'): learner(metrics=dict(mine=f)).fit(1)
+    with pytest.raises(TypeError, match='The metric `mine`'): learner(metrics=dict(mine=f)).validate()
+
+@pytest.mark.parametrize('f,got', [(lambda p,t: 'good', "'good'"), (lambda p,t: None, 'None')])
+def test_a_metric_of_all_samples_that_returns_no_number_says_so(f, got):
+    with pytest.raises(TypeError, match=f'The metric `mine` returns a number, or several, but it returned {got}'): learner(metrics=dict(mine=AccumMetric(f))).validate()
+
+class TwoFaced(nn.Module):
+    "Returns a pair in training, as models with an auxiliary output do"
+    def __init__(self, kind): super().__init__(); self.l,self.kind = nn.Linear(3, 4),kind
+    def forward(self, x):
+        res = self.l(x)
+        return res if not self.training else (res,res) if self.kind=='pair' else res[:,None]
+def two_loss(p, t): return F.cross_entropy(p[0] if isinstance(p, tuple) else p.reshape(len(t), -1), t)
+
+@pytest.mark.parametrize('kind', ['pair','shape'])
+def test_a_model_that_returns_something_else_in_training_is_no_error(kind):
+    learn = learner(model=TwoFaced(kind), loss_func=two_loss, metrics=[accuracy, F1Score(average='macro')])
+    assert len(learn.fit(1).recorder.rows)==1 and learn.model.training
+
+def test_what_callbacks_change_is_no_error():
+    class First(Callback):
+        def after_pred(self): self.learn.pred = self.learn.pred[0] if not self.learn.training else self.learn.pred
+    class Both(nn.Linear):
+        def forward(self, x): return super().forward(x),x
+    learn = learner(model=Both(3, 4), loss_func=two_loss, cbs=[First()])
+    assert len(learn.fit(1).recorder.rows)==1
+    class Pairs(Callback):
+        run_valid = False
+        def before_batch(self): self.learn.yb = (*self.learn.yb, *self.learn.yb)
+    assert len(learner(loss_func=lambda p,t,*_: F.cross_entropy(p, t), cbs=[Pairs()]).fit(1).recorder.rows)==1
+
+class Random(Metric):
+    "Draws numbers, has a state, changes modes"
+    def __init__(self): self.reset()
+    def reset(self): self.n = 0
+    def accumulate(self, learn): torch.rand(1); np.random.rand(); self.n += 1
+    @property
+    def value(self): return self.n
+
+@pytest.mark.parametrize('fails', [False, True])
+def test_the_trial_does_not_change_the_run(fails):
+    class Drops(nn.Module):
+        def __init__(self): super().__init__(); self.l,self.bn,self.drop = nn.Linear(3, 4),nn.BatchNorm1d(4),nn.Dropout(.5)
+        def forward(self, x):
+            res = self.drop(self.bn(self.l(x)))
+            return (res,) if fails and self.training else res
+    def run(metrics):
+        torch.manual_seed(3); np.random.seed(3)
+        events = []
+        class Trace(Callback): pass
+        for ev in ('before_batch','after_pred','after_loss','after_batch','before_validate','before_train'): setattr(Trace, ev, lambda cb, ev=ev: events.append(ev))
+        Trace.watches = True
+        gen.manual_seed(0)
+        learn = learner(model=Drops(), metrics=metrics, loss_func=two_loss, cbs=[Trace()])
+        learn.fit(1)
+        modes = [o.training for o in learn.model.modules()]
+        return [p.detach().clone() for p in learn.model.state_dict().values()],learn.recorder.raw_losses,events,modes,torch.rand(1),np.random.rand()
+    a,b = run(None),run([accuracy, Random()] if fails else [accuracy, Random(), F1Score(average='macro')])
+    assert all(map(torch.equal, a[0], b[0])) and a[1:4]==b[1:4]
+
+def test_metric_states_are_as_they_were_after_the_trial():
+    m = Random()
+    learn = learner(metrics=[m], recorder=Recorder(), cbs=[on(event.after_batch(once=1))(lambda learn: seen.append(m.n))])
+    m.n,seen = 17,[]
+    learn.fit(1)
+    assert seen==[17]
+
+def test_the_trial_is_made_once_in_a_fit_and_costs_nothing_afterwards():
+    calls = []
+    def f(p, t): calls.append(torch.is_grad_enabled()); return p.mean()
+    learn = learner(metrics=[f], cbs=[Callback(before_validate=lambda cb: calls.append('valid'))]).fit(2)
+    first = calls.index('valid')
+    assert 0<first<=4 and calls[:first]==[False]*first and calls[first:]==['valid',False,False]*2 and learn.recorder.phase.now==[]
+    calls.clear()
+    learner(metrics=[f], recorder=Recorder(valid_metrics=False)).fit(1)
+    Learner(DataLoaders(data(), device='cpu'), nn.Linear(3, 4), nn.CrossEntropyLoss(), metrics=f).remove_cb(ProgressCallback).fit(1)
+    assert calls==[]
+
+def f1(p, t): p = p.argmax(1)==1; return 2*(p&(t==1)).sum()/(p.sum()+(t==1).sum())
+def recall_at_1(p, t):
+    d = torch.cdist(p, p).fill_diagonal_(torch.inf).argmin(1)
+    return (t[d]==t).float().mean()
+def largest(p, t): return p.max()
+@pytest.mark.parametrize('f', [f1, recall_at_1, largest])
+def test_a_function_that_is_no_average_over_samples_is_named(f):
+    with pytest.warns(UserWarning, match=f'`{f.__name__}` is no average over samples: for the first training batch it is .* So its value depends on the batch size. `AccumMetric\\({f.__name__}\\)` computes it for all samples at once'):
+        learner(data(bs=12), metrics=f).fit(1)
+
+@pytest.mark.parametrize('f', [accuracy, error_rate, mae, lambda p,t: (p.argmax(1)==t).float().mean(), partial(top_k_accuracy, k=2), F.cross_entropy, nn.CrossEntropyLoss(weight=torch.tensor([.1,1.,2.,3.])), AccumMetric(f1, flatten=False), lambda p,t: 0, lambda p,t: float('nan')], ids=lambda o: getattr(o, '__name__', 'x'))
+def test_averages_are_not_warned_of(f, recwarn):
+    learn = learner(data(bs=7), metrics=f if f is not mae else lambda p,t: mae(p.argmax(1).float(), t.float()))
+    learn.fit(1)
+    assert not [o for o in recwarn if 'average over samples' in str(o.message)]

@@ -90,6 +90,9 @@ class Metric:
             self.reset()
             self.accumulate(batch)
             return self.value
+    def called_with_axis(self, axis):
+        "How to write this metric with another axis of the classes; None if it has none"
+        return f'{type(self).__name__}(axis={axis})' if _takes(type(self).__init__, 'axis') else None
     def __repr__(self):
         v = self.value
         if isinstance(v, torch.Tensor): v = v.item() if v.numel()==1 else v.tolist()
@@ -186,6 +189,12 @@ class AvgMetric(Metric):
         n = items_of(func, *learn.yb)
         if n is None: n = n_samples(learn) if kept is None else kept
         self.add(func(learn.pred, *learn.yb), n)
+    def says_its_items(self, learn):
+        "Whether it is known what the function averages over"
+        return self.ignores or items_of(self.func, *learn.yb) is not None
+    def called_with_axis(self, axis):
+        if type(self) is not AvgMetric: return super().called_with_axis(axis)
+        return f'partial({_func_name(self.func)}, axis={axis})' if _takes(self.func, 'axis') else None
     def add(self,
         v, # Average over a batch
         n, # Number of items in it: a number, or a tensor on the device
@@ -338,6 +347,10 @@ class AccumMetric(Metric):
         self.higher_is_better = higher_is_better
         self.reset()
 
+    def called_with_axis(self, axis):
+        if self.dim_argmax is None: return super().called_with_axis(axis)
+        if self.invert_arg: return f'from_sklearn({self.name!r}, axis={axis})'
+        return f'AccumMetric({self.name}, dim_argmax={axis})'
     def reset(self): self.preds,self.targs,self.n_batches,self.ignored,self.drops = [],[],0,None,False
     def accumulate(self, learn):
         pred,targ = self.pair(learn)
@@ -346,7 +359,8 @@ class AccumMetric(Metric):
         if self.dim_argmax is not None and not (self.only_scores and one_each):
             check_several(pred, self.dim_argmax)
             pred = pred.argmax(dim=self.dim_argmax)
-            self.drops = self.flatten and pred.numel()==targ.numel()
+            if self.flatten: pred,targ = flat_pair(pred, targ)
+            self.drops = self.flatten
         if self.ignores or self.drops: self.ignored = ignore_index_of(loss_of(learn))
         if self.thresh is not None: pred = pred>self.thresh
         self.n_batches = self.n_batches+1
@@ -361,6 +375,8 @@ class AccumMetric(Metric):
         if self.drops: args = [o[targ!=self.ignored] for o in args] # decisions; numbers may well be -100
         if self.to_np: args = [_numpy(o) for o in args]
         res = self.func(*(args[::-1] if self.invert_arg else args), **more, **self.kwargs)
+        if res is None or isinstance(res, str): raise TypeError(
+            f"The metric `{self.name}` returns a number, or several, but it returned {res!r}")
         return res.item() if self.to_np and getattr(res, 'ndim', None)==0 else res
 
 # %% ../../nbs/measure/01_metrics.ipynb #from_sklearn
@@ -472,6 +488,8 @@ def flat_pair(
     "Flatten predictions and targets"
     if pred.numel()!=targ.numel(): raise ValueError("Predictions and targets must have as many elements, "
         f"but their shapes are {tuple(pred.shape)} and {tuple(targ.shape)}")
+    if pred.ndim==targ.ndim and pred.shape!=targ.shape and pred.squeeze().shape!=targ.squeeze().shape: raise ValueError(
+        f"Predictions and targets must have the same shape, but have {tuple(pred.shape)} and {tuple(targ.shape)}")
     return pred.reshape(-1),targ.reshape(-1)
 
 # %% ../../nbs/measure/01_metrics.ipynb #classification

@@ -10,14 +10,17 @@ __all__ = ['Recorder']
 
 # %% ../../nbs/measure/07_recorder.ipynb #imports
 import time,warnings
+from math import isclose,isfinite
 from dataclasses import dataclass,field,replace
 from itertools import islice
 import numpy as np
 import torch
 from ..core.checks import listed,nearest
 from ..core.callback import Callback
+from ..data.generators import keep_random
 from ..model.loss_properties import has_mixed_means,reduction_of
-from .metrics import AvgLoss,ValueMetric,hold,is_summed,loss_of,loss_per_sample,n_samples,put_back
+from .metrics import (AvgLoss,AvgMetric,Metric,ValueMetric,held,hold,is_summed,loss_of,
+    loss_per_sample,n_samples,put_back)
 from .history import History,Row,missing
 from .run_config import run_config
 from .loss_stream import LossStream
@@ -115,6 +118,78 @@ class PhaseMetrics:
         for m,s in zip(self.now, states): vars(m).update(s)
 
 _gathered = torch.Tensor,int,float,list,tuple,type(None) # types of what metrics gather; other attributes are settings
+
+# %% ../../nbs/measure/07_recorder.ipynb #Trial
+class Trial:
+    "In the place of a metric: calls `f(learn)` for one batch, and leaves the metrics of its phase"
+    def __init__(self, phase, f):
+        def once(learn):
+            phase.now = [m for m in phase.now if m is not self]
+            f(learn)
+        self.accumulate = once
+    def reset(self): pass
+
+def _same_kind(a, b):
+    return type(a) is type(b) and getattr(a, 'shape', None)==getattr(b, 'shape', None)
+
+def _in_evaluation(learn):
+    "What the model returns in evaluation mode, if a validation would see that; or None"
+    if not isinstance(learn.xb, (tuple,list)) or any(not cb.watches for cb in learn.ordered_cbs('after_pred')): return
+    targs = learn.dls.split(learn.batch)[1] # as they were before callbacks
+    if len(targs)!=len(learn.yb) or not all(map(_same_kind, targs, learn.yb)): return
+    modes = [(o, o.training) for o in learn.model.modules()]
+    learn.model.eval()
+    try: return learn.model(*learn.xb)
+    except Exception: return # a callback may be needed for it
+    finally:
+        for o,v in modes: o.training = v
+
+def _fails(m, learn, pred):
+    old,learn.pred = learn.pred,pred
+    m.reset()
+    try: m.accumulate(learn)
+    except Exception: return True
+    finally: learn.pred = old
+    return False
+
+def _advice(m, learn):
+    "What to write, if only the axis of the classes is wrong"
+    pred,targ = learn.pred,learn.yb[0] if len(learn.yb)==1 else None
+    if not (isinstance(pred, torch.Tensor) and isinstance(targ, torch.Tensor)): return ''
+    res = f": predictions are {tuple(pred.shape)}, and targets {tuple(targ.shape)}"
+    axes = [i for i in range(pred.ndim) if pred.shape[:i]+pred.shape[i+1:]==targ.shape]
+    call = m.called_with_axis(axes[0]) if len(axes)==1 and isinstance(m, Metric) else None
+    return f"{res}. The classes are in axis {axes[0]}: write `metrics={call}`" if call else res
+
+def _check_average(m, learn):
+    "Warn of a function that is no average over samples"
+    def value(rows):
+        def cut(o): return o[rows]
+        return float(m.func(cut(learn.pred), *map(cut, learn.yb)))
+    n = len(learn.pred) if isinstance(learn.pred, torch.Tensor) and learn.pred.ndim else 0
+    if n<2 or not all(isinstance(o, torch.Tensor) and o.ndim and len(o)==n for o in learn.yb): return
+    k = n//2
+    try: whole,a,b = value(slice(None)),value(slice(k)),value(slice(k, n))
+    except Exception: return # it needs more samples
+    exact = learn.pred.dtype in (torch.float32,torch.float64)
+    if not isfinite(whole+a+b) or isclose(whole, (a*k+b*(n-k))/n, rel_tol=1e-3 if exact else .1, abs_tol=1e-6): return
+    warnings.warn(f"`{m.name}` is no average over samples: for the first training batch it is {whole:.4g}, and for the "
+        f"halves of it {a:.4g} and {b:.4g}. So its value depends on the batch size. `AccumMetric({m.name})` computes "
+        "it for all samples at once; an attribute `n_items` of the function says what else it is an average over")
+
+def try_metrics(learn, metrics):
+    "See that `metrics` can be computed, on the running training batch"
+    with keep_random(), torch.no_grad(), held(metrics):
+        for m in metrics:
+            m.reset()
+            try: m.accumulate(learn)
+            except Exception as e:
+                pred = _in_evaluation(learn)
+                if pred is None or not _fails(m, learn, pred): continue
+                e.add_note(f"raised by the metric `{m.name}`, which is tried on the first training batch"
+                    f"{_advice(m, learn)}")
+                raise
+            if type(m) is AvgMetric and not m.says_its_items(learn): _check_average(m, learn)
 
 # %% ../../nbs/measure/07_recorder.ipynb #Snapshot
 class RecorderSnapshot:
@@ -287,7 +362,7 @@ class Recorder(Recorded):
         if count is not None and not callable(count): raise TypeError(
             f"`count` is a function of the learner that returns a number of items, but got {count!r}")
         self.train_metrics,self.valid_metrics,self.add_time,self.beta = train_metrics,valid_metrics,add_time,beta
-        self.count,self.summed = count,False
+        self.count,self.summed,self.untried = count,False,()
         self.clear()
 
     @property
@@ -308,12 +383,17 @@ class Recorder(Recorded):
         if learn.mode!='fit': return
         self.clear()
         self.summed = reduction_of(loss_of(learn))=='sum'
+        self.untried = tuple(self.valid_mets) if learn.dls.valids else ()
         results = [('train_loss', False), *zip((f'train_{o.name}' for o in self.train_mets), _better(self.train_mets))]
         for dl in learn.dls.valids: results += zip(self.valid_columns(dl), [False, *_better(self.valid_mets)])
         self.table = Table(Columns.of_fit(results, [c for cb in learn.cbs for c in cb.new_columns], self.add_time))
         learn.run_config = run_config(learn)
 
-    def before_train(self): self.phase.begin(self.train_mets)
+    def before_train(self):
+        self.phase.begin(self.train_mets)
+        if self.learn.mode!='fit' or not self.untried: return
+        metrics,self.untried = [m for m in self.untried if m not in self.train_mets],()
+        self.phase.now = [*self.phase.now, Trial(self.phase, lambda learn: try_metrics(learn, metrics))]
     def after_batch(self):
         learn = self.learn
         if (loss := learn.loss) is None: return # cancelled before its loss
@@ -352,7 +432,7 @@ class Recorder(Recorded):
 
     def add_train(self):
         "Put loss and metrics of training so far into the coming row"
-        self.table.put(dict(train_loss=self.smooth_loss, **{f'train_{m.name}':m.value for m in self.phase.now}))
+        self.table.put(dict(train_loss=self.smooth_loss, **{f'train_{m.name}':m.value for m in self.train_mets}))
 
     def add(self, /, **vals): # Values by name; those of other kinds than numbers are fine
         "Put more values into the coming row of a fit, in columns of their own, or into the results of `validate`"
