@@ -13,6 +13,7 @@ from .core.callback import *
 from .core.cells import *
 from .core.callbacks import *
 from .core.dispatch import *
+from .core.copies import *
 from .data.generators import *
 from .data.loaders import *
 from .data.loader_state import *

@@ -1,4 +1,5 @@
 import random,signal
+from collections import Counter
 from itertools import combinations,groupby
 from zlib import crc32
 import numpy as np, pytest, torch
@@ -53,7 +54,17 @@ def pytest_collection_modifyitems(config, items):
             if flag in o.keywords: o.add_marker(pytest.mark.skip(reason=f'runs with `--flags {flag}`'))
     if 'slow' not in flags: short_form(config, items)
 
-def pytest_terminal_summary(terminalreporter):
+# Matrices: tests with many cells, whose outcomes are counted
+_matrices = pytest.StashKey()
+
+@pytest.fixture
+def tally(request):
+    "A function that counts the outcome of a cell, such as `exact` or `refused`"
+    counts = request.config.stash.setdefault(_matrices, {}).setdefault(request.node.nodeid.split('[')[0], Counter())
+    def count(outcome): counts[outcome] += 1
+    return count
+
+def pytest_terminal_summary(terminalreporter, config):
     "The size and the result of each matrix"
     cells = {}
     for outcome in ('passed','failed','skipped','deselected'):
@@ -64,3 +75,6 @@ def pytest_terminal_summary(terminalreporter):
     for name,by in sorted(cells.items()):
         counts = {k:len(v) for k,v in by.items()}
         terminalreporter.write_line(f"{name}: {sum(counts.values()):,} cells, " + ', '.join(f'{n:,} {k}' for k,n in counts.items()))
+    if 'slow' not in config.getoption('flags').split(): return
+    for name,counts in config.stash.get(_matrices, {}).items():
+        terminalreporter.write_line(f"{name}: {sum(counts.values()):,} cells, of which {', '.join(f'{n:,} {k}' for k,n in counts.most_common())}")

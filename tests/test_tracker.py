@@ -1,5 +1,5 @@
 "Trackers know the best value and act on it: checked against lists of values, sorted and searched by hand"
-import itertools,math,warnings
+import itertools,math,re,warnings
 import numpy as np, pytest, torch
 from hypothesis import given,settings,strategies as st
 from learner.all import *
@@ -330,13 +330,44 @@ def test_never_better():
 
 def test_only_what_this_fit_has_saved_is_loaded():
     score = Score([1., 2.])
-    learn = learner(score, SaveModelCallback('score', np.less, reset_on_fit=False), path=tmp()).fit(2)
-    score.vals = [5., 6.]
-    with pytest.warns(UserWarning, match="never better than 1:"): learn.fit(2)
+    learn = learner(score, SaveModelCallback('score', np.less), path=tmp()).fit(2)
+    score.vals = [nan, nan]
+    with pytest.warns(UserWarning, match="never better than inf:"): learn.fit(2)
     assert torch.equal(weights(learn), learn.look.weights[-1])
-    score.vals = [5., .5]
-    learn.fit(2)
-    assert learn.save_model.best==.5
+
+@pytest.mark.parametrize('kwargs', [dict(), dict(fname=None), dict(keep=2)], ids=str)
+def test_the_best_of_all_fits_comes_back(kwargs):
+    "With `reset_on_fit=False`, whichever fit it was in"
+    score = Score([2., 1., 3.])
+    learn = learner(score, cb := SaveModelCallback('score', np.less, reset_on_fit=False, **kwargs), path=tmp()).fit(3)
+    best = learn.look.weights[1]
+    assert torch.equal(weights(learn), best)
+    for vals in ([5., 6.], [1.5, 4.]):
+        score.vals = vals
+        learn.fit(2)
+        assert torch.equal(weights(learn), best) and cb.best==1.
+    score.vals = [5., .5, 7.]
+    learn.fit(3)
+    assert torch.equal(weights(learn), learn.look.weights[-2]) and cb.best==.5
+
+@pytest.mark.parametrize('fname', [None, 'model'])
+def test_the_best_of_all_fits_comes_back_in_another_process(fname):
+    "From a state that was saved between two fits"
+    path = tmp()
+    def mk(vals): return learner(Score(vals), SaveModelCallback('score', np.less, fname=fname, reset_on_fit=False), path=path)
+    learn = mk([2., 1., 3.]).fit(3)
+    best = weights(learn).clone()
+    learn.save_state('between')
+    again = mk([5., 6.]).load_state('between')
+    assert torch.equal(weights(again.fit(2)), best) and again.save_model.best==1.
+
+def test_a_best_file_that_is_gone_is_named_before_training():
+    score = Score([1., 2., 5., 6.])
+    learn = learner(score, SaveModelCallback('score', np.less, reset_on_fit=False), path=tmp()).fit(2)
+    (learn.path/'models'/'model.pth').unlink()
+    with pytest.warns(UserWarning) as seen: learn.fit(2)
+    assert [bool(re.search(o, str(m.message))) for o,m in zip(['are gone: there is no .*model.pth', 'never better than 1:'], seen, strict=True)]==[True]*2
+    assert torch.equal(weights(learn), learn.look.weights[-1])
 
 def test_files_of_others_stay():
     learn = learner(Score([3., 2., 1.]), SaveModelCallback('score', np.less, keep=2), path=tmp())

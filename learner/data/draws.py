@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 from torch.utils.data import DataLoader,IterableDataset,get_worker_info
 from .generators import is_stateful,moving_parts,random_state,set_random_state
-from .loader_state import LoaderState,describe,n_workers,warn_of_changes,warn_of_idxs,warn_of_lost
+from .loader_state import LoaderState,counts_of,describe,n_workers,put_counts
+from .loader_state import warn_of_changes,warn_of_counts,warn_of_idxs,warn_of_lost
 
 # %% ../../nbs/data/04_draws.ipynb #RecordedSampler
 class _RecordedSampler:
@@ -163,6 +164,7 @@ class Draws:
     ):
         self.dl,self.source,self.iterator,self.parts = dl,_Source(dl),None,parts
         self.at_start = random_state(dl, parts=parts) if resumable else None
+        self.counts = counts_of(dl) if resumable else {}
         self.old_workers = getattr(dl, '_iterator', None) is not None and not carry
         if carry or not getattr(dl, 'persistent_workers', False): self.observe(carry)
 
@@ -200,7 +202,8 @@ class Draws:
         return LoaderState(n, self.at_start, random_state(self.dl, parts=self.parts),
             idxs=None if idxs is None else repr(idxs), workers=list(states) if states else None,
             exhausted=getattr(getattr(self.iterator, '_dataset_fetcher', None), 'ended', False),
-            old_workers=self.old_workers, description=self.description)
+            old_workers=self.old_workers, description=self.description,
+            counts=dict(at_start=self.counts, now=counts_of(self.dl)))
 
     def restore(self,
         state:LoaderState, # Where a pass over such a loader was
@@ -208,7 +211,10 @@ class Draws:
     ):
         "Put every generator where it was at `state`, and warn of what has changed"
         warn_of_lost(set_random_state(state.now, self.dl, but=self.stateful if begun else None, parts=self.parts))
-        warn_of_changes(state.description, self.description, samplers=state.n==0)
+        put_counts(self.dl, state.counts['now'], state.moved or ())
+        counted = {*(state.moved or ())} & {*state.counts['now']}
+        warn_of_changes(state.description, self.description, samplers=state.n==0, but=counted)
+        warn_of_counts(state, self.dl)
 
     def resume(self,
         state:LoaderState, # Where a pass over such a loader was
@@ -217,6 +223,8 @@ class Draws:
         "Iterate the batches that come after `state`. This moves generators: `restore` puts them back"
         self.at_start,self.old_workers = state.at_start,state.old_workers
         set_random_state(self.at_start, self.dl)
+        self.counts = state.counts['at_start']
+        put_counts(self.dl, self.counts, state.moved or ())
         if self.stateful is not None: set_random_state(state.now, self.dl)
         if self.indices is None and getattr(self.dl, 'persistent_workers', False): self.observe()
         if self.indices is not None: return self._resume_indexed(state)

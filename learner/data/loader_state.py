@@ -14,7 +14,10 @@ import hashlib,warnings
 from dataclasses import dataclass
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 from ..core.checks import listed
+from ..core.copies import digest
+from .generators import is_stateful
 from .loaders import length
 
 # %% ../../nbs/data/03_loader_state.ipynb #LoaderState
@@ -29,6 +32,50 @@ class LoaderState:
     exhausted:bool # Whether the dataset ended with the latest batch: asked for more, it would begin again
     old_workers:bool # Whether the workers had persisted from an earlier pass
     description:dict|None # Sizes of the loader and settings of its samplers, by name; None until the state is used
+    counts:dict # `counts_of` the loader: `at_start` of the pass, and `now`, after `n` batches; with `digests` if used
+    moved:list|None=None # Names of the counts that have moved since the fit began; None until the state is used
+
+# %% ../../nbs/data/03_loader_state.ipynb #counts_of
+_counts = {int,float,complex,bool,str,bytes,type(None)} # of these types a value is kept
+
+def _counters(dl):
+    "What may count in a loader: itself, its samplers and its dataset, by name"
+    sampler = getattr(dl, 'sampler', None)
+    res = dict(loader=dl, batch_sampler=getattr(dl, 'batch_sampler', None), dataset=getattr(dl, 'dataset', None))
+    res['sampler'] = getattr(res['batch_sampler'], 'sampler', sampler)
+    return {k:o for k,o in res.items() if hasattr(o, '__dict__') and not is_stateful(o)}
+
+def _attrs(o): # what torch's loader notes for itself is no count
+    return {n:v for n,v in vars(o).items() if not (isinstance(o, DataLoader) and n.startswith('_'))}
+
+def counts_of(
+    dl, # Any iterable of batches
+    digests:bool=False, # Digests of values that are not kept, too
+) -> dict:
+    "Attributes of a loader, its samplers and its dataset, by name"
+    counters = _counters(dl)
+    attrs = {f'{k}.{n}':v for k,o in counters.items() for n,v in _attrs(o).items()}
+    known = {*map(id, counters.values())} # they hold one another
+    return {k:digest(v) for k,v in attrs.items() if type(v) in _counts or (digests and id(v) not in known)}
+
+def put_counts(
+    dl, # Any iterable of batches
+    counts:dict, # As `counts_of` has given them
+    moved, # Names of those to put back
+):
+    "Put back what is kept of a loader's counts"
+    counters = _counters(dl)
+    for k in moved:
+        owner,n = k.split('.', 1)
+        if k not in counts or owner not in counters: continue
+        if getattr(counters[owner], n, _absent)!=counts[k]: vars(counters[owner])[n] = counts[k]
+
+def moved_counts(was, now):
+    "Names of what has moved, or is new, between two `counts_of`"
+    def same(k, v): return k in was and was[k]==v and type(was[k]) is type(v)
+    return [k for k,v in now.items() if not same(k, v)]
+
+_absent = object()
 
 # %% ../../nbs/data/03_loader_state.ipynb #describe
 def _fingerprint(v):
@@ -36,6 +83,7 @@ def _fingerprint(v):
     if isinstance(v, list):
         v = np.array(v) if len(v)<=100_000 and all(isinstance(o, (int,float)) for o in v) else len(v)
     if not isinstance(v, (torch.Tensor,np.ndarray)): return v
+    if isinstance(v, torch.Tensor): v = v.detach()
     return f'{tuple(v.shape)} #{hashlib.sha256(np.ascontiguousarray(v).tobytes()).hexdigest()[:6]}'
 
 _compared = int,float,str,list,torch.Tensor,np.ndarray
@@ -67,11 +115,26 @@ def warn_of_changes(
     was:dict, # A `describe`d loader when the run was stopped
     now:dict, # The same when it resumes
     samplers:bool, # Compare settings of samplers too
+    but=(), # Names of those that are no settings
 ):
     "Warn if a loader is not what it was"
+    was = {k:v for k,v in was.items() if k not in but}
     if not (changes := _changes(was, now, samplers)): return
     warnings.warn(f"The training loader has changed since the run was stopped: {'; '.join(changes)}. "
         "The run resumes, but not exactly")
+
+def warn_of_counts(
+    state, # A `LoaderState`
+    dl, # The loader that resumes there
+):
+    "Warn of what has moved in a run, and could not be put back"
+    now = counts_of(dl, digests=True)
+    was = state.counts.get('digests', {}) | state.counts['now']
+    named = state.description if state.n==0 else () # by `warn_of_changes`
+    lost = [f'`{k}`' for k in state.moved or () if k not in named and now.get(k)!=was.get(k)]
+    if lost: warnings.warn(f"{', '.join(lost)} of the training loader changed during the run, and could not be put "
+        "back: if the batches depend on it, the run does not resume exactly. Numbers and strings are put back, "
+        "and so are objects with `state_dict` and `load_state_dict`")
 
 def warn_of_lost(
     paths, # Where the loader or the run had generators, as `set_random_state` returns them

@@ -12,14 +12,16 @@ __all__ = ['Position']
 # %% ../../nbs/loop/04_position.ipynb #imports
 import warnings
 from dataclasses import dataclass,replace
+import torch
 from ..core.checks import listed,nearest
+from ..core.copies import copied,digest
 from ..data.generators import get_state,random_state
-from ..data.loader_state import LoaderState,describe
+from ..data.loader_state import LoaderState,counts_of,describe,moved_counts
 from ..data.draws import Draws
 from ..model.hypers import get_hyper,spare
 from ..measure.history import Row
 from ..measure.run_config import RunConfig,run_config
-from .snapshot import all_parts,by_name,copied
+from .snapshot import all_parts,by_name
 
 # %% ../../nbs/loop/04_position.ipynb #Counters
 @dataclass
@@ -98,12 +100,12 @@ def change_hypers(learn,
     return taken
 
 # %% ../../nbs/loop/04_position.ipynb #callback_states
-def callback_states(cbs):
-    "States of callbacks by name, or objects that can give them later"
-    res = {}
+def callback_states(cbs, seen=None, others=None):
+    "States of callbacks by name, or objects that can give them later. `seen` and `others` are those of `copied`"
+    res,seen = {},{} if seen is None else seen
     for k,cb in by_name(cbs).items():
         if hasattr(type(cb), 'snapshot'): res[k] = cb.snapshot()
-        elif s := cb.state_dict(): res[k] = copied(s)
+        elif s := cb.state_dict(): res[k] = copied(s, seen=seen, others=others)
     return res
 
 def whole_states(states):
@@ -111,14 +113,18 @@ def whole_states(states):
     return {k:s.state_dict() if hasattr(s, 'state_dict') else s for k,s in states.items()}
 
 def put_callbacks(cbs, states):
-    "Load the states of callbacks; returns the names of missing callbacks"
+    """Load the states of callbacks; returns the names of missing callbacks, and by `id` of tensors in the states
+    those that have got their values, because optimizers refer to them"""
     cbs = by_name(cbs)
     if gone := [k for k in states if k not in cbs]:
         warnings.warn(f"No callback takes the state of {listed(gone)}: "
             f"there was one when the run was stopped.{nearest(gone[0], cbs)}")
+    kept = {}
     for k,s in whole_states(states).items():
-        if k in cbs: cbs[k].load_state_dict(copied(s))
-    return gone
+        if k not in cbs: continue
+        cbs[k].load_state_dict(s)
+        kept |= {id(v):o for n,v in s.items() if (o := vars(cbs[k]).get(n)) is not v and isinstance(o, torch.Tensor)}
+    return gone,kept
 
 # %% ../../nbs/loop/04_position.ipynb #settings
 _compared_elsewhere = ('n_epoch','n_iter','n_step','start_epoch','versions.','model.n_','bs.train','n_batches.train',
@@ -148,7 +154,13 @@ def _before_pass(learn, n):
     "The state of the training loader between two passes, with generators that were found before"
     now = random_state(parts=learn.searches.parts(learn, learn.dls.train))
     return LoaderState(n, at_start=None, now=now, idxs=None, workers=None, exhausted=False,
-        old_workers=False, description=None)
+        old_workers=False, description=None, counts=dict(at_start={}, now=counts_of(learn.dls.train)))
+
+def _warn_of_others(others):
+    changed = {f'a `{type(o).__name__}`':o for o,d in others if digest(o)!=d}
+    if changed: warnings.warn(f"`learn.state`, or the state of a callback, holds {', '.join(changed)}, which has "
+        "changed since the point where the run resumes, and cannot be put back: "
+        "numbers, tensors, lists, dicts and sets can")
 
 @dataclass
 class Position:
@@ -165,6 +177,7 @@ class Position:
     state:dict               # The user's `learn.state`
     callbacks:dict           # States of callbacks, by name
     settings:dict|None=None  # What the fit was made of; None until the position is used
+    others:tuple=()          # Objects in `state` and `callbacks` that are not copied, with their digests
 
     @classmethod
     def of(cls,
@@ -177,9 +190,11 @@ class Position:
     ):
         "Read where `learn` is"
         loader = _before_pass(learn, batch) if draws is None else draws.state(batch)
-        opt,state = HypersAndGrads.of(learn, phase=='train'),copied(getattr(learn, 'state', {}), tensors=True)
+        opt,seen,others = HypersAndGrads.of(learn, phase=='train'),{},[]
+        state = copied(getattr(learn, 'state', {}), seen=seen, others=others)
+        callbacks = callback_states(learn.cbs, seen, others)
         return cls(phase, batch, announced, exact, Counters.of(learn), Bounds.of(learn), opt, loader,
-            dict(learn.results), state, callback_states(learn.cbs))
+            dict(learn.results), state, callbacks, others=tuple((o, digest(o)) for o in others))
 
     def complete(self, learn):
         "The same position, with what only a position that is used needs"
@@ -187,7 +202,10 @@ class Position:
         train,now = learn.dls.train,self.loader.now
         added = {k:o for k,o in all_parts(learn, train).items() if k not in now['own']} # since the last search
         late = {k:get_state(o) for k,o in added.items()}
-        loader = replace(self.loader, description=describe(train), now=now | dict(own=now['own']|late))
+        counts = counts_of(train, digests=True)
+        loader = replace(self.loader, description=describe(train), now=now | dict(own=now['own']|late),
+            counts=self.loader.counts | dict(digests=counts),
+            moved=[*dict.fromkeys([*learn.route.moved, *moved_counts(learn.route.counts_before, counts)])])
         return replace(self, loader=loader, callbacks=whole_states(self.callbacks), settings=settings_of(learn))
 
     def put(self,
@@ -202,11 +220,13 @@ class Position:
         self.optimizer.put(learn)
         learn.state.clear()
         learn.state.update(self.state)
-        gone = put_callbacks(learn.cbs, self.callbacks)
+        gone,kept = put_callbacks(learn.cbs, self.callbacks)
+        learn.state.update({k:kept[id(v)] for k,v in self.state.items() if id(v) in kept})
         overrides = overrides or {}
         taken = change_hypers(learn, self.optimizer.changed(learn) | overrides)
         if differs := self._differences(learn, overrides, taken, gone, in_memory):
             warnings.warn(f"The run resumes with other settings than it had: {'; '.join(differs)}")
+        _warn_of_others(self.others)
         draws.restore(self.loader, begun=self.phase=='train')
         if self.exact: return
         warnings.warn("The run was stopped in the middle of a batch: "

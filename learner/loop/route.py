@@ -12,10 +12,12 @@ from contextlib import contextmanager,nullcontext,suppress
 from dataclasses import dataclass,field,replace
 from itertools import count,takewhile
 from typing import Any
+from ..core.copies import copied
 from ..core.events import CancelException
 from ..data.draws import Draws
+from ..data.loader_state import counts_of
 from ..model.optimizer import parts_of
-from .snapshot import Snapshot,all_modules,copied
+from .snapshot import Snapshot,all_modules
 from .loop import END,Route,check_drawn
 from .position import Bounds,Position
 from .interrupt import may_have_workers,uninterrupted
@@ -50,6 +52,7 @@ class Pauses:
     def __init__(self, learn):
         self.learn,self.stopped = learn,None # the last fit, if it was stopped
         self.carry = False # let batches carry the generator states of their workers, so that a resume needs no replay
+        self.counts_before,self.moved = {},[] # what the loader had counted before the fit; what has moved in it since
         self.hypers_before,self.hypers_at_start = {},{} # hyper-parameters before the fit, and when it began
         self.cbs = () # callbacks of the running fit
         self.draws,self.next_batch = None,0 # the pass over the running phase's loader; index of the next batch
@@ -69,10 +72,12 @@ class Pauses:
         "Forget the last fit, and set the target of one that resumes"
         learn,self.stopped,self.draws = self.learn,None,None
         self._reset()
+        self.counts_before = counts_of(learn.dls.train, digests=True)
+        self.moved = stopped.position.loader.moved or [] if stopped else []
         if stopped is None: return
         if stopped.weights: stopped.weights.restore()
-        states = copied(stopped.position.callbacks, tensors=True)
-        at = replace(stopped.position, state=copied(learn.state, tensors=True), callbacks=states)
+        state,callbacks = copied((learn.state, stopped.position.callbacks))
+        at = replace(stopped.position, state=state, callbacks=callbacks)
         self.target = Target(at, overrides or {}, everything(learn), stopped.in_memory)
 
     def arrive(self):
@@ -151,9 +156,10 @@ def _keep(route, cbs):
     learn,at = route.learn,route.position()
     if at is None: return
     if route.target: route.target.snapshot.restore()
+    state,callbacks = copied((at.state, at.callbacks))
     learn.state.clear()
-    learn.state.update(copied(at.state, tensors=True))
-    route.stopped = Stopped(at, cbs, in_memory=route.target is None or route.target.in_memory)
+    learn.state.update(state)
+    route.stopped = Stopped(replace(at, callbacks=callbacks), cbs, in_memory=route.target is None or route.target.in_memory)
 
 def where_stopped(route) -> str:
     "Where a fit was stopped, and what continues it"

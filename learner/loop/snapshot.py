@@ -11,31 +11,16 @@ __all__ = []
 import warnings
 from contextlib import contextmanager
 from functools import cache
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from ..core.checks import listed
+from ..core.copies import copied
 from ..data.generators import is_generator,keep_random,moving_parts,search
 from ..data.held import HeldTensor,Holders,SampledTensor,put_values,size_of
 from ..model.optimizer import parts_of
-
-# %% ../../nbs/loop/01_snapshot.ipynb #copied
-_flat = {int,float,bool,str,type(None)}
-
-def copied(
-    o, # Anything
-    tensors:bool=False, # Copy tensors and arrays too
-):
-    "New lists and dicts with the same elements"
-    if isinstance(o, dict): return {k:copied(v, tensors) for k,v in o.items()}
-    if type(o) is list and {*map(type, o)}<=_flat: return o[:] # a history can be long
-    if type(o) in (list,tuple): return type(o)([copied(v, tensors) for v in o])
-    if tensors and isinstance(o, torch.Tensor): return o.detach().clone()
-    if tensors and isinstance(o, np.ndarray): return o.copy()
-    return o
 
 # %% ../../nbs/loop/01_snapshot.ipynb #modules
 def by_name(
@@ -171,7 +156,7 @@ class Snapshot:
     ):
         modules = [m for o in modules for m in o.modules()]
         self.buffers = [(m, dict(m._buffers)) for m in modules]
-        self.states = [(o, {p:copied(s) for p,s in o.state.items()}) for o in opts]
+        self.states = [(o, {p:copied(s, tensors=False) for p,s in o.state.items()}) for o in opts]
         of_opts = [[*s.values()] for _,s in self.states]
         tensors = _tensors([[b for _,b in self.buffers], [m._parameters for m in modules], of_opts])
         self.values = [(t, t.detach().to('cpu', copy=True)) for t in _unique(tensors)]

@@ -429,6 +429,16 @@ class TorchMetric(Metric):
         return res.to(device) if hasattr(res, 'to') else res
     @property
     def value(self): return None if self.running is None else self.running.compute()
+
+    def state_dict(self): # torchmetrics keeps what it gathers in attributes
+        values = {} if self.running is None else vars(self.running)
+        def is_state(k, v):
+            return isinstance(v, (torch.Tensor,np.ndarray,list,int,float)) or (type(v) is dict and k[0]!='_')
+        return {k:v for k,v in values.items() if is_state(k, v)}
+    def load_state_dict(self, state):
+        devices = [o.device for o in state.values() if isinstance(o, torch.Tensor)]
+        self.running = self._start(devices[0] if devices else 'cpu') if state else None
+        if state: vars(self.running).update(state)
     def __repr__(self): return f"TorchMetric({self.metric!r})"
 
 # %% ../../nbs/measure/01_metrics.ipynb #mk_metrics

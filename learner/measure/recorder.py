@@ -10,12 +10,15 @@ __all__ = ['Recorder']
 
 # %% ../../nbs/measure/07_recorder.ipynb #imports
 import time,warnings
+from collections import deque
 from math import isclose,isfinite
 from dataclasses import dataclass,field,replace
+from inspect import signature
 from itertools import islice
 import numpy as np
 import torch
 from ..core.checks import listed,nearest
+from ..core.copies import copied
 from ..core.callback import Callback
 from ..data.generators import keep_random
 from ..model.loss_properties import has_mixed_means,reduction_of
@@ -89,11 +92,6 @@ class Table:
 
 def _restored(vals): return {k:missing if v is None else v for k,v in vals.items()}
 
-def copied(v):
-    "New lists and dicts with the same contents"
-    if isinstance(v, dict): return {k:copied(o) for k,o in v.items()}
-    return type(v)(map(copied, v)) if type(v) in (list,tuple) else v
-
 # %% ../../nbs/measure/07_recorder.ipynb #PhaseMetrics
 class PhaseMetrics:
     "Metrics of the phase that is running; those of a phase around it keep what they have gathered"
@@ -112,12 +110,35 @@ class PhaseMetrics:
         self.now,self.read,originals = self.outer.pop()
         put_back(self.now, originals)
 
-    def state_dict(self):
-        return [{k:copied(v) for k,v in vars(m).items() if isinstance(v, _gathered)} for m in self.now]
+    def state_dict(self): return [copied(_gathered(m)) for m in self.now]
     def load_state_dict(self, states):
-        for m,s in zip(self.now, states): vars(m).update(s)
+        for m,s in zip(self.now, states):
+            _warn_of_lost(m)
+            m.load_state_dict(s) if _knows_state(m) else vars(m).update(s)
 
-_gathered = torch.Tensor,int,float,list,tuple,type(None) # types of what metrics gather; other attributes are settings
+# %% ../../nbs/measure/07_recorder.ipynb #gathered
+_numbers = torch.Tensor,np.ndarray,np.generic,int,float,complex,list,tuple,type(None)
+_containers = dict,set,frozenset,deque,bytearray
+
+def _knows_state(m): return hasattr(type(m), 'state_dict') and hasattr(type(m), 'load_state_dict')
+def _settings(m): return signature(type(m).__init__).parameters
+
+def _gathered(m):
+    "What the metric `m` has gathered since its `reset`"
+    if _knows_state(m): return m.state_dict()
+    settings = _settings(m)
+    def is_state(k, v): return isinstance(v, _numbers) or (isinstance(v, _containers) and k not in settings)
+    return {k:v for k,v in vars(m).items() if is_state(k, v)}
+
+def _warn_of_lost(m):
+    "Warn of objects in which a metric may gather"
+    if _knows_state(m): return
+    plain,settings = (*_numbers,*_containers,str,type),_settings(m)
+    lost = [f'`{k}`, a `{type(v).__name__}`' for k,v in vars(m).items()
+        if not isinstance(v, plain) and not callable(v) and k not in settings]
+    if lost: warnings.warn(f"The metric `{m.name}` has {', and '.join(lost)}, whose state is not saved with a run: "
+        "its value for this epoch may leave out what was gathered before the stop. "
+        "With a `state_dict` and a `load_state_dict` the metric could save it")
 
 # %% ../../nbs/measure/07_recorder.ipynb #Trial
 class Trial:
@@ -201,7 +222,7 @@ class RecorderSnapshot:
     def state_dict(self):
         "What `rec.state_dict()` would have returned at that moment"
         lists = {k:list(islice(v, n)) for k,(v,n) in self.lists.items()}
-        return {**self.stream.state_dict(self.n_losses), **lists, **self.rest}
+        return {**self.stream.state_dict(self.n_losses), **lists, **copied(self.rest)}
 
 # %% ../../nbs/measure/07_recorder.ipynb #plot_valid
 def _points(rec, k, skip_start=0):

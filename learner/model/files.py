@@ -115,7 +115,7 @@ def check_plain(
 ):
     "Refuse anything but tensors, plain values, and lists, tuples and dicts of them: no other can be read safely"
     if type(o) in _plain and not _unreadable(o): return
-    if isinstance(o, dict):
+    if type(o) in (dict,OrderedDict):
         for k,v in o.items():
             check_plain(k, f'a key of {where}')
             check_plain(v, f'{where}[{k!r}]')
@@ -129,6 +129,7 @@ def check_plain(
 # %% ../../nbs/model/07_files.ipynb #type_of
 def type_of(o) -> str:
     "What `o` is, for an error about what cannot be saved"
+    if isinstance(o, np.ndarray): return f"an array of type `{type(o).__name__}` with elements of type `{o.dtype}`"
     return _unreadable(o) or f"of type `{type(o).__name__}`"
 
 # %% ../../nbs/model/07_files.ipynb #on_cpu
@@ -137,10 +138,10 @@ def on_cpu(o):
     if isinstance(o, torch.Tensor):
         o = o.detach().cpu()
         return o.clone() if o.layout is torch.strided and o.untyped_storage().nbytes()>o.nbytes else o
-    if not isinstance(o, dict): return type(o)(map(on_cpu, o)) if type(o) in (list,tuple) else o
-    res = OrderedDict((k, on_cpu(v)) for k,v in o.items())
-    if not hasattr(o, '_metadata'): return dict(res)
-    res._metadata = o._metadata # versions of the modules whose weights these are
+    if type(o) in (list,tuple): return type(o)(map(on_cpu, o))
+    if type(o) not in (dict,OrderedDict): return o
+    res = type(o)((k, on_cpu(v)) for k,v in o.items())
+    if hasattr(o, '_metadata'): res._metadata = o._metadata # versions of the modules whose weights these are
     return res
 
 # %% ../../nbs/model/07_files.ipynb #torch_save
@@ -220,7 +221,8 @@ def _python(o):
     "The same structure with Python's own numbers and lists"
     if isinstance(o, np.generic): return o.item()
     if isinstance(o, L): return _python(list(o))
-    if type(o) in (list,tuple): return type(o)(map(_python, o))
+    if type(o) is tuple: return tuple(map(_python, o))
+    if type(o) is list: o[:] = map(_python, o) # in place: what is in two places stays one object
     if isinstance(o, dict):
         for k,v in o.items(): o[k] = _python(v)
     return o

@@ -130,13 +130,13 @@ def untouched(learn, file):
     "Restore weights and optimizer if the `with` block raises an error"
     was,lr = learn.opt,learn.lr
     opt = learn.opt_func if was is None and isinstance(learn.opt_func, torch.optim.Optimizer) else was
-    inside = [(o, o.state, [dict(g) for g in o.param_groups]) for o in (parts_of(opt) if opt else [])]
+    inside = [(o, dict(vars(o)), [dict(g) for g in o.param_groups]) for o in (parts_of(opt) if opt else [])]
     before = Snapshot(model_and_loss(learn).values())
     try: yield
     except BaseException as e:
         before.restore()
         learn.opt,learn.lr = was,lr
-        for o,state,groups in inside: o.state,o.param_groups = state,groups
+        for o,attrs,groups in inside: vars(o).update(attrs, param_groups=groups)
         e.add_note(f"while loading `{file}`")
         raise
 

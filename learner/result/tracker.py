@@ -143,8 +143,18 @@ class SaveModelCallback(TrackerCallback):
         others = [o for o in self.learn.cbs if isinstance(o, SaveModelCallback) and o is not self]
         if self.writes_to and any(o.writes_to==self.writes_to for o in others):
             raise ValueError(f"Two `SaveModelCallback`s save as `{self.fname}`: give each an `fname` of its own")
-        self.kept,self.in_train = [],False # value and file of the best of this fit, best first
+        self.in_train = False
+        if self.reset_on_fit: self.kept = [] # value and file of the best, best first
+        self._drop_lost()
         if self.watches: super().before_fit()
+
+    def _drop_lost(self):
+        "Forget files of earlier fits that are there no more"
+        lost = [o for o in self.kept if isinstance(o[1], str) and not self._path(o[1]).exists()]
+        if not lost: return
+        self.kept = [o for o in self.kept if not any(o is p for p in lost)]
+        warnings.warn(f"The best weights of an earlier fit are gone: there is no `{self._path(lost[0][1])}`. "
+            "They cannot be loaded when this fit is over")
 
     def before_train(self): self.in_train = True
     def cleanup_train(self): self.in_train = False

@@ -8,7 +8,7 @@ A state file holds no code. A run that is resumed with another `forward`, anothe
 __all__ = []
 
 # %% ../../nbs/resume/02_fingerprints.ipynb #imports
-import hashlib,platform,warnings
+import dis,hashlib,platform,warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,16 +19,46 @@ from ..core.callback import FuncCallback
 from ..loop.snapshot import by_name
 
 # %% ../../nbs/resume/02_fingerprints.ipynb #described
+def _assigned(code, ops):
+    "Names that the instructions `ops` assign in a code object, and in the functions inside of it"
+    names = {o.argval for o in dis.get_instructions(code) if o.opname in ops}
+    return names.union(*(_assigned(o, ops) for o in code.co_consts if isinstance(o, CodeType)))
+
 def _enclosed(f):
-    "Plain values of the functions around `f` that it uses, and the code of functions among them"
-    values = [c.cell_contents for c in f.__closure__ or () if c!=CellType()]
-    return [getattr(o, '__code__', o) for o in values if isinstance(o, (int,float,str,tuple,list,FunctionType))]
+    "Plain values of the functions around `f` that it uses and does not assign, and the code of functions among them"
+    state = _assigned(f.__code__, {'STORE_DEREF'})
+    cells = [c for k,c in zip(f.__code__.co_freevars, f.__closure__ or ()) if k not in state and c!=CellType()]
+    values = [c.cell_contents for c in cells]
+    return [getattr(o, '__code__', o) for o in values if isinstance(o, (int,float,str,tuple,FunctionType))]
+
+def _unhooked(f):
+    "The function inside of the wrapper that torch gives to the `step` of an optimizer's class"
+    return f.__wrapped__ if getattr(f, 'hooked', False) and hasattr(f, '__wrapped__') else f
 
 def _of_function(f):
+    f = _unhooked(f)
     consts = tuple(c for c in f.__code__.co_consts if c!=f.__doc__)
-    return [f.__code__.replace(co_consts=consts), f.__defaults__, f.__kwdefaults__, *_enclosed(f)]
+    defaults = [v for v in (f.__defaults__ or ()) if not isinstance(v, _mutable)]
+    kwdefaults = {k:v for k,v in (f.__kwdefaults__ or {}).items() if not isinstance(v, _mutable)}
+    return [f.__code__.replace(co_consts=consts), defaults, kwdefaults, *_enclosed(f)]
 
-def _of_class(cls): return {k:v for k,v in vars(cls).items() if not k.startswith('__') or callable(v)}
+_mutable = list,dict,set
+
+def _inner(o):
+    "The function inside of what a class has as an attribute, or None"
+    if isinstance(o, property): o = o.fget
+    o = _unhooked(getattr(o, '__func__', o))
+    return o if isinstance(o, FunctionType) else None
+
+def _of_class(cls):
+    "Attributes of a class, without what it inherits, and without its state"
+    fs = {k:f for k,v in vars(cls).items() if (f := _inner(v))}
+    inherited = {k for k,f in fs.items() if any(_inner(vars(b).get(k)) is f for b in cls.__mro__[1:])}
+    state = set().union(*(_assigned(f.__code__, {'STORE_ATTR'}) for f in fs.values()))
+    def counts(k, v):
+        if k in inherited: return False
+        return callable(v) if k.startswith('__') else not (isinstance(v, _mutable) or (k in state and k not in fs))
+    return {k:v for k,v in vars(cls).items() if counts(k, v)}
 
 def described(
     o, # A function, class, code object or constant
@@ -58,19 +88,21 @@ def _parts(learn):
     yield 'dataset',getattr(learn.dls.train, 'dataset', None)
     for k,cb in by_name(learn.cbs).items(): yield k,cb.f if isinstance(cb, FuncCallback) else cb
 
-def _definition(o):
-    "The function or class that says what `o` does"
+def _definitions(o):
+    "The function, or the class and its bases, that say what `o` does"
     while isinstance(o, partial): o = o.func
-    return o if isinstance(o, (type,FunctionType)) else type(o)
+    if isinstance(o, FunctionType): return [o]
+    return (o if isinstance(o, type) else type(o)).__mro__
+
+_others = 'torch','learner','fastcore','builtins','typing','abc'
 
 def code_of(
     learn, # A learner
 ) -> dict: # By name and role
     "Fingerprints of the user's classes and functions that take part in training"
     res = {}
-    for role,o in _parts(learn):
-        o = _definition(o)
-        if o.__module__.split('.')[0] in ('torch','learner','builtins'): continue
+    for role,o in ((role,d) for role,o in _parts(learn) for d in _definitions(o)):
+        if o.__module__.split('.')[0] in _others: continue
         name = f'`{o.__qualname__}`' + ('' if role==o.__qualname__ else f' ({role})')
         res.setdefault(name, set()).add(fingerprint(o))
     return {k:' '.join(sorted(v)) for k,v in res.items()}

@@ -7,7 +7,7 @@ Weights and the optimizer's state are a small part of what training is made of. 
 | | `format` | number of this layout: a file with another one is refused |
 | `Origin` | `versions`, `code` | what the run was made with, to warn of what has changed since |
 | `Weights` | `model`, `loss`, `hidden` | weights and buffers of the model and of modules in the loss |
-| `OptState` | `opt`, `between` | the optimizer's state, and its hyper-parameters outside of the fit |
+| `OptState` | `opt`, `between`, `opt_attrs` | the optimizer's state, its hyper-parameters outside of the fit, its own attributes |
 | `Progress` | `at`, `callbacks`, `state`, `frozen` | where the run is, what each callback has counted, `learn.state`, frozen parameters |
 
 `learn.load` can read `model` and `opt` of such a file, as of any file of weights."""
@@ -20,14 +20,20 @@ __all__ = []
 # %% ../../nbs/resume/03_saved_run.ipynb #imports
 import warnings
 from dataclasses import dataclass,fields,is_dataclass
+from inspect import signature
+import torch
+from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer,SGD
+from ..data.generators import is_stateful,same_state
 from ..loop.position import Position,callback_states,whole_states
 from ..loop.snapshot import by_name,model_and_loss
 from ..model.files import on_cpu
 from ..model.hypers import get_hyper,hypers,set_hyper
+from ..model.optimizer import parts_of
 from ..model.weights import hidden_of,load_weights,put_hidden,unwrapped,weights_of
 from ..result.saving import fit_opt
-from .encoding import decode,encode
+from .encoding import Decoder,Encoder,decode,encode
 from .fingerprints import Origin,versions
 
 # %% ../../nbs/resume/03_saved_run.ipynb #Weights
@@ -59,21 +65,26 @@ class Weights:
         elif weights: warnings.warn(f"`{k}` is not the module that was saved: it begins with its own weights")
 
 # %% ../../nbs/resume/03_saved_run.ipynb #OptState
+def params_of(opt): return [p for g in opt.param_groups for p in g['params']]
+
 @dataclass
 class OptState:
     "State of the optimizer"
     opt:dict|None     # Its `state_dict`; None if there is no optimizer yet
     between:dict|None # Hyper-parameters outside of the fit, by name; None if there is no fit to resume
+    opt_attrs:list    # For each of several optimizers as one: attributes of its own, by name
 
     @classmethod
     def of(cls, learn, at):
-        if learn.opt is None: return cls(None, None)
+        if learn.opt is None: return cls(None, None, [])
         now = {} if learn.mode=='fit' else {k:get_hyper(learn.opt, k) for k in hypers(learn.opt)}
-        return cls(on_cpu(learn.opt.state_dict()), None if at is None else encode(at.optimizer.before | now, 'between'))
+        between = None if at is None else encode(at.optimizer.before | now, 'between')
+        return cls(on_cpu(learn.opt.state_dict()), between, [_saved_attrs(o)[0] for o in parts_of(learn.opt)])
 
     def put(self, learn, weights):
         if self.opt is not None: self._load(learn, weights)
         for k,v in decode(self.between or {}, learn.device).items(): set_hyper(learn.opt, k, v)
+        for opt,attrs in zip(parts_of(learn.opt) if self.opt else (), self.opt_attrs): _put_attrs(opt, attrs, learn.device)
 
     def _load(self, learn, weights):
         if learn.opt is None: learn.create_opt()
@@ -82,21 +93,48 @@ class OptState:
         for g in learn.opt.param_groups:
             for k in {*g}-own: del g[k]
 
-# %% ../../nbs/resume/03_saved_run.ipynb #Progress
-def params_of(opt): return [p for g in opt.param_groups for p in g['params']]
+# %% ../../nbs/resume/03_saved_run.ipynb #opt_attrs
+def _own_attrs(opt):
+    "Attributes of an optimizer that neither PyTorch nor a `state_dict` of its own takes care of"
+    if type(opt).state_dict is not Optimizer.state_dict or type(opt).__module__.startswith('torch.'): return {}
+    of_torch = vars(SGD([nn.Parameter(torch.zeros(0))], lr=0))
+    return {k:v for k,v in vars(opt).items() if k not in of_torch and not callable(v)}
 
-def position_to_file(at, opt):
+def _saved_attrs(opt):
+    "Of the attributes of its own those that can be saved, encoded, and the others"
+    saved,others,params = {},{},params_of(opt)
+    for k,v in _own_attrs(opt).items():
+        enc = Encoder()
+        try: res = enc(v, f'learn.opt.{k}')
+        except (TypeError,ValueError): others[k] = v; continue
+        if not any(id(p) in enc.seen for p in params): saved[k] = res # not what it trains
+    return saved,others
+
+def unsaved_attrs(opt):
+    "Attributes of an optimizer that a state file would lack, by name"
+    return {k:v for o in parts_of(opt) for k,v in _saved_attrs(o)[1].items() if not is_stateful(v)}
+
+def _put_attrs(opt, attrs, device):
+    settings = signature(type(opt).__init__).parameters
+    for k,v in attrs.items():
+        if k not in settings: setattr(opt, k, decode(v, device)); continue
+        now = _saved_attrs(opt)[0].get(k)
+        if not same_state(now, v): warnings.warn(f"`learn.opt.{k}` was {decode(v, device)} when the run was saved, "
+            f"and is {getattr(opt, k, None)}: the run resumes with the latter")
+
+# %% ../../nbs/resume/03_saved_run.ipynb #Progress
+def position_to_file(at, opt, enc):
     "Where a run is, as a file holds it"
     if at is None: return None
     res = {k:dict(vars(v)) if is_dataclass(v) else v for k,v in vars(at).items()}
-    for k in ('state','callbacks'): del res[k] # these have keys of their own in a file
+    for k in ('state','callbacks','others'): del res[k] # the first two have keys of their own in a file
     res['optimizer']['grads'] = [at.optimizer.grads.get(p) for p in params_of(opt)]
-    return encode(res, 'at')
+    return enc(res, 'at')
 
-def position_from_file(v, opt, device, state, callbacks):
+def position_from_file(v, opt, dec, state, callbacks):
     "Where the run was"
     if v is None: return None
-    at = decode(v, device)
+    at = dec(v)
     grads = zip(params_of(opt), at['optimizer']['grads'], strict=True)
     at['optimizer']['grads'] = {p:g for p,g in grads if g is not None}
     at |= {o.name: o.type(**at[o.name]) for o in fields(Position) if is_dataclass(o.type)}
@@ -113,17 +151,18 @@ class Progress:
     @classmethod
     def of(cls, learn, at):
         cbs = whole_states(callback_states(learn.cbs) if at is None else at.callbacks)
-        state = at.state if at and learn.mode=='fit' else learn.state
+        state,enc = at.state if at and learn.mode=='fit' else learn.state,Encoder()
         return cls(
-            at=position_to_file(at, learn.opt),
-            callbacks={k:encode(v, f'learn.{k}') for k,v in cbs.items()},
-            state=encode(state, 'learn.state'),
+            at=position_to_file(at, learn.opt, enc),
+            callbacks={k:enc(v, f'learn.{k}') for k,v in cbs.items()},
+            state=enc(dict(state), 'learn.state'),
             frozen=[k for k,p in unwrapped(learn.model).named_parameters() if not p.requires_grad])
 
     def put(self, learn):
         "Give it to `learn`; returns where the run was"
-        state,callbacks = (decode(o, learn.device) for o in (self.state, self.callbacks))
-        at = position_from_file(self.at, learn.opt, learn.device, state, callbacks)
+        dec = Decoder(learn.device)
+        state,callbacks = dec(self.state),dec(self.callbacks)
+        at = position_from_file(self.at, learn.opt, dec, state, callbacks)
         if at is None:
             for k,cb in by_name(learn.cbs).items():
                 if k in callbacks: cb.load_state_dict(callbacks[k])
@@ -133,7 +172,7 @@ class Progress:
         return at
 
 # %% ../../nbs/resume/03_saved_run.ipynb #SavedRun
-file_format = 1 # raise it when what a file holds, or how, is changed
+file_format = 2 # raise it when what a file holds, or how, is changed
 
 def _check_format(saved):
     "Refuse what is no state file, or one of another format"

@@ -30,7 +30,7 @@ from ..loop.snapshot import by_name,model_and_loss
 from ..model.files import check_plain,file_path,read_plain,torch_save,write_to
 from ..model.optimizer import parts_of
 from ..result.saving import file_events,untouched
-from .saved_run import SavedRun,params_of
+from .saved_run import SavedRun,params_of,unsaved_attrs
 
 # %% ../../nbs/resume/04_state_file.ipynb #warn_unsaved
 @cache
@@ -52,6 +52,11 @@ def warn_unsaved(
 ):
     "Warn of optimizers and parameters that a callback has, and that a state file would lack"
     saved = _saved_ids(learn)
+    for k,v in unsaved_attrs(learn.opt).items():
+        known = search({'': v}, _learns, inside=False, depth=3)
+        if known and not any(_is_unsaved(o, saved) for o in known.values()): continue # the model, or another part of it
+        warnings.warn(f"`learn.opt.{k}`, of type `{type(v).__name__}`, is not saved: the optimizer needs a "
+            "`state_dict` and a `load_state_dict` of its own")
     for name,cb in by_name(learn.cbs).items():
         if type(cb).state_dict is not Callback.state_dict: continue # it knows what it saves
         named = cb.state_dict()

@@ -11,6 +11,7 @@ __all__ = ['WeightAverage', 'EMA', 'SWA']
 
 # %% ../../nbs/technique/06_averaging.ipynb #imports
 from contextlib import contextmanager,nullcontext
+from types import SimpleNamespace
 import torch
 from torch import nn
 from ..core.checks import whole
@@ -77,6 +78,9 @@ class _Average(Callback):
     def cleanup_fit(self):
         if self.learn.mode=='fit': self.fitting = False
 
+    def snapshot(self): # the average changes within training batches only: no copy is needed
+        state = self.state_dict()
+        return SimpleNamespace(state_dict=lambda: state)
     def load_state_dict(self, state):
         super().load_state_dict(state)
         if self.avg is not None and self.learn is not None: self.avg = _wide(self.avg, self._tensors())

@@ -57,3 +57,89 @@ def test_same_code_in_other_processes(tmp_path):
     run = f"import sys; sys.path.insert(0, {str(__file__.rsplit('/', 1)[0])!r}); from test_changed_code import *; print(sorted(learner.resume.fingerprints.code_of(made('.')).items()))"
     outs = {subprocess.run([sys.executable, '-c', run], env=dict(PYTHONHASHSEED=str(i), PATH=''), capture_output=True, text=True, check=True, cwd=str(__file__.rsplit('/tests', 1)[0])).stdout for i in range(3)}
     assert len(outs)==1 and 'Net' in outs.pop()
+
+# What is no change of code
+RUN = '''
+import sys,warnings
+from functools import partial
+import torch
+from torch import nn
+from learner.all import *
+from learner.loop.testing import synth_learner
+
+class Opt(torch.optim.SGD):
+    def step(self, closure=None): return super().step(closure)
+class Inherits(Opt): "No `step` of its own"
+class Plain(torch.optim.Adam): pass
+
+class Net(RegModel):
+    calls,seen,cache,kinds = 0,[],{{}},set()
+    def forward(self, x, last=[], *, known={{}}):
+        Net.calls += 1; self.seen.append(len(x)); self.cache[len(self.seen)] = 1; self.kinds.add(str(self.calls)); last.append(1); known[len(last)] = 1
+        return super().forward(x)
+
+class Sampler(torch.utils.data.Sampler):
+    epoch = 0
+    def __init__(self, n): self.n = n
+    def __len__(self): return self.n
+    def set_epoch(self, epoch): self.epoch = epoch
+    def __iter__(self): return iter(torch.randperm(self.n, generator=torch.Generator().manual_seed(self.epoch)).tolist())
+
+def counting():
+    n,seen = 0,[]
+    def count(learn):
+        nonlocal n
+        n += 1; seen.append(n)
+    return count
+
+def sets_epoch(learn): learn.dls.train.sampler.set_epoch(learn.epoch)
+
+def made():
+    torch.manual_seed(0)
+    ds = torch.utils.data.TensorDataset(torch.randn(8, 1), torch.randn(8, 1))
+    dls = DataLoaders(torch.utils.data.DataLoader(ds, 4, sampler=Sampler(8)), device='cpu')
+    return synth_learner(dls=dls, model=Net(), opt_func={opt}, path=sys.argv[1], cbs=[on('after_batch')(counting()), on('before_epoch')(sets_epoch)])
+
+warnings.simplefilter('error')
+made().fit(int(sys.argv[2]), cbs=Checkpoint(), resume='auto')
+'''
+
+@pytest.mark.parametrize('opt', ['Opt', 'Inherits', 'Plain', 'partial(Opt, momentum=.9)', 'lambda ps, lr=.1: Opt(ps, lr)'])
+def test_the_same_script_again_warns_of_nothing(tmp_path, opt):
+    "Though torch wraps `step` of optimizers, though classes and functions count, and though a sampler is told its epoch"
+    import os
+    env,root = os.environ | dict(OMP_NUM_THREADS='1'),__file__.rsplit('/tests', 1)[0]
+    for n in (1, 2):
+        res = subprocess.run([sys.executable, '-c', RUN.format(opt=opt), str(tmp_path), str(n)], env=env, cwd=root, capture_output=True, text=True)
+        assert not res.returncode, res.stderr[-500:]
+
+def base(factor):
+    here = dict(nn=nn, __name__=__name__)
+    exec(f'''
+class Base(nn.Module):
+    def __init__(self): super().__init__(); self.l = nn.Linear(1, 1)
+    def forward(self, x): return self.l(x)*{factor}
+class Derived(Base): pass
+class Opt(SGD):
+    def step(self, closure=None): return {factor} and super().step(closure)
+''', here | dict(SGD=__import__('torch').optim.SGD), here)
+    return synth_learner(model=here['Derived'](), opt_func=lambda ps,lr=.1: here['Opt'](ps, lr))
+
+def test_a_change_in_a_base_class_is_noticed(tmp_path):
+    def mk(factor): learn = base(factor); learn.path = tmp_path; return learn
+    mk(1.).fit(1, cbs=Checkpoint())
+    assert not warned(mk(1.))
+    msg, = warned(mk(2.))
+    assert '`Base` (model) has been changed' in msg
+
+def test_a_change_in_the_step_of_an_optimizer_is_noticed_whether_or_not_torch_has_wrapped_it():
+    import torch
+    from learner.resume.fingerprints import fingerprint
+    def opt(k):
+        here = dict(torch=torch, __name__=__name__)
+        exec(f"class Opt(torch.optim.SGD):\n    def step(self, closure=None): return {k}", here)
+        return here['Opt']
+    one,same,other = opt(1),opt(1),opt(2)
+    for o in (one,other): o([nn.Parameter(torch.zeros(1))], lr=.1)
+    assert hasattr(one.step, 'hooked') and not hasattr(same.step, 'hooked')
+    assert fingerprint(one)==fingerprint(same)!=fingerprint(other)
