@@ -67,7 +67,7 @@ def digest(v, depth=3):
     return _hash(f'{type(v).__name__}({[digest(o, depth-1) for o in parts]})')
 
 def _contents(v):
-    "What a container or an object holds, in an order that does not depend on the process; None for what is not searched"
+    "What a container or an object holds, in the same order in every process; None for what is not searched"
     if isinstance(v, (set,frozenset)): return sorted(v, key=repr)
     if isinstance(v, dict): return [*v.items()]
     if isinstance(v, (list,tuple,deque,bytearray)): return v

@@ -66,7 +66,7 @@ def _decode_list(v, dec):
     items = [*map(dec, items)]
     return deque(items, maxlen) if name=='deque' else _lists[name](items)
 
-def _from_numpy(o): return torch.from_numpy(np.asarray(o).copy('K')) # torch knows neither read-only arrays nor all strides
+def _from_numpy(o): return torch.from_numpy(np.asarray(o).copy('K')) # torch knows no read-only arrays
 
 def _encode_grad(o, enc, where): return [enc(o.detach(), where), isinstance(o, nn.Parameter), o.requires_grad]
 def _decode_grad(v, dec):

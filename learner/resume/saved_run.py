@@ -84,7 +84,8 @@ class OptState:
     def put(self, learn, weights):
         if self.opt is not None: self._load(learn, weights)
         for k,v in decode(self.between or {}, learn.device).items(): set_hyper(learn.opt, k, v)
-        for opt,attrs in zip(parts_of(learn.opt) if self.opt else (), self.opt_attrs): _put_attrs(opt, attrs, learn.device)
+        if self.opt is None: return
+        for opt,attrs in zip(parts_of(learn.opt), self.opt_attrs): _put_attrs(opt, attrs, learn.device)
 
     def _load(self, learn, weights):
         if learn.opt is None: learn.create_opt()
