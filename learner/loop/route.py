@@ -159,7 +159,8 @@ def _keep(route, cbs):
     state,callbacks = copied((at.state, at.callbacks))
     learn.state.clear()
     learn.state.update(state)
-    route.stopped = Stopped(replace(at, callbacks=callbacks), cbs, in_memory=route.target is None or route.target.in_memory)
+    in_memory = route.target is None or route.target.in_memory
+    route.stopped = Stopped(replace(at, callbacks=callbacks), cbs, in_memory)
 
 def where_stopped(route) -> str:
     "Where a fit was stopped, and what continues it"
