@@ -100,12 +100,13 @@ def toctree(names, caption=''):
     return '\n'.join(['```{toctree}', *opts, '', *names, '```'])
 
 def sidebar(docname, docs):
-    "What a page adds to the sidebar: the first page lists the parts and tutorials, the page of a part its chapters"
+    "What a page adds to the sidebar: the first page lists parts, recipes and tutorials, the page of a part its chapters"
     part = docname.rpartition('/')[0]
     here = sorted(o for o in docs if o.rpartition('/')[0]==part and o!=docname)
     if part: return toctree(f'/{o}' for o in here)
-    tutorials = sorted(o for o in docs if o.startswith('tutorials/'))
-    return '\n\n'.join([toctree([*(f'{o}/index' for o in parts()), *here], 'Library'), toctree(tutorials, 'Tutorials')])
+    def pages(folder): return sorted(o for o in docs if o.startswith(f'{folder}/'))
+    return '\n\n'.join([toctree([*(f'{o}/index' for o in parts()), *here], 'Library'),
+        toctree(pages('recipes'), 'Recipes'), toctree(pages('tutorials'), 'Tutorials')])
 
 def prepare(app, docname, source):
     "Turn the nbdev notebook in `source` into one that myst-nb shows as meant"
