@@ -100,7 +100,7 @@ def toctree(names, caption=''):
     return '\n'.join(['```{toctree}', *opts, '', *names, '```'])
 
 def sidebar(docname, docs):
-    "What a page adds to the sidebar: the first page lists parts, recipes and tutorials, the page of a part its chapters"
+    "What a page adds to the sidebar: the first page parts, recipes and tutorials, the page of a part its chapters"
     part = docname.rpartition('/')[0]
     here = sorted(o for o in docs if o.rpartition('/')[0]==part and o!=docname)
     if part: return toctree(f'/{o}' for o in here)
