@@ -392,3 +392,9 @@ def test_layers_that_come_and_go():
     learn = late(Swaps(), stats)
     assert stats.modules==[learn.model.a, learn.model.b] and stats.stats.shape==(6,2,3)
     assert not stats.stats[:,0].isnan().any() and stats.stats[:,1,0].isnan().tolist()==[True]*3+[False]*3 # of what is there now
+
+def test_layers_are_chosen_by_fastais_name():
+    stats = ActivationStats(with_hist=True)
+    late(nn.Sequential(nn.Linear(4, 3)), stats)
+    assert torch.equal(stats.layer_stats(idx=0).mean, stats.layer_stats(0).mean) and torch.equal(stats.hist(idx=0), stats.hist(0))
+    with pytest.raises(TypeError, match='`ActivationStats.hist` has no argument `index`. Did you mean `idx`'): stats.hist(index=0)

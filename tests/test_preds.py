@@ -1086,3 +1086,8 @@ def test_a_way_back_with_several_or_named_inputs():
     assert close(mk().tta(n=1, aug=lambda x: (x, back), beta=0.)[0], even) and close(two.tta(n=1, aug=lambda a,b: (a, b, back), beta=0.)[0], even)
     assert not named.tta(n=1, aug=lambda a,b: (dict(a=a+1), back), beta=0.)[0].any()
     with pytest.raises(TypeError, match='The function that `aug` has returned takes predictions back, but gave None'): mk().tta(aug=lambda x: (x, lambda p: None))
+
+@pytest.mark.parametrize('f,match', [(lambda o: o.tta(batch_tfms=[]), 'tta` has no argument `batch_tfms`. Did you mean `aug`'), (lambda o: o.tta(item_tfms=[]), 'tta` has no argument `item_tfms`. Did you mean `aug`'),
+    (lambda o: load_learner('x.pkl', cpu=True), '`load_learner` has no argument `cpu`. Did you mean `device`')], ids=['batch_tfms','item_tfms','cpu'])
+def test_arguments_of_fastai_are_answered_with_ours(f, match):
+    with pytest.raises(TypeError, match=match): f(mk())

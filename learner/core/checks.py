@@ -26,6 +26,9 @@ def nearest(
     return f" Did you mean `{res[0]}`?" if res else ""
 
 # %% ../../nbs/core/01_checks.ipynb #known_args
+# Arguments of fastai that have another name here
+_elsewhere = dict(batch_tfms='aug', item_tfms='aug', cpu='device', metric_name='name', nm='name', nms='names', inp='pred')
+
 def known_args(f):
     "Decorator of what users call: unknown keyword arguments raise an error that proposes the nearest; short tracebacks"
     params = signature(f).parameters
@@ -39,8 +42,10 @@ def known_args(f):
     def _f(*args, **kwargs):
         __tracebackhide__ = True # in IPython and pytest
         for k in kwargs:
-            if k not in names:
-                raise TypeError(f"`{called(args)}` has no argument `{k}`.{nearest(k, names)}")
+            if k in names: continue
+            ours = _elsewhere.get(k)
+            hint = f" Did you mean `{ours}`?" if ours in names else nearest(k, names)
+            raise TypeError(f"`{called(args)}` has no argument `{k}`.{hint}")
         try: return f(*args, **kwargs)
         except BaseException as e:
             if is_full(): raise

@@ -116,45 +116,45 @@ class ActivationStats(HookCallback):
     @stats.setter
     def stats(self, v): self._kept = OnDevice(v)
 
-    def _layer(self, i):
+    def _layer(self, idx):
         if self.stats is None: raise ValueError(f"`{type(self).__name__}` has seen no training batch yet")
         n = self.stats.shape[1]
-        if not hasattr(i, '__index__'):
-            raise TypeError(f"A layer is known by its position in `modules`, 0 to {n-1}, but got {i!r}")
-        if not -n<=i<n: raise IndexError(f"There is no layer {i}, but {n} of them: 0 to {n-1}")
-        return self.stats[:,i]
+        if not hasattr(idx, '__index__'):
+            raise TypeError(f"A layer is known by its position in `modules`, 0 to {n-1}, but got {idx!r}")
+        if not -n<=idx<n: raise IndexError(f"There is no layer {idx}, but {n} of them: 0 to {n-1}")
+        return self.stats[:,idx]
 
     @known_args
     def layer_stats(self,
-        i:int, # Position of the layer in `modules`
+        idx:int, # Position of the layer in `modules`
     ) -> Row: # `mean`, `std` and `near_zero`, `(n_batches,)` each
-        "Statistics of layer `i` in each of the recorded `batches`"
-        return Row(**dict(zip(('mean','std','near_zero'), self._layer(i)[:,:3].T)))
+        "Statistics of layer `idx` in each of the recorded `batches`"
+        return Row(**dict(zip(('mean','std','near_zero'), self._layer(idx)[:,:3].T)))
 
     @known_args
     def hist(self,
-        i:int, # Position of the layer in `modules`
+        idx:int, # Position of the layer in `modules`
     ) -> Tensor: # `(bins, n_batches)`
-        "Logarithms of 1 + the number of activations of layer `i` in each of the `bins`"
+        "Logarithms of 1 + the number of activations of layer `idx` in each of the `bins`"
         if not self.with_hist: raise ValueError("No histograms were kept: `ActivationStats(with_hist=True)` keeps them")
-        return self._layer(i)[:,3:].T.log1p()
+        return self._layer(idx)[:,3:].T.log1p()
 
-    def _title(self, i): return f'layer {i}: {type(self.modules[i]).__name__}'
+    def _title(self, idx): return f'layer {idx}: {type(self.modules[idx]).__name__}'
 
     @known_args
     def color_dim(self,
-        i:int, # Position of the layer in `modules`
+        idx:int, # Position of the layer in `modules`
         figsize=(10,5), # Of a new figure
         ax=None, # Where to draw; default: a new figure
     ):
-        "Plot the histograms of layer `i`: one column per batch, bright where there are many activations"
-        hist = self.hist(i)
+        "Plot the histograms of layer `idx`: one column per batch, bright where there are many activations"
+        hist = self.hist(idx)
         extent = self.batches[0],self.batches[-1]+(self.every or 1),0,self.top
-        return _plot_hist(hist, extent, self._title(i), figsize, ax)
+        return _plot_hist(hist, extent, self._title(idx), figsize, ax)
 
     @known_args
     def plot_layer_stats(self,
-        i:int, # Position of the layer in `modules`
+        idx:int, # Position of the layer in `modules`
     ):
-        "Plot the statistics of layer `i` by batch"
-        return _plot_stats(self.batches, self.layer_stats(i), self._title(i))
+        "Plot the statistics of layer `idx` by batch"
+        return _plot_stats(self.batches, self.layer_stats(idx), self._title(idx))
