@@ -27,7 +27,8 @@ def nearest(
 
 # %% ../../nbs/core/01_checks.ipynb #known_args
 # Arguments of fastai that have another name here
-_elsewhere = dict(batch_tfms='aug', item_tfms='aug', cpu='device', metric_name='name', nm='name', nms='names', inp='pred')
+_elsewhere = dict(batch_tfms='aug', item_tfms='aug', cpu='device',
+    metric_name='name', nm='name', nms='names', inp='pred')
 
 def known_args(f):
     "Decorator of what users call: unknown keyword arguments raise an error that proposes the nearest; short tracebacks"
