@@ -332,3 +332,14 @@ def test_averages_are_not_warned_of(f, recwarn):
     learn = learner(data(bs=7), metrics=f if f is not mae else lambda p,t: mae(p.argmax(1).float(), t.float()))
     learn.fit(1)
     assert not [o for o in recwarn if 'average over samples' in str(o.message)]
+
+# A log
+def test_print_progress_prints_lines_and_takes_the_place_of_the_bar(capsys):
+    learn = learner(data(6), cbs=[PrintProgress(every=3)])
+    learn.fit(2)
+    out = capsys.readouterr().out.splitlines()
+    assert [o.split(':')[0] for o in out if 'loss ' in o and 'train_loss' not in o]==[f'epoch {e} train {i}/6' for e in (0,1) for i in (3,6)] and '\r' not in ''.join(out)
+    assert sum(o.split()[:1]==[str(e)] for o in out for e in (0,1))==2 and 'valid_loss' in out[2]
+    full = Learner(learn.dls, learn.model, learn.loss_func, cbs=PrintProgress)
+    assert [type(o) for o in full.cbs if isinstance(o, ProgressCallback)]==[PrintProgress]
+    with pytest.raises(ValueError, match='`print_every` is a whole number of batches, 1 or more'): PrintProgress(every=0)

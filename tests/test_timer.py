@@ -168,3 +168,11 @@ def test_on_a_gpu(sync):
     torch.cuda.synchronize(); a.record(); model(x); b.record(); torch.cuda.synchronize()
     mid = sorted(t['forward'])[20]
     assert len(t['forward'])==len(t['backward'])==40 and .3<1000*mid/a.elapsed_time(b)<3+10*sync and sorted(t['backward'])[20]>mid
+
+def test_it_prints_after_some_batches(clock, capsys):
+    learn = learner(clock, takes(clock, before_batch=.5), timer=Timer(every=2, unit='iter'), n_train=5, n_valid=1, draw=.1).fit(2)
+    lines = [l.split() for l in capsys.readouterr().out.splitlines()]
+    assert [l[0] for l in lines if l[1:]==['batches']]==['2','4','6','8','10']
+    assert [(l[1],l[4]) for l in lines if l[0]=='forward']==[('2','1.000000')]*5 and [l[4] for l in lines if l[0]=='draw'][:2]==['0.200000']*2
+    assert [l[1] for l in lines if l[0]=='validate']==['1'] and learn.timer.summary()[0].n==10
+    with pytest.raises(ValueError, match="`unit` is one of `epoch`, `iter`, but got 'iters'. Did you mean `iter`?"): Timer(every=2, unit='iters')

@@ -11,6 +11,7 @@ __all__ = ['nearest', 'known_args', 'snake_name']
 import re
 from difflib import get_close_matches
 from functools import wraps
+from importlib import import_module
 from inspect import signature
 from operator import index
 from .tracebacks import is_full,shortened
@@ -101,6 +102,17 @@ def snake_name(
 def short_name(o) -> str:
     "The name of a function or class; for an object that of its class, for a `partial` that of its function"
     return getattr(o, '__name__', None) or short_name(getattr(o, 'func', None) or type(o))
+
+# %% ../../nbs/core/01_checks.ipynb #extra
+def extra(
+    module:str, # To import
+    name:str, # The extra of this library that installs it
+    who:str, # What needs it
+):
+    "Import a module that is not among our dependencies"
+    try: return import_module(module)
+    except ModuleNotFoundError as e: raise ModuleNotFoundError(
+        f"{who} needs `{e.name}`, which is not installed: `pip install 'learner[{name}]'`", name=e.name) from e
 
 # %% ../../nbs/core/01_checks.ipynb #only_one
 def only_one(

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from .loggers import Logger,numbers
 from ..core.checks import whole
-from ..measure.progress import extra
+from ..core.checks import extra
 from ..model.files import path_in
 
 # %% ../../nbs/inspect/06_boards.ipynb #BoardLogger

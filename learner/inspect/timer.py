@@ -16,7 +16,7 @@ from collections import deque
 from statistics import fmean,median
 from time import perf_counter
 import torch
-from ..core.checks import whole
+from ..core.checks import one_of,whole
 from ..core.callback import Callback
 from ..measure.progress import Out
 from ..measure.history import History,Row,missing
@@ -82,10 +82,12 @@ class Timer(Callback):
     `step`, `validate`, and the `total` of the epochs"""
     order,run_valid,only_fit = -1000,False,True
     def __init__(self,
-        every:int|None=None, # Print a summary after every so many epochs
+        every:int|None=None, # Print a summary after every so many epochs, or batches
+        unit:str='epoch', # What `every` counts: `epoch`, or `iter` for training batches
         sync:bool=False, # Wait for the device between phases, and use the clock. It slows training down
     ):
-        self.every,self.sync = None if every is None else whole('every', every, 1),sync
+        one_of('unit', unit, ('epoch','iter'))
+        self.every,self.unit,self.sync = None if every is None else whole('every', every, 1),unit,sync
 
     def before_fit(self):
         kind = self.learn.device.type
@@ -94,6 +96,7 @@ class Timer(Callback):
         phases = 'draw','forward','backward','step','validate','total'
         self.watch = Stopwatch(phases, wait, event, by_clock='draw')
         self.ends,self.depth,self.whole = [],0,False
+        self.printed,self.printed_iter,self.printed_at = {},self.learn.train_iter,self.watch.now()
 
     @property
     def times(self): return self.watch.times
@@ -102,6 +105,7 @@ class Timer(Callback):
     def before_draw(self):
         self.watch.start('draw')
         if self.watch.flying: self.watch.collect()
+        if self.unit=='iter' and self.every: self._print_batches()
     def before_batch(self): self.watch.start('forward')
     def after_pred(self): self.watch.start('backward')
     def before_step(self): self.watch.start('step')
@@ -121,13 +125,23 @@ class Timer(Callback):
         self.times['validate'].append(took)
         self.watch.since += took
 
+    def _print_batches(self):
+        "After every so many batches: a summary of what has been timed since the last one"
+        n = self.learn.train_iter
+        if n%self.every or n==self.printed_iter: return
+        self.printed_iter,now = n,self.watch.now()
+        times = {k:v[self.printed.get(k, 0):] for k,v in self.times.items()}
+        times['total'] = array('d', [now-self.printed_at])
+        self.printed,self.printed_at = {k:len(v) for k,v in self.times.items()},now
+        print(f'{n} batches', _summary(times, self.watch.event is None), sep='\n', file=Out(), flush=True)
+
     def before_epoch(self): self.epoch_began,self.whole = self.watch.now(),False
     def after_epoch(self): self.whole = True
     def cleanup_epoch(self):
         self.watch.collect(wait=True)
         self.times['total'].append(self.watch.now()-self.epoch_began)
         self.ends.append({k:len(v) for k,v in self.times.items()})
-        if self.whole and self.every and len(self.ends)%self.every==0:
+        if self.whole and self.every and self.unit=='epoch' and len(self.ends)%self.every==0:
             print(self.summary(range(len(self.ends)-self.every, len(self.ends))), file=Out(), flush=True)
 
     def summary(self,
