@@ -70,6 +70,9 @@ class Callback(Flags, State, GetAttr):
     def __init__(self, **fns): # Functions of the callback, by event: `Callback(before_batch=f)`
         for k,f in fns.items():
             event.check(k, f'{type(self).__name__}({k}=…)')
+            if k not in event:
+                raise TypeError(f"`{type(self).__name__}({k}=…)` would never run, because no event is called `{k}`."
+                    f"{nearest(k, event)} For an event of your own, write `@on('{k}')`, or a class with this method")
             if not callable(f): raise TypeError(f"`{k}` is a function of the callback, but got {f!r}")
         self._fns = fns
 
@@ -84,6 +87,8 @@ class Callback(Flags, State, GetAttr):
         "Refuse methods that look like events but are not"
         for o in cls.__mro__[:cls.__mro__.index(Callback)]:
             for k,v in vars(o).items():
+                if isinstance(v, Callback): raise TypeError(f"`{cls.__name__}.{k}` would never run: a method is named "
+                    "after its event, and `@on(…)` stands above functions of the learner, outside of a class")
                 if callable(v) and not k.startswith('_'): event.check(k, f'{cls.__name__}.{k}')
 
     def handler(self,
@@ -141,10 +146,10 @@ def _origin(cb):
     place = code and (code.co_filename, *code.co_positions()) if cb.own_name=='<lambda>' else None
     return [o.event for o in cb.filters],getattr(f, '__module__', None),getattr(f, '__qualname__', None),place
 
-def call_selected(cb, filters, args):
+def call_selected(cb, filters, args, kwargs):
     "Call the function of `cb` if one of `filters` selects this call"
     runs = [o(cb.learn) for o in filters] # a list, because each filter counts the call
-    if any(runs): return cb.f(cb.learn, *args)
+    if any(runs): return cb.f(cb.learn, *args, **kwargs)
 
 class FuncCallback(Callback):
     "Calls `f(learn)` at some events. Made by `on`; can be removed, and used in `with`, which removes it at the end"
@@ -154,11 +159,11 @@ class FuncCallback(Callback):
         self.own_name = self.name = getattr(f, '__name__', type(f).__name__)
         fns = {o.event:self._handler(o.event) for o in filters}
         if any(o.follows for o in filters): fns['before_fit'] = self._restarting(fns.get('before_fit'))
-        super().__init__(**fns)
+        self._fns = fns
 
     def _handler(self, ev):
         mine = [o for o in self.filters if o.event==ev]
-        return lambda self,*args: call_selected(self, mine, args)
+        return lambda self,*args,**kwargs: call_selected(self, mine, args, kwargs)
 
     def _restarting(self, f):
         "A handler of `before_fit`: restart filters that follow training, unless the fit resumes; then call `f`"

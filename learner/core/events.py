@@ -17,8 +17,9 @@ __all__ = ['cancels', 'training_loop', 'elsewhere', 'event', 'CancelException', 
            'CancelStepException', 'moments', 'AnyOf', 'Event', 'Events', 'Filter']
 
 # %% ../../nbs/core/02_events.ipynb #imports
-import time
+import re,time
 from difflib import get_close_matches
+from types import FunctionType
 from .checks import known_args,listed,nearest,one_of
 
 # %% ../../nbs/core/02_events.ipynb #cancels
@@ -65,6 +66,31 @@ def moments(
     yield f'after_{name}',running
     yield f'cleanup_{name}',()
 
+# %% ../../nbs/core/02_events.ipynb #ours
+_parts_elsewhere = dict(fit='fit', train='fit', training='fit', training_run='fit', epoch='epoch', training_run_epoch='epoch',
+    train_epoch='train', training_epoch='train', batch='batch', step='batch', train_batch='batch', train_step='batch',
+    backward='backward', optimizer_step='step', zero_grad='zero_grad', sanity_check='sanity', fetch_data='draw')
+for o in 'validate','validation','valid','evaluate','evaluation','evaluation_run','eval','test','predict':
+    _parts_elsewhere |= {o: 'validate', f'{o}_epoch': 'validate', f'{o}_batch': 'batch', f'{o}_step': 'batch'}
+
+_names_elsewhere = dict(begin_train='before_train', training_step='before_batch', validation_step='before_batch',
+    test_step='before_batch', predict_step='before_batch', training_epoch_end='after_train', validation_epoch_end='after_validate',
+    on_loss_begin='after_pred', on_grad_computed='after_backward', on_pre_optimizer_step='before_step',
+    on_optimizer_step='after_step', on_before_optimizers_step='before_step', on_after_optimizers_step='after_step',
+    on_evaluate='after_validate', on_predict='after_validate', on_exception='after_exception',
+    on_stop_training_error='after_exception', on_save_checkpoint='before_save_state',
+    on_load_checkpoint='after_load_state', on_save_model='before_save', on_load_model='after_load', on_log='after_row')
+
+def ours(
+    name:str, # Of another library's event
+) -> str|None: # None if it is not known
+    "The event that has the place of `name` here"
+    if name in _names_elsewhere: return _names_elsewhere[name]
+    m = re.fullmatch('on_(before|after)_(.+)|on_(.+)_(begin|start|end)|(begin)_(.+)', name)
+    if m is None: return None
+    moment,part = m[1] or m[4] or m[5],m[2] or m[3] or m[6]
+    if part in _parts_elsewhere: return ('after_' if moment in ('after','end') else 'before_') + _parts_elsewhere[part]
+
 # %% ../../nbs/core/02_events.ipynb #Event
 class _Union:
     "An event or several, plain or filtered, that `|` combines"
@@ -88,7 +114,7 @@ class Events:
     def __contains__(self, name): return name in vars(self)
     def __repr__(self): return ' '.join(self)
     def __getattr__(self, name):
-        raise AttributeError(f"No event is called `{name}`.{nearest(name, self)}", name=name, obj=self)
+        raise AttributeError(f"No event is called `{name}`{self.instead(name)}", name=name, obj=self)
 
     def register(self,
         name:str, # A new name, with the prefix `before_`, `after_` or `cleanup_`
@@ -106,8 +132,12 @@ class Events:
         "Refuse a `name` that looks like an event but is not one"
         if name in self: return
         near = get_close_matches(name, self, n=1, cutoff=.9)
-        if not near and not name.startswith(self.prefixes): return
-        raise TypeError(f"`{who}` would never run, because no event is called `{name}`.{nearest(name, self)}")
+        if not near and not ours(name) and not name.startswith(self.prefixes): return
+        raise TypeError(f"`{who}` would never run, because no event is called `{name}`{self.instead(name)}")
+
+    def instead(self, name):
+        "The end of an error message, with the event that was meant by `name`"
+        return f": here it is `{ours(name)}`" if ours(name) else f".{nearest(name, self)}"
 
 event = Events([*dict(moments()), *elsewhere])
 
@@ -190,6 +220,8 @@ class Filter(_Union):
         learn, # The learner
     ) -> bool: # Whether to run now
         "Count a call, and decide whether to run at it"
+        if isinstance(learn, FunctionType): raise TypeError(f"`@{self!r}` above `{learn.__name__}` would lose it: "
+            f"write `@on(event.{self!r})` above a function of the learner. A method is named after its event")
         self.num_called += 1
         pos = self.position(learn)
         seen,self.seen = (0 if pos<self.seen else self.seen), pos # `lr_find` counts from zero too
