@@ -68,3 +68,92 @@ def test_on_above_a_method_is_refused():
         @on('after_train')
         def look(learn): pass
     assert isinstance(Holder.look, FuncCallback)
+
+# Several events, names of instances, validation batches
+def test_several_events_are_fired_in_turn():
+    learn = synth_learner(cbs=[trace := Trace('after_loss','before_step')])
+    trace.seen.clear()
+    learn([event.after_loss, 'before_step'])
+    learn(event.before_step|event.after_loss)
+    assert trace.seen==['after_loss','before_step','before_step','after_loss']
+    got = []
+    learn.on('verified')(lambda learn, v, k=0: got.append((v, k)))
+    learn(['verified','verified'], 1, k=2)
+    assert got==[(1, 2)]*2
+    with pytest.raises(TypeError, match='Did you mean `after_batch`'): learn(['after_loss','after_bacth'])
+    for o in (3, None, {}): # no name
+        with pytest.raises(TypeError, match='An event is a name, or a list of names, but got'): learn(o)
+
+def test_a_name_that_is_given_to_an_instance_stays_in_any_order():
+    def clips():
+        a,b = GradientClip(1.),GradientClip(2.)
+        a.name,b.name = 'first','second'
+        return a,b
+    for turn in (1, -1):
+        learn = synth_learner(cbs=clips()[::turn])
+        assert (learn.first.max_norm,learn.second.max_norm)==(1., 2.)
+    learn.remove_cb(cb := learn.first)
+    assert not hasattr(learn, 'first') and learn.add_cb(cb).first is cb
+
+def test_the_state_of_two_of_one_class_finds_its_own_in_another_order(tmp_path):
+    class Counts(Callback):
+        _stateattrs = ('n',)
+        def __init__(self, step, name): self.step,self.name = step,name
+        def before_fit(self): self.n = 0
+        def after_step(self): self.n += self.step
+    def cbs(): return [Counts(1, 'ones'), Counts(10, 'tens')]
+    with pytest.raises(ZeroDivisionError): synth_learner(path=tmp_path, cbs=[*cbs(), Checkpoint(), Raise('after_epoch', ZeroDivisionError, 2)]).fit(3)
+    learn = synth_learner(path=tmp_path, cbs=[*cbs()[::-1], Checkpoint(), Raise('after_epoch', ZeroDivisionError, 9)]).fit(3, resume=True)
+    assert (learn.ones.n,learn.tens.n)==(30, 300)
+
+def test_names_that_cannot_be_are_refused():
+    cb,other = GradientClip(),GradientClip()
+    with pytest.raises(ValueError, match="`name` is an identifier, as in `learn.gradient_clip`, but got 'my clip'"): cb.name = 'my clip'
+    cb.name = other.name = 'mine'
+    learn = synth_learner(cbs=cb)
+    with pytest.raises(ValueError, match='Another callback is called `mine` already'): learn.add_cb(other)
+    with pytest.raises(ValueError, match='`GradientClip` is attached as `mine` already: give it a `name` before'): cb.name = 'yours'
+    other.name = 'model'
+    with pytest.raises(ValueError, match='would replace `learn.model`'): learn.add_cb(other)
+    assert learn.cbs.attrgot('name').count('mine')==1
+
+@pytest.mark.parametrize('given,seen', [(dict(every=2), [2,4,2,4]), (dict(every=2, valid=True), [2,4,1,2,4,1]), (dict(once=5), [1]), (dict(once=5, valid=True), [0])])
+def test_a_filter_counts_training_batches_unless_asked(given, seen):
+    got,learn = [],synth_learner(4, 2)
+    learn.on(event.after_batch(**given))(lambda learn: got.append(learn.iter+1 if given.keys()&{'every'} else learn.epoch))
+    learn.fit(2)
+    if 'valid' in given and 'every' in given: seen = [2,4,2,2,4,2]
+    assert got==seen
+
+def test_a_filter_counts_in_a_validation_of_its_own():
+    got = []
+    synth_learner(2, 4).validate(cbs=on(event.after_batch(every=2))(lambda learn: got.append(learn.iter)))
+    assert got==[1,3]
+
+def test_valid_is_a_flag():
+    with pytest.raises(TypeError, match='`valid` is True or False, but got 1'): event.after_batch(every=2, valid=1)
+    assert repr(event.after_batch(every=2, valid=True))=='after_batch(every=2, valid=True)'
+
+def test_a_logger_of_fastai_is_refused_aloud():
+    learn = synth_learner()
+    learn.logger = print
+    with pytest.raises(ValueError, match='`learn.logger` is not called here.*`after_row`'): learn.fit(1)
+    del learn.logger
+    class Logger(Callback): pass
+    assert synth_learner(cbs=Logger).fit(1).train_iter==10
+
+def test_a_plain_event_above_a_method_is_refused():
+    with pytest.raises(TypeError, match=r"`event.after_train` takes a filter by name, such as `every=2`, but got <function .*`@on\(event.after_train\)`"):
+        class Mine(Callback):
+            @event.after_train
+            def look(self): pass
+
+def test_events_of_ones_own_obey_run_alone():
+    class Hears(Callback):
+        only_fit,run_train,run_valid,heard = True,False,False,0
+        def verified(self): self.heard += 1
+    learn = synth_learner(cbs=Hears)
+    learn('verified')
+    learn.hears.run = False
+    learn('verified')
+    assert learn.hears.heard==1

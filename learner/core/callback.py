@@ -16,14 +16,12 @@ from inspect import signature
 from types import MethodType
 from fastcore.basics import GetAttr
 from .checks import known_args,nearest,snake_name
-from .events import AnyOf,Filter,event,moments
+from .events import AnyOf,Filter,event,in_phases,moments
 
 # %% ../../nbs/core/03_callback.ipynb #Flags
 _in_loop = {ev for ev,_ in moments()}
-_in_phase = {ev for ev,running in moments() if {'train','validate'} & {*running}}
-_in_phase -= {'before_train','before_validate'}
-_in_phase |= {'cleanup_batch','cleanup_backward','cleanup_step'} # these too obey `run_train` and `run_valid`
 _flags = 'order','run','run_train','run_valid','only_fit'
+_watched = *_flags,'name' # attributes that do more than to hold a value
 
 class Flags:
     "When a callback takes part, and how other parts of the library treat it"
@@ -41,7 +39,7 @@ class Flags:
     def listens(self, ev, training, fit):
         "Whether the flags let `ev` through, in training or validation, in a fit or in something else"
         if not self.run or (self.only_fit and not fit and ev in _in_loop): return False
-        return ev not in _in_phase or (self.run_train if training else self.run_valid)
+        return ev not in in_phases or (self.run_train if training else self.run_valid)
 
 # %% ../../nbs/core/03_callback.ipynb #State
 class State:
@@ -66,6 +64,7 @@ class Callback(Flags, State, GetAttr):
     "Runs its methods at the events that they are named after. Read the Learner's `x` as `self.x`, write `self.learn.x`"
     _default,_fns = 'learn',{}
     name,learn = 'callback',None # name on the Learner; the Learner
+    own_name = None # a name that was given to this instance: `cb.name = 'mine'`
 
     def __init__(self, **fns): # Functions of the callback, by event: `Callback(before_batch=f)`
         for k,f in fns.items():
@@ -117,8 +116,9 @@ class Callback(Flags, State, GetAttr):
         raise AttributeError(f"{owner} `{k}`.{nearest(k, names)}", name=k, obj=self) from None
 
     def __setattr__(self, k, v):
-        if k in self.__dict__ and k not in _flags: return object.__setattr__(self, k, v) # fast, for every batch
+        if k in self.__dict__ and k not in _watched: return object.__setattr__(self, k, v) # fast, for every batch
         learn,me = self.learn,type(self).__name__
+        if k=='name': return self._call_it(v)
         if k in event:
             raise TypeError(f"`{k}` would never run: events are looked up on the class. "
                 f"Define it there, or pass `Callback({k}=f)`")
@@ -127,6 +127,13 @@ class Callback(Flags, State, GetAttr):
                 f"Write `self.learn.{k}` to change it", stacklevel=2)
         super().__setattr__(k, v)
         if k in _flags and learn is not None: learn.refresh()
+
+    def _call_it(self, name):
+        if not (isinstance(name, str) and name.isidentifier()):
+            raise ValueError(f"`name` is an identifier, as in `learn.{self.name}`, but got {name!r}")
+        if self.learn is not None: raise ValueError(
+            f"`{type(self).__name__}` is attached as `{self.name}` already: give it a `name` before")
+        vars(self).update(name=name, own_name=name)
 
     def replaces(self, other):
         "Whether to take the place of `other`: of the same kind if `only_one`, or of an earlier version of this class"
@@ -156,7 +163,7 @@ class FuncCallback(Callback):
     _stateattrs = ('counts',)
     def __init__(self, f, filters, order=0):
         self.f,self.filters,self.order = f,filters,order
-        self.own_name = self.name = getattr(f, '__name__', type(f).__name__)
+        vars(self)['own_name'] = vars(self)['name'] = getattr(f, '__name__', type(f).__name__)
         fns = {o.event:self._handler(o.event) for o in filters}
         if any(o.follows for o in filters): fns['before_fit'] = self._restarting(fns.get('before_fit'))
         self._fns = fns
@@ -201,9 +208,11 @@ def on(
     ev, # An event, one with a filter such as `event.after_batch(every=2)`, or several combined with `|`
     order:int=0, # Among the callbacks: lower orders run first
     every=None, once=None, after=None, before=None, when=None, unit=None, filter_fn=None, # See `Filter`
+    valid=None, # See `Filter`
 ):
     "Decorator: turn `f(learn)` into a callback that runs at `ev`"
-    args = dict(every=every, once=once, after=after, before=before, when=when, unit=unit, filter_fn=filter_fn)
+    args = dict(every=every, once=once, after=after, before=before, when=when, unit=unit,
+        filter_fn=filter_fn, valid=valid)
     given = {k:v for k,v in args.items() if v is not None}
     evs = ev if isinstance(ev, AnyOf) else [ev]
     for o in evs:

@@ -66,12 +66,14 @@ class CallbackList(L):
 
     def _give_name(self, cb):
         func,owner,n = isinstance(cb, FuncCallback),self.owner,1
-        name = first = cb.own_name if func else type(cb).name
+        name = first = cb.own_name or type(cb).name
         while any(o.name==name for o in self): n += 1; name = f'{first}_{n}'
+        if cb.own_name and n>1 and not func:
+            raise ValueError(f"Another callback is called `{first}` already: give one of them another `name`")
         if not func and (name in vars(owner) or hasattr(type(owner), name)):
             raise ValueError(f"`{type(cb).__name__}` would replace `learn.{name}`: "
                 "give the class another name, or set `name` in it")
-        cb.name = name
+        vars(cb)['name'] = name
         if not func: setattr(owner, name, cb)
 
 # %% ../../nbs/core/05_callbacks.ipynb #add_all

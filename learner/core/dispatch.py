@@ -23,18 +23,18 @@ def owner_of(h):
     "The callback of a handler"
     return getattr(h, '__self__', h)
 
-def raiser(e):
+def note_of_raiser(e):
     "The note on `e` that says which callback raised it, if there is one"
     return next((o for o in getattr(e, '__notes__', ()) if o.startswith('raised by ')), None)
 
 def blame(e, h, ev):
     "Note on `e` that handler `h` of event `ev` raised it, unless an inner one did"
-    if not raiser(e): e.add_note(f"raised by `{type(owner_of(h)).__name__}.{ev}`")
+    if not note_of_raiser(e): e.add_note(f"raised by `{type(owner_of(h)).__name__}.{ev}`")
 
 def stray(e:CancelException) -> RuntimeError:
     "The error for a cancel whose scope is not running"
     name = next(k for k,v in cancels.items() if isinstance(e, v))
-    res = RuntimeError(f"`{type(e).__name__}` was {raiser(e) or 'raised'}, "
+    res = RuntimeError(f"`{type(e).__name__}` was {note_of_raiser(e) or 'raised'}, "
         f"where no `{name}` is running that it could cancel")
     res.__cause__ = e
     return res
@@ -172,12 +172,17 @@ class Notifier(Handlers):
         super().__init__(CallbackList(self))
 
     def __call__(self,
-        ev:str, # Name of an event, or any other name that does not look like one
+        ev:str, # Name of an event, or any other name that does not look like one; or a list of names
         *args, **kwargs # For the handlers
     ):
         "Notify every callback that listens to `ev`, in order"
-        hs = self.handlers.get(ev)
-        if hs is None: hs = self._custom(ev)
+        try: hs = self.handlers[ev]
+        except (KeyError,TypeError): hs = None
+        if hs is None:
+            if isinstance(ev, (list,tuple)):
+                for o in ev: self(o, *args, **kwargs)
+                return
+            hs = self._custom(ev)
         for h in hs:
             if self._gone and id(owner_of(h)) in self._gone: continue # removed by one before it
             try: h(*args, **kwargs)
@@ -185,6 +190,7 @@ class Notifier(Handlers):
 
     def _custom(self, ev):
         "Handlers of an event that is not in the table: one without listeners, or one of the user's own"
+        if not isinstance(ev, str): raise TypeError(f"An event is a name, or a list of names, but got {ev!r}")
         if ev in event: return ()
         event.check(ev, f'learn({ev!r})')
         self.handlers[ev] = self._listeners(ev)

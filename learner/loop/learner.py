@@ -162,6 +162,8 @@ def prepare(learn, bounds):
     learn.to_device()
     if learn.opt is None: learn.create_opt()
     learn.check_opt()
+    if 'logger' in vars(learn) and not isinstance(learn.logger, Callback): raise ValueError("`learn.logger` is not "
+        "called here: rows of results are announced by `after_row`, with the row as `learn.recorder.rows[-1]`")
     if bounds.n_train_iter is not None and not any(isinstance(o, TrainEvalCallback) for o in learn.cbs):
         raise ValueError("`n_iter` bounds the training batches that `TrainEvalCallback` counts, and there is none")
     if not any(p.requires_grad for p in learn.model.parameters()):
