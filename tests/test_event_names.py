@@ -149,11 +149,11 @@ def test_a_plain_event_above_a_method_is_refused():
             def look(self): pass
 
 def test_events_of_ones_own_obey_run_alone():
-    class Hears(Callback):
+    class Listens(Callback):
         only_fit,run_train,run_valid,heard = True,False,False,0
         def verified(self): self.heard += 1
-    learn = synth_learner(cbs=Hears)
+    learn = synth_learner(cbs=Listens)
     learn('verified')
-    learn.hears.run = False
+    learn.listens.run = False
     learn('verified')
-    assert learn.hears.heard==1
+    assert learn.listens.heard==1
