@@ -365,7 +365,7 @@ def test_lr_find_and_looks_leave_it_alone():
 # What is refused
 @pytest.mark.parametrize('make,match', [
     (lambda: EMA(1.), r'`decay` is in \[0,1\), but got 1'), (lambda: EMA(every=0), '`every` is 1 or more, but got 0'), (lambda: EMA(validate='bot'), "`validate` is True, False or 'both', but got 'bot'"),
-    (lambda: SWA(-1), '`start` is a fraction'), (lambda: SWA(1.5), 'or a whole number of epochs, but got 1.5'), (lambda: SWA(anneal=-1), '`anneal` is a number of epochs'), (lambda: SWA(every=0), '`every` is 1 or more')])
+    (lambda: SWA(-1), '`start` is 0 or more, but got -1'), (lambda: SWA(1.5), 'or a whole number of epochs, but got 1.5'), (lambda: SWA(anneal=-1), '`anneal` is 0 or more, but got'), (lambda: SWA(every=0), '`every` is 1 or more')])
 def test_bad_settings(make, match):
     with pytest.raises(ValueError, match=match): make()
 

@@ -22,7 +22,7 @@ def test_short_epochs(pct, n):
 def test_short_epochs_need_a_length():
     with pytest.raises(ValueError, match='a fraction of the batches, but `train` has no length'): mk(ShortEpochCallback(.5), data=NoLength(cut(10))).fit(1)
     with pytest.raises(ValueError, match='a fraction of the batches, but `valid` has no length'): mk(ShortEpochCallback(.5), valid=NoLength(cut(10))).fit(1)
-    with pytest.raises(ValueError, match='`pct` is a fraction above 0 and up to 1, but got 0'): ShortEpochCallback(0)
+    with pytest.raises(ValueError, match=r'`pct` is in \(0,1\], but got 0'): ShortEpochCallback(0)
 
 def test_collected_data():
     learn = mk(CollectDataCallback, data=cut(20), valid=cut(30)).fit(1)

@@ -163,11 +163,11 @@ def test_one_accumulation_at_a_time():
     with pytest.raises(ValueError, match='`gradient_accumulation_2` and `gradient_accumulation` would both put batches together: use one of them'): mk(GradientAccumulation(20), GradientAccumulation(40)).fit(1)
 
 @pytest.mark.parametrize('make,match', [
-    (lambda: GradientClip(0), '`max_norm` is above 0, but got 0'), (lambda: GradientClip(max_value=-1), '`max_value` is above 0, but got -1'), (lambda: GradientAccumulation(0), '`n_acc` is above 0'), (lambda: GradientClip(float('nan')), '`max_norm` is above 0, but got nan')])
+    (lambda: GradientClip(0), '`max_norm` is above 0, but got 0'), (lambda: GradientClip(max_value=-1), '`max_value` is above 0, but got -1'), (lambda: GradientAccumulation(0), '`n_acc` is 1 or more, but got 0'), (lambda: GradientClip(float('nan')), r'`max_norm` is above 0, but got nan')])
 def test_bad_settings(make, match):
     with pytest.raises(ValueError, match=match): make()
 
-@pytest.mark.parametrize('make,match', [(lambda: GradientClip(None), '`max_norm` is a number above 0, but got None'), (lambda: GradientClip('a'), "`max_norm` is a number above 0, but got 'a'"), (lambda: GradientAccumulation('8'), "`n_acc` is a number above 0, but got '8'"),
+@pytest.mark.parametrize('make,match', [(lambda: GradientClip(None), '`max_norm` is a number above 0, but got None'), (lambda: GradientClip('a'), "`max_norm` is a number above 0, but got 'a'"), (lambda: GradientAccumulation('8'), "`n_acc` is a whole number, but got '8'"),
     (lambda: GradientClip(params='0.weight'), "`params` is a function of the model that returns parameters, such as .* but got '0.weight'")])
 def test_settings_of_other_types(make, match):
     with pytest.raises(TypeError, match=match): make()

@@ -266,7 +266,7 @@ def test_functions_of_your_own():
     assert len(res.plot().lines)==4 and {*map(type, res)}=={float}
 
 @pytest.mark.parametrize('kwargs,exc,match', [(dict(suggest_funcs='valley'), TypeError, "`suggest_funcs` are functions .* but got 'valley'. Did you mean `Valley`"), (dict(suggest_funcs=(valley, .1)), TypeError, '`suggest_funcs` are functions .* but got 0.1'),
-    (dict(num_it=100.5), TypeError, '`num_it` is a whole number, but got 100.5'), (dict(start_lr=0), ValueError, 'values above 0, but got 0 and 10')])
+    (dict(num_it=100.5), TypeError, '`num_it` is a whole number, but got 100.5'), (dict(start_lr=0), ValueError, '`start_lr` is above 0, but got 0')])
 def test_bad_settings_before_anything_is_trained(kwargs, exc, match):
     trace = Trace()
     with pytest.raises(exc, match=match): mk(cbs=trace).lr_find(**kwargs)

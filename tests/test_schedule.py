@@ -63,14 +63,14 @@ def test_raw_functions_are_the_shapes():
     (lambda: SchedLin([1,2], [1,2,3]), r'the same number of values, but got \[1, 2\] and \[1, 2, 3\]'), (lambda: SchedCos((1.,), [1.,2.]), 'the same number of values'),
     (lambda: SchedExp(0., 1.), 'above 0, but got 0.0 and 1.0'), (lambda: SchedExp([1.,-1.], [1.,1.]), 'above 0'),
     (lambda: combine_scheds([.5,.4], [SchedNo(1,1)]*2), r'must sum to 1, but \[0.5, 0.4\] sum to 0.9'), (lambda: combine_scheds([1.5,-.5], [SchedNo(1,1)]*2), 'must sum to 1'),
-    (lambda: combine_scheds([.5,.5], [SchedNo(1,1)]), '1 schedules and 2 `pcts`'), (lambda: combined_cos(1.5, 0, 1, 0), 'must sum to 1'),
+    (lambda: combine_scheds([.5,.5], [SchedNo(1,1)]), '1 schedules and 2 `pcts`'), (lambda: combined_cos(1.5, 0, 1, 0), r'`pct` is in \[0,1\], but got 1.5'),
     (lambda: TorchScheduler(sched.StepLR, unit='epochs'), "`unit` is one of `epoch`, `iter`, `step`, but got 'epochs'. Did you mean `epoch`"), (lambda: wsd(1., warm=.95, decay=.1), 'must sum to 1'), (lambda: cosine(1., warm=.6, cool=.5), 'must sum to 1'),
-    (lambda: combine_scheds([float('nan'),.5], [SchedNo(1,1)]*2), 'must sum to 1'), (lambda: cosine(1., warm=float('nan')), 'must sum to 1'), (lambda: combine_scheds([], []), 'must sum to 1')])
+    (lambda: combine_scheds([float('nan'),.5], [SchedNo(1,1)]*2), '`pcts` is finite, but got nan'), (lambda: cosine(1., warm=float('nan')), r'`warm` is in \[0,1\], but got nan'), (lambda: combine_scheds([], []), 'must sum to 1')])
 def test_bad_values(f, match):
     with pytest.raises(ValueError, match=match): f()
 
 @pytest.mark.parametrize('f,match', [
-    (lambda: SchedCos('a', 0), "from number to number, or between lists with one per parameter group, but got 'a'"), (lambda: SchedLin([.1,None], 0), r"but got \[0.1, None\]"),
+    (lambda: SchedCos('a', 0), "`start` is a number, or a list with one per parameter group, but got 'a'"), (lambda: SchedLin([.1,None], 0), r"but got \[0.1, None\]"),
     (lambda: combine_scheds([.5,.5], [SchedNo(1,1), .1]), "function of the position in training, such as .* but got 0.1"),
     (lambda: ParamScheduler(dict(lr=.1)), r"schedules, which are functions, by the name of their hyper-parameter, such as .* but got \{'lr': 0.1\}"), (lambda: ParamScheduler(SchedCos(.1, 0)), 'by the name of their hyper-parameter'),
     (lambda: TorchScheduler('StepLR'), "a class of `torch.optim.lr_scheduler`, or a `partial` of one, .* but got 'StepLR'")])

@@ -10,10 +10,13 @@ __all__ = ['nearest', 'known_args', 'snake_name']
 # %% ../../nbs/core/01_checks.ipynb #imports
 import re
 from difflib import get_close_matches
-from functools import wraps
+from functools import partial,wraps
 from importlib import import_module
 from inspect import signature
 from operator import index
+from os import PathLike
+from pathlib import Path
+from types import GenericAlias,UnionType
 from .tracebacks import is_full,shortened
 
 # %% ../../nbs/core/01_checks.ipynb #nearest
@@ -77,7 +80,7 @@ def positive(**kwargs):
     "Refuse arguments that are not numbers above 0"
     for k,v in kwargs.items():
         try: ok = v>0
-        except TypeError: raise TypeError(f"`{k}` is a number above 0, but got {v!r}") from None
+        except (TypeError, ValueError, RuntimeError): raise TypeError(f"`{k}` is a number above 0, but got {v!r}") from None
         if not ok: raise ValueError(f"`{k}` is above 0, but got {v}")
 
 # %% ../../nbs/core/01_checks.ipynb #one_of
@@ -87,8 +90,92 @@ def one_of(
     options, # The values that it can have
 ):
     "Refuse a value that is not one of `options`"
-    if v not in options:
+    if v not in list(options):
         raise ValueError(f"`{name}` is one of {listed(options)}, but got {v!r}.{nearest(str(v), options)}")
+
+# %% ../../nbs/core/01_checks.ipynb #in_range
+def is_number(v) -> bool:
+    "Whether `v` is a single real number, of whatever library, NaN included"
+    if isinstance(v, (bool,str,bytes)) or getattr(v, 'ndim', 0): return False
+    try: float(v)
+    except (TypeError, ValueError, RuntimeError): return False
+    return True
+
+def _is_whole(v):
+    try: index(v)
+    except (TypeError, ValueError, RuntimeError): return False
+    return not isinstance(v, bool) and not getattr(v, 'ndim', 0)
+
+def _is_flag(v): return isinstance(v, bool) or type(v).__name__ in ('bool_','bool') or (_is_whole(v) and v in (0,1))
+
+def _ends(interval):
+    "Least and highest number of an interval, and whether these are part of it"
+    if interval[0]=='>': interval = f"{'[' if interval[1]=='=' else '('}{interval.lstrip('>=')},inf)"
+    low,high = interval[1:-1].split(',')
+    return float(low),float(high),interval[0]=='[',interval[-1]==']'
+
+def _range_words(interval):
+    if not interval: return "finite"
+    low,high,closed,_ = _ends(interval)
+    return f"in {interval}" if high<float('inf') else f"{low:g} or more" if closed else f"above {low:g}"
+
+def in_range(
+    name:str, # What the argument is called
+    v, # A number
+    interval:str='', # `[0,1)`, `(0,inf]`, or shorter `>0` and `>=0`; default: all finite numbers
+):
+    "Refuse what is no number in `interval`"
+    if not is_number(v): raise TypeError(f"`{name}` is a number {_range_words(interval)}, but got {v!r}")
+    low,high,closed,closed_high = _ends(interval or '(-inf,inf)')
+    if (low<=v if closed else low<v) and (v<=high if closed_high else v<high): return
+    raise ValueError(f"`{name}` is {_range_words(interval)}, but got {v}")
+
+# %% ../../nbs/core/01_checks.ipynb #checked
+_kinds = {bool: ("True or False", _is_flag), int: ("a whole number", _is_whole), float: ("a number", is_number),
+    str: ("a string", lambda v: isinstance(v, str)), Path: ("a path", lambda v: isinstance(v, (str,PathLike)))}
+
+def _words(t): return _kinds[t][0] if t in _kinds else f"a `{t.__name__}`"
+def _is_a(v, t): return _kinds[t][1](v) if t in _kinds else isinstance(v, t)
+
+def _check(name, v, types, rule):
+    "Refuse `v` if it is of none of the `types`, or breaks the `rule`"
+    if rule is callable and not callable(v): raise TypeError(f"`{name}` is a function, but got {v!r}")
+    if isinstance(rule, tuple): one_of(name, v, rule)
+    elif types and not any(_is_a(v, t) for t in types):
+        more = f" {_range_words(rule)}" if isinstance(rule, str) and rule[:2]!='>=' else ""
+        raise TypeError(f"`{name}` is {' or '.join(map(_words, types))}{more}, but got {v!r}")
+    elif {int,float} & {*types} and not isinstance(v, str): in_range(name, v, rule or '')
+
+def _types_of(p, rule):
+    "The types of a parameter that can be checked; none if there are others"
+    if rule in (callable, ...): return []
+    if rule is Path: return [Path]
+    if p.annotation is p.empty: return [float] if isinstance(rule, str) else []
+    types = p.annotation.__args__ if isinstance(p.annotation, UnionType) else (p.annotation,)
+    types = [o for o in types if o is not type(None)]
+    return types if all(type(o) is not GenericAlias and isinstance(o, type) for o in types) else []
+
+def checked(
+    f=None, # A function
+    /, **rules, # For some of its arguments: an interval, a tuple of choices, `callable`, `Path`, or `...`
+):
+    "Decorator: arguments of `f` must be of the types that its signature says, and keep the `rules`; see `known_args`"
+    if f is None: return partial(checked, **rules)
+    sig = signature(f)
+    if strange := {*rules}-{*sig.parameters}: raise TypeError(f"`{f.__qualname__}` has no argument {listed(strange)}")
+    rules = {k:rules.get(k) for k in sig.parameters}
+    checks = {k:(_types_of(p, rules[k]), rules[k], p.default is None) for k,p in sig.parameters.items()}
+    checks = {k:o for k,o in checks.items() if o[0] or o[1] not in (None, ...)}
+    @wraps(f)
+    def _f(*args, **kwargs):
+        __tracebackhide__ = True
+        try: given = sig.bind_partial(*args, **kwargs).arguments
+        except TypeError: return f(*args, **kwargs) # it says what is wrong
+        given = given | given.get('kwargs', {})
+        for k,(types,rule,optional) in checks.items():
+            if k in given and not (given[k] is None and optional): _check(k, given[k], types, rule)
+        return f(*args, **kwargs)
+    return known_args(_f)
 
 # %% ../../nbs/core/01_checks.ipynb #snake_name
 def snake_name(

@@ -12,34 +12,34 @@ __all__ = []
 from fastcore.basics import patch
 from fastcore.foundation import L
 from fastcore.meta import delegates
-from ..core.checks import known_args,positive,whole
+from ..core.checks import checked
 from ..loop.learner import Learner
-from ..model.groups import per_group
+from ..model.groups import check_hyper,per_group
 from ..model.hypers import get_hyper,hypers,n_groups
 from .schedules import SchedCos,SchedNo,combine_scheds,combined_cos,scaled
 from .schedulers import FreezeSchedule,ParamScheduler
 
 # %% ../../nbs/schedule/03_fits.ipynb #fit_one_cycle
-def _lrs(learn, lr):
+def _lrs(learn, lr, name='lr'):
     "One learning rate per group, or one for all"
     if learn.opt is None: learn.create_opt()
-    lrs = per_group(learn.lr if lr is None else lr, n_groups(learn.opt))
+    lrs = per_group(learn.lr if lr is None else lr, n_groups(learn.opt), name)
     return lrs[0] if len({*lrs})==1 else lrs
 
 def _one_cycle(learn, lr, div, div_final, pct_start, moms):
     "Schedules of one cycle"
-    positive(div=div, div_final=div_final)
-    lr,scheds = _lrs(learn, lr),{}
+    lr,scheds = _lrs(learn, lr, 'lr_max'),{}
     scheds['lr'] = combined_cos(pct_start, scaled(lr, 1/div), lr, scaled(lr, 1/div_final))
     uses_mom = 'mom' in hypers(learn.opt) and any(get_hyper(learn.opt, 'mom'))
     if moms is None and not uses_mom: return scheds
     moms = learn.moms if moms is None else moms
     if not isinstance(moms, (list,tuple)) or len(moms)!=3: raise ValueError(
         f"`moms` are three values, momentum at the start, at the top and at the end, but got {moms!r}")
+    for o in moms: check_hyper('moms', o)
     return scheds | dict(mom=combined_cos(pct_start, *moms))
 
 @patch
-@known_args
+@checked(div='>0', div_final='>0', pct_start='[0,1]', wd=...)
 @delegates(Learner.fit, but=['lr'])
 def fit_one_cycle(self:Learner,
     n_epoch:int|None=None, # Passes over `dls.train`
@@ -58,7 +58,7 @@ def fit_one_cycle(self:Learner,
 
 # %% ../../nbs/schedule/03_fits.ipynb #fit_flat_cos
 @patch
-@known_args
+@checked(div_final='>0', pct_start='[0,1]', wd=...)
 @delegates(Learner.fit)
 def fit_flat_cos(self:Learner,
     n_epoch:int|None=None, # Passes over `dls.train`
@@ -70,14 +70,13 @@ def fit_flat_cos(self:Learner,
     **kwargs, # For `fit`
 ) -> Learner:
     "Stay at `lr`, then anneal to almost nothing along a cosine"
-    positive(div_final=div_final)
     lr = _lrs(self, lr)
     sched = combine_scheds([pct_start,1-pct_start], [SchedNo(lr, lr), SchedCos(lr, scaled(lr, 1/div_final))])
     return self.fit(n_epoch, wd=wd, cbs=[ParamScheduler(dict(lr=sched)), *L(cbs)], **kwargs)
 
 # %% ../../nbs/schedule/03_fits.ipynb #fit_sgdr
 @patch
-@known_args
+@checked(n_cycles='>=1', cycle_len='>=1', cycle_mult='>0', wd=...)
 @delegates(Learner.fit, but=['n_epoch','lr'])
 def fit_sgdr(self:Learner,
     n_cycles:int, # Number of cycles
@@ -89,15 +88,14 @@ def fit_sgdr(self:Learner,
     **kwargs, # For `fit`
 ) -> Learner:
     "Anneal to zero repeatedly: warm restarts ([Loshchilov & Hutter 2016](https://arxiv.org/abs/1608.03983))"
-    positive(cycle_mult=cycle_mult)
-    lr,cycle_len = _lrs(self, lr_max),whole('cycle_len', cycle_len, 1)
-    lens = [round(cycle_len*cycle_mult**i) for i in range(whole('n_cycles', n_cycles, 1))]
+    lr = _lrs(self, lr_max, 'lr_max')
+    lens = [round(cycle_len*cycle_mult**i) for i in range(n_cycles)]
     sched = combine_scheds([o/sum(lens) for o in lens], [SchedCos(lr, scaled(lr, 0.))]*n_cycles)
     return self.fit(sum(lens), wd=wd, cbs=[ParamScheduler(dict(lr=sched)), *L(cbs)], **kwargs)
 
 # %% ../../nbs/schedule/03_fits.ipynb #fine_tune
 @patch
-@known_args
+@checked(epochs='>=0', base_lr='>0', freeze_epochs='>=0', lr_mult='>0', pct_start='[0,1]', div='>0', div_final='>0', wd=...)
 @delegates(Learner.fit, but=['n_epoch','lr','n_iter','n_step'])
 def fine_tune(self:Learner,
     epochs:int, # Epochs with everything trainable
@@ -113,8 +111,7 @@ def fine_tune(self:Learner,
     **kwargs, # For `fit`
 ) -> Learner:
     "Train the last parameter group, then all of them, the first ones with lower learning rates"
-    positive(base_lr=base_lr, lr_mult=lr_mult)
-    n1,n2 = whole('freeze_epochs', freeze_epochs),whole('epochs', epochs)
+    n1,n2 = freeze_epochs,epochs
     head = _one_cycle(self, slice(base_lr), 25., div_final, .99, moms)
     full = _one_cycle(self, slice(base_lr/2/lr_mult, base_lr/2), div, div_final, pct_start, moms)
     pct = n1/(n1+n2) if n1 else 0.

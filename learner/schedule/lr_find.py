@@ -17,7 +17,7 @@ from math import isfinite,log10
 import numpy as np
 from fastcore.basics import patch
 from fastcore.foundation import L
-from ..core.checks import known_args,nearest,whole
+from ..core.checks import checked,in_range,nearest
 from ..core.callback import Callback
 from ..data.loaders import length
 from ..core.events import CancelFitException
@@ -73,13 +73,16 @@ class SuggestionMethod:
 class LRFinder(Callback):
     "Raise the learning rate exponentially, and keep `lrs` and smoothed `losses`. Waits for the device in each batch"
     order,run_valid = ParamScheduler.order,False
+    @checked(num_it='>=0')
     def __init__(self,
         start_lr=1e-7, # First learning rate, or one per group
         end_lr=10, # Last one
         num_it:int=100, # Batches; at least 6
         stop_div:bool=True, # Stop when the loss is more than four times the best
     ):
-        self.num_it,self.stop_div,self.sched = max(6, whole('num_it', num_it)),stop_div,SchedExp(start_lr, end_lr)
+        for k,v in dict(start_lr=start_lr, end_lr=end_lr).items():
+            for o in v if isinstance(v, (list,tuple)) else [v]: in_range(k, o, '>0')
+        self.num_it,self.stop_div,self.sched = max(6, num_it),stop_div,SchedExp(start_lr, end_lr)
         self.lrs,self.losses,self.diverged = [],[],False
 
     def before_fit(self): self.best,self.smooth = float('inf'),AvgSmoothLoss()
@@ -143,7 +146,7 @@ def _say_why(finder):
         "too early for a suggestion. Try a lower `start_lr`")
 
 @patch
-@known_args
+@checked(start_lr=..., end_lr=..., num_it='>=0')
 def lr_find(self:Learner,
     start_lr:float=1e-7, # First learning rate
     end_lr:float=10, # Last learning rate

@@ -12,7 +12,7 @@ __all__ = ['highest', 'HyperScheduler', 'ParamScheduler', 'Warmup', 'TorchSchedu
 from torch.optim.lr_scheduler import LRScheduler,ReduceLROnPlateau
 from fastcore.basics import patch
 from fastcore.foundation import L
-from ..core.checks import listed,nearest,one_of,whole
+from ..core.checks import checked,listed,nearest
 from ..core.callback import Callback
 from ..model.groups import per_group
 from ..model.hypers import first_groups,get_hyper,n_groups,read_hyper,set_hyper
@@ -85,7 +85,7 @@ class ParamScheduler(HyperScheduler):
         scheds:dict, # Schedules, by the name of their hyper-parameter: `lr`, `mom`, `wd`, …
     ):
         if not isinstance(scheds, dict) or not all(map(callable, scheds.values())): raise TypeError(
-            "`ParamScheduler` takes schedules, which are functions, by the name of their hyper-parameter, "
+            "`scheds` are schedules, which are functions, by the name of their hyper-parameter, "
             f"such as `dict(lr=SchedCos(.1, 0))`, but got {scheds!r}")
         self.scheds = self.sets = scheds
 
@@ -104,6 +104,7 @@ class ParamScheduler(HyperScheduler):
 
 # %% ../../nbs/schedule/02_schedulers.ipynb #plot_sched
 @patch
+@checked
 def plot_sched(self:Recorder,
     keys=None, # Name of a hyper-parameter, or several; default: all that were scheduled
     figsize=None, # In inches
@@ -126,9 +127,10 @@ class Warmup(HyperScheduler):
     begins with: the first step has `1/n_steps` of them"""
     sets = ('lr',)
     _stateattrs = *HyperScheduler._stateattrs,'lrs'
+    @checked(n_steps='>=1')
     def __init__(self,
         n_steps:int, # Optimizer steps
-    ): self.n_steps,self.lrs = whole('n_steps', n_steps, 1),None
+    ): self.n_steps,self.lrs = n_steps,None
 
     def before_fit(self):
         self.lrs = get_hyper(self.learn.opt, 'lr')
@@ -142,12 +144,12 @@ class Warmup(HyperScheduler):
 class TorchScheduler(HyperScheduler):
     "Use a scheduler of `torch.optim.lr_scheduler`"
     _stateattrs = *HyperScheduler._stateattrs,'steps','lrs','sched_state'
+    @checked(unit=('epoch','iter','step'))
     def __init__(self,
         make, # A scheduler of `learn.opt`; or `make(opt)` returns one, as a class or a `partial` of it does
         unit:str='epoch', # Step the scheduler after each `epoch`, training batch (`iter`) or optimizer `step`
         monitor:str='valid_loss', # What `ReduceLROnPlateau` monitors: a column of the recorder
     ):
-        one_of('unit', unit, ('epoch','iter','step'))
         if not callable(make) and not isinstance(make, LRScheduler): raise TypeError(
             "`make` is a scheduler of `learn.opt`, or a class of `torch.optim.lr_scheduler`, or a `partial` of one, "
             f"which is called with the optimizer, but got {make!r}")

@@ -14,9 +14,9 @@ __all__ = ['sched_no', 'sched_lin', 'sched_cos', 'sched_exp', 'sched_poly', 'Sch
 from bisect import bisect_right
 from functools import partial
 from itertools import accumulate
-from math import cos,pi
+from math import cos,isfinite,pi
 from fastcore.foundation import L
-from ..core.checks import listed
+from ..core.checks import checked,in_range,listed
 
 # %% ../../nbs/schedule/01_schedules.ipynb #shapes
 def _mix(start, end, w): return start*(1-w) + end*w # exact at both ends
@@ -27,23 +27,25 @@ def sched_exp(start, end, pos): return start**(1-pos) * end**pos
 def sched_poly(start, end, pos, power=1.): return _mix(start, end, pos**power)
 
 # %% ../../nbs/schedule/01_schedules.ipynb #Schedule
-def _floats(v):
+def _floats(name, v):
     "One float, or a list of them"
-    try:
-        if isinstance(v, (list,tuple)) or getattr(v, 'ndim', 0)>0: return [float(o) for o in v]
-        return float(v)
-    except (TypeError, ValueError):
-        raise TypeError("A schedule goes from number to number, or between lists with one per parameter group, "
-            f"but got {v!r}") from None
+    many = isinstance(v, (list,tuple)) or getattr(v, 'ndim', 0)>0
+    try: res = [float(o) for o in (v if many else [v]) if not isinstance(o, (bool,str))]
+    except (TypeError, ValueError): res = []
+    if not res or (many and len(res)<len(v)): raise TypeError(
+        f"`{name}` is a number, or a list with one per parameter group, but got {v!r}")
+    if not all(map(isfinite, res)): raise ValueError(f"`{name}` is finite, but got {v!r}")
+    return res if many else res[0]
 
 class Schedule:
     "A function of the position in training, from `start` to `end`: numbers, or lists with one per parameter group"
+    @checked(f=callable)
     def __init__(self,
         f, # `f(start, end, pos)`, with `pos` in [0,1]
         start, # Value at 0
         end, # Value at 1
     ):
-        ends = _floats(start),_floats(end)
+        ends = _floats('start', start),_floats('end', end)
         ns = {len(o) for o in ends if isinstance(o, list)}
         if len(ns)>1:
             raise ValueError(f"`start` and `end` must have the same number of values, but got {start!r} and {end!r}")
@@ -70,6 +72,7 @@ def SchedExp(start, end) -> Schedule:
     if not all(o>0 for o in (*L(res.start), *L(res.end))):
         raise ValueError(f"`SchedExp` goes between values above 0, but got {start} and {end}")
     return res
+@checked(power='>0')
 def SchedPoly(
     start, end,
     power:float, # Of the position
@@ -95,7 +98,10 @@ def combine_scheds(
     scheds, # As many schedules
 ) -> Pieces:
     "Join schedules one after another"
+    for k,v in dict(pcts=pcts, scheds=scheds).items():
+        if isinstance(v, str) or not hasattr(v, '__iter__'): raise TypeError(f"`{k}` is a list, but got {v!r}")
     pcts,scheds = list(pcts),list(scheds)
+    for o in pcts: in_range('pcts', o)
     if len(pcts)!=len(scheds): raise ValueError(
         f"Each schedule needs its fraction, but there are {len(scheds)} schedules and {len(pcts)} `pcts`")
     if not (all(o>=0 for o in pcts) and abs(sum(pcts)-1)<=1e-6): raise ValueError(
@@ -104,11 +110,13 @@ def combine_scheds(
         f"A schedule is a function of the position in training, such as `SchedCos(.1, 0)`, but got {bad[0]!r}")
     return Pieces(pcts, scheds)
 
+@checked(pct='[0,1]')
 def combined_cos(
     pct:float, # Fraction of training for the first piece
     start, middle, end, # Values, or lists with one per parameter group
 ):
     "From `start` to `middle` and on to `end`, along cosines"
+    start,middle,end = _floats('start', start),_floats('middle', middle),_floats('end', end)
     return combine_scheds([pct,1-pct], [SchedCos(start, middle), SchedCos(middle, end)])
 
 # %% ../../nbs/schedule/01_schedules.ipynb #scaled
@@ -126,15 +134,17 @@ def _rest(**pcts):
     if min(pcts.values())>=0 and rest>-1e-6: return max(0., rest)
     raise ValueError(f"The fractions of training {listed(pcts)} must sum to 1 at most, but got {pcts}")
 
+@checked(pct='[0,1]', sched=callable, start='>=0')
 def warmup(
     pct:float, # Fraction of training to warm up
     sched, # The schedule that follows
     start:float=0., # First value, as a fraction of the first value of `sched`
 ):
     "A straight line up to `sched`"
-    top = _floats(sched(0.))
+    top = _floats('sched(0.)', sched(0.))
     return combine_scheds([pct,1-pct], [SchedLin(scaled(top, start), top), sched])
 
+@checked(warm='[0,1]', cool='[0,1]')
 def cosine(
     top, # Highest value
     end=0., # Last value
@@ -142,10 +152,11 @@ def cosine(
     cool:float=0., # Fraction of training to stay at `end`
 ):
     "Warm up, anneal along a cosine, stay"
-    down = SchedCos(top, end)
+    down = SchedCos(_floats('top', top), end)
     pieces = [SchedLin(scaled(down.start, 0), down.start), down, SchedNo(down.end, down.end)]
     return combine_scheds([warm, _rest(warm=warm, cool=cool), cool], pieces)
 
+@checked(warm='[0,1]', decay='[0,1]', shape=callable)
 def wsd(
     top, # Highest value
     warm:float=.01, # Fraction of training to warm up
@@ -154,10 +165,11 @@ def wsd(
     shape=SchedLin, # Of the decay
 ):
     "Warm up, stay, decay"
-    top = _floats(top)
+    top = _floats('top', top)
     pieces = [SchedLin(scaled(top, 0), top), SchedNo(top, top), shape(top, end)]
     return combine_scheds([warm, _rest(warm=warm, decay=decay), decay], pieces)
 
+@checked(n_steps='>=1', decay='[0,1]', n='>=1')
 def wsd_steps(
     n_steps:int, # Steps of the whole training
     decay:float=.1, # Fraction of each run that decays

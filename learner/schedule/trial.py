@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from fastcore.basics import patch
 from fastcore.foundation import L
-from ..core.checks import known_args,whole
+from ..core.checks import checked
 from ..data.held import put_values
 from ..data.loaders import twin
 from ..loop.interrupt import HeldInterrupt
@@ -82,13 +82,12 @@ def _restored_callbacks(learn):
 def _twins(loaders): return {k:twin(o) for k,o in loaders.items()}
 
 @patch
-@known_args
+@checked(n='>=1')
 def smoke(self:Learner,
     n:int=2, # Batches of each training and validation
     cbs=None, # Callbacks of the coming fit
 ) -> Row: # What was recorded
     "Try a fit of `n` batches with everything but callbacks that write, then restore everything"
-    whole('n', n, 1)
     if self.mode is not None: raise RuntimeError(f"`smoke` cannot start inside a running `{self.mode}`")
     dls = self.dls
     for k,o in (('train', dls.train), *dls.valids.items()):

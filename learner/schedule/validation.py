@@ -13,9 +13,10 @@ __all__ = ['Scheduled', 'Validate', 'ExtraValid', 'Sanity']
 
 # %% ../../nbs/schedule/06_validation.ipynb #imports
 from collections.abc import Mapping
+from math import inf
 from time import monotonic
 from torch.utils.data import Dataset,IterableDataset
-from ..core.checks import one_of,whole
+from ..core.checks import checked,is_number,one_of
 from ..core.callback import Callback
 from ..data.loaders import length
 from ..measure.metrics import mk_metrics
@@ -53,13 +54,14 @@ def _check_every(every, unit, when):
         f"`when` is a function of the learner, but got {when!r}")
     if every is None: return
     counted = unit in ('iter','step')
-    if isinstance(every, (str,bool)) or not every>0 or (counted and every%1): raise ValueError(
+    if not is_number(every) or not 0<every<inf or (counted and every%1): raise ValueError(
         f"`every` is a number of `{unit}`s above 0{', and whole' if counted else ''}, but got {every!r}")
 
 class Scheduled(Callback):
     "Does something every so often in a fit. A subclass asks `due()`, and calls `commit()` when it is done"
     order,only_fit = -200,True # before all others
     _stateattrs = 'seen','spent'
+    @checked(every=..., unit=...)
     def __init__(self,
         every:float|None=None, # Number of units between two times; default 1
         unit:str='epoch', # `epoch`, `iter`: training batches, `step`: optimizer steps, or `s`: seconds
@@ -156,6 +158,7 @@ class ExtraValid(Scheduled):
     "Validate on other data when it is due, into columns `name/…`"
     order = Validate.order+1
     _stateattrs = (*Scheduled._stateattrs, 'best')
+    @checked(unit=..., every=...)
     def __init__(self,
         dl, # An iterable of batches, or a dict of named ones
         metrics=None, # Its own; default: the Learner's
@@ -226,9 +229,10 @@ class ExtraValid(Scheduled):
 class Sanity(Callback):
     "Validate a few batches before training, so that errors come early; only `found` keeps the results. Skips iterators"
     order,only_fit = 2000,True # when all other callbacks are ready
+    @checked(n='>=1')
     def __init__(self,
         n:int=2, # Batches of each loader
-    ): self.n,self.found = whole('n', n, 1),None
+    ): self.n,self.found = n,None
     def before_fit(self):
         learn,old = self.learn,self.learn.limits
         learn('before_sanity')

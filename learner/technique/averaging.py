@@ -14,7 +14,7 @@ from contextlib import contextmanager,nullcontext
 from types import SimpleNamespace
 import torch
 from torch import nn
-from ..core.checks import whole
+from ..core.checks import checked
 from ..core.callback import Callback
 from .mixed_precision import MixedPrecision
 from ..model.groups import per_group
@@ -136,6 +136,7 @@ class _Average(Callback):
 class WeightAverage(_Average):
     """What `EMA` and `SWA` have in common: the average `avg` of the weights at `n` moments.
     `update` advances it, `averaged` puts it into the model for a while, and `apply` for good"""
+    @checked(validate=...)
     def __init__(self,
         buffers:bool=False, # Average floating point buffers too
         validate:bool|str=True, # In a fit, validate with the average; or with `both`
@@ -172,6 +173,7 @@ class WeightAverage(_Average):
 class EMA(WeightAverage):
     "Keep an exponential moving average of the weights, and validate with it"
     order = MixedPrecision.order+2
+    @checked(decay='[0,1)', every='>=1', validate=...)
     def __init__(self,
         decay:float=.999, # Weight of the past, in [0,1)
         warmup:bool=True, # In update `t`, use `(1+t)/(10+t)` where that is less
@@ -179,9 +181,8 @@ class EMA(WeightAverage):
         buffers:bool=False, # Average floating point buffers too, such as the statistics of batch norms
         validate:bool|str=True, # In a fit, validate with the average, or with `both` (columns `ema/valid_loss`, …)
     ):
-        if not 0<=decay<1: raise ValueError(f"`decay` is in [0,1), but got {decay}")
         super().__init__(buffers, validate)
-        self.decay,self.warmup,self.every = decay,warmup,whole('every', every, 1)
+        self.decay,self.warmup,self.every = decay,warmup,every
 
     def after_step(self):
         if not self._stepped() or self.steps%self.every: return
@@ -196,6 +197,7 @@ class SWA(WeightAverage):
     order = ParamScheduler.order+10 # its learning rate counts, and at the end its weights, not a tracker's best
     _stateattrs = *WeightAverage._stateattrs,'lrs','norms'
     anew = True
+    @checked(start='>=0', anneal='>=0', every='>=1', validate=...)
     def __init__(self,
         start:float=.75, # Where the last part begins: a fraction of training, in [0,1), or a whole number of epochs
         lr=None, # Learning rate from then on, one or one per parameter group; default: as it would be without
@@ -203,12 +205,10 @@ class SWA(WeightAverage):
         every:int|None=None, # Steps between updates; default: one update at the end of each epoch
         validate:bool|str=False, # In a fit, validate with the average; or with `both`
     ):
-        if start<0 or (start>=1 and start!=int(start)): raise ValueError(
+        if start>=1 and start!=int(start): raise ValueError(
             f"`start` is a fraction of training, in [0,1), or a whole number of epochs, but got {start}")
-        if anneal<0: raise ValueError(f"`anneal` is a number of epochs, 0 or more, but got {anneal}")
         super().__init__(False, validate)
-        self.start,self.lr,self.anneal = start,lr,anneal
-        self.every = None if every is None else whole('every', every, 1)
+        self.start,self.lr,self.anneal,self.every = start,lr,anneal,every
         self.lrs = None # of the groups, when the last part begins
 
     def before_fit(self):

@@ -9,6 +9,7 @@ __all__ = ['ShortEpochCallback', 'CollectDataCallback']
 
 # %% ../../nbs/technique/08_debugging.ipynb #imports
 from math import ceil
+from ..core.checks import checked
 from ..core.callback import Callback
 from ..core.events import CancelValidException
 from .gradients import detached
@@ -17,11 +18,11 @@ from .gradients import detached
 class ShortEpochCallback(Callback):
     "Only a part of each epoch of a fit; validations and predictions by hand stay whole"
     only_fit = True
+    @checked(pct='(0,1]')
     def __init__(self,
         pct:float=.01, # Fraction of the batches, at least one, in (0,1]
         short_valid:bool=True, # Shorten validation too
     ):
-        if not 0<pct<=1: raise ValueError(f"`pct` is a fraction above 0 and up to 1, but got {pct}")
         self.pct,self.short_valid = pct,short_valid
 
     def before_fit(self):

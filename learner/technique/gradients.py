@@ -13,7 +13,7 @@ __all__ = ['GradientClip', 'GradientAccumulation']
 import warnings
 import torch
 from torch import nn
-from ..core.checks import no_closure,only_one,positive
+from ..core.checks import checked,no_closure,only_one
 from ..core.callback import Callback
 from ..core.events import CancelBatchException
 from ..data.loaders import map_batch
@@ -22,18 +22,26 @@ from ..measure.metrics import is_summed,n_items,n_samples
 from .mixed_precision import MixedPrecision
 
 # %% ../../nbs/technique/02_gradients.ipynb #GradientClip
+def _dense(p):
+    "`p`, or a tensor whose gradient are the values of the sparse gradient of `p`"
+    if p.grad is None or not p.grad.is_sparse: return p
+    p.grad = p.grad.coalesce() # each row once
+    res = torch.empty_like(p.grad.values())
+    res.grad = p.grad.values()
+    return res
+
 class GradientClip(Callback):
     """Scale gradients down to a total norm of at most `max_norm`, or cut each off at `max_value`
     ([Pascanu et al. 2013](https://arxiv.org/abs/1211.5063))"""
     order,run_valid = MixedPrecision.order+1,False # it unscales them first
     _stateattrs = ('norms',)
+    @checked(max_norm='(0,inf]', norm_type='(0,inf]', max_value='(0,inf]', params=...)
     def __init__(self,
         max_norm:float=1., # Largest norm left untouched, in units of the gradient
         norm_type:float=2., # Which norm
         max_value:float|None=None, # Largest absolute value of each number; no norm is computed then
         params=None, # `params(model)` returns the parameters to clip; default: all
     ):
-        positive(max_norm=max_norm, norm_type=norm_type, **({} if max_value is None else dict(max_value=max_value)))
         if params is not None and not callable(params): raise TypeError(
             "`params` is a function of the model that returns parameters, such as `lambda m: m.head.parameters()`, "
             f"but got {params!r}")
@@ -46,6 +54,7 @@ class GradientClip(Callback):
 
     def before_step(self):
         ps = list(self.learn.model.parameters() if self.params is None else self.params(self.learn.model))
+        ps = [_dense(p) for p in ps]
         if self.max_value is not None: nn.utils.clip_grad_value_(ps, self.max_value); return
         norm = nn.utils.clip_grad_norm_(ps, self.max_norm, self.norm_type)
         if self.learn.mode=='fit': self._new.append(norm.detach())
@@ -80,11 +89,11 @@ class GradientAccumulation(Callback):
     "Take a step when `n_acc` samples have been seen, as if they had been one batch"
     order,run_valid = MixedPrecision.order-4,False
     _stateattrs = 'samples','items','unit'
+    @checked(n_acc='>=1', count=callable)
     def __init__(self,
         n_acc:int=32, # Samples for a step
         count=None, # `count(learn)` returns the number of items that the loss averages; default: `items_of` or samples
     ):
-        positive(n_acc=n_acc)
         self.n_acc,self.count,self.samples,self.items,self.unit = n_acc,count,0,0,1.
 
     def before_fit(self):

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 import torch
-from ..core.checks import no_closure,only_one,whole
+from ..core.checks import checked,no_closure,only_one,whole
 from ..core.callback import Callback
 from ..data.generators import random_state,set_random_state
 from ..data.loaders import map_batch
@@ -157,6 +157,7 @@ class MicroBatch(Callback):
     Only layers that mix samples notice: a batch norm sees one piece at a time, and dropout draws for each.
     With `'auto'`, a batch that runs out of memory is run again in halves, and a copy of the model's buffers is kept"""
     _stateattrs = ('fits',)
+    @checked(bs=..., count=callable)
     def __init__(self,
         bs:int|str='auto', # Samples in a piece, or `auto`: as many as fit into memory
         count=None, # `count(learn)` returns the number of items that the loss averages; default: `items_of` or samples

@@ -11,7 +11,7 @@ __all__ = ['AMPMode', 'MixedPrecision']
 from enum import Enum
 import torch
 from fastcore.basics import patch
-from ..core.checks import known_args,nearest,no_closure,positive
+from ..core.checks import checked,known_args,nearest,no_closure
 from ..core.callback import Callback
 from ..data.loaders import map_batch
 from ..core.events import CancelStepException
@@ -60,6 +60,7 @@ class MixedPrecision(Callback):
     "Run model and loss in 16 bits where safe; with `fp16`, scale the loss, and skip steps whose gradients overflow"
     order = 10
     _stateattrs = ('scaler_state',)
+    @checked(amp_mode=..., init_scale='>0', growth_factor='>1', backoff_factor='(0,1)', growth_interval='>=1')
     def __init__(self,
         amp_mode:str=AMPMode.FP16, # `fp16` or `bf16`
         init_scale:float=2.**16, # First scale of the loss, for `fp16`
@@ -70,10 +71,6 @@ class MixedPrecision(Callback):
         amp_mode = getattr(amp_mode, 'value', amp_mode)
         if amp_mode not in _dtypes: raise ValueError(
             f"`amp_mode` is `fp16` or `bf16`, but got {amp_mode!r}.{nearest(str(amp_mode), _dtypes)}")
-        positive(init_scale=init_scale, growth_interval=growth_interval)
-        if not growth_factor>1: raise ValueError(f"`growth_factor` is above 1, but got {growth_factor}")
-        if not 0<backoff_factor<1: raise ValueError(
-            f"`backoff_factor` is a fraction, above 0 and below 1, but got {backoff_factor}")
         self.amp_mode,self.init_scale,self.growth_interval = amp_mode,init_scale,growth_interval
         self.growth_factor,self.backoff_factor,self.scaler = growth_factor,backoff_factor,None
 

@@ -11,7 +11,7 @@ __all__ = ['ChannelsLast', 'Compile']
 import torch
 from fastcore.basics import patch
 from fastcore.meta import delegates
-from ..core.checks import known_args,listed
+from ..core.checks import checked,listed
 from ..core.callback import Callback
 from ..data.loaders import map_batch
 from ..loop.learner import Learner
@@ -37,7 +37,7 @@ class ChannelsLast(Callback):
 
 # %% ../../nbs/technique/05_speed.ipynb #channels_methods
 @patch
-@known_args
+@checked(amp_mode=...)
 @delegates(MixedPrecision, but=['amp_mode'])
 def to_channelslast(self:Learner,
     use_amp:bool=False, # In mixed precision too, where accelerators gain most; False leaves the precision as it is
@@ -50,7 +50,7 @@ def to_channelslast(self:Learner,
     return self.remove_cb(ChannelsLast).add_cb(ChannelsLast)
 
 @patch
-@known_args
+@checked
 def to_contiguous(self:Learner,
     to_fp32:bool=False, # In full precision too
 ) -> Learner:

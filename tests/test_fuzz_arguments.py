@@ -1,0 +1,77 @@
+"""Bad arguments of every public callable: refused where they are given, by a message that names argument and value.
+
+The matrix is derived from signatures: each argument of each callable × values that have the wrong type, lie out of range, or are no numbers.
+`legal` says which odd values mean something; everything else has to be refused clearly."""
+import inspect,warnings
+from contextlib import redirect_stdout
+from io import StringIO
+import torch
+from torch import nn
+import learner.all as everything
+from learner.all import *
+
+class Odd:
+    def __repr__(self): return '<an odd object>'
+
+nan,inf = float('nan'),float('inf')
+bad = dict(object=Odd(), text='nonsense', none=None, nan=nan, inf=inf, negative=-1, huge=-1e9, half=.37, number=7, bool=True, list=[], items=['a'], dict={}, type=int, function=lambda *a: None, empty='')
+
+# Arguments that a call cannot do without, by name: for all callables, or for one
+def two(): return [[torch.nn.Parameter(torch.zeros(2))]]
+def opt(): return torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=.1)
+usual = dict(dls=lambda: synth_dls(2, 1), model=lambda: nn.Linear(1,1), m=lambda: nn.Linear(1,1), module=lambda: nn.Linear(1,1), modules=lambda: [nn.Linear(1,1)], ms=lambda: [nn.Linear(1,1)], params=lambda: [torch.nn.Parameter(torch.zeros(2))], groups=two, opt=opt,
+    n=lambda: 1, n_epoch=lambda: 1, epochs=lambda: 1, n_cycles=lambda: 1, cycle_len=lambda: 1, n_steps=lambda: 100, start=lambda: .1, end=lambda: .01, middle=lambda: .2, top=lambda: .1, pct=lambda: .5, pos=lambda: .5, power=lambda: 2., sched=lambda: SchedNo(1, 1), pcts=lambda: [.5,.5], scheds=lambda: [SchedNo(1, 1)]*2,
+    ev=lambda: 'after_batch', event=lambda: 'after_batch', f=lambda: len, func=lambda: (lambda p, t: 0.), hook_func=lambda: print, limit=lambda: 1., k=lambda: 1, v=lambda: .1, name=lambda: 'lr', names=lambda: ['a'], beta=lambda: .5, dl=lambda: [(torch.zeros(2,1), torch.zeros(2,1))], train=lambda: [(torch.zeros(2,1), torch.zeros(2,1))],
+    dataset=lambda: [(torch.zeros(1), torch.zeros(1))]*4, bs=lambda: 2, wgts=lambda: [1.]*4, partial_n=lambda: 2, make=lambda: torch.optim.lr_scheduler.ConstantLR, alpha=lambda: .4, attr=lambda: 'loss', attrs=lambda: ['loss'], metric=lambda: Sum(), loss_cls=lambda: nn.MSELoss, pred=lambda: torch.rand(4,6), targ=lambda: torch.tensor([0,1,0,1]),
+    loss_func=nn.MSELoss, exc=lambda: ValueError, fname=lambda: 'nowhere', file=lambda: 'nowhere', item=lambda: torch.zeros(1), lrs=lambda: [1e-3*1.2**i for i in range(40)], losses=lambda: [1./(i+1) for i in range(40)], num_it=lambda: 40, folder=lambda: 'nowhere', cb=lambda: BnFreeze(), cbs=lambda: [], opt_func=lambda: torch.optim.SGD, lr=lambda: .1, suffix=lambda: '', cond=None)
+special = {'FreezeSchedule.epochs': lambda: {0: 0}, 'ParamScheduler.scheds': lambda: dict(lr=SchedNo(1, 1)), 'Schedule.f': lambda: sched_lin, 'OnBetter.f': lambda: print, 'accuracy_multi.targ': lambda: torch.zeros(4,6), 'MapPred.f': lambda: len, 'FocalLoss.weight': lambda: None}
+
+class Sum(nn.Module):
+    "What torchmetrics' metrics have"
+    def update(self, p, t): pass
+    def compute(self): return 0.
+    def reset(self): pass
+
+# What only our own chapters call, and what has no arguments to check
+inner = set('''Dispatcher Loop Events Draws keep_random moving_parts random_state set_random_state map_batch map_tensors rows_of Rows Position RunConfig LossStream Stopwatch Summary Samples Report History Row SuggestedLRs Pieces AnyOf CallbackList
+    known_args nearest snake_name scope moments held hold put_back is_summed loss_of loss_per_sample n_items n_samples flat_pair as_double check_several declare find_bs mk_metric mk_metrics AsFunction html_table show_value text_row text_table Lines Notebook Rich
+    atomic_write check_plain file_path read_plain sweep_temporary write_plain check_plain load_weights unwrapped weights_of Mismatch count_elements count_kept activation_of decodes_of has_mixed_means ignore_index_of items_of reduction_of per_sample decision named as_image first_batch show_samples
+    restored length to_device twin by_number in_order default_device run_config numbers highest valley slide minimum steep SuggestionMethod Checkpoints Interpretation ClassificationInterpretation Forward Callback FuncCallback LossMetrics Hook Hooks clear_state AMPMode freeze_groups norm_bias_params params trainable_params param_groups hypers n_groups get_hyper spare make_opt'''.split())
+methods = '''fit fit_one_cycle fit_flat_cos fit_sgdr fine_tune lr_find smoke validate get_preds predict tta show_results summary to_fp16 to_channelslast to_contiguous save load export save_state load_state set_hyper freeze_to resume at_pause'''.split()
+
+def parameters(f): return {k:p for k,p in inspect.signature(f.__init__ if isinstance(f, type) else f).parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and k!='self'}
+
+def callables():
+    "Name and function of all that is public, and has arguments"
+    for k in sorted({*everything.__dict__}-inner):
+        o = getattr(everything, k)
+        if k[0]=='_' or not callable(o) or not (getattr(o, '__module__', '') or '').startswith('learner') or isinstance(o, type) and issubclass(o, BaseException): continue
+        try: ps = parameters(o)
+        except ValueError: continue
+        if ps: yield k,o,ps
+    for k in methods: yield f'learn.{k}',k,parameters(getattr(Learner, k))
+
+def base(name, ps):
+    "Arguments that a call needs"
+    res = {}
+    for k,p in ps.items():
+        make = special.get(f'{name}.{k}') or (usual.get(k) if p.default is p.empty else None)
+        if make: res[k] = make()
+    return res
+
+cases = [(name, k, kind) for name,_,ps in callables() for k in ps for kind in bad]
+functions = {name:(f, ps) for name,f,ps in callables()}
+
+def outcome(name, k, kind):
+    "`accepted`, `refused clearly` or `refused unclearly`, and how"
+    f,ps = functions[name]
+    kwargs = base(name, ps) | {k: bad[kind]}
+    if isinstance(f, str): f = getattr(synth_learner(2, 1), f)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(StringIO()): warnings.simplefilter('ignore'); f(**kwargs)
+    except Exception as e:
+        text = str(e)
+        value = {'text':'nonsense', 'none':'None', 'object':'odd', 'nan':'nan', 'inf':'inf', 'negative':'-1', 'huge':'-1', 'half':'.37', 'number':'7', 'bool':'True', 'list':'[]', 'items':'a', 'dict':'{}', 'type':'int', 'function':'lambda', 'empty':''}[kind]
+        clear = isinstance(e, (ValueError,TypeError,FileNotFoundError,RuntimeError)) and f'`{k}' in text and value.lower() in text.lower()
+        return ('refused clearly' if clear else 'refused unclearly'),f'{type(e).__name__}: {text[:140]}'
+    return 'accepted',''
