@@ -80,7 +80,8 @@ def positive(**kwargs):
     "Refuse arguments that are not numbers above 0"
     for k,v in kwargs.items():
         try: ok = v>0
-        except (TypeError, ValueError, RuntimeError): raise TypeError(f"`{k}` is a number above 0, but got {v!r}") from None
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(f"`{k}` is a number above 0, but got {v!r}") from None
         if not ok: raise ValueError(f"`{k}` is above 0, but got {v}")
 
 # %% ../../nbs/core/01_checks.ipynb #one_of

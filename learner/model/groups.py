@@ -11,7 +11,8 @@ __all__ = ['norm_types', 'params', 'trainable_params', 'norm_bias_params', 'para
            'freeze_groups']
 
 # %% ../../nbs/model/01_groups.ipynb #imports
-from math import inf,isfinite
+from math import isfinite
+from sys import float_info
 import torch
 from torch import nn
 from ..core.checks import positive,short_name
@@ -65,8 +66,25 @@ def _spread(v, n, name):
     if v.start is None: return [v.stop/10]*(n-1) + [v.stop]
     return [v.start*(v.stop/v.start)**(i/(n-1)) for i in range(n)] if n>1 else [v.stop]
 
-# hyper-parameters that are not below 0, and their highest values
-_highest = dict(lr=inf, lr_max=inf, wd=inf, eps=inf, mom=1, sqr_mom=1, moms=1)
+_most = float_info.max
+_finite = -_most,_most
+_bounds = {k:(0.,_most) for k in ('lr','lr_max','wd','eps')} | {k:(0.,1.) for k in ('mom','sqr_mom','moms')}
+
+def _refuse(name, shown, v, high):
+    if not all(map(isfinite, v)): raise ValueError(f"`{name}` must be finite, but got {shown}")
+    raise ValueError(f"`{name}` is {'in [0,1]' if high==1 else '0 or more'}, but got {shown}")
+
+def _floats_of(v, n, name):
+    "One float for each group, of whatever was given"
+    if isinstance(v, (bool,str)): raise TypeError(f"`{name}` is a number, or one per parameter group, but got {v!r}")
+    if isinstance(v, slice): v = _spread(v, n, name)
+    elif not isinstance(v, (list,tuple)) and getattr(v, 'ndim', 0)==0: v = [v]*n
+    if len(v)!=n:
+        there = 'is 1 parameter group' if n==1 else f'are {n} parameter groups'
+        raise ValueError(f"`{name}` has {len(v)} values, {list(v)}, but there {there}")
+    try: return [float(o) for o in v]
+    except (TypeError, ValueError):
+        raise TypeError(f"`{name}` is a number, or one per parameter group, but got {v!r}") from None
 
 def per_group(
     v, # A number, one per group, `slice(first, last)` in equal ratios, or `slice(last)`: a tenth of it for the others
@@ -74,19 +92,10 @@ def per_group(
     name='lr', # What it is, for errors
 ) -> list[float]:
     "One float for each group"
-    if isinstance(v, (bool,str)): raise TypeError(f"`{name}` is a number, or one per parameter group, but got {v!r}")
-    if isinstance(v, slice): v = _spread(v, n, name)
-    elif not isinstance(v, (list,tuple)) and getattr(v, 'ndim', 0)==0: v = [v]*n
-    if len(v)!=n:
-        there = 'is 1 parameter group' if n==1 else f'are {n} parameter groups'
-        raise ValueError(f"`{name}` has {len(v)} values, {list(v)}, but there {there}")
-    try: v = [float(o) for o in v]
-    except (TypeError, ValueError):
-        raise TypeError(f"`{name}` is a number, or one per parameter group, but got {v!r}") from None
-    if not all(isfinite(o) for o in v): raise ValueError(f"`{name}` must be finite, but got {v if n>1 else v[0]}")
-    high = _highest.get(name, inf)
-    if not all(0<=o<=high for o in v) and name in _highest:
-        raise ValueError(f"`{name}` is {'0 or more' if high==inf else 'in [0,1]'}, but got {v if n>1 else v[0]}")
+    v = [v]*n if type(v) is float else _floats_of(v, n, name) # a schedule comes here in every batch
+    low,high = _bounds.get(name, _finite)
+    for o in v:
+        if not low<=o<=high: _refuse(name, v if n>1 else v[0], v, high)
     return v
 
 def check_hyper(

@@ -19,12 +19,12 @@ from .groups import per_group
 hyper_keys = dict(lr=['lr'], mom=['momentum', ('betas',0)], sqr_mom=['alpha', ('betas',1)],
     wd=['decoupled_wd', 'weight_decay'], eps=['eps'])
 
-def _key(place): return place[0] if isinstance(place, tuple) else place
+_places = {name:[o if isinstance(o, tuple) else (o,None) for o in places] for name,places in hyper_keys.items()}
 
 def _place(g, name):
-    "The key, or key and position, at which the group `g` keeps `name`; None if it has no such hyper-parameter"
-    for o in hyper_keys.get(name, [name]): # the `eps` of Adafactor is a pair, and none of ours
-        if _key(o) in g and isinstance(o, tuple)==isinstance(g[_key(o)], tuple): return o
+    "Key and position at which the group `g` keeps `name`; None if it has no such hyper-parameter"
+    for k,i in _places.get(name) or ((name,None),): # the `eps` of Adafactor is a pair, and none of ours
+        if k in g and (i is None)!=isinstance(g[k], tuple): return k,i
 
 # %% ../../nbs/model/02_hypers.ipynb #read_hyper
 def read_hyper(
@@ -32,19 +32,19 @@ def read_hyper(
     name:str, # A hyper-parameter that it has
 ) -> float:
     "Value of a hyper-parameter in one of torch's groups, without any check"
-    o = _place(g, name)
-    return float(g[o[0]][o[1]] if isinstance(o, tuple) else g[o])
+    k,i = _place(g, name)
+    return float(g[k] if i is None else g[k][i])
 
 def write_hyper(g, name, v):
     "Change what `read_hyper` reads"
-    o = _place(g, name)
-    if not isinstance(o, tuple): g[o] = v
-    else: g[o[0]] = tuple(v if i==o[1] else p for i,p in enumerate(g[o[0]]))
+    k,i = _place(g, name)
+    if i is None: g[k] = v
+    else: g[k] = tuple(v if j==i else p for j,p in enumerate(g[k]))
 
 # %% ../../nbs/model/02_hypers.ipynb #hypers
 def hypers(opt:torch.optim.Optimizer) -> list[str]:
     "Names of the hyper-parameters that `opt` has"
-    taken = {'params', 'group', 'spared', *(_key(o) for places in hyper_keys.values() for o in places)}
+    taken = {'params', 'group', 'spared', *(k for places in _places.values() for k,_ in places)}
     def others(g): return [k for k,v in g.items() if k not in taken and isinstance(v, float)]
     def has(g): return [k for k in hyper_keys if _place(g, k)] + others(g)
     return [k for k in has(opt.param_groups[0]) if all(k in has(g) for g in opt.param_groups)]
