@@ -64,7 +64,8 @@ def n_groups(opt:torch.optim.Optimizer) -> int:
 def _check_name(opt, name):
     if all(_place(g, name) for g in opt.param_groups): return
     names = hypers(opt)
-    raise ValueError(f"`{short_name(opt)}` has no hyper-parameter `{name}`, but {listed(names)}.{nearest(str(name), names)}")
+    near = nearest(str(name), names)
+    raise ValueError(f"`{short_name(opt)}` has no hyper-parameter `{name}`, but {listed(names)}.{near}")
 
 def get_hyper(
     opt:torch.optim.Optimizer,
