@@ -95,7 +95,8 @@ def fit_sgdr(self:Learner,
 
 # %% ../../nbs/schedule/03_fits.ipynb #fine_tune
 @patch
-@checked(epochs='>=0', base_lr='>0', freeze_epochs='>=0', lr_mult='>0', pct_start='[0,1]', div='>0', div_final='>0', wd=...)
+@checked(epochs='>=0', freeze_epochs='>=0', pct_start='[0,1]', wd=...,
+    base_lr='>0', lr_mult='>0', div='>0', div_final='>0')
 @delegates(Learner.fit, but=['n_epoch','lr','n_iter','n_step'])
 def fine_tune(self:Learner,
     epochs:int, # Epochs with everything trainable
