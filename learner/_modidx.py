@@ -1710,6 +1710,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                  'learner/measure/recorder.py'),
                                           'learner.measure.recorder.Recorder.__init__': ( 'measure/recorder.html#recorder.__init__',
                                                                                           'learner/measure/recorder.py'),
+                                          'learner.measure.recorder.Recorder._has_no_news': ( 'measure/recorder.html#recorder._has_no_news',
+                                                                                              'learner/measure/recorder.py'),
                                           'learner.measure.recorder.Recorder._put_results': ( 'measure/recorder.html#recorder._put_results',
                                                                                               'learner/measure/recorder.py'),
                                           'learner.measure.recorder.Recorder.add': ( 'measure/recorder.html#recorder.add',

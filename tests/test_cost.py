@@ -96,6 +96,13 @@ def test_validation_reads_nothing_in_its_batches():
     def validate(n): return Learner(DataLoaders([], batches(n), device='cpu'), model(), loss_func, opt_func=opt_func, metrics=[accuracy, F1Score(), top_k_accuracy], default_cbs=False, cbs=[TrainEvalCallback, Recorder]).validate
     assert per_batch(waits, validate)==0
 
+losses = dict(weights=nn.CrossEntropyLoss(weight=torch.tensor([.2,1.]), ignore_index=1), sum=nn.CrossEntropyLoss(reduction='sum'), single=nn.CrossEntropyLoss(reduction='none'), focal=FocalLoss(weight=torch.tensor([.2,1.])),
+    smooth=LabelSmoothingCrossEntropyFlat(), own=lambda p,t: F.cross_entropy(p, t), margin=nn.MultiMarginLoss(), dice=DiceLoss())
+@pytest.mark.parametrize('name', losses)
+def test_weights_of_batches_read_nothing(name):
+    def validate(n): return Learner(DataLoaders([], batches(n), device='cpu'), model(), losses[name], opt_func=opt_func, metrics=[accuracy, error_rate, partial(top_k_accuracy, k=1), BrierScore(), Perplexity(), F1Score(), AccumMetric(F.cross_entropy, flatten=False)], default_cbs=False, cbs=[TrainEvalCallback, Recorder]).validate
+    assert per_batch(waits, validate)==0
+
 # Techniques
 techniques = dict(clip=GradientClip, clip_value=lambda: GradientClip(max_value=.1), accumulation=lambda: GradientAccumulation(8), micro=lambda: MicroBatch(2), micro_auto=MicroBatch, mixup=MixUp, cutmix=CutMix,
     ema=EMA, ema_every=lambda: EMA(every=2, buffers=True), swa=lambda: SWA(0, every=1, lr=.1), schedule=lambda: ParamScheduler(dict(lr=SchedCos(.1, 0), mom=wsd(.9))), torch_schedule=lambda: TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1), 'step'),

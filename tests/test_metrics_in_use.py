@@ -317,6 +317,15 @@ def test_the_trial_is_made_once_in_a_fit_and_costs_nothing_afterwards():
     Learner(DataLoaders(data(), device='cpu'), nn.Linear(3, 4), nn.CrossEntropyLoss(), metrics=f).remove_cb(ProgressCallback).fit(1)
     assert calls==[]
 
+def test_after_the_first_batch_nothing_is_left_of_the_trial():
+    seen = []
+    class Look(Callback):
+        order = 1000
+        def after_batch(self):
+            if self.learn.training: seen.append((list(self.learn.recorder.phase.now), len(self.learn.cbs), {ev:len(h) for ev,h in self.learn.handlers.items()}))
+    learner(metrics=[accuracy, F1Score(average='macro')], cbs=[Look()]).fit(2)
+    assert len(seen)==8 and all(o==seen[0] for o in seen) and seen[0][0]==[]
+
 def f1(p, t): p = p.argmax(1)==1; return 2*(p&(t==1)).sum()/(p.sum()+(t==1).sum())
 def recall_at_1(p, t):
     d = torch.cdist(p, p).fill_diagonal_(torch.inf).argmin(1)
@@ -343,3 +352,14 @@ def test_print_progress_prints_lines_and_takes_the_place_of_the_bar(capsys):
     full = Learner(learn.dls, learn.model, learn.loss_func, cbs=PrintProgress)
     assert [type(o) for o in full.cbs if isinstance(o, ProgressCallback)]==[PrintProgress]
     with pytest.raises(ValueError, match='`print_every` is a whole number of batches, 1 or more'): PrintProgress(every=0)
+
+# Rows
+def test_an_epoch_that_ends_without_a_validation_after_rows_of_its_own_has_no_empty_row():
+    learn = learner(data(5), cbs=[Validate(every=2, unit='iter')]).fit(2)
+    assert [(o.epoch, o.iter) for o in learn.recorder.rows]==[(0,2),(0,4),(1,6),(1,8),(1,10)] and not np.isnan(learn.recorder['valid_loss']).any()
+    assert learn.recorder.iters==[2,4,6,8,10]
+    kept = learner(data(5), recorder=Recorder(train_metrics=True), cbs=[Validate(every=2, unit='iter')]).fit(2).recorder # its row has metrics of the whole epoch
+    assert [o.iter for o in kept.rows]==[2,4,5,6,8,10]
+    added = learner(data(5), cbs=[Validate(every=2, unit='iter'), Callback(after_epoch=lambda cb: cb.learn.recorder.add(x=1))]) # at order 0, before the recorder
+    assert [o.iter for o in added.fit(2).recorder.rows]==[2,4,5,6,8,10]
+    assert len(learner(cbs=[Validate(every=2)]).fit(4).recorder.rows)==4 # the only row of its epoch

@@ -451,6 +451,10 @@ class Recorder(Recorded):
     def after_epoch(self):
         if self.learn.mode=='fit': self.write()
 
+    def _has_no_news(self):
+        "Whether an epoch that has rows already ends without a validation, or anything else to tell"
+        return self.rows and self.rows[-1].epoch==self.learn.epoch and {*self.table.coming}<={'train_loss','iter'}
+
     def add_train(self):
         "Put loss and metrics of training so far into the coming row"
         self.table.put(dict(train_loss=self.smooth_loss, **{f'train_{m.name}':m.value for m in self.train_mets}))
@@ -465,6 +469,7 @@ class Recorder(Recorded):
     def write(self):
         "Write the coming row. Callbacks can add to it until the end of `before_row`, and read it from `after_row` on"
         self.learn('before_row')
+        if self._has_no_news(): return
         self.table.write(self.learn.epoch)
         self.iters.append(len(self.lrs))
         self.learn('after_row')
