@@ -1808,6 +1808,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'learner/measure/recorder.py'),
                                           'learner.measure.recorder.check_direction': ( 'measure/recorder.html#check_direction',
                                                                                         'learner/measure/recorder.py'),
+                                          'learner.measure.recorder.check_shapes': ( 'measure/recorder.html#check_shapes',
+                                                                                     'learner/measure/recorder.py'),
                                           'learner.measure.recorder.find_recorder': ( 'measure/recorder.html#find_recorder',
                                                                                       'learner/measure/recorder.py'),
                                           'learner.measure.recorder.higher_is_better': ( 'measure/recorder.html#higher_is_better',

@@ -18,7 +18,7 @@ from ..core.dispatch import Dispatcher,scope
 from ..data.loaders import length,to_device,twin
 from ..model.mapping import fields_for,part_of,predictions,recognize,shifted,takes_tensors
 from ..measure.history import Row
-from .advice import no_loss
+from .advice import advice,no_loss
 from .snapshot import Searches,keep_generators,keep_modules
 
 # %% ../../nbs/loop/02_loop.ipynb #Route
@@ -143,8 +143,9 @@ class LoopState(Dispatcher):
         res = f"in epoch {self.epoch}"
         if not self.dl_name: return res
         res += f", batch {max(self.iter, 0)} of `{self.dl_name}`"
-        if not (idxs := self.idxs) or not isinstance(idxs, list): return res
-        return res + f", samples {', '.join(map(str, idxs[:8]))}" + (f" and {len(idxs)-8} more" if len(idxs)>8 else '')
+        if isinstance(idxs := self.idxs, list) and idxs:
+            res += f", samples {', '.join(map(str, idxs[:8]))}" + (f" and {len(idxs)-8} more" if len(idxs)>8 else '')
+        return '\n'.join(filter(None, [res, advice(self, self.exc)]))
 
 # %% ../../nbs/loop/02_loop.ipynb #Phases
 class Phases(LoopState):

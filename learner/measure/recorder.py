@@ -17,7 +17,7 @@ from inspect import signature
 from itertools import islice
 import numpy as np
 import torch
-from ..core.checks import listed,nearest
+from ..core.checks import listed,nearest,short_name
 from ..core.copies import copied
 from ..core.callback import Callback
 from ..data.generators import keep_random
@@ -197,6 +197,19 @@ def _check_average(m, learn):
     warnings.warn(f"`{m.name}` is no average over samples: for the first training batch it is {whole:.4g}, and for the "
         f"halves of it {a:.4g} and {b:.4g}. So its value depends on the batch size. `AccumMetric({m.name})` computes "
         "it for all samples at once; an attribute `n_items` of the function says what else it is an average over")
+
+_by_number = 'MSELoss','L1Loss','SmoothL1Loss','HuberLoss','mse_loss','l1_loss','smooth_l1_loss','huber_loss'
+
+def check_shapes(learn):
+    "Refuse predictions and targets of which a loss would compare each with all others"
+    pred,yb,name = learn.pred,learn.yb,short_name(learn.loss_func)
+    if name not in _by_number or len(yb)!=1 or not all(isinstance(o, torch.Tensor) for o in (pred, *yb)): return
+    targ = yb[0]
+    n = torch.broadcast_shapes(pred.shape, targ.shape).numel()
+    if n<=max(pred.numel(), targ.numel()): return
+    call = '[:, None]' if pred.shape==(*targ.shape, 1) else f'.view({", ".join(map(str, (-1, *pred.shape[1:])))})'
+    raise ValueError(f"`{name}` would compare {n} pairs, each prediction with several targets: predictions are "
+        f"{tuple(pred.shape)}, and targets {tuple(targ.shape)}. Write `cbs=MapBatch(lambda b: (*b[:-1], b[-1]{call}))`")
 
 def try_metrics(learn, metrics):
     "See that `metrics` can be computed, on the running training batch"
@@ -383,7 +396,7 @@ class Recorder(Recorded):
         if count is not None and not callable(count): raise TypeError(
             f"`count` is a function of the learner that returns a number of items, but got {count!r}")
         self.train_metrics,self.valid_metrics,self.add_time,self.beta = train_metrics,valid_metrics,add_time,beta
-        self.count,self.summed,self.untried = count,False,()
+        self.count,self.summed,self.untried,self.unseen = count,False,(),False
         self.clear()
 
     @property
@@ -404,7 +417,7 @@ class Recorder(Recorded):
         if learn.mode!='fit': return
         self.clear()
         self.summed = reduction_of(loss_of(learn))=='sum'
-        self.untried = tuple(self.valid_mets) if learn.dls.valids else ()
+        self.untried,self.unseen = tuple(self.valid_mets) if learn.dls.valids else (),True
         results = [('train_loss', False), *zip((f'train_{o.name}' for o in self.train_mets), _better(self.train_mets))]
         for dl in learn.dls.valids: results += zip(self.valid_columns(dl), [False, *_better(self.valid_mets)])
         self.table = Table(Columns.of_fit(results, [c for cb in learn.cbs for c in cb.new_columns], self.add_time))
@@ -412,7 +425,10 @@ class Recorder(Recorded):
 
     def before_train(self):
         self.phase.begin(self.train_mets)
-        if self.learn.mode!='fit' or not self.untried: return
+        if self.learn.mode!='fit': return
+        if self.unseen: self.phase.now = [*self.phase.now, Trial(self.phase, check_shapes)]
+        self.unseen = False
+        if not self.untried: return
         metrics,self.untried = [m for m in self.untried if m not in self.train_mets],()
         self.phase.now = [*self.phase.now, Trial(self.phase, lambda learn: try_metrics(learn, metrics))]
     def after_batch(self):
