@@ -354,6 +354,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'learner/data/generators.py'),
                                          'learner.data.generators._on_cpu': ('data/generators.html#_on_cpu', 'learner/data/generators.py'),
                                          'learner.data.generators._parts': ('data/generators.html#_parts', 'learner/data/generators.py'),
+                                         'learner.data.generators._stored': ('data/generators.html#_stored', 'learner/data/generators.py'),
                                          'learner.data.generators.cells_of': ( 'data/generators.html#cells_of',
                                                                                'learner/data/generators.py'),
                                          'learner.data.generators.get_state': ( 'data/generators.html#get_state',

@@ -119,3 +119,16 @@ def test_trace_records_the_given_events_in_order():
     trace = Trace('before_step','after_epoch')
     synth_learner(n_train=2, cbs=trace).fit(2)
     assert trace.seen==['before_step','before_step','after_epoch']*2 and trace.after('before_step')==['before_step','after_epoch']
+
+class Strict:
+    "Answers attributes that it lacks with an error of its own, as classes of other libraries do"
+    __slots__ = 'a','b'
+    def __init__(self): self.a = [1]
+    def __getattr__(self, k): raise RuntimeError(f'no {k}')
+
+def test_objects_that_refuse_to_be_searched_stop_no_fit():
+    class Keeps(Callback):
+        def before_fit(self): self.strict = [Strict()]
+    learn = synth_learner(cbs=Keeps).fit(2)
+    learn.validate(); learn.get_preds()
+    assert learn.keeps.strict[0].a==[1] and learn.opt_step==20

@@ -68,8 +68,13 @@ def _in_function(f):
 module_internals = frozenset(vars(nn.Module()))
 _hooks = [k for k in sorted(module_internals) if k.endswith('_hooks')]
 
+def _stored(o, k, default=None):
+    "Attribute `k` of `o` where it is stored: a `__getattr__` of another library may do or raise anything"
+    try: return object.__getattribute__(o, k)
+    except AttributeError: return default
+
 def _attributes(o):
-    own = getattr(o, '__dict__', {})
+    own = _stored(o, '__dict__', {})
     if isinstance(o, nn.Module):
         hooks = {k:own[k] for k in _hooks if own.get(k)}
         return {k:own[k] for k in own if k not in module_internals} | dict(o._modules.items()) | hooks
@@ -90,7 +95,8 @@ def _parts(o):
         named = _attributes(o)
         if not of_library(cls): named = {**named, '__class__': cls}
     yield named.keys(),[*named.values()]
-    if slots := [k for k in slots_of(cls) if hasattr(o, k)]: yield slots,[getattr(o, k) for k in slots]
+    slots = {k:v for k in slots_of(cls) if (v := _stored(o, k, cls)) is not cls}
+    if slots: yield slots.keys(),[*slots.values()]
 
 # %% ../../nbs/data/01_generators.ipynb #search
 class _ByType(dict):
