@@ -44,6 +44,7 @@ Modules:
 - `learner.resume.checkpoint`: Save the whole run now and then, and resume it in another process
 - `learner.resume.rewind`: Hold positions of a run while it trains, and go back to any batch of it
 - `learner.resume.saved_run`: All that training is made of, part by part: taken from a learner, and given to another
+- `learner.resume.spike_guard`: Go back before a batch that spoils the run, leave it out, and train on
 - `learner.resume.state_file`: All that training is made of, in one file, and back: `learn.save_state` and `learn.load_state`
 - `learner.schedule.fits`: `fit_one_cycle`, `fit_flat_cos`, `fit_sgdr` and `fine_tune`
 - `learner.schedule.limits`: Fewer batches, the same batches again, or less time

@@ -76,6 +76,7 @@ from .resume.state_file import *
 from .resume.checkpoints import *
 from .resume.checkpoint import *
 from .resume.rewind import *
+from .resume.spike_guard import *
 from .inspect.hooks import *
 from .inspect.activations import *
 from .inspect.summary import *

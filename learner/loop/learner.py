@@ -204,6 +204,8 @@ def run_fit(learn,
         with running(learn.route, cbs):
             held.act() # a stop that came while the fit was prepared
             learn.run_scopes()
+    again,learn.route.again = learn.route.again,None
+    if again: again(bounds, cbs, held)
 
 # %% ../../nbs/loop/07_learner.ipynb #FitMixin
 class FitMixin(OptimizerMixin):

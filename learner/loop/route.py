@@ -55,6 +55,7 @@ class Pauses:
         self.counts_before,self.moved = {},[] # what the loader had counted before the fit; what has moved in it since
         self.hypers_before,self.hypers_at_start = {},{} # hyper-parameters before the fit, and when it began
         self.cbs = () # callbacks of the running fit
+        self.again = None # called after a fit that was stopped to train on from elsewhere
         self.draws,self.next_batch = None,0 # the pass over the running phase's loader; index of the next batch
         self.around = None # during an inference inside of training: the pass and the last batch of the training
         self._reset()
@@ -70,7 +71,7 @@ class Pauses:
         overrides=None, # `lr` and `wd` of the resuming `fit`, where the stopped one began with others
     ):
         "Forget the last fit, and set the target of one that resumes"
-        learn,self.stopped,self.draws = self.learn,None,None
+        learn,self.stopped,self.draws,self.again = self.learn,None,None,None
         self._reset()
         self.counts_before = counts_of(learn.dls.train, digests=True)
         self.moved = stopped.position.loader.moved or [] if stopped else []
