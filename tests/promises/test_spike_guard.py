@@ -1,5 +1,4 @@
 "A run with a spike guard is the run without the batches that it leaves out; on clean data it is the run itself"
-import warnings
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
