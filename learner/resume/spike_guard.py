@@ -42,7 +42,8 @@ class Watch:
         values = (self.stream.all() if wait else self.stream.arrived())[0]
         for i in range(self.judged, len(values)):
             self.judged = i+1
-            if (why := self._why(values[i])) is not None: return self.n_iters[i],f'the {self.what} is {values[i]:.3g}{why}'
+            why = self._why(values[i])
+            if why is not None: return self.n_iters[i],f'the {self.what} is {values[i]:.3g}{why}'
             self.recent.append(values[i])
         return None
 
@@ -112,12 +113,13 @@ class SpikeGuard(Rewind):
     def _found(self, n, why):
         if self.asked: return # what a spike leads to is no other one
         self.asked = True
-        where = self.nearest(n).n_iter
         full = self.skip and (n in self.left_out or len(self.left_out)==self.most)
         if self.skip: self.left_out.add(n)
         self.back_to = None if full else n
-        then = f'{len(self.left_out)} batches have been left out' if full else f'going back to batch {where if self.skip else n}'
-        self.reason = f'{why}, in training batch {n}: {then}' + (', and leaving it out' if self.skip and not full else '')
+        if full: then = f'{len(self.left_out)} batches have been left out'
+        elif self.skip: then = f'going back to batch {self.nearest(n).n_iter}, and leaving it out'
+        else: then = 'going back to it'
+        self.reason = f'{why}, in training batch {n}: {then}'
         self.learn.at_pause(self._stop, stops=True)
 
     def _stop(self):
