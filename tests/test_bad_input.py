@@ -182,7 +182,7 @@ def test_an_error_of_a_metric_names_the_recorder():
     def bad(pred, targ): raise ZeroDivisionError
     learn = learner().__class__(synth_dls(), RegModel(), F.mse_loss, metrics=bad)
     with pytest.raises(ZeroDivisionError) as e: learn.fit(1)
-    assert e.value.__notes__[:2]==['raised by the metric `bad`, which is tried on the first training batch: predictions are (16, 1), and targets (16, 1)', 'raised by `Recorder.after_batch`'] and 'batch 0 of `train`' in e.value.__notes__[2]
+    assert e.value.__notes__[:2]==['The metric `bad` was tried on the first training batch: predictions are (16, 1), and targets (16, 1)', 'raised by `Recorder.after_batch`'] and 'batch 0 of `train`' in e.value.__notes__[2]
     with pytest.raises(ZeroDivisionError) as e: learn.validate()
     assert e.value.__notes__==['raised by `Recorder.after_batch`', 'in epoch 0, batch 0 of `valid`, samples 0, 1, 2, 3, 4, 5, 6, 7 and 8 more']
 

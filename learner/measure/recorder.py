@@ -220,8 +220,7 @@ def try_metrics(learn, metrics):
             except Exception as e:
                 pred = _in_evaluation(learn)
                 if pred is None or not _fails(m, learn, pred): continue
-                e.add_note(f"raised by the metric `{m.name}`, which is tried on the first training batch"
-                    f"{_advice(m, learn)}")
+                e.add_note(f"The metric `{m.name}` was tried on the first training batch{_advice(m, learn)}")
                 raise
             if type(m) is AvgMetric and not m.says_its_items(learn): _check_average(m, learn)
 
