@@ -980,6 +980,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'learner.loop.learner.PiecesCheck.after_train': ( 'loop/learner.html#piecescheck.after_train',
                                                                                         'learner/loop/learner.py'),
                                       'learner.loop.learner._check': ('loop/learner.html#_check', 'learner/loop/learner.py'),
+                                      'learner.loop.learner._check_rate': ('loop/learner.html#_check_rate', 'learner/loop/learner.py'),
                                       'learner.loop.learner._parts': ('loop/learner.html#_parts', 'learner/loop/learner.py'),
                                       'learner.loop.learner.asked_hypers': ('loop/learner.html#asked_hypers', 'learner/loop/learner.py'),
                                       'learner.loop.learner.env_limit': ('loop/learner.html#env_limit', 'learner/loop/learner.py'),

@@ -15,7 +15,7 @@ from copy import copy
 from inspect import signature
 from types import MethodType
 from fastcore.basics import GetAttr
-from .checks import known_args,nearest,snake_name
+from .checks import checked,in_range,known_args,nearest,snake_name
 from .events import AnyOf,Filter,event,in_phases,moments
 
 # %% ../../nbs/core/03_callback.ipynb #Flags
@@ -162,6 +162,7 @@ class FuncCallback(Callback):
     "Calls `f(learn)` at some events. Made by `on`; can be removed, and used in `with`, which removes it at the end"
     _stateattrs = ('counts',)
     def __init__(self, f, filters, order=0):
+        in_range('order', order)
         self.f,self.filters,self.order = f,filters,order
         vars(self)['own_name'] = vars(self)['name'] = getattr(f, '__name__', type(f).__name__)
         fns = {o.event:self._handler(o.event) for o in filters}
@@ -203,21 +204,21 @@ class FuncCallback(Callback):
     def __repr__(self): return f"{self.name} on {' | '.join(map(repr, self.filters))}"
 
 # %% ../../nbs/core/03_callback.ipynb #on_decorator
-@known_args
+@checked(order=..., when=callable, filter_fn=callable)
 def on(
     ev, # An event, one with a filter such as `event.after_batch(every=2)`, or several combined with `|`
     order:int=0, # Among the callbacks: lower orders run first
     every=None, once=None, after=None, before=None, when=None, unit=None, filter_fn=None, # See `Filter`
-    valid=None, # See `Filter`
+    valid:bool=False, # See `Filter`
 ):
     "Decorator: turn `f(learn)` into a callback that runs at `ev`"
     args = dict(every=every, once=once, after=after, before=before, when=when, unit=unit,
-        filter_fn=filter_fn, valid=valid)
+        filter_fn=filter_fn, valid=valid or None)
     given = {k:v for k,v in args.items() if v is not None}
     evs = ev if isinstance(ev, AnyOf) else [ev]
     for o in evs:
         if not isinstance(o, (str,Filter)):
-            raise TypeError(f"`on` listens to an event such as `event.after_batch`, but got {o!r}")
+            raise TypeError(f"`ev` is an event such as `event.after_batch`, but got {o!r}")
         event.check(getattr(o, 'event', o), f'on({o!r})')
     if given and not isinstance(ev, str):
         raise ValueError(f"{' and '.join(f'`{o}`' for o in given)} given, but {ev!r} already says when to run")

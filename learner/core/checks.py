@@ -25,6 +25,7 @@ def nearest(
     names, # What could have been meant
 ) -> str: # ` Did you mean …?`, or nothing when no name is close
     "The end of an error message, which proposes the one of `names` that is most like `name`"
+    name = str(name)
     names = [s for o in names if not (s := str(o)).startswith('_')]
     res = get_close_matches(name, names, n=1) or [o for o in names if {*name.split('_')}<={*o.split('_')}]
     return f" Did you mean `{res[0]}`?" if res else ""

@@ -20,7 +20,7 @@ __all__ = ['cancels', 'training_loop', 'elsewhere', 'event', 'in_phases', 'Cance
 import re,time
 from difflib import get_close_matches
 from types import FunctionType
-from .checks import known_args,listed,nearest,one_of
+from .checks import checked,in_range,listed,nearest,one_of
 
 # %% ../../nbs/core/02_events.ipynb #cancels
 class CancelException(BaseException):
@@ -125,6 +125,7 @@ class Events:
         name:str, # A new name, with the prefix `before_`, `after_` or `cleanup_`
     ) -> Event:
         "Add an event of your own, fired by `learn(name, *args)`. Names without these prefixes need no registration"
+        if not isinstance(name, str): raise TypeError(f"`name` is the name of an event, but got {name!r}")
         if not (name.isidentifier() and name.startswith(self.prefixes)):
             raise ValueError(f"`{name}` needs no registration: "
                 f"only names that start with {listed(self.prefixes)} are reserved")
@@ -163,23 +164,21 @@ def _check_choice(every, once, when, filter_fn, after, before):
 def _check_numbers(unit, **kwargs):
     "Refuse bounds that are not numbers, and an `every` that never comes"
     for k,v in kwargs.items():
-        if not isinstance(v, (int,float,type(None))): raise TypeError(f"`{k}` is a number, but got {v!r}")
+        if v is not None: in_range(k, v)
     every = kwargs['every']
     if every is not None and (not every>0 or (unit!='s' and every!=int(every))):
         raise ValueError(f"`every` is a positive whole number, but got {every!r}")
 
-def _check_calls(once, when):
-    "Refuse a list of calls that is empty or not of whole numbers, and a condition that is not a function"
+def _check_calls(once):
+    "Refuse a list of calls that is empty or not of whole numbers"
     calls = once if isinstance(once, (list,tuple)) else [once]
-    if once is not None and not (calls and all(isinstance(o, int) and o>0 for o in calls)):
+    if once is not None and not (calls and all(type(o) is int and o>0 for o in calls)):
         raise ValueError(f"`once` is a whole number, or several, counted from 1, but got {once!r}")
-    if when is not None and not callable(when):
-        raise TypeError(f"`when` is a function of a filter and the learner, but got {when!r}")
 
 # %% ../../nbs/core/02_events.ipynb #Filter
 class Filter(_Union):
     "Selects some of the calls of `event`. Each handler that uses a filter has a copy, with counts of its own"
-    @known_args
+    @checked(every=..., after=..., before=..., unit=..., when=callable, filter_fn=callable)
     def __init__(self,
         event:str, # Name of the event
         every:float|None=None, # Run on each `every`-th
@@ -194,9 +193,8 @@ class Filter(_Union):
         _check_choice(every, once, when, filter_fn, after, before)
         if unit is not None: one_of('unit', unit, [*_units, 's'])
         _check_numbers(unit, every=every, after=after, before=before)
-        _check_calls(once, when or filter_fn)
+        _check_calls(once)
         self.event,self.unit,self.when,self.after,self.before = event,unit,when or filter_fn,after,before
-        if not isinstance(valid, bool): raise TypeError(f"`valid` is True or False, but got {valid!r}")
         self.valid = valid
         self.every = 1 if every is None else every
         self.once = once if once is None or isinstance(once, (list,tuple)) else [once]
@@ -231,7 +229,7 @@ class Filter(_Union):
     def leaves_out(self, learn):
         "Whether this is a call in a validation of a fit, which does not count"
         if self.valid or self.unit or self.when or not self.selects or self.event not in in_phases: return False
-        return learn.mode=='fit' and not learn.training
+        return getattr(learn, 'mode', None)=='fit' and not learn.training
 
     def __call__(self,
         learn, # The learner

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from fastcore.basics import AttrDict
 from fastcore.foundation import L
-from ..core.checks import known_args,short_name,whole
+from ..core.checks import checked,in_range,known_args,short_name,whole
 from ..core.events import CancelFitException,moments
 from ..core.callback import Callback,TrainEvalCallback
 from ..data.loaders import DataLoaders,length
@@ -78,6 +78,7 @@ class OptimizerMixin(InferenceMixin):
         set_hyper(self.opt, name, v)
         if self.mode is None and self.route.stopped: self.route.stopped.changed.add(name)
 
+    @checked
     def freeze_to(self,
         n:int, # The first parameter group to train; negative counts from the end
     ):
@@ -210,7 +211,7 @@ def run_fit(learn,
 # %% ../../nbs/loop/07_learner.ipynb #FitMixin
 class FitMixin(OptimizerMixin):
     "Fits, stops and resumes"
-    @known_args
+    @checked(**dict.fromkeys(['n_epoch','wd','start_epoch','n_iter','n_step'], ...)) # they are checked together
     def fit(self,
         n_epoch:int|None=None, # Passes over `dls.train`
         lr=None, # Learning rate: a number, `slice(first, last)` or a list, one per group; default `self.lr`
@@ -262,6 +263,7 @@ class FitMixin(OptimizerMixin):
         "Where `resume` would continue: a `Position`, or None"
         return self.route.stopped and self.route.stopped.position
 
+    @checked(f=callable)
     def at_pause(self,
         f, # Called without arguments
         stops:bool=False, # `f` ends the fit by an exception: it is then called between the batches of a validation too
@@ -294,7 +296,13 @@ def env_limit() -> int|None:
     if not v.isdecimal() or int(v)<1: raise ValueError(f"`{limit_variable}` is a whole number above 0, but is {v!r}")
     return int(v)
 
-def _check(dls, model, loss_func):
+def _check_rate(name, v):
+    "Refuse a learning rate or weight decay that no optimizer could have, whatever its groups"
+    several = isinstance(v, (list,tuple)) or getattr(v, 'ndim', 0)
+    for o in [v.start, v.stop] if isinstance(v, slice) else v if several else [v]:
+        if o is not None: in_range(name, o, '>=0')
+
+def _check(dls, model, loss_func, opt_func, moms, **rates):
     def made(o): return f" Did you mean `{o.__name__}()`?" if isinstance(o, type) else ""
     if not isinstance(dls, DataLoaders):
         raise TypeError(f"`dls` is a `DataLoaders`, but got {type(dls).__name__}: write `DataLoaders(train, valid)`")
@@ -303,6 +311,13 @@ def _check(dls, model, loss_func):
         raise TypeError(f"`loss_func` is a function of predictions and targets, but got a class.{made(loss_func)}")
     if loss_func is not None and not callable(loss_func):
         raise TypeError(f"`loss_func` is a function of predictions and targets, but got {loss_func!r}")
+    for k,v in rates.items(): _check_rate(k, v)
+    if not (isinstance(moms, (list,tuple)) and len(moms)==3): raise ValueError(
+        f"`moms` are three values, momentum at the start, in the middle and at the end, but got {moms!r}")
+    for o in moms: in_range('moms', o, '[0,1]')
+    if isinstance(opt_func, torch.optim.Optimizer): return
+    if not callable(opt_func) or (isinstance(opt_func, type) and not issubclass(opt_func, torch.optim.Optimizer)):
+        raise TypeError(f"`opt_func` is a class of `torch.optim`, or a function that makes one, but got {opt_func!r}")
 
 def _parts(learn):
     "What a learner is made of, line by line"
@@ -334,7 +349,7 @@ class Learner(FitMixin):
     """
     default_cbs = TrainEvalCallback,Recorder,ProgressCallback
 
-    @known_args
+    @checked(dls=..., model=..., wd=..., splitter=callable, path=Path, model_dir=Path)
     def __init__(self,
         dls:DataLoaders, # Where batches come from
         model:nn.Module, # Called with the inputs of a batch
@@ -353,12 +368,13 @@ class Learner(FitMixin):
         default_cbs:bool=True, # Have `default_cbs`
     ):
         super().__init__()
-        _check(dls, model, loss_func)
+        _check(dls, model, loss_func, opt_func, moms, lr=lr, wd=wd)
         self.route = ResumableRoute(self)
         self.dls,self.model,self.loss_func = dls,model,loss_func
         self.opt_func,self.lr,self.splitter = opt_func,lr,splitter
         self.wd,self.wd_bn_bias,self.train_bn,self.moms = wd,wd_bn_bias,train_bn,moms
-        self.path,self.model_dir,self.metrics,self.monitor = Path(path),Path(model_dir),metrics,'valid_loss'
+        self.path,self.model_dir,self.metrics = Path(path),Path(model_dir),metrics
+        self.monitor = 'valid_loss'
         self.file = self.saved = self.run_config = self.opt = None
         self.state = AttrDict()
         self.add_cbs([*(self.default_cbs if default_cbs else ()), *L(cbs)])

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader,TensorDataset
+from ..core.checks import checked,in_range
 from ..core.callback import Callback
 from ..data.loaders import DataLoaders
 from ..core.events import event
@@ -27,6 +28,7 @@ class RegModel(nn.Module):
         self.a,self.b = nn.Parameter(torch.randn(1)),nn.Parameter(torch.randn(1))
     def forward(self, x): return x*self.a + self.b
 
+@checked(n_train='>=1', n_valid='>=0', bs='>=1', num_workers='>=0')
 def synth_dls(
     n_train:int=10, # Training batches
     n_valid:int=2, # Validation batches; without any, there is no validation loader
@@ -80,12 +82,16 @@ def _witness(ev): return lambda self,*args: self.seen.append(ev)
 class Raise(Callback):
     "Raises `exc` at the `n`-th `ev`"
     watches = True
+    @checked(n='>=1', order=...)
     def __init__(self,
         ev:str, # Name of an event
         exc, # An exception, or a class of them
         n:int=1, # At which call, counted from 1
         order:int=0, # Among the callbacks
     ):
+        if not isinstance(exc, BaseException) and not (isinstance(exc, type) and issubclass(exc, BaseException)):
+            raise TypeError(f"`exc` is an exception, or a class of them, but got {exc!r}")
+        in_range('order', order)
         self.ev,self.exc,self.n,self.order,self.count = ev,exc,n,order,0
         super().__init__(**{ev: Raise._count})
     def _count(self, *args):
