@@ -131,7 +131,7 @@ def test_a_filter_counts_in_a_validation_of_its_own():
     assert got==[1,3]
 
 def test_valid_is_a_flag():
-    with pytest.raises(TypeError, match='`valid` is True or False, but got 1'): event.after_batch(every=2, valid=1)
+    with pytest.raises(TypeError, match='`valid` is True or False, but got 2'): event.after_batch(every=2, valid=2)
     assert repr(event.after_batch(every=2, valid=True))=='after_batch(every=2, valid=True)'
 
 def test_a_logger_of_fastai_is_refused_aloud():

@@ -127,7 +127,8 @@ def in_range(
     interval:str='', # `[0,1)`, `(0,inf]`, or shorter `>0` and `>=0`; default: all finite numbers
 ):
     "Refuse what is no number in `interval`"
-    if not is_number(v): raise TypeError(f"`{name}` is a number {_range_words(interval)}, but got {v!r}")
+    words = f" {_range_words(interval)}" if interval else ""
+    if not is_number(v): raise TypeError(f"`{name}` is a number{words}, but got {v!r}")
     low,high,closed,closed_high = _ends(interval or '(-inf,inf)')
     if (low<=v if closed else low<v) and (v<=high if closed_high else v<high): return
     raise ValueError(f"`{name}` is {_range_words(interval)}, but got {v}")
