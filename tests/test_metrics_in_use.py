@@ -363,3 +363,9 @@ def test_an_epoch_that_ends_without_a_validation_after_rows_of_its_own_has_no_em
     added = learner(data(5), cbs=[Validate(every=2, unit='iter'), Callback(after_epoch=lambda cb: cb.learn.recorder.add(x=1))]) # at order 0, before the recorder
     assert [o.iter for o in added.fit(2).recorder.rows]==[2,4,5,6,8,10]
     assert len(learner(cbs=[Validate(every=2)]).fit(4).recorder.rows)==4 # the only row of its epoch
+
+def test_what_a_metric_of_all_samples_keeps_is_a_short_list_however_many_batches():
+    m = AccumMetric(lambda p,t: (p*2-t).sum())
+    m.reset()
+    for i in range(1500): m.accumulate(SimpleNamespace(pred=torch.tensor([float(i)]), yb=(torch.tensor([float(i)]),)))
+    assert len(m.preds)==1500//256 + 1500%256 and m.value==sum(range(1500)) and torch.cat(m.preds).tolist()==[*range(1500)]
