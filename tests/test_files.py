@@ -1272,6 +1272,40 @@ def test_links(tmp_path):
     with pytest.raises(OSError, match='There is no|symbolic'): of(2., tmp_path/'run').load('d')
     with pytest.raises(OSError, match='symbolic'): of(4., tmp_path/'run').save('d')
 
+# Files of others, by a path
+@pytest.mark.parametrize('name', ['w.pth','w.pt','w.bin','w.ckpt','w'])
+@pytest.mark.parametrize('where', ['absolute','current folder','models'])
+def test_a_state_dict_is_loaded_by_a_path(tmp_path, monkeypatch, name, where):
+    "As `torch.save(model.state_dict(), path)` has written it, wherever it is and whatever its suffix"
+    folder = tmp_path/'run'/'models' if where=='models' else tmp_path
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(of(3., tmp_path).model.state_dict(), folder/name)
+    monkeypatch.chdir(tmp_path)
+    learn = of(1., tmp_path/'run').load(str(folder/name) if where=='absolute' else name)
+    assert all((p==3).all() for p in learn.model.parameters())
+
+def test_a_name_in_the_folder_comes_before_one_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save(of(3., tmp_path).model.state_dict(), tmp_path/'w.pth')
+    of(2., tmp_path).save('w')
+    assert value(tmp_path, 'w.pth')==2
+
+@pytest.mark.parametrize('key', ['state_dict','model_state_dict'])
+def test_weights_beside_other_things_are_found(tmp_path, key):
+    torch.save({key: of(3., tmp_path).model.state_dict(), 'epoch': 3}, tmp_path/'w.ckpt')
+    assert value(tmp_path, str(tmp_path/'w.ckpt'))==3
+
+@pytest.mark.parametrize('name', ['a','a.safetensors'])
+def test_load_takes_a_device(tmp_path, name):
+    "The file is read to it, and the model stays where it is"
+    of(3., tmp_path).save(name)
+    for device in ('cpu', torch.device('cpu'), None):
+        learn = of(1., tmp_path).load(name, device=device)
+        assert all((p==3).all() and p.device.type=='cpu' for p in learn.model.parameters())
+    learn = of(1., tmp_path)
+    with pytest.raises(RuntimeError, match='nowhere'): learn.load(name, device='nowhere')
+    assert all((p==1).all() for p in learn.model.parameters())
+
 # Whole learners
 def predictions(learn): return learn.get_preds(dl=batches(2, seed=5))
 

@@ -14,6 +14,7 @@ import warnings
 from copy import copy
 from inspect import signature
 from types import MethodType
+from weakref import ref
 from fastcore.basics import GetAttr
 from .checks import checked,in_range,known_args,nearest,snake_name
 from .events import AnyOf,Filter,event,in_phases,moments
@@ -59,13 +60,40 @@ class State:
             elif getattr(o, 'requires_grad', False) and o.is_leaf: o.detach().copy_(v) # an optimizer refers to it
             else: setattr(self, k, v)
 
+# %% ../../nbs/core/03_callback.ipynb #weak
+class weak:
+    "An attribute that does not keep its value alive, unless one is assigned. None at first, and when the value is gone"
+    def __set_name__(self, cls, name): self.name,self.key = name,f'_{name}_ref'
+    def __get__(self, o, cls=None):
+        r = None if o is None else vars(o).get(self.key)
+        return r and r()
+
+def refer(o, name, v):
+    "Let the `weak` attribute `name` of `o` be `v`"
+    own = vars(o)
+    own.pop(name, None)
+    own[f'_{name}_ref'] = v if v is None else ref(v)
+
+def hold(cbs, learn):
+    "While `learn` runs, its callbacks hold it; None at its end"
+    for cb in cbs:
+        own = vars(cb)
+        if learn is not None: own['learn'] = learn
+        elif own.get('_learn_ref') is not None: own.pop('learn', None)
+
+def without_refs(o):
+    "The state of an object without its weak references, which cannot be copied or pickled"
+    return {k:v for k,v in vars(o).items() if k!='learn' and not (k.endswith('_ref') and isinstance(v, ref))}
+
 # %% ../../nbs/core/03_callback.ipynb #Callback
 class Callback(Flags, State, GetAttr):
     "Runs its methods at the events that they are named after. Read the Learner's `x` as `self.x`, write `self.learn.x`"
     _default,_fns = 'learn',{}
-    name,learn = 'callback',None # name on the Learner; the Learner
+    name = 'callback' # on the Learner
+    learn = weak()    # the Learner
     own_name = None # a name that was given to this instance: `cb.name = 'mine'`
 
+    def __getstate__(self): return without_refs(self)
     def __init__(self, **fns): # Functions of the callback, by event: `Callback(before_batch=f)`
         for k,f in fns.items():
             event.check(k, f'{type(self).__name__}({k}=…)')
@@ -165,9 +193,17 @@ class FuncCallback(Callback):
         in_range('order', order)
         self.f,self.filters,self.order = f,filters,order
         vars(self)['own_name'] = vars(self)['name'] = getattr(f, '__name__', type(f).__name__)
-        fns = {o.event:self._handler(o.event) for o in filters}
-        if any(o.follows for o in filters): fns['before_fit'] = self._restarting(fns.get('before_fit'))
-        self._fns = fns
+        self._fns = self._handlers()
+
+    def _handlers(self):
+        fns = {o.event:self._handler(o.event) for o in self.filters}
+        if any(o.follows for o in self.filters): fns['before_fit'] = self._restarting(fns.get('before_fit'))
+        return fns
+
+    def __getstate__(self): return {k:v for k,v in without_refs(self).items() if k!='_fns'}
+    def __setstate__(self, state): # the handlers refer to the filters, which are copies now
+        vars(self).update(state)
+        self._fns = self._handlers()
 
     def _handler(self, ev):
         mine = [o for o in self.filters if o.event==ev]

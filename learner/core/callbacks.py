@@ -12,17 +12,19 @@ import warnings
 from contextlib import contextmanager
 from fastcore.foundation import L
 from .checks import listed
-from .callback import Callback,FuncCallback
+from .callback import Callback,FuncCallback,hold,refer,weak
 from .cells import place,ran_again,remember_place
 
 # %% ../../nbs/core/05_callbacks.ipynb #CallbackList
 class CallbackList(L):
     "The callbacks of `owner`, in the order in which they were attached"
+    owner = weak()
     def __init__(self,
         owner, # A `Dispatcher`
     ):
         super().__init__()
-        self.owner,self.lost = owner,[] # the last are callbacks that have gone to another owner
+        refer(self, 'owner', owner)
+        self.lost = [] # the last are callbacks that have gone to another owner
     def _new(self, items, *args, **kwargs): return L(items, *args, **kwargs)
 
     def instance(self,
@@ -50,7 +52,8 @@ class CallbackList(L):
         "Append one callback, under a unique name"
         type(cb).check_names() # methods may have been patched in since the class was made
         self._give_name(cb)
-        cb.learn = self.owner
+        refer(cb, 'learn', self.owner)
+        if self.owner.mode is not None: hold([cb], self.owner)
         self._set([*self, cb])
 
     def detach(self, cbs):
@@ -58,7 +61,7 @@ class CallbackList(L):
         for cb in [o for o in self if any(o is p for p in cbs)]:
             if vars(self.owner).get(cb.name) is cb: delattr(self.owner, cb.name)
             self._set([o for o in self if o is not cb])
-            cb.learn = None
+            refer(cb, 'learn', None)
 
     def _set(self, cbs):
         self.items = cbs # a new list: a loop over the old one is not disturbed

@@ -15,7 +15,7 @@ from functools import wraps
 from fastcore.foundation import L
 from .checks import nearest
 from .events import CancelException,cancels,event,training_loop
-from .callback import call_selected,on
+from .callback import call_selected,hold,on,refer,weak
 from .callbacks import CallbackList,add_all,bring_back,chosen,without
 
 # %% ../../nbs/core/06_dispatch.ipynb #blame
@@ -59,8 +59,9 @@ def call_all(
 # %% ../../nbs/core/06_dispatch.ipynb #Attendance
 class Attendance:
     "Which callbacks take part in the running scopes of `loop`"
+    loop = weak()
     def __init__(self, loop):
-        self.loop = loop
+        refer(self, 'loop', loop)
         self.absent = {}  # by depth in `loop.scopes`: ids of callbacks that were not there when the scope began
         self.leaving = [] # to be removed as soon as possible
         self.gone = {}    # removed in this run, by id
@@ -95,7 +96,9 @@ class Attendance:
                 if id(cb) not in self.absent.get(depth, ()) and loop.hears(cb, ev): cb(ev)
         finally:
             loop.cbs.detach([cb])
-            if loop.scopes: self.gone[id(cb)],cb.learn = cb,loop
+            if loop.scopes:
+                self.gone[id(cb)] = cb
+                hold([cb], loop)
 
     def leave(self):
         "A batch is over: callbacks that were removed during it leave, unless something else keeps them"
@@ -108,7 +111,7 @@ class Attendance:
         self.absent.clear()
         self.leave()
         for cb in self.gone.values():
-            if cb.learn is self.loop: cb.learn = None
+            if cb.learn is self.loop: refer(cb, 'learn', None)
         self.gone.clear()
 
 # %% ../../nbs/core/06_dispatch.ipynb #Handlers
@@ -125,7 +128,10 @@ class Handlers:
     @property
     def mode(self): return self._mode
     @mode.setter
-    def mode(self, v): self._mode = v; self._choose()
+    def mode(self, v):
+        if (v is None)!=(self._mode is None): hold(self.cbs, None if v is None else self)
+        self._mode = v
+        self._choose()
     @property
     def training(self): return self._training
     @training.setter

@@ -23,11 +23,11 @@ from fastcore.basics import AttrDict
 from fastcore.foundation import L
 from ..core.checks import checked,in_range,known_args,short_name,whole
 from ..core.events import CancelFitException,moments
-from ..core.callback import Callback,TrainEvalCallback
+from ..core.callback import Callback,TrainEvalCallback,refer
 from ..data.loaders import DataLoaders,length
 from ..model.groups import freeze_groups,norm_bias_params,param_groups,params,per_group
 from ..model.hypers import get_hyper,hypers,n_groups,set_hyper,spare
-from ..model.optimizer import Adam,clear_state,make_opt
+from ..model.optimizer import Adam,clear_state,make_opt,own_attrs,parts_of
 from ..measure.metrics import mk_metrics
 from ..measure.recorder import Recorder
 from ..measure.progress import ProgressCallback
@@ -284,7 +284,29 @@ class FitMixin(OptimizerMixin):
                 self.forget_batch()
                 self.route.forget()
                 self.searches.begin(remembers=False)
+                self.step_args = ()
                 for k,v in before.items(): set_hyper(self.opt, k, v)
+
+# %% ../../nbs/loop/07_learner.ipynb #Copies
+_of_the_loop = 'attendance','_absent','_leaving','_gone','_tables','handlers','scopes','searches','step_args','cbs'
+
+class CopyMixin(FitMixin):
+    "Copies and pickles of a learner"
+    def __getstate__(self):
+        if self.mode is not None:
+            raise RuntimeError(f"A Learner cannot be copied or pickled inside a running `{self.mode}`")
+        opts = [] if self.opt is None else [self.opt, *parts_of(self.opt)]
+        own = [(o, own_attrs(o)) for o in opts]
+        return {k:v for k,v in vars(self).items() if k not in _of_the_loop} | dict(cbs=[*self.cbs], of_opts=own)
+
+    def __setstate__(self, state):
+        super().__init__()
+        cbs,of_opts = state.pop('cbs'),state.pop('of_opts')
+        vars(self).update(state)
+        for o,attrs in of_opts: vars(o).update(attrs)
+        for o in (self.route, *cbs): refer(o, 'learn', self)
+        self.cbs.items = cbs
+        self.refresh()
 
 # %% ../../nbs/loop/07_learner.ipynb #check_args
 limit_variable = 'LEARNER_LIMIT_BATCHES'
@@ -330,7 +352,7 @@ def _parts(learn):
     yield f"callbacks: {', '.join(o.name for o in learn.cbs.sorted('order'))}"
 
 # %% ../../nbs/loop/07_learner.ipynb #Learner
-class Learner(FitMixin):
+class Learner(CopyMixin):
     """Trains `model` on `dls`. Its state, which callbacks read as `self.x`:
 
     - of the learner: `dls`, `model`, `opt`, `loss_func`, `metrics`, `device`, `cbs`, `recorder`, `route`;

@@ -14,6 +14,7 @@ from itertools import count,takewhile
 from math import inf
 import torch
 from ..core.events import CancelBatchException
+from ..core.callback import refer,weak
 from ..core.dispatch import Dispatcher,scope
 from ..data.loaders import length,to_device,twin
 from ..model.mapping import fields_for,part_of,predictions,recognize,shifted,takes_tensors
@@ -27,7 +28,8 @@ END = object() # what `next` gives when a loader has no more batches
 class Route:
     "Takes a run through its epochs, an epoch through its phases, a phase through its batches"
     resuming = False # on the way to where an earlier run was stopped
-    def __init__(self, learn): self.learn = learn
+    learn = weak()
+    def __init__(self, learn): refer(self, 'learn', learn)
 
     def epochs(self):
         "Numbers of the epochs of a fit"

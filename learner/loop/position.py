@@ -233,7 +233,9 @@ class Position:
             "it resumes, but not exactly as it would have continued")
 
     def _differences(self, learn, overrides, taken, gone, in_memory):
-        if in_memory: return []
+        if in_memory: # what you have changed meanwhile holds; but an epoch of another length is told
+            return changed_settings(*({k:v for k,v in o.items() if k.startswith('limits')}
+                for o in (self.settings, settings_of(learn))))
         was,told = self.optimizer.at_start,{k:v for k,v in overrides.items() if k not in taken}
         res = [f"`{k}` was {was.get(k)} when the fit began, and is {v} from here on" for k,v in told.items()]
         def others(o): return {k:v for k,v in o.items() if k.removeprefix('opt.') not in overrides}

@@ -8,10 +8,12 @@ A [`Route`](02_loop.ipynb) gives the loop its epochs, phases and batches. A `Res
 __all__ = []
 
 # %% ../../nbs/loop/06_route.ipynb #imports
+import warnings
 from contextlib import contextmanager,nullcontext,suppress
 from dataclasses import dataclass,field,replace
 from itertools import count,takewhile
 from typing import Any
+from ..core.callback import without_refs
 from ..core.copies import copied
 from ..core.events import CancelException
 from ..data.draws import Draws
@@ -37,6 +39,7 @@ class Stopped:
     in_memory:bool=False        # Loader, callbacks and weights are still as the fit left them
     weights:Snapshot|None=None  # Weights of the position, where others may have taken their place
     changed:set=field(default_factory=set) # Hyper-parameters that were set by hand since
+    train:Any=None              # The training loader of that fit; None if it was in another process
 
 @dataclass
 class Target:
@@ -47,10 +50,18 @@ class Target:
     in_memory:bool    # As in `Stopped`
 
 # %% ../../nbs/loop/06_route.ipynb #Pauses
+def _check_loader(stopped, train):
+    "Warn if the rest of an epoch comes from another loader"
+    at = stopped.position
+    if stopped.train is None or stopped.train is train or at.phase!='train' or not at.batch: return
+    warnings.warn(f"`learn.dls.train` is not the loader with which the fit was stopped in epoch {at.counters.epoch}: "
+        f"the first {at.batch} batches of the epoch came from that one, and the others come from the new one")
+
 class Pauses:
     "Where a run is, whether it is stopping, and what it was asked to do at its next pause"
     def __init__(self, learn):
-        self.learn,self.stopped = learn,None # the last fit, if it was stopped
+        super().__init__(learn)
+        self.stopped = None # the last fit, if it was stopped
         self.carry = False # let batches carry the generator states of their workers, so that a resume needs no replay
         self.counts_before,self.moved = {},[] # what the loader had counted before the fit; what has moved in it since
         self.hypers_before,self.hypers_at_start = {},{} # hyper-parameters before the fit, and when it began
@@ -60,6 +71,7 @@ class Pauses:
         self.around = None # during an inference inside of training: the pass and the last batch of the training
         self._reset()
 
+    def __getstate__(self): return without_refs(self) | dict(draws=None)
     def _reset(self): self.target,self.resume_point,self.stopped_for_now,self.requests = None,None,None,[]
 
     def forget(self):
@@ -76,6 +88,7 @@ class Pauses:
         self.counts_before = counts_of(learn.dls.train, digests=True)
         self.moved = stopped.position.loader.moved or [] if stopped else []
         if stopped is None: return
+        _check_loader(stopped, learn.dls.train)
         if stopped.weights: stopped.weights.restore()
         state,callbacks = copied((learn.state, stopped.position.callbacks))
         at = replace(stopped.position, state=state, callbacks=callbacks)
@@ -126,7 +139,8 @@ class Pauses:
     def note_stop(self):
         "Note that the fit, which is about to be cancelled, can be resumed where it is"
         at = self.position() # with weights, because a callback may load its best ones in `after_fit`
-        self.stopped_for_now = at and Stopped(at, in_memory=True, weights=everything(self.learn))
+        self.stopped_for_now = at and Stopped(at, in_memory=True, weights=everything(self.learn),
+            train=self.learn.dls.train)
 
 # %% ../../nbs/loop/06_route.ipynb #running
 def everything(learn): return Snapshot(all_modules(learn).values(), parts_of(learn.opt))
@@ -161,7 +175,7 @@ def _keep(route, cbs):
     learn.state.clear()
     learn.state.update(state)
     in_memory = route.target is None or route.target.in_memory
-    route.stopped = Stopped(replace(at, callbacks=callbacks), cbs, in_memory)
+    route.stopped = Stopped(replace(at, callbacks=callbacks), cbs, in_memory, train=learn.dls.train)
 
 def where_stopped(route) -> str:
     "Where a fit was stopped, and what continues it"

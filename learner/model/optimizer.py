@@ -115,6 +115,12 @@ def parts_of(opt) -> list:
     "The optimizers that `opt` is: one, or several as one"
     return list(getattr(opt, 'opts', [opt]))
 
+# %% ../../nbs/model/03_optimizer.ipynb #own_attrs
+def own_attrs(opt) -> dict:
+    "Attributes of an optimizer by name, without those that every optimizer of torch has"
+    of_torch = vars(torch.optim.SGD([torch.zeros(0, requires_grad=True)], lr=0))
+    return {k:v for k,v in vars(opt).items() if k not in of_torch}
+
 # %% ../../nbs/model/03_optimizer.ipynb #OptimList
 def _check_opts(opts):
     if not opts: raise ValueError("`OptimList` is of one optimizer or more, but got none")
@@ -156,6 +162,8 @@ class OptimList(torch.optim.Optimizer):
     def load_state_dict(self, state):
         for o,s in zip(self.opts, state['opts'], strict=True): o.load_state_dict(s)
         self.n = state['n']
+    def __getstate__(self): return dict(vars(self)) # for copies and pickles: torch would leave out the optimizers
+    def __setstate__(self, state): vars(self).update(state)
     def add_param_group(self, group):
         raise TypeError("Add the group to one of the optimizers: `opt.opts[i].add_param_group(…)`")
 

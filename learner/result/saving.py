@@ -18,7 +18,7 @@ from ..core.checks import known_args,nearest
 from ..core.events import CancelException
 from ..loop.learner import Learner
 from ..loop.snapshot import Snapshot,model_and_loss
-from ..model.files import file_path,read_plain,reading,type_of,write_plain,write_to
+from ..model.files import file_path,find_file,read_plain,reading,type_of,write_plain,write_to
 from ..model.groups import norm_bias_params
 from ..model.hypers import spare
 from ..model.optimizer import OptimList,parts_of
@@ -146,11 +146,12 @@ def _near(file):
     same = [o for o in names if Path(o).stem==file.stem] # another suffix
     return f" Did you mean `{same[0]}`?" if same else nearest(file.name, names)
 
-def _read_bare(file):
+def _read_bare(file, device):
     st = _safetensors()
+    torch.empty(0, device=device) # an error about the device comes before any about the file
     with reading(file):
-        if not isinstance(file, Path): return st.load(file.read())
-        with open(file, 'rb'): return st.load_file(file) # `load_file` reports an unreadable file as missing
+        if not isinstance(file, Path): return {k:v.to(device) for k,v in st.load(file.read()).items()}
+        with open(file, 'rb'): return st.load_file(file, str(device)) # which reports an unreadable file as missing
 
 def _not_for_opt(opt, whole):
     "Why the state of an optimizer cannot be loaded, or None"
@@ -166,6 +167,13 @@ def _load_opt(learn, saved, weights):
         raise ValueError(f"The state of the optimizer does not fit: {why}. "
             "`with_opt=False` loads the weights alone") from e
 
+_names = 'state_dict','model_state_dict' # under which the weights are saved by some scripts, beside other things
+
+def _state_dict(saved):
+    "The weights in a file of another library"
+    found = [saved[k] for k in _names if isinstance(saved.get(k), dict)] if isinstance(saved, dict) else []
+    return found[0] if found else saved
+
 @patch
 @known_args
 def load(self:Learner,
@@ -173,14 +181,15 @@ def load(self:Learner,
     with_opt:bool|None=None, # The optimizer's state too; default: if the file has it and all weights are loaded
     strict:bool=True, # The weights must fit; otherwise those that fit are loaded, and a warning names the others
     only=None, # Patterns of names such as `body.*`, one or several, whose weights alone are loaded; default: all
+    device='cpu', # Where the file is read to; the model stays where it is
 ) -> Learner: # Itself, so that calls chain
-    "Load a file of `save`, or of fastai. An error leaves everything as it was"
-    file = file_path(file, self.path/self.model_dir)
+    "Load a file of `save`, of fastai, or of any model's `state_dict`. An error leaves everything as it was"
+    file = find_file(file, self.path/self.model_dir)
     if isinstance(file, Path) and not file.exists(): raise FileNotFoundError(f"There is no `{file}`.{_near(file)}")
-    saved = (_read_bare if _is_bare(file) else read_plain)(file)
+    saved = (_read_bare if _is_bare(file) else read_plain)(file, 'cpu' if device is None else device)
     with untouched(self, file), file_events(self, 'load', file, saved):
         both = isinstance(self.saved, dict) and isinstance(self.saved.get('model'), dict)
-        state,opt = (self.saved['model'],self.saved.get('opt')) if both else (self.saved,None)
+        state,opt = (self.saved['model'],self.saved.get('opt')) if both else (_state_dict(self.saved),None)
         unmatched = put_weights(self.model, state, strict, only)
         why = None if with_opt is False else _not_for_opt(opt, only is None and not any(unmatched))
         if with_opt and why:

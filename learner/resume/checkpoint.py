@@ -21,7 +21,7 @@ from ..loop.learner import Learner
 from ..loop.position import Position
 from ..measure.history import missing
 from ..measure.recorder import find_recorder,higher_is_better
-from ..model.files import file_path,read_plain
+from ..model.files import file_path,find_file,read_plain
 from .checkpoints import Checkpoints,FitFiles,Keeping,newest_of_next_fit
 from .state_file import read_state,write_state
 
@@ -186,8 +186,8 @@ class Checkpoint(Callback):
 def _named_file(learn, resume):
     "The file or folder that `resume` names"
     folder = learn.path/learn.model_dir
-    for kwargs in (dict(suffix=''), {}): # as it is, or a name, as `save_state` takes it
-        if (file := file_path(resume, folder, **kwargs)).exists(): return file
+    file = file_path(resume, folder, suffix='') # a folder, or a file, which `find_file` finds as `load` does
+    if file.exists() or (file := find_file(resume, folder)).is_file(): return file
     names = os.listdir(file.parent) if file.parent.is_dir() else ()
     raise FileNotFoundError(f"There is no `{file}` to resume from.{nearest(str(resume), ['auto', *names])}")
 

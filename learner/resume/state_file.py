@@ -27,7 +27,7 @@ from ..data.generators import search
 from ..loop.learner import Learner
 from ..loop.route import Stopped
 from ..loop.snapshot import by_name,model_and_loss
-from ..model.files import check_plain,file_path,read_plain,torch_save,write_to
+from ..model.files import check_plain,file_path,find_file,read_plain,torch_save,write_to
 from ..model.optimizer import parts_of
 from ..result.saving import file_events,untouched
 from .saved_run import SavedRun,params_of,unsaved_attrs
@@ -127,7 +127,7 @@ def load_state(self:Learner,
     "Load all that training is made of. If it was saved in the middle of a fit, `learn.resume()` continues the fit"
     if self.mode is not None:
         raise RuntimeError(f"`load_state` cannot replace what a running `{self.mode}` is working with")
-    file = file_path(file, self.path/self.model_dir)
+    file = find_file(file, self.path/self.model_dir)
     if not file.exists():
         names = os.listdir(file.parent) if file.parent.is_dir() else ()
         raise FileNotFoundError(f"There is no `{file}`.{nearest(file.name, names)}")

@@ -161,7 +161,9 @@ class WeightAverage(_Average):
         self.inside = self.averaged() if self._wanted(True) else nullcontext()
         self.inside.__enter__()
     def cleanup_validate(self):
-        if self.depth==1: self.inside.__exit__(None, None, None)
+        if self.depth==1:
+            self.inside.__exit__(None, None, None)
+            self.inside = None
         self.depth -= 1
 
     def after_validate(self):

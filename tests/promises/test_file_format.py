@@ -1,0 +1,49 @@
+"Files of one format have the same keys: a change of the keys without a new `file_format` would let older files be misread"
+import re
+from pathlib import Path
+import pytest
+from fastcore.nbio import read_nb
+from learner.all import *
+from learner.loop.testing import synth_learner
+from learner.resume.saved_run import file_format
+
+# What the keys of a file are, by format. A change of these lines comes with a new format
+keys = {2: '''format versions versions.learner versions.python versions.torch code model loss hidden opt between opt_attrs
+    at at.phase at.batch at.announced at.exact at.results at.settings
+    at.counters at.counters.epoch at.counters.train_iter at.counters.opt_step at.counters.epoch_start
+    at.bounds at.bounds.n_epoch at.bounds.start_epoch at.bounds.n_train_iter at.bounds.n_step
+    at.optimizer at.optimizer.before at.optimizer.at_start at.optimizer.groups at.optimizer.grads
+    at.loader at.loader.n at.loader.at_start at.loader.now at.loader.idxs at.loader.workers at.loader.exhausted at.loader.old_workers
+    at.loader.description at.loader.counts at.loader.moved
+    callbacks callbacks.recorder state frozen'''}
+kinds = {2: 'missing grad device array number row floats dict list bytes complex'}
+random_states = {2: 'python numpy torch own'} # in `at.loader.now`, besides those of devices
+
+deep = 'versions','at','at.counters','at.bounds','at.optimizer','at.loader','callbacks'
+def found(o, where=''):
+    for k,v in o.items():
+        yield f'{where}{k}'
+        if f'{where}{k}' in deep: yield from found(v, f'{where}{k}.')
+
+@pytest.fixture(scope='module')
+def saved(tmp_path_factory):
+    learn = synth_learner(path=tmp_path_factory.mktemp('format'))
+    with pytest.raises(KeyboardInterrupt): learn.fit(1, cbs=Raise('after_pred', KeyboardInterrupt, 3))
+    return read_plain(learn.save_state('here'))
+
+def test_the_keys_of_a_file_are_those_of_its_format(saved):
+    assert file_format in keys, 'a new format: list its keys here'
+    assert sorted(found(saved))==sorted(keys[file_format].split())
+    assert saved['format']==file_format
+
+def test_kinds_of_values_are_those_of_the_format(saved):
+    from learner.resume.encoding import kinds as now
+    assert [*now]==kinds[file_format].split()
+    assert {*saved['at']['loader']['now']}-{'cuda','mps'}=={*random_states[file_format].split()}
+
+def test_the_table_in_the_chapter_lists_every_key(saved):
+    root = Path(__file__).parents[2]
+    text = next(o.source for o in read_nb(root/'nbs/resume/03_saved_run.ipynb').cells if o.id=='overview')
+    listed = {k for line in text.splitlines() if line.startswith('| `') for k in re.findall(r'`([^`]+)`', line.split('|')[1])}
+    top = {k for k in found(saved) if k.count('.')==0 or (k.startswith('at.') and k.count('.')==1)}
+    assert listed==top

@@ -1,0 +1,111 @@
+"Copies and pickles of learners, and when their memory is free"
+import copy,gc,pickle,weakref
+import pytest,torch
+from torch.nn import functional as F
+from learner.all import *
+from learner.loop.testing import RegModel,synth_dls
+
+loss_func = F.mse_loss
+def made(**kwargs):
+    torch.manual_seed(0)
+    return Learner(synth_dls(4, 2), RegModel(), loss_func, **dict(lr=.05) | kwargs).remove_cb(ProgressCallback)
+
+def counts(learn): learn.state.n = learn.state.get('n', 0)+1
+def stopped(n=6, **kwargs):
+    learn = made(**kwargs)
+    with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=Raise('before_draw', KeyboardInterrupt, n))
+    return learn
+
+# How a learner has been used. Each returns it
+used = dict(
+    new=made,
+    fit=lambda: made().fit(2),
+    one_cycle=lambda: made().fit_one_cycle(2),
+    validated=lambda: (l := made(), l.validate())[0],
+    predicted=lambda: (l := made(), l.get_preds(), l.predict(torch.ones(1)))[0],
+    lr_find=lambda: (l := made(), l.lr_find(num_it=5, show_plot=False))[0],
+    stopped=stopped,
+    stopped_in_validation=lambda: stopped(12),
+    stopped_for_now=lambda: made().fit(3, cbs=StopsForNow()),
+    failed=lambda: failed(),
+    resumed=lambda: stopped().resume(cbs=[]),
+    callbacks=lambda: made(cbs=[EarlyStoppingCallback(patience=9), GradientClip(1.), EMA(.9), SaveModelCallback(fname=None), MixUp()], metrics=mae).fit(2),
+    functions=lambda: made(cbs=[on('after_batch', every=2)(counts)]).fit(2),
+    lbfgs=lambda: made(opt_func=torch.optim.LBFGS, lr=.1).fit(1),
+    ready_optimizer=lambda: ready(),
+    two_optimizers=lambda: made(opt_func=two, lr=.01).fit(1),
+    frozen=lambda: made(splitter=halves).freeze_to(1).fit(1))
+
+class StopsForNow(Callback):
+    def before_draw(self):
+        if self.learn.train_iter==5: self.learn.stop_for_now()
+
+def two(groups): ps = [p for g in groups for p in g['params']]; return OptimList(torch.optim.SGD(ps[:1], lr=.01), torch.optim.Adam(ps[1:], lr=.01), every=[1,2])
+def halves(m): return [[m.a],[m.b]]
+def failed():
+    learn = made()
+    with pytest.raises(ZeroDivisionError): learn.fit(2, cbs=Raise('after_pred', ZeroDivisionError, 3))
+    return learn
+def ready():
+    model = RegModel()
+    return Learner(synth_dls(4, 2), model, loss_func, opt_func=torch.optim.Adam(model.parameters(), lr=.05)).remove_cb(ProgressCallback).fit(1)
+
+def goes_on(learn):
+    "Weights and losses of what comes next"
+    torch.manual_seed(3)
+    learn.resume(cbs=[]) if learn.at else learn.fit(1)
+    return [p.tolist() for p in learn.model.parameters()],learn.recorder.raw_losses,[o.valid_loss for o in learn.recorder.rows],learn.state.get('n')
+
+def pickled(learn): return pickle.loads(pickle.dumps(learn))
+
+@pytest.mark.filterwarnings('ignore:.*stopped in the middle')
+@pytest.mark.parametrize('copied', [copy.deepcopy, pickled], ids=['deepcopy','pickle'])
+@pytest.mark.parametrize('how', used)
+def test_a_copy_goes_on_as_its_original_and_shares_nothing_with_it(how, copied):
+    learn = used[how]()
+    twin = copied(learn)
+    before = [p.tolist() for p in learn.model.parameters()]
+    assert [type(o) for o in twin.cbs]==[type(o) for o in learn.cbs] and all(o.learn is twin for o in twin.cbs) and all(o.learn is learn for o in learn.cbs)
+    assert twin.recorder in twin.cbs and twin.route.learn is twin and twin.cbs.owner is twin
+    res = goes_on(twin)
+    assert [p.tolist() for p in learn.model.parameters()]==before
+    assert goes_on(learn)==res
+
+def test_inside_a_fit_it_is_refused():
+    class Copies(Callback):
+        def after_batch(self): copy.deepcopy(self.learn)
+    with pytest.raises(RuntimeError, match='cannot be copied or pickled inside a running `fit`'): made().fit(1, cbs=Copies)
+
+def test_a_copied_callback_belongs_to_no_learner():
+    learn = made(cbs=GradientClip(1.))
+    for cb in (copy.copy(learn.gradient_clip), copy.deepcopy(learn.gradient_clip), pickled(learn.gradient_clip)):
+        assert cb.learn is None and cb.max_norm==1. and learn.gradient_clip.learn is learn
+
+@pytest.fixture
+def no_collector():
+    gc.collect(); gc.disable()
+    yield
+    gc.enable()
+
+@pytest.mark.parametrize('how', used)
+def test_a_learner_leaves_memory_with_its_last_name(how, no_collector):
+    learn = used[how]()
+    refs = dict(learner=weakref.ref(learn), model=weakref.ref(learn.model), weights=weakref.ref(next(learn.model.parameters())),
+        dls=weakref.ref(learn.dls), recorder=weakref.ref(learn.recorder)) | ({} if learn.opt is None else dict(opt=weakref.ref(learn.opt)))
+    del learn
+    assert [k for k,r in refs.items() if r() is not None]==[]
+
+def test_in_a_sweep_there_is_one_model_at_a_time(no_collector):
+    alive = []
+    for lr in (.1, .2, .3, .4):
+        learn = made(lr=lr).fit(1)
+        alive.append(weakref.ref(learn.model))
+        assert sum(o() is not None for o in alive)==1
+        del learn
+    assert not any(o() is not None for o in alive)
+
+def test_a_callback_whose_learner_is_gone_can_be_used_again(no_collector):
+    cb = EarlyStoppingCallback(patience=9)
+    made(cbs=cb).fit(1)
+    assert cb.learn is None and cb.best<100
+    assert made(cbs=cb).fit(1).early_stopping is cb
