@@ -492,7 +492,8 @@ def test_averages_of_complex_weights_are_wide(dtype, wide):
     @on(event.before_step)
     def move(learn): m.extra.data = m.extra.data+1
     data = [(torch.randn(4,3), torch.randint(0, 2, (4,)))]*2
-    Learner(DataLoaders(data, device='cpu'), m, nn.CrossEntropyLoss(), cbs=[cb,move], opt_func=sgd).remove_cb(ProgressCallback).fit(1)
+    learn = Learner(DataLoaders(data, device='cpu'), m, nn.CrossEntropyLoss(), cbs=[cb,move], opt_func=sgd).remove_cb(ProgressCallback).fit(1)
     avg = next(a for a,p in zip(cb.avg, m.parameters()) if p is m.extra)
     assert avg.dtype==wide and avg.tolist()==[1.25]*2 and cb.state_dict()['avg']
+    assert cb.learn is learn # a callback does not keep its Learner alive
     with cb.averaged(): assert m.extra.dtype==dtype and m.extra.to(wide).tolist()==[1.25]*2

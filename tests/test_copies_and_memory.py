@@ -31,6 +31,7 @@ used = dict(
     resumed=lambda: stopped().resume(cbs=[]),
     callbacks=lambda: made(cbs=[EarlyStoppingCallback(patience=9), GradientClip(1.), EMA(.9), SaveModelCallback(fname=None), MixUp()], metrics=mae).fit(2),
     functions=lambda: made(cbs=[on('after_batch', every=2)(counts)]).fit(2),
+    hooks=lambda: made(cbs=[ActivationStats(), HookCallback(hook=shape)]).fit(1),
     lbfgs=lambda: made(opt_func=torch.optim.LBFGS, lr=.1).fit(1),
     ready_optimizer=lambda: ready(),
     two_optimizers=lambda: made(opt_func=two, lr=.01).fit(1),
@@ -40,6 +41,7 @@ class StopsForNow(Callback):
     def before_draw(self):
         if self.learn.train_iter==5: self.learn.stop_for_now()
 
+def shape(m, i, o): return o.shape
 def two(groups): ps = [p for g in groups for p in g['params']]; return OptimList(torch.optim.SGD(ps[:1], lr=.01), torch.optim.Adam(ps[1:], lr=.01), every=[1,2])
 def halves(m): return [[m.a],[m.b]]
 def failed():

@@ -93,6 +93,7 @@ class Callback(Flags, State, GetAttr):
     learn = weak()    # the Learner
     own_name = None # a name that was given to this instance: `cb.name = 'mine'`
 
+    def let_go(self): "Called when it was detached from its Learner: undo what may outlive a fit"
     def __getstate__(self): return without_refs(self)
     def __init__(self, **fns): # Functions of the callback, by event: `Callback(before_batch=f)`
         for k,f in fns.items():

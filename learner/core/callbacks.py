@@ -62,6 +62,7 @@ class CallbackList(L):
             if vars(self.owner).get(cb.name) is cb: delattr(self.owner, cb.name)
             self._set([o for o in self if o is not cb])
             refer(cb, 'learn', None)
+            cb.let_go()
 
     def _set(self, cbs):
         self.items = cbs # a new list: a loop over the old one is not disturbed

@@ -138,7 +138,6 @@ class HookCallback(Callback):
     """Has hooks on `modules` during training batches. `hooked` is true in batches with hooks,
     and `hooks.stored` has what `hook` returned for each module"""
     run_valid,only_fit = False,True
-    _learn = None
     hook = None # or a method `hook(self, module, input, output)`
     def __init__(self,
         modules=None, # Modules to listen to; default: layers of the model with parameters
@@ -157,13 +156,7 @@ class HookCallback(Callback):
         self.include_paramless = include_paramless
         self.hooks,self.hooked,self.modules = Hooks([], None),False,[]
 
-    @property
-    def learn(self): return self._learn
-    @learn.setter
-    def learn(self, v):
-        if v is None: self._off()
-        self._learn = v
-
+    def let_go(self): self._off()
     def _off(self):
         self.hooks.remove()
         self.hooked = False
