@@ -2446,6 +2446,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'learner.result.show._score': ('result/show.html#_score', 'learner/result/show.py'),
                                      'learner.result.show._table': ('result/show.html#_table', 'learner/result/show.py'),
                                      'learner.result.show.as_image': ('result/show.html#as_image', 'learner/result/show.py'),
+                                     'learner.result.show.check_size': ('result/show.html#check_size', 'learner/result/show.py'),
                                      'learner.result.show.first_batch': ('result/show.html#first_batch', 'learner/result/show.py'),
                                      'learner.result.show.named': ('result/show.html#named', 'learner/result/show.py'),
                                      'learner.result.show.show_samples': ('result/show.html#show_samples', 'learner/result/show.py')},

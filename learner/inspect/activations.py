@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 from ..core.callback import TrainEvalCallback
-from ..core.checks import known_args
+from ..core.checks import checked,known_args
 from .hooks import HookCallback
 from ..measure.history import Row
 
@@ -80,6 +80,7 @@ class ActivationStats(HookCallback):
     order = TrainEvalCallback.order-10 # reads `train_iter` before it is increased
     _stateattrs = 'batches','stats'
     bins,top,near = 40,10.,.05 # of the histogram, from 0 to `top`; and what counts as near zero
+    @checked
     def __init__(self,
         with_hist:bool=False, # Keep histograms too
         **kwargs, # For `HookCallback`

@@ -15,8 +15,7 @@ from datetime import datetime
 from pathlib import Path
 import torch
 from .loggers import Logger,numbers
-from ..core.checks import whole
-from ..core.checks import extra
+from ..core.checks import checked,extra
 from ..model.files import path_in
 
 # %% ../../nbs/inspect/06_boards.ipynb #BoardLogger
@@ -50,13 +49,14 @@ class TensorBoardLogger(BoardLogger):
     "Writes event files for [TensorBoard](https://www.tensorflow.org/tensorboard)"
     _stateattrs = *Logger._stateattrs,'folder','last'
     rewinds,folder,last,writer = True,None,0,None
+    @checked(batches='>=0')
     def __init__(self,
         log_dir=None, # Folder for event files, in `learn.path`; default: a new one in `runs` for each fit
         batches:int=1, # Log every so many batches; 0 is none
         graph:bool=False, # Trace the model, and log its graph
     ):
         if log_dir is not None: path_in(log_dir, 'learn.path') # which is not known yet
-        self.log_dir,self.batches,self.graph = log_dir,whole('batches', batches),graph
+        self.log_dir,self.batches,self.graph = log_dir,batches,graph
 
     @property
     def place(self): return None if self.log_dir is None else path_in(self.log_dir, self.learn.path)
@@ -110,10 +110,11 @@ class WandbLogger(BoardLogger):
     _stateattrs = *Logger._stateattrs,'run_id'
     place = 'Weights & Biases' # a second logger would use the run of the first
     run_id,board,own = None,None,False
+    @checked(batches='>=0')
     def __init__(self,
         batches:int=10, # Log every so many batches; 0 is none
         **kwargs, # For `wandb.init`, if there is no active run
-    ): self.batches,self.kwargs = whole('batches', batches),kwargs
+    ): self.batches,self.kwargs = batches,kwargs
 
     def start(self, resumed):
         wandb = extra('wandb', 'loggers', '`WandbLogger`')

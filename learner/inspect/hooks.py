@@ -14,7 +14,7 @@ __all__ = ['Hook', 'Hooks', 'hook_output', 'hook_outputs', 'has_params', 'total_
 from torch import Tensor,nn
 from fastcore.foundation import L
 from ..core.callback import Callback
-from ..core.checks import known_args,whole
+from ..core.checks import checked
 from ..data.loaders import map_batch
 
 # %% ../../nbs/inspect/01_hooks.ipynb #Hook
@@ -32,7 +32,7 @@ def _module(m):
 class Hook:
     """Calls `hook_func` whenever `m` has run, keeps its last result in `stored`, and counts `calls`.
     In a `with` block, it is removed at the end"""
-    @known_args
+    @checked(m=..., when=callable)
     def __init__(self,
         m:nn.Module, # Module to listen to
         hook_func, # `hook_func(module, input, output)`; `input` is a tuple
@@ -64,7 +64,7 @@ class Hook:
 # %% ../../nbs/inspect/01_hooks.ipynb #Hooks
 class Hooks:
     "A `Hook` on each of several modules: a list of them, with `stored` of all"
-    @known_args
+    @checked(when=callable)
     def __init__(self,
         ms, # Modules
         hook_func, # `hook_func(module, input, output)`
@@ -89,7 +89,7 @@ class Hooks:
 # %% ../../nbs/inspect/01_hooks.ipynb #hook_output
 def _output(m, inp, out): return out
 
-@known_args
+@checked(module=...)
 def hook_output(
     module:nn.Module, # Module to listen to
     detach:bool=True, # Keep detached tensors
@@ -99,7 +99,7 @@ def hook_output(
     "A `Hook` that keeps what `module` returns"
     return Hook(module, _output, not grad, detach, cpu)
 
-@known_args
+@checked
 def hook_outputs(
     modules, # Modules to listen to
     detach:bool=True, cpu:bool=False, grad:bool=False, # As in `hook_output`
@@ -139,6 +139,7 @@ class HookCallback(Callback):
     and `hooks.stored` has what `hook` returned for each module"""
     run_valid,only_fit = False,True
     hook = None # or a method `hook(self, module, input, output)`
+    @checked(every='>=1', hook=callable)
     def __init__(self,
         modules=None, # Modules to listen to; default: layers of the model with parameters
         every:int|None=None, # Only in each `every`-th training batch, beginning with the first
@@ -150,7 +151,6 @@ class HookCallback(Callback):
         if hook is not None: self.hook = hook
         if self.hook is None: raise TypeError(f"`{type(self).__name__}` needs something to call: "
             "`HookCallback(hook=f)`, or a class with a method `hook(self, module, input, output)`")
-        if every is not None: whole('every', every, 1)
         self.given = _modules_given(modules)
         self.every,self.remove_end,self.is_forward,self.detach,self.cpu = every,remove_end,is_forward,detach,cpu
         self.include_paramless = include_paramless

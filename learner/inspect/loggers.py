@@ -18,7 +18,7 @@ from io import StringIO
 from pathlib import Path
 from time import perf_counter
 from ..core.callback import Callback
-from ..core.checks import listed,one_of,whole
+from ..core.checks import checked,listed,one_of
 from ..measure.history import History,Row,missing
 from ..measure.recorder import Recorder
 from ..measure.run_config import plain
@@ -187,6 +187,7 @@ class FileLogger(Logger):
 # %% ../../nbs/inspect/05_loggers.ipynb #CSVLogger
 class CSVLogger(FileLogger):
     "Writes rows of results as comma-separated values"
+    @checked
     def __init__(self,
         fname='history.csv', # File, in `learn.path`
         append:bool=False, # Keep the rows of earlier fits
@@ -246,13 +247,14 @@ def _value(text):
 # %% ../../nbs/inspect/05_loggers.ipynb #JSONLogger
 class JSONLogger(FileLogger):
     "Writes settings, rows of results and on request losses of batches as lines of JSON"
+    @checked(batches='>=0')
     def __init__(self,
         fname='history.jsonl', # File, in `learn.path`
         append:bool=False, # Keep the lines of earlier fits
         batches:int=0, # Log every so many batches; 0 is none
     ):
         super().__init__(fname, append)
-        self.batches = whole('batches', batches)
+        self.batches = batches
 
     def lines(self): return self.text().split('\n')[:-1]
     def encoded(self, lines, head=False): return ''.join(f'{o}\n' for o in lines).encode('utf-8')

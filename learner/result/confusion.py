@@ -16,9 +16,10 @@ from functools import cached_property
 import numpy as np
 import torch
 from torch import Tensor
-from ..core.checks import known_args
+from ..core.checks import checked
 from ..measure.history import Row,html_table
 from .interpret import Interpretation
+from .show import check_size
 
 # %% ../../nbs/result/05_confusion.ipynb #class_pairs
 def _kind(o): return f'{o.dtype} of shape {tuple(o.shape)}' if isinstance(o, Tensor) else type(o).__name__
@@ -121,7 +122,7 @@ class ClassificationInterpretation(Interpretation):
         "How many samples of each class were predicted as each class"
         return self._counts.copy()
 
-    @known_args
+    @checked(cmap=..., norm_dec='>=0')
     def plot_confusion_matrix(self,
         normalize:bool=False, # Show fractions of each actual class, in [0,1]
         title:str='Confusion matrix',
@@ -132,9 +133,10 @@ class ClassificationInterpretation(Interpretation):
         figsize=None, # Of a new figure, in inches; default: by the number of classes
     ):
         "Plot the confusion matrix"
+        check_size(figsize)
         return plot_counts(self._counts, self.names, normalize, title, cmap, norm_dec, plot_txt, ax, figsize)
 
-    @known_args
+    @checked(min_val='>=0')
     def most_confused(self,
         min_val:int=1, # Leave out pairs that are rarer
     ) -> list: # `(actual, predicted, count)`, the most frequent first

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import cached_property
 import numpy as np
 import torch
-from ..core.checks import known_args,whole
+from ..core.checks import checked
 from ..data.generators import keep_random,random_state,set_random_state
 from ..data.loaders import twin
 from ..data.order import by_number,in_order
@@ -27,7 +27,7 @@ from ..measure.history import Row
 from ..model.loss_properties import ignore_index_of
 from .predict import same_values
 from .preds import single
-from .show import show_samples
+from .show import check_size,show_samples
 
 # %% ../../nbs/result/04_interpret.ipynb #Source
 class Source:
@@ -77,7 +77,7 @@ class Source:
 class Interpretation:
     """Predictions, targets, decisions and losses of each sample of a loader: `preds`, `targs`, `decoded`, `losses`.
     One pass computes them, when they are first needed"""
-    @known_args
+    @checked(act=callable)
     def __init__(self,
         learn:Learner, # The learner to interpret
         dl, # Any iterable of batches
@@ -88,7 +88,7 @@ class Interpretation:
         self.vocab = getattr(learn.dls, 'vocab', None) if vocab is None else vocab
 
     @classmethod
-    @known_args
+    @checked(ds_idx=..., act=callable)
     def from_learner(cls,
         learn:Learner, # The learner to interpret
         ds_idx:int|str=1, # Position or name of a loader in `learn.dls`, or `dl`
@@ -136,32 +136,32 @@ class Interpretation:
         rest = {k:rows_of(getattr(self, k), at) for k in ('preds','targs','decoded','losses')}
         return Row(inputs=single(self._source.inputs(at, rest['targs'])), **rest)
 
-    @known_args
+    @checked(k='>=1')
     def top_losses(self,
         k:int|None=None, # How many; default: all
         largest:bool=True, # Or the smallest
         items:bool=False, # Return the samples too, as the dataset gives them
     ) -> Row: # `losses` and `idxs`, positions in `preds`, `(k,)` each; and `items`
         "The largest losses, and where they are"
-        if k is not None: whole('k', k, 1)
         if self.losses is None: raise ValueError("There are no losses of samples: "
             + ("the loader has no targets" if self.learn.known_loss is not None else
             "`learn.loss_func` is None, and the loss that the model returns is none of the usual ones"))
         losses,idxs = self.losses.topk(min(k or len(self.losses), len(self.losses)), largest=largest)
         return Row(losses=losses, idxs=idxs, **(dict(items=self._source.items(idxs)) if items else {}))
 
-    @known_args
+    @checked(ncols='>=1')
     def show_results(self,
         idxs, # Positions in `preds`: one, several, a slice or a mask
         ncols:int|None=None, # Most images in a row
         figsize=None, # Of the figure, in inches
     ): # The figure, or `Samples`
         "Show samples: images with decision, its probability, target and loss, or with masks, or a table"
+        check_size(figsize)
         inputs,preds,targs,dec,losses = self._batch(self._positions(idxs).reshape(-1))
         return show_samples(inputs, targs, dec, preds, losses, self.vocab, ignore_index_of(self.learn.known_loss),
             ncols, figsize)
 
-    @known_args
+    @checked(ncols='>=1')
     def plot_top_losses(self,
         k=9, # How many, or places in the order of losses: `range(9, 18)` are the next nine
         largest:bool=True, # Or the smallest

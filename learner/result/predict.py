@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 from fastcore.basics import patch
 from ..core.callback import Callback
-from ..core.checks import known_args,whole
+from ..core.checks import checked,is_number
 from ..data.order import by_number,in_order
 from ..data.rows import map_tensors,rows_of
 from ..loop.learner import Learner
@@ -42,7 +42,7 @@ def _class(i, vocab):
 
 # %% ../../nbs/result/02_predict.ipynb #predict
 @patch
-@known_args
+@checked
 def predict(self:Learner,
     item, # One input, as a dataset would return it, without its target; a tuple of several inputs
     with_input:bool=False, # Return the input too
@@ -107,7 +107,7 @@ def _augmented(learn, dl, n, cbs, use_max):
     return res,targs
 
 @patch
-@known_args
+@checked(ds_idx=..., n='>=1', beta=...)
 def tta(self:Learner,
     ds_idx:int|str=1, # Position or name of a loader in `dls`, or `dl`
     dl=None, # Any other iterable of batches
@@ -117,8 +117,7 @@ def tta(self:Learner,
     use_max:bool=False, # Take the maximum instead of averages
 ) -> tuple: # Predictions, targets; with `beta=None`, the first is a pair, of the augmented passes and the plain one
     "Test-time augmentation: average the predictions of `n` augmented passes and one without augmentation"
-    n = whole('n', n, 1)
-    if beta is not None and not 0<=beta<=1: raise ValueError(f"`beta` is a weight in [0,1], or None, but got {beta}")
+    if beta is not None and not (is_number(beta) and 0<=beta<=1): raise ValueError(f"`beta` is a weight in [0,1], or None, but got {beta!r}")
     dl = self.loader(ds_idx, dl)
     cbs = [] if aug is None else [_Augment(aug)]
     with self.unchanged(dl):

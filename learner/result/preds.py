@@ -21,7 +21,7 @@ import torch
 from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.callback import Callback
-from ..core.checks import known_args,short_name
+from ..core.checks import checked,short_name,whole
 from ..data.order import in_order
 from ..data.rows import Rows,rows_of
 from ..loop.learner import Learner
@@ -48,6 +48,7 @@ def _of_each(loss_func, losses, yb):
     kept = (targ!=ignore_index_of(loss_func)).reshape(losses.shape)
     return losses.sum(1)/kept.sum(1).clamp(min=1)
 
+@checked(loss_func=callable)
 def per_sample(
     loss_func, # Any loss
 ):
@@ -76,6 +77,7 @@ class GatherPredsCallback(Callback):
     """Keeps what the model returns for each validation batch, in `preds`, `targets`, and on request `inputs`,
     `decoded` and `losses`. With several loaders, those of the last"""
     run_train = False
+    @checked(save_preds=Path, save_targs=Path, concat_dim=..., act=callable, dec=callable, n='>=0')
     def __init__(self,
         with_input:bool=False, # Keep inputs
         with_loss:bool=False, # Keep the loss of each sample
@@ -91,6 +93,7 @@ class GatherPredsCallback(Callback):
     ):
         self.with_input,self.with_loss,self.with_preds,self.with_targs = with_input,with_loss,with_preds,with_targs
         self.save_preds,self.save_targs,self.act,self.dec = save_preds,save_targs,act,dec
+        if concat_dim is not None: whole('concat_dim', concat_dim, -64)
         for k,path in dict(save_preds=save_preds, save_targs=save_targs).items():
             if path and Path(path).is_dir(): raise ValueError(f"`{k}` is a `.npy` file, but `{path}` is a folder")
             if path and concat_dim is None:
@@ -201,7 +204,7 @@ def gather(learn, dl, inner=False, reorder=True, cbs=None, act=None, with_decode
 
 # %% ../../nbs/result/01_preds.ipynb #get_preds
 @patch
-@known_args
+@checked(ds_idx=..., act=callable, save_preds=Path, save_targs=Path, concat_dim=...)
 def get_preds(self:Learner,
     ds_idx:int|str=1, # Position or name of a loader in `dls`, or `dl`
     dl=None, # Any other iterable of batches
@@ -231,6 +234,7 @@ def get_preds(self:Learner,
 class FetchPredsCallback(Callback):
     "Predictions after each validation of a fit, in `preds`"
     only_fit = True
+    @checked(ds_idx=...)
     def __init__(self,
         ds_idx:int|str=1, # Position or name of a loader in `dls`, or `dl`
         dl=None, # Any other iterable of batches

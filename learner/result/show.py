@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from fastcore.basics import patch
-from ..core.checks import known_args,whole
+from ..core.checks import checked,in_range
 from ..data.loaders import twin
 from ..data.rows import rows_of
 from ..loop.learner import Learner
@@ -66,6 +66,16 @@ def _cell(o, vocab):
     "Text for a decision or target, part by part"
     if isinstance(o, Mapping): return ', '.join(f'{k}: {v}' for k,p in o.items() if (v := _cell(p, vocab)))
     return '; '.join(filter(None, (_cell(p, vocab) for p in o))) if isinstance(o, (tuple,list)) else named(o, vocab)
+
+# %% ../../nbs/result/03_show.ipynb #check_size
+def check_size(
+    figsize, # Width and height in inches; None for the default
+):
+    "Refuse what is no size of a figure, before anything is computed"
+    if figsize is None: return
+    if not isinstance(figsize, (tuple,list)) or len(figsize)!=2:
+        raise TypeError(f"`figsize` is a width and a height in inches, but got {figsize!r}")
+    for o in figsize: in_range('figsize', o, '(0,inf)')
 
 # %% ../../nbs/result/03_show.ipynb #grid
 @dataclass
@@ -155,6 +165,7 @@ def _are_scores(dec, targs):
     if not isinstance(dec, Tensor) or not isinstance(targs, Tensor) or targs.is_floating_point(): return False
     return dec.is_floating_point() and dec.ndim==targs.ndim+1==4
 
+@checked(ncols='>=1')
 def show_samples(
     x, # Inputs, as a batch; the first of several inputs is shown
     targs, # Targets, or None
@@ -168,7 +179,6 @@ def show_samples(
 ): # The figure, or `Samples`
     "Images with decision and target, in red where they differ, or with masks; or a table, if inputs are no images"
     x = x if isinstance(x, Tensor) else next(iter(x.values() if isinstance(x, Mapping) else x))
-    if ncols is not None: whole('ncols', ncols, 1)
     idxs = range(find_bs(dec))
     imgs = [as_image(rows_of(x, i)) for i in idxs]
     if _are_labels(dec) and isinstance(targs, Tensor) and targs.numel()==dec.numel(): targs = targs>.5
@@ -195,7 +205,7 @@ def first_batch(
 
 # %% ../../nbs/result/03_show.ipynb #show_results
 @patch
-@known_args
+@checked(ds_idx=..., max_n='>=1', ncols='>=1')
 def show_results(self:Learner,
     ds_idx:int|str=1, # Position or name of a loader in `dls`, or `dl`
     dl=None, # Any other iterable of batches
@@ -205,7 +215,8 @@ def show_results(self:Learner,
     figsize=None, # Of the figure, in inches
 ): # The figure, or `Samples`
     "Show samples of the first batch: images with decisions and targets, which can be masks, or a table"
-    max_n,dl = whole('max_n', max_n, 1),self.loader(ds_idx, dl)
+    dl = self.loader(ds_idx, dl)
+    check_size(figsize)
     with self.unchanged(dl): b = first_batch(dl)
     x,_,targs,dec = self.get_preds(dl=[b], with_input=True, with_decoded=True)
     n = find_bs(dec)

@@ -13,7 +13,7 @@ __all__ = ['MixHandler', 'MixUp', 'CutMix']
 from collections.abc import Mapping
 import torch
 from torch import Tensor
-from ..core.checks import no_closure,one_of,only_one,positive,short_name
+from ..core.checks import checked,no_closure,only_one,short_name
 from ..core.callback import Callback
 from ..data.loaders import map_batch
 from ..model.loss_properties import has_mixed_means,items_of,reduction_of,unreduced
@@ -71,11 +71,10 @@ class MixHandler(Callback):
     two tuples of inputs, and the share of the first. `lam` is a tensor: one number, or `(bs,)` if `by_sample`"""
     run_valid = False
     by_sample = False # whether each sample has its own share; None: wherever the loss allows it
+    @checked(alpha='>0')
     def __init__(self,
         alpha:float=.5, # Of the Beta distribution of shares: the smaller, the less is mixed
-    ):
-        positive(alpha=alpha)
-        self.alpha = alpha
+    ): self.alpha = alpha
 
     def before_fit(self): no_closure(self); only_one(self, MixHandler, 'mix the batch')
     def draw(self,
@@ -137,12 +136,12 @@ class MixHandler(Callback):
 # %% ../../nbs/technique/07_mixup.ipynb #MixUp
 class MixUp(MixHandler):
     "Train on weighted averages of two samples ([Zhang et al. 2017](https://arxiv.org/abs/1710.09412))"
+    @checked(alpha='>0')
     def __init__(self,
         alpha:float=.4, # Of the Beta distribution of shares: the smaller, the less is mixed
         by_sample:bool|None=None, # A share for each sample, or one for the batch; default: wherever the loss allows it
     ):
         super().__init__(alpha)
-        one_of('by_sample', by_sample, (True,False,None))
         self.by_sample = by_sample
 
     def mix(self, x, other, lam):
@@ -159,6 +158,7 @@ class CutMix(MixHandler):
     """Paste a rectangle of one image into another, and of its mask into the other's
     ([Yun et al. 2019](https://arxiv.org/abs/1905.04899)). Images and masks are
     `(bs, …, height, width)`, all of the size of the first; other inputs stay as they are"""
+    @checked(alpha='>0')
     def __init__(self,
         alpha:float=1., # Of the Beta distribution of shares of the area
     ): super().__init__(alpha)
