@@ -117,7 +117,8 @@ def tta(self:Learner,
     use_max:bool=False, # Take the maximum instead of averages
 ) -> tuple: # Predictions, targets; with `beta=None`, the first is a pair, of the augmented passes and the plain one
     "Test-time augmentation: average the predictions of `n` augmented passes and one without augmentation"
-    if beta is not None and not (is_number(beta) and 0<=beta<=1): raise ValueError(f"`beta` is a weight in [0,1], or None, but got {beta!r}")
+    if beta is not None and not (is_number(beta) and 0<=beta<=1):
+        raise ValueError(f"`beta` is a weight in [0,1], or None, but got {beta!r}")
     dl = self.loader(ds_idx, dl)
     cbs = [] if aug is None else [_Augment(aug)]
     with self.unchanged(dl):
