@@ -252,3 +252,17 @@ def test_the_error_says_what_to_write(model, batch, kwargs, match):
 def test_what_the_error_says_works(model, batch, kwargs):
     learn = Learner(DataLoaders([batch], [batch], device='cpu'), model(), metrics=accuracy, **kwargs).remove_cb(ProgressCallback).fit(1)
     assert 0<=learn.recorder[-1].accuracy<=1
+
+@pytest.mark.parametrize('bs', [2, 7, 48])
+@pytest.mark.parametrize('cls', [Words, NextWord])
+def test_tokens_that_do_not_count_do_not_depend_on_the_batch_size(cls, bs):
+    labels = ids.clone()
+    labels[torch.rand(48, 6, generator=torch.Generator().manual_seed(3))<.5] = -100
+    data = [dict(input_ids=ids[i:i+bs], attention_mask=mask[i:i+bs], labels=labels[i:i+bs]) for i in range(0, 48, bs)]
+    learn = learner(cls, accuracy, DataLoaders(data, data, device='cpu'))
+    row = learn.validate()
+    with torch.no_grad(): pred,targ = learn.model.scores(ids, mask),labels
+    if cls is NextWord: pred,targ = pred[:,:-1],targ[:,1:]
+    kept = targ!=-100
+    assert row.valid_loss==pytest.approx(F.cross_entropy(pred[kept], targ[kept]).item(), abs=1e-5)
+    assert row.accuracy==pytest.approx((pred[kept].argmax(-1)==targ[kept]).float().mean().item(), abs=1e-6)
