@@ -152,3 +152,40 @@ def test_no_place_names():
     if p.returncode: pytest.skip('not a git checkout')
     fs = [f for o in p.stdout.split('\0') if (f := root/o).is_file() and f.suffix not in ('.png','.gif','.pt')]
     assert not [f'{f.relative_to(root)}: {l.strip()[:100]}' for f in fs for l in f.read_text(encoding='utf-8').splitlines() if alien.search(l)]
+
+numbered = re.compile(r'^\| *\d+ *\|')
+head = re.compile(r'^\|.*\| *$\n\|(?: *:?-+:? *\|)+ *$', re.M)
+
+def cells_of(row): return [o.strip() for o in row.strip().strip('|').split('|')]
+
+def flows(fn):
+    "Names in the column of a numbered table that says where each step is: the one called `where`, or else the second"
+    for c in read_nb(fn).cells:
+        for m in head.finditer(c.source) if c.cell_type=='markdown' else ():
+            names = cells_of(m[0].split('\n')[0])
+            rows = [cells_of(o) for o in c.source[m.end():].split('\n\n')[0].splitlines() if numbered.match(o)]
+            col = names.index('where') if 'where' in names else 1
+            if len(rows)>5: yield [name for row in rows for name in re.findall('`([^`]+)`', row[col])]
+
+def in_code(name):
+    "Whether `name`, such as `Class.method`, `route.method` or `function(…)`, is a function or class of the library"
+    owner,_,attr = re.match(r'[\w.]+', name)[0].rpartition('.')
+    nodes = [o for tree in trees.values() for o in ast.walk(tree) if isinstance(o, (ast.FunctionDef,ast.ClassDef))]
+    if not owner: return any(o.name==attr for o in nodes)
+    owners = {'route': ('Route','Pauses','ResumableRoute'), 'learn': ('LoopState','Loop','FitMixin','Learner')}.get(owner, (owner,))
+    return any(m.name==attr for o in nodes if isinstance(o, ast.ClassDef) and o.name in owners for m in o.body if isinstance(m, ast.FunctionDef))
+
+@pytest.mark.parametrize('name', ['loop/02_loop','loop/05_interrupt','resume/06_checkpoint'])
+def test_tables_of_flows_name_what_is_there(name):
+    "A reader can follow each step of a batch, of a stop and of a resume in another process: the functions of these tables exist"
+    found = [o for o in flows(nbs/f'{name}.ipynb') if len(o)>5]
+    assert found and not [n for names in found for n in names if not in_code(n)]
+
+def test_the_table_of_mixins_is_that_of_the_class():
+    "The chapter of the Learner says what each class that it derives from adds, and where"
+    from learner.all import Learner
+    src = next(c.source for c in read_nb(nbs/'loop/07_learner.ipynb').cells if c.id=='md_chain')
+    rows = re.findall(r'^\| `(\w+)` \| .*?\(([\w./]+)\.ipynb\)', src, re.M)
+    bases = [o for o in Learner.__mro__ if o is not object][::-1]
+    assert [k for k,_ in rows]==[o.__name__ for o in bases]
+    for (_,link),o in zip(rows, bases): assert re.sub(r'\d+_', '', (nbs/'loop'/link).resolve().relative_to(nbs).as_posix()).replace('/', '.')==o.__module__.removeprefix('learner.')
