@@ -39,7 +39,7 @@ Modules:
 - `learner.result.predict`: `predict` answers for a single input; `tta` averages predictions over augmented copies of each sample
 - `learner.result.preds`: Predictions, targets and losses of every sample, in the order of the dataset
 - `learner.result.saving`: `learn.save` and `learn.load`: weights and optimizer in a file, and back
-- `learner.result.show`: Samples with predictions and targets: images under their captions, or a table
+- `learner.result.show`: Samples with predictions and targets: images under their captions, masks, or a table
 - `learner.result.tracker`: Callbacks that monitor a metric: early stopping, saving the best model, a lower learning rate on a plateau
 - `learner.resume.checkpoint`: Save the whole run now and then, and resume it in another process
 - `learner.resume.rewind`: Hold positions of a run while it trains, and go back to any batch of it

@@ -1,7 +1,7 @@
-"""Samples with predictions and targets: images under their captions, or a table
+"""Samples with predictions and targets: images under their captions, masks, or a table
 
 `learn.show_results()` shows some samples of a loader with the model's decisions, and where a decision is wrong,
-the target. Inputs that are not images make a table.
+the target. Masks are drawn over their images, and inputs that are not images make a table.
 `show_samples` does the same for samples that you have chosen; [interpretation](04_interpret.ipynb) uses it to
 show the worst ones."""
 
