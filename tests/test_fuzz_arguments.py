@@ -23,8 +23,8 @@ usual = dict(dls=lambda: synth_dls(2, 1), model=lambda: nn.Linear(1,1), m=lambda
     n=lambda: 1, n_epoch=lambda: 1, epochs=lambda: 1, n_cycles=lambda: 1, cycle_len=lambda: 1, n_steps=lambda: 100, start=lambda: .1, end=lambda: .01, middle=lambda: .2, top=lambda: .1, pct=lambda: .5, pos=lambda: .5, power=lambda: 2., sched=lambda: SchedNo(1, 1), pcts=lambda: [.5,.5], scheds=lambda: [SchedNo(1, 1)]*2,
     ev=lambda: 'after_batch', event=lambda: 'after_batch', f=lambda: len, func=lambda: (lambda p, t: 0.), hook_func=lambda: print, limit=lambda: 1., k=lambda: 1, v=lambda: .1, name=lambda: 'lr', names=lambda: ['a'], beta=lambda: .5, dl=lambda: [(torch.zeros(2,1), torch.zeros(2,1))], train=lambda: [(torch.zeros(2,1), torch.zeros(2,1))],
     dataset=lambda: [(torch.zeros(1), torch.zeros(1))]*4, bs=lambda: 2, wgts=lambda: [1.]*4, partial_n=lambda: 2, make=lambda: torch.optim.lr_scheduler.ConstantLR, alpha=lambda: .4, attr=lambda: 'loss', attrs=lambda: ['loss'], metric=lambda: Sum(), loss_cls=lambda: nn.MSELoss, pred=lambda: torch.rand(4,6), targ=lambda: torch.tensor([0,1,0,1]),
-    loss_func=nn.MSELoss, exc=lambda: ValueError, fname=lambda: 'nowhere', file=lambda: 'nowhere', item=lambda: torch.zeros(1), lrs=lambda: [1e-3*1.2**i for i in range(40)], losses=lambda: [1./(i+1) for i in range(40)], num_it=lambda: 40, folder=lambda: 'nowhere', cb=lambda: BnFreeze(), cbs=lambda: [], opt_func=lambda: torch.optim.SGD, lr=lambda: .1, suffix=lambda: '', cond=None)
-special = {'FreezeSchedule.epochs': lambda: {0: 0}, 'ParamScheduler.scheds': lambda: dict(lr=SchedNo(1, 1)), 'Schedule.f': lambda: sched_lin, 'OnBetter.f': lambda: print, 'accuracy_multi.targ': lambda: torch.zeros(4,6), 'MapPred.f': lambda: len, 'FocalLoss.weight': lambda: None}
+    filters=lambda: (), append=lambda: False, loss_func=nn.MSELoss, exc=lambda: ValueError, fname=lambda: 'nowhere', file=lambda: 'nowhere', item=lambda: torch.zeros(1), lrs=lambda: [1e-3*1.2**i for i in range(40)], losses=lambda: [1./(i+1) for i in range(40)], num_it=lambda: 40, folder=lambda: 'nowhere', cb=lambda: BnFreeze(), cbs=lambda: [], opt_func=lambda: torch.optim.SGD, lr=lambda: .1, suffix=lambda: '', cond=None)
+special = {'FreezeSchedule.epochs': lambda: {0: 0}, 'ParamScheduler.scheds': lambda: dict(lr=SchedNo(1, 1)), 'Schedule.f': lambda: sched_lin, 'OnBetter.f': lambda: print, 'accuracy_multi.targ': lambda: torch.zeros(4,6), 'MapPred.f': lambda: len, 'FocalLoss.weight': lambda: None, 'learn.to_channelslast.use_amp': lambda: True, 'HookCallback.hook': lambda: print, 'load_learner.trust': lambda: True} | {f'learn.{o}.n_epoch': lambda: 1 for o in ('fit','fit_one_cycle','fit_flat_cos')}
 
 class Sum(nn.Module):
     "What torchmetrics' metrics have"
@@ -36,7 +36,7 @@ class Sum(nn.Module):
 inner = set('''Dispatcher Loop Events Draws keep_random moving_parts random_state set_random_state map_batch map_tensors rows_of Rows Position RunConfig LossStream Stopwatch Summary Samples Report History Row SuggestedLRs Pieces AnyOf CallbackList
     known_args nearest snake_name scope moments held hold put_back is_summed loss_of loss_per_sample n_items n_samples flat_pair as_double check_several declare find_bs mk_metric mk_metrics AsFunction html_table show_value text_row text_table Lines Notebook Rich
     atomic_write check_plain file_path read_plain sweep_temporary write_plain check_plain load_weights unwrapped weights_of Mismatch count_elements count_kept activation_of decodes_of has_mixed_means ignore_index_of items_of reduction_of per_sample decision named as_image first_batch show_samples
-    restored length to_device twin by_number in_order default_device run_config numbers highest valley slide minimum steep SuggestionMethod Checkpoints Interpretation ClassificationInterpretation Forward Callback FuncCallback LossMetrics Hook Hooks clear_state AMPMode freeze_groups norm_bias_params params trainable_params param_groups hypers n_groups get_hyper spare make_opt'''.split())
+    call_selected path_in check_hyper per_group sched_no sched_lin sched_cos sched_exp sched_poly mae mse msle FileLogger Raise set_hyper restored length to_device twin by_number in_order default_device run_config numbers highest valley slide minimum steep SuggestionMethod Checkpoints Interpretation ClassificationInterpretation Forward Callback FuncCallback LossMetrics Hook Hooks clear_state AMPMode freeze_groups norm_bias_params params trainable_params param_groups hypers n_groups get_hyper spare make_opt'''.split())
 methods = '''fit fit_one_cycle fit_flat_cos fit_sgdr fine_tune lr_find smoke validate get_preds predict tta show_results summary to_fp16 to_channelslast to_contiguous save load export save_state load_state set_hyper freeze_to resume at_pause'''.split()
 
 def parameters(f): return {k:p for k,p in inspect.signature(f.__init__ if isinstance(f, type) else f).parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and k!='self'}
@@ -62,6 +62,30 @@ def base(name, ps):
 cases = [(name, k, kind) for name,_,ps in callables() for k in ps for kind in bad]
 functions = {name:(f, ps) for name,f,ps in callables()}
 
+# Other words by which a message may name an argument
+words = dict(cbs='callback', metrics='metric', dls='DataLoaders', file='file', resume='file', fname='file', item='item')
+
+# Odd values that mean something: by annotation and default, then by name
+by_type = {bool: 'bool', int: 'number', float: 'half number', str: 'text', dict: 'dict'}
+by_name = dict(axis='negative', dim_argmax='negative', ignore_index='negative', pos_label='bool negative', bkg_idx='negative', concat_dim='negative', seed='negative', order='negative bool', min_delta='number half negative', a='negative huge', b='negative huge', thresh='negative huge',
+    max_norm='inf', norm_type='inf', max_value='inf', limit='inf number half', lr='number half', lr_max='number half', start='number half negative huge', end='number half negative huge', middle='number half negative huge', top='number half negative huge', start_lr='number half', end_lr='number half',
+    cbs='list dict empty', metrics='list dict function', train='list items dict text empty', valid='list items dict text empty', dl='list items dict text empty', modules='list dict empty', dataset='text list items dict', moms='list', labels='list items')
+functions_of = 'f func hook hook_func count when filter_fn params act dec activation splitter split comp make sched shape loss_cls opt_func loss_func only aug monitor suggest_funcs'.split()
+
+def legal(name, k, p):
+    "Kinds of values that may be accepted"
+    types = getattr(p.annotation, '__args__', (p.annotation,)) if not isinstance(p.annotation, type) else (p.annotation,)
+    res = {o for t in types if t in by_type for o in by_type[t].split()} | {*by_name.get(k, '').split(), *more.get(f'{name}.{k}', '').split()}
+    if str in types: res.add('empty')
+    if p.default is None: res.add('none')
+    if k in functions_of: res |= {'type','function'}
+    if isinstance(p.default, float) and float in types: res.discard('number') if p.default<1 and k in fractions else None
+    return res
+
+more = {}
+fractions = ()
+
+shown = dict(text='nonsense', none='None', object='odd', nan='nan', inf='inf', negative='-1', huge='-1', half='.37', number='7', bool='True', list='[]', items='a', dict='{}', type='int', function='lambda', empty='')
 def outcome(name, k, kind):
     "`accepted`, `refused clearly` or `refused unclearly`, and how"
     f,ps = functions[name]
@@ -71,7 +95,7 @@ def outcome(name, k, kind):
         with warnings.catch_warnings(), redirect_stdout(StringIO()): warnings.simplefilter('ignore'); f(**kwargs)
     except Exception as e:
         text = str(e)
-        value = {'text':'nonsense', 'none':'None', 'object':'odd', 'nan':'nan', 'inf':'inf', 'negative':'-1', 'huge':'-1', 'half':'.37', 'number':'7', 'bool':'True', 'list':'[]', 'items':'a', 'dict':'{}', 'type':'int', 'function':'lambda', 'empty':''}[kind]
-        clear = isinstance(e, (ValueError,TypeError,FileNotFoundError,RuntimeError)) and f'`{k}' in text and value.lower() in text.lower()
+        named = f'`{k}' in text or words.get(k, '`') in text
+        clear = isinstance(e, (ValueError,TypeError,OSError,RuntimeError)) and named and shown[kind].lower() in text.lower()
         return ('refused clearly' if clear else 'refused unclearly'),f'{type(e).__name__}: {text[:140]}'
     return 'accepted',''

@@ -142,17 +142,19 @@ def _is_a(v, t): return _kinds[t][1](v) if t in _kinds else isinstance(v, t)
 
 def _check(name, v, types, rule):
     "Refuse `v` if it is of none of the `types`, or breaks the `rule`"
+    if rule=='list' and (isinstance(v, (str,bytes,dict)) or not hasattr(v, '__iter__')):
+        raise TypeError(f"`{name}` is a list, but got {v!r}")
     if rule is callable and not callable(v): raise TypeError(f"`{name}` is a function, but got {v!r}")
     if isinstance(rule, tuple): one_of(name, v, rule)
     elif types and not any(_is_a(v, t) for t in types):
-        more = f" {_range_words(rule)}" if isinstance(rule, str) and rule[:2]!='>=' else ""
+        more = f" {_range_words(rule)}" if isinstance(rule, str) and rule!='path' and rule[:2]!='>=' else ""
         raise TypeError(f"`{name}` is {' or '.join(map(_words, types))}{more}, but got {v!r}")
     elif {int,float} & {*types} and not isinstance(v, str): in_range(name, v, rule or '')
 
 def _types_of(p, rule):
     "The types of a parameter that can be checked; none if there are others"
-    if rule in (callable, ...): return []
-    if rule is Path: return [Path]
+    if rule in (callable, 'list', ...): return []
+    if rule=='path' or rule is Path: return [Path]
     if p.annotation is p.empty: return [float] if isinstance(rule, str) else []
     types = p.annotation.__args__ if isinstance(p.annotation, UnionType) else (p.annotation,)
     types = [o for o in types if o is not type(None)]
@@ -160,14 +162,15 @@ def _types_of(p, rule):
 
 def checked(
     f=None, # A function
-    /, **rules, # For some of its arguments: an interval, a tuple of choices, `callable`, `Path`, or `...`
+    /, **rules, # For some of its arguments: an interval, a tuple of choices, `callable`, `'path'`, `'list'`, or `...`
 ):
     "Decorator: arguments of `f` must be of the types that its signature says, and keep the `rules`; see `known_args`"
     if f is None: return partial(checked, **rules)
     sig = signature(f)
     if strange := {*rules}-{*sig.parameters}: raise TypeError(f"`{f.__qualname__}` has no argument {listed(strange)}")
     rules = {k:rules.get(k) for k in sig.parameters}
-    checks = {k:(_types_of(p, rules[k]), rules[k], p.default is None) for k,p in sig.parameters.items()}
+    def optional(p): return p.default is None or type(None) in getattr(p.annotation, '__args__', ())
+    checks = {k:(_types_of(p, rules[k]), rules[k], optional(p)) for k,p in sig.parameters.items()}
     checks = {k:o for k,o in checks.items() if o[0] or o[1] not in (None, ...)}
     @wraps(f)
     def _f(*args, **kwargs):
@@ -175,8 +178,8 @@ def checked(
         try: given = sig.bind_partial(*args, **kwargs).arguments
         except TypeError: return f(*args, **kwargs) # it says what is wrong
         given = given | given.get('kwargs', {})
-        for k,(types,rule,optional) in checks.items():
-            if k in given and not (given[k] is None and optional): _check(k, given[k], types, rule)
+        for k,(types,rule,may_be_none) in checks.items():
+            if k in given and not (given[k] is None and may_be_none): _check(k, given[k], types, rule)
         return f(*args, **kwargs)
     return known_args(_f)
 

@@ -14,7 +14,7 @@ from copy import copy
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader,Dataset,IterableDataset
-from ..core.checks import known_args,listed,nearest
+from ..core.checks import checked,listed,nearest
 from .generators import is_stateful,keep_random
 
 # %% ../../nbs/data/02_loaders.ipynb #default_device
@@ -114,7 +114,7 @@ def _size(dl): return f'{length(dl)} batches' if length(dl) is not None else 'un
 # %% ../../nbs/data/02_loaders.ipynb #DataLoaders
 class DataLoaders:
     "A loader to train on, and those to validate on. Also `dls['valid']`, `dls[1]`"
-    @known_args
+    @checked(n_inp='>=0', split=callable)
     def __init__(self,
         train, # An iterable of batches
         valid=None, # Another, or a dict of named ones, or None

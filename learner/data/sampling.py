@@ -10,8 +10,10 @@ __all__ = ['weighted_dl', 'partial_dl']
 # %% ../../nbs/data/07_sampling.ipynb #imports
 import torch
 from torch.utils.data import DataLoader,Sampler,WeightedRandomSampler
+from ..core.checks import checked
 
 # %% ../../nbs/data/07_sampling.ipynb #weighted_dl
+@checked(bs='>=1', n='>=1')
 def weighted_dl(
     dataset, # With a length
     bs:int, # Samples in a batch
@@ -34,6 +36,7 @@ class _Part(Sampler):
     def __len__(self): return self.n
     def __iter__(self): return iter(torch.randperm(len(self.dataset), generator=self.generator)[:self.n].tolist())
 
+@checked(bs='>=1', partial_n='>=1')
 def partial_dl(
     dataset, # With a length
     bs:int, # Samples in a batch

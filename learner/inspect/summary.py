@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.parallel import DataParallel,DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from fastcore.basics import patch
-from ..core.checks import known_args,short_name
+from ..core.checks import checked,short_name
 from ..data.loaders import to_device
 from .hooks import Hooks
 from ..loop.learner import Learner
@@ -126,7 +126,7 @@ def _run_once(model, b, dls):
     return xb
 
 @patch
-@known_args
+@checked
 def summary(self:Learner,
     dl=None, # Loader to take a batch from, or its position or name in `dls`; default: the first that is no iterator
 ) -> Summary:

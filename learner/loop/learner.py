@@ -25,7 +25,7 @@ from ..core.checks import checked,in_range,known_args,short_name,whole
 from ..core.events import CancelFitException,moments
 from ..core.callback import Callback,TrainEvalCallback,refer
 from ..data.loaders import DataLoaders,length
-from ..model.groups import freeze_groups,norm_bias_params,param_groups,params,per_group
+from ..model.groups import check_hyper,freeze_groups,norm_bias_params,param_groups,params,per_group
 from ..model.hypers import get_hyper,hypers,n_groups,set_hyper,spare
 from ..model.optimizer import Adam,clear_state,make_opt,own_attrs,parts_of
 from ..measure.metrics import mk_metrics
@@ -234,7 +234,7 @@ class FitMixin(OptimizerMixin):
                 run_fit(self, bounds, cbs, held, at and Stopped(at), lr, wd, rerun=True)
         return self
 
-    @known_args
+    @checked(wd=...)
     def resume(self,
         cbs=None, # Callbacks of that fit; default: the ones that it had
         lr=None, # Learning rate from here on, one or one per group; of a schedule, its highest value

@@ -46,6 +46,7 @@ def synth_dls(
         return DataLoader(TensorDataset(x, y), bs, num_workers=num_workers, **kwargs)
     return DataLoaders(dl(n_train, shuffle=shuffle), dl(n_valid) if n_valid else None, device='cpu')
 
+@checked(n_train='>=0', n_valid='>=0', dls=..., model=...)
 def synth_learner(
     n_train:int=10, # Training batches
     n_valid:int=2, # Validation batches

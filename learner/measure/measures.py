@@ -13,7 +13,7 @@ __all__ = ['perplexity', 'RootMean', 'rmse', 'exp_rmspe', 'Moments', 'R2Score', 
 from functools import partial
 import torch
 from torch.nn import functional as F
-from ..core.checks import known_args
+from ..core.checks import checked
 from ..model.losses import explain_bad_targets
 from ..model.loss_properties import count_elements,ignore_index_of
 from .metrics import AccumMetric,AsFunction,AvgLoss,AvgMetric,Metric,as_double,flat_pair,loss_of
@@ -142,7 +142,7 @@ def _area(average, known=('macro','weighted','micro',None)):
 # %% ../../nbs/measure/03_measures.ipynb #areas
 class RocAuc(AccumMetric):
     "Area under the ROC curve, of each class against the rest"
-    @known_args
+    @checked
     def __init__(self,
         axis:int=-1, # Where the classes are in the predictions, which are logits
         average:str|None='macro', # How to average over classes; or `weighted` by frequency, `micro`, or None
@@ -153,7 +153,7 @@ class RocAuc(AccumMetric):
 
 class RocAucBinary(AccumMetric):
     "Area under the ROC curve, of two classes"
-    @known_args
+    @checked
     def __init__(self,
         axis:int=-1, # Where the classes are in the predictions, which are logits
     ):
@@ -163,7 +163,7 @@ class RocAucBinary(AccumMetric):
 
 class RocAucMulti(AccumMetric):
     "Area under the ROC curve, of labels that do not exclude each other"
-    @known_args
+    @checked
     def __init__(self,
         average:str|None='macro', # How to average over labels; or `weighted` by frequency, `micro`, or None
     ):
@@ -172,7 +172,7 @@ class RocAucMulti(AccumMetric):
 
 class APScoreBinary(AccumMetric):
     "Average precision, of two classes"
-    @known_args
+    @checked
     def __init__(self,
         axis:int=-1, # Where the classes are in the predictions, which are logits
     ):
@@ -182,7 +182,7 @@ class APScoreBinary(AccumMetric):
 
 class APScoreMulti(AccumMetric):
     "Average precision, of labels that do not exclude each other"
-    @known_args
+    @checked
     def __init__(self,
         average:str|None='macro', # How to average over labels; or `weighted` by frequency, `micro`, or None
     ):
@@ -205,14 +205,14 @@ _brier_multi.n_items = count_elements
 
 class BrierScore(AvgMetric):
     "Squared error of the probabilities: of the second class if there are two, summed over classes if more"
-    @known_args
+    @checked
     def __init__(self,
         axis:int=-1, # Where the classes are in the predictions, which are logits
     ): super().__init__(partial(_brier, axis=axis), name='brier_score', higher_is_better=False)
 
 class BrierScoreMulti(AvgMetric):
     "Squared error of the probabilities of labels"
-    @known_args
+    @checked
     def __init__(self,
         sigmoid:bool=True, # Scores become probabilities first
     ): super().__init__(partial(_brier_multi, sigmoid=sigmoid), name='brier_score_multi', higher_is_better=False)
@@ -230,7 +230,7 @@ perplexity = Perplexity # fastai's name for an instance
 class CorpusBLEUMetric(CountScore):
     """BLEU of the whole text ([Papineni et al. 2002](https://aclanthology.org/P02-1040)), of 1 to 4 words.
     Targets that the loss ignores are not words"""
-    @known_args
+    @checked
     def __init__(self,
         axis:int=-1, # Where the words are in the predictions, `(bs, length, n_words)`
     ): self.axis = axis; self.reset()

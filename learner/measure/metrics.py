@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from torch.nn import functional as F
-from ..core.checks import nearest,snake_name
+from ..core.checks import checked,nearest,snake_name
 from ..model.loss_properties import count_elements,count_kept,ignore_index_of,items_of,reduction_of
 
 # %% ../../nbs/measure/01_metrics.ipynb #find_bs
@@ -183,6 +183,7 @@ def _takes(f, name):
 class AvgMetric(Metric):
     "Average of `func(pred, *yb)` over samples, or over what `func` averages over"
     ignores = False # whether `func` can leave targets out
+    @checked(func=callable)
     def __init__(self,
         func, # Of predictions and targets of a batch, returns its average
         name:str=None, # Default: that of `func`
@@ -230,6 +231,7 @@ def _func_name(f):
 class AvgLoss(AvgMetric):
     "Average of the loss, as for all samples at once; of a loss that is a sum: the sum for a sample"
     higher_is_better = False
+    @checked(count=callable)
     def __init__(self,
         count=None, # `count(learn)` returns the number of items that the loss averages; default: see `n_items`
     ): self.count_items,self._name = count,'loss'; self.reset()
@@ -257,6 +259,7 @@ def loss_per_sample(learn, loss):
 class AvgSmoothLoss(Metric):
     "Exponentially weighted average of the training loss, corrected for its start"
     higher_is_better = False
+    @checked(beta='[0,1)')
     def __init__(self,
         beta:float=.98, # Weight of the past, in [0,1)
     ):
@@ -273,6 +276,7 @@ class AvgSmoothLoss(Metric):
 # %% ../../nbs/measure/01_metrics.ipynb #ValueMetric
 class ValueMetric(Metric):
     "A value that something else computes"
+    @checked(func=callable)
     def __init__(self,
         func, # Returns the value
         name:str=None, # Default: that of `func`
@@ -285,6 +289,7 @@ class ValueMetric(Metric):
 class LossMetric(AvgLoss):
     "Average of `loss_func.attr`, where a loss keeps one of its terms"
     higher_is_better = False
+    @checked(count=callable)
     def __init__(self,
         attr:str, # Name of an attribute of the loss
         name:str=None, # Default: `attr`
@@ -333,6 +338,7 @@ def _and(parts, new, n):
 
 class AccumMetric(Metric):
     "A function of all predictions and targets of a phase"
+    @checked(func=callable, activation=...)
     def __init__(self,
         func, # Of predictions and targets, or of targets and predictions if `invert_arg`
         dim_argmax:int=None, # Replace predictions by the index of the largest along this axis
@@ -392,6 +398,7 @@ class AccumMetric(Metric):
         return res.item() if self.to_np and getattr(res, 'ndim', None)==0 else res
 
 # %% ../../nbs/measure/01_metrics.ipynb #from_sklearn
+@checked(func=..., activation=...)
 def from_sklearn(
     func, # A function of targets and predictions, or the name of one in `sklearn.metrics`
     is_class:bool|None=None, # Give `func` decisions; default: where there are several scores for each target
@@ -423,6 +430,7 @@ def _of_sklearn(name):
 # %% ../../nbs/measure/01_metrics.ipynb #TorchMetric
 class TorchMetric(Metric):
     "Any object with the `update`, `compute` and `reset` of torchmetrics"
+    @checked(metric=...)
     def __init__(self,
         metric, # The object; each phase has a copy of it
         name:str=None, # Default: that of its class

@@ -14,7 +14,7 @@ from collections import deque
 from contextlib import contextmanager
 from numbers import Integral
 from time import perf_counter
-from ..core.checks import extra,listed,nearest
+from ..core.checks import checked,extra,listed,nearest
 from ..core.callback import Callback
 from .history import History,Row,html_table,text_row
 from .recorder import Recorder
@@ -155,6 +155,7 @@ _bars = 'auto','tqdm','rich','text'
 class ProgressCallback(Callback):
     "Bars while training and validating, and a table of the recorder's rows"
     order,only_one,watches = 60,True,True
+    @checked(every='>=0', print_every=...)
     def __init__(self,
         bars='auto', # `'tqdm'`, `'rich'` (not in notebooks), `'text'` for a log, `'auto'`; None or False: a table alone
         every:float=.2, # Seconds between two drawings of a bar

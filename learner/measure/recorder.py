@@ -17,7 +17,7 @@ from inspect import signature
 from itertools import islice
 import numpy as np
 import torch
-from ..core.checks import listed,nearest,short_name
+from ..core.checks import checked,listed,nearest,short_name
 from ..core.copies import copied
 from ..core.callback import Callback
 from ..data.generators import keep_random
@@ -385,6 +385,7 @@ class Recorder(Recorded):
     order,only_one,watches = 50,True,True
     first_at = 'after_validate', # other callbacks read `learn.results` there
     bundle = 256 # losses that may wait on the device
+    @checked(beta='[0,1)', count=callable)
     def __init__(self,
         train_metrics:bool=False, # Compute metrics in training too
         valid_metrics:bool=True, # Compute metrics in validation

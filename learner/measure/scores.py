@@ -12,7 +12,7 @@ __all__ = ['CountScore', 'ClassCounts', 'ClassScore', 'Precision', 'Recall', 'F1
 
 # %% ../../nbs/measure/02_scores.ipynb #imports
 import torch
-from ..core.checks import known_args,nearest
+from ..core.checks import checked,nearest
 from ..model.losses import explain_bad_targets
 from ..model.loss_properties import ignore_index_of
 from .metrics import AsFunction,Metric,as_double,flat_pair,loss_of
@@ -32,7 +32,7 @@ class CountScore(Metric):
 
 class ClassCounts(CountScore):
     "How often each class was right, predicted and actual: `(3, n_classes)`. Abstract"
-    @known_args
+    @checked
     def __init__(self,
         axis:int=-1, # Where the classes are in the predictions
     ): self.axis = axis; self.reset()
@@ -81,7 +81,7 @@ class ClassScore(ClassCounts):
     "A fraction for each class, averaged. Abstract: `score` returns its numerator and denominator"
     averages = 'binary','micro','macro','weighted',None
     instead = "give `average='macro'`, `'micro'` or `'weighted'`"
-    @known_args
+    @checked(labels='list', pos_label=..., average=...)
     def __init__(self,
         axis:int=-1, # Where the classes are in the predictions
         labels=None, # Classes that take part in an average; default: all that occur
@@ -119,7 +119,7 @@ class F1Score(ClassScore):
 
 class FBeta(ClassScore):
     "Harmonic mean of precision and recall, in which recall counts `beta` times as much"
-    @known_args
+    @checked(beta='>=0', labels='list', pos_label=..., average=...)
     def __init__(self,
         beta:float, # Weight of recall
         axis:int=-1, # Where the classes are in the predictions
@@ -144,7 +144,7 @@ class HammingLoss(ClassCounts):
 
 class BalancedAccuracy(ClassCounts):
     "Mean recall of the classes that occur"
-    @known_args
+    @checked
     def __init__(self,
         axis:int=-1, # Where the classes are in the predictions
         adjusted:bool=False, # Rescale it, so that 0 is chance
@@ -165,7 +165,7 @@ class MatthewsCorrCoef(ClassCounts):
 
 class CohenKappa(ClassCounts):
     "Agreement of predictions and targets beyond chance, at most 1"
-    @known_args
+    @checked(labels='list', weights=...)
     def __init__(self,
         axis:int=-1, # Where the classes are in the predictions
         labels=None, # Classes that take part; default: all
@@ -193,7 +193,7 @@ class CohenKappa(ClassCounts):
 # %% ../../nbs/measure/02_scores.ipynb #LabelScore
 class LabelCounts(CountScore):
     "How often each label was right, predicted, actual, and seen at all: `(4, n_labels)`. Abstract"
-    @known_args
+    @checked
     def __init__(self,
         thresh:float=.5, # A score above it is a yes
         sigmoid:bool=True, # Scores become probabilities first
@@ -217,7 +217,7 @@ class LabelCounts(CountScore):
 class LabelScore(LabelCounts):
     "A fraction for each label, averaged. Abstract: `score` returns its numerator and denominator"
     averages = 'micro','macro','weighted','samples',None
-    @known_args
+    @checked(labels='list', average=...)
     def __init__(self,
         thresh:float=.5, # A score above it is a yes
         sigmoid:bool=True, # Scores become probabilities first
@@ -253,7 +253,7 @@ class F1ScoreMulti(LabelScore):
 
 class FBetaMulti(LabelScore):
     "Harmonic mean of precision and recall, in which recall counts `beta` times as much, by label"
-    @known_args
+    @checked(beta='>=0', labels='list', average=...)
     def __init__(self,
         beta:float, # Weight of recall
         thresh:float=.5, # A score above it is a yes
@@ -287,7 +287,7 @@ class MatthewsCorrCoefMulti(LabelCounts):
 # %% ../../nbs/measure/02_scores.ipynb #segmentation
 class foreground_acc(AsFunction, ClassCounts):
     "Fraction of the pixels of the foreground whose class is right"
-    @known_args
+    @checked
     def __init__(self,
         bkg_idx:int=0, # The class of the background
         axis:int=1, # Where the classes are in the predictions
@@ -299,7 +299,7 @@ class foreground_acc(AsFunction, ClassCounts):
 class Dice(ClassScore):
     "Overlap of predicted and actual foreground, relative to their mean size"
     instead = '`DiceMulti` averages over classes'
-    @known_args
+    @checked
     def __init__(self,
         axis:int=1, # Where the classes are in the predictions
     ): super().__init__(axis)
@@ -307,7 +307,7 @@ class Dice(ClassScore):
 
 class DiceMulti(ClassScore):
     "Mean Dice coefficient of the classes that occur"
-    @known_args
+    @checked
     def __init__(self,
         axis:int=1, # Where the classes are in the predictions
     ): super().__init__(axis, average='macro')
@@ -316,7 +316,7 @@ class DiceMulti(ClassScore):
 class JaccardCoeff(ClassScore):
     "Intersection over union of predicted and actual foreground"
     instead = '`JaccardCoeffMulti` averages over classes'
-    @known_args
+    @checked
     def __init__(self,
         axis:int=1, # Where the classes are in the predictions
     ): super().__init__(axis)
@@ -324,7 +324,7 @@ class JaccardCoeff(ClassScore):
 
 class JaccardCoeffMulti(ClassScore):
     "Mean intersection over union of the classes that occur"
-    @known_args
+    @checked
     def __init__(self,
         axis:int=1, # Where the classes are in the predictions
     ): super().__init__(axis, average='macro')

@@ -15,7 +15,7 @@ from inspect import signature
 import torch
 from torch import nn
 from torch.nn import functional as F
-from ..core.checks import known_args,nearest,one_of
+from ..core.checks import checked,nearest,one_of
 
 # %% ../../nbs/model/04_losses.ipynb #BaseLoss
 reductions = 'mean','sum','none' # how losses of samples are combined
@@ -33,6 +33,7 @@ class BaseLoss:
     def activation(x): return x
     @staticmethod
     def decodes(x): return x
+    @checked(loss_cls=callable)
     def __init__(self,
         loss_cls, # Class of the torch loss, or a function that makes one
         *args,
@@ -81,7 +82,7 @@ class LabelSmoothingCrossEntropy(nn.Module):
     """Cross-entropy in which every class gets a share of the target
     ([Szegedy et al. 2015](https://arxiv.org/abs/1512.00567)). `weight` does not apply to that share"""
     y_int = True
-    @known_args
+    @checked(eps=..., reduction=..., weight=...)
     def __init__(self,
         eps:float=.1, # Part of the target that is spread over all classes, in [0,1]
         weight=None, # Weight of each class, `(n_classes,)`
@@ -113,6 +114,7 @@ class LabelSmoothingCrossEntropyFlat(CrossEntropyLossFlat):
 
 class BCEWithLogitsLossFlat(BaseLoss):
     "`nn.BCEWithLogitsLoss`, flattened; targets may be integers or booleans"
+    @checked
     def __init__(self, *args, axis:int=-1, floatify:bool=True,
         thresh:float=.5, # A probability above it is a yes
         **kwargs):
@@ -138,7 +140,7 @@ def L1LossFlat(*args, axis:int=-1, floatify:bool=True, **kwargs) -> BaseLoss:
 class FocalLoss(nn.Module):
     "Cross-entropy that counts likely classes less ([Lin et al. 2017](https://arxiv.org/abs/1708.02002))"
     y_int = True
-    @known_args
+    @checked(gamma=..., reduction=..., weight=...)
     def __init__(self,
         gamma:float=2., # How much less: the loss is multiplied by `(1-p)**gamma`; 0 is cross-entropy
         weight=None, # Weight of each class, `(n_classes,)`
@@ -182,7 +184,7 @@ class DiceLoss:
     """1 - Dice coefficient of probabilities and targets, for each sample and class
     ([Milletari et al. 2016](https://arxiv.org/abs/1606.04797))"""
     y_int = True
-    @known_args
+    @checked(smooth='>=0', reduction=...)
     def __init__(self,
         axis:int=1, # Where the classes are in the predictions
         smooth:float=1e-6, # Added to both areas: a class that is nowhere, and of which nothing is said, costs 0

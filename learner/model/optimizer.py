@@ -52,7 +52,7 @@ def _decoupled(opt_class, groups, wd, **kwargs):
     return opt
 
 # %% ../../nbs/model/03_optimizer.ipynb #SGD
-@checked(lr='>=0', mom='[0,1]', wd='>=0')
+@checked(params='list', lr='>=0', mom='[0,1]', wd='>=0')
 def SGD(
     params, # Parameters, or groups of them
     lr:float=1e-3, # Learning rate
@@ -65,7 +65,7 @@ def SGD(
     return _decoupled(torch.optim.SGD, params, wd, lr=lr, momentum=mom)
 
 # %% ../../nbs/model/03_optimizer.ipynb #RMSProp
-@checked(lr='>=0', mom='[0,1]', sqr_mom='[0,1]', eps='>=0', wd='>=0')
+@checked(params='list', lr='>=0', mom='[0,1]', sqr_mom='[0,1]', eps='>=0', wd='>=0')
 def RMSProp(
     params, # Parameters, or groups of them
     lr:float=1e-3, # Learning rate
@@ -81,7 +81,7 @@ def RMSProp(
     return _decoupled(torch.optim.RMSprop, params, wd, **kwargs)
 
 # %% ../../nbs/model/03_optimizer.ipynb #Adam
-@checked(lr='>=0', mom='[0,1)', sqr_mom='[0,1)', eps='>=0', wd='>=0')
+@checked(params='list', lr='>=0', mom='[0,1)', sqr_mom='[0,1)', eps='>=0', wd='>=0')
 def Adam(
     params, # Parameters, or groups of them
     lr:float=1e-3, # Learning rate
@@ -96,7 +96,7 @@ def Adam(
     return cls(params, lr=lr, betas=(mom,sqr_mom), eps=eps, weight_decay=wd)
 
 # %% ../../nbs/model/03_optimizer.ipynb #RAdam
-@checked(lr='>=0', mom='[0,1)', sqr_mom='[0,1)', eps='>=0', wd='>=0')
+@checked(params='list', lr='>=0', mom='[0,1)', sqr_mom='[0,1)', eps='>=0', wd='>=0')
 def RAdam(
     params, # Parameters, or groups of them
     lr:float=1e-3, # Learning rate

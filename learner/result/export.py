@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FunctionType,SimpleNamespace
 import torch
 from fastcore.basics import patch
-from ..core.checks import known_args
+from ..core.checks import checked
 from ..loop.learner import Learner
 from ..model.files import check_sums,file_path,reading,torch_save,write_to
 from ..model.weights import unwrapped
@@ -41,7 +41,7 @@ def _pickle():
 _kept = 'loss_func','lr','splitter','metrics','wd','wd_bn_bias','train_bn','moms'
 
 @patch
-@known_args
+@checked(fname='path')
 def export(self:Learner,
     fname='export.pkl', # A name in `path`, an absolute path, or an open file
 ) -> Path: # Where it is
@@ -81,7 +81,7 @@ def _culprit(parts):
     return f"`learn` cannot be exported{hint}"
 
 # %% ../../nbs/result/07_export.ipynb #load_learner
-@known_args
+@checked(fname='path')
 def load_learner(
     fname, # A file of `export`
     device='cpu', # Where the model runs

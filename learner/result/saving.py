@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 import torch
 from fastcore.basics import patch
-from ..core.checks import known_args,nearest
+from ..core.checks import checked,nearest
 from ..core.events import CancelException
 from ..loop.learner import Learner
 from ..loop.snapshot import Snapshot,model_and_loss
@@ -58,7 +58,7 @@ def _write_bare(o, file, where):
     write_to(file, lambda f: f.write(data))
 
 @patch
-@known_args
+@checked
 def save(self:Learner,
     file, # A name in `path/model_dir`, an absolute path, or an open file
     with_opt:bool|None=None, # The optimizer's state too; default: if there is one and the format can hold it
@@ -175,7 +175,7 @@ def _state_dict(saved):
     return found[0] if found else saved
 
 @patch
-@known_args
+@checked(only=...)
 def load(self:Learner,
     file, # A name in `path/model_dir`, an absolute path, or an open file
     with_opt:bool|None=None, # The optimizer's state too; default: if the file has it and all weights are loaded

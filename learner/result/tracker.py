@@ -20,7 +20,7 @@ from numbers import Real
 from pathlib import Path
 import torch
 from ..core.callback import Callback
-from ..core.checks import whole
+from ..core.checks import checked,whole
 from ..core.events import CancelFitException
 from ..measure.progress import ProgressCallback
 from ..measure.history import missing
@@ -43,6 +43,7 @@ class TrackerCallback(Callback):
     order,only_fit = ProgressCallback.order,True
     _stateattrs = ('best','new_best')
     rec = None # in a fit: the recorder
+    @checked(comp=..., monitor=..., min_delta=...)
     def __init__(self,
         monitor=None, # A column of the recorder, or a function of a row; default: `learn.monitor`
         comp=None, # `np.less` or `np.greater`; default: what the metric declares
@@ -84,6 +85,7 @@ class EarlyStoppingCallback(TrackerCallback):
     "Stop when the last `patience` values were not better than the best"
     order = TrackerCallback.order+3 # after `SaveModelCallback` and `ReduceLROnPlateau`
     _stateattrs = (*TrackerCallback._stateattrs, 'wait')
+    @checked(min_delta=..., patience=..., comp=..., monitor=...)
     def __init__(self,
         monitor=None, comp=None, min_delta:float=0., # As in `TrackerCallback`
         patience:int=1, # Values, one in each row of results
@@ -114,6 +116,7 @@ class SaveModelCallback(TrackerCallback):
     order = TrackerCallback.order+1
     writes = True
     _stateattrs = (*TrackerCallback._stateattrs, 'kept')
+    @checked(min_delta=..., comp=..., monitor=..., keep=..., every_epoch=..., fname=...)
     def __init__(self,
         monitor=None, comp=None, min_delta:float=0., # As in `TrackerCallback`
         fname:str|None='model', # Name for `learn.save`; None keeps the best in memory
@@ -202,6 +205,7 @@ class ReduceLROnPlateau(TrackerCallback):
     "Divide the learning rate by `factor` when the last `patience` values were not better than the best"
     order = TrackerCallback.order+2
     _stateattrs = (*TrackerCallback._stateattrs, 'wait')
+    @checked(patience=..., factor=..., min_lr='>=0', comp=..., monitor=...)
     def __init__(self,
         monitor=None, comp=None, min_delta:float=0., # As in `TrackerCallback`
         patience:int=1, # Values, one in each row of results
@@ -247,6 +251,7 @@ class TerminateOnNaNCallback(Callback):
 # %% ../../nbs/result/08_tracker.ipynb #OnBetter
 class OnBetter(TrackerCallback):
     "Call `f(learn)` when there is a new best"
+    @checked(f=..., comp=..., monitor=..., min_delta=...)
     def __init__(self,
         f, # A function of the learner
         monitor=None, comp=None, min_delta:float=0., reset_on_fit:bool=True, # As in `TrackerCallback`

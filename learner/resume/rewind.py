@@ -19,7 +19,7 @@ from weakref import finalize
 from fastcore.basics import patch
 from torch.nn.parameter import is_lazy
 from ..core.callback import Callback
-from ..core.checks import known_args,whole
+from ..core.checks import checked,whole
 from ..loop.learner import Learner
 from ..loop.route import Stopped
 from ..model.files import read_plain
@@ -100,6 +100,7 @@ class Rewind(Callback):
 class StopAfter(Callback):
     "Stop the fit for now when `n_iter` training batches are done"
     order,only_fit,run_valid,watches = 1002,True,False,True
+    @checked(n_iter='>=1')
     def __init__(self, n_iter): self.n_iter = n_iter
     def after_batch(self):
         if self.learn.train_iter==self.n_iter: self.learn.at_pause(self.learn.stop_for_now, stops=True)
@@ -113,7 +114,7 @@ def _replay(learn, cbs, n_iter):
     learn.route.stopped.weights.restore() # a callback may have loaded others in `after_fit`
 
 @patch
-@known_args
+@checked
 def rewind(self:Learner,
     n_iter:int, # Training batches done, counted from the beginning of the fit
 ) -> Learner: # Itself, so that calls chain

@@ -22,7 +22,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback
-from ..core.checks import known_args,listed,nearest
+from ..core.checks import checked,listed,nearest
 from ..data.generators import search
 from ..loop.learner import Learner
 from ..loop.route import Stopped
@@ -105,7 +105,7 @@ def read_state(
 
 # %% ../../nbs/resume/04_state_file.ipynb #save_state
 @patch
-@known_args
+@checked
 def save_state(self:Learner,
     file, # A name in `path/model_dir`, or an absolute path
 ) -> Path: # Where it is, or will be when the running batch has ended
@@ -120,7 +120,7 @@ def save_state(self:Learner,
 
 # %% ../../nbs/resume/04_state_file.ipynb #load_state
 @patch
-@known_args
+@checked
 def load_state(self:Learner,
     file, # A name in `path/model_dir`, or an absolute path: what `save_state` or a `Checkpoint` has written
 ) -> Learner: # Itself, so that calls chain

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from copy import copy
 from itertools import islice
 from time import monotonic
-from ..core.checks import whole
+from ..core.checks import checked,whole
 from ..core.callback import Callback
 from ..data.generators import keep_random,random_state,set_random_state
 from ..data.loaders import twin
@@ -40,6 +40,7 @@ class Limit(Callback):
     def cleanup_fit(self): self.learn.limits = self.old
 
 # %% ../../nbs/schedule/07_limits.ipynb #limit_batches
+@checked(n='>=1')
 @contextmanager
 def limit_batches(
     n:int, # Batches of each training and validation phase

@@ -164,7 +164,7 @@ class ExtraValid(Scheduled):
         metrics=None, # Its own; default: the Learner's
         name:str|None=None, # What its columns begin with; default: `extra`, or the names of the dict
         every:float|None=None, unit:str='epoch', when=None, # As in `Validate`; default: each epoch
-        on_better=None, # Instead: whenever this column of the recorder has a new best
+        on_better:str|None=None, # Instead: whenever this column of the recorder has a new best
     ):
         if on_better is not None and not (every is None and when is None): raise ValueError(
             f"`on_better` and `{'every' if when is None else 'when'}` exclude each other: give one of them")

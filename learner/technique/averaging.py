@@ -17,7 +17,7 @@ from torch import nn
 from ..core.checks import checked
 from ..core.callback import Callback
 from .mixed_precision import MixedPrecision
-from ..model.groups import per_group
+from ..model.groups import check_hyper,per_group
 from ..model.hypers import get_hyper,n_groups
 from ..measure.recorder import Recorder
 from ..schedule.schedules import SchedCos
@@ -210,6 +210,7 @@ class SWA(WeightAverage):
         if start>=1 and start!=int(start): raise ValueError(
             f"`start` is a fraction of training, in [0,1), or a whole number of epochs, but got {start}")
         super().__init__(False, validate)
+        check_hyper('lr', lr)
         self.start,self.lr,self.anneal,self.every = start,lr,anneal,every
         self.lrs = None # of the groups, when the last part begins
 

@@ -69,7 +69,7 @@ class MixedPrecision(Callback):
         growth_interval:int=2000, # In steps
     ):
         amp_mode = getattr(amp_mode, 'value', amp_mode)
-        if amp_mode not in _dtypes: raise ValueError(
+        if amp_mode not in list(_dtypes): raise ValueError(
             f"`amp_mode` is `fp16` or `bf16`, but got {amp_mode!r}.{nearest(str(amp_mode), _dtypes)}")
         self.amp_mode,self.init_scale,self.growth_interval = amp_mode,init_scale,growth_interval
         self.growth_factor,self.backoff_factor,self.scaler = growth_factor,backoff_factor,None
