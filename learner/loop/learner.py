@@ -21,11 +21,11 @@ import torch
 from torch import nn
 from fastcore.basics import AttrDict
 from fastcore.foundation import L
-from ..core.checks import checked,in_range,known_args,short_name,whole
+from ..core.checks import checked,in_range,short_name,whole
 from ..core.events import CancelFitException,moments
 from ..core.callback import Callback,TrainEvalCallback,refer
 from ..data.loaders import DataLoaders,length
-from ..model.groups import check_hyper,freeze_groups,norm_bias_params,param_groups,params,per_group
+from ..model.groups import freeze_groups,norm_bias_params,param_groups,params,per_group
 from ..model.hypers import get_hyper,hypers,n_groups,set_hyper,spare
 from ..model.optimizer import Adam,clear_state,make_opt,own_attrs,parts_of
 from ..measure.metrics import mk_metrics
