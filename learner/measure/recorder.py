@@ -11,10 +11,10 @@ __all__ = ['Recorder']
 # %% ../../nbs/measure/07_recorder.ipynb #imports
 import time,warnings
 from collections import deque
-from math import isclose,isfinite
 from dataclasses import dataclass,field,replace
 from inspect import signature
 from itertools import islice
+from math import isclose,isfinite
 import numpy as np
 import torch
 from ..core.checks import checked,listed,nearest,short_name
