@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache,partial
 from logging import Logger
-from operator import is_
 from types import FunctionType,MethodType,ModuleType,SimpleNamespace
 from typing import Any,NamedTuple
 import numpy as np
@@ -26,13 +25,15 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback
 from ..core.dispatch import Dispatcher
-from .generators import is_generator,module_internals,of_library,slots_of
+from .generators import is_generator,module_internals,of_library,readers,same_objects,slots_of
 
 # %% ../../nbs/data/08_held.ipynb #tensors
+_usual = torch.Tensor,nn.Parameter,getattr(nn, 'Buffer', nn.Parameter) # others may be spread over processes
+
 def _is_plain(t):
     "Whether the values of a tensor or array can be compared and written one by one"
     if isinstance(t, np.ndarray): return t.dtype!=object and t.flags.writeable
-    return t.layout is torch.strided and not (t.is_quantized or t.is_meta) and type(t.data) is torch.Tensor
+    return type(t) in _usual and t.layout is torch.strided and not (t.is_quantized or t.is_meta)
 
 def _same(a, b):
     if isinstance(a, np.ndarray): return a.tobytes()==b.tobytes()
@@ -112,11 +113,6 @@ _containers = {
     set: Kind(list, lambda o, was: _put_all(o, was, o.update)),
     deque: Kind(list, lambda o, was: _put_all(o, was, o.extend))}
 
-def same_objects(a, b) -> bool:
-    "Whether two lists or dicts hold the same objects"
-    if len(a)!=len(b): return False
-    return all(map(is_, a.values(), map(b.get, a))) if type(a) is dict else all(map(is_, a, b))
-
 # %% ../../nbs/data/08_held.ipynb #Holders
 _left_out = (DataLoader,Dataset,Optimizer,Dispatcher,Callback,type,FunctionType,ModuleType,Logger,
     str,bytes,int,float,complex)
@@ -155,8 +151,9 @@ class _Noted:
     structure:tuple  # Names in a module
 
     def restore(self):
-        if same_objects(self.kind.read(self.o), self.was): return
-        if _structure(self.o)==self.structure: self.kind.write(self.o, self.was)
+        now,was = self.kind.read(self.o),self.was
+        if type(now) is dict: now,was = [*now, *now.values()],[*was, *was.values()] # names too
+        if not same_objects(now, was) and _structure(self.o)==self.structure: self.kind.write(self.o, self.was)
 
 class Holders:
     "Containers and attributes, with what they hold as of now"
@@ -164,13 +161,16 @@ class Holders:
         roots, # Modules and other objects
     ):
         self.noted,self.modules,self.tensors = [],[],[] # also modules and tensors that were found on the way
-        seen,todo = set(),[o for o in roots if _is_searched(type(o))]
+        self.roots = [*roots]
+        seen,todo = set(),[o for o in self.roots if _is_searched(type(o))]
         while todo:
             o = todo.pop()
             if id(o) in seen: continue
             seen.add(id(o))
             if isinstance(o, (torch.Tensor,np.ndarray)): self.tensors.append(o)
             else: todo.extend(self._parts(o))
+        objects = {id(o.o):o.o for o in self.noted}.values()
+        self.read = [(f, [*f()]) for o in objects for f in readers(o)]
 
     def _parts(self, o):
         "Note `o`, and return what to search further"
@@ -184,6 +184,12 @@ class Holders:
         self.noted.append(_Noted(o, kind, was, _structure(o)))
         return [*was.values()] if type(was) is dict else was
 
+    @property
+    def unmoved(self):
+        "Whether everything holds what it held"
+        return all(same_objects(f(), was) for f,was in self.read)
+
     def restore(self):
         "Let everything hold what it held"
+        if self.unmoved: return
         for o in self.noted: o.restore()

@@ -152,7 +152,7 @@ def changed_settings(was, now, but=()):
 # %% ../../nbs/loop/04_position.ipynb #Position
 def _before_pass(learn, n):
     "The state of the training loader between two passes, with generators that were found before"
-    now = random_state(parts=learn.searches.parts(learn, learn.dls.train))
+    now = random_state(parts=learn.searches.parts(learn, learn.dls.train, anew=False)) # `complete` adds what is new
     return LoaderState(n, at_start=None, now=now, idxs=None, workers=None, exhausted=False,
         old_workers=False, description=None, counts=dict(at_start={}, now=counts_of(learn.dls.train)))
 

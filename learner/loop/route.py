@@ -205,7 +205,6 @@ class ResumableRoute(Pauses,Route):
         learn,first = self.learn,self._first_epoch()
         for epoch in takewhile(learn.has_epoch, count(first)):
             yield epoch
-            learn.searches.begin(learn.searches.remembers) # the epoch may have made new generators
             self.pause('epoch')
 
     def _first_epoch(self):

@@ -18,7 +18,8 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from ..core.checks import listed
 from ..core.copies import copied
-from ..data.generators import is_generator,keep_random,moving_parts,search
+from learner.data.generators import (WatchedSearch,has_state,is_generator,keep_random,moving_parts,places_of,
+    same_objects,search)
 from ..data.held import HeldTensor,Holders,SampledTensor,put_values,size_of
 from ..model.optimizer import parts_of
 
@@ -62,36 +63,61 @@ def _places(learn):
     "Where a run may have generators, besides its loaders"
     opts = parts_of(learn.opt) if getattr(learn, 'opt', None) is not None else ()
     res = {'model': learn.model, 'loss_func': learn.loss_func, 'metrics': getattr(learn, 'metrics', ())}
-    res |= {f'opt.{i}':{k:v for k,v in vars(o).items() if k not in ('state','param_groups')} for i,o in enumerate(opts)}
+    res |= {f'opt.{i}':o for i,o in enumerate(opts)}
     res |= {f'callbacks.{k}':cb for k,cb in by_name(learn.cbs).items() if not cb.watches}
     return res | {k:v for k,v in vars(learn).items() if k=='state' or is_generator(type(v))}
+
+def _joined(of_loaders, of_run):
+    known = {*map(id, of_loaders.values())}
+    return of_loaders | {k:o for k,o in of_run.items() if id(o) not in known}
 
 def all_parts(
     learn, # A learner
     *loaders, # Any iterables of batches
 ) -> dict: # By where they are
     "Generators of a run, and what else in `loaders` has a state"
-    res = moving_parts(*loaders)
-    known = {*map(id, res.values())}
-    return res | {k:o for k,o in search(_places(learn), is_generator).items() if id(o) not in known}
+    return _joined(moving_parts(*loaders), search(_places(learn), is_generator))
 
 # %% ../../nbs/loop/01_snapshot.ipynb #Searches
 class Searches:
     "What was found in a run and its loaders, remembered while a fit runs"
-    def __init__(self): self.remembers,self.found = False,{}
+    def __init__(self):
+        self.searches = {}
+        self.begin(remembers=False)
 
     def begin(self, remembers=True):
         "Forget everything, and remember what is found from now on"
         self.remembers = remembers
-        self.found.clear()
+        self.searches.clear()
+        self.places,self.of,self.held,self.last = {},(),None,{}
 
-    def parts(self, learn, *loaders):
-        "`all_parts` of a run and its loaders"
+    def _places(self, learn):
+        "Where to search in the run: the same dict as long as it is made of the same objects"
+        of = learn.model,learn.loss_func,learn.opt,*learn.cbs,*learn.metrics
+        if not same_objects(of, self.of): self.places,self.of = _places(learn),of
+        return self.places
+
+    def holders(self, roots):
+        "`Holders` of what model and loss hold"
+        if self.held is None or not same_objects([*roots], self.held.roots) or not self.held.unmoved:
+            res = Holders(roots)
+            self.held = res if self.remembers else None
+            return res
+        return self.held
+
+    def _found(self, key, roots, wanted):
+        last = self.searches.get(key)
+        if last is None or not last.holds(roots): last = self.searches[key] = WatchedSearch(roots, wanted)
+        return last.found
+
+    def parts(self, learn, *loaders, anew=True):
+        "`all_parts` of a run and its loaders; what was found last if not `anew`"
         if not self.remembers: return all_parts(learn, *loaders)
-        objects = learn.model,learn.loss_func,*learn.cbs,*loaders
-        key = tuple(map(id, objects))
-        if key not in self.found: self.found[key] = objects,all_parts(learn, *loaders) # what lives on keeps its id
-        return self.found[key][1]
+        key = tuple(map(id, loaders))
+        if not anew and key in self.last: return self.last[key]
+        of_loaders = self._found(key, places_of(*loaders), has_state)
+        self.last[key] = _joined(of_loaders, self._found('run', self._places(learn), is_generator))
+        return self.last[key]
 
 # %% ../../nbs/loop/01_snapshot.ipynb #ModuleSnapshot
 most_values = 2**24 # of parameters and tensors in attributes that a snapshot holds
@@ -109,8 +135,9 @@ class ModuleSnapshot:
     "Attributes, buffers, parameters and gradients of modules, as of now"
     def __init__(self,
         roots:dict, # Modules, and functions that may use some, by name
+        holders:Holders|None=None, # Of the same roots, if they are unmoved since
     ):
-        self.roots,self.holders = roots,Holders(roots.values())
+        self.roots,self.holders = roots,Holders(roots.values()) if holders is None else holders
         modules = self.holders.modules
         self.buffers = [(m, dict(m._buffers)) for m in modules if m._buffers]
         params = [p for m in modules for p in m._parameters.values() if p is not None]
@@ -181,7 +208,8 @@ def keep_modules(
     learn, # A learner
 ):
     "Restore model and loss at the end"
-    before = ModuleSnapshot({'model': learn.model, 'loss_func': learn.loss_func})
+    roots = {'model': learn.model, 'loss_func': learn.loss_func}
+    before = ModuleSnapshot(roots, learn.searches.holders(roots.values()))
     try: yield
     finally: before.restore()
 

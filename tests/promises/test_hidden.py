@@ -1,5 +1,5 @@
 "Promises 1 and 2 for hidden state: whatever kind it is of, wherever it is, inference leaves it alone, and a resumed run has it, or says what it has not"
-import random
+import random,warnings
 from contextlib import redirect_stdout
 from io import StringIO
 import matplotlib
@@ -118,3 +118,51 @@ def test_looking_leaves_modules_alone(kind, place, call): check_look(kind, place
 @pytest.mark.parametrize('place', of_generators)
 @pytest.mark.parametrize('kind', hidden.generators)
 def test_looking_leaves_generators_alone(kind, place, call): check_look(kind, place, call)
+
+# Resuming
+class Stop(Callback):
+    "Ends the fit before the `n`-th training batch is drawn, or in it"
+    order,watches = 500,True
+    def __init__(self, n, how): self.n,self.how = n,how
+    def before_draw(self):
+        if self.training and self.train_iter==self.n and self.how=='pause': self.n = -1; self.learn.at_pause(self.stop, stops=True)
+    def after_pred(self):
+        if self.training and self.train_iter==self.n and self.how=='error': raise InterruptedError
+    def stop(self): raise KeyboardInterrupt
+
+def stopped(path, kind, place, how):
+    "Losses and weights of a run that is stopped and resumed, and what it says then"
+    learn,steps = made(kind, place, path),Steps()
+    if how=='memory':
+        with pytest.raises(KeyboardInterrupt): learn.fit(2, cbs=[steps, stop := Stop(7, 'pause')])
+        return outcome(learn.resume(cbs=[steps, stop]), steps)
+    saver = Checkpoint(**dict(epoch={}, batch=dict(every=2, unit='iter'))[how], on_exc=False)
+    with pytest.raises(InterruptedError): learn.fit(2, cbs=[steps, saver, Stop(7, 'error')])
+    learn = made(kind, place, path) # as in another process
+    learn.fit(2, cbs=[later := Steps(), saver, Stop(-1, 'error')], resume=True)
+    return outcome(learn, later)
+
+ways = 'memory','epoch','batch'
+def check_resume(path, kind, place, how):
+    learn,steps = made(kind, place, path/'whole'),Steps()
+    whole = outcome(learn.fit(2, cbs=[steps, Stop(-1, 'error'), *([] if how=='memory' else [Checkpoint()])]), steps)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter('always')
+        res = stopped(path/'cut', kind, place, how)
+    n = len(res)
+    assert res==whole[-n:] and (how!='memory' or n==len(whole))
+    assert not [o for o in said if issubclass(o.category, UserWarning)]
+
+@pytest.mark.matrix
+@pytest.mark.sample(6)
+@pytest.mark.parametrize('how', ways)
+@pytest.mark.parametrize('place', of_modules)
+@pytest.mark.parametrize('kind', modules)
+def test_a_resumed_run_has_the_hidden_state_of_modules(kind, place, how, tmp_path): check_resume(tmp_path, kind, place, how)
+
+@pytest.mark.matrix
+@pytest.mark.sample(12)
+@pytest.mark.parametrize('how', ways)
+@pytest.mark.parametrize('place', [*of_generators, *of_optimizers])
+@pytest.mark.parametrize('kind', hidden.generators)
+def test_a_resumed_run_has_all_generators(kind, place, how, tmp_path): check_resume(tmp_path, kind, place, how)
