@@ -66,15 +66,6 @@ def tally(request):
 
 def pytest_terminal_summary(terminalreporter, config):
     "The size and the result of each matrix"
-    cells = {}
-    for outcome in ('passed','failed','skipped','deselected'):
-        for o in terminalreporter.stats.get(outcome, ()):
-            if 'matrix' not in o.keywords or getattr(o, 'when', 'call')!='call': continue
-            name = o.nodeid.partition('[')[0]
-            cells.setdefault(name, {}).setdefault(outcome, []).append(o)
-    for name,by in sorted(cells.items()):
-        counts = {k:len(v) for k,v in by.items()}
-        terminalreporter.write_line(f"{name}: {sum(counts.values()):,} cells, " + ', '.join(f'{n:,} {k}' for k,n in counts.items()))
     if 'slow' not in config.getoption('flags').split(): return
     for name,counts in config.stash.get(_matrices, {}).items():
         terminalreporter.write_line(f"{name}: {sum(counts.values()):,} cells, of which {', '.join(f'{n:,} {k}' for k,n in counts.most_common())}")

@@ -24,6 +24,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback
+from ..core.copies import digest
 from ..core.dispatch import Dispatcher
 from .generators import is_generator,module_internals,of_library,readers,same_objects,slots_of
 
@@ -193,3 +194,68 @@ class Holders:
         "Let everything hold what it held"
         if self.unmoved: return
         for o in self.noted: o.restore()
+
+# %% ../../nbs/data/08_held.ipynb #owners
+def _items(o):
+    "What `o` holds, with names"
+    if isinstance(o, nn.Module): return {**_attributes.read(o), **o._modules}.items()
+    if isinstance(o, dict): return o.items()
+    if isinstance(o, (list,tuple,deque)): return enumerate(o)
+    if isinstance(o, (partial,MethodType)): return enumerate(_others(o))
+    return _own(o).items()
+
+def _own(o):
+    kinds = _kinds_of(type(o))
+    return {k:v for kind in (_attributes,_slots) if kind in kinds for k,v in kind.read(o).items()}
+
+def owners(
+    roots:dict, # Modules and other objects, by name
+) -> dict: # By where they are, such as `model.rnn`
+    "Modules, and objects of classes of your own, that have attributes"
+    res,seen,todo = {},set(),deque(roots.items())
+    while todo:
+        path,o = todo.popleft()
+        if id(o) in seen or not _is_searched(type(o)) or isinstance(o, (torch.Tensor,np.ndarray)): continue
+        seen.add(id(o))
+        if {_attributes,_slots} & {*_kinds_of(type(o))}: res[path] = o
+        todo.extend((f'{path}.{k}', v) for k,v in _items(o))
+    return res
+
+def _is_value(v):
+    "Whether `v` is a number, text, tensor or array, or a container of such alone"
+    if isinstance(v, (list,tuple,set,frozenset,deque)): return all(map(_is_value, v))
+    if isinstance(v, dict): return all(map(_is_value, v.values()))
+    simple = int,float,complex,str,bytes,type(None),torch.Tensor,np.ndarray,np.generic
+    return isinstance(v, simple) and not isinstance(v, nn.Parameter)
+
+def _is_iterator(v): return hasattr(type(v), '__next__')
+
+class Attributes:
+    "Attributes of modules and other objects, to tell later which have changed"
+    def __init__(self,
+        roots:dict, # Modules and other objects, by name
+    ): self.roots,self.before = roots,{path:self._state(o) for path,o in owners(roots).items()}
+
+    @staticmethod
+    def _state(o): return {k:(type(v),digest(v, 20)) if _is_value(v) else v for k,v in _own(o).items()}
+
+    def changed(self):
+        "Values that have changed, by owner and name; and names of what has changed and is no value"
+        res,others = {},[]
+        for path,o in owners(self.roots).items():
+            before,own = self.before.get(path, {}),_own(o)
+            for k,now in self._state(o).items():
+                v = own[k]
+                if _is_value(v):
+                    if now[1] is None or before.get(k)!=now: res.setdefault(path, {})[k] = v
+                elif _is_iterator(v): others.append(f'{path}.{k}')
+        return res,others
+
+    def put(self,
+        values:dict, # As `changed` returned them
+    ) -> list: # Names of attributes whose owner is not there
+        there = owners(self.roots)
+        for path,attrs in values.items():
+            if path not in there: continue
+            for k,v in attrs.items(): object.__setattr__(there[path], k, v)
+        return [f'{path}.{k}' for path,attrs in values.items() if path not in there for k in attrs]

@@ -17,6 +17,8 @@ from ..core.callback import without_refs
 from ..core.copies import copied
 from ..core.events import CancelException
 from ..data.draws import Draws
+from ..data.generators import same_objects
+from ..data.held import Attributes
 from ..data.loader_state import counts_of
 from ..model.optimizer import parts_of
 from .snapshot import Snapshot,all_modules
@@ -68,6 +70,7 @@ class Pauses:
         self.cbs = () # callbacks of the running fit
         self.again = None # called after a fit that was stopped to train on from elsewhere
         self.draws,self.next_batch = None,0 # the pass over the running phase's loader; index of the next batch
+        self._attributes = None # of model and loss, as they were before training
         self.around = None # during an inference inside of training: the pass and the last batch of the training
         self._reset()
 
@@ -85,6 +88,7 @@ class Pauses:
         "Forget the last fit, and set the target of one that resumes"
         learn,self.stopped,self.draws,self.again = self.learn,None,None,None
         self._reset()
+        self.attributes # are noted now
         self.counts_before = counts_of(learn.dls.train, digests=True)
         self.moved = stopped.position.loader.moved or [] if stopped else []
         if stopped is None: return
@@ -93,6 +97,14 @@ class Pauses:
         state,callbacks = copied((learn.state, stopped.position.callbacks))
         at = replace(stopped.position, state=state, callbacks=callbacks)
         self.target = Target(at, overrides or {}, everything(learn), stopped.in_memory)
+
+    @property
+    def attributes(self):
+        "The `Attributes` of model and loss, noted before the first fit with them"
+        roots = {'model': self.learn.model, 'loss_func': self.learn.loss_func}
+        known = self._attributes and same_objects([*roots.values()], [*self._attributes.roots.values()])
+        if not known: self._attributes = Attributes(roots)
+        return self._attributes
 
     def arrive(self):
         "Restore the run, now that the loop is where it was stopped"

@@ -9,6 +9,7 @@ Weights and the optimizer's state are a small part of what training is made of. 
 | `model` | weights and buffers of the model | `Weights.of` | `Weights.put`, `learn.load` |
 | `loss` | those of modules in the loss | `Weights.of` | `Weights.put` |
 | `hidden` | buffers that are in no `state_dict` | `Weights.of` | `Weights.put` |
+| `attributes` | attributes of model and loss that training has changed | `Weights.of` | `Weights.put` |
 | `opt` | the optimizer's `state_dict` | `OptState.of` | `OptState.put`, `learn.load` |
 | `between` | its hyper-parameters outside of the fit | `OptState.of` | `OptState.put` |
 | `opt_attrs` | attributes that an optimizer of your own has | `OptState.of` | `OptState.put` |
@@ -35,6 +36,7 @@ from dataclasses import dataclass,fields,is_dataclass
 from inspect import signature
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
+from ..core.checks import listed
 from ..data.generators import is_stateful,same_state
 from ..loop.position import Position,callback_states,whole_states
 from ..loop.snapshot import by_name,model_and_loss
@@ -47,12 +49,25 @@ from .encoding import Decoder,Encoder,decode,encode
 from .fingerprints import Origin,versions
 
 # %% ../../nbs/resume/03_saved_run.ipynb #Weights
+def _saved_attributes(learn):
+    "Attributes of model and loss that training has changed, encoded; a warning names the ones that cannot be saved"
+    values,lost = learn.route.attributes.changed()
+    res = {}
+    for path,attrs in values.items():
+        for k,v in attrs.items():
+            try: res.setdefault(path, {})[k] = encode(v, f'{path}.{k}')
+            except (TypeError,ValueError): lost.append(f'{path}.{k}')
+    if lost: warnings.warn(f"{listed(lost)} cannot be saved: a run that is resumed from a file begins with new ones. "
+        "Tensors, arrays, numbers and containers of them can")
+    return on_cpu(res)
+
 @dataclass
 class Weights:
-    "Weights and buffers of the model and of modules in the loss"
+    "Weights, buffers and changed attributes of the model and of modules in the loss"
     model:dict  # Of the model, by name, as `learn.save` writes them
     loss:dict   # Of modules in the loss, by where the module is
     hidden:dict # Buffers that are in no `state_dict`, by where the module is
+    attributes:dict # Attributes that training has changed, such as a hidden state, by owner and name
 
     @classmethod
     def of(cls, learn):
@@ -61,13 +76,15 @@ class Weights:
                 "so that it cannot be saved yet")
         modules = model_and_loss(learn)
         weights,hidden = ({k:on_cpu(f(m)) for k,m in modules.items()} for f in (weights_of,hidden_of))
-        return cls(weights.pop('model'), weights, hidden)
+        return cls(weights.pop('model'), weights, hidden, _saved_attributes(learn))
 
     def put(self, learn):
         for k,m in model_and_loss(learn).items():
             if k=='model': load_weights(m, self.model)
             else: self._put_loss(k, m)
             put_hidden(m, self.hidden.get(k, {}))
+        if lost := learn.route.attributes.put(decode(self.attributes, learn.device)):
+            warnings.warn(f"The run had {listed(lost)}, and has no such object now: their values are lost")
 
     def _put_loss(self, k, m):
         weights = self.loss.get(k, {})

@@ -47,7 +47,7 @@ def collated(draw):
     return loaders(Data(), collate=collate)
 def metric(draw):
     def noisy(p, y): return accuracy(p, y)+draw()
-    return dict(metrics=noisy, cbs=[on(event.before_batch)(lambda learn: learn.training and setattr(learn, 'xb', tuple(o*(1+draw()) for o in learn.xb)))])
+    return dict(metrics=AccumMetric(noisy), cbs=[on(event.before_batch)(lambda learn: learn.training and setattr(learn, 'xb', tuple(o*(1+draw()) for o in learn.xb)))])
 of_modules = dict(model=lambda draw: dict(model=Net(draw)), loss=lambda draw: dict(loss_func=Loss(draw)))
 of_generators = of_modules | dict(loss_function=lambda draw: dict(loss_func=function(draw)), callback=lambda draw: dict(cbs=[Scales(draw)]), function_on=lambda draw: dict(cbs=[scaling(draw)]), metric=metric,
     dataset=lambda draw: dict(dls=loaders(Data(draw), shuffle=True)), sampler=lambda draw: dict(dls=loaders(Data(), sampler=Order(draw))), collate=lambda draw: dict(dls=collated(draw)))
@@ -105,19 +105,17 @@ def check_look(kind, place, call):
     assert run(kind, place, **calls[call])==alone[kind,place]
 
 modules = {**hidden.buffers, **hidden.attributes}
-@pytest.mark.matrix
 @pytest.mark.sample(12)
 @pytest.mark.parametrize('call', calls)
 @pytest.mark.parametrize('place', of_modules)
 @pytest.mark.parametrize('kind', modules)
-def test_looking_leaves_modules_alone(kind, place, call): check_look(kind, place, call)
+def test_looking_leaves_modules_alone(kind, place, call, tally): check_look(kind, place, call); tally('exact')
 
-@pytest.mark.matrix
 @pytest.mark.sample(30)
 @pytest.mark.parametrize('call', calls)
 @pytest.mark.parametrize('place', of_generators)
 @pytest.mark.parametrize('kind', hidden.generators)
-def test_looking_leaves_generators_alone(kind, place, call): check_look(kind, place, call)
+def test_looking_leaves_generators_alone(kind, place, call, tally): check_look(kind, place, call); tally('exact')
 
 # Resuming
 class Stop(Callback):
@@ -143,26 +141,29 @@ def stopped(path, kind, place, how):
     return outcome(learn, later)
 
 ways = 'memory','epoch','batch'
-def check_resume(path, kind, place, how):
+def check_resume(path, kind, place, how, tally=lambda outcome: None):
+    "Exact, or refused where a weight has another shape than in a new model"
     learn,steps = made(kind, place, path/'whole'),Steps()
     whole = outcome(learn.fit(2, cbs=[steps, Stop(-1, 'error'), *([] if how=='memory' else [Checkpoint()])]), steps)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter('always')
-        res = stopped(path/'cut', kind, place, how)
+        try: res = stopped(path/'cut', kind, place, how)
+        except ValueError as e:
+            assert kind=='resized' and 'do not fit the model' in str(e)
+            return tally('refused')
     n = len(res)
     assert res==whole[-n:] and (how!='memory' or n==len(whole))
-    assert not [o for o in said if issubclass(o.category, UserWarning)]
+    assert not [str(o.message) for o in said if issubclass(o.category, UserWarning)]
+    tally('exact')
 
-@pytest.mark.matrix
 @pytest.mark.sample(6)
 @pytest.mark.parametrize('how', ways)
 @pytest.mark.parametrize('place', of_modules)
 @pytest.mark.parametrize('kind', modules)
-def test_a_resumed_run_has_the_hidden_state_of_modules(kind, place, how, tmp_path): check_resume(tmp_path, kind, place, how)
+def test_a_resumed_run_has_the_hidden_state_of_modules(kind, place, how, tmp_path, tally): check_resume(tmp_path, kind, place, how, tally)
 
-@pytest.mark.matrix
 @pytest.mark.sample(12)
 @pytest.mark.parametrize('how', ways)
 @pytest.mark.parametrize('place', [*of_generators, *of_optimizers])
 @pytest.mark.parametrize('kind', hidden.generators)
-def test_a_resumed_run_has_all_generators(kind, place, how, tmp_path): check_resume(tmp_path, kind, place, how)
+def test_a_resumed_run_has_all_generators(kind, place, how, tmp_path, tally): check_resume(tmp_path, kind, place, how, tally)
