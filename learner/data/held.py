@@ -243,7 +243,10 @@ class Attributes:
         "Values that have changed, by owner and name; and names of what has changed and is no value"
         res,others = {},[]
         for path,o in owners(self.roots).items():
-            before,own = self.before.get(path, {}),_own(o)
+            if path not in self.before: # it was built meanwhile, or cannot be made again
+                others += [] if isinstance(o, nn.Module) else [path]
+                continue
+            before,own = self.before[path],_own(o)
             for k,now in self._state(o).items():
                 v = own[k]
                 if _is_value(v):
