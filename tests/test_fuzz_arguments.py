@@ -3,9 +3,10 @@
 The matrix is derived from signatures: each argument of each callable × values that have the wrong type, lie out of range, or are no numbers.
 `legal` says which odd values mean something; everything else has to be refused clearly."""
 import inspect,warnings
+from collections import Counter
 from contextlib import redirect_stdout
 from io import StringIO
-import torch
+import pytest,torch
 from torch import nn
 import learner.all as everything
 from learner.all import *
@@ -69,7 +70,7 @@ words = dict(cbs='callback', metrics='metric', dls='DataLoaders', file='file', r
 by_type = {bool: 'bool', int: 'number', float: 'half number', str: 'text', dict: 'dict'}
 by_name = dict(axis='negative', dim_argmax='negative', ignore_index='negative', pos_label='bool negative', bkg_idx='negative', concat_dim='negative', seed='negative', order='negative bool', min_delta='number half negative', a='negative huge', b='negative huge', thresh='negative huge',
     max_norm='inf', norm_type='inf', max_value='inf', limit='inf number half', lr='number half', lr_max='number half', start='number half negative huge', end='number half negative huge', middle='number half negative huge', top='number half negative huge', start_lr='number half', end_lr='number half',
-    cbs='list dict empty', metrics='list dict function', train='list items dict text empty', valid='list items dict text empty', dl='list items dict text empty', modules='list dict empty', dataset='text list items dict', moms='list', labels='list items')
+    cbs='list dict empty', metrics='list dict function', train='list items dict text empty', valid='list items dict text empty', dl='list items dict text empty', modules='list dict empty', dataset='text list items dict', moms='list', labels='list items', **dict.fromkeys('fname folder file path model_dir log_dir save_preds save_targs'.split(), 'text empty'))
 functions_of = 'f func hook hook_func count when filter_fn params act dec activation splitter split comp make sched shape loss_cls opt_func loss_func only aug monitor suggest_funcs'.split()
 
 def legal(name, k, p):
@@ -79,11 +80,16 @@ def legal(name, k, p):
     if str in types: res.add('empty')
     if p.default is None: res.add('none')
     if k in functions_of: res |= {'type','function'}
-    if isinstance(p.default, float) and float in types: res.discard('number') if p.default<1 and k in fractions else None
     return res
 
-more = {}
-fractions = ()
+more = {k:'none' for k in ('Checkpoint.keep','GatherPredsCallback.concat_dim','learn.get_preds.concat_dim','ProgressCallback.bars')} | {f'{o}.average':'none' for o in 'APScoreMulti ClassScore F1Score F1ScoreMulti FBeta FBetaMulti Jaccard JaccardMulti LabelScore Precision PrecisionMulti Recall RecallMulti RocAuc RocAucMulti'.split()} | {'Learner.lr':'list', 'Learner.wd':'list',
+    'SWA.lr':'list', 'MapBatch.f':'dict', 'MapPred.f':'dict', 'SaveModelCallback.every_epoch':'bool', 'ProgressCallback.bars':'none bool', 'on.ev':'text empty', 'Filter.after':'negative huge', 'Filter.before':'negative huge', 'SpikeGuard.factor':'inf', 'ReduceLROnPlateau.factor':'inf', 'learn.lr_find.suggest_funcs':'none list', 'HookCallback.modules':'text items'}
+
+# Not refused clearly yet: tensors of metrics that are called in each batch, and what only fails when it is used
+open_ = set('''learn.tta learn.summary learn.load learn.set_hyper learn.freeze_to learn.resume accuracy accuracy_multi error_rate top_k_accuracy find_file partial_dl weighted_dl load_learner on
+    Adam.params SGD.params RAdam.params RMSProp.params OptimList.every DataLoaders.device ExtraValid.metrics Learner.metrics Learner.dls synth_learner.dls FetchPredsCallback.ds_idx FetchPredsCallback.dl FocalLoss.gamma FocalLoss.weight LabelSmoothingCrossEntropy.eps LabelSmoothingCrossEntropy.weight
+    GatherPredsCallback.to ReduceLROnPlateau.factor SaveModelCallback.fname SpikeGuard.skip TensorBoardLogger.log_dir Timer.sync TorchMetric.metric combine_scheds.pcts combine_scheds.scheds flatten_model.m has_params.m total_params.m hook_outputs.modules StopAfter.n_iter PrintProgress.every
+    learn.fit.resume learn.fit_one_cycle.resume learn.fit_flat_cos.resume learn.fit_sgdr.resume learn.fine_tune.resume learn.validate.ds_idx learn.validate.dl learn.get_preds.ds_idx learn.get_preds.dl learn.tta.ds_idx learn.tta.dl learn.show_results.ds_idx learn.show_results.dl learn.predict.item'''.split()) | {f'{o}.{k}' for o in ('EarlyStoppingCallback','OnBetter','ReduceLROnPlateau','SaveModelCallback','TrackerCallback') for k in ('monitor','min_delta')}
 
 shown = dict(text='nonsense', none='None', object='odd', nan='nan', inf='inf', negative='-1', huge='-1', half='.37', number='7', bool='True', list='[]', items='a', dict='{}', type='int', function='lambda', empty='')
 def outcome(name, k, kind):
@@ -99,3 +105,24 @@ def outcome(name, k, kind):
         clear = isinstance(e, (ValueError,TypeError,OSError,RuntimeError)) and named and shown[kind].lower() in text.lower()
         return ('refused clearly' if clear else 'refused unclearly'),f'{type(e).__name__}: {text[:140]}'
     return 'accepted',''
+
+def results(name):
+    "What came of each bad value that means nothing"
+    ps = functions[name][1]
+    return {(k, kind):outcome(name, k, kind) for k,p in ps.items() for kind in bad if kind not in legal(name, k, p)}
+
+def is_open(name, k): return name in open_ or f'{name}.{k}' in open_
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize('name', functions)
+def test_bad_arguments_are_refused_where_they_are_given(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wrong = {key:how for key,how in results(name).items() if how[0]!='refused clearly' and not is_open(name, key[0])}
+    assert not wrong
+
+@pytest.mark.slow
+def test_size_of_the_matrix(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    seen = Counter(how for name in functions for how,_ in results(name).values())
+    with capsys.disabled(): print(f'\nBad arguments: {len(functions)} callables, {seen.total()} cases: ' + ', '.join(f'{n} {how}' for how,n in seen.most_common()))
+    assert seen['refused clearly']>.85*seen.total()
