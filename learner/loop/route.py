@@ -208,7 +208,8 @@ def _raise_waiting_stop(route, e):
 
 # %% ../../nbs/loop/06_route.ipynb #ResumableRoute
 class ResumableRoute(Pauses,Route):
-    "A route that pauses, stops and resumes"
+    """A route that pauses, stops and resumes. For one of your own, subclass it, take no further arguments, and give
+    every batch that is drawn: to skip one, cancel it"""
     @property
     def resuming(self): return self.target is not None
     def idxs(self, i): return self.draws and self.draws.idxs(i)

@@ -174,3 +174,24 @@ def test_a_resumed_run_has_the_hidden_state_of_modules(kind, place, how, tmp_pat
 @pytest.mark.parametrize('place', [*of_generators, *of_optimizers])
 @pytest.mark.parametrize('kind', hidden.generators)
 def test_a_resumed_run_has_all_generators(kind, place, how, tmp_path, tally): check_resume(tmp_path, kind, place, how, tally)
+
+# What cannot be put back is named
+class Large(nn.Module):
+    "A table whose values are too many to be held"
+    def __init__(self): super().__init__(); self.l,self.table = nn.Linear(3, 2),nn.Parameter(torch.zeros(2**24+1), requires_grad=False)
+    def forward(self, x): self.table.data[:2000].add_(1); return self.l(x)
+
+def test_a_parameter_that_is_too_large_to_be_held_is_named_if_inference_moves_it():
+    learn = Learner(DataLoaders([(X[:4], Y[:4])], [(X[:4], Y[:4])], device='cpu'), Large(), F.cross_entropy, default_cbs=False, cbs=TrainEvalCallback)
+    with pytest.warns(UserWarning, match='Inference has changed `model.table`, which has too many values to be put back'): learn.validate()
+
+def test_a_search_that_is_cut_says_where():
+    from learner.data.generators import is_generator,search
+    class Thing: pass
+    with pytest.warns(UserWarning, match='holds more than 50 objects'): search(dict(ds=[Thing() for _ in range(100)]), is_generator, most=50)
+
+def test_an_iterator_in_a_model_cannot_be_saved_and_is_named(tmp_path):
+    model = Net()
+    model.it = iter(range(99))
+    learn = Learner(DataLoaders([(X[:4], Y[:4])], device='cpu'), model, F.cross_entropy, path=tmp_path, default_cbs=False, cbs=TrainEvalCallback)
+    with pytest.warns(UserWarning, match='`model.it` cannot be saved'): learn.fit(1, cbs=Checkpoint())
