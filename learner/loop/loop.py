@@ -66,7 +66,7 @@ def check_drawn(learn, n):
     raise ValueError(f"`dls['{learn.dl_name}']` is empty: it gave no batch in epoch {learn.epoch}{why}")
 
 # %% ../../nbs/loop/02_loop.ipynb #LoopState
-of_batch = 'dl','dl_name','batch','xb','yb','pred','loss','loss_grad' # valid during a batch, the loader and its name during a phase
+of_batch = 'dl','dl_name','batch','xb','yb','pred','loss','loss_grad' # of a batch; the first two of its phase
 of_phase = *of_batch,'n_iter','iter','stop_at'
 
 def _only(b): return b[0] if isinstance(b, (tuple,list)) and len(b)==1 else b
