@@ -57,7 +57,7 @@ def copied(
 def _named(o, f): return o._make(map(f, o)) if hasattr(o, '_make') else o # others are immutable, as `torch.Size`
 
 # %% ../../nbs/core/07_copies.ipynb #digest
-def digest(v, depth=3):
+def digest(v, depth=8):
     "A number or text itself; otherwise a short text that is another one if `v` is; None for what cannot be told"
     if type(v) in _flat: return v
     if isinstance(v, np.ndarray) and v.dtype.hasobject: v = v.tolist()

@@ -117,8 +117,8 @@ class PhaseMetrics:
             m.load_state_dict(s) if _knows_state(m) else vars(m).update(s)
 
 # %% ../../nbs/measure/07_recorder.ipynb #gathered
-_numbers = torch.Tensor,np.ndarray,np.generic,int,float,complex,list,tuple,type(None)
-_containers = dict,set,frozenset,deque,bytearray
+_numbers = torch.Tensor,np.ndarray,np.generic,int,float,complex,list,type(None)
+_containers = str,bytes,tuple,dict,set,frozenset,deque,bytearray
 
 def _knows_state(m): return hasattr(type(m), 'state_dict') and hasattr(type(m), 'load_state_dict')
 def _settings(m): return signature(type(m).__init__).parameters

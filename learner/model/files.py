@@ -143,14 +143,20 @@ def type_of(o) -> str:
     return _unreadable(o) or f"of type `{type(o).__name__}`"
 
 # %% ../../nbs/model/07_files.ipynb #on_cpu
-def on_cpu(o):
-    "The same structure with tensors on the CPU. A view of a larger tensor is copied, or all of that would be saved"
+def on_cpu(o, seen=None):
+    """The same structure with tensors on the CPU, where what was one object is one. A view of a larger tensor is copied,
+    or all of that would be saved"""
+    seen = {} if seen is None else seen
+    if id(o) not in seen: seen[id(o)] = o,_on_cpu(o, seen)
+    return seen[id(o)][1]
+
+def _on_cpu(o, seen):
     if isinstance(o, torch.Tensor):
         o = o.detach().cpu()
         return o.clone() if o.layout is torch.strided and o.untyped_storage().nbytes()>o.nbytes else o
-    if type(o) in (list,tuple): return type(o)(map(on_cpu, o))
+    if type(o) in (list,tuple): return type(o)([on_cpu(v, seen) for v in o])
     if type(o) not in (dict,OrderedDict): return o
-    res = type(o)((k, on_cpu(v)) for k,v in o.items())
+    res = type(o)((k, on_cpu(v, seen)) for k,v in o.items())
     if hasattr(o, '_metadata'): res._metadata = o._metadata # versions of the modules whose weights these are
     return res
 

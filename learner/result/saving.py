@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from fastcore.basics import patch
 from ..core.checks import checked,nearest
+from ..core.copies import copied
 from ..core.events import CancelException
 from ..loop.learner import Learner
 from ..loop.snapshot import Snapshot,model_and_loss
@@ -100,8 +101,21 @@ def _fit_one(learn, opt, saved, same_types):
     elif ours: opt.param_groups = _joined(opt.param_groups, learn.param_groups())
     if len(groups)==len(opt.param_groups): groups = [_merged(*o) for o in zip(opt.param_groups, groups)]
     opt.load_state_dict({**saved, 'param_groups': groups})
+    _restore_values(opt, saved)
     if same_types: _restore_types(opt, saved)
     if ours: spare(opt, norm_bias_params(learn.model))
+
+def _has_tensors(o):
+    if isinstance(o, torch.Tensor): return True
+    return isinstance(o, (dict,list,tuple)) and any(map(_has_tensors, o.values() if isinstance(o, dict) else o))
+
+def _restore_values(opt, saved):
+    "Give state that has no tensors the types that it has in the file: torch makes other strings and dicts of them"
+    params = [p for g in opt.param_groups for p in g['params']]
+    numbers = [i for g in saved['param_groups'] for i in g['params']]
+    for p,i in zip(params, numbers):
+        values = {k:v for k,v in saved['state'].get(i, {}).items() if not _has_tensors(v)}
+        if values: opt.state[p].update(copied(values))
 
 def _restore_types(opt, saved):
     "Give state tensors the types that they have in the file"
@@ -198,5 +212,5 @@ def load(self:Learner,
         notes = [str(unmatched)] if any(unmatched) else []
         if why and opt is not None and only is None:
             notes.append(f"The optimizer was not loaded: {why}. `with_opt=False` silences this warning")
-        if notes: warnings.warn(f"`{file}` was loaded in part. {'. '.join(notes)}", stacklevel=3)
+        if notes: warnings.warn(f"`{file}` was loaded in part. {'. '.join(notes)}", stacklevel=4)
     return self

@@ -47,7 +47,7 @@ kinds = dict(
     tensor=Kind(lambda: torch.zeros(2), lambda v: v+1, lambda v: float(v.sum())),
     tensor_in_place=Kind(lambda: torch.zeros(2), moved_in_place, lambda v: float(v.sum())),
     tensor_int=Kind(lambda: torch.zeros((), dtype=torch.int64), moved_in_place, float),
-    tensor_grad=Kind(lambda: torch.zeros(2, requires_grad=True), inplace(lambda v: v.data.add_(1)), lambda v: float(v.sum())+v.requires_grad),
+    tensor_grad=Kind(lambda: torch.zeros(2, requires_grad=True), inplace(lambda v: v.data.add_(1)), lambda v: float(v.detach().sum())),
     array=Kind(lambda: np.zeros(2), lambda v: v+1, lambda v: float(v.sum())),
     array_in_place=Kind(lambda: np.zeros(2), moved_in_place, lambda v: float(v.sum())),
     array_fortran=Kind(lambda: np.zeros((2,3), order='F'), moved_in_place, lambda v: float(v.sum())),
@@ -113,13 +113,13 @@ class Gathers(Metric):
     def value(self): return self.kind.number(self.v)
 
 class OptAttr(torch.optim.SGD):
-    def __init__(self, params, lr, kind): super().__init__(params, lr); self._kind,self.v = kind,kind.make()
+    def __init__(self, params, lr, kind): super().__init__(params, lr); self._kind,self.v = lambda: kind,kind.make()
     def step(self, closure=None):
         for g in self.param_groups:
-            lr,g['lr'] = g['lr'],g['lr']*(1+self._kind.number(self.v)/50)
+            lr,g['lr'] = g['lr'],g['lr']*(1+self._kind().number(self.v)/50)
         super().step(closure)
         for g in self.param_groups: g['lr'] = lr
-        self.v = self._kind.move(self.v)
+        self.v = self._kind().move(self.v)
 
 class OptState(torch.optim.SGD):
     def __init__(self, params, lr, kind): super().__init__(params, lr); self._kind = lambda: kind
