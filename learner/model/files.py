@@ -144,8 +144,8 @@ def type_of(o) -> str:
 
 # %% ../../nbs/model/07_files.ipynb #on_cpu
 def on_cpu(o, seen=None):
-    """The same structure with tensors on the CPU, where what was one object is one. A view of a larger tensor is copied,
-    or all of that would be saved"""
+    """The same structure with tensors on the CPU, where what was one object is one.
+    A view of a larger tensor is copied, or all of that would be saved"""
     seen = {} if seen is None else seen
     if id(o) not in seen: seen[id(o)] = o,_on_cpu(o, seen)
     return seen[id(o)][1]

@@ -41,7 +41,7 @@ def _pickle():
 _kept = 'loss_func','lr','splitter','metrics','wd','wd_bn_bias','train_bn','moms'
 
 @patch
-@checked(fname='path')
+@checked(fname=...)
 def export(self:Learner,
     fname='export.pkl', # A name in `path`, an absolute path, or an open file
 ) -> Path: # Where it is
@@ -81,7 +81,7 @@ def _culprit(parts):
     return f"`learn` cannot be exported{hint}"
 
 # %% ../../nbs/result/07_export.ipynb #load_learner
-@checked(fname='path')
+@checked(fname=...)
 def load_learner(
     fname, # A file of `export`
     device='cpu', # Where the model runs
