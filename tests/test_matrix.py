@@ -143,13 +143,16 @@ class Host(Callback):
         self.done = True
         self.learn.validate()
 
-class Scene(nn.Module):
+class Scene:
     def __init__(self, *cbs):
-        super().__init__()
         self.log,self.errors,self.carried,self.counts,self.bombs = [],[],[],{},{}
-        self.a,self.child = nn.Parameter(torch.ones(1)),nn.Dropout(0.)
-        self.child.eval() # modes are put back module by module
         scene,b = self,(torch.ones(4, 1),torch.zeros(4, 1))
+        class Net(nn.Module): # a look puts back what a model holds, so that it does not hold the scene
+            def __init__(self):
+                super().__init__()
+                self.a,self.child = nn.Parameter(torch.ones(1)),nn.Dropout(0.)
+                self.child.eval() # modes are put back module by module
+            def forward(self, x): scene.inside('forward'); return Boom.apply(self.child(x*self.a), scene)
         class Loader:
             def __iter__(self):
                 for _ in range(2): scene.inside('draw'); yield b
@@ -158,10 +161,8 @@ class Scene(nn.Module):
             def step(self, *args): scene.inside('step'); return super().step(*args)
         def loss_func(p, y): scene.inside('loss'); return F.mse_loss(p, y)
         self.late = Trace(*[o for o in event if o not in ('after_create','before_row','after_row','after_exception')])
-        self.learn = synth_learner(dls=DataLoaders(Loader(), Loader(), device='cpu'), model=self, loss_func=loss_func,
+        self.learn = synth_learner(dls=DataLoaders(Loader(), Loader(), device='cpu'), model=Net(), loss_func=loss_func,
             opt_func=lambda ps,lr=.01: Opt(ps, lr), cbs=[Early(self), Bomb(self), self.late, *cbs])
-
-    def forward(self, x): self.inside('forward'); return Boom.apply(self.child(x*self.a), self)
 
     def reset(self):
         for o in (self.log,self.errors,self.carried,self.counts,self.bombs,self.late.seen): o.clear()
@@ -221,8 +222,8 @@ def check(scene, run, trace, phase, name, exc, letter, start=0):
         assert scene.errors==[]
     assert scene.log==trace
     assert learn.exc is None and learn.mode is None
-    assert scene.training and not scene.child.training
-    assert all(p.grad is None for p in scene.parameters())
+    assert learn.model.training and not learn.model.child.training
+    assert all(p.grad is None for p in learn.model.parameters())
     return trace,raised
 
 def again(scene, *host):

@@ -95,19 +95,20 @@ def _restored(vals): return {k:missing if v is None else v for k,v in vals.items
 # %% ../../nbs/measure/07_recorder.ipynb #PhaseMetrics
 class PhaseMetrics:
     "Metrics of the phase that is running; those of a phase around it keep what they have gathered"
-    def __init__(self): self.now,self.outer,self.read = [],[],False
+    def __init__(self): self.now,self.outer,self.read,self.depth = [],[],False,None
 
     def begin(self, metrics):
         self.now,self.read = metrics,False # whether their values have been read
         for m in metrics: m.reset()
     def end(self): self.now = []
 
-    def begin_inner(self, metrics):
-        self.outer.append((self.now, self.read, hold(self.now)))
+    def begin_inner(self, metrics, depth):
+        self.outer.append((self.now, self.read, self.depth, hold(self.now)))
+        self.depth = depth # how many scopes run, to know this phase from one that was cancelled before it came here
         self.begin(metrics)
 
     def end_inner(self):
-        self.now,self.read,originals = self.outer.pop()
+        self.now,self.read,self.depth,originals = self.outer.pop()
         put_back(self.now, originals)
 
     def state_dict(self): return [copied(_gathered(m)) for m in self.now]
@@ -446,8 +447,10 @@ class Recorder(Recorded):
         if self.count is None and has_mixed_means(loss_of(self.learn)): warnings.warn(
             "`valid_loss` depends on the batch size: one part of the mean of `LabelSmoothingCrossEntropy` is weighted, "
             "and another is not. `nn.CrossEntropyLoss(weight, label_smoothing=…)` weights both")
-        self.phase.begin_inner([AvgLoss(self.count), *self.valid_mets] if self.learn.mode!='predict' else [])
+        metrics = [AvgLoss(self.count), *self.valid_mets] if self.learn.mode!='predict' else []
+        self.phase.begin_inner(metrics, len(self.learn.scopes))
     def after_validate(self):
+        if self.phase.depth!=len(self.learn.scopes): return
         self._put_results(object)
         self.phase.read = True
     def cleanup_validate(self):

@@ -193,6 +193,8 @@ def reading(
     but=(), # Errors of these types stay as they are
 ):
     "Let an error say which file cannot be read, and why"
+    if not (isinstance(file, (str,os.PathLike)) or hasattr(file, 'read')): # a number would be the file that has it
+        raise TypeError(f"A file is a path or an open file, but got {file!r}")
     at = file.tell() if hasattr(file, 'tell') else 0
     try: yield
     except Exception as e:
