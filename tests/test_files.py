@@ -696,9 +696,9 @@ def test_hooks_add_and_change(tmp_path):
 
 def test_another_shape_of_file_takes_one_hook(tmp_path):
     a,b = mk().fit(1),mk(seed=1)
-    torch.save(dict(epoch=3, state_dict=a.model.state_dict()), tmp_path/'ckpt.pth')
-    with pytest.raises(ValueError, match='unexpected: `epoch`, `state_dict`'): b.load(tmp_path/'ckpt.pth')
-    b.on(event.before_load)(lambda learn: setattr(learn, 'saved', learn.saved['state_dict']))
+    torch.save(dict(epoch=3, net=a.model.state_dict()), tmp_path/'ckpt.pth')
+    with pytest.raises(ValueError, match='unexpected: `epoch`, `net`'): b.load(tmp_path/'ckpt.pth')
+    b.on(event.before_load)(lambda learn: setattr(learn, 'saved', learn.saved['net']))
     assert equal(weights(b.load(tmp_path/'ckpt.pth')), weights(a))
 
 hook_errors = [ZeroDivisionError, KeyboardInterrupt, *cancels.values()]

@@ -9,7 +9,8 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.a,self.b = nn.Linear(4, 8),nn.Linear(8, 1)
-        self.seen = set()
+        self.seen.clear()
+    seen = set() # of the class: inference puts back what a model holds
     def forward(self, x):
         h = self.a(x)
         self.seen.add((self.training, h.dtype))

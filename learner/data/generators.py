@@ -71,13 +71,13 @@ def _in_function(f):
 module_internals = frozenset(vars(nn.Module()))
 _hooks = [k for k in sorted(module_internals) if k.endswith('_hooks')]
 
-def _stored(o, k, default=None):
+def stored(o, k, default=None):
     "Attribute `k` of `o` where it is stored: a `__getattr__` of another library may do or raise anything"
     try: return object.__getattribute__(o, k)
     except AttributeError: return default
 
 def _attributes(o):
-    own = _stored(o, '__dict__', {})
+    own = stored(o, '__dict__', {})
     if isinstance(o, nn.Module):
         hooks = {k:[*own[k].values()] for k in _hooks if own.get(k)} # their keys are numbers that nothing else has
         return {k:own[k] for k in own if k not in module_internals} | dict(o._modules.items()) | hooks
@@ -99,7 +99,7 @@ def _parts(o):
         named = _attributes(o)
         if not of_library(cls): named = {**named, '__class__': cls}
     yield named.keys(),[*named.values()]
-    slots = {k:v for k in slots_of(cls) if (v := _stored(o, k, cls)) is not cls}
+    slots = {k:v for k in slots_of(cls) if (v := stored(o, k, cls)) is not cls}
     if slots: yield slots.keys(),[*slots.values()]
 
 # %% ../../nbs/data/01_generators.ipynb #search
@@ -241,8 +241,8 @@ def readers(o):
     if isinstance(o, FunctionType): res += [lambda: [*_in_function(o).values()]] if _in_function(o) else []
     elif isinstance(o, nn.Module) and 'training' in vars(o): res.append(_module_reader(o))
     elif isinstance(o, type): res += [] if of_library(o) else [vars(o).values]
-    elif hasattr(o, '__dict__') and type(o) is not OrderedDict: res.append(vars(o).values)
-    if slots := slots_of(type(o)): res.append(lambda: [getattr(o, k, None) for k in slots])
+    elif stored(o, '__dict__') is not None and type(o) is not OrderedDict: res.append(vars(o).values)
+    if slots := slots_of(type(o)): res.append(lambda: [stored(o, k, None) for k in slots])
     return res
 
 def same_objects(a, b) -> bool:

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback
 from ..core.copies import digest
 from ..core.dispatch import Dispatcher
-from .generators import is_generator,module_internals,of_library,readers,same_objects,slots_of
+from .generators import is_generator,module_internals,of_library,readers,same_objects,slots_of,stored
 
 # %% ../../nbs/data/08_held.ipynb #tensors
 _usual = torch.Tensor,nn.Parameter,getattr(nn, 'Buffer', nn.Parameter) # others may be spread over processes
@@ -101,7 +101,8 @@ def _put_attributes(o, was):
     for k in own.keys()-not_held-was.keys(): del own[k]
     own.update(was)
 
-def _in_slots(o): return {k:getattr(o, k) for k in slots_of(type(o)) if hasattr(o, k)}
+_nothing = object()
+def _in_slots(o): return {k:v for k in slots_of(type(o)) if (v := stored(o, k, _nothing)) is not _nothing}
 def _put_slots(o, was):
     for k in _in_slots(o).keys()-was.keys(): delattr(o, k)
     for k,v in was.items(): object.__setattr__(o, k, v)

@@ -130,6 +130,7 @@ class Checkpoint(Callback):
     def before_fit(self):
         _check_fit(self)
         self.result = Result(self, (self.monitor or self.learn.monitor) if self.best else None)
+        self.files.entries # a damaged manifest is refused now, and not when the first file is written
         self.files.sweep()
         self.interval.begin(self.learn)
         self.keeping.higher = self.result.higher

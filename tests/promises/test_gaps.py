@@ -194,7 +194,7 @@ def test_a_resume_that_fails_before_its_position_changes_nothing(tmp_path):
 class Counts(Callback):
     def after_batch(self):
         if not self.learn.training: self.learn.state['v'] = self.learn.state.get('v', 0)+1; self.learn.state.setdefault('t', torch.zeros(1)).add_(1)
-@pytest.mark.parametrize('stop', [('after_pred', 8), ('cleanup_validate', 1)])
+@pytest.mark.parametrize('stop', [('after_pred', 8), ('after_validate', 1)])
 def test_the_state_of_ones_own_is_that_of_the_position(stop, tmp_path):
     ref,learn = outcome(made(tmp_path).fit(3, cbs=Counts())),made(tmp_path)
     with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=[Counts(), CtrlC(*stop), Checkpoint()])
