@@ -236,8 +236,9 @@ def _module_reader(m):
 
 def readers(o):
     "Functions that read quickly what `o` holds"
-    res = [o.values] if isinstance(o, dict) else []
-    if isinstance(o, (list,deque,set)): res.append(partial(list, o))
+    res = [partial(dict.values, o)] if isinstance(o, dict) else []
+    for base in (list,deque,set): # of a subclass, iterating may have side effects
+        if isinstance(o, base): res.append(lambda it=base.__iter__: [*it(o)])
     if isinstance(o, FunctionType): res += [lambda: [*_in_function(o).values()]] if _in_function(o) else []
     elif isinstance(o, nn.Module) and 'training' in vars(o): res.append(_module_reader(o))
     elif isinstance(o, type): res += [] if of_library(o) else [vars(o).values]

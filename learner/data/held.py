@@ -111,9 +111,9 @@ _attributes = Kind(lambda o: {k:vars(o)[k] for k in vars(o).keys()-not_held}, _p
 _slots = Kind(_in_slots, _put_slots)
 _containers = {
     dict: Kind(dict, _put_dict),
-    list: Kind(list, lambda o, was: o.__setitem__(slice(None), was)),
-    set: Kind(list, lambda o, was: _put_all(o, was, o.update)),
-    deque: Kind(list, lambda o, was: _put_all(o, was, o.extend))}
+    list: Kind(lambda o: [*list.__iter__(o)], lambda o, was: o.__setitem__(slice(None), was)),
+    set: Kind(lambda o: [*set.__iter__(o)], lambda o, was: _put_all(o, was, o.update)),
+    deque: Kind(lambda o: [*deque.__iter__(o)], lambda o, was: _put_all(o, was, o.extend))}
 
 # %% ../../nbs/data/08_held.ipynb #Holders
 _left_out = (DataLoader,Dataset,Optimizer,Dispatcher,Callback,type,FunctionType,ModuleType,Logger,
