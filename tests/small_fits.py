@@ -1,4 +1,5 @@
 "A small classifier, its data, and a Learner for it: what tests of techniques train"
+from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -36,12 +37,16 @@ def tokens(seed=0, n=24, t=5):
 def token_loss(pred, y): return F.cross_entropy(pred.flatten(0,1), y.flatten())
 def counted(learn): return (learn.y!=-100).sum()
 
+_tried = WeakKeyDictionary() # what a model holds is put back by a resume
+
 class Room(nn.Module):
     "Has room for `most` samples, in forward or backward"
     def __init__(self, most, where='forward', error=torch.OutOfMemoryError('CUDA out of memory')):
         super().__init__()
         self.net,self.drop,self.bn = net(),nn.Dropout(.3),nn.BatchNorm1d(3)
-        self.most,self.where,self.error,self.tried = most,where,error,[]
+        self.most,self.where,self.error = most,where,error
+    @property
+    def tried(self): return _tried.setdefault(self, [])
     def forward(self, x):
         if self.training: self.tried.append(len(x))
         h = self.net[0](self.drop(self.bn(x))) # moves generators and statistics before it fails

@@ -57,7 +57,7 @@ class Hook:
     def remove(self):
         "Stop listening; `stored` stays"
         self.hook.remove()
-        self.removed = True
+        self.removed,self.hook_func,self.when = True,None,None # methods of a callback would keep it, and the model
     def __enter__(self): return self
     def __exit__(self, *args): self.remove()
 

@@ -8,7 +8,7 @@ from learner.loop.testing import synth_learner
 from learner.resume.saved_run import file_format
 
 # What the keys of a file are, by format. A change of these lines comes with a new format
-keys = {2: '''format versions versions.learner versions.python versions.torch code model loss hidden opt between opt_attrs
+keys = {2: '''format versions versions.learner versions.python versions.torch code model loss hidden attributes opt between opt_attrs
     at at.phase at.batch at.announced at.exact at.results at.settings
     at.counters at.counters.epoch at.counters.train_iter at.counters.opt_step at.counters.epoch_start
     at.bounds at.bounds.n_epoch at.bounds.start_epoch at.bounds.n_train_iter at.bounds.n_step
