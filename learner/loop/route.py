@@ -51,7 +51,7 @@ class Target:
     snapshot:Snapshot # All modules and optimizers
     in_memory:bool    # As in `Stopped`
 
-# %% ../../nbs/loop/06_route.ipynb #Pauses
+# %% ../../nbs/loop/06_route.ipynb #WayBack
 def _check_loader(stopped, train):
     "Warn if the rest of an epoch comes from another loader"
     at = stopped.position
@@ -59,8 +59,8 @@ def _check_loader(stopped, train):
     warnings.warn(f"`learn.dls.train` is not the loader with which the fit was stopped in epoch {at.counters.epoch}: "
         f"the first {at.batch} batches of the epoch came from that one, and the others come from the new one")
 
-class Pauses:
-    "Where a run is, whether it is stopping, and what it was asked to do at its next pause"
+class WayBack:
+    "The way back to where a run was stopped"
     def __init__(self, learn):
         super().__init__(learn)
         self.stopped = None # the last fit, if it was stopped
@@ -117,6 +117,9 @@ class Pauses:
         if at.phase!='train': # what follows may stop too
             self.resume_point = Position.of(self.learn, at.phase, exact=at.exact)
 
+# %% ../../nbs/loop/06_route.ipynb #Pauses
+class Pauses(WayBack):
+    "Where a run is, whether it is stopping, and what it was asked to do at its next pause"
     def request(self, f, stops=False): self.requests.append(Request(f, stops))
 
     def pause(self, place, batch=0, announced=False):

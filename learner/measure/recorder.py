@@ -335,6 +335,9 @@ class Recorded(Callback):
     def __repr__(self): return repr(self.rows) if self.rows else super().__repr__()
     def _repr_html_(self): return self.rows._repr_html_() if self.rows else None
 
+# %% ../../nbs/measure/07_recorder.ipynb #Curves
+class Curves(Recorded):
+    "Draws what has been recorded"
     def plot_loss(self,
         skip_start:int=5, # Batches to leave out at the beginning
         with_valid:bool=True, # The validation losses too
@@ -378,28 +381,9 @@ def _no_fit(learn, vals):
     return f"`add` puts {listed(vals)} into the coming row of a fit, and none is running" + (
         "" if mode is None else f", but `{mode}`: a callback with `only_fit = True` is not called there")
 
-# %% ../../nbs/measure/07_recorder.ipynb #Recorder
-def _better(metrics): return [getattr(m, 'higher_is_better', None) for m in metrics]
-
-class Recorder(Recorded):
-    "Keeps loss and learning rate of each batch, and a row of results for each epoch"
-    order,only_one,watches = 50,True,True
-    first_at = 'after_validate', # other callbacks read `learn.results` there
-    bundle = 256 # losses that may wait on the device
-    @checked(beta='[0,1)', count=callable)
-    def __init__(self,
-        train_metrics:bool=False, # Compute metrics in training too
-        valid_metrics:bool=True, # Compute metrics in validation
-        add_time:bool=True, # Have a `time` column, in seconds
-        beta:float=.98, # Weight of the past in `losses`, in [0,1)
-        count=None, # `count(learn)` returns the number of items that the loss averages; default: see `n_items`
-    ):
-        if count is not None and not callable(count): raise TypeError(
-            f"`count` is a function of the learner that returns a number of items, but got {count!r}")
-        self.train_metrics,self.valid_metrics,self.add_time,self.beta = train_metrics,valid_metrics,add_time,beta
-        self.count,self.summed,self.untried,self.unseen = count,False,(),False
-        self.clear()
-
+# %% ../../nbs/measure/07_recorder.ipynb #RowWriter
+class RowWriter(Curves):
+    "Fills the coming row of a fit, and writes it"
     @property
     def train_mets(self): return self.learn.metrics if self.train_metrics else []
     @property
@@ -412,6 +396,52 @@ class Recorder(Recorded):
         names = [o.name for o in (self.valid_mets if metrics is None else metrics)]
         if dl_name=='valid': return ['valid_loss', *(f'valid_{o}' if self.train_metrics else o for o in names)]
         return [f'{dl_name}/{o}' for o in ('loss',*names)]
+
+    def _has_no_news(self):
+        "Whether an epoch that has rows already ends without a validation, or anything else to tell"
+        return self.rows and self.rows[-1].epoch==self.learn.epoch and {*self.table.coming}<={'train_loss','iter'}
+
+    def add_train(self):
+        "Put loss and metrics of training so far into the coming row"
+        self.table.put(dict(train_loss=self.smooth_loss, **{f'train_{m.name}':m.value for m in self.train_mets}))
+
+    def add(self, /, **vals): # Values by name; those of other kinds than numbers are fine
+        "Put more values into the coming row of a fit, in columns of their own, or into the results of `validate`"
+        learn,mode = self.learn,getattr(self.learn, 'mode', None)
+        if mode not in ('fit','validate'): raise RuntimeError(_no_fit(learn, vals))
+        if mode=='validate': learn.results = Row(**dict(learn.results)|{k:as_number(v) for k,v in vals.items()})
+        else: self.table.columns.add(vals); self.table.put(vals)
+
+    def write(self):
+        "Write the coming row. Callbacks can add to it until the end of `before_row`, and read it from `after_row` on"
+        self.learn('before_row')
+        if self._has_no_news(): return
+        self.table.write(self.learn.epoch)
+        self.iters.append(len(self.lrs))
+        self.learn('after_row')
+
+    def after_epoch(self):
+        if self.learn.mode=='fit': self.write()
+
+# %% ../../nbs/measure/07_recorder.ipynb #Recorder
+def _better(metrics): return [getattr(m, 'higher_is_better', None) for m in metrics]
+
+class Recorder(RowWriter):
+    "Keeps loss and learning rate of each batch, and a row of results for each epoch"
+    order,only_one,watches = 50,True,True
+    first_at = 'after_validate', # other callbacks read `learn.results` there
+    bundle = 256 # losses that may wait on the device
+    @checked(beta='[0,1)', count=callable)
+    def __init__(self,
+        train_metrics:bool=False, # Compute metrics in training too
+        valid_metrics:bool=True, # Compute metrics in validation
+        add_time:bool=True, # Have a `time` column, in seconds
+        beta:float=.98, # Weight of the past in `losses`, in [0,1)
+        count=None, # `count(learn)` returns the number of items that the loss averages; default: see `n_items`
+    ):
+        self.train_metrics,self.valid_metrics,self.add_time,self.beta = train_metrics,valid_metrics,add_time,beta
+        self.count,self.summed,self.untried,self.unseen = count,False,(),False
+        self.clear()
 
     def before_fit(self):
         learn = self.learn
@@ -466,32 +496,6 @@ class Recorder(Recorded):
         vals = {k:as_number(m.value) for k,m in zip(names, metrics) if isinstance(m, kind)}
         learn.results = Row(**dict(learn.results)|vals)
         if learn.mode=='fit': self.table.put(vals)
-
-    def after_epoch(self):
-        if self.learn.mode=='fit': self.write()
-
-    def _has_no_news(self):
-        "Whether an epoch that has rows already ends without a validation, or anything else to tell"
-        return self.rows and self.rows[-1].epoch==self.learn.epoch and {*self.table.coming}<={'train_loss','iter'}
-
-    def add_train(self):
-        "Put loss and metrics of training so far into the coming row"
-        self.table.put(dict(train_loss=self.smooth_loss, **{f'train_{m.name}':m.value for m in self.train_mets}))
-
-    def add(self, /, **vals): # Values by name; those of other kinds than numbers are fine
-        "Put more values into the coming row of a fit, in columns of their own, or into the results of `validate`"
-        learn,mode = self.learn,getattr(self.learn, 'mode', None)
-        if mode not in ('fit','validate'): raise RuntimeError(_no_fit(learn, vals))
-        if mode=='validate': learn.results = Row(**dict(learn.results)|{k:as_number(v) for k,v in vals.items()})
-        else: self.table.columns.add(vals); self.table.put(vals)
-
-    def write(self):
-        "Write the coming row. Callbacks can add to it until the end of `before_row`, and read it from `after_row` on"
-        self.learn('before_row')
-        if self._has_no_news(): return
-        self.table.write(self.learn.epoch)
-        self.iters.append(len(self.lrs))
-        self.learn('after_row')
 
 # %% ../../nbs/measure/07_recorder.ipynb #find_recorder
 def find_recorder(cb):

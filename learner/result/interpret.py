@@ -73,10 +73,9 @@ class Source:
                 start += n
         return rows.value
 
-# %% ../../nbs/result/04_interpret.ipynb #Interpretation
-class Interpretation:
-    """Predictions, targets, decisions and losses of each sample of a loader: `preds`, `targs`, `decoded`, `losses`.
-    One pass computes them, when they are first needed"""
+# %% ../../nbs/result/04_interpret.ipynb #Predicted
+class Predicted:
+    "What a learner predicts for each sample of a loader, computed when it is first needed"
     @checked(act=callable)
     def __init__(self,
         learn:Learner, # The learner to interpret
@@ -86,18 +85,6 @@ class Interpretation:
     ):
         self.learn,self.dl,self.act = learn,dl,act
         self.vocab = getattr(learn.dls, 'vocab', None) if vocab is None else vocab
-
-    @classmethod
-    @checked(ds_idx=..., act=callable)
-    def from_learner(cls,
-        learn:Learner, # The learner to interpret
-        ds_idx:int|str=1, # Position or name of a loader in `learn.dls`, or `dl`
-        dl=None, # Any other iterable of batches
-        act=None, # Applied to predictions; default: the activation that belongs to the loss
-        vocab=None, # Names of the classes; default `learn.dls.vocab`, if there is one
-    ):
-        "Interpret `learn` on one of its loaders, or on another"
-        return cls(learn, learn.loader(ds_idx, dl), act, vocab)
 
     @cached_property
     def _source(self): return Source(self.learn, self.dl)
@@ -135,6 +122,22 @@ class Interpretation:
         "The samples at the positions `at`; a model's only input as it is, and several as a tuple"
         rest = {k:rows_of(getattr(self, k), at) for k in ('preds','targs','decoded','losses')}
         return Row(inputs=single(self._source.inputs(at, rest['targs'])), **rest)
+
+# %% ../../nbs/result/04_interpret.ipynb #Interpretation
+class Interpretation(Predicted):
+    """Predictions, targets, decisions and losses of each sample of a loader: `preds`, `targs`, `decoded`, `losses`.
+    One pass computes them, when they are first needed"""
+    @classmethod
+    @checked(ds_idx=..., act=callable)
+    def from_learner(cls,
+        learn:Learner, # The learner to interpret
+        ds_idx:int|str=1, # Position or name of a loader in `learn.dls`, or `dl`
+        dl=None, # Any other iterable of batches
+        act=None, # Applied to predictions; default: the activation that belongs to the loss
+        vocab=None, # Names of the classes; default `learn.dls.vocab`, if there is one
+    ):
+        "Interpret `learn` on one of its loaders, or on another"
+        return cls(learn, learn.loader(ds_idx, dl), act, vocab)
 
     @checked(k='>=1')
     def top_losses(self,
