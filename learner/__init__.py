@@ -15,6 +15,7 @@ Modules:
 - `learner.data.loader_state`: Where a pass over a loader is, as plain values, and what has changed in the loader since
 - `learner.data.loaders`: Any iterables of batches, on the right device, split into inputs and targets
 - `learner.data.rows`: Batches put together again: every sample in its place, in memory that is allocated once
+- `learner.data.sampling`: Rare samples drawn more often, small epochs from large datasets, an order of your own, and that of the dataset
 - `learner.inspect.activations`: Mean, standard deviation and histograms of what each layer returns during training
 - `learner.inspect.boards`: Curves, figures and predictions of a fit on a board
 - `learner.inspect.hooks`: Reading the outputs and gradients of a model's layers while it runs
@@ -23,16 +24,16 @@ Modules:
 - `learner.inspect.timer`: How long batches are waited for, and how long forward, backward and step take
 - `learner.loop.learner`: Data, model, loss and optimizer in one object that trains, validates and resumes
 - `learner.loop.position`: Where a run is: everything that is needed to resume it, except weights and the optimizer's state
-- `learner.measure.history`: Rows of named values, and the table they make
 - `learner.measure.metrics`: Averages over samples, kept on the device until they are read
-- `learner.measure.progress`: Bars and a table in a terminal, one display in a notebook, plain lines in a log
-- `learner.measure.recorder`: Losses of every batch, and a row of results for every epoch
 - `learner.model.files`: Written whole or not at all, read without running code
 - `learner.model.groups`: Splitters, per-group values and freezing
 - `learner.model.hypers`: One name for each hyper-parameter, one value per group, for any `torch.optim` optimizer as it is
 - `learner.model.mapping`: Rename the fields of batches, choose the arguments of the model, change predictions, call another method than `forward`
 - `learner.model.optimizer`: Any `torch.optim` optimizer as it is: made for parameter groups, with fastai's defaults, or several as one
 - `learner.model.weights`: Weights by name, saved from a model and loaded into it, however it is wrapped
+- `learner.record.history`: Rows of named values, and the table they make
+- `learner.record.progress`: Bars and a table in a terminal, one display in a notebook, plain lines in a log
+- `learner.record.recorder`: Losses of every batch, and a row of results for every epoch
 - `learner.result.confusion`: Which classes a classifier confuses; precision, recall and F1 of each class
 - `learner.result.export`: A whole learner in one file, to predict with elsewhere
 - `learner.result.interpret`: The samples with the highest losses, and everything else about each sample of a loader

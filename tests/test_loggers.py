@@ -7,8 +7,8 @@ from learner.all import *
 from learner.inspect.boards import *
 from learner.inspect.loggers import *
 from learner.inspect.timer import *
-from learner.measure.history import missing
-from learner.measure.loss_stream import LossStream
+from learner.record.history import missing
+from learner.record.loss_stream import LossStream
 
 nan = float('nan')
 def fitted(tmp_path, cbs, n_epoch=3, **kwargs): return synth_learner(path=tmp_path, metrics=mae, **kwargs).fit(n_epoch, cbs=cbs)

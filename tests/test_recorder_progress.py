@@ -10,9 +10,9 @@ from torch.overrides import TorchFunctionMode
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from learner.all import *
-from learner.measure.history import missing
-from learner.measure.progress import Best
-from learner.measure.run_config import plain
+from learner.record.history import missing
+from learner.record.progress import Best
+from learner.record.run_config import plain
 
 def const(v, n=2): return [(torch.zeros(2,1), torch.full((2,1), float(v)))]*n
 def learner(train=(1,2,3), valid=(2,4), cbs=None, recorder=None, **kwargs):
@@ -737,7 +737,7 @@ def test_what_stdout_cannot_spell_is_shown_as_it_can(monkeypatch):
 def test_errors_of_ours_are_not_swallowed(monkeypatch):
     for exc in (ZeroDivisionError, ValueError):
         def bad(*args): raise exc
-        monkeypatch.setattr('learner.measure.progress.text_row', bad)
+        monkeypatch.setattr('learner.record.progress.text_row', bad)
         with pytest.raises(exc): bars_learner('text').fit(1)
 
 @posix

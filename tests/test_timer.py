@@ -2,7 +2,7 @@
 import pytest,torch
 from learner.all import *
 from learner.inspect import timer as module
-from learner.measure.history import missing
+from learner.record.history import missing
 from learner.inspect.timer import *
 
 class Clock:

@@ -26,7 +26,8 @@ from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback
 from ..core.copies import digest
 from ..core.dispatch import Dispatcher
-from .generators import is_generator,module_internals,of_library,readers,same_objects,slots_of,stored
+from .generators import is_generator
+from .search import module_internals,of_library,readers,same_objects,slots_of,stored
 
 # %% ../../nbs/data/08_held.ipynb #tensors
 _usual = torch.Tensor,nn.Parameter,getattr(nn, 'Buffer', nn.Parameter) # others may be spread over processes

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..core.callback import TrainEvalCallback
 from ..core.checks import checked,known_args
 from .hooks import HookCallback
-from ..measure.history import Row
+from ..record.history import Row
 
 # %% ../../nbs/inspect/02_activations.ipynb #output_stats
 def _tensors(o):

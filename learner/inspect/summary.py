@@ -22,7 +22,7 @@ from ..core.checks import checked,short_name
 from ..data.loaders import to_device
 from .hooks import Hooks
 from ..loop.learner import Learner
-from ..measure.history import Row
+from ..record.history import Row
 from ..model.groups import param_groups
 from ..result.show import first_batch
 

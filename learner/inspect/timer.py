@@ -18,8 +18,8 @@ from time import perf_counter
 import torch
 from ..core.checks import one_of,whole
 from ..core.callback import Callback
-from ..measure.progress import Out
-from ..measure.history import History,Row,missing
+from ..record.progress import Out
+from ..record.history import History,Row,missing
 
 # %% ../../nbs/inspect/04_timer.ipynb #Stopwatch
 class Stopwatch:

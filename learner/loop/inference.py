@@ -17,8 +17,8 @@ from ..core.tracebacks import is_full
 from ..core.checks import known_args
 from ..core.callback import FuncCallback
 from ..data.loaders import check_loader
-from ..measure.history import Row
-from ..measure.recorder import Recorder
+from ..record.history import Row
+from ..record.recorder import Recorder
 from .snapshot import unmoved
 from .loop import Loop,of_phase
 

@@ -28,9 +28,9 @@ from ..data.loaders import DataLoaders,length
 from ..model.groups import freeze_groups,norm_bias_params,param_groups,params,per_group
 from ..model.hypers import get_hyper,hypers,n_groups,set_hyper,spare
 from ..model.optimizer import Adam,clear_state,make_opt,own_attrs,parts_of
-from ..measure.metrics import mk_metrics
-from ..measure.recorder import Recorder
-from ..measure.progress import ProgressCallback
+from ..measure.kinds import mk_metrics
+from ..record.recorder import Recorder
+from ..record.progress import ProgressCallback
 from .snapshot import all_modules
 from .loop import Loop,loss_and_grads
 from .inference import InferenceMixin,release_frames

@@ -18,8 +18,8 @@ from ..core.callback import refer,weak
 from ..core.dispatch import Dispatcher,scope
 from ..data.loaders import length,to_device,twin
 from ..model.mapping import fields_for,part_of,predictions,recognize,shifted,takes_tensors
-from ..measure.history import Row
-from .advice import advice,no_loss
+from ..record.history import Row
+from ..measure.advice import advice,no_loss
 from .snapshot import Searches,keep_generators,keep_modules
 
 # %% ../../nbs/loop/02_loop.ipynb #Route

@@ -19,8 +19,8 @@ from ..data.generators import get_state,random_state
 from ..data.loader_state import LoaderState,counts_of,describe,moved_counts
 from ..data.draws import Draws
 from ..model.hypers import get_hyper,spare
-from ..measure.history import Row
-from ..measure.run_config import RunConfig,run_config
+from ..record.history import Row
+from ..record.run_config import RunConfig,run_config
 from .snapshot import all_parts,by_name
 
 # %% ../../nbs/loop/04_position.ipynb #Counters

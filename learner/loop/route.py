@@ -17,7 +17,7 @@ from ..core.callback import without_refs
 from ..core.copies import copied
 from ..core.events import CancelException
 from ..data.draws import Draws
-from ..data.generators import same_objects
+from ..data.search import same_objects
 from ..data.held import Attributes
 from ..data.loader_state import counts_of
 from ..model.optimizer import parts_of

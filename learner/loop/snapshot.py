@@ -18,8 +18,8 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from ..core.checks import listed
 from ..core.copies import copied
-from learner.data.generators import (WatchedSearch,has_state,is_generator,keep_random,moving_parts,places_of,
-    same_objects,search)
+from ..data.search import WatchedSearch,same_objects,search
+from ..data.generators import has_state,is_generator,keep_random,moving_parts,places_of
 from ..data.held import HeldTensor,Holders,SampledTensor,put_values,size_of
 from ..model.optimizer import parts_of
 

@@ -18,7 +18,7 @@ from ..data.loaders import DataLoaders
 from ..core.events import event
 from .learner import Learner
 from ..model.optimizer import SGD
-from ..measure.progress import ProgressCallback
+from ..record.progress import ProgressCallback
 
 # %% ../../nbs/loop/08_testing.ipynb #synth
 class RegModel(nn.Module):

@@ -1,1 +1,1 @@
-"Metrics, the history of a run, and the display of its progress"
+"Metrics of each phase, and what is tried and advised at the first batch"

@@ -7,9 +7,8 @@ Each metric declares whether higher is better, so that callbacks need not guess 
 
 # %% auto #0
 __all__ = ['find_bs', 'flat_pair', 'as_double', 'n_samples', 'loss_of', 'n_items', 'Metric', 'AsFunction', 'hold', 'put_back',
-           'held', 'AvgMetric', 'AvgLoss', 'is_summed', 'loss_per_sample', 'AvgSmoothLoss', 'ValueMetric', 'LossMetric',
-           'LossMetrics', 'check_several', 'AccumMetric', 'from_sklearn', 'TorchMetric', 'mk_metric', 'mk_metrics',
-           'declare', 'accuracy', 'error_rate', 'top_k_accuracy', 'accuracy_multi', 'mse', 'mae', 'msle']
+           'held', 'has_argument', 'AvgMetric', 'innermost', 'func_name', 'AvgLoss', 'is_summed', 'loss_per_sample',
+           'AvgSmoothLoss', 'ValueMetric', 'LossMetric', 'LossMetrics']
 
 # %% ../../nbs/measure/01_metrics.ipynb #imports
 from contextlib import contextmanager
@@ -19,9 +18,8 @@ from inspect import signature
 from types import SimpleNamespace
 import numpy as np
 import torch
-from torch.nn import functional as F
 from ..core.checks import checked,nearest,snake_name
-from ..model.loss_properties import count_elements,count_kept,ignore_index_of,items_of,reduction_of
+from ..model.loss_properties import count_kept,ignore_index_of,items_of,reduction_of
 
 # %% ../../nbs/measure/01_metrics.ipynb #find_bs
 def find_bs(
@@ -110,7 +108,7 @@ class Metric:
             return self.value
     def called_with_axis(self, axis):
         "How to write this metric with another axis of the classes; None if it has none"
-        return f'{type(self).__name__}(axis={axis})' if _takes(type(self).__init__, 'axis') else None
+        return f'{type(self).__name__}(axis={axis})' if has_argument(type(self).__init__, 'axis') else None
     def __repr__(self):
         v = self.value
         if isinstance(v, torch.Tensor): v = v.item() if v.numel()==1 else v.tolist()
@@ -176,7 +174,7 @@ def _one_number(v, name):
         except (TypeError, ValueError): got = repr(v)
     raise TypeError(f"The metric `{name}` is averaged over batches, so it returns one number, but it returned {got}")
 
-def _takes(f, name):
+def has_argument(f, name):
     try: return name in signature(f).parameters
     except (TypeError, ValueError): return False # a built-in function has no signature
 
@@ -189,9 +187,9 @@ class AvgMetric(Metric):
         name:str=None, # Default: that of `func`
         higher_is_better:bool=None, # Default: what `func` declares
     ):
-        self.func,self._name = func,name or _func_name(func)
-        if higher_is_better is None: higher_is_better = getattr(_inner(func), 'higher_is_better', None)
-        self.higher_is_better,self.ignores = higher_is_better,_takes(func, 'ignore_index')
+        self.func,self._name = func,name or func_name(func)
+        if higher_is_better is None: higher_is_better = getattr(innermost(func), 'higher_is_better', None)
+        self.higher_is_better,self.ignores = higher_is_better,has_argument(func, 'ignore_index')
         self.reset()
     def reset(self): self.total,self.count = None,0
     def accumulate(self, learn):
@@ -207,7 +205,7 @@ class AvgMetric(Metric):
         return self.ignores or items_of(self.func, *learn.yb) is not None
     def called_with_axis(self, axis):
         if type(self) is not AvgMetric: return super().called_with_axis(axis)
-        return f'partial({_func_name(self.func)}, axis={axis})' if _takes(self.func, 'axis') else None
+        return f'partial({func_name(self.func)}, axis={axis})' if has_argument(self.func, 'axis') else None
     def add(self,
         v, # Average over a batch
         n, # Number of items in it: a number, or a tensor on the device
@@ -222,9 +220,9 @@ class AvgMetric(Metric):
     @property
     def value(self): return self.total/self.count if self.total is not None and self.count else None
 
-def _inner(f): return _inner(f.func) if isinstance(f, partial) else f
-def _func_name(f):
-    name = getattr(_inner(f), '__name__', None) or snake_name(type(f).__name__, 'Metric')
+def innermost(f): return innermost(f.func) if isinstance(f, partial) else f
+def func_name(f):
+    name = getattr(innermost(f), '__name__', None) or snake_name(type(f).__name__, 'Metric')
     return 'metric' if name=='<lambda>' else name
 
 # %% ../../nbs/measure/01_metrics.ipynb #AvgLoss
@@ -281,7 +279,7 @@ class ValueMetric(Metric):
         func, # Returns the value
         name:str=None, # Default: that of `func`
         higher_is_better:bool=None, # Whether it is
-    ): self.func,self._name,self.higher_is_better = func,name or _func_name(func),higher_is_better
+    ): self.func,self._name,self.higher_is_better = func,name or func_name(func),higher_is_better
     def accumulate(self, learn): pass
     @property
     def value(self): return self.func()
@@ -312,270 +310,3 @@ def LossMetrics(
     if names is not None and len(names)!=len(attrs):
         raise ValueError(f"`names` has one for each of `attrs`, but there are {len(names)} for {len(attrs)}")
     return [LossMetric(*o) for o in zip(attrs, names or attrs)]
-
-# %% ../../nbs/measure/01_metrics.ipynb #AccumMetric
-def _check_kwargs(cls, func, kwargs):
-    try: params = signature(func).parameters
-    except ValueError: return # a built-in function has no signature
-    if any(o.kind is o.VAR_KEYWORD for o in params.values()): return
-    for k in kwargs:
-        if k not in params: raise TypeError(f"Neither `AccumMetric` nor `{_func_name(func)}` has an argument `{k}`."
-            f"{nearest(k, [*signature(cls).parameters, *params])}")
-
-def check_several(pred, axis):
-    "Refuse predictions with one score per target, where the class with the highest score is wanted"
-    if pred.shape[axis]==1: raise ValueError("The class with the highest score is compared with the target, "
-        f"but predictions have shape {tuple(pred.shape)}, with one score in axis {axis}: "
-        "`accuracy_multi` is for scores that say yes or no")
-
-def _numpy(t): return (t.float() if t.dtype is torch.bfloat16 else t).cpu().numpy() # numpy has no bfloat16
-
-_bundle = 256
-def _and(parts, new, n):
-    "A new list, which `new` is the `n`-th to join. Bundles become one tensor each, so that the list stays short"
-    parts = [*parts, new]
-    return parts if n%_bundle else [*parts[:-_bundle], torch.cat(parts[-_bundle:])]
-
-class AccumMetric(Metric):
-    "A function of all predictions and targets of a phase"
-    @checked(func=callable, activation=...)
-    def __init__(self,
-        func, # Of predictions and targets, or of targets and predictions if `invert_arg`
-        dim_argmax:int=None, # Replace predictions by the index of the largest along this axis
-        only_scores:bool=False, # Only where there are several for each target; a single one stays as it is
-        activation=None, # A function of predictions, such as `torch.sigmoid`
-        thresh:float=None, # Compare predictions with this
-        to_np:bool=False, # Give `func` numpy arrays
-        invert_arg:bool=False, # Targets first, as scikit-learn has it
-        flatten:bool=True, # Flatten both
-        name:str=None, # Default: that of `func`
-        higher_is_better:bool=None, # Default: what `func` declares
-        **kwargs, # For `func`
-    ):
-        if activation is not None and not callable(activation):
-            raise TypeError("`activation` is a function of predictions, such as `torch.sigmoid`, "
-                f"but got {activation!r}")
-        _check_kwargs(type(self), func, kwargs)
-        self.func,self.dim_argmax,self.activation,self.thresh = func,dim_argmax,activation,thresh
-        self.to_np,self.invert_arg,self.flatten,self.kwargs = to_np,invert_arg,flatten,kwargs
-        self.only_scores = only_scores
-        self.ignores = _takes(func, 'ignore_index') and 'ignore_index' not in kwargs
-        self._name = name or _func_name(func)
-        if higher_is_better is None: higher_is_better = getattr(_inner(func), 'higher_is_better', None)
-        self.higher_is_better = higher_is_better
-        self.reset()
-
-    def called_with_axis(self, axis):
-        if self.dim_argmax is None: return super().called_with_axis(axis)
-        if self.invert_arg: return f'from_sklearn({self.name!r}, axis={axis})'
-        return f'AccumMetric({self.name}, dim_argmax={axis})'
-    def reset(self): self.preds,self.targs,self.n_batches,self.ignored,self.drops = [],[],0,None,False
-    def accumulate(self, learn):
-        pred,targ = self.pair(learn)
-        one_each = pred.numel()==targ.numel()
-        if self.activation is not None: pred = self.activation(pred)
-        if self.dim_argmax is not None and not (self.only_scores and one_each):
-            check_several(pred, self.dim_argmax)
-            pred = pred.argmax(dim=self.dim_argmax)
-            if self.flatten: pred,targ = flat_pair(pred, targ)
-            self.drops = self.flatten
-        if self.ignores or self.drops: self.ignored = ignore_index_of(loss_of(learn))
-        if self.thresh is not None: pred = pred>self.thresh
-        self.n_batches = self.n_batches+1
-        self.preds = _and(self.preds, pred.reshape(-1) if self.flatten else pred, self.n_batches)
-        self.targs = _and(self.targs, targ.reshape(-1) if self.flatten else targ, self.n_batches)
-
-    @property
-    def value(self):
-        if not self.preds: return
-        pred,targ = torch.cat(self.preds),torch.cat(self.targs)
-        args,more = (pred,targ),dict(ignore_index=self.ignored) if self.ignores else {}
-        if self.drops: args = [o[targ!=self.ignored] for o in args] # decisions; numbers may well be -100
-        if self.to_np: args = [_numpy(o) for o in args]
-        res = self.func(*(args[::-1] if self.invert_arg else args), **more, **self.kwargs)
-        if res is None or isinstance(res, str): raise TypeError(
-            f"The metric `{self.name}` returns a number, or several, but it returned {res!r}")
-        return res.item() if self.to_np and getattr(res, 'ndim', None)==0 else res
-
-# %% ../../nbs/measure/01_metrics.ipynb #from_sklearn
-@checked(func=..., activation=...)
-def from_sklearn(
-    func, # A function of targets and predictions, or the name of one in `sklearn.metrics`
-    is_class:bool|None=None, # Give `func` decisions; default: where there are several scores for each target
-    thresh:float=None, # Threshold for each score, after a sigmoid; default: decide for the class with the highest score
-    axis:int=-1, # Where the classes are
-    activation=None, # A function of predictions, in place of the sigmoid
-    name:str=None, # Default: that of `func`
-    higher_is_better:bool=None, # Default: what the name of `func` says
-    **kwargs, # For `func`, or for `AccumMetric`, such as `flatten=False`
-) -> AccumMetric:
-    "A metric of a function of scikit-learn's"
-    if isinstance(func, str): func = _of_sklearn(func)
-    if higher_is_better is None: higher_is_better = _endings.get(_func_name(func).split('_')[-1])
-    decides = is_class is None or is_class
-    if activation is None and decides and thresh is not None: activation = torch.sigmoid
-    dim_argmax = axis if decides and thresh is None else None
-    return AccumMetric(func, dim_argmax=dim_argmax, only_scores=is_class is None, activation=activation,
-        thresh=thresh, to_np=True, invert_arg=True, name=name, higher_is_better=higher_is_better, **kwargs)
-
-_endings = dict(score=True, loss=False, error=False, deviance=False, corrcoef=True)
-
-def _of_sklearn(name):
-    try: import sklearn.metrics as sk
-    except ImportError as e:
-        raise ImportError(f"`from_sklearn({name!r})` needs scikit-learn: `pip install scikit-learn`") from e
-    if not hasattr(sk, name): raise ValueError(f"`sklearn.metrics` has no `{name}`.{nearest(name, sk.__all__)}")
-    return getattr(sk, name)
-
-# %% ../../nbs/measure/01_metrics.ipynb #TorchMetric
-class TorchMetric(Metric):
-    "Any object with the `update`, `compute` and `reset` of torchmetrics"
-    @checked(metric=...)
-    def __init__(self,
-        metric, # The object; each phase has a copy of it
-        name:str=None, # Default: that of its class
-    ):
-        self.metric,self._name = metric,name or _func_name(metric)
-        self.higher_is_better = getattr(metric, 'higher_is_better', None)
-        self.reset()
-    def reset(self): self.running = None
-    def accumulate(self, learn):
-        pred = learn.pred.detach() if isinstance(learn.pred, torch.Tensor) else learn.pred
-        if self.running is None: self.running = self._start(getattr(pred, 'device', None) or learn.device)
-        self.running.update(pred, *learn.yb)
-    def _start(self, device):
-        res = deepcopy(self.metric)
-        res.reset()
-        return res.to(device) if hasattr(res, 'to') else res
-    @property
-    def value(self): return None if self.running is None else self.running.compute()
-
-    def state_dict(self): # torchmetrics keeps what it gathers in attributes
-        values = {} if self.running is None else vars(self.running)
-        def is_state(k, v):
-            return isinstance(v, (torch.Tensor,np.ndarray,list,int,float)) or (type(v) is dict and k[0]!='_')
-        return {k:v for k,v in values.items() if is_state(k, v)}
-    def load_state_dict(self, state):
-        devices = [o.device for o in state.values() if isinstance(o, torch.Tensor)]
-        self.running = self._start(devices[0] if devices else 'cpu') if state else None
-        if state: vars(self.running).update(state)
-    def __repr__(self): return f"TorchMetric({self.metric!r})"
-
-# %% ../../nbs/measure/01_metrics.ipynb #mk_metrics
-def _has(o, *names): return all(hasattr(type(o), k) for k in names)
-
-def mk_metric(
-    m, # A `Metric` or its class, a function of predictions and targets, or an object of torchmetrics
-) -> Metric:
-    "A `Metric` of `m`"
-    if isinstance(_inner(m), type): m = m()
-    if isinstance(m, Metric) or _has(m, 'reset', 'accumulate', 'value', 'name'): return m
-    if _has(m, 'update', 'compute', 'reset'): return TorchMetric(m)
-    if callable(m): return AvgMetric(m)
-    raise TypeError(f"A metric is a function of predictions and targets, or a `Metric`, but got {m!r}")
-
-def _members(m):
-    "The metrics of a collection, by their names there, unless these are names of classes; or `m` alone"
-    if not _has(m, 'update', 'compute', 'reset', 'items'): return [mk_metric(m)]
-    return [TorchMetric(o, None if k==type(o).__name__ else k) for k,o in m.items()]
-
-def mk_metrics(
-    ms, # One metric, or several, or a dict that names them
-) -> list: # Of `Metric`
-    "Metrics of `ms`, each with a name of its own"
-    res,seen = [],set()
-    for k,o in ms.items() if isinstance(ms, dict) else ((None,o) for o in _several_or_one(ms)):
-        new = _members(o)
-        if k is not None:
-            for m in new: m.name = k if len(new)==1 else f'{k}_{m.name}'
-        res += new
-    for m in res:
-        name,n = m.name,1
-        while m.name in seen: n += 1; m.name = f'{name}_{n}'
-        seen.add(m.name)
-    return res
-
-def _several_or_one(ms):
-    if ms is None: return []
-    return [ms] if callable(ms) or isinstance(ms, str) or not hasattr(ms, '__iter__') else ms
-
-# %% ../../nbs/measure/01_metrics.ipynb #helpers
-def declare(
-    higher_is_better:bool, # Of the function's values
-    n_items=None, # A function of the targets: how many items the function averages over; default: samples
-):
-    "Decorator: declare whether higher values of a function are better, and what it averages over"
-    def _f(f):
-        f.higher_is_better = higher_is_better
-        if n_items is not None: f.n_items = n_items
-        return f
-    return _f
-
-# %% ../../nbs/measure/01_metrics.ipynb #classification
-def _fraction(right, targ, ignore_index):
-    kept = targ!=ignore_index
-    return (right & kept).sum()/kept.sum()
-
-@declare(True)
-def accuracy(
-    pred, # Scores, `(bs, n_classes)` or with the classes in `axis`
-    targ, # Class indices, without that axis
-    axis:int=-1, # Where the classes are
-    ignore_index:int=-100, # Target that does not count; as a metric of a Learner, that of the loss
-):
-    "Fraction of targets that have the highest score"
-    check_several(pred, axis)
-    pred,targ = flat_pair(pred.argmax(dim=axis), targ)
-    return _fraction(pred==targ, targ, ignore_index)
-
-@declare(False)
-def error_rate(
-    pred, # Scores, `(bs, n_classes)` or with the classes in `axis`
-    targ, # Class indices, without that axis
-    axis:int=-1, # Where the classes are
-    ignore_index:int=-100, # Target that does not count; as a metric of a Learner, that of the loss
-):
-    "1 - accuracy"
-    return 1-accuracy(pred, targ, axis, ignore_index)
-
-@declare(True)
-def top_k_accuracy(
-    pred, # Scores, `(bs, n_classes)` or with the classes in `axis`
-    targ, # Class indices, without that axis
-    k:int=5, # How many of the highest scores count
-    axis:int=-1, # Where the classes are
-    ignore_index:int=-100, # Target that does not count; as a metric of a Learner, that of the loss
-):
-    "Fraction of targets that are among the `k` highest scores"
-    check_several(pred, axis)
-    best = pred.topk(k=min(k, pred.shape[axis]), dim=axis).indices
-    return _fraction((best==targ.unsqueeze(axis)).any(dim=axis), targ, ignore_index)
-
-@declare(True, count_elements)
-def accuracy_multi(
-    pred, # One score for each label, `(bs, n_labels)`
-    targ, # Whether it applies, of the same shape
-    thresh:float=.5, # A score above it is a yes
-    sigmoid:bool=True, # Scores become probabilities first
-):
-    "Fraction of labels that are right"
-    pred,targ = flat_pair(pred.sigmoid() if sigmoid else pred, targ)
-    return ((pred>thresh)==(targ>.5)).float().mean()
-
-# %% ../../nbs/measure/01_metrics.ipynb #errors
-@declare(False, count_elements)
-def mse(pred, targ):
-    "Mean squared error"
-    return F.mse_loss(*flat_pair(pred, targ))
-
-@declare(False, count_elements)
-def mae(pred, targ):
-    "Mean absolute error"
-    pred,targ = flat_pair(pred, targ)
-    return (pred-targ).abs().mean()
-
-@declare(False, count_elements)
-def msle(pred, targ):
-    "Mean squared error of the logarithms of `1 + pred` and `1 + targ`"
-    pred,targ = flat_pair(pred, targ)
-    return F.mse_loss(torch.log1p(pred), torch.log1p(targ))

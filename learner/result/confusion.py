@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from ..core.checks import checked
-from ..measure.history import Row,html_table
+from ..record.history import Row,html_table
 from .interpret import Interpretation
 from .show import check_size
 

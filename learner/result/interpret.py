@@ -19,11 +19,11 @@ import torch
 from ..core.checks import checked
 from ..data.generators import keep_random,random_state,set_random_state
 from ..data.loaders import twin
-from ..data.order import by_number,in_order
+from ..data.sampling import by_number,in_order
 from ..data.rows import Rows,rows_of
 from ..loop.learner import Learner
 from ..measure.metrics import find_bs
-from ..measure.history import Row
+from ..record.history import Row
 from ..model.loss_properties import ignore_index_of
 from .predict import same_values
 from .preds import single

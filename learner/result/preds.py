@@ -22,7 +22,7 @@ from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.callback import Callback
 from ..core.checks import checked,short_name,whole
-from ..data.order import in_order
+from ..data.sampling import in_order
 from ..data.rows import Rows,rows_of
 from ..loop.learner import Learner
 from ..measure.metrics import find_bs

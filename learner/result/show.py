@@ -21,7 +21,7 @@ from ..data.loaders import twin
 from ..data.rows import rows_of
 from ..loop.learner import Learner
 from ..measure.metrics import find_bs
-from ..measure.history import Row,html_table
+from ..record.history import Row,html_table
 from ..model.loss_properties import ignore_index_of
 from .predict import decision
 

@@ -22,9 +22,9 @@ import torch
 from ..core.callback import Callback
 from ..core.checks import checked,whole
 from ..core.events import CancelFitException
-from ..measure.progress import ProgressCallback
-from ..measure.history import missing
-from ..measure.recorder import Recorder,check_direction,find_recorder,higher_is_better
+from ..record.progress import ProgressCallback
+from ..record.history import missing
+from ..record.recorder import Recorder,check_direction,find_recorder,higher_is_better
 from ..model.files import file_path
 from ..model.hypers import get_hyper
 from . import saving # noqa: F401 (`learn.save` and `learn.load`)

@@ -19,8 +19,8 @@ from ..core.callback import Callback
 from ..core.checks import checked,nearest,one_of,whole
 from ..loop.learner import Learner
 from ..loop.position import Position
-from ..measure.history import missing
-from ..measure.recorder import find_recorder,higher_is_better
+from ..record.history import missing
+from ..record.recorder import find_recorder,higher_is_better
 from ..model.files import file_path,find_file,read_plain
 from .checkpoints import Checkpoints,FitFiles,Keeping,newest_of_next_fit
 from .state_file import read_state,write_state

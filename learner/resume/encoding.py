@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 from fastcore.basics import AttrDict
-from ..measure.history import Row,missing
-from ..measure.run_config import RunConfig
+from ..record.history import Row,missing
+from ..record.run_config import RunConfig
 from ..model.files import check_plain
 
 # %% ../../nbs/resume/01_encoding.ipynb #kinds

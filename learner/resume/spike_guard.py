@@ -17,7 +17,7 @@ from torch.nn.utils import get_total_norm
 from ..core.checks import whole
 from ..core.events import CancelBatchException
 from ..loop.learner import run_fit
-from ..measure.loss_stream import LossStream
+from ..record.loss_stream import LossStream
 from .rewind import Rewind
 
 # %% ../../nbs/resume/08_spike_guard.ipynb #Watch

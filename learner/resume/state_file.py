@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback
 from ..core.checks import checked,listed,nearest
-from ..data.generators import search
+from ..data.search import search
 from ..loop.learner import Learner
 from ..loop.route import Stopped
 from ..loop.snapshot import by_name,model_and_loss

@@ -18,7 +18,7 @@ from ..core.checks import checked,whole
 from ..core.callback import Callback
 from ..data.generators import keep_random,random_state,set_random_state
 from ..data.loaders import twin
-from ..measure.recorder import find_recorder
+from ..record.recorder import find_recorder
 from .validation import Validate,just_validated,mid_epoch,write_row
 from ..loop.learner import limit_variable
 

@@ -25,7 +25,7 @@ from ..loop.interrupt import HeldInterrupt
 from ..loop.learner import Learner
 from ..measure.metrics import AvgSmoothLoss
 from ..model.hypers import get_hyper
-from ..measure.history import Row
+from ..record.history import Row
 from .schedules import SchedExp
 from .schedulers import ParamScheduler
 from .trial import restored

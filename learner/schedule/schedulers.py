@@ -16,7 +16,7 @@ from ..core.checks import checked,listed,nearest
 from ..core.callback import Callback
 from ..model.groups import per_group
 from ..model.hypers import first_groups,get_hyper,n_groups,read_hyper,set_hyper
-from ..measure.recorder import Recorder
+from ..record.recorder import Recorder
 from .schedules import Pieces
 
 # %% ../../nbs/schedule/02_schedulers.ipynb #highest

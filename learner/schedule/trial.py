@@ -23,8 +23,8 @@ from ..data.loaders import twin
 from ..loop.interrupt import HeldInterrupt
 from ..loop.learner import Learner
 from ..model.optimizer import OptimList,parts_of
-from ..measure.progress import ProgressCallback
-from ..measure.history import Row
+from ..record.progress import ProgressCallback
+from ..record.history import Row
 
 # %% ../../nbs/schedule/04_trial.ipynb #restored
 def _check_not_lazy(modules):

@@ -19,9 +19,9 @@ from torch.utils.data import Dataset,IterableDataset
 from ..core.checks import checked,is_number,one_of
 from ..core.callback import Callback
 from ..data.loaders import length
-from ..measure.metrics import mk_metrics
-from ..measure.history import Row,missing
-from ..measure.recorder import find_recorder,higher_is_better
+from ..measure.kinds import mk_metrics
+from ..record.history import Row,missing
+from ..record.recorder import find_recorder,higher_is_better
 
 # %% ../../nbs/schedule/06_validation.ipynb #helpers
 def epoch_iter(learn):

@@ -19,7 +19,7 @@ from ..core.callback import Callback
 from .mixed_precision import MixedPrecision
 from ..model.groups import check_hyper,per_group
 from ..model.hypers import get_hyper,n_groups
-from ..measure.recorder import Recorder
+from ..record.recorder import Recorder
 from ..schedule.schedules import SchedCos
 from ..schedule.schedulers import ParamScheduler
 

@@ -186,7 +186,8 @@ def test_a_parameter_that_is_too_large_to_be_held_is_named_if_inference_moves_it
     with pytest.warns(UserWarning, match='Inference has changed `model.table`, which has too many values to be put back'): learn.validate()
 
 def test_a_search_that_is_cut_says_where():
-    from learner.data.generators import is_generator,search
+    from learner.data.generators import is_generator
+    from learner.data.search import search
     class Thing: pass
     with pytest.warns(UserWarning, match='holds more than 50 objects'): search(dict(ds=[Thing() for _ in range(100)]), is_generator, most=50)
 
