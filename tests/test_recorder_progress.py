@@ -86,7 +86,7 @@ def test_a_metric_that_is_added_later():
 
 def test_time_is_seconds_of_each_epoch(monkeypatch):
     now = [100.]
-    monkeypatch.setattr(sys.modules[Recorder.__module__], 'time', SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr('learner.record.table.time', SimpleNamespace(perf_counter=lambda: now[0]))
     def wait(self): now[0] += .5*(1+self.epoch)
     ts = learner(cbs=[Callback(before_epoch=wait, after_batch=wait)]).fit(2).recorder['time'] # 3 batches for training, and 2
     assert list(ts)==[.5*6, 1.*6] and isinstance(ts[0], float)
