@@ -152,3 +152,13 @@ def test_the_rest_of_a_torch_scheduler_is_scaled(name, unit, recwarn):
 def test_a_plateau_is_one_of_the_changed_rate():
     def fit(o, cbs): return o.fit(5, lr=.1, cbs=[TorchScheduler(partial(sched.ReduceLROnPlateau, factor=.5, patience=0, threshold=.9)), cbs])
     assert rates(fit, lambda o: o.resume(lr=.05))[0]==approx(factor(rates(fit)[0], .5))
+
+@pytest.mark.parametrize('n', [4, 5])
+@pytest.mark.parametrize('how', ['resume','set_hyper'])
+def test_a_rate_that_is_asked_for_after_going_back_is_not_warned_of(n, how, recwarn):
+    learn = synth_learner(8, 0, lr=.01)
+    learn.fit(1, cbs=Rewind(every=2))
+    learn.rewind(n)
+    if how=='set_hyper': learn.set_hyper('lr', .002)
+    learn.resume(**({} if how=='set_hyper' else dict(lr=.002)))
+    assert not recwarn.list and learn.recorder.lrs==[.01]*n+[.002]*(8-n)

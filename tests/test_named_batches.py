@@ -180,6 +180,12 @@ def test_a_loss_that_is_none_of_the_usual_ones_is_kept():
     assert same(learn, m) and learn.known_loss is None and close(learn.get_preds()[0], pred)
     with pytest.raises(ValueError, match='no losses of samples: `learn.loss_func` is None, and the loss that the model returns is none of the usual ones'):
         Interpretation.from_learner(learn).top_losses()
+    assert close(Interpretation.from_learner(learn).preds, pred)
+    with pytest.raises(ValueError, match='no losses of samples.*Write it as .*`learn.loss_func = f`'): learn.get_preds(with_loss=True)
+    learn.loss_func = lambda out, labels: F.cross_entropy(out.logits, labels) + out.logits.square().mean()
+    losses,n = learn.get_preds(with_loss=True)[2],len(ids)-32
+    by_sample = [m.loss(m.scores(ids[i:i+1], mask[i:i+1]), targets[Model][i:i+1]).item() for i in range(32, len(ids))]
+    assert len(losses)==n and close(losses, torch.tensor(by_sample)) and Interpretation.from_learner(learn).top_losses(1).losses==losses.max()
 
 def test_accumulation_and_bf16_with_the_models_own_loss():
     learn = learner(cbs=[MixedPrecision('bf16'), GradientAccumulation(16)], metrics=accuracy).fit(2)

@@ -493,6 +493,13 @@ def test_predict(vocab):
     assert learn.predict(item, with_input=True)[0] is item and len(learn.predict(item, with_input=True))==4
     assert torch.equal(learn.predict(X[0].numpy())[2], learn.predict(X[0])[2])
 
+def test_predict_gives_fastais_triple_raw_where_the_loss_says_nothing():
+    own = mk(loss_func=lambda p,t: F.cross_entropy(p, t))
+    said,dec,pred = own.predict(X[0])
+    assert torch.equal(said, dec) and torch.equal(dec, pred) and close(pred, logits(own)[0])
+    said,dec,pred = mk().predict(X[0])
+    assert (type(said), dec.shape, pred.shape)==(int, (), (3,)) and pred.sum()==pytest.approx(1)
+
 def test_predict_with_several_inputs_and_with_mappings():
     learn = mk()
     assert close(learn.predict((X[0], X[1]))[2], logits(learn, X[0]+X[1]).softmax(0)) and close(learn.predict((X[0],))[2], logits(learn, X[0]).softmax(0))

@@ -124,3 +124,57 @@ def test_a_technique_off_from_a_batch_on():
         learn.fit(n_iter=6, cbs=cbs(learn))
         return learn.model.a.item(),learn.model.b.item()
     assert end(lambda learn: after_three(learn, GradientClip(.01)))==end(by_hand)!=end(lambda learn: [])
+
+class Only(Heard): only_one = True
+
+@pytest.mark.parametrize('ev,order', [('before_draw', 0), ('before_train', 10), ('before_batch', 10), ('after_pred', 0), ('before_step', 0), ('after_batch', 0)])
+def test_a_callback_that_is_replaced_undoes_its_changes_once(ev, order):
+    old,new,when = Only(),Only(),[]
+    def replace(learn): when.append((len(old.seen), [*learn.scopes])); learn.add_cb(new)
+    learn = fit(old, at(ev, replace, n=2 if ev!='before_train' else 1, order=order))
+    n,scopes = when[0]
+    assert names(old, n)==[f'cleanup_{o}' for o in reversed(scopes)] and old.learn is None
+    assert learn.cbs.filter(lambda o: isinstance(o, Only))==[new] and learn.only is new
+    assert [o for o in names(new) if o in ('cleanup_train','cleanup_epoch','cleanup_fit')]==['cleanup_train','cleanup_epoch'], "of the second epoch"
+
+@pytest.mark.parametrize('order', [-10, 10])
+@pytest.mark.parametrize('ev', ['cleanup_batch','cleanup_train'])
+def test_replaced_in_a_cleanup_it_is_cleaned_up_once(ev, order):
+    old,new = Only(),Only()
+    fit(old, at(ev, lambda learn: learn.add_cb(new), order=order))
+    for o in ('batch','train','epoch','fit'): assert names(old).count(f'cleanup_{o}')==names(old).count(f'before_{o}')>0
+
+def test_a_callback_that_replaces_itself():
+    class Again(Heard):
+        only_one = True
+        def after_batch(self):
+            if self.learn.train_iter==2: self.learn.add_cb(type(self)())
+    cb = Again()
+    learn = fit(cb)
+    assert names(cb)[-4:]==[f'cleanup_{o}' for o in ('batch','train','epoch','fit')] and cb.learn is None and learn.again is not cb
+
+def test_what_is_replaced_for_a_while_keeps_its_changes():
+    old,whole = Only(),Only()
+    fit(old, at('after_loss', lambda learn: learn.validate(cbs=Only()), n=2, order=-10))
+    fit(whole)
+    assert old.seen==whole.seen
+
+@pytest.mark.parametrize('err', [ValueError, CancelFitException])
+def test_a_new_version_that_cannot_start_leaves_the_old_one_in_the_middle_of_a_fit(err):
+    class Bad(Only):
+        def after_create(self): raise err
+    old,errs = Only(),[]
+    def replace(learn):
+        try: learn.add_cb(Bad())
+        except (ValueError,RuntimeError) as e: errs.append(e)
+    fit(old, at('before_draw', replace, n=2))
+    assert len(errs)==1 and names(old).count('cleanup_fit')==1, "it undid its changes when it was replaced"
+    assert [o for o in names(old) if 'after_' in o and 'epoch' in o]==['after_epoch']*2 and names(old).count('cleanup_epoch')==2
+
+@pytest.mark.parametrize('ev', ['before_batch','after_pred','before_step','after_batch'])
+def test_removed_and_added_again_within_a_batch_it_stays(ev):
+    cb,whole = Heard(),Heard()
+    def again(learn): learn.remove_cb(cb); learn.add_cb(cb)
+    learn = fit(cb, at(ev, again, n=2))
+    fit(whole)
+    assert cb.seen==whole.seen

@@ -103,3 +103,33 @@ def test_index_after_draw():
     def note(learn): seen.append((learn.iter, learn.idxs, learn.batch[0].flatten().tolist()))
     learn.fit(1)
     assert seen==[(i, [2*i,2*i+1], [2.*i,2.*i+1]) for i in range(3)]
+
+@pytest.mark.parametrize('ev', ['before_train','before_draw','after_pred','after_batch','before_validate','after_epoch'])
+def test_a_stop_that_is_swallowed_is_none(ev):
+    def swallows(self):
+        try: self.learn.stop_for_now('not meant')
+        except CancelFitException: pass
+    learn = synth_learner(4, 2).fit(1, cbs=Callback(**{ev: swallows}))
+    assert learn.at is None and learn.stop_reason is None and learn.train_iter==4
+
+def test_a_swallowed_stop_does_not_make_another_cancel_one():
+    def swallows(self):
+        try: self.learn.stop_for_now('not meant')
+        except CancelFitException: raise CancelFitException('meant')
+    learn = synth_learner(4, 2).fit(1, cbs=Callback(after_pred=swallows))
+    assert learn.at is None and learn.stop_reason=='meant'
+
+def test_a_stop_before_training_names_fit():
+    learn = synth_learner(4, 2)
+    def stop(self): raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt, match='`fit` begins anew'): learn.fit(1, cbs=Callback(before_fit=stop))
+    assert learn.at is None
+    with pytest.raises(RuntimeError, match=r'nothing to resume.* Write `fit\(…\)`'): learn.resume()
+    assert same(learn.fit(1), synth_learner(4, 2).fit(1))
+
+def test_a_position_is_shown_in_one_line():
+    learn = synth_learner(4, 2)
+    @on(event.before_draw)
+    def stop(learn): learn.training and learn.train_iter==6 and learn.at_pause(learn.stop_for_now, stops=True)
+    learn.fit(2, cbs=stop)
+    assert repr(learn.at)=='Position(in epoch 1, after batch 2)'

@@ -87,7 +87,7 @@ def stopped(ev, n=1, call=lambda l: l.fit(2), **kwargs):
 
 resumes = "`learn.resume()` continues."
 @pytest.mark.skipif(os.name=='nt', reason='Windows has other signals')
-@pytest.mark.parametrize('ev,n,said', [('before_fit', 1, "Stopped before training."), ('before_train', 1, f"Stopped in epoch 0, before the first batch. {resumes}"),
+@pytest.mark.parametrize('ev,n,said', [('before_fit', 1, "Stopped before training. `fit` begins anew."), ('before_train', 1, f"Stopped in epoch 0, before the first batch. {resumes}"),
     ('after_step', 2, f"Stopped in epoch 0, after batch 2 of 3. {resumes}"), ('after_step', 5, f"Stopped in epoch 1, after batch 2 of 3. {resumes}"),
     ('before_validate', 1, f"Stopped in epoch 0, after its training. {resumes}"), ('after_epoch', 1, f"Stopped in epoch 0, after its training. {resumes}"),
     ('cleanup_validate', 1, f"Stopped after epoch 0. {resumes}"), ('cleanup_fit', 1, f"Stopped after the last epoch. {resumes}")])

@@ -93,6 +93,7 @@ def add_all(
     cbs:CallbackList, # The list
     new, # Instances to attach
     arrived, # Called with each callback when it is attached
+    leave, # Called with each callback that is replaced, to detach it
 ):
     "Attach `new`, then call their `after_create`. If anything fails, the list is as it was"
     before,came,here = list(cbs),[],place()
@@ -100,7 +101,7 @@ def add_all(
         for cb in new:
             if any(cb is o for o in cbs): continue
             remember_place(cb, here)
-            cbs.detach([o for o in cbs if replaces(cb, o)])
+            for o in [o for o in cbs if replaces(cb, o)]: leave(o)
             cbs.attach(cb)
             arrived(cb)
             came.append(cb)

@@ -65,7 +65,7 @@ class Attendance:
         self.absent = {}  # by depth in `loop.scopes`: ids of callbacks that were not there when the scope began
         self.leaving = [] # to be removed as soon as possible
         self.gone = {}    # removed in this run, by id
-        self.cleaning = 0 # scopes that are being cleaned up
+        self.cleaning = [] # depths of the scopes that are being cleaned up
 
     def turns(self, hs):
         "Each handler of a `before_…`. From its turn on, its callback is not absent from the innermost scope"
@@ -86,19 +86,39 @@ class Attendance:
         absent = self.absent.get(len(self.loop.scopes)-1, ())
         return [h for h in hs if id(owner_of(h)) not in absent]
 
+    def stay(self, cbs):
+        "`cbs` are added again: they do not leave"
+        self.leaving[:] = [o for o in self.leaving if not any(o is p for p in cbs)]
+
     def remove(self, cb):
         "Let `cb` undo its changes and leave, now or later"
         loop = self.loop
-        if 'batch' in loop.scopes or loop.n_outer or self.cleaning: self.leaving.append(cb); return
+        if 'batch' in loop.scopes or loop.n_outer or self.cleaning: self.leaving.append(cb)
+        else: self.remove_now(cb)
+
+    def remove_now(self, cb):
+        "Let `cb` undo its changes and leave, even in the middle of a batch"
+        loop = self.loop
         try:
             for depth in reversed(range(len(loop.scopes))):
                 ev = f'cleanup_{loop.scopes[depth]}'
-                if id(cb) not in self.absent.get(depth, ()) and loop.hears(cb, ev): cb(ev)
+                if depth in self.cleaning or id(cb) in self.absent.get(depth, ()): continue
+                if loop.hears(cb, ev): cb(ev)
         finally:
             loop.cbs.detach([cb])
             if loop.scopes:
                 self.gone[id(cb)] = cb
                 hold([cb], loop)
+
+    def attach(self, cbs, leave):
+        "Add `cbs`, and let callbacks leave that they replace. If anything fails, those are back, and have left before"
+        loop = self.loop
+        try: add_all(loop.cbs, cbs, self.came, leave)
+        except BaseException as e:
+            for o in [*self.gone.values()]:
+                if o in loop.cbs: self.came(o)
+            if isinstance(e, CancelException): raise stray(e)
+            raise
 
     def leave(self):
         "A batch is over: callbacks that were removed during it leave, unless something else keeps them"
@@ -255,9 +275,10 @@ class Dispatcher(Notifier):
     def add_cbs(self,
         cbs, # Callbacks, or classes of them
     ):
-        "Attach `cbs`, then call the `after_create` of each"
-        try: add_all(self.cbs, L(cbs).map(self.cbs.instance), self.attendance.came)
-        except CancelException as e: raise stray(e)
+        "Attach `cbs`, then call the `after_create` of each. In a run, what they replace undoes its changes first"
+        cbs = L(cbs).map(self.cbs.instance)
+        self.attendance.stay(cbs)
+        self.attendance.attach(cbs, self.attendance.remove_now)
         return self
 
     def remove_cb(self,
@@ -282,7 +303,7 @@ class Dispatcher(Notifier):
         cbs,before = L(cbs).map(self.cbs.instance),list(self.cbs)
         cbs,replaced = [o for o in cbs if not any(o is p for p in before)],[]
         try:
-            self.add_cbs(cbs)
+            self.attendance.attach(cbs, lambda cb: self.cbs.detach([cb]))
             replaced = [o for o in before if o not in self.cbs]
             yield self
         finally:
@@ -322,6 +343,7 @@ def fire_before(loop, ev):
 def fire_after_cancel(loop, nm, e):
     "Fire the `after_cancel_…` of the innermost scope, which `e` ends"
     loop.stop_reason = str(e) or loop.stop_reason
+    e.arrived()
     loop(f'after_cancel_{nm}')
 
 hands_over = {f.__code__ for f in (Notifier.__call__, fire_before, call_selected)} # to callbacks, not in a cleanup
@@ -338,10 +360,10 @@ def outgoing(loop, e):
 def fire_cleanup(loop, ev, e=None):
     "Fire the `cleanup_…` of the innermost scope, in reverse order, for callbacks that are not absent from it"
     hs = loop.attendance.reached(reversed(loop.handlers[ev]))
-    loop.attendance.cleaning += 1
+    loop.attendance.cleaning.append(len(loop.scopes)-1)
     try: call_all(hs, ev, e)
     except BaseException as e: loop.announce_error(e); raise
-    finally: loop.attendance.cleaning -= 1
+    finally: loop.attendance.cleaning.pop()
 
 # %% ../../nbs/core/06_dispatch.ipynb #scope
 def scope(f):

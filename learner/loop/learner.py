@@ -22,7 +22,7 @@ from torch import nn
 from fastcore.basics import AttrDict
 from fastcore.foundation import L
 from ..core.checks import checked,in_range,short_name,whole
-from ..core.events import CancelFitException,moments
+from ..core.events import moments
 from ..core.callback import Callback,TrainEvalCallback,refer
 from ..data.loaders import DataLoaders,length
 from ..model.groups import freeze_groups,norm_bias_params,param_groups,params,per_group
@@ -192,7 +192,7 @@ def run_fit(learn,
     "A fit from its beginning, or from where it was stopped"
     prepare(learn, bounds)
     asked,overrides = asked_hypers(learn, stopped, lr, wd, rerun)
-    learn.route.begin(stopped, overrides)
+    learn.route.begin(stopped, overrides, told=rerun)
     with learn.fitting('fit'), learn.added_cbs(replaced_pieces(learn)):
         for k,v in asked.items():
             if stopped is None or get_hyper(learn.opt, k)!=v: learn.set_hyper(k, v)
@@ -244,7 +244,8 @@ class FitMixin(OptimizerMixin):
         Where a schedule sets a hyper-parameter that has changed, the rest of the schedule is scaled"""
         stopped = self.route.stopped
         if stopped is None:
-            raise RuntimeError("There is nothing to resume: no fit was stopped, or another one has begun since")
+            raise RuntimeError("There is nothing to resume: no fit was stopped after its first batch was drawn, "
+                "or another one has begun since. Write `fit(…)`")
         cbs = stopped.cbs if cbs is None else cbs
         with HeldInterrupt(self) as held, self.added_cbs(cbs):
             run_fit(self, stopped.position.bounds, cbs, held, stopped, lr, wd)
@@ -255,8 +256,7 @@ class FitMixin(OptimizerMixin):
     ):
         """End the fit like a fit that is over, so that `resume` can continue it. Inside a batch, that is not exact:
         ask for it at the next pause, by `learn.at_pause(learn.stop_for_now, stops=True)`"""
-        self.route.note_stop()
-        raise CancelFitException(reason)
+        self.route.stop(reason)
 
     @property
     def at(self):

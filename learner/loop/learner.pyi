@@ -37,7 +37,7 @@ class Learner:
         'Attach `cb`, and call its `after_create`. Running a cell again replaces what it attached'
         ...
     def add_cbs(self, cbs):
-        'Attach `cbs`, then call the `after_create` of each'
+        'Attach `cbs`, then call the `after_create` of each. In a run, what they replace undoes its changes first'
         ...
     def remove_cb(self, cb):
         'Detach `cb`. During a run it undoes its changes first; inside a batch, it leaves when the batch is over'

@@ -15,7 +15,7 @@ from itertools import count,takewhile
 from typing import Any
 from ..core.callback import without_refs
 from ..core.copies import copied
-from ..core.events import CancelException
+from ..core.events import CancelException,CancelFitException
 from ..data.draws import Draws
 from ..data.search import same_objects
 from ..data.held import Attributes
@@ -43,6 +43,13 @@ class Stopped:
     changed:set=field(default_factory=set) # Hyper-parameters that were set by hand since
     train:Any=None              # The training loader of that fit; None if it was in another process
 
+class StopForNow(CancelFitException):
+    "The fit is over, but can be resumed"
+    def __init__(self, reason, route, stopped):
+        super().__init__(reason)
+        self.route,self.stopped = route,stopped
+    def arrived(self): self.route.stopped_for_now = self.stopped
+
 @dataclass
 class Target:
     "Where a resumed fit is going"
@@ -50,6 +57,7 @@ class Target:
     overrides:dict    # `lr` and `wd` of the resuming `fit`, where the stopped one began with others
     snapshot:Snapshot # All modules and optimizers
     in_memory:bool    # As in `Stopped`
+    told:bool         # A warning names the overrides
 
 # %% ../../nbs/loop/06_route.ipynb #WayBack
 def _check_loader(stopped, train):
@@ -84,6 +92,7 @@ class WayBack:
     def begin(self,
         stopped:Stopped|None=None, # The fit that is to be resumed; default: a new one
         overrides=None, # `lr` and `wd` of the resuming `fit`, where the stopped one began with others
+        told:bool=False, # A warning names them
     ):
         "Forget the last fit, and set the target of one that resumes"
         learn,self.stopped,self.draws,self.again = self.learn,None,None,None
@@ -96,7 +105,7 @@ class WayBack:
         if stopped.weights: stopped.weights.restore()
         state,callbacks = copied((learn.state, stopped.position.callbacks))
         at = replace(stopped.position, state=state, callbacks=callbacks)
-        self.target = Target(at, overrides or {}, everything(learn), stopped.in_memory)
+        self.target = Target(at, overrides or {}, everything(learn), stopped.in_memory, told)
 
     @property
     def attributes(self):
@@ -112,7 +121,7 @@ class WayBack:
         target.snapshot.restore()
         train = learn.dls.train
         draws = self.draws if target.position.phase=='train' else Draws(train, parts=learn.searches.parts(learn, train))
-        target.position.put(learn, draws, target.overrides, target.in_memory)
+        target.position.put(learn, draws, target.overrides, target.in_memory, target.told)
         at = target.position
         if at.phase!='train': # what follows may stop too
             self.resume_point = Position.of(self.learn, at.phase, exact=at.exact)
@@ -151,11 +160,11 @@ class Pauses(WayBack):
         counted = learn.train_iter-learn.epoch_start>i # the last batch is done, but perhaps for its last events
         return Position.of(learn, 'train', i+counted, draws=draws, exact=False).complete(learn)
 
-    def note_stop(self):
-        "Note that the fit, which is about to be cancelled, can be resumed where it is"
+    def stop(self, reason):
+        "End the fit, so that it can be resumed where it is"
         at = self.position() # with weights, because a callback may load its best ones in `after_fit`
-        self.stopped_for_now = at and Stopped(at, in_memory=True, weights=everything(self.learn),
-            train=self.learn.dls.train)
+        raise StopForNow(reason, self, at and Stopped(at, in_memory=True, weights=everything(self.learn),
+            train=self.learn.dls.train))
 
 # %% ../../nbs/loop/06_route.ipynb #running
 def everything(learn): return Snapshot(all_modules(learn).values(), parts_of(learn.opt))
@@ -194,13 +203,10 @@ def _keep(route, cbs):
 
 def where_stopped(route) -> str:
     "Where a fit was stopped, and what continues it"
-    if route.stopped is None: return "Stopped before training."
+    if route.stopped is None: return "Stopped before training. `fit` begins anew."
     at = route.stopped.position
-    epoch,n,exactly = at.counters.epoch,route.learn.n_train,"" if at.exact else ", but not exactly: a batch was cut"
-    batches = f"after batch {at.batch}{f' of {n}' if n else ''}" if at.batch else "before the first batch"
-    where = dict(train=f"in epoch {epoch}, {batches}", validate=f"in epoch {epoch}, after its training",
-        epoch=f"after epoch {epoch}", fit="after the last epoch")[at.phase]
-    return f"Stopped {where}. `learn.resume()` continues{exactly}."
+    exactly = "" if at.exact else ", but not exactly: a batch was cut"
+    return f"Stopped {at.where(route.learn.n_train)}. `learn.resume()` continues{exactly}."
 
 def _raise_waiting_stop(route, e):
     "Carry out a stop that was waiting, such as SIGTERM, after an error"

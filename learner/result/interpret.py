@@ -26,7 +26,7 @@ from ..measure.metrics import find_bs
 from ..record.history import Row
 from ..model.loss_properties import ignore_index_of
 from .predict import same_values
-from .preds import single
+from .preds import know_loss,no_losses,single
 from .show import check_size,show_samples
 
 # %% ../../nbs/result/04_interpret.ipynb #Source
@@ -91,7 +91,12 @@ class Predicted:
     @cached_property
     def _seen(self):
         self._source.remember()
-        return self.learn.get_preds(dl=self._source.dl, act=self.act, with_decoded=True, with_loss=True)
+        know_loss(self.learn)
+        kwargs = dict(dl=self._source.dl, act=self.act, with_decoded=True)
+        if self._has_losses: return self.learn.get_preds(with_loss=True, **kwargs)
+        return *self.learn.get_preds(**kwargs),None
+    @property
+    def _has_losses(self): return self.learn.recognized_loss is None or self.learn.known_loss is not None
     @property
     def preds(self): return self._seen[0]
     @property
@@ -146,9 +151,8 @@ class Interpretation(Predicted):
         items:bool=False, # Return the samples too, as the dataset gives them
     ) -> Row: # `losses` and `idxs`, positions in `preds`, `(k,)` each; and `items`
         "The largest losses, and where they are"
-        if self.losses is None: raise ValueError("There are no losses of samples: "
-            + ("the loader has no targets" if self.learn.known_loss is not None else
-            "`learn.loss_func` is None, and the loss that the model returns is none of the usual ones"))
+        if self.losses is None: raise ValueError("There are no losses of samples: the loader has no targets"
+            if self._has_losses else no_losses)
         losses,idxs = self.losses.topk(min(k or len(self.losses), len(self.losses)), largest=largest)
         return Row(losses=losses, idxs=idxs, **(dict(items=self._source.items(idxs)) if items else {}))
 
