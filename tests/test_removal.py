@@ -175,6 +175,6 @@ def test_a_new_version_that_cannot_start_leaves_the_old_one_in_the_middle_of_a_f
 def test_removed_and_added_again_within_a_batch_it_stays(ev):
     cb,whole = Heard(),Heard()
     def again(learn): learn.remove_cb(cb); learn.add_cb(cb)
-    learn = fit(cb, at(ev, again, n=2))
+    fit(cb, at(ev, again, n=2))
     fit(whole)
     assert cb.seen==whole.seen
