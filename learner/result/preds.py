@@ -67,8 +67,8 @@ def per_sample(
         return res
     return _f
 
-no_losses = ("There are no losses of samples: `learn.loss_func` is None, and the loss that the model returns is none of "
-    "the usual ones. Write it as a function of what the model returns and the targets, `learn.loss_func = f`")
+no_losses = ("There are no losses of samples: `learn.loss_func` is None, and the loss that the model returns is "
+    "none of the usual ones. Write it as a function of what the model returns and the targets, `learn.loss_func = f`")
 
 # %% ../../nbs/result/01_preds.ipynb #single
 def single(b):
