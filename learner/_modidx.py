@@ -1710,6 +1710,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'learner.measure.trial._in_evaluation': ( 'measure/trial.html#_in_evaluation',
                                                                                  'learner/measure/trial.py'),
                                        'learner.measure.trial._same_kind': ('measure/trial.html#_same_kind', 'learner/measure/trial.py'),
+                                       'learner.measure.trial.check_averages': ( 'measure/trial.html#check_averages',
+                                                                                 'learner/measure/trial.py'),
                                        'learner.measure.trial.check_shapes': ( 'measure/trial.html#check_shapes',
                                                                                'learner/measure/trial.py'),
                                        'learner.measure.trial.try_metrics': ('measure/trial.html#try_metrics', 'learner/measure/trial.py')},

@@ -310,8 +310,7 @@ def test_the_trial_is_made_once_in_a_fit_and_costs_nothing_afterwards():
     calls = []
     def f(p, t): calls.append(torch.is_grad_enabled()); return p.mean()
     learn = learner(metrics=[f], cbs=[Callback(before_validate=lambda cb: calls.append('valid'))]).fit(2)
-    first = calls.index('valid')
-    assert 0<first<=4 and calls[:first]==[False]*first and calls[first:]==['valid',False,False]*2 and learn.recorder.phase.now==[]
+    assert calls==[False, *['valid',False,False], False, *['valid',False,False]] and learn.recorder.phase.now==[], "two calls besides those of validation"
     calls.clear()
     learner(metrics=[f], recorder=Recorder(valid_metrics=False)).fit(1)
     Learner(DataLoaders(data(), device='cpu'), nn.Linear(3, 4), nn.CrossEntropyLoss(), metrics=f).remove_cb(ProgressCallback).fit(1)
@@ -333,8 +332,31 @@ def recall_at_1(p, t):
 def largest(p, t): return p.max()
 @pytest.mark.parametrize('f', [f1, recall_at_1, largest])
 def test_a_function_that_is_no_average_over_samples_is_named(f):
-    with pytest.warns(UserWarning, match=f'`{f.__name__}` is no average over samples: for the first training batch it is .* So its value depends on the batch size. `AccumMetric\\({f.__name__}\\)` computes it for all samples at once'):
+    with pytest.warns(UserWarning, match=f'`{f.__name__}` is no average over samples: for the first two batches together it is .* So it depends on the batch size. `AccumMetric\\({f.__name__}\\)` computes it for all samples at once'):
         learner(data(bs=12), metrics=f).fit(1)
+
+@pytest.mark.parametrize('f', [f1, recall_at_1, largest])
+def test_one_batch_alone_is_an_average(f, recwarn):
+    row = learner(data(bs=12), data(1, 12), metrics=f).fit(1).recorder.rows[0]
+    assert not [o for o in recwarn if 'average over samples' in str(o.message)] and f.__name__ in dict(row)
+
+def test_the_check_of_averages_is_made_in_a_validation_of_any_kind(recwarn):
+    learn = learner(metrics=largest, cbs=[Validate(every=2, unit='iter')])
+    learn.fit(2)
+    assert len([o for o in recwarn if 'average over samples' in str(o.message)])==1 and len(learn.recorder.rows)==4
+
+class Steps(nn.Module):
+    "Counts its calls in an attribute that its output depends on, and returns a tuple in training"
+    def __init__(self): super().__init__(); self.l,self.n = nn.Linear(3, 4),0
+    def forward(self, x):
+        self.n += 1
+        res = self.l(x)+self.n
+        return (res,) if self.training else res
+
+def test_the_trial_leaves_the_state_of_a_model_alone():
+    gen.manual_seed(0)
+    a,b = [learner(data(), data(2), model=Steps(), loss_func=two_loss, metrics=m).fit(1) for m in (None, accuracy) if gen.manual_seed(0)]
+    assert all(map(torch.equal, a.model.parameters(), b.model.parameters())) and a.model.n==b.model.n==4 and a.recorder.raw_losses==b.recorder.raw_losses
 
 @pytest.mark.parametrize('f', [accuracy, error_rate, mae, lambda p,t: (p.argmax(1)==t).float().mean(), partial(top_k_accuracy, k=2), F.cross_entropy, nn.CrossEntropyLoss(weight=torch.tensor([.1,1.,2.,3.])), AccumMetric(f1, flatten=False), lambda p,t: 0, lambda p,t: float('nan')], ids=lambda o: getattr(o, '__name__', 'x'))
 def test_averages_are_not_warned_of(f, recwarn):

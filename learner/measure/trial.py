@@ -9,20 +9,23 @@ __all__ = []
 
 # %% ../../nbs/measure/08_trial.ipynb #imports
 import warnings
+from contextlib import nullcontext
 from math import isclose,isfinite
 import torch
 from ..core.checks import short_name
 from ..data.generators import keep_random
-from .metrics import AvgMetric,Metric,held
+from .metrics import Metric,held
 
 # %% ../../nbs/measure/08_trial.ipynb #Trial
 class Trial:
-    "In the place of a metric: calls `f(learn)` for one batch, and leaves the metrics of its phase"
-    def __init__(self, phase, f):
-        def once(learn):
-            phase.now = [m for m in phase.now if m is not self]
+    "In the place of a metric: calls `f(learn)` for each of `n` batches, then leaves the metrics of its phase"
+    def __init__(self, phase, f, n=1):
+        left = [*range(n)]
+        def accumulate(learn):
+            left.pop()
+            if not left: phase.now = [m for m in phase.now if m is not self]
             f(learn)
-        self.accumulate = once
+        self.accumulate = accumulate
     def reset(self): pass
 
 def _same_kind(a, b):
@@ -34,11 +37,12 @@ def _in_evaluation(learn):
     targs = learn.dls.split(learn.batch)[1] # as they were before callbacks
     if len(targs)!=len(learn.yb) or not all(map(_same_kind, targs, learn.yb)): return
     modes = [(o, o.training) for o in learn.model.modules()]
-    learn.model.eval()
-    try: return learn.model(*learn.xb)
-    except Exception: return # a callback may be needed for it
-    finally:
-        for o,v in modes: o.training = v
+    with getattr(learn, 'unchanged', nullcontext)(): # a model may have a state
+        learn.model.eval()
+        try: return learn.model(*learn.xb)
+        except Exception: return # a callback may be needed for it
+        finally:
+            for o,v in modes: o.training = v
 
 def _fails(m, learn, pred):
     old,learn.pred = learn.pred,pred
@@ -56,22 +60,6 @@ def _advice(m, learn):
     axes = [i for i in range(pred.ndim) if pred.shape[:i]+pred.shape[i+1:]==targ.shape]
     call = m.called_with_axis(axes[0]) if len(axes)==1 and isinstance(m, Metric) else None
     return f"{res}. The classes are in axis {axes[0]}: write `metrics={call}`" if call else res
-
-def _check_average(m, learn):
-    "Warn of a function that is no average over samples"
-    def value(rows):
-        def cut(o): return o[rows]
-        return float(m.func(cut(learn.pred), *map(cut, learn.yb)))
-    n = len(learn.pred) if isinstance(learn.pred, torch.Tensor) and learn.pred.ndim else 0
-    if n<2 or not all(isinstance(o, torch.Tensor) and o.ndim and len(o)==n for o in learn.yb): return
-    k = n//2
-    try: whole,a,b = value(slice(None)),value(slice(k)),value(slice(k, n))
-    except Exception: return # it needs more samples
-    exact = learn.pred.dtype in (torch.float32,torch.float64)
-    if not isfinite(whole+a+b) or isclose(whole, (a*k+b*(n-k))/n, rel_tol=1e-3 if exact else .1, abs_tol=1e-6): return
-    warnings.warn(f"`{m.name}` is no average over samples: for the first training batch it is {whole:.4g}, and for the "
-        f"halves of it {a:.4g} and {b:.4g}. So its value depends on the batch size. `AccumMetric({m.name})` computes "
-        "it for all samples at once; an attribute `n_items` of the function says what else it is an average over")
 
 _by_number = 'MSELoss','L1Loss','SmoothL1Loss','HuberLoss','mse_loss','l1_loss','smooth_l1_loss','huber_loss'
 
@@ -97,4 +85,25 @@ def try_metrics(learn, metrics):
                 if pred is None or not _fails(m, learn, pred): continue
                 e.add_note(f"The metric `{m.name}` was tried on the first training batch{_advice(m, learn)}")
                 raise
-            if type(m) is AvgMetric and not m.says_its_items(learn): _check_average(m, learn)
+
+# %% ../../nbs/measure/08_trial.ipynb #check_averages
+def _check_average(m, parts):
+    "Warn of a function that is no average over samples: it has seen two batches"
+    try: whole,mean = float(m.func(*map(torch.cat, zip(*parts)))),float(m.value)
+    except Exception: return # batches of different shapes, or of more than tensors
+    exact = parts[0][0].dtype in (torch.float32,torch.float64)
+    if not isfinite(whole+mean) or isclose(whole, mean, rel_tol=1e-3 if exact else .1, abs_tol=1e-6): return
+    warnings.warn(f"`{m.name}` is no average over samples: for the first two batches together it is {whole:.4g}, and "
+        f"the average of its values for each is {mean:.4g}. So it depends on the batch size. `AccumMetric({m.name})` "
+        "computes it for all samples at once; an attribute `n_items` of the function says what else it averages over")
+
+def check_averages(metrics):
+    "A function for a `Trial` of two batches. It compares the averages of `metrics` with their values for both together"
+    batches = []
+    def check(learn):
+        batches.append((learn.pred, *learn.yb))
+        if len(batches)<2: return
+        with keep_random(), torch.no_grad():
+            for m in metrics:
+                if not m.says_its_items(learn): _check_average(m, batches)
+    return check

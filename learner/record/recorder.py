@@ -16,9 +16,9 @@ from ..core.checks import checked,listed,nearest
 from ..core.copies import copied
 from ..core.callback import Callback
 from ..model.loss_properties import has_mixed_means,reduction_of
-from ..measure.metrics import AvgLoss,ValueMetric,is_summed,loss_of,loss_per_sample,n_samples
+from ..measure.metrics import AvgLoss,AvgMetric,ValueMetric,is_summed,loss_of,loss_per_sample,n_samples
 from ..measure.phase import PhaseMetrics
-from ..measure.trial import Trial,check_shapes,try_metrics
+from ..measure.trial import Trial,check_averages,check_shapes,try_metrics
 from .history import Row,missing
 from .run_config import run_config
 from .loss_stream import LossStream
@@ -239,7 +239,7 @@ class Recorder(RowWriter):
         count=None, # `count(learn)` returns the number of items that the loss averages; default: see `n_items`
     ):
         self.train_metrics,self.valid_metrics,self.add_time,self.beta = train_metrics,valid_metrics,add_time,beta
-        self.count,self.summed,self.untried,self.unseen = count,False,(),False
+        self.count,self.summed,self.untried,self.uncompared,self.unseen = count,False,(),(),False
         self.clear()
 
     def before_fit(self):
@@ -248,6 +248,7 @@ class Recorder(RowWriter):
         self.clear()
         self.summed = reduction_of(loss_of(learn))=='sum'
         self.untried,self.unseen = tuple(self.valid_mets) if learn.dls.valids else (),True
+        self.uncompared = [m for m in self.untried if type(m) is AvgMetric]
         results = [('train_loss', False), *zip((f'train_{o.name}' for o in self.train_mets), _better(self.train_mets))]
         for dl in learn.dls.valids: results += zip(self.valid_columns(dl), [False, *_better(self.valid_mets)])
         self.table = Table(Columns.of_fit(results, [c for cb in learn.cbs for c in cb.new_columns], self.add_time))
@@ -278,6 +279,9 @@ class Recorder(RowWriter):
             "and another is not. `nn.CrossEntropyLoss(weight, label_smoothing=…)` weights both")
         metrics = [AvgLoss(self.count), *self.valid_mets] if self.learn.mode!='predict' else []
         self.phase.begin_inner(metrics, len(self.learn.scopes))
+        if not self.uncompared or self.learn.mode!='fit': return
+        self.phase.now = [*metrics, Trial(self.phase, check_averages(self.uncompared), n=2)]
+        self.uncompared = ()
     def after_validate(self):
         if self.phase.depth!=len(self.learn.scopes): return
         self._put_results(object)
@@ -289,7 +293,7 @@ class Recorder(RowWriter):
 
     def _put_results(self, kind):
         "Values of the metrics of a `kind`, for all who read `learn.results` and for the coming row"
-        learn,metrics = self.learn,self.phase.now
+        learn,metrics = self.learn,[m for m in self.phase.now if not isinstance(m, Trial)]
         if not metrics: return
         names = self.valid_columns(learn.dl_name, metrics[1:])
         vals = {k:as_number(m.value) for k,m in zip(names, metrics) if isinstance(m, kind)}
