@@ -207,7 +207,7 @@ dls,model = synth_dls(2, 1),RegModel()
     (lambda: DataLoaders([], devise='cpu'), TypeError, "`DataLoaders` has no argument `devise`. Did you mean `device`"),
     (lambda: DataLoaders([], n_inp=1, split=len), ValueError, "give no `n_inp` with it"),
     (lambda: Recorder(beta=1.), ValueError, r"`beta` is in \[0,1\), but got 1.0"),
-    (lambda: LabelSmoothingCrossEntropyFlat(eps=1.5), ValueError, r"`eps` is a fraction in \[0,1\], but got 1.5"),
+    (lambda: LabelSmoothingCrossEntropyFlat(eps=1.5), ValueError, r"`eps` is in \[0,1\], but got 1.5"),
     (lambda: event.after_bacth, AttributeError, "No event is called `after_bacth`. Did you mean `after_batch`"),
     (lambda: event.register('verify'), ValueError, "`verify` needs no registration"),
     (lambda: Callback(befor_fit=print), TypeError, "no event is called `befor_fit`. Did you mean `before_fit`"),

@@ -197,7 +197,7 @@ def test_a_twin_gives_the_same_batches_and_shares_no_iterator(kwargs):
 def test_a_dataset_is_no_loader():
     learn = synth_learner()
     for call in (lambda ds: learn.validate(dl=ds), lambda ds: learn.validate(ds)):
-        with pytest.raises(TypeError, match=r'`dl` is a dataset, and a loader gives batches: write `DataLoader\(dataset'): call(learn.dls.train_ds)
+        with pytest.raises(TypeError, match=r'`(dl|ds_idx)` is a dataset, and a loader gives batches: write `DataLoader\(dataset'): call(learn.dls.train_ds)
     with pytest.raises(TypeError, match='`dl` is not iterable'): learn.validate(dl=7)
 
 # Parts with a state

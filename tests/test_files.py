@@ -1303,7 +1303,7 @@ def test_load_takes_a_device(tmp_path, name):
         learn = of(1., tmp_path).load(name, device=device)
         assert all((p==3).all() and p.device.type=='cpu' for p in learn.model.parameters())
     learn = of(1., tmp_path)
-    with pytest.raises(RuntimeError, match='nowhere'): learn.load(name, device='nowhere')
+    with pytest.raises(ValueError, match="`device` is a device of this machine, such as `cpu` or `cuda:0`, but got 'nowhere'"): learn.load(name, device='nowhere')
     assert all((p==1).all() for p in learn.model.parameters())
 
 # Whole learners

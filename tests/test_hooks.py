@@ -42,7 +42,7 @@ def test_hook_comes_off_after_an_error():
 
 def test_hooks_are_all_put_on_or_none():
     m = mlp()
-    with pytest.raises(TypeError, match="Hooks listen to an `nn.Module`, but got 'a'"): Hooks([*m, 'a'], print)
+    with pytest.raises(TypeError, match=r"`ms\[\d\]` is an `nn.Module`, but got 'a'"): Hooks([*m, 'a'], print)
     assert n_hooks(m)==0
 
 def test_hooks_are_a_list():
@@ -184,12 +184,12 @@ def test_gradients_while_training():
     (lambda: Keeper(every=2.5), TypeError, '`every` is a whole number, but got 2.5'),
     (lambda: ActivationStats(every='a'), TypeError, "`every` is a whole number, but got 'a'"),
     (lambda: ActivationStats(every=float('nan')), TypeError, '`every` is a whole number, but got nan'),
-    (lambda: ActivationStats(modules=3), TypeError, '`modules` are several `nn.Module`s, or one, but got 3'),
+    (lambda: ActivationStats(modules=3), TypeError, '`modules` is a list of modules, but got 3'),
     (lambda: ActivationStats(modules=[]), ValueError, 'nothing to listen to: `modules` is empty'),
     (lambda: ActivationStats(modules=iter(())), ValueError, 'nothing to listen to: `modules` is empty'),
     (lambda: Hook(nn.Linear(1,1), 3), TypeError, '`hook_func` is a function of a module, its input and its output, but got 3'),
-    (lambda: hook_outputs(nn.Linear(1,1)), TypeError, r'`Hooks` listen to several modules, but got Linear\(.*write `Hook`, or `\[module\]`'),
-    (lambda: Hooks(3, print), TypeError, '`Hooks` listen to several modules, but got 3: give a list'),
+    (lambda: hook_outputs(nn.Linear(1,1)), TypeError, r'`modules` are several modules, but got Linear\(.*write `Hook`, or `\[module\]`'),
+    (lambda: Hooks(3, print), TypeError, '`ms` is a list of modules, but got 3'),
     (lambda: Hook(nn.Linear(1,1), print, detatch=True), TypeError, '`Hook` has no argument `detatch`. Did you mean `detach`'),
     (lambda: Hooks([], print, detatch=True), TypeError, '`Hooks` has no argument `detatch`'),
     (lambda: hook_output(nn.Linear(1,1), detatch=True), TypeError, '`hook_output` has no argument `detatch`'),
@@ -197,7 +197,7 @@ def test_gradients_while_training():
     (lambda: ActivationStats().color_dim(0, figsze=1), TypeError, 'color_dim` has no argument `figsze`. Did you mean `figsize`'),
     (lambda: ActivationStats(evry=2), TypeError, 'has no argument `evry`. Did you mean `every`'),
     (lambda: synth_learner(cbs=Keeper(modules=nn.Linear(1,1))).fit(1), RuntimeError, 'None of the 1 modules of `Keeper` took part in the batch: are they of another model'),
-    (lambda: synth_learner(cbs=Keeper(modules=['a'])).fit(1), TypeError, "Hooks listen to an `nn.Module`, but got 'a'"),
+    (lambda: Keeper(modules=['a']), TypeError, r"`modules\[0\]` is an `nn.Module`, but got 'a'"),
 ], ids=lambda o: '')
 def test_errors(f, exc, match):
     with pytest.raises(exc, match=match): f()

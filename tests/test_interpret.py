@@ -361,7 +361,7 @@ def test_items_of_the_largest_losses(dl):
 def test_a_loader_in_the_place_of_its_number():
     learn = learner()
     assert len(ClassificationInterpretation.from_learner(learn, [(x[:7], y[:7])]).preds)==7
-    with pytest.raises(TypeError, match='A loader is an iterable of batches, or the position or name of one in `dls`, but got 1.0'): Interpretation.from_learner(learn, 1.)
+    with pytest.raises(TypeError, match='`ds_idx` is the position or name of a loader in `dls`, or a loader, but got 1.0'): Interpretation.from_learner(learn, 1.)
 
 def test_batches_that_the_dataset_makes():
     class Whole(Dataset):

@@ -773,7 +773,7 @@ def test_which_loader_is_meant(f):
     for o in (DataLoader(ds, 5), in_batches()): assert len(f(learn, o)[0])==len(f(learn, dl=o)[0])==N
     for o in (np.int64(1), np.int32(-1), 'valid'): assert len(f(learn, o)[0])==3
     for o in (1., 3., object()):
-        with pytest.raises(TypeError, match='A loader is an iterable of batches, or the position or name of one in `dls`, but got'): f(learn, o)
+        with pytest.raises(TypeError, match='`(ds_idx|dl)` is the position or name of a loader in `dls`, or a loader, but got'): f(learn, o)
     with pytest.raises(IndexError, match='No loader 3: there are `train`, `valid`'): f(learn, dl=3)
     assert len(learn.show_results([(X[:2], Y[:2])]))==2 and len(learn.show_results(np.int64(1)))==3 and len(Interpretation.from_learner(learn, in_batches()).preds)==N
 

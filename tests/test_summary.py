@@ -158,5 +158,5 @@ def test_no_batch_to_run():
     x = torch.zeros(4,1)
     with pytest.raises(ValueError, match='The loader is empty: it gave no batch'): synth_learner(dls=DataLoaders([], [], device='cpu')).summary()
     with pytest.raises(ValueError, match='A batch that is taken from an iterator is gone: give a batch'): synth_learner().summary(iter([(x,)]))
-    with pytest.raises(TypeError, match='A loader is an iterable of batches.*but got 3.5'): synth_learner().summary(3.5)
+    with pytest.raises(TypeError, match='`dl` is the position or name of a loader in `dls`, or a loader, but got 3.5'): synth_learner().summary(3.5)
     assert str(synth_learner().summary('valid'))==str(synth_learner().summary(1))==str(synth_learner().summary(synth_learner().dls.valid))

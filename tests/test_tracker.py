@@ -174,7 +174,7 @@ bad = {
     'comp of tensors': (lambda: TrackerCallback(comp=torch.lt), ValueError, "`comp` is `np.less` or `np.greater`, or compares as they do, but got <built-in method lt"),
     'patience':       (lambda: EarlyStoppingCallback(patience=0), ValueError, "`patience` is 1 or more, but got 0"),
     'half patience':  (lambda: ReduceLROnPlateau(patience=1.5), TypeError, "`patience` is a whole number, but got 1.5"),
-    'factor':         (lambda: ReduceLROnPlateau(factor=.1), ValueError, "divided by `factor`, which is above 1, but got 0.1"),
+    'factor':         (lambda: ReduceLROnPlateau(factor=.1), ValueError, "`factor` is above 1, but got 0.1"),
     'min_lr':         (lambda: ReduceLROnPlateau(min_lr=-1), ValueError, "`min_lr` is 0 or more, but got -1"),
     'both':           (lambda: SaveModelCallback(every_epoch=2, at_end=True), ValueError, "`every_epoch` and `at_end` exclude each other"),
     'every half':     (lambda: SaveModelCallback(every_epoch=.5), TypeError, "`every_epoch` is a whole number, but got 0.5"),

@@ -285,7 +285,7 @@ bad = {
     'two extras':  (lambda: mk(ExtraValid(fixed(4)), ExtraValid(fixed(4))).fit(1), ValueError, "`extra` is already the name of a loader"),
     'extra both':  (lambda: ExtraValid([], every=2, on_better='mae'), ValueError, "`on_better` and `every` exclude each other"),
     'extra when':  (lambda: ExtraValid([], when=print, on_better='mae'), ValueError, "`on_better` and `when` exclude each other"),
-    'extra dl':    (lambda: ExtraValid(3), TypeError, "`dl` is an iterable of batches, but got 3"),
+    'extra dl':    (lambda: ExtraValid(3), TypeError, "`dl` is not iterable: a loader is an iterable of batches, but got 3"),
     'dataset':     (lambda: ExtraValid(Noisy(4)), TypeError, "`dl` is a dataset, and a loader gives batches: write `DataLoader\\(dataset, batch_size=64\\)`"),
     'datasets':    (lambda: ExtraValid(dict(a=fixed(4), b=Noisy(4))), TypeError, "`dl` is a dataset"),
     'dict, name':  (lambda: ExtraValid(dict(a=fixed(4)), name='b'), ValueError, "The loaders of a dict have names already: give no `name='b'` with it"),

@@ -241,10 +241,10 @@ class FuncCallback(Callback):
     def __repr__(self): return f"{self.name} on {' | '.join(map(repr, self.filters))}"
 
 # %% ../../nbs/core/03_callback.ipynb #on_decorator
-@checked(order=..., when=callable, filter_fn=callable)
+@checked(when=callable, filter_fn=callable)
 def on(
     ev, # An event, one with a filter such as `event.after_batch(every=2)`, or several combined with `|`
-    order:int=0, # Among the callbacks: lower orders run first
+    order:float=0, # Among the callbacks: lower orders run first
     every=None, once=None, after=None, before=None, when=None, unit=None, filter_fn=None, # See `Filter`
     valid:bool=False, # See `Filter`
 ):
@@ -260,6 +260,7 @@ def on(
     if given and not isinstance(ev, str):
         raise ValueError(f"{' and '.join(f'`{o}`' for o in given)} given, but {ev!r} already says when to run")
     def filters(): return [Filter(o, **given) if isinstance(o, str) else copy(o).reset() for o in evs]
+    filters() # which checks them
     def _f(f):
         if not callable(f): raise TypeError(f"`on` makes a callback of a function, but got {f!r}")
         return FuncCallback(f, filters(), order)

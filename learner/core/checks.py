@@ -16,7 +16,7 @@ from inspect import signature
 from operator import index
 from os import PathLike
 from pathlib import Path
-from types import GenericAlias,UnionType
+from types import FunctionType,GenericAlias,UnionType
 from .tracebacks import is_full,shortened
 
 # %% ../../nbs/core/01_checks.ipynb #nearest
@@ -103,12 +103,13 @@ def is_number(v) -> bool:
     except (TypeError, ValueError, RuntimeError): return False
     return True
 
-def _is_whole(v):
+def is_whole(v) -> bool:
+    "Whether `v` is a single whole number, of whatever library, and no bool"
     try: index(v)
     except (TypeError, ValueError, RuntimeError): return False
     return not isinstance(v, bool) and not getattr(v, 'ndim', 0)
 
-def _is_flag(v): return isinstance(v, bool) or type(v).__name__ in ('bool_','bool') or (_is_whole(v) and v in (0,1))
+def _is_flag(v): return isinstance(v, bool) or type(v).__name__ in ('bool_','bool') or (is_whole(v) and v in (0,1))
 
 def _ends(interval):
     "Least and highest number of an interval, and whether these are part of it"
@@ -134,7 +135,7 @@ def in_range(
     raise ValueError(f"`{name}` is {_range_words(interval)}, but got {v}")
 
 # %% ../../nbs/core/01_checks.ipynb #checked
-_kinds = {bool: ("True or False", _is_flag), int: ("a whole number", _is_whole), float: ("a number", is_number),
+_kinds = {bool: ("True or False", _is_flag), int: ("a whole number", is_whole), float: ("a number", is_number),
     str: ("a string", lambda v: isinstance(v, str)), Path: ("a path", lambda v: isinstance(v, (str,PathLike)))}
 
 def _words(t): return _kinds[t][0] if t in _kinds else f"a `{t.__name__}`"
@@ -145,6 +146,7 @@ def _check(name, v, types, rule):
     if rule=='list' and (isinstance(v, (str,bytes,dict)) or not hasattr(v, '__iter__')):
         raise TypeError(f"`{name}` is a list, but got {v!r}")
     if rule is callable and not callable(v): raise TypeError(f"`{name}` is a function, but got {v!r}")
+    if isinstance(rule, FunctionType): return rule(name, v)
     if isinstance(rule, tuple): one_of(name, v, rule)
     elif types and not any(_is_a(v, t) for t in types):
         more = f" {_range_words(rule)}" if isinstance(rule, str) and rule!='path' and rule[:2]!='>=' else ""
@@ -153,7 +155,7 @@ def _check(name, v, types, rule):
 
 def _types_of(p, rule):
     "The types of a parameter that can be checked; none if there are others"
-    if rule in (callable, 'list', ...): return []
+    if rule in (callable, 'list', ...) or isinstance(rule, FunctionType): return []
     if rule=='path' or rule is Path: return [Path]
     if p.annotation is p.empty: return [float] if isinstance(rule, str) else []
     types = p.annotation.__args__ if isinstance(p.annotation, UnionType) else (p.annotation,)
@@ -162,7 +164,7 @@ def _types_of(p, rule):
 
 def checked(
     f=None, # A function
-    /, **rules, # For some of its arguments: an interval, a tuple of choices, `callable`, `'path'`, `'list'`, or `...`
+    /, **rules, # Of arguments: an interval, choices, `callable`, `'path'`, `'list'`, `check(name, value)`, or `...`
 ):
     "Decorator: arguments of `f` must be of the types that its signature says, and keep the `rules`; see `known_args`"
     if f is None: return partial(checked, **rules)

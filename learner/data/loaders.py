@@ -14,7 +14,7 @@ from copy import copy
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader,Dataset,IterableDataset
-from ..core.checks import checked,listed,nearest
+from ..core.checks import checked,is_whole,listed,nearest
 from .generators import is_stateful,keep_random
 
 # %% ../../nbs/data/03_loaders.ipynb #default_device
@@ -64,8 +64,18 @@ def check_loader(
     "Refuse what gives no batches"
     if isinstance(dl, Dataset) and not isinstance(dl, IterableDataset):
         raise TypeError(f"`{name}` is a dataset, and a loader gives batches: write {instead}")
+    if isinstance(dl, (str,bytes,Mapping)): raise TypeError(f"`{name}` is an iterable of batches, but got {dl!r:.200}")
     if not hasattr(dl, '__iter__') and not hasattr(dl, '__getitem__'):
         raise TypeError(f"`{name}` is not iterable: a loader is an iterable of batches, but got {dl!r}")
+
+def check_choice(
+    name:str, # What the argument is called
+    v, # Its value
+):
+    "Refuse what is neither a loader nor the position or name of one"
+    if (isinstance(v, str) and v) or is_whole(v): return
+    if hasattr(v, '__iter__') or hasattr(v, '__getitem__'): return check_loader(name, v)
+    raise TypeError(f"`{name}` is the position or name of a loader in `dls`, or a loader, but got {v!r}")
 
 # %% ../../nbs/data/03_loaders.ipynb #twin
 def twin(dl):
@@ -88,8 +98,18 @@ def targets_in(b):
 # %% ../../nbs/data/03_loaders.ipynb #device
 _accelerator = default_device().type!='cpu'
 
+def check_device(
+    name:str, # What the argument is called
+    v, # Its value
+):
+    "Refuse what names no device of this machine"
+    try: torch.empty(0, device=torch.device(v))
+    except (TypeError, RuntimeError, AssertionError) as e:
+        raise ValueError(f"`{name}` is a device of this machine, such as `cpu` or `cuda:0`, but got {v!r}") from e
+
 def _with_index(device):
     "The device that tensors there name: `cuda` is `cuda:0`, or the current one"
+    check_device('device', device)
     device = torch.device(device)
     if device.type!='cuda' or device.index is not None: return device
     return torch.device('cuda', torch.cuda.current_device())
@@ -158,9 +178,9 @@ class DataLoaders:
     def name(self, i:int|str) -> str:
         "Name of the loader with position or name `i`"
         names = list(self.loaders)
-        if isinstance(i, int) and -len(names)<=i<len(names): return names[i]
-        if i in self.loaders: return i
-        raise (IndexError if isinstance(i, int) else KeyError)(_no_loader(i, names, self.valids))
+        if is_whole(i) and -len(names)<=i<len(names): return names[i]
+        if isinstance(i, str) and i in self.loaders: return i
+        raise (IndexError if is_whole(i) else KeyError)(_no_loader(i, names, self.valids))
 
     def __getitem__(self, i): return self.loaders[self.name(i)]
     def __len__(self): return len(self.loaders)

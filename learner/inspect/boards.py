@@ -49,7 +49,7 @@ class TensorBoardLogger(BoardLogger):
     "Writes event files for [TensorBoard](https://www.tensorflow.org/tensorboard)"
     _stateattrs = *Logger._stateattrs,'folder','last'
     rewinds,folder,last,writer = True,None,0,None
-    @checked(batches='>=0')
+    @checked(batches='>=0', log_dir=Path)
     def __init__(self,
         log_dir=None, # Folder for event files, in `learn.path`; default: a new one in `runs` for each fit
         batches:int=1, # Log every so many batches; 0 is none

@@ -25,14 +25,23 @@ def _taken(o, detach, cpu):
         return o.cpu() if cpu else o
     return map_batch(o, lambda p: _taken(p, detach, cpu))
 
-def _module(m):
-    if not isinstance(m, nn.Module): raise TypeError(f"Hooks listen to an `nn.Module`, but got {m!r}")
+def _module(name, m):
+    if not isinstance(m, nn.Module): raise TypeError(f"`{name}` is an `nn.Module`, but got {m!r}")
     return m
+
+def _several(name, ms):
+    "Modules as a list: they are checked before the first is hooked"
+    if isinstance(ms, nn.Module) and not hasattr(ms, '__iter__'):
+        raise TypeError(f"`{name}` are several modules, but got {ms!r}: write `Hook`, or `[module]`")
+    if isinstance(ms, str) or not hasattr(ms, '__iter__'):
+        raise TypeError(f"`{name}` is a list of modules, but got {ms!r}")
+    for i,m in enumerate(ms := list(ms)): _module(f'{name}[{i}]', m)
+    return ms
 
 class Hook:
     """Calls `hook_func` whenever `m` has run, keeps its last result in `stored`, and counts `calls`.
     In a `with` block, it is removed at the end"""
-    @checked(m=..., when=callable)
+    @checked(m=_module, when=callable)
     def __init__(self,
         m:nn.Module, # Module to listen to
         hook_func, # `hook_func(module, input, output)`; `input` is a tuple
@@ -43,7 +52,7 @@ class Hook:
     ):
         if not callable(hook_func): raise TypeError(
             f"`hook_func` is a function of a module, its input and its output, but got {hook_func!r}")
-        m,self.hook_func,self.detach,self.cpu,self.when = _module(m),hook_func,detach,cpu,when
+        self.hook_func,self.detach,self.cpu,self.when = hook_func,detach,cpu,when
         self.stored,self.calls,self.removed = None,0,False
         self.hook = (m.register_forward_hook if is_forward else m.register_full_backward_hook)(self._run)
 
@@ -70,11 +79,7 @@ class Hooks:
         hook_func, # `hook_func(module, input, output)`
         is_forward:bool=True, detach:bool=True, cpu:bool=False, when=None, # As in `Hook`
     ):
-        if not hasattr(ms, '__iter__'):
-            hint = "write `Hook`, or `[module]`" if isinstance(ms, nn.Module) else "give a list"
-            raise TypeError(f"`Hooks` listen to several modules, but got {ms!r}: {hint}")
-        ms = [_module(m) for m in ms] # checked before the first is hooked
-        self.hooks = [Hook(m, hook_func, is_forward, detach, cpu, when) for m in ms]
+        self.hooks = [Hook(m, hook_func, is_forward, detach, cpu, when) for m in _several('ms', ms)]
     def __getitem__(self, i): return self.hooks[i]
     def __len__(self): return len(self.hooks)
     def __iter__(self): return iter(self.hooks)
@@ -89,7 +94,7 @@ class Hooks:
 # %% ../../nbs/inspect/01_hooks.ipynb #hook_output
 def _output(m, inp, out): return out
 
-@checked(module=...)
+@checked(module=_module)
 def hook_output(
     module:nn.Module, # Module to listen to
     detach:bool=True, # Keep detached tensors
@@ -105,33 +110,31 @@ def hook_outputs(
     detach:bool=True, cpu:bool=False, grad:bool=False, # As in `hook_output`
 ) -> Hooks:
     "`Hooks` that keep what `modules` return"
-    return Hooks(modules, _output, not grad, detach, cpu)
+    return Hooks(_several('modules', modules), _output, not grad, detach, cpu)
 
 # %% ../../nbs/inspect/01_hooks.ipynb #flatten_model
 def has_params(m:nn.Module) -> bool:
     "Whether `m` has parameters"
-    return next(m.parameters(), None) is not None
+    return next(_module('m', m).parameters(), None) is not None
 
 def total_params(
     m:nn.Module,
 ) -> tuple: # The number, and whether any is trained
     "How many parameters `m` has"
-    return sum(p.numel() for p in m.parameters()),any(p.requires_grad for p in m.parameters())
+    return sum(p.numel() for p in _module('m', m).parameters()),any(p.requires_grad for p in m.parameters())
 
 def flatten_model(
     m:nn.Module,
 ) -> list: # Modules that have no modules of their own, each once
     "The layers of `m`"
-    return [o for o in m.modules() if next(o.children(), None) is None]
+    return [o for o in _module('m', m).modules() if next(o.children(), None) is None]
 
 # %% ../../nbs/inspect/01_hooks.ipynb #HookCallback
 def _modules_given(modules):
     "A list of modules, or None if the model's layers are meant"
     if modules is None: return
     if isinstance(modules, nn.Module) and not isinstance(modules, nn.ModuleList): return [modules]
-    if not hasattr(modules, '__iter__'):
-        raise TypeError(f"`modules` are several `nn.Module`s, or one, but got {modules!r}")
-    if not (res := list(modules)): raise ValueError("There is nothing to listen to: `modules` is empty")
+    if not (res := _several('modules', modules)): raise ValueError("There is nothing to listen to: `modules` is empty")
     return res
 
 class HookCallback(Callback):

@@ -134,7 +134,7 @@ def summary(self:Learner,
     if dl is None: dl = next((o for o in self.dls if not isinstance(o, Iterator)), None)
     if dl is None: raise ValueError("All loaders are iterators, and a batch that is taken from one is gone: "
         "give a batch, `summary(dl=[batch])`")
-    dl = self.loader(dl)
+    dl = self.loader(dl=dl)
     model = _unwrapped(self.model)
     if any(map(is_lazy, model.parameters())): model = deepcopy(model)
     modules = _layers(model)

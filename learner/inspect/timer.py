@@ -16,7 +16,7 @@ from collections import deque
 from statistics import fmean,median
 from time import perf_counter
 import torch
-from ..core.checks import one_of,whole
+from ..core.checks import checked
 from ..core.callback import Callback
 from ..record.progress import Out
 from ..record.history import History,Row,missing
@@ -81,13 +81,13 @@ class Timer(Callback):
     """Measures how long training takes: `draw` a batch and move it to the device, `forward`, `backward` with the loss,
     `step`, `validate`, and the `total` of the epochs"""
     order,run_valid,only_fit = -1000,False,True
+    @checked(every='>=1', unit=('epoch','iter'))
     def __init__(self,
         every:int|None=None, # Print a summary after every so many epochs, or batches
         unit:str='epoch', # What `every` counts: `epoch`, or `iter` for training batches
         sync:bool=False, # Wait for the device between phases, and use the clock. It slows training down
     ):
-        one_of('unit', unit, ('epoch','iter'))
-        self.every,self.unit,self.sync = None if every is None else whole('every', every, 1),unit,sync
+        self.every,self.unit,self.sync = every,unit,sync
 
     def before_fit(self):
         kind = self.learn.device.type

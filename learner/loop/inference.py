@@ -14,9 +14,9 @@ from traceback import walk_tb
 from torch import nn
 from fastcore.foundation import L
 from ..core.tracebacks import is_full
-from ..core.checks import known_args
+from ..core.checks import checked,is_whole
 from ..core.callback import FuncCallback
-from ..data.loaders import check_loader
+from ..data.loaders import check_choice,check_loader
 from ..record.history import Row
 from ..record.recorder import Recorder
 from .snapshot import unmoved
@@ -115,14 +115,14 @@ class InferenceMixin(RestoreMixin):
         self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step = 1,0,None,None
         with self.route.aside(): self._fit()
 
-    @known_args
+    @checked(ds_idx=check_choice)
     def validate(self,
         ds_idx:int|str|None=None, # Position or name of a loader in `dls`; default: all that validate
         dl=None, # Or any other iterable of batches
         cbs=None, # Callbacks for this validation only
     ) -> Row:
         "Loss and metrics, by name. Can be called anywhere, also inside a fit, and leaves everything else as it was"
-        if not isinstance(ds_idx, (int,str,type(None))): ds_idx,dl = None,ds_idx # a loader
+        if not (ds_idx is None or isinstance(ds_idx, str) or is_whole(ds_idx)): ds_idx,dl = None,ds_idx # a loader
         dls = _loaders_of(self, ds_idx, dl)
         averages = [] if any(isinstance(o, Recorder) for o in self.cbs) else [Recorder]
         with self.unchanged(*dls.values()), self.added_cbs([*L(cbs), *averages]), self.keep_modes():

@@ -209,9 +209,14 @@ def run_fit(learn,
     if again: again(bounds, cbs, held)
 
 # %% ../../nbs/loop/07_learner.ipynb #FitMixin
+def _check_resume(name, v):
+    if v is None or isinstance(v, bool) or (isinstance(v, (str,os.PathLike)) and str(v)): return
+    raise TypeError(f"`{name}` is True, 'auto', or the file of a checkpoint, but got {v!r}")
+
 class FitMixin(OptimizerMixin):
     "Fits, stops and resumes"
-    @checked(**dict.fromkeys(['n_epoch','wd','start_epoch','n_iter','n_step'], ...)) # they are checked together
+    @checked(resume=_check_resume,
+        **dict.fromkeys(['n_epoch','wd','start_epoch','n_iter','n_step'], ...)) # they are checked together
     def fit(self,
         n_epoch:int|None=None, # Passes over `dls.train`
         lr=None, # Learning rate: a number, `slice(first, last)` or a list, one per group; default `self.lr`

@@ -239,7 +239,7 @@ class Learner:
     def load_state(self, file) -> Learner:
         'Load all that training is made of. If it was saved in the middle of a fit, `learn.resume()` continues the fit'
         ...
-    def loader(self, ds_idx, dl=...):
+    def loader(self, ds_idx=..., dl=...):
         'The loader that `ds_idx` and `dl` choose'
         ...
     def lr_find(self, start_lr: float=..., end_lr: float=..., num_it: int=..., stop_div: bool=..., show_plot: bool=..., suggest_funcs=...):

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 from fastcore.foundation import L
+from ..core.checks import checked
 
 # %% ../../nbs/model/07_files.ipynb #atomic_write
 def _temporary(name): return f'.{name[:50]}.{token_hex(4)}.tmp' # a name can be too long for anything to be added
@@ -101,6 +102,7 @@ def file_path(
     path = path_in(file, folder, 'a name, a path or an open file') # what `save` returns can be given to `load`
     return path if path.suffix in _suffixes else path.with_name(path.name+suffix)
 
+@checked(folder=Path)
 def find_file(
     file, # A name, a path, or an open file
     folder, # Where names live

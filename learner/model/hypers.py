@@ -62,7 +62,9 @@ def n_groups(opt:torch.optim.Optimizer) -> int:
     return len(first_groups(opt))
 
 def _check_name(opt, name):
-    if all(_place(g, name) for g in opt.param_groups): return
+    try:
+        if all(_place(g, name) for g in opt.param_groups): return
+    except TypeError: pass # a list can be no key
     names = hypers(opt)
     near = nearest(str(name), names)
     raise ValueError(f"`{short_name(opt)}` has no hyper-parameter `{name}`, but {listed(names)}.{near}")

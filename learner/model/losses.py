@@ -15,7 +15,7 @@ from inspect import signature
 import torch
 from torch import nn
 from torch.nn import functional as F
-from ..core.checks import checked,nearest,one_of
+from ..core.checks import checked,nearest
 
 # %% ../../nbs/model/04_losses.ipynb #BaseLoss
 reductions = 'mean','sum','none' # how losses of samples are combined
@@ -82,16 +82,14 @@ class LabelSmoothingCrossEntropy(nn.Module):
     """Cross-entropy in which every class gets a share of the target
     ([Szegedy et al. 2015](https://arxiv.org/abs/1512.00567)). `weight` does not apply to that share"""
     y_int = True
-    @checked(eps=..., reduction=..., weight=...)
+    @checked(eps='[0,1]', reduction=reductions)
     def __init__(self,
         eps:float=.1, # Part of the target that is spread over all classes, in [0,1]
-        weight=None, # Weight of each class, `(n_classes,)`
+        weight:torch.Tensor|None=None, # Weight of each class, `(n_classes,)`
         reduction:str='mean', # Or `sum`, or `none`
         ignore_index:int=-100, # Target that does not count
     ):
         super().__init__()
-        if not 0<=eps<=1: raise ValueError(f"`eps` is a fraction in [0,1], but got {eps}")
-        one_of('reduction', reduction, reductions)
         self.eps,self.reduction,self.ignore_index = eps,reduction,ignore_index
         self.register_buffer('weight', weight)
 
@@ -140,16 +138,14 @@ def L1LossFlat(*args, axis:int=-1, floatify:bool=True, **kwargs) -> BaseLoss:
 class FocalLoss(nn.Module):
     "Cross-entropy that counts likely classes less ([Lin et al. 2017](https://arxiv.org/abs/1708.02002))"
     y_int = True
-    @checked(gamma=..., reduction=..., weight=...)
+    @checked(gamma='>=0', reduction=reductions)
     def __init__(self,
         gamma:float=2., # How much less: the loss is multiplied by `(1-p)**gamma`; 0 is cross-entropy
-        weight=None, # Weight of each class, `(n_classes,)`
+        weight:torch.Tensor|None=None, # Weight of each class, `(n_classes,)`
         reduction:str='mean', # Or `sum`, or `none`; the mean is weighted, as in `nn.CrossEntropyLoss`
         ignore_index:int=-100, # Target that does not count
     ):
         super().__init__()
-        if not gamma>=0: raise ValueError(f"`gamma` is 0 or more, but got {gamma}")
-        one_of('reduction', reduction, reductions)
         self.gamma,self.reduction,self.ignore_index = gamma,reduction,ignore_index
         self.register_buffer('weight', weight)
 
@@ -184,14 +180,13 @@ class DiceLoss:
     """1 - Dice coefficient of probabilities and targets, for each sample and class
     ([Milletari et al. 2016](https://arxiv.org/abs/1606.04797))"""
     y_int = True
-    @checked(smooth='>=0', reduction=...)
+    @checked(smooth='>=0', reduction=reductions)
     def __init__(self,
         axis:int=1, # Where the classes are in the predictions
         smooth:float=1e-6, # Added to both areas: a class that is nowhere, and of which nothing is said, costs 0
         reduction:str='mean', # Over samples and classes; or `sum`, or `none`, which gives `(bs, n_classes)`
         square_in_union:bool=False, # Square the probabilities in the areas, as in the paper
     ):
-        one_of('reduction', reduction, reductions)
         self.axis,self.smooth,self.reduction,self.square_in_union = axis,smooth,reduction,square_in_union
 
     def __call__(self,

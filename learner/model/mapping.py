@@ -27,7 +27,7 @@ def _renamer(f, what):
     "`f` if it is a function; of a dict of new names, a function that renames the fields of a mapping"
     if callable(f): return f
     if not isinstance(f, Mapping):
-        raise TypeError(f"`{what}` takes a function, or a dict such as `{{'old': 'new'}}`, but got {f!r}")
+        raise TypeError(f"`{what}` takes a function, or a dict such as `{{'old': 'new'}}`, as `f`, but got {f!r}")
     def _f(b, optional=()):
         if not isinstance(b, Mapping):
             raise TypeError(f"`{what}` renames fields, but got a {type(b).__name__}: give it a function")

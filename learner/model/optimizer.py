@@ -11,7 +11,7 @@ __all__ = ['make_opt', 'SGD', 'RMSProp', 'Adam', 'RAdam', 'OptimList', 'clear_st
 
 # %% ../../nbs/model/03_optimizer.ipynb #imports
 import torch
-from ..core.checks import checked,short_name
+from ..core.checks import checked,is_whole,short_name
 from .groups import per_group
 from .hypers import get_hyper,hypers,spare
 
@@ -52,7 +52,15 @@ def _decoupled(opt_class, groups, wd, **kwargs):
     return opt
 
 # %% ../../nbs/model/03_optimizer.ipynb #SGD
-@checked(params='list', lr='>=0', mom='[0,1]', wd='>=0')
+def _check_params(name, v):
+    "Refuse what can hold no parameters; what an iterator gives is left to torch"
+    if isinstance(v, (str,dict)) or not hasattr(v, '__iter__') or (hasattr(v, '__len__') and not len(v)):
+        raise TypeError(f"`{name}` are parameters, or groups of them, but got {v!r}")
+    for i,o in enumerate(v if isinstance(v, (list,tuple)) else ()):
+        if not isinstance(o, (torch.Tensor,dict,tuple)):
+            raise TypeError(f"`{name}` are parameters, or groups of them, but `{name}[{i}]` is {o!r}")
+
+@checked(params=_check_params, lr='>=0', mom='[0,1]', wd='>=0')
 def SGD(
     params, # Parameters, or groups of them
     lr:float=1e-3, # Learning rate
@@ -65,7 +73,7 @@ def SGD(
     return _decoupled(torch.optim.SGD, params, wd, lr=lr, momentum=mom)
 
 # %% ../../nbs/model/03_optimizer.ipynb #RMSProp
-@checked(params='list', lr='>=0', mom='[0,1]', sqr_mom='[0,1]', eps='>=0', wd='>=0')
+@checked(params=_check_params, lr='>=0', mom='[0,1]', sqr_mom='[0,1]', eps='>=0', wd='>=0')
 def RMSProp(
     params, # Parameters, or groups of them
     lr:float=1e-3, # Learning rate
@@ -81,7 +89,7 @@ def RMSProp(
     return _decoupled(torch.optim.RMSprop, params, wd, **kwargs)
 
 # %% ../../nbs/model/03_optimizer.ipynb #Adam
-@checked(params='list', lr='>=0', mom='[0,1)', sqr_mom='[0,1)', eps='>=0', wd='>=0')
+@checked(params=_check_params, lr='>=0', mom='[0,1)', sqr_mom='[0,1)', eps='>=0', wd='>=0')
 def Adam(
     params, # Parameters, or groups of them
     lr:float=1e-3, # Learning rate
@@ -96,7 +104,7 @@ def Adam(
     return cls(params, lr=lr, betas=(mom,sqr_mom), eps=eps, weight_decay=wd)
 
 # %% ../../nbs/model/03_optimizer.ipynb #RAdam
-@checked(params='list', lr='>=0', mom='[0,1)', sqr_mom='[0,1)', eps='>=0', wd='>=0')
+@checked(params=_check_params, lr='>=0', mom='[0,1)', sqr_mom='[0,1)', eps='>=0', wd='>=0')
 def RAdam(
     params, # Parameters, or groups of them
     lr:float=1e-3, # Learning rate
@@ -133,7 +141,7 @@ def _steps(every, n):
     every = list(every) if isinstance(every, (list,tuple)) else [every]*n
     if len(every)!=n: raise ValueError(f"`every` is one number, or one for each of {n} optimizers, but got {every}")
     for k in every:
-        if isinstance(k, bool) or not isinstance(k, (int,float)) or k!=int(k) or k<1:
+        if not (is_whole(k) or (isinstance(k, float) and k.is_integer())) or k<1:
             raise ValueError(f"`every` counts steps: whole numbers, 1 or more, but got {k!r}")
     return [int(k) for k in every]
 

@@ -127,7 +127,9 @@ def _versions(theirs, parts):
 def _chosen(only, names):
     "A function: whether a name matches one of the patterns `only`"
     if only is None: return lambda k: True
-    only,parts = [*L(only)],[*dict.fromkeys(k.split('.')[0] for k in names)]
+    given,only,parts = only,[*L(only)],[*dict.fromkeys(k.split('.')[0] for k in names)]
+    if not only or not all(isinstance(p, str) for p in only): raise TypeError(
+        f"`only` is a pattern of names such as `body.*`, or a list of them, but got {given!r}")
     for p in only:
         if any(fnmatchcase(k, p) for k in names): continue
         raise ValueError(f"`only={p!r}` matches no name of a weight: they begin with {_some(parts)}."

@@ -19,6 +19,7 @@ from types import FunctionType,SimpleNamespace
 import torch
 from fastcore.basics import patch
 from ..core.checks import checked
+from ..data.loaders import check_device
 from ..loop.learner import Learner
 from ..model.files import check_sums,file_path,reading,torch_save,write_to
 from ..model.weights import unwrapped
@@ -41,7 +42,7 @@ def _pickle():
 _kept = 'loss_func','lr','splitter','metrics','wd','wd_bn_bias','train_bn','moms'
 
 @patch
-@checked(fname=...)
+@checked
 def export(self:Learner,
     fname='export.pkl', # A name in `path`, an absolute path, or an open file
 ) -> Path: # Where it is
@@ -81,7 +82,7 @@ def _culprit(parts):
     return f"`learn` cannot be exported{hint}"
 
 # %% ../../nbs/result/07_export.ipynb #load_learner
-@checked(fname=...)
+@checked(device=check_device)
 def load_learner(
     fname, # A file of `export`
     device='cpu', # Where the model runs
@@ -90,7 +91,6 @@ def load_learner(
     "A learner that predicts, and trains once it is given data: `learn.dls = …`"
     if not trust: raise ValueError(
         f"Reading `{fname}` can run any code that is in it. If you trust it, write `load_learner(…, trust=True)`")
-    torch.empty(0, device=device)
     with reading(fname, but=(AttributeError,ImportError)): # classes that are not here
         check_sums(fname)
         parts = torch.load(fname, map_location=device, weights_only=False)

@@ -49,7 +49,9 @@ def predict(self:Learner,
 ) -> tuple: # (input,) decision, decision as a tensor, probabilities
     "Prediction for one item. `dls.vocab`, if there is one, names the decision: a class, or a list of the true labels"
     know_loss(self)
-    b = default_collate([item if isinstance(item, (tuple,Mapping)) else (item,)])
+    try: b = default_collate([item if isinstance(item, (tuple,Mapping)) else (item,)])
+    except TypeError as e: raise TypeError(
+        f"`item` is one input as in a dataset, of tensors, arrays, numbers or strings, but got {item!r:.200}") from e
     with splitting(self, _all_input):
         try: preds,_,dec = self.get_preds(dl=[b], with_decoded=True)
         except TypeError as e:

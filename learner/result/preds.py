@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy,deepcopy
 from pathlib import Path
-import numpy as np
 import torch
 from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.callback import Callback
-from ..core.checks import checked,short_name,whole
+from ..core.checks import checked,is_whole,short_name,whole
+from ..data.loaders import check_choice
 from ..data.sampling import in_order
 from ..data.rows import Rows,rows_of
 from ..loop.learner import Learner
@@ -77,11 +77,17 @@ def single(b):
     return b[0] if isinstance(b, (tuple,list)) and len(b)==1 else b
 
 # %% ../../nbs/result/01_preds.ipynb #GatherPredsCallback
+def _check_places(name, v):
+    try: places = torch.as_tensor([] if v is None else v)
+    except (TypeError, ValueError, RuntimeError): places = torch.tensor(0.)
+    if places.ndim!=1 or (places.is_floating_point() and len(places)):
+        raise TypeError(f"`{name}` is a list of whole numbers, a place for each row, but got {v!r}")
+
 class GatherPredsCallback(Callback):
     """Keeps what the model returns for each validation batch, in `preds`, `targets`, and on request `inputs`,
     `decoded` and `losses`. With several loaders, those of the last"""
     run_train = False
-    @checked(save_preds=Path, save_targs=Path, concat_dim=..., act=callable, dec=callable, n='>=0')
+    @checked(save_preds=Path, save_targs=Path, concat_dim=..., act=callable, dec=callable, n='>=0', to=_check_places)
     def __init__(self,
         with_input:bool=False, # Keep inputs
         with_loss:bool=False, # Keep the loss of each sample
@@ -162,16 +168,14 @@ class GatherPredsCallback(Callback):
 
 # %% ../../nbs/result/01_preds.ipynb #loader
 @patch
+@checked(ds_idx=check_choice, dl=check_choice)
 def loader(self:Learner,
-    ds_idx, # Position or name of a loader in `dls`, or a loader
+    ds_idx=None, # Position or name of a loader in `dls`, or a loader
     dl=None, # Any other iterable of batches; it goes before `ds_idx`
 ):
     "The loader that `ds_idx` and `dl` choose"
     dl = ds_idx if dl is None else dl
-    if isinstance(dl, (int,str,np.integer)): return self.dls[dl if isinstance(dl, str) else int(dl)]
-    if not (hasattr(dl, '__iter__') or hasattr(dl, '__getitem__')): raise TypeError(
-        f"A loader is an iterable of batches, or the position or name of one in `dls`, but got {dl!r}")
-    return dl
+    return self.dls[dl] if isinstance(dl, str) or is_whole(dl) else dl
 
 # %% ../../nbs/result/01_preds.ipynb #splitting
 @contextmanager
@@ -243,7 +247,7 @@ def get_preds(self:Learner,
 class FetchPredsCallback(Callback):
     "Predictions after each validation of a fit, in `preds`"
     only_fit = True
-    @checked(ds_idx=...)
+    @checked(ds_idx=check_choice, dl=check_choice)
     def __init__(self,
         ds_idx:int|str=1, # Position or name of a loader in `dls`, or `dl`
         dl=None, # Any other iterable of batches

@@ -17,6 +17,7 @@ from fastcore.basics import patch
 from ..core.checks import checked,nearest
 from ..core.copies import copied
 from ..core.events import CancelException
+from ..data.loaders import check_device
 from ..loop.learner import Learner
 from ..loop.snapshot import Snapshot,model_and_loss
 from ..model.files import file_path,find_file,read_plain,reading,type_of,write_plain,write_to
@@ -162,7 +163,6 @@ def _near(file):
 
 def _read_bare(file, device):
     st = _safetensors()
-    torch.empty(0, device=device) # an error about the device comes before any about the file
     with reading(file):
         if not isinstance(file, Path): return {k:v.to(device) for k,v in st.load(file.read()).items()}
         with open(file, 'rb'): return st.load_file(file, str(device)) # which reports an unreadable file as missing
@@ -189,13 +189,13 @@ def _state_dict(saved):
     return found[0] if found else saved
 
 @patch
-@checked(only=...)
+@checked(device=check_device)
 def load(self:Learner,
     file, # A name in `path/model_dir`, an absolute path, or an open file
     with_opt:bool|None=None, # The optimizer's state too; default: if the file has it and all weights are loaded
     strict:bool=True, # The weights must fit; otherwise those that fit are loaded, and a warning names the others
     only=None, # Patterns of names such as `body.*`, one or several, whose weights alone are loaded; default: all
-    device='cpu', # Where the file is read to; the model stays where it is
+    device:str|torch.device|None='cpu', # Where the file is read to; the model stays where it is
 ) -> Learner: # Itself, so that calls chain
     "Load a file of `save`, of fastai, or of any model's `state_dict`. An error leaves everything as it was"
     file = find_file(file, self.path/self.model_dir)

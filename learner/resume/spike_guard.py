@@ -14,7 +14,7 @@ __all__ = ['SpikeGuard']
 from collections import deque
 from math import isfinite
 from torch.nn.utils import get_total_norm
-from ..core.checks import whole
+from ..core.checks import checked
 from ..core.events import CancelBatchException
 from ..loop.learner import run_fit
 from ..record.loss_stream import LossStream
@@ -57,6 +57,7 @@ class SpikeGuard(Rewind):
     """When loss or gradients leave their recent range or are not finite, go back, leave out the batch that did it,
     and train on"""
     name = 'spike_guard'
+    @checked(back='>=1', factor='(1,inf]', window='>=4', most='>=0')
     def __init__(self,
         back:int=50, # Training batches between two points that the run can go back to
         skip:bool=True, # Leave the batch out and train on; False: stop before it
@@ -64,10 +65,8 @@ class SpikeGuard(Rewind):
         window:int=100, # Recent batches
         most:int=20, # Batches to leave out at most; the fit then stops
     ):
-        super().__init__(whole('back', back, 1), keep=2)
-        if not (isinstance(factor, (int,float)) and factor>1):
-            raise ValueError(f"`factor` is a number above 1, but got {factor!r}")
-        self.skip,self.factor,self.window,self.most = skip,factor,whole('window', window, 4),whole('most', most)
+        super().__init__(back, keep=2)
+        self.skip,self.factor,self.window,self.most = skip,factor,window,most
         self.left_out,self.idxs = set(),{} # numbers of batches; their samples, by number, if they are known
         self._watch()
 

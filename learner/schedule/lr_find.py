@@ -70,18 +70,19 @@ class SuggestionMethod:
     Valley,Slide,Minimum,Steep = map(staticmethod, (valley,slide,minimum,steep))
 
 # %% ../../nbs/schedule/05_lr_find.ipynb #LRFinder
+def _check_lrs(name, v):
+    for o in v if isinstance(v, (list,tuple)) and v else [v]: in_range(name, o, '>0')
+
 class LRFinder(Callback):
     "Raise the learning rate exponentially, and keep `lrs` and smoothed `losses`. Waits for the device in each batch"
     order,run_valid = ParamScheduler.order,False
-    @checked(num_it='>=0')
+    @checked(start_lr=_check_lrs, end_lr=_check_lrs, num_it='>=0')
     def __init__(self,
         start_lr=1e-7, # First learning rate, or one per group
         end_lr=10, # Last one
         num_it:int=100, # Batches; at least 6
         stop_div:bool=True, # Stop when the loss is more than four times the best
     ):
-        for k,v in dict(start_lr=start_lr, end_lr=end_lr).items():
-            for o in v if isinstance(v, (list,tuple)) else [v]: in_range(k, o, '>0')
         self.num_it,self.stop_div,self.sched = max(6, num_it),stop_div,SchedExp(start_lr, end_lr)
         self.lrs,self.losses,self.diverged = [],[],False
 

@@ -93,17 +93,16 @@ class Pieces:
         return self.scheds[i](min(1., max(0., (pos-self.starts[i])/self.pcts[i])))
     def __repr__(self): return f"[{', '.join(f'{100*p:.4g}% {s}' for p,s in zip(self.pcts, self.scheds))}]"
 
+@checked(pcts='list', scheds='list')
 def combine_scheds(
     pcts, # Fraction of training for each schedule; they sum to 1
     scheds, # As many schedules
 ) -> Pieces:
     "Join schedules one after another"
-    for k,v in dict(pcts=pcts, scheds=scheds).items():
-        if isinstance(v, str) or not hasattr(v, '__iter__'): raise TypeError(f"`{k}` is a list, but got {v!r}")
     pcts,scheds = list(pcts),list(scheds)
     for o in pcts: in_range('pcts', o)
     if len(pcts)!=len(scheds): raise ValueError(
-        f"Each schedule needs its fraction, but there are {len(scheds)} schedules and {len(pcts)} `pcts`")
+        f"Each of `scheds` needs one of `pcts`, but there are {len(scheds)} schedules and {len(pcts)} fractions")
     if not (all(o>=0 for o in pcts) and abs(sum(pcts)-1)<=1e-6): raise ValueError(
         f"`pcts` are fractions of training and must sum to 1, but {pcts} sum to {sum(pcts):.4g}")
     if bad := [o for o in scheds if not callable(o)]: raise TypeError(

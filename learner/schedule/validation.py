@@ -15,10 +15,9 @@ __all__ = ['Scheduled', 'Validate', 'ExtraValid', 'Sanity']
 from collections.abc import Mapping
 from math import inf
 from time import monotonic
-from torch.utils.data import Dataset,IterableDataset
 from ..core.checks import checked,is_number,one_of
 from ..core.callback import Callback
-from ..data.loaders import length
+from ..data.loaders import check_loader,length
 from ..measure.kinds import mk_metrics
 from ..record.history import Row,missing
 from ..record.recorder import find_recorder,higher_is_better
@@ -148,12 +147,6 @@ class Validate(Scheduled):
         self.awaited = True
 
 # %% ../../nbs/schedule/06_validation.ipynb #ExtraValid
-def _check_batches(dl):
-    if isinstance(dl, Dataset) and not isinstance(dl, IterableDataset): raise TypeError(
-        "`dl` is a dataset, and a loader gives batches: write `DataLoader(dataset, batch_size=64)`")
-    if not hasattr(dl, '__iter__') and not hasattr(dl, '__getitem__'): raise TypeError(
-        f"`dl` is an iterable of batches, but got {dl!r}")
-
 class ExtraValid(Scheduled):
     "Validate on other data when it is due, into columns `name/…`"
     order = Validate.order+1
@@ -172,7 +165,7 @@ class ExtraValid(Scheduled):
         if isinstance(dl, Mapping) and name is not None: raise ValueError(
             f"The loaders of a dict have names already: give no `name={name!r}` with it")
         self.own_dls = dict(dl) if isinstance(dl, Mapping) else {'extra' if name is None else name: dl}
-        for o in self.own_dls.values(): _check_batches(o)
+        for o in self.own_dls.values() or [dl]: check_loader('dl', o)
         self.own_metrics = None if metrics is None else tuple(mk_metrics(metrics))
         self.on_better,self.higher,self.best = on_better,None,None
 
