@@ -529,7 +529,7 @@ def test_names_obey_the_rules_of_other_files(cls, fname, exc, match):
 
 @pytest.mark.parametrize('log_dir', ['../up', '', 3])
 def test_folders_of_boards_obey_them_too(log_dir):
-    with pytest.raises((ValueError,TypeError), match='names no file in `learn.path`|A file is a name or a path, but got 3'): TensorBoardLogger(log_dir)
+    with pytest.raises((ValueError,TypeError), match='names no file in `learn.path`|`log_dir` is a path, but got 3'): TensorBoardLogger(log_dir)
 
 @both_files
 def test_a_folder_is_no_file(cls, tmp_path):

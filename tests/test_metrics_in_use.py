@@ -373,7 +373,7 @@ def test_print_progress_prints_lines_and_takes_the_place_of_the_bar(capsys):
     assert sum(o.split()[:1]==[str(e)] for o in out for e in (0,1))==2 and 'valid_loss' in out[2]
     full = Learner(learn.dls, learn.model, learn.loss_func, cbs=PrintProgress)
     assert [type(o) for o in full.cbs if isinstance(o, ProgressCallback)]==[PrintProgress]
-    with pytest.raises(ValueError, match='`print_every` is a whole number of batches, 1 or more'): PrintProgress(every=0)
+    with pytest.raises(ValueError, match='`every` is 1 or more, but got 0'): PrintProgress(every=0)
 
 # Rows
 def test_an_epoch_that_ends_without_a_validation_after_rows_of_its_own_has_no_empty_row():
@@ -391,3 +391,15 @@ def test_what_a_metric_of_all_samples_keeps_is_a_short_list_however_many_batches
     m.reset()
     for i in range(1500): m.accumulate(SimpleNamespace(pred=torch.tensor([float(i)]), yb=(torch.tensor([float(i)]),)))
     assert len(m.preds)==1500//256 + 1500%256 and abs(m.value/sum(range(1500))-1)<1e-5 and torch.cat(m.preds).tolist()==[*range(1500)]
+
+# Arguments
+@pytest.mark.parametrize('kwargs,match', [(dict(axis='last'), "`axis` is a whole number, but got 'last'"), (dict(ignore_index=.5), "`ignore_index` is a whole number, but got 0.5"), (dict(axs=1), "`accuracy` has no argument `axs`. Did you mean `axis`")])
+def test_what_a_partial_of_a_metric_sets_is_checked_before_training(kwargs, match):
+    with pytest.raises(TypeError, match=match): synth_learner(metrics=partial(accuracy, **kwargs))
+
+def test_the_functions_of_metrics_are_not_checked_in_each_batch(monkeypatch):
+    learn = Learner(DataLoaders([(torch.randn(4,1), torch.tensor([0,1,0,1]))]*3, device='cpu'), nn.Linear(1,2), nn.CrossEntropyLoss(), metrics=[accuracy, partial(error_rate, axis=-1)])
+    monkeypatch.setattr('learner.core.checks._check', lambda *args: 1/0)
+    with pytest.raises(ZeroDivisionError): accuracy(torch.zeros(1,2), torch.tensor([0]))
+    for m in learn.metrics: m.accumulate(SimpleNamespace(pred=torch.tensor([[1.,0.],[0.,1.]]), yb=(torch.tensor([0,0]),), xb=(torch.zeros(2,1),), loss_func=None, device=None))
+    assert [float(m.value) for m in learn.metrics]==[.5,.5]

@@ -175,15 +175,30 @@ def checked(
     checks = {k:(_types_of(p, rules[k]), rules[k], optional(p)) for k,p in sig.parameters.items()}
     checks = {k:o for k,o in checks.items() if o[0] or o[1] not in (None, ...)}
     @wraps(f)
-    def _f(*args, **kwargs):
-        __tracebackhide__ = True
+    def check(*args, **kwargs):
         try: given = sig.bind_partial(*args, **kwargs).arguments
-        except TypeError: return f(*args, **kwargs) # it says what is wrong
+        except TypeError: return # the call says what is wrong
         given = given | given.get('kwargs', {})
         for k,(types,rule,may_be_none) in checks.items():
             if k in given and not (given[k] is None and may_be_none): _check(k, given[k], types, rule)
+    @wraps(f)
+    def _f(*args, **kwargs):
+        __tracebackhide__ = True
+        check(*args, **kwargs)
         return f(*args, **kwargs)
-    return known_args(_f)
+    res = known_args(_f)
+    res.plain,res.check = f,known_args(check)
+    return res
+
+# %% ../../nbs/core/01_checks.ipynb #unchecked
+def unchecked(
+    f, # A function, or a `partial` of one
+    once:bool=False, # Check now what a `partial` sets
+):
+    "`f` without its checks, to be called in every batch"
+    if not isinstance(f, partial): return getattr(f, 'plain', f)
+    if once and hasattr(f.func, 'check'): f.func.check(*f.args, **f.keywords)
+    return partial(unchecked(f.func), *f.args, **f.keywords)
 
 # %% ../../nbs/core/01_checks.ipynb #snake_name
 def snake_name(

@@ -19,7 +19,16 @@ from ..core.checks import checked
 from .loaders import length
 
 # %% ../../nbs/data/06_sampling.ipynb #weighted_dl
-@checked(bs='>=1', n='>=1')
+def _check_dataset(name, v):
+    if isinstance(v, type) or not (hasattr(v, '__len__') and hasattr(v, '__getitem__')):
+        raise TypeError(f"`{name}` is a dataset with a length, but got {v!r}")
+
+def _check_weights(name, v):
+    try: several = torch.as_tensor(v, dtype=torch.double).ndim==1
+    except (TypeError, ValueError, RuntimeError): several = False
+    if not several: raise TypeError(f"`{name}` are numbers, one for each sample, but got {v!r:.200}")
+
+@checked(dataset=_check_dataset, bs='>=1', wgts=_check_weights, n='>=1')
 def weighted_dl(
     dataset, # With a length
     bs:int, # Samples in a batch
@@ -29,7 +38,8 @@ def weighted_dl(
 ) -> DataLoader:
     "Draw samples with replacement, in proportion to `wgts`"
     wgts = torch.as_tensor(wgts, dtype=torch.double)
-    if len(wgts)!=len(dataset): raise ValueError(f"There are {len(dataset)} samples, but {len(wgts)} weights")
+    if len(wgts)!=len(dataset):
+        raise ValueError(f"`dataset` has {len(dataset)} samples, but there are {len(wgts)} weights in `wgts`")
     if not (wgts.min()>=0 and 0<wgts.sum()<float('inf')): raise ValueError(
         f"Weights are 0 or more, and not all 0, but they go from {wgts.min():.4g} to {wgts.max():.4g}")
     sampler = WeightedRandomSampler(wgts, len(dataset) if n is None else n, generator=kwargs.get('generator'))
@@ -42,7 +52,7 @@ class _Part(Sampler):
     def __len__(self): return self.n
     def __iter__(self): return iter(torch.randperm(len(self.dataset), generator=self.generator)[:self.n].tolist())
 
-@checked(bs='>=1', partial_n='>=1')
+@checked(dataset=_check_dataset, bs='>=1', partial_n='>=1')
 def partial_dl(
     dataset, # With a length
     bs:int, # Samples in a batch
@@ -51,7 +61,7 @@ def partial_dl(
 ) -> DataLoader:
     "A random part of the samples in each epoch"
     if not 0<partial_n<=len(dataset): raise ValueError(
-        f"`partial_n` is a number of samples, of which there are {len(dataset)}, but got {partial_n}")
+        f"`partial_n` is a number of samples, and `dataset` has {len(dataset)}, but got {partial_n}")
     return DataLoader(dataset, bs, sampler=_Part(dataset, partial_n, kwargs.get('generator')), **kwargs)
 
 # %% ../../nbs/data/06_sampling.ipynb #by_number

@@ -10,6 +10,7 @@ __all__ = ['declare', 'accuracy', 'error_rate', 'top_k_accuracy', 'accuracy_mult
 # %% ../../nbs/measure/03_accuracies.ipynb #imports
 import torch
 from torch.nn import functional as F
+from ..core.checks import checked
 from ..model.loss_properties import count_elements
 from .kinds import check_several
 from .metrics import flat_pair
@@ -31,32 +32,38 @@ def _fraction(right, targ, ignore_index):
     kept = targ!=ignore_index
     return (right & kept).sum()/kept.sum()
 
-@declare(True)
-def accuracy(
-    pred, # Scores, `(bs, n_classes)` or with the classes in `axis`
-    targ, # Class indices, without that axis
-    axis:int=-1, # Where the classes are
-    ignore_index:int=-100, # Target that does not count; as a metric of a Learner, that of the loss
-):
-    "Fraction of targets that have the highest score"
+def _accuracy(pred, targ, axis, ignore_index):
     check_several(pred, axis)
     pred,targ = flat_pair(pred.argmax(dim=axis), targ)
     return _fraction(pred==targ, targ, ignore_index)
 
+@declare(True)
+@checked
+def accuracy(
+    pred:torch.Tensor, # Scores, `(bs, n_classes)` or with the classes in `axis`
+    targ:torch.Tensor, # Class indices, without that axis
+    axis:int=-1, # Where the classes are
+    ignore_index:int=-100, # Target that does not count; as a metric of a Learner, that of the loss
+):
+    "Fraction of targets that have the highest score"
+    return _accuracy(pred, targ, axis, ignore_index)
+
 @declare(False)
+@checked
 def error_rate(
-    pred, # Scores, `(bs, n_classes)` or with the classes in `axis`
-    targ, # Class indices, without that axis
+    pred:torch.Tensor, # Scores, `(bs, n_classes)` or with the classes in `axis`
+    targ:torch.Tensor, # Class indices, without that axis
     axis:int=-1, # Where the classes are
     ignore_index:int=-100, # Target that does not count; as a metric of a Learner, that of the loss
 ):
     "1 - accuracy"
-    return 1-accuracy(pred, targ, axis, ignore_index)
+    return 1-_accuracy(pred, targ, axis, ignore_index)
 
 @declare(True)
+@checked(k='>=1')
 def top_k_accuracy(
-    pred, # Scores, `(bs, n_classes)` or with the classes in `axis`
-    targ, # Class indices, without that axis
+    pred:torch.Tensor, # Scores, `(bs, n_classes)` or with the classes in `axis`
+    targ:torch.Tensor, # Class indices, without that axis
     k:int=5, # How many of the highest scores count
     axis:int=-1, # Where the classes are
     ignore_index:int=-100, # Target that does not count; as a metric of a Learner, that of the loss
@@ -67,9 +74,10 @@ def top_k_accuracy(
     return _fraction((best==targ.unsqueeze(axis)).any(dim=axis), targ, ignore_index)
 
 @declare(True, count_elements)
+@checked
 def accuracy_multi(
-    pred, # One score for each label, `(bs, n_labels)`
-    targ, # Whether it applies, of the same shape
+    pred:torch.Tensor, # One score for each label, `(bs, n_labels)`
+    targ:torch.Tensor, # Whether it applies, of the same shape
     thresh:float=.5, # A score above it is a yes
     sigmoid:bool=True, # Scores become probabilities first
 ):
@@ -79,18 +87,21 @@ def accuracy_multi(
 
 # %% ../../nbs/measure/03_accuracies.ipynb #errors
 @declare(False, count_elements)
-def mse(pred, targ):
+@checked
+def mse(pred:torch.Tensor, targ:torch.Tensor):
     "Mean squared error"
     return F.mse_loss(*flat_pair(pred, targ))
 
 @declare(False, count_elements)
-def mae(pred, targ):
+@checked
+def mae(pred:torch.Tensor, targ:torch.Tensor):
     "Mean absolute error"
     pred,targ = flat_pair(pred, targ)
     return (pred-targ).abs().mean()
 
 @declare(False, count_elements)
-def msle(pred, targ):
+@checked
+def msle(pred:torch.Tensor, targ:torch.Tensor):
     "Mean squared error of the logarithms of `1 + pred` and `1 + targ`"
     pred,targ = flat_pair(pred, targ)
     return F.mse_loss(torch.log1p(pred), torch.log1p(targ))

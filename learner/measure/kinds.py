@@ -131,9 +131,15 @@ def _of_sklearn(name):
     return getattr(sk, name)
 
 # %% ../../nbs/measure/02_kinds.ipynb #TorchMetric
+def _has(o, *names): return all(hasattr(type(o), k) for k in names)
+
+def _check_metric(name, v):
+    if not _has(v, 'update', 'compute', 'reset'): raise TypeError(
+        f"`{name}` is an object with `update`, `compute` and `reset`, as torchmetrics has them, but got {v!r}")
+
 class TorchMetric(Metric):
     "Any object with the `update`, `compute` and `reset` of torchmetrics"
-    @checked(metric=...)
+    @checked(metric=_check_metric)
     def __init__(self,
         metric, # The object; each phase has a copy of it
         name:str=None, # Default: that of its class
@@ -165,17 +171,16 @@ class TorchMetric(Metric):
     def __repr__(self): return f"TorchMetric({self.metric!r})"
 
 # %% ../../nbs/measure/02_kinds.ipynb #mk_metrics
-def _has(o, *names): return all(hasattr(type(o), k) for k in names)
-
 def mk_metric(
     m, # A `Metric` or its class, a function of predictions and targets, or an object of torchmetrics
 ) -> Metric:
     "A `Metric` of `m`"
+    given = m
     if isinstance(innermost(m), type): m = m()
     if isinstance(m, Metric) or _has(m, 'reset', 'accumulate', 'value', 'name'): return m
     if _has(m, 'update', 'compute', 'reset'): return TorchMetric(m)
     if callable(m): return AvgMetric(m)
-    raise TypeError(f"A metric is a function of predictions and targets, or a `Metric`, but got {m!r}")
+    raise TypeError(f"A metric is a function of predictions and targets, or a `Metric`, but got {given!r}")
 
 def _members(m):
     "The metrics of a collection, by their names there, unless these are names of classes; or `m` alone"

@@ -18,7 +18,7 @@ from inspect import signature
 from types import SimpleNamespace
 import numpy as np
 import torch
-from ..core.checks import checked,nearest,snake_name
+from ..core.checks import checked,nearest,snake_name,unchecked
 from ..model.loss_properties import count_kept,ignore_index_of,items_of,reduction_of
 
 # %% ../../nbs/measure/01_metrics.ipynb #find_bs
@@ -190,6 +190,7 @@ class AvgMetric(Metric):
         self.func,self._name = func,name or func_name(func)
         if higher_is_better is None: higher_is_better = getattr(innermost(func), 'higher_is_better', None)
         self.higher_is_better,self.ignores = higher_is_better,has_argument(func, 'ignore_index')
+        unchecked(func, once=True)
         self.reset()
     def reset(self): self.total,self.count = None,0
     def accumulate(self, learn):
@@ -199,7 +200,7 @@ class AvgMetric(Metric):
             func,kept = partial(func, ignore_index=index),count_kept(learn.yb[0], index) if learn.yb else None
         n = items_of(func, *learn.yb)
         if n is None: n = n_samples(learn) if kept is None else kept
-        self.add(func(learn.pred, *learn.yb), n)
+        self.add(unchecked(func)(learn.pred, *learn.yb), n)
     def says_its_items(self, learn):
         "Whether it is known what the function averages over"
         return self.ignores or items_of(self.func, *learn.yb) is not None

@@ -229,6 +229,7 @@ class ProgressCallback(Callback):
 # %% ../../nbs/record/06_progress.ipynb #PrintProgress
 class PrintProgress(ProgressCallback):
     "Plain lines: one for each row of results, and one after every so many batches"
+    @checked(every='>=1')
     def __init__(self,
         every:int|None=None, # Batches between two lines with their mean loss; default: no such lines
         mark_best:bool=False, # Mark the best value of each column so far

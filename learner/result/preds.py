@@ -168,13 +168,14 @@ class GatherPredsCallback(Callback):
 
 # %% ../../nbs/result/01_preds.ipynb #loader
 @patch
-@checked(ds_idx=check_choice, dl=check_choice)
+@checked(dl=check_choice)
 def loader(self:Learner,
     ds_idx=None, # Position or name of a loader in `dls`, or a loader
     dl=None, # Any other iterable of batches; it goes before `ds_idx`
 ):
     "The loader that `ds_idx` and `dl` choose"
     dl = ds_idx if dl is None else dl
+    check_choice('ds_idx', dl)
     return self.dls[dl] if isinstance(dl, str) or is_whole(dl) else dl
 
 # %% ../../nbs/result/01_preds.ipynb #splitting

@@ -102,7 +102,7 @@ def combine_scheds(
     pcts,scheds = list(pcts),list(scheds)
     for o in pcts: in_range('pcts', o)
     if len(pcts)!=len(scheds): raise ValueError(
-        f"Each of `scheds` needs one of `pcts`, but there are {len(scheds)} schedules and {len(pcts)} fractions")
+        f"Each of `scheds` needs its fraction, but there are {len(scheds)} schedules and {len(pcts)} `pcts`")
     if not (all(o>=0 for o in pcts) and abs(sum(pcts)-1)<=1e-6): raise ValueError(
         f"`pcts` are fractions of training and must sum to 1, but {pcts} sum to {sum(pcts):.4g}")
     if bad := [o for o in scheds if not callable(o)]: raise TypeError(
