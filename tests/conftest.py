@@ -1,4 +1,4 @@
-import random,signal
+import gc,random,signal
 from collections import Counter
 from itertools import combinations,groupby
 from zlib import crc32
@@ -23,6 +23,11 @@ def pytest_configure(config):
     if config.getoption('--other-cpu'):
         import other_cpu
         other_cpu.install()
+
+def pytest_collection_finish():
+    "Modules and cases stay until the end: collections of garbage, which some tests ask for, need not visit them"
+    gc.collect()
+    gc.freeze()
 
 def pytest_runtest_setup(item):
     for seed in (random.seed, np.random.seed, torch.manual_seed): seed(0) # the same numbers, whatever ran before

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from hypothesis import given,strategies as st
 from learner.all import *
 from parts import shown
+from processes import run_script
 from learner.model import files
 
 pytestmark = [pytest.mark.filterwarnings(f'ignore:.*{o}') for o in ('multi-threaded, use of fork', 'TypedStorage is deprecated', 'torch.jit.* is deprecated', 'looks like a TorchScript archive', 'Detected pickle protocol')]
@@ -1411,7 +1412,7 @@ notebook = '''if True:
 
 def run_notebook(path, more=''):
     code = notebook.format(root=str(Path(__file__).parent.parent), path=str(path), more=more)
-    return subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    return run_script(code)
 
 def test_functions_and_classes_of_a_notebook(tmp_path):
     "Another process has made them"

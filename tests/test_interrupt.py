@@ -1,9 +1,9 @@
 "Ctrl-C waits for the end of a batch and for nothing else, cleans up, and leaves signals as it found them"
-import os,signal,subprocess,sys,threading
-from pathlib import Path
+import os,signal,sys,threading
 import pytest, torch
 from learner.all import *
 from parts import shown
+from processes import run_script
 
 if sys.platform=='win32': pytest.skip('Windows has other signals', allow_module_level=True)
 
@@ -262,7 +262,6 @@ for o in learn.dls: o._iterator = None
     ids=['between batches','in a batch','started before the fit'])
 def test_workers_survive(ev, persistent, first):
     code = script.replace('PERSISTENT', str(persistent)).replace('EVENT', ev).replace('FIRST', str(first))
-    env = os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=str(Path(__file__).parents[1]))
-    res = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True, start_new_session=True, env=env, timeout=60)
+    res = run_script(code)
     assert res.stdout.splitlines()==['interrupted 3 3', 'then 10'], res.stdout+res.stderr
     assert res.stderr=='' # no traceback of a worker

@@ -5,6 +5,7 @@ from pickle import PicklingError
 import pytest,torch
 from torch.utils.data import DataLoader,Dataset
 from learner.all import *
+from processes import run_script
 
 if os.name=='nt': pytest.skip('Windows has other signals', allow_module_level=True)
 
@@ -146,10 +147,12 @@ def test_an_inner_fit_leaves_the_outer_one_its_handler():
     assert len({*seen})==1 and seen[0] is not signal.default_int_handler
 
 # From the first line of `fit` to its last
-def run_script(code):
-    "What a script prints, in a process of its own"
+def run_anew(code):
+    "What a script prints in a process that has imported nothing yet"
     env = os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=str(Path(__file__).parents[1]))
     res = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True, env=env, timeout=120)
+    return printed(res)
+def printed(res):
     assert not res.stderr, res.stderr
     return res.stdout.splitlines()
 
@@ -173,7 +176,7 @@ print(learn.opt_step)
 
 @pytest.mark.parametrize('call', ['learn.fit(1)', 'learn.create_opt()'])
 def test_no_import_is_cut_when_the_first_optimizer_is_made(call):
-    assert run_script(late_import.replace('CALL', call))==['stopped True None', '2']
+    assert run_anew(late_import.replace('CALL', call))==['stopped True None', '2']
 
 forked = '''
 import os,signal,sys
@@ -194,7 +197,7 @@ except KeyboardInterrupt: print('stopped', learn.opt_step, pressed)
     ('learn.fit(1)','fit',False,'after_in_parent',4), ('learn.validate()','validate',False,'after_in_parent',0)])
 def test_a_stop_is_not_lost_while_workers_are_forked(call, mode, training, when, steps):
     code = forked.replace('CALL', call).replace('MODE', repr(mode)).replace('TRAINING', str(training)).replace('WHEN', when)
-    assert run_script(code)==[f'stopped {steps} [1]'] # where Python cannot raise, it would only write the exception to stderr
+    assert printed(run_script(code))==[f'stopped {steps} [1]'] # where Python cannot raise, it would only write the exception to stderr
 
 def test_a_second_one_acts_while_workers_start():
     class Slow(DataLoader):

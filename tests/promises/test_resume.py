@@ -1,16 +1,16 @@
 "Promise 1: a run that was stopped anywhere, and is resumed in another process with other seeds, ends as one that was never stopped, to the last bit"
-import json,os,random,subprocess,sys,time,warnings
+import json,os,random,time,warnings
 from pathlib import Path
 import numpy as np
 import pytest,torch
 from torch.utils.data import DataLoader,RandomSampler
 from learner.all import *
 from parts import shown
+from processes import run_script
 import runs
 from runs import differences,fit,lacks,learner,outcome
 
 here = Path(__file__).parent
-env = os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=str(here.parents[1]))
 
 # In this process: errors instead of kills, and a new learner with other seeds
 def whole(case, path):
@@ -287,7 +287,6 @@ def test_a_resume_that_fails_can_be_tried_again(tmp_path):
 
 # SIGTERM
 script = '''
-import sys; sys.path.insert(0, HERE)
 import os,signal,torch
 import runs
 from learner.all import *
@@ -303,9 +302,9 @@ runs.fit(learn, case, [Checkpoint(every=100, unit='iter'), runs.Log(PATH), *([Te
 torch.save(runs.outcome(learn, runs.Log(PATH)), PATH+'/out')
 '''
 def program(path, seed, n, ev='after_pred', workers=0, group=False):
-    code = script.replace('HERE', repr(str(here))).replace('PATH', repr(str(path))).replace('SEED', str(seed)).replace('WORKERS', str(workers)).replace('N else', f'{n} else').replace('= N', f'= {n}').replace('EVENT', ev)
+    code = script.replace('PATH', repr(str(path))).replace('SEED', str(seed)).replace('WORKERS', str(workers)).replace('N else', f'{n} else').replace('= N', f'= {n}').replace('EVENT', ev)
     code = code.replace('os.GROUPID', '0' if group else 'os.getpid()').replace('os.GROUP', 'os.killpg' if group else 'os.kill')
-    return subprocess.run([sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True, start_new_session=True, env=env, timeout=120)
+    return run_script(code)
 
 @pytest.mark.parametrize('ev,n,workers', [('after_pred', 9, 2), pytest.param('before_validate', 2, 0, marks=pytest.mark.slow), pytest.param('after_fit', 1, 0, marks=pytest.mark.slow), pytest.param('after_loss', 18, 0, marks=pytest.mark.slow)])
 def test_sigterm_saves_and_exits_with_143(ev, n, workers, tmp_path):
@@ -317,7 +316,7 @@ def test_sigterm_saves_and_exits_with_143(ev, n, workers, tmp_path):
 
 # Kills
 def kills(n, seed):
-    res = subprocess.run([sys.executable, str(here/'runs.py'), str(n), str(seed)], capture_output=True, text=True, env=env)
+    res = run_script(f'import runs; runs.main({n}, {seed})', timeout=3600)
     assert res.returncode==0, res.stderr[-3000:]
     return json.loads(res.stdout)
 
