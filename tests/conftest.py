@@ -24,10 +24,12 @@ def pytest_configure(config):
         import other_cpu
         other_cpu.install()
 
+gc.disable() # until tests are collected
 def pytest_collection_finish():
     "Modules and cases stay until the end: collections of garbage, which some tests ask for, need not visit them"
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 def pytest_runtest_setup(item):
     for seed in (random.seed, np.random.seed, torch.manual_seed): seed(0) # the same numbers, whatever ran before
