@@ -253,11 +253,12 @@ def test_a_model_without_values(tmp_path):
     with pytest.raises(NotImplementedError, match='meta'): mk(tmp_path, model=nn.Linear(3, 2, device='meta')).load('a')
 
 # Wrapped models
+def compiled(m): return torch.compile(m, backend='eager') # its names are those of every backend
 def wrapped():
     def part(m, k, f): setattr(m, k, f(getattr(m, k))); return m
-    def deep(m): m.body[0] = torch.compile(m.body[0]); return m
-    return dict(plain=lambda m: m, compiled=torch.compile, parallel=nn.DataParallel, both=lambda m: torch.compile(nn.DataParallel(m)), twice=lambda m: nn.DataParallel(torch.compile(m)),
-        part=lambda m: part(m, 'body', torch.compile), deep=deep, parallel_part=lambda m: part(m, 'body', nn.DataParallel), all=lambda m: nn.DataParallel(torch.compile(part(deep(m), 'body', nn.DataParallel))))
+    def deep(m): m.body[0] = compiled(m.body[0]); return m
+    return dict(plain=lambda m: m, compiled=compiled, parallel=nn.DataParallel, both=lambda m: compiled(nn.DataParallel(m)), twice=lambda m: nn.DataParallel(compiled(m)),
+        part=lambda m: part(m, 'body', compiled), deep=deep, parallel_part=lambda m: part(m, 'body', nn.DataParallel), all=lambda m: nn.DataParallel(compiled(part(deep(m), 'body', nn.DataParallel))))
 plain_names = [*Net().state_dict()]
 
 @pytest.mark.parametrize('name', wrapped())
