@@ -42,6 +42,6 @@ def run_script(code, *args, cwd=root, timeout=120):
     return subprocess.CompletedProcess(['python', '-c', code], returncode, out, err)
 
 if __name__=='__main__':
-    import learner.all,runs
+    import runs # and learner with it
     runs.warm_up()
     if job := serve(): become(*job)
