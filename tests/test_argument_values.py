@@ -29,12 +29,13 @@ ok = { # values that are accepted, by function and argument
     synth_dls: dict(n_train=set(), n_valid=counts, bs=set(), shuffle=flags, num_workers=counts)}
 
 @pytest.mark.parametrize('f,arg', [(f, k) for f,args in ok.items() for k in args], ids=lambda o: getattr(o, '__name__', o))
-def test_a_wrong_value_is_refused_where_it_is_given(f, arg):
+def test_a_wrong_value_is_refused_where_it_is_given(f, arg, tally):
     for kind,v in values.items():
-        if kind in ok[f][arg]: f(**{arg: v}); continue
+        if kind in ok[f][arg]: f(**{arg: v}); tally('accepted, as it means something'); continue
         with pytest.raises((TypeError,ValueError)) as e: f(**{arg: v})
         text = str(e.value)
         assert f'`{arg}`' in text and any(o in text for o in (repr(v), str(v), type(v).__name__)), text
+        tally('refused clearly')
 
 @pytest.mark.parametrize('v,text', [(-1, '`lr` is 0 or more, but got .-1.0, -1.0'), (True, '`lr` is a number, or one per parameter group, but got'), ([.1, -.1], '`lr` is 0 or more')])
 def test_rates_that_no_optimizer_could_have(v, text):

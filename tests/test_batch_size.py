@@ -1,4 +1,5 @@
 "Validation losses, metrics and losses of samples do not depend on how the data are cut into batches"
+import math
 from functools import partial
 from types import SimpleNamespace
 import pytest,torch
@@ -311,3 +312,21 @@ def test_a_loss_that_can_only_be_called_once_per_sample_is_no_comparison(loss):
     gen.manual_seed(0)
     p,t = classes()
     assert per_sample(loss)(p, t).shape==(n,)
+
+# Batches without samples
+@pytest.mark.parametrize('where', [0, 1, 2])
+def test_an_empty_validation_batch_changes_nothing(where):
+    x,y = torch.randn(6,3),torch.tensor([0,1,1,0,1,1])
+    full = [(x[:4], y[:4]), (x[4:], y[4:])]
+    with_empty = [*full[:where], (x[:0], y[:0]), *full[where:]]
+    def mk(valid): torch.manual_seed(0); return Learner(DataLoaders([(x, y)], valid, device='cpu'), nn.Linear(3,2), nn.CrossEntropyLoss(), metrics=[accuracy, error_rate, partial(top_k_accuracy, k=1), F1Score(), Perplexity(), lambda p,t: (p.argmax(1)==t).float().mean()])
+    a,b = mk(full),mk(with_empty)
+    for p,q in zip(a.validate(), b.validate(), strict=True): assert abs(float(p)-float(q))<1e-6
+    for p,q in zip(a.get_preds(with_loss=True, with_decoded=True), b.get_preds(with_loss=True, with_decoded=True), strict=True): assert torch.equal(p, q)
+    for p,q in zip(a.fit(2).recorder['valid_loss'], b.fit(2).recorder['valid_loss']): assert abs(p-q)<1e-6
+
+@pytest.mark.parametrize('n', [1, 2])
+def test_validation_batches_without_any_sample_have_no_loss_and_no_predictions(n):
+    learn = Learner(DataLoaders([(torch.randn(4,3), torch.zeros(4).long())], [(torch.zeros(0,3), torch.zeros(0).long())]*n, device='cpu'), nn.Linear(3,2), nn.CrossEntropyLoss(), metrics=accuracy)
+    assert all(math.isnan(o) for o in learn.validate()) and learn.get_preds(with_loss=True)[2].shape==(0,)
+    with pytest.warns(match='`early_stopping` did nothing: `valid_loss` had no value in any row of this fit'): learn.fit(2, cbs=EarlyStoppingCallback)

@@ -36,6 +36,25 @@ def test_clip_by_value():
     learn = mk(GradientClip(max_value=.03)).fit(2)
     assert gap(weights(learn.model), clipped(clip))<1e-7 and learn.gradient_clip.norms is None
 
+class Bag(nn.Module):
+    "Embeddings whose gradients can be sparse; some rows are drawn twice, others never"
+    def __init__(self, sparse): super().__init__(); torch.manual_seed(0); self.e,self.l = nn.Embedding(6, 3, sparse=sparse),nn.Linear(6, 2)
+    def forward(self, x): return self.l(self.e(x).flatten(1))
+
+bags = [(torch.tensor([[0,1],[1,3],[1,1],[4,0]]), torch.tensor([0,1,0,1]))]*3
+def with_bags(sparse, *cbs): return Learner(DataLoaders(bags, device='cpu'), Bag(sparse), F.cross_entropy, opt_func=partial(torch.optim.SGD, lr=.5), cbs=[TrainEvalCallback, *cbs], default_cbs=False).fit(2)
+
+@pytest.mark.parametrize('kwargs', [dict(max_norm=.1), dict(max_norm=.1, norm_type=1.), dict(max_norm=.1, norm_type=float('inf')), dict(max_value=.01), dict(max_norm=float('inf'))], ids=str)
+@pytest.mark.parametrize('n_acc', [None, 8])
+def test_sparse_gradients_are_clipped_as_dense_ones(kwargs, n_acc):
+    dense,sparse = (with_bags(o, GradientClip(**kwargs), *([GradientAccumulation(n_acc)] if n_acc else [])) for o in (False, True))
+    assert gap(weights(dense.model), weights(sparse.model))<1e-6
+    if 'max_norm' in kwargs: assert torch.allclose(dense.gradient_clip.norms, sparse.gradient_clip.norms) and len(sparse.gradient_clip.norms)==(4 if n_acc else 6)
+    if kwargs=={'max_norm': .1}: assert (sparse.gradient_clip.norms>.1).any() and gap(weights(sparse.model), weights(with_bags(True).model))>1e-3 # something was clipped
+
+def test_a_guard_against_spikes_reads_sparse_gradients():
+    assert gap(weights(with_bags(True, SpikeGuard()).model), weights(with_bags(False).model))<1e-6
+
 def test_clip_some():
     def clip(m):
         norm = m[2].weight.grad.norm()

@@ -37,7 +37,7 @@ cases = dict(
     board=(TensorBoardLogger, dict(batches=[-1, 1.5, 'a', None], graph=flags, log_dir=[3, '', '../x'])), wandb=(WandbLogger, dict(batches=[-1, 1.5, 'a', None])),
 )
 @pytest.mark.parametrize('name', cases)
-def test_arguments_are_checked_where_they_are_given(name):
+def test_arguments_are_checked_where_they_are_given(name, tally):
     f,args = cases[name]
     for k,values in args.items():
         for v in values:
@@ -45,6 +45,7 @@ def test_arguments_are_checked_where_they_are_given(name):
             text = str(e.value)
             said = f'`{k}`' in text or 'A file is' in text or 'names no file' in text
             assert said and ('but got' in text or 'names no file' in text), (k, v, text)
+            tally('refused clearly')
 
 def test_good_values_are_taken():
     for k,(f,_) in cases.items(): k in ('confusion','most_confused') or f(**({'loss_func': print} if f is per_sample else {}))

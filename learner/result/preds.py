@@ -58,6 +58,7 @@ def per_sample(
     def _f(pred, *yb):
         nonlocal checked
         bs = find_bs(yb)
+        if bs==0: return torch.zeros(0)
         res = None if f is None else f(pred, *yb)
         if res is not None and res.numel()%bs==0 and (res.ndim or bs==1): return _of_each(loss_func, res, yb)
         rows = [slice(i, i+1) for i in range(bs)]

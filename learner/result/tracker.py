@@ -67,13 +67,14 @@ class TrackerCallback(Callback):
         self.rec,self.watched = find_recorder(self),self.monitor or self.learn.monitor
         self.higher = higher_is_better(self.learn, self.rec, self.watched, self.comp)
         if self.reset_on_fit or self.best is None: self.best = -inf if self.higher else inf
-        self.new_best = False
+        self.new_best,self.seen = False,None
 
     def is_better(self, val, than): return (val-than if self.higher else than-val) > self.min_delta
 
     def after_row(self):
         row = self.rec.rows[-1]
         val,self.new_best = self.watched(row) if callable(self.watched) else row.get(self.watched),False
+        self.seen = self.seen or not (val is missing or val is None)
         if val is missing or val is None: return
         try: val = float(val)
         except (TypeError,ValueError,RuntimeError):
@@ -83,6 +84,9 @@ class TrackerCallback(Callback):
         self.act(val)
 
     def act(self, val): "Called after each value, with `new_best` and `best` up to date"
+    def after_fit(self):
+        if self.rec and self.seen is False:
+            warnings.warn(f"`{self.name}` did nothing: {_name(self.watched)} had no value in any row of this fit")
     def cleanup_fit(self): self.rec = None
 
 # %% ../../nbs/result/08_tracker.ipynb #EarlyStoppingCallback

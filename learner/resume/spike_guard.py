@@ -18,6 +18,7 @@ from ..core.checks import checked
 from ..core.events import CancelBatchException
 from ..loop.learner import run_fit
 from ..record.loss_stream import LossStream
+from ..technique.gradients import dense
 from .rewind import Rewind
 
 # %% ../../nbs/resume/08_spike_guard.ipynb #Watch
@@ -94,7 +95,7 @@ class SpikeGuard(Rewind):
 
     def before_backward(self): self.watches_of[0].append(self.learn.loss, self.learn.train_iter)
     def before_step(self):
-        grads = [p.grad for g in self.learn.opt.param_groups for p in g['params'] if p.grad is not None]
+        grads = [dense(p).grad for g in self.learn.opt.param_groups for p in g['params'] if p.grad is not None]
         self.watches_of[1].append(get_total_norm(grads), self.learn.train_iter)
 
     def after_batch(self):

@@ -21,8 +21,8 @@ from ..model.loss_properties import has_mixed_means
 from ..measure.metrics import is_summed,n_items,n_samples
 from .mixed_precision import MixedPrecision
 
-# %% ../../nbs/technique/02_gradients.ipynb #GradientClip
-def _dense(p):
+# %% ../../nbs/technique/02_gradients.ipynb #dense
+def dense(p):
     "`p`, or a tensor whose gradient are the values of the sparse gradient of `p`"
     if p.grad is None or not p.grad.is_sparse: return p
     p.grad = p.grad.coalesce() # each row once
@@ -30,6 +30,7 @@ def _dense(p):
     res.grad = p.grad.values()
     return res
 
+# %% ../../nbs/technique/02_gradients.ipynb #GradientClip
 class GradientClip(Callback):
     """Scale gradients down to a total norm of at most `max_norm`, or cut each off at `max_value`
     ([Pascanu et al. 2013](https://arxiv.org/abs/1211.5063))"""
@@ -54,7 +55,7 @@ class GradientClip(Callback):
 
     def before_step(self):
         ps = list(self.learn.model.parameters() if self.params is None else self.params(self.learn.model))
-        ps = [_dense(p) for p in ps]
+        ps = [dense(p) for p in ps]
         if self.max_value is not None: nn.utils.clip_grad_value_(ps, self.max_value); return
         norm = nn.utils.clip_grad_norm_(ps, self.max_norm, self.norm_type)
         if self.learn.mode=='fit': self._new.append(norm.detach())
