@@ -129,16 +129,20 @@ def outcome(name, k, kind):
         return ('refused clearly' if clear else 'refused unclearly'),f'{type(e).__name__}: {text[:140]}'
     return 'accepted',''
 
-def results(name):
+kinds = dict(things='object type function none', texts='text empty items bool', floats='nan inf half huge', others='negative number list dict')
+def results(name, of=bad):
     "What came of each bad value that means nothing"
     ps = functions[name][1]
-    return {(k, kind):outcome(name, k, kind) for k,p in ps.items() for kind in bad if kind not in legal(name, k, p)}
+    return {(k, kind):outcome(name, k, kind) for k,p in ps.items() for kind in of if kind not in legal(name, k, p)}
 
-@pytest.mark.sample(4)
+def test_the_kinds_are_all_bad_values(): assert sorted(' '.join(kinds.values()).split())==sorted(bad)
+
+@pytest.mark.sample(4) # each callable, and each kind of value
+@pytest.mark.parametrize('of', kinds)
 @pytest.mark.parametrize('name', functions)
-def test_bad_arguments_are_refused_where_they_are_given(name, tmp_path, monkeypatch, tally):
+def test_bad_arguments_are_refused_where_they_are_given(name, of, tmp_path, monkeypatch, tally):
     monkeypatch.chdir(tmp_path)
-    res = results(name)
+    res = results(name, kinds[of].split())
     for how,_ in res.values(): tally(how)
     assert not {key:how for key,how in res.items() if how[0]!='refused clearly'}
 
