@@ -20,8 +20,8 @@ Modules:
 - `learner.inspect.boards`: Curves, figures and predictions of a fit on a board
 - `learner.inspect.hooks`: Reading the outputs and gradients of a model's layers while it runs
 - `learner.inspect.loggers`: Settings, results and losses of a fit in files; and the base class of every logger
+- `learner.inspect.profile`: Where the time of a fit goes, by phase, callback and event, and what makes the device wait
 - `learner.inspect.summary`: The layers of a model, the shapes they return, and which of their parameters are trained
-- `learner.inspect.timer`: How long batches are waited for, and how long forward, backward and step take
 - `learner.loop.learner`: Data, model, loss and optimizer in one object that trains, validates and resumes
 - `learner.loop.position`: Where a run is: everything that is needed to resume it, except weights and the optimizer's state
 - `learner.measure.metrics`: Averages over samples, kept on the device until they are read

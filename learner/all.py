@@ -86,7 +86,7 @@ from .resume.spike_guard import *
 from .inspect.hooks import *
 from .inspect.activations import *
 from .inspect.summary import *
-from .inspect.timer import *
+from .inspect.profile import *
 from .inspect.loggers import *
 from .inspect.boards import *
 __all__ = [o for o in globals() if not o.startswith('_')] # what the chapters export, and no more

@@ -1,9 +1,9 @@
 "Times of a timer, by a clock that moves only when a test advances it"
 import pytest,torch
 from learner.all import *
-from learner.inspect import timer as module
+from learner.inspect import profile as module
 from learner.record.history import missing
-from learner.inspect.timer import *
+from learner.inspect.profile import *
 
 class Clock:
     t = 0.

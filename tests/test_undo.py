@@ -23,7 +23,7 @@ techniques = dict(
     bn_freeze=BnFreeze, short=lambda: ShortEpochCallback(.5), mc_dropout=MCDropoutCallback, collect=CollectDataCallback, channels_last=ChannelsLast, compile=lambda: Compile(backend='eager'),
     mixup=MixUp, cutmix=CutMix, preds=FetchPredsCallback,
     early=lambda: EarlyStoppingCallback(patience=2), best=lambda: SaveModelCallback(fname=None), plateau=ReduceLROnPlateau, nan=TerminateOnNaNCallback, better=lambda: OnBetter(Learner.validate),
-    timer=Timer, csv=lambda: CSVLogger(f'{folder.name}/history.csv'), json=lambda: JSONLogger(f'{folder.name}/history.jsonl', batches=1), tensorboard=lambda: TensorBoardLogger(folder.name),
+    timer=Timer, profile=lambda: Profile(waits_every=1), csv=lambda: CSVLogger(f'{folder.name}/history.csv'), json=lambda: JSONLogger(f'{folder.name}/history.jsonl', batches=1), tensorboard=lambda: TensorBoardLogger(folder.name),
     validate=lambda: Validate(every=2, unit='iter'), extra=lambda: ExtraValid([(torch.randn(4,1,4,4), torch.tensor([0,1,2,0]))], error_rate, every=2, unit='iter'), sanity=Sanity,
     limit=lambda: Limit(train=2, valid=1), overfit=Overfit, time=lambda: TimeLimit(30),
     recorder=lambda: Recorder(train_metrics=True), progress=lambda: ProgressCallback('tqdm'), print=lambda: ProgressCallback('text', print_every=1, mark_best=True), graph=ShowGraphCallback,

@@ -134,6 +134,15 @@ class Attendance:
             if cb.learn is self.loop: refer(cb, 'learn', None)
         self.gone.clear()
 
+# %% ../../nbs/core/06_dispatch.ipynb #Watched
+class Watched:
+    "A handler that tells a watcher when it begins and ends"
+    def __init__(self, h, ev, watcher): self.h,self.ev,self.watcher,self.__self__ = h,ev,watcher,owner_of(h)
+    def __call__(self, *args, **kwargs):
+        self.watcher.handler_began(self.__self__, self.ev)
+        try: return self.h(*args, **kwargs)
+        finally: self.watcher.handler_ended()
+
 # %% ../../nbs/core/06_dispatch.ipynb #Handlers
 class Handlers:
     "The handlers that listen to each event, in order, in the current `mode`"
@@ -141,7 +150,7 @@ class Handlers:
     def __init__(self,
         cbs:CallbackList, # The callbacks
     ):
-        self._mode,self._training = None,False
+        self._mode,self._training,self._watchers = None,False,[]
         self.cbs = cbs
         self.refresh()
 
@@ -172,13 +181,23 @@ class Handlers:
         return {ev:() for ev,other in self.fired_with.items() if other in res} | res
 
     def _listeners(self, ev):
-        return tuple(h for cb in self._in_order(ev) if self.hears(cb, ev) and (h := cb.handler(ev)))
+        hs = [h for cb in self._in_order(ev) if self.hears(cb, ev) and (h := cb.handler(ev))]
+        for w in self._watchers: hs = [h if owner_of(h) is w else Watched(h, ev, w) for h in hs]
+        return tuple(hs)
 
     def _in_order(self, ev): return sorted(self.cbs.sorted('order'), key=lambda cb: ev not in cb.first_at)
 
     def hears(self, cb, ev):
         "Whether the flags of `cb` let `ev` through now"
         return cb.listens(ev, self._training, self._mode=='fit')
+
+    def watch_handlers(self,
+        watcher, # Its `handler_began(cb, ev)` and `handler_ended()` are called around each handler, except for its own
+        on:bool=True, # False: no longer
+    ):
+        "Let `watcher` know which callback runs. Handlers are not slowed down where nothing watches them"
+        self._watchers = [o for o in self._watchers if o is not watcher] + [watcher]*on
+        self.refresh()
 
     def ordered_cbs(self,
         ev:str, # Name of an event
@@ -346,7 +365,8 @@ def fire_after_cancel(loop, nm, e):
     e.arrived()
     loop(f'after_cancel_{nm}')
 
-hands_over = {f.__code__ for f in (Notifier.__call__, fire_before, call_selected)} # to callbacks, not in a cleanup
+gives_way = Notifier.__call__,Watched.__call__,fire_before,call_selected # to callbacks, but not in a cleanup
+hands_over = {f.__code__ for f in gives_way}
 
 def outgoing(loop, e):
     "The exception that leaves the innermost scope because of `e`: a cancel of a scope around it, or an error"

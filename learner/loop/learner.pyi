@@ -20,6 +20,9 @@ class Learner:
     def hears(self, cb, ev):
         'Whether the flags of `cb` let `ev` through now'
         ...
+    def watch_handlers(self, watcher, on: bool=...):
+        'Let `watcher` know which callback runs. Handlers are not slowed down where nothing watches them'
+        ...
     def ordered_cbs(self, ev: str) -> list:
         'Callbacks with something to do at `ev`, in order'
         ...
@@ -247,6 +250,9 @@ class Learner:
         ...
     def predict(self, item, with_input: bool=...) -> tuple:
         'Prediction for one item. `dls.vocab`, if there is one, names the decision: a class, or a list of the true labels'
+        ...
+    def profile(self, n: int=..., cbs=..., waits_every: int | None=..., sync: bool=..., trace=...):
+        'Train and validate `n` batches with everything but callbacks that write, report their time, restore everything'
         ...
     def rewind(self, n_iter: int) -> Learner:
         'Go back to where the last fit had done `n_iter` training batches. `learn.resume()` continues from there'

@@ -60,7 +60,9 @@ def text_row(
 
 def text_table(names, rows) -> str:
     "A table for terminals"
-    return '\n'.join([text_row(names), *(text_row(names, o) for o in rows)])
+    lines = [names, *([show_value(k, v) for k,v in zip(names, o)] for o in rows)]
+    widths = [max(9, *map(len, o)) for o in zip(*lines)]
+    return '\n'.join('  '.join(o.rjust(w) for o,w in zip(line, widths)) for line in lines)
 
 def html_table(
     names, # Names of the columns
