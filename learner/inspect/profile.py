@@ -22,7 +22,7 @@ from time import perf_counter
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from fastcore.basics import patch
-from ..core.checks import checked,one_of,whole
+from ..core.checks import checked
 from ..core.tracebacks import in_library,of_user
 from ..core.callback import Callback
 from ..core.dispatch import hands_over
@@ -163,13 +163,13 @@ class _PhaseTimes(Callback):
 class Timer(_PhaseTimes):
     """Measures how long training takes: `draw` a batch and move it to the device, `forward`, `backward` with the loss,
     `step`, `validate`, and the `total` of the epochs"""
+    @checked(every='>=1', unit=('epoch','iter'))
     def __init__(self,
         every:int|None=None, # Print a summary after every so many epochs, or batches
         unit:str='epoch', # What `every` counts: `epoch`, or `iter` for training batches
         sync:bool=False, # Wait for the device between phases, and use the clock. It slows training down
     ):
-        one_of('unit', unit, ('epoch','iter'))
-        self.every,self.unit,self.sync = None if every is None else whole('every', every, 1),unit,sync
+        self.every,self.unit,self.sync = every,unit,sync
 
     def after_pred(self): self.watch.start('backward')
 
