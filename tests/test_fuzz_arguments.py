@@ -33,11 +33,11 @@ class Sum(nn.Module):
     def reset(self): pass
 
 # What only our own chapters call, and what has no arguments to check
-inner = set('''Dispatcher Loop Events Draws keep_random moving_parts random_state set_random_state map_batch map_tensors rows_of Rows Position RunConfig LossStream Stopwatch Summary Samples Report History Row SuggestedLRs Pieces AnyOf CallbackList
+inner = set('''Dispatcher Loop Events Draws keep_random moving_parts random_state set_random_state map_batch map_tensors rows_of Rows Position RunConfig LossStream Stopwatch ProfileReport Summary Samples Report History Row SuggestedLRs Pieces AnyOf CallbackList
     known_args nearest snake_name scope moments held hold put_back is_summed loss_of loss_per_sample n_items n_samples flat_pair as_double check_several declare find_bs mk_metric mk_metrics AsFunction html_table show_value text_row text_table Lines Notebook Rich
     atomic_write check_plain file_path read_plain sweep_temporary write_plain check_plain load_weights unwrapped weights_of Mismatch count_elements count_kept activation_of decodes_of has_mixed_means ignore_index_of items_of reduction_of per_sample decision named as_image first_batch show_samples
     call_selected path_in check_hyper per_group sched_no sched_lin sched_cos sched_exp sched_poly mae mse msle FileLogger Raise set_hyper restored length to_device twin by_number in_order default_device run_config numbers highest valley slide minimum steep SuggestionMethod Checkpoints Interpretation ClassificationInterpretation Forward Callback FuncCallback LossMetrics Hook Hooks clear_state AMPMode freeze_groups norm_bias_params params trainable_params param_groups hypers n_groups get_hyper spare make_opt func_name has_argument innermost'''.split())
-methods = '''fit fit_one_cycle fit_flat_cos fit_sgdr fine_tune lr_find smoke validate get_preds predict tta show_results summary to_fp16 to_channelslast to_contiguous save load export save_state load_state set_hyper freeze_to resume at_pause'''.split()
+methods = '''fit fit_one_cycle fit_flat_cos fit_sgdr fine_tune lr_find smoke profile validate get_preds predict tta show_results summary to_fp16 to_channelslast to_contiguous save load export save_state load_state set_hyper freeze_to resume at_pause'''.split()
 
 def parameters(f): return {k:p for k,p in inspect.signature(f.__init__ if isinstance(f, type) else f).parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and k!='self'}
 
@@ -78,7 +78,7 @@ words = dict(cbs='callback', metrics='metric', dls='DataLoaders', file='file', f
 by_type = {bool: 'bool', int: 'number', float: 'half number', str: 'text', dict: 'dict'}
 by_name = dict(axis='negative', dim_argmax='negative', ignore_index='negative', pos_label='bool negative', bkg_idx='negative', concat_dim='negative', seed='negative', order='negative bool huge', min_delta='number half', a='negative huge', b='negative huge', thresh='negative huge',
     max_norm='inf', norm_type='inf', max_value='inf', limit='inf number half', lr='number half', lr_max='number half', start='number half negative huge', end='number half negative huge', middle='number half negative huge', top='number half negative huge', start_lr='number half', end_lr='number half',
-    cbs='list dict empty', metrics='list dict function', train='list items', valid='list items dict', dl='list items', modules='list dict', dataset='text list items dict', moms='list', labels='list items', **dict.fromkeys('fname folder file path model_dir log_dir save_preds save_targs'.split(), 'text empty'))
+    cbs='list dict empty', metrics='list dict function', train='list items', valid='list items dict', dl='list items', modules='list dict', dataset='text list items dict', moms='list', labels='list items', **dict.fromkeys('trace fname folder file path model_dir log_dir save_preds save_targs'.split(), 'text empty'))
 functions_of = 'f func hook hook_func count when filter_fn params act dec activation splitter split comp make sched shape loss_cls opt_func loss_func only aug monitor suggest_funcs'.split()
 
 def legal(name, k, p):
@@ -103,6 +103,7 @@ more = {f'{o}.{k}':is_loader for o in ('FetchPredsCallback','learn.validate','le
     'learn.set_hyper.v': 'number half', # learning rates
     'learn.freeze_to.n': 'negative', # counts from the end
     'OptimList.every': 'number', 'learn.load.only': 'items',
+    'Profile.waits_every': 'none', 'learn.profile.waits_every': 'none', # never
     **{f'on.{k}':'number' for k in ('every','once')}, **{f'on.{k}':'number half negative huge' for k in ('after','before')}, # bounds of a filter, as in `Filter`
 } | {k:'none' for k in ('Checkpoint.keep','GatherPredsCallback.concat_dim','learn.get_preds.concat_dim','ProgressCallback.bars')} | {f'{o}.average':'none' for o in 'APScoreMulti ClassScore F1Score F1ScoreMulti FBeta FBetaMulti Jaccard JaccardMulti LabelScore Precision PrecisionMulti Recall RecallMulti RocAuc RocAucMulti'.split()} | {'Learner.lr':'list', 'Learner.wd':'list',
     'SWA.lr':'list', 'MapBatch.f':'dict', 'MapPred.f':'dict', 'SaveModelCallback.every_epoch':'bool', 'ProgressCallback.bars':'none bool', 'on.ev':'text empty', 'Filter.after':'negative huge', 'Filter.before':'negative huge', 'SpikeGuard.factor':'inf', 'ReduceLROnPlateau.factor':'inf', 'learn.lr_find.suggest_funcs':'none list', 'HookCallback.modules':'text items'}

@@ -158,3 +158,6 @@ def test_bad_arguments_are_refused(kwargs, match):
 
 def test_it_cannot_start_inside_a_fit():
     with pytest.raises(RuntimeError, match='`profile` cannot start inside a running `fit`'): synth_learner(2, 1, cbs=Callback(after_batch=lambda self: self.learn.profile())).fit(1)
+
+def test_a_schedule_of_traces_has_known_parts():
+    with pytest.raises(ValueError, match="`schedule` is one of `wait`, `warmup`, `active`, `repeat`, but got 'warm_up'. Did you mean `warmup`?"): Profile(trace='x', schedule=dict(warm_up=1))

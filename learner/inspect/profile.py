@@ -22,7 +22,7 @@ from time import perf_counter
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from fastcore.basics import patch
-from ..core.checks import checked
+from ..core.checks import checked,one_of
 from ..core.tracebacks import in_library,of_user
 from ..core.callback import Callback
 from ..core.dispatch import hands_over
@@ -259,11 +259,13 @@ def _high_water(device):
     except ImportError: return missing
     return getrusage(RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform=='darwin' else 2**10)
 
+_plan = dict(wait=1, warmup=1, active=3, repeat=1)
+
 def _torch_profiler(folder, schedule):
     "torch's profiler, which writes a trace into `folder` whenever its `schedule` has recorded some batches"
     Path(folder).mkdir(parents=True, exist_ok=True)
     def write(p): p.export_chrome_trace(str(Path(folder)/f'trace_{p.step_num}.json'))
-    plan = torch.profiler.schedule(**{'wait': 1, 'warmup': 1, 'active': 3, 'repeat': 1} | (schedule or {}))
+    plan = torch.profiler.schedule(**_plan | (schedule or {}))
     return torch.profiler.profile(schedule=plan, on_trace_ready=write)
 
 class Profile(_PhaseTimes):
@@ -276,7 +278,9 @@ class Profile(_PhaseTimes):
         sync:bool=False, # Wait for the device between phases, and use the clock. It slows training down
         trace=None, # Folder to which torch's profiler writes traces of some batches
         schedule:dict|None=None, # When: `wait`, `warmup`, `active` and `repeat`, of `torch.profiler.schedule`
-    ): self.waits_every,self.sync,self.trace,self.schedule = waits_every,sync,trace,schedule
+    ):
+        for k in schedule or (): one_of('schedule', k, _plan)
+        self.waits_every,self.sync,self.trace,self.schedule = waits_every,sync,trace,schedule
 
     @property
     def writes(self): return self.trace is not None
