@@ -20,7 +20,8 @@ def conv(i, o): return [nn.Conv2d(i, o, 3, 2, 1), nn.BatchNorm2d(o), nn.ReLU()]
 
 def learner():
     torch.manual_seed(1)
-    model = nn.Sequential(*conv(3, 16), *conv(16, 32), *conv(32, 64), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+    layers = [*conv(3, 16), *conv(16, 32), *conv(32, 64), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)]
+    model = nn.Sequential(*layers)
     dls = DataLoaders(batches, batches[:8], device='cpu')
     return Learner(dls, model, nn.CrossEntropyLoss(), metrics=accuracy, cbs=GradientClip).remove_cb(ProgressCallback)
 
@@ -37,7 +38,8 @@ def measured(p):
 
 def main(repeats=20):
     torch.set_num_threads(1)
-    kinds = dict(none=lambda: [], timer=Timer, profile=Profile, **{'waits in every batch': lambda: Profile(waits_every=1)})
+    kinds = {'none': lambda: [], 'timer': Timer, 'profile': Profile,
+        'waits in every batch': lambda: Profile(waits_every=1)}
     times,sums,weights = {k:[] for k in kinds},[],{}
     fit([])
     for i in range(repeats):

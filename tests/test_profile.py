@@ -1,10 +1,8 @@
 "What a profile says of planted times, waits and traces. Its clock moves only when a test advances it"
 import json,sys
 import pytest,torch
-from torch import nn
 from torch.nn import functional as F
 from learner.all import *
-from learner.core.dispatch import hands_over
 from learner.inspect import profile as module
 from learner.loop.interrupt import in_callback
 
