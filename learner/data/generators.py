@@ -14,7 +14,7 @@ import random
 from contextlib import contextmanager
 from copy import deepcopy
 from ctypes import string_at
-from functools import cache
+from functools import cache,partial
 import numpy as np
 import torch
 from torch import Tensor,nn
@@ -65,6 +65,7 @@ def _on_cpu(o): return torch.as_tensor(o).cpu()
 
 def same_state(a, b) -> bool:
     "Whether two states are equal, by value"
+    if a is b: return True
     arrays = Tensor,np.ndarray
     if isinstance(a, dict): return isinstance(b, dict) and a.keys()==b.keys() and all(same_state(a[k], b[k]) for k in a)
     if isinstance(a, (list,tuple)):
@@ -91,23 +92,35 @@ def _numpy_object():
     o,head = np.random.get_state.__self__,object.__basicsize__ # not at import: numpy loads its generators on access
     return id(o)+head,type(o).__basicsize__-head
 
-_last_numpy = None,None # the memory of numpy's generator when it was last read, and what was read
-
 def _numpy_memory():
     "All that numpy's global generator consists of, as bytes; None if it is not of the usual kind"
     generator = np.random.get_bit_generator()
     if type(generator) is not np.random.MT19937: return None
     return string_at(generator.ctypes.state_address, 625*4) + string_at(*_numpy_object())
 
-def numpy_state():
-    "State of numpy's global generator: 624 numbers, their position, whether a number waits, and that number"
-    global _last_numpy
-    memory = _numpy_memory()
-    if memory is None: return np.random.get_state(legacy=False)
-    if memory!=_last_numpy[0]:
-        _,keys,*rest = np.random.get_state()
-        _last_numpy = memory,[keys.astype(np.int64), *rest]
-    return _last_numpy[1]
+def _read_numpy():
+    if _numpy_memory() is None: return np.random.get_state(legacy=False)
+    _,keys,*rest = np.random.get_state()
+    return [keys.astype(np.int64), *rest]
+
+_python = random.getstate.__self__ # the generator behind the functions of `random`
+_python_object = id(_python)+object.__basicsize__,random.Random.__base__.__basicsize__-object.__basicsize__
+
+def _python_memory():
+    "All that Python's global generator consists of: its numbers and their position as bytes, and a number that waits"
+    return string_at(*_python_object),_python.gauss_next
+
+class _Reader:
+    "Reads the state of a generator, unless its memory is the same as last time: then it returns the same object"
+    def __init__(self, memory, read): self.memory,self.read,self.last = memory,read,(None,None)
+    def __call__(self):
+        memory = self.memory()
+        if memory is None or memory!=self.last[0]: self.last = memory,self.read()
+        return self.last[1]
+
+# of numpy: 624 numbers, their position, whether a number waits, and that number
+numpy_state = _Reader(_numpy_memory, _read_numpy)
+python_state = _Reader(_python_memory, partial(get_state, _python))
 
 def set_numpy_state(state):
     "Restore what `numpy_state` gave, unless the generator has not been used since"
@@ -117,15 +130,13 @@ def set_numpy_state(state):
     np.random.set_state(('MT19937', np.asarray(keys).astype(np.uint32), *rest))
 
 # %% ../../nbs/data/02_generators.ipynb #random_state
-_python = random.getstate.__self__ # the generator behind the functions of `random`
-
 def random_state(
     *loaders, # Their `moving_parts` too
     parts=None, # These parts, where they have been found before
 ) -> dict: # Arrays and numbers
     "State of all generators that training draws from"
     parts = moving_parts(*loaders) if parts is None else parts
-    res = dict(python=get_state(_python), numpy=numpy_state(), torch=torch.get_rng_state().numpy())
+    res = dict(python=python_state(), numpy=numpy_state(), torch=torch.get_rng_state().numpy())
     if torch.cuda.is_initialized(): res['cuda'] = [o.numpy() for o in torch.cuda.get_rng_state_all()]
     if torch.backends.mps.is_available(): res['mps'] = torch.mps.get_rng_state().numpy()
     return res | dict(own={k:get_state(o) for k,o in parts.items()})
@@ -138,7 +149,7 @@ def set_random_state(
     parts=None, # Their parts, where they have been found before
 ) -> list: # Paths in `state` at which the loaders have nothing stateful now
     "Restore generators and stateful loaders. One whose state has not changed is not touched"
-    set_state(_python, state['python'])
+    if not same_state(python_state(), state['python']): set_state(_python, state['python'])
     set_numpy_state(state['numpy'])
     torch.set_rng_state(torch.as_tensor(state['torch']))
     if 'cuda' in state and torch.cuda.is_initialized():

@@ -27,7 +27,7 @@ from ..core.callback import Callback
 from ..core.copies import digest
 from ..core.dispatch import Dispatcher
 from .generators import is_generator
-from .search import module_internals,of_library,readers,same_objects,slots_of,stored
+from .search import module_internals,of_library,reader,same_contents,same_objects,slots_of,stored
 
 # %% ../../nbs/data/08_held.ipynb #tensors
 _usual = torch.Tensor,nn.Parameter,getattr(nn, 'Buffer', nn.Parameter) # others may be spread over processes
@@ -172,8 +172,8 @@ class Holders:
             seen.add(id(o))
             if isinstance(o, (torch.Tensor,np.ndarray)): self.tensors.append(o)
             else: todo.extend(self._parts(o))
-        objects = {id(o.o):o.o for o in self.noted}.values()
-        self.read = [(f, [*f()]) for o in objects for f in readers(o)]
+        self.read = reader({id(o.o):o.o for o in self.noted}.values())
+        self.contents = self.read()
 
     def _parts(self, o):
         "Note `o`, and return what to search further"
@@ -190,7 +190,7 @@ class Holders:
     @property
     def unmoved(self):
         "Whether everything holds what it held"
-        return all(same_objects(f(), was) for f,was in self.read)
+        return same_contents(self.read(), self.contents)
 
     def restore(self):
         "Let everything hold what it held"

@@ -11,9 +11,9 @@ __all__ = []
 import random,sys,warnings
 from collections import OrderedDict,deque
 from functools import cache,partial
-from itertools import chain
+from itertools import chain,compress
 from logging import Logger
-from operator import is_
+from operator import call,is_
 from types import CellType,CodeType,FunctionType,MethodType,ModuleType
 import numpy as np
 import torch
@@ -194,19 +194,33 @@ def same_objects(a, b) -> bool:
     "Whether two containers hold the same objects in the same order"
     return len(a)==len(b) and all(map(is_, a, b))
 
+def reader(objects):
+    "A function that reads what `objects` hold now: how much each of them, and all of it in one list"
+    fs = [f for o in objects for f in readers(o)]
+    def _f():
+        groups = [*map(call, fs)]
+        return [*map(len, groups)],[*chain.from_iterable(groups)]
+    return _f
+
+def same_contents(a, b) -> bool:
+    "Whether a `reader` has read the same objects twice"
+    return a[0]==b[0] and same_objects(a[1], b[1])
+
 class WatchedSearch(Search):
     "A search that knows whether its result still holds"
     def __init__(self, roots, wanted):
         super().__init__(roots, wanted)
-        self.held = [(f, [*f()]) for o in self.searched for f in readers(o)]
+        self.read = reader(self.searched)
+        self.contents = self.read()
+        self.mattering = self._that_matter()
+
+    def _that_matter(self):
+        objects = self.contents[1]
+        return [*compress(objects, map(self.matters.__getitem__, map(type, objects)))]
 
     def holds(self, roots):
         "Whether a search in `roots` would find the same"
         if self.partly or not (roots is self.roots or same_objects(roots.values(), self.roots.values())): return False
-        return all(same_objects(now := f(), was) or self._same_matter(now, was) for f,was in self.held)
-
-    def _same_matter(self, now, was):
-        "Whether what is new is a number or a tensor, in which nothing is searched"
-        now,old = [*now],was[:]
-        was[:] = now
-        return same_objects(*([o for o in objects if self.matters[type(o)]] for objects in (now, old)))
+        was,self.contents = self.contents,self.read()
+        if same_contents(was, self.contents): return True
+        return same_objects(self._that_matter(), self.mattering) # nothing is searched in numbers and tensors
