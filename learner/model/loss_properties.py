@@ -49,9 +49,10 @@ def decodes_of(
 
 def _setting(loss_func, name, default=None):
     "The setting `name` of a `partial`, of the loss, or of the loss that it wraps"
-    inner = getattr(loss_func, 'func', None)
-    found = getattr(loss_func, 'keywords', {}).get(name),getattr(loss_func, name, None),getattr(inner, name, None)
-    return next((o for o in found if o is not None), default)
+    if isinstance(loss_func, partial) and (v := loss_func.keywords.get(name)) is not None: return v
+    if (v := getattr(loss_func, name, None)) is not None: return v
+    v = getattr(getattr(loss_func, 'func', None), name, None)
+    return default if v is None else v
 
 def ignore_index_of(
     loss_func, # Any loss
@@ -72,7 +73,7 @@ def count_kept(
     ignore_index:int=-100, # Target that does not count
 ): # On the device
     "How many targets count"
-    return (targ!=ignore_index).sum()
+    return (targ!=ignore_index).count_nonzero()
 
 def count_elements(
     *targs, # The first has as many elements as the loss averages over
@@ -95,6 +96,7 @@ _functions = {
         F.triplet_margin_loss, F.triplet_margin_with_distance_loss),
     'sequence': (F.ctc_loss,),
 }
+_by_identity = {id(f):k for k,fs in _functions.items() for f in fs}
 _classes = {'class': _class_losses, 'element': _element_losses, 'sample': _sample_losses, 'sequence': nn.CTCLoss}
 
 def _innermost(f):
@@ -103,7 +105,7 @@ def _innermost(f):
 
 def _kind(f):
     "What a loss of torch or of this library averages over, or None"
-    return next((k for k in _functions if any(f is o for o in _functions[k]) or isinstance(f, _classes[k])), None)
+    return _by_identity.get(id(f)) or next((k for k,v in _classes.items() if isinstance(f, v)), None)
 
 def has_mixed_means(
     loss_func, # Any loss

@@ -16,7 +16,8 @@ from ..core.checks import checked,listed,nearest
 from ..core.copies import copied
 from ..core.callback import Callback
 from ..model.loss_properties import has_mixed_means,reduction_of
-from ..measure.metrics import AvgLoss,AvgMetric,ValueMetric,is_summed,loss_of,loss_per_sample,n_samples
+from ..measure.metrics import (AvgLoss,AvgMetric,ValueMetric,is_summed,items_in_phase,
+    loss_of,loss_per_sample,n_samples)
 from ..measure.phase import PhaseMetrics
 from ..measure.trial import Trial,check_averages,check_shapes,try_metrics
 from .history import Row,missing
@@ -277,7 +278,7 @@ class Recorder(RowWriter):
         if self.count is None and has_mixed_means(loss_of(self.learn)): warnings.warn(
             "`valid_loss` depends on the batch size: one part of the mean of `LabelSmoothingCrossEntropy` is weighted, "
             "and another is not. `nn.CrossEntropyLoss(weight, label_smoothing=…)` weights both")
-        metrics = [AvgLoss(self.count), *self.valid_mets] if self.learn.mode!='predict' else []
+        metrics = [AvgLoss(self.count or items_in_phase()), *self.valid_mets] if self.learn.mode!='predict' else []
         self.phase.begin_inner(metrics, len(self.learn.scopes))
         if not self.uncompared or self.learn.mode!='fit': return
         self.phase.now = [*metrics, Trial(self.phase, check_averages(self.uncompared), n=2)]
