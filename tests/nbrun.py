@@ -69,7 +69,7 @@ def run_nb(fn, force=(), save=False, fresh=False,
 ):
     "Error of running the notebook `fn`, or else what `look` returns. What most notebooks import is loaded once, and shared by `fork`"
     ctx = get_context('spawn' if sys.platform=='win32' else 'forkserver')
-    if sys.platform!='win32': ctx.set_forkserver_preload([__name__, 'torch', 'torch._dynamo', 'matplotlib.pyplot']) # a first optimizer imports torch._dynamo
+    if sys.platform!='win32': ctx.set_forkserver_preload([__name__, 'torch', 'torch._dynamo', 'matplotlib.pyplot', 'sklearn.datasets', 'sklearn.metrics']) # a first optimizer imports torch._dynamo
     try:
         with ProcessPoolExecutor(1, mp_context=ctx) as ex: return ex.submit(_run, Path(fn), list(force), save, fresh, times, look).result()
     except BrokenProcessPool: return f'{fn}: the process that ran it died'

@@ -1,5 +1,5 @@
 "What `docs/chapters.py` makes of the library"
-import sys
+import json,sys
 import pytest
 from nbdev.config import get_config
 from learner.all import *
@@ -27,3 +27,10 @@ def test_table_of_parameters(chapters):
     names = [o[0] for o in tbl]
     assert names[:6]==['epochs','base_lr','freeze_epochs','lr_mult','pct_start','div'] and names[-1]=='**Returns**' and '`Learner`' in tbl[-1][1]
     assert 'wd' in names and 'resume' in names and not {'kwargs','n_epoch','lr_max','lr'} & {*names} # those of `fit_one_cycle` and `fit` that it passes on
+
+recipes = sorted((get_config().config_path/'nbs/recipes').glob('*.ipynb'))
+@pytest.mark.parametrize('fn', recipes, ids=lambda o: o.stem)
+def test_a_recipe_has_at_most_twenty_lines_of_ones_own_and_a_check(fn):
+    cells = {c['id']:''.join(c['source']).splitlines() for c in json.loads(fn.read_text())['cells'] if c['cell_type']=='code'}
+    own = [l for k,v in cells.items() if k.startswith(('recipe','fit')) for l in v if l.strip() and not l.strip().startswith('#')]
+    assert len(own)<=20 and any('assert' in l for l in cells['check'])
