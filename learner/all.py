@@ -76,7 +76,7 @@ from .result.saving import *
 from .result.export import *
 from .result.tracker import *
 from .resume.encoding import *
-from .resume.fingerprints import *
+from .resume.origin import *
 from .resume.saved_run import *
 from .resume.state_file import *
 from .resume.checkpoints import *

@@ -46,7 +46,7 @@ from ..model.optimizer import own_attrs,parts_of
 from ..model.weights import hidden_of,load_weights,put_hidden,unwrapped,weights_of
 from ..result.saving import fit_opt
 from .encoding import Decoder,Encoder,decode,encode
-from .fingerprints import Origin,versions
+from .origin import Origin,versions
 
 # %% ../../nbs/resume/03_saved_run.ipynb #Weights
 def _saved_attributes(learn):

@@ -3,7 +3,7 @@ import json,os,subprocess,sys,warnings
 from pathlib import Path
 import pytest
 from torch import nn
-import learner.resume.fingerprints
+import learner.resume.origin
 from learner.all import *
 from learner.loop.testing import synth_learner
 
@@ -46,7 +46,7 @@ def test_changed(tmp_path, change, culprit):
 
 def test_versions(tmp_path, monkeypatch):
     made(tmp_path).fit(1, cbs=Checkpoint())
-    monkeypatch.setattr(learner.resume.fingerprints, '__version__', '99.0')
+    monkeypatch.setattr(learner.resume.origin, '__version__', '99.0')
     msg, = warned(made(tmp_path))
     assert 'learner was' in msg and 'is 99.0' in msg
 
@@ -55,8 +55,8 @@ def test_comments_and_docstrings_may_change(tmp_path):
     assert not warned(made(tmp_path, doc='second'))
 
 def test_same_code_in_other_processes(tmp_path):
-    "Fingerprints do not depend on hashes of strings or on addresses"
-    run = f"import sys; sys.path.insert(0, {str(__file__.rsplit('/', 1)[0])!r}); from test_changed_code import *; print(sorted(learner.resume.fingerprints.code_of(made('.')).items()))"
+    "Digests do not depend on hashes of strings or on addresses"
+    run = f"import sys; sys.path.insert(0, {str(__file__.rsplit('/', 1)[0])!r}); from test_changed_code import *; print(sorted(learner.resume.origin.code_of(made('.')).items()))"
     outs = {subprocess.run([sys.executable, '-c', run], env=dict(PYTHONHASHSEED=str(i), PATH=''), capture_output=True, text=True, check=True, cwd=str(__file__.rsplit('/tests', 1)[0])).stdout for i in range(2)} # seeds with which the set has two orders
     assert len(outs)==1 and 'Net' in outs.pop()
 
@@ -154,7 +154,7 @@ def test_a_change_in_a_base_class_is_noticed(tmp_path):
 
 def test_a_change_in_the_step_of_an_optimizer_is_noticed_whether_or_not_torch_has_wrapped_it():
     import torch
-    from learner.resume.fingerprints import fingerprint
+    from learner.resume.origin import code_digest
     def opt(k):
         here = dict(torch=torch, __name__=__name__)
         exec(f"class Opt(torch.optim.SGD):\n    def step(self, closure=None): return {k}", here)
@@ -162,4 +162,4 @@ def test_a_change_in_the_step_of_an_optimizer_is_noticed_whether_or_not_torch_ha
     one,same,other = opt(1),opt(1),opt(2)
     for o in (one,other): o([nn.Parameter(torch.zeros(1))], lr=.1)
     assert hasattr(one.step, 'hooked') and not hasattr(same.step, 'hooked')
-    assert fingerprint(one)==fingerprint(same)!=fingerprint(other)
+    assert code_digest(one)==code_digest(same)!=code_digest(other)
