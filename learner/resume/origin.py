@@ -99,17 +99,17 @@ _others = 'torch','learner','fastcore','builtins','typing','abc'
 def definitions(
     learn, # A learner
 ):
-    "Name with role, and the function or class, of all of the user's code that takes part in training"
+    "Name with role, role, and the function or class, of all of the user's code that takes part in training"
     for role,o in ((role,d) for role,o in _parts(learn) for d in _definitions(o)):
         if o.__module__.split('.')[0] in _others: continue
-        yield f'`{o.__qualname__}`' + ('' if role==o.__qualname__ else f' ({role})'),o
+        yield f'`{o.__qualname__}`' + ('' if role==o.__qualname__ else f' ({role})'),role,o
 
 def code_of(
     learn, # A learner
 ) -> dict: # By name and role
     "Digests of the user's classes and functions that take part in training"
     res = {}
-    for name,o in definitions(learn): res.setdefault(name, set()).add(code_digest(o))
+    for name,_,o in definitions(learn): res.setdefault(name, set()).add(code_digest(o))
     return {k:' '.join(sorted(v)) for k,v in res.items()}
 
 # %% ../../nbs/resume/02_origin.ipynb #Origin

@@ -1,0 +1,1 @@
+"Find where two runs part, and why"
