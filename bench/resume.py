@@ -58,16 +58,17 @@ def time_files(folder):
     n = sum(p.numel() for p in model.parameters())/1e6
     print(f'{n:.1f} million parameters with Adam: {ours}; `torch.save` alone {raw}')
 
-def time_rewind(repeats):
-    "Print what it costs to hold a small convolutional network each 100 batches"
+def time_callbacks(repeats):
+    "Print what it costs to hold a small convolutional network each 100 batches, and to keep its fingerprint"
     data = [(torch.randn(64,1,28,28), torch.randint(0, 10, (64,)))]*200
     def fitted(cbs=None):
         model = nn.Sequential(nn.Conv2d(1,16,3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16,32,3), nn.ReLU(),
             nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32,10))
         learn = Learner(DataLoaders(data, device='cpu'), model, F.cross_entropy).remove_cb(ProgressCallback)
         return lambda: learn.fit(1, cbs=cbs)
-    base,more = extra(fitted(Rewind(every=100)), fitted(), 200, repeats)
-    print(f'{"`Rewind(every=100)`, convolutional network":45}{base:9.1f}{more:8.1f}   {more/base:.1%}')
+    for name,cb in {'Rewind(every=100)': Rewind(every=100), 'Fingerprint()': Fingerprint()}.items():
+        base,more = extra(fitted(cb), fitted(), 200, repeats)
+        print(f'{f"`{name}`, convolutional network":45}{base:9.1f}{more:8.1f}   {more/base:.1%}')
 
 def main(repeats=9):
     global folder
@@ -93,7 +94,7 @@ def main(repeats=9):
             print(f'{name:45}{without:9.1f}{more:8.1f}' + ('' if allowed is None else f'{allowed:9.1f}'))
         without,more = extra(epochs(None), epochs(lambda *args, **kwargs: None), 100, repeats)
         print(f'{"pauses of an epoch of 10 batches, µs an epoch":45}{without:9.1f}{more:8.1f}')
-        time_rewind(max(repeats//3, 1))
+        time_callbacks(max(repeats//3, 1))
         time_files(folder)
 
 if __name__=='__main__': main(*map(int, sys.argv[1:]))

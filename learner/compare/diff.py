@@ -71,6 +71,8 @@ def _differ(k, v, w):
     if unknown and k in ('ids','weights'): return False
     return v.tobytes()!=w.tobytes()
 
+def _on_device(trail): return any(not o.settings.get('device', 'cpu').startswith('cpu') for _,o in trail.setups)
+
 def _moved(a, b, pair):
     "Names of generators that are in other states, of those that both runs have"
     v,w = _states(a, pair.a),_states(b, pair.b)
@@ -96,10 +98,12 @@ def first_parting(
     "The first rows in which two trails differ"
     rows_a,rows_b = ({int(t.columns['at'][i][0]):i for i in range(len(t))} for t in (a, b))
     both = sorted(rows_a.keys() & rows_b.keys())
+    compared = [k for k in columns if k not in ('at','generators')]
+    if _on_device(a)!=_on_device(b): compared = [k for k in compared if k not in ('inputs','weights')]
     for n,k in enumerate(both):
         pair = Pair.of(a, rows_a[k], b, rows_b[k])
         moved = _moved(a, b, pair)
-        names = [o for o in columns if o not in ('at','generators') and _differ(o, pair.a[o], pair.b[o])]
+        names = [o for o in compared if _differ(o, pair.a[o], pair.b[o])]
         if moved: names.append('generators')
         if names: return Parting(pair, (rows_a[k], rows_b[k]), names, moved),n
     return None,len([k for k in both if k>=0])

@@ -17,13 +17,13 @@ from array import array
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict,dataclass
+from functools import cache
 from inspect import getsource
 from types import FunctionType
 from zlib import crc32
 import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
-from torch.nn.utils import get_total_norm
 from ..core.callback import Callback
 from ..core.checks import checked,whole
 from ..data.generators import get_state,is_generator,numpy_state
@@ -37,37 +37,37 @@ from ..resume.encoding import encode
 from ..resume.origin import code_digest,definitions,versions
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #checksum
-most_bytes = 2**26 # of tensors that are joined for one pass
+def _crc(t, start):
+    "CRC-32 of a tensor on the CPU"
+    try: a = t.detach().numpy()
+    except (TypeError,RuntimeError): a = t.detach().reshape(-1).view(torch.uint8).numpy() # numpy has no bfloat16
+    return crc32(np.ascontiguousarray(a), start)
 
-def _weights():
+@cache
+def _weights(device):
     "Odd numbers, the same in every process"
     res = torch.randint(-2**31, 2**31, (2**20,), generator=torch.Generator().manual_seed(0))
-    return (res|1).to(torch.int32)
+    return (res|1).to(torch.int32).to(device)
 
-_weights_on = {} # by device
-
-def _sum_of(parts):
-    "Checksum of the bytes of some tensors of one device"
-    bits = torch.cat(parts)
+def _sum_on_device(t):
+    "Checksum of a tensor where it is"
+    bits = t.detach().reshape(-1).view(torch.uint8)
     bits = torch.nn.functional.pad(bits, (0, -len(bits)%4)).view(torch.int32)
-    if bits.device not in _weights_on: _weights_on[bits.device] = _weights().to(bits.device)
-    weights,res = _weights_on[bits.device],len(bits)
+    weights,res = _weights(bits.device),len(bits)
     for o in bits.split(len(weights)): res = res*31 + (o*weights[:len(o)]).sum()
     return res
 
 def checksum(
-    tensors, # At least one
-) -> torch.Tensor: # One number, which is still on its device
+    tensors, # Any number of them
+): # A number, or a tensor with one, which is still on its device
     "A number that is another one if any bit of the tensors is. Nothing waits for the device"
-    groups,size = [],most_bytes
+    res,on_device = 0,None
     for t in tensors:
-        part = t.detach().reshape(-1).view(torch.uint8)
-        if size+len(part)>most_bytes or groups[-1][0].device!=part.device: groups.append([]); size = 0
-        groups[-1].append(part)
-        size += len(part)
-    res,*others = map(_sum_of, groups)
-    for o in others: res = res.to(o.device)*31 + o
-    return (res & (2**48-1)).double()
+        if t.is_cpu: res = _crc(t, res)
+        else:
+            new = _sum_on_device(t)
+            on_device = new if on_device is None else on_device.to(new.device)*31 + new
+    return res if on_device is None else (on_device & (2**48-1)).double() + res
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #checksum_of_batch
 def _leaves(o):
@@ -79,12 +79,12 @@ def _leaves(o):
 
 def checksum_of_batch(
     *batch, # Tensors, arrays and plain values, and containers of them
-) -> torch.Tensor: # One number, which is still on its device
+): # As of `checksum`
     "Checksum of all that a batch holds"
     leaves = [torch.from_numpy(o) if isinstance(o, np.ndarray) and not o.dtype.hasobject else o for o in _leaves(batch)]
     tensors = [o for o in leaves if isinstance(o, torch.Tensor)]
     others = [o for o in leaves if isinstance(o, (str,bytes,int,float))]
-    return checksum([*tensors, *([torch.tensor(crc32(repr(others).encode()))] if others or not tensors else [])])
+    return checksum(tensors) + (crc32(repr(others).encode()) if others else 0)
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #generator_sums
 _last_numpy = None,0 # the state of numpy's generator when it was last read, and its checksum
@@ -105,15 +105,19 @@ def _sum_of_own(o):
     state = get_state(o)
     return crc32(state if isinstance(state, np.ndarray) else repr(state).encode())
 
+has_mps = torch.backends.mps.is_available()
+
 def generator_sums(
-    parts=(), # Other generators, by path; other objects among them are left out
+    parts={}, # Other generators, by path; other objects among them are left out
 ) -> dict: # By name
     "A number for the state of each generator"
     res = dict(python=_sum_of_python(), numpy=_sum_of_numpy(), torch=crc32(torch.get_rng_state().numpy()))
     if torch.cuda.is_initialized():
         res |= {f'cuda:{i}':crc32(o.numpy()) for i,o in enumerate(torch.cuda.get_rng_state_all())}
-    if torch.backends.mps.is_available(): res['mps'] = crc32(torch.mps.get_rng_state().numpy())
-    return res | {k:_sum_of_own(parts[k]) for k in parts if is_generator(type(parts[k]))}
+    if has_mps: res['mps'] = crc32(torch.mps.get_rng_state().numpy())
+    for k,o in parts.items():
+        if is_generator(type(o)): res[k] = _sum_of_own(o)
+    return res
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #Column
 class Column:
@@ -128,14 +132,16 @@ class Column:
         "The first `n` rows, as they are saved"
         return np.array(self.values[:self.ends[n-1] if n else 0]),np.array(self.ends[:n])
 
+may_wait = 'inputs','grad_norm','loss','weights' # on a device
+
 def fetched(rows):
     "Rows with numbers in the place of tensors, which are fetched from each device at once"
-    tensors = {id(v):v for row in rows for vs in row.values() for v in vs if isinstance(v, torch.Tensor)}
+    tensors = {id(v):v for row in rows for k in may_wait for v in row.get(k, ()) if isinstance(v, torch.Tensor)}
     numbers = {}
-    for device in {v.device for v in tensors.values()}:
-        of_device = {k:v for k,v in tensors.items() if v.device==device}
-        numbers |= zip(of_device, torch.stack([*of_device.values()]).tolist())
-    return [{k:[numbers.get(id(v), v) for v in vs] for k,vs in row.items()} for row in rows]
+    for kind in {(v.device, v.dtype) for v in tensors.values()}:
+        alike = {k:v for k,v in tensors.items() if (v.device, v.dtype)==kind}
+        numbers |= zip(alike, torch.stack([*alike.values()]).tolist())
+    return [row | {k:[numbers.get(id(v), v) for v in row[k]] for k in may_wait if k in row} for row in rows]
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #Setup
 def _machine():
@@ -256,6 +262,22 @@ class TrailSnapshot:
     def __init__(self, trail): self.trail,self.n = trail,len(trail)
     def state_dict(self): return self.trail.state_dict(self.n)
 
+# %% ../../nbs/compare/01_fingerprint.ipynb #norm
+def norm(grads):
+    "Norm of all gradients, which may be on several devices"
+    norms = torch._foreach_norm(grads)
+    if len({o.device for o in norms})>1: norms = [o.to(norms[0].device) for o in norms]
+    return torch.linalg.vector_norm(torch.stack(norms))
+
+class Hypers:
+    "Reads the hyper-parameters of an optimizer, again only if something in its groups has changed"
+    def __init__(self, opt): self.opt,self.names,self.raw,self.values = opt,hypers(opt),None,[]
+    def read(self):
+        raw = [v for g in self.opt.param_groups for k,v in g.items() if k!='params']
+        if raw!=self.raw or any(isinstance(o, torch.Tensor) for o in raw): # a tensor is changed in place
+            self.raw,self.values = raw,[read_hyper(g, k) for g in first_groups(self.opt) for k in self.names]
+        return self.values
+
 # %% ../../nbs/compare/01_fingerprint.ipynb #Fingerprint
 class Fingerprint(Callback):
     "Keep a row of numbers for each training batch, by which `diff` finds where two runs part, and why"
@@ -267,7 +289,7 @@ class Fingerprint(Callback):
         file=None, # A name in `path/model_dir`, or an absolute path: where to save at the end of each fit
     ):
         self.weights,self.ids,self.file = whole('weights', weights, 1),ids,file
-        self.trail,self.before,self.row,self.noted = Trail(),None,{},True
+        self.trail,self.before,self.row,self.hypers = Trail(),None,{},None
 
     def snapshot(self): return TrailSnapshot(self.trail)
     def state_dict(self): return self.trail.state_dict()
@@ -277,36 +299,42 @@ class Fingerprint(Callback):
         self.trail = trail
 
     def before_fit(self):
-        learn,self.row,self.noted = self.learn,{},False
+        learn,self.row,self.hypers = self.learn,{},None
         learn.held_fingerprint = self # a fit's own callbacks are gone when it is over
         if learn.resuming: return
         self.trail,self.before = Trail(),None
-        self.trail.append(dict(at=[-1, learn.epoch, -1], **self._state()))
+        self.before_train()
+        row = dict(at=[-1, learn.epoch, -1])
+        self._add_state(row)
+        self.trail.append(row)
 
-    def _state(self):
-        "Checksums of weights and generators"
+    def before_train(self): self.held = [o for m in self.learn.model.modules() for o in (m._parameters, m._buffers) if o]
+
+    def _add_state(self, row):
+        "Add checksums of weights and generators"
         learn = self.learn
         parts = learn.searches.parts(learn, learn.dls.train, anew=False)
-        res = dict(generators=self.trail.number(generator_sums(parts)))
-        ps = [*learn.model.parameters(), *learn.model.buffers()]
-        if learn.train_iter%self.weights==0 and ps and not any(map(is_lazy, ps)): res['weights'] = [checksum(ps)]
-        return res
+        row['generators'] = self.trail.number(generator_sums(parts))
+        if learn.train_iter%self.weights==0:
+            tensors = [t for o in self.held for t in o.values() if t is not None]
+            if not any(map(is_lazy, tensors)): row['weights'] = [checksum(tensors)]
 
     def before_batch(self):
-        if not self.noted: self.trail.add_setup(Setup.of(self.learn))
-        self.noted = True
+        if self.hypers is None:
+            self.trail.add_setup(Setup.of(self.learn))
+            self.hypers = Hypers(self.learn.opt)
         self.row = dict(inputs=[checksum_of_batch(self.learn.xb, self.learn.yb)])
 
     def before_step(self):
-        groups,names = first_groups(self.learn.opt),self.trail.setups[-1][1].hypers
         grads = [p.grad for g in self.learn.opt.param_groups for p in g['params'] if p.grad is not None]
-        self.row |= dict(hypers=[read_hyper(g, k) for g in groups for k in names],
-            grad_norm=[get_total_norm(grads).double()] if grads else [])
+        self.row['hypers'] = self.hypers.read()
+        if grads: self.row['grad_norm'] = [norm(grads)]
 
     def after_batch(self):
         learn,row = self.learn,self.row
-        if learn.loss is not None: row['loss'] = [learn.loss.detach().double().mean()]
-        row |= dict(at=[learn.train_iter-1, learn.epoch, learn.iter], ids=self._ids(learn.idxs), **self._state())
+        if learn.loss is not None: row['loss'] = [learn.loss.detach() if learn.loss.ndim==0 else learn.loss.detach().mean()]
+        row['at'],row['ids'] = [learn.train_iter-1, learn.epoch, learn.iter],self._ids(learn.idxs)
+        self._add_state(row)
         self.trail.append(row)
         self.row = {}
 

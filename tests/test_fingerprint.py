@@ -1,0 +1,174 @@
+"Edges of `Fingerprint` and `diff`: what a run can do without, where fingerprints come from, and what is said"
+import warnings
+import pytest,torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader,TensorDataset
+from learner.all import *
+from learner.compare.fingerprint import Trail,checksum,checksum_of_batch
+from small_fits import mk,cut,net
+
+def data(n=24): g = torch.Generator().manual_seed(0); return TensorDataset(torch.randn(n, 3, generator=g), torch.randint(0, 2, (n,), generator=g))
+def make(*cbs, dl=None, seed=1, **kwargs):
+    learn = mk(*cbs, data=DataLoaders(DataLoader(data(), 4, shuffle=True) if dl is None else dl, device='cpu'), **kwargs)
+    torch.manual_seed(seed)
+    return learn
+def fitted(*cbs, n=2, **kwargs): return make(*cbs, **kwargs).fit(n, cbs=Fingerprint())
+
+def test_equal_runs_are_equal():
+    d = diff(fitted(), fitted())
+    assert not d and (d.step, d.kind, d.evidence, d.idle, d.n)==(None, None, [], [], 12) and 'equal in 12 training batches' in repr(d)
+
+def test_a_longer_run_is_no_difference():
+    assert not diff(fitted(n=1), fitted(n=3))
+
+def test_fingerprints_change_nothing():
+    assert all(map(torch.equal, fitted().model.parameters(), make().fit(2).model.parameters()))
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.uint8, torch.bool, torch.complex64], ids=str)
+@pytest.mark.parametrize('shape', [(), (3,), (0,), (5,7)], ids=str)
+def test_checksums_know_every_type(dtype, shape):
+    t = torch.ones(shape, dtype=dtype)
+    assert checksum([t])==checksum([t.clone()])
+    if t.numel(): assert checksum([t])!=checksum([torch.zeros_like(t)])
+    assert checksum([torch.arange(6.).view(2,3).t()])==checksum([torch.arange(6.).view(2,3).t().contiguous()])
+
+def test_all_that_is_in_a_batch_counts():
+    x,y = torch.ones(2),dict(a=[torch.zeros(1)], name=['u','v'])
+    one = checksum_of_batch((x,), (y,))
+    assert one==checksum_of_batch((x,), (y,))
+    assert one not in (checksum_of_batch((x,), (dict(y, name=['u','w']),)), checksum_of_batch((x,), (dict(y, a=[torch.ones(1)]),)), checksum_of_batch((x+1,), (y,)))
+
+def test_an_order_that_differs_names_the_samples():
+    d = diff(fitted(dl=DataLoader(data(), 4)), fitted(dl=DataLoader(data(), 4, sampler=[1,0,*range(2, 24)])))
+    assert (d.step, d.kind)==(0, 'data') and 'same samples are in another order: 0, 1, 2, 3 in a, and 1, 0, 2, 3 in b' in repr(d)
+    d = diff(fitted(dl=DataLoader(data(), 4)), fitted(dl=DataLoader(data(), 4, sampler=[*range(5), 9, 6, 7, 8, 5, *range(10, 24)])))
+    assert (d.step, d.kind)==(1, 'data') and 'samples 5 are in a only; samples 9 are in b only' in repr(d)
+
+def test_another_batch_size_is_data():
+    d = diff(fitted(), fitted(dl=DataLoader(data(), 8, shuffle=True)))
+    assert (d.step, d.kind)==(0, 'data') and '`batch_size` is 4 in a, and 8 in b' in repr(d)
+
+def test_another_seed_is_a_random_stream_before_training():
+    d = diff(fitted(), fitted(seed=2))
+    assert d.kind=='random stream'
+
+def test_other_weights_before_training():
+    a,b = fitted(),make()
+    with torch.no_grad(): b.model[0].bias[0] += 1
+    d = diff(a, b.fit(1, cbs=Fingerprint()))
+    assert (d.step, d.kind, d.at)==(0, 'weights', None) and 'before the first training batch: weights' in repr(d)
+
+def test_the_group_of_a_hyper_parameter_is_named():
+    def split(m): return [list(m[0].parameters()), list(m[2].parameters())]
+    def change(learn):
+        if learn.train_iter in when: learn.set_hyper('lr', [.1, .3])
+    when = set()
+    a = fitted(on('before_batch')(change), splitter=split)
+    when = {5}
+    d = diff(a, fitted(on('before_batch')(change), splitter=split))
+    assert (d.step, d.kind)==(5, 'hyper-parameter') and d.evidence[0]=='`lr` of group 1 is 0.1 in a, and 0.3 in b'
+
+def test_a_callback_in_one_run_only():
+    class Add(Callback):
+        def before_step(self): self.learn.model[0].bias.grad.add_(1)
+    d = diff(fitted(), fitted(Add))
+    assert (d.step, d.kind)==(0, 'code') and '`add` is in b only' in repr(d)
+    assert not diff(fitted(), fitted(Trace)) # it only watches
+
+def test_settings_of_callbacks_and_losses():
+    d = diff(fitted(GradientClip(1e-3)), fitted(GradientClip(1e-4)))
+    assert (d.step, d.kind)==(0, 'hyper-parameter') and '`callbacks.gradient_clip.max_norm` is 0.001 in a, and 0.0001 in b' in repr(d)
+    d = diff(*(fitted(loss_func=nn.CrossEntropyLoss(label_smoothing=o)) for o in (0., .1)))
+    assert (d.step, d.kind)==(0, 'hyper-parameter') and 'label_smoothing' in repr(d)
+
+def test_code_that_cannot_be_the_cause_is_not_accused():
+    def other(pred, y): return F.cross_entropy(pred, y)
+    d = diff(fitted(loss_func=F.cross_entropy), fitted(loss_func=other, dl=DataLoader(data(), 4)))
+    assert d.kind in ('data','random stream') and any('other' in o for o in d.idle)
+
+def test_changed_code_without_effect_is_no_difference():
+    def loss(pred, y): return F.cross_entropy(pred, y)
+    a = fitted(loss_func=loss)
+    def loss(pred, y): return 1*F.cross_entropy(pred, y)
+    d = diff(a, fitted(loss_func=loss))
+    assert not d and any('loss' in o for o in d.idle) and 'without effect so far' in repr(d)
+
+def test_the_changed_line_is_named():
+    class Fix(Callback):
+        run_valid = False
+        def before_step(self):
+            k = 1.
+            self.learn.model[0].weight.grad.mul_(k)
+    a = fitted(Fix)
+    class Fix(Callback):
+        run_valid = False
+        def before_step(self):
+            k = 2.
+            self.learn.model[0].weight.grad.mul_(k)
+    d = diff(a, fitted(Fix))
+    assert (d.step, d.kind)==(0, 'code') and 'in `before_step`: `k = 1.` in a and `k = 2.` in b' in d.evidence[0]
+
+@pytest.mark.filterwarnings('ignore:The run was stopped in the middle')
+def test_a_run_has_one_fingerprint_however_often_it_was_stopped(tmp_path):
+    whole = fitted()
+    cut = make(path=tmp_path)
+    for n in (3, 9):
+        with pytest.raises(KeyboardInterrupt): cut.fit(2, cbs=[Fingerprint(), Checkpoint(every=1, unit='iter'), Raise('before_draw', KeyboardInterrupt, n)], resume='auto')
+        cut = make(path=tmp_path, seed=7) # as in another process
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        cut.fit(2, cbs=[Fingerprint(), Checkpoint(every=1, unit='iter')], resume='auto')
+    assert not diff(whole, cut) and diff(whole, cut).n==12
+    assert whole.held_fingerprint.trail.state_dict()['columns']['at'][0].tolist()==cut.held_fingerprint.trail.state_dict()['columns']['at'][0].tolist()
+
+@pytest.mark.filterwarnings('ignore:The run was stopped in the middle')
+def test_an_interrupted_fit_continues_its_fingerprint():
+    whole,cb = fitted(),Fingerprint()
+    cut = make(cb)
+    with pytest.raises(KeyboardInterrupt): cut.fit(2, cbs=Raise('before_draw', KeyboardInterrupt, 5))
+    cut.resume(cbs=())
+    assert not diff(whole, cut) and len(cb.trail)==13
+
+def test_files(tmp_path):
+    learn = make(path=tmp_path).fit(1, cbs=[Fingerprint(file='a'), Checkpoint()])
+    assert not diff('a', learn) and not diff(tmp_path/'models'/'a.pth', tmp_path/'models'/'a.pth')
+    state = next((tmp_path/'checkpoints').glob('*.pt'))
+    assert diff(state, learn).n==6 and not diff(learn, state)
+    learn.save('weights')
+    with pytest.raises(ValueError, match=r'has no fingerprint: .*Fingerprint\(file=…\)'): diff('weights', learn)
+    with pytest.raises(FileNotFoundError): diff('b', learn)
+
+def test_a_file_is_written_even_after_an_error(tmp_path):
+    learn = make(path=tmp_path)
+    with pytest.raises(ZeroDivisionError): learn.fit(1, cbs=[Fingerprint(file='a'), Raise('before_batch', ZeroDivisionError, 4)])
+    d = diff('a', fitted(path=tmp_path))
+    assert not d and d.n==3
+
+def test_what_has_no_fingerprint_says_what_to_do():
+    with pytest.raises(ValueError, match=r'cbs=Fingerprint\(\)'): diff(make().fit(1), fitted())
+    with pytest.raises(ValueError, match='has not gone back'): diff(fitted())
+    with pytest.raises(ValueError, match='`weights` is 1 or more'): Fingerprint(weights=0)
+    with pytest.raises(ValueError, match='format 0'): Trail.from_state(dict(format=0))
+
+def test_rare_checksums_of_weights_and_no_ids():
+    cb = Fingerprint(weights=4, ids=False)
+    learn = make().fit(2, cbs=cb)
+    assert not diff(learn, fitted())
+    assert [len(cb.trail.columns['weights'][i]) for i in range(13)]==[1,0,0,0,1,0,0,0,1,0,0,0,1] and all(len(cb.trail.columns['ids'][i])==1 for i in range(1, 13))
+
+def test_accumulated_and_cancelled_batches():
+    def cbs(skip): return [GradientAccumulation(8), on('before_batch')(lambda learn: skip_if(learn, skip))]
+    def skip_if(learn, n):
+        if learn.train_iter==n: raise CancelBatchException
+    assert not diff(fitted(*cbs(4)), fitted(*cbs(4)))
+    d = diff(fitted(*cbs(5)), fitted(*cbs(9)))
+    assert d.step==5 and 'in b only' in repr(d)
+
+def test_a_trail_is_copied_in_constant_time():
+    learn = fitted(n=1)
+    cb = learn.held_fingerprint
+    shot = cb.snapshot()
+    before = cb.state_dict()
+    cb.trail.append(dict(at=[6, 1, 0]))
+    assert {k:[o.tolist() for o in v] for k,v in shot.state_dict()['columns'].items()}=={k:[o.tolist() for o in v] for k,v in before['columns'].items()}
