@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
 from learner.compare.fingerprint import Trail,checksum,checksum_of_batch
-from small_fits import mk,cut,net
+from small_fits import mk
 
 def data(n=24): g = torch.Generator().manual_seed(0); return TensorDataset(torch.randn(n, 3, generator=g), torch.randint(0, 2, (n,), generator=g))
 def make(*cbs, dl=None, seed=1, **kwargs):
