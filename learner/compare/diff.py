@@ -245,7 +245,9 @@ class Difference:
     def __repr__(self):
         if not self: head = f"The runs are equal in {self.n} training batches"
         elif self.at is None: head = f"The runs differ before the first training batch: {self.kind}"
-        else: head = f"The runs part in training batch {self.step} (epoch {self.at[0]}, batch {self.at[1]}): {self.kind}"
+        else:
+            epoch,batch = self.at
+            head = f"The runs part in training batch {self.step} (epoch {epoch}, batch {batch}): {self.kind}"
         besides = [f"without effect so far: {o}" for o in self.idle]
         return '\n'.join([head, *(f'- {o}' for o in [*self.evidence, *besides])])
 

@@ -245,7 +245,8 @@ class Trail:
     def state_dict(self, n:int|None=None): # Of the first `n` rows
         n = len(self) if n is None else n
         return dict(format=trail_format, generators=list(self.generators),
-            setups=[(i, asdict(o)) for i,o in self.setups if i<n], columns={k:o.arrays(n) for k,o in self.columns.items()})
+            setups=[(i, asdict(o)) for i,o in self.setups if i<n],
+            columns={k:o.arrays(n) for k,o in self.columns.items()})
 
     @classmethod
     def from_state(cls, state):
@@ -308,7 +309,8 @@ class Fingerprint(Callback):
         self._add_state(row)
         self.trail.append(row)
 
-    def before_train(self): self.held = [o for m in self.learn.model.modules() for o in (m._parameters, m._buffers) if o]
+    def before_train(self):
+        self.held = [o for m in self.learn.model.modules() for o in (m._parameters, m._buffers) if o]
 
     def _add_state(self, row):
         "Add checksums of weights and generators"
@@ -331,8 +333,8 @@ class Fingerprint(Callback):
         if grads: self.row['grad_norm'] = [norm(grads)]
 
     def after_batch(self):
-        learn,row = self.learn,self.row
-        if learn.loss is not None: row['loss'] = [learn.loss.detach() if learn.loss.ndim==0 else learn.loss.detach().mean()]
+        learn,row,loss = self.learn,self.row,self.learn.loss
+        if loss is not None: row['loss'] = [loss.detach().mean() if loss.ndim else loss.detach()]
         row['at'],row['ids'] = [learn.train_iter-1, learn.epoch, learn.iter],self._ids(learn.idxs)
         self._add_state(row)
         self.trail.append(row)
