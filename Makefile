@@ -13,6 +13,7 @@ help: ## Show this list
 demo: .venv/.demo ## Train a small model and watch it
 	@$(bin)/python demo/digits.py
 
+test: export PYTHONDONTWRITEBYTECODE = # its many processes share compiled modules
 test: .venv/.dev ## Run all notebooks and tests (some of them: make test K=schedule)
 	@$(bin)/python -m pytest -q -n 2 --dist worksteal $(select)
 

@@ -144,6 +144,7 @@ def test_the_name_of_the_callback_is_that_of_its_columns():
     assert 'ema/valid_loss' in rec.metric_names and 'ema_2/valid_loss' in rec.metric_names
     assert rec[0,'ema/valid_loss']!=rec[0,'ema_2/valid_loss']
 
+@pytest.mark.sample(2, together=2)
 @pytest.mark.parametrize('ev', ['before_train', 'after_pred', 'after_loss', 'after_backward', 'after_step', 'before_validate', 'after_validate', 'after_epoch'])
 @pytest.mark.parametrize('make', [lambda: EMA(.5), lambda: EMA(.5, buffers=True), lambda: EMA(.5, validate='both'), lambda: SWA(1, validate=True)], ids=['ema','buffers','both','swa'])
 @pytest.mark.parametrize('amp', [False,True])
@@ -385,6 +386,7 @@ def test_bad_moments():
 
 # A fit that is stopped goes on as if it had not been
 kinds = dict(ema=lambda: EMA(.8, every=4), both=lambda: EMA(.8, buffers=True, validate='both'), swa=lambda: SWA(1, lr=.02), steps=lambda: SWA(1, lr=.02, anneal=2, every=4), valid=lambda: SWA(.5, validate=True))
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('name', kinds)
 @pytest.mark.parametrize('place', ['train 2', 'train 9', 'train 12', 'train 16', 'valid 1', 'valid 2'])
 @pytest.mark.parametrize('file', [False,True])

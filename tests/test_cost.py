@@ -109,6 +109,7 @@ techniques = dict(clip=GradientClip, clip_value=lambda: GradientClip(max_value=.
     freeze=lambda: FreezeSchedule({0: 0}), bn_freeze=BnFreeze, short=lambda: ShortEpochCallback(.9), channels_last=ChannelsLast, collect=CollectDataCallback, mc_dropout=MCDropoutCallback,
     several=lambda: [MicroBatch(2), GradientAccumulation(8), MixUp(), GradientClip(), EMA()])
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('name', techniques)
 @pytest.mark.parametrize('loss', [loss_func, nn.CrossEntropyLoss(weight=torch.ones(2)), partial(F.cross_entropy, reduction='sum')], ids=['plain','weights','sum'])
 def test_techniques_read_nothing(name, loss):

@@ -98,6 +98,7 @@ def test_cancelled_before_the_first_loss(ev, capsys):
 class Stop(Exception): pass
 events = [ev for ev,running in moments() if 'validate' not in ev and 'cancel' not in ev]
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('exc', [Stop, KeyboardInterrupt, CancelFitException], ids=lambda o: o.__name__)
 @pytest.mark.parametrize('ev', events)
 def test_nothing_changes_after_an_interrupt(ev, exc):
@@ -115,6 +116,7 @@ def test_nothing_changes_after_an_interrupt(ev, exc):
     if exc is CancelFitException or ev in ('after_epoch','after_train'): return
     assert cb.count
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('scope', cancels)
 @pytest.mark.parametrize('ev', ['before_batch','after_pred','after_loss','before_backward','after_backward','before_step','after_step','after_batch'])
 def test_nothing_changes_with_any_cancel(scope, ev):

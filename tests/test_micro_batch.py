@@ -13,6 +13,7 @@ def test_one_micro_batch_at_a_time():
 # Micro-batches
 def micro(n, *cbs, bs=30, y=Y, count=None, **kwargs): return mk(MicroBatch(n, count), *cbs, data=cut(bs, y), **kwargs).fit(2)
 
+@pytest.mark.sample(2, together=2)
 @pytest.mark.parametrize('bs', [1,7,16,30,60])
 @pytest.mark.parametrize('n', [1,2,5,8,30,100,'auto'])
 @pytest.mark.parametrize('loss', ['mean','sum'])

@@ -174,7 +174,7 @@ def test_bf16_scales_nothing():
 in_batch = ['before_batch','after_pred','after_loss','before_backward','after_backward','before_step','after_step','before_zero_grad','after_zero_grad','after_batch']
 endings = [*cancels.values(), ValueError, KeyboardInterrupt]
 
-@pytest.mark.sample(4, together=2)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize('order', [5, 15])
 @pytest.mark.parametrize('exc', endings, ids=lambda o: o.__name__)
 @pytest.mark.parametrize('ev', in_batch)

@@ -304,8 +304,8 @@ def test_bad_alpha(alpha, exc):
         with pytest.raises(exc, match='`alpha` is .*above 0, but got'): cls(alpha)
 
 # However it ends
+@pytest.mark.sample(8)
 @both
-@pytest.mark.sample(4, together=2)
 @pytest.mark.parametrize('order', [-5, 5])
 @pytest.mark.parametrize('exc', [*cancels.values(), ValueError, KeyboardInterrupt], ids=lambda o: o.__name__)
 @pytest.mark.parametrize('ev', ['before_fit','before_epoch','before_train','before_batch','after_pred','after_loss','before_backward','before_step','after_batch','before_validate'])

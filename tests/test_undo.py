@@ -83,7 +83,7 @@ def some(n): return random.Random(1).sample(every, n)
 @pytest.mark.parametrize('name,place,end', some(80))
 def test_one(name, place, end): check([name], place, end)
 
-@pytest.mark.sample(3, together=2)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize('name', techniques)
 @pytest.mark.parametrize('place', ['before_fit','before_batch','before_validate'])
 @pytest.mark.parametrize('end', ['error','fit','removed'])
@@ -92,9 +92,10 @@ def test_not_reached(end, place, name):
     check([name], place, end, order=-200)
 
 pairs = [o for o in itertools.combinations(techniques, 2) if o not in (('fp16','bf16'), ('schedule','plateau'), ('torch_schedule','plateau'), ('compile','hook'), ('compile','stats'),
-    ('schedule','torch_schedule'), ('micro','micro_auto'), ('mixup','cutmix'))] # the hooks of a compiled model are refused
-short = {*random.Random(0).sample(range(len(pairs)), 120)}
-@pytest.mark.parametrize('i', [pytest.param(i, marks=() if i in short else pytest.mark.slow) for i in range(len(pairs))], ids=lambda i: '+'.join(pairs[i]))
+    ('schedule','torch_schedule'), ('micro','micro_auto'), ('mixup','cutmix'),
+    ('schedule','warmup'), ('torch_schedule','warmup'))] # the hooks of a compiled model are refused, and two that set one rate
+@pytest.mark.sample(12, together=0)
+@pytest.mark.parametrize('i', range(len(pairs)), ids=lambda i: '+'.join(pairs[i]))
 def test_two(i):
     rng = random.Random(i)
     check(pairs[i], rng.choice(places), rng.choice([*ends,'removed']))

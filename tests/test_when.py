@@ -57,7 +57,7 @@ schedules = dict(iter=lambda: Validate(every=3, unit='iter'), step=lambda: Valid
 around = dict(plain=lambda: [], accumulation=lambda: [GradientAccumulation(12)], ema=lambda: [EMA(.9)], bf16=lambda: [MixedPrecision('bf16')],
     all=lambda: [GradientAccumulation(12), EMA(.9), MixedPrecision('bf16'), GradientClip(), MixUp(), ParamScheduler(dict(lr=SchedCos(.1, .01)))])
 
-@pytest.mark.sample(3, together=2)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('stream', [False, True], ids=['sized','stream'])
 @pytest.mark.parametrize('cbs', around)
 @pytest.mark.parametrize('when', schedules)
@@ -243,7 +243,7 @@ class Stop(Callback):
         self.n -= 1
         if self.n==0: signal.raise_signal(signal.SIGINT)
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize('how', resumed)
 @pytest.mark.parametrize('ev,n,training', [('before_validate',1,None), ('after_validate',2,None), ('after_pred',2,False), ('after_pred',7,False), ('before_draw',3,False), ('before_draw',10,False),
     ('before_epoch',2,None), ('after_epoch',1,None), ('before_row',1,None), ('before_row',2,None)])
@@ -544,6 +544,7 @@ def test_time_limit_without_validation(clock):
     learn.fit(3)
     assert learn.train_iter==3 and math.isfinite(learn.recorder[-1]['train_loss'])
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('t', [4, 10, 13, 20, 27])
 @pytest.mark.parametrize('cbs', [lambda: [], lambda: [GradientAccumulation(12), Validate(every=4, unit='iter')], lambda: [EMA(.9), EarlyStoppingCallback(patience=9)]], ids=['plain','accumulation','ema'])
 def test_the_next_session_resumes_exactly(t, cbs, clock, tmp_path):

@@ -145,6 +145,7 @@ own = dict(**{f'sampler {k}': lambda f=f: DataLoader(Samples(), 8, sampler=Own(f
     subset=lambda: DataLoader(torch.utils.data.ConcatDataset([torch.utils.data.Subset(Noisy(random.Random(0)), range(42))]), 8), collate=lambda: DataLoader(Samples(), 8, collate_fn=partial(noisy_collate, np.random.default_rng(0))), loader=Batches)
 def noisy_collate(rng, samples): return [o+float(rng.random()) if o.is_floating_point() else o for o in default_collate(samples)]
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('kind', own)
 def test_randomness_of_ones_own(kind, how, tmp_path): check(tmp_path, partial(made, train=own[kind]), how)
 

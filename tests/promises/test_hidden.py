@@ -112,13 +112,13 @@ def check_look(kind, place, call):
     assert run(kind, place, **calls[call])==alone[kind,place]
 
 modules = {**hidden.buffers, **hidden.attributes}
-@pytest.mark.sample(12)
+@pytest.mark.sample(24)
 @pytest.mark.parametrize('call', calls)
 @pytest.mark.parametrize('place', of_modules)
 @pytest.mark.parametrize('kind', modules)
 def test_looking_leaves_modules_alone(kind, place, call, tally): check_look(kind, place, call); tally('exact')
 
-@pytest.mark.sample(30)
+@pytest.mark.sample(60)
 @pytest.mark.parametrize('call', calls)
 @pytest.mark.parametrize('place', of_generators)
 @pytest.mark.parametrize('kind', hidden.generators)
@@ -169,7 +169,7 @@ def check_resume(path, kind, place, how, tally=lambda outcome: None):
 @pytest.mark.parametrize('kind', modules)
 def test_a_resumed_run_has_the_hidden_state_of_modules(kind, place, how, tmp_path, tally): check_resume(tmp_path, kind, place, how, tally)
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(20)
 @pytest.mark.parametrize('how', ways)
 @pytest.mark.parametrize('place', [*of_generators, *of_optimizers])
 @pytest.mark.parametrize('kind', hidden.generators)

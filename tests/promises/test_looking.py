@@ -202,12 +202,12 @@ def test_a_run_can_be_repeated(kind, folder):
     a = run(kind, folder)
     assert a==run(kind, folder) and len({o[2] for o in a[0]})==len(a[0])>=15
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('look', between)
 @pytest.mark.parametrize('kind', ['plain','one_generator_for_both','stream','numpy_sampler','noisy','knowing'])
 def test_between_fits(kind, look, folder): check(kind, folder, around=[look])
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize('look', looks)
 @pytest.mark.parametrize('kind', kinds)
 def test_inside(kind, look, folder):
@@ -233,7 +233,7 @@ some = dict(inside=st.lists(a_look, max_size=4), around=st.lists(st.sampled_from
 def test_anything_anywhere(folder, kind, observers, more):
     check(kind, folder, **observers, **more)
 
-@settings(max_examples=settings().max_examples//10)
+@settings(max_examples=settings().max_examples//25)
 @given(st.sampled_from(list(with_workers)), st.fixed_dictionaries(some), besides)
 def test_anything_anywhere_with_workers(folder, kind, observers, more):
     if kind=='persistent': observers = dict(observers, cbs=[o for o in observers['cbs'] if 'checkpoint' not in o]) # whose workers begin anew in each epoch then

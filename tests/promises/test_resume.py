@@ -57,6 +57,7 @@ def test_each_technique(case, tmp_path):
     unit = rng.choice(['iter','step','epoch'])
     check(case | dict(unit=unit, every=1 if unit=='epoch' else rng.choice([1,2,3])), tmp_path, rng.sample(places, rng.choice([1,2])))
 
+@pytest.mark.sample(2, together=0)
 @pytest.mark.parametrize('i', range(16))
 def test_all_together(i, tmp_path):
     rng = random.Random(i)
