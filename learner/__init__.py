@@ -22,6 +22,7 @@ Modules:
 - `learner.inspect.boards`: Curves, figures and predictions of a fit on a board
 - `learner.inspect.hooks`: Reading the outputs and gradients of a model's layers while it runs
 - `learner.inspect.loggers`: Settings, results and losses of a fit in files; and the base class of every logger
+- `learner.inspect.memory`: What a batch will need before it is run: parameters, gradients, optimizer state and activations, layer by layer
 - `learner.inspect.profile`: Where the time of a fit goes, by phase, callback and event, and what makes the device wait
 - `learner.inspect.summary`: The layers of a model, the shapes they return, and which of their parameters are trained
 - `learner.loop.learner`: Data, model, loss and optimizer in one object that trains, validates and resumes

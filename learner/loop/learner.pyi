@@ -248,6 +248,9 @@ class Learner:
     def lr_find(self, start_lr: float=..., end_lr: float=..., num_it: int=..., stop_div: bool=..., show_plot: bool=..., suggest_funcs=...):
         'Train with a growing learning rate, and suggest one. Weights, optimizer, generators and history are restored'
         ...
+    def memory(self, bs: int | None=..., dl=..., cbs=...):
+        'What a training batch of `bs` samples will hold in memory, by kind and by layer. Nothing is changed'
+        ...
     def predict(self, item, with_input: bool=...) -> tuple:
         'Prediction for one item. `dls.vocab`, if there is one, names the decision: a class, or a list of the true labels'
         ...
