@@ -2,7 +2,6 @@
 import copy
 import pytest,torch
 from torch import nn
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
