@@ -154,7 +154,7 @@ def test_hooks_do_not_outlive_their_owner(end):
 def test_a_callback_with_hooks_still_reads_its_learner():
     cb = Keeper()
     assert cb.learn is None
-    with pytest.raises(AttributeError, match='`Keeper`, which has no Learner yet, has not `trian_iter`'): cb.trian_iter
+    with pytest.raises(AttributeError, match='`Keeper`, which has no Learner yet, has no `trian_iter`'): cb.trian_iter
     learn = synth_learner(cbs=cb)
     assert cb.learn is learn and cb.model is learn.model
 

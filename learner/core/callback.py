@@ -141,7 +141,7 @@ class Callback(Flags, State, GetAttr):
                 if e.obj is not learn or e.name!=k: raise # an error inside one of its properties
         names = [*vars(self), *vars(type(self)), *(dir(learn) if learn is not None else ())]
         me = f'`{type(self).__name__}`'
-        owner = f"{me}, which has no Learner yet, has not" if learn is None else f"Neither {me} nor its Learner has"
+        owner = f"{me}, which has no Learner yet, has no" if learn is None else f"Neither {me} nor its Learner has"
         raise AttributeError(f"{owner} `{k}`.{nearest(k, names)}", name=k, obj=self) from None
 
     def __setattr__(self, k, v):

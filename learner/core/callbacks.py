@@ -120,6 +120,9 @@ def bring_back(cbs, before, gone):
 # %% ../../nbs/core/05_callbacks.ipynb #chosen
 def chosen(cbs, which):
     "The callbacks among `cbs` that `which` lists: instances, or classes for all their instances"
+    for w in L(which):
+        if isinstance(w, Callback) or (isinstance(w, type) and issubclass(w, Callback)): continue
+        raise TypeError(f"`cbs` are callbacks, or classes of them, but got {w!r}")
     return [o for o in cbs if any(o is w or (isinstance(w, type) and isinstance(o, w)) for w in L(which))]
 
 @contextmanager

@@ -31,9 +31,11 @@ def nearest(
     return f" Did you mean `{res[0]}`?" if res else ""
 
 # %% ../../nbs/core/01_checks.ipynb #known_args
-# Arguments of fastai that have another name here
+# Arguments of fastai, and of other libraries, that have another name here
 _elsewhere = dict(batch_tfms='aug', item_tfms='aug', cpu='device',
-    metric_name='name', nm='name', nms='names', inp='pred')
+    metric_name='name', nm='name', nms='names', inp='pred',
+    learning_rate='lr', weight_decay='wd', epochs='n_epoch', max_epochs='n_epoch', callbacks='cbs', batch_size='bs',
+    loss='loss_func', loss_fn='loss_func', criterion='loss_func', optimizer='opt_func', max_lr='lr_max')
 
 def known_args(f):
     "Decorator of what users call: unknown keyword arguments raise an error that proposes the nearest; short tracebacks"

@@ -114,6 +114,18 @@ def _with_index(device):
     if device.type!='cuda' or device.index is not None: return device
     return torch.device('cuda', torch.cuda.current_device())
 
+def check_dataset(
+    name:str, # What the argument is called
+    v, # Its value
+):
+    "Refuse what has no samples that can be drawn by number"
+    if isinstance(v, DataLoader): raise TypeError(f"`{name}` is a dataset, but got a loader: write `DataLoaders(…)`")
+    if isinstance(v, type) or not (hasattr(v, '__len__') and hasattr(v, '__getitem__')):
+        raise TypeError(f"`{name}` is a dataset with a length, but got {v!r}")
+
+def _check_any_dataset(name, v):
+    if not isinstance(v, IterableDataset): check_dataset(name, v)
+
 def _train_loader(ds, bs, kwargs):
     "Shuffled, without an incomplete last batch, unless `kwargs` say otherwise"
     order = {} if isinstance(ds, IterableDataset) else dict(drop_last=len(ds)>=bs)
@@ -154,6 +166,7 @@ class DataLoaders:
         self.n_inp,self.device = n_inp,default_device() if device is None else device
 
     @classmethod
+    @checked(train=_check_any_dataset, valid=_check_any_dataset, bs='>=1')
     def from_dsets(cls,
         train, # Dataset to train on
         valid=None, # Dataset to validate on

@@ -16,19 +16,15 @@ import torch
 from torch.utils.data import (DataLoader,Sampler,WeightedRandomSampler,
     BatchSampler,IterableDataset,RandomSampler,SequentialSampler)
 from ..core.checks import checked
-from .loaders import length
+from .loaders import check_dataset,length
 
 # %% ../../nbs/data/06_sampling.ipynb #weighted_dl
-def _check_dataset(name, v):
-    if isinstance(v, type) or not (hasattr(v, '__len__') and hasattr(v, '__getitem__')):
-        raise TypeError(f"`{name}` is a dataset with a length, but got {v!r}")
-
 def _check_weights(name, v):
     try: several = torch.as_tensor(v, dtype=torch.double).ndim==1
     except (TypeError, ValueError, RuntimeError): several = False
     if not several: raise TypeError(f"`{name}` are numbers, one for each sample, but got {v!r:.200}")
 
-@checked(dataset=_check_dataset, bs='>=1', wgts=_check_weights, n='>=1')
+@checked(dataset=check_dataset, bs='>=1', wgts=_check_weights, n='>=1')
 def weighted_dl(
     dataset, # With a length
     bs:int, # Samples in a batch
@@ -52,7 +48,7 @@ class _Part(Sampler):
     def __len__(self): return self.n
     def __iter__(self): return iter(torch.randperm(len(self.dataset), generator=self.generator)[:self.n].tolist())
 
-@checked(dataset=_check_dataset, bs='>=1', partial_n='>=1')
+@checked(dataset=check_dataset, bs='>=1', partial_n='>=1')
 def partial_dl(
     dataset, # With a length
     bs:int, # Samples in a batch

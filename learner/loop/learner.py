@@ -24,6 +24,7 @@ from fastcore.foundation import L
 from ..core.checks import checked,in_range,short_name,whole
 from ..core.events import moments
 from ..core.callback import Callback,TrainEvalCallback,refer
+from ..core.callbacks import CallbackList
 from ..data.loaders import DataLoaders,length
 from ..model.groups import freeze_groups,norm_bias_params,param_groups,params,per_group
 from ..model.hypers import get_hyper,hypers,n_groups,set_hyper,spare
@@ -65,8 +66,10 @@ class OptimizerMixin(InferenceMixin):
         known = {id(p) for g in self.opt.param_groups for p in g['params']}
         ours = [id(p) in known for g in self.param_groups() for p in g]
         if any(ours) if isinstance(self.opt_func, torch.optim.Optimizer) else all(ours): return
-        raise ValueError("`model` has parameters that `opt` does not know, so that they would not be trained: "
-            "if they are new, write `fit(…, reset_opt=True)`")
+        why = "if they are new, write `fit(…, reset_opt=True)`"
+        if isinstance(self.opt_func, torch.optim.Optimizer): why = "the optimizer in `opt_func` was made of others. " \
+            f"Make it of `model.parameters()`, or write `opt_func=torch.optim.{short_name(self.opt_func)}`"
+        raise ValueError(f"`model` has parameters that `opt` does not know, so that they would not be trained: {why}")
 
     def set_hyper(self,
         name:str, # `lr`, `mom`, `sqr_mom`, `wd`, `eps`, or another that the optimizer has
@@ -208,6 +211,21 @@ def run_fit(learn,
     again,learn.route.again = learn.route.again,None
     if again: again(bounds, cbs, held)
 
+# %% ../../nbs/loop/07_learner.ipynb #check_parts
+def check_parts(dls, model, loss_func, cbs):
+    "Refuse parts of a learner that are none"
+    def made(o): return f". Did you mean `{o.__name__}()`?" if isinstance(o, type) else ""
+    if not isinstance(dls, DataLoaders):
+        instead = "Learner(dls, model, …)" if isinstance(model, DataLoaders) else "DataLoaders(train, valid)"
+        raise TypeError(f"`dls` is a `DataLoaders`, but got {type(dls).__name__}: write `{instead}`")
+    if not isinstance(model, nn.Module): raise TypeError(f"`model` is an `nn.Module`, but got {model!r}" + made(model))
+    if isinstance(loss_func, type) and issubclass(loss_func, nn.Module):
+        raise TypeError(f"`loss_func` is a function of predictions and targets, but got a class{made(loss_func)}")
+    if loss_func is not None and not callable(loss_func):
+        raise TypeError(f"`loss_func` is a function of predictions and targets, but got {loss_func!r}")
+    if not isinstance(cbs, CallbackList):
+        raise TypeError(f"`learn.cbs` has been replaced by {cbs!r}: callbacks are attached by `learn.add_cbs([…])`")
+
 # %% ../../nbs/loop/07_learner.ipynb #FitMixin
 def _check_resume(name, v):
     if v is None or isinstance(v, bool) or (isinstance(v, (str,os.PathLike)) and str(v)): return
@@ -232,6 +250,7 @@ class FitMixin(OptimizerMixin):
         with HeldInterrupt(self) as held:
             bounds = fit_bounds(n_epoch, start_epoch, n_iter, n_step)
             if self.mode is not None: raise RuntimeError(f"`fit` cannot start inside a running `{self.mode}`")
+            check_parts(self.dls, self.model, self.loss_func, self.cbs) # which may have been assigned
             before = list(self.cbs)
             with self.added_cbs(cbs):
                 at,cbs = self.find_state(resume) if resume else None,[o for o in self.cbs if o not in before]
@@ -329,15 +348,7 @@ def _check_rate(name, v):
     for o in [v.start, v.stop] if isinstance(v, slice) else v if several else [v]:
         if o is not None: in_range(name, o, '>=0')
 
-def _check(dls, model, loss_func, opt_func, moms, **rates):
-    def made(o): return f" Did you mean `{o.__name__}()`?" if isinstance(o, type) else ""
-    if not isinstance(dls, DataLoaders):
-        raise TypeError(f"`dls` is a `DataLoaders`, but got {type(dls).__name__}: write `DataLoaders(train, valid)`")
-    if not isinstance(model, nn.Module): raise TypeError(f"`model` is an `nn.Module`, but got {model!r}" + made(model))
-    if isinstance(loss_func, type) and issubclass(loss_func, nn.Module):
-        raise TypeError(f"`loss_func` is a function of predictions and targets, but got a class.{made(loss_func)}")
-    if loss_func is not None and not callable(loss_func):
-        raise TypeError(f"`loss_func` is a function of predictions and targets, but got {loss_func!r}")
+def _check(opt_func, moms, **rates):
     for k,v in rates.items(): _check_rate(k, v)
     if not (isinstance(moms, (list,tuple)) and len(moms)==3): raise ValueError(
         f"`moms` are three values, momentum at the start, in the middle and at the end, but got {moms!r}")
@@ -395,7 +406,8 @@ class Learner(CopyMixin):
         default_cbs:bool=True, # Have `default_cbs`
     ):
         super().__init__()
-        _check(dls, model, loss_func, opt_func, moms, lr=lr, wd=wd)
+        check_parts(dls, model, loss_func, self.cbs)
+        _check(opt_func, moms, lr=lr, wd=wd)
         self.route = ResumableRoute(self)
         self.dls,self.model,self.loss_func = dls,model,loss_func
         self.opt_func,self.lr,self.splitter = opt_func,lr,splitter

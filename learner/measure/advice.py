@@ -34,7 +34,10 @@ def _without_loss_func(learn, out):
     return "Give a `loss_func`" + (f", such as `Learner(dls, model, nn.{name}())`" if name else "")
 
 def _without_targets(learn):
-    xb = learn.xb
+    xb,dl = learn.xb,learn.dl
+    if isinstance(dl, (tuple,list)) and len({len(o) if getattr(o, 'ndim', 0) else o for o in dl})==1<len(dl): return (
+        f"`{learn.dl_name}` is a {type(dl).__name__} of {len(dl)} tensors, each of which is a batch. "
+        "If they are inputs and targets, write `DataLoaders.from_dsets(TensorDataset(x, y), bs=64)`")
     if isinstance(xb, Mapping):
         return f"Its fields are {listed(xb)}. Of one of them, write `cbs=MapBatch(dict({[*xb][-1]}='labels'))`"
     return ("`DataLoaders(…, split=f)` says what the targets are: of a model that reconstructs its inputs, "
@@ -119,6 +122,9 @@ def _of_numbers(learn, pred, targ):
     calls = ''
     if targ.shape!=pred.shape and targ.numel()==pred.numel():
         calls = '[:, None]' if pred.shape==(*targ.shape, 1) else f'.view({", ".join(map(str, (-1, *pred.shape[1:])))})'
+    elif targ.shape!=pred.shape and not targ.is_floating_point(): return (
+        f"There are {pred.numel()//max(1, targ.numel())} scores for each target: "
+        "if targets are classes, give `loss_func=nn.CrossEntropyLoss()`")
     if not targ.is_floating_point(): calls += '.float()'
     return f"Write {_changed(learn, 'last', calls)}" if calls else ''
 

@@ -180,7 +180,8 @@ def mk_metric(
     if isinstance(m, Metric) or _has(m, 'reset', 'accumulate', 'value', 'name'): return m
     if _has(m, 'update', 'compute', 'reset'): return TorchMetric(m)
     if callable(m): return AvgMetric(m)
-    raise TypeError(f"A metric is a function of predictions and targets, or a `Metric`, but got {given!r}")
+    hint = f". Write the function itself: `{given}`, without quotes" if str(given).isidentifier() else ""
+    raise TypeError(f"A metric is a function of predictions and targets, or a `Metric`, but got {given!r}{hint}")
 
 def _members(m):
     "The metrics of a collection, by their names there, unless these are names of classes; or `m` alone"

@@ -100,6 +100,7 @@ def file_path(
     "Where the file `file` is. A name cannot lead out of `folder`; an absolute path can be anywhere"
     if hasattr(file, 'read') or hasattr(file, 'write'): return file
     path = path_in(file, folder, 'a name, a path or an open file') # what `save` returns can be given to `load`
+    if suffix and str(file).endswith('/'): raise ValueError(f"{file!r} names a folder, not a file")
     return path if path.suffix in _suffixes else path.with_name(path.name+suffix)
 
 @checked(folder=Path)

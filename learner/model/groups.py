@@ -41,7 +41,9 @@ def param_groups(
     splitter=params, # `splitter(model)` gives a list of parameters, or one such list for each group
 ) -> list: # Lists of parameters
     "The groups that `splitter` makes of `model`, as a list of lists"
-    groups,name = list(splitter(model)),short_name(splitter)
+    name = short_name(splitter)
+    try: groups = list(splitter(model))
+    except Exception as e: e.add_note(f"raised by the splitter `{name}`, which is called with the model"); raise
     if not groups:
         raise ValueError(f"`{type(model).__name__}` has no parameters to train"
             + ("" if splitter is params else f" that `{name}` would return"))

@@ -30,7 +30,8 @@ def make_opt(
     res = [dict(params=ps, group=i) for i,ps in enumerate(groups)]
     if lr is not None:
         for g,r in zip(res, per_group(lr, len(groups))): g['lr'] = r
-    opt = opt_func(res)
+    try: opt = opt_func(res)
+    except TypeError as e: e.add_note("raised by `opt_func`, which is called with a list of parameter groups"); raise
     if not isinstance(opt, torch.optim.Optimizer):
         raise TypeError(f"`{short_name(opt_func)}` must return a `torch.optim.Optimizer`, but returned {opt!r}")
     if 'wd' in hypers(opt) and any(get_hyper(opt, 'wd')): spare(opt, no_decay)

@@ -321,9 +321,10 @@ def higher_is_better(
     "Whether higher is better in a column of the recorder"
     if callable(name): check_direction(name, comp); return bool(comp(1,0))
     names = [o for o in rec.metric_names if o not in ('epoch','iter','time')]
-    if name not in names: raise ValueError(
-        f"`{name}` is to be monitored and is not recorded, but {listed(names)}.{nearest(str(name), names)}"
-        " A callback that adds a column during training announces it in its `new_columns`")
+    if name not in names:
+        hint = " `dls` has no validation loader." if name=='valid_loss' else nearest(str(name), names)
+        raise ValueError(f"`{name}` is to be monitored and is not recorded, but {listed(names)}.{hint}"
+            " A callback that adds a column during training announces it in its `new_columns`")
     if comp is not None: return bool(comp(1,0))
     if name.rpartition('/')[2] in ('train_loss','valid_loss','loss'): return False
     res = _of_metric(learn, name)
