@@ -19,9 +19,10 @@ from pathlib import Path
 from time import perf_counter
 from ..core.callback import Callback
 from ..core.checks import checked,listed,one_of
-from ..record.history import History,Row,missing
-from ..record.recorder import Recorder
-from ..record.run_config import plain
+from ..loop.route import is_fork_of
+from ..measure.history import History,Row,missing
+from ..measure.recorder import Recorder
+from ..measure.run_config import plain
 from ..model.files import atomic_write,path_in
 
 # %% ../../nbs/inspect/05_loggers.ipynb #LogMethods
@@ -61,12 +62,12 @@ class Logger(LogMethods, Callback):
     """Logs rows of results, and losses of batches. A subclass has `log(row, step, kind)`,
     and if it needs them `start(resumed)`, `log_params(config)` and `finish()`"""
     order,run_valid,only_fit,writes = Recorder.order+1,False,True,True
-    _stateattrs = 'offset','logged','n_batches'
+    _stateattrs = 'of_run','offset','logged','n_batches','n_rows'
     batches = 0      # log every so many batches; 0 is none
     every = 2.       # seconds between two checks which losses have arrived
     rewinds = False  # whether `start` can remove what was logged after the point of a resume
     place = None     # a file or folder that no other logger may write to
-    offset,logged,n_batches,rec,error,_end,_steps,_running = 0,False,0,None,None,0,None,False
+    of_run,offset,logged,n_batches,n_rows,rec,error,_end,_steps,_running = None,0,False,0,0,None,None,0,None,False
 
     def before_fit(self):
         name = type(self).__name__
@@ -79,6 +80,7 @@ class Logger(LogMethods, Callback):
         if self.place and any(o.place==self.place for o in others):
             raise ValueError(f"Two loggers write to `{self.place}`: remove one, or give it another place")
         self.offset,self.logged,self.n_batches = self._end,False,0
+        self.of_run,self.n_rows = self.learn.lineage[-1].run,0
         self.error,self._running,self._next = None,False,0.
 
     def after_batch(self):
@@ -89,7 +91,13 @@ class Logger(LogMethods, Callback):
     def after_row(self):
         if self.batches: self.rec.raw_losses # waits for the losses before the row
         self._log_batches()
-        self._log(self.rec.rows[-1], self.rec.iters[-1], 'row')
+        while self.n_rows<len(self.rec.rows):
+            self.n_rows += 1
+            self._log(self.rec.rows[self.n_rows-1], self.rec.iters[self.n_rows-1], 'row')
+
+    def load_state_dict(self, state):
+        if self.rec is not None and is_fork_of(self.learn, state['of_run']): return # it logs the whole curve
+        super().load_state_dict(state)
 
     def after_exception(self): self.error = repr(self.learn.exc)
 

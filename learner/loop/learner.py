@@ -287,6 +287,11 @@ class FitMixin(OptimizerMixin):
         "Where `resume` would continue: a `Position`, or None"
         return self.route.stopped and self.route.stopped.position
 
+    @property
+    def lineage(self):
+        "Where the run of the last fit began, and where it was resumed, rewound or forked: a tuple of turns"
+        return self.route.lineage
+
     @checked(f=callable)
     def at_pause(self,
         f, # Called without arguments

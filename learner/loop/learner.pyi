@@ -186,6 +186,10 @@ class Learner:
     def at(self):
         'Where `resume` would continue: a `Position`, or None'
         ...
+    @property
+    def lineage(self):
+        'Where the run of the last fit began, and where it was resumed, rewound or forked: a tuple of turns'
+        ...
     def at_pause(self, f, stops: bool=...):
         'Call `f` as soon as nothing is half done: between two batches, phases or epochs'
         ...

@@ -8,11 +8,11 @@ A [`Route`](02_loop.ipynb) gives the loop its epochs, phases and batches. A `Res
 __all__ = []
 
 # %% ../../nbs/loop/06_route.ipynb #imports
-import warnings
+import os,warnings
 from contextlib import contextmanager,nullcontext,suppress
 from dataclasses import dataclass,field,replace
 from itertools import count,takewhile
-from typing import Any
+from typing import Any,NamedTuple
 from ..core.callback import without_refs
 from ..core.copies import copied
 from ..core.events import CancelException,CancelFitException
@@ -27,6 +27,23 @@ from .position import Bounds,Position
 from .interrupt import may_have_workers,uninterrupted
 
 # %% ../../nbs/loop/06_route.ipynb #stops
+class Turn(NamedTuple):
+    "A place where a run began, or left its course"
+    run:str    # Random name of the run from here on
+    how:str    # It began, by `fit` or `fork`, or came here by `resume` or `rewind`
+    n_iter:int # Training batches done
+
+def new_run():
+    "A random name, for which no generator is used"
+    return os.urandom(3).hex()
+
+def is_fork_of(
+    learn, # A learner
+    run, # Name of a run
+) -> bool:
+    "Whether the run of `learn` was forked from `run`, or from a fork of it"
+    return run!=learn.lineage[-1].run and any(o.run==run for o in learn.lineage)
+
 @dataclass
 class Request:
     "What is to be done at the next pause"
@@ -72,6 +89,7 @@ class WayBack:
     def __init__(self, learn):
         super().__init__(learn)
         self.stopped = None # the last fit, if it was stopped
+        self.lineage = () # turns of the last fit
         self.carry = False # let batches carry the generator states of their workers, so that a resume needs no replay
         self.counts_before,self.moved = {},[] # what the loader had counted before the fit; what has moved in it since
         self.hypers_before,self.hypers_at_start = {},{} # hyper-parameters before the fit, and when it began
@@ -89,6 +107,10 @@ class WayBack:
         "Let go of the loader's iterator: its workers end"
         if self.draws is not None: self.draws.iterator = None
 
+    def turn(self, how, n_iter, run=None):
+        "Note a turn of the run, or of the new one called `run`"
+        self.lineage = *self.lineage,Turn(run or self.lineage[-1].run, how, n_iter)
+
     def begin(self,
         stopped:Stopped|None=None, # The fit that is to be resumed; default: a new one
         overrides=None, # `lr` and `wd` of the resuming `fit`, where the stopped one began with others
@@ -100,6 +122,8 @@ class WayBack:
         self.attributes # are noted now
         self.counts_before = counts_of(learn.dls.train, digests=True)
         self.moved = stopped.position.loader.moved or [] if stopped else []
+        if stopped is None: self.lineage = Turn(new_run(), 'fit', 0),
+        elif (n := stopped.position.counters.train_iter)!=self.lineage[-1].n_iter: self.turn('resume', n)
         if stopped is None: return
         _check_loader(stopped, learn.dls.train)
         if stopped.weights: stopped.weights.restore()

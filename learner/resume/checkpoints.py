@@ -157,7 +157,7 @@ class FitFiles:
         files, # `Checkpoints`
         keeping, # Which of them to keep
     ):
-        self.files,self.keeping,self.run = files,keeping,os.urandom(3).hex()
+        self.files,self.keeping,self.run = files,keeping,learn.lineage[-1].run
         self.place = place_of(learn, files.folder) or Place(os.urandom(3).hex(), 0)
 
     def new_file(self, at): return self.files.new_file(self.run, at.counters.epoch, at.counters.train_iter)
@@ -182,4 +182,5 @@ class FitFiles:
         _places.setdefault(learn, {})[str(self.files.folder)] = self.place._replace(fit=self.place.fit+over)
 
     def state_dict(self): return dict(run_id=self.run, **self.place._asdict())
-    def load_state_dict(self, state): self.run,self.place = state['run_id'],Place(state['chain'], state['fit'])
+    def load_state_dict(self, state):
+        if state['run_id']==self.run: self.place = Place(state['chain'], state['fit']) # or else it is of a fork's parent

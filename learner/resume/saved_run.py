@@ -21,6 +21,7 @@ Weights and the optimizer's state are a small part of what training is made of. 
 | `at.results`, `at.settings` | the last validation; what the fit was made of | `Position.of`, `complete` | `Position.put` |
 | `callbacks` | their states, by name | `callback_states` | `put_callbacks` |
 | `state` | `learn.state` | `Progress.of` | `Progress.put`, `Position.put` |
+| `lineage` | where the run began and left its course, each as a `Turn` | `Progress.of` | `Progress.put` |
 | `frozen` | names of parameters that are not trained | `Progress.of` | `Progress.put` |
 
 Values that are not plain, such as arrays and counters, are written by an [`Encoder`](01_encoding.ipynb). `learn.load` can read `model` and `opt` of such a file, as of any file of weights."""
@@ -39,6 +40,7 @@ from torch.optim import Optimizer
 from ..core.checks import listed
 from ..data.generators import is_stateful,same_state
 from ..loop.position import Position,callback_states,whole_states
+from ..loop.route import Turn
 from ..loop.snapshot import by_name,model_and_loss
 from ..model.files import on_cpu
 from ..model.hypers import get_hyper,hypers,set_hyper
@@ -173,6 +175,7 @@ class Progress:
     at:dict|None   # Its position; None between fits, if none was stopped
     callbacks:dict # Their states, by name
     state:dict     # `learn.state`
+    lineage:list   # Its turns, as dicts
     frozen:list    # Names of the parameters that are not trained
 
     @classmethod
@@ -183,6 +186,7 @@ class Progress:
             at=position_to_file(at, learn.opt, enc),
             callbacks={k:enc(v, f'learn.{k}') for k,v in cbs.items()},
             state=enc(dict(state), 'learn.state'),
+            lineage=[o._asdict() for o in learn.lineage],
             frozen=[k for k,p in unwrapped(learn.model).named_parameters() if not p.requires_grad])
 
     def put(self, learn):
@@ -193,13 +197,14 @@ class Progress:
         if at is None:
             for k,cb in by_name(learn.cbs).items():
                 if k in callbacks: cb.load_state_dict(callbacks[k])
+        learn.route.lineage = tuple(Turn(**o) for o in self.lineage)
         learn.restore_frozen([p for k,p in unwrapped(learn.model).named_parameters() if k in self.frozen])
         learn.state.clear()
         learn.state.update(state)
         return at
 
 # %% ../../nbs/resume/03_saved_run.ipynb #SavedRun
-file_format = 2 # raise it when what a file holds, or how, is changed
+file_format = 3 # raise it when what a file holds, or how, is changed
 
 def _check_format(saved):
     "Refuse what is no state file, or one of another format"
