@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
 from learner.data.draws import Draws
+from learner.resume.rewind import Point
 
 ds = TensorDataset(torch.randn(3200, 64), torch.randint(0, 10, (3200,)))
 def loader(workers=0): return DataLoader(ds, 16, shuffle=True, num_workers=workers)
@@ -58,17 +59,30 @@ def time_files(folder):
     n = sum(p.numel() for p in model.parameters())/1e6
     print(f'{n:.1f} million parameters with Adam: {ours}; `torch.save` alone {raw}')
 
-def time_callbacks(repeats):
-    "Print what it costs to hold a small convolutional network each 100 batches, and to keep its fingerprint"
+def time_rewind(repeats):
+    "Print what it costs to hold a small convolutional network each 100 batches, from the time of a point"
+    data = [(torch.randn(64,1,28,28), torch.randint(0, 10, (64,)))]*20
+    model = nn.Sequential(nn.Conv2d(1,16,3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16,32,3), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32,10))
+    learn,points = Learner(DataLoaders(data, device='cpu'), model, F.cross_entropy).remove_cb(ProgressCallback),[]
+    def hold(): points.append(seconds(lambda: Point.of(learn, 2**30)))
+    class Hold(Callback):
+        def before_draw(self): self.learn.at_pause(hold)
+    batches = [seconds(lambda: learn.fit(1))/20 for _ in range(repeats+1)]
+    for _ in range(repeats): learn.fit(1, cbs=Hold)
+    base,more = 1e6*median(batches[1:]),1e6*median(points)/100
+    print(f'{"`Rewind(every=100)`, convolutional network":45}{base:9.1f}{more:8.1f}   {more/base:.2%}')
+
+def time_fingerprint(repeats):
+    "Print what it costs to keep the fingerprint of a small convolutional network"
     data = [(torch.randn(64,1,28,28), torch.randint(0, 10, (64,)))]*200
     def fitted(cbs=None):
         model = nn.Sequential(nn.Conv2d(1,16,3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16,32,3), nn.ReLU(),
             nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32,10))
         learn = Learner(DataLoaders(data, device='cpu'), model, F.cross_entropy).remove_cb(ProgressCallback)
         return lambda: learn.fit(1, cbs=cbs)
-    for name,cb in {'Rewind(every=100)': Rewind(every=100), 'Fingerprint()': Fingerprint()}.items():
-        base,more = extra(fitted(cb), fitted(), 200, repeats)
-        print(f'{f"`{name}`, convolutional network":45}{base:9.1f}{more:8.1f}   {more/base:.1%}')
+    base,more = extra(fitted(Fingerprint()), fitted(), 200, repeats)
+    print(f'{"`Fingerprint()`, convolutional network":45}{base:9.1f}{more:8.1f}   {more/base:.1%}')
 
 def main(repeats=9):
     global folder
@@ -94,7 +108,8 @@ def main(repeats=9):
             print(f'{name:45}{without:9.1f}{more:8.1f}' + ('' if allowed is None else f'{allowed:9.1f}'))
         without,more = extra(epochs(None), epochs(lambda *args, **kwargs: None), 100, repeats)
         print(f'{"pauses of an epoch of 10 batches, µs an epoch":45}{without:9.1f}{more:8.1f}')
-        time_callbacks(max(repeats//3, 1))
+        time_rewind(max(repeats//3, 1))
+        time_fingerprint(max(repeats//3, 1))
         time_files(folder)
 
 if __name__=='__main__': main(*map(int, sys.argv[1:]))

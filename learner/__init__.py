@@ -46,7 +46,7 @@ Modules:
 - `learner.result.show`: Samples with predictions and targets: images under their captions, masks, or a table
 - `learner.result.tracker`: Callbacks that monitor a metric: early stopping, saving the best model, a lower learning rate on a plateau
 - `learner.resume.checkpoint`: Save the whole run now and then, and resume it in another process
-- `learner.resume.rewind`: Hold positions of a run while it trains, and go back to any batch of it
+- `learner.resume.rewind`: Hold positions of a run while it trains, go back to any batch of it, and continue from there in two ways
 - `learner.resume.saved_run`: All that training is made of, part by part: taken from a learner, and given to another
 - `learner.resume.spike_guard`: Go back before a batch that spoils the run, leave it out, and train on
 - `learner.resume.state_file`: All that training is made of, in one file, and back: `learn.save_state` and `learn.load_state`

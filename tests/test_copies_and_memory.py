@@ -31,6 +31,7 @@ used = dict(
     resumed=lambda: stopped().resume(cbs=[]),
     callbacks=lambda: made(cbs=[EarlyStoppingCallback(patience=9), GradientClip(1.), EMA(.9), SaveModelCallback(fname=None), MixUp()], metrics=mae).fit(2),
     functions=lambda: made(cbs=[on('after_batch', every=2)(counts)]).fit(2),
+    scheduler=lambda: made().fit(2, cbs=TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1, .5))),
     hooks=lambda: made(cbs=[ActivationStats(), HookCallback(hook=shape)]).fit(1),
     lbfgs=lambda: made(opt_func=torch.optim.LBFGS, lr=.1).fit(1),
     ready_optimizer=lambda: ready(),

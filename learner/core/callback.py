@@ -94,6 +94,7 @@ class Callback(Flags, State, GetAttr):
     own_name = None # a name that was given to this instance: `cb.name = 'mine'`
 
     def let_go(self): "Called when it was detached from its Learner: undo what may outlive a fit"
+    def forked(self, parent, fork): "Called on a copy, in `fork`, of a callback of `parent`: take its files along"
     def __getstate__(self): return without_refs(self)
     def __init__(self, **fns): # Functions of the callback, by event: `Callback(before_batch=f)`
         for k,f in fns.items():

@@ -20,9 +20,9 @@ from time import perf_counter
 from ..core.callback import Callback
 from ..core.checks import checked,listed,one_of
 from ..loop.route import is_fork_of
-from ..measure.history import History,Row,missing
-from ..measure.recorder import Recorder
-from ..measure.run_config import plain
+from ..record.history import History,Row,missing
+from ..record.recorder import Recorder
+from ..record.run_config import plain
 from ..model.files import atomic_write,path_in
 
 # %% ../../nbs/inspect/05_loggers.ipynb #LogMethods

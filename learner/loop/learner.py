@@ -378,6 +378,7 @@ class Learner(CopyMixin):
 
     - of the learner: `dls`, `model`, `opt`, `loss_func`, `metrics`, `device`, `cbs`, `recorder`, `route`;
       `monitor`, the column of results that trackers watch; `run_config`, what the last fit was made of;
+      `lineage`, where that run began and left its course;
       `state`, a dict of your own; `forward_with`, which runs the forward pass in its own way;
     - of a run: `mode` is `'fit'`, `'validate'`, `'predict'`, `'lr_find'` or None; `scopes` that are running,
       outermost first; `epoch` of `n_epoch`; `train_iter` training batches of `n_train_iter`, and `opt_step` steps

@@ -237,6 +237,9 @@ class Learner:
     def fit_sgdr(self, n_cycles: int, cycle_len: int, lr_max=..., cycle_mult: float=..., wd: float | None=..., cbs=..., **kwargs) -> Learner:
         'Anneal to zero repeatedly: warm restarts ([Loshchilov & Hutter 2016](https://arxiv.org/abs/1608.03983))'
         ...
+    def fork(self, n_iter: int | None=..., lr=..., wd: float | None=..., cbs=..., without=...) -> Learner:
+        'Another learner that continues from the same place, with something changed. This one is left alone'
+        ...
     def get_preds(self, ds_idx: int | str=..., dl=..., with_input: bool=..., with_decoded: bool=..., with_loss: bool=..., act=..., inner: bool=..., reorder: bool=..., cbs=..., save_preds=..., save_targs=..., with_preds: bool=..., with_targs: bool=..., concat_dim: int | None=...) -> tuple:
         'Predictions and targets of all samples. Can be called anywhere, also inside a fit, and changes nothing'
         ...

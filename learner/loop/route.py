@@ -109,7 +109,8 @@ class WayBack:
 
     def turn(self, how, n_iter, run=None):
         "Note a turn of the run, or of the new one called `run`"
-        self.lineage = *self.lineage,Turn(run or self.lineage[-1].run, how, n_iter)
+        run = run or self.lineage[-1].run
+        self.lineage = *(o for o in self.lineage if o.n_iter<=n_iter),Turn(run, how, n_iter) # the others lie ahead
 
     def begin(self,
         stopped:Stopped|None=None, # The fit that is to be resumed; default: a new one
@@ -123,7 +124,7 @@ class WayBack:
         self.counts_before = counts_of(learn.dls.train, digests=True)
         self.moved = stopped.position.loader.moved or [] if stopped else []
         if stopped is None: self.lineage = Turn(new_run(), 'fit', 0),
-        elif (n := stopped.position.counters.train_iter)!=self.lineage[-1].n_iter: self.turn('resume', n)
+        elif (n := stopped.position.counters.train_iter)>self.lineage[-1].n_iter: self.turn('resume', n)
         if stopped is None: return
         _check_loader(stopped, learn.dls.train)
         if stopped.weights: stopped.weights.restore()

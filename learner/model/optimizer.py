@@ -128,7 +128,8 @@ def parts_of(opt) -> list:
 def own_attrs(opt) -> dict:
     "Attributes of an optimizer by name, without those that every optimizer of torch has"
     of_torch = vars(torch.optim.SGD([torch.zeros(0, requires_grad=True)], lr=0))
-    return {k:v for k,v in vars(opt).items() if k not in of_torch}
+    left = '_wrapped_by_lr_sched' # torch's schedulers leave a `step` that is of this very optimizer
+    return {k:v for k,v in vars(opt).items() if k not in of_torch and not hasattr(v, left)}
 
 # %% ../../nbs/model/03_optimizer.ipynb #OptimList
 def _check_opts(opts):

@@ -108,4 +108,5 @@ def run_config(
         model=_model(learn.model), loss=learn.loss_func, metrics=[o.name for o in learn.metrics],
         opt=dict(name=type(learn.opt).__name__, **{k:get_hyper(learn.opt, k) for k in hypers(learn.opt)}),
         callbacks=_callbacks(learn.cbs), device=learn.dls.device,
+        lineage=[o._asdict() for o in getattr(learn, 'lineage', ())],
         versions=dict(python=platform.python_version(), torch=torch.__version__, learner=__version__)))

@@ -131,6 +131,6 @@ class SpikeGuard(Rewind):
         learn = self.learn
         if not self.skip: learn.rewind(self.back_to); return
         point = self.nearest(self.back_to)
-        point.put(learn)
+        point.put(learn, 'rewind', self.back_to, self.of_run)
         self.drop_after(point.n_iter)
         run_fit(learn, bounds, cbs, held, learn.route.stopped)
