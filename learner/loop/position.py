@@ -179,6 +179,17 @@ class Position:
     settings:dict|None=None  # What the fit was made of; None until the position is used, or if a fork changes them
     others:tuple=()          # Objects in `state` and `callbacks` that are not copied, with their digests
 
+    def where(self,
+        n_train:int|None=None, # Training batches in an epoch, if known
+    ) -> str:
+        "Where it is, in words"
+        epoch,of = self.counters.epoch,f' of {n_train}' if n_train else ''
+        batches = f"after batch {self.batch}{of}" if self.batch else "before the first batch"
+        return dict(train=f"in epoch {epoch}, {batches}", validate=f"in epoch {epoch}, after its training",
+            epoch=f"after epoch {epoch}", fit="after the last epoch")[self.phase]
+
+    def __repr__(self): return f"Position({self.where()}{'' if self.exact else ', in the middle of a batch'})"
+
     @classmethod
     def of(cls,
         learn, # In a fit
@@ -213,6 +224,7 @@ class Position:
         draws:Draws, # The pass over the training loader that was resumed or is to begin
         overrides=None, # `lr` and `wd` of the resuming `fit`, where the stopped one began with others
         in_memory:bool=False, # Nothing but time has passed since: settings need not be compared
+        told:bool=True, # Name the overrides in the warning
     ):
         "Restore everything but weights and the optimizer's state"
         self.counters.put(learn)
@@ -224,7 +236,7 @@ class Position:
         learn.state.update({k:kept[id(v)] for k,v in self.state.items() if id(v) in kept})
         overrides = overrides or {}
         taken = change_hypers(learn, self.optimizer.changed(learn) | overrides)
-        if differs := self._differences(learn, overrides, taken, gone, in_memory):
+        if differs := self._differences(learn, overrides, taken if told else overrides, gone, in_memory):
             warnings.warn(f"The run resumes with other settings than it had: {'; '.join(differs)}")
         _warn_of_others(self.others)
         draws.restore(self.loader, begun=self.phase=='train')
@@ -232,12 +244,12 @@ class Position:
         warnings.warn("The run was stopped in the middle of a batch: "
             "it resumes, but not exactly as it would have continued")
 
-    def _differences(self, learn, overrides, taken, gone, in_memory):
+    def _differences(self, learn, overrides, silent, gone, in_memory):
         if self.settings is None: return []
         if in_memory: # what you have changed meanwhile holds; but an epoch of another length is told
             return changed_settings(*({k:v for k,v in o.items() if k.startswith('limits')}
                 for o in (self.settings, settings_of(learn))))
-        was,told = self.optimizer.at_start,{k:v for k,v in overrides.items() if k not in taken}
+        was,told = self.optimizer.at_start,{k:v for k,v in overrides.items() if k not in silent}
         res = [f"`{k}` was {was.get(k)} when the fit began, and is {v} from here on" for k,v in told.items()]
         def others(o): return {k:v for k,v in o.items() if k.removeprefix('opt.') not in overrides}
         return res + changed_settings(others(self.settings), others(settings_of(learn)), gone)

@@ -16,11 +16,10 @@ import shutil,warnings
 from contextlib import nullcontext
 from io import BytesIO
 from math import inf,isfinite,isnan
-from numbers import Real
 from pathlib import Path
 import torch
 from ..core.callback import Callback
-from ..core.checks import checked,whole
+from ..core.checks import checked,is_number,whole
 from ..core.events import CancelFitException
 from ..record.progress import ProgressCallback
 from ..record.history import missing
@@ -38,12 +37,20 @@ def _compares(comp):
 
 def _name(monitor): return f"`{getattr(monitor, '__name__', monitor)}`"
 
+def _check_monitor(name, v):
+    if v is None or callable(v) or (v and isinstance(v, str)): return
+    raise TypeError(f"`{name}` is the name of a column, such as `valid_loss`, or a function of a row, but got {v!r}")
+
+def _check_delta(name, v):
+    if is_number(v) and 0<=v<inf: return
+    raise ValueError(f"`{name}` is 0 or more, whichever direction is better, but got {v!r}")
+
 class TrackerCallback(Callback):
     "Keeps the `best` monitored value, and whether the last row had a `new_best`. Subclasses act in `act(val)`"
     order,only_fit = ProgressCallback.order,True
     _stateattrs = ('best','new_best')
     rec = None # in a fit: the recorder
-    @checked(comp=..., monitor=..., min_delta=...)
+    @checked(monitor=_check_monitor, min_delta=_check_delta)
     def __init__(self,
         monitor=None, # A column of the recorder, or a function of a row; default: `learn.monitor`
         comp=None, # `np.less` or `np.greater`; default: what the metric declares
@@ -53,8 +60,6 @@ class TrackerCallback(Callback):
         if callable(monitor): check_direction(monitor, comp)
         if comp is not None and not _compares(comp):
             raise ValueError(f"`comp` is `np.less` or `np.greater`, or compares as they do, but got {comp!r}")
-        if not (isinstance(min_delta, Real) and min_delta>=0):
-            raise ValueError(f"`min_delta` is 0 or more, whichever direction is better, but got {min_delta!r}")
         self.monitor,self.comp,self.min_delta,self.reset_on_fit = monitor,comp,min_delta,reset_on_fit
         self.best,self.new_best = None,False
 
@@ -62,13 +67,14 @@ class TrackerCallback(Callback):
         self.rec,self.watched = find_recorder(self),self.monitor or self.learn.monitor
         self.higher = higher_is_better(self.learn, self.rec, self.watched, self.comp)
         if self.reset_on_fit or self.best is None: self.best = -inf if self.higher else inf
-        self.new_best = False
+        self.new_best,self.seen = False,None
 
     def is_better(self, val, than): return (val-than if self.higher else than-val) > self.min_delta
 
     def after_row(self):
         row = self.rec.rows[-1]
         val,self.new_best = self.watched(row) if callable(self.watched) else row.get(self.watched),False
+        self.seen = self.seen or not (val is missing or val is None)
         if val is missing or val is None: return
         try: val = float(val)
         except (TypeError,ValueError,RuntimeError):
@@ -78,6 +84,9 @@ class TrackerCallback(Callback):
         self.act(val)
 
     def act(self, val): "Called after each value, with `new_best` and `best` up to date"
+    def after_fit(self):
+        if self.rec and self.seen is False:
+            warnings.warn(f"`{self.name}` did nothing: {_name(self.watched)} had no value in any row of this fit")
     def cleanup_fit(self): self.rec = None
 
 # %% ../../nbs/result/08_tracker.ipynb #EarlyStoppingCallback
@@ -85,14 +94,14 @@ class EarlyStoppingCallback(TrackerCallback):
     "Stop when the last `patience` values were not better than the best"
     order = TrackerCallback.order+3 # after `SaveModelCallback` and `ReduceLROnPlateau`
     _stateattrs = (*TrackerCallback._stateattrs, 'wait')
-    @checked(min_delta=..., patience=..., comp=..., monitor=...)
+    @checked(patience='>=1', min_delta=...)
     def __init__(self,
         monitor=None, comp=None, min_delta:float=0., # As in `TrackerCallback`
         patience:int=1, # Values, one in each row of results
         reset_on_fit:bool=True, # As in `TrackerCallback`
     ):
         super().__init__(monitor, comp, min_delta, reset_on_fit)
-        self.patience,self.wait = whole('patience', patience, 1),0
+        self.patience,self.wait = patience,0
 
     def before_fit(self):
         super().before_fit()
@@ -116,7 +125,7 @@ class SaveModelCallback(TrackerCallback):
     order = TrackerCallback.order+1
     writes = True
     _stateattrs = (*TrackerCallback._stateattrs, 'kept')
-    @checked(min_delta=..., comp=..., monitor=..., keep=..., every_epoch=..., fname=...)
+    @checked(keep='>=1', every_epoch=..., fname=Path, min_delta=...)
     def __init__(self,
         monitor=None, comp=None, min_delta:float=0., # As in `TrackerCallback`
         fname:str|None='model', # Name for `learn.save`; None keeps the best in memory
@@ -134,7 +143,7 @@ class SaveModelCallback(TrackerCallback):
             "`fname=None` keeps the best one in memory: it goes with no `every_epoch`, `at_end` or `keep`")
         self.every_epoch = whole('every_epoch', every_epoch, 1) if type(every_epoch) is not bool else int(every_epoch)
         self.fname,self.at_end,self.with_opt,self.load_best = fname,at_end,with_opt,load_best
-        self.keep,self.last_saved_path,self.kept = whole('keep', keep, 1),None,[]
+        self.keep,self.last_saved_path,self.kept = keep,None,[]
         self.written = {} # by file, the value of the weights that are in it
 
     @property
@@ -220,19 +229,16 @@ class ReduceLROnPlateau(TrackerCallback):
     "Divide the learning rate by `factor` when the last `patience` values were not better than the best"
     order = TrackerCallback.order+2
     _stateattrs = (*TrackerCallback._stateattrs, 'wait')
-    @checked(patience=..., factor=..., min_lr='>=0', comp=..., monitor=...)
+    @checked(patience='>=1', factor='(1,inf)', min_lr='>=0', min_delta=...)
     def __init__(self,
         monitor=None, comp=None, min_delta:float=0., # As in `TrackerCallback`
         patience:int=1, # Values, one in each row of results
-        factor:float=10., # Divides the learning rate; above 1
+        factor:float=10., # The learning rate is divided by it; above 1
         min_lr:float=0., # Lowest learning rate
         reset_on_fit:bool=True, # As in `TrackerCallback`
     ):
         super().__init__(monitor, comp, min_delta, reset_on_fit)
-        if not factor>1:
-            raise ValueError(f"The learning rate is divided by `factor`, which is above 1, but got {factor}")
-        if not min_lr>=0: raise ValueError(f"`min_lr` is 0 or more, but got {min_lr}")
-        self.patience,self.factor,self.min_lr,self.wait = whole('patience', patience, 1),factor,min_lr,0
+        self.patience,self.factor,self.min_lr,self.wait = patience,factor,min_lr,0
 
     def before_fit(self):
         for o in self.learn.cbs:
@@ -266,7 +272,7 @@ class TerminateOnNaNCallback(Callback):
 # %% ../../nbs/result/08_tracker.ipynb #OnBetter
 class OnBetter(TrackerCallback):
     "Call `f(learn)` when there is a new best"
-    @checked(f=..., comp=..., monitor=..., min_delta=...)
+    @checked(min_delta=...)
     def __init__(self,
         f, # A function of the learner
         monitor=None, comp=None, min_delta:float=0., reset_on_fit:bool=True, # As in `TrackerCallback`
