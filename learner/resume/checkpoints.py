@@ -183,4 +183,4 @@ class FitFiles:
 
     def state_dict(self): return dict(run_id=self.run, **self.place._asdict())
     def load_state_dict(self, state):
-        if state['run_id']==self.run: self.place = Place(state['chain'], state['fit']) # or else it is of a fork's parent
+        if state['run_id']==self.run: self.place = Place(state['chain'], state['fit']) # else: of a fork's parent
