@@ -47,3 +47,8 @@ def test_rates_that_no_optimizer_could_have(v, text):
 def test_rates_in_every_form(kwargs):
     learn = a_learner(splitter=lambda m: [[m.a], [m.b]], **kwargs)
     assert learn.fit(1).opt_step==2
+
+@pytest.mark.parametrize('f,theirs,ours', [('fit', 'callbacks', 'cbs'), ('fit', 'max_lr', 'lr'), ('fit', 'n_epochs', 'n_epoch'), ('fit_one_cycle', 'max_lr', 'lr_max'), ('fit', 'weight_decay', 'wd')])
+def test_names_of_arguments_of_other_libraries_are_answered_with_ours(f, theirs, ours):
+    with pytest.raises(TypeError, match=f'has no argument `{theirs}`. Did you mean `{ours}`'): getattr(synth_learner(), f)(1, **{theirs: 1})
+    with pytest.raises(TypeError, match='has no argument `criterion`. Did you mean `loss_func`'): Learner(synth_learner().dls, torch.nn.Linear(1, 1), criterion=torch.nn.MSELoss())

@@ -330,3 +330,52 @@ def test_validation_batches_without_any_sample_have_no_loss_and_no_predictions(n
     learn = Learner(DataLoaders([(torch.randn(4,3), torch.zeros(4).long())], [(torch.zeros(0,3), torch.zeros(0).long())]*n, device='cpu'), nn.Linear(3,2), nn.CrossEntropyLoss(), metrics=accuracy)
     assert all(math.isnan(o) for o in learn.validate()) and learn.get_preds(with_loss=True)[2].shape==(0,)
     with pytest.warns(match='`early_stopping` did nothing: `valid_loss` had no value in any row of this fit'): learn.fit(2, cbs=EarlyStoppingCallback)
+
+# Losses of one's own of which nothing is known
+def weighs(p, t): return F.cross_entropy(p, t, weight=w4)
+class Weighs(nn.Module):
+    def forward(self, p, t): return weighs(p, t)
+class Says(Weighs):
+    def n_items(self, t): return w4[t].sum()
+class Counts:
+    "Its value depends on how often it was called"
+    def __init__(self): self.n = 0
+    def __call__(self, p, t): self.n += 1; return F.cross_entropy(p, t)*self.n
+def noisy(p, t): return F.cross_entropy(p+torch.randn_like(p), t)
+def fit_with(loss_func, cbs=None, bs=5):
+    gen.manual_seed(1)
+    learn = learner(cut(classes(), bs), loss_func, cbs=cbs)
+    learn.lr = .1
+    return learn.fit(2)
+
+@pytest.mark.parametrize('f,name', [(weighs, 'weighs'), (Weighs(), 'Weighs'), (contrastive, 'contrastive')])
+def test_a_loss_of_which_nothing_is_known_says_when_it_depends_on_the_batch_size(f, name, recwarn):
+    learn = fit_with(f)
+    said = [str(o.message) for o in recwarn if 'no average over samples' in str(o.message)]
+    assert len(said)==1 and said[0].startswith(f'`{name}` is no average over samples: for the first two batches together it is ') and 'So the validation loss depends on the batch size' in said[0]
+    assert same_run(learn, f)
+
+def same_run(learn, f):
+    "Whether the fit is that of a learner whose recorder is told what the loss averages over, so that nothing is asked"
+    gen.manual_seed(1)
+    other = learner(cut(classes(), 5), f)
+    other.lr = .1
+    other.remove_cb(Recorder).add_cb(Recorder(count=lambda learn: len(learn.y)))
+    other.fit(2)
+    return torch.equal(learn.model.w, other.model.w) and learn.recorder.raw_losses==other.recorder.raw_losses
+
+@pytest.mark.parametrize('f', [Says(), lambda p,t: F.cross_entropy(p, t), noisy, nn.CrossEntropyLoss(w4), nn.CrossEntropyLoss(w4, reduction='sum')], ids=['says','average','noisy','torch','sum'])
+def test_losses_that_are_averages_or_say_what_they_are_need_no_warning(f, recwarn):
+    fit_with(f)
+    assert not [o for o in recwarn if 'average over samples' in str(o.message)]
+
+def test_a_loss_that_a_callback_changes_is_not_asked(recwarn):
+    class Twice(Callback):
+        def after_loss(self): self.learn.loss = self.learn.loss*2
+    fit_with(weighs, Twice())
+    assert not [o for o in recwarn if 'average over samples' in str(o.message)]
+
+def test_asking_a_loss_leaves_its_state_alone():
+    f = Counts()
+    learn = fit_with(f)
+    assert f.n==2 and same_run(learn, Counts()) # one training batch in each of two epochs

@@ -13,6 +13,8 @@ class Net(nn.Module):
     def forward(self, x): return self.lin(x)
 class ToDict(Net):
     def forward(self, x): return dict(out=self.lin(x), aux=x)
+class ToOddDict(Net):
+    def forward(self, x): return dict(scores=self.lin(x))
 class Attrs:
     def __init__(self, logits): self.logits = logits
 class ToObject(Net):
@@ -29,6 +31,7 @@ cases = {
     'no loss, classes':     (Net, (x,y), None, '`loss_func` is None', 'Learner(dls, model, nn.CrossEntropyLoss())'),
     'no loss, numbers':     (Net, (x,x[:,:2]), None, '`loss_func` is None', 'Learner(dls, model, nn.MSELoss())'),
     'a dict of outputs':    (ToDict, (x,y), ce, r'the loss got out: \(8, 2\) float32, aux: \(8, 4\) float32, and targets \(8,\) int64', "cbs=MapPred(lambda o: o['out'])"),
+    'a dict of odd names':  (ToOddDict, (x,y), ce, r'the loss got scores: \(8, 2\) float32, and targets', "cbs=MapPred(lambda o: o['scores'])"),
     'an object of outputs': (ToObject, (x,y), ce, 'the loss got Attrs', 'cbs=MapPred(lambda o: o.logits)'),
     'a tuple of outputs':   (ToTuple, (x,y), ce, 'the loss got tuple of', 'cbs=MapPred(lambda o: o[0])'),
     'too many inputs':      (Net, (x,y,y), lambda p,a,b: F.cross_entropy(p, a), 'It takes 1, and a batch has 3 parts', 'DataLoaders(…, n_inp=1)'),

@@ -34,8 +34,9 @@ def nearest(
 # Arguments of fastai, and of other libraries, that have another name here
 _elsewhere = dict(batch_tfms='aug', item_tfms='aug', cpu='device',
     metric_name='name', nm='name', nms='names', inp='pred',
-    learning_rate='lr', weight_decay='wd', epochs='n_epoch', max_epochs='n_epoch', callbacks='cbs', batch_size='bs',
-    loss='loss_func', loss_fn='loss_func', criterion='loss_func', optimizer='opt_func', max_lr='lr_max')
+    learning_rate='lr', max_lr='lr', lr_max='lr', weight_decay='wd', callbacks='cbs', batch_size='bs',
+    epochs='n_epoch', n_epochs='n_epoch', max_epochs='n_epoch', num_epochs='n_epoch',
+    loss='loss_func', loss_fn='loss_func', criterion='loss_func', optimizer='opt_func')
 
 def known_args(f):
     "Decorator of what users call: unknown keyword arguments raise an error that proposes the nearest; short tracebacks"

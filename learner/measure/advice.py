@@ -95,7 +95,8 @@ def _of_targets(learn, e):
     "What to write, if predictions and targets do not fit the loss"
     pred,yb,f = learn.pred,learn.yb,learn.loss_func
     if not isinstance(pred, torch.Tensor):
-        k = next((k for k in pred_names if isinstance(part_of(pred, k), torch.Tensor)), None)
+        names = [*pred_names, *(pred if isinstance(pred, Mapping) else ())]
+        k = next((k for k in names if isinstance(part_of(pred, k), torch.Tensor)), None)
         tensors = isinstance(pred, (tuple,list)) and any(isinstance(o, torch.Tensor) for o in pred)
         part = '[0]' if k is None and tensors else k and (f"['{k}']" if isinstance(pred, Mapping) else f'.{k}')
         return f"If predictions are one part of it, write `cbs=MapPred(lambda o: o{part})`" if part else ''

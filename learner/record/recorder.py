@@ -240,7 +240,7 @@ class Recorder(RowWriter):
         count=None, # `count(learn)` returns the number of items that the loss averages; default: see `n_items`
     ):
         self.train_metrics,self.valid_metrics,self.add_time,self.beta = train_metrics,valid_metrics,add_time,beta
-        self.count,self.summed,self.untried,self.uncompared,self.unseen = count,False,(),(),False
+        self.count,self.summed,self.untried,self.uncompared,self.unseen = count,False,(),None,False
         self.clear()
 
     def before_fit(self):
@@ -280,9 +280,9 @@ class Recorder(RowWriter):
             "and another is not. `nn.CrossEntropyLoss(weight, label_smoothing=…)` weights both")
         metrics = [AvgLoss(self.count or items_in_phase()), *self.valid_mets] if self.learn.mode!='predict' else []
         self.phase.begin_inner(metrics, len(self.learn.scopes))
-        if not self.uncompared or self.learn.mode!='fit': return
-        self.phase.now = [*metrics, Trial(self.phase, check_averages(self.uncompared), n=2)]
-        self.uncompared = ()
+        if self.uncompared is None or self.learn.mode!='fit': return
+        avg_loss,mine = None if self.count else metrics[0],self.uncompared
+        self.phase.now,self.uncompared = [*metrics, Trial(self.phase, check_averages(mine, avg_loss), n=2)],None
     def after_validate(self):
         if self.phase.depth!=len(self.learn.scopes): return
         self._put_results(object)
