@@ -25,6 +25,7 @@ Modules:
 - `learner.inspect.memory`: What a batch will need before it is run: parameters, gradients, optimizer state and activations, layer by layer
 - `learner.inspect.profile`: Where the time of a fit goes, by phase, callback and event, and what makes the device wait
 - `learner.inspect.summary`: The layers of a model, the shapes they return, and which of their parameters are trained
+- `learner.inspect.trace`: Who runs when, for how long, what it reads and writes, and why in this order
 - `learner.loop.learner`: Data, model, loss and optimizer in one object that trains, validates and resumes
 - `learner.loop.position`: Where a run is: everything that is needed to resume it, except weights and the optimizer's state
 - `learner.measure.metrics`: Averages over samples, kept on the device until they are read

@@ -90,6 +90,7 @@ from .inspect.profile import *
 from .inspect.loggers import *
 from .inspect.boards import *
 from .inspect.memory import *
+from .inspect.trace import *
 from .compare.fingerprint import *
 from .compare.diff import *
 __all__ = [o for o in globals() if not o.startswith('_')] # what the chapters export, and no more

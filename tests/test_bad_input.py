@@ -229,9 +229,9 @@ def test_a_misspelt_argument_is_answered_with_the_right_one(f, wrong, right):
 def test_two_callbacks_of_one_class():
     a,b = Trace(),Trace()
     learn = learner(cbs=[a, b])
-    assert learn.trace is a and learn.trace_2 is b
+    assert learn.tracer is a and learn.tracer_2 is b
     learn.remove_cb(a)
-    assert learn.trace_2 is b and not hasattr(learn, 'trace')
+    assert learn.tracer_2 is b and not hasattr(learn, 'tracer')
     check_usable(learn)
 
 @pytest.mark.parametrize('name', ['Model', 'Fit', 'Dls', 'Cbs', 'Opt', 'Pred', 'State', 'PctTrain', 'NoBar', 'DefaultCbs'])
@@ -247,7 +247,7 @@ def test_a_callback_moves_to_another_learner_but_not_in_the_middle_of_a_fit():
     with pytest.raises(ValueError, match='is taking part in the `fit` of another Learner'): one.fit(1)
     assert list(two.cbs)==cbs and cb.learn is one
     two.add_cb(cb)
-    assert cb.learn is two is two.trace.learn and cb not in one.cbs
+    assert cb.learn is two is two.tracer.learn and cb not in one.cbs
     check_usable(two)
 
 # What looks odd but is right

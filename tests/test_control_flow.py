@@ -227,7 +227,7 @@ def test_step_after_a_cancelled_backward_does_nothing():
     look = Callback(before_step=lambda self: before.append(weights(self)), after_step=lambda self: after.append(weights(self)))
     learn = synth_learner(3, 0, cbs=[Trace(), look, Raise('before_backward', CancelBackwardException, n=3)]).fit(1, wd=.1)
     assert [a==b for a,b in zip(before, after)]==[False,False,True] and learn.opt_step==2
-    assert learn.trace.seen.count('before_step')==learn.trace.seen.count('after_step')==3
+    assert learn.tracer.seen.count('before_step')==learn.tracer.seen.count('after_step')==3
 
 def test_step_after_a_cancelled_backward_uses_gradients_made_by_hand():
     def by_hand(self): self.loss_grad.backward(); raise CancelBackwardException

@@ -33,11 +33,11 @@ class Sum(nn.Module):
     def reset(self): pass
 
 # What only our own chapters call, and what has no arguments to check
-inner = set('''Dispatcher Loop Events Draws keep_random moving_parts random_state set_random_state map_batch map_tensors rows_of Rows Position RunConfig LossStream Stopwatch ProfileReport MemoryForecast Summary Samples Report History Row SuggestedLRs Pieces AnyOf CallbackList
+inner = set('''Dispatcher Loop Events Draws keep_random moving_parts random_state set_random_state map_batch map_tensors rows_of Rows Position RunConfig LossStream Stopwatch ProfileReport MemoryForecast RunTrace Summary Samples Report History Row SuggestedLRs Pieces AnyOf CallbackList
     known_args nearest snake_name scope moments held hold put_back is_summed loss_of loss_per_sample items_in_phase n_items n_samples flat_pair as_double check_several declare find_bs mk_metric mk_metrics AsFunction html_table show_value text_row text_table Lines Notebook Rich
     atomic_write check_plain file_path read_plain sweep_temporary write_plain check_plain load_weights unwrapped weights_of Mismatch count_elements count_kept activation_of decodes_of has_mixed_means ignore_index_of items_by items_of reduction_of per_sample decision named as_image first_batch show_samples
     call_selected path_in check_hyper per_group sched_no sched_lin sched_cos sched_exp sched_poly mae mse msle FileLogger Raise set_hyper restored length to_device twin by_number in_order default_device run_config numbers highest valley slide minimum steep SuggestionMethod Checkpoints Interpretation ClassificationInterpretation Forward Callback FuncCallback LossMetrics Hook Hooks clear_state AMPMode freeze_groups norm_bias_params params trainable_params param_groups hypers n_groups get_hyper spare make_opt func_name has_argument innermost'''.split())
-methods = '''fit fit_one_cycle fit_flat_cos fit_sgdr fine_tune lr_find smoke profile memory validate get_preds predict tta show_results summary to_fp16 to_channelslast to_contiguous save load export save_state load_state set_hyper freeze_to resume at_pause'''.split()
+methods = '''fit fit_one_cycle fit_flat_cos fit_sgdr fine_tune lr_find smoke profile memory trace show_loop validate get_preds predict tta show_results summary to_fp16 to_channelslast to_contiguous save load export save_state load_state set_hyper freeze_to resume at_pause'''.split()
 
 def parameters(f): return {k:p for k,p in inspect.signature(f.__init__ if isinstance(f, type) else f).parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and k!='self'}
 

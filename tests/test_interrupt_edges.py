@@ -261,6 +261,6 @@ def test_between_phases_no_scope_loses_its_cleanup():
     assert n>20
     for at in range(1, n+1):
         learn,_ = stopped_at(at)
-        seen = learn.trace.seen
+        seen = learn.tracer.seen
         assert learn.mode is None and not learn.scopes and [o for o in cancels if seen.count(f'before_{o}')!=seen.count(f'cleanup_{o}')]==[]
         if learn.at is not None: assert weights(learn.resume())==weights(whole)

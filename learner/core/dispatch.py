@@ -264,15 +264,22 @@ class Notifier(Handlers):
         return ''
 
 # %% ../../nbs/core/06_dispatch.ipynb #show_training_loop
-def loop_lines(loop, scope=training_loop, depth=0):
-    "Lines that show a `scope` of the table, its events, and the callbacks that listen to each"
+def loop_events(loop, scope=training_loop, running=()):
+    """Each scope and event of the table in order: the running scopes, outermost first; the event, or None where the
+    scope itself begins; and the callbacks that listen"""
     name,*body = scope
-    yield '  '*depth + name
-    events = [f'before_{name}', *body, f'after_cancel_{name}', f'after_{name}', f'cleanup_{name}']
-    for ev in events:
-        if not isinstance(ev, str): yield from loop_lines(loop, ev, depth+1); continue
-        cbs = ', '.join(o.name for o in loop.ordered_cbs(ev))
-        if cbs or not ev.startswith(('after_cancel_','cleanup_')): yield f"{'  '*(depth+1) + ev:32}{cbs}".rstrip()
+    scopes = (*running, name)
+    yield scopes,None,[]
+    for ev in (f'before_{name}', *body, f'after_cancel_{name}', f'after_{name}', f'cleanup_{name}'):
+        if isinstance(ev, str): yield scopes,ev,loop.ordered_cbs(ev)
+        else: yield from loop_events(loop, ev, scopes)
+
+def loop_lines(loop):
+    "Lines that show the table, and the callbacks that listen to each event"
+    for scopes,ev,cbs in loop_events(loop):
+        if ev is None: yield '  '*(len(scopes)-1) + scopes[-1]
+        elif cbs or not ev.startswith(('after_cancel_','cleanup_')):
+            yield f"{'  '*len(scopes) + ev:32}{', '.join(o.name for o in cbs)}".rstrip()
 
 # %% ../../nbs/core/06_dispatch.ipynb #Dispatcher
 class Dispatcher(Notifier):

@@ -251,6 +251,23 @@ class ProfileReport:
         ax.set(xlabel='seconds'); ax.legend()
         return ax
 
+# %% ../../nbs/inspect/04_profile.ipynb #HandlerStack
+class HandlerStack(list):
+    "Handlers that run inside of one another, and the time that each takes without those inside of it"
+    def push(self, what): self.append([what, 0., perf_counter()])
+    def finish(self):
+        "The innermost one ends: what it is, when it began, and its own time"
+        what,inside,start = self.pop()
+        took = perf_counter()-start
+        self.inside += took
+        return what,start,took-inside
+
+    @property
+    def inside(self): return self[-1][1] if self else 0. # seconds inside of the innermost one so far
+    @inside.setter
+    def inside(self, s):
+        if self: self[-1][1] = s
+
 # %% ../../nbs/inspect/04_profile.ipynb #Profile
 def _high_water(device):
     "Most memory that was in use, in MB: tensors on a CUDA device, or else the process"
@@ -288,7 +305,7 @@ class Profile(_PhaseTimes):
     def before_fit(self):
         super().before_fit()
         learn = self.learn
-        self.stack,self.calls,self.n_counted,self.counting = [],{},0,False # of running handlers; by name, event, phase
+        self.stack,self.calls,self.n_counted,self.counting = HandlerStack(),{},0,False # `calls` by name, event, phase
         self.waits = Waits(self._running, on_cpu=learn.device.type=='cpu')
         on_gpu = learn.device.type=='cuda'
         if on_gpu: torch.cuda.reset_peak_memory_stats(learn.device)
@@ -324,27 +341,25 @@ class Profile(_PhaseTimes):
         self.n_counted += on
 
     # Callbacks
-    def handler_began(self, cb, ev): self.stack.append([cb.name, ev, self._phase(), 0., perf_counter()])
+    def handler_began(self, cb, ev): self.stack.push((cb.name, ev, self._phase()))
     def handler_ended(self):
-        name,ev,phase,inner,start = self.stack.pop()
-        took = perf_counter()-start
-        if self.stack: self.stack[-1][3] += took
-        cell = self.calls.get((name, ev, phase))
-        if cell is None: cell = self.calls[name, ev, phase] = [0, 0.]
+        key,_,own = self.stack.finish()
+        cell = self.calls.get(key)
+        if cell is None: cell = self.calls[key] = [0, 0.]
         cell[0] += 1
-        cell[1] += took-inner
+        cell[1] += own
 
     def before_validate(self):
         super().before_validate()
-        if self.depth==1: self.time_inside = self.stack[-1][3] if self.stack else 0.
+        if self.depth==1: self.time_inside = self.stack.inside
     def cleanup_validate(self):
         super().cleanup_validate()
-        if self.stack and not self.depth: self.stack[-1][3] = self.time_inside+self.times['validate'][-1]
+        if not self.depth: self.stack.inside = self.time_inside+self.times['validate'][-1]
 
     def _phase(self):
         if self.depth: return 'validate'
         return self.watch.phase or ('other' if 'epoch' in self.learn.scopes else 'outside')
-    def _running(self): return '{0[0]}.{0[1]}'.format(self.stack[-1]) if self.stack else self._phase()
+    def _running(self): return '.'.join(self.stack[-1][0][:2]) if self.stack else self._phase()
 
     def report(self) -> ProfileReport:
         "What was measured in this fit"

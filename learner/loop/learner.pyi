@@ -273,6 +273,9 @@ class Learner:
     def save_state(self, file):
         'Save all that training is made of'
         ...
+    def show_loop(self, n: int=..., cbs=...):
+        'Print the loop, with each callback where it runs: calls, mean time, place, what it reads and writes'
+        ...
     def show_results(self, ds_idx: int | str=..., dl=..., max_n: int=..., shuffle: bool=..., ncols: int | None=..., figsize=...):
         'Show samples of the first batch: images with decisions and targets, which can be masks, or a table'
         ...
@@ -296,6 +299,9 @@ class Learner:
         ...
     def to_fp32(self) -> Learner:
         'Train in full precision from now on'
+        ...
+    def trace(self, n: int=..., cbs=...):
+        'Which callbacks run when, how long, what they read and write, and why there. Everything is restored'
         ...
     def tta(self, ds_idx: int | str=..., dl=..., n: int=..., aug=..., beta: float | None=..., use_max: bool=...) -> tuple:
         'Test-time augmentation: average the predictions of `n` augmented passes and one without augmentation'

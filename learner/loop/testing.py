@@ -65,8 +65,8 @@ def synth_learner(
 
 # %% ../../nbs/loop/08_testing.ipynb #Trace
 class Trace(Callback):
-    "Keeps the names of events in `seen`, in order"
-    order,watches = 1000,True
+    "Keeps the names of events in `seen`, in order; `learn.trace()` tells more of a run"
+    name,order,watches = 'tracer',1000,True
     def __init__(self,
         *events, # Names to keep; default: all
     ):
