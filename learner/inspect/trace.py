@@ -96,8 +96,8 @@ class Tracer:
 
 # %% ../../nbs/inspect/08_trace.ipynb #RunTrace
 class RunTrace(History):
-    """Calls of callbacks, one `Row` each: `epoch`, `batch`, running `scopes`, `event`, `callback`, its own time in `ms`,
-    what it `reads` and `writes`, `why` it has this place, and its `start` in milliseconds"""
+    """Calls of callbacks, one `Row` each: `epoch`, `batch`, running `scopes`, `event`, `callback`, its own time in
+    `ms`, what it `reads` and `writes`, `why` it has this place, and its `start` in milliseconds"""
     def plot(self,
         ax=None, # Axes of matplotlib; default: a new figure
     ): # The axes
