@@ -2057,6 +2057,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'learner.measure.trial': { 'learner.measure.trial.Trial': ('measure/trial.html#trial', 'learner/measure/trial.py'),
                                        'learner.measure.trial.Trial.__init__': ( 'measure/trial.html#trial.__init__',
                                                                                  'learner/measure/trial.py'),
+                                       'learner.measure.trial.Trial.accumulate': ( 'measure/trial.html#trial.accumulate',
+                                                                                   'learner/measure/trial.py'),
                                        'learner.measure.trial.Trial.reset': ('measure/trial.html#trial.reset', 'learner/measure/trial.py'),
                                        'learner.measure.trial._advice': ('measure/trial.html#_advice', 'learner/measure/trial.py'),
                                        'learner.measure.trial._check_average': ( 'measure/trial.html#_check_average',

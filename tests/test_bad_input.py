@@ -1,4 +1,5 @@
 "Mistakes cannot hide: each is an error that says what was given, what was expected and what to write, and does no harm"
+import copy
 import math,re
 from functools import partial
 import numpy as np, pytest, torch
@@ -260,3 +261,26 @@ def test_a_zero_lr_and_one_batch_are_fine():
     before = [p.clone() for p in learn.model.parameters()]
     learn.fit(1, lr=0)
     assert all(map(torch.equal, before, learn.model.parameters()))
+
+# What to write
+def _drops():
+    ds = torch.utils.data.TensorDataset(torch.randn(3, 1), torch.randn(3, 1))
+    return DataLoaders(torch.utils.data.DataLoader(ds, 8, drop_last=True), device='cpu')
+def _in_fit(f): return synth_learner(cbs=Callback(before_epoch=lambda self: f(self.learn))).fit(1)
+def _no_counts():
+    learn = synth_learner()
+    learn.remove_cb(TrainEvalCallback).fit(n_iter=2)
+def _taken():
+    cb,other = GradientClip(),synth_learner()
+    synth_learner(cbs=[cb, Callback(before_epoch=lambda self: other.add_cb(cb))]).fit(1)
+@pytest.mark.parametrize('f,says', [
+    (lambda: synth_learner(dls=_drops()).fit(1), r'gave no batch in epoch 0. `drop_last=True` leaves out a batch that is not full'),
+    (lambda: synth_learner(dls=DataLoaders(synth_dls(2).train, [], device='cpu')).fit(1), r'gave no batch in epoch 0. If there is nothing to validate on, leave it out'),
+    (lambda: synth_learner(loss_func=lambda p,t: ((p-t)**2).mean().item()).fit(1), r'The loss must be a tensor.*: leave out `.item\(\)`'),
+    (lambda: _in_fit(lambda learn: learn.fit(1)), 'cannot start inside a running `fit`: train another Learner, or `raise CancelFitException`'),
+    (lambda: _in_fit(copy.deepcopy), 'copied or pickled inside a running `fit`: copy it when that is over, or only `learn.model`'),
+    (lambda: _in_fit(lambda learn: learn.load_state('x')), r'cannot replace what a running `fit` is working with: load before it, and then write `learn.resume\(\)`'),
+    (_no_counts, r'there is none: write `learn.add_cb\(TrainEvalCallback\)`'),
+    (_taken, 'in the `fit` of another Learner: give this one an instance of its own')], ids=['drop last','no valid','item','inner fit','copy','load','counts','taken'])
+def test_errors_say_what_to_write(f, says):
+    with pytest.raises((ValueError,TypeError,RuntimeError), match=says): f()

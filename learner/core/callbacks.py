@@ -37,7 +37,8 @@ class CallbackList(L):
                 + (" Did you mean `@on(event.…)`, which makes one of a function?" if callable(cb) else ""))
         if cb.learn is not None and cb.learn is not self.owner: # a cell that makes the Learner was run again
             if cb.learn.mode is not None:
-                raise ValueError(f"`{cb}` is taking part in the `{cb.learn.mode}` of another Learner")
+                raise ValueError(f"`{cb}` is taking part in the `{cb.learn.mode}` of another Learner: "
+                    "give this one an instance of its own")
             cb.learn.cbs.lost.append(cb)
             cb.learn.remove_cb(cb)
         return cb

@@ -169,7 +169,8 @@ def prepare(learn, bounds):
     if 'logger' in vars(learn) and not isinstance(learn.logger, Callback): raise ValueError("`learn.logger` is not "
         "called here: rows of results are announced by `after_row`, with the row as `learn.recorder.rows[-1]`")
     if bounds.n_train_iter is not None and not any(isinstance(o, TrainEvalCallback) for o in learn.cbs):
-        raise ValueError("`n_iter` bounds the training batches that `TrainEvalCallback` counts, and there is none")
+        raise ValueError("`n_iter` bounds the training batches that `TrainEvalCallback` counts, and there is none: "
+            "write `learn.add_cb(TrainEvalCallback)`")
     if not any(p.requires_grad for p in learn.model.parameters()):
         raise ValueError("All parameters are frozen: nothing to train. "
             "`learn.unfreeze()` frees what `freeze` has frozen, and `learn.model.requires_grad_(True)` everything")
@@ -249,7 +250,8 @@ class FitMixin(OptimizerMixin):
         "Train for `n_epoch` epochs, validating after each. Modes and hyper-parameters are restored at the end"
         with HeldInterrupt(self) as held:
             bounds = fit_bounds(n_epoch, start_epoch, n_iter, n_step)
-            if self.mode is not None: raise RuntimeError(f"`fit` cannot start inside a running `{self.mode}`")
+            if self.mode is not None: raise RuntimeError(f"`fit` cannot start inside a running `{self.mode}`: "
+                "train another Learner, or `raise CancelFitException` and start when it is over")
             check_parts(self.dls, self.model, self.loss_func, self.cbs) # which may have been assigned
             before = list(self.cbs)
             with self.added_cbs(cbs):
@@ -323,7 +325,8 @@ class CopyMixin(FitMixin):
     "Copies and pickles of a learner"
     def __getstate__(self):
         if self.mode is not None:
-            raise RuntimeError(f"A Learner cannot be copied or pickled inside a running `{self.mode}`")
+            raise RuntimeError(f"A Learner cannot be copied or pickled inside a running `{self.mode}`: "
+                "copy it when that is over, or only `learn.model`")
         opts = [] if self.opt is None else [self.opt, *parts_of(self.opt)]
         own = [(o, own_attrs(o)) for o in opts]
         return {k:v for k,v in vars(self).items() if k not in _of_the_loop} | dict(cbs=[*self.cbs], of_opts=own)

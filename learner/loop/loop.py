@@ -63,6 +63,8 @@ def check_drawn(learn, n):
     why = ''
     if hasattr(learn.dl, '__next__'):
         why = ". It is an iterator, which can be iterated once: give a list, or something that starts anew"
+    elif getattr(learn.dl, 'drop_last', False): why = ". `drop_last=True` leaves out a batch that is not full"
+    elif learn.dl_name!='train': why = ". If there is nothing to validate on, leave it out of `DataLoaders`"
     raise ValueError(f"`dls['{learn.dl_name}']` is empty: it gave no batch in epoch {learn.epoch}{why}")
 
 # %% ../../nbs/loop/02_loop.ipynb #LoopState
@@ -239,7 +241,8 @@ def check_loss(learn):
     "Say what is wrong with a loss that cannot be differentiated"
     o = learn.loss_grad
     if not isinstance(o, torch.Tensor):
-        raise TypeError(f"The loss must be a tensor, but `{learn.loss_func}` returned {o!r}")
+        hint = ": leave out `.item()`" if isinstance(o, (int,float)) else ""
+        raise TypeError(f"The loss must be a tensor, but `{learn.loss_func}` returned {o!r}{hint}")
     if o.ndim:
         raise ValueError(f"The loss must be one number, but has shape {tuple(o.shape)}: "
             "reduce it, for example by `.mean()`")

@@ -11,6 +11,7 @@ __all__ = []
 import warnings
 from contextlib import nullcontext
 from math import isclose,isfinite
+from weakref import ref
 import torch
 from ..core.checks import short_name
 from ..data.generators import keep_random,random_state,same_state
@@ -21,13 +22,12 @@ from .metrics import Metric,held
 class Trial:
     "In the place of a metric: calls `f(learn)` for each of `n` batches, then leaves the metrics of its phase"
     def __init__(self, phase, f, n=1):
-        left = [*range(n)]
-        def accumulate(learn):
-            left.pop()
-            if not left: phase.now = [m for m in phase.now if m is not self]
-            f(learn)
-        self.accumulate = accumulate
+        self.phase,self.f,self.n = ref(phase),f,iter(range(n-1)) # no cycle, which would keep batches alive
     def reset(self): pass
+    def accumulate(self, learn):
+        phase = self.phase()
+        if next(self.n, None) is None: phase.now = [m for m in phase.now if m is not self]
+        self.f(learn)
 
 def _same_kind(a, b):
     return type(a) is type(b) and getattr(a, 'shape', None)==getattr(b, 'shape', None)

@@ -126,7 +126,8 @@ def load_state(self:Learner,
 ) -> Learner: # Itself, so that calls chain
     "Load all that training is made of. If it was saved in the middle of a fit, `learn.resume()` continues the fit"
     if self.mode is not None:
-        raise RuntimeError(f"`load_state` cannot replace what a running `{self.mode}` is working with")
+        raise RuntimeError(f"`load_state` cannot replace what a running `{self.mode}` is working with: "
+            "load before it, and then write `learn.resume()`")
     file = find_file(file, self.path/self.model_dir)
     if not file.exists():
         names = os.listdir(file.parent) if file.parent.is_dir() else ()
