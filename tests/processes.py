@@ -32,7 +32,7 @@ def server():
     atexit.register(p.communicate)
     return p
 
-def run_script(code, *args, cwd=root, timeout=120):
+def run_script(code, *args, cwd=root, timeout=300):
     "Run `code` in a process and a session of its own, as `python -W ignore -c` would, only that torch and learner are imported and a first step has been made"
     p = server()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,6 @@
 "Ctrl-C where it is easily lost, or the handler easily left behind: in `lr_find`, while workers start or are awaited, while a file is written, in a fit inside a fit"
 import os,signal,subprocess,sys,time
+from multiprocessing import get_context
 from pathlib import Path
 from pickle import PicklingError
 import pytest,torch
@@ -86,17 +87,19 @@ def test_the_handler_is_restored_when_starting_a_loader_fails(kind, phase):
     with pytest.raises(KeyboardInterrupt): learn.fit(1)
     assert cb.survived # the next fit waits for the end of a batch as ever
 
+awaited = get_context('fork').Event()
 class Presses(Dataset):
     "Its worker interrupts the process that awaits a batch"
     def __init__(self, at): self.at,self.main = at,os.getpid()
     def __len__(self): return 8
     def __getitem__(self, i):
-        if i==self.at: time.sleep(.1); os.kill(self.main, signal.SIGINT); time.sleep(.1)
+        if i==self.at: awaited.wait(); time.sleep(.1); os.kill(self.main, signal.SIGINT); time.sleep(.1)
         return torch.ones(1),torch.ones(1)
 
 @pytest.mark.filterwarnings('ignore::DeprecationWarning')
 def test_while_a_batch_is_awaited_from_a_worker_it_acts_at_once():
     learn = synth_learner(dls=DataLoaders(DataLoader(Presses(5), 2, num_workers=1, multiprocessing_context='fork'), device='cpu'), cbs=[trace := Trace('before_draw','after_draw')])
+    learn.on('before_draw')(lambda learn: learn.train_iter==2 and awaited.set())
     with pytest.raises(KeyboardInterrupt): learn.fit(1)
     assert learn.train_iter==learn.opt_step==2 and trace.seen[-1]=='before_draw' # the third batch was not waited for
     learn.dls.train.dataset.at = None
@@ -150,7 +153,7 @@ def test_an_inner_fit_leaves_the_outer_one_its_handler():
 def run_anew(code):
     "What a script prints in a process that has imported nothing yet"
     env = os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=str(Path(__file__).parents[1]))
-    res = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True, env=env, timeout=120)
+    res = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True, env=env, timeout=300)
     return printed(res)
 def printed(res):
     assert not res.stderr, res.stderr

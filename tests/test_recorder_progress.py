@@ -856,7 +856,7 @@ def test_a_notebook_has_one_display_that_ends_as_a_table(tmp_path):
             return super().process_message(msg, cell, i)
     nb = new_notebook(cells=[new_code_cell(o) for o in kernel.split('--\n')])
     km = AsyncKernelManager(kernel_name='python3', transport='ipc', ip=str(tmp_path/'kernel')) # ports could be taken by others meanwhile
-    Client(nb, km, timeout=60, resources=dict(metadata=dict(path=os.path.dirname(os.path.dirname(__file__))))).execute()
+    Client(nb, km, timeout=300, resources=dict(metadata=dict(path=os.path.dirname(os.path.dirname(__file__))))).execute()
     outs = [[(o.output_type, table_of(html), '<progress' in html) for o in c.outputs for html in [o.get('data', {}).get('text/html', '')]] for c in nb.cells]
     header = ['epoch', 'train_loss', 'valid_loss', 'mae', 'time']
     def table(out, kind='display_data'): ((typ, rows, bar),) = out; assert typ==kind and not bar and (rows[:1] in ([header], [])); return [r[0] for r in rows[1:]]

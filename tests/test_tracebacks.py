@@ -132,7 +132,7 @@ def test_in_a_terminal(tmp_path):
 def kernel():
     from jupyter_client.manager import start_new_kernel
     env = os.environ | dict(PYTHONPATH=os.path.dirname(learner.__path__[0]), OMP_NUM_THREADS='1')
-    manager,client = start_new_kernel(kernel_name='python3', env=env)
+    manager,client = start_new_kernel(startup_timeout=300, kernel_name='python3', env=env)
     run_cell(client, script.rpartition('learn.fit')[0])
     yield client
     client.stop_channels()
@@ -141,7 +141,7 @@ def kernel():
 def run_cell(client, code):
     "The error of a cell, without colours: its name, its text, its traceback"
     msgs = []
-    client.execute_interactive(code, timeout=120, output_hook=msgs.append)
+    client.execute_interactive(code, timeout=300, output_hook=msgs.append)
     o = next((o['content'] for o in msgs if o['msg_type']=='error'), None)
     return o and (o['ename'], o['evalue'], re.sub('\x1b\\[[0-9;]*m', '', '\n'.join(o['traceback'])))
 

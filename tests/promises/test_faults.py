@@ -348,7 +348,7 @@ def test_a_broken_pipe(tmp_path):
     p.stdout.close()
     p.stdin.write('\n'); p.stdin.close()
     err = p.stderr.read()
-    assert p.wait(60)==0 and 'then 2 30' in err, err
+    assert p.wait(300)==0 and 'then 2 30' in err, err
     check_folder(tmp_path/'checkpoints', 1)
 
 # Memory

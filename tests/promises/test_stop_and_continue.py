@@ -180,7 +180,7 @@ class Slow(Callback):
         if self.learn.epoch==2: self.wait()
     def after_fit(self): self.wait()
     def wait(self):
-        while self.had<min(self.asked, TIMES) and select.select([came], [], [], 60)[0]: self.had += os.read(came, 1)[0]==signal.SIGINT
+        while self.had<min(self.asked, TIMES) and select.select([came], [], [], 300)[0]: self.had += os.read(came, 1)[0]==signal.SIGINT
 ref = make()
 runs.fit(ref, case)
 learn,n = make(),0
@@ -209,7 +209,7 @@ def in_terminal(case, path, times, rng):
             time.sleep(rng.uniform(.0, .12))
             os.write(main, b'\x03') # the terminal makes a signal for the whole group of it
             left -= 1
-    p.wait(timeout=60)
+    p.wait(timeout=300)
     os.close(main)
     return out.decode()
 
@@ -234,7 +234,7 @@ def in_kernel(case, path, times, rng):
     km.start_kernel(env=env, cwd=str(here))
     kc = km.blocking_client()
     kc.start_channels()
-    kc.wait_for_ready(timeout=60)
+    kc.wait_for_ready(timeout=300)
     texts = []
     def run(code, interrupt=None):
         "Interrupted so many seconds after it said that it is ready"
@@ -243,7 +243,7 @@ def in_kernel(case, path, times, rng):
             if msg['msg_type']!='stream': return
             texts.append(msg['content']['text'])
             if timer and 'ready' in texts[-1]: timer.start()
-        try: return kc.execute_interactive(code, output_hook=hook, timeout=60, allow_stdin=False)['content']
+        try: return kc.execute_interactive(code, output_hook=hook, timeout=300, allow_stdin=False)['content']
         finally:
             if timer: timer.join()
     try:
