@@ -1,16 +1,18 @@
-"""What an epoch costs besides its batches, and what whole fits cost
+"""What an epoch costs besides its batches, what whole fits cost, and whether long fits cost more
 
     python bench/epochs.py [epochs]
 
-Epochs of a single batch, above the same epochs written by hand: the loop's time between batches, which a clock inside
-the loader does not see. CPU time of the process, so that a busy machine matters little; medians of interleaved runs.
-The last rows are whole epochs of 100 batches.
+Epochs of a single batch, above the same epochs written by hand over the same loader: the loop's time between batches,
+which a clock inside the loader does not see. An epoch is the difference between fits of `n` and of `3n` epochs, so that
+making a learner and beginning a fit are not part of it. CPU time of the process, so that a busy machine matters little;
+medians of interleaved runs. Then whole epochs of 100 batches; and one fit of many epochs, from its beginning to its end.
 """
 import sys
 from statistics import median
 from time import process_time
 import torch
 from torch import nn
+from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
 
 torch.manual_seed(0)
@@ -55,32 +57,43 @@ def ours(train, valid, n_epoch, **kwargs):
 lean = dict(default_cbs=False, cbs=TrainEvalCallback)
 recorded = dict(default_cbs=False, cbs=[TrainEvalCallback, Recorder], metrics=accuracy)
 
-def above(f, g, n_epoch, repeats=5):
+def above(f, g, n_epoch, repeats):
     "Microseconds an epoch that `f` takes above `g`, and what `g` takes; both end with the same weights"
     times = {f: [], g: []}
     for i in range(repeats):
         ends = {}
         for o in (f,g) if i%2 else (g,f):
-            start = process_time()
-            ends[o] = o(n_epoch)
-            times[o].append(1e6*(process_time()-start)/n_epoch)
+            took = []
+            for n in (n_epoch, 3*n_epoch):
+                start = process_time()
+                ends[o] = o(n)
+                took.append(process_time()-start)
+            times[o].append(1e6*(took[1]-took[0])/(2*n_epoch))
         for a,b in zip(ends[f].parameters(), ends[g].parameters()): assert torch.equal(a, b)
     hand = median(times[g])
     return median(times[f])-hand,hand
 
+def growth(train, valid, n_epoch, of):
+    "Microseconds of the first and of the last `of` epochs of one fit"
+    marks = []
+    clock = Callback(before_epoch=lambda cb: marks.append(process_time()))
+    ours(train, valid, n_epoch+1, **recorded | dict(cbs=[*recorded['cbs'], clock]))
+    took = [1e6*(b-a) for a,b in zip(marks, marks[1:])]
+    return median(took[:of]),median(took[-of:])
+
 def main(n_epoch=300):
     torch.set_num_threads(1)
     one,hundred,valid = batches(1),batches(100),batches(1)
-    rows = { # name: (train, valid, settings, epochs, microseconds allowed)
-        'lean':                                         (one, None, lean, n_epoch, 150),
-        'lean, a loader that holds 100 batches':        (Loader(hundred, 1), None, lean, n_epoch, 150),
-        'recorder, validation, a metric':               (one, valid, recorded, n_epoch, 400),
-        'the same, ten times as many epochs':           (one, valid, recorded, 10*n_epoch, 400),
+    shuffled = DataLoader(TensorDataset(*one[0]), 64, shuffle=True)
+    rows = { # name: (train, valid, settings, microseconds allowed)
+        'lean':                                         (one, None, lean, 120),
+        'lean, a loader that holds 100 batches':        (Loader(hundred, 1), None, lean, 120),
+        'lean, a DataLoader that shuffles':             (shuffled, None, lean, 120),
+        'recorder, validation, a metric':               (one, valid, recorded, 300),
     }
     print(f'{"µs an epoch, besides its batches":44}{"by hand":>9}{"extra":>8}{"allowed":>9}')
-    for name,(train,valid_,kwargs,n,allowed) in rows.items():
-        repeats = 5 if n==n_epoch else 3
-        extra,hand = above(lambda n: ours(train, valid_, n, **kwargs), lambda n: by_hand(train, valid_, n), n, repeats)
+    for name,(train,valid_,kwargs,allowed) in rows.items():
+        extra,hand = above(lambda n: ours(train, valid_, n, **kwargs), lambda n: by_hand(train, valid_, n), n_epoch, 7)
         print(f'{name:44}{hand:9.0f}{extra:8.0f}{allowed:9}')
     print(f'\n{"whole epochs of 100 batches, µs a batch":44}{"by hand":>9}{"extra":>8}{"allowed":>9}')
     whole = ('lean', None, lean, 9),('recorder, validation, a metric', valid, recorded, 16)
@@ -88,5 +101,8 @@ def main(n_epoch=300):
     for name,valid_,kwargs,allowed in whole:
         extra,hand = above(lambda n: ours(hundred, valid_, n, **kwargs), lambda n: by_hand(hundred, valid_, n), n, 7)
         print(f'{name:44}{hand/100:9.1f}{extra/100:8.1f}{allowed:9}')
+    n = 67*n_epoch
+    first,last = growth(one, valid, n, n//20)
+    print(f'\none fit of {n:,} epochs: {first:.0f} µs an epoch in the first twentieth, {last:.0f} in the last')
 
 if __name__=='__main__': main(*map(int, sys.argv[1:]))

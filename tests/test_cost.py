@@ -69,10 +69,12 @@ def waits(f):
     with Operators() as mode: f()
     return sum(mode.seen[o] for o in ('_local_scalar_dense', 'is_nonzero', 'equal'))
 
+only_311 = pytest.mark.skipif(sys.version_info[:2]!=(3,11), reason='the bound is for the bytecodes of CPython 3.11')
+
 class Idle(Callback):
     def after_epoch(self): pass
 
-@pytest.mark.skipif(sys.version_info[:2]!=(3,11), reason='the bound is for the bytecodes of CPython 3.11')
+@only_311
 def test_lean_bytecodes(): assert per_batch(bytecodes, ours) - per_batch(bytecodes, by_hand) <= 400
 
 def test_lean_operators(): assert per_batch(operators, ours) - per_batch(operators, by_hand) <= 1
@@ -86,11 +88,68 @@ def test_idle_callbacks_are_free():
     idle = per_batch(bytecodes, ours, cbs=[TrainEvalCallback, *(Idle() for _ in range(10))])
     assert round(idle - per_batch(bytecodes, ours))==0
 
-@pytest.mark.skipif(sys.version_info[:2]!=(3,11), reason='the bound is for the bytecodes of CPython 3.11')
+@only_311
 @pytest.mark.parametrize('n', [1, 2])
 def test_schedules_in_training(n):
     scheds = dict(lr=combined_cos(.25, .01, .1, 0.), mom=combined_cos(.25, .95, .85, .95))
     assert per_batch(bytecodes, ours, cbs=[TrainEvalCallback, ParamScheduler({k:scheds[k] for k in list(scheds)[:n]})]) - per_batch(bytecodes, ours) <= 700*n
+
+def validation_by_hand(n):
+    m,bs = model().eval(),batches(n)
+    def run():
+        total,right,count = 0,0,0
+        with torch.no_grad():
+            for xb,yb in bs:
+                pred = m(xb)
+                total += loss_func(pred, yb)*len(yb)
+                right += accuracy(pred, yb)*len(yb)
+                count += len(yb)
+    return run
+
+def validation(n): return Learner(DataLoaders([], batches(n), device='cpu'), model(), loss_func, opt_func=opt_func, metrics=accuracy, default_cbs=False, cbs=[TrainEvalCallback, Recorder]).validate
+
+@only_311
+def test_validation_bytecodes():
+    "What a loss and a metric average over is not looked up anew for each batch, nor settings by slow misses"
+    assert per_batch(bytecodes, validation) - per_batch(bytecodes, validation_by_hand) <= 470
+
+def test_validation_operators(): assert per_batch(operators, validation) - per_batch(operators, validation_by_hand) <= 14
+
+# Epochs
+def epochs_by_hand(n, valid=False):
+    m,bs = model(),batches(1)
+    opt = opt_func(m.parameters())
+    def run():
+        for _ in range(n):
+            m.train()
+            for xb,yb in bs:
+                loss_func(m(xb), yb).backward()
+                opt.step()
+                opt.zero_grad()
+            if not valid: continue
+            m.eval()
+            with torch.no_grad():
+                for xb,yb in bs: pred = m(xb); loss_func(pred, yb)*len(yb),accuracy(pred, yb)*len(yb)
+    return run
+
+def epochs(n, valid=False):
+    "A fit of `n` epochs of one batch: lean, or with a recorder, a validation of one batch and a metric"
+    cbs,metrics = ([TrainEvalCallback, Recorder],accuracy) if valid else (TrainEvalCallback,None)
+    learn = Learner(DataLoaders(batches(1), batches(1) if valid else None, device='cpu'), model(), loss_func, opt_func=opt_func, metrics=metrics, cbs=cbs, default_cbs=False)
+    return lambda: learn.fit(n)
+
+@only_311
+@pytest.mark.parametrize('valid,most', [(False, 4100), (True, 13_900)], ids=['lean','recorded'])
+def test_epoch_bytecodes(valid, most):
+    "Nothing is searched again, copied or read that is as it was; a batch of each phase is part of this"
+    assert per_batch(bytecodes, epochs, valid=valid) - per_batch(bytecodes, epochs_by_hand, valid=valid) <= most
+
+@only_311
+def test_epochs_do_not_grow_with_history():
+    ns = 10,20,60,70
+    epochs(10, valid=True)()
+    first,second,third,fourth = (bytecodes(epochs(n, valid=True)) for n in ns)
+    assert fourth-third <= 1.01*(second-first)
 
 def test_validation_reads_nothing_in_its_batches():
     def validate(n): return Learner(DataLoaders([], batches(n), device='cpu'), model(), loss_func, opt_func=opt_func, metrics=[accuracy, F1Score(), top_k_accuracy], default_cbs=False, cbs=[TrainEvalCallback, Recorder]).validate
