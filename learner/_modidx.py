@@ -746,6 +746,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'learner.data.search._ByType.containers': ( 'data/search.html#_bytype.containers',
                                                                                  'learner/data/search.py'),
                                      'learner.data.search._attributes': ('data/search.html#_attributes', 'learner/data/search.py'),
+                                     'learner.data.search._function_reader': ( 'data/search.html#_function_reader',
+                                                                               'learner/data/search.py'),
                                      'learner.data.search._globals_of': ('data/search.html#_globals_of', 'learner/data/search.py'),
                                      'learner.data.search._in_function': ('data/search.html#_in_function', 'learner/data/search.py'),
                                      'learner.data.search._is_open': ('data/search.html#_is_open', 'learner/data/search.py'),

@@ -40,6 +40,7 @@ _counts = {int,float,complex,bool,str,bytes,type(None)} # of these types a value
 
 def _counters(dl):
     "What may count in a loader: itself, its samplers and its dataset, by name"
+    if type(dl) in (tuple,list): return {} # of ready batches
     sampler = getattr(dl, 'sampler', None)
     res = dict(loader=dl, batch_sampler=getattr(dl, 'batch_sampler', None), dataset=getattr(dl, 'dataset', None))
     res['sampler'] = getattr(res['batch_sampler'], 'sampler', sampler)

@@ -54,7 +54,7 @@ def _names_in(code):
 
 def cells_of(f) -> list:
     "What a function uses of the functions around it"
-    return [c for c in f.__closure__ or () if c!=CellType()]
+    return [*filter(CellType().__ne__, f.__closure__)] if f.__closure__ else []
 
 def _globals_of(f):
     return {} if of_library(f) else {k:f.__globals__[k] for k in _names_in(f.__code__) & f.__globals__.keys()}
@@ -178,12 +178,19 @@ def _module_reader(m):
         return [*now, *m._modules.values(), *map(len, hooks)]
     return read
 
+def _function_reader(f):
+    names = () if of_library(f) else tuple(_names_in(f.__code__))
+    def read():
+        bound = [*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values(), *[c.cell_contents for c in cells_of(f)]]
+        return [*bound, *map(f.__globals__.get, names)]
+    return read
+
 def readers(o):
     "Functions that read quickly what `o` holds"
     res = [partial(dict.values, o)] if isinstance(o, dict) else []
     for base in (list,deque,set): # of a subclass, iterating may have side effects
         if isinstance(o, base): res.append(lambda it=base.__iter__: [*it(o)])
-    if isinstance(o, FunctionType): res += [lambda: [*_in_function(o).values()]] if _in_function(o) else []
+    if isinstance(o, FunctionType): res += [read] if (read := _function_reader(o))() else []
     elif isinstance(o, nn.Module) and 'training' in vars(o): res.append(_module_reader(o))
     elif isinstance(o, type): res += [] if of_library(o) else [vars(o).values]
     elif stored(o, '__dict__') is not None and type(o) is not OrderedDict: res.append(vars(o).values)

@@ -71,7 +71,8 @@ class HypersAndGrads:
     @classmethod
     def of(cls, learn, with_grads=True):
         groups = learn.opt.param_groups
-        values = [{k:v for k,v in g.items() if k!='params'} for g in groups]
+        values = [dict(g) for g in groups]
+        for o in values: del o['params']
         # not copied: zeroing the gradients lets go of them, and does not change them
         grads = {p:p.grad for g in groups for p in g['params'] if p.grad is not None} if with_grads else {}
         return cls(learn.route.hypers_before, learn.route.hypers_at_start, values, grads)
@@ -202,7 +203,7 @@ class Position:
         "Read where `learn` is"
         loader = _before_pass(learn, batch) if draws is None else draws.state(batch)
         opt,seen,others = HypersAndGrads.of(learn, phase=='train'),{},[]
-        state = copied(getattr(learn, 'state', {}), seen=seen, others=others)
+        state = copied(state, seen=seen, others=others) if (state := getattr(learn, 'state', None)) else {}
         callbacks = callback_states(learn.cbs, seen, others)
         return cls(phase, batch, announced, exact, Counters.of(learn), Bounds.of(learn), opt, loader,
             dict(learn.results), state, callbacks, others=tuple((o, digest(o)) for o in others))
