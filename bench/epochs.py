@@ -4,8 +4,8 @@
 
 Epochs of a single batch, above the same epochs written by hand over the same loader: the loop's time between batches,
 which a clock inside the loader does not see. An epoch is the difference between fits of `n` and of `3n` epochs, so that
-making a learner and beginning a fit are not part of it. CPU time of the process, so that a busy machine matters little;
-medians of interleaved runs. Then whole epochs of 100 batches; and one fit of many epochs, from its beginning to its end.
+making a learner and beginning a fit are not part of it. CPU time of the process, so that a busy machine matters less;
+medians of interleaved runs. Then whole epochs of 100 batches, and one fit of many epochs: its beginning and its end.
 """
 import sys
 from statistics import median
