@@ -1195,6 +1195,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'learner/inspect/profile.py'),
                                          'learner.inspect.profile._cuda_event': ( 'inspect/profile.html#_cuda_event',
                                                                                   'learner/inspect/profile.py'),
+                                         'learner.inspect.profile._graphs': ('inspect/profile.html#_graphs', 'learner/inspect/profile.py'),
                                          'learner.inspect.profile._high_water': ( 'inspect/profile.html#_high_water',
                                                                                   'learner/inspect/profile.py'),
                                          'learner.inspect.profile._needs_value': ( 'inspect/profile.html#_needs_value',

@@ -159,3 +159,8 @@ def test_it_cannot_start_inside_a_fit():
 
 def test_a_schedule_of_traces_has_known_parts():
     with pytest.raises(ValueError, match="`schedule` is one of `wait`, `warmup`, `active`, `repeat`, but got 'warm_up'. Did you mean `warmup`?"): Profile(trace='x', schedule=dict(warm_up=1))
+
+def test_graphs_that_were_compiled_are_counted():
+    torch._dynamo.reset()
+    assert 'Graphs compiled' not in synth_learner(4, 1).profile(4).about
+    assert synth_learner(4, 1, cbs=Compile(backend='eager')).profile(4).about['Graphs compiled'] in ('1','2') # of training, and of validation

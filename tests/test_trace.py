@@ -90,7 +90,9 @@ def test_it_is_drawn():
     matplotlib.use('Agg')
     rows = synth_learner(2, 1, cbs=Writes).trace()
     ax = rows.plot()
-    assert {o.get_text() for o in ax.get_yticklabels()}=={o.callback for o in rows} and len(ax.patches)>=len(rows)
+    lanes = {y:o.get_text() for y,o in zip(ax.get_yticks(), ax.get_yticklabels())}
+    bars = [(lanes[round(o.get_y()+o.get_height()/2)], o.get_x()) for o in ax.patches][:len(rows)]
+    assert bars==[(o.callback, pytest.approx(o.start)) for o in rows] and [*lanes.values()]==list(dict.fromkeys(o.callback for o in rows))[::-1]
 
 @pytest.mark.parametrize('call', [lambda l: l.trace(0), lambda l: l.show_loop(0)])
 def test_the_number_of_batches_is_checked(call):

@@ -248,7 +248,7 @@ class ProfileReport:
         of_cbs = [sum(c.sum_s for c in self.callbacks if c.phase==k) for k in names]
         ax.barh(names, sums, label='in all')
         ax.barh(names, of_cbs, height=.4, label='callbacks')
-        ax.set(xlabel='seconds'); ax.legend()
+        ax.set(xlabel='seconds'); ax.legend(loc='center right')
         return ax
 
 # %% ../../nbs/inspect/04_profile.ipynb #HandlerStack
@@ -275,6 +275,11 @@ def _high_water(device):
     try: from resource import RUSAGE_SELF,getrusage
     except ImportError: return missing
     return getrusage(RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform=='darwin' else 2**10)
+
+def _graphs():
+    "How many graphs `torch.compile` has compiled so far"
+    m = sys.modules.get('torch._dynamo.utils')
+    return m.counters['stats']['unique_graphs'] if hasattr(m, 'counters') else 0
 
 _plan = dict(wait=1, warmup=1, active=3, repeat=1)
 
@@ -309,6 +314,7 @@ class Profile(_PhaseTimes):
         self.waits = Waits(self._running, on_cpu=learn.device.type=='cpu')
         on_gpu = learn.device.type=='cuda'
         if on_gpu: torch.cuda.reset_peak_memory_stats(learn.device)
+        self.compiled = -_graphs()
         self.high_water,self.memory_of = missing,'tensors on it' if on_gpu else 'process, since it began'
         self.torch_profiler = _torch_profiler(self.trace, self.schedule) if self.writes else None
         if self.writes: self.torch_profiler.start()
@@ -317,6 +323,7 @@ class Profile(_PhaseTimes):
         self.learn.watch_handlers(self, on=False)
         if self.torch_profiler is not None: self.torch_profiler.stop()
         self.torch_profiler,self.high_water = None,_high_water(self.learn.device)
+        self.compiled += _graphs()
 
     # Phases
     def before_draw(self):
@@ -381,6 +388,7 @@ class Profile(_PhaseTimes):
                 'Waiting for data': f"{sum(self.times['draw'])/trained:.1%} of training",
                 'Callbacks': f'{inside/total:.1%} of the epochs'}
         if self.n_counted: res['Waits of the device'] = f"{sum(o.per_batch for o in waits):g} a batch"
+        if self.compiled>0: res['Graphs compiled'] = str(self.compiled)
         return res | {'Most memory in use': f'{self.high_water:.0f} MB of the {self.memory_of}'}
 
 # %% ../../nbs/inspect/04_profile.ipynb #profile

@@ -107,7 +107,8 @@ class RunTrace(History):
             import matplotlib.pyplot as plt
             ax = plt.subplots(figsize=(7, 1+.3*len(names)))[1]
         end = max((o.start+o.ms for o in self), default=0.)
-        for o in self: ax.barh(o.callback, max(o.ms, end/400), left=o.start, color='C1' if o.writes else 'C0')
+        for o in self:
+            ax.barh(names.index(o.callback), max(o.ms, end/400), left=o.start, color='C1' if o.writes else 'C0')
         inside = [o.start for o in self if 'validate' in o.scopes]
         if inside: ax.axvspan(min(inside), max(inside), color='gray', alpha=.15, lw=0)
         ax.set_yticks(range(len(names)), names)

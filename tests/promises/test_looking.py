@@ -149,15 +149,18 @@ def finder_fails(learn):
         with pytest.raises(ZeroDivisionError): learn.lr_find(num_it=9)
     finally: learn.remove_cb(bad)
 
-def tried(learn):
-    with learn.removed_cbs(Steps): learn.smoke() # its steps are none of the run
+def tries(f):
+    def _f(learn):
+        with learn.removed_cbs(Steps): f(learn) # its steps are none of the run
+    return _f
 
 between = looks | {k:quiet(f) for k,f in dict(
-    smoke=tried, lr_find=lambda learn: learn.lr_find(num_it=12, suggest_funcs=(SuggestionMethod.Valley, SuggestionMethod.Steep)), lr_find_that_fails=finder_fails).items()}
+    smoke=tries(lambda learn: learn.smoke()), profile=tries(lambda learn: learn.profile(3, waits_every=1)), memory=tries(lambda learn: learn.memory(bs=50)), trace=tries(lambda learn: learn.trace()), show_loop=tries(lambda learn: learn.show_loop()),
+    lr_find=lambda learn: learn.lr_find(num_it=12, suggest_funcs=(SuggestionMethod.Valley, SuggestionMethod.Steep)), lr_find_that_fails=finder_fails).items()}
 
 attached = dict( # for the whole run
     activation_stats=lambda: ActivationStats(with_hist=True), some_activation_stats=lambda: ActivationStats(every=2, include_paramless=True), gradients=lambda: HookCallback(hook=lambda m,i,o: None, is_forward=False),
-    collect=CollectDataCallback, fetch_preds=lambda: FetchPredsCallback(with_input=True), fetch_training_preds=lambda: FetchPredsCallback(0), trace=Trace, graph=ShowGraphCallback, bar=lambda: ProgressCallback(every=0.),
+    collect=CollectDataCallback, fetch_preds=lambda: FetchPredsCallback(with_input=True), fetch_training_preds=lambda: FetchPredsCallback(0), trace=Trace, profile=lambda: Profile(waits_every=2), graph=ShowGraphCallback, bar=lambda: ProgressCallback(every=0.),
     checkpoint=Checkpoint, checkpoint_in_epochs=lambda: Checkpoint(2, 'iter', keep=None), checkpoint_by_steps=lambda: Checkpoint(3, 'step', folder='steps'), checkpoint_by_time=lambda: Checkpoint(.005, 's'),
     function=lambda: on(event.after_batch(every=2) | event.before_step)(lambda learn: (learn.idxs, float(learn.loss.detach()))))
 others = dict( # what the learner has besides
