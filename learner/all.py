@@ -93,4 +93,5 @@ from .inspect.memory import *
 from .inspect.trace import *
 from .compare.fingerprint import *
 from .compare.diff import *
+from .compare.operations import *
 __all__ = [o for o in globals() if not o.startswith('_')] # what the chapters export, and no more

@@ -291,6 +291,7 @@ class Fingerprint(Callback):
     ):
         self.weights,self.ids,self.file = whole('weights', weights, 1),ids,file
         self.trail,self.before,self.row,self.hypers = Trail(),None,{},None
+        self.folder = '.'
 
     def snapshot(self): return TrailSnapshot(self.trail)
     def state_dict(self): return self.trail.state_dict()
@@ -301,6 +302,7 @@ class Fingerprint(Callback):
 
     def before_fit(self):
         learn,self.row,self.hypers = self.learn,{},None
+        self.folder = learn.path/learn.model_dir
         learn.held_fingerprint = self # a fit's own callbacks are gone when it is over
         if learn.resuming: return
         self.trail,self.before = Trail(),None
@@ -328,12 +330,16 @@ class Fingerprint(Callback):
         self.row = dict(inputs=[checksum_of_batch(self.learn.xb, self.learn.yb)])
 
     def before_step(self):
-        grads = [p.grad for g in self.learn.opt.param_groups for p in g['params'] if p.grad is not None]
         self.row['hypers'] = self.hypers.read()
+        self._add_norm()
+
+    def _add_norm(self):
+        grads = [p.grad for g in self.learn.opt.param_groups for p in g['params'] if p.grad is not None]
         if grads: self.row['grad_norm'] = [norm(grads)]
 
     def after_batch(self):
         learn,row,loss = self.learn,self.row,self.learn.loss
+        if 'hypers' not in row: self._add_norm() # gradients that wait for a step
         if loss is not None: row['loss'] = [loss.detach().mean() if loss.ndim else loss.detach()]
         row['at'],row['ids'] = [learn.train_iter-1, learn.epoch, learn.iter],self._ids(learn.idxs)
         self._add_state(row)
@@ -353,6 +359,6 @@ class Fingerprint(Callback):
         file, # A name in `path/model_dir`, or an absolute path
     ):
         "Save the trail, so that `diff` can compare it in another process"
-        path = file_path(file, self.learn.path/self.learn.model_dir)
+        path = file_path(file, self.folder)
         write_plain(encode(self.state_dict(), 'fingerprint'), path)
         return path

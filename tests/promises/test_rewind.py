@@ -71,3 +71,10 @@ def test_what_lies_ahead_is_forgotten(tmp_path):
     assert [o.n_iter for o in rewind.points]==[0, 4, 8, 12, 16]
     learn.rewind(9)
     assert [o.n_iter for o in rewind.points]==[0, 4, 8]
+
+def test_a_run_that_goes_back_again_is_not_stopped_where_it_was_stopped_before(tmp_path):
+    learn = learner({}, tmp_path, 1)
+    fit(learn, {}, [Rewind(every=4, keep=9), Log(tmp_path)])
+    end = outcome(learn, Log(tmp_path))
+    learn.rewind(11).rewind(9).resume()
+    assert not differences(end, outcome(learn, Log(tmp_path)))
