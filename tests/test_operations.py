@@ -1,13 +1,11 @@
 "`d.ops()` names the first operation that differs, `learn.repeatable()` those that do not repeat; neither moves the run"
-import os,subprocess,sys
-from pathlib import Path
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
-from learner.compare.operations import NoteOps,first_op
-from small_fits import mk,net,same,weights
+from learner.compare.operations import first_op
+from small_fits import mk,same,weights
 
 kernel = dict(scale=1.)
 @torch.library.custom_op('tests::scaled', mutates_args=())
@@ -44,7 +42,7 @@ def test_runs_stand_before_the_batch_and_continue_as_before():
         assert same(weights(o.resume().model), end)
 
 def test_equal_runs_have_equal_operations():
-    a,b = fitted().ops(7),fitted().ops(7)
+    a,b = fitted().operations(7),fitted().operations(7)
     res = first_op(a, b)
     assert not res and f'All {len(a)} operations' in repr(res)
     assert {o.where.split(',')[0] for o in a}=={'data','forward','loss','backward','step'}
@@ -55,30 +53,30 @@ def test_weights_that_differ_are_values_from_outside():
         if learn.train_iter in when: learn.model.a.weight.data[0,0] += 1e-3
     when = set()
     a = fitted(cbs=[on('before_batch', order=-2000)(nudge)])
-    of_a = a.ops(5)
+    of_a = a.operations(5)
     when = {5}
     b = fitted(cbs=[on('before_batch', order=-2000)(nudge)])
-    res = first_op(of_a, b.ops(5))
+    res = first_op(of_a, b.operations(5))
     assert res and not res.computes and 'a weight, or a value from outside' in repr(res)
 
 def test_other_operations_are_named():
-    a = fitted().ops(3)
-    b = fitted(loss_func=lambda pred, y: F.cross_entropy(pred*1, y)).ops(3)
+    a = fitted().operations(3)
+    b = fitted(loss_func=lambda pred, y: F.cross_entropy(pred*1, y)).operations(3)
     assert 'in a, and' in repr(first_op(a, b)) and 'in a only' in repr(first_op(a, a[:-1]))
 
 def test_between_processes(tmp_path):
     "The other side is a file"
     a,b = fitted(path=tmp_path),fitted(lambda n: 1.+1e-6*(n>=9))
-    a.ops(9, file=tmp_path/'ops_a.pth')
+    a.operations(9, file=tmp_path/'ops_a.pth')
     b.held_fingerprint.save(tmp_path/'b.pth')
     d = diff(a, tmp_path/'b.pth')
-    with pytest.raises(ValueError, match=r'Run b is not in this process.*learn.ops\(9, file=…\).*ops\(b=…\)'): d.ops()
-    b.ops(9, file=tmp_path/'ops_b.pth')
+    with pytest.raises(ValueError, match=r'Run b is not in this process.*learn.operations\(9, file=…\).*ops\(b=…\)'): d.ops()
+    b.operations(9, file=tmp_path/'ops_b.pth')
     assert d.ops(b=tmp_path/'ops_b.pth').a.name=='tests.scaled.default'==diff(tmp_path/'b.pth', a).ops(a=tmp_path/'ops_b.pth', b=tmp_path/'ops_a.pth').a.name
 
 def test_a_run_that_was_not_held_says_so():
     learn = make().fit(1, cbs=Fingerprint())
-    with pytest.raises(RuntimeError, match='cbs=Rewind'): learn.ops(3)
+    with pytest.raises(RuntimeError, match='cbs=Rewind'): learn.operations(3)
 
 @pytest.mark.parametrize('cbs', [(), (GradientAccumulation(8), EMA()), (MixedPrecision('bf16'), GradientClip()), (MicroBatch(2), MixUp())], ids=str)
 def test_a_batch_repeats_and_nothing_is_moved(cbs):

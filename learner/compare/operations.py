@@ -10,7 +10,6 @@ Some operations do not even repeat themselves: on a GPU, additions may come in a
 __all__ = ['Repeatability']
 
 # %% ../../nbs/compare/03_operations.ipynb #imports
-from contextlib import ExitStack
 from dataclasses import asdict,dataclass
 from itertools import zip_longest
 from fastcore.basics import patch
@@ -90,10 +89,10 @@ class NoteOps(Callback):
         self.ops += self.log.ops
         self.log = None
 
-# %% ../../nbs/compare/03_operations.ipynb #ops
+# %% ../../nbs/compare/03_operations.ipynb #operations
 @patch
 @checked(file='path')
-def ops(self:Learner,
+def operations(self:Learner,
     n_iter:int, # Number of the training batch, counted from 0
     file=None, # A name in `path/model_dir`, or an absolute path, to save them to
 ) -> list: # Of `Op`
@@ -140,16 +139,17 @@ def first_op(
 
 # %% ../../nbs/compare/03_operations.ipynb #diff_ops
 def _ops_of(run, step, name):
-    if isinstance(run, Learner): return run.ops(step)
+    if isinstance(run, Learner): return run.operations(step)
     if isinstance(run, list): return run
-    raise ValueError(f"Run {name} is not in this process as a learner: where it is, write `learn.ops({step}, file=…)`, "
+    raise ValueError(f"Run {name} is not in this process as a learner: where it is, write "
+        f"`learn.operations({step}, file=…)`, "
         f"and give the file here: `ops({name}=…)`")
 
 def _read_ops(file): return [Op(**o) for o in read_plain(find_file(file, '.'))]
 
 @patch
 def ops(self:Difference,
-    a=None, # File that `learn.ops` has written, where run a is in another process
+    a=None, # File that `learn.operations` has written, where run a is in another process
     b=None, # Likewise
 ) -> OpDifference:
     "Go back to where the runs part in both of them, and name the first operation that differs"

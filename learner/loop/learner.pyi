@@ -255,13 +255,11 @@ class Learner:
     def lr_find(self, start_lr: float=..., end_lr: float=..., num_it: int=..., stop_div: bool=..., show_plot: bool=..., suggest_funcs=...):
         'Train with a growing learning rate, and suggest one. Weights, optimizer, generators and history are restored'
         ...
-<<<<<<< HEAD
     def memory(self, bs: int | None=..., dl=..., cbs=...):
         'What a training batch of `bs` samples will hold in memory, by kind and by layer. Nothing is changed'
-=======
-    def ops(self, n_iter: int, file=...) -> list:
+        ...
+    def operations(self, n_iter: int, file=...) -> list:
         'Operations of a training batch of the last fit, to which the run goes back'
->>>>>>> 8e2ec01 (The first operation that differs between two runs, and those that do not repeat in one; a run that goes back twice is not stopped where it was stopped first)
         ...
     def predict(self, item, with_input: bool=...) -> tuple:
         'Prediction for one item. `dls.vocab`, if there is one, names the decision: a class, or a list of the true labels'
