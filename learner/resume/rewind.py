@@ -149,10 +149,9 @@ class StopAfter(Callback):
 
 def _replay(learn, cbs, n_iter):
     "Train on to batch `n_iter`"
-    with learn.no_bar(): learn.resume(cbs=[*cbs, StopAfter(n_iter)])
+    with learn.no_bar(), learn.added_cbs(StopAfter(n_iter)): learn.resume(cbs=cbs)
     if learn.route.stopped is None:
         raise ValueError(f"The fit ends after {learn.train_iter} training batches: it cannot go back to {n_iter}")
-    learn.route.stopped = replace(learn.route.stopped, cbs=cbs)
     learn.route.stopped.weights.restore() # a callback may have loaded others in `after_fit`
 
 def point_before(learn, n_iter):
