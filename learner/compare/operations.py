@@ -126,7 +126,8 @@ class OpDifference:
         if self.a.name!=self.b.name: return f"{head} in a, and {self.b} in b"
         if self.a.name=='batch': return "The batch has other inputs or targets"
         if self.computes: return f"{head} gets the same, and gives something else"
-        return f"{head} gets something else, which no operation of the batch has made: a weight, or a value from outside"
+        return f"{head} gets something else, which no operation of the batch has made: " \
+            "a weight, or a value from outside"
 
 def first_op(
     a, # Operations of a batch
@@ -167,7 +168,8 @@ class Repeatability:
     def __bool__(self): return not self.ops
     def __repr__(self):
         if self: return f"All {self.n} operations of a training batch repeat"
-        return '\n'.join([f"Of {self.n} operations of a training batch, these do not repeat:", *(f'- {o}' for o in self.ops)])
+        head = f"Of {self.n} operations of a training batch, these do not repeat:"
+        return '\n'.join([head, *(f'- {o}' for o in self.ops)])
 
 def _unrepeated(a, b):
     first,res = first_op(a, b),{}
