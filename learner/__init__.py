@@ -14,7 +14,7 @@ Modules:
 - `learner.core.events`: Every moment of training that a callback can act on, and the exceptions that end a part of it early
 - `learner.data.draws`: One pass over a loader, which can be resumed in the middle
 - `learner.data.generators`: Whose randomness is whose: evaluation draws random numbers, and training does not notice
-- `learner.data.held`: Tensors, containers and attributes, noted with what they hold and put back
+- `learner.data.held`: Containers, attributes and variables, noted with what they hold and put back
 - `learner.data.loader_state`: Where a pass over a loader is, as plain values, and what has changed in the loader since
 - `learner.data.loaders`: Any iterables of batches, on the right device, split into inputs and targets
 - `learner.data.rows`: Batches put together again: every sample in its place, in memory that is allocated once

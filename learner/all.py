@@ -21,6 +21,7 @@ from .data.loader_state import *
 from .data.draws import *
 from .data.sampling import *
 from .data.rows import *
+from .data.tensors import *
 from .data.held import *
 from .model.groups import *
 from .model.hypers import *

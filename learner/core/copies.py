@@ -78,7 +78,7 @@ def _hash(text): return '#'+hashlib.sha256(text.encode()).hexdigest()[:12]
 
 def _of_array(v):
     if isinstance(v, torch.Tensor):
-        if v.is_meta or v.layout is not torch.strided or v.dtype is torch.bfloat16: return None
+        if v.is_meta or v.is_quantized or v.layout is not torch.strided or v.dtype is torch.bfloat16: return None
         v = v.detach().cpu().numpy()
     if v.nbytes>1e7: return None
     return f'{v.dtype} {v.shape} {_hash(np.ascontiguousarray(v).tobytes().hex())}'

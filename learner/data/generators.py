@@ -25,7 +25,7 @@ from .search import search
 # %% ../../nbs/data/02_generators.ipynb #get_state
 @cache
 def _generator_types(): # not a constant: numpy loads its own on access
-    return torch.Generator,np.random.Generator,np.random.RandomState,random.Random
+    return torch.Generator,np.random.Generator,np.random.RandomState,np.random.BitGenerator,random.Random
 
 @cache
 def is_generator(cls) -> bool:
@@ -47,6 +47,7 @@ def get_state(o):
     "State of a generator or another stateful object, as arrays and plain values"
     if isinstance(o, torch.Generator): return o.get_state().numpy()
     if isinstance(o, np.random.Generator): return deepcopy(o.bit_generator.state)
+    if isinstance(o, np.random.BitGenerator): return deepcopy(o.state)
     if isinstance(o, np.random.RandomState): return o.get_state(legacy=False)
     if isinstance(o, random.Random): return list(o.getstate())
     return deepcopy(o.state_dict())
@@ -55,6 +56,7 @@ def set_state(o, state):
     "Restore what `get_state` gave"
     if isinstance(o, torch.Generator): o.set_state(torch.as_tensor(state))
     elif isinstance(o, np.random.Generator): o.bit_generator.state = state
+    elif isinstance(o, np.random.BitGenerator): o.state = state
     elif isinstance(o, np.random.RandomState): o.set_state(state)
     elif isinstance(o, random.Random):
         version,key,gauss = state

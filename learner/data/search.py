@@ -201,9 +201,8 @@ def same_objects(a, b) -> bool:
     "Whether two containers hold the same objects in the same order"
     return len(a)==len(b) and all(map(is_, a, b))
 
-def reader(objects):
-    "A function that reads what `objects` hold now: how much each of them, and all of it in one list"
-    fs = [f for o in objects for f in readers(o)]
+def reader(fs):
+    "A function that reads what all of `fs` read now: how much each of them, and all of it in one list"
     def _f():
         groups = [*map(call, fs)]
         return [*map(len, groups)],[*chain.from_iterable(groups)]
@@ -217,7 +216,7 @@ class WatchedSearch(Search):
     "A search that knows whether its result still holds"
     def __init__(self, roots, wanted):
         super().__init__(roots, wanted)
-        self.read = reader(self.searched)
+        self.read = reader([f for o in self.searched for f in readers(o)])
         self.contents = self.read()
         self.mattering = self._that_matter()
 

@@ -20,7 +20,8 @@ from ..core.checks import listed
 from ..core.copies import copied
 from ..data.search import WatchedSearch,same_objects,search
 from ..data.generators import has_state,is_generator,keep_random,moving_parts,places_of
-from ..data.held import HeldTensor,Holders,SampledTensor,put_values,size_of
+from ..data.held import Holders
+from ..data.tensors import HeldTensor,SampledTensor,put_values,size_of
 from ..model.optimizer import parts_of
 
 # %% ../../nbs/loop/01_snapshot.ipynb #modules

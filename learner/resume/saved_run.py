@@ -8,7 +8,7 @@ Weights and the optimizer's state are a small part of what training is made of. 
 | `versions`, `code` | what the run was made with, to warn of what has changed since | `Origin.of` | `Origin.compare` |
 | `model` | weights and buffers of the model | `Weights.of` | `Weights.put`, `learn.load` |
 | `loss` | those of modules in the loss | `Weights.of` | `Weights.put` |
-| `hidden` | buffers that are in no `state_dict` | `Weights.of` | `Weights.put` |
+| `hidden` | buffers that are in no `state_dict`; gradients of parameters that the optimizer does not train | `Weights.of` | `Weights.put` |
 | `attributes` | attributes of model and loss that training has changed | `Weights.of` | `Weights.put` |
 | `opt` | the optimizer's `state_dict` | `OptState.of` | `OptState.put`, `learn.load` |
 | `between` | its hyper-parameters outside of the fit | `OptState.of` | `OptState.put` |
@@ -63,12 +63,20 @@ def _saved_attributes(learn):
         "Tensors, arrays, numbers and containers of them can")
     return on_cpu(res)
 
+def _grads_of(m, trained):
+    "Gradients of parameters that the optimizer does not train, and so does not zero, by name"
+    return {f'{k}.grad':p.grad for k,p in m.named_parameters() if p.grad is not None and id(p) not in trained}
+
+def _put_grads(m, hidden):
+    for k,p in m.named_parameters():
+        if (grad := hidden.get(f'{k}.grad')) is not None: p.grad = grad.to(p.device)
+
 @dataclass
 class Weights:
     "Weights, buffers and changed attributes of the model and of modules in the loss"
     model:dict  # Of the model, by name, as `learn.save` writes them
     loss:dict   # Of modules in the loss, by where the module is
-    hidden:dict # Buffers that are in no `state_dict`, by where the module is
+    hidden:dict # Buffers that are in no `state_dict`, and gradients that the optimizer leaves, by where the module is
     attributes:dict # Attributes that training has changed, such as a hidden state, by owner and name
 
     @classmethod
@@ -76,8 +84,9 @@ class Weights:
         if any(is_lazy(p) for p in learn.model.parameters()):
             raise ValueError("The model has layers that do not know their shapes before the first batch, "
                 "so that it cannot be saved yet")
-        modules = model_and_loss(learn)
-        weights,hidden = ({k:on_cpu(f(m)) for k,m in modules.items()} for f in (weights_of,hidden_of))
+        modules,trained = model_and_loss(learn),{id(p) for p in ([] if learn.opt is None else params_of(learn.opt))}
+        weights = {k:on_cpu(weights_of(m)) for k,m in modules.items()}
+        hidden = {k:on_cpu(hidden_of(m) | _grads_of(unwrapped(m), trained)) for k,m in modules.items()}
         return cls(weights.pop('model'), weights, hidden, _saved_attributes(learn))
 
     def put(self, learn):
@@ -85,6 +94,7 @@ class Weights:
             if k=='model': load_weights(m, self.model)
             else: self._put_loss(k, m)
             put_hidden(m, self.hidden.get(k, {}))
+            _put_grads(unwrapped(m), self.hidden.get(k, {}))
         if lost := learn.route.attributes.put(decode(self.attributes, learn.device)):
             warnings.warn(f"The run had {listed(lost)}, and has no such object now: their values are lost")
 

@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.checks import checked
-from ..data.held import put_values
+from ..data.tensors import put_values
 from ..data.loaders import twin
 from ..loop.interrupt import HeldInterrupt
 from ..loop.learner import Learner

@@ -1,10 +1,19 @@
 "State that a model, a loss, a callback or a loader may hide, of every kind: each `draw` moves it, and returns a number that depends on it"
-import random
-from collections import Counter,OrderedDict,deque,namedtuple
+import io,itertools,queue,random,threading
+from array import array
+from collections import ChainMap,Counter,OrderedDict,UserDict,UserList,defaultdict,deque,namedtuple
+from dataclasses import dataclass,field
+from datetime import timedelta
+from decimal import Decimal
+from enum import Enum
 from functools import partial
+from tempfile import TemporaryFile
 from types import SimpleNamespace
+from weakref import WeakKeyDictionary,ref
 import numpy as np, torch
+from fastcore.foundation import L
 from torch import nn
+from torch.nn.utils import parametrizations,spectral_norm,weight_norm
 
 # State of modules
 class Draw(nn.Module):
@@ -116,6 +125,166 @@ buffers = dict(in_place=InPlace, hidden=Hidden, replaced=Replaced, past_version=
     frozen=Frozen, frozen_data=FrozenData, max_norm=MaxNorm, gradient=InGradient)
 attributes = dict(count=Count, rebound=Rebound, tensor=TensorInPlace, array=Array, list=Grows, deque=Queue, set=Members, dict=Names, counter=Counted, ordered=Ordered, nested=Nested, listed_tensors=ListedTensors,
     new=New, object=InObject, slots=InSlots, namespace=InNamespace, unregistered=Unregistered)
+
+# Rarer kinds. `first` makes the state, and `then` moves it, in place where it can, and returns it and a number
+def kind(first, then):
+    class Rare(Own):
+        def move(self):
+            self.h,n = then(self.h)
+            return n if isinstance(n, torch.Tensor) else torch.tensor(float(n))
+    Rare.first = lambda self: first()
+    return Rare
+def in_place(f, number):
+    "A state that `f` moves in place"
+    def then(h): f(h); return h,number(h)
+    return then
+def adds(h): h += 1
+def adds_data(h): h.data.add_(1)
+def counts(h): h['n'] += 1
+def value_of(h): return h.as_subclass(torch.Tensor).sum().clone()
+def rekey(h): n = next(iter(h)); h[n+1] = h.pop(n)
+def requeue(h): h.put(h.get()+1)
+
+class Kept(torch.Tensor): pass
+@dataclass
+class Noted: n:int=0
+@dataclass(slots=True)
+class NotedSlots: n:int=0
+@dataclass(frozen=True)
+class NotedFrozen: n:list = field(default_factory=list)
+Stage = Enum('Stage', 'a b c d e f g')
+def stages(h): h = [*Stage][h.value%7]; return h,h.value
+def numbers():
+    for i in range(1000): yield i
+def drawn(h): return h,next(h)
+def in_closure():
+    n = 0
+    def f(): nonlocal n; n += 1; return n
+    return f
+def in_closed_dict():
+    o = dict(n=0)
+    def f(): o['n'] += 1; return o['n']
+    return f
+def in_closed_tensor():
+    t = torch.zeros(())
+    def f(): t.data.add_(1); return t.clone()
+    return f
+def on_function():
+    def f(): f.n += 1; return f.n
+    f.n = 0
+    return f
+def in_default():
+    def f(o=dict(n=0)): o['n'] += 1; return o['n']
+    f.__defaults__ = dict(n=0),
+    return f
+def in_keyword():
+    def f(*, o=None): o['n'] += 1; return o['n']
+    f.__kwdefaults__ = dict(o=dict(n=0))
+    return f
+def called(f): return f,f()
+kept = []
+def weakly(): kept.append(Cache()); return ref(kept[-1])
+def by_weak(r): r().n += 1; return r,r().n
+class ByName(Own):
+    "Equal values under other names"
+    def __init__(self): nn.Module.__init__(self); self.a = 1
+    def move(self):
+        if hasattr(self, 'a'): del self.a; self.b = 1; return torch.tensor(1.)
+        del self.b; self.a = 1; return torch.tensor(2.)
+class KeyedWeakly(Own):
+    def first(self): return WeakKeyDictionary()
+    def move(self): self.h[self] = self.h.get(self, 0)+1; return torch.tensor(float(self.h[self]))
+_calls = 0
+class InGlobal(Own):
+    def __init__(self): super().__init__(); global _calls; _calls = 0
+    def move(self): global _calls; _calls += 1; return torch.tensor(float(_calls))
+def on_class(first, then):
+    "The state of a class"
+    def make():
+        class OnClass(Draw):
+            def move(self): type(self).h,n = then(self.h); return n if isinstance(n, torch.Tensor) else torch.tensor(float(n))
+        OnClass.h = first()
+        return OnClass()
+    return make
+class OnParameter(Draw):
+    def __init__(self): super().__init__(); self.w = nn.Parameter(torch.zeros(())); self.w.calls = 0
+    def move(self): self.w.calls += 1; return torch.tensor(float(self.w.calls))
+def buffer(first, f, number):
+    class InBuffer(Draw):
+        def __init__(self): super().__init__(); self.register_buffer('n', first())
+        def move(self): f(self.n); return number(self.n)
+    return InBuffer
+class SubParameter(Draw):
+    def __init__(self): super().__init__(); self.w = nn.Parameter(torch.zeros(1).as_subclass(Kept), requires_grad=False)
+    def move(self): adds_data(self.w); return value_of(self.w)
+class NewParameter(Draw):
+    def __init__(self): super().__init__(); self.w = nn.Parameter(torch.zeros(()), requires_grad=False)
+    def move(self): self.w = nn.Parameter(self.w+1, requires_grad=False); return self.w.clone()
+class NewModule(Draw):
+    def __init__(self): super().__init__(); self.m = Count()
+    def move(self): m = Count(); m.h = self.m.h+1; self.m = m; return torch.tensor(float(m.h))
+class NewModuleWithBuffer(Draw):
+    def __init__(self): super().__init__(); self.m = InPlace()
+    def move(self): m = InPlace(); m.n = self.m.n+1; self.m = m; return m.n.clone()
+class BufferObject(InPlace):
+    def __init__(self): nn.Module.__init__(self); self.n = nn.Buffer(torch.zeros(()), persistent=False)
+class Tied(Draw):
+    def __init__(self): super().__init__(); self.a,self.b = InPlace(),InPlace(); self.b.n = self.a.n
+    def move(self): self.a.move(); return self.b.move()
+class View(Draw):
+    "Shows memory of a parameter"
+    def __init__(self): super().__init__(); self.w = nn.Parameter(torch.zeros(2)); self.v = self.view()
+    def view(self): return self.w.data.view(-1)[:1]
+    def move(self): self.v += 1; return self.w.detach().sum().clone()
+class ArrayView(View):
+    def view(self): return self.w.data.numpy()[1:]
+class Spectral(Draw):
+    def __init__(self): super().__init__(); torch.manual_seed(0); self.l = self.norm(nn.Linear(3, 3))
+    norm = staticmethod(parametrizations.spectral_norm)
+    def move(self): self.l.train(); return self.l(torch.ones(3)).detach().sum()
+class OldSpectral(Spectral): norm = staticmethod(spectral_norm)
+class WeightNorm(Spectral):
+    norm = staticmethod(parametrizations.weight_norm)
+    def move(self): adds_data(self.l.parametrizations.weight.original0); return self.l(torch.ones(3)).detach().sum()
+class OldWeightNorm(Spectral):
+    norm = staticmethod(weight_norm)
+    def move(self): adds_data(self.l.weight_g); return self.l(torch.ones(3)).detach().sum()
+class Recurrent(Own):
+    "Hidden states as a list of tuples"
+    def __init__(self): super().__init__(); torch.manual_seed(0); self.r = nn.LSTM(2, 2)
+    def first(self): return [(torch.zeros(1,1,2), torch.zeros(1,1,2))]
+    def move(self): o,h = self.r(torch.ones(1,1,2), self.h[0]); self.h[0] = tuple(t.detach() for t in h); return o.detach().sum()
+class Compiled(Draw):
+    def __init__(self): super().__init__(); self.c = torch.compile(InPlace(), backend='eager')
+    def move(self): return self.c()*10
+
+coo,csr = lambda: torch.tensor([0.,1.]).to_sparse(),lambda: torch.tensor([[0.,1.]]).to_sparse_csr()
+def dense(h): return h.to_dense().sum()
+rare = dict(rekeyed=kind(lambda: {0: True}, in_place(rekey, lambda h: next(iter(h)))),
+    reordered=kind(lambda: OrderedDict.fromkeys(range(5)), in_place(lambda h: h.move_to_end(next(iter(h))), lambda h: next(iter(h)))),
+    renamed=ByName, default_dict=kind(lambda: defaultdict(int), in_place(counts, lambda h: h['n'])), chain_map=kind(lambda: ChainMap(dict(n=0)), in_place(counts, lambda h: h['n'])),
+    user_dict=kind(lambda: UserDict(n=0), in_place(counts, lambda h: h['n'])), user_list=kind(UserList, in_place(lambda h: h.append(1), len)), fastcore_list=kind(L, in_place(lambda h: h.append(1), len)),
+    queue=kind(lambda: (lambda q: q.put(0) or q)(queue.Queue()), in_place(requeue, lambda h: h.queue[0])), thread_local=kind(threading.local, in_place(lambda h: setattr(h, 'n', getattr(h, 'n', 0)+1), lambda h: h.n)),
+    bytearray=kind(lambda: bytearray(1), in_place(lambda h: h.__setitem__(0, h[0]+1), lambda h: h[0])), array_of_bytes=kind(lambda: array('i', [0]), in_place(lambda h: h.__setitem__(0, h[0]+1), lambda h: h[0])),
+    bytes_io=kind(io.BytesIO, in_place(lambda h: h.write(b'x'), lambda h: h.tell())), string_io=kind(io.StringIO, in_place(lambda h: h.write('x'), lambda h: h.tell())),
+    object_array=kind(lambda: np.array([0, None]), in_place(lambda h: h.__setitem__(0, h[0]+1), lambda h: h[0])), masked_array=kind(lambda: np.ma.array([0.,0.], mask=[False,True]), in_place(adds, lambda h: h[0])),
+    memory_map=kind(lambda: np.memmap(TemporaryFile(), 'f4', 'w+', shape=2), in_place(adds, lambda h: h[0])), numpy_number=kind(lambda: np.float32(0), lambda h: (h+np.float32(1), h)),
+    count=kind(itertools.count, drawn), cycle=kind(lambda: itertools.cycle([1,2,3,5,7,11,13]), drawn), list_iterator=kind(lambda: iter([*range(1000)]), drawn), chained=kind(lambda: itertools.chain([1], itertools.count(5)), drawn),
+    zipped=kind(lambda: map(sum, zip(itertools.count(), range(1000))), drawn), yielding=kind(numbers, drawn), sobol=kind(lambda: torch.quasirandom.SobolEngine(1), lambda h: (h, h.draw(1).sum())),
+    bit_generator=kind(lambda: np.random.PCG64(1), lambda h: (h, h.random_raw()%1000/100)), seed_sequence=kind(lambda: np.random.SeedSequence(1), lambda h: (h, h.spawn(1)[0].spawn_key[0])),
+    sparse=buffer(coo, lambda n: n._values().add_(1), dense), sparse_grows=buffer(coo, lambda n: n.add_(torch.ones(2).to_sparse()), dense), sparse_rows=buffer(csr, lambda n: n.values().add_(1), dense),
+    subclass=buffer(lambda: torch.zeros(1).as_subclass(Kept), adds_data, value_of), subclass_attribute=kind(lambda: torch.zeros(1).as_subclass(Kept), in_place(adds_data, value_of)), subclass_parameter=SubParameter,
+    bfloat=buffer(lambda: torch.zeros((), dtype=torch.bfloat16), adds, lambda n: n.float().clone()), bfloat_attribute=kind(lambda: torch.zeros((), dtype=torch.bfloat16), in_place(adds, lambda h: h.float().clone())),
+    new_parameter=NewParameter, new_module=NewModule, new_module_with_buffer=NewModuleWithBuffer, buffer_object=BufferObject, tied=Tied, view=View, array_view=ArrayView, on_parameter=OnParameter,
+    spectral_norm=Spectral, old_spectral_norm=OldSpectral, weight_norm=WeightNorm, old_weight_norm=OldWeightNorm, recurrent=Recurrent, compiled=Compiled,
+    on_class=on_class(lambda: 0, lambda h: (h+1, h)), tensor_on_class=on_class(lambda: torch.zeros(()), in_place(adds_data, torch.clone)),
+    **{f.__name__:kind(f, called) for f in (in_closure, in_closed_dict, in_closed_tensor, on_function, in_default, in_keyword)}, in_global=InGlobal,
+    dataclass=kind(Noted, in_place(lambda h: setattr(h, 'n', h.n+1), lambda h: h.n)), dataclass_slots=kind(NotedSlots, in_place(lambda h: setattr(h, 'n', h.n+1), lambda h: h.n)), frozen_dataclass=kind(NotedFrozen, in_place(lambda h: h.n.append(1), lambda h: len(h.n))),
+    enum=kind(lambda: Stage.a, stages), decimal=kind(lambda: Decimal(0), lambda h: (h+1, h)), time=kind(timedelta, lambda h: (h+timedelta(1), h.days)), range=kind(lambda: range(0), lambda h: (range(len(h)+1), len(h))),
+    size=kind(lambda: torch.Size((0,)), lambda h: (torch.Size((h[0]+1,)), h[0])), named_tuple=kind(lambda: Point(0, 1), lambda h: (h._replace(x=h.x+1), h.x)), weak_reference=kind(weakly, by_weak), weak_keys=KeyedWeakly)
+Point = namedtuple('Point', 'x y')
+unsaved = ('array_of_bytes','bytes_io','string_io','object_array','masked_array','memory_map','count','cycle','list_iterator','chained','zipped','yielding','seed_sequence','subclass','subclass_attribute','subclass_parameter',
+    'enum','decimal','time','range','named_tuple','weak_keys') # a file cannot hold them: they are named in a warning, or refused
 
 # Generators
 def number(rng): return torch.rand((), generator=rng) if isinstance(rng, torch.Generator) else torch.tensor(float(rng.random() if hasattr(rng, 'random') else rng.random_sample()))

@@ -53,7 +53,7 @@ of_generators = of_modules | dict(loss_function=lambda draw: dict(loss_func=func
     dataset=lambda draw: dict(dls=loaders(Data(draw), shuffle=True)), sampler=lambda draw: dict(dls=loaders(Data(), sampler=Order(draw))), collate=lambda draw: dict(dls=collated(draw)))
 
 def made(kind, place, path='.', valid=True):
-    draw = {**hidden.buffers, **hidden.attributes, **hidden.generators}[kind]()
+    draw = {**hidden.buffers, **hidden.attributes, **{f'rare {k}':v for k,v in hidden.rare.items()}, **hidden.generators}[kind]()
     torch.manual_seed(1); np.random.seed(1); random.seed(1)
     kwargs = dict(model=Net(), loss_func=F.cross_entropy, dls=None) | {**of_generators, **of_optimizers}[place](draw)
     train,v = kwargs.pop('dls') or loaders(Data(), shuffle=True)
@@ -112,11 +112,26 @@ def check_look(kind, place, call):
     assert run(kind, place, **calls[call])==alone[kind,place]
 
 modules = {**hidden.buffers, **hidden.attributes}
+rare = [pytest.param(f'rare {k}', marks=pytest.mark.slow) if k=='compiled' else f'rare {k}' for k in hidden.rare]
 @pytest.mark.sample(24)
 @pytest.mark.parametrize('call', calls)
 @pytest.mark.parametrize('place', of_modules)
 @pytest.mark.parametrize('kind', modules)
 def test_looking_leaves_modules_alone(kind, place, call, tally): check_look(kind, place, call); tally('exact')
+
+@pytest.mark.sample(100)
+@pytest.mark.parametrize('call', calls)
+@pytest.mark.parametrize('place', of_modules)
+@pytest.mark.parametrize('kind', rare)
+def test_looking_leaves_rare_kinds_of_state_alone_or_names_them(kind, place, call, tally):
+    if (kind, place)==('rare new_parameter','model'): return tally('refused') # by the second fit, whoever looks
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter('always')
+        if kind!='rare yielding': check_look(kind, place, call)
+        else: run(kind, place, **calls[call])
+    named = [o for o in said if 'cannot be put back after an inference' in str(o.message)]
+    assert bool(named)==(kind=='rare yielding')
+    tally('warned' if named else 'exact')
 
 @pytest.mark.sample(60)
 @pytest.mark.parametrize('call', calls)
@@ -169,6 +184,24 @@ def check_resume(path, kind, place, how, tally=lambda outcome: None):
 @pytest.mark.parametrize('kind', modules)
 def test_a_resumed_run_has_the_hidden_state_of_modules(kind, place, how, tmp_path, tally): check_resume(tmp_path, kind, place, how, tally)
 
+@pytest.mark.sample(100)
+@pytest.mark.parametrize('how', ways)
+@pytest.mark.parametrize('place', of_modules)
+@pytest.mark.parametrize('kind', rare)
+def test_a_resumed_run_has_rare_kinds_of_state_or_says_what_it_has_not(kind, place, how, tmp_path, tally):
+    if (kind, place)==('rare new_parameter','model'): return tally('refused')
+    if how=='memory' or kind.removeprefix('rare ') not in hidden.unsaved: # `yielding` is named by its validations
+        if kind!='rare yielding': return check_resume(tmp_path, kind, place, how, tally)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter('always')
+        try: stopped(tmp_path, kind, place, how)
+        except TypeError as e:
+            assert 'cannot be saved: it is of type `Kept`' in str(e)
+            return tally('refused')
+    named = [str(o.message) for o in said if 'cannot be saved: a run that is resumed' in str(o.message) or 'cannot be put back' in str(o.message)]
+    assert any('draw' in o or 'Rare.h' in o for o in named)
+    tally('warned')
+
 @pytest.mark.sample(20)
 @pytest.mark.parametrize('how', ways)
 @pytest.mark.parametrize('place', [*of_generators, *of_optimizers])
@@ -190,6 +223,13 @@ def test_a_search_that_is_cut_says_where():
     from learner.data.search import search
     class Thing: pass
     with pytest.warns(UserWarning, match='holds more than 50 objects'): search(dict(ds=[Thing() for _ in range(100)]), is_generator, most=50)
+
+def test_what_a_loss_records_in_a_list_outside_stays():
+    seen,models = [],dict(first=1)
+    def loss(p, y): seen.append(len(y)); models[f'{len(seen)}'] = p.shape; return F.cross_entropy(p, y)
+    learn = Learner(DataLoaders([(X[:4], Y[:4])], [(X[:4], Y[:4])]*3, device='cpu'), Net(), loss, default_cbs=False, cbs=TrainEvalCallback)
+    learn.validate()
+    assert seen==[4]*3 and len(models)==4
 
 def test_an_iterator_in_a_model_cannot_be_saved_and_is_named(tmp_path):
     model = Net()
