@@ -24,7 +24,7 @@ usual = dict(dls=lambda: synth_dls(2, 1), model=lambda: nn.Linear(1,1), m=lambda
     ev=lambda: 'after_batch', event=lambda: 'after_batch', f=lambda: len, func=lambda: (lambda p, t: 0.), hook_func=lambda: print, limit=lambda: 1., k=lambda: 1, v=lambda: .1, name=lambda: 'lr', names=lambda: ['a'], beta=lambda: .5, dl=lambda: [(torch.zeros(2,1), torch.zeros(2,1))], train=lambda: [(torch.zeros(2,1), torch.zeros(2,1))],
     dataset=lambda: [(torch.zeros(1), torch.zeros(1))]*4, bs=lambda: 2, wgts=lambda: [1.]*4, partial_n=lambda: 2, make=lambda: torch.optim.lr_scheduler.ConstantLR, alpha=lambda: .4, attr=lambda: 'loss', attrs=lambda: ['loss'], metric=lambda: Sum(), loss_cls=lambda: nn.MSELoss, pred=lambda: torch.rand(4,6), targ=lambda: torch.tensor([0,1,0,1]),
     filters=lambda: (), append=lambda: False, loss_func=nn.MSELoss, exc=lambda: ValueError, fname=lambda: 'nowhere', file=lambda: 'nowhere', item=lambda: torch.zeros(1), lrs=lambda: [1e-3*1.2**i for i in range(40)], losses=lambda: [1./(i+1) for i in range(40)], num_it=lambda: 40, folder=lambda: 'nowhere', cb=lambda: BnFreeze(), cbs=lambda: [], opt_func=lambda: torch.optim.SGD, lr=lambda: .1, suffix=lambda: '', cond=None)
-special = {'FreezeSchedule.epochs': lambda: {0: 0}, 'ParamScheduler.scheds': lambda: dict(lr=SchedNo(1, 1)), 'Schedule.f': lambda: sched_lin, 'OnBetter.f': lambda: print, 'accuracy_multi.targ': lambda: torch.zeros(4,6), 'MapPred.f': lambda: len, 'FocalLoss.weight': lambda: None, 'learn.to_channelslast.use_amp': lambda: True, 'HookCallback.hook': lambda: print, 'load_learner.trust': lambda: True} | {f'learn.{o}.n_epoch': lambda: 1 for o in ('fit','fit_one_cycle','fit_flat_cos')}
+special = {'FreezeSchedule.epochs': lambda: {0: 0}, 'ParamScheduler.scheds': lambda: dict(lr=SchedNo(1, 1)), 'Schedule.f': lambda: sched_lin, 'OnBetter.f': lambda: print, 'accuracy_multi.targ': lambda: torch.zeros(4,6), 'MapPred.f': lambda: len, 'FocalLoss.weight': lambda: None, 'learn.to_channelslast.use_amp': lambda: True, 'HookCallback.hook': lambda: print, 'load_learner.trust': lambda: True, 'load_weights.state': lambda: nn.Linear(1,1).state_dict(), 'diff.run_a': synth_learner} | {f'learn.{o}.n_epoch': lambda: 1 for o in ('fit','fit_one_cycle','fit_flat_cos')}
 
 class Sum(nn.Module):
     "What torchmetrics' metrics have"
@@ -35,8 +35,8 @@ class Sum(nn.Module):
 # What only our own chapters call, and what has no arguments to check
 inner = set('''Dispatcher Loop Events Draws keep_random moving_parts random_state set_random_state map_batch map_tensors rows_of Rows Position RunConfig LossStream Stopwatch ProfileReport MemoryForecast RunTrace Summary Samples Report History Row SuggestedLRs Pieces AnyOf CallbackList
     known_args nearest snake_name scope moments held hold put_back is_summed loss_of loss_per_sample items_in_phase n_items n_samples flat_pair as_double check_several declare find_bs mk_metric mk_metrics AsFunction html_table show_value text_row text_table Lines Notebook Rich
-    atomic_write check_plain file_path read_plain sweep_temporary write_plain check_plain load_weights unwrapped weights_of Mismatch count_elements count_kept activation_of decodes_of has_mixed_means ignore_index_of items_by items_of reduction_of per_sample decision named as_image first_batch show_samples
-    call_selected path_in check_hyper per_group sched_no sched_lin sched_cos sched_exp sched_poly mae mse msle FileLogger Raise set_hyper restored length to_device twin by_number in_order default_device run_config numbers highest valley slide minimum steep SuggestionMethod Checkpoints Interpretation ClassificationInterpretation Forward Callback FuncCallback LossMetrics Hook Hooks clear_state AMPMode freeze_groups norm_bias_params params trainable_params param_groups hypers n_groups get_hyper spare make_opt func_name has_argument innermost'''.split())
+    atomic_write check_plain file_path sweep_temporary write_plain check_plain unwrapped weights_of Mismatch count_elements count_kept activation_of decodes_of has_mixed_means ignore_index_of items_by items_of reduction_of decision named as_image first_batch
+    call_selected path_in check_hyper per_group sched_no sched_lin sched_cos sched_exp sched_poly FileLogger restored length to_device twin by_number in_order default_device run_config numbers highest valley slide minimum steep SuggestionMethod Checkpoints Forward Callback FuncCallback clear_state AMPMode spare func_name has_argument innermost Interpretation ClassificationInterpretation show_samples freeze_groups make_opt'''.split())
 methods = '''fit fit_one_cycle fit_flat_cos fit_sgdr fine_tune lr_find smoke profile memory trace show_loop validate get_preds predict tta show_results summary to_fp16 to_channelslast to_contiguous save load export save_state load_state set_hyper freeze_to resume at_pause'''.split()
 
 def parameters(f): return {k:p for k,p in inspect.signature(f.__init__ if isinstance(f, type) else f).parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and k!='self'}
@@ -72,7 +72,7 @@ def prepared(method):
 functions = {name:(f, ps) for name,f,ps in callables()}
 
 # Other words by which a message may name an argument, where these say more
-words = dict(cbs='callback', metrics='metric', dls='DataLoaders', file='file', fname='file', log_dir='file', ds_idx='No loader', dl='No loader') | {'learn.set_hyper.name': 'hyper-parameter', 'learn.set_hyper.v': '`lr`', 'from_sklearn.func': '`sklearn.metrics` has no'} | {f'learn.{o}.resume': 'to resume from' for o in ('fit','fit_one_cycle','fit_flat_cos','fit_sgdr','fine_tune')}
+words = {f'{o}_hyper.name': 'hyper-parameter' for o in ('get','set')} | {'set_hyper.v': '`lr`'} | dict(cbs='callback', metrics='metric', dls='DataLoaders', file='file', fname='file', log_dir='file', ds_idx='No loader', dl='No loader') | {'learn.set_hyper.name': 'hyper-parameter', 'learn.set_hyper.v': '`lr`', 'from_sklearn.func': '`sklearn.metrics` has no'} | {f'learn.{o}.resume': 'to resume from' for o in ('fit','fit_one_cycle','fit_flat_cos','fit_sgdr','fine_tune')}
 
 # Odd values that mean something: by annotation and default, then by name
 by_type = {bool: 'bool', int: 'number', float: 'half number', str: 'text', dict: 'dict'}
@@ -102,7 +102,8 @@ more = {f'{o}.{k}':is_loader for o in ('FetchPredsCallback','learn.validate','le
     'learn.load.device': 'none', # as in fastai: the CPU
     'learn.set_hyper.v': 'number half', # learning rates
     'learn.freeze_to.n': 'negative', # counts from the end
-    'OptimList.every': 'number', 'learn.load.only': 'items',
+    'OptimList.every': 'number', 'learn.load.only': 'items', 'LossMetrics.attrs': 'items', 'LossMetrics.names': 'items', 'Hooks.ms': 'list dict', 'Raise.order': 'half', 'set_hyper.v': 'number half',
+    'diff.run_a': 'text empty', 'diff.run_b': 'text empty', # files
     'Profile.waits_every': 'none', 'learn.profile.waits_every': 'none', # never
     **{f'on.{k}':'number' for k in ('every','once')}, **{f'on.{k}':'number half negative huge' for k in ('after','before')}, # bounds of a filter, as in `Filter`
 } | {k:'none' for k in ('Checkpoint.keep','GatherPredsCallback.concat_dim','learn.get_preds.concat_dim','ProgressCallback.bars')} | {f'{o}.average':'none' for o in 'APScoreMulti ClassScore F1Score F1ScoreMulti FBeta FBetaMulti Jaccard JaccardMulti LabelScore Precision PrecisionMulti Recall RecallMulti RocAuc RocAucMulti'.split()} | {'Learner.lr':'list', 'Learner.wd':'list',

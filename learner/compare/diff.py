@@ -20,11 +20,11 @@ A run is a learner, a `Fingerprint`, or a file, so that two runs never have to b
 __all__ = ['diff']
 
 # %% ../../nbs/compare/02_diff.ipynb #imports
-import re
+import os,re
 from dataclasses import dataclass,field
 from difflib import SequenceMatcher
 from pathlib import Path
-from ..core.checks import listed
+from ..core.checks import checked,listed
 from ..loop.learner import Learner
 from ..model.files import find_file,read_plain
 from ..resume.encoding import decode
@@ -252,6 +252,11 @@ class Difference:
         return '\n'.join([head, *(f'- {o}' for o in [*self.evidence, *besides])])
 
 # %% ../../nbs/compare/02_diff.ipynb #diff
+def _check_run(name, v):
+    if isinstance(v, (Learner,Fingerprint,Trail,str,os.PathLike)): return
+    raise TypeError(f"`{name}` is a learner, a `Fingerprint`, or a file, but got {v!r}")
+
+@checked(run_a=_check_run, run_b=_check_run)
 def diff(
     run_a, # A learner, a `Fingerprint`, or a file
     run_b=None, # Another one; default: the same run, and `a` is what it was before it went back

@@ -17,6 +17,7 @@ from operator import index
 from os import PathLike
 from pathlib import Path
 from types import FunctionType,GenericAlias,UnionType
+from torch import nn
 from .tracebacks import is_full,shortened
 
 # %% ../../nbs/core/01_checks.ipynb #nearest
@@ -139,7 +140,8 @@ def in_range(
 
 # %% ../../nbs/core/01_checks.ipynb #checked
 _kinds = {bool: ("True or False", _is_flag), int: ("a whole number", is_whole), float: ("a number", is_number),
-    str: ("a string", lambda v: isinstance(v, str)), Path: ("a path", lambda v: isinstance(v, (str,PathLike)))}
+    str: ("a string", lambda v: isinstance(v, str)), Path: ("a path", lambda v: isinstance(v, (str,PathLike))),
+    nn.Module: ("an `nn.Module`", lambda v: isinstance(v, nn.Module))}
 
 def _words(t): return _kinds[t][0] if t in _kinds else f"a `{t.__name__}`"
 def _is_a(v, t): return _kinds[t][1](v) if t in _kinds else isinstance(v, t)

@@ -163,7 +163,7 @@ def memory(self:Learner,
     cbs=None, # Callbacks of the coming fit
 ) -> MemoryForecast:
     "What a training batch of `bs` samples will hold in memory, by kind and by layer. Nothing is changed"
-    dl = self.dls.train if dl is None else self.loader(dl)
+    dl = self.dls.train if dl is None else self.loader(dl=dl)
     with self.unchanged(dl): b = first_batch(dl)
     n = find_bs(b)
     small = [map_tensors(Tensor.clone, rows_of(b, slice(0, k))) for k in sorted({min(2, n), min(4, n)})]

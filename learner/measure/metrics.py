@@ -310,6 +310,11 @@ class LossMetric(AvgLoss):
                 f"{nearest(self.attr, dir(f))}", name=self.attr, obj=f)
         self.add_loss(learn, getattr(f, self.attr))
 
+def _check_names(name, v):
+    if v and all(isinstance(o, str) and o for o in (v if isinstance(v, (list,tuple)) else [v])): return
+    raise TypeError(f"`{name}` are names, a list of them or one string with commas between, but got {v!r}")
+
+@checked(attrs=_check_names, names=_check_names)
 def LossMetrics(
     attrs:str|list[str], # Names of attributes of the loss, or one string with commas between
     names:str|list[str]|None=None, # Default: `attrs`

@@ -23,6 +23,7 @@ import torch
 from torch import nn
 from fastcore.foundation import L
 from ..core.checks import checked
+from ..data.loaders import check_device
 
 # %% ../../nbs/model/07_files.ipynb #atomic_write
 def _temporary(name): return f'.{name[:50]}.{token_hex(4)}.tmp' # a name can be too long for anything to be added
@@ -228,7 +229,7 @@ def read_plain(
     device='cpu', # Where tensors go
 ):
     "Read a file that `torch.save` has written, if it is plain: `weights_only`, whatever the file says"
-    torch.empty(0, device=device) # an error about the device comes before any about the file
+    check_device('device', device) # before the file is read
     with reading(file), torch.serialization.safe_globals(_fastai_types):
         check_sums(file)
         return _python(torch.load(file, map_location=device, weights_only=True))

@@ -15,13 +15,15 @@ from math import isfinite
 from sys import float_info
 import torch
 from torch import nn
-from ..core.checks import positive,short_name
+from ..core.checks import checked,positive,short_name
 
 # %% ../../nbs/model/01_groups.ipynb #params
+@checked
 def params(m:nn.Module) -> list:
     "All parameters of `m`: the default splitter, one group"
     return list(m.parameters())
 
+@checked
 def trainable_params(m:nn.Module) -> list:
     "Those parameters of `m` that require a gradient now"
     return [p for p in m.parameters() if p.requires_grad]
@@ -29,6 +31,7 @@ def trainable_params(m:nn.Module) -> list:
 _rms_norm = [nn.RMSNorm] if hasattr(nn, 'RMSNorm') else []
 norm_types = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, *_rms_norm)
 
+@checked
 def norm_bias_params(m:nn.Module, with_bias:bool=True) -> list:
     "Parameters of norm layers in `m`; and all biases, `with_bias`"
     norms = [p for o in m.modules() if isinstance(o, norm_types) for p in o.parameters(recurse=False)]
@@ -36,6 +39,7 @@ def norm_bias_params(m:nn.Module, with_bias:bool=True) -> list:
     return list({id(p):p for p in [*norms, *biases] if isinstance(p, nn.Parameter)}.values())
 
 # %% ../../nbs/model/01_groups.ipynb #split_groups
+@checked(splitter=callable)
 def param_groups(
     model:nn.Module, # What `splitter` splits
     splitter=params, # `splitter(model)` gives a list of parameters, or one such list for each group

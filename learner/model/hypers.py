@@ -42,8 +42,12 @@ def write_hyper(g, name, v):
     else: g[k] = tuple(v if j==i else p for j,p in enumerate(g[k]))
 
 # %% ../../nbs/model/02_hypers.ipynb #hypers
+def _check_opt(opt):
+    if not hasattr(opt, 'param_groups'): raise TypeError(f"`opt` is a `torch.optim.Optimizer`, but got {opt!r}")
+
 def hypers(opt:torch.optim.Optimizer) -> list[str]:
     "Names of the hyper-parameters that `opt` has"
+    _check_opt(opt)
     taken = {'params', 'group', 'spared', *(k for places in _places.values() for k,_ in places)}
     def others(g): return [k for k,v in g.items() if k not in taken and isinstance(v, float)]
     def has(g): return [k for k in hyper_keys if _place(g, k)] + others(g)
@@ -59,12 +63,13 @@ def first_groups(opt:torch.optim.Optimizer) -> list[dict]:
 # %% ../../nbs/model/02_hypers.ipynb #get_hyper
 def n_groups(opt:torch.optim.Optimizer) -> int:
     "Number of parameter groups, as the splitter made them"
+    _check_opt(opt)
     return len(first_groups(opt))
 
 def _check_name(opt, name):
     try:
         if all(_place(g, name) for g in opt.param_groups): return
-    except TypeError: pass # a list can be no key
+    except (TypeError, AttributeError): _check_opt(opt) # a list can be no key
     names = hypers(opt)
     near = nearest(str(name), names)
     raise ValueError(f"`{short_name(opt)}` has no hyper-parameter `{name}`, but {listed(names)}.{near}")

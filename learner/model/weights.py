@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 from fastcore.foundation import L
-from ..core.checks import listed,nearest
+from ..core.checks import checked,listed,nearest
 
 # %% ../../nbs/model/06_weights.ipynb #unwrapped
 _wrappers = nn.DataParallel,nn.parallel.DistributedDataParallel
@@ -101,8 +101,9 @@ def as_before(model):
         raise
 
 # %% ../../nbs/model/06_weights.ipynb #load_weights
+@checked
 def load_weights(
-    model, # Perhaps wrapped
+    model:nn.Module, # Perhaps wrapped
     state:dict, # Tensors by name, as `weights_of` gives them, or with prefixes
     strict:bool=True, # Names and shapes must match; otherwise what does is loaded
     only=None, # Patterns of names such as `body.*`, one or several; default: all
