@@ -1305,7 +1305,7 @@ def test_load_takes_a_device(tmp_path, name):
         learn = of(1., tmp_path).load(name, device=device)
         assert all((p==3).all() and p.device.type=='cpu' for p in learn.model.parameters())
     learn = of(1., tmp_path)
-    with pytest.raises(ValueError, match="`device` is a device of this machine, such as `cpu` or `cuda:0`, but got 'nowhere'"): learn.load(name, device='nowhere')
+    with pytest.raises(ValueError, match="`device` is a device of this machine, such as `cpu`, but got 'nowhere'"): learn.load(name, device='nowhere')
     assert all((p==1).all() for p in learn.model.parameters())
 
 # Whole learners
@@ -1459,9 +1459,9 @@ def test_an_export_of_another_machine(tmp_path):
 @pytest.mark.skipif(torch.cuda.is_available(), reason='is about a device that is not there')
 def test_a_device_that_is_not_there(tmp_path):
     file = mk(tmp_path).export()
-    with pytest.raises((AssertionError,RuntimeError), match='CUDA'): load_learner(file, 'cuda', trust=True)
-    with pytest.raises(RuntimeError, match='nowhere'): load_learner(file, 'nowhere', trust=True)
-    with pytest.raises((AssertionError,RuntimeError), match='CUDA'): files.read_plain(mk(tmp_path).save('a'), 'cuda')
+    with pytest.raises(ValueError, match="`device` is a device of this machine, such as `cpu`, but got 'cuda'.*CUDA"): load_learner(file, 'cuda', trust=True)
+    with pytest.raises(ValueError, match="`device` is a device of this machine, such as `cpu`, but got 'nowhere'"): load_learner(file, 'nowhere', trust=True)
+    with pytest.raises(ValueError, match="`device` is a device of this machine, such as `cpu`, but got 'cuda'.*CUDA"): files.read_plain(mk(tmp_path).save('a'), 'cuda')
 
 def test_load_learner_mistakes(tmp_path):
     learn = mk(tmp_path)

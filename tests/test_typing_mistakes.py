@@ -36,7 +36,7 @@ mistakes = {
     'loader of datasets': (lambda: DataLoaders.from_dsets(dl), "`train` is a dataset, but got a loader: write `DataLoaders(…)`"),
     'bs':                 (lambda: DataLoaders.from_dsets(ds, bs='64'), "`bs` is a whole number, but got '64'"),
     'no bs':              (lambda: DataLoaders.from_dsets(ds, bs=0), "`bs` is 1 or more, but got 0"),
-    'device':             (lambda: DataLoaders(dl, device='gpu'), "`device` is a device of this machine, such as `cpu` or `cuda:0`, but got 'gpu'"),
+    'device':             (lambda: DataLoaders(dl, device='gpu'), "`device` is a device of this machine, such as `cpu`, but got 'gpu'"),
     'loss class':         (lambda: mk(loss_func=nn.CrossEntropyLoss), "`loss_func` is a function of predictions and targets, but got a class. Did you mean `CrossEntropyLoss()`?"),
     'loss name':          (lambda: mk(loss_func='mse'), "`loss_func` is a function of predictions and targets, but got 'mse'"),
     'model class':        (lambda: mk(model=nn.Linear), "Linear'>. Did you mean `Linear()`?"),
