@@ -1,4 +1,6 @@
 "A run with a spike guard is the run without the batches that it leaves out; on clean data it is the run itself"
+import random
+from functools import partial
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
@@ -92,3 +94,63 @@ def test_too_many_spikes_stop_the_fit():
 def test_arguments_are_checked():
     for kw in (dict(back=0), dict(factor=1), dict(factor='x'), dict(window=0), dict(most=-1)):
         with pytest.raises((ValueError,TypeError), match=f'`{[*kw][0]}`'): SpikeGuard(**kw)
+
+# Random runs: some in the short form, a hundred of each kind in the long one
+hundred = [*range(5), *(pytest.param(i, marks=pytest.mark.slow) for i in range(5, 100))]
+
+def random_rows(rng, gen):
+    "Rows of a task, and a model for it"
+    n,classes = rng.randrange(320, 640),rng.choice([0, 3])
+    if rng.random()<.3: x,body = torch.randn(n, 1, 6, 6, generator=gen),nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, max(classes, 1)))
+    else: x,body = torch.randn(n, 5, generator=gen),nn.Sequential(nn.Linear(5, 16), rng.choice([nn.ReLU, nn.Tanh])(), nn.Linear(16, max(classes, 1)))
+    score = x.flatten(1)[:,:1]*2+x.flatten(1)[:,1:2]+.3*torch.randn(n, 1, generator=gen)
+    return x,(score.squeeze(1)>0).long()+(score.squeeze(1)>1).long() if classes else score,body,F.cross_entropy if classes else F.mse_loss
+
+def random_run(seed, plant):
+    "A learner and the batches that have a bad row, by number; they fill while it trains"
+    rng,gen = random.Random(seed),torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    x,y,body,loss_func = random_rows(rng, gen)
+    bs,bad,finite = rng.choice([4, 8]),set(),loss_func is F.mse_loss and rng.random()<.6
+    if plant: # a large target is judged only after a quarter of a window, what is no number at once
+        bad = {rng.randrange(30*bs if finite else 0, len(x)) for _ in range(rng.choice([1, 2]))}
+        for i in bad:
+            if finite: y[i] = rng.choice([-1e4, 1e3])
+            else: x[i] = rng.choice([float('nan'), float('inf')])
+    dl = DataLoader(TensorDataset(x, y), bs, shuffle=not (plant and finite))
+    learn = Learner(DataLoaders(dl, device='cpu'), body, loss_func, lr=rng.choice([1e-3, 5e-3]), opt_func=rng.choice([Adam, partial(SGD, mom=.9)])).remove_cb(ProgressCallback)
+    with_bad = set()
+    def note(learn):
+        if bad & {*learn.idxs}: with_bad.add(learn.train_iter)
+    learn.add_cb(on('before_batch', order=-900)(note))
+    return learn,with_bad,rng
+
+@pytest.mark.parametrize('seed', hundred)
+def test_planted_rows_are_found_and_no_others(seed):
+    learn,with_bad,rng = random_run(seed, plant=True)
+    learn.fit(2, cbs=(guard := SpikeGuard(rng.choice([5, 20, 50]))))
+    assert with_bad and guard.left_out==with_bad and guard.idxs.keys()==with_bad
+    assert all(p.isfinite().all() for p in learn.model.parameters())
+
+@pytest.mark.parametrize('seed', hundred)
+def test_nothing_is_left_out_of_clean_runs(seed):
+    runs = []
+    for cbs in ([], [guard := SpikeGuard(20)]):
+        learn,_,rng = random_run(seed, plant=False)
+        getattr(learn, 'fit' if rng.random()<.5 else 'fit_one_cycle')(3, cbs=cbs)
+        runs.append(learn)
+    assert not guard.left_out and all(map(torch.equal, *(o.model.state_dict().values() for o in runs)))
+    assert runs[0].recorder.raw_losses==runs[1].recorder.raw_losses
+
+def test_gradients_that_leave_their_range_are_noticed_where_the_loss_does_not():
+    class Steep(torch.autograd.Function):
+        "The value itself, with a steep gradient"
+        @staticmethod
+        def forward(ctx, v): return v.clone()
+        @staticmethod
+        def backward(ctx, grad): return grad*1e4
+    def steepen(learn):
+        if learn.training and learn.train_iter==33: learn.loss_grad = Steep.apply(learn.loss_grad)
+    learn = make()
+    learn.fit(1, cbs=[guard := SpikeGuard(10), on('before_backward')(steepen)])
+    assert guard.left_out=={33} and guard.idxs=={33: [*range(264, 272)]}
