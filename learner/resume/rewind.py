@@ -17,6 +17,7 @@ The loss jumped at batch 730, and you want to see what the model looked like at 
 __all__ = ['Rewind']
 
 # %% ../../nbs/resume/07_rewind.ipynb #imports
+import warnings
 from collections import deque
 from contextlib import contextmanager
 from copy import deepcopy
@@ -25,7 +26,6 @@ from functools import cache
 from inspect import signature
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-import warnings
 from fastcore.basics import patch
 from fastcore.foundation import L
 from torch import nn
@@ -195,8 +195,9 @@ def _shared(learn, datasets):
     "What a fork shares with its parent, as `deepcopy` wants to know it"
     train,route = learn.dls.train,learn.route
     counts = moved_counts(route.counts_before, counts_of(train, digests=True))
-    moved = {o.removeprefix('dataset.') for o in (*counts, *route.moved)}
-    parts = [v for o in datasets for k,v in getattr(o, '__dict__', {}).items() if k not in moved]
+    moved = {o.split('.', 1)[1] for o in (*counts, *route.moved)}
+    own = [vars(o) for o in datasets if hasattr(o, '__dict__') and not has_state(type(o))]
+    parts = [v for attrs in own for k,v in attrs.items() if k not in moved]
     parts += [o for o in datasets if isinstance(o, (list,tuple))]
     return {id(o):o for o in parts if not search({'': [o]}, _moves)}
 

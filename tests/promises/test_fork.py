@@ -114,6 +114,24 @@ def test_ready_batches_are_shared():
     learn = stopped(batches)
     assert learn.fork().dls.train[0][0] is batches[0][0]
 
+class Shuffling:
+    "A loader of one's own, which shuffles its list in place; `stateful` ones say where they are"
+    def __init__(self): self.x,self.y,self.order = torch.randn(24, 3),torch.randn(24, 1),list(range(24))
+    def __iter__(self):
+        random.shuffle(self.order)
+        for i in range(0, 24, 4): yield self.x[self.order[i:i+4]],self.y[self.order[i:i+4]]
+class Stateful(Shuffling):
+    def state_dict(self): return dict(order=[*self.order])
+    def load_state_dict(self, state): self.order[:] = state['order']
+
+@pytest.mark.filterwarnings('ignore:.*replays its batches|.*changed during the run')
+@pytest.mark.parametrize('cls', [Shuffling, Stateful])
+def test_a_list_that_changes_in_place_is_its_own(cls):
+    random.seed(0)
+    learn = stopped(cls(), n=9)
+    a,b = learn.dls.train,learn.fork().dls.train
+    assert a.order==b.order and a.order is not b.order and (b.x is a.x)==(cls is Shuffling)
+
 def test_what_cannot_be_copied_is_said():
     learn = stopped(DataLoader(Noisy(), 4))
     learn.state.file = open(__file__)
