@@ -32,7 +32,7 @@ cases = [dict(), dict(mix=True, loader='own'), dict(groups=True, loss='module'),
 def continues(case, path, rng):
     "An unchanged fork of a finished run, and of one that is stopped, at some batch; and the parent after each"
     with silent():
-        learn = trained(case, path, [Rewind(every=rng.choice([2, 5]), keep=9), Moments()])
+        learn = trained(case, path, [Rewind(every=rng.choice([2, 5]), keep=10), Moments()])
         seen,end = dict(learn.held_run.points[0].cbs[-1].seen),copy.deepcopy(outcome(learn)) # with the tensors of the moment
         n = rng.randrange(1, max(seen))
         alt = learn.fork(n)
