@@ -1,8 +1,8 @@
 "What a batch costs above a hand-written loop, counted rather than timed: bytecodes, torch operators, reads from the device"
-import copy,gc,sys
+import copy,gc,random,sys
 from collections import Counter
 from functools import partial
-import pytest,torch
+import numpy as np,pytest,torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -77,6 +77,11 @@ class Idle(Callback):
 @only_311
 def test_lean_bytecodes(): assert per_batch(bytecodes, ours) - per_batch(bytecodes, by_hand) <= 400
 
+@only_311
+def test_default_bytecodes(capsys, monkeypatch):
+    monkeypatch.setattr(sys.modules[ProgressCallback.__module__], 'perf_counter', lambda: 0.) # how often a bar is drawn depends on the time
+    assert per_batch(bytecodes, ours, default_cbs=True, cbs=None) - per_batch(bytecodes, by_hand) <= 560
+
 def test_lean_operators(): assert per_batch(operators, ours) - per_batch(operators, by_hand) <= 1
 
 @pytest.mark.parametrize('default_cbs', [False, True])
@@ -143,6 +148,20 @@ def epochs(n, valid=False):
 def test_epoch_bytecodes(valid, most):
     "Nothing is searched again, copied or read that is as it was; a batch of each phase is part of this"
     assert per_batch(bytecodes, epochs, valid=valid) - per_batch(bytecodes, epochs_by_hand, valid=valid) <= most
+
+@pytest.mark.parametrize('draw', [random.random, lambda: random.gauss(0, 1), lambda: random.shuffle([1,2,3]), lambda: random.getrandbits(8), lambda: np.random.rand(), lambda: np.random.randn()])
+def test_global_generators_are_read_where_they_have_moved(draw):
+    "Their states are long: reading both takes longer than the rest of a pause. Each is read again after any draw"
+    names = 'python','numpy'
+    first,again = random_state(),random_state()
+    assert all(again[k] is first[k] for k in names)
+    for _ in range(3):
+        before = random_state()
+        drawn = draw()
+        assert sum(random_state()[k] is before[k] for k in names)==1 # one has moved
+        after = random.getstate(),np.random.get_state()[1].tolist()
+        set_random_state(before)
+        assert draw()==drawn and (random.getstate(),np.random.get_state()[1].tolist())==after
 
 @only_311
 def test_epochs_do_not_grow_with_history():
