@@ -35,7 +35,8 @@ def _without_loss_func(learn, out):
 
 def _without_targets(learn):
     xb,dl = learn.xb,learn.dl
-    if isinstance(dl, (tuple,list)) and len({len(o) if getattr(o, 'ndim', 0) else o for o in dl})==1<len(dl): return (
+    sizes = [len(o) if getattr(o, 'ndim', 0) else None for o in dl] if isinstance(dl, (tuple,list)) else []
+    if len(sizes) in (2,3) and sizes[0] and len({*sizes})==1: return (
         f"`{learn.dl_name}` is a {type(dl).__name__} of {len(dl)} tensors, each of which is a batch. "
         "If they are inputs and targets, write `DataLoaders.from_dsets(TensorDataset(x, y), bs=64)`")
     if isinstance(xb, Mapping):
