@@ -481,3 +481,11 @@ def test_a_fit_that_is_cancelled_before_it_begins_loads_nothing(tmp_path):
     with torch.no_grad(): learn.model.a.fill_(5)
     learn.fit(1, cbs=[cb, Raise('before_fit', CancelFitException, order=-100)])
     assert learn.model.a.item()==5
+
+def test_a_tracker_leaves_attributes_of_subclasses_alone():
+    class Noted(TrackerCallback):
+        def before_fit(self): super().before_fit(); self.seen,self.had_value = [],[]
+        def act(self, val): self.seen.append(val)
+    cb = Noted()
+    learn = synth_learner(2, 1).fit(3, cbs=cb)
+    assert cb.seen==list(learn.recorder['valid_loss']) and cb.had_value==[]

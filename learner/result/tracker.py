@@ -67,14 +67,14 @@ class TrackerCallback(Callback):
         self.rec,self.watched = find_recorder(self),self.monitor or self.learn.monitor
         self.higher = higher_is_better(self.learn, self.rec, self.watched, self.comp)
         if self.reset_on_fit or self.best is None: self.best = -inf if self.higher else inf
-        self.new_best,self.seen = False,None
+        self.new_best,self._had_value = False,None
 
     def is_better(self, val, than): return (val-than if self.higher else than-val) > self.min_delta
 
     def after_row(self):
         row = self.rec.rows[-1]
         val,self.new_best = self.watched(row) if callable(self.watched) else row.get(self.watched),False
-        self.seen = self.seen or not (val is missing or val is None)
+        self._had_value = self._had_value or not (val is missing or val is None)
         if val is missing or val is None: return
         try: val = float(val)
         except (TypeError,ValueError,RuntimeError):
@@ -85,7 +85,7 @@ class TrackerCallback(Callback):
 
     def act(self, val): "Called after each value, with `new_best` and `best` up to date"
     def after_fit(self):
-        if self.rec and self.seen is False:
+        if self.rec and self._had_value is False:
             warnings.warn(f"`{self.name}` did nothing: {_name(self.watched)} had no value in any row of this fit")
     def cleanup_fit(self): self.rec = None
 
