@@ -174,7 +174,7 @@ class Versioned(nn.Module):
 def test_versions_of_modules_travel(tmp_path, wrap):
     "torch keeps beside the weights which version of a class they are from"
     def model(): return nn.Sequential(Versioned())
-    wraps = dict(plain=lambda m: m, whole=torch.compile, part=lambda m: nn.Sequential(torch.compile(m[0])), parallel=nn.DataParallel)
+    wraps = dict(plain=lambda m: m, whole=compiled, part=lambda m: nn.Sequential(compiled(m[0])), parallel=nn.DataParallel)
     mk(tmp_path, model=model()).save('v')
     learn = mk(tmp_path, model=wraps[wrap](model()))
     def value(): return next(learn.model.parameters()).tolist()

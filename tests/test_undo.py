@@ -94,7 +94,7 @@ def test_not_reached(end, place, name):
 pairs = [o for o in itertools.combinations(techniques, 2) if o not in (('fp16','bf16'), ('schedule','plateau'), ('torch_schedule','plateau'), ('compile','hook'), ('compile','stats'),
     ('schedule','torch_schedule'), ('micro','micro_auto'), ('mixup','cutmix'),
     ('schedule','warmup'), ('torch_schedule','warmup'))] # the hooks of a compiled model are refused, and two that set one rate
-@pytest.mark.sample(12, together=0)
+@pytest.mark.sample(20, together=0)
 @pytest.mark.parametrize('i', range(len(pairs)), ids=lambda i: '+'.join(pairs[i]))
 def test_two(i):
     rng = random.Random(i)

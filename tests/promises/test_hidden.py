@@ -113,7 +113,7 @@ def check_look(kind, place, call):
 
 modules = {**hidden.buffers, **hidden.attributes}
 rare = [pytest.param(f'rare {k}', marks=pytest.mark.slow) if k=='compiled' else f'rare {k}' for k in hidden.rare]
-@pytest.mark.sample(24)
+@pytest.mark.sample(48)
 @pytest.mark.parametrize('call', calls)
 @pytest.mark.parametrize('place', of_modules)
 @pytest.mark.parametrize('kind', modules)
@@ -133,7 +133,7 @@ def test_looking_leaves_rare_kinds_of_state_alone_or_names_them(kind, place, cal
     assert bool(named)==(kind=='rare yielding')
     tally('warned' if named else 'exact')
 
-@pytest.mark.sample(60)
+@pytest.mark.sample(120)
 @pytest.mark.parametrize('call', calls)
 @pytest.mark.parametrize('place', of_generators)
 @pytest.mark.parametrize('kind', hidden.generators)

@@ -236,7 +236,7 @@ some = dict(inside=st.lists(a_look, max_size=4), around=st.lists(st.sampled_from
 def test_anything_anywhere(folder, kind, observers, more):
     check(kind, folder, **observers, **more)
 
-@settings(max_examples=settings().max_examples//25)
+@settings(max_examples=settings().max_examples//15)
 @given(st.sampled_from(list(with_workers)), st.fixed_dictionaries(some), besides)
 def test_anything_anywhere_with_workers(folder, kind, observers, more):
     if kind=='persistent': observers = dict(observers, cbs=[o for o in observers['cbs'] if 'checkpoint' not in o]) # whose workers begin anew in each epoch then
