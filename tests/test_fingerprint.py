@@ -172,3 +172,16 @@ def test_a_trail_is_copied_in_constant_time():
     before = cb.state_dict()
     cb.trail.append(dict(at=[6, 1, 0]))
     assert {k:[o.tolist() for o in v] for k,v in shot.state_dict()['columns'].items()}=={k:[o.tolist() for o in v] for k,v in before['columns'].items()}
+
+def test_a_step_after_the_last_batch_of_an_epoch_has_a_row():
+    "Without a length, the end of an epoch is known when no batch comes any more"
+    from small_fits import NoLength
+    when = set()
+    def change(learn):
+        if learn.train_iter in when: learn.set_hyper('lr', .3)
+    def run(): return fitted(GradientAccumulation(16), on('before_batch')(change), dl=NoLength(DataLoader(data(), 4)))
+    a = run()
+    assert 5.5 in a.held_fingerprint.trail.columns['at'].values and not diff(a, run())
+    when = {5}
+    d = diff(a, run())
+    assert (d.step, d.kind)==(5, 'hyper-parameter')

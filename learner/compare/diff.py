@@ -96,17 +96,18 @@ def first_parting(
     b:Trail,
 ) -> tuple: # A `Parting` or None, and the number of batches that were compared
     "The first rows in which two trails differ"
-    rows_a,rows_b = ({int(t.columns['at'][i][0]):i for i in range(len(t))} for t in (a, b))
+    rows_a,rows_b = ({t.columns['at'][i][0]:i for i in range(len(t))} for t in (a, b))
     both = sorted(rows_a.keys() & rows_b.keys())
     compared = [k for k in columns if k not in ('at','generators')]
     if _on_device(a)!=_on_device(b): compared = [k for k in compared if k not in ('inputs','weights')]
-    for n,k in enumerate(both):
+    whole = [k for k in both if k>=0 and k==int(k)] # the others are no batches
+    for k in both:
         pair = Pair.of(a, rows_a[k], b, rows_b[k])
         moved = _moved(a, b, pair)
         names = [o for o in compared if _differ(o, pair.a[o], pair.b[o])]
         if moved: names.append('generators')
-        if names: return Parting(pair, (rows_a[k], rows_b[k]), names, moved),n
-    return None,len([k for k in both if k>=0])
+        if names: return Parting(pair, (rows_a[k], rows_b[k]), names, moved),sum(o<k for o in whole)
+    return None,len(whole)
 
 # %% ../../nbs/compare/02_diff.ipynb #evidence
 def _some(ids, most=8):
@@ -273,7 +274,7 @@ def diff(
     causes,idle = causes_of(parting, *ends)
     step,*at = parting.at
     return Difference(max(step, 0), causes[0][0], [words for _,words in causes], [words for _,words in idle],
-        max(n-1, 0), None if step<0 else tuple(at), (run_a, run_b))
+        n, None if step<0 else tuple(at), (run_a, run_b))
 
 def _former(run):
     cb = _callback_of(run) if isinstance(run, Learner) else run

@@ -332,6 +332,9 @@ class Fingerprint(Callback):
     def before_step(self):
         self.row['hypers'] = self.hypers.read()
         self._add_norm()
+        if 'batch' in self.learn.scopes: return
+        self.trail.append(self.row | dict(at=[self.learn.train_iter-.5, self.learn.epoch, self.learn.iter]))
+        self.row = {}
 
     def _add_norm(self):
         grads = [p.grad for g in self.learn.opt.param_groups for p in g['params'] if p.grad is not None]

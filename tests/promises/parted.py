@@ -60,7 +60,8 @@ def draw_at_epoch(learn):
 def change_hyper(learn):
     if not due(learn, 'set'): return
     vals = get_hyper(learn.opt, plan['name'])
-    vals[plan['group']%len(vals)] *= 1.1
+    g = plan['group']%len(vals)
+    vals[g] = 1.1*vals[g] + 1e-4 # one can be 0
     learn.set_hyper(plan['name'], vals)
 
 @torch.no_grad()
@@ -77,7 +78,7 @@ class Witness(Callback):
     order,run_valid,only_fit,writes = -20,False,True,True # before batches are counted
     def __init__(self): self.seen,self.steps = [],[]
     def after_batch(self): self.seen.append([self.learn.epoch, self.learn.batch[1].tolist()])
-    def after_step(self): self.steps.append(self.learn.train_iter)
+    def after_step(self): self.steps.append(self.learn.train_iter - ('batch' not in self.learn.scopes))
 
 indexed = 'shuffled','own','sampler','weighted','batch_sampler'
 
@@ -139,12 +140,13 @@ def expected(kind, how, seen, steps):
     if how.get('do')=='set': return next((n for n in steps if n>=how['step']), None)
     return step
 
-def main(side, out, first, n):
+def main(side, out, first, n, only=''):
     torch.set_num_threads(1)
     warm_up()
     for seed in range(int(first), int(first)+int(n)):
         case,plans = problem(seed)
         for kind,how in {'a': {}}.items() if side=='a' else plans.items():
+            if side=='b' and only and kind!=only: continue
             path = Path(out)/f'{seed} {kind}'
             path.mkdir(parents=True)
             if (pid := os.fork())==0:
