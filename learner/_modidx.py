@@ -686,6 +686,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'learner/data/loader_state.py'),
                                            'learner.data.loader_state.describe': ( 'data/loader_state.html#describe',
                                                                                    'learner/data/loader_state.py'),
+                                           'learner.data.loader_state.keep_counts': ( 'data/loader_state.html#keep_counts',
+                                                                                      'learner/data/loader_state.py'),
                                            'learner.data.loader_state.moved_counts': ( 'data/loader_state.html#moved_counts',
                                                                                        'learner/data/loader_state.py'),
                                            'learner.data.loader_state.n_workers': ( 'data/loader_state.html#n_workers',

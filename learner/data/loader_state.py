@@ -11,6 +11,7 @@ __all__ = []
 
 # %% ../../nbs/data/04_loader_state.ipynb #imports
 import hashlib,warnings
+from contextlib import contextmanager
 from dataclasses import dataclass
 import numpy as np
 import torch
@@ -70,6 +71,18 @@ def put_counts(
         owner,n = k.split('.', 1)
         if k not in counts or owner not in counters: continue
         if getattr(counters[owner], n, _absent)!=counts[k]: vars(counters[owner])[n] = counts[k]
+
+@contextmanager
+def keep_counts(
+    *loaders, # Any iterables of batches
+):
+    "Put back what loaders and their samplers count, such as their epochs, at the end"
+    before = [(dl, counts_of(dl)) for dl in loaders if not isinstance(dl, (list,tuple))]
+    try: yield
+    finally:
+        for dl,was in before:
+            now = counts_of(dl)
+            put_counts(dl, was, [k for k in was if k in now and not k.startswith('dataset.')])
 
 def moved_counts(was, now):
     "Names of what has moved, or is new, between two `counts_of`"

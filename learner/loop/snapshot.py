@@ -21,6 +21,7 @@ from ..core.copies import copied
 from ..data.search import WatchedSearch,same_objects,search
 from ..data.generators import has_state,is_generator,keep_random,moving_parts,places_of
 from ..data.held import Holders
+from ..data.loader_state import keep_counts
 from ..data.tensors import HeldTensor,SampledTensor,put_values,size_of
 from ..model.optimizer import parts_of
 
@@ -220,4 +221,4 @@ def unmoved(
     *loaders, # Loaders that are iterated meanwhile
 ):
     "Restore everything that inference may move"
-    with keep_generators(learn, *loaders), keep_modules(learn): yield
+    with keep_counts(*loaders), keep_generators(learn, *loaders), keep_modules(learn): yield

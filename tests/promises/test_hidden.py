@@ -139,6 +139,25 @@ def test_looking_leaves_rare_kinds_of_state_alone_or_names_them(kind, place, cal
 @pytest.mark.parametrize('kind', hidden.generators)
 def test_looking_leaves_generators_alone(kind, place, call, tally): check_look(kind, place, call); tally('exact')
 
+class CountsEpochs(Sampler):
+    "Its order depends on how often it was iterated"
+    def __init__(self): self.epoch = 0
+    def __len__(self): return 24
+    def __iter__(self): self.epoch += 1; return iter(sorted(range(24), key=lambda i: i*self.epoch%7))
+
+of_training = {**{k:looks[k] for k in ('validate_on_training',)}, 'get_preds': unless_refused(lambda learn: learn.get_preds(0)), 'show_results': lambda learn: learn.show_results(0), 'lr_find': between['lr_find'], 'smoke': between['smoke']}
+@pytest.mark.parametrize('look', of_training)
+def test_a_look_at_the_training_loader_leaves_the_epochs_of_its_sampler(look, tally):
+    def outcome_of(f):
+        torch.manual_seed(0)
+        learn = Learner(DataLoaders(*loaders(Data(), sampler=CountsEpochs()), device='cpu'), Net(), F.cross_entropy, lr=.1).remove_cb(ProgressCallback)
+        with redirect_stdout(StringIO()):
+            for _ in range(2): learn.fit(1, cbs=[steps := Steps()]); f(learn)
+        plt.close('all')
+        return outcome(learn, steps)
+    assert outcome_of(of_training[look])==outcome_of(lambda learn: None)
+    tally('exact')
+
 # Resuming
 class Stop(Callback):
     "Ends the fit before the `n`-th training batch is drawn, or in it"
