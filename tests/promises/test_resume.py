@@ -30,7 +30,9 @@ def stopped_and_resumed(case, path, stops, **kwargs):
         learn = learner(case, path/'cut', 1 if not i else 1000+i)
         cbs = [new_saver(case, **kwargs), log, *([Raise(*stop[:1], InterruptedError, *stop[1:], order=500)] if stop else [])]
         try: fit(learn, case, cbs, resume='auto')
-        except InterruptedError: continue
+        except InterruptedError:
+            if not [*(path/'cut').rglob('*.pt')]: return # nothing has been saved: the next one would begin anew
+            continue
         if stop: return # the event did not come so often
     return outcome(learn, log)
 
