@@ -114,9 +114,9 @@ def find(trace, phase, name, start=0):
 # A learner whose every moment is logged, and can be made to raise
 class Boom(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, scene): ctx.scene = scene; return x.clone()
+    def forward(ctx, x, key): ctx.key = key; return x.clone()
     @staticmethod
-    def backward(ctx, g): ctx.scene.inside('backward'); return g,None
+    def backward(ctx, g): _all_scenes[ctx.key].inside('backward'); return g,None
 
 class Early(Callback):
     order = -100
@@ -143,23 +143,26 @@ class Host(Callback):
         self.done = True
         self.learn.validate()
 
+_all_scenes = []
 class Scene:
     def __init__(self, *cbs):
         self.log,self.errors,self.carried,self.counts,self.bombs = [],[],[],{},{}
-        scene,b = self,(torch.ones(4, 1),torch.zeros(4, 1))
-        class Net(nn.Module): # a look puts back what a model holds, so that it does not hold the scene
+        key,b = len(_all_scenes),(torch.ones(4, 1),torch.zeros(4, 1))
+        _all_scenes.append(self) # by number: a look puts back what model and loss hold, their variables too
+        class Net(nn.Module):
             def __init__(self):
                 super().__init__()
                 self.a,self.child = nn.Parameter(torch.ones(1)),nn.Dropout(0.)
                 self.child.eval() # modes are put back module by module
-            def forward(self, x): scene.inside('forward'); return Boom.apply(self.child(x*self.a), scene)
+            def forward(self, x): _all_scenes[key].inside('forward'); return Boom.apply(self.child(x*self.a), key)
         class Loader:
             def __iter__(self):
-                for _ in range(2): scene.inside('draw'); yield b
+                for _ in range(2): _all_scenes[key].inside('draw'); yield b
             def __len__(self): return 2
         class Opt(torch.optim.SGD):
-            def step(self, *args): scene.inside('step'); return super().step(*args)
-        def loss_func(p, y): scene.inside('loss'); return F.mse_loss(p, y)
+            def step(self, *args): _all_scenes[key].inside('step'); return super().step(*args)
+        def loss_func(p, y): _all_scenes[key].inside('loss'); return F.mse_loss(p, y)
+        loss_func.n_items = len # else it would be called once more, to find out
         self.late = Trace(*[o for o in event if o not in ('after_create','before_row','after_row','after_exception')])
         self.learn = synth_learner(dls=DataLoaders(Loader(), Loader(), device='cpu'), model=Net(), loss_func=loss_func,
             opt_func=lambda ps,lr=.01: Opt(ps, lr), cbs=[Early(self), Bomb(self), self.late, *cbs])

@@ -288,11 +288,11 @@ def test_the_trial_does_not_change_the_run(fails):
     def run(metrics):
         torch.manual_seed(3); np.random.seed(3)
         events = []
-        class Trace(Callback): pass
-        for ev in ('before_batch','after_pred','after_loss','after_batch','before_validate','before_train'): setattr(Trace, ev, lambda cb, ev=ev: events.append(ev))
-        Trace.watches = True
+        class Seen(Callback): pass
+        for ev in ('before_batch','after_pred','after_loss','after_batch','before_validate','before_train'): setattr(Seen, ev, lambda cb, ev=ev: events.append(ev))
+        Seen.watches = True
         gen.manual_seed(0)
-        learn = learner(model=Drops(), metrics=metrics, loss_func=two_loss, cbs=[Trace()])
+        learn = learner(model=Drops(), metrics=metrics, loss_func=two_loss, cbs=[Seen()])
         learn.fit(1)
         modes = [o.training for o in learn.model.modules()]
         return [p.detach().clone() for p in learn.model.state_dict().values()],learn.recorder.raw_losses,events,modes,torch.rand(1),np.random.rand()

@@ -252,6 +252,10 @@ def _glance(o, kind):
 
 def _flat(o): return [*o, *o.values()] if type(o) is dict else o
 
+def _is_plain(o):
+    "Whether `o` is an object with attributes, and nothing else"
+    return not isinstance(o, nn.Module) and {*_kinds_of(type(o))} in ({_attributes}, {_slots}, {_attributes,_slots}) and not of_library(type(o))
+
 class Holders:
     "Containers and attributes, with what they hold as of now"
     def __init__(self,
@@ -275,7 +279,7 @@ class Holders:
         res = _others(o)
         for kind in _kinds_of(type(o)): res += self._note(o, kind, outside)
         outside = outside or isinstance(o, (type,FunctionType))
-        return [(v, outside and not isinstance(v, nn.Module)) for v in res if _matters(v)]
+        return [(v, outside and not isinstance(v, nn.Module)) for v in res if _matters(v) and not (outside and _is_plain(v))]
 
     def _note(self, o, kind, outside):
         was = kind.read(o)

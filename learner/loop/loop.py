@@ -184,6 +184,7 @@ class Phases(LoopState):
             with keep_generators(self, dl) if self.mode=='fit' else nullcontext(): # else `unchanged` does more
                 self.use_loader(name, twin(dl) if dl is self.dls.train or dl is self.dl else dl, training=False)
                 self._validate()
+            if self._leaving: self.attendance.leave() # not before, because the model's attributes have been put back now
         self.dl_name = None
 
     def one_batch(self,
@@ -198,7 +199,7 @@ class Phases(LoopState):
         self.pred = self.loss = self.loss_grad = None
         try: self._batch()
         finally:
-            if self._leaving: self.attendance.leave()
+            if self._leaving and (self._training or self._mode!='fit'): self.attendance.leave()
 
 # %% ../../nbs/loop/02_loop.ipynb #losses
 positional = tuple,list # inputs of these types are positional arguments of the model

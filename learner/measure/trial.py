@@ -95,6 +95,11 @@ def _together(f, parts):
     except Exception: return # batches of different shapes, or of more than tensors
     return res if same_state(before, random_state()) else None
 
+def _repeats(f, batch, loss):
+    "Whether `f` gives the same again. A loss with a state does not, and is not compared"
+    try: return isclose(float(f(*batch)), float(loss), rel_tol=1e-5)
+    except Exception: return False
+
 def _check_average(f, name, mean, parts, then):
     "Warn of a function that is no average over samples. `mean` is the average of its values for each batch"
     if (whole := _together(f, parts)) is None: return
@@ -120,12 +125,13 @@ def check_averages(
         own,unsaid = [m for m in metrics if not m.says_its_items(learn)],avg_loss is not None and _says_nothing(learn)
         if own or unsaid: batches.append((learn.pred, *learn.yb))
         if len(batches)<2: return
-        with keep_random(), torch.no_grad():
+        with getattr(learn, 'unchanged', keep_random)(), torch.no_grad(): # a loss may have a state
             for m in own: _check_average(m.func, m.name, m.value, batches, "So it depends on the batch size. "
                 f"`AccumMetric({m.name})` computes it for all samples at once; an attribute `n_items` of the function "
                 "says what else it averages over")
             f = learn.loss_func
-            if unsaid: _check_average(f, short_name(f), avg_loss.value, batches, "So the validation loss depends on "
-                "the batch size, as with every loss that compares samples. If it averages over something else, such as "
-                "weights, say so: `f.n_items = lambda targ: weight[targ].sum()`")
+            if unsaid and _repeats(f, batches[1], learn.loss):
+                _check_average(f, short_name(f), avg_loss.value, batches, "So the validation loss depends on the batch "
+                    "size, as with every loss that compares samples. If it averages over something else, such as "
+                    "weights, say so: `f.n_items = lambda targ: weight[targ].sum()`")
     return check
