@@ -28,7 +28,7 @@ techniques = dict(
     limit=lambda: Limit(train=2, valid=1), overfit=Overfit, time=lambda: TimeLimit(30),
     recorder=lambda: Recorder(train_metrics=True), progress=lambda: ProgressCallback('tqdm'), print=lambda: ProgressCallback('text', print_every=1, mark_best=True), graph=ShowGraphCallback,
     checkpoint=lambda: Checkpoint(2, 'iter', folder=f'{folder.name}/checkpoints', best=1),
-    rewind=lambda: Rewind(2), guard=lambda: SpikeGuard(2), warmup=lambda: Warmup(3), print_progress=lambda: PrintProgress(2), freeze=lambda: FreezeSchedule({0: 0}), resetter=ModelResetter,
+    rewind=lambda: Rewind(2), fingerprint=Fingerprint, guard=lambda: SpikeGuard(2), warmup=lambda: Warmup(3), print_progress=lambda: PrintProgress(2), freeze=lambda: FreezeSchedule({0: 0}), resetter=ModelResetter,
     map_batch=lambda: MapBatch(tuple), map_pred=lambda: MapPred(abs), forward=lambda: Forward(train='half'),
     hook=lambda: HookCallback(hook=lambda m, i, o: o.mean()), stats=lambda: ActivationStats(every=2, with_hist=True))
 elsewhere = {TrainEvalCallback: 'is in every learner', FuncCallback: 'undoes nothing', Trace: 'is for tests', Raise: 'is what ends them here', LRFinder: 'is in test_lr_find', GatherPredsCallback: 'is in test_preds',

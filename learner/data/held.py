@@ -242,7 +242,7 @@ def _glance(o, kind):
     if kind is _registered: return lambda: [*o._modules.values(), *o._parameters.values()]
     if kind is not _attributes: return lambda: _flat(kind.read(o))
     own = vars(o)
-    if not isinstance(o, nn.Module): return lambda: [*own, *own.values()]
+    if not isinstance(o, nn.Module) or 'training' not in own: return lambda: [*own, *own.values()]
     i = [*own].index('training') # a mode is nothing new
     def read():
         now = [*own.values()]
