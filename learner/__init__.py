@@ -17,7 +17,6 @@ Modules:
 - `learner.data.held`: Containers, attributes and variables, noted with what they hold and put back
 - `learner.data.loader_state`: Where a pass over a loader is, as plain values, and what has changed in the loader since
 - `learner.data.loaders`: Any iterables of batches, on the right device, split into inputs and targets
-- `learner.data.rows`: Batches put together again: every sample in its place, in memory that is allocated once
 - `learner.data.sampling`: Rare samples drawn more often, small epochs from large datasets, an order of your own, and that of the dataset
 - `learner.inspect.activations`: Mean, standard deviation and histograms of what each layer returns during training
 - `learner.inspect.boards`: Curves, figures and predictions of a fit on a board
@@ -39,6 +38,7 @@ Modules:
 - `learner.record.history`: Rows of named values, and the table they make
 - `learner.record.progress`: Bars and a table in a terminal, one display in a notebook, plain lines in a log
 - `learner.record.recorder`: Losses of every batch, and a row of results for every epoch
+- `learner.record.rows`: Batches put together again: every sample in its place, in memory that is allocated once
 - `learner.result.confusion`: Which classes a classifier confuses; precision, recall and F1 of each class
 - `learner.result.export`: A whole learner in one file, to predict with elsewhere
 - `learner.result.interpret`: The samples with the highest losses, and everything else about each sample of a loader

@@ -20,7 +20,6 @@ from .data.loaders import *
 from .data.loader_state import *
 from .data.draws import *
 from .data.sampling import *
-from .data.rows import *
 from .data.tensors import *
 from .data.held import *
 from .model.groups import *
@@ -45,6 +44,7 @@ from .record.loss_stream import *
 from .record.table import *
 from .record.recorder import *
 from .record.progress import *
+from .record.rows import *
 from .loop.snapshot import *
 from .loop.loop import *
 from .loop.inference import *

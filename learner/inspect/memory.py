@@ -20,7 +20,7 @@ from fastcore.basics import patch
 from ..core.checks import checked,whole
 from ..core.events import CancelFitException
 from ..core.callback import Callback
-from ..data.rows import map_tensors,rows_of
+from ..record.rows import map_tensors,rows_of
 from ..measure.metrics import find_bs
 from ..model.optimizer import parts_of
 from ..record.history import History,Row

@@ -20,7 +20,7 @@ from ..core.checks import checked
 from ..data.generators import keep_random,random_state,set_random_state
 from ..data.loaders import twin
 from ..data.sampling import by_number,in_order
-from ..data.rows import Rows,rows_of
+from ..record.rows import Rows,rows_of
 from ..loop.learner import Learner
 from ..measure.metrics import find_bs
 from ..record.history import Row

@@ -18,7 +18,7 @@ from fastcore.basics import patch
 from ..core.callback import Callback
 from ..core.checks import checked,is_number
 from ..data.sampling import by_number,in_order
-from ..data.rows import map_tensors,rows_of
+from ..record.rows import map_tensors,rows_of
 from ..loop.learner import Learner
 from .preds import gather,know_loss,splitting
 

@@ -23,7 +23,7 @@ from ..core.callback import Callback
 from ..core.checks import checked,is_whole,short_name,whole
 from ..data.loaders import check_choice
 from ..data.sampling import in_order
-from ..data.rows import Rows,rows_of
+from ..record.rows import Rows,rows_of
 from ..loop.learner import Learner
 from ..measure.metrics import find_bs
 from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,reduction_of,unreduced

@@ -18,7 +18,7 @@ from torch import Tensor
 from fastcore.basics import patch
 from ..core.checks import checked,in_range
 from ..data.loaders import twin
-from ..data.rows import rows_of
+from ..record.rows import rows_of
 from ..loop.learner import Learner
 from ..measure.metrics import find_bs
 from ..record.history import Row,html_table
