@@ -46,6 +46,7 @@ pages_for_users = 'recipes','tutorials'
 def test_parts_are_folders():
     "A part is a folder of notebooks and one of modules, both of its name, with three to eight chapters; a chapter has the name of its module"
     assert {o.name for o in nbs.iterdir() if o.is_dir() and any(o.glob('[0-9]*.ipynb'))}-{*pages_for_users}=={*parts}=={m.split('.')[0] for m in trees if '.' in m}
+    assert all(3<=len([m for m in chapters if m.split('.')[0]==p])<=8 for p in parts)
     assert {m.split('.')[0] for m in chapters}=={*parts} and all(fn.stem.split('_', 1)[1]==m.split('.')[1] for p in parts for fn in (nbs/p).glob('[0-9]*.ipynb') if (m := exported(fn)))
 
 def test_all_lists_the_chapters():

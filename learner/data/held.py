@@ -205,7 +205,7 @@ _registered = Kind(lambda o: {(where, k):v for where in _where for k,v in vars(o
 
 def _structure(o): return (*o._modules,*o._parameters,*o._buffers) if isinstance(o, nn.Module) else ()
 
-# %% ../../nbs/data/08_held.ipynb #Holders
+# %% ../../nbs/data/08_held.ipynb #Noted
 @dataclass
 class _Noted:
     "A container, and what it holds"
@@ -254,8 +254,10 @@ def _flat(o): return [*o, *o.values()] if type(o) is dict else o
 
 def _is_plain(o):
     "Whether `o` is an object with attributes, and nothing else"
-    return not isinstance(o, nn.Module) and {*_kinds_of(type(o))} in ({_attributes}, {_slots}, {_attributes,_slots}) and not of_library(type(o))
+    kinds = {*_kinds_of(type(o))}
+    return kinds and kinds<={_attributes,_slots} and not isinstance(o, nn.Module) and not of_library(type(o))
 
+# %% ../../nbs/data/08_held.ipynb #Holders
 class Holders:
     "Containers and attributes, with what they hold as of now"
     def __init__(self,
@@ -279,7 +281,8 @@ class Holders:
         res = _others(o)
         for kind in _kinds_of(type(o)): res += self._note(o, kind, outside)
         outside = outside or isinstance(o, (type,FunctionType))
-        return [(v, outside and not isinstance(v, nn.Module)) for v in res if _matters(v) and not (outside and _is_plain(v))]
+        found = [v for v in res if _matters(v) and not (outside and _is_plain(v))]
+        return [(v, outside and not isinstance(v, nn.Module)) for v in found]
 
     def _note(self, o, kind, outside):
         was = kind.read(o)

@@ -268,7 +268,7 @@ class HandlerStack(list):
     def inside(self, s):
         if self: self[-1][1] = s
 
-# %% ../../nbs/inspect/04_profile.ipynb #Profile
+# %% ../../nbs/inspect/04_profile.ipynb #high_water
 def _high_water(device):
     "Most memory that was in use, in MB: tensors on a CUDA device, or else the process"
     if device.type=='cuda': return torch.cuda.max_memory_allocated(device)/2**20
@@ -290,6 +290,7 @@ def _torch_profiler(folder, schedule):
     plan = torch.profiler.schedule(**_plan | (schedule or {}))
     return torch.profiler.profile(schedule=plan, on_trace_ready=write)
 
+# %% ../../nbs/inspect/04_profile.ipynb #Profile
 class Profile(_PhaseTimes):
     "Measures phases, callbacks, and what makes the device wait. `report()` shows them; `times` has single phases"
     name = 'profiler'

@@ -184,7 +184,7 @@ class Phases(LoopState):
             with keep_generators(self, dl) if self.mode=='fit' else nullcontext(): # else `unchanged` does more
                 self.use_loader(name, twin(dl) if dl is self.dls.train or dl is self.dl else dl, training=False)
                 self._validate()
-            if self._leaving: self.attendance.leave() # not before, because the model's attributes have been put back now
+            if self._leaving: self.attendance.leave() # the model's attributes have been put back now
         self.dl_name = None
 
     def one_batch(self,

@@ -150,7 +150,7 @@ def changed_settings(was, now, but=()):
         res.append(f"`{k.removeprefix('callbacks.')}` was {was.get(k)}, and is {now.get(k)}")
     return res
 
-# %% ../../nbs/loop/04_position.ipynb #Position
+# %% ../../nbs/loop/04_position.ipynb #before_pass
 def _before_pass(learn, n):
     "The state of the training loader between two passes, with generators that were found before"
     now = random_state(parts=learn.searches.parts(learn, learn.dls.train, anew=False)) # `complete` adds what is new
@@ -163,6 +163,7 @@ def _warn_of_others(others):
         "changed since the point where the run resumes, and cannot be put back: "
         "numbers, tensors, lists, dicts and sets can")
 
+# %% ../../nbs/loop/04_position.ipynb #Position
 @dataclass
 class Position:
     "Where a run is"

@@ -16,7 +16,7 @@ from ..core.checks import checked,nearest
 from ..model.loss_properties import ignore_index_of
 from .metrics import AvgMetric,Metric,flat_pair,func_name,has_argument,innermost,loss_of
 
-# %% ../../nbs/measure/02_kinds.ipynb #AccumMetric
+# %% ../../nbs/measure/02_kinds.ipynb #check_kwargs
 def _check_kwargs(cls, func, kwargs):
     try: params = signature(func).parameters
     except ValueError: return # a built-in function has no signature
@@ -39,6 +39,7 @@ def _and(parts, new, n):
     parts = [*parts, new]
     return parts if n%_bundle else [*parts[:-_bundle], torch.cat(parts[-_bundle:])]
 
+# %% ../../nbs/measure/02_kinds.ipynb #AccumMetric
 class AccumMetric(Metric):
     "A function of all predictions and targets of a phase"
     @checked(func=callable, activation=...)

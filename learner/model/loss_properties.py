@@ -61,7 +61,7 @@ def ignore_index_of(
     "The target that does not count: `ignore_index` of `loss_func`, or of the loss that it wraps"
     return _setting(loss_func, 'ignore_index', default)
 
-# %% ../../nbs/model/05_loss_properties.ipynb #items_of
+# %% ../../nbs/model/05_loss_properties.ipynb #reduction_of
 def reduction_of(
     loss_func, # Any loss
 ) -> str:
@@ -133,6 +133,7 @@ def _of_classes(weight, ignore_index):
 def _n_sequences(*targs): return len(targs[-1]) if targs else None
 def _unknown(*targs): return None
 
+# %% ../../nbs/model/05_loss_properties.ipynb #items_of
 def items_by(
     loss_func, # Any loss, with the settings that it has now
 ): # A function of what the loss takes beside predictions. It returns what `items_of` does

@@ -77,13 +77,14 @@ def single(b):
     "The one element of a tuple or list of one; anything else as it is"
     return b[0] if isinstance(b, (tuple,list)) and len(b)==1 else b
 
-# %% ../../nbs/result/01_preds.ipynb #GatherPredsCallback
+# %% ../../nbs/result/01_preds.ipynb #check_places
 def _check_places(name, v):
     try: places = torch.as_tensor([] if v is None else v)
     except (TypeError, ValueError, RuntimeError): places = torch.tensor(0.)
     if places.ndim!=1 or (places.is_floating_point() and len(places)):
         raise TypeError(f"`{name}` is a list of whole numbers, a place for each row, but got {v!r}")
 
+# %% ../../nbs/result/01_preds.ipynb #GatherPredsCallback
 class GatherPredsCallback(Callback):
     """Keeps what the model returns for each validation batch, in `preds`, `targets`, and on request `inputs`,
     `decoded` and `losses`. With several loaders, those of the last"""

@@ -19,7 +19,7 @@ from ..record.history import Row,missing
 from ..record.run_config import RunConfig
 from ..model.files import check_plain
 
-# %% ../../nbs/resume/01_encoding.ipynb #kinds
+# %% ../../nbs/resume/01_encoding.ipynb #Kind
 class Kind(NamedTuple):
     "Values that a file has no type of its own for"
     fits:Callable   # `fits(o)`: whether `o` is one
@@ -42,6 +42,7 @@ _factories = _by_name(int, float, str, bool, list, dict, set, tuple, Counter, de
 _dtypes = 'bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 complex64 complex128'
 _dtypes = {*map(np.dtype, _dtypes.split())} # of numpy, which torch has too
 
+# %% ../../nbs/resume/01_encoding.ipynb #kinds
 def _encode_dict(o, enc, where):
     factory = getattr(o, 'default_factory', None)
     name = getattr(factory, '__name__', None)
