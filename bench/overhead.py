@@ -221,7 +221,7 @@ techniques = { # name: (callback, by hand)
     'GradientClip':             (lambda: GradientClip(.5), clip),
     'GradientAccumulation':     (lambda: GradientAccumulation(64), accumulate),
     'EMA':                      (EMA, ema),
-    'MixUp':                    (MixUp, mixed(mixup)),
+    'MixUp':                    (lambda: MixUp(by_sample=False), mixed(mixup)),
     'CutMix':                   (CutMix, mixed(cutmix)),
     "MixedPrecision('bf16')":   (lambda: MixedPrecision('bf16'), bf16),
     'ParamScheduler':           (lambda: ParamScheduler(dict(lr=lr, mom=mom)), schedule),
@@ -254,8 +254,8 @@ def each_technique(repeats=10):
                 data.times.clear()
                 models[k] = runs[k]()
                 times[k] += data.times
-        for k,v in (('lean','plain'), ('ours','hand')):
-            assert all(map(torch.equal, models[k].parameters(), models[v].parameters())), name
+        def differ(k, v): return max((a-b).abs().max().item() for a,b in zip(models[k].parameters(), models[v].parameters()))
+        assert not differ('lean', 'plain') and differ('ours', 'hand')<1e-4, name # mixtures are rounded in another order
         t = {k:median(v) for k,v in times.items()}
         costs,alone = t['ours']-t['lean'],t['hand']-t['plain']
         print(f'{name:36}{costs:9.1f}{alone:9.1f}{costs-alone:8.1f}')
