@@ -254,7 +254,9 @@ def each_technique(repeats=10):
                 data.times.clear()
                 models[k] = runs[k]()
                 times[k] += data.times
-        def differ(k, v): return max((a-b).abs().max().item() for a,b in zip(models[k].parameters(), models[v].parameters()))
+        def differ(k, v):
+            pairs = zip(models[k].parameters(), models[v].parameters())
+            return max((a-b).abs().max().item() for a,b in pairs)
         assert not differ('lean', 'plain') and differ('ours', 'hand')<1e-4, name # mixtures are rounded in another order
         t = {k:median(v) for k,v in times.items()}
         costs,alone = t['ours']-t['lean'],t['hand']-t['plain']
