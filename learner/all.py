@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../nbs/all.ipynb #all
+# %% ../nbs/all.ipynb #first_parts
 from .core.tracebacks import *
 from .core.checks import *
 from .core.events import *
@@ -53,6 +53,8 @@ from .loop.interrupt import *
 from .loop.route import *
 from .loop.learner import *
 from .loop.testing import *
+
+# %% ../nbs/all.ipynb #all
 from .schedule.schedules import *
 from .schedule.schedulers import *
 from .schedule.fits import *

@@ -76,3 +76,15 @@ def pytest_terminal_summary(terminalreporter, config):
     if 'slow' not in config.getoption('flags').split(): return
     for name,counts in config.stash.get(_matrices, {}).items():
         terminalreporter.write_line(f"{name}: {sum(counts.values()):,} cells, of which {', '.join(f'{n:,} {k}' for k,n in counts.most_common())}")
+
+class Clock:
+    t = 0.
+    def __call__(self): return self.t
+    def sleep(self, s): self.t += s
+
+@pytest.fixture
+def clock(monkeypatch):
+    "The clock of profiles and timers, which moves only when a test advances it"
+    res = Clock()
+    monkeypatch.setattr('learner.inspect.profile.perf_counter', res)
+    return res

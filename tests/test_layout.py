@@ -173,7 +173,7 @@ def in_code(name):
     owner,_,attr = re.match(r'[\w.]+', name)[0].rpartition('.')
     nodes = [o for tree in trees.values() for o in ast.walk(tree) if isinstance(o, (ast.FunctionDef,ast.ClassDef))]
     if not owner: return any(o.name==attr for o in nodes)
-    owners = {'route': ('Route','Pauses','ResumableRoute'), 'learn': ('LoopState','Loop','FitMixin','Learner')}.get(owner, (owner,))
+    owners = {'route': ('Route','Pauses','ResumableRoute'), 'learn': ('LoopState','Loop','StopMixin','FitMixin','Learner')}.get(owner, (owner,))
     return any(m.name==attr for o in nodes if isinstance(o, ast.ClassDef) and o.name in owners for m in o.body if isinstance(m, ast.FunctionDef))
 
 @pytest.mark.parametrize('name', ['loop/02_loop','loop/05_interrupt','resume/06_checkpoint'])

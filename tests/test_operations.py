@@ -1,6 +1,6 @@
 "`d.ops()` names the first operation that differs, `learn.repeatable()` those that do not repeat; neither moves the run"
 import pytest,torch
-from torch import nn
+from torch import library,nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
@@ -8,7 +8,7 @@ from learner.compare.operations import first_op
 from small_fits import mk,same,weights
 
 kernel = dict(scale=1.)
-@torch.library.custom_op('tests::scaled', mutates_args=())
+@library.custom_op('tests::scaled', mutates_args=())
 def scaled(x:torch.Tensor) -> torch.Tensor: return x*kernel['scale']
 scaled.register_autograd(lambda ctx, g: g)
 

@@ -3,19 +3,7 @@ import json,sys
 import pytest,torch
 from torch.nn import functional as F
 from learner.all import *
-from learner.inspect import profile as module
 from learner.loop.interrupt import in_callback
-
-class Clock:
-    t = 0.
-    def __call__(self): return self.t
-    def sleep(self, s): self.t += s
-
-@pytest.fixture
-def clock(monkeypatch):
-    res = Clock()
-    monkeypatch.setattr(module, 'perf_counter', res)
-    return res
 
 def slow(clock, name, order=0, **events):
     "A callback that takes so many seconds at each of `events`, in training only"

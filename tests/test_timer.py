@@ -1,20 +1,8 @@
 "Times of a timer, by a clock that moves only when a test advances it"
 import pytest,torch
 from learner.all import *
-from learner.inspect import profile as module
 from learner.record.history import missing
 from learner.inspect.profile import *
-
-class Clock:
-    t = 0.
-    def __call__(self): return self.t
-    def sleep(self, s): self.t += s
-
-@pytest.fixture
-def clock(monkeypatch):
-    res = Clock()
-    monkeypatch.setattr(module, 'perf_counter', res)
-    return res
 
 class Slow:
     "A loader that takes `draw` seconds for a batch, and `end` to find that there is no more"

@@ -81,7 +81,7 @@ def _summary(times, complete):
         rows.insert(-1, other)
     return History(rows)
 
-# %% ../../nbs/inspect/04_profile.ipynb #Timer
+# %% ../../nbs/inspect/04_profile.ipynb #PhaseTimes
 def _cuda_event():
     res = torch.cuda.Event(enable_timing=True)
     res.record()
@@ -160,6 +160,7 @@ class _PhaseTimes(Callback):
         def at(k, i): return self.ends[i-1][k] if i else 0
         return _summary({k:v[at(k, first):at(k, last)] for k,v in self.times.items()}, self.watch.event is None)
 
+# %% ../../nbs/inspect/04_profile.ipynb #Timer
 class Timer(_PhaseTimes):
     """Measures how long training takes: `draw` a batch and move it to the device, `forward`, `backward` with the loss,
     `step`, `validate`, and the `total` of the epochs"""
@@ -290,6 +291,28 @@ def _torch_profiler(folder, schedule):
     plan = torch.profiler.schedule(**_plan | (schedule or {}))
     return torch.profiler.profile(schedule=plan, on_trace_ready=write)
 
+# %% ../../nbs/inspect/04_profile.ipynb #report_rows
+def _callback_rows(profile, total):
+    rows = [Row(callback=name, event=ev, phase=phase, n=n, mean_us=1e6*s/n, sum_s=s,
+        share=s/total if total else missing) for (name,ev,phase),(n,s) in profile.calls.items()]
+    return sorted(rows, key=lambda o: -o.sum_s)
+
+def _wait_rows(profile):
+    return [Row(per_batch=n/profile.n_counted, during=who, line=where, code=code)
+        for (who,file,line),n in profile.waits.found.most_common() for where,code in [_place(file, line)]]
+
+def _about(profile, total, callbacks, waits):
+    n,trained = len(profile.times['forward']),total-sum(profile.times['validate'])
+    res = {'Training batches': str(n)}
+    if n and trained:
+        inside = sum(o.sum_s for o in callbacks if o.phase!='outside')
+        res |= {'Milliseconds a batch': f'{1000*trained/n:.3f}',
+            'Waiting for data': f"{sum(profile.times['draw'])/trained:.1%} of training",
+            'Callbacks': f'{inside/total:.1%} of the epochs'}
+    if profile.n_counted: res['Waits of the device'] = f"{sum(o.per_batch for o in waits):g} a batch"
+    if profile.compiled>0: res['Graphs compiled'] = str(profile.compiled)
+    return res | {'Most memory in use': f'{profile.high_water:.0f} MB of the {profile.memory_of}'}
+
 # %% ../../nbs/inspect/04_profile.ipynb #Profile
 class Profile(_PhaseTimes):
     "Measures phases, callbacks, and what makes the device wait. `report()` shows them; `times` has single phases"
@@ -371,26 +394,9 @@ class Profile(_PhaseTimes):
 
     def report(self) -> ProfileReport:
         "What was measured in this fit"
-        phases = self.summary()
         total = sum(self.times['total'])
-        callbacks = [Row(callback=name, event=ev, phase=phase, n=n, mean_us=1e6*s/n, sum_s=s,
-            share=s/total if total else missing) for (name,ev,phase),(n,s) in self.calls.items()]
-        waits = [Row(per_batch=n/self.n_counted, during=who, line=where, code=code)
-            for (who,file,line),n in self.waits.found.most_common() for where,code in [_place(file, line)]]
-        callbacks.sort(key=lambda o: -o.sum_s)
-        return ProfileReport(phases, History(callbacks), History(waits), self._about(total, callbacks, waits))
-
-    def _about(self, total, callbacks, waits):
-        n,trained = len(self.times['forward']),total-sum(self.times['validate'])
-        res = {'Training batches': str(n)}
-        if n and trained:
-            inside = sum(o.sum_s for o in callbacks if o.phase!='outside')
-            res |= {'Milliseconds a batch': f'{1000*trained/n:.3f}',
-                'Waiting for data': f"{sum(self.times['draw'])/trained:.1%} of training",
-                'Callbacks': f'{inside/total:.1%} of the epochs'}
-        if self.n_counted: res['Waits of the device'] = f"{sum(o.per_batch for o in waits):g} a batch"
-        if self.compiled>0: res['Graphs compiled'] = str(self.compiled)
-        return res | {'Most memory in use': f'{self.high_water:.0f} MB of the {self.memory_of}'}
+        callbacks,waits = _callback_rows(self, total),_wait_rows(self)
+        return ProfileReport(self.summary(), History(callbacks), History(waits), _about(self, total, callbacks, waits))
 
 # %% ../../nbs/inspect/04_profile.ipynb #profile
 @patch

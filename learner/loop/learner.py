@@ -227,13 +227,57 @@ def check_parts(dls, model, loss_func, cbs):
     if not isinstance(cbs, CallbackList):
         raise TypeError(f"`learn.cbs` has been replaced by {cbs!r}: callbacks are attached by `learn.add_cbs([…])`")
 
+# %% ../../nbs/loop/07_learner.ipynb #StopMixin
+class StopMixin(OptimizerMixin):
+    "Stops a fit, says where it is, and restores what a fit changes"
+    def stop_for_now(self,
+        reason='', # Kept in `stop_reason`
+    ):
+        """End the fit like a fit that is over, so that `resume` can continue it. Inside a batch, that is not exact:
+        ask for it at the next pause, by `learn.at_pause(learn.stop_for_now, stops=True)`"""
+        self.route.stop(reason)
+
+    @property
+    def at(self):
+        "Where `resume` would continue: a `Position`, or None"
+        return self.route.stopped and self.route.stopped.position
+
+    @property
+    def lineage(self):
+        "Where the run of the last fit began, and where it was resumed, rewound or forked: a tuple of turns"
+        return self.route.lineage
+
+    @checked(f=callable)
+    def at_pause(self,
+        f, # Called without arguments
+        stops:bool=False, # `f` ends the fit by an exception: it is then called between the batches of a validation too
+    ):
+        "Call `f` as soon as nothing is half done: between two batches, phases or epochs"
+        self.route.request(f, stops)
+
+    @contextmanager
+    def fitting(self, mode):
+        "Around a fit or `lr_find`: restore modes and hyper-parameters at the end"
+        before = self.route.hypers_before = {k:get_hyper(self.opt, k) for k in hypers(self.opt)}
+        self.step_args = (partial(loss_and_grads, self),) if requires_closure(self.opt) else ()
+        with self.keep_modes():
+            self.mode = mode
+            try: yield
+            except BaseException as e: release_frames(e); raise
+            finally:
+                self.forget_batch()
+                self.route.forget()
+                self.searches.begin(remembers=False)
+                self.step_args = ()
+                for k,v in before.items(): set_hyper(self.opt, k, v)
+
 # %% ../../nbs/loop/07_learner.ipynb #FitMixin
 def _check_resume(name, v):
     if v is None or isinstance(v, bool) or (isinstance(v, (str,os.PathLike)) and str(v)): return
     raise TypeError(f"`{name}` is True, 'auto', or the file of a checkpoint, but got {v!r}")
 
-class FitMixin(OptimizerMixin):
-    "Fits, stops and resumes"
+class FitMixin(StopMixin):
+    "Fits and resumes"
     @checked(resume=_check_resume,
         **dict.fromkeys(['n_epoch','wd','start_epoch','n_iter','n_step'], ...)) # they are checked together
     def fit(self,
@@ -276,47 +320,6 @@ class FitMixin(OptimizerMixin):
         with HeldInterrupt(self) as held, self.added_cbs(cbs):
             run_fit(self, stopped.position.bounds, cbs, held, stopped, lr, wd)
         return self
-
-    def stop_for_now(self,
-        reason='', # Kept in `stop_reason`
-    ):
-        """End the fit like a fit that is over, so that `resume` can continue it. Inside a batch, that is not exact:
-        ask for it at the next pause, by `learn.at_pause(learn.stop_for_now, stops=True)`"""
-        self.route.stop(reason)
-
-    @property
-    def at(self):
-        "Where `resume` would continue: a `Position`, or None"
-        return self.route.stopped and self.route.stopped.position
-
-    @property
-    def lineage(self):
-        "Where the run of the last fit began, and where it was resumed, rewound or forked: a tuple of turns"
-        return self.route.lineage
-
-    @checked(f=callable)
-    def at_pause(self,
-        f, # Called without arguments
-        stops:bool=False, # `f` ends the fit by an exception: it is then called between the batches of a validation too
-    ):
-        "Call `f` as soon as nothing is half done: between two batches, phases or epochs"
-        self.route.request(f, stops)
-
-    @contextmanager
-    def fitting(self, mode):
-        "Around a fit or `lr_find`: restore modes and hyper-parameters at the end"
-        before = self.route.hypers_before = {k:get_hyper(self.opt, k) for k in hypers(self.opt)}
-        self.step_args = (partial(loss_and_grads, self),) if requires_closure(self.opt) else ()
-        with self.keep_modes():
-            self.mode = mode
-            try: yield
-            except BaseException as e: release_frames(e); raise
-            finally:
-                self.forget_batch()
-                self.route.forget()
-                self.searches.begin(remembers=False)
-                self.step_args = ()
-                for k,v in before.items(): set_hyper(self.opt, k, v)
 
 # %% ../../nbs/loop/07_learner.ipynb #Copies
 _of_the_loop = 'attendance','_absent','_leaving','_gone','_tables','handlers','scopes','searches','step_args','cbs'

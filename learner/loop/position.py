@@ -163,6 +163,18 @@ def _warn_of_others(others):
         "changed since the point where the run resumes, and cannot be put back: "
         "numbers, tensors, lists, dicts and sets can")
 
+# %% ../../nbs/loop/04_position.ipynb #differences
+def _differences(at, learn, overrides, silent, gone, in_memory):
+    "Settings that are others than at the position `at`, in words"
+    if at.settings is None: return []
+    if in_memory: # what you have changed meanwhile holds; but an epoch of another length is told
+        return changed_settings(*({k:v for k,v in o.items() if k.startswith('limits')}
+            for o in (at.settings, settings_of(learn))))
+    was,told = at.optimizer.at_start,{k:v for k,v in overrides.items() if k not in silent}
+    res = [f"`{k}` was {was.get(k)} when the fit began, and is {v} from here on" for k,v in told.items()]
+    def others(o): return {k:v for k,v in o.items() if k.removeprefix('opt.') not in overrides}
+    return res + changed_settings(others(at.settings), others(settings_of(learn)), gone)
+
 # %% ../../nbs/loop/04_position.ipynb #Position
 @dataclass
 class Position:
@@ -238,20 +250,10 @@ class Position:
         learn.state.update({k:kept[id(v)] for k,v in self.state.items() if id(v) in kept})
         overrides = overrides or {}
         taken = change_hypers(learn, self.optimizer.changed(learn) | overrides)
-        if differs := self._differences(learn, overrides, taken if told else overrides, gone, in_memory):
+        if differs := _differences(self, learn, overrides, taken if told else overrides, gone, in_memory):
             warnings.warn(f"The run resumes with other settings than it had: {'; '.join(differs)}")
         _warn_of_others(self.others)
         draws.restore(self.loader, begun=self.phase=='train')
         if self.exact: return
         warnings.warn("The run was stopped in the middle of a batch: "
             "it resumes, but not exactly as it would have continued")
-
-    def _differences(self, learn, overrides, silent, gone, in_memory):
-        if self.settings is None: return []
-        if in_memory: # what you have changed meanwhile holds; but an epoch of another length is told
-            return changed_settings(*({k:v for k,v in o.items() if k.startswith('limits')}
-                for o in (self.settings, settings_of(learn))))
-        was,told = self.optimizer.at_start,{k:v for k,v in overrides.items() if k not in silent}
-        res = [f"`{k}` was {was.get(k)} when the fit began, and is {v} from here on" for k,v in told.items()]
-        def others(o): return {k:v for k,v in o.items() if k.removeprefix('opt.') not in overrides}
-        return res + changed_settings(others(self.settings), others(settings_of(learn)), gone)

@@ -119,8 +119,53 @@ def _measured(cbs, monitor):
     named = [o for o in avgs if str(monitor).startswith(f'{o.name}/')]
     return next(iter(named), None) or next((o for o in avgs if o.validate is True), None)
 
+# %% ../../nbs/result/08_tracker.ipynb #BestFiles
+class BestFiles(TrackerCallback):
+    "The best weights, in files or in memory"
+    def _path(self, file): return file_path(file, self.learn.path/self.learn.model_dir)
+    def _save(self, suffix):
+        "Save; returns the name of the file, or its bytes if it stays in memory"
+        if self.fname is None:
+            self.learn.save(f := BytesIO(), with_opt=self.with_opt)
+            return torch.frombuffer(f.getbuffer(), dtype=torch.uint8)
+        end = Path(self.fname).suffix
+        if self._path(self.fname).suffix!=end: end = '' # a point in the name
+        name = str(self.fname).removesuffix(end)+suffix+end
+        self.last_saved_path = self.learn.save(name, with_opt=self.with_opt)
+        return name
+
+    def keep_file(self, val, file):
+        "Keep `file`, whose weights have the value `val`, and let go of those that are no longer among the best"
+        others = [o for o in self.kept if not (isinstance(file, str) and o[1]==file)]
+        if isinstance(file, str): self.written[file] = val
+        self.kept = sorted([*others, [val,file]], key=lambda o: o[0], reverse=self.higher)
+        for _,o in self.kept[self.keep:]:
+            if isinstance(o, str): self._path(o).unlink(missing_ok=True)
+        del self.kept[self.keep:]
+
+    def _is_there(self, value, file):
+        return not isinstance(file, str) or (self._path(file).exists() and self.written.get(file, value)==value)
+    def _drop_lost(self):
+        "Forget files that are there no more, or have been written over since"
+        lost = [o for o in self.kept if not self._is_there(*o)]
+        if not lost: return
+        self.kept = [o for o in self.kept if not any(o is p for p in lost)]
+        path = self._path(lost[0][1])
+        why = f"later ones are in `{path}`" if path.exists() else f"there is no `{path}`"
+        warnings.warn(f"The best weights so far are gone: {why}. They cannot be loaded when this fit is over")
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        if self.learn.mode=='fit': self._drop_lost()
+    def forked(self, parent, fork):
+        for _,file in self.kept:
+            if not isinstance(file, str): continue
+            old,new = (file_path(file, o.path/o.model_dir) for o in (parent, fork))
+            new.parent.mkdir(parents=True, exist_ok=True)
+            if old.exists(): shutil.copy2(old, new)
+
 # %% ../../nbs/result/08_tracker.ipynb #SaveModelCallback
-class SaveModelCallback(TrackerCallback):
+class SaveModelCallback(BestFiles):
     "Save the best weights, and load them when the fit is over; or save `every_epoch`, or `at_end`"
     order = TrackerCallback.order+1
     writes = True
@@ -161,27 +206,6 @@ class SaveModelCallback(TrackerCallback):
         self._drop_lost()
         if self.watches: super().before_fit()
 
-    def _is_there(self, value, file):
-        return not isinstance(file, str) or (self._path(file).exists() and self.written.get(file, value)==value)
-    def _drop_lost(self):
-        "Forget files that are there no more, or have been written over since"
-        lost = [o for o in self.kept if not self._is_there(*o)]
-        if not lost: return
-        self.kept = [o for o in self.kept if not any(o is p for p in lost)]
-        path = self._path(lost[0][1])
-        why = f"later ones are in `{path}`" if path.exists() else f"there is no `{path}`"
-        warnings.warn(f"The best weights so far are gone: {why}. They cannot be loaded when this fit is over")
-
-    def load_state_dict(self, state):
-        super().load_state_dict(state)
-        if self.learn.mode=='fit': self._drop_lost()
-    def forked(self, parent, fork):
-        for _,file in self.kept:
-            if not isinstance(file, str): continue
-            old,new = (file_path(file, o.path/o.model_dir) for o in (parent, fork))
-            new.parent.mkdir(parents=True, exist_ok=True)
-            if old.exists(): shutil.copy2(old, new)
-
     def before_train(self): self.in_train = True
     def cleanup_train(self): self.in_train = False
     def after_row(self):
@@ -195,24 +219,7 @@ class SaveModelCallback(TrackerCallback):
         avg = _measured(self.learn.cbs, self.watched)
         suffix = f'_{self.learn.train_iter}' if self.keep>1 else ''
         with avg.averaged() if avg else nullcontext(): file = self._save(suffix)
-        others = [o for o in self.kept if not (isinstance(file, str) and o[1]==file)]
-        if isinstance(file, str): self.written[file] = val
-        self.kept = sorted([*others, [val,file]], key=lambda o: o[0], reverse=self.higher)
-        for _,o in self.kept[self.keep:]:
-            if isinstance(o, str): self._path(o).unlink(missing_ok=True)
-        del self.kept[self.keep:]
-
-    def _path(self, file): return file_path(file, self.learn.path/self.learn.model_dir)
-    def _save(self, suffix):
-        "Save; returns the name of the file, or its bytes if it stays in memory"
-        if self.fname is None:
-            self.learn.save(f := BytesIO(), with_opt=self.with_opt)
-            return torch.frombuffer(f.getbuffer(), dtype=torch.uint8)
-        end = Path(self.fname).suffix
-        if self._path(self.fname).suffix!=end: end = '' # a point in the name
-        name = str(self.fname).removesuffix(end)+suffix+end
-        self.last_saved_path = self.learn.save(name, with_opt=self.with_opt)
-        return name
+        self.keep_file(val, file)
 
     def after_fit(self):
         if self.at_end: self._save('')
