@@ -178,3 +178,16 @@ def test_removed_and_added_again_within_a_batch_it_stays(ev):
     fit(cb, at(ev, again, n=2))
     fit(whole)
     assert cb.seen==whole.seen
+
+@pytest.mark.parametrize('ev,training', [('cleanup_train', None), ('after_batch', False), ('after_pred', False)])
+def test_what_is_undone_in_a_validation_is_not_brought_back(ev, training):
+    "A validation restores the attributes of the model: one that a callback has set is gone with it"
+    class Wraps(Callback):
+        def before_fit(self): m = self.learn.model; m.forward = lambda x: type(m).forward(m, x)
+        def cleanup_fit(self): del self.learn.model.forward
+    cb,seen = Wraps(),[]
+    def remove(learn):
+        if training in (None, learn.training) and cb.learn is learn: learn.remove_cb(cb)
+    learn = synth_learner(n_valid=3)
+    learn.fit(2, cbs=[cb, Callback(**{ev: lambda self: remove(self.learn)}), Callback(before_epoch=lambda self: seen.append('forward' in vars(self.model)))])
+    assert seen==[True, False] and 'forward' not in vars(learn.model)
