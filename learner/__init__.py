@@ -18,6 +18,9 @@ Modules:
 - `learner.data.loader_state`: Where a pass over a loader is, as plain values, and what has changed in the loader since
 - `learner.data.loaders`: Any iterables of batches, on the right device, split into inputs and targets
 - `learner.data.sampling`: Rare samples drawn more often, small epochs from large datasets, an order of your own, and that of the dataset
+- `learner.diagnose.mistakes`: What is wrong although nothing fails
+- `learner.diagnose.order`: Callbacks that change the same value, and which of them comes first
+- `learner.diagnose.trace`: Who runs when, for how long, what it reads and writes, and why in this order
 - `learner.inspect.activations`: Mean, standard deviation and histograms of what each layer returns during training
 - `learner.inspect.boards`: Curves, figures and predictions of a fit on a board
 - `learner.inspect.hooks`: Reading the outputs and gradients of a model's layers while it runs
@@ -25,7 +28,6 @@ Modules:
 - `learner.inspect.memory`: What a batch will need before it is run: parameters, gradients, optimizer state and activations, layer by layer
 - `learner.inspect.profile`: Where the time of a fit goes, by phase, callback and event, and what makes the device wait
 - `learner.inspect.summary`: The layers of a model, the shapes they return, and which of their parameters are trained
-- `learner.inspect.trace`: Who runs when, for how long, what it reads and writes, and why in this order
 - `learner.loop.learner`: Data, model, loss and optimizer in one object that trains, validates and resumes
 - `learner.loop.position`: Where a run is: everything that is needed to resume it, except weights and the optimizer's state
 - `learner.measure.metrics`: Averages over samples, kept on the device until they are read

@@ -93,7 +93,9 @@ from .inspect.profile import *
 from .inspect.loggers import *
 from .inspect.boards import *
 from .inspect.memory import *
-from .inspect.trace import *
+from .diagnose.trace import *
+from .diagnose.order import *
+from .diagnose.mistakes import *
 from .compare.fingerprint import *
 from .compare.diff import *
 from .compare.operations import *
