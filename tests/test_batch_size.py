@@ -379,3 +379,92 @@ def test_asking_a_loss_leaves_its_state_alone():
     f = Counts()
     learn = fit_with(f)
     assert f.n==2 and same_run(learn, Counts()) # one training batch in each of two epochs
+
+# Models with a loss of their own
+class OwnLoss(WithLoss):
+    "The loss is `f(pred, labels)`; in tuples, the model takes both and returns a number"
+    def forward(self, x, labels): out = super().forward(x, labels); return out if self.named else out.loss
+class Weighted(OwnLoss):
+    def __init__(self): super().__init__(weighs)
+class Ignores(OwnLoss):
+    "Targets of 0 do not count"
+    def __init__(self): super().__init__(partial(F.cross_entropy, ignore_index=0))
+class Padded(OwnLoss):
+    "Inputs of 0 are padding"
+    def forward(self, x, labels): self.f = lambda p,y: (F.cross_entropy(p, y, reduction='none')*kept(x)).sum()/kept(x).sum(); return super().forward(x, labels)
+class Total(OwnLoss):
+    def __init__(self): super().__init__(partial(F.cross_entropy, reduction='sum'))
+class Contrasts(OwnLoss):
+    def __init__(self): super().__init__(contrastive)
+class Noise(OwnLoss):
+    def __init__(self): super().__init__(noisy)
+class Drops(OwnLoss):
+    def __init__(self): super().__init__(); self.d,self.bn = nn.Dropout(),nn.BatchNorm1d(4)
+    def forward(self, x, labels): return super().forward(self.bn(self.d(x)), labels)
+class Remembers(OwnLoss):
+    "Its hidden state decides the loss"
+    h = 0
+    def forward(self, x, labels): self.h += 1; return super().forward(x*self.h, labels)
+class Alone(OwnLoss):
+    "A single sample loses its axis"
+    def forward(self, x, labels): return super().forward(x.squeeze()+0, labels)
+class Sometimes(OwnLoss):
+    "Another task than the loss of the model"
+    def forward(self, x, labels): super().forward(x, labels); return super().forward(x, labels)
+def kept(x): return (x[:,1]>-.5).float()
+
+def fit_own(model, named, bs=5, cbs=None, data=classes):
+    gen.manual_seed(2)
+    model.named = named
+    batches = [dict(x=a, labels=b) if named else (a, b) for a,b in cut(data(), bs)]
+    learn = Learner(DataLoaders([batches[0]], batches, n_inp=None if named else 2, device='cpu'), model, lr=.1, cbs=cbs).remove_cb(ProgressCallback)
+    return learn.fit(2)
+
+def said_of_averages(recwarn): return [str(o.message) for o in recwarn if 'no average over samples' in str(o.message)]
+
+@pytest.mark.parametrize('named', [True,False])
+@pytest.mark.parametrize('bs', [3, 5, n])
+@pytest.mark.parametrize('model', [Weighted, Ignores, Padded, Total, Contrasts])
+def test_a_model_whose_own_loss_is_another_mean_says_that_the_validation_loss_depends_on_the_batch_size(model, bs, named, recwarn):
+    fit_own(model(), named, bs)
+    said, = said_of_averages(recwarn)
+    assert said.startswith(f'The loss that `{model.__name__}` returns is no average over samples: for ') and '`cbs=Recorder(count=lambda learn: ' in said
+
+@pytest.mark.parametrize('named', [True,False])
+@pytest.mark.parametrize('model', [OwnLoss, partial(OwnLoss, F.mse_loss), Noise, Drops, Remembers, Alone, Sometimes])
+def test_a_model_whose_own_loss_is_a_plain_mean_needs_no_warning(model, named, recwarn):
+    for bs in (2, 5, n): fit_own(model(), named, bs, data=numbers if isinstance(model, partial) else classes)
+    assert not said_of_averages(recwarn)
+
+@pytest.mark.parametrize('data,model', [(holes(tokens), WithLoss), (holes(tokens), TinyForCausalLM), (tokens, TinyForCausalLM), (holes(classes), WithLoss)])
+def test_targets_that_do_not_count_for_a_usual_loss_need_no_warning(data, model, recwarn):
+    for bs in (2, 5, n): fit_own(model(), True, bs, data=data)
+    assert not said_of_averages(recwarn)
+
+def test_what_the_loss_of_a_model_averages_over_can_be_said(recwarn):
+    "As the warning says: then it does not depend on the batch size"
+    losses = [fit_own(Weighted(), False, bs, Recorder(count=lambda learn: w4[learn.xb[1]].sum())).validate()[0] for bs in (n, 5, 1)]
+    gen.manual_seed(2)
+    (p,y),w = classes(),torch.tensor(1.)
+    assert not said_of_averages(recwarn) and losses[0]==pytest.approx(weighs(p*fit_own(Weighted(), False, n).model.w.detach(), y).item())
+    for bs in (1, 5): # of one model
+        learn = fit_own(Weighted(), False, n)
+        learn.remove_cb(Recorder).add_cb(Recorder(count=lambda learn: w4[learn.xb[1]].sum()))
+        assert learn.validate(dl=cut((p, y), bs))[0]==pytest.approx(losses[0], rel=1e-6)
+
+def test_asking_a_model_for_its_loss_leaves_the_run_alone():
+    for cls in (Remembers, Weighted, Noise):
+        runs = []
+        for count in (None, lambda learn: len(learn.xb[0])):
+            torch.manual_seed(0)
+            learn = fit_own(cls(), False, cbs=Recorder(count=count))
+            runs.append((learn.model.w.item(), getattr(learn.model, 'h', 0), learn.recorder.raw_losses))
+        assert runs[0]==runs[1]
+
+def test_a_model_with_hooks_or_with_changed_predictions_is_not_asked_for_its_loss(recwarn):
+    model,calls = Weighted(),[]
+    model.register_forward_hook(lambda *args: calls.append(1))
+    fit_own(model, True)
+    assert len(calls)==2*(1+4) and not said_of_averages(recwarn)
+    fit_own(Weighted(), True, cbs=MapPred(lambda o: SimpleNamespace(loss=o.loss*2, logits=o.logits)))
+    assert not said_of_averages(recwarn)

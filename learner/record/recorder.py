@@ -19,7 +19,7 @@ from ..model.loss_properties import has_mixed_means,reduction_of
 from ..measure.metrics import (AvgLoss,AvgMetric,ValueMetric,is_summed,items_in_phase,
     loss_of,loss_per_sample,n_samples)
 from ..measure.phase import PhaseMetrics
-from ..measure.trial import Trial,check_averages,check_shapes,try_metrics
+from ..measure.trial import Trial,check_averages,check_own_loss,check_shapes,try_metrics
 from .history import Row,missing
 from .run_config import run_config
 from .loss_stream import LossStream
@@ -282,7 +282,8 @@ class Recorder(RowWriter):
         self.phase.begin_inner(metrics, len(self.learn.scopes))
         if self.uncompared is None or self.learn.mode!='fit': return
         avg_loss,mine = None if self.count else metrics[0],self.uncompared
-        self.phase.now,self.uncompared = [*metrics, Trial(self.phase, check_averages(mine, avg_loss), n=2)],None
+        own = [] if self.count else [Trial(self.phase, check_own_loss, n=2)]
+        self.phase.now,self.uncompared = [*metrics, *own, Trial(self.phase, check_averages(mine, avg_loss), n=2)],None
     def after_validate(self):
         if self.phase.depth!=len(self.learn.scopes): return
         self._put_results(object)
