@@ -445,7 +445,7 @@ def test_what_the_loss_of_a_model_averages_over_can_be_said(recwarn):
     "As the warning says: then it does not depend on the batch size"
     losses = [fit_own(Weighted(), False, bs, Recorder(count=lambda learn: w4[learn.xb[1]].sum())).validate()[0] for bs in (n, 5, 1)]
     gen.manual_seed(2)
-    (p,y),w = classes(),torch.tensor(1.)
+    p,y = classes()
     assert not said_of_averages(recwarn) and losses[0]==pytest.approx(weighs(p*fit_own(Weighted(), False, n).model.w.detach(), y).item())
     for bs in (1, 5): # of one model
         learn = fit_own(Weighted(), False, n)
