@@ -794,6 +794,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'learner.data.search._globals_of': ('data/search.html#_globals_of', 'learner/data/search.py'),
                                      'learner.data.search._in_function': ('data/search.html#_in_function', 'learner/data/search.py'),
                                      'learner.data.search._is_open': ('data/search.html#_is_open', 'learner/data/search.py'),
+                                     'learner.data.search._list_reader': ('data/search.html#_list_reader', 'learner/data/search.py'),
                                      'learner.data.search._module_reader': ('data/search.html#_module_reader', 'learner/data/search.py'),
                                      'learner.data.search._names_in': ('data/search.html#_names_in', 'learner/data/search.py'),
                                      'learner.data.search._parts': ('data/search.html#_parts', 'learner/data/search.py'),

@@ -185,10 +185,16 @@ def _function_reader(f):
         return [*bound, *map(f.__globals__.get, names)]
     return read
 
-def readers(o):
+def _list_reader(l, plain):
+    "A list of plain values grows with each batch of a run, so that of a long one only the end is read"
+    first = -1000 if plain else 0
+    return lambda: list.__getitem__(l, slice(first, None))
+
+def readers(o, matters):
     "Functions that read quickly what `o` holds"
     res = [partial(dict.values, o)] if isinstance(o, dict) else []
-    for base in (list,deque,set): # of a subclass, iterating may have side effects
+    if isinstance(o, list): res.append(_list_reader(o, not matters.among(list.__iter__(o))))
+    for base in (deque,set): # of a subclass, iterating may have side effects
         if isinstance(o, base): res.append(lambda it=base.__iter__: [*it(o)])
     if isinstance(o, FunctionType): res += [read] if (read := _function_reader(o))() else []
     elif isinstance(o, nn.Module) and 'training' in vars(o): res.append(_module_reader(o))
@@ -216,7 +222,7 @@ class WatchedSearch(Search):
     "A search that knows whether its result still holds"
     def __init__(self, roots, wanted):
         super().__init__(roots, wanted)
-        self.read = reader([f for o in self.searched for f in readers(o)])
+        self.read = reader([f for o in self.searched for f in readers(o, self.matters)])
         self.contents = self.read()
         self.mattering = self._that_matter()
 
