@@ -69,7 +69,7 @@ def test_in_training_it_waits_until_nothing_is_half_done(ev):
     cb = CtrlC(ev)
     learn,trace = interrupted(cb)
     assert cb.survived and learn.train_iter==learn.opt_step=={'before_train':0, 'before_draw':0, 'after_draw':1}.get(ev, 4)
-    assert learn.at.phase==('validate' if ev in ('after_train','cleanup_train') else 'train') and learn.at.exact
+    assert learn.at.next==('validate' if ev in ('after_train','cleanup_train') else 'batch') and learn.at.exact
     check_clean(learn)
 
 outside = ['before_fit','before_epoch','before_validate','after_validate','after_epoch','after_fit']

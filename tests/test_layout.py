@@ -31,7 +31,7 @@ def imports(body, mod):
             names,source = [a.name for a in o.names],absolute(o, mod)
             if source in trees: yield source,names
             else: yield from ((f'{source}.{n}'.lstrip('.'), []) for n in names) # from learner.core import x
-        elif isinstance(o, ast.Import): yield from ((a.name.partition('.')[2], []) for a in o.names if a.name.startswith(f'{lib.name}.'))
+        elif isinstance(o, ast.Import): yield from ((a.name.partition('.')[2], []) for a in o.names if a.name.partition('.')[0]==lib.name)
         elif not isinstance(o, (ast.FunctionDef,ast.AsyncFunctionDef)):
             yield from imports([c for f in ('body','orelse','handlers','finalbody') for c in getattr(o, f, [])], mod)
 
@@ -58,6 +58,7 @@ def test_imports_point_up(mod):
     "Parts are in import order, and so are the chapters of a part: a chapter builds on earlier ones only, so that there are no cycles and it can be read in order"
     later = chapters[chapters.index(mod):]
     assert not [m for m in reach(mod) if m in later]
+    assert not [m for m,_ in imports(trees[mod].body, mod) if not m] # the whole library
 
 @pytest.mark.parametrize('mod', trees)
 def test_no_star_imports(mod):

@@ -19,7 +19,7 @@ def test_a_validation_that_fails_again_after_a_resume_can_be_resumed_again():
     with pytest.raises(Failure): learn.fit(2, cbs=cb)
     for _ in range(2):
         with pytest.raises(Failure): learn.resume()
-        assert learn.at.phase=='validate' and learn.at.exact
+        assert learn.at.next=='validate' and learn.at.exact
     learn.resume()
     assert same(learn, whole) and learn.train_iter==8
 

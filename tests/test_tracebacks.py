@@ -1,4 +1,4 @@
-"An error leads from the user's line to the user's line, and a stop is told in one line: in scripts, in IPython and in the kernel of a notebook"
+"Tracebacks show only the user's code, and a stop is told in one line: in scripts, in IPython and in the kernel of a notebook"
 import os,re,signal,subprocess,sys,traceback
 import pytest,torch
 from torch import nn

@@ -58,7 +58,7 @@ def _named(o, f): return o._make(map(f, o)) if hasattr(o, '_make') else o # othe
 
 # %% ../../nbs/core/07_copies.ipynb #digest
 def digest(v, depth=8):
-    "A number or text itself; otherwise a short text that is another one if `v` is; None for what cannot be told"
+    "A number or text itself; otherwise a short string that changes whenever `v` does; None where that cannot be told"
     if type(v) in _flat: return v
     if isinstance(v, np.ndarray) and v.dtype.hasobject: v = v.tolist()
     if isinstance(v, (torch.Tensor,np.ndarray)): return _of_array(v)

@@ -146,7 +146,7 @@ class Watched:
 # %% ../../nbs/core/06_dispatch.ipynb #Handlers
 class Handlers:
     "The handlers that listen to each event, in order, in the current `mode`"
-    fired_with = {} # events that have something to do where only another one has listeners, and that one
+    fired_with = {} # an event, and another one whose listeners activate it too
     def __init__(self,
         cbs:CallbackList, # The callbacks
     ):
@@ -379,7 +379,8 @@ def outgoing(loop, e):
     "The exception that leaves the innermost scope because of `e`: a cancel of a scope around it, or an error"
     if isinstance(e, CancelException):
         outer,inner = loop.scopes[:loop.n_outer],loop.scopes[loop.n_outer:-1]
-        if isinstance(e, tuple(cancels[o] for o in [*inner, *(o for o in outer if o in ('fit','epoch'))])): return e
+        can_end = [*inner, *(o for o in outer if o in ('fit','epoch'))]
+        if any(isinstance(e, cancels[o]) for o in can_end): return e
         e = stray(e)
     loop.announce_error(e)
     return e
@@ -389,7 +390,7 @@ def fire_cleanup(loop, ev, e=None):
     hs = loop.attendance.reached(reversed(loop.handlers[ev]))
     loop.attendance.cleaning.append(len(loop.scopes)-1)
     try: call_all(hs, ev, e)
-    except BaseException as e: loop.announce_error(e); raise
+    except BaseException as failed: loop.announce_error(failed); raise
     finally: loop.attendance.cleaning.pop()
 
 # %% ../../nbs/core/06_dispatch.ipynb #scope

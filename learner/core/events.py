@@ -1,6 +1,6 @@
 """Every moment of training that a callback can act on, and the exceptions that end a part of it early
 
-Training consists of seven **scopes**, one inside the other: a `fit` has epochs, an `epoch` trains and then validates, `train` and `validate` iterate over batches, and a training `batch` has a `backward` and a `step`.
+Training consists of seven **scopes**, nested up to five deep: a `fit` has epochs, an `epoch` trains and then validates, `train` and `validate` iterate over batches, and a training `batch` has a `backward` and a `step`.
 Every scope `x` has the same shape:
 
     before_x, its body             the exception that cancels x leads to after_cancel_x
@@ -144,7 +144,9 @@ class Events:
 
     def instead(self, name):
         "The end of an error message, with the event that was meant by `name`"
-        return f": here it is `{ours(name)}`" if ours(name) else f".{nearest(name, self)}"
+        if ours(name): return f": here it is `{ours(name)}`"
+        own = f" An event of your own is made by `event.register({name!r})`" if name.startswith(self.prefixes) else ""
+        return f".{nearest(name, self) or own}"
 
 event = Events([*dict(moments()), *elsewhere])
 

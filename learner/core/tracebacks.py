@@ -1,4 +1,4 @@
-"""An error leads from the user's line to the user's line, and a stop is told in one line
+"""Tracebacks show only your own code, and a stopped run prints one line
 
 Between the cell that calls `fit` and the line of a callback or a model that fails, there are some twenty frames of this library. They say nothing about the error, and are left out of its traceback. `learner.full_traceback(True)` shows them."""
 
@@ -10,8 +10,8 @@ __all__ = ['full_traceback']
 # %% ../../nbs/core/00_tracebacks.ipynb #imports
 import sysconfig
 from functools import cache
+from importlib.util import find_spec
 from types import TracebackType
-import learner
 
 # %% ../../nbs/core/00_tracebacks.ipynb #full_traceback
 _settings = dict(full=False)
@@ -31,10 +31,12 @@ def is_full() -> bool:
 # %% ../../nbs/core/00_tracebacks.ipynb #frames
 @cache
 def _installed(): return tuple({sysconfig.get_path(k) for k in ('stdlib','platstdlib','purelib','platlib')})
+@cache
+def _library(): return tuple(find_spec('learner').submodule_search_locations)
 
 def in_library(frame) -> bool:
     "Whether code of this library runs in `frame`"
-    return frame.f_code.co_filename.startswith(tuple(learner.__path__))
+    return frame.f_code.co_filename.startswith(_library())
 
 def of_user(frame) -> bool:
     "Whether code of the user runs in `frame`"

@@ -281,7 +281,8 @@ class Holders:
         res = _others(o)
         for kind in _kinds_of(type(o)): res += self._note(o, kind, outside)
         outside = outside or isinstance(o, (type,FunctionType))
-        if not any(issubclass(cls, type) or _is_searched(cls) for cls in {*map(type, res)}): return [] # a list of numbers
+        kinds = {*map(type, res)} # a list of numbers is not looked through
+        if not any(issubclass(cls, type) or _is_searched(cls) for cls in kinds): return []
         found = [v for v in res if _matters(v) and not (outside and _is_plain(v))]
         return [(v, outside and not isinstance(v, nn.Module)) for v in found]
 

@@ -190,12 +190,14 @@ def _list_reader(l, plain):
     first = -1000 if plain else 0
     return lambda: list.__getitem__(l, slice(first, None))
 
+def _items(base, o): return [*base.__iter__(o)] # of a subclass, iterating may have side effects
+
 def readers(o, matters):
     "Functions that read quickly what `o` holds"
     res = [partial(dict.values, o)] if isinstance(o, dict) else []
     if isinstance(o, list): res.append(_list_reader(o, not matters.among(list.__iter__(o))))
-    for base in (deque,set): # of a subclass, iterating may have side effects
-        if isinstance(o, base): res.append(lambda it=base.__iter__: [*it(o)])
+    for base in (deque,set):
+        if isinstance(o, base): res.append(partial(_items, base, o))
     if isinstance(o, FunctionType): res += [read] if (read := _function_reader(o))() else []
     elif isinstance(o, nn.Module) and 'training' in vars(o): res.append(_module_reader(o))
     elif isinstance(o, type): res += [] if of_library(o) else [vars(o).values]
@@ -231,7 +233,7 @@ class WatchedSearch(Search):
         return [*compress(objects, map(self.matters.__getitem__, map(type, objects)))]
 
     def holds(self, roots):
-        "Whether a search in `roots` would find the same"
+        "Whether a search in `roots` would find the same. What is read meanwhile is compared with the next time"
         if self.partly or not (roots is self.roots or same_objects(roots.values(), self.roots.values())): return False
         was,self.contents = self.contents,self.read()
         if same_contents(was, self.contents): return True

@@ -77,7 +77,7 @@ class HeldInterrupt:
         signal.signal(signal.SIGINT, self.handle)
         return self
 
-    def held(self, frame):
+    def must_wait(self, frame):
         "Whether stopping at `frame` could leave something half done"
         scopes = self.owner.scopes
         if 'batch' in scopes or not scopes: return True # without scopes, a fit begins or ends
@@ -88,7 +88,7 @@ class HeldInterrupt:
     def handle(self, signum, frame):
         if os.getpid()!=self.pid: return # a forked worker
         if self.waiting: return self.now(signum, frame)
-        if not self.held(frame): # but it may have to wait for the fit around this one
+        if not self.must_wait(frame): # but it may have to wait for the fit around this one
             return (self.old if self.outer is None else self.outer.handle)(signum, frame)
         self.pending = True
         self.owner.at_pause(self.act, stops=True)

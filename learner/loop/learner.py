@@ -175,15 +175,15 @@ def prepare(learn, bounds):
         raise ValueError("All parameters are frozen: nothing to train. "
             "`learn.unfreeze()` frees what `freeze` has frozen, and `learn.model.requires_grad_(True)` everything")
 
-def asked_hypers(learn, stopped, lr, wd, rerun):
-    "Hyper-parameters with which a fit begins, and the ones that change those of a stopped fit"
-    if stopped is None: lr,wd = (learn.lr if lr is None else lr),(learn.wd if wd is None else wd)
-    asked = {k:per_group(v, n_groups(learn.opt), k) for k,v in dict(wd=wd, lr=lr).items() if v is not None}
-    if stopped is None: return asked,{}
-    was = stopped.position.optimizer.at_start
-    by_hand = {k:get_hyper(learn.opt, k) for k in stopped.changed}
-    overrides = by_hand | {k:v for k,v in asked.items() if not rerun or was.get(k)!=v}
-    return was|overrides,overrides
+def given_hypers(learn, **values):
+    "Hyper-parameters that were given, for each parameter group"
+    return {k:per_group(v, n_groups(learn.opt), k) for k,v in values.items() if v is not None}
+
+def overrides_of(learn, stopped, lr, wd, rerun):
+    "Hyper-parameters that a fit which resumes changes: by its arguments, or by hand since it was stopped"
+    was,by_hand = stopped.position.optimizer.at_start,{k:get_hyper(learn.opt, k) for k in stopped.changed}
+    given = given_hypers(learn, wd=wd, lr=lr)
+    return by_hand | {k:v for k,v in given.items() if not rerun or was.get(k)!=v}
 
 def run_fit(learn,
     bounds:Bounds, # Of the fit
@@ -195,7 +195,12 @@ def run_fit(learn,
 ):
     "A fit from its beginning, or from where it was stopped"
     prepare(learn, bounds)
-    asked,overrides = asked_hypers(learn, stopped, lr, wd, rerun)
+    if stopped is None:
+        overrides = {}
+        asked = given_hypers(learn, wd=learn.wd if wd is None else wd, lr=learn.lr if lr is None else lr)
+    else:
+        overrides = overrides_of(learn, stopped, lr, wd, rerun)
+        asked = stopped.position.optimizer.at_start | overrides
     learn.route.begin(stopped, overrides, told=rerun)
     with learn.fitting('fit'), learn.added_cbs(replaced_pieces(learn)):
         for k,v in asked.items():

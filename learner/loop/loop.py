@@ -1,4 +1,4 @@
-"""Seven scopes, one inside the other, on one screen
+"""Seven scopes, nested up to five deep, on one screen
 
 A fit has epochs, an epoch trains and validates, a phase goes through batches, a batch predicts, computes its loss, and in training goes backward, steps, and zeroes the gradients. Here is that loop, and nothing else. Data, model and optimizer come from the `Learner`; a `Route` says which epochs and batches there are."""
 
@@ -302,7 +302,7 @@ class Loop(Phases):
 
     def _forward(self):
         usual = isinstance(self.xb, positional)
-        self.pred = call_model(self) if not usual else self.model(*self.xb)
+        self.pred = self.model(*self.xb) if usual else call_model(self)
         if 'after_pred' in self.handlers: self('after_pred')
         self.loss_grad = self.loss = (find_loss(self) if not (usual and self.yb and self.loss_func is not None)
             else self.loss_func(self.pred, *self.yb))

@@ -73,7 +73,7 @@ class HypersAndGrads:
         groups = learn.opt.param_groups
         values = [dict(g) for g in groups]
         for o in values: del o['params']
-        # not copied: zeroing the gradients lets go of them, and does not change them
+        # not copied: zeroing sets `p.grad` to None, and does not change the tensors
         grads = {p:p.grad for g in groups for p in g['params'] if p.grad is not None} if with_grads else {}
         return cls(learn.route.hypers_before, learn.route.hypers_at_start, values, grads)
 
@@ -124,7 +124,9 @@ def put_callbacks(cbs, states):
     for k,s in whole_states(states).items():
         if k not in cbs: continue
         cbs[k].load_state_dict(s)
-        kept |= {id(v):o for n,v in s.items() if (o := vars(cbs[k]).get(n)) is not v and isinstance(o, torch.Tensor)}
+        for n,saved in s.items():
+            own = vars(cbs[k]).get(n)
+            if isinstance(own, torch.Tensor) and own is not saved: kept[id(saved)] = own # it was filled in place
     return gone,kept
 
 # %% ../../nbs/loop/04_position.ipynb #settings
@@ -179,7 +181,7 @@ def _differences(at, learn, overrides, silent, gone, in_memory):
 @dataclass
 class Position:
     "Where a run is"
-    phase:str                # `train`, `validate`, `epoch` or `fit`
+    next:str                 # What comes next: `batch` (in training), `validate`, `epoch` or `end`
     batch:int                # Training batches done in this epoch
     announced:bool           # `before_draw` has been fired for the next batch
     exact:bool               # Nothing was half done
@@ -199,15 +201,15 @@ class Position:
         "Where it is, in words"
         epoch,of = self.counters.epoch,f' of {n_train}' if n_train else ''
         batches = f"after batch {self.batch}{of}" if self.batch else "before the first batch"
-        return dict(train=f"in epoch {epoch}, {batches}", validate=f"in epoch {epoch}, after its training",
-            epoch=f"after epoch {epoch}", fit="after the last epoch")[self.phase]
+        return dict(batch=f"in epoch {epoch}, {batches}", validate=f"in epoch {epoch}, after its training",
+            epoch=f"after epoch {epoch}", end="after the last epoch")[self.next]
 
     def __repr__(self): return f"Position({self.where()}{'' if self.exact else ', in the middle of a batch'})"
 
     @classmethod
     def of(cls,
         learn, # In a fit
-        phase:str, # `train`, `validate`, `epoch` or `fit`
+        next:str, # What comes next: `batch`, `validate`, `epoch` or `end`
         batch:int=0, # Training batches done in this epoch
         announced:bool=False, # `before_draw` has been fired for the next batch
         exact:bool=True, # Nothing is half done
@@ -215,10 +217,10 @@ class Position:
     ):
         "Read where `learn` is"
         loader = _before_pass(learn, batch) if draws is None else draws.state(batch)
-        opt,seen,others = HypersAndGrads.of(learn, phase=='train'),{},[]
+        opt,seen,others = HypersAndGrads.of(learn, next=='batch'),{},[]
         state = copied(state, seen=seen, others=others) if (state := getattr(learn, 'state', None)) else {}
         callbacks = callback_states(learn.cbs, seen, others)
-        return cls(phase, batch, announced, exact, Counters.of(learn), Bounds.of(learn), opt, loader,
+        return cls(next, batch, announced, exact, Counters.of(learn), Bounds.of(learn), opt, loader,
             dict(learn.results), state, callbacks, others=tuple((o, digest(o)) for o in others))
 
     def complete(self, learn):
@@ -253,7 +255,7 @@ class Position:
         if differs := _differences(self, learn, overrides, taken if told else overrides, gone, in_memory):
             warnings.warn(f"The run resumes with other settings than it had: {'; '.join(differs)}")
         _warn_of_others(self.others)
-        draws.restore(self.loader, begun=self.phase=='train')
+        draws.restore(self.loader, begun=self.next=='batch')
         if self.exact: return
         warnings.warn("The run was stopped in the middle of a batch: "
             "it resumes, but not exactly as it would have continued")

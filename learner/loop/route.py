@@ -80,7 +80,7 @@ class Target:
 def _check_loader(stopped, train):
     "Warn if the rest of an epoch comes from another loader"
     at = stopped.position
-    if stopped.train is None or stopped.train is train or at.phase!='train' or not at.batch: return
+    if stopped.train is None or stopped.train is train or at.next!='batch' or not at.batch: return
     warnings.warn(f"`learn.dls.train` is not the loader with which the fit was stopped in epoch {at.counters.epoch}: "
         f"the first {at.batch} batches of the epoch came from that one, and the others come from the new one")
 
@@ -145,35 +145,38 @@ class WayBack:
         learn,target,self.target = self.learn,self.target,None
         target.snapshot.restore()
         train = learn.dls.train
-        draws = self.draws if target.position.phase=='train' else Draws(train, parts=learn.searches.parts(learn, train))
-        target.position.put(learn, draws, target.overrides, target.in_memory, target.told)
         at = target.position
-        if at.phase!='train': # what follows may stop too
-            self.resume_point = Position.of(self.learn, at.phase, exact=at.exact)
+        draws = self.draws if at.next=='batch' else Draws(train, parts=learn.searches.parts(learn, train))
+        at.put(learn, draws, target.overrides, target.in_memory, target.told)
+        if at.next!='batch': self.resume_point = Position.of(learn, at.next, exact=at.exact) # what follows may stop too
 
 # %% ../../nbs/loop/06_route.ipynb #Pauses
 class Pauses(WayBack):
     "Where a run is, whether it is stopping, and what it was asked to do at its next pause"
     def request(self, f, stops=False): self.requests.append(Request(f, stops))
 
-    def pause(self, place, batch=0, announced=False):
-        "Nothing is half done: note the position, do what was asked for. `place`: `batch`, or a phase of `Position`"
+    def pause(self, next, batch=0, announced=False):
+        "Nothing is half done: note the position, do what was asked for. `next` is what comes next, as in `Position`"
         learn = self.learn
-        between = place=='batch' # two batches, of training or of an inference
-        of_fit = learn.mode=='fit' and (learn.training or not between)
-        if of_fit: self.resume_point = self.here(batch, announced=announced) if between else Position.of(learn, place)
-        if not self.requests or 'batch' in learn.scopes: return
-        # an inference inside of training is not stopped
-        stoppable = learn.mode in ('fit','lr_find') or (learn.n_outer and 'train' not in learn.scopes)
-        due = [o for o in self.requests if of_fit or (o.stops and stoppable)]
-        for o in sorted(due, key=lambda o: o.stops):
+        noted = learn.mode=='fit' and (learn.training or next!='batch') # not between batches of a validation
+        if noted and next=='batch': self.resume_point = self.here(batch, announced=announced)
+        elif noted: self.resume_point = Position.of(learn, next)
+        for o in self.due_requests(noted) if self.requests else ():
             self.requests.remove(o) # not all at once: if one fails, a stop that is still waiting is not lost
             o.f()
-        if between and of_fit: self.resume_point = None # the next batch moves on
+        if noted and next=='batch': self.resume_point = None # the batch moves on
+
+    def due_requests(self, noted):
+        "What can be done now, stops last; where no position has been `noted`, only stops, and only some of them"
+        learn = self.learn
+        if 'batch' in learn.scopes: return []
+        # an inference inside of training is not stopped
+        stoppable = learn.mode in ('fit','lr_find') or (learn.n_outer and 'train' not in learn.scopes)
+        return sorted((o for o in self.requests if noted or (o.stops and stoppable)), key=lambda o: o.stops)
 
     def here(self, batch, **kwargs):
         "The position in training, before batch `batch`"
-        return Position.of(self.learn, 'train', batch, draws=self.draws, **kwargs)
+        return Position.of(self.learn, 'batch', batch, draws=self.draws, **kwargs)
 
     def position(self) -> Position|None:
         "Where the fit could be resumed if it ended now, not exactly if inside a batch; None before training"
@@ -183,7 +186,7 @@ class Pauses(WayBack):
         draws,i = self.around or (self.draws,learn.iter)
         if draws is None or not draws.at_start: return None
         counted = learn.train_iter-learn.epoch_start>i # the last batch is done, but perhaps for its last events
-        return Position.of(learn, 'train', i+counted, draws=draws, exact=False).complete(learn)
+        return Position.of(learn, 'batch', i+counted, draws=draws, exact=False).complete(learn)
 
     def stop(self, reason):
         "End the fit, so that it can be resumed where it is"
@@ -204,7 +207,7 @@ def running(
     try:
         yield
         with suppress(CancelException): # the fit is over
-            if route.requests: route.pause('fit')
+            if route.requests: route.pause('end')
         if route.stopped_for_now: route.stopped = replace(route.stopped_for_now, cbs=cbs)
     except BaseException as e:
         _keep(route, cbs)
@@ -258,13 +261,13 @@ class ResumableRoute(Pauses,Route):
         learn,at = self.learn,self.target and self.target.position
         if not at: return learn.start_epoch
         learn.train_iter = at.counters.epoch_start
-        over = at.phase in ('epoch','fit')
+        over = at.next in ('epoch','end')
         if over: self.arrive()
-        if at.phase=='fit' and at.bounds==Bounds.of(learn): return learn.n_epoch # no epochs are left
+        if at.next=='end' and at.bounds==Bounds.of(learn): return learn.n_epoch # no epochs are left
         return at.counters.epoch+over
 
     def phases(self):
-        if self.target and self.target.position.phase=='validate': self.arrive() # training was over
+        if self.target and self.target.position.next=='validate': self.arrive() # training was over
         elif self.learn.mode in ('fit','lr_find'):
             yield 'train'
             self.pause('validate')
@@ -312,9 +315,10 @@ class ResumableRoute(Pauses,Route):
 
     @contextmanager
     def aside(self, resumable=False):
-        before,noted = (self.draws,self.next_batch,self.around),resumable and self.resume_point is None
+        noted = resumable and self.resume_point is None
         if noted: self.resume_point = self.here(self.next_batch)
+        before = self.draws,self.next_batch,self.around
         if self.around is None and self.draws is not None: self.around = self.draws,self.learn.iter
         try: yield
         finally: self.draws,self.next_batch,self.around = before
-        if noted: self.resume_point = None # after an error the fit can be resumed here
+        if noted: self.resume_point = None # not after an error: then the fit can be resumed here

@@ -129,7 +129,7 @@ def predictions(out):
     found = next((v for k in pred_names if isinstance(v := part_of(out, k), torch.Tensor)), None)
     if found is not None: return found
     both = part_of(out, 'start_logits'),part_of(out, 'end_logits') # answers to questions, by their position in a text
-    return out if None in map(type, both) or any(o is None for o in both) else both
+    return out if any(o is None for o in both) else both
 
 def takes_tensors(loss_func):
     "Whether `loss_func` compares tensors: one of torch or of this library. One of your own may take anything"

@@ -50,7 +50,8 @@ class Interval:
 
     def state_dict(self): return dict(last=self.last, unit=self.unit)
     def load_state_dict(self, state, learn): # another unit has another count, and another process another clock
-        self.last = state['last'] if state['unit']==self.unit!='s' else self.done(learn)
+        known = state['unit']==self.unit and self.unit!='s'
+        self.last = state['last'] if known else self.done(learn)
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #Result
 class Result:

@@ -13,8 +13,8 @@ Weights and the optimizer's state are a small part of what training is made of. 
 | `opt` | the optimizer's `state_dict` | `OptState.of` | `OptState.put`, `learn.load` |
 | `between` | its hyper-parameters outside of the fit | `OptState.of` | `OptState.put` |
 | `opt_attrs` | attributes that an optimizer of your own has | `OptState.of` | `OptState.put` |
-| `at` | where the run is: a `Position`, without the next two | `Position.of`, `complete` | `Position.put` |
-| `at.phase`, `at.batch`, `at.announced`, `at.exact` | between which two batches or phases | `Pauses.pause` | `ResumableRoute` |
+| `at` | where the run is: a `Position`, without its `callbacks`, `state` and `others` | `Position.of`, `complete` | `Position.put` |
+| `at.next`, `at.batch`, `at.announced`, `at.exact` | between which two batches or phases | `Pauses.pause` | `ResumableRoute` |
 | `at.counters`, `at.bounds` | epochs, batches and steps done; where the fit ends | `Counters.of`, `Bounds.of` | `Counters.put`, `learn.resume` |
 | `at.optimizer` | hyper-parameters of the moment, gradients that wait for their step | `HypersAndGrads.of` | `HypersAndGrads.put` |
 | `at.loader` | a `LoaderState`: batches drawn, generators, counts of samplers, a description | `Draws.state` | `Draws.resume`, `Draws.restore` |
@@ -214,7 +214,7 @@ class Progress:
         return at
 
 # %% ../../nbs/resume/03_saved_run.ipynb #SavedRun
-file_format = 3 # raise it when what a file holds, or how, is changed
+file_format = 4 # raise it when what a file holds, or how, is changed
 
 def _check_format(saved):
     "Refuse what is no state file, or one of another format"

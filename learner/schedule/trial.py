@@ -19,10 +19,10 @@ from torch.nn.parameter import is_lazy
 from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.checks import checked
-from ..data.tensors import put_values
 from ..data.loaders import twin
 from ..loop.interrupt import HeldInterrupt
 from ..loop.learner import Learner
+from ..loop.snapshot import Snapshot
 from ..model.optimizer import OptimList,parts_of
 from ..record.progress import ProgressCallback
 from ..record.history import Row
@@ -35,38 +35,23 @@ def _check_not_lazy(modules):
             "call the model once, for example `learn.model(learn.dls.one_batch()[0])`")
 
 @contextmanager
-def _restored_modules(modules):
-    buffers = [(o, dict(o._buffers)) for o in modules] # a module may also replace them
-    params = [p for o in modules for p in o.parameters(recurse=False)]
-    tensors = {id(t):t for t in (*params, *(t for _,own in buffers for t in own.values() if t is not None))}
-    old,grads = {k:t.detach().clone() for k,t in tensors.items()},[(p, p.grad) for p in params]
-    for p in params: p.grad = None
-    try: yield
-    finally:
-        with torch.no_grad():
-            for k,t in tensors.items(): put_values(t, old[k])
-        for o,own in buffers: o._buffers.clear(); o._buffers.update(own)
-        for p,g in grads: p.grad = g
-
-@contextmanager
-def _restored_opts(opts):
-    parts = {id(o):o for opt in opts for o in parts_of(opt)}.values()
-    states = [(o.state, {p:deepcopy(s) for p,s in o.state.items()}) for o in parts]
-    counts = [(o, o.n) for o in opts if isinstance(o, OptimList)]
-    try: yield
-    finally:
-        for state,s in states: state.clear(); state.update(s)
-        for o,n in counts: o.n = n
-
-@contextmanager
 def restored(
     learn:Learner, # Its modules and optimizers, and those of its callbacks
 ):
     "Restore weights, buffers, gradients, and the state of optimizers at the end, but not their hyper-parameters"
     owned = [v for owner in (learn, *learn.cbs) for v in vars(owner).values()]
-    modules = list({id(o):o for m in owned if isinstance(m, nn.Module) for o in m.modules()}.values())
+    modules = [*{id(o):o for m in owned if isinstance(m, nn.Module) for o in m.modules()}.values()]
+    opts = [v for v in owned if isinstance(v, torch.optim.Optimizer)]
     _check_not_lazy(modules)
-    with _restored_modules(modules), _restored_opts([v for v in owned if isinstance(v, torch.optim.Optimizer)]): yield
+    before = Snapshot(modules, {id(o):o for opt in opts for o in parts_of(opt)}.values())
+    grads = [(p, p.grad) for o in modules for p in o.parameters(recurse=False)]
+    counts = [(o, o.n) for o in opts if isinstance(o, OptimList)]
+    for p,_ in grads: p.grad = None
+    try: yield
+    finally:
+        before.restore()
+        for p,g in grads: p.grad = g
+        for o,n in counts: o.n = n
 
 # %% ../../nbs/schedule/04_trial.ipynb #trial
 @contextmanager

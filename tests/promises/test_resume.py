@@ -201,7 +201,7 @@ def test_saved_in_the_last_moment(tmp_path):
     "What is asked for when no batch comes any more is done too"
     learn = learner({}, tmp_path, 1)
     learn.fit(1, cbs=Callback(after_fit=lambda self: self.learn.save_state('late')))
-    assert learner({}, tmp_path, 2).load_state('late').at.phase=='fit'
+    assert learner({}, tmp_path, 2).load_state('late').at.next=='end'
 
 # Files
 def test_rotation(tmp_path):
