@@ -51,8 +51,8 @@ from .loop.inference import *
 from .loop.position import *
 from .loop.interrupt import *
 from .loop.route import *
+from .loop.fitting import *
 from .loop.learner import *
-from .loop.testing import *
 
 # %% ../nbs/all.ipynb #all
 from .schedule.schedules import *
@@ -93,6 +93,7 @@ from .inspect.profile import *
 from .inspect.loggers import *
 from .inspect.boards import *
 from .inspect.memory import *
+from .inspect.testing import *
 from .diagnose.trace import *
 from .diagnose.order import *
 from .diagnose.mistakes import *

@@ -2,7 +2,7 @@
 import warnings
 import pytest
 from learner.all import *
-from learner.loop.testing import synth_dls,synth_learner
+from learner.inspect.testing import synth_dls,synth_learner
 
 def stopped(ev='after_pred', n=4, **kwargs):
     learn = synth_learner(**kwargs)

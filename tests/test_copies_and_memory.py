@@ -3,7 +3,7 @@ import copy,gc,pickle,weakref
 import pytest,torch
 from torch.nn import functional as F
 from learner.all import *
-from learner.loop.testing import RegModel,synth_dls
+from learner.inspect.testing import RegModel,synth_dls
 
 loss_func = F.mse_loss
 def made(**kwargs):

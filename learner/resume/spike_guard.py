@@ -16,7 +16,7 @@ from math import isfinite
 from torch.nn.utils import get_total_norm
 from ..core.checks import checked
 from ..core.events import CancelBatchException
-from ..loop.learner import run_fit
+from ..loop.fitting import run_fit
 from ..record.loss_stream import LossStream
 from ..technique.gradients import dense
 from .rewind import Rewind

@@ -5,7 +5,7 @@ import pytest
 from torch import nn
 import learner.resume.origin
 from learner.all import *
-from learner.loop.testing import synth_learner
+from learner.inspect.testing import synth_learner
 
 MODEL = '''
 class Net(nn.Module):
@@ -67,7 +67,7 @@ from functools import partial
 import torch
 from torch import nn
 from learner.all import *
-from learner.loop.testing import synth_learner
+from learner.inspect.testing import synth_learner
 
 class Opt(torch.optim.SGD):
     def step(self, closure=None): return super().step(closure)

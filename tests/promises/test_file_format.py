@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from fastcore.nbio import read_nb
 from learner.all import *
-from learner.loop.testing import synth_learner
+from learner.inspect.testing import synth_learner
 from learner.resume.saved_run import file_format
 
 # What the keys of a file are, by format. A change of these lines comes with a new format

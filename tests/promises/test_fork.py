@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader,Dataset,Subset,TensorDataset
 from learner.all import *
-from learner.loop.testing import synth_learner
+from learner.inspect.testing import synth_learner
 from learner.model.optimizer import parts_of
 from runs import differences,fit,learner,outcome
 from test_rewind import Moments,same,weights
