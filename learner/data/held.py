@@ -10,10 +10,11 @@ A model remembers more than weights: a buffer counts calls, `self.h` is the hidd
 __all__ = []
 
 # %% ../../nbs/data/08_held.ipynb #imports
-import dis,queue,warnings
+import dis,gc,queue,warnings
 from array import array
 from collections import ChainMap,OrderedDict,UserDict,UserList,deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum,EnumMeta
 from functools import cache,partial
@@ -35,9 +36,9 @@ from ..core.callback import Callback
 from ..core.checks import listed
 from ..core.copies import digest
 from ..core.dispatch import Dispatcher
-from .generators import is_generator
-from .search import module_internals,of_library,reader,same_contents,same_objects,slots_of,stored
-from .tensors import is_array,shares_memory
+from .generators import is_generator,keep_random
+from .search import module_internals,names_in,of_library,reader,same_contents,same_objects,slots_of,stored
+from .tensors import is_array,put_values,shares_memory
 
 # %% ../../nbs/data/08_held.ipynb #kinds
 not_held = frozenset({*module_internals,'training'}) # parts of a module, and its mode, which others take care of
@@ -76,6 +77,23 @@ def _put_slots(o, was):
 
 def _put_all_items(o, was): o[:] = was
 
+def _in_context(o):
+    try: return [o.get()]
+    except LookupError: return []
+def _put_in_context(o, was):
+    for v in was: o.set(v) # one that had no value keeps the new one
+
+_Cached = type(cache(len))
+def _results(f):
+    "The dict in which a function with a cache keeps its results"
+    return next((o for o in gc.get_referents(f) if type(o) is dict and o is not vars(f)), {})
+
+def _put_results(f, was):
+    own = _results(f)
+    for k in own.keys()-was.keys():
+        if not isinstance(own[k], nn.Module): del own[k] # a model that was loaded stays
+    if f.cache_parameters()['maxsize'] is None: own.update(was) # else they are links of a list
+
 _attributes = Kind(lambda o: {k:vars(o)[k] for k in vars(o).keys()-not_held}, _put_attributes)
 _slots = Kind(_in_slots, _put_slots)
 _containers = {
@@ -87,6 +105,8 @@ _containers = {
     bytearray: Kind(list, _put_all_items, True),
     array: Kind(list, lambda o, was: _put_all_items(o, array(o.typecode, was)), True),
     **dict.fromkeys([BytesIO,StringIO], Kind(lambda o: [o.getvalue(), o.tell()], _put_text, True)),
+    ContextVar: Kind(_in_context, _put_in_context),
+    _Cached: Kind(lambda f: dict(_results(f)), _put_results),
     local: _attributes}
 
 # %% ../../nbs/data/08_held.ipynb #variables
@@ -101,6 +121,18 @@ def _assigned_globals(code):
 
 def _globals_of(fs):
     return {f'global {k}':f.__globals__[k] for f in fs for k in _assigned_globals(f.__code__) if k in f.__globals__}
+
+def _may_move(v):
+    "Whether a global variable that functions only read may hold a state: large tables do not"
+    if isinstance(v, (dict,list,set,deque)): return len(v)<1000 and _is_value(v)
+    kinds = ContextVar,_Cached,EnumMeta,torch.Tensor,np.ndarray,bytearray,array
+    return isinstance(v, kinds) or _is_iterator(type(v))
+
+def _read_globals(o):
+    "Global variables that the functions of `o` read, and that may change in place"
+    fs = [f for f in _functions_of(o) if not of_library(f)]
+    found = {k:f.__globals__[k] for f in fs for k in names_in(f.__code__) & f.__globals__.keys()}
+    return {f'global {k}':v for k,v in found.items() if _may_move(v)}
 
 def _defaults_of(f):
     n,values = f.__code__.co_argcount,f.__defaults__ or ()
@@ -160,7 +192,7 @@ def _copy_of(it):
     return res
 
 # %% ../../nbs/data/08_held.ipynb #kinds_of
-_left_out = (DataLoader,Dataset,Optimizer,Dispatcher,Callback,ModuleType,Logger,Enum,str,bytes,int,float,complex)
+_left_out = (DataLoader,Dataset,Optimizer,Dispatcher,Callback,ModuleType,Logger,str,bytes,int,float,complex)
 _of_libraries = (SimpleNamespace,UserDict,UserList,ChainMap,queue.Queue,WeakKeyDictionary,WeakValueDictionary,WeakSet,
     SobolEngine,L) # classes whose attributes are their state
 
@@ -179,6 +211,7 @@ def _kinds_of(cls):
 
 @cache
 def _is_searched(cls):
+    if issubclass(cls, Enum): return not of_library(cls) # its members may have attributes
     if issubclass(cls, _left_out) or is_generator(cls): return False
     simple = issubclass(cls, (torch.Tensor,np.ndarray,nn.Module,tuple,frozenset,partial,MethodType,ref))
     return simple or bool(_kinds_of(cls))
@@ -194,8 +227,12 @@ def _others(o):
     if isinstance(o, partial): return [o.func, *o.args, *o.keywords.values()]
     if isinstance(o, MethodType): return [o.__self__, o.__func__]
     if isinstance(o, ref): return [o()]
-    if isinstance(o, type): return [*o.__bases__]
-    return [] if isinstance(o, FunctionType) or of_library(type(o)) else [type(o)]
+    if isinstance(o, _Cached): return [o.__wrapped__, *(v for v in gc.get_referents(o) if v is not _results(o))]
+    if isinstance(o, EnumMeta): return [*o.__members__.values()]
+    if isinstance(o, type):
+        return [*o.__bases__, *(v for v in vars(o).values() if isinstance(v, _Cached)), *_read_globals(o).values()]
+    if isinstance(o, FunctionType): return [*_read_globals(o).values()]
+    return [] if of_library(type(o)) else [type(o)]
 
 def _put_registered(o, was):
     for (where,k),v in was.items(): vars(o)[where][k] = v
@@ -226,7 +263,7 @@ class _Noted:
     def restore(self):
         if self.same or _structure(self.o)!=self.structure: return
         was = self.was
-        if self.outside: # what was added, stays
+        if self.outside and not isinstance(self.o, _Cached): # what was added, stays
             now = self.kind.read(self.o)
             if type(now) is dict: was = now|was
             elif isinstance(self.o, set): was = now
@@ -254,6 +291,7 @@ def _flat(o): return [*o, *o.values()] if type(o) is dict else o
 
 def _is_plain(o):
     "Whether `o` is an object with attributes, and nothing else"
+    if isinstance(o, Enum): return False
     kinds = {*_kinds_of(type(o))}
     return kinds and kinds<={_attributes,_slots} and not isinstance(o, nn.Module) and not of_library(type(o))
 
@@ -315,14 +353,29 @@ class Holders:
 # %% ../../nbs/data/08_held.ipynb #owners
 _named_kinds = _attributes,_slots,_class,_variables
 
-def _own(o):
-    "Attributes or variables of `o`, by name. What functions and classes record is left out"
+def _named(o):
     res = {k:v for kind in _kinds_of(type(o)) if kind in _named_kinds for k,v in kind.read(o).items()}
-    return {k:v for k,v in res.items() if not _is_record(v)} if isinstance(o, (type,FunctionType)) else res
+    if isinstance(o, Enum): return {k:v for k,v in res.items() if k[0]!='_'}
+    return _read_globals(o) | res if isinstance(o, (type,FunctionType)) else res
 
-def _is_record(v):
+def _content(v): return next(iter(_in_context(v)), None) if isinstance(v, ContextVar) else v
+
+def _own(o):
+    "Attributes or variables of `o`, by name. Tables and sets of functions and classes are left out"
+    res = {k:_content(v) for k,v in _named(o).items()}
+    return {k:v for k,v in res.items() if not _is_table(v)} if isinstance(o, (type,FunctionType)) else res
+
+def _put(o, k, v):
+    "Let an attribute or variable have the value `v`, or what it refers to"
+    now = _named(o).get(k)
+    if isinstance(now, ContextVar): now.set(v)
+    elif not k.startswith('global ') or k in _globals_of(_functions_of(o)): _assign(o, k, v)
+    elif is_array(now): put_values(now, v)
+    else: (kind := _kinds_of(type(now))[0]).write(now, kind.read(v))
+
+def _is_table(v):
     if isinstance(v, dict): return not all(isinstance(o, (int,float)) for o in v.values())
-    return isinstance(v, (list,set,deque))
+    return isinstance(v, set) or (isinstance(v, (list,deque)) and not _is_value(v))
 
 def _items(o):
     "What `o` holds, with names"
@@ -330,18 +383,19 @@ def _items(o):
     if isinstance(o, nn.Module): res |= o._modules | o._parameters
     if isinstance(o, dict): res |= o
     if isinstance(o, (list,deque)): res |= dict(enumerate(o))
-    return [*res.items(), *enumerate(_others(o))]
+    others = [*o.__members__.items()] if isinstance(o, EnumMeta) else [*enumerate(_others(o))]
+    return [(k, v) for k,v in res.items() if not isinstance(v, Enum)] + others
 
 def owners(
     roots:dict, # Modules and other objects, by name
 ) -> dict: # By where they are, such as `model.rnn`
-    "Modules, objects, functions and classes of your own that have attributes or variables"
+    "Modules, objects, functions and classes of your own that have attributes or variables, or a cache"
     res,seen,todo = {},set(),deque(roots.items())
     while todo:
         path,o = todo.popleft()
         if id(o) in seen or not _matters(o) or (is_array(o) and type(o) is not nn.Parameter): continue
         seen.add(id(o))
-        if any(kind in _named_kinds for kind in _kinds_of(type(o))): res[path] = o
+        if isinstance(o, _Cached) or any(kind in _named_kinds for kind in _kinds_of(type(o))): res[path] = o
         if not is_array(o): todo.extend((f'type({path})' if v is type(o) else f'{path}.{k}', v) for k,v in _items(o))
     return res
 
@@ -364,15 +418,34 @@ _constants = torch.device,torch.dtype,torch.layout,torch.memory_format
 def _is_other(was, v, now):
     "Whether `v`, which is not searched, is another object than before, by value if it has one; both in their states"
     if now is not v: return now!=was
-    if v is was or isinstance(v, _constants) or _is_searched(type(v)): return False
+    if v is was or isinstance(v, _constants): return False
+    if _is_searched(type(v)) and not isinstance(v, Enum): return False
     if callable(v): return getattr(v, '__qualname__', None)!=getattr(was, '__qualname__', None)
     return isinstance(v, Enum) or (type(v).__eq__ is not object.__eq__ and v!=was)
+
+def _is_counter(v):
+    return isinstance(v, (dict,list,set,deque)) and len(v)<100 and all(type(o) in (int,float) for o in (v.values() if isinstance(v, dict) else v))
+
+def _moved_results(f):
+    "Arguments for which a function with a cache keeps a result that has been changed since"
+    calls = [k if type(k) is tuple else (k,) for k in _results(f)]
+    with keep_random():
+        for args in calls:
+            if not all(isinstance(o, (int,float,str)) for o in args) or not _is_counter(v := f(*args)): continue
+            if digest(f.__wrapped__(*args))!=digest(v): yield args
+
+def _lengths(o):
+    "Of the lists that functions and classes have: one that becomes longer is a record, and none of the run's state"
+    return {k:len(v) for k,v in _own(o).items() if isinstance(v, (list,deque))}
 
 class Attributes:
     "Attributes of modules and other objects, to tell later which have changed"
     def __init__(self,
         roots:dict, # Modules and other objects, by name
-    ): self.roots,self.before = roots,{path:self._state(o) for path,o in owners(roots).items()}
+    ):
+        there = owners(roots)
+        self.roots,self.before = roots,{path:self._state(o) for path,o in there.items()}
+        self.lists = {path:_lengths(o) for path,o in there.items() if isinstance(o, (type,FunctionType))}
 
     @staticmethod
     def _state(o): return {k:_state_of(v) for k,v in _own(o).items()}
@@ -381,12 +454,14 @@ class Attributes:
         "Values that have changed, by owner and name; and names of what has changed and is no value"
         res,others = {},[]
         for path,o in owners(self.roots).items():
+            if isinstance(o, _Cached): others += [f'{path}{args}' for args in _moved_results(o)]; continue
             if path not in self.before: # it was built meanwhile, or cannot be made again
                 others += [] if isinstance(o, (nn.Module,nn.Parameter)) else [path]
                 continue
             before,own = self.before[path],_own(o)
             for k,now in self._state(o).items():
                 v,was = own[k],before.get(k)
+                if path in self.lists and isinstance(v, (list,deque)) and self.lists[path].get(k)!=len(v): continue
                 if _is_value(v):
                     if now[1] is None or was!=now: res.setdefault(path, {})[k] = v
                 elif _is_iterator(type(v)) or _is_other(was, v, now): others.append(f'{path}.{k}')
@@ -402,5 +477,5 @@ class Attributes:
             if path not in there: continue
             o,own = there[path],_own(there[path])
             for k,v in attrs.items():
-                if not shares_memory(own.get(k), weights): _assign(o, k, v)
+                if not shares_memory(own.get(k), weights): _put(o, k, v)
         return [f'{path}.{k}' for path,attrs in values.items() if path not in there for k in attrs]

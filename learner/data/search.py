@@ -48,16 +48,16 @@ def _is_open(cls):
     return issubclass(cls, kinds) or bool(cls.__dictoffset__) or bool(slots_of(cls))
 
 @cache
-def _names_in(code):
+def names_in(code):
     "Names of global variables that a function, and functions in it, may use"
-    return {*code.co_names}.union(*(_names_in(o) for o in code.co_consts if isinstance(o, CodeType)))
+    return {*code.co_names}.union(*(names_in(o) for o in code.co_consts if isinstance(o, CodeType)))
 
 def cells_of(f) -> list:
     "What a function uses of the functions around it"
     return [*filter(CellType().__ne__, f.__closure__)] if f.__closure__ else []
 
 def _globals_of(f):
-    return {} if of_library(f) else {k:f.__globals__[k] for k in _names_in(f.__code__) & f.__globals__.keys()}
+    return {} if of_library(f) else {k:f.__globals__[k] for k in names_in(f.__code__) & f.__globals__.keys()}
 
 def _in_function(f):
     bound = [*(f.__defaults__ or ()), *(c.cell_contents for c in cells_of(f))]
@@ -179,7 +179,7 @@ def _module_reader(m):
     return read
 
 def _function_reader(f):
-    names = () if of_library(f) else tuple(_names_in(f.__code__))
+    names = () if of_library(f) else tuple(names_in(f.__code__))
     def read():
         bound = [*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values(), *[c.cell_contents for c in cells_of(f)]]
         return [*bound, *map(f.__globals__.get, names)]

@@ -2,11 +2,12 @@
 import io,itertools,queue,random,threading
 from array import array
 from collections import ChainMap,Counter,OrderedDict,UserDict,UserList,defaultdict,deque,namedtuple
+from contextvars import ContextVar
 from dataclasses import dataclass,field
 from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
-from functools import partial
+from functools import cache,lru_cache,partial
 from tempfile import TemporaryFile
 from types import SimpleNamespace
 from weakref import WeakKeyDictionary,ref
@@ -206,6 +207,39 @@ def on_class(first, then):
         OnClass.h = first()
         return OnClass()
     return make
+context,global_counts,global_list,global_tensor = ContextVar('context', default=0),{},[],torch.zeros(())
+class InContext(Draw):
+    def __init__(self): super().__init__(); context.set(0)
+    def move(self): context.set(context.get()+1); return torch.tensor(float(context.get()))
+class InGlobalDict(Draw):
+    "A container of the module, which no function assigns"
+    def __init__(self): super().__init__(); global_counts.clear(); global_counts['n'] = 0
+    def move(self): global_counts['n'] += 1; return torch.tensor(float(global_counts['n']))
+class InGlobalList(Draw):
+    def __init__(self): super().__init__(); global_list[:] = [0]
+    def move(self): global_list[0] += 1; return torch.tensor(float(global_list[0]))
+class InGlobalTensor(Draw):
+    def __init__(self): super().__init__(); global_tensor.zero_()
+    def move(self): global_tensor.add_(1); return global_tensor.clone()
+class InCache(Draw):
+    "What a function with a cache has returned, for each number of calls"
+    def __init__(self):
+        super().__init__()
+        @cache
+        def results(): return dict(n=0)
+        self.results = results
+    def move(self): o = self.results(); o['n'] += 1; return torch.tensor(float(o['n']))
+class InBoundedCache(Draw):
+    def __init__(self):
+        super().__init__()
+        @lru_cache(4)
+        def results(i): return [0]
+        self.results = results
+    def move(self): self.results(0)[0] += 1; self.results(1)[0] += 2; return torch.tensor(float(self.results(0)[0]+self.results(1)[0]))
+class OnMember(Draw):
+    "Attributes of a member of an enumeration"
+    def __init__(self): super().__init__(); Stage.a.calls = 0
+    def move(self): Stage.a.calls += 1; return torch.tensor(float(Stage.a.calls))
 class OnParameter(Draw):
     def __init__(self): super().__init__(); self.w = nn.Parameter(torch.zeros(())); self.w.calls = 0
     def move(self): self.w.calls += 1; return torch.tensor(float(self.w.calls))
@@ -280,11 +314,12 @@ rare = dict(rekeyed=kind(lambda: {0: True}, in_place(rekey, lambda h: next(iter(
     on_class=on_class(lambda: 0, lambda h: (h+1, h)), tensor_on_class=on_class(lambda: torch.zeros(()), in_place(adds_data, torch.clone)),
     **{f.__name__:kind(f, called) for f in (in_closure, in_closed_dict, in_closed_tensor, on_function, in_default, in_keyword)}, in_global=InGlobal,
     dataclass=kind(Noted, in_place(lambda h: setattr(h, 'n', h.n+1), lambda h: h.n)), dataclass_slots=kind(NotedSlots, in_place(lambda h: setattr(h, 'n', h.n+1), lambda h: h.n)), frozen_dataclass=kind(NotedFrozen, in_place(lambda h: h.n.append(1), lambda h: len(h.n))),
-    enum=kind(lambda: Stage.a, stages), decimal=kind(lambda: Decimal(0), lambda h: (h+1, h)), time=kind(timedelta, lambda h: (h+timedelta(1), h.days)), range=kind(lambda: range(0), lambda h: (range(len(h)+1), len(h))),
+    context=InContext, context_attribute=kind(lambda: ContextVar('own', default=0), in_place(lambda h: h.set(h.get()+1), lambda h: h.get())), global_dict=InGlobalDict, global_list=InGlobalList, global_tensor=InGlobalTensor,
+    cached=InCache, bounded_cache=InBoundedCache, on_member=OnMember, enum=kind(lambda: Stage.a, stages), decimal=kind(lambda: Decimal(0), lambda h: (h+1, h)), time=kind(timedelta, lambda h: (h+timedelta(1), h.days)), range=kind(lambda: range(0), lambda h: (range(len(h)+1), len(h))),
     size=kind(lambda: torch.Size((0,)), lambda h: (torch.Size((h[0]+1,)), h[0])), named_tuple=kind(lambda: Point(0, 1), lambda h: (h._replace(x=h.x+1), h.x)), weak_reference=kind(weakly, by_weak), weak_keys=KeyedWeakly)
 Point = namedtuple('Point', 'x y')
 unsaved = ('array_of_bytes','bytes_io','string_io','object_array','masked_array','memory_map','count','cycle','list_iterator','chained','zipped','yielding','seed_sequence','subclass','subclass_attribute','subclass_parameter',
-    'enum','decimal','time','range','named_tuple','weak_keys') # a file cannot hold them: they are named in a warning, or refused
+    'cached','bounded_cache','enum','decimal','time','range','named_tuple','weak_keys') # a file cannot hold them: they are named in a warning, or refused
 
 # Generators
 def number(rng): return torch.rand((), generator=rng) if isinstance(rng, torch.Generator) else torch.tensor(float(rng.random() if hasattr(rng, 'random') else rng.random_sample()))

@@ -1,6 +1,7 @@
 "Promises 1 and 2 for hidden state: whatever kind it is of, wherever it is, inference leaves it alone, and a resumed run has it, or says what it has not"
 import random,warnings
 from contextlib import redirect_stdout
+from functools import cache,lru_cache
 from io import StringIO
 import matplotlib
 import matplotlib.pyplot as plt
@@ -255,3 +256,24 @@ def test_an_iterator_in_a_model_cannot_be_saved_and_is_named(tmp_path):
     model.it = iter(range(99))
     learn = Learner(DataLoaders([(X[:4], Y[:4])], device='cpu'), model, F.cross_entropy, path=tmp_path, default_cbs=False, cbs=TrainEvalCallback)
     with pytest.warns(UserWarning, match='`model.it` cannot be saved'): learn.fit(1, cbs=Checkpoint())
+
+# Caches, and what functions read
+@cache
+def table(n): return list(range(n))
+@lru_cache(2)
+def positions(n): return torch.arange(float(n))
+@cache
+def loaded(name): return nn.Linear(3, 2)
+names = dict(a=1)
+class LooksUp(Net):
+    def forward(self, x): return super().forward(x)*table(3)[1]+positions(len(x))[1]*names['a']+loaded('teacher')(x)*0
+
+def test_a_cache_of_results_that_stay_what_they_are_is_no_state(tmp_path, recwarn):
+    for f in (table, positions, loaded): f.cache_clear()
+    learn = Learner(DataLoaders([(X[:4], Y[:4])]*2, [(X[:4], Y[:4])], device='cpu'), LooksUp(), F.cross_entropy, path=tmp_path, default_cbs=False, cbs=TrainEvalCallback)
+    learn.validate()
+    first = loaded('teacher') # what takes long to load stays
+    learn.fit(2, cbs=Checkpoint(1, 'iter'))
+    learn.validate()
+    assert loaded('teacher') is first and loaded.cache_info().misses==1 and table(3)==[0,1,2] and names==dict(a=1)
+    assert not recwarn.list
