@@ -319,8 +319,6 @@ class Holders:
         res = _others(o)
         for kind in _kinds_of(type(o)): res += self._note(o, kind, outside)
         outside = outside or isinstance(o, (type,FunctionType))
-        kinds = {*map(type, res)} # a list of numbers is not looked through
-        if not any(issubclass(cls, type) or _is_searched(cls) for cls in kinds): return []
         found = [v for v in res if _matters(v) and not (outside and _is_plain(v))]
         return [(v, outside and not isinstance(v, nn.Module)) for v in found]
 
@@ -424,7 +422,8 @@ def _is_other(was, v, now):
     return isinstance(v, Enum) or (type(v).__eq__ is not object.__eq__ and v!=was)
 
 def _is_counter(v):
-    return isinstance(v, (dict,list,set,deque)) and len(v)<100 and all(type(o) in (int,float) for o in (v.values() if isinstance(v, dict) else v))
+    if not isinstance(v, (dict,list,set,deque)) or len(v)>100: return False
+    return all(type(o) in (int,float) for o in (v.values() if isinstance(v, dict) else v))
 
 def _moved_results(f):
     "Arguments for which a function with a cache keeps a result that has been changed since"
