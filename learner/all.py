@@ -10,8 +10,8 @@ from .core.tracebacks import *
 from .core.checks import *
 from .core.events import *
 from .core.callback import *
-from .core.cells import *
 from .core.callbacks import *
+from .core.attendance import *
 from .core.dispatch import *
 from .core.copies import *
 from .data.search import *
