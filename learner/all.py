@@ -100,4 +100,7 @@ from .diagnose.mistakes import *
 from .compare.fingerprint import *
 from .compare.diff import *
 from .compare.operations import *
+from .compare.streams import *
+from .compare.seeds import *
+from .compare.comparison import *
 __all__ = [o for o in globals() if not o.startswith('_')] # what the chapters export, and no more

@@ -191,6 +191,15 @@ def _of_settings(a, b):
 def _of_layers(a, b):
     if a.layers!=b.layers: yield 'layers',"the model differs" + changed_line(*('\n'.join(o.layers) for o in (a, b)))
 
+def setup_changes(
+    a, # A `Setup`
+    b, # Another one
+) -> list: # In words
+    "All that differs in what two runs are made of"
+    found = [_of_code(a, b), _of_callbacks(a, b), _of_layers(a, b), _of_dicts(a.settings, b.settings),
+        _of_dicts(a.loader, b.loader), _of_dicts(a.machine, b.machine)]
+    return [words for o in found for _,words in o]
+
 # %% ../../nbs/compare/02_diff.ipynb #causes
 of_model = 'model','loss_func','opt_func','splitter' # roles that take part from the forward pass on
 

@@ -221,17 +221,17 @@ def twin_of(learn, cbs):
             raise
     return res,[deepcopy(o, memo) for o in cbs]
 
-def warn_of_shared(learn, twin, cbs):
+def warn_of_shared(learn, twin, cbs, what='The fork'):
     "Warn of functions in `twin` and its callbacks `cbs` that use what `learn` trains"
-    params = {id(p) for p in (*learn.model.parameters(), *params_of(learn.opt))}
+    params = {id(p) for p in (*learn.model.parameters(), *(params_of(learn.opt) if learn.opt else ()))}
     def of_parent(o):
         if isinstance(o, nn.Module): return any(id(p) in params for p in o.parameters())
         return o is learn or o is learn.opt
     roots = {'loss_func': twin.loss_func, 'metrics': twin.metrics} | {k:dict(vars(cb)) for k,cb in by_name(cbs).items()}
     found = search(roots, _moves, shut=(DataLoader,Dataset))
     names = [k.split('.')[0] for k,o in found.items() if of_parent(o)]
-    if names: warnings.warn("The fork would use its parent's model, optimizer or learner in "
-        f"{listed(dict.fromkeys(names))}: a function keeps what it was made with. Give the fork one of its own")
+    if names: warnings.warn(f"{what} would use its parent's model, optimizer or learner in "
+        f"{listed(dict.fromkeys(names))}: a function keeps what it was made with. Give it one of its own")
 
 # %% ../../nbs/resume/07_rewind.ipynb #forked_at
 def _check_places(cbs):

@@ -1,0 +1,391 @@
+"Groups of runs that differ in random numbers of one kind, and whether two groups differ"
+import os,random,warnings
+import numpy as np,pytest,torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader,Dataset,TensorDataset
+from learner.all import *
+from learner.compare.comparison import Comparison,Estimate,power,seeds_needed,t_quantile,t_within
+from learner.compare.seeds import Proof
+from learner.compare.streams import draw_again
+
+masks,batches,starts = [],[],[]
+
+class Net(nn.Module):
+    "Notes its initial weights and its dropout"
+    def __init__(self, p=.3):
+        super().__init__()
+        self.a,self.b,self.p = nn.Linear(3, 6),nn.Linear(6, 2),p
+    def forward(self, x):
+        h = self.a(x).relu()
+        if self.training:
+            mask = F.dropout(torch.ones_like(h), self.p)
+            masks.append(mask)
+            h = h*mask
+        return self.b(h)
+
+class Witness(Callback):
+    run_valid,watches = False,True
+    def before_fit(self): starts.append([p.detach().clone() for p in self.learn.model.parameters()])
+    def before_batch(self): batches.append(self.learn.batch[0].clone())
+
+gen = torch.Generator().manual_seed(0)
+X = torch.randn(40, 3, generator=gen)
+Y = (X[:,0]+X[:,1]>0).long()
+
+def mk(model=None, data=None, cbs=(), metrics=accuracy, loss_func=None, lr=.05, **loader):
+    torch.manual_seed(0)
+    data = TensorDataset(X, Y) if data is None else data
+    dls = DataLoaders(DataLoader(data, 8, **(dict(shuffle=True) | loader)), DataLoader(TensorDataset(X, Y), 40), device='cpu')
+    return Learner(dls, Net() if model is None else model, loss_func or nn.CrossEntropyLoss(), metrics=metrics, lr=lr, cbs=cbs).remove_cb(ProgressCallback)
+
+def witnessed(learn, vary, n=3, **kwargs):
+    "What each run began with, its batches in order, its dropout"
+    for o in (masks, batches, starts): o.clear()
+    res = learn.seeds(n, 2, vary=vary, cbs=Witness(), **kwargs)
+    def cut(v): k = len(v)//n; return [v[i*k:(i+1)*k] for i in range(n)]
+    return res,dict(init=starts[:], order=cut(batches), dropout=cut(masks))
+
+def same(a, b): return len(a)==len(b) and all(map(torch.equal, a, b))
+
+class Augmented(Dataset):
+    "Noise from all global generators, and from one of its own"
+    def __init__(self): self.gen = np.random.default_rng(0)
+    def __len__(self): return len(X)
+    def __getitem__(self, i): return X[i]+torch.rand(3)+random.random()+np.random.rand()+float(self.gen.random()),Y[i]
+
+own = torch.Generator()
+@pytest.mark.parametrize('vary', ['init','order','dropout','all',['init','dropout']])
+@pytest.mark.parametrize('loader', [dict(), dict(data=Augmented), dict(shuffle=True, generator=own)], ids=['plain','augmented','own generator'])
+def test_only_what_is_named_differs(vary, loader):
+    "Initial weights, batches and dropout masks, as the model and a callback see them"
+    loader = dict(loader) | (dict(data=loader['data']()) if 'data' in loader else {})
+    res,seen = witnessed(mk(**loader), vary)
+    named = ('init','order','dropout') if vary=='all' else (vary,) if isinstance(vary, str) else tuple(vary)
+    for k,(first,*others) in seen.items():
+        for o in others: assert same(first, o)==(k not in named), k
+    assert res.proof.differ==tuple(k for k in ('init','order','dropout') if k in named) and res.proof
+
+@pytest.mark.parametrize('vary', ['init','order','dropout'])
+def test_mixing_belongs_to_the_batch(vary):
+    "MixUp draws while a batch is trained"
+    res,_ = witnessed(mk(cbs=MixUp()), vary)
+    assert res.proof.differ==(vary,)
+
+def test_a_generator_of_the_model_is_that_of_dropout():
+    class Noisy(Net):
+        def __init__(self): super().__init__(0.); self.gen = torch.Generator()
+        def forward(self, x): return super().forward(x + torch.rand(x.shape, generator=self.gen) if self.training else x)
+    a = mk(Noisy()).seeds(2, 1, vary='dropout')
+    assert a.proof.differ==('dropout',) and len({*a['train_loss']})==2
+    assert len({*mk(Noisy()).seeds(2, 1, vary='order').proof.differ})==1
+
+@pytest.mark.slow
+@pytest.mark.parametrize('vary', ['init','order','dropout'])
+def test_workers_draw_from_the_stream_of_the_loader(vary):
+    res,_ = witnessed(mk(data=Augmented(), num_workers=1), vary, n=2)
+    assert res.proof.differ==(vary,)
+
+def test_the_same_seed_gives_the_same_run():
+    a,b = mk().seeds(4, 2),mk().seeds([3,1], 2)
+    assert (a['train_loss'][[3,1]]==b['train_loss']).all() and a.seeds==[0,1,2,3] and b.seeds==[3,1]
+
+def test_the_learner_is_left_alone():
+    "Weights, optimizer, history, callbacks, generators; the next fit is the one that would have been without"
+    def run(between):
+        learn = mk().fit(1)
+        rows,cbs,lineage = learn.recorder.rows,[*learn.cbs],learn.lineage
+        before = [p.detach().clone() for p in learn.model.parameters()]
+        state = random.getstate(),torch.get_rng_state(),np.random.get_state()[1].tolist()
+        if between:
+            learn.seeds(2, 1, cbs=MixUp())
+            assert same(before, [*learn.model.parameters()]) and learn.recorder.rows is rows and [*learn.cbs]==cbs and learn.lineage==lineage
+            assert random.getstate()==state[0] and torch.equal(torch.get_rng_state(), state[1]) and np.random.get_state()[1].tolist()==state[2]
+        return [p.detach().clone() for p in learn.fit(1).model.parameters()]
+    assert same(run(False), run(True))
+
+def test_generators_come_back_after_an_error():
+    learn,state = mk(),torch.get_rng_state()
+    with pytest.raises(ZeroDivisionError): learn.seeds(2, 1, cbs=Raise('before_step', ZeroDivisionError, 3))
+    assert torch.equal(torch.get_rng_state(), state)
+
+def test_callbacks_that_write_are_left_out(tmp_path):
+    learn = mk()
+    learn.path = tmp_path
+    learn.seeds(2, 1, cbs=SaveModelCallback(monitor='valid_loss'))
+    learn.add_cb(CSVLogger(tmp_path/'log.csv'))
+    learn.seeds(2, 1)
+    assert not [*tmp_path.rglob('*')]
+
+def test_arguments_of_the_fit_are_passed_on():
+    a = mk().seeds(2, n_iter=3, lr=.01, wd=.1)
+    setup = a.runs[0].trail.setups[0][1]
+    assert len(a.runs[0].trail)==4 and setup.settings['opt.lr']==(.01,) and setup.settings['opt.wd']==(.1,)
+    assert len(mk().seeds(2, 3, fit='fit_one_cycle', lr_max=.1).runs[0].rows)==3
+
+# Initial weights
+
+def test_a_learner_that_has_trained_is_warned_of_and_begins_there():
+    learn = mk().fit(1)
+    now = [p.detach().clone() for p in learn.model.parameters()]
+    with pytest.warns(UserWarning, match='has been trained: all runs begin with the weights that it has now'):
+        _,seen = witnessed(learn, 'order', n=2)
+    assert all(same(now, o) for o in seen['init'])
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        _,seen = witnessed(learn, 'init', n=2)
+        learn.seeds(2, 1, vary='order', model=Net)
+    assert not any(same(now, o) for o in seen['init'])
+
+def test_a_new_model_is_made_by_a_function():
+    _,seen = witnessed(mk(), 'init', model=Net)
+    assert not same(*seen['init'][:2])
+    _,seen = witnessed(mk(), 'order', model=Net)
+    assert same(*seen['init'][:2])
+
+class Pos(nn.Module):
+    def __init__(self): super().__init__(); self.lin,self.pos = nn.Linear(3, 2),nn.Parameter(torch.zeros(3))
+    def forward(self, x): return self.lin(x+self.pos)
+class Resets(Pos):
+    def reset_parameters(self): nn.init.normal_(self.pos)
+def tiny(std, n=200):
+    res = nn.Sequential(nn.Linear(3, n), nn.Linear(n, 2))
+    nn.init.normal_(res[0].weight, std=std)
+    return res
+
+@pytest.mark.parametrize('model, match', [
+    (Pos(), 'parameters `pos` cannot be drawn again'),
+    (nn.Sequential(Pos(), Pos()), 'parameters `0.pos`, `1.pos` cannot'),
+    (nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)), 'original0'),
+    (nn.Sequential(nn.LazyLinear(2)), 'has no values before the model has seen a batch'),
+    (tiny(.02), '`0.weight` is not as `reset_parameters` would draw it.*give `model=`'),
+    (nn.Sequential(nn.LayerNorm(3), Pos()), 'pos'),
+], ids=['parameter','two','parametrized','lazy','other spread','norm'])
+def test_what_cannot_be_drawn_again_is_named(model, match):
+    with pytest.raises(ValueError, match=match): mk(model).seeds(2, 1, vary='init')
+
+def test_weights_that_are_constant_where_they_would_be_drawn():
+    model = Net()
+    nn.init.zeros_(model.b.weight)
+    with pytest.raises(ValueError, match='`b.weight` is not as'): mk(model).seeds(2, 1)
+
+def test_layers_of_all_kinds_are_drawn_again():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.emb,self.att,self.rnn = nn.Embedding(9, 4),nn.MultiheadAttention(4, 2, kdim=3, vdim=3),nn.LSTM(4, 5)
+            self.conv,self.bn,self.norm,self.reset = nn.Conv1d(3, 4, 3),nn.BatchNorm1d(4),nn.GroupNorm(2, 4),Resets()
+            self.tied = nn.Linear(4, 9, bias=False)
+            self.tied.weight = self.emb.weight
+            self.enc = nn.Transformer(4, 2, 1, 1, 8)
+    learn = mk(Attention())
+    was = {k:p.detach().clone() for k,p in learn.model.named_parameters()}
+    draw_again(learn, untrained=False)
+    now = dict(learn.model.named_parameters())
+    drawn = [k for k,p in was.items() if p.std()>0 or k=='reset.pos']
+    assert not [k for k in drawn if torch.equal(was[k], now[k])] and learn.model.tied.weight is learn.model.emb.weight
+
+def test_running_statistics_begin_anew_and_frozen_parameters_stay():
+    learn = mk(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))).fit(1)
+    learn.model[0].requires_grad_(False)
+    frozen = learn.model[0].weight.clone()
+    draw_again(learn, untrained=False)
+    assert torch.equal(learn.model[0].weight, frozen) and learn.model[1].running_mean.abs().sum()==0
+
+def test_parameters_of_the_loss_are_drawn_again():
+    class Weighted(nn.Module):
+        def __init__(self): super().__init__(); self.lin = nn.Linear(2, 2)
+        def forward(self, p, y): return F.cross_entropy(self.lin(p), y)
+    learn = mk(loss_func=Weighted())
+    was = learn.loss_func.lin.weight.clone()
+    draw_again(learn, untrained=True)
+    assert not torch.equal(was, learn.loss_func.lin.weight)
+
+# What the fingerprints show
+
+@pytest.mark.parametrize('vary, learn, match', [
+    ('dropout', lambda: mk(nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.))), 'no random number is drawn'),
+    ('dropout', lambda: mk(nn.Linear(3, 2)), 'no random number is drawn while a batch is trained'),
+    ('order', lambda: mk(shuffle=False), 'all runs have had the same batches'),
+    (['init','order'], lambda: mk(shuffle=False), 'all runs have had the same batches')])
+def test_a_kind_that_changes_nothing_is_refused(vary, learn, match):
+    with pytest.raises(ValueError, match=match): learn().seeds(2, 1, vary=vary)
+
+def test_a_factory_with_a_seed_of_its_own_is_refused():
+    def make(): torch.manual_seed(0); return Net()
+    with pytest.raises(ValueError, match='does `model` set a seed'): mk().seeds(2, 1, vary='init', model=make)
+
+def test_of_all_kinds_some_may_not_be_used():
+    assert mk(nn.Linear(3, 2), shuffle=False).seeds(2, 1).proof.differ==('init',)
+
+class Outside(Dataset):
+    "Random numbers that nothing can seed"
+    def __len__(self): return len(X)
+    def __getitem__(self, i): return X[i]+int.from_bytes(os.urandom(1), 'big')/256,Y[i]
+
+def test_random_numbers_from_outside_are_told():
+    with pytest.warns(UserWarning, match='`order` should be shared by all runs, and differs'): a = mk(data=Outside()).seeds(2, 1, vary='init')
+    assert not a.proof and 'order should have been the same' in repr(a)
+
+# Mistakes
+
+@pytest.mark.parametrize('kwargs, error, match', [
+    (dict(n=1), ValueError, '`n` is 2 or more'), (dict(n=[1,1]), ValueError, 'two or more different ones'), (dict(n='5'), TypeError, '`n` is a whole number'),
+    (dict(n=[1,-1]), ValueError, '`n` is 0 or more'),
+    (dict(vary='initial'), ValueError, 'Did you mean `init`'), (dict(model=Net()), TypeError, 'write `lambda'), (dict(model=3), TypeError, 'makes a model'),
+    (dict(fit='fit_onecycle'), ValueError, 'Did you mean `fit_one_cycle`'), (dict(n_epochs=3), TypeError, 'Did you mean `n_epoch`'),
+    (dict(model=lambda: 3), TypeError, 'but it made 3')])
+def test_mistakes(kwargs, error, match):
+    with pytest.raises(error, match=match): mk().seeds(**(dict(n=2) | ({} if 'n_epochs' in kwargs else dict(n_epoch=1)) | kwargs))
+
+def test_a_function_that_gives_the_same_model_is_refused():
+    model = Net()
+    with pytest.raises(ValueError, match='gave the same model again'): mk().seeds(2, 1, model=lambda: model)
+
+def test_a_recorder_is_needed():
+    with pytest.raises(ValueError, match='Recorder'): mk().remove_cbs(Recorder).seeds(2, 1)
+
+def test_not_in_a_running_fit():
+    learn = mk(cbs=Callback(after_epoch=lambda self: self.learn.seeds(2, 1)))
+    with pytest.raises(RuntimeError, match='cannot start inside a running `fit`'): learn.fit(1)
+
+# Statistics
+
+def test_t_agrees_with_scipy():
+    stats = pytest.importorskip('scipy.stats')
+    for df in (1, 1.7, 4, 7.3, 40, 500):
+        for level in (.5, .9, .95, .999): assert t_quantile(level, df)==pytest.approx(stats.t.ppf((1+level)/2, df), rel=1e-5)
+        for t in (0, .3, 2, 12): assert t_within(t, df)==pytest.approx(1-2*stats.t.sf(t, df), abs=1e-7)
+
+def test_tests_agree_with_scipy():
+    stats,rng = pytest.importorskip('scipy.stats'),np.random.default_rng(0)
+    for n,m in ((5,5), (3,9), (12,4)):
+        a,b = rng.normal(size=n),rng.normal(.5, 2, size=m)
+        assert Estimate.of_difference(a, b).p==pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue, rel=1e-5)
+        ci = stats.ttest_ind(b, a, equal_var=False).confidence_interval(.9)
+        assert Estimate.of_difference(a, b).interval(.9)==pytest.approx((ci.low, ci.high), rel=1e-5)
+        c = rng.normal(size=n)
+        assert Estimate.of_mean(c-a).p==pytest.approx(stats.ttest_rel(a, c).pvalue, rel=1e-5)
+
+def test_power_agrees_with_scipy():
+    stats = pytest.importorskip('scipy.stats')
+    for df in (4, 8.4, 60):
+        for shift in (0., 1., 2.8, 6.):
+            t = stats.t.ppf(.975, df)
+            exact = stats.nct.sf(t, df, shift)+stats.nct.cdf(-t, df, shift) if shift else .05
+            assert power(shift, df)==pytest.approx(exact, abs=1e-4)
+
+def test_seeds_needed():
+    assert seeds_needed(0., [1.]) is None and seeds_needed(1e-6, [1.]) is None and seeds_needed(1., [0.,0.])==2
+    assert seeds_needed(.5, [1.])==34 and seeds_needed(-.5, [1.,1.])==64 and seeds_needed(5., [1.])<=4
+
+def test_intervals_cover_at_five_runs():
+    "Of 4000 comparisons of equal groups, 5% are said to differ"
+    rng,n = np.random.default_rng(1),4000
+    t = t_quantile(.95, 4)
+    d = rng.normal(size=(n,5))
+    rate = (abs(d.mean(1))>t*d.std(1, ddof=1)/5**.5).mean()
+    assert abs(rate-.05)<.012
+
+def group(vals, seeds=None, vary=('init','order','dropout'), name='accuracy', higher=True):
+    "A group of runs with these results"
+    from learner.compare.seeds import SeedRun,SeedRuns
+    runs = [SeedRun(s, History([Row(**{name:float(v)})]), mk_trail, {name:higher}) for s,v in zip(range(len(vals)) if seeds is None else seeds, vals)]
+    return SeedRuns(runs, Proof(vary, vary))
+from learner.compare.fingerprint import Setup,Trail
+mk_trail = Trail()
+mk_trail.add_setup(Setup(dict(python=''), {}, [], {}, {}, {}, []))
+
+def test_runs_are_paired_by_seed():
+    a,b = group([1,2,3,4], [0,1,2,3]),group([4.1,3.1,2.1,1.1], [3,2,1,0])
+    c = compare(a, b)
+    assert c.paired and np.allclose(c.b-c.a, .1) and c and c.diff==pytest.approx(.1)
+    assert len(compare(a, group([4.1,3.1,5], [3,2,9])).a)==2
+
+def test_other_seeds_or_other_kinds_are_no_pairs():
+    a = group([1,2,3])
+    assert not compare(a, group([1,2,3], [5,6,7])).paired
+    assert not compare(a, group([1,2,3], vary=('init',))).paired
+    with pytest.raises(ValueError, match='share one seed, 2'): compare(a, group([1,2,3], [2,6,7]))
+
+@pytest.mark.parametrize('higher, word', [(True,'better'), (False,'worse'), (None,'different')])
+def test_the_answer_knows_which_direction_is_better(higher, word):
+    c = compare(group([1,2,3], higher=higher), group([9,8,9.5], [5,6,7], higher=higher))
+    assert c and f'b is {word}: its `accuracy` is higher by 6.8' in c.answer
+
+def test_equal_runs_make_no_difference():
+    c = compare(group([1,2,3]), group([1,2,3]))
+    assert not c and 'It makes no difference: in all 3 pairs' in c.answer and repr(c) and c.p==1
+
+def test_values_without_spread():
+    c = compare(group([1,1,1]), group([2,2,2]))
+    assert c and c.p==0 and c.needed==2 and repr(c)
+
+def test_a_run_without_a_number_is_named():
+    with pytest.raises(ValueError, match='`accuracy` of the run with seed 1 in `b` is nan'): compare(group([1,2]), group([1,float('nan')]))
+    with pytest.raises(ValueError, match='seed 0 in `a` is inf'): compare(group([float('inf'),2]), group([1,2]))
+
+def test_the_best_value_of_each_run():
+    a = mk(lr=.3).seeds(2, 4)
+    for name,f in (('accuracy',np.max), ('valid_loss',np.min)):
+        assert (a.values(name, best=True)==[f(o.rows[name]) for o in a.runs]).all()
+    with pytest.raises(KeyError, match='Did you mean `accuracy`'): a['acuracy']
+
+def test_the_metric_comes_before_the_loss():
+    a = mk().seeds(2, 1)
+    assert compare(a, a).name=='accuracy' and compare(a, a, 'valid_loss').higher is False
+    assert compare(*[mk(metrics=None).seeds(2, 1)]*2).name=='valid_loss'
+
+def test_what_differs_in_the_settings_is_told():
+    a,b = mk().seeds(2, 1, vary='init'),mk(nn.Sequential(nn.Linear(3, 2), nn.Dropout(.1))).seeds(2, 1, vary='init', lr=.1)
+    text = repr(compare(a, b))
+    assert '`opt.lr` is (0.05,) in a, and (0.1,) in b' in text and 'the model differs' in text
+    assert 'All runs share one order and one dropout' in text
+
+def test_plots():
+    import matplotlib.pyplot as plt
+    a = mk().seeds(3, 2)
+    for b in (mk().seeds(3, 2, lr=.01), mk().seeds(range(3, 6), 2)): compare(a, b).plot()
+    a.plot(); a.plot('train_loss')
+    plt.close('all')
+
+# Comparisons of trainings
+
+def small(**kwargs):
+    torch.manual_seed(0)
+    dls = DataLoaders(DataLoader(TensorDataset(X, Y), 20, shuffle=True), DataLoader(TensorDataset(X, Y), 40), device='cpu')
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Dropout(.2), nn.Linear(4, 2))
+    return Learner(dls, model, nn.CrossEntropyLoss(), lr=.03, **kwargs).remove_cb(ProgressCallback)
+
+def other_start():
+    "The same distribution of initial weights, other weights for the same seed"
+    torch.rand(7)
+    return small().model
+
+def said_to_differ(n, paired, n_epoch=1, **kwargs):
+    "How many of `n` comparisons of 5 with 5 runs see a difference"
+    res,learn = 0,small()
+    for i in range(n):
+        first,second = range(10*i, 10*i+5),range(10*i+5, 10*i+10)
+        a = learn.seeds(first, n_epoch)
+        b = learn.seeds(first, n_epoch, model=other_start, **kwargs) if paired else learn.seeds(second, n_epoch, **kwargs)
+        c = compare(a, b)
+        assert c.paired==paired
+        res += bool(c)
+    return res
+
+@pytest.mark.parametrize('paired', [False,True])
+def test_equal_settings_are_rarely_said_to_differ(paired):
+    assert said_to_differ(8, paired)<=3 # more has a probability of 0.04%
+
+@pytest.mark.slow
+@pytest.mark.parametrize('paired', [False,True])
+def test_equal_settings_are_said_to_differ_at_the_nominal_rate(paired):
+    "5% of 200, within the 99.8% interval of the binomial distribution"
+    n = said_to_differ(200, paired)
+    print(f'{n} of 200')
+    assert 2<=n<=20
+
+@pytest.mark.parametrize('paired', [False,True])
+def test_a_planted_effect_is_found(paired):
+    assert said_to_differ(3, paired, n_epoch=6, lr=.3)==3
