@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader,Dataset,TensorDataset
 from learner.all import *
-from learner.compare.comparison import Comparison,Estimate,power,seeds_needed,t_quantile,t_within
+from learner.compare.comparison import Estimate,power,seeds_needed,t_quantile,t_within
 from learner.compare.seeds import Proof
 from learner.compare.streams import draw_again
 
