@@ -53,6 +53,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'learner/compare/comparison.py'),
                                             'learner.compare.comparison.compare': ( 'compare/comparison.html#compare',
                                                                                     'learner/compare/comparison.py'),
+                                            'learner.compare.comparison.in_words': ( 'compare/comparison.html#in_words',
+                                                                                     'learner/compare/comparison.py'),
                                             'learner.compare.comparison.power': ( 'compare/comparison.html#power',
                                                                                   'learner/compare/comparison.py'),
                                             'learner.compare.comparison.seeds_needed': ( 'compare/comparison.html#seeds_needed',

@@ -16,9 +16,11 @@ __all__ = ['compare']
 # %% ../../nbs/compare/06_comparison.ipynb #imports
 from dataclasses import dataclass,field
 from functools import cache
+from html import escape
 from math import atan,exp,lgamma,log,pi,sqrt
 import numpy as np
 import torch
+from fastcore.basics import patch
 from ..core.checks import checked
 from ..record.history import History,Row,missing
 from .diff import setup_changes
@@ -124,6 +126,19 @@ def _show(v, unit):
     digits = 4 if not unit else min(max(1-int(np.floor(np.log10(unit))), 0), 8)
     return f'{v:.{digits}f}'
 
+def in_words(c):
+    "The answer that a comparison gives, in a sentence"
+    if c.same: return f"It makes no difference: in all {len(c.a)} pairs of runs, `{c.name}` is the same."
+    n = f'{len(c.a)} pairs of runs' if c.paired else f'{len(c.a)} and {len(c.b)} runs'
+    low,high = c.interval
+    low,high,size = (_show(o, high-low or abs(c.diff)) for o in (low, high, abs(c.diff)))
+    which,sure = f"`{c.name}` is {'higher' if c.diff>0 else 'lower'} by {size}",f'{c.level:.0%} interval {low} to {high}'
+    better = 'different' if c.higher is None else 'better' if (c.diff>0)==c.higher else 'worse'
+    if c: return f"b is {better}: its {which}, {sure} ({n})."
+    wanted = f'more than {most_seeds:,}' if c.needed is None else f'{c.needed:,}'
+    return f"No difference is shown: in b, {which}, but the {sure} contains 0 ({n}). " \
+        f"If it really is of this size, {wanted} seeds would show it four times out of five."
+
 @dataclass
 class Comparison:
     "The difference of two groups of runs. True if it is real"
@@ -136,7 +151,9 @@ class Comparison:
     fixed:tuple=() # Streams of random numbers that all runs share
 
     @property
-    def estimate(self): return Estimate.of_mean(self.b-self.a) if self.paired else Estimate.of_difference(self.a, self.b)
+    def estimate(self):
+        if self.paired: return Estimate.of_mean(self.b-self.a)
+        return Estimate.of_difference(self.a, self.b)
     @property
     def diff(self):
         "Mean of `b` minus that of `a`"
@@ -160,23 +177,11 @@ class Comparison:
         return low>0 or high<0
 
     @property
-    def answer(self):
-        "In a sentence"
-        if self.same: return f"It makes no difference: in all {len(self.a)} pairs of runs, `{self.name}` is the same."
-        n,(low,high) = f'{len(self.a)} pairs of runs' if self.paired else f'{len(self.a)} and {len(self.b)} runs',self.interval
-        low,high,size = (_show(o, high-low or abs(self.diff)) for o in (low, high, abs(self.diff)))
-        better = 'different' if self.higher is None else 'better' if (self.diff>0)==self.higher else 'worse'
-        which = f"`{self.name}` is {'higher' if self.diff>0 else 'lower'} by {size}"
-        if self: return f"b is {better}: its {which}, {self.level:.0%} interval {low} to {high} ({n})."
-        wanted = f'more than {most_seeds:,}' if self.needed is None else f'{self.needed:,}'
-        return f"No difference is shown: in b, {which}, but the {self.level:.0%} interval {low} to {high} contains 0 ({n}). " \
-            f"If it really is of this size, {wanted} seeds would show it four times out of five."
-
-    @property
     def notes(self):
         "What differs in the settings, and what the runs share"
         res = [f"Settings: {'; '.join(self.changed)}."] if self.changed else []
-        if self.fixed: res.append(f"All runs share one {' and one '.join(self.fixed)}: for others, the result may be different.")
+        if self.fixed: res.append(f"All runs share one {' and one '.join(self.fixed)}: "
+            "for others, the result may be different.")
         return res
 
     def table(self) -> History:
@@ -191,29 +196,37 @@ class Comparison:
         last = Row(group='b - a', runs='pairs' if self.paired else '', mean=self.diff, sd=sd, low=low, high=high,
             p=self.p, needed='' if self.same else needed)
         return History([*rows, last])
+    @property
+    def answer(self):
+        "In a sentence"
+        return in_words(self)
     def __repr__(self): return '\n'.join([f'{self.name}:', repr(self.table()), self.answer, *self.notes])
-    def _repr_html_(self): return f"<p>{self.name}</p>{self.table()._repr_html_()}" + ''.join(f'<p>{o}</p>' for o in [self.answer, *self.notes])
+    def _repr_html_(self):
+        words = ''.join(f'<p>{escape(o)}</p>' for o in (self.answer, *self.notes))
+        return f"<p>{escape(self.name)}</p>{self.table()._repr_html_()}{words}"
 
-    def plot(self,
-        axs=None, # Two axes of matplotlib; default: a new figure
-    ): # Both axes
-        "Plot the values of both groups, and the difference with its interval"
-        if axs is None:
-            import matplotlib.pyplot as plt
-            axs = plt.subplots(1, 2, figsize=(6.5,3), width_ratios=[2,1], layout='constrained')[1]
-        left,right = axs
-        for i,v in enumerate((self.a, self.b)):
-            shift = np.zeros(len(v)) if self.paired else np.linspace(-.08, .08, len(v))
-            left.plot(i+shift, v, 'o', color=f'C{i}', alpha=.7)
-            left.plot([i-.2, i+.2], [v.mean()]*2, color=f'C{i}', lw=2)
-        if self.paired: left.plot([0,1], np.stack([self.a, self.b]), color='0.7', lw=1, zorder=0)
-        left.set(xticks=[0,1], xticklabels=['a','b'], xlim=(-.5,1.5), ylabel=self.name)
-        (low,high),e = self.interval,self.estimate
-        right.axhline(0, color='0.6', lw=1)
-        if self.paired: right.plot(np.linspace(-.1, .1, len(self.a)), self.b-self.a, 'o', color='0.7')
-        right.errorbar([0], [e.mean], [[e.mean-low], [high-e.mean]], fmt='D', color='C3' if self else '0.3', capsize=5)
-        right.set(xticks=[0], xticklabels=['b - a'], xlim=(-.5,.5), title=f'{self.level:.0%} interval')
-        return axs
+# %% ../../nbs/compare/06_comparison.ipynb #plot_comparison
+@patch
+def plot(self:Comparison,
+    axs=None, # Two axes of matplotlib; default: a new figure
+): # Both axes
+    "Plot the values of both groups, and the difference with its interval"
+    if axs is None:
+        import matplotlib.pyplot as plt
+        axs = plt.subplots(1, 2, figsize=(6.5,3), width_ratios=[2,1], layout='constrained')[1]
+    left,right = axs
+    for i,v in enumerate((self.a, self.b)):
+        shift = np.zeros(len(v)) if self.paired else np.linspace(-.08, .08, len(v))
+        left.plot(i+shift, v, 'o', color=f'C{i}', alpha=.7)
+        left.plot([i-.2, i+.2], [v.mean()]*2, color=f'C{i}', lw=2)
+    if self.paired: left.plot([0,1], np.stack([self.a, self.b]), color='0.7', lw=1, zorder=0)
+    left.set(xticks=[0,1], xticklabels=['a','b'], xlim=(-.5,1.5), ylabel=self.name)
+    (low,high),e = self.interval,self.estimate
+    right.axhline(0, color='0.6', lw=1)
+    if self.paired: right.plot(np.linspace(-.1, .1, len(self.a)), self.b-self.a, 'o', color='0.7')
+    right.errorbar([0], [e.mean], [[e.mean-low], [high-e.mean]], fmt='D', color='C3' if self else '0.3', capsize=5)
+    right.set(xticks=[0], xticklabels=['b - a'], xlim=(-.5,.5), title=f'{self.level:.0%} interval')
+    return axs
 
 # %% ../../nbs/compare/06_comparison.ipynb #compare
 def _matched(a, b):
@@ -230,7 +243,8 @@ def _finite(name, v, group, seeds):
     return v
 
 def _check_runs(name, v):
-    if not isinstance(v, SeedRuns): raise TypeError(f"`{name}` is a group of runs, as `learn.seeds` makes one, but got {v!r}")
+    if isinstance(v, SeedRuns): return
+    raise TypeError(f"`{name}` is a group of runs, as `learn.seeds` makes one, but got {v!r}")
 
 @checked(a=_check_runs, b=_check_runs, level='(0,1)')
 def compare(
@@ -245,4 +259,5 @@ def compare(
     values = [dict(zip(o.seeds, _finite(name, o.values(name, best), k, o.seeds))) for k,o in (('a', a), ('b', b))]
     va,vb = (np.array([*v.values()] if both is None else [v[s] for s in both]) for v in values)
     fixed = tuple(k for k in a.proof.shared if k in b.proof.shared)
-    return Comparison(name, va, vb, both is not None, level, a.better.get(name), setup_changes(*(o.runs[0].trail.setups[-1][1] for o in (a, b))), fixed)
+    changed = setup_changes(*(o.runs[0].trail.setups[-1][1] for o in (a, b)))
+    return Comparison(name, va, vb, both is not None, level, a.better.get(name), changed, fixed)

@@ -110,7 +110,7 @@ def told_apart(
 
 # %% ../../nbs/compare/05_seeds.ipynb #Proof
 _nothing = dict(init="the initial weights are the same: does `model` set a seed of its own?",
-    order="all runs have had the same batches: does `dls.train` shuffle, by the global generators or by one of its own?",
+    order="all runs have had the same batches: does `dls.train` shuffle, and not by a seed of its own?",
     dropout="no random number is drawn while a batch is trained")
 
 @dataclass
@@ -219,7 +219,8 @@ def _seeds(n):
     "Seeds, of a number of them or a list"
     if not isinstance(n, (list,tuple,range)): return list(range(whole('n', n, 2)))
     res = [whole('n', o) for o in n]
-    if len({*res})<max(len(res), 2): raise ValueError(f"`n` is a number of seeds, or two or more different ones, but got {n!r}")
+    if len({*res})<max(len(res), 2):
+        raise ValueError(f"`n` is a number of seeds, or two or more different ones, but got {n!r}")
     return res
 
 def _streams(vary):
@@ -239,11 +240,13 @@ def seeds(self:Learner,
 ) -> SeedRuns:
     "Train copies of this learner, which differ in the random numbers of one kind, or of all"
     if self.mode is not None: raise RuntimeError(f"`seeds` cannot start inside a running `{self.mode}`")
-    if not callable(method := getattr(Learner, str(fit), None)): raise ValueError(
-        f"`fit` is the name of a method that trains, but got {fit!r}.{nearest(str(fit), [o for o in dir(Learner) if 'fit' in o])}")
+    if not callable(method := getattr(Learner, str(fit), None)):
+        near = nearest(str(fit), [o for o in dir(Learner) if 'fit' in o])
+        raise ValueError(f"`fit` is the name of a method that trains, but got {fit!r}.{near}")
     _check_args(kwargs, method)
     if model is not None and not callable(model) or isinstance(model, nn.Module):
-        raise TypeError(f"`model` is a function that makes a model, but got {type(model).__name__}: write `lambda: …`")
+        raise TypeError(f"`model` is a function that makes a model, but got {type(model).__name__}: "
+            "write `lambda: …`")
     if not any(isinstance(o, Recorder) for o in self.cbs):
         raise ValueError("`seeds` reads the results of a `Recorder`, and the learner has none")
     seeds,streams = _seeds(n),_streams(vary)
