@@ -132,7 +132,8 @@ def in_words(c):
     n = f'{len(c.a)} pairs of runs' if c.paired else f'{len(c.a)} and {len(c.b)} runs'
     low,high = c.interval
     low,high,size = (_show(o, high-low or abs(c.diff)) for o in (low, high, abs(c.diff)))
-    which,sure = f"`{c.name}` is {'higher' if c.diff>0 else 'lower'} by {size}",f'{c.level:.0%} interval {low} to {high}'
+    which = f"`{c.name}` is {'higher' if c.diff>0 else 'lower'} by {size}"
+    sure = f'{c.level:.0%} interval {low} to {high}'
     better = 'different' if c.higher is None else 'better' if (c.diff>0)==c.higher else 'worse'
     if c: return f"b is {better}: its {which}, {sure} ({n})."
     wanted = f'more than {most_seeds:,}' if c.needed is None else f'{c.needed:,}'
