@@ -1,1 +1,1 @@
-"Find where two runs part, and why"
+"Find where two runs part and why, and whether the difference of their results is real"
