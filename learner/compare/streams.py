@@ -92,7 +92,7 @@ def _reset(m):
     return getattr(m, 'reset_parameters', None) or (getattr(m, '_reset_parameters', None)
         if isinstance(m, (nn.MultiheadAttention,nn.Transformer)) else None)
 
-def _parameters(learn):
+def _named_params(learn):
     "Parameters of the model, and of the loss, by name"
     modules = model_and_loss(learn).items()
     return {n if k=='model' else f'{k}.{n}':p for k,m in modules for n,p in m.named_parameters()}
@@ -114,7 +114,7 @@ def draw_again(
     untrained:bool, # Its weights are the initial ones
 ) -> int: # How many parameters
     "Draw the initial weights of model and loss again"
-    params = {k:p for k,p in _parameters(learn).items() if p.is_floating_point()}
+    params = {k:p for k,p in _named_params(learn).items() if p.is_floating_point()}
     if lazy := [k for k,p in params.items() if is_lazy(p)]: raise ValueError(
         f"{listed(lazy)} has no values before the model has seen a batch: call the model once, or {instead}")
     was = {k:p.detach().clone() for k,p in params.items()}
