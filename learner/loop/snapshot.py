@@ -23,7 +23,7 @@ from ..data.generators import has_state,is_generator,keep_random,moving_parts,pl
 from ..data.held import Holders
 from ..data.loader_state import keep_counts
 from ..data.tensors import HeldTensor,SampledTensor,put_values,size_of
-from ..model.optimizer import parts_of
+from ..model.optimizer import own_attrs,parts_of
 
 # %% ../../nbs/loop/01_snapshot.ipynb #modules
 def by_name(
@@ -177,8 +177,27 @@ def _tensors(o):
     if not isinstance(o, (dict,list,tuple)): return []
     return [t for v in (o.values() if isinstance(o, dict) else o) for t in _tensors(v)]
 
+class OptSnapshot:
+    "What an optimizer holds besides tensors of its state, as of now: settings of groups, attributes of its own"
+    def __init__(self, opt):
+        self.opt,self.dicts = opt,self._read(opt)
+        trained = {id(p) for g in opt.param_groups for p in g['params']}
+        others = [v for s in opt.state.values() for v in s.values() if not isinstance(v, torch.Tensor)]
+        self.holders = Holders([v for d in self.dicts for v in d.values()] + others)
+        self.tensors = [HeldTensor(t) for t in _unique(self.holders.tensors) if id(t) not in trained]
+
+    @staticmethod
+    def _read(opt): return [own_attrs(opt), *({k:g[k] for k in g.keys()-{'params'}} for g in opt.param_groups)]
+
+    def restore(self):
+        self.holders.restore()
+        for o in self.tensors: o.restore()
+        for d,now,was in zip([vars(self.opt), *self.opt.param_groups], self._read(self.opt), self.dicts):
+            for k in now.keys()-was.keys(): del d[k]
+            d.update(was)
+
 class Snapshot:
-    "Parameters and buffers of modules, and the state of optimizers, as of now"
+    "Parameters and buffers of modules, and optimizers, as of now"
     def __init__(self,
         modules, # Searched with all their submodules
         opts=(), # Optimizers
@@ -186,7 +205,7 @@ class Snapshot:
         modules = {id(m):m for o in modules for m in o.modules()}.values()
         self.buffers = [(m, dict(m._buffers)) for m in modules]
         self.states = [(o, {p:copied(s, tensors=False) for p,s in o.state.items()}) for o in opts]
-        of_opts = [[*s.values()] for _,s in self.states]
+        of_opts,self.opts = [[*s.values()] for _,s in self.states],[OptSnapshot(o) for o,_ in self.states]
         tensors = _tensors([[b for _,b in self.buffers], [m._parameters for m in modules], of_opts])
         self.values = [(t, t.detach().to('cpu', copy=True)) for t in _unique(tensors)]
 
@@ -196,6 +215,7 @@ class Snapshot:
         for t,old in self.values: put_values(t, old)
         _put_buffers(self.buffers)
         for opt,state in self.states: opt.state.clear(); opt.state.update(state)
+        for o in self.opts: o.restore()
 
 # %% ../../nbs/loop/01_snapshot.ipynb #unmoved
 def keep_generators(

@@ -38,7 +38,7 @@ def _check_not_lazy(modules):
 def restored(
     learn:Learner, # Its modules and optimizers, and those of its callbacks
 ):
-    "Restore weights, buffers, gradients, and the state of optimizers at the end, but not their hyper-parameters"
+    "Restore weights, buffers, gradients, and optimizers at the end"
     owned = [v for owner in (learn, *learn.cbs) for v in vars(owner).values()]
     modules = [*{id(o):o for m in owned if isinstance(m, nn.Module) for o in m.modules()}.values()]
     opts = [v for v in owned if isinstance(v, torch.optim.Optimizer)]

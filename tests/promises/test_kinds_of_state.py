@@ -5,6 +5,8 @@ with the same types; or the state is refused when it is saved; or a warning name
 Nothing is silent."""
 import random,warnings
 from collections import Counter,OrderedDict,defaultdict,deque
+from contextlib import redirect_stdout
+from io import StringIO
 from typing import Any,Callable as Function,NamedTuple
 import numpy as np
 import pytest,torch
@@ -280,3 +282,20 @@ def test_nothing_is_silent(kind, place, call, tmp_path, tally):
     res,why = verdict(place, kinds[kind], calls[call], tmp_path)
     tally(res)
     assert res!='silent'
+
+# A trial puts an optimizer back
+trials = dict(lr_find=lambda learn: learn.lr_find(num_it=5, show_plot=False), smoke=lambda learn: learn.smoke(), profile=lambda learn: learn.profile(n=2))
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize('trial', trials)
+@pytest.mark.parametrize('place', opts)
+@pytest.mark.parametrize('kind', kinds)
+def test_a_trial_leaves_the_state_of_an_optimizer_alone(kind, place, trial, tmp_path, tally):
+    ends = []
+    for tried in (False, True):
+        learn = made(place, kinds[kind], tmp_path).fit(1)
+        if tried:
+            with redirect_stdout(StringIO()): trials[trial](learn)
+        ends.append(outcome(place, kinds[kind], learn.fit(1)))
+    assert ends[0]==ends[1]
+    tally('exact')
