@@ -66,10 +66,12 @@ from .technique.mixed_precision import *
 from .technique.gradients import *
 from .technique.micro_batch import *
 from .technique.modes import *
-from .technique.speed import *
 from .technique.averaging import *
 from .technique.mixup import *
 from .technique.debugging import *
+from .speed.memory_format import *
+from .speed.prefetch import *
+from .speed.compile import *
 from .result.preds import *
 from .result.predict import *
 from .result.show import *

@@ -1,1 +1,1 @@
-"Ways to train better, faster or with less memory, each a callback"
+"Ways to train better, or with less memory, each a callback"

@@ -1,0 +1,1 @@
+"The same training, faster on the same hardware"
