@@ -26,6 +26,7 @@ bench: .venv/.dev ## Measure what the loop adds to a batch and an epoch, and wha
 	@$(bin)/python bench/epochs.py
 	@$(bin)/python bench/resume.py
 	@$(bin)/python bench/profiling.py
+	@$(bin)/python bench/callbacks.py
 
 soak: .venv/.dev ## Run the slow tests too, and many more random cases
 	@$(bin)/python -m pytest -q --flags slow --hypothesis-profile soak $(select)

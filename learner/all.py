@@ -99,6 +99,7 @@ from .inspect.testing import *
 from .diagnose.trace import *
 from .diagnose.order import *
 from .diagnose.mistakes import *
+from .diagnose.ledger import *
 from .compare.fingerprint import *
 from .compare.diff import *
 from .compare.operations import *
