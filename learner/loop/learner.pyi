@@ -279,6 +279,9 @@ class Learner:
     def save_state(self, file):
         'Save all that training is made of'
         ...
+    def seeds(self, n: int | list=..., n_epoch: int | None=..., vary=..., cbs=..., model=..., fit: str=..., **kwargs):
+        'Train copies of this learner, which differ in the random numbers of one kind, or of all'
+        ...
     def show_hardest(self, k: int=..., by: str=..., ncols: int | None=..., figsize=...):
         'Show the training samples that have cost most: images with decision, target and mean loss, or a table'
         ...
