@@ -18,7 +18,9 @@ class Learner:
 '''
 simple = {'int','float','str','bool','list','dict','tuple','None'} # types that need no import
 
-def decorators(f): return [ast.unparse(o) for o in f.decorator_list]
+def decorators(f):
+    names = [ast.unparse(o) for o in f.decorator_list]
+    return [p for o in names for p in (['patch','property'] if o=='patch(as_prop=True)' else [o])]
 def is_property(f): return any(o=='property' or o.endswith('.setter') for o in decorators(f))
 def is_patched(f): return 'patch' in decorators(f) and ast.unparse(f.args.args[0].annotation)=='Learner'
 
