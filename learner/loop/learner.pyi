@@ -243,7 +243,6 @@ class Learner:
     def get_preds(self, ds_idx: int | str=..., dl=..., with_input: bool=..., with_decoded: bool=..., with_loss: bool=..., act=..., inner: bool=..., reorder: bool=..., cbs=..., save_preds=..., save_targs=..., with_preds: bool=..., with_targs: bool=..., concat_dim: int | None=...) -> tuple:
         'Predictions and targets of all samples. Can be called anywhere, also inside a fit, and changes nothing'
         ...
-    @patch
     @property
     def ledger(self):
         'What each training sample has cost in the last fit with a `Ledger`. Waits for the device'
