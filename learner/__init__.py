@@ -24,6 +24,9 @@ Modules:
 - `learner.diagnose.mistakes`: What is wrong although nothing fails
 - `learner.diagnose.order`: Callbacks that change the same value, and which of them comes first
 - `learner.diagnose.trace`: Who runs when, for how long, what it reads and writes, and why in this order
+- `learner.dist.merging`: What metrics have gathered in several processes becomes what one process would have gathered
+- `learner.dist.processes`: Who this process is among those that train together, and all that they tell one another
+- `learner.dist.shares`: Each process loads its part of every batch: no sample is lost, none comes twice, and the order is that of one process
 - `learner.inspect.activations`: Mean, standard deviation and histograms of what each layer returns during training
 - `learner.inspect.boards`: Curves, figures and predictions of a fit on a board
 - `learner.inspect.hooks`: Reading the outputs and gradients of a model's layers while it runs

@@ -52,6 +52,17 @@ class _RecordedSampler:
         "What was drawn at position `i`; None if it is not kept"
         return self.latest[i-self.n] if -len(self.latest)<=i-self.n<0 else None
 
+class _DealtSampler(_RecordedSampler):
+    "Records whole batches of indices, and passes on the part of each that is loaded here"
+    def __init__(self, sampler, keep, deal):
+        super().__init__(sampler, keep)
+        self.deal = deal
+    def __iter__(self):
+        super().__iter__()
+        self.it = self.deal.indices(self.it)
+        return self
+    def __next__(self): return self.deal.share(super().__next__())
+
 # %% ../../nbs/data/05_draws.ipynb #workers
 class _CollateWithState:
     "Collates samples, and adds the state of the worker's generators"
@@ -81,14 +92,17 @@ class _Source:
 
 def _observable(dl): return isinstance(dl, DataLoader) and type(dl).__iter__ is DataLoader.__iter__
 
-def _observed(dl, carry=False, states=None):
+def _observed(dl, carry=False, states=None, deal=None):
     "A source that records batch indices; its workers are new ones, and begin with `states` if there are any"
     res = _Source(copy(dl))
     attrs = vars(res.loader) # assigned past torch's `__setattr__`, which refuses to change a loader
     attrs.update(persistent_workers=False, _iterator=None)
     if not isinstance(dl.dataset, IterableDataset):
         kind = 'sampler' if dl.batch_sampler is None else 'batch_sampler'
-        attrs[kind] = res.indices = _RecordedSampler(attrs[kind], 2 + dl.num_workers*(dl.prefetch_factor or 0))
+        keep = 2 + dl.num_workers*(dl.prefetch_factor or 0)
+        dealt = deal is not None and kind=='batch_sampler'
+        res.indices = _DealtSampler(attrs[kind], keep, deal) if dealt else _RecordedSampler(attrs[kind], keep)
+        attrs[kind] = res.indices
         if carry and dl.num_workers:
             attrs['collate_fn'] = _CollateWithState(dl.collate_fn)
             res.worker_states = deque(states or (), maxlen=dl.num_workers)
@@ -161,20 +175,29 @@ class Draws:
         resumable:bool=False, # Note the generator states that `resume` needs
         carry:bool=False, # Let batches carry the generator states of their workers; each pass then has new workers
         parts=None, # The loader's `moving_parts`, where they have been found before
+        deal=None, # Deals batches to several processes: an object with `indices`, `share` and `batches`
     ):
-        self.dl,self.source,self.iterator,self.parts = dl,_Source(dl),None,parts
+        self.dl,self.source,self.iterator,self.parts,self.deal = dl,_Source(dl),None,parts,deal
         self.at_start = random_state(dl, parts=parts) if resumable else None
         self.counts = counts_of(dl) if resumable else {}
         self.old_workers = getattr(dl, '_iterator', None) is not None and not carry
-        if carry or not getattr(dl, 'persistent_workers', False): self.observe(carry)
+        if carry or deal is not None or not getattr(dl, 'persistent_workers', False): self.observe(carry)
 
     def observe(self, carry=False, states=None):
         "Iterate a copy of the loader that records batch indices, if it can be observed; `states` are for its workers"
-        if _observable(self.dl): self.source = _observed(self.dl, carry, states)
+        if _observable(self.dl): self.source = _observed(self.dl, carry, states, self.deal)
 
     def __iter__(self):
+        return self._begin() if self.deal is None or self.deals_indices else self.deal.batches(self._begin)
+
+    def _begin(self):
         self.iterator = iter(self.source.loader)
         return self.iterator if self.source.worker_states is None else self.source.batches(self.iterator)
+
+    @property
+    def deals_indices(self):
+        "Whether each process loads its own samples; otherwise batches are cut when they have been loaded"
+        return isinstance(self.indices, _DealtSampler)
 
     def idxs(self,
         i:int, # A batch that was drawn just now

@@ -219,6 +219,13 @@ class Learner:
     def no_logging(self):
         'Show nothing for a while'
         ...
+    def detach_distributed(self) -> Learner:
+        'Train in this process alone from now on'
+        ...
+    @contextmanager
+    def distrib_ctx(self, **kwargs):
+        'Train in all processes of the process group while the `with` block runs'
+        ...
     def export(self, fname=...):
         'Save what predicting needs, as objects, for `load_learner`. Functions and classes of a notebook need `cloudpickle`'
         ...
@@ -309,6 +316,9 @@ class Learner:
         ...
     def to_contiguous(self, to_fp32: bool=...) -> Learner:
         'Train in the usual memory format from now on'
+        ...
+    def to_distributed(self, **kwargs) -> Learner:
+        'Train in all processes of the process group from now on'
         ...
     def to_fp16(self, **kwargs) -> Learner:
         'Train in mixed precision with fp16 from now on'

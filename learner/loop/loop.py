@@ -28,7 +28,7 @@ END = object() # what `next` gives when a loader has no more batches
 class Route:
     "Takes a run through its epochs, an epoch through its phases, a phase through its batches"
     resuming = False # on the way to where an earlier run was stopped
-    learn = weak()
+    learn,deal = weak(),None # `deal`: deals batches to several processes, see `Draws`
     def __init__(self, learn): refer(self, 'learn', learn)
 
     def epochs(self):
@@ -52,6 +52,10 @@ class Route:
 
     def idxs(self, i):
         "What the sampler gave for batch `i`, which was drawn just now; None if it is not known"
+
+    def whole(self, samples, items):
+        "How many samples and items a batch has, if this process has so many of them"
+        return (samples,items) if self.deal is None else self.deal.whole(samples, items)
 
     def aside(self, resumable=False):
         "Around any inference; `resumable` if training could be resumed where it is"

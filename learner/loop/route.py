@@ -296,7 +296,7 @@ class ResumableRoute(Pauses,Route):
         learn,target = self.learn,self.target
         fit = learn.training and learn.mode=='fit'
         parts = learn.searches.parts(learn, learn.dl) if fit else None
-        self.draws = Draws(learn.dl, resumable=fit, carry=fit and self.carry, parts=parts)
+        self.draws = Draws(learn.dl, resumable=fit, carry=fit and self.carry, parts=parts, deal=self.deal)
         learn.iter = -1 # no batch of this phase has been drawn
         if fit: self.resume_point = None
         if not fit or target is None: return iter(self.draws),0,False

@@ -105,8 +105,7 @@ class GradientAccumulation(Callback):
 
     def before_backward(self):
         learn = self.learn
-        self.bs = n_samples(learn)
-        self.n = n_items(learn, self.count)
+        self.bs,self.n = learn.route.whole(n_samples(learn), n_items(learn, self.count))
         if isinstance(self.n, int): # elements, say a million: half precision can hold multiples of a sample
             if not self.samples: self.unit = self.n/self.bs if self.n and self.bs else 1.
             self.n = self.n/self.unit

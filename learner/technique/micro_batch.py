@@ -22,17 +22,17 @@ from .mixed_precision import MixedPrecision
 from ..loop.loop import check_loss
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #cut_and_join
-def _rows(o, rows, bs):
+def rows_cut(o, rows, bs):
     "The `rows` of everything that has `bs` of them"
     if isinstance(o, torch.Tensor):
         if not o.ndim or len(o)==1: return o # for all samples
-        if len(o)!=bs: raise ValueError(f"Micro-batches are cut along the first axis, which has {bs} samples, "
+        if len(o)!=bs: raise ValueError(f"Batches are cut along the first axis, which has {bs} samples, "
             f"but a tensor of the batch has shape {tuple(o.shape)}")
         return o[rows]
     if isinstance(o, list) and len(o)==bs and all(find_bs(p) is None for p in o): return o[rows] # names, for example
-    return map_batch(o, lambda p: _rows(p, rows, bs))
+    return map_batch(o, lambda p: rows_cut(p, rows, bs))
 
-def _joined(parts, ns):
+def rows_joined(parts, ns):
     "The output of the whole batch, from the `parts` of pieces with `ns` samples"
     o = parts[0]
     if isinstance(o, torch.Tensor):
@@ -41,7 +41,7 @@ def _joined(parts, ns):
         return parts[-1] if axis is None else torch.cat(parts, axis)
     if not isinstance(o, (tuple,list,Mapping)): return o
     rest = [iter(p.values() if isinstance(p, Mapping) else p) for p in parts[1:]]
-    return map_batch(o, lambda p: _joined([p, *map(next, rest)], ns))
+    return map_batch(o, lambda p: rows_joined([p, *map(next, rest)], ns))
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #Gradients
 class _Gradients:
@@ -116,11 +116,11 @@ class _CutBatch:
             total = 1. if self.summed else total+w
         if losses: loss,loss_grad = [sum(o)/total for o in zip(*losses)]
         else: loss,loss_grad = learn.loss.detach(),learn.loss_grad.detach()
-        return _Whole(_joined(preds, ns), loss, loss_grad, 1/((total+(total==0))*self.scale))
+        return _Whole(rows_joined(preds, ns), loss, loss_grad, 1/((total+(total==0))*self.scale))
 
     def _predict(self, rows):
         learn = self.learn
-        def part(o): return _rows(o, rows, self.bs)
+        def part(o): return rows_cut(o, rows, self.bs)
         self.forget()
         learn.xb,learn.yb = part(self.xb),part(self.yb)
         learn('split_batch', part)

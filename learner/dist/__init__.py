@@ -1,0 +1,1 @@
+"Several processes and machines, the same numbers: on accelerate"

@@ -1,0 +1,134 @@
+"What the processes of `together` run: each function returns what a test compares"
+import warnings
+from functools import partial
+from pathlib import Path
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader,IterableDataset,TensorDataset
+from learner.all import *
+
+class Ids(Callback):
+    "Ids of the samples that count, by epoch: they are the first feature"
+    order = 90
+    def __init__(self): self.seen = {}
+    def after_batch(self): self.seen.setdefault((self.learn.epoch, self.learn.dl_name), []).extend(self.learn.xb[0].flatten(1)[:,0].long().tolist())
+
+class Syncs(Callback):
+    "For each batch, whether its gradients are averaged over the processes"
+    def __init__(self): self.syncs = []
+    def after_loss(self):
+        if self.learn.training and num_distrib()>1: self.syncs.append(self.learn.distributed.engine.ddp.require_backward_grad_sync)
+
+def numbers(n, kind):
+    g = torch.Generator().manual_seed(3)
+    x = torch.randn(n, 5, generator=g)
+    x[:,0] = torch.arange(n)
+    if kind=='tokens':
+        y = torch.randint(0, 3, (n, 4), generator=g)
+        y[torch.rand(n, 4, generator=g)<.4] = -100
+        y[n//2:n//2+3] = -100 # samples without any token
+        return x,y
+    return x,(torch.randn(n, 3, generator=g) if kind=='elements' else torch.randint(0, 3, (n,), generator=g))
+
+class Head(nn.Module):
+    "Scales the id away; for tokens, scores of shape (bs, classes, 4)"
+    def __init__(self, kind):
+        super().__init__()
+        self.body,self.kind = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 12 if kind=='tokens' else 3)),kind
+    def forward(self, x):
+        x = self.body(x*torch.tensor([.01,1,1,1,1]))
+        return x.view(-1, 3, 4) if self.kind=='tokens' else x
+
+losses = dict(
+    classes=nn.CrossEntropyLoss(), weights=nn.CrossEntropyLoss(torch.tensor([.2,1.,3.])), tokens=nn.CrossEntropyLoss(),
+    elements=nn.MSELoss(), summed=partial(F.cross_entropy, reduction='sum'), model=None)
+
+class OwnLoss(nn.Module):
+    def __init__(self): super().__init__(); self.head = Head('classes')
+    def forward(self, x, y): return F.cross_entropy(self.head(x), y)
+
+class Batches(IterableDataset):
+    def __init__(self, *tensors): self.tensors = tensors
+    def __iter__(self): return iter(zip(*self.tensors))
+
+def loader(tensors, bs, how, shuffle=True):
+    if how=='list': return [tuple(t[i:i+bs] for t in tensors) for i in range(0, len(tensors[0]), bs)]
+    if how=='iterable': return DataLoader(Batches(*tensors), bs)
+    if how=='weighted': return weighted_dl(TensorDataset(*tensors), bs, torch.linspace(.1, 1, len(tensors[0])))
+    return DataLoader(TensorDataset(*tensors), bs, shuffle=shuffle, num_workers=1 if how=='workers' else 0)
+
+def make(kind='classes', n=53, bs=8, n_valid=11, how='map', seed=1, lr=.1, metrics=(), **kwargs):
+    torch.manual_seed(seed)
+    train,valid = numbers(n, kind),numbers(n_valid, kind)
+    dls = DataLoaders(loader(train, bs, how), loader(valid, 4, 'map', False), device='cpu', n_inp=2 if kind=='model' else None)
+    kwargs = dict(opt_func=partial(torch.optim.SGD, momentum=.9)) | kwargs
+    return Learner(dls, OwnLoss() if kind=='model' else Head(kind), losses[kind], lr=lr, metrics=metrics, **kwargs)
+
+def state(learn, **more):
+    rows = [{k:v for k,v in dict(o).items() if k!='time'} for o in learn.recorder.rows]
+    return dict(rank=rank_distrib(), weights=[p.detach().clone() for p in learn.model.parameters()], rows=rows, losses=[*learn.recorder.losses],
+        iters=(learn.train_iter, learn.opt_step, learn.n_iter), random=torch.rand(3), **more)
+
+techniques = dict(clip=lambda: GradientClip(.1), bf16=lambda: MixedPrecision('bf16'), ema=lambda: EMA(.9), accumulate=lambda: GradientAccumulation(20))
+
+def fit(*cbs, n_epoch=2, ids=False, **kwargs):
+    learn,seen,syncs = make(**kwargs),Ids(),Syncs()
+    with learn.distrib_ctx(): learn.fit(n_epoch, cbs=[*(techniques[o]() for o in cbs), seen, syncs])
+    return state(learn, ids=seen.seen, syncs=syncs.syncs, model=type(learn.model).__name__)
+
+metrics = [accuracy, 'f1', 'auc', 'torchmetrics']
+def fit_with_metrics(n_valid):
+    import torchmetrics
+    mets = [accuracy, F1Score(average='macro'), RocAuc(), Perplexity(), torchmetrics.Accuracy('multiclass', num_classes=3, average='macro')]
+    learn = make(n_valid=n_valid, metrics=mets, default_cbs=False, cbs=[TrainEvalCallback, Recorder(train_metrics=True)])
+    with learn.distrib_ctx():
+        learn.fit(2)
+        return state(learn, alone=dict(learn.validate()), after=dict(learn.validate(dl=learn.dls.train)))
+
+def regression_metrics():
+    learn = make('elements', n_valid=9, metrics=[rmse, R2Score(), PearsonCorrCoef(), SpearmanCorrCoef()])
+    with learn.distrib_ctx(): return state(learn.fit(1))
+
+def preds(how):
+    learn = make(how=how, n=22)
+    with learn.distrib_ctx():
+        learn.fit(1)
+        return [*learn.get_preds(0, with_input=True, with_decoded=True, with_loss=True), *learn.get_preds(), learn.get_preds(concat_dim=None)[0]]
+
+def several(cases): return [globals()[name](*args, **kwargs) for name,args,kwargs in cases]
+
+class Loud(Callback):
+    "Warns and draws a random number in each process"
+    def before_train(self): warnings.warn('loud')
+    def after_train(self): self.drawn = torch.rand(3).tolist()
+
+def outputs(folder):
+    "A fit that shows, logs and saves, in a folder of its own"
+    learn,loud = make(path=folder, metrics=accuracy, lr=2.),Loud() # the rate is too high: the best epoch is not the last
+    cbs = [CSVLogger(), SaveModelCallback('accuracy', fname='best'), Checkpoint(), loud]
+    with learn.distrib_ctx(), warnings.catch_warnings(record=True) as ws:
+        warnings.simplefilter('always')
+        learn.fit(3, cbs=cbs)
+    there = sorted(o.name for o in Path(folder).rglob('*') if o.is_file())
+    names = [o.name for o in learn.cbs]
+    return state(learn, files=there, drawn=loud.drawn, warned=sum('loud' in str(o.message) for o in ws), names=names)
+
+def afterwards():
+    "The learner is as usual after a distributed fit: one process trains on alone, then all together again"
+    learn = make()
+    with learn.distrib_ctx(): learn.fit(1)
+    same = type(learn.model) is Head and learn.forward_with is None and learn.route.deal is None
+    if rank_distrib()==0: learn.fit(1)
+    with learn.distrib_ctx(): learn.fit(1) # the others begin with the weights of the first one
+    return state(learn, same=same)
+
+def stop_early():
+    learn = make(lr=1e-3)
+    with learn.distrib_ctx(): learn.fit(9, cbs=[EarlyStoppingCallback(min_delta=1., patience=2), ReduceLROnPlateau(patience=1)])
+    return state(learn, reason=learn.stop_reason)
+
+def find_lr():
+    learn = make()
+    with learn.distrib_ctx(): res = learn.lr_find(num_it=12, show_plot=False)
+    return state(learn.fit(0), found=[float(o) for o in res] if isinstance(res, tuple) else float(res))

@@ -1,0 +1,158 @@
+"Several processes train together: weights, losses, metrics and predictions are those of one process"
+import os,re,subprocess,sys
+from functools import cache
+from pathlib import Path
+import pytest,torch
+from learner.all import *
+from learner.dist.shares import share_of
+from test_cost import bytecodes,ours,per_batch
+from together import together
+
+one = cache(lambda name, *args, **kwargs: together(0, name, *args, **kwargs)[0])
+
+# quick cases, run one after the other by the same processes: it takes most of a second to start some
+quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_epoch=1)), ('fit', (), dict(kind='tokens', n=41, n_epoch=1)),
+    ('fit', ('accumulate',), dict(kind='tokens', n=45)), ('fit', ('clip','ema'), dict(n_epoch=1)), ('fit', (), dict(how='list', n_epoch=1)),
+    ('fit_with_metrics', (11,), {}), ('preds', ('map',), {}), ('afterwards', (), {})], 3: [('fit', (), dict(n=53))]}
+
+@cache
+def quick_results(procs): return together(procs, 'several', quick[procs], timeout=120)
+
+def run(procs, *case):
+    if case not in quick.get(procs, ()): return together(procs, case[0], *case[1], timeout=120, **case[2])
+    i = quick[procs].index(case)
+    return [o[i] for o in quick_results(procs)]
+
+def close(a, b, eps=1e-6):
+    "Whether two results are equal, but for the last bits of numbers"
+    if isinstance(a, torch.Tensor): torch.testing.assert_close(a, b, rtol=eps, atol=eps)
+    elif isinstance(a, dict):
+        assert a.keys()==b.keys()
+        for k in a: close(a[k], b[k], eps)
+    elif isinstance(a, (list,tuple)):
+        assert len(a)==len(b)
+        for o in zip(a, b): close(*o, eps)
+    elif isinstance(a, float): assert a==pytest.approx(b, rel=5*eps, abs=5*eps, nan_ok=True)
+    else: assert a==b
+
+def same_run(procs, name, *args, eps=1e-6, **kwargs):
+    "The results of `procs` processes, which are those of one process"
+    ref,res = one(name, *args, **kwargs),run(procs, name, args, kwargs)
+    for o in res:
+        for k in 'weights','rows','losses','iters','random': close(o[k], ref[k], eps)
+        assert all(torch.equal(*p) for p in zip(o['weights'], res[0]['weights'])) and o['rows']==res[0]['rows']
+    return ref,res
+
+slow = pytest.mark.slow
+def also(*cases): return [pytest.param(*o, marks=slow) if isinstance(o, tuple) else pytest.param(o, marks=slow) for o in cases]
+two_or_three = pytest.mark.parametrize('procs', [2, *also(3)])
+
+def test_parts_cover_a_batch():
+    "Whatever the numbers, each sample belongs to one process, and parts differ by one sample at most"
+    for n in range(20):
+        for procs in range(1, 6):
+            rows = [share_of(n, o, procs) for o in range(procs)]
+            assert [i for o in rows for i in range(n)[o]]==[*range(n)] and len({o.stop-o.start for o in rows} - {n//procs})<=1
+
+@pytest.mark.parametrize('procs,n', [(2,49), (3,53), *also((2,53), (3,49), (1,53), (3,8), (3,1))])
+def test_weights_of_one_process(procs, n):
+    "Sizes that do not divide, and last batches with fewer samples than processes: weights, losses and rows are those of one process, and each sample counts once"
+    ref,res = same_run(procs, 'fit', n=n)
+    for k,ids in ref['ids'].items(): assert sorted(i for o in res for i in o['ids'].get(k, ()))==sorted(ids)==[*range(len(ids))]
+    assert {o['model'] for o in res}=={'Head'}
+
+@pytest.mark.parametrize('kind', ['weights','tokens', *also('elements','summed','model')])
+@two_or_three
+def test_means_over_other_items(kind, procs):
+    "Weighted classes, tokens of which some do not count, elements, sums and losses of the model: the step is that of the whole batch"
+    same_run(procs, 'fit', kind=kind, n=41, n_epoch=1, **(dict(lr=.01) if kind=='summed' else {}))
+
+@pytest.mark.parametrize('kind', ['tokens', *also('classes', 'weights')])
+@two_or_three
+def test_accumulation(procs, kind):
+    "Accumulated batches of several processes are the big batch, and gradients are averaged once for each step"
+    ref,res = same_run(procs, 'fit', 'accumulate', kind=kind, n=45)
+    assert ref['iters'][1]==4 and res[0]['syncs']==2*[False, False, True, False, False, True]
+
+@two_or_three
+def test_techniques(procs):
+    "Clipping and averages of weights"
+    same_run(procs, 'fit', 'clip', 'ema', n_epoch=1)
+
+@slow
+@two_or_three
+def test_sixteen_bits(procs): same_run(procs, 'fit', 'bf16', 'clip', 'accumulate', eps=3e-3)
+
+@pytest.mark.parametrize('n_valid', [11, *also(1)])
+@two_or_three
+def test_metrics(procs, n_valid):
+    "Averages, counts, ranks of all predictions and torchmetrics, in training and validation, in a fit and alone, also where processes have no sample"
+    ref,res = same_run(procs, 'fit_with_metrics', n_valid)
+    for o in res: close([o['alone'], o['after']], [ref['alone'], ref['after']])
+
+@slow
+def test_regression_metrics(): same_run(3, 'regression_metrics')
+
+@pytest.mark.parametrize('how', ['map', *also('list','iterable','weighted','workers')])
+@two_or_three
+def test_predictions(procs, how):
+    "Predictions, targets, inputs, decisions and losses of every sample, in order, in every process, whatever the loader"
+    ref = one('preds', how)
+    for o in run(procs, 'preds', (how,), {}): close(o, ref)
+
+@pytest.mark.parametrize('how', ['list', *also('iterable','weighted','workers')])
+@two_or_three
+def test_any_loader(procs, how):
+    "Lists, iterable datasets, other samplers and workers: the batches are those of one process"
+    same_run(procs, 'fit', how=how, n_epoch=1)
+
+def test_a_learner_is_as_before():
+    "The model is never wrapped; after a distributed fit one process can train alone, and later all together again"
+    ref,res = one('afterwards'),run(2, 'afterwards', (), {})
+    assert all(o['same'] for o in res)
+    for o in res: close(o['weights'], ref['weights'])
+
+@slow
+@two_or_three
+def test_outputs_of_one(procs, tmp_path):
+    "Files, table, bars, loggers and warnings are those of the first process; all have its best weights in the end; randomness in the processes differs, and is the same afterwards"
+    for o in 'one','several': (tmp_path/o).mkdir()
+    ref,res = one('outputs', str(tmp_path/'one')),together(procs, 'outputs', str(tmp_path/'several'))
+    lines = len((tmp_path/'one/history.csv').read_text().splitlines())
+    assert len((tmp_path/'several/history.csv').read_text().splitlines())==lines
+    assert 'epoch' in res.out[0] and not any(res.out[1:]) and [o['warned'] for o in res]==[ref['warned'], *[0]*(procs-1)]
+    for o in res:
+        close(o['weights'], ref['weights'])
+        assert o['names']==ref['names'] and torch.equal(o['random'], res[0]['random'])
+    assert len({tuple(o['drawn']) for o in res})==procs
+    def without_run(names): return [re.sub('-[0-9a-f]{6}-', '-', o) for o in names]
+    assert without_run(res[0]['files'])==without_run(ref['files'])
+
+@slow
+def test_early_stopping(): assert same_run(2, 'stop_early')[1][0]['reason']==one('stop_early')['reason']
+
+@slow
+def test_lr_find():
+    ref,res = same_run(2, 'find_lr')
+    for o in res: close(o['found'], ref['found'])
+
+def test_in_one_process_it_costs_nothing():
+    "Without a process group the callback takes no part in a batch"
+    def run(n):
+        learn = ours(n, cbs=[TrainEvalCallback, Distributed])
+        return learn
+    assert per_batch(bytecodes, run)==per_batch(bytecodes, ours)
+
+def test_torchrun(tmp_path):
+    "The script of the tutorial under torchrun"
+    (f := tmp_path/'script.py').write_text('''if True:
+        from learner.all import *
+        learn = synth_learner(n_train=3, show=True)
+        with learn.distrib_ctx(): learn.fit(1)
+        print(f'of {num_distrib()}:', ' '.join(f'{o.item():.5f}' for o in learn.model.parameters())+chr(10), end='')''')
+    env = os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=str(Path(__file__).parents[1]))
+    cmd = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', '2', f]
+    p = subprocess.run(cmd, env=env, capture_output=True, text=True, timeout=100)
+    learn = synth_learner(n_train=3).fit(1)
+    assert p.returncode==0,p.stderr
+    assert p.stdout.count('of 2: ' + ' '.join(f'{o.item():.5f}' for o in learn.model.parameters()))==2
