@@ -20,7 +20,7 @@ from ..data.loaders import length,to_device,twin
 from ..model.mapping import fields_for,part_of,predictions,recognize,shifted,takes_tensors
 from ..record.history import Row
 from ..measure.advice import advice,no_loss
-from .snapshot import Searches,keep_generators,keep_modules
+from .snapshot import Searches,keep_generators,keep_model_and_loss
 
 # %% ../../nbs/loop/02_loop.ipynb #Route
 END = object() # what `next` gives when a loader has no more batches
@@ -289,7 +289,7 @@ class Loop(Phases):
 
     @scope
     def _validate(self):
-        with torch.no_grad(), keep_modules(self) if self.mode=='fit' else nullcontext(): self.all_batches()
+        with torch.no_grad(), keep_model_and_loss(self) if self.mode=='fit' else nullcontext(): self.all_batches()
 
     def all_batches(self):
         "Run each batch of the phase"

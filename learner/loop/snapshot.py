@@ -226,7 +226,7 @@ def keep_generators(
     return keep_random(parts=learn.searches.parts(learn, *loaders))
 
 @contextmanager
-def keep_modules(
+def keep_model_and_loss(
     learn, # A learner
 ):
     "Restore model and loss at the end"
@@ -241,4 +241,4 @@ def unmoved(
     *loaders, # Loaders that are iterated meanwhile
 ):
     "Restore everything that inference may move"
-    with keep_counts(*loaders), keep_generators(learn, *loaders), keep_modules(learn): yield
+    with keep_counts(*loaders), keep_generators(learn, *loaders), keep_model_and_loss(learn): yield

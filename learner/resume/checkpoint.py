@@ -101,7 +101,7 @@ def _check_fit(cb):
 def last_position(learn):
     "Where a fit is that ends without an error: at its end, unless it can be resumed from where it was stopped"
     if learn.route.stopped_for_now: return learn.route.position()
-    return Position.of(learn, 'fit').complete(learn)
+    return Position.of(learn, 'end').complete(learn)
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #Checkpoint
 class Checkpoint(Callback):

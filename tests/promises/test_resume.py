@@ -203,6 +203,21 @@ def test_saved_in_the_last_moment(tmp_path):
     learn.fit(1, cbs=Callback(after_fit=lambda self: self.learn.save_state('late')))
     assert learner({}, tmp_path, 2).load_state('late').at.next=='end'
 
+def test_a_fit_that_a_callback_ended_is_over(tmp_path):
+    "After an early stop there is nothing to resume: neither weights nor counters move"
+    @on('after_epoch')
+    def early(learn):
+        if learn.epoch==1: raise CancelFitException
+    first = learner({}, tmp_path, 1)
+    first.fit(3, cbs=[Checkpoint, early])
+    again = learner({}, tmp_path, 2)
+    assert again.load_state(Checkpoints(tmp_path/'checkpoints').newest()[0]).at.next=='end'
+    assert 'after the last epoch' in repr(again.at)
+    again = learner({}, tmp_path, 2)
+    again.fit(3, cbs=[Checkpoint, early], resume=True)
+    assert again.train_iter==first.train_iter and again.recorder.losses==first.recorder.losses
+    assert all(map(torch.equal, again.model.parameters(), first.model.parameters()))
+
 # Files
 def test_rotation(tmp_path):
     def iters(**kwargs):
