@@ -106,8 +106,8 @@ from .compare.operations import *
 from .compare.streams import *
 from .compare.seeds import *
 from .compare.comparison import *
-__all__ = [o for o in globals() if not o.startswith('_')] # what the chapters export, and no more
 from .dist.processes import *
 from .dist.shares import *
 from .dist.merging import *
 from .dist.distributed import *
+__all__ = [o for o in globals() if not o.startswith('_')] # what the chapters export, and no more
