@@ -6,10 +6,12 @@ Everything that users need comes from one import, `from learner.all import *`. T
 
 Modules:
 
+- `learner.compare.card_page`: A run card as one page of HTML, which needs nothing but itself
 - `learner.compare.comparison`: Whether a difference between two groups of runs is real, or within the noise of their random numbers
 - `learner.compare.diff`: At which training batch two runs part, and why: `diff(run_a, run_b)`
 - `learner.compare.fingerprint`: A few numbers for each training batch, by which two runs can be compared
 - `learner.compare.operations`: The first operation that differs between two runs, and those that do not repeat in one
+- `learner.compare.run_card`: A run as one file: settings, lineage, curves, fingerprint, and the code that took part
 - `learner.compare.seeds`: The same training several times, where only the random numbers of one kind are others
 - `learner.core.callback`: Callbacks see and change anything in training, in ten lines of your own
 - `learner.core.dispatch`: Events reach the callbacks that listen, in order; a scope is a piece of the loop with its events

@@ -106,6 +106,8 @@ from .compare.operations import *
 from .compare.streams import *
 from .compare.seeds import *
 from .compare.comparison import *
+from .compare.run_card import *
+from .compare.card_page import *
 from .dist.processes import *
 from .dist.shares import *
 from .dist.merging import *
