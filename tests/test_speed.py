@@ -1,4 +1,5 @@
-"Memory format and compilation change no result, and are undone after a fit"
+"What makes training faster changes no result, and is undone after a fit"
+import subprocess,sys
 import pytest,torch
 from torch import nn
 from learner.all import *
@@ -41,3 +42,18 @@ def test_channels_last_takes_what_it_takes_in_fastai():
     with pytest.raises(ValueError, match="`init_scale` of mixed precision: give `use_amp=True` with it"): learn.to_channelslast(init_scale=8.)
     with pytest.raises(TypeError, match="no argument `use_ammp`. Did you mean `use_amp`"): learn.to_channelslast(use_ammp=True)
     with pytest.raises(TypeError, match="no argument `fp32`. Did you mean `to_fp32`"): learn.to_contiguous(fp32=True)
+
+first_fit = '''
+import sys,torch
+from torch import nn
+from learner.all import *
+bs = [(torch.randn(4, 2), torch.randn(4, 1))]*3
+learn = Learner(DataLoaders(bs, bs), nn.Linear(2, 1), nn.MSELoss(), metrics=mse)
+before = {*sys.modules}
+learn.fit(1)
+print(sorted(o for o in {*sys.modules}-before if o.startswith('torch')))
+'''
+def test_the_first_fit_imports_nothing_of_torch():
+    "Its late imports, of a compiler, take seconds. They are made when the learner is, not when a fit has begun"
+    out = subprocess.run([sys.executable, '-c', first_fit], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1]=='[]'

@@ -66,11 +66,9 @@ class Handlers:
         return {ev:() for ev,other in self.fired_with.items() if other in res} | res
 
     def _listeners(self, ev):
-        hs = [h for cb in self._in_order(ev) if self.hears(cb, ev) and (h := cb.handler(ev))]
+        hs = [cb.handler(ev) for cb in self.ordered_cbs(ev) if self.hears(cb, ev)]
         for w in self._watchers: hs = [h if owner_of(h) is w else Watched(h, ev, w) for h in hs]
         return tuple(hs)
-
-    def _in_order(self, ev): return sorted(self.cbs.sorted('order'), key=lambda cb: ev not in cb.first_at)
 
     def hears(self, cb, ev):
         "Whether the flags of `cb` let `ev` through now"
@@ -88,7 +86,7 @@ class Handlers:
         ev:str, # Name of an event
     ) -> list:
         "Callbacks with something to do at `ev`, in order"
-        return [cb for cb in self._in_order(ev) if cb.handler(ev)]
+        return sorted([cb for cb in self.cbs if cb.handler(ev)], key=lambda cb: (ev not in cb.first_at, cb.order))
 
 # %% ../../nbs/core/06_dispatch.ipynb #Notifier
 class Notifier(Handlers):

@@ -41,8 +41,8 @@ def uninterrupted(
         tell()
 
 def load_optimizers():
-    "Import what torch imports when the first optimizer is made: it could not be used after an import that was cut"
-    with uninterrupted(always=True): torch.optim.SGD([torch.zeros(1, device='cpu')], lr=1.)
+    "Import what torch imports for the first optimizer and its step: it could not be used after an import that was cut"
+    with uninterrupted(always=True): torch.optim.SGD([torch.zeros(1, device='cpu')], lr=1.).step()
 
 def may_have_workers(dl):
     "Whether iterating `dl` may start processes"

@@ -26,6 +26,7 @@ from ..model.optimizer import Adam,own_attrs,parts_of
 from ..measure.kinds import mk_metrics
 from ..record.recorder import Recorder
 from ..record.progress import ProgressCallback
+from .interrupt import load_optimizers
 from .route import ResumableRoute
 from .fitting import FitMixin,check_parts
 
@@ -128,6 +129,7 @@ class Learner(CopyMixin):
         super().__init__()
         check_parts(dls, model, loss_func, self.cbs)
         _check(opt_func, moms, lr=lr, wd=wd)
+        load_optimizers() # not when the first fit has begun
         self.route = ResumableRoute(self)
         self.dls,self.model,self.loss_func = dls,model,loss_func
         self.opt_func,self.lr,self.splitter = opt_func,lr,splitter

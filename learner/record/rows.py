@@ -96,6 +96,12 @@ class _Filled:
                 "cannot hold: give an `act` that returns one type")
         self.rows = self.rows.to(wide)
 
+    def larger(self, n):
+        "The same rows, with room for `n` in memory"
+        res = _Filled(n, None, None, self.what)
+        if self.done: res.add(self.value)
+        return res
+
     @property
     def value(self):
         if self.done<self.n and self.to is not None:
@@ -103,11 +109,24 @@ class _Filled:
                 "whose they are cannot be told. `reorder=False` leaves them as they come")
         return self.rows if self.done==self.n else self.rows[:self.done]
 
+class _Reserved:
+    "Rows of so many batches, with room as if those that are left were as large as the largest so far"
+    def __init__(self, n, what): self.left,self.filled = n,_Filled(0, None, None, what)
+
+    def add(self, o):
+        need = self.filled.done + (len(o) if o.ndim else 0)*max(self.left, 1)
+        if need>self.filled.n: self.filled = self.filled.larger(max(need, self.filled.n*5//4))
+        self.filled.add(o)
+        self.left -= 1
+
+    @property
+    def value(self): return self.filled.value
+
 # %% ../../nbs/record/07_rows.ipynb #Collected
 class _Collected:
     "Batches, put together at the end along `dim`, or left as they are if that is None"
     def __init__(self, dim, what): self.dim,self.what,self.batches = dim,what,[]
-    def add(self, o): self.batches.append(o)
+    def add(self, o): self.batches.append(map_tensors(lambda t: t.detach().cpu(), o))
 
     @property
     def value(self):
@@ -155,17 +174,20 @@ class Rows:
         dim:int|None=0, # Along which to put batches together; None for a list of batches as they are
         path=None, # `.npy` file to keep the rows in
         what='Predictions', # Name for errors
+        n_batches:int|None=None, # Number of batches, if that is known
     ):
-        self.n,self.to,self.dim,self.path,self.what = n,to,dim,path,what
+        self.n,self.to,self.dim,self.path,self.what,self.n_batches = n,to,dim,path,what,n_batches
         self.file = path and _RowFile(path, what)
-        self.store = self.names = None # a `_Filled`, `_Collected` or `_Parts`; the parts that have rows
+        self.store = self.names = None # a `_Filled`, `_Reserved`, `_Collected` or `_Parts`; the parts that have rows
 
     def add(self,
         o, # A batch
         bs:int|None=None, # How many samples it has, if that is known: each part of a structure needs as many rows
     ):
         "Take in the rows of a batch"
-        if self.dim is None: return self._collect(map_tensors(lambda t: t.detach().cpu(), o))
+        if self.dim is None:
+            if self.store is None: self.store = _Collected(None, self.what)
+            return self.store.add(o)
         nested = isinstance(o, (tuple,list,Mapping))
         parts = {k:v for k,v in _items(o).items() if _has_rows(v)} if nested else {}
         names = [*parts] if nested else None
@@ -178,20 +200,20 @@ class Rows:
 
     def _part(self, k):
         path = self.path and f'{Path(self.path).with_suffix("")}.{k}.npy'
-        return Rows(self.n, self.to, self.dim, path, f'{self.what}[{k!r}]')
+        return Rows(self.n, self.to, self.dim, path, f'{self.what}[{k!r}]', self.n_batches)
 
     def _add_rows(self, o):
         if isinstance(o, np.ndarray) and o.dtype.kind in 'biuf': o = torch.from_numpy(o.copy())
         if not isinstance(o, Tensor): _refuse(self.what, f"rows are tensors, but got {repr(o):.50}", TypeError)
         o = o.detach()
-        known = self.dim==0 and self.n is not None
-        if self.store is None and known and o.ndim: self.store = _Filled(self.n, self.to, self.file, self.what)
-        if isinstance(self.store, _Filled): self.store.add(o)
-        else: self._collect(o.cpu())
-
-    def _collect(self, o):
-        if self.store is None: self.store = _Collected(self.dim, self.what)
+        if self.store is None: self.store = self._store_for(o)
         self.store.add(o)
+
+    def _store_for(self, o):
+        if self.dim==0 and o.ndim:
+            if self.n is not None: return _Filled(self.n, self.to, self.file, self.what)
+            if self.n_batches: return _Reserved(self.n_batches, self.what)
+        return _Collected(self.dim, self.what)
 
     def drop(self):
         "Delete a file that is not complete"

@@ -110,20 +110,20 @@ class GatherPredsCallback(Callback):
             if path and Path(path).is_dir(): raise ValueError(f"`{k}` is a `.npy` file, but `{path}` is a folder")
             if path and concat_dim is None:
                 raise ValueError(f"`{k}` needs concatenated batches, but `concat_dim` is None")
-        def rows(what, path=None): return lambda: Rows(n, to, concat_dim, path, what)
+        def rows(what, path=None): return lambda n_batches: Rows(n, to, concat_dim, path, what, n_batches)
         self.depth = 0
         self.make = dict(inputs=rows('Inputs'), preds=rows('Predictions', save_preds),
             targets=rows('Targets', save_targs), decoded=rows('Decisions'), losses=rows('Losses'))
         self._begin()
 
-    def _begin(self):
-        self.rows = {k:f() for k,f in self.make.items()}
+    def _begin(self, n_batches=None):
+        self.rows = {k:f(n_batches) for k,f in self.make.items()}
         self.drawn,self.kept,self.cut,self.complete = 0,0,None,False
 
     def before_validate(self):
         self.depth += 1
         if self.depth>1: return
-        self._begin()
+        self._begin(self.learn.n_iter)
         self.loss_of = None
 
     def cleanup_validate(self):
