@@ -185,3 +185,84 @@ def test_a_step_after_the_last_batch_of_an_epoch_has_a_row():
     when = {5}
     d = diff(a, run())
     assert (d.step, d.kind)==(5, 'hyper-parameter')
+
+# Code that takes part by way of other code
+def of_source(code, name, **names):
+    "What `name` is after `code` was run as a module of one's own would be; its source is found"
+    import linecache
+    file = f'<{hash(code)}>'
+    linecache.cache[file] = len(code),None,code.splitlines(True),file
+    here = dict(__name__='mine', F=F, nn=nn, torch=torch, Callback=Callback) | names
+    exec(compile(code, file, 'exec'), here)
+    return here[name]
+
+LOSS = '''
+POWER = {power}
+def inner(x): return {inner}*x
+def helper(x): return inner(x)
+def loss(p, y): return helper(F.cross_entropy(p, y))*POWER
+'''
+DATA = '''
+class Scale:
+    def __init__(self, k): self.k = k
+    def __call__(self, x): return self.k*x*{scale}
+def shift(x): return x+{shift}
+class Data(torch.utils.data.Dataset):
+    def __init__(self, base): self.base,self.transforms = base,[Scale(1.), [shift]]
+    def __len__(self): return len(self.base)
+    def __getitem__(self, i):
+        x,y = self.base[i]
+        return self.transforms[1][0](self.transforms[0](x)),y
+def collate(batch):
+    x,y = torch.utils.data.default_collate(batch)
+    return x*{collate},y
+'''
+@pytest.mark.parametrize('change,culprit,line', [(dict(power=2.), 'loss', 'POWER = 2.0'), (dict(inner=2.), 'inner', 'return 2.0*x')], ids=str)
+def test_helpers_and_constants_of_a_loss(change, culprit, line):
+    a,b = (fitted(loss_func=of_source(LOSS.format(**dict(power=1., inner=1.)|o), 'loss')) for o in ({}, change))
+    d = diff(a, b)
+    assert (d.step, d.kind)==(0, 'code') and f'`{culprit}` (loss_func) differs' in d.evidence[0] and line in d.evidence[0]
+    assert len([o for o in d.evidence if 'differs' in o and 'loss_func' in o])==1
+
+@pytest.mark.parametrize('change,culprit', [(dict(scale=2.), '`Scale` (dataset)'), (dict(shift=1.), '`shift` (dataset)'), (dict(collate=2.), '`collate` (loader)')], ids=str)
+def test_transforms_in_the_dataset_and_the_loader(change, culprit):
+    def run(**change):
+        code = DATA.format(**dict(scale=1., shift=0., collate=1.)|change)
+        return fitted(dl=DataLoader(of_source(code, 'Data')(data()), 4, shuffle=True, collate_fn=of_source(code, 'collate')))
+    d = diff(run(), run(**change))
+    assert (d.step, d.kind)==(0, 'code') and culprit in d.evidence[0] and not diff(run(**change), run(**change))
+
+def test_functions_that_callbacks_were_given():
+    def run(k): return fitted(MapBatch(of_source(f'def twice(b): return b[0]*{k},b[1]', 'twice')))
+    d = diff(run(1.), run(2.))
+    assert (d.step, d.kind)==(0, 'code') and '`twice` (map_batch)' in d.evidence[0]
+
+def test_a_helper_in_a_module_of_ones_own():
+    import types
+    def run(k):
+        mod = types.ModuleType('helpers')
+        exec(f'def scale(x): return x*{k}', vars(mod))
+        vars(mod)['scale'].__module__ = 'helpers'
+        return fitted(loss_func=of_source('def loss(p, y): return helpers.scale(F.cross_entropy(p, y))', 'loss', helpers=mod))
+    d = diff(run(1.), run(2.))
+    assert (d.step, d.kind)==(0, 'code') and '`scale` (loss_func)' in d.evidence[0]
+
+def test_what_functions_count_is_no_code():
+    code = '''
+n = 0
+def count():
+    global n
+    n += 1
+def loss(p, y):
+    count()
+    return F.cross_entropy(p, y) + 0*n
+'''
+    a,b = (fitted(loss_func=of_source(code, 'loss')) for _ in range(2))
+    assert a.loss_func.__globals__['n']>0
+    c = fitted(loss_func=a.loss_func)
+    assert not diff(a, b) and not diff(a, c) and not diff(a, c).idle
+
+def test_functions_of_libraries_are_not_followed():
+    from learner.resume.origin import definitions
+    learn = make(loss_func=of_source('import sklearn.metrics\ndef loss(p, y): return F.cross_entropy(p, y)+0*(sklearn.metrics is None)', 'loss'))
+    assert [name for name,role,_ in definitions(learn) if role!='opt_func']==['`loss` (loss_func)']

@@ -34,7 +34,7 @@ from ..loop.snapshot import by_name
 from ..model.files import file_path,write_plain
 from ..model.hypers import first_groups,hypers,read_hyper
 from ..resume.encoding import encode
-from ..resume.origin import code_digest,definitions,versions
+from ..resume.origin import code_digest,constants,definitions,versions
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #checksum
 def _crc(t, start):
@@ -159,6 +159,7 @@ def _text(o):
     "Source of a function, or of a class and its constants, where it can be found"
     res = [] if isinstance(o, FunctionType) else [f'{k} = {v!r}' for k,v in vars(o).items()
         if isinstance(v, (int,float,str,tuple,type(None))) and not k.startswith('__')]
+    res += [f'{k} = {v!r}' for f in _functions(o) for k,v in constants(f).items()]
     for f in _functions(o):
         try: res.append(textwrap.dedent(getsource(f)))
         except (OSError,TypeError): res.append('') # made by `exec`

@@ -8,17 +8,23 @@ A state file holds no code. A run that is resumed with another `forward`, anothe
 __all__ = []
 
 # %% ../../nbs/resume/02_origin.ipynb #imports
-import dis,hashlib,platform,warnings
+import dis,hashlib,platform,sys,warnings
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from types import CellType,CodeType,FunctionType
+from functools import cache,partial
+from types import CellType,CodeType,FunctionType,MethodType,ModuleType
+from weakref import ref
+import numpy as np
 import torch
 from .. import __version__
 from ..core.callback import FuncCallback
+from ..core.dispatch import Dispatcher
+from ..data.search import cells_of,names_in,of_library,stored
 from ..loop.snapshot import by_name
 
 # %% ../../nbs/resume/02_origin.ipynb #described
+@cache
 def _assigned(code, ops):
     "Names that the instructions `ops` assign in a code object, and in the functions inside of it"
     names = {o.argval for o in dis.get_instructions(code) if o.opname in ops}
@@ -26,10 +32,24 @@ def _assigned(code, ops):
 
 def _enclosed(f):
     "Plain values of the functions around `f` that it uses and does not assign, and the code of functions among them"
-    state = _assigned(f.__code__, {'STORE_DEREF'})
+    state = _assigned(f.__code__, frozenset(['STORE_DEREF']))
     cells = [c for k,c in zip(f.__code__.co_freevars, f.__closure__ or ()) if k not in state and c!=CellType()]
     values = [c.cell_contents for c in cells]
     return [getattr(o, '__code__', o) for o in values if isinstance(o, (int,float,str,tuple,FunctionType))]
+
+def _module_functions(f):
+    "Functions and methods that have their globals with `f`"
+    held = [v for o in f.__globals__.values() for v in (vars(o).values() if isinstance(o, type) else [o])]
+    return [g for v in held if (g := inner_function(v)) and g.__globals__ is f.__globals__]
+
+def constants(f) -> dict:
+    "Plain global values that the function `f` uses, and that no function of its module assigns"
+    used = {k:f.__globals__.get(k) for k in sorted(_assigned(f.__code__, _loading)) if k[:2]!='__'}
+    res = {k:v for k,v in used.items() if isinstance(v, (int,float,complex,str,bytes,tuple))}
+    state = {k for g in _module_functions(f) for k in _assigned(g.__code__, _storing)} if res else ()
+    return {k:v for k,v in res.items() if k not in state}
+
+_loading,_storing = frozenset(['LOAD_GLOBAL']),frozenset(['STORE_GLOBAL'])
 
 def _unhooked(f):
     "The function inside of the wrapper that torch gives to the `step` of an optimizer's class"
@@ -40,11 +60,11 @@ def _of_function(f):
     consts = tuple(c for c in f.__code__.co_consts if c!=f.__doc__)
     defaults = [v for v in (f.__defaults__ or ()) if not isinstance(v, _mutable)]
     kwdefaults = {k:v for k,v in (f.__kwdefaults__ or {}).items() if not isinstance(v, _mutable)}
-    return [f.__code__.replace(co_consts=consts), defaults, kwdefaults, *_enclosed(f)]
+    return [f.__code__.replace(co_consts=consts), defaults, kwdefaults, constants(f), *_enclosed(f)]
 
 _mutable = list,dict,set
 
-def _inner(o):
+def inner_function(o):
     "The function inside of what a class has as an attribute, or None"
     if isinstance(o, property): o = o.fget
     o = _unhooked(getattr(o, '__func__', o))
@@ -52,9 +72,9 @@ def _inner(o):
 
 def _of_class(cls):
     "Attributes of a class, without what it inherits, and without its state"
-    fs = {k:f for k,v in vars(cls).items() if (f := _inner(v))}
-    inherited = {k for k,f in fs.items() if any(_inner(vars(b).get(k)) is f for b in cls.__mro__[1:])}
-    state = set().union(*(_assigned(f.__code__, {'STORE_ATTR'}) for f in fs.values()))
+    fs = {k:f for k,v in vars(cls).items() if (f := inner_function(v))}
+    inherited = {k for k,f in fs.items() if any(inner_function(vars(b).get(k)) is f for b in cls.__mro__[1:])}
+    state = set().union(*(_assigned(f.__code__, frozenset(['STORE_ATTR'])) for f in fs.values()))
     def counts(k, v):
         if k in inherited: return False
         return callable(v) if k.startswith('__') else not (isinstance(v, _mutable) or (k in state and k not in fs))
@@ -80,28 +100,68 @@ def code_digest(o) -> str:
     "A short text that is another one if `o` does something else"
     return hashlib.sha256(described(o).encode()).hexdigest()[:16]
 
+# %% ../../nbs/resume/02_origin.ipynb #in_use
+_plain = torch.Tensor,np.ndarray,np.generic,str,bytes,int,float,complex,type(None),ref,Dispatcher
+_containers = list,tuple,set,frozenset,deque
+
+@cache
+def _installed(package):
+    file = getattr(sys.modules.get(package), '__file__', None) or ''
+    return 'site-packages' in file or 'dist-packages' in file
+
+def is_own(o) -> bool:
+    "Whether a function, class or module is the user's, and not of Python, of this library, or of an installed package"
+    if isinstance(o, ModuleType): return o.__name__.partition('.')[0] not in sys.stdlib_module_names \
+        and not _installed(o.__name__.partition('.')[0])
+    return not of_library(o) and not _installed((o.__module__ or '').partition('.')[0])
+
+def _named(f):
+    "What a function uses by name: globals, what is in modules of the user, and variables around it"
+    names = names_in(f.__code__)
+    res = [f.__globals__[k] for k in names & f.__globals__.keys()]
+    modules = [o for o in res if isinstance(o, ModuleType) and is_own(o)]
+    res += [vars(o)[k] for o in modules for k in names & vars(o).keys()]
+    return [o for o in [*res, *(c.cell_contents for c in cells_of(f))] if isinstance(o, (FunctionType,type,partial))]
+
+def _uses(o):
+    "What `o` holds or uses"
+    if isinstance(o, (FunctionType,type)):
+        fs = map(inner_function, vars(o).values() if isinstance(o, type) else [o])
+        return [p for f in fs if f for p in _named(f)] if is_own(o) else []
+    if isinstance(o, partial): return [o.func, *o.args, *o.keywords.values()]
+    if isinstance(o, MethodType): return [o.__self__, o.__func__]
+    if isinstance(o, _containers): return [*o] if len(o)<=1000 else []
+    if isinstance(o, Mapping): return [*o.values()] if len(o)<=1000 else []
+    return [*type(o).__mro__, *stored(o, '__dict__', {}).values()]
+
+def in_use(*roots):
+    "Functions and classes that objects are made of, by what they hold and use"
+    todo,seen = deque(roots),{}
+    while todo and len(seen)<10_000:
+        o = todo.popleft()
+        if isinstance(o, (*_plain,ModuleType)) or id(o) in seen: continue
+        seen[id(o)] = o
+        if isinstance(o, (FunctionType,type)): yield o
+        todo += _uses(o)
+
 # %% ../../nbs/resume/02_origin.ipynb #code_of
 def _parts(learn):
     "Role and object of all that takes part in training"
-    for o in learn.model.modules(): yield 'model',o
+    yield 'model',learn.model
     for k in ('loss_func','splitter','opt_func'): yield k,getattr(learn, k)
-    yield 'dataset',getattr(learn.dls.train, 'dataset', None)
+    train,dls = learn.dls.train,learn.dls
+    yield 'dataset',getattr(train, 'dataset', None)
+    loader = {k:v for k,v in stored(train, '__dict__', {}).items() if k not in ('dataset','_iterator')}
+    yield 'loader',[*type(train).__mro__, loader]
+    yield 'split',[type(dls), vars(dls).get('split')]
     for k,cb in by_name(learn.cbs).items(): yield k,cb.f if isinstance(cb, FuncCallback) else cb
-
-def _definitions(o):
-    "The function, or the class and its bases, that say what `o` does"
-    while isinstance(o, partial): o = o.func
-    if isinstance(o, FunctionType): return [o]
-    return (o if isinstance(o, type) else type(o)).__mro__
-
-_others = 'torch','learner','fastcore','builtins','typing','abc'
 
 def definitions(
     learn, # A learner
 ):
     "Name with role, role, and the function or class, of all of the user's code that takes part in training"
-    for role,o in ((role,d) for role,o in _parts(learn) for d in _definitions(o)):
-        if o.__module__.split('.')[0] in _others: continue
+    for role,o in ((role,d) for role,o in _parts(learn) for d in in_use(o)):
+        if of_library(o): continue
         yield f'`{o.__qualname__}`' + ('' if role==o.__qualname__ else f' ({role})'),role,o
 
 def code_of(
