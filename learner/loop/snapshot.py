@@ -177,6 +177,27 @@ def _tensors(o):
     if not isinstance(o, (dict,list,tuple)): return []
     return [t for v in (o.values() if isinstance(o, dict) else o) for t in _tensors(v)]
 
+class Snapshot:
+    "Parameters and buffers of modules, and the state of optimizers, as of now"
+    def __init__(self,
+        modules, # Searched with all their submodules
+        opts=(), # Optimizers
+    ):
+        modules = {id(m):m for o in modules for m in o.modules()}.values()
+        self.buffers = [(m, dict(m._buffers)) for m in modules]
+        self.states = [(o, {p:copied(s, tensors=False) for p,s in o.state.items()}) for o in opts]
+        of_opts = [[*s.values()] for _,s in self.states]
+        tensors = _tensors([[b for _,b in self.buffers], [m._parameters for m in modules], of_opts])
+        self.values = [(t, t.detach().to('cpu', copy=True)) for t in _unique(tensors)]
+
+    @torch.no_grad()
+    def restore(self):
+        "Put everything back"
+        for t,old in self.values: put_values(t, old)
+        _put_buffers(self.buffers)
+        for opt,state in self.states: opt.state.clear(); opt.state.update(state)
+
+# %% ../../nbs/loop/01_snapshot.ipynb #OptSnapshot
 class OptSnapshot:
     "What an optimizer holds besides tensors of its state, as of now: settings of groups, attributes of its own"
     def __init__(self, opt):
@@ -195,27 +216,6 @@ class OptSnapshot:
         for d,now,was in zip([vars(self.opt), *self.opt.param_groups], self._read(self.opt), self.dicts):
             for k in now.keys()-was.keys(): del d[k]
             d.update(was)
-
-class Snapshot:
-    "Parameters and buffers of modules, and optimizers, as of now"
-    def __init__(self,
-        modules, # Searched with all their submodules
-        opts=(), # Optimizers
-    ):
-        modules = {id(m):m for o in modules for m in o.modules()}.values()
-        self.buffers = [(m, dict(m._buffers)) for m in modules]
-        self.states = [(o, {p:copied(s, tensors=False) for p,s in o.state.items()}) for o in opts]
-        of_opts,self.opts = [[*s.values()] for _,s in self.states],[OptSnapshot(o) for o,_ in self.states]
-        tensors = _tensors([[b for _,b in self.buffers], [m._parameters for m in modules], of_opts])
-        self.values = [(t, t.detach().to('cpu', copy=True)) for t in _unique(tensors)]
-
-    @torch.no_grad()
-    def restore(self):
-        "Put everything back"
-        for t,old in self.values: put_values(t, old)
-        _put_buffers(self.buffers)
-        for opt,state in self.states: opt.state.clear(); opt.state.update(state)
-        for o in self.opts: o.restore()
 
 # %% ../../nbs/loop/01_snapshot.ipynb #unmoved
 def keep_generators(

@@ -22,7 +22,7 @@ from ..core.checks import checked
 from ..data.loaders import twin
 from ..loop.interrupt import HeldInterrupt
 from ..loop.learner import Learner
-from ..loop.snapshot import Snapshot
+from ..loop.snapshot import OptSnapshot,Snapshot
 from ..model.optimizer import OptimList,parts_of
 from ..record.progress import ProgressCallback
 from ..record.history import Row
@@ -43,13 +43,14 @@ def restored(
     modules = [*{id(o):o for m in owned if isinstance(m, nn.Module) for o in m.modules()}.values()]
     opts = [v for v in owned if isinstance(v, torch.optim.Optimizer)]
     _check_not_lazy(modules)
-    before = Snapshot(modules, {id(o):o for opt in opts for o in parts_of(opt)}.values())
+    parts = {id(o):o for opt in opts for o in parts_of(opt)}.values()
+    before = [Snapshot(modules, parts), *map(OptSnapshot, parts)]
     grads = [(p, p.grad) for o in modules for p in o.parameters(recurse=False)]
     counts = [(o, o.n) for o in opts if isinstance(o, OptimList)]
     for p,_ in grads: p.grad = None
     try: yield
     finally:
-        before.restore()
+        for o in before: o.restore()
         for p,g in grads: p.grad = g
         for o,n in counts: o.n = n
 
