@@ -20,7 +20,7 @@ techniques = dict(
     schedule=lambda: ParamScheduler(dict(lr=SchedCos(.1, .01), mom=SchedLin(.9, .8))), torch_schedule=lambda: TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1)),
     fp16=lambda: MixedPrecision('fp16', init_scale=2.**10), bf16=lambda: MixedPrecision('bf16'), clip=GradientClip, accumulation=lambda: GradientAccumulation(6),
     micro=lambda: MicroBatch(3), micro_auto=MicroBatch, ema=lambda: EMA(.9), ema_both=lambda: EMA(.9, buffers=True, validate='both'), swa=lambda: SWA(.5, lr=.01), swa_valid=lambda: SWA(0, validate=True),
-    bn_freeze=BnFreeze, short=lambda: ShortEpochCallback(.5), mc_dropout=MCDropoutCallback, collect=CollectDataCallback, channels_last=ChannelsLast, compile=lambda: Compile(backend='eager'),
+    bn_freeze=BnFreeze, short=lambda: ShortEpochCallback(.5), mc_dropout=MCDropoutCallback, collect=CollectDataCallback, channels_last=ChannelsLast, prefetch=Prefetch, compile=lambda: Compile(backend='eager'),
     mixup=MixUp, cutmix=CutMix, preds=FetchPredsCallback,
     early=lambda: EarlyStoppingCallback(patience=2), best=lambda: SaveModelCallback(fname=None), plateau=ReduceLROnPlateau, nan=TerminateOnNaNCallback, better=lambda: OnBetter(Learner.validate),
     timer=Timer, profile=lambda: Profile(waits_every=1), csv=lambda: CSVLogger(f'{folder.name}/history.csv'), json=lambda: JSONLogger(f'{folder.name}/history.jsonl', batches=1), tensorboard=lambda: TensorBoardLogger(folder.name),

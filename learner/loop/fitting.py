@@ -186,6 +186,7 @@ def run_fit(learn,
 ):
     "A fit from its beginning, or from where it was stopped"
     prepare(learn, bounds)
+    for cb in [*learn.cbs]: cb('prepare_fit') # an event of its own: nothing is running yet
     if stopped is None:
         overrides = {}
         asked = given_hypers(learn, wd=learn.wd if wd is None else wd, lr=learn.lr if lr is None else lr)

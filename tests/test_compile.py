@@ -1,0 +1,103 @@
+"A compiled model is compiled and compared before the fit, computes what the plain one does, and says what was compiled again"
+import warnings
+import pytest,torch
+from torch import nn
+from torch.utils.data import DataLoader,TensorDataset
+from learner.all import *
+from small_fits import X,Y,net,cut,mk,weights,same
+
+@pytest.fixture(autouse=True)
+def fresh():
+    "What other tests have compiled makes torch compile for all sizes"
+    torch.compiler.reset()
+
+class Counted:
+    "A backend that counts what it compiles, and runs it as it is"
+    def __init__(self): self.n = 0
+    def __call__(self, gm, inputs): self.n += 1; return gm
+
+class Noted(Callback):
+    "Notes the count of a backend when the fit itself begins; a trial leaves it out"
+    writes,order = True,500
+    def __init__(self, backend): self.backend = backend
+    def before_fit(self): self.at_start = self.backend.n
+
+def loader(bs=10): return DataLoader(TensorDataset(X, Y), bs, shuffle=True)
+def noisy():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3,8), nn.BatchNorm1d(8), nn.Dropout(.3), nn.Linear(8,2))
+
+@pytest.mark.parametrize('more', [(), ('bf16',)], ids=['fp32','bf16'])
+def test_nothing_is_compiled_once_the_fit_has_begun(more):
+    backend = Counted()
+    learn = mk(Compile(backend=backend), noted := Noted(backend), *map(MixedPrecision, more), data=DataLoaders(loader(), cut(30), device='cpu')).fit(2)
+    assert noted.at_start==backend.n>0 and learn.compile.recompiled==[]
+    learn.fit(1)
+    assert noted.at_start==backend.n # nor in the next fit
+
+def test_without_a_warm_up_the_first_batch_compiles():
+    backend = Counted()
+    mk(Compile(warm_up=False, backend=backend), noted := Noted(backend)).fit(1)
+    assert noted.at_start==0<backend.n
+
+@pytest.mark.parametrize('model', [net, noisy])
+def test_the_warm_up_leaves_no_trace(model):
+    "The same order of samples, dropout, running statistics, weights, history"
+    def run(*cbs):
+        torch.manual_seed(7)
+        return mk(*cbs, data=DataLoaders(loader(), cut(30), device='cpu'), model=model(), metrics=accuracy).fit(3)
+    plain,learn = run(),run(Compile(backend='eager'))
+    assert all(torch.equal(a, b) for a,b in zip(plain.model.state_dict().values(), learn.model.state_dict().values(), strict=True))
+    assert plain.recorder.raw_losses==learn.recorder.raw_losses and plain.recorder.values==learn.recorder.values
+    assert learn.train_iter==plain.train_iter and 'forward' not in vars(learn.model)
+
+def test_a_compiled_fit_resumes_exactly():
+    def run(*cbs): torch.manual_seed(7); return mk(Compile(backend='eager'), *cbs, data=DataLoaders(loader(), device='cpu'), model=noisy())
+    whole = run().fit(3)
+    stop = on('after_step', once=8)(lambda learn: learn.at_pause(learn.stop_for_now, stops=True))
+    cut_short = run(stop).fit(3)
+    assert cut_short.at is not None
+    cut_short.resume()
+    assert same(weights(whole.model), weights(cut_short.model)) and whole.recorder.raw_losses==cut_short.recorder.raw_losses
+
+def test_the_gap_is_that_of_the_gradients():
+    learn = mk(Compile(backend='eager')).fit(1)
+    assert learn.compile.gap==0
+    def half(gm, inputs): return lambda *args: tuple(o*1.01 for o in gm(*args))
+    learn = mk(Compile(backend=half, tol=1)).fit(1)
+    assert .001<learn.compile.gap<.1
+    with pytest.raises(RuntimeError, match=r'gradients of one batch differ by 0\.0.* `tol` is 0.001'): mk(Compile(backend=half, tol=.001)).fit(1)
+    learn = mk(Compile(backend='eager'), model=noisy()).fit(1)
+    assert learn.compile.gap is None # of other dropouts
+
+def test_a_refused_fit_changes_nothing():
+    def zeros(gm, inputs): return lambda *args: tuple(o*0 for o in gm(*args))
+    learn = mk(Compile(backend=zeros))
+    before,rng = weights(learn.model),torch.get_rng_state()
+    with pytest.raises(RuntimeError, match='computes something else'): learn.fit(1)
+    assert same(before, weights(learn.model)) and torch.equal(rng, torch.get_rng_state()) and 'forward' not in vars(learn.model) and learn.mode is None
+    learn.remove_cb(learn.compile).fit(1)
+    assert same(weights(learn.model), weights(mk().fit(1).model))
+
+def test_what_is_compiled_again_is_named():
+    learn = mk(Compile(backend='eager'), data=cut(25)) # 25, 25, 10
+    with pytest.warns(UserWarning, match=r'compiled again during epoch 0, 1 times: .*expected 25, actual 10.*drop_last=True.*dynamic=True'): learn.fit(2)
+    assert len(learn.compile.recompiled)==1
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        torch.compiler.reset()
+        assert mk(Compile(backend='eager', dynamic=True), data=cut(25)).fit(2).compile.recompiled==[]
+
+def test_an_iterator_is_not_used_up():
+    learn = mk(Compile(backend=(backend := Counted())), noted := Noted(backend), data=iter(cut(10))).fit(1)
+    assert learn.train_iter==6 and noted.at_start==0
+
+def test_arguments():
+    with pytest.raises(ValueError, match="`tol`"): Compile(tol=-1)
+
+@pytest.mark.slow
+def test_torchs_own_compiler():
+    "Its dropout is another, unless it is told to draw like the plain model"
+    mk(Compile(), model=noisy()).fit(1)
+    learn = mk(Compile(options=dict(fallback_random=True)), model=noisy()).fit(1)
+    assert learn.compile.gap is None and torch.allclose(torch.cat([o.flatten() for o in weights(learn.model)]), torch.cat([o.flatten() for o in weights(mk(model=noisy()).fit(1).model)]), atol=1e-5)
