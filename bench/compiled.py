@@ -16,7 +16,8 @@ class Block(nn.Module):
     def forward(self, x): return x+self.layers(x)
 
 models = {
-    '16 residual blocks of 32 features': (lambda: nn.Sequential(*[Block(32) for _ in range(16)], nn.Linear(32,10)), (64,32)),
+    '16 residual blocks of 32 features':
+        (lambda: nn.Sequential(*[Block(32) for _ in range(16)], nn.Linear(32,10)), (64,32)),
     'MLP 784-256-10': (lambda: nn.Sequential(nn.Linear(784,256), nn.ReLU(), nn.Linear(256,10)), (64,784)),
     'MLP 64-64-8000': (lambda: nn.Sequential(nn.Linear(64,64), nn.GELU(), nn.Linear(64,8000)), (256,64))}
 

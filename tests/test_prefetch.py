@@ -5,7 +5,7 @@ from torch import nn
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
 from learner.speed import prefetch
-from small_fits import X,Y,cut,mk,net,weights,same
+from small_fits import X,Y,cut,mk,weights,same
 
 class FakeStream:
     "Copies on the CPU, and notes what it was given"

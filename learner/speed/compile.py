@@ -11,7 +11,6 @@ __all__ = ['Compile']
 
 # %% ../../nbs/speed/03_compile.ipynb #imports
 import re,warnings
-from contextlib import suppress
 import torch
 from ..core.checks import checked
 from ..core.callback import Callback
