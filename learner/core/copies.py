@@ -8,9 +8,17 @@ A run that is resumed puts counts, lists and tensors back to what they were when
 __all__ = []
 
 # %% ../../nbs/core/07_copies.ipynb #imports
-import hashlib
+import hashlib,warnings
+from array import array
 from collections import deque
+from contextvars import ContextVar
 from copy import copy
+from datetime import date,time,timedelta
+from decimal import Decimal
+from fractions import Fraction
+from io import BytesIO
+from types import CellType,FunctionType,MethodType
+from weakref import ref
 import numpy as np
 import torch
 from torch import nn
@@ -49,7 +57,7 @@ def copied(
     elif tensors and isinstance(o, torch.Tensor): res = _tensor(o)
     elif tensors and isinstance(o, np.ndarray): res = o.copy()
     else:
-        if others is not None and not callable(o): others.append(o)
+        if others is not None: others.append(o)
         return o
     seen[id(o)] = o,res # the original too, so that its `id` stays its own
     return res
@@ -62,12 +70,36 @@ def digest(v, depth=8):
     if type(v) in _flat: return v
     if isinstance(v, np.ndarray) and v.dtype.hasobject: v = v.tolist()
     if isinstance(v, (torch.Tensor,np.ndarray)): return _of_array(v)
-    if isinstance(v, np.generic): return _hash(repr(v))
+    if isinstance(v, (np.generic,*_by_text)): return _hash(repr(v))
     if not depth or (parts := _contents(v)) is None or len(parts)>1000: return None
     return _hash(f'{type(v).__name__}({[digest(o, depth-1) for o in parts]})')
 
+_by_text = Decimal,Fraction,timedelta,date,time,range,array
+
+def _is_place(v):
+    "Whether `v` is an iterator of Python's that can tell where it is"
+    return hasattr(type(v), '__next__') and type(v).__module__ in ('builtins','itertools')
+
+def _place_of(v):
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', DeprecationWarning) # of Python 3.12 and 3.13
+        try: return v.__reduce__()[1:]
+        except TypeError: return # of a function with `yield`
+
+def _variables(f):
+    "Plain variables of the functions around `f`"
+    cells = [c.cell_contents for c in f.__closure__ or () if c!=CellType()]
+    return [v for v in cells if type(v) in _flat or isinstance(v, (list,dict,torch.Tensor,np.ndarray))]
+
 def _contents(v):
     "What a container or an object holds, in the same order in every process; None for what is not searched"
+    if isinstance(v, FunctionType): return _variables(v)
+    if isinstance(v, type): return [(k, o) for k,o in vars(v).items() if type(o) in _flat and not k.startswith('__')]
+    if isinstance(v, MethodType): return [v.__self__]
+    if isinstance(v, ref): return [v()]
+    if isinstance(v, ContextVar): return [v.get(None)]
+    if isinstance(v, BytesIO): return [v.tell(), len(v.getbuffer())]
+    if _is_place(v): return _place_of(v)
     if isinstance(v, (set,frozenset)): return sorted(v, key=repr)
     if isinstance(v, dict): return [*v.items()]
     if isinstance(v, (list,tuple,deque,bytearray)): return v
@@ -78,7 +110,8 @@ def _hash(text): return '#'+hashlib.sha256(text.encode()).hexdigest()[:12]
 
 def _of_array(v):
     if isinstance(v, torch.Tensor):
-        if v.is_meta or v.is_quantized or v.layout is not torch.strided or v.dtype is torch.bfloat16: return None
-        v = v.detach().cpu().numpy()
+        if v.layout is torch.sparse_coo: return f'{_of_array((v := v.coalesce()).indices())} {_of_array(v.values())}'
+        if v.is_meta or v.is_quantized or v.layout is not torch.strided: return None
+        v = (v.float() if v.dtype is torch.bfloat16 else v).detach().cpu().numpy() # numpy has no such type
     if v.nbytes>1e7: return None
     return f'{v.dtype} {v.shape} {_hash(np.ascontiguousarray(v).tobytes().hex())}'

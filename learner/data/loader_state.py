@@ -97,7 +97,9 @@ def _short(v):
     if isinstance(v, list):
         v = np.array(v) if len(v)<=100_000 and all(isinstance(o, (int,float)) for o in v) else len(v)
     if not isinstance(v, (torch.Tensor,np.ndarray)): return v
-    if isinstance(v, torch.Tensor): v = v.detach()
+    if isinstance(v, torch.Tensor):
+        if v.layout is not torch.strided or v.is_quantized: return str(tuple(v.shape))
+        v = (v.float() if v.dtype is torch.bfloat16 else v).detach().cpu() # numpy has no such type
     return f'{tuple(v.shape)} #{hashlib.sha256(np.ascontiguousarray(v).tobytes()).hexdigest()[:6]}'
 
 _compared = int,float,str,list,torch.Tensor,np.ndarray

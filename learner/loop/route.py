@@ -20,7 +20,7 @@ from ..data.draws import Draws
 from ..data.search import same_objects
 from ..data.held import Attributes
 from ..data.loader_state import counts_of
-from ..model.optimizer import parts_of
+from ..model.optimizer import own_attrs,parts_of
 from .snapshot import Snapshot,all_modules
 from .loop import END,Route,check_drawn
 from .position import Bounds,Position
@@ -84,6 +84,11 @@ def _check_loader(stopped, train):
     warnings.warn(f"`learn.dls.train` is not the loader with which the fit was stopped in epoch {at.counters.epoch}: "
         f"the first {at.batch} batches of the epoch came from that one, and the others come from the new one")
 
+def _functions_of(opt):
+    "What optimizers have as attributes of their own and can be called: these may have variables"
+    opts = [] if opt is None else parts_of(opt)
+    return {f'opt.{k}':v for o in opts for k,v in own_attrs(o).items() if callable(v)}
+
 class WayBack:
     "The way back to where a run was stopped"
     def __init__(self, learn):
@@ -134,8 +139,8 @@ class WayBack:
 
     @property
     def attributes(self):
-        "The `Attributes` of model and loss, noted before the first fit with them"
-        roots = {'model': self.learn.model, 'loss_func': self.learn.loss_func}
+        "The `Attributes` of model, loss, and functions in optimizers, noted before the first fit with them"
+        roots = {'model': self.learn.model, 'loss_func': self.learn.loss_func} | _functions_of(self.learn.opt)
         known = self._attributes and same_objects([*roots.values()], [*self._attributes.roots.values()])
         if not known: self._attributes = Attributes(roots)
         return self._attributes

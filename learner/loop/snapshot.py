@@ -201,21 +201,16 @@ class Snapshot:
 class OptSnapshot:
     "What an optimizer holds besides tensors of its state, as of now: settings of groups, attributes of its own"
     def __init__(self, opt):
-        self.opt,self.dicts = opt,self._read(opt)
-        trained = {id(p) for g in opt.param_groups for p in g['params']}
-        others = [v for s in opt.state.values() for v in s.values() if not isinstance(v, torch.Tensor)]
-        self.holders = Holders([v for d in self.dicts for v in d.values()] + others)
-        self.tensors = [HeldTensor(t) for t in _unique(self.holders.tensors) if id(t) not in trained]
-
-    @staticmethod
-    def _read(opt): return [own_attrs(opt), *({k:g[k] for k in g.keys()-{'params'}} for g in opt.param_groups)]
+        self.opt,self.own = opt,own_attrs(opt) | {k:vars(opt)[k] for k in ('state','param_groups')}
+        self.holders = Holders([self.own])
+        others = {id(p) for g in opt.param_groups for p in g['params']} | {*map(id, _tensors([*opt.state.values()]))}
+        self.tensors = [HeldTensor(t) for t in _unique(self.holders.tensors) if id(t) not in others]
 
     def restore(self):
         self.holders.restore()
         for o in self.tensors: o.restore()
-        for d,now,was in zip([vars(self.opt), *self.opt.param_groups], self._read(self.opt), self.dicts):
-            for k in now.keys()-was.keys(): del d[k]
-            d.update(was)
+        for k in own_attrs(self.opt).keys()-self.own.keys(): delattr(self.opt, k)
+        vars(self.opt).update(self.own)
 
 # %% ../../nbs/loop/01_snapshot.ipynb #unmoved
 def keep_generators(

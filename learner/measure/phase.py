@@ -55,12 +55,17 @@ def _gathered(m):
     def is_state(k, v): return isinstance(v, _numbers) or (isinstance(v, _containers) and k not in settings)
     return {k:v for k,v in vars(m).items() if is_state(k, v)}
 
+def _callables(m): return {k:v for k,v in getattr(m, '__dict__', {}).items() if callable(v)}
+
 def _warn_of_lost(m):
-    "Warn of objects in which a metric may gather"
+    "Warn of objects in which a metric may gather. What can be called is a setting, unless a `reset` makes it anew"
     if _knows_state(m): return
-    plain,settings = (*_numbers,*_containers,str,type),_settings(m)
+    was = _callables(m)
+    m.reset()
+    made = [k for k,v in _callables(m).items() if was.get(k) is not v]
+    plain,settings = (*_numbers,*_containers,str),_settings(m)
     lost = [f'`{k}`, a `{type(v).__name__}`' for k,v in vars(m).items()
-        if not isinstance(v, plain) and not callable(v) and k not in settings]
+        if not isinstance(v, plain) and k not in settings and (not callable(v) or k in made)]
     if lost: warnings.warn(f"The metric `{m.name}` has {', and '.join(lost)}, whose state is not saved with a run: "
         "its value for this epoch may leave out what was gathered before the stop. "
         "With a `state_dict` and a `load_state_dict` the metric could save it")
