@@ -175,7 +175,9 @@ class SeedRuns:
             f"It is not declared whether higher `{name}` is better: give `AvgMetric(f, higher_is_better=…)`")
         found = [(o.rows, o.rows.best(name, higher)) for o in self.runs]
         return np.array([missing if i is None else rows[i][name] for rows,i in found], float)
-    def __getitem__(self, name): return self.values(name)
+    def __getitem__(self, i):
+        "`runs['accuracy']` is a result of each run, `runs[:5]` the first five runs"
+        return SeedRuns(self.runs[i], self.proof) if isinstance(i, slice) else self.values(i)
 
     def table(self) -> History:
         "The last results of each run, mean and standard deviation"
@@ -197,7 +199,7 @@ class SeedRuns:
             import matplotlib.pyplot as plt
             ax = plt.subplots(figsize=(5,3), layout='constrained')[1]
         for o in self.runs: ax.plot(range(1, len(o.rows)+1), o.rows[name], color='C0', alpha=.7, lw=1)
-        ax.set(xlabel='epoch', ylabel=name, title=f"{len(self)} runs, other {', '.join(self.proof.differ)}")
+        ax.set(xlabel='epoch', ylabel=name, title=f"{len(self)} runs, {', '.join(self.proof.differ)} varied")
         return ax
 
 def first_metric(
