@@ -352,3 +352,15 @@ def _sgd(): return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=.1)
     (lambda: OptimList(_sgd(), _sgd(), every=[1]), ValueError, r'`every` is one number, or one for each of 2 optimizers, but got \[1\]'), (lambda: make_opt([torch.optim.SGD], [[torch.zeros(1)]]), TypeError, r'`opt_func` is a class .* Several as one: `lambda groups: OptimList')], ids=shown)
 def test_several_optimizers_are_checked(f, error, match):
     with pytest.raises(error, match=match): f()
+
+@pytest.mark.parametrize('make', [partial(SGD, mom=.9, wd=.1), partial(SGD, mom=.9, wd=.1, decouple_wd=False), Adam, partial(Adam, decouple_wd=False)], ids=['sgd','sgd_l2','adam','adam_l2'])
+def test_a_fused_step_is_equal_up_to_rounding(make):
+    "also with gradients scaled or clipped; and a fit that was stopped resumes to the bit"
+    plain,fused = make,partial(make, fused=True)
+    assert all(g['fused'] for g in fused([nn.Parameter(torch.ones(1))]).param_groups) and not any(g['fused'] for g in plain([nn.Parameter(torch.ones(1))]).param_groups)
+    for cbs in ((), (GradientClip(.1), MixedPrecision('bf16'), GradientAccumulation(8))):
+        a,b = (mk(f, lr=.1, cbs=copy.deepcopy(cbs)).fit(4) for f in (plain, fused))
+        assert close(weights(a.model), weights(b.model)) and not close(weights(a.model), weights(mk().model))
+    learn = mk(fused, lr=.1, cbs=on('after_step', once=5)(lambda learn: learn.at_pause(learn.stop_for_now, stops=True))).fit(4)
+    assert learn.at is not None
+    assert same(weights(learn.resume().model), weights(mk(fused, lr=.1).fit(4).model))

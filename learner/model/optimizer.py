@@ -68,10 +68,12 @@ def SGD(
     mom:float=0., # Momentum
     wd:float=0., # Weight decay
     decouple_wd:bool=True, # Decay beside the step, not through the gradient
+    fused:bool=False, # All of a step in one pass over the memory; equal up to rounding
 ) -> torch.optim.SGD:
     "Stochastic gradient descent"
-    if not decouple_wd: return torch.optim.SGD(params, lr=lr, momentum=mom, weight_decay=wd)
-    return _decoupled(torch.optim.SGD, params, wd, lr=lr, momentum=mom)
+    kwargs = dict(lr=lr, momentum=mom, fused=fused or None)
+    if not decouple_wd: return torch.optim.SGD(params, weight_decay=wd, **kwargs)
+    return _decoupled(torch.optim.SGD, params, wd, **kwargs)
 
 # %% ../../nbs/model/03_optimizer.ipynb #RMSProp
 @checked(params=_check_params, lr='>=0', mom='[0,1]', sqr_mom='[0,1]', eps='>=0', wd='>=0')
@@ -99,10 +101,11 @@ def Adam(
     eps:float=1e-5, # Added to the denominator
     wd:float=.01, # Weight decay
     decouple_wd:bool=True, # AdamW, not Adam with an L2 penalty
+    fused:bool=False, # All of a step in one pass over the memory; equal up to rounding
 ) -> torch.optim.Adam:
     "Adam with decoupled weight decay ([Kingma & Ba 2014](https://arxiv.org/abs/1412.6980))"
     cls = torch.optim.AdamW if decouple_wd else torch.optim.Adam
-    return cls(params, lr=lr, betas=(mom,sqr_mom), eps=eps, weight_decay=wd)
+    return cls(params, lr=lr, betas=(mom,sqr_mom), eps=eps, weight_decay=wd, fused=fused or None)
 
 # %% ../../nbs/model/03_optimizer.ipynb #RAdam
 @checked(params=_check_params, lr='>=0', mom='[0,1)', sqr_mom='[0,1)', eps='>=0', wd='>=0')
