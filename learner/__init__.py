@@ -22,9 +22,11 @@ Modules:
 - `learner.data.loader_state`: Where a pass over a loader is, as plain values, and what has changed in the loader since
 - `learner.data.loaders`: Any iterables of batches, on the right device, split into inputs and targets
 - `learner.data.sampling`: Rare samples drawn more often, small epochs from large datasets, an order of your own, and that of the dataset
+- `learner.diagnose.code`: What the code of a callback reads and writes, before it is run
 - `learner.diagnose.ledger`: What each training sample cost over time, how often it was forgotten, and in which batches it came
-- `learner.diagnose.mistakes`: What is wrong although nothing fails
-- `learner.diagnose.order`: Callbacks that change the same value, and which of them comes first
+- `learner.diagnose.mistakes`: What is wrong although nothing fails is told within the first batches, once, with what to write
+- `learner.diagnose.names`: Misspelt names and wrong moments in the code of callbacks, found before training
+- `learner.diagnose.order`: Two callbacks that change the same value, where nothing says which of them comes first
 - `learner.diagnose.trace`: Who runs when, for how long, what it reads and writes, and why in this order
 - `learner.dist.merging`: What metrics have gathered in several processes becomes what one process would have gathered
 - `learner.dist.processes`: Who this process is among those that train together, and all that they tell one another

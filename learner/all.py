@@ -97,7 +97,9 @@ from .inspect.boards import *
 from .inspect.memory import *
 from .inspect.testing import *
 from .diagnose.trace import *
+from .diagnose.code import *
 from .diagnose.order import *
+from .diagnose.names import *
 from .diagnose.mistakes import *
 from .diagnose.ledger import *
 from .compare.fingerprint import *

@@ -46,6 +46,9 @@ def _run(fn, force, save, fresh, times, look):
     warnings.filterwarnings('error', message='.*now hides') # a callback that means to write to the Learner
     cfg = get_config(fn.parent)
     sys.path.insert(0, str(cfg.config_path))
+    from learner.diagnose.mistakes import Mistake
+    warnings.filterwarnings('error', category=Mistake) # no false alarms
+    warnings.filterwarnings('ignore', r'`(Reads|TwoHops|Typo|Careless)\b', Mistake) # planted ones
     nb = NBProcessor(fn, rm_directives=False, process=True).nb
     skip,old = _skip_cell(nb, cfg.tst_flags.split(), force),{c.id:_kinds(c) for c in nb.cells}
     k = Shell(fn, mpl_format='png')

@@ -67,7 +67,9 @@ class Handlers:
 
     def _listeners(self, ev):
         hs = [cb.handler(ev) for cb in self.ordered_cbs(ev) if self.hears(cb, ev)]
-        for w in self._watchers: hs = [h if owner_of(h) is w else Watched(h, ev, w) for h in hs]
+        for w in self._watchers:
+            events = getattr(w, 'events', None)
+            if events is None or ev in events: hs = [h if owner_of(h) is w else Watched(h, ev, w) for h in hs]
         return tuple(hs)
 
     def hears(self, cb, ev):
@@ -75,12 +77,15 @@ class Handlers:
         return cb.listens(ev, self._training, self._mode=='fit')
 
     def watch_handlers(self,
-        watcher, # Its `handler_began(cb, ev)` and `handler_ended()` are called around each handler, except for its own
+        watcher, # `handler_began(cb, ev)` and `handler_ended()` are called around handlers, or those of its `events`
         on:bool=True, # False: no longer
     ):
         "Let `watcher` know which callback runs. Handlers are not slowed down where nothing watches them"
         self._watchers = [o for o in self._watchers if o is not watcher] + [watcher]*on
         self.refresh()
+
+    @property
+    def handler_watchers(self): return tuple(self._watchers)
 
     def ordered_cbs(self,
         ev:str, # Name of an event

@@ -41,7 +41,7 @@ def _same(a, b):
     if isinstance(a, np.ndarray): return a.tobytes()==b.tobytes()
     return a.dtype==b.dtype and torch.equal(a, b if a.device==b.device else b.to(a.device))
 
-def _version(t): return 0 if isinstance(t, np.ndarray) or t.is_inference() else t._version
+def version_of(t): return 0 if isinstance(t, np.ndarray) or t.is_inference() else t._version
 
 def size_of(t): return t.size if isinstance(t, np.ndarray) else t.numel()
 
@@ -57,7 +57,7 @@ def put_values(t, old):
 class HeldTensor:
     "A tensor or array, and its values as of now"
     def __init__(self, t):
-        self.t,self.version = t,_version(t)
+        self.t,self.version = t,version_of(t)
         self.old = t.copy() if isinstance(t, np.ndarray) else t.detach().clone()
         self.was = _values_of(self.old)
 
@@ -65,7 +65,7 @@ class HeldTensor:
     def moved(self):
         "Whether the values have changed, as far as the CPU knows: others are written without waiting for the device"
         t = self.t
-        if self.was is None or (now := _values_of(t)) is None: return _version(t)!=self.version
+        if self.was is None or (now := _values_of(t)) is None: return version_of(t)!=self.version
         if isinstance(t, torch.Tensor) and not t.is_cpu and (t.layout is not torch.strided or 0 not in t.stride()):
             return True
         return not all(map(_same, now, self.was))
@@ -75,7 +75,7 @@ class HeldTensor:
 
 class SampledTensor:
     "A large tensor or array, and what it takes to see that it has changed since"
-    def __init__(self, t): self.t,self.version,self.sample = t,_version(t),self._sample(t)
+    def __init__(self, t): self.t,self.version,self.sample = t,version_of(t),self._sample(t)
 
     @staticmethod
     def _sample(t):
@@ -85,7 +85,7 @@ class SampledTensor:
     @property
     def moved(self):
         now = self._sample(self.t)
-        return _version(self.t)!=self.version or len(now)!=len(self.sample) or not all(map(_same, now, self.sample))
+        return version_of(self.t)!=self.version or len(now)!=len(self.sample) or not all(map(_same, now, self.sample))
 
 # %% ../../nbs/data/07_tensors.ipynb #memory
 def _memory(t):

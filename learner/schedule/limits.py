@@ -99,7 +99,7 @@ def _seconds(t):
 
 class TimeLimit(Callback):
     "End the fit when the time is over, after a validation"
-    only_fit = True
+    order,only_fit = Validate.order+2,True # before a callback that ends the epoch at the same event
     def __init__(self,
         limit, # Seconds, or a time such as `'90s'`, `'20m'`, `'1h30m'`
     ): self.limit,self.seconds,self.stopped = limit,_seconds(limit),False
