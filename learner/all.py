@@ -113,5 +113,7 @@ from .compare.card_page import *
 from .dist.processes import *
 from .dist.shares import *
 from .dist.merging import *
+from .dist.agreement import *
+from .dist.engine import *
 from .dist.distributed import *
 __all__ = [o for o in globals() if not o.startswith('_')] # what the chapters export, and no more

@@ -1,5 +1,5 @@
 "What the processes of `together` run: each function returns what a test compares"
-import warnings
+import os,signal,time,warnings
 from functools import partial
 from pathlib import Path
 import torch
@@ -132,3 +132,39 @@ def find_lr():
     learn = make()
     with learn.distrib_ctx(): res = learn.lr_find(num_it=12, show_plot=False)
     return state(learn.fit(0), found=[float(o) for o in res] if isinstance(res, tuple) else float(res))
+
+class Act(Callback):
+    "Does something in one process, at one event of one training batch or epoch"
+    def __init__(self, f, ev, rank, at=3):
+        def act(self):
+            if rank_distrib()==rank and self.learn.train_iter>=at and not self.done: self.done = True; f(self.learn)
+        self.done = False
+        super().__init__(**{ev: act})
+
+def raises(e):
+    def f(learn): raise e
+    return f
+
+def signals(signum): return lambda learn: os.kill(os.getpid(), signum)
+
+acts = dict(cancel=raises(CancelFitException('enough')), skip=raises(CancelBatchException), epoch=raises(CancelEpochException('next')),
+    train=raises(CancelTrainException), error=raises(ValueError('oops')), interrupt=signals(signal.SIGINT), terminate=signals(signal.SIGTERM), kill=signals(signal.SIGKILL),
+    stop=lambda learn: learn.at_pause(lambda: learn.stop_for_now('later'), stops=True), sleep=lambda learn: time.sleep(3))
+
+def act(what, ev='after_batch', rank=1, at=3, folder='.', resume=False, **kwargs):
+    "A fit in which something happens in one process; what is left of it"
+    learn,exc,t = make(path=folder),None,time.monotonic()
+    with learn.distrib_ctx(**kwargs):
+        try: learn.fit(2, cbs=Act(acts[what], ev, rank, at))
+        except BaseException as e: exc = type(e).__name__,str(e)
+        done = learn.train_iter
+        if resume: learn.resume()
+    return dict(exc=exc, done=done, reason=learn.stop_reason, seconds=time.monotonic()-t, at=learn.at and learn.at.where(), rows=len(learn.recorder.rows),
+        model=type(learn.model).__name__, deal=learn.route.deal, weights=[p.detach().clone() for p in learn.model.parameters()])
+
+def resumed(folder, stop_at, n=53):
+    "Continue a saved run, and stop again after some batches; None: at its end"
+    learn = make('weights', n=n, path=folder)
+    stop = [] if stop_at is None else [Act(acts['stop'], 'after_batch', num_distrib()-1, stop_at)]
+    with learn.distrib_ctx(): learn.fit(3, cbs=[Checkpoint(), GradientAccumulation(20), *stop], resume='auto')
+    return state(learn)

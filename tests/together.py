@@ -32,11 +32,11 @@ def fork_all(n, folder):
 class Together(list):
     "What a function returned in each process; `out`, `err` and `codes` are lists too"
 
-def together(procs, name, *args, timeout=60, fails=False, **kwargs):
+def together(procs, name, *args, limit=60, fails=False, **kwargs):
     "What `dist_cases.name` returns in each of `procs` processes; 0: in one, without a process group"
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, 'case').write_bytes(pickle.dumps((name, args, kwargs)))
-        p = run_script(f'import together; together.fork_all({procs}, {folder!r})', timeout=timeout)
+        p = run_script(f'import together; together.fork_all({procs}, {folder!r})', timeout=limit)
         def read(o): return Path(folder, o).read_text() if Path(folder, o).exists() else ''
         res = Together(pickle.loads(f.read_bytes()) if (f := Path(folder, str(i))).exists() else None for i in range(max(procs, 1)))
         res.out,res.err = [[read(f'{o}{i}') for i in range(procs)] for o in ('out','err')]

@@ -30,7 +30,7 @@ class Deal:
     bundle = 64 # batches of indices in a message
     def __init__(self,
         procs:Processes, # Those that take part
-    ): self.procs,self.loaded,self.totals = procs,None,None
+    ): self.procs,self.loaded,self.totals,self.stops = procs,None,None,[] # `stops` wait until all processes know
 
     def part(self, n): return share_of(n, self.procs.rank, self.procs.n)
 

@@ -158,7 +158,9 @@ class WayBack:
 # %% ../../nbs/loop/06_route.ipynb #Pauses
 class Pauses(WayBack):
     "Where a run is, whether it is stopping, and what it was asked to do at its next pause"
-    def request(self, f, stops=False): self.requests.append(Request(f, stops))
+    def request(self, f, stops=False):
+        waiting = self.deal.stops if stops and self.deal is not None else self.requests # until all processes know
+        waiting.append(Request(f, stops))
 
     def pause(self, next, batch=0, announced=False):
         "Nothing is half done: note the position, do what was asked for. `next` is what comes next, as in `Position`"
