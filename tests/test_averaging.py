@@ -499,3 +499,11 @@ def test_averages_of_complex_weights_are_wide(dtype, wide):
     assert avg.dtype==wide and avg.tolist()==[1.25]*2 and cb.state_dict()['avg']
     assert cb.learn is learn # a callback does not keep its Learner alive
     with cb.averaged(): assert m.extra.dtype==dtype and m.extra.to(wide).tolist()==[1.25]*2
+
+@pytest.mark.parametrize('cb', [EMA, lambda: SWA(0)], ids=['ema','swa'])
+def test_an_average_of_weights_without_shapes_says_what_to_write(cb):
+    x,y = torch.randn(8, 3),torch.arange(8)%2
+    learn = Learner(DataLoaders([(x, y)], [(x, y)], device='cpu'), nn.LazyLinear(2), nn.CrossEntropyLoss()).remove_cb(ProgressCallback)
+    with pytest.raises(ValueError, match='averages weights, and some have no shape before the model has seen a batch: call it once'): learn.fit(1, cbs=cb())
+    learn.model(learn.dls.one_batch()[0])
+    learn.fit(1, cbs=cb())

@@ -93,3 +93,17 @@ def test_a_failing_advice_does_not_hide_the_error():
 @pytest.mark.filterwarnings('ignore:Using a target size')
 @pytest.mark.parametrize('shape', [(8,3), (3,), (1,3), (8,1)])
 def test_targets_that_predictions_share_are_fine(shape): fit(lambda: Net(3), (x,torch.zeros(shape)), mse_loss)
+
+# Parts that are assigned later
+def part_learner():
+    x,y = torch.randn(8, 3),torch.arange(8)%2
+    return Learner(DataLoaders([(x, y)], [(x, y)], device='cpu'), nn.Linear(3, 2), nn.CrossEntropyLoss()).remove_cb(ProgressCallback)
+
+uses = dict(fit=lambda learn: learn.fit(1), validate=lambda learn: learn.validate(), get_preds=lambda learn: learn.get_preds(), show_results=lambda learn: learn.show_results(), interpretation=Interpretation.from_learner)
+@pytest.mark.parametrize('use', uses)
+@pytest.mark.parametrize('part,v,match', [('model', nn.Linear, '`model` is an `nn.Module`.*Did you mean `Linear'), ('loss_func', nn.CrossEntropyLoss, '`loss_func` is a function.*Did you mean `CrossEntropyLoss'),
+    ('loss_func', 'mse', "`loss_func` is a function of predictions and targets, but got 'mse'"), ('dls', [1], '`dls` is a `DataLoaders`, but got list')])
+def test_a_part_that_is_assigned_later_is_checked_by_whatever_comes_next(part, v, match, use):
+    learn = part_learner()
+    setattr(learn, part, v)
+    with pytest.raises(TypeError, match=match): uses[use](learn)

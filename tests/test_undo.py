@@ -91,6 +91,14 @@ def test_not_reached(end, place, name):
     "Cleanup also comes to callbacks that have not been called before"
     check([name], place, end, order=-200)
 
+@pytest.mark.parametrize('name', techniques)
+def test_a_fit_without_epochs_leaves_nothing_behind(name):
+    learn = learner().fit(1)
+    before,weights = state(learn),[p.clone() for p in learn.model.parameters()]
+    learn.fit(0, cbs=techniques[name]())
+    assert state(learn)==before and all(map(torch.equal, weights, learn.model.parameters())) and learn.at is None
+    assert state(learn.fit(1))==before
+
 pairs = [o for o in itertools.combinations(techniques, 2) if o not in (('fp16','bf16'), ('schedule','plateau'), ('torch_schedule','plateau'), ('compile','hook'), ('compile','stats'),
     ('schedule','torch_schedule'), ('micro','micro_auto'), ('mixup','cutmix'),
     ('schedule','warmup'), ('torch_schedule','warmup'))] # the hooks of a compiled model are refused, and two that set one rate

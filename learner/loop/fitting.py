@@ -14,18 +14,16 @@ from functools import partial
 from inspect import Parameter,signature
 from math import inf
 import torch
-from torch import nn
 from ..core.checks import checked,short_name,whole
 from ..core.events import moments
 from ..core.callback import Callback,TrainEvalCallback
-from ..core.callbacks import CallbackList
-from ..data.loaders import DataLoaders,length
+from ..data.loaders import length
 from ..model.groups import freeze_groups,norm_bias_params,param_groups,per_group
 from ..model.hypers import get_hyper,hypers,n_groups,set_hyper,spare
 from ..model.optimizer import clear_state,make_opt
 from .snapshot import all_modules
 from .loop import Loop,loss_and_grads
-from .inference import InferenceMixin,release_frames
+from .inference import InferenceMixin,check_parts,release_frames
 from .position import Bounds
 from .interrupt import HeldInterrupt,load_optimizers
 from .route import Stopped,running
@@ -214,21 +212,6 @@ def run_fit(learn,
             learn.run_scopes()
     again,learn.route.again = learn.route.again,None
     if again: again(bounds, cbs, held)
-
-# %% ../../nbs/loop/07_fitting.ipynb #check_parts
-def check_parts(dls, model, loss_func, cbs):
-    "Refuse parts of a learner that are none"
-    def made(o): return f". Did you mean `{o.__name__}()`?" if isinstance(o, type) else ""
-    if not isinstance(dls, DataLoaders):
-        instead = "Learner(dls, model, …)" if isinstance(model, DataLoaders) else "DataLoaders(train, valid)"
-        raise TypeError(f"`dls` is a `DataLoaders`, but got {type(dls).__name__}: write `{instead}`")
-    if not isinstance(model, nn.Module): raise TypeError(f"`model` is an `nn.Module`, but got {model!r}" + made(model))
-    if isinstance(loss_func, type) and issubclass(loss_func, nn.Module):
-        raise TypeError(f"`loss_func` is a function of predictions and targets, but got a class{made(loss_func)}")
-    if loss_func is not None and not callable(loss_func):
-        raise TypeError(f"`loss_func` is a function of predictions and targets, but got {loss_func!r}")
-    if not isinstance(cbs, CallbackList):
-        raise TypeError(f"`learn.cbs` has been replaced by {cbs!r}: callbacks are attached by `learn.add_cbs([…])`")
 
 # %% ../../nbs/loop/07_fitting.ipynb #StopMixin
 class StopMixin(OptimizerMixin):

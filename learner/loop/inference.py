@@ -16,7 +16,8 @@ from fastcore.foundation import L
 from ..core.tracebacks import is_full
 from ..core.checks import checked,is_whole
 from ..core.callback import FuncCallback
-from ..data.loaders import check_choice,check_loader
+from ..core.callbacks import CallbackList
+from ..data.loaders import DataLoaders,check_choice,check_loader
 from ..record.history import Row
 from ..record.recorder import Recorder
 from .snapshot import unmoved
@@ -92,6 +93,21 @@ class RestoreMixin(Loop):
             finally:
                 for cb,v in counts: cb.counts = v
 
+# %% ../../nbs/loop/03_inference.ipynb #check_parts
+def check_parts(dls, model, loss_func, cbs):
+    "Refuse parts of a learner that are none"
+    def made(o): return f". Did you mean `{o.__name__}()`?" if isinstance(o, type) else ""
+    if not isinstance(dls, DataLoaders):
+        instead = "Learner(dls, model, …)" if isinstance(model, DataLoaders) else "DataLoaders(train, valid)"
+        raise TypeError(f"`dls` is a `DataLoaders`, but got {type(dls).__name__}: write `{instead}`")
+    if not isinstance(model, nn.Module): raise TypeError(f"`model` is an `nn.Module`, but got {model!r}" + made(model))
+    if isinstance(loss_func, type) and issubclass(loss_func, nn.Module):
+        raise TypeError(f"`loss_func` is a function of predictions and targets, but got a class{made(loss_func)}")
+    if loss_func is not None and not callable(loss_func):
+        raise TypeError(f"`loss_func` is a function of predictions and targets, but got {loss_func!r}")
+    if not isinstance(cbs, CallbackList):
+        raise TypeError(f"`learn.cbs` has been replaced by {cbs!r}: callbacks are attached by `learn.add_cbs([…])`")
+
 # %% ../../nbs/loop/03_inference.ipynb #InferenceMixin
 def _loaders_of(learn, ds_idx, dl):
     "Loaders by name: one of the learner, another one, or all that validate"
@@ -123,6 +139,7 @@ class InferenceMixin(RestoreMixin):
     ) -> Row:
         "Loss and metrics, by name. Can be called anywhere, also inside a fit, and leaves everything else as it was"
         if not (ds_idx is None or isinstance(ds_idx, str) or is_whole(ds_idx)): ds_idx,dl = None,ds_idx # a loader
+        check_parts(self.dls, self.model, self.loss_func, self.cbs) # which may have been assigned
         dls = _loaders_of(self, ds_idx, dl)
         averages = [] if any(isinstance(o, Recorder) for o in self.cbs) else [Recorder]
         with self.unchanged(*dls.values()), self.added_cbs([*L(cbs), *averages]), self.keep_modes():

@@ -28,7 +28,8 @@ from ..record.recorder import Recorder
 from ..record.progress import ProgressCallback
 from .interrupt import load_optimizers
 from .route import ResumableRoute
-from .fitting import FitMixin,check_parts
+from .inference import check_parts
+from .fitting import FitMixin
 
 # %% ../../nbs/loop/08_learner.ipynb #Copies
 _of_the_loop = 'attendance','_absent','_leaving','_gone','_tables','handlers','scopes','searches','step_args','cbs'

@@ -24,6 +24,7 @@ from ..core.checks import checked,is_whole,short_name,whole
 from ..data.loaders import check_choice
 from ..data.sampling import in_order
 from ..record.rows import Rows,rows_of
+from ..loop.inference import check_parts
 from ..loop.learner import Learner
 from ..measure.metrics import find_bs
 from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,reduction_of,unreduced
@@ -176,6 +177,7 @@ def loader(self:Learner,
     dl=None, # Any other iterable of batches; it goes before `ds_idx`
 ):
     "The loader that `ds_idx` and `dl` choose"
+    check_parts(self.dls, self.model, self.loss_func, self.cbs) # which may have been assigned
     dl = ds_idx if dl is None else dl
     check_choice('ds_idx', dl)
     return self.dls[dl] if isinstance(dl, str) or is_whole(dl) else dl

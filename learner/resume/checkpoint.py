@@ -94,9 +94,13 @@ def _check_fit(cb):
     learn = cb.learn
     if any(o is not cb and isinstance(o, Checkpoint) and o.folder==cb.folder for o in learn.cbs):
         raise ValueError(f"Two `Checkpoint`s save to `{cb.folder}`: give each a `folder` of its own")
-    if getattr(learn.dls.train, 'persistent_workers', False):
-        warnings.warn("The workers of the training loader are persistent, but begin anew in each epoch "
-            "while a `Checkpoint` saves the run, so that it can be resumed exactly")
+    warn_of_workers(cb, 'saves the run, so that it can be resumed exactly')
+
+def warn_of_workers(cb, why):
+    "Say that persistent workers do not persist while `cb` does something"
+    if getattr(cb.learn.dls.train, 'persistent_workers', False): warnings.warn(
+        "The workers of the training loader are persistent, but begin anew in each epoch while a "
+        f"`{type(cb).__name__}` {why}")
 
 def last_position(learn):
     "Where a fit is that ends without an error: at its end, unless it can be resumed from where it was stopped"

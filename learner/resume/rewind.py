@@ -43,7 +43,7 @@ from ..loop.learner import Learner
 from ..loop.route import Stopped,new_run
 from ..loop.snapshot import by_name
 from ..model.files import read_plain
-from .checkpoint import Interval
+from .checkpoint import Interval,warn_of_workers
 from .saved_run import params_of
 from .state_file import read_state,write_state
 
@@ -102,6 +102,7 @@ class Rewind(Callback):
         self.every,self.unit,self.points,self.waiting = self.interval.every,unit,deque(maxlen=keep),False
 
     def before_fit(self):
+        if not self.route.carry: warn_of_workers(self, 'holds the run, so that it can go back exactly')
         self.carried,self.route.carry,self.waiting = self.route.carry,True,False
         self.interval.begin(self.learn)
         if not self.route.resuming: self.points.clear()

@@ -14,6 +14,7 @@ from contextlib import contextmanager,nullcontext
 from types import SimpleNamespace
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from ..core.checks import checked
 from ..core.callback import Callback
 from .mixed_precision import MixedPrecision
@@ -68,6 +69,9 @@ class _Average(Callback):
 
     def before_fit(self):
         if self.learn.mode!='fit': return
+        if any(map(is_lazy, self.learn.model.parameters())): raise ValueError(
+            f"`{type(self).__name__}` averages weights, and some have no shape before the model has seen a batch: "
+            "call it once, for example `learn.model(learn.dls.one_batch()[0])`")
         ts = self._tensors()
         if self.avg is None or self.anew: self.avg,self.n = _wide([o.detach().clone() for o in ts], ts),0
         name = type(self).__name__

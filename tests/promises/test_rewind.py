@@ -1,6 +1,8 @@
 "Promise 11: a run goes back to any of its batches, and is there what it was: the rest of it comes out the same"
 import random,warnings
 import pytest,torch
+from torch import nn
+from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
 from runs import Log,differences,fit,learner,outcome
 
@@ -78,3 +80,9 @@ def test_a_run_that_goes_back_again_is_not_stopped_where_it_was_stopped_before(t
     end = outcome(learn, Log(tmp_path))
     learn.rewind(11).rewind(9).resume()
     assert not differences(end, outcome(learn, Log(tmp_path)))
+
+@pytest.mark.parametrize('cb,why', [(Rewind, 'while a `Rewind` holds the run'), (Checkpoint, 'while a `Checkpoint` saves the run')])
+def test_persistent_workers_that_do_not_persist_are_named(cb, why, tmp_path):
+    dl = DataLoader(TensorDataset(torch.randn(8, 3), torch.arange(8)%2), 4, num_workers=1, persistent_workers=True, multiprocessing_context='fork')
+    learn = Learner(DataLoaders(dl, device='cpu'), nn.Linear(3, 2), nn.CrossEntropyLoss(), path=tmp_path).remove_cb(ProgressCallback)
+    with pytest.warns(UserWarning, match=f'persistent, but begin anew in each epoch {why}'): learn.fit(1, cbs=cb())
