@@ -266,3 +266,28 @@ def test_functions_of_libraries_are_not_followed():
     from learner.resume.origin import definitions
     learn = make(loss_func=of_source('import sklearn.metrics\ndef loss(p, y): return F.cross_entropy(p, y)+0*(sklearn.metrics is None)', 'loss'))
     assert [name for name,role,_ in definitions(learn) if role!='opt_func']==['`loss` (loss_func)']
+
+def test_weights_that_move_to_other_memory():
+    "Their arrays are kept, so a parameter with other memory, size or type, and a buffer that is replaced, must be noticed"
+    from learner.compare.fingerprint import Weights
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    held = Weights(model)
+    def now():
+        res = held.checksum()
+        assert res==Weights(model).checksum()==checksum([t for m in model.modules() for o in (m._parameters, m._buffers) for t in o.values()])
+        return res
+    seen = [now()]
+    with torch.no_grad(): model[0].weight[1,1] += 1
+    seen.append(now())
+    model[0].weight.data = torch.ones(4, 3)
+    seen.append(now())
+    model[0].weight.data = torch.arange(12.).view(3, 4).t()
+    seen.append(now())
+    model[1].running_mean = torch.ones(4)
+    seen.append(now())
+    model[0].bias.data = torch.zeros(2)
+    seen.append(now())
+    model.bfloat16()
+    seen.append(now())
+    assert len({*seen})==7
+    assert Weights(nn.Sequential(nn.LazyLinear(3))).checksum() is None

@@ -26,7 +26,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from ..core.callback import Callback
 from ..core.checks import checked,whole
-from ..data.generators import get_state,is_generator,numpy_state
+from ..data.generators import get_state,is_generator,numpy_state,python_state
 from ..data.loader_state import describe
 from ..data.loaders import length
 from ..loop.position import settings_of
@@ -97,9 +97,14 @@ def _sum_of_numpy():
         _last_numpy = state,crc32(repr(rest).encode(), crc32(keys))
     return _last_numpy[1]
 
+_last_python = None,0 # likewise
+
 def _sum_of_python():
-    _,key,gauss = random.getstate()
-    return (hash(key) & (2**48-1)) + (gauss or 0.) # of numbers: the same in every process
+    global _last_python
+    if (state := python_state()) is not _last_python[0]:
+        _,key,gauss = random.getstate()
+        _last_python = state,(hash(key) & (2**48-1)) + (gauss or 0.) # of numbers: the same in every process
+    return _last_python[1]
 
 def _sum_of_own(o):
     state = get_state(o)
@@ -136,6 +141,7 @@ may_wait = 'inputs','grad_norm','loss','weights' # on a device
 
 def fetched(rows):
     "Rows with numbers in the place of tensors, which are fetched from each device at once"
+    rows = [row | {'grad_norm': [total_norm(row['grad_norm'])]} if row.get('grad_norm') else row for row in rows]
     tensors = {id(v):v for row in rows for k in may_wait for v in row.get(k, ()) if isinstance(v, torch.Tensor)}
     numbers = {}
     for kind in {(v.device, v.dtype) for v in tensors.values()}:
@@ -265,18 +271,41 @@ class TrailSnapshot:
     def state_dict(self): return self.trail.state_dict(self.n)
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #norm
-def norm(grads):
-    "Norm of all gradients, which may be on several devices"
-    norms = torch._foreach_norm(grads)
+def total_norm(norms):
+    "Norm of all gradients, from the norm of each; they may be on several devices"
     if len({o.device for o in norms})>1: norms = [o.to(norms[0].device) for o in norms]
     return torch.linalg.vector_norm(torch.stack(norms))
 
+class Weights:
+    "Checksum of all parameters and buffers of a model. On the CPU, arrays that share their memory are made once"
+    def __init__(self, model):
+        self.held,self.arrays = [o for m in model.modules() for o in (m._parameters, m._buffers) if o],{}
+
+    def _array(self, t):
+        "The array of a tensor, if it has one that shares its memory, and the tensor has weights"
+        known = self.arrays.get(id(t))
+        if known is not None and known[0] is t and known[1:3]==(t.data_ptr(), t.numel()): return known[3]
+        if is_lazy(t) or not t.is_cpu or t.layout is not torch.strided or not t.is_contiguous(): return None
+        try: array = t.detach().numpy()
+        except (TypeError,RuntimeError): return None
+        self.arrays[id(t)] = t,t.data_ptr(),t.numel(),array
+        return array
+
+    def checksum(self):
+        "A number as of `checksum`; None as long as some have no weights"
+        tensors = [t for o in self.held for t in o.values() if t is not None]
+        arrays,res = [*map(self._array, tensors)],0
+        if any(o is None for o in arrays): return None if any(map(is_lazy, tensors)) else checksum(tensors)
+        for o in arrays: res = crc32(o, res)
+        return res
+
 class Hypers:
-    "Reads the hyper-parameters of an optimizer, again only if something in its groups has changed"
-    def __init__(self, opt): self.opt,self.names,self.raw,self.values = opt,hypers(opt),None,[]
+    "Reads the hyper-parameters of an optimizer, again only if something in its groups has changed, or is a tensor"
+    def __init__(self, opt): self.opt,self.names,self.raw,self.values,self.in_place = opt,hypers(opt),None,[],False
     def read(self):
         raw = [v for g in self.opt.param_groups for k,v in g.items() if k!='params']
-        if raw!=self.raw or any(isinstance(o, torch.Tensor) for o in raw): # a tensor is changed in place
+        if self.in_place or raw!=self.raw:
+            self.in_place = any(isinstance(o, torch.Tensor) for o in raw)
             self.raw,self.values = raw,[read_hyper(g, k) for g in first_groups(self.opt) for k in self.names]
         return self.values
 
@@ -313,7 +342,7 @@ class Fingerprint(Callback):
         self.trail.append(row)
 
     def before_train(self):
-        self.held = [o for m in self.learn.model.modules() for o in (m._parameters, m._buffers) if o]
+        self.held = Weights(self.learn.model)
 
     def _add_state(self, row):
         "Add checksums of weights and generators"
@@ -321,8 +350,7 @@ class Fingerprint(Callback):
         parts = learn.searches.parts(learn, learn.dls.train, anew=False)
         row['generators'] = self.trail.number(generator_sums(parts))
         if learn.train_iter%self.weights==0:
-            tensors = [t for o in self.held for t in o.values() if t is not None]
-            if not any(map(is_lazy, tensors)): row['weights'] = [checksum(tensors)]
+            if (v := self.held.checksum()) is not None: row['weights'] = [v]
 
     def before_batch(self):
         if self.hypers is None:
@@ -339,7 +367,7 @@ class Fingerprint(Callback):
 
     def _add_norm(self):
         grads = [p.grad for g in self.learn.opt.param_groups for p in g['params'] if p.grad is not None]
-        if grads: self.row['grad_norm'] = [norm(grads)]
+        if grads: self.row['grad_norm'] = torch._foreach_norm(grads)
 
     def after_batch(self):
         learn,row,loss = self.learn,self.row,self.learn.loss

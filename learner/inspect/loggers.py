@@ -99,6 +99,7 @@ class Logger(LogMethods, Callback):
         if self.rec is not None and is_fork_of(self.learn, state['of_run']): return # it logs the whole curve
         super().load_state_dict(state)
 
+    def forked(self, parent, fork): self._end = self.offset # the whole run is logged again, in the fork's own place
     def after_exception(self): self.error = repr(self.learn.exc)
 
     def cleanup_fit(self):

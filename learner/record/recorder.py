@@ -153,6 +153,7 @@ class Curves(Recorded):
         if with_valid: _plot_valid(self, ax, skip_start, label)
         for i in self.iters if show_epochs else (): ax.axvline(i, color='0.9', zorder=0)
         if log: ax.loglog()
+        else: ax.xaxis.get_major_locator().set_params(integer=True)
         ax.set(xlabel='batch', ylabel='loss'); ax.legend()
         return ax
 
@@ -172,6 +173,7 @@ class Curves(Recorded):
         if axs is None: axs = plt.subplots(1, n, figsize=(4*n,3), squeeze=False, tight_layout=True)[1][0]
         for ax,(name,cols) in zip(axs, groups.items(), strict=True):
             for k in cols: ax.plot(*zip(*_points(self, k)), 'o-', label=_named(k, label))
+            ax.xaxis.get_major_locator().set_params(integer=True)
             ax.set(xlabel='batch', ylabel=name); ax.legend()
         return axs
 

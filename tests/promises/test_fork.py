@@ -309,3 +309,36 @@ def test_copies_of_a_learner_that_held_its_run(how, memory):
     assert twin.rewind(10).resume().recorder.losses==end
     del twin
     assert learn.rewind(10).resume().recorder.losses==end
+
+@pytest.mark.parametrize('log_dir', [None, 'board'])
+@pytest.mark.parametrize('n', [8, 9])
+def test_boards_of_forks_lie_over_that_of_their_parent(tmp_path, log_dir, n):
+    "Each has event files of its own, with the whole curve, at the steps that its parent has"
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    def board(learn): return next(o for o in learn.held_run.points[0].cbs if isinstance(o, TensorBoardLogger)).folder
+    def curve(folder): return {o.step:o.value for o in EventAccumulator(folder, size_guidance=dict(scalars=0)).Reload().Scalars('batch/loss')}
+    def expected(learn, start): return {start+i+1:pytest.approx(v) for i,v in enumerate(learn.recorder.raw_losses)}
+    learn = synth_learner(path=tmp_path).remove_cb(ProgressCallback)
+    logger = TensorBoardLogger(log_dir)
+    learn.fit(1, cbs=logger)
+    learn.fit(2, cbs=[Rewind(every=4), logger])
+    start = 10 if log_dir else 0 # a second fit goes on in a folder that is given
+    before,files = curve(board(learn)),read(tmp_path)
+    alt = learn.fork(n, lr=.01).resume()
+    assert read(tmp_path)==files and curve(board(learn))==before and {k:before[k] for k in expected(learn, start)}==expected(learn, start)
+    assert board(alt).startswith(str(alt.path)) and curve(board(alt))==expected(alt, start)
+    third = alt.fork(14).resume()
+    assert curve(board(third))==expected(third, start) and len({board(o) for o in (learn, alt, third)})==3
+    learn.rewind(n).resume()
+    assert curve(board(learn))==before
+
+def test_batches_of_plotted_curves_are_whole_numbers():
+    learn = synth_learner(metrics=mae).remove_cb(ProgressCallback)
+    learn.fit(2, cbs=Rewind(every=4))
+    alt = learn.fork(6, lr=.01).resume()
+    ax = learn.recorder.plot_loss(skip_start=17)
+    alt.recorder.plot_loss(skip_start=17, ax=ax)
+    for o in (ax, *learn.recorder.plot_metrics()):
+        o.set_xlim(17.6, 20.2)
+        assert all(float(t).is_integer() for t in o.get_xticks())
+    learn.recorder.plot_loss(log=True)
