@@ -1,4 +1,4 @@
-"""What `torch.compile` gains in a training step: the model alone, its loss too, and both in one program
+"""What `torch.compile` gains in a training step: the model alone, and model and loss in one program
 
     python bench/compiled.py [repeats]
 
@@ -27,13 +27,12 @@ def step_of(kind, make, shape):
     model,loss_func = make(),nn.CrossEntropyLoss()
     x,y,opt = torch.randn(shape),torch.randint(0, 10, shape[:1]),torch.optim.SGD(model.parameters(), lr=.01)
     forward = model if kind=='plain' else torch.compile(model.forward)
-    loss = torch.compile(loss_func.forward) if kind=='with its loss' else loss_func
     def both(x, y):
         pred = model(x)
         return pred,loss_func(pred, y)
-    together = torch.compile(both) if kind=='in one program' else None
+    together = torch.compile(both) if kind=='with loss' else None
     def step():
-        res = together(x, y)[1] if together else loss(forward(x), y)
+        res = together(x, y)[1] if together else loss_func(forward(x), y)
         res.backward()
         opt.step()
         opt.zero_grad()
@@ -42,7 +41,7 @@ def step_of(kind, make, shape):
 def main(repeats=60):
     torch.set_num_threads(1)
     for name,(make,shape) in models.items():
-        steps = {k:step_of(k, make, shape) for k in ('plain','compiled','with its loss','in one program')}
+        steps = {k:step_of(k, make, shape) for k in ('plain','compiled','with loss')}
         times = {k:[] for k in steps}
         for i in range(3+repeats):
             for k,step in steps.items():

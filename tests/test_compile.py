@@ -101,3 +101,31 @@ def test_torchs_own_compiler():
     mk(Compile(), model=noisy()).fit(1)
     learn = mk(Compile(options=dict(fallback_random=True)), model=noisy()).fit(1)
     assert learn.compile.gap is None and torch.allclose(torch.cat([o.flatten() for o in weights(learn.model)]), torch.cat([o.flatten() for o in weights(mk(model=noisy()).fit(1).model)]), atol=1e-5)
+
+# Model and loss as one program
+def test_with_loss_is_one_program_that_computes_the_same():
+    backend = Counted()
+    learn = mk(Compile(with_loss=True, backend=backend), noted := Noted(backend), valid=cut(30)).fit(2)
+    plain = mk(valid=cut(30)).fit(2)
+    assert same(weights(plain.model), weights(learn.model)) and plain.recorder.values==learn.recorder.values and learn.compile.gap==0
+    assert noted.at_start==backend.n==2 # for training and for validation
+    assert learn.forward_with is None and learn.compile.whole is None
+
+def test_callbacks_can_change_the_loss_of_a_whole_program():
+    @on('after_loss')
+    def double(learn): learn.loss_grad = learn.loss_grad*2
+    learn,plain = mk(Compile(with_loss=True, backend='eager'), double).fit(1),mk(double).fit(1)
+    assert same(weights(plain.model), weights(learn.model)) and plain.recorder.raw_losses==learn.recorder.raw_losses
+
+def test_what_waits_between_model_and_loss_is_named():
+    with pytest.warns(UserWarning, match='without its loss, because `mixed_precision` waits for `after_pred`'): learn = mk(Compile(with_loss=True, backend='eager'), MixedPrecision('bf16')).fit(1)
+    assert same(weights(learn.model), weights(mk(MixedPrecision('bf16')).fit(1).model))
+    with pytest.raises(ValueError, match='`learn.forward_with` is set already'): mk(Compile(with_loss=True, backend='eager'), MicroBatch(5)).fit(1)
+
+def test_a_loss_of_the_models_own_is_compiled_with_it():
+    class Own(nn.Module):
+        def __init__(self): super().__init__(); self.lin = nn.Linear(3, 1)
+        def forward(self, x, y): return (self.lin(x)[:,0]-y).pow(2).mean()
+    def data(): return DataLoaders(cut(10, Y.float()), device='cpu', n_inp=2)
+    with pytest.raises(ValueError, match=r'`Compile\(with_loss=True\)` needs a `loss_func`'): mk(Compile(with_loss=True), data=data(), model=Own(), loss_func=None).fit(1)
+    assert mk(Compile(backend='eager'), data=data(), model=Own(), loss_func=None).fit(1).compile.gap==0

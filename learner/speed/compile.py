@@ -14,6 +14,7 @@ import re,warnings
 import torch
 from ..core.checks import checked
 from ..core.callback import Callback
+from ..loop.loop import announce_loss,positional
 from ..schedule.trial import trial
 
 # %% ../../nbs/speed/03_compile.ipynb #compiled_again
@@ -48,6 +49,23 @@ class _Probe(Callback):
         gap,norm = (torch.stack([o.norm() for o in os]).norm() for os in ([a-b for a,b in pairs], [b for _,b in pairs]))
         self.seen['gap'] = float(gap/norm) if norm else float(gap)
 
+# %% ../../nbs/speed/03_compile.ipynb #WithLoss
+class _WithLoss:
+    "The forward pass of a training batch as one program, which returns predictions and loss"
+    def __init__(self, learn, kwargs):
+        model,loss_func = learn.model,learn.loss_func
+        def both(xb, yb):
+            pred = model(*xb)
+            return pred,loss_func(pred, *yb)
+        self.learn,self.both = learn,torch.compile(both, **kwargs)
+
+    def __call__(self, forward):
+        learn = self.learn
+        if not isinstance(learn.xb, positional) or not learn.yb: return forward()
+        learn.pred,learn.loss = self.both(learn.xb, learn.yb)
+        learn.loss_grad = learn.loss
+        if 'after_loss' in learn.handlers: announce_loss(learn)
+
 # %% ../../nbs/speed/03_compile.ipynb #Compile
 def _replace_forward(m, f):
     "Let `f` be the `forward` of `m`; returns a function that undoes it"
@@ -63,14 +81,16 @@ class Compile(Callback):
     order = -100
     @checked(tol='>=0')
     def __init__(self,
+        with_loss:bool=False, # The loss too, in training: both are one program then
         warm_up:bool=True, # Compile and compare before the fit, and not when its first batch waits
         tol:float=.05, # Largest difference of the gradients of a batch, relative to their norm
         **kwargs, # For `torch.compile`
     ):
-        self.warm_up,self.tol,self.kwargs = warm_up,tol,kwargs
+        self.with_loss,self.warm_up,self.tol,self.kwargs = with_loss,warm_up,tol,kwargs
         self.gap = None # the difference that was found; None where the forward pass draws random numbers
         self.recompiled = [] # reasons why something was compiled again during the last fit
         self.plain = self.trying = False
+        self.whole = None # the `_WithLoss` of a fit
 
     def prepare_fit(self):
         "Compile before the fit, and compare"
@@ -94,10 +114,23 @@ class Compile(Callback):
             learn.fit(1)
 
     def before_fit(self):
-        self.undo,self.known,self.recompiled = None,_compiled(),[]
+        learn,self.undo,self.known,self.recompiled = self.learn,None,_compiled(),[]
+        if self.with_loss and learn.loss_func is None: raise ValueError("`Compile(with_loss=True)` needs a `loss_func`, "
+            "but the model returns its own loss: write `Compile()`, which compiles it with the model")
         if self.plain: return
-        m = self.learn.model
-        self.undo = _replace_forward(m, torch.compile(m.forward, **self.kwargs))
+        if self.with_loss: self.whole = _WithLoss(learn, self.kwargs)
+        self.undo = _replace_forward(learn.model, torch.compile(learn.model.forward, **self.kwargs))
+
+    def before_train(self):
+        learn = self.learn
+        if self.whole is None: return
+        if 'after_pred' not in learn.handlers: learn.forward_with = self.whole; return
+        waiting = ', '.join(f'`{o.name}`' for o in learn.ordered_cbs('after_pred') if o.run_train)
+        if not self.trying: warnings.warn(f"`Compile` compiles the model without its loss, because {waiting} waits for "
+            "`after_pred`, a moment between the two")
+        self.whole = None # for this fit
+    def cleanup_train(self):
+        if self.learn.forward_with is self.whole: self.learn.forward_with = None
 
     def after_epoch(self):
         known,self.known = {id(o) for o in self.known},_compiled()
@@ -109,4 +142,4 @@ class Compile(Callback):
 
     def cleanup_fit(self):
         if self.undo: self.undo()
-        self.undo,self.known = None,[] # neither can be copied or pickled
+        self.undo,self.whole,self.known = None,None,[] # they cannot be copied or pickled
