@@ -115,8 +115,8 @@ class Compile(Callback):
 
     def before_fit(self):
         learn,self.undo,self.known,self.recompiled = self.learn,None,_compiled(),[]
-        if self.with_loss and learn.loss_func is None: raise ValueError("`Compile(with_loss=True)` needs a `loss_func`, "
-            "but the model returns its own loss: write `Compile()`, which compiles it with the model")
+        if self.with_loss and learn.loss_func is None: raise ValueError("`Compile(with_loss=True)` needs "
+            "a `loss_func`, but the model returns its own loss: write `Compile()`, which compiles it with the model")
         if self.plain: return
         if self.with_loss: self.whole = _WithLoss(learn, self.kwargs)
         self.undo = _replace_forward(learn.model, torch.compile(learn.model.forward, **self.kwargs))
