@@ -349,43 +349,11 @@ def test_plots():
     a.plot(); a.plot('train_loss')
     plt.close('all')
 
-# Comparisons of trainings
+def test_a_slice_is_a_group():
+    a = mk().seeds(4, 1)
+    assert a[1:3].seeds==[1,2] and (a[1:3]['train_loss']==a['train_loss'][1:3]).all() and compare(a[:2], a[2:]).paired is False
 
-def small(**kwargs):
-    torch.manual_seed(0)
-    dls = DataLoaders(DataLoader(TensorDataset(X, Y), 20, shuffle=True), DataLoader(TensorDataset(X, Y), 40), device='cpu')
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Dropout(.2), nn.Linear(4, 2))
-    return Learner(dls, model, nn.CrossEntropyLoss(), lr=.03, **kwargs).remove_cb(ProgressCallback)
-
-def other_start():
-    "The same distribution of initial weights, other weights for the same seed"
-    torch.rand(7)
-    return small().model
-
-def said_to_differ(n, paired, n_epoch=1, **kwargs):
-    "How many of `n` comparisons of 5 with 5 runs see a difference"
-    res,learn = 0,small()
-    for i in range(n):
-        first,second = range(10*i, 10*i+5),range(10*i+5, 10*i+10)
-        a = learn.seeds(first, n_epoch)
-        b = learn.seeds(first, n_epoch, model=other_start, **kwargs) if paired else learn.seeds(second, n_epoch, **kwargs)
-        c = compare(a, b)
-        assert c.paired==paired
-        res += bool(c)
-    return res
-
-@pytest.mark.parametrize('paired', [False,True])
-def test_equal_settings_are_rarely_said_to_differ(paired):
-    assert said_to_differ(8, paired)<=3 # more has a probability of 0.04%
-
-@pytest.mark.slow
-@pytest.mark.parametrize('paired', [False,True])
-def test_equal_settings_are_said_to_differ_at_the_nominal_rate(paired):
-    "5% of 200, within the 99.8% interval of the binomial distribution"
-    n = said_to_differ(200, paired)
-    print(f'{n} of 200')
-    assert 2<=n<=20
-
-@pytest.mark.parametrize('paired', [False,True])
-def test_a_planted_effect_is_found(paired):
-    assert said_to_differ(3, paired, n_epoch=6, lr=.3)==3
+def test_a_loss_that_uses_the_model_of_the_learner_is_told():
+    model = Net()
+    def loss(pred, y): return F.cross_entropy(pred, y) + model.a.weight.pow(2).sum()
+    with pytest.warns(UserWarning, match="A run would use its parent's model, optimizer or learner in `loss_func`"): mk(model, loss_func=loss).seeds(2, 1)
