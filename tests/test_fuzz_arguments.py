@@ -103,6 +103,7 @@ more = {f'{o}.{k}':is_loader for o in ('FetchPredsCallback','learn.validate','le
     'learn.set_hyper.v': 'number half', # learning rates
     'learn.freeze_to.n': 'negative', # counts from the end
     'OptimList.every': 'number', 'learn.load.only': 'items', 'LossMetrics.attrs': 'items', 'LossMetrics.names': 'items', 'Hooks.ms': 'list dict', 'Raise.order': 'half', 'set_hyper.v': 'number half',
+    'Ledger.ids': 'type function', 'Ledger.loss': 'type function',
     'diff.run_a': 'text empty', 'diff.run_b': 'text empty', # files
     'Profile.waits_every': 'none', 'learn.profile.waits_every': 'none', # never
     **{f'on.{k}':'number' for k in ('every','once')}, **{f'on.{k}':'number half negative huge' for k in ('after','before')}, # bounds of a filter, as in `Filter`
