@@ -85,12 +85,24 @@ def test_what_is_compiled_again_is_named():
     assert len(learn.compile.recompiled)==1
     with warnings.catch_warnings():
         warnings.simplefilter('error')
+        learn.validate(cut(7)) # inference is not warmed up, and not told
+        assert len(learn.compile.recompiled)==1
         torch.compiler.reset()
         assert mk(Compile(backend='eager', dynamic=True), data=cut(25)).fit(2).compile.recompiled==[]
 
 def test_an_iterator_is_not_used_up():
     learn = mk(Compile(backend=(backend := Counted())), noted := Noted(backend), data=iter(cut(10))).fit(1)
     assert learn.train_iter==6 and noted.at_start==0
+    valid = iter(cut(30))
+    assert mk(Compile(backend='eager'), valid=valid).fit(1).results and next(valid, None) is None
+
+def test_what_a_sampler_counts_is_not_moved():
+    class Turns(torch.utils.data.Sampler):
+        def __init__(self): self.passes = 0
+        def __len__(self): return 60
+        def __iter__(self): self.passes += 1; return iter([(i*7+self.passes)%60 for i in range(60)])
+    def run(*cbs): return mk(*cbs, data=DataLoaders(DataLoader(TensorDataset(X, Y), 10, sampler=Turns()), device='cpu')).fit(2)
+    assert same(weights(run().model), weights(run(Compile(backend='eager')).model))
 
 def test_arguments():
     with pytest.raises(ValueError, match="`tol`"): Compile(tol=-1)

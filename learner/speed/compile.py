@@ -94,10 +94,12 @@ class Compile(Callback):
 
     def prepare_fit(self):
         "Compile before the fit, and compare"
-        train = self.learn.dls.train
-        if self.trying or not self.warm_up or hasattr(train, '__next__'): return
-        self.trying,seen,b = True,{},self.learn.dls.one_batch()
+        dls,seen = self.learn.dls,{}
+        once = any(hasattr(o, '__next__') for o in (dls.train, *dls.valids.values()))
+        if once or self.trying or not self.warm_up: return
+        self.trying = True
         try:
+            with self.learn.unchanged(dls.train): b = dls.one_batch()
             for self.plain in (True, False): self._try(b, seen)
         finally: self.trying = self.plain = False
         self.gap = None if seen.get('random') else seen.get('gap')
@@ -114,7 +116,8 @@ class Compile(Callback):
             learn.fit(1)
 
     def before_fit(self):
-        learn,self.undo,self.known,self.recompiled = self.learn,None,_compiled(),[]
+        learn,self.undo,self.known = self.learn,None,_compiled()
+        if learn.mode=='fit': self.recompiled = []
         if self.with_loss and learn.loss_func is None: raise ValueError("`Compile(with_loss=True)` needs "
             "a `loss_func`, but the model returns its own loss: write `Compile()`, which compiles it with the model")
         if self.plain: return
@@ -133,10 +136,11 @@ class Compile(Callback):
         if self.learn.forward_with is self.whole: self.learn.forward_with = None
 
     def after_epoch(self):
+        if self.learn.mode!='fit' or self.trying: return
         known,self.known = {id(o) for o in self.known},_compiled()
         new = [why for o in self.known if id(o) not in known and (why := _reason(o))]
         self.recompiled += new
-        if not new or self.trying: return
+        if not new: return
         warnings.warn(f"The model was compiled again during epoch {self.epoch}, {len(new)} times: {'; '.join(new)}. "
             "Where batches differ in size, give the loader `drop_last=True`, or write `Compile(dynamic=True)`")
 
