@@ -184,7 +184,7 @@ def test_weights_of_batches_read_nothing(name):
 # Techniques
 techniques = dict(clip=GradientClip, clip_value=lambda: GradientClip(max_value=.1), accumulation=lambda: GradientAccumulation(8), micro=lambda: MicroBatch(2), micro_auto=MicroBatch, mixup=MixUp, cutmix=CutMix,
     ema=EMA, ema_every=lambda: EMA(every=2, buffers=True), swa=lambda: SWA(0, every=1, lr=.1), schedule=lambda: ParamScheduler(dict(lr=SchedCos(.1, 0), mom=wsd(.9))), torch_schedule=lambda: TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1), 'step'),
-    freeze=lambda: FreezeSchedule({0: 0}), bn_freeze=BnFreeze, short=lambda: ShortEpochCallback(.9), channels_last=ChannelsLast, collect=CollectDataCallback, mc_dropout=MCDropoutCallback,
+    freeze=lambda: FreezeSchedule({0: 0}), bn_freeze=BnFreeze, short=lambda: ShortEpochCallback(.9), channels_last=ChannelsLast, prefetch=Prefetch, collect=CollectDataCallback, mc_dropout=MCDropoutCallback,
     several=lambda: [MicroBatch(2), GradientAccumulation(8), MixUp(), GradientClip(), EMA()])
 
 @pytest.mark.sample(2)
