@@ -4075,6 +4075,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'learner.resume.rewind._names': ('resume/rewind.html#_names', 'learner/resume/rewind.py'),
                                        'learner.resume.rewind._replay': ('resume/rewind.html#_replay', 'learner/resume/rewind.py'),
                                        'learner.resume.rewind._shared': ('resume/rewind.html#_shared', 'learner/resume/rewind.py'),
+                                       'learner.resume.rewind._tensors_of': ('resume/rewind.html#_tensors_of', 'learner/resume/rewind.py'),
                                        'learner.resume.rewind._without_iterators': ( 'resume/rewind.html#_without_iterators',
                                                                                      'learner/resume/rewind.py'),
                                        'learner.resume.rewind.change': ('resume/rewind.html#change', 'learner/resume/rewind.py'),

@@ -357,3 +357,55 @@ def test_a_loss_that_uses_the_model_of_the_learner_is_told():
     model = Net()
     def loss(pred, y): return F.cross_entropy(pred, y) + model.a.weight.pow(2).sum()
     with pytest.warns(UserWarning, match="A run would use its parent's model, optimizer or learner in `loss_func`"): mk(model, loss_func=loss).seeds(2, 1)
+
+def test_a_function_that_uses_the_learner_is_told():
+    learn = mk()
+    @learn.on(event.after_batch)
+    def look(_): learn.model.a.weight
+    with pytest.warns(UserWarning, match="A run would use its parent's .* in `look`"): learn.seeds(2, 1)
+
+def test_a_callback_with_data_of_its_own_shares_it():
+    "Loaders in callbacks are copied with their generators, and their data are not"
+    class Extra(Callback):
+        def __init__(self, more): self.more = more
+        def before_epoch(self): seen.append(next(iter(self.more))[0]); data.append(self.more.dataset.tensors[0] is X)
+    seen,data = [],[]
+    learn = mk(cbs=Extra(DataLoader(TensorDataset(X, Y), 8, shuffle=True, generator=torch.Generator())))
+    learn.seeds(2, 1, vary='init')
+    assert all(data) and same(*[[o] for o in seen])
+    seen.clear()
+    learn.seeds(2, 1, vary='dropout')
+    assert not same(*[[o] for o in seen])
+
+class Counting(Dataset):
+    "Changes a list while it is read, and has a large array"
+    def __init__(self): self.seen,self.x = [],X.numpy()
+    def __len__(self): return len(self.x)
+    def __getitem__(self, i): self.seen.append(i); held.append(self.x); return torch.from_numpy(self.x[i])+.01*len(self.seen),Y[i]
+held = []
+
+@pytest.mark.parametrize('fitted', [False,True])
+def test_runs_share_the_data_and_not_what_a_dataset_counts(fitted):
+    data = Counting()
+    learn = mk(data=data)
+    if fitted: learn.fit(1)
+    n = len(data.seen)
+    held.clear()
+    a = learn.seeds(3, 1)
+    assert len(data.seen)==n and all(o is data.x for o in held) and len(held)>=120
+    assert (a['train_loss']==learn.seeds([0,2,1], 1)['train_loss'][[0,2,1]]).all()
+
+@pytest.mark.parametrize('cbs', [EMA, lambda: EarlyStoppingCallback(monitor='valid_loss'), lambda: GradientClip(.1), lambda: GradientAccumulation(16), lambda: [MixUp(), EMA()]])
+def test_techniques_take_part(cbs):
+    a,b = mk().seeds(3, 3, cbs=cbs()),mk(cbs=cbs()).seeds(3, 3)
+    assert (a['train_loss']==b['train_loss']).all() and len({*a['train_loss']})==3 and compare(a, b, 'valid_loss').same
+
+def test_a_stopped_fit_can_still_be_resumed():
+    def stopped():
+        learn = mk()
+        return learn.fit(2, cbs=Callback(after_batch=lambda self: self.train_iter==3 and self.learn.at_pause(self.learn.stop_for_now, stops=True)))
+    a,b = stopped(),stopped()
+    with pytest.warns(UserWarning, match='has been trained'): b.seeds(2, 1, vary='order')
+    state = torch.get_rng_state()
+    a.resume(); torch.set_rng_state(state); b.resume()
+    assert same([*a.model.parameters()], [*b.model.parameters()])

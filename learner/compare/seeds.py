@@ -51,10 +51,13 @@ class Plan:
     def seeds(self, seed): return {k:stream_seed(k, seed if k in self.vary else 'shared') for k in streams}
 
     def twin(self):
+        "A copy of the learner, and of the callbacks of the fit"
         left_out = [o for o in self.learn.cbs if o.writes or isinstance(o, ProgressCallback)]
-        with self.learn.removed_cbs(left_out): res,cbs = twin_of(self.learn, self.cbs)
+        with self.learn.removed_cbs(left_out):
+            n = len(self.learn.cbs)
+            res,cbs = twin_of(self.learn, [*self.learn.cbs, *self.cbs])
         if self.last is None: warn_of_shared(self.learn, res, cbs, 'A run')
-        return res,cbs
+        return res,cbs[n:]
 
     def made(self):
         "A model that the user's function makes"

@@ -26,6 +26,8 @@ from functools import cache
 from inspect import signature
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
+import numpy as np
+import torch
 from fastcore.basics import patch
 from fastcore.foundation import L
 from torch import nn
@@ -192,8 +194,15 @@ def _data_of(learn, cbs):
     others = [o for o in (*found.values(), *learn.dls.loaders.values()) if not isinstance(o, DataLoader)]
     return loaders,[*others, *(o.dataset for o in loaders)]
 
+def _tensors_of(datasets):
+    "Tensors and arrays in datasets: before a first fit, it is not known what else stays as it is"
+    attrs = [v for o in datasets if hasattr(o, '__dict__') for v in vars(o).values()]
+    parts = [v for o in attrs for v in (o if isinstance(o, (list,tuple)) else [o])]
+    return {id(o):o for o in parts if isinstance(o, (torch.Tensor,np.ndarray))}
+
 def _shared(learn, datasets):
     "What a fork shares with its parent, as `deepcopy` wants to know it"
+    if not learn.lineage: return _tensors_of(datasets)
     train,route = learn.dls.train,learn.route
     counts = moved_counts(route.counts_before, counts_of(train, digests=True))
     moved = {o.split('.', 1)[1] for o in (*counts, *route.moved)}
