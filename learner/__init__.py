@@ -75,7 +75,8 @@ Modules:
 - `learner.speed.compile`: One compiled program in place of many small operations, checked before the fit begins
 - `learner.technique.averaging`: Trained weights jump about a good solution, and their average lies in its middle: EMA and SWA
 - `learner.technique.gradients`: Steps that are bounded in length, and steps that use the gradients of several batches
-- `learner.technique.mixup`: Training on mixtures of two samples, with any loss"""
+- `learner.technique.mixup`: Training on mixtures of two samples, with any loss
+- `learner.technique.optimizers`: Muon for matrices with AdamW for the rest, schedule-free optimizers, and steps that compute the loss again"""
 
 __version__ = "0.0.1"
 

@@ -66,6 +66,7 @@ from .technique.mixed_precision import *
 from .technique.gradients import *
 from .technique.micro_batch import *
 from .technique.modes import *
+from .technique.optimizers import *
 from .technique.averaging import *
 from .technique.mixup import *
 from .technique.debugging import *

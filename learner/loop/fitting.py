@@ -11,16 +11,15 @@ __all__ = []
 import os,warnings
 from contextlib import contextmanager,nullcontext
 from functools import partial
-from inspect import Parameter,signature
 from math import inf
 import torch
 from ..core.checks import checked,short_name,whole
 from ..core.events import moments
 from ..core.callback import Callback,TrainEvalCallback
 from ..data.loaders import length
-from ..model.groups import freeze_groups,norm_bias_params,param_groups,per_group
-from ..model.hypers import get_hyper,hypers,n_groups,set_hyper,spare
-from ..model.optimizer import clear_state,make_opt
+from ..model.groups import freeze_groups,norm_bias_params,param_groups
+from ..model.hypers import first_groups,get_hyper,hypers,set_hyper,spare,values_for
+from ..model.optimizer import clear_state,make_opt,requires_closure,switching,to_eval
 from .snapshot import all_modules
 from .loop import Loop,loss_and_grads
 from .inference import InferenceMixin,check_parts,release_frames
@@ -35,12 +34,13 @@ class OptimizerMixin(InferenceMixin):
     def create_opt(self):
         "Make a new optimizer; one that was given as it is starts anew, except for the first time"
         load_optimizers()
+        to_eval(self.opt) # a new one begins with the weights that are in use
         if isinstance(self.opt_func, torch.optim.Optimizer):
             if self.opt is self.opt_func: clear_state(self.opt)
             self.opt = self.opt_func
         else:
             no_decay = () if self.wd_bn_bias else norm_bias_params(self.model)
-            self.opt = make_opt(self.opt_func, self.param_groups(), self.lr, no_decay)
+            self.opt = make_opt(self.opt_func, self.param_groups(), self.lr, no_decay, self.model)
         if self.lr is None:
             lrs = get_hyper(self.opt, 'lr')
             self.lr = lrs[0] if len({*lrs})==1 else lrs
@@ -151,11 +151,6 @@ def fit_bounds(n_epoch, start_epoch, n_iter, n_step) -> Bounds:
     n_iter,n_step = (None if v is None else whole(k, v) for k,v in dict(n_iter=n_iter, n_step=n_step).items())
     return Bounds(n_epoch, whole('start_epoch', start_epoch), n_iter, n_step)
 
-def requires_closure(opt):
-    "Whether `step` cannot do without a function that computes loss and gradients, as for LBFGS"
-    closure = signature(type(opt).step).parameters.get('closure')
-    return closure is not None and closure.default is Parameter.empty
-
 def prepare(learn, bounds):
     "Move the model, make the optimizer, and refuse a fit that cannot train"
     learn.to_device()
@@ -172,7 +167,7 @@ def prepare(learn, bounds):
 
 def given_hypers(learn, **values):
     "Hyper-parameters that were given, for each parameter group"
-    return {k:per_group(v, n_groups(learn.opt), k) for k,v in values.items() if v is not None}
+    return {k:values_for(first_groups(learn.opt), v, k) for k,v in values.items() if v is not None}
 
 def overrides_of(learn, stopped, lr, wd, rerun):
     "Hyper-parameters that a fit which resumes changes: by its arguments, or by hand since it was stopped"
@@ -245,6 +240,7 @@ class StopMixin(OptimizerMixin):
     def fitting(self, mode):
         "Around a fit or `lr_find`: restore modes and hyper-parameters at the end"
         before = self.route.hypers_before = {k:get_hyper(self.opt, k) for k in hypers(self.opt)}
+        self.two_weights = bool(switching(self.opt))
         self.step_args = (partial(loss_and_grads, self),) if requires_closure(self.opt) else ()
         with self.keep_modes():
             self.mode = mode

@@ -18,6 +18,7 @@ from ..core.checks import checked,is_whole
 from ..core.callback import FuncCallback
 from ..core.callbacks import CallbackList
 from ..data.loaders import DataLoaders,check_choice,check_loader
+from ..model.optimizer import switching
 from ..record.history import Row
 from ..record.recorder import Recorder
 from .snapshot import unmoved
@@ -125,6 +126,7 @@ class InferenceMixin(RestoreMixin):
     ):
         "Run inference: a whole run of its own, or the validation alone inside another run"
         inside,self.mode,self.to_validate = inside or self.mode is not None,mode,dls
+        self.two_weights = bool(switching(self.opt))
         if inside:
             with self.nested_inference(): return self.validate_all()
         self.to_device()

@@ -17,6 +17,7 @@ from ..core.events import CancelBatchException
 from ..core.callback import refer,weak
 from ..core.dispatch import Dispatcher,scope
 from ..data.loaders import length,to_device,twin
+from ..model.optimizer import in_use,training_mode
 from ..model.mapping import fields_for,part_of,predictions,recognize,shifted,takes_tensors
 from ..record.history import Row
 from ..measure.advice import advice,no_loss
@@ -87,6 +88,7 @@ class LoopState(Dispatcher):
         self.epoch = self.train_iter = self.opt_step = self.iter = self.epoch_start = 0
         self.n_train = self.n_iter = self.stop_at = None
         self.forward_with,self.step_args,self.searches,self.recognized_loss = None,(),Searches(),None
+        self.two_weights = False # the optimizer trains other weights than are used
         self.forget_batch()
 
     def run_scopes(self):
@@ -178,7 +180,10 @@ class Phases(LoopState):
     def train_all(self):
         "Train on `dls.train`, then drop all gradients"
         self.use_loader('train', self.dls.train if self.mode=='fit' else twin(self.dls.train), training=True)
-        try: self._train()
+        try:
+            if not self.two_weights: self._train()
+            else:
+                with training_mode(self.opt): self._train()
         finally: self.opt.zero_grad()
 
     def validate_all(self):
@@ -187,7 +192,9 @@ class Phases(LoopState):
         for name,dl in self.to_validate.items():
             with keep_generators(self, dl) if self.mode=='fit' else nullcontext(): # else `unchanged` does more
                 self.use_loader(name, twin(dl) if dl is self.dls.train or dl is self.dl else dl, training=False)
-                self._validate()
+                if not self.two_weights: self._validate()
+                else:
+                    with in_use(self.opt): self._validate()
             if self._leaving: self.attendance.leave() # the model's attributes have been put back now
         self.dl_name = None
 

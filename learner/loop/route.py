@@ -20,7 +20,7 @@ from ..data.draws import Draws
 from ..data.search import same_objects
 from ..data.held import Attributes
 from ..data.loader_state import counts_of
-from ..model.optimizer import own_attrs,parts_of
+from ..model.optimizer import own_attrs,parts_of,switching,to_train
 from .snapshot import Snapshot,all_modules
 from .loop import END,Route,check_drawn
 from .position import Bounds,Position
@@ -62,6 +62,7 @@ class Stopped:
 
 class StopForNow(CancelFitException):
     "The fit is over, but can be resumed"
+    resumable = True # an optimizer with two modes stays in that of training
     def __init__(self, reason, route, stopped):
         super().__init__(reason)
         self.route,self.stopped = route,stopped
@@ -132,6 +133,7 @@ class WayBack:
         elif (n := stopped.position.counters.train_iter)>self.lineage[-1].n_iter: self.turn('resume', n)
         if stopped is None: return
         _check_loader(stopped, learn.dls.train)
+        if stopped.position.next=='batch': to_train(switching(learn.opt)) # it may have been switched by hand
         if stopped.weights: stopped.weights.restore()
         state,callbacks = copied((learn.state, stopped.position.callbacks))
         at = replace(stopped.position, state=state, callbacks=callbacks)

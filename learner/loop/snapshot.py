@@ -177,12 +177,17 @@ def _tensors(o):
     if not isinstance(o, (dict,list,tuple)): return []
     return [t for v in (o.values() if isinstance(o, dict) else o) for t in _tensors(v)]
 
+def _with_inner(opts):
+    "Optimizers, and those that they hold: one may let another take its steps"
+    return [p for o in opts for p in (o, *_with_inner([v for v in vars(o).values() if isinstance(v, Optimizer)]))]
+
 class Snapshot:
     "Parameters and buffers of modules, and the state of optimizers, as of now"
     def __init__(self,
         modules, # Searched with all their submodules
         opts=(), # Optimizers
     ):
+        opts = _with_inner(opts)
         modules = {id(m):m for o in modules for m in o.modules()}.values()
         self.buffers = [(m, dict(m._buffers)) for m in modules]
         self.states = [(o, {p:copied(s, tensors=False) for p,s in o.state.items()}) for o in opts]

@@ -10,6 +10,8 @@ SGD calls it `momentum`, Adam `betas[0]`; here it is `mom` for both. `hypers` li
 __all__ = ['hyper_keys', 'hypers', 'n_groups', 'get_hyper', 'set_hyper', 'spare']
 
 # %% ../../nbs/model/02_hypers.ipynb #imports
+from functools import cache
+from inspect import signature
 import torch
 from ..core.checks import listed,nearest,short_name
 from .groups import per_group
@@ -45,13 +47,25 @@ def write_hyper(g, name, v):
 def _check_opt(opt):
     if not hasattr(opt, 'param_groups'): raise TypeError(f"`opt` is a `torch.optim.Optimizer`, but got {opt!r}")
 
+@cache
+def _arguments(cls):
+    "Names of the arguments of a class; None if it takes any"
+    ps = signature(cls).parameters
+    return None if any(p.kind is p.VAR_KEYWORD for p in ps.values()) else {*ps}
+
+def _counts(opt, k):
+    "Whether `k` in a group is no setting, but something that the optimizer counts"
+    args = _arguments(type(opt))
+    return args is not None and k in opt.defaults and k not in args
+
 def hypers(opt:torch.optim.Optimizer) -> list[str]:
     "Names of the hyper-parameters that `opt` has"
     _check_opt(opt)
     taken = {'params', 'group', 'spared', *(k for places in _places.values() for k,_ in places)}
-    def others(g): return [k for k,v in g.items() if k not in taken and isinstance(v, float)]
-    def has(g): return [k for k in hyper_keys if _place(g, k)] + others(g)
-    return [k for k in has(opt.param_groups[0]) if all(k in has(g) for g in opt.param_groups)]
+    def others(o, g): return [k for k,v in g.items() if k not in taken and isinstance(v, float) and not _counts(o, k)]
+    opts = getattr(opt, 'opts', [opt]) # several as one
+    found = [[k for k in hyper_keys if _place(g, k)] + others(o, g) for o in opts for g in o.param_groups]
+    return [k for k in found[0] if all(k in names for names in found)]
 
 # %% ../../nbs/model/02_hypers.ipynb #first_groups
 def first_groups(opt:torch.optim.Optimizer) -> list[dict]:
@@ -59,6 +73,17 @@ def first_groups(opt:torch.optim.Optimizer) -> list[dict]:
     res = {}
     for i,g in enumerate(opt.param_groups): res.setdefault(g.get('group', i), g)
     return list(res.values())
+
+def values_for(
+    groups, # Dicts of groups, one of each
+    v, # As in `per_group`
+    name:str='lr', # What it is, for errors
+) -> list[float]:
+    "One float for each group. Where two optimizers share a group of the splitter, a slice has one value for both"
+    if not isinstance(v, slice): return per_group(v, len(groups), name)
+    whose = [g.get('whole', g.get('group', i)) for i,g in enumerate(groups)]
+    vals = dict(zip(sorted({*whose}), per_group(v, len({*whose}), name)))
+    return [vals[i] for i in whose]
 
 # %% ../../nbs/model/02_hypers.ipynb #get_hyper
 def n_groups(opt:torch.optim.Optimizer) -> int:
@@ -85,12 +110,12 @@ def get_hyper(
 def set_hyper(
     opt:torch.optim.Optimizer,
     name:str, # As in `get_hyper`
-    v, # One value, or one per group: see `per_group`
+    v, # One value, or one per group, or a slice: see `per_group`
 ):
     "Set a hyper-parameter; `wd` where decay is spared stays 0"
     _check_name(opt, name)
     firsts = first_groups(opt)
-    vals = {g.get('group', i):o for i,(g,o) in enumerate(zip(firsts, per_group(v, len(firsts), name)))}
+    vals = {g.get('group', i):o for i,(g,o) in enumerate(zip(firsts, values_for(firsts, v, name)))}
     for i,g in enumerate(opt.param_groups):
         if not (name=='wd' and g.get('spared')): write_hyper(g, name, vals[g.get('group', i)])
 

@@ -21,6 +21,7 @@ from fastcore.basics import patch
 from ..core.checks import checked
 from ..data.loaders import check_device
 from ..loop.learner import Learner
+from ..model.optimizer import in_use
 from ..model.files import check_sums,file_path,reading,torch_save,write_to
 from ..model.weights import unwrapped
 
@@ -56,7 +57,7 @@ def export(self:Learner,
         except Exception as e:
             if not isinstance(e, OSError): e.add_note(_culprit(parts))
             raise
-    write_to(file, put)
+    with in_use(self.opt): write_to(file, put)
     return file
 
 def _emptied(dls):

@@ -23,7 +23,7 @@ from ..loop.snapshot import Snapshot,model_and_loss
 from ..model.files import file_path,find_file,read_plain,reading,type_of,write_plain,write_to
 from ..model.groups import norm_bias_params
 from ..model.hypers import spare
-from ..model.optimizer import OptimList,parts_of
+from ..model.optimizer import OptimList,in_use,parts_of,to_eval,to_train
 from ..model.weights import put_weights,weights_of
 
 # %% ../../nbs/result/06_saving.ipynb #file_events
@@ -73,9 +73,11 @@ def save(self:Learner,
     with_opt = not bare and self.opt is not None if with_opt is None else with_opt
     if with_opt and self.opt is None:
         raise ValueError("There is no optimizer yet to save: `with_opt=False` saves the weights alone")
-    weights = weights_of(self.model)
-    saved = dict(model=weights, opt=self.opt.state_dict()) if with_opt else weights
-    with file_events(self, 'save', file, saved): (_write_bare if bare else write_plain)(self.saved, file, 'learn.saved')
+    with in_use(self.opt):
+        weights = weights_of(self.model)
+        saved = dict(model=weights, opt=self.opt.state_dict()) if with_opt else weights
+        with file_events(self, 'save', file, saved):
+            (_write_bare if bare else write_plain)(self.saved, file, 'learn.saved')
     return file
 
 # %% ../../nbs/result/06_saving.ipynb #fit_opt
@@ -136,8 +138,9 @@ def _merged(ours, theirs):
 
 def _joined(groups, whole):
     "Groups as the splitter has made them"
-    firsts = {g['group']:g for g in reversed(groups)}
-    return [{**{k:v for k,v in firsts[i].items() if k!='spared'}, 'params': whole[i]} for i in sorted(firsts)]
+    firsts,whose = {g['group']:g for g in reversed(groups)},{id(p):g['group'] for g in groups for p in g['params']}
+    params = {i:[p for ps in whole for p in ps if whose.get(id(p))==i] for i in firsts}
+    return [{**{k:v for k,v in firsts[i].items() if k!='spared'}, 'params': params[i]} for i in sorted(firsts)]
 
 # %% ../../nbs/result/06_saving.ipynb #untouched
 @contextmanager
@@ -202,6 +205,7 @@ def load(self:Learner,
     if isinstance(file, Path) and not file.exists(): raise FileNotFoundError(f"There is no `{file}`.{_near(file)}")
     saved = (_read_bare if _is_bare(file) else read_plain)(file, 'cpu' if device is None else device)
     with untouched(self, file), file_events(self, 'load', file, saved):
+        trained = to_eval(self.opt) # the weights of a file are for use
         both = isinstance(self.saved, dict) and isinstance(self.saved.get('model'), dict)
         state,opt = (self.saved['model'],self.saved.get('opt')) if both else (_state_dict(self.saved),None)
         unmatched = put_weights(self.model, state, strict, only)
@@ -209,6 +213,8 @@ def load(self:Learner,
         if with_opt and why:
             raise ValueError(f"The optimizer cannot be loaded: {why}. `with_opt=False` loads the weights alone")
         if with_opt is not False and not why: _load_opt(self, opt, state)
+        to_eval(self.opt) # the file may be that of a run in the middle of training
+        to_train(trained)
         notes = [str(unmatched)] if any(unmatched) else []
         if why and opt is not None and only is None:
             notes.append(f"The optimizer was not loaded: {why}. `with_opt=False` silences this warning")

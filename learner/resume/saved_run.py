@@ -151,7 +151,8 @@ def _saved_attrs(opt):
 
 def unsaved_attrs(opt):
     "Attributes of an optimizer that a state file would lack, by name"
-    return {k:v for o in parts_of(opt) for k,v in _saved_attrs(o)[1].items() if not is_stateful(v)}
+    found = {k:v for o in parts_of(opt) for k,v in _saved_attrs(o)[1].items()}
+    return {k:v for k,v in found.items() if isinstance(v, Optimizer) or not is_stateful(v)}
 
 def _put_attrs(opt, attrs, device):
     settings = signature(type(opt).__init__).parameters

@@ -14,8 +14,9 @@ from fastcore.foundation import L
 from fastcore.meta import delegates
 from ..core.checks import checked
 from ..loop.learner import Learner
-from ..model.groups import check_hyper,per_group
-from ..model.hypers import get_hyper,hypers,n_groups
+from ..model.groups import check_hyper
+from ..model.hypers import first_groups,get_hyper,hypers,values_for
+from ..model.optimizer import switching
 from .schedules import SchedCos,SchedNo,combine_scheds,combined_cos,scaled
 from .schedulers import FreezeSchedule,ParamScheduler
 
@@ -23,7 +24,7 @@ from .schedulers import FreezeSchedule,ParamScheduler
 def _lrs(learn, lr, name='lr'):
     "One learning rate per group, or one for all"
     if learn.opt is None: learn.create_opt()
-    lrs = per_group(learn.lr if lr is None else lr, n_groups(learn.opt), name)
+    lrs = values_for(first_groups(learn.opt), learn.lr if lr is None else lr, name)
     return lrs[0] if len({*lrs})==1 else lrs
 
 def _one_cycle(learn, lr, div, div_final, pct_start, moms):
@@ -31,6 +32,7 @@ def _one_cycle(learn, lr, div, div_final, pct_start, moms):
     lr,scheds = _lrs(learn, lr, 'lr_max'),{}
     scheds['lr'] = combined_cos(pct_start, scaled(lr, 1/div), lr, scaled(lr, 1/div_final))
     uses_mom = 'mom' in hypers(learn.opt) and any(get_hyper(learn.opt, 'mom'))
+    if switching(learn.opt): uses_mom = False # what stands for it says how the weights in use follow from the others
     if moms is None and not uses_mom: return scheds
     moms = learn.moms if moms is None else moms
     if not isinstance(moms, (list,tuple)) or len(moms)!=3: raise ValueError(

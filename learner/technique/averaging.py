@@ -18,8 +18,9 @@ from torch.nn.parameter import is_lazy
 from ..core.checks import checked
 from ..core.callback import Callback
 from .mixed_precision import MixedPrecision
-from ..model.groups import check_hyper,per_group
-from ..model.hypers import get_hyper,n_groups
+from ..model.groups import check_hyper
+from ..model.hypers import first_groups,get_hyper,values_for
+from ..model.optimizer import in_use,to_eval,to_train
 from ..record.recorder import Recorder
 from ..schedule.schedules import SchedCos
 from ..schedule.schedulers import ParamScheduler
@@ -109,20 +110,23 @@ class _Average(Callback):
         self._check()
         own = [(m,k,b) for m in self._norms() for k,b in m.named_buffers(recurse=False)]
         for m,k,b in own: setattr(m, k, b.clone())
-        ts = self._tensors()
-        weights = [o.data for o in ts]
-        _put(ts, [a.to(o.dtype) for a,o in zip(self.avg, ts)])
-        try: self._renew_norms(); yield self
-        finally:
-            _put(ts, weights)
-            for m,k,b in own: setattr(m, k, b)
+        with in_use(self.learn.opt): # an optimizer with an average of its own does not touch this one
+            ts = self._tensors()
+            weights = [o.data for o in ts]
+            _put(ts, [a.to(o.dtype) for a,o in zip(self.avg, ts)])
+            try: self._renew_norms(); yield self
+            finally:
+                _put(ts, weights)
+                for m,k,b in own: setattr(m, k, b)
 
     def apply(self):
         "Put the average into the model for good"
         self._check()
+        ts,trained = self._tensors(),to_eval(self.learn.opt)
         with torch.no_grad():
-            for a,o in zip(self.avg, self._tensors()): o.copy_(a)
+            for a,o in zip(self.avg, ts): o.copy_(a)
         self._renew_norms()
+        to_train(trained)
 
     def _check(self):
         if not self.n: raise RuntimeError(f"`{type(self).__name__}` has no average yet")
@@ -221,7 +225,7 @@ class SWA(WeightAverage):
     def before_fit(self):
         super().before_fit()
         self.lrs = None
-        if self.lr is not None: per_group(self.lr, n_groups(self.learn.opt))
+        if self.lr is not None: values_for(first_groups(self.learn.opt), self.lr)
         if self.fitting and 1<=self.start>=self.learn.n_epoch: raise ValueError(
             f"`SWA` begins after {self.start} epochs, but there are only {self.learn.n_epoch}")
 
@@ -241,7 +245,7 @@ class SWA(WeightAverage):
         if not self.fitting or self.lr is None or (since := self._since())<-1e-9: return
         if self.lrs is None: self.lrs = get_hyper(self.learn.opt, 'lr')
         pos = min(1., max(0., since)/self.anneal) if self.anneal else 1.
-        self.learn.set_hyper('lr', SchedCos(self.lrs, per_group(self.lr, len(self.lrs)))(pos))
+        self.learn.set_hyper('lr', SchedCos(self.lrs, values_for(first_groups(self.learn.opt), self.lr))(pos))
 
     def after_step(self):
         if self._stepped() and self.every and not self.steps%self.every and self._since()>-1e-9: self._add()
