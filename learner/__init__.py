@@ -29,6 +29,7 @@ Modules:
 - `learner.diagnose.order`: Two callbacks that change the same value, where nothing says which of them comes first
 - `learner.diagnose.trace`: Who runs when, for how long, what it reads and writes, and why in this order
 - `learner.dist.agreement`: What one of several processes does, all do: cancels, stops, errors
+- `learner.dist.launch`: Train in several processes from a notebook: `learn.fit(5, procs=2)`
 - `learner.dist.merging`: What metrics have gathered in several processes becomes what one process would have gathered
 - `learner.dist.processes`: Who this process is among those that train together, and all that they tell one another
 - `learner.dist.shares`: Each process loads its part of every batch: no sample is lost, none comes twice, and the order is that of one process

@@ -117,4 +117,5 @@ from .dist.merging import *
 from .dist.agreement import *
 from .dist.engine import *
 from .dist.distributed import *
+from .dist.launch import *
 __all__ = [o for o in globals() if not o.startswith('_')] # what the chapters export, and no more

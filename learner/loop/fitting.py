@@ -260,7 +260,7 @@ def _check_resume(name, v):
 
 class FitMixin(StopMixin):
     "Fits and resumes"
-    @checked(resume=_check_resume,
+    @checked(resume=_check_resume, procs='>=1',
         **dict.fromkeys(['n_epoch','wd','start_epoch','n_iter','n_step'], ...)) # they are checked together
     def fit(self,
         n_epoch:int|None=None, # Passes over `dls.train`
@@ -272,8 +272,11 @@ class FitMixin(StopMixin):
         n_iter:int|None=None, # Training batches; of several bounds the one that comes first ends the fit
         n_step:int|None=None, # Optimizer steps
         resume=None, # Continue a saved fit: True: newest file of its `Checkpoint`; `'auto'`: that, if any; or a file
+        procs:int|None=None, # Processes to train in, which are started for this fit; default: this one
     ): # Itself, so that calls chain
         "Train for `n_epoch` epochs, validating after each. Modes and hyper-parameters are restored at the end"
+        if procs is not None: return self.fit_in_processes(procs, cbs, n_epoch=n_epoch, lr=lr, wd=wd, resume=resume,
+            reset_opt=reset_opt, start_epoch=start_epoch, n_iter=n_iter, n_step=n_step)
         with HeldInterrupt(self) as held:
             bounds = fit_bounds(n_epoch, start_epoch, n_iter, n_step)
             if self.mode is not None: raise RuntimeError(f"`fit` cannot start inside a running `{self.mode}`: "

@@ -193,7 +193,7 @@ class Learner:
     def fitting(self, mode):
         'Around a fit or `lr_find`: restore modes and hyper-parameters at the end'
         ...
-    def fit(self, n_epoch: int | None=..., lr=..., wd: float | None=..., cbs=..., reset_opt: bool=..., start_epoch: int=..., n_iter: int | None=..., n_step: int | None=..., resume=...):
+    def fit(self, n_epoch: int | None=..., lr=..., wd: float | None=..., cbs=..., reset_opt: bool=..., start_epoch: int=..., n_iter: int | None=..., n_step: int | None=..., resume=..., procs: int | None=...):
         'Train for `n_epoch` epochs, validating after each. Modes and hyper-parameters are restored at the end'
         ...
     def resume(self, cbs=..., lr=..., wd: float | None=...):
@@ -239,6 +239,9 @@ class Learner:
         ...
     def fit_flat_cos(self, n_epoch: int | None=..., lr=..., div_final: float=..., pct_start: float=..., wd: float | None=..., cbs=..., **kwargs) -> Learner:
         'Stay at `lr`, then anneal to almost nothing along a cosine'
+        ...
+    def fit_in_processes(self, procs: int, cbs, **kwargs) -> Learner:
+        'Train in worker processes, and bring back what they have done'
         ...
     def fit_one_cycle(self, n_epoch: int | None=..., lr_max=..., div: float=..., div_final: float=..., pct_start: float=..., wd: float | None=..., moms=..., cbs=..., **kwargs) -> Learner:
         'Warm up to `lr_max`, then anneal: the 1cycle policy ([Smith & Topin 2017](https://arxiv.org/abs/1708.07120))'

@@ -1,0 +1,69 @@
+"`learn.fit(…, procs=2)`: workers train, and everything is brought back"
+import os,signal,threading,time
+from pathlib import Path
+import pytest,torch
+from learner.all import *
+from test_dist import close,slow
+
+class Seen(Callback):
+    "Keeps losses, and touches a file at a batch"
+    def __init__(self, file=None): self.file,self.losses = file,[]
+    def after_batch(self):
+        if self.learn.training: self.losses.append(self.learn.loss.item())
+        if self.file and self.learn.training and self.learn.train_iter==4: Path(self.file).touch(); time.sleep(1)
+
+class Fails(Callback):
+    def __init__(self, rank): self.rank = rank
+    def after_pred(self):
+        if rank_distrib()==self.rank: raise OSError('a broken file')
+
+def weights(learn): return [o.detach().clone() for o in learn.model.parameters()]
+def rows(learn): return [{k:v for k,v in dict(o).items() if k!='time'} for o in learn.recorder.rows]
+def learner(**kwargs): return synth_learner(metrics=rmse, opt_func=Adam, lr=.01, **kwargs)
+
+def test_everything_comes_back(capfd):
+    "Weights, optimizer, rows, callbacks, generators: the objects are the same ones, and the next fit goes on as in one process; one table is shown"
+    a,b = Seen(),Seen()
+    ref = learner().fit_one_cycle(2, cbs=a)
+    learn = learner(show=True) # which seeds the generators again
+    params,opt = [*learn.model.parameters()],learn.create_opt()
+    learn.fit_one_cycle(2, cbs=b, procs=2)
+    assert capfd.readouterr().out.count('valid_loss')==1
+    assert all(o is p for o,p in zip(learn.model.parameters(), params)) and learn.opt is opt
+    close([weights(learn), rows(learn), b.losses, learn.train_iter, learn.stop_reason], [weights(ref), rows(ref), a.losses, ref.train_iter, ref.stop_reason], 1e-5)
+    torch.manual_seed(5); ref.fit(1)
+    torch.manual_seed(5); learn.fit(1)
+    close(weights(learn), weights(ref), 1e-5)
+
+@slow
+def test_the_stop_button(tmp_path):
+    "Ctrl-C stops the workers between two batches; `resume` goes on here"
+    ref,learn,cb = learner().fit(2),learner(),Seen(str(tmp_path/'now'))
+    def stop():
+        while not (tmp_path/'now').exists(): time.sleep(.05)
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=stop, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt, match='Stopped in epoch 0, after batch'): learn.fit(2, cbs=cb, procs=2)
+    assert 4<=learn.at.batch<10 and len(cb.losses)==learn.at.batch
+    learn.resume()
+    close([weights(learn), rows(learn), cb.losses], [weights(ref), rows(ref), ref.recorder.raw_losses], 1e-5)
+
+@slow
+@pytest.mark.parametrize('rank', [0, 1])
+def test_errors_of_workers(rank):
+    with pytest.raises(OSError, match='a broken file') as e: learner().fit(1, cbs=Fails(rank), procs=2)
+    assert 'in after_pred' in '\n'.join(e.value.__notes__) and f'in process {rank} of 2' in '\n'.join(e.value.__notes__)
+
+@slow
+def test_a_script_without_a_guard(tmp_path):
+    "Workers do not run the script again; its classes are sent along"
+    from processes import run_script
+    p = run_script('''if True:
+        from learner.all import *
+        class Mine(Callback):
+            def after_fit(self): self.n = num_distrib()
+        cb = Mine()
+        print('once')
+        learn = synth_learner().fit(1, cbs=cb, procs=2)
+        print(cb.n, num_distrib())''', cwd=tmp_path)
+    assert p.stdout.split()==['once', '2', '1'],p.stderr
