@@ -32,7 +32,8 @@ def known_objects(learn, cbs):
     params = [p for m in modules for p in (*m._parameters.values(), *m._buffers.values()) if p is not None]
     loaders = [*learn.dls, *(getattr(o, 'dataset', None) for o in learn.dls)]
     opts = [] if learn.opt is None else [learn.opt, *parts_of(learn.opt)]
-    return [learn, learn.route, learn.dls, learn.loss_func, *learn.metrics, *learn.cbs, *cbs, *modules, *params, *loaders, *opts]
+    own = [learn, learn.route, learn.dls, learn.loss_func, *learn.metrics, *learn.cbs]
+    return [*own, *cbs, *modules, *params, *loaders, *opts]
 
 def pack(o, known) -> bytes:
     "Pickle `o`, with numbers for what is `known`"
@@ -153,9 +154,10 @@ def fit_in_processes(self:Learner,
     **kwargs, # For `fit`
 ) -> Learner: # Itself
     "Train in worker processes, and bring back what they have done"
-    procs,cloudpickle,cbs = whole('procs', procs, 1),extra('cloudpickle', 'dist', '`procs`'),L(cbs).map(self.cbs.instance)
-    if num_distrib()>1: raise ValueError(f"`procs={procs}` starts processes, and this is one of {num_distrib()} already: "
-        "write `learn.to_distributed()`, and leave `procs` out")
+    procs,cbs = whole('procs', procs, 1),L(cbs).map(self.cbs.instance)
+    cloudpickle = extra('cloudpickle', 'dist', '`procs`')
+    if num_distrib()>1: raise ValueError(f"`procs={procs}` starts processes, and this is one of {num_distrib()} "
+        "already: write `learn.to_distributed()`, and leave `procs` out")
     if self.opt is None: self.create_opt()
     known,every = known_objects(self, cbs),[*self.cbs, *cbs]
     with tempfile.TemporaryDirectory() as folder:
