@@ -1459,9 +1459,9 @@ def test_an_export_of_another_machine(tmp_path):
 @pytest.mark.skipif(torch.cuda.is_available(), reason='is about a device that is not there')
 def test_a_device_that_is_not_there(tmp_path):
     file = mk(tmp_path).export()
-    with pytest.raises(ValueError, match="`device` is a device of this machine, such as `cpu`, but got 'cuda'.*CUDA"): load_learner(file, 'cuda', trust=True)
+    with pytest.raises(ValueError, match="`device` is a device of this machine, such as `cpu`, but got 'cuda'.*(CUDA|NVIDIA)"): load_learner(file, 'cuda', trust=True)
     with pytest.raises(ValueError, match="`device` is a device of this machine, such as `cpu`, but got 'nowhere'"): load_learner(file, 'nowhere', trust=True)
-    with pytest.raises(ValueError, match="`device` is a device of this machine, such as `cpu`, but got 'cuda'.*CUDA"): files.read_plain(mk(tmp_path).save('a'), 'cuda')
+    with pytest.raises(ValueError, match="`device` is a device of this machine, such as `cpu`, but got 'cuda'.*(CUDA|NVIDIA)"): files.read_plain(mk(tmp_path).save('a'), 'cuda')
 
 def test_load_learner_mistakes(tmp_path):
     learn = mk(tmp_path)

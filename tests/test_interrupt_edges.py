@@ -267,3 +267,57 @@ def test_between_phases_no_scope_loses_its_cleanup():
         seen = learn.tracer.seen
         assert learn.mode is None and not learn.scopes and [o for o in cancels if seen.count(f'before_{o}')!=seen.count(f'cleanup_{o}')]==[]
         if learn.at is not None: assert weights(learn.resume())==weights(whole)
+
+# Signals at any time: many runs, each with a Ctrl-C from outside after a random while
+timed = '''
+import os,random,signal,sys,threading,time,warnings
+from torch.utils.data import DataLoader
+from learner.all import *
+warnings.simplefilter('ignore')
+signal.signal(signal.SIGINT, signal.default_int_handler)
+rng = random.Random(SEED)
+def pressed(longest):
+    "Ctrl-C in a while"
+    t = threading.Timer(rng.random()*longest, os.kill, (os.getpid(), signal.SIGINT))
+    t.start()
+    return t
+'''
+at_forks = timed + '''
+ds,ended = synth_dls().train.dataset,[]
+def dl(): return DataLoader(ds, 40, num_workers=2, multiprocessing_context='fork')
+for _ in range(25):
+    learn = synth_learner(dls=DataLoaders(dl(), dl(), device='cpu'))
+    t = pressed(.1)
+    try: learn.fit(1000, n_iter=200); ended.append('lost')
+    except KeyboardInterrupt: ended.append('stopped' if learn.mode is None else learn.mode)
+    t.join()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    learn.fit(1)
+print(*{*ended}, len(ended))
+'''
+at_imports = timed + '''
+ended = []
+for _ in range(25):
+    if pid := os.fork(): ended.append(os.waitpid(pid, 0)[1]); rng.random(); continue
+    res = 1
+    try:
+        t = pressed(1.5)
+        try: learn = synth_learner(4); learn.fit(10**6)
+        except KeyboardInterrupt: res = 0
+        t.join()
+        synth_learner(2).fit(1) # the kernel is usable
+    except BaseException as e: res = 2; print(repr(e)[:300])
+    sys.stdout.flush()
+    os._exit(res)
+print(*{*ended}, len(ended))
+'''
+
+@pytest.mark.slow
+@pytest.mark.parametrize('seed', [0])
+def test_of_25_stops_while_workers_come_and_go_none_is_lost(seed):
+    res = run_script(at_forks.replace('SEED', str(seed)))
+    assert res.stdout.splitlines()==['stopped 25'], res.stderr # a worker that ends while it sends a tensor may say so there
+
+@pytest.mark.slow
+@pytest.mark.parametrize('seed', [0])
+def test_after_25_stops_around_the_first_optimizer_the_kernel_is_usable(seed): assert run_anew(at_imports.replace('SEED', str(seed)))==['0 25']

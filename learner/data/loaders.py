@@ -105,7 +105,7 @@ def check_device(
     "Refuse what names no device of this machine"
     try: torch.empty(0, device=torch.device(v))
     except (TypeError, RuntimeError, AssertionError) as e:
-        why = "" if isinstance(e, TypeError) else f". {str(e).splitlines()[0]}"
+        why = "" if isinstance(e, TypeError) else f". {str(e).strip().partition(chr(10))[0]}"
         raise ValueError(f"`{name}` is a device of this machine, such as `cpu`, but got {v!r}{why}") from e
 
 def _with_index(device):
