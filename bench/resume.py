@@ -73,17 +73,6 @@ def time_rewind(repeats):
     base,more = 1e6*median(batches[1:]),1e6*median(points)/100
     print(f'{"`Rewind(every=100)`, convolutional network":45}{base:9.1f}{more:8.1f}   {more/base:.2%}')
 
-def time_fingerprint(repeats):
-    "Print what it costs to keep the fingerprint of a small convolutional network"
-    data = [(torch.randn(64,1,28,28), torch.randint(0, 10, (64,)))]*200
-    def fitted(cbs=None):
-        model = nn.Sequential(nn.Conv2d(1,16,3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16,32,3), nn.ReLU(),
-            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32,10))
-        learn = Learner(DataLoaders(data, device='cpu'), model, F.cross_entropy).remove_cb(ProgressCallback)
-        return lambda: learn.fit(1, cbs=cbs)
-    base,more = extra(fitted(Fingerprint()), fitted(), 200, repeats)
-    print(f'{"`Fingerprint()`, convolutional network":45}{base:9.1f}{more:8.1f}   {more/base:.1%}')
-
 def main(repeats=9):
     global folder
     torch.set_num_threads(1)
@@ -109,7 +98,6 @@ def main(repeats=9):
         without,more = extra(epochs(None), epochs(lambda *args, **kwargs: None), 100, repeats)
         print(f'{"pauses of an epoch of 10 batches, µs an epoch":45}{without:9.1f}{more:8.1f}')
         time_rewind(max(repeats//3, 1))
-        time_fingerprint(max(repeats//3, 1))
         time_files(folder)
 
 if __name__=='__main__': main(*map(int, sys.argv[1:]))

@@ -21,8 +21,7 @@ simple = {'int','float','str','bool','list','dict','tuple','None'} # types that 
 def decorators(f):
     names = [ast.unparse(o) for o in f.decorator_list]
     return [p for o in names for p in (['patch','property'] if o=='patch(as_prop=True)' else [o])]
-def is_property(f): return any(map(_of_property, decorators(f)))
-def _of_property(o): return o=='property' or o.endswith('.setter')
+def of_property(o): return o=='property' or o.endswith('.setter')
 def is_patched(f): return 'patch' in decorators(f) and ast.unparse(f.args.args[0].annotation)=='Learner'
 
 def known_type(o, also=()):
@@ -34,7 +33,7 @@ def method(f):
     a = f.args
     for o in (*a.posonlyargs, *a.args, *a.kwonlyargs): o.annotation = known_type(o.annotation)
     a.defaults,a.kw_defaults = [ast.Constant(...) for _ in a.defaults],[o and ast.Constant(...) for o in a.kw_defaults]
-    keep = ''.join(f'    @{o}\n' for o in decorators(f) if _of_property(o) or o=='contextmanager')
+    keep = ''.join(f'    @{o}\n' for o in decorators(f) if of_property(o) or o=='contextmanager')
     returns = known_type(f.returns, ['Learner'])
     doc = ast.get_docstring(f)
     body = f'\n        {doc!r}\n        ...\n' if doc else ' ...\n'
