@@ -277,3 +277,24 @@ def test_a_cache_of_results_that_stay_what_they_are_is_no_state(tmp_path, recwar
     learn.validate()
     assert loaded('teacher') is first and loaded.cache_info().misses==1 and table(3)==[0,1,2] and names==dict(a=1)
     assert not recwarn.list
+
+class PerChannel(nn.Module):
+    "Observers whose buffers get their shape from the first batch"
+    def __init__(self):
+        super().__init__()
+        from torch.ao.quantization import FakeQuantize,MovingAveragePerChannelMinMaxObserver,PerChannelMinMaxObserver
+        torch.manual_seed(0)
+        self.l,self.o = nn.Linear(3, 2),PerChannelMinMaxObserver(ch_axis=1)
+        self.q = FakeQuantize(observer=MovingAveragePerChannelMinMaxObserver, ch_axis=0, qscheme=torch.per_channel_symmetric, dtype=torch.qint8, quant_min=-128, quant_max=127)
+    def forward(self, x): return F.linear(self.o(x), self.q(self.l.weight), self.l.bias)
+
+@pytest.mark.filterwarnings('ignore')
+def test_observers_that_get_their_shape_from_the_first_batch_are_saved_loaded_and_resumed(tmp_path):
+    def new(): return Learner(DataLoaders([(X[:8], Y[:8])]*3, [(X[8:16], Y[8:16])], device='cpu'), PerChannel(), F.cross_entropy, lr=.1, path=tmp_path).remove_cb(ProgressCallback)
+    whole,cut = new().fit(2),new()
+    whole.save('w')
+    assert new().load('w').validate()==whole.validate()
+    saver = Checkpoint(1, 'iter', on_exc=False)
+    with pytest.raises(InterruptedError): cut.fit(2, cbs=[saver, Stop(4, 'error')])
+    again = new().fit(2, cbs=saver, resume=True)
+    assert all(map(torch.equal, whole.model.state_dict().values(), again.model.state_dict().values()))
