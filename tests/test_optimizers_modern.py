@@ -545,3 +545,30 @@ def test_a_wrapped_optimizer_that_would_be_lost_in_a_file_is_told(tmp_path):
         state_dict,load_state_dict = torch.optim.Optimizer.state_dict,torch.optim.Optimizer.load_state_dict
     learn = stopped(mk(with_closure(Forgetful), model=plain()), 4, 'interrupt')
     with pytest.warns(UserWarning, match='`learn.opt.base`, of type `SGD`, is not saved: the optimizer needs a `state_dict`'): learn.save_state(tmp_path/'state')
+
+@frees
+def test_a_validation_that_is_a_part_of_training_gives_it_back_exactly(name):
+    learn,other,seen = mk(free[name]),run(mk(free[name])),[]
+    @on(event.before_batch)
+    def f(learn):
+        if not learn.training: seen.append(weights(learn))
+    run(learn, cbs=[Validate(every=2, unit='iter'), f])
+    assert len(seen)>6 and same(weights(learn), weights(other)) and learn.recorder.raw_losses==other.recorder.raw_losses
+
+@frees
+def test_the_checkpoint_of_a_fit_that_is_stopped_for_now_is_that_of_the_training(name, tmp_path):
+    "It is written when the fit is over"
+    whole,learn = run(mk(free[name])),mk(free[name], path=tmp_path)
+    ys = {}
+    note = on(event.after_batch)(lambda learn: learn.training and ys.update({learn.train_iter: weights(learn)}))
+    stopped(learn, 4, 'stop', cbs=[Checkpoint(), note])
+    saved = torch.load(next((tmp_path/'checkpoints').glob('*iter4.pt')))['model']
+    assert same([*saved.values()], ys[4]) and same(weights(learn), ys[4]) and trained(learn)
+    again = mk(free[name], path=tmp_path).fit(2, cbs=[Checkpoint()], resume=True)
+    assert same(weights(whole), weights(again)) and not trained(again)
+
+@frees
+def test_an_average_that_is_applied_in_the_middle_of_training_is_what_is_used(name):
+    learn = stopped(mk(free[name], EMA(decay=.5)), 4, 'interrupt')
+    learn.ema.apply()
+    assert trained(learn) and gap(used_in(learn, looks['validate']), learn.ema.avg)<1e-6
