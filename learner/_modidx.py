@@ -1156,6 +1156,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'learner.diagnose.code._tree': ('diagnose/code.html#_tree', 'learner/diagnose/code.py'),
                                        'learner.diagnose.code._uses': ('diagnose/code.html#_uses', 'learner/diagnose/code.py'),
                                        'learner.diagnose.code.chains': ('diagnose/code.html#chains', 'learner/diagnose/code.py'),
+                                       'learner.diagnose.code.events_of': ('diagnose/code.html#events_of', 'learner/diagnose/code.py'),
                                        'learner.diagnose.code.function_of': ('diagnose/code.html#function_of', 'learner/diagnose/code.py'),
                                        'learner.diagnose.code.functions_of': ( 'diagnose/code.html#functions_of',
                                                                                'learner/diagnose/code.py'),

@@ -18,6 +18,7 @@ from dis import get_instructions
 from functools import lru_cache
 from weakref import WeakKeyDictionary
 import torch
+from torch.nn.parameter import is_lazy
 from ..core.checks import listed,one_of
 from ..core.callback import Callback
 from ..data.loaders import length
@@ -68,7 +69,7 @@ def _some(names, most=4):
     names = [*names]
     return listed(names[:most]) + (f" and {len(names)-most} more" if len(names)>most else '')
 
-def _trained(learn): return {k:p for k,p in learn.model.named_parameters() if p.requires_grad}
+def _trained(learn): return {k:p for k,p in learn.model.named_parameters() if p.requires_grad and not is_lazy(p)}
 def _in_opt(learn): return {id(p) for g in learn.opt.param_groups for p in g['params']}
 
 def check_optimizer(learn):

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from ..core.callback import Callback,FuncCallback
 from ..core.events import event,in_phases
-from .code import chains,functions_of,uses_at,uses_of,writes
+from .code import chains,events_of,functions_of,uses_at,uses_of,writes
 
 # %% ../../nbs/diagnose/04_names.ipynb #one_letter
 def one_letter(a, b):
@@ -229,7 +229,7 @@ def _of_gradients(found, ev, learn):
 def wrong_moments(o, learn):
     "Values that are read before they are there, or changed where that has no effect"
     res = []
-    for ev in filter(o.cb.handler, event):
+    for ev in events_of(o.cb):
         found = uses_at(o.cb, ev)
         tested,made = {u.name for u in found if u.kind=='test'},{u.name for u in found if u.kind=='write'}
         def theirs(u): return u.owner=='learn' or (u.owner=='self' and u.name not in o.own)

@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from itertools import combinations
 from typing import NamedTuple
 import torch
+from torch.nn.parameter import is_lazy
 from ..core.callback import FuncCallback
 from ..core.events import event
 from ..data.tensors import version_of
-from .code import hyper,uses_at,writes
+from .code import events_of,hyper,uses_at,writes
 
 # %% ../../nbs/diagnose/03_order.ipynb #Tie
 class Tie(NamedTuple):
@@ -39,7 +40,7 @@ def tied(
     ev:str, # An event
 ) -> list: # Of pairs
     "Callbacks with something to do at `ev`, and nothing that says which comes first"
-    cbs = [cb for cb in learn.ordered_cbs(ev) if cb.run and not cb.watches]
+    cbs = [cb for cb in learn.ordered_cbs(ev) if cb.run and not cb.watches and str(ev) in events_of(cb)]
     return [(a,b) for a,b in combinations(cbs, 2) if a.order==b.order and (ev in a.first_at)==(ev in b.first_at)]
 
 # %% ../../nbs/diagnose/03_order.ipynb #ties
@@ -71,7 +72,7 @@ def ties(
 # %% ../../nbs/diagnose/03_order.ipynb #marks
 def _mark(o):
     "Another value if `o` or a tensor in it was replaced or changed"
-    if isinstance(o, torch.Tensor): return id(o),version_of(o)
+    if isinstance(o, torch.Tensor): return id(o),0 if is_lazy(o) else version_of(o)
     if isinstance(o, Mapping): return id(o),*map(_mark, o.values())
     return (id(o),*map(_mark, o)) if isinstance(o, (tuple,list)) else id(o)
 
