@@ -59,7 +59,7 @@ def run(path, names, order):
     rows = [{k:v for k,v in dict(o).items() if k!='time' and 'time' not in k} for o in learn.recorder.rows]
     return trace,[p.detach().clone() for p in learn.model.state_dict().values()],rows,learn.recorder.raw_losses
 
-@pytest.mark.parametrize('seed', [*range(8), *(pytest.param(i, marks=pytest.mark.slow) for i in range(8, 100))])
+@pytest.mark.parametrize('seed', [*range(5), *(pytest.param(i, marks=pytest.mark.slow) for i in range(5, 100))])
 def test_callbacks_of_the_library_give_the_same_run_in_any_order(seed, tmp_path, capsys):
     rng = random.Random(seed)
     names = ['recorder', *rng.sample([*together][1:], rng.randint(6, 16))]

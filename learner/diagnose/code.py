@@ -44,6 +44,11 @@ def function_of(
     f = inspect.unwrap(getattr(f, '__func__', f))
     return f if inspect.isfunction(f) else None
 
+def mentioned(cls):
+    "All names in the code of a class, and of its bases outside of torch"
+    fs = [function_of(v) for o in cls.__mro__ if o.__module__.split('.')[0]!='torch' for v in vars(o).values()]
+    return set().union(*(_names(f.__code__) for f in fs if f))
+
 # %% ../../nbs/diagnose/02_code.ipynb #uses
 def _pairs(tree):
     "Targets and values of assignments, one by one"

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from ..core.callback import Callback,FuncCallback
 from ..core.events import event,in_phases
-from .code import chains,events_of,functions_of,uses_at,uses_of,writes
+from .code import chains,events_of,functions_of,mentioned,uses_at,uses_of,writes
 
 # %% ../../nbs/diagnose/04_names.ipynb #one_letter
 def one_letter(a, b):
@@ -63,7 +63,8 @@ class Names:
     @property
     def read(self): return {o.name for o in self.all if o.kind in ('read','call')}
 
-def _said(names, f, rest): return [f"`{names.cls.__name__}.{f}` {rest}" if f!=names.cb.name else f"`{f}` {rest}"]
+def _said(o, f, rest):
+    return [f"`{o.cb.name}` {rest}" if isinstance(o.cb, FuncCallback) else f"`{o.cls.__name__}.{f}` {rest}"]
 
 # %% ../../nbs/diagnose/04_names.ipynb #unknown
 def unknown_reads(o):
@@ -176,12 +177,18 @@ def unknown_members(o, learn):
         for names,keywords in chains(f):
             for obj,k in _lead(names, o, f, learn):
                 if k is None: options,missing = _arguments(obj),keywords
-                else: options,missing = (dir(obj) if isinstance(obj, _lasting) else ()),[k]
+                else: options,missing = _members(obj, learn),[k]
                 for m in missing:
                     if options and m not in options and (hit := near(m, options)):
                         res += _said(o, name, f"uses `{m}` in `{'.'.join(names)}`, which does not have it. "
                             f"Did you mean `{hit[0]}`?")
     return res
+
+def _members(obj, learn):
+    "Attributes that an object has or may be given; none if it is not known what it will be"
+    if not isinstance(obj, _lasting): return ()
+    if isinstance(obj, (ModuleType,type)): return dir(obj)
+    return {*dir(obj)} | mentioned(type(obj)) | ({*dir(learn)} if isinstance(obj, Callback) else set())
 
 def _arguments(f):
     "Names of the parameters of a function; none if it takes any"
