@@ -6,7 +6,7 @@ import pytest,torch
 from learner.all import *
 from learner.dist.shares import share_of
 from test_cost import bytecodes,ours,per_batch
-from together import together
+from together import free_port,together
 
 one = cache(lambda name, *args, **kwargs: together(0, name, *args, **kwargs)[0])
 
@@ -144,16 +144,39 @@ def test_in_one_process_it_costs_nothing():
         return learn
     assert per_batch(bytecodes, run)==per_batch(bytecodes, ours)
 
-def test_torchrun(tmp_path):
-    "The script of the tutorial under torchrun"
-    (f := tmp_path/'script.py').write_text('''if True:
+def script(folder):
+    (f := folder/'script.py').write_text('''if True:
         from learner.all import *
         learn = synth_learner(n_train=3, show=True)
         with learn.distrib_ctx(): learn.fit(1)
         print(f'of {num_distrib()}:', ' '.join(f'{o.item():.5f}' for o in learn.model.parameters())+chr(10), end='')''')
-    env = os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=str(Path(__file__).parents[1]))
-    cmd = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', '2', f]
-    p = subprocess.run(cmd, env=env, capture_output=True, text=True, timeout=100)
     learn = synth_learner(n_train=3).fit(1)
+    return f,'of 2: ' + ' '.join(f'{o.item():.5f}' for o in learn.model.parameters())
+
+env = os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=str(Path(__file__).parents[1]))
+launcher = [sys.executable, '-m', 'torch.distributed.run']
+
+def test_torchrun(tmp_path):
+    "The script of the tutorial under torchrun"
+    file,line = script(tmp_path)
+    p = subprocess.run([*launcher, '--standalone', '--nproc-per-node', '2', file], env=env, capture_output=True, text=True, timeout=100)
     assert p.returncode==0,p.stderr
-    assert p.stdout.count('of 2: ' + ' '.join(f'{o.item():.5f}' for o in learn.model.parameters()))==2
+    assert p.stdout.count(line)==2
+
+@slow
+def test_two_hosts(tmp_path):
+    "Two launchers at two addresses find each other; the table is shown by the first"
+    file,line = script(tmp_path)
+    where = ['--nnodes', '2', '--nproc-per-node', '1', '--master-addr', '127.0.0.1', '--master-port', str(free_port())]
+    ps = [subprocess.Popen([*launcher, *where, '--node-rank', str(i), '--local-addr', f'127.0.0.{i+1}', file], env=env, stdout=-1, stderr=-1, text=True) for i in range(2)]
+    outs = [p.communicate(timeout=100) for p in ps]
+    assert not any(p.returncode for p in ps),outs
+    assert all(line in out for out,_ in outs) and ['epoch' in out for out,_ in outs]==[True, False]
+
+@slow
+def test_accelerate_launch(tmp_path):
+    "Its way to torchrun is called `multi_gpu`, on a CPU too; `--cpu` alone would start one process, or need MPI"
+    file,line = script(tmp_path)
+    cmd = [sys.executable, '-m', 'accelerate.commands.launch', '--multi_gpu', '--num_processes', '2', '--num_machines', '1', '--mixed_precision', 'no', '--dynamo_backend', 'no', '--main_process_port', str(free_port()), file]
+    p = subprocess.run(cmd, env=env | dict(ACCELERATE_USE_CPU='true'), capture_output=True, text=True, timeout=100)
+    assert p.returncode==0 and p.stdout.count(line)==2,p.stdout+p.stderr
