@@ -128,7 +128,16 @@ class Open(Callback):
     def before_fit(self): vars(self).update(count=0)
     def after_batch(self): self.last = self.count
 
-fine = dict(additions=lambda: synth_learner(cbs=[Adds, AddsToo]), ordered=lambda: synth_learner(cbs=[Double, Later]), by_hand=lambda: synth_learner(cbs=ByHand), in_turn=lambda: synth_learner(model=InTurn()),
+@on(event.after_batch(every=2, unit='iter'))
+def look(learn): learn.loss.item() # it also listens to `before_fit`, to count anew
+class Gives(Callback):
+    order = -1
+    def after_pred(self): self.out = self.learn.pred
+class Takes(Callback):
+    def after_loss(self): self.gives.out.sum()
+def lazy(): return synth_learner(model=nn.LazyLinear(1))
+
+fine = dict(filtered=lambda: synth_learner(cbs=look), given_later=lambda: synth_learner(cbs=[Gives, Takes]), lazy=lazy, additions=lambda: synth_learner(cbs=[Adds, AddsToo]), ordered=lambda: synth_learner(cbs=[Double, Later]), by_hand=lambda: synth_learner(cbs=ByHand), in_turn=lambda: synth_learner(model=InTurn()),
     frozen=lambda: synth_learner(model=Unused().requires_grad_(False), splitter=lambda m: [[m.a.requires_grad_(), m.b.requires_grad_()]]), near=lambda: synth_learner(cbs=Keeps), guarded=lambda: synth_learner(cbs=Guarded), open=lambda: synth_learner(cbs=Open),
     reset=lambda: synth_learner(model=State(), cbs=ModelResetter), low_lr=lambda: synth_learner(20, lr=1e-9), one_batch=lambda: synth_learner(1, 1, lr=0.), half=lambda: synth_learner(20, cbs=MixedPrecision('bf16')),
     closure=lambda: synth_learner(opt_func=partial(torch.optim.LBFGS, lr=.1)), two=lambda: synth_learner(cbs=[MapBatch(lambda b: (b[0]*2, b[1])), GradientAccumulation(64), GradientClip(1.)]))
