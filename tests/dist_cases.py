@@ -168,3 +168,10 @@ def resumed(folder, stop_at, n=53):
     stop = [] if stop_at is None else [Act(acts['stop'], 'after_batch', num_distrib()-1, stop_at)]
     with learn.distrib_ctx(): learn.fit(3, cbs=[Checkpoint(), GradientAccumulation(20), *stop], resume='auto')
     return state(learn)
+
+def batch_norm():
+    "Statistics of the parts differ; what is left in the end is that of the first process"
+    learn = make(n=48)
+    learn.model.body.insert(1, nn.BatchNorm1d(8))
+    with learn.distrib_ctx(): learn.fit(1)
+    return state(learn, buffers=[o.clone() for o in learn.model.buffers()])

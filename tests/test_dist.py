@@ -130,6 +130,13 @@ def test_outputs_of_one(procs, tmp_path):
     assert without_run(res[0]['files'])==without_run(ref['files'])
 
 @slow
+def test_buffers_are_those_of_the_first():
+    "In validation all processes have the same batch norm; torch has nothing to warn of"
+    res = together(2, 'batch_norm')
+    for k in 'buffers','rows','weights': assert repr(res[0][k])==repr(res[1][k])
+    assert not any(res.err)
+
+@slow
 def test_early_stopping(): assert same_run(2, 'stop_early')[1][0]['reason']==one('stop_early')['reason']
 
 @slow

@@ -23,6 +23,8 @@ class Whole(nn.Module):
         self.model = model
         if isinstance(loss_func, nn.Module) and any(o.requires_grad for o in loss_func.parameters()):
             self.loss_func = loss_func
+        # buffers are taken over when training ends; torch would have processes wait in every forward pass
+        self._ddp_params_and_buffers_to_ignore = [k for k,_ in self.named_buffers()]
     def forward(self, run): return run()
 
 def trained(module): return [id(o) for o in module.parameters() if o.requires_grad]
@@ -35,9 +37,8 @@ class Engine:
         self.always = False # average in every batch
         whole = Whole(learn.model, learn.loss_func)
         self.trained = trained(whole)
-        # buffers are taken over when training ends; torch would have processes wait in every forward pass
-        kwargs = accelerate.DistributedDataParallelKwargs(**dict(broadcast_buffers=False) | kwargs)
-        self.accelerator = accelerate.Accelerator(cpu=learn.device.type=='cpu', kwargs_handlers=[kwargs])
+        self.accelerator = accelerate.Accelerator(cpu=learn.device.type=='cpu',
+            kwargs_handlers=[accelerate.DistributedDataParallelKwargs(**kwargs)])
         self.ddp = self.accelerator.prepare_model(whole)
 
     @property
