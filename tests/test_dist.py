@@ -163,6 +163,7 @@ def script(folder):
 env = os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=str(Path(__file__).parents[1]))
 launcher = [sys.executable, '-m', 'torch.distributed.run']
 
+@slow # a notebook of this part does the same
 def test_torchrun(tmp_path):
     "The script of the tutorial under torchrun"
     file,line = script(tmp_path)

@@ -21,6 +21,7 @@ def weights(learn): return [o.detach().clone() for o in learn.model.parameters()
 def rows(learn): return [{k:v for k,v in dict(o).items() if k!='time'} for o in learn.recorder.rows]
 def learner(**kwargs): return synth_learner(metrics=rmse, opt_func=Adam, lr=.01, **kwargs)
 
+@slow # a notebook of this part does the same
 def test_everything_comes_back(capfd):
     "Weights, optimizer, rows, callbacks, generators: the objects are the same ones, and the next fit goes on as in one process; one table is shown"
     a,b = Seen(),Seen()
