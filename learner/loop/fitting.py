@@ -136,12 +136,6 @@ def replaced_pieces(learn):
     mine = [f'`{type(learn).__name__}.{k}`' for k in pieces if getattr(type(learn), k) is not getattr(Loop, k)]
     return [PiecesCheck(' or '.join(mine))] if mine else []
 
-# %% ../../nbs/loop/07_fitting.ipynb #first_batches
-def first_batches(learn):
-    "Around a fit: tell of mistakes that do not fail"
-    from learner.diagnose.mistakes import watched # a later part
-    return watched(learn)
-
 # %% ../../nbs/loop/07_fitting.ipynb #run_fit
 def fit_bounds(n_epoch, start_epoch, n_iter, n_step) -> Bounds:
     "Bounds of a fit; without `n_epoch` there are as many epochs as the others need"
@@ -202,7 +196,7 @@ def run_fit(learn,
             to_validate=learn.dls.valids)
         learn.n_iter = learn.n_train = length(learn.dls.train)
         learn.searches.begin()
-        with running(learn.route, cbs), first_batches(learn) if stopped is None else nullcontext():
+        with running(learn.route, cbs), learn.first_batches() if stopped is None else nullcontext():
             held.act() # a stop that came while the fit was prepared
             learn.run_scopes()
     again,learn.route.again = learn.route.again,None
@@ -235,6 +229,10 @@ class StopMixin(OptimizerMixin):
     ):
         "Call `f` as soon as nothing is half done: between two batches, phases or epochs"
         self.route.request(f, stops)
+
+    def first_batches(self):
+        "Around the first batches of a fit: the part `diagnose` warns here of mistakes that do not fail"
+        return nullcontext()
 
     @contextmanager
     def fitting(self, mode):

@@ -189,6 +189,9 @@ class Learner:
     def at_pause(self, f, stops: bool=...):
         'Call `f` as soon as nothing is half done: between two batches, phases or epochs'
         ...
+    def first_batches(self):
+        'Around the first batches of a fit: warn of mistakes that do not fail'
+        ...
     @contextmanager
     def fitting(self, mode):
         'Around a fit or `lr_find`: restore modes and hyper-parameters at the end'
