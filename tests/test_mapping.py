@@ -69,6 +69,24 @@ def test_all_missing_arguments_are_named():
     learn.model = Three()
     with pytest.raises(KeyError, match='`Three.forward` needs `pixels`, `lenghts`, `mask`, but the batch has `image`, `labels`, `index`, `lengths`. Did you mean `lengths`'): learn.fit(1)
 
+class This(Net):
+    def forward(this, pixels, mask=None): return Net.forward(this, pixels, mask)
+class Unbound(nn.Module):
+    "Its `forward` is a function of its own, and has no instance"
+    def __init__(self):
+        super().__init__()
+        lin = self.lin = nn.Linear(4, 2)
+        self.forward = lambda pixels, self=None: dict(logits=lin(pixels))
+@pytest.mark.parametrize('model', [This, Unbound, lambda: nn.DataParallel(This())], ids=['this','unbound','wrapped'])
+def test_the_instance_may_have_any_name(model):
+    learn = learner(list(cbs))
+    torch.manual_seed(0)
+    learn.model = model()
+    learn.fit(1)
+    same(learn, by_hand(lambda m,b: m(b['image'])['logits']))
+    learn.remove_cbs(MapBatch)
+    with pytest.raises(KeyError, match='needs `pixels`, but the batch has `image`, `labels`, `index`'): learn.fit(1)
+
 def test_map_batch_takes_a_function_or_a_dict():
     with pytest.raises(TypeError, match='takes a function, or a dict'): MapBatch(3)
     with pytest.raises(TypeError, match='renames fields, but got a tuple'): synth_learner(cbs=MapBatch(dict(a='b')), dls=DataLoaders([(torch.ones(1,1),torch.ones(1,1))])).fit(1)

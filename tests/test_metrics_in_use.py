@@ -207,6 +207,13 @@ def test_metrics_are_plotted_with_one_pair_of_axes_each_and_several_runs_on_the_
     with pytest.raises(KeyError, match='Did you mean `valid_xent`'): a.recorder.plot_metrics('valid_xen')
     with pytest.raises(ValueError, match='There is nothing to plot: the last fit has recorded no metric'): learner(metrics=None).fit(1).recorder.plot_metrics()
 
+def test_plots_of_metrics_have_a_size_and_name_our_arguments(plt):
+    learn = learner().fit(1)
+    assert learn.recorder.plot_metrics(figsize=(5,2))[0].figure.get_size_inches().tolist()==[5,2]
+    with pytest.raises(TypeError, match='plot_metrics` has no argument `nrows`. Did you mean `axs`'): learn.recorder.plot_metrics(nrows=1)
+    with pytest.raises(TypeError, match='plot_loss` has no argument `skip_strat`. Did you mean `skip_start`'): learn.recorder.plot_loss(skip_strat=3)
+    with pytest.raises(ValueError, match='`skip_start` is 0 or more, but got -1'): learn.recorder.plot_loss(skip_start=-1)
+
 def test_losses_of_several_runs_have_labels_on_one_axis(plt):
     a,b = learner().fit(1),learner().fit(1)
     ax = a.recorder.plot_loss(skip_start=0, label='a')

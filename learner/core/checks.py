@@ -34,7 +34,7 @@ def nearest(
 # %% ../../nbs/core/01_checks.ipynb #known_args
 # Arguments of fastai, and of other libraries, that have another name here
 _elsewhere = dict(batch_tfms='aug', item_tfms='aug', cpu='device',
-    metric_name='name', nm='name', nms='names', inp='pred',
+    metric_name='name', nm='name', nms='names', inp='pred', nrows='axs', ncols='axs',
     learning_rate='lr', max_lr='lr', lr_max='lr', weight_decay='wd', callbacks='cbs', batch_size='bs',
     epochs='n_epoch', n_epochs='n_epoch', max_epochs='n_epoch', num_epochs='n_epoch',
     loss='loss_func', loss_fn='loss_func', criterion='loss_func', optimizer='opt_func')

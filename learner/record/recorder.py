@@ -138,6 +138,7 @@ class Recorded(Callback):
 # %% ../../nbs/record/05_recorder.ipynb #Curves
 class Curves(Recorded):
     "Draws what has been recorded"
+    @checked(skip_start='>=0')
     def plot_loss(self,
         skip_start:int=5, # Batches to leave out at the beginning
         with_valid:bool=True, # The validation losses too
@@ -157,10 +158,12 @@ class Curves(Recorded):
         ax.set(xlabel='batch', ylabel='loss'); ax.legend()
         return ax
 
+    @checked
     def plot_metrics(self,
         names=None, # Columns, or one of them; default: all metrics
         axs=None, # Where to draw, as another recorder's `plot_metrics` returned it; default: a new figure
         label:str|None=None, # Name of the run, where several are drawn on the same axes
+        figsize=None, # Width and height of a new figure, in inches; default: 4 x 3 for each metric
     ): # An array of axes, one for each metric
         "Plot metrics by batch, those of training and of all validations together"
         import matplotlib.pyplot as plt
@@ -170,7 +173,7 @@ class Curves(Recorded):
         groups = _metric_columns(self) if names is None else {k:[k] for k in names}
         if not groups: raise ValueError("There is nothing to plot: the last fit has recorded no metric")
         n = len(groups)
-        if axs is None: axs = plt.subplots(1, n, figsize=(4*n,3), squeeze=False, tight_layout=True)[1][0]
+        if axs is None: axs = plt.subplots(1, n, figsize=figsize or (4*n,3), squeeze=False, tight_layout=True)[1][0]
         for ax,(name,cols) in zip(axs, groups.items(), strict=True):
             for k in cols: ax.plot(*zip(*_points(self, k)), 'o-', label=_named(k, label))
             ax.xaxis.get_major_locator().set_params(integer=True)

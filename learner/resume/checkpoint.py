@@ -21,7 +21,7 @@ from ..loop.learner import Learner
 from ..loop.position import Position
 from ..record.history import missing
 from ..record.recorder import find_recorder,higher_is_better
-from ..model.files import file_path,find_file,read_plain
+from ..model.files import file_path,find_file,path_in,read_plain
 from .checkpoints import Checkpoints,FitFiles,Keeping,newest_of_next_fit
 from .state_file import read_state,write_state
 
@@ -122,6 +122,7 @@ class Checkpoint(Callback):
         folder='checkpoints', # In `learn.path`, or an absolute path
         on_exc:bool=True, # Save when an error, Ctrl-C or SIGTERM ends the fit
     ):
+        path_in(folder, 'learn.path') # which is not known yet
         self.interval,self.keeping = Interval(every, unit),Keeping(keep, best)
         if monitor is not None and not best:
             raise ValueError(f"`monitor={monitor!r}` says what is best, and no best files are kept: "
@@ -130,7 +131,7 @@ class Checkpoint(Callback):
         self.monitor,self.folder,self.on_exc = monitor,folder,on_exc
 
     @property
-    def files(self): return Checkpoints(self.learn.path/self.folder)
+    def files(self): return Checkpoints(path_in(self.folder, self.learn.path))
 
     def before_fit(self):
         _check_fit(self)

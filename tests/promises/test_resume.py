@@ -295,6 +295,13 @@ def test_numbers_above_99999_are_in_order(tmp_path):
     assert [o.name for o in files.entries]==[o.name for o in files.found] # without a manifest, too
     assert files.new_file('abcdef', 0, 0).name.startswith('1000001-')
 
+@pytest.mark.parametrize('folder', ['../up','a/../../b','','x\0y'])
+def test_folders_of_checkpoints_obey_the_rules_of_other_names(folder, tmp_path):
+    with pytest.raises(ValueError, match='names no file in `learn.path`: give a name inside, or an absolute path'): Checkpoint(folder=folder)
+    learner({}, tmp_path/'run', 1).fit(1, cbs=Checkpoint(folder=tmp_path/'elsewhere'))
+    learner({}, tmp_path/'run', 1).fit(1, cbs=Checkpoint(folder='in/side'))
+    assert {o.relative_to(tmp_path).as_posix() for o in tmp_path.rglob('manifest.json')}=={'elsewhere/manifest.json','run/in/side/manifest.json'}
+
 def test_a_resume_that_fails_can_be_tried_again(tmp_path):
     learn = learner({}, tmp_path, 1)
     with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=runs.CtrlC('after_pred', 9))
