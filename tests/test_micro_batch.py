@@ -55,6 +55,33 @@ def test_micro_batches_by_tokens_with_a_mean_by_hand():
     def run(*cbs): return weights(mk(*cbs, data=list(zip(x.split(12), y.split(12))), loss_func=loss).fit(3).model)
     assert gap(run(), run(MicroBatch(4, lambda learn: (learn.y!=-100).sum().item())))<1e-6
 
+def contrast(p, t):
+    d,alike = torch.cdist(p, p),(t[:,None]==t).float()
+    return (d.square()*alike + (1-d).clamp(0).square()*(1-alike)).mean()
+def mean_of_some(p, t): return F.cross_entropy(p, t, reduction='none')[p.argmax(1)==t].sum()/(p.argmax(1)==t).sum()
+@pytest.mark.parametrize('loss', [contrast, mean_of_some])
+def test_a_loss_that_is_no_average_over_samples_is_named(loss):
+    with pytest.warns(UserWarning, match=f'`{loss.__name__}` is no average over samples: for a whole batch it is .* its pieces is .* So `MicroBatch` does not give the step of the whole batch.*`MicroBatch\\(count=…\\)`') as w:
+        learn = mk(MicroBatch(8), data=cut(30), loss_func=loss).fit(2)
+    assert len([o for o in w if 'MicroBatch' in str(o.message)])==1 and learn.opt_step==4
+
+class Sharpening(nn.Module):
+    "A loss with a state, which its calls change"
+    def __init__(self): super().__init__(); self.n = 0
+    def forward(self, p, t): self.n += 1; return F.cross_entropy(p*(1+.1*self.n), t)
+def noisy(p, t): return F.cross_entropy(p+torch.rand(()), t)*torch.rand(())
+def with_tokens(p, t): return F.cross_entropy(p, t, reduction='none').mean()
+@pytest.mark.parametrize('loss', [with_tokens, noisy, lambda p,t: F.cross_entropy(p, t), nn.CrossEntropyLoss(weight=torch.tensor([1.,4.])), lambda p,t: F.mse_loss(p[:,0], t.float())], ids=['own','random','lambda','weights','mse'])
+def test_averages_over_samples_are_not_warned_of(loss, recwarn):
+    mk(MicroBatch(8), data=cut(30), loss_func=loss).fit(1)
+    assert not [o for o in recwarn if 'MicroBatch' in str(o.message)]
+
+@pytest.mark.filterwarnings('ignore:`Sharpening` is no average')
+def test_the_question_leaves_a_loss_with_a_state_alone():
+    loss = Sharpening()
+    learn = mk(MicroBatch(8), data=cut(30), loss_func=loss).fit(1)
+    assert loss.n==8 and learn.opt_step==2 # four pieces of each batch
+
 def test_nothing_to_count_leaves_the_weights():
     x,y = tokens()
     learn = mk(MicroBatch(4, counted), data=[(x, torch.full_like(y, -100))], loss_func=token_loss).fit(1)

@@ -108,15 +108,15 @@ def _repeats(f, batch, loss):
     try: return isclose(float(f(*batch)), float(loss), rel_tol=1e-5)
     except Exception: return False
 
-def _check_average(f, name, mean, parts, then):
-    "Warn of a function that is no average over samples. `mean` is the average of its values for each batch"
+def check_average(f, name, mean, parts, then, whole_is='for the first two batches together', part='each'):
+    "Warn of a function that is no average over samples. `mean` is the average of its values for each part"
     if (whole := _together(f, parts)) is None: return
     mean,exact = float(mean),parts[0][0].dtype in (torch.float32,torch.float64)
     if not isfinite(whole+mean) or isclose(whole, mean, rel_tol=1e-3 if exact else .1, abs_tol=1e-6): return
-    warnings.warn(f"`{name}` is no average over samples: for the first two batches together it is {whole:.4g}, and "
-        f"the average of its values for each is {mean:.4g}. {then}")
+    warnings.warn(f"`{name}` is no average over samples: {whole_is} it is {whole:.4g}, and "
+        f"the average of its values for {part} is {mean:.4g}. {then}")
 
-def _says_nothing(learn):
+def says_nothing(learn):
     "Whether it is not known what the loss function averages over"
     f = learn.loss_func
     if f is None or not learn.yb or reduction_of(f)!='mean': return False
@@ -130,16 +130,16 @@ def check_averages(
     "A function for a `Trial` of two batches. It compares averages with values for both batches together"
     batches = []
     def check(learn):
-        own,unsaid = [m for m in metrics if not m.says_its_items(learn)],avg_loss is not None and _says_nothing(learn)
+        own,unsaid = [m for m in metrics if not m.says_its_items(learn)],avg_loss is not None and says_nothing(learn)
         if own or unsaid: batches.append((learn.pred, *learn.yb))
         if len(batches)<2: return
         with getattr(learn, 'unchanged', keep_random)(), torch.no_grad(): # a loss may have a state
-            for m in own: _check_average(m.func, m.name, m.value, batches, "So it depends on the batch size. "
+            for m in own: check_average(m.func, m.name, m.value, batches, "So it depends on the batch size. "
                 f"`AccumMetric({m.name})` computes it for all samples at once; an attribute `n_items` of the function "
                 "says what else it averages over")
             f = learn.loss_func
             if unsaid and _repeats(f, batches[1], learn.loss):
-                _check_average(f, short_name(f), avg_loss.value, batches, "So the validation loss depends on the batch "
+                check_average(f, short_name(f), avg_loss.value, batches, "So the validation loss depends on the batch "
                     "size, as with every loss that compares samples. If it averages over something else, such as "
                     "weights, say so: `f.n_items = lambda targ: weight[targ].sum()`")
     return check

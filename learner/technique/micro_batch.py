@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 import torch
-from ..core.checks import checked,no_closure,only_one,whole
+from ..core.checks import checked,no_closure,only_one,short_name,whole
 from ..core.callback import Callback
 from ..data.generators import random_state,set_random_state
 from ..data.loaders import map_batch
 from ..measure.metrics import find_bs,is_summed,n_items
+from ..measure.trial import check_average,says_nothing
 from .gradients import detached,warn_mixed_means
 from .mixed_precision import MixedPrecision
 from ..loop.loop import check_loss
@@ -155,6 +156,7 @@ class MicroBatch(Callback):
 
     `after_pred` and `after_loss` are announced for each piece, all other events for the batch; `pred` is then detached.
     Only layers that mix samples notice: a batch norm sees one piece at a time, and dropout draws for each.
+    A loss that compares samples is noticed in the first batch, with a warning.
     With `'auto'`, a batch that runs out of memory is run again in halves, and a copy of the model's buffers is kept"""
     _stateattrs = ('fits',)
     @checked(bs=..., count=callable)
@@ -169,7 +171,9 @@ class MicroBatch(Callback):
         self.bs,self.count = bs,count
         self.fits = None # for `auto`, samples that have fitted since memory ran out
 
-    def before_fit(self): no_closure(self); only_one(self, MicroBatch, 'cut the batch'); warn_mixed_means(self)
+    def before_fit(self):
+        no_closure(self); only_one(self, MicroBatch, 'cut the batch'); warn_mixed_means(self)
+        self.compared = self.count is not None # the loss of the first batch with that of its pieces
     def before_train(self):
         if self.learn.forward_with is not None: raise ValueError("`MicroBatch` runs the forward pass in pieces, but "
             "`learn.forward_with` is set already: one callback at a time can run it in its own way")
@@ -184,10 +188,22 @@ class MicroBatch(Callback):
         batch = _CutBatch(learn, forward, self.count)
         with batch.restored(), _Gradients(learn.opt) as grads:
             res = self._as_fits(batch, grads) if self.bs=='auto' else batch.run(self.bs)
+        self._compare(res)
         whole = res.loss_grad.clone().requires_grad_()
         learn.pred,learn.loss,learn.loss_grad = res.pred,res.loss,whole.clone() # no leaf: it can be changed in place
         factor = res.factor
         whole.register_hook(lambda g: grads.hand_out(g*factor)) # `g`: how the loss has been scaled by then
+
+    def _compare(self, res):
+        "Warn of a loss that compares samples, or averages over something else: pieces do not add up to the batch"
+        if self.compared: return
+        self.compared,learn = True,self.learn
+        if not says_nothing(learn): return
+        with learn.unchanged(), torch.no_grad(): # a loss may have a state
+            check_average(learn.loss_func, short_name(learn.loss_func), res.loss, [(res.pred, *learn.yb)],
+                "So `MicroBatch` does not give the step of the whole batch. A loss that compares samples needs them "
+                "all at once; for one that averages over something else, give its number as `MicroBatch(count=…)`",
+                'for a whole batch', 'its pieces')
 
     def _as_fits(self, batch, grads):
         "Run `batch` in smaller and smaller pieces until they fit"
