@@ -21,7 +21,7 @@ from ..model.optimizer import in_use,training_mode
 from ..model.mapping import fields_for,part_of,predictions,recognize,shifted,takes_tensors
 from ..record.history import Row
 from ..measure.advice import advice,no_loss
-from .snapshot import Searches,keep_generators,keep_model_and_loss
+from .snapshot import Searches,keep_loaders,keep_model_and_loss
 
 # %% ../../nbs/loop/02_loop.ipynb #Route
 END = object() # what `next` gives when a loader has no more batches
@@ -190,7 +190,7 @@ class Phases(LoopState):
         "Validate on each loader of `to_validate`"
         if self.to_validate and self.mode!='predict': self.results = Row()
         for name,dl in self.to_validate.items():
-            with keep_generators(self, dl) if self.mode=='fit' else nullcontext(): # else `unchanged` does more
+            with keep_loaders(self, dl) if self.mode=='fit' else nullcontext(): # else `unchanged` does more
                 self.use_loader(name, twin(dl) if dl is self.dls.train or dl is self.dl else dl, training=False)
                 if not self.two_weights: self._validate()
                 else:

@@ -10,19 +10,30 @@ __all__ = []
 # %% ../../nbs/loop/01_snapshot.ipynb #imports
 import warnings
 from contextlib import contextmanager
-from functools import cache
+from array import array
+from collections import deque
+from contextvars import ContextVar
+from functools import cache,cached_property,partial
+from io import BytesIO,IOBase
+from itertools import islice
+from logging import Logger
+from types import CellType,FunctionType,MethodType,ModuleType
+from weakref import ref
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
+from ..core.callback import Callback
 from ..core.checks import listed
-from ..core.copies import copied
-from ..data.search import WatchedSearch,same_objects,search
-from ..data.generators import has_state,is_generator,keep_random,moving_parts,places_of
+from ..core.copies import copied,digest
+from ..core.dispatch import Dispatcher
+from ..data.search import WatchedSearch,module_internals,of_library,same_objects,search,slots_of,stored
+from ..data.generators import has_state,is_generator,is_stateful,keep_random,moving_parts,places_of
 from ..data.held import Holders
 from ..data.loader_state import keep_counts
-from ..data.tensors import HeldTensor,SampledTensor,put_values,size_of
+from ..data.tensors import HeldTensor,SampledTensor,is_array,put_values,size_of
 from ..model.optimizer import own_attrs,parts_of
 
 # %% ../../nbs/loop/01_snapshot.ipynb #modules
@@ -84,7 +95,7 @@ def all_parts(
 class Searches:
     "What was found in a run and its loaders, remembered while a fit runs"
     def __init__(self):
-        self.searches = {}
+        self.searches,self.named = {},set() # and what a warning has named
         self.begin(remembers=False)
 
     def begin(self, remembers=True):
@@ -163,6 +174,9 @@ class ModuleSnapshot:
             warnings.warn(f"Inference has changed {listed(moved)}, which has too many values to be put back: "
                 "the run is not what it would be without")
 
+    def __enter__(self): pass
+    def __exit__(self, *args): self.restore()
+
     def _name(self, t):
         for k,m in self.roots.items():
             named = m.named_parameters(k) if isinstance(m, nn.Module) else ()
@@ -217,6 +231,165 @@ class OptSnapshot:
         for k in own_attrs(self.opt).keys()-self.own.keys(): delattr(self.opt, k)
         vars(self.opt).update(self.own)
 
+# %% ../../nbs/loop/01_snapshot.ipynb #loader_walk
+most_counted = 1000 # values of a container or tensor, or objects in it, that are noted
+_plain = int,float,complex,str,bytes,type(None),np.generic
+_listed = list,tuple,set,frozenset,deque
+_shut = (*_plain,torch.Tensor,np.ndarray,type,Dispatcher,Callback,Optimizer,ModuleType,Logger)
+
+@cache
+def _reads(cls):
+    "Whether objects of type `cls` may be at a place in something: a file, a decoder, an iterator"
+    if issubclass(cls, (*_shut,nn.Module,Dataset,DataLoader)) or hasattr(cls, 'acquire'): return False # or a lock
+    return any(hasattr(cls, k) for k in ('read','seek','release','close','__next__'))
+
+def _is_plain(v, depth=5):
+    "Whether `v` is a number or text, or a short container of such"
+    if isinstance(v, _plain): return True
+    if isinstance(v, (bytearray,array)): return len(v)<=most_counted
+    if not depth or not isinstance(v, (*_listed,dict)) or len(v)>most_counted: return False
+    return all(_is_plain(o, depth-1) for o in (v.values() if isinstance(v, dict) else v))
+
+def _cells(f): return {k:c for k,c in zip(f.__code__.co_freevars, f.__closure__ or ()) if c!=CellType()}
+
+def _own(o):
+    "Attributes of an object; numbers of a class; variables of the functions around a function"
+    if isinstance(o, FunctionType): return {k:c.cell_contents for k,c in _cells(o).items()} | vars(o)
+    if isinstance(o, type): return {k:v for k,v in vars(o).items() if type(v) in (int,float) and k[:2]!='__'}
+    own = stored(o, '__dict__', {})
+    if isinstance(o, nn.Module): own = {k:own[k] for k in own.keys()-module_internals} | o._buffers | o._modules
+    slots = {k:v for k in slots_of(type(o)) if (v := stored(o, k, slots_of)) is not slots_of}
+    return {**own, **slots}
+
+def _inside(o):
+    "What `o` is made of, with names"
+    if isinstance(o, (dict,*_listed)) and len(o)>most_counted: return {}
+    if isinstance(o, dict): return {**_own(o), **dict(dict.items(o))}
+    if isinstance(o, _listed): return {**_own(o), **dict(enumerate(o))}
+    if isinstance(o, partial): return {'func': o.func, **dict(enumerate(o.args)), **o.keywords}
+    if isinstance(o, MethodType): return {'__self__': o.__self__}
+    return {'()': o()} if isinstance(o, ref) else _own(o)
+
+def _is_open(v):
+    "Whether `v` may hold something that counts, and is not put back otherwise"
+    if isinstance(v, (type,FunctionType)): return not of_library(v)
+    if isinstance(v, _shut) or is_generator(type(v)) or is_stateful(v) or _reads(type(v)): return False
+    if isinstance(v, (dict,*_listed)): return not _is_plain(v)
+    return isinstance(v, (partial,MethodType,ref)) or bool(type(v).__dictoffset__) or bool(slots_of(type(v)))
+
+# %% ../../nbs/loop/01_snapshot.ipynb #loader_watch
+def _refilled(t, was):
+    "Whether values of a large tensor have changed that were not 0"
+    now = SampledTensor(t).sample
+    return any(a.shape!=b.shape or bool(((a!=b)&(a!=0)&(a==a)).any()) for a,b in zip(was, now))
+
+def _relisted(o, n, was):
+    return len(o)!=n or any(a is not None and a is not b for a,b in zip(was, islice(o, most_counted)))
+
+_left,_cached = 'left','cached' # cannot be put back; need not be
+
+def _watched(v):
+    "A function that returns what puts `v` back if it has changed, `_left` or `_cached` if nothing does; or None"
+    def watch(changed, undo=_left): return lambda: undo if changed() else None
+    if isinstance(v, (*_plain,tuple,frozenset)): return
+    if is_array(v):
+        if isinstance(v, torch.Tensor) and (not v.is_cpu or is_lazy(v)): return # reading it would wait for the device
+        if size_of(v)<=most_counted: held = HeldTensor(v); return watch(lambda: held.moved, held.restore)
+        return watch(partial(_refilled, v, SampledTensor(v).sample))
+    if isinstance(v, np.ndarray) and v.size>most_counted: return # of objects
+    if isinstance(v, (ContextVar,np.ndarray)): held = Holders([v]); return watch(lambda: not held.unmoved, held.restore)
+    if isinstance(v, dict):
+        if not _is_plain(v): return _watched_dict(v)
+        held = Holders([v])
+        return lambda: None if held.unmoved else held.restore if _is_plain(v) else _cached
+    if isinstance(v, (list,set,deque,bytearray,array)):
+        relisted = partial(_relisted, v, len(v), [*islice(v, most_counted)])
+        if not _is_plain(v): return watch(relisted)
+        held = Holders([v])
+        return lambda: None if held.unmoved else held.restore if _is_plain(v) else _left if relisted() else _cached
+    if isinstance(v, BytesIO): return watch(lambda n=v.getbuffer().nbytes: n!=v.getbuffer().nbytes)
+    if hasattr(type(v), '__next__') and not isinstance(v, IOBase):
+        return watch(lambda was=digest(v): was is None or digest(v)!=was)
+
+def _watched_dict(v):
+    "Of a long dict of numbers only new keys are a cache; of other dicts everything is"
+    if not all(isinstance(o, _plain) for o in islice(v.values(), 10)):
+        return lambda n=len(v), keys={*islice(v, most_counted)}: None if n==len(v) and keys<=v.keys() else _cached
+    if len(v)>10*most_counted: return # a vocabulary, which does not move
+    was = dict(v)
+    return lambda: None if was==v else _cached if was.items()<=v.items() else _left
+
+# %% ../../nbs/loop/01_snapshot.ipynb #LoaderPart
+_absent = object()
+
+def _set(o, k, v):
+    if isinstance(o, type): delattr(o, k) if v is _absent else setattr(o, k, v)
+    elif isinstance(o, FunctionType) and k in _cells(o): _cells(o)[k].cell_contents = None if v is _absent else v
+    elif isinstance(o, nn.Module) and k in o._buffers: o._buffers[k] = None if v is _absent else v
+    elif v is _absent: object.__delattr__(o, k)
+    else: object.__setattr__(o, k, v)
+
+class LoaderPart:
+    "A dataset, sampler or collate function, and what they count as of now"
+    def __init__(self, name, root, seen):
+        self.objects,self.watched,self.functions = [],[],[]
+        self.reads = name!='loader' and _reads(type(root)) # whether something is at a place in a file
+        todo = [(name, root)]
+        while todo and len(seen)<10*most_counted:
+            path,o = todo.pop()
+            if id(o) in seen: continue
+            seen.add(id(o))
+            if isinstance(o, FunctionType): self.functions.append(Holders([o])) # its global variables
+            inside = _inside(o)
+            if not isinstance(o, (dict,*_listed,partial,MethodType,ref)): self.objects.append((path, o, inside))
+            if not isinstance(o, type):
+                if not (isinstance(o, FunctionType) or of_library(type(o))): todo.append((f'type({path})', type(o)))
+                for k,v in inside.items():
+                    if (w := _watched(v)): self.watched.append((f'{path}.{k}', w))
+                    self.reads |= _reads(type(v))
+                    if _is_open(v): todo.append((f'{path}.{k}', v))
+
+    def _assigned(self):
+        "Attributes that are others now, with what puts them back"
+        for path,o,was in self.objects:
+            now = _own(o)
+            for k in was.keys()|now.keys():
+                old,v = was.get(k, _absent),now.get(k, _absent)
+                if old is v or (type(old) is type(v) and isinstance(v, _plain) and old==v): continue
+                if old is None or old is _absent: # a file that was opened and a result that was computed stay
+                    if isinstance(getattr(type(o), k, None), cached_property): continue
+                    if not isinstance(v, _plain): yield f'{path}.{k}',_cached; continue
+                yield f'{path}.{k}',partial(_set, o, k, old)
+
+    def restore(self) -> list: # Names of what has changed and stays
+        "Put back what has changed"
+        moved = dict(self._assigned()) | {k:undo for k,changed in self.watched if (undo := changed())}
+        if self.reads or _left in moved.values() or _cached in moved.values():
+            return [k for k,undo in moved.items() if undo!=_cached]
+        for o in self.functions: o.restore()
+        for undo in moved.values(): undo()
+        return []
+
+def parts_of_loader(
+    dl, # Any iterable of batches
+) -> list:
+    "What may count in a loader"
+    parts = {k:getattr(dl, k, None) for k in ('dataset','collate_fn','sampler','batch_sampler')}
+    if not isinstance(dl, DataLoader): parts = {'loader': dl}
+    seen,own = set(),[k for k,o in parts.items() if not (isinstance(o, _shut) or of_library(type(o)))]
+    return [LoaderPart(k, o, seen) for k,o in parts.items() if k in own or _is_open(o)]
+
+def warn_of_left(
+    names, # Of what inference has changed and cannot be put back
+    named:set, # Names that have been told, to which these are added
+):
+    "Warn of what stays changed, once"
+    new = [k for k in dict.fromkeys(names) if k not in named]
+    named.update(names)
+    if new: warnings.warn(f"Inference has changed {listed(new)} of a loader, and it cannot be put back with all that "
+        "belongs to it: if the batches depend on it, the run is not what it would be without. An object with "
+        "`state_dict` and `load_state_dict` is put back")
+
 # %% ../../nbs/loop/01_snapshot.ipynb #unmoved
 def keep_generators(
     learn, # A learner
@@ -225,15 +398,28 @@ def keep_generators(
     "Restore generators, and loaders with a state of their own, at the end"
     return keep_random(parts=learn.searches.parts(learn, *loaders))
 
-@contextmanager
 def keep_model_and_loss(
     learn, # A learner
 ):
     "Restore model and loss at the end"
     roots = {'model': learn.model, 'loss_func': learn.loss_func}
-    before = ModuleSnapshot(roots, learn.searches.holders(roots.values()))
-    try: yield
-    finally: before.restore()
+    return ModuleSnapshot(roots, learn.searches.holders(roots.values()))
+
+@contextmanager
+def _keep_parts(learn, parts, generators):
+    with generators:
+        try: yield
+        finally: warn_of_left([k for o in parts for k in o.restore()], learn.searches.named)
+
+def keep_loaders(
+    learn, # A learner
+    *loaders, # Loaders that are iterated meanwhile
+):
+    "Restore generators, and what datasets, samplers, collate functions and transforms count, at the end"
+    generators,parts = keep_generators(learn, *loaders),[]
+    for dl in loaders:
+        if type(dl) not in (tuple,list): parts += parts_of_loader(dl) # ready batches count nothing
+    return _keep_parts(learn, parts, generators) if parts else generators
 
 @contextmanager
 def unmoved(
@@ -241,4 +427,4 @@ def unmoved(
     *loaders, # Loaders that are iterated meanwhile
 ):
     "Restore everything that inference may move"
-    with keep_counts(*loaders), keep_generators(learn, *loaders), keep_model_and_loss(learn): yield
+    with keep_counts(*loaders), keep_loaders(learn, *loaders), keep_model_and_loss(learn): yield

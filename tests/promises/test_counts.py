@@ -1,0 +1,219 @@
+"""Promise 2 for what loaders count: kinds of state × places in a loader × looks.
+
+Training depends on the state after each sample, and an inference moves it: with the inference, a run ends as without it, or a
+warning names what has moved."""
+import itertools,random,warnings
+from collections import OrderedDict
+from contextlib import redirect_stdout
+from functools import cached_property,lru_cache
+from io import StringIO
+import matplotlib
+import matplotlib.pyplot as plt
+import pytest,torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import ConcatDataset,DataLoader,Dataset,Sampler,Subset
+from learner.all import *
+from test_kinds_of_state import kinds
+
+matplotlib.use('agg')
+
+# Places
+class Moves:
+    "Moves its state and returns a factor that depends on it"
+    def __init__(self, kind): self.kind,self.v = kind,kind.make()
+    def __call__(self, x=None):
+        self.v = self.kind.move(self.v)
+        f = 1+self.kind.number(self.v)/50
+        return f if x is None else x*f
+
+class Points(Dataset):
+    def __init__(self, transform=None): self.x,self.transform = torch.randn(12, 2, generator=torch.Generator().manual_seed(0)),transform
+    def __len__(self): return len(self.x)
+    def __getitem__(self, i):
+        x,y = self.x[i],self.x[i].sum(0, keepdim=True)
+        return (x if self.transform is None else self.transform(x)),y
+
+class Counting(Points):
+    def __init__(self, kind): super().__init__(); self.kind,self.v = kind,kind.make()
+    def __getitem__(self, i):
+        x,y = super().__getitem__(i)
+        self.v = self.kind.move(self.v)
+        return x*(1+self.kind.number(self.v)/50),y
+
+class Slotted:
+    __slots__ = 'kind','v'
+    __init__,__call__ = Moves.__init__,Moves.__call__
+
+class ModuleMoves(nn.Module):
+    def __init__(self, kind): super().__init__(); self.kind,self.v = kind,kind.make()
+    forward = Moves.__call__
+
+class Compose:
+    def __init__(self, *fs): self.fs = fs
+    def __call__(self, x):
+        for f in self.fs: x = f(x)
+        return x
+
+class Collate(Moves):
+    def __call__(self, samples): x,y = torch.utils.data.default_collate(samples); return x*super().__call__(),y
+
+class Order(Sampler):
+    def __init__(self, kind): self.moves = Moves(kind)
+    def __len__(self): return 12
+    def __iter__(self): return iter(random.Random(float(self.moves())).sample(range(12), 12))
+
+def collate_function(kind):
+    moves = Moves(kind)
+    v = moves.v
+    def collate(samples):
+        nonlocal v
+        x,y = torch.utils.data.default_collate(samples)
+        v = kind.move(v)
+        return x*(1+kind.number(v)/50),y
+    return collate
+
+def both(ds, **kwargs): return DataLoader(ds, 3, **kwargs),DataLoader(Subset(ds, range(6)), 3, **{k:v for k,v in kwargs.items() if k!='sampler'})
+places = dict(
+    dataset=lambda kind: both(Counting(kind)), in_subsets=lambda kind: both(Subset(ConcatDataset([Counting(kind)]), range(12))),
+    transform=lambda kind: both(Points(Moves(kind))), in_a_list=lambda kind: both(Points(Compose(Moves(kind), abs))), slots=lambda kind: both(Points(Slotted(kind))), module=lambda kind: both(Points(ModuleMoves(kind))),
+    method=lambda kind: both(Points(Moves(kind).__call__)), collate=lambda kind: both(Points(), collate_fn=Collate(kind)), collate_function=lambda kind: both(Points(), collate_fn=collate_function(kind)),
+    sampler=lambda kind: both(Points(), sampler=Order(kind)))
+
+# Looks
+def quiet(f):
+    def _f(learn):
+        with redirect_stdout(StringIO()): f(learn)
+        plt.close('all')
+    return _f
+looks = {k:quiet(f) for k,f in dict(validate=lambda learn: learn.validate(), on_training=lambda learn: learn.validate(0), get_preds=lambda learn: learn.get_preds(0), predict=lambda learn: learn.predict(torch.ones(2)), tta=lambda learn: learn.tta(n=1, aug=lambda x: x)).items()}
+between = looks | {k:quiet(f) for k,f in dict(lr_find=lambda learn: learn.lr_find(num_it=4), smoke=lambda learn: learn.smoke()).items()}
+class Looks(Callback):
+    "Calls `f(learn)` before the second batch is drawn"
+    only_fit,run_valid = True,False
+    def __init__(self, f): self.f = f
+    def after_batch(self):
+        if self.train_iter==2: self.f(self.learn)
+calls = {**{f'{k} between fits':dict(around=f) for k,f in between.items()}, **{f'{k} in training':dict(inside=f) for k,f in looks.items()}, 'own validations':dict(valid=True), 'validations in the epoch':dict(valid=True, cbs=lambda: [Validate(2, 'iter')])}
+
+def learner(dls):
+    torch.manual_seed(0); random.seed(0)
+    return Learner(DataLoaders(*dls, device='cpu'), nn.Linear(2, 1), F.mse_loss, opt_func=SGD, lr=.05).remove_cb(ProgressCallback)
+
+def run(place, kind, around=None, inside=None, valid=False, cbs=lambda: []):
+    learn = learner(places[place](kind))
+    if not valid: valids,learn.dls.valids = learn.dls.valids,{}
+    for i in range(2):
+        if around:
+            if not valid: learn.dls.valids = valids
+            around(learn)
+            if not valid: learn.dls.valids = {}
+        learn.fit(1, cbs=[*([Looks(inside_with(inside, valids))] if inside else []), *cbs()])
+    return [p.tolist() for p in learn.model.parameters()]
+
+def inside_with(f, valids):
+    def _f(learn):
+        learn.dls.valids = valids
+        try: f(learn)
+        finally: learn.dls.valids = {}
+    return _f
+
+said = 'Inference has changed|cannot be put back after an inference'
+@pytest.mark.sample(120)
+@pytest.mark.parametrize('call', calls)
+@pytest.mark.parametrize('place', places)
+@pytest.mark.parametrize('kind', kinds)
+def test_inference_leaves_what_a_loader_counts_alone_or_names_it(kind, place, call, tally):
+    if kind=='cached': return tally('outside') # results that a cache keeps are no state
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        alone = run(place, kinds[kind])
+        seen.clear()
+        res = run(place, kinds[kind], **calls[call])
+    named = [o for o in seen if any(k in str(o.message) for k in said.split('|'))]
+    assert res==alone or named
+    if kind not in ('iterator','counting','yielding','bytes_io','locked'): assert res==alone and not named
+    tally('warned' if named else 'exact')
+
+# Caches, readers, and what is too large to be held
+def looked(ds, **kwargs):
+    "Two inferences on a dataset, and what they say"
+    learn = learner((DataLoader(ds, 3, **kwargs),DataLoader(ds, 3, **kwargs)))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        for _ in range(2): learn.validate()
+        learn.get_preds(0)
+    return [str(o.message) for o in seen]
+
+class Caches(Points):
+    "Keeps what is slow to make, in several ways"
+    def __init__(self): super().__init__(); self.decoded,self.recent,self.all,self.table,self.file = {},OrderedDict(),[None]*12,torch.zeros(12, 200),None
+    @cached_property
+    def scale(self): return 2.
+    @lru_cache
+    def slow(self, i): return torch.ones(1)
+    def __getitem__(self, i):
+        x,y = super().__getitem__(i)
+        self.decoded[i] = self.recent[i] = x
+        if self.all[i] is None: self.all[i] = x
+        if len(self.recent)>4: self.recent.popitem(last=False)
+        self.table[i] = x[0]
+        self.file = self.file or StringIO()
+        return x*self.scale*self.slow(i),y
+
+def test_caches_stay_and_nothing_is_said_of_them():
+    ds = Caches()
+    assert not looked(ds)
+    assert len(ds.decoded)==12 and len(ds.recent)==4 and None not in ds.all and 'scale' in vars(ds) and ds.slow.cache_info().misses==12
+
+class Reads(Points):
+    "Knows at which line its file is"
+    def __init__(self): super().__init__(); self.f,self.at = StringIO(''.join(f'{i}\n' for i in range(12))),0
+    def __getitem__(self, i):
+        if i!=self.at: self.f.seek(0); [self.f.readline() for _ in range(i)]
+        self.at = i+1
+        assert int(self.f.readline())==i
+        return super().__getitem__(i)
+
+def test_a_number_beside_an_open_file_stays_where_the_file_is_and_is_named_once():
+    ds = Reads()
+    said, = looked(ds)
+    assert ds.at==12 and 'Inference has changed `dataset.at` of a loader' in said and '`state_dict`' in said
+    ds[11],ds[0],ds[1]
+
+class Grows(Points):
+    def __init__(self, v, move): super().__init__(); self.v,self.move = v,move
+    def __getitem__(self, i): self.move(self.v); return super().__getitem__(i)
+
+large = dict(long_list=([0]*1001, lambda v: v.append(1)), pool=([], lambda v: v.append(torch.ones(1))), replaced=([torch.ones(1)], lambda v: v.__setitem__(0, torch.zeros(1))), large_tensor=(torch.ones(2000), lambda v: v.add_(1)),
+    table=(dict.fromkeys(range(2000), 0), lambda v: v.__setitem__(3, v[3]+1)), yielding=((i for i in range(1000)), next), counting=(itertools.count(), next))
+@pytest.mark.parametrize('kind', large)
+def test_what_is_too_large_to_be_held_or_has_no_copy_is_named_once(kind):
+    said, = looked(Grows(*large[kind]))
+    assert 'Inference has changed `dataset.v`' in said
+
+@pytest.mark.parametrize('kind', large)
+def test_what_does_not_move_is_not_named(kind):
+    if kind!='yielding': assert not looked(Grows(large[kind][0], lambda v: None)) # of which nothing can be told
+
+class Budget(Points):
+    "Counts what its cache holds"
+    used = 0
+    def __init__(self): super().__init__(); self.kept = {}
+    def __getitem__(self, i): self.used += i not in self.kept; return self.kept.setdefault(i, super().__getitem__(i))
+def test_a_number_beside_a_cache_stays_with_it_and_is_named():
+    ds = Budget()
+    said, = looked(ds)
+    assert ds.used==len(ds.kept)==12 and '`dataset.used`' in said
+
+class OnClass(Points):
+    n = 0
+    def __getitem__(self, i): type(self).n += 1; return super().__getitem__(i)
+def test_a_number_that_a_class_counts_in_is_put_back():
+    assert not looked(OnClass()) and OnClass.n==0
+
+seen = []
+def recorded(samples): seen.append(len(samples)); return torch.utils.data.default_collate(samples)
+def test_a_global_list_records_what_inference_does():
+    seen.clear()
+    assert not looked(Points(), collate_fn=recorded) and len(seen)==12
