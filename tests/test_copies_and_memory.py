@@ -1,9 +1,10 @@
 "Copies and pickles of learners, and when their memory is free"
-import copy,gc,pickle,weakref
+import copy,gc,pickle,subprocess,sys,weakref
 import pytest,torch
 from torch.nn import functional as F
 from learner.all import *
 from learner.inspect.testing import RegModel,synth_dls
+from processes import env
 
 loss_func = F.mse_loss
 def made(**kwargs):
@@ -106,6 +107,20 @@ def test_in_a_sweep_there_is_one_model_at_a_time(no_collector):
         assert sum(o() is not None for o in alive)==1
         del learn
     assert not any(o() is not None for o in alive)
+
+first = '''import gc,weakref
+from learner.all import *
+gc.disable()
+learn = synth_learner().fit(1)
+model = weakref.ref(learn.model)
+del learn
+assert model() is None
+'''
+@pytest.mark.slow
+def test_the_first_learner_of_a_process_leaves_memory_too():
+    "What torch imports for it catches errors, whose frames would keep it"
+    res = subprocess.run([sys.executable, '-W', 'ignore', '-c', first], env=env, capture_output=True, text=True)
+    assert res.returncode==0, res.stderr
 
 def test_a_callback_whose_learner_is_gone_can_be_used_again(no_collector):
     cb = EarlyStoppingCallback(patience=9)

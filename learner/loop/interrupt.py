@@ -8,8 +8,9 @@ Ctrl-C, or a notebook's stop button, sends a signal, and Python would raise `Key
 __all__ = []
 
 # %% ../../nbs/loop/05_interrupt.ipynb #imports
-import os,signal,sys,threading
+import gc,os,signal,sys,threading
 from contextlib import contextmanager
+from functools import cache
 import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from ..core.tracebacks import in_library
@@ -40,9 +41,11 @@ def uninterrupted(
         signal.signal(signal.SIGINT, old)
         tell()
 
+@cache
 def load_optimizers():
     "Import what torch imports for the first optimizer and its step: it could not be used after an import that was cut"
     with uninterrupted(always=True): torch.optim.SGD([torch.zeros(1, device='cpu')], lr=1.).step()
+    gc.collect() # errors that this import has caught hold all frames above them, and so the first learner
 
 def may_have_workers(dl):
     "Whether iterating `dl` may start processes"
