@@ -2414,6 +2414,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'learner.loop.snapshot._is_module': ('loop/snapshot.html#_is_module', 'learner/loop/snapshot.py'),
                                        'learner.loop.snapshot._is_open': ('loop/snapshot.html#_is_open', 'learner/loop/snapshot.py'),
                                        'learner.loop.snapshot._is_plain': ('loop/snapshot.html#_is_plain', 'learner/loop/snapshot.py'),
+                                       'learner.loop.snapshot._is_sampled': ('loop/snapshot.html#_is_sampled', 'learner/loop/snapshot.py'),
                                        'learner.loop.snapshot._joined': ('loop/snapshot.html#_joined', 'learner/loop/snapshot.py'),
                                        'learner.loop.snapshot._keep_parts': ('loop/snapshot.html#_keep_parts', 'learner/loop/snapshot.py'),
                                        'learner.loop.snapshot._own': ('loop/snapshot.html#_own', 'learner/loop/snapshot.py'),

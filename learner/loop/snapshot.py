@@ -283,6 +283,11 @@ def _refilled(t, was):
     now = SampledTensor(t).sample
     return any(a.shape!=b.shape or bool(((a!=b)&(a!=0)&(a==a)).any()) for a,b in zip(was, now))
 
+def _is_sampled(t):
+    "Whether reading some values of a large tensor costs little: not of a file on disk, and nothing is copied"
+    if isinstance(t, torch.Tensor): return t.layout is torch.strided and not t.is_quantized and t.is_contiguous()
+    return t.dtype.kind in 'biufc' and t.flags.c_contiguous and not isinstance(t, np.memmap)
+
 def _relisted(o, n, was):
     return len(o)!=n or any(a is not None and a is not b for a,b in zip(was, islice(o, most_counted)))
 
@@ -295,7 +300,7 @@ def _watched(v):
     if is_array(v):
         if isinstance(v, torch.Tensor) and (not v.is_cpu or is_lazy(v)): return # reading it would wait for the device
         if size_of(v)<=most_counted: held = HeldTensor(v); return watch(lambda: held.moved, held.restore)
-        return watch(partial(_refilled, v, SampledTensor(v).sample))
+        return watch(partial(_refilled, v, SampledTensor(v).sample)) if _is_sampled(v) else None
     if isinstance(v, np.ndarray) and v.size>most_counted: return # of objects
     if isinstance(v, (ContextVar,np.ndarray)): held = Holders([v]); return watch(lambda: not held.unmoved, held.restore)
     if isinstance(v, dict):
@@ -313,9 +318,9 @@ def _watched(v):
 
 def _watched_dict(v):
     "Of a long dict of numbers only new keys are a cache; of other dicts everything is"
-    if not all(isinstance(o, _plain) for o in islice(v.values(), 10)):
-        return lambda n=len(v), keys={*islice(v, most_counted)}: None if n==len(v) and keys<=v.keys() else _cached
     if len(v)>10*most_counted: return # a vocabulary, which does not move
+    if not all(isinstance(o, _plain) for o in v.values()):
+        return lambda n=len(v), keys={*islice(v, most_counted)}: None if n==len(v) and keys<=v.keys() else _cached
     was = dict(v)
     return lambda: None if was==v else _cached if was.items()<=v.items() else _left
 

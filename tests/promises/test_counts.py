@@ -9,6 +9,7 @@ from functools import cached_property,lru_cache
 from io import StringIO
 import matplotlib
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
@@ -195,6 +196,14 @@ def test_what_is_too_large_to_be_held_or_has_no_copy_is_named_once(kind):
 @pytest.mark.parametrize('kind', large)
 def test_what_does_not_move_is_not_named(kind):
     if kind!='yielding': assert not looked(Grows(large[kind][0], lambda v: None)) # of which nothing can be told
+
+data = dict(names=np.array(['a']*2000), dates=np.array(['2024-01-01']*2000, 'datetime64[D]'), fields=np.zeros(2000, [('n', 'f4')]), sparse=torch.eye(2000).to_sparse(), complex=torch.ones(2000, dtype=torch.complex64), booleans=torch.ones(2000, dtype=bool),
+    turned=torch.ones(60, 50).t(), bfloat=torch.ones(2000, dtype=torch.bfloat16), mixed={**dict.fromkeys(range(20), 1), 'x': torch.ones(2)})
+@pytest.mark.parametrize('kind', data)
+def test_large_data_of_all_kinds_are_left_alone(kind): assert not [o for o in looked(Grows(data[kind], lambda v: None)) if 'Inference' in o]
+
+def test_a_dict_of_mixed_values_is_a_cache():
+    assert not looked(Grows({**dict.fromkeys(range(20), 1), 'x': torch.ones(2)}, lambda v: v.__setitem__('x', torch.ones(2))))
 
 class Budget(Points):
     "Counts what its cache holds"
