@@ -4076,6 +4076,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'learner.resume.origin._assigned': ('resume/origin.html#_assigned', 'learner/resume/origin.py'),
                                        'learner.resume.origin._enclosed': ('resume/origin.html#_enclosed', 'learner/resume/origin.py'),
                                        'learner.resume.origin._installed': ('resume/origin.html#_installed', 'learner/resume/origin.py'),
+                                       'learner.resume.origin._is_constant': ( 'resume/origin.html#_is_constant',
+                                                                               'learner/resume/origin.py'),
                                        'learner.resume.origin._module_functions': ( 'resume/origin.html#_module_functions',
                                                                                     'learner/resume/origin.py'),
                                        'learner.resume.origin._named': ('resume/origin.html#_named', 'learner/resume/origin.py'),

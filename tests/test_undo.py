@@ -27,12 +27,14 @@ techniques = dict(
     validate=lambda: Validate(every=2, unit='iter'), extra=lambda: ExtraValid([(torch.randn(4,1,4,4), torch.tensor([0,1,2,0]))], error_rate, every=2, unit='iter'), sanity=Sanity,
     limit=lambda: Limit(train=2, valid=1), overfit=Overfit, time=lambda: TimeLimit(30),
     recorder=lambda: Recorder(train_metrics=True), progress=lambda: ProgressCallback('tqdm'), print=lambda: ProgressCallback('text', print_every=1, mark_best=True), graph=ShowGraphCallback,
+    ledger=Ledger, card=lambda: RunCard(folder.name),
     checkpoint=lambda: Checkpoint(2, 'iter', folder=f'{folder.name}/checkpoints', best=1),
     rewind=lambda: Rewind(2), fingerprint=Fingerprint, guard=lambda: SpikeGuard(2), warmup=lambda: Warmup(3), print_progress=lambda: PrintProgress(2), freeze=lambda: FreezeSchedule({0: 0}), resetter=ModelResetter,
     map_batch=lambda: MapBatch(tuple), map_pred=lambda: MapPred(abs), forward=lambda: Forward(train='half'),
     hook=lambda: HookCallback(hook=lambda m, i, o: o.mean()), stats=lambda: ActivationStats(every=2, with_hist=True))
 elsewhere = {TrainEvalCallback: 'is in every learner', FuncCallback: 'undoes nothing', Trace: 'is for tests', Raise: 'is what ends them here', LRFinder: 'is in test_lr_find', GatherPredsCallback: 'is in test_preds',
-    RNNCallback: 'needs another model, and is in test_modes', MatchArgs: 'needs another loader, and is in test_mapping', WandbLogger: 'takes seconds, and is in test_loggers'}
+    RNNCallback: 'needs another model, and is in test_modes', MatchArgs: 'needs another loader, and is in test_mapping', WandbLogger: 'takes seconds, and is in test_loggers',
+    Distributed: 'does nothing in one process, and is in test_dist'}
 ends = dict(error=ValueError, interrupt=KeyboardInterrupt, **cancels)
 places = [o for o in dict(moments()) if not o.startswith('after_cancel')]
 

@@ -22,6 +22,7 @@ from ..loop.learner import Learner
 from ..model.files import file_path,find_file,read_plain,write_plain
 from ..resume.rewind import StopAfter
 from ..schedule.trial import trial
+from ..diagnose.mistakes import silence
 from .diff import Difference
 from .fingerprint import checksum_of_batch
 
@@ -185,5 +186,5 @@ def repeatable(self:Learner,
     "Run one training batch twice, and name the operations that do not repeat. Nothing of the run is changed"
     runs = [NoteOps(), NoteOps()]
     for o in runs:
-        with trial(self, 1, [*L(cbs), o], name='repeatable'): self.fit(1)
+        with silence(), trial(self, 1, [*L(cbs), o], name='repeatable'): self.fit(1) # what watches has operations, too
     return Repeatability(len(runs[0].ops), _unrepeated(*(o.ops for o in runs)))

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from inspect import signature
 import numpy as np
 from torch import nn
-from tqdm.auto import tqdm
 from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.checks import listed,nearest,one_of,whole
@@ -262,6 +261,7 @@ def seeds(self:Learner,
     shown = any(isinstance(o, ProgressCallback) for o in self.cbs)
     self.to_device() # the generators of a device are there from now on
     with keep_random():
+        from tqdm import tqdm
         for seed in tqdm(seeds, desc='seeds', leave=False, disable=not shown):
             runs.append(plan.run(seed))
             if len(runs)==2: Proof.of(streams, runs).check(vary)

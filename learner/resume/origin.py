@@ -42,10 +42,14 @@ def _module_functions(f):
     held = [v for o in f.__globals__.values() for v in (vars(o).values() if isinstance(o, type) else [o])]
     return [g for v in held if (g := inner_function(v)) and g.__globals__ is f.__globals__]
 
+def _is_constant(v):
+    "Whether `v` is a plain value: a tuple of functions may lead back to where it is used"
+    return all(map(_is_constant, v)) if isinstance(v, tuple) else isinstance(v, (int,float,complex,str,bytes))
+
 def constants(f) -> dict:
     "Plain global values that the function `f` uses, and that no function of its module assigns"
     used = {k:f.__globals__.get(k) for k in sorted(_assigned(f.__code__, _loading)) if k[:2]!='__'}
-    res = {k:v for k,v in used.items() if isinstance(v, (int,float,complex,str,bytes,tuple))}
+    res = {k:v for k,v in used.items() if _is_constant(v)}
     state = {k for g in _module_functions(f) for k in _assigned(g.__code__, _storing)} if res else ()
     return {k:v for k,v in res.items() if k not in state}
 
@@ -78,7 +82,9 @@ def _of_class(cls):
     def counts(k, v):
         if k in inherited: return False
         return callable(v) if k.startswith('__') else not (isinstance(v, _mutable) or (k in state and k not in fs))
-    return {k:v for k,v in vars(cls).items() if counts(k, v)}
+    def inside(v): return v.__qualname__.startswith(f'{cls.__qualname__}.')
+    # other classes count by their names: they may lead back to this one
+    return {k:v.__qualname__ if isinstance(v, type) and not inside(v) else v for k,v in vars(cls).items() if counts(k, v)}
 
 def described(
     o, # A function, class, code object or constant

@@ -46,6 +46,7 @@ def check(case, path, stops, **kwargs):
 def only_known_warnings():
     with warnings.catch_warnings():
         warnings.simplefilter('error')
+        warnings.filterwarnings('ignore', '.*will see no batch', Mistake) # `valid=False`
         warnings.filterwarnings('ignore', '.*lr_scheduler.step|.*pin_memory|.*fork|.*are persistent, but begin anew|.*other settings than it had: `(raise|callback)[^;]*(; `(raise|callback)[^;]*)*$')
         yield
 
