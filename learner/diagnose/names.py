@@ -245,7 +245,10 @@ def wrong_moments(o, learn):
     return res
 
 # %% ../../nbs/diagnose/04_names.ipynb #misspelt
-def _of_library(cb): return ((cb.f if isinstance(cb, FuncCallback) else type(cb)).__module__ or '').startswith('learner.')
+def _of_library(cb):
+    code = cb.f if isinstance(cb, FuncCallback) else type(cb)
+    return (code.__module__ or '').startswith('learner.')
+
 
 def check_names(cb, learn):
     "Texts about the code of one callback"
