@@ -82,9 +82,9 @@ def _of_class(cls):
     def counts(k, v):
         if k in inherited: return False
         return callable(v) if k.startswith('__') else not (isinstance(v, _mutable) or (k in state and k not in fs))
-    def inside(v): return v.__qualname__.startswith(f'{cls.__qualname__}.')
-    # other classes count by their names: they may lead back to this one
-    return {k:v.__qualname__ if isinstance(v, type) and not inside(v) else v for k,v in vars(cls).items() if counts(k, v)}
+    def named(v): # other classes count by their names: they may lead back to this one
+        return isinstance(v, type) and not v.__qualname__.startswith(f'{cls.__qualname__}.')
+    return {k:v.__qualname__ if named(v) else v for k,v in vars(cls).items() if counts(k, v)}
 
 def described(
     o, # A function, class, code object or constant
