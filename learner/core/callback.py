@@ -140,10 +140,12 @@ class Callback(Flags, State, GetAttr):
             try: return getattr(learn, k)
             except AttributeError as e:
                 if e.obj is not learn or e.name!=k: raise # an error inside one of its properties
-        names = [*vars(self), *vars(type(self)), *(dir(learn) if learn is not None else ())]
+        near = ''
+        if not k.startswith('_'): # a private name, which libraries ask for, is not suggested anyway
+            near = nearest(k, [*vars(self), *vars(type(self)), *(dir(learn) if learn is not None else ())])
         me = f'`{type(self).__name__}`'
         owner = f"{me}, which has no Learner yet, has no" if learn is None else f"Neither {me} nor its Learner has"
-        raise AttributeError(f"{owner} `{k}`.{nearest(k, names)}", name=k, obj=self) from None
+        raise AttributeError(f"{owner} `{k}`.{near}", name=k, obj=self) from None
 
     def __setattr__(self, k, v):
         if k in self.__dict__ and k not in _watched: return object.__setattr__(self, k, v) # fast, for every batch

@@ -188,7 +188,7 @@ def _members(obj, learn):
     "Attributes that an object has or may be given; none if it is not known what it will be"
     if not isinstance(obj, _lasting): return ()
     if isinstance(obj, (ModuleType,type)): return dir(obj)
-    return {*dir(obj)} | mentioned(type(obj)) | ({*dir(learn)} if isinstance(obj, Callback) else set())
+    return {*object.__dir__(obj)} | mentioned(type(obj)) | ({*dir(learn)} if isinstance(obj, Callback) else set())
 
 def _arguments(f):
     "Names of the parameters of a function; none if it takes any"
