@@ -15,7 +15,8 @@ from nbdev.processors import add_show_docs,clean_magics,filter_stream_,hide_,hid
 from nbdev.processors import populate_language,rm_export,rm_header_dash,strip_ansi
 from sphinx.addnodes import desc,pending_xref
 from sphinx.pycode import ModuleAnalyzer
-from pages import parts
+from listings import Listing
+from pages import pages_below
 
 cfg = get_config()
 lib = cfg.lib_path.name
@@ -94,19 +95,9 @@ def api(sym, name, mod, shown=(), depth=3):
     head = f'{fence}{{py:{kind}}} {name}' + ('' if bare else signature(sym, not tbl))
     return f'{head}\n' + '\n\n'.join(filter(None, parts)) + f'\n{fence}'
 
-def toctree(names, caption=''):
-    "A list of pages in the sidebar"
-    opts = [':hidden:', *([f':caption: {caption}'] if caption else [])]
-    return '\n'.join(['```{toctree}', *opts, '', *names, '```'])
-
 def sidebar(docname, docs):
-    "What a page adds to the sidebar: the first page parts, recipes and tutorials, the page of a part its chapters"
-    part = docname.rpartition('/')[0]
-    here = sorted(o for o in docs if o.rpartition('/')[0]==part and o!=docname)
-    if part: return toctree(f'/{o}' for o in here)
-    def pages(folder): return sorted(o for o in docs if o.startswith(f'{folder}/'))
-    return '\n\n'.join([toctree([*(f'{o}/index' for o in parts()), *here], 'Library'),
-        toctree(pages('recipes'), 'Recipes'), toctree(pages('tutorials'), 'Tutorials')])
+    "What a page adds to the side bar"
+    return '\n'.join(['```{toctree}', ':hidden:', '', *(f'/{o}' for o in pages_below(docname, docs)), '```'])
 
 def prepare(app, docname, source):
     "Turn the nbdev notebook in `source` into one that myst-nb shows as meant"
@@ -123,7 +114,7 @@ def prepare(app, docname, source):
         d = getattr(c, 'directives_', {})
         tags = {'include':'remove-cell', 'echo':'remove-input', 'output':'remove-output'}
         c.metadata['tags'] = [v for k,v in tags.items() if d.get(k)=='false']
-    if docname.split('/')[-1]=='index': cells.append(mk_cell(sidebar(docname, app.env.found_docs), 'markdown'))
+    if pages_below(docname, app.env.found_docs): cells.append(mk_cell(sidebar(docname, app.env.found_docs), 'markdown'))
     source[0] = nb2str(p.nb)
 
 def in_signature(name, o):
@@ -152,6 +143,7 @@ def source_of(app, modname):
     return a.code,tags
 
 def setup(app):
+    app.add_directive('listing', Listing)
     app.connect('source-read', prepare)
     app.connect('doctree-read', link_names)
     app.connect('viewcode-find-source', source_of)

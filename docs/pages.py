@@ -3,7 +3,7 @@
 Nothing here is written by hand: names, order and one-line summaries are read from the notebooks, arrows from the
 imports of the modules. A page calls `show_part` or `show_parts` in a hidden cell and stores what they display.
 """
-import ast,re
+import ast,fnmatch,re
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import permutations
@@ -31,6 +31,24 @@ class Page:
 def parts() -> list[str]:
     "Names of the parts, in the order in which `learner.all` imports them"
     return list(dict.fromkeys(re.findall(r'^from \.(\w+)\.', (lib/'all.py').read_text(encoding='utf-8'), re.M)))
+
+# The map of the site: what stands below a page in the side bar, in this order, as patterns of paths in nbs/.
+# A page `FOLDER/index` that is not listed has the other pages of its folder below it
+below = {
+    'index': ['start/index', 'tutorials/index', 'howto/index', 'concepts/index', 'reference/index', 'migration/index',
+        'performance', 'built/index', 'project/index'],
+    'tutorials/index': ['tutorials/[0-9]*'],
+    'howto/index': ['howto/*', 'recipes/index'],
+    'reference/index': ['all', 'reference/*'],
+    'migration/index': ['tutorials/from_*'],
+    'built/index': [f'{o}/index' for o in parts()]}
+
+def pages_below(docname, docs) -> list[str]:
+    "The pages among `docs` that stand below `docname` in the side bar"
+    folder,_,name = docname.rpartition('/')
+    patterns = below.get(docname, [f'{folder}/*'] if name=='index' else [])
+    found = dict.fromkeys(o for p in patterns for o in fnmatch.filter(sorted(docs), p))
+    return [o for o in found if o!=docname]
 
 def part_page(part) -> Page: return Page.read(nbs/part/'index.ipynb')
 

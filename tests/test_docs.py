@@ -28,7 +28,7 @@ def test_table_of_parameters(chapters):
     assert names[:6]==['epochs','base_lr','freeze_epochs','lr_mult','pct_start','div'] and names[-1]=='**Returns**' and '`Learner`' in tbl[-1][1]
     assert 'wd' in names and 'resume' in names and not {'kwargs','n_epoch','lr_max','lr'} & {*names} # those of `fit_one_cycle` and `fit` that it passes on
 
-recipes = sorted((get_config().config_path/'nbs/recipes').glob('*.ipynb'))
+recipes = sorted((get_config().config_path/'nbs/recipes').glob('[0-9]*.ipynb'))
 @pytest.mark.parametrize('fn', recipes, ids=lambda o: o.stem)
 def test_a_recipe_has_at_most_twenty_lines_of_ones_own_and_a_check(fn):
     cells = {c['id']:''.join(c['source']).splitlines() for c in json.loads(fn.read_text())['cells'] if c['cell_type']=='code'}
