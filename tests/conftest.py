@@ -14,10 +14,13 @@ settings.load_profile('default')
 
 def pytest_addoption(parser):
     g = parser.getgroup('learner')
-    g.addoption('--flags', default='', help='Run the tests and notebook cells with these flags too, such as "slow cuda"')
+    g.addoption('--flags', default='',
+        help='Run the tests and notebook cells with these flags too, such as "slow cuda"')
     g.addoption('--save', action='store_true', help='Store the outputs in the notebooks that pass')
-    g.addoption('--other-cpu', action='store_true', help='Let the last bits of results depend on shapes, as they do on some machines')
-    g.addoption('--fresh', action='store_true', help='Fail if stored outputs are missing, or of another kind than the new ones')
+    g.addoption('--other-cpu', action='store_true',
+        help='Let the last bits of results depend on shapes, as they do on some machines')
+    g.addoption('--fresh', action='store_true',
+        help='Fail if stored outputs are missing, or of another kind than the new ones')
 
 def pytest_configure(config):
     if config.getoption('--other-cpu'):
@@ -35,7 +38,8 @@ def pytest_runtest_setup(item):
     for seed in (random.seed, np.random.seed, torch.manual_seed): seed(0) # the same numbers, whatever ran before
 
 def sampled(items, n, together=1):
-    "One in `n` of the cases of a test, or more: any `together` values of its lists of parameters meet in one of them. The same ones on every machine"
+    """One in `n` of the cases of a test, or more: any `together` values of its lists of parameters meet in one of
+    them. The same ones on every machine"""
     def meetings(o): return {*combinations(enumerate(o.callspec._idlist), together)}
     kept,rest,met = [],[],set()
     for o in sorted(items, key=lambda o: crc32(o.name.encode())):
@@ -75,7 +79,8 @@ def pytest_terminal_summary(terminalreporter, config):
     "The size and the result of each matrix"
     if 'slow' not in config.getoption('flags').split(): return
     for name,counts in config.stash.get(_matrices, {}).items():
-        terminalreporter.write_line(f"{name}: {sum(counts.values()):,} cells, of which {', '.join(f'{n:,} {k}' for k,n in counts.most_common())}")
+        kinds = ', '.join(f'{n:,} {k}' for k,n in counts.most_common())
+        terminalreporter.write_line(f'{name}: {sum(counts.values()):,} cells, of which {kinds}')
 
 class Clock:
     t = 0.

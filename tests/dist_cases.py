@@ -12,13 +12,16 @@ class Ids(Callback):
     "Ids of the samples that count, by epoch: they are the first feature"
     order = 90
     def __init__(self): self.seen = {}
-    def after_batch(self): self.seen.setdefault((self.learn.epoch, self.learn.dl_name), []).extend(self.learn.xb[0].flatten(1)[:,0].long().tolist())
+    def after_batch(self):
+        self.seen.setdefault((self.learn.epoch, self.learn.dl_name),
+            []).extend(self.learn.xb[0].flatten(1)[:,0].long().tolist())
 
 class Syncs(Callback):
     "For each batch, whether its gradients are averaged over the processes"
     def __init__(self): self.syncs = []
     def after_loss(self):
-        if self.learn.training and num_distrib()>1: self.syncs.append(self.learn.distributed.engine.ddp.require_backward_grad_sync)
+        if self.learn.training and num_distrib()>1:
+            self.syncs.append(self.learn.distributed.engine.ddp.require_backward_grad_sync)
 
 def numbers(n, kind):
     g = torch.Generator().manual_seed(3)
@@ -61,16 +64,19 @@ def loader(tensors, bs, how, shuffle=True):
 def make(kind='classes', n=53, bs=8, n_valid=11, how='map', seed=1, lr=.1, metrics=(), **kwargs):
     torch.manual_seed(seed)
     train,valid = numbers(n, kind),numbers(n_valid, kind)
-    dls = DataLoaders(loader(train, bs, how), loader(valid, 4, 'map', False), device='cpu', n_inp=2 if kind=='model' else None)
+    dls = DataLoaders(loader(train, bs, how), loader(valid, 4, 'map', False), device='cpu',
+        n_inp=2 if kind=='model' else None)
     kwargs = dict(opt_func=partial(torch.optim.SGD, momentum=.9)) | kwargs
     return Learner(dls, OwnLoss() if kind=='model' else Head(kind), losses[kind], lr=lr, metrics=metrics, **kwargs)
 
 def state(learn, **more):
     rows = [{k:v for k,v in dict(o).items() if k!='time'} for o in learn.recorder.rows]
-    return dict(rank=rank_distrib(), weights=[p.detach().clone() for p in learn.model.parameters()], rows=rows, losses=[*learn.recorder.losses],
+    return dict(rank=rank_distrib(), weights=[p.detach().clone() for p in learn.model.parameters()], rows=rows,
+        losses=[*learn.recorder.losses],
         iters=(learn.train_iter, learn.opt_step, learn.n_iter), random=torch.rand(3), **more)
 
-techniques = dict(clip=lambda: GradientClip(.1), bf16=lambda: MixedPrecision('bf16'), ema=lambda: EMA(.9), accumulate=lambda: GradientAccumulation(20))
+techniques = dict(clip=lambda: GradientClip(.1), bf16=lambda: MixedPrecision('bf16'), ema=lambda: EMA(.9),
+    accumulate=lambda: GradientAccumulation(20))
 
 def fit(*cbs, n_epoch=2, ids=False, **kwargs):
     learn,seen,syncs = make(**kwargs),Ids(),Syncs()
@@ -80,8 +86,10 @@ def fit(*cbs, n_epoch=2, ids=False, **kwargs):
 metrics = [accuracy, 'f1', 'auc', 'torchmetrics']
 def fit_with_metrics(n_valid):
     import torchmetrics
-    mets = [accuracy, F1Score(average='macro'), RocAuc(), Perplexity(), torchmetrics.Accuracy('multiclass', num_classes=3, average='macro')]
-    learn = make(n_valid=n_valid, metrics=mets, default_cbs=False, cbs=[TrainEvalCallback, Recorder(train_metrics=True)])
+    mets = [accuracy, F1Score(average='macro'), RocAuc(), Perplexity(),
+        torchmetrics.Accuracy('multiclass', num_classes=3, average='macro')]
+    learn = make(n_valid=n_valid, metrics=mets, default_cbs=False,
+        cbs=[TrainEvalCallback, Recorder(train_metrics=True)])
     with learn.distrib_ctx():
         learn.fit(2)
         return state(learn, alone=dict(learn.validate()), after=dict(learn.validate(dl=learn.dls.train)))
@@ -94,7 +102,8 @@ def preds(how):
     learn = make(how=how, n=22)
     with learn.distrib_ctx():
         learn.fit(1)
-        return [*learn.get_preds(0, with_input=True, with_decoded=True, with_loss=True), *learn.get_preds(), learn.get_preds(concat_dim=None)[0]]
+        return [*learn.get_preds(0, with_input=True, with_decoded=True, with_loss=True), *learn.get_preds(),
+            learn.get_preds(concat_dim=None)[0]]
 
 def several(cases): return [globals()[name](*args, **kwargs) for name,args,kwargs in cases]
 
@@ -105,7 +114,8 @@ class Loud(Callback):
 
 def outputs(folder):
     "A fit that shows, logs and saves, in a folder of its own"
-    learn,loud = make(path=folder, metrics=accuracy, lr=2.),Loud() # the rate is too high: the best epoch is not the last
+    # the rate is too high: the best epoch is not the last
+    learn,loud = make(path=folder, metrics=accuracy, lr=2.),Loud()
     cbs = [CSVLogger(), SaveModelCallback('accuracy', fname='best'), Checkpoint(), loud]
     with learn.distrib_ctx(), warnings.catch_warnings(record=True) as ws:
         warnings.simplefilter('always')
@@ -125,7 +135,8 @@ def afterwards():
 
 def stop_early():
     learn = make(lr=1e-3)
-    with learn.distrib_ctx(): learn.fit(9, cbs=[EarlyStoppingCallback(min_delta=1., patience=2), ReduceLROnPlateau(patience=1)])
+    with learn.distrib_ctx():
+        learn.fit(9, cbs=[EarlyStoppingCallback(min_delta=1., patience=2), ReduceLROnPlateau(patience=1)])
     return state(learn, reason=learn.stop_reason)
 
 def find_lr():
@@ -147,9 +158,12 @@ def raises(e):
 
 def signals(signum): return lambda learn: os.kill(os.getpid(), signum)
 
-acts = dict(cancel=raises(CancelFitException('enough')), skip=raises(CancelBatchException), epoch=raises(CancelEpochException('next')),
-    train=raises(CancelTrainException), error=raises(ValueError('oops')), interrupt=signals(signal.SIGINT), terminate=signals(signal.SIGTERM), kill=signals(signal.SIGKILL),
-    stop=lambda learn: learn.at_pause(lambda: learn.stop_for_now('later'), stops=True), sleep=lambda learn: time.sleep(3))
+acts = dict(cancel=raises(CancelFitException('enough')), skip=raises(CancelBatchException),
+    epoch=raises(CancelEpochException('next')),
+    train=raises(CancelTrainException), error=raises(ValueError('oops')), interrupt=signals(signal.SIGINT),
+    terminate=signals(signal.SIGTERM), kill=signals(signal.SIGKILL),
+    stop=lambda learn: learn.at_pause(lambda: learn.stop_for_now('later'), stops=True),
+    sleep=lambda learn: time.sleep(3))
 
 def act(what, ev='after_batch', rank=1, at=3, folder='.', resume=False, **kwargs):
     "A fit in which something happens in one process; what is left of it"
@@ -159,8 +173,10 @@ def act(what, ev='after_batch', rank=1, at=3, folder='.', resume=False, **kwargs
         except BaseException as e: exc = type(e).__name__,str(e)
         done = learn.train_iter
         if resume: learn.resume()
-    return dict(exc=exc, done=done, reason=learn.stop_reason, seconds=time.monotonic()-t, at=learn.at and learn.at.where(), rows=len(learn.recorder.rows),
-        model=type(learn.model).__name__, deal=learn.route.deal, weights=[p.detach().clone() for p in learn.model.parameters()])
+    return dict(exc=exc, done=done, reason=learn.stop_reason, seconds=time.monotonic()-t,
+        at=learn.at and learn.at.where(), rows=len(learn.recorder.rows),
+        model=type(learn.model).__name__, deal=learn.route.deal,
+        weights=[p.detach().clone() for p in learn.model.parameters()])
 
 def resumed(folder, stop_at, n=53):
     "Continue a saved run, and stop again after some batches; None: at its end"

@@ -56,7 +56,8 @@ def _run(fn, force, save, fresh, times, look):
         with working_directory(fn.parent): k.run_cells(nb, skip, times, cfg.cell_timeout)
     except BaseException as e:
         tb = e.__traceback__
-        while tb.tb_next and not tb.tb_frame.f_code.co_filename.startswith('<ipython'): tb = tb.tb_next # from the cell on
+        # from the cell on
+        while tb.tb_next and not tb.tb_frame.f_code.co_filename.startswith('<ipython'): tb = tb.tb_next
         return f'{fn}, cell #{nb.cells[k._cell_idx-1].id}\n' + ''.join(format_exception(e.with_traceback(tb)))
     if save:
         _nbdev_clean(nb)
@@ -70,9 +71,14 @@ def run_nb(fn, force=(), save=False, fresh=False,
     times=1,   # How often to run each cell
     look=None, # `look(names)` at the end
 ):
-    "Error of running the notebook `fn`, or else what `look` returns. What most notebooks import is loaded once, and shared by `fork`"
+    """Error of running the notebook `fn`, or else what `look` returns. What most notebooks import is loaded once, and
+    shared by `fork`"""
     ctx = get_context('spawn' if sys.platform=='win32' else 'forkserver')
-    if sys.platform!='win32': ctx.set_forkserver_preload([__name__, 'torch', 'torch._dynamo', 'matplotlib.pyplot', 'sklearn.datasets', 'sklearn.metrics']) # a first optimizer imports torch._dynamo
+    # a first optimizer imports torch._dynamo
+    if sys.platform!='win32':
+        ctx.set_forkserver_preload(
+            [__name__, 'torch', 'torch._dynamo', 'matplotlib.pyplot', 'sklearn.datasets', 'sklearn.metrics'])
     try:
-        with ProcessPoolExecutor(1, mp_context=ctx) as ex: return ex.submit(_run, Path(fn), list(force), save, fresh, times, look).result()
+        with ProcessPoolExecutor(1, mp_context=ctx) as ex:
+            return ex.submit(_run, Path(fn), list(force), save, fresh, times, look).result()
     except BrokenProcessPool: return f'{fn}: the process that ran it died'

@@ -1,10 +1,12 @@
-"Scripts in processes of their own, without the seconds that importing torch takes: a server that has it imported forks one for each"
+"""Scripts in processes of their own, without the seconds that importing torch takes: a server that has it imported
+forks one for each"""
 import atexit,json,os,signal,subprocess,sys,tempfile,types
 from functools import cache
 from pathlib import Path
 
 root = Path(__file__).parents[1]
-env = os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=os.pathsep.join([str(root), str(root/'tests'), str(root/'tests'/'promises')]))
+env = os.environ | dict(OMP_NUM_THREADS='1',
+    PYTHONPATH=os.pathsep.join([str(root), str(root/'tests'), str(root/'tests'/'promises')]))
 
 def serve():
     "Fork a process for each line of standard input. Returns in the forked ones, with what they are to run"
@@ -28,12 +30,14 @@ def become(code, args, cwd, folder, timeout):
 
 @cache
 def server():
-    p = subprocess.Popen([sys.executable, '-W', 'ignore', __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True)
+    p = subprocess.Popen([sys.executable, '-W', 'ignore', __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env=env, text=True)
     atexit.register(p.communicate)
     return p
 
 def run_script(code, *args, cwd=root, timeout=300):
-    "Run `code` in a process and a session of its own, as `python -W ignore -c` would, only that torch and learner are imported and a first step has been made"
+    """Run `code` in a process and a session of its own, as `python -W ignore -c` would, only that torch and learner
+    are imported and a first step has been made"""
     p = server()
     with tempfile.TemporaryDirectory() as folder:
         print(json.dumps([code, [str(o) for o in args], str(cwd), folder, timeout]), file=p.stdin, flush=True)

@@ -1,16 +1,22 @@
-"""What the loop does, as a simulation without tensors, data or a library: the words of the contract in the shortest code that says them
+"""What the loop does, as a simulation without tensors, data or a library: the words of the contract in the shortest
+code that says them
 
-A `Program` says what some callbacks do at which of their calls: raise a cancel or an error, run a validation, switch themselves off.
+A `Program` says what some callbacks do at which of their calls: raise a cancel or an error, run a validation, switch
+themselves off.
 `Model` plays it and predicts who is called when, what escapes, what is counted.
-Nothing here uses Python's own exceptions: what leaves a scope is a value, `Out`, so that no `finally` can do by accident what the contract demands."""
+Nothing here uses Python's own exceptions: what leaves a scope is a value, `Out`, so that no `finally` can do by
+accident what the contract demands."""
 from collections import Counter
 from dataclasses import dataclass,field
 
 scopes = 'fit','epoch','train','validate','batch','backward','step'
+# Events that `run_train` and `run_valid` gate
 batch_events = {f'{o}_{s}' for s in ('batch','backward','step') for o in ('before','after_cancel','after','cleanup')} \
-    | {'before_draw','after_draw','after_pred','after_loss','before_zero_grad','after_zero_grad'} # gated by `run_train` and `run_valid`
-events = sorted(batch_events | {f'{o}_{s}' for s in ('fit','epoch','train','validate') for o in ('before','after_cancel','after','cleanup')})
-errors = 'ValueError','KeyError','OSError','NoArgs','StopIteration','KeyboardInterrupt' # what a callback may raise besides cancels
+    | {'before_draw','after_draw','after_pred','after_loss','before_zero_grad','after_zero_grad'}
+events = sorted(batch_events
+    | {f'{o}_{s}' for s in ('fit','epoch','train','validate') for o in ('before','after_cancel','after','cleanup')})
+# what a callback may raise besides cancels
+errors = 'ValueError','KeyError','OSError','NoArgs','StopIteration','KeyboardInterrupt'
 
 @dataclass
 class Cb:
@@ -53,7 +59,8 @@ class Model:
     # Who is called
     def listeners(self, ev):
         return [c for c in sorted(self.all, key=lambda c: c.order) if ev not in c.lacks and c.name not in self.off
-            and (self.mode=='fit' or not c.only_fit) and (ev not in batch_events or (c.run_train if self.training else c.run_valid))]
+            and (self.mode=='fit' or not c.only_fit)
+            and (ev not in batch_events or (c.run_train if self.training else c.run_valid))]
 
     def tell(self, c, ev):
         "Call the handler of one callback"
@@ -69,7 +76,8 @@ class Model:
             self.calls[c.name,ev] += 1
             match c.acts.get((ev,self.calls[c.name,ev])):
                 case ('cancel',scope,reason): return self.raised(c, ev, scope, reason)
-                case ('error','StopIteration') if ev=='before_draw': # comes through a generator, which raises it as this
+                # comes through a generator, which raises it as this
+                case ('error','StopIteration') if ev=='before_draw':
                     return Out(error='RuntimeError', by=(c.name,ev))
                 case ('error',name):          return Out(error=name, by=(c.name,ev))
                 case ('validate',):           return self.nested()
@@ -78,7 +86,8 @@ class Model:
     def raised(self, c, ev, scope, reason):
         "A cancel, if its scope is running here; else an error. A cleanup has no scope to cancel"
         inside = self.running[::-1]
-        if '|' in inside: inside = inside[:inside.index('|')] + [o for o in inside if o in ('fit','epoch')] # a nested validation lets only these two out
+        # a nested validation lets only these two out
+        if '|' in inside: inside = inside[:inside.index('|')] + [o for o in inside if o in ('fit','epoch')]
         if scope in inside and not ev.startswith('cleanup_'): return Out(cancel=scope, reason=reason, by=(c.name,ev))
         return Out(error='RuntimeError', cause=scope, by=(c.name,ev))
 
@@ -103,7 +112,8 @@ class Model:
         return self.cleanup(name, unreached, out)
 
     def cleanup(self, name, unreached, out):
-        "All of them, the last one first, whatever fails. An error goes before a cancel, and the first error before later ones"
+        """All of them, the last one first, whatever fails. An error goes before a cancel, and the first error before
+        later ones"""
         for c in reversed(self.listeners(f'cleanup_{name}')):
             if c.name in unreached: continue
             new = self.tell(c, f'cleanup_{name}')
@@ -141,7 +151,8 @@ class Model:
         self.has_loss = self.stepped = False
         def loss(): self.has_loss = True
         learning = [self.backward,self.step,self.zero_grad]*self.training
-        return self.scope('batch', lambda: self.each(self.point('after_pred'), loss, self.point('after_loss'), *learning))
+        return self.scope('batch',
+            lambda: self.each(self.point('after_pred'), loss, self.point('after_loss'), *learning))
 
     def backward(self):
         def grad(): self.grads = True
@@ -173,7 +184,8 @@ class Model:
         train_iter,reason = self.train_iter,self.stop_reason
         self.mode,self.training = name,False
         if name=='fit': self.train_iter,self.opt_step,self.stop_reason = 0,0,None
-        out = self.scope('fit', lambda: self.each(*[lambda: self.scope('epoch', self.epoch)]*(self.p.n_epoch if name=='fit' else 1)))
+        out = self.scope('fit', lambda: self.each(
+            *[lambda: self.scope('epoch', self.epoch)]*(self.p.n_epoch if name=='fit' else 1)))
         self.mode,self.training = None,False
         self.off.clear()
         if name=='validate': self.train_iter,self.stop_reason = train_iter,reason

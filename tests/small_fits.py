@@ -21,8 +21,10 @@ class NoLength:
 def sgd(ps, lr=.1): return torch.optim.SGD(ps, lr=lr, momentum=.9)
 def mk(*cbs, data=None, model=None, loss_func=F.cross_entropy, valid=None, **kwargs):
     torch.manual_seed(1)
-    data = data if isinstance(data, DataLoaders) else DataLoaders(cut(10) if data is None else data, valid, device='cpu')
-    return Learner(data, net() if model is None else model, loss_func, opt_func=sgd, lr=.1, cbs=cbs, **kwargs).remove_cb(ProgressCallback)
+    data = (data if isinstance(data, DataLoaders) else DataLoaders(cut(10) if data is None else data, valid,
+        device='cpu'))
+    return Learner(data, net() if model is None else model, loss_func, opt_func=sgd, lr=.1, cbs=cbs,
+        **kwargs).remove_cb(ProgressCallback)
 
 def weights(m): return [p.detach().clone() for p in m.parameters()]
 def same(a, b): return all(map(torch.equal, a, b)) and len(a)==len(b)
@@ -67,4 +69,6 @@ class Recurrent(nn.Module):
         self.h = h.detach()
         return self.out(raw),[raw*0,raw],[raw*0,raw*2]
 
-def sequences(n=6): g = torch.Generator().manual_seed(3); return [(torch.randn(4, 5, 3, generator=g), torch.randn(4, 5, 1, generator=g)) for _ in range(n)]
+def sequences(n=6):
+    g = torch.Generator().manual_seed(3)
+    return [(torch.randn(4, 5, 3, generator=g), torch.randn(4, 5, 1, generator=g)) for _ in range(n)]

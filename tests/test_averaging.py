@@ -1,4 +1,5 @@
-"Averages of weights against loops by hand and `torch.optim.swa_utils`; in the model for a validation, and never by accident"
+"""Averages of weights against loops by hand and `torch.optim.swa_utils`; in the model for a validation, and never by
+accident"""
 import io
 import numpy as np
 import pytest,torch
@@ -21,12 +22,14 @@ def dls(n=24, bs=4, more=False, seed=0, shuffle=True):
 def sgd(ps, lr=.1): return torch.optim.SGD(ps, lr=lr, momentum=.9)
 def mk(*cbs, data=None, lr=.1, **kwargs):
     torch.manual_seed(1)
-    return Learner(dls() if data is None else data, net(), nn.CrossEntropyLoss(), opt_func=sgd, lr=lr, cbs=cbs, **kwargs).remove_cb(ProgressCallback)
+    return Learner(dls() if data is None else data, net(), nn.CrossEntropyLoss(), opt_func=sgd, lr=lr, cbs=cbs,
+        **kwargs).remove_cb(ProgressCallback)
 
 def weights(m): return [o.detach().clone() for o in m.parameters()]
 def everything(m): return [o.clone() for o in m.state_dict().values()]
 def same(a, b): return all(map(torch.equal, a, b)) and len(a)==len(b)
-def close(a, b, tol=1e-6): return len(a)==len(b) and all(torch.allclose(x.float(), y.float(), rtol=tol, atol=tol) for x,y in zip(a, b))
+def close(a, b, tol=1e-6):
+    return len(a)==len(b) and all(torch.allclose(x.float(), y.float(), rtol=tol, atol=tol) for x,y in zip(a, b))
 
 def by_hand(n_epoch, each=lambda m, epoch, i: None, after=lambda m, epoch: None, set_lr=None, lr=.1, data=None):
     "The same training, in torch alone"
@@ -77,7 +80,8 @@ def test_ema_warms_up():
 
 def test_training_goes_on_as_if_there_were_no_average():
     plain = mk().fit(3)
-    for cb in (EMA(.5), EMA(.5, validate='both'), EMA(.5, buffers=True), SWA(.9, validate='both'), SWA(.9, validate=True)):
+    for cb in (EMA(.5), EMA(.5, validate='both'), EMA(.5, buffers=True), SWA(.9, validate='both'),
+            SWA(.9, validate=True)):
         learn = mk(cb).fit(3)
         assert learn.recorder.raw_losses==plain.recorder.raw_losses
         assert isinstance(cb, SWA) or same(everything(learn.model), everything(plain.model))
@@ -107,11 +111,13 @@ def test_a_validation_has_the_average(more):
 @pytest.mark.parametrize('more,train_metrics', [(False,False),(True,False),(False,True)])
 def test_both_have_their_columns(more, train_metrics):
     def run(**kwargs):
-        learn = mk(EMA(.8, **kwargs), data=dls(more=more), metrics=accuracy).remove_cb(Recorder).add_cb(Recorder(train_metrics=train_metrics)).fit(3)
+        learn = mk(EMA(.8, **kwargs), data=dls(more=more),
+            metrics=accuracy).remove_cb(Recorder).add_cb(Recorder(train_metrics=train_metrics)).fit(3)
         return learn.recorder
     both,plain,avg = run(validate='both'),run(validate=False),run(validate=True)
     own = [o for o in plain.metric_names if o not in ('epoch','time') and not o.startswith('train')]
-    assert both.metric_names==[*plain.metric_names[:-1], *(f'ema/{o}' for o in own), 'time'] and len(own)==(4 if more else 2)
+    assert (both.metric_names==[*plain.metric_names[:-1], *(f'ema/{o}' for o in own), 'time']
+        and len(own)==(4 if more else 2))
     for o in own:
         assert list(both[o])==list(plain[o]) and list(both[f'ema/{o}'])==list(avg[o])
     assert list(both['train_loss'])==list(plain['train_loss'])
@@ -126,7 +132,8 @@ def test_an_average_that_is_not_there_yet_has_no_values():
 def test_a_column_of_the_average_can_be_monitored(recwarn):
     for k,better in (('ema/accuracy',np.greater), ('ema/valid_loss',np.less)):
         seen = []
-        rec = mk(EMA(.9, validate='both'), OnBetter(lambda learn: seen.append(learn.epoch), k), metrics=accuracy).fit(4).recorder
+        rec = mk(EMA(.9, validate='both'), OnBetter(lambda learn: seen.append(learn.epoch), k),
+            metrics=accuracy).fit(4).recorder
         vals = rec[k]
         assert seen==[i for i,v in enumerate(vals) if all(better(v, o) for o in vals[:i])]
     assert not recwarn.list # both know what is better
@@ -145,8 +152,12 @@ def test_the_name_of_the_callback_is_that_of_its_columns():
     assert rec[0,'ema/valid_loss']!=rec[0,'ema_2/valid_loss']
 
 @pytest.mark.sample(2, together=2)
-@pytest.mark.parametrize('ev', ['before_train', 'after_pred', 'after_loss', 'after_backward', 'after_step', 'before_validate', 'after_validate', 'after_epoch'])
-@pytest.mark.parametrize('make', [lambda: EMA(.5), lambda: EMA(.5, buffers=True), lambda: EMA(.5, validate='both'), lambda: SWA(1, validate=True)], ids=['ema','buffers','both','swa'])
+@pytest.mark.parametrize('ev',
+    ['before_train', 'after_pred', 'after_loss', 'after_backward', 'after_step', 'before_validate', 'after_validate',
+        'after_epoch'])
+@pytest.mark.parametrize('make',
+    [lambda: EMA(.5), lambda: EMA(.5, buffers=True), lambda: EMA(.5, validate='both'), lambda: SWA(1, validate=True)],
+    ids=['ema','buffers','both','swa'])
 @pytest.mark.parametrize('amp', [False,True])
 def test_a_look_changes_nothing(make, ev, amp):
     seen = []
@@ -160,7 +171,8 @@ def test_a_look_changes_nothing(make, ev, amp):
         learn = mk(make(), *([cb] if look else []), *([MixedPrecision('bf16')] if amp else []))
         return learn.fit(3)
     a,b = run(False),run(True)
-    assert a.recorder.raw_losses==b.recorder.raw_losses and same(everything(a.model), everything(b.model)) and len(seen)>=1
+    assert (a.recorder.raw_losses==b.recorder.raw_losses and same(everything(a.model), everything(b.model))
+        and len(seen)>=1)
 
 def test_a_look_inside_a_batch_of_mixed_precision_sees_the_average():
     "Autocast keeps copies of the weights in 16 bits, which are those of before the swap"
@@ -169,19 +181,24 @@ def test_a_look_inside_a_batch_of_mixed_precision_sees_the_average():
         if self.learn.training and self.learn.train_iter==5: seen.append(self.learn.validate().valid_loss)
     def after_batch(self):
         if self.learn.training and self.learn.train_iter==6: seen.append(self.learn.validate().valid_loss)
-    # nothing is stepped between the two, and batch norms look at running statistics that a forward pass has moved already
+    # nothing is stepped between the two, and batch norms look at running statistics that a forward pass has moved
+    # already
     class Between(Callback):
         order = 200
         def before_step(self):
             if self.learn.train_iter==5: raise CancelStepException
-    mk(EMA(.5), MixedPrecision('bf16'), Callback(after_pred=after_pred), Callback(after_batch=after_batch), Between).fit(1)
+    mk(EMA(.5), MixedPrecision('bf16'), Callback(after_pred=after_pred), Callback(after_batch=after_batch),
+        Between).fit(1)
     assert len(seen)==2 and seen[0]==seen[1]
 
 @pytest.mark.sample(4, together=2)
-@pytest.mark.parametrize('exc', [ValueError, KeyboardInterrupt, CancelValidException, CancelEpochException, CancelFitException])
+@pytest.mark.parametrize('exc',
+    [ValueError, KeyboardInterrupt, CancelValidException, CancelEpochException, CancelFitException])
 @pytest.mark.parametrize('ev', ['before_validate', 'before_batch', 'after_validate', 'cleanup_validate'])
 @pytest.mark.parametrize('order', [-50, 100])
-@pytest.mark.parametrize('make', [lambda: EMA(.5, buffers=True), lambda: EMA(.5, validate='both'), lambda: SWA(1, validate=True), lambda: SWA(1, validate='both')], ids=['ema','both','swa','swa both'])
+@pytest.mark.parametrize('make',
+    [lambda: EMA(.5, buffers=True), lambda: EMA(.5, validate='both'), lambda: SWA(1, validate=True),
+        lambda: SWA(1, validate='both')], ids=['ema','both','swa','swa both'])
 def test_trained_weights_are_back_however_a_validation_ends(make, order, ev, exc):
     cb,trained,learn = make(),[],mk()
     def keep(self): trained.append(everything(self.learn.model))
@@ -251,13 +268,15 @@ def test_swa_is_the_average_of_torch(start, n_avg):
     by_hand(4, after=after, set_lr=set_lr)
     swa = SWA(start, lr=.04, anneal=.5)
     learn = mk(swa).fit(4)
-    assert swa.n==n_avg==avg.n_averaged.item() and close(weights(learn.model), weights(avg.module)) and close(swa.avg, weights(avg.module))
+    assert (swa.n==n_avg==avg.n_averaged.item() and close(weights(learn.model), weights(avg.module))
+        and close(swa.avg, weights(avg.module)))
     m = avg.module
     state = torch.get_rng_state()
     update_bn(learn.dls.train, m)
     torch.set_rng_state(state)
     assert close(everything(learn.model), everything(m), 1e-5)
-    assert get_hyper(learn.opt, 'lr')==[.1] and all(o.momentum==.1 for o in learn.model.modules() if isinstance(o, nn.BatchNorm1d))
+    assert (get_hyper(learn.opt, 'lr')==[.1]
+        and all(o.momentum==.1 for o in learn.model.modules() if isinstance(o, nn.BatchNorm1d)))
 
 def test_its_learning_rate_is_that_of_swalr():
     learn = mk(SWA(1, lr=.02, anneal=2)).fit(4)
@@ -271,13 +290,16 @@ def test_at_once_and_not_at_all():
     assert mk(SWA(1, lr=.02, anneal=0)).fit(2).recorder.lrs==[.1]*6+[.02]*6
     assert mk(SWA(1)).fit(2).recorder.lrs==[.1]*12
 
-@pytest.mark.parametrize('cb', [lambda: ParamScheduler(dict(lr=SchedCos(.1, 1e-4))), lambda: TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1, .1), 'step')])
+@pytest.mark.parametrize('cb',
+    [lambda: ParamScheduler(dict(lr=SchedCos(.1, 1e-4))),
+        lambda: TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1, .1), 'step')])
 def test_its_learning_rate_counts(cb):
     swa = SWA(.5, lr=.05, anneal=1)
     before = mk(cb()).fit(4).recorder.lrs
     learn = mk(swa, cb()).fit(4)
     lrs = learn.recorder.lrs
-    assert lrs[:12]==before[:12] and lrs[12]==pytest.approx(before[12]) and lrs[18:]==[.05]*6 and swa.lrs==[pytest.approx(before[12])]
+    assert (lrs[:12]==before[:12] and lrs[12]==pytest.approx(before[12]) and lrs[18:]==[.05]*6
+        and swa.lrs==[pytest.approx(before[12])])
 
 def test_groups_have_their_own():
     learn = mk(SWA(1, lr=slice(.01, .04), anneal=0), lr=[.1,.2])
@@ -346,14 +368,18 @@ def test_without_a_known_length():
     learn = mk(SWA(.5, lr=.02, anneal=0), data=DataLoaders(Some(d.train), d.valid, device='cpu')).fit(4)
     assert learn.swa.n==2 and learn.recorder.lrs==[.1]*12+[.02]*12
 
-@pytest.mark.parametrize('kwargs,n_avg,n_low', [(dict(n_epoch=4), 2, 12), (dict(n_iter=24), 2, 12), (dict(n_step=24), 2, 12), (dict(n_iter=21), 3, 10), (dict(n_epoch=9, n_iter=24), 2, 12), (dict(n_epoch=4, start_epoch=1), 2, 12)])
+@pytest.mark.parametrize('kwargs,n_avg,n_low',
+    [(dict(n_epoch=4), 2, 12), (dict(n_iter=24), 2, 12), (dict(n_step=24), 2, 12), (dict(n_iter=21), 3, 10),
+        (dict(n_epoch=9, n_iter=24), 2, 12), (dict(n_epoch=4, start_epoch=1), 2, 12)])
 def test_half_of_a_fit_that_is_bounded_otherwise(kwargs, n_avg, n_low):
     learn = mk(SWA(.5, lr=.02, anneal=0)).fit(**kwargs)
-    assert learn.swa.n==n_avg and learn.recorder.lrs.count(.02)==n_low==len(learn.recorder.lrs)-learn.recorder.lrs.index(.02)
+    assert (learn.swa.n==n_avg
+        and learn.recorder.lrs.count(.02)==n_low==len(learn.recorder.lrs)-learn.recorder.lrs.index(.02))
 
 def test_half_of_short_epochs():
     learn = mk(SWA(.5, lr=.02, anneal=1), ShortEpochCallback(.5)).fit(4)
-    assert learn.swa.n==2 and learn.recorder.lrs==pytest.approx([.1]*6 + [cos(.1, .02, i/3) for i in range(3)] + [.02]*3)
+    assert (learn.swa.n==2 and learn.recorder.lrs
+        ==pytest.approx([.1]*6 + [cos(.1, .02, i/3) for i in range(3)] + [.02]*3))
 
 def test_lr_find_and_looks_leave_it_alone():
     swa,ema = SWA(1),EMA(.9, validate='both')
@@ -365,8 +391,11 @@ def test_lr_find_and_looks_leave_it_alone():
 
 # What is refused
 @pytest.mark.parametrize('make,match', [
-    (lambda: EMA(1.), r'`decay` is in \[0,1\), but got 1'), (lambda: EMA(every=0), '`every` is 1 or more, but got 0'), (lambda: EMA(validate='bot'), "`validate` is True, False or 'both', but got 'bot'"),
-    (lambda: SWA(-1), '`start` is 0 or more, but got -1'), (lambda: SWA(1.5), 'or a whole number of epochs, but got 1.5'), (lambda: SWA(anneal=-1), '`anneal` is 0 or more, but got'), (lambda: SWA(every=0), '`every` is 1 or more')])
+    (lambda: EMA(1.), r'`decay` is in \[0,1\), but got 1'), (lambda: EMA(every=0), '`every` is 1 or more, but got 0'),
+    (lambda: EMA(validate='bot'), "`validate` is True, False or 'both', but got 'bot'"),
+    (lambda: SWA(-1), '`start` is 0 or more, but got -1'),
+    (lambda: SWA(1.5), 'or a whole number of epochs, but got 1.5'),
+    (lambda: SWA(anneal=-1), '`anneal` is 0 or more, but got'), (lambda: SWA(every=0), '`every` is 1 or more')])
 def test_bad_settings(make, match):
     with pytest.raises(ValueError, match=match): make()
 
@@ -377,7 +406,8 @@ def test_bad_moments():
     ema = EMA()
     learn = mk()
     learn.fit(1, cbs=ema)
-    with pytest.raises(RuntimeError, match='`EMA` belongs to no Learner now. .*`learn.add_cb` brings it back'): ema.apply()
+    with pytest.raises(RuntimeError, match='`EMA` belongs to no Learner now. .*`learn.add_cb` brings it back'):
+        ema.apply()
     learn.add_cb(ema)
     ema.apply()
     assert same(weights(learn.model), ema.avg)
@@ -385,7 +415,8 @@ def test_bad_moments():
     with pytest.raises(ValueError, match='average of `EMA` is that of another model'): learn.fit(1, reset_opt=True)
 
 # A fit that is stopped goes on as if it had not been
-kinds = dict(ema=lambda: EMA(.8, every=4), both=lambda: EMA(.8, buffers=True, validate='both'), swa=lambda: SWA(1, lr=.02), steps=lambda: SWA(1, lr=.02, anneal=2, every=4), valid=lambda: SWA(.5, validate=True))
+kinds = dict(ema=lambda: EMA(.8, every=4), both=lambda: EMA(.8, buffers=True, validate='both'),
+    swa=lambda: SWA(1, lr=.02), steps=lambda: SWA(1, lr=.02, anneal=2, every=4), valid=lambda: SWA(.5, validate=True))
 @pytest.mark.sample(3)
 @pytest.mark.parametrize('name', kinds)
 @pytest.mark.parametrize('place', ['train 2', 'train 9', 'train 12', 'train 16', 'valid 1', 'valid 2'])
@@ -408,7 +439,8 @@ def test_going_on(name, place, file, tmp_path):
     a,b = (o.cbs[-1] for o in (whole, learn))
     assert same(everything(whole.model), everything(learn.model)) and same(a.avg, b.avg) and a.n==b.n
     assert whole.recorder.raw_losses==learn.recorder.raw_losses and whole.recorder.lrs==learn.recorder.lrs
-    assert [[v for k,v in dict(o).items() if k!='time' and v==v] for o in whole.recorder.rows]==[[v for k,v in dict(o).items() if k!='time' and v==v] for o in learn.recorder.rows]
+    assert [[v for k,v in dict(o).items() if k!='time' and v==v] for o in whole.recorder.rows]==[
+        [v for k,v in dict(o).items() if k!='time' and v==v] for o in learn.recorder.rows]
 
 # Weights of 16 bits
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
@@ -418,7 +450,10 @@ def test_averages_of_half_precision_are_wide(dtype, cb):
     def model(): torch.manual_seed(0); return nn.Sequential(nn.Linear(3,8), nn.ReLU(), nn.Linear(8,2)).to(dtype)
     gen = torch.Generator().manual_seed(0)
     data = [(torch.randn(4, 3, generator=gen).to(dtype), torch.randint(0, 2, (4,), generator=gen)) for _ in range(20)]
-    def mk(*cbs): torch.manual_seed(1); return Learner(DataLoaders(data, data[:2], device='cpu'), model(), nn.CrossEntropyLoss(), opt_func=sgd, lr=.1, cbs=cbs).remove_cb(ProgressCallback)
+    def mk(*cbs):
+        torch.manual_seed(1)
+        return Learner(DataLoaders(data, data[:2], device='cpu'), model(), nn.CrossEntropyLoss(), opt_func=sgd, lr=.1,
+            cbs=cbs).remove_cb(ProgressCallback)
     snaps,seen = [],[]
     mk(on(event.after_step)(lambda learn: snaps.append([p.detach().float() for p in learn.model.parameters()]))).fit(4)
     avg = [o.float() for o in weights(model())]
@@ -427,7 +462,8 @@ def test_averages_of_half_precision_are_wide(dtype, cb):
         elif i>=len(snaps)//2: avg = [a+(w-a)/(i-len(snaps)//2+1) for a,w in zip(avg, ws)]
     look = on(event.before_batch)(lambda learn: seen.extend(p.dtype for p in learn.model.parameters()))
     learn = mk(c := cb(), look).fit(4)
-    assert {o.dtype for o in c.avg}=={torch.float32} and close(c.avg, avg, 1e-4) and {*seen}=={p.dtype for p in learn.model.parameters()}=={dtype} and not close(c.avg, weights(model()), 1e-3)
+    assert ({o.dtype for o in c.avg}=={torch.float32} and close(c.avg, avg, 1e-4)
+        and {*seen}=={p.dtype for p in learn.model.parameters()}=={dtype} and not close(c.avg, weights(model()), 1e-3))
     before = weights(learn.model)
     with c.averaged(): assert same(weights(learn.model), [a.to(dtype) for a in c.avg])
     assert same(before, weights(learn.model))
@@ -436,7 +472,9 @@ def test_averages_of_half_precision_are_wide(dtype, cb):
     c.load_state_dict({k:[o.to(dtype) for o in v] if k=='avg' else v for k,v in c.state_dict().items()})
     assert {o.dtype for o in c.avg}=={torch.float32}
 
-@pytest.mark.parametrize('lr,exc,match', [([.1,.2], ValueError, r'`lr` has 2 values, \[0.1, 0.2\], but there is 1 parameter group'), ('a', TypeError, "`lr` is a number, or one per parameter group, but got")])
+@pytest.mark.parametrize('lr,exc,match',
+    [([.1,.2], ValueError, r'`lr` has 2 values, \[0.1, 0.2\], but there is 1 parameter group'),
+        ('a', TypeError, "`lr` is a number, or one per parameter group, but got")])
 def test_a_rate_that_does_not_fit_is_found_at_once(lr, exc, match):
     learn = mk()
     with pytest.raises(exc, match=match): learn.fit(4, cbs=SWA(lr=lr))
@@ -464,9 +502,12 @@ class Kinds(nn.Module):
 def mk_kinds(*cbs):
     gen = torch.Generator().manual_seed(0)
     data = [(torch.randn(4, 3, generator=gen), torch.randint(0, 3, (4,), generator=gen)) for _ in range(12)]
-    return Learner(DataLoaders(data, data[:2], device='cpu'), Kinds(), nn.CrossEntropyLoss(), opt_func=lambda ps, lr=.1: torch.optim.SGD(ps, lr), lr=.1, cbs=cbs).remove_cb(ProgressCallback)
+    return Learner(DataLoaders(data, data[:2], device='cpu'), Kinds(), nn.CrossEntropyLoss(),
+        opt_func=lambda ps, lr=.1: torch.optim.SGD(ps, lr), lr=.1, cbs=cbs).remove_cb(ProgressCallback)
 
-@pytest.mark.parametrize('make', [lambda: EMA(.8, warmup=False), lambda: EMA(.8, warmup=False, buffers=True), lambda: SWA(.5, every=1)], ids=['ema','buffers','swa'])
+@pytest.mark.parametrize('make',
+    [lambda: EMA(.8, warmup=False), lambda: EMA(.8, warmup=False, buffers=True), lambda: SWA(.5, every=1)],
+    ids=['ema','buffers','swa'])
 def test_complex_weights_are_averaged_and_counts_are_not(make):
     cb,snaps = make(),[{k:v.clone() for k,v in Kinds().state_dict().items()}]
     def note(learn): snaps.append({k:v.clone() for k,v in learn.model.state_dict().items()})
@@ -479,13 +520,17 @@ def test_complex_weights_are_averaged_and_counts_are_not(make):
             averaged = mine and (cb.buffers or k not in ('mean','again'))
             avg[k] = avg[k]*(1-w)+v*w if averaged else v
     assert any((a!=b).any() for a,b in zip(avg.values(), snaps[-1].values()))
-    with cb.averaged(): inside = {k:v.clone() for k,v in learn.model.state_dict().items()}; tied = learn.model.out.weight is learn.model.inp.weight and learn.model.again is learn.model.mean
+    with cb.averaged():
+        inside = {k:v.clone() for k,v in learn.model.state_dict().items()}
+        tied = learn.model.out.weight is learn.model.inp.weight and learn.model.again is learn.model.mean
     assert tied
     for k,v in inside.items(): assert v.dtype==avg[k].dtype and torch.allclose(v, avg[k], rtol=1e-5, atol=1e-6), k
     if isinstance(cb, EMA): assert same([*learn.model.state_dict().values()], [*snaps[-1].values()]) # as trained
 
 @pytest.mark.filterwarnings('ignore:ComplexHalf support')
-@pytest.mark.parametrize('dtype,wide', [(torch.complex32, torch.complex64), (torch.complex64, torch.complex64), (torch.complex128, torch.complex128), (torch.float64, torch.float64), (torch.bfloat16, torch.float32)], ids=str)
+@pytest.mark.parametrize('dtype,wide',
+    [(torch.complex32, torch.complex64), (torch.complex64, torch.complex64), (torch.complex128, torch.complex128),
+        (torch.float64, torch.float64), (torch.bfloat16, torch.float32)], ids=str)
 def test_averages_of_complex_weights_are_wide(dtype, wide):
     "The average of a parameter that moves by 1 in each of two updates"
     m = nn.Linear(3,2)
@@ -494,7 +539,8 @@ def test_averages_of_complex_weights_are_wide(dtype, wide):
     @on(event.before_step)
     def move(learn): m.extra.data = m.extra.data+1
     data = [(torch.randn(4,3), torch.randint(0, 2, (4,)))]*2
-    learn = Learner(DataLoaders(data, device='cpu'), m, nn.CrossEntropyLoss(), cbs=[cb,move], opt_func=sgd).remove_cb(ProgressCallback).fit(1)
+    learn = Learner(DataLoaders(data, device='cpu'), m, nn.CrossEntropyLoss(), cbs=[cb,move],
+        opt_func=sgd).remove_cb(ProgressCallback).fit(1)
     avg = next(a for a,p in zip(cb.avg, m.parameters()) if p is m.extra)
     assert avg.dtype==wide and avg.tolist()==[1.25]*2 and cb.state_dict()['avg']
     assert cb.learn is learn # a callback does not keep its Learner alive
@@ -503,7 +549,10 @@ def test_averages_of_complex_weights_are_wide(dtype, wide):
 @pytest.mark.parametrize('cb', [EMA, lambda: SWA(0)], ids=['ema','swa'])
 def test_an_average_of_weights_without_shapes_says_what_to_write(cb):
     x,y = torch.randn(8, 3),torch.arange(8)%2
-    learn = Learner(DataLoaders([(x, y)], [(x, y)], device='cpu'), nn.LazyLinear(2), nn.CrossEntropyLoss()).remove_cb(ProgressCallback)
-    with pytest.raises(ValueError, match='averages weights, and some have no shape before the model has seen a batch: call it once'): learn.fit(1, cbs=cb())
+    learn = Learner(DataLoaders([(x, y)], [(x, y)], device='cpu'), nn.LazyLinear(2),
+        nn.CrossEntropyLoss()).remove_cb(ProgressCallback)
+    with pytest.raises(ValueError,
+            match='averages weights, and some have no shape before the model has seen a batch: call it once'):
+        learn.fit(1, cbs=cb())
     learn.model(learn.dls.one_batch()[0])
     learn.fit(1, cbs=cb())

@@ -27,39 +27,60 @@ def broken(ds_or_batches): return lambda learn: learn.validate(dl=ds_or_batches)
 
 # what is done with a learner; the error; its text
 mistakes = {
-    'attribute':          (lambda l: l.recordr, AttributeError, "`Learner` has no attribute `recordr`. Did you mean `recorder`"),
-    'method':             (lambda l: l.validte(), AttributeError, "`Learner` has no attribute `validte`. Did you mean `validate`"),
-    'callback attribute': (lambda l: l.fit(1, cbs=Misspelt), AttributeError, "Neither `Misspelt` nor its Learner has `recordr`. Did you mean `recorder`"),
-    'no guess':           (lambda l: l.fit(1, cbs=NoGuess), AttributeError, r"Neither `NoGuess` nor its Learner has `zzzzzz`\.\n"),
+    'attribute':          (lambda l: l.recordr, AttributeError,
+        "`Learner` has no attribute `recordr`. Did you mean `recorder`"),
+    'method':             (lambda l: l.validte(), AttributeError,
+        "`Learner` has no attribute `validte`. Did you mean `validate`"),
+    'callback attribute': (lambda l: l.fit(1, cbs=Misspelt), AttributeError,
+        "Neither `Misspelt` nor its Learner has `recordr`. Did you mean `recorder`"),
+    'no guess':           (lambda l: l.fit(1, cbs=NoGuess), AttributeError,
+        r"Neither `NoGuess` nor its Learner has `zzzzzz`\.\n"),
     'fired event':        (lambda l: l('after_bacth'), TypeError, "`after_bacth`.*Did you mean `after_batch`"),
-    'listened event':     (lambda l: l.on('after_epcoh'), TypeError, "no event is called `after_epcoh`. Did you mean `after_epoch`"),
-    'fit argument':       (lambda l: l.fit(1, cb=Trace()), TypeError, "`Learner.fit` has no argument `cb`. Did you mean `cbs`"),
-    'validate argument':  (lambda l: l.validate(ds_ix=1), TypeError, "`Learner.validate` has no argument `ds_ix`. Did you mean `ds_idx`"),
-    'hyper-parameter':    (lambda l: (l.create_opt(), l.set_hyper('moms', .9)), ValueError, "`SGD` has no hyper-parameter `moms`, but `lr`, `mom`.*Did you mean `mom`"),
-    'not a callback':     (lambda l: l.fit(1, cbs='trace'), TypeError, "A callback is a `Callback` or a class of them, but got 'trace'"),
-    'function':           (lambda l: l.fit(1, cbs=check_usable), TypeError, "A callback is .* but got <function check_usable.*Did you mean `@on"),
+    'listened event':     (lambda l: l.on('after_epcoh'), TypeError,
+        "no event is called `after_epcoh`. Did you mean `after_epoch`"),
+    'fit argument':       (lambda l: l.fit(1, cb=Trace()), TypeError,
+        "`Learner.fit` has no argument `cb`. Did you mean `cbs`"),
+    'validate argument':  (lambda l: l.validate(ds_ix=1), TypeError,
+        "`Learner.validate` has no argument `ds_ix`. Did you mean `ds_idx`"),
+    'hyper-parameter':    (lambda l: (l.create_opt(), l.set_hyper('moms', .9)), ValueError,
+        "`SGD` has no hyper-parameter `moms`, but `lr`, `mom`.*Did you mean `mom`"),
+    'not a callback':     (lambda l: l.fit(1, cbs='trace'), TypeError,
+        "A callback is a `Callback` or a class of them, but got 'trace'"),
+    'function':           (lambda l: l.fit(1, cbs=check_usable), TypeError,
+        "A callback is .* but got <function check_usable.*Did you mean `@on"),
     'negative epochs':    (lambda l: l.fit(-1), ValueError, "`n_epoch` is 0 or more, but got -1"),
     'fraction of epochs': (lambda l: l.fit(1.5), TypeError, "`n_epoch` is a whole number, but got 1.5"),
     'boolean epochs':     (lambda l: l.fit(True), TypeError, "`n_epoch` is a whole number, but got True"),
     'text epochs':        (lambda l: l.fit('3'), TypeError, "`n_epoch` is a whole number, but got '3'"),
     'negative start':     (lambda l: l.fit(1, start_epoch=-1), ValueError, "`start_epoch` is 0 or more, but got -1"),
     'NaN lr':             (lambda l: l.fit(1, lr=math.nan), ValueError, "`lr` must be finite, but got nan"),
-    'infinite lr':        (lambda l: l.fit(1, lr=torch.tensor(math.inf)), ValueError, "`lr` must be finite, but got inf"),
-    'text lr':            (lambda l: l.fit(1, lr='1e-3x'), TypeError, "`lr` is a number, or one per parameter group, but got"),
+    'infinite lr':        (lambda l: l.fit(1, lr=torch.tensor(math.inf)), ValueError,
+        "`lr` must be finite, but got inf"),
+    'text lr':            (lambda l: l.fit(1, lr='1e-3x'), TypeError,
+        "`lr` is a number, or one per parameter group, but got"),
     'NaN wd':             (lambda l: l.fit(1, wd=math.nan), ValueError, "`wd` must be finite, but got nan"),
-    'too many lrs':       (lambda l: l.fit(1, lr=[.1, .2]), ValueError, r"`lr` has 2 values, \[0.1, 0.2\], but there is 1 parameter group"),
-    'slice without end':  (lambda l: l.fit(1, lr=slice(1e-3, None)), ValueError, r"`lr=slice\(first, last\)` needs a last value, but got slice\(0.001, None, None\)"),
+    'too many lrs':       (lambda l: l.fit(1, lr=[.1, .2]), ValueError,
+        r"`lr` has 2 values, \[0.1, 0.2\], but there is 1 parameter group"),
+    'slice without end':  (lambda l: l.fit(1, lr=slice(1e-3, None)), ValueError,
+        r"`lr=slice\(first, last\)` needs a last value, but got slice\(0.001, None, None\)"),
     'freeze one group':   (lambda l: l.freeze(), ValueError, "There is 1 parameter group.*give a `splitter`"),
     'freeze too far':     (lambda l: l.freeze_to(2), ValueError, r"`freeze_to\(2\)`: there is only 1 parameter group"),
-    'unknown loader':     (lambda l: l.validate('vlid'), KeyError, "No loader 'vlid'.*`train`, `valid`.*Did you mean `valid`"),
+    'unknown loader':     (lambda l: l.validate('vlid'), KeyError,
+        "No loader 'vlid'.*`train`, `valid`.*Did you mean `valid`"),
     'loader position':    (lambda l: l.validate(2), IndexError, "No loader 2.*`train`, `valid`"),
     'empty loader':       (lambda l: l.validate(dl=[]), ValueError, "`dls\\['valid'\\]` is empty"),
-    'no targets':         (lambda l: l.validate(dl=[(torch.zeros(2,1),)]), ValueError, "There is no loss.*`valid` has no targets.*returned no loss, but Tensor"),
-    'metric':             (lambda l: setattr(l, 'metrics', ['mae']), TypeError, "A metric is a function of predictions and targets, or a `Metric`, but got 'mae'"),
-    'recorded name':      (lambda l: (l.fit(1), l.recorder['valid_los']), KeyError, "Nothing recorded as `valid_los`, but `epoch`, `train_loss`.*Did you mean `valid_loss`"),
-    'result':             (lambda l: l.validate()['mea'], KeyError, "No `mea` here, but `valid_loss`, `mae`.*Did you mean `mae`"),
-    'result attribute':   (lambda l: l.validate().valid_lss, AttributeError, "No `valid_lss` here.*Did you mean `valid_loss`"),
-    'shapes':             (lambda l: l.validate(dl=[(torch.zeros(2,1), torch.zeros(3,1))]), (ValueError, RuntimeError), "size|shape"),
+    'no targets':         (lambda l: l.validate(dl=[(torch.zeros(2,1),)]), ValueError,
+        "There is no loss.*`valid` has no targets.*returned no loss, but Tensor"),
+    'metric':             (lambda l: setattr(l, 'metrics', ['mae']), TypeError,
+        "A metric is a function of predictions and targets, or a `Metric`, but got 'mae'"),
+    'recorded name':      (lambda l: (l.fit(1), l.recorder['valid_los']), KeyError,
+        "Nothing recorded as `valid_los`, but `epoch`, `train_loss`.*Did you mean `valid_loss`"),
+    'result':             (lambda l: l.validate()['mea'], KeyError,
+        "No `mea` here, but `valid_loss`, `mae`.*Did you mean `mae`"),
+    'result attribute':   (lambda l: l.validate().valid_lss, AttributeError,
+        "No `valid_lss` here.*Did you mean `valid_loss`"),
+    'shapes':             (lambda l: l.validate(dl=[(torch.zeros(2,1), torch.zeros(3,1))]), (ValueError, RuntimeError),
+        "size|shape"),
 }
 
 @pytest.mark.filterwarnings('ignore:Using a target size')
@@ -89,7 +110,8 @@ def test_an_attribute_error_inside_a_property_of_the_learner_is_not_hidden():
 
 def test_number_of_lrs_with_several_groups():
     learn = two_groups(learner())
-    with pytest.raises(ValueError, match=r"`lr` has 3 values, \[0.1, 0.1, 0.1\], but there are 2 parameter groups"): learn.fit(1, lr=[.1]*3)
+    with pytest.raises(ValueError, match=r"`lr` has 3 values, \[0.1, 0.1, 0.1\], but there are 2 parameter groups"):
+        learn.fit(1, lr=[.1]*3)
     check_usable(learn)
 
 # Losses
@@ -114,7 +136,8 @@ def test_losses_that_cannot_be_differentiated(f, exc, match):
 def test_a_model_that_detaches():
     with pytest.raises(ValueError, match="does not depend on any trainable parameter"): learner(model=Detached()).fit(1)
 
-@pytest.mark.parametrize('loss_func,match', [(None, "`loss_func` is None, and the model returned no loss, but Tensor. Give a `loss_func`"),
+@pytest.mark.parametrize('loss_func,match',
+    [(None, "`loss_func` is None, and the model returned no loss, but Tensor. Give a `loss_func`"),
     (F.mse_loss, "a batch of `train` has no targets, and the model returned no loss, but Tensor")])
 def test_no_targets_and_no_loss(loss_func, match):
     learn = learner(dls=DataLoaders([torch.zeros(2,1)]*2, device='cpu'), loss_func=loss_func)
@@ -132,11 +155,15 @@ def test_a_model_without_parameters(model):
 def test_everything_is_frozen():
     learn = learner()
     for p in learn.model.parameters(): p.requires_grad_(False)
-    with pytest.raises(ValueError, match="All parameters are frozen.*`learn.unfreeze\\(\\)` frees what `freeze` has frozen, and `learn.model.requires_grad_\\(True\\)` everything"): learn.fit(1)
+    with pytest.raises(ValueError,
+            match="All parameters are frozen.*`learn.unfreeze\\(\\)` frees what `freeze` has frozen, and "
+            "`learn.model.requires_grad_\\(True\\)` everything"):
+        learn.fit(1)
     learn.model.requires_grad_(True)
     check_usable(learn)
 
-@pytest.mark.parametrize('train,valid,name', [([], None, 'train'), (const(2,1), [], 'valid'), (const(2,1), dict(easy=[]), 'easy')])
+@pytest.mark.parametrize('train,valid,name',
+    [([], None, 'train'), (const(2,1), [], 'valid'), (const(2,1), dict(easy=[]), 'easy')])
 def test_an_empty_loader(train, valid, name):
     learn = learner(dls=DataLoaders(train, valid, device='cpu'))
     with pytest.raises(ValueError, match=rf"`dls\['{name}'\]` is empty: it gave no batch in epoch 0"): learn.fit(1)
@@ -168,39 +195,53 @@ def test_a_loader_that_fails_in_mid_epoch(where, sample, num_workers):
     learn = learner(dls=DataLoaders(*((bad,good) if where=='train' else (good,bad)), device='cpu'))
     ds.bad = sample
     try: learn.fit(1)
-    except OSError as e: text,notes,e.__traceback__ = str(e),e.__notes__,None # torch takes 5 seconds for workers that the garbage collector finds
+    # torch takes 5 seconds for workers that the garbage collector finds
+    except OSError as e: text,notes,e.__traceback__ = str(e),e.__notes__,None
     ds.bad = None
     check_usable(learn)
-    assert f'sample {sample} cannot be read' in text and len(notes)==1 and re.fullmatch(rf'in epoch 0, batch {sample//4} of `{where}`(, samples .*\b{sample}\b.*)?', notes[0]) # the batch that could not be drawn
+    # the batch that could not be drawn
+    assert (f'sample {sample} cannot be read' in text and len(notes)==1
+        and re.fullmatch(rf'in epoch 0, batch {sample//4} of `{where}`(, samples .*\b{sample}\b.*)?', notes[0]))
 
 def test_errors_keep_type_arguments_and_identity():
     e = OSError(28, 'No space left', 'f.pth')
     with pytest.raises(OSError) as info: learner(cbs=Raise('after_loss', e)).fit(1)
     assert info.value is e and e.args==(28, 'No space left') and e.filename=='f.pth'
-    assert e.__notes__[0]=='raised by `Raise.after_loss`' and re.fullmatch(r'in epoch 0, batch 0 of `train`, samples (\d+, ){7}\d+ and 8 more', e.__notes__[1]) and len(e.__notes__)==2
+    assert (e.__notes__[0]=='raised by `Raise.after_loss`'
+        and re.fullmatch(r'in epoch 0, batch 0 of `train`, samples (\d+, ){7}\d+ and 8 more', e.__notes__[1])
+        and len(e.__notes__)==2)
 
 def test_an_error_of_a_metric_names_the_recorder():
     def bad(pred, targ): raise ZeroDivisionError
     learn = learner().__class__(synth_dls(), RegModel(), F.mse_loss, metrics=bad)
     with pytest.raises(ZeroDivisionError) as e: learn.fit(1)
-    assert e.value.__notes__[:2]==['The metric `bad` was tried on the first training batch: predictions are (16, 1), and targets (16, 1)', 'raised by `Recorder.after_batch`'] and 'batch 0 of `train`' in e.value.__notes__[2]
+    assert e.value.__notes__[:2]==[
+        'The metric `bad` was tried on the first training batch: predictions are (16, 1), and targets (16, 1)',
+        'raised by `Recorder.after_batch`'] and 'batch 0 of `train`' in e.value.__notes__[2]
     with pytest.raises(ZeroDivisionError) as e: learn.validate()
-    assert e.value.__notes__==['raised by `Recorder.after_batch`', 'in epoch 0, batch 0 of `valid`, samples 0, 1, 2, 3, 4, 5, 6, 7 and 8 more']
+    assert e.value.__notes__==['raised by `Recorder.after_batch`',
+        'in epoch 0, batch 0 of `valid`, samples 0, 1, 2, 3, 4, 5, 6, 7 and 8 more']
 
 # Putting a learner together
 dls,model = synth_dls(2, 1),RegModel()
 
 @pytest.mark.parametrize('f,exc,match', [
-    (lambda: Learner([1,2], model), TypeError, r"`dls` is a `DataLoaders`, but got list: write `DataLoaders\(train, valid\)`"),
+    (lambda: Learner([1,2], model), TypeError,
+        r"`dls` is a `DataLoaders`, but got list: write `DataLoaders\(train, valid\)`"),
     (lambda: Learner(dls, RegModel), TypeError, "`model` is an `nn.Module`, but got <class"),
-    (lambda: Learner(dls, model, 'mse'), TypeError, "`loss_func` is a function of predictions and targets, but got 'mse'"),
+    (lambda: Learner(dls, model, 'mse'), TypeError,
+        "`loss_func` is a function of predictions and targets, but got 'mse'"),
     (lambda: Learner(dls, model, metrcs=mae), TypeError, "`Learner` has no argument `metrcs`. Did you mean `metrics`"),
     (lambda: Learner(dls, model, metrics=3), TypeError, "A metric is a function.*but got 3"),
     (lambda: Learner(dls, model, cbs=[3]), TypeError, "A callback is.*but got 3"),
-    (lambda: Learner(dls, model, F.mse_loss, opt_func=lambda ps: 3).fit(1), TypeError, "`<lambda>` must return a `torch.optim.Optimizer`, but returned 3"),
-    (lambda: Learner(dls, model, F.mse_loss, splitter=lambda m: []).fit(1), ValueError, "`RegModel` has no parameters to train that `<lambda>` would return"),
-    (lambda: Learner(dls, model, F.mse_loss, splitter=lambda m: [[m.a],[m.a]]).fit(1), ValueError, r"`<lambda>` returns a parameter of shape \(1,\) twice"),
-    (lambda: Learner(dls, model, F.mse_loss, splitter=lambda m: [[m.a],['b']]).fit(1), TypeError, "`<lambda>` returns lists of parameters, but group 1 has 'b'"),
+    (lambda: Learner(dls, model, F.mse_loss, opt_func=lambda ps: 3).fit(1), TypeError,
+        "`<lambda>` must return a `torch.optim.Optimizer`, but returned 3"),
+    (lambda: Learner(dls, model, F.mse_loss, splitter=lambda m: []).fit(1), ValueError,
+        "`RegModel` has no parameters to train that `<lambda>` would return"),
+    (lambda: Learner(dls, model, F.mse_loss, splitter=lambda m: [[m.a],[m.a]]).fit(1), ValueError,
+        r"`<lambda>` returns a parameter of shape \(1,\) twice"),
+    (lambda: Learner(dls, model, F.mse_loss, splitter=lambda m: [[m.a],['b']]).fit(1), TypeError,
+        "`<lambda>` returns lists of parameters, but group 1 has 'b'"),
     (lambda: DataLoaders(3), TypeError, "`train` is not iterable: a loader is an iterable of batches, but got 3"),
     (lambda: DataLoaders([], 3), TypeError, "`valid` is not iterable"),
     (lambda: DataLoaders([], dict(easy=3)), TypeError, "`easy` is not iterable"),
@@ -213,16 +254,20 @@ dls,model = synth_dls(2, 1),RegModel()
     (lambda: event.register('verify'), ValueError, "`verify` needs no registration"),
     (lambda: Callback(befor_fit=print), TypeError, "no event is called `befor_fit`. Did you mean `before_fit`"),
     (lambda: Callback(before_fit=3), TypeError, "`before_fit` is a function of the callback, but got 3"),
-    (lambda: type('C', (Callback,), dict(after_epcoh=print)), TypeError, "`C.after_epcoh` would never run.*Did you mean `after_epoch`"),
-    (lambda: type('C', (Callback,), dict(after_cancel_valid=print)), TypeError, "`C.after_cancel_valid` would never run.*Did you mean `after_cancel_validate`"),
+    (lambda: type('C', (Callback,), dict(after_epcoh=print)), TypeError,
+        "`C.after_epcoh` would never run.*Did you mean `after_epoch`"),
+    (lambda: type('C', (Callback,), dict(after_cancel_valid=print)), TypeError,
+        "`C.after_cancel_valid` would never run.*Did you mean `after_cancel_validate`"),
     (lambda: on(event.after_batch, evry=2), TypeError, "`on` has no argument `evry`. Did you mean `every`"),
     (lambda: event.after_batch(evry=2), TypeError, "has no argument `evry`. Did you mean `every`"),
 ], ids=lambda o: None)
 def test_what_is_refused_when_things_are_put_together(f, exc, match):
     with pytest.raises(exc, match=match): f()
 
-@pytest.mark.parametrize('f,wrong,right', [(Learner, 'opt_fnc', 'opt_func'), (Recorder, 'train_metric', 'train_metrics'),
-    (ProgressCallback, 'bar', 'bars'), (Adam, 'sqrmom', 'sqr_mom'), (partial(AccumMetric, mae), 'treshold', 'thresh')], ids=lambda o: getattr(o, '__qualname__', None))
+@pytest.mark.parametrize('f,wrong,right',
+    [(Learner, 'opt_fnc', 'opt_func'), (Recorder, 'train_metric', 'train_metrics'),
+    (ProgressCallback, 'bar', 'bars'), (Adam, 'sqrmom', 'sqr_mom'), (partial(AccumMetric, mae), 'treshold', 'thresh')],
+    ids=lambda o: getattr(o, '__qualname__', None))
 def test_a_misspelt_argument_is_answered_with_the_right_one(f, wrong, right):
     with pytest.raises(TypeError, match=f"(has no|has an) argument `{wrong}`. Did you mean `{right}`"): f(**{wrong: 1})
 
@@ -235,10 +280,13 @@ def test_two_callbacks_of_one_class():
     assert learn.tracer_2 is b and not hasattr(learn, 'tracer')
     check_usable(learn)
 
-@pytest.mark.parametrize('name', ['Model', 'Fit', 'Dls', 'Cbs', 'Opt', 'Pred', 'State', 'PctTrain', 'NoBar', 'DefaultCbs'])
+@pytest.mark.parametrize('name',
+    ['Model', 'Fit', 'Dls', 'Cbs', 'Opt', 'Pred', 'State', 'PctTrain', 'NoBar', 'DefaultCbs'])
 def test_a_callback_may_not_replace_an_attribute(name):
     learn,C = learner(),type(f'{name}Callback', (Callback,), {})
-    with pytest.raises(ValueError, match=f"`{name}Callback` would replace `learn.{C.name}`: give the class another name"): learn.add_cb(C)
+    with pytest.raises(ValueError,
+            match=f"`{name}Callback` would replace `learn.{C.name}`: give the class another name"):
+        learn.add_cb(C)
     check_usable(learn)
 
 def test_a_callback_moves_to_another_learner_but_not_in_the_middle_of_a_fit():
@@ -274,13 +322,20 @@ def _taken():
     cb,other = GradientClip(),synth_learner()
     synth_learner(cbs=[cb, Callback(before_epoch=lambda self: other.add_cb(cb))]).fit(1)
 @pytest.mark.parametrize('f,says', [
-    (lambda: synth_learner(dls=_drops()).fit(1), r'gave no batch in epoch 0. `drop_last=True` leaves out a batch that is not full'),
-    (lambda: synth_learner(dls=DataLoaders(synth_dls(2).train, [], device='cpu')).fit(1), r'gave no batch in epoch 0. If there is nothing to validate on, leave it out'),
-    (lambda: synth_learner(loss_func=lambda p,t: ((p-t)**2).mean().item()).fit(1), r'The loss must be a tensor.*: leave out `.item\(\)`'),
-    (lambda: _in_fit(lambda learn: learn.fit(1)), 'cannot start inside a running `fit`: train another Learner, or `raise CancelFitException`'),
-    (lambda: _in_fit(copy.deepcopy), 'copied or pickled inside a running `fit`: copy it when that is over, or only `learn.model`'),
-    (lambda: _in_fit(lambda learn: learn.load_state('x')), r'cannot replace what a running `fit` is working with: load before it, and then write `learn.resume\(\)`'),
+    (lambda: synth_learner(dls=_drops()).fit(1),
+        r'gave no batch in epoch 0. `drop_last=True` leaves out a batch that is not full'),
+    (lambda: synth_learner(dls=DataLoaders(synth_dls(2).train, [], device='cpu')).fit(1),
+        r'gave no batch in epoch 0. If there is nothing to validate on, leave it out'),
+    (lambda: synth_learner(loss_func=lambda p,t: ((p-t)**2).mean().item()).fit(1),
+        r'The loss must be a tensor.*: leave out `.item\(\)`'),
+    (lambda: _in_fit(lambda learn: learn.fit(1)),
+        'cannot start inside a running `fit`: train another Learner, or `raise CancelFitException`'),
+    (lambda: _in_fit(copy.deepcopy),
+        'copied or pickled inside a running `fit`: copy it when that is over, or only `learn.model`'),
+    (lambda: _in_fit(lambda learn: learn.load_state('x')),
+        r'cannot replace what a running `fit` is working with: load before it, and then write `learn.resume\(\)`'),
     (_no_counts, r'there is none: write `learn.add_cb\(TrainEvalCallback\)`'),
-    (_taken, 'in the `fit` of another Learner: give this one an instance of its own')], ids=['drop last','no valid','item','inner fit','copy','load','counts','taken'])
+    (_taken, 'in the `fit` of another Learner: give this one an instance of its own')],
+    ids=['drop last','no valid','item','inner fit','copy','load','counts','taken'])
 def test_errors_say_what_to_write(f, says):
     with pytest.raises((ValueError,TypeError,RuntimeError), match=says): f()

@@ -26,13 +26,15 @@ class Same(nn.Module):
     def forward(self, x): return x*self.w
 
 def learner(batches, loss_func, metrics=None, n_inp=1, model=None, cbs=None):
-    return Learner(DataLoaders([batches[0]], batches, n_inp=n_inp, device='cpu'), Same() if model is None else model, loss_func, metrics=metrics, cbs=cbs).remove_cb(ProgressCallback)
+    return Learner(DataLoaders([batches[0]], batches, n_inp=n_inp, device='cpu'), Same() if model is None else model,
+        loss_func, metrics=metrics, cbs=cbs).remove_cb(ProgressCallback)
 
 def cut(tensors, bs): return list(zip(*[o.split(bs) for o in tensors]))
 
 # Every loss of torch: data, and functions of a reduction
 pos = lambda: randint(4, n)
-classes,tokens,pixels = (lambda: (randn(n, 4), pos())),(lambda: (randn(n, 4, 6), randint(4, n, 6))),(lambda: (randn(n, 4, 3, 2), randint(4, n, 3, 2)))
+classes,tokens,pixels = (lambda: (randn(n, 4), pos())),(lambda: (randn(n, 4, 6), randint(4, n, 6))),(
+    lambda: (randn(n, 4, 3, 2), randint(4, n, 3, 2)))
 holes = lambda data, v=-100: lambda: (lambda p,t: (p, with_holes(t, v)))(*data())
 numbers,many = (lambda: (randn(n, 3), randn(n, 3))),(lambda: (randn(n, 3), randint(2, n, 3).float()))
 probs = lambda: (rand(n, 3), randint(2, n, 3).float())
@@ -46,25 +48,51 @@ class Gauss(nn.GaussianNLLLoss):
     def forward(self, p, t, v): return super().forward(p, t, v.exp())
 losses = {
     'ce': (nn.CrossEntropyLoss, classes), 'ce weight': (partial(nn.CrossEntropyLoss, weight=w4), classes),
-    'ce ignored': (nn.CrossEntropyLoss, holes(classes)), 'ce ignore 2': (partial(nn.CrossEntropyLoss, ignore_index=2), classes), 'ce ignore weight': (partial(nn.CrossEntropyLoss, ignore_index=2, weight=w4), tokens),
-    'ce smooth': (partial(nn.CrossEntropyLoss, label_smoothing=.2, weight=w4), holes(tokens)), 'ce tokens': (nn.CrossEntropyLoss, holes(tokens)), 'ce pixels': (partial(nn.CrossEntropyLoss, weight=w4, ignore_index=255), holes(pixels, 255)),
-    'ce probs': (partial(nn.CrossEntropyLoss, weight=w4), lambda: (randn(n, 4), randn(n, 4).softmax(1))), 'ce probs of pixels': (nn.CrossEntropyLoss, lambda: (randn(n, 4, 3), randn(n, 4, 3).softmax(1))),
+    'ce ignored': (nn.CrossEntropyLoss, holes(classes)),
+    'ce ignore 2': (partial(nn.CrossEntropyLoss, ignore_index=2), classes),
+    'ce ignore weight': (partial(nn.CrossEntropyLoss, ignore_index=2, weight=w4), tokens),
+    'ce smooth': (partial(nn.CrossEntropyLoss, label_smoothing=.2, weight=w4), holes(tokens)),
+    'ce tokens': (nn.CrossEntropyLoss, holes(tokens)),
+    'ce pixels': (partial(nn.CrossEntropyLoss, weight=w4, ignore_index=255), holes(pixels, 255)),
+    'ce probs': (partial(nn.CrossEntropyLoss, weight=w4), lambda: (randn(n, 4), randn(n, 4).softmax(1))),
+    'ce probs of pixels': (nn.CrossEntropyLoss, lambda: (randn(n, 4, 3), randn(n, 4, 3).softmax(1))),
     'nll': (NLL, classes), 'nll weight': (partial(NLL, weight=w4), holes(tokens)),
     'linear ce': (partial(getattr(nn, 'LinearCrossEntropyLoss', None), 4, 4, weight=w4), classes),
-    'l1': (nn.L1Loss, numbers), 'mse': (nn.MSELoss, numbers), 'smooth l1': (nn.SmoothL1Loss, numbers), 'huber': (nn.HuberLoss, numbers), 'poisson': (nn.PoissonNLLLoss, lambda: (randn(n, 3), randint(5, n, 3).float())),
-    'gauss': (Gauss, triple), 'kl': (KL, numbers), 'bce': (nn.BCELoss, probs), 'bce logits': (nn.BCEWithLogitsLoss, many), 'bce weights': (partial(nn.BCEWithLogitsLoss, weight=w4[:3], pos_weight=w4[1:]), many), 'soft margin': (nn.SoftMarginLoss, lambda: (randn(n, 3), sign(n, 3).float())),
-    'hinge': (nn.HingeEmbeddingLoss, lambda: (randn(n, 3), sign(n, 3))), 'ranking': (partial(nn.MarginRankingLoss, margin=.3), lambda: (randn(n), randn(n), sign(n))), 'cosine': (nn.CosineEmbeddingLoss, lambda: (randn(n, 5), randn(n, 5), sign(n))),
-    'multi margin': (partial(nn.MultiMarginLoss, weight=w4), classes), 'multilabel margin': (nn.MultiLabelMarginLoss, lambda: (randn(n, 4), torch.tensor([[2,0,-1,1]]*n))), 'multilabel soft': (partial(nn.MultiLabelSoftMarginLoss, weight=w4[:3]), many),
+    'l1': (nn.L1Loss, numbers), 'mse': (nn.MSELoss, numbers), 'smooth l1': (nn.SmoothL1Loss, numbers),
+    'huber': (nn.HuberLoss, numbers), 'poisson': (nn.PoissonNLLLoss, lambda: (randn(n, 3), randint(5, n, 3).float())),
+    'gauss': (Gauss, triple), 'kl': (KL, numbers), 'bce': (nn.BCELoss, probs),
+    'bce logits': (nn.BCEWithLogitsLoss, many),
+    'bce weights': (partial(nn.BCEWithLogitsLoss, weight=w4[:3], pos_weight=w4[1:]), many),
+    'soft margin': (nn.SoftMarginLoss, lambda: (randn(n, 3), sign(n, 3).float())),
+    'hinge': (nn.HingeEmbeddingLoss, lambda: (randn(n, 3), sign(n, 3))),
+    'ranking': (partial(nn.MarginRankingLoss, margin=.3), lambda: (randn(n), randn(n), sign(n))),
+    'cosine': (nn.CosineEmbeddingLoss, lambda: (randn(n, 5), randn(n, 5), sign(n))),
+    'multi margin': (partial(nn.MultiMarginLoss, weight=w4), classes),
+    'multilabel margin': (nn.MultiLabelMarginLoss, lambda: (randn(n, 4), torch.tensor([[2,0,-1,1]]*n))),
+    'multilabel soft': (partial(nn.MultiLabelSoftMarginLoss, weight=w4[:3]), many),
     'triplet': (nn.TripletMarginLoss, triple), 'triplet distance': (nn.TripletMarginWithDistanceLoss, triple),
     # of this library
-    'flat ce': (partial(CrossEntropyLossFlat, weight=w4, axis=1), holes(pixels)), 'flat smooth': (partial(LabelSmoothingCrossEntropyFlat, axis=1), holes(tokens)), 'smooth': (LabelSmoothingCrossEntropy, holes(classes)),
-    'focal': (partial(FocalLoss, weight=w4), holes(tokens)), 'flat focal': (partial(FocalLossFlat, axis=1, weight=w4, ignore_index=1), pixels), 'dice': (DiceLoss, pixels),
-    'flat bce': (BCEWithLogitsLossFlat, many), 'flat bce weights': (partial(BCEWithLogitsLossFlat, pos_weight=w4[1:]), many), 'flat bce probs': (BCELossFlat, probs), 'flat mse': (MSELossFlat, lambda: (randn(n, 1), randn(n))), 'flat l1': (L1LossFlat, numbers),
+    'flat ce': (partial(CrossEntropyLossFlat, weight=w4, axis=1), holes(pixels)),
+    'flat smooth': (partial(LabelSmoothingCrossEntropyFlat, axis=1), holes(tokens)),
+    'smooth': (LabelSmoothingCrossEntropy, holes(classes)),
+    'focal': (partial(FocalLoss, weight=w4), holes(tokens)),
+    'flat focal': (partial(FocalLossFlat, axis=1, weight=w4, ignore_index=1), pixels), 'dice': (DiceLoss, pixels),
+    'flat bce': (BCEWithLogitsLossFlat, many),
+    'flat bce weights': (partial(BCEWithLogitsLossFlat, pos_weight=w4[1:]), many),
+    'flat bce probs': (BCELossFlat, probs), 'flat mse': (MSELossFlat, lambda: (randn(n, 1), randn(n))),
+    'flat l1': (L1LossFlat, numbers),
 }
 functions = {
-    'F.ce': (partial(F.cross_entropy, weight=w4), holes(tokens)), 'F.ce plain': (F.cross_entropy, holes(classes)), 'F.ce index': (partial(F.cross_entropy, ignore_index=1), classes), 'F.mse': (F.mse_loss, numbers), 'F.l1': (F.l1_loss, numbers),
-    'F.smooth l1': (F.smooth_l1_loss, numbers), 'F.huber': (F.huber_loss, numbers), 'F.bce': (F.binary_cross_entropy, probs), 'F.bce logits': (F.binary_cross_entropy_with_logits, many), 'F.poisson': (F.poisson_nll_loss, many), 'F.gauss': (F.gaussian_nll_loss, lambda: (randn(n, 3), randn(n, 3), rand(n, 3)+.1)),
-    'F.triplet': (F.triplet_margin_loss, triple), 'F.multi margin': (F.multi_margin_loss, classes), 'F.cosine': (F.cosine_embedding_loss, lambda: (randn(n, 5), randn(n, 5), sign(n))), 'F.soft margin': (F.soft_margin_loss, lambda: (randn(n, 3), sign(n, 3).float())),
+    'F.ce': (partial(F.cross_entropy, weight=w4), holes(tokens)), 'F.ce plain': (F.cross_entropy, holes(classes)),
+    'F.ce index': (partial(F.cross_entropy, ignore_index=1), classes), 'F.mse': (F.mse_loss, numbers),
+    'F.l1': (F.l1_loss, numbers),
+    'F.smooth l1': (F.smooth_l1_loss, numbers), 'F.huber': (F.huber_loss, numbers),
+    'F.bce': (F.binary_cross_entropy, probs), 'F.bce logits': (F.binary_cross_entropy_with_logits, many),
+    'F.poisson': (F.poisson_nll_loss, many),
+    'F.gauss': (F.gaussian_nll_loss, lambda: (randn(n, 3), randn(n, 3), rand(n, 3)+.1)),
+    'F.triplet': (F.triplet_margin_loss, triple), 'F.multi margin': (F.multi_margin_loss, classes),
+    'F.cosine': (F.cosine_embedding_loss, lambda: (randn(n, 5), randn(n, 5), sign(n))),
+    'F.soft margin': (F.soft_margin_loss, lambda: (randn(n, 3), sign(n, 3).float())),
 }
 for k,(f,data) in functions.items(): losses[k] = partial(partial, f),data
 
@@ -85,16 +113,23 @@ def test_the_validation_loss_is_that_of_all_samples_at_once(name, reduction):
     if make.__class__ is partial and make.func is None: pytest.skip('this torch has no such loss')
     data,loss = make_data(),seeded_loss(make, reduction)
     expected = of_all(loss, data, reduction)
-    for bs in (1, 5, n): assert learner(cut(data, bs), loss).validate()[0]==pytest.approx(expected, rel=1e-6, abs=1e-6), bs # 17 samples: the last batch is short
+    # 17 samples: the last batch is short
+    for bs in (1, 5, n):
+        assert learner(cut(data, bs), loss).validate()[0]==pytest.approx(expected, rel=1e-6, abs=1e-6), bs
 
 def test_every_loss_of_torch_is_tried():
-    tried = {type(seeded_loss(make, 'mean')) for make,_ in losses.values() if not (isinstance(make, partial) and make.func is None)}
+    tried = {type(seeded_loss(make, 'mean')) for make,
+        _ in losses.values() if not (isinstance(make, partial) and make.func is None)}
     tried |= {b for o in tried for b in o.__mro__}
-    assert {k for k in dir(nn) if k.endswith('Loss')} - {o.__name__ for o in tried} == {'CTCLoss','AdaptiveLogSoftmaxWithLoss'} # below
+    # below
+    assert {k for k in dir(nn) if k.endswith('Loss')} - {o.__name__ for o in tried} == {'CTCLoss',
+        'AdaptiveLogSoftmaxWithLoss'}
 
 def test_a_loss_that_is_no_tensor_says_so():
     gen.manual_seed(0)
-    with pytest.raises(TypeError, match='`loss` is an average of losses, which are tensors, but the loss of a batch is a _ASMoutput'): learner([classes()], nn.AdaptiveLogSoftmaxWithLoss(4, 9, [2])).validate()
+    with pytest.raises(TypeError,
+            match='`loss` is an average of losses, which are tensors, but the loss of a batch is a _ASMoutput'):
+        learner([classes()], nn.AdaptiveLogSoftmaxWithLoss(4, 9, [2])).validate()
 
 def test_a_batchmean_is_of_samples():
     gen.manual_seed(0)
@@ -107,16 +142,19 @@ def test_the_mean_of_ctc_is_of_sequences(reduction):
     gen.manual_seed(0)
     scores,targ,lens = randn(n, 9, 5),1+randint(4, n, 4),1+randint(4, n)
     class CTC(nn.CTCLoss):
-        def forward(self, pred, targ, lens): return super().forward(pred.log_softmax(2).transpose(0, 1), targ, torch.full((len(pred),), 9), lens)
+        def forward(self, pred, targ, lens):
+            return super().forward(pred.log_softmax(2).transpose(0, 1), targ, torch.full((len(pred),), 9), lens)
     loss = CTC(reduction=reduction)
     expected = loss(scores, targ, lens).item()/(n if reduction=='sum' else 1)
-    for bs in (1, 5, n): assert learner(cut((scores, targ, lens), bs), loss).validate()[0]==pytest.approx(expected, rel=1e-5)
+    for bs in (1, 5, n):
+        assert learner(cut((scores, targ, lens), bs), loss).validate()[0]==pytest.approx(expected, rel=1e-5)
 
 def test_numbers_in_sequences_of_different_lengths_count_alike():
     gen.manual_seed(0)
     batches = [(randn(4, t, 2), randn(4, t, 2)) for t in (3, 9, 1)]
     expected = F.mse_loss(*[torch.cat([o.reshape(-1) for o in p]) for p in zip(*batches)]).item()
-    assert learner(batches, nn.MSELoss(), metrics=[mse, mae]).validate()[:2]==pytest.approx((expected, expected), rel=1e-6)
+    assert learner(batches, nn.MSELoss(), metrics=[mse, mae]).validate()[:2]==pytest.approx((expected, expected),
+        rel=1e-6)
 
 def test_a_batch_whose_targets_are_all_ignored_adds_nothing():
     gen.manual_seed(0)
@@ -124,22 +162,29 @@ def test_a_batch_whose_targets_are_all_ignored_adds_nothing():
     batches = [(p[:8], t[:8]), (p[8:], torch.full_like(t[8:], -100))]
     res = learner(batches, nn.CrossEntropyLoss(), metrics=[accuracy, Perplexity()]).validate()
     expected = F.cross_entropy(p[:8], t[:8]).item()
-    assert res==pytest.approx((expected, (p[:8].argmax(1)==t[:8]).float().mean().item(), torch.tensor(expected).exp().item()), rel=1e-5)
+    assert res==pytest.approx(
+        (expected, (p[:8].argmax(1)==t[:8]).float().mean().item(), torch.tensor(expected).exp().item()), rel=1e-5)
 
 def test_a_batch_without_samples_adds_nothing():
     gen.manual_seed(0)
     p,t = classes()
     metrics = [accuracy, F1Score(average='macro'), Perplexity(), lambda p,t: p.mean()]
     full = learner([(p, t)], nn.CrossEntropyLoss(), metrics).validate()
-    assert learner([(p[:0], t[:0]), (p[:8], t[:8]), (p[:0], t[:0]), (p[8:], t[8:])], nn.CrossEntropyLoss(), metrics).validate()==pytest.approx(full, rel=1e-6)
+    assert learner([(p[:0], t[:0]), (p[:8], t[:8]), (p[:0], t[:0]), (p[8:], t[8:])], nn.CrossEntropyLoss(),
+        metrics).validate()==pytest.approx(full, rel=1e-6)
     x,y = randn(n, 1),randn(n, 1)
-    assert learner([(x, y), (x[:0], y[:0])], nn.MSELoss(), [R2Score(), rmse, mse]).validate()==pytest.approx(learner([(x, y)], nn.MSELoss(), [R2Score(), rmse, mse]).validate(), rel=1e-6)
+    assert learner([(x, y), (x[:0], y[:0])], nn.MSELoss(),
+        [R2Score(), rmse, mse]).validate()==pytest.approx(
+        learner([(x, y)], nn.MSELoss(), [R2Score(), rmse, mse]).validate(), rel=1e-6)
 
 def test_a_loss_whose_mean_cannot_be_put_together_says_so():
     gen.manual_seed(0)
     data = classes()
     for loss in (LabelSmoothingCrossEntropy(weight=w4), LabelSmoothingCrossEntropyFlat(weight=w4)):
-        with pytest.warns(UserWarning, match='`valid_loss` depends on the batch size: one part of the mean of `LabelSmoothingCrossEntropy` is weighted'): learner(cut(data, 5), loss).validate()
+        with pytest.warns(UserWarning,
+                match='`valid_loss` depends on the batch size: one part of the mean of `LabelSmoothingCrossEntropy` '
+                'is weighted'):
+            learner(cut(data, 5), loss).validate()
 
 # Losses that say nothing, say it themselves, or belong to the model
 def masked(p, t): return ((p-t)**2*(t>0)).sum()/(t>0).sum()
@@ -156,7 +201,8 @@ def test_a_loss_of_ones_own_says_what_it_averages_over(how):
     loss = Masked() if how=='class' else f
     expected = masked(*data).item()
     for bs in (1, 5, n):
-        learn = learner(cut(data, bs), loss, cbs=Recorder(count=lambda learn: (learn.y>0).sum()) if how=='recorder' else None)
+        learn = learner(cut(data, bs), loss,
+            cbs=Recorder(count=lambda learn: (learn.y>0).sum()) if how=='recorder' else None)
         assert learn.validate()[0]==pytest.approx(expected, rel=1e-6)
 
 def test_a_function_around_cross_entropy_counts_the_targets_that_it_does_not_ignore():
@@ -172,7 +218,8 @@ class WithLoss(nn.Module):
 class TinyForCausalLM(WithLoss):
     def forward(self, x, labels): return SimpleNamespace(loss=self.f(x[...,:-1]*self.w, labels[...,1:]), logits=x)
 
-@pytest.mark.parametrize('data,loss', [(holes(tokens), F.cross_entropy), (holes(classes), F.cross_entropy), (numbers, F.mse_loss)])
+@pytest.mark.parametrize('data,loss',
+    [(holes(tokens), F.cross_entropy), (holes(classes), F.cross_entropy), (numbers, F.mse_loss)])
 @pytest.mark.parametrize('model', [WithLoss, TinyForCausalLM])
 def test_the_loss_of_a_model_counts_its_labels(data, loss, model):
     gen.manual_seed(0)
@@ -192,10 +239,14 @@ def test_terms_of_a_loss_are_averaged_as_the_loss_is():
         def forward(self, p, t):
             self.ce = super().forward(p, t)
             return self.ce*2
-    for bs in (1, 5, n): assert learner(cut(data, bs), Two(weight=w4), metrics=LossMetrics('ce')).validate().ce==pytest.approx(F.cross_entropy(*data, weight=w4).item(), rel=1e-6)
+    for bs in (1, 5, n):
+        assert learner(cut(data, bs), Two(weight=w4),
+            metrics=LossMetrics('ce')).validate().ce==pytest.approx(F.cross_entropy(*data, weight=w4).item(), rel=1e-6)
 
 # Metrics
-@pytest.mark.parametrize('loss,v', [(nn.CrossEntropyLoss(), -100), (CrossEntropyLossFlat(axis=1, ignore_index=255), 255), (FocalLoss(ignore_index=3), 3), (partial(F.cross_entropy, ignore_index=-1), -1)], ids=['ce','flat','focal','F'])
+@pytest.mark.parametrize('loss,v',
+    [(nn.CrossEntropyLoss(), -100), (CrossEntropyLossFlat(axis=1, ignore_index=255), 255),
+        (FocalLoss(ignore_index=3), 3), (partial(F.cross_entropy, ignore_index=-1), -1)], ids=['ce','flat','focal','F'])
 @pytest.mark.parametrize('data', [classes, tokens, pixels], ids=['classes','tokens','pixels'])
 def test_metrics_leave_out_what_the_loss_ignores(loss, v, data):
     sk = pytest.importorskip('sklearn.metrics')
@@ -206,36 +257,51 @@ def test_metrics_leave_out_what_the_loss_ignores(loss, v, data):
     kept = targ!=v
     scores,targ = scores[kept],targ[kept]
     dec,top2 = scores.argmax(1),(scores.topk(2).indices==targ[:,None]).any(1)
-    expected = dict(accuracy=(dec==targ).float().mean(), error_rate=(dec!=targ).float().mean(), top_k_accuracy=top2.float().mean(), brier=((scores.softmax(1)-F.one_hot(targ, 4))**2).sum(1).mean(),
-        f1=sk.f1_score(targ, dec, average='macro'), sk_f1=sk.f1_score(targ, dec, average='macro'), kappa=sk.cohen_kappa_score(targ, dec), hamming=sk.hamming_loss(targ, dec), fore=(dec==targ)[targ!=0].float().mean(), perplexity=F.cross_entropy(scores, targ).exp() if not isinstance(loss, FocalLoss) else None)
+    expected = dict(accuracy=(dec==targ).float().mean(), error_rate=(dec!=targ).float().mean(),
+        top_k_accuracy=top2.float().mean(), brier=((scores.softmax(1)-F.one_hot(targ, 4))**2).sum(1).mean(),
+        f1=sk.f1_score(targ, dec, average='macro'), sk_f1=sk.f1_score(targ, dec, average='macro'),
+        kappa=sk.cohen_kappa_score(targ, dec), hamming=sk.hamming_loss(targ, dec),
+        fore=(dec==targ)[targ!=0].float().mean(),
+        perplexity=F.cross_entropy(scores, targ).exp() if not isinstance(loss, FocalLoss) else None)
     if v!=3: expected['auc'] = sk.roc_auc_score(targ, scores.softmax(1), multi_class='ovr')
-    metrics = dict(accuracy=partial(accuracy, axis=1), error_rate=partial(error_rate, axis=1), top_k_accuracy=partial(top_k_accuracy, k=2, axis=1), brier=BrierScore(axis=1), f1=F1Score(axis=1, average='macro'), sk_f1=from_sklearn('f1_score', axis=1, average='macro'), kappa=CohenKappa(axis=1),
+    metrics = dict(accuracy=partial(accuracy, axis=1), error_rate=partial(error_rate, axis=1),
+        top_k_accuracy=partial(top_k_accuracy, k=2, axis=1), brier=BrierScore(axis=1),
+        f1=F1Score(axis=1, average='macro'), sk_f1=from_sklearn('f1_score', axis=1, average='macro'),
+        kappa=CohenKappa(axis=1),
         hamming=HammingLoss(axis=1), fore=foreground_acc(axis=1), perplexity=Perplexity(), auc=RocAuc(axis=1))
     expected = {k:float(o) for k,o in expected.items() if o is not None}
-    for bs in (1, 5, n): assert dict(learner(cut((p, t), bs), loss, {k:metrics[k] for k in expected}).validate())|dict(valid_loss=0)==pytest.approx(expected|dict(valid_loss=0), abs=1e-5)
+    for bs in (1, 5, n):
+        assert dict(learner(cut((p, t), bs), loss, {k:metrics[k] for k in expected}).validate())|dict(
+            valid_loss=0)==pytest.approx(expected|dict(valid_loss=0), abs=1e-5)
 
 def test_two_classes_leave_out_what_the_loss_ignores():
     sk = pytest.importorskip('sklearn.metrics')
     gen.manual_seed(0)
     p,t = randn(n, 2),with_holes(randint(2, n))
     s,y = (p[:,1]-p[:,0])[t!=-100],t[t!=-100]
-    assert learner(cut((p, t), 5), nn.CrossEntropyLoss(), [RocAucBinary(), APScoreBinary()]).validate()[1:]==pytest.approx((sk.roc_auc_score(y, s), sk.average_precision_score(y, s)))
+    assert learner(cut((p, t), 5), nn.CrossEntropyLoss(),
+        [RocAucBinary(), APScoreBinary()]).validate()[1:]==pytest.approx(
+        (sk.roc_auc_score(y, s), sk.average_precision_score(y, s)))
 
 def test_accuracy_can_be_called_with_targets_that_do_not_count():
     p,t = torch.eye(3),torch.tensor([0,-100,0])
-    assert accuracy(p, t)==.5 and error_rate(p, t)==.5 and top_k_accuracy(p, t, k=1)==.5 and accuracy(p, torch.tensor([0,9,0]), ignore_index=9)==.5
+    assert (accuracy(p, t)==.5 and error_rate(p, t)==.5 and top_k_accuracy(p, t, k=1)==.5
+        and accuracy(p, torch.tensor([0,9,0]), ignore_index=9)==.5)
 
 def test_a_loss_of_torch_can_be_a_metric_and_averages_over_the_same():
     gen.manual_seed(0)
     data = holes(tokens)()
     metrics = dict(a=partial(F.cross_entropy, weight=w4), b=nn.CrossEntropyLoss(weight=w4), c=F.cross_entropy)
     res = learner(cut(data, 5), nn.CrossEntropyLoss(weight=w4), metrics).validate()
-    assert res[:3]==pytest.approx([F.cross_entropy(*data, weight=w4).item()]*3, rel=1e-6) and res.c==pytest.approx(F.cross_entropy(*data).item(), rel=1e-6)
+    assert (res[:3]==pytest.approx([F.cross_entropy(*data, weight=w4).item()]*3, rel=1e-6)
+        and res.c==pytest.approx(F.cross_entropy(*data).item(), rel=1e-6))
 
 def test_numbers_of_minus_100_count_in_a_regression():
     sk = pytest.importorskip('sklearn.metrics')
     x,y = torch.tensor([[-90],[3],[7],[-101]]).float(),torch.tensor([[-100],[2],[8],[-100]])
-    res = learner(cut((x, y.float()), 3), nn.MSELoss(), [mae, from_sklearn('r2_score'), SpearmanCorrCoef(), AccumMetric(lambda p,t: (p-t).abs().mean(), name='all')]).validate()
+    res = learner(cut((x, y.float()), 3), nn.MSELoss(),
+        [mae, from_sklearn('r2_score'), SpearmanCorrCoef(),
+            AccumMetric(lambda p,t: (p-t).abs().mean(), name='all')]).validate()
     assert res.mae==res['all']==(10+1+1+1)/4 and res.r2_score==pytest.approx(sk.r2_score(y, x))
 
 # Training
@@ -243,7 +309,8 @@ def test_a_summed_loss_is_shown_per_sample_whatever_the_batch_size():
     gen.manual_seed(0)
     x,y = torch.ones(16, 1),torch.full((16, 1), 3.)
     for bs in (2, 8):
-        learn = Learner(DataLoaders(cut((x, y), bs), cut((x, y), bs), device='cpu'), Same(), nn.MSELoss(reduction='sum'), lr=0.).remove_cb(ProgressCallback).fit(1)
+        learn = Learner(DataLoaders(cut((x, y), bs), cut((x, y), bs), device='cpu'), Same(),
+            nn.MSELoss(reduction='sum'), lr=0.).remove_cb(ProgressCallback).fit(1)
         assert learn.recorder.raw_losses==[4.]*(16//bs) and learn.recorder[-1][1:3]==pytest.approx((4., 4.))
 
 def test_dice_is_in_0_1_by_default_and_does_not_grow_with_the_batch():
@@ -261,17 +328,20 @@ def test_parts_of_a_batch_add_up_to_its_gradients(name, reduction, tech):
     data = make_data()
     def trained(batches, cbs):
         m = Same()
-        Learner(DataLoaders(batches, device='cpu'), m, seeded_loss(make, reduction), opt_func=torch.optim.SGD, lr=.01, cbs=cbs).remove_cb(ProgressCallback).fit(1)
+        Learner(DataLoaders(batches, device='cpu'), m, seeded_loss(make, reduction), opt_func=torch.optim.SGD, lr=.01,
+            cbs=cbs).remove_cb(ProgressCallback).fit(1)
         return m.w.item()
     cbs = tech()
-    assert trained(cut(data, 5) if isinstance(cbs, GradientAccumulation) else [data], cbs)==pytest.approx(trained([data], None), rel=1e-5)
+    assert trained(cut(data, 5) if isinstance(cbs, GradientAccumulation) else [data],
+        cbs)==pytest.approx(trained([data], None), rel=1e-5)
 
 # Losses of samples
 def alone(loss, *data):
     "The loss of each sample, computed alone; class weights kept"
     return torch.stack([loss(*[o[i:i+1] for o in data]) for i in range(n)])
 
-@pytest.mark.parametrize('name', ['ce tokens','ce ignored','mse','kl','dice','bce weights','flat mse','F.ce plain','multi margin','triplet','huber'])
+@pytest.mark.parametrize('name',
+    ['ce tokens','ce ignored','mse','kl','dice','bce weights','flat mse','F.ce plain','multi margin','triplet','huber'])
 @pytest.mark.parametrize('reduction', ['mean','sum'])
 def test_losses_of_samples_are_those_of_the_samples_alone(name, reduction):
     gen.manual_seed(0)
@@ -292,7 +362,8 @@ def test_losses_of_samples_keep_class_weights_and_do_not_depend_on_padding():
     short,long = randn(1, 4, 3),torch.zeros(1, 4, 9)
     long[...,:3] = short
     ts,tl = torch.tensor([[1,2,3]]),torch.tensor([[1,2,3]+[-100]*6])
-    for loss in (nn.CrossEntropyLoss(), FocalLoss()): assert torch.allclose(per_sample(loss)(short, ts), per_sample(loss)(long, tl))
+    for loss in (nn.CrossEntropyLoss(), FocalLoss()):
+        assert torch.allclose(per_sample(loss)(short, ts), per_sample(loss)(long, tl))
 
 def contrastive(p, t): return F.cross_entropy(p@p.T/.5, torch.arange(len(p)))
 def spread(p, t): return torch.cdist(p, p).mean()
@@ -304,10 +375,15 @@ def test_a_loss_that_compares_samples_has_none_for_each(loss):
     data = randn(n, 5),pos()
     learn = learner(cut(data, 8), loss)
     learn.validate()
-    with pytest.raises(ValueError, match=f'`{loss.__name__}` compares samples with each other, and no sample has a loss of its own'): learn.get_preds(with_loss=True)
+    with pytest.raises(ValueError,
+            match=f'`{loss.__name__}` compares samples with each other, and no sample has a loss of its own'):
+        learn.get_preds(with_loss=True)
     learn.get_preds()
 
-@pytest.mark.parametrize('loss', [lambda p,t: F.cross_entropy(p, t, weight=w4), lambda p,t: ((p-t[:,None])**2).sum(), lambda p,t: F.cross_entropy(p, with_holes(t)), lambda p,t: p.abs().mean()], ids=['weights','sum','holes','plain'])
+@pytest.mark.parametrize('loss',
+    [lambda p,t: F.cross_entropy(p, t, weight=w4), lambda p,t: ((p-t[:,None])**2).sum(),
+        lambda p,t: F.cross_entropy(p, with_holes(t)), lambda p,t: p.abs().mean()],
+        ids=['weights','sum','holes','plain'])
 def test_a_loss_that_can_only_be_called_once_per_sample_is_no_comparison(loss):
     gen.manual_seed(0)
     p,t = classes()
@@ -319,17 +395,26 @@ def test_an_empty_validation_batch_changes_nothing(where):
     x,y = torch.randn(6,3),torch.tensor([0,1,1,0,1,1])
     full = [(x[:4], y[:4]), (x[4:], y[4:])]
     with_empty = [*full[:where], (x[:0], y[:0]), *full[where:]]
-    def mk(valid): torch.manual_seed(0); return Learner(DataLoaders([(x, y)], valid, device='cpu'), nn.Linear(3,2), nn.CrossEntropyLoss(), metrics=[accuracy, error_rate, partial(top_k_accuracy, k=1), F1Score(), Perplexity(), lambda p,t: (p.argmax(1)==t).float().mean()])
+    def mk(valid):
+        torch.manual_seed(0)
+        return Learner(DataLoaders([(x, y)], valid, device='cpu'), nn.Linear(3,2), nn.CrossEntropyLoss(),
+            metrics=[accuracy, error_rate, partial(top_k_accuracy, k=1), F1Score(), Perplexity(),
+                lambda p,t: (p.argmax(1)==t).float().mean()])
     a,b = mk(full),mk(with_empty)
     for p,q in zip(a.validate(), b.validate(), strict=True): assert abs(float(p)-float(q))<1e-6
-    for p,q in zip(a.get_preds(with_loss=True, with_decoded=True), b.get_preds(with_loss=True, with_decoded=True), strict=True): assert torch.equal(p, q)
+    for p,q in zip(a.get_preds(with_loss=True, with_decoded=True), b.get_preds(with_loss=True, with_decoded=True),
+            strict=True):
+        assert torch.equal(p, q)
     for p,q in zip(a.fit(2).recorder['valid_loss'], b.fit(2).recorder['valid_loss']): assert abs(p-q)<1e-6
 
 @pytest.mark.parametrize('n', [1, 2])
 def test_validation_batches_without_any_sample_have_no_loss_and_no_predictions(n):
-    learn = Learner(DataLoaders([(torch.randn(4,3), torch.zeros(4).long())], [(torch.zeros(0,3), torch.zeros(0).long())]*n, device='cpu'), nn.Linear(3,2), nn.CrossEntropyLoss(), metrics=accuracy)
+    learn = Learner(DataLoaders([(torch.randn(4,3), torch.zeros(4).long())],
+        [(torch.zeros(0,3), torch.zeros(0).long())]*n, device='cpu'), nn.Linear(3,2), nn.CrossEntropyLoss(),
+        metrics=accuracy)
     assert all(math.isnan(o) for o in learn.validate()) and learn.get_preds(with_loss=True)[2].shape==(0,)
-    with pytest.warns(match='`early_stopping` did nothing: `valid_loss` had no value in any row of this fit'): learn.fit(2, cbs=EarlyStoppingCallback)
+    with pytest.warns(match='`early_stopping` did nothing: `valid_loss` had no value in any row of this fit'):
+        learn.fit(2, cbs=EarlyStoppingCallback)
 
 # Losses of one's own of which nothing is known
 def weighs(p, t): return F.cross_entropy(p, t, weight=w4)
@@ -352,7 +437,9 @@ def fit_with(loss_func, cbs=None, bs=5):
 def test_a_loss_of_which_nothing_is_known_says_when_it_depends_on_the_batch_size(f, name, recwarn):
     learn = fit_with(f)
     said = [str(o.message) for o in recwarn if 'no average over samples' in str(o.message)]
-    assert len(said)==1 and said[0].startswith(f'`{name}` is no average over samples: for the first two batches together it is ') and 'So the validation loss depends on the batch size' in said[0]
+    assert (len(said)==1 and said[0].startswith(
+        f'`{name}` is no average over samples: for the first two batches together it is ')
+        and 'So the validation loss depends on the batch size' in said[0])
     assert same_run(learn, f)
 
 def same_run(learn, f):
@@ -364,7 +451,9 @@ def same_run(learn, f):
     other.fit(2)
     return torch.equal(learn.model.w, other.model.w) and learn.recorder.raw_losses==other.recorder.raw_losses
 
-@pytest.mark.parametrize('f', [Says(), lambda p,t: F.cross_entropy(p, t), noisy, nn.CrossEntropyLoss(w4), nn.CrossEntropyLoss(w4, reduction='sum')], ids=['says','average','noisy','torch','sum'])
+@pytest.mark.parametrize('f',
+    [Says(), lambda p,t: F.cross_entropy(p, t), noisy, nn.CrossEntropyLoss(w4),
+        nn.CrossEntropyLoss(w4, reduction='sum')], ids=['says','average','noisy','torch','sum'])
 def test_losses_that_are_averages_or_say_what_they_are_need_no_warning(f, recwarn):
     fit_with(f)
     assert not [o for o in recwarn if 'average over samples' in str(o.message)]
@@ -391,7 +480,9 @@ class Ignores(OwnLoss):
     def __init__(self): super().__init__(partial(F.cross_entropy, ignore_index=0))
 class Padded(OwnLoss):
     "Inputs of 0 are padding"
-    def forward(self, x, labels): self.f = lambda p,y: (F.cross_entropy(p, y, reduction='none')*kept(x)).sum()/kept(x).sum(); return super().forward(x, labels)
+    def forward(self, x, labels):
+        self.f = lambda p,y: (F.cross_entropy(p, y, reduction='none')*kept(x)).sum()/kept(x).sum()
+        return super().forward(x, labels)
 class Total(OwnLoss):
     def __init__(self): super().__init__(partial(F.cross_entropy, reduction='sum'))
 class Contrasts(OwnLoss):
@@ -417,7 +508,8 @@ def fit_own(model, named, bs=5, cbs=None, data=classes):
     gen.manual_seed(2)
     model.named = named
     batches = [dict(x=a, labels=b) if named else (a, b) for a,b in cut(data(), bs)]
-    learn = Learner(DataLoaders([batches[0]], batches, n_inp=None if named else 2, device='cpu'), model, lr=.1, cbs=cbs).remove_cb(ProgressCallback)
+    learn = Learner(DataLoaders([batches[0]], batches, n_inp=None if named else 2, device='cpu'), model, lr=.1,
+        cbs=cbs).remove_cb(ProgressCallback)
     return learn.fit(2)
 
 def said_of_averages(recwarn): return [str(o.message) for o in recwarn if 'no average over samples' in str(o.message)]
@@ -425,10 +517,12 @@ def said_of_averages(recwarn): return [str(o.message) for o in recwarn if 'no av
 @pytest.mark.parametrize('named', [True,False])
 @pytest.mark.parametrize('bs', [3, 5, n])
 @pytest.mark.parametrize('model', [Weighted, Ignores, Padded, Total, Contrasts])
-def test_a_model_whose_own_loss_is_another_mean_says_that_the_validation_loss_depends_on_the_batch_size(model, bs, named, recwarn):
+def test_a_model_whose_own_loss_is_another_mean_says_that_the_validation_loss_depends_on_the_batch_size(model, bs,
+        named, recwarn):
     fit_own(model(), named, bs)
     said, = said_of_averages(recwarn)
-    assert said.startswith(f'The loss that `{model.__name__}` returns is no average over samples: for ') and '`cbs=Recorder(count=lambda learn: ' in said
+    assert (said.startswith(f'The loss that `{model.__name__}` returns is no average over samples: for ')
+        and '`cbs=Recorder(count=lambda learn: ' in said)
 
 @pytest.mark.parametrize('named', [True,False])
 @pytest.mark.parametrize('model', [OwnLoss, partial(OwnLoss, F.mse_loss), Noise, Drops, Remembers, Alone, Sometimes])
@@ -436,17 +530,21 @@ def test_a_model_whose_own_loss_is_a_plain_mean_needs_no_warning(model, named, r
     for bs in (2, 5, n): fit_own(model(), named, bs, data=numbers if isinstance(model, partial) else classes)
     assert not said_of_averages(recwarn)
 
-@pytest.mark.parametrize('data,model', [(holes(tokens), WithLoss), (holes(tokens), TinyForCausalLM), (tokens, TinyForCausalLM), (holes(classes), WithLoss)])
+@pytest.mark.parametrize('data,model',
+    [(holes(tokens), WithLoss), (holes(tokens), TinyForCausalLM), (tokens, TinyForCausalLM),
+        (holes(classes), WithLoss)])
 def test_targets_that_do_not_count_for_a_usual_loss_need_no_warning(data, model, recwarn):
     for bs in (2, 5, n): fit_own(model(), True, bs, data=data)
     assert not said_of_averages(recwarn)
 
 def test_what_the_loss_of_a_model_averages_over_can_be_said(recwarn):
     "As the warning says: then it does not depend on the batch size"
-    losses = [fit_own(Weighted(), False, bs, Recorder(count=lambda learn: w4[learn.xb[1]].sum())).validate()[0] for bs in (n, 5, 1)]
+    losses = [fit_own(Weighted(), False, bs, Recorder(count=lambda learn: w4[learn.xb[1]].sum())).validate()[0]
+        for bs in (n, 5, 1)]
     gen.manual_seed(2)
     p,y = classes()
-    assert not said_of_averages(recwarn) and losses[0]==pytest.approx(weighs(p*fit_own(Weighted(), False, n).model.w.detach(), y).item())
+    assert (not said_of_averages(recwarn)
+        and losses[0]==pytest.approx(weighs(p*fit_own(Weighted(), False, n).model.w.detach(), y).item()))
     for bs in (1, 5): # of one model
         learn = fit_own(Weighted(), False, n)
         learn.remove_cb(Recorder).add_cb(Recorder(count=lambda learn: w4[learn.xb[1]].sum()))

@@ -22,7 +22,8 @@ def fitted(path, vals, higher=True, **kwargs):
     "A fit with a result for each epoch, and the weights after each of them"
     seen = []
     learn = synth_learner(n_train=2, n_valid=1, path=path, metrics=Score(vals, higher))
-    learn.fit(len(vals), cbs=[Checkpoint(**dict(monitor='score') | kwargs), on('after_epoch')(lambda learn: seen.append(weights(learn).clone()))])
+    learn.fit(len(vals), cbs=[Checkpoint(**dict(monitor='score') | kwargs),
+        on('after_epoch')(lambda learn: seen.append(weights(learn).clone()))])
     return learn,seen
 
 def kept(path):
@@ -35,11 +36,14 @@ def kept(path):
     return res
 
 @settings(max_examples=20)
-@given(st.lists(st.one_of(st.just(nan), st.integers(-3, 3).map(float)), min_size=1, max_size=6), st.booleans(), st.integers(1, 3), st.integers(1, 2))
+@given(st.lists(st.one_of(st.just(nan), st.integers(-3, 3).map(float)), min_size=1, max_size=6), st.booleans(),
+    st.integers(1, 3), st.integers(1, 2))
 def test_the_newest_and_the_best(tmp_path_factory, vals, higher, best, keep):
     path = tmp_path_factory.mktemp('best')
     _,seen = fitted(path, vals, higher, best=best, keep=keep)
-    ranked = sorted([i for i,v in enumerate(vals) if not math.isnan(v)], key=lambda i: -vals[i] if higher else vals[i])[:best] # the earlier of two that are equal
+    # the earlier of two that are equal
+    ranked = sorted([i for i,v in enumerate(vals) if not math.isnan(v)],
+        key=lambda i: -vals[i] if higher else vals[i])[:best]
     files = kept(path)
     ends = [i for i,_ in files.values()]
     for i in ranked: assert any(e==i and torch.equal(w, seen[i]) for e,w in files.values())
@@ -55,7 +59,8 @@ def test_resuming_from_the_best(tmp_path):
     again.fit(4, resume=tmp_path/'checkpoints'/name)
     assert torch.equal(weights(again), weights(learn)) and len(again.recorder.rows)==4
 
-@pytest.mark.parametrize('monitor,match', [('scor', 'Did you mean `score`'), ('nothing', '`nothing` is to be monitored and is not recorded')])
+@pytest.mark.parametrize('monitor,match',
+    [('scor', 'Did you mean `score`'), ('nothing', '`nothing` is to be monitored and is not recorded')])
 def test_a_wrong_monitor_is_refused_before_anything_is_trained(tmp_path, monitor, match):
     with pytest.raises(ValueError, match=match): fitted(tmp_path, [1.], best=1, monitor=monitor)
     assert not (tmp_path/'checkpoints').exists()

@@ -11,7 +11,8 @@ class Watch(Callback):
     order = 900
     def before_fit(self): self.pcts,self.places,self.rows,self.batches = [self.learn.pct_train],[],[],[]
     def before_batch(self):
-        if self.learn.training: self.places.append((self.learn.epoch, self.learn.iter)); self.batches.append(self.learn.x.clone())
+        if self.learn.training:
+            self.places.append((self.learn.epoch, self.learn.iter)); self.batches.append(self.learn.x.clone())
     def after_batch(self):
         if self.learn.training: self.pcts.append(self.learn.pct_train)
     def after_row(self): self.rows.append((self.learn.epoch, self.learn.train_iter))
@@ -43,13 +44,17 @@ def test_exactly_so_many(n, bound, stream):
     drawn,expected = by_hand(n)
     learn = learner(stream=stream).fit(**{bound: n})
     assert learn.train_iter==learn.opt_step==n and learn.watch.places==[divmod(i, 6) for i in range(n)]
-    assert all(torch.equal(a, b) for a,b in zip(learn.watch.batches, drawn, strict=True)) and torch.equal(weights(learn), expected)
+    assert (all(torch.equal(a, b) for a,b in zip(learn.watch.batches, drawn, strict=True))
+        and torch.equal(weights(learn), expected))
     assert learn.watch.pcts==[i/n for i in range(n+1)] and learn.watch.end==learn.pct_train==1
     ends = [*range(6, n, 6), n]
-    assert learn.watch.rows==[((o-1)//6, o) for o in ends] and all(math.isfinite(o) for o in learn.recorder['valid_loss']) # the part of an epoch is validated too
+    # the part of an epoch is validated too
+    assert (learn.watch.rows==[((o-1)//6, o) for o in ends]
+        and all(math.isfinite(o) for o in learn.recorder['valid_loss']))
 
 @pytest.mark.parametrize('bounds,end', [
-    (dict(n_epoch=2, n_iter=20), 12), (dict(n_epoch=3, n_iter=12), 12), (dict(n_epoch=3, n_iter=13), 13), (dict(n_epoch=3, n_step=4), 4),
+    (dict(n_epoch=2, n_iter=20), 12), (dict(n_epoch=3, n_iter=12), 12), (dict(n_epoch=3, n_iter=13), 13),
+    (dict(n_epoch=3, n_step=4), 4),
     (dict(n_iter=7, n_step=9), 7), (dict(n_iter=9, n_step=7), 7), (dict(n_epoch=1, n_iter=8, n_step=7), 6)], ids=str)
 def test_the_first_bound_ends_it(bounds, end):
     learn = learner().fit(**bounds)
@@ -78,13 +83,16 @@ def test_steps_while_accumulating(n, stream):
 
 def test_first_epoch_counts_as_done():
     learn = learner().fit(3, start_epoch=1)
-    assert learn.train_iter==12 and learn.watch.pcts==pytest.approx([(6+i)/18 for i in range(13)]) and learn.watch.end==1
+    assert (learn.train_iter==12 and learn.watch.pcts==pytest.approx([(6+i)/18 for i in range(13)])
+        and learn.watch.end==1)
     learn = learner().fit(n_iter=8, start_epoch=5)
-    assert learn.train_iter==8 and [o for o,_ in learn.watch.places]==[5]*6+[6]*2 and learn.watch.pcts==[i/8 for i in range(9)]
+    assert (learn.train_iter==8 and [o for o,_ in learn.watch.places]==[5]*6+[6]*2
+        and learn.watch.pcts==[i/8 for i in range(9)])
     learn = learner().fit(3, start_epoch=3)
     assert learn.train_iter==0 and learn.watch.places==[]
 
-@pytest.mark.parametrize('bounds', [dict(n_epoch=0), dict(n_iter=0), dict(n_step=0), dict(n_epoch=3, n_iter=0)], ids=str)
+@pytest.mark.parametrize('bounds', [dict(n_epoch=0), dict(n_iter=0), dict(n_step=0), dict(n_epoch=3, n_iter=0)],
+    ids=str)
 def test_none(bounds):
     learn = learner()
     before = weights(learn)
@@ -136,8 +144,10 @@ class Cancel:
 
 @pytest.mark.parametrize('args,exc,match', [
     ({}, TypeError, '`fit` needs an end: `n_epoch`, `n_iter` or `n_step`'),
-    (dict(n_iter=-1), ValueError, '`n_iter` is 0 or more, but got -1'), (dict(n_step=1.5), TypeError, '`n_step` is a whole number, but got 1.5'),
-    (dict(n_iter=True), TypeError, '`n_iter` is a whole number, but got True'), (dict(n_epoch=1, n_steps=3), TypeError, 'no argument `n_steps`. Did you mean `n_step`')], ids=str)
+    (dict(n_iter=-1), ValueError, '`n_iter` is 0 or more, but got -1'),
+    (dict(n_step=1.5), TypeError, '`n_step` is a whole number, but got 1.5'),
+    (dict(n_iter=True), TypeError, '`n_iter` is a whole number, but got True'),
+    (dict(n_epoch=1, n_steps=3), TypeError, 'no argument `n_steps`. Did you mean `n_step`')], ids=str)
 def test_bad_bounds(args, exc, match):
     learn = learner()
     with pytest.raises(exc, match=match): learn.fit(**args)
@@ -145,7 +155,8 @@ def test_bad_bounds(args, exc, match):
 
 def test_somebody_has_to_count():
     learn = synth_learner(default_cbs=False)
-    with pytest.raises(ValueError, match='`n_iter` bounds the training batches that `TrainEvalCallback` counts'): learn.fit(n_iter=3)
+    with pytest.raises(ValueError, match='`n_iter` bounds the training batches that `TrainEvalCallback` counts'):
+        learn.fit(n_iter=3)
     assert learn.fit(n_step=3).opt_step==3
 
 def test_a_quick_run_by_the_environment(monkeypatch):
@@ -160,7 +171,8 @@ def test_a_quick_run_by_the_environment(monkeypatch):
     assert learn.train_iter==2 # the least of both
     for bad in ('0', '-1', 'two', '1.5'):
         monkeypatch.setenv('LEARNER_LIMIT_BATCHES', bad)
-        with pytest.raises(ValueError, match=f"`LEARNER_LIMIT_BATCHES` is a whole number above 0, but is '{bad}'"): learn.fit(1)
+        with pytest.raises(ValueError, match=f"`LEARNER_LIMIT_BATCHES` is a whole number above 0, but is '{bad}'"):
+            learn.fit(1)
     monkeypatch.delenv('LEARNER_LIMIT_BATCHES')
     learn.limits = {}
     assert learn.fit(1).train_iter==6

@@ -1,4 +1,5 @@
-"Filters in a second fit, the order in which new callbacks are told, what a callback gives back to the model, and small learners for tests"
+"""Filters in a second fit, the order in which new callbacks are told, what a callback gives back to the model, and
+small learners for tests"""
 import pytest,torch
 from torch import nn
 from torch.utils.data import DataLoader
@@ -11,7 +12,8 @@ moments_ = dict(iter=('after_batch', 'train_iter'), step=('after_step', 'opt_ste
 
 @pytest.mark.parametrize('unit', moments_)
 @pytest.mark.parametrize('n_epoch', [1,3])
-@pytest.mark.parametrize('given,expected', [(dict(once=1), {1}), (dict(once=[1,3]), {1,3}), (dict(every=1), {1,2,3}), (dict(every=2), {2})], ids=str)
+@pytest.mark.parametrize('given,expected',
+    [(dict(once=1), {1}), (dict(once=[1,3]), {1,3}), (dict(every=1), {1,2,3}), (dict(every=2), {2})], ids=str)
 def test_a_filter_with_a_unit_counts_anew_in_each_fit(unit, n_epoch, given, expected):
     ev,k = moments_[unit]
     seen = []
@@ -26,12 +28,16 @@ def test_a_filter_with_a_unit_counts_anew_in_each_fit(unit, n_epoch, given, expe
 
 def test_a_filter_without_a_unit_counts_its_calls_through_all_fits():
     seen = []
-    learn = synth_learner(n_train=2, n_valid=0, cbs=on(event.after_batch(once=[1,3]))(lambda learn: seen.append(learn.train_iter)))
+    learn = synth_learner(n_train=2, n_valid=0,
+        cbs=on(event.after_batch(once=[1,3]))(lambda learn: seen.append(learn.train_iter)))
     learn.fit(1).fit(1)
     assert seen==[1,1] # the first and the third batch
 
 def test_a_filter_in_a_run_that_is_resumed_does_not_count_anew():
-    def made(): return synth_learner(n_train=6, n_valid=0, cbs=on(event.after_batch(every=4, unit='iter'))(lambda learn: learn.state.setdefault('at', []).append(learn.train_iter)))
+    def made():
+        return synth_learner(n_train=6, n_valid=0,
+            cbs=on(event.after_batch(every=4, unit='iter'))(
+                lambda learn: learn.state.setdefault('at', []).append(learn.train_iter)))
     learn = made()
     class Stop(Callback):
         def before_draw(self):
@@ -44,7 +50,8 @@ def test_a_filter_in_a_run_that_is_resumed_does_not_count_anew():
 def test_a_moment_that_a_filter_has_seen_is_not_another_one_when_the_run_resumes():
     "A resumed epoch begins again for callbacks, but it is no further one"
     seen = []
-    learn = synth_learner(n_train=2, n_valid=0, cbs=on(event.before_epoch(every=1, unit='epoch'))(lambda learn: seen.append(learn.epoch)))
+    learn = synth_learner(n_train=2, n_valid=0,
+        cbs=on(event.before_epoch(every=1, unit='epoch'))(lambda learn: seen.append(learn.epoch)))
     class Stop(Callback):
         def before_draw(self):
             if self.learn.train_iter==3: self.learn.at_pause(lambda: self.learn.stop_for_now('enough'))
@@ -55,7 +62,8 @@ def test_a_moment_that_a_filter_has_seen_is_not_another_one_when_the_run_resumes
 @pytest.mark.parametrize('given,expected', [(dict(every=4), (4,8)), (dict(once=[1,6]), (1,6))], ids=str)
 def test_a_filter_follows_a_search_for_a_learning_rate_from_its_beginning(given, expected):
     seen = []
-    learn = synth_learner(n_train=10, n_valid=0, cbs=on(event.after_batch(unit='iter', **given))(lambda learn: seen.append((learn.mode,learn.train_iter))))
+    learn = synth_learner(n_train=10, n_valid=0,
+        cbs=on(event.after_batch(unit='iter', **given))(lambda learn: seen.append((learn.mode,learn.train_iter))))
     learn.fit(1)
     learn.lr_find(num_it=10, show_plot=False)
     learn.fit(1)
@@ -66,7 +74,9 @@ def test_new_callbacks_hear_of_it_in_their_order_however_they_are_given():
     told = []
     class Tells(Callback):
         def __init__(self, order): self.order = order
-        def after_create(self): told.append(self.order); assert len([o for o in self.learn.cbs if isinstance(o, Tells)])==3 # all are there
+        # all are there
+        def after_create(self):
+            told.append(self.order); assert len([o for o in self.learn.cbs if isinstance(o, Tells)])==3
     learn = synth_learner(cbs=[Tells(5), Tells(-5), Tells(0)])
     assert told==[-5,0,5]
     told.clear()
@@ -97,7 +107,8 @@ def test_a_model_keeps_the_forward_of_its_own_that_it_had(own):
     assert torch.equal(m(x), x*m.a)
 
 # Small learners for tests
-def data(dls): return [torch.cat([o.flatten() for b in dl for o in b]) for dl in (DataLoader(o.dataset, 64) for o in dls)]
+def data(dls):
+    return [torch.cat([o.flatten() for b in dl for o in b]) for dl in (DataLoader(o.dataset, 64) for o in dls)]
 
 def test_the_seed_of_synthetic_data_makes_them():
     a,b,c = data(synth_dls(seed=1)),data(synth_dls(seed=1)),data(synth_dls(seed=2))
@@ -118,7 +129,8 @@ def test_synthetic_data_are_as_asked_for():
 def test_trace_records_the_given_events_in_order():
     trace = Trace('before_step','after_epoch')
     synth_learner(n_train=2, cbs=trace).fit(2)
-    assert trace.seen==['before_step','before_step','after_epoch']*2 and trace.after('before_step')==['before_step','after_epoch']
+    assert (trace.seen==['before_step','before_step','after_epoch']*2
+        and trace.after('before_step')==['before_step','after_epoch'])
 
 class Strict:
     "Answers attributes that it lacks with an error of its own, as classes of other libraries do"

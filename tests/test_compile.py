@@ -1,4 +1,5 @@
-"A compiled model is compiled and compared before the fit, computes what the plain one does, and says what was compiled again"
+"""A compiled model is compiled and compared before the fit, computes what the plain one does, and says what was
+compiled again"""
 import warnings
 import pytest,torch
 from torch import nn
@@ -30,7 +31,8 @@ def noisy():
 @pytest.mark.parametrize('more', [(), ('bf16',)], ids=['fp32','bf16'])
 def test_nothing_is_compiled_once_the_fit_has_begun(more):
     backend = Counted()
-    learn = mk(Compile(backend=backend), noted := Noted(backend), *map(MixedPrecision, more), data=DataLoaders(loader(), cut(30), device='cpu')).fit(2)
+    learn = mk(Compile(backend=backend), noted := Noted(backend), *map(MixedPrecision, more),
+        data=DataLoaders(loader(), cut(30), device='cpu')).fit(2)
     assert noted.at_start==backend.n>0 and learn.compile.recompiled==[]
     learn.fit(1)
     assert noted.at_start==backend.n # nor in the next fit
@@ -47,18 +49,22 @@ def test_the_warm_up_leaves_no_trace(model):
         torch.manual_seed(7)
         return mk(*cbs, data=DataLoaders(loader(), cut(30), device='cpu'), model=model(), metrics=accuracy).fit(3)
     plain,learn = run(),run(Compile(backend='eager'))
-    assert all(torch.equal(a, b) for a,b in zip(plain.model.state_dict().values(), learn.model.state_dict().values(), strict=True))
+    assert all(torch.equal(a, b) for a,
+        b in zip(plain.model.state_dict().values(), learn.model.state_dict().values(), strict=True))
     assert plain.recorder.raw_losses==learn.recorder.raw_losses and plain.recorder.values==learn.recorder.values
     assert learn.train_iter==plain.train_iter and 'forward' not in vars(learn.model)
 
 def test_a_compiled_fit_resumes_exactly():
-    def run(*cbs): torch.manual_seed(7); return mk(Compile(backend='eager'), *cbs, data=DataLoaders(loader(), device='cpu'), model=noisy())
+    def run(*cbs):
+        torch.manual_seed(7)
+        return mk(Compile(backend='eager'), *cbs, data=DataLoaders(loader(), device='cpu'), model=noisy())
     whole = run().fit(3)
     stop = on('after_step', once=8)(lambda learn: learn.at_pause(learn.stop_for_now, stops=True))
     cut_short = run(stop).fit(3)
     assert cut_short.at is not None
     cut_short.resume()
-    assert same(weights(whole.model), weights(cut_short.model)) and whole.recorder.raw_losses==cut_short.recorder.raw_losses
+    assert (same(weights(whole.model), weights(cut_short.model))
+        and whole.recorder.raw_losses==cut_short.recorder.raw_losses)
 
 def test_the_gap_is_that_of_the_gradients():
     learn = mk(Compile(backend='eager')).fit(1)
@@ -66,7 +72,8 @@ def test_the_gap_is_that_of_the_gradients():
     def half(gm, inputs): return lambda *args: tuple(o*1.01 for o in gm(*args))
     learn = mk(Compile(backend=half, tol=1)).fit(1)
     assert .001<learn.compile.gap<.1
-    with pytest.raises(RuntimeError, match=r'gradients of one batch differ by 0\.0.* `tol` is 0.001'): mk(Compile(backend=half, tol=.001)).fit(1)
+    with pytest.raises(RuntimeError, match=r'gradients of one batch differ by 0\.0.* `tol` is 0.001'):
+        mk(Compile(backend=half, tol=.001)).fit(1)
     learn = mk(Compile(backend='eager'), model=noisy()).fit(1)
     assert learn.compile.gap is None # of other dropouts
 
@@ -75,13 +82,16 @@ def test_a_refused_fit_changes_nothing():
     learn = mk(Compile(backend=zeros))
     before,rng = weights(learn.model),torch.get_rng_state()
     with pytest.raises(RuntimeError, match='computes something else'): learn.fit(1)
-    assert same(before, weights(learn.model)) and torch.equal(rng, torch.get_rng_state()) and 'forward' not in vars(learn.model) and learn.mode is None
+    assert (same(before, weights(learn.model)) and torch.equal(rng, torch.get_rng_state())
+        and 'forward' not in vars(learn.model) and learn.mode is None)
     learn.remove_cb(learn.compile).fit(1)
     assert same(weights(learn.model), weights(mk().fit(1).model))
 
 def test_what_is_compiled_again_is_named():
     learn = mk(Compile(backend='eager'), data=cut(25)) # 25, 25, 10
-    with pytest.warns(UserWarning, match=r'compiled again during epoch 0, 1 times: .*expected 25, actual 10.*drop_last=True.*dynamic=True'): learn.fit(2)
+    with pytest.warns(UserWarning,
+            match=r'compiled again during epoch 0, 1 times: .*expected 25, actual 10.*drop_last=True.*dynamic=True'):
+        learn.fit(2)
     assert len(learn.compile.recompiled)==1
     with warnings.catch_warnings():
         warnings.simplefilter('error')
@@ -101,7 +111,8 @@ def test_what_a_sampler_counts_is_not_moved():
         def __init__(self): self.passes = 0
         def __len__(self): return 60
         def __iter__(self): self.passes += 1; return iter([(i*7+self.passes)%60 for i in range(60)])
-    def run(*cbs): return mk(*cbs, data=DataLoaders(DataLoader(TensorDataset(X, Y), 10, sampler=Turns()), device='cpu')).fit(2)
+    def run(*cbs):
+        return mk(*cbs, data=DataLoaders(DataLoader(TensorDataset(X, Y), 10, sampler=Turns()), device='cpu')).fit(2)
     assert same(weights(run().model), weights(run(Compile(backend='eager')).model))
 
 def test_arguments():
@@ -112,14 +123,17 @@ def test_torchs_own_compiler():
     "Its dropout is another, unless it is told to draw like the plain model"
     mk(Compile(), model=noisy()).fit(1)
     learn = mk(Compile(options=dict(fallback_random=True)), model=noisy()).fit(1)
-    assert learn.compile.gap is None and torch.allclose(torch.cat([o.flatten() for o in weights(learn.model)]), torch.cat([o.flatten() for o in weights(mk(model=noisy()).fit(1).model)]), atol=1e-5)
+    assert (learn.compile.gap is None
+        and torch.allclose(torch.cat([o.flatten() for o in weights(learn.model)]),
+            torch.cat([o.flatten() for o in weights(mk(model=noisy()).fit(1).model)]), atol=1e-5))
 
 # Model and loss as one program
 def test_with_loss_is_one_program_that_computes_the_same():
     backend = Counted()
     learn = mk(Compile(with_loss=True, backend=backend), noted := Noted(backend), valid=cut(30)).fit(2)
     plain = mk(valid=cut(30)).fit(2)
-    assert same(weights(plain.model), weights(learn.model)) and plain.recorder.values==learn.recorder.values and learn.compile.gap==0
+    assert (same(weights(plain.model), weights(learn.model)) and plain.recorder.values==learn.recorder.values
+        and learn.compile.gap==0)
     assert noted.at_start==backend.n==2 # for training and for validation
     assert learn.forward_with is None and learn.compile.whole is None
 
@@ -130,14 +144,17 @@ def test_callbacks_can_change_the_loss_of_a_whole_program():
     assert same(weights(plain.model), weights(learn.model)) and plain.recorder.raw_losses==learn.recorder.raw_losses
 
 def test_what_waits_between_model_and_loss_is_named():
-    with pytest.warns(UserWarning, match='without its loss, because `mixed_precision` waits for `after_pred`'): learn = mk(Compile(with_loss=True, backend='eager'), MixedPrecision('bf16')).fit(1)
+    with pytest.warns(UserWarning, match='without its loss, because `mixed_precision` waits for `after_pred`'):
+        learn = mk(Compile(with_loss=True, backend='eager'), MixedPrecision('bf16')).fit(1)
     assert same(weights(learn.model), weights(mk(MixedPrecision('bf16')).fit(1).model))
-    with pytest.raises(ValueError, match='`learn.forward_with` is set already'): mk(Compile(with_loss=True, backend='eager'), MicroBatch(5)).fit(1)
+    with pytest.raises(ValueError, match='`learn.forward_with` is set already'):
+        mk(Compile(with_loss=True, backend='eager'), MicroBatch(5)).fit(1)
 
 def test_a_loss_of_the_models_own_is_compiled_with_it():
     class Own(nn.Module):
         def __init__(self): super().__init__(); self.lin = nn.Linear(3, 1)
         def forward(self, x, y): return (self.lin(x)[:,0]-y).pow(2).mean()
     def data(): return DataLoaders(cut(10, Y.float()), device='cpu', n_inp=2)
-    with pytest.raises(ValueError, match=r'`Compile\(with_loss=True\)` needs a `loss_func`'): mk(Compile(with_loss=True), data=data(), model=Own(), loss_func=None).fit(1)
+    with pytest.raises(ValueError, match=r'`Compile\(with_loss=True\)` needs a `loss_func`'):
+        mk(Compile(with_loss=True), data=data(), model=Own(), loss_func=None).fit(1)
     assert mk(Compile(backend='eager'), data=data(), model=Own(), loss_func=None).fit(1).compile.gap==0

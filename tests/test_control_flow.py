@@ -1,4 +1,5 @@
-"The loop against a model of it, for random programs of callbacks; and the contract of errors, notes, names, filters and flags"
+"""The loop against a model of it, for random programs of callbacks; and the contract of errors, notes, names, filters
+and flags"""
 import gc,weakref
 import pytest,torch
 from hypothesis import given,settings,strategies as st
@@ -8,7 +9,8 @@ from reference_model import Cb,Model,Program,errors,events,scopes
 
 # Programs
 class NoArgs(Exception): pass
-makers = dict(ValueError=lambda: ValueError('bad', 3), KeyError=lambda: KeyError('k'), OSError=lambda: OSError(5, 'bad disk', 'a.txt'),
+makers = dict(ValueError=lambda: ValueError('bad', 3), KeyError=lambda: KeyError('k'),
+    OSError=lambda: OSError(5, 'bad disk', 'a.txt'),
     NoArgs=NoArgs, StopIteration=StopIteration, KeyboardInterrupt=KeyboardInterrupt)
 
 @st.composite
@@ -17,16 +19,19 @@ def programs(draw, at=tuple(events), kinds=('cancel','cancel','error','validate'
     def act(ev):
         kind = draw(st.sampled_from(kinds))
         if kind=='validate' and (not n_valid or ev.startswith('cleanup_')): kind = 'cancel'
-        if kind=='cancel': return 'cancel',draw(st.sampled_from(cancelled)),draw(st.sampled_from([None, 'why', 'enough']))
+        if kind=='cancel':
+            return 'cancel',draw(st.sampled_from(cancelled)),draw(st.sampled_from([None, 'why', 'enough']))
         return ('error',draw(st.sampled_from(errors))) if kind=='error' else (kind,)
     def flag(usual): return draw(st.sampled_from([usual, usual, not usual]))
-    cbs = [Cb(f'c{i}', draw(st.sampled_from([-200, -5, 0, 0, 7, 70])), frozenset(draw(st.sets(st.sampled_from(events), max_size=8))),
+    cbs = [Cb(f'c{i}', draw(st.sampled_from([-200, -5, 0, 0, 7, 70])),
+        frozenset(draw(st.sets(st.sampled_from(events), max_size=8))),
         run_train=flag(True), run_valid=flag(True), only_fit=flag(False)) for i in range(draw(st.integers(1, 3)))]
     for _ in range(draw(st.integers(1, max_acts))):
         ev = draw(st.sampled_from(at))
         draw(st.sampled_from(cbs)).acts[ev,draw(st.integers(1, 3))] = act(ev)
     calls = draw(st.lists(st.sampled_from(['fit','fit','validate'] if n_valid else ['fit']), max_size=2))
-    return Program([Cb('witness', -100), *cbs], draw(st.sampled_from([1, 2, 3, 0])), draw(st.integers(1, 3)), n_valid, (*calls, 'fit'))
+    return Program([Cb('witness', -100), *cbs], draw(st.sampled_from([1, 2, 3, 0])), draw(st.integers(1, 3)), n_valid,
+        (*calls, 'fit'))
 
 # Playing them
 def has_grads(model): return any(p.grad is not None for p in model.parameters())
@@ -48,14 +53,16 @@ def actor(c, trace, heard):
         return _f
     fns = {ev:handler(ev) for ev in events if ev not in c.lacks}
     if c.name=='witness': fns['after_exception'] = lambda self: heard.append(self.exc)
-    return type(c.name, (Callback,), fns | dict(order=c.order, run_train=c.run_train, run_valid=c.run_valid, only_fit=c.only_fit))()
+    return type(c.name, (Callback,),
+        fns | dict(order=c.order, run_train=c.run_train, run_valid=c.run_valid, only_fit=c.only_fit))()
 
 def play(program, as_temporary):
     "Run `program` in the library and in the model; compare after each call"
     b = torch.ones(2, 1),torch.zeros(2, 1)
     model,trace,heard = Model(program),[],[]
     cbs = [actor(c, trace, heard) for c in program.cbs]
-    learn = synth_learner(dls=DataLoaders([b]*program.n_train, [b]*program.n_valid or None, device='cpu'), cbs=None if as_temporary else cbs)
+    learn = synth_learner(dls=DataLoaders([b]*program.n_train, [b]*program.n_valid or None, device='cpu'),
+        cbs=None if as_temporary else cbs)
     n_cbs = len(learn.cbs)
     for call in program.calls:
         trace.clear(); heard.clear(); model.trace.clear()
@@ -67,14 +74,18 @@ def play(program, as_temporary):
         assert (e and type(e).__name__)==(out and out.error)
         if e is not None:
             if e.__class__ in (ValueError,KeyError,OSError,NoArgs): assert e.args==makers[type(e).__name__]().args
-            if out.cause: assert type(e.__cause__) is cancels[out.cause] and all(o in str(e) for o in (type(e.__cause__).__name__, *out.by))
+            if out.cause:
+                assert (type(e.__cause__) is cancels[out.cause]
+                    and all(o in str(e) for o in (type(e.__cause__).__name__, *out.by)))
             else:
                 raised = e.__cause__ if type(e.__cause__) is StopIteration else e
                 assert any(f'{out.by[0]}.{out.by[1]}' in o for o in raised.__notes__)
             later = [o for o in getattr(e, '__notes__', []) if o.startswith('then ')]
-            assert len(later)==len(out.later) and all(f'{cb}.{ev}' in o and err in o for o,(cb,ev,err) in zip(later, out.later))
+            assert (len(later)==len(out.later)
+                and all(f'{cb}.{ev}' in o and err in o for o,(cb,ev,err) in zip(later, out.later)))
         assert heard==[e][:e is not None]
-        assert (learn.train_iter,learn.opt_step,len(learn.recorder.losses))==(model.train_iter,model.opt_step,model.losses)
+        assert (learn.train_iter,learn.opt_step,len(learn.recorder.losses))==(model.train_iter,model.opt_step,
+            model.losses)
         assert learn.stop_reason==model.stop_reason
         assert learn.mode is None and learn.exc is None and len(learn.cbs)==n_cbs and all(cb.run for cb in cbs)
         assert learn.model.training and not has_grads(learn.model)
@@ -91,18 +102,22 @@ def test_any_cancels(program, as_temporary): play(program, as_temporary)
 
 @many
 @given(programs(kinds=('error','error','cancel'), max_acts=8,
-    at=(*[o for o in events if o.startswith('cleanup_')], 'before_batch','before_train','after_batch','after_epoch')), st.booleans())
+    at=(*[o for o in events if o.startswith('cleanup_')], 'before_batch','before_train','after_batch','after_epoch')),
+    st.booleans())
 def test_any_failing_cleanups(program, as_temporary): play(program, as_temporary)
 
 @many
 @given(programs(kinds=('validate','validate','cancel'), max_acts=6,
-    at=('before_fit','before_epoch','after_epoch','before_train','before_validate','after_validate','after_cancel_validate',
+    at=('before_fit','before_epoch','after_epoch','before_train','before_validate','after_validate',
+        'after_cancel_validate',
         'before_draw','after_draw','before_batch','after_pred','after_batch')), st.booleans())
 def test_any_nested_validations(program, as_temporary): play(program, as_temporary)
 
 @many
-@given(programs(kinds=('cancel','cancel','cancel','off'), cancelled=('batch','batch','backward','step','train'), max_acts=8,
-    at=('before_batch','before_backward','after_cancel_backward','after_backward','before_step','after_cancel_step','after_step',
+@given(programs(kinds=('cancel','cancel','cancel','off'), cancelled=('batch','batch','backward','step','train'),
+    max_acts=8,
+    at=('before_batch','before_backward','after_cancel_backward','after_backward','before_step','after_cancel_step',
+        'after_step',
         'before_zero_grad','after_zero_grad')), st.booleans())
 def test_any_accumulation(program, as_temporary): play(program, as_temporary)
 
@@ -138,13 +153,15 @@ def test_error_of_the_model_says_where_it_was(validate):
             if self.training!=validate: raise ValueError('in the model')
             return super().forward(x)
     with pytest.raises(ValueError, match='in the model') as info: synth_learner(2, 1, model=Bad()).fit(2)
-    assert len(info.value.__notes__)==1 and all(o in info.value.__notes__[0] for o in ('epoch 0', 'batch 0', 'valid' if validate else 'train'))
+    assert (len(info.value.__notes__)==1
+        and all(o in info.value.__notes__[0] for o in ('epoch 0', 'batch 0', 'valid' if validate else 'train')))
 
 def test_error_where_no_batch_runs_names_no_batch():
     with pytest.raises(ValueError) as info: synth_learner(2, 1, cbs=Raise('before_fit', ValueError('early'))).fit(1)
     assert 'batch' not in ' '.join(info.value.__notes__)
 
-@pytest.mark.parametrize('ev', ['before_fit','after_draw','after_pred','cleanup_step','after_train','after_validate','cleanup_epoch','after_fit'])
+@pytest.mark.parametrize('ev',
+    ['before_fit','after_draw','after_pred','cleanup_step','after_train','after_validate','cleanup_epoch','after_fit'])
 @pytest.mark.parametrize('name', some_errors)
 def test_after_exception_fires_once_with_the_error(name, ev):
     e,heard = some_errors[name](),[]
@@ -158,14 +175,16 @@ def test_after_exception_fires_once_with_the_error(name, ev):
 @pytest.mark.parametrize('call', ['fit','validate'])
 def test_after_exception_fires_for_an_error_in_the_last_cleanup(e, call):
     heard = []
-    learn = synth_learner(2, 1, cbs=[Raise('cleanup_fit', e), Callback(after_exception=lambda self: heard.append(self.exc))])
+    learn = synth_learner(2, 1,
+        cbs=[Raise('cleanup_fit', e), Callback(after_exception=lambda self: heard.append(self.exc))])
     with pytest.raises(Exception) as info: learn.fit(1) if call=='fit' else learn.validate()
     assert heard==[info.value] and learn.exc is None
 
 @pytest.mark.parametrize('scope', cancels)
 def test_after_exception_is_not_for_cancels(scope):
     heard = []
-    synth_learner(2, 1, cbs=[Raise(f'before_{scope}', cancels[scope]), Callback(after_exception=lambda self: heard.append(1))]).fit(1)
+    synth_learner(2, 1, cbs=[Raise(f'before_{scope}', cancels[scope]),
+        Callback(after_exception=lambda self: heard.append(1))]).fit(1)
     assert not heard
 
 def test_after_exception_sees_the_batch_that_failed():
@@ -192,11 +211,14 @@ def test_error_in_a_nested_validate_is_announced_once_and_can_be_handled():
         if not self.training or done: return
         done.append(1)
         with pytest.raises(ValueError): self.learn.validate(cbs=Raise('after_pred', ValueError('inside')))
-    learn = synth_learner(2, 1, cbs=[Callback(after_batch=look), Callback(after_exception=lambda self: heard.append(str(self.exc)))])
+    learn = synth_learner(2, 1,
+        cbs=[Callback(after_batch=look), Callback(after_exception=lambda self: heard.append(str(self.exc)))])
     learn.fit(1)
     assert heard==['inside'] and learn.opt_step==2 and len(learn.recorder.losses)==2 and len(learn.recorder.rows)==1
 
-def failing(*evs): return [type(f'Fails{i}', (Callback,), {ev: lambda self, i=i: exec(f"raise ValueError({i})")})() for i,ev in enumerate(evs)]
+def failing(*evs):
+    return [type(f'Fails{i}', (Callback,), {ev: lambda self, i=i: exec(f"raise ValueError({i})")})() for i,
+        ev in enumerate(evs)]
 
 def test_first_failing_cleanup_propagates_and_later_ones_are_its_notes():
     trace = Trace()
@@ -205,17 +227,20 @@ def test_first_failing_cleanup_propagates_and_later_ones_are_its_notes():
     assert info.value.args==(1,) # in reverse order
     later = [f'then `Fails{i}.cleanup_{s}` raised ValueError({i})' for i,s in ((0,'batch'),(2,'train'),(3,'fit'))]
     assert [o for o in info.value.__notes__ if o.startswith('then')]==later
-    assert [o for o in trace.seen if o.startswith('cleanup')][-4:]==['cleanup_batch','cleanup_train','cleanup_epoch','cleanup_fit']
+    assert [o for o in trace.seen if o.startswith('cleanup')][-4:]==['cleanup_batch','cleanup_train','cleanup_epoch',
+        'cleanup_fit']
 
 def test_error_before_a_failing_cleanup_propagates():
-    with pytest.raises(KeyError) as info: synth_learner(2, 1, cbs=[Raise('after_pred', KeyError('first')), *failing('cleanup_batch')]).fit(1)
+    with pytest.raises(KeyError) as info:
+        synth_learner(2, 1, cbs=[Raise('after_pred', KeyError('first')), *failing('cleanup_batch')]).fit(1)
     assert any('Fails0.cleanup_batch' in o for o in info.value.__notes__)
 
 @pytest.mark.parametrize('scope', ['fit','epoch','train'])
 def test_failing_cleanup_is_not_hidden_by_a_cancel_that_passes(scope):
     "A cancel is a signal, not an error: it ends with the scope that it cancels, and a note on it would be lost"
     trace = Trace()
-    with pytest.raises(ValueError): synth_learner(2, 1, cbs=[trace, Raise('after_pred', cancels[scope]), *failing('cleanup_batch')]).fit(1)
+    with pytest.raises(ValueError):
+        synth_learner(2, 1, cbs=[trace, Raise('after_pred', cancels[scope]), *failing('cleanup_batch')]).fit(1)
     assert f'after_cancel_{scope}' not in trace.seen
 
 # Gradients
@@ -224,8 +249,10 @@ def weights(learn): return [o.item() for o in learn.model.parameters()]
 def test_step_after_a_cancelled_backward_does_nothing():
     "Without gradients there is nothing to step with, not even momentum or decay"
     before,after = [],[]
-    look = Callback(before_step=lambda self: before.append(weights(self)), after_step=lambda self: after.append(weights(self)))
-    learn = synth_learner(3, 0, cbs=[Trace(), look, Raise('before_backward', CancelBackwardException, n=3)]).fit(1, wd=.1)
+    look = Callback(before_step=lambda self: before.append(weights(self)),
+        after_step=lambda self: after.append(weights(self)))
+    learn = synth_learner(3, 0, cbs=[Trace(), look, Raise('before_backward', CancelBackwardException, n=3)]).fit(1,
+        wd=.1)
     assert [a==b for a,b in zip(before, after)]==[False,False,True] and learn.opt_step==2
     assert learn.tracer.seen.count('before_step')==learn.tracer.seen.count('after_step')==3
 
@@ -238,12 +265,14 @@ def test_gradients_kept_by_a_cancelled_batch_add_up():
     "Accumulation by hand: two half batches are the batch"
     x,y = torch.randn(8, 1),torch.randn(8, 1)
     halves,whole = [DataLoaders([(x[:4],y[:4]),(x[4:],y[4:])], device='cpu'),DataLoaders([(x,y)], device='cpu')]
-    a = synth_learner(dls=halves, loss_func=lambda p,y: F.mse_loss(p, y)/2, cbs=Raise('before_step', CancelBatchException, n=1)).fit(1)
+    a = synth_learner(dls=halves, loss_func=lambda p,y: F.mse_loss(p, y)/2,
+        cbs=Raise('before_step', CancelBatchException, n=1)).fit(1)
     b = synth_learner(dls=whole).fit(1)
     assert weights(a)==pytest.approx(weights(b)) and a.opt_step==b.opt_step==1
 
 def test_a_cancelled_backward_is_forgotten_when_its_batch_fails():
-    learn = synth_learner(2, 0, cbs=[Raise('before_backward', CancelBackwardException), Raise('after_backward', ValueError)])
+    learn = synth_learner(2, 0,
+        cbs=[Raise('before_backward', CancelBackwardException), Raise('after_backward', ValueError)])
     with pytest.raises(ValueError): learn.fit(1)
     assert learn.fit(1).opt_step==2
 
@@ -292,7 +321,8 @@ def test_a_callback_can_be_called_directly():
 def test_misspelt_event_is_refused_with_the_nearest_name(name, meant):
     def f(self): pass
     with pytest.raises(TypeError, match=f'Typo.{name}.*`{meant}`'): type('Typo', (Callback,), {name: f})
-    with pytest.raises(TypeError, match=f'Typo.{name}.*`{meant}`'): type('Typo', (type('Mixin', (), {name: f}),Callback), {})
+    with pytest.raises(TypeError, match=f'Typo.{name}.*`{meant}`'):
+        type('Typo', (type('Mixin', (), {name: f}),Callback), {})
     with pytest.raises(TypeError, match=f'`{meant}`'): Callback(**{name: f})
     with pytest.raises(TypeError, match=f'`{meant}`'): on(name)
     with pytest.raises(AttributeError, match=f'`{meant}`'): getattr(event, name)
@@ -323,7 +353,8 @@ class Same(Callback): pass
 def test_callbacks_of_one_class_are_numbered():
     a,b,c = cbs = [Same(), Same(), Same()]
     learn = synth_learner(1, 0, cbs=cbs)
-    assert learn.same is a and learn.same_2 is b and learn.same_3 is c and [o.name for o in cbs]==['same','same_2','same_3']
+    assert (learn.same is a and learn.same_2 is b and learn.same_3 is c
+        and [o.name for o in cbs]==['same','same_2','same_3'])
     learn.remove_cb(b)
     assert not hasattr(learn, 'same_2') and b.learn is None
     learn.add_cb(Same())
@@ -351,10 +382,12 @@ def fired(n_train=10, n_epoch=1, n_valid=0, event=event.after_batch, **kwargs):
 
 @pytest.mark.parametrize('filt,expected', [(dict(every=3), [3,6,9]), (dict(every=1), [*range(1, 11)]),
     (dict(once=3), [3]), (dict(once=[2,7]), [2,7]), (dict(once=11), []),
-    (dict(after=8), [9,10]), (dict(before=3), [1,2]), (dict(after=2, before=5), [3,4]), (dict(every=2, after=4), [6,8,10]), (dict(every=5, before=10), [5]),
+    (dict(after=8), [9,10]), (dict(before=3), [1,2]), (dict(after=2, before=5), [3,4]),
+    (dict(every=2, after=4), [6,8,10]), (dict(every=5, before=10), [5]),
     (dict(when=lambda f,learn: learn.iter in (0,4)), [1,5]), (dict(when=lambda f,learn: f.num_executed<2), [1,2]),
     (dict(filter_fn=lambda f,learn: f.num_called==6), [6])],
-    ids=lambda o: ','.join(f'{k}={v}' for k,v in o.items() if not callable(v)) or 'function' if isinstance(o, dict) else '')
+    ids=lambda o: ','.join(f'{k}={v}' for k,v in o.items() if not callable(v))
+    or 'function' if isinstance(o, dict) else '')
 def test_filter(filt, expected):
     assert fired(**filt)==expected
     res = []
@@ -369,16 +402,21 @@ def test_filter_is_arithmetic(every, after, before):
     expected = [i for i in range(1, 9) if i%every==0 and (after is None or i>after) and (before is None or i<before)]
     assert [i for i in range(1, 9) if f(None)]==expected
 
-@pytest.mark.parametrize('filt,expected', [(dict(every=2, unit='iter'), [(2,True),(4,True),(6,True)]), (dict(once=3, unit='iter'), [(3,True)]),
+@pytest.mark.parametrize('filt,expected',
+    [(dict(every=2, unit='iter'), [(2,True),(4,True),(6,True)]), (dict(once=3, unit='iter'), [(3,True)]),
     (dict(every=2, unit='step'), [(2,True),(4,True),(6,True)]), (dict(once=2, unit='epoch'), [(4,True)])], ids=str)
 def test_filter_with_unit(filt, expected):
     "Validation passes no training batch, so nothing runs twice"
     res = []
-    synth_learner(3, 1, cbs=on(event.after_batch(**filt))(lambda learn: res.append((learn.train_iter, learn.training)))).fit(2)
+    synth_learner(3, 1, cbs=on(event.after_batch(**filt))(
+        lambda learn: res.append((learn.train_iter, learn.training)))).fit(2)
     assert res==expected
 
-@pytest.mark.parametrize('kw,match', [(dict(every='a'), "`every` is a number, but got 'a'"), (dict(after='x'), "`after` is a number"), (dict(before=[1]), "`before` is a number"), (dict(every=1.5), 'positive whole number'),
-    (dict(once='a'), "`once` is a whole number, or several, counted from 1, but got 'a'"), (dict(once=[]), 'but got \\[\\]'), (dict(once=0), 'but got 0'), (dict(once=1.5), 'but got 1.5')], ids=str)
+@pytest.mark.parametrize('kw,match',
+    [(dict(every='a'), "`every` is a number, but got 'a'"), (dict(after='x'), "`after` is a number"),
+        (dict(before=[1]), "`before` is a number"), (dict(every=1.5), 'positive whole number'),
+    (dict(once='a'), "`once` is a whole number, or several, counted from 1, but got 'a'"),
+    (dict(once=[]), 'but got \\[\\]'), (dict(once=0), 'but got 0'), (dict(once=1.5), 'but got 1.5')], ids=str)
 def test_filters_say_what_is_wrong_with_them(kw, match):
     with pytest.raises((TypeError,ValueError), match=match): event.after_batch(**kw)
 
@@ -393,7 +431,8 @@ def test_a_union_listens_to_all_of_its_events():
     synth_learner(4, 0, cbs=on(union)(lambda learn: seen.append(learn.train_iter))).fit(1)
     assert seen==[0, 2, 4, 4]
     both = []
-    synth_learner(4, 0, cbs=on(event.after_batch(once=1) | event.after_batch(once=3))(lambda learn: both.append(learn.iter))).fit(1)
+    synth_learner(4, 0, cbs=on(event.after_batch(once=1) | event.after_batch(once=3))(
+        lambda learn: both.append(learn.iter))).fit(1)
     assert both==[0,2]
 
 def test_counts_belong_to_the_handle():
@@ -432,12 +471,14 @@ def test_running_a_cell_again_replaces_what_it_registered():
 
 def test_two_functions_in_one_line_are_two():
     seen = []
-    synth_learner(1, 0, cbs=[on(event.after_fit)(lambda learn: seen.append('a')), on(event.after_fit)(lambda learn: seen.append('b'))]).fit(1)
+    synth_learner(1, 0, cbs=[on(event.after_fit)(lambda learn: seen.append('a')),
+        on(event.after_fit)(lambda learn: seen.append('b'))]).fit(1)
     assert seen==['a','b']
 
 # Comings, goings and flags
 class Temp(Callback): pass
-exits = dict(normal=(), cancel=('after_loss',CancelFitException), error=('after_loss',ValueError), interrupt=('after_loss',KeyboardInterrupt),
+exits = dict(normal=(), cancel=('after_loss',CancelFitException), error=('after_loss',ValueError),
+    interrupt=('after_loss',KeyboardInterrupt),
     stray=('before_fit',CancelStepException), before_fit=('before_fit',ValueError), cleanup=('cleanup_fit',ValueError))
 
 @pytest.mark.parametrize('call', ['fit','validate'])
@@ -491,7 +532,8 @@ def test_dispatch_follows_changes_at_once():
     learn.fit(1)
     assert seen==['a','b','b','a']
     late = Callback(before_batch=say('late'))
-    brings = Callback(before_train=lambda self: self.learn.add_cb(late), after_batch=lambda self: self.learn.remove_cb(late))
+    brings = Callback(before_train=lambda self: self.learn.add_cb(late),
+        after_batch=lambda self: self.learn.remove_cb(late))
     seen.clear()
     synth_learner(2, 0, cbs=brings).fit(1)
     assert seen==['late']
@@ -502,14 +544,16 @@ def test_modes_are_put_back_module_by_module(training):
     model[1].train(not training)
     learn,seen = synth_learner(2, 1, model=model),[]
     learn.add_cb(Callback(after_pred=lambda self: seen.append((self.mode, self.training, model[1].training))))
-    for run in (lambda: learn.fit(1), learn.validate, lambda: learn.fit(1, cbs=Raise('after_loss', CancelFitException))):
+    for run in (lambda: learn.fit(1), learn.validate,
+            lambda: learn.fit(1, cbs=Raise('after_loss', CancelFitException))):
         run()
         assert [model.training,model[1].training]==[training,not training] and learn.mode is None
     assert seen==[('fit',True,True)]*2 + [('fit',False,False)] + [('validate',False,False)] + [('fit',True,True)]
 
 # A validation inside a fit changes nothing
 in_loop = [ev for ev in events if not ev.startswith(('after_cancel_','cleanup_'))]
-state = 'dl_name dl batch xb yb pred loss loss_grad epoch n_epoch iter n_iter train_iter opt_step pct_train training mode stop_reason'.split()
+state = '''dl_name dl batch xb yb pred loss loss_grad epoch n_epoch iter n_iter train_iter opt_step pct_train
+    training mode stop_reason'''.split()
 
 @pytest.mark.parametrize('ev', in_loop)
 def test_validating_at_any_event_leaves_the_run_as_it_was(ev):
@@ -522,10 +566,12 @@ def test_validating_at_any_event_leaves_the_run_as_it_was(ev):
             inside.append(self.learn.validate())
             inside.pop(0) if ev in ('before_validate','after_validate') else inside.clear()
             after = [getattr(self.learn, o) for o in state],[o.training for o in model.modules()],torch.get_rng_state()
-            assert all(a is b or a==b for a,b in zip(before[0], after[0])) and before[1]==after[1] and torch.equal(before[2], after[2])
+            assert (all(a is b or a==b for a,b in zip(before[0], after[0])) and before[1]==after[1]
+                and torch.equal(before[2], after[2]))
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Dropout(), torch.nn.Linear(4, 1))
         learn = synth_learner(3, 2, model=model, metrics=mae, cbs=Callback(**{ev: validate}) if look else None)
         learn.fit(2)
-        return [o.tolist() for o in model.parameters()],learn.recorder.losses,[tuple(o)[:-1] for o in learn.recorder.rows]
+        return [o.tolist() for o in model.parameters()],learn.recorder.losses,[
+            tuple(o)[:-1] for o in learn.recorder.rows]
     assert run(True)==run(False)

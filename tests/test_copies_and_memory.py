@@ -30,7 +30,8 @@ used = dict(
     stopped_for_now=lambda: made().fit(3, cbs=StopsForNow()),
     failed=lambda: failed(),
     resumed=lambda: stopped().resume(cbs=[]),
-    callbacks=lambda: made(cbs=[EarlyStoppingCallback(patience=9), GradientClip(1.), EMA(.9), SaveModelCallback(fname=None), MixUp()], metrics=mae).fit(2),
+    callbacks=lambda: made(cbs=[EarlyStoppingCallback(patience=9), GradientClip(1.), EMA(.9),
+        SaveModelCallback(fname=None), MixUp()], metrics=mae).fit(2),
     functions=lambda: made(cbs=[on('after_batch', every=2)(counts)]).fit(2),
     scheduler=lambda: made().fit(2, cbs=TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1, .5))),
     hooks=lambda: made(cbs=[ActivationStats(), HookCallback(hook=shape)]).fit(1),
@@ -44,7 +45,9 @@ class StopsForNow(Callback):
         if self.learn.train_iter==5: self.learn.stop_for_now()
 
 def shape(m, i, o): return o.shape
-def two(groups): ps = [p for g in groups for p in g['params']]; return OptimList(torch.optim.SGD(ps[:1], lr=.01), torch.optim.Adam(ps[1:], lr=.01), every=[1,2])
+def two(groups):
+    ps = [p for g in groups for p in g['params']]
+    return OptimList(torch.optim.SGD(ps[:1], lr=.01), torch.optim.Adam(ps[1:], lr=.01), every=[1,2])
 def halves(m): return [[m.a],[m.b]]
 def failed():
     learn = made()
@@ -52,13 +55,15 @@ def failed():
     return learn
 def ready():
     model = RegModel()
-    return Learner(synth_dls(4, 2), model, loss_func, opt_func=torch.optim.Adam(model.parameters(), lr=.05)).remove_cb(ProgressCallback).fit(1)
+    return Learner(synth_dls(4, 2), model, loss_func,
+        opt_func=torch.optim.Adam(model.parameters(), lr=.05)).remove_cb(ProgressCallback).fit(1)
 
 def goes_on(learn):
     "Weights and losses of what comes next"
     torch.manual_seed(3)
     learn.resume(cbs=[]) if learn.at else learn.fit(1)
-    return [p.tolist() for p in learn.model.parameters()],learn.recorder.raw_losses,[o.valid_loss for o in learn.recorder.rows],learn.state.get('n')
+    return [p.tolist() for p in learn.model.parameters()],learn.recorder.raw_losses,[
+        o.valid_loss for o in learn.recorder.rows],learn.state.get('n')
 
 def pickled(learn): return pickle.loads(pickle.dumps(learn))
 
@@ -69,7 +74,8 @@ def test_a_copy_goes_on_as_its_original_and_shares_nothing_with_it(how, copied):
     learn = used[how]()
     twin = copied(learn)
     before = [p.tolist() for p in learn.model.parameters()]
-    assert [type(o) for o in twin.cbs]==[type(o) for o in learn.cbs] and all(o.learn is twin for o in twin.cbs) and all(o.learn is learn for o in learn.cbs)
+    assert ([type(o) for o in twin.cbs]==[type(o) for o in learn.cbs] and all(o.learn is twin for o in twin.cbs)
+        and all(o.learn is learn for o in learn.cbs))
     assert twin.recorder in twin.cbs and twin.route.learn is twin and twin.cbs.owner is twin
     res = goes_on(twin)
     assert [p.tolist() for p in learn.model.parameters()]==before
@@ -78,7 +84,8 @@ def test_a_copy_goes_on_as_its_original_and_shares_nothing_with_it(how, copied):
 def test_inside_a_fit_it_is_refused():
     class Copies(Callback):
         def after_batch(self): copy.deepcopy(self.learn)
-    with pytest.raises(RuntimeError, match='cannot be copied or pickled inside a running `fit`'): made().fit(1, cbs=Copies)
+    with pytest.raises(RuntimeError, match='cannot be copied or pickled inside a running `fit`'):
+        made().fit(1, cbs=Copies)
 
 def test_a_copied_callback_belongs_to_no_learner():
     learn = made(cbs=GradientClip(1.))
@@ -94,8 +101,10 @@ def no_collector():
 @pytest.mark.parametrize('how', used)
 def test_a_learner_leaves_memory_with_its_last_name(how, no_collector):
     learn = used[how]()
-    refs = dict(learner=weakref.ref(learn), model=weakref.ref(learn.model), weights=weakref.ref(next(learn.model.parameters())),
-        dls=weakref.ref(learn.dls), recorder=weakref.ref(learn.recorder)) | ({} if learn.opt is None else dict(opt=weakref.ref(learn.opt)))
+    refs = dict(learner=weakref.ref(learn), model=weakref.ref(learn.model),
+        weights=weakref.ref(next(learn.model.parameters())),
+        dls=weakref.ref(learn.dls),
+        recorder=weakref.ref(learn.recorder)) | ({} if learn.opt is None else dict(opt=weakref.ref(learn.opt)))
     del learn
     assert [k for k,r in refs.items() if r() is not None]==[]
 

@@ -1,4 +1,5 @@
-"What a batch costs above a hand-written loop, counted rather than timed: bytecodes, torch operators, reads from the device"
+"""What a batch costs above a hand-written loop, counted rather than timed: bytecodes, torch operators, reads from the
+device"""
 import copy,gc,random,sys
 from collections import Counter
 from functools import partial
@@ -27,7 +28,8 @@ def by_hand(n):
     return lambda: run(bs)
 
 def ours(n, cbs=TrainEvalCallback, default_cbs=False):
-    learn = Learner(DataLoaders(batches(n), device='cpu'), model(), loss_func, opt_func=opt_func, cbs=cbs, default_cbs=default_cbs)
+    learn = Learner(DataLoaders(batches(n), device='cpu'), model(), loss_func, opt_func=opt_func, cbs=cbs,
+        default_cbs=default_cbs)
     return lambda: learn.fit(1)
 
 def per_batch(count, run, **kwargs):
@@ -79,14 +81,16 @@ def test_lean_bytecodes(): assert per_batch(bytecodes, ours) - per_batch(bytecod
 
 @only_311
 def test_default_bytecodes(capsys, monkeypatch):
-    monkeypatch.setattr(sys.modules[ProgressCallback.__module__], 'perf_counter', lambda: 0.) # how often a bar is drawn depends on the time
+    # how often a bar is drawn depends on the time
+    monkeypatch.setattr(sys.modules[ProgressCallback.__module__], 'perf_counter', lambda: 0.)
     assert per_batch(bytecodes, ours, default_cbs=True, cbs=None) - per_batch(bytecodes, by_hand) <= 560
 
 def test_lean_operators(): assert per_batch(operators, ours) - per_batch(operators, by_hand) <= 1
 
 @pytest.mark.parametrize('default_cbs', [False, True])
 def test_no_reads(default_cbs, capsys, monkeypatch):
-    monkeypatch.setattr(sys.modules[ProgressCallback.__module__], 'perf_counter', lambda: 0.) # how often a bar is drawn depends on the time
+    # how often a bar is drawn depends on the time
+    monkeypatch.setattr(sys.modules[ProgressCallback.__module__], 'perf_counter', lambda: 0.)
     assert per_batch(reads, ours, default_cbs=default_cbs, cbs=None if default_cbs else TrainEvalCallback)==0
 
 def test_idle_callbacks_are_free():
@@ -97,7 +101,9 @@ def test_idle_callbacks_are_free():
 @pytest.mark.parametrize('n', [1, 2])
 def test_schedules_in_training(n):
     scheds = dict(lr=combined_cos(.25, .01, .1, 0.), mom=combined_cos(.25, .95, .85, .95))
-    assert per_batch(bytecodes, ours, cbs=[TrainEvalCallback, ParamScheduler({k:scheds[k] for k in list(scheds)[:n]})]) - per_batch(bytecodes, ours) <= 700*n
+    assert per_batch(bytecodes, ours,
+        cbs=[TrainEvalCallback, ParamScheduler({k:scheds[k] for k in list(scheds)[:n]})]) - per_batch(bytecodes,
+        ours) <= 700*n
 
 def validation_by_hand(n):
     m,bs = model().eval(),batches(n)
@@ -111,14 +117,17 @@ def validation_by_hand(n):
                 count += len(yb)
     return run
 
-def validation(n): return Learner(DataLoaders([], batches(n), device='cpu'), model(), loss_func, opt_func=opt_func, metrics=accuracy, default_cbs=False, cbs=[TrainEvalCallback, Recorder]).validate
+def validation(n):
+    return Learner(DataLoaders([], batches(n), device='cpu'), model(), loss_func, opt_func=opt_func, metrics=accuracy,
+        default_cbs=False, cbs=[TrainEvalCallback, Recorder]).validate
 
 @only_311
 def test_validation_bytecodes():
     "What a loss and a metric average over is not looked up anew for each batch, nor settings by slow misses"
     assert per_batch(bytecodes, validation) - per_batch(bytecodes, validation_by_hand) <= 470
 
-def test_validation_operators(): assert per_batch(operators, validation) - per_batch(operators, validation_by_hand) <= 14
+def test_validation_operators():
+    assert per_batch(operators, validation) - per_batch(operators, validation_by_hand) <= 14
 
 # Epochs
 def epochs_by_hand(n, valid=False):
@@ -140,7 +149,8 @@ def epochs_by_hand(n, valid=False):
 def epochs(n, valid=False):
     "A fit of `n` epochs of one batch: lean, or with a recorder, a validation of one batch and a metric"
     cbs,metrics = ([TrainEvalCallback, Recorder],accuracy) if valid else (TrainEvalCallback,None)
-    learn = Learner(DataLoaders(batches(1), batches(1) if valid else None, device='cpu'), model(), loss_func, opt_func=opt_func, metrics=metrics, cbs=cbs, default_cbs=False)
+    learn = Learner(DataLoaders(batches(1), batches(1) if valid else None, device='cpu'), model(), loss_func,
+        opt_func=opt_func, metrics=metrics, cbs=cbs, default_cbs=False)
     return lambda: learn.fit(n)
 
 @only_311
@@ -149,7 +159,9 @@ def test_epoch_bytecodes(valid, most):
     "Nothing is searched again, copied or read that is as it was; a batch of each phase is part of this"
     assert per_batch(bytecodes, epochs, valid=valid) - per_batch(bytecodes, epochs_by_hand, valid=valid) <= most
 
-@pytest.mark.parametrize('draw', [random.random, lambda: random.gauss(0, 1), lambda: random.shuffle([1,2,3]), lambda: random.getrandbits(8), lambda: np.random.rand(), lambda: np.random.randn()])
+@pytest.mark.parametrize('draw',
+    [random.random, lambda: random.gauss(0, 1), lambda: random.shuffle([1,2,3]), lambda: random.getrandbits(8),
+        lambda: np.random.rand(), lambda: np.random.randn()])
 def test_global_generators_are_read_where_they_have_moved(draw):
     "Their states are long: reading both takes longer than the rest of a pause. Each is read again after any draw"
     names = 'python','numpy'
@@ -171,30 +183,48 @@ def test_epochs_do_not_grow_with_history():
     assert fourth-third <= 1.01*(second-first)
 
 def test_validation_reads_nothing_in_its_batches():
-    def validate(n): return Learner(DataLoaders([], batches(n), device='cpu'), model(), loss_func, opt_func=opt_func, metrics=[accuracy, F1Score(), top_k_accuracy], default_cbs=False, cbs=[TrainEvalCallback, Recorder]).validate
+    def validate(n):
+        return Learner(DataLoaders([], batches(n), device='cpu'), model(), loss_func, opt_func=opt_func,
+            metrics=[accuracy, F1Score(), top_k_accuracy], default_cbs=False,
+            cbs=[TrainEvalCallback, Recorder]).validate
     assert per_batch(waits, validate)==0
 
-losses = dict(weights=nn.CrossEntropyLoss(weight=torch.tensor([.2,1.]), ignore_index=1), sum=nn.CrossEntropyLoss(reduction='sum'), single=nn.CrossEntropyLoss(reduction='none'), focal=FocalLoss(weight=torch.tensor([.2,1.])),
-    smooth=LabelSmoothingCrossEntropyFlat(), own=lambda p,t: F.cross_entropy(p, t), margin=nn.MultiMarginLoss(), dice=DiceLoss())
+losses = dict(weights=nn.CrossEntropyLoss(weight=torch.tensor([.2,1.]), ignore_index=1),
+    sum=nn.CrossEntropyLoss(reduction='sum'), single=nn.CrossEntropyLoss(reduction='none'),
+    focal=FocalLoss(weight=torch.tensor([.2,1.])),
+    smooth=LabelSmoothingCrossEntropyFlat(), own=lambda p,t: F.cross_entropy(p, t), margin=nn.MultiMarginLoss(),
+    dice=DiceLoss())
 @pytest.mark.parametrize('name', losses)
 def test_weights_of_batches_read_nothing(name):
-    def validate(n): return Learner(DataLoaders([], batches(n), device='cpu'), model(), losses[name], opt_func=opt_func, metrics=[accuracy, error_rate, partial(top_k_accuracy, k=1), BrierScore(), Perplexity(), F1Score(), AccumMetric(F.cross_entropy, flatten=False)], default_cbs=False, cbs=[TrainEvalCallback, Recorder]).validate
+    def validate(n):
+        return Learner(DataLoaders([], batches(n), device='cpu'), model(), losses[name], opt_func=opt_func,
+            metrics=[accuracy, error_rate, partial(top_k_accuracy, k=1), BrierScore(), Perplexity(), F1Score(),
+                AccumMetric(F.cross_entropy, flatten=False)], default_cbs=False,
+                cbs=[TrainEvalCallback, Recorder]).validate
     assert per_batch(waits, validate)==0
 
 # Techniques
-techniques = dict(clip=GradientClip, clip_value=lambda: GradientClip(max_value=.1), accumulation=lambda: GradientAccumulation(8), micro=lambda: MicroBatch(2), micro_auto=MicroBatch, mixup=MixUp, cutmix=CutMix,
-    ema=EMA, ema_every=lambda: EMA(every=2, buffers=True), swa=lambda: SWA(0, every=1, lr=.1), schedule=lambda: ParamScheduler(dict(lr=SchedCos(.1, 0), mom=wsd(.9))), torch_schedule=lambda: TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1), 'step'),
-    freeze=lambda: FreezeSchedule({0: 0}), bn_freeze=BnFreeze, short=lambda: ShortEpochCallback(.9), channels_last=ChannelsLast, prefetch=Prefetch, collect=CollectDataCallback, mc_dropout=MCDropoutCallback,
+techniques = dict(clip=GradientClip, clip_value=lambda: GradientClip(max_value=.1),
+    accumulation=lambda: GradientAccumulation(8), micro=lambda: MicroBatch(2), micro_auto=MicroBatch, mixup=MixUp,
+    cutmix=CutMix,
+    ema=EMA, ema_every=lambda: EMA(every=2, buffers=True), swa=lambda: SWA(0, every=1, lr=.1),
+    schedule=lambda: ParamScheduler(dict(lr=SchedCos(.1, 0), mom=wsd(.9))),
+    torch_schedule=lambda: TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1), 'step'),
+    freeze=lambda: FreezeSchedule({0: 0}), bn_freeze=BnFreeze, short=lambda: ShortEpochCallback(.9),
+    channels_last=ChannelsLast, prefetch=Prefetch, collect=CollectDataCallback, mc_dropout=MCDropoutCallback,
     several=lambda: [MicroBatch(2), GradientAccumulation(8), MixUp(), GradientClip(), EMA()])
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize('name', techniques)
-@pytest.mark.parametrize('loss', [loss_func, nn.CrossEntropyLoss(weight=torch.ones(2)), partial(F.cross_entropy, reduction='sum')], ids=['plain','weights','sum'])
+@pytest.mark.parametrize('loss',
+    [loss_func, nn.CrossEntropyLoss(weight=torch.ones(2)), partial(F.cross_entropy, reduction='sum')],
+    ids=['plain','weights','sum'])
 def test_techniques_read_nothing(name, loss):
     "Tensors without values: who reads one fails"
     imgs = [(torch.randn(4,1,2,4, device='meta'), torch.zeros(4, dtype=torch.long, device='meta')) for _ in range(6)]
     cbs = techniques[name]()
-    learn = Learner(DataLoaders(imgs, device='meta'), nn.Sequential(nn.Flatten(), model()), copy.deepcopy(loss), opt_func=opt_func, cbs=[TrainEvalCallback, *(cbs if isinstance(cbs, list) else [cbs])], default_cbs=False)
+    learn = Learner(DataLoaders(imgs, device='meta'), nn.Sequential(nn.Flatten(), model()), copy.deepcopy(loss),
+        opt_func=opt_func, cbs=[TrainEvalCallback, *(cbs if isinstance(cbs, list) else [cbs])], default_cbs=False)
     assert learn.fit(2).train_iter==12
 
 def test_half_precision_reads_nothing():

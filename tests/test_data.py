@@ -21,9 +21,13 @@ class MyList(list): pass
 class MyDict(dict): pass
 
 # To the device
-leaves = st.one_of(st.builds(torch.zeros, st.integers(0, 3)), st.integers(), st.text(max_size=2), st.none(), st.builds(Movable))
-structures = st.recursive(leaves, lambda o: st.one_of(st.lists(o, max_size=3), st.lists(o, max_size=3).map(tuple), st.lists(o, max_size=3).map(MyList), st.builds(Pair, o, o),
-    *(st.dictionaries(st.text(max_size=2), o, max_size=3).map(t) for t in (dict, MyDict, OrderedDict, UserDict))), max_leaves=8)
+leaves = st.one_of(st.builds(torch.zeros, st.integers(0, 3)), st.integers(), st.text(max_size=2), st.none(),
+    st.builds(Movable))
+structures = st.recursive(leaves,
+    lambda o: st.one_of(st.lists(o, max_size=3), st.lists(o, max_size=3).map(tuple),
+        st.lists(o, max_size=3).map(MyList), st.builds(Pair, o, o),
+    *(st.dictionaries(st.text(max_size=2), o, max_size=3).map(t) for t in (dict, MyDict, OrderedDict, UserDict))),
+    max_leaves=8)
 
 def check_same(a, b, device, path=''):
     "`b` is `a` on `device`: the same types all the way down"
@@ -47,23 +51,29 @@ def test_tensors_that_are_there_are_not_copied():
     x = torch.zeros(2)
     assert to_device(x, cpu) is x and to_device((x, [x]), cpu)[1][0] is x and to_device(Pair(x, x), cpu).b is x
 
-@pytest.mark.parametrize('b', [defaultdict(list, x=torch.zeros(1)), MappingProxyType(dict(x=torch.zeros(1)))], ids=['defaultdict','read-only'])
+@pytest.mark.parametrize('b', [defaultdict(list, x=torch.zeros(1)), MappingProxyType(dict(x=torch.zeros(1)))],
+    ids=['defaultdict','read-only'])
 def test_other_mappings(b):
     res = to_device(b, meta)
-    assert res['x'].device==meta and b['x'].device==cpu and (not isinstance(b, defaultdict) or res.default_factory is list)
+    assert (res['x'].device==meta and b['x'].device==cpu
+        and (not isinstance(b, defaultdict) or res.default_factory is list))
 
 def test_objects_with_a_method_to():
     assert isinstance(to_device(pack_sequence([torch.zeros(2)]), meta), PackedSequence)
     assert to_device(dict(x=[Movable()]), meta)['x'][0].device==meta
     assert to_device([np.zeros(2), 'a', None, {1}], meta)[1:]==['a', None, {1}]
 
-def test_map_batch_keeps_structure(): assert map_batch(dict(a=1, b=2), str)=={'a':'1', 'b':'2'} and map_batch(Pair(1, 2), str)==Pair('1', '2') and map_batch([1], str)==['1']
+def test_map_batch_keeps_structure():
+    assert (map_batch(dict(a=1, b=2), str)=={'a':'1', 'b':'2'} and map_batch(Pair(1, 2), str)==Pair('1', '2')
+        and map_batch([1], str)==['1'])
 
 # Inputs and targets
 x,y,z = (torch.full((2,1), float(i)) for i in range(3))
 @pytest.mark.parametrize('b,kwargs,xb,yb', [
-    ((x,), {}, [x], []), ((x, y), {}, [x], [y]), ([x, y], {}, [x], [y]), ((x, y, z), {}, [x, y], [z]), (Pair(x, y), {}, [x], [y]),
-    ((x, y, z), dict(n_inp=1), [x], [y, z]), ((x, y), dict(n_inp=2), [x, y], []), ([x, y, z], dict(n_inp=3), [x, y, z], []),
+    ((x,), {}, [x], []), ((x, y), {}, [x], [y]), ([x, y], {}, [x], [y]), ((x, y, z), {}, [x, y], [z]),
+    (Pair(x, y), {}, [x], [y]),
+    ((x, y, z), dict(n_inp=1), [x], [y, z]), ((x, y), dict(n_inp=2), [x, y], []),
+    ([x, y, z], dict(n_inp=3), [x, y, z], []),
     (x, {}, [x], []), ((x, y, z), dict(split=lambda b: (b[1:], b[:1])), [y, z], [x]),
 ], ids=lambda o: '')
 def test_split(b, kwargs, xb, yb):
@@ -81,35 +91,42 @@ def test_split_by_a_subclass():
     learn = synth_learner(dls=Mine([dict(image=x, mask=y)], device='cpu')).fit(1)
     assert learn.opt_step==1
 
-@pytest.mark.parametrize('train', [[(x, y)], [[x, y]], [Pair(x, y)], DataLoader(TensorDataset(x, y), 2)], ids=['tuple','list','named','loader'])
+@pytest.mark.parametrize('train', [[(x, y)], [[x, y]], [Pair(x, y)], DataLoader(TensorDataset(x, y), 2)],
+    ids=['tuple','list','named','loader'])
 def test_inputs_and_targets_are_tuples(train):
     seen = []
-    synth_learner(dls=DataLoaders(train, device='cpu'), cbs=Callback(before_batch=lambda self: seen.append((type(self.xb), type(self.yb))))).fit(1)
+    synth_learner(dls=DataLoaders(train, device='cpu'),
+        cbs=Callback(before_batch=lambda self: seen.append((type(self.xb), type(self.yb))))).fit(1)
     assert seen==[(tuple, tuple)]
 
 def test_targets_of_several_parts_go_to_the_loss_side_by_side():
     seen = []
     def loss(pred, a, b): seen.append((a, b)); return F.mse_loss(pred, a)
-    learn = synth_learner(dls=DataLoaders([(x, y, z)], n_inp=1, device='cpu'), loss_func=loss, cbs=Callback(before_batch=lambda self: seen.append((self.x, self.y)))).fit(1)
+    learn = synth_learner(dls=DataLoaders([(x, y, z)], n_inp=1, device='cpu'), loss_func=loss,
+        cbs=Callback(before_batch=lambda self: seen.append((self.x, self.y)))).fit(1)
     assert seen==[(x, (y, z)), (y, z)] and learn.opt_step==1
 
 # Loaders
 def test_names_and_positions():
     a,b,c,d = ([(x, y)]*i for i in range(1, 5))
     dls = DataLoaders(a, dict(easy=b, hard=c), d)
-    assert [dls[i] for i in range(4)]==[dls[i-4] for i in range(4)]==[dls[o] for o in ('train','easy','hard',dls.name(3))]==[a, b, c, d]==list(dls) and len(dls)==4
+    assert [dls[i] for i in range(4)]==[dls[i-4] for i in range(4)]==[
+        dls[o] for o in ('train','easy','hard',dls.name(3))]==[a, b, c, d]==list(dls) and len(dls)==4
     assert dls.train is a and dls.valid is b and list(dls.valids)==['easy','hard'] and dls.name(-1)==dls.name(3)
     assert DataLoaders(a).valid is None and DataLoaders(a, b)['valid'] is b and DataLoaders(a, b, c, d)[3] is d
     assert 'train: 1 batches' in repr(dls) and 'unknown length' in repr(DataLoaders(iter(a)))
 
 @pytest.mark.parametrize('n,n_batches', [(100, 3), (32, 1), (5, 1)])
 def test_from_dsets(n, n_batches):
-    ds,valid = TensorDataset(torch.arange(float(n))[:,None], torch.zeros(n)),TensorDataset(torch.arange(70.)[:,None], torch.zeros(70))
+    ds,valid = TensorDataset(torch.arange(float(n))[:,None], torch.zeros(n)),TensorDataset(torch.arange(70.)[:,None],
+        torch.zeros(70))
     torch.manual_seed(0)
     dls = DataLoaders.from_dsets(ds, valid, bs=32, device='cpu', num_workers=0)
     first = torch.cat([b[0] for b in dls.train]).flatten().tolist()
-    assert len(dls.train)==n_batches and len({*first})==min(n, 32*n_batches) and first!=sorted(first) # shuffled; an incomplete last batch is dropped, unless it is the only one
-    assert [len(b[0]) for b in dls.valid]==[64, 6] and torch.cat([b[0] for b in dls.valid]).flatten().tolist()==list(range(70))
+    # shuffled; an incomplete last batch is dropped, unless it is the only one
+    assert len(dls.train)==n_batches and len({*first})==min(n, 32*n_batches) and first!=sorted(first)
+    assert ([len(b[0]) for b in dls.valid]==[64, 6]
+        and torch.cat([b[0] for b in dls.valid]).flatten().tolist()==list(range(70)))
     assert dls.train_ds is ds and dls.valid_ds is valid and dls.device==cpu and DataLoaders.from_dsets(ds).valid is None
 
 def test_devices():
@@ -120,9 +137,12 @@ def test_devices():
 def test_model_loss_and_batches_go_to_the_device():
     seen = []
     def note(self): seen.extend([self.x.device, self.y.device, self.pred.device, self.loss.device])
-    learn = Learner(DataLoaders([(x, y)], [(x, y)], device='meta'), torch.nn.Linear(1, 1), torch.nn.BCEWithLogitsLoss(pos_weight=torch.ones(1)), default_cbs=False, cbs=[TrainEvalCallback, Callback(after_batch=note)])
+    learn = Learner(DataLoaders([(x, y)], [(x, y)], device='meta'), torch.nn.Linear(1, 1),
+        torch.nn.BCEWithLogitsLoss(pos_weight=torch.ones(1)), default_cbs=False,
+        cbs=[TrainEvalCallback, Callback(after_batch=note)])
     learn.fit(1)
-    assert {*seen}=={meta}=={p.device for g in learn.opt.param_groups for p in g['params']}=={p.device for p in learn.model.parameters()} and learn.opt_step==1
+    assert {*seen}=={meta}=={p.device for g in learn.opt.param_groups for p in g['params']}=={
+        p.device for p in learn.model.parameters()} and learn.opt_step==1
 
 def test_one_batch_is_the_first_and_moves_no_generator():
     dl = DataLoader(Draws(), 2, shuffle=True)
@@ -144,7 +164,10 @@ class Draws(Dataset):
     def __len__(self): return 8
     def __getitem__(self, i): return torch.tensor([i, random.random(), np.random.rand(), torch.rand(()).item()])
 
-def states(*gens): return random.getstate(),[o.tolist() if hasattr(o, 'tolist') else o for o in np.random.get_state()],torch.get_rng_state().tolist(),[g.get_state().tolist() for g in gens]
+def states(*gens):
+    return random.getstate(),[
+        o.tolist() if hasattr(o, 'tolist') else o for o in np.random.get_state()],torch.get_rng_state().tolist(),[
+        g.get_state().tolist() for g in gens]
 
 def draw(kind, gens):
     if kind=='python': return random.gauss(0, 1)
@@ -152,11 +175,14 @@ def draw(kind, gens):
     if kind=='torch': return torch.randn(3).tolist()
     return torch.rand(2, generator=gens[int(kind)]).tolist()
 
-@given(st.lists(st.sampled_from(['python','numpy','torch','0','1','2','3']), max_size=12), st.lists(st.sampled_from(['python','numpy','torch','0','1','2','3']), max_size=4))
+@given(st.lists(st.sampled_from(['python','numpy','torch','0','1','2','3']), max_size=12),
+    st.lists(st.sampled_from(['python','numpy','torch','0','1','2','3']), max_size=4))
 def test_keep_random_puts_every_generator_back(inside, before):
     gens = [torch.Generator().manual_seed(i) for i in range(4)]
-    loaders = [DataLoader(Draws(), 2, shuffle=True, generator=gens[0]), DataLoader(Draws(), 2, sampler=RandomSampler(Draws(), generator=gens[1])),
-        DataLoader(Draws(), batch_sampler=BatchSampler(RandomSampler(Draws(), generator=gens[2]), 2, False)), DataLoader(Draws(), 2, generator=gens[3])]
+    loaders = [DataLoader(Draws(), 2, shuffle=True, generator=gens[0]),
+        DataLoader(Draws(), 2, sampler=RandomSampler(Draws(), generator=gens[1])),
+        DataLoader(Draws(), batch_sampler=BatchSampler(RandomSampler(Draws(), generator=gens[2]), 2, False)),
+        DataLoader(Draws(), 2, generator=gens[3])]
     for o in before: draw(o, gens)
     state = states(*gens)
     with keep_random(*loaders):
@@ -182,7 +208,9 @@ def test_random_state_can_be_set_again_and_again():
         res.append([draw(o, [g]) for o in ('python','numpy','torch','0')])
     assert res[0]==res[1]
 
-@pytest.mark.parametrize('kwargs', [{}, dict(num_workers=1, multiprocessing_context='fork'), dict(num_workers=1, persistent_workers=True, multiprocessing_context='fork')], ids=['0','1','persistent'])
+@pytest.mark.parametrize('kwargs',
+    [{}, dict(num_workers=1, multiprocessing_context='fork'),
+        dict(num_workers=1, persistent_workers=True, multiprocessing_context='fork')], ids=['0','1','persistent'])
 def test_a_twin_gives_the_same_batches_and_shares_no_iterator(kwargs):
     dl = DataLoader(range(12), 3, shuffle=True, **kwargs)
     def order(dl): torch.manual_seed(1); return [b.tolist() for b in dl]
@@ -197,7 +225,9 @@ def test_a_twin_gives_the_same_batches_and_shares_no_iterator(kwargs):
 def test_a_dataset_is_no_loader():
     learn = synth_learner()
     for call in (lambda ds: learn.validate(dl=ds), lambda ds: learn.validate(ds)):
-        with pytest.raises(TypeError, match=r'`(dl|ds_idx)` is a dataset, and a loader gives batches: write `DataLoader\(dataset'): call(learn.dls.train_ds)
+        with pytest.raises(TypeError,
+                match=r'`(dl|ds_idx)` is a dataset, and a loader gives batches: write `DataLoader\(dataset'):
+            call(learn.dls.train_ds)
     with pytest.raises(TypeError, match='`dl` is not iterable'): learn.validate(dl=7)
 
 # Parts with a state
@@ -207,14 +237,18 @@ def test_moving_parts_are_found_wherever_they_are():
         def __len__(self): return 4
         def __getitem__(self, i): return i
         def method(self, o): return o
-    gens = [torch.Generator(), np.random.default_rng(), np.random.RandomState(), random.Random(), torch.Generator(), np.random.default_rng(), random.Random()]
+    gens = [torch.Generator(), np.random.default_rng(), np.random.RandomState(), random.Random(), torch.Generator(),
+        np.random.default_rng(), random.Random()]
     def closure(o): return o, gens_5
     gens_5 = gens[5]
-    dl = DataLoader(Holds([gens[0], dict(a=(gens[1],)), Holds(gens[2])]), sampler=Holds(gens[3]), generator=gens[4], collate_fn=partial(closure, Holds(gens[6]).method))
+    dl = DataLoader(Holds([gens[0], dict(a=(gens[1],)), Holds(gens[2])]), sampler=Holds(gens[3]), generator=gens[4],
+        collate_fn=partial(closure, Holds(gens[6]).method))
     found = moving_parts(dl, DataLoader(Holds(gens[0])))
     assert {id(o) for o in found.values()}=={id(o) for o in gens} and len(found)==7 and '0.sampler.anything' in found
     before = random_state(dl)
-    def draws(): return [float(torch.rand(1, generator=g)) if isinstance(g, torch.Generator) else g.uniform() if hasattr(g, 'integers') else float(g.uniform(0, 1)) for g in gens]
+    def draws():
+        return [float(torch.rand(1, generator=g)) if isinstance(g, torch.Generator) else g.uniform()
+            if hasattr(g, 'integers') else float(g.uniform(0, 1)) for g in gens]
     a = draws()
     assert set_random_state(before, dl)==[] and draws()==a
     assert set_random_state(before, DataLoader(range(3), sampler=Holds(None)))==[k for k in before['own']]
@@ -235,7 +269,8 @@ def test_a_loader_whose_state_has_not_changed_is_not_restored():
 def test_a_learner_or_callback_is_no_part_of_a_loader():
     learn = synth_learner()
     learn.dls.train_ds.learn,learn.dls.train_ds.cb = learn,learn.recorder
-    assert moving_parts(learn.dls.train)=={k:o for k,o in moving_parts(learn.dls.train).items() if isinstance(o, torch.Generator)}
+    assert moving_parts(learn.dls.train)=={k:o for k,
+        o in moving_parts(learn.dls.train).items() if isinstance(o, torch.Generator)}
 
 def test_every_module_goes_to_the_device():
     class Has(Callback):
@@ -243,7 +278,8 @@ def test_every_module_goes_to_the_device():
     class Far(nn.Module):
         def __init__(self): super().__init__(); self.register_buffer('w', torch.ones(1))
         def forward(self, p, y): return (p-y).mean()
-    learn = synth_learner(cbs=[cb := Has()], loss_func=CrossEntropyLossFlat(weight=torch.ones(2)), metrics=[AvgMetric(metric := Far())])
+    learn = synth_learner(cbs=[cb := Has()], loss_func=CrossEntropyLossFlat(weight=torch.ones(2)),
+        metrics=[AvgMetric(metric := Far())])
     data = nn.Linear(1, 1)
     learn.dls.train_ds.transform = data
     learn.dls.device = torch.device('meta')

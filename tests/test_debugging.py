@@ -11,7 +11,8 @@ def test_short_epochs(pct, n):
     drawn = dict(train=0, valid=0)
     count = on(event.after_draw)(lambda learn: drawn.update({learn.dl_name: drawn[learn.dl_name]+1}))
     lens = []
-    learn = mk(ShortEpochCallback(pct), count, on(event.before_batch)(lambda learn: lens.append(learn.n_iter)), valid=cut(10)).fit(2)
+    learn = mk(ShortEpochCallback(pct), count, on(event.before_batch)(lambda learn: lens.append(learn.n_iter)),
+        valid=cut(10)).fit(2)
     assert drawn=={'train': 2*n, 'valid': 2*n} and {*lens}=={n} and len(learn.recorder.raw_losses)==2*n
     drawn.update(valid=0); learn.add_cb(count).validate()
     assert drawn['valid']==6
@@ -20,19 +21,25 @@ def test_short_epochs(pct, n):
     assert drawn=={'train': n, 'valid': 6}
 
 def test_short_epochs_need_a_length():
-    with pytest.raises(ValueError, match='a fraction of the batches, but `train` has no length'): mk(ShortEpochCallback(.5), data=NoLength(cut(10))).fit(1)
-    with pytest.raises(ValueError, match='a fraction of the batches, but `valid` has no length'): mk(ShortEpochCallback(.5), valid=NoLength(cut(10))).fit(1)
+    with pytest.raises(ValueError, match='a fraction of the batches, but `train` has no length'):
+        mk(ShortEpochCallback(.5), data=NoLength(cut(10))).fit(1)
+    with pytest.raises(ValueError, match='a fraction of the batches, but `valid` has no length'):
+        mk(ShortEpochCallback(.5), valid=NoLength(cut(10))).fit(1)
     with pytest.raises(ValueError, match=r'`pct` is in \(0,1\], but got 0'): ShortEpochCallback(0)
 
 def test_collected_data():
     learn = mk(CollectDataCallback, data=cut(20), valid=cut(30)).fit(1)
     data = learn.collect_data.data
     assert len(data)==5
-    for ((x,),(y,),pred,loss),(x0,y0) in zip(data, cut(20)+cut(30)): assert torch.equal(x, x0) and torch.equal(y, y0) and not pred.requires_grad and F.cross_entropy(pred, y).item()==pytest.approx(loss.item())
+    for ((x,),(y,),pred,loss),(x0,y0) in zip(data, cut(20)+cut(30)):
+        assert (torch.equal(x, x0) and torch.equal(y, y0) and not pred.requires_grad
+            and F.cross_entropy(pred, y).item()==pytest.approx(loss.item()))
     Out = namedtuple('Out', 'logits extra')
     class Net(nn.Module):
         def __init__(self): super().__init__(); self.net = net()
         def forward(self, x, labels): return Out(self.net(x), dict(h=x))
-    learn = mk(CollectDataCallback, data=[dict(x=x, labels=y) for x,y in cut(20)], model=Net(), loss_func=lambda o,y: F.cross_entropy(o.logits, y)).fit(1)
+    learn = mk(CollectDataCallback, data=[dict(x=x, labels=y) for x,y in cut(20)], model=Net(),
+        loss_func=lambda o,y: F.cross_entropy(o.logits, y)).fit(1)
     xb,yb,pred,loss = learn.collect_data.data[0]
-    assert torch.equal(xb['x'], X[:20]) and type(pred) is Out and not pred.logits.requires_grad and torch.equal(pred.extra['h'], X[:20])
+    assert (torch.equal(xb['x'], X[:20]) and type(pred) is Out and not pred.logits.requires_grad
+        and torch.equal(pred.extra['h'], X[:20]))

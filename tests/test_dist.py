@@ -11,8 +11,10 @@ from together import free_port,together
 one = cache(lambda name, *args, **kwargs: together(0, name, *args, **kwargs)[0])
 
 # quick cases, run one after the other by the same processes: it takes most of a second to start some
-quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_epoch=1)), ('fit', (), dict(kind='tokens', n=41, n_epoch=1)),
-    ('fit', ('accumulate',), dict(kind='tokens', n=45)), ('fit', ('clip','ema'), dict(n_epoch=1)), ('fit', (), dict(how='list', n_epoch=1)),
+quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_epoch=1)),
+    ('fit', (), dict(kind='tokens', n=41, n_epoch=1)),
+    ('fit', ('accumulate',), dict(kind='tokens', n=45)), ('fit', ('clip','ema'), dict(n_epoch=1)),
+    ('fit', (), dict(how='list', n_epoch=1)),
     ('fit_with_metrics', (11,), {}), ('preds', ('map',), {}), ('afterwards', (), {})], 3: [('fit', (), dict(n=53))]}
 
 @cache
@@ -41,11 +43,13 @@ def same_run(procs, name, *args, eps=1e-6, **kwargs):
     for o in res:
         for k in 'weights','rows','losses','iters','random': close(o[k], ref[k], eps)
         assert all(torch.equal(*p) for p in zip(o['weights'], res[0]['weights']))
-        assert kwargs.get('kind')=='summed' or repr(o['rows'])==repr(res[0]['rows']) # a sum is divided by the samples of each
+        # a sum is divided by the samples of each
+        assert kwargs.get('kind')=='summed' or repr(o['rows'])==repr(res[0]['rows'])
     return ref,res
 
 slow = pytest.mark.slow
-def also(*cases): return [pytest.param(*o, marks=slow) if isinstance(o, tuple) else pytest.param(o, marks=slow) for o in cases]
+def also(*cases):
+    return [pytest.param(*o, marks=slow) if isinstance(o, tuple) else pytest.param(o, marks=slow) for o in cases]
 two_or_three = pytest.mark.parametrize('procs', [2, *also(3)])
 
 def test_parts_cover_a_batch():
@@ -53,19 +57,23 @@ def test_parts_cover_a_batch():
     for n in range(20):
         for procs in range(1, 6):
             rows = [share_of(n, o, procs) for o in range(procs)]
-            assert [i for o in rows for i in range(n)[o]]==[*range(n)] and len({o.stop-o.start for o in rows} - {n//procs})<=1
+            assert ([i for o in rows for i in range(n)[o]]==[*range(n)]
+                and len({o.stop-o.start for o in rows} - {n//procs})<=1)
 
 @pytest.mark.parametrize('procs,n', [(2,49), (3,53), *also((2,53), (3,49), (1,53), (3,8), (3,1))])
 def test_weights_of_one_process(procs, n):
-    "Sizes that do not divide, and last batches with fewer samples than processes: weights, losses and rows are those of one process, and each sample counts once"
+    """Sizes that do not divide, and last batches with fewer samples than processes: weights, losses and rows are those
+    of one process, and each sample counts once"""
     ref,res = same_run(procs, 'fit', n=n)
-    for k,ids in ref['ids'].items(): assert sorted(i for o in res for i in o['ids'].get(k, ()))==sorted(ids)==[*range(len(ids))]
+    for k,ids in ref['ids'].items():
+        assert sorted(i for o in res for i in o['ids'].get(k, ()))==sorted(ids)==[*range(len(ids))]
     assert {o['model'] for o in res}=={'Head'}
 
 @pytest.mark.parametrize('kind', ['weights','tokens', *also('elements','summed','model')])
 @two_or_three
 def test_means_over_other_items(kind, procs):
-    "Weighted classes, tokens of which some do not count, elements, sums and losses of the model: the step is that of the whole batch"
+    """Weighted classes, tokens of which some do not count, elements, sums and losses of the model: the step is that of
+    the whole batch"""
     same_run(procs, 'fit', kind=kind, n=41, n_epoch=1, **(dict(lr=.01) if kind=='summed' else {}))
 
 @pytest.mark.parametrize('kind', ['tokens', *also('classes', 'weights')])
@@ -87,7 +95,8 @@ def test_sixteen_bits(procs): same_run(procs, 'fit', 'bf16', 'clip', 'accumulate
 @pytest.mark.parametrize('n_valid', [11, *also(1)])
 @two_or_three
 def test_metrics(procs, n_valid):
-    "Averages, counts, ranks of all predictions and torchmetrics, in training and validation, in a fit and alone, also where processes have no sample"
+    """Averages, counts, ranks of all predictions and torchmetrics, in training and validation, in a fit and alone,
+    also where processes have no sample"""
     ref,res = same_run(procs, 'fit_with_metrics', n_valid)
     for o in res: close([o['alone'], o['after']], [ref['alone'], ref['after']])
 
@@ -97,7 +106,8 @@ def test_regression_metrics(): same_run(3, 'regression_metrics')
 @pytest.mark.parametrize('how', ['map', *also('list','iterable','weighted','workers')])
 @two_or_three
 def test_predictions(procs, how):
-    "Predictions, targets, inputs, decisions and losses of every sample, in order, in every process, whatever the loader"
+    """Predictions, targets, inputs, decisions and losses of every sample, in order, in every process, whatever the
+    loader"""
     ref = one('preds', how)
     for o in run(procs, 'preds', (how,), {}): close(o, ref)
 
@@ -116,12 +126,14 @@ def test_a_learner_is_as_before():
 @slow
 @two_or_three
 def test_outputs_of_one(procs, tmp_path):
-    "Files, table, bars, loggers and warnings are those of the first process; all have its best weights in the end; randomness in the processes differs, and is the same afterwards"
+    """Files, table, bars, loggers and warnings are those of the first process; all have its best weights in the end;
+    randomness in the processes differs, and is the same afterwards"""
     for o in 'one','several': (tmp_path/o).mkdir()
     ref,res = one('outputs', str(tmp_path/'one')),together(procs, 'outputs', str(tmp_path/'several'))
     lines = len((tmp_path/'one/history.csv').read_text().splitlines())
     assert len((tmp_path/'several/history.csv').read_text().splitlines())==lines
-    assert 'epoch' in res.out[0] and not any(res.out[1:]) and [o['warned'] for o in res]==[ref['warned'], *[0]*(procs-1)]
+    assert ('epoch' in res.out[0] and not any(res.out[1:])
+        and [o['warned'] for o in res]==[ref['warned'], *[0]*(procs-1)])
     for o in res:
         close(o['weights'], ref['weights'])
         assert o['names']==ref['names'] and torch.equal(o['random'], res[0]['random'])
@@ -167,7 +179,8 @@ launcher = [sys.executable, '-m', 'torch.distributed.run']
 def test_torchrun(tmp_path):
     "The script of the tutorial under torchrun"
     file,line = script(tmp_path)
-    p = subprocess.run([*launcher, '--standalone', '--nproc-per-node', '2', file], env=env, capture_output=True, text=True, timeout=100)
+    p = subprocess.run([*launcher, '--standalone', '--nproc-per-node', '2', file], env=env, capture_output=True,
+        text=True, timeout=100)
     assert p.returncode==0,p.stderr
     assert p.stdout.count(line)==2
 
@@ -176,7 +189,8 @@ def test_two_hosts(tmp_path):
     "Two launchers at two addresses find each other; the table is shown by the first"
     file,line = script(tmp_path)
     where = ['--nnodes', '2', '--nproc-per-node', '1', '--master-addr', '127.0.0.1', '--master-port', str(free_port())]
-    ps = [subprocess.Popen([*launcher, *where, '--node-rank', str(i), '--local-addr', f'127.0.0.{i+1}', file], env=env, stdout=-1, stderr=-1, text=True) for i in range(2)]
+    ps = [subprocess.Popen([*launcher, *where, '--node-rank', str(i), '--local-addr', f'127.0.0.{i+1}', file], env=env,
+        stdout=-1, stderr=-1, text=True) for i in range(2)]
     outs = [p.communicate(timeout=100) for p in ps]
     assert not any(p.returncode for p in ps),outs
     assert all(line in out for out,_ in outs) and ['epoch' in out for out,_ in outs]==[True, False]
@@ -185,6 +199,7 @@ def test_two_hosts(tmp_path):
 def test_accelerate_launch(tmp_path):
     "Its way to torchrun is called `multi_gpu`, on a CPU too; `--cpu` alone would start one process, or need MPI"
     file,line = script(tmp_path)
-    cmd = [sys.executable, '-m', 'accelerate.commands.launch', '--multi_gpu', '--num_processes', '2', '--num_machines', '1', '--mixed_precision', 'no', '--dynamo_backend', 'no', '--main_process_port', str(free_port()), file]
+    cmd = [sys.executable, '-m', 'accelerate.commands.launch', '--multi_gpu', '--num_processes', '2', '--num_machines',
+        '1', '--mixed_precision', 'no', '--dynamo_backend', 'no', '--main_process_port', str(free_port()), file]
     p = subprocess.run(cmd, env=env | dict(ACCELERATE_USE_CPU='true'), capture_output=True, text=True, timeout=100)
     assert p.returncode==0 and p.stdout.count(line)==2,p.stdout+p.stderr

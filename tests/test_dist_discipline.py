@@ -10,12 +10,15 @@ def all_the_same(res, but=()):
     first = {k:v for k,v in res[0].items() if k not in ('seconds', *but)}
     for o in res: close({k:o[k] for k in first}, first)
 
-@pytest.mark.parametrize('ev', [*in_batch[:1], 'after_batch', *also(*in_batch[1:-1], 'before_draw', 'after_train', 'before_validate', 'after_epoch', 'before_fit')])
+@pytest.mark.parametrize('ev',
+    [*in_batch[:1], 'after_batch',
+        *also(*in_batch[1:-1], 'before_draw', 'after_train', 'before_validate', 'after_epoch', 'before_fit')])
 @pytest.mark.parametrize('rank,at', [(1,3), *also((0,3), (1,0), (1,1), (0,1))])
 def test_a_cancelled_fit_ends_in_all_processes(ev, rank, at):
     "At the same batch, with the same weights and the same reason"
     res = together(2, 'act', 'cancel', ev, rank, at=0 if ev=='before_fit' else at)
-    all_the_same(res, but=dict(after_step=['done'], after_epoch=['rows']).get(ev, ())) # what that process has left undone
+    # what that process has left undone
+    all_the_same(res, but=dict(after_step=['done'], after_epoch=['rows']).get(ev, ()))
     assert res[0]['exc'] is None and res[0]['reason']=='enough' and max(o['done'] for o in res)<9
 
 @slow
@@ -30,14 +33,17 @@ def test_other_cancels(what, ev):
 @pytest.mark.parametrize('ev', ['after_loss', *also('after_batch', 'before_draw', 'before_validate', 'after_epoch')])
 @two_or_three
 def test_stops_are_agreed_on(what, ev, procs):
-    "Ctrl-C, SIGTERM and stops that wait for a pause, in one process: all stop between the same two batches, and go on from there"
+    """Ctrl-C, SIGTERM and stops that wait for a pause, in one process: all stop between the same two batches, and go
+    on from there"""
     res = together(procs, 'act', what, ev, resume=True)
     all_the_same(res)
     kind = dict(interrupt='KeyboardInterrupt', terminate='SystemExit', stop=None)[what]
     assert (res[0]['exc'] and res[0]['exc'][0])==kind and res[0]['done']<14
     close(res[0]['weights'], one('act', 'sleep', at=99)['weights'])
 
-@pytest.mark.parametrize('ev', ['before_backward', *also('before_fit', 'before_train', *in_batch, 'after_backward', 'before_step', 'before_draw', 'after_train',
+@pytest.mark.parametrize('ev',
+    ['before_backward', *also('before_fit', 'before_train', *in_batch, 'after_backward', 'before_step', 'before_draw',
+        'after_train',
     'before_validate', 'after_validate', 'after_epoch', 'after_fit')])
 def test_an_error_ends_all(ev):
     "Within seconds; the error is shown by its process, with its number, and by no other"
@@ -50,7 +56,8 @@ def test_an_error_ends_all(ev):
 @pytest.mark.parametrize('ev', ['after_loss', *also('after_batch', 'before_validate')])
 def test_a_killed_process_ends_all(ev):
     res = together(3, 'act', 'kill', ev, fails=True)
-    assert res.codes==[0, -signal.SIGKILL, 0] and all(o['exc'][0] in ('RuntimeError','ProcessFailed') and o['seconds']<20 for o in (res[0], res[2]))
+    assert (res.codes==[0, -signal.SIGKILL, 0]
+        and all(o['exc'][0] in ('RuntimeError','ProcessFailed') and o['seconds']<20 for o in (res[0], res[2])))
 
 @slow
 def test_a_slow_process_is_waited_for_until_the_timeout():
@@ -63,4 +70,6 @@ def test_a_slow_process_is_waited_for_until_the_timeout():
 def test_a_run_goes_on_with_other_numbers_of_processes(a, b, c, tmp_path):
     "Stopped in the middle of epochs and of accumulated batches, and resumed from its files"
     for n,stop_at in zip((a, b, c), (4, 10, None)): res = together(n, 'resumed', str(tmp_path), stop_at)
-    for o in res: close({k:o[k] for k in ('weights','rows','losses','iters')}, {k:one('resumed', str(tmp_path/'one'), None)[k] for k in ('weights','rows','losses','iters')})
+    for o in res:
+        close({k:o[k] for k in ('weights','rows','losses','iters')},
+            {k:one('resumed', str(tmp_path/'one'), None)[k] for k in ('weights','rows','losses','iters')})

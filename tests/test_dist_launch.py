@@ -23,7 +23,8 @@ def learner(**kwargs): return synth_learner(metrics=rmse, opt_func=Adam, lr=.01,
 
 @slow # a notebook of this part does the same
 def test_everything_comes_back(capfd):
-    "Weights, optimizer, rows, callbacks, generators: the objects are the same ones, and the next fit goes on as in one process; one table is shown"
+    """Weights, optimizer, rows, callbacks, generators: the objects are the same ones, and the next fit goes on as in
+    one process; one table is shown"""
     a,b = Seen(),Seen()
     ref = learner().fit_one_cycle(2, cbs=a)
     learn = learner(show=True) # which seeds the generators again
@@ -31,7 +32,8 @@ def test_everything_comes_back(capfd):
     learn.fit_one_cycle(2, cbs=b, procs=2)
     assert capfd.readouterr().out.count('valid_loss')==1
     assert all(o is p for o,p in zip(learn.model.parameters(), params)) and learn.opt is opt
-    close([weights(learn), rows(learn), b.losses, learn.train_iter, learn.stop_reason], [weights(ref), rows(ref), a.losses, ref.train_iter, ref.stop_reason], 1e-5)
+    close([weights(learn), rows(learn), b.losses, learn.train_iter, learn.stop_reason],
+        [weights(ref), rows(ref), a.losses, ref.train_iter, ref.stop_reason], 1e-5)
     torch.manual_seed(5); ref.fit(1)
     torch.manual_seed(5); learn.fit(1)
     close(weights(learn), weights(ref), 1e-5)

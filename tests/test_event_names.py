@@ -1,18 +1,32 @@
-"Names of events of other libraries, and decorators that would lose a method, are refused with what is meant here; functions hear events of one's own"
+"""Names of events of other libraries, and decorators that would lose a method, are refused with what is meant here;
+functions hear events of one's own"""
 import pytest
 from learner.all import *
 
-meant = dict(on_train_begin='before_fit', on_train_end='after_fit', on_epoch_begin='before_epoch', on_epoch_end='after_epoch',         # Keras
+# Keras
+meant = dict(on_train_begin='before_fit', on_train_end='after_fit', on_epoch_begin='before_epoch',
+    on_epoch_end='after_epoch',
     on_train_batch_begin='before_batch', on_test_begin='before_validate', on_predict_batch_end='after_batch',
-    begin_fit='before_fit', begin_epoch='before_epoch', begin_train='before_train', begin_validate='before_validate', begin_batch='before_batch', # fastai
-    on_batch_begin='before_batch', on_loss_begin='after_pred', on_backward_begin='before_backward', on_backward_end='after_backward',
-    on_fit_start='before_fit', on_train_epoch_start='before_train', on_train_epoch_end='after_train', on_train_batch_end='after_batch', # Lightning
-    on_validation_epoch_end='after_validate', on_validation_batch_start='before_batch', on_before_backward='before_backward',
-    on_before_optimizer_step='before_step', on_before_zero_grad='before_zero_grad', on_exception='after_exception', on_sanity_check_start='before_sanity',
+    # fastai
+    begin_fit='before_fit', begin_epoch='before_epoch', begin_train='before_train', begin_validate='before_validate',
+    begin_batch='before_batch',
+    on_batch_begin='before_batch', on_loss_begin='after_pred', on_backward_begin='before_backward',
+    on_backward_end='after_backward',
+    # Lightning
+    on_fit_start='before_fit', on_train_epoch_start='before_train', on_train_epoch_end='after_train',
+    on_train_batch_end='after_batch',
+    on_validation_epoch_end='after_validate', on_validation_batch_start='before_batch',
+    on_before_backward='before_backward',
+    on_before_optimizer_step='before_step', on_before_zero_grad='before_zero_grad', on_exception='after_exception',
+    on_sanity_check_start='before_sanity',
     on_save_checkpoint='before_save_state', training_step='before_batch', validation_step='before_batch',
-    on_step_end='after_batch', on_evaluate='after_validate', on_log='after_row', on_pre_optimizer_step='before_step',              # Hugging Face
-    on_evaluate_begin='before_validate', on_evaluate_end='after_validate', on_fetch_data_begin='before_draw',                     # fastNLP
-    on_training_run_start='before_fit', on_train_step_start='before_batch', on_eval_epoch_end='after_validate', on_training_run_epoch_end='after_epoch') # pytorch-accelerated
+    # Hugging Face
+    on_step_end='after_batch', on_evaluate='after_validate', on_log='after_row', on_pre_optimizer_step='before_step',
+    # fastNLP
+    on_evaluate_begin='before_validate', on_evaluate_end='after_validate', on_fetch_data_begin='before_draw',
+    # pytorch-accelerated
+    on_training_run_start='before_fit', on_train_step_start='before_batch', on_eval_epoch_end='after_validate',
+    on_training_run_epoch_end='after_epoch')
 
 def made_class(name): return type('Mine', (Callback,), {name: lambda self: None})
 def made_keyword(name): return Callback(**{name: lambda self: None})
@@ -22,10 +36,13 @@ def made_function(name): return on(name)(lambda learn: None)
 @pytest.mark.parametrize('name', meant)
 def test_names_of_other_libraries_are_refused_with_ours(name, make):
     assert meant[name] in event
-    with pytest.raises(TypeError, match=f'would never run, because no event is called `{name}`: here it is `{meant[name]}`'): make(name)
+    with pytest.raises(TypeError,
+            match=f'would never run, because no event is called `{name}`: here it is `{meant[name]}`'):
+        make(name)
 
 def test_the_attribute_of_another_library_names_ours_too():
-    with pytest.raises(AttributeError, match='No event is called `on_train_begin`: here it is `before_fit`'): event.on_train_begin
+    with pytest.raises(AttributeError, match='No event is called `on_train_begin`: here it is `before_fit`'):
+        event.on_train_begin
 
 @pytest.mark.parametrize('name', ['on_monday','begin','verify_batch','on_train','step_size'])
 def test_other_names_are_events_of_ones_own(name):
@@ -37,7 +54,10 @@ def test_other_names_are_events_of_ones_own(name):
     assert seen==[3, 3]
 
 def test_a_keyword_of_a_callback_is_an_event():
-    with pytest.raises(TypeError, match="`Callback\\(foo=…\\)` would never run, because no event is called `foo`.*`@on\\('foo'\\)`, or a class"): Callback(foo=print)
+    with pytest.raises(TypeError,
+            match="`Callback\\(foo=…\\)` would never run, because no event is called `foo`.*`@on\\('foo'\\)`, or a "
+            "class"):
+        Callback(foo=print)
     after_foo = event.register('after_foo')
     try: assert callable(Callback(after_foo=print).handler(after_foo))
     finally: vars(event).pop('after_foo')
@@ -50,7 +70,8 @@ def test_functions_take_keyword_arguments_of_events_of_ones_own():
     assert seen==[(1, 1, 2), (3, 1, 2)]
 
 def test_a_filter_above_a_method_is_refused():
-    with pytest.raises(TypeError, match=r"`@after_train\(every=2\)` above `look` would lose it: write `@on\(event.after_train\(every=2\)\)`"):
+    with pytest.raises(TypeError,
+            match=r"`@after_train\(every=2\)` above `look` would lose it: write `@on\(event.after_train\(every=2\)\)`"):
         class Mine(Callback):
             @event.after_train(every=2)
             def look(self): pass
@@ -59,7 +80,9 @@ def test_a_filter_above_a_method_is_refused():
         def look(learn): pass
 
 def test_on_above_a_method_is_refused():
-    with pytest.raises(TypeError, match=r"`Mine.look` would never run: a method is named after its event, and `@on\(…\)` stands above functions"):
+    with pytest.raises(TypeError,
+            match=r"`Mine.look` would never run: a method is named after its event, and `@on\(…\)` stands above "
+            r"functions"):
         class Mine(Callback):
             @on('after_train', every=2)
             def look(self): pass
@@ -102,25 +125,32 @@ def test_the_state_of_two_of_one_class_finds_its_own_in_another_order(tmp_path):
         def before_fit(self): self.n = 0
         def after_step(self): self.n += self.step
     def cbs(): return [Counts(1, 'ones'), Counts(10, 'tens')]
-    with pytest.raises(ZeroDivisionError): synth_learner(path=tmp_path, cbs=[*cbs(), Checkpoint(), Raise('after_epoch', ZeroDivisionError, 2)]).fit(3)
-    learn = synth_learner(path=tmp_path, cbs=[*cbs()[::-1], Checkpoint(), Raise('after_epoch', ZeroDivisionError, 9)]).fit(3, resume=True)
+    with pytest.raises(ZeroDivisionError):
+        synth_learner(path=tmp_path, cbs=[*cbs(), Checkpoint(), Raise('after_epoch', ZeroDivisionError, 2)]).fit(3)
+    learn = synth_learner(path=tmp_path,
+        cbs=[*cbs()[::-1], Checkpoint(), Raise('after_epoch', ZeroDivisionError, 9)]).fit(3, resume=True)
     assert (learn.ones.n,learn.tens.n)==(30, 300)
 
 def test_names_that_cannot_be_are_refused():
     cb,other = GradientClip(),GradientClip()
-    with pytest.raises(ValueError, match="`name` is an identifier, as in `learn.gradient_clip`, but got 'my clip'"): cb.name = 'my clip'
+    with pytest.raises(ValueError, match="`name` is an identifier, as in `learn.gradient_clip`, but got 'my clip'"):
+        cb.name = 'my clip'
     cb.name = other.name = 'mine'
     learn = synth_learner(cbs=cb)
     with pytest.raises(ValueError, match='Another callback is called `mine` already'): learn.add_cb(other)
-    with pytest.raises(ValueError, match='`GradientClip` is attached as `mine` already: give it a `name` before'): cb.name = 'yours'
+    with pytest.raises(ValueError, match='`GradientClip` is attached as `mine` already: give it a `name` before'):
+        cb.name = 'yours'
     other.name = 'model'
     with pytest.raises(ValueError, match='would replace `learn.model`'): learn.add_cb(other)
     assert learn.cbs.attrgot('name').count('mine')==1
 
-@pytest.mark.parametrize('given,seen', [(dict(every=2), [2,4,2,4]), (dict(every=2, valid=True), [2,4,1,2,4,1]), (dict(once=5), [1]), (dict(once=5, valid=True), [0])])
+@pytest.mark.parametrize('given,seen',
+    [(dict(every=2), [2,4,2,4]), (dict(every=2, valid=True), [2,4,1,2,4,1]), (dict(once=5), [1]),
+        (dict(once=5, valid=True), [0])])
 def test_a_filter_counts_training_batches_unless_asked(given, seen):
     got,learn = [],synth_learner(4, 2)
-    learn.on(event.after_batch(**given))(lambda learn: got.append(learn.iter+1 if given.keys()&{'every'} else learn.epoch))
+    learn.on(event.after_batch(**given))(
+        lambda learn: got.append(learn.iter+1 if given.keys()&{'every'} else learn.epoch))
     learn.fit(2)
     if 'valid' in given and 'every' in given: seen = [2,4,2,2,4,2]
     assert got==seen
@@ -143,7 +173,9 @@ def test_a_logger_of_fastai_is_refused_aloud():
     assert synth_learner(cbs=Logger).fit(1).train_iter==10
 
 def test_a_plain_event_above_a_method_is_refused():
-    with pytest.raises(TypeError, match=r"`event.after_train` takes a filter by name, such as `every=2`, but got <function .*`@on\(event.after_train\)`"):
+    with pytest.raises(TypeError,
+            match=r"`event.after_train` takes a filter by name, such as `every=2`, but got <function "
+            r".*`@on\(event.after_train\)`"):
         class Mine(Callback):
             @event.after_train
             def look(self): pass

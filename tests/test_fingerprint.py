@@ -8,16 +8,20 @@ from learner.all import *
 from learner.compare.fingerprint import Trail,checksum,checksum_of_batch
 from small_fits import mk
 
-def data(n=24): g = torch.Generator().manual_seed(0); return TensorDataset(torch.randn(n, 3, generator=g), torch.randint(0, 2, (n,), generator=g))
+def data(n=24):
+    g = torch.Generator().manual_seed(0)
+    return TensorDataset(torch.randn(n, 3, generator=g), torch.randint(0, 2, (n,), generator=g))
 def make(*cbs, dl=None, seed=1, **kwargs):
-    learn = mk(*cbs, data=DataLoaders(DataLoader(data(), 4, shuffle=True) if dl is None else dl, device='cpu'), **kwargs)
+    learn = mk(*cbs, data=DataLoaders(DataLoader(data(), 4, shuffle=True) if dl is None else dl, device='cpu'),
+        **kwargs)
     torch.manual_seed(seed)
     return learn
 def fitted(*cbs, n=2, **kwargs): return make(*cbs, **kwargs).fit(n, cbs=Fingerprint())
 
 def test_equal_runs_are_equal():
     d = diff(fitted(), fitted())
-    assert not d and (d.step, d.kind, d.evidence, d.idle, d.n)==(None, None, [], [], 12) and 'equal in 12 training batches' in repr(d)
+    assert (not d and (d.step, d.kind, d.evidence, d.idle, d.n)==(None, None, [], [], 12)
+        and 'equal in 12 training batches' in repr(d))
 
 def test_a_longer_run_is_no_difference():
     assert not diff(fitted(n=1), fitted(n=3))
@@ -25,7 +29,8 @@ def test_a_longer_run_is_no_difference():
 def test_fingerprints_change_nothing():
     assert all(map(torch.equal, fitted().model.parameters(), make().fit(2).model.parameters()))
 
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.uint8, torch.bool, torch.complex64], ids=str)
+@pytest.mark.parametrize('dtype',
+    [torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.uint8, torch.bool, torch.complex64], ids=str)
 @pytest.mark.parametrize('shape', [(), (3,), (0,), (5,7)], ids=str)
 def test_checksums_know_every_type(dtype, shape):
     t = torch.ones(shape, dtype=dtype)
@@ -37,12 +42,15 @@ def test_all_that_is_in_a_batch_counts():
     x,y = torch.ones(2),dict(a=[torch.zeros(1)], name=['u','v'])
     one = checksum_of_batch((x,), (y,))
     assert one==checksum_of_batch((x,), (y,))
-    assert one not in (checksum_of_batch((x,), (dict(y, name=['u','w']),)), checksum_of_batch((x,), (dict(y, a=[torch.ones(1)]),)), checksum_of_batch((x+1,), (y,)))
+    assert one not in (checksum_of_batch((x,), (dict(y, name=['u','w']),)),
+        checksum_of_batch((x,), (dict(y, a=[torch.ones(1)]),)), checksum_of_batch((x+1,), (y,)))
 
 def test_an_order_that_differs_names_the_samples():
     d = diff(fitted(dl=DataLoader(data(), 4)), fitted(dl=DataLoader(data(), 4, sampler=[1,0,*range(2, 24)])))
-    assert (d.step, d.kind)==(0, 'data') and 'same samples are in another order: 0, 1, 2, 3 in a, and 1, 0, 2, 3 in b' in repr(d)
-    d = diff(fitted(dl=DataLoader(data(), 4)), fitted(dl=DataLoader(data(), 4, sampler=[*range(5), 9, 6, 7, 8, 5, *range(10, 24)])))
+    assert ((d.step, d.kind)==(0, 'data')
+        and 'same samples are in another order: 0, 1, 2, 3 in a, and 1, 0, 2, 3 in b' in repr(d))
+    d = diff(fitted(dl=DataLoader(data(), 4)),
+        fitted(dl=DataLoader(data(), 4, sampler=[*range(5), 9, 6, 7, 8, 5, *range(10, 24)])))
     assert (d.step, d.kind)==(1, 'data') and 'samples 5 are in a only; samples 9 are in b only' in repr(d)
 
 def test_another_batch_size_is_data():
@@ -78,7 +86,8 @@ def test_a_callback_in_one_run_only():
 
 def test_settings_of_callbacks_and_losses():
     d = diff(fitted(GradientClip(1e-3)), fitted(GradientClip(1e-4)))
-    assert (d.step, d.kind)==(0, 'hyper-parameter') and '`callbacks.gradient_clip.max_norm` is 0.001 in a, and 0.0001 in b' in repr(d)
+    assert ((d.step, d.kind)==(0, 'hyper-parameter')
+        and '`callbacks.gradient_clip.max_norm` is 0.001 in a, and 0.0001 in b' in repr(d))
     d = diff(*(fitted(loss_func=nn.CrossEntropyLoss(label_smoothing=o)) for o in (0., .1)))
     assert (d.step, d.kind)==(0, 'hyper-parameter') and 'label_smoothing' in repr(d)
 
@@ -114,13 +123,16 @@ def test_a_run_has_one_fingerprint_however_often_it_was_stopped(tmp_path):
     whole = fitted()
     cut = make(path=tmp_path)
     for n in (3, 9):
-        with pytest.raises(KeyboardInterrupt): cut.fit(2, cbs=[Fingerprint(), Checkpoint(every=1, unit='iter'), Raise('before_draw', KeyboardInterrupt, n)], resume='auto')
+        with pytest.raises(KeyboardInterrupt):
+            cut.fit(2, cbs=[Fingerprint(), Checkpoint(every=1, unit='iter'),
+                Raise('before_draw', KeyboardInterrupt, n)], resume='auto')
         cut = make(path=tmp_path, seed=7) # as in another process
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         cut.fit(2, cbs=[Fingerprint(), Checkpoint(every=1, unit='iter')], resume='auto')
     assert not diff(whole, cut) and diff(whole, cut).n==12
-    assert whole.held_fingerprint.trail.state_dict()['columns']['at'][0].tolist()==cut.held_fingerprint.trail.state_dict()['columns']['at'][0].tolist()
+    assert whole.held_fingerprint.trail.state_dict()['columns']['at'][0].tolist(
+        )==cut.held_fingerprint.trail.state_dict()['columns']['at'][0].tolist()
 
 @pytest.mark.filterwarnings('ignore:The run was stopped in the middle')
 def test_an_interrupted_fit_continues_its_fingerprint():
@@ -141,7 +153,8 @@ def test_files(tmp_path):
 
 def test_a_file_is_written_even_after_an_error(tmp_path):
     learn = make(path=tmp_path)
-    with pytest.raises(ZeroDivisionError): learn.fit(1, cbs=[Fingerprint(file='a'), Raise('before_batch', ZeroDivisionError, 4)])
+    with pytest.raises(ZeroDivisionError):
+        learn.fit(1, cbs=[Fingerprint(file='a'), Raise('before_batch', ZeroDivisionError, 4)])
     d = diff('a', fitted(path=tmp_path))
     assert not d and d.n==3
 
@@ -155,7 +168,8 @@ def test_rare_checksums_of_weights_and_no_ids():
     cb = Fingerprint(weights=4, ids=False)
     learn = make().fit(2, cbs=cb)
     assert not diff(learn, fitted())
-    assert [len(cb.trail.columns['weights'][i]) for i in range(13)]==[1,0,0,0,1,0,0,0,1,0,0,0,1] and all(len(cb.trail.columns['ids'][i])==1 for i in range(1, 13))
+    assert ([len(cb.trail.columns['weights'][i]) for i in range(13)]==[1,0,0,0,1,0,0,0,1,0,0,0,1]
+        and all(len(cb.trail.columns['ids'][i])==1 for i in range(1, 13)))
 
 def test_accumulated_and_cancelled_batches():
     def cbs(skip): return [GradientAccumulation(8), on('before_batch')(lambda learn: skip_if(learn, skip))]
@@ -171,7 +185,8 @@ def test_a_trail_is_copied_in_constant_time():
     shot = cb.snapshot()
     before = cb.state_dict()
     cb.trail.append(dict(at=[6, 1, 0]))
-    assert {k:[o.tolist() for o in v] for k,v in shot.state_dict()['columns'].items()}=={k:[o.tolist() for o in v] for k,v in before['columns'].items()}
+    assert {k:[o.tolist() for o in v] for k,
+        v in shot.state_dict()['columns'].items()}=={k:[o.tolist() for o in v] for k,v in before['columns'].items()}
 
 def test_a_step_after_the_last_batch_of_an_epoch_has_a_row():
     "Without a length, the end of an epoch is known when no batch comes any more"
@@ -217,18 +232,23 @@ def collate(batch):
     x,y = torch.utils.data.default_collate(batch)
     return x*{collate},y
 '''
-@pytest.mark.parametrize('change,culprit,line', [(dict(power=2.), 'loss', 'POWER = 2.0'), (dict(inner=2.), 'inner', 'return 2.0*x')], ids=str)
+@pytest.mark.parametrize('change,culprit,line',
+    [(dict(power=2.), 'loss', 'POWER = 2.0'), (dict(inner=2.), 'inner', 'return 2.0*x')], ids=str)
 def test_helpers_and_constants_of_a_loss(change, culprit, line):
     a,b = (fitted(loss_func=of_source(LOSS.format(**dict(power=1., inner=1.)|o), 'loss')) for o in ({}, change))
     d = diff(a, b)
-    assert (d.step, d.kind)==(0, 'code') and f'`{culprit}` (loss_func) differs' in d.evidence[0] and line in d.evidence[0]
+    assert ((d.step, d.kind)==(0, 'code') and f'`{culprit}` (loss_func) differs' in d.evidence[0]
+        and line in d.evidence[0])
     assert len([o for o in d.evidence if 'differs' in o and 'loss_func' in o])==1
 
-@pytest.mark.parametrize('change,culprit', [(dict(scale=2.), '`Scale` (dataset)'), (dict(shift=1.), '`shift` (dataset)'), (dict(collate=2.), '`collate` (loader)')], ids=str)
+@pytest.mark.parametrize('change,culprit',
+    [(dict(scale=2.), '`Scale` (dataset)'), (dict(shift=1.), '`shift` (dataset)'),
+        (dict(collate=2.), '`collate` (loader)')], ids=str)
 def test_transforms_in_the_dataset_and_the_loader(change, culprit):
     def run(**change):
         code = DATA.format(**dict(scale=1., shift=0., collate=1.)|change)
-        return fitted(dl=DataLoader(of_source(code, 'Data')(data()), 4, shuffle=True, collate_fn=of_source(code, 'collate')))
+        return fitted(dl=DataLoader(of_source(code, 'Data')(data()), 4, shuffle=True,
+            collate_fn=of_source(code, 'collate')))
     d = diff(run(), run(**change))
     assert (d.step, d.kind)==(0, 'code') and culprit in d.evidence[0] and not diff(run(**change), run(**change))
 
@@ -243,7 +263,8 @@ def test_a_helper_in_a_module_of_ones_own():
         mod = types.ModuleType('helpers')
         exec(f'def scale(x): return x*{k}', vars(mod))
         vars(mod)['scale'].__module__ = 'helpers'
-        return fitted(loss_func=of_source('def loss(p, y): return helpers.scale(F.cross_entropy(p, y))', 'loss', helpers=mod))
+        return fitted(loss_func=of_source('def loss(p, y): return helpers.scale(F.cross_entropy(p, y))', 'loss',
+            helpers=mod))
     d = diff(run(1.), run(2.))
     assert (d.step, d.kind)==(0, 'code') and '`scale` (loss_func)' in d.evidence[0]
 
@@ -264,17 +285,20 @@ def loss(p, y):
 
 def test_functions_of_libraries_are_not_followed():
     from learner.resume.origin import definitions
-    learn = make(loss_func=of_source('import sklearn.metrics\ndef loss(p, y): return F.cross_entropy(p, y)+0*(sklearn.metrics is None)', 'loss'))
+    learn = make(loss_func=of_source(
+        'import sklearn.metrics\ndef loss(p, y): return F.cross_entropy(p, y)+0*(sklearn.metrics is None)', 'loss'))
     assert [name for name,role,_ in definitions(learn) if role!='opt_func']==['`loss` (loss_func)']
 
 def test_weights_that_move_to_other_memory():
-    "Their arrays are kept, so a parameter with other memory, size or type, and a buffer that is replaced, must be noticed"
+    """Their arrays are kept, so a parameter with other memory, size or type, and a buffer that is replaced, must be
+    noticed"""
     from learner.compare.fingerprint import Weights
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     held = Weights(model)
     def now():
         res = held.checksum()
-        assert res==Weights(model).checksum()==checksum([t for m in model.modules() for o in (m._parameters, m._buffers) for t in o.values()])
+        assert res==Weights(model).checksum()==checksum(
+            [t for m in model.modules() for o in (m._parameters, m._buffers) for t in o.values()])
         return res
     seen = [now()]
     with torch.no_grad(): model[0].weight[1,1] += 1

@@ -54,7 +54,8 @@ def plain_loop(n_epoch, train, opt_func):
     return model
 
 # The same bits as a hand-written loop
-@pytest.mark.parametrize('kwargs', [{}, dict(num_workers=2), dict(num_workers=2, persistent_workers=True)], ids=['0','2','persistent'])
+@pytest.mark.parametrize('kwargs', [{}, dict(num_workers=2), dict(num_workers=2, persistent_workers=True)],
+    ids=['0','2','persistent'])
 @pytest.mark.parametrize('opt_func', [sgd, adam], ids=['momentum','adam'])
 @pytest.mark.filterwarnings('ignore:This DataLoader will create')
 def test_weights_are_those_of_a_plain_training_loop(opt_func, kwargs, close, capsys):
@@ -101,7 +102,8 @@ def test_what_callbacks_draw_in_a_validation_is_put_back(ev):
     assert generators()==state
 
 # Looking from inside a fit
-names = 'dl dl_name batch xb yb pred loss loss_grad n_iter iter epoch n_epoch train_iter opt_step pct_train training mode stop_reason results'.split()
+names = '''dl dl_name batch xb yb pred loss loss_grad n_iter iter epoch n_epoch train_iter opt_step pct_train
+    training mode stop_reason results'''.split()
 
 class Look(Callback):
     "Validates at the `n`-th `ev`, and sees whether anything of the run has changed"
@@ -110,9 +112,12 @@ class Look(Callback):
         super().__init__(**{ev: Look.look})
     def found(self):
         learn = self.learn
-        return dict({k:id(v) if isinstance(v := getattr(learn, k), (torch.Tensor,tuple,list,DataLoader)) else v for k in names},
-            generators=generators(), modes=modes(learn.model), grads=[id(o) for o in grads(learn.model)], grad=torch.is_grad_enabled(), cbs=list(learn.cbs),
-            history=(list(learn.recorder.rows), list(learn.recorder.raw_losses), list(learn.recorder.lrs), list(learn.recorder.iters)))
+        return dict({k:id(v) if isinstance(v := getattr(learn, k), (torch.Tensor,tuple,list,DataLoader)) else v
+            for k in names},
+            generators=generators(), modes=modes(learn.model), grads=[id(o) for o in grads(learn.model)],
+            grad=torch.is_grad_enabled(), cbs=list(learn.cbs),
+            history=(list(learn.recorder.rows), list(learn.recorder.raw_losses), list(learn.recorder.lrs),
+                list(learn.recorder.iters)))
     def look(self):
         self.count += 1
         if self.count!=self.n: return
@@ -135,7 +140,8 @@ def test_looking_at_any_event_changes_nothing(ev):
     assert same(weights(a.model), weights(b.model)) and a.recorder.raw_losses==b.recorder.raw_losses
     assert columns(a)==columns(b) and list(look.result.names)==['valid_loss', 'valid_mae']
 
-@pytest.mark.parametrize('kwargs', [{}, dict(num_workers=1), dict(num_workers=1, persistent_workers=True)], ids=['0','1','persistent'])
+@pytest.mark.parametrize('kwargs', [{}, dict(num_workers=1), dict(num_workers=1, persistent_workers=True)],
+    ids=['0','1','persistent'])
 def test_the_train_loader_can_be_looked_at_while_it_is_running(kwargs, close):
     def run(cbs=None):
         train,_ = loaders(**kwargs)
@@ -143,12 +149,14 @@ def test_the_train_loader_can_be_looked_at_while_it_is_running(kwargs, close):
         return mk(train, None, cbs=cbs).fit(2)
     a,look = run(),Look('after_batch', what=dict(ds_idx=0))
     b = run(look)
-    assert same(weights(a.model), weights(b.model)) and a.recorder.raw_losses==b.recorder.raw_losses and look.result.names==('train/loss', 'train/mae')
+    assert (same(weights(a.model), weights(b.model)) and a.recorder.raw_losses==b.recorder.raw_losses
+        and look.result.names==('train/loss', 'train/mae'))
 
 def test_generators_of_loaders_and_samplers_are_put_back():
     ds,gs = Noisy(12),[torch.Generator().manual_seed(i) for i in range(3)]
     train = DataLoader(ds, 4, shuffle=True, generator=gs[0])
-    valid = dict(a=DataLoader(ds, 4, shuffle=True, generator=gs[1]), b=DataLoader(ds, 4, sampler=RandomSampler(ds, generator=gs[2])))
+    valid = dict(a=DataLoader(ds, 4, shuffle=True, generator=gs[1]),
+        b=DataLoader(ds, 4, sampler=RandomSampler(ds, generator=gs[2])))
     learn = mk(train, valid)
     before = [g.get_state() for g in gs]
     learn.validate(); learn.validate(0)
@@ -174,7 +182,8 @@ def test_a_validation_that_fails_inside_a_fit_leaves_it_as_it_was():
             if self.iter!=1 or not self.training: return
             before = {k:getattr(self.learn, k) for k in names}
             with pytest.raises(ZeroDivisionError): self.learn.validate(cbs=Raise('after_pred', ZeroDivisionError))
-            assert all(before[k] is getattr(self.learn, k) or before[k]==getattr(self.learn, k) for k in names) and torch.is_grad_enabled()
+            assert (all(before[k] is getattr(self.learn, k) or before[k]==getattr(self.learn, k) for k in names)
+                and torch.is_grad_enabled())
     a,b = mk().fit(1),mk(cbs=Try).fit(1)
     assert same(weights(a.model), weights(b.model)) and columns(a)==columns(b)
 
@@ -186,8 +195,10 @@ def test_validation_alone_keeps_the_history_of_the_fit():
     assert (learn.epoch, learn.train_iter, learn.opt_step, learn.pct_train)==(1, 12, 12, 1.)
 
 # What is left behind
-ends = dict(success=[], cancel=[Raise, 'after_loss', CancelFitException, 3], error=[Raise, 'after_loss', ZeroDivisionError, 3], ctrl_c=[Raise, 'before_step', KeyboardInterrupt, 3],
-    early=[Raise, 'before_fit', ZeroDivisionError], validating=[Raise, 'after_pred', ZeroDivisionError, 8], at_the_end=[Raise, 'cleanup_fit', ZeroDivisionError])
+ends = dict(success=[], cancel=[Raise, 'after_loss', CancelFitException, 3],
+    error=[Raise, 'after_loss', ZeroDivisionError, 3], ctrl_c=[Raise, 'before_step', KeyboardInterrupt, 3],
+    early=[Raise, 'before_fit', ZeroDivisionError], validating=[Raise, 'after_pred', ZeroDivisionError, 8],
+    at_the_end=[Raise, 'cleanup_fit', ZeroDivisionError])
 
 def ended(how, learn, **kwargs):
     "Let a fit of `learn` end like this"
@@ -207,10 +218,12 @@ def test_modes_hypers_callbacks_and_batch_are_put_back(how, training):
     learn.model.train(training).bn.train(not training)
     before,cbs,state = modes(learn.model),list(learn.cbs),learn.state
     ended(how, learn, lr=.3, wd=.2, cbs=[Meddle()])
-    assert modes(learn.model)==before and list(learn.cbs)==cbs and not hasattr(learn, 'raise') and not hasattr(learn, 'meddle')
+    assert (modes(learn.model)==before and list(learn.cbs)==cbs and not hasattr(learn, 'raise')
+        and not hasattr(learn, 'meddle'))
     assert [learn.opt.param_groups[0][k] for k in ('lr','momentum','weight_decay')]==[.05, .9, 0]
     assert all(g['weight_decay']==0 for g in learn.opt.param_groups)
-    assert [k for k in 'dl dl_name batch xb yb x y pred loss loss_grad exc mode'.split() if getattr(learn, k) is not None]==[]
+    assert [k for k in 'dl dl_name batch xb yb x y pred loss loss_grad exc mode'.split()
+        if getattr(learn, k) is not None]==[]
     assert grads(learn.model)==[None]*len(grads(learn.model)) and torch.is_grad_enabled() and learn.state is state
     assert learn.recorder.run
     n = len(learn.fit(1).recorder.raw_losses)
@@ -230,7 +243,8 @@ def test_a_loss_that_is_a_module_gets_its_mode_back():
     learn = mk()
     learn.loss_func = Loss().eval()
     learn.fit(1)
-    # of the loss nothing is known: the last two calls see whether it gives the same again, and what two batches give together
+    # of the loss nothing is known: the last two calls see whether it gives the same again, and what two batches give
+    # together
     assert Loss.seen==[True]*6+[False]*5 and not learn.loss_func.training
 
 def test_a_temporary_class_does_not_remove_the_permanent_instance():
@@ -325,7 +339,9 @@ class Zero(nn.Module):
     def __init__(self): super().__init__(); self.a = nn.Parameter(torch.zeros(1))
     def forward(self, x): return x+self.a*0
 
-def zero_learner(*dls, **kwargs): return Learner(DataLoaders(*dls, device='cpu'), Zero(), F.mse_loss, **dict(metrics=mae) | kwargs).remove_cb(ProgressCallback)
+def zero_learner(*dls, **kwargs):
+    return Learner(DataLoaders(*dls, device='cpu'), Zero(), F.mse_loss,
+        **dict(metrics=mae) | kwargs).remove_cb(ProgressCallback)
 
 def test_several_validation_loaders():
     class Names(Callback):
@@ -336,9 +352,11 @@ def test_several_validation_loaders():
     learn = zero_learner(const(1), dict(easy=const(2), hard=const(3, 4)), const(4), cbs=cb)
     learn.fit(1)
     assert cb.seen==[('easy', 2), 'easy', ('hard', 4), 'hard']
-    assert learn.recorder.metric_names==['epoch', 'train_loss', 'easy/loss', 'easy/mae', 'hard/loss', 'hard/mae', 'time']
+    assert learn.recorder.metric_names==['epoch', 'train_loss', 'easy/loss', 'easy/mae', 'hard/loss', 'hard/mae',
+        'time']
     expected = {'easy/loss':4., 'easy/mae':2., 'hard/loss':9., 'hard/mae':3.}
-    assert dict(learn.results)==expected==dict(learn.validate()) and {k:learn.recorder[-1, k] for k in expected}==expected
+    assert (dict(learn.results)==expected==dict(learn.validate())
+        and {k:learn.recorder[-1, k] for k in expected}==expected)
     assert dict(learn.validate('hard'))==dict(learn.validate(2))=={'hard/loss':9., 'hard/mae':3.}
     assert list(learn.validate(3))==[16., 4.] and list(learn.validate(-1))==[16., 4.]
     assert dict(learn.validate(dl=const(5)))=={'valid_loss':25., 'mae':5.}
@@ -352,7 +370,8 @@ def test_one_validation_loader():
 def test_no_validation_loader():
     trace = Trace()
     learn = zero_learner(const(1), cbs=trace).fit(2)
-    assert 'before_validate' not in trace.seen and learn.recorder.metric_names==['epoch', 'train_loss', 'time'] and len(learn.results)==0
+    assert ('before_validate' not in trace.seen and learn.recorder.metric_names==['epoch', 'train_loss', 'time']
+        and len(learn.results)==0)
     assert dict(learn.validate(0))=={'train/loss':1., 'train/mae':1.}
 
 @pytest.mark.parametrize('metrics', [None, mae])
@@ -370,17 +389,21 @@ class Unsized:
     def __init__(self, bs): self.bs = bs
     def __iter__(self): return iter(self.bs)
 
-@pytest.mark.parametrize('kind', [list, tuple, Unsized, iter, lambda bs: (o for o in bs)], ids=['list','tuple','unsized','iterator','generator'])
+@pytest.mark.parametrize('kind', [list, tuple, Unsized, iter, lambda bs: (o for o in bs)],
+    ids=['list','tuple','unsized','iterator','generator'])
 def test_any_iterable_is_a_loader(kind):
     bs = xy()
     learn = mk(kind(bs), bs).fit(1)
     expected = mk(bs, bs).fit(1)
-    assert learn.train_iter==4 and same(weights(learn.model), weights(expected.model)) and columns(learn)==columns(expected)
+    assert (learn.train_iter==4 and same(weights(learn.model), weights(expected.model))
+        and columns(learn)==columns(expected))
 
 Output = namedtuple('Output', 'loss logits')
 
-@pytest.mark.parametrize('output', [lambda loss,pred: Output(loss, pred), lambda loss,pred: dict(loss=loss, logits=pred),
-    lambda loss,pred: SimpleNamespace(loss=loss, logits=pred), lambda loss,pred: loss], ids=['namedtuple','dict','object','loss'])
+@pytest.mark.parametrize('output',
+    [lambda loss,pred: Output(loss, pred), lambda loss,pred: dict(loss=loss, logits=pred),
+    lambda loss,pred: SimpleNamespace(loss=loss, logits=pred), lambda loss,pred: loss],
+    ids=['namedtuple','dict','object','loss'])
 @pytest.mark.parametrize('with_loss_func', [False, True])
 def test_mappings_and_models_that_return_their_loss(output, with_loss_func):
     class HF(nn.Module):
@@ -391,9 +414,12 @@ def test_mappings_and_models_that_return_their_loss(output, with_loss_func):
     model = HF()
     opt = torch.optim.SGD(model.parameters(), lr=.1)
     expected = weights(model)
-    loss_func = (lambda out,targ: F.mse_loss(out.logits if hasattr(out, 'logits') else out['logits'], targ)) if with_loss_func else None
-    if with_loss_func and isinstance(output(torch.zeros(()), None), torch.Tensor): pytest.skip('the output is the loss already')
-    learn = Learner(DataLoaders(bs, bs, device='cpu'), model, loss_func, opt_func=partial(torch.optim.SGD, lr=.1)).remove_cb(ProgressCallback)
+    loss_func = ((lambda out,targ: F.mse_loss(out.logits if hasattr(out, 'logits') else out['logits'], targ))
+        if with_loss_func else None)
+    if with_loss_func and isinstance(output(torch.zeros(()), None), torch.Tensor):
+        pytest.skip('the output is the loss already')
+    learn = Learner(DataLoaders(bs, bs, device='cpu'), model, loss_func,
+        opt_func=partial(torch.optim.SGD, lr=.1)).remove_cb(ProgressCallback)
     losses = learn.fit(1).recorder.raw_losses
     other = HF()
     other.load_state_dict(expected)
@@ -409,12 +435,14 @@ class Two(nn.Module):
     def __init__(self): super().__init__(); self.a,self.unused = nn.Linear(1, 1),nn.Linear(3, 3)
     def forward(self, x, z): return self.a(x)+z
 
-@pytest.mark.parametrize('kwargs', [dict(n_inp=2), {}, dict(split=lambda b: (b[:2], b[2:])), dict(split=lambda b: (dict(z=b[1], x=b[0]), (b[2],)))],
+@pytest.mark.parametrize('kwargs',
+    [dict(n_inp=2), {}, dict(split=lambda b: (b[:2], b[2:])), dict(split=lambda b: (dict(z=b[1], x=b[0]), (b[2],)))],
     ids=['n_inp','default','split','split to names'])
 def test_several_inputs_and_unused_parameters(kwargs):
     bs = [(x, torch.ones_like(x), y) for x,y in xy()]
     seed()
-    learn = Learner(DataLoaders(bs, bs, device='cpu', **kwargs), Two(), F.mse_loss, lr=.1, wd=.1, wd_bn_bias=True).remove_cb(ProgressCallback)
+    learn = Learner(DataLoaders(bs, bs, device='cpu', **kwargs), Two(), F.mse_loss, lr=.1, wd=.1,
+        wd_bn_bias=True).remove_cb(ProgressCallback)
     before = weights(learn.model)
     learn.fit(1)
     changed = {k:not torch.equal(v, before[k]) for k,v in weights(learn.model).items()}
@@ -440,10 +468,12 @@ def test_losses_in_bf16():
     gen = torch.Generator().manual_seed(0)
     bs = [(torch.randn(4,1,generator=gen).bfloat16(), torch.randn(4,1,generator=gen).bfloat16()) for _ in range(300)]
     model = nn.Linear(1, 1).bfloat16()
-    learn = Learner(DataLoaders(bs, bs, device='cpu'), model, F.mse_loss, metrics=mae, lr=0.).remove_cb(ProgressCallback).fit(1)
+    learn = Learner(DataLoaders(bs, bs, device='cpu'), model, F.mse_loss, metrics=mae,
+        lr=0.).remove_cb(ProgressCallback).fit(1)
     with torch.no_grad(): each = [F.mse_loss(model(x), y) for x,y in bs]
     assert each[0].dtype==torch.bfloat16 and learn.recorder.raw_losses==[float(o) for o in each]
-    assert learn.results.valid_loss==pytest.approx(np.mean([float(o) for o in each]), rel=1e-5) # the average is not rounded to 8 bits
+    # the average is not rounded to 8 bits
+    assert learn.results.valid_loss==pytest.approx(np.mean([float(o) for o in each]), rel=1e-5)
     m = AvgSmoothLoss()
     for o in each: m.accumulate(SimpleNamespace(loss=o))
     assert float(m.value)==pytest.approx(learn.recorder.smooth_loss, rel=1e-5)

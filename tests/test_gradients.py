@@ -21,7 +21,8 @@ def test_clip_by_norm():
         norms.append(torch.cat([p.grad.flatten() for p in m.parameters()]).norm())
         for p in m.parameters(): p.grad *= min(1., .4/(norms[-1]+1e-6))
     learn = mk(GradientClip(.4)).fit(2)
-    assert gap(weights(learn.model), clipped(clip))<1e-6 and torch.allclose(learn.gradient_clip.norms, torch.stack(norms)) and max(norms)>.4>min(norms)
+    assert (gap(weights(learn.model), clipped(clip))<1e-6
+        and torch.allclose(learn.gradient_clip.norms, torch.stack(norms)) and max(norms)>.4>min(norms))
 
 @pytest.mark.parametrize('norm_type', [1., 3., float('inf')])
 def test_other_norms(norm_type):
@@ -38,19 +39,29 @@ def test_clip_by_value():
 
 class Bag(nn.Module):
     "Embeddings whose gradients can be sparse; some rows are drawn twice, others never"
-    def __init__(self, sparse): super().__init__(); torch.manual_seed(0); self.e,self.l = nn.Embedding(6, 3, sparse=sparse),nn.Linear(6, 2)
+    def __init__(self, sparse):
+        super().__init__(); torch.manual_seed(0); self.e,self.l = nn.Embedding(6, 3, sparse=sparse),nn.Linear(6, 2)
     def forward(self, x): return self.l(self.e(x).flatten(1))
 
 bags = [(torch.tensor([[0,1],[1,3],[1,1],[4,0]]), torch.tensor([0,1,0,1]))]*3
-def with_bags(sparse, *cbs): return Learner(DataLoaders(bags, device='cpu'), Bag(sparse), F.cross_entropy, opt_func=partial(torch.optim.SGD, lr=.5), cbs=[TrainEvalCallback, *cbs], default_cbs=False).fit(2)
+def with_bags(sparse, *cbs):
+    return Learner(DataLoaders(bags, device='cpu'), Bag(sparse), F.cross_entropy,
+        opt_func=partial(torch.optim.SGD, lr=.5), cbs=[TrainEvalCallback, *cbs], default_cbs=False).fit(2)
 
-@pytest.mark.parametrize('kwargs', [dict(max_norm=.1), dict(max_norm=.1, norm_type=1.), dict(max_norm=.1, norm_type=float('inf')), dict(max_value=.01), dict(max_norm=float('inf'))], ids=str)
+@pytest.mark.parametrize('kwargs',
+    [dict(max_norm=.1), dict(max_norm=.1, norm_type=1.), dict(max_norm=.1, norm_type=float('inf')), dict(max_value=.01),
+        dict(max_norm=float('inf'))], ids=str)
 @pytest.mark.parametrize('n_acc', [None, 8])
 def test_sparse_gradients_are_clipped_as_dense_ones(kwargs, n_acc):
-    dense,sparse = (with_bags(o, GradientClip(**kwargs), *([GradientAccumulation(n_acc)] if n_acc else [])) for o in (False, True))
+    dense,sparse = (with_bags(o, GradientClip(**kwargs), *([GradientAccumulation(n_acc)] if n_acc else []))
+        for o in (False, True))
     assert gap(weights(dense.model), weights(sparse.model))<1e-6
-    if 'max_norm' in kwargs: assert torch.allclose(dense.gradient_clip.norms, sparse.gradient_clip.norms) and len(sparse.gradient_clip.norms)==(4 if n_acc else 6)
-    if kwargs=={'max_norm': .1}: assert (sparse.gradient_clip.norms>.1).any() and gap(weights(sparse.model), weights(with_bags(True).model))>1e-3 # something was clipped
+    if 'max_norm' in kwargs:
+        assert (torch.allclose(dense.gradient_clip.norms, sparse.gradient_clip.norms)
+            and len(sparse.gradient_clip.norms)==(4 if n_acc else 6))
+    # something was clipped
+    if kwargs=={'max_norm': .1}:
+        assert (sparse.gradient_clip.norms>.1).any() and gap(weights(sparse.model), weights(with_bags(True).model))>1e-3
 
 def test_a_guard_against_spikes_reads_sparse_gradients():
     assert gap(weights(with_bags(True, SpikeGuard()).model), weights(with_bags(False).model))<1e-6
@@ -94,24 +105,30 @@ def test_accumulation_is_the_big_batch(bs, n_acc, length, loss):
     learn = mk(GradientAccumulation(n_acc), data=data if length else NoLength(data), loss_func=crit()).fit(2)
     sizes = ends(bs, n_acc)
     big = mk(data=list(zip(X.split(sizes), Y.split(sizes))), loss_func=crit()).fit(2)
-    assert learn.opt_step==big.opt_step==2*len(sizes) and gap(weights(learn.model), weights(big.model))<(2e-6 if loss=='mean' else 2e-5) and not any(p.grad is not None for p in learn.model.parameters())
+    assert (learn.opt_step==big.opt_step==2*len(sizes)
+        and gap(weights(learn.model), weights(big.model))<(2e-6 if loss=='mean' else 2e-5)
+        and not any(p.grad is not None for p in learn.model.parameters()))
 
 def test_accumulation_counts_tokens():
     x,y = tokens()
-    def run(bs, *cbs): return weights(mk(*cbs, data=list(zip(x.split(bs), y.split(bs))), loss_func=token_loss).fit(3).model)
+    def run(bs, *cbs):
+        return weights(mk(*cbs, data=list(zip(x.split(bs), y.split(bs))), loss_func=token_loss).fit(3).model)
     big = run(12)
     assert gap(run(4, GradientAccumulation(12, counted)), big)<1e-6 and gap(run(4, GradientAccumulation(12)), big)<1e-6
-    assert gap(run(4, GradientAccumulation(12, lambda learn: len(learn.y))), big)>1e-3 # samples are not what it averages over
+    # samples are not what it averages over
+    assert gap(run(4, GradientAccumulation(12, lambda learn: len(learn.y))), big)>1e-3
 
 def test_accumulation_starts_each_epoch_anew():
     seen = []
-    mk(GradientAccumulation(20), on(event.after_step)(lambda learn: seen.append((learn.epoch, learn.iter))), data=cut(10, n=50), valid=cut(30)).fit(2)
+    mk(GradientAccumulation(20), on(event.after_step)(lambda learn: seen.append((learn.epoch, learn.iter))),
+        data=cut(10, n=50), valid=cut(30)).fit(2)
     assert seen==[(e,i) for e in (0,1) for i in (1,3,4)]
 
 def test_accumulation_of_a_short_epoch():
     "Its last window is closed where it is cut"
     seen = []
-    mk(GradientAccumulation(1000), ShortEpochCallback(.5), on(event.after_step)(lambda learn: seen.append(learn.iter))).fit(2)
+    mk(GradientAccumulation(1000), ShortEpochCallback(.5),
+        on(event.after_step)(lambda learn: seen.append(learn.iter))).fit(2)
     assert seen==[2,2]
 
 def test_a_batch_without_backward_is_not_accumulated():
@@ -129,24 +146,34 @@ def test_a_batch_without_backward_is_not_accumulated():
 @pytest.mark.parametrize('mode', ['fp16','bf16'])
 def test_accumulation_and_mixed_precision(mode):
     seen = []
-    grads = on(event.before_step, order=50)(lambda learn: seen.append([p.grad.clone() for p in learn.model.parameters()]))
+    grads = on(event.before_step,
+        order=50)(lambda learn: seen.append([p.grad.clone() for p in learn.model.parameters()]))
     mk(GradientAccumulation(30), MixedPrecision(mode, init_scale=1024.), GradientClip(100.), grads).fit(1)
     acc,seen[:] = list(seen),[]
     mk(grads, data=cut(30)).fit(1)
     assert len(acc)==len(seen)==2 and gap(acc[0], seen[0])<5e-3
 
-@pytest.mark.parametrize('summed', [lambda: partial(F.cross_entropy, reduction='sum'), lambda: CrossEntropyLossFlat(reduction='sum')], ids=['partial','flat'])
+@pytest.mark.parametrize('summed',
+    [lambda: partial(F.cross_entropy, reduction='sum'), lambda: CrossEntropyLossFlat(reduction='sum')],
+    ids=['partial','flat'])
 def test_sums_add_up_as_they_are(summed):
     def run(bs, *cbs): return weights(mk(*cbs, data=cut(bs), loss_func=summed()).fit(2, lr=.002).model)
-    assert gap(run(30, GradientAccumulation(30)), run(30))<1e-6 and gap(run(10, GradientAccumulation(30)), run(30))<1e-6 and gap(run(30, MicroBatch(4)), run(30))<1e-6
+    assert (gap(run(30, GradientAccumulation(30)), run(30))<1e-6
+        and gap(run(10, GradientAccumulation(30)), run(30))<1e-6 and gap(run(30, MicroBatch(4)), run(30))<1e-6)
 
 W,ignored = torch.tensor([.1,2.5]),Y.clone()
 ignored[::3] = -100
 ignored[30:34] = -100 # a whole piece
 void = torch.where(ignored<0, 1, ignored)
-means = dict(weight=(lambda: nn.CrossEntropyLoss(weight=W), Y), partial=(lambda: partial(F.cross_entropy, weight=W), Y), flat=(lambda: CrossEntropyLossFlat(weight=W), Y), smooth=(lambda: nn.CrossEntropyLoss(weight=W, label_smoothing=.1), Y),
-    focal=(lambda: FocalLoss(weight=W), Y), focal_flat=(lambda: FocalLossFlat(weight=W), ignored), ignore=(nn.CrossEntropyLoss, ignored), plain=(lambda: F.cross_entropy, ignored), both=(lambda: nn.CrossEntropyLoss(weight=W), ignored),
-    other=(lambda: nn.CrossEntropyLoss(ignore_index=1), void), partial_ignore=(lambda: partial(F.cross_entropy, ignore_index=1), void), nll=(lambda: nn.NLLLoss(weight=W, ignore_index=1), void))
+means = dict(weight=(lambda: nn.CrossEntropyLoss(weight=W), Y), partial=(lambda: partial(F.cross_entropy, weight=W), Y),
+    flat=(lambda: CrossEntropyLossFlat(weight=W), Y),
+    smooth=(lambda: nn.CrossEntropyLoss(weight=W, label_smoothing=.1), Y),
+    focal=(lambda: FocalLoss(weight=W), Y), focal_flat=(lambda: FocalLossFlat(weight=W), ignored),
+    ignore=(nn.CrossEntropyLoss, ignored), plain=(lambda: F.cross_entropy, ignored),
+    both=(lambda: nn.CrossEntropyLoss(weight=W), ignored),
+    other=(lambda: nn.CrossEntropyLoss(ignore_index=1), void),
+    partial_ignore=(lambda: partial(F.cross_entropy, ignore_index=1), void),
+    nll=(lambda: nn.NLLLoss(weight=W, ignore_index=1), void))
 @pytest.mark.parametrize('name', means)
 def test_what_a_mean_is_over_is_known(name):
     "Of weighted means, and of targets that are ignored"
@@ -155,8 +182,10 @@ def test_what_a_mean_is_over_is_known(name):
     def run(bs, *cbs):
         learn = mk(*cbs, data=cut(bs, y), loss_func=make(), model=model()).fit(2)
         return weights(learn.model),learn.recorder.raw_losses
-    (big,losses),(acc,_),(micro,mlosses),(both,_) = run(30),run(6, GradientAccumulation(30)),run(30, MicroBatch(4)),run(15, MicroBatch(4), GradientAccumulation(30))
-    assert gap(acc, big)<1e-6 and gap(micro, big)<1e-6 and gap(both, big)<1e-6 and mlosses==pytest.approx(losses, rel=1e-5)
+    (big,losses),(acc,_),(micro,mlosses),(both,_) = run(30),run(6, GradientAccumulation(30)),run(30,
+        MicroBatch(4)),run(15, MicroBatch(4), GradientAccumulation(30))
+    assert (gap(acc, big)<1e-6 and gap(micro, big)<1e-6 and gap(both, big)<1e-6
+        and mlosses==pytest.approx(losses, rel=1e-5))
 
 def test_probabilities_all_count():
     p = torch.rand(60, 2, generator=gen).softmax(1)
@@ -167,7 +196,8 @@ def test_counts_may_be_fractions():
     def loss(pred, y): return F.cross_entropy(pred, y, weight=W)
     def count(learn): return W[learn.y].sum()
     def run(bs, *cbs): return weights(mk(*cbs, data=cut(bs), loss_func=loss).fit(2).model)
-    assert gap(run(6, GradientAccumulation(30, count)), run(30))<1e-6 and gap(run(30, MicroBatch(4, count)), run(30))<1e-6
+    assert (gap(run(6, GradientAccumulation(30, count)), run(30))<1e-6
+        and gap(run(30, MicroBatch(4, count)), run(30))<1e-6)
 
 def test_a_window_without_anything_leaves_the_weights():
     learn = mk(GradientAccumulation(20), data=cut(10, torch.full_like(Y, -100))).fit(1)
@@ -176,17 +206,29 @@ def test_a_window_without_anything_leaves_the_weights():
 @pytest.mark.parametrize('cb', [GradientAccumulation, MicroBatch])
 def test_means_that_do_not_add_up_say_so(cb):
     for loss in (LabelSmoothingCrossEntropy(weight=W), LabelSmoothingCrossEntropyFlat(weight=W)):
-        with pytest.warns(UserWarning, match='will not be exactly the big batch: one part of `LabelSmoothingCrossEntropy` is weighted'): mk(cb, loss_func=loss).fit(1)
+        with pytest.warns(UserWarning,
+                match='will not be exactly the big batch: one part of `LabelSmoothingCrossEntropy` is weighted'):
+            mk(cb, loss_func=loss).fit(1)
 
 def test_one_accumulation_at_a_time():
-    with pytest.raises(ValueError, match='`gradient_accumulation_2` and `gradient_accumulation` would both put batches together: use one of them'): mk(GradientAccumulation(20), GradientAccumulation(40)).fit(1)
+    with pytest.raises(ValueError,
+            match='`gradient_accumulation_2` and `gradient_accumulation` would both put batches together: use one of '
+            'them'):
+        mk(GradientAccumulation(20), GradientAccumulation(40)).fit(1)
 
 @pytest.mark.parametrize('make,match', [
-    (lambda: GradientClip(0), '`max_norm` is above 0, but got 0'), (lambda: GradientClip(max_value=-1), '`max_value` is above 0, but got -1'), (lambda: GradientAccumulation(0), '`n_acc` is 1 or more, but got 0'), (lambda: GradientClip(float('nan')), r'`max_norm` is above 0, but got nan')])
+    (lambda: GradientClip(0), '`max_norm` is above 0, but got 0'),
+    (lambda: GradientClip(max_value=-1), '`max_value` is above 0, but got -1'),
+    (lambda: GradientAccumulation(0), '`n_acc` is 1 or more, but got 0'),
+    (lambda: GradientClip(float('nan')), r'`max_norm` is above 0, but got nan')])
 def test_bad_settings(make, match):
     with pytest.raises(ValueError, match=match): make()
 
-@pytest.mark.parametrize('make,match', [(lambda: GradientClip(None), '`max_norm` is a number above 0, but got None'), (lambda: GradientClip('a'), "`max_norm` is a number above 0, but got 'a'"), (lambda: GradientAccumulation('8'), "`n_acc` is a whole number, but got '8'"),
-    (lambda: GradientClip(params='0.weight'), "`params` is a function of the model that returns parameters, such as .* but got '0.weight'")])
+@pytest.mark.parametrize('make,match',
+    [(lambda: GradientClip(None), '`max_norm` is a number above 0, but got None'),
+        (lambda: GradientClip('a'), "`max_norm` is a number above 0, but got 'a'"),
+        (lambda: GradientAccumulation('8'), "`n_acc` is a whole number, but got '8'"),
+    (lambda: GradientClip(params='0.weight'),
+        "`params` is a function of the model that returns parameters, such as .* but got '0.weight'")])
 def test_settings_of_other_types(make, match):
     with pytest.raises(TypeError, match=match): make()

@@ -12,13 +12,17 @@ def cell(src, **names):
 
 def test_an_edited_function_replaces_the_one_before():
     learn,seen = synth_learner(),[]
-    for n in (10, 5): cell(f"@learn.on(event.after_batch(every={n}, unit='iter'))\ndef f(learn): seen.append(learn.train_iter)", learn=learn, seen=seen)
+    for n in (10, 5):
+        cell(f"@learn.on(event.after_batch(every={n}, unit='iter'))\ndef f(learn): seen.append(learn.train_iter)",
+            learn=learn, seen=seen)
     learn.fit(1)
     assert seen==[5,10]
 
 def test_a_class_defined_again_replaces_the_one_before():
     learn,seen = synth_learner(),[]
-    for n in (1, 2): cell(f"class Note(Callback):\n    def before_fit(self): seen.append({n})\nlearn.add_cb(Note)", learn=learn, seen=seen)
+    for n in (1, 2):
+        cell(f"class Note(Callback):\n    def before_fit(self): seen.append({n})\nlearn.add_cb(Note)", learn=learn,
+            seen=seen)
     learn.fit(1)
     assert seen==[2] and learn.note in learn.cbs
 
@@ -26,7 +30,8 @@ def test_a_new_version_that_cannot_start_leaves_the_old_one():
     learn = synth_learner()
     names = cell("class Note(Callback): pass\nlearn.add_cb(Note)", learn=learn)
     old = learn.note
-    with pytest.raises(ValueError): cell("class Note(Callback):\n    def after_create(self): raise ValueError\nlearn.add_cb(Note)", learn=learn)
+    with pytest.raises(ValueError):
+        cell("class Note(Callback):\n    def after_create(self): raise ValueError\nlearn.add_cb(Note)", learn=learn)
     assert learn.note is old and isinstance(old, names['Note']) and old.learn is learn
 
 def test_two_of_one_class_are_two():
@@ -49,7 +54,9 @@ def test_a_callback_that_is_off_stays_off():
     learn = synth_learner(cbs=Off)
     learn.fit(1); learn.validate(); learn.fit(1)
 
-@pytest.mark.parametrize('change', [lambda learn: setattr(learn.model, '2', nn.Linear(4,1)), lambda learn: setattr(learn, 'model', RegModel())], ids=['layer','model'])
+@pytest.mark.parametrize('change',
+    [lambda learn: setattr(learn.model, '2', nn.Linear(4,1)), lambda learn: setattr(learn, 'model', RegModel())],
+    ids=['layer','model'])
 def test_new_parameters_need_a_new_optimizer(change):
     learn = synth_learner(model=nn.Sequential(nn.Linear(1,4), nn.ReLU(), nn.Linear(4,1))).fit(1)
     change(learn)
@@ -64,7 +71,8 @@ def test_a_dataset_is_no_loader():
 
 def test_from_dsets_takes_what_loaders_take():
     dls = DataLoaders.from_dsets(ds, ds, bs=4, shuffle=False, drop_last=False, n_inp=1, device='cpu')
-    assert (len(dls.train), len(dls.valid), dls.n_inp)==(3, 2, 1) and torch.equal(torch.cat([x for x,_ in dls.train]), ds.tensors[0])
+    assert ((len(dls.train), len(dls.valid), dls.n_inp)==(3, 2, 1)
+        and torch.equal(torch.cat([x for x,_ in dls.train]), ds.tensors[0]))
     with pytest.raises(TypeError, match='Did you mean `bs`'): DataLoaders.from_dsets(ds, batch_size=4)
 
 def test_a_column_has_one_meaning():
@@ -72,19 +80,23 @@ def test_a_column_has_one_meaning():
 
 @pytest.mark.parametrize('kwargs', [dict(loss_func=nn.MSELoss), dict(model=RegModel)])
 def test_a_class_instead_of_an_instance(kwargs):
-    with pytest.raises(TypeError, match=r'Did you mean `(MSELoss|RegModel)\(\)`'): Learner(synth_dls(), **dict(dict(model=RegModel(), loss_func=F.mse_loss), **kwargs))
+    with pytest.raises(TypeError, match=r'Did you mean `(MSELoss|RegModel)\(\)`'):
+        Learner(synth_dls(), **dict(dict(model=RegModel(), loss_func=F.mse_loss), **kwargs))
 
 def test_the_only_input_and_target_can_be_set():
     class Double(Callback):
         def before_batch(self): self.learn.x,self.learn.y = self.x*2,self.y*2
-        def after_pred(self): self.ok = torch.equal(self.xb[0], self.batch[0]*2) and torch.equal(self.yb[0], self.batch[1]*2)
+        def after_pred(self):
+            self.ok = torch.equal(self.xb[0], self.batch[0]*2) and torch.equal(self.yb[0], self.batch[1]*2)
     assert synth_learner(cbs=Double).fit(1).double.ok
     def wrong(cb): cb.learn.xb = cb.x
-    with pytest.raises(TypeError, match=r'`xb` is a tuple of inputs.*`self.learn.x = …`'): synth_learner(cbs=Callback(before_batch=wrong)).fit(1)
+    with pytest.raises(TypeError, match=r'`xb` is a tuple of inputs.*`self.learn.x = …`'):
+        synth_learner(cbs=Callback(before_batch=wrong)).fit(1)
 
 def test_a_loader_at_hand():
     learn = synth_learner()
-    assert learn.validate(learn.dls.valid)==learn.validate() and torch.equal(learn.get_preds(learn.dls.valid)[0], learn.get_preds()[0])
+    assert (learn.validate(learn.dls.valid)==learn.validate()
+        and torch.equal(learn.get_preds(learn.dls.valid)[0], learn.get_preds()[0]))
 
 def test_hyper_parameters_before_the_first_fit():
     learn = synth_learner()
@@ -92,7 +104,8 @@ def test_hyper_parameters_before_the_first_fit():
     assert get_hyper(learn.opt, 'mom')==[.8]
 
 def test_a_generator_is_gone_over_once():
-    with pytest.raises(ValueError, match='iterated once'): synth_learner(dls=DataLoaders((b for b in list(synth_dls().train)), device='cpu')).fit(2)
+    with pytest.raises(ValueError, match='iterated once'):
+        synth_learner(dls=DataLoaders((b for b in list(synth_dls().train)), device='cpu')).fit(2)
 
 def test_functions_of_one_name_have_names_of_their_own(tmp_path):
     def make():

@@ -8,7 +8,9 @@ from learner.all import *
 
 def n_hooks(*ms): return sum(len(o._forward_hooks)+len(o._backward_hooks) for m in ms for o in m.modules())
 
-def mlp(): torch.manual_seed(0); return nn.Sequential(nn.Linear(1,8), nn.ReLU(), nn.BatchNorm1d(8), nn.Dropout(.5), nn.Linear(8,1))
+def mlp():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(1,8), nn.ReLU(), nn.BatchNorm1d(8), nn.Dropout(.5), nn.Linear(8,1))
 
 class Keeper(HookCallback):
     "Notes which training batch each call was in, and what came out"
@@ -86,7 +88,8 @@ def test_parts():
     assert total_params(m)==(15, False)
 
 # HookCallback
-@pytest.mark.parametrize('every,expected', [(None, range(12)), (1, range(12)), (3, (0,3,6,9)), (5, (0,5,10)), (100, (0,))])
+@pytest.mark.parametrize('every,expected',
+    [(None, range(12)), (1, range(12)), (3, (0,3,6,9)), (5, (0,5,10)), (100, (0,))])
 def test_every(every, expected):
     cb = Keeper(every=every)
     on = []
@@ -103,18 +106,24 @@ def test_hooks_ignore_inference_inside_a_batch():
     cb = Keeper()
     def look(cb):
         if cb.learn.training: cb.learn.get_preds(); cb.learn.validate()
-    learn = synth_learner(n_train=2, cbs=[cb, *(Callback(**{ev: look}) for ev in ('before_batch','after_pred','after_backward'))]).fit(1)
+    learn = synth_learner(n_train=2,
+        cbs=[cb, *(Callback(**{ev: look}) for ev in ('before_batch','after_pred','after_backward'))]).fit(1)
     assert cb.calls==[(0,True),(1,True)]
     learn.validate(); learn.get_preds(); learn.lr_find(show_plot=False)
     assert len(cb.calls)==2
 
 @pytest.mark.filterwarnings('ignore:Full backward hook is firing') # torch, of the first layer
 @pytest.mark.parametrize('order', [-50, 50])
-@pytest.mark.parametrize('exc', [ValueError, KeyboardInterrupt, CancelFitException, CancelTrainException, CancelBatchException], ids=lambda o: o.__name__)
-@pytest.mark.parametrize('ev', ['before_fit', 'before_batch', 'after_pred', 'after_loss', 'before_backward', 'after_step', 'after_batch', 'cleanup_batch', 'before_validate', 'after_fit'])
+@pytest.mark.parametrize('exc',
+    [ValueError, KeyboardInterrupt, CancelFitException, CancelTrainException, CancelBatchException],
+    ids=lambda o: o.__name__)
+@pytest.mark.parametrize('ev',
+    ['before_fit', 'before_batch', 'after_pred', 'after_loss', 'before_backward', 'after_step', 'after_batch',
+        'cleanup_batch', 'before_validate', 'after_fit'])
 def test_nothing_is_left_whatever_happens(ev, exc, order):
     stats = ActivationStats(modules=(model := mlp())[0], with_hist=True)
-    learn = synth_learner(n_train=2, model=model, cbs=[stats, Keeper(is_forward=False), Raise(ev, exc('stop'), n=2 if 'batch' in ev else 1, order=order)])
+    learn = synth_learner(n_train=2, model=model,
+        cbs=[stats, Keeper(is_forward=False), Raise(ev, exc('stop'), n=2 if 'batch' in ev else 1, order=order)])
     try: learn.fit(1)
     except (ValueError,KeyboardInterrupt,RuntimeError): pass
     assert n_hooks(model)==0 and stats.hooked is False
@@ -187,16 +196,21 @@ def test_gradients_while_training():
     (lambda: ActivationStats(modules=3), TypeError, '`modules` is a list of modules, but got 3'),
     (lambda: ActivationStats(modules=[]), ValueError, 'nothing to listen to: `modules` is empty'),
     (lambda: ActivationStats(modules=iter(())), ValueError, 'nothing to listen to: `modules` is empty'),
-    (lambda: Hook(nn.Linear(1,1), 3), TypeError, '`hook_func` is a function of a module, its input and its output, but got 3'),
-    (lambda: hook_outputs(nn.Linear(1,1)), TypeError, r'`modules` are several modules, but got Linear\(.*write `Hook`, or `\[module\]`'),
+    (lambda: Hook(nn.Linear(1,1), 3), TypeError,
+        '`hook_func` is a function of a module, its input and its output, but got 3'),
+    (lambda: hook_outputs(nn.Linear(1,1)), TypeError,
+        r'`modules` are several modules, but got Linear\(.*write `Hook`, or `\[module\]`'),
     (lambda: Hooks(3, print), TypeError, '`ms` is a list of modules, but got 3'),
-    (lambda: Hook(nn.Linear(1,1), print, detatch=True), TypeError, '`Hook` has no argument `detatch`. Did you mean `detach`'),
+    (lambda: Hook(nn.Linear(1,1), print, detatch=True), TypeError,
+        '`Hook` has no argument `detatch`. Did you mean `detach`'),
     (lambda: Hooks([], print, detatch=True), TypeError, '`Hooks` has no argument `detatch`'),
     (lambda: hook_output(nn.Linear(1,1), detatch=True), TypeError, '`hook_output` has no argument `detatch`'),
     (lambda: hook_outputs([], detatch=True), TypeError, '`hook_outputs` has no argument `detatch`'),
-    (lambda: ActivationStats().color_dim(0, figsze=1), TypeError, 'color_dim` has no argument `figsze`. Did you mean `figsize`'),
+    (lambda: ActivationStats().color_dim(0, figsze=1), TypeError,
+        'color_dim` has no argument `figsze`. Did you mean `figsize`'),
     (lambda: ActivationStats(evry=2), TypeError, 'has no argument `evry`. Did you mean `every`'),
-    (lambda: synth_learner(cbs=Keeper(modules=nn.Linear(1,1))).fit(1), RuntimeError, 'None of the 1 modules of `Keeper` took part in the batch: are they of another model'),
+    (lambda: synth_learner(cbs=Keeper(modules=nn.Linear(1,1))).fit(1), RuntimeError,
+        'None of the 1 modules of `Keeper` took part in the batch: are they of another model'),
     (lambda: Keeper(modules=['a']), TypeError, r"`modules\[0\]` is an `nn.Module`, but got 'a'"),
 ], ids=lambda o: '')
 def test_errors(f, exc, match):
@@ -206,14 +220,20 @@ def test_a_model_without_layers_with_parameters():
     class Bare(nn.Module):
         def __init__(self): super().__init__(); self.w,self.act = nn.Parameter(torch.ones(1)),nn.ReLU()
         def forward(self, x): return self.act(x*self.w)
-    with pytest.raises(ValueError, match='nothing to listen to: the model has no layer with parameters. `include_paramless=True`'): synth_learner(model=Bare(), cbs=Keeper()).fit(1)
+    with pytest.raises(ValueError,
+            match='nothing to listen to: the model has no layer with parameters. `include_paramless=True`'):
+        synth_learner(model=Bare(), cbs=Keeper()).fit(1)
     synth_learner(model=Bare(), cbs=Keeper(include_paramless=True)).fit(1)
 
 @pytest.mark.filterwarnings('ignore:Full backward hook is firing')
 def test_training_is_the_same_with_hooks():
-    def weights(*cbs): return torch.cat([o.flatten() for o in synth_learner(model=mlp(), cbs=list(cbs)).fit(2).model.state_dict().values()])
+    def weights(*cbs):
+        return torch.cat([o.flatten()
+            for o in synth_learner(model=mlp(), cbs=list(cbs)).fit(2).model.state_dict().values()])
     plain = weights()
-    assert torch.equal(plain, weights(ActivationStats(with_hist=True))) and torch.equal(plain, weights(Keeper(is_forward=False))) and torch.equal(plain, weights(Keeper(every=3, detach=False)))
+    assert (torch.equal(plain, weights(ActivationStats(with_hist=True)))
+        and torch.equal(plain, weights(Keeper(is_forward=False)))
+        and torch.equal(plain, weights(Keeper(every=3, detach=False))))
 
 # ActivationStats
 def outputs(model, learn, n):
@@ -238,14 +258,16 @@ def test_statistics_equal_those_of_numpy(every):
         np.testing.assert_allclose(mean, [o.mean() for o in xs], atol=1e-6)
         np.testing.assert_allclose(std, [o.std(ddof=1) for o in xs], rtol=1e-5)
         np.testing.assert_allclose(near, [(np.abs(o)<=.05).mean() for o in xs], rtol=1e-6)
-        np.testing.assert_allclose(np.expm1(stats.hist(i).numpy().T), [np.histogram(o.clip(0, 10), 40, (0,10))[0] for o in xs], atol=.01)
+        np.testing.assert_allclose(np.expm1(stats.hist(i).numpy().T),
+            [np.histogram(o.clip(0, 10), 40, (0,10))[0] for o in xs], atol=.01)
     assert stats.layer_stats(-1).std.equal(stats.layer_stats(4).std)
 
 class Counts(TorchDispatchMode):
     "Counts the operations that make a device wait"
     def __init__(self): super().__init__(); self.n = 0
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.n += func.overloadpacket in (torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero, torch.ops.aten.equal, torch.ops.aten.bincount) \
+        self.n += func.overloadpacket in (torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero,
+            torch.ops.aten.equal, torch.ops.aten.bincount) \
             or (func.overloadpacket is torch.ops.aten._to_copy and (kwargs or {}).get('device') is not None)
         return func(*args, **(kwargs or {}))
 
@@ -265,7 +287,9 @@ def test_layers_that_do_not_run_or_return_several():
     learn = synth_learner(n_train=2, model=Odd(), cbs=stats, lr=0.).fit(1)
     assert stats.layer_stats(2).mean.isnan().all() and not stats.layer_stats(0).mean.isnan().any()
     out = []
-    cb = Callback(after_pred=lambda cb: out.append(cb.learn.model.rnn(cb.learn.x[None])[0].mean()) if cb.learn.training else None) # its hooks hear this too, the same
+    # its hooks hear this too, the same
+    cb = Callback(after_pred=lambda cb: out.append(cb.learn.model.rnn(cb.learn.x[None])[0].mean())
+        if cb.learn.training else None)
     learn.fit(1, cbs=cb)
     torch.testing.assert_close(stats.layer_stats(0).mean, torch.stack(out).detach())
 
@@ -275,7 +299,8 @@ def test_nothing_is_left_out_of_a_histogram():
     with torch.no_grad(): learn.model.weight.fill_(0.); learn.model.bias.copy_(torch.tensor([-99.,-1,0,.1,5,9.9,11,99]))
     learn.fit(1)
     counts = stats.hist(0).expm1().round()
-    assert (counts.sum(0)==8*16).all() and (counts[0]==4*16).all() and (counts[20]==16).all() and (counts[-1]==3*16).all()
+    assert ((counts.sum(0)==8*16).all() and (counts[0]==4*16).all() and (counts[20]==16).all()
+        and (counts[-1]==3*16).all())
 
 def test_infinite_activations_are_followed_too():
     stats = ActivationStats(with_hist=True)
@@ -302,12 +327,14 @@ def test_each_fit_begins_again_and_inference_does_not_count():
 
 def test_cancelled_batches():
     stats = ActivationStats()
-    synth_learner(n_train=4, cbs=[stats, Raise('before_batch', CancelBatchException, 2), Raise('after_pred', CancelBatchException, 3)]).fit(1)
+    synth_learner(n_train=4, cbs=[stats, Raise('before_batch', CancelBatchException, 2),
+        Raise('after_pred', CancelBatchException, 3)]).fit(1)
     assert stats.batches==[0,2,3] # the second did not run, the fourth ran and was cancelled after that
 
 def test_read_in_the_middle_and_saved():
     stats,seen = ActivationStats(),[]
-    synth_learner(n_train=4, cbs=[stats, Callback(after_step=lambda cb: seen.append(stats.stats is None or len(stats.stats)))]).fit(1)
+    synth_learner(n_train=4, cbs=[stats,
+        Callback(after_step=lambda cb: seen.append(stats.stats is None or len(stats.stats)))]).fit(1)
     assert seen==[True,1,2,3] and len(stats.stats)==4
     other = ActivationStats()
     other.load_state_dict(copy.deepcopy(stats.state_dict()))
@@ -320,7 +347,8 @@ def test_plots():
     stats = ActivationStats(every=2, with_hist=True)
     synth_learner(n_train=4, model=mlp(), cbs=stats).fit(1)
     ax = stats.color_dim(0)
-    assert ax.images[0].get_array().shape==(40,2) and ax.get_xlabel()=='training batch' and tuple(ax.figure.get_size_inches())==(10,5)
+    assert (ax.images[0].get_array().shape==(40,2) and ax.get_xlabel()=='training batch'
+        and tuple(ax.figure.get_size_inches())==(10,5))
     assert stats.color_dim(0, ax=ax) is ax
     axs = stats.plot_layer_stats(1)
     np.testing.assert_allclose([o.lines[0].get_ydata() for o in axs], stats.stats[:,1,:3].T)
@@ -333,8 +361,10 @@ def test_errors_of_statistics():
     synth_learner(cbs=stats).fit(1)
     with pytest.raises(IndexError, match='no layer 1, but 1 of them: 0 to 0'): stats.layer_stats(1)
     for i in ('a', slice(1), 1.):
-        with pytest.raises(TypeError, match='A layer is known by its position in `modules`, 0 to 0, but got'): stats.layer_stats(i)
-    with pytest.raises(ValueError, match=r'No histograms were kept: `ActivationStats\(with_hist=True\)` keeps them'): stats.hist(0)
+        with pytest.raises(TypeError, match='A layer is known by its position in `modules`, 0 to 0, but got'):
+            stats.layer_stats(i)
+    with pytest.raises(ValueError, match=r'No histograms were kept: `ActivationStats\(with_hist=True\)` keeps them'):
+        stats.hist(0)
 
 # Layers that are made, or get their shape, when the model sees its first batch
 class Late(nn.Module):
@@ -348,7 +378,8 @@ def late(model, *cbs, n_epoch=2):
     gen = torch.Generator().manual_seed(0)
     data = [(torch.randn(8, 4, generator=gen), torch.randint(3, (8,), generator=gen)) for _ in range(3)]
     torch.manual_seed(0)
-    return Learner(DataLoaders(data, device='cpu'), model, nn.CrossEntropyLoss(), opt_func=SGD, lr=0., cbs=cbs).remove_cb(ProgressCallback).fit(n_epoch)
+    return Learner(DataLoaders(data, device='cpu'), model, nn.CrossEntropyLoss(), opt_func=SGD, lr=0.,
+        cbs=cbs).remove_cb(ProgressCallback).fit(n_epoch)
 
 @pytest.mark.parametrize('with_hist', [False, True])
 def test_layers_that_are_made_late_are_listened_to(with_hist):
@@ -357,12 +388,15 @@ def test_layers_that_are_made_late_are_listened_to(with_hist):
         order = 100
         def hook(self, m, inp, out): seen.append(type(m).__name__+str(tuple(m.weight.shape)))
     learn = late(Late(), stats, Keeper())
-    assert seen==['Linear(3, 5)', *['Linear(5, 4)','Linear(3, 5)']*5] and stats.modules==[learn.model.body.lin, learn.model.head]
+    assert (seen==['Linear(3, 5)', *['Linear(5, 4)','Linear(3, 5)']*5]
+        and stats.modules==[learn.model.body.lin, learn.model.head])
     assert stats.stats.shape==(6, 2, 43 if with_hist else 3)
     assert stats.stats[0,0].isnan().all() and not stats.stats[0,1].isnan().any() and not stats.stats[1:].isnan().any()
-    with torch.no_grad(): out = [learn.model.body.lin(x) for x,_ in learn.dls.train]*2 # a rate of 0: weights are as they were
+    # a rate of 0: weights are as they were
+    with torch.no_grad(): out = [learn.model.body.lin(x) for x,_ in learn.dls.train]*2
     assert torch.allclose(stats.layer_stats(0).mean[1:], torch.stack(out).mean((1,2))[1:], atol=1e-6)
-    assert torch.allclose(stats.layer_stats(1).std, torch.stack([learn.model.head(o).detach().std() for o in out]), atol=1e-6)
+    assert torch.allclose(stats.layer_stats(1).std, torch.stack([learn.model.head(o).detach().std() for o in out]),
+        atol=1e-6)
 
 def test_layers_of_which_none_is_there_at_first():
     class Bare(nn.Module):
@@ -377,7 +411,8 @@ def test_layers_of_which_none_is_there_at_first():
 def test_lazy_layers():
     stats = ActivationStats(include_paramless=True)
     late(nn.Sequential(nn.LazyLinear(5), nn.ReLU(), nn.LazyLinear(3)), stats)
-    assert stats.stats.shape==(6,3,3) and not stats.stats.isnan().any() and [type(o) for o in stats.modules]==[nn.Linear, nn.ReLU, nn.Linear]
+    assert (stats.stats.shape==(6,3,3) and not stats.stats.isnan().any()
+        and [type(o) for o in stats.modules]==[nn.Linear, nn.ReLU, nn.Linear])
     summary = late(nn.Sequential(nn.LazyLinear(5)), n_epoch=1).summary()
     assert [o.params for o in summary.layers]==[25]
 
@@ -391,10 +426,13 @@ def test_layers_that_come_and_go():
     stats = ActivationStats()
     learn = late(Swaps(), stats)
     assert stats.modules==[learn.model.a, learn.model.b] and stats.stats.shape==(6,2,3)
-    assert not stats.stats[:,0].isnan().any() and stats.stats[:,1,0].isnan().tolist()==[True]*3+[False]*3 # of what is there now
+    # of what is there now
+    assert not stats.stats[:,0].isnan().any() and stats.stats[:,1,0].isnan().tolist()==[True]*3+[False]*3
 
 def test_layers_are_chosen_by_fastais_name():
     stats = ActivationStats(with_hist=True)
     late(nn.Sequential(nn.Linear(4, 3)), stats)
-    assert torch.equal(stats.layer_stats(idx=0).mean, stats.layer_stats(0).mean) and torch.equal(stats.hist(idx=0), stats.hist(0))
-    with pytest.raises(TypeError, match='`ActivationStats.hist` has no argument `index`. Did you mean `idx`'): stats.hist(index=0)
+    assert (torch.equal(stats.layer_stats(idx=0).mean, stats.layer_stats(0).mean)
+        and torch.equal(stats.hist(idx=0), stats.hist(0)))
+    with pytest.raises(TypeError, match='`ActivationStats.hist` has no argument `index`. Did you mean `idx`'):
+        stats.hist(index=0)

@@ -4,7 +4,8 @@ import numpy as np, pytest, torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import DataLoader,Dataset,IterableDataset,Subset,SubsetRandomSampler,TensorDataset,WeightedRandomSampler
+from torch.utils.data import DataLoader,Dataset,IterableDataset,Subset,SubsetRandomSampler,TensorDataset, \
+    WeightedRandomSampler
 from sklearn.metrics import classification_report,confusion_matrix
 import matplotlib
 from learner.all import *
@@ -20,7 +21,8 @@ def learner(dl=None, loss_func=None, n_out=5, vocab=None, cbs=None, **kwargs):
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, n_out))
     dls = DataLoaders(DataLoader(ds, 8, shuffle=True), DataLoader(ds, 8) if dl is None else dl, device='cpu')
     if vocab is not None: dls.vocab = vocab
-    return synth_learner(dls=dls, model=model, loss_func=nn.CrossEntropyLoss() if loss_func is None else loss_func, cbs=cbs, **kwargs)
+    return synth_learner(dls=dls, model=model, loss_func=nn.CrossEntropyLoss() if loss_func is None else loss_func,
+        cbs=cbs, **kwargs)
 
 def fake(targs, dec, preds=None, vocab=None, loss_func=None):
     "An interpretation of given targets and decisions"
@@ -39,14 +41,21 @@ def test_one_pass_made_when_it_is_needed():
     learn = learner(cbs=trace)
     interp = ClassificationInterpretation.from_learner(learn)
     assert trace.seen==[]
-    interp.top_losses(); interp.confusion_matrix(); interp.most_confused(); interp.report(); interp.plot_confusion_matrix(); interp.plot_top_losses(2); interp.show_results([0]); interp[3]; interp.preds
+    interp.top_losses()
+    interp.confusion_matrix()
+    interp.most_confused()
+    interp.report()
+    interp.plot_confusion_matrix(); interp.plot_top_losses(2); interp.show_results([0]); interp[3]; interp.preds
     assert len(trace.seen)==1
     plt.close('all')
 
 def test_an_interpretation_changes_nothing():
-    dl = DataLoader(ds, 8, sampler=WeightedRandomSampler(torch.ones(50), 30, generator=torch.Generator().manual_seed(3)))
+    dl = DataLoader(ds, 8, sampler=WeightedRandomSampler(torch.ones(50), 30,
+        generator=torch.Generator().manual_seed(3)))
     learn = learner(dl).fit(1)
-    def state(): return [torch.get_rng_state().tolist(), dl.sampler.generator.get_state().tolist(), [o.training for o in learn.model.modules()], str(learn.model.state_dict()), repr(learn.recorder.rows)]
+    def state():
+        return [torch.get_rng_state().tolist(), dl.sampler.generator.get_state().tolist(),
+            [o.training for o in learn.model.modules()], str(learn.model.state_dict()), repr(learn.recorder.rows)]
     before = state()
     ClassificationInterpretation.from_learner(learn).plot_top_losses(3)
     assert state()==before
@@ -56,8 +65,11 @@ def test_predictions_are_those_of_get_preds():
     learn = learner()
     interp = Interpretation.from_learner(learn, 0)
     preds,targs,dec,losses = learn.get_preds(0, with_decoded=True, with_loss=True)
-    assert all(torch.equal(a, b) for a,b in zip((interp.preds, interp.targs, interp.decoded, interp.losses), (preds,targs,dec,losses))) and torch.equal(targs, y)
-    assert torch.equal(Interpretation.from_learner(learn, act=lambda o: o*2).preds, learn.get_preds(act=lambda o: o*2)[0])
+    assert all(torch.equal(a, b) for a,
+        b in zip((interp.preds, interp.targs, interp.decoded, interp.losses),
+            (preds,targs,dec,losses))) and torch.equal(targs, y)
+    assert torch.equal(Interpretation.from_learner(learn, act=lambda o: o*2).preds,
+        learn.get_preds(act=lambda o: o*2)[0])
 
 class Noisy(Dataset):
     def __len__(self): return 50
@@ -91,8 +103,10 @@ class Wrap(nn.Module):
 
 every_other = list(range(49, -1, -2))
 @pytest.mark.parametrize('dl', [
-    DataLoader(ds, 8), DataLoader(ds, 8, shuffle=True, drop_last=True), DataLoader(Subset(ds, every_other), 8), DataLoader(ds, 8, sampler=SubsetRandomSampler(every_other)),
-    DataLoader(ds, batch_sampler=[[3,1],[40],[7,2,9]]), DataLoader(ds, 8, sampler=WeightedRandomSampler(torch.ones(50), 30)), DataLoader(ds, 8, num_workers=1),
+    DataLoader(ds, 8), DataLoader(ds, 8, shuffle=True, drop_last=True), DataLoader(Subset(ds, every_other), 8),
+    DataLoader(ds, 8, sampler=SubsetRandomSampler(every_other)),
+    DataLoader(ds, batch_sampler=[[3,1],[40],[7,2,9]]),
+    DataLoader(ds, 8, sampler=WeightedRandomSampler(torch.ones(50), 30)), DataLoader(ds, 8, num_workers=1),
 ], ids=['plain', 'shuffled', 'subset', 'subset_sampler', 'batch_sampler', 'weighted', 'workers'])
 def test_samples_are_found(dl):
     learn = learner(dl)
@@ -101,7 +115,8 @@ def test_samples_are_found(dl):
     xb,preds,targs,dec,losses = interp[idxs]
     with torch.no_grad(): torch.testing.assert_close(learn.model(xb).softmax(1), preds)
     at = [next(j for j in range(50) if torch.equal(x[j], o)) for o in xb]
-    assert torch.equal(targs, y[at]) and torch.equal(dec, preds.argmax(1)) and torch.equal(losses, interp.top_losses(4).losses)
+    assert (torch.equal(targs, y[at]) and torch.equal(dec, preds.argmax(1))
+        and torch.equal(losses, interp.top_losses(4).losses))
     assert interp.confusion_matrix().sum()==len(interp.preds)==len(interp.losses)
     assert len(interp.plot_top_losses(4).axes)==4
     plt.close('all')
@@ -114,7 +129,9 @@ class Shuffles:
     def __iter__(self): return iter([(x[i], y[i]) for i in torch.as_tensor(self.draw()).split(8)])
 own = np.random.default_rng(0)
 
-@pytest.mark.parametrize('dl', [[(x[:30], y[:30]), (x[30:], y[30:])], DataLoader(Stream(), 8), DataLoader(Sized(), 8), DataLoader(Stream(), 8, num_workers=1), DataLoader(ds, 8),
+@pytest.mark.parametrize('dl',
+    [[(x[:30], y[:30]), (x[30:], y[30:])], DataLoader(Stream(), 8), DataLoader(Sized(), 8),
+        DataLoader(Stream(), 8, num_workers=1), DataLoader(ds, 8),
     Shuffles(lambda: torch.arange(50))], ids=['list', 'stream', 'sized_stream', 'workers', 'loader', 'own'])
 def test_any_loader(dl):
     learn = learner()
@@ -127,7 +144,9 @@ def test_any_loader(dl):
     assert len(interp.plot_top_losses(2).axes)==2
     plt.close('all')
 
-@pytest.mark.parametrize('draw', [lambda: torch.randperm(50), lambda: np.random.permutation(50), lambda: random.sample(range(50), 50)], ids=['torch','numpy','python'])
+@pytest.mark.parametrize('draw',
+    [lambda: torch.randperm(50), lambda: np.random.permutation(50), lambda: random.sample(range(50), 50)],
+    ids=['torch','numpy','python'])
 def test_a_loader_that_shuffles_itself_gives_the_same_samples_again(draw):
     interp = Interpretation.from_learner(learn := learner(), dl=Shuffles(draw))
     interp.preds
@@ -142,32 +161,41 @@ def draw_state(): return random.getstate(),np.random.get_state()[1].tolist(),tor
 def test_samples_that_are_gone():
     interp = Interpretation.from_learner(learner(), dl=iter([(x, y)]))
     assert len(interp.preds)==50
-    with pytest.raises(ValueError, match='Samples of an iterator are gone when the model has seen them: give a list'): interp[0]
+    with pytest.raises(ValueError, match='Samples of an iterator are gone when the model has seen them: give a list'):
+        interp[0]
     Interpretation.from_learner(learner(), dl=Shuffles(lambda: own.permutation(50)))[:20] # a global generator is found
     orders = (own.permutation(50) for _ in range(9)) # but nothing can go back here
     interp = Interpretation.from_learner(learner(), dl=Shuffles(lambda: next(orders)))
-    with pytest.raises(ValueError, match='other samples in a second pass: does it draw them with a generator of its own'): interp[:20]
+    with pytest.raises(ValueError,
+            match='other samples in a second pass: does it draw them with a generator of its own'):
+        interp[:20]
 
-@pytest.mark.parametrize('idxs,rows', [(7, [7]), (-1, [49]), ([3,1], [3,1]), ((3,1), [3,1]), (slice(2,8,3), [2,5]), (torch.tensor([4,4]), [4,4]), (np.array([9,0]), [9,0]), (range(3), [0,1,2]),
-    (y==2, (y==2).nonzero()[:,0].tolist()), ((y==2).numpy(), (y==2).nonzero()[:,0].tolist()), ((y==2).tolist(), (y==2).nonzero()[:,0].tolist()), (torch.tensor(5), [5])], ids=str)
+@pytest.mark.parametrize('idxs,rows',
+    [(7, [7]), (-1, [49]), ([3,1], [3,1]), ((3,1), [3,1]), (slice(2,8,3), [2,5]), (torch.tensor([4,4]), [4,4]),
+        (np.array([9,0]), [9,0]), (range(3), [0,1,2]),
+    (y==2, (y==2).nonzero()[:,0].tolist()), ((y==2).numpy(), (y==2).nonzero()[:,0].tolist()),
+    ((y==2).tolist(), (y==2).nonzero()[:,0].tolist()), (torch.tensor(5), [5])], ids=str)
 def test_choosing_samples(idxs, rows):
     learn = learner()
     interp = Interpretation.from_learner(learn)
     b = interp[idxs]
     if type(idxs) is int or getattr(idxs, 'ndim', 1)==0: rows, = rows # one sample, without the axis of a batch
     pred,losses = (o[rows] for o in expected(learn))
-    assert b.names==('inputs','preds','targs','decoded','losses') and torch.equal(b.inputs, x[rows]) and torch.equal(b.targs, y[rows])
+    assert (b.names==('inputs','preds','targs','decoded','losses') and torch.equal(b.inputs, x[rows])
+        and torch.equal(b.targs, y[rows]))
     torch.testing.assert_close((b.preds, b.losses), (pred.softmax(-1), losses))
     assert torch.equal(b.decoded, pred.argmax(-1))
 
 @pytest.mark.parametrize('idxs', [50, -51, [3,99], 'abc', 1.5, torch.ones(7).bool()], ids=str)
 def test_samples_that_are_not_there(idxs):
-    with pytest.raises(IndexError, match='Samples have positions from 0 to 49, but got '): Interpretation.from_learner(learner())[idxs]
+    with pytest.raises(IndexError, match='Samples have positions from 0 to 49, but got '):
+        Interpretation.from_learner(learner())[idxs]
 
 def test_mappings():
     dl = DataLoader(Samples(), 8)
     dls = DataLoaders(dl, dl, device='cpu', split=lambda b: (dict(image=b['image']), (b['labels'],)))
-    interp = ClassificationInterpretation.from_learner(synth_learner(dls=dls, model=Wrap(), loss_func=nn.CrossEntropyLoss()))
+    interp = ClassificationInterpretation.from_learner(
+        synth_learner(dls=dls, model=Wrap(), loss_func=nn.CrossEntropyLoss()))
     assert torch.equal(interp[7].inputs['image'], x[7])
     interp.plot_top_losses(2)
     plt.close('all')
@@ -189,33 +217,44 @@ def test_results_are_shown():
     pred,losses = expected(learn)
     right = pred.argmax(1)==y
     fig = interp.show_results(right)
-    assert len([o for o in fig.axes if o.images])==right.sum() and {o.title.get_color() for o in fig.axes if o.images}=={'0.3'}
+    assert (len([o for o in fig.axes if o.images])==right.sum()
+        and {o.title.get_color() for o in fig.axes if o.images}=={'0.3'})
     assert {o.title.get_color() for o in interp.show_results(~right).axes if o.images}=={'C3'}
     ax, = interp.show_results(5).axes
     np.testing.assert_allclose(ax.images[0].get_array(), (x[5,0]-x[5].min())/(x[5].max()-x[5].min()), atol=1e-6)
     no_targets = Interpretation.from_learner(learn, dl=[(x,)])
-    assert no_targets.show_results(0).axes[0].get_title()==f"{'abcde'[pred[0].argmax()]}, {pred[0].softmax(0).max():.0%}"
+    assert no_targets.show_results(0).axes[0].get_title(
+        )==f"{'abcde'[pred[0].argmax()]}, {pred[0].softmax(0).max():.0%}"
     raw = Interpretation.from_learner(learn, act=lambda o: o) # no probabilities
     assert raw.show_results(0).axes[0].get_title().startswith(f"{'abcde'[pred[0].argmax()]}\nis ")
-    with pytest.raises(ValueError, match=r'There are 50 samples, and none of them is chosen by \[\]'): interp.show_results([])
+    with pytest.raises(ValueError, match=r'There are 50 samples, and none of them is chosen by \[\]'):
+        interp.show_results([])
     plt.close('all')
 
-@pytest.mark.parametrize('shape,ok', [((1,4,4), True), ((3,4,4), True), ((4,4), True), ((2,4,4), False), ((16,), False)])
+@pytest.mark.parametrize('shape,ok',
+    [((1,4,4), True), ((3,4,4), True), ((4,4), True), ((2,4,4), False), ((16,), False)])
 def test_what_is_an_image(shape, ok):
     data = TensorDataset(torch.randn(6, *shape)*9, torch.zeros(6).long())
     model = nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
     model(data.tensors[0])
-    interp = Interpretation.from_learner(synth_learner(dls=DataLoaders(DataLoader(data, 3), DataLoader(data, 3), device='cpu'), model=model, loss_func=nn.CrossEntropyLoss()))
+    interp = Interpretation.from_learner(
+        synth_learner(dls=DataLoaders(DataLoader(data, 3), DataLoader(data, 3), device='cpu'), model=model,
+            loss_func=nn.CrossEntropyLoss()))
     if ok: assert interp.plot_top_losses(1).axes[0].images[0].get_array().shape in (shape[-2:], (4,4,3))
     else: assert interp.plot_top_losses(1)[0].input==f"({' x '.join(map(str, shape))})"
     plt.close('all')
 
 def test_errors_of_losses():
-    with pytest.raises(ValueError, match='`k` is 1 or more, but got 0'): Interpretation.from_learner(learner()).top_losses(0)
-    with pytest.raises(ValueError, match='no losses of samples: the loader has no targets'): Interpretation.from_learner(learner(), dl=[(x,)]).top_losses()
-    with pytest.raises(TypeError, match='has no argument `vocb`. Did you mean `vocab`'): Interpretation(learner(), [], vocb=1)
-    with pytest.raises(TypeError, match='`Interpretation.from_learner` has no argument `ds`'): Interpretation.from_learner(learner(), ds=1)
-    with pytest.raises(IndexError, match='there is nothing to validate on'): Interpretation.from_learner(synth_learner(n_valid=0))
+    with pytest.raises(ValueError, match='`k` is 1 or more, but got 0'):
+        Interpretation.from_learner(learner()).top_losses(0)
+    with pytest.raises(ValueError, match='no losses of samples: the loader has no targets'):
+        Interpretation.from_learner(learner(), dl=[(x,)]).top_losses()
+    with pytest.raises(TypeError, match='has no argument `vocb`. Did you mean `vocab`'):
+        Interpretation(learner(), [], vocb=1)
+    with pytest.raises(TypeError, match='`Interpretation.from_learner` has no argument `ds`'):
+        Interpretation.from_learner(learner(), ds=1)
+    with pytest.raises(IndexError, match='there is nothing to validate on'):
+        Interpretation.from_learner(synth_learner(n_valid=0))
 
 # Confusion
 @pytest.mark.parametrize('n,n_classes', [(1,2), (40,3), (500,20)])
@@ -229,14 +268,16 @@ def test_report_equals_that_of_sklearn(n, n_classes):
     theirs = classification_report(t, d, labels=labels, target_names=vocab, output_dict=True, zero_division=0)
     ours = interp.report()
     assert list(ours)==[*vocab, 'macro avg', 'weighted avg']
-    for k,v in ours.items(): assert tuple(v)==pytest.approx([theirs[k][o] for o in ('precision','recall','f1-score','support')])
+    for k,v in ours.items():
+        assert tuple(v)==pytest.approx([theirs[k][o] for o in ('precision','recall','f1-score','support')])
     assert ours.accuracy==pytest.approx((t==d).mean())
 
 def test_report_is_shown(capsys):
     interp = fake(torch.tensor([0,0,1]), torch.tensor([0,1,1]), vocab=['a<b', 'c'])
     interp.print_classification_report()
     lines = capsys.readouterr().out.splitlines()
-    assert [o.split() for o in lines]==[['class','precision','recall','f1','support'], ['a<b','1.00','0.50','0.67','2'], ['c','0.50','1.00','0.67','1'],
+    assert [o.split() for o in lines]==[['class','precision','recall','f1','support'], ['a<b','1.00','0.50','0.67','2'],
+        ['c','0.50','1.00','0.67','1'],
         ['macro','avg','0.75','0.75','0.67','3'], ['weighted','avg','0.83','0.67','0.67','3'], ['accuracy:','0.6667']]
     html = interp.report()._repr_html_()
     assert 'a&lt;b' in html and 'a<b' not in html and html.count('<tr>')==5
@@ -269,8 +310,10 @@ def test_plot_of_the_matrix(normalize):
     interp = fake(t, d, vocab=['a','b','c']) # there is no c
     ax = interp.plot_confusion_matrix(normalize=normalize, title='T', cmap='Reds', norm_dec=1)
     texts = [o.get_text() for o in ax.texts]
-    assert texts==(['0.7','0.3','0.0','0.0','1.0','0.0','0.0','0.0','0.0'] if normalize else ['2','1','0','0','1','0','0','0','0'])
-    assert [o.get_text() for o in ax.get_yticklabels()]==['a','b','c'] and (ax.get_title(), ax.get_xlabel(), ax.get_ylabel())==('T', 'predicted', 'actual')
+    assert texts==(['0.7','0.3','0.0','0.0','1.0','0.0','0.0','0.0','0.0']
+        if normalize else ['2','1','0','0','1','0','0','0','0'])
+    assert ([o.get_text() for o in ax.get_yticklabels()]==['a','b','c']
+        and (ax.get_title(), ax.get_xlabel(), ax.get_ylabel())==('T', 'predicted', 'actual'))
     assert ax.images[0].get_cmap().name=='Reds'
     ax = plt.subplots()[1]
     assert interp.plot_confusion_matrix(plot_txt=False, ax=ax) is ax and not ax.texts
@@ -280,15 +323,19 @@ def test_classes():
     learn = learner(vocab=list('abcde'))
     assert ClassificationInterpretation.from_learner(learn).names==list('abcde')
     assert ClassificationInterpretation.from_learner(learn, vocab='vwxyz').names==list('vwxyz')
-    assert ClassificationInterpretation.from_learner(learner(n_out=9)).names==list(range(9)) # as many as there are scores
+    # as many as there are scores
+    assert ClassificationInterpretation.from_learner(learner(n_out=9)).names==list(range(9))
 
 def test_kinds_of_classifiers():
     learn = learner(loss_func=lambda p,t: F.cross_entropy(p, t)) # does not say how it decides: by the highest score
     pred = expected(learn)[0]
-    assert (ClassificationInterpretation.from_learner(learn).confusion_matrix()==confusion_matrix(y, pred.argmax(1))).all()
+    assert (ClassificationInterpretation.from_learner(learn).confusion_matrix()
+        ==confusion_matrix(y, pred.argmax(1))).all()
     yes = DataLoader(TensorDataset(x, (y>2).float()[:,None]), 8)
     learn = learner(yes, nn.BCEWithLogitsLoss(), n_out=1)
-    with torch.no_grad(): assert (ClassificationInterpretation.from_learner(learn).confusion_matrix()==confusion_matrix(y>2, learn.model(x)[:,0]>0)).all()
+    with torch.no_grad():
+        assert (ClassificationInterpretation.from_learner(learn).confusion_matrix()
+            ==confusion_matrix(y>2, learn.model(x)[:,0]>0)).all()
     t,p = torch.randint(0, 3, (4,6,6)),torch.randn(4,3,6,6) # a class for each pixel
     t[0,0] = 255
     cm = fake(t, p.argmax(1), p, loss_func=nn.CrossEntropyLoss(ignore_index=255)).confusion_matrix()
@@ -299,8 +346,10 @@ def test_kinds_of_classifiers():
 @pytest.mark.parametrize('targs,dec,kwargs,match', [
     (torch.tensor([0,7]), torch.tensor([0,1]), dict(vocab='ab'), '`vocab` names 2 classes, but there is a class 7'),
     (torch.tensor([0,-3]), torch.tensor([0,1]), {}, 'Targets are classes from 0, but there is -3'),
-    (torch.tensor([.5,1]), torch.tensor([0,1]), {}, 'Targets are no classes but torch.float32 of shape .2,., such as 0.5'),
-    (torch.tensor([0.,1]), torch.tensor([.3,.2]), {}, 'Decisions are no classes but torch.float32 of shape .2,.: give a loss with `decodes`'),
+    (torch.tensor([.5,1]), torch.tensor([0,1]), {},
+        'Targets are no classes but torch.float32 of shape .2,., such as 0.5'),
+    (torch.tensor([0.,1]), torch.tensor([.3,.2]), {},
+        'Decisions are no classes but torch.float32 of shape .2,.: give a loss with `decodes`'),
     (torch.zeros(2,3), torch.zeros(2,3).bool(), {}, 'Each sample has 3 labels, yes or no'),
     (torch.zeros(3), torch.zeros(2).long(), {}, 'one target for each decision'),
     ((torch.zeros(3),)*2, torch.zeros(3).long(), {}, 'one target and one prediction, but targets are tuple'),
@@ -314,7 +363,9 @@ def test_regression_has_losses_too():
     with torch.no_grad(): torch.testing.assert_close(interp.losses, ((learn.model(vx)-vy)**2)[:,0])
     table = interp.plot_top_losses(2)
     worst = ((learn.model(vx)-vy)**2)[:,0].argsort(descending=True)[:2]
-    assert [tuple(o) for o in table]==[(f'{vx[i].item():.4g}', f'{vy[i].item():.4g}', f'{learn.model(vx)[i].item():.4g}', f'{interp.losses[i]:.4g}') for i in worst]
+    assert [tuple(o) for o in table]==[
+        (f'{vx[i].item():.4g}', f'{vy[i].item():.4g}', f'{learn.model(vx)[i].item():.4g}', f'{interp.losses[i]:.4g}')
+        for i in worst]
     assert table[0].names==('input','target','decision','loss')
 
 # Size of the picture
@@ -340,28 +391,41 @@ def test_classes_of_the_same_name():
     interp = fake(torch.tensor([0,1,2,2]), torch.tensor([1,1,0,2]), vocab=['a','a','b'])
     assert interp.most_confused()==[('a (0)','a (1)',1), ('b','a (0)',1)]
     report = interp.report()
-    assert [*report]==['a (0)','a (1)','b','macro avg','weighted avg'] and [report[o].support for o in ('a (0)','a (1)','b')]==[1,1,2]
+    assert ([*report]==['a (0)','a (1)','b','macro avg','weighted avg']
+        and [report[o].support for o in ('a (0)','a (1)','b')]==[1,1,2])
     assert report['a (1)'].precision==.5 and report['macro avg'].recall==pytest.approx((0+1+.5)/3)
 
 # Arguments
-@pytest.mark.parametrize('f,match', [(lambda o: o.top_losses(2, larges=False), '`Interpretation.top_losses` has no argument `larges`. Did you mean `largest`'), (lambda o: o.most_confused(minval=2), 'most_confused` has no argument `minval`. Did you mean `min_val`'),
-    (lambda o: o.plot_confusion_matrix(normalise=True), 'plot_confusion_matrix` has no argument `normalise`. Did you mean `normalize`'), (lambda o: o.plot_top_losses(bigest=1), 'plot_top_losses` has no argument `bigest`'),
-    (lambda o: o.top_losses(2.5), '`k` is a whole number, but got 2.5')], ids=['top_losses','most_confused','plot','plot_top_losses','k'])
+@pytest.mark.parametrize('f,match',
+    [(lambda o: o.top_losses(2, larges=False),
+        '`Interpretation.top_losses` has no argument `larges`. Did you mean `largest`'),
+        (lambda o: o.most_confused(minval=2), 'most_confused` has no argument `minval`. Did you mean `min_val`'),
+    (lambda o: o.plot_confusion_matrix(normalise=True),
+        'plot_confusion_matrix` has no argument `normalise`. Did you mean `normalize`'),
+        (lambda o: o.plot_top_losses(bigest=1), 'plot_top_losses` has no argument `bigest`'),
+    (lambda o: o.top_losses(2.5), '`k` is a whole number, but got 2.5')],
+    ids=['top_losses','most_confused','plot','plot_top_losses','k'])
 def test_misspelt_arguments(f, match):
     with pytest.raises(TypeError, match=match): f(ClassificationInterpretation.from_learner(learner()))
 
-@pytest.mark.parametrize('dl', [DataLoader(ds, 8, shuffle=True), DataLoader(Subset(ds, every_other), 8), DataLoader(ds, 8, sampler=WeightedRandomSampler(torch.ones(50), 30))], ids=['shuffled','subset','weighted'])
+@pytest.mark.parametrize('dl',
+    [DataLoader(ds, 8, shuffle=True), DataLoader(Subset(ds, every_other), 8),
+        DataLoader(ds, 8, sampler=WeightedRandomSampler(torch.ones(50), 30))], ids=['shuffled','subset','weighted'])
 def test_items_of_the_largest_losses(dl):
     interp = Interpretation.from_learner(learner(), dl)
     losses,idxs,items = interp.top_losses(5, items=True)
     b = interp[idxs]
-    assert all(torch.equal(a, c) and torch.equal(t, u) for (a,t),c,u in zip(items, b.inputs, b.targs, strict=True)) and torch.equal(losses, b.losses)
-    with pytest.raises(ValueError, match=r'no dataset that gives single samples: `interp\[idxs\]` has them'): Interpretation.from_learner(learner(), [(x, y)]).top_losses(2, items=True)
+    assert (all(torch.equal(a, c) and torch.equal(t, u) for (a,t),c,u in zip(items, b.inputs, b.targs, strict=True))
+        and torch.equal(losses, b.losses))
+    with pytest.raises(ValueError, match=r'no dataset that gives single samples: `interp\[idxs\]` has them'):
+        Interpretation.from_learner(learner(), [(x, y)]).top_losses(2, items=True)
 
 def test_a_loader_in_the_place_of_its_number():
     learn = learner()
     assert len(ClassificationInterpretation.from_learner(learn, [(x[:7], y[:7])]).preds)==7
-    with pytest.raises(TypeError, match='`ds_idx` is the position or name of a loader in `dls`, or a loader, but got 1.0'): Interpretation.from_learner(learn, 1.)
+    with pytest.raises(TypeError,
+            match='`ds_idx` is the position or name of a loader in `dls`, or a loader, but got 1.0'):
+        Interpretation.from_learner(learn, 1.)
 
 def test_batches_that_the_dataset_makes():
     class Whole(Dataset):
@@ -374,7 +438,8 @@ def test_several_targets_are_compared_when_a_loader_is_gone_over_again():
     draws = iter([torch.arange(50), torch.arange(50).flip(0)])
     class Pairs(Shuffles):
         def __iter__(self): return ((a, (t, t)) for a,t in super().__iter__())
-    interp = Interpretation.from_learner(learner(loss_func=lambda p,t: F.cross_entropy(p, t[0])), Pairs(lambda: next(draws)))
+    interp = Interpretation.from_learner(learner(loss_func=lambda p,t: F.cross_entropy(p, t[0])),
+        Pairs(lambda: next(draws)))
     with pytest.raises(ValueError, match='other samples in a second pass'): interp[:20]
 
 def test_several_outputs_are_shown_and_not_counted():
@@ -382,11 +447,14 @@ def test_several_outputs_are_shown_and_not_counted():
         def __init__(self): super().__init__(); self.m = nn.Sequential(nn.Flatten(), nn.Linear(16, 5))
         def forward(self, x): o = self.m(x); return o,o*2
     dl = DataLoader(ds, 8)
-    interp = ClassificationInterpretation.from_learner(synth_learner(dls=DataLoaders(dl, dl, device='cpu'), model=Two(), loss_func=lambda p,t: F.cross_entropy(p[0], t)))
+    interp = ClassificationInterpretation.from_learner(
+        synth_learner(dls=DataLoaders(dl, dl, device='cpu'), model=Two(),
+            loss_func=lambda p,t: F.cross_entropy(p[0], t)))
     losses,idxs = interp.top_losses(3)
     torch.testing.assert_close(losses, F.cross_entropy(interp.preds[0], y, reduction='none').topk(3)[0])
     assert len(interp.plot_top_losses(3).axes)==3
-    with pytest.raises(ValueError, match='one target and one prediction.*decisions tuple: an `act` can choose one'): interp.confusion_matrix()
+    with pytest.raises(ValueError, match='one target and one prediction.*decisions tuple: an `act` can choose one'):
+        interp.confusion_matrix()
     chosen = ClassificationInterpretation(interp.learn, dl, act=lambda o: o[1].softmax(1))
     assert (chosen.confusion_matrix()==confusion_matrix(y, interp.preds[1].argmax(1))).all()
     plt.close('all')
@@ -396,7 +464,8 @@ def test_several_inputs_are_a_tuple():
         def __init__(self): super().__init__(); self.lin = nn.Linear(16, 5)
         def forward(self, a, b): return self.lin((a+b).flatten(1))
     dl = DataLoader(TensorDataset(x, -x, y), 8)
-    b = Interpretation.from_learner(synth_learner(dls=DataLoaders(dl, dl, device='cpu'), model=Sum(), loss_func=nn.CrossEntropyLoss()))[3]
+    b = Interpretation.from_learner(
+        synth_learner(dls=DataLoaders(dl, dl, device='cpu'), model=Sum(), loss_func=nn.CrossEntropyLoss()))[3]
     assert torch.equal(b.inputs[0], x[3]) and torch.equal(b.inputs[1], -x[3]) and b.targs==y[3] and b.preds.shape==(5,)
 
 @pytest.mark.parametrize('largest', [True, False])
@@ -404,15 +473,18 @@ def test_top_losses_from_a_place_on(largest):
     interp = Interpretation.from_learner(learn := learner(vocab=list('abcde')))
     all_titles = [ax.get_title() for ax in interp.plot_top_losses(16, largest).axes][:16]
     order = np.argsort(expected(learn)[1].numpy()*(-1 if largest else 1))
-    assert [o.get_title() for o in interp.plot_top_losses(range(7, 16), largest).axes][:9]==all_titles[7:]==[o.get_title() for o in interp.show_results(order[7:16]).axes][:9]
+    assert [o.get_title() for o in interp.plot_top_losses(range(7, 16), largest).axes][:9]==all_titles[7:]==[
+        o.get_title() for o in interp.show_results(order[7:16]).axes][:9]
     assert interp.plot_top_losses([4], largest).axes[0].get_title()==all_titles[4]
-    with pytest.raises(IndexError, match=r'Samples have positions from 0 to 49, but got range\(45, 60\)'): interp.plot_top_losses(range(45, 60))
+    with pytest.raises(IndexError, match=r'Samples have positions from 0 to 49, but got range\(45, 60\)'):
+        interp.plot_top_losses(range(45, 60))
     plt.close('all')
 
 def test_sizes_of_figures():
     interp = ClassificationInterpretation.from_learner(learn := learner())
     assert interp.plot_confusion_matrix(figsize=(5,4)).figure.get_size_inches().tolist()==[5,4]
-    for show in (interp.plot_top_losses, lambda **kwargs: interp.show_results(range(9), **kwargs), lambda **kwargs: learn.show_results(max_n=9, **kwargs)):
+    for show in (interp.plot_top_losses, lambda **kwargs: interp.show_results(range(9), **kwargs),
+            lambda **kwargs: learn.show_results(max_n=9, **kwargs)):
         fig = show(figsize=(8,3), ncols=5)
         assert fig.get_size_inches().tolist()==[8,3] and len(fig.axes)==10
     with pytest.raises(ValueError, match='`ncols` is 1 or more, but got 0'): learn.show_results(ncols=0)

@@ -68,7 +68,8 @@ def test_inside_a_batch_it_waits_for_the_end_of_the_batch(training, ev):
 def test_in_training_it_waits_until_nothing_is_half_done(ev):
     cb = CtrlC(ev)
     learn,trace = interrupted(cb)
-    assert cb.survived and learn.train_iter==learn.opt_step=={'before_train':0, 'before_draw':0, 'after_draw':1}.get(ev, 4)
+    assert (cb.survived and learn.train_iter==learn.opt_step
+        =={'before_train':0, 'before_draw':0, 'after_draw':1}.get(ev, 4))
     assert learn.at.next==('validate' if ev in ('after_train','cleanup_train') else 'batch') and learn.at.exact
     check_clean(learn)
 
@@ -79,7 +80,8 @@ def test_outside_a_batch_it_acts_at_once(ev):
     cb = CtrlC(ev)
     learn,trace = interrupted(cb)
     assert not cb.survived and ('cleanup_fit' in trace.seen)==(ev!='before_fit') # where its turn had not come
-    if ev.startswith('before_'): assert 'after_'+ev.removeprefix('before_') not in trace.seen # nothing more of that scope
+    # nothing more of that scope
+    if ev.startswith('before_'): assert 'after_'+ev.removeprefix('before_') not in trace.seen
     check_clean(learn)
 
 @pytest.mark.parametrize('ev', ['cleanup_validate', 'cleanup_epoch', 'cleanup_fit'])
@@ -107,7 +109,8 @@ def test_it_waits_while_a_batch_is_drawn_in_this_process(n):
 def test_a_second_one_acts_at_once():
     cb = CtrlC('after_pred', n=2, times=2)
     learn,trace = interrupted(cb)
-    assert not cb.survived and trace.after('before_batch')[-4:]==['cleanup_batch', 'cleanup_train', 'cleanup_epoch', 'cleanup_fit']
+    assert (not cb.survived and trace.after('before_batch')[-4:]
+        ==['cleanup_batch', 'cleanup_train', 'cleanup_epoch', 'cleanup_fit'])
     assert trace.seen.count('after_step')==1
     check_clean(learn)
 
@@ -149,7 +152,8 @@ def test_inside_a_validation_inside_a_batch():
             if self.training and self.iter==1: self.result = self.learn.validate(cbs=cb); self.looked = True
     cb,look = CtrlC('after_pred'),Look()
     learn,trace = interrupted(look)
-    assert cb.survived and look.looked and look.result.names==('valid_loss',) and learn.opt_step==2 and trace.seen.count('before_backward')==2
+    assert (cb.survived and look.looked and look.result.names==('valid_loss',) and learn.opt_step==2
+        and trace.seen.count('before_backward')==2)
     check_clean(learn)
 
 def test_inside_a_fit_of_another_learner_inside_a_batch():
@@ -167,14 +171,17 @@ def test_a_second_one_in_a_fit_inside_a_batch_acts_at_once():
 # Whose handler
 def test_the_handler_is_set_for_the_fit_alone():
     seen = []
-    learn = synth_learner(cbs=Callback(before_fit=lambda self: seen.append(handler()), after_fit=lambda self: seen.append(handler())))
+    learn = synth_learner(cbs=Callback(before_fit=lambda self: seen.append(handler()),
+        after_fit=lambda self: seen.append(handler())))
     learn.fit(1)
     assert signal.default_int_handler not in seen and seen[0]==seen[1] and handler() is signal.default_int_handler
     seen.clear()
     learn.validate()
     assert seen==[signal.default_int_handler]*2
 
-@pytest.mark.parametrize('cb', [Raise('before_fit', ZeroDivisionError), Raise('after_loss', ZeroDivisionError), Raise('cleanup_fit', ZeroDivisionError), CtrlC('before_fit')], ids=shown)
+@pytest.mark.parametrize('cb',
+    [Raise('before_fit', ZeroDivisionError), Raise('after_loss', ZeroDivisionError),
+        Raise('cleanup_fit', ZeroDivisionError), CtrlC('before_fit')], ids=shown)
 def test_the_handler_is_restored_after_errors(cb):
     with pytest.raises((ZeroDivisionError, KeyboardInterrupt)): synth_learner(cbs=cb).fit(1)
     assert handler() is signal.default_int_handler
@@ -191,7 +198,8 @@ def test_a_handler_of_the_user_is_called_once_at_the_end_of_the_batch():
     def mine(signum, frame): calls.append((signum, trace.seen[-1]))
     signal.signal(signal.SIGINT, mine)
     try:
-        learn = synth_learner(n_train=4, cbs=[CtrlC('after_loss', n=2), trace]).fit(1) # it raises nothing, so training goes on
+        # it raises nothing, so training goes on
+        learn = synth_learner(n_train=4, cbs=[CtrlC('after_loss', n=2), trace]).fit(1)
         assert calls==[(signal.SIGINT, 'before_draw')] and handler() is mine and learn.opt_step==4
     finally: signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -210,7 +218,9 @@ def test_ignored_and_default_signals_are_left_alone(given):
     signal.signal(signal.SIGINT, given)
     seen = []
     try:
-        learn = synth_learner(n_train=4, cbs=[Callback(after_batch=lambda self: seen.append(handler())), *([CtrlC('after_loss')] if given==signal.SIG_IGN else [])]).fit(1)
+        learn = synth_learner(n_train=4,
+            cbs=[Callback(after_batch=lambda self: seen.append(handler())),
+                *([CtrlC('after_loss')] if given==signal.SIG_IGN else [])]).fit(1)
         assert {*seen}=={given}=={handler()} and learn.opt_step==4
     finally: signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -258,7 +268,8 @@ print('then', learn.train_iter, flush=True)
 for o in learn.dls: o._iterator = None
 '''
 
-@pytest.mark.parametrize('ev,persistent,first', [('before_draw', False, False), ('after_pred', True, False), ('after_pred', True, True)],
+@pytest.mark.parametrize('ev,persistent,first',
+    [('before_draw', False, False), ('after_pred', True, False), ('after_pred', True, True)],
     ids=['between batches','in a batch','started before the fit'])
 def test_workers_survive(ev, persistent, first):
     code = script.replace('PERSISTENT', str(persistent)).replace('EVENT', ev).replace('FIRST', str(first))

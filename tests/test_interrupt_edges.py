@@ -1,4 +1,5 @@
-"Ctrl-C where it is easily lost, or the handler easily left behind: in `lr_find`, while workers start or are awaited, while a file is written, in a fit inside a fit"
+"""Ctrl-C where it is easily lost, or the handler easily left behind: in `lr_find`, while workers start or are awaited,
+while a file is written, in a fit inside a fit"""
 import os,signal,subprocess,sys,time
 from multiprocessing import get_context
 from pathlib import Path
@@ -54,7 +55,8 @@ def test_a_handler_of_the_user_is_called_once_after_a_batch_of_lr_find(fails):
     calls = []
     signal.signal(signal.SIGINT, lambda signum, frame: calls.append(signum))
     try:
-        learn = synth_learner(cbs=[CtrlC('after_pred', 3), *([Raise('after_loss', ZeroDivisionError, 3)] if fails else [])])
+        learn = synth_learner(cbs=[CtrlC('after_pred', 3),
+            *([Raise('after_loss', ZeroDivisionError, 3)] if fails else [])])
         try: learn.lr_find(num_it=20, show_plot=False)
         except (ZeroDivisionError,KeyboardInterrupt): assert fails
         assert calls==[signal.SIGINT]
@@ -71,7 +73,8 @@ class Broken:
     def __len__(self): return 4
     def __iter__(self): raise InterruptedError
 
-loaders = dict(workers=lambda: DataLoader(Unpicklable(), 2, num_workers=1, multiprocessing_context='spawn'), iterator=Broken)
+loaders = dict(workers=lambda: DataLoader(Unpicklable(), 2, num_workers=1, multiprocessing_context='spawn'),
+    iterator=Broken)
 
 @pytest.mark.filterwarnings('ignore:Got pickle error')
 @pytest.mark.parametrize('phase', ['train','valid'])
@@ -98,7 +101,8 @@ class Presses(Dataset):
 
 @pytest.mark.filterwarnings('ignore::DeprecationWarning')
 def test_while_a_batch_is_awaited_from_a_worker_it_acts_at_once():
-    learn = synth_learner(dls=DataLoaders(DataLoader(Presses(5), 2, num_workers=1, multiprocessing_context='fork'), device='cpu'), cbs=[trace := Trace('before_draw','after_draw')])
+    learn = synth_learner(dls=DataLoaders(DataLoader(Presses(5), 2, num_workers=1, multiprocessing_context='fork'),
+        device='cpu'), cbs=[trace := Trace('before_draw','after_draw')])
     learn.on('before_draw')(lambda learn: learn.train_iter==2 and awaited.set())
     with pytest.raises(KeyboardInterrupt): learn.fit(1)
     assert learn.train_iter==learn.opt_step==2 and trace.seen[-1]=='before_draw' # the third batch was not waited for
@@ -114,7 +118,8 @@ def test_a_handler_that_a_callback_installs_for_good_stays():
 
 def test_after_one_that_did_not_wait_the_next_fit_waits_again():
     learn = synth_learner(n_train=4)
-    with pytest.raises(KeyboardInterrupt): learn.fit(1, cbs=[first := CtrlC('after_pred', order=1), second := CtrlC('after_pred', order=2)])
+    with pytest.raises(KeyboardInterrupt):
+        learn.fit(1, cbs=[first := CtrlC('after_pred', order=1), second := CtrlC('after_pred', order=2)])
     assert first.survived and not second.survived
     with pytest.raises(KeyboardInterrupt): learn.fit(1, cbs=[third := CtrlC('after_pred')])
     assert third.survived and learn.opt_step==1
@@ -123,7 +128,8 @@ def test_after_one_that_did_not_wait_the_next_fit_waits_again():
 def test_while_a_checkpoint_is_written_it_waits_for_the_file(ev, tmp_path):
     def made(): return synth_learner(n_train=4, n_valid=0, path=tmp_path)
     whole = made().fit(2)
-    with pytest.raises(KeyboardInterrupt): made().fit(2, cbs=[Checkpoint(every=1, unit='iter', keep=None, on_exc=False), cb := CtrlC(ev, 4)])
+    with pytest.raises(KeyboardInterrupt):
+        made().fit(2, cbs=[Checkpoint(every=1, unit='iter', keep=None, on_exc=False), cb := CtrlC(ev, 4)])
     assert cb.survived and not [*(tmp_path/'checkpoints').glob('.*')]
     learn = made().fit(2, cbs=Checkpoint(), resume=True)
     assert learn.train_iter==8 and weights(learn)==weights(whole)
@@ -137,7 +143,8 @@ def inside(cb, ev='after_loss'):
     assert handler() is signal.default_int_handler and outer.mode is inner.mode is None
     return outer
 
-@pytest.mark.parametrize('ev,n', [('after_pred', 2), ('before_draw', 2), ('before_epoch', 2), ('before_validate', 1), ('after_epoch', 1)])
+@pytest.mark.parametrize('ev,n',
+    [('after_pred', 2), ('before_draw', 2), ('before_epoch', 2), ('before_validate', 1), ('after_epoch', 1)])
 def test_wherever_it_comes_in_an_inner_fit_the_outer_batch_ends(ev, n):
     outer = inside(cb := CtrlC(ev, n))
     assert cb.survived and outer.opt_step==outer.train_iter==2
@@ -153,7 +160,8 @@ def test_an_inner_fit_leaves_the_outer_one_its_handler():
 def run_anew(code):
     "What a script prints in a process that has imported nothing yet"
     env = os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=str(Path(__file__).parents[1]))
-    res = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True, env=env, timeout=300)
+    res = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], capture_output=True, text=True, env=env,
+        timeout=300)
     return printed(res)
 def printed(res):
     assert not res.stderr, res.stderr
@@ -186,7 +194,9 @@ from torch.utils.data import DataLoader
 from learner.all import *
 pressed = []
 def ctrl_c():
-    if learn.mode==MODE and learn.training==TRAINING and not pressed: pressed.append(1); os.kill(os.getpid(), signal.SIGINT)
+    if learn.mode==MODE and learn.training==TRAINING and not pressed:
+        pressed.append(1)
+        os.kill(os.getpid(), signal.SIGINT)
 os.register_at_fork(WHEN=ctrl_c)
 ds = synth_dls().train.dataset
 def dl(): return DataLoader(ds, 40, num_workers=2, multiprocessing_context='fork')
@@ -195,11 +205,14 @@ try: CALL; print('lost')
 except KeyboardInterrupt: print('stopped', learn.opt_step, pressed)
 '''
 
-@pytest.mark.parametrize('call,mode,training,when,steps', [('learn.fit(1)','fit',True,'before',0), ('learn.fit(1)','fit',False,'before',4),
+@pytest.mark.parametrize('call,mode,training,when,steps',
+    [('learn.fit(1)','fit',True,'before',0), ('learn.fit(1)','fit',False,'before',4),
     ('learn.fit(1)','fit',False,'after_in_parent',4), ('learn.validate()','validate',False,'after_in_parent',0)])
 def test_a_stop_is_not_lost_while_workers_are_forked(call, mode, training, when, steps):
-    code = forked.replace('CALL', call).replace('MODE', repr(mode)).replace('TRAINING', str(training)).replace('WHEN', when)
-    assert printed(run_script(code))==[f'stopped {steps} [1]'] # where Python cannot raise, it would only write the exception to stderr
+    code = forked.replace('CALL', call).replace('MODE', repr(mode)).replace('TRAINING', str(training)).replace('WHEN',
+        when)
+    # where Python cannot raise, it would only write the exception to stderr
+    assert printed(run_script(code))==[f'stopped {steps} [1]']
 
 def test_a_second_one_acts_while_workers_start():
     class Slow(DataLoader):
@@ -234,11 +247,13 @@ def test_what_a_fit_restores_at_its_end_is_not_cut():
     learn.model.last = Restored()
     arm = Callback(cleanup_fit=lambda self: vars(learn.model.last).update(armed=True))
     with pytest.raises(KeyboardInterrupt): learn.fit(1, lr=.5, cbs=arm)
-    assert learn.model.training and learn.model.last.training and learn.mode is None and learn.opt.param_groups[0]['lr']==.05
+    assert (learn.model.training and learn.model.last.training and learn.mode is None
+        and learn.opt.param_groups[0]['lr']==.05)
 
 # A stop where Python looks for signals: when a function begins
 class PressAt:
-    "A trace function that presses Ctrl-C where the `at`-th function of the dispatch begins, outside of training and of batches"
+    """A trace function that presses Ctrl-C where the `at`-th function of the dispatch begins, outside of training and
+    of batches"""
     def __init__(self, learn, at): self.learn,self.at,self.names = learn,at,[]
     def __call__(self, frame, ev, arg):
         if not frame.f_code.co_filename.endswith('dispatch.py') or {'train','batch'} & {*self.learn.scopes}: return
@@ -264,7 +279,8 @@ def test_between_phases_no_scope_loses_its_cleanup():
     for at in range(1, n+1):
         learn,_ = stopped_at(at)
         seen = learn.tracer.seen
-        assert learn.mode is None and not learn.scopes and [o for o in cancels if seen.count(f'before_{o}')!=seen.count(f'cleanup_{o}')]==[]
+        assert (learn.mode is None and not learn.scopes
+            and [o for o in cancels if seen.count(f'before_{o}')!=seen.count(f'cleanup_{o}')]==[])
         if learn.at is not None: assert weights(learn.resume())==weights(whole)
 
 # Signals at any time: many runs, each with a Ctrl-C from outside after a random while
@@ -315,8 +331,10 @@ print(*{*ended}, len(ended))
 @pytest.mark.parametrize('seed', [0])
 def test_of_25_stops_while_workers_come_and_go_none_is_lost(seed):
     res = run_script(at_forks.replace('SEED', str(seed)))
-    assert res.stdout.splitlines()==['stopped 25'], res.stderr # a worker that ends while it sends a tensor may say so there
+    # a worker that ends while it sends a tensor may say so there
+    assert res.stdout.splitlines()==['stopped 25'], res.stderr
 
 @pytest.mark.slow
 @pytest.mark.parametrize('seed', [0])
-def test_after_25_stops_around_the_first_optimizer_the_kernel_is_usable(seed): assert run_anew(at_imports.replace('SEED', str(seed)))==['0 25']
+def test_after_25_stops_around_the_first_optimizer_the_kernel_is_usable(seed):
+    assert run_anew(at_imports.replace('SEED', str(seed)))==['0 25']

@@ -10,13 +10,16 @@ cfg = get_config()
 root,nbs,lib = cfg.config_path,cfg.nbs_path,cfg.lib_path
 
 def name_of(f): return '.'.join(f.relative_to(lib).with_suffix('').parts)
-trees = {name_of(f):ast.parse(f.read_text(encoding='utf-8')) for f in sorted(lib.rglob('*.py')) if f.stem[0]!='_'} # with helper modules, that have no chapter
+# with helper modules, that have no chapter
+trees = {name_of(f):ast.parse(f.read_text(encoding='utf-8')) for f in sorted(lib.rglob('*.py')) if f.stem[0]!='_'}
 
 notebooks = sorted(nbglob(as_path=True))
 def path_of(fn): return fn.relative_to(nbs).with_suffix('').as_posix()
-def exported(fn): return next((c.directives['default_exp'] for c in read_nb(fn).cells if 'default_exp' in c.directives), None)
+def exported(fn):
+    return next((c.directives['default_exp'] for c in read_nb(fn).cells if 'default_exp' in c.directives), None)
 
-parts = list(dict.fromkeys(o.module.split('.')[0] for o in trees['all'].body if isinstance(o, ast.ImportFrom))) # in the order of `learner.all`
+# in the order of `learner.all`
+parts = list(dict.fromkeys(o.module.split('.')[0] for o in trees['all'].body if isinstance(o, ast.ImportFrom)))
 chapters = [m for part in parts for fn in sorted((nbs/part).glob('[0-9]*.ipynb')) if (m := exported(fn))] # in order
 
 def absolute(o, mod):
@@ -31,7 +34,8 @@ def imports(body, mod):
             names,source = [a.name for a in o.names],absolute(o, mod)
             if source in trees: yield source,names
             else: yield from ((f'{source}.{n}'.lstrip('.'), []) for n in names) # from learner.core import x
-        elif isinstance(o, ast.Import): yield from ((a.name.partition('.')[2], []) for a in o.names if a.name.partition('.')[0]==lib.name)
+        elif isinstance(o, ast.Import):
+            yield from ((a.name.partition('.')[2], []) for a in o.names if a.name.partition('.')[0]==lib.name)
         elif not isinstance(o, (ast.FunctionDef,ast.AsyncFunctionDef)):
             yield from imports([c for f in ('body','orelse','handlers','finalbody') for c in getattr(o, f, [])], mod)
 
@@ -44,10 +48,14 @@ def reach(mod):
 pages_for_users = 'start','tutorials','howto','recipes','concepts','reference','migration','project'
 
 def test_parts_are_folders():
-    "A part is a folder of notebooks and one of modules, both of its name, with three to eight chapters; a chapter has the name of its module"
-    assert {o.name for o in nbs.iterdir() if o.is_dir() and any(o.glob('[0-9]*.ipynb'))}-{*pages_for_users}=={*parts}=={m.split('.')[0] for m in trees if '.' in m}
+    """A part is a folder of notebooks and one of modules, both of its name, with three to eight chapters; a chapter
+    has the name of its module"""
+    assert {o.name for o in nbs.iterdir() if o.is_dir() and any(o.glob('[0-9]*.ipynb'))}-{*pages_for_users}=={*parts}=={
+        m.split('.')[0] for m in trees if '.' in m}
     assert all(3<=len([m for m in chapters if m.split('.')[0]==p])<=8 for p in parts)
-    assert {m.split('.')[0] for m in chapters}=={*parts} and all(fn.stem.split('_', 1)[1]==m.split('.')[1] for p in parts for fn in (nbs/p).glob('[0-9]*.ipynb') if (m := exported(fn)))
+    assert ({m.split('.')[0] for m in chapters}=={*parts}
+        and all(fn.stem.split('_', 1)[1]==m.split('.')[1] for p in parts for fn in (nbs/p).glob('[0-9]*.ipynb')
+            if (m := exported(fn))))
 
 def test_all_lists_the_chapters():
     "`learner.all` imports every chapter, in order"
@@ -55,7 +63,8 @@ def test_all_lists_the_chapters():
 
 @pytest.mark.parametrize('mod', chapters)
 def test_imports_point_up(mod):
-    "Parts are in import order, and so are the chapters of a part: a chapter builds on earlier ones only, so that there are no cycles and it can be read in order"
+    """Parts are in import order, and so are the chapters of a part: a chapter builds on earlier ones only, so that
+    there are no cycles and it can be read in order"""
     later = chapters[chapters.index(mod):]
     assert not [m for m in reach(mod) if m in later]
     assert not [m for m,_ in imports(trees[mod].body, mod) if not m] # the whole library
@@ -73,13 +82,15 @@ def test_import_is_light():
         base = set(sys.modules)
         import learner.all
         print(json.dumps(sorted({o.partition('.')[0] for o in sys.modules.keys()-base} - sys.stdlib_module_names)))'''
-    new = set(json.loads(subprocess.run([sys.executable, '-c', code], cwd=root, check=True, capture_output=True, text=True).stdout))
+    new = set(json.loads(subprocess.run([sys.executable, '-c', code], cwd=root, check=True, capture_output=True,
+        text=True).stdout))
     assert new <= {lib.name,'torch','fastcore','numpy','tqdm'}
 
 def test_methods_of_later_chapters_are_known_to_editors():
     "The stub of `Learner` lists the methods that later chapters `@patch` onto it"
     stub = ast.parse((lib/'loop/learner.pyi').read_text(encoding='utf-8'))
-    listed = {o.name for cls in stub.body if isinstance(cls, ast.ClassDef) for o in cls.body if isinstance(o, ast.FunctionDef)}
+    listed = {o.name for cls in stub.body if isinstance(cls, ast.ClassDef) for o in cls.body
+        if isinstance(o, ast.FunctionDef)}
     patched = {(m,o.name) for m,tree in trees.items() for o in tree.body
         if isinstance(o, ast.FunctionDef) and f'Learner.{o.name}' in listify(patch_name(o))}
     assert not [o for o in patched if o[0]=='loop.learner'], 'these belong into the class'
@@ -107,7 +118,9 @@ def test_recipe(fn):
 
 link = re.compile(r'\]\(([^)#\s]+\.ipynb)')
 
-def links(fn): return {(fn.parent/o).resolve() for c in read_nb(fn).cells if c.cell_type=='markdown' for o in link.findall(c.source)}
+def links(fn):
+    return {(fn.parent/o).resolve() for c in read_nb(fn).cells if c.cell_type=='markdown'
+        for o in link.findall(c.source)}
 
 @pytest.mark.parametrize('fn', notebooks, ids=path_of)
 def test_links(fn):
@@ -116,7 +129,8 @@ def test_links(fn):
 
 @pytest.mark.parametrize('part', parts)
 def test_page_of_part(part):
-    "Each part has a page, which says of each of its chapters what to change there; its summary is the docstring of the package"
+    """Each part has a page, which says of each of its chapters what to change there; its summary is the docstring of
+    the package"""
     page = nbs/part/'index.ipynb'
     assert not {*(nbs/part).glob('[0-9]*.ipynb')}-links(page)
     summary = re.search('^> (.+)', read_nb(page).cells[0].source, re.M)[1]
@@ -135,7 +149,8 @@ mine = {m:{*filter(private, defined_in(tree))} for m,tree in trees.items()}
 ours = set().union(*mine.values())
 
 def foreign(o, mod):
-    "Whether an attribute is a private one of another module. Those of torch are none of ours; a class may use what it has inherited"
+    """Whether an attribute is a private one of another module. Those of torch are none of ours; a class may use what
+    it has inherited"""
     inherited = isinstance(o.value, ast.Name) and o.value.id in ('self','cls')
     return not inherited and private(o.attr) and o.attr in ours-mine[mod]
 
@@ -152,7 +167,8 @@ def test_no_place_names():
     p = subprocess.run(['git', 'ls-files', '-z'], cwd=root, capture_output=True, text=True)
     if p.returncode: pytest.skip('not a git checkout')
     fs = [f for o in p.stdout.split('\0') if (f := root/o).is_file() and f.suffix not in ('.png','.gif','.pt')]
-    assert not [f'{f.relative_to(root)}: {l.strip()[:100]}' for f in fs for l in f.read_text(encoding='utf-8').splitlines() if alien.search(l)]
+    assert not [f'{f.relative_to(root)}: {l.strip()[:100]}' for f in fs
+        for l in f.read_text(encoding='utf-8').splitlines() if alien.search(l)]
 
 numbered = re.compile(r'^\| *\d+ *\|')
 head = re.compile(r'^\|.*\| *$\n\|(?: *:?-+:? *\|)+ *$', re.M)
@@ -173,12 +189,15 @@ def in_code(name):
     owner,_,attr = re.match(r'[\w.]+', name)[0].rpartition('.')
     nodes = [o for tree in trees.values() for o in ast.walk(tree) if isinstance(o, (ast.FunctionDef,ast.ClassDef))]
     if not owner: return any(o.name==attr for o in nodes)
-    owners = {'route': ('Route','Pauses','ResumableRoute'), 'learn': ('LoopState','Loop','StopMixin','FitMixin','Learner')}.get(owner, (owner,))
-    return any(m.name==attr for o in nodes if isinstance(o, ast.ClassDef) and o.name in owners for m in o.body if isinstance(m, ast.FunctionDef))
+    owners = {'route': ('Route','Pauses','ResumableRoute'),
+        'learn': ('LoopState','Loop','StopMixin','FitMixin','Learner')}.get(owner, (owner,))
+    return any(m.name==attr for o in nodes if isinstance(o, ast.ClassDef)
+        and o.name in owners for m in o.body if isinstance(m, ast.FunctionDef))
 
 @pytest.mark.parametrize('name', ['loop/02_loop','loop/05_interrupt','resume/06_checkpoint'])
 def test_tables_of_flows_name_what_is_there(name):
-    "A reader can follow each step of a batch, of a stop and of a resume in another process: the functions of these tables exist"
+    """A reader can follow each step of a batch, of a stop and of a resume in another process: the functions of these
+    tables exist"""
     found = [o for o in flows(nbs/f'{name}.ipynb') if len(o)>5]
     assert found and not [n for names in found for n in names if not in_code(n)]
 
@@ -189,4 +208,6 @@ def test_the_table_of_mixins_is_that_of_the_class():
     rows = re.findall(r'^\| `(\w+)` \| .*?\(([\w./]+)\.ipynb\)', src, re.M)
     bases = [o for o in Learner.__mro__ if o is not object][::-1]
     assert [k for k,_ in rows]==[o.__name__ for o in bases]
-    for (_,link),o in zip(rows, bases): assert re.sub(r'\d+_', '', (nbs/'loop'/link).resolve().relative_to(nbs).as_posix()).replace('/', '.')==o.__module__.removeprefix('learner.')
+    for (_,link),o in zip(rows, bases):
+        assert re.sub(r'\d+_', '', (nbs/'loop'/link).resolve().relative_to(nbs).as_posix()).replace('/',
+            '.')==o.__module__.removeprefix('learner.')

@@ -58,8 +58,12 @@ def once_an_epoch(costs, n_epoch):
     per_epoch = -(-n//bs)
     assert all((costs.history(i).at//per_epoch).tolist()==[*range(n_epoch)] for i in range(n)) and len(costs)==n
 
-def visit(at, ids, losses, right=None): return Visits(at, np.asarray(ids), None, None, torch.as_tensor(losses), None if right is None else torch.as_tensor(right))
-def equal(a, b): return vars(a).keys()==vars(b).keys() and all(np.array_equal(v, vars(b)[k], equal_nan=v.dtype.kind=='f') for k,v in vars(a).items())
+def visit(at, ids, losses, right=None):
+    return Visits(at, np.asarray(ids), None, None, torch.as_tensor(losses),
+        None if right is None else torch.as_tensor(right))
+def equal(a, b):
+    return (vars(a).keys()==vars(b).keys()
+        and all(np.array_equal(v, vars(b)[k], equal_nan=v.dtype.kind=='f') for k,v in vars(a).items()))
 
 # What it finds
 def area(score, positive):
@@ -75,7 +79,8 @@ def test_wrong_labels_are_the_hardest(seed):
     wrong = torch.randperm(len(y))[:len(y)//20]
     y[wrong] = (y[wrong]+torch.randint(1, 10, wrong.shape))%10
     dls = DataLoaders(DataLoader(TensorDataset(x.float()/16, y), 32, shuffle=True), device='cpu')
-    learn = Learner(dls, nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)), nn.CrossEntropyLoss(), lr=3e-3).remove_cb(ProgressCallback)
+    learn = Learner(dls, nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)), nn.CrossEntropyLoss(),
+        lr=3e-3).remove_cb(ProgressCallback)
     learn.fit(3, cbs=Ledger())
     s = learn.ledger.samples()
     flipped = np.isin(s.idxs, wrong)
@@ -95,7 +100,9 @@ def test_losses_decisions_and_order(workers):
     once_an_epoch(learn.ledger, 4)
     assert learn.ledger.forgotten.sum()>0
 
-@pytest.mark.parametrize('loss', [nn.CrossEntropyLoss(), nn.CrossEntropyLoss(reduction='sum'), CrossEntropyLossFlat(), F.cross_entropy, lambda p, y: F.cross_entropy(p, y)], ids=['mean','sum','flat','function','own'])
+@pytest.mark.parametrize('loss',
+    [nn.CrossEntropyLoss(), nn.CrossEntropyLoss(reduction='sum'), CrossEntropyLossFlat(), F.cross_entropy,
+        lambda p, y: F.cross_entropy(p, y)], ids=['mean','sum','flat','function','own'])
 def test_whatever_the_loss_puts_together(loss):
     learn = make(loss_func=loss)
     learn.fit(2, cbs=[Ledger(), seen := Seen()])
@@ -134,7 +141,8 @@ def test_memory_is_bounded():
     learn.fit(9, cbs=Ledger(keep=5))
     arrays = vars(learn.ledger)
     assert sum(o.nbytes for o in arrays.values())==n*(18+8*5)
-    assert {k:str(o.dtype) for k,o in arrays.items()}==dict(visits='int32', total='float64', forgotten='int32', right='int8', learned='bool', losses='float32', at='int32')
+    assert {k:str(o.dtype) for k,o in arrays.items()}==dict(visits='int32', total='float64', forgotten='int32',
+        right='int8', learned='bool', losses='float32', at='int32')
     assert learn.ledger.history(3).at.tolist()==sorted(learn.ledger.at[3].tolist()) and learn.ledger.visits[3]==9
 
 def test_what_waits_on_the_device_is_bounded():
@@ -144,7 +152,8 @@ def test_what_waits_on_the_device_is_bounded():
     @learn.on('after_batch', order=2000)
     def note(learn): most.append((len(cb.waiting), sum(o.of is not None for o in cb.waiting)))
     learn.fit(1)
-    assert max(o for o,_ in most)==2**16/256-1 and max(o for _,o in most)<=2**16/512 and learn.ledger.visits.sum()==2**17
+    assert (max(o for o,_ in most)==2**16/256-1 and max(o for _,o in most)<=2**16/512
+        and learn.ledger.visits.sum()==2**17)
 
 def test_nothing_is_read_from_the_device_in_a_batch():
     class Reads(TorchDispatchMode):
@@ -169,7 +178,8 @@ def test_a_snapshot_is_of_its_moment():
         if learn.train_iter%3==0: states.append((len(shots)-1, {k:v.copy() for k,v in cb.state_dict().items()}))
         if learn.train_iter%5==0: cb.accounts
     learn.fit(2)
-    for i,state in states: assert all(np.array_equal(v, shots[i].state_dict()[k], equal_nan=v.dtype.kind=='f') for k,v in state.items())
+    for i,state in states:
+        assert all(np.array_equal(v, shots[i].state_dict()[k], equal_nan=v.dtype.kind=='f') for k,v in state.items())
 
 # Stop, resume, rewind, fork
 @pytest.mark.parametrize('workers', [0, 2])
@@ -178,7 +188,9 @@ def test_each_visit_once_however_often_the_run_was_stopped(tmp_path, workers):
     whole = make(workers=workers).fit(3, cbs=Ledger()).ledger
     cut = make(path=tmp_path, workers=workers)
     for k in (3, 5):
-        with pytest.raises(KeyboardInterrupt): cut.fit(3, cbs=[Ledger(), Checkpoint(every=1, unit='iter'), Raise('before_draw', KeyboardInterrupt, k)], resume='auto')
+        with pytest.raises(KeyboardInterrupt):
+            cut.fit(3, cbs=[Ledger(), Checkpoint(every=1, unit='iter'), Raise('before_draw', KeyboardInterrupt, k)],
+                resume='auto')
         cut = make(path=tmp_path, seed=7, workers=workers) # as in another process
     cut.fit(3, cbs=[Ledger(), Checkpoint(every=1, unit='iter')], resume='auto')
     once_an_epoch(cut.ledger, 3)
@@ -192,7 +204,8 @@ def test_after_going_back_it_is_what_it_was(workers, back):
     learn.fit(3, cbs=[Ledger(), Rewind(every=4, keep=9)])
     whole = learn.ledger
     learn.rewind(back)
-    if back%4: assert learn.ledger.visits.sum()==sum(min(bs, n-b%7*bs) for b in range(back)) # else callbacks get their states when it resumes
+    # else callbacks get their states when it resumes
+    if back%4: assert learn.ledger.visits.sum()==sum(min(bs, n-b%7*bs) for b in range(back))
     learn.resume()
     assert equal(learn.ledger, whole)
     once_an_epoch(learn.ledger, 3)
@@ -231,7 +244,8 @@ def test_a_loss_that_counts_is_left_as_it_was():
     other = make(loss_func=Counting()).fit(1)
     assert learn.loss_func.n==other.loss_func.n and learn.loss_func.reduction=='mean'
 
-@pytest.mark.parametrize('technique', [lambda: MicroBatch(3), lambda: GradientAccumulation(8), lambda: EMA(.9)], ids=['micro','accumulation','ema'])
+@pytest.mark.parametrize('technique', [lambda: MicroBatch(3), lambda: GradientAccumulation(8), lambda: EMA(.9)],
+    ids=['micro','accumulation','ema'])
 def test_with_techniques(technique):
     learn = make()
     learn.fit(2, cbs=[technique(), Ledger(), seen := Seen()])
@@ -256,7 +270,8 @@ def test_regression_has_no_decisions():
     g = torch.Generator().manual_seed(0)
     dl = DataLoader(TensorDataset(torch.randn(n, 3, generator=g), torch.randn(n, 2, generator=g)), bs, shuffle=True)
     learn = make(dl=dl, loss_func=nn.MSELoss()).fit(2, cbs=Ledger())
-    assert (learn.ledger.right==-1).all() and not learn.ledger.forgotten.any() and not learn.ledger.samples().learned.any()
+    assert ((learn.ledger.right==-1).all() and not learn.ledger.forgotten.any()
+        and not learn.ledger.samples().learned.any())
     assert learn.ledger.hardest(3)['loss'].tolist()==sorted(learn.ledger.samples().loss, reverse=True)[:3]
 
 def test_losses_that_are_no_number_are_the_hardest():
@@ -264,7 +279,8 @@ def test_losses_that_are_no_number_are_the_hardest():
     assert costs.hardest(2)['idx'].tolist()==[1, 2]
 
 def test_samples_that_were_never_learned_come_before_forgotten_ones():
-    costs = Ledger().accounts.after([visit(i, range(3), [1., 2., 3.], right) for i,right in enumerate([[False, True, True], [False, False, True]])])
+    costs = Ledger().accounts.after(
+        [visit(i, range(3), [1., 2., 3.], right) for i,right in enumerate([[False, True, True], [False, False, True]])])
     assert costs.hardest(3, 'forgotten')['idx'].tolist()==[0, 1, 2] and costs.forgotten.tolist()==[0, 1, 0]
 
 # Samples with other numbers
@@ -288,14 +304,17 @@ def test_losses_of_ones_own():
 def test_a_model_with_its_own_loss():
     class Own(nn.Module):
         def __init__(self): super().__init__(); self.net = nn.Linear(3, 2)
-        def forward(self, x, labels): return SimpleNamespace(loss=F.cross_entropy(self.net(x), labels)*2, logits=self.net(x))
+        def forward(self, x, labels):
+            return SimpleNamespace(loss=F.cross_entropy(self.net(x), labels)*2, logits=self.net(x))
     dl = DataLoader(Numbered(), bs)
-    learn = mk(data=DataLoaders(dl, device='cpu', split=lambda b: (dict(x=b[0], labels=b[1]), ())), model=Own(), loss_func=None)
+    learn = mk(data=DataLoaders(dl, device='cpu', split=lambda b: (dict(x=b[0], labels=b[1]), ())), model=Own(),
+        loss_func=None)
     with pytest.raises(ValueError, match='There are no losses of samples'): learn.fit(1, cbs=Ledger())
 
 # What is said
 @pytest.mark.parametrize('cbs,kwargs,match', [
-    ([], dict(dl=DataLoader(Stream(Numbered()), bs)), r'needs the number of each sample.*`DataLoader`.*Ledger\(ids=f\)'),
+    ([], dict(dl=DataLoader(Stream(Numbered()), bs)),
+        r'needs the number of each sample.*`DataLoader`.*Ledger\(ids=f\)'),
     ([], dict(dl=[(torch.randn(4, 3), torch.zeros(4, dtype=torch.long))]), r'needs the number of each sample.*`list`'),
     ([MixUp()], {}, r'`mix_up` trains on mixtures of two samples.*leave out one of `MixUp` and `Ledger`'),
     ([CutMix()], {}, r'leave out one of `CutMix` and `Ledger`'),
@@ -303,11 +322,14 @@ def test_a_model_with_its_own_loss():
     (dict(ids=lambda learn: learn.y.float()), {}, r'a whole number for each of the 4 samples.*float32'),
     (dict(ids=lambda learn: learn.y-1), {}, 'counted from 0.*from -1'),
     (dict(ids=lambda learn: learn.y+2**40), {}, 'take memory up to the highest'),
-    (dict(loss=lambda p, y: F.cross_entropy(p, y)), {}, r'one loss for each of 4 samples, but `<lambda>` returned losses of shape \(\)')])
+    (dict(loss=lambda p, y: F.cross_entropy(p, y)), {},
+        r'one loss for each of 4 samples, but `<lambda>` returned losses of shape \(\)')])
 def test_errors(cbs, kwargs, match):
     if isinstance(cbs, dict): cbs = [Ledger(**cbs)]
     else: cbs = [*cbs, Ledger()]
-    if 'dl' in kwargs and not isinstance(kwargs['dl'], list): kwargs = dict(dl=DataLoader(Stream(Numbered()), bs, collate_fn=lambda b: torch.utils.data.default_collate([o[:2] for o in b])))
+    if 'dl' in kwargs and not isinstance(kwargs['dl'], list):
+        kwargs = dict(dl=DataLoader(Stream(Numbered()), bs,
+            collate_fn=lambda b: torch.utils.data.default_collate([o[:2] for o in b])))
     learn = make(**kwargs)
     with pytest.raises(ValueError, match=match):
         learn.fit(1, cbs=cbs)
@@ -320,7 +342,9 @@ def test_errors_of_arguments():
     assert not hasattr(learn, 'ledger')
     with pytest.raises(AttributeError, match=r'No fit has kept a ledger: give it `cbs=Ledger\(\)`'): learn.ledger
     learn.fit(1, cbs=Ledger())
-    with pytest.raises(ValueError, match='Sample 26 has not come: 26 samples with 26 visits have, with numbers up to 25'): learn.ledger.history(26)
+    with pytest.raises(ValueError,
+            match='Sample 26 has not come: 26 samples with 26 visits have, with numbers up to 25'):
+        learn.ledger.history(26)
     with pytest.raises(ValueError, match='`by` is one of `loss`, `forgotten`'): learn.ledger.hardest(3, by='los')
     with pytest.raises(ValueError, match='`k` is 1 or more'): learn.ledger.hardest(0)
     with pytest.raises(ValueError, match='The ledger is empty'): Ledger().accounts.plot()
@@ -335,7 +359,8 @@ def test_a_table_of_samples_that_are_no_images():
     learn = make().fit(2, cbs=Ledger())
     rows = learn.show_hardest(3)
     hard = learn.ledger.hardest(3)
-    assert [o.loss for o in rows]==[f'{o:.4g}' for o in hard['loss']] and [o.target for o in rows]==[str(learn.dls.train.dataset.y[i].item()) for i in hard['idx']]
+    assert ([o.loss for o in rows]==[f'{o:.4g}' for o in hard['loss']]
+        and [o.target for o in rows]==[str(learn.dls.train.dataset.y[i].item()) for i in hard['idx']])
 
 def test_images_and_plot():
     class Images(Numbered):
@@ -348,6 +373,7 @@ def test_images_and_plot():
     hard = learn.ledger.hardest(4, 'forgotten')
     assert [o.get_title().split('loss ')[1] for o in fig.axes]==[f'{o:.2f}' for o in hard['loss']]
     left,right = learn.ledger.plot(4).axes
-    assert len(left.lines)==5 and sum(len(o.get_offsets()) for o in right.collections)==n and len(right.collections[1].get_offsets())==4
+    assert (len(left.lines)==5 and sum(len(o.get_offsets()) for o in right.collections)==n
+        and len(right.collections[1].get_offsets())==4)
     assert np.allclose(left.lines[0].get_ydata(), learn.ledger.history(learn.ledger.hardest(4)[0].idx).losses)
     assert torch.equal(after, torch.get_rng_state()) and not torch.equal(before, after)

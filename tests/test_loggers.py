@@ -11,9 +11,11 @@ from learner.record.history import missing
 from learner.record.loss_stream import LossStream
 
 nan = float('nan')
-def fitted(tmp_path, cbs, n_epoch=3, **kwargs): return synth_learner(path=tmp_path, metrics=mae, **kwargs).fit(n_epoch, cbs=cbs)
+def fitted(tmp_path, cbs, n_epoch=3, **kwargs):
+    return synth_learner(path=tmp_path, metrics=mae, **kwargs).fit(n_epoch, cbs=cbs)
 def dicts(rows): return [dict(o) for o in rows]
-def strict(text): return [json.loads(o, parse_constant=lambda v: pytest.fail(f'{v} is not JSON')) for o in text.splitlines()]
+def strict(text):
+    return [json.loads(o, parse_constant=lambda v: pytest.fail(f'{v} is not JSON')) for o in text.splitlines()]
 
 class Listed(Logger):
     "Keeps what it gets"
@@ -29,10 +31,12 @@ def test_a_logger_gets_settings_then_batches_then_rows_then_the_end(tmp_path):
     log = Listed(batches=1)
     learn = fitted(tmp_path, log, n_train=4)
     rec = learn.recorder
-    assert [o[0] for o in log.heard]==['start', 'params', *['batch']*4, 'row', *['batch']*4, 'row', *['batch']*4, 'row', 'finish']
+    assert [o[0] for o in log.heard]==['start', 'params', *['batch']*4, 'row', *['batch']*4, 'row', *['batch']*4, 'row',
+        'finish']
     assert log.heard[0]==('start', False) and log.heard[1][1] is learn.run_config and log.heard[-1]==('finish', None)
     assert [o[1] for o in log.of('row')]==rec.iters==[4,8,12] and [o[2] for o in log.of('row')]==rec.rows
-    assert dicts(o[2] for o in log.of('batch'))==[dict(loss=a, smooth_loss=b, lr=c) for a,b,c in zip(rec.raw_losses, rec.losses, rec.lrs)]
+    assert dicts(o[2] for o in log.of('batch'))==[dict(loss=a, smooth_loss=b, lr=c) for a,b,
+        c in zip(rec.raw_losses, rec.losses, rec.lrs)]
     assert [o[1] for o in log.of('batch')]==list(range(1,13))
 
 def test_each_so_many_batches(tmp_path):
@@ -63,7 +67,8 @@ def test_a_validation_in_the_middle_is_a_row_of_its_own(tmp_path):
     cb = Callback(after_batch=middle)
     cb.order = 100
     learn = fitted(tmp_path, [log, cb], n_epoch=1)
-    assert [o[0] for o in log.heard]==['start', 'params', *['batch']*5, 'row', *['batch']*5, 'row', 'finish'] and [o[1] for o in log.of('row')]==[5,10]
+    assert ([o[0] for o in log.heard]==['start', 'params', *['batch']*5, 'row', *['batch']*5, 'row', 'finish']
+        and [o[1] for o in log.of('row')]==[5,10])
     assert [o[2] for o in log.of('row')]==learn.recorder.rows
 
 @pytest.mark.parametrize('exc', [ZeroDivisionError('oh'), KeyboardInterrupt()], ids=repr)
@@ -82,7 +87,8 @@ def test_a_fit_that_is_over_before_it_began_leaves_nothing_open(tmp_path):
 
 def test_a_logger_needs_a_recorder():
     learn = synth_learner(default_cbs=False, cbs=[TrainEvalCallback, CSVLogger])
-    with pytest.raises(ValueError, match='`CSVLogger` logs what a `Recorder` writes down, but there is none'): learn.fit(1)
+    with pytest.raises(ValueError, match='`CSVLogger` logs what a `Recorder` writes down, but there is none'):
+        learn.fit(1)
 
 def test_numbers():
     assert numbers(Row(a=1, b=2., c=missing, d='x', e=None, f=True))==dict(a=1, b=2., f=True)
@@ -109,7 +115,9 @@ def busy(v):
     def f(self): Ready.busy = v
     return f
 
-@pytest.mark.parametrize('watcher', [lambda: Listed(batches=1), lambda: JSONLogger(batches=2), lambda: ProgressCallback('text', print_every=2)], ids=['own','json','text'])
+@pytest.mark.parametrize('watcher',
+    [lambda: Listed(batches=1), lambda: JSONLogger(batches=2), lambda: ProgressCallback('text', print_every=2)],
+    ids=['own','json','text'])
 def test_nothing_waits_for_the_device_in_a_batch(tmp_path, watcher, capsys):
     Ready.waits = []
     cb = watcher()
@@ -126,9 +134,11 @@ def test_csv_has_the_rows_of_the_recorder_exactly(tmp_path):
     log = CSVLogger()
     rec = fitted(tmp_path, log).recorder
     text = (tmp_path/'history.csv').read_text()
-    assert text.splitlines()==[','.join(rec.metric_names), *(','.join(map(repr, o)) for o in rec.rows)] and text.endswith('\n')
+    assert (text.splitlines()==[','.join(rec.metric_names), *(','.join(map(repr, o)) for o in rec.rows)]
+        and text.endswith('\n'))
     back = log.read_log()
-    assert back==rec.rows and back.names==rec.metric_names and list(back['mae'])==list(rec['mae']) and str(back)==str(rec)
+    assert (back==rec.rows and back.names==rec.metric_names and list(back['mae'])==list(rec['mae'])
+        and str(back)==str(rec))
 
 def test_csv_is_complete_after_each_row(tmp_path):
     seen = []
@@ -140,7 +150,8 @@ def test_csv_is_complete_after_each_row(tmp_path):
 def test_inference_leaves_a_csv_as_it_is(tmp_path):
     learn = synth_learner(path=tmp_path, cbs=CSVLogger).fit(2)
     old = (tmp_path/'history.csv').read_bytes()
-    learn.validate(); learn.get_preds(); learn.lr_find(num_it=10, show_plot=False); learn.show_results() # fastai's started a new file here
+    # fastai's started a new file here
+    learn.validate(); learn.get_preds(); learn.lr_find(num_it=10, show_plot=False); learn.show_results()
     assert (tmp_path/'history.csv').read_bytes()==old
 
 def test_a_new_fit_replaces_the_file_with_its_first_row(tmp_path):
@@ -154,14 +165,17 @@ def test_append_has_one_head_and_all_rows(tmp_path):
     learn,rows = synth_learner(path=tmp_path),[]
     for _ in range(2): rows += learn.fit(2, cbs=CSVLogger(append=True)).recorder.rows
     lines = (tmp_path/'history.csv').read_text().splitlines()
-    assert len(lines)==5 and sum(o.startswith('epoch') for o in lines)==1 and CSVLogger(tmp_path/'history.csv').read_log()==rows
+    assert (len(lines)==5 and sum(o.startswith('epoch') for o in lines)==1
+        and CSVLogger(tmp_path/'history.csv').read_log()==rows)
 
-@pytest.mark.parametrize('torn', ['', '1', '1,0.5', '1,"tired', '1,"tired\n', '1,"a\nb""c\n', '1,é'.encode()[:-1]], ids=repr)
+@pytest.mark.parametrize('torn', ['', '1', '1,0.5', '1,"tired', '1,"tired\n', '1,"a\nb""c\n', '1,é'.encode()[:-1]],
+    ids=repr)
 def test_append_after_a_crash(tmp_path, torn):
     "A line without its end is none: `1,0.5` may be what is left of `1,0.55`"
     good = 'epoch,train_loss,note\n0,0.5,"a ""quoted""\nword"\n'.encode()
     (tmp_path/'history.csv').write_bytes(good+(torn if isinstance(torn, bytes) else torn.encode()))
-    assert dicts((log := CSVLogger(tmp_path/'history.csv')).read_log())==[dict(epoch=0, train_loss=.5, note='a "quoted"\nword')]
+    assert dicts((log := CSVLogger(tmp_path/'history.csv')).read_log())==[
+        dict(epoch=0, train_loss=.5, note='a "quoted"\nword')]
     rec = fitted(tmp_path, CSVLogger(append=True), n_epoch=1).recorder
     back = log.read_log()
     assert back[0, 'train_loss']==.5 and dict(back[-1])=={**dict(rec.rows[-1]), 'note': missing} and len(back)==2
@@ -174,17 +188,24 @@ def test_append_to_a_file_without_a_whole_line(tmp_path, torn):
     assert log.read_log()==rec.rows and log.read_log().names==rec.metric_names
 
 def test_two_do_not_write_to_one_place(tmp_path):
-    for a,b in ((CSVLogger(), CSVLogger(append=True)), (CSVLogger('a'), JSONLogger('a')), (CSVLogger('a'), CSVLogger(tmp_path/'a')), (TensorBoardLogger('tb'), TensorBoardLogger('tb')), (WandbLogger(), WandbLogger(1))):
+    for a,b in ((CSVLogger(), CSVLogger(append=True)), (CSVLogger('a'), JSONLogger('a')),
+            (CSVLogger('a'), CSVLogger(tmp_path/'a')), (TensorBoardLogger('tb'), TensorBoardLogger('tb')),
+            (WandbLogger(), WandbLogger(1))):
         learn = synth_learner(path=tmp_path, cbs=a)
-        with pytest.raises(ValueError, match=f"Two loggers write to `({tmp_path}/.*|Weights & Biases)`: remove one, or give it another place"): learn.fit(1, cbs=b)
+        with pytest.raises(ValueError,
+                match=f"Two loggers write to `({tmp_path}/.*|Weights & Biases)`: remove one, or give it another place"):
+            learn.fit(1, cbs=b)
     assert list(tmp_path.iterdir())==[]
-    rec = fitted(tmp_path, [a := CSVLogger('a'), b := CSVLogger('b'), JSONLogger(), TensorBoardLogger('tb'), TensorBoardLogger('tb2')], n_epoch=2).recorder
+    rec = fitted(tmp_path, [a := CSVLogger('a'), b := CSVLogger('b'), JSONLogger(), TensorBoardLogger('tb'),
+        TensorBoardLogger('tb2')], n_epoch=2).recorder
     assert a.read_log()==b.read_log()==rec.rows
 
 def test_a_logger_that_could_not_log_is_refused(tmp_path):
     class Silent(Logger): pass
-    with pytest.raises(TypeError, match=r"`Silent` logs nothing: it has no method `log\(row, step, kind\)`"): synth_learner(path=tmp_path, cbs=Silent).fit(1)
-    with pytest.raises(TypeError, match=r"`Two.log` is called with `\(row, step, kind\)`, but takes `\(self, row, kind\)`"):
+    with pytest.raises(TypeError, match=r"`Silent` logs nothing: it has no method `log\(row, step, kind\)`"):
+        synth_learner(path=tmp_path, cbs=Silent).fit(1)
+    with pytest.raises(TypeError,
+            match=r"`Two.log` is called with `\(row, step, kind\)`, but takes `\(self, row, kind\)`"):
         class Two(Logger):
             def log(self, row, kind): pass
     with pytest.raises(TypeError, match=r"`Starts.start` is called with `\(resumed\)`, but takes `\(self\)`"):
@@ -200,31 +221,36 @@ def test_a_new_column_loses_nothing(tmp_path):
         if self.epoch==1: self.recorder.add(note='a "quoted", word\nand a line')
     learn = fitted(tmp_path, [log := CSVLogger(), Callback(after_train=note)])
     names = [*learn.recorder.metric_names]
-    assert names[-1]=='note' and log.read_log().names==names and [o.get('note') for o in log.read_log()]==[missing, 'a "quoted", word\nand a line', missing]
+    assert (names[-1]=='note' and log.read_log().names==names
+        and [o.get('note') for o in log.read_log()]==[missing, 'a "quoted", word\nand a line', missing])
     assert [dict(o) for o in log.read_log()]==[{k:o.get(k) for k in names} for o in learn.recorder.rows]
     learn.metrics = mse
     learn.fit(1, cbs=CSVLogger(append=True))
     back = log.read_log()
-    assert back.names==[*names, 'mse'] and len(back)==4 and back[0, 'mse'] is missing and back[3, 'mae'] is missing and back[3, 'mse']==learn.recorder[0, 'mse']
+    assert (back.names==[*names, 'mse'] and len(back)==4 and back[0, 'mse'] is missing and back[3, 'mae'] is missing
+        and back[3, 'mse']==learn.recorder[0, 'mse'])
     assert list(tmp_path.glob('*.new'))==[]
 
 def test_what_is_missing_is_empty_and_nan_is_not(tmp_path):
     class Bad(nn.Module):
         def __init__(self): super().__init__(); self.a = nn.Parameter(torch.tensor(nan))
         def forward(self, x): return x*self.a
-    synth_learner(path=tmp_path, model=Bad(), cbs=[log := CSVLogger(), lines := JSONLogger(), Raise('before_validate', CancelValidException)]).fit(1)
+    synth_learner(path=tmp_path, model=Bad(),
+        cbs=[log := CSVLogger(), lines := JSONLogger(), Raise('before_validate', CancelValidException)]).fit(1)
     for o in (log, lines):
         row = o.read_log()[0]
         assert row.valid_loss is missing and math.isnan(row.train_loss) and row.train_loss is not missing
     assert (tmp_path/'history.csv').read_text().splitlines()[1].startswith('0,nan,,')
-    assert strict((tmp_path/'history.jsonl').read_text())[1]['row'] | dict(time=0)==dict(epoch=0, train_loss='nan', valid_loss=None, time=0)
+    assert strict((tmp_path/'history.jsonl').read_text())[1]['row'] | dict(time=0)==dict(epoch=0, train_loss='nan',
+        valid_loss=None, time=0)
 
 def test_json_lines(tmp_path):
     log = JSONLogger(batches=1)
     learn = fitted(tmp_path, log)
     lines = strict((tmp_path/'history.jsonl').read_text())
     assert [o['kind'] for o in lines]==['params', *(['batch']*10+['row'])*3, 'end']
-    assert lines[0]['config']==json.loads(json.dumps(learn.run_config)) and lines[-1]==dict(kind='end', error=None, stop_reason=None)
+    assert (lines[0]['config']==json.loads(json.dumps(learn.run_config))
+        and lines[-1]==dict(kind='end', error=None, stop_reason=None))
     rows,batches = log.read_log(),log.read_log('batch')
     assert dicts(rows)==[dict(step=i, **o) for i,o in zip((10,20,30), dicts(learn.recorder.rows))]
     assert list(batches['loss'])==learn.recorder.raw_losses and list(batches['step'])==list(range(1,31))
@@ -234,7 +260,8 @@ def test_json_after_a_crash(tmp_path):
     fitted(tmp_path, JSONLogger(), n_epoch=1)
     with open(tmp_path/'history.jsonl', 'a') as f: f.write('{"kind": "row", "st')
     rec = fitted(tmp_path, log := JSONLogger(append=True), n_epoch=1).recorder
-    assert [o['kind'] for o in strict((tmp_path/'history.jsonl').read_text())]==['params','row','end']*2 and log.read_log()[-1].valid_loss==rec[0].valid_loss
+    assert ([o['kind'] for o in strict((tmp_path/'history.jsonl').read_text())]==['params','row','end']*2
+        and log.read_log()[-1].valid_loss==rec[0].valid_loss)
 
 def test_json_has_how_the_fit_ended(tmp_path):
     for exc in (ZeroDivisionError('oh'), CancelFitException('enough')):
@@ -256,7 +283,8 @@ def test_arguments():
     with pytest.raises(TypeError, match='Did you mean `fname`'): CSVLogger(fnam='x')
     with pytest.raises(TypeError, match='Did you mean `batches`'): JSONLogger(batch=1)
     with pytest.raises(FileNotFoundError): CSVLogger('not there.csv').read_log()
-    with pytest.raises(ValueError, match="`kind` is one of `row`, `batch`, but got 'rows'. Did you mean `row`"): JSONLogger().read_log('rows')
+    with pytest.raises(ValueError, match="`kind` is one of `row`, `batch`, but got 'rows'. Did you mean `row`"):
+        JSONLogger().read_log('rows')
 
 # A resume: a learner continues from where another one was, whose logger had gone further
 class Going(Callback):
@@ -268,19 +296,23 @@ class Going(Callback):
         self.logger.load_state_dict(self.given)
 
 def stopped_and_resumed(tmp_path, make, at, upto, same=False):
-    "The logger of a fit of 5 epochs that got to `upto`, and was then resumed from a state of epoch `at`; and the rows of a whole fit"
+    """The logger of a fit of 5 epochs that got to `upto`, and was then resumed from a state of epoch `at`; and the
+    rows of a whole fit"""
     saved = []
     def save(self):
         if self.epoch==at:
             rec = self.recorder
             saved.append((log.state_dict(), rec.state_dict(),
-                [p.detach().clone() for p in self.model.parameters()], [{k:v.clone() for k,v in s.items()} for s in self.opt.state.values()], torch.get_rng_state()))
-    def learner(): return synth_learner(path=tmp_path, cbs=Recorder(add_time=False), default_cbs=False).add_cb(TrainEvalCallback)
+                [p.detach().clone() for p in self.model.parameters()],
+                [{k:v.clone() for k,v in s.items()} for s in self.opt.state.values()], torch.get_rng_state()))
+    def learner():
+        return synth_learner(path=tmp_path, cbs=Recorder(add_time=False), default_cbs=False).add_cb(TrainEvalCallback)
     whole = learner().fit(5)
     log = make()
     cb = Callback(after_epoch=save)
     cb.order = 100
-    with pytest.raises(ZeroDivisionError): learner().fit(5, cbs=[log, cb, Raise('after_epoch', ZeroDivisionError, n=upto+1, order=200)])
+    with pytest.raises(ZeroDivisionError):
+        learner().fit(5, cbs=[log, cb, Raise('after_epoch', ZeroDivisionError, n=upto+1, order=200)])
     state,rec,ps,opt,rng = saved[0]
     json.dumps(state) # plain
     new = learner()
@@ -291,7 +323,8 @@ def stopped_and_resumed(tmp_path, make, at, upto, same=False):
     torch.set_rng_state(rng)
     resumed = log if same else make()
     new.fit(5, start_epoch=at+1, cbs=[resumed, Going(resumed, state, rec)])
-    assert [dict(o) for o in new.recorder.rows]==[dict(o) for o in whole.recorder.rows] and new.recorder.raw_losses==whole.recorder.raw_losses
+    assert ([dict(o) for o in new.recorder.rows]==[dict(o) for o in whole.recorder.rows]
+        and new.recorder.raw_losses==whole.recorder.raw_losses)
     return resumed,whole.recorder
 
 @pytest.mark.parametrize('at,upto', [(0,0), (1,1), (1,3), (0,3)])
@@ -301,19 +334,22 @@ def test_resumed_files_have_each_row_once(tmp_path, at, upto, same):
     assert log.read_log()==rec.rows
     log,rec = stopped_and_resumed(tmp_path, lambda: JSONLogger(batches=1), at, upto, same)
     lines = strict((tmp_path/'history.jsonl').read_text())
-    assert [o['kind'] for o in lines]==['params', *(['batch']*10+['row'])*5, 'end'] and list(log.read_log('batch')['loss'])==rec.raw_losses
+    assert ([o['kind'] for o in lines]==['params', *(['batch']*10+['row'])*5, 'end']
+        and list(log.read_log('batch')['loss'])==rec.raw_losses)
     assert list(log.read_log()['step'])==rec.iters
 
 def test_resumed_files_keep_earlier_runs(tmp_path):
     (tmp_path/'history.csv').write_text('epoch,train_loss\n0,0.5\n1,0.25\n')
     log,rec = stopped_and_resumed(tmp_path, lambda: CSVLogger(append=True), 1, 3)
     back = log.read_log()
-    assert list(back[:2, 'train_loss'])==[.5,.25] and list(back[2:, 'train_loss'])==list(rec['train_loss']) and len(back)==7
+    assert (list(back[:2, 'train_loss'])==[.5,.25] and list(back[2:, 'train_loss'])==list(rec['train_loss'])
+        and len(back)==7)
 
 def test_a_resumed_logger_that_cannot_rewind_logs_nothing_twice(tmp_path):
     log,rec = stopped_and_resumed(tmp_path, lambda: Listed(batches=1), 1, 3, same=True)
     assert [o for o in log.heard if o[0]=='start']==[('start', False), ('start', True)] and len(log.of('params'))==1
-    assert [o[1] for o in log.of('row')]==rec.iters and [o[1] for o in log.of('batch')]==list(range(1,51)) and [o[2].loss for o in log.of('batch')]==rec.raw_losses
+    assert ([o[1] for o in log.of('row')]==rec.iters and [o[1] for o in log.of('batch')]==list(range(1,51))
+        and [o[2].loss for o in log.of('batch')]==rec.raw_losses)
 
 # TensorBoard
 def board(folder):
@@ -326,10 +362,12 @@ def test_tensorboard_files_have_rows_batches_and_settings(tmp_path):
     learn = fitted(tmp_path, TensorBoardLogger('tb'))
     rec,b = learn.recorder,board(tmp_path/'tb')
     for k in ('train_loss','valid_loss','mae'): assert curve(b, k)==([10,20,30], f32(rec[k]))
-    assert curve(b, 'batch/loss')==([*range(1,31)], f32(rec.raw_losses)) and curve(b, 'batch/smooth_loss')[1]==f32(rec.losses) and curve(b, 'batch/lr')[1]==f32(rec.lrs)
+    assert (curve(b, 'batch/loss')==([*range(1,31)], f32(rec.raw_losses))
+        and curve(b, 'batch/smooth_loss')[1]==f32(rec.losses) and curve(b, 'batch/lr')[1]==f32(rec.lrs))
     assert b'opt.lr' in b.Tensors('run_config/text_summary')[0].tensor_proto.string_val[0]
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
-    data = [HParamsPluginData.FromString(o) for o in b.summary_metadata and [m.plugin_data.content for m in b.summary_metadata.values() if m.plugin_data.plugin_name=='hparams']]
+    data = [HParamsPluginData.FromString(o) for o in b.summary_metadata
+        and [m.plugin_data.content for m in b.summary_metadata.values() if m.plugin_data.plugin_name=='hparams']]
     start = next(o.session_start_info for o in data if o.WhichOneof('data')=='session_start_info')
     assert start.hparams['n_epoch'].number_value==3 and start.hparams['model.name'].string_value=='RegModel'
     assert {o.name.tag for d in data for o in d.experiment.metric_infos}=={'train_loss','valid_loss','mae'}
@@ -338,7 +376,8 @@ def test_tensorboard_without_batches_and_in_a_folder_for_each_fit(tmp_path):
     log = TensorBoardLogger(batches=0)
     for n in (1,2): synth_learner(path=tmp_path).fit(n, cbs=log); log.learn = None
     folders = sorted((tmp_path/'runs').iterdir())
-    assert [curve(board(o), 'valid_loss')[0] for o in folders]==[[10], [10,20]] and not any(o.startswith('batch') for o in board(folders[0]).Tags()['scalars'])
+    assert ([curve(board(o), 'valid_loss')[0] for o in folders]==[[10], [10,20]]
+        and not any(o.startswith('batch') for o in board(folders[0]).Tags()['scalars']))
 
 def test_tensorboard_of_two_fits_in_one_folder_continues(tmp_path):
     learn = synth_learner(path=tmp_path, cbs=TensorBoardLogger('tb')).fit(2).fit(1)
@@ -350,7 +389,8 @@ def test_tensorboard_has_figures_and_graph(tmp_path):
     import matplotlib.pyplot as plt, warnings
     with warnings.catch_warnings():
         warnings.simplefilter('ignore', DeprecationWarning) # torch traces
-        fitted(tmp_path, [TensorBoardLogger('tb', graph=True), Callback(after_row=picture)], model=nn.Sequential(nn.Linear(1,3), nn.BatchNorm1d(3), nn.Dropout(.5), nn.Linear(3,1)))
+        fitted(tmp_path, [TensorBoardLogger('tb', graph=True), Callback(after_row=picture)],
+            model=nn.Sequential(nn.Linear(1,3), nn.BatchNorm1d(3), nn.Dropout(.5), nn.Linear(3,1)))
     plt.close('all')
     b = board(tmp_path/'tb')
     assert [o.step for o in b.Images('losses')]==[10,20,30] and any('Linear' in o.name for o in b.Graph().node)
@@ -367,7 +407,8 @@ def look(self):
         if hasattr(type(o), 'log_preds'): o.log_preds(max_n=4, shuffle=False)
 def image_learner(tmp_path, *cbs, **kwargs):
     torch.manual_seed(0)
-    return Learner(DataLoaders(images(), images(1)[:1], device='cpu'), Shown(), nn.CrossEntropyLoss(), path=tmp_path, cbs=[*cbs, Callback(after_row=look)], **kwargs).remove_cb(ProgressCallback)
+    return Learner(DataLoaders(images(), images(1)[:1], device='cpu'), Shown(), nn.CrossEntropyLoss(), path=tmp_path,
+        cbs=[*cbs, Callback(after_row=look)], **kwargs).remove_cb(ProgressCallback)
 
 def test_tensorboard_has_predictions(tmp_path):
     import matplotlib; matplotlib.use('Agg')
@@ -379,37 +420,48 @@ def test_tensorboard_has_predictions(tmp_path):
     fig = learn.show_results(max_n=4, shuffle=False) # images under their captions, as they are now
     assert len([ax for ax in fig.axes if ax.get_title()])==4
     fig.canvas.draw()
-    assert np.array_equal(plt.imread(io.BytesIO(b.Images('preds')[-1].encoded_image_string))[...,:3], np.asarray(fig.canvas.buffer_rgba())[...,:3]/np.float32(255))
+    assert np.array_equal(plt.imread(io.BytesIO(b.Images('preds')[-1].encoded_image_string))[...,:3],
+        np.asarray(fig.canvas.buffer_rgba())[...,:3]/np.float32(255))
     plt.close(fig)
 
 def test_tensorboard_has_a_table_of_predictions(tmp_path):
     learn = synth_learner(path=tmp_path, cbs=[TensorBoardLogger('tb'), Callback(after_row=look)]).fit(1)
     text = board(tmp_path/'tb').Tensors('preds/text_summary')[0].tensor_proto.string_val[0].decode().splitlines()
-    assert text==['| input | target | decision |', '| --- | --- | --- |', *(f'| {o.input} | {o.target} | {o.decision} |' for o in learn.show_results(max_n=4, shuffle=False))] and len(text)==6
+    assert text==['| input | target | decision |', '| --- | --- | --- |',
+        *(f'| {o.input} | {o.target} | {o.decision} |' for o in learn.show_results(max_n=4, shuffle=False))] and len(
+        text)==6
 
-@pytest.mark.parametrize('mk', [lambda tmp_path: image_learner(tmp_path, TensorBoardLogger('tb')), lambda tmp_path: synth_learner(path=tmp_path, cbs=[TensorBoardLogger('tb'), Callback(after_row=look)])], ids=['images','table'])
+@pytest.mark.parametrize('mk',
+    [lambda tmp_path: image_learner(tmp_path, TensorBoardLogger('tb')),
+        lambda tmp_path: synth_learner(path=tmp_path, cbs=[TensorBoardLogger('tb'), Callback(after_row=look)])],
+        ids=['images','table'])
 def test_logging_predictions_changes_nothing(tmp_path, mk):
     import matplotlib; matplotlib.use('Agg')
     seen,without = mk(tmp_path).fit(3),mk(tmp_path).remove_cb(TensorBoardLogger).fit(3)
-    assert all(torch.equal(a, b) for a,b in zip(seen.model.parameters(), without.model.parameters())) and seen.recorder.raw_losses==without.recorder.raw_losses
+    assert (all(torch.equal(a, b) for a,b in zip(seen.model.parameters(), without.model.parameters()))
+        and seen.recorder.raw_losses==without.recorder.raw_losses)
     assert list(seen.recorder['valid_loss'])==list(without.recorder['valid_loss'])
 
 def test_predictions_need_a_fit(tmp_path):
-    with pytest.raises(RuntimeError, match='`TensorBoardLogger` logs during a fit, and there is none now'): image_learner(tmp_path, TensorBoardLogger()).tensor_board_logger.log_preds()
+    with pytest.raises(RuntimeError, match='`TensorBoardLogger` logs during a fit, and there is none now'):
+        image_learner(tmp_path, TensorBoardLogger()).tensor_board_logger.log_preds()
 
 def test_a_figure_needs_a_fit(tmp_path):
-    with pytest.raises(RuntimeError, match='`TensorBoardLogger` logs during a fit'): synth_learner(cbs=TensorBoardLogger).tensor_board_logger.log_figure('x', None)
+    with pytest.raises(RuntimeError, match='`TensorBoardLogger` logs during a fit'):
+        synth_learner(cbs=TensorBoardLogger).tensor_board_logger.log_figure('x', None)
 
 def test_a_graph_needs_a_tuple_of_inputs(tmp_path):
     class Named(RegModel):
         def forward(self, x): return super().forward(x)
     dls = DataLoaders([(torch.ones(2,1), torch.ones(2,1))], device='cpu', split=lambda b: (dict(x=b[0]), (b[1],)))
-    with pytest.raises(ValueError, match='traces models that are called with a tuple'): synth_learner(dls=dls, model=Named(), path=tmp_path).fit(1, cbs=TensorBoardLogger(graph=True))
+    with pytest.raises(ValueError, match='traces models that are called with a tuple'):
+        synth_learner(dls=dls, model=Named(), path=tmp_path).fit(1, cbs=TensorBoardLogger(graph=True))
 
 @pytest.mark.parametrize('batches', [0,1,3])
 def test_resumed_tensorboard_has_each_point_once(tmp_path, batches, monkeypatch):
     from tensorboard.summary.writer import event_file_writer
-    monkeypatch.setattr(event_file_writer, '_global_uid', event_file_writer.AtomicCounter(100)) # files of one second are in the order of their names
+    # files of one second are in the order of their names
+    monkeypatch.setattr(event_file_writer, '_global_uid', event_file_writer.AtomicCounter(100))
     log,rec = stopped_and_resumed(tmp_path, lambda: TensorBoardLogger('tb', batches=batches), 1, 3)
     b = board(tmp_path/'tb')
     assert curve(b, 'valid_loss')==(rec.iters, f32(rec['valid_loss'])) and len(list((tmp_path/'tb').iterdir()))==2
@@ -428,13 +480,17 @@ def wandb_records(folder):
             n,kind = int.from_bytes(data[pos+4:pos+6], 'little'),data[pos+6]
             rec += data[pos+7:pos+7+n]; pos += 7+n
             if kind in (1,4): yield pb.Record.FromString(rec); rec = b''
-def history(records): return [{'/'.join(i.nested_key) or i.key: json.loads(i.value_json) for i in o.history.item} for o in records if o.WhichOneof('record_type')=='history']
+def history(records):
+    return [{'/'.join(i.nested_key) or i.key: json.loads(i.value_json) for i in o.history.item} for o in records
+        if o.WhichOneof('record_type')=='history']
 
 @pytest.fixture
 def wandb_offline(tmp_path, monkeypatch):
     wandb = pytest.importorskip('wandb')
     for k in [o for o in os.environ if o.startswith('WANDB')]: monkeypatch.delenv(k)
-    yield dict(mode='offline', dir=str(tmp_path), settings=wandb.Settings(silent=True, console='off', x_disable_stats=True, x_disable_meta=True, disable_git=True, disable_code=True))
+    yield dict(mode='offline', dir=str(tmp_path),
+        settings=wandb.Settings(silent=True, console='off', x_disable_stats=True, x_disable_meta=True, disable_git=True,
+            disable_code=True))
     if wandb.run: wandb.run.finish()
     wandb.teardown()
 
@@ -449,12 +505,15 @@ def test_wandb_has_figures_and_predictions(tmp_path, wandb_offline):
     samples = [list(o) for o in learn.show_results(max_n=4, shuffle=False)]
     h = history(wandb_records(tmp_path))
     assert [(o['iter'], o['losses/_type']) for o in h if 'losses/_type' in o]==[(10,'image-file'), (20,'image-file')]
-    assert [(o['iter'], o['preds/_type']) for o in h if 'preds/_type' in o]==[(10,'table-file'), (20,'table-file'), (3,'image-file')]
+    assert [(o['iter'], o['preds/_type']) for o in h if 'preds/_type' in o]==[(10,'table-file'), (20,'table-file'),
+        (3,'image-file')]
     at = {o['iter']:o for o in h if 'valid_loss' in o}
     assert at[20]['valid_loss']==learn.recorder[-1,'valid_loss']
     def file(o, k): return next(tmp_path.rglob(Path(o[f'{k}/path']).name))
-    tables,pics = [[file(o, k) for o in h if o.get(f'{k}/_type')==f'{kind}-file'] for k,kind in (('preds','table'), ('losses','image'))]
-    assert json.loads(tables[-1].read_text())['data']==samples and json.loads(tables[-1].read_text())['columns']==['input','target','decision']
+    tables,pics = [[file(o, k) for o in h if o.get(f'{k}/_type')==f'{kind}-file'] for k,
+        kind in (('preds','table'), ('losses','image'))]
+    assert (json.loads(tables[-1].read_text())['data']==samples
+        and json.loads(tables[-1].read_text())['columns']==['input','target','decision'])
     assert all(plt.imread(o).std()>0 for o in pics)
 
 @pytest.mark.slow
@@ -468,9 +527,12 @@ def test_wandb_has_rows_batches_and_settings_and_ends_its_own_run(tmp_path, wand
     rows,batches = [o for o in h if 'valid_loss' in o],[o for o in h if 'batch/loss' in o]
     assert [(o['iter'], o['valid_loss'], o['mae']) for o in rows]==[*zip([10,20,30], rec['valid_loss'], rec['mae'])]
     assert [(o['iter'], o['batch/loss']) for o in batches]==[(i, rec.raw_losses[i-1]) for i in range(5,31,5)]
-    config = {tuple(u.nested_key) or u.key:json.loads(u.value_json) for o in records if o.WhichOneof('record_type') in ('config','run') for u in (o.config if o.HasField('config') else o.run.config).update}
+    config = {tuple(u.nested_key)
+        or u.key:json.loads(u.value_json) for o in records if o.WhichOneof('record_type') in ('config','run')
+        for u in (o.config if o.HasField('config') else o.run.config).update}
     assert any(v.get('opt', {}).get('lr')==[.05] for v in config.values() if isinstance(v, dict))
-    assert {o.metric.step_metric for o in records if o.WhichOneof('record_type')=='metric' and o.metric.name=='valid_loss'}=={'iter'}
+    assert {o.metric.step_metric for o in records if o.WhichOneof('record_type')=='metric'
+        and o.metric.name=='valid_loss'}=={'iter'}
     assert [o.exit.exit_code for o in records if o.WhichOneof('record_type')=='exit']==[0]
 
 @pytest.mark.slow
@@ -483,27 +545,38 @@ def test_wandb_leaves_the_run_of_others_open(tmp_path, wandb_offline):
     with pytest.raises(ZeroDivisionError): learn.fit(1, cbs=Raise('after_row', ZeroDivisionError, order=100))
     run.finish()
     records = list(wandb_records(tmp_path))
-    assert [o['iter'] for o in history(records)]==[10,20,30,40] and sum(o.WhichOneof('record_type')=='exit' for o in records)==1
+    assert ([o['iter'] for o in history(records)]==[10,20,30,40]
+        and sum(o.WhichOneof('record_type')=='exit' for o in records)==1)
 
 # What is not installed is named, and how to get it
-@pytest.mark.parametrize('cb,module,pip', [(TensorBoardLogger, 'tensorboard', 'loggers'), (WandbLogger, 'wandb', 'loggers'), (lambda: ProgressCallback('rich'), 'rich', 'rich')], ids=['tensorboard','wandb','rich'])
+@pytest.mark.parametrize('cb,module,pip',
+    [(TensorBoardLogger, 'tensorboard', 'loggers'), (WandbLogger, 'wandb', 'loggers'),
+        (lambda: ProgressCallback('rich'), 'rich', 'rich')], ids=['tensorboard','wandb','rich'])
 def test_what_is_not_installed(tmp_path, monkeypatch, cb, module, pip):
-    for k in [o for o in sys.modules if o.partition('.')[0]==module or o.startswith('torch.utils.tensorboard')]: monkeypatch.delitem(sys.modules, k)
+    for k in [o for o in sys.modules if o.partition('.')[0]==module or o.startswith('torch.utils.tensorboard')]:
+        monkeypatch.delitem(sys.modules, k)
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ModuleNotFoundError, match=rf"needs `{module}.*pip install 'learner\[{pip}\]'"): synth_learner(path=tmp_path).fit(1, cbs=cb())
+    with pytest.raises(ModuleNotFoundError, match=rf"needs `{module}.*pip install 'learner\[{pip}\]'"):
+        synth_learner(path=tmp_path).fit(1, cbs=cb())
 
 # Watching changes nothing
 def figure(self): self.tensor_board_logger.log_figure('x', self.recorder.plot_loss(skip_start=0).figure)
-observers = dict(csv=lambda p: CSVLogger(p/'h.csv'), json=lambda p: JSONLogger(p/'h.jsonl', batches=1), own=lambda p: Listed(1), tensorboard=lambda p: TensorBoardLogger(p/'tb'),
-    graph=lambda p: TensorBoardLogger(p/'tb', graph=True), figure=lambda p: [TensorBoardLogger(p/'tb'), Callback(after_row=figure)], timer=lambda p: Timer(every=1), sync=lambda p: Timer(sync=True),
-    bars=lambda p: ProgressCallback(every=0), rich=lambda p: ProgressCallback('rich', every=0), tqdm=lambda p: ProgressCallback('tqdm', every=0), text=lambda p: ProgressCallback('text', print_every=1, mark_best=True))
+observers = dict(csv=lambda p: CSVLogger(p/'h.csv'), json=lambda p: JSONLogger(p/'h.jsonl', batches=1),
+    own=lambda p: Listed(1), tensorboard=lambda p: TensorBoardLogger(p/'tb'),
+    graph=lambda p: TensorBoardLogger(p/'tb', graph=True),
+    figure=lambda p: [TensorBoardLogger(p/'tb'), Callback(after_row=figure)], timer=lambda p: Timer(every=1),
+    sync=lambda p: Timer(sync=True),
+    bars=lambda p: ProgressCallback(every=0), rich=lambda p: ProgressCallback('rich', every=0),
+    tqdm=lambda p: ProgressCallback('tqdm', every=0),
+    text=lambda p: ProgressCallback('text', print_every=1, mark_best=True))
 
 def trained(cbs=()):
     random.seed(0); np.random.seed(0)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(1,4), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(.3), nn.Linear(4,1))
     learn = synth_learner(seed=0, model=model, opt_func=Adam, metrics=[mae, rmse()]).fit(2, cbs=cbs)
-    return [*model.state_dict().values(), torch.get_rng_state(), torch.tensor(learn.recorder.raw_losses)],[*learn.recorder['valid_loss'], random.random(), np.random.rand()]
+    return [*model.state_dict().values(), torch.get_rng_state(),
+        torch.tensor(learn.recorder.raw_losses)],[*learn.recorder['valid_loss'], random.random(), np.random.rand()]
 
 @pytest.mark.filterwarnings('ignore:.*torch.jit:DeprecationWarning')
 @pytest.mark.parametrize('name', observers)
@@ -521,27 +594,36 @@ def test_wandb_changes_nothing(tmp_path, wandb_offline):
 # Names of files
 both_files = pytest.mark.parametrize('cls', [CSVLogger, JSONLogger])
 @both_files
-@pytest.mark.parametrize('fname,exc,match', [('../up.log', ValueError, r"'\.\./up\.log' names no file in `learn\.path`: give a name inside, or an absolute path"), ('a/../../b', ValueError, 'names no file'), ('', ValueError, "'' names no file"),
-    ('x\0y', ValueError, 'names no file'), (3, TypeError, 'A file is a name or a path, but got 3'), (None, TypeError, 'A file is a name or a path, but got None')], ids=repr)
+@pytest.mark.parametrize('fname,exc,match',
+    [('../up.log', ValueError,
+        r"'\.\./up\.log' names no file in `learn\.path`: give a name inside, or an absolute path"),
+        ('a/../../b', ValueError, 'names no file'), ('', ValueError, "'' names no file"),
+    ('x\0y', ValueError, 'names no file'), (3, TypeError, 'A file is a name or a path, but got 3'),
+    (None, TypeError, 'A file is a name or a path, but got None')], ids=repr)
 def test_names_obey_the_rules_of_other_files(cls, fname, exc, match):
     with pytest.raises(exc, match=match): cls(fname)
-    with pytest.raises(exc, match=match.replace('a name or a path', 'a name, a path or an open file').replace(r'learn\.path', '.*')): synth_learner().save(fname)
+    with pytest.raises(exc, match=match.replace('a name or a path',
+            'a name, a path or an open file').replace(r'learn\.path', '.*')):
+        synth_learner().save(fname)
 
 @pytest.mark.parametrize('log_dir', ['../up', '', 3])
 def test_folders_of_boards_obey_them_too(log_dir):
-    with pytest.raises((ValueError,TypeError), match='names no file in `learn.path`|`log_dir` is a path, but got 3'): TensorBoardLogger(log_dir)
+    with pytest.raises((ValueError,TypeError), match='names no file in `learn.path`|`log_dir` is a path, but got 3'):
+        TensorBoardLogger(log_dir)
 
 @both_files
 def test_a_folder_is_no_file(cls, tmp_path):
     (tmp_path/'log').mkdir()
-    with pytest.raises(IsADirectoryError, match=f'`{cls.__name__}` writes a file, but `.*log` is a folder'): synth_learner(path=tmp_path).fit(1, cbs=cls('log'))
+    with pytest.raises(IsADirectoryError, match=f'`{cls.__name__}` writes a file, but `.*log` is a folder'):
+        synth_learner(path=tmp_path).fit(1, cbs=cls('log'))
 
 @both_files
 def test_a_link_stays_a_link_and_a_file_keeps_its_mode(cls, tmp_path):
     (tmp_path/'real.log').touch(mode=0o600)
     (tmp_path/'log').symlink_to(tmp_path/'real.log')
     synth_learner(path=tmp_path).fit(2, cbs=(log := cls('log')))
-    assert (tmp_path/'log').is_symlink() and (tmp_path/'real.log').stat().st_mode&0o777==0o600 and len(log.read_log())==2
+    assert ((tmp_path/'log').is_symlink() and (tmp_path/'real.log').stat().st_mode&0o777==0o600
+        and len(log.read_log())==2)
     assert {o.name for o in tmp_path.iterdir()}=={'real.log','log'}
 
 @pytest.mark.parametrize('make', [JSONLogger, TensorBoardLogger, WandbLogger])
@@ -550,8 +632,12 @@ def test_how_often_batches_are_logged_is_checked(make):
         with pytest.raises(exc, match='`batches` is'): make(batches=v)
 
 # Damaged files
-csv_damage = dict(short=(lambda t: t.replace('1,', '', 1), r'row 2 has 3 values for 4 columns, `epoch`, `train_loss`, `valid_loss`, `note`'), long=(lambda t: t.replace('2,', '2,7,', 1), 'row 3 has 5 values for 4 columns'),
-    bytes=(lambda t: t.replace('1,', '\udcff\udcfe,', 1), r'byte \d+ is no text'), quote=(lambda t: t.replace('1,', '"1,', 1), 'a quote is not closed in `"1,'), twice=(lambda t: t.replace('valid_loss', 'train_loss', 1), 'two of its columns have one name'),
+csv_damage = dict(short=(lambda t: t.replace('1,', '', 1),
+    r'row 2 has 3 values for 4 columns, `epoch`, `train_loss`, `valid_loss`, `note`'),
+    long=(lambda t: t.replace('2,', '2,7,', 1), 'row 3 has 5 values for 4 columns'),
+    bytes=(lambda t: t.replace('1,', '\udcff\udcfe,', 1), r'byte \d+ is no text'),
+    quote=(lambda t: t.replace('1,', '"1,', 1), 'a quote is not closed in `"1,'),
+    twice=(lambda t: t.replace('valid_loss', 'train_loss', 1), 'two of its columns have one name'),
     after_quote=(lambda t: t.replace('1,', '"1"0,', 1), "',' expected after"))
 @pytest.mark.parametrize('name', csv_damage)
 def test_damaged_csv(name, tmp_path):
@@ -560,15 +646,20 @@ def test_damaged_csv(name, tmp_path):
     good = 'epoch,train_loss,valid_loss,note\n0,1.5,2.5,a\n1,1.25,2.25,b\n2,1.0,2.0,c\n'
     (file := tmp_path/'history.csv').write_bytes(damage(good).encode('utf-8', 'surrogateescape'))
     data = file.read_bytes()
-    with pytest.raises(ValueError, match=f'`.*history.csv` is damaged, or was not written by `CSVLogger`: .*{match}'): CSVLogger(file).read_log()
+    with pytest.raises(ValueError, match=f'`.*history.csv` is damaged, or was not written by `CSVLogger`: .*{match}'):
+        CSVLogger(file).read_log()
     trace = Trace('before_train')
-    with pytest.raises(ValueError, match='is damaged'): synth_learner(path=tmp_path, cbs=trace).fit(1, cbs=CSVLogger(append=True))
+    with pytest.raises(ValueError, match='is damaged'):
+        synth_learner(path=tmp_path, cbs=trace).fit(1, cbs=CSVLogger(append=True))
     assert not trace.seen and file.read_bytes()==data # noticed before training, and nothing is lost
     file.write_text(good)
     assert list(CSVLogger(file).read_log()['valid_loss'])==[2.5,2.25,2.]
 
-json_damage = dict(cut=(lambda t: t.replace('"step"', '"st', 1), r'line 2 is no JSON, `\{"kind"'), bytes=(lambda t: t.replace('row', '\udcff', 1), r'byte \d+ is no text'), other=(lambda t: t.replace('\n', '\n[1, 2]\n', 1), r'line 2 is none of a log, `\[1, 2\]`'),
-    no_kind=(lambda t: t.replace('"kind"', '"find"', 1), 'line 1 is none of a log'), no_row=(lambda t: t.replace('"row":', '"raw":', 1), 'line 2 is none of a log'))
+json_damage = dict(cut=(lambda t: t.replace('"step"', '"st', 1), r'line 2 is no JSON, `\{"kind"'),
+    bytes=(lambda t: t.replace('row', '\udcff', 1), r'byte \d+ is no text'),
+    other=(lambda t: t.replace('\n', '\n[1, 2]\n', 1), r'line 2 is none of a log, `\[1, 2\]`'),
+    no_kind=(lambda t: t.replace('"kind"', '"find"', 1), 'line 1 is none of a log'),
+    no_row=(lambda t: t.replace('"row":', '"raw":', 1), 'line 2 is none of a log'))
 @pytest.mark.parametrize('name', json_damage)
 def test_damaged_json(name, tmp_path):
     damage,match = json_damage[name]
@@ -576,7 +667,9 @@ def test_damaged_json(name, tmp_path):
     file = tmp_path/'history.jsonl'
     file.write_bytes(damage(file.read_text()).encode('utf-8', 'surrogateescape'))
     data = file.read_bytes()
-    with pytest.raises(ValueError, match=f'`.*history.jsonl` is damaged, or was not written by `JSONLogger`: .*{match}'): JSONLogger(file).read_log()
+    with pytest.raises(ValueError,
+            match=f'`.*history.jsonl` is damaged, or was not written by `JSONLogger`: .*{match}'):
+        JSONLogger(file).read_log()
     with pytest.raises(ValueError, match='is damaged'): synth_learner(path=tmp_path).fit(1, cbs=JSONLogger(append=True))
     assert file.read_bytes()==data
 

@@ -18,10 +18,13 @@ def close(a, b, tol=1e-6): assert a.shape==b.shape and torch.allclose(a, b, rtol
 
 # Losses
 w3,pw3 = torch.tensor([.2, 1., 3.]),torch.tensor([1., 2., .5])
-shapes = [((4,3), 1, (4,)), ((4,5,3), -1, (4,5)), ((4,3,5), 1, (4,5)), ((2,3,4,5), 1, (2,4,5)), ((2,4,5,3), -1, (2,4,5)), ((2,4,5,3), 3, (2,4,5))]
+shapes = [((4,3), 1, (4,)), ((4,5,3), -1, (4,5)), ((4,3,5), 1, (4,5)), ((2,3,4,5), 1, (2,4,5)),
+    ((2,4,5,3), -1, (2,4,5)), ((2,4,5,3), 3, (2,4,5))]
 
 @pytest.mark.parametrize('reduction', ['mean','sum','none'])
-@pytest.mark.parametrize('kwargs', [{}, dict(weight=w3), dict(ignore_index=1), dict(label_smoothing=.2), dict(weight=w3, ignore_index=0)], ids=lambda o: '-'.join(o))
+@pytest.mark.parametrize('kwargs',
+    [{}, dict(weight=w3), dict(ignore_index=1), dict(label_smoothing=.2), dict(weight=w3, ignore_index=0)],
+    ids=lambda o: '-'.join(o))
 @pytest.mark.parametrize('shape,axis,targ', shapes)
 def test_cross_entropy(shape, axis, targ, kwargs, reduction):
     pred,t = randn(*shape),randint(3, *targ)
@@ -37,19 +40,22 @@ def test_cross_entropy(shape, axis, targ, kwargs, reduction):
 @pytest.mark.parametrize('shape,axis,targ', shapes)
 def test_label_smoothing(shape, axis, targ, eps, reduction):
     pred,t = randn(*shape),randint(3, *targ)
-    expected = F.cross_entropy(pred.movedim(axis, 1), t, reduction=reduction, label_smoothing=eps) # the same where classes have no weights
+    # the same where classes have no weights
+    expected = F.cross_entropy(pred.movedim(axis, 1), t, reduction=reduction, label_smoothing=eps)
     loss = LabelSmoothingCrossEntropyFlat(axis=axis, eps=eps, reduction=reduction)
     close(loss(pred, t), expected if reduction!='none' else expected.reshape(-1))
     if len(shape)==2: close(LabelSmoothingCrossEntropy(eps=eps, reduction=reduction)(pred, t), expected)
 
 @pytest.mark.parametrize('reduction', ['mean','sum','none'])
-@pytest.mark.parametrize('kwargs', [{}, dict(weight=w3), dict(ignore_index=1), dict(weight=w3, ignore_index=0)], ids=lambda o: '-'.join(o))
+@pytest.mark.parametrize('kwargs', [{}, dict(weight=w3), dict(ignore_index=1), dict(weight=w3, ignore_index=0)],
+    ids=lambda o: '-'.join(o))
 @pytest.mark.parametrize('gamma', [0., .5, 1., 2.])
 @pytest.mark.parametrize('shape,axis,targ', shapes)
 @pytest.mark.sample(3, together=2)
 def test_focal(shape, axis, targ, gamma, kwargs, reduction):
     pred,t = randn(*shape),randint(3, *targ)
-    at = pred.movedim(axis, -1).reshape(-1, 3).double().softmax(1)[range(t.numel()), t.reshape(-1)] # probability of the right class
+    # probability of the right class
+    at = pred.movedim(axis, -1).reshape(-1, 3).double().softmax(1)[range(t.numel()), t.reshape(-1)]
     w = kwargs.get('weight', torch.ones(3)).double()[t.reshape(-1)]*(t.reshape(-1)!=kwargs.get('ignore_index', -1))
     expected = -w*(1-at)**gamma*at.log()
     expected = dict(none=expected, sum=expected.sum(), mean=expected.sum()/w.sum())[reduction].float()
@@ -80,49 +86,64 @@ def test_dice(axis, square):
     loss = DiceLoss(axis=axis)
     p = loss.activation(pred)
     close(loss(pred, t.unsqueeze(axis)), loss(pred, t)) # masks may keep an axis for the class
-    close(p, pred.softmax(axis)); assert torch.equal(loss.decodes(p), pred.argmax(axis)) and loss.y_int and loss.reduction=='mean'
+    close(p, pred.softmax(axis))
+    assert torch.equal(loss.decodes(p), pred.argmax(axis)) and loss.y_int and loss.reduction=='mean'
 
 def test_dice_of_large_areas_in_half_precision():
     pred,t = torch.zeros(1, 2, 400, 400, dtype=torch.float16),torch.zeros(1, 400, 400).long()
     assert float(DiceLoss(reduction='none')(pred, t)[0,0])==pytest.approx(1-2*.5/1.5, rel=1e-3)
 
-def test_dice_of_vectors(): close(DiceLoss(reduction='none', smooth=0)(torch.zeros(4, 2), torch.tensor([0,1,1,0])), torch.tensor([[1/3,1],[1,1/3],[1,1/3],[1/3,1]]))
+def test_dice_of_vectors():
+    close(DiceLoss(reduction='none', smooth=0)(torch.zeros(4, 2), torch.tensor([0,1,1,0])),
+        torch.tensor([[1/3,1],[1,1/3],[1,1/3],[1/3,1]]))
 
 @pytest.mark.parametrize('f,error,match', [
-    (lambda: FocalLoss(gamma=-1), ValueError, '`gamma` is 0 or more, but got -1'), (lambda: FocalLossFlat(gamma=float('nan')), ValueError, 'but got nan'),
+    (lambda: FocalLoss(gamma=-1), ValueError, '`gamma` is 0 or more, but got -1'),
+    (lambda: FocalLossFlat(gamma=float('nan')), ValueError, 'but got nan'),
     (lambda: DiceLoss(reduction='avg'), ValueError, "one of `mean`, `sum`, `none`, but got 'avg'"),
-    (lambda: DiceLoss()(torch.zeros(2, 3, 4, 4), torch.zeros(2, 3, 4, 4)), ValueError, r'one target for all scores in axis 1, but predictions are \(2, 3, 4, 4\), and targets \(2, 3, 4, 4\)')])
+    (lambda: DiceLoss()(torch.zeros(2, 3, 4, 4), torch.zeros(2, 3, 4, 4)), ValueError,
+        r'one target for all scores in axis 1, but predictions are \(2, 3, 4, 4\), and targets \(2, 3, 4, 4\)')])
 def test_bad_input_of_losses(f, error, match):
     with pytest.raises(error, match=match): f()
 
-@pytest.mark.parametrize('loss', [FocalLoss(), FocalLossFlat(axis=1), DiceLoss(), lambda p,t: FocalLossFlat(axis=1)(p, t) + DiceLoss(reduction='mean')(p, t)], ids=['focal','flat','dice','both'])
+@pytest.mark.parametrize('loss',
+    [FocalLoss(), FocalLossFlat(axis=1), DiceLoss(),
+        lambda p,t: FocalLossFlat(axis=1)(p, t) + DiceLoss(reduction='mean')(p, t)], ids=['focal','flat','dice','both'])
 def test_segmentation_learns(loss):
     torch.manual_seed(0)
     mask = (torch.rand(8, 6, 6)<.1).long()
     x = mask[:,None]+torch.randn(8, 1, 6, 6)/10
-    learn = Learner(DataLoaders([(x, mask)], [(x, mask)], device='cpu'), nn.Conv2d(1, 2, 1), loss, lr=.3).remove_cb(ProgressCallback).fit(60)
+    learn = Learner(DataLoaders([(x, mask)], [(x, mask)], device='cpu'), nn.Conv2d(1, 2, 1), loss,
+        lr=.3).remove_cb(ProgressCallback).fit(60)
     assert learn.recorder.losses[-1]<learn.recorder.losses[0]/2 and (learn.model(x).argmax(1)==mask).float().mean()>.99
 
 @pytest.mark.parametrize('loss', [FocalLoss(), FocalLossFlat(), DiceLoss()], ids=lambda o: type(o).__name__)
 def test_probabilities_and_losses_of_samples(loss):
     bs = [(randn(k, 3), randint(4, k)) for k in (6, 4)]
     x,y = (torch.cat(o) for o in zip(*bs))
-    learn,before = Learner(DataLoaders(bs, bs, device='cpu'), nn.Linear(3, 4), loss).remove_cb(ProgressCallback),loss.reduction
+    learn,before = Learner(DataLoaders(bs, bs, device='cpu'), nn.Linear(3, 4),
+        loss).remove_cb(ProgressCallback),loss.reduction
     preds,_,losses = learn.get_preds(with_loss=True)
     loss.reduction,out = 'none',learn.model(x).detach()
     expected = loss(out, y)
     loss.reduction = before
     close(preds, out.softmax(1)); close(losses, expected if expected.ndim==1 else expected.mean(1))
 
-@pytest.mark.parametrize('loss,index', [(F.cross_entropy, -100), (nn.CrossEntropyLoss(ignore_index=255), 255), (CrossEntropyLossFlat(ignore_index=3), 3), (FocalLossFlat(ignore_index=0), 0), (FocalLoss(), -100),
-    (partial(F.cross_entropy, ignore_index=0), 0), (None, -100), (nn.MSELoss(), -100), (DiceLoss(), -100), (lambda p,t: 0, -100)], ids=lambda o: '')
+@pytest.mark.parametrize('loss,index',
+    [(F.cross_entropy, -100), (nn.CrossEntropyLoss(ignore_index=255), 255), (CrossEntropyLossFlat(ignore_index=3), 3),
+        (FocalLossFlat(ignore_index=0), 0), (FocalLoss(), -100),
+    (partial(F.cross_entropy, ignore_index=0), 0), (None, -100), (nn.MSELoss(), -100), (DiceLoss(), -100),
+    (lambda p,t: 0, -100)], ids=lambda o: '')
 def test_what_a_loss_ignores(loss, index): assert ignore_index_of(loss)==index
 
 @pytest.mark.parametrize('reduction', ['mean','sum','none'])
 @pytest.mark.parametrize('shape,targ', [((4,3), (4,3)), ((4,1), (4,)), ((4,), (4,1)), ((2,3,4), (2,3,4))])
-@pytest.mark.parametrize('loss,f,act,to_targ', [(MSELossFlat, F.mse_loss, None, torch.Tensor.float), (L1LossFlat, F.l1_loss, None, torch.Tensor.float),
-    (BCEWithLogitsLossFlat, F.binary_cross_entropy_with_logits, torch.sigmoid, torch.Tensor.float), (BCEWithLogitsLossFlat, F.binary_cross_entropy_with_logits, torch.sigmoid, torch.Tensor.long),
-    (BCEWithLogitsLossFlat, F.binary_cross_entropy_with_logits, torch.sigmoid, torch.Tensor.bool), (BCELossFlat, F.binary_cross_entropy, None, torch.Tensor.long)], ids=lambda o: getattr(o, '__name__', ''))
+@pytest.mark.parametrize('loss,f,act,to_targ',
+    [(MSELossFlat, F.mse_loss, None, torch.Tensor.float), (L1LossFlat, F.l1_loss, None, torch.Tensor.float),
+    (BCEWithLogitsLossFlat, F.binary_cross_entropy_with_logits, torch.sigmoid, torch.Tensor.float),
+    (BCEWithLogitsLossFlat, F.binary_cross_entropy_with_logits, torch.sigmoid, torch.Tensor.long),
+    (BCEWithLogitsLossFlat, F.binary_cross_entropy_with_logits, torch.sigmoid, torch.Tensor.bool),
+    (BCELossFlat, F.binary_cross_entropy, None, torch.Tensor.long)], ids=lambda o: getattr(o, '__name__', ''))
 def test_elementwise_losses(loss, f, act, to_targ, shape, targ, reduction):
     pred,t = randn(*shape),randint(2, *targ)
     if loss is BCELossFlat: pred = pred.sigmoid()
@@ -134,7 +155,8 @@ def test_elementwise_losses(loss, f, act, to_targ, shape, targ, reduction):
 @pytest.mark.parametrize('kwargs', [dict(pos_weight=pw3), dict(weight=w3, pos_weight=pw3)], ids=lambda o: '-'.join(o))
 def test_bce_with_weights_per_class(kwargs, reduction):
     pred,t = randn(4, 3),randint(2, 4, 3)
-    close(BCEWithLogitsLossFlat(reduction=reduction, **kwargs)(pred, t), F.binary_cross_entropy_with_logits(pred, t.float(), reduction=reduction, **kwargs))
+    close(BCEWithLogitsLossFlat(reduction=reduction, **kwargs)(pred, t),
+        F.binary_cross_entropy_with_logits(pred, t.float(), reduction=reduction, **kwargs))
 
 @pytest.mark.parametrize('thresh', [.2, .5, .8])
 def test_bce_decides_by_probability(thresh):
@@ -144,9 +166,12 @@ def test_bce_decides_by_probability(thresh):
 def test_reduction_can_be_changed():
     loss,pred,t = CrossEntropyLossFlat(weight=w3),randn(4, 3),randint(3, 4)
     loss.reduction = 'none'
-    close(loss(pred, t), F.cross_entropy(pred, t, weight=w3, reduction='none')); assert loss.reduction=='none' and 'none' in repr(loss)
+    close(loss(pred, t), F.cross_entropy(pred, t, weight=w3, reduction='none'))
+    assert loss.reduction=='none' and 'none' in repr(loss)
 
-@pytest.mark.parametrize('loss', [CrossEntropyLossFlat(), LabelSmoothingCrossEntropyFlat(), FocalLoss(), FocalLossFlat(), DiceLoss(), BCEWithLogitsLossFlat(), MSELossFlat(), L1LossFlat()], ids=lambda o: type(o).__name__)
+@pytest.mark.parametrize('loss',
+    [CrossEntropyLossFlat(), LabelSmoothingCrossEntropyFlat(), FocalLoss(), FocalLossFlat(), DiceLoss(),
+        BCEWithLogitsLossFlat(), MSELossFlat(), L1LossFlat()], ids=lambda o: type(o).__name__)
 def test_losses_have_gradients_and_can_be_copied_and_pickled(loss):
     import copy,pickle
     pred = randn(4, 3).requires_grad_()
@@ -158,9 +183,13 @@ def test_losses_have_gradients_and_can_be_copied_and_pickled(loss):
 
 x = randn(6, 3)
 @pytest.mark.parametrize('loss,act,dec', [
-    (nn.CrossEntropyLoss(), x.softmax(1), x.argmax(1)), (F.cross_entropy, x.softmax(1), x.argmax(1)), (partial(F.cross_entropy, label_smoothing=.1), x.softmax(1), x.argmax(1)),
-    (nn.NLLLoss(), x.exp(), x.argmax(1)), (nn.BCEWithLogitsLoss(), x.sigmoid(), x>0), (F.binary_cross_entropy_with_logits, x.sigmoid(), x>0),
-    (nn.BCELoss(), x, x>.5), (nn.MSELoss(), x, x), (F.mse_loss, x, x), (lambda p,t: 0, x, x), (None, x, x), (CrossEntropyLossFlat(), x.softmax(1), x.argmax(1)), (FocalLoss(), x.softmax(1), x.argmax(1)), (DiceLoss(), x.softmax(1), x.argmax(1)),
+    (nn.CrossEntropyLoss(), x.softmax(1), x.argmax(1)), (F.cross_entropy, x.softmax(1), x.argmax(1)),
+    (partial(F.cross_entropy, label_smoothing=.1), x.softmax(1), x.argmax(1)),
+    (nn.NLLLoss(), x.exp(), x.argmax(1)), (nn.BCEWithLogitsLoss(), x.sigmoid(), x>0),
+    (F.binary_cross_entropy_with_logits, x.sigmoid(), x>0),
+    (nn.BCELoss(), x, x>.5), (nn.MSELoss(), x, x), (F.mse_loss, x, x), (lambda p,t: 0, x, x), (None, x, x),
+    (CrossEntropyLossFlat(), x.softmax(1), x.argmax(1)), (FocalLoss(), x.softmax(1), x.argmax(1)),
+    (DiceLoss(), x.softmax(1), x.argmax(1)),
     (SimpleNamespace(activation=torch.exp, decodes=torch.round), x.exp(), x.exp().round()),
 ], ids=lambda o: getattr(o, '__name__', type(o).__name__) if not isinstance(o, torch.Tensor) else '')
 def test_activation_and_decision(loss, act, dec):
@@ -179,31 +208,40 @@ ties = lambda n: (randint(3, n).float(), randint(4, n).float())
 values = { # metric, data, value of all data, of (predictions, targets)
     'accuracy':            (lambda: accuracy, classes, lambda p,t: sk.accuracy_score(t, p.argmax(1))),
     'error_rate':          (lambda: error_rate, classes, lambda p,t: 1-sk.accuracy_score(t, p.argmax(1))),
-    'top_k_accuracy':      (lambda: top_k_accuracy, classes, lambda p,t: sk.top_k_accuracy_score(t, p, k=5, labels=range(6))),
-    'top 2':               (lambda: partial(top_k_accuracy, k=2), classes, lambda p,t: sk.top_k_accuracy_score(t, p, k=2, labels=range(6))),
+    'top_k_accuracy':      (lambda: top_k_accuracy, classes,
+        lambda p,t: sk.top_k_accuracy_score(t, p, k=5, labels=range(6))),
+    'top 2':               (lambda: partial(top_k_accuracy, k=2), classes,
+        lambda p,t: sk.top_k_accuracy_score(t, p, k=2, labels=range(6))),
     'top of all':          (lambda: partial(top_k_accuracy, k=99), classes, lambda p,t: 1.),
     'mse':                 (lambda: mse, reals, flat(lambda p,t: sk.mean_squared_error(t, p))),
     'mae':                 (lambda: mae, reals, flat(lambda p,t: sk.mean_absolute_error(t, p))),
     'msle':                (lambda: msle, positive, flat(lambda p,t: sk.mean_squared_log_error(t, p))),
     'rmse':                (lambda: rmse, reals, flat(lambda p,t: sk.root_mean_squared_error(t, p))),
-    'exp_rmspe':           (lambda: exp_rmspe, reals, flat(lambda p,t: np.sqrt(np.mean(((np.exp(t)-np.exp(p))/np.exp(t))**2)))),
+    'exp_rmspe':           (lambda: exp_rmspe, reals,
+        flat(lambda p,t: np.sqrt(np.mean(((np.exp(t)-np.exp(p))/np.exp(t))**2)))),
     'R2Score':             (lambda: R2Score, reals, flat(lambda p,t: sk.r2_score(t, p))),
     'ExplainedVariance':   (lambda: ExplainedVariance, reals, flat(lambda p,t: sk.explained_variance_score(t, p))),
     'PearsonCorrCoef':     (lambda: PearsonCorrCoef, reals, flat(lambda p,t: np.corrcoef(p, t)[0,1])),
     'SpearmanCorrCoef':    (lambda: SpearmanCorrCoef, reals, flat(lambda p,t: np.corrcoef(rank(p), rank(t))[0,1])),
     'Spearman with ties':  (lambda: SpearmanCorrCoef, ties, flat(lambda p,t: np.corrcoef(rank(p), rank(t))[0,1])),
-    'to_np':               (lambda: AccumMetric(sk.f1_score, dim_argmax=-1, to_np=True, invert_arg=True, average='macro'), classes, lambda p,t: sk.f1_score(t, p.argmax(1), average='macro')),
-    'thresh=0':            (lambda: AccumMetric(lambda p,t: (p==t.bool()).float().mean(), thresh=0), lambda n: (randn(n), randint(2, n)), lambda p,t: np.mean((p>0)==(t>0))),
-    'activation':          (lambda: AccumMetric(sk.roc_auc_score, activation=torch.sigmoid, to_np=True, invert_arg=True), lambda n: (randn(n), torch.arange(n)%2), lambda p,t: sk.roc_auc_score(t, p)),
+    'to_np':               (lambda: AccumMetric(sk.f1_score, dim_argmax=-1, to_np=True, invert_arg=True,
+        average='macro'), classes, lambda p,t: sk.f1_score(t, p.argmax(1), average='macro')),
+    'thresh=0':            (lambda: AccumMetric(lambda p,t: (p==t.bool()).float().mean(), thresh=0),
+        lambda n: (randn(n), randint(2, n)), lambda p,t: np.mean((p>0)==(t>0))),
+    'activation':          (lambda: AccumMetric(sk.roc_auc_score, activation=torch.sigmoid, to_np=True,
+        invert_arg=True), lambda n: (randn(n), torch.arange(n)%2), lambda p,t: sk.roc_auc_score(t, p)),
 }
 
 def evaluate(metric, pred, targ, sizes):
     (m,) = mk_metrics(metric)
     m.reset()
-    for p,t in zip(pred.split(sizes), targ.split(sizes), strict=True): m.accumulate(SimpleNamespace(pred=p, yb=(t,), y=t))
+    for p,t in zip(pred.split(sizes), targ.split(sizes), strict=True):
+        m.accumulate(SimpleNamespace(pred=p, yb=(t,), y=t))
     return float(m.value)
 
-def parts(n): return st.lists(st.integers(0, n-1), max_size=6).map(lambda cuts: [b-a for a,b in zip([0, *sorted({*cuts}-{0})], [*sorted({*cuts}-{0}), n])])
+def parts(n):
+    return st.lists(st.integers(0, n-1),
+        max_size=6).map(lambda cuts: [b-a for a,b in zip([0, *sorted({*cuts}-{0})], [*sorted({*cuts}-{0}), n])])
 
 @pytest.mark.parametrize('name', values)
 def test_metrics_however_the_data_are_cut(name):
@@ -212,7 +250,8 @@ def test_metrics_however_the_data_are_cut(name):
     expected = float(f(*np_(pred, targ)))
     assert evaluate(make(), pred, targ, [24])==pytest.approx(expected, abs=1e-5, rel=1e-5)
     @given(parts(24))
-    def cut(sizes): assert sum(sizes)==24 and evaluate(make(), pred, targ, sizes)==pytest.approx(expected, abs=1e-5, rel=1e-5)
+    def cut(sizes):
+        assert sum(sizes)==24 and evaluate(make(), pred, targ, sizes)==pytest.approx(expected, abs=1e-5, rel=1e-5)
     cut()
 
 def test_arguments_that_are_zero_count():
@@ -227,11 +266,14 @@ def test_classes_on_any_axis(axis):
     close(accuracy(pred, targ, axis=axis), expected); close(error_rate(pred, targ, axis=axis), 1-expected)
     close(top_k_accuracy(pred, targ, k=1, axis=axis), expected)
 
-def test_shapes_that_differ_but_fit(): close(mse(torch.ones(4,1), torch.zeros(4)), torch.tensor(1.)); close(mae(torch.ones(4), torch.zeros(4,1)), torch.tensor(1.))
+def test_shapes_that_differ_but_fit():
+    close(mse(torch.ones(4,1), torch.zeros(4)), torch.tensor(1.))
+    close(mae(torch.ones(4), torch.zeros(4,1)), torch.tensor(1.))
 
 @pytest.mark.parametrize('f', [accuracy, error_rate, mse, mae, msle])
 def test_shapes_that_do_not_fit(f):
-    with pytest.raises(ValueError, match=r'as many elements, but their shapes are \(.*\) and \(5,\)'): f(torch.ones(4, 2), torch.zeros(5).long())
+    with pytest.raises(ValueError, match=r'as many elements, but their shapes are \(.*\) and \(5,\)'):
+        f(torch.ones(4, 2), torch.zeros(5).long())
 
 def test_averages_of_many_bf16_batches_are_not_rounded():
     m = AvgMetric(lambda p,t: p.mean())
@@ -248,11 +290,14 @@ def test_smooth_loss_is_a_debiased_average():
     assert float(m.value)==pytest.approx(np.average(xs, weights=[.81, .9, 1]))
     m.reset(); assert m.value is None
 
-@pytest.mark.parametrize('dtype,acc', [(torch.bfloat16, torch.float32), (torch.float16, torch.float32), (torch.float32, torch.float32), (torch.float64, torch.float64)], ids=str)
+@pytest.mark.parametrize('dtype,acc',
+    [(torch.bfloat16, torch.float32), (torch.float16, torch.float32), (torch.float32, torch.float32),
+        (torch.float64, torch.float64)], ids=str)
 def test_smooth_loss_is_not_rounded_to_the_type_of_the_loss(dtype, acc):
     m,xs = AvgSmoothLoss(),(1+torch.rand(300, generator=torch.Generator().manual_seed(0))).to(dtype)
     for o in xs: m.accumulate(SimpleNamespace(loss=o))
-    assert m.value.dtype==acc and float(m.value)==pytest.approx(np.average(xs.double().numpy(), weights=.98**np.arange(300)[::-1]), rel=1e-5)
+    assert (m.value.dtype==acc
+        and float(m.value)==pytest.approx(np.average(xs.double().numpy(), weights=.98**np.arange(300)[::-1]), rel=1e-5))
 
 # Metrics: how they are given
 class Mine(Metric):
@@ -271,18 +316,26 @@ class Foreign:
     def value(self): return self.n
 
 @pytest.mark.parametrize('given,names', [
-    (accuracy, ['accuracy']), ([mae, mse], ['mae','mse']), ((mae, mse), ['mae','mse']), (rmse, ['rmse']), ([rmse()], ['rmse']), (R2Score, ['r2_score']), (Mine, ['mine']), (Mine(), ['mine']),
-    (partial(top_k_accuracy, k=2), ['top_k_accuracy']), (partial(partial(top_k_accuracy, k=2), axis=1), ['top_k_accuracy']), (nn.L1Loss(), ['l1_loss']), (CrossEntropyLossFlat(), ['cross_entropy_loss_flat']),
-    ([mae, mae, mae], ['mae','mae_2','mae_3']), ([partial(top_k_accuracy, k=1), partial(top_k_accuracy, k=2)], ['top_k_accuracy','top_k_accuracy_2']), (dict(a=mae, b=mse), ['a','b']), (dict(a=rmse), ['a']),
-    (AvgMetric(mae, name='MAE'), ['MAE']), (Foreign(), ['foreign']), (ValueMetric(lambda: 3, name='three'), ['three']), (None, []), ([], []),
+    (accuracy, ['accuracy']), ([mae, mse], ['mae','mse']), ((mae, mse), ['mae','mse']), (rmse, ['rmse']),
+    ([rmse()], ['rmse']), (R2Score, ['r2_score']), (Mine, ['mine']), (Mine(), ['mine']),
+    (partial(top_k_accuracy, k=2), ['top_k_accuracy']),
+    (partial(partial(top_k_accuracy, k=2), axis=1), ['top_k_accuracy']), (nn.L1Loss(), ['l1_loss']),
+    (CrossEntropyLossFlat(), ['cross_entropy_loss_flat']),
+    ([mae, mae, mae], ['mae','mae_2','mae_3']),
+    ([partial(top_k_accuracy, k=1), partial(top_k_accuracy, k=2)], ['top_k_accuracy','top_k_accuracy_2']),
+    (dict(a=mae, b=mse), ['a','b']), (dict(a=rmse), ['a']),
+    (AvgMetric(mae, name='MAE'), ['MAE']), (Foreign(), ['foreign']), (ValueMetric(lambda: 3, name='three'), ['three']),
+    (None, []), ([], []),
 ], ids=lambda o: '-'.join(o) if isinstance(o, list) and o and isinstance(o[0], str) else '')
 def test_metrics_in_every_form(given, names):
     ms = mk_metrics(given)
     assert [o.name for o in ms]==names
     x,y = (randn(4, 3),randint(3, 4)) if any(k in str(names) for k in ('acc','entropy')) else (randn(4, 1),randn(4, 1))
     model = nn.Linear(x.shape[1], x.shape[1])
-    learn = Learner(DataLoaders([(x, y)], [(x, y)], device='cpu'), model, F.cross_entropy if y.dtype==torch.long else F.mse_loss, metrics=given).remove_cb(ProgressCallback).fit(1)
-    assert list(learn.results.names)==['valid_loss', *names] and learn.recorder.metric_names==['epoch','train_loss','valid_loss',*names,'time']
+    learn = Learner(DataLoaders([(x, y)], [(x, y)], device='cpu'), model,
+        F.cross_entropy if y.dtype==torch.long else F.mse_loss, metrics=given).remove_cb(ProgressCallback).fit(1)
+    assert (list(learn.results.names)==['valid_loss', *names]
+        and learn.recorder.metric_names==['epoch','train_loss','valid_loss',*names,'time'])
     assert all(np.isfinite(o) for o in learn.results)
 
 def test_a_metric_from_elsewhere_may_have_no_state_before_its_reset():
@@ -292,7 +345,8 @@ def test_a_metric_from_elsewhere_may_have_no_state_before_its_reset():
         def reset(self): self.count = 0
     assert mk_metrics(Late())[0].name=='foreign'
 
-@pytest.mark.parametrize('o,name', [(nn.MSELoss(), 'mse_loss'), (nn.BCEWithLogitsLoss(), 'bce_with_logits_loss')], ids=['MSE','BCE'])
+@pytest.mark.parametrize('o,name', [(nn.MSELoss(), 'mse_loss'), (nn.BCEWithLogitsLoss(), 'bce_with_logits_loss')],
+    ids=['MSE','BCE'])
 def test_names_of_objects_are_as_those_of_callbacks(o, name): assert mk_metrics(o)[0].name==name
 
 def test_the_same_metric_can_serve_two_learners():
@@ -307,9 +361,13 @@ def test_names_do_not_change_when_metrics_are_given_again():
     learn.metrics = learn.metrics
     assert [o.name for o in learn.metrics]==['mae','mae_2']
 
-@pytest.mark.parametrize('metric,better', [(accuracy, True), (error_rate, False), (top_k_accuracy, True), (partial(top_k_accuracy, k=2), True), (mse, False), (mae, False), (msle, False), (rmse, False), (exp_rmspe, False),
-    (R2Score, True), (ExplainedVariance, True), (PearsonCorrCoef, True), (SpearmanCorrCoef, True), (AvgLoss, False), (AvgSmoothLoss, False), (lambda p,t: 0, None),
-    (AvgMetric(lambda p,t: 0, higher_is_better=True), True), (AvgMetric(accuracy, higher_is_better=False), False), (AccumMetric(accuracy), True), (Mine, True)], ids=lambda o: '')
+@pytest.mark.parametrize('metric,better',
+    [(accuracy, True), (error_rate, False), (top_k_accuracy, True), (partial(top_k_accuracy, k=2), True), (mse, False),
+        (mae, False), (msle, False), (rmse, False), (exp_rmspe, False),
+    (R2Score, True), (ExplainedVariance, True), (PearsonCorrCoef, True), (SpearmanCorrCoef, True), (AvgLoss, False),
+    (AvgSmoothLoss, False), (lambda p,t: 0, None),
+    (AvgMetric(lambda p,t: 0, higher_is_better=True), True), (AvgMetric(accuracy, higher_is_better=False), False),
+    (AccumMetric(accuracy), True), (Mine, True)], ids=lambda o: '')
 def test_each_metric_declares_its_direction(metric, better): assert mk_metrics(metric)[0].higher_is_better is better
 
 def test_functions_are_not_changed_by_their_metrics():
@@ -321,41 +379,73 @@ def test_metrics_of_a_model_with_several_outputs():
     class Two(nn.Module):
         def __init__(self): super().__init__(); self.l = nn.Linear(1, 1)
         def forward(self, x): return self.l(x),x
-    learn = Learner(DataLoaders([(randn(2,1), randn(2,1))], [(torch.ones(2,1), torch.zeros(2,1))], device='cpu'), Two(), lambda p,t: F.mse_loss(p[0], t), metrics=lambda p,t: mae(p[1], t)).remove_cb(ProgressCallback)
+    learn = Learner(DataLoaders([(randn(2,1), randn(2,1))], [(torch.ones(2,1), torch.zeros(2,1))], device='cpu'), Two(),
+        lambda p,t: F.mse_loss(p[0], t), metrics=lambda p,t: mae(p[1], t)).remove_cb(ProgressCallback)
     assert learn.fit(1).results[1]==1.
 
 def test_find_bs():
-    for b,n in [(torch.zeros(3,2), 3), ((torch.zeros(3),), 3), (dict(a=torch.zeros(4)), 4), ([dict(a=[torch.zeros(2)])], 2), (torch.tensor(1.), 1), ((), None), ((1, 'a'), None)]: assert find_bs(b)==n
+    for b,n in [(torch.zeros(3,2), 3), ((torch.zeros(3),), 3), (dict(a=torch.zeros(4)), 4),
+            ([dict(a=[torch.zeros(2)])], 2), (torch.tensor(1.), 1), ((), None), ((1, 'a'), None)]:
+        assert find_bs(b)==n
 
 # What a loss says of its mean
-@pytest.mark.parametrize('loss,expected', [(nn.CrossEntropyLoss(), 'mean'), (nn.CrossEntropyLoss(reduction='sum'), 'sum'), (partial(F.cross_entropy, reduction='sum'), 'sum'), (CrossEntropyLossFlat(reduction='sum'), 'sum'), (DiceLoss(reduction='sum'), 'sum'), (DiceLoss(), 'mean'),
-    (F.cross_entropy, 'mean'), (lambda p,y: p.sum(), 'mean'), (partial(partial(F.mse_loss, reduction='sum')), 'sum'), (None, 'mean')], ids=shown)
+@pytest.mark.parametrize('loss,expected',
+    [(nn.CrossEntropyLoss(), 'mean'), (nn.CrossEntropyLoss(reduction='sum'), 'sum'),
+        (partial(F.cross_entropy, reduction='sum'), 'sum'), (CrossEntropyLossFlat(reduction='sum'), 'sum'),
+        (DiceLoss(reduction='sum'), 'sum'), (DiceLoss(), 'mean'),
+    (F.cross_entropy, 'mean'), (lambda p,y: p.sum(), 'mean'), (partial(partial(F.mse_loss, reduction='sum')), 'sum'),
+    (None, 'mean')], ids=shown)
 def test_reduction_of(loss, expected): assert reduction_of(loss)==expected
 
 def test_items_of():
     y,w = torch.tensor([[0,2],[-100,1]]),torch.tensor([.5, 2., 4.])
-    for loss,expected in ((nn.CrossEntropyLoss(), 3), (F.cross_entropy, 3), (CrossEntropyLossFlat(weight=w), 6.5), (nn.NLLLoss(w), 6.5), (FocalLoss(weight=w), 6.5), (FocalLossFlat(), 3), (partial(F.cross_entropy, weight=w, ignore_index=2), None)):
+    for loss,expected in ((nn.CrossEntropyLoss(), 3), (F.cross_entropy, 3), (CrossEntropyLossFlat(weight=w), 6.5),
+            (nn.NLLLoss(w), 6.5), (FocalLoss(weight=w), 6.5), (FocalLossFlat(), 3),
+            (partial(F.cross_entropy, weight=w, ignore_index=2), None)):
         if expected is None: assert items_of(loss, y.clamp(0)).item()==3 # 0, 0 and 1
         else: assert items_of(loss, y).item()==expected
-    for loss,targs,n in ((nn.MSELoss(), (y,), 4), (nn.CrossEntropyLoss(), (torch.rand(2,3),), 2), (nn.BCEWithLogitsLoss(), (y,), 4), (LabelSmoothingCrossEntropy(), (y,), 3), (DiceLoss(), (y,), 2)): assert items_of(loss, *targs)==n
-    for loss,targs in ((nn.CrossEntropyLoss(), ()), (nn.CrossEntropyLoss(), (y,y)), (lambda p,t: 0, (y,)), (None, (y,)), (LabelSmoothingCrossEntropy(weight=w), (y,))): assert items_of(loss, *targs) is None
+    for loss,targs,n in ((nn.MSELoss(), (y,), 4), (nn.CrossEntropyLoss(), (torch.rand(2,3),), 2),
+            (nn.BCEWithLogitsLoss(), (y,), 4), (LabelSmoothingCrossEntropy(), (y,), 3), (DiceLoss(), (y,), 2)):
+        assert items_of(loss, *targs)==n
+    for loss,targs in ((nn.CrossEntropyLoss(), ()), (nn.CrossEntropyLoss(), (y,y)), (lambda p,t: 0, (y,)), (None, (y,)),
+            (LabelSmoothingCrossEntropy(weight=w), (y,))):
+        assert items_of(loss, *targs) is None
     pred = torch.randn(6, 3, generator=gen)
     y = torch.tensor([0,1,2,2,-100,1])
-    for loss in (nn.CrossEntropyLoss(w), nn.CrossEntropyLoss(w, label_smoothing=.2), FocalLoss(weight=w)): # it is what the sum is divided by
-        assert loss(pred, y).item()==pytest.approx((type(loss)(weight=w, reduction='sum', **(dict(label_smoothing=loss.label_smoothing) if isinstance(loss, nn.CrossEntropyLoss) else {}))(pred, y)/items_of(loss, y)).item(), rel=1e-5)
+    # it is what the sum is divided by
+    for loss in (nn.CrossEntropyLoss(w), nn.CrossEntropyLoss(w, label_smoothing=.2), FocalLoss(weight=w)):
+        assert loss(pred, y).item()==pytest.approx(
+            (type(loss)(weight=w, reduction='sum',
+                **(dict(label_smoothing=loss.label_smoothing) if isinstance(loss, nn.CrossEntropyLoss) else {}))(pred,
+                y)/items_of(loss, y)).item(), rel=1e-5)
 
 # Mistakes
-@pytest.mark.parametrize('make,match', [(lambda: CrossEntropyLossFlat(wieght=None), '`CrossEntropyLossFlat` has no argument `wieght`. Did you mean `weight`'), (lambda: CrossEntropyLossFlat(axs=1), '`axs`. Did you mean `axis`'), (lambda: BCEWithLogitsLossFlat(tresh=.3), 'Did you mean `thresh`'),
-    (lambda: MSELossFlat(axi=1), 'has no argument `axi`. Did you mean `axis`'), (lambda: BaseLoss(nn.CrossEntropyLoss, fltten=True), 'Did you mean `flatten`'), (lambda: FocalLoss(gama=1), '`FocalLoss` has no argument `gama`. Did you mean `gamma`'), (lambda: FocalLossFlat(gama=1), 'Did you mean `gamma`'),
-    (lambda: LabelSmoothingCrossEntropy(epss=.1), 'Did you mean `eps`'), (lambda: LabelSmoothingCrossEntropyFlat(epss=.1), '`LabelSmoothingCrossEntropyFlat` has no argument `epss`. Did you mean `eps`'), (lambda: DiceLoss(smoth=1), 'Did you mean `smooth`')])
+@pytest.mark.parametrize('make,match',
+    [(lambda: CrossEntropyLossFlat(wieght=None),
+        '`CrossEntropyLossFlat` has no argument `wieght`. Did you mean `weight`'),
+        (lambda: CrossEntropyLossFlat(axs=1), '`axs`. Did you mean `axis`'),
+        (lambda: BCEWithLogitsLossFlat(tresh=.3), 'Did you mean `thresh`'),
+    (lambda: MSELossFlat(axi=1), 'has no argument `axi`. Did you mean `axis`'),
+    (lambda: BaseLoss(nn.CrossEntropyLoss, fltten=True), 'Did you mean `flatten`'),
+    (lambda: FocalLoss(gama=1), '`FocalLoss` has no argument `gama`. Did you mean `gamma`'),
+    (lambda: FocalLossFlat(gama=1), 'Did you mean `gamma`'),
+    (lambda: LabelSmoothingCrossEntropy(epss=.1), 'Did you mean `eps`'),
+    (lambda: LabelSmoothingCrossEntropyFlat(epss=.1),
+        '`LabelSmoothingCrossEntropyFlat` has no argument `epss`. Did you mean `eps`'),
+        (lambda: DiceLoss(smoth=1), 'Did you mean `smooth`')])
 def test_misspelt_arguments_of_losses(make, match):
     with pytest.raises(TypeError, match=match): make()
 
 @pytest.mark.parametrize('f', [accuracy, error_rate, top_k_accuracy])
 @pytest.mark.parametrize('shape,axis', [((4,1), -1), ((4,1,5), 1)])
 def test_one_score_is_no_class(f, shape, axis):
-    with pytest.raises(ValueError, match=rf'predictions have shape \({", ".join(map(str, shape))}\), with one score in axis {axis}: `accuracy_multi` is for scores that say yes or no'): f(torch.randn(shape), torch.zeros(shape[:1]+shape[2:]).long(), axis=axis)
+    with pytest.raises(ValueError,
+            match=rf'predictions have shape \({", ".join(map(str, shape))}\), with one score in axis {axis}: '
+            rf'`accuracy_multi` is for scores that say yes or no'):
+        f(torch.randn(shape), torch.zeros(shape[:1]+shape[2:]).long(), axis=axis)
 
 def test_targets_that_are_no_classes():
     for targ,lo,hi in ((torch.full((4,5), 255), 255, 255), (torch.tensor([[0,2,1,-1,2]]*4), -1, 2)):
-        with pytest.raises(ValueError, match=f'Targets are classes from 0 to 2, as there are 3 scores for each, but go from {lo} to {hi}'): DiceLoss()(torch.randn(4,3,5), targ)
+        with pytest.raises(ValueError,
+                match=f'Targets are classes from 0 to 2, as there are 3 scores for each, but go from {lo} to {hi}'):
+            DiceLoss()(torch.randn(4,3,5), targ)

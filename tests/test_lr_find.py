@@ -23,7 +23,8 @@ class Net(nn.Module):
 
 class WeightedLoss(nn.Module):
     "A loss with weights and a buffer of its own"
-    def __init__(self): super().__init__(); self.w = nn.Parameter(torch.ones(1)); self.register_buffer('avg', torch.zeros(1))
+    def __init__(self):
+        super().__init__(); self.w = nn.Parameter(torch.ones(1)); self.register_buffer('avg', torch.zeros(1))
     def forward(self, pred, y):
         loss = F.mse_loss(pred, y)*self.w.exp()
         if self.training: self.avg.lerp_(loss.detach(), .1)
@@ -33,7 +34,8 @@ def mk(n=12, num_workers=0, own=True, **kwargs):
     torch.manual_seed(0); random.seed(0); np.random.seed(0)
     ds = TensorDataset(torch.randn(4*n, 2), torch.randn(4*n, 1))
     gen = torch.Generator().manual_seed(1) if own else None
-    train = DataLoader(ds, 4, sampler=RandomSampler(ds, generator=gen), generator=gen, num_workers=num_workers, persistent_workers=bool(num_workers))
+    train = DataLoader(ds, 4, sampler=RandomSampler(ds, generator=gen), generator=gen, num_workers=num_workers,
+        persistent_workers=bool(num_workers))
     kwargs = dict(loss_func=WeightedLoss(), opt_func=Adam, metrics=mae, lr=.01) | kwargs
     return Learner(DataLoaders(train, DataLoader(ds, 8), device='cpu'), Net(), **kwargs).remove_cb(ProgressCallback)
 
@@ -44,15 +46,21 @@ def frozen(o):
     if isinstance(o, dict): return {k:frozen(v) for k,v in o.items()}
     return [frozen(v) for v in o] if isinstance(o, (list,tuple)) else o
 
-counters = 'mode training epoch n_epoch iter n_iter train_iter opt_step pct_train dl dl_name batch xb yb pred loss loss_grad stop_reason exc results lr'.split()
+counters = '''mode training epoch n_epoch iter n_iter train_iter opt_step pct_train dl dl_name batch xb yb pred
+    loss loss_grad stop_reason exc results lr'''.split()
 def everything(learn):
     rec,mods = learn.recorder,[*learn.model.modules(), *learn.loss_func.modules()]
     return frozen(dict(
-        weights=[p for m in mods for p in m.parameters(recurse=False)], buffers=[b for m in mods for b in m.buffers(recurse=False)], modes=[m.training for m in mods],
-        grads=[None if p.grad is None else (id(p.grad), p.grad) for m in mods for p in m.parameters(recurse=False)], requires_grad=[p.requires_grad for p in learn.model.parameters()],
-        opt=id(learn.opt), opt_state=learn.opt.state_dict(), python=random.getstate(), numpy=np.random.get_state(), torch=torch.get_rng_state(),
-        loader=learn.dls.train.generator.get_state() if learn.dls.train.generator else None, iterator=id(getattr(learn.dls.train, '_iterator', None)),
-        history=[rec.rows, rec.losses, rec.raw_losses, rec.lrs, rec.iters, rec.hps, rec.metric_names], cbs=[id(o) for o in learn.cbs], run=[o.run for o in learn.cbs],
+        weights=[p for m in mods for p in m.parameters(recurse=False)],
+        buffers=[b for m in mods for b in m.buffers(recurse=False)], modes=[m.training for m in mods],
+        grads=[None if p.grad is None else (id(p.grad), p.grad) for m in mods for p in m.parameters(recurse=False)],
+        requires_grad=[p.requires_grad for p in learn.model.parameters()],
+        opt=id(learn.opt), opt_state=learn.opt.state_dict(), python=random.getstate(), numpy=np.random.get_state(),
+        torch=torch.get_rng_state(),
+        loader=learn.dls.train.generator.get_state() if learn.dls.train.generator else None,
+        iterator=id(getattr(learn.dls.train, '_iterator', None)),
+        history=[rec.rows, rec.losses, rec.raw_losses, rec.lrs, rec.iters, rec.hps, rec.metric_names],
+        cbs=[id(o) for o in learn.cbs], run=[o.run for o in learn.cbs],
         counters={k:getattr(learn, k) for k in counters}, grad_mode=torch.is_grad_enabled(), state=dict(learn.state)))
 
 def differences(a, b): return [k for k in a if a[k]!=b[k]]
@@ -81,19 +89,24 @@ def test_nothing_changes(when, own):
     res = learn.lr_find(num_it=30, stop_div=False, show_plot=False)
     assert not differences(before, everything(learn)) and len(res.lrs)==22
 
-@pytest.mark.parametrize('opt_func', [SGD, lambda ps, lr=.01: SGD(ps, lr, mom=.9, wd=.1), Adam, RMSProp, RAdam, torch.optim.Adagrad, torch.optim.ASGD, torch.optim.NAdam], ids=lambda o: o.__name__)
+@pytest.mark.parametrize('opt_func',
+    [SGD, lambda ps, lr=.01: SGD(ps, lr, mom=.9, wd=.1), Adam, RMSProp, RAdam, torch.optim.Adagrad, torch.optim.ASGD,
+        torch.optim.NAdam], ids=lambda o: o.__name__)
 def test_lr_find_does_not_change_later_fits(opt_func):
     def run(trial):
         learn = mk(opt_func=opt_func)
         for _ in range(2):
             if trial: learn.lr_find(num_it=15, show_plot=False)
             learn.fit(1)
-        return {k:v for k,v in everything(learn).items() if k in ('weights','buffers','python','numpy','torch','loader')},frozen([[r[:-1] for r in learn.recorder.rows], learn.recorder.losses])
+        return {k:v for k,v in everything(learn).items()
+            if k in ('weights','buffers','python','numpy','torch','loader')},frozen(
+            [[r[:-1] for r in learn.recorder.rows], learn.recorder.losses])
     assert run(True)==run(False)
 
 @pytest.mark.parametrize('ev', ['before_fit','before_epoch','before_train','before_batch'])
 def test_cancelled_before_the_first_loss(ev, capsys):
-    assert mk(cbs=Raise(ev, CancelFitException)).lr_find(show_plot=False).valley is None and 'diverged' not in capsys.readouterr().out
+    assert (mk(cbs=Raise(ev, CancelFitException)).lr_find(show_plot=False).valley is None
+        and 'diverged' not in capsys.readouterr().out)
 
 class Stop(Exception): pass
 events = [ev for ev,running in moments() if 'validate' not in ev and 'cancel' not in ev]
@@ -106,19 +119,23 @@ def test_nothing_changes_after_an_interrupt(ev, exc):
     cb = Raise(ev, exc, 1 if ev.endswith(('_fit','_epoch','_train')) else 4, order=100)
     learn.add_cb(cb)
     before = everything(learn)
-    funcs = None if exc is CancelFitException and ev in ('before_fit','before_epoch','before_train') else valley # nothing to judge
+    # nothing to judge
+    funcs = None if exc is CancelFitException and ev in ('before_fit','before_epoch','before_train') else valley
     try:
         learn.lr_find(num_it=16, show_plot=False, suggest_funcs=funcs)
         assert exc is CancelFitException or cb.count==0
     except (Stop, KeyboardInterrupt): assert exc is not CancelFitException
-    except RuntimeError: assert exc is CancelFitException and (ev.startswith('cleanup') or ev=='after_fit') # no fit that it could cancel
+    # no fit that it could cancel
+    except RuntimeError: assert exc is CancelFitException and (ev.startswith('cleanup') or ev=='after_fit')
     assert not differences(before, everything(learn))
     if exc is CancelFitException or ev in ('after_epoch','after_train'): return
     assert cb.count
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize('scope', cancels)
-@pytest.mark.parametrize('ev', ['before_batch','after_pred','after_loss','before_backward','after_backward','before_step','after_step','after_batch'])
+@pytest.mark.parametrize('ev',
+    ['before_batch','after_pred','after_loss','before_backward','after_backward','before_step','after_step',
+        'after_batch'])
 def test_nothing_changes_with_any_cancel(scope, ev):
     learn = mk().fit(1)
     before = everything(learn.add_cb(Raise(ev, cancels[scope], 4, order=100)))
@@ -137,7 +154,9 @@ def test_ctrl_c_in_the_model_and_in_the_loader():
     learn = mk()
     learn.dls.loaders['train'] = train
     learn.fit(1)
-    def snap(): return {k:getattr(learn, k) for k in counters},frozen([learn.model.state_dict(), learn.opt.state_dict(), torch.get_rng_state()])
+    def snap():
+        return {k:getattr(learn, k) for k in counters},frozen(
+            [learn.model.state_dict(), learn.opt.state_dict(), torch.get_rng_state()])
     train.n,before = 3,snap()
     with pytest.raises(KeyboardInterrupt): learn.lr_find(show_plot=False, stop_div=False)
     assert snap()==before
@@ -155,7 +174,8 @@ def test_callbacks_with_only_fit_are_not_called():
     modes = []
     learn.add_cb(Callback(before_batch=lambda self: modes.append(self.mode)))
     learn.lr_find(num_it=10, show_plot=False)
-    assert not quiet.seen and trace.seen.count('before_step')==10 and 'before_validate' not in trace.seen and {*modes}=={'lr_find'}
+    assert (not quiet.seen and trace.seen.count('before_step')==10 and 'before_validate' not in trace.seen
+        and {*modes}=={'lr_find'})
 
 def test_persistent_workers_are_undisturbed():
     def run(trial):
@@ -187,7 +207,8 @@ def test_losses_are_smoothed_and_cut():
     learn = mk(cbs=Callback(after_loss=lambda self: raw.append(self.loss.item())))
     res = learn.lr_find(1e-5, 1e-2, num_it=40, stop_div=False, show_plot=False)
     avg = [sum(.98**(i-j)*.02*raw[j] for j in range(i+1))/(1-.98**(i+1)) for i in range(40)]
-    assert res.losses.tolist()==pytest.approx(avg[4:-5], rel=1e-5) and res.lrs.tolist()==pytest.approx([1e-5*1e3**(i/40) for i in range(4, 35)])
+    assert (res.losses.tolist()==pytest.approx(avg[4:-5], rel=1e-5)
+        and res.lrs.tolist()==pytest.approx([1e-5*1e3**(i/40) for i in range(4, 35)]))
 
 @pytest.mark.parametrize('stop_div', [True, False])
 def test_it_stops_when_the_loss_is_four_times_the_best(stop_div):
@@ -199,7 +220,8 @@ def test_it_stops_when_the_loss_is_four_times_the_best(stop_div):
 def test_groups_keep_their_rates():
     "Neighbouring rates of a group have a constant ratio"
     seen = []
-    learn = mk(splitter=lambda m: [[*m.body.parameters(), *m.bn.parameters()], list(m.head.parameters())], cbs=Callback(before_step=lambda self: seen.append(get_hyper(self.learn.opt, 'lr'))))
+    learn = mk(splitter=lambda m: [[*m.body.parameters(), *m.bn.parameters()], list(m.head.parameters())],
+        cbs=Callback(before_step=lambda self: seen.append(get_hyper(self.learn.opt, 'lr'))))
     res = learn.lr_find([1e-7,1e-6], [1e-2,1e-1], num_it=10, show_plot=False)
     assert all(b==pytest.approx(10*a) for a,b in seen) and res.lrs[0]==seen[1][1]
 
@@ -220,7 +242,9 @@ def test_no_descent_suggests_no_large_rate(f):
     lrs,losses = curve(f)
     assert valley(lrs, losses, 100)[0]==lrs[0]
 
-@pytest.mark.parametrize('f,steepest', [(lambda o: 1/(1+np.exp(4*(o+3))), -3), (lambda o: -np.exp(-(o+2)**2)*(o<-2)-(o>=-2), -2-.5**.5)], ids=['sigmoid','gauss'])
+@pytest.mark.parametrize('f,steepest',
+    [(lambda o: 1/(1+np.exp(4*(o+3))), -3), (lambda o: -np.exp(-(o+2)**2)*(o<-2)-(o>=-2), -2-.5**.5)],
+    ids=['sigmoid','gauss'])
 def test_steep(f, steepest):
     lrs,losses = curve(f, 801)
     lr,(x,y) = steep(lrs, losses, 100)
@@ -230,7 +254,8 @@ def test_steep(f, steepest):
 def test_minimum(at):
     lrs,losses = curve(lambda o: (o-at)**2, 801)
     lr,(x,y) = minimum(lrs, losses, 100)
-    assert np.log10(lr)==pytest.approx(at-1, abs=.01) and x==lr and y==pytest.approx(1, abs=.03) # the suggestion is marked, not where it comes from
+    # the suggestion is marked, not where it comes from
+    assert np.log10(lr)==pytest.approx(at-1, abs=.01) and x==lr and y==pytest.approx(1, abs=.03)
 
 def test_slide():
     "Flat, then rising ever faster: the right end of the flat part"
@@ -243,7 +268,9 @@ def test_slide():
     assert slide(lrs, losses, 100, adjust_value=.1)[0]==pytest.approx(lr/10)
 
 @pytest.mark.parametrize('f', [valley, slide, minimum, steep])
-@pytest.mark.parametrize('shape', [lambda i: 1., lambda i: -i, lambda i: float(i), lambda i: (-1)**i, lambda i: np.sin(i)], ids=['flat','falling','rising','zigzag','waves'])
+@pytest.mark.parametrize('shape',
+    [lambda i: 1., lambda i: -i, lambda i: float(i), lambda i: (-1)**i, lambda i: np.sin(i)],
+    ids=['flat','falling','rising','zigzag','waves'])
 @pytest.mark.parametrize('n', [1, 2, 3, 15, 16, 17, 90])
 def test_suggestions_are_floats_on_any_curve(f, shape, n):
     lrs,losses = np.geomspace(1e-7, 10, n),np.array([shape(i) for i in range(n)], dtype=float)
@@ -252,9 +279,12 @@ def test_suggestions_are_floats_on_any_curve(f, shape, n):
     else: assert {type(lr), type(x), type(y)}=={float} and 0<lr<=10 and x==lr and losses.min()<=y<=losses.max()
 
 def test_suggestions_by_name():
-    res = mk().lr_find(num_it=60, show_plot=False, suggest_funcs=(SuggestionMethod.Valley, SuggestionMethod.Slide, SuggestionMethod.Minimum, SuggestionMethod.Steep))
+    res = mk().lr_find(num_it=60, show_plot=False,
+        suggest_funcs=(SuggestionMethod.Valley, SuggestionMethod.Slide, SuggestionMethod.Minimum,
+            SuggestionMethod.Steep))
     assert res.names==('valley','slide','minimum','steep') and all(isinstance(o, float) for o in res)
-    assert res.valley==valley(res.lrs, res.losses, 60)[0]==mk().lr_find(num_it=60, show_plot=False).valley==mk().lr_find(num_it=60, show_plot=False)[0]
+    assert res.valley==valley(res.lrs, res.losses, 60)[0]==mk().lr_find(num_it=60,
+        show_plot=False).valley==mk().lr_find(num_it=60, show_plot=False)[0]
     def mine(lrs, losses, num_it): return num_it,(lrs[0], losses[0])
     assert mk().lr_find(num_it=20, show_plot=False, suggest_funcs=mine).mine==20
     assert tuple(mk().lr_find(num_it=20, show_plot=False, suggest_funcs=None))==()
@@ -263,12 +293,19 @@ def test_suggestions_by_name():
 def test_functions_of_your_own():
     "A rate alone will do; a `partial` has the name of its function"
     def mine(lrs, losses, num_it): return lrs[3]
-    res = mk().lr_find(num_it=60, show_plot=False, suggest_funcs=(mine, partial(slide, adjust_value=.5), lambda lrs, losses, n: np.float32(.01)))
-    assert res.names==('mine','slide','<lambda>') and res.mine==res.lrs[3] and res.points['mine']==pytest.approx((res.lrs[3], res.losses[3])) and res.slide==slide(res.lrs, res.losses, 60)[0]/2
+    res = mk().lr_find(num_it=60, show_plot=False,
+        suggest_funcs=(mine, partial(slide, adjust_value=.5), lambda lrs, losses, n: np.float32(.01)))
+    assert (res.names==('mine','slide','<lambda>') and res.mine==res.lrs[3]
+        and res.points['mine']==pytest.approx((res.lrs[3], res.losses[3]))
+        and res.slide==slide(res.lrs, res.losses, 60)[0]/2)
     assert len(res.plot().lines)==4 and {*map(type, res)}=={float}
 
-@pytest.mark.parametrize('kwargs,exc,match', [(dict(suggest_funcs='valley'), TypeError, "`suggest_funcs` are functions .* but got 'valley'. Did you mean `Valley`"), (dict(suggest_funcs=(valley, .1)), TypeError, '`suggest_funcs` are functions .* but got 0.1'),
-    (dict(num_it=100.5), TypeError, '`num_it` is a whole number, but got 100.5'), (dict(start_lr=0), ValueError, '`start_lr` is above 0, but got 0')])
+@pytest.mark.parametrize('kwargs,exc,match',
+    [(dict(suggest_funcs='valley'), TypeError,
+        "`suggest_funcs` are functions .* but got 'valley'. Did you mean `Valley`"),
+        (dict(suggest_funcs=(valley, .1)), TypeError, '`suggest_funcs` are functions .* but got 0.1'),
+    (dict(num_it=100.5), TypeError, '`num_it` is a whole number, but got 100.5'),
+    (dict(start_lr=0), ValueError, '`start_lr` is above 0, but got 0')])
 def test_bad_settings_before_anything_is_trained(kwargs, exc, match):
     trace = Trace()
     with pytest.raises(exc, match=match): mk(cbs=trace).lr_find(**kwargs)
@@ -283,7 +320,8 @@ def test_negative_losses():
     class Diverging(nn.Module):
         calls = [] # of the class: attributes of the loss itself are put back
         def __init__(self): super().__init__(); self.n = 0
-        def forward(self, pred, y): self.n += 1; self.calls.append(self.n); return pred.sum()*0 - 5 + max(0, self.n-20)**3
+        def forward(self, pred, y):
+            self.n += 1; self.calls.append(self.n); return pred.sum()*0 - 5 + max(0, self.n-20)**3
     learn = mk(loss_func=Diverging())
     learn.lr_find(num_it=100, show_plot=False)
     assert 20<len(Diverging.calls)<40 and learn.loss_func.n==0
@@ -293,14 +331,16 @@ def test_after_fine_tuning(capsys):
     for o in (learn.fine_tune(2, .01), learn.freeze()):
         res = o.lr_find(num_it=60, show_plot=False, suggest_funcs=(valley, slide, minimum, steep))
         assert all(isinstance(o, float) and 0<o<=10 for o in res)
-    res = learn.lr_find(show_plot=False, suggest_funcs=(valley, slide, minimum, steep), num_it=6) # too few points for most
+    # too few points for most
+    res = learn.lr_find(show_plot=False, suggest_funcs=(valley, slide, minimum, steep), num_it=6)
     assert all(o is None or 0<o<=10 for o in res)
 
 # Without a suggestion
 class Diverges(nn.Module):
     "Its loss is `bad` from the `n`-th batch on"
     def __init__(self, n, bad): super().__init__(); self.n,self.bad,self.count = n,bad,0
-    def forward(self, pred, y): self.count += 1; return F.mse_loss(pred, y) if self.count<=self.n else pred.sum()*0 + self.bad
+    def forward(self, pred, y):
+        self.count += 1; return F.mse_loss(pred, y) if self.count<=self.n else pred.sum()*0 + self.bad
 
 @pytest.mark.parametrize('bad', [float('nan'), float('inf'), 1e9], ids=str)
 @pytest.mark.parametrize('n', [0, 1, 5, 10, 14])
@@ -311,8 +351,11 @@ def test_early_divergence_is_reported(n, bad, capsys):
     funcs = valley,slide,minimum,steep
     res = learn.lr_find(suggest_funcs=funcs)
     out = capsys.readouterr().out
-    assert res.names==tuple(f.__name__ for f in funcs) and all(o is None or np.isfinite(o) for o in res) and not differences(before, everything(learn))
-    if n<14 and not (n==0 and bad==1e9): assert tuple(res)==(None,)*4 and f'diverged after {n+1} batches' in out and 'lower `start_lr`' in out and 'None' in repr(res)
+    assert (res.names==tuple(f.__name__ for f in funcs) and all(o is None or np.isfinite(o) for o in res)
+        and not differences(before, everything(learn)))
+    if n<14 and not (n==0 and bad==1e9):
+        assert (tuple(res)==(None,)*4 and f'diverged after {n+1} batches' in out and 'lower `start_lr`' in out
+            and 'None' in repr(res))
 
 def test_the_curve_ends_at_the_first_nan():
     res = mk(loss_func=Diverges(60, float('nan'))).lr_find(show_plot=False, suggest_funcs=(valley, steep))
@@ -323,17 +366,22 @@ def test_plot(show):
     res = mk().lr_find(num_it=30, show_plot=show)
     assert bool(plt.get_fignums())==show
     ax = res.plot()
-    assert ax.get_xscale()=='log' and [o.get_text() for o in ax.get_legend().get_texts()]==['valley'] and ax.lines[0].get_xdata().tolist()==res.lrs.tolist()
+    assert (ax.get_xscale()=='log' and [o.get_text() for o in ax.get_legend().get_texts()]==['valley']
+        and ax.lines[0].get_xdata().tolist()==res.lrs.tolist())
 
 def test_plot_shows_the_whole_curve():
     fig = mk().lr_find(num_it=30, show_plot=False).plot().figure
     fig.savefig(io.BytesIO())
-    for o in (fig.axes[0].xaxis.label, fig.axes[0].yaxis.label): assert fig.bbox.containsx(o.get_window_extent().x0) and fig.bbox.containsy(o.get_window_extent().y0) and fig.bbox.containsy(o.get_window_extent().y1)
+    for o in (fig.axes[0].xaxis.label, fig.axes[0].yaxis.label):
+        assert (fig.bbox.containsx(o.get_window_extent().x0) and fig.bbox.containsy(o.get_window_extent().y0)
+            and fig.bbox.containsy(o.get_window_extent().y1))
 
 # Modules, optimizers and buffers
 class Critic(Callback):
     "Trains a network of its own beside the model"
-    def __init__(self): self.net = nn.Sequential(nn.Linear(1, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)); self.own_opt = torch.optim.Adam(self.net.parameters(), lr=.1)
+    def __init__(self):
+        self.net = nn.Sequential(nn.Linear(1, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+        self.own_opt = torch.optim.Adam(self.net.parameters(), lr=.1)
     def after_pred(self):
         if not self.training: return
         self.net(self.pred.detach()).mean().backward()
@@ -343,7 +391,9 @@ trials = dict(lr_find=lambda learn: learn.lr_find(num_it=12, show_plot=False), s
 @pytest.mark.parametrize('trial', trials)
 def test_modules_of_callbacks_are_restored(trial):
     learn = mk(cbs=Critic()).fit(1)
-    def snap(): return frozen([learn.critic.net.state_dict(), [learn.critic.own_opt.state[p] for p in learn.critic.net.parameters()]])
+    def snap():
+        return frozen([learn.critic.net.state_dict(),
+            [learn.critic.own_opt.state[p] for p in learn.critic.net.parameters()]])
     before = snap()
     trials[trial](learn)
     assert snap()==before
@@ -352,9 +402,11 @@ def test_modules_of_callbacks_are_restored(trial):
 
 @pytest.mark.parametrize('trial', trials)
 def test_several_optimizers_are_restored(trial):
-    def opts(groups): return OptimList(Adam(groups[0]['params'], lr=.01), SGD(groups[1]['params'], lr=.01, mom=.9), every=[1,2])
+    def opts(groups):
+        return OptimList(Adam(groups[0]['params'], lr=.01), SGD(groups[1]['params'], lr=.01, mom=.9), every=[1,2])
     def run(trial):
-        learn = mk(opt_func=opts, lr=None, splitter=lambda m: [[*m.body.parameters(), *m.bn.parameters()], list(m.head.parameters())]).fit(1)
+        learn = mk(opt_func=opts, lr=None,
+            splitter=lambda m: [[*m.body.parameters(), *m.bn.parameters()], list(m.head.parameters())]).fit(1)
         before = frozen(learn.opt.state_dict())
         if trial: trials[trial](learn)
         assert frozen(learn.opt.state_dict())==before
@@ -363,7 +415,8 @@ def test_several_optimizers_are_restored(trial):
 
 def test_state_that_is_changed_in_place():
     "Lists in the state of an optimizer"
-    learn = mk(opt_func=lambda ps, lr=.1: torch.optim.LBFGS([p for g in ps for p in g['params']], lr=lr, max_iter=2)).fit(1)
+    learn = mk(opt_func=lambda ps, lr=.1: torch.optim.LBFGS([p for g in ps for p in g['params']], lr=lr,
+        max_iter=2)).fit(1)
     before = frozen([*learn.opt.state.values()])
     learn.lr_find(1e-6, 1e-3, num_it=8, show_plot=False)
     assert frozen([*learn.opt.state.values()])==before
@@ -373,7 +426,10 @@ def test_lazy_modules_need_a_batch_first(trial):
     learn = mk()
     learn.model = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 1))
     learn.opt_func = SGD
-    with pytest.raises(ValueError, match=r'`LazyLinear` has no weights before it has seen a batch.*`learn.model\(learn.dls.one_batch\(\)\[0\]\)`'): trials[trial](learn)
+    with pytest.raises(ValueError,
+            match=r'`LazyLinear` has no weights before it has seen a '
+            r'batch.*`learn.model\(learn.dls.one_batch\(\)\[0\]\)`'):
+        trials[trial](learn)
     learn.model(learn.dls.one_batch()[0])
     trials[trial](learn)
 

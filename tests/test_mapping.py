@@ -13,12 +13,14 @@ class Net(nn.Module):
 
 def batches(n=3, **more):
     g = torch.Generator().manual_seed(0)
-    return [dict(image=torch.randn(8, 4, generator=g), labels=torch.randint(0, 2, (8,), generator=g), index=torch.arange(8), **more) for _ in range(n)]
+    return [dict(image=torch.randn(8, 4, generator=g), labels=torch.randint(0, 2, (8,), generator=g),
+        index=torch.arange(8), **more) for _ in range(n)]
 
 def learner(cbs, data=None, **kwargs):
     torch.manual_seed(0)
     data = data or batches()
-    return Learner(DataLoaders(data, data[:1], device='cpu'), Net(), F.cross_entropy, opt_func=lambda ps: torch.optim.SGD(ps, lr=.1), cbs=cbs, **kwargs).remove_cb(ProgressCallback)
+    return Learner(DataLoaders(data, data[:1], device='cpu'), Net(), F.cross_entropy,
+        opt_func=lambda ps: torch.optim.SGD(ps, lr=.1), cbs=cbs, **kwargs).remove_cb(ProgressCallback)
 
 def by_hand(f, data=None):
     torch.manual_seed(0)
@@ -49,25 +51,30 @@ def test_predictions_are_mapped_too():
     (lambda: MapBatch(dict(imgae='pixels')), KeyError, 'Did you mean `image`'),
     (lambda: MapPred(dict(logits='x', logit='y')), KeyError, 'finds no `logit`.*Did you mean `logits`'),
     (MatchArgs, KeyError, 'needs `pixels`, but the batch has `image`, `labels`, `index`'),
-    (lambda: MapBatch(dict(image='labels')), ValueError, 'would give two of the fields `image`, `labels`, `index` one name'),
+    (lambda: MapBatch(dict(image='labels')), ValueError,
+        'would give two of the fields `image`, `labels`, `index` one name'),
     (lambda: MapBatch(dict(image='x', index='x')), ValueError, 'would give two of the fields'),
     (lambda: Forward(train='doublet'), AttributeError, 'has no method `doublet`. Did you mean'),
 ])
 def test_bad_names(cb, exc, match):
-    learn = learner([cb()] if 'Pred' not in match and 'logit' not in match else [MapBatch(dict(image='pixels')), MatchArgs, cb()])
+    learn = learner([cb()] if 'Pred' not in match
+        and 'logit' not in match else [MapBatch(dict(image='pixels')), MatchArgs, cb()])
     with pytest.raises(exc, match=match): learn.fit(1)
     assert learn.mode is None and 'forward' not in vars(learn.model)
 
 def test_fields_change_places():
     data = [dict(image=b['labels'], labels=b['image']) for b in batches()]
-    same(learner([MapBatch(dict(image='labels', labels='image')), *cbs], data).fit(1), by_hand(lambda m,b: m(b['image'])['logits']))
+    same(learner([MapBatch(dict(image='labels', labels='image')), *cbs], data).fit(1),
+        by_hand(lambda m,b: m(b['image'])['logits']))
 
 def test_all_missing_arguments_are_named():
     class Three(Net):
         def forward(self, pixels, lenghts, mask, weight=None, *args): pass
     learn = learner([MatchArgs], batches(lengths=torch.ones(8)))
     learn.model = Three()
-    with pytest.raises(KeyError, match='`Three.forward` needs `pixels`, `lenghts`, `mask`, but the batch has `image`, `labels`, `index`, `lengths`. Did you mean `lengths`'): learn.fit(1)
+    with pytest.raises(KeyError, match='`Three.forward` needs `pixels`, `lenghts`, `mask`, but the batch has `image`, '
+            '`labels`, `index`, `lengths`. Did you mean `lengths`'):
+        learn.fit(1)
 
 class This(Net):
     def forward(this, pixels, mask=None): return Net.forward(this, pixels, mask)
@@ -89,7 +96,8 @@ def test_the_instance_may_have_any_name(model):
 
 def test_map_batch_takes_a_function_or_a_dict():
     with pytest.raises(TypeError, match='takes a function, or a dict'): MapBatch(3)
-    with pytest.raises(TypeError, match='renames fields, but got a tuple'): synth_learner(cbs=MapBatch(dict(a='b')), dls=DataLoaders([(torch.ones(1,1),torch.ones(1,1))])).fit(1)
+    with pytest.raises(TypeError, match='renames fields, but got a tuple'):
+        synth_learner(cbs=MapBatch(dict(a='b')), dls=DataLoaders([(torch.ones(1,1),torch.ones(1,1))])).fit(1)
 
 def test_forward_by_phase():
     learn = learner([*cbs, Forward(train='doubled')]).fit(1)
@@ -111,7 +119,8 @@ def test_only_in_one_phase():
     seen = []
     cb = MapBatch(lambda b: (b[0]*2, b[1]))
     cb.run_valid = False
-    learn = synth_learner(dls=DataLoaders(data, data), cbs=[cb, Callback(before_batch=lambda self: seen.append((self.training, self.x.sum().item())))])
+    learn = synth_learner(dls=DataLoaders(data, data),
+        cbs=[cb, Callback(before_batch=lambda self: seen.append((self.training, self.x.sum().item())))])
     learn.fit(1)
     assert seen==[(True, 4.), (False, 2.)]
 
@@ -120,7 +129,9 @@ class Two(nn.Module):
     def __init__(self): super().__init__(); self.a,self.b = nn.Linear(1, 4),nn.Linear(4, 1)
     def forward(self, x): return self.b(self.a(x))
 
-def two_opts(every=1): return lambda groups: OptimList(torch.optim.SGD(groups[:1], lr=.1), torch.optim.Adam(groups[1:], lr=.01), every=every)
+def two_opts(every=1):
+    return lambda groups: OptimList(torch.optim.SGD(groups[:1], lr=.1), torch.optim.Adam(groups[1:], lr=.01),
+        every=every)
 def split(m): return [list(m.a.parameters()), list(m.b.parameters())]
 
 @pytest.mark.parametrize('every', [1, [1,3], [2,1]])
@@ -132,7 +143,8 @@ def test_several_optimizers(every):
     torch.manual_seed(0)
     data,m = synth_learner(n_train=7).dls.train,None
     torch.manual_seed(0); m = Two()
-    opts,ks = [torch.optim.SGD(m.a.parameters(), lr=.1), torch.optim.Adam(m.b.parameters(), lr=.01)],every if isinstance(every, list) else [every]*2
+    opts,ks = ([torch.optim.SGD(m.a.parameters(), lr=.1), torch.optim.Adam(m.b.parameters(), lr=.01)],
+        every if isinstance(every, list) else [every]*2)
     torch.manual_seed(1)
     for i,(x,y) in enumerate(data, 1):
         F.mse_loss(m(x), y).backward()
@@ -166,7 +178,8 @@ def test_several_optimizers_are_saved(tmp_path):
 
 def test_a_parameter_has_one_optimizer():
     m = Two()
-    with pytest.raises(ValueError, match='some are in two'): OptimList(torch.optim.SGD(m.parameters()), torch.optim.SGD(m.b.parameters()))
+    with pytest.raises(ValueError, match='some are in two'):
+        OptimList(torch.optim.SGD(m.parameters()), torch.optim.SGD(m.b.parameters()))
 
 # Pieces of the loop
 def test_a_replaced_scope_must_keep_its_events():
@@ -183,7 +196,8 @@ def test_a_replaced_step_fires_its_events():
             self.opt_step += 1
     torch.manual_seed(0)
     trace,data = Trace('before_step','after_step'),batches(2)
-    learn = Sign(DataLoaders([(b['image'],b['labels']) for b in data]), nn.Linear(4, 2), F.cross_entropy, cbs=trace).remove_cb(ProgressCallback)
+    learn = Sign(DataLoaders([(b['image'],b['labels']) for b in data]), nn.Linear(4, 2), F.cross_entropy,
+        cbs=trace).remove_cb(ProgressCallback)
     w = learn.model.weight.detach().clone()
     learn.fit(1)
     assert trace.seen==['before_step','after_step']*2 and learn.opt_step==2

@@ -2,7 +2,8 @@
 
 A letter says which scope ends: `B`atch, `S`tep, bac`K`ward, `T`rain, `V`alidate, `E`poch, `F`it.
 An `x` is a `RuntimeError`, because no such scope is running there.
-`draw`, `forward`, `loss`, `backward` and `step` are the insides: the loader, the model, the loss function, autograd and the optimizer raise the exception themselves."""
+`draw`, `forward`, `loss`, `backward` and `step` are the insides: the loader, the model, the loss function, autograd
+and the optimizer raise the exception themselves."""
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
@@ -68,25 +69,33 @@ after_cancel_fit        x x x x x x x
 after_fit               x x x x x x x
 cleanup_fit             x x x x x x x"""
 
-# A cancel in a `validate()` inside a run ends its own scopes, or the fit and epoch around it. Where it is called, and which of `E` and `F` are running there
+# A cancel in a `validate()` inside a run ends its own scopes, or the fit and epoch around it. Where it is called, and
+# which of `E` and `F` are running there
 hosts = [('', 'before_fit', 'F'), ('', 'before_epoch', 'EF'),
     ('train', 'before_train', 'EF'), ('train', 'after_pred', 'EF'), ('train', 'after_batch', 'EF'),
-    ('validate', 'after_loss', 'EF'), ('validate', 'after_validate', 'EF'), ('', 'after_epoch', 'F'), ('', 'after_fit', '')]
+    ('validate', 'after_loss', 'EF'), ('validate', 'after_validate', 'EF'), ('', 'after_epoch', 'F'),
+    ('', 'after_fit', '')]
 
 # What happens when nobody cancels
 train_batch = '''before_draw draw after_draw before_batch forward after_pred loss after_loss
     before_backward backward after_backward cleanup_backward  before_step step after_step cleanup_step
     before_zero_grad after_zero_grad  after_batch cleanup_batch'''.split()
-valid_batch = 'before_draw draw after_draw before_batch forward after_pred loss after_loss after_batch cleanup_batch'.split()
+valid_batch = '''before_draw draw after_draw before_batch forward after_pred loss after_loss after_batch
+    cleanup_batch'''.split()
 
-def a_train():    return ['before_train',    *train_batch*2, 'before_draw', 'after_train',    'cleanup_train'] # the last draw finds the loader empty
+# the last draw finds the loader empty
+def a_train():    return ['before_train',    *train_batch*2, 'before_draw', 'after_train',    'cleanup_train']
 def a_validate(): return ['before_validate', *valid_batch*2, 'before_draw', 'after_validate', 'cleanup_validate']
-def a_fit(n): return ['before_fit', *['before_epoch', *a_train(), *a_validate(), 'after_epoch', 'cleanup_epoch']*n, 'after_fit', 'cleanup_fit']
-def a_standalone(): return ['before_fit', 'before_epoch', *a_validate(), 'after_epoch', 'cleanup_epoch', 'after_fit', 'cleanup_fit']
+def a_fit(n):
+    return ['before_fit', *['before_epoch', *a_train(), *a_validate(), 'after_epoch', 'cleanup_epoch']*n, 'after_fit',
+        'cleanup_fit']
+def a_standalone():
+    return ['before_fit', 'before_epoch', *a_validate(), 'after_epoch', 'cleanup_epoch', 'after_fit', 'cleanup_fit']
 
 insides = 'draw','forward','loss','backward','step'
 scopes = ended_by.values()
-def scope_of(o, prefix): return o.removeprefix(prefix) if o.startswith(prefix) and o.removeprefix(prefix) in scopes else None
+def scope_of(o, prefix):
+    return o.removeprefix(prefix) if o.startswith(prefix) and o.removeprefix(prefix) in scopes else None
 
 def opened(trace, i):
     "Scopes whose cleanup is still to come after moment `i`: `(scope, index of its before)`, outermost first"
@@ -120,17 +129,22 @@ class Boom(torch.autograd.Function):
 
 class Early(Callback):
     order = -100
-    def __init__(self, scene): super().__init__(**{o: self._log(o, scene) for o in event if o not in ('after_create','before_row','after_row')})
+    def __init__(self, scene):
+        super().__init__(**{o: self._log(o, scene) for o in event
+            if o not in ('after_create','before_row','after_row')})
     @staticmethod
     def _log(ev, scene):
         def _f(self):
             if ev=='after_exception': scene.errors.append(self.exc); return
-            if ev=='before_batch' and self.training: scene.carried.append(any(p.grad is not None for p in self.model.parameters()))
+            if ev=='before_batch' and self.training:
+                scene.carried.append(any(p.grad is not None for p in self.model.parameters()))
             scene.log.append(ev)
         return _f
 
 class Bomb(Callback):
-    def __init__(self, scene): super().__init__(**{o: self._tick(o, scene) for o in event if o not in ('after_create','before_row','after_row','after_exception')})
+    def __init__(self, scene):
+        super().__init__(**{o: self._tick(o, scene) for o in event
+            if o not in ('after_create','before_row','after_row','after_exception')})
     @staticmethod
     def _tick(ev, scene): return lambda self: scene.tick(ev)
 
@@ -189,7 +203,8 @@ def seen_late(trace, raised):
     res = []
     for i,o in enumerate(trace):
         befores = [j for s,j in opened(trace, i-1) if o==f'cleanup_{s}'][-1:]
-        if o in insides or (i in raised and not o.startswith('cleanup_')) or (befores and befores[0] in raised): continue
+        if o in insides or (i in raised and not o.startswith('cleanup_')) or (befores and befores[0] in raised):
+            continue
         res.append(o)
     return res
 
@@ -233,7 +248,8 @@ def again(scene, *host):
     "The learner can be used as if nothing had happened"
     scene.reset()
     scene.learn.fit(1)
-    assert scene.log==a_fit(1) and scene.learn.opt_step==2 and len(scene.learn.recorder.losses)==2 and len(scene.learn.recorder.rows)==1
+    assert (scene.log==a_fit(1) and scene.learn.opt_step==2 and len(scene.learn.recorder.losses)==2
+        and len(scene.learn.recorder.rows)==1)
     _scenes[host] = scene
 
 def cells(table, phase=''):
@@ -247,7 +263,8 @@ def test_tables_are_complete():
     assert rows-{*insides}=={ev for ev,_ in moments()}
     assert {*columns.values()}=={*cancels.values()}
 
-@pytest.mark.parametrize('phase,name,exc,letter', cells(around) + cells(training, 'train') + cells(validation, 'validate'))
+@pytest.mark.parametrize('phase,name,exc,letter',
+    cells(around) + cells(training, 'train') + cells(validation, 'validate'))
 def test_fit(phase, name, exc, letter):
     scene = Scene() if name in ('before_fit','after_cancel_fit') else scene_with()
     trace,raised = check(scene, lambda learn: learn.fit(2), a_fit(2), phase, name, exc, letter)
@@ -257,8 +274,10 @@ def test_fit(phase, name, exc, letter):
     assert learn.train_iter==len(ends)
     assert len(learn.recorder.losses)==sum(loss and i not in raised for i,loss in ends)
     if phase=='train' and letter=='B': # the first batch ended early; what does the second find?
-        if name in ('after_backward','before_step','step'): assert scene.carried[1], 'between backward and step, gradients are kept'
-        elif name!='after_cancel_step': assert not scene.carried[1], 'before the backward there are none, and after a step they are spent'
+        if name in ('after_backward','before_step','step'):
+            assert scene.carried[1], 'between backward and step, gradients are kept'
+        elif name!='after_cancel_step':
+            assert not scene.carried[1], 'before the backward there are none, and after a step they are spent'
         assert not any(scene.carried[2:])
     else: assert not any(scene.carried)
     again(scene)
@@ -266,7 +285,9 @@ def test_fit(phase, name, exc, letter):
 @pytest.mark.parametrize('phase,name,exc,letter', cells(around) + cells(validation, 'validate'))
 def test_standalone_validate(phase, name, exc, letter):
     scene = scene_with()
-    def counts(learn): return learn.opt_step,learn.train_iter,learn.epoch,learn.n_epoch,len(learn.recorder.losses),len(learn.recorder.rows)
+    def counts(learn):
+        return learn.opt_step,learn.train_iter,learn.epoch,learn.n_epoch,len(learn.recorder.losses),len(
+            learn.recorder.rows)
     before = counts(scene.learn)
     trace,raised = check(scene, lambda learn: learn.validate(), a_standalone(), phase, name, exc, letter)
     assert scene.late.seen==seen_late(trace, raised)
@@ -277,12 +298,14 @@ def test_standalone_validate(phase, name, exc, letter):
 @pytest.mark.parametrize('phase,name,exc,letter', cells(validation, 'validate'))
 @pytest.mark.parametrize('where,host,outer', hosts, ids=lambda o: o)
 def test_nested_validate(where, host, outer, phase, name, exc, letter):
-    "Only `V` and `B` are caught inside; `E` and `F` end the epoch and the fit around it, if they are running; nothing else around it can be reached"
+    """Only `V` and `B` are caught inside; `E` and `F` end the epoch and the fit around it, if they are running;
+    nothing else around it can be reached"""
     scene = scene_with(where, host)
     full = a_fit(2)
     i = find(full, where, host)
     if letter in 'EF' and letter not in outer: letter = 'x'
-    trace,_ = check(scene, lambda learn: learn.fit(2), full[:i+1] + a_validate() + full[i+1:], phase, name, exc, letter, start=i+1)
+    trace,_ = check(scene, lambda learn: learn.fit(2), full[:i+1] + a_validate() + full[i+1:], phase, name, exc, letter,
+        start=i+1)
     assert scene.learn.opt_step==trace.count('step')
     again(scene, where, host)
 
@@ -290,26 +313,31 @@ def test_nested_validate(where, host, outer, phase, name, exc, letter):
 def test_batch_cancelled_in_nested_validate_is_not_that_of_the_fit(name):
     "The batch of training, in which the validation runs, has its own predictions and loss again, and steps"
     seen = []
-    spy = Callback(after_pred=lambda self: seen.append((self.pred.shape, self.loss, self.dl_name, self.iter, self.learn.mode, self.training)))
+    spy = Callback(after_pred=lambda self: seen.append(
+        (self.pred.shape, self.loss, self.dl_name, self.iter, self.learn.mode, self.training)))
     spy.order = 2
     scene = Scene(Host('train', 'after_pred'), spy)
     full = a_fit(1)
     i = find(full, 'train', 'after_pred')
-    check(scene, lambda learn: learn.fit(1), full[:i+1] + a_validate() + full[i+1:], 'validate', name, CancelBatchException, 'B', start=i+1)
-    assert [o for o in seen if o[2]=='train']==[((4,1), None, 'train', 0, 'fit', True), ((4,1), None, 'train', 1, 'fit', True)]
+    check(scene, lambda learn: learn.fit(1), full[:i+1] + a_validate() + full[i+1:], 'validate', name,
+        CancelBatchException, 'B', start=i+1)
+    assert [o for o in seen if o[2]=='train']==[((4,1), None, 'train', 0, 'fit', True),
+        ((4,1), None, 'train', 1, 'fit', True)]
     assert scene.learn.opt_step==2 and len(scene.learn.recorder.losses)==2
 
 @pytest.mark.parametrize('c,letter', [*zip('BSKTVEF', 'BxxxVEF')], ids=list('BSKTVEF'))
 def test_nested_in_a_standalone_validate(c, letter):
     scene,full = scene_with('validate', 'after_batch'),a_standalone()
     i = find(full, 'validate', 'after_batch')
-    check(scene, lambda learn: learn.validate(), full[:i+1] + a_validate() + full[i+1:], 'validate', 'after_loss', columns[c], letter, start=i+1)
+    check(scene, lambda learn: learn.validate(), full[:i+1] + a_validate() + full[i+1:], 'validate', 'after_loss',
+        columns[c], letter, start=i+1)
 
 @pytest.mark.parametrize('as_instance', [False, True], ids=['class','instance'])
 @pytest.mark.parametrize('scope', cancels)
 def test_reason_is_kept(scope, as_instance):
     "Raising the class works; the reason of an instance ends up in `stop_reason`, until the next fit"
-    learn = synth_learner(2, 1, cbs=[r := Raise(f'before_{scope}', cancels[scope]('enough') if as_instance else cancels[scope])])
+    learn = synth_learner(2, 1,
+        cbs=[r := Raise(f'before_{scope}', cancels[scope]('enough') if as_instance else cancels[scope])])
     learn.fit(1)
     assert learn.stop_reason==('enough' if as_instance else None)
     learn.remove_cb(r)

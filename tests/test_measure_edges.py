@@ -1,4 +1,5 @@
-"Metrics, scores, the recorder and what is shown of it, where a fault would be easy to miss; and limits that go together"
+"""Metrics, scores, the recorder and what is shown of it, where a fault would be easy to miss; and limits that go
+together"""
 import sys
 from types import ModuleType
 import pytest,torch
@@ -53,12 +54,16 @@ def valued(metric, pred, *yb, parts=3):
 targ = torch.tensor([[1.,0.,1.],[0.,1.,1.],[1.,1.,0.],[0.,0.,1.]])
 logits = torch.where(targ>.5, 3., -3.)
 
-@pytest.mark.parametrize('metric', [PrecisionMulti,RecallMulti,F1ScoreMulti,JaccardMulti,lambda **kwargs: FBetaMulti(2, **kwargs),accuracy_multi])
+@pytest.mark.parametrize('metric',
+    [PrecisionMulti,RecallMulti,F1ScoreMulti,JaccardMulti,lambda **kwargs: FBetaMulti(2, **kwargs),accuracy_multi])
 @pytest.mark.parametrize('thresh,sigmoid', [(.5,True), (.9,True), (.1,True), (2.,False), (-2.,False)])
 def test_the_threshold_is_for_scores_and_targets_are_yes_or_no(metric, thresh, sigmoid):
     "Right predictions are right, wherever the threshold between them is"
-    f = (lambda pred, targ: accuracy_multi(pred, targ, thresh=thresh, sigmoid=sigmoid)) if metric is accuracy_multi else metric(thresh=thresh, sigmoid=sigmoid)
-    for t in (targ,targ.bool(),targ.long()): assert valued(f if metric is accuracy_multi else metric(thresh=thresh, sigmoid=sigmoid), logits, t)==pytest.approx(1)
+    f = ((lambda pred, targ: accuracy_multi(pred, targ, thresh=thresh, sigmoid=sigmoid))
+        if metric is accuracy_multi else metric(thresh=thresh, sigmoid=sigmoid))
+    for t in (targ,targ.bool(),targ.long()):
+        assert valued(f if metric is accuracy_multi else metric(thresh=thresh, sigmoid=sigmoid), logits,
+            t)==pytest.approx(1)
 
 @pytest.mark.parametrize('thresh,sigmoid', [(.5,True), (2.,False), (-2.,False)])
 def test_wrong_labels_are_counted_wherever_the_threshold_is(thresh, sigmoid):
@@ -91,7 +96,8 @@ def test_without_bars_there_is_none_whatever_was_asked_for_and_then_it_is_back(b
 # In a notebook
 @pytest.fixture
 def shown(monkeypatch, tmp_path):
-    "A function that runs another one as a cell of a notebook does, and returns what was displayed: lists of `(data, id, whether it is an update)`"
+    """A function that runs another one as a cell of a notebook does, and returns what was displayed: lists of `(data,
+    id, whether it is an update)`"""
     from IPython.core.interactiveshell import InteractiveShell
     from IPython.utils.capture import capture_output
     from traitlets.config import Config
@@ -112,8 +118,10 @@ def test_a_notebook_has_one_display_which_ends_as_a_table_with_the_best_rows_in_
     html = [data['text/html'] for data,_,_ in out]
     assert text=='' and len({i for _,i,_ in out})==1 and [new for _,_,new in out]==[False]+[True]*(len(out)-1)
     bars = [o for o in html if '<progress' in o]
-    assert ['max="3" value="3"' in bars[2],'epoch 0 train 3/3' in bars[2],'epoch 0 valid 1/1' in bars[3]]==[True]*3 and len(bars)==8
-    assert all('<table' in o for o in bars[4:]) and not any('<table' in o for o in bars[:4]) # the row of the first epoch stays above
+    assert (['max="3" value="3"' in bars[2],'epoch 0 train 3/3' in bars[2],'epoch 0 valid 1/1' in bars[3]]==[True]*3
+        and len(bars)==8)
+    # the row of the first epoch stays above
+    assert all('<table' in o for o in bars[4:]) and not any('<table' in o for o in bars[:4])
     assert html[-1].count('<tr>')==3 and '<progress' not in html[-1] and 'valid_loss' in html[-1]
     best = min(learn.recorder['valid_loss'])
     assert f'<b>{best:.6f}</b>' in html[-1] and html[-1].count('<b>')==2
@@ -122,14 +130,16 @@ def test_a_fit_that_fails_leaves_its_table_without_a_bar(shown):
     learn = synth_learner(n_train=3, n_valid=1, show=True)
     learn.add_cb(ProgressCallback(every=0))
     def fit():
-        with pytest.raises(ZeroDivisionError): learn.fit(2, cbs=Raise('after_pred', ZeroDivisionError, n=7)) # the third of the second epoch
+        # the third of the second epoch
+        with pytest.raises(ZeroDivisionError): learn.fit(2, cbs=Raise('after_pred', ZeroDivisionError, n=7))
     html = [data['text/html'] for data,_,_ in shown(fit)[0]]
     assert '2/3' in html[-2] and '<progress' not in html[-1] and html[-1].count('<tr>')==2
 
 def test_a_notebook_without_bars_shows_the_table_alone(shown):
     learn = synth_learner(n_train=3, n_valid=1, show=True)
     with learn.no_bar(): out,text = shown(lambda: learn.fit(2))
-    assert text=='' and not any('<progress' in data['text/html'] for data,_,_ in out) and out[-1][0]['text/html'].count('<tr>')==3
+    assert (text=='' and not any('<progress' in data['text/html'] for data,_,_ in out)
+        and out[-1][0]['text/html'].count('<tr>')==3)
 
 def test_a_bar_of_a_loader_without_a_length_has_no_end(shown):
     class Endless:
@@ -176,13 +186,15 @@ def test_a_setting_whose_class_has_no_signature_is_written_down_by_its_type():
 @pytest.mark.filterwarnings('ignore::DeprecationWarning', 'ignore::FutureWarning')
 def test_a_compiled_loss_is_written_down_by_its_type():
     def loss(pred, y): return ((pred-y)**2).mean()
-    learn = synth_learner(n_train=2, n_valid=1, loss_func=torch.jit.trace(loss, (torch.zeros(2, 1),torch.zeros(2, 1)))).fit(1)
+    learn = synth_learner(n_train=2, n_valid=1,
+        loss_func=torch.jit.trace(loss, (torch.zeros(2, 1),torch.zeros(2, 1)))).fit(1)
     assert learn.run_config['loss']=='ScriptFunction' and learn.recorder[-1, 'valid_loss']>0
 
 def test_a_function_without_a_signature_takes_any_argument_as_a_metric():
     "torch's own are such functions"
     pred,y = torch.arange(6.).view(6, 1),torch.zeros(6, 1)
-    assert valued(AccumMetric(torch.dist, p=1), pred, y)==15 and valued(AccumMetric(torch.dist, p=2), pred, y)==pytest.approx(55**.5)
+    assert (valued(AccumMetric(torch.dist, p=1), pred, y)==15
+        and valued(AccumMetric(torch.dist, p=2), pred, y)==pytest.approx(55**.5))
 
 def test_a_callback_that_is_switched_off_stays_so_through_a_validation_until_the_end_of_the_coming_fit():
     class Counts(Callback):

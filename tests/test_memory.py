@@ -8,25 +8,35 @@ from learner.all import *
 
 class Block(nn.Module):
     "Attention, which saves what no other layer does"
-    def __init__(self): super().__init__(); self.att,self.out = nn.MultiheadAttention(8, 2, batch_first=True),nn.Linear(8,5)
+    def __init__(self):
+        super().__init__(); self.att,self.out = nn.MultiheadAttention(8, 2, batch_first=True),nn.Linear(8,5)
     def forward(self, x): x = x.flatten(2).mT; return self.out(self.att(x, x, x)[0].mean(1))
 
 class Checkpointed(nn.Module):
-    def __init__(self): super().__init__(); self.body,self.head = nn.Sequential(nn.Flatten(), nn.Linear(8*36,64), nn.Tanh(), nn.Linear(64,64), nn.Tanh()),nn.Linear(64,5)
+    def __init__(self):
+        super().__init__()
+        self.body,self.head = nn.Sequential(nn.Flatten(), nn.Linear(8*36,64), nn.Tanh(), nn.Linear(64,64),
+            nn.Tanh()),nn.Linear(64,5)
     def forward(self, x): return self.head(checkpoint(self.body, x, use_reentrant=False))
 
 class Rnn(nn.Module):
-    def __init__(self): super().__init__(); self.rnn,self.out = nn.LSTM(8, 12, 2, batch_first=True, dropout=.1),nn.Linear(12,5)
+    def __init__(self):
+        super().__init__(); self.rnn,self.out = nn.LSTM(8, 12, 2, batch_first=True, dropout=.1),nn.Linear(12,5)
     def forward(self, x): return self.out(self.rnn(x.flatten(2).mT)[0][:,-1])
 
-def conv(): return nn.Sequential(nn.Conv2d(8,16,3), nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.Dropout(.2), nn.Conv2d(16,8,3), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8,5))
+def conv():
+    return nn.Sequential(nn.Conv2d(8,16,3), nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.Dropout(.2),
+        nn.Conv2d(16,8,3), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8,5))
 models = dict(conv=conv, attention=Block, checkpoint=Checkpointed, rnn=Rnn)
-opts = dict(sgd=lambda ps,lr=.1: torch.optim.SGD(ps, lr), momentum=lambda ps,lr=.1: torch.optim.SGD(ps, lr, momentum=.9), adam=torch.optim.Adam, amsgrad=lambda ps,lr=.1: torch.optim.AdamW(ps, lr, amsgrad=True), adafactor=torch.optim.Adafactor)
+opts = dict(sgd=lambda ps,lr=.1: torch.optim.SGD(ps, lr),
+    momentum=lambda ps,lr=.1: torch.optim.SGD(ps, lr, momentum=.9), adam=torch.optim.Adam,
+    amsgrad=lambda ps,lr=.1: torch.optim.AdamW(ps, lr, amsgrad=True), adafactor=torch.optim.Adafactor)
 
 def learner(model, bs=24, opt_func=torch.optim.Adam, **kwargs):
     torch.manual_seed(0)
     ds = TensorDataset(torch.randn(bs,8,6,6), torch.randint(0, 5, (bs,)))
-    return Learner(DataLoaders(DataLoader(ds, bs), DataLoader(ds, bs), device='cpu'), model, nn.CrossEntropyLoss(), opt_func=opt_func, lr=.01, **kwargs).remove_cb(ProgressCallback)
+    return Learner(DataLoaders(DataLoader(ds, bs), DataLoader(ds, bs), device='cpu'), model, nn.CrossEntropyLoss(),
+        opt_func=opt_func, lr=.01, **kwargs).remove_cb(ProgressCallback)
 
 def storage(t): return t.untyped_storage().data_ptr(),t.untyped_storage().nbytes()
 def n_bytes(ts): return sum(t.numel()*t.element_size() for t in ts)
@@ -37,13 +47,17 @@ def by_hand(learn, autocast=False):
     xb,yb = learn.dls.one_batch()
     known,saved = {storage(o)[0] for o in (*model.parameters(), *model.buffers(), xb, yb)},{}
     def pack(t): saved.update([storage(t)]); return t
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), torch.autocast('cpu', torch.bfloat16, enabled=autocast): loss = learn.loss_func(model(xb), yb)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), torch.autocast('cpu', torch.bfloat16,
+            enabled=autocast):
+        loss = learn.loss_func(model(xb), yb)
     activations = sum(n for k,n in saved.items() if k not in known)
     loss.backward()
     opt = learn.opt_func(model.parameters())
     opt.step()
-    return dict(parameters=n_bytes(model.parameters()), buffers=n_bytes(model.buffers()), gradients=n_bytes(p.grad for p in model.parameters() if p.grad is not None),
-        state=n_bytes(t for s in opt.state.values() for t in s.values() if isinstance(t, torch.Tensor)), batch=n_bytes((xb,yb)), activations=activations)
+    return dict(parameters=n_bytes(model.parameters()), buffers=n_bytes(model.buffers()),
+        gradients=n_bytes(p.grad for p in model.parameters() if p.grad is not None),
+        state=n_bytes(t for s in opt.state.values() for t in s.values() if isinstance(t, torch.Tensor)),
+        batch=n_bytes((xb,yb)), activations=activations)
 
 def close(found, expected):
     assert {k:v for k,v in found.items() if k!='activations'}=={k:v for k,v in expected.items() if k!='activations'}
@@ -69,7 +83,8 @@ def test_frozen_layers_have_no_gradients_and_no_state():
     learn = learner(conv())
     for p in learn.model[:6].parameters(): p.requires_grad_(False)
     kinds,rows = learn.memory().kinds,{o.layer:o for o in learn.memory().layers}
-    assert kinds['gradients']==4*45 and kinds['state']==2*4*45+2*4 and rows['0'].gradients==rows['0'].activations==0<rows['0'].parameters
+    assert (kinds['gradients']==4*45 and kinds['state']==2*4*45+2*4
+        and rows['0'].gradients==rows['0'].activations==0<rows['0'].parameters)
     close(kinds, by_hand(learn) | dict(state=kinds['state']))
 
 def test_mixed_precision_counts_as_what_it_is():
@@ -81,7 +96,10 @@ def test_accumulated_batches_have_the_state_of_a_step():
 
 def test_layers_add_up_and_shared_weights_count_once():
     class Shared(nn.Module):
-        def __init__(self): super().__init__(); self.a,self.b,self.out = nn.Linear(288,288),nn.Linear(288,288),nn.Linear(288,5); self.b.weight = self.a.weight
+        def __init__(self):
+            super().__init__()
+            self.a,self.b,self.out = nn.Linear(288,288),nn.Linear(288,288),nn.Linear(288,5)
+            self.b.weight = self.a.weight
         def forward(self, x): return self.out(self.b(self.a(x.flatten(1)).relu()).tanh())
     mem = learner(Shared()).memory(bs=10)
     close(mem.kinds, by_hand(learner(Shared(), 10)))
@@ -95,7 +113,11 @@ def test_at_another_size_it_is_the_forecast_for_it():
 
 def test_a_forecast_changes_nothing():
     learn = learner(conv(), cbs=[EMA, TrackerCallback('valid_loss')]).fit(1)
-    def state(): return str((learn.model.state_dict(), learn.opt.state_dict(), torch.get_rng_state().tolist(), learn.recorder.log, learn.tracker.best, list(learn.cbs), learn.model.training, [len(m._forward_hooks)+len(m._forward_pre_hooks) for m in learn.model.modules()], [p.grad for p in learn.model.parameters()]))
+    def state():
+        return str((learn.model.state_dict(), learn.opt.state_dict(), torch.get_rng_state().tolist(),
+            learn.recorder.log, learn.tracker.best, list(learn.cbs), learn.model.training,
+            [len(m._forward_hooks)+len(m._forward_pre_hooks) for m in learn.model.modules()],
+            [p.grad for p in learn.model.parameters()]))
     before = state()
     learn.memory(bs=1000)
     assert state()==before

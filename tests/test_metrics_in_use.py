@@ -1,4 +1,5 @@
-"Metrics and the recorder as callbacks and users meet them: results for every order, states of nested phases, values for one batch, plots"
+"""Metrics and the recorder as callbacks and users meet them: results for every order, states of nested phases, values
+for one batch, plots"""
 from collections import Counter
 from functools import partial
 from types import SimpleNamespace
@@ -17,7 +18,8 @@ def seeded(): gen.manual_seed(0)
 def data(n=4, bs=6): return [(randn(bs, 3), randint(4, bs)) for _ in range(n)]
 def learner(train=None, valid=None, metrics=accuracy, loss_func=None, model=None, cbs=None, recorder=None):
     torch.manual_seed(0)
-    learn = Learner(DataLoaders(train or data(), valid or data(2), device='cpu'), nn.Linear(3, 4) if model is None else model, loss_func or nn.CrossEntropyLoss(), metrics=metrics, lr=.01)
+    learn = Learner(DataLoaders(train or data(), valid or data(2), device='cpu'),
+        nn.Linear(3, 4) if model is None else model, loss_func or nn.CrossEntropyLoss(), metrics=metrics, lr=.01)
     learn.remove_cbs([ProgressCallback, *([] if recorder is None else [Recorder])])
     return learn.add_cbs([*([] if recorder is None else [recorder]), *(cbs or [])])
 
@@ -36,7 +38,8 @@ def test_at_after_validate_the_results_are_there_for_every_order(order, mode):
 
 def test_results_of_several_loaders_arrive_one_after_the_other():
     seen = []
-    learn = learner(valid=dict(a=data(1), b=data(1)), cbs=[Callback(after_validate=lambda cb: seen.append([*cb.learn.results.keys()]))])
+    learn = learner(valid=dict(a=data(1), b=data(1)),
+        cbs=[Callback(after_validate=lambda cb: seen.append([*cb.learn.results.keys()]))])
     learn.fit(1)
     assert seen==[['a/loss','a/accuracy'], ['a/loss','a/accuracy','b/loss','b/accuracy']]
 
@@ -52,10 +55,12 @@ def test_a_value_that_a_callback_computes_at_after_validate_is_in_the_row():
 def test_a_callback_adds_a_column_to_validate_as_to_a_fit(ev):
     class Adds(Callback):
         order = 60
-    cb = Callback(**{ev: lambda cb: cb.learn.recorder.add(mine=7., other=torch.tensor(2.)) if not cb.learn.training else None})
+    cb = Callback(**{ev: lambda cb: cb.learn.recorder.add(mine=7., other=torch.tensor(2.))
+        if not cb.learn.training else None})
     learn = learner(cbs=[cb])
     res = learn.validate()
-    assert res.mine==7 and res.other==2. and isinstance(res.other, float) and {*res.keys()}=={'valid_loss','accuracy','mine','other'}
+    assert (res.mine==7 and res.other==2. and isinstance(res.other, float)
+        and {*res.keys()}=={'valid_loss','accuracy','mine','other'})
     assert learn.fit(1).recorder[-1, 'mine']==7
     assert 'mine' in learn.validate().keys() and len(learn.recorder.rows)==1
 
@@ -66,14 +71,19 @@ class InPlace(Metric):
         self.kind = kind
         self.total,self.array,self.seen,self.hist,self.keys = torch.zeros(()),np.zeros(1),[],Counter(),set()
         self.n = torch.zeros(()) # in place as well
-    def reset(self): self.total.zero_(); self.array[:] = 0; self.seen.clear(); self.hist.clear(); self.keys.clear(); self.n.zero_()
+    def reset(self):
+        self.total.zero_(); self.array[:] = 0; self.seen.clear(); self.hist.clear(); self.keys.clear(); self.n.zero_()
     def accumulate(self, learn):
         y = learn.y.double()
-        self.total += y.sum(); self.array += y.sum().item(); self.seen += y.tolist(); self.hist.update(y.tolist()); self.keys.add((len(self.keys), y.sum().item())); self.n += len(y)
+        self.total += y.sum()
+        self.array += y.sum().item()
+        self.seen += y.tolist()
+        self.hist.update(y.tolist()); self.keys.add((len(self.keys), y.sum().item())); self.n += len(y)
     @property
     def value(self):
         if not self.n: return None
-        tot = dict(tensor=lambda: self.total, array=lambda: self.array[0], list=lambda: sum(self.seen), dict=lambda: sum(k*v for k,v in self.hist.items()), set=lambda: sum(v for _,v in self.keys))[self.kind]()
+        tot = dict(tensor=lambda: self.total, array=lambda: self.array[0], list=lambda: sum(self.seen),
+            dict=lambda: sum(k*v for k,v in self.hist.items()), set=lambda: sum(v for _,v in self.keys))[self.kind]()
         return float(tot)/float(self.n)
 class Meter:
     def __init__(self): self.reset()
@@ -93,7 +103,8 @@ class Foreign:
     @property
     def value(self): return sum(self.vals)/len(self.vals) if self.vals else None
 
-kinds = {**{k:partial(InPlace, k) for k in ('tensor','array','list','dict','set')}, 'meter':partial(WithMeter, ''), 'foreign':partial(Foreign, '')}
+kinds = {**{k:partial(InPlace, k) for k in ('tensor','array','list','dict','set')}, 'meter':partial(WithMeter, ''),
+    'foreign':partial(Foreign, '')}
 @pytest.mark.parametrize('kind', kinds)
 @pytest.mark.parametrize('how', ['validate','get_preds','scheduled','nested'])
 def test_metrics_of_training_keep_their_sums_when_something_is_validated_in_mid_epoch(kind, how):
@@ -104,14 +115,17 @@ def test_metrics_of_training_keep_their_sums_when_something_is_validated_in_mid_
         learn.validate() if how!='get_preds' else learn.get_preds()
     class Nested(Callback):
         def after_batch(self):
-            if not self.learn.training and self.learn.mode=='validate' and self.learn.iter==0 and not getattr(self, 'deep', False):
+            if (not self.learn.training and self.learn.mode=='validate' and self.learn.iter==0
+                    and not getattr(self, 'deep', False)):
                 self.deep = True
                 self.learn.validate(0)
                 self.deep = False
     m = kinds[kind]()
-    cbs = [Validate(every=2, unit='iter')] if how=='scheduled' else [on(event.after_batch(every=1))(look), *([Nested()] if how=='nested' else [])]
+    cbs = ([Validate(every=2, unit='iter')]
+        if how=='scheduled' else [on(event.after_batch(every=1))(look), *([Nested()] if how=='nested' else [])])
     learn = learner(train, metrics=dict(m=m), recorder=Recorder(train_metrics=True), cbs=cbs).fit(2)
-    assert learn.recorder[-1, 'train_m']==pytest.approx(expected) and learn.recorder[-1, 'valid_m']==pytest.approx(learn.validate().valid_m)
+    assert (learn.recorder[-1, 'train_m']==pytest.approx(expected)
+        and learn.recorder[-1, 'valid_m']==pytest.approx(learn.validate().valid_m))
 
 def test_what_a_metric_refers_to_is_not_copied():
     model = nn.Linear(3, 4)
@@ -121,7 +135,8 @@ def test_what_a_metric_refers_to_is_not_copied():
         def accumulate(self, learn): self.seen.append((self.model is model, self.model is learn.model))
         @property
         def value(self): return float(all(map(all, self.seen)))
-    learn = learner(model=model, metrics=Refers(), recorder=Recorder(train_metrics=True), cbs=[on(event.after_batch(every=2))(lambda learn: learn.training and learn.validate())]).fit(1)
+    learn = learner(model=model, metrics=Refers(), recorder=Recorder(train_metrics=True),
+        cbs=[on(event.after_batch(every=2))(lambda learn: learn.training and learn.validate())]).fit(1)
     assert learn.recorder[-1][2]==1. and learn.metrics[0].model is model
 
 def test_metrics_show_the_last_validation_after_a_fit():
@@ -133,16 +148,25 @@ def value_of(m, p, t): v = m(p, t); return v.item() if isinstance(v, torch.Tenso
 def test_metrics_can_be_called_with_predictions_and_targets():
     sk = pytest.importorskip('sklearn.metrics')
     p,t,x,y = randn(20, 3),randint(3, 20),randn(20),randn(20)
-    assert value_of(R2Score(), x, y)==pytest.approx(sk.r2_score(y, x)) and value_of(F1Score(average='macro'), p, t)==pytest.approx(sk.f1_score(t, p.argmax(1), average='macro'))
-    assert rmse(x, y).item()==rmse()(x, y).item()==pytest.approx(((x-y)**2).mean().sqrt().item()) and exp_rmspe(x, y)==exp_rmspe()(x, y)
-    assert value_of(AvgMetric(accuracy), p, t)==accuracy(p, t).item() and value_of(from_sklearn('cohen_kappa_score'), p, t)==pytest.approx(sk.cohen_kappa_score(t, p.argmax(1)))
+    assert (value_of(R2Score(), x, y)==pytest.approx(sk.r2_score(y, x))
+        and value_of(F1Score(average='macro'), p, t)==pytest.approx(sk.f1_score(t, p.argmax(1), average='macro')))
+    assert (rmse(x, y).item()==rmse()(x, y).item()==pytest.approx(((x-y)**2).mean().sqrt().item())
+        and exp_rmspe(x, y)==exp_rmspe()(x, y))
+    assert (value_of(AvgMetric(accuracy), p, t)==accuracy(p, t).item()
+        and value_of(from_sklearn('cohen_kappa_score'), p, t)==pytest.approx(sk.cohen_kappa_score(t, p.argmax(1))))
     mask,scores = randint(3, 2, 4, 4),randn(2, 3, 4, 4)
     dec = scores.argmax(1)
-    assert foreground_acc(scores, mask).item()==foreground_acc()(scores, mask).item()==pytest.approx((dec==mask)[mask!=0].float().mean().item())
-    assert foreground_acc(scores, mask, bkg_idx=1).item()==foreground_acc(scores, mask, 1)==foreground_acc(bkg_idx=1)(scores, mask)
-    assert F1Score(average='macro')(p, torch.where(t==0, 9, t), loss_func=nn.CrossEntropyLoss(ignore_index=9)).item()==pytest.approx(F1Score(average='macro')(p[t!=0], t[t!=0]).item())
+    assert foreground_acc(scores, mask).item()==foreground_acc()(scores,
+        mask).item()==pytest.approx((dec==mask)[mask!=0].float().mean().item())
+    assert foreground_acc(scores, mask, bkg_idx=1).item()==foreground_acc(scores, mask,
+        1)==foreground_acc(bkg_idx=1)(scores, mask)
+    assert F1Score(average='macro')(p, torch.where(t==0, 9, t),
+        loss_func=nn.CrossEntropyLoss(ignore_index=9)).item()==pytest.approx(
+        F1Score(average='macro')(p[t!=0], t[t!=0]).item())
 
-@pytest.mark.parametrize('m', [lambda: R2Score(), lambda: mk_metrics(mae)[0], lambda: AccumMetric(mse), lambda: kinds['tensor'](), lambda: rmse()])
+@pytest.mark.parametrize('m',
+    [lambda: R2Score(), lambda: mk_metrics(mae)[0], lambda: AccumMetric(mse), lambda: kinds['tensor'](),
+        lambda: rmse()])
 def test_calling_a_metric_leaves_what_it_has_gathered(m):
     m = m()
     x,y = randn(8),randint(3, 8).float()
@@ -153,7 +177,8 @@ def test_calling_a_metric_leaves_what_it_has_gathered(m):
     assert float(m.value)==before
 
 def test_classes_of_metrics_are_still_made_by_calling_them():
-    assert isinstance(rmse(), Metric) and isinstance(foreground_acc(1, axis=2), Metric) and foreground_acc(1, axis=2).bkg_idx==1
+    assert (isinstance(rmse(), Metric) and isinstance(foreground_acc(1, axis=2), Metric)
+        and foreground_acc(1, axis=2).bkg_idx==1)
     learn = learner(loss_func=lambda p,t: p.mean(), metrics=[foreground_acc, accuracy])
     assert learn.validate().names==('valid_loss','foreground_acc','accuracy')
 
@@ -163,31 +188,43 @@ def test_a_lambda_has_a_readable_name():
 
 # Regression by scikit-learn
 @pytest.mark.parametrize('shape', [(17,), (17,1), (17,3)])
-@pytest.mark.parametrize('name', ['r2_score','mean_absolute_error','median_absolute_error','explained_variance_score','max_error'])
+@pytest.mark.parametrize('name',
+    ['r2_score','mean_absolute_error','median_absolute_error','explained_variance_score','max_error'])
 def test_scikit_learn_measures_a_regression_as_it_is(name, shape):
     sk = pytest.importorskip('sklearn.metrics')
     p,t = randn(*shape),randn(*shape)
     expected = getattr(sk, name)(t.reshape(-1), p.reshape(-1))
-    for bs in (5, 17): assert Learner(DataLoaders([], list(zip(p.split(bs), t.split(bs))), device='cpu'), nn.Identity(), nn.MSELoss(), metrics=from_sklearn(name)).remove_cb(ProgressCallback).validate()[1]==pytest.approx(expected, rel=1e-5)
-    assert value_of(from_sklearn(name), p.reshape(17, -1)[:,:1], t.reshape(17, -1)[:,0])==pytest.approx(getattr(sk, name)(t.reshape(17, -1)[:,0], p.reshape(17, -1)[:,0]), rel=1e-5) # one column, and none
+    for bs in (5, 17):
+        assert Learner(DataLoaders([], list(zip(p.split(bs), t.split(bs))), device='cpu'), nn.Identity(), nn.MSELoss(),
+            metrics=from_sklearn(name)).remove_cb(ProgressCallback).validate()[1]==pytest.approx(expected, rel=1e-5)
+    # one column, and none
+    assert value_of(from_sklearn(name), p.reshape(17, -1)[:,:1],
+        t.reshape(17, -1)[:,0])==pytest.approx(getattr(sk, name)(t.reshape(17, -1)[:,0], p.reshape(17, -1)[:,0]),
+        rel=1e-5)
 
 def test_one_score_for_each_class_label_is_refused_where_classes_were_asked_for():
-    with pytest.raises(ValueError, match=r'predictions have shape \(4, 1\), with one score in axis -1'): from_sklearn('f1_score', is_class=True)(torch.randn(4, 1), torch.zeros(4).long())
+    with pytest.raises(ValueError, match=r'predictions have shape \(4, 1\), with one score in axis -1'):
+        from_sklearn('f1_score', is_class=True)(torch.randn(4, 1), torch.zeros(4).long())
 
 # Reading a history
 def test_the_learner_has_the_smoothed_loss_and_the_final_record():
     learn = learner().fit(2)
-    assert learn.smooth_loss==learn.recorder.losses[-1] and learn.final_record==learn.recorder.final_record and learn.final_record.names==('train_loss','valid_loss','accuracy')
+    assert (learn.smooth_loss==learn.recorder.losses[-1] and learn.final_record==learn.recorder.final_record
+        and learn.final_record.names==('train_loss','valid_loss','accuracy'))
 
 def test_the_best_row_by_the_direction_of_the_metric():
     vals = iter([.3,.9,.5, .3,.9,.5])
     up = AvgMetric(lambda p,t: val[0], 'up', higher_is_better=True)
     down,open_ = AvgMetric(lambda p,t: val[0], 'down', higher_is_better=False),AvgMetric(lambda p,t: val[0], 'open')
     val = [0.]
-    learn = learner(metrics=[up, down, open_], cbs=[Callback(before_validate=lambda cb: val.__setitem__(0, next(vals)))]).fit(3)
+    learn = learner(metrics=[up, down, open_],
+        cbs=[Callback(before_validate=lambda cb: val.__setitem__(0, next(vals)))]).fit(3)
     rec = learn.recorder
-    assert rec.best('up').epoch==1 and rec.best('down').epoch==0 and rec.best('valid_loss').valid_loss==min(rec['valid_loss']) and rec.best('open', higher=True).epoch==1
-    with pytest.raises(ValueError, match=r"It is not declared whether higher `open` is better: write `best\('open', higher=True\)`"): rec.best('open')
+    assert (rec.best('up').epoch==1 and rec.best('down').epoch==0
+        and rec.best('valid_loss').valid_loss==min(rec['valid_loss']) and rec.best('open', higher=True).epoch==1)
+    with pytest.raises(ValueError,
+            match=r"It is not declared whether higher `open` is better: write `best\('open', higher=True\)`"):
+        rec.best('open')
     with pytest.raises(KeyError, match='Did you mean `valid_loss`'): rec.best('valid_los')
 
 @pytest.fixture
@@ -198,21 +235,29 @@ def plt():
 
 def labels(ax): return [o.get_label() for o in ax.lines]
 def test_metrics_are_plotted_with_one_pair_of_axes_each_and_several_runs_on_the_same(plt):
-    a,b = (learner(metrics=[accuracy, dict(x=1) and mk_metrics(dict(xent=F.cross_entropy))[0]], recorder=Recorder(train_metrics=True)).fit(n) for n in (3, 2))
+    a,b = (learner(metrics=[accuracy, dict(x=1) and mk_metrics(dict(xent=F.cross_entropy))[0]],
+        recorder=Recorder(train_metrics=True)).fit(n) for n in (3, 2))
     axs = a.recorder.plot_metrics(label='a')
-    assert b.recorder.plot_metrics(axs=axs, label='b') is axs and len(axs)==2 and [o.get_ylabel() for o in axs]==['accuracy','xent']
+    assert (b.recorder.plot_metrics(axs=axs, label='b') is axs and len(axs)==2
+        and [o.get_ylabel() for o in axs]==['accuracy','xent'])
     assert labels(axs[0])==['a: train_accuracy','a: valid_accuracy','b: train_accuracy','b: valid_accuracy']
-    assert list(axs[0].lines[1].get_ydata())==list(a.recorder['valid_accuracy']) and list(axs[0].lines[1].get_xdata())==a.recorder.iters
-    assert [labels(o) for o in a.recorder.plot_metrics('valid_xent')]==[['valid_xent']] and len(a.recorder.plot_metrics(['valid_xent','train_loss']))==2
+    assert (list(axs[0].lines[1].get_ydata())==list(a.recorder['valid_accuracy'])
+        and list(axs[0].lines[1].get_xdata())==a.recorder.iters)
+    assert ([labels(o) for o in a.recorder.plot_metrics('valid_xent')]==[['valid_xent']]
+        and len(a.recorder.plot_metrics(['valid_xent','train_loss']))==2)
     with pytest.raises(KeyError, match='Did you mean `valid_xent`'): a.recorder.plot_metrics('valid_xen')
-    with pytest.raises(ValueError, match='There is nothing to plot: the last fit has recorded no metric'): learner(metrics=None).fit(1).recorder.plot_metrics()
+    with pytest.raises(ValueError, match='There is nothing to plot: the last fit has recorded no metric'):
+        learner(metrics=None).fit(1).recorder.plot_metrics()
 
 def test_plots_of_metrics_have_a_size_and_name_our_arguments(plt):
     learn = learner().fit(1)
     assert learn.recorder.plot_metrics(figsize=(5,2))[0].figure.get_size_inches().tolist()==[5,2]
-    with pytest.raises(TypeError, match='plot_metrics` has no argument `nrows`. Did you mean `axs`'): learn.recorder.plot_metrics(nrows=1)
-    with pytest.raises(TypeError, match='plot_loss` has no argument `skip_strat`. Did you mean `skip_start`'): learn.recorder.plot_loss(skip_strat=3)
-    with pytest.raises(ValueError, match='`skip_start` is 0 or more, but got -1'): learn.recorder.plot_loss(skip_start=-1)
+    with pytest.raises(TypeError, match='plot_metrics` has no argument `nrows`. Did you mean `axs`'):
+        learn.recorder.plot_metrics(nrows=1)
+    with pytest.raises(TypeError, match='plot_loss` has no argument `skip_strat`. Did you mean `skip_start`'):
+        learn.recorder.plot_loss(skip_strat=3)
+    with pytest.raises(ValueError, match='`skip_start` is 0 or more, but got -1'):
+        learn.recorder.plot_loss(skip_start=-1)
 
 def test_losses_of_several_runs_have_labels_on_one_axis(plt):
     a,b = learner().fit(1),learner().fit(1)
@@ -227,30 +272,42 @@ def test_plots_leave_out_rows_without_a_validation(plt):
 
 # The trial on the first batch
 def images(n=3, bs=2, c=4, h=5, w=6): return [(randn(bs, 3, h, w), randint(c, bs, h, w)) for _ in range(n)]
-def segmenter(metrics, cbs=None, model=None, **kwargs): return learner(images(), images(), metrics, model=nn.Conv2d(3, 4, 1) if model is None else model, cbs=cbs, **kwargs)
+def segmenter(metrics, cbs=None, model=None, **kwargs):
+    return learner(images(), images(), metrics, model=nn.Conv2d(3, 4, 1) if model is None else model, cbs=cbs, **kwargs)
 @pytest.mark.parametrize('make,write', [
-    (lambda: accuracy, 'partial(accuracy, axis=1)'), (lambda: error_rate, 'partial(error_rate, axis=1)'), (lambda: partial(top_k_accuracy, k=2), 'partial(top_k_accuracy, axis=1)'), (lambda: F1Score(average='macro'), 'F1Score(axis=1)'),
-    (lambda: BalancedAccuracy(), 'BalancedAccuracy(axis=1)'), (lambda: BrierScore(), 'BrierScore(axis=1)'), (lambda: from_sklearn('f1_score', average='macro'), "from_sklearn('f1_score', axis=1)"), (lambda: CohenKappa(), 'CohenKappa(axis=1)')])
+    (lambda: accuracy, 'partial(accuracy, axis=1)'), (lambda: error_rate, 'partial(error_rate, axis=1)'),
+    (lambda: partial(top_k_accuracy, k=2), 'partial(top_k_accuracy, axis=1)'),
+    (lambda: F1Score(average='macro'), 'F1Score(axis=1)'),
+    (lambda: BalancedAccuracy(), 'BalancedAccuracy(axis=1)'), (lambda: BrierScore(), 'BrierScore(axis=1)'),
+    (lambda: from_sklearn('f1_score', average='macro'), "from_sklearn('f1_score', axis=1)"),
+    (lambda: CohenKappa(), 'CohenKappa(axis=1)')])
 def test_a_metric_that_does_not_fit_fails_at_the_first_batch_and_names_the_line_to_write(make, write):
     if 'from_sklearn' in write: pytest.importorskip('sklearn')
     learn = segmenter(make())
     with pytest.raises((ValueError,RuntimeError,IndexError)) as e: learn.fit(1)
     note = [o for o in e.value.__notes__ if 'tried on the first training batch' in o]
-    assert len(note)==1 and note[0].endswith(f"predictions are (2, 4, 5, 6), and targets (2, 5, 6). The classes are in axis 1: write `metrics={write}`") and len(learn.recorder.rows)==0
+    assert (len(note)==1 and note[0].endswith(
+        f"predictions are (2, 4, 5, 6), and targets (2, 5, 6). The classes are in axis 1: write `metrics={write}`")
+        and len(learn.recorder.rows)==0)
 
 def test_a_metric_that_fits_passes_the_trial():
     learn = segmenter([partial(accuracy, axis=1), F1Score(axis=1, average='macro'), BrierScore(axis=1), foreground_acc])
     assert len(learn.fit(1).recorder.rows)==1
 
-@pytest.mark.parametrize('f,got', [(lambda p,t: 'good', "'good'"), (lambda p,t: None, 'None'), (lambda p,t: (p.argmax(1)==t).float(), r'a tensor of shape \(6,\): `.mean\(\)` makes one number of it'),
+@pytest.mark.parametrize('f,got',
+    [(lambda p,t: 'good', "'good'"), (lambda p,t: None, 'None'),
+        (lambda p,t: (p.argmax(1)==t).float(), r'a tensor of shape \(6,\): `.mean\(\)` makes one number of it'),
     (lambda p,t: np.zeros(6), r'an array of shape \(6,\)'), (lambda p,t: [1.], r'\[1\.0\]'), (lambda p,t: {}, r'\{\}')])
 def test_a_metric_that_returns_no_number_fails_at_the_first_batch(f, got):
-    with pytest.raises(TypeError, match=f'The metric `mine` is averaged over batches, so it returns one number, but it returned {got}'): learner(metrics=dict(mine=f)).fit(1)
+    with pytest.raises(TypeError,
+            match=f'The metric `mine` is averaged over batches, so it returns one number, but it returned {got}'):
+        learner(metrics=dict(mine=f)).fit(1)
     with pytest.raises(TypeError, match='The metric `mine`'): learner(metrics=dict(mine=f)).validate()
 
 @pytest.mark.parametrize('f,got', [(lambda p,t: 'good', "'good'"), (lambda p,t: None, 'None')])
 def test_a_metric_of_all_samples_that_returns_no_number_says_so(f, got):
-    with pytest.raises(TypeError, match=f'The metric `mine` returns a number, or several, but it returned {got}'): learner(metrics=dict(mine=AccumMetric(f))).validate()
+    with pytest.raises(TypeError, match=f'The metric `mine` returns a number, or several, but it returned {got}'):
+        learner(metrics=dict(mine=AccumMetric(f))).validate()
 
 class TwoFaced(nn.Module):
     "Returns a pair in training, as models with an auxiliary output do"
@@ -288,7 +345,8 @@ class Random(Metric):
 @pytest.mark.parametrize('fails', [False, True])
 def test_the_trial_does_not_change_the_run(fails):
     class Drops(nn.Module):
-        def __init__(self): super().__init__(); self.l,self.bn,self.drop = nn.Linear(3, 4),nn.BatchNorm1d(4),nn.Dropout(.5)
+        def __init__(self):
+            super().__init__(); self.l,self.bn,self.drop = nn.Linear(3, 4),nn.BatchNorm1d(4),nn.Dropout(.5)
         def forward(self, x):
             res = self.drop(self.bn(self.l(x)))
             return (res,) if fails and self.training else res
@@ -296,19 +354,23 @@ def test_the_trial_does_not_change_the_run(fails):
         torch.manual_seed(3); np.random.seed(3)
         events = []
         class Seen(Callback): pass
-        for ev in ('before_batch','after_pred','after_loss','after_batch','before_validate','before_train'): setattr(Seen, ev, lambda cb, ev=ev: events.append(ev))
+        for ev in ('before_batch','after_pred','after_loss','after_batch','before_validate','before_train'):
+            setattr(Seen, ev, lambda cb, ev=ev: events.append(ev))
         Seen.watches = True
         gen.manual_seed(0)
         learn = learner(model=Drops(), metrics=metrics, loss_func=two_loss, cbs=[Seen()])
         learn.fit(1)
         modes = [o.training for o in learn.model.modules()]
-        return [p.detach().clone() for p in learn.model.state_dict().values()],learn.recorder.raw_losses,events,modes,torch.rand(1),np.random.rand()
+        return [p.detach().clone()
+            for p in learn.model.state_dict().values()],learn.recorder.raw_losses,events,modes,torch.rand(
+            1),np.random.rand()
     a,b = run(None),run([accuracy, Random()] if fails else [accuracy, Random(), F1Score(average='macro')])
     assert all(map(torch.equal, a[0], b[0])) and a[1:4]==b[1:4]
 
 def test_metric_states_are_as_they_were_after_the_trial():
     m = Random()
-    learn = learner(metrics=[m], recorder=Recorder(), cbs=[on(event.after_batch(once=1))(lambda learn: seen.append(m.n))])
+    learn = learner(metrics=[m], recorder=Recorder(),
+        cbs=[on(event.after_batch(once=1))(lambda learn: seen.append(m.n))])
     m.n,seen = 17,[]
     learn.fit(1)
     assert seen==[17]
@@ -317,10 +379,12 @@ def test_the_trial_is_made_once_in_a_fit_and_costs_nothing_afterwards():
     calls = []
     def f(p, t): calls.append(torch.is_grad_enabled()); return p.mean()
     learn = learner(metrics=[f], cbs=[Callback(before_validate=lambda cb: calls.append('valid'))]).fit(2)
-    assert calls==[False, *['valid',False,False], False, *['valid',False,False]] and learn.recorder.phase.now==[], "two calls besides those of validation"
+    assert calls==[False, *['valid',False,False], False,
+        *['valid',False,False]] and learn.recorder.phase.now==[], "two calls besides those of validation"
     calls.clear()
     learner(metrics=[f], recorder=Recorder(valid_metrics=False)).fit(1)
-    Learner(DataLoaders(data(), device='cpu'), nn.Linear(3, 4), nn.CrossEntropyLoss(), metrics=f).remove_cb(ProgressCallback).fit(1)
+    Learner(DataLoaders(data(), device='cpu'), nn.Linear(3, 4), nn.CrossEntropyLoss(),
+        metrics=f).remove_cb(ProgressCallback).fit(1)
     assert calls==[]
 
 def test_after_the_first_batch_nothing_is_left_of_the_trial():
@@ -328,7 +392,9 @@ def test_after_the_first_batch_nothing_is_left_of_the_trial():
     class Look(Callback):
         order = 1000
         def after_batch(self):
-            if self.learn.training: seen.append((list(self.learn.recorder.phase.now), len(self.learn.cbs), {ev:len(h) for ev,h in self.learn.handlers.items()}))
+            if self.learn.training:
+                seen.append((list(self.learn.recorder.phase.now), len(self.learn.cbs),
+                    {ev:len(h) for ev,h in self.learn.handlers.items()}))
     learner(metrics=[accuracy, F1Score(average='macro')], cbs=[Look()]).fit(2)
     assert len(seen)==8 and all(o==seen[0] for o in seen) and seen[0][0]==[]
 
@@ -339,7 +405,9 @@ def recall_at_1(p, t):
 def largest(p, t): return p.max()
 @pytest.mark.parametrize('f', [f1, recall_at_1, largest])
 def test_a_function_that_is_no_average_over_samples_is_named(f):
-    with pytest.warns(UserWarning, match=f'`{f.__name__}` is no average over samples: for the first two batches together it is .* So it depends on the batch size. `AccumMetric\\({f.__name__}\\)` computes it for all samples at once'):
+    with pytest.warns(UserWarning,
+            match=f'`{f.__name__}` is no average over samples: for the first two batches together it is .* So it '
+            f'depends on the batch size. `AccumMetric\\({f.__name__}\\)` computes it for all samples at once'):
         learner(data(bs=12), metrics=f).fit(1)
 
 @pytest.mark.parametrize('f', [f1, recall_at_1, largest])
@@ -362,10 +430,15 @@ class Steps(nn.Module):
 
 def test_the_trial_leaves_the_state_of_a_model_alone():
     gen.manual_seed(0)
-    a,b = [learner(data(), data(2), model=Steps(), loss_func=two_loss, metrics=m).fit(1) for m in (None, accuracy) if gen.manual_seed(0)]
-    assert all(map(torch.equal, a.model.parameters(), b.model.parameters())) and a.model.n==b.model.n==4 and a.recorder.raw_losses==b.recorder.raw_losses
+    a,b = [learner(data(), data(2), model=Steps(), loss_func=two_loss, metrics=m).fit(1) for m in (None, accuracy)
+        if gen.manual_seed(0)]
+    assert (all(map(torch.equal, a.model.parameters(), b.model.parameters())) and a.model.n==b.model.n==4
+        and a.recorder.raw_losses==b.recorder.raw_losses)
 
-@pytest.mark.parametrize('f', [accuracy, error_rate, mae, lambda p,t: (p.argmax(1)==t).float().mean(), partial(top_k_accuracy, k=2), F.cross_entropy, nn.CrossEntropyLoss(weight=torch.tensor([.1,1.,2.,3.])), AccumMetric(f1, flatten=False), lambda p,t: 0, lambda p,t: float('nan')], ids=lambda o: getattr(o, '__name__', 'x'))
+@pytest.mark.parametrize('f',
+    [accuracy, error_rate, mae, lambda p,t: (p.argmax(1)==t).float().mean(), partial(top_k_accuracy, k=2),
+        F.cross_entropy, nn.CrossEntropyLoss(weight=torch.tensor([.1,1.,2.,3.])), AccumMetric(f1, flatten=False),
+        lambda p,t: 0, lambda p,t: float('nan')], ids=lambda o: getattr(o, '__name__', 'x'))
 def test_averages_are_not_warned_of(f, recwarn):
     learn = learner(data(bs=7), metrics=f if f is not mae else lambda p,t: mae(p.argmax(1).float(), t.float()))
     learn.fit(1)
@@ -376,7 +449,8 @@ def test_print_progress_prints_lines_and_takes_the_place_of_the_bar(capsys):
     learn = learner(data(6), cbs=[PrintProgress(every=3)])
     learn.fit(2)
     out = capsys.readouterr().out.splitlines()
-    assert [o.split(':')[0] for o in out if 'loss ' in o and 'train_loss' not in o]==[f'epoch {e} train {i}/6' for e in (0,1) for i in (3,6)] and '\r' not in ''.join(out)
+    assert [o.split(':')[0] for o in out if 'loss ' in o and 'train_loss' not in o]==[
+        f'epoch {e} train {i}/6' for e in (0,1) for i in (3,6)] and '\r' not in ''.join(out)
     assert sum(o.split()[:1]==[str(e)] for o in out for e in (0,1))==2 and 'valid_loss' in out[2]
     full = Learner(learn.dls, learn.model, learn.loss_func, cbs=PrintProgress)
     assert [type(o) for o in full.cbs if isinstance(o, ProgressCallback)]==[PrintProgress]
@@ -385,11 +459,15 @@ def test_print_progress_prints_lines_and_takes_the_place_of_the_bar(capsys):
 # Rows
 def test_an_epoch_that_ends_without_a_validation_after_rows_of_its_own_has_no_empty_row():
     learn = learner(data(5), cbs=[Validate(every=2, unit='iter')]).fit(2)
-    assert [(o.epoch, o.iter) for o in learn.recorder.rows]==[(0,2),(0,4),(1,6),(1,8),(1,10)] and not np.isnan(learn.recorder['valid_loss']).any()
+    assert ([(o.epoch, o.iter) for o in learn.recorder.rows]==[(0,2),(0,4),(1,6),(1,8),(1,10)]
+        and not np.isnan(learn.recorder['valid_loss']).any())
     assert learn.recorder.iters==[2,4,6,8,10]
-    kept = learner(data(5), recorder=Recorder(train_metrics=True), cbs=[Validate(every=2, unit='iter')]).fit(2).recorder # its row has metrics of the whole epoch
+    # its row has metrics of the whole epoch
+    kept = learner(data(5), recorder=Recorder(train_metrics=True), cbs=[Validate(every=2, unit='iter')]).fit(2).recorder
     assert [o.iter for o in kept.rows]==[2,4,5,6,8,10]
-    added = learner(data(5), cbs=[Validate(every=2, unit='iter'), Callback(after_epoch=lambda cb: cb.learn.recorder.add(x=1))]) # at order 0, before the recorder
+    # at order 0, before the recorder
+    added = learner(data(5), cbs=[Validate(every=2, unit='iter'),
+        Callback(after_epoch=lambda cb: cb.learn.recorder.add(x=1))])
     assert [o.iter for o in added.fit(2).recorder.rows]==[2,4,5,6,8,10]
     assert len(learner(cbs=[Validate(every=2)]).fit(4).recorder.rows)==4 # the only row of its epoch
 
@@ -397,16 +475,23 @@ def test_what_a_metric_of_all_samples_keeps_is_a_short_list_however_many_batches
     m = AccumMetric(lambda p,t: (p*2-t).sum())
     m.reset()
     for i in range(1500): m.accumulate(SimpleNamespace(pred=torch.tensor([float(i)]), yb=(torch.tensor([float(i)]),)))
-    assert len(m.preds)==1500//256 + 1500%256 and abs(m.value/sum(range(1500))-1)<1e-5 and torch.cat(m.preds).tolist()==[*range(1500)]
+    assert (len(m.preds)==1500//256 + 1500%256 and abs(m.value/sum(range(1500))-1)<1e-5
+        and torch.cat(m.preds).tolist()==[*range(1500)])
 
 # Arguments
-@pytest.mark.parametrize('kwargs,match', [(dict(axis='last'), "`axis` is a whole number, but got 'last'"), (dict(ignore_index=.5), "`ignore_index` is a whole number, but got 0.5"), (dict(axs=1), "`accuracy` has no argument `axs`. Did you mean `axis`")])
+@pytest.mark.parametrize('kwargs,match',
+    [(dict(axis='last'), "`axis` is a whole number, but got 'last'"),
+        (dict(ignore_index=.5), "`ignore_index` is a whole number, but got 0.5"),
+        (dict(axs=1), "`accuracy` has no argument `axs`. Did you mean `axis`")])
 def test_what_a_partial_of_a_metric_sets_is_checked_before_training(kwargs, match):
     with pytest.raises(TypeError, match=match): synth_learner(metrics=partial(accuracy, **kwargs))
 
 def test_the_functions_of_metrics_are_not_checked_in_each_batch(monkeypatch):
-    learn = Learner(DataLoaders([(torch.randn(4,1), torch.tensor([0,1,0,1]))]*3, device='cpu'), nn.Linear(1,2), nn.CrossEntropyLoss(), metrics=[accuracy, partial(error_rate, axis=-1)])
+    learn = Learner(DataLoaders([(torch.randn(4,1), torch.tensor([0,1,0,1]))]*3, device='cpu'), nn.Linear(1,2),
+        nn.CrossEntropyLoss(), metrics=[accuracy, partial(error_rate, axis=-1)])
     monkeypatch.setattr('learner.core.checks._check', lambda *args: 1/0)
     with pytest.raises(ZeroDivisionError): accuracy(torch.zeros(1,2), torch.tensor([0]))
-    for m in learn.metrics: m.accumulate(SimpleNamespace(pred=torch.tensor([[1.,0.],[0.,1.]]), yb=(torch.tensor([0,0]),), xb=(torch.zeros(2,1),), loss_func=None, device=None))
+    for m in learn.metrics:
+        m.accumulate(SimpleNamespace(pred=torch.tensor([[1.,0.],[0.,1.]]), yb=(torch.tensor([0,0]),),
+            xb=(torch.zeros(2,1),), loss_func=None, device=None))
     assert [float(m.value) for m in learn.metrics]==[.5,.5]

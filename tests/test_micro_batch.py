@@ -8,10 +8,12 @@ from learner.all import *
 from small_fits import net,X,Y,T,cut,sgd,mk,weights,same,gap,tokens,token_loss,counted,Room
 
 def test_one_micro_batch_at_a_time():
-    with pytest.raises(ValueError, match='`micro_batch_2` and `micro_batch` would both cut the batch: use one of them'): mk(MicroBatch(4), MicroBatch(8)).fit(1)
+    with pytest.raises(ValueError, match='`micro_batch_2` and `micro_batch` would both cut the batch: use one of them'):
+        mk(MicroBatch(4), MicroBatch(8)).fit(1)
 
 # Micro-batches
-def micro(n, *cbs, bs=30, y=Y, count=None, **kwargs): return mk(MicroBatch(n, count), *cbs, data=cut(bs, y), **kwargs).fit(2)
+def micro(n, *cbs, bs=30, y=Y, count=None, **kwargs):
+    return mk(MicroBatch(n, count), *cbs, data=cut(bs, y), **kwargs).fit(2)
 
 @pytest.mark.sample(2, together=2)
 @pytest.mark.parametrize('bs', [1,7,16,30,60])
@@ -22,13 +24,16 @@ def test_micro_batches_are_the_batch(bs, n, loss):
     def crit(): return nn.CrossEntropyLoss(reduction=loss)
     runs = []
     for cbs in ([], [MicroBatch(n)]):
-        learn = Learner(DataLoaders(cut(bs), cut(25), device='cpu'), net(), crit(), opt_func=sgd, lr=.1 if loss=='mean' else .1/bs, cbs=cbs, metrics=accuracy).remove_cb(ProgressCallback)
+        learn = Learner(DataLoaders(cut(bs), cut(25), device='cpu'), net(), crit(), opt_func=sgd,
+            lr=.1 if loss=='mean' else .1/bs, cbs=cbs, metrics=accuracy).remove_cb(ProgressCallback)
         runs.append(learn.remove_cb(Recorder).add_cb(Recorder(train_metrics=True)).fit(2))
     a,b = runs
     assert gap(weights(a.model), weights(b.model))<1e-6
     assert a.recorder.raw_losses==pytest.approx(b.recorder.raw_losses, rel=1e-5)
     assert [o for r in a.recorder.values for o in r]==pytest.approx([o for r in b.recorder.values for o in r], rel=1e-5)
-    if n in (100,'auto'): assert same(weights(a.model), weights(b.model)) and a.recorder.raw_losses==b.recorder.raw_losses # one piece: the very same bits
+    # one piece: the very same bits
+    if n in (100,'auto'):
+        assert same(weights(a.model), weights(b.model)) and a.recorder.raw_losses==b.recorder.raw_losses
 
 @given(sizes=st.lists(st.integers(1,20), min_size=1, max_size=5), n=st.integers(1,25), momentum=st.booleans())
 def test_batches_of_any_sizes(sizes, n, momentum):
@@ -42,7 +47,8 @@ def test_micro_batches_by_tokens():
     def run(*cbs):
         learn = mk(*cbs, data=list(zip(x.split(12), y.split(12))), loss_func=token_loss).fit(3)
         return weights(learn.model),learn.recorder.raw_losses
-    (a,la),(b,lb),(c,_),(d,_) = run(),run(MicroBatch(4, counted)),run(MicroBatch(4)),run(MicroBatch(4, lambda learn: len(learn.y)))
+    (a,la),(b,lb),(c,_),(d,_) = run(),run(MicroBatch(4, counted)),run(MicroBatch(4)),run(
+        MicroBatch(4, lambda learn: len(learn.y)))
     assert gap(a, b)<1e-6 and la==pytest.approx(lb, rel=1e-5) and gap(a, c)<1e-6 and not gap(a, d)<1e-3
 
 def test_micro_batches_by_tokens_with_a_mean_by_hand():
@@ -51,7 +57,8 @@ def test_micro_batches_by_tokens_with_a_mean_by_hand():
     y[4:8] = -100
     def loss(pred, y):
         mask = y!=-100
-        return (F.cross_entropy(pred.flatten(0,1), y.flatten().clamp(0), reduction='none')*mask.flatten()).sum()/mask.sum()
+        return (F.cross_entropy(pred.flatten(0,1), y.flatten().clamp(0), reduction='none')*mask.flatten()).sum(
+            )/mask.sum()
     def run(*cbs): return weights(mk(*cbs, data=list(zip(x.split(12), y.split(12))), loss_func=loss).fit(3).model)
     assert gap(run(), run(MicroBatch(4, lambda learn: (learn.y!=-100).sum().item())))<1e-6
 
@@ -61,7 +68,9 @@ def contrast(p, t):
 def mean_of_some(p, t): return F.cross_entropy(p, t, reduction='none')[p.argmax(1)==t].sum()/(p.argmax(1)==t).sum()
 @pytest.mark.parametrize('loss', [contrast, mean_of_some])
 def test_a_loss_that_is_no_average_over_samples_is_named(loss):
-    with pytest.warns(UserWarning, match=f'`{loss.__name__}` is no average over samples: for a whole batch it is .* its pieces is .* So `MicroBatch` does not give the step of the whole batch.*`MicroBatch\\(count=…\\)`') as w:
+    with pytest.warns(UserWarning,
+            match=f'`{loss.__name__}` is no average over samples: for a whole batch it is .* its pieces is .* So '
+            f'`MicroBatch` does not give the step of the whole batch.*`MicroBatch\\(count=…\\)`') as w:
         learn = mk(MicroBatch(8), data=cut(30), loss_func=loss).fit(2)
     assert len([o for o in w if 'MicroBatch' in str(o.message)])==1 and learn.opt_step==4
 
@@ -71,7 +80,9 @@ class Sharpening(nn.Module):
     def forward(self, p, t): self.n += 1; return F.cross_entropy(p*(1+.1*self.n), t)
 def noisy(p, t): return F.cross_entropy(p+torch.rand(()), t)*torch.rand(())
 def with_tokens(p, t): return F.cross_entropy(p, t, reduction='none').mean()
-@pytest.mark.parametrize('loss', [with_tokens, noisy, lambda p,t: F.cross_entropy(p, t), nn.CrossEntropyLoss(weight=torch.tensor([1.,4.])), lambda p,t: F.mse_loss(p[:,0], t.float())], ids=['own','random','lambda','weights','mse'])
+@pytest.mark.parametrize('loss',
+    [with_tokens, noisy, lambda p,t: F.cross_entropy(p, t), nn.CrossEntropyLoss(weight=torch.tensor([1.,4.])),
+        lambda p,t: F.mse_loss(p[:,0], t.float())], ids=['own','random','lambda','weights','mse'])
 def test_averages_over_samples_are_not_warned_of(loss, recwarn):
     mk(MicroBatch(8), data=cut(30), loss_func=loss).fit(1)
     assert not [o for o in recwarn if 'MicroBatch' in str(o.message)]
@@ -94,19 +105,25 @@ def test_inputs_and_predictions_of_any_nesting():
             super().__init__()
             self.net = net()
         def forward(self, d, pair, names, mask, weight):
-            assert len(names)==len(d['x'])==len(pair.a)==len(pair.b[0]) and mask.shape==(1,3) and weight.ndim==0 and names==[f'n{o:.4f}' for o in d['x'][:,0].tolist()]
+            assert (len(names)==len(d['x'])==len(pair.a)==len(pair.b[0]) and mask.shape==(1,3) and weight.ndim==0
+                and names==[f'n{o:.4f}' for o in d['x'][:,0].tolist()])
             out = self.net((d['x']+pair.a*pair.b[0]*mask)*weight)
             return OrderedDict(out=out, hidden=(out.T, [out*2]), one=out.mean(), name='net')
     def batches(bs):
-        for x,y in cut(bs): yield dict(x=x),Pair(x*2,[x*3]),[f'n{o:.4f}' for o in x[:,0].tolist()],torch.ones(1,3),torch.tensor(.5),y
+        for x,y in cut(bs):
+            yield dict(x=x),Pair(x*2,[x*3]),[f'n{o:.4f}' for o in x[:,0].tolist()],torch.ones(1,3),torch.tensor(.5),y
     seen = {}
     def run(*cbs):
         last = on(event.after_batch)(lambda learn: seen.update({bool(cbs): learn.pred}))
-        return mk(*cbs, last, data=DataLoaders(list(batches(20)), device='cpu'), model=Net(), loss_func=lambda p,y: F.cross_entropy(p['out'], y)+p['hidden'][1][0].pow(2).mean()).fit(2)
+        return mk(*cbs, last, data=DataLoaders(list(batches(20)), device='cpu'), model=Net(),
+            loss_func=lambda p,y: F.cross_entropy(p['out'], y)+p['hidden'][1][0].pow(2).mean()).fit(2)
     assert gap(weights(run().model), weights(run(MicroBatch(6)).model))<4e-6
     a,b = seen[False],seen[True]
-    assert type(b) is OrderedDict and list(a)==list(b) and a['out'].shape==b['out'].shape==(20,2) and b['name']=='net' and a['hidden'][0].shape==b['hidden'][0].shape==(2,20)
-    for x,y in ((a['out'], b['out']), (a['hidden'][0], b['hidden'][0]), (a['hidden'][1][0], b['hidden'][1][0]), (a['one'], b['one'])): assert torch.allclose(x, y, atol=4e-6)
+    assert (type(b) is OrderedDict and list(a)==list(b) and a['out'].shape==b['out'].shape==(20,2) and b['name']=='net'
+        and a['hidden'][0].shape==b['hidden'][0].shape==(2,20))
+    for x,y in ((a['out'], b['out']), (a['hidden'][0], b['hidden'][0]), (a['hidden'][1][0], b['hidden'][1][0]),
+            (a['one'], b['one'])):
+        assert torch.allclose(x, y, atol=4e-6)
 
 def test_mappings_and_models_that_return_their_loss():
     class Net(nn.Module):
@@ -116,7 +133,8 @@ def test_mappings_and_models_that_return_their_loss():
             return dict(loss=F.cross_entropy(logits, labels), logits=logits)
     def run(*cbs): return mk(*cbs, data=[dict(x=x, labels=y) for x,y in cut(20)], model=Net(), loss_func=None).fit(2)
     a,b = run(),run(MicroBatch(6))
-    assert gap(weights(a.model), weights(b.model))<1e-6 and a.recorder.raw_losses==pytest.approx(b.recorder.raw_losses, rel=1e-5)
+    assert (gap(weights(a.model), weights(b.model))<1e-6
+        and a.recorder.raw_losses==pytest.approx(b.recorder.raw_losses, rel=1e-5))
 
 def test_what_events_see():
     seen = []
@@ -124,13 +142,19 @@ def test_what_events_see():
         run_valid = False
         def note(self, ev):
             learn = self.learn
-            seen.append((ev, len(learn.xb[0]), len(learn.yb[0]), None if learn.pred is None else len(learn.pred), learn.loss is None, any(p.grad is not None for p in learn.model.parameters())))
+            seen.append((ev, len(learn.xb[0]), len(learn.yb[0]), None if learn.pred is None else len(learn.pred),
+                learn.loss is None, any(p.grad is not None for p in learn.model.parameters())))
     for ev in dict(moments()):
-        if 'cancel' not in ev: setattr(See, ev, lambda self, ev=ev: self.note(ev) if self.learn.training and self.learn.xb else None)
+        if 'cancel' not in ev:
+            setattr(See, ev, lambda self, ev=ev: self.note(ev) if self.learn.training and self.learn.xb else None)
     learn = mk(MicroBatch(4), See, data=cut(10, n=10), valid=cut(5, n=5)).fit(1)
     one = [('before_batch',10,10,None,True,False),
-        ('after_pred',3,3,3,True,False), ('after_loss',3,3,3,False,False), ('after_pred',3,3,3,True,True), ('after_loss',3,3,3,False,True), ('after_pred',4,4,4,True,True), ('after_loss',4,4,4,False,True),
-        ('before_backward',10,10,10,False,False), *[(o,10,10,10,False,True) for o in ('after_backward', 'cleanup_backward', 'before_step', 'after_step', 'cleanup_step', 'before_zero_grad')],
+        ('after_pred',3,3,3,True,False), ('after_loss',3,3,3,False,False), ('after_pred',3,3,3,True,True),
+        ('after_loss',3,3,3,False,True), ('after_pred',4,4,4,True,True), ('after_loss',4,4,4,False,True),
+        ('before_backward',10,10,10,False,False),
+        *[(o,10,10,10,False,True)
+            for o in ('after_backward', 'cleanup_backward', 'before_step', 'after_step', 'cleanup_step',
+                'before_zero_grad')],
         *[(o,10,10,10,False,False) for o in ('after_zero_grad', 'after_batch', 'cleanup_batch')]]
     assert [o for o in seen if o[0] in {e for e,*_ in one}]==one
     assert learn.forward_with is None
@@ -156,18 +180,24 @@ def test_the_loss_may_be_added_to():
     class Decay(Callback):
         run_valid = False
         def __init__(self, ev): self.ev = ev; super().__init__(**{ev: Decay.add})
-        def add(self): self.learn.loss_grad = self.learn.loss_grad + .01*sum(p.pow(2).sum() for p in self.learn.model.parameters())
-    for ev in ('after_loss','before_backward'): assert gap(weights(mk(Decay(ev), data=cut(30)).fit(2).model), weights(micro(7, Decay(ev)).model))<1e-6
+        def add(self):
+            self.learn.loss_grad = self.learn.loss_grad + .01*sum(p.pow(2).sum() for p in self.learn.model.parameters())
+    for ev in ('after_loss','before_backward'):
+        assert gap(weights(mk(Decay(ev), data=cut(30)).fit(2).model), weights(micro(7, Decay(ev)).model))<1e-6
 
 def test_a_validation_inside_a_batch_is_whole():
     seen = []
-    look = on(event.after_loss, when=lambda f,learn: learn.training)(lambda learn: seen.append(learn.validate().valid_loss))
+    look = on(event.after_loss,
+        when=lambda f,learn: learn.training)(lambda learn: seen.append(learn.validate().valid_loss))
     a,b = mk(MicroBatch(4), look, valid=cut(30)).fit(1),mk(valid=cut(30)).fit(1)
-    assert gap(weights(a.model), weights(b.model))<1e-6 and len(seen)==18 and a.recorder[-1,'valid_loss']==pytest.approx(b.recorder[-1,'valid_loss'])
+    assert (gap(weights(a.model), weights(b.model))<1e-6 and len(seen)==18
+        and a.recorder[-1,'valid_loss']==pytest.approx(b.recorder[-1,'valid_loss']))
 
 # with others
-together = dict(clip=lambda: GradientClip(.2), accumulation=lambda: GradientAccumulation(60), mixup=lambda: MixUp(.4), mixup_clip=lambda: [MixUp(.4), GradientClip(.2)],
-    mixup_acc=lambda: [MixUp(.4), GradientAccumulation(60), GradientClip(.2)], ema=lambda: EMA(.9), schedule=lambda: ParamScheduler(dict(lr=SchedCos(.2,.01))))
+together = dict(clip=lambda: GradientClip(.2), accumulation=lambda: GradientAccumulation(60), mixup=lambda: MixUp(.4),
+    mixup_clip=lambda: [MixUp(.4), GradientClip(.2)],
+    mixup_acc=lambda: [MixUp(.4), GradientAccumulation(60), GradientClip(.2)], ema=lambda: EMA(.9),
+    schedule=lambda: ParamScheduler(dict(lr=SchedCos(.2,.01))))
 @pytest.mark.parametrize('name', together)
 @pytest.mark.parametrize('first', [True,False])
 @pytest.mark.parametrize('y', [Y,T], ids=['classes','numbers'])
@@ -176,12 +206,14 @@ def test_micro_batches_with_others(name, first, y):
         cbs = together[name]()
         cbs = cbs if isinstance(cbs, list) else [cbs]
         torch.manual_seed(1)
-        return weights(mk(*(m if first else ()), *cbs, *(() if first else m), data=cut(15, y), loss_func=F.cross_entropy if y is Y else F.mse_loss).fit(3).model)
+        return weights(mk(*(m if first else ()), *cbs, *(() if first else m), data=cut(15, y),
+            loss_func=F.cross_entropy if y is Y else F.mse_loss).fit(3).model)
     assert gap(run(), run(MicroBatch(4)))<1e-6
 
 def test_accumulated_tokens_of_micro_batches():
     x,y = tokens()
-    def run(bs, *cbs): return weights(mk(*cbs, data=list(zip(x.split(bs), y.split(bs))), loss_func=token_loss).fit(3).model)
+    def run(bs, *cbs):
+        return weights(mk(*cbs, data=list(zip(x.split(bs), y.split(bs))), loss_func=token_loss).fit(3).model)
     assert gap(run(24), run(8, MicroBatch(3, counted), GradientAccumulation(24, counted)))<1e-6
 
 def test_cutmix():
@@ -201,17 +233,22 @@ def test_all_pieces_are_in_half_precision(mode):
             out = self.net(x)
             dtypes.append((self.training, out.dtype))
             return out
-    grads = on(event.before_step, order=50)(lambda learn: seen.append([p.grad.clone() for p in learn.model.parameters()]))
-    def run(*cbs): learn = mk(*cbs, MixedPrecision(mode, init_scale=1024.), grads, model=Net(), data=cut(30), valid=cut(30)).fit(1); return weights(learn.model)
+    grads = on(event.before_step,
+        order=50)(lambda learn: seen.append([p.grad.clone() for p in learn.model.parameters()]))
+    def run(*cbs):
+        learn = mk(*cbs, MixedPrecision(mode, init_scale=1024.), grads, model=Net(), data=cut(30), valid=cut(30)).fit(1)
+        return weights(learn.model)
     a,b = run(),run(MicroBatch(7))
-    assert {*dtypes}=={(t, torch.float16 if mode=='fp16' else torch.bfloat16) for t in (True,False)} and gap(a, b)<2e-3 and gap(seen[0], seen[2])<5e-3
+    assert ({*dtypes}=={(t, torch.float16 if mode=='fp16' else torch.bfloat16) for t in (True,False)}
+        and gap(a, b)<2e-3 and gap(seen[0], seen[2])<5e-3)
     assert not torch.is_autocast_enabled('cpu')
 
 def test_the_scaler_keeps_small_gradients():
     "In fp16, what is less than 6e-8 is nothing, unless the loss of each piece is scaled"
     def loss(pred, y): return F.mse_loss(pred, y)*1e-7
     seen = []
-    grads = on(event.before_step, order=50)(lambda learn: seen.append([p.grad.clone() for p in learn.model.parameters()]))
+    grads = on(event.before_step,
+        order=50)(lambda learn: seen.append([p.grad.clone() for p in learn.model.parameters()]))
     mk(MixedPrecision('fp16', init_scale=2.**16), MicroBatch(7), grads, data=cut(30, T), loss_func=loss).fit(1)
     half,seen[:] = list(seen),[]
     mk(grads, data=cut(30, T), loss_func=loss).fit(1)
@@ -224,10 +261,13 @@ def test_overflow_skips_the_step():
             self.n += 1
             if self.n==2: self.learn.loss_grad = self.learn.loss_grad*1e38
     learn = mk(MixedPrecision('fp16', init_scale=1024.), MicroBatch(4), Spike, data=cut(10)).fit(1)
-    assert learn.opt_step==5 and learn.mixed_precision.scaler.get_scale()==512 and all(p.isfinite().all() for p in learn.model.parameters())
+    assert (learn.opt_step==5 and learn.mixed_precision.scaler.get_scale()==512
+        and all(p.isfinite().all() for p in learn.model.parameters()))
 
 # running out of memory
-errors = dict(torch=torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2 GiB'), text=RuntimeError('CUDA error: out of memory'), cpu=RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"))
+errors = dict(torch=torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2 GiB'),
+    text=RuntimeError('CUDA error: out of memory'),
+    cpu=RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"))
 @pytest.mark.parametrize('where', ['forward','backward'])
 @pytest.mark.parametrize('error', errors)
 def test_auto_finds_the_size(where, error):
@@ -237,7 +277,9 @@ def test_auto_finds_the_size(where, error):
     fixed = mk(MicroBatch(4), model=expected, data=cut(30)).fit(2)
     tried = [30, 15, 7,8, *[3,4,4,4]*2*4] # halves, and pieces as equal as can be
     assert m.tried==tried and learn.micro_batch.fits==4
-    assert same(weights(m), weights(expected)) and same([*m.buffers()], [*expected.buffers()]) and learn.recorder.raw_losses==fixed.recorder.raw_losses # the very same bits: same dropout, same statistics
+    # the very same bits: same dropout, same statistics
+    assert (same(weights(m), weights(expected)) and same([*m.buffers()], [*expected.buffers()])
+        and learn.recorder.raw_losses==fixed.recorder.raw_losses)
 
 def test_the_size_is_remembered():
     m = Room(7)
@@ -269,7 +311,9 @@ def test_one_sample_that_does_not_fit_is_an_error():
     with pytest.raises(torch.OutOfMemoryError, match='out of memory'): learn.fit(1)
     assert m.tried==[4,2,1] and all(p.grad is None for p in m.parameters()) and learn.forward_with is None
 
-@pytest.mark.parametrize('bs,error', [('auto', ValueError('out of memory')), ('auto', RuntimeError('shapes do not match')), (7, torch.OutOfMemoryError('CUDA out of memory'))])
+@pytest.mark.parametrize('bs,error',
+    [('auto', ValueError('out of memory')), ('auto', RuntimeError('shapes do not match')),
+        (7, torch.OutOfMemoryError('CUDA out of memory'))])
 def test_other_errors_are_not_caught(bs, error):
     m = Room(5, error=error)
     with pytest.raises(type(error), match=str(error)): mk(MicroBatch(bs), model=m, data=cut(30)).fit(1)
@@ -302,12 +346,17 @@ def test_bad_micro_batch(bs):
 
 def test_what_cannot_be_cut():
     data = [(torch.randn(6,5,3), torch.randint(0, 2, (5,)))] # sequences first
-    with pytest.raises(ValueError, match=r'along the first axis, which has 5 samples, but a tensor of the batch has shape \(6, 5, 3\)'): mk(MicroBatch(2), data=data).fit(1)
+    with pytest.raises(ValueError,
+            match=r'along the first axis, which has 5 samples, but a tensor of the batch has shape \(6, 5, 3\)'):
+        mk(MicroBatch(2), data=data).fit(1)
     class Odd(nn.Module):
         def __init__(self): super().__init__(); self.net = net()
         def forward(self, o): return self.net(X)
-    with pytest.raises(ValueError, match='cannot know how many samples'): mk(MicroBatch(2), data=DataLoaders(['a','b'], device='cpu'), model=Odd(), loss_func=None).fit(1)
+    with pytest.raises(ValueError, match='cannot know how many samples'):
+        mk(MicroBatch(2), data=DataLoaders(['a','b'], device='cpu'), model=Odd(), loss_func=None).fit(1)
 
-@pytest.mark.parametrize('loss,match', [(lambda p,y: 3., 'must be a tensor, but'), (lambda p,y: p, 'must be one number, but has shape'), (lambda p,y: p.detach().mean(), 'does not depend on any trainable')])
+@pytest.mark.parametrize('loss,match',
+    [(lambda p,y: 3., 'must be a tensor, but'), (lambda p,y: p, 'must be one number, but has shape'),
+        (lambda p,y: p.detach().mean(), 'does not depend on any trainable')])
 def test_bad_losses_are_named(loss, match):
     with pytest.raises((TypeError,ValueError), match=match): mk(MicroBatch(4), loss_func=loss).fit(1)

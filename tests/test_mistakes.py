@@ -1,4 +1,5 @@
-"Mistakes that do not fail are told within the first batches, once, and silenced by a word; nothing is told of what is right. Mutants of callbacks are noticed"
+"""Mistakes that do not fail are told within the first batches, once, and silenced by a word; nothing is told of what
+is right. Mutants of callbacks are noticed"""
 import random,re,warnings
 from functools import partial
 import pytest,torch
@@ -50,16 +51,25 @@ class NoTargets(AvgMetric):
     def accumulate(self, learn): pass
 
 planted = dict(
-    order=(lambda: synth_learner(cbs=[Double, Cut]), r"`double` and `cut` both change `loss_grad` at `after_loss`.*the same `order`, 0.*write `order = 1` in the class `Cut`"),
-    order_of_gradients=(lambda: synth_learner(cbs=[Norm(2.), ToOne]), "`norm` and `to_one` both change `gradients` at `before_step`"),
-    order_of_two=(lambda: synth_learner(cbs=[Norm(2.), Norm(3.)]), r"`norm` and `norm_2` both change `gradients`.*write `learn.norm_2.order = 1`"),
-    names=(lambda: synth_learner(cbs=Doubles), "`Doubles.before_batch` assigns `hx`, which nothing reads. Did you mean `x`?"),
-    gradient=(lambda: synth_learner(model=Unused()), r"`head.weight`, `head.bias` never got a gradient, in `head` \(Linear\).*`requires_grad_\(False\)`"),
+    order=(lambda: synth_learner(cbs=[Double, Cut]),
+        r"`double` and `cut` both change `loss_grad` at `after_loss`.*the same `order`, 0.*write `order = 1` in the "
+        r"class `Cut`"),
+    order_of_gradients=(lambda: synth_learner(cbs=[Norm(2.), ToOne]),
+        "`norm` and `to_one` both change `gradients` at `before_step`"),
+    order_of_two=(lambda: synth_learner(cbs=[Norm(2.), Norm(3.)]),
+        r"`norm` and `norm_2` both change `gradients`.*write `learn.norm_2.order = 1`"),
+    names=(lambda: synth_learner(cbs=Doubles),
+        "`Doubles.before_batch` assigns `hx`, which nothing reads. Did you mean `x`?"),
+    gradient=(lambda: synth_learner(model=Unused()),
+        r"`head.weight`, `head.bias` never got a gradient, in `head` \(Linear\).*`requires_grad_\(False\)`"),
     optimizer=(lambda: only_b(synth_learner()), "The optimizer does not have `a`, so they are not trained"),
     metric=(lambda: synth_learner(dls=synth_dls(3, 0), metrics=mae), "`mae` will see no batch.*no validation loader"),
-    metric_without_value=(lambda: synth_learner(metrics=NoTargets(mae)), "`mae` had no value after a validation with `valid`"),
-    loss=(lambda: synth_learner(dls=DataLoaders(same, same, device='cpu'), model=Flat()), "The loss was 1 in each of the first 8 batches"),
-    reset=(lambda: synth_learner(model=nn.Sequential(State(), nn.Linear(1, 1))), "`0` keeps a state from batch to batch, and its `reset` is not called.*`cbs=ModelResetter`"))
+    metric_without_value=(lambda: synth_learner(metrics=NoTargets(mae)),
+        "`mae` had no value after a validation with `valid`"),
+    loss=(lambda: synth_learner(dls=DataLoaders(same, same, device='cpu'), model=Flat()),
+        "The loss was 1 in each of the first 8 batches"),
+    reset=(lambda: synth_learner(model=nn.Sequential(State(), nn.Linear(1, 1))),
+        "`0` keeps a state from batch to batch, and its `reset` is not called.*`cbs=ModelResetter`"))
 
 @pytest.mark.parametrize('name', planted)
 def test_planted_mistakes_are_told_once_and_silenced_by_a_word(name):
@@ -74,7 +84,8 @@ def test_planted_mistakes_are_told_once_and_silenced_by_a_word(name):
 
 def test_an_empty_loader_is_told_before_training():
     learn = synth_learner(dls=DataLoaders(same, [], device='cpu'))
-    with pytest.warns(Mistake, match=r"`dls\['valid'\]` is empty"), pytest.raises(ValueError, match='it gave no batch'): learn.fit(1)
+    with pytest.warns(Mistake, match=r"`dls\['valid'\]` is empty"), pytest.raises(ValueError, match='it gave no batch'):
+        learn.fit(1)
 
 def test_a_callback_that_belongs_to_no_learner_is_told():
     "Where a cell or a script makes it and mentions its name nowhere else"
@@ -87,11 +98,13 @@ def test_a_callback_that_belongs_to_no_learner_is_told():
     assert '`clip`, which is GradientClip(max_norm=2.0' in msg and 'or `cbs=clip` in the call of `fit`' in msg
     msg, = told("@on('after_batch')\ndef look(learn): pass\nsynth_learner().fit(1)")
     assert msg.startswith('`look`')
-    assert not told("clip = GradientClip(2.)\nsynth_learner().fit(1)\nsynth_learner().fit(1, cbs=clip)") # meant for later
+    # meant for later
+    assert not told("clip = GradientClip(2.)\nsynth_learner().fit(1)\nsynth_learner().fit(1, cbs=clip)")
     assert not told("clips = [GradientClip(2.)]\nsynth_learner().fit(1)")
 
 def test_words():
-    with pytest.raises(ValueError, match="`words` is one of .* but got 'gradeint'. Did you mean `gradient`?"): silence('gradeint')
+    with pytest.raises(ValueError, match="`words` is one of .* but got 'gradeint'. Did you mean `gradient`?"):
+        silence('gradeint')
     with silence(): assert warned(synth_learner(model=Unused(), cbs=[Double, Cut]))==[]
     assert len(warned(synth_learner(model=Unused(), cbs=[Double, Cut])))==2
     assert all(len(o)>10 for o in kinds.values())
@@ -109,7 +122,8 @@ class Later(Cut): order = 1
 class ByHand(Callback):
     "Sets gradients without a backward"
     def before_backward(self):
-        for p,g in zip(self.model.parameters(), torch.autograd.grad(self.loss_grad, [*self.model.parameters()])): p.grad = g
+        for p,g in zip(self.model.parameters(), torch.autograd.grad(self.loss_grad, [*self.model.parameters()])):
+            p.grad = g
         raise CancelBackwardException
 class InTurn(nn.Module):
     "Each of two layers learns from every second batch"
@@ -117,7 +131,8 @@ class InTurn(nn.Module):
     def forward(self, x): self.n += 1; return self.layers[self.n%2](x)
 class Keeps(Callback):
     "Names that are near one another on purpose"
-    def before_fit(self): self.loss1,self.loss2,self.norm,self.norms,self.dx,self.dy,self.lr_a,self.lr_b = 0,0,0,[],0,0,0,0
+    def before_fit(self):
+        self.loss1,self.loss2,self.norm,self.norms,self.dx,self.dy,self.lr_a,self.lr_b = 0,0,0,[],0,0,0,0
     def after_loss(self):
         self.learn.preds = self.pred
         if self.learn.loss_grad is not None: self.loss1 = self.loss
@@ -137,10 +152,16 @@ class Takes(Callback):
     def after_loss(self): self.gives.out.sum()
 def lazy(): return synth_learner(model=nn.LazyLinear(1))
 
-fine = dict(filtered=lambda: synth_learner(cbs=look), given_later=lambda: synth_learner(cbs=[Gives, Takes]), lazy=lazy, additions=lambda: synth_learner(cbs=[Adds, AddsToo]), ordered=lambda: synth_learner(cbs=[Double, Later]), by_hand=lambda: synth_learner(cbs=ByHand), in_turn=lambda: synth_learner(model=InTurn()),
-    frozen=lambda: synth_learner(model=Unused().requires_grad_(False), splitter=lambda m: [[m.a.requires_grad_(), m.b.requires_grad_()]]), near=lambda: synth_learner(cbs=Keeps), guarded=lambda: synth_learner(cbs=Guarded), open=lambda: synth_learner(cbs=Open),
-    reset=lambda: synth_learner(model=State(), cbs=ModelResetter), low_lr=lambda: synth_learner(20, lr=1e-9), one_batch=lambda: synth_learner(1, 1, lr=0.), half=lambda: synth_learner(20, cbs=MixedPrecision('bf16')),
-    closure=lambda: synth_learner(opt_func=partial(torch.optim.LBFGS, lr=.1)), two=lambda: synth_learner(cbs=[MapBatch(lambda b: (b[0]*2, b[1])), GradientAccumulation(64), GradientClip(1.)]))
+fine = dict(filtered=lambda: synth_learner(cbs=look), given_later=lambda: synth_learner(cbs=[Gives, Takes]), lazy=lazy,
+    additions=lambda: synth_learner(cbs=[Adds, AddsToo]), ordered=lambda: synth_learner(cbs=[Double, Later]),
+    by_hand=lambda: synth_learner(cbs=ByHand), in_turn=lambda: synth_learner(model=InTurn()),
+    frozen=lambda: synth_learner(model=Unused().requires_grad_(False),
+        splitter=lambda m: [[m.a.requires_grad_(), m.b.requires_grad_()]]), near=lambda: synth_learner(cbs=Keeps),
+        guarded=lambda: synth_learner(cbs=Guarded), open=lambda: synth_learner(cbs=Open),
+    reset=lambda: synth_learner(model=State(), cbs=ModelResetter), low_lr=lambda: synth_learner(20, lr=1e-9),
+    one_batch=lambda: synth_learner(1, 1, lr=0.), half=lambda: synth_learner(20, cbs=MixedPrecision('bf16')),
+    closure=lambda: synth_learner(opt_func=partial(torch.optim.LBFGS, lr=.1)),
+    two=lambda: synth_learner(cbs=[MapBatch(lambda b: (b[0]*2, b[1])), GradientAccumulation(64), GradientClip(1.)]))
 
 @pytest.mark.parametrize('name', fine)
 def test_nothing_is_told_of_what_is_right(name): assert warned(fine[name](), 2)==[]
@@ -159,13 +180,15 @@ def test_nothing_is_watched_after_the_first_batches():
     learn.on('before_batch')(lambda learn: seen.append((learn.epoch, watching())))
     learn.fit(3)
     assert seen[0][1]>0 and not any(n for epoch,n in seen if epoch==2)
-    assert not any(p._post_accumulate_grad_hooks for p in learn.model.parameters() if p._post_accumulate_grad_hooks is not None)
+    assert not any(p._post_accumulate_grad_hooks for p in learn.model.parameters()
+        if p._post_accumulate_grad_hooks is not None)
     seen.clear(); learn.fit(1)
     assert not any(n for _,n in seen) # the same parts were watched before
 
 def test_without_a_recorder_nothing_is_watched():
     learn,seen = synth_learner(default_cbs=False, cbs=TrainEvalCallback, model=Unused()),[]
-    learn.on('before_batch')(lambda learn: seen.append(any(isinstance(h, Watched) for hs in learn.handlers.values() for h in hs)))
+    learn.on('before_batch')(
+        lambda learn: seen.append(any(isinstance(h, Watched) for hs in learn.handlers.values() for h in hs)))
     assert warned(learn)==[] and not any(seen)
 
 def test_watching_changes_no_run():
@@ -176,7 +199,10 @@ def test_watching_changes_no_run():
     with silence(): assert run()==one
 
 # Names
-@pytest.mark.parametrize('a,b,same', [('loss','los',True), ('loss','lsos',True), ('loss','losss',True), ('loss','lose',True), ('loss','loss',False), ('loss','lsso',False), ('pred','pre_d',True), ('x','y',True), ('ab','ba',True), ('abc','cba',False), ('norm','orn',False)])
+@pytest.mark.parametrize('a,b,same',
+    [('loss','los',True), ('loss','lsos',True), ('loss','losss',True), ('loss','lose',True), ('loss','loss',False),
+        ('loss','lsso',False), ('pred','pre_d',True), ('x','y',True), ('ab','ba',True), ('abc','cba',False),
+        ('norm','orn',False)])
 def test_one_letter(a, b, same): assert one_letter(a, b)==one_letter(b, a)==same
 
 # Mutants
@@ -201,13 +227,16 @@ def originals(tmp_path_factory):
     "What is told of callbacks that are as they should be"
     path,res = tmp_path_factory.mktemp('originals'),{}
     def of(name):
-        if name not in res: res[name] = mutants.fitted(mutants.define(mutants.source(name)[0], name, mutants.source(name)[1]), name, path)[0]
+        if name not in res:
+            res[name] = mutants.fitted(mutants.define(mutants.source(name)[0], name, mutants.source(name)[1]), name,
+                path)[0]
         return res[name]
     return of
 
 @pytest.mark.parametrize('seed', [0, *(pytest.param(i, marks=pytest.mark.slow) for i in range(1, 11))])
 def test_mutants_are_noticed_in_the_first_epoch(seed, originals, tmp_path, capsys, tally, request):
-    "A letter of an attribute, method, event or argument is wrong, or a method stands where the values are missing that it works with"
+    """A letter of an attribute, method, event or argument is wrong, or a method stands where the values are missing
+    that it works with"""
     lines,missed = [],[]
     for name,kind,what,src in sample(seed, 20):
         assert originals(name)==[]

@@ -23,7 +23,8 @@ def bs(n=6, seed=0):
 def mk(mode=None, n=6, model=None, lr=.05, **kwargs):
     torch.manual_seed(0)
     amp = {k:kwargs.pop(k) for k in ('init_scale','growth_factor','backoff_factor','growth_interval') if k in kwargs}
-    learn = Learner(DataLoaders(bs(n), bs(2, 1), device='cpu'), model or Net(), **dict(loss_func=F.mse_loss, opt_func=SGD, lr=lr)|kwargs).remove_cb(ProgressCallback)
+    learn = Learner(DataLoaders(bs(n), bs(2, 1), device='cpu'), model or Net(),
+        **dict(loss_func=F.mse_loss, opt_func=SGD, lr=lr)|kwargs).remove_cb(ProgressCallback)
     return learn.to_fp16(**amp) if mode=='fp16' else learn.to_bf16() if mode=='bf16' else learn
 
 def weights(m): return [p.detach().clone() for p in m.parameters()]
@@ -50,7 +51,8 @@ def test_forward_is_half_and_weights_are_not(mode):
         def after_loss(self): seen.append(self.loss.dtype)
         def before_step(self): seen.extend(p.grad.dtype for p in self.model.parameters())
     learn = mk(mode, cbs=Look()).fit(1)
-    assert learn.model.seen=={(True,half[mode]), (False,half[mode])} and {*seen}=={torch.float32} and {p.dtype for p in learn.model.parameters()}=={torch.float32}
+    assert (learn.model.seen=={(True,half[mode]), (False,half[mode])} and {*seen}=={torch.float32}
+        and {p.dtype for p in learn.model.parameters()}=={torch.float32})
 
 @modes
 def test_validation_and_predictions_are_half_too(mode):
@@ -70,12 +72,14 @@ def test_the_loss_is_computed_under_autocast(mode):
     assert {*seen}=={(torch.float32,half[mode])}
 
 @modes
-@pytest.mark.parametrize('wrap', [lambda o: dict(pred=o, more=[o]), lambda o: (o, o), lambda o: [o]], ids=['dict','tuple','list'])
+@pytest.mark.parametrize('wrap', [lambda o: dict(pred=o, more=[o]), lambda o: (o, o), lambda o: [o]],
+    ids=['dict','tuple','list'])
 def test_structured_predictions_are_floats(mode, wrap):
     class Wraps(Net):
         def forward(self, x): return wrap(super().forward(x))
     seen = []
-    def first(o): return o if isinstance(o, torch.Tensor) else first(next(iter(o.values() if isinstance(o, dict) else o)))
+    def first(o):
+        return o if isinstance(o, torch.Tensor) else first(next(iter(o.values() if isinstance(o, dict) else o)))
     def loss(pred, y): seen.append((type(pred), first(pred).dtype)); return F.mse_loss(first(pred), y)
     mk(mode, model=Wraps(), loss_func=loss).fit(1)
     assert {*seen}=={(type(wrap(0)),torch.float32)}
@@ -84,7 +88,8 @@ def test_structured_predictions_are_floats(mode, wrap):
 @pytest.mark.parametrize('opt_func', [SGD, Adam])
 def test_close_to_full_precision(mode, opt_func):
     a,b = mk(opt_func=opt_func, lr=.02).fit(4),mk(mode, opt_func=opt_func, lr=.02).fit(4)
-    assert a.recorder.losses==pytest.approx(b.recorder.losses, rel=.03) and a.recorder['valid_loss']==pytest.approx(b.recorder['valid_loss'], rel=.03)
+    assert (a.recorder.losses==pytest.approx(b.recorder.losses, rel=.03)
+        and a.recorder['valid_loss']==pytest.approx(b.recorder['valid_loss'], rel=.03))
     assert a.recorder.losses!=b.recorder.losses and b.opt_step==24
 
 def test_full_precision_is_untouched_by_having_been_half():
@@ -132,7 +137,8 @@ def test_clipping_works(order):
 
 def test_the_logged_loss_is_not_scaled():
     seen = []
-    learn = mk('fp16', cbs=Callback(before_backward=lambda self: seen.append((self.loss.item(), self.loss_grad.item())))).fit(1)
+    learn = mk('fp16', cbs=Callback(
+        before_backward=lambda self: seen.append((self.loss.item(), self.loss_grad.item())))).fit(1)
     assert learn.recorder.raw_losses==pytest.approx([o[0] for o in seen]) and max(learn.recorder.raw_losses)<10
 
 # Overflow
@@ -146,8 +152,10 @@ def scale(learn): return learn.mixed_precision.scaler.get_scale()
 
 def test_overflow_cancels_the_step_and_halves_the_scale():
     trace,w = Trace('before_step','after_cancel_step','after_step','after_zero_grad'),[]
-    learn = mk('fp16', init_scale=1024., cbs=[Spike(1, 3), trace, Callback(before_batch=lambda self: w.append(weights(self.model)))]).fit(1)
-    assert scale(learn)==256. and learn.opt_step==4 and learn.train_iter==6 and learn.stop_reason=='gradients overflowed in fp16'
+    learn = mk('fp16', init_scale=1024.,
+        cbs=[Spike(1, 3), trace, Callback(before_batch=lambda self: w.append(weights(self.model)))]).fit(1)
+    assert (scale(learn)==256. and learn.opt_step==4 and learn.train_iter==6
+        and learn.stop_reason=='gradients overflowed in fp16')
     assert trace.seen.count('after_cancel_step')==2 and trace.seen.count('after_step')==6
     assert [same(a, b) for a,b in zip(w[:5], w[1:6])]==[False, True, False, True, False]
     assert all(p.isfinite().all() for p in learn.model.parameters())
@@ -158,7 +166,8 @@ def test_the_scale_grows(interval):
     assert scale(learn)==16*4**(6//interval)
 
 def test_growth_counts_steps_since_the_last_overflow():
-    learn = mk('fp16', init_scale=16., backoff_factor=.25, growth_interval=3, cbs=Spike(2)).fit(1) # two steps, overflow, three steps
+    # two steps, overflow, three steps
+    learn = mk('fp16', init_scale=16., backoff_factor=.25, growth_interval=3, cbs=Spike(2)).fit(1)
     assert scale(learn)==16*.25*2
 
 def test_a_scale_too_high_comes_down():
@@ -167,11 +176,13 @@ def test_a_scale_too_high_comes_down():
 
 def test_bf16_scales_nothing():
     same_loss = []
-    learn = mk('bf16', cbs=Callback(before_backward=lambda self: same_loss.append(self.loss_grad.item()==self.loss.item()))).fit(1)
+    learn = mk('bf16', cbs=Callback(
+        before_backward=lambda self: same_loss.append(self.loss_grad.item()==self.loss.item()))).fit(1)
     assert same_loss==[True]*6 and learn.mixed_precision.scaler is None
 
 # However a batch ends
-in_batch = ['before_batch','after_pred','after_loss','before_backward','after_backward','before_step','after_step','before_zero_grad','after_zero_grad','after_batch']
+in_batch = ['before_batch','after_pred','after_loss','before_backward','after_backward','before_step','after_step',
+    'before_zero_grad','after_zero_grad','after_batch']
 endings = [*cancels.values(), ValueError, KeyboardInterrupt]
 
 @pytest.mark.sample(8)
@@ -182,13 +193,16 @@ endings = [*cancels.values(), ValueError, KeyboardInterrupt]
 def test_nothing_leaks(mode, ev, exc, order):
     cb = Raise(ev, exc, 2, order=order)
     learn = mk(mode, cbs=cb)
-    outside = Callback(cleanup_train=lambda self: self.learn.state.update(leak=leaked()), before_draw=lambda self: self.learn.state.update(leak=leaked()))
+    outside = Callback(cleanup_train=lambda self: self.learn.state.update(leak=leaked()),
+        before_draw=lambda self: self.learn.state.update(leak=leaked()))
     try: learn.fit(1, cbs=outside)
     except (ValueError, KeyboardInterrupt, RuntimeError) as e: assert type(e) is exc or type(e.__cause__) is exc
-    assert not leaked() and not learn.state.leak and cb.count>=2 and all(p.grad is None for p in learn.model.parameters())
+    assert (not leaked() and not learn.state.leak and cb.count>=2
+        and all(p.grad is None for p in learn.model.parameters()))
     learn.remove_cb(cb).model.seen.clear()
     learn.fit(1) # as if nothing had been
-    assert learn.opt_step==6 and learn.model.seen=={(True,half[mode]), (False,half[mode])} and all(p.isfinite().all() for p in learn.model.parameters())
+    assert (learn.opt_step==6 and learn.model.seen=={(True,half[mode]), (False,half[mode])}
+        and all(p.isfinite().all() for p in learn.model.parameters()))
 
 @modes
 @pytest.mark.parametrize('where', ['model','loss'])
@@ -249,7 +263,8 @@ class Accumulate(Callback):
 @pytest.mark.parametrize('n', [2, 3])
 def test_accumulation_by_hand(order, n):
     a,b = (mk(m, cbs=Accumulate(n, order)).fit(2) for m in (None, 'fp16'))
-    assert a.opt_step==b.opt_step==2*6//n and close(weights(a.model), weights(b.model), 2e-3) and a.recorder.losses==pytest.approx(b.recorder.losses, rel=.01)
+    assert (a.opt_step==b.opt_step==2*6//n and close(weights(a.model), weights(b.model), 2e-3)
+        and a.recorder.losses==pytest.approx(b.recorder.losses, rel=.01))
 
 @pytest.mark.parametrize('order', [5, 15])
 def test_accumulated_gradients_are_the_sum(order):
@@ -288,7 +303,8 @@ def test_cancelled_backwards_and_steps(scope, order, always):
 
 # Its life
 def test_the_scaler_survives_between_fits_and_is_new_with_to_fp16():
-    learn = mk('fp16', init_scale=1024., growth_interval=4, cbs=Spike(0)).fit(1) # overflow, five steps: one growth, one step towards the next
+    # overflow, five steps: one growth, one step towards the next
+    learn = mk('fp16', init_scale=1024., growth_interval=4, cbs=Spike(0)).fit(1)
     assert scale(learn)==1024. and learn.mixed_precision.scaler.state_dict()['_growth_tracker']==1
     learn.remove_cb(Spike)
     learn.validate(); learn.get_preds()
@@ -314,13 +330,15 @@ def test_a_temporary_one():
 @pytest.mark.parametrize('to', ['fp16','bf16','fp32'])
 def test_methods_do_not_stack(to):
     learn = mk()
-    for o in (learn.to_fp16, learn.to_bf16, learn.to_fp16, getattr(learn, f'to_{to}'), getattr(learn, f'to_{to}')): assert o() is learn
+    for o in (learn.to_fp16, learn.to_bf16, learn.to_fp16, getattr(learn, f'to_{to}'), getattr(learn, f'to_{to}')):
+        assert o() is learn
     assert [o.amp_mode for o in learn.cbs if isinstance(o, MixedPrecision)]==([] if to=='fp32' else [to])
     assert hasattr(learn, 'mixed_precision')==(to!='fp32') and not hasattr(learn, 'mixed_precision_2')
 
 @modes
 def test_state_goes_to_another(mode):
-    a,b = mk(mode, n=9, **(dict(init_scale=64., growth_interval=5) if mode=='fp16' else {})),mk(mode, n=9, **(dict(growth_interval=5) if mode=='fp16' else {}))
+    a,b = mk(mode, n=9, **(dict(init_scale=64., growth_interval=5) if mode=='fp16' else {})),mk(mode, n=9,
+        **(dict(growth_interval=5) if mode=='fp16' else {}))
     a.fit(1)
     assert a.mixed_precision._stateattrs
     b.fit(0)
@@ -331,7 +349,8 @@ def test_state_goes_to_another(mode):
     assert same(weights(a.fit(1).model), weights(b.fit(1).model)) and scale(a)==scale(b)==512.
 
 def test_arguments():
-    assert MixedPrecision().amp_mode=='fp16' and MixedPrecision(AMPMode.BF16).amp_mode=='bf16' and MixedPrecision('bf16').amp_mode==AMPMode.BF16
+    assert (MixedPrecision().amp_mode=='fp16' and MixedPrecision(AMPMode.BF16).amp_mode=='bf16'
+        and MixedPrecision('bf16').amp_mode==AMPMode.BF16)
     for bad in ('fp8','bf 16','float16',None,16):
         with pytest.raises(ValueError, match='`amp_mode` is `fp16` or `bf16`, but got'): MixedPrecision(bad)
     with pytest.raises(TypeError, match='no argument `init_scal`.*`init_scale`'): mk().to_fp16(init_scal=3)
@@ -349,10 +368,14 @@ def test_a_scale_is_not_halved_for_ever():
     "The weights stay as they are, and the next fit begins with a new scale"
     learn = mk('fp16', n=60, loss_func=lambda pred, y: F.mse_loss(pred, y)*float('nan'))
     before = weights(learn.model)
-    with pytest.raises(RuntimeError, match=r'Gradients overflow in fp16 even with the loss scaled down to 7.6e-06: they are too large, or not numbers at all'): learn.fit(1)
+    with pytest.raises(RuntimeError,
+            match=r'Gradients overflow in fp16 even with the loss scaled down to 7.6e-06: they are too large, or not '
+            r'numbers at all'):
+        learn.fit(1)
     assert same(before, weights(learn.model)) and learn.iter==32 and learn.opt_step==0
     learn.loss_func = F.mse_loss
-    assert learn.fit(1).opt_step>50 and learn.mixed_precision.scaler.get_scale()>=2.**10 and all(o.isfinite().all() for o in weights(learn.model))
+    assert (learn.fit(1).opt_step>50 and learn.mixed_precision.scaler.get_scale()>=2.**10
+        and all(o.isfinite().all() for o in weights(learn.model)))
 
 def test_a_few_overflows_are_survived():
     n = 0
@@ -363,9 +386,15 @@ def test_a_few_overflows_are_survived():
     learn = mk('fp16', n=40, loss_func=loss).fit(1)
     assert learn.opt_step==10 and learn.mixed_precision.scaler.get_scale()==2.**-14
 
-@pytest.mark.parametrize('kwargs,exc,match', [(dict(init_scale=0), ValueError, '`init_scale` is above 0, but got 0'), (dict(init_scale=-1.), ValueError, '`init_scale` is above 0'), (dict(growth_factor=1.), ValueError, '`growth_factor` is above 1, but got 1'),
-    (dict(backoff_factor=2), ValueError, r'`backoff_factor` is in \(0,1\), but got 2'), (dict(backoff_factor=0), ValueError, r'`backoff_factor` is in \(0,1\), but got 0'), (dict(growth_interval=0), ValueError, '`growth_interval` is 1 or more, but got 0'),
-    (dict(init_scale='a'), TypeError, "`init_scale` is a number above 0, but got 'a'"), (dict(inti_scale=2.), TypeError, 'no argument `inti_scale`. Did you mean `init_scale`')])
+@pytest.mark.parametrize('kwargs,exc,match',
+    [(dict(init_scale=0), ValueError, '`init_scale` is above 0, but got 0'),
+        (dict(init_scale=-1.), ValueError, '`init_scale` is above 0'),
+        (dict(growth_factor=1.), ValueError, '`growth_factor` is above 1, but got 1'),
+    (dict(backoff_factor=2), ValueError, r'`backoff_factor` is in \(0,1\), but got 2'),
+    (dict(backoff_factor=0), ValueError, r'`backoff_factor` is in \(0,1\), but got 0'),
+    (dict(growth_interval=0), ValueError, '`growth_interval` is 1 or more, but got 0'),
+    (dict(init_scale='a'), TypeError, "`init_scale` is a number above 0, but got 'a'"),
+    (dict(inti_scale=2.), TypeError, 'no argument `inti_scale`. Did you mean `init_scale`')])
 def test_bad_scales(kwargs, exc, match):
     with pytest.raises(exc, match=match): mk().to_fp16(**kwargs)
 
@@ -375,8 +404,12 @@ def test_bf16_has_no_scale():
 # Optimizers that compute gradients by themselves
 def lbfgs(ps, lr=.1): return torch.optim.LBFGS([p for g in ps for p in g['params']], lr=lr, max_iter=1)
 
-@pytest.mark.parametrize('cb', [lambda: MixedPrecision('fp16'), lambda: MixedPrecision('bf16'), GradientClip, GradientAccumulation, lambda: MicroBatch(2), MixUp, CutMix], ids=['fp16','bf16','clip','accumulation','micro','mixup','cutmix'])
+@pytest.mark.parametrize('cb',
+    [lambda: MixedPrecision('fp16'), lambda: MixedPrecision('bf16'), GradientClip, GradientAccumulation,
+        lambda: MicroBatch(2), MixUp, CutMix], ids=['fp16','bf16','clip','accumulation','micro','mixup','cutmix'])
 def test_closures_go_past_callbacks(cb):
     learn,trace = mk(opt_func=lbfgs),Trace('before_epoch')
-    with pytest.raises(ValueError, match='`LBFGS` computes loss and gradients again within its step, without `.*`: use another optimizer'): learn.fit(1, cbs=[cb(), trace])
+    with pytest.raises(ValueError,
+            match='`LBFGS` computes loss and gradients again within its step, without `.*`: use another optimizer'):
+        learn.fit(1, cbs=[cb(), trace])
     assert not trace.seen and learn.fit(1, cbs=EMA()).opt_step==6 and len(learn.add_cb(cb()).validate())==1

@@ -26,12 +26,14 @@ class Look(Callback):
     order,run_valid = 100,False
     def __init__(self): self.seen = []
     def before_batch(self): self.seen.append(dict(batch=self.batch, xb=self.xb, yb=self.yb))
-    def after_loss(self): self.seen[-1] |= dict(pred=self.pred.detach(), loss=self.loss.detach(), loss_grad=self.loss_grad.detach())
+    def after_loss(self):
+        self.seen[-1] |= dict(pred=self.pred.detach(), loss=self.loss.detach(), loss_grad=self.loss_grad.detach())
 
 def mk(*cbs, data=None, loss_func=None, n_out=n_cls, valid=True, **kwargs):
     torch.manual_seed(0)
     data = imgs() if data is None else data
-    return Learner(DataLoaders(data, imgs(2, seed=1) if valid else None, device='cpu'), Net(n_out), loss_func or nn.CrossEntropyLoss(), opt_func=SGD, lr=.1, cbs=cbs, **kwargs).remove_cb(ProgressCallback)
+    return Learner(DataLoaders(data, imgs(2, seed=1) if valid else None, device='cpu'), Net(n_out),
+        loss_func or nn.CrossEntropyLoss(), opt_func=SGD, lr=.1, cbs=cbs, **kwargs).remove_cb(ProgressCallback)
 
 def weights(m): return [p.detach().clone() for p in m.parameters()]
 def same(a, b): return all(map(torch.equal, a, b))
@@ -66,7 +68,8 @@ def test_mixup_inputs_are_weighted_averages(lam):
     data = imgs()
     _,cb,seen,perms = run(MixUp, lam, data=data)
     lam = max(lam, 1-lam)
-    for s,p,(x,_) in zip(seen, perms, data, strict=True): assert torch.allclose(s['xb'][0], lerp(x, x[p], lam), atol=1e-6)
+    for s,p,(x,_) in zip(seen, perms, data, strict=True):
+        assert torch.allclose(s['xb'][0], lerp(x, x[p], lam), atol=1e-6)
     assert torch.allclose(cb.lam, torch.full((bs,), lam))
 
 @pytest.mark.parametrize('lam', [0., .1, .3, .5, .75, .99])
@@ -81,9 +84,11 @@ def test_cutmix_pastes_one_rectangle_whose_area_is_its_share(lam):
         if ys: # one rectangle, the same in each image and channel, from the partner
             assert ys==list(range(ys[0], ys[-1]+1)) and xs==list(range(xs[0], xs[-1]+1))
             box = slice(ys[0], ys[-1]+1),slice(xs[0], xs[-1]+1)
-            assert torch.equal(mixed[...,*box], x[p][...,*box]) and len(ys)<=round(hw[0]*(1-lam)**.5)+1 and len(xs)<=round(hw[1]*(1-lam)**.5)+1
+            assert (torch.equal(mixed[...,*box], x[p][...,*box]) and len(ys)<=round(hw[0]*(1-lam)**.5)+1
+                and len(xs)<=round(hw[1]*(1-lam)**.5)+1)
         share = 1-len(ys)*len(xs)/(hw[0]*hw[1])
-        assert torch.allclose(s['loss'], lerp(F.cross_entropy(s['pred'], y), F.cross_entropy(s['pred'], y[p]), share), atol=1e-6)
+        assert torch.allclose(s['loss'], lerp(F.cross_entropy(s['pred'], y), F.cross_entropy(s['pred'], y[p]), share),
+            atol=1e-6)
         lams.append(share)
     assert min(lams)<=lam+.1 and all(o>=lam-.1 for o in lams)
 
@@ -99,7 +104,8 @@ def test_shares_come_from_a_beta_distribution(cls):
     torch.manual_seed(0)
     for alpha in (.2, 1., 5.):
         draws = cls(alpha).draw(2000).numpy()
-        assert draws.min()>=0 and draws.max()<=1 and draws.mean()==pytest.approx(.5, abs=.03) and draws.var()==pytest.approx(1/(4*(2*alpha+1)), rel=.1)
+        assert (draws.min()>=0 and draws.max()<=1 and draws.mean()==pytest.approx(.5, abs=.03)
+            and draws.var()==pytest.approx(1/(4*(2*alpha+1)), rel=.1))
     assert MixUp().alpha==.4 and CutMix().alpha==1.
 
 @both
@@ -111,23 +117,33 @@ def test_alpha_is_above_zero(cls, alpha):
 weight = torch.tensor([1., 2., 3., 4.])
 def onehot(y): return F.one_hot(y, n_cls).float()
 
-@pytest.mark.parametrize('loss_func,kwargs', [(nn.CrossEntropyLoss(), {}), (F.cross_entropy, {}), (CrossEntropyLossFlat(), {}), (nn.CrossEntropyLoss(label_smoothing=.2), dict(label_smoothing=.2)),
-    (LabelSmoothingCrossEntropy(.2), dict(label_smoothing=.2)), (LabelSmoothingCrossEntropyFlat(.2), dict(label_smoothing=.2)), (nn.CrossEntropyLoss(reduction='sum'), dict(reduction='sum'))], ids=shown)
+@pytest.mark.parametrize('loss_func,kwargs',
+    [(nn.CrossEntropyLoss(), {}), (F.cross_entropy, {}), (CrossEntropyLossFlat(), {}),
+        (nn.CrossEntropyLoss(label_smoothing=.2), dict(label_smoothing=.2)),
+    (LabelSmoothingCrossEntropy(.2), dict(label_smoothing=.2)),
+    (LabelSmoothingCrossEntropyFlat(.2), dict(label_smoothing=.2)),
+    (nn.CrossEntropyLoss(reduction='sum'), dict(reduction='sum'))], ids=shown)
 def test_classes_as_soft_targets(loss_func, kwargs):
     data = imgs()
     _,cb,seen,perms = run(MixUp, .3, data=data, loss_func=loss_func)
     hard = partial(F.cross_entropy, **kwargs)
     for s,p,(x,y) in zip(seen, perms, data, strict=True):
-        assert torch.allclose(s['loss'], hard(s['pred'], lerp(onehot(y), onehot(y[p]), .7)), atol=1e-5) and torch.equal(s['loss'], s['loss_grad'])
+        assert (torch.allclose(s['loss'], hard(s['pred'], lerp(onehot(y), onehot(y[p]), .7)), atol=1e-5)
+            and torch.equal(s['loss'], s['loss_grad']))
         assert s['yb'][0] is s['batch'][1]
 
 @both
-@pytest.mark.parametrize('loss_func', [nn.CrossEntropyLoss(weight=weight), CrossEntropyLossFlat(weight=weight), nn.CrossEntropyLoss(ignore_index=2), partial(F.cross_entropy, ignore_index=2),
-    lambda p,y: F.multi_margin_loss(p, y), nn.MultiMarginLoss(), lambda p,y: F.nll_loss(p.log_softmax(1), y)], ids=['weight','flat','ignore','partial','lambda','margin','nll'])
+@pytest.mark.parametrize('loss_func',
+    [nn.CrossEntropyLoss(weight=weight), CrossEntropyLossFlat(weight=weight), nn.CrossEntropyLoss(ignore_index=2),
+        partial(F.cross_entropy, ignore_index=2),
+    lambda p,y: F.multi_margin_loss(p, y), nn.MultiMarginLoss(), lambda p,y: F.nll_loss(p.log_softmax(1), y)],
+    ids=['weight','flat','ignore','partial','lambda','margin','nll'])
 def test_any_loss_of_classes_is_the_weighted_sum_of_two(cls, loss_func):
     data = imgs()
     learn,cb,seen,perms = run(cls, .7, data=data, loss_func=loss_func)
-    for s,p,(x,y) in zip(seen[-1:], perms[-1:], data[-1:]): assert torch.allclose(s['loss'], lerp(loss_func(s['pred'], y), loss_func(s['pred'], y[p]), share(cb)), atol=1e-6)
+    for s,p,(x,y) in zip(seen[-1:], perms[-1:], data[-1:]):
+        assert torch.allclose(s['loss'], lerp(loss_func(s['pred'], y), loss_func(s['pred'], y[p]), share(cb)),
+            atol=1e-6)
     assert learn.loss_func is loss_func and learn.recorder.raw_losses==pytest.approx([s['loss'].item() for s in seen])
 
 def test_ignored_samples_have_no_gradient():
@@ -139,18 +155,22 @@ def test_ignored_samples_have_no_gradient():
     assert same(before, weights(learn.fit(1).model))
 
 @both
-@pytest.mark.parametrize('loss_func', [nn.BCEWithLogitsLoss(), BCEWithLogitsLossFlat(), nn.MSELoss(), MSELossFlat(), F.l1_loss], ids=shown)
+@pytest.mark.parametrize('loss_func',
+    [nn.BCEWithLogitsLoss(), BCEWithLogitsLossFlat(), nn.MSELoss(), MSELossFlat(), F.l1_loss], ids=shown)
 def test_numbers_are_averaged(cls, loss_func):
     data = imgs(y=lambda: torch.rand(bs, n_cls).round())
     learn,cb,seen,perms = run(cls, .7, data=data, loss_func=loss_func, valid=False)
     for s,p,(x,y) in zip(seen[-1:], perms[-1:], data[-1:]):
-        assert torch.allclose(s['yb'][0], lerp(y, y[p], share(cb))) and torch.allclose(s['loss'], loss_func(s['pred'], lerp(y, y[p], share(cb))))
+        assert (torch.allclose(s['yb'][0], lerp(y, y[p], share(cb)))
+            and torch.allclose(s['loss'], loss_func(s['pred'], lerp(y, y[p], share(cb)))))
 
 def test_integer_targets_of_a_float_loss():
     "`BCEWithLogitsLossFlat` takes integers: their losses are mixed"
     data = imgs(y=lambda: torch.randint(2, (bs, n_cls)))
     _,cb,seen,perms = run(MixUp, .3, data=data, loss_func=BCEWithLogitsLossFlat(), valid=False)
-    for s,p,(x,y) in zip(seen, perms, data): assert torch.allclose(s['loss'], F.binary_cross_entropy_with_logits(s['pred'], lerp(y.float(), y[p].float(), .7)), atol=1e-6)
+    for s,p,(x,y) in zip(seen, perms, data):
+        assert torch.allclose(s['loss'],
+            F.binary_cross_entropy_with_logits(s['pred'], lerp(y.float(), y[p].float(), .7)), atol=1e-6)
 
 def test_gradients_are_those_of_the_mixed_loss():
     data = imgs(1)
@@ -158,25 +178,32 @@ def test_gradients_are_those_of_the_mixed_loss():
     torch.manual_seed(0)
     model,(x,y),p = Net(),data[0],perms[0]
     F.cross_entropy(model(lerp(x, x[p], .7)), lerp(onehot(y), onehot(y[p]), .7)).backward()
-    assert all(torch.allclose(a.detach(), b-.1*b.grad, atol=1e-6) for a,b in zip(learn.model.parameters(), model.parameters()))
+    assert all(torch.allclose(a.detach(), b-.1*b.grad, atol=1e-6) for a,
+        b in zip(learn.model.parameters(), model.parameters()))
 
 # Batches
 @both
 def test_inputs_and_targets_of_several_kinds(cls):
     gen = torch.Generator().manual_seed(0)
-    data = [(torch.randn(bs, 2, *hw, generator=gen), torch.randn(bs, 2, *hw, generator=gen), torch.randint(n_cls, (bs,), generator=gen), torch.rand(bs, n_cls, generator=gen)) for _ in range(3)]
+    data = [(torch.randn(bs, 2, *hw, generator=gen), torch.randn(bs, 2, *hw, generator=gen),
+        torch.randint(n_cls, (bs,), generator=gen), torch.rand(bs, n_cls, generator=gen)) for _ in range(3)]
     def loss(pred, c, v): return F.cross_entropy(pred, c) + F.mse_loss(pred, v)
     look,noted = Look(),Noted()
     torch.manual_seed(0)
-    Learner(DataLoaders(data, device='cpu', n_inp=2), Net(), loss, opt_func=SGD, cbs=[fixed(cls, .7), look, noted]).remove_cb(ProgressCallback).fit(1)
+    Learner(DataLoaders(data, device='cpu', n_inp=2), Net(), loss, opt_func=SGD,
+        cbs=[fixed(cls, .7), look, noted]).remove_cb(ProgressCallback).fit(1)
     for s,p,(a,b,c,v) in zip(look.seen, noted.perms, data, strict=True):
-        if cls is MixUp: assert torch.allclose(s['xb'][0], lerp(a, a[p], .7), atol=1e-6) and torch.allclose(s['xb'][1], lerp(b, b[p], .7), atol=1e-6)
+        if cls is MixUp:
+            assert (torch.allclose(s['xb'][0], lerp(a, a[p], .7), atol=1e-6)
+                and torch.allclose(s['xb'][1], lerp(b, b[p], .7), atol=1e-6))
         else: # the same rectangle in both
             same_box = [(m!=o).flatten(0, 1).any(0) for m,o in zip(s['xb'], (a, b))]
             assert torch.equal(*same_box) and same_box[0].any()
         lam = 1-same_box[0].float().mean().item() if cls is CutMix else .7
         mixed = lerp(v, v[p], lam)
-        assert torch.allclose(s['yb'][1], mixed, atol=1e-6) and torch.allclose(s['loss'], lerp(loss(s['pred'], c, mixed), loss(s['pred'], c[p], mixed), lam), atol=1e-5)
+        assert (torch.allclose(s['yb'][1], mixed, atol=1e-6)
+            and torch.allclose(s['loss'], lerp(loss(s['pred'], c, mixed), loss(s['pred'], c[p], mixed), lam),
+                atol=1e-5))
 
 @both
 def test_batch_of_one(cls):
@@ -200,7 +227,8 @@ def test_data_of_which_batches_are_views_are_not_changed(cls):
     assert same((x, y), copies)
 
 @both
-@pytest.mark.parametrize('data', [[dict(x=torch.ones(2,3), labels=torch.ones(2))], [torch.ones(2,3)]], ids=['mapping','no targets'])
+@pytest.mark.parametrize('data', [[dict(x=torch.ones(2,3), labels=torch.ones(2))], [torch.ones(2,3)]],
+    ids=['mapping','no targets'])
 def test_what_cannot_be_mixed_says_so(cls, data):
     class Own(Net):
         def forward(self, x, labels=None): return self.lin.weight.sum()
@@ -209,14 +237,18 @@ def test_what_cannot_be_mixed_says_so(cls, data):
 
 @both
 def test_what_has_other_samples_says_so(cls):
-    with pytest.raises(ValueError, match=rf'`{cls.__name__}` mixes samples along the first axis, which has 6, but a tensor of the batch has shape \(4,\)'): mk(cls(), data=[(torch.randn(6, 2, *hw), torch.randint(n_cls, (4,)))]).fit(1)
+    with pytest.raises(ValueError,
+            match=rf'`{cls.__name__}` mixes samples along the first axis, which has 6, but a tensor of the batch has '
+            rf'shape \(4,\)'):
+        mk(cls(), data=[(torch.randn(6, 2, *hw), torch.randint(n_cls, (4,)))]).fit(1)
 
 @both
 def test_only_training_is_mixed(cls):
     learn = mk(cls(), metrics=accuracy).fit(1)
     plain = mk(metrics=accuracy)
     plain.model.load_state_dict(learn.model.state_dict())
-    assert dict(plain.validate())==dict(learn.validate()) and learn.recorder['valid_loss'][-1]==plain.validate()[0] and same(plain.get_preds(), learn.get_preds())
+    assert (dict(plain.validate())==dict(learn.validate()) and learn.recorder['valid_loss'][-1]==plain.validate()[0]
+        and same(plain.get_preds(), learn.get_preds()))
 
 @both
 def test_two_fits_with_the_same_seed_are_the_same(cls):
@@ -225,7 +257,8 @@ def test_two_fits_with_the_same_seed_are_the_same(cls):
 def test_the_device_is_not_read():
     "Tensors without values: who reads one fails"
     for cls in (MixUp, CutMix):
-        learn = Learner(DataLoaders([tuple(o.to('meta') for o in b) for b in imgs(5)], device='meta'), Net(), nn.CrossEntropyLoss(), opt_func=SGD, cbs=[TrainEvalCallback, cls()], default_cbs=False)
+        learn = Learner(DataLoaders([tuple(o.to('meta') for o in b) for b in imgs(5)], device='meta'), Net(),
+            nn.CrossEntropyLoss(), opt_func=SGD, cbs=[TrainEvalCallback, cls()], default_cbs=False)
         assert learn.fit(1).opt_step==5
 
 # What others have added
@@ -238,11 +271,15 @@ class Decay(Callback):
 def test_what_is_added_to_the_loss_stays(cls, y):
     "Whichever comes first"
     data = imgs(y=y)
-    runs = [mk(*cbs, data=data, valid=False).fit(2) for cbs in ((fixed(cls, .7), Decay()), (Decay(), fixed(cls, .7)), (fixed(cls, .7),))]
+    runs = [mk(*cbs, data=data, valid=False).fit(2)
+        for cbs in ((fixed(cls, .7), Decay()), (Decay(), fixed(cls, .7)), (fixed(cls, .7),))]
     a,b,plain = (weights(o.model) for o in runs)
-    assert all(torch.allclose(x, z, atol=1e-6) for x,z in zip(a, b)) and not torch.allclose(a[0], plain[0], atol=1e-3) and runs[0].recorder.raw_losses==pytest.approx(runs[1].recorder.raw_losses, abs=1e-6)
+    assert (all(torch.allclose(x, z, atol=1e-6) for x,z in zip(a, b)) and not torch.allclose(a[0], plain[0], atol=1e-3)
+        and runs[0].recorder.raw_losses==pytest.approx(runs[1].recorder.raw_losses, abs=1e-6))
 
-@pytest.mark.parametrize('cbs,match', [([MixUp, CutMix], '`cut_mix` and `mix_up` would both mix the batch'), ([MixUp(.2), MixUp(.4)], '`mix_up_2` and `mix_up` would both mix the batch: use one of them')])
+@pytest.mark.parametrize('cbs,match',
+    [([MixUp, CutMix], '`cut_mix` and `mix_up` would both mix the batch'),
+        ([MixUp(.2), MixUp(.4)], '`mix_up_2` and `mix_up` would both mix the batch: use one of them')])
 def test_one_mixture_at_a_time(cbs, match):
     trace = Trace('before_epoch')
     with pytest.raises(ValueError, match=match): mk(trace).fit(1, cbs=cbs)
@@ -259,46 +296,62 @@ class Nested(Net):
 def test_nested_inputs_and_targets(cls):
     gen = torch.Generator().manual_seed(0)
     def img(): return torch.randn(bs, 2, *hw, generator=gen)
-    data = [((img(), dict(b=img(), c=[img(), 'name', torch.tensor(1.)])), dict(cl=torch.randint(n_cls, (bs,), generator=gen), num=[torch.rand(bs, n_cls, generator=gen)])) for _ in range(3)]
+    data = [((img(), dict(b=img(), c=[img(), 'name', torch.tensor(1.)])),
+        dict(cl=torch.randint(n_cls, (bs,), generator=gen), num=[torch.rand(bs, n_cls, generator=gen)]))
+        for _ in range(3)]
     def loss(pred, t): return F.cross_entropy(pred, t['cl']) + F.mse_loss(pred, t['num'][0])
     look,noted = Look(),Noted()
     torch.manual_seed(0)
     cb = fixed(cls, .7)
-    Learner(DataLoaders(data, device='cpu', split=lambda b: (b[0], (b[1],))), Nested(), loss, opt_func=SGD, cbs=[cb, look, noted]).remove_cb(ProgressCallback).fit(1)
+    Learner(DataLoaders(data, device='cpu', split=lambda b: (b[0], (b[1],))), Nested(), loss, opt_func=SGD,
+        cbs=[cb, look, noted]).remove_cb(ProgressCallback).fit(1)
     for s,p,(x,t) in zip(look.seen, noted.perms, data, strict=True):
         (a,more),(y,) = s['xb'],s['yb']
         ins = (a, x[0]),(more['b'], x[1]['b']),(more['c'][0], x[1]['c'][0])
         if cls is MixUp: assert all(torch.allclose(m, lerp(o, o[p], .7), atol=1e-6) for m,o in ins)
         else:
             boxes = [(m!=o).flatten(0, 1).any(0) for m,o in ins]
-            assert all(torch.equal(boxes[0], o) for o in boxes) and all(torch.equal(m, torch.where(boxes[0], o[p], o)) for m,o in ins)
+            assert (all(torch.equal(boxes[0], o) for o in boxes)
+                and all(torch.equal(m, torch.where(boxes[0], o[p], o)) for m,o in ins))
         lam = .7 if cls is MixUp else 1-boxes[0].float().mean().item()
         mixed = lerp(t['num'][0], t['num'][0][p], lam)
-        assert torch.allclose(y['num'][0], mixed, atol=1e-6) and torch.equal(y['cl'], t['cl']) and more['c'][1:]==['name', torch.tensor(1.)]
-        assert torch.allclose(s['loss'], lerp(loss(s['pred'], dict(t, num=[mixed])), loss(s['pred'], dict(cl=t['cl'][p], num=[mixed])), lam), atol=1e-5)
+        assert (torch.allclose(y['num'][0], mixed, atol=1e-6) and torch.equal(y['cl'], t['cl'])
+            and more['c'][1:]==['name', torch.tensor(1.)])
+        assert torch.allclose(s['loss'],
+            lerp(loss(s['pred'], dict(t, num=[mixed])), loss(s['pred'], dict(cl=t['cl'][p], num=[mixed])), lam),
+            atol=1e-5)
 
 def test_cutmix_wants_images():
     class Flat(nn.Module):
         def __init__(self): super().__init__(); self.lin = nn.Linear(5, n_cls)
         def forward(self, x): return self.lin(x)
-    learn = Learner(DataLoaders([(torch.randn(bs, 5), torch.randint(n_cls, (bs,)))], device='cpu'), Flat(), nn.CrossEntropyLoss(), cbs=CutMix).remove_cb(ProgressCallback)
-    with pytest.raises(ValueError, match=r'pastes pieces of images, `\(bs, …, height, width\)`, but inputs have shape \(6, 5\): `MixUp` mixes anything'): learn.fit(1)
+    learn = Learner(DataLoaders([(torch.randn(bs, 5), torch.randint(n_cls, (bs,)))], device='cpu'), Flat(),
+        nn.CrossEntropyLoss(), cbs=CutMix).remove_cb(ProgressCallback)
+    with pytest.raises(ValueError,
+            match=r'pastes pieces of images, `\(bs, …, height, width\)`, but inputs have shape \(6, 5\): `MixUp` '
+            r'mixes anything'):
+        learn.fit(1)
 
 def test_the_first_image_says_how_large_all_are():
     class Both(nn.Module):
         def __init__(self): super().__init__(); self.a,self.b = nn.Linear(5, n_cls),nn.Linear(2*hw[0]*hw[1], n_cls)
         def forward(self, v, img): return self.a(v)+self.b(img.flatten(1))
     gen = torch.Generator().manual_seed(0)
-    data = [(torch.randn(bs, 5, generator=gen), torch.randn(bs, 2, *hw, generator=gen), torch.randint(n_cls, (bs,), generator=gen)) for _ in range(3)]
+    data = [(torch.randn(bs, 5, generator=gen), torch.randn(bs, 2, *hw, generator=gen),
+        torch.randint(n_cls, (bs,), generator=gen)) for _ in range(3)]
     look,noted,cb = Look(),Noted(),fixed(CutMix, .5)
     torch.manual_seed(0)
-    Learner(DataLoaders(data, device='cpu', n_inp=2), Both(), nn.CrossEntropyLoss(), opt_func=SGD, cbs=[cb, look, noted]).remove_cb(ProgressCallback).fit(1)
+    Learner(DataLoaders(data, device='cpu', n_inp=2), Both(), nn.CrossEntropyLoss(), opt_func=SGD,
+        cbs=[cb, look, noted]).remove_cb(ProgressCallback).fit(1)
     for s,p,(v,img,y) in zip(look.seen, noted.perms, data, strict=True):
         box = (s['xb'][1]!=img).flatten(0, 1).any(0)
         share = 1-box.float().mean().item()
-        assert torch.equal(s['xb'][0], v) and share<1 and torch.allclose(s['loss'], lerp(F.cross_entropy(s['pred'], y), F.cross_entropy(s['pred'], y[p]), share), atol=1e-5)
+        assert (torch.equal(s['xb'][0], v) and share<1
+            and torch.allclose(s['loss'], lerp(F.cross_entropy(s['pred'], y), F.cross_entropy(s['pred'], y[p]), share),
+                atol=1e-5))
 
-@pytest.mark.parametrize('alpha,exc', [('a', TypeError), (None, TypeError), (0, ValueError), (-1, ValueError), (float('nan'), ValueError)])
+@pytest.mark.parametrize('alpha,exc',
+    [('a', TypeError), (None, TypeError), (0, ValueError), (-1, ValueError), (float('nan'), ValueError)])
 def test_bad_alpha(alpha, exc):
     for cls in (MixUp, CutMix, MixHandler):
         with pytest.raises(exc, match='`alpha` is .*above 0, but got'): cls(alpha)
@@ -308,7 +361,9 @@ def test_bad_alpha(alpha, exc):
 @both
 @pytest.mark.parametrize('order', [-5, 5])
 @pytest.mark.parametrize('exc', [*cancels.values(), ValueError, KeyboardInterrupt], ids=lambda o: o.__name__)
-@pytest.mark.parametrize('ev', ['before_fit','before_epoch','before_train','before_batch','after_pred','after_loss','before_backward','before_step','after_batch','before_validate'])
+@pytest.mark.parametrize('ev',
+    ['before_fit','before_epoch','before_train','before_batch','after_pred','after_loss','before_backward',
+        'before_step','after_batch','before_validate'])
 def test_the_loss_is_left_alone(cls, ev, exc, order):
     cb = cls()
     learn = mk(cb)
@@ -348,7 +403,9 @@ def test_a_mixture_of_your_own():
         def mix(self, x, other, lam): return tuple(torch.cat([a[...,:5], b[...,5:]], -1) for a,b in zip(x, other)),.5
     look,noted,data = Look(),Noted(),imgs()
     mk(Halves(1.), look, noted, data=data).fit(1)
-    for s,p,(x,y) in zip(look.seen, noted.perms, data): assert torch.allclose(s['loss'], lerp(F.cross_entropy(s['pred'], y), F.cross_entropy(s['pred'], y[p]), .5), atol=1e-6)
+    for s,p,(x,y) in zip(look.seen, noted.perms, data):
+        assert torch.allclose(s['loss'], lerp(F.cross_entropy(s['pred'], y), F.cross_entropy(s['pred'], y[p]), .5),
+            atol=1e-6)
 
 # A share for each sample
 def by_hand(cb, s, p, y, weight=None, ignore=None, one=F.cross_entropy, summed=False):
@@ -367,10 +424,17 @@ class OwnMargin(nn.Module):
     def forward(self, pred, y): return F.multi_margin_loss(pred, y, reduction=self.reduction)
 
 smooth = partial(F.cross_entropy, label_smoothing=.2)
-asked = dict(cross_entropy=(nn.CrossEntropyLoss(), {}), function=(F.cross_entropy, {}), partial=(partial(F.cross_entropy, ignore_index=2), dict(ignore=2)), flat=(CrossEntropyLossFlat(weight=weight), dict(weight=weight)),
-    weight=(nn.CrossEntropyLoss(weight=weight), dict(weight=weight)), both=(nn.CrossEntropyLoss(weight=weight, ignore_index=1), dict(weight=weight, ignore=1)), sum=(nn.CrossEntropyLoss(weight=weight, reduction='sum'), dict(weight=weight, summed=True)),
-    smooth=(nn.CrossEntropyLoss(label_smoothing=.2), dict(one=smooth)), ours=(LabelSmoothingCrossEntropy(.2), dict(one=smooth)), ours_sum=(LabelSmoothingCrossEntropyFlat(.2, reduction='sum'), dict(one=smooth, summed=True)),
-    focal=(FocalLoss(1.), dict(one=lambda p,t: (1-p.softmax(1)[0,t])*F.cross_entropy(p, t))), margin=(nn.MultiMarginLoss(), dict(one=F.multi_margin_loss)), own=(OwnMargin(), dict(one=F.multi_margin_loss)))
+asked = dict(cross_entropy=(nn.CrossEntropyLoss(), {}), function=(F.cross_entropy, {}),
+    partial=(partial(F.cross_entropy, ignore_index=2), dict(ignore=2)),
+    flat=(CrossEntropyLossFlat(weight=weight), dict(weight=weight)),
+    weight=(nn.CrossEntropyLoss(weight=weight), dict(weight=weight)),
+    both=(nn.CrossEntropyLoss(weight=weight, ignore_index=1), dict(weight=weight, ignore=1)),
+    sum=(nn.CrossEntropyLoss(weight=weight, reduction='sum'), dict(weight=weight, summed=True)),
+    smooth=(nn.CrossEntropyLoss(label_smoothing=.2), dict(one=smooth)),
+    ours=(LabelSmoothingCrossEntropy(.2), dict(one=smooth)),
+    ours_sum=(LabelSmoothingCrossEntropyFlat(.2, reduction='sum'), dict(one=smooth, summed=True)),
+    focal=(FocalLoss(1.), dict(one=lambda p,t: (1-p.softmax(1)[0,t])*F.cross_entropy(p, t))),
+    margin=(nn.MultiMarginLoss(), dict(one=F.multi_margin_loss)), own=(OwnMargin(), dict(one=F.multi_margin_loss)))
 @pytest.mark.parametrize('name', asked)
 def test_each_sample_has_its_own_share(name):
     loss_func,kwargs = asked[name]
@@ -388,7 +452,8 @@ def test_gradients_are_those_of_each_samples_mixture():
     model,(x,y),p = Net(),data[0],noted.perms[0]
     w,v = cb.lam[:,None,None,None],cb.lam[:,None]
     F.cross_entropy(model(w*x+(1-w)*x[p]), v*onehot(y)+(1-v)*onehot(y[p])).backward()
-    assert all(torch.allclose(a.detach(), b-.1*b.grad, atol=1e-6) for a,b in zip(learn.model.parameters(), model.parameters()))
+    assert all(torch.allclose(a.detach(), b-.1*b.grad, atol=1e-6) for a,
+        b in zip(learn.model.parameters(), model.parameters()))
 
 @pytest.mark.parametrize('reduction,n', [('mean', bs*15), ('sum', 1)])
 def test_each_pixel_has_the_share_of_its_sample(reduction, n):
@@ -397,10 +462,13 @@ def test_each_pixel_has_the_share_of_its_sample(reduction, n):
     x,y = torch.randn(bs, 2, 3, 5, generator=gen),torch.randint(n_cls, (bs,3,5), generator=gen)
     look,noted,cb = Look(),Noted(),MixUp(1.)
     torch.manual_seed(0)
-    Learner(DataLoaders([(x, y)], device='cpu'), nn.Conv2d(2, n_cls, 1), CrossEntropyLossFlat(axis=1, reduction=reduction), opt_func=SGD, cbs=[cb, look, noted]).remove_cb(ProgressCallback).fit(1)
+    Learner(DataLoaders([(x, y)], device='cpu'), nn.Conv2d(2, n_cls, 1),
+        CrossEntropyLossFlat(axis=1, reduction=reduction), opt_func=SGD,
+        cbs=[cb, look, noted]).remove_cb(ProgressCallback).fit(1)
     s,p = look.seen[0],noted.perms[0]
     soft = torch.stack([lam*onehot(y[i])+(1-lam)*onehot(y[p[i]]) for i,lam in enumerate(cb.lam)])
-    assert torch.allclose(s['loss'], -(soft.movedim(-1, 1)*s['pred'].log_softmax(1)).sum()/n, atol=1e-3 if n==1 else 1e-5)
+    assert torch.allclose(s['loss'], -(soft.movedim(-1, 1)*s['pred'].log_softmax(1)).sum()/n,
+        atol=1e-3 if n==1 else 1e-5)
 
 def test_numbers_have_the_share_of_their_sample():
     "With any loss, even one that has no reduction"
@@ -409,13 +477,17 @@ def test_numbers_have_the_share_of_their_sample():
     y,s,p = data[0][1],look.seen[0],noted.perms[0]
     assert cb.lam.shape==(bs,) and torch.allclose(s['yb'][0], y*cb.lam[:,None]+y[p]*(1-cb.lam[:,None]), atol=1e-6)
 
-@pytest.mark.parametrize('loss_func', [lambda p,y: F.cross_entropy(p, y), LabelSmoothingCrossEntropy(.2, weight=weight)], ids=['function','two means'])
+@pytest.mark.parametrize('loss_func',
+    [lambda p,y: F.cross_entropy(p, y), LabelSmoothingCrossEntropy(.2, weight=weight)], ids=['function','two means'])
 def test_a_loss_that_only_averages_has_one_share(loss_func):
     data,look,noted,cb = imgs(1),Look(),Noted(),MixUp(1.)
     mk(cb, look, noted, data=data, loss_func=loss_func).fit(1)
     y,s,p = data[0][1],look.seen[0],noted.perms[0]
-    assert cb.lam.shape==() and torch.allclose(s['loss'], lerp(loss_func(s['pred'], y), loss_func(s['pred'], y[p]), cb.lam), atol=1e-6)
-    with pytest.raises(ValueError, match='`by_sample` needs a loss for each sample, but `.*` has only one for the batch: a loss with a `reduction` has them'):
+    assert (cb.lam.shape==()
+        and torch.allclose(s['loss'], lerp(loss_func(s['pred'], y), loss_func(s['pred'], y[p]), cb.lam), atol=1e-6))
+    with pytest.raises(ValueError,
+            match='`by_sample` needs a loss for each sample, but `.*` has only one for the batch: a loss with a '
+            '`reduction` has them'):
         mk(data=data, loss_func=loss_func).fit(1, cbs=MixUp(by_sample=True))
 
 def test_one_share_on_demand():
@@ -428,7 +500,9 @@ def test_a_reduction_that_is_not_used_says_so():
     class Averages(nn.Module):
         reduction = 'mean'
         def forward(self, pred, y): return F.cross_entropy(pred, y)
-    with pytest.raises(ValueError, match=r"`Averages` has no loss for each sample: of 6 samples, with `reduction='none'`, it has shape \(\)\. `MixUp\(by_sample=False\)` needs one"):
+    with pytest.raises(ValueError,
+            match=r"`Averages` has no loss for each sample: of 6 samples, with `reduction='none'`, it has shape "
+            r"\(\)\. `MixUp\(by_sample=False\)` needs one"):
         mk(loss_func=Averages()).fit(1, cbs=MixUp)
     assert mk(loss_func=Averages()).fit(1, cbs=MixUp(by_sample=False)).opt_step==3
 
@@ -436,18 +510,22 @@ def test_shares_of_samples_are_those_of_the_larger_halves():
     lams,cb = [],MixUp(.4)
     mk(cb, Callback(after_batch=lambda cb: cb.training and lams.append(cb.mix_up.lam)), data=imgs(300)).fit(1)
     draws = np.random.default_rng(0).beta(.4, .4, 10**5)
-    assert torch.cat(lams).mean().item()==pytest.approx(np.maximum(draws, 1-draws).mean(), abs=.02) and len(torch.cat(lams).unique())>1700
+    assert (torch.cat(lams).mean().item()==pytest.approx(np.maximum(draws, 1-draws).mean(), abs=.02)
+        and len(torch.cat(lams).unique())>1700)
 
-@pytest.mark.parametrize('loss_func', [nn.CrossEntropyLoss(weight=weight, ignore_index=2), nn.CrossEntropyLoss(reduction='sum')], ids=['weight','sum'])
+@pytest.mark.parametrize('loss_func',
+    [nn.CrossEntropyLoss(weight=weight, ignore_index=2), nn.CrossEntropyLoss(reduction='sum')], ids=['weight','sum'])
 def test_pieces_of_a_batch_keep_their_shares(loss_func):
     a,b = (mk(MixUp(1.), *cbs, loss_func=loss_func, valid=False).fit(2) for cbs in ((), (MicroBatch(4),)))
-    assert all(torch.allclose(x, y, atol=1e-5) for x,y in zip(weights(a.model), weights(b.model))) and a.recorder.raw_losses==pytest.approx(b.recorder.raw_losses, abs=1e-5)
+    assert (all(torch.allclose(x, y, atol=1e-5) for x,y in zip(weights(a.model), weights(b.model)))
+        and a.recorder.raw_losses==pytest.approx(b.recorder.raw_losses, abs=1e-5))
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float16, torch.bfloat16])
 def test_mixtures_keep_their_type(dtype):
     x = torch.rand(4, 3, dtype=dtype)
     (mixed,),lam = MixUp().mix((x,), (x.flip(0),), torch.rand(4))
-    assert mixed.dtype is dtype and torch.allclose(mixed.double(), lam.double()[:,None]*x+(1-lam.double()[:,None])*x.flip(0), atol=1e-2)
+    assert (mixed.dtype is dtype
+        and torch.allclose(mixed.double(), lam.double()[:,None]*x+(1-lam.double()[:,None])*x.flip(0), atol=1e-2))
 
 @both
 @pytest.mark.parametrize('at', [1, 4, 6])
@@ -474,26 +552,34 @@ def test_cutmix_pastes_masks(float_mask):
     loss_func = (lambda p,t: F.mse_loss(p[:,:1], t)) if float_mask else nn.CrossEntropyLoss()
     look,noted,cb = Look(),Noted(),fixed(CutMix, .6)
     torch.manual_seed(0)
-    Learner(DataLoaders([(x, targ)], device='cpu'), nn.Conv2d(2, n_cls, 1), loss_func, opt_func=SGD, cbs=[cb, look, noted]).remove_cb(ProgressCallback).fit(1)
+    Learner(DataLoaders([(x, targ)], device='cpu'), nn.Conv2d(2, n_cls, 1), loss_func, opt_func=SGD,
+        cbs=[cb, look, noted]).remove_cb(ProgressCallback).fit(1)
     s,p = look.seen[0],noted.perms[0]
     box = (s['xb'][0]!=x).flatten(0, 1).any(0)
     assert 0<box.float().mean()<1 and torch.equal(s['yb'][0], torch.where(box, targ[p], targ)) and cb.others is None
-    assert torch.equal(s['loss'], loss_func(s['pred'], s['yb'][0])) and cb.lam.item()==pytest.approx(1-box.float().mean().item())
+    assert (torch.equal(s['loss'], loss_func(s['pred'], s['yb'][0]))
+        and cb.lam.item()==pytest.approx(1-box.float().mean().item()))
     assert torch.equal(look.seen[0]['batch'][1], targ) # which is not changed
 
 def test_cutmix_of_a_mask_and_a_class():
     "The mask is pasted, and the loss of the class is mixed"
     gen = torch.Generator().manual_seed(0)
-    x,m,c = torch.randn(bs, 2, *hw, generator=gen),torch.randint(n_cls, (bs,*hw), generator=gen),torch.randint(n_cls, (bs,), generator=gen)
+    x,m,c = torch.randn(bs, 2, *hw, generator=gen),torch.randint(n_cls, (bs,*hw), generator=gen),torch.randint(n_cls,
+        (bs,), generator=gen)
     def loss(p, m, c): return F.cross_entropy(p, m)+F.cross_entropy(p.mean((2,3)), c)
     look,noted,cb = Look(),Noted(),fixed(CutMix, .6)
     torch.manual_seed(0)
-    Learner(DataLoaders([(x, m, c)], device='cpu', n_inp=1), nn.Conv2d(2, n_cls, 1), loss, opt_func=SGD, cbs=[cb, look, noted]).remove_cb(ProgressCallback).fit(1)
+    Learner(DataLoaders([(x, m, c)], device='cpu', n_inp=1), nn.Conv2d(2, n_cls, 1), loss, opt_func=SGD,
+        cbs=[cb, look, noted]).remove_cb(ProgressCallback).fit(1)
     s,p = look.seen[0],noted.perms[0]
     pasted = torch.where((s['xb'][0]!=x).flatten(0, 1).any(0), m[p], m)
-    assert torch.equal(s['yb'][0], pasted) and torch.allclose(s['loss'], lerp(loss(s['pred'], pasted, c), loss(s['pred'], pasted, c[p]), cb.lam.item()), atol=1e-6)
+    assert (torch.equal(s['yb'][0], pasted)
+        and torch.allclose(s['loss'], lerp(loss(s['pred'], pasted, c), loss(s['pred'], pasted, c[p]), cb.lam.item()),
+            atol=1e-6))
 
-@pytest.mark.parametrize('loss', [lambda r: DiceLoss(reduction=r), lambda r: nn.MultiMarginLoss(reduction=r), lambda r: nn.KLDivLoss(reduction='batchmean' if r=='mean' else r)], ids=['dice','margin','batchmean'])
+@pytest.mark.parametrize('loss',
+    [lambda r: DiceLoss(reduction=r), lambda r: nn.MultiMarginLoss(reduction=r),
+        lambda r: nn.KLDivLoss(reduction='batchmean' if r=='mean' else r)], ids=['dice','margin','batchmean'])
 @pytest.mark.parametrize('reduction', ['mean','sum'])
 def test_shares_of_1_give_the_loss_itself(loss, reduction):
     "With losses whose mean is over samples, though each sample has several numbers"
@@ -504,7 +590,8 @@ def test_shares_of_1_give_the_loss_itself(loss, reduction):
     model,seen = nn.Linear(3, 4),[]
     class All(MixUp):
         def draw(self, n): return torch.ones(n)
-    learn = Learner(DataLoaders([(x, y)], device='cpu'), model, f, lr=0., cbs=[All(), Callback(after_batch=lambda cb: seen.append(cb.loss.item()))]).remove_cb(ProgressCallback)
+    learn = Learner(DataLoaders([(x, y)], device='cpu'), model, f, lr=0.,
+        cbs=[All(), Callback(after_batch=lambda cb: seen.append(cb.loss.item()))]).remove_cb(ProgressCallback)
     expected = f(model(x), y).item()
     learn.fit(1)
     assert seen==[pytest.approx(expected, rel=1e-5)]

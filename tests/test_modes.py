@@ -7,7 +7,8 @@ from small_fits import net,X,cut,sgd,mk,weights,same,gap,Recurrent,sequences
 
 @pytest.mark.parametrize('what', ['affine','frozen','trained','sync'])
 def test_bn_freeze(what):
-    m = nn.Sequential(nn.Linear(3,4), nn.SyncBatchNorm(4) if what=='sync' else nn.BatchNorm1d(4, affine=what!='affine'), nn.Linear(4,2))
+    m = nn.Sequential(nn.Linear(3,4), nn.SyncBatchNorm(4) if what=='sync' else nn.BatchNorm1d(4, affine=what!='affine'),
+        nn.Linear(4,2))
     if what in ('frozen','sync'): m[1].requires_grad_(False)
     mk(BnFreeze, model=m, valid=cut(30)).fit(2)
     assert torch.equal(m[1].running_mean, torch.zeros(4))==(what!='trained') and m[1].training
@@ -23,9 +24,11 @@ def test_model_resetter_and_rnn_callback():
         with torch.no_grad():
             for x,y in sequences(2): total += F.mse_loss(m(x)[0], y).item()/2
         return weights(m),total
-    learn = mk(ModelResetter, RNNCallback, data=sequences(), valid=sequences(2), model=Recurrent(), loss_func=F.mse_loss).fit(2)
+    learn = mk(ModelResetter, RNNCallback, data=sequences(), valid=sequences(2), model=Recurrent(),
+        loss_func=F.mse_loss).fit(2)
     ws,total = hand()
-    assert gap(weights(learn.model), ws)<1e-6 and learn.recorder[-1,'valid_loss']==pytest.approx(total, rel=1e-5) and learn.model.h is None
+    assert (gap(weights(learn.model), ws)<1e-6 and learn.recorder[-1,'valid_loss']==pytest.approx(total, rel=1e-5)
+        and learn.model.h is None)
     assert torch.equal(learn.rnn.raw_out*2, learn.rnn.out)
     assert learn.get_preds()[0].shape==(8,5,1)
 
@@ -33,7 +36,8 @@ def test_model_resetter_and_rnn_callback():
 def test_validation_leaves_the_state_of_the_model(ev):
     def run(look):
         cb = on(getattr(event, ev), order=50)(lambda learn: learn.validate() if look and learn.training else None)
-        return mk(ModelResetter, RNNCallback, cb, data=sequences(), valid=sequences(2), model=Recurrent(), loss_func=F.mse_loss).fit(2)
+        return mk(ModelResetter, RNNCallback, cb, data=sequences(), valid=sequences(2), model=Recurrent(),
+            loss_func=F.mse_loss).fit(2)
     a,b = run(False),run(True)
     assert same(weights(a.model), weights(b.model)) and a.recorder.raw_losses==b.recorder.raw_losses
 
@@ -55,20 +59,23 @@ def test_mc_dropout_draws_anew_each_time():
     learn,plain = mk_(),mk_()
     torch.manual_seed(0)
     state = torch.get_rng_state()
-    for look in (lambda: learn.get_preds(cbs=MCDropoutCallback)[0], lambda: torch.tensor(learn.validate(cbs=MCDropoutCallback).valid_loss)):
+    for look in (lambda: learn.get_preds(cbs=MCDropoutCallback)[0],
+            lambda: torch.tensor(learn.validate(cbs=MCDropoutCallback).valid_loss)):
         ps = torch.stack([look() for _ in range(200)])
         assert len({o.numpy().tobytes() for o in ps})==200 and torch.equal(torch.get_rng_state(), state)
         if ps.ndim>1: # as many draws by hand
             torch.manual_seed(1)
             with torch.no_grad(): own = torch.stack([learn.model.train()(X).softmax(1) for _ in range(200)])
-            assert torch.allclose(ps.std(0).mean(), own.std(0).mean(), rtol=.05) and torch.allclose(ps.mean((0,1)), own.mean((0,1)), atol=.03)
+            assert (torch.allclose(ps.std(0).mean(), own.std(0).mean(), rtol=.05)
+                and torch.allclose(ps.mean((0,1)), own.mean((0,1)), atol=.03))
             torch.set_rng_state(state)
     assert same(weights(learn.fit(1).model), weights((torch.set_rng_state(state), plain.fit(1))[1].model))
     torch.manual_seed(3)
     a,b = (mk_().get_preds(cbs=MCDropoutCallback)[0] for _ in range(2))
     assert torch.equal(a, b) # a script gives the same again
     seen = []
-    mk(on(event.after_epoch)(lambda learn: seen.extend(learn.get_preds(cbs=MCDropoutCallback)[0] for _ in range(3))), model=nn.Sequential(net(), nn.Dropout()), valid=cut(30)).fit(1)
+    mk(on(event.after_epoch)(lambda learn: seen.extend(learn.get_preds(cbs=MCDropoutCallback)[0] for _ in range(3))),
+        model=nn.Sequential(net(), nn.Dropout()), valid=cut(30)).fit(1)
     assert len({o.numpy().tobytes() for o in seen})==3
 
 @pytest.mark.parametrize('stop', [None, 4])
@@ -77,7 +84,8 @@ def test_a_model_with_a_state_is_reset_when_a_fit_begins(stop):
     model = Recurrent()
     @on(event.after_batch(once=4, unit='iter'))
     def pause(learn): learn.at_pause(learn.stop_for_now, stops=True)
-    learn = mk(RNNCallback, *([pause] if stop else []), data=sequences(), valid=sequences(2), model=model, loss_func=F.mse_loss).fit(2)
+    learn = mk(RNNCallback, *([pause] if stop else []), data=sequences(), valid=sequences(2), model=model,
+        loss_func=F.mse_loss).fit(2)
     assert model.resets==1
     if stop: learn.resume()
     else: learn.validate(); learn.get_preds()

@@ -1,4 +1,5 @@
-"Batches of named fields, and models that return their predictions and their own loss in one object, as those of Hugging Face do: all works as for tuples, or the error says what to write"
+"""Batches of named fields, and models that return their predictions and their own loss in one object, as those of
+Hugging Face do: all works as for tuples, or the error says what to write"""
 from collections import OrderedDict
 from dataclasses import dataclass
 import pytest, torch
@@ -48,13 +49,16 @@ g = torch.Generator().manual_seed(0)
 ids,mask = torch.randint(0, 20, (48,6), generator=g),torch.ones(48, 6)
 targets = {Model: ids[:,0]%3, Words: ids, NextWord: ids, Amount: ids[:,0]/20, Labels: (ids[:,:3]>9).float()}
 
-def samples(targ, name='labels', **more): return [dict(input_ids=ids[i], attention_mask=mask[i], **{name: targ[i]}, **{k:v[i] for k,v in more.items()}) for i in range(48)]
+def samples(targ, name='labels', **more):
+    return [dict(input_ids=ids[i], attention_mask=mask[i], **{name: targ[i]}, **{k:v[i] for k,v in more.items()})
+        for i in range(48)]
 def loaders(targ, **kwargs):
     ds = samples(targ, **kwargs)
     return DataLoaders.from_dsets(ds[:32], ds[32:], bs=8, device='cpu', shuffle=False)
 def learner(cls=Model, metrics=None, dls=None, **kwargs):
     torch.manual_seed(0)
-    return Learner(dls or loaders(targets[cls]), cls(), metrics=metrics, opt_func=torch.optim.SGD, lr=.1, **kwargs).remove_cb(ProgressCallback)
+    return Learner(dls or loaders(targets[cls]), cls(), metrics=metrics, opt_func=torch.optim.SGD, lr=.1,
+        **kwargs).remove_cb(ProgressCallback)
 
 def by_hand(cls, n_epoch=2):
     torch.manual_seed(0)
@@ -88,11 +92,13 @@ def test_metrics_compare_predictions_with_targets(cls, metric, value):
     learn = learner(cls, metric).fit(2)
     assert learn.recorder[-1][metric.__name__]==pytest.approx(value(*by_hand(cls)[1:]).item(), abs=1e-6)
 
-probs = {Model: lambda p: p.softmax(-1), Words: lambda p: p.softmax(-1), NextWord: lambda p: p[:,:-1].softmax(-1), Amount: lambda p: p, Labels: lambda p: p.sigmoid()}
+probs = {Model: lambda p: p.softmax(-1), Words: lambda p: p.softmax(-1), NextWord: lambda p: p[:,:-1].softmax(-1),
+    Amount: lambda p: p, Labels: lambda p: p.sigmoid()}
 losses = {Model: lambda p,t: F.cross_entropy(p, t, reduction='none'),
     Words: lambda p,t: F.cross_entropy(p.movedim(2, 1), t, reduction='none').mean(1),
     NextWord: lambda p,t: F.cross_entropy(p[:,:-1].movedim(2, 1), t[:,1:], reduction='none').mean(1),
-    Amount: lambda p,t: (p[:,0]-t)**2, Labels: lambda p,t: F.binary_cross_entropy_with_logits(p, t, reduction='none').mean(1)}
+    Amount: lambda p,t: (p[:,0]-t)**2,
+    Labels: lambda p,t: F.binary_cross_entropy_with_logits(p, t, reduction='none').mean(1)}
 
 @pytest.mark.parametrize('trained', [True, False])
 @pytest.mark.parametrize('cls', [*targets])
@@ -126,13 +132,15 @@ def test_results_are_shown():
     learn = learner(metrics=accuracy).fit(1)
     shown = learn.show_results(max_n=3, shuffle=False)
     _,pred,targ = by_hand(Model, 1)
-    assert [o.decision for o in shown]==[str(o.item()) for o in pred[:3].argmax(1)] and [o.target for o in shown]==[str(o.item()) for o in targ[:3]]
+    assert ([o.decision for o in shown]==[str(o.item()) for o in pred[:3].argmax(1)]
+        and [o.target for o in shown]==[str(o.item()) for o in targ[:3]])
     interp = ClassificationInterpretation.from_learner(learn)
     cm = torch.zeros(3, 3)
     for t,d in zip(targ, pred.argmax(1)): cm[t,d] += 1
     assert interp.confusion_matrix().tolist()==cm.tolist() and len(interp.top_losses(2).losses)==2
 
-@pytest.mark.parametrize('loss_func', [nn.CrossEntropyLoss(), F.cross_entropy, CrossEntropyLossFlat()], ids=['module','function','flat'])
+@pytest.mark.parametrize('loss_func', [nn.CrossEntropyLoss(), F.cross_entropy, CrossEntropyLossFlat()],
+    ids=['module','function','flat'])
 @pytest.mark.parametrize('takes_labels', [True, False])
 def test_a_loss_of_torch_gets_the_logits(loss_func, takes_labels):
     class Without(Model):
@@ -144,7 +152,8 @@ def test_a_loss_of_torch_gets_the_logits(loss_func, takes_labels):
 
 def test_labels_are_for_the_loss_alone_where_the_model_does_not_take_them():
     class Scores(Model):
-        def forward(me, input_ids, attention_mask): return me.scores(input_ids, attention_mask) # whatever `self` is called
+        # whatever `self` is called
+        def forward(me, input_ids, attention_mask): return me.scores(input_ids, attention_mask)
     targets[Scores] = targets[Model]
     assert same(learner(Scores, accuracy, loss_func=nn.CrossEntropyLoss()).fit(2), by_hand(Model)[0])
 
@@ -152,15 +161,18 @@ def test_labels_are_for_the_loss_alone_where_the_model_does_not_take_them():
 def test_targets_have_usual_names(name):
     class Scores(Model):
         def forward(self, input_ids, attention_mask): return self.scores(input_ids, attention_mask)
-    assert same(learner(Scores, loss_func=nn.CrossEntropyLoss(), dls=loaders(targets[Model], name=name)).fit(2), by_hand(Model)[0])
+    assert same(learner(Scores, loss_func=nn.CrossEntropyLoss(), dls=loaders(targets[Model], name=name)).fit(2),
+        by_hand(Model)[0])
 
 def test_a_loss_of_ones_own_gets_what_the_model_returned():
-    learn = learner(loss_func=lambda out,y: F.cross_entropy(out['logits'], y), metrics=lambda out,y: accuracy(out['logits'], y)).fit(2)
+    learn = learner(loss_func=lambda out,y: F.cross_entropy(out['logits'], y),
+        metrics=lambda out,y: accuracy(out['logits'], y)).fit(2)
     assert same(learn, by_hand(Model)[0])
 
 def test_callbacks_see_the_whole_output_until_after_pred_is_over():
     seen = []
-    learn = learner(cbs=[Callback(after_pred=lambda self: seen.append(type(self.pred))), Callback(after_loss=lambda self: seen.append(type(self.pred)))])
+    learn = learner(cbs=[Callback(after_pred=lambda self: seen.append(type(self.pred))),
+        Callback(after_loss=lambda self: seen.append(type(self.pred)))])
     learn.fit(1)
     assert seen[:2]==[Output, torch.Tensor]
     assert same(learner(cbs=MapPred(lambda o: dict(loss=o.loss))).fit(2), by_hand(Model)[0]) # and may change it
@@ -169,7 +181,8 @@ def test_renamed_targets_may_be_absent_where_something_is_predicted():
     learn = learner(dls=loaders(targets[Model], name='label'), cbs=MapBatch(dict(label='labels'))).fit(2)
     assert same(learn, by_hand(Model)[0])
     assert learn.predict(dict(input_ids=ids[32], attention_mask=mask[32]))[0]==by_hand(Model)[1][0].argmax()
-    with pytest.raises(KeyError, match='finds no `label`'): learn.validate(dl=[dict(input_ids=ids[:2], attention_mask=mask[:2])])
+    with pytest.raises(KeyError, match='finds no `label`'):
+        learn.validate(dl=[dict(input_ids=ids[:2], attention_mask=mask[:2])])
 
 def test_a_loss_that_is_none_of_the_usual_ones_is_kept():
     class Own(Model):
@@ -178,14 +191,18 @@ def test_a_loss_that_is_none_of_the_usual_ones_is_kept():
     learn = learner(Own, accuracy).fit(2)
     m,pred,_ = by_hand(Own)
     assert same(learn, m) and learn.known_loss is None and close(learn.get_preds()[0], pred)
-    with pytest.raises(ValueError, match='no losses of samples: `learn.loss_func` is None, and the loss that the model returns is none of the usual ones'):
+    with pytest.raises(ValueError,
+            match='no losses of samples: `learn.loss_func` is None, and the loss that the model returns is none of '
+            'the usual ones'):
         Interpretation.from_learner(learn).top_losses()
     assert close(Interpretation.from_learner(learn).preds, pred)
-    with pytest.raises(ValueError, match='no losses of samples.*Write it as .*`learn.loss_func = f`'): learn.get_preds(with_loss=True)
+    with pytest.raises(ValueError, match='no losses of samples.*Write it as .*`learn.loss_func = f`'):
+        learn.get_preds(with_loss=True)
     learn.loss_func = lambda out, labels: F.cross_entropy(out.logits, labels) + out.logits.square().mean()
     losses,n = learn.get_preds(with_loss=True)[2],len(ids)-32
     by_sample = [m.loss(m.scores(ids[i:i+1], mask[i:i+1]), targets[Model][i:i+1]).item() for i in range(32, len(ids))]
-    assert len(losses)==n and close(losses, torch.tensor(by_sample)) and Interpretation.from_learner(learn).top_losses(1).losses==losses.max()
+    assert (len(losses)==n and close(losses, torch.tensor(by_sample))
+        and Interpretation.from_learner(learn).top_losses(1).losses==losses.max())
 
 def test_accumulation_and_bf16_with_the_models_own_loss():
     learn = learner(cbs=[MixedPrecision('bf16'), GradientAccumulation(16)], metrics=accuracy).fit(2)
@@ -196,7 +213,8 @@ def test_accumulation_and_bf16_with_the_models_own_loss():
         for i in range(0, 32, 16):
             m.loss(m.scores(ids[i:i+16], mask[i:i+16]), targets[Model][i:i+16]).backward()
             opt.step(); opt.zero_grad()
-    assert all(torch.allclose(a, b, atol=5e-3) for a,b in zip(learn.model.parameters(), m.parameters())) and isinstance(learn.known_loss, CrossEntropyLossFlat)
+    assert (all(torch.allclose(a, b, atol=5e-3) for a,b in zip(learn.model.parameters(), m.parameters()))
+        and isinstance(learn.known_loss, CrossEntropyLossFlat))
 
 def test_lbfgs_with_the_models_own_loss():
     data = DataLoaders([dict(input_ids=ids, attention_mask=mask, labels=targets[Model])], device='cpu')
@@ -223,24 +241,37 @@ class WithMask(Pixels):
 class Whole(Pixels):
     def forward(self, batch): return self.lin(batch['image'])
 class Own(Pixels):
-    def forward(self, pixels, labels=None): return Output(logits=self.lin(pixels), loss=None if labels is None else F.cross_entropy(self.lin(pixels), labels))
+    def forward(self, pixels, labels=None):
+        return Output(logits=self.lin(pixels),
+            loss=None if labels is None else F.cross_entropy(self.lin(pixels), labels))
 class Pair(Pixels):
     def forward(self, pixels, labels): return self.lin(pixels),F.cross_entropy(self.lin(pixels), labels)
 
 x,y = torch.randn(8, 4, generator=g),torch.randint(0, 2, (8,), generator=g)
 
 @pytest.mark.parametrize('model,batch,kwargs,match', [
-    (Pixels, dict(image=x, labels=y), dict(loss_func=F.cross_entropy), r"`Pixels.forward` needs `pixels`, but the batch has `image`, `labels`. If that is `image`, write `cbs=MapBatch\(dict\(image='pixels'\)\)`"),
-    (Pixels, dict(pixels=x, idx=y, labels=y), dict(loss_func=F.cross_entropy), "takes `pixels`, but the batch also has `idx`. To leave out what is not taken, write `cbs=MatchArgs`"),
-    (Pixels, dict(pixels=x, answer=y), dict(loss_func=F.cross_entropy), r"also has `answer`.*for a target, `cbs=MapBatch\(dict\(answer='labels'\)\)`"),
-    (WithMask, dict(pixels=x, attention_mask=x, labels=y), dict(loss_func=F.cross_entropy), r"needs `mask`.*If that is `attention_mask`, write `cbs=MapBatch\(dict\(attention_mask='mask'\)\)`"),
-    (WithMask, dict(image=x, masks=x, labels=y), dict(loss_func=F.cross_entropy), "needs `pixels`, `mask`, but the batch has `image`, `masks`, `labels`. Did you mean `masks`"),
-    (Whole, dict(image=x, index=y, label=y), dict(loss_func=F.cross_entropy), r"To pass the batch as a whole, write `DataLoaders\(…, split=lambda b: \(\(b,\), \(b\['label'\],\)\)\)`"),
-    (Pixels, dict(pixels=x, labels=y), {}, r"`loss_func` is None.*such as `Learner\(dls, model, nn.CrossEntropyLoss\(\)\)`"),
+    (Pixels, dict(image=x, labels=y), dict(loss_func=F.cross_entropy),
+        r"`Pixels.forward` needs `pixels`, but the batch has `image`, `labels`. If that is `image`, write "
+        r"`cbs=MapBatch\(dict\(image='pixels'\)\)`"),
+    (Pixels, dict(pixels=x, idx=y, labels=y), dict(loss_func=F.cross_entropy),
+        "takes `pixels`, but the batch also has `idx`. To leave out what is not taken, write `cbs=MatchArgs`"),
+    (Pixels, dict(pixels=x, answer=y), dict(loss_func=F.cross_entropy),
+        r"also has `answer`.*for a target, `cbs=MapBatch\(dict\(answer='labels'\)\)`"),
+    (WithMask, dict(pixels=x, attention_mask=x, labels=y), dict(loss_func=F.cross_entropy),
+        r"needs `mask`.*If that is `attention_mask`, write `cbs=MapBatch\(dict\(attention_mask='mask'\)\)`"),
+    (WithMask, dict(image=x, masks=x, labels=y), dict(loss_func=F.cross_entropy),
+        "needs `pixels`, `mask`, but the batch has `image`, `masks`, `labels`. Did you mean `masks`"),
+    (Whole, dict(image=x, index=y, label=y), dict(loss_func=F.cross_entropy),
+        r"To pass the batch as a whole, write `DataLoaders\(…, split=lambda b: \(\(b,\), \(b\['label'\],\)\)\)`"),
+    (Pixels, dict(pixels=x, labels=y), {},
+        r"`loss_func` is None.*such as `Learner\(dls, model, nn.CrossEntropyLoss\(\)\)`"),
     (Pixels, dict(pixels=x, labels=x), {}, r"such as `Learner\(dls, model, nn.MSELoss\(\)\)`"),
-    (Pixels, dict(pixels=x), dict(loss_func=F.cross_entropy), r"a batch of `train` has no targets.*Its fields are `pixels`"),
-    (Own, dict(pixels=x, label=y), {}, r"`Own.forward` computes it from `labels`: write `cbs=MapBatch\(dict\(label='labels'\)\)`"),
-    (Pair, dict(pixels=x, labels=y), {}, r"returned no loss, but tuple. Write `cbs=MapPred\(lambda o: dict\(loss=o\[1\], logits=o\[0\]\)\)`"),
+    (Pixels, dict(pixels=x), dict(loss_func=F.cross_entropy),
+        r"a batch of `train` has no targets.*Its fields are `pixels`"),
+    (Own, dict(pixels=x, label=y), {},
+        r"`Own.forward` computes it from `labels`: write `cbs=MapBatch\(dict\(label='labels'\)\)`"),
+    (Pair, dict(pixels=x, labels=y), {},
+        r"returned no loss, but tuple. Write `cbs=MapPred\(lambda o: dict\(loss=o\[1\], logits=o\[0\]\)\)`"),
 ])
 def test_the_error_says_what_to_write(model, batch, kwargs, match):
     learn = Learner(DataLoaders([batch], device='cpu'), model(), **kwargs).remove_cb(ProgressCallback)
@@ -256,7 +287,8 @@ def test_the_error_says_what_to_write(model, batch, kwargs, match):
     (Pair, dict(pixels=x, labels=y), dict(cbs=MapPred(lambda o: dict(loss=o[1], logits=o[0])))),
 ])
 def test_what_the_error_says_works(model, batch, kwargs):
-    learn = Learner(DataLoaders([batch], [batch], device='cpu'), model(), metrics=accuracy, **kwargs).remove_cb(ProgressCallback).fit(1)
+    learn = Learner(DataLoaders([batch], [batch], device='cpu'), model(), metrics=accuracy,
+        **kwargs).remove_cb(ProgressCallback).fit(1)
     assert 0<=learn.recorder[-1].accuracy<=1
 
 @pytest.mark.parametrize('bs', [2, 7, 48])

@@ -9,15 +9,19 @@ from nbrun import run_nb
 nbs = get_config().nbs_path
 quick = 'tutorials/01_digits','tutorials/from_pytorch_accelerated'
 def name(fn): return fn.relative_to(nbs).with_suffix('').as_posix()
-def case(fn): return pytest.param(fn, id=name(fn), marks=pytest.mark.slow if name(fn).startswith('tutorials/') and name(fn) not in quick else ())
+def case(fn):
+    return pytest.param(fn, id=name(fn),
+        marks=pytest.mark.slow if name(fn).startswith('tutorials/') and name(fn) not in quick else ())
 
 @pytest.fixture(scope='session')
 def runs(request):
-    "`runs(fn)` is the error of a notebook, or None. Those selected run as many at a time as there are cores; one after the other, where tests do so side by side"
+    """`runs(fn)` is the error of a notebook, or None. Those selected run as many at a time as there are cores; one
+    after the other, where tests do so side by side"""
     opt = request.config.getoption
     def run(fn): return run_nb(fn, opt('flags').split(), opt('save'), opt('fresh'))
     if 'PYTEST_XDIST_WORKER' in os.environ: yield run; return
-    fns = [o.callspec.params['fn'] for o in request.session.items if getattr(o, 'function', None) is test_notebook and not o.get_closest_marker('skip')]
+    fns = [o.callspec.params['fn'] for o in request.session.items if getattr(o, 'function', None) is test_notebook
+        and not o.get_closest_marker('skip')]
     with ThreadPoolExecutor(os.cpu_count()) as ex:
         res = {fn:ex.submit(run, fn) for fn in fns}
         yield lambda fn: res[fn].result()

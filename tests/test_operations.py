@@ -19,19 +19,25 @@ class Machine(Callback):
     def before_batch(self): kernel['scale'] = self.scale(self.learn.train_iter)
 
 class Net(nn.Module):
-    def __init__(self): super().__init__(); torch.manual_seed(0); self.a,self.drop,self.b = nn.Linear(3, 8),nn.Dropout(.2),nn.Linear(8, 2)
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0); self.a,self.drop,self.b = nn.Linear(3, 8),nn.Dropout(.2),nn.Linear(8, 2)
     def forward(self, x): return self.b(scaled(self.drop(self.a(x))))
 
-def data(): g = torch.Generator().manual_seed(0); return TensorDataset(torch.randn(24, 3, generator=g), torch.randint(0, 2, (24,), generator=g))
+def data():
+    g = torch.Generator().manual_seed(0)
+    return TensorDataset(torch.randn(24, 3, generator=g), torch.randint(0, 2, (24,), generator=g))
 def make(scale=lambda n: 1., **kwargs):
-    return mk(Machine(scale), data=DataLoaders(DataLoader(data(), 4, shuffle=True), device='cpu'), model=Net(), **kwargs)
+    return mk(Machine(scale), data=DataLoaders(DataLoader(data(), 4, shuffle=True), device='cpu'), model=Net(),
+        **kwargs)
 def fitted(*args, cbs=(), **kwargs): return make(*args, **kwargs).fit(2, cbs=[Fingerprint(), Rewind(every=4), *cbs])
 
 def test_the_operation_is_named():
     d = diff(fitted(), fitted(lambda n: 1.+1e-6*(n>=9)))
     assert (d.step, d.kind)==(9, 'arithmetic')
     res = d.ops()
-    assert res and (res.a.name, res.computes)==('tests.scaled.default', True) and 'forward, layer `Net`' in repr(res) and 'gives something else' in repr(res)
+    assert (res and (res.a.name, res.computes)==('tests.scaled.default', True) and 'forward, layer `Net`' in repr(res)
+        and 'gives something else' in repr(res))
 
 def test_runs_stand_before_the_batch_and_continue_as_before():
     a,b = fitted(),fitted(lambda n: 1.+1e-6*(n>=9))
@@ -70,21 +76,26 @@ def test_between_processes(tmp_path):
     a.operations(9, file=tmp_path/'ops_a.pth')
     b.held_fingerprint.save(tmp_path/'b.pth')
     d = diff(a, tmp_path/'b.pth')
-    with pytest.raises(ValueError, match=r'Run b is not in this process.*learn.operations\(9, file=…\).*ops\(b=…\)'): d.ops()
+    with pytest.raises(ValueError, match=r'Run b is not in this process.*learn.operations\(9, file=…\).*ops\(b=…\)'):
+        d.ops()
     b.operations(9, file=tmp_path/'ops_b.pth')
-    assert d.ops(b=tmp_path/'ops_b.pth').a.name=='tests.scaled.default'==diff(tmp_path/'b.pth', a).ops(a=tmp_path/'ops_b.pth', b=tmp_path/'ops_a.pth').a.name
+    assert d.ops(b=tmp_path/'ops_b.pth').a.name=='tests.scaled.default'==diff(tmp_path/'b.pth',
+        a).ops(a=tmp_path/'ops_b.pth', b=tmp_path/'ops_a.pth').a.name
 
 def test_a_run_that_was_not_held_says_so():
     learn = make().fit(1, cbs=Fingerprint())
     with pytest.raises(RuntimeError, match='cbs=Rewind'): learn.operations(3)
 
-@pytest.mark.parametrize('cbs', [(), (GradientAccumulation(8), EMA()), (MixedPrecision('bf16'), GradientClip()), (MicroBatch(2), MixUp())], ids=str)
+@pytest.mark.parametrize('cbs',
+    [(), (GradientAccumulation(8), EMA()), (MixedPrecision('bf16'), GradientClip()), (MicroBatch(2), MixUp())], ids=str)
 def test_a_batch_repeats_and_nothing_is_moved(cbs):
     learn = make().fit(1)
     before,random = weights(learn.model),random_state()
     res = learn.repeatable(cbs=cbs)
     assert res and res.n>20 and f'All {res.n} operations' in repr(res)
-    assert same(before, weights(learn.model)) and all((a==b).all() if hasattr(a, 'all') else a==b for a,b in zip([random['torch']], [random_state()['torch']]))
+    assert (same(before, weights(learn.model))
+        and all((a==b).all() if hasattr(a, 'all') else a==b for a,
+            b in zip([random['torch']], [random_state()['torch']])))
     assert same(weights(make().fit(2).model), weights((lambda o: (o.repeatable(), o.fit(2))[1])(make()).model))
 
 def test_what_does_not_repeat_is_named():
@@ -106,4 +117,5 @@ def test_a_loader_that_does_not_repeat_is_named():
         def __getitem__(self, i): return torch.randn(3)+next(times),torch.tensor(0)
     res = mk(data=DataLoaders(DataLoader(Ds(), 4), device='cpu')).repeatable()
     assert not res and res.ops==['The batch has other inputs or targets']
-    with pytest.raises(RuntimeError, match='`repeatable` cannot start inside'): make().fit(1, cbs=on('before_batch')(lambda learn: learn.repeatable()))
+    with pytest.raises(RuntimeError, match='`repeatable` cannot start inside'):
+        make().fit(1, cbs=on('before_batch')(lambda learn: learn.repeatable()))

@@ -22,7 +22,8 @@ def bs(n=3):
 
 def mk(opt_func=Adam, **kwargs):
     torch.manual_seed(0)
-    return Learner(DataLoaders(bs(), device='cpu'), Net(), F.mse_loss, opt_func=opt_func, **kwargs).remove_cb(ProgressCallback)
+    return Learner(DataLoaders(bs(), device='cpu'), Net(), F.mse_loss, opt_func=opt_func,
+        **kwargs).remove_cb(ProgressCallback)
 
 def weights(m): return [p.detach().clone() for p in m.parameters()]
 def same(a, b): return all(map(torch.equal, a, b))
@@ -41,7 +42,9 @@ def decay_groups(m):
 
 # Every optimizer of torch
 special = dict(SparseAdam='wants sparse gradients', Muon='takes matrices only')
-optimizers = sorted(k for k,v in vars(torch.optim).items() if isinstance(v, type) and issubclass(v, torch.optim.Optimizer) and k!='Optimizer' and k not in special)
+optimizers = sorted(k for k,
+    v in vars(torch.optim).items() if isinstance(v, type) and issubclass(v, torch.optim.Optimizer) and k!='Optimizer'
+    and k not in special)
 @pytest.mark.parametrize('name', optimizers)
 def test_every_optimizer_of_torch_does_what_it_does_by_hand(name):
     opt_func = getattr(torch.optim, name)
@@ -59,10 +62,12 @@ def test_every_optimizer_of_torch_does_what_it_does_by_hand(name):
     else:
         yes,no = decay_groups(model)
         has_wd = 'weight_decay' in opt_func([nn.Parameter(torch.zeros(1))]).defaults
-        expected = by_hand(opt_func([dict(params=yes), dict(params=no, **(dict(weight_decay=0) if has_wd else {}))]), model)
+        expected = by_hand(opt_func([dict(params=yes), dict(params=no, **(dict(weight_decay=0) if has_wd else {}))]),
+            model)
     assert same(weights(learn.fit(1).model), expected) and type(learn.opt) is opt_func
 
-@pytest.mark.parametrize('name,model', [('SparseAdam', lambda: nn.Embedding(5, 2, sparse=True)), ('Muon', lambda: nn.Embedding(5, 2))])
+@pytest.mark.parametrize('name,model',
+    [('SparseAdam', lambda: nn.Embedding(5, 2, sparse=True)), ('Muon', lambda: nn.Embedding(5, 2))])
 def test_optimizers_of_special_parameters(name, model):
     if not (opt_func := getattr(torch.optim, name, None)): pytest.skip(f'this torch has no {name}')
     torch.manual_seed(0)
@@ -74,8 +79,11 @@ def test_optimizers_of_special_parameters(name, model):
     for x,y in data: F.mse_loss(b(x), y).backward(); opt.step(); opt.zero_grad()
     assert torch.equal(a.weight, b.weight)
 
-@pytest.mark.parametrize('opt_func', [partial(torch.optim.SGD, lr=.1, momentum=.9, nesterov=True), partial(torch.optim.Adam, lr=.01, amsgrad=True, foreach=False),
-    partial(torch.optim.AdamW, lr=.01, fused=True, weight_decay=0), lambda ps: torch.optim.RMSprop(ps, lr=.02, centered=True)], ids=['nesterov','amsgrad','fused','function'])
+@pytest.mark.parametrize('opt_func',
+    [partial(torch.optim.SGD, lr=.1, momentum=.9, nesterov=True),
+        partial(torch.optim.Adam, lr=.01, amsgrad=True, foreach=False),
+    partial(torch.optim.AdamW, lr=.01, fused=True, weight_decay=0),
+    lambda ps: torch.optim.RMSprop(ps, lr=.02, centered=True)], ids=['nesterov','amsgrad','fused','function'])
 def test_partials_and_functions(opt_func):
     learn = mk(opt_func)
     expected = by_hand(opt_func((model := copy.deepcopy(learn.model)).parameters()), model)
@@ -108,12 +116,14 @@ def test_torch_schedulers_and_loops_take_the_optimizer():
     (torch.optim.Adagrad, dict(lr=1e-2, wd=0., eps=1e-10)),
     (torch.optim.NAdam, dict(lr=2e-3, mom=.9, sqr_mom=.999, wd=0., eps=1e-8)),
     (SGD, dict(lr=1e-3, mom=0., wd=0.)), (Adam, dict(lr=1e-3, mom=.9, sqr_mom=.99, wd=.01, eps=1e-5)),
-    (RMSProp, dict(lr=1e-3, mom=0., sqr_mom=.99, wd=0., eps=1e-8)), (RAdam, dict(lr=1e-3, mom=.9, sqr_mom=.99, wd=0., eps=1e-5)),
+    (RMSProp, dict(lr=1e-3, mom=0., sqr_mom=.99, wd=0., eps=1e-8)),
+    (RAdam, dict(lr=1e-3, mom=.9, sqr_mom=.99, wd=0., eps=1e-5)),
 ], ids=lambda o: getattr(o, '__module__', '')[:5]+'.'+o.__name__ if callable(o) else '')
 def test_hypers_have_one_name_each(opt_func, expected):
     learn = mk(opt_func, splitter=split)
     opt = learn.create_opt()
-    assert {*expected}<={*hypers(opt)} and {*hypers(opt)}.isdisjoint({'betas','momentum','alpha','weight_decay','params','group'})
+    assert ({*expected}<={*hypers(opt)}
+        and {*hypers(opt)}.isdisjoint({'betas','momentum','alpha','weight_decay','params','group'}))
     assert {k:get_hyper(opt, k) for k in expected}=={k:[v]*2 for k,v in expected.items()} and n_groups(opt)==2
     for k in expected:
         learn.set_hyper(k, [.25, .5])
@@ -136,8 +146,11 @@ def test_what_set_hyper_writes_is_what_the_step_uses():
     before = weights(learn.model)
     assert same(before, weights(learn.fit(1).model))
 
-@pytest.mark.parametrize('lr,expected', [(.1, [.1]*3), (1, [1.]*3), ([.1,.2,.3], [.1,.2,.3]), ((.1,.2,.3), [.1,.2,.3]), (slice(1e-3, 1e-1), [1e-3, 1e-2, 1e-1]), (slice(1e-1), [1e-2, 1e-2, 1e-1]),
-    (np.float64(.1), [.1]*3), (np.float32(.5), [.5]*3), (np.array(.1), [.1]*3), (np.array([.1,.2,.3]), [.1,.2,.3]), (torch.tensor(.5), [.5]*3), (torch.tensor([.5,.25,1.]), [.5,.25,1.]),
+@pytest.mark.parametrize('lr,expected',
+    [(.1, [.1]*3), (1, [1.]*3), ([.1,.2,.3], [.1,.2,.3]), ((.1,.2,.3), [.1,.2,.3]),
+        (slice(1e-3, 1e-1), [1e-3, 1e-2, 1e-1]), (slice(1e-1), [1e-2, 1e-2, 1e-1]),
+    (np.float64(.1), [.1]*3), (np.float32(.5), [.5]*3), (np.array(.1), [.1]*3), (np.array([.1,.2,.3]), [.1,.2,.3]),
+    (torch.tensor(.5), [.5]*3), (torch.tensor([.5,.25,1.]), [.5,.25,1.]),
     ([np.float64(.1), torch.tensor(.5), 1], [.1, .5, 1.])], ids=repr)
 def test_anything_that_is_a_number_is_a_float_per_group(lr, expected):
     res = per_group(lr, 3)
@@ -149,7 +162,8 @@ def test_anything_that_is_a_number_is_a_float_per_group(lr, expected):
     assert get_hyper(a.opt, 'lr')==pytest.approx(expected) and b.recorder.lrs==pytest.approx([expected[-1]]*3)
     assert {type(g['lr']) for o in (a, b) for g in o.opt.param_groups}=={float}
 
-def test_one_group_takes_the_last_of_a_slice(): assert per_group(slice(1e-3, 1e-1), 1)==per_group(slice(1e-1), 1)==[1e-1]
+def test_one_group_takes_the_last_of_a_slice():
+    assert per_group(slice(1e-3, 1e-1), 1)==per_group(slice(1e-1), 1)==[1e-1]
 
 # Decoupled weight decay in closed form
 def run(opt, p, grads):
@@ -199,22 +213,32 @@ class Zero(nn.Module):
     "All kinds of layers, and no gradient but zero"
     def __init__(self):
         super().__init__()
-        self.layers = nn.ModuleDict(dict(lin=nn.Linear(2,2), conv=nn.Conv1d(2,2,1), bn=nn.BatchNorm1d(2), ln=nn.LayerNorm(2), gn=nn.GroupNorm(1,2), inorm=nn.InstanceNorm1d(2, affine=True), emb=nn.Embedding(2,2)))
+        self.layers = nn.ModuleDict(
+            dict(lin=nn.Linear(2,2), conv=nn.Conv1d(2,2,1), bn=nn.BatchNorm1d(2), ln=nn.LayerNorm(2),
+                gn=nn.GroupNorm(1,2), inorm=nn.InstanceNorm1d(2, affine=True), emb=nn.Embedding(2,2)))
         for p in self.parameters(): p.data.fill_(1.)
     def forward(self, x): return sum(p.sum() for p in self.parameters())*0 + x.sum()*0
 
-spared = ['bn.bias','bn.weight','conv.bias','gn.bias','gn.weight','inorm.bias','inorm.weight','lin.bias','ln.bias','ln.weight']
+spared = ['bn.bias','bn.weight','conv.bias','gn.bias','gn.weight','inorm.bias','inorm.weight','lin.bias','ln.bias',
+    'ln.weight']
 decaying = ['conv.weight','emb.weight','lin.weight']
-def zero(opt_func=SGD, n=2, **kwargs): return Learner(DataLoaders([torch.ones(1)]*n, device='cpu'), Zero(), opt_func=opt_func, **kwargs).remove_cb(ProgressCallback)
-def changed(learn): return sorted(k.removeprefix('layers.') for k,p in learn.model.named_parameters() if not torch.equal(p, torch.ones_like(p)))
+def zero(opt_func=SGD, n=2, **kwargs):
+    return Learner(DataLoaders([torch.ones(1)]*n, device='cpu'), Zero(), opt_func=opt_func,
+        **kwargs).remove_cb(ProgressCallback)
+def changed(learn):
+    return sorted(k.removeprefix('layers.') for k,
+        p in learn.model.named_parameters() if not torch.equal(p, torch.ones_like(p)))
 
 @pytest.mark.parametrize('wd_bn_bias', [False, True])
 @pytest.mark.parametrize('where', ['learner','fit','partial','callback'])
-@pytest.mark.parametrize('opt_func', [SGD, RMSProp, Adam, torch.optim.AdamW, partial(torch.optim.SGD, lr=1e-3)], ids=['SGD','RMSProp','Adam','AdamW','torch SGD'])
+@pytest.mark.parametrize('opt_func', [SGD, RMSProp, Adam, torch.optim.AdamW, partial(torch.optim.SGD, lr=1e-3)],
+    ids=['SGD','RMSProp','Adam','AdamW','torch SGD'])
 def test_norms_and_biases_do_not_decay(opt_func, where, wd_bn_bias):
-    if where=='partial': opt_func = partial(opt_func, **{'wd' if 'wd' in signature(opt_func).parameters else 'weight_decay': .5})
+    if where=='partial':
+        opt_func = partial(opt_func, **{'wd' if 'wd' in signature(opt_func).parameters else 'weight_decay': .5})
     decay = Callback(before_batch=lambda self: self.learn.set_hyper('wd', .5))
-    learn = zero(opt_func, lr=.1, wd_bn_bias=wd_bn_bias, wd=.5 if where=='learner' else None if where=='partial' else 0., cbs=decay if where=='callback' else None)
+    learn = zero(opt_func, lr=.1, wd_bn_bias=wd_bn_bias,
+        wd=.5 if where=='learner' else None if where=='partial' else 0., cbs=decay if where=='callback' else None)
     learn.fit(1, wd=.5 if where=='fit' else None)
     assert changed(learn)==(sorted(decaying+spared) if wd_bn_bias else decaying)
     assert learn.model.layers['lin'].weight[0,0].item()==pytest.approx((1-.1*.5)**2, rel=1e-4)
@@ -225,13 +249,17 @@ def test_wd_given_at_fit_time_is_for_that_fit():
     assert same(before, weights(learn.fit(1).model)) and get_hyper(learn.opt, 'wd')==[0.]
 
 def test_the_split_for_decay_is_invisible_and_keeps_what_the_optimizer_remembers():
-    learn,other = mk(partial(torch.optim.Adam, lr=.1), splitter=split),mk(partial(torch.optim.Adam, lr=.1), splitter=split)
+    learn,other = mk(partial(torch.optim.Adam, lr=.1), splitter=split),mk(partial(torch.optim.Adam, lr=.1),
+        splitter=split)
     learn.fit(1); other.fit(1)
     state = {id(p):s for p,s in learn.opt.state.items()}
     learn.fit(0, wd=.5) # splits the groups now
     assert len(learn.opt.param_groups)==4 and {id(p):s for p,s in learn.opt.state.items()}==state
-    assert n_groups(learn.opt)==2 and all(len(get_hyper(learn.opt, k))==2 for k in hypers(learn.opt)) and get_hyper(learn.opt, 'wd')==[0., 0.]
-    assert sorted(id(p) for g in learn.opt.param_groups for p in g['params'])==sorted(id(p) for g in split(learn.model) for p in g) # nobody is lost or doubled
+    assert (n_groups(learn.opt)==2 and all(len(get_hyper(learn.opt, k))==2 for k in hypers(learn.opt))
+        and get_hyper(learn.opt, 'wd')==[0., 0.])
+    # nobody is lost or doubled
+    assert sorted(id(p) for g in learn.opt.param_groups for p in g['params'])==sorted(
+        id(p) for g in split(learn.model) for p in g)
     learn.set_hyper('lr', [.1, .2])
     assert get_hyper(learn.opt, 'lr')==[.1, .2]
     learn.set_hyper('lr', .1)
@@ -247,7 +275,8 @@ def trainable(m): return [k for k,p in m.named_parameters() if p.requires_grad]
 def test_freezing():
     learn = mk(splitter=split)
     everything = trainable(learn.model)
-    assert trainable(learn.freeze().model)==['free', 'norm.weight', 'norm.bias', 'head.weight', 'head.bias'] # norms of frozen groups are trained
+    # norms of frozen groups are trained
+    assert trainable(learn.freeze().model)==['free', 'norm.weight', 'norm.bias', 'head.weight', 'head.bias']
     assert trainable(learn.unfreeze().model)==everything==trainable(learn.freeze_to(0).model)
     assert trainable(learn.freeze_to(1).model)==trainable(learn.freeze_to(-1).model)
     learn.train_bn = False
@@ -261,7 +290,8 @@ def test_frozen_weights_stay_and_the_optimizer_remembers():
     learn.freeze().fit(1)
     assert same(before, weights(learn.model.body))
     steps = {k:int(learn.opt.state[p]['step']) for k,p in learn.model.named_parameters() if p in learn.opt.state}
-    assert steps=={'body.weight':3, 'body.bias':3, 'norm.weight':3, 'norm.bias':3, 'head.weight':6, 'head.bias':6} and {*state.values()}=={3}
+    assert (steps=={'body.weight':3, 'body.bias':3, 'norm.weight':3, 'norm.bias':3, 'head.weight':6, 'head.bias':6}
+        and {*state.values()}=={3})
     learn.unfreeze().fit(1)
     assert not same(before, weights(learn.model.body))
 
@@ -278,7 +308,8 @@ class LoRA(nn.Module):
     "A layer that was trained before, and a low-rank change of it"
     def __init__(self, lin):
         super().__init__()
-        self.lin,self.a,self.b = lin.requires_grad_(False),nn.Linear(lin.in_features, 1, bias=False),nn.Linear(1, lin.out_features, bias=False)
+        self.lin,self.a,self.b = lin.requires_grad_(False),nn.Linear(lin.in_features, 1, bias=False),nn.Linear(1,
+            lin.out_features, bias=False)
     def forward(self, x): return self.lin(x)+self.b(self.a(x))
 
 def lora():
@@ -287,7 +318,9 @@ def lora():
     return synth_learner(model=model, splitter=lambda m: [list(m[0].parameters()), list(m[2].parameters())])
 
 untrained = ['0.lin.weight','0.lin.bias']
-frozen_fits = dict(unfreeze=lambda o: o.unfreeze().fit(1), freeze=lambda o: o.freeze().unfreeze().fit(1), twice=lambda o: o.freeze_to(2).freeze_to(1).freeze_to(0).fit(1), fine_tune=lambda o: o.fine_tune(1), schedule=lambda o: o.fit(3, cbs=FreezeSchedule({0: -1, 2: 0})),
+frozen_fits = dict(unfreeze=lambda o: o.unfreeze().fit(1), freeze=lambda o: o.freeze().unfreeze().fit(1),
+    twice=lambda o: o.freeze_to(2).freeze_to(1).freeze_to(0).fit(1), fine_tune=lambda o: o.fine_tune(1),
+    schedule=lambda o: o.fit(3, cbs=FreezeSchedule({0: -1, 2: 0})),
     copied=lambda o: copy.deepcopy(o.freeze()).unfreeze().fit(1))
 @pytest.mark.parametrize('name', frozen_fits)
 def test_what_was_frozen_by_hand_stays_frozen(name):
@@ -303,12 +336,14 @@ def test_a_fit_that_resumes_in_another_process_knows_what_was_frozen_by_hand(tmp
     again = lora().load_state(tmp_path/'state.pt')
     assert trainable(again.model)==['2.weight','2.bias']
     again.resume(cbs=[FreezeSchedule({0: -1, 1: 0}), on(event.before_batch(once=3))(stop)])
-    assert trainable(again.model)==['0.a.weight','0.b.weight','2.weight','2.bias'] and same(weights(whole.model), weights(again.model))
+    assert (trainable(again.model)==['0.a.weight','0.b.weight','2.weight','2.bias']
+        and same(weights(whole.model), weights(again.model)))
 
 def test_what_is_freed_by_hand_can_be_frozen_again():
     learn = lora().freeze()
     learn.model[0].a.requires_grad_(True)
-    assert trainable(learn.model)[0]=='0.a.weight' and trainable(learn.freeze().model)==['2.weight','2.bias'] and trainable(learn.unfreeze().model)==['0.a.weight','0.b.weight','2.weight','2.bias']
+    assert (trainable(learn.model)[0]=='0.a.weight' and trainable(learn.freeze().model)==['2.weight','2.bias']
+        and trainable(learn.unfreeze().model)==['0.a.weight','0.b.weight','2.weight','2.bias'])
 
 def test_freezing_needs_no_optimizer_and_survives_a_new_one():
     learn = mk(splitter=split).freeze()
@@ -317,14 +352,16 @@ def test_freezing_needs_no_optimizer_and_survives_a_new_one():
     assert trainable(learn.fit(1, reset_opt=True).model)==frozen
 
 # State
-@pytest.mark.parametrize('opt_func', [Adam, SGD, RMSProp, torch.optim.AdamW, partial(SGD, mom=.9, wd=.1)], ids=['Adam','SGD','RMSProp','AdamW','decay'])
+@pytest.mark.parametrize('opt_func', [Adam, SGD, RMSProp, torch.optim.AdamW, partial(SGD, mom=.9, wd=.1)],
+    ids=['Adam','SGD','RMSProp','AdamW','decay'])
 def test_state_dict_goes_to_another_learner_and_back(opt_func):
     a,b = (mk(opt_func, splitter=split, lr=[.1,.2], wd=.1) for _ in range(2))
     a.fit(1)
     b.create_opt(); b.fit(0)
     b.model.load_state_dict(a.model.state_dict())
     b.opt.load_state_dict(copy.deepcopy(a.opt.state_dict()))
-    assert {k:get_hyper(b.opt, k) for k in hypers(b.opt)}=={k:get_hyper(a.opt, k) for k in hypers(a.opt)} and n_groups(b.opt)==2
+    assert ({k:get_hyper(b.opt, k) for k in hypers(b.opt)}=={k:get_hyper(a.opt, k) for k in hypers(a.opt)}
+        and n_groups(b.opt)==2)
     assert same(weights(a.fit(2).model), weights(b.fit(2).model))
 
 def test_groups_of_other_splitters():
@@ -347,20 +384,31 @@ def test_several_optimizers_in_one_fit():
     assert same(weights(learn.model), weights(model)) and not same(a, weights(learn.model.head))
 
 def _sgd(): return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=.1)
-@pytest.mark.parametrize('f,error,match', [(lambda: OptimList(), ValueError, 'one optimizer or more, but got none'), (lambda: OptimList(torch.optim.SGD), TypeError, 'made of their parameters, but got <class'),
-    (lambda: OptimList(_sgd(), every=0), ValueError, '`every` counts steps: whole numbers, 1 or more, but got 0'), (lambda: OptimList(_sgd(), every=-1), ValueError, 'but got -1'), (lambda: OptimList(_sgd(), every=1.5), ValueError, 'but got 1.5'),
-    (lambda: OptimList(_sgd(), _sgd(), every=[1]), ValueError, r'`every` is one number, or one for each of 2 optimizers, but got \[1\]'), (lambda: make_opt([torch.optim.SGD], [[torch.zeros(1)]]), TypeError, r'`opt_func` is a class .* Several as one: `lambda groups: OptimList')], ids=shown)
+@pytest.mark.parametrize('f,error,match',
+    [(lambda: OptimList(), ValueError, 'one optimizer or more, but got none'),
+        (lambda: OptimList(torch.optim.SGD), TypeError, 'made of their parameters, but got <class'),
+    (lambda: OptimList(_sgd(), every=0), ValueError, '`every` counts steps: whole numbers, 1 or more, but got 0'),
+    (lambda: OptimList(_sgd(), every=-1), ValueError, 'but got -1'),
+    (lambda: OptimList(_sgd(), every=1.5), ValueError, 'but got 1.5'),
+    (lambda: OptimList(_sgd(), _sgd(), every=[1]), ValueError,
+        r'`every` is one number, or one for each of 2 optimizers, but got \[1\]'),
+        (lambda: make_opt([torch.optim.SGD], [[torch.zeros(1)]]), TypeError,
+            r'`opt_func` is a class .* Several as one: `lambda groups: OptimList')], ids=shown)
 def test_several_optimizers_are_checked(f, error, match):
     with pytest.raises(error, match=match): f()
 
-@pytest.mark.parametrize('make', [partial(SGD, mom=.9, wd=.1), partial(SGD, mom=.9, wd=.1, decouple_wd=False), Adam, partial(Adam, decouple_wd=False)], ids=['sgd','sgd_l2','adam','adam_l2'])
+@pytest.mark.parametrize('make',
+    [partial(SGD, mom=.9, wd=.1), partial(SGD, mom=.9, wd=.1, decouple_wd=False), Adam,
+        partial(Adam, decouple_wd=False)], ids=['sgd','sgd_l2','adam','adam_l2'])
 def test_a_fused_step_is_equal_up_to_rounding(make):
     "also with gradients scaled or clipped; and a fit that was stopped resumes to the bit"
     plain,fused = make,partial(make, fused=True)
-    assert all(g['fused'] for g in fused([nn.Parameter(torch.ones(1))]).param_groups) and not any(g['fused'] for g in plain([nn.Parameter(torch.ones(1))]).param_groups)
+    assert (all(g['fused'] for g in fused([nn.Parameter(torch.ones(1))]).param_groups)
+        and not any(g['fused'] for g in plain([nn.Parameter(torch.ones(1))]).param_groups))
     for cbs in ((), (GradientClip(.1), MixedPrecision('bf16'), GradientAccumulation(8))):
         a,b = (mk(f, lr=.1, cbs=copy.deepcopy(cbs)).fit(4) for f in (plain, fused))
         assert close(weights(a.model), weights(b.model)) and not close(weights(a.model), weights(mk().model))
-    learn = mk(fused, lr=.1, cbs=on('after_step', once=5)(lambda learn: learn.at_pause(learn.stop_for_now, stops=True))).fit(4)
+    learn = mk(fused, lr=.1, cbs=on('after_step',
+        once=5)(lambda learn: learn.at_pause(learn.stop_for_now, stops=True))).fit(4)
     assert learn.at is not None
     assert same(weights(learn.resume().model), weights(mk(fused, lr=.1).fit(4).model))

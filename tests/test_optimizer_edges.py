@@ -13,7 +13,9 @@ class TwoParts(nn.Module):
 
 def parts(m): return [list(m.body.parameters()),list(m.head.parameters())]
 
-def several(m, every=1): return OptimList(torch.optim.Adam(m.body.parameters(), lr=.01), torch.optim.SGD(m.head.parameters(), lr=.01, momentum=.9), every=every)
+def several(m, every=1):
+    return OptimList(torch.optim.Adam(m.body.parameters(), lr=.01),
+        torch.optim.SGD(m.head.parameters(), lr=.01, momentum=.9), every=every)
 
 def made(opt, n_train=3, **kwargs):
     "A learner with a ready optimizer: `opt(model)`"
@@ -25,7 +27,8 @@ def weights(learn): return {k:v.clone() for k,v in learn.model.state_dict().item
 def same(a, b): return a.keys()==b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 # Beginning anew
-ready = dict(one=lambda m: torch.optim.Adam(m.parameters(), lr=.01), several=several, seldom=lambda m: several(m, every=(2,1)))
+ready = dict(one=lambda m: torch.optim.Adam(m.parameters(), lr=.01), several=several,
+    seldom=lambda m: several(m, every=(2,1)))
 
 @pytest.mark.parametrize('kind', ready)
 def test_a_ready_optimizer_that_is_reset_remembers_nothing(kind):
@@ -53,7 +56,8 @@ def test_each_of_several_steps_when_it_is_its_turn_with_the_gradients_of_then():
     "By hand: Adam steps with the second and fourth gradient, SGD with each"
     learn = made(lambda m: several(m, every=(2,1)), n_train=4)
     ref = made(lambda m: several(m, every=(2,1))).model
-    one,two = torch.optim.Adam(ref.body.parameters(), lr=.01),torch.optim.SGD(ref.head.parameters(), lr=.01, momentum=.9)
+    one,two = torch.optim.Adam(ref.body.parameters(), lr=.01),torch.optim.SGD(ref.head.parameters(), lr=.01,
+        momentum=.9)
     batches = []
     learn.fit(1, cbs=Callback(after_batch=lambda self: batches.append((self.x,self.y))))
     for i,(x,y) in enumerate(batches, 1):
@@ -61,7 +65,8 @@ def test_each_of_several_steps_when_it_is_its_turn_with_the_gradients_of_then():
         F.mse_loss(ref(x), y).backward()
         if i%2==0: one.step()
         two.step()
-    for (k,a),b in zip(learn.model.state_dict().items(), ref.state_dict().values()): torch.testing.assert_close(a, b, msg=k)
+    for (k,a),b in zip(learn.model.state_dict().items(), ref.state_dict().values()):
+        torch.testing.assert_close(a, b, msg=k)
 
 def test_the_state_of_several_goes_to_another_optimizer_and_back():
     a,b = made(ready['seldom']).fit(1),made(ready['seldom'])
@@ -81,7 +86,8 @@ def test_settings_of_several_are_written_to_each_of_them():
     learn.opt.zero_grad()
     assert all(p.grad is None for p in learn.model.parameters())
 
-ready_made = dict(one=lambda m: SGD(m.parameters(), lr=.1), groups=lambda m: torch.optim.AdamW([dict(params=o) for o in parts(m)], lr=.1, weight_decay=0.),
+ready_made = dict(one=lambda m: SGD(m.parameters(), lr=.1),
+    groups=lambda m: torch.optim.AdamW([dict(params=o) for o in parts(m)], lr=.1, weight_decay=0.),
     several=lambda m: OptimList(SGD(m.body.parameters(), lr=.1), torch.optim.Adam(m.head.parameters(), lr=.2)))
 
 @pytest.mark.parametrize('kind', ready_made)
@@ -103,7 +109,8 @@ def test_weight_decay_can_be_given_to_a_fit_with_a_ready_optimizer(kind):
 def test_a_fit_with_weight_decay_and_a_ready_optimizer_resumes_from_a_file(kind, tmp_path):
     def fit(cbs, **kwargs): return made(ready_made[kind], path=tmp_path).fit(2, wd=.2, cbs=cbs, **kwargs)
     whole = fit([])
-    with pytest.raises(InterruptedError): fit([Checkpoint(every=1, unit='iter', on_exc=False), Raise('after_pred', InterruptedError, 5)])
+    with pytest.raises(InterruptedError):
+        fit([Checkpoint(every=1, unit='iter', on_exc=False), Raise('after_pred', InterruptedError, 5)])
     learn = fit([Checkpoint()], resume=True)
     assert same(weights(learn), weights(whole))
 
@@ -129,18 +136,22 @@ def shrunk(opt_func, lr=.1, wd=.1, n=7, **kwargs):
         opt.step()
     return w.detach()
 
-theirs = {SGD: (torch.optim.SGD, dict(momentum=.5), dict(mom=.5)), RMSProp: (torch.optim.RMSprop, dict(momentum=.5, alpha=.9, eps=1e-3), dict(mom=.5, sqr_mom=.9, eps=1e-3)),
-    Adam: (torch.optim.Adam, dict(betas=(.8,.9), eps=1e-3), dict(mom=.8, sqr_mom=.9, eps=1e-3)), RAdam: (torch.optim.RAdam, dict(betas=(.8,.9), eps=1e-3), dict(mom=.8, sqr_mom=.9, eps=1e-3))}
+theirs = {SGD: (torch.optim.SGD, dict(momentum=.5), dict(mom=.5)),
+    RMSProp: (torch.optim.RMSprop, dict(momentum=.5, alpha=.9, eps=1e-3), dict(mom=.5, sqr_mom=.9, eps=1e-3)),
+    Adam: (torch.optim.Adam, dict(betas=(.8,.9), eps=1e-3), dict(mom=.8, sqr_mom=.9, eps=1e-3)),
+    RAdam: (torch.optim.RAdam, dict(betas=(.8,.9), eps=1e-3), dict(mom=.8, sqr_mom=.9, eps=1e-3))}
 
 @pytest.mark.parametrize('f', theirs, ids=lambda f: f.__name__)
 def test_each_setting_of_a_factory_reaches_torch(f):
     cls,theirs_,ours = theirs[f]
-    penalty,beside,none = (steps(f, **ours, **o) for o in (dict(wd=.1, decouple_wd=False), dict(wd=.1, decouple_wd=True), dict(wd=0.)))
+    penalty,beside,none = (steps(f, **ours, **o)
+        for o in (dict(wd=.1, decouple_wd=False), dict(wd=.1, decouple_wd=True), dict(wd=0.)))
     torch.testing.assert_close(penalty, steps(cls, weight_decay=.1, **theirs_))
     torch.testing.assert_close(beside, shrunk(cls, **theirs_))
     torch.testing.assert_close(none, steps(cls, weight_decay=0, **theirs_))
     for a,b in ((penalty,beside), (penalty,none), (beside,none)): assert (a-b).abs().max()>1e-5
-    for k in ours: assert (steps(f, **ours, wd=0.)-steps(f, **{n:v for n,v in ours.items() if n!=k}, wd=0.)).abs().max()>1e-5, k
+    for k in ours:
+        assert (steps(f, **ours, wd=0.)-steps(f, **{n:v for n,v in ours.items() if n!=k}, wd=0.)).abs().max()>1e-5, k
 
 @pytest.mark.parametrize('f', theirs, ids=lambda f: f.__name__)
 @pytest.mark.parametrize('decouple', [True,False])
@@ -153,7 +164,8 @@ def test_weight_decay_can_be_changed_between_steps(f, decouple):
         before = w.detach().clone()
         w.grad = torch.zeros(3)
         opt.step()
-        if decouple: torch.testing.assert_close(w.detach(), before*(1-.1*wd)) # the gradient is zero, so that nothing else moves it
+        # the gradient is zero, so that nothing else moves it
+        if decouple: torch.testing.assert_close(w.detach(), before*(1-.1*wd))
     assert f([w], lr=.1, wd=.3, decouple_wd=decouple).step() is None
 
 # Groups
@@ -174,9 +186,11 @@ def test_a_setting_of_each_group_stays_with_it_when_decay_splits_them():
         assert g['decoupled_wd']==(0. if k.endswith('bias') or k.startswith('body.1') else (.1,.2)[i])
     assert (get_hyper(learn.opt, 'lr'),get_hyper(learn.opt, 'wd'),n_groups(learn.opt))==([.1,.2],[.1,.2],2)
 
-@pytest.mark.parametrize('n,trained', [(0, ('body','head')), (1, ('head',)), (-1, ('head',)), (2, ()), (-2, ('body','head'))])
+@pytest.mark.parametrize('n,trained',
+    [(0, ('body','head')), (1, ('head',)), (-1, ('head',)), (2, ()), (-2, ('body','head'))])
 def test_freezing_counts_from_either_end(n, trained):
     learn = synth_learner(model=TwoParts(), splitter=parts, train_bn=False)
     learn.freeze_to(n)
     assert {k.split('.')[0] for k,p in learn.model.named_parameters() if p.requires_grad}=={*trained}
-    assert {id(p) for p in trainable_params(learn.model)}=={id(p) for k,p in learn.model.named_parameters() if k.startswith(trained or ('-',))}
+    assert {id(p) for p in trainable_params(learn.model)}=={id(p) for k,
+        p in learn.model.named_parameters() if k.startswith(trained or ('-',))}

@@ -15,7 +15,8 @@ def batches(bs=8): return list(zip(X.split(bs), Y.split(bs)))
 def mk(opt_func, *cbs, model=None, bs=8, **kwargs):
     model = net() if model is None else model
     torch.manual_seed(1)
-    return Learner(DataLoaders(batches(bs), batches(24), device='cpu'), model, F.cross_entropy, opt_func=opt_func, cbs=cbs, **kwargs).remove_cb(ProgressCallback)
+    return Learner(DataLoaders(batches(bs), batches(24), device='cpu'), model, F.cross_entropy, opt_func=opt_func,
+        cbs=cbs, **kwargs).remove_cb(ProgressCallback)
 def weights(learn): return [p.detach().clone() for p in getattr(learn, 'model', learn).parameters()]
 def same(a, b): return len(a)==len(b) and all(map(torch.equal, a, b))
 def gap(a, b): return max((p-q).abs().max().item() for p,q in zip(a, b, strict=True))
@@ -51,16 +52,20 @@ def named(model, ps): return [k for k,p in model.named_parameters() if any(p is 
 
 def test_hidden_matrices_are_those_of_no_embedding_and_not_of_the_last_layer():
     m = Many()
-    assert sorted(named(m, hidden_matrices(m)))==sorted(['free','attn.in_proj_weight','attn.out_proj.weight','rnn.weight_ih_l0','rnn.weight_hh_l0'])
+    assert sorted(named(m, hidden_matrices(m)))==sorted(
+        ['free','attn.in_proj_weight','attn.out_proj.weight','rnn.weight_ih_l0','rnn.weight_hh_l0'])
     m = net()
     assert named(m, hidden_matrices(m))==['0.weight','3.weight']
-    with pytest.raises(ValueError, match='`Sequential` has layers that do not know their shapes before the first batch'): hidden_matrices(nn.Sequential(nn.LazyLinear(3)))
+    with pytest.raises(ValueError,
+            match='`Sequential` has layers that do not know their shapes before the first batch'):
+        hidden_matrices(nn.Sequential(nn.LazyLinear(3)))
 
 def shape_opts(model, lrs=(.01,.01)):
     "Both optimizers by hand; norms and biases do not decay"
     ws = [model[0].weight, model[3].weight]
     rest = [p for p in model.parameters() if not any(p is o for o in [*ws, model[5].weight])]
-    return [torch.optim.Muon(ws, lr=lrs[0], adjust_lr_fn='match_rms_adamw'), torch.optim.AdamW([dict(params=[model[5].weight]), dict(params=rest, weight_decay=0)], lr=lrs[1])]
+    return [torch.optim.Muon(ws, lr=lrs[0], adjust_lr_fn='match_rms_adamw'),
+        torch.optim.AdamW([dict(params=[model[5].weight]), dict(params=rest, weight_decay=0)], lr=lrs[1])]
 
 @has_muon
 @pytest.mark.parametrize('lr', [.01,[.02,.005]])
@@ -78,23 +83,31 @@ sgds = by_shape(partial(SGD, mom=.9, wd=.1), partial(Adam, lr=.002))
 def test_each_part_of_a_group_has_hyper_parameters_of_its_own():
     learn = mk(sgds, splitter=halves)
     learn.create_opt()
-    assert n_groups(learn.opt)==4 and learn.lr==[.001,.001,.002,.002] and get_hyper(learn.opt, 'wd')==[.1,.1,0.,.01] and get_hyper(learn.opt, 'mom')==[.9]*4 # the third is all norms and biases
-    assert [[len(g['params']) for g in learn.opt.param_groups if g['group']==i] for i in range(4)]==[[1], [1], [3], [1,2]]
+    # the third is all norms and biases
+    assert (n_groups(learn.opt)==4 and learn.lr==[.001,.001,.002,.002] and get_hyper(learn.opt, 'wd')==[.1,.1,0.,.01]
+        and get_hyper(learn.opt, 'mom')==[.9]*4)
+    assert [[len(g['params']) for g in learn.opt.param_groups if g['group']==i] for i in range(4)]==[[1], [1], [3],
+        [1,2]]
     learn.fit(1, lr=slice(.01,.1))
     assert learn.recorder.lrs==[.1]*6 and learn.lr==get_hyper(learn.opt, 'lr')==[.001,.001,.002,.002]
     seen = []
     learn.fit(1, lr=slice(.01,.1), cbs=Callback(before_batch=lambda self: seen.append(get_hyper(self.learn.opt, 'lr'))))
     assert seen[0]==pytest.approx([.01,.1,.01,.1])
-    learn.fit(1, lr=[1e-3,2e-3,3e-3,4e-3], wd=.5, cbs=Callback(before_batch=lambda self: seen.append(get_hyper(self.learn.opt, 'lr')+get_hyper(self.learn.opt, 'wd'))))
+    learn.fit(1, lr=[1e-3,2e-3,3e-3,4e-3], wd=.5,
+        cbs=Callback(before_batch=lambda self: seen.append(
+            get_hyper(self.learn.opt, 'lr')+get_hyper(self.learn.opt, 'wd'))))
     assert seen[-1]==[1e-3,2e-3,3e-3,4e-3]+[.5,.5,0.,.5] and get_hyper(learn.opt, 'wd')==[.1,.1,0.,.01]
 
 def test_a_learner_by_shape_takes_a_slice_of_rates():
     learn = mk(sgds, splitter=halves, lr=slice(.01,.1))
     learn.create_opt()
     assert get_hyper(learn.opt, 'lr')==pytest.approx([.01,.1,.01,.1])
-    with pytest.raises(ValueError, match='`lr` has 2 values, .* but there are 4 parameter groups'): mk(sgds, splitter=halves, lr=[.1,.2]).fit(1)
+    with pytest.raises(ValueError, match='`lr` has 2 values, .* but there are 4 parameter groups'):
+        mk(sgds, splitter=halves, lr=[.1,.2]).fit(1)
 
-@pytest.mark.parametrize('fit', [lambda o: o.fit_one_cycle(2, .01), lambda o: o.fine_tune(1, .01), lambda o: o.fit_flat_cos(2, .01), lambda o: o.fit(1, wd=.3)], ids=['one_cycle','fine_tune','flat_cos','wd'])
+@pytest.mark.parametrize('fit',
+    [lambda o: o.fit_one_cycle(2, .01), lambda o: o.fine_tune(1, .01), lambda o: o.fit_flat_cos(2, .01),
+        lambda o: o.fit(1, wd=.3)], ids=['one_cycle','fine_tune','flat_cos','wd'])
 def test_hyper_parameters_of_both_are_as_before_after_a_scheduled_fit(fit):
     learn = mk(sgds, splitter=halves)
     opt = learn.create_opt()
@@ -119,9 +132,13 @@ def test_the_learning_rate_finder_leaves_both_as_they_were():
     assert same(weights(run(learn)), weights(run(other)))
 
 @pytest.mark.parametrize('f,error,match', [
-    (lambda: by_shape(rule='all'), TypeError, "`rule` is a function, but got 'all'"), (lambda: by_shape(matrices=3), TypeError, '`matrices` is a function, but got 3'),
-    (lambda: mk(by_shape(SGD), model=nn.Sequential(nn.Linear(3,2))).fit(1), ValueError, 'The rule `hidden_matrices` finds no parameter of `Sequential` for `SGD`: use `AdamW` alone, or give another `rule`'),
-    (lambda: by_shape(SGD)([nn.Parameter(torch.ones(2,2))]), TypeError, '`by_shape` chooses by layers: make the optimizer by a Learner, or by `make_opt'),
+    (lambda: by_shape(rule='all'), TypeError, "`rule` is a function, but got 'all'"),
+    (lambda: by_shape(matrices=3), TypeError, '`matrices` is a function, but got 3'),
+    (lambda: mk(by_shape(SGD), model=nn.Sequential(nn.Linear(3,2))).fit(1), ValueError,
+        'The rule `hidden_matrices` finds no parameter of `Sequential` for `SGD`: use `AdamW` alone, or give another '
+        '`rule`'),
+    (lambda: by_shape(SGD)([nn.Parameter(torch.ones(2,2))]), TypeError,
+        '`by_shape` chooses by layers: make the optimizer by a Learner, or by `make_opt'),
     (lambda: mk(by_shape(SGD, rule=lambda m: 1/0)).fit(1), ZeroDivisionError, 'division')])
 def test_wrong_rules_are_refused(f, error, match):
     with pytest.raises(error, match=match): f()
@@ -133,7 +150,8 @@ def test_by_shape_works_without_a_learner():
 
 def test_a_torch_without_muon_says_so(monkeypatch):
     monkeypatch.delattr(torch.optim, 'Muon', raising=False)
-    with pytest.raises(ValueError, match='has no `Muon`, which came with 2.9: give another optimizer as `matrices`'): by_shape()
+    with pytest.raises(ValueError, match='has no `Muon`, which came with 2.9: give another optimizer as `matrices`'):
+        by_shape()
     by_shape(SGD)
 
 @pytest.mark.parametrize('first,second', [(False,True), (True,False)])
@@ -142,14 +160,18 @@ def test_the_state_of_both_goes_to_a_learner_that_spares_other_parameters(first,
     def make(decays): return mk(by_shape(partial(SGD, mom=.9), partial(Adam, wd=.1 if decays else 0.)), lr=.01)
     learn,other = make(first).fit(1),make(second)
     learn.save(tmp_path/'w'); other.load(tmp_path/'w')
-    state,theirs = ([o.state.get(p, {}) for o in opt.opts for p in o_params] for opt,o_params in ((learn.opt, [*learn.model.parameters()]), (other.opt, [*other.model.parameters()])))
-    for a,b in zip(state, theirs, strict=True): assert a.keys()==b.keys() and all(torch.equal(torch.as_tensor(a[k]), torch.as_tensor(b[k])) for k in a if a[k] is not None)
+    state,theirs = ([o.state.get(p, {}) for o in opt.opts for p in o_params] for opt,
+        o_params in ((learn.opt, [*learn.model.parameters()]), (other.opt, [*other.model.parameters()])))
+    for a,b in zip(state, theirs, strict=True):
+        assert (a.keys()==b.keys()
+            and all(torch.equal(torch.as_tensor(a[k]), torch.as_tensor(b[k])) for k in a if a[k] is not None))
     other.fit(1)
 
 # Two sets of weights
 class ScheduleFree(torch.optim.Optimizer):
     "Schedule-free SGD (Defazio et al. 2024, equations 3 to 5) which keeps x and z, and computes y"
-    def __init__(self, params, lr=.5, beta=.9): super().__init__(params, dict(lr=lr, beta=beta, k=0, weight_sum=0., trains=False))
+    def __init__(self, params, lr=.5, beta=.9):
+        super().__init__(params, dict(lr=lr, beta=beta, k=0, weight_sum=0., trains=False))
     @torch.no_grad()
     def step(self, closure=None):
         for g in self.param_groups:
@@ -187,10 +209,12 @@ class Mode(torch.optim.SGD):
                 for p in g['params']: p.mul_(k)
 
 sf = partial(ScheduleFree, lr=.5)
-free = dict(groups=sf, attribute=partial(Mode, lr=.1, momentum=.9), several=by_shape(sf, partial(Adam, lr=.01)), both=by_shape(sf, partial(ScheduleFree, lr=.1)))
+free = dict(groups=sf, attribute=partial(Mode, lr=.1, momentum=.9), several=by_shape(sf, partial(Adam, lr=.01)),
+    both=by_shape(sf, partial(ScheduleFree, lr=.1)))
 frees = pytest.mark.parametrize('name', free)
 
-def trained(learn): return any(g.get('trains') or getattr(o, 'training', False) for o in parts(learn.opt) for g in o.param_groups)
+def trained(learn):
+    return any(g.get('trains') or getattr(o, 'training', False) for o in parts(learn.opt) for g in o.param_groups)
 def parts(opt): return getattr(opt, 'opts', [opt])
 
 def test_a_fit_ends_with_the_average_of_the_formulas():
@@ -237,7 +261,9 @@ def used_in(learn, f):
     return seen[0]
 
 @frees
-@pytest.mark.parametrize('look,at', [*(('validate',o) for o in ('after_batch','after_pred','after_backward','before_step','after_epoch')), ('get_preds','after_pred'), ('predict','after_batch')])
+@pytest.mark.parametrize('look,at',
+    [*(('validate',o) for o in ('after_batch','after_pred','after_backward','before_step','after_epoch')),
+        ('get_preds','after_pred'), ('predict','after_batch')])
 def test_inference_anywhere_has_the_average_and_changes_nothing(name, look, at):
     "Between forward and backward too"
     learn,other = mk(free[name]),run(mk(free[name]))
@@ -256,8 +282,11 @@ def test_inference_anywhere_has_the_average_and_changes_nothing(name, look, at):
 def test_a_step_is_taken_in_training_mode_and_rows_and_events_between_epochs_have_the_average():
     modes = []
     def note(ev): return on(ev)(lambda learn: modes.append((ev, trained(learn))))
-    run(mk(sf), 1, cbs=[note(o) for o in ('before_fit','before_train','before_step','after_train','before_validate','after_validate','after_row','after_epoch','after_fit')])
-    assert {*modes}=={('before_fit',False), ('before_train',True), ('before_step',True), ('after_train',True), *((o,False) for o in ('before_validate','after_validate','after_row','after_epoch','after_fit'))}
+    run(mk(sf), 1, cbs=[note(o)
+        for o in ('before_fit','before_train','before_step','after_train','before_validate','after_validate',
+            'after_row','after_epoch','after_fit')])
+    assert {*modes}=={('before_fit',False), ('before_train',True), ('before_step',True), ('after_train',True),
+        *((o,False) for o in ('before_validate','after_validate','after_row','after_epoch','after_fit'))}
 
 @frees
 @pytest.mark.parametrize('exc', [CancelTrainException,CancelEpochException,CancelFitException])
@@ -317,13 +346,15 @@ def test_the_best_weights_are_the_average_that_was_validated(name, fname, tmp_pa
     @on(event.after_validate)
     def f(learn): seen[float(learn.results['valid_loss'])] = averaged(learn)
     run(learn, 3, cbs=[SaveModelCallback(fname=fname), f])
-    assert same(weights(learn), seen[min(seen)]) and learn.validate()['valid_loss']==pytest.approx(min(seen)) and not trained(learn)
+    assert (same(weights(learn), seen[min(seen)]) and learn.validate()['valid_loss']==pytest.approx(min(seen))
+        and not trained(learn))
 
 def stop_at(n, how):
     def interrupt(): raise KeyboardInterrupt
     @on(event.after_batch)
     def stop(learn):
-        if learn.training and learn.train_iter==n: learn.at_pause(learn.stop_for_now if how=='stop' else interrupt, stops=True)
+        if learn.training and learn.train_iter==n:
+            learn.at_pause(learn.stop_for_now if how=='stop' else interrupt, stops=True)
     return stop
 def stopped(learn, n, how, **kwargs):
     cb = stop_at(n, how)
@@ -353,10 +384,13 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(name, n, how, tmp_path)
             assert same(used, used_in(learn, looks['validate']))
         else: again = learn
         again.resume(cbs=[])
-    assert same(weights(whole), weights(again)) and whole.recorder.raw_losses==again.recorder.raw_losses and not trained(again)
-    states = [[(k, v) for o in parts(l.opt) for p in l.model.parameters() for k,v in o.state.get(p, {}).items() if v is not None] for l in (whole, again)]
+    assert (same(weights(whole), weights(again)) and whole.recorder.raw_losses==again.recorder.raw_losses
+        and not trained(again))
+    states = [[(k, v) for o in parts(l.opt) for p in l.model.parameters() for k,
+        v in o.state.get(p, {}).items() if v is not None] for l in (whole, again)]
     for (k,a),(j,b) in zip(*states, strict=True): assert k==j and torch.equal(torch.as_tensor(a), torch.as_tensor(b)), k
-    assert [{k:v for k,v in g.items() if k!='params'} for g in whole.opt.param_groups]==[{k:v for k,v in g.items() if k!='params'} for g in again.opt.param_groups]
+    assert [{k:v for k,v in g.items() if k!='params'} for g in whole.opt.param_groups]==[
+        {k:v for k,v in g.items() if k!='params'} for g in again.opt.param_groups]
 
 @frees
 def test_a_run_that_was_stopped_and_switched_by_hand_resumes(name):
@@ -381,17 +415,20 @@ def test_a_state_file_of_the_middle_of_training_gives_learn_load_the_average(tmp
 def test_a_trial_and_the_learning_rate_finder_leave_no_trace(name):
     learn,other = run(mk(free[name])),run(mk(free[name]))
     learn.lr_find(num_it=8, show_plot=False); learn.smoke()
-    assert not trained(learn) and same(weights(learn), weights(other)) and same(weights(run(learn)), weights(run(other)))
+    assert (not trained(learn) and same(weights(learn), weights(other))
+        and same(weights(run(learn)), weights(run(other))))
 
 def test_what_an_optimizer_counts_is_not_put_back_at_the_end_of_a_fit():
     learn = run(mk(sf))
-    assert learn.opt.param_groups[0]['weight_sum']==pytest.approx(12*.25) and 'weight_sum' not in hypers(learn.opt) and 'beta' in hypers(learn.opt)
+    assert (learn.opt.param_groups[0]['weight_sum']==pytest.approx(12*.25) and 'weight_sum' not in hypers(learn.opt)
+        and 'beta' in hypers(learn.opt))
     assert learn.opt.param_groups[0]['k']==12
 
 def test_one_cycle_leaves_alone_what_stands_for_momentum():
     class WithMomentum(Mode): pass
     seen = []
-    mk(partial(WithMomentum, lr=.1, momentum=.9)).fit_one_cycle(1, .1, cbs=Callback(before_step=lambda self: seen.append(get_hyper(self.learn.opt, 'mom')[0])))
+    mk(partial(WithMomentum, lr=.1, momentum=.9)).fit_one_cycle(1, .1,
+        cbs=Callback(before_step=lambda self: seen.append(get_hyper(self.learn.opt, 'mom')[0])))
     assert {*seen}=={.9}
 
 # With techniques
@@ -412,7 +449,9 @@ def test_clipping_is_that_of_a_loop_by_hand():
 @pytest.mark.parametrize('name', ['groups','several','by_shape'])
 @pytest.mark.parametrize('cb', [GradientAccumulation(24), MicroBatch(8)], ids=['accumulation','micro'])
 def test_pieces_of_a_batch_are_the_batch(name, cb):
-    def make(*cbs, bs): return mk(resumable[name], *cbs, bs=bs, model=nn.Sequential(nn.Linear(3,4), nn.Tanh(), nn.Linear(4,4), nn.Linear(4,2)).apply(seeded))
+    def make(*cbs, bs):
+        return mk(resumable[name], *cbs, bs=bs,
+            model=nn.Sequential(nn.Linear(3,4), nn.Tanh(), nn.Linear(4,4), nn.Linear(4,2)).apply(seeded))
     def seeded(m):
         if isinstance(m, nn.Linear): torch.manual_seed(0); m.reset_parameters()
     pieces = make(copy.copy(cb), bs=8 if isinstance(cb, GradientAccumulation) else 24)
@@ -508,19 +547,27 @@ def test_a_step_that_needs_a_closure_gets_one():
     assert same(weights(run(mk(opt, model=model))), sam_by_hand())
     with pytest.raises(AssertionError): run(mk(Sam, model=plain()))
 
-@pytest.mark.parametrize('cb', [GradientClip(1.), GradientAccumulation(16), MicroBatch(4), MixedPrecision('bf16')], ids=lambda o: o.name)
+@pytest.mark.parametrize('cb', [GradientClip(1.), GradientAccumulation(16), MicroBatch(4), MixedPrecision('bf16')],
+    ids=lambda o: o.name)
 @pytest.mark.parametrize('opt_func', [with_closure(Sam), torch.optim.LBFGS], ids=['Sam','LBFGS'])
 def test_techniques_that_take_no_part_in_the_step_refuse_it(cb, opt_func):
-    with pytest.raises(ValueError, match=f'computes loss and gradients again within its step, without `{cb.name}`: use another optimizer, or remove the callback'): mk(opt_func, copy.copy(cb), model=plain()).fit(1)
+    with pytest.raises(ValueError,
+            match=f'computes loss and gradients again within its step, without `{cb.name}`: use another optimizer, or '
+            f'remove the callback'):
+        mk(opt_func, copy.copy(cb), model=plain()).fit(1)
 
 def test_several_as_one_refuse_a_step_that_needs_a_closure():
     m = plain()
     for make in (torch.optim.LBFGS, lambda ps: with_closure(Sam)(ps)):
         opt = make(m.parameters())
-        with pytest.raises(ValueError, match=f'`{type(opt).__name__}` computes loss and gradients again within its step, so that it cannot be one of several'): OptimList(opt)
+        with pytest.raises(ValueError,
+                match=f'`{type(opt).__name__}` computes loss and gradients again within its step, so that it cannot '
+                f'be one of several'):
+            OptimList(opt)
 
 @pytest.mark.parametrize('how', ['interrupt','stop','file'])
-@pytest.mark.parametrize('name,f', [('sam', with_closure(Sam)), ('lbfgs', partial(torch.optim.LBFGS, max_iter=3, lr=.1))])
+@pytest.mark.parametrize('name,f',
+    [('sam', with_closure(Sam)), ('lbfgs', partial(torch.optim.LBFGS, max_iter=3, lr=.1))])
 def test_a_run_with_closures_that_was_stopped_ends_as_one_that_was_not(name, f, how, tmp_path):
     whole,learn = run(mk(f, EMA(.5), model=plain())),stopped(mk(f, EMA(.5), model=plain()), 4, how)
     learn.lr_find(num_it=6, show_plot=False)
@@ -543,7 +590,9 @@ def test_a_wrapped_optimizer_that_would_be_lost_in_a_file_is_told(tmp_path):
         "Keeps the momentum of another optimizer out of its state"
         state_dict,load_state_dict = torch.optim.Optimizer.state_dict,torch.optim.Optimizer.load_state_dict
     learn = stopped(mk(with_closure(Forgetful), model=plain()), 4, 'interrupt')
-    with pytest.warns(UserWarning, match='`learn.opt.base`, of type `SGD`, is not saved: the optimizer needs a `state_dict`'): learn.save_state(tmp_path/'state')
+    with pytest.warns(UserWarning,
+            match='`learn.opt.base`, of type `SGD`, is not saved: the optimizer needs a `state_dict`'):
+        learn.save_state(tmp_path/'state')
 
 @frees
 def test_a_validation_that_is_a_part_of_training_gives_it_back_exactly(name):

@@ -1,4 +1,5 @@
-"Two callbacks that change the same value without a declared order are named before training; callbacks of the library give the same run in any order in which they are given"
+"""Two callbacks that change the same value without a declared order are named before training; callbacks of the
+library give the same run in any order in which they are given"""
 import random
 from itertools import groupby
 import pytest,torch
@@ -12,7 +13,8 @@ class Net(nn.Module):
     "An image classifier with everything that callbacks act on: norms, dropout, a state, several outputs"
     def __init__(self):
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(.2), nn.Flatten())
+        self.body = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(.2),
+            nn.Flatten())
         self.head = nn.Linear(64, 3)
         self.seen = 0.
     def reset(self): self.seen = 0.
@@ -22,15 +24,25 @@ class Net(nn.Module):
         return self.head(h) + .01*self.seen,[h],[h]
 
 def split(m): return [[*m.body.parameters()], [*m.head.parameters()]]
-def batches(n, seed): g = torch.Generator().manual_seed(seed); return [(torch.randn(6, 1, 4, 4, generator=g), torch.randint(0, 3, (6,), generator=g)) for _ in range(n)]
+def batches(n, seed):
+    g = torch.Generator().manual_seed(seed)
+    return [(torch.randn(6, 1, 4, 4, generator=g), torch.randint(0, 3, (6,), generator=g)) for _ in range(n)]
 def opt(ps, lr=.05): return torch.optim.SGD(ps, lr=lr, momentum=.9)
 
 always = TrainEvalCallback,RNNCallback,ModelResetter
-together = dict(recorder=Recorder, progress=lambda: PrintProgress(), map_batch=lambda: MapBatch(lambda b: (b[0]*2, b[1])), map_pred=lambda: MapPred(lambda o: (o[0]/2, *o[1:])), stats=lambda: ActivationStats(every=1),
-    channels=ChannelsLast, frozen_norms=BnFreeze, collect=CollectDataCallback, mix=lambda: MixUp(.4), fetch=FetchPredsCallback, freeze=lambda: FreezeSchedule({0: -1, 1: 0}), dropout=MCDropoutCallback,
-    micro=lambda: MicroBatch(3), short=lambda: ShortEpochCallback(.8), time=lambda: TimeLimit(1e6), ema=lambda: EMA(.9), swa=lambda: SWA(.3, every=1, lr=.02), accumulate=lambda: GradientAccumulation(12),
-    half=lambda: MixedPrecision('bf16'), clip=lambda: GradientClip(.1), nan=TerminateOnNaNCallback, csv=CSVLogger, json=lambda: JSONLogger(batches=2), momentum=lambda: ParamScheduler(dict(mom=SchedCos(.9, .5))), warmup=lambda: Warmup(3),
-    save=SaveModelCallback, stop=lambda: EarlyStoppingCallback(patience=1), checkpoint=lambda: Checkpoint(every=2, unit='iter'), rewind=lambda: Rewind(every=2), fingerprint=lambda: Fingerprint(), sanity=lambda: Sanity(1),
+together = dict(recorder=Recorder, progress=lambda: PrintProgress(),
+    map_batch=lambda: MapBatch(lambda b: (b[0]*2, b[1])), map_pred=lambda: MapPred(lambda o: (o[0]/2, *o[1:])),
+    stats=lambda: ActivationStats(every=1),
+    channels=ChannelsLast, frozen_norms=BnFreeze, collect=CollectDataCallback, mix=lambda: MixUp(.4),
+    fetch=FetchPredsCallback, freeze=lambda: FreezeSchedule({0: -1, 1: 0}), dropout=MCDropoutCallback,
+    micro=lambda: MicroBatch(3), short=lambda: ShortEpochCallback(.8), time=lambda: TimeLimit(1e6), ema=lambda: EMA(.9),
+    swa=lambda: SWA(.3, every=1, lr=.02), accumulate=lambda: GradientAccumulation(12),
+    half=lambda: MixedPrecision('bf16'), clip=lambda: GradientClip(.1), nan=TerminateOnNaNCallback, csv=CSVLogger,
+    json=lambda: JSONLogger(batches=2), momentum=lambda: ParamScheduler(dict(mom=SchedCos(.9, .5))),
+    warmup=lambda: Warmup(3),
+    save=SaveModelCallback, stop=lambda: EarlyStoppingCallback(patience=1),
+    checkpoint=lambda: Checkpoint(every=2, unit='iter'), rewind=lambda: Rewind(every=2),
+    fingerprint=lambda: Fingerprint(), sanity=lambda: Sanity(1),
     validate=lambda: Validate(2, unit='iter'), timer=Timer, hooks=lambda: HookCallback(hook=lambda m,i,o: None))
 needs = 'recorder' # of files, graphs and trackers
 
@@ -38,7 +50,8 @@ def learner(path, names, order):
     torch.manual_seed(0)
     cbs = [*always, *(together[k]() for k in names)]
     dls = DataLoaders(batches(5, 0), batches(2, 1), device='cpu')
-    return Learner(dls, Net(), F.cross_entropy, opt_func=opt, lr=.05, splitter=split, path=path, metrics=accuracy, default_cbs=False, cbs=[cbs[i] for i in order])
+    return Learner(dls, Net(), F.cross_entropy, opt_func=opt, lr=.05, splitter=split, path=path, metrics=accuracy,
+        default_cbs=False, cbs=[cbs[i] for i in order])
 
 def traced(learn):
     "Rows of a trace. Callbacks whose places may be exchanged are put in order of their names"

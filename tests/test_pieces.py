@@ -7,7 +7,8 @@ def made(*cbs, **pieces):
     "A learner of a class with `pieces` of its own"
     cls = type('Mine', (Learner,), pieces)
     base = synth_learner()
-    return cls(base.dls, base.model, base.loss_func, opt_func=lambda ps,lr=.01: torch.optim.SGD(ps, lr=lr), cbs=cbs).remove_cb(ProgressCallback)
+    return cls(base.dls, base.model, base.loss_func, opt_func=lambda ps,lr=.01: torch.optim.SGD(ps, lr=lr),
+        cbs=cbs).remove_cb(ProgressCallback)
 
 def bare(self, i=None, b=None):
     if b is not None: self.xb,self.yb = self.dls.split(b)
@@ -18,7 +19,8 @@ def bare(self, i=None, b=None):
 def test_batches_that_nobody_counts(bounds):
     "A fit to the fifth batch would have no end"
     learn = made(one_batch=bare)
-    with pytest.raises(TypeError, match=r'`Mine.one_batch` does not announce `before_batch` and `after_batch`'): learn.fit(**bounds)
+    with pytest.raises(TypeError, match=r'`Mine.one_batch` does not announce `before_batch` and `after_batch`'):
+        learn.fit(**bounds)
     assert learn.mode is None and [o.name for o in learn.cbs]==['train_eval','recorder']
 
 def test_events_that_a_callback_waits_for():
@@ -26,15 +28,20 @@ def test_events_that_a_callback_waits_for():
     _batch.__name__ = '_batch'
     learn = made(_batch=scope(_batch))
     with pytest.warns(UserWarning) as seen: learn.fit(2, cbs=GradientClip(1e-6))
-    assert [str(o.message) for o in seen]==["`Mine._batch` does not announce `before_step`, for which `gradient_clip` waits: write `self('before_step')` where its moment is"]
+    assert [str(o.message) for o in seen]==[
+        "`Mine._batch` does not announce `before_step`, for which `gradient_clip` waits: write `self('before_step')` "
+        "where its moment is"]
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         learn.fit(2) # nobody waits
 
 @pytest.mark.parametrize('pieces', [
     dict(one_batch=lambda self, i, b: [Learner.one_batch(self, i, b) for _ in range(2)]),
-    dict(_do_grad_opt=lambda self: Learner._do_grad_opt(self)), dict(all_batches=lambda self: Learner.all_batches(self))], ids=lambda o: [*o][0])
-@pytest.mark.parametrize('cbs', [[], [GradientClip()], [GradientAccumulation(8)], [MicroBatch(2)], [Raise('after_pred', CancelBatchException)], [Raise('before_batch', CancelTrainException, n=2)]], ids=str)
+    dict(_do_grad_opt=lambda self: Learner._do_grad_opt(self)),
+    dict(all_batches=lambda self: Learner.all_batches(self))], ids=lambda o: [*o][0])
+@pytest.mark.parametrize('cbs',
+    [[], [GradientClip()], [GradientAccumulation(8)], [MicroBatch(2)], [Raise('after_pred', CancelBatchException)],
+        [Raise('before_batch', CancelTrainException, n=2)]], ids=str)
 def test_pieces_that_announce_all(pieces, cbs):
     with warnings.catch_warnings():
         warnings.simplefilter('error')

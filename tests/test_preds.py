@@ -5,7 +5,8 @@ from functools import partial
 import numpy as np, pytest, torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import BatchSampler,DataLoader,Dataset,IterableDataset,RandomSampler,SequentialSampler,SubsetRandomSampler,TensorDataset,WeightedRandomSampler
+from torch.utils.data import BatchSampler,DataLoader,Dataset,IterableDataset,RandomSampler,SequentialSampler, \
+    SubsetRandomSampler,TensorDataset,WeightedRandomSampler
 import matplotlib
 from learner.all import *
 matplotlib.use('agg')
@@ -22,8 +23,10 @@ ds = TensorDataset(X, Y)
 
 def mk(valid=None, model=None, loss_func=None, train=None, **kwargs):
     torch.manual_seed(0)
-    dls = DataLoaders([(X[:4], Y[:4])]*2 if train is None else train, DataLoader(ds, 5) if valid is None else valid, device='cpu')
-    return Learner(dls, model or Net(), loss_func or nn.CrossEntropyLoss(), opt_func=SGD, **kwargs).remove_cb(ProgressCallback)
+    dls = DataLoaders([(X[:4], Y[:4])]*2 if train is None else train, DataLoader(ds, 5) if valid is None else valid,
+        device='cpu')
+    return Learner(dls, model or Net(), loss_func or nn.CrossEntropyLoss(), opt_func=SGD,
+        **kwargs).remove_cb(ProgressCallback)
 
 def logits(learn, x=X):
     with torch.no_grad(): return learn.model.lin(x)
@@ -38,10 +41,13 @@ class Pairs:
     def __len__(self): return 4
 
 def gens(): return torch.Generator().manual_seed(7)
-loaders = dict(plain=lambda: DataLoader(ds, 5), shuffled=lambda: DataLoader(ds, 5, shuffle=True), drop_last=lambda: DataLoader(ds, 5, drop_last=True), both=lambda: DataLoader(ds, 5, shuffle=True, drop_last=True),
-    own=lambda: DataLoader(ds, 5, shuffle=True, generator=gens()), batches=lambda: DataLoader(ds, batch_sampler=Pairs()),
+loaders = dict(plain=lambda: DataLoader(ds, 5), shuffled=lambda: DataLoader(ds, 5, shuffle=True),
+    drop_last=lambda: DataLoader(ds, 5, drop_last=True), both=lambda: DataLoader(ds, 5, shuffle=True, drop_last=True),
+    own=lambda: DataLoader(ds, 5, shuffle=True, generator=gens()),
+    batches=lambda: DataLoader(ds, batch_sampler=Pairs()),
     subset=lambda: DataLoader(ds, 5, sampler=SubsetRandomSampler(range(N))),
-    random=lambda: DataLoader(ds, 5, sampler=RandomSampler(ds, generator=gens())), batch_random=lambda: DataLoader(ds, batch_sampler=BatchSampler(RandomSampler(ds), 4, True)),
+    random=lambda: DataLoader(ds, 5, sampler=RandomSampler(ds, generator=gens())),
+    batch_random=lambda: DataLoader(ds, batch_sampler=BatchSampler(RandomSampler(ds), 4, True)),
     workers=lambda: DataLoader(ds, 5, shuffle=True, num_workers=1),
     one=lambda: DataLoader(ds, 1, shuffle=True), all=lambda: DataLoader(ds, N, shuffle=True))
 
@@ -50,12 +56,17 @@ loaders = dict(plain=lambda: DataLoader(ds, 5), shuffled=lambda: DataLoader(ds, 
 def test_all_samples_in_their_order(name, where):
     dl = loaders[name]()
     learn = mk(dl if where=='ds_idx' else None)
-    inp,preds,targs,dec,losses = learn.get_preds(dl=dl if where=='dl' else None, with_input=True, with_decoded=True, with_loss=True)
+    inp,preds,targs,dec,losses = learn.get_preds(dl=dl if where=='dl' else None, with_input=True, with_decoded=True,
+        with_loss=True)
     out = logits(learn)
-    assert torch.equal(inp, X) and torch.equal(targs, Y) and close(preds, out.softmax(1)) and torch.equal(dec, out.argmax(1)) and close(losses, F.cross_entropy(out, Y, reduction='none'))
+    assert (torch.equal(inp, X) and torch.equal(targs, Y) and close(preds, out.softmax(1))
+        and torch.equal(dec, out.argmax(1)) and close(losses, F.cross_entropy(out, Y, reduction='none')))
 
-@pytest.mark.parametrize('make,n', [(lambda: WeightedRandomSampler(torch.arange(N, dtype=torch.float), 17), 17), (lambda: WeightedRandomSampler([1.]*N, 40), 40), (lambda: RandomSampler(ds, replacement=True), N),
-    (lambda: RandomSampler(ds, num_samples=9), 9), (lambda: SubsetRandomSampler([7, 3, 20, 4]), 4)], ids=['weighted','more','replacement','fewer','subset'])
+@pytest.mark.parametrize('make,n',
+    [(lambda: WeightedRandomSampler(torch.arange(N, dtype=torch.float), 17), 17),
+        (lambda: WeightedRandomSampler([1.]*N, 40), 40), (lambda: RandomSampler(ds, replacement=True), N),
+    (lambda: RandomSampler(ds, num_samples=9), 9), (lambda: SubsetRandomSampler([7, 3, 20, 4]), 4)],
+    ids=['weighted','more','replacement','fewer','subset'])
 def test_samplers_that_repeat_or_leave_out(make, n):
     "Rows stand in the order of the dataset, as often as they were drawn"
     torch.manual_seed(5)
@@ -75,14 +86,17 @@ class Backwards(torch.utils.data.Sampler):
 
 @pytest.mark.parametrize('reorder', [True, False])
 @pytest.mark.parametrize('own', [False, True], ids=['sampler','batch_sampler'])
-@pytest.mark.parametrize('make', [Backwards, lambda: SubsetRandomSampler(range(3, N-1)), lambda: WeightedRandomSampler([1.]*N, 22), lambda: SequentialSampler(range(6)), lambda: [9,4,11]],
+@pytest.mark.parametrize('make',
+    [Backwards, lambda: SubsetRandomSampler(range(3, N-1)), lambda: WeightedRandomSampler([1.]*N, 22),
+        lambda: SequentialSampler(range(6)), lambda: [9,4,11]],
     ids=['own','subset','weighted','part','list'])
 def test_an_incomplete_last_batch_is_not_left_out(make, own, reorder):
     "Whatever draws the samples, `drop_last` is for training"
     def loader():
         sampler = make()
         if isinstance(sampler, torch.utils.data.Sampler): sampler.generator = gens()
-        return DataLoader(ds, batch_sampler=BatchSampler(sampler, 5, True)) if own else DataLoader(ds, 5, sampler=sampler, drop_last=True)
+        return (DataLoader(ds, batch_sampler=BatchSampler(sampler, 5, True))
+            if own else DataLoader(ds, 5, sampler=sampler, drop_last=True))
     drawn = list(loader().batch_sampler.sampler)
     rows = sorted(drawn) if reorder else drawn
     learn = mk()
@@ -98,9 +112,11 @@ def test_a_batch_sampler_of_ones_own_has_its_will():
 
 def test_without_reordering_the_order_is_the_loaders():
     learn = mk()
-    inp,preds,targs = learn.get_preds(dl=DataLoader(ds, 5, shuffle=True, generator=gens()), reorder=False, with_input=True)
+    inp,preds,targs = learn.get_preds(dl=DataLoader(ds, 5, shuffle=True, generator=gens()), reorder=False,
+        with_input=True)
     rows = [int((X==o).all(1).nonzero()) for o in inp]
-    assert rows!=sorted(rows)==list(range(N)) and torch.equal(targs, Y[rows]) and close(preds, logits(learn, inp).softmax(1))
+    assert (rows!=sorted(rows)==list(range(N)) and torch.equal(targs, Y[rows])
+        and close(preds, logits(learn, inp).softmax(1)))
 
 class Stream(IterableDataset):
     def __iter__(self): return iter(zip(X, Y))
@@ -124,16 +140,22 @@ def test_what_is_returned(inp, dec, loss, p, t):
     learn = mk()
     res = learn.get_preds(with_input=inp, with_decoded=dec, with_loss=loss, with_preds=p, with_targs=t)
     out = logits(learn)
-    expected = [*([X] if inp else []), out.softmax(1) if p else None, Y if t else None, *([out.argmax(1)] if dec else []), *([F.cross_entropy(out, Y, reduction='none')] if loss else [])]
-    assert type(res) is tuple and len(res)==len(expected) and all(a is None if b is None else close(a, b) for a,b in zip(res, expected))
+    expected = [*([X] if inp else []), out.softmax(1) if p else None, Y if t else None,
+        *([out.argmax(1)] if dec else []), *([F.cross_entropy(out, Y, reduction='none')] if loss else [])]
+    assert (type(res) is tuple and len(res)==len(expected)
+        and all(a is None if b is None else close(a, b) for a,b in zip(res, expected)))
 
-acts = [(nn.CrossEntropyLoss(), lambda o: o.softmax(1), lambda o: o.argmax(1)), (F.cross_entropy, lambda o: o.softmax(1), lambda o: o.argmax(1)), (CrossEntropyLossFlat(), lambda o: o.softmax(1), lambda o: o.argmax(1)),
-    (LabelSmoothingCrossEntropy(), lambda o: o.softmax(1), lambda o: o.argmax(1)), (lambda p,t: F.cross_entropy(p, t), lambda o: o, lambda o: o)]
+acts = [(nn.CrossEntropyLoss(), lambda o: o.softmax(1), lambda o: o.argmax(1)),
+    (F.cross_entropy, lambda o: o.softmax(1), lambda o: o.argmax(1)),
+    (CrossEntropyLossFlat(), lambda o: o.softmax(1), lambda o: o.argmax(1)),
+    (LabelSmoothingCrossEntropy(), lambda o: o.softmax(1), lambda o: o.argmax(1)),
+    (lambda p,t: F.cross_entropy(p, t), lambda o: o, lambda o: o)]
 @pytest.mark.parametrize('loss_func,act,dec', acts, ids=['module','function','flat','smooth','lambda'])
 def test_activation_and_decision_belong_to_the_loss(loss_func, act, dec):
     learn = mk(loss_func=loss_func)
     preds,_,said = learn.get_preds(with_decoded=True)
-    assert close(preds, act(logits(learn))) and torch.equal(said, dec(logits(learn))) if loss_func is not acts[-1][0] else close(said, preds)
+    assert (close(preds, act(logits(learn)))
+        and torch.equal(said, dec(logits(learn))) if loss_func is not acts[-1][0] else close(said, preds))
     raw,_,said = learn.get_preds(act=lambda o: o*2, with_decoded=True)
     assert close(raw, logits(learn)*2) and close(said.float(), dec(raw).float())
 
@@ -148,7 +170,8 @@ def test_inner_and_callbacks():
     trace,inside = Trace(),Trace()
     learn = mk()
     learn.get_preds(cbs=trace); learn.get_preds(cbs=[inside], inner=True)
-    assert trace.seen==['after_create','before_fit','before_epoch',*inside.seen[1:],'after_epoch','cleanup_epoch','after_fit','cleanup_fit'] and inside.seen[1]=='before_validate' and inside.seen[-1]=='cleanup_validate'
+    assert trace.seen==['after_create','before_fit','before_epoch',*inside.seen[1:],'after_epoch','cleanup_epoch',
+        'after_fit','cleanup_fit'] and inside.seen[1]=='before_validate' and inside.seen[-1]=='cleanup_validate'
     assert trace not in learn.cbs and not any(isinstance(o, GatherPredsCallback) for o in learn.cbs)
 
 def test_callbacks_change_what_is_predicted():
@@ -160,7 +183,8 @@ def test_as_a_callback():
     cb = GatherPredsCallback(with_loss=True, with_input=True)
     learn = mk()
     learn.validate(cbs=cb)
-    assert close(cb.preds, logits(learn)) and torch.equal(cb.targets, Y) and torch.equal(cb.inputs, X) and close(cb.losses, F.cross_entropy(logits(learn), Y, reduction='none'))
+    assert (close(cb.preds, logits(learn)) and torch.equal(cb.targets, Y) and torch.equal(cb.inputs, X)
+        and close(cb.losses, F.cross_entropy(logits(learn), Y, reduction='none')))
 
 # Structures
 Out = namedtuple('Out', 'a b')
@@ -170,8 +194,11 @@ class HF(OrderedDict):
         if k in self: return self[k]
         raise AttributeError(k)
 
-shapes = dict(tuple=lambda o: (o, o*2), list=lambda o: [o, o*2], dict=lambda o: dict(a=o, b=o*2), named=lambda o: Out(o, o*2), HF=lambda o: HF(a=o, b=o*2), nested=lambda o: dict(a=o, b=(o, [o*2])))
-def leaves(o): return [] if o is None else [o] if isinstance(o, torch.Tensor) else [p for v in (o.values() if isinstance(o, dict) else o) for p in leaves(v)]
+shapes = dict(tuple=lambda o: (o, o*2), list=lambda o: [o, o*2], dict=lambda o: dict(a=o, b=o*2),
+    named=lambda o: Out(o, o*2), HF=lambda o: HF(a=o, b=o*2), nested=lambda o: dict(a=o, b=(o, [o*2])))
+def leaves(o):
+    return ([] if o is None else [o]
+        if isinstance(o, torch.Tensor) else [p for v in (o.values() if isinstance(o, dict) else o) for p in leaves(v)])
 
 @pytest.mark.parametrize('dl', ['plain','shuffled','batches','stream'])
 @pytest.mark.parametrize('shape', shapes)
@@ -181,7 +208,8 @@ def test_structured_predictions(shape, dl):
     learn = mk(model=Many(), loss_func=lambda p,t: leaves(p)[0].mean())
     preds,targs = learn.get_preds(dl=DataLoader(Stream(), 5) if dl=='stream' else loaders[dl]())
     expected = shapes[shape](logits(learn))
-    assert type(preds) is (dict if shape=='HF' else type(expected)) and torch.equal(targs, Y) and all(close(a, b) for a,b in zip(leaves(preds), leaves(expected), strict=True))
+    assert (type(preds) is (dict if shape=='HF' else type(expected)) and torch.equal(targs, Y)
+        and all(close(a, b) for a,b in zip(leaves(preds), leaves(expected), strict=True)))
 
 @pytest.mark.parametrize('dl', ['plain', 'batches'])
 def test_models_of_hugging_face(dl):
@@ -193,8 +221,10 @@ def test_models_of_hugging_face(dl):
     class Dicts(Dataset):
         def __len__(self): return N
         def __getitem__(self, i): return dict(x=X[i], labels=Y[i])
-    learn = Learner(DataLoaders(DataLoader(Dicts(), 5), device='cpu'), Model(), opt_func=SGD).remove_cb(ProgressCallback)
-    preds,targs = learn.get_preds(dl=DataLoader(Dicts(), 5, shuffle=True) if dl=='plain' else DataLoader(Dicts(), batch_sampler=Pairs()))
+    learn = Learner(DataLoaders(DataLoader(Dicts(), 5), device='cpu'), Model(),
+        opt_func=SGD).remove_cb(ProgressCallback)
+    preds,targs = learn.get_preds(
+        dl=DataLoader(Dicts(), 5, shuffle=True) if dl=='plain' else DataLoader(Dicts(), batch_sampler=Pairs()))
     assert close(preds, logits(learn).softmax(1)) and torch.equal(targs, Y)
     no_labels = [dict(x=X[i:i+5]) for i in range(0, N, 5)]
     preds,targs = learn.get_preds(dl=no_labels)
@@ -212,25 +242,31 @@ def test_named_tuples_may_have_none():
 
 def test_several_inputs_and_targets():
     both = TensorDataset(X, X*2, Y, V)
-    learn = Learner(DataLoaders([(X, X, Y, V)], DataLoader(both, 5, shuffle=True), device='cpu', n_inp=2), Net(), lambda p,y,v: F.cross_entropy(p, y)+v.mean(), opt_func=SGD).remove_cb(ProgressCallback)
+    learn = Learner(DataLoaders([(X, X, Y, V)], DataLoader(both, 5, shuffle=True), device='cpu', n_inp=2), Net(),
+        lambda p,y,v: F.cross_entropy(p, y)+v.mean(), opt_func=SGD).remove_cb(ProgressCallback)
     inp,preds,targs,losses = learn.get_preds(with_input=True, with_loss=True)
-    assert same(inp, (X, X*2)) and {type(inp), type(targs)}=={tuple} and same(targs, (Y, V)) and close(preds, logits(learn, X*3))
+    assert (same(inp, (X, X*2)) and {type(inp), type(targs)}=={tuple} and same(targs, (Y, V))
+        and close(preds, logits(learn, X*3)))
     assert close(losses, F.cross_entropy(preds, Y, reduction='none')+V.mean(1))
 
-@pytest.mark.parametrize('dl', [[X[:9], X[9:]], [(X[:9],), (X[9:],)], DataLoader(X, 5, shuffle=True)], ids=['tensors','tuples','loader'])
+@pytest.mark.parametrize('dl', [[X[:9], X[9:]], [(X[:9],), (X[9:],)], DataLoader(X, 5, shuffle=True)],
+    ids=['tensors','tuples','loader'])
 def test_no_targets(dl):
     learn = mk()
     preds,targs,dec,losses = learn.get_preds(dl=dl, with_decoded=True, with_loss=True)
-    assert close(preds, logits(learn).softmax(1)) and targs is None and losses is None and torch.equal(dec, logits(learn).argmax(1))
+    assert (close(preds, logits(learn).softmax(1)) and targs is None and losses is None
+        and torch.equal(dec, logits(learn).argmax(1)))
 
 @pytest.mark.parametrize('dim', [None, 0, 1])
 @pytest.mark.parametrize('save', [False, True])
 def test_batches_are_put_together_along(dim, save, tmp_path):
     dl = [(X[:5], V[:5]), (X[5:10], V[5:10])]
     learn = mk(loss_func=nn.MSELoss(), model=Net(4, 2))
-    preds,targs = learn.get_preds(dl=dl, concat_dim=dim, save_preds=tmp_path/'sub'/'p.npy' if save and dim is not None else None)
+    preds,targs = learn.get_preds(dl=dl, concat_dim=dim,
+        save_preds=tmp_path/'sub'/'p.npy' if save and dim is not None else None)
     outs = [logits(learn, x) for x,_ in dl]
-    if dim is None: assert all(map(close, preds, outs)) and same(targs, [v for _,v in dl]) and type(preds) is list and len(preds)==2
+    if dim is None:
+        assert all(map(close, preds, outs)) and same(targs, [v for _,v in dl]) and type(preds) is list and len(preds)==2
     else: assert close(preds, torch.cat(outs, dim)) and torch.equal(targs, torch.cat([v for _,v in dl], dim))
 
 @pytest.mark.parametrize('dl', ['loader','list'])
@@ -240,7 +276,8 @@ def test_ragged_predictions(dl):
         def forward(self, x): return self.lin(x).repeat(1, 1+int(x[0,0]==X[5,0]))
     learn = mk(model=Ragged(), loss_func=lambda p,t: p.mean())
     dl = DataLoader(ds, 5) if dl=='loader' else [(X[i:i+5], Y[i:i+5]) for i in range(0, N, 5)]
-    with pytest.raises(ValueError, match='Predictions cannot be put together.*`concat_dim=None`'): learn.get_preds(dl=dl)
+    with pytest.raises(ValueError, match='Predictions cannot be put together.*`concat_dim=None`'):
+        learn.get_preds(dl=dl)
     preds,targs = learn.get_preds(dl=dl, concat_dim=None)
     assert [tuple(o.shape) for o in preds]==[(5,3),(5,6),(5,3),(5,3),(3,3)] and len(targs)==5
     assert learn.mode is None and learn.fit(1).train_iter==2
@@ -249,17 +286,20 @@ def test_ragged_predictions(dl):
 @pytest.mark.parametrize('dl', ['plain','shuffled','batches'])
 @pytest.mark.parametrize('what', ['model','collate','act'])
 def test_fewer_rows_than_samples_leave_no_holes(what, dl):
-    "A model or an activation that pools, a `collate_fn` that leaves samples out: rows that were never written are not returned"
+    """A model or an activation that pools, a `collate_fn` that leaves samples out: rows that were never written are
+    not returned"""
     class Pools(Net):
         def forward(self, x): return self.lin(x)[::2 if what=='model' else 1]
     dl = loaders[dl]()
-    if what=='collate': dl.collate_fn = lambda items: torch.utils.data.default_collate([o for o in items if o[1]!=1] or items[:1])
+    if what=='collate':
+        dl.collate_fn = lambda items: torch.utils.data.default_collate([o for o in items if o[1]!=1] or items[:1])
     learn = mk(model=Pools(), loss_func=lambda p,t: p.mean())
     try: preds,targs = learn.get_preds(dl=dl, act=(lambda o: o[::2]) if what=='act' else None)
     except (ValueError, RuntimeError) as e: assert 'rows' in str(e) or 'samples' in str(e)
     else:
         expected = {tuple(o) for o in logits(learn).round(decimals=4).tolist()}
-        assert all(tuple(o) in expected for o in preds.round(decimals=4).tolist()) and len(preds)<N and (what!='collate' or len(targs)==len(preds))
+        assert (all(tuple(o) in expected for o in preds.round(decimals=4).tolist()) and len(preds)<N
+            and (what!='collate' or len(targs)==len(preds)))
 
 def test_more_rows_than_samples():
     class Doubles(Net):
@@ -270,12 +310,17 @@ def test_more_rows_than_samples():
 
 @pytest.mark.parametrize('inner', [False, True])
 @pytest.mark.parametrize('exc,ev,order', [(e, ev, o)
-    for e in (CancelBatchException,CancelValidException) for ev in ('before_batch','after_pred','after_loss','before_validate','after_batch','before_draw') for o in (-5, 5)])
+    for e in (CancelBatchException,CancelValidException)
+    for ev in ('before_batch','after_pred','after_loss','before_validate','after_batch','before_draw')
+    for o in (-5, 5)])
 def test_cancelled_is_never_silent(exc, ev, order, inner):
     "Either everything is there, or it is an error"
     learn = mk()
-    try: preds,_ = learn.get_preds(cbs=Raise(ev, exc('enough'), 1 if ev=='before_validate' else 2, order=order), inner=inner)
-    except RuntimeError as e: assert 'cancel' in str(e).lower() and (exc is CancelBatchException or 'enough' in str(e)+str(e.__cause__))
+    try:
+        preds,_ = learn.get_preds(cbs=Raise(ev, exc('enough'), 1 if ev=='before_validate' else 2, order=order),
+            inner=inner)
+    except RuntimeError as e:
+        assert 'cancel' in str(e).lower() and (exc is CancelBatchException or 'enough' in str(e)+str(e.__cause__))
     else: assert close(preds, logits(learn).softmax(1))
     assert learn.mode is None and close(learn.get_preds()[0], logits(learn).softmax(1))
 
@@ -287,19 +332,26 @@ def test_cancelled_epochs_and_fits_say_so(exc, ev):
 
 def test_an_error_leaves_everything_as_it_was():
     learn = mk().fit(1)
-    def state(): return {k:getattr(learn, k) for k in ('mode','training','epoch','train_iter','dl','dl_name','batch','xb','yb','pred','loss','iter','n_iter')},len(learn.cbs),torch.get_rng_state().tolist()
+    def state():
+        return {k:getattr(learn, k)
+            for k in ('mode','training','epoch','train_iter','dl','dl_name','batch','xb','yb','pred','loss','iter',
+                'n_iter')},len(learn.cbs),torch.get_rng_state().tolist()
     before = state()
     with pytest.raises(ValueError): learn.get_preds(cbs=Raise('after_pred', ValueError, 2))
     with pytest.raises(KeyboardInterrupt): learn.get_preds(cbs=Raise('after_pred', KeyboardInterrupt, 2))
     assert state()==before and learn.fit(1).train_iter==2
 
-looks = dict(get_preds=Learner.get_preds, tta=Learner.tta, predict=lambda o: o.predict(X[0]), show_results=Learner.show_results,
+looks = dict(get_preds=Learner.get_preds, tta=Learner.tta, predict=lambda o: o.predict(X[0]),
+    show_results=Learner.show_results,
     interpretation=lambda o: ClassificationInterpretation.from_learner(o).show_results([1,2]))
 
 @pytest.mark.parametrize('f', looks.values(), ids=looks)
 def test_results_and_history_stay_those_of_the_last_fit(f):
     learn = mk(metrics=accuracy).fit(2)
-    def state(): rec = learn.recorder; return dict(learn.results),[tuple(o) for o in rec.rows],list(rec.losses),list(rec.lrs),list(rec.iters),rec.metric_names
+    def state():
+        rec = learn.recorder
+        return dict(learn.results),[tuple(o) for o in rec.rows],list(rec.losses),list(rec.lrs),list(
+            rec.iters),rec.metric_names
     before = state()
     f(learn)
     assert state()==before and len(before[1])==2
@@ -330,23 +382,37 @@ class Focal(nn.Module):
     def forward(self, p, t): ce = F.cross_entropy(p, t, reduction='none'); return ((1-(-ce).exp())**2*ce).mean()
 
 @pytest.mark.parametrize('loss_func,expected', [
-    (nn.CrossEntropyLoss(), F.cross_entropy), (F.cross_entropy, F.cross_entropy), (CrossEntropyLossFlat(), F.cross_entropy), (partial(F.cross_entropy, label_smoothing=.1), partial(F.cross_entropy, label_smoothing=.1)),
-    (lambda p,t: F.cross_entropy(p, t), F.cross_entropy), (nn.CrossEntropyLoss(reduction='sum'), F.cross_entropy), (nn.CrossEntropyLoss(ignore_index=1), partial(F.cross_entropy, ignore_index=1)),
-    (nn.CrossEntropyLoss(weight=w), partial(F.cross_entropy, weight=w)), (CrossEntropyLossFlat(weight=w), partial(F.cross_entropy, weight=w)), (LabelSmoothingCrossEntropy(.1), partial(F.cross_entropy, label_smoothing=.1)),
-    (LabelSmoothingCrossEntropyFlat(.1), partial(F.cross_entropy, label_smoothing=.1)), (lambda p,t,**kw: F.cross_entropy(p, t), F.cross_entropy), (lambda p,t,reduction='mean': F.cross_entropy(p, t, reduction=reduction), F.cross_entropy)],
-    ids=['module','function','flat','partial','lambda','sum','ignore','weight','flat weight','smooth','smooth flat','kwargs','reduction'])
+    (nn.CrossEntropyLoss(), F.cross_entropy), (F.cross_entropy, F.cross_entropy),
+    (CrossEntropyLossFlat(), F.cross_entropy),
+    (partial(F.cross_entropy, label_smoothing=.1), partial(F.cross_entropy, label_smoothing=.1)),
+    (lambda p,t: F.cross_entropy(p, t), F.cross_entropy), (nn.CrossEntropyLoss(reduction='sum'), F.cross_entropy),
+    (nn.CrossEntropyLoss(ignore_index=1), partial(F.cross_entropy, ignore_index=1)),
+    (nn.CrossEntropyLoss(weight=w), partial(F.cross_entropy, weight=w)),
+    (CrossEntropyLossFlat(weight=w), partial(F.cross_entropy, weight=w)),
+    (LabelSmoothingCrossEntropy(.1), partial(F.cross_entropy, label_smoothing=.1)),
+    (LabelSmoothingCrossEntropyFlat(.1), partial(F.cross_entropy, label_smoothing=.1)),
+    (lambda p,t,**kw: F.cross_entropy(p, t), F.cross_entropy),
+    (lambda p,t,reduction='mean': F.cross_entropy(p, t, reduction=reduction), F.cross_entropy)],
+    ids=['module','function','flat','partial','lambda','sum','ignore','weight','flat weight','smooth','smooth flat',
+        'kwargs','reduction'])
 @pytest.mark.parametrize('bs', [5, 1, N])
 def test_losses_of_classes(loss_func, expected, bs):
     learn = mk(loss_func=loss_func)
-    assert close(learn.get_preds(dl=DataLoader(ds, bs, shuffle=True), with_loss=True)[-1], expected(logits(learn), Y, reduction='none')) and learn.loss_func is loss_func
-    assert getattr(loss_func, 'reduction', 'mean')==('sum' if 'sum' in str(getattr(loss_func, 'reduction', '')) else 'mean')
+    assert close(learn.get_preds(dl=DataLoader(ds, bs, shuffle=True), with_loss=True)[-1],
+        expected(logits(learn), Y, reduction='none')) and learn.loss_func is loss_func
+    assert getattr(loss_func, 'reduction',
+        'mean')==('sum' if 'sum' in str(getattr(loss_func, 'reduction', '')) else 'mean')
 
-@pytest.mark.parametrize('loss_func', [nn.MSELoss(), MSELossFlat(), F.mse_loss, lambda p,t: ((p-t)**2).mean()], ids=['module','flat','function','lambda'])
+@pytest.mark.parametrize('loss_func', [nn.MSELoss(), MSELossFlat(), F.mse_loss, lambda p,t: ((p-t)**2).mean()],
+    ids=['module','flat','function','lambda'])
 def test_losses_are_averaged_over_the_rest_of_a_sample(loss_func):
     learn = mk(loss_func=loss_func, model=Net(4, 2))
-    assert close(learn.get_preds(dl=DataLoader(TensorDataset(X, V), 5), with_loss=True)[-1], ((logits(learn)-V)**2).mean(1))
+    assert close(learn.get_preds(dl=DataLoader(TensorDataset(X, V), 5), with_loss=True)[-1],
+        ((logits(learn)-V)**2).mean(1))
 
-@pytest.mark.parametrize('loss_func', [CrossEntropyLossFlat(axis=1), nn.CrossEntropyLoss(), lambda p,t: F.cross_entropy(p, t)], ids=['flat','module','lambda'])
+@pytest.mark.parametrize('loss_func',
+    [CrossEntropyLossFlat(axis=1), nn.CrossEntropyLoss(), lambda p,t: F.cross_entropy(p, t)],
+    ids=['flat','module','lambda'])
 def test_losses_of_sequences(loss_func):
     pred,targ = torch.randn(6, C, 7, generator=gen),torch.randint(C, (6, 7), generator=gen)
     assert close(per_sample(loss_func)(pred, targ), F.cross_entropy(pred, targ, reduction='none').mean(1))
@@ -367,17 +433,20 @@ def run(look, only_fit=True, **kwargs):
     torch.manual_seed(0); random.seed(0); np.random.seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(.3), nn.ReLU(), nn.Linear(8, C))
     dls = DataLoaders(DataLoader(ds, 5, shuffle=True, generator=gens()), DataLoader(ds, 5, shuffle=True), device='cpu')
-    learn = Learner(dls, model, nn.CrossEntropyLoss(), opt_func=Adam, metrics=accuracy, cbs=look, **kwargs).remove_cb(ProgressCallback).fit(2)
+    learn = Learner(dls, model, nn.CrossEntropyLoss(), opt_func=Adam, metrics=accuracy, cbs=look,
+        **kwargs).remove_cb(ProgressCallback).fit(2)
     return same_state(learn)
 
 def same_state(learn):
     rec = learn.recorder
-    return ([b.numpy().tobytes() for b in learn.model.state_dict().values()], rec.losses, [tuple(o)[:-1] for o in rec.rows], rec.iters, torch.get_rng_state().tolist(), random.getstate(),
+    return ([b.numpy().tobytes() for b in learn.model.state_dict().values()], rec.losses,
+        [tuple(o)[:-1] for o in rec.rows], rec.iters, torch.get_rng_state().tolist(), random.getstate(),
         learn.dls.train.generator.get_state().tolist(), learn.train_iter, learn.opt_step, dict(learn.results))
 
 class Look(Callback):
     "Predicts, now and then"
-    def __init__(self, ev, order, f): self.n,self.order,self.f,self.busy = 0,order,f,False; super().__init__(**{ev: Look.look})
+    def __init__(self, ev, order, f):
+        self.n,self.order,self.f,self.busy = 0,order,f,False; super().__init__(**{ev: Look.look})
     def look(self):
         if self.busy: return
         self.n += 1
@@ -395,7 +464,9 @@ def test_inference_inside_a_fit_changes_nothing(ev, order, undisturbed):
     cb = Look(ev, order, lambda learn: (learn.get_preds(0, with_loss=True, with_decoded=True), learn.predict(X[0])))
     assert run(cb)==undisturbed and cb.n
 
-@pytest.mark.parametrize('f', [lambda o: o.tta(aug=lambda x: x+torch.randn_like(x)), lambda o: o.get_preds(dl=o.dl), lambda o: o.get_preds(inner=True, reorder=False)], ids=['tta','dl','inner'])
+@pytest.mark.parametrize('f',
+    [lambda o: o.tta(aug=lambda x: x+torch.randn_like(x)), lambda o: o.get_preds(dl=o.dl),
+        lambda o: o.get_preds(inner=True, reorder=False)], ids=['tta','dl','inner'])
 @pytest.mark.parametrize('ev', ['before_batch','after_loss','after_batch','after_validate'])
 def test_other_inference_inside_a_fit(ev, f, undisturbed): assert run(Look(ev, 100, f))==undisturbed
 
@@ -409,7 +480,9 @@ def test_fetching(undisturbed):
             if self.mode=='fit': seen.append((self.fetch_preds.preds, logits(self.learn)))
     cb = FetchPredsCallback(with_input=True, with_decoded=True)
     learn = mk(cbs=[cb, Keep()]).fit(3)
-    assert len(seen)==3 and all(close(preds, out.softmax(1)) and torch.equal(inp, X) and torch.equal(dec, out.argmax(1)) for (inp,preds,targs,dec),out in seen)
+    assert (len(seen)==3 and all(
+        close(preds, out.softmax(1)) and torch.equal(inp, X)
+        and torch.equal(dec, out.argmax(1)) for (inp,preds,targs,dec),out in seen))
     cb.preds = 'kept'
     learn.validate(); learn.get_preds()
     assert cb.preds=='kept'
@@ -421,7 +494,8 @@ def test_nested_predictions():
         def after_pred(self):
             if self.iter==1 and not inner: inner.append(None); inner[0] = self.learn.get_preds(dl=[(X[:3], Y[:3])])[0]
     preds,targs = learn.get_preds(cbs=Nested())
-    assert close(preds, logits(learn).softmax(1)) and close(inner[0], logits(learn, X[:3]).softmax(1)) and torch.equal(targs, Y)
+    assert (close(preds, logits(learn).softmax(1)) and close(inner[0], logits(learn, X[:3]).softmax(1))
+        and torch.equal(targs, Y))
 
 # Files
 @pytest.mark.parametrize('dl', ['plain','shuffled','batches'])
@@ -441,12 +515,15 @@ def test_files_of_structured_predictions(tmp_path):
         def forward(self, x): return dict(a=self.lin(x), b=(x.double(), x>0))
     learn = mk(model=Many(), loss_func=lambda p,t: p['a'].mean())
     preds,_ = learn.get_preds(save_preds=tmp_path/'p.npy')
-    assert close(preds['a'], logits(learn)) and torch.equal(preds['b'][0], X.double()) and torch.equal(preds['b'][1], X>0)
-    assert np.array_equal(np.load(tmp_path/'p.a.npy'), preds['a'].numpy()) and np.array_equal(np.load(tmp_path/'p.b.1.npy'), X>0)
+    assert (close(preds['a'], logits(learn)) and torch.equal(preds['b'][0], X.double())
+        and torch.equal(preds['b'][1], X>0))
+    assert (np.array_equal(np.load(tmp_path/'p.a.npy'), preds['a'].numpy())
+        and np.array_equal(np.load(tmp_path/'p.b.1.npy'), X>0))
 
 def test_files_cannot_hold_bfloat16(tmp_path):
     learn = mk()
-    with pytest.raises(ValueError, match='bfloat16, which `.npy` files cannot hold'): learn.get_preds(act=lambda o: o.bfloat16(), save_preds=tmp_path/'p.npy')
+    with pytest.raises(ValueError, match='bfloat16, which `.npy` files cannot hold'):
+        learn.get_preds(act=lambda o: o.bfloat16(), save_preds=tmp_path/'p.npy')
     assert learn.get_preds(act=lambda o: o.bfloat16())[0].dtype==torch.bfloat16
 
 # Memory
@@ -475,14 +552,16 @@ learn.get_preds(dl=small, save_preds=path+'0' if kind=='file' else None)
 anon = []
 open('/proc/self/clear_refs','w').write('5')
 base,base_anon = status('VmRSS'),status('RssAnon')
-preds,_ = learn.get_preds(0, cbs=Callback(after_batch=lambda self: anon.append(status('RssAnon'))), save_preds=path if kind=='file' else None)
+preds,_ = learn.get_preds(0, cbs=Callback(after_batch=lambda self: anon.append(status('RssAnon'))),
+    save_preds=path if kind=='file' else None)
 assert preds.shape==(n, c)
 print((status('VmHWM')-base)/(n*c*4/2**20), (max(anon)-base_anon)/(n*c*4/2**20))
 '''
 @pytest.mark.skipif(not os.access('/proc/self/clear_refs', os.W_OK), reason='needs Linux')
 @pytest.mark.parametrize('kind', ['shuffled','weighted','file','sized','varied'])
 def test_extra_memory_is_the_result(kind, tmp_path):
-    out = subprocess.run([sys.executable, '-c', script, kind, str(tmp_path/'p.npy')], capture_output=True, text=True, check=True).stdout.split()
+    out = subprocess.run([sys.executable, '-c', script, kind, str(tmp_path/'p.npy')], capture_output=True, text=True,
+        check=True).stdout.split()
     most,anon = map(float, out)
     assert .9<most<1.05 and (anon<.1 if kind=='file' else anon<1.05)
 
@@ -499,14 +578,17 @@ def test_rows_of_a_known_number_of_batches(sizes, wrong):
     assert close(preds, logits(learn, torch.cat(xs))) and torch.equal(targs, torch.cat(ys))
 
 # One item, and test-time augmentation
-@pytest.mark.parametrize('vocab', [None, ['cat','dog','owl'], {0:'cat', 1:'dog', 2:'owl'}, np.array(['cat','dog','owl'])], ids=['none','list','dict','array'])
+@pytest.mark.parametrize('vocab',
+    [None, ['cat','dog','owl'], {0:'cat', 1:'dog', 2:'owl'}, np.array(['cat','dog','owl'])],
+    ids=['none','list','dict','array'])
 def test_predict(vocab):
     learn = mk()
     if vocab is not None: learn.dls.vocab = vocab
     for i in range(5):
         said,dec,probs = learn.predict(X[i])
         best = logits(learn)[i].argmax()
-        assert torch.equal(dec, best) and said==(best.item() if vocab is None else ['cat','dog','owl'][best]) and close(probs, logits(learn)[i].softmax(0))
+        assert (torch.equal(dec, best) and said==(best.item() if vocab is None else ['cat','dog','owl'][best])
+            and close(probs, logits(learn)[i].softmax(0)))
     item = X[0]
     assert learn.predict(item, with_input=True)[0] is item and len(learn.predict(item, with_input=True))==4
     assert torch.equal(learn.predict(X[0].numpy())[2], learn.predict(X[0])[2])
@@ -520,7 +602,8 @@ def test_predict_gives_fastais_triple_raw_where_the_loss_says_nothing():
 
 def test_predict_with_several_inputs_and_with_mappings():
     learn = mk()
-    assert close(learn.predict((X[0], X[1]))[2], logits(learn, X[0]+X[1]).softmax(0)) and close(learn.predict((X[0],))[2], logits(learn, X[0]).softmax(0))
+    assert (close(learn.predict((X[0], X[1]))[2], logits(learn, X[0]+X[1]).softmax(0))
+        and close(learn.predict((X[0],))[2], logits(learn, X[0]).softmax(0)))
     class ByName(Net):
         def forward(self, a, b): return super().forward(a, b)
     learn = mk(model=ByName())
@@ -560,7 +643,8 @@ def test_tta_passes_differ_and_leave_no_trace():
     state = torch.get_rng_state()
     learn.tta(n=3, aug=lambda x: seen.append(noise(x)) or seen[-1])
     assert len({o.sum().item() for o in seen})==len(seen)==15 and torch.equal(torch.get_rng_state(), state)
-    assert close(learn.tta(n=2)[0], logits(learn).softmax(1)) and close(learn.tta('valid', n=1, aug=lambda x: (x,))[0], logits(learn).softmax(1))
+    assert (close(learn.tta(n=2)[0], logits(learn).softmax(1))
+        and close(learn.tta('valid', n=1, aug=lambda x: (x,))[0], logits(learn).softmax(1)))
 
 @pytest.mark.parametrize('dl', ['list','loader','shuffled','stream'])
 def test_torchs_loaders_are_enough(dl):
@@ -574,7 +658,8 @@ def test_nothing_of_an_inference_is_kept():
     "Batches and predictions are let go of, whatever ends it"
     class Watch(Callback):
         def after_loss(self): refs.extend(weakref.ref(o) for o in (self.x, self.pred, self.loss) if o is not None)
-    for look in (lambda: learn.get_preds(with_loss=True), lambda: learn.validate(), lambda: learn.predict(X[0]), lambda: learn.get_preds(cbs=Raise('after_loss', ValueError, order=9))):
+    for look in (lambda: learn.get_preds(with_loss=True), lambda: learn.validate(), lambda: learn.predict(X[0]),
+            lambda: learn.get_preds(cbs=Raise('after_loss', ValueError, order=9))):
         refs,learn = [],mk(DataLoader(ds, 5))
         learn.add_cb(Watch)
         try: look()
@@ -599,16 +684,20 @@ def images(n=6, c=1, **kwargs):
 def test_results_are_shown():
     learn = images()
     fig = learn.show_results(shuffle=False)
-    assert titles(fig)==['0','1','2, is 0','0','1','2'] and [o.title.get_color() for o in fig.axes]==['0.3','0.3','C3','0.3','0.3','0.3']
+    assert (titles(fig)==['0','1','2, is 0','0','1','2']
+        and [o.title.get_color() for o in fig.axes]==['0.3','0.3','C3','0.3','0.3','0.3'])
     assert [int(o.images[0].get_array().mean(1).argmax()) for o in fig.axes]==[0,1,2,0,1,2]
     learn.dls.vocab = ['cat','dog','owl']
     assert titles(learn.show_results(shuffle=False, max_n=3))==['cat','dog','owl, is cat']
-    assert sorted(titles(learn.show_results()))==sorted(titles(learn.show_results(0, max_n=99)))==['cat','cat','dog','dog','owl','owl, is cat']
+    assert sorted(titles(learn.show_results()))==sorted(titles(learn.show_results(0, max_n=99)))==['cat','cat','dog',
+        'dog','owl','owl, is cat']
     assert titles(learn.show_results(dl=[(learn.dls.valid[0][0],)], shuffle=False))==['cat','dog','owl']*2 # no targets
-    with pytest.raises(TypeError, match='`show_results` has no argument `maxn`. Did you mean `max_n`'): learn.show_results(maxn=2)
+    with pytest.raises(TypeError, match='`show_results` has no argument `maxn`. Did you mean `max_n`'):
+        learn.show_results(maxn=2)
     plt.close('all')
 
-@pytest.mark.parametrize('shape,seen', [((1,4,4), (4,4)), ((3,4,5), (4,5,3)), ((4,4), (4,4)), ((2,4,4), None), ((16,), None)])
+@pytest.mark.parametrize('shape,seen',
+    [((1,4,4), (4,4)), ((3,4,5), (4,5,3)), ((4,4), (4,4)), ((2,4,4), None), ((16,), None)])
 def test_what_is_an_image(shape, seen):
     img = as_image(torch.randn(shape)*9-4)
     assert img is None if seen is None else img.shape==seen and (img.min(), img.max())==(0,1)
@@ -624,7 +713,8 @@ def test_what_is_no_image_makes_a_table():
         def forward(self, a, b): return super().forward(a, b.mean((1,2,3))[:,None])
     learn = mk(model=ByName(), valid=[dict(b=torch.zeros(3,4,4,4), a=X[:3])]) # the first input is shown
     res = learn.show_results(shuffle=False)
-    assert [o.input for o in res]==['(4 x 4 x 4)']*3 and [o.target for o in res]==['']*3 and [int(o.decision) for o in res]==logits(learn, X[:3]).argmax(1).tolist()
+    assert ([o.input for o in res]==['(4 x 4 x 4)']*3 and [o.target for o in res]==['']*3
+        and [int(o.decision) for o in res]==logits(learn, X[:3]).argmax(1).tolist())
 
 @pytest.mark.parametrize('ev', ['before_batch','after_loss','after_validate'])
 def test_showing_inside_a_fit_changes_nothing(ev, undisturbed):
@@ -634,7 +724,8 @@ def test_showing_leaves_workers_of_the_training_alone():
     drawn = []
     def look(cb): drawn.append(cb.x); cb.iter==1 and cb.learn.show_results(0)
     dl = DataLoader(ds, 5, num_workers=1, persistent_workers=True)
-    learn = mk(train=dl).fit(1, cbs=Callback(before_batch=lambda cb: look(cb) if cb.learn.training and cb.learn.mode=='fit' else None))
+    learn = mk(train=dl).fit(1,
+        cbs=Callback(before_batch=lambda cb: look(cb) if cb.learn.training and cb.learn.mode=='fit' else None))
     assert torch.equal(torch.cat(drawn), X) and learn.train_iter==5
 
 def test_arguments_of_tta():
@@ -644,7 +735,8 @@ def test_arguments_of_tta():
     for beta in (2., -.1, float('nan')):
         with pytest.raises(ValueError, match=r'`beta` is a weight in \[0,1\], or None, but got'): mk().tta(beta=beta)
     with pytest.raises(TypeError, match='`aug` is a function of the inputs, but got 3'): mk().tta(aug=3)
-    with pytest.raises(TypeError, match='`aug` returns changed inputs, one or a tuple, but got NoneType'): mk().tta(aug=lambda x: None)
+    with pytest.raises(TypeError, match='`aug` returns changed inputs, one or a tuple, but got NoneType'):
+        mk().tta(aug=lambda x: None)
     assert close(mk().tta(n=1, aug=lambda x: [x], beta=0.)[0], mk().get_preds()[0])
 
 # What cannot be put together, and what is kept out
@@ -655,7 +747,10 @@ class Boxes(Net):
 def first_box(p, t): return p[0]['boxes'].mean()
 several = 'cannot be put together.*`concat_dim=None` of `get_preds` gives a list of batches'
 
-@pytest.mark.parametrize('dl', [lambda: DataLoader(ds, 5), lambda: DataLoader(ds, 23), lambda: DataLoader(TensorDataset(X[:20], Y[:20]), 5, shuffle=True), in_batches, lambda: [(X[:3], Y[:3]), (X[3:], Y[3:])]],
+@pytest.mark.parametrize('dl',
+    [lambda: DataLoader(ds, 5), lambda: DataLoader(ds, 23),
+        lambda: DataLoader(TensorDataset(X[:20], Y[:20]), 5, shuffle=True), in_batches,
+        lambda: [(X[:3], Y[:3]), (X[3:], Y[3:])]],
     ids=['loader','one','equal','list','short first'])
 @pytest.mark.parametrize('n', [lambda i: 1+i%2, lambda i: 1, lambda i: 5*(i<1)], ids=['some','one each','of the first'])
 def test_one_item_for_each_sample(dl, n):
@@ -663,9 +758,11 @@ def test_one_item_for_each_sample(dl, n):
     with pytest.raises(ValueError, match=r"Predictions.*"+several): learn.get_preds(dl=dl())
     preds,targs = learn.get_preds(dl=dl(), concat_dim=None, reorder=False)
     assert [len(o) for o in preds]==[len(o) for o in targs] and sum(map(len, preds))==len(torch.cat(targs))
-    with torch.no_grad(): expected = [[dict(boxes=b) for b in [o['boxes'] for o in learn.model(x)]] for x,_ in in_batches()]
+    with torch.no_grad():
+        expected = [[dict(boxes=b) for b in [o['boxes'] for o in learn.model(x)]] for x,_ in in_batches()]
     preds,_ = learn.get_preds(dl=in_batches(), concat_dim=None)
-    assert all(close(p['boxes'], e['boxes']) for b,c in zip(preds, expected, strict=True) for p,e in zip(b, c, strict=True))
+    assert all(close(p['boxes'], e['boxes']) for b,c in zip(preds, expected, strict=True) for p,
+        e in zip(b, c, strict=True))
 
 class Varying(Net):
     "`f(output, batch)` is what it returns"
@@ -673,32 +770,51 @@ class Varying(Net):
     def forward(self, x): self.calls += 1; return self.f(self.lin(x), self.calls)
 
 @pytest.mark.parametrize('f,first,later', [
-    (lambda o,i: dict(a=o, b=None if i==1 else o), "'a'", "'a', 'b'"), (lambda o,i: dict(a=o) if i==1 else dict(a=o, b=o), "'a'", "'a', 'b'"), (lambda o,i: dict(a=o, b=o) if i==1 else dict(a=o), "'a', 'b'", "'a'"),
-    (lambda o,i: (o, None) if i==1 else (o, o), '0', '0, 1'), (lambda o,i: (o,)*i, '0', '0, 1'), (lambda o,i: o if i==1 else (o,), 'no parts', '0'), (lambda o,i: (o,) if i==1 else o, '0', 'no parts')],
+    (lambda o,i: dict(a=o, b=None if i==1 else o), "'a'", "'a', 'b'"),
+    (lambda o,i: dict(a=o) if i==1 else dict(a=o, b=o), "'a'", "'a', 'b'"),
+    (lambda o,i: dict(a=o, b=o) if i==1 else dict(a=o), "'a', 'b'", "'a'"),
+    (lambda o,i: (o, None) if i==1 else (o, o), '0', '0, 1'), (lambda o,i: (o,)*i, '0', '0, 1'),
+    (lambda o,i: o if i==1 else (o,), 'no parts', '0'), (lambda o,i: (o,) if i==1 else o, '0', 'no parts')],
     ids=['None first','late','gone','None in a tuple','longer','tensor first','tuple first'])
 def test_batches_of_another_form(f, first, later):
     learn = mk(model=Varying(f), loss_func=lambda p,t: leaves(p)[0].mean())
     def parts(o): return o if o=='no parts' else f'the parts {o}'
-    with pytest.raises(ValueError, match=f'Predictions cannot be put together: a batch has {parts(later)}, and those before {parts(first)}. `concat_dim=None`'): learn.get_preds()
+    with pytest.raises(ValueError,
+            match=f'Predictions cannot be put together: a batch has {parts(later)}, and those before {parts(first)}. '
+            f'`concat_dim=None`'):
+        learn.get_preds()
     learn.model.calls = 0
     preds,_ = learn.get_preds(concat_dim=None)
     expected = [f(logits(learn, x), i+1) for i,(x,_) in enumerate(in_batches())]
-    assert all(type(p) is type(e) for p,e in zip(preds, expected)) and all(close(a, b) for a,b in zip(leaves(preds), leaves(expected), strict=True))
-def leaves_or_none(o): return [o] if o is None or isinstance(o, torch.Tensor) else [p for v in (o.values() if isinstance(o, dict) else o) for p in leaves_or_none(v)]
+    assert (all(type(p) is type(e) for p,e in zip(preds, expected))
+        and all(close(a, b) for a,b in zip(leaves(preds), leaves(expected), strict=True)))
+def leaves_or_none(o):
+    return ([o] if o is None
+        or isinstance(o, torch.Tensor) else [
+            p for v in (o.values() if isinstance(o, dict) else o) for p in leaves_or_none(v)])
 
 @pytest.mark.parametrize('dl', ['loader','list'])
-@pytest.mark.parametrize('first,later,wide', [(torch.int64, torch.float32, torch.float32), (torch.float32, torch.float64, torch.float64), (torch.bool, torch.int64, torch.int64), (torch.float16, torch.bfloat16, torch.float32), (torch.float64, torch.int64, torch.float64)])
+@pytest.mark.parametrize('first,later,wide',
+    [(torch.int64, torch.float32, torch.float32), (torch.float32, torch.float64, torch.float64),
+        (torch.bool, torch.int64, torch.int64), (torch.float16, torch.bfloat16, torch.float32),
+        (torch.float64, torch.int64, torch.float64)])
 def test_types_are_widened(first, later, wide, dl, tmp_path):
     learn = mk(model=Varying(lambda o,i: (10*o).to(first if i==1 else later)), loss_func=lambda p,t: p.float().mean())
-    def quarters(o): return (4*o).round()/4 # their products and sums are exact, so that batches of any size give the same
+    # their products and sums are exact, so that batches of any size give the same
+    def quarters(o): return (4*o).round()/4
     for p in learn.model.parameters(): p.data = quarters(p.data)
     x = quarters(X)
-    def get(**kwargs): learn.model.calls = 0; return learn.get_preds(dl=DataLoader(TensorDataset(x, Y), 5) if dl=='loader' else list(zip(x.split(5), Y.split(5))), **kwargs)[0]
+    def get(**kwargs):
+        learn.model.calls = 0
+        return learn.get_preds(dl=DataLoader(TensorDataset(x, Y), 5)
+            if dl=='loader' else list(zip(x.split(5), Y.split(5))), **kwargs)[0]
     out = 10*logits(learn, x)
     assert torch.equal(get(), torch.cat([out[:5].to(first).to(wide), out[5:].to(later).to(wide)]))
     if wide==first: assert torch.equal(get(save_preds=tmp_path/'p.npy'), get())
     elif dl=='loader':
-        with pytest.raises(ValueError, match=f'Predictions were {first}, and a batch has {later}, which `.*p.npy` cannot hold'): get(save_preds=tmp_path/'p.npy')
+        with pytest.raises(ValueError,
+                match=f'Predictions were {first}, and a batch has {later}, which `.*p.npy` cannot hold'):
+            get(save_preds=tmp_path/'p.npy')
 
 def test_targets_are_widened():
     class Mixed(Dataset):
@@ -706,24 +822,35 @@ def test_targets_are_widened():
         def __getitem__(self, i): return X[i],1 if i<5 else .5
     assert mk(DataLoader(Mixed(), 5), loss_func=lambda p,t: p.mean()).get_preds()[1].tolist()==[1.]*5+[.5]*18
 
-@pytest.mark.parametrize('f,expected', [(lambda o: dict(loss=o.mean(), logits=o), lambda o: dict(logits=o)), (lambda o: HF(loss=o.mean(), logits=o, n=3), lambda o: dict(logits=o)), (lambda o: (o.mean(), o), lambda o: (None, o)),
-    (lambda o: (o, .5, o.detach().numpy()), lambda o: (o, None, o)), (lambda o: Out(o, o.mean()), lambda o: Out(o, None)), (lambda o: dict(a=dict(loss=o.mean(), b=o)), lambda o: dict(a=dict(b=o)))],
+@pytest.mark.parametrize('f,expected',
+    [(lambda o: dict(loss=o.mean(), logits=o), lambda o: dict(logits=o)),
+        (lambda o: HF(loss=o.mean(), logits=o, n=3), lambda o: dict(logits=o)),
+        (lambda o: (o.mean(), o), lambda o: (None, o)),
+    (lambda o: (o, .5, o.detach().numpy()), lambda o: (o, None, o)),
+    (lambda o: Out(o, o.mean()), lambda o: Out(o, None)),
+    (lambda o: dict(a=dict(loss=o.mean(), b=o)), lambda o: dict(a=dict(b=o)))],
     ids=['dict','HF','tuple','numbers and arrays','named','nested'])
 def test_a_value_for_a_whole_batch_is_no_prediction(f, expected):
     learn = mk(model=Varying(lambda o,i: f(o)), loss_func=lambda p,t: torch.zeros(()))
     preds,_ = learn.get_preds()
     exp = expected(logits(learn))
-    assert type(preds) is type(exp) and all(a is b is None or close(a, b) for a,b in zip(leaves_or_none(preds), leaves_or_none(exp), strict=True))
+    assert (type(preds) is type(exp)
+        and all(a is b is None or close(a, b) for a,b in zip(leaves_or_none(preds), leaves_or_none(exp), strict=True)))
     if isinstance(exp, dict): assert [*preds]==[*exp]
 
 def test_arrays_are_taken(tmp_path):
     learn = mk()
-    preds,_ = learn.get_preds(act=lambda o: o.softmax(1).numpy()[:,::-1], dl=DataLoader(ds, 5, shuffle=True), save_preds=tmp_path/'p.npy')
+    preds,_ = learn.get_preds(act=lambda o: o.softmax(1).numpy()[:,::-1], dl=DataLoader(ds, 5, shuffle=True),
+        save_preds=tmp_path/'p.npy')
     assert close(preds, logits(learn).softmax(1).flip(1)) and np.array_equal(np.load(tmp_path/'p.npy'), preds.numpy())
 
-@pytest.mark.parametrize('act,got', [(lambda o: None, 'None'), (lambda o: .5, '0.5'), (lambda o: 'cat', "'cat'"), (lambda o: np.array(['cat']*len(o)), 'array')], ids=['None','number','text','texts'])
+@pytest.mark.parametrize('act,got',
+    [(lambda o: None, 'None'), (lambda o: .5, '0.5'), (lambda o: 'cat', "'cat'"),
+        (lambda o: np.array(['cat']*len(o)), 'array')], ids=['None','number','text','texts'])
 def test_what_is_no_tensor(act, got):
-    with pytest.raises(TypeError, match=f'Predictions cannot be put together: rows are tensors, but got {got}.*`concat_dim=None`'): mk().get_preds(act=act)
+    with pytest.raises(TypeError,
+            match=f'Predictions cannot be put together: rows are tensors, but got {got}.*`concat_dim=None`'):
+        mk().get_preds(act=act)
 
 def test_targets_that_are_texts():
     class Texts(Dataset):
@@ -731,7 +858,8 @@ def test_targets_that_are_texts():
         def __getitem__(self, i): return X[i],Y[i],f'img{i}'
     learn = mk(loss_func=lambda p,y,name: F.cross_entropy(p, y))
     learn.dls.n_inp = 1
-    with pytest.raises(TypeError, match=r"Targets\[1\]\[0\] cannot be put together: rows are tensors, but got 'img0'"): learn.get_preds(dl=DataLoader(Texts(), 5))
+    with pytest.raises(TypeError, match=r"Targets\[1\]\[0\] cannot be put together: rows are tensors, but got 'img0'"):
+        learn.get_preds(dl=DataLoader(Texts(), 5))
     _,targs = learn.get_preds(dl=DataLoader(Texts(), 5), concat_dim=None)
     assert [*targs[1][1]]==['img5','img6','img7','img8','img9'] and torch.equal(torch.cat([y for y,_ in targs]), Y)
 
@@ -743,21 +871,28 @@ class Whole(Dataset):
 class Lists(Dataset):
     "Asked for a list, gives a batch"
     def __len__(self): return N
-    def __getitem__(self, idxs): return X[idxs],torch.as_tensor(idxs) if not isinstance(idxs, slice) else torch.arange(N)[idxs]
-by_dataset = dict(whole=lambda: DataLoader(Whole(), batch_size=None, shuffle=True), workers=lambda: DataLoader(Whole(), batch_size=None, shuffle=True, num_workers=1), some=lambda: DataLoader(Whole(), batch_size=None, sampler=[3,1]),
-    lists=lambda: DataLoader(Lists(), batch_size=None, sampler=BatchSampler(RandomSampler(range(N)), 5, True)), tensors=lambda: DataLoader(Lists(), batch_size=None, sampler=[torch.arange(5, N), torch.arange(5)]), own=lambda: DataLoader(Lists(), batch_size=None, sampler=Pairs()))
+    def __getitem__(self, idxs):
+        return X[idxs],torch.as_tensor(idxs) if not isinstance(idxs, slice) else torch.arange(N)[idxs]
+by_dataset = dict(whole=lambda: DataLoader(Whole(), batch_size=None, shuffle=True),
+    workers=lambda: DataLoader(Whole(), batch_size=None, shuffle=True, num_workers=1),
+    some=lambda: DataLoader(Whole(), batch_size=None, sampler=[3,1]),
+    lists=lambda: DataLoader(Lists(), batch_size=None, sampler=BatchSampler(RandomSampler(range(N)), 5, True)),
+    tensors=lambda: DataLoader(Lists(), batch_size=None, sampler=[torch.arange(5, N), torch.arange(5)]),
+    own=lambda: DataLoader(Lists(), batch_size=None, sampler=Pairs()))
 
 @pytest.mark.parametrize('name', by_dataset)
 def test_batches_that_the_dataset_makes_come_in_its_order(name):
     learn = mk(loss_func=lambda p,t: p.mean())
     preds,targs = learn.get_preds(dl=by_dataset[name]())
-    assert targs.tolist()=={'some': [*range(5,10), *range(15,20)], 'whole': [*range(20)], 'workers': [*range(20)]}.get(name, [*range(N)]) and close(preds, logits(learn, X[targs]))
+    assert targs.tolist()=={'some': [*range(5,10), *range(15,20)], 'whole': [*range(20)],
+        'workers': [*range(20)]}.get(name, [*range(N)]) and close(preds, logits(learn, X[targs]))
     torch.manual_seed(3)
     _,drawn = learn.get_preds(dl=by_dataset[name](), reorder=False)
     assert sorted(drawn.tolist())==targs.tolist()!=drawn.tolist()
 
 def test_slices_are_left_in_their_order():
-    targs = mk(loss_func=lambda p,t: p.mean()).get_preds(dl=DataLoader(Lists(), batch_size=None, sampler=[slice(5, 9), slice(0, 5)]))[1]
+    targs = mk(loss_func=lambda p,t: p.mean()).get_preds(
+        dl=DataLoader(Lists(), batch_size=None, sampler=[slice(5, 9), slice(0, 5)]))[1]
     assert targs.tolist()==[5,6,7,8,0,1,2,3,4]
 
 # Files and consumers
@@ -765,13 +900,20 @@ def test_slices_are_left_in_their_order():
 def test_files_without_the_predictions(kind, tmp_path):
     learn = mk()
     def dl(): return DataLoader(ds, 5, shuffle=True) if kind=='loader' else streams[kind]()
-    assert learn.get_preds(dl=dl(), with_preds=False, save_preds=tmp_path/'p.npy', with_targs=False, save_targs=tmp_path/'t.npy')==(None, None)
-    assert close(torch.tensor(np.load(tmp_path/'p.npy')), logits(learn).softmax(1)) and np.array_equal(np.load(tmp_path/'t.npy'), Y)
+    assert learn.get_preds(dl=dl(), with_preds=False, save_preds=tmp_path/'p.npy', with_targs=False,
+        save_targs=tmp_path/'t.npy')==(None, None)
+    assert (close(torch.tensor(np.load(tmp_path/'p.npy')), logits(learn).softmax(1))
+        and np.array_equal(np.load(tmp_path/'t.npy'), Y))
 
-@pytest.mark.parametrize('kwargs,match', [(dict(save_preds='p.npy', concat_dim=None), '`save_preds` needs concatenated batches, but `concat_dim` is None'), (dict(save_targs='t.npy', concat_dim=None), '`save_targs` needs'),
-    (dict(save_preds='.'), '`save_preds` is a `.npy` file, but `.*` is a folder'), (dict(save_targs='t.npy', dl=[(X,)]), 'There is nothing to save in `.*t.npy`: the batches have no targets')], ids=['concat','targs','folder','none'])
+@pytest.mark.parametrize('kwargs,match',
+    [(dict(save_preds='p.npy', concat_dim=None), '`save_preds` needs concatenated batches, but `concat_dim` is None'),
+        (dict(save_targs='t.npy', concat_dim=None), '`save_targs` needs'),
+    (dict(save_preds='.'), '`save_preds` is a `.npy` file, but `.*` is a folder'),
+    (dict(save_targs='t.npy', dl=[(X,)]), 'There is nothing to save in `.*t.npy`: the batches have no targets')],
+    ids=['concat','targs','folder','none'])
 def test_files_that_cannot_be_written(kwargs, match, tmp_path):
-    with pytest.raises(ValueError, match=match): mk().get_preds(**{k:tmp_path/v if k.startswith('save') else v for k,v in kwargs.items()})
+    with pytest.raises(ValueError, match=match):
+        mk().get_preds(**{k:tmp_path/v if k.startswith('save') else v for k,v in kwargs.items()})
     assert not any(tmp_path.iterdir())
 
 def test_a_consumer():
@@ -781,8 +923,10 @@ def test_a_consumer():
         def after_batch(self):
             refs.append(weakref.ref(self.pred))
             seen.update(zip(self.idxs, self.pred.softmax(1).tolist()))
-    assert learn.get_preds(dl=DataLoader(ds, 5, shuffle=True, drop_last=True), reorder=False, with_preds=False, with_targs=False, cbs=Consume())==(None, None)
-    assert close(torch.tensor([seen[i] for i in range(N)]), logits(learn).softmax(1)) and len(refs)==5 and not any(o() is not None for o in refs)
+    assert learn.get_preds(dl=DataLoader(ds, 5, shuffle=True, drop_last=True), reorder=False, with_preds=False,
+        with_targs=False, cbs=Consume())==(None, None)
+    assert (close(torch.tensor([seen[i] for i in range(N)]), logits(learn).softmax(1)) and len(refs)==5
+        and not any(o() is not None for o in refs))
 
 # Which loader
 @pytest.mark.parametrize('f', [Learner.get_preds, partial(Learner.tta, n=1)], ids=['get_preds','tta'])
@@ -791,19 +935,25 @@ def test_which_loader_is_meant(f):
     for o in (DataLoader(ds, 5), in_batches()): assert len(f(learn, o)[0])==len(f(learn, dl=o)[0])==N
     for o in (np.int64(1), np.int32(-1), 'valid'): assert len(f(learn, o)[0])==3
     for o in (1., 3., object()):
-        with pytest.raises(TypeError, match='`(ds_idx|dl)` is the position or name of a loader in `dls`, or a loader, but got'): f(learn, o)
+        with pytest.raises(TypeError,
+                match='`(ds_idx|dl)` is the position or name of a loader in `dls`, or a loader, but got'):
+            f(learn, o)
     with pytest.raises(IndexError, match='No loader 3: there are `train`, `valid`'): f(learn, dl=3)
-    assert len(learn.show_results([(X[:2], Y[:2])]))==2 and len(learn.show_results(np.int64(1)))==3 and len(Interpretation.from_learner(learn, in_batches()).preds)==N
+    assert (len(learn.show_results([(X[:2], Y[:2])]))==2 and len(learn.show_results(np.int64(1)))==3
+        and len(Interpretation.from_learner(learn, in_batches()).preds)==N)
 
 # Items and inference of any form
-several_outputs = dict(tuple=lambda o: (o, o*2), dict=lambda o: dict(logits=o, loss=o.sum()), HF=lambda o: HF(logits=o, hidden=(o, o*3)), named=lambda o: Out(o, None))
+several_outputs = dict(tuple=lambda o: (o, o*2), dict=lambda o: dict(logits=o, loss=o.sum()),
+    HF=lambda o: HF(logits=o, hidden=(o, o*3)), named=lambda o: Out(o, None))
 @pytest.mark.parametrize('shape', several_outputs)
 def test_inference_with_models_that_return_several(shape):
     f = several_outputs[shape]
     learn = mk(model=Varying(lambda o,i: f(o)), loss_func=lambda p,t: F.cross_entropy(leaves(p)[0], t))
     def kept(o): p = f(o); return {k:v for k,v in p.items() if k!='loss'} if isinstance(p, dict) else p
     said,dec,pred = learn.predict(X[7])
-    for got in (said, dec, pred): assert all(a is b is None or close(a, b) for a,b in zip(leaves_or_none(got), leaves_or_none(kept(logits(learn, X[7]))), strict=True))
+    for got in (said, dec, pred):
+        assert all(a is b is None or close(a, b) for a,
+            b in zip(leaves_or_none(got), leaves_or_none(kept(logits(learn, X[7]))), strict=True))
     for beta in (.25, None):
         preds = learn.tta(DataLoader(ds, 5, shuffle=True), n=3, aug=lambda x: x+1, beta=beta)[0]
         plain,changed = kept(logits(learn)),kept(logits(learn, X+1))
@@ -814,7 +964,8 @@ def test_inference_with_models_that_return_several(shape):
     out = ', '.join(f'{v:.4g}' for v in logits(learn)[0].tolist())
     assert len(table)==2 and out in table[0].decision and table[0].target==str(Y[0].item())
     b = Interpretation.from_learner(learn, DataLoader(ds, 5, shuffle=True))[[20,3]]
-    assert torch.equal(b.inputs, X[[20,3]]) and torch.equal(b.targs, Y[[20,3]]) and all(map(close, leaves(b.preds), leaves(kept(logits(learn, X[[20,3]])))))
+    assert (torch.equal(b.inputs, X[[20,3]]) and torch.equal(b.targs, Y[[20,3]])
+        and all(map(close, leaves(b.preds), leaves(kept(logits(learn, X[[20,3]]))))))
 
 def test_a_model_of_hugging_face_with_labels():
     "Called with them, it returns the loss of each batch"
@@ -830,10 +981,13 @@ def test_a_model_of_hugging_face_with_labels():
     preds,targs = learn.get_preds()
     def probs(*x): return logits(learn, *x).softmax(-1)
     assert close(preds, probs()) and torch.equal(targs, Y)
-    assert close(learn.predict(dict(x=X[3]))[2], probs(X[3])) and close(learn.predict(dict(x=X[3], labels=Y[3]))[2], probs(X[3]))
-    assert len(learn.show_results(max_n=4))==4 and close(learn.tta(n=1, aug=lambda x,labels: dict(x=x+1), beta=0.)[0], probs(X+1))
+    assert (close(learn.predict(dict(x=X[3]))[2], probs(X[3]))
+        and close(learn.predict(dict(x=X[3], labels=Y[3]))[2], probs(X[3])))
+    assert (len(learn.show_results(max_n=4))==4
+        and close(learn.tta(n=1, aug=lambda x,labels: dict(x=x+1), beta=0.)[0], probs(X+1)))
     interp = ClassificationInterpretation.from_learner(learn)
-    assert interp.confusion_matrix().trace()==(logits(learn).argmax(1)==Y).sum() and torch.equal(interp[22].inputs['x'], X[22])
+    assert (interp.confusion_matrix().trace()==(logits(learn).argmax(1)==Y).sum()
+        and torch.equal(interp[22].inputs['x'], X[22]))
 
 class Pictures(Dataset):
     def __len__(self): return N
@@ -845,18 +999,28 @@ def test_items_are_no_batches_to_split():
     class Model(Net):
         def forward(self, x): return self.lin(x)
     dl = DataLoader(Pictures(), 5)
-    learn = Learner(DataLoaders(dl, dl, device='cpu', split=of_pictures), Model(), nn.CrossEntropyLoss()).remove_cb(ProgressCallback)
+    learn = Learner(DataLoaders(dl, dl, device='cpu', split=of_pictures), Model(),
+        nn.CrossEntropyLoss()).remove_cb(ProgressCallback)
     dls = learn.dls
-    assert close(learn.predict(dict(x=X[3]))[2], logits(learn, X[3]).softmax(0)) and close(learn.predict(X[3])[2], logits(learn, X[3]).softmax(0)) and learn.dls is dls and dls.split is of_pictures
+    assert (close(learn.predict(dict(x=X[3]))[2], logits(learn, X[3]).softmax(0))
+        and close(learn.predict(X[3])[2], logits(learn, X[3]).softmax(0)) and learn.dls is dls
+        and dls.split is of_pictures)
     with pytest.raises(KeyError) as e: learn.get_preds(dl=[dict(image=X)])
-    assert 'raised by `split`, which separates the inputs and targets of a batch: where there are no targets, they are `()`' in e.value.__notes__ and learn.dls is dls
+    note = ('raised by `split`, which separates the inputs and targets of a batch: '
+        'where there are no targets, they are `()`')
+    assert note in e.value.__notes__ and learn.dls is dls
     assert close(learn.tta(n=2, aug=lambda x: dict(x=x+1), beta=0.)[0], logits(learn, X+1).softmax(1))
     for aug in (lambda x: x+1, lambda x: None):
         with pytest.raises(TypeError, match='`aug` returns changed inputs, a mapping, but got'): learn.tta(n=1, aug=aug)
 
-@pytest.mark.parametrize('n_out,loss_func,vocab,expected', [(1, nn.BCEWithLogitsLoss(), ['no','yes'], lambda o: ['no','yes'][int(o>0)]), (3, nn.BCEWithLogitsLoss(), ['a','b','c'], lambda o: [v for v,p in zip('abc', o) if p>0]),
-    (3, nn.CrossEntropyLoss(), ['a','b','c'], lambda o: 'abc'[o.argmax()]), (3, nn.CrossEntropyLoss(), {0:'a',1:'b',2:'c'}, lambda o: 'abc'[o.argmax()]), (1, nn.BCEWithLogitsLoss(), ['a'], lambda o: ['a']*int(o>0)),
-    (1, nn.MSELoss(), ['a','b'], lambda o: o.item()), (3, nn.BCEWithLogitsLoss(), None, lambda o: (o>0).tolist()), (1, nn.BCEWithLogitsLoss(), None, lambda o: bool(o>0))],
+@pytest.mark.parametrize('n_out,loss_func,vocab,expected',
+    [(1, nn.BCEWithLogitsLoss(), ['no','yes'], lambda o: ['no','yes'][int(o>0)]),
+        (3, nn.BCEWithLogitsLoss(), ['a','b','c'], lambda o: [v for v,p in zip('abc', o) if p>0]),
+    (3, nn.CrossEntropyLoss(), ['a','b','c'], lambda o: 'abc'[o.argmax()]),
+    (3, nn.CrossEntropyLoss(), {0:'a',1:'b',2:'c'}, lambda o: 'abc'[o.argmax()]),
+    (1, nn.BCEWithLogitsLoss(), ['a'], lambda o: ['a']*int(o>0)),
+    (1, nn.MSELoss(), ['a','b'], lambda o: o.item()), (3, nn.BCEWithLogitsLoss(), None, lambda o: (o>0).tolist()),
+    (1, nn.BCEWithLogitsLoss(), None, lambda o: bool(o>0))],
     ids=['one logit','labels','classes','a dict','one label','a number','unnamed labels','unnamed logit'])
 def test_decisions_by_name(n_out, loss_func, vocab, expected):
     learn = mk(model=Net(4, n_out), loss_func=loss_func)
@@ -870,7 +1034,9 @@ def test_labels_are_shown_by_name():
     learn = mk(valid=[(X[:3], y)], loss_func=nn.BCEWithLogitsLoss())
     learn.dls.vocab = ['a','b','c']
     res = learn.show_results(shuffle=False)
-    assert [o.target for o in res]==['a, c','none','a, b, c'] and [o.decision for o in res]==[', '.join(v for v,p in zip('abc', o) if p>0) or 'none' for o in logits(learn, X[:3])]
+    assert ([o.target for o in res]==['a, c','none','a, b, c']
+        and [o.decision for o in res]
+        ==[', '.join(v for v,p in zip('abc', o) if p>0) or 'none' for o in logits(learn, X[:3])])
 
 def test_classes_without_a_name():
     learn = mk(valid=[(X[:3], torch.tensor([-100, 1, 2]))])
@@ -878,10 +1044,12 @@ def test_classes_without_a_name():
     assert [o.target for o in learn.show_results(shuffle=False)]==['-100','b','c']
     for vocab in (['a'], {0: 'a'}):
         learn.dls.vocab = vocab
-        with pytest.raises(ValueError, match='`vocab` names 1 classes, but there is a class [12]'): learn.show_results(shuffle=False)
+        with pytest.raises(ValueError, match='`vocab` names 1 classes, but there is a class [12]'):
+            learn.show_results(shuffle=False)
 
 def test_arguments_of_predict():
-    with pytest.raises(TypeError, match='`predict` has no argument `with_inputs`. Did you mean `with_input`'): mk().predict(X[0], with_inputs=True)
+    with pytest.raises(TypeError, match='`predict` has no argument `with_inputs`. Did you mean `with_input`'):
+        mk().predict(X[0], with_inputs=True)
     class One(Net):
         def forward(self, x): return self.lin(x)
     with pytest.raises(TypeError) as e: mk(model=One()).predict(ds[0])
@@ -894,7 +1062,10 @@ class Reshuffled:
 class ReshuffledStream(IterableDataset):
     def __iter__(self): return iter([(X[i], i) for i in torch.randperm(N).tolist()])
 
-@pytest.mark.parametrize('make', [lambda: WeightedRandomSampler([1.]*N, N), lambda: RandomSampler(X, num_samples=9), lambda: RandomSampler(X, replacement=True), lambda: SubsetRandomSampler([3,9,1,7])], ids=['weighted','fewer','replacement','subset'])
+@pytest.mark.parametrize('make',
+    [lambda: WeightedRandomSampler([1.]*N, N), lambda: RandomSampler(X, num_samples=9),
+        lambda: RandomSampler(X, replacement=True), lambda: SubsetRandomSampler([3,9,1,7])],
+        ids=['weighted','fewer','replacement','subset'])
 def test_passes_use_the_samples_that_were_drawn_once(make):
     learn = mk(loss_func=lambda p,t: p.mean())
     preds,targs = learn.tta(dl=DataLoader(number, 4, sampler=make(), drop_last=True), n=4)
@@ -904,7 +1075,10 @@ def test_passes_use_the_samples_that_were_drawn_once(make):
 
 @pytest.mark.parametrize('make', [Reshuffled, lambda: DataLoader(ReshuffledStream(), 5)], ids=['own','stream'])
 def test_tta_refuses_to_average_other_samples(make):
-    with pytest.raises(ValueError, match='`tta` cannot average predictions of different samples: the loader draws other ones in each pass. Give one that keeps its order'): mk(loss_func=lambda p,t: p.mean()).tta(dl=make(), n=1)
+    with pytest.raises(ValueError,
+            match='`tta` cannot average predictions of different samples: the loader draws other ones in each pass. '
+            'Give one that keeps its order'):
+        mk(loss_func=lambda p,t: p.mean()).tta(dl=make(), n=1)
 
 def test_a_dataset_that_changes_samples_itself():
     "Targets may change with them, where the loader says whose they are"
@@ -923,7 +1097,9 @@ def test_predictions_that_are_true_or_false():
 # Parts of a validation
 def test_a_limited_validation_is_not_complete(monkeypatch):
     cb = GatherPredsCallback()
-    with pytest.warns(UserWarning, match='Predictions are of the first 1 batches only, because a limit ended the validation'): mk(cbs=Limit(valid=1)).fit(1, cbs=cb)
+    with pytest.warns(UserWarning,
+            match='Predictions are of the first 1 batches only, because a limit ended the validation'):
+        mk(cbs=Limit(valid=1)).fit(1, cbs=cb)
     assert len(cb.preds)==5 and not cb.complete
     monkeypatch.setenv('LEARNER_LIMIT_BATCHES', '2')
     with pytest.warns(UserWarning, match='first 2 batches'): mk().validate(cbs=(cb := GatherPredsCallback()))
@@ -941,7 +1117,8 @@ def test_nan_is_predicted():
     learn = mk(cbs=TerminateOnNaNCallback())
     x = X[:4].clone(); x[1] = torch.nan
     preds,targs = learn.get_preds(dl=[(x, Y[:4]), (X[4:], Y[4:])])
-    assert preds.isnan().any(1).tolist()==[i==1 for i in range(N)] and torch.equal(targs, Y) and np.isnan(learn.validate(dl=[(x, Y[:4])]).valid_loss)
+    assert (preds.isnan().any(1).tolist()==[i==1 for i in range(N)] and torch.equal(targs, Y)
+        and np.isnan(learn.validate(dl=[(x, Y[:4])]).valid_loss))
     assert learn.tta(dl=[(x, Y[:4])], n=2)[0].isnan().any(1).tolist()==[False,True,False,False]
 
 def test_named_tuples_as_batches():
@@ -952,7 +1129,8 @@ def test_named_tuples_as_batches():
 
 def test_a_model_without_parameters():
     learn = mk(model=nn.Softmax(1), loss_func=lambda p,t: p.mean())
-    assert close(learn.get_preds()[0], X.softmax(1)) and close(learn.predict(X[2])[2], X[2].softmax(0)) and close(learn.tta(n=2, aug=lambda x: x*2, beta=0.)[0], (2*X).softmax(1))
+    assert (close(learn.get_preds()[0], X.softmax(1)) and close(learn.predict(X[2])[2], X[2].softmax(0))
+        and close(learn.tta(n=2, aug=lambda x: x*2, beta=0.)[0], (2*X).softmax(1)))
 
 # Fetching
 def test_fetching_after_the_last_of_several_validations():
@@ -961,7 +1139,8 @@ def test_fetching_after_the_last_of_several_validations():
     learn.fit(2, cbs=[cb, Callback(before_validate=lambda cb: n.append((cb.mode, cb.learn.dl_name)))])
     assert n==[('fit','a'),('fit','b'),('predict','valid')]*2 and close(cb.preds[0], logits(learn).softmax(1))
     with pytest.raises(ValueError, match='`FetchPredsCallback` would never run.*`dls` has no validation loader'):
-        Learner(DataLoaders([(X, Y)], device='cpu'), Net(), nn.CrossEntropyLoss()).remove_cb(ProgressCallback).fit(1, cbs=FetchPredsCallback(0))
+        Learner(DataLoaders([(X, Y)], device='cpu'), Net(), nn.CrossEntropyLoss()).remove_cb(ProgressCallback).fit(1,
+            cbs=FetchPredsCallback(0))
     mk(cbs=FetchPredsCallback()).fit(1, cbs=Overfit(1))
 
 # Showing, of nothing
@@ -970,7 +1149,9 @@ def test_nothing_to_show():
     with pytest.raises(ValueError, match='`max_n` is 1 or more, but got 0'): mk().show_results(max_n=0)
     with pytest.raises(TypeError, match='`max_n` is a whole number, but got 2.5'): mk().show_results(max_n=2.5)
     it = iter(in_batches())
-    with pytest.raises(ValueError, match=r'A batch that is taken from an iterator is gone: give a batch, `dl=\[batch\]`'): mk(valid=it).show_results()
+    with pytest.raises(ValueError,
+            match=r'A batch that is taken from an iterator is gone: give a batch, `dl=\[batch\]`'):
+        mk(valid=it).show_results()
     assert len([*it])==5
 
 @pytest.mark.parametrize('exc', [KeyboardInterrupt, ValueError, cancels['validate']])
@@ -980,7 +1161,8 @@ def test_predictions_that_were_interrupted_leave_the_file_of_before(tmp_path, ex
     whole,_ = learn.get_preds(save_preds=tmp_path/'p.npy')
     whole = whole.clone()
     with torch.no_grad(): learn.model.lin.weight.mul_(2)
-    with pytest.raises((KeyboardInterrupt,ValueError,RuntimeError)): learn.get_preds(save_preds=tmp_path/'p.npy', cbs=Raise('after_pred', exc, n=2))
+    with pytest.raises((KeyboardInterrupt,ValueError,RuntimeError)):
+        learn.get_preds(save_preds=tmp_path/'p.npy', cbs=Raise('after_pred', exc, n=2))
     assert [o.name for o in tmp_path.iterdir()]==['p.npy'] and np.array_equal(np.load(tmp_path/'p.npy'), whole)
     again,_ = learn.get_preds(save_preds=tmp_path/'p.npy')
     assert np.array_equal(np.load(tmp_path/'p.npy'), again) and not torch.equal(again, whole)
@@ -1010,7 +1192,8 @@ def test_fetching_with_all_callbacks():
     assert close(fetch.preds[0], logits(learn)+100)
 
 def test_what_fetching_removes_are_callbacks():
-    with pytest.raises(TypeError, match="`cbs` are callbacks, or classes of them, but got 'ema'"): FetchPredsCallback(cbs='ema')
+    with pytest.raises(TypeError, match="`cbs` are callbacks, or classes of them, but got 'ema'"):
+        FetchPredsCallback(cbs='ema')
 
 # Masks
 def segmenter(targ, loss_func=None, out=lambda x: torch.cat([-x, x], 1), c=1, **kwargs):
@@ -1020,7 +1203,8 @@ def segmenter(targ, loss_func=None, out=lambda x: torch.cat([-x, x], 1), c=1, **
     gen = torch.Generator().manual_seed(0)
     x = torch.randn(6, c, 4, 8, generator=gen)
     b = [(x, targ(x))]
-    return x,Learner(DataLoaders(b, b, device='cpu', **kwargs), Pixels(), loss_func or nn.CrossEntropyLoss()).remove_cb(ProgressCallback)
+    return x,Learner(DataLoaders(b, b, device='cpu', **kwargs), Pixels(),
+        loss_func or nn.CrossEntropyLoss()).remove_cb(ProgressCallback)
 
 def layers(ax): return [o.get_array() for o in ax.images]
 
@@ -1034,13 +1218,16 @@ def test_masks_are_shown_beside_their_targets():
         return m
     x,learn = segmenter(targ)
     fig = learn.show_results(shuffle=False)
-    assert titles(fig)==['target','100% right','target','0% right','target','50% right','target','92% right','target','100% right','target','100% right']
+    assert titles(fig)==['target','100% right','target','0% right','target','50% right','target','92% right','target',
+        '100% right','target','100% right']
     (_,t),(img,d) = layers(fig.axes[6]),layers(fig.axes[7])
     assert img.shape==(4,8) and t.shape==d.shape==(4,8,4)
-    assert ((d[...,3]>0)==(x[3,0]>0).numpy()).all() and ((t[...,3]>0)==(targ(x)[3]>0).numpy()).all() and not t[0,:,3].any()
+    assert (((d[...,3]>0)==(x[3,0]>0).numpy()).all() and ((t[...,3]>0)==(targ(x)[3]>0).numpy()).all()
+        and not t[0,:,3].any())
     interp = Interpretation.from_learner(learn)
     fig = interp.plot_top_losses(2)
-    assert [o.split('\n')[0] for o in titles(fig)]==['target','0% right','target','50% right'] and titles(fig)[1].endswith(f'loss {interp.losses.max():.2f}')
+    assert ([o.split('\n')[0] for o in titles(fig)]==['target','0% right','target','50% right']
+        and titles(fig)[1].endswith(f'loss {interp.losses.max():.2f}'))
     learn.dls.vocab = ['sky','tree']
     assert [o.get_text() for o in learn.show_results(max_n=2).legends[0].get_texts()]==['tree']
     plt.close('all')
@@ -1048,25 +1235,31 @@ def test_masks_are_shown_beside_their_targets():
 def test_pixels_that_the_loss_ignores_do_not_count():
     x,learn = segmenter(lambda x: torch.where(x[:,0]>1, 255, (x[:,0]>0).long()), nn.CrossEntropyLoss(ignore_index=255))
     fig = learn.show_results(shuffle=False)
-    assert set(titles(fig)[1::2])=={'100% right'} and ((layers(fig.axes[0])[1][...,3]>0)==((x[0,0]>0) & (x[0,0]<=1)).numpy()).all()
+    assert (set(titles(fig)[1::2])=={'100% right'}
+        and ((layers(fig.axes[0])[1][...,3]>0)==((x[0,0]>0) & (x[0,0]<=1)).numpy()).all())
     x,learn = segmenter(lambda x: torch.full((6,4,8), -100))
     assert set(titles(learn.show_results()))=={'target','decision'} # nothing counts
     plt.close('all')
 
-masks = dict(dice=(DiceLoss(), lambda x: (x[:,0]>0).long(), lambda x: torch.cat([-x, x], 1)), flat=(CrossEntropyLossFlat(axis=1), lambda x: (x[:,0]>0).long(), lambda x: torch.cat([-x, x], 1)),
-    binary=(BCEWithLogitsLossFlat(), lambda x: (x>0).float(), lambda x: x), several=(nn.BCEWithLogitsLoss(), lambda x: torch.cat([x>0, x<-1], 1).float(), lambda x: torch.cat([x, -1-x], 1)),
-    scores=(lambda p,t: F.cross_entropy(p, t), lambda x: (x[:,0]>0).long(), lambda x: torch.cat([-x, x], 1)), channel=(nn.CrossEntropyLoss(), lambda x: (x[:,0]>0).long(), lambda x: torch.cat([-x, x], 1)))
+masks = dict(dice=(DiceLoss(), lambda x: (x[:,0]>0).long(), lambda x: torch.cat([-x, x], 1)),
+    flat=(CrossEntropyLossFlat(axis=1), lambda x: (x[:,0]>0).long(), lambda x: torch.cat([-x, x], 1)),
+    binary=(BCEWithLogitsLossFlat(), lambda x: (x>0).float(), lambda x: x),
+    several=(nn.BCEWithLogitsLoss(), lambda x: torch.cat([x>0, x<-1], 1).float(), lambda x: torch.cat([x, -1-x], 1)),
+    scores=(lambda p,t: F.cross_entropy(p, t), lambda x: (x[:,0]>0).long(), lambda x: torch.cat([-x, x], 1)),
+    channel=(nn.CrossEntropyLoss(), lambda x: (x[:,0]>0).long(), lambda x: torch.cat([-x, x], 1)))
 @pytest.mark.parametrize('name', masks)
 def test_masks_of_every_loss(name):
     loss_func,targ,out = masks[name]
     x,learn = segmenter(targ, loss_func, out)
     fig = learn.show_results(shuffle=False, max_n=3)
-    assert titles(fig)==['target','100% right']*3 and all((layers(a)[1]==layers(b)[1]).all() for a,b in zip(fig.axes[::2], fig.axes[1::2]))
+    assert (titles(fig)==['target','100% right']*3
+        and all((layers(a)[1]==layers(b)[1]).all() for a,b in zip(fig.axes[::2], fig.axes[1::2])))
     assert ((layers(fig.axes[0])[1][...,3]>0)==((x[0,0]>0) | ((x[0,0]<-1) & (name=='several'))).numpy()).all()
     plt.close('all')
 
 def test_masks_of_another_resolution_without_targets_or_over_what_is_no_image():
-    x,learn = segmenter(lambda x: (F.avg_pool2d(x, 2)[:,0]>0).long(), out=lambda x: F.avg_pool2d(torch.cat([-x, x], 1), 2))
+    x,learn = segmenter(lambda x: (F.avg_pool2d(x, 2)[:,0]>0).long(),
+        out=lambda x: F.avg_pool2d(torch.cat([-x, x], 1), 2))
     fig = learn.show_results(max_n=2)
     assert titles(fig)[1]=='100% right' and fig.axes[1].images[1].get_extent()==fig.axes[1].images[0].get_extent()
     x,learn = segmenter(lambda x: (x[:,0]>0).long())
@@ -1093,26 +1286,35 @@ def test_masks_are_flipped_back():
     expected = .75*act(x.flip(-1)).flip(-1)+.25*act(x)
     assert close(learn.tta(aug=flip)[0], expected) and not close(learn.tta(aug=lambda x: x.flip(-1))[0], expected)
     (changed,plain),targs = learn.tta(aug=flip, beta=None)
-    assert close(changed, act(x.flip(-1)).flip(-1)) and close(plain, act(x)) and torch.equal(targs, learn.dls.valid[0][1])
+    assert (close(changed, act(x.flip(-1)).flip(-1)) and close(plain, act(x))
+        and torch.equal(targs, learn.dls.valid[0][1]))
 
 def test_each_augmentation_has_its_way_back():
     "Drawn for each batch; one that changes nothing has none"
     x,learn = segmenter(lambda x: (x[:,0]>0).long())
     def sometimes(x): return (x.flip(-1), lambda pred: pred.flip(-1)) if torch.rand(())<.5 else x
-    assert close(learn.tta([(o[None], (o>0).long()) for o in x], n=6, aug=sometimes)[0], learn.get_preds()[0]) # each pixel by itself
+    # each pixel by itself
+    assert close(learn.tta([(o[None], (o>0).long()) for o in x], n=6, aug=sometimes)[0], learn.get_preds()[0])
 
 def test_a_way_back_with_several_or_named_inputs():
     class Two(Net):
         def forward(self, a, b): return super().forward(a+b)
     back = lambda p: p*0
-    two = Learner(DataLoaders([(X, X, Y)], [(X, X, Y)], device='cpu'), Two(), nn.CrossEntropyLoss()).remove_cb(ProgressCallback)
-    named = Learner(DataLoaders([dict(a=X, b=X)], [dict(a=X, b=X)], device='cpu'), Two(), lambda p: p.mean()).remove_cb(ProgressCallback)
+    two = Learner(DataLoaders([(X, X, Y)], [(X, X, Y)], device='cpu'), Two(),
+        nn.CrossEntropyLoss()).remove_cb(ProgressCallback)
+    named = Learner(DataLoaders([dict(a=X, b=X)], [dict(a=X, b=X)], device='cpu'), Two(),
+        lambda p: p.mean()).remove_cb(ProgressCallback)
     even = torch.full((N,C), 1/C)
-    assert close(mk().tta(n=1, aug=lambda x: (x, back), beta=0.)[0], even) and close(two.tta(n=1, aug=lambda a,b: (a, b, back), beta=0.)[0], even)
+    assert (close(mk().tta(n=1, aug=lambda x: (x, back), beta=0.)[0], even)
+        and close(two.tta(n=1, aug=lambda a,b: (a, b, back), beta=0.)[0], even))
     assert not named.tta(n=1, aug=lambda a,b: (dict(a=a+1), back), beta=0.)[0].any()
-    with pytest.raises(TypeError, match='The function that `aug` has returned takes predictions back, but gave None'): mk().tta(aug=lambda x: (x, lambda p: None))
+    with pytest.raises(TypeError, match='The function that `aug` has returned takes predictions back, but gave None'):
+        mk().tta(aug=lambda x: (x, lambda p: None))
 
-@pytest.mark.parametrize('f,match', [(lambda o: o.tta(batch_tfms=[]), 'tta` has no argument `batch_tfms`. Did you mean `aug`'), (lambda o: o.tta(item_tfms=[]), 'tta` has no argument `item_tfms`. Did you mean `aug`'),
-    (lambda o: load_learner('x.pkl', cpu=True), '`load_learner` has no argument `cpu`. Did you mean `device`')], ids=['batch_tfms','item_tfms','cpu'])
+@pytest.mark.parametrize('f,match',
+    [(lambda o: o.tta(batch_tfms=[]), 'tta` has no argument `batch_tfms`. Did you mean `aug`'),
+        (lambda o: o.tta(item_tfms=[]), 'tta` has no argument `item_tfms`. Did you mean `aug`'),
+    (lambda o: load_learner('x.pkl', cpu=True), '`load_learner` has no argument `cpu`. Did you mean `device`')],
+    ids=['batch_tfms','item_tfms','cpu'])
 def test_arguments_of_fastai_are_answered_with_ours(f, match):
     with pytest.raises(TypeError, match=match): f(mk())

@@ -65,12 +65,17 @@ def test_every_tensor_of_a_batch_is_found():
     seen = []
     b = (torch.zeros(1), [torch.ones(2), 'name'], dict(k=torch.ones(3), n=4), Pair(torch.ones(4), own))
     res = prefetch.each_tensor(b, lambda o: seen.append(len(o)) or o+1)
-    assert seen==[1,2,3,4] and res[0].item()==1 and res[1][1]=='name' and res[2]['n']==4 and type(res[3]) is Pair and res[3].b is own
+    assert (seen==[1,2,3,4] and res[0].item()==1 and res[1][1]=='name' and res[2]['n']==4 and type(res[3]) is Pair
+        and res[3].b is own)
 
 # On a GPU
-def big(n=20, pin=True): return [tuple(o.pin_memory() if pin else o for o in (torch.randn(4096, 4096), torch.randn(4096, 10))) for _ in range(n)]
+def big(n=20, pin=True):
+    return [tuple(o.pin_memory() if pin else o for o in (torch.randn(4096, 4096), torch.randn(4096, 10)))
+        for _ in range(n)]
 def deep(): torch.manual_seed(0); return nn.Sequential(*[nn.Linear(4096, 4096) for _ in range(8)], nn.Linear(4096, 10))
-def on_gpu(bs, *cbs): return Learner(DataLoaders(bs, device='cuda'), deep(), nn.MSELoss(), opt_func=torch.optim.SGD, lr=1e-3, cbs=[TrainEvalCallback, *cbs], default_cbs=False)
+def on_gpu(bs, *cbs):
+    return Learner(DataLoaders(bs, device='cuda'), deep(), nn.MSELoss(), opt_func=torch.optim.SGD, lr=1e-3,
+        cbs=[TrainEvalCallback, *cbs], default_cbs=False)
 
 @pytest.mark.cuda
 @pytest.mark.parametrize('pin', [True, False])

@@ -7,7 +7,8 @@ from learner.loop.interrupt import in_callback
 
 def slow(clock, name, order=0, **events):
     "A callback that takes so many seconds at each of `events`, in training only"
-    cb = type(name, (Callback,), {k: (lambda self, s=s: clock.sleep(s)) for k,s in events.items()} | dict(run_valid=False, order=order))
+    cb = type(name, (Callback,),
+        {k: (lambda self, s=s: clock.sleep(s)) for k,s in events.items()} | dict(run_valid=False, order=order))
     return cb()
 
 class Slow:
@@ -22,16 +23,22 @@ def calls(report): return {(o.callback, o.event): (o.phase, o.n, o.sum_s) for o 
 def test_phases_and_callbacks_have_the_time_that_was_planted(clock):
     class Model(RegModel):
         def forward(self, x): clock.sleep(.2); return super().forward(x)
-    def loss(pred, targ): clock.sleep(.03*pred.requires_grad); return F.mse_loss(pred, targ) # in training; a validation may try it twice
-    cbs = slow(clock, 'A', before_batch=1., after_pred=2., before_backward=4., before_step=8., after_batch=16.),slow(clock, 'B', before_batch=.5, after_epoch=32.)
+    # in training; a validation may try it twice
+    def loss(pred, targ): clock.sleep(.03*pred.requires_grad); return F.mse_loss(pred, targ)
+    cbs = slow(clock, 'A', before_batch=1., after_pred=2., before_backward=4., before_step=8.,
+        after_batch=16.),slow(clock, 'B', before_batch=.5, after_epoch=32.)
     learn = synth_learner(3, 2, model=Model(), loss_func=loss, cbs=cbs)
     learn.dls.loaders['train'] = Slow(learn.dls.train, lambda: clock.sleep(.1))
     ended = []
     learn.add_cb(Callback(after_fit=lambda cb: ended.append(clock.t)))
     r = learn.profile(10) # a trial, after which the clock of the model is what it was before
-    assert phases(r)==pytest.approx(dict(draw=.3, move=0, forward=3*1.7, loss=3*2.03, backward=12, step=24, validate=.4, other=48+32, total=.3+5.1+6.09+36+.4+80))
+    assert phases(r)==pytest.approx(
+        dict(draw=.3, move=0, forward=3*1.7, loss=3*2.03, backward=12, step=24, validate=.4, other=48+32,
+            total=.3+5.1+6.09+36+.4+80))
     found = calls(r)
-    assert found['a','before_batch']==('forward', 3, 3) and found['a','after_pred']==('loss', 3, 6) and found['a','after_batch']==('other', 3, 48) and found['b','after_epoch']==('other', 1, 32) and found['b','before_batch']==('forward', 3, 1.5)
+    assert (found['a','before_batch']==('forward', 3, 3) and found['a','after_pred']==('loss', 3, 6)
+        and found['a','after_batch']==('other', 3, 48) and found['b','after_epoch']==('other', 1, 32)
+        and found['b','before_batch']==('forward', 3, 1.5))
     assert sum(v for k,v in phases(r).items() if k!='total')==pytest.approx(ended[0])==pytest.approx(phases(r)['total'])
 
 def test_what_runs_inside_a_callback_counts_once(clock):
@@ -46,18 +53,24 @@ def test_what_runs_inside_a_callback_counts_once(clock):
             if self.train_iter==1: clock.sleep(1000.); self.learn.validate_now()
     r = synth_learner(2, 1, cbs=[Inner, Outer]).fit(1, cbs=[p := Profile()]) and p.report()
     found = calls(r)
-    assert found['outer','before_step']==('step', 2, 20) and found['inner','asked']==('step', 2, 2) and found['outer','before_draw'][2]==1000 and found['inner','before_validate']==('validate', 2, 200)
+    assert (found['outer','before_step']==('step', 2, 20) and found['inner','asked']==('step', 2, 2)
+        and found['outer','before_draw'][2]==1000 and found['inner','before_validate']==('validate', 2, 200))
     assert phases(r)['step']==22 and phases(r)['validate']==200 and phases(r)['draw']==1000 and phases(r)['total']==1222
 
 def reader(text):
     def f(*args): return eval(text, dict(t=args[0], torch=torch))
     return f
 
-@pytest.mark.parametrize('text,n', [('t.item()', 1), ('float(t)+int(t)', 2), ('1 if t>0 else 2', 1), ('torch.equal(t, t)', 1), ('t.view(1).nonzero()', 1), ('t.view(1)[t.view(1)>0]', 1), ('t.view(1).masked_select(t.view(1)>0)', 1), ('torch.isfinite(t)', 0), ('t.detach().clone()+1', 0), ('t.view(1)[torch.tensor([0])]', 0)])
+@pytest.mark.parametrize('text,n',
+    [('t.item()', 1), ('float(t)+int(t)', 2), ('1 if t>0 else 2', 1), ('torch.equal(t, t)', 1),
+        ('t.view(1).nonzero()', 1), ('t.view(1)[t.view(1)>0]', 1), ('t.view(1).masked_select(t.view(1)>0)', 1),
+        ('torch.isfinite(t)', 0), ('t.detach().clone()+1', 0), ('t.view(1)[torch.tensor([0])]', 0)])
 def test_a_planted_read_is_counted(text, n):
     read = reader(text)
-    r = synth_learner(9, 1, cbs=Callback(before_backward=lambda self: read(self.learn.loss.detach()))).profile(9, waits_every=2)
-    assert sum(o.per_batch for o in r.waits)==n and {o.during for o in r.waits}=={'callback.before_backward'}-({'callback.before_backward'} if n==0 else set())
+    r = synth_learner(9, 1, cbs=Callback(before_backward=lambda self: read(self.learn.loss.detach()))).profile(9,
+        waits_every=2)
+    assert (sum(o.per_batch for o in r.waits)==n
+        and {o.during for o in r.waits}=={'callback.before_backward'}-({'callback.before_backward'} if n==0 else set()))
     assert r.about['Waits of the device']==f'{n} a batch'
 
 class Reader(Callback):
@@ -74,7 +87,8 @@ def test_a_wait_has_the_line_that_caused_it():
     r = synth_learner(12, 1, cbs=Reader, loss_func=reading_loss, model=ReadingModel()).profile(12, waits_every=1)
     lines = open(__file__).read().splitlines()
     found = {o.during:(o.per_batch, o.line, o.code) for o in r.waits}
-    for during,per_batch,words in (('reader.after_batch', .5, '# planted'), ('loss', 1, '# planted too'), ('forward', 1, 'x.sum().item()')):
+    for during,per_batch,words in (('reader.after_batch', .5, '# planted'), ('loss', 1, '# planted too'),
+            ('forward', 1, 'x.sum().item()')):
         code = next(l.strip() for l in lines if l.strip().endswith(words) or f'{words}; return' in l)
         assert found.pop(during)==(per_batch, f'test_profile.py:{[l.strip() for l in lines].index(code)+1}', code)
     assert not found
@@ -86,12 +100,16 @@ def test_a_plain_batch_waits_for_nothing(opt_func):
 
 def test_a_callback_of_the_library_that_reads_is_named():
     r = synth_learner(6, 1, cbs=TerminateOnNaNCallback).profile(6, waits_every=1)
-    assert [(o.during.split('.')[0], o.per_batch) for o in r.waits]==[('terminate_on_na_n', 1)] or [o.during for o in r.waits][0].startswith('terminate')
+    assert ([(o.during.split('.')[0], o.per_batch) for o in r.waits]==[('terminate_on_na_n', 1)]
+        or [o.during for o in r.waits][0].startswith('terminate'))
     assert all(o.line.startswith('tracker.py') or o.line for o in r.waits)
 
 def test_a_profile_leaves_no_trace():
     learn = synth_learner(5, 2, cbs=TrackerCallback('valid_loss')).fit(1)
-    def state(): return str(([p.detach().clone() for p in learn.model.parameters()],list(learn.recorder.losses),learn.tracker.best,torch.get_rng_state().tolist(),list(learn.cbs),learn.recorder.log,learn.train_iter,learn.opt.state_dict()['state']))
+    def state():
+        return str(([p.detach().clone() for p in learn.model.parameters()],list(learn.recorder.losses),
+            learn.tracker.best,torch.get_rng_state().tolist(),list(learn.cbs),learn.recorder.log,learn.train_iter,
+            learn.opt.state_dict()['state']))
     before = state()
     learn.profile(3)
     assert state()==before
@@ -100,29 +118,35 @@ def test_a_fit_is_the_same_with_a_profile():
     def end(*cbs): return [p.tolist() for p in synth_learner(40, 2, cbs=[GradientClip, *cbs]).fit(2).model.parameters()]
     assert end()==end(Profile(waits_every=3))
 
-@pytest.mark.parametrize('place', ['before_fit','after_draw','before_batch','after_pred','before_step','after_batch','before_validate','after_epoch'])
+@pytest.mark.parametrize('place',
+    ['before_fit','after_draw','before_batch','after_pred','before_step','after_batch','before_validate','after_epoch'])
 @pytest.mark.parametrize('exc', [ZeroDivisionError, CancelFitException, CancelBatchException])
 def test_however_a_fit_ends_nothing_watches_it_any_more(place, exc):
     learn = synth_learner(6, 1, cbs=[p := Profile(waits_every=1), Raise(place, exc)])
     try: learn.fit(1)
     except (ZeroDivisionError, RuntimeError): pass
-    assert torch._C._len_torch_dispatch_stack()==0 and not any(type(h).__name__=='Watched' for hs in learn.handlers.values() for h in hs)
+    assert (torch._C._len_torch_dispatch_stack()==0
+        and not any(type(h).__name__=='Watched' for hs in learn.handlers.values() for h in hs))
     p.report()
     learn.remove_cb(Raise).fit(1)
     assert len(p.times['forward'])==6
 
 def test_removed_in_a_fit_it_stops_watching():
     learn = synth_learner(6, 1, cbs=Profile)
-    learn.fit(1, cbs=Callback(after_batch=lambda self: self.training and self.iter==3 and self.learn.remove_cb(Profile)))
-    assert torch._C._len_torch_dispatch_stack()==0 and not any(type(h).__name__=='Watched' for hs in learn.handlers.values() for h in hs)
+    learn.fit(1, cbs=Callback(
+        after_batch=lambda self: self.training and self.iter==3 and self.learn.remove_cb(Profile)))
+    assert (torch._C._len_torch_dispatch_stack()==0
+        and not any(type(h).__name__=='Watched' for hs in learn.handlers.values() for h in hs))
 
 def test_a_stop_may_still_come_in_a_callback_of_the_user():
     seen = []
-    synth_learner(2, 1).fit(1, cbs=[Profile(), Callback(before_step=lambda self: seen.append(in_callback(sys._getframe())))])
+    synth_learner(2, 1).fit(1,
+        cbs=[Profile(), Callback(before_step=lambda self: seen.append(in_callback(sys._getframe())))])
     assert seen==[True, True]
 
 def test_traces_of_some_batches_are_written(tmp_path):
-    synth_learner(8, 1).fit(1, cbs=Profile(trace=tmp_path/'traces', schedule=dict(wait=1, warmup=1, active=2, repeat=2)))
+    synth_learner(8, 1).fit(1,
+        cbs=Profile(trace=tmp_path/'traces', schedule=dict(wait=1, warmup=1, active=2, repeat=2)))
     files = sorted((tmp_path/'traces').iterdir())
     assert len(files)==2 and all(json.loads(f.read_text())['traceEvents'] for f in files)
     assert Profile(trace='x').writes and not Profile().writes
@@ -140,18 +164,26 @@ def test_learners_without_a_profile_pay_nothing():
     learn = synth_learner(2, 1)
     assert all(type(h).__name__!='Watched' for hs in learn.handlers.values() for h in hs)
 
-@pytest.mark.parametrize('kwargs,match', [(dict(n=0), '`n` is 1 or more'), (dict(waits_every=0), '`waits_every` is 1 or more'), (dict(m=3), 'has no argument `m`')])
+@pytest.mark.parametrize('kwargs,match',
+    [(dict(n=0), '`n` is 1 or more'), (dict(waits_every=0), '`waits_every` is 1 or more'),
+        (dict(m=3), 'has no argument `m`')])
 def test_bad_arguments_are_refused(kwargs, match):
     with pytest.raises((ValueError,TypeError), match=match): synth_learner(2, 1).profile(**kwargs)
 
 def test_it_cannot_start_inside_a_fit():
-    with pytest.raises(RuntimeError, match='`profile` cannot start inside a running `fit`'): synth_learner(2, 1, cbs=Callback(after_batch=lambda self: self.learn.profile())).fit(1)
+    with pytest.raises(RuntimeError, match='`profile` cannot start inside a running `fit`'):
+        synth_learner(2, 1, cbs=Callback(after_batch=lambda self: self.learn.profile())).fit(1)
 
 def test_a_schedule_of_traces_has_known_parts():
-    with pytest.raises(ValueError, match="`schedule` is one of `wait`, `warmup`, `active`, `repeat`, but got 'warm_up'. Did you mean `warmup`?"): Profile(trace='x', schedule=dict(warm_up=1))
+    with pytest.raises(ValueError,
+            match="`schedule` is one of `wait`, `warmup`, `active`, `repeat`, but got 'warm_up'. "
+                "Did you mean `warmup`?"):
+        Profile(trace='x', schedule=dict(warm_up=1))
 
 def test_graphs_that_were_compiled_are_counted():
     torch._dynamo.reset()
     assert 'Graphs compiled' not in synth_learner(4, 1).profile(4).about
-    assert synth_learner(4, 1, cbs=Compile(warm_up=False, backend='eager')).profile(4).about['Graphs compiled'] in ('1','2') # of training, and of validation
+    # of training, and of validation
+    assert synth_learner(4, 1, cbs=Compile(warm_up=False, backend='eager')).profile(4).about['Graphs compiled'] in ('1',
+        '2')
     assert 'Graphs compiled' not in synth_learner(4, 1, cbs=Compile(backend='eager')).profile(4).about # but before

@@ -19,8 +19,11 @@ def learner(train=(1,2,3), valid=(2,4), cbs=None, recorder=None, **kwargs):
     "A model that does not learn: predictions are 0, so that losses are the squares of `train` and `valid`"
     model = torch.nn.Linear(1, 1)
     for p in model.parameters(): p.data.zero_()
-    dls = DataLoaders([b for o in train for b in const(o, 1)], *([] if valid is None else [valid if isinstance(valid, dict) else [b for o in valid for b in const(o, 1)]]), device='cpu')
-    learn = Learner(dls, model, F.mse_loss, **dict(lr=0., metrics=mae) | kwargs).remove_cbs([ProgressCallback, *([] if recorder is None else [Recorder])])
+    dls = DataLoaders([b for o in train for b in const(o, 1)],
+        *([] if valid is None else [valid if isinstance(valid, dict) else [b for o in valid for b in const(o, 1)]]),
+        device='cpu')
+    learn = Learner(dls, model, F.mse_loss,
+        **dict(lr=0., metrics=mae) | kwargs).remove_cbs([ProgressCallback, *([] if recorder is None else [Recorder])])
     return learn.add_cbs([*([] if recorder is None else [recorder]), *(cbs or [])])
 
 def dicts(rows): return [dict(o) for o in rows]
@@ -39,22 +42,27 @@ def ewma(xs, beta=.98):
     (Recorder(), None, 'epoch train_loss time'),
     (Recorder(train_metrics=True), None, 'epoch train_loss train_mae time'),
     (Recorder(), dict(a=const(2), b=const(3)), 'epoch train_loss a/loss a/mae b/loss b/mae time'),
-    (Recorder(train_metrics=True), dict(a=const(2), b=const(3)), 'epoch train_loss train_mae a/loss a/mae b/loss b/mae time'),
+    (Recorder(train_metrics=True), dict(a=const(2), b=const(3)),
+        'epoch train_loss train_mae a/loss a/mae b/loss b/mae time'),
 ], ids=lambda o: o if isinstance(o, str) else '')
 def test_columns(recorder, valid, names):
     learn = learner(valid=valid, recorder=recorder).fit(2)
     rec = learn.recorder
     assert rec is recorder and rec.metric_names==names.split() and [list(o.names) for o in rec.rows]==[names.split()]*2
-    expected = dict(epoch=1, train_loss=ewma([1.,4.,9.]*2)[-1], train_mae=2., valid_loss=4., valid_mae=2., mae=2.) | {'a/loss':4., 'a/mae':2., 'b/loss':9., 'b/mae':3.}
-    assert {k:v for k,v in dict(rec.rows[-1]).items() if k!='time'}==pytest.approx({k:expected[k] for k in names.split() if k!='time'})
+    expected = dict(epoch=1, train_loss=ewma([1.,4.,9.]*2)[-1], train_mae=2., valid_loss=4., valid_mae=2.,
+        mae=2.) | {'a/loss':4., 'a/mae':2., 'b/loss':9., 'b/mae':3.}
+    assert {k:v for k,v in dict(rec.rows[-1]).items() if k!='time'}==pytest.approx(
+        {k:expected[k] for k in names.split() if k!='time'})
 
 nan = float('nan')
 @pytest.mark.parametrize('cb,expected', [
     (Raise('before_batch', CancelTrainException, 3), [(0, ewma([1,4])[-1], 10, 3), (1, ewma([1,4,1,4,9])[-1], 10, 3)]),
     (Raise('before_train', CancelTrainException),    [(0, nan, 10, 3), (1, ewma([1,4,9])[-1], 10, 3)]),
-    (Raise('before_validate', CancelValidException), [(0, ewma([1,4,9])[-1], nan, nan), (1, ewma([1,4,9]*2)[-1], 10, 3)]),
+    (Raise('before_validate', CancelValidException),
+        [(0, ewma([1,4,9])[-1], nan, nan), (1, ewma([1,4,9]*2)[-1], 10, 3)]),
     (Raise('before_batch', CancelValidException, 5), [(0, ewma([1,4,9])[-1], 4, 2), (1, ewma([1,4,9]*2)[-1], 10, 3)]),
-    (Raise('before_batch', CancelEpochException, 5), [(0, ewma([1,4,9])[-1], nan, nan), (1, ewma([1,4,9]*2)[-1], 10, 3)]),
+    (Raise('before_batch', CancelEpochException, 5),
+        [(0, ewma([1,4,9])[-1], nan, nan), (1, ewma([1,4,9]*2)[-1], 10, 3)]),
     (Raise('before_train', CancelEpochException),    [(0, nan, nan, nan), (1, ewma([1,4,9])[-1], 10, 3)]),
     (Raise('before_validate', CancelFitException, 2), [(0, ewma([1,4,9])[-1], 10, 3)]),
     (Raise('after_pred', CancelBatchException, 2),   [(0, ewma([1,9])[-1], 10, 3), (1, ewma([1,9,1,4,9])[-1], 10, 3)]),
@@ -65,7 +73,8 @@ def test_what_was_cancelled_does_not_shift_columns_or_count(cb, expected):
     cb.count = 0
     learn = learner(cbs=[cb], recorder=Recorder(add_time=False)).fit(2)
     assert [tuple(o) for o in learn.recorder.rows]==[pytest.approx(o, nan_ok=True) for o in expected]
-    assert len(learn.recorder.lrs)==len(learn.recorder.raw_losses) and len(learn.recorder.iters)==len(learn.recorder.rows)
+    assert (len(learn.recorder.lrs)==len(learn.recorder.raw_losses)
+        and len(learn.recorder.iters)==len(learn.recorder.rows))
 
 def test_metrics_in_training_are_of_the_completed_batches_of_one_epoch():
     learn = learner(recorder=Recorder(train_metrics=True), cbs=[Raise('after_pred', CancelBatchException, 3)]).fit(2)
@@ -88,14 +97,16 @@ def test_time_is_seconds_of_each_epoch(monkeypatch):
     now = [100.]
     monkeypatch.setattr('learner.record.table.time', SimpleNamespace(perf_counter=lambda: now[0]))
     def wait(self): now[0] += .5*(1+self.epoch)
-    ts = learner(cbs=[Callback(before_epoch=wait, after_batch=wait)]).fit(2).recorder['time'] # 3 batches for training, and 2
+    # 3 batches for training, and 2
+    ts = learner(cbs=[Callback(before_epoch=wait, after_batch=wait)]).fit(2).recorder['time']
     assert list(ts)==[.5*6, 1.*6] and isinstance(ts[0], float)
 
 # Access
 def test_rows_and_columns():
     rec = learner().fit(4).recorder
     assert rec[-1]==rec.rows[-1] and rec[:2]==rec.rows[:2]
-    assert isinstance(rec['epoch'], np.ndarray) and list(rec['epoch'])==[0,1,2,3] and list(rec[2:, 'epoch'])==[2,3] and list(rec[::2, 'epoch'])==[0,2]
+    assert (isinstance(rec['epoch'], np.ndarray) and list(rec['epoch'])==[0,1,2,3] and list(rec[2:, 'epoch'])==[2,3]
+        and list(rec[::2, 'epoch'])==[0,2])
     assert rec[-1, 'valid_loss']==10. and rec[1].mae==rec[1]['mae']==rec[1][3]==3.
     assert rec.values[-1].names==('train_loss', 'valid_loss', 'mae')==rec.final_record.names and rec.log==rec[-1]
     assert rec.iters==[3,6,9,12] and rec.smooth_loss==rec.losses[-1]
@@ -109,7 +120,8 @@ def test_rows_are_tuples_with_names_that_can_be_pickled_and_copied():
 def test_rows_may_have_columns_of_any_name():
     row = Row(**{'cls':1, 'self':2, 'a b':3, 'keys':4})
     assert (row['cls'], row['self'], row['a b'], row['keys'])==row==(1,2,3,4)
-    rec = learner(metrics=dict(cls=mae, self=mse), cbs=[Callback(after_train=lambda cb: cb.recorder.add(**{'self/x': 1}))]).fit(1).recorder
+    rec = learner(metrics=dict(cls=mae, self=mse),
+        cbs=[Callback(after_train=lambda cb: cb.recorder.add(**{'self/x': 1}))]).fit(1).recorder
     assert (rec[0]['cls'], rec[0]['self'], rec[0]['self/x'])==(3., 10., 1.)
 
 # Columns that come and go
@@ -123,20 +135,24 @@ def adding(*vals, names=('x',)):
 def test_a_value_is_a_number_if_it_can_be():
     vals = [1, 2.5, torch.tensor(3), torch.tensor([4.]), np.float32(5), np.int64(6), np.array(7.), True]
     rec = learner(cbs=[adding(*vals)]).fit(8).recorder
-    assert list(rec['x'])==[1,2.5,3,4,5,6,7,1] and {type(o.x) for o in rec.rows}=={float,int,bool} # Python's own stay what they are
+    # Python's own stay what they are
+    assert list(rec['x'])==[1,2.5,3,4,5,6,7,1] and {type(o.x) for o in rec.rows}=={float,int,bool}
     rec = learner(cbs=[adding('a', [1,2], np.arange(2))]).fit(3).recorder
     assert [rec[0].x, rec[1].x, list(rec[2].x)]==['a', [1,2], [0,1]]
 
 @pytest.mark.parametrize('name', ['epoch','train_loss','valid_loss','mae','time'])
 def test_a_column_of_the_recorder_is_its_own(name):
-    with pytest.raises(ValueError, match=f"`{name}` is a column that the recorder fills itself: .* such as `my_{name}`"): learner(cbs=[adding(1., names=[name])]).fit(1)
+    with pytest.raises(ValueError,
+            match=f"`{name}` is a column that the recorder fills itself: .* such as `my_{name}`"):
+        learner(cbs=[adding(1., names=[name])]).fit(1)
 
 def test_a_column_can_be_dropped():
     def drop(self):
         if self.epoch==1: self.recorder.drop('mae')
     learn = learner(cbs=[adding(1,2,3), Callback(after_train=drop)]).fit(3)
     rec = learn.recorder
-    assert rec.metric_names==['epoch', 'train_loss', 'valid_loss', 'time', 'x']==rec.rows.names and all(o.names==tuple(rec.metric_names) for o in rec.rows)
+    assert (rec.metric_names==['epoch', 'train_loss', 'valid_loss', 'time', 'x']==rec.rows.names
+        and all(o.names==tuple(rec.metric_names) for o in rec.rows))
     assert list(rec['x'])==[1,2,3] and learn.results.mae==3.
     rec.drop('x')
     assert [o.get('x') for o in rec.rows]==[missing]*3
@@ -156,23 +172,29 @@ def test_last_is_the_latest_that_is_not_missing():
 
 def test_history_finds_the_best():
     h = History([Row(a=3.), Row(a=nan), Row(a=1.), Row(b='x'), Row(a=1.), Row(a=4.)])
-    assert (h.best('a', higher=True), h.best('a', higher=False), h.best('b', higher=True), History().best('a', True))==(5, 2, None, None)
-    assert h.names==['a','b'] and isinstance(h[1:3], History) and list(h[4:, 'a'])==[1.,4.] and copy.deepcopy(h)[0]==h[0] and pickle.loads(pickle.dumps(h))[3].b=='x'
+    assert (h.best('a', higher=True), h.best('a', higher=False), h.best('b', higher=True),
+        History().best('a', True))==(5, 2, None, None)
+    assert (h.names==['a','b'] and isinstance(h[1:3], History) and list(h[4:, 'a'])==[1.,4.]
+        and copy.deepcopy(h)[0]==h[0] and pickle.loads(pickle.dumps(h))[3].b=='x')
     h.drop('a')
     assert h.names==['b'] and len(h)==6
 
 def test_history_as_a_data_frame():
     pandas = pytest.importorskip('pandas')
     df = learner(cbs=[adding(None, 'a')]).fit(2).recorder.rows.to_df()
-    assert isinstance(df, pandas.DataFrame) and list(df.columns)==['epoch', 'train_loss', 'valid_loss', 'mae', 'time', 'x'] and list(df['valid_loss'])==[10.,10.]
+    assert (isinstance(df, pandas.DataFrame)
+        and list(df.columns)==['epoch', 'train_loss', 'valid_loss', 'mae', 'time', 'x']
+        and list(df['valid_loss'])==[10.,10.])
 
 def test_what_is_better_is_known_by_column():
     class Wild(Metric):
         name,higher_is_better,value = 'wild',True,1.
         def accumulate(self, learn): pass
     valid = dict(a=const(2), valid=const(3))
-    rec = learner(valid=valid, metrics=[mae, Wild(), AvgMetric(lambda p,t: p.mean(), 'neutral')], recorder=Recorder(train_metrics=True)).fit(1).recorder
-    assert rec.higher_is_better=={'train_loss':False, 'train_mae':False, 'train_wild':True, 'a/loss':False, 'a/mae':False, 'a/wild':True, 'valid_loss':False, 'valid_mae':False, 'valid_wild':True}
+    rec = learner(valid=valid, metrics=[mae, Wild(), AvgMetric(lambda p,t: p.mean(), 'neutral')],
+        recorder=Recorder(train_metrics=True)).fit(1).recorder
+    assert rec.higher_is_better=={'train_loss':False, 'train_mae':False, 'train_wild':True, 'a/loss':False,
+        'a/mae':False, 'a/wild':True, 'valid_loss':False, 'valid_mae':False, 'valid_wild':True}
 
 def test_metrics_that_know_nothing_of_what_is_better_are_fine():
     class Duck:
@@ -187,8 +209,10 @@ def print_nothing(learn): pass
 
 def test_columns_that_begin_alike():
     h = History([Row(loss=1., **{'ema/loss':2., 'ema/acc':.5}), Row(loss=3., **{'ema/loss':4.})])
-    assert h['ema/'].names==['ema/loss','ema/acc'] and dicts(h['ema/'])==[{'ema/loss':2., 'ema/acc':.5}, {'ema/loss':4., 'ema/acc':missing}]
-    assert list(h['ema/']['ema/loss'])==[2.,4.] and dict(h[0, 'ema/'])=={'ema/loss':2., 'ema/acc':.5} and dicts(h[1:, 'ema/'])==dicts(h['ema/'])[1:]
+    assert (h['ema/'].names==['ema/loss','ema/acc']
+        and dicts(h['ema/'])==[{'ema/loss':2., 'ema/acc':.5}, {'ema/loss':4., 'ema/acc':missing}])
+    assert (list(h['ema/']['ema/loss'])==[2.,4.] and dict(h[0, 'ema/'])=={'ema/loss':2., 'ema/acc':.5}
+        and dicts(h[1:, 'ema/'])==dicts(h['ema/'])[1:])
     assert 'ema/acc' in str(h['ema/']).split() and 'loss' not in str(h['ema/']).split()
     with pytest.raises(KeyError, match="Nothing recorded as `eme/`, but `loss`, `ema/loss`, `ema/acc`"): h['eme/']
     rec = synth_learner(metrics=mae, cbs=EMA(.9, validate='both')).fit(2).recorder
@@ -196,12 +220,15 @@ def test_columns_that_begin_alike():
 
 def test_nothing_is_added_where_no_row_will_come():
     learn = synth_learner()
-    with pytest.raises(RuntimeError, match="`add` puts `a`, `b` into the coming row of a fit, and none is running$"): learn.recorder.add(a=1, b=2)
+    with pytest.raises(RuntimeError, match="`add` puts `a`, `b` into the coming row of a fit, and none is running$"):
+        learn.recorder.add(a=1, b=2)
     learn.fit(1)
     names = list(learn.recorder.metric_names)
     with pytest.raises(RuntimeError, match="into the coming row of a fit, and none is running"): learn.recorder.add(a=1)
     learn.add_cb(Callback(after_validate=lambda self: self.recorder.add(a=1)))
-    with pytest.raises(RuntimeError, match="none is running, but `predict`: a callback with `only_fit = True` is not called there"): learn.get_preds()
+    with pytest.raises(RuntimeError,
+            match="none is running, but `predict`: a callback with `only_fit = True` is not called there"):
+        learn.get_preds()
     assert learn.recorder.metric_names==names
     assert learn.fit(1).recorder['a']==[1]
     with pytest.raises(RuntimeError, match="none is running$"): Recorder().add(a=1)
@@ -210,25 +237,33 @@ def test_run_config():
     ds = torch.utils.data.TensorDataset(torch.randn(24,1), torch.randn(24,1))
     model = torch.nn.Sequential(torch.nn.Linear(1,3), torch.nn.Linear(3,1))
     loss = torch.nn.HuberLoss(delta=.5)
-    learn = Learner(DataLoaders.from_dsets(ds, ds, bs=4, device='cpu'), model, loss, opt_func=partial(Adam, mom=.8), lr=[.1,.2], splitter=lambda m: [list(o.parameters()) for o in m],
+    learn = Learner(DataLoaders.from_dsets(ds, ds, bs=4, device='cpu'), model, loss, opt_func=partial(Adam, mom=.8),
+        lr=[.1,.2], splitter=lambda m: [list(o.parameters()) for o in m],
         metrics=[mae, rmse()], cbs=GradientClip(.5)).remove_cb(ProgressCallback)
     learn.freeze().fit(2, n_iter=9, cbs=[ShortEpochCallback(.75), on('after_batch', every=2)(print_nothing)])
     c = learn.run_config
     assert (c['n_epoch'], c['n_iter'], c['n_step'], c['start_epoch'])==(2, 9, None, 0)
-    assert c['bs']==dict(train=4, valid=8) and c['n_batches']==dict(train=6, valid=3) and c['model']==dict(name='Sequential', n_params=10, n_trainable=4)
-    assert c['loss']==dict(name='HuberLoss', reduction='mean', delta=.5) and c['metrics']==('mae','rmse') and c['device']=='cpu'
+    assert (c['bs']==dict(train=4, valid=8) and c['n_batches']==dict(train=6, valid=3)
+        and c['model']==dict(name='Sequential', n_params=10, n_trainable=4))
+    assert (c['loss']==dict(name='HuberLoss', reduction='mean', delta=.5) and c['metrics']==('mae','rmse')
+        and c['device']=='cpu')
     assert c['opt']==dict(name='AdamW', lr=(.1,.2), mom=(.8,.8), sqr_mom=(.99,.99), wd=(.01,.01), eps=(1e-5,1e-5))
-    assert list(c['callbacks'])==['train_eval', 'short_epoch', 'print_nothing', 'gradient_clip', 'recorder'] and c['callbacks']['short_epoch']==dict(name='ShortEpochCallback', pct=.75, short_valid=True)
-    assert c['callbacks']['gradient_clip']['max_norm']==.5 and c['callbacks']['print_nothing']==('after_batch(every=2)',) and c['versions']['torch']==torch.__version__ and {*c['versions']}=={'python','torch','learner'}
+    assert (list(c['callbacks'])==['train_eval', 'short_epoch', 'print_nothing', 'gradient_clip', 'recorder']
+        and c['callbacks']['short_epoch']==dict(name='ShortEpochCallback', pct=.75, short_valid=True))
+    assert (c['callbacks']['gradient_clip']['max_norm']==.5
+        and c['callbacks']['print_nothing']==('after_batch(every=2)',) and c['versions']['torch']==torch.__version__
+        and {*c['versions']}=={'python','torch','learner'})
     assert c.flat()['opt.lr']==(.1,.2) and c.flat()['callbacks.short_epoch.pct']==.75 and 'opt.lr' in repr(c)
     learn.validate(); learn.get_preds()
     assert learn.run_config is c
     learn.unfreeze().fit(1)
-    assert learn.run_config['model']['n_trainable']==10 and c['model']['n_trainable']==4 and learn.run_config['n_epoch']==1
+    assert (learn.run_config['model']['n_trainable']==10 and c['model']['n_trainable']==4
+        and learn.run_config['n_epoch']==1)
 
 def test_run_config_says_bounds_limits_and_schedules(monkeypatch):
     learn = synth_learner(n_train=10)
-    def config(*cbs, fit=learn.fit, **kwargs): fit(cbs=list(cbs), **(kwargs or dict(n_epoch=1))); return learn.run_config
+    def config(*cbs, fit=learn.fit, **kwargs):
+        fit(cbs=list(cbs), **(kwargs or dict(n_epoch=1))); return learn.run_config
     c = config(n_iter=3)
     assert (c['n_epoch'], c['n_iter'])==(None, 3) and c['limits']=={}
     assert config(Limit(train=3))['limits']==dict(train=3) and config(Limit(valid=1))['limits']==dict(valid=1)
@@ -236,20 +271,29 @@ def test_run_config_says_bounds_limits_and_schedules(monkeypatch):
     monkeypatch.setenv('LEARNER_LIMIT_BATCHES', '1')
     assert config()['limits']==dict(train=1, valid=1)
     monkeypatch.delenv('LEARNER_LIMIT_BATCHES')
-    assert config(TrackerCallback(comp=np.less))['callbacks']['tracker']['comp']=='less' and config(TrackerCallback(comp=operator.lt))['callbacks']['tracker']['comp']=='lt'
-    assert config(fit=learn.fit_one_cycle, n_epoch=1, lr_max=.5, div=5., div_final=2.)['callbacks']['param_scheduler']['scheds']['lr']=='[25% sched_cos(0.1 → 0.5), 75% sched_cos(0.5 → 0.25)]'
-    assert learn.run_config['callbacks']['recorder']==dict(name='Recorder', train_metrics=False, valid_metrics=True, add_time=True, beta=.98, count=None)
-    assert config(fit=learn.fit_sgdr, n_cycles=2, cycle_len=1, lr_max=.5)['callbacks']['param_scheduler']['scheds']['lr']=='[33.33% sched_cos(0.5 → 0.0), 66.67% sched_cos(0.5 → 0.0)]'
+    assert (config(TrackerCallback(comp=np.less))['callbacks']['tracker']['comp']=='less'
+        and config(TrackerCallback(comp=operator.lt))['callbacks']['tracker']['comp']=='lt')
+    assert config(fit=learn.fit_one_cycle, n_epoch=1, lr_max=.5, div=5.,
+        div_final=2.)['callbacks']['param_scheduler']['scheds'][
+        'lr']=='[25% sched_cos(0.1 → 0.5), 75% sched_cos(0.5 → 0.25)]'
+    assert learn.run_config['callbacks']['recorder']==dict(name='Recorder', train_metrics=False, valid_metrics=True,
+        add_time=True, beta=.98, count=None)
+    assert config(fit=learn.fit_sgdr, n_cycles=2, cycle_len=1,
+        lr_max=.5)['callbacks']['param_scheduler']['scheds'][
+        'lr']=='[33.33% sched_cos(0.5 → 0.0), 66.67% sched_cos(0.5 → 0.0)]'
     sched = ParamScheduler(dict(lr=SchedPoly([.1], [0.], 2)))
     assert config(sched)['callbacks']['param_scheduler']['scheds']['lr']=='sched_poly([0.1] → [0.0])'
 
 def test_run_config_is_json_and_cannot_be_changed():
     c = synth_learner().fit(1).run_config
-    assert json.loads(json.dumps(c))==json.loads(json.dumps(dict(c))) and json.loads(json.dumps(c))['bs']==dict(train=16, valid=16)
-    for f in (lambda: c.update(a=1), lambda: c.pop('bs'), lambda: c['bs'].clear(), lambda: c.setdefault('a', 1), lambda: c['opt'].__setitem__('lr', 2), lambda: c.popitem(), lambda: c.__delitem__('bs')):
+    assert (json.loads(json.dumps(c))==json.loads(json.dumps(dict(c)))
+        and json.loads(json.dumps(c))['bs']==dict(train=16, valid=16))
+    for f in (lambda: c.update(a=1), lambda: c.pop('bs'), lambda: c['bs'].clear(), lambda: c.setdefault('a', 1),
+            lambda: c['opt'].__setitem__('lr', 2), lambda: c.popitem(), lambda: c.__delitem__('bs')):
         with pytest.raises(TypeError, match='cannot be changed, but a copy of them can'): f()
     with pytest.raises(TypeError, match='cannot be changed'): c |= dict(a=1)
-    for o in (pickle.loads(pickle.dumps(c)), copy.deepcopy(c), copy.copy(c)): assert o==c and type(o) is type(c) and type(o['opt']) is type(c)
+    for o in (pickle.loads(pickle.dumps(c)), copy.deepcopy(c), copy.copy(c)):
+        assert o==c and type(o) is type(c) and type(o['opt']) is type(c)
     free = dict(c)
     free['bs'] = 1
 
@@ -257,19 +301,23 @@ def test_plain_reads_nothing_and_comes_to_an_end():
     class Odd:
         def __init__(self, a, weight, me=None): self.a,self.weight,self.me = a,weight,self
     with Scalars() as ops: res = plain(Odd(float('inf'), torch.randn(3,2)))
-    assert not ops.seen.total() and res['weight']=='Tensor (3, 2)' and res['a']=='inf' and res['me']['me']['me']['me']=='Odd'
-    assert plain([missing, nan, np.float32(.5), torch.float16, Path('a/b'), {1:{2}}, partial(mae, x=1), mae, torch.nn.ReLU, list(range(101))])==(
+    assert (not ops.seen.total() and res['weight']=='Tensor (3, 2)' and res['a']=='inf'
+        and res['me']['me']['me']['me']=='Odd')
+    assert plain([missing, nan, np.float32(.5), torch.float16, Path('a/b'), {1:{2}}, partial(mae, x=1), mae,
+        torch.nn.ReLU, list(range(101))])==(
         None, 'nan', .5, 'torch.float16', 'a/b', {'1':(2,)}, dict(name='mae', x=1), 'mae', 'ReLU', 'list')
 
 def test_a_model_that_does_not_know_its_size_yet_can_be_described():
     learn = synth_learner(model=torch.nn.LazyLinear(1)).fit(1)
-    assert learn.run_config['model']==dict(name='LazyLinear', n_params=0, n_trainable=2) or learn.run_config['model']['n_params']==0
+    assert (learn.run_config['model']==dict(name='LazyLinear', n_params=0, n_trainable=2)
+        or learn.run_config['model']['n_params']==0)
     assert learn.fit(1).run_config['model']==dict(name='Linear', n_params=2, n_trainable=2)
 
 def test_tables():
     rec = learner().fit(2).recorder
     lines = text_table(rec.metric_names, rec.rows).splitlines()
-    assert lines[0].split()==rec.metric_names and lines[1].split()==['0', f'{rec[0].train_loss:.6f}', '10.000000', '3.000000', '00:00']
+    assert (lines[0].split()==rec.metric_names
+        and lines[1].split()==['0', f'{rec[0].train_loss:.6f}', '10.000000', '3.000000', '00:00'])
     assert len({len(o) for o in lines})==1 and str(rec)=='\n'.join(lines)
     assert table_of(rec._repr_html_())==[o.split() for o in lines]
     assert text_row(['time'], [3661.]).strip()=='61:01' and text_row(['x'], [nan]).strip()=='nan'
@@ -298,7 +346,8 @@ def test_a_loss_that_is_nan_can_be_seen():
 
 def test_what_is_missing_is_not_shown():
     rec = learner(cbs=[Raise('before_validate', CancelValidException)]).fit(1).recorder
-    assert 'nan' not in str(rec) and str(rec).split()[-2:]==[f'{rec[0].train_loss:.6f}', '00:00'] and np.isnan(rec[0].mae)
+    assert ('nan' not in str(rec) and str(rec).split()[-2:]==[f'{rec[0].train_loss:.6f}', '00:00']
+        and np.isnan(rec[0].mae))
 
 # Losses
 @pytest.mark.parametrize('n', [1, 255, 256, 257, 513])
@@ -374,7 +423,8 @@ def test_a_snapshot_keeps_a_column_that_is_dropped_later():
     def drop(self):
         if self.epoch==1: self.recorder.drop('mae')
     lists = []
-    learn,cb = moments(cbs=[adding([1], [2], None), Callback(after_train=drop), Callback(after_row=lambda self: lists.append(self.recorder.rows))])
+    learn,cb = moments(cbs=[adding([1], [2], None), Callback(after_train=drop),
+        Callback(after_row=lambda self: lists.append(self.recorder.rows))])
     learn.fit(3)
     assert cb.check() and {'mae' in state['names'] for _,state in cb.pairs}=={True,False}
 
@@ -419,7 +469,8 @@ def test_a_restored_recorder_goes_on_as_if_it_had_not_stopped(beta):
     rest = learner(recorder=Recorder(add_time=False, beta=beta), cbs=[Restore()]).fit(4, start_epoch=2).recorder
     if beta==.98: assert dicts(rest.rows)==dicts(whole.rows) and rest.losses==whole.losses
     assert rest.raw_losses==whole.raw_losses and rest.iters==whole.iters and rest.lrs==whole.lrs
-    assert all(a.state_dict()|dict(time=0)==b|dict(time=0) for a,b in snaps) # the average too, whatever `beta` was before
+    # the average too, whatever `beta` was before
+    assert all(a.state_dict()|dict(time=0)==b|dict(time=0) for a,b in snaps)
 
 def test_the_recorded_loss_is_the_logged_one():
     def replace(self): self.learn.loss = self.loss.detach()*0+7; self.learn.loss_grad = self.loss_grad*2
@@ -434,19 +485,24 @@ def test_validation_losses_weigh_samples_not_batches():
 def test_plots_need_no_validation_and_find_columns_by_name():
     import matplotlib; matplotlib.use('Agg')
     import matplotlib.pyplot as plt
-    for kwargs in (dict(valid=None), dict(recorder=Recorder(train_metrics=True)), dict(valid=dict(a=const(2), b=const(3)))):
+    for kwargs in (dict(valid=None), dict(recorder=Recorder(train_metrics=True)),
+            dict(valid=dict(a=const(2), b=const(3)))):
         learn = learner(**kwargs).fit(2)
         ax = learn.recorder.plot_loss(skip_start=0, show_epochs=True)
         lines = {o.get_label():o for o in ax.lines if not o.get_label().startswith('_')}
-        assert list(lines['train'].get_ydata())==learn.recorder.losses and list(lines['train'].get_xdata())==[1,2,3,4,5,6]
-        assert [*lines][1:]=={None:[], 2:['a','b']}.get(kwargs.get('valid') and len(kwargs['valid']) if 'valid' in kwargs else 1, ['valid'])
-        for k in [*lines][1:]: assert list(lines[k].get_ydata())==list(learn.recorder['valid_loss' if k=='valid' else f'{k}/loss'])
+        assert (list(lines['train'].get_ydata())==learn.recorder.losses
+            and list(lines['train'].get_xdata())==[1,2,3,4,5,6])
+        assert [*lines][1:]=={None:[],
+            2:['a','b']}.get(kwargs.get('valid') and len(kwargs['valid']) if 'valid' in kwargs else 1, ['valid'])
+        for k in [*lines][1:]:
+            assert list(lines[k].get_ydata())==list(learn.recorder['valid_loss' if k=='valid' else f'{k}/loss'])
         plt.close('all')
 
 # The device is not asked for anything during a batch
 class Reads(TorchFunctionMode):
     "Counts what makes Python wait for a tensor"
-    names = 'item tolist cpu numpy __float__ __int__ __bool__ __index__ __array__ __repr__ __format__ is_nonzero equal allclose to'.split()
+    names = '''item tolist cpu numpy __float__ __int__ __bool__ __index__ __array__ __repr__ __format__
+        is_nonzero equal allclose to'''.split()
     def __init__(self): super().__init__(); self.seen = Counter()
     def __torch_function__(self, func, types, args=(), kwargs=None):
         name = getattr(func, '__name__', '')
@@ -457,21 +513,26 @@ class Scalars(TorchDispatchMode):
     "The same among operators"
     def __init__(self): super().__init__(); self.seen = Counter()
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if (name := func.overloadpacket.__name__) in ('_local_scalar_dense','is_nonzero','equal','nonzero'): self.seen[name] += 1
+        if (name := func.overloadpacket.__name__) in ('_local_scalar_dense','is_nonzero','equal','nonzero'):
+            self.seen[name] += 1
         return func(*args, **(kwargs or {}))
 
 def reads(n_train, n_valid, dtype=torch.float32, **kwargs):
     model = torch.nn.Linear(1, 1).to(dtype)
     def bs(n): return [(torch.randn(2,1,dtype=dtype), torch.randn(2,1,dtype=dtype)) for _ in range(n)]
-    learn = Learner(DataLoaders(bs(n_train), bs(n_valid), device='cpu'), model, F.mse_loss, opt_func=lambda ps: torch.optim.SGD(ps, .1), **kwargs)
+    learn = Learner(DataLoaders(bs(n_train), bs(n_valid), device='cpu'), model, F.mse_loss,
+        opt_func=lambda ps: torch.optim.SGD(ps, .1), **kwargs)
     with Scalars() as a, Reads() as b: learn.fit(1)
     return a.seen,b.seen
 
-@pytest.mark.parametrize('kwargs', [dict(default_cbs=False, cbs=TrainEvalCallback), {}, dict(metrics=[mae, mse, rmse()]),
-    dict(default_cbs=False, cbs=[TrainEvalCallback, Recorder(train_metrics=True)], metrics=[mae, mse])], ids=['lean','default','metrics','train metrics'])
+@pytest.mark.parametrize('kwargs',
+    [dict(default_cbs=False, cbs=TrainEvalCallback), {}, dict(metrics=[mae, mse, rmse()]),
+    dict(default_cbs=False, cbs=[TrainEvalCallback, Recorder(train_metrics=True)], metrics=[mae, mse])],
+    ids=['lean','default','metrics','train metrics'])
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
 def test_no_reads_in_a_batch(kwargs, dtype, capsys, monkeypatch):
-    monkeypatch.setattr(sys.modules[ProgressCallback.__module__], 'perf_counter', lambda: 0.) # how often a bar is drawn depends on the time
+    # how often a bar is drawn depends on the time
+    monkeypatch.setattr(sys.modules[ProgressCallback.__module__], 'perf_counter', lambda: 0.)
     assert reads(10, 10, dtype, **kwargs)==reads(40, 10, dtype, **kwargs)==reads(10, 40, dtype, **kwargs)
 
 def test_the_counters_see_reads():
@@ -519,7 +580,8 @@ def screen(text):
             if y==len(lines): lines.append([])
         elif tok=='\x1b[2K': lines[y] = []
         elif tok=='\x1b[1A': y -= 1
-        elif tok.startswith('\x1b'): assert tok.endswith('m') or tok in ('\x1b[?25l', '\x1b[?25h'), f'{tok!r} is not understood here'
+        elif tok.startswith('\x1b'):
+            assert tok.endswith('m') or tok in ('\x1b[?25l', '\x1b[?25h'), f'{tok!r} is not understood here'
         else:
             line = lines[y]
             line.extend(' '*(x+1-len(line)))
@@ -532,8 +594,10 @@ def check_table(lines, n_epoch=2):
     ends = [[m.end() for m in re.finditer(r'\S+', o)] for o in lines]
     assert all(o==ends[0] for o in ends) # columns are aligned
 
-def bars_learner(bars='auto', **kwargs): return synth_learner(n_train=4, n_valid=3, metrics=mae).add_cb(ProgressCallback(bars=bars, every=0, **kwargs))
-backends = [('auto',True), ('auto',False), ('tqdm',True), ('tqdm',False), ('rich',True), ('rich',False), ('text',True), ('text',False), (True,True), (False,True), (None,True), (None,False)]
+def bars_learner(bars='auto', **kwargs):
+    return synth_learner(n_train=4, n_valid=3, metrics=mae).add_cb(ProgressCallback(bars=bars, every=0, **kwargs))
+backends = [('auto',True), ('auto',False), ('tqdm',True), ('tqdm',False), ('rich',True), ('rich',False), ('text',True),
+    ('text',False), (True,True), (False,True), (None,True), (None,False)]
 posix = pytest.mark.skipif(sys.platform=='win32', reason='needs `fork`')
 
 @posix
@@ -541,7 +605,8 @@ def test_a_terminal_has_bars_that_vanish_and_a_table():
     text = shown(lambda: bars_learner().fit(2))
     check_table(screen(text))
     frames = [o for o in re.split(r'[\r\n]+', text) if '%' in o]
-    for desc in ('epoch 0 train', 'epoch 0 valid', 'epoch 1 train', 'epoch 1 valid'): assert any(desc in o for o in frames), desc
+    for desc in ('epoch 0 train', 'epoch 0 valid', 'epoch 1 train', 'epoch 1 valid'):
+        assert any(desc in o for o in frames), desc
     assert any('4/4' in o and 'train' in o for o in frames) and any('3/3' in o and 'valid' in o for o in frames)
     assert all(len(o)<=80 for o in frames)
     shown_loss = re.findall(r'epoch 1 train (\d+\.\d{4})', text)
@@ -555,15 +620,18 @@ def test_every_screen_ends_as_a_table(bars, terminal):
     check_table(screen(text))
     has_bars = bars=='tqdm' or (terminal and bars in ('auto','rich',True))
     assert ('epoch 0 train' in text and 'epoch 1 valid' in text)==has_bars
-    if not has_bars: assert not re.sub(r'\x1b\[[0-9;]*m', '', text).count('\x1b') and text.count('\n')==3 and '%' not in text
+    if not has_bars:
+        assert not re.sub(r'\x1b\[[0-9;]*m', '', text).count('\x1b') and text.count('\n')==3 and '%' not in text
 
 @posix
 def test_rich_has_a_bar_for_the_fit_and_lets_others_print():
     pytest.importorskip('rich')
-    text = shown(lambda: bars_learner('rich', mark_best=True).add_cb(Callback(after_epoch=lambda self: print('hello'))).fit(2))
+    text = shown(lambda: bars_learner('rich',
+        mark_best=True).add_cb(Callback(after_epoch=lambda self: print('hello'))).fit(2))
     lines = screen(text)
     check_table([o for o in lines if o!='hello'])
-    assert lines.count('hello')==2 and re.search(r'fit.*100%', text) and re.search(r'epoch 1 valid.*3/3', text) and '\x1b[1;32m' in text
+    assert (lines.count('hello')==2 and re.search(r'fit.*100%', text) and re.search(r'epoch 1 valid.*3/3', text)
+        and '\x1b[1;32m' in text)
     assert text.count('\x1b[?25h')==text.count('\x1b[?25l') # the cursor is back
 
 @posix
@@ -585,7 +653,8 @@ def test_rich_does_not_know_how_many_it_does_not_know():
         bs = [(torch.randn(2,1), torch.randn(2,1))]*3
         class It:
             def __iter__(self): return iter(bs)
-        synth_learner(dls=DataLoaders(It(), bs, device='cpu'), metrics=mae).add_cb(ProgressCallback('rich', every=0)).fit(2)
+        synth_learner(dls=DataLoaders(It(), bs, device='cpu'),
+            metrics=mae).add_cb(ProgressCallback('rich', every=0)).fit(2)
     text = shown(f)
     check_table(screen(text))
     assert '3/?' in text and '3/3' in text
@@ -593,7 +662,8 @@ def test_rich_does_not_know_how_many_it_does_not_know():
 # Lines for a log
 def printed(capsys, *args, n_epoch=2, cbs=(), **kwargs):
     capsys.readouterr()
-    learn = synth_learner(n_train=5, n_valid=2, metrics=mae, cbs=cbs).add_cb(ProgressCallback(*args, **kwargs)).fit(n_epoch)
+    learn = synth_learner(n_train=5, n_valid=2, metrics=mae,
+        cbs=cbs).add_cb(ProgressCallback(*args, **kwargs)).fit(n_epoch)
     return learn,capsys.readouterr().out.splitlines()
 def means(lines): return [o for o in lines if ': loss ' in o]
 
@@ -609,7 +679,8 @@ def test_text_prints_means_of_the_losses_since_the_last_line(capsys, k):
 def test_text_counts_batches_that_have_a_loss(capsys):
     learn,lines = printed(capsys, 'text', print_every=2, n_epoch=1, cbs=[Raise('after_pred', CancelBatchException, 3)])
     raw = learn.recorder.raw_losses
-    assert len(raw)==4 and means(lines)==[f'epoch 0 train 2/5: loss {np.mean(raw[:2]):.4f}', f'epoch 0 train 5/5: loss {np.mean(raw[2:]):.4f}']
+    assert (len(raw)==4 and means(lines)
+        ==[f'epoch 0 train 2/5: loss {np.mean(raw[:2]):.4f}', f'epoch 0 train 5/5: loss {np.mean(raw[2:]):.4f}'])
 
 def test_text_says_nothing_of_looks(capsys):
     learn = synth_learner().add_cb(ProgressCallback('text', print_every=1))
@@ -619,8 +690,12 @@ def test_text_says_nothing_of_looks(capsys):
     out = capsys.readouterr().out.splitlines()
     assert len(out)==2 and not means(out)
 
-@pytest.mark.parametrize('args,match', [(dict(bars='tdqm'), "`bars` is one of `'auto'`, .*, but got 'tdqm'. Did you mean `tqdm`"), (dict(bars=1.5), 'got 1.5'), (dict(print_every=3), "needs `bars='text'`"),
-    *((dict(bars='text', print_every=v), f"`print_every` is a whole number of batches, 1 or more, and needs `bars='text'`, but got {v!r}") for v in (0, -1, 1.5, '2'))], ids=str)
+@pytest.mark.parametrize('args,match',
+    [(dict(bars='tdqm'), "`bars` is one of `'auto'`, .*, but got 'tdqm'. Did you mean `tqdm`"),
+        (dict(bars=1.5), 'got 1.5'), (dict(print_every=3), "needs `bars='text'`"),
+    *((dict(bars='text', print_every=v),
+        f"`print_every` is a whole number of batches, 1 or more, and needs `bars='text'`, but got {v!r}")
+        for v in (0, -1, 1.5, '2'))], ids=str)
 def test_bars_that_do_not_exist(args, match):
     with pytest.raises(ValueError, match=match): ProgressCallback(**args)
 
@@ -637,11 +712,13 @@ class Restless(Recorder):
     def cleanup_validate(self): self.phase.now = self.phase.outer.pop()[0]
 
 def given(*metrics, n_epoch=5, **kwargs):
-    return Learner(DataLoaders(const(1), const(1), device='cpu'), torch.nn.Linear(1,1), F.mse_loss, lr=0., metrics=metrics, default_cbs=False,
+    return Learner(DataLoaders(const(1), const(1), device='cpu'), torch.nn.Linear(1,1), F.mse_loss, lr=0.,
+        metrics=metrics, default_cbs=False,
         cbs=[TrainEvalCallback, Restless(add_time=False), ProgressCallback('text', **kwargs)]).fit(n_epoch)
 
 def test_the_best_so_far_has_a_star(capsys):
-    given(Given('up', [1.,2.,2.,nan,3.], True), Given('down', [1.,2.,.5,.5,-1.], False), Given('any', [1.,2.,3.,4.,5.], None), mark_best=True)
+    given(Given('up', [1.,2.,2.,nan,3.], True), Given('down', [1.,2.,.5,.5,-1.], False),
+        Given('any', [1.,2.,3.,4.,5.], None), mark_best=True)
     cols,*rows = [o.split() for o in capsys.readouterr().out.splitlines()]
     stars = [[c for c,o in zip(cols, row, strict=True) if o.endswith('*')] for row in rows]
     assert stars==[['train_loss','valid_loss','up','down'], ['up'], ['down'], [], ['up','down']] # losses stay the same
@@ -650,7 +727,8 @@ def test_stars_are_those_of_the_whole_history():
     rng = np.random.default_rng(0)
     better,rows,best = dict(a=True, b=False, c=True),History(),Best(dict(a=True, b=False, c=True))
     for _ in range(200):
-        vals = {k:[missing, nan, 'x', float(rng.integers(10))][min(rng.integers(6), 3)] for k in rng.permutation(['a','b','c'])[:rng.integers(1, 4)]}
+        vals = {k:[missing, nan, 'x', float(rng.integers(10))][min(rng.integers(6), 3)]
+            for k in rng.permutation(['a','b','c'])[:rng.integers(1, 4)]}
         rows.append(Row(**vals))
         if rng.random()<.5: continue # several rows at once, as after a resume
         assert best.marks(rows)==[k for k,v in better.items() if rows.best(k, v)==len(rows)-1]
@@ -666,7 +744,8 @@ def test_a_star_moves_no_column(capsys):
 def test_bold_in_html():
     rows = [Row(a=1., b='<x>'), Row(b='y'), Row(a=2.)]
     html = html_table(['a','b'], History(rows).table(), [(2,'a'), (1,'b'), (None,'a')])
-    assert table_of(html)==[['a','b'], ['1.000000','<x>'], ['','y'], ['2.000000','']] and re.findall('<b>(.*?)</b>', html)==['y','2.000000']
+    assert (table_of(html)==[['a','b'], ['1.000000','<x>'], ['','y'], ['2.000000','']]
+        and re.findall('<b>(.*?)</b>', html)==['y','2.000000'])
 
 def test_names_with_an_underscore_are_recorded_and_not_shown(capsys):
     def _acc(pred, targ): return (pred-targ).abs().mean()
@@ -690,7 +769,9 @@ class Gone:
 
 @pytest.mark.parametrize('exc', [BrokenPipeError, OSError(28, 'No space left on device'), ValueError], ids=str)
 @pytest.mark.parametrize('terminal', [True, False])
-@pytest.mark.parametrize('kwargs', [dict(bars='auto'), dict(bars='tqdm'), dict(bars='rich'), dict(bars='text', print_every=1), dict(bars=None)], ids=str)
+@pytest.mark.parametrize('kwargs',
+    [dict(bars='auto'), dict(bars='tqdm'), dict(bars='rich'), dict(bars='text', print_every=1), dict(bars=None)],
+    ids=str)
 @pytest.mark.filterwarnings('error::pytest.PytestUnraisableExceptionWarning')
 def test_training_goes_on_when_output_is_gone(monkeypatch, exc, terminal, kwargs):
     if kwargs['bars']=='rich': pytest.importorskip('rich')
@@ -824,7 +905,8 @@ def test_bars_are_drawn_seldom():
 kernel = '''
 from learner.all import *
 import contextlib
-def learner(**kwargs): return synth_learner(n_train=4, n_valid=3, metrics=mae, **kwargs).add_cb(ProgressCallback(every=0))
+def learner(**kwargs):
+    return synth_learner(n_train=4, n_valid=3, metrics=mae, **kwargs).add_cb(ProgressCallback(every=0))
 --
 _ = learner().fit(2)
 --
@@ -855,11 +937,16 @@ def test_a_notebook_has_one_display_that_ends_as_a_table(tmp_path):
             updates[i, msg['msg_type']] += 1
             return super().process_message(msg, cell, i)
     nb = new_notebook(cells=[new_code_cell(o) for o in kernel.split('--\n')])
-    km = AsyncKernelManager(kernel_name='python3', transport='ipc', ip=str(tmp_path/'kernel')) # ports could be taken by others meanwhile
-    Client(nb, km, timeout=300, resources=dict(metadata=dict(path=os.path.dirname(os.path.dirname(__file__))))).execute()
-    outs = [[(o.output_type, table_of(html), '<progress' in html) for o in c.outputs for html in [o.get('data', {}).get('text/html', '')]] for c in nb.cells]
+    # ports could be taken by others meanwhile
+    km = AsyncKernelManager(kernel_name='python3', transport='ipc', ip=str(tmp_path/'kernel'))
+    Client(nb, km, timeout=300,
+        resources=dict(metadata=dict(path=os.path.dirname(os.path.dirname(__file__))))).execute()
+    outs = [[(o.output_type, table_of(html), '<progress' in html) for o in c.outputs
+        for html in [o.get('data', {}).get('text/html', '')]] for c in nb.cells]
     header = ['epoch', 'train_loss', 'valid_loss', 'mae', 'time']
-    def table(out, kind='display_data'): ((typ, rows, bar),) = out; assert typ==kind and not bar and (rows[:1] in ([header], [])); return [r[0] for r in rows[1:]]
+    def table(out, kind='display_data'):
+        ((typ, rows, bar),) = out
+        assert typ==kind and not bar and (rows[:1] in ([header], [])); return [r[0] for r in rows[1:]]
     assert outs[0]==[] and outs[2]==[]                             # nothing under `no_logging`
     assert table(outs[1])==['0','1'] and updates[1,'display_data']==1 and updates[1,'update_display_data']>=14
     assert table(outs[3])==['0','1'] and updates[3,'update_display_data']<=4 # rows, but no bars
@@ -870,4 +957,6 @@ def test_a_notebook_has_one_display_that_ends_as_a_table(tmp_path):
     best = [min(col, key=float) for col in list(zip(*outs[7][0][1][1:]))[1:4]] # all of these are better when lower
     assert sorted(re.findall('<b>(.*?)</b>', nb.cells[7].outputs[0].data['text/html']))==sorted(best)
     text = ''.join(o.text for o in nb.cells[8].outputs if o.output_type=='stream')
-    assert len(text.splitlines())==7 and [l.split(':')[0] for l in text.splitlines() if ': loss' in l]==[f'epoch {i} train {n}/4' for i in (0,1) for n in (2,4)]
+    assert (len(text.splitlines())==7
+        and [l.split(':')[0] for l in text.splitlines() if ': loss' in l]
+        ==[f'epoch {i} train {n}/4' for i in (0,1) for n in (2,4)])

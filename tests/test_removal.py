@@ -30,7 +30,8 @@ def names(cb, since=0): return [o[0] for o in cb.seen[since:]]
 def test_between_batches():
     cb = Heard()
     fit(cb, at('before_draw', lambda learn: learn.remove_cb(cb), n=2, order=10))
-    assert names(cb)[-5:]==['cleanup_batch','before_draw','cleanup_train','cleanup_epoch','cleanup_fit'] and cb.seen[-1][1:]==(0, 0) and cb.learn is None
+    assert (names(cb)[-5:]==['cleanup_batch','before_draw','cleanup_train','cleanup_epoch','cleanup_fit']
+        and cb.seen[-1][1:]==(0, 0) and cb.learn is None)
 
 @pytest.mark.parametrize('ev', ['before_batch','after_pred','before_step','after_batch'])
 @pytest.mark.parametrize('order', [-10, 10])
@@ -42,34 +43,43 @@ def test_in_a_batch_it_stays_until_that_is_over(ev, order):
     n = [i for i,o in enumerate(whole.seen) if o[0]=='cleanup_batch'][1]+1 # of the second batch
     assert names(cb)[:n]==names(whole)[:n] and names(cb, n)==['cleanup_train','cleanup_epoch','cleanup_fit']
 
-@pytest.mark.parametrize('ev,open', [('before_epoch', ['fit']), ('before_train', ['epoch','fit']), ('before_validate', ['epoch','fit']), ('before_fit', [])])
+@pytest.mark.parametrize('ev,open',
+    [('before_epoch', ['fit']), ('before_train', ['epoch','fit']), ('before_validate', ['epoch','fit']),
+        ('before_fit', [])])
 def test_scopes_that_it_has_not_heard_of_are_not_its_own(ev, open):
     cb = Late()
     fit(cb, at(ev, lambda learn: learn.remove_cb(cb)))
-    assert ev not in names(cb) and names(cb)[len(names(cb))-len(open):]==[f'cleanup_{o}' for o in open] and sum(o.startswith('cleanup_') for o in names(cb) if o!='cleanup_batch' and 'step' not in o and 'backward' not in o)==len(open)+('cleanup_train' in names(cb))
+    assert (ev not in names(cb) and names(cb)[len(names(cb))-len(open):]==[f'cleanup_{o}' for o in open]
+        and sum(o.startswith('cleanup_') for o in names(cb) if o!='cleanup_batch' and 'step' not in o
+            and 'backward' not in o)==len(open)+('cleanup_train' in names(cb)))
 
 def test_scopes_that_were_there_before_it_are_not_its_own():
     cb = Heard()
-    fit(at('before_train', lambda learn: learn.add_cb(cb)), at('before_validate', lambda learn: learn.remove_cb(cb), order=10))
-    assert {o for o in names(cb) if o.startswith('cleanup')}=={'cleanup_batch','cleanup_backward','cleanup_step','cleanup_validate'} and names(cb)[-1]=='cleanup_validate'
+    fit(at('before_train', lambda learn: learn.add_cb(cb)),
+        at('before_validate', lambda learn: learn.remove_cb(cb), order=10))
+    assert {o for o in names(cb) if o.startswith('cleanup')}=={'cleanup_batch','cleanup_backward','cleanup_step',
+        'cleanup_validate'} and names(cb)[-1]=='cleanup_validate'
 
 def test_it_can_remove_itself():
     class Once(Heard):
         def before_train(self): self.learn.remove_cb(self); self.seen.append(self.learn.model is not None)
     cb = Once()
     fit(cb)
-    assert [o if isinstance(o, bool) else o[0] for o in cb.seen]==['before_fit','before_epoch','cleanup_train','cleanup_epoch','cleanup_fit',True]
+    assert [o if isinstance(o, bool) else o[0] for o in cb.seen]==['before_fit','before_epoch','cleanup_train',
+        'cleanup_epoch','cleanup_fit',True]
     assert cb.learn is None
 
 def test_while_its_own_method_runs():
     "A validation inside, in which somebody removes it, ends first"
     class Looks(Heard):
         def before_draw(self):
-            if self.learn.training and self.learn.train_iter==1: self.learn.validate(); self.seen.append(('looked', 0, self.learn.iter))
+            if self.learn.training and self.learn.train_iter==1:
+                self.learn.validate(); self.seen.append(('looked', 0, self.learn.iter))
     cb = Looks()
     fit(cb, at('before_validate', lambda learn: learn.remove_cb(cb), order=10))
     looked = names(cb).index('looked')
-    assert 'cleanup_fit' not in names(cb)[:looked] and names(cb)[-3:]==['cleanup_train','cleanup_epoch','cleanup_fit'] and cb.seen[-1][1]==0
+    assert ('cleanup_fit' not in names(cb)[:looked] and names(cb)[-3:]==['cleanup_train','cleanup_epoch','cleanup_fit']
+        and cb.seen[-1][1]==0)
 
 def test_doing_without_it_for_a_while_is_no_removal():
     cb,whole = Heard(),Heard()
@@ -82,8 +92,11 @@ def test_doing_without_it_for_a_while_is_no_removal():
 def test_it_can_come_back():
     cb = Heard()
     learn = synth_learner(n_train=3, n_valid=2)
-    learn.fit(2, cbs=[at('before_train', lambda learn: learn.add_cb(cb)), at('before_validate', lambda learn: learn.remove_cb(cb), order=10), at('before_epoch', lambda learn: learn.add_cb(cb), n=2)])
-    assert cb in learn.cbs and cb.learn is learn and not {'before_fit','cleanup_fit'} & {*names(cb)} # it came after `before_fit`, and stays
+    learn.fit(2, cbs=[at('before_train', lambda learn: learn.add_cb(cb)),
+        at('before_validate', lambda learn: learn.remove_cb(cb), order=10),
+        at('before_epoch', lambda learn: learn.add_cb(cb), n=2)])
+    # it came after `before_fit`, and stays
+    assert cb in learn.cbs and cb.learn is learn and not {'before_fit','cleanup_fit'} & {*names(cb)}
     learn.fit(1)
     assert names(cb)[-1]=='cleanup_fit'
 
@@ -93,7 +106,8 @@ def test_an_error_in_its_cleanup(ev):
         def cleanup_fit(self): raise ValueError('bad')
     cb = Bad()
     learn = synth_learner()
-    with pytest.raises(ValueError, match='bad'): learn.fit(1, cbs=[cb, at(ev, lambda learn: learn.remove_cb(cb), order=10)])
+    with pytest.raises(ValueError, match='bad'):
+        learn.fit(1, cbs=[cb, at(ev, lambda learn: learn.remove_cb(cb), order=10)])
     assert cb not in learn.cbs and learn.mode is None and cb.learn is None
     learn.fit(1)
 
@@ -117,7 +131,8 @@ def test_not_only_in_fits():
 def test_a_technique_off_from_a_batch_on():
     "The fit goes on as one without it does"
     def after_three(learn, clip): return [clip, at('after_batch', lambda learn: learn.remove_cb(clip), n=3)]
-    def by_hand(learn): return [on('before_step')(lambda learn: learn.train_iter<3 and clip_grad_norm_(learn.model.parameters(), .01))]
+    def by_hand(learn):
+        return [on('before_step')(lambda learn: learn.train_iter<3 and clip_grad_norm_(learn.model.parameters(), .01))]
     def end(cbs):
         learn = synth_learner()
         torch.manual_seed(0)
@@ -127,7 +142,9 @@ def test_a_technique_off_from_a_batch_on():
 
 class Only(Heard): only_one = True
 
-@pytest.mark.parametrize('ev,order', [('before_draw', 0), ('before_train', 10), ('before_batch', 10), ('after_pred', 0), ('before_step', 0), ('after_batch', 0)])
+@pytest.mark.parametrize('ev,order',
+    [('before_draw', 0), ('before_train', 10), ('before_batch', 10), ('after_pred', 0), ('before_step', 0),
+        ('after_batch', 0)])
 def test_a_callback_that_is_replaced_undoes_its_changes_once(ev, order):
     old,new,when = Only(),Only(),[]
     def replace(learn): when.append((len(old.seen), [*learn.scopes])); learn.add_cb(new)
@@ -135,7 +152,8 @@ def test_a_callback_that_is_replaced_undoes_its_changes_once(ev, order):
     n,scopes = when[0]
     assert names(old, n)==[f'cleanup_{o}' for o in reversed(scopes)] and old.learn is None
     assert learn.cbs.filter(lambda o: isinstance(o, Only))==[new] and learn.only is new
-    assert [o for o in names(new) if o in ('cleanup_train','cleanup_epoch','cleanup_fit')]==['cleanup_train','cleanup_epoch'], "of the second epoch"
+    assert [o for o in names(new) if o in ('cleanup_train','cleanup_epoch','cleanup_fit')]==['cleanup_train',
+        'cleanup_epoch'], "of the second epoch"
 
 @pytest.mark.parametrize('order', [-10, 10])
 @pytest.mark.parametrize('ev', ['cleanup_batch','cleanup_train'])
@@ -151,7 +169,8 @@ def test_a_callback_that_replaces_itself():
             if self.learn.train_iter==2: self.learn.add_cb(type(self)())
     cb = Again()
     learn = fit(cb)
-    assert names(cb)[-4:]==[f'cleanup_{o}' for o in ('batch','train','epoch','fit')] and cb.learn is None and learn.again is not cb
+    assert (names(cb)[-4:]==[f'cleanup_{o}' for o in ('batch','train','epoch','fit')] and cb.learn is None
+        and learn.again is not cb)
 
 def test_what_is_replaced_for_a_while_keeps_its_changes():
     old,whole = Only(),Only()
@@ -169,7 +188,8 @@ def test_a_new_version_that_cannot_start_leaves_the_old_one_in_the_middle_of_a_f
         except (ValueError,RuntimeError) as e: errs.append(e)
     fit(old, at('before_draw', replace, n=2))
     assert len(errs)==1 and names(old).count('cleanup_fit')==1, "it undid its changes when it was replaced"
-    assert [o for o in names(old) if 'after_' in o and 'epoch' in o]==['after_epoch']*2 and names(old).count('cleanup_epoch')==2
+    assert ([o for o in names(old) if 'after_' in o and 'epoch' in o]==['after_epoch']*2
+        and names(old).count('cleanup_epoch')==2)
 
 @pytest.mark.parametrize('ev', ['before_batch','after_pred','before_step','after_batch'])
 def test_removed_and_added_again_within_a_batch_it_stays(ev):
@@ -189,5 +209,6 @@ def test_what_is_undone_in_a_validation_is_not_brought_back(ev, training):
     def remove(learn):
         if training in (None, learn.training) and cb.learn is learn: learn.remove_cb(cb)
     learn = synth_learner(n_valid=3)
-    learn.fit(2, cbs=[cb, Callback(**{ev: lambda self: remove(self.learn)}), Callback(before_epoch=lambda self: seen.append('forward' in vars(self.model)))])
+    learn.fit(2, cbs=[cb, Callback(**{ev: lambda self: remove(self.learn)}),
+        Callback(before_epoch=lambda self: seen.append('forward' in vars(self.model)))])
     assert seen==[True, False] and 'forward' not in vars(learn.model)

@@ -23,7 +23,8 @@ def test_a_validation_that_fails_again_after_a_resume_can_be_resumed_again():
     learn.resume()
     assert same(learn, whole) and learn.train_iter==8
 
-@pytest.mark.parametrize('stop', [lambda learn: learn.stop_for_now(), lambda learn: raise_failure()], ids=['stop','error'])
+@pytest.mark.parametrize('stop', [lambda learn: learn.stop_for_now(), lambda learn: raise_failure()],
+    ids=['stop','error'])
 def test_the_first_draw_of_an_epoch_is_before_its_first_batch(stop):
     learn = synth_learner(6, 4)
     def once(learn): return learn.training and learn.epoch==1 and learn.train_iter==6 and stop(learn)
@@ -88,7 +89,8 @@ def test_a_generator_that_is_made_in_any_epoch_belongs_to_training(epoch):
     def fitted(validates):
         ds = Lazy()
         torch.manual_seed(0)
-        learn = synth_learner(dls=DataLoaders(DataLoader(ds, 2), DataLoader(ds, 2) if validates else None, device='cpu'))
+        learn = synth_learner(dls=DataLoaders(DataLoader(ds, 2), DataLoader(ds, 2) if validates else None,
+            device='cpu'))
         @on(event.before_train)
         def get_ready(learn): ds.ready = learn.epoch>=epoch
         return learn.fit(6, cbs=get_ready)
@@ -104,7 +106,8 @@ def test_index_after_draw():
     learn.fit(1)
     assert seen==[(i, [2*i,2*i+1], [2.*i,2.*i+1]) for i in range(3)]
 
-@pytest.mark.parametrize('ev', ['before_train','before_draw','after_pred','after_batch','before_validate','after_epoch'])
+@pytest.mark.parametrize('ev',
+    ['before_train','before_draw','after_pred','after_batch','before_validate','after_epoch'])
 def test_a_stop_that_is_swallowed_is_none(ev):
     def swallows(self):
         try: self.learn.stop_for_now('not meant')

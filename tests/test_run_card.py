@@ -26,10 +26,13 @@ def test_a_card_holds_the_run(tmp_path):
     learn = fitted(tmp_path, RunCard(title='one', note='why'), [Halve()])
     file, = (tmp_path/'runs').iterdir()
     card = json.loads(file.read_text())
-    assert file.stem==card['run']==learn.lineage[-1].run and (card['title'],card['note'],card['status'])==('one','why','finished')
-    assert card['settings']['opt.lr']==[.05] and card['settings']['n_epoch']==2 and 'callbacks.halve' in card['settings']
+    assert (file.stem==card['run']==learn.lineage[-1].run
+        and (card['title'],card['note'],card['status'])==('one','why','finished'))
+    assert (card['settings']['opt.lr']==[.05] and card['settings']['n_epoch']==2
+        and 'callbacks.halve' in card['settings'])
     assert [o['valid_loss'] for o in card['results']]==pytest.approx(learn.recorder['valid_loss'].tolist())
-    assert [v for _,v in card['curves']['loss']]==pytest.approx(learn.recorder.raw_losses) and len(card['curves']['lr'])==20
+    assert ([v for _,v in card['curves']['loss']]==pytest.approx(learn.recorder.raw_losses)
+        and len(card['curves']['lr'])==20)
     assert card['lineage']==[o._asdict() for o in learn.lineage]
     texts = card['setup']['texts']
     assert 'p.grad /= 2' in texts['`Halve` (halve)'] and 'def squared' in texts['`squared` (loss_func)']
@@ -38,12 +41,14 @@ def test_a_card_holds_the_run(tmp_path):
 
 def test_a_card_changes_nothing_in_the_run(tmp_path):
     a,b = synth_learner(path=tmp_path).fit(2),synth_learner(path=tmp_path).fit(2, cbs=RunCard())
-    assert all(map(torch.equal, a.model.parameters(), b.model.parameters())) and [o for o in b.cbs]!=[] and not any(isinstance(o, RunCard) for o in b.cbs)
+    assert (all(map(torch.equal, a.model.parameters(), b.model.parameters())) and [o for o in b.cbs]!=[]
+        and not any(isinstance(o, RunCard) for o in b.cbs))
 
 def test_a_card_uses_the_fingerprint_of_the_learner(tmp_path):
     own = fitted(tmp_path/'a')
     given = fitted(tmp_path/'b', cbs=[Fingerprint(), EMA()])
-    assert card_in(tmp_path/'a')['fingerprint']==card_in(tmp_path/'b')['fingerprint'] and card_in(tmp_path/'b')['fingerprint']['batches']==20
+    assert (card_in(tmp_path/'a')['fingerprint']==card_in(tmp_path/'b')['fingerprint']
+        and card_in(tmp_path/'b')['fingerprint']['batches']==20)
     assert not diff(own, given)
 
 def test_equal_runs_have_equal_cards(tmp_path):
@@ -53,7 +58,8 @@ def test_equal_runs_have_equal_cards(tmp_path):
 
 @pytest.mark.parametrize('kwargs, words, unlike, alike', [
     (dict(lr=.1), '`opt.lr` is [0.05] in a, and [0.1] in b', 'hypers', ['ids','inputs','weights_before']),
-    (dict(loss_func=absolute), '`absolute` (loss_func) takes part in b only', 'loss', ['ids','inputs','weights_before']),
+    (dict(loss_func=absolute), '`absolute` (loss_func) takes part in b only', 'loss',
+        ['ids','inputs','weights_before']),
     (dict(cbs=[Halve()]), 'the callback `halve` is in b only', 'weights', ['ids','hypers','weights_before']),
     (dict(n_epoch=3), '`n_epoch` is 2 in a, and 3 in b', 'ids', ['weights_before']),
     (dict(seed=1), None, 'inputs', ['hypers']),
@@ -77,24 +83,29 @@ def test_changed_source_is_shown_by_line(tmp_path):
 def test_a_resumed_run_writes_its_card_again(tmp_path):
     whole = fitted(tmp_path/'a')
     learn = synth_learner(path=tmp_path/'b', loss_func=squared)
-    learn.fit(2, cbs=[RunCard(), Callback(after_batch=lambda self: self.train_iter==7 and self.learn.at_pause(self.learn.stop_for_now, stops=True))])
+    learn.fit(2, cbs=[RunCard(),
+        Callback(after_batch=lambda self: self.train_iter==7
+            and self.learn.at_pause(self.learn.stop_for_now, stops=True))])
     first = card_in(tmp_path/'b')
     assert first['status']=='stopped' and first['fingerprint']['batches']==7
     learn.resume()
     again, = cards(tmp_path/'b'/'runs')
-    assert again['status']=='finished' and [o['how'] for o in again['lineage']]==['fit','resume'] and again['run']==first['run']
+    assert (again['status']=='finished' and [o['how'] for o in again['lineage']]==['fit','resume']
+        and again['run']==first['run'])
     sums = card_in(tmp_path/'a')['fingerprint'],again['fingerprint']
     assert whole and sums[0]==sums[1]
 
 def test_a_card_is_written_when_the_fit_fails(tmp_path):
-    with pytest.raises(ZeroDivisionError): fitted(tmp_path, cbs=[Raise('after_batch', ZeroDivisionError('by zero'), 13)])
+    with pytest.raises(ZeroDivisionError):
+        fitted(tmp_path, cbs=[Raise('after_batch', ZeroDivisionError('by zero'), 13)])
     card = card_in(tmp_path)
     assert card['status'].startswith('ZeroDivisionError: by zero') and len(card['results'])==1 and card.html()
 
 def test_a_fit_that_never_began_has_a_card(tmp_path):
     with pytest.raises(ZeroDivisionError): fitted(tmp_path, cbs=[Raise('before_train', ZeroDivisionError)])
     card = card_in(tmp_path)
-    assert card['fingerprint']['batches']==0 and card.rows==[] and card.html() and repr(card) and cards(tmp_path/'runs').table()
+    assert (card['fingerprint']['batches']==0 and card.rows==[] and card.html() and repr(card)
+        and cards(tmp_path/'runs').table())
 
 def test_numbers_that_json_lacks(tmp_path):
     def bad(pred, y): return ((pred-y)**2).mean()*float('nan')
@@ -114,7 +125,8 @@ def test_cards_are_listed_by_time_and_found_by_name(tmp_path):
         f.write_text(json.dumps(card | dict(began=f'2030-01-0{i}T00:00:00')))
     (tmp_path/'runs'/'other.json').write_text('{"a": 1}')
     found = cards(tmp_path/'runs')
-    assert [o['title'] for o in found]==['low','high'] and found['low'] is found[0] and found[found[1]['run']] is found[1]
+    assert ([o['title'] for o in found]==['low','high'] and found['low'] is found[0]
+        and found[found[1]['run']] is found[1])
     assert found.table().names[-1]=='opt.lr' and found.diff().changed==["`opt.lr` is [0.01] in a, and [0.1] in b"]
     with pytest.raises(KeyError, match='Did you mean `high`'): found['hihg']
 
@@ -133,7 +145,8 @@ def test_files_that_are_no_cards(tmp_path):
 def test_mistakes(tmp_path):
     with pytest.raises(TypeError, match='Did you mean `title`'): RunCard(titel='x')
     with pytest.raises(TypeError, match='`folder` is a path'): RunCard(3)
-    with pytest.raises(ValueError, match='Recorder'): synth_learner(path=tmp_path).remove_cbs(Recorder).fit(1, cbs=RunCard())
+    with pytest.raises(ValueError, match='Recorder'):
+        synth_learner(path=tmp_path).remove_cbs(Recorder).fit(1, cbs=RunCard())
     fitted(tmp_path)
     with pytest.raises(TypeError, match='`other` is a card'): card_in(tmp_path).diff('runs')
 
@@ -145,7 +158,8 @@ def test_a_fork_writes_a_card_of_its_own(tmp_path):
 # Pages
 
 def test_the_page_needs_nothing_else_and_escapes_what_it_shows(tmp_path):
-    fitted(tmp_path, RunCard(title='<script>alert(1)</script>', note='a & b'), metrics=AvgMetric(squared, higher_is_better=False))
+    fitted(tmp_path, RunCard(title='<script>alert(1)</script>', note='a & b'),
+        metrics=AvgMetric(squared, higher_is_better=False))
     file = card_in(tmp_path).html(tmp_path/'page.html')
     html = open(file).read()
     assert "default-src 'none'" in html and not re.search(r'https?://|(src|href)\s*=|@import|url\(|<script', html)
@@ -159,7 +173,8 @@ def test_ticks_are_few_and_inside(low, high):
     assert 2<=len(t)<=8 and low-1e-9*abs(high)<=t[0] and t[-1]<=high+1e-9*abs(high)
 
 def test_a_plot_of_one_point_or_of_equal_values():
-    for points in ([(1,2.)], [(1,0.),(2,0.)]): minidom.parseString(re.search('<svg.*</svg>', svg_plot([('a',points)], 'x', 'y'))[0])
+    for points in ([(1,2.)], [(1,0.),(2,0.)]):
+        minidom.parseString(re.search('<svg.*</svg>', svg_plot([('a',points)], 'x', 'y'))[0])
 
 def test_cards_of_other_learners(tmp_path):
     learn = mk(RunCard(), path=tmp_path).fit(1)

@@ -25,8 +25,11 @@ def test_partial_loader():
     assert len(partial_dl(range(100), 8, 20, drop_last=True))==2
 
 @pytest.mark.parametrize('make,match', [
-    (lambda: weighted_dl(range(4), 2, [1,2]), '`dataset` has 4 samples, but there are 2 weights in `wgts`'), (lambda: weighted_dl(range(2), 2, [1,-2]), 'Weights are 0 or more, and not all 0, but they go from -2 to 1'),
-    (lambda: weighted_dl(range(2), 2, [0,0]), 'not all 0'), (lambda: weighted_dl(range(2), 2, [1,float('nan')]), 'not all 0'),
-    (lambda: partial_dl(range(4), 2, 5), '`partial_n` is a number of samples, and `dataset` has 4, but got 5'), (lambda: partial_dl(range(4), 2, 0), 'but got 0')])
+    (lambda: weighted_dl(range(4), 2, [1,2]), '`dataset` has 4 samples, but there are 2 weights in `wgts`'),
+    (lambda: weighted_dl(range(2), 2, [1,-2]), 'Weights are 0 or more, and not all 0, but they go from -2 to 1'),
+    (lambda: weighted_dl(range(2), 2, [0,0]), 'not all 0'),
+    (lambda: weighted_dl(range(2), 2, [1,float('nan')]), 'not all 0'),
+    (lambda: partial_dl(range(4), 2, 5), '`partial_n` is a number of samples, and `dataset` has 4, but got 5'),
+    (lambda: partial_dl(range(4), 2, 0), 'but got 0')])
 def test_bad_settings(make, match):
     with pytest.raises(ValueError, match=match): make()

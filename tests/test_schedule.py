@@ -28,7 +28,8 @@ def bs(n, seed=0):
 
 def mk(n=7, opt_func=partial(SGD, mom=.9), **kwargs):
     torch.manual_seed(0)
-    return Learner(DataLoaders(bs(n), bs(2, 1), device='cpu'), Net(), F.mse_loss, opt_func=opt_func, **kwargs).remove_cb(ProgressCallback)
+    return Learner(DataLoaders(bs(n), bs(2, 1), device='cpu'), Net(), F.mse_loss, opt_func=opt_func,
+        **kwargs).remove_cb(ProgressCallback)
 
 def weights(m): return [p.detach().clone() for p in m.parameters()]
 def same(a, b): return all(map(torch.equal, a, b))
@@ -42,7 +43,8 @@ def one_cycle(p, pct, a, b, c): return cos_(a, b, p/pct) if p<pct else cos_(b, c
 
 formulas = dict(SchedNo=lambda a,b,p: a, SchedLin=lin_, SchedCos=cos_, SchedExp=lambda a,b,p: a*(b/a)**p,
     SchedPoly=lambda a,b,p: a+(b-a)*p**2, SchedRoot=lambda a,b,p: a+(b-a)*p**.5)
-shapes = dict(SchedNo=SchedNo, SchedLin=SchedLin, SchedCos=SchedCos, SchedExp=SchedExp, SchedPoly=partial(SchedPoly, power=2), SchedRoot=partial(SchedPoly, power=.5))
+shapes = dict(SchedNo=SchedNo, SchedLin=SchedLin, SchedCos=SchedCos, SchedExp=SchedExp,
+    SchedPoly=partial(SchedPoly, power=2), SchedRoot=partial(SchedPoly, power=.5))
 unit = st.floats(0, 1)
 values = st.floats(1e-6, 10)
 
@@ -56,24 +58,37 @@ def test_shapes(name, a, b, p):
     assert shapes[name]([a, b], (b, a))(p)==[f(p), shapes[name](b, a)(p)]
 
 def test_raw_functions_are_the_shapes():
-    for raw,f in ((sched_no, SchedNo), (sched_lin, SchedLin), (sched_cos, SchedCos), (sched_exp, SchedExp)): assert raw(1., .5, .3)==f(1., .5)(.3)
+    for raw,f in ((sched_no, SchedNo), (sched_lin, SchedLin), (sched_cos, SchedCos), (sched_exp, SchedExp)):
+        assert raw(1., .5, .3)==f(1., .5)(.3)
     assert sched_poly(1., .5, .3, power=2)==SchedPoly(1., .5, 2)(.3)
 
 @pytest.mark.parametrize('f,match', [
-    (lambda: SchedLin([1,2], [1,2,3]), r'the same number of values, but got \[1, 2\] and \[1, 2, 3\]'), (lambda: SchedCos((1.,), [1.,2.]), 'the same number of values'),
+    (lambda: SchedLin([1,2], [1,2,3]), r'the same number of values, but got \[1, 2\] and \[1, 2, 3\]'),
+    (lambda: SchedCos((1.,), [1.,2.]), 'the same number of values'),
     (lambda: SchedExp(0., 1.), 'above 0, but got 0.0 and 1.0'), (lambda: SchedExp([1.,-1.], [1.,1.]), 'above 0'),
-    (lambda: combine_scheds([.5,.4], [SchedNo(1,1)]*2), r'must sum to 1, but \[0.5, 0.4\] sum to 0.9'), (lambda: combine_scheds([1.5,-.5], [SchedNo(1,1)]*2), 'must sum to 1'),
-    (lambda: combine_scheds([.5,.5], [SchedNo(1,1)]), '1 schedules and 2 `pcts`'), (lambda: combined_cos(1.5, 0, 1, 0), r'`pct` is in \[0,1\], but got 1.5'),
-    (lambda: TorchScheduler(sched.StepLR, unit='epochs'), "`unit` is one of `epoch`, `iter`, `step`, but got 'epochs'. Did you mean `epoch`"), (lambda: wsd(1., warm=.95, decay=.1), 'must sum to 1'), (lambda: cosine(1., warm=.6, cool=.5), 'must sum to 1'),
-    (lambda: combine_scheds([float('nan'),.5], [SchedNo(1,1)]*2), '`pcts` is finite, but got nan'), (lambda: cosine(1., warm=float('nan')), r'`warm` is in \[0,1\], but got nan'), (lambda: combine_scheds([], []), 'must sum to 1')])
+    (lambda: combine_scheds([.5,.4], [SchedNo(1,1)]*2), r'must sum to 1, but \[0.5, 0.4\] sum to 0.9'),
+    (lambda: combine_scheds([1.5,-.5], [SchedNo(1,1)]*2), 'must sum to 1'),
+    (lambda: combine_scheds([.5,.5], [SchedNo(1,1)]), '1 schedules and 2 `pcts`'),
+    (lambda: combined_cos(1.5, 0, 1, 0), r'`pct` is in \[0,1\], but got 1.5'),
+    (lambda: TorchScheduler(sched.StepLR, unit='epochs'),
+        "`unit` is one of `epoch`, `iter`, `step`, but got 'epochs'. Did you mean `epoch`"),
+        (lambda: wsd(1., warm=.95, decay=.1), 'must sum to 1'), (lambda: cosine(1., warm=.6, cool=.5), 'must sum to 1'),
+    (lambda: combine_scheds([float('nan'),.5], [SchedNo(1,1)]*2), '`pcts` is finite, but got nan'),
+    (lambda: cosine(1., warm=float('nan')), r'`warm` is in \[0,1\], but got nan'),
+    (lambda: combine_scheds([], []), 'must sum to 1')])
 def test_bad_values(f, match):
     with pytest.raises(ValueError, match=match): f()
 
 @pytest.mark.parametrize('f,match', [
-    (lambda: SchedCos('a', 0), "`start` is a number, or a list with one per parameter group, but got 'a'"), (lambda: SchedLin([.1,None], 0), r"but got \[0.1, None\]"),
-    (lambda: combine_scheds([.5,.5], [SchedNo(1,1), .1]), "function of the position in training, such as .* but got 0.1"),
-    (lambda: ParamScheduler(dict(lr=.1)), r"schedules, which are functions, by the name of their hyper-parameter, such as .* but got \{'lr': 0.1\}"), (lambda: ParamScheduler(SchedCos(.1, 0)), 'by the name of their hyper-parameter'),
-    (lambda: TorchScheduler('StepLR'), "a class of `torch.optim.lr_scheduler`, or a `partial` of one, .* but got 'StepLR'")])
+    (lambda: SchedCos('a', 0), "`start` is a number, or a list with one per parameter group, but got 'a'"),
+    (lambda: SchedLin([.1,None], 0), r"but got \[0.1, None\]"),
+    (lambda: combine_scheds([.5,.5], [SchedNo(1,1), .1]),
+        "function of the position in training, such as .* but got 0.1"),
+    (lambda: ParamScheduler(dict(lr=.1)),
+        r"schedules, which are functions, by the name of their hyper-parameter, such as .* but got \{'lr': 0.1\}"),
+        (lambda: ParamScheduler(SchedCos(.1, 0)), 'by the name of their hyper-parameter'),
+    (lambda: TorchScheduler('StepLR'),
+        "a class of `torch.optim.lr_scheduler`, or a `partial` of one, .* but got 'StepLR'")])
 def test_bad_types(f, match):
     with pytest.raises(TypeError, match=match): f()
 
@@ -83,16 +98,22 @@ arrays = dict(list=list, tuple=tuple, numpy=np.array, tensor=torch.tensor)
 def test_values_of_any_kind_become_floats(kind, name):
     "One number beside a list is for all groups"
     make,a,b = arrays[kind],[.1,.2],[.01,.02]
-    for f,g in ((shapes[name](make(a), make(b)), shapes[name](a, b)), (shapes[name](make(a), .05), shapes[name](a, [.05]*2)), (shapes[name](.3, make(b)), shapes[name]([.3]*2, b))):
+    for f,g in ((shapes[name](make(a), make(b)), shapes[name](a, b)),
+            (shapes[name](make(a), .05), shapes[name](a, [.05]*2)),
+            (shapes[name](.3, make(b)), shapes[name]([.3]*2, b))):
         assert f(.3)==pytest.approx(g(.3), rel=1e-6) and {*map(type, f(.3))}=={float}
     for one in (np.float32(.5), np.array(.5), torch.tensor(.5)): assert type(shapes[name](one, 1)(.3)) is float
 
 def test_the_optimizer_gets_floats():
     "The history has floats, whatever schedules return"
-    for f in (SchedCos(np.float64(.1), torch.tensor(.01)), SchedLin(np.array([.1]*3), 0), lambda p: np.float32(.1), lambda p: torch.tensor([.1,.2,.3]), lambda p: slice(.01, .1)):
+    for f in (SchedCos(np.float64(.1), torch.tensor(.01)), SchedLin(np.array([.1]*3), 0), lambda p: np.float32(.1),
+            lambda p: torch.tensor([.1,.2,.3]), lambda p: slice(.01, .1)):
         seen = []
-        learn = mk(2, splitter=split).fit(1, cbs=[ParamScheduler(dict(lr=f)), Callback(before_step=lambda self: seen.extend(g['lr'] for g in self.opt.param_groups))])
-        assert {*map(type, seen)}=={*map(type, learn.recorder.hps['lr'])}=={float} and learn.recorder.hps['lr']==seen[2::3]
+        learn = mk(2, splitter=split).fit(1,
+            cbs=[ParamScheduler(dict(lr=f)),
+                Callback(before_step=lambda self: seen.extend(g['lr'] for g in self.opt.param_groups))])
+        assert ({*map(type, seen)}=={*map(type, learn.recorder.hps['lr'])}=={float}
+            and learn.recorder.hps['lr']==seen[2::3])
 
 # Pieces
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 30))
@@ -105,7 +126,9 @@ def test_each_piece_starts_at_its_batch(lens, n):
     assert [f(j/(sum(lens)*n)) for j in range(sum(lens)*n)]==pytest.approx(expected, abs=1e-7)
     assert f(1)==pytest.approx(2*len(lens)-1, abs=1e-9)
 
-@pytest.mark.parametrize('pcts', [[.1]*10, [1/3]*3, [.7,.2,.1], [.1,.2,.7], [1/7]*7, [.25,.75], [.5,.5+5e-7], [.5,.5-5e-7], [0,1], [1,0], [0,.5,0,.5,0], [1]])
+@pytest.mark.parametrize('pcts',
+    [[.1]*10, [1/3]*3, [.7,.2,.1], [.1,.2,.7], [1/7]*7, [.25,.75], [.5,.5+5e-7], [.5,.5-5e-7], [0,1], [1,0],
+        [0,.5,0,.5,0], [1]])
 def test_fractions_sum_to_one_up_to_rounding(pcts):
     f = combine_scheds(iter(pcts), [SchedLin(i, i+1) for i in range(len(pcts))])
     last = max(i for i,o in enumerate(pcts) if o)
@@ -114,7 +137,9 @@ def test_fractions_sum_to_one_up_to_rounding(pcts):
 def test_the_end_is_exact():
     for i in range(1, 100):
         for j in range(1, 100-i):
-            assert wsd(1., warm=i/100, decay=j/100)(1.)==0. and cosine(1., .3, warm=i/100, cool=j/100)(1.)==.3 and combine_scheds([i/100, j/100, 1-i/100-j/100], [SchedLin(0, 1), SchedLin(1, 2), SchedCos(2, .7)])(1.)==.7
+            assert (wsd(1., warm=i/100, decay=j/100)(1.)==0. and cosine(1., .3, warm=i/100, cool=j/100)(1.)==.3
+                and combine_scheds([i/100, j/100, 1-i/100-j/100], [SchedLin(0, 1), SchedLin(1, 2), SchedCos(2, .7)])(1.)
+                ==.7)
     assert wsd(1.)(1.)==wsd(1.)(1.5)==0. and combine_scheds([.5,.5-9e-7], [SchedNo(1, 1), SchedLin(1, 0)])(1)==0.
 
 @pytest.mark.parametrize('a,b', [(.9,.1), (.7,.3), (.6,.4), (.1,.9), (1.,0.), (0.,1.), (.3,.7)])
@@ -124,7 +149,8 @@ def test_a_piece_may_be_the_whole_schedule(a, b):
         assert f(p)==pytest.approx(p/a if p<a else .5) and g(p)==pytest.approx(p/a if p<a else 1-(p-a)/b)
 
 def test_one_value_for_all_groups():
-    for f in (cosine([1.,2.]), wsd([1.,2.]), cosine((1.,2.), warm=.1), wsd(np.array([1.,2.]), shape=SchedCos)): assert f(1.)==[0.,0.] and f(.3)[1]==2*f(.3)[0]>0
+    for f in (cosine([1.,2.]), wsd([1.,2.]), cosine((1.,2.), warm=.1), wsd(np.array([1.,2.]), shape=SchedCos)):
+        assert f(1.)==[0.,0.] and f(.3)[1]==2*f(.3)[0]>0
 
 def bytecodes(f, *args):
     "Number of bytecodes that a call executes"
@@ -143,13 +169,16 @@ def bytecodes(f, *args):
 @pytest.mark.skipif(sys.version_info[:2]!=(3,11), reason='the bound is for the bytecodes of CPython 3.11')
 def test_schedules_are_cheap():
     "The interpreter takes some ten nanoseconds for each bytecode"
-    for f in (*(o(.1, .01) for o in shapes.values()), combined_cos(.25, .01, .1, 0.), cosine(1., warm=.1, cool=.1), wsd(1.)): assert max(bytecodes(f, p) for p in (0., .1, .5, 1.))<=130
+    for f in (*(o(.1, .01) for o in shapes.values()), combined_cos(.25, .01, .1, 0.), cosine(1., warm=.1, cool=.1),
+            wsd(1.)):
+        assert max(bytecodes(f, p) for p in (0., .1, .5, 1.))<=130
 
 @given(unit, values, values, values, unit)
 def test_combined_cos(pct, a, b, c, p):
     assume(pct in (0,1) or 1e-3<pct<1-1e-3)
     f = combined_cos(pct, a, b, c)
-    assert f(p)==pytest.approx(cos_(b, c, p) if pct==0 else cos_(a, b, p) if pct==1 else one_cycle(p, pct, a, b, c), rel=1e-6)
+    assert f(p)==pytest.approx(cos_(b, c, p) if pct==0 else cos_(a, b, p) if pct==1 else one_cycle(p, pct, a, b, c),
+        rel=1e-6)
     assert f(0)==(a if pct else b) and f(1)==(b if pct==1 else c)
 
 fractions = st.floats(.02, .45)
@@ -172,12 +201,15 @@ def test_wsd_is_continuous_and_bounded(top, part, warm, decay, p, shape):
     f = wsd(top, warm=warm, decay=decay, end=end, shape=shape)
     continuous(f, 2*top/.02, p)
     expected = top*p/warm if p<warm else top if p<1-decay else s(top, end, (p-1+decay)/decay)
-    assert f(p)==pytest.approx(expected, rel=1e-6, abs=1e-9) and f(0)==0 and f(1)==pytest.approx(end, rel=1e-12, abs=1e-12)
+    assert (f(p)==pytest.approx(expected, rel=1e-6, abs=1e-9) and f(0)==0
+        and f(1)==pytest.approx(end, rel=1e-12, abs=1e-12))
 
-@given(st.floats(.01, .99), unit, unit, st.sampled_from([SchedCos(1., 0.), SchedExp(.5, .1), SchedNo(2., 2.), SchedCos([1.,2.], [0.,0.])]))
+@given(st.floats(.01, .99), unit, unit,
+    st.sampled_from([SchedCos(1., 0.), SchedExp(.5, .1), SchedNo(2., 2.), SchedCos([1.,2.], [0.,0.])]))
 def test_warmup_goes_before_anything(pct, start, p, after):
     f,top = warmup(pct, after, start),after(0.)
-    if p<pct: expected = [lin_(o*start, o, p/pct) for o in top] if isinstance(top, list) else lin_(top*start, top, p/pct)
+    if p<pct:
+        expected = [lin_(o*start, o, p/pct) for o in top] if isinstance(top, list) else lin_(top*start, top, p/pct)
     else: expected = after((p-pct)/(1-pct))
     assert f(p)==pytest.approx(expected, rel=1e-6, abs=1e-9) and f(1)==after(1)
 
@@ -189,11 +221,15 @@ def test_wsd_steps(n_steps, decay, n):
     assert all(a==pytest.approx(b*(1-decay), abs=.6) for a,b in res)
 
 # Fits
-lrs = pytest.mark.parametrize('lr,groups', [(.1, [.1]*3), (slice(.1), [.01,.01,.1]), (slice(1e-3,1e-1), [1e-3,1e-2,1e-1]), ([.3,.2,.1], [.3,.2,.1]), (np.float64(.1), [.1]*3),
+lrs = pytest.mark.parametrize('lr,groups',
+    [(.1, [.1]*3), (slice(.1), [.01,.01,.1]), (slice(1e-3,1e-1), [1e-3,1e-2,1e-1]), ([.3,.2,.1], [.3,.2,.1]),
+        (np.float64(.1), [.1]*3),
     (torch.tensor([.3,.2,.1], dtype=torch.double), [.3,.2,.1]), (None, [.05]*3)], ids=repr)
 
 @lrs
-@pytest.mark.parametrize('opt_func,mom', [(partial(SGD, mom=.5), 'mom'), (torch.optim.Adam, 'mom'), (RMSProp, None), (torch.optim.Adagrad, None), (SGD, None)], ids=['SGD','Adam','RMSProp','Adagrad','no mom'])
+@pytest.mark.parametrize('opt_func,mom',
+    [(partial(SGD, mom=.5), 'mom'), (torch.optim.Adam, 'mom'), (RMSProp, None), (torch.optim.Adagrad, None),
+        (SGD, None)], ids=['SGD','Adam','RMSProp','Adagrad','no mom'])
 def test_fit_one_cycle(lr, groups, opt_func, mom):
     probe,n = Probe('lr', *([mom] if mom else [])),3*7
     learn = mk(opt_func=opt_func, splitter=split, lr=.05)
@@ -211,22 +247,27 @@ def test_arguments_of_fit_one_cycle():
     probe,n = Probe('lr','mom','wd'),2*7
     mk(splitter=split, moms=(.1,.2,.3)).fit_one_cycle(2, .2, div=10, div_final=100, pct_start=.5, wd=.01, cbs=[probe])
     assert np.array(probe.seen['lr'])[:,0]==approx([one_cycle(i/n, .5, .02, .2, .002) for i in range(n)])
-    assert np.array(probe.seen['mom'])[:,0]==approx([one_cycle(i/n, .5, .1, .2, .3) for i in range(n)]) and {*map(tuple, probe.seen['wd'])}=={(.01,)*3}
+    assert (np.array(probe.seen['mom'])[:,0]==approx([one_cycle(i/n, .5, .1, .2, .3) for i in range(n)])
+        and {*map(tuple, probe.seen['wd'])}=={(.01,)*3})
     probe = Probe('mom')
     mk(opt_func=SGD).fit_one_cycle(2, .2, moms=(.5,.4,.3), cbs=probe) # asked for, so it is there
     assert np.array(probe.seen['mom'])[:,0]==approx([one_cycle(i/n, .25, .5, .4, .3) for i in range(n)])
-    with pytest.raises(ValueError, match='`Adagrad` has no hyper-parameter `mom`'): mk(opt_func=torch.optim.Adagrad).fit_one_cycle(1, .1, moms=(.9,.8,.9))
+    with pytest.raises(ValueError, match='`Adagrad` has no hyper-parameter `mom`'):
+        mk(opt_func=torch.optim.Adagrad).fit_one_cycle(1, .1, moms=(.9,.8,.9))
     for k,right in dict(pct_strat='pct_start', lr='lr_max', max_lr='lr_max').items():
-        with pytest.raises(TypeError, match=f'no argument `{k}`. Did you mean `{right}`'): mk().fit_one_cycle(1, **{k: .3})
+        with pytest.raises(TypeError, match=f'no argument `{k}`. Did you mean `{right}`'):
+            mk().fit_one_cycle(1, **{k: .3})
 
 @lrs
 def test_fit_flat_cos(lr, groups):
     probe,n = Probe('lr','mom'),3*7
     mk(splitter=split, lr=.05).fit_flat_cos(3, lr, div_final=10, pct_start=.6, cbs=probe)
-    assert np.array(probe.seen['lr'])==approx([[g if i/n<.6 else cos_(g, g/10, (i/n-.6)/.4) for g in groups] for i in range(n)])
+    assert np.array(probe.seen['lr'])==approx(
+        [[g if i/n<.6 else cos_(g, g/10, (i/n-.6)/.4) for g in groups] for i in range(n)])
     assert {*map(tuple, probe.seen['mom'])}=={(.9,)*3}
 
-@pytest.mark.parametrize('n_cycles,cycle_len,mult', [(3,1,2), (2,2,2), (3,1,1), (10,1,1), (7,1,1), (1,2,2), (3,1,3), (3,2,1.5)])
+@pytest.mark.parametrize('n_cycles,cycle_len,mult',
+    [(3,1,2), (2,2,2), (3,1,1), (10,1,1), (7,1,1), (1,2,2), (3,1,3), (3,2,1.5)])
 @pytest.mark.parametrize('lr,groups', [(.1, [.1]*3), (slice(1e-3,1e-1), [1e-3,1e-2,1e-1])], ids=repr)
 def test_fit_sgdr(n_cycles, cycle_len, mult, lr, groups):
     probe,lens = Probe('lr'),[round(cycle_len*mult**i) for i in range(n_cycles)]
@@ -238,10 +279,15 @@ def test_fit_sgdr(n_cycles, cycle_len, mult, lr, groups):
 def test_fine_tune(base, mult):
     probe,frozen = Probe('lr','mom'),[]
     learn = mk(splitter=split)
-    learn.fine_tune(2, base, freeze_epochs=2, lr_mult=mult, cbs=[probe, Callback(before_epoch=lambda self: frozen.append([not p[0].requires_grad for p in split(self.learn.model)]))])
+    learn.fine_tune(2, base, freeze_epochs=2, lr_mult=mult,
+        cbs=[probe, Callback(before_epoch=lambda self: frozen.append(
+            [not p[0].requires_grad for p in split(self.learn.model)]))])
     first,second,n = [base/10,base/10,base],[base/2/mult, base/2/mult**.5, base/2],2*7
-    assert np.array(probe.seen['lr'])==approx([[one_cycle(i/n, .99, g/25, g, g/1e5) for g in first] for i in range(n)] + [[one_cycle(i/n, .3, g/5, g, g/1e5) for g in second] for i in range(n)])
-    assert np.array(probe.seen['mom'])[:,0]==approx([one_cycle(i/n, pct, .95, .85, .95) for pct in (.99,.3) for i in range(n)])
+    assert np.array(probe.seen['lr'])==approx(
+        [[one_cycle(i/n, .99, g/25, g, g/1e5) for g in first] for i in range(n)]
+        + [[one_cycle(i/n, .3, g/5, g, g/1e5) for g in second] for i in range(n)])
+    assert np.array(probe.seen['mom'])[:,
+        0]==approx([one_cycle(i/n, pct, .95, .85, .95) for pct in (.99,.3) for i in range(n)])
     assert frozen==[[True,True,False]]*2+[[False]*3]*2
 
 def test_fine_tune_is_one_fit():
@@ -257,8 +303,10 @@ def test_fine_tune_without_a_part(epochs, freeze_epochs):
     probe = Probe('lr')
     learn = mk(splitter=split).fine_tune(epochs, .1, freeze_epochs=freeze_epochs, cbs=probe)
     n = 7*(epochs or freeze_epochs)
-    expected = [one_cycle(i/n, .3, .01, .05, .05/1e5) if epochs else one_cycle(i/n, .99, .1/25, .1, .1/1e5) for i in range(n)] if epochs or freeze_epochs else []
-    assert [o[-1] for o in probe.seen['lr']]==approx(expected) and all(p.requires_grad for p in learn.model.parameters())
+    expected = [one_cycle(i/n, .3, .01, .05, .05/1e5) if epochs else one_cycle(i/n, .99, .1/25, .1, .1/1e5)
+        for i in range(n)] if epochs or freeze_epochs else []
+    assert ([o[-1] for o in probe.seen['lr']]==approx(expected)
+        and all(p.requires_grad for p in learn.model.parameters()))
 
 class Stop(Callback):
     "Ctrl-C after `n` batches"
@@ -273,20 +321,24 @@ def test_fine_tune_resumes_after_a_stop(n):
     whole,learn,probe = mk(splitter=split).fine_tune(2, .1),mk(splitter=split),Probe('lr')
     with pytest.raises(KeyboardInterrupt): learn.fine_tune(2, .1, cbs=[Stop(n), probe])
     learn.resume()
-    assert same(weights(whole.model), weights(learn.model)) and whole.recorder.raw_losses==learn.recorder.raw_losses and whole.recorder.hps==learn.recorder.hps
+    assert (same(weights(whole.model), weights(learn.model)) and whole.recorder.raw_losses==learn.recorder.raw_losses
+        and whole.recorder.hps==learn.recorder.hps)
     assert len(probe.seen['lr'])==21 and all(p.requires_grad for p in learn.model.parameters())
 
 @pytest.mark.parametrize('n', [3, 7, 16])
 def test_fine_tune_resumes_in_another_process(n, tmp_path):
-    def run(learn, *cbs): return learn.fine_tune(2, .1, cbs=[Checkpoint(1, 'iter', folder=tmp_path), *cbs], resume='auto')
+    def run(learn, *cbs):
+        return learn.fine_tune(2, .1, cbs=[Checkpoint(1, 'iter', folder=tmp_path), *cbs], resume='auto')
     with pytest.raises(KeyboardInterrupt): run(mk(splitter=split), Stop(n))
     learn,whole = mk(splitter=split),mk(splitter=split).fine_tune(2, .1)
     run(learn)
-    assert same(weights(whole.model), weights(learn.model)) and whole.recorder.raw_losses==learn.recorder.raw_losses and all(p.requires_grad for p in learn.model.parameters())
+    assert (same(weights(whole.model), weights(learn.model)) and whole.recorder.raw_losses==learn.recorder.raw_losses
+        and all(p.requires_grad for p in learn.model.parameters()))
 
 def test_fine_tune_in_an_empty_folder(tmp_path):
     learn = mk(splitter=split).fine_tune(2, .1, cbs=Checkpoint(folder=tmp_path), resume='auto')
-    assert len(learn.recorder.rows)==3 and all(p.requires_grad for p in learn.model.parameters()) and same(weights(learn.model), weights(mk(splitter=split).fine_tune(2, .1).model))
+    assert (len(learn.recorder.rows)==3 and all(p.requires_grad for p in learn.model.parameters())
+        and same(weights(learn.model), weights(mk(splitter=split).fine_tune(2, .1).model)))
 
 def test_fine_tune_passes_arguments_on():
     probe = Probe('lr','wd')
@@ -296,21 +348,32 @@ def test_fine_tune_passes_arguments_on():
         with pytest.raises(TypeError, match=f'no argument `{k}`'): mk(splitter=split).fine_tune(1, **{k: 3})
 
 @pytest.mark.parametrize('f,exc,match', [
-    (lambda l: l.fit_one_cycle(1, .1, div=0), ValueError, '`div` is above 0, but got 0'), (lambda l: l.fit_one_cycle(1, .1, div_final=0), ValueError, '`div_final` is above 0, but got 0'),
-    (lambda l: l.fit_one_cycle(1, .1, div='a'), TypeError, "`div` is a number above 0, but got 'a'"), (lambda l: l.fit_flat_cos(1, .1, div_final=0), ValueError, '`div_final` is above 0'),
-    (lambda l: l.fit_one_cycle(1, .1, moms=(.9,.8)), ValueError, r'`moms` are three values, .* but got \(0.9, 0.8\)'), (lambda l: l.fit_one_cycle(1, .1, moms=.9), ValueError, '`moms` are three values, .* but got 0.9'),
-    (lambda l: l.fit_sgdr(2, 0), ValueError, '`cycle_len` is 1 or more, but got 0'), (lambda l: l.fit_sgdr(0, 1), ValueError, '`n_cycles` is 1 or more, but got 0'), (lambda l: l.fit_sgdr(2, 1, cycle_mult=0), ValueError, '`cycle_mult` is above 0, but got 0'),
-    (lambda l: l.fine_tune(1, slice(1e-3, 1e-2)), TypeError, r'`base_lr` is a number above 0, but got slice\(0.001, 0.01, None\)'), (lambda l: l.fine_tune(1, lr_mult=0), ValueError, '`lr_mult` is above 0'),
-    (lambda l: l.fine_tune(1.5), TypeError, '`epochs` is a whole number, but got 1.5'), (lambda l: l.fine_tune(1, freeze_epochs=-1), ValueError, '`freeze_epochs` is 0 or more, but got -1')])
+    (lambda l: l.fit_one_cycle(1, .1, div=0), ValueError, '`div` is above 0, but got 0'),
+    (lambda l: l.fit_one_cycle(1, .1, div_final=0), ValueError, '`div_final` is above 0, but got 0'),
+    (lambda l: l.fit_one_cycle(1, .1, div='a'), TypeError, "`div` is a number above 0, but got 'a'"),
+    (lambda l: l.fit_flat_cos(1, .1, div_final=0), ValueError, '`div_final` is above 0'),
+    (lambda l: l.fit_one_cycle(1, .1, moms=(.9,.8)), ValueError, r'`moms` are three values, .* but got \(0.9, 0.8\)'),
+    (lambda l: l.fit_one_cycle(1, .1, moms=.9), ValueError, '`moms` are three values, .* but got 0.9'),
+    (lambda l: l.fit_sgdr(2, 0), ValueError, '`cycle_len` is 1 or more, but got 0'),
+    (lambda l: l.fit_sgdr(0, 1), ValueError, '`n_cycles` is 1 or more, but got 0'),
+    (lambda l: l.fit_sgdr(2, 1, cycle_mult=0), ValueError, '`cycle_mult` is above 0, but got 0'),
+    (lambda l: l.fine_tune(1, slice(1e-3, 1e-2)), TypeError,
+        r'`base_lr` is a number above 0, but got slice\(0.001, 0.01, None\)'),
+        (lambda l: l.fine_tune(1, lr_mult=0), ValueError, '`lr_mult` is above 0'),
+    (lambda l: l.fine_tune(1.5), TypeError, '`epochs` is a whole number, but got 1.5'),
+    (lambda l: l.fine_tune(1, freeze_epochs=-1), ValueError, '`freeze_epochs` is 0 or more, but got -1')])
 def test_settings_of_fits(f, exc, match):
     learn = mk(splitter=split)
     with pytest.raises(exc, match=match): f(learn)
     assert learn.fit(1).train_iter==7 and all(p.requires_grad for p in learn.model.parameters())
 
 def test_fine_tune_needs_groups():
-    with pytest.raises(ValueError, match=r'`freeze_to\(-1\)`, but there is 1 parameter group: give a `splitter`'): mk().fine_tune(1)
+    with pytest.raises(ValueError, match=r'`freeze_to\(-1\)`, but there is 1 parameter group: give a `splitter`'):
+        mk().fine_tune(1)
 
-@pytest.mark.parametrize('fit', [lambda l: l.fit_one_cycle(0, .1), lambda l: l.fit_one_cycle(None, .1, n_iter=0), lambda l: l.fit_flat_cos(0), lambda l: l.fit_one_cycle(n_step=0), lambda l: l.fit(0, cbs=ParamScheduler(dict(lr=SchedCos(.1, 0))))])
+@pytest.mark.parametrize('fit',
+    [lambda l: l.fit_one_cycle(0, .1), lambda l: l.fit_one_cycle(None, .1, n_iter=0), lambda l: l.fit_flat_cos(0),
+        lambda l: l.fit_one_cycle(n_step=0), lambda l: l.fit(0, cbs=ParamScheduler(dict(lr=SchedCos(.1, 0))))])
 def test_fits_of_zero_epochs_need_no_length(fit):
     learn = mk()
     before = weights(learn.model)
@@ -320,10 +383,13 @@ def test_fits_of_zero_epochs_need_no_length(fit):
 @pytest.mark.parametrize('fit', [Learner.fit_one_cycle, Learner.fit_flat_cos, partial(Learner.fit_sgdr, cycle_len=4)])
 def test_start_epoch_begins_in_the_middle(fit):
     whole,rest,n = Probe('lr'),Probe('lr'),1 if isinstance(fit, partial) else 4
-    for probe,start in ((whole, 0), (rest, 2)): fit(mk(), n, lr_max=.1, cbs=probe, start_epoch=start) if fit is not Learner.fit_flat_cos else fit(mk(), n, lr=.1, cbs=probe, start_epoch=start)
+    for probe,start in ((whole, 0), (rest, 2)):
+        fit(mk(), n, lr_max=.1, cbs=probe, start_epoch=start) if fit is not Learner.fit_flat_cos else fit(mk(), n,
+            lr=.1, cbs=probe, start_epoch=start)
     assert len(rest.seen['lr'])==14 and rest.seen['lr']==whole.seen['lr'][14:]
 
-@pytest.mark.parametrize('fit', [Learner.fit_one_cycle, Learner.fit_flat_cos, partial(Learner.fit_sgdr, cycle_len=1), Learner.fine_tune])
+@pytest.mark.parametrize('fit',
+    [Learner.fit_one_cycle, Learner.fit_flat_cos, partial(Learner.fit_sgdr, cycle_len=1), Learner.fine_tune])
 def test_fits_chain_and_reset(fit):
     learn = mk(splitter=split)
     learn.create_opt()
@@ -332,13 +398,16 @@ def test_fits_chain_and_reset(fit):
     assert fit(learn, 1, reset_opt=True).opt is not opt
 
 # Frozen groups
-@pytest.mark.parametrize('epochs,by_hand', [({0:-1, 2:0}, [(-1, 2), (0, 2)]), ({1:1}, [(0, 1), (1, 3)]), ({3:0, 0:1, 2:-1}, [(1, 2), (-1, 1), (0, 1)])], ids=str)
+@pytest.mark.parametrize('epochs,by_hand',
+    [({0:-1, 2:0}, [(-1, 2), (0, 2)]), ({1:1}, [(0, 1), (1, 3)]), ({3:0, 0:1, 2:-1}, [(1, 2), (-1, 1), (0, 1)])],
+    ids=str)
 def test_freeze_schedule(epochs, by_hand):
     "One fit with a schedule, and fits between which groups are frozen by hand"
     one = mk(cbs=FreezeSchedule(epochs), splitter=split).fit(4)
     hand = mk(splitter=split)
     for n,n_epoch in by_hand: hand.freeze_to(n); hand.fit(n_epoch)
-    assert same(weights(one.model), weights(hand.model)) and [p.requires_grad for p in one.model.parameters()]==[p.requires_grad for p in hand.model.parameters()]
+    assert (same(weights(one.model), weights(hand.model))
+        and [p.requires_grad for p in one.model.parameters()]==[p.requires_grad for p in hand.model.parameters()])
     assert not same(weights(one.model), weights(mk(splitter=split).fit(4).model))
 
 @pytest.mark.parametrize('epochs', [{}, {-1: 0}, {0: .5}, {'first': 0}, [0,1], None, 3], ids=str)
@@ -347,29 +416,39 @@ def test_bad_freeze_schedules(epochs):
 
 def test_freeze_schedules_fail_before_training():
     learn = mk(splitter=split)
-    with pytest.raises(ValueError, match=r'`freeze_to\(4\)`, but there are 3 parameter groups'): learn.fit(4, cbs=FreezeSchedule({0: 1, 3: 4}))
-    with pytest.raises(ValueError, match=r'`freeze_to\(-1\)`, but there is 1 parameter group'): mk().fit(4, cbs=FreezeSchedule({0: -1, 1: 0})) # nothing would be frozen
+    with pytest.raises(ValueError, match=r'`freeze_to\(4\)`, but there are 3 parameter groups'):
+        learn.fit(4, cbs=FreezeSchedule({0: 1, 3: 4}))
+    # nothing would be frozen
+    with pytest.raises(ValueError, match=r'`freeze_to\(-1\)`, but there is 1 parameter group'):
+        mk().fit(4, cbs=FreezeSchedule({0: -1, 1: 0}))
     assert learn.train_iter==0 and same(weights(learn.model), weights(mk().model))
 
 # The callback
 def test_any_hyper_parameter_for_each_group():
     probe = Probe('lr','wd','eps','sqr_mom')
-    mk(2, Adam, splitter=split, wd_bn_bias=True).fit(1, cbs=[probe, ParamScheduler(dict(wd=SchedLin([.1,.2,.3], [.3,.4,.5]), eps=SchedNo(1e-4, 1e-4))), ParamScheduler(dict(sqr_mom=SchedLin(.5, .7)))])
-    assert np.array(probe.seen['wd'])==approx([[.1,.2,.3],[.2,.3,.4]]) and probe.seen['eps']==[[1e-4]*3]*2 and np.array(probe.seen['sqr_mom'])==approx([[.5]*3,[.6]*3])
+    mk(2, Adam, splitter=split, wd_bn_bias=True).fit(1,
+        cbs=[probe, ParamScheduler(dict(wd=SchedLin([.1,.2,.3], [.3,.4,.5]), eps=SchedNo(1e-4, 1e-4))),
+            ParamScheduler(dict(sqr_mom=SchedLin(.5, .7)))])
+    assert (np.array(probe.seen['wd'])==approx([[.1,.2,.3],[.2,.3,.4]]) and probe.seen['eps']==[[1e-4]*3]*2
+        and np.array(probe.seen['sqr_mom'])==approx([[.5]*3,[.6]*3]))
 
 def test_two_schedulers_are_both_recorded():
     learn = mk(2).fit(2, cbs=[ParamScheduler(dict(lr=SchedLin(0., 1.))), ParamScheduler(dict(wd=lambda p: p*2))])
     assert learn.recorder.hps==dict(lr=[0., .25, .5, .75], wd=[0., .5, 1., 1.5])
     assert len(learn.recorder.plot_sched().axes)==2 and len(learn.recorder.plot_sched('wd').axes)==1
-    with pytest.raises(ValueError, match='`mo` was not scheduled in the last fit, but `lr`, `wd`'): learn.recorder.plot_sched('mo')
+    with pytest.raises(ValueError, match='`mo` was not scheduled in the last fit, but `lr`, `wd`'):
+        learn.recorder.plot_sched('mo')
     with pytest.raises(ValueError, match='Nothing was scheduled'): learn.fit(1).recorder.plot_sched()
 
-lr_writers = dict(schedule=lambda: ParamScheduler(dict(lr=SchedNo(1., 1.))), both=lambda: ParamScheduler(dict(wd=SchedNo(1., 1.), lr=SchedNo(1., 1.))), torch=lambda: TorchScheduler(partial(sched.StepLR, step_size=1)))
+lr_writers = dict(schedule=lambda: ParamScheduler(dict(lr=SchedNo(1., 1.))),
+    both=lambda: ParamScheduler(dict(wd=SchedNo(1., 1.), lr=SchedNo(1., 1.))),
+    torch=lambda: TorchScheduler(partial(sched.StepLR, step_size=1)))
 @pytest.mark.parametrize('a', lr_writers)
 @pytest.mark.parametrize('b', lr_writers)
 def test_two_schedulers_of_the_learning_rate_are_refused(a, b):
     "In any order, also if one of them belongs to the Learner"
-    trace,match = Trace('before_epoch'),r"`(param|torch)_scheduler(_2)?` and `(param|torch)_scheduler(_2)?` would both set `(lr|wd)`: use one of them"
+    trace,match = Trace('before_epoch'), \
+        r"`(param|torch)_scheduler(_2)?` and `(param|torch)_scheduler(_2)?` would both set `(lr|wd)`: use one of them"
     learn = mk(cbs=trace)
     with pytest.raises(ValueError, match=match): learn.fit(1, cbs=[lr_writers[a](), lr_writers[b]()])
     with pytest.raises(ValueError, match=match): mk(cbs=[lr_writers[a](), trace]).fit_one_cycle(1, .1)
@@ -377,8 +456,10 @@ def test_two_schedulers_of_the_learning_rate_are_refused(a, b):
 
 @pytest.mark.parametrize('first', [True, False])
 def test_torch_schedulers_that_cycle_momentum_set_it_too(first):
-    cbs = [TorchScheduler(partial(sched.CyclicLR, base_lr=.01, max_lr=.1), 'step'), ParamScheduler(dict(mom=SchedNo(.9, .9)))]
-    with pytest.raises(ValueError, match='would both set `mom`'): mk(opt_func=torch_sgd).fit(1, cbs=cbs if first else cbs[::-1])
+    cbs = [TorchScheduler(partial(sched.CyclicLR, base_lr=.01, max_lr=.1), 'step'),
+        ParamScheduler(dict(mom=SchedNo(.9, .9)))]
+    with pytest.raises(ValueError, match='would both set `mom`'):
+        mk(opt_func=torch_sgd).fit(1, cbs=cbs if first else cbs[::-1])
 
 def test_history_has_the_values_of_each_batch():
     "Also where a later callback sets the rate again, as `SWA` does"
@@ -389,13 +470,16 @@ def test_history_has_the_values_of_each_batch():
 def test_history_of_torch_schedulers(name):
     probe = Probe('lr','mom')
     rec = mk(opt_func=torch_sgd, lr=.1).fit(2, cbs=[TorchScheduler(by_step[name], 'step'), probe]).recorder
-    assert rec.hps=={k:[o[-1] for o in probe.seen[k]] for k in (['lr','mom'] if name=='CyclicLR' else ['lr'])} and len({*rec.hps['lr']})>1 and len(rec.plot_sched().axes)==len(rec.hps)
+    assert (rec.hps=={k:[o[-1] for o in probe.seen[k]] for k in (['lr','mom'] if name=='CyclicLR' else ['lr'])}
+        and len({*rec.hps['lr']})>1 and len(rec.plot_sched().axes)==len(rec.hps))
 
 @pytest.mark.parametrize('n_acc', [12, 8, 1000])
 def test_schedules_with_accumulation(n_acc, bs=4):
     "Rates are those of the position, batch by batch; each step takes the rate of its last batch"
     seen,n = [],3*7
-    learn = mk().fit_one_cycle(3, .1, cbs=[GradientAccumulation(n_acc), Callback(after_step=lambda self: seen.append((self.train_iter, get_hyper(self.opt, 'lr')[0])))])
+    learn = mk().fit_one_cycle(3, .1,
+        cbs=[GradientAccumulation(n_acc),
+            Callback(after_step=lambda self: seen.append((self.train_iter, get_hyper(self.opt, 'lr')[0])))])
     assert learn.recorder.lrs==approx([one_cycle(i/n, .25, .1/25, .1, .1/1e5) for i in range(n)])
     per = min(n_acc//bs, 7) # batches in a window; an epoch ends the last one
     ends = [e*7+min(j, 7)-1 for e in range(3) for j in range(per, 7+per, per)]
@@ -415,8 +499,10 @@ def test_hyper_parameters_are_restored(ends):
 
 def test_unknown_hyper_parameter():
     learn,trace = mk(),Trace('before_epoch')
-    with pytest.raises(ValueError, match='`SGD` has no hyper-parameter `lrr`.*Did you mean `lr`'): learn.fit(1, cbs=[ParamScheduler(dict(lrr=SchedNo(1,1))), trace])
-    with pytest.raises(ValueError, match='`lr` has 2 values.*3 parameter groups'): mk(splitter=split).fit(1, cbs=ParamScheduler(dict(lr=SchedLin([1.,1.], [0.,0.]))))
+    with pytest.raises(ValueError, match='`SGD` has no hyper-parameter `lrr`.*Did you mean `lr`'):
+        learn.fit(1, cbs=[ParamScheduler(dict(lrr=SchedNo(1,1))), trace])
+    with pytest.raises(ValueError, match='`lr` has 2 values.*3 parameter groups'):
+        mk(splitter=split).fit(1, cbs=ParamScheduler(dict(lr=SchedLin([1.,1.], [0.,0.]))))
     assert not trace.seen
 
 def test_a_loader_without_length_is_refused_before_training():
@@ -444,10 +530,14 @@ def test_other_modes_need_no_schedule():
     assert learn.fit(1).recorder.lrs==[5.]*7
 
 # Schedulers of torch
-by_epoch = dict(StepLR=partial(sched.StepLR, step_size=2, gamma=.5), ExponentialLR=partial(sched.ExponentialLR, gamma=.7), CosineAnnealingLR=partial(sched.CosineAnnealingLR, T_max=4),
-    LambdaLR=partial(sched.LambdaLR, lr_lambda=lambda e: 1/(e+1)), ReduceLROnPlateau=partial(sched.ReduceLROnPlateau, patience=0, factor=.3, threshold=.5))
-by_step = dict(OneCycleLR=partial(sched.OneCycleLR, max_lr=.2, total_steps=4*7+1), CyclicLR=partial(sched.CyclicLR, base_lr=.01, max_lr=.1, step_size_up=3), StepLR=partial(sched.StepLR, step_size=5),
-    SequentialLR=lambda opt: sched.SequentialLR(opt, [sched.LinearLR(opt, .1, total_iters=5), sched.CosineAnnealingLR(opt, 20)], milestones=[5]))
+by_epoch = dict(StepLR=partial(sched.StepLR, step_size=2, gamma=.5),
+    ExponentialLR=partial(sched.ExponentialLR, gamma=.7), CosineAnnealingLR=partial(sched.CosineAnnealingLR, T_max=4),
+    LambdaLR=partial(sched.LambdaLR, lr_lambda=lambda e: 1/(e+1)),
+    ReduceLROnPlateau=partial(sched.ReduceLROnPlateau, patience=0, factor=.3, threshold=.5))
+by_step = dict(OneCycleLR=partial(sched.OneCycleLR, max_lr=.2, total_steps=4*7+1),
+    CyclicLR=partial(sched.CyclicLR, base_lr=.01, max_lr=.1, step_size_up=3), StepLR=partial(sched.StepLR, step_size=5),
+    SequentialLR=lambda opt: sched.SequentialLR(opt,
+        [sched.LinearLR(opt, .1, total_iters=5), sched.CosineAnnealingLR(opt, 20)], milestones=[5]))
 
 def by_hand(model, make, unit, n_epoch=4, skip=(), n=7, lr=.1):
     "A plain loop, without the steps in `skip`"
@@ -476,7 +566,8 @@ def test_torch_schedulers_equal_a_loop_by_hand(unit, name, skip):
     def cancel(self):
         if self.learn.train_iter in skip: raise CancelStepException
     learn.fit(4, cbs=[TorchScheduler(make, unit), Callback(before_step=cancel)])
-    assert same(weights(learn.model), expected) and learn.recorder.lrs==lrs and get_hyper(learn.opt, 'lr')==[.1] and get_hyper(learn.opt, 'mom')==[.9]
+    assert (same(weights(learn.model), expected) and learn.recorder.lrs==lrs and get_hyper(learn.opt, 'lr')==[.1]
+        and get_hyper(learn.opt, 'mom')==[.9])
 
 @pytest.mark.parametrize('name', ['StepLR','CosineAnnealingLR','LambdaLR'])
 def test_a_torch_scheduler_begins_anew_with_each_fit(name):
@@ -493,7 +584,8 @@ def test_torch_scheduler_with_accumulation_by_hand_counts_steps():
     class Accumulate(Callback):
         def before_step(self):
             if self.train_iter%2==0: raise CancelBatchException
-    learn = mk(8, torch_sgd, lr=.1).fit(1, cbs=[Accumulate(), TorchScheduler(partial(sched.StepLR, step_size=1, gamma=.5), 'step')])
+    learn = mk(8, torch_sgd, lr=.1).fit(1,
+        cbs=[Accumulate(), TorchScheduler(partial(sched.StepLR, step_size=1, gamma=.5), 'step')])
     assert learn.recorder.lrs==[.1,.1,.05,.05,.025,.025,.0125,.0125]
 
 @pytest.mark.parametrize('monitor', ['valid_loss','train_loss','mae'])
@@ -504,9 +596,14 @@ def test_plateau_monitors_any_column(monitor):
     learn = mk(opt_func=torch_sgd, lr=.1, metrics=mae).fit(3, cbs=TorchScheduler(Plateau, monitor=monitor))
     assert seen==learn.recorder[monitor].tolist()
     trace = Trace('before_epoch')
-    with pytest.raises(ValueError, match='`maee` is to be monitored and is not recorded, but `train_loss`, `valid_loss`, `mae`. Did you mean `mae`'): learn.fit(1, cbs=[TorchScheduler(Plateau, monitor='maee'), trace])
-    with pytest.raises(ValueError, match="results of an epoch: give `unit='epoch'`"): learn.fit(1, cbs=[TorchScheduler(Plateau, 'step'), trace])
-    with pytest.raises(ValueError, match="not recorded, but nothing is"): mk(default_cbs=False, cbs=[TrainEvalCallback, TorchScheduler(Plateau), trace]).fit(1)
+    with pytest.raises(ValueError,
+            match='`maee` is to be monitored and is not recorded, but `train_loss`, `valid_loss`, `mae`. Did you mean '
+            '`mae`'):
+        learn.fit(1, cbs=[TorchScheduler(Plateau, monitor='maee'), trace])
+    with pytest.raises(ValueError, match="results of an epoch: give `unit='epoch'`"):
+        learn.fit(1, cbs=[TorchScheduler(Plateau, 'step'), trace])
+    with pytest.raises(ValueError, match="not recorded, but nothing is"):
+        mk(default_cbs=False, cbs=[TrainEvalCallback, TorchScheduler(Plateau), trace]).fit(1)
     assert not trace.seen
 
 # Ready schedulers
@@ -522,7 +619,9 @@ def by_torch(make, n_epoch, unit, n=7, lrs=(.1,)):
         if unit=='epoch': s.step()
     return np.array(res)
 
-ready = dict(step=partial(sched.StepLR, step_size=2), warm=partial(sched.LinearLR, total_iters=5), cos=partial(sched.CosineAnnealingLR, T_max=25), function=partial(sched.LambdaLR, lr_lambda=lambda i: 1/(1+i)), sequence=lambda o: sched.SequentialLR(o, [sched.LinearLR(o, .5, 1., 5), sched.ExponentialLR(o, .9)], [5]))
+ready = dict(step=partial(sched.StepLR, step_size=2), warm=partial(sched.LinearLR, total_iters=5),
+    cos=partial(sched.CosineAnnealingLR, T_max=25), function=partial(sched.LambdaLR, lr_lambda=lambda i: 1/(1+i)),
+    sequence=lambda o: sched.SequentialLR(o, [sched.LinearLR(o, .5, 1., 5), sched.ExponentialLR(o, .9)], [5]))
 @pytest.mark.parametrize('unit', ['epoch','iter','step'])
 @pytest.mark.parametrize('name', ready)
 def test_a_ready_scheduler_goes_on_where_it_is(name, unit):
@@ -531,7 +630,8 @@ def test_a_ready_scheduler_goes_on_where_it_is(name, unit):
     cb = TorchScheduler(ready[name](learn.create_opt()), unit)
     learn.fit(1, cbs=[cb, probe]).fit(2, cbs=[cb, probe])
     assert np.array(probe.seen['lr'])==approx(by_torch(ready[name], 3, unit, lrs=(.1,.2,.3)))
-    assert get_hyper(learn.opt, 'lr')==[.1,.2,.3] or name in ('warm','sequence') # these change the rates when they are made
+    # these change the rates when they are made
+    assert get_hyper(learn.opt, 'lr')==[.1,.2,.3] or name in ('warm','sequence')
 
 @pytest.mark.parametrize('name', ready)
 def test_a_ready_scheduler_is_stopped_and_resumed(name):
@@ -545,15 +645,19 @@ def test_a_ready_scheduler_is_stopped_and_resumed(name):
 
 @pytest.mark.filterwarnings('ignore:Detected call of')
 def test_iterations_count_where_steps_are_skipped():
-    learn = mk(8, torch_sgd, lr=.1).fit(1, cbs=[GradientAccumulation(16), TorchScheduler(partial(sched.StepLR, step_size=1, gamma=.5), 'iter')])
+    learn = mk(8, torch_sgd, lr=.1).fit(1,
+        cbs=[GradientAccumulation(16), TorchScheduler(partial(sched.StepLR, step_size=1, gamma=.5), 'iter')])
     assert learn.opt_step==2 and learn.recorder.lrs==approx([.1*.5**i for i in range(8)])
 
 def test_a_scheduler_of_another_optimizer_is_refused():
     learn = mk()
-    with pytest.raises(ValueError, match='`StepLR` is a scheduler of another optimizer than `learn.opt`: make it after'): learn.fit(1, cbs=TorchScheduler(sched.StepLR(torch.optim.SGD([torch.zeros(1)], .1), 1)))
+    with pytest.raises(ValueError,
+            match='`StepLR` is a scheduler of another optimizer than `learn.opt`: make it after'):
+        learn.fit(1, cbs=TorchScheduler(sched.StepLR(torch.optim.SGD([torch.zeros(1)], .1), 1)))
     learn = mk()
     s = sched.StepLR(learn.create_opt(), 1)
-    with pytest.raises(ValueError, match='is a scheduler of 1 groups of parameters, but the optimizer has 2 now'): learn.fit(1, wd=.1, cbs=TorchScheduler(s))
+    with pytest.raises(ValueError, match='is a scheduler of 1 groups of parameters, but the optimizer has 2 now'):
+        learn.fit(1, wd=.1, cbs=TorchScheduler(s))
 
 # Warm-up
 @pytest.mark.parametrize('n_steps', [1, 4, 10, 30])
@@ -568,8 +672,12 @@ def test_warmup_counts_steps_and_leaves_rates_alone_afterwards():
     learn,seen = mk(lr=.1),[]
     @on(event.after_step(once=4))
     def lower(learn): learn.set_hyper('lr', .01)
-    learn.fit(3, cbs=[GradientAccumulation(8), Warmup(3), lower, Callback(before_step=lambda self: seen.append(get_hyper(self.learn.opt, 'lr')[0]))])
+    learn.fit(3, cbs=[GradientAccumulation(8), Warmup(3), lower,
+        Callback(before_step=lambda self: seen.append(get_hyper(self.learn.opt, 'lr')[0]))])
     assert seen==approx([.1/3, .2/3, .1, .1] + [.01]*8) and get_hyper(learn.opt, 'lr')==[.1]
-    with pytest.raises(ValueError, match='`param_scheduler` and `warmup` would both set `lr`|`warmup` and `param_scheduler` would both set `lr`'): learn.fit_one_cycle(1, cbs=Warmup(3))
+    with pytest.raises(ValueError,
+            match='`param_scheduler` and `warmup` would both set `lr`|`warmup` and `param_scheduler` would both set '
+            '`lr`'):
+        learn.fit_one_cycle(1, cbs=Warmup(3))
     for v,exc in ((0, ValueError), (-1, ValueError), (.5, TypeError), ('a', TypeError), (None, TypeError)):
         with pytest.raises(exc, match=rf'`n_steps` is .*but got {v!r}'): Warmup(v)

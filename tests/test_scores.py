@@ -1,4 +1,5 @@
-"Scores from counts, moments and ranks equal scikit-learn's of the whole epoch, and ask nothing of the device before their value is read"
+"""Scores from counts, moments and ranks equal scikit-learn's of the whole epoch, and ask nothing of the device before
+their value is read"""
 import copy,pickle,sys
 from types import SimpleNamespace
 import numpy as np, pytest, torch
@@ -21,7 +22,9 @@ def randint(hi, *shape): return torch.randint(0, hi, shape, generator=gen)
 @pytest.fixture(autouse=True)
 def seeded(): gen.manual_seed(0) # the same numbers, whatever ran before
 
-def batch(pred, targ, loss_func=None, loss=None): return SimpleNamespace(pred=pred, yb=(targ,), y=targ, xb=(pred,), loss_func=loss_func, loss=loss, device=torch.device('cpu'))
+def batch(pred, targ, loss_func=None, loss=None):
+    return SimpleNamespace(pred=pred, yb=(targ,), y=targ, xb=(pred,), loss_func=loss_func, loss=loss,
+        device=torch.device('cpu'))
 def fed(metric, pred, targ, sizes=None, **kwargs):
     (m,) = mk_metrics(metric)
     m.reset()
@@ -33,7 +36,8 @@ def value(*args, **kwargs):
     return v.numpy() if isinstance(v, torch.Tensor) else v
 
 n = 24
-sizes = st.lists(st.integers(0, n-1), max_size=6).map(lambda cuts: [b-a for a,b in zip([0, *sorted({*cuts}-{0})], [*sorted({*cuts}-{0}), n])])
+sizes = st.lists(st.integers(0, n-1),
+    max_size=6).map(lambda cuts: [b-a for a,b in zip([0, *sorted({*cuts}-{0})], [*sorted({*cuts}-{0}), n])])
 def however_cut(make, pred, targ, expected, **kwargs):
     "`make()` has the value `expected`, at once and in batches of any size"
     def near(v): return v==pytest.approx(expected, rel=1e-6, abs=1e-6, nan_ok=True)
@@ -51,9 +55,12 @@ def data(n_classes, absent=()):
     pred[:,list(absent)] -= 100
     return pred,some[randint(len(some), n)]
 
-of_class = dict(precision=(Precision, PrecisionMulti, sk.precision_score), recall=(Recall, RecallMulti, sk.recall_score), f1=(F1Score, F1ScoreMulti, sk.f1_score),
-    f2=(lambda **kw: FBeta(2, **kw), lambda **kw: FBetaMulti(2, **kw), lambda *o, **kw: sk.fbeta_score(*o, beta=2, **kw)),
-    f_half=(lambda **kw: FBeta(.5, **kw), lambda **kw: FBetaMulti(.5, **kw), lambda *o, **kw: sk.fbeta_score(*o, beta=.5, **kw)), jaccard=(Jaccard, JaccardMulti, sk.jaccard_score))
+of_class = dict(precision=(Precision, PrecisionMulti, sk.precision_score),
+    recall=(Recall, RecallMulti, sk.recall_score), f1=(F1Score, F1ScoreMulti, sk.f1_score),
+    f2=(lambda **kw: FBeta(2, **kw), lambda **kw: FBetaMulti(2, **kw),
+        lambda *o, **kw: sk.fbeta_score(*o, beta=2, **kw)),
+    f_half=(lambda **kw: FBeta(.5, **kw), lambda **kw: FBetaMulti(.5, **kw),
+        lambda *o, **kw: sk.fbeta_score(*o, beta=.5, **kw)), jaccard=(Jaccard, JaccardMulti, sk.jaccard_score))
 
 @pytest.mark.parametrize('pos_label', [0, 1])
 @pytest.mark.parametrize('k', of_class)
@@ -70,13 +77,15 @@ def test_of_two_classes(k, pos_label):
 def test_of_classes(k, absent, average, labels):
     ours,_,theirs = of_class[k]
     pred,targ = data(4, absent)
-    however_cut(lambda: ours(average=average, labels=labels), pred, targ, theirs(targ, pred.argmax(1), average=average, labels=labels))
+    however_cut(lambda: ours(average=average, labels=labels), pred, targ,
+        theirs(targ, pred.argmax(1), average=average, labels=labels))
 
 @pytest.mark.parametrize('k', of_class)
 def test_a_class_that_is_said_or_actual_only_occurs(k):
     ours,_,theirs = of_class[k]
     pred,targ = torch.eye(4)[torch.tensor([0,0,2,3])],torch.tensor([0,1,1,3])
-    for o in ('micro','macro','weighted'): assert value(ours(average=o), pred, targ)==pytest.approx(theirs(targ, pred.argmax(1), average=o))
+    for o in ('micro','macro','weighted'):
+        assert value(ours(average=o), pred, targ)==pytest.approx(theirs(targ, pred.argmax(1), average=o))
 
 @pytest.mark.parametrize('k', of_class)
 def test_no_average_gives_all_classes(k):
@@ -85,10 +94,14 @@ def test_no_average_gives_all_classes(k):
     however_cut(lambda: ours(average=None), pred, targ, theirs(targ, pred.argmax(1), average=None, labels=range(4)))
 
 agreement = dict(
-    hamming=(HammingLoss, sk.hamming_loss), balanced=(BalancedAccuracy, sk.balanced_accuracy_score), adjusted=(lambda: BalancedAccuracy(adjusted=True), lambda *o: sk.balanced_accuracy_score(*o, adjusted=True)),
-    mcc=(MatthewsCorrCoef, sk.matthews_corrcoef), kappa=(CohenKappa, sk.cohen_kappa_score), some=(lambda: CohenKappa(labels=[3,0]), lambda *o: sk.cohen_kappa_score(*o, labels=[3,0])),
-    linear=(lambda: CohenKappa(weights='linear'), lambda *o: sk.cohen_kappa_score(*o, weights='linear', labels=range(4))),
-    quadratic=(lambda: CohenKappa(weights='quadratic'), lambda *o: sk.cohen_kappa_score(*o, weights='quadratic', labels=range(4))))
+    hamming=(HammingLoss, sk.hamming_loss), balanced=(BalancedAccuracy, sk.balanced_accuracy_score),
+    adjusted=(lambda: BalancedAccuracy(adjusted=True), lambda *o: sk.balanced_accuracy_score(*o, adjusted=True)),
+    mcc=(MatthewsCorrCoef, sk.matthews_corrcoef), kappa=(CohenKappa, sk.cohen_kappa_score),
+    some=(lambda: CohenKappa(labels=[3,0]), lambda *o: sk.cohen_kappa_score(*o, labels=[3,0])),
+    linear=(lambda: CohenKappa(weights='linear'),
+        lambda *o: sk.cohen_kappa_score(*o, weights='linear', labels=range(4))),
+    quadratic=(lambda: CohenKappa(weights='quadratic'),
+        lambda *o: sk.cohen_kappa_score(*o, weights='quadratic', labels=range(4))))
 
 @pytest.mark.filterwarnings('ignore:y_pred contains classes')
 @pytest.mark.parametrize('absent', [(), (1,), (1,2)], ids=str)
@@ -103,21 +116,28 @@ def test_agreement_where_nothing_varies():
     assert [value(o, pred, targ) for o in (MatthewsCorrCoef, CohenKappa, BalancedAccuracy)]==pytest.approx([0, 0, .5])
 
 everything = [Precision, Recall, F1Score, Jaccard]
-@pytest.mark.parametrize('metric', [lambda axis: Recall(axis=axis, average='macro'), lambda axis: CohenKappa(axis=axis), lambda axis: BalancedAccuracy(axis), lambda axis: MatthewsCorrCoef(axis),
-    lambda axis: HammingLoss(axis), lambda axis: RocAuc(axis), lambda axis: BrierScore(axis), lambda axis: DiceMulti(axis), lambda axis: foreground_acc(axis=axis)])
+@pytest.mark.parametrize('metric',
+    [lambda axis: Recall(axis=axis, average='macro'), lambda axis: CohenKappa(axis=axis),
+        lambda axis: BalancedAccuracy(axis), lambda axis: MatthewsCorrCoef(axis),
+    lambda axis: HammingLoss(axis), lambda axis: RocAuc(axis), lambda axis: BrierScore(axis),
+    lambda axis: DiceMulti(axis), lambda axis: foreground_acc(axis=axis)])
 @pytest.mark.parametrize('axis', [1, 2, -1])
 def test_classes_on_any_axis(axis, metric):
     pred,targ = randn(6, 4, 5, 3),randint(3, 6, 4, 5)
-    assert value(metric(axis), pred.movedim(-1, axis), targ, [4,2])==pytest.approx(value(metric(-1), pred.reshape(-1, 3), targ.reshape(-1)))
+    assert value(metric(axis), pred.movedim(-1, axis), targ,
+        [4,2])==pytest.approx(value(metric(-1), pred.reshape(-1, 3), targ.reshape(-1)))
 
 @pytest.mark.parametrize('loss_func', [F.cross_entropy, CrossEntropyLossFlat(ignore_index=2)], ids=['default','given'])
-@pytest.mark.parametrize('metric', [lambda: F1Score(average='macro'), lambda: Precision(average='micro'), CohenKappa, MatthewsCorrCoef, BalancedAccuracy, HammingLoss, lambda: DiceMulti(-1), lambda: foreground_acc(axis=-1)])
+@pytest.mark.parametrize('metric',
+    [lambda: F1Score(average='macro'), lambda: Precision(average='micro'), CohenKappa, MatthewsCorrCoef,
+        BalancedAccuracy, HammingLoss, lambda: DiceMulti(-1), lambda: foreground_acc(axis=-1)])
 def test_what_the_loss_ignores_does_not_count(metric, loss_func):
     pred,targ,out = randn(n, 4),randint(4, n),ignore_index_of(loss_func)
     if out==-100: targ[::3] = out
     kept = targ!=out
     assert 5<kept.sum()<n
-    assert value(metric(), pred, targ, [10,14], loss_func=loss_func)==pytest.approx(value(metric(), pred[kept], targ[kept]))
+    assert value(metric(), pred, targ, [10,14],
+        loss_func=loss_func)==pytest.approx(value(metric(), pred[kept], targ[kept]))
 
 # Scores of labels
 @pytest.mark.parametrize('labels', [None, [2,0]], ids=str)
@@ -128,11 +148,15 @@ def test_what_the_loss_ignores_does_not_count(metric, loss_func):
 def test_of_labels(thresh, sigmoid, k, average, labels):
     _,ours,theirs = of_class[k]
     pred,targ = randn(n, 4),randint(2, n, 4)
-    pred[:,3] = -1; targ[:,1] = 0; pred[:4] = -1; targ[:4] = 0 # a label that is never given, one that never is, and samples without any
+    # a label that is never given, one that never is, and samples without any
+    pred[:,3] = -1; targ[:,1] = 0; pred[:4] = -1; targ[:4] = 0
     said = (pred.sigmoid() if sigmoid else pred)>thresh
-    however_cut(lambda: ours(average=average, labels=labels, thresh=thresh, sigmoid=sigmoid), pred, targ.float() if sigmoid else targ.bool(), theirs(targ, said, average=average, labels=labels))
+    however_cut(lambda: ours(average=average, labels=labels, thresh=thresh, sigmoid=sigmoid), pred,
+        targ.float() if sigmoid else targ.bool(), theirs(targ, said, average=average, labels=labels))
 
-@pytest.mark.parametrize('ours,theirs', [(HammingLossMulti, lambda t,p: sk.hamming_loss(t, p)), (MatthewsCorrCoefMulti, lambda t,p: sk.matthews_corrcoef(t.reshape(-1), p.reshape(-1))),
+@pytest.mark.parametrize('ours,theirs',
+    [(HammingLossMulti, lambda t,p: sk.hamming_loss(t, p)),
+        (MatthewsCorrCoefMulti, lambda t,p: sk.matthews_corrcoef(t.reshape(-1), p.reshape(-1))),
     (lambda: accuracy_multi, lambda t,p: (t==p).float().mean().item())])
 def test_over_all_labels(ours, theirs):
     pred,targ = randn(n, 4),randint(2, n, 4)
@@ -141,10 +165,12 @@ def test_over_all_labels(ours, theirs):
 def test_one_label():
     pred,targ = randn(n),randint(2, n)
     for p,t in ((pred, targ), (pred[:,None], targ), (pred[:,None], targ[:,None])):
-        assert value(F1ScoreMulti, p, t, [20,4])==pytest.approx(sk.f1_score(targ, pred>0)) and value(RocAucMulti, p, t, [20,4])==pytest.approx(sk.roc_auc_score(targ, pred))
+        assert (value(F1ScoreMulti, p, t, [20,4])==pytest.approx(sk.f1_score(targ, pred>0))
+            and value(RocAucMulti, p, t, [20,4])==pytest.approx(sk.roc_auc_score(targ, pred)))
 
 # Areas
-areas = dict(dice=(Dice, DiceMulti, lambda a,b,both: 2*both/(a+b)), jaccard=(JaccardCoeff, JaccardCoeffMulti, lambda a,b,both: both/(a+b-both)))
+areas = dict(dice=(Dice, DiceMulti, lambda a,b,both: 2*both/(a+b)),
+    jaccard=(JaccardCoeff, JaccardCoeffMulti, lambda a,b,both: both/(a+b-both)))
 @pytest.mark.parametrize('k', areas)
 def test_areas(k):
     binary,multi,f = areas[k]
@@ -155,7 +181,9 @@ def test_areas(k):
     however_cut(binary, pred[:,:2], mask.clamp(max=1), area(pred[:,:2].argmax(1), mask.clamp(max=1), 1))
     assert value(multi, pred, mask[:,None])==value(multi, pred, mask)
 
-def test_areas_without_foreground(): assert [value(o, torch.eye(2)[torch.zeros(4).long()], torch.zeros(4)) for o in (Dice, JaccardCoeff, foreground_acc)]==[0,0,0]
+def test_areas_without_foreground():
+    assert [value(o, torch.eye(2)[torch.zeros(4).long()], torch.zeros(4))
+        for o in (Dice, JaccardCoeff, foreground_acc)]==[0,0,0]
 
 @pytest.mark.parametrize('bkg', [0, 2])
 def test_foreground_accuracy(bkg):
@@ -167,7 +195,9 @@ def test_foreground_accuracy(bkg):
 # Numbers
 def pearson(p, t): return np.corrcoef(p, t)[0,1]
 @pytest.mark.parametrize('scale,offset', [(1., 0.), (1., 1e4), (1e3, -1e6)])
-@pytest.mark.parametrize('ours,theirs', [(R2Score, lambda p,t: sk.r2_score(t, p)), (ExplainedVariance, lambda p,t: sk.explained_variance_score(t, p)), (PearsonCorrCoef, pearson),
+@pytest.mark.parametrize('ours,theirs',
+    [(R2Score, lambda p,t: sk.r2_score(t, p)), (ExplainedVariance, lambda p,t: sk.explained_variance_score(t, p)),
+        (PearsonCorrCoef, pearson),
     (rmse, lambda p,t: sk.root_mean_squared_error(t, p))])
 def test_moments(ours, theirs, scale, offset):
     targ = randn(n).double()*scale+offset
@@ -181,19 +211,22 @@ def test_moments_of_sorted_data_in_single_precision():
     assert 1-value(R2Score, pred, targ, [64]*156+[16])==pytest.approx(1-sk.r2_score(t, p), rel=1e-6)
     assert 1-value(PearsonCorrCoef, pred, targ, [64]*156+[16])==pytest.approx(1-pearson(p, t), rel=1e-5)
 
-def test_targets_may_be_integers(): assert value(R2Score, torch.tensor([1.,2,4]), torch.tensor([[1],[2],[3]]))==pytest.approx(.5)
+def test_targets_may_be_integers():
+    assert value(R2Score, torch.tensor([1.,2,4]), torch.tensor([[1],[2],[3]]))==pytest.approx(.5)
 
 @pytest.mark.parametrize('n_classes', [2, 4])
 def test_brier(n_classes):
     pred,targ = randn(n, n_classes),randint(n_classes, n)
     p = pred.double().softmax(1)
-    however_cut(BrierScore, pred, targ, sk.brier_score_loss(targ, p[:,1]) if n_classes==2 else sk.brier_score_loss(targ, p, labels=range(n_classes)))
+    however_cut(BrierScore, pred, targ,
+        sk.brier_score_loss(targ, p[:,1]) if n_classes==2 else sk.brier_score_loss(targ, p, labels=range(n_classes)))
 
 def test_brier_of_labels():
     pred,targ = randn(n, 3),randint(2, n, 3)
     p = pred.double().sigmoid()
     however_cut(BrierScoreMulti, pred, targ, np.mean([sk.brier_score_loss(targ[:,i], p[:,i]) for i in range(3)]))
-    however_cut(lambda: BrierScoreMulti(sigmoid=False), pred.sigmoid(), targ, np.mean([sk.brier_score_loss(targ[:,i], p[:,i]) for i in range(3)]))
+    however_cut(lambda: BrierScoreMulti(sigmoid=False), pred.sigmoid(), targ,
+        np.mean([sk.brier_score_loss(targ[:,i], p[:,i]) for i in range(3)]))
 
 # Ranks
 def ties(*shape): return randint(4, *shape).float()
@@ -202,15 +235,18 @@ def ties(*shape): return randint(4, *shape).float()
 def test_areas_under_curves(scores):
     targ = torch.arange(n)%2
     pred = scores(n, 2)
-    for ours,theirs in ((RocAucBinary, sk.roc_auc_score), (APScoreBinary, sk.average_precision_score)): however_cut(ours, pred, targ, theirs(targ, pred[:,1]-pred[:,0]))
+    for ours,theirs in ((RocAucBinary, sk.roc_auc_score), (APScoreBinary, sk.average_precision_score)):
+        however_cut(ours, pred, targ, theirs(targ, pred[:,1]-pred[:,0]))
     pred,targ = scores(n, 3),torch.stack([targ, targ.roll(3)*randint(2, n), randint(2, n)], 1)
     for average in ('macro','weighted','micro',None):
-        for ours,theirs in ((RocAucMulti, sk.roc_auc_score), (APScoreMulti, sk.average_precision_score)): however_cut(lambda: ours(average=average), pred, targ, theirs(targ, pred, average=average))
+        for ours,theirs in ((RocAucMulti, sk.roc_auc_score), (APScoreMulti, sk.average_precision_score)):
+            however_cut(lambda: ours(average=average), pred, targ, theirs(targ, pred, average=average))
 
 @pytest.mark.parametrize('average', ['macro','weighted','micro',None])
 def test_area_of_each_class_against_the_rest(average):
     pred,targ = randn(n, 4),torch.arange(n)%4
-    however_cut(lambda: RocAuc(average=average), pred, targ, sk.roc_auc_score(targ, pred.softmax(1), multi_class='ovr', average=average))
+    however_cut(lambda: RocAuc(average=average), pred, targ,
+        sk.roc_auc_score(targ, pred.softmax(1), multi_class='ovr', average=average))
 
 def test_classes_that_cannot_be_ranked_are_left_out():
     pred,targ = randn(n, 4),torch.arange(n)%3 # none of the last
@@ -218,15 +254,20 @@ def test_classes_that_cannot_be_ranked_are_left_out():
     assert value(RocAuc, pred, targ)==pytest.approx(np.mean([sk.roc_auc_score(targ==i, p[:,i]) for i in range(3)]))
     targ = F.one_hot(targ, 4)
     targ[:,0] = 1
-    assert value(RocAucMulti, pred, targ)==pytest.approx(np.mean([sk.roc_auc_score(targ[:,i], pred[:,i]) for i in (1,2)]))
-    assert value(APScoreMulti, pred, targ)==pytest.approx(np.mean([sk.average_precision_score(targ[:,i], pred[:,i]) for i in (0,1,2)]))
+    assert value(RocAucMulti, pred,
+        targ)==pytest.approx(np.mean([sk.roc_auc_score(targ[:,i], pred[:,i]) for i in (1,2)]))
+    assert value(APScoreMulti, pred,
+        targ)==pytest.approx(np.mean([sk.average_precision_score(targ[:,i], pred[:,i]) for i in (0,1,2)]))
     assert np.isnan(value(RocAucBinary, pred[:,:2], torch.zeros(n)))
 
 def test_sure_predictions_keep_their_order():
     z,targ = torch.tensor([40.,41,42,43]),torch.tensor([0,1,0,1])
-    assert (z.sigmoid()==1).all() and value(RocAucBinary, torch.stack([-z, z], 1), targ)==value(RocAucMulti, z, targ)==value(RocAuc, torch.stack([-z, z], 1), targ)==.75
+    assert ((z.sigmoid()==1).all()
+        and value(RocAucBinary, torch.stack([-z, z], 1), targ)==value(RocAucMulti, z, targ)
+        ==value(RocAuc, torch.stack([-z, z], 1), targ)==.75)
 
-@pytest.mark.parametrize('metric', [SpearmanCorrCoef, RocAucBinary, RocAuc, R2Score, F1Score, BrierScore, rmse], ids=lambda o: o.__name__)
+@pytest.mark.parametrize('metric', [SpearmanCorrCoef, RocAucBinary, RocAuc, R2Score, F1Score, BrierScore, rmse],
+    ids=lambda o: o.__name__)
 def test_half_precision(metric):
     pred,targ = randn(n, 2),torch.arange(n)%2
     if metric in (SpearmanCorrCoef, R2Score, rmse): pred,targ = pred[:,0],randn(n)
@@ -248,13 +289,16 @@ def bleu(said, targ):
 def test_bleu(n_words, length):
     pred,targ = texts(n_words, length, .8)
     expected = bleu(pred.argmax(2), targ)
-    for cuts in ([10], [3,7], [1]*10): assert value(CorpusBLEUMetric, pred, targ, cuts)==pytest.approx(expected, rel=1e-5)
+    for cuts in ([10], [3,7], [1]*10):
+        assert value(CorpusBLEUMetric, pred, targ, cuts)==pytest.approx(expected, rel=1e-5)
     assert value(CorpusBLEUMetric(axis=1), pred.movedim(2, 1), targ)==pytest.approx(expected, rel=1e-5)
 
 def test_bleu_of_short_and_padded_texts():
     pred,targ = texts(6, 12, .9)
-    assert value(CorpusBLEUMetric, pred[:,:10], targ)==pytest.approx(bleu(pred[:,:10].argmax(2), targ), rel=1e-5) # too short
-    assert value(CorpusBLEUMetric, pred[:,:3], targ[:,:3])==0 and value(CorpusBLEUMetric, pred[:,:1], targ[:,:1])==0 # no four words
+    # too short
+    assert value(CorpusBLEUMetric, pred[:,:10], targ)==pytest.approx(bleu(pred[:,:10].argmax(2), targ), rel=1e-5)
+    # no four words
+    assert value(CorpusBLEUMetric, pred[:,:3], targ[:,:3])==0 and value(CorpusBLEUMetric, pred[:,:1], targ[:,:1])==0
     said = pred.argmax(2)
     for i in range(10): targ[i,6+i//2:] = said[i,6+i//2:] = -100
     assert value(CorpusBLEUMetric, pred, targ, [4,6])==pytest.approx(bleu(said, targ), rel=1e-5)
@@ -267,41 +311,63 @@ def test_perplexity_is_of_words_that_count():
     for p,t in zip(pred.split(4), targ.split(4)):
         m.accumulate(batch(p, t, CrossEntropyLossFlat(), F.cross_entropy(p.reshape(-1, 7), t.reshape(-1))))
         total,words = total+F.cross_entropy(p.reshape(-1, 7), t.reshape(-1), reduction='sum'),words+(t>=0).sum()
-    assert float(m.value)==pytest.approx(float((total/words).exp()), rel=1e-5) and m.name=='perplexity' and m.higher_is_better is False
+    assert (float(m.value)==pytest.approx(float((total/words).exp()), rel=1e-5) and m.name=='perplexity'
+        and m.higher_is_better is False)
     assert Perplexity().value is None and perplexity().name=='perplexity'
 
 # Parts of a loss
 class Both:
-    def __call__(self, pred, targ): self.near,self.far = F.mse_loss(pred, targ),F.l1_loss(pred, targ); return self.near+self.far
+    def __call__(self, pred, targ):
+        self.near,self.far = F.mse_loss(pred, targ),F.l1_loss(pred, targ); return self.near+self.far
 
-@pytest.mark.parametrize('given,names', [('near,far', ['near','far']), ('near, far', ['near','far']), (['far'], ['far']), (('near,far', 'a,b'), ['a','b'])], ids=str)
+@pytest.mark.parametrize('given,names',
+    [('near,far', ['near','far']), ('near, far', ['near','far']), (['far'], ['far']), (('near,far', 'a,b'), ['a','b'])],
+    ids=str)
 def test_parts_of_a_loss(given, names):
     bs = [(randn(k, 1), randn(k, 1)) for k in (4, 3)]
-    learn = Learner(DataLoaders(bs, bs, device='cpu'), nn.Linear(1, 1), Both(), metrics=[mse, *(LossMetrics(*given) if isinstance(given, tuple) else LossMetrics(given))]).remove_cb(ProgressCallback).fit(1)
+    learn = Learner(DataLoaders(bs, bs, device='cpu'), nn.Linear(1, 1), Both(),
+        metrics=[mse, *(LossMetrics(*given) if isinstance(given, tuple) else LossMetrics(given))]).remove_cb(
+        ProgressCallback).fit(1)
     x,y = (torch.cat(o) for o in zip(*bs))
-    with torch.no_grad(): expected = {k:v.item() for k,v in zip(('near','far','a','b'), 2*(F.mse_loss(learn.model(x), y), F.l1_loss(learn.model(x), y)))}
-    assert dict(learn.results)=={'valid_loss': pytest.approx(expected['near']+expected['far'], rel=1e-5), 'mse': pytest.approx(expected['near'], rel=1e-5), **{k:pytest.approx(expected[k], rel=1e-5) for k in names}}
+    with torch.no_grad():
+        expected = {k:v.item() for k,
+            v in zip(('near','far','a','b'), 2*(F.mse_loss(learn.model(x), y), F.l1_loss(learn.model(x), y)))}
+    assert dict(learn.results)=={'valid_loss': pytest.approx(expected['near']+expected['far'], rel=1e-5),
+        'mse': pytest.approx(expected['near'], rel=1e-5), **{k:pytest.approx(expected[k], rel=1e-5) for k in names}}
 
 # Functions of scikit-learn
 def test_functions_of_sklearn():
     pred,targ = randn(n, 4),randint(4, n)
     for f in ('cohen_kappa_score', sk.cohen_kappa_score):
         m = fed(from_sklearn(f, weights='quadratic'), pred, targ, [20,4])
-        assert m.value==pytest.approx(sk.cohen_kappa_score(targ, pred.argmax(1), weights='quadratic')) and m.name=='cohen_kappa_score' and type(m.value) is float
-    assert value(from_sklearn('f1_score', axis=1, average='macro'), pred[:,:,None], targ[:,None])==pytest.approx(sk.f1_score(targ, pred.argmax(1), average='macro'))
-    assert value(from_sklearn('f1_score', thresh=.7), pred[:,0], targ>1)==pytest.approx(sk.f1_score(targ>1, pred[:,0].sigmoid()>.7))
-    assert value(from_sklearn('f1_score', thresh=0, activation=lambda x: x), pred[:,0], targ>1)==pytest.approx(sk.f1_score(targ>1, pred[:,0]>0))
-    assert value(from_sklearn('max_error', is_class=False), pred[:,0].bfloat16(), targ.float())==pytest.approx(sk.max_error(targ, pred[:,0].bfloat16().float()))
-    assert value(from_sklearn('roc_auc_score', is_class=False, activation=lambda x: x.softmax(1), flatten=False, multi_class='ovo', max_fpr=None), pred, targ, [20,4])==pytest.approx(sk.roc_auc_score(targ, pred.softmax(1), multi_class='ovo'))
+        assert (m.value==pytest.approx(sk.cohen_kappa_score(targ, pred.argmax(1), weights='quadratic'))
+            and m.name=='cohen_kappa_score' and type(m.value) is float)
+    assert value(from_sklearn('f1_score', axis=1, average='macro'), pred[:,:,None],
+        targ[:,None])==pytest.approx(sk.f1_score(targ, pred.argmax(1), average='macro'))
+    assert value(from_sklearn('f1_score', thresh=.7), pred[:,0],
+        targ>1)==pytest.approx(sk.f1_score(targ>1, pred[:,0].sigmoid()>.7))
+    assert value(from_sklearn('f1_score', thresh=0, activation=lambda x: x), pred[:,0],
+        targ>1)==pytest.approx(sk.f1_score(targ>1, pred[:,0]>0))
+    assert value(from_sklearn('max_error', is_class=False), pred[:,0].bfloat16(),
+        targ.float())==pytest.approx(sk.max_error(targ, pred[:,0].bfloat16().float()))
+    assert value(from_sklearn('roc_auc_score', is_class=False, activation=lambda x: x.softmax(1), flatten=False,
+        multi_class='ovo', max_fpr=None), pred, targ,
+        [20,4])==pytest.approx(sk.roc_auc_score(targ, pred.softmax(1), multi_class='ovo'))
 
-@pytest.mark.parametrize('f,better', [('f1_score', True), ('hamming_loss', False), ('max_error', False), ('matthews_corrcoef', True), ('mean_gamma_deviance', False), (lambda t,p: 0, None)], ids=shown)
+@pytest.mark.parametrize('f,better',
+    [('f1_score', True), ('hamming_loss', False), ('max_error', False), ('matthews_corrcoef', True),
+        ('mean_gamma_deviance', False), (lambda t,p: 0, None)], ids=shown)
 def test_names_of_sklearn_tell_the_direction(f, better):
     m = from_sklearn(f)
-    assert m.higher_is_better is better and (callable(f) or m.name==f) and from_sklearn(f, name='x', higher_is_better=False).name=='x' and from_sklearn(f, higher_is_better=False).higher_is_better is False
+    assert (m.higher_is_better is better and (callable(f) or m.name==f)
+        and from_sklearn(f, name='x', higher_is_better=False).name=='x'
+        and from_sklearn(f, higher_is_better=False).higher_is_better is False)
 
 def test_without_sklearn(monkeypatch):
     monkeypatch.setitem(sys.modules, 'sklearn.metrics', None)
-    with pytest.raises(ImportError, match=r"`from_sklearn\('f1_score'\)` needs scikit-learn: `pip install scikit-learn`"): from_sklearn('f1_score')
+    with pytest.raises(ImportError,
+            match=r"`from_sklearn\('f1_score'\)` needs scikit-learn: `pip install scikit-learn`"):
+        from_sklearn('f1_score')
 
 # Objects of torchmetrics
 from torchmetrics.classification import MulticlassAccuracy,MulticlassAUROC,MulticlassConfusionMatrix,MulticlassF1Score
@@ -315,8 +381,10 @@ class Whole:
     def to(self, device): self.at = device; return self
 
 @pytest.mark.parametrize('make,theirs', [
-    (lambda: MulticlassF1Score(3), lambda p,t: sk.f1_score(t, p.argmax(1), average='macro')), (lambda: MulticlassAUROC(3), lambda p,t: sk.roc_auc_score(t, p, multi_class='ovr')),
-    (lambda: MulticlassAccuracy(3, average='micro')*100, lambda p,t: 100*sk.accuracy_score(t, p.argmax(1))), (Whole, lambda p,t: t.float().mean().item())], ids=['counts','lists','compound','other'])
+    (lambda: MulticlassF1Score(3), lambda p,t: sk.f1_score(t, p.argmax(1), average='macro')),
+    (lambda: MulticlassAUROC(3), lambda p,t: sk.roc_auc_score(t, p, multi_class='ovr')),
+    (lambda: MulticlassAccuracy(3, average='micro')*100, lambda p,t: 100*sk.accuracy_score(t, p.argmax(1))),
+    (Whole, lambda p,t: t.float().mean().item())], ids=['counts','lists','compound','other'])
 def test_torchmetrics(make, theirs):
     pred,targ = randn(n, 3),torch.arange(n)%3
     pred[:,1] += targ==1
@@ -341,59 +409,81 @@ def test_torchmetrics_go_to_the_device_of_the_predictions():
     assert m.running.at==torch.device('cpu')
 
 acc,confused = (lambda: MulticlassAccuracy(3, average='micro')),(lambda: MulticlassConfusionMatrix(3))
-@pytest.mark.parametrize('given,names', [(acc(), ['multiclass_accuracy']), ([acc(), acc()], ['multiclass_accuracy','multiclass_accuracy_2']), (dict(a=acc()), ['a']), ([Whole()], ['whole']), ([Whole, accuracy], ['whole','accuracy']),
-    (tm.MetricCollection([acc(), MulticlassF1Score(3)]), ['multiclass_accuracy','multiclass_f1_score']), ([mae, tm.MetricCollection(dict(Acc=acc(), f1=MulticlassF1Score(3)))], ['mae','Acc','f1']),
-    (tm.MetricCollection([acc()], prefix='my_'), ['my_MulticlassAccuracy']), (dict(all=tm.MetricCollection([acc(), MulticlassF1Score(3)])), ['all_multiclass_accuracy','all_multiclass_f1_score']),
-    (dict(all=tm.MetricCollection([acc()])), ['all'])], ids=lambda o: '-'.join(o) if isinstance(o, list) and isinstance(o[0], str) else '')
+@pytest.mark.parametrize('given,names',
+    [(acc(), ['multiclass_accuracy']), ([acc(), acc()], ['multiclass_accuracy','multiclass_accuracy_2']),
+        (dict(a=acc()), ['a']), ([Whole()], ['whole']), ([Whole, accuracy], ['whole','accuracy']),
+    (tm.MetricCollection([acc(), MulticlassF1Score(3)]), ['multiclass_accuracy','multiclass_f1_score']),
+    ([mae, tm.MetricCollection(dict(Acc=acc(), f1=MulticlassF1Score(3)))], ['mae','Acc','f1']),
+    (tm.MetricCollection([acc()], prefix='my_'), ['my_MulticlassAccuracy']),
+    (dict(all=tm.MetricCollection([acc(), MulticlassF1Score(3)])),
+        ['all_multiclass_accuracy','all_multiclass_f1_score']),
+    (dict(all=tm.MetricCollection([acc()])), ['all'])],
+    ids=lambda o: '-'.join(o) if isinstance(o, list) and isinstance(o[0], str) else '')
 def test_names_of_torchmetrics(given, names): assert [o.name for o in mk_metrics(given)]==names
 
 def test_a_partial_of_a_class_is_a_metric():
     from functools import partial
     (m,) = mk_metrics(partial(F1Score, average='macro'))
-    assert type(m) is F1Score and m.average=='macro' and mk_metrics([partial(partial(MulticlassAccuracy, 3), average='micro')])[0].name=='multiclass_accuracy'
+    assert (type(m) is F1Score and m.average=='macro'
+        and mk_metrics([partial(partial(MulticlassAccuracy, 3), average='micro')])[0].name=='multiclass_accuracy')
 
-def test_direction_of_torchmetrics(): assert [o.higher_is_better for o in mk_metrics([acc(), tm.MeanSquaredError(), Whole()])]==[True, False, None]
+def test_direction_of_torchmetrics():
+    assert [o.higher_is_better for o in mk_metrics([acc(), tm.MeanSquaredError(), Whole()])]==[True, False, None]
 
 def learner(metrics, cbs=(), train_metrics=False, n_batches=3):
     g = torch.Generator().manual_seed(1)
     def bs(*sizes): return [(torch.randn(k, 4, generator=g), torch.randint(0, 3, (k,), generator=g)) for k in sizes]
     torch.manual_seed(0)
-    return Learner(DataLoaders(bs(*[6]*n_batches, 2), bs(6, 6, 3), device='cpu'), nn.Linear(4, 3), CrossEntropyLossFlat(), metrics=metrics, cbs=[TrainEvalCallback, Recorder(train_metrics=train_metrics), *cbs], default_cbs=False)
+    return Learner(DataLoaders(bs(*[6]*n_batches, 2), bs(6, 6, 3), device='cpu'), nn.Linear(4, 3),
+        CrossEntropyLossFlat(), metrics=metrics, cbs=[TrainEvalCallback, Recorder(train_metrics=train_metrics), *cbs],
+        default_cbs=False)
 
 def test_torchmetrics_in_a_fit():
     learn = learner(tm.MetricCollection([acc(), MulticlassF1Score(3)])).fit(2)
     x,y = (torch.cat(o) for o in zip(*learn.dls.valid))
     said = learn.model(x).argmax(1)
-    assert learn.results.multiclass_accuracy==pytest.approx(sk.accuracy_score(y, said)) and learn.results.multiclass_f1_score==pytest.approx(sk.f1_score(y, said, average='macro'))
+    assert (learn.results.multiclass_accuracy==pytest.approx(sk.accuracy_score(y, said))
+        and learn.results.multiclass_f1_score==pytest.approx(sk.f1_score(y, said, average='macro')))
     assert learn.recorder.metric_names[3:5]==['multiclass_accuracy','multiclass_f1_score']
 
 def test_a_value_may_be_a_matrix():
     learn = learner([confused(), accuracy]).fit(1)
     cm = learn.results.multiclass_confusion_matrix
-    assert cm.shape==(3,3) and cm.sum()==15 and cm.diagonal().sum()/15==pytest.approx(learn.results.accuracy) and repr(learn.metrics[0])
+    assert (cm.shape==(3,3) and cm.sum()==15 and cm.diagonal().sum()/15==pytest.approx(learn.results.accuracy)
+        and repr(learn.metrics[0]))
 
 # What all have in common
-c3,two,one,labels = [lambda k: (randn(k, 3), randint(3, k))],[lambda k: (randn(k, 2), randint(2, k))],[lambda k: (randn(k), randn(k))],[lambda k: (randn(k, 3), randint(2, k, 3))]
+c3,two,one,labels = [lambda k: (randn(k, 3), randint(3, k))],[lambda k: (randn(k, 2), randint(2, k))],[
+    lambda k: (randn(k), randn(k))],[lambda k: (randn(k, 3), randint(2, k, 3))]
 area,text = [lambda k: (randn(k, 2, 3, 3), randint(2, k, 3, 3))],[lambda k: (randn(k, 6, 3), randint(3, k, 6))]
 streaming = [ # keep sums only: how to make it, data, whether higher is better
-    *[(m, two[0], True) for m in (Precision, Recall, F1Score, lambda: FBeta(2), Jaccard, BalancedAccuracy, MatthewsCorrCoef, CohenKappa)], (HammingLoss, two[0], False), (BrierScore, c3[0], False),
-    *[(m, labels[0], True) for m in (PrecisionMulti, RecallMulti, F1ScoreMulti, lambda: F1ScoreMulti(average='samples'), lambda: FBetaMulti(2), JaccardMulti, MatthewsCorrCoefMulti, lambda: accuracy_multi)],
-    (HammingLossMulti, labels[0], False), (BrierScoreMulti, labels[0], False), *[(m, area[0], True) for m in (foreground_acc, Dice, DiceMulti, JaccardCoeff, JaccardCoeffMulti)],
-    *[(m, one[0], True) for m in (R2Score, ExplainedVariance, PearsonCorrCoef)], (rmse, one[0], False), (exp_rmspe, one[0], False), (Perplexity, text[0], False), (CorpusBLEUMetric, text[0], True),
+    *[(m, two[0], True) for m in (Precision, Recall, F1Score, lambda: FBeta(2), Jaccard, BalancedAccuracy,
+        MatthewsCorrCoef, CohenKappa)], (HammingLoss, two[0], False), (BrierScore, c3[0], False),
+    *[(m, labels[0], True) for m in (PrecisionMulti, RecallMulti, F1ScoreMulti, lambda: F1ScoreMulti(average='samples'),
+        lambda: FBetaMulti(2), JaccardMulti, MatthewsCorrCoefMulti, lambda: accuracy_multi)],
+    (HammingLossMulti, labels[0], False), (BrierScoreMulti, labels[0], False),
+    *[(m, area[0], True) for m in (foreground_acc, Dice, DiceMulti, JaccardCoeff, JaccardCoeffMulti)],
+    *[(m, one[0], True) for m in (R2Score, ExplainedVariance, PearsonCorrCoef)], (rmse, one[0], False),
+    (exp_rmspe, one[0], False), (Perplexity, text[0], False), (CorpusBLEUMetric, text[0], True),
     (lambda: accuracy, c3[0], True), (lambda: mae, one[0], False), (AvgLoss, c3[0], False)]
-gathering = [(RocAuc, c3[0], True), (RocAucBinary, two[0], True), (RocAucMulti, labels[0], True), (APScoreBinary, two[0], True), (APScoreMulti, labels[0], True), (SpearmanCorrCoef, one[0], True),
+gathering = [(RocAuc, c3[0], True), (RocAucBinary, two[0], True), (RocAucMulti, labels[0], True),
+    (APScoreBinary, two[0], True), (APScoreMulti, labels[0], True), (SpearmanCorrCoef, one[0], True),
     (lambda: AccumMetric(mae), one[0], False), (lambda: from_sklearn('accuracy_score'), c3[0], True)]
 foreign = [(lambda: MulticlassF1Score(3), c3[0], True), (lambda: MulticlassAUROC(3), c3[0], True), (Whole, c3[0], None)]
 def named(o): return mk_metrics(o())[0].name if callable(o) and not hasattr(o, '__code__') else ''
-every = pytest.mark.parametrize('make,data,better', [*streaming, *gathering, *foreign], ids=lambda o: getattr(o, '__name__', ''))
+every = pytest.mark.parametrize('make,data,better', [*streaming, *gathering, *foreign],
+    ids=lambda o: getattr(o, '__name__', ''))
 
 class Reads(TorchDispatchMode):
     "Operators that wait for the device"
-    names = '_local_scalar_dense','is_nonzero','equal','nonzero','masked_select','bincount','_unique2','unique_dim','unique_consecutive','item'
+    names = '_local_scalar_dense','is_nonzero','equal','nonzero','masked_select','bincount','_unique2','unique_dim', \
+        'unique_consecutive','item'
     def __init__(self): super().__init__(); self.seen = []
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.overloadpacket.__name__
-        if name in self.names or (name in ('index','index_put_') and any(o is not None and o.dtype is torch.bool for o in args[1])): self.seen.append(name)
+        if (name in self.names or (name in ('index','index_put_')
+                and any(o is not None and o.dtype is torch.bool for o in args[1]))):
+            self.seen.append(name)
         return func(*args, **(kwargs or {}))
 
 @pytest.mark.parametrize('make,data,better', [*streaming, *gathering], ids=lambda o: getattr(o, '__name__', ''))
@@ -455,11 +545,13 @@ def test_what_is_accumulated_is_plain(make, data, better):
     for k in (m, other): k.accumulate(batch(*o, loss=o[0].mean()))
     assert float(m.value)==float(other.value)
 
-def elements(o): return o.numel() if isinstance(o, torch.Tensor) else sum(map(elements, o)) if isinstance(o, (list,tuple)) else 0
+def elements(o):
+    return o.numel() if isinstance(o, torch.Tensor) else sum(map(elements, o)) if isinstance(o, (list,tuple)) else 0
 @pytest.mark.parametrize('make,data,better', streaming, ids=lambda o: getattr(o, '__name__', ''))
 def test_memory_is_constant(make, data, better):
     (m,),seen = mk_metrics(make()),[]
-    for _ in range(20): o = data(9); m.accumulate(batch(*o, loss=o[0].mean())); seen.append(elements(list(vars(m).values())))
+    for _ in range(20):
+        o = data(9); m.accumulate(batch(*o, loss=o[0].mean())); seen.append(elements(list(vars(m).values())))
     assert len(set(seen))==1 and seen[0]<=16
 
 @every
@@ -467,17 +559,20 @@ def test_direction_copies_and_pickles(make, data, better):
     (m,) = mk_metrics(make())
     assert m.higher_is_better is better and m.value is None and repr(m)
     o = data(6); m.accumulate(batch(*o, loss=o[0].mean()))
-    for c in (copy.deepcopy(m), *([pickle.loads(pickle.dumps(m))] if type(m) is not TorchMetric else [])): assert float(c.value)==float(m.value) and c.name==m.name and repr(c)
+    for c in (copy.deepcopy(m), *([pickle.loads(pickle.dumps(m))] if type(m) is not TorchMetric else [])):
+        assert float(c.value)==float(m.value) and c.name==m.name and repr(c)
 
 def F1(): return F1Score(average='macro')
-ms = [lambda: MulticlassF1Score(3), lambda: MulticlassAUROC(3), F1, CohenKappa, RocAuc, lambda: from_sklearn('accuracy_score'), BrierScore, lambda: accuracy, Whole]
+ms = [lambda: MulticlassF1Score(3), lambda: MulticlassAUROC(3), F1, CohenKappa, RocAuc,
+    lambda: from_sklearn('accuracy_score'), BrierScore, lambda: accuracy, Whole]
 @pytest.mark.parametrize('make', ms, ids=['tm','tm lists','f1','kappa','auc','sklearn','brier','accuracy','other'])
 def test_a_validation_inside_training(make):
     "It leaves what the training phase has accumulated, and has values of its own"
     inside = []
     def look(self):
         if self.training and self.iter in (1, 2): inside.append(self.learn.validate()[1])
-    plain,looking = learner(make(), train_metrics=True).fit(2),learner(make(), [Callback(after_batch=look)], train_metrics=True).fit(2)
+    plain,looking = learner(make(), train_metrics=True).fit(2),learner(make(), [Callback(after_batch=look)],
+        train_metrics=True).fit(2)
     assert [list(o[:-1]) for o in looking.recorder.rows]==[list(o[:-1]) for o in plain.recorder.rows]
     assert len(inside)==4 and all(np.isfinite(inside)) and [float(o) for o in plain.recorder.rows[-1][2:3]]
 
@@ -496,44 +591,77 @@ def err(make, pred, targ):
     return _f
 z = torch.zeros
 @pytest.mark.parametrize('f,error,match', [
-    (err(F1Score, z(4, 3), z(4)), ValueError, r"`F1Score\(\)` is for two classes, but predictions have 3 in axis -1: give `average='macro'`, `'micro'` or `'weighted'`"),
-    (err(Dice, z(4, 3, 2), z(4, 2)), ValueError, r"`Dice\(\)` is for two classes, but predictions have 3 in axis 1: `DiceMulti` averages over classes"),
+    (err(F1Score, z(4, 3), z(4)), ValueError,
+        r"`F1Score\(\)` is for two classes, but predictions have 3 in axis -1: give `average='macro'`, `'micro'` or "
+        r"`'weighted'`"),
+    (err(Dice, z(4, 3, 2), z(4, 2)), ValueError,
+        r"`Dice\(\)` is for two classes, but predictions have 3 in axis 1: `DiceMulti` averages over classes"),
     (err(JaccardCoeff, z(4, 3, 2), z(4, 2)), ValueError, "`JaccardCoeffMulti` averages over classes"),
-    (err(Recall, z(4, 1), z(4)), ValueError, r"`recall` takes the class with the highest score, but predictions have shape \(4, 1\), with one score in axis -1"),
-    (err(CohenKappa, z(4, 3), z(5)), ValueError, r"as many elements, but their shapes are \(4,\) and \(5,\)"), (err(F1ScoreMulti, z(4, 3), z(4)), ValueError, r"as many elements, but their shapes are \(4, 3\) and \(4,\)"),
-    (err(F1ScoreMulti, z(4, 3, 2), z(4, 3, 2)), ValueError, r"`f1_score_multi` is of predictions `\(bs, n_labels\)`, but their shape is \(4, 3, 2\)"),
-    (err(RocAuc, z(4, 3), z(8)), ValueError, "one target for each sample, but there are 8 for 4"), (err(RocAucMulti, z(4, 3), z(4)), ValueError, r"one target for each score, but predictions are \(4, 3\), and targets \(4,\)"),
-    (err(APScoreBinary, z(4, 3), z(4)), ValueError, r"two classes, but predictions have shape \(4, 3\), with 3 in axis -1"), (err(R2Score, z(4), z(8)), ValueError, "as many elements"),
-    (lambda: F1Score(average='makro'), ValueError, "`average` of `F1Score` is one of 'binary', 'micro', 'macro', 'weighted', None, but got 'makro'. Did you mean `macro`"),
-    (lambda: F1ScoreMulti(average='binary'), ValueError, "`average` of `F1ScoreMulti` is one of 'micro', 'macro', 'weighted', 'samples', None, but got 'binary'"),
-    (lambda: RocAuc(average='samples'), ValueError, "`average` is one of 'macro', 'weighted', 'micro', None, but got 'samples'"),
-    (lambda: Precision(pos_label=2), ValueError, "`pos_label` is 0 or 1, but got 2"), (lambda: FBeta(-1), ValueError, "`beta` is 0 or more, but got -1"), (lambda: FBetaMulti(-1), ValueError, "`beta` is 0 or more, but got -1"),
-    (lambda: CohenKappa(weights='quadratik'), ValueError, "`weights` is None, 'linear' or 'quadratic', but got 'quadratik'. Did you mean `quadratic`"),
-    (lambda: Recall(avrage='macro'), TypeError, 'has no argument `avrage`. Did you mean `average`'), (lambda: Dice(axes=1), TypeError, '`Dice` has no argument `axes`. Did you mean `axis`'),
+    (err(Recall, z(4, 1), z(4)), ValueError,
+        r"`recall` takes the class with the highest score, but predictions have shape \(4, 1\), with one score in "
+        r"axis -1"),
+    (err(CohenKappa, z(4, 3), z(5)), ValueError, r"as many elements, but their shapes are \(4,\) and \(5,\)"),
+    (err(F1ScoreMulti, z(4, 3), z(4)), ValueError, r"as many elements, but their shapes are \(4, 3\) and \(4,\)"),
+    (err(F1ScoreMulti, z(4, 3, 2), z(4, 3, 2)), ValueError,
+        r"`f1_score_multi` is of predictions `\(bs, n_labels\)`, but their shape is \(4, 3, 2\)"),
+    (err(RocAuc, z(4, 3), z(8)), ValueError, "one target for each sample, but there are 8 for 4"),
+    (err(RocAucMulti, z(4, 3), z(4)), ValueError,
+        r"one target for each score, but predictions are \(4, 3\), and targets \(4,\)"),
+    (err(APScoreBinary, z(4, 3), z(4)), ValueError,
+        r"two classes, but predictions have shape \(4, 3\), with 3 in axis -1"),
+        (err(R2Score, z(4), z(8)), ValueError, "as many elements"),
+    (lambda: F1Score(average='makro'), ValueError,
+        "`average` of `F1Score` is one of 'binary', 'micro', 'macro', 'weighted', None, but got 'makro'. Did you mean "
+        "`macro`"),
+    (lambda: F1ScoreMulti(average='binary'), ValueError,
+        "`average` of `F1ScoreMulti` is one of 'micro', 'macro', 'weighted', 'samples', None, but got 'binary'"),
+    (lambda: RocAuc(average='samples'), ValueError,
+        "`average` is one of 'macro', 'weighted', 'micro', None, but got 'samples'"),
+    (lambda: Precision(pos_label=2), ValueError, "`pos_label` is 0 or 1, but got 2"),
+    (lambda: FBeta(-1), ValueError, "`beta` is 0 or more, but got -1"),
+    (lambda: FBetaMulti(-1), ValueError, "`beta` is 0 or more, but got -1"),
+    (lambda: CohenKappa(weights='quadratik'), ValueError,
+        "`weights` is None, 'linear' or 'quadratic', but got 'quadratik'. Did you mean `quadratic`"),
+    (lambda: Recall(avrage='macro'), TypeError, 'has no argument `avrage`. Did you mean `average`'),
+    (lambda: Dice(axes=1), TypeError, '`Dice` has no argument `axes`. Did you mean `axis`'),
     (lambda: RocAucMulti(averge='micro'), TypeError, '`RocAucMulti` has no argument `averge`. Did you mean `average`'),
-    (lambda: AccumMetric(mae, activation='sigmoid'), TypeError, "`activation` is a function of predictions, such as `torch.sigmoid`, but got 'sigmoid'"),
-    (lambda: from_sklearn('f1_scor'), ValueError, "`sklearn.metrics` has no `f1_scor`. Did you mean `f1_score`"), (lambda: from_sklearn('f1_score', averge='macro'), TypeError, 'has an argument `averge`. Did you mean `average`'),
+    (lambda: AccumMetric(mae, activation='sigmoid'), TypeError,
+        "`activation` is a function of predictions, such as `torch.sigmoid`, but got 'sigmoid'"),
+    (lambda: from_sklearn('f1_scor'), ValueError, "`sklearn.metrics` has no `f1_scor`. Did you mean `f1_score`"),
+    (lambda: from_sklearn('f1_score', averge='macro'), TypeError, 'has an argument `averge`. Did you mean `average`'),
     (lambda: LossMetrics('a,b', 'c'), ValueError, '`names` has one for each of `attrs`, but there are 1 for 2'),
-    (lambda: learner(LossMetric('nera')).fit(1), AttributeError, '`CrossEntropyLossFlat` has no attribute `nera` that could be averaged'),
-    (lambda: F1Score().accumulate(SimpleNamespace(pred=(z(2), z(2)), yb=(z(2), z(2)))), TypeError, r'`f1_score` compares one tensor of predictions with one of targets, but the model gives a tuple of Tensor, Tensor, and the batch has a tuple of Tensor, Tensor'),
+    (lambda: learner(LossMetric('nera')).fit(1), AttributeError,
+        '`CrossEntropyLossFlat` has no attribute `nera` that could be averaged'),
+    (lambda: F1Score().accumulate(SimpleNamespace(pred=(z(2), z(2)), yb=(z(2), z(2)))), TypeError,
+        r'`f1_score` compares one tensor of predictions with one of targets, but the model gives a tuple of Tensor, '
+        r'Tensor, and the batch has a tuple of Tensor, Tensor'),
     (lambda: AccumMetric(mae).accumulate(SimpleNamespace(pred=z(2), yb=())), TypeError, '`mae` compares one tensor'),
 ])
 def test_bad_input(f, error, match):
     with pytest.raises(error, match=match): f()
 
 def test_users_of_fastai_find_what_they_look_for():
-    names = '''rmse exp_rmspe perplexity AccumMetric accuracy error_rate top_k_accuracy APScoreBinary BalancedAccuracy BrierScore CohenKappa F1Score FBeta HammingLoss Jaccard Precision Recall RocAuc
-        RocAucBinary MatthewsCorrCoef accuracy_multi APScoreMulti BrierScoreMulti F1ScoreMulti FBetaMulti HammingLossMulti JaccardMulti MatthewsCorrCoefMulti PrecisionMulti RecallMulti RocAucMulti mse mae
-        msle ExplainedVariance R2Score PearsonCorrCoef SpearmanCorrCoef foreground_acc Dice DiceMulti JaccardCoeff JaccardCoeffMulti CorpusBLEUMetric Perplexity LossMetric LossMetrics
-        AvgMetric AvgLoss AvgSmoothLoss ValueMetric Metric BaseLoss CrossEntropyLossFlat FocalLoss FocalLossFlat DiceLoss'''.split()
+    names = '''rmse exp_rmspe perplexity AccumMetric accuracy error_rate top_k_accuracy APScoreBinary
+        BalancedAccuracy BrierScore CohenKappa F1Score FBeta HammingLoss Jaccard Precision Recall RocAuc
+        RocAucBinary MatthewsCorrCoef accuracy_multi APScoreMulti BrierScoreMulti F1ScoreMulti FBetaMulti
+        HammingLossMulti JaccardMulti MatthewsCorrCoefMulti PrecisionMulti RecallMulti RocAucMulti mse mae
+        msle ExplainedVariance R2Score PearsonCorrCoef SpearmanCorrCoef foreground_acc Dice DiceMulti
+        JaccardCoeff JaccardCoeffMulti CorpusBLEUMetric Perplexity LossMetric LossMetrics AvgMetric AvgLoss
+        AvgSmoothLoss ValueMetric Metric BaseLoss CrossEntropyLossFlat FocalLoss FocalLossFlat DiceLoss'''.split()
     assert not [o for o in names if o not in globals()]
 
-@pytest.mark.parametrize('f', [DiceMulti(), JaccardCoeffMulti(), F1Score(average='macro', axis=1)], ids=lambda o: o.name)
+@pytest.mark.parametrize('f', [DiceMulti(), JaccardCoeffMulti(), F1Score(average='macro', axis=1)],
+    ids=lambda o: o.name)
 def test_each_class_weighs_the_same_however_rare(f):
     mask = z(1, 10, 10).long(); mask[0,0,0] = 1
     assert value(f, F.one_hot(z(1, 10, 10).long(), 2).movedim(-1, 1).float(), mask)==pytest.approx(.5, abs=.01)
 
-@pytest.mark.parametrize('metric', [lambda: F1Score(average='macro'), lambda: DiceMulti(-1), lambda: JaccardCoeffMulti(-1), CohenKappa, BalancedAccuracy, MatthewsCorrCoef, HammingLoss, lambda: foreground_acc(axis=-1), BrierScore])
+@pytest.mark.parametrize('metric',
+    [lambda: F1Score(average='macro'), lambda: DiceMulti(-1), lambda: JaccardCoeffMulti(-1), CohenKappa,
+        BalancedAccuracy, MatthewsCorrCoef, HammingLoss, lambda: foreground_acc(axis=-1), BrierScore])
 @pytest.mark.parametrize('bad', [-1, 3, 255])
 def test_targets_that_are_no_classes(metric, bad):
-    with pytest.raises(ValueError, match=f'Targets are classes from 0 to 2, as there are 3 scores for each, but go from {min(0, bad)} to {max(2, bad)}'): value(metric(), randn(4, 3), torch.tensor([0,2,bad,1]))
+    with pytest.raises(ValueError,
+            match=f'Targets are classes from 0 to 2, as there are 3 scores for each, but go from {min(0, bad)} to '
+            f'{max(2, bad)}'):
+        value(metric(), randn(4, 3), torch.tensor([0,2,bad,1]))

@@ -36,8 +36,10 @@ Y = (X[:,0]+X[:,1]>0).long()
 def mk(model=None, data=None, cbs=(), metrics=accuracy, loss_func=None, lr=.05, **loader):
     torch.manual_seed(0)
     data = TensorDataset(X, Y) if data is None else data
-    dls = DataLoaders(DataLoader(data, 8, **(dict(shuffle=True) | loader)), DataLoader(TensorDataset(X, Y), 40), device='cpu')
-    return Learner(dls, Net() if model is None else model, loss_func or nn.CrossEntropyLoss(), metrics=metrics, lr=lr, cbs=cbs).remove_cb(ProgressCallback)
+    dls = DataLoaders(DataLoader(data, 8, **(dict(shuffle=True) | loader)), DataLoader(TensorDataset(X, Y), 40),
+        device='cpu')
+    return Learner(dls, Net() if model is None else model, loss_func or nn.CrossEntropyLoss(), metrics=metrics, lr=lr,
+        cbs=cbs).remove_cb(ProgressCallback)
 
 def witnessed(learn, vary, n=3, **kwargs):
     "What each run began with, its batches in order, its dropout"
@@ -56,7 +58,8 @@ class Augmented(Dataset):
 
 own = torch.Generator()
 @pytest.mark.parametrize('vary', ['init','order','dropout','all',['init','dropout']])
-@pytest.mark.parametrize('loader', [dict(), dict(data=Augmented), dict(shuffle=True, generator=own)], ids=['plain','augmented','own generator'])
+@pytest.mark.parametrize('loader', [dict(), dict(data=Augmented), dict(shuffle=True, generator=own)],
+    ids=['plain','augmented','own generator'])
 def test_only_what_is_named_differs(vary, loader):
     "Initial weights, batches and dropout masks, as the model and a callback see them"
     loader = dict(loader) | (dict(data=loader['data']()) if 'data' in loader else {})
@@ -75,7 +78,8 @@ def test_mixing_belongs_to_the_batch(vary):
 def test_a_generator_of_the_model_is_that_of_dropout():
     class Noisy(Net):
         def __init__(self): super().__init__(0.); self.gen = torch.Generator()
-        def forward(self, x): return super().forward(x + torch.rand(x.shape, generator=self.gen) if self.training else x)
+        def forward(self, x):
+            return super().forward(x + torch.rand(x.shape, generator=self.gen) if self.training else x)
     a = mk(Noisy()).seeds(2, 1, vary='dropout')
     assert a.proof.differ==('dropout',) and len({*a['train_loss']})==2
     assert len({*mk(Noisy()).seeds(2, 1, vary='order').proof.differ})==1
@@ -99,8 +103,10 @@ def test_the_learner_is_left_alone():
         state = random.getstate(),torch.get_rng_state(),np.random.get_state()[1].tolist()
         if between:
             learn.seeds(2, 1, cbs=MixUp())
-            assert same(before, [*learn.model.parameters()]) and learn.recorder.rows is rows and [*learn.cbs]==cbs and learn.lineage==lineage
-            assert random.getstate()==state[0] and torch.equal(torch.get_rng_state(), state[1]) and np.random.get_state()[1].tolist()==state[2]
+            assert (same(before, [*learn.model.parameters()]) and learn.recorder.rows is rows and [*learn.cbs]==cbs
+                and learn.lineage==lineage)
+            assert (random.getstate()==state[0] and torch.equal(torch.get_rng_state(), state[1])
+                and np.random.get_state()[1].tolist()==state[2])
         return [p.detach().clone() for p in learn.fit(1).model.parameters()]
     assert same(run(False), run(True))
 
@@ -224,19 +230,24 @@ class Outside(Dataset):
     def __getitem__(self, i): return X[i]+int.from_bytes(os.urandom(1), 'big')/256,Y[i]
 
 def test_random_numbers_from_outside_are_told():
-    with pytest.warns(UserWarning, match='`order` should be shared by all runs, and differs'): a = mk(data=Outside()).seeds(2, 1, vary='init')
+    with pytest.warns(UserWarning, match='`order` should be shared by all runs, and differs'):
+        a = mk(data=Outside()).seeds(2, 1, vary='init')
     assert not a.proof and 'order should have been the same' in repr(a)
 
 # Mistakes
 
 @pytest.mark.parametrize('kwargs, error, match', [
-    (dict(n=1), ValueError, '`n` is 2 or more'), (dict(n=[1,1]), ValueError, 'two or more different ones'), (dict(n='5'), TypeError, '`n` is a whole number'),
+    (dict(n=1), ValueError, '`n` is 2 or more'), (dict(n=[1,1]), ValueError, 'two or more different ones'),
+    (dict(n='5'), TypeError, '`n` is a whole number'),
     (dict(n=[1,-1]), ValueError, '`n` is 0 or more'),
-    (dict(vary='initial'), ValueError, 'Did you mean `init`'), (dict(model=Net()), TypeError, 'write `lambda'), (dict(model=3), TypeError, 'makes a model'),
-    (dict(fit='fit_onecycle'), ValueError, 'Did you mean `fit_one_cycle`'), (dict(n_epochs=3), TypeError, 'Did you mean `n_epoch`'),
+    (dict(vary='initial'), ValueError, 'Did you mean `init`'), (dict(model=Net()), TypeError, 'write `lambda'),
+    (dict(model=3), TypeError, 'makes a model'),
+    (dict(fit='fit_onecycle'), ValueError, 'Did you mean `fit_one_cycle`'),
+    (dict(n_epochs=3), TypeError, 'Did you mean `n_epoch`'),
     (dict(model=lambda: 3), TypeError, 'but it made 3')])
 def test_mistakes(kwargs, error, match):
-    with pytest.raises(error, match=match): mk().seeds(**(dict(n=2) | ({} if 'n_epochs' in kwargs else dict(n_epoch=1)) | kwargs))
+    with pytest.raises(error, match=match):
+        mk().seeds(**(dict(n=2) | ({} if 'n_epochs' in kwargs else dict(n_epoch=1)) | kwargs))
 
 def test_a_function_that_gives_the_same_model_is_refused():
     model = Net()
@@ -254,7 +265,8 @@ def test_not_in_a_running_fit():
 def test_t_agrees_with_scipy():
     stats = pytest.importorskip('scipy.stats')
     for df in (1, 1.7, 4, 7.3, 40, 500):
-        for level in (.5, .9, .95, .999): assert t_quantile(level, df)==pytest.approx(stats.t.ppf((1+level)/2, df), rel=1e-5)
+        for level in (.5, .9, .95, .999):
+            assert t_quantile(level, df)==pytest.approx(stats.t.ppf((1+level)/2, df), rel=1e-5)
         for t in (0, .3, 2, 12): assert t_within(t, df)==pytest.approx(1-2*stats.t.sf(t, df), abs=1e-7)
 
 def test_tests_agree_with_scipy():
@@ -290,7 +302,8 @@ def test_intervals_cover_at_five_runs():
 def group(vals, seeds=None, vary=('init','order','dropout'), name='accuracy', higher=True):
     "A group of runs with these results"
     from learner.compare.seeds import SeedRun,SeedRuns
-    runs = [SeedRun(s, History([Row(**{name:float(v)})]), mk_trail, {name:higher}) for s,v in zip(range(len(vals)) if seeds is None else seeds, vals)]
+    runs = [SeedRun(s, History([Row(**{name:float(v)})]), mk_trail, {name:higher}) for s,
+        v in zip(range(len(vals)) if seeds is None else seeds, vals)]
     return SeedRuns(runs, Proof(vary, vary))
 from learner.compare.fingerprint import Setup,Trail
 mk_trail = Trail()
@@ -322,7 +335,8 @@ def test_values_without_spread():
     assert c and c.p==0 and c.needed==2 and repr(c)
 
 def test_a_run_without_a_number_is_named():
-    with pytest.raises(ValueError, match='`accuracy` of the run with seed 1 in `b` is nan'): compare(group([1,2]), group([1,float('nan')]))
+    with pytest.raises(ValueError, match='`accuracy` of the run with seed 1 in `b` is nan'):
+        compare(group([1,2]), group([1,float('nan')]))
     with pytest.raises(ValueError, match='seed 0 in `a` is inf'): compare(group([float('inf'),2]), group([1,2]))
 
 def test_the_best_value_of_each_run():
@@ -337,7 +351,8 @@ def test_the_metric_comes_before_the_loss():
     assert compare(*[mk(metrics=None).seeds(2, 1)]*2).name=='valid_loss'
 
 def test_what_differs_in_the_settings_is_told():
-    a,b = mk().seeds(2, 1, vary='init'),mk(nn.Sequential(nn.Linear(3, 2), nn.Dropout(.1))).seeds(2, 1, vary='init', lr=.1)
+    a,b = mk().seeds(2, 1, vary='init'),mk(nn.Sequential(nn.Linear(3, 2), nn.Dropout(.1))).seeds(2, 1, vary='init',
+        lr=.1)
     text = repr(compare(a, b))
     assert '`opt.lr` is (0.05,) in a, and (0.1,) in b' in text and 'the model differs' in text
     assert 'All runs share one order and one dropout' in text
@@ -351,12 +366,14 @@ def test_plots():
 
 def test_a_slice_is_a_group():
     a = mk().seeds(4, 1)
-    assert a[1:3].seeds==[1,2] and (a[1:3]['train_loss']==a['train_loss'][1:3]).all() and compare(a[:2], a[2:]).paired is False
+    assert (a[1:3].seeds==[1,2] and (a[1:3]['train_loss']==a['train_loss'][1:3]).all()
+        and compare(a[:2], a[2:]).paired is False)
 
 def test_a_loss_that_uses_the_model_of_the_learner_is_told():
     model = Net()
     def loss(pred, y): return F.cross_entropy(pred, y) + model.a.weight.pow(2).sum()
-    with pytest.warns(UserWarning, match="A run would use its parent's model, optimizer or learner in `loss_func`"): mk(model, loss_func=loss).seeds(2, 1)
+    with pytest.warns(UserWarning, match="A run would use its parent's model, optimizer or learner in `loss_func`"):
+        mk(model, loss_func=loss).seeds(2, 1)
 
 def test_a_function_that_uses_the_learner_is_told():
     learn = mk()
@@ -381,7 +398,8 @@ class Counting(Dataset):
     "Changes a list while it is read, and has a large array"
     def __init__(self): self.seen,self.x = [],X.numpy()
     def __len__(self): return len(self.x)
-    def __getitem__(self, i): self.seen.append(i); held.append(self.x); return torch.from_numpy(self.x[i])+.01*len(self.seen),Y[i]
+    def __getitem__(self, i):
+        self.seen.append(i); held.append(self.x); return torch.from_numpy(self.x[i])+.01*len(self.seen),Y[i]
 held = []
 
 @pytest.mark.parametrize('fitted', [False,True])
@@ -395,7 +413,9 @@ def test_runs_share_the_data_and_not_what_a_dataset_counts(fitted):
     assert len(data.seen)==n and all(o is data.x for o in held) and len(held)>=120
     assert (a['train_loss']==learn.seeds([0,2,1], 1)['train_loss'][[0,2,1]]).all()
 
-@pytest.mark.parametrize('cbs', [EMA, lambda: EarlyStoppingCallback(monitor='valid_loss'), lambda: GradientClip(.1), lambda: GradientAccumulation(16), lambda: [MixUp(), EMA()]])
+@pytest.mark.parametrize('cbs',
+    [EMA, lambda: EarlyStoppingCallback(monitor='valid_loss'), lambda: GradientClip(.1),
+        lambda: GradientAccumulation(16), lambda: [MixUp(), EMA()]])
 def test_techniques_take_part(cbs):
     a,b = mk().seeds(3, 3, cbs=cbs()),mk(cbs=cbs()).seeds(3, 3)
     assert (a['train_loss']==b['train_loss']).all() and len({*a['train_loss']})==3 and compare(a, b, 'valid_loss').same
@@ -403,7 +423,8 @@ def test_techniques_take_part(cbs):
 def test_a_stopped_fit_can_still_be_resumed():
     def stopped():
         learn = mk()
-        return learn.fit(2, cbs=Callback(after_batch=lambda self: self.train_iter==3 and self.learn.at_pause(self.learn.stop_for_now, stops=True)))
+        return learn.fit(2, cbs=Callback(
+            after_batch=lambda self: self.train_iter==3 and self.learn.at_pause(self.learn.stop_for_now, stops=True)))
     a,b = stopped(),stopped()
     with pytest.warns(UserWarning, match='has been trained'): b.seeds(2, 1, vary='order')
     state = torch.get_rng_state()

@@ -9,38 +9,51 @@ def test_channels_last():
     imgs,y = torch.randn(12, 3, 4, 4),torch.randint(0, 2, (12,))
     seen = []
     class Net(nn.Module):
-        def __init__(self): super().__init__(); torch.manual_seed(0); self.conv,self.lin = nn.Conv2d(3,4,3),nn.Linear(16,2)
+        def __init__(self):
+            super().__init__(); torch.manual_seed(0); self.conv,self.lin = nn.Conv2d(3,4,3),nn.Linear(16,2)
         def forward(self, x, more):
-            seen.append((x.is_contiguous(memory_format=torch.channels_last), more['y'].is_contiguous(memory_format=torch.channels_last), self.conv.weight.is_contiguous(memory_format=torch.channels_last)))
+            seen.append((x.is_contiguous(memory_format=torch.channels_last),
+                more['y'].is_contiguous(memory_format=torch.channels_last),
+                self.conv.weight.is_contiguous(memory_format=torch.channels_last)))
             return self.lin(self.conv(x+more['y']).flatten(1))
-    def run(*cbs, model=None): return mk(*cbs, data=[(a,dict(y=a*2),b) for a,b in zip(imgs.split(4), y.split(4))], model=model or Net()).fit(2)
+    def run(*cbs, model=None):
+        return mk(*cbs, data=[(a,dict(y=a*2),b) for a,b in zip(imgs.split(4), y.split(4))], model=model or Net()).fit(2)
     plain = run()
     assert not any(map(any, seen)); seen.clear()
     learn = run(ChannelsLast)
-    assert all(map(all, seen)) and gap(weights(plain.model), weights(learn.model))<1e-6 and learn.model.conv.weight.is_contiguous()
+    assert (all(map(all, seen)) and gap(weights(plain.model), weights(learn.model))<1e-6
+        and learn.model.conv.weight.is_contiguous())
     learn = run(ChannelsLast, model=Net().to(memory_format=torch.channels_last)) # stays as it was
     assert learn.model.conv.weight.is_contiguous(memory_format=torch.channels_last)
     learn = mk(model=Net())
-    assert learn.to_channelslast() is learn and learn.to_channelslast().channels_last in learn.cbs and learn.to_contiguous() is learn and not any(isinstance(o, ChannelsLast) for o in learn.cbs)
+    assert (learn.to_channelslast() is learn and learn.to_channelslast().channels_last in learn.cbs
+        and learn.to_contiguous() is learn and not any(isinstance(o, ChannelsLast) for o in learn.cbs))
 
 def test_compile():
     plain,learn = mk(valid=cut(30)).fit(2),mk(Compile(backend='eager'), valid=cut(30)).fit(2)
-    assert same(weights(plain.model), weights(learn.model)) and list(plain.model.state_dict())==list(learn.model.state_dict()) and 'forward' not in vars(learn.model)
+    assert (same(weights(plain.model), weights(learn.model))
+        and list(plain.model.state_dict())==list(learn.model.state_dict()) and 'forward' not in vars(learn.model))
     m = net()
     m.forward = own = lambda x: nn.Sequential.forward(m, x)*2
     mk(Compile(backend='eager'), model=m).fit(1)
     assert m.forward is own
 
 def test_channels_last_takes_what_it_takes_in_fastai():
-    def kinds(learn): return [type(o).__name__ for o in learn.cbs if isinstance(o, (ChannelsLast,MixedPrecision))],[o.amp_mode for o in learn.cbs if isinstance(o, MixedPrecision)]
+    def kinds(learn):
+        return [type(o).__name__ for o in learn.cbs if isinstance(o, (ChannelsLast,MixedPrecision))],[
+            o.amp_mode for o in learn.cbs if isinstance(o, MixedPrecision)]
     learn = mk()
     assert kinds(learn.to_channelslast(use_amp=True))==(['MixedPrecision','ChannelsLast'], ['fp16'])
     assert kinds(learn.to_channelslast())==(['MixedPrecision','ChannelsLast'], ['fp16']) # the precision stays
     assert kinds(learn.to_channelslast(use_amp=True, amp_mode='bf16'))==(['MixedPrecision','ChannelsLast'], ['bf16'])
-    assert kinds(learn.to_contiguous())==(['MixedPrecision'], ['bf16']) and kinds(learn.to_contiguous(to_fp32=True))==([], [])
-    assert learn.to_channelslast(use_amp=True, amp_mode=AMPMode.FP16, init_scale=8.).mixed_precision.init_scale==8. and learn.to_contiguous(True) is learn
-    with pytest.raises(ValueError, match="`init_scale` of mixed precision: give `use_amp=True` with it"): learn.to_channelslast(init_scale=8.)
-    with pytest.raises(TypeError, match="no argument `use_ammp`. Did you mean `use_amp`"): learn.to_channelslast(use_ammp=True)
+    assert (kinds(learn.to_contiguous())==(['MixedPrecision'], ['bf16'])
+        and kinds(learn.to_contiguous(to_fp32=True))==([], []))
+    assert (learn.to_channelslast(use_amp=True, amp_mode=AMPMode.FP16, init_scale=8.).mixed_precision.init_scale==8.
+        and learn.to_contiguous(True) is learn)
+    with pytest.raises(ValueError, match="`init_scale` of mixed precision: give `use_amp=True` with it"):
+        learn.to_channelslast(init_scale=8.)
+    with pytest.raises(TypeError, match="no argument `use_ammp`. Did you mean `use_amp`"):
+        learn.to_channelslast(use_ammp=True)
     with pytest.raises(TypeError, match="no argument `fp32`. Did you mean `to_fp32`"): learn.to_contiguous(fp32=True)
 
 first_fit = '''

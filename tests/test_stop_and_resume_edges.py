@@ -1,4 +1,5 @@
-"Stopping and resuming where it is easy to get it wrong: what loaders and workers were in the middle of, what a position holds, files that are not what they were"
+"""Stopping and resuming where it is easy to get it wrong: what loaders and workers were in the middle of, what a
+position holds, files that are not what they were"""
 import os,random,shutil,signal,warnings
 import numpy as np
 import pytest,torch
@@ -36,7 +37,8 @@ def seed_all(seed): random.seed(seed); np.random.seed(seed); torch.manual_seed(s
 def learner(train, path='.', seed=1, model=None, **kwargs):
     "A learner as a new process would make it: `train()` is its loader"
     seed_all(seed)
-    return synth_learner(seed=seed, dls=DataLoaders(train(), device='cpu'), model=model and model(), path=path, **kwargs)
+    return synth_learner(seed=seed, dls=DataLoaders(train(), device='cpu'), model=model and model(), path=path,
+        **kwargs)
 
 def whole(train, path, n_epoch=2, cbs=()):
     "Batches and learner of a run that nothing stopped"
@@ -50,7 +52,8 @@ def interrupted(learn, ev, n, n_epoch=2, cbs=()):
 def died(learn, n, n_epoch=2, **kwargs):
     "A run that saved itself before each batch, and then died in the `n`-th"
     with pytest.raises(InterruptedError):
-        learn.fit(n_epoch, cbs=[seen := Batches(), Checkpoint(every=1, unit='iter', on_exc=False, **kwargs), Raise('after_pred', InterruptedError, n)])
+        learn.fit(n_epoch, cbs=[seen := Batches(), Checkpoint(every=1, unit='iter', on_exc=False, **kwargs),
+            Raise('after_pred', InterruptedError, n)])
     return seen.seen
 
 def resumed(learn, n_epoch=2):
@@ -79,7 +82,8 @@ def test_workers_that_resume_are_initialized_by_the_function_of_the_user(tmp_pat
     batches,learn = whole(train, tmp_path, 1, cbs=[Checkpoint(every=1, unit='iter')])
     before = died(learner(train, tmp_path), 4, n_epoch=1)
     other = learner(train, tmp_path, seed=2)
-    assert before+resumed(other, n_epoch=1)==batches and max(max(o) for o in batches)>.2 and weights(other)==weights(learn)
+    assert (before+resumed(other, n_epoch=1)==batches and max(max(o) for o in batches)>.2
+        and weights(other)==weights(learn))
 
 class Stream(IterableDataset):
     "Gives the numbers below `n`, knows how far it has come, and begins again when it was over"
@@ -149,7 +153,8 @@ def test_a_loader_with_a_way_of_its_own_keeps_it(tmp_path):
     assert before+after==batches
 
 @pytest.mark.parametrize('loader', [lambda: DataLoader(Points(8), batch_size=None, shuffle=True),
-    lambda: DataLoader(Points(), 4, shuffle=True, drop_last=True), lambda: DataLoader(Points(18), 4)], ids=['no batches','shuffled','in order'])
+    lambda: DataLoader(Points(), 4, shuffle=True, drop_last=True), lambda: DataLoader(Points(18), 4)],
+    ids=['no batches','shuffled','in order'])
 def test_batches_before_the_place_are_not_loaded_again(loader, tmp_path):
     batches,_ = whole(loader, tmp_path)
     n = len(batches)*3//4
@@ -173,7 +178,8 @@ def test_the_samples_of_each_batch_are_known_however_many_are_prefetched(workers
     def note(learn):
         ids.append(learn.idxs)
         inputs.append([round(o*100) for o in learn.x.flatten().tolist()])
-    learner(lambda: DataLoader(Points(32), 2, shuffle=True, num_workers=workers, prefetch_factor=prefetch), tmp_path).fit(1, cbs=note)
+    learner(lambda: DataLoader(Points(32), 2, shuffle=True, num_workers=workers, prefetch_factor=prefetch),
+        tmp_path).fit(1, cbs=note)
     assert ids==inputs and len(ids)==16
 
 def test_persistent_workers_that_are_lost_are_said_and_the_samples_stay_the_same(tmp_path):
@@ -193,7 +199,8 @@ class Listed(Sampler):
     def __len__(self): return len(self.order)
     def __iter__(self): return iter(self.order)
 
-@pytest.mark.parametrize('order,match', [(range(16), None), (range(15, -1, -1), '`sampler.order`')], ids=['the same','another'])
+@pytest.mark.parametrize('order,match', [(range(16), None), (range(15, -1, -1), '`sampler.order`')],
+    ids=['the same','another'])
 def test_a_sampler_that_is_another_in_the_next_epoch_is_said(order, match, tmp_path):
     "Between two epochs no batch says so"
     def train(order): return lambda: DataLoader(Points(16), 4, sampler=Listed([*order]))
@@ -210,7 +217,9 @@ def test_a_sampler_that_is_another_in_the_next_epoch_is_said(order, match, tmp_p
 class Counts(Callback):
     "Counts in `learn.state`, in place, whatever happens, and reports each validation batch"
     def before_fit(self):
-        if not self.learn.state: self.learn.state.update(array=np.zeros(2), tensor=torch.zeros(2), nested=dict(list=[0], inner=[np.zeros(1)]))
+        if not self.learn.state:
+            self.learn.state.update(array=np.zeros(2), tensor=torch.zeros(2),
+                nested=dict(list=[0], inner=[np.zeros(1)]))
     def after_batch(self):
         s = self.learn.state
         s.array[0] += 1; s.tensor[0] += 1; s.nested['list'][0] += 1; s.nested['inner'][0][0] += 1
@@ -220,7 +229,8 @@ def counted(learn): s = learn.state; return s.array[0],s.tensor[0].item(),s.nest
 def test_what_is_counted_in_place_in_the_state_of_ones_own_is_that_of_the_position():
     "An error in the validation: the fit resumes before it, and the batches of the validation count once"
     learn = synth_learner(n_train=4, n_valid=3)
-    with pytest.raises(InterruptedError): learn.fit(2, cbs=[Counts(), Raise('after_pred', InterruptedError, n=6)]) # the second of the validation
+    # the second of the validation
+    with pytest.raises(InterruptedError): learn.fit(2, cbs=[Counts(), Raise('after_pred', InterruptedError, n=6)])
     assert counted(learn)==(4,)*4
     learn.resume(cbs=[Counts()])
     assert counted(learn)==(14,)*4
@@ -238,11 +248,14 @@ def test_a_position_does_not_share_the_state_of_ones_own():
 def two_groups(m): return [[m.a],[m.b]]
 
 def test_what_an_optimizer_has_learnt_since_the_stop_is_forgotten():
-    "A run that ended for now resumes with the optimizer of that moment: momentum of parameters that were frozen then is not kept"
+    """A run that ended for now resumes with the optimizer of that moment: momentum of parameters that were frozen then
+    is not kept"""
     class Enough(Callback):
         def before_draw(self):
-            if self.learn.training and self.learn.train_iter==3: self.learn.at_pause(lambda: self.learn.stop_for_now('enough'))
-    def made(): return synth_learner(n_train=4, n_valid=0, splitter=two_groups, opt_func=lambda ps,lr=.05: SGD(ps, lr, mom=.9))
+            if self.learn.training and self.learn.train_iter==3:
+                self.learn.at_pause(lambda: self.learn.stop_for_now('enough'))
+    def made():
+        return synth_learner(n_train=4, n_valid=0, splitter=two_groups, opt_func=lambda ps,lr=.05: SGD(ps, lr, mom=.9))
     ref = made(); ref.freeze(); ref.fit(2)
     learn = made(); learn.freeze(); learn.fit(2, cbs=Enough())
     assert learn.train_iter==3 and [*learn.opt.state]==[learn.model.b]
@@ -281,7 +294,8 @@ def test_a_whole_file_that_is_not_the_one_that_was_written_is_passed_over(other,
     batches,whole_learn = whole(points, tmp_path)
     files = checkpointed(tmp_path)
     names = [o.name for o in files.found]
-    source = files.folder/names[1] if other=='an older file of the run' else checkpointed(tmp_path/'other', seed=5).found[-1]
+    source = (files.folder/names[1]
+        if other=='an older file of the run' else checkpointed(tmp_path/'other', seed=5).found[-1])
     shutil.copy(source, files.folder/names[-1])
     learn = learner(points, tmp_path, seed=2)
     with pytest.warns(UserWarning, match=names[-1]): seen = resumed(learn)
@@ -295,7 +309,8 @@ def test_files_that_nobody_touched_are_taken_without_a_word(tmp_path):
         assert resumed(learner(points, tmp_path, seed=2))==batches[6:]
 
 class Remembers(nn.Module):
-    "Keeps its last outputs in buffers that are in no `state_dict`: one that has no value at first, one whose shape is that of the batch"
+    """Keeps its last outputs in buffers that are in no `state_dict`: one that has no value at first, one whose shape
+    is that of the batch"""
     def __init__(self):
         super().__init__()
         self.a = nn.Parameter(torch.ones(1))
@@ -317,13 +332,15 @@ def test_hidden_buffers_of_other_shapes_come_back(how, tmp_path):
         interrupted(learn, 'after_pred', 6)
         learn.save_state('there')
         other = learner(points, tmp_path, seed=2, model=Remembers).load_state('there')
-        assert other.model.last.shape==(4,1) and torch.equal(other.model.last, learn.model.last) and torch.equal(other.model.first, learn.model.first)
+        assert (other.model.last.shape==(4,1) and torch.equal(other.model.last, learn.model.last)
+            and torch.equal(other.model.first, learn.model.first))
         other.resume()
     else:
         died(learn, 6)
         other = learner(points, tmp_path, seed=2, model=Remembers)
         resumed(other)
-    assert weights(other)==weights(whole_learn) and torch.equal(other.model.last, whole_learn.model.last) and torch.equal(other.model.first, whole_learn.model.first)
+    assert (weights(other)==weights(whole_learn) and torch.equal(other.model.last, whole_learn.model.last)
+        and torch.equal(other.model.first, whole_learn.model.first))
 
 def test_hidden_buffers_that_a_model_does_not_have_are_left_out(tmp_path):
     learn = learner(points, tmp_path, model=Remembers).fit(1)

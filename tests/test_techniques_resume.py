@@ -5,7 +5,9 @@ from torch.nn import functional as F
 from learner.all import *
 from small_fits import net,cut,mk,weights,same,Room,Recurrent,sequences
 
-kinds = dict(clip=lambda: [GradientClip(.3)], accumulation=lambda: [GradientAccumulation(25)], tokens=lambda: [GradientAccumulation(25, lambda learn: len(learn.y))], micro=lambda: [MicroBatch], several=lambda: [MicroBatch(4), GradientAccumulation(25), MixUp(), GradientClip(.3)],
+kinds = dict(clip=lambda: [GradientClip(.3)], accumulation=lambda: [GradientAccumulation(25)],
+    tokens=lambda: [GradientAccumulation(25, lambda learn: len(learn.y))], micro=lambda: [MicroBatch],
+    several=lambda: [MicroBatch(4), GradientAccumulation(25), MixUp(), GradientClip(.3)],
     short=lambda: [ShortEpochCallback(.5)], rnn=lambda: [ModelResetter, RNNCallback])
 @pytest.mark.parametrize('name', kinds)
 @pytest.mark.parametrize('at', [1, 4, 8])
@@ -13,7 +15,8 @@ kinds = dict(clip=lambda: [GradientClip(.3)], accumulation=lambda: [GradientAccu
 def test_a_stopped_fit_resumes_exactly(name, at, file, tmp_path):
     def make():
         torch.manual_seed(1)
-        if name=='rnn': return mk(*kinds[name](), data=sequences(), valid=sequences(2), model=Recurrent(), loss_func=F.mse_loss)
+        if name=='rnn':
+            return mk(*kinds[name](), data=sequences(), valid=sequences(2), model=Recurrent(), loss_func=F.mse_loss)
         model = Room(4) if name=='micro' else nn.Sequential(net(), nn.Dropout(.1))
         return mk(*kinds[name](), model=model, valid=cut(20))
     def stop(learn):
@@ -27,6 +30,7 @@ def test_a_stopped_fit_resumes_exactly(name, at, file, tmp_path):
         for p in learn.model.parameters(): p.data.zero_()
         learn.load_state(tmp_path/'state.pt')
     learn.resume(cbs=[])
-    assert same(weights(whole.model), weights(learn.model)) and whole.recorder.raw_losses==learn.recorder.raw_losses and whole.opt_step==learn.opt_step
+    assert (same(weights(whole.model), weights(learn.model)) and whole.recorder.raw_losses==learn.recorder.raw_losses
+        and whole.opt_step==learn.opt_step)
     if name=='clip': assert torch.equal(whole.gradient_clip.norms, learn.gradient_clip.norms)
     if name=='micro': assert learn.micro_batch.fits==3 and max(learn.model.tried)==(3 if file else 10)

@@ -28,22 +28,30 @@ def sums(t): return {o.phase:o.sum_s for o in t.summary()}
 def test_each_phase_has_its_time(clock):
     def forward(self, x): clock.sleep(.2); return RegModel.forward(self, x)
     model = type('Model', (RegModel,), dict(forward=forward))()
-    def loss(pred, targ): clock.sleep(.03*pred.requires_grad); return torch.nn.functional.mse_loss(pred, targ) # in training; a validation may try it twice
-    learn = learner(clock, takes(clock, before_step=.004, after_epoch=10.), draw=1., end=5., model=model, loss_func=loss).fit(2)
+    # in training; a validation may try it twice
+    def loss(pred, targ): clock.sleep(.03*pred.requires_grad); return torch.nn.functional.mse_loss(pred, targ)
+    learn = learner(clock, takes(clock, before_step=.004, after_epoch=10.), draw=1., end=5., model=model,
+        loss_func=loss).fit(2)
     t = learn.timer
-    assert {k:pytest.approx(list(v)) for k,v in t.times.items()}==dict(draw=[1.]*6, forward=[.2]*6, backward=[.03]*6, step=[.004]*6, validate=[.4]*2, total=[3*1.234+5+.4+10]*2)
+    assert {k:pytest.approx(list(v)) for k,v in t.times.items()}==dict(draw=[1.]*6, forward=[.2]*6, backward=[.03]*6,
+        step=[.004]*6, validate=[.4]*2, total=[3*1.234+5+.4+10]*2)
     assert [o.phase for o in t.summary()]==['draw','forward','backward','step','validate','other','total']
-    assert sums(t)==pytest.approx(dict(draw=6, forward=1.2, backward=.18, step=.024, validate=.8, other=30, total=38.204)) # `other`: the end of the loader, and the callback after each epoch
+    # `other`: the end of the loader, and the callback after each epoch
+    assert sums(t)==pytest.approx(
+        dict(draw=6, forward=1.2, backward=.18, step=.024, validate=.8, other=30, total=38.204))
 
 def test_what_callbacks_do_counts_to_the_phase_they_do_it_in(clock):
     # in training; each is before or after what the loop does itself
-    cb = takes(clock, after_draw=1., before_batch=2., after_pred=4., after_loss=8., before_backward=16., after_backward=32., before_step=64., after_step=128., after_zero_grad=256., after_batch=512.)
+    cb = takes(clock, after_draw=1., before_batch=2., after_pred=4., after_loss=8., before_backward=16.,
+        after_backward=32., before_step=64., after_step=128., after_zero_grad=256., after_batch=512.)
     cb.run_valid = False
-    assert sums(learner(clock, cb, n_train=1, n_valid=0).fit(1).timer)==dict(draw=1, forward=2, backward=4+8+16+32, step=64+128, other=256+512, total=1023)
+    assert sums(learner(clock, cb, n_train=1, n_valid=0).fit(1).timer)==dict(draw=1, forward=2, backward=4+8+16+32,
+        step=64+128, other=256+512, total=1023)
 
 def test_medians_means_and_shares(clock):
     times = iter([1,2,3,4,100, 7])
-    learn = learner(clock, Callback(before_batch=lambda self: clock.sleep(next(times)) if self.training else None), n_train=5, n_valid=0)
+    learn = learner(clock, Callback(before_batch=lambda self: clock.sleep(next(times)) if self.training else None),
+        n_train=5, n_valid=0)
     learn.fit(1)
     o = learn.timer.summary()[1]
     assert (o.phase, o.n, o.median_ms, o.mean_ms, o.sum_s, o.share)==('forward', 5, 3000, 22000, 110, 1)
@@ -51,7 +59,8 @@ def test_medians_means_and_shares(clock):
 def test_summary_of_one_epoch(clock):
     def wait(self): clock.sleep(1+self.epoch)
     t = learner(clock, Callback(before_batch=wait), n_valid=1).fit(3).timer
-    assert [t.summary(i)[1].sum_s for i in (0,1,2,-1)]==[3,6,9,9] and t.summary()[1].sum_s==18 and [t.summary(i)[-1].n for i in range(3)]==[1]*3
+    assert ([t.summary(i)[1].sum_s for i in (0,1,2,-1)]==[3,6,9,9] and t.summary()[1].sum_s==18
+        and [t.summary(i)[-1].n for i in range(3)]==[1]*3)
     assert [t.summary(i, )[4].sum_s for i in range(3)]==[1,2,3] # validation
     with pytest.raises(IndexError, match='There are 3 epochs, but no epoch 3'): t.summary(3)
 
@@ -87,11 +96,15 @@ def test_accumulated_batches_have_fewer_steps(clock):
 def test_it_prints_after_some_epochs(clock, capsys):
     learn = learner(clock, takes(clock, before_batch=.5), timer=Timer(every=2), n_valid=0).fit(5)
     out = capsys.readouterr().out
-    assert out.count('median_ms')==2 and [l.split()[:2]+l.split()[4:5] for l in out.splitlines() if l.split()[0]=='forward']==[['forward','6','3.000000']]*2
+    assert (out.count('median_ms')==2
+        and [l.split()[:2]+l.split()[4:5] for l in out.splitlines() if l.split()[0]=='forward']
+        ==[['forward','6','3.000000']]*2)
     with pytest.raises(ZeroDivisionError): learn.fit(2, cbs=Raise('after_loss', ZeroDivisionError, n=5))
     assert capsys.readouterr().out=='' and len(learn.timer.ends)==2
 
-@pytest.mark.parametrize('every,exc,match', [(0, ValueError, '`every` is 1 or more, but got 0'), (1.5, TypeError, '`every` is a whole number, but got 1.5'), ('a', TypeError, "`every` is a whole number, but got 'a'")])
+@pytest.mark.parametrize('every,exc,match',
+    [(0, ValueError, '`every` is 1 or more, but got 0'), (1.5, TypeError, '`every` is a whole number, but got 1.5'),
+        ('a', TypeError, "`every` is a whole number, but got 'a'")])
 def test_epochs_are_counted(every, exc, match):
     with pytest.raises(exc, match=match): Timer(every=every)
 
@@ -119,7 +132,8 @@ class FakeDevice:
 class FakeEvent:
     def __init__(self, device, at): self.device,self.at = device,at
     def query(self): return self.device.clock.t>=self.at
-    def synchronize(self): self.device.waits += not self.query(); self.device.clock.t = max(self.device.clock.t, self.at)
+    def synchronize(self):
+        self.device.waits += not self.query(); self.device.clock.t = max(self.device.clock.t, self.at)
     def elapsed_time(self, other):
         assert self.query() and other.query(), 'not passed yet'
         return 1000*(other.at-self.at)
@@ -133,8 +147,10 @@ def test_a_device_that_is_behind_is_timed_by_itself_and_not_waited_for(clock):
     def back(self): device.work(.4)
     waits = []
     note = Callback(after_batch=lambda self: waits.append(device.waits))
-    t = learner(clock, Callback(before_batch=work), Callback(before_backward=back), note, timer=OnDevice(), n_train=10, n_valid=0, draw=.05).fit(1).on_device
-    assert list(t.times['forward'])==pytest.approx([.2]*10) and list(t.times['backward'])==pytest.approx([.4]*10) and list(t.times['step'])==pytest.approx([0.]*10, abs=1e-9)
+    t = learner(clock, Callback(before_batch=work), Callback(before_backward=back), note, timer=OnDevice(), n_train=10,
+        n_valid=0, draw=.05).fit(1).on_device
+    assert (list(t.times['forward'])==pytest.approx([.2]*10) and list(t.times['backward'])==pytest.approx([.4]*10)
+        and list(t.times['step'])==pytest.approx([0.]*10, abs=1e-9))
     assert list(t.times['draw'])==pytest.approx([.05]*10) and waits==[0]*10 and device.waits>0
     assert 'other' not in sums(t) # device and loop work at the same time
 
@@ -155,12 +171,16 @@ def test_on_a_gpu(sync):
     x = torch.randn(512,4096, device='cuda')
     torch.cuda.synchronize(); a.record(); model(x); b.record(); torch.cuda.synchronize()
     mid = sorted(t['forward'])[20]
-    assert len(t['forward'])==len(t['backward'])==40 and .3<1000*mid/a.elapsed_time(b)<3+10*sync and sorted(t['backward'])[20]>mid
+    assert (len(t['forward'])==len(t['backward'])==40 and .3<1000*mid/a.elapsed_time(b)<3+10*sync
+        and sorted(t['backward'])[20]>mid)
 
 def test_it_prints_after_some_batches(clock, capsys):
-    learn = learner(clock, takes(clock, before_batch=.5), timer=Timer(every=2, unit='iter'), n_train=5, n_valid=1, draw=.1).fit(2)
+    learn = learner(clock, takes(clock, before_batch=.5), timer=Timer(every=2, unit='iter'), n_train=5, n_valid=1,
+        draw=.1).fit(2)
     lines = [l.split() for l in capsys.readouterr().out.splitlines()]
     assert [l[0] for l in lines if l[1:]==['batches']]==['2','4','6','8','10']
-    assert [(l[1],l[4]) for l in lines if l[0]=='forward']==[('2','1.000000')]*5 and [l[4] for l in lines if l[0]=='draw'][:2]==['0.200000']*2
+    assert ([(l[1],l[4]) for l in lines if l[0]=='forward']==[('2','1.000000')]*5
+        and [l[4] for l in lines if l[0]=='draw'][:2]==['0.200000']*2)
     assert [l[1] for l in lines if l[0]=='validate']==['1'] and learn.timer.summary()[0].n==10
-    with pytest.raises(ValueError, match="`unit` is one of `epoch`, `iter`, but got 'iters'. Did you mean `iter`?"): Timer(every=2, unit='iters')
+    with pytest.raises(ValueError, match="`unit` is one of `epoch`, `iter`, but got 'iters'. Did you mean `iter`?"):
+        Timer(every=2, unit='iters')

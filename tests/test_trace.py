@@ -15,12 +15,14 @@ def of(rows, name, ev=None): return [o for o in rows if o.callback==name and ev 
 def test_what_is_read_and_written():
     rows = synth_learner(3, 2, cbs=[Reads, Writes]).trace(2)
     assert {(o.event, o.reads, o.writes) for o in of(rows, 'reads')}=={('before_batch', 'pct_train, epoch', '')}
-    assert {(o.event, o.reads, o.writes) for o in of(rows, 'writes')}=={('before_batch', 'x', 'x'), ('before_step', 'set_hyper()', '')}
+    assert {(o.event, o.reads, o.writes) for o in of(rows, 'writes')}=={('before_batch', 'x', 'x'),
+        ('before_step', 'set_hyper()', '')}
     assert [('validate' in o.scopes, o.batch) for o in of(rows, 'reads')]==[(False,0), (False,1), (True,0), (True,1)]
     assert {o.writes for o in of(rows, 'train_eval', 'after_batch')}=={'train_iter'}
 
 def test_rows_are_in_the_order_of_the_calls():
-    calls,events = [],['before_fit','before_batch','after_loss','before_step','after_batch','after_epoch','cleanup_batch']
+    calls,events = [],['before_fit','before_batch','after_loss','before_step','after_batch','after_epoch',
+        'cleanup_batch']
     def make(i, order):
         cb = Callback(**{ev: (lambda self, ev=ev: calls.append((ev, self.name))) for ev in events})
         cb.order = order
@@ -38,8 +40,10 @@ def test_why_a_callback_has_its_place():
     class First(A):
         order,first_at = 90,('before_step',)
     rows = synth_learner(1, 1, cbs=[A, B, First]).trace(1)
-    assert [(o.callback, o.why) for o in rows if o.event=='before_step']==[('first','first at `before_step`'), ('a','order 5'), ('b','order 5, attached after a')]
-    assert [(o.callback, o.why) for o in rows if o.event=='cleanup_batch'][:3]==[('first','order 90, in reverse'), ('b','order 5, attached after a, in reverse'), ('a','order 5, in reverse')]
+    assert [(o.callback, o.why) for o in rows if o.event=='before_step']==[('first','first at `before_step`'),
+        ('a','order 5'), ('b','order 5, attached after a')]
+    assert [(o.callback, o.why) for o in rows if o.event=='cleanup_batch'][:3]==[('first','order 90, in reverse'),
+        ('b','order 5, attached after a, in reverse'), ('a','order 5, in reverse')]
 
 def test_each_call_has_its_own_time(monkeypatch):
     t = [0.]
@@ -51,9 +55,12 @@ def test_each_call_has_its_own_time(monkeypatch):
     class Inner(Callback):
         def mine(self): sleep(10.)
     rows = synth_learner(1, 1, cbs=[Outer, Inner]).trace(1)
-    assert [(o.callback, o.event, o.ms, o.start) for o in rows if o.ms]==[('outer','before_step',3000,0), ('inner','mine',10000,1000)]
+    assert [(o.callback, o.event, o.ms, o.start) for o in rows if o.ms]==[('outer','before_step',3000,0),
+        ('inner','mine',10000,1000)]
 
-def state(learn): return str((learn.model.state_dict(), learn.opt.state_dict(), torch.get_rng_state().tolist(), learn.recorder.log, list(learn.cbs), learn.train_iter, type(learn), [*learn.handlers]))
+def state(learn):
+    return str((learn.model.state_dict(), learn.opt.state_dict(), torch.get_rng_state().tolist(), learn.recorder.log,
+        list(learn.cbs), learn.train_iter, type(learn), [*learn.handlers]))
 def test_a_trace_leaves_none():
     learn = synth_learner(4, 2, cbs=[GradientClip, EMA]).fit(1)
     before = state(learn)
@@ -70,7 +77,8 @@ def test_learners_of_ones_own_are_traced():
     class Mine(Learner):
         def help(self): return self.loss
     dls = synth_dls(2, 1)
-    learn = Mine(dls, RegModel(), torch.nn.functional.mse_loss, cbs=Callback(after_batch=lambda self: self.learn.help())).remove_cb(ProgressCallback)
+    learn = Mine(dls, RegModel(), torch.nn.functional.mse_loss,
+        cbs=Callback(after_batch=lambda self: self.learn.help())).remove_cb(ProgressCallback)
     assert 'help()' in of(learn.trace(), 'callback')[0].reads and type(learn) is Mine
 
 def test_the_loop_is_shown_with_what_was_seen(capsys):
@@ -80,10 +88,13 @@ def test_the_loop_is_shown_with_what_was_seen(capsys):
     learn.show_loop()
     shown = capsys.readouterr().out.splitlines()
     i = next(i for i,l in enumerate(shown) if l.strip()=='before_batch')
-    assert [l.strip().split(' × ')[0] for l in shown[i+1:i+3]]==['reads: 2','writes: 2'] and shown[i+2].endswith('order 4; reads x; writes x')
+    assert ([l.strip().split(' × ')[0] for l in shown[i+1:i+3]]==['reads: 2','writes: 2']
+        and shown[i+2].endswith('order 4; reads x; writes x'))
     names = [l.split()[0] for l in plain if l.split()[0] in event or l.split()[0] in cancels]
     seen = [l.split()[0] for l in shown if l.split()[0] in event or l.split()[0] in cancels]
-    assert [o for o in names if not o.startswith('cleanup')]==[o for o in seen if not o.startswith('cleanup') and o!='after_row'] and 'after_row (in fit > epoch)' in '\n'.join(shown)
+    assert [o for o in names if not o.startswith('cleanup')]==[
+        o for o in seen if not o.startswith('cleanup')
+        and o!='after_row'] and 'after_row (in fit > epoch)' in '\n'.join(shown)
 
 def test_it_is_drawn():
     import matplotlib
@@ -92,7 +103,8 @@ def test_it_is_drawn():
     ax = rows.plot()
     lanes = {y:o.get_text() for y,o in zip(ax.get_yticks(), ax.get_yticklabels())}
     bars = [(lanes[round(o.get_y()+o.get_height()/2)], o.get_x()) for o in ax.patches][:len(rows)]
-    assert bars==[(o.callback, pytest.approx(o.start)) for o in rows] and [*lanes.values()]==list(dict.fromkeys(o.callback for o in rows))[::-1]
+    assert (bars==[(o.callback, pytest.approx(o.start)) for o in rows]
+        and [*lanes.values()]==list(dict.fromkeys(o.callback for o in rows))[::-1])
 
 @pytest.mark.parametrize('call', [lambda l: l.trace(0), lambda l: l.show_loop(0)])
 def test_the_number_of_batches_is_checked(call):

@@ -1,4 +1,5 @@
-"Tracebacks show only the user's code, and a stop is told in one line: in scripts, in IPython and in the kernel of a notebook"
+"""Tracebacks show only the user's code, and a stop is told in one line: in scripts, in IPython and in the kernel of a
+notebook"""
 import os,re,signal,subprocess,sys,traceback
 import pytest,torch
 from torch import nn
@@ -7,7 +8,8 @@ from learner.all import *
 
 here = __file__
 def files(e): return [o.filename for o in traceback.extract_tb(e.__traceback__)]
-def ours(e): return [o.filename for o in traceback.extract_tb(e.__traceback__) if o.filename.startswith(learner.__path__[0])]
+def ours(e):
+    return [o.filename for o in traceback.extract_tb(e.__traceback__) if o.filename.startswith(learner.__path__[0])]
 def mine(e): return [o.name for o in traceback.extract_tb(e.__traceback__) if o.filename==here]
 
 class Broken(nn.Module):
@@ -26,9 +28,12 @@ kinds = {
     'wrapped model': (lambda: synth_learner(model=nn.Sequential(nn.Sequential(Broken()))), ['forward','broken'])}
 
 calls = {
-    'fit': lambda l: l.fit(1), 'fit_one_cycle': lambda l: l.fit_one_cycle(1), 'fit_flat_cos': lambda l: l.fit_flat_cos(1),
-    'fit_sgdr': lambda l: l.fit_sgdr(1, 1), 'fine_tune': lambda l: l.fine_tune(1, freeze_epochs=0), 'lr_find': lambda l: l.lr_find(), 'smoke': lambda l: l.smoke(),
-    'validate': lambda l: l.validate(), 'get_preds': lambda l: l.get_preds(), 'predict': lambda l: l.predict(torch.zeros(1)), 'tta': lambda l: l.tta()}
+    'fit': lambda l: l.fit(1), 'fit_one_cycle': lambda l: l.fit_one_cycle(1),
+    'fit_flat_cos': lambda l: l.fit_flat_cos(1),
+    'fit_sgdr': lambda l: l.fit_sgdr(1, 1), 'fine_tune': lambda l: l.fine_tune(1, freeze_epochs=0),
+    'lr_find': lambda l: l.lr_find(), 'smoke': lambda l: l.smoke(),
+    'validate': lambda l: l.validate(), 'get_preds': lambda l: l.get_preds(),
+    'predict': lambda l: l.predict(torch.zeros(1)), 'tta': lambda l: l.tta()}
 
 @pytest.mark.parametrize('call', calls)
 @pytest.mark.parametrize('kind', kinds)
@@ -36,7 +41,8 @@ def test_from_the_users_line_to_the_users_line(kind, call):
     make,lines = kinds[kind]
     with pytest.raises(ZeroDivisionError) as e: calls[call](make())
     assert mine(e.value)==['test_from_the_users_line_to_the_users_line', '<lambda>', *lines]
-    assert len(ours(e.value))==1 and len(files(e.value))==len(lines)+3 # the one that raises it again, which IPython and pytest hide
+    # the one that raises it again, which IPython and pytest hide
+    assert len(ours(e.value))==1 and len(files(e.value))==len(lines)+3
 
 def test_after_a_stop_resume_too_is_short():
     learn = synth_learner(cbs=Raise('after_batch', KeyboardInterrupt, 3))
@@ -53,7 +59,8 @@ def test_frames_of_torch_stay_after_the_last_line_of_the_user():
 def test_an_inference_in_a_callback_shows_the_callback():
     cb = Callback(after_loss=lambda self: self.training and self.learn.validate(cbs=Fails))
     with pytest.raises(ZeroDivisionError) as e: synth_learner(cbs=cb).fit(1)
-    assert mine(e.value)==['test_an_inference_in_a_callback_shows_the_callback','<lambda>','after_pred','broken'] and len(ours(e.value))==1
+    assert (mine(e.value)==['test_an_inference_in_a_callback_shows_the_callback','<lambda>','after_pred','broken']
+        and len(ours(e.value))==1)
 
 def test_causes_are_short_too():
     def f(self):
@@ -87,13 +94,19 @@ def stopped(ev, n=1, call=lambda l: l.fit(2), **kwargs):
 
 resumes = "`learn.resume()` continues."
 @pytest.mark.skipif(os.name=='nt', reason='Windows has other signals')
-@pytest.mark.parametrize('ev,n,said', [('before_fit', 1, "Stopped before training. `fit` begins anew."), ('before_train', 1, f"Stopped in epoch 0, before the first batch. {resumes}"),
-    ('after_step', 2, f"Stopped in epoch 0, after batch 2 of 3. {resumes}"), ('after_step', 5, f"Stopped in epoch 1, after batch 2 of 3. {resumes}"),
-    ('before_validate', 1, f"Stopped in epoch 0, after its training. {resumes}"), ('after_epoch', 1, f"Stopped in epoch 0, after its training. {resumes}"),
-    ('cleanup_validate', 1, f"Stopped after epoch 0. {resumes}"), ('cleanup_fit', 1, f"Stopped after the last epoch. {resumes}")])
+@pytest.mark.parametrize('ev,n,said',
+    [('before_fit', 1, "Stopped before training. `fit` begins anew."),
+        ('before_train', 1, f"Stopped in epoch 0, before the first batch. {resumes}"),
+    ('after_step', 2, f"Stopped in epoch 0, after batch 2 of 3. {resumes}"),
+    ('after_step', 5, f"Stopped in epoch 1, after batch 2 of 3. {resumes}"),
+    ('before_validate', 1, f"Stopped in epoch 0, after its training. {resumes}"),
+    ('after_epoch', 1, f"Stopped in epoch 0, after its training. {resumes}"),
+    ('cleanup_validate', 1, f"Stopped after epoch 0. {resumes}"),
+    ('cleanup_fit', 1, f"Stopped after the last epoch. {resumes}")])
 def test_a_stop_says_where_and_what_continues(ev, n, said):
     e = stopped(ev, n)
-    assert str(e)==said and e._render_traceback_()==[said] and not [o for o in getattr(e, '__notes__', ()) if not o.startswith('raised by ')]
+    assert (str(e)==said and e._render_traceback_()==[said]
+        and not [o for o in getattr(e, '__notes__', ()) if not o.startswith('raised by ')])
     assert len(ours(e))==1
 
 @pytest.mark.parametrize('call', ['validate','get_preds','lr_find'])
@@ -105,9 +118,11 @@ def test_samples_are_told_for_errors():
     assert any('samples' in o for o in e.value.__notes__)
 
 def test_a_stop_keeps_the_error_that_it_replaces():
-    learn = synth_learner(cbs=[Callback(after_pred=lambda self: signal.raise_signal(signal.SIGINT)), Raise('after_loss', ZeroDivisionError)])
+    learn = synth_learner(cbs=[Callback(after_pred=lambda self: signal.raise_signal(signal.SIGINT)),
+        Raise('after_loss', ZeroDivisionError)])
     with pytest.raises(KeyboardInterrupt) as e: learn.fit(1)
-    assert isinstance(e.value.__cause__, ZeroDivisionError) and not hasattr(e.value, '_render_traceback_') # so that it is shown
+    # so that it is shown
+    assert isinstance(e.value.__cause__, ZeroDivisionError) and not hasattr(e.value, '_render_traceback_')
 
 # What is shown
 script = '''from learner.all import *
@@ -125,8 +140,10 @@ def test_in_a_terminal(tmp_path):
     env = os.environ | dict(PYTHONPATH=os.path.dirname(learner.__path__[0]), OMP_NUM_THREADS='1')
     p = subprocess.run([sys.executable, 'train.py'], cwd=tmp_path, env=env, capture_output=True, text=True)
     frames = re.findall('File "(.+)", line (\\d+)', p.stderr)
-    assert [os.path.basename(k) for k,_ in frames]==['train.py','checks.py','train.py'] and [frames[0][1],frames[2][1]]==['8','4']
-    assert '`learner.full_traceback(True)` shows the frames' in p.stderr and 'ZeroDivisionError: division by zero' in p.stderr
+    assert ([os.path.basename(k) for k,_ in frames]==['train.py','checks.py','train.py']
+        and [frames[0][1],frames[2][1]]==['8','4'])
+    assert ('`learner.full_traceback(True)` shows the frames' in p.stderr
+        and 'ZeroDivisionError: division by zero' in p.stderr)
 
 @pytest.fixture(scope='module')
 def kernel():
@@ -155,7 +172,8 @@ def test_a_notebook_shows_two_frames_of_an_error(kernel):
 
 def test_a_notebook_shows_one_line_for_a_stop(kernel):
     name,text,shown = run_cell(kernel, 'learn.fit(1, cbs=Stops)')
-    assert name=='KeyboardInterrupt' and shown==text=="Stopped in epoch 0, after batch 1 of 3. `learn.resume()` continues."
+    assert (name=='KeyboardInterrupt'
+        and shown==text=="Stopped in epoch 0, after batch 1 of 3. `learn.resume()` continues.")
     assert run_cell(kernel, 'learn.resume(cbs=[])\nassert learn.train_iter==3') is None
 
 def test_a_notebook_shows_all_frames_on_demand(kernel):

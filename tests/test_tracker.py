@@ -25,11 +25,13 @@ class Look(Callback):
     def after_row(self): self.weights.append(weights(self.learn)); self.rates.append(get_hyper(self.learn.opt, 'lr'))
 
 def weights(learn): return torch.cat([o.detach() for o in learn.model.parameters()])
-def learner(*cbs, n_train=2, n_valid=1, **kwargs): return synth_learner(n_train=n_train, n_valid=n_valid, cbs=[Look, *cbs], **kwargs)
+def learner(*cbs, n_train=2, n_valid=1, **kwargs):
+    return synth_learner(n_train=n_train, n_valid=n_valid, cbs=[Look, *cbs], **kwargs)
 def files(learn): return sorted(o.name for o in (learn.path/learn.model_dir).glob('*'))
 
 # What is watched
-values = st.lists(st.one_of(st.none(), st.just(nan), st.just(inf), st.just(-inf), st.integers(-3, 3), st.floats(-3, 3)), min_size=1, max_size=8)
+values = st.lists(st.one_of(st.none(), st.just(nan), st.just(inf), st.just(-inf), st.integers(-3, 3), st.floats(-3, 3)),
+    min_size=1, max_size=8)
 
 def improvements(vals, higher, delta=0.):
     "Positions of the new bests, by hand"
@@ -55,7 +57,8 @@ def test_each_value_is_seen_once():
     cb = Keep('valid_loss')
     learn = learner(cb).fit(5)
     vals = learn.recorder['valid_loss']
-    assert [v for v,_ in cb.vals]==list(vals) and [b for _,b in cb.vals]==[v==min(vals[:i+1]) for i,v in enumerate(vals)]
+    assert ([v for v,_ in cb.vals]==list(vals)
+        and [b for _,b in cb.vals]==[v==min(vals[:i+1]) for i,v in enumerate(vals)])
 
 def test_a_phase_that_did_not_take_place():
     cb = EarlyStoppingCallback(patience=2)
@@ -85,12 +88,16 @@ def test_the_learners_may_be_a_function():
     learn.fit(2)
     assert cb.best==(learn.recorder['valid_loss']+learn.recorder['mae']).min()
     learn.add_cb(SaveModelCallback())
-    with pytest.raises(ValueError, match="`monitor` is a function of a row, for which the better direction is not known: give `comp=np.less`"): learn.fit(1)
+    with pytest.raises(ValueError,
+            match="`monitor` is a function of a row, for which the better direction is not known: give `comp=np.less`"):
+        learn.fit(1)
 
 def test_a_column_that_comes_while_training_is_named_before():
     class Norm(Callback):
         def after_train(self): self.recorder.add(size=float(len(self.recorder.rows)))
-    with pytest.raises(ValueError, match="`size` is to be monitored and is not recorded, but .*A callback that adds a column during training announces it in its `new_columns`"):
+    with pytest.raises(ValueError,
+            match="`size` is to be monitored and is not recorded, but .*A callback that adds a column during training "
+            "announces it in its `new_columns`"):
         learner(Norm, TrackerCallback('size', np.greater)).fit(1)
     Norm.new_columns = ('size',)
     learner(Norm, cb := TrackerCallback('size', np.greater)).fit(3)
@@ -123,9 +130,11 @@ def test_metrics_know_it():
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         learn = learner(metrics=[accuracy, error_rate, mae, R2Score], n_valid=2)
-        learn.recorder.metric_names = names = ['valid_loss','train_loss','more/loss','accuracy','valid_accuracy','train_accuracy','more/accuracy','error_rate','mae','more/r2_score']
+        learn.recorder.metric_names = names = ['valid_loss','train_loss','more/loss','accuracy','valid_accuracy',
+            'train_accuracy','more/accuracy','error_rate','mae','more/r2_score']
         better = {o:higher_is_better(learn, learn.recorder, o) for o in names}
-    assert [k for k,v in better.items() if v]==['accuracy','valid_accuracy','train_accuracy','more/accuracy','more/r2_score']
+    assert [k for k,v in better.items() if v]==['accuracy','valid_accuracy','train_accuracy','more/accuracy',
+        'more/r2_score']
 
 def undeclared(pred, targ): return (pred-targ).abs().mean()
 def some_error(pred, targ): return (pred-targ).abs().mean()
@@ -133,7 +142,10 @@ def some_error(pred, targ): return (pred-targ).abs().mean()
 def test_a_guess_warns():
     for f,better in ((undeclared, True), (some_error, False)):
         cb = TrackerCallback(f.__name__)
-        with pytest.warns(UserWarning, match=f"It is not declared whether higher `{f.__name__}` is better. By its name, it {'is:' if better else 'is not:'} make sure with `comp=np.less`"): learner(cb, metrics=f).fit(1)
+        msg = (f"It is not declared whether higher `{f.__name__}` is better. By its name, it "
+            f"{'is:' if better else 'is not:'} make sure with `comp=np.less`")
+        with pytest.warns(UserWarning, match=msg):
+            learner(cb, metrics=f).fit(1)
         assert cb.higher==better
     with warnings.catch_warnings():
         warnings.simplefilter('error')
@@ -142,49 +154,68 @@ def test_a_guess_warns():
 
 # A wrong name
 @pytest.mark.parametrize('name,near', [('val_loss','valid_loss'), ('acuracy','accuracy'), ('trainloss','train_loss')])
-@pytest.mark.parametrize('mk', [TrackerCallback, EarlyStoppingCallback, SaveModelCallback, ReduceLROnPlateau, lambda o: OnBetter(print, o)])
+@pytest.mark.parametrize('mk',
+    [TrackerCallback, EarlyStoppingCallback, SaveModelCallback, ReduceLROnPlateau, lambda o: OnBetter(print, o)])
 def test_a_wrong_name_is_refused_before_training(name, near, mk):
     learn = learner(mk(name), metrics=accuracy)
     before = weights(learn)
-    with pytest.raises(ValueError, match=f"`{name}` is to be monitored and is not recorded, but `train_loss`, `valid_loss`, `accuracy`. Did you mean `{near}`"): learn.fit(1)
+    with pytest.raises(ValueError,
+            match=f"`{name}` is to be monitored and is not recorded, but `train_loss`, `valid_loss`, `accuracy`. Did "
+            f"you mean `{near}`"):
+        learn.fit(1)
     assert torch.equal(weights(learn), before) and learn.mode is None
 
 @pytest.mark.parametrize('name', ['epoch','time'])
 def test_these_are_nothing_to_watch(name):
-    with pytest.raises(ValueError, match=f"`{name}` is to be monitored and is not recorded"): learner(TrackerCallback(name)).fit(1)
+    with pytest.raises(ValueError, match=f"`{name}` is to be monitored and is not recorded"):
+        learner(TrackerCallback(name)).fit(1)
 
 def test_no_validation():
-    with pytest.raises(ValueError, match="`valid_loss` is to be monitored and is not recorded, but `train_loss`"): learner(EarlyStoppingCallback, n_valid=0).fit(1)
+    with pytest.raises(ValueError, match="`valid_loss` is to be monitored and is not recorded, but `train_loss`"):
+        learner(EarlyStoppingCallback, n_valid=0).fit(1)
     cb = TrackerCallback('train_loss')
     learn = learner(cb, n_valid=0).fit(2)
     assert cb.best==learn.recorder['train_loss'].min()
 
 def test_no_recorder():
     learn = synth_learner(default_cbs=False, cbs=EarlyStoppingCallback)
-    with pytest.raises(ValueError, match="`EarlyStoppingCallback` reads the rows of a `Recorder`, and there is none"): learn.fit(1)
+    with pytest.raises(ValueError, match="`EarlyStoppingCallback` reads the rows of a `Recorder`, and there is none"):
+        learn.fit(1)
 
 bad = {
-    'function':       (lambda: TrackerCallback(max), ValueError, "`monitor` is a function of a row, for which the better direction is not known: give `comp=np.less`"),
-    'comp':           (lambda: TrackerCallback(comp='min'), ValueError, "`comp` is `np.less` or `np.greater`, or compares as they do, but got 'min'"),
+    'function':       (lambda: TrackerCallback(max), ValueError,
+        "`monitor` is a function of a row, for which the better direction is not known: give `comp=np.less`"),
+    'comp':           (lambda: TrackerCallback(comp='min'), ValueError,
+        "`comp` is `np.less` or `np.greater`, or compares as they do, but got 'min'"),
     'no order':       (lambda: TrackerCallback(comp=np.equal), ValueError, "`comp` is `np.less` or `np.greater`"),
-    'min_delta':      (lambda: TrackerCallback(min_delta=-.1), ValueError, "`min_delta` is 0 or more, whichever direction is better, but got -0.1"),
+    'min_delta':      (lambda: TrackerCallback(min_delta=-.1), ValueError,
+        "`min_delta` is 0 or more, whichever direction is better, but got -0.1"),
     'NaN min_delta':  (lambda: TrackerCallback(min_delta=nan), ValueError, "`min_delta` is 0 or more"),
-    'no min_delta':   (lambda: TrackerCallback(min_delta=None), ValueError, "`min_delta` is 0 or more, whichever direction is better, but got None"),
-    'text min_delta': (lambda: TrackerCallback(min_delta='1'), ValueError, "`min_delta` is 0 or more, whichever direction is better, but got '1'"),
-    'comp of tensors': (lambda: TrackerCallback(comp=torch.lt), ValueError, "`comp` is `np.less` or `np.greater`, or compares as they do, but got <built-in method lt"),
+    'no min_delta':   (lambda: TrackerCallback(min_delta=None), ValueError,
+        "`min_delta` is 0 or more, whichever direction is better, but got None"),
+    'text min_delta': (lambda: TrackerCallback(min_delta='1'), ValueError,
+        "`min_delta` is 0 or more, whichever direction is better, but got '1'"),
+    'comp of tensors': (lambda: TrackerCallback(comp=torch.lt), ValueError,
+        "`comp` is `np.less` or `np.greater`, or compares as they do, but got <built-in method lt"),
     'patience':       (lambda: EarlyStoppingCallback(patience=0), ValueError, "`patience` is 1 or more, but got 0"),
     'half patience':  (lambda: ReduceLROnPlateau(patience=1.5), TypeError, "`patience` is a whole number, but got 1.5"),
     'factor':         (lambda: ReduceLROnPlateau(factor=.1), ValueError, "`factor` is above 1, but got 0.1"),
     'min_lr':         (lambda: ReduceLROnPlateau(min_lr=-1), ValueError, "`min_lr` is 0 or more, but got -1"),
-    'both':           (lambda: SaveModelCallback(every_epoch=2, at_end=True), ValueError, "`every_epoch` and `at_end` exclude each other"),
-    'every half':     (lambda: SaveModelCallback(every_epoch=.5), TypeError, "`every_epoch` is a whole number, but got 0.5"),
+    'both':           (lambda: SaveModelCallback(every_epoch=2, at_end=True), ValueError,
+        "`every_epoch` and `at_end` exclude each other"),
+    'every half':     (lambda: SaveModelCallback(every_epoch=.5), TypeError,
+        "`every_epoch` is a whole number, but got 0.5"),
     'every zero':     (lambda: SaveModelCallback(every_epoch=0), ValueError, "`every_epoch` is 1 or more, but got 0"),
     'keep':           (lambda: SaveModelCallback(keep=0), ValueError, "`keep` is 1 or more, but got 0"),
-    'memory at end':  (lambda: SaveModelCallback(fname=None, at_end=True), ValueError, "`fname=None` keeps the best one in memory: it goes with no"),
-    'several in memory': (lambda: SaveModelCallback(fname=None, keep=2), ValueError, "`fname=None` keeps the best one in memory: it goes with no"),
+    'memory at end':  (lambda: SaveModelCallback(fname=None, at_end=True), ValueError,
+        "`fname=None` keeps the best one in memory: it goes with no"),
+    'several in memory': (lambda: SaveModelCallback(fname=None, keep=2), ValueError,
+        "`fname=None` keeps the best one in memory: it goes with no"),
     'f':              (lambda: OnBetter('save'), TypeError, "`f` is a function of the learner, but got 'save'"),
-    'argument':       (lambda: EarlyStoppingCallback(patiense=3), TypeError, "has no argument `patiense`. Did you mean `patience`"),
-    'values':         (lambda: learner(Score([torch.ones(2)]), TrackerCallback('score', np.less)).fit(1), TypeError, "`score` is monitored and must be a number, but is tensor"),
+    'argument':       (lambda: EarlyStoppingCallback(patiense=3), TypeError,
+        "has no argument `patiense`. Did you mean `patience`"),
+    'values':         (lambda: learner(Score([torch.ones(2)]), TrackerCallback('score', np.less)).fit(1), TypeError,
+        "`score` is monitored and must be a number, but is tensor"),
 }
 @pytest.mark.parametrize('k', bad)
 def test_mistakes(k):
@@ -195,7 +226,8 @@ def test_mistakes(k):
 @settings(max_examples=25)
 @given(values, st.booleans(), st.sampled_from([0., .5]), st.integers(1, 3))
 def test_early_stopping(vals, higher, delta, patience):
-    learn = learner(Score(vals), EarlyStoppingCallback('score', np.greater if higher else np.less, delta, patience), n_train=1).fit(len(vals))
+    learn = learner(Score(vals), EarlyStoppingCallback('score', np.greater if higher else np.less, delta, patience),
+        n_train=1).fit(len(vals))
     better,wait,end = improvements(vals, higher, delta),0,len(vals)
     for i,v in enumerate(vals):
         if v is None: continue
@@ -205,24 +237,29 @@ def test_early_stopping(vals, higher, delta, patience):
     assert (learn.stop_reason is not None)==(wait==patience)
 
 def test_reasons():
-    reason = lambda vals,**kwargs: learner(Score(vals), EarlyStoppingCallback('score', np.less, **kwargs)).fit(len(vals)).stop_reason
-    assert reason([1., 2.])=='`score` was not better than 1, 1 times in a row' and reason([nan]*3, patience=3)=='`score` was never a finite number, 3 times in a row'
+    reason = lambda vals,**kwargs: learner(Score(vals),
+        EarlyStoppingCallback('score', np.less, **kwargs)).fit(len(vals)).stop_reason
+    assert (reason([1., 2.])=='`score` was not better than 1, 1 times in a row'
+        and reason([nan]*3, patience=3)=='`score` was never a finite number, 3 times in a row')
     assert reason([3., 2., 1.]) is None
 
 def test_the_reason_is_shown(capsys):
-    learn = learner(Score([1., 2., 3.]), EarlyStoppingCallback('score', np.less)).add_cb(ProgressCallback(bars=False)).fit(3)
+    learn = learner(Score([1., 2., 3.]),
+        EarlyStoppingCallback('score', np.less)).add_cb(ProgressCallback(bars=False)).fit(3)
     assert capsys.readouterr().out.splitlines()[-1]==f'Stopped: {learn.stop_reason}'
     learn.fit(1)
     assert 'Stopped' not in capsys.readouterr().out
 
 # Learning rate on a plateau
 @settings(max_examples=25)
-@given(values.filter(lambda vals: all(v is not None and math.isfinite(v) for v in vals)), st.booleans(), st.integers(1, 3), st.sampled_from([2., 10.]))
+@given(values.filter(lambda vals: all(v is not None and math.isfinite(v) for v in vals)), st.booleans(),
+    st.integers(1, 3), st.sampled_from([2., 10.]))
 def test_reduce_lr_is_torchs(vals, higher, patience, factor):
     "Torch waits for one more, and compares in the other order"
     p = torch.nn.Parameter(torch.zeros(1))
     opt = torch.optim.SGD([p], lr=.08)
-    ref,expected = torch.optim.lr_scheduler.ReduceLROnPlateau(opt, 'max' if higher else 'min', 1/factor, patience-1, .5, 'abs', min_lr=1e-3, eps=0),[]
+    ref,expected = torch.optim.lr_scheduler.ReduceLROnPlateau(opt, 'max' if higher else 'min', 1/factor, patience-1, .5,
+        'abs', min_lr=1e-3, eps=0),[]
     for v in vals: ref.step(v); expected.append(opt.param_groups[0]['lr'])
     cb = ReduceLROnPlateau('score', np.greater if higher else np.less, .5, patience, factor, min_lr=1e-3)
     learn = learner(Score(vals), cb, lr=.08, n_train=1).fit(len(vals))
@@ -230,7 +267,8 @@ def test_reduce_lr_is_torchs(vals, higher, patience, factor):
     assert get_hyper(learn.opt, 'lr')==[.08] # as every fit
 
 def test_each_group_its_own_rate():
-    learn = learner(Score([1.]*4), ReduceLROnPlateau('score', np.less, factor=2, min_lr=.03), splitter=lambda m: [[m.a],[m.b]]).fit(4, lr=[.02, .1])
+    learn = learner(Score([1.]*4), ReduceLROnPlateau('score', np.less, factor=2, min_lr=.03),
+        splitter=lambda m: [[m.a],[m.b]]).fit(4, lr=[.02, .1])
     assert np.array(learn.look.rates)==pytest.approx(np.array([[.02,.1], [.02,.05], [.02,.03], [.02,.03]]))
 
 def test_reduce_lr_trains_as_by_hand():
@@ -243,9 +281,13 @@ def test_reduce_lr_trains_as_by_hand():
     by_hand.fit(4)
     assert torch.equal(weights(learn), weights(by_hand))
 
-@pytest.mark.parametrize('mk', [lambda: ParamScheduler(dict(lr=SchedLin(.1, .01))), lambda: TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1))])
+@pytest.mark.parametrize('mk',
+    [lambda: ParamScheduler(dict(lr=SchedLin(.1, .01))),
+        lambda: TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1))])
 def test_no_two_set_the_rate(mk):
-    with pytest.raises(ValueError, match="`ReduceLROnPlateau` and `(Param|Torch)Scheduler` would both set the learning rate"): learner(mk(), ReduceLROnPlateau()).fit(1)
+    with pytest.raises(ValueError,
+            match="`ReduceLROnPlateau` and `(Param|Torch)Scheduler` would both set the learning rate"):
+        learner(mk(), ReduceLROnPlateau()).fit(1)
     learner(ParamScheduler(dict(mom=SchedLin(.9, .8))), ReduceLROnPlateau()).fit(1)
     with pytest.raises(ValueError, match='would both set'): learner(ReduceLROnPlateau()).fit_one_cycle(1)
 
@@ -255,7 +297,8 @@ vals_of = st.lists(st.one_of(st.just(nan), st.integers(-3, 3)), min_size=1, max_
 @settings(max_examples=25)
 @given(vals_of, st.booleans(), st.sampled_from([None, 'model']))
 def test_the_best_weights_are_loaded(tmp_path_factory, vals, higher, fname):
-    learn = learner(Score(vals), SaveModelCallback('score', np.greater if higher else np.less, fname=fname), n_train=1, path=tmp_path_factory.mktemp('m'))
+    learn = learner(Score(vals), SaveModelCallback('score', np.greater if higher else np.less, fname=fname), n_train=1,
+        path=tmp_path_factory.mktemp('m'))
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         learn.fit(len(vals))
@@ -268,8 +311,11 @@ def test_the_best_weights_are_loaded(tmp_path_factory, vals, higher, fname):
 def test_the_k_best_are_kept(tmp_path_factory, vals, higher, keep):
     cb = SaveModelCallback('score', np.greater if higher else np.less, keep=keep, load_best=False)
     learn = learner(Score(vals), cb, n_train=1, path=tmp_path_factory.mktemp('m')).fit(len(vals))
-    ranked = sorted([i for i,v in enumerate(vals) if not math.isnan(v)], key=lambda i: -vals[i] if higher else vals[i])[:keep] # the earlier of two that are equal
-    assert cb.kept==[[vals[i], f'model_{i+1}'] for i in ranked] and files(learn)==sorted(f'model_{i+1}.pth' for i in ranked)
+    # the earlier of two that are equal
+    ranked = sorted([i for i,v in enumerate(vals) if not math.isnan(v)],
+        key=lambda i: -vals[i] if higher else vals[i])[:keep]
+    assert (cb.kept==[[vals[i], f'model_{i+1}'] for i in ranked]
+        and files(learn)==sorted(f'model_{i+1}.pth' for i in ranked))
     for i in ranked: assert torch.equal(weights(learn.load(f'model_{i+1}')), learn.look.weights[i])
 
 def test_what_you_have_is_what_you_saw():
@@ -291,7 +337,8 @@ def test_averaged_weights_are_saved_where_they_were_measured(fname):
 @pytest.mark.parametrize('monitor', ['valid_loss','ema/valid_loss','slow/valid_loss'])
 def test_of_both_those_weights_are_saved_that_are_watched(fname, monitor):
     class Slow(EMA): name = 'slow'
-    learn = learner(SaveModelCallback(monitor, fname=fname), EMA(.5, warmup=False, validate='both'), Slow(.8, warmup=False, validate='both'), lr=.5, path=tmp()).fit(12)
+    learn = learner(SaveModelCallback(monitor, fname=fname), EMA(.5, warmup=False, validate='both'),
+        Slow(.8, warmup=False, validate='both'), lr=.5, path=tmp()).fit(12)
     best = {k:min(learn.recorder[k]) for k in ('valid_loss','ema/valid_loss','slow/valid_loss')}
     assert len({*best.values()})==3 and learn.validate().valid_loss==best[monitor]
 
@@ -300,10 +347,13 @@ def test_two_do_not_save_to_one_file():
         new_columns = ('other',)
         def before_row(self): super().before_row(); self.recorder.add(other=-self.recorder.coming.score)
     def mk(**kwargs): return SaveModelCallback('other', np.less, **kwargs)
-    for a,b in ((mk(), mk(fname='model.pth')), (mk(), SaveModelCallback(at_end=True)), (mk(keep=2), SaveModelCallback(every_epoch=True)), (mk(fname='a/b'), mk(fname=tmp()/'models/a/b'))):
-        with pytest.raises(ValueError, match="Two `SaveModelCallback`s save as `.*`: give each an `fname` of its own"): learner(Two([1.]), a, b, path=tmp()).fit(1)
+    for a,b in ((mk(), mk(fname='model.pth')), (mk(), SaveModelCallback(at_end=True)),
+            (mk(keep=2), SaveModelCallback(every_epoch=True)), (mk(fname='a/b'), mk(fname=tmp()/'models/a/b'))):
+        with pytest.raises(ValueError, match="Two `SaveModelCallback`s save as `.*`: give each an `fname` of its own"):
+            learner(Two([1.]), a, b, path=tmp()).fit(1)
         assert files(learner(path=tmp()))==[]
-    cbs = mk(), mk(fname='other'), mk(fname=None), mk(fname=None), SaveModelCallback(every_epoch=True), SaveModelCallback(at_end=True, fname='end')
+    cbs = mk(), mk(fname='other'), mk(fname=None), mk(fname=None), SaveModelCallback(
+        every_epoch=True), SaveModelCallback(at_end=True, fname='end')
     learn = learner(Two([1., 3., 2.]), *cbs, path=tmp()).fit(3)
     assert files(learn)==['end.pth','model.pth','model_0.pth','model_1.pth','model_2.pth','other.pth']
     for f in ('model','other','end'): assert f=='end' or torch.equal(weights(learn.load(f)), learn.look.weights[1])
@@ -313,7 +363,8 @@ def test_the_optimizer_too(fname):
     score = Score([1., 0., 2., 3.])
     def momentum(learn): return torch.cat([learn.opt.state[p]['momentum_buffer'] for p in learn.model.parameters()])
     seen = []
-    learn = learner(score, SaveModelCallback('score', np.less, fname=fname, with_opt=True), Callback(after_row=lambda self: seen.append(momentum(self.learn).clone())), path=tmp()).fit(4)
+    learn = learner(score, SaveModelCallback('score', np.less, fname=fname, with_opt=True),
+        Callback(after_row=lambda self: seen.append(momentum(self.learn).clone())), path=tmp()).fit(4)
     assert torch.equal(momentum(learn), seen[1])
     learn = learner(score, SaveModelCallback('score', np.less), path=tmp()).fit(4)
     assert torch.equal(momentum(learn), seen[3]) and {*torch.load(tmp()/'models/model.pth')}=={'a','b'}
@@ -322,7 +373,9 @@ def test_never_better():
     other = learner(path=tmp())
     other.save('model') # of another run
     learn = learner(Score([nan]*3), SaveModelCallback('score', np.less), path=tmp())
-    with pytest.warns(UserWarning, match="`score` was never better than inf: nothing was saved, and the weights stay as they are"): learn.fit(3)
+    with pytest.warns(UserWarning,
+            match="`score` was never better than inf: nothing was saved, and the weights stay as they are"):
+        learn.fit(3)
     assert torch.equal(weights(learn), learn.look.weights[-1])
     with warnings.catch_warnings():
         warnings.simplefilter('error')
@@ -354,7 +407,8 @@ def test_the_best_of_all_fits_comes_back(kwargs):
 def test_the_best_of_all_fits_comes_back_in_another_process(fname):
     "From a state that was saved between two fits"
     path = tmp()
-    def mk(vals): return learner(Score(vals), SaveModelCallback('score', np.less, fname=fname, reset_on_fit=False), path=path)
+    def mk(vals):
+        return learner(Score(vals), SaveModelCallback('score', np.less, fname=fname, reset_on_fit=False), path=path)
     learn = mk([2., 1., 3.]).fit(3)
     best = weights(learn).clone()
     learn.save_state('between')
@@ -366,7 +420,8 @@ def test_a_best_file_that_is_gone_is_named_before_training():
     learn = learner(score, SaveModelCallback('score', np.less, reset_on_fit=False), path=tmp()).fit(2)
     (learn.path/'models'/'model.pth').unlink()
     with pytest.warns(UserWarning) as seen: learn.fit(2)
-    assert [bool(re.search(o, str(m.message))) for o,m in zip(['are gone: there is no .*model.pth', 'never better than 1:'], seen, strict=True)]==[True]*2
+    assert [bool(re.search(o, str(m.message))) for o,
+        m in zip(['are gone: there is no .*model.pth', 'never better than 1:'], seen, strict=True)]==[True]*2
     assert torch.equal(weights(learn), learn.look.weights[-1])
 
 def test_files_of_others_stay():
@@ -386,43 +441,53 @@ def test_every_epoch():
     for i in range(3): assert torch.equal(weights(learn.load(f'm_{i}')), learn.look.weights[i])
 
 def test_every_second_epoch_and_the_end_without_validation():
-    learn = learner(SaveModelCallback(every_epoch=2), SaveModelCallback(at_end=True, fname='end'), n_valid=0, path=tmp()).fit(5)
+    learn = learner(SaveModelCallback(every_epoch=2), SaveModelCallback(at_end=True, fname='end'), n_valid=0,
+        path=tmp()).fit(5)
     assert files(learn)==['end.pth','model_1.pth','model_3.pth']
-    for f,i in (('end',-1), ('model_1',1), ('model_3',3)): assert torch.equal(weights(learn.load(f)), learn.look.weights[i])
+    for f,i in (('end',-1), ('model_1',1), ('model_3',3)):
+        assert torch.equal(weights(learn.load(f)), learn.look.weights[i])
 
 def test_the_last_epoch_is_saved_before_the_fit_stops():
-    learn = learner(Score([1., 2., 3.]), EarlyStoppingCallback('score', np.less), SaveModelCallback(every_epoch=1), path=tmp()).fit(3)
+    learn = learner(Score([1., 2., 3.]), EarlyStoppingCallback('score', np.less), SaveModelCallback(every_epoch=1),
+        path=tmp()).fit(3)
     assert files(learn)==['model_0.pth','model_1.pth']
 
 @pytest.mark.parametrize('exc', [ValueError, KeyboardInterrupt])
 def test_after_an_error_weights_stay(exc):
-    learn = learner(Score([1., 2., 3.]), SaveModelCallback('score', np.less), Raise('before_epoch', exc, n=3), path=tmp())
+    learn = learner(Score([1., 2., 3.]), SaveModelCallback('score', np.less), Raise('before_epoch', exc, n=3),
+        path=tmp())
     with pytest.raises(exc): learn.fit(3)
     assert torch.equal(weights(learn), learn.look.weights[-1]) and files(learn)==['model.pth']
 
 def test_names_of_files():
     pytest.importorskip('safetensors')
-    learner(Score([1., 0.]), SaveModelCallback('score', np.less, fname='sub/best.safetensors', keep=2), path=tmp()).fit(2)
+    learner(Score([1., 0.]), SaveModelCallback('score', np.less, fname='sub/best.safetensors', keep=2),
+        path=tmp()).fit(2)
     assert sorted(o.name for o in (tmp()/'models/sub').iterdir())==['best_2.safetensors','best_4.safetensors']
 
-@pytest.mark.parametrize('fname,expected', [('r1.2', 'r1.2_{}.pth'), ('r1.2.pth', 'r1.2_{}.pth'), ('a.b/r', 'a.b/r_{}.pth'), ('v.1.pt', 'v.1_{}.pt')])
+@pytest.mark.parametrize('fname,expected',
+    [('r1.2', 'r1.2_{}.pth'), ('r1.2.pth', 'r1.2_{}.pth'), ('a.b/r', 'a.b/r_{}.pth'), ('v.1.pt', 'v.1_{}.pt')])
 def test_a_dot_in_a_name_is_no_suffix(fname, expected):
     learn = learner(SaveModelCallback(fname=fname, every_epoch=True), path=tmp()).fit(2)
-    assert all((tmp()/'models'/expected.format(i)).exists() for i in range(2)) and len([o for o in (tmp()/'models').rglob('*') if o.is_file()])==2
+    assert (all((tmp()/'models'/expected.format(i)).exists() for i in range(2))
+        and len([o for o in (tmp()/'models').rglob('*') if o.is_file()])==2)
     learn = learner(Score([1., 0.]), SaveModelCallback('score', np.less, fname='v1.5', keep=2), path=tmp()).fit(2)
-    assert {f for _,f in learn.save_model.kept}=={'v1.5_2','v1.5_4'} and torch.equal(weights(learn), learn.look.weights[1])
+    assert ({f for _,f in learn.save_model.kept}=={'v1.5_2','v1.5_4'}
+        and torch.equal(weights(learn), learn.look.weights[1]))
 
 # Not a number
 def bad_batches(i, v): return [(torch.randn(4,1), torch.full((4,1), v if j==i else 1.)) for j in range(5)]
 
 @pytest.mark.parametrize('v', [nan, inf, -inf])
-@pytest.mark.parametrize('cbs', [(), (GradientAccumulation(8),), (GradientClip(),), (MixedPrecision('bf16'),), (EMA(),), (MixUp(),)], ids=str)
+@pytest.mark.parametrize('cbs',
+    [(), (GradientAccumulation(8),), (GradientClip(),), (MixedPrecision('bf16'),), (EMA(),), (MixUp(),)], ids=str)
 def test_the_step_is_not_taken(v, cbs):
     data = bad_batches(3, v)
     learn = learner(TerminateOnNaNCallback, *cbs, dls=DataLoaders(data, data[:1], device='cpu')).fit(2)
     n = 2 if any(isinstance(o, GradientAccumulation) for o in cbs) else 3 # half a window is left
     ref = learner(*cbs, dls=DataLoaders(data[:n], data[:1], device='cpu')).fit(1)
-    assert learn.train_iter==3 and torch.equal(weights(learn), weights(ref)) and all(p.grad is None for p in learn.model.parameters())
+    assert (learn.train_iter==3 and torch.equal(weights(learn), weights(ref))
+        and all(p.grad is None for p in learn.model.parameters()))
     bad = learn.terminate_on_nan.bad_batch
     assert bad[1] is data[3][1] and 'in epoch 0, batch 3' in learn.stop_reason
     assert learn.recorder.rows==[] and len(learn.recorder.losses)==3
@@ -430,7 +495,8 @@ def test_the_step_is_not_taken(v, cbs):
     assert learn.fit(1).terminate_on_nan.bad_batch is None and learn.train_iter==3
 
 def test_losses_of_validation_are_left_alone():
-    learn = learner(TerminateOnNaNCallback, dls=DataLoaders(bad_batches(9, nan), bad_batches(0, nan), device='cpu')).fit(2)
+    learn = learner(TerminateOnNaNCallback,
+        dls=DataLoaders(bad_batches(9, nan), bad_batches(0, nan), device='cpu')).fit(2)
     assert learn.train_iter==10 and math.isnan(learn.results.valid_loss)
 
 def test_the_gradient_loss_counts():
@@ -441,7 +507,9 @@ def test_the_gradient_loss_counts():
 # Together
 def test_in_any_order():
     res = []
-    for cbs in itertools.permutations([SaveModelCallback, lambda: EarlyStoppingCallback(patience=3), lambda: ReduceLROnPlateau(patience=2, factor=3)]):
+    for cbs in itertools.permutations(
+            [SaveModelCallback, lambda: EarlyStoppingCallback(patience=3),
+                lambda: ReduceLROnPlateau(patience=2, factor=3)]):
         learn = learner(*(o() for o in cbs), lr=.6, path=tmp()).fit(30)
         res.append((weights(learn).tolist(), learn.look.rates, learn.train_iter))
     assert all(o==res[0] for o in res) and 2<len(learn.recorder.rows)<30
@@ -452,7 +520,9 @@ def test_two_of_a_kind():
     learn = learner(Score([1.,2.,3.,4.]), a, b).fit(4)
     assert learn.early_stopping is a and learn.early_stopping_2 is b and len(learn.recorder.rows)==3
 
-@pytest.mark.parametrize('mk', [lambda: EarlyStoppingCallback('score', np.less, patience=3), lambda: ReduceLROnPlateau('score', np.less, patience=3),
+@pytest.mark.parametrize('mk',
+    [lambda: EarlyStoppingCallback('score', np.less, patience=3),
+        lambda: ReduceLROnPlateau('score', np.less, patience=3),
     lambda: SaveModelCallback('score', np.less), lambda: SaveModelCallback('score', np.less, fname=None)])
 def test_state_survives(mk):
     "A fit that is cut in two, with the states carried over, is the same as a whole one"

@@ -7,17 +7,22 @@ class Counting(Callback):
     def before_fit(self): self.n = 0
     def after_batch(self): self.n += 1
 
-runs = dict(fit=lambda o: o.fit(1), validate=lambda o: o.validate(), get_preds=lambda o: o.get_preds(), lr_find=lambda o: o.lr_find(num_it=6, show_plot=False), one_cycle=lambda o: o.fit_one_cycle(1))
+runs = dict(fit=lambda o: o.fit(1), validate=lambda o: o.validate(), get_preds=lambda o: o.get_preds(),
+    lr_find=lambda o: o.lr_find(num_it=6, show_plot=False), one_cycle=lambda o: o.fit_one_cycle(1))
 @pytest.mark.parametrize('run', runs)
 def test_the_first_of_two_learners_says_that_it_runs_without(run):
     cb = Counting()
     a,b = synth_learner(cbs=cb),synth_learner(cbs=cb)
     with warnings.catch_warnings(): warnings.simplefilter('error'); runs[run](b)
     assert cb.learn is b and cb.n
-    with pytest.warns(UserWarning, match='This Learner runs without `counting`, which went to another one: a callback belongs to one Learner'): runs[run](a)
+    with pytest.warns(UserWarning,
+            match='This Learner runs without `counting`, which went to another one: a callback belongs to one Learner'):
+        runs[run](a)
     with warnings.catch_warnings(): warnings.simplefilter('error'); runs[run](a) # said once
 
-@pytest.mark.parametrize('back', [lambda a, cb: a.add_cb(cb), lambda a, cb: a.add_cb(Counting), lambda a, cb: a.cbs.lost.clear()], ids=['again','another','told'])
+@pytest.mark.parametrize('back',
+    [lambda a, cb: a.add_cb(cb), lambda a, cb: a.add_cb(Counting), lambda a, cb: a.cbs.lost.clear()],
+    ids=['again','another','told'])
 def test_nothing_is_said_if_the_callback_is_back_or_another_is_there(back):
     cb = Counting()
     a = synth_learner(cbs=cb); synth_learner(cbs=cb)

@@ -1,4 +1,5 @@
-"`loss` is logged and `loss_grad` is differentiated: where a callback can change one in place, it does not change the other"
+"""`loss` is logged and `loss_grad` is differentiated: where a callback can change one in place, it does not change the
+other"""
 import pytest,torch
 from torch.nn import functional as F
 from learner.all import *
@@ -12,14 +13,19 @@ def plus(ev):
     setattr(Plus, ev, Plus.add)
     return Plus()
 
-def losses(*cbs, **kwargs): learn = mk(*cbs, **kwargs).fit(2); return learn.recorder.raw_losses,learn.recorder.rows[-1].train_loss,weights(learn.model)
+def losses(*cbs, **kwargs):
+    learn = mk(*cbs, **kwargs).fit(2)
+    return learn.recorder.raw_losses,learn.recorder.rows[-1].train_loss,weights(learn.model)
 
 @pytest.mark.parametrize('ev', ['after_loss', 'before_backward'])
-@pytest.mark.parametrize('more', [(), (GradientClip,), (lambda: MicroBatch(4),), (lambda: GradientAccumulation(20),), (MixUp,)], ids=['alone','clip','micro','accumulation','mixup'])
+@pytest.mark.parametrize('more',
+    [(), (GradientClip,), (lambda: MicroBatch(4),), (lambda: GradientAccumulation(20),), (MixUp,)],
+    ids=['alone','clip','micro','accumulation','mixup'])
 def test_what_is_added_to_the_gradient_is_not_logged(ev, more):
     "A constant has no gradient, so that nothing else changes either"
     plain,changed = losses(*(o() for o in more)),losses(*(o() for o in more), plus(ev))
-    assert changed[0]==pytest.approx(plain[0], rel=1e-6) and changed[1]==pytest.approx(plain[1], rel=1e-6) and all(torch.allclose(a, b) for a,b in zip(changed[2], plain[2]))
+    assert (changed[0]==pytest.approx(plain[0], rel=1e-6) and changed[1]==pytest.approx(plain[1], rel=1e-6)
+        and all(torch.allclose(a, b) for a,b in zip(changed[2], plain[2])))
 
 @pytest.mark.parametrize('ev', ['after_loss', 'before_backward'])
 def test_both_are_what_they_are_said_to_be(ev):
@@ -42,7 +48,8 @@ def test_penalties_and_factors_in_place():
         ((logged[-1]+hand[0].weight.square().sum())*2).backward()
         opt.step(); opt.zero_grad()
     learn.fit(3)
-    assert learn.recorder.raw_losses==pytest.approx([o.item() for o in logged], rel=1e-5) and all(torch.allclose(a, b, atol=1e-6) for a,b in zip(weights(hand), weights(learn.model)))
+    assert (learn.recorder.raw_losses==pytest.approx([o.item() for o in logged], rel=1e-5)
+        and all(torch.allclose(a, b, atol=1e-6) for a,b in zip(weights(hand), weights(learn.model))))
 
 @pytest.mark.parametrize('when', ['during a batch', 'during an epoch', 'for a fit'])
 def test_listeners_that_come_and_go(when):

@@ -9,7 +9,9 @@ x,y = torch.randn(40,3),torch.arange(40)%2
 ds = TensorDataset(x, y)
 dl = DataLoader(ds, 8)
 def dls(): return DataLoaders(dl, dl, device='cpu')
-def mk(**kwargs): return Learner(**(dict(dls=dls(), model=nn.Linear(3,2), loss_func=nn.CrossEntropyLoss(), metrics=accuracy, path='nowhere') | kwargs))
+def mk(**kwargs):
+    return Learner(**(dict(dls=dls(), model=nn.Linear(3,2), loss_func=nn.CrossEntropyLoss(), metrics=accuracy,
+        path='nowhere') | kwargs))
 def then(**kwargs):
     "Attributes that are assigned to a learner"
     learn = mk()
@@ -17,49 +19,79 @@ def then(**kwargs):
     learn.fit(1)
 
 mistakes = {
-    'monitor':            (lambda: mk().fit(1, cbs=EarlyStoppingCallback('val_loss')), "`val_loss` is to be monitored and is not recorded, but `train_loss`, `valid_loss`, `accuracy`. Did you mean `valid_loss`?"),
-    'no metric':          (lambda: mk(metrics=None).fit(1, cbs=SaveModelCallback('accuracy')), "`accuracy` is to be monitored and is not recorded"),
-    'no validation':      (lambda: mk(dls=DataLoaders(dl, device='cpu')).fit(1, cbs=SaveModelCallback), "`valid_loss` is to be monitored and is not recorded, but `train_loss`. `dls` has no validation loader"),
-    'no value':           (lambda: EarlyStoppingCallback(3), "`monitor` is the name of a column, such as `valid_loss`, or a function of a row, but got 3"),
+    'monitor':            (lambda: mk().fit(1, cbs=EarlyStoppingCallback('val_loss')),
+        "`val_loss` is to be monitored and is not recorded, but `train_loss`, `valid_loss`, `accuracy`. Did you mean "
+        "`valid_loss`?"),
+    'no metric':          (lambda: mk(metrics=None).fit(1, cbs=SaveModelCallback('accuracy')),
+        "`accuracy` is to be monitored and is not recorded"),
+    'no validation':      (lambda: mk(dls=DataLoaders(dl, device='cpu')).fit(1, cbs=SaveModelCallback),
+        "`valid_loss` is to be monitored and is not recorded, but `train_loss`. `dls` has no validation loader"),
+    'no value':           (lambda: EarlyStoppingCallback(3),
+        "`monitor` is the name of a column, such as `valid_loss`, or a function of a row, but got 3"),
     'patience':           (lambda: EarlyStoppingCallback(patience='3'), "`patience` is a whole number, but got '3'"),
-    'mode':               (lambda: EarlyStoppingCallback('accuracy', comp='max'), "`comp` is `np.less` or `np.greater`, or compares as they do, but got 'max'"),
-    'metrics':            (lambda: mk(metrics=['accuracy']), "but got 'accuracy'. Write the function itself: `accuracy`, without quotes"),
+    'mode':               (lambda: EarlyStoppingCallback('accuracy', comp='max'),
+        "`comp` is `np.less` or `np.greater`, or compares as they do, but got 'max'"),
+    'metrics':            (lambda: mk(metrics=['accuracy']),
+        "but got 'accuracy'. Write the function itself: `accuracy`, without quotes"),
     'metric':             (lambda: mk(metrics=dict(acc='accuracy')), "but got 'accuracy'. Write the function itself"),
-    'number as a metric': (lambda: mk(metrics=int), "A metric is a function of predictions and targets, or a `Metric`, but got <class 'int'>"),
-    'dls':                (lambda: mk(dls=([(x, y)], [(x, y)])), "`dls` is a `DataLoaders`, but got tuple: write `DataLoaders(train, valid)`"),
+    'number as a metric': (lambda: mk(metrics=int),
+        "A metric is a function of predictions and targets, or a `Metric`, but got <class 'int'>"),
+    'dls':                (lambda: mk(dls=([(x, y)], [(x, y)])),
+        "`dls` is a `DataLoaders`, but got tuple: write `DataLoaders(train, valid)`"),
     'a loader':           (lambda: mk(dls=dl), "`dls` is a `DataLoaders`, but got DataLoader"),
-    'swapped':            (lambda: Learner(nn.Linear(3,2), dls()), "`dls` is a `DataLoaders`, but got Linear: write `Learner(dls, model, …)`"),
-    'datasets':           (lambda: DataLoaders(ds, ds), "`train` is a dataset, and a loader gives batches: write `DataLoaders.from_dsets(train, valid, bs=64)`"),
-    'path':               (lambda: DataLoaders('data/train'), "`train` is an iterable of batches, but got 'data/train'"),
-    'dict of loaders':    (lambda: DataLoaders(dict(train=dl, valid=dl)), "`train` is an iterable of batches, but got {'train': "),
-    'tensors':            (lambda: mk(dls=DataLoaders((x, y), device='cpu')).fit(1), "`train` is a tuple of 2 tensors, each of which is a batch. If they are inputs and targets, write `DataLoaders.from_dsets(TensorDataset(x, y), bs=64)`"),
-    'loader of datasets': (lambda: DataLoaders.from_dsets(dl), "`train` is a dataset, but got a loader: write `DataLoaders(…)`"),
+    'swapped':            (lambda: Learner(nn.Linear(3,2), dls()),
+        "`dls` is a `DataLoaders`, but got Linear: write `Learner(dls, model, …)`"),
+    'datasets':           (lambda: DataLoaders(ds, ds),
+        "`train` is a dataset, and a loader gives batches: write `DataLoaders.from_dsets(train, valid, bs=64)`"),
+    'path':               (lambda: DataLoaders('data/train'),
+        "`train` is an iterable of batches, but got 'data/train'"),
+    'dict of loaders':    (lambda: DataLoaders(dict(train=dl, valid=dl)),
+        "`train` is an iterable of batches, but got {'train': "),
+    'tensors':            (lambda: mk(dls=DataLoaders((x, y), device='cpu')).fit(1),
+        "`train` is a tuple of 2 tensors, each of which is a batch. If they are inputs and targets, write "
+        "`DataLoaders.from_dsets(TensorDataset(x, y), bs=64)`"),
+    'loader of datasets': (lambda: DataLoaders.from_dsets(dl),
+        "`train` is a dataset, but got a loader: write `DataLoaders(…)`"),
     'bs':                 (lambda: DataLoaders.from_dsets(ds, bs='64'), "`bs` is a whole number, but got '64'"),
     'no bs':              (lambda: DataLoaders.from_dsets(ds, bs=0), "`bs` is 1 or more, but got 0"),
-    'device':             (lambda: DataLoaders(dl, device='gpu'), "`device` is a device of this machine, such as `cpu`, but got 'gpu'"),
-    'loss class':         (lambda: mk(loss_func=nn.CrossEntropyLoss), "`loss_func` is a function of predictions and targets, but got a class. Did you mean `CrossEntropyLoss()`?"),
-    'loss name':          (lambda: mk(loss_func='mse'), "`loss_func` is a function of predictions and targets, but got 'mse'"),
+    'device':             (lambda: DataLoaders(dl, device='gpu'),
+        "`device` is a device of this machine, such as `cpu`, but got 'gpu'"),
+    'loss class':         (lambda: mk(loss_func=nn.CrossEntropyLoss),
+        "`loss_func` is a function of predictions and targets, but got a class. Did you mean `CrossEntropyLoss()`?"),
+    'loss name':          (lambda: mk(loss_func='mse'),
+        "`loss_func` is a function of predictions and targets, but got 'mse'"),
     'model class':        (lambda: mk(model=nn.Linear), "Linear'>. Did you mean `Linear()`?"),
-    'other optimizer':    (lambda: mk(opt_func=torch.optim.SGD(nn.Linear(3,2).parameters(), lr=.1)).fit(1), "the optimizer in `opt_func` was made of others. Make it of `model.parameters()`, or write `opt_func=torch.optim.SGD`"),
-    'optimizer name':     (lambda: mk(opt_func='adam'), "`opt_func` is a class of `torch.optim`, or a function that makes one, but got 'adam'"),
+    'other optimizer':    (lambda: mk(opt_func=torch.optim.SGD(nn.Linear(3,2).parameters(), lr=.1)).fit(1),
+        "the optimizer in `opt_func` was made of others. Make it of `model.parameters()`, or write "
+        "`opt_func=torch.optim.SGD`"),
+    'optimizer name':     (lambda: mk(opt_func='adam'),
+        "`opt_func` is a class of `torch.optim`, or a function that makes one, but got 'adam'"),
     'callback name':      (lambda: mk(cbs='mixup'), "A callback is a `Callback` or a class of them, but got 'mixup'"),
     'removed by name':    (lambda: mk().remove_cb('MixUp'), "`cbs` are callbacks, or classes of them, but got 'MixUp'"),
-    'mixed twice':        (lambda: mk(cbs=[MixUp(), MixUp()]).fit(1), "`mix_up_2` and `mix_up` would both mix the batch"),
+    'mixed twice':        (lambda: mk(cbs=[MixUp(), MixUp()]).fit(1),
+        "`mix_up_2` and `mix_up` would both mix the batch"),
     'epochs':             (lambda: mk().fit('3'), "`n_epoch` is a whole number, but got '3'"),
-    'epochs=':            (lambda: mk().fit(epochs=3), "`Learner.fit` has no argument `epochs`. Did you mean `n_epoch`?"),
+    'epochs=':            (lambda: mk().fit(epochs=3),
+        "`Learner.fit` has no argument `epochs`. Did you mean `n_epoch`?"),
     'callbacks=':         (lambda: mk(callbacks=[]), "`Learner` has no argument `callbacks`. Did you mean `cbs`?"),
-    'learning_rate=':     (lambda: mk().fit(1, learning_rate=.1), "`Learner.fit` has no argument `learning_rate`. Did you mean `lr`?"),
+    'learning_rate=':     (lambda: mk().fit(1, learning_rate=.1),
+        "`Learner.fit` has no argument `learning_rate`. Did you mean `lr`?"),
     'no epochs':          (lambda: mk().fit(), "`fit` needs an end: `n_epoch`, `n_iter` or `n_step`"),
-    'lr':                 (lambda: mk().fit(1, lr='1e-3'), "`lr` is a number, or one per parameter group, but got '1e-3'"),
+    'lr':                 (lambda: mk().fit(1, lr='1e-3'),
+        "`lr` is a number, or one per parameter group, but got '1e-3'"),
     'lr before':          (lambda: mk(lr='1e-3'), "`lr` is a number 0 or more, but got '1e-3'"),
     'swapped in fit':     (lambda: mk().fit(1e-3, 5), "`n_epoch` is a whole number, but got 0.001"),
-    'resume':             (lambda: mk().fit(1, resume=[]), "`resume` is True, 'auto', or the file of a checkpoint, but got []"),
+    'resume':             (lambda: mk().fit(1, resume=[]),
+        "`resume` is True, 'auto', or the file of a checkpoint, but got []"),
     'folder':             (lambda: mk().save('models/'), "'models/' names a folder, not a file"),
     'loader later':       (lambda: then(dls=dl), "`dls` is a `DataLoaders`, but got DataLoader"),
-    'loss later':         (lambda: then(loss_func=nn.MSELoss), "`loss_func` is a function of predictions and targets, but got a class. Did you mean `MSELoss()`?"),
+    'loss later':         (lambda: then(loss_func=nn.MSELoss),
+        "`loss_func` is a function of predictions and targets, but got a class. Did you mean `MSELoss()`?"),
     'model later':        (lambda: then(model=nn.Linear), "Did you mean `Linear()`?"),
-    'callbacks later':    (lambda: then(cbs=[3]), "`learn.cbs` has been replaced by [3]: callbacks are attached by `learn.add_cbs([…])`"),
-    'reader':             (lambda: mk().predict(object()), "`item` is one input as in a dataset, of tensors, arrays, numbers or strings, but got <object"),
+    'callbacks later':    (lambda: then(cbs=[3]),
+        "`learn.cbs` has been replaced by [3]: callbacks are attached by `learn.add_cbs([…])`"),
+    'reader':             (lambda: mk().predict(object()),
+        "`item` is one input as in a dataset, of tensors, arrays, numbers or strings, but got <object"),
 }
 @pytest.mark.parametrize('what', mistakes)
 def test_a_typing_mistake_is_answered(what):
@@ -67,9 +99,12 @@ def test_a_typing_mistake_is_answered(what):
     with pytest.raises((TypeError,ValueError), match=re.escape(text)): f()
 
 notes = {
-    'classes as numbers': (lambda: mk(loss_func=nn.BCEWithLogitsLoss()).fit(1), "There are 2 scores for each target: if targets are classes, give `loss_func=nn.CrossEntropyLoss()`"),
-    'splitter':           (lambda: Learner(dls(), nn.Linear(3,2), nn.CrossEntropyLoss(), Adam, 1e-3, accuracy).fit(1), "raised by the splitter `accuracy`, which is called with the model"),
-    'opt_func':           (lambda: mk(opt_func=lambda: torch.optim.SGD).fit(1), "raised by `opt_func`, which is called with a list of parameter groups"),
+    'classes as numbers': (lambda: mk(loss_func=nn.BCEWithLogitsLoss()).fit(1),
+        "There are 2 scores for each target: if targets are classes, give `loss_func=nn.CrossEntropyLoss()`"),
+    'splitter':           (lambda: Learner(dls(), nn.Linear(3,2), nn.CrossEntropyLoss(), Adam, 1e-3, accuracy).fit(1),
+        "raised by the splitter `accuracy`, which is called with the model"),
+    'opt_func':           (lambda: mk(opt_func=lambda: torch.optim.SGD).fit(1),
+        "raised by `opt_func`, which is called with a list of parameter groups"),
     'sample':             (lambda: mk().predict(ds[0]), "of a sample `(x, y)`, write `predict(x)`")}
 @pytest.mark.parametrize('what', notes)
 def test_an_error_of_torch_gets_a_note(what):
@@ -82,7 +117,8 @@ def test_one_callback_twice_is_attached_once():
     assert [o for o in mk(cbs=[cb, cb]).cbs if isinstance(o, GradientClip)]==[cb]
 
 def test_the_usual_arguments_of_other_libraries_have_their_names_here():
-    for k,ours in dict(epochs='n_epoch', max_epochs='n_epoch', learning_rate='lr', weight_decay='wd', callbacks='cbs').items():
+    for k,ours in dict(epochs='n_epoch', max_epochs='n_epoch', learning_rate='lr', weight_decay='wd',
+            callbacks='cbs').items():
         with pytest.raises(TypeError, match=f'no argument `{k}`. Did you mean `{ours}`'): mk().fit(1, **{k: 1})
     for k in ('loss','loss_fn','criterion'):
         with pytest.raises(TypeError, match=f'no argument `{k}`. Did you mean `loss_func`'): mk(**{k: 1})

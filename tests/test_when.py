@@ -21,7 +21,9 @@ class Seen(Callback):
     def after_batch(self):
         if self.learn.training: self.weights.append(weights(self.learn))
     def before_validate(self): self.phases.append((self.learn.dl_name, self.learn.train_iter))
-    def after_row(self): self.wrote.append((self.learn.epoch, self.learn.train_iter, not math.isnan(self.learn.recorder[-1].get('valid_loss'))))
+    def after_row(self):
+        self.wrote.append((self.learn.epoch, self.learn.train_iter,
+            not math.isnan(self.learn.recorder[-1].get('valid_loss'))))
 
 def seed(s=0): random.seed(s); np.random.seed(s); torch.manual_seed(s)
 def weights(learn): return torch.cat([o.detach().flatten().float() for o in learn.model.state_dict().values()])
@@ -30,7 +32,8 @@ def generators(): return random.getstate(),str(np.random.get_state()),torch.get_
 def mk(*cbs, n=10, stream=False, valid=True, **kwargs):
     seed()
     train = DataLoader(Noisy(4*n), 4, shuffle=True)
-    dls = DataLoaders(Stream(train) if stream else train, DataLoader(Noisy(10), 4, shuffle=True) if valid else None, device='cpu')
+    dls = DataLoaders(Stream(train) if stream else train, DataLoader(Noisy(10), 4, shuffle=True) if valid else None,
+        device='cpu')
     kwargs = dict(opt_func=partial(torch.optim.SGD, lr=.05, momentum=.9), metrics=mae) | kwargs
     return Learner(dls, Net(), F.mse_loss, cbs=[Seen, *cbs], **kwargs).remove_cb(ProgressCallback)
 
@@ -51,11 +54,17 @@ def clock(monkeypatch):
     return res
 
 # Validation does not change training
-schedules = dict(iter=lambda: Validate(every=3, unit='iter'), step=lambda: Validate(every=2, unit='step'), part=lambda: Validate(every=.25), rare=lambda: Validate(every=2),
-    when=lambda: Validate(when=lambda l: l.train_iter%4==1), extra=lambda: ExtraValid(DataLoader(Noisy(6), 3, shuffle=True), mae, every=4, unit='iter'), sanity=Sanity,
-    both=lambda: [Validate(every=4, unit='iter'), ExtraValid(DataLoader(Noisy(6), 3, shuffle=True), every=6, unit='iter'), ExtraValid(DataLoader(Noisy(4), 2, shuffle=True), name='b', on_better='mae'), Sanity()])
-around = dict(plain=lambda: [], accumulation=lambda: [GradientAccumulation(12)], ema=lambda: [EMA(.9)], bf16=lambda: [MixedPrecision('bf16')],
-    all=lambda: [GradientAccumulation(12), EMA(.9), MixedPrecision('bf16'), GradientClip(), MixUp(), ParamScheduler(dict(lr=SchedCos(.1, .01)))])
+schedules = dict(iter=lambda: Validate(every=3, unit='iter'), step=lambda: Validate(every=2, unit='step'),
+    part=lambda: Validate(every=.25), rare=lambda: Validate(every=2),
+    when=lambda: Validate(when=lambda l: l.train_iter%4==1),
+    extra=lambda: ExtraValid(DataLoader(Noisy(6), 3, shuffle=True), mae, every=4, unit='iter'), sanity=Sanity,
+    both=lambda: [Validate(every=4, unit='iter'),
+        ExtraValid(DataLoader(Noisy(6), 3, shuffle=True), every=6, unit='iter'),
+        ExtraValid(DataLoader(Noisy(4), 2, shuffle=True), name='b', on_better='mae'), Sanity()])
+around = dict(plain=lambda: [], accumulation=lambda: [GradientAccumulation(12)], ema=lambda: [EMA(.9)],
+    bf16=lambda: [MixedPrecision('bf16')],
+    all=lambda: [GradientAccumulation(12), EMA(.9), MixedPrecision('bf16'), GradientClip(), MixUp(),
+        ParamScheduler(dict(lr=SchedCos(.1, .01)))])
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize('stream', [False, True], ids=['sized','stream'])
@@ -64,7 +73,8 @@ around = dict(plain=lambda: [], accumulation=lambda: [GradientAccumulation(12)],
 def test_training_is_the_same_to_the_last_bit(when, cbs, stream):
     if stream and (cbs=='all' or when=='part'): return # a schedule needs a length
     a,b = mk(*around[cbs](), stream=stream).fit(3),mk(*L(schedules[when]()), *around[cbs](), stream=stream).fit(3)
-    assert same(a.seen.xs, b.seen.xs) and same(a.seen.weights, b.seen.weights) and a.recorder.losses==b.recorder.losses and a.recorder.lrs==b.recorder.lrs
+    assert (same(a.seen.xs, b.seen.xs) and same(a.seen.weights, b.seen.weights)
+        and a.recorder.losses==b.recorder.losses and a.recorder.lrs==b.recorder.lrs)
     assert a.opt_step==b.opt_step and generators()==generators()
     if hasattr(a, 'ema'): assert same(a.ema.avg, b.ema.avg)
     assert b.seen.modes=={(True,True,True), (False,False,False)}
@@ -89,14 +99,18 @@ def test_every_so_many_batches(every, stream):
     assert [i for _,i,v in learn.seen.wrote if v]==expected
     mids = [(e, i) for e,i,_ in learn.seen.wrote]
     without = {o for o in (10,20,30) if not any(o-10<i<=o for i in expected)} # epochs without a validation
-    if not stream: assert mids==[((i-1)//10, i) for i in sorted({*expected, *without})] # one row for each, and none that is empty
+    # one row for each, and none that is empty
+    if not stream: assert mids==[((i-1)//10, i) for i in sorted({*expected, *without})]
 
 @pytest.mark.parametrize('every', [1, 2, 3, 5])
 def test_every_so_many_epochs(every):
     learn = mk(Validate(every=every)).fit(5)
-    assert [i for _,i in learn.seen.phases]==ends(5, lambda i: i%(10*every)==0) and len(learn.recorder.rows)==5 and 'iter' not in learn.recorder.metric_names
+    assert ([i for _,i in learn.seen.phases]==ends(5, lambda i: i%(10*every)==0) and len(learn.recorder.rows)==5
+        and 'iter' not in learn.recorder.metric_names)
 
-@pytest.mark.parametrize('every,expected', [(.5, [5,10,15,20,25,30]), (.25, [3,5,8,10,13,15,18,20,23,25,28,30]), (.1, [*range(1,31)]), (1.5, [15,30]), (.7, [7,14,21,28,30])])
+@pytest.mark.parametrize('every,expected',
+    [(.5, [5,10,15,20,25,30]), (.25, [3,5,8,10,13,15,18,20,23,25,28,30]), (.1, [*range(1,31)]), (1.5, [15,30]),
+        (.7, [7,14,21,28,30])])
 def test_parts_of_epochs(every, expected):
     assert [i for _,i in mk(Validate(every=every)).fit(3).seen.phases]==expected
 
@@ -114,16 +128,20 @@ def test_when_is_called_once_for_each_position():
     asked = []
     def when(learn): asked.append((learn.epoch, learn.train_iter)); return learn.train_iter%3==0
     learn = mk(ExtraValid(fixed(6), when=when)).fit(2)
-    assert len({*asked})==len(asked)==22 and [o.iter for o in learn.recorder.rows if not math.isnan(o['extra/loss'])]==[0,3,6,9,12,15,18]
+    assert (len({*asked})==len(asked)==22
+        and [o.iter for o in learn.recorder.rows if not math.isnan(o['extra/loss'])]==[0,3,6,9,12,15,18])
 
 def test_when_decides():
     asked = []
     def when(learn): asked.append((learn.epoch, learn.train_iter)); return learn.train_iter in (0,4,10,11)
     learn = mk(Validate(when=when)).fit(2)
     assert [i for _,i in learn.seen.phases]==[0,4,10,11,20]
-    assert len({*asked})==len(asked)==22 and {i for _,i in asked}=={*range(21)} # once for each, and the first epoch's end is the second one's beginning
+    # once for each, and the first epoch's end is the second one's beginning
+    assert len({*asked})==len(asked)==22 and {i for _,i in asked}=={*range(21)}
 
-@pytest.mark.parametrize('bounds,expected', [(dict(n_iter=14), [4,8,12,14]), (dict(n_iter=12), [4,8,12]), (dict(n_epoch=1, n_iter=8), [4,8]), (dict(n_step=9), [4,8,9])], ids=str)
+@pytest.mark.parametrize('bounds,expected',
+    [(dict(n_iter=14), [4,8,12,14]), (dict(n_iter=12), [4,8,12]), (dict(n_epoch=1, n_iter=8), [4,8]),
+        (dict(n_step=9), [4,8,9])], ids=str)
 @pytest.mark.parametrize('stream', [False, True], ids=['sized','stream'])
 def test_the_end_of_the_fit(bounds, expected, stream):
     learn = mk(Validate(every=4, unit='iter'), stream=stream).fit(**bounds)
@@ -157,7 +175,9 @@ def fixed(n, bs=4):
 
 def states(learn): # state of the model after each batch, by number
     res = {}
-    learn.on(event.before_draw, order=-1000)(lambda l: res.setdefault(l.train_iter, {k:v.clone() for k,v in l.model.state_dict().items()}) if l.training else None)
+    learn.on(event.before_draw,
+        order=-1000)(lambda l: res.setdefault(l.train_iter, {k:v.clone() for k,v in l.model.state_dict().items()})
+        if l.training else None)
     return res
 
 def test_values_belong_to_the_current_weights():
@@ -167,7 +187,8 @@ def test_values_belong_to_the_current_weights():
     learn.fit(2)
     for row in learn.recorder.rows:
         if math.isnan(row.valid_loss): assert row.iter==10; continue
-        assert (row.valid_loss,row.mae)==pytest.approx(by_hand(learn, at.get(row.iter, learn.model.state_dict()), valid), rel=1e-5)
+        assert (row.valid_loss,row.mae)==pytest.approx(
+            by_hand(learn, at.get(row.iter, learn.model.state_dict()), valid), rel=1e-5)
 
 def test_training_metrics_are_unchanged():
     def fit(*cbs):
@@ -175,7 +196,8 @@ def test_training_metrics_are_unchanged():
         learn.recorder.train_metrics = True
         return learn.fit(2)
     a,b = fit(Validate(every=3, unit='iter')),fit()
-    assert [r.train_mae for r in a.recorder.rows if r.iter in (10,20)]==list(b.recorder['train_mae']) and all(not math.isnan(o) for o in a.recorder['train_mae'])
+    assert ([r.train_mae for r in a.recorder.rows if r.iter in (10,20)]==list(b.recorder['train_mae'])
+        and all(not math.isnan(o) for o in a.recorder['train_mae']))
     assert list(b.recorder['train_loss'])==[r.train_loss for r in a.recorder.rows if r.iter in (10,20)]
 
 def test_the_averaged_weights_are_validated():
@@ -192,7 +214,8 @@ def test_the_averaged_weights_are_validated():
 
 # Callbacks act on rows in the middle of an epoch
 def test_early_stopping_in_the_middle_of_an_epoch():
-    learn = mk(Validate(every=2, unit='iter'), EarlyStoppingCallback('score', np.less, patience=2), Score([3., 2., 5., 5., 1.])).fit(3)
+    learn = mk(Validate(every=2, unit='iter'), EarlyStoppingCallback('score', np.less, patience=2),
+        Score([3., 2., 5., 5., 1.])).fit(3)
     assert learn.train_iter==8 and [o.iter for o in learn.recorder.rows]==[2,4,6,8] and learn.stop_reason
     assert not any(p.grad is not None for p in learn.model.parameters()) and learn.dls.valids==learn.to_validate
 
@@ -204,7 +227,8 @@ class Score(Callback):
     def before_row(self): self.learn.recorder.add(score=next(self.it))
 
 def test_the_best_model_of_the_middle_of_an_epoch_is_saved(tmp_path):
-    learn = mk(Validate(every=3, unit='iter'), SaveModelCallback('score', np.less), SaveModelCallback(every_epoch=1, fname='e'), Score([3., 1., 2., 4., 5., 6., 7., 8.]), path=tmp_path)
+    learn = mk(Validate(every=3, unit='iter'), SaveModelCallback('score', np.less),
+        SaveModelCallback(every_epoch=1, fname='e'), Score([3., 1., 2., 4., 5., 6., 7., 8.]), path=tmp_path)
     at = states(learn)
     learn.fit(2)
     assert all(torch.equal(v, at[6][k]) for k,v in learn.model.state_dict().items())
@@ -213,7 +237,8 @@ def test_the_best_model_of_the_middle_of_an_epoch_is_saved(tmp_path):
     assert all(torch.equal(v, at[10][k]) for k,v in learn.model.state_dict().items())
 
 def test_plateau_in_the_middle_of_an_epoch():
-    learn = mk(Validate(every=4, unit='iter'), ReduceLROnPlateau('score', np.less, factor=2), Score([1., 1., 1., 0., 0.])).fit(1, lr=.08)
+    learn = mk(Validate(every=4, unit='iter'), ReduceLROnPlateau('score', np.less, factor=2),
+        Score([1., 1., 1., 0., 0.])).fit(1, lr=.08)
     assert learn.recorder.lrs==[.08]*8+[.04]*2 # the first is a new best
 
 def test_epochs_without_validation_do_not_count_as_bad():
@@ -226,12 +251,17 @@ def test_cancels_in_the_middle_of_an_epoch():
     learn = mk(Validate(every=4, unit='iter'), Raise('after_pred', CancelFitException('enough'), n=5)).fit(1)
     assert learn.train_iter==4 and learn.stop_reason=='enough' and learn.recorder.rows==[]
     learn = mk(Validate(every=4, unit='iter'), Raise('after_pred', CancelEpochException, n=5)).fit(2)
-    assert [(o.epoch, o.iter) for o in learn.recorder.rows]==[(0,4),(1,4),(1,8),(1,12),(1,14)] # what was cut is still due
+    # what was cut is still due
+    assert [(o.epoch, o.iter) for o in learn.recorder.rows]==[(0,4),(1,4),(1,8),(1,12),(1,14)]
 
 # Resuming
-resumed = dict(iter=lambda: [Validate(every=3, unit='iter')], rare=lambda: [Validate(every=3)], part=lambda: [Validate(every=.4)], step=lambda: [Validate(every=2, unit='step'), GradientAccumulation(12)],
-    when=lambda: [Validate(when=lambda l: l.train_iter%4==1)], extra=lambda: [ExtraValid(fixed(6), mae, every=4, unit='iter')], epochs=lambda: [ExtraValid(fixed(6), mae, every=2)],
-    both=lambda: [Validate(every=3, unit='iter'), ExtraValid(fixed(6), every=6, unit='iter'), ExtraValid(fixed(4), name='b', on_better='mae'), EMA(.9)])
+resumed = dict(iter=lambda: [Validate(every=3, unit='iter')], rare=lambda: [Validate(every=3)],
+    part=lambda: [Validate(every=.4)], step=lambda: [Validate(every=2, unit='step'), GradientAccumulation(12)],
+    when=lambda: [Validate(when=lambda l: l.train_iter%4==1)],
+    extra=lambda: [ExtraValid(fixed(6), mae, every=4, unit='iter')],
+    epochs=lambda: [ExtraValid(fixed(6), mae, every=2)],
+    both=lambda: [Validate(every=3, unit='iter'), ExtraValid(fixed(6), every=6, unit='iter'),
+        ExtraValid(fixed(4), name='b', on_better='mae'), EMA(.9)])
 
 class Stop(Callback):
     "Ctrl-C at the `n`-th `ev`"
@@ -245,17 +275,21 @@ class Stop(Callback):
 
 @pytest.mark.sample(5)
 @pytest.mark.parametrize('how', resumed)
-@pytest.mark.parametrize('ev,n,training', [('before_validate',1,None), ('after_validate',2,None), ('after_pred',2,False), ('after_pred',7,False), ('before_draw',3,False), ('before_draw',10,False),
+@pytest.mark.parametrize('ev,n,training',
+    [('before_validate',1,None), ('after_validate',2,None), ('after_pred',2,False), ('after_pred',7,False),
+        ('before_draw',3,False), ('before_draw',10,False),
     ('before_epoch',2,None), ('after_epoch',1,None), ('before_row',1,None), ('before_row',2,None)])
 def test_an_interrupted_validation_is_repeated(how, ev, n, training):
     whole = mk(*resumed[how]()).fit(3)
     learn = mk(*resumed[how]())
     try: learn.fit(3, cbs=Stop(ev, n, training))
     except KeyboardInterrupt: learn.resume(cbs=[])
-    assert rows(learn)==rows(whole) and torch.equal(weights(learn), weights(whole)) and learn.recorder.losses==whole.recorder.losses
+    assert (rows(learn)==rows(whole) and torch.equal(weights(learn), weights(whole))
+        and learn.recorder.losses==whole.recorder.losses)
 
 def test_resuming_from_a_file(tmp_path):
-    mks = lambda: [Validate(every=3, unit='iter'), ExtraValid(fixed(6), every=4, unit='iter'), EarlyStoppingCallback(patience=4), SaveModelCallback(fname=None)]
+    mks = lambda: [Validate(every=3, unit='iter'), ExtraValid(fixed(6), every=4, unit='iter'),
+        EarlyStoppingCallback(patience=4), SaveModelCallback(fname=None)]
     whole = mk(*mks()).fit(3)
     for at in (3, 4, 9, 10, 12):
         learn = mk(*mks(), path=tmp_path)
@@ -269,40 +303,60 @@ def test_resuming_from_a_file(tmp_path):
 
 # Bad input
 bad = {
-    'unit':        (lambda: Validate(unit='iters'), ValueError, "`unit` is one of `epoch`, `iter`, `step`, `s`, but got 'iters'. Did you mean `iter`"),
+    'unit':        (lambda: Validate(unit='iters'), ValueError,
+        "`unit` is one of `epoch`, `iter`, `step`, `s`, but got 'iters'. Did you mean `iter`"),
     'both':        (lambda: Validate(every=2, when=print), ValueError, "`every` and `when` exclude each other"),
     'when':        (lambda: Validate(when=3), TypeError, "`when` is a function of the learner, but got 3"),
     'zero':        (lambda: Validate(every=0), ValueError, "`every` is a number of `epoch`s above 0, but got 0"),
-    'negative':    (lambda: Validate(every=-1, unit='s'), ValueError, "`every` is a number of `s`s above 0, but got -1"),
-    'part':        (lambda: Validate(every=1.5, unit='iter'), ValueError, "`every` is a number of `iter`s above 0, and whole, but got 1.5"),
+    'negative':    (lambda: Validate(every=-1, unit='s'), ValueError,
+        "`every` is a number of `s`s above 0, but got -1"),
+    'part':        (lambda: Validate(every=1.5, unit='iter'), ValueError,
+        "`every` is a number of `iter`s above 0, and whole, but got 1.5"),
     'text':        (lambda: Validate(every='2'), ValueError, "`every` is a number of `epoch`s above 0, but got '2'"),
     'argument':    (lambda: Validate(evry=2), TypeError, "has no argument `evry`. Did you mean `every`"),
     'two':         (lambda: mk(Validate(), Validate()).fit(1), ValueError, "There are two `Validate` callbacks"),
-    'nothing':     (lambda: mk(Validate(), valid=False).fit(1), ValueError, "There is nothing to validate on: `dls` has no validation loader"),
-    'no length':   (lambda: mk(Validate(every=.5), stream=True).fit(1), ValueError, "`every=0.5` epochs cannot be counted in a training loader without a length"),
-    'no recorder': (lambda: mk(Validate()).remove_cb(Recorder).fit(1), ValueError, "`Validate` reads the rows of a `Recorder`"),
-    'extra name':  (lambda: mk(ExtraValid(fixed(4), name='valid')).fit(1), ValueError, "`valid` is already the name of a loader: give `ExtraValid` another `name`"),
-    'two extras':  (lambda: mk(ExtraValid(fixed(4)), ExtraValid(fixed(4))).fit(1), ValueError, "`extra` is already the name of a loader"),
-    'extra both':  (lambda: ExtraValid([], every=2, on_better='mae'), ValueError, "`on_better` and `every` exclude each other"),
-    'extra when':  (lambda: ExtraValid([], when=print, on_better='mae'), ValueError, "`on_better` and `when` exclude each other"),
-    'extra dl':    (lambda: ExtraValid(3), TypeError, "`dl` is not iterable: a loader is an iterable of batches, but got 3"),
-    'dataset':     (lambda: ExtraValid(Noisy(4)), TypeError, "`dl` is a dataset, and a loader gives batches: write `DataLoader\\(dataset, batch_size=64\\)`"),
+    'nothing':     (lambda: mk(Validate(), valid=False).fit(1), ValueError,
+        "There is nothing to validate on: `dls` has no validation loader"),
+    'no length':   (lambda: mk(Validate(every=.5), stream=True).fit(1), ValueError,
+        "`every=0.5` epochs cannot be counted in a training loader without a length"),
+    'no recorder': (lambda: mk(Validate()).remove_cb(Recorder).fit(1), ValueError,
+        "`Validate` reads the rows of a `Recorder`"),
+    'extra name':  (lambda: mk(ExtraValid(fixed(4), name='valid')).fit(1), ValueError,
+        "`valid` is already the name of a loader: give `ExtraValid` another `name`"),
+    'two extras':  (lambda: mk(ExtraValid(fixed(4)), ExtraValid(fixed(4))).fit(1), ValueError,
+        "`extra` is already the name of a loader"),
+    'extra both':  (lambda: ExtraValid([], every=2, on_better='mae'), ValueError,
+        "`on_better` and `every` exclude each other"),
+    'extra when':  (lambda: ExtraValid([], when=print, on_better='mae'), ValueError,
+        "`on_better` and `when` exclude each other"),
+    'extra dl':    (lambda: ExtraValid(3), TypeError,
+        "`dl` is not iterable: a loader is an iterable of batches, but got 3"),
+    'dataset':     (lambda: ExtraValid(Noisy(4)), TypeError,
+        "`dl` is a dataset, and a loader gives batches: write `DataLoader\\(dataset, batch_size=64\\)`"),
     'datasets':    (lambda: ExtraValid(dict(a=fixed(4), b=Noisy(4))), TypeError, "`dl` is a dataset"),
-    'dict, name':  (lambda: ExtraValid(dict(a=fixed(4)), name='b'), ValueError, "The loaders of a dict have names already: give no `name='b'` with it"),
-    'dict taken':  (lambda: mk(ExtraValid(dict(a=fixed(4), valid=fixed(4)))).fit(1), ValueError, "`valid` is already the name of a loader"),
-    'on_better':   (lambda: mk(ExtraValid(fixed(4), on_better='mea')).fit(1), ValueError, "`mea` is to be monitored and is not recorded, but .*Did you mean `mae`"),
+    'dict, name':  (lambda: ExtraValid(dict(a=fixed(4)), name='b'), ValueError,
+        "The loaders of a dict have names already: give no `name='b'` with it"),
+    'dict taken':  (lambda: mk(ExtraValid(dict(a=fixed(4), valid=fixed(4)))).fit(1), ValueError,
+        "`valid` is already the name of a loader"),
+    'on_better':   (lambda: mk(ExtraValid(fixed(4), on_better='mea')).fit(1), ValueError,
+        "`mea` is to be monitored and is not recorded, but .*Did you mean `mae`"),
     'sanity':      (lambda: Sanity(0), ValueError, "`n` is 1 or more, but got 0"),
     'limit':       (lambda: Limit(), ValueError, "`Limit` bounds `train`, `valid`, or both"),
     'limit train': (lambda: Limit(train=0), ValueError, "`train` is 1 or more, but got 0"),
     'limit valid': (lambda: Limit(valid=.5), TypeError, "`valid` is a whole number, but got 0.5"),
     'batches':     (lambda: limit_batches(0).__enter__(), ValueError, "`n` is 1 or more, but got 0"),
     'overfit':     (lambda: Overfit(-1), ValueError, "`k` is 1 or more, but got -1"),
-    'overfit once': (lambda: synth_learner(dls=DataLoaders(iter(fixed(8)), device='cpu')).fit(1, cbs=Overfit), ValueError, "`dls\\['train'\\]` is an iterator, which can be iterated only once: a resumed fit"),
+    'overfit once': (lambda: synth_learner(dls=DataLoaders(iter(fixed(8)), device='cpu')).fit(1, cbs=Overfit),
+        ValueError, "`dls\\['train'\\]` is an iterator, which can be iterated only once: a resumed fit"),
     'smoke':       (lambda: mk().smoke(0), ValueError, "`n` is 1 or more, but got 0"),
     'smoke cb':    (lambda: mk().smoke(cb=[]), TypeError, "has no argument `cb`. Did you mean `cbs`"),
-    'smoke once':  (lambda: synth_learner(dls=DataLoaders(iter(fixed(8)), device='cpu')).smoke(), ValueError, "`dls\\['train'\\]` is an iterator, which can be iterated only once: a trial would use it up"),
-    'smoke in fit': (lambda: mk(Callback(before_epoch=lambda self: self.learn.smoke())).fit(1), RuntimeError, "`smoke` cannot start inside a running `fit`"),
-} | {f'time {v!r}': (lambda v=v: TimeLimit(v), ValueError, "`limit` is a number of seconds, or a time such as '90s', '20m' or '1h30m', but got ") for v in ('', '20', '3x', 'h', '-5s', 0, -1, None, True, '20m1h', [1])}
+    'smoke once':  (lambda: synth_learner(dls=DataLoaders(iter(fixed(8)), device='cpu')).smoke(), ValueError,
+        "`dls\\['train'\\]` is an iterator, which can be iterated only once: a trial would use it up"),
+    'smoke in fit': (lambda: mk(Callback(before_epoch=lambda self: self.learn.smoke())).fit(1), RuntimeError,
+        "`smoke` cannot start inside a running `fit`"),
+} | {f'time {v!r}': (lambda v=v: TimeLimit(v), ValueError,
+    "`limit` is a number of seconds, or a time such as '90s', '20m' or '1h30m', but got ")
+    for v in ('', '20', '3x', 'h', '-5s', 0, -1, None, True, '20m1h', [1])}
 
 @pytest.mark.parametrize('k', bad)
 def test_bad_input(k):
@@ -324,24 +378,32 @@ def test_extra_values(main):
     learn = mk(*main, extra, metrics=dict(err=mae))
     at = states(learn)
     learn.fit(2)
-    assert learn.recorder.metric_names==['epoch','train_loss','valid_loss','err','iter','test/loss','test/mae','test/r2_score','time']
+    assert learn.recorder.metric_names==['epoch','train_loss','valid_loss','err','iter','test/loss','test/mae',
+        'test/r2_score','time']
     its = {o.iter:o for o in learn.recorder.rows if not math.isnan(o['test/loss'])}
     assert [*its]==[5,10,15,20]
-    for i,o in its.items(): assert (o['test/loss'],o['test/mae'])==pytest.approx(by_hand(learn, at.get(i, learn.model.state_dict()), other), rel=1e-5)
-    assert [o.name for o in learn.metrics]==['err'] and {*learn.results.names}=={'valid_loss','err','test/loss','test/mae','test/r2_score'}
-    assert {o.iter for o in learn.recorder.rows if not math.isnan(o.valid_loss)}==({10,20} if not main else {3,6,9,12,15,18,20})
-    assert [o.iter for o in learn.recorder.rows]==sorted({5,10,15,20} | ({3,6,9,12,18} if main else set())) # one row where both are due
+    for i,o in its.items():
+        assert (o['test/loss'],o['test/mae'])==pytest.approx(by_hand(learn, at.get(i, learn.model.state_dict()), other),
+            rel=1e-5)
+    assert ([o.name for o in learn.metrics]==['err']
+        and {*learn.results.names}=={'valid_loss','err','test/loss','test/mae','test/r2_score'})
+    assert {o.iter for o in learn.recorder.rows if not math.isnan(o.valid_loss)}==(
+        {10,20} if not main else {3,6,9,12,15,18,20})
+    # one row where both are due
+    assert [o.iter for o in learn.recorder.rows]==sorted({5,10,15,20} | ({3,6,9,12,18} if main else set()))
 
 def test_extra_loaders_by_name():
     others = dict(a=fixed(7, 3), c=fixed(5, 2))
     learn = mk(ExtraValid(others, dict(err=mae), every=2), cb := SaveModelCallback('c/err', fname=None))
     learn.fit(4)
-    assert learn.recorder.metric_names==['epoch','train_loss','valid_loss','mae','a/loss','a/err','c/loss','c/err','time']
+    assert learn.recorder.metric_names==['epoch','train_loss','valid_loss','mae','a/loss','a/err','c/loss','c/err',
+        'time']
     rec = learn.recorder
     assert [math.isnan(o) for o in rec['a/loss']]==[True,False,True,False] and cb.best==np.nanmin(rec['c/err'])
     for k,dl in others.items(): # the best weights are loaded
         i = int(np.nanargmin(rec['c/err']))
-        assert (rec[i, f'{k}/loss'], rec[i, f'{k}/err'])==pytest.approx(by_hand(learn, learn.model.state_dict(), dl), rel=1e-5)
+        assert (rec[i, f'{k}/loss'], rec[i, f'{k}/err'])==pytest.approx(by_hand(learn, learn.model.state_dict(), dl),
+            rel=1e-5)
 
 def test_extra_without_a_validation_loader():
     learn = mk(ExtraValid(fixed(6)), cb := TrackerCallback('extra/mae'), valid=False).fit(3)
@@ -387,9 +449,13 @@ def test_sanity_changes_nothing_and_comes_first():
         def before_batch(self): seen.append(self.learn.mode)
     learn = mk(Sanity(2), Watch, EarlyStoppingCallback(patience=9))
     state,w,lims = generators(),weights(learn),learn.limits
-    learn.on(event.before_epoch, order=-1000)(lambda l: seen.append((generators()==state, torch.equal(weights(l), w), l.limits is lims, l.results==Row(), list(l.recorder.rows), l.train_iter)))
+    learn.on(event.before_epoch,
+        order=-1000)(lambda l: seen.append(
+            (generators()==state, torch.equal(weights(l), w), l.limits is lims, l.results==Row(), list(l.recorder.rows),
+                l.train_iter)))
     learn.fit(1)
-    assert seen[:6]==['before','validate','validate','after',(True,True,True,True,[],0),'train'] and seen.count('before')==1
+    assert (seen[:6]==['before','validate','validate','after',(True,True,True,True,[],0),'train']
+        and seen.count('before')==1)
     assert learn.sanity.found['valid'].names==('valid_loss','mae') and math.isfinite(learn.sanity.found['valid'].mae)
     plain = mk().fit(1)
     assert rows(plain)==rows(learn)
@@ -427,8 +493,10 @@ def test_limit():
 
 def test_limit_trains_like_a_shorter_loader():
     a = mk(Limit(train=4)).fit_one_cycle(3)
-    b = mk(ShortEpochCallback(.4, short_valid=False)).fit(3, cbs=ParamScheduler(dict(lr=lambda pos: 0., mom=lambda pos: 0.)))
-    assert same(a.seen.xs, b.seen.xs) and a.recorder.lrs[-1]<a.recorder.lrs[0] # the same order of data, and the whole schedule
+    b = mk(ShortEpochCallback(.4, short_valid=False)).fit(3,
+        cbs=ParamScheduler(dict(lr=lambda pos: 0., mom=lambda pos: 0.)))
+    # the same order of data, and the whole schedule
+    assert same(a.seen.xs, b.seen.xs) and a.recorder.lrs[-1]<a.recorder.lrs[0]
 
 def test_limit_batches(monkeypatch):
     import os
@@ -454,7 +522,8 @@ def test_overfit_is_training_on_a_list():
     dls,m = learn.dls,deepcopy(learn.model)
     state = torch.get_rng_state()
     learn.fit(3)
-    assert same(learn.seen.xs, first*3) and learn.dls is dls and learn.seen.phases==[('valid',2),('valid',4),('valid',6)] and learn.pct_train==1
+    assert (same(learn.seen.xs, first*3) and learn.dls is dls
+        and learn.seen.phases==[('valid',2),('valid',4),('valid',6)] and learn.pct_train==1)
     opt = torch.optim.SGD(m.parameters(), lr=.05, momentum=.9)
     torch.set_rng_state(state)
     for _ in range(3):
@@ -465,7 +534,8 @@ def overfitting(s, *cbs, workers=0):
     learn = mk(Overfit(2), *cbs)
     seed(s)
     x = torch.linspace(-1, 1, 40)[:,None]
-    learn.dls = DataLoaders(DataLoader(TensorDataset(x, 2*x+3), 4, shuffle=True, num_workers=workers, generator=torch.Generator().manual_seed(s)), fixed(8), device='cpu')
+    learn.dls = DataLoaders(DataLoader(TensorDataset(x, 2*x+3), 4, shuffle=True, num_workers=workers,
+        generator=torch.Generator().manual_seed(s)), fixed(8), device='cpu')
     return learn
 
 @pytest.mark.parametrize('ev,at', [('before_validate',1), ('before_validate',3), ('before_epoch',2)])
@@ -497,7 +567,8 @@ def test_overfit_keeps_the_names_of_loaders():
     learn.dls = DataLoaders(fixed(8), dict(a=fixed(6), b=fixed(7)), device='cpu')
     learn.fit(2)
     rec = learn.recorder
-    assert rec.metric_names==['epoch','train_loss','a/loss','a/mae','b/loss','b/mae','time'] and cb.best==min(rec['a/mae'])
+    assert (rec.metric_names==['epoch','train_loss','a/loss','a/mae','b/loss','b/mae','time']
+        and cb.best==min(rec['a/mae']))
     assert list(rec['a/loss'])==list(rec['b/loss']) and len(learn.dls['a'])==2
     assert rec[-1,'b/mae']==pytest.approx(by_hand(learn, learn.model.state_dict(), fixed(8)[:1])[1], rel=1e-5)
 
@@ -513,7 +584,9 @@ def test_overfit_validates_on_them_too():
     assert len(learn.dls.train)==10
 
 # Time limits
-@pytest.mark.parametrize('t,s', [(5, 5), (.5, .5), ('90s', 90), ('20m', 1200), ('20min', 1200), ('1h30m', 5400), ('1h', 3600), ('0.5h', 1800), ('1h 2m 3s', 3723)])
+@pytest.mark.parametrize('t,s',
+    [(5, 5), (.5, .5), ('90s', 90), ('20m', 1200), ('20min', 1200), ('1h30m', 5400), ('1h', 3600), ('0.5h', 1800),
+        ('1h 2m 3s', 3723)])
 def test_times(t, s): assert TimeLimit(t).seconds==s
 
 def test_time_limit_in_the_middle_of_an_epoch(clock):
@@ -524,14 +597,17 @@ def test_time_limit_in_the_middle_of_an_epoch(clock):
 
 @pytest.mark.sample(2, together=2)
 @pytest.mark.parametrize('stream', [False, True], ids=['sized','stream'])
-@pytest.mark.parametrize('cbs', [[], [Validate(every=3)], [Validate(every=7, unit='iter')], [Validate(every=10, unit='iter')]], ids=['plain','rare','7','10'])
+@pytest.mark.parametrize('cbs',
+    [[], [Validate(every=3)], [Validate(every=7, unit='iter')], [Validate(every=10, unit='iter')]],
+    ids=['plain','rare','7','10'])
 @pytest.mark.parametrize('t', [1, 7, 10, 14, 20, 25, 30, 40])
 def test_time_limit_validates_once(t, cbs, stream, clock):
     learn = mk(TimeLimit(t), clock.tick(), *cbs, stream=stream).fit(3)
     assert learn.train_iter==min(t, 30)
     seen = [i for _,i in learn.seen.phases]
     assert seen[-1]==min(t, 30) and len({*seen})==len(seen)
-    assert (learn.stop_reason is None)==(t>30 or (t==30 and not stream)) # the end of a stream is not known before it comes
+    # the end of a stream is not known before it comes
+    assert (learn.stop_reason is None)==(t>30 or (t==30 and not stream))
 
 def test_time_limit_counts_validation(clock):
     def slow(self): clock.t += 100*(not self.learn.training)
@@ -546,7 +622,9 @@ def test_time_limit_without_validation(clock):
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize('t', [4, 10, 13, 20, 27])
-@pytest.mark.parametrize('cbs', [lambda: [], lambda: [GradientAccumulation(12), Validate(every=4, unit='iter')], lambda: [EMA(.9), EarlyStoppingCallback(patience=9)]], ids=['plain','accumulation','ema'])
+@pytest.mark.parametrize('cbs',
+    [lambda: [], lambda: [GradientAccumulation(12), Validate(every=4, unit='iter')],
+        lambda: [EMA(.9), EarlyStoppingCallback(patience=9)]], ids=['plain','accumulation','ema'])
 def test_the_next_session_resumes_exactly(t, cbs, clock, tmp_path):
     whole = mk(*cbs(), SaveModelCallback(load_best=False), path=tmp_path).fit(3)
     mks = lambda: [*cbs(), SaveModelCallback(), Checkpoint(), TimeLimit(t), clock.tick()]
@@ -557,15 +635,23 @@ def test_the_next_session_resumes_exactly(t, cbs, clock, tmp_path):
         seed(7)
         learn.save_model.load_best = False
         learn.fit(3, resume=True)
-    assert rows(learn)==rows(whole) and torch.equal(weights(learn), weights(whole)) and learn.recorder.losses==whole.recorder.losses
+    assert (rows(learn)==rows(whole) and torch.equal(weights(learn), weights(whole))
+        and learn.recorder.losses==whole.recorder.losses)
     assert mk(*mks(), path=tmp_path).fit(3, resume=True).seen.xs==[] # what has ended stays ended
 
 # Smoke tests
 def found(learn):
-    opt = learn.opt and {id(p):{k:v.clone() if isinstance(v, torch.Tensor) else v for k,v in s.items()} for p,s in learn.opt.state.items()}
-    return dict(model={k:v.clone() for k,v in learn.model.state_dict().items()}, grads=[p.grad for p in learn.model.parameters()], opt=opt, hypers={k:get_hyper(learn.opt, k) for k in hypers(learn.opt)},
-        random=generators(), rows=list(learn.recorder.rows), losses=list(learn.recorder.losses), lrs=list(learn.recorder.lrs), results=learn.results, modes=[m.training for m in learn.model.modules()],
-        run={k:getattr(learn, k) for k in ('epoch','n_epoch','train_iter','opt_step','stop_reason','mode','pct_train','limits','dls','at')}, state=deepcopy(dict(learn.state)), hps=dict(learn.recorder.hps), norms=[*learn.gradient_clip.norms] if hasattr(learn, 'gradient_clip') else [], cbs=list(learn.cbs),
+    opt = (learn.opt and {id(p):{k:v.clone() if isinstance(v, torch.Tensor) else v for k,v in s.items()} for p,
+        s in learn.opt.state.items()})
+    return dict(model={k:v.clone() for k,v in learn.model.state_dict().items()},
+        grads=[p.grad for p in learn.model.parameters()], opt=opt,
+        hypers={k:get_hyper(learn.opt, k) for k in hypers(learn.opt)},
+        random=generators(), rows=list(learn.recorder.rows), losses=list(learn.recorder.losses),
+        lrs=list(learn.recorder.lrs), results=learn.results, modes=[m.training for m in learn.model.modules()],
+        run={k:getattr(learn, k)
+            for k in ('epoch','n_epoch','train_iter','opt_step','stop_reason','mode','pct_train','limits','dls','at')},
+            state=deepcopy(dict(learn.state)), hps=dict(learn.recorder.hps),
+            norms=[*learn.gradient_clip.norms] if hasattr(learn, 'gradient_clip') else [], cbs=list(learn.cbs),
         cb_states={cb.name:cb.state_dict() for cb in learn.cbs})
 
 def equal(a, b):
@@ -574,18 +660,23 @@ def equal(a, b):
     if isinstance(a, (list,tuple)): return len(a)==len(b) and all(map(equal, a, b))
     return a==b or (a!=a and b!=b)
 
-everything = lambda: [EMA(.9), GradientAccumulation(8), EarlyStoppingCallback(patience=3), Validate(every=3, unit='iter'), ExtraValid(fixed(6), name='x', on_better='mae'), GradientClip()]
-def no_time(o): o['cb_states'] = {k:{a:b for a,b in v.items() if a not in ('time','spent')} for k,v in o['cb_states'].items()}; return o
+everything = lambda: [EMA(.9), GradientAccumulation(8), EarlyStoppingCallback(patience=3),
+    Validate(every=3, unit='iter'), ExtraValid(fixed(6), name='x', on_better='mae'), GradientClip()]
+def no_time(o):
+    o['cb_states'] = {k:{a:b for a,b in v.items() if a not in ('time','spent')} for k,v in o['cb_states'].items()}
+    return o
 
 @pytest.mark.parametrize('error', [False, True])
-@pytest.mark.parametrize('cbs', [lambda: [], everything, lambda: [MixedPrecision('fp16', init_scale=4.)]], ids=['plain','everything','fp16'])
+@pytest.mark.parametrize('cbs', [lambda: [], everything, lambda: [MixedPrecision('fp16', init_scale=4.)]],
+    ids=['plain','everything','fp16'])
 def test_smoke_restores_everything(cbs, error):
     learn = mk(*cbs()).fit(2)
     learn.state.mine = [1]
     learn.on(event.after_batch)(lambda l: l.state.mine.append(2))
     before = no_time(found(learn))
     seen = []
-    mine = [ParamScheduler(dict(lr=SchedLin(.1, 1.))), Callback(after_batch=lambda self: seen.append(self.learn.training))]
+    mine = [ParamScheduler(dict(lr=SchedLin(.1, 1.))),
+        Callback(after_batch=lambda self: seen.append(self.learn.training))]
     if error:
         with pytest.raises(ZeroDivisionError): learn.smoke(cbs=[*mine, Raise('after_validate', ZeroDivisionError)])
     else: assert isinstance(learn.smoke(cbs=mine), Row)
@@ -618,7 +709,8 @@ def test_smoke_leaves_out_callbacks_that_write(tmp_path):
         def before_fit(self): (tmp_path/'log').write_text('began')
     learn = mk(SaveModelCallback(), Log, Checkpoint(), path=tmp_path)
     learn.smoke(3, cbs=[SaveModelCallback(at_end=True, fname='end'), Log, CSVLogger(tmp_path/'a.csv')])
-    assert [*tmp_path.iterdir()]==[] and hasattr(learn, 'save_model') and hasattr(learn, 'log') and hasattr(learn, 'checkpoint')
+    assert ([*tmp_path.iterdir()]==[] and hasattr(learn, 'save_model') and hasattr(learn, 'log')
+        and hasattr(learn, 'checkpoint'))
 
 def test_smoke_prints_nothing(capsys):
     learn = mk().add_cb(ProgressCallback(bars=False))
@@ -638,11 +730,13 @@ def test_smoke_between_a_stop_and_a_resume():
 @pytest.mark.slow
 def test_smoke_starts_its_own_workers():
     seed()
-    mks = lambda: DataLoader(Noisy(16), 4, shuffle=True, num_workers=1, persistent_workers=True, multiprocessing_context='fork')
+    mks = lambda: DataLoader(Noisy(16), 4, shuffle=True, num_workers=1, persistent_workers=True,
+        multiprocessing_context='fork')
     res = []
     for trial in (False, True):
         seed()
-        learn = Learner(DataLoaders(mks(), mks(), device='cpu'), Net(), F.mse_loss, cbs=Seen).remove_cb(ProgressCallback)
+        learn = Learner(DataLoaders(mks(), mks(), device='cpu'), Net(), F.mse_loss,
+            cbs=Seen).remove_cb(ProgressCallback)
         if trial: learn.smoke()
         learn.fit(2)
         res.append(learn.seen.xs)

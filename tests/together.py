@@ -25,7 +25,8 @@ def fork_all(n, folder):
         os.environ.update(env, RANK=str(rank), LOCAL_RANK=str(rank))
         code = 0
         try: run_case(name, args, kwargs, f'{folder}/{rank}')
-        except BaseException as e: traceback.print_exc(); code = e.code if isinstance(e, SystemExit) and type(e.code) is int else 1
+        except BaseException as e:
+            traceback.print_exc(); code = e.code if isinstance(e, SystemExit) and type(e.code) is int else 1
         finally: sys.stdout.flush(); sys.stderr.flush(); os._exit(code)
     Path(folder, 'codes').write_bytes(pickle.dumps([os.waitstatus_to_exitcode(os.waitpid(o, 0)[1]) for o in pids]))
 
@@ -38,7 +39,8 @@ def together(procs, name, *args, limit=60, fails=False, **kwargs):
         Path(folder, 'case').write_bytes(pickle.dumps((name, args, kwargs)))
         p = run_script(f'import together; together.fork_all({procs}, {folder!r})', timeout=limit)
         def read(o): return Path(folder, o).read_text() if Path(folder, o).exists() else ''
-        res = Together(pickle.loads(f.read_bytes()) if (f := Path(folder, str(i))).exists() else None for i in range(max(procs, 1)))
+        res = Together(pickle.loads(f.read_bytes()) if (f := Path(folder, str(i))).exists() else None
+            for i in range(max(procs, 1)))
         res.out,res.err = [[read(f'{o}{i}') for i in range(procs)] for o in ('out','err')]
         assert p.returncode==0,p.stderr[-3000:]
         res.codes = pickle.loads(Path(folder, 'codes').read_bytes()) if procs else [0]

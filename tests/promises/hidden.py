@@ -1,4 +1,5 @@
-"State that a model, a loss, a callback or a loader may hide, of every kind: each `draw` moves it, and returns a number that depends on it"
+"""State that a model, a loss, a callback or a loader may hide, of every kind: each `draw` moves it, and returns a
+number that depends on it"""
 import io,itertools,queue,random,threading
 from array import array
 from collections import ChainMap,Counter,OrderedDict,UserDict,UserList,defaultdict,deque,namedtuple
@@ -57,8 +58,11 @@ class FrozenData(Frozen):
     def move(self): self.w.data.add_(1); return self.w.clone()
 class MaxNorm(Draw):
     "An embedding that shortens the rows that it is asked for"
-    def __init__(self): super().__init__(); self.e,self.i = nn.Embedding(60, 2, max_norm=.5),0; nn.init.ones_(self.e.weight)
-    def move(self): i = int((self.e.weight.detach().norm(dim=1)<1).sum()); self.e(torch.tensor([min(i, 59)])); return torch.tensor(float(i))
+    def __init__(self):
+        super().__init__(); self.e,self.i = nn.Embedding(60, 2, max_norm=.5),0; nn.init.ones_(self.e.weight)
+    def move(self):
+        i = int((self.e.weight.detach().norm(dim=1)<1).sum())
+        self.e(torch.tensor([min(i, 59)])); return torch.tensor(float(i))
 class InGradient(Draw):
     def __init__(self): super().__init__(); self.w = nn.Parameter(torch.zeros(()))
     def move(self):
@@ -122,9 +126,11 @@ class Unregistered(Own):
     def first(self): return [Count()]
     def move(self): return self.h[0].move()
 
-buffers = dict(in_place=InPlace, hidden=Hidden, replaced=Replaced, past_version=PastVersion, by_numpy=ByNumpy, resized=Resized, moving_norm=MovingNorm, eager_norm=EagerNorm, observed=Observed,
+buffers = dict(in_place=InPlace, hidden=Hidden, replaced=Replaced, past_version=PastVersion, by_numpy=ByNumpy,
+    resized=Resized, moving_norm=MovingNorm, eager_norm=EagerNorm, observed=Observed,
     frozen=Frozen, frozen_data=FrozenData, max_norm=MaxNorm, gradient=InGradient)
-attributes = dict(count=Count, rebound=Rebound, tensor=TensorInPlace, array=Array, list=Grows, deque=Queue, set=Members, dict=Names, counter=Counted, ordered=Ordered, nested=Nested, listed_tensors=ListedTensors,
+attributes = dict(count=Count, rebound=Rebound, tensor=TensorInPlace, array=Array, list=Grows, deque=Queue, set=Members,
+    dict=Names, counter=Counted, ordered=Ordered, nested=Nested, listed_tensors=ListedTensors,
     new=New, object=InObject, slots=InSlots, namespace=InNamespace, unregistered=Unregistered)
 
 # Rarer kinds. `first` makes the state, and `then` moves it, in place where it can, and returns it and a number
@@ -203,7 +209,8 @@ def on_class(first, then):
     "The state of a class"
     def make():
         class OnClass(Draw):
-            def move(self): type(self).h,n = then(self.h); return n if isinstance(n, torch.Tensor) else torch.tensor(float(n))
+            def move(self):
+                type(self).h,n = then(self.h); return n if isinstance(n, torch.Tensor) else torch.tensor(float(n))
         OnClass.h = first()
         return OnClass()
     return make
@@ -235,7 +242,9 @@ class InBoundedCache(Draw):
         @lru_cache(4)
         def results(i): return [0]
         self.results = results
-    def move(self): self.results(0)[0] += 1; self.results(1)[0] += 2; return torch.tensor(float(self.results(0)[0]+self.results(1)[0]))
+    def move(self):
+        self.results(0)[0] += 1
+        self.results(1)[0] += 2; return torch.tensor(float(self.results(0)[0]+self.results(1)[0]))
 class OnMember(Draw):
     "Attributes of a member of an enumeration"
     def __init__(self): super().__init__(); Stage.a.calls = 0
@@ -287,7 +296,8 @@ class Recurrent(Own):
     "Hidden states as a list of tuples"
     def __init__(self): super().__init__(); torch.manual_seed(0); self.r = nn.LSTM(2, 2)
     def first(self): return [(torch.zeros(1,1,2), torch.zeros(1,1,2))]
-    def move(self): o,h = self.r(torch.ones(1,1,2), self.h[0]); self.h[0] = tuple(t.detach() for t in h); return o.detach().sum()
+    def move(self):
+        o,h = self.r(torch.ones(1,1,2), self.h[0]); self.h[0] = tuple(t.detach() for t in h); return o.detach().sum()
 class Compiled(Draw):
     def __init__(self): super().__init__(); self.c = torch.compile(InPlace(), backend='eager')
     def move(self): return self.c()*10
@@ -295,35 +305,72 @@ class Compiled(Draw):
 coo,csr = lambda: torch.tensor([0.,1.]).to_sparse(),lambda: torch.tensor([[0.,1.]]).to_sparse_csr()
 def dense(h): return h.to_dense().sum()
 rare = dict(rekeyed=kind(lambda: {0: True}, in_place(rekey, lambda h: next(iter(h)))),
-    reordered=kind(lambda: OrderedDict.fromkeys(range(5)), in_place(lambda h: h.move_to_end(next(iter(h))), lambda h: next(iter(h)))),
-    renamed=ByName, default_dict=kind(lambda: defaultdict(int), in_place(counts, lambda h: h['n'])), chain_map=kind(lambda: ChainMap(dict(n=0)), in_place(counts, lambda h: h['n'])),
-    user_dict=kind(lambda: UserDict(n=0), in_place(counts, lambda h: h['n'])), user_list=kind(UserList, in_place(lambda h: h.append(1), len)), fastcore_list=kind(L, in_place(lambda h: h.append(1), len)),
-    queue=kind(lambda: (lambda q: q.put(0) or q)(queue.Queue()), in_place(requeue, lambda h: h.queue[0])), thread_local=kind(threading.local, in_place(lambda h: setattr(h, 'n', getattr(h, 'n', 0)+1), lambda h: h.n)),
-    bytearray=kind(lambda: bytearray(1), in_place(lambda h: h.__setitem__(0, h[0]+1), lambda h: h[0])), array_of_bytes=kind(lambda: array('i', [0]), in_place(lambda h: h.__setitem__(0, h[0]+1), lambda h: h[0])),
-    bytes_io=kind(io.BytesIO, in_place(lambda h: h.write(b'x'), lambda h: h.tell())), string_io=kind(io.StringIO, in_place(lambda h: h.write('x'), lambda h: h.tell())),
-    object_array=kind(lambda: np.array([0, None]), in_place(lambda h: h.__setitem__(0, h[0]+1), lambda h: h[0])), masked_array=kind(lambda: np.ma.array([0.,0.], mask=[False,True]), in_place(adds, lambda h: h[0])),
-    memory_map=kind(lambda: np.memmap(TemporaryFile(), 'f4', 'w+', shape=2), in_place(adds, lambda h: h[0])), numpy_number=kind(lambda: np.float32(0), lambda h: (h+np.float32(1), h)),
-    count=kind(itertools.count, drawn), cycle=kind(lambda: itertools.cycle([1,2,3,5,7,11,13]), drawn), list_iterator=kind(lambda: iter([*range(1000)]), drawn), chained=kind(lambda: itertools.chain([1], itertools.count(5)), drawn),
-    zipped=kind(lambda: map(sum, zip(itertools.count(), range(1000))), drawn), yielding=kind(numbers, drawn), sobol=kind(lambda: torch.quasirandom.SobolEngine(1), lambda h: (h, h.draw(1).sum())),
-    bit_generator=kind(lambda: np.random.PCG64(1), lambda h: (h, h.random_raw()%1000/100)), seed_sequence=kind(lambda: np.random.SeedSequence(1), lambda h: (h, h.spawn(1)[0].spawn_key[0])),
-    sparse=buffer(coo, lambda n: n._values().add_(1), dense), sparse_grows=buffer(coo, lambda n: n.add_(torch.ones(2).to_sparse()), dense), sparse_rows=buffer(csr, lambda n: n.values().add_(1), dense),
-    subclass=buffer(lambda: torch.zeros(1).as_subclass(Kept), adds_data, value_of), subclass_attribute=kind(lambda: torch.zeros(1).as_subclass(Kept), in_place(adds_data, value_of)), subclass_parameter=SubParameter,
-    bfloat=buffer(lambda: torch.zeros((), dtype=torch.bfloat16), adds, lambda n: n.float().clone()), bfloat_attribute=kind(lambda: torch.zeros((), dtype=torch.bfloat16), in_place(adds, lambda h: h.float().clone())),
-    new_parameter=NewParameter, new_module=NewModule, new_module_with_buffer=NewModuleWithBuffer, buffer_object=BufferObject, tied=Tied, view=View, array_view=ArrayView, on_parameter=OnParameter,
-    spectral_norm=Spectral, old_spectral_norm=OldSpectral, weight_norm=WeightNorm, old_weight_norm=OldWeightNorm, recurrent=Recurrent, compiled=Compiled,
-    on_class=on_class(lambda: 0, lambda h: (h+1, h)), tensor_on_class=on_class(lambda: torch.zeros(()), in_place(adds_data, torch.clone)),
-    **{f.__name__:kind(f, called) for f in (in_closure, in_closed_dict, in_closed_tensor, on_function, in_default, in_keyword)}, in_global=InGlobal,
-    dataclass=kind(Noted, in_place(lambda h: setattr(h, 'n', h.n+1), lambda h: h.n)), dataclass_slots=kind(NotedSlots, in_place(lambda h: setattr(h, 'n', h.n+1), lambda h: h.n)), frozen_dataclass=kind(NotedFrozen, in_place(lambda h: h.n.append(1), lambda h: len(h.n))),
-    context=InContext, context_attribute=kind(lambda: ContextVar('own', default=0), in_place(lambda h: h.set(h.get()+1), lambda h: h.get())), global_dict=InGlobalDict, global_list=InGlobalList, global_tensor=InGlobalTensor,
-    cached=InCache, bounded_cache=InBoundedCache, on_member=OnMember, enum=kind(lambda: Stage.a, stages), decimal=kind(lambda: Decimal(0), lambda h: (h+1, h)), time=kind(timedelta, lambda h: (h+timedelta(1), h.days)), range=kind(lambda: range(0), lambda h: (range(len(h)+1), len(h))),
-    size=kind(lambda: torch.Size((0,)), lambda h: (torch.Size((h[0]+1,)), h[0])), named_tuple=kind(lambda: Point(0, 1), lambda h: (h._replace(x=h.x+1), h.x)), weak_reference=kind(weakly, by_weak), weak_keys=KeyedWeakly)
+    reordered=kind(lambda: OrderedDict.fromkeys(range(5)),
+        in_place(lambda h: h.move_to_end(next(iter(h))), lambda h: next(iter(h)))),
+    renamed=ByName, default_dict=kind(lambda: defaultdict(int), in_place(counts, lambda h: h['n'])),
+    chain_map=kind(lambda: ChainMap(dict(n=0)), in_place(counts, lambda h: h['n'])),
+    user_dict=kind(lambda: UserDict(n=0), in_place(counts, lambda h: h['n'])),
+    user_list=kind(UserList, in_place(lambda h: h.append(1), len)),
+    fastcore_list=kind(L, in_place(lambda h: h.append(1), len)),
+    queue=kind(lambda: (lambda q: q.put(0) or q)(queue.Queue()), in_place(requeue, lambda h: h.queue[0])),
+    thread_local=kind(threading.local, in_place(lambda h: setattr(h, 'n', getattr(h, 'n', 0)+1), lambda h: h.n)),
+    bytearray=kind(lambda: bytearray(1), in_place(lambda h: h.__setitem__(0, h[0]+1), lambda h: h[0])),
+    array_of_bytes=kind(lambda: array('i', [0]), in_place(lambda h: h.__setitem__(0, h[0]+1), lambda h: h[0])),
+    bytes_io=kind(io.BytesIO, in_place(lambda h: h.write(b'x'), lambda h: h.tell())),
+    string_io=kind(io.StringIO, in_place(lambda h: h.write('x'), lambda h: h.tell())),
+    object_array=kind(lambda: np.array([0, None]), in_place(lambda h: h.__setitem__(0, h[0]+1), lambda h: h[0])),
+    masked_array=kind(lambda: np.ma.array([0.,0.], mask=[False,True]), in_place(adds, lambda h: h[0])),
+    memory_map=kind(lambda: np.memmap(TemporaryFile(), 'f4', 'w+', shape=2), in_place(adds, lambda h: h[0])),
+    numpy_number=kind(lambda: np.float32(0), lambda h: (h+np.float32(1), h)),
+    count=kind(itertools.count, drawn), cycle=kind(lambda: itertools.cycle([1,2,3,5,7,11,13]), drawn),
+    list_iterator=kind(lambda: iter([*range(1000)]), drawn),
+    chained=kind(lambda: itertools.chain([1], itertools.count(5)), drawn),
+    zipped=kind(lambda: map(sum, zip(itertools.count(), range(1000))), drawn), yielding=kind(numbers, drawn),
+    sobol=kind(lambda: torch.quasirandom.SobolEngine(1), lambda h: (h, h.draw(1).sum())),
+    bit_generator=kind(lambda: np.random.PCG64(1), lambda h: (h, h.random_raw()%1000/100)),
+    seed_sequence=kind(lambda: np.random.SeedSequence(1), lambda h: (h, h.spawn(1)[0].spawn_key[0])),
+    sparse=buffer(coo, lambda n: n._values().add_(1), dense),
+    sparse_grows=buffer(coo, lambda n: n.add_(torch.ones(2).to_sparse()), dense),
+    sparse_rows=buffer(csr, lambda n: n.values().add_(1), dense),
+    subclass=buffer(lambda: torch.zeros(1).as_subclass(Kept), adds_data, value_of),
+    subclass_attribute=kind(lambda: torch.zeros(1).as_subclass(Kept), in_place(adds_data, value_of)),
+    subclass_parameter=SubParameter,
+    bfloat=buffer(lambda: torch.zeros((), dtype=torch.bfloat16), adds, lambda n: n.float().clone()),
+    bfloat_attribute=kind(lambda: torch.zeros((), dtype=torch.bfloat16), in_place(adds, lambda h: h.float().clone())),
+    new_parameter=NewParameter, new_module=NewModule, new_module_with_buffer=NewModuleWithBuffer,
+    buffer_object=BufferObject, tied=Tied, view=View, array_view=ArrayView, on_parameter=OnParameter,
+    spectral_norm=Spectral, old_spectral_norm=OldSpectral, weight_norm=WeightNorm, old_weight_norm=OldWeightNorm,
+    recurrent=Recurrent, compiled=Compiled,
+    on_class=on_class(lambda: 0, lambda h: (h+1, h)),
+    tensor_on_class=on_class(lambda: torch.zeros(()), in_place(adds_data, torch.clone)),
+    **{f.__name__:kind(f, called)
+        for f in (in_closure, in_closed_dict, in_closed_tensor, on_function, in_default, in_keyword)},
+        in_global=InGlobal,
+    dataclass=kind(Noted, in_place(lambda h: setattr(h, 'n', h.n+1), lambda h: h.n)),
+    dataclass_slots=kind(NotedSlots, in_place(lambda h: setattr(h, 'n', h.n+1), lambda h: h.n)),
+    frozen_dataclass=kind(NotedFrozen, in_place(lambda h: h.n.append(1), lambda h: len(h.n))),
+    context=InContext, context_attribute=kind(lambda: ContextVar('own', default=0),
+        in_place(lambda h: h.set(h.get()+1), lambda h: h.get())), global_dict=InGlobalDict, global_list=InGlobalList,
+        global_tensor=InGlobalTensor,
+    cached=InCache, bounded_cache=InBoundedCache, on_member=OnMember, enum=kind(lambda: Stage.a, stages),
+    decimal=kind(lambda: Decimal(0), lambda h: (h+1, h)), time=kind(timedelta, lambda h: (h+timedelta(1), h.days)),
+    range=kind(lambda: range(0), lambda h: (range(len(h)+1), len(h))),
+    size=kind(lambda: torch.Size((0,)), lambda h: (torch.Size((h[0]+1,)), h[0])),
+    named_tuple=kind(lambda: Point(0, 1), lambda h: (h._replace(x=h.x+1), h.x)), weak_reference=kind(weakly, by_weak),
+    weak_keys=KeyedWeakly)
 Point = namedtuple('Point', 'x y')
-unsaved = ('array_of_bytes','bytes_io','string_io','object_array','masked_array','memory_map','count','cycle','list_iterator','chained','zipped','yielding','seed_sequence','subclass','subclass_attribute','subclass_parameter',
-    'cached','bounded_cache','enum','decimal','time','range','named_tuple','weak_keys') # a file cannot hold them: they are named in a warning, or refused
+unsaved = ('array_of_bytes','bytes_io','string_io','object_array','masked_array','memory_map','count','cycle',
+    'list_iterator','chained','zipped','yielding','seed_sequence','subclass','subclass_attribute','subclass_parameter',
+    # a file cannot hold them: they are named in a warning, or refused
+    'cached','bounded_cache','enum','decimal','time','range','named_tuple','weak_keys')
 
 # Generators
-def number(rng): return torch.rand((), generator=rng) if isinstance(rng, torch.Generator) else torch.tensor(float(rng.random() if hasattr(rng, 'random') else rng.random_sample()))
-rngs = dict(torch=lambda: torch.Generator().manual_seed(1), numpy=lambda: np.random.default_rng(1), old_numpy=lambda: np.random.RandomState(1), python=lambda: random.Random(1))
+def number(rng):
+    return (torch.rand((), generator=rng)
+        if isinstance(rng, torch.Generator) else torch.tensor(
+            float(rng.random() if hasattr(rng, 'random') else rng.random_sample())))
+rngs = dict(torch=lambda: torch.Generator().manual_seed(1), numpy=lambda: np.random.default_rng(1),
+    old_numpy=lambda: np.random.RandomState(1), python=lambda: random.Random(1))
 
 class Holds:
     def __init__(self, **kwargs): vars(self).update(kwargs)
@@ -387,10 +434,17 @@ def hooked(rng):
     m.register_forward_hook(lambda m, i, o: o+number(rng))
     return partial(m, torch.zeros(()))
 
-ways = dict(attribute=lambda rng: Attribute(rng=rng), slots=in_slots, on_class=of_class, on_base=of_base, deep=deep, long_list=lambda rng: LongList(o=[*(Holds() for _ in range(300)), Holds(rng=rng)]),
-    tuple=lambda rng: InList(o=(1, rng)), named_tuple=lambda rng: Inside(o=Pair(1, rng)), dict=lambda rng: InList(o={**{str(i):i for i in range(500)}, 'rng': rng}), set=lambda rng: InList(o={rng}), deque=lambda rng: InList(o=deque([rng])),
-    list_of_tuples=lambda rng: Holds.__new__(Pairs)._with([*((str(i), i) for i in range(3000)), ('x', rng)]), closure=closure, default=default, keyword=keyword, function=of_function, partial=lambda rng: partial(number, rng), global_variable=global_variable, bound=bound, hook=hooked)
+ways = dict(attribute=lambda rng: Attribute(rng=rng), slots=in_slots, on_class=of_class, on_base=of_base, deep=deep,
+    long_list=lambda rng: LongList(o=[*(Holds() for _ in range(300)), Holds(rng=rng)]),
+    tuple=lambda rng: InList(o=(1, rng)), named_tuple=lambda rng: Inside(o=Pair(1, rng)),
+    dict=lambda rng: InList(o={**{str(i):i for i in range(500)}, 'rng': rng}), set=lambda rng: InList(o={rng}),
+    deque=lambda rng: InList(o=deque([rng])),
+    list_of_tuples=lambda rng: Holds.__new__(Pairs)._with([*((str(i), i) for i in range(3000)), ('x', rng)]),
+    closure=closure, default=default, keyword=keyword, function=of_function, partial=lambda rng: partial(number, rng),
+    global_variable=global_variable, bound=bound, hook=hooked)
 class Pairs(Holds):
     def _with(self, o): self.o = o; return self
     def get(self): return self.o[-1][1]
-generators = {**{f'{k} in an attribute':partial(lambda f: Attribute(rng=f()), f) for k,f in rngs.items()}, **{f'in {k}':partial(lambda w, f: w(f()), w, rngs[[*rngs][i%4]]) for i,(k,w) in enumerate(ways.items()) if k!='attribute'}}
+generators = {**{f'{k} in an attribute':partial(lambda f: Attribute(rng=f()), f) for k,f in rngs.items()},
+    **{f'in {k}':partial(lambda w, f: w(f()), w, rngs[[*rngs][i%4]]) for i,
+        (k,w) in enumerate(ways.items()) if k!='attribute'}}

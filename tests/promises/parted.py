@@ -1,4 +1,5 @@
-"Pairs of runs that part at a known training batch for a known reason. Run as a program, it trains one side of some of them and saves their fingerprints"
+"""Pairs of runs that part at a known training batch for a known reason. Run as a program, it trains one side of some
+of them and saves their fingerprints"""
 import importlib.util,json,os,random,sys,traceback,warnings
 from pathlib import Path
 import numpy as np
@@ -122,8 +123,10 @@ def train(case, how, path, seed):
     learn,witness = runs.learner(case, path, seed),Witness()
     if case['loss']!='module': learn.loss_func = mine.my_loss
     seed_all(how.get('seed', seed))
-    cbs = [on('before_batch')(draw), on('after_pred')(draw), on('after_batch', order=-30)(draw), on('before_epoch')(draw_at_epoch),
-        on('before_batch', order=90)(change_hyper), on('before_batch')(change_weight), on('after_pred')(change_pred), on('after_batch', order=-30)(change_buffer)]
+    cbs = [on('before_batch')(draw), on('after_pred')(draw), on('after_batch', order=-30)(draw),
+        on('before_epoch')(draw_at_epoch),
+        on('before_batch', order=90)(change_hyper), on('before_batch')(change_weight), on('after_pred')(change_pred),
+        on('after_batch', order=-30)(change_buffer)]
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         runs.fit(learn, case, [*cbs, mine.Late(), witness, Fingerprint(file=Path(path)/'trail.pth')])

@@ -1,4 +1,5 @@
-"Small runs with all that a run can have, to be stopped anywhere. Run as a program, it kills some, lets new processes go on with them, and compares"
+"""Small runs with all that a run can have, to be stopped anywhere. Run as a program, it kills some, lets new processes
+go on with them, and compares"""
 import json,math,mmap,os,random,re,shutil,signal,sys,tempfile,time,traceback,warnings
 from pathlib import Path
 import numpy as np
@@ -25,12 +26,15 @@ class Stream(IterableDataset):
     def __init__(self, aug): self.ds = Samples(aug=aug)
     def __iter__(self):
         w = get_worker_info()
-        order = torch.randperm(len(self.ds), generator=torch.Generator().manual_seed(w.seed-w.id if w else torch.empty((), dtype=torch.int64).random_().item())).tolist()
+        order = torch.randperm(len(self.ds),
+            generator=torch.Generator().manual_seed(
+                w.seed-w.id if w else torch.empty((), dtype=torch.int64).random_().item())).tolist()
         for i in order[w.id::w.num_workers] if w else order: yield self.ds[i]
 
 class Knowing(IterableDataset):
     "Has an order of its own, and says where it is"
-    def __init__(self, aug): self.ds,self.gen,self.order,self.i = Samples(aug=aug),torch.Generator().manual_seed(torch.initial_seed()),[],0
+    def __init__(self, aug):
+        self.ds,self.gen,self.order,self.i = Samples(aug=aug),torch.Generator().manual_seed(torch.initial_seed()),[],0
     def __iter__(self):
         if not self.order: self.order = torch.randperm(len(self.ds), generator=self.gen).tolist()
         while self.i<len(self.order):
@@ -55,10 +59,12 @@ class Order(Sampler):
 def train_loader(kind, workers=0, aug=True, persistent=False):
     ds,kw = Samples(aug=aug),dict(num_workers=workers, persistent_workers=persistent)
     if kind=='shuffled': return DataLoader(ds, 8, shuffle=True, **kw)
-    if kind=='own': return DataLoader(ds, 8, shuffle=True, generator=torch.Generator().manual_seed(torch.initial_seed()), **kw)
+    if kind=='own':
+        return DataLoader(ds, 8, shuffle=True, generator=torch.Generator().manual_seed(torch.initial_seed()), **kw)
     if kind=='sampler': return DataLoader(ds, 8, sampler=Order(len(ds)), **kw)
     if kind=='weighted': return weighted_dl(ds, 8, torch.arange(42)+1., **kw)
-    if kind=='batch_sampler': return DataLoader(ds, batch_sampler=BatchSampler(RandomSampler(ds), 8, drop_last=False), **kw)
+    if kind=='batch_sampler':
+        return DataLoader(ds, batch_sampler=BatchSampler(RandomSampler(ds), 8, drop_last=False), **kw)
     if kind=='stream': return DataLoader(Stream(aug), 8, **kw)
     if kind=='knowing': return DataLoader(Knowing(aug), 8)
     if kind=='list': return list(DataLoader(Samples(aug=False), 8))
@@ -68,7 +74,8 @@ kinds = 'shuffled','own','sampler','weighted','batch_sampler','stream','knowing'
 class Net(nn.Module):
     def __init__(self, drop):
         super().__init__()
-        self.body,self.head = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(drop)),nn.Linear(8, 1)
+        self.body,self.head = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(),
+            nn.Dropout(drop)),nn.Linear(8, 1)
     def forward(self, x, ids): return self.head(self.body(x))
 
 class Scaled(nn.Module):
@@ -97,37 +104,53 @@ def learner(case, path, seed):
     "A new process would do the same: other weights, other generators"
     seed_all(seed)
     workers = case.get('workers', 0)
-    dls = DataLoaders(train_loader(case.get('loader', 'shuffled'), workers, case.get('aug', True), case.get('persistent', False)), DataLoader(Samples(16), 8) if case.get('valid', True) else None, n_inp=2, device='cpu')
+    dls = DataLoaders(train_loader(case.get('loader', 'shuffled'), workers, case.get('aug', True),
+        case.get('persistent', False)), DataLoader(Samples(16), 8) if case.get('valid', True) else None, n_inp=2,
+        device='cpu')
     groups = case.get('groups')
-    several = dict(opt_func=lambda gs: OptimList(torch.optim.AdamW(gs[:1], lr=.003), SGD(gs[1:], lr=.01, mom=.9), every=(2,1))) if groups=='several' else {}
-    learn = Learner(dls, Net(case.get('drop', .3)), Scaled() if case.get('loss')=='module' else F.mse_loss, metrics=mae, path=path, lr=None if several else [.003,.01] if groups else .01, **several,
-        **dict(splitter=lambda m: [list(m.body.parameters()), list(m.head.parameters())]) if groups else {}).remove_cb(ProgressCallback)
+    several = dict(opt_func=lambda gs: OptimList(torch.optim.AdamW(gs[:1], lr=.003), SGD(gs[1:], lr=.01, mom=.9),
+        every=(2,1))) if groups=='several' else {}
+    learn = Learner(dls, Net(case.get('drop', .3)), Scaled() if case.get('loss')=='module' else F.mse_loss, metrics=mae,
+        path=path, lr=None if several else [.003,.01] if groups else .01, **several,
+        **dict(splitter=lambda m: [list(m.body.parameters()), list(m.head.parameters())]) if groups else {}).remove_cb(
+        ProgressCallback)
     if groups=='frozen': learn.freeze()
     learn.recorder.train_metrics = case.get('train_metrics', False)
     return learn
 
 scheds = dict(
     step_lr=lambda: TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1, .5)),
-    torch_cycle=lambda: TorchScheduler(lambda opt: torch.optim.lr_scheduler.OneCycleLR(opt, [g['lr'] for g in opt.param_groups], total_steps=40), unit='step'),
-    plateau=lambda: TorchScheduler(lambda opt: torch.optim.lr_scheduler.ReduceLROnPlateau(opt, patience=0, threshold=.5)))
+    torch_cycle=lambda: TorchScheduler(
+        lambda opt: torch.optim.lr_scheduler.OneCycleLR(opt, [g['lr'] for g in opt.param_groups], total_steps=40),
+        unit='step'),
+    plateau=lambda: TorchScheduler(
+        lambda opt: torch.optim.lr_scheduler.ReduceLROnPlateau(opt, patience=0, threshold=.5)))
 
 def lacks(case):
     "What is asked for in `case` whose state is not kept by its callback, so that nobody could go on with it"
     def keeps(cls): return cls._stateattrs or cls.state_dict is not Callback.state_dict
-    needs = [*([GradientAccumulation] if case.get('acc') else []), *([TorchScheduler] if case.get('sched') in scheds else []), *([ParamScheduler] if case.get('sched')=='one_cycle' else [])]
+    needs = [*([GradientAccumulation] if case.get('acc') else []),
+        *([TorchScheduler] if case.get('sched') in scheds else []),
+        *([ParamScheduler] if case.get('sched')=='one_cycle' else [])]
     return [o.__name__ for o in needs if not keeps(o)]
 
 def callbacks(case):
-    res = [*([GradientAccumulation(20)] if case.get('acc') else []), *([EMA(.9)] if case.get('ema') else []), *([MixUp()] if case.get('mix') else []),
-        *([MixedPrecision(case['amp'], init_scale=2.**10, growth_interval=4)] if case.get('amp') else []), *([ShortEpochCallback(.5)] if case.get('short') else [])]
-    if case.get('between'): res += [Validate(4, 'iter'), ExtraValid(DataLoader(Samples(10), 5, shuffle=True), every=4, unit='iter')]
+    res = [*([GradientAccumulation(20)] if case.get('acc') else []), *([EMA(.9)] if case.get('ema') else []),
+        *([MixUp()] if case.get('mix') else []),
+        *([MixedPrecision(case['amp'], init_scale=2.**10, growth_interval=4)] if case.get('amp') else []),
+        *([ShortEpochCallback(.5)] if case.get('short') else [])]
+    if case.get('between'):
+        res += [Validate(4, 'iter'), ExtraValid(DataLoader(Samples(10), 5, shuffle=True), every=4, unit='iter')]
     if case.get('best'): res += [SaveModelCallback(keep=2), EarlyStoppingCallback(patience=3)]
     if case.get('swa'): res.append(SWA(.3, lr=.005))
     if case.get('micro'): res.append(MicroBatch(3))
     if case.get('sched') in scheds: res.append(scheds[case['sched']]())
     if case.get('filters'):
-        res += [on(event.after_batch(every=4))(counter('a')), on(event.before_batch(every=3))(counter('b')), on(event.after_step(every=3, unit='step'))(counter('c')), # all called <lambda>
-            on(event.before_draw(once=[5,11]))(counter('d')), on(event.after_epoch(every=2))(counter('e')), on(event.before_epoch(every=1, unit='epoch', after=1))(counter('f'))]
+        # all called <lambda>
+        res += [on(event.after_batch(every=4))(counter('a')), on(event.before_batch(every=3))(counter('b')),
+            on(event.after_step(every=3, unit='step'))(counter('c')),
+            on(event.before_draw(once=[5,11]))(counter('d')), on(event.after_epoch(every=2))(counter('e')),
+            on(event.before_epoch(every=1, unit='epoch', after=1))(counter('f'))]
     return res
 
 def fit(learn, case, cbs=(), **kwargs):
@@ -140,15 +163,21 @@ def fit(learn, case, cbs=(), **kwargs):
 def outcome(learn, log=None):
     "All that must be equal, as plain values"
     rec = learn.recorder
-    res = dict(weights=dict(learn.model.state_dict()), loss=dict(learn.loss_func.state_dict()) if isinstance(learn.loss_func, nn.Module) else None, opt=learn.opt.state_dict(), rows=[{k:v for k,v in dict(o).items() if k!='time'} for o in rec.rows], iters=rec.iters, lrs=rec.lrs,
-        raw=rec.raw_losses, smooth=rec.losses, hps=rec.hps, state=dict(learn.state), counts=(learn.epoch, learn.train_iter, learn.opt_step), random=random_state(learn.dls.train))
+    res = dict(weights=dict(learn.model.state_dict()),
+        loss=dict(learn.loss_func.state_dict()) if isinstance(learn.loss_func, nn.Module) else None,
+        opt=learn.opt.state_dict(), rows=[{k:v for k,v in dict(o).items() if k!='time'} for o in rec.rows],
+        iters=rec.iters, lrs=rec.lrs,
+        raw=rec.raw_losses, smooth=rec.losses, hps=rec.hps, state=dict(learn.state),
+        counts=(learn.epoch, learn.train_iter, learn.opt_step), random=random_state(learn.dls.train))
     return res | (dict(ids=log.read()) if log else {})
 
 def differences(a, b, where=''):
     "Where two outcomes are not the same, to the last bit"
     if isinstance(a, torch.Tensor) or isinstance(a, np.ndarray):
         return [] if type(a) is type(b) and a.shape==b.shape and a.dtype==b.dtype and bool((a==b).all()) else [where]
-    if isinstance(a, dict) and isinstance(b, dict): return [o for k in [*a, *(k for k in b if k not in a)] for o in (differences(a[k], b[k], f'{where}.{k}') if k in a and k in b else [f'{where}.{k}'])]
+    if isinstance(a, dict) and isinstance(b, dict):
+        return [o for k in [*a, *(k for k in b if k not in a)]
+            for o in (differences(a[k], b[k], f'{where}.{k}') if k in a and k in b else [f'{where}.{k}'])]
     if isinstance(a, (list,tuple)) and isinstance(b, (list,tuple)):
         if len(a)!=len(b): return [f'{where}: {len(a)} and {len(b)}']
         return [o for i,(u,v) in enumerate(zip(a, b)) for o in differences(u, v, f'{where}[{i}]')]
@@ -222,10 +251,13 @@ def child(case, path, seed, how, resume, out):
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         learn,log = learner(case, path, seed),Log(path)
-        save = [] if case.get('bare') else [Checkpoint(every=case.get('every', 2), unit=case.get('unit', 'iter'), keep=case.get('keep', 1), on_exc=False)]
+        save = ([] if case.get('bare') else [
+            Checkpoint(every=case.get('every', 2), unit=case.get('unit', 'iter'), keep=case.get('keep', 1),
+                on_exc=False)])
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter('always')
-            fit(learn, case, [*save, log, Where(), *(arm(how) if how else [])], **(dict(resume=resume) if resume else {}))
+            fit(learn, case, [*save, log, Where(), *(arm(how) if how else [])],
+                **(dict(resume=resume) if resume else {}))
         torch.save(dict(outcome(learn, log), warned=[str(o.message) for o in seen]), out)
         os._exit(0)
     except BaseException:
@@ -250,22 +282,30 @@ events = [o for o in dict(moments()) if 'cancel' not in o]
 def some_death(rng, seconds):
     kind = rng.choice(['time']*4 + ['event']*4 + ['write','write','fsync','replace','unlink'])
     if kind=='time': return dict(kind=kind, n=rng.uniform(0, seconds))
-    if kind=='event': return dict(kind=kind, n=rng.randint(1, 12), ev=rng.choice(events), order=rng.choice([-100,0,1500]))
+    if kind=='event':
+        return dict(kind=kind, n=rng.randint(1, 12), ev=rng.choice(events), order=rng.choice([-100,0,1500]))
     if kind=='write': return dict(kind=kind, n=rng.randint(1, 60_000))
     return dict(kind=kind, n=rng.randint(1, 12), after=rng.random()<.5)
 
 def some_case(rng):
-    case = dict(loader=rng.choice(kinds[:7]*2+kinds[7:]), workers=rng.choice([0,0,2]), aug=rng.random()<.8, drop=rng.choice([0.,.3]), acc=rng.random()<.5, ema=rng.random()<.4, mix=rng.random()<.3,
-        sched=rng.choice([None,'one_cycle','step_lr','torch_cycle']), filters=rng.random()<.5, unit=rng.choice(['iter','iter','step','epoch']), keep=rng.choice([1,2,None]), train_metrics=rng.random()<.3,
-        groups=rng.choice([None,None,'two','frozen','several']), loss=rng.choice([None,None,'module']), between=rng.random()<.3, best=rng.random()<.3, swa=rng.random()<.2, micro=rng.random()<.2, amp=rng.choice([None,None,'bf16','fp16']))
+    case = dict(loader=rng.choice(kinds[:7]*2+kinds[7:]), workers=rng.choice([0,0,2]), aug=rng.random()<.8,
+        drop=rng.choice([0.,.3]), acc=rng.random()<.5, ema=rng.random()<.4, mix=rng.random()<.3,
+        sched=rng.choice([None,'one_cycle','step_lr','torch_cycle']), filters=rng.random()<.5,
+        unit=rng.choice(['iter','iter','step','epoch']), keep=rng.choice([1,2,None]), train_metrics=rng.random()<.3,
+        groups=rng.choice([None,None,'two','frozen','several']), loss=rng.choice([None,None,'module']),
+        between=rng.random()<.3, best=rng.random()<.3, swa=rng.random()<.2, micro=rng.random()<.2,
+        amp=rng.choice([None,None,'bf16','fp16']))
     if case['mix'] or case['acc'] or case['amp']=='fp16': case |= dict(micro=False)
     if case['ema'] or case['sched'] or case['loader'] in ('stream','knowing','endless'): case |= dict(swa=False)
-    if case['amp']=='fp16' or case['sched']=='torch_cycle': case |= dict(groups='two' if case['groups']=='several' else case['groups'])
+    if case['amp']=='fp16' or case['sched']=='torch_cycle':
+        case |= dict(groups='two' if case['groups']=='several' else case['groups'])
     if case['loader'] in ('stream','knowing','endless') and case['sched']=='one_cycle': case['bounds'] = dict(n_iter=14)
-    return case | dict(every=1 if case['unit']=='epoch' else rng.choice([1,2,3,5]), workers=case['workers'] if case['loader'] not in ('knowing','list','endless') else 0)
+    return case | dict(every=1 if case['unit']=='epoch' else rng.choice([1,2,3,5]),
+        workers=case['workers'] if case['loader'] not in ('knowing','list','endless') else 0)
 
 def kill_and_go_on(rng, figures, n=1, case=None):
-    "Kill a run and those that go on with it, in all `n` times; compare the end with that of a run that nobody disturbed"
+    """Kill a run and those that go on with it, in all `n` times; compare the end with that of a run that nobody
+    disturbed"""
     while case is None or lacks(case): case = some_case(rng)
     folder = Path(tempfile.mkdtemp())
     try:
@@ -297,7 +337,9 @@ def kill_and_go_on(rng, figures, n=1, case=None):
         figures['resumes'] += len(deaths)-(not had)
         figures['kills'] += len(deaths)
         res = spawn(case, path, rng.randrange(10**6) if had else 1, None, 'auto' if had else None)
-        if warned := [o for o in res.pop('warned') if 'again' not in o and 'lr_scheduler' not in o and not re.search('it had: (`(dying|log|where)` is (gone|new)(; )?)+$', o)]: figures['warned'].append([warned[0][:200], case])
+        if warned := [o for o in res.pop('warned') if 'again' not in o and 'lr_scheduler' not in o
+                and not re.search('it had: (`(dying|log|where)` is (gone|new)(; )?)+$', o)]:
+            figures['warned'].append([warned[0][:200], case])
         whole.pop('warned')
         if wrong := differences(whole, res): figures['mismatches'].append([wrong[:5], case, deaths])
         left = [o.name for o in (path/'checkpoints').iterdir()]
@@ -306,7 +348,8 @@ def kill_and_go_on(rng, figures, n=1, case=None):
     finally: shutil.rmtree(folder)
 
 def warm_up():
-    "Import what torch imports at a first step, so that children need not. No backward pass here: its threads would not survive a fork"
+    """Import what torch imports at a first step, so that children need not. No backward pass here: its threads would
+    not survive a fork"""
     p = nn.Parameter(torch.zeros(1))
     p.grad = torch.zeros(1)
     Adam([p]).step()
@@ -315,7 +358,8 @@ def main(kills, seed, case=None):
     torch.set_num_threads(1)
     warm_up()
     rng = random.Random(seed)
-    figures = {**dict.fromkeys(['kills','resumes','from the start','survivors','went back','left over'], 0), 'hits': dict.fromkeys(places, 0), 'mismatches': [], 'unreadable': [], 'warned': []}
+    figures = {**dict.fromkeys(['kills','resumes','from the start','survivors','went back','left over'], 0),
+        'hits': dict.fromkeys(places, 0), 'mismatches': [], 'unreadable': [], 'warned': []}
     start = time.perf_counter()
     while figures['kills']<kills: kill_and_go_on(rng, figures, rng.choice([1,1,2,3]), case)
     figures['seconds'] = round(time.perf_counter()-start, 1)

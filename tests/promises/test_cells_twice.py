@@ -16,8 +16,10 @@ def learners(names):
     res = {}
     for k,o in names.items():
         if k.startswith('_') or isinstance(o, type) or not hasattr(o, 'cbs') or not hasattr(o, 'ordered_cbs'): continue
-        hooks = [len(m._forward_hooks)+len(m._forward_pre_hooks)+len(m._backward_hooks) for m in o.model.modules()] if hasattr(o, 'model') else []
-        res[k] = dict(cbs=sorted(cb.name for cb in o.cbs), handlers={str(ev):len(hs) for ev,hs in o.handlers.items()}, hooks=hooks, **{n:count(o, n) for n in ('epoch','train_iter','opt_step','mode')})
+        hooks = ([len(m._forward_hooks)+len(m._forward_pre_hooks)+len(m._backward_hooks) for m in o.model.modules()]
+            if hasattr(o, 'model') else [])
+        res[k] = dict(cbs=sorted(cb.name for cb in o.cbs), handlers={str(ev):len(hs) for ev,hs in o.handlers.items()},
+            hooks=hooks, **{n:count(o, n) for n in ('epoch','train_iter','opt_step','mode')})
     return res
 
 def check_twice(fn):
@@ -33,9 +35,15 @@ def test_a_notebook(name): check_twice(fns[name])
 def cell(src, **names): exec(compile(src, f'<cell {hash(src)}>', 'exec'), dict(globals(), __name__='__main__', **names))
 def names(learn): return sorted(o.name for o in learn.cbs)
 
-@pytest.mark.parametrize('src', ['learn.add_cb(GradientClip(1.))', 'learn.add_cb(GradientClip)', 'learn.add_cbs([GradientClip(1.), GradientClip(2.)])', 'learn.add_cb(ParamScheduler(dict(lr=lambda pct: .1)))',
-    'for o in (1., 2.): learn.add_cb(GradientClip(o))', 'learn.add_cb(GradientClip(1.)); learn.add_cb(GradientClip(2.))', 'learn.add_cb(Callback(before_fit=lambda self: None)); learn.add_cb(Callback(after_fit=lambda self: None))',
-    'def add(o): learn.add_cb(GradientClip(o))\nadd(1.)\nadd(2.)', 'learn.on(event.after_batch(every=2))(lambda learn: None)', 'class Mine(Callback): pass\nlearn.add_cbs([Mine(), Mine])'])
+@pytest.mark.parametrize('src',
+    ['learn.add_cb(GradientClip(1.))', 'learn.add_cb(GradientClip)',
+        'learn.add_cbs([GradientClip(1.), GradientClip(2.)])', 'learn.add_cb(ParamScheduler(dict(lr=lambda pct: .1)))',
+    'for o in (1., 2.): learn.add_cb(GradientClip(o))',
+    'learn.add_cb(GradientClip(1.)); learn.add_cb(GradientClip(2.))',
+    'learn.add_cb(Callback(before_fit=lambda self: None)); learn.add_cb(Callback(after_fit=lambda self: None))',
+    'def add(o): learn.add_cb(GradientClip(o))\nadd(1.)\nadd(2.)',
+    'learn.on(event.after_batch(every=2))(lambda learn: None)',
+    'class Mine(Callback): pass\nlearn.add_cbs([Mine(), Mine])'])
 def test_a_cell_that_attaches(src):
     learn,once = synth_learner(),synth_learner()
     cell(src, learn=once)

@@ -31,7 +31,8 @@ def made(path, **kwargs):
     "A learner of code as a cell makes it"
     here = dict(nn=nn, Callback=Callback, __name__=__name__)
     exec('\n'.join([MODEL, LOSS, COUNTER, FUNC]).format(**values | kwargs), here)
-    return synth_learner(path=path, model=here['Net'](), loss_func=here['my_loss'], cbs=[here['Counter'](), on('after_batch')(here['each'])])
+    return synth_learner(path=path, model=here['Net'](), loss_func=here['my_loss'],
+        cbs=[here['Counter'](), on('after_batch')(here['each'])])
 
 def warned(learn):
     with warnings.catch_warnings(record=True) as seen:
@@ -39,7 +40,9 @@ def warned(learn):
         learn.fit(2, cbs=Checkpoint(), resume=True)
     return [str(o.message) for o in seen if 'not exactly' in str(o.message)]
 
-@pytest.mark.parametrize('change,culprit', [(dict(scale=2), 'Net'), (dict(by=2.), 'Net'), (dict(factor=3.), 'Net'), (dict(power=4), 'my_loss'), (dict(n=2), 'Counter'), (dict(m=2), 'each')], ids=str)
+@pytest.mark.parametrize('change,culprit',
+    [(dict(scale=2), 'Net'), (dict(by=2.), 'Net'), (dict(factor=3.), 'Net'), (dict(power=4), 'my_loss'),
+        (dict(n=2), 'Counter'), (dict(m=2), 'each')], ids=str)
 def test_changed(tmp_path, change, culprit):
     made(tmp_path).fit(1, cbs=Checkpoint())
     assert [o.split('`')[1].split('.')[-1] for o in warned(made(tmp_path, **change))]==[culprit]
@@ -56,8 +59,11 @@ def test_comments_and_docstrings_may_change(tmp_path):
 
 def test_same_code_in_other_processes(tmp_path):
     "Digests do not depend on hashes of strings or on addresses"
-    run = f"import sys; sys.path.insert(0, {str(__file__.rsplit('/', 1)[0])!r}); from test_changed_code import *; print(sorted(learner.resume.origin.code_of(made('.')).items()))"
-    outs = {subprocess.run([sys.executable, '-c', run], env=dict(PYTHONHASHSEED=str(i), PATH=''), capture_output=True, text=True, check=True, cwd=str(__file__.rsplit('/tests', 1)[0])).stdout for i in range(2)} # seeds with which the set has two orders
+    run = (f"import sys; sys.path.insert(0, {str(__file__.rsplit('/', 1)[0])!r}); from test_changed_code import *; "
+        "print(sorted(learner.resume.origin.code_of(made('.')).items()))")
+    # seeds with which the set has two orders
+    outs = {subprocess.run([sys.executable, '-c', run], env=dict(PYTHONHASHSEED=str(i), PATH=''), capture_output=True,
+        text=True, check=True, cwd=str(__file__.rsplit('/tests', 1)[0])).stdout for i in range(2)}
     assert len(outs)==1 and 'Net' in outs.pop()
 
 # What is no change of code
@@ -77,7 +83,8 @@ class Plain(torch.optim.Adam): pass
 class Net(RegModel):
     calls,seen,cache,kinds = 0,[],{{}},set()
     def forward(self, x, last=[], *, known={{}}):
-        Net.calls += 1; self.seen.append(len(x)); self.cache[len(self.seen)] = 1; self.kinds.add(str(self.calls)); last.append(1); known[len(last)] = 1
+        Net.calls += 1; self.seen.append(len(x)); self.cache[len(self.seen)] = 1; self.kinds.add(str(self.calls))
+        last.append(1); known[len(last)] = 1
         return super().forward(x)
 
 class Sampler(torch.utils.data.Sampler):
@@ -85,7 +92,8 @@ class Sampler(torch.utils.data.Sampler):
     def __init__(self, n): self.n = n
     def __len__(self): return self.n
     def set_epoch(self, epoch): self.epoch = epoch
-    def __iter__(self): return iter(torch.randperm(self.n, generator=torch.Generator().manual_seed(self.epoch)).tolist())
+    def __iter__(self):
+        return iter(torch.randperm(self.n, generator=torch.Generator().manual_seed(self.epoch)).tolist())
 
 def counting():
     n,seen = 0,[]
@@ -100,7 +108,8 @@ def made(opt, path):
     torch.manual_seed(0)
     ds = torch.utils.data.TensorDataset(torch.randn(8, 1), torch.randn(8, 1))
     dls = DataLoaders(torch.utils.data.DataLoader(ds, 4, sampler=Sampler(8)), device='cpu')
-    return synth_learner(dls=dls, model=Net(), opt_func=opt, path=path, cbs=[on('after_batch')(counting()), on('before_epoch')(sets_epoch)])
+    return synth_learner(dls=dls, model=Net(), opt_func=opt, path=path,
+        cbs=[on('after_batch')(counting()), on('before_epoch')(sets_epoch)])
 
 warnings.simplefilter('error')
 made({opt}, {path!r}).fit({n}, cbs=Checkpoint(), resume='auto')
@@ -123,14 +132,16 @@ def errors(tmp_path_factory):
     for n in (1, 2):
         scripts = json.dumps({o:RUN.format(opt=o, path=str(path/str(i)), n=n) for i,o in enumerate(opts)})
         env = os.environ | dict(OMP_NUM_THREADS='1')
-        p = subprocess.run([sys.executable, '-c', EACH], input=scripts, env=env, cwd=root, capture_output=True, text=True)
+        p = subprocess.run([sys.executable, '-c', EACH], input=scripts, env=env, cwd=root, capture_output=True,
+            text=True)
         assert not p.returncode, p.stderr
         res.append(json.loads(p.stdout.splitlines()[-1]))
     return res
 
 @pytest.mark.parametrize('opt', opts)
 def test_the_same_script_again_warns_of_nothing(errors, opt):
-    "Though torch wraps `step` of optimizers, though classes and functions count, and though a sampler is told its epoch"
+    """Though torch wraps `step` of optimizers, though classes and functions count, and though a sampler is told its
+    epoch"""
     assert [o[opt] for o in errors]==[None, None]
 
 def base(factor):

@@ -1,6 +1,7 @@
 """Promise 2 for what loaders count: kinds of state × places in a loader × looks.
 
-Training depends on the state after each sample, and an inference moves it: with the inference, a run ends as without it, or a
+Training depends on the state after each sample, and an inference moves it: with the inference, a run ends as without
+it, or a
 warning names what has moved."""
 import itertools,random,warnings
 from collections import OrderedDict
@@ -29,7 +30,8 @@ class Moves:
         return f if x is None else x*f
 
 class Points(Dataset):
-    def __init__(self, transform=None): self.x,self.transform = torch.randn(12, 2, generator=torch.Generator().manual_seed(0)),transform
+    def __init__(self, transform=None):
+        self.x,self.transform = torch.randn(12, 2, generator=torch.Generator().manual_seed(0)),transform
     def __len__(self): return len(self.x)
     def __getitem__(self, i):
         x,y = self.x[i],self.x[i].sum(0, keepdim=True)
@@ -74,11 +76,17 @@ def collate_function(kind):
         return x*(1+kind.number(v)/50),y
     return collate
 
-def both(ds, **kwargs): return DataLoader(ds, 3, **kwargs),DataLoader(Subset(ds, range(6)), 3, **{k:v for k,v in kwargs.items() if k!='sampler'})
+def both(ds, **kwargs):
+    return DataLoader(ds, 3, **kwargs),DataLoader(Subset(ds, range(6)), 3,
+        **{k:v for k,v in kwargs.items() if k!='sampler'})
 places = dict(
-    dataset=lambda kind: both(Counting(kind)), in_subsets=lambda kind: both(Subset(ConcatDataset([Counting(kind)]), range(12))),
-    transform=lambda kind: both(Points(Moves(kind))), in_a_list=lambda kind: both(Points(Compose(Moves(kind), abs))), slots=lambda kind: both(Points(Slotted(kind))), module=lambda kind: both(Points(ModuleMoves(kind))),
-    method=lambda kind: both(Points(Moves(kind).__call__)), collate=lambda kind: both(Points(), collate_fn=Collate(kind)), collate_function=lambda kind: both(Points(), collate_fn=collate_function(kind)),
+    dataset=lambda kind: both(Counting(kind)),
+    in_subsets=lambda kind: both(Subset(ConcatDataset([Counting(kind)]), range(12))),
+    transform=lambda kind: both(Points(Moves(kind))), in_a_list=lambda kind: both(Points(Compose(Moves(kind), abs))),
+    slots=lambda kind: both(Points(Slotted(kind))), module=lambda kind: both(Points(ModuleMoves(kind))),
+    method=lambda kind: both(Points(Moves(kind).__call__)),
+    collate=lambda kind: both(Points(), collate_fn=Collate(kind)),
+    collate_function=lambda kind: both(Points(), collate_fn=collate_function(kind)),
     sampler=lambda kind: both(Points(), sampler=Order(kind)))
 
 # Looks
@@ -87,19 +95,26 @@ def quiet(f):
         with redirect_stdout(StringIO()): f(learn)
         plt.close('all')
     return _f
-looks = {k:quiet(f) for k,f in dict(validate=lambda learn: learn.validate(), on_training=lambda learn: learn.validate(0), get_preds=lambda learn: learn.get_preds(0), predict=lambda learn: learn.predict(torch.ones(2)), tta=lambda learn: learn.tta(n=1, aug=lambda x: x)).items()}
-between = looks | {k:quiet(f) for k,f in dict(lr_find=lambda learn: learn.lr_find(num_it=4), smoke=lambda learn: learn.smoke()).items()}
+looks = {k:quiet(f) for k,
+    f in dict(validate=lambda learn: learn.validate(), on_training=lambda learn: learn.validate(0),
+        get_preds=lambda learn: learn.get_preds(0), predict=lambda learn: learn.predict(torch.ones(2)),
+        tta=lambda learn: learn.tta(n=1, aug=lambda x: x)).items()}
+between = looks | {k:quiet(f) for k,
+    f in dict(lr_find=lambda learn: learn.lr_find(num_it=4), smoke=lambda learn: learn.smoke()).items()}
 class Looks(Callback):
     "Calls `f(learn)` before the second batch is drawn"
     only_fit,run_valid = True,False
     def __init__(self, f): self.f = f
     def after_batch(self):
         if self.train_iter==2: self.f(self.learn)
-calls = {**{f'{k} between fits':dict(around=f) for k,f in between.items()}, **{f'{k} in training':dict(inside=f) for k,f in looks.items()}, 'own validations':dict(valid=True), 'validations in the epoch':dict(valid=True, cbs=lambda: [Validate(2, 'iter')])}
+calls = {**{f'{k} between fits':dict(around=f) for k,f in between.items()},
+    **{f'{k} in training':dict(inside=f) for k,f in looks.items()}, 'own validations':dict(valid=True),
+    'validations in the epoch':dict(valid=True, cbs=lambda: [Validate(2, 'iter')])}
 
 def learner(dls):
     torch.manual_seed(0); random.seed(0)
-    return Learner(DataLoaders(*dls, device='cpu'), nn.Linear(2, 1), F.mse_loss, opt_func=SGD, lr=.05).remove_cb(ProgressCallback)
+    return Learner(DataLoaders(*dls, device='cpu'), nn.Linear(2, 1), F.mse_loss, opt_func=SGD,
+        lr=.05).remove_cb(ProgressCallback)
 
 def run(place, kind, around=None, inside=None, valid=False, cbs=lambda: []):
     learn = learner(places[place](kind))
@@ -148,7 +163,9 @@ def looked(ds, **kwargs):
 
 class Caches(Points):
     "Keeps what is slow to make, in several ways"
-    def __init__(self): super().__init__(); self.decoded,self.recent,self.all,self.table,self.file = {},OrderedDict(),[None]*12,torch.zeros(12, 200),None
+    def __init__(self):
+        super().__init__()
+        self.decoded,self.recent,self.all,self.table,self.file = {},OrderedDict(),[None]*12,torch.zeros(12, 200),None
     @cached_property
     def scale(self): return 2.
     @lru_cache
@@ -165,7 +182,8 @@ class Caches(Points):
 def test_caches_stay_and_nothing_is_said_of_them():
     ds = Caches()
     assert not looked(ds)
-    assert len(ds.decoded)==12 and len(ds.recent)==4 and None not in ds.all and 'scale' in vars(ds) and ds.slow.cache_info().misses==12
+    assert (len(ds.decoded)==12 and len(ds.recent)==4 and None not in ds.all and 'scale' in vars(ds)
+        and ds.slow.cache_info().misses==12)
 
 class Reads(Points):
     "Knows at which line its file is"
@@ -186,8 +204,11 @@ class Grows(Points):
     def __init__(self, v, move): super().__init__(); self.v,self.move = v,move
     def __getitem__(self, i): self.move(self.v); return super().__getitem__(i)
 
-large = dict(long_list=([0]*1001, lambda v: v.append(1)), pool=([], lambda v: v.append(torch.ones(1))), replaced=([torch.ones(1)], lambda v: v.__setitem__(0, torch.zeros(1))), large_tensor=(torch.ones(2000), lambda v: v.add_(1)),
-    table=(dict.fromkeys(range(2000), 0), lambda v: v.__setitem__(3, v[3]+1)), yielding=((i for i in range(1000)), next), counting=(itertools.count(), next))
+large = dict(long_list=([0]*1001, lambda v: v.append(1)), pool=([], lambda v: v.append(torch.ones(1))),
+    replaced=([torch.ones(1)], lambda v: v.__setitem__(0, torch.zeros(1))),
+    large_tensor=(torch.ones(2000), lambda v: v.add_(1)),
+    table=(dict.fromkeys(range(2000), 0), lambda v: v.__setitem__(3, v[3]+1)),
+    yielding=((i for i in range(1000)), next), counting=(itertools.count(), next))
 @pytest.mark.parametrize('kind', large)
 def test_what_is_too_large_to_be_held_or_has_no_copy_is_named_once(kind):
     said, = looked(Grows(*large[kind]))
@@ -197,13 +218,18 @@ def test_what_is_too_large_to_be_held_or_has_no_copy_is_named_once(kind):
 def test_what_does_not_move_is_not_named(kind):
     if kind!='yielding': assert not looked(Grows(large[kind][0], lambda v: None)) # of which nothing can be told
 
-data = dict(names=np.array(['a']*2000), dates=np.array(['2024-01-01']*2000, 'datetime64[D]'), fields=np.zeros(2000, [('n', 'f4')]), sparse=torch.eye(2000).to_sparse(), complex=torch.ones(2000, dtype=torch.complex64), booleans=torch.ones(2000, dtype=bool),
-    turned=torch.ones(60, 50).t(), bfloat=torch.ones(2000, dtype=torch.bfloat16), mixed={**dict.fromkeys(range(20), 1), 'x': torch.ones(2)})
+data = dict(names=np.array(['a']*2000), dates=np.array(['2024-01-01']*2000, 'datetime64[D]'),
+    fields=np.zeros(2000, [('n', 'f4')]), sparse=torch.eye(2000).to_sparse(),
+    complex=torch.ones(2000, dtype=torch.complex64), booleans=torch.ones(2000, dtype=bool),
+    turned=torch.ones(60, 50).t(), bfloat=torch.ones(2000, dtype=torch.bfloat16),
+    mixed={**dict.fromkeys(range(20), 1), 'x': torch.ones(2)})
 @pytest.mark.parametrize('kind', data)
-def test_large_data_of_all_kinds_are_left_alone(kind): assert not [o for o in looked(Grows(data[kind], lambda v: None)) if 'Inference' in o]
+def test_large_data_of_all_kinds_are_left_alone(kind):
+    assert not [o for o in looked(Grows(data[kind], lambda v: None)) if 'Inference' in o]
 
 def test_a_dict_of_mixed_values_is_a_cache():
-    assert not looked(Grows({**dict.fromkeys(range(20), 1), 'x': torch.ones(2)}, lambda v: v.__setitem__('x', torch.ones(2))))
+    assert not looked(Grows({**dict.fromkeys(range(20), 1), 'x': torch.ones(2)},
+        lambda v: v.__setitem__('x', torch.ones(2))))
 
 class Budget(Points):
     "Counts what its cache holds"

@@ -1,4 +1,5 @@
-"Whatever breaks, nothing is lost: files appear whole or not at all, earlier ones stay, everything is undone, memory is freed, and the next fit works"
+"""Whatever breaks, nothing is lost: files appear whole or not at all, earlier ones stay, everything is undone, memory
+is freed, and the next fit works"""
 import builtins,contextlib,errno,gc,json,multiprocessing,os,pickle,random,signal,socket,subprocess,sys,threading,weakref
 from collections import OrderedDict
 from pathlib import Path
@@ -16,7 +17,9 @@ def learner(path, seed=0, **kwargs):
     random.seed(seed); np.random.seed(seed); torch.manual_seed(seed)
     ds = TensorDataset(torch.randn(24,4, generator=torch.Generator().manual_seed(0)), torch.arange(24)%3)
     model = nn.Sequential(nn.Linear(4,6), nn.Dropout(.2), nn.ReLU(), nn.Linear(6,3))
-    return Learner(DataLoaders(DataLoader(ds, 4, shuffle=True), DataLoader(ds, 8), device='cpu'), model, nn.CrossEntropyLoss(), opt_func=lambda ps,lr=.05: SGD(ps, lr, mom=.9), path=path, **kwargs).remove_cb(ProgressCallback)
+    return Learner(DataLoaders(DataLoader(ds, 4, shuffle=True), DataLoader(ds, 8), device='cpu'), model,
+        nn.CrossEntropyLoss(), opt_func=lambda ps,lr=.05: SGD(ps, lr, mom=.9), path=path,
+        **kwargs).remove_cb(ProgressCallback)
 
 def saver(**kwargs): return Checkpoint(**dict(dict(every=2, unit='iter', keep=2), **kwargs))
 def weights(learn): return [p.detach().clone() for p in learn.model.parameters()]
@@ -27,10 +30,18 @@ def reference(tmp_path_factory): return weights(learner(tmp_path_factory.mktemp(
 
 def world(learn=None):
     "What a fit must leave as it was"
-    res = dict(grad=torch.is_grad_enabled(), autocast=torch.is_autocast_enabled('cpu'), signals=[signal.getsignal(o) for o in (signal.SIGINT, signal.SIGTERM)],
-        threads=sorted(o.name for o in threading.enumerate() if o.name!='QueueFeederThread'), children=len(multiprocessing.active_children()), fds=len(os.listdir('/proc/self/fd')) if os.path.isdir('/proc/self/fd') else 0, cwd=os.getcwd())
-    if learn is not None: res |= dict(modes=[m.training for m in learn.model.modules()], hooks=[len(m._forward_hooks)+len(m._forward_pre_hooks)+len(m._backward_hooks) for m in learn.model.modules()],
-        grads=[p.grad for p in learn.model.parameters()], cbs=list(learn.cbs), mode=learn.mode, batch=[getattr(learn, o) for o in ('batch','xb','yb','pred','loss','loss_grad','dl','exc','file','saved')], carry=learn.route.carry)
+    res = dict(grad=torch.is_grad_enabled(), autocast=torch.is_autocast_enabled('cpu'),
+        signals=[signal.getsignal(o) for o in (signal.SIGINT, signal.SIGTERM)],
+        threads=sorted(o.name for o in threading.enumerate() if o.name!='QueueFeederThread'),
+        children=len(multiprocessing.active_children()),
+        fds=len(os.listdir('/proc/self/fd')) if os.path.isdir('/proc/self/fd') else 0, cwd=os.getcwd())
+    if learn is not None:
+        res |= dict(modes=[m.training for m in learn.model.modules()],
+            hooks=[len(m._forward_hooks)+len(m._forward_pre_hooks)+len(m._backward_hooks)
+                for m in learn.model.modules()],
+        grads=[p.grad for p in learn.model.parameters()], cbs=list(learn.cbs), mode=learn.mode,
+        batch=[getattr(learn, o) for o in ('batch','xb','yb','pred','loss','loss_grad','dl','exc','file','saved')],
+        carry=learn.route.carry)
     return res
 
 def check_folder(folder, at_least=0):
@@ -49,7 +60,8 @@ class Broken:
     def __init__(self, monkeypatch, folder, op, n, code):
         self.folder,self.op,self.n,self.code,self.count,self.active,self.fds = str(folder),op,n,code,0,True,{}
         m,self.open,self.fsync,self.replace = monkeypatch,builtins.open,os.fsync,os.replace
-        m.setattr(builtins, 'open', self._open); m.setattr(os, 'fsync', self._fsync); m.setattr(os, 'replace', self._replace)
+        m.setattr(builtins, 'open', self._open)
+        m.setattr(os, 'fsync', self._fsync); m.setattr(os, 'replace', self._replace)
     def use(self, op, path):
         if op!=self.op or not self.active or not str(path).startswith(self.folder): return
         self.count += 1
@@ -70,7 +82,8 @@ class _File:
     def __enter__(self): return self
     def __exit__(self, *args): self.f.close()
 
-disk = [(op, n, code) for op in ('open','write','sync','rename') for n in (1, 2, 3, 7, 8) for code in ([errno.ENOSPC, errno.EACCES] if n==7 else [errno.ENOSPC])]
+disk = [(op, n, code) for op in ('open','write','sync','rename') for n in (1, 2, 3, 7, 8)
+    for code in ([errno.ENOSPC, errno.EACCES] if n==7 else [errno.ENOSPC])]
 
 @pytest.mark.parametrize('op,n,code', disk)
 def test_a_disk_that_fails_during_a_fit(op, n, code, tmp_path, reference, monkeypatch):
@@ -92,7 +105,8 @@ def test_a_disk_that_fails_while_a_state_is_saved(op, tmp_path, monkeypatch):
     learn = learner(tmp_path).fit(1)
     file = learn.save_state('mine')
     old,before,broken = file.read_bytes(),world(learn),Broken(monkeypatch, tmp_path, op, 1, errno.ENOSPC)
-    with pytest.raises(OSError, match='No space left'): learn.fit(1, cbs=Callback(after_epoch=lambda self: self.learn.save_state('mine')))
+    with pytest.raises(OSError, match='No space left'):
+        learn.fit(1, cbs=Callback(after_epoch=lambda self: self.learn.save_state('mine')))
     with pytest.raises(OSError, match='No space left'): learn.save_state('mine')
     broken.active = False
     assert file.read_bytes()==old and [o.name for o in file.parent.iterdir()]==[file.name] and world(learn)==before
@@ -135,7 +149,8 @@ def test_a_device_that_is_full(tmp_path):
 def stopped(tmp_path_factory):
     "The folder of a run that an error ended in its second epoch"
     path = tmp_path_factory.mktemp('stopped')
-    with pytest.raises(ZeroDivisionError): learner(path).fit(2, cbs=[saver(on_exc=False), Raise('before_draw', ZeroDivisionError, n=12, order=2000)])
+    with pytest.raises(ZeroDivisionError):
+        learner(path).fit(2, cbs=[saver(on_exc=False), Raise('before_draw', ZeroDivisionError, n=12, order=2000)])
     files = Checkpoints(path/'checkpoints')
     assert len(files.entries)==2
     return {o.name:o.read_bytes() for o in files.folder.iterdir()},[o.name for o in files.entries]
@@ -156,7 +171,9 @@ def flat(o, where=''):
         for i,v in enumerate(o): yield from flat(v, f'{where}.{i}')
     else: yield where,type(o),o.numpy().tobytes() if isinstance(o, torch.Tensor) else o
 
-damages = st.one_of(st.tuples(st.just('cut'), st.floats(0, 1, exclude_max=True)), st.tuples(st.just('flip'), st.floats(0, 1, exclude_max=True)), st.tuples(st.just('zeros'), st.floats(0, 1, exclude_max=True)))
+damages = st.one_of(st.tuples(st.just('cut'), st.floats(0, 1, exclude_max=True)),
+    st.tuples(st.just('flip'), st.floats(0, 1, exclude_max=True)),
+    st.tuples(st.just('zeros'), st.floats(0, 1, exclude_max=True)))
 def damaged(b, kind, where):
     i = int(where*len(b))
     if kind=='cut': return b[:i]
@@ -171,19 +188,24 @@ def test_a_damaged_file_is_noticed(tmp_path_factory, stopped, damage):
     b = newest.read_bytes()
     newest.write_bytes(damaged(b, *damage))
     if newest.read_bytes()==b: return
-    with pytest.warns(UserWarning, match=f'{newest.name}.*going back to the one before'): assert Checkpoints(folder).newest()[0]==before
+    with pytest.warns(UserWarning, match=f'{newest.name}.*going back to the one before'):
+        assert Checkpoints(folder).newest()[0]==before
     newest.unlink() # the same under a name that no manifest knows
     alone = path/'alone.pt'
     alone.write_bytes(damaged(b, *damage))
     try: res = read_plain(alone)
     except ValueError as e: assert 'alone.pt' in str(e)
-    else: assert list(flat(res))==list(flat(read_plain(before.parent.parent/'good.pt'))) if (before.parent.parent/'good.pt').write_bytes(b) else False
+    else:
+        assert (list(flat(res))==list(flat(read_plain(before.parent.parent/'good.pt')))
+            if (before.parent.parent/'good.pt').write_bytes(b) else False)
 
-@pytest.mark.parametrize('damage', [('cut',0), ('cut',.5), ('cut',.999), ('flip',.1), ('flip',.5), ('flip',.9), ('zeros',.5)], ids=str)
+@pytest.mark.parametrize('damage',
+    [('cut',0), ('cut',.5), ('cut',.999), ('flip',.1), ('flip',.5), ('flip',.9), ('zeros',.5)], ids=str)
 def test_a_run_goes_on_from_the_file_before(tmp_path, stopped, reference, damage):
     folder,newest,before = put_back(tmp_path, stopped)
     newest.write_bytes(damaged(newest.read_bytes(), *damage))
-    with pytest.warns(UserWarning, match='going back'): learn = learner(tmp_path, seed=9).fit(2, cbs=saver(), resume=True)
+    with pytest.warns(UserWarning, match='going back'):
+        learn = learner(tmp_path, seed=9).fit(2, cbs=saver(), resume=True)
     assert same(weights(learn), reference)
 
 @pytest.mark.parametrize('damage', [('cut',0), ('cut',.5), ('flip',.2), ('flip',.5)], ids=str)
@@ -201,7 +223,8 @@ def test_all_files_are_damaged(tmp_path, stopped):
     folder,newest,before = put_back(tmp_path, stopped)
     for o in (newest, before): o.write_bytes(o.read_bytes()[:100])
     learn = learner(tmp_path)
-    with pytest.warns(UserWarning, match='going back'), pytest.raises(FileNotFoundError, match='no checkpoint'): learn.fit(2, cbs=saver(), resume=True)
+    with pytest.warns(UserWarning, match='going back'), pytest.raises(FileNotFoundError, match='no checkpoint'):
+        learn.fit(2, cbs=saver(), resume=True)
     with pytest.warns(UserWarning, match='going back'): learn.fit(2, cbs=saver(), resume='auto')
     assert learn.opt_step==12
 
@@ -212,7 +235,9 @@ def test_a_manifest_that_is_no_manifest(tmp_path, stopped, reference, damage):
     file = folder/'manifest.json'
     b = file.read_bytes()
     if damage=='missing': file.unlink()
-    else: file.write_bytes(dict(empty=b'', cut=b[:len(b)//2], flip=b[:5]+bytes([b[5]^128])+b[6:], binary=bytes(range(256)), number=b'5', object=b'{"name": "a"}', names=json.dumps([newest.name]).encode())
+    else:
+        file.write_bytes(dict(empty=b'', cut=b[:len(b)//2], flip=b[:5]+bytes([b[5]^128])+b[6:],
+            binary=bytes(range(256)), number=b'5', object=b'{"name": "a"}', names=json.dumps([newest.name]).encode())
         .get(damage, json.dumps([dict(name=newest.name)]).encode()))
     assert same(weights(learner(tmp_path, seed=9).fit(2, cbs=saver(), resume=True)), reference)
     check_folder(folder, 1)
@@ -235,7 +260,8 @@ def test_a_manifest_with_evil_names(tmp_path, stopped, name):
 def test_a_manifest_that_names_files_that_are_gone(tmp_path, stopped, reference):
     folder,newest,before = put_back(tmp_path, stopped)
     newest.unlink()
-    with pytest.warns(UserWarning, match=f'{newest.name}.*going back'): learn = learner(tmp_path, seed=9).fit(2, cbs=saver(), resume=True)
+    with pytest.warns(UserWarning, match=f'{newest.name}.*going back'):
+        learn = learner(tmp_path, seed=9).fit(2, cbs=saver(), resume=True)
     assert same(weights(learn), reference)
     check_folder(folder, 1)
 
@@ -249,7 +275,9 @@ def test_an_error_anywhere_while_checkpoints_are_made(ev, n, tmp_path):
     if ev in once: n = 1
     learn = learner(tmp_path)
     before = world(learn)
-    with pytest.raises(ZeroDivisionError) as e: learn.fit(3, cbs=[saver(every=1), Raise(ev, ZeroDivisionError, n=n, order=random.Random(ev).choice([-200, 5, 2000]))])
+    with pytest.raises(ZeroDivisionError) as e:
+        learn.fit(3, cbs=[saver(every=1),
+            Raise(ev, ZeroDivisionError, n=n, order=random.Random(ev).choice([-200, 5, 2000]))])
     assert f'raised by `Raise.{ev}`' in e.value.__notes__ and world(learn)==before
     whole = check_folder(tmp_path/'checkpoints', at_least=n>1 or ev not in ('before_fit','before_epoch','before_train'))
     learn.fit(1, cbs=saver(folder='others'))
@@ -307,16 +335,21 @@ class Dies(Dataset):
 @pytest.mark.parametrize('which', ['train','valid'])
 def test_a_worker_dies(which, how, persistent, tmp_path):
     learn = learner(tmp_path)
-    dl = DataLoader(Dies(how, tmp_path/'mark'), 4, num_workers=2, multiprocessing_context='fork', persistent_workers=persistent)
-    learn.dls = DataLoaders(dl, learn.dls.valid, device='cpu') if which=='train' else DataLoaders(learn.dls.train, dl, device='cpu')
-    def without_workers(): return {k:v for k,v in world(learn).items() if k not in ('children','fds')} # torch's handler of SIGCHLD may raise while they are being ended
+    dl = DataLoader(Dies(how, tmp_path/'mark'), 4, num_workers=2, multiprocessing_context='fork',
+        persistent_workers=persistent)
+    learn.dls = (DataLoaders(dl, learn.dls.valid, device='cpu')
+        if which=='train' else DataLoaders(learn.dls.train, dl, device='cpu'))
+    # torch's handler of SIGCHLD may raise while they are being ended
+    def without_workers(): return {k:v for k,v in world(learn).items() if k not in ('children','fds')}
     before = without_workers()
-    with pytest.raises((RuntimeError, OSError, EOFError)) as e: learn.fit(1, cbs=saver()) # what torch raises depends on the moment
+    # what torch raises depends on the moment
+    with pytest.raises((RuntimeError, OSError, EOFError)) as e: learn.fit(1, cbs=saver())
     assert any(f'of `{which}`' in o for o in e.value.__notes__), e.value.__notes__
     del e
     vars(dl)['_iterator'] = None
     gc.collect()
-    assert without_workers()==before and not [o for o in gc.get_objects() if type(o).__name__=='_MultiProcessingDataLoaderIter']
+    assert (without_workers()==before
+        and not [o for o in gc.get_objects() if type(o).__name__=='_MultiProcessingDataLoaderIter'])
     check_folder(tmp_path/'checkpoints', 1)
     learn.fit(1, cbs=saver())
     vars(dl)['_iterator'] = None
@@ -343,7 +376,8 @@ os._exit(0)
 def test_a_broken_pipe(tmp_path):
     "Nobody reads any more: training goes on"
     env = os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=str(Path(__file__).parents[2]))
-    p = subprocess.Popen([sys.executable, '-W', 'ignore', '-c', pipe, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    p = subprocess.Popen([sys.executable, '-W', 'ignore', '-c', pipe, str(tmp_path)], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     assert p.stdout.readline()=='ready\n'
     p.stdout.close()
     p.stdin.write('\n'); p.stdin.close()
@@ -355,7 +389,8 @@ def test_a_broken_pipe(tmp_path):
 class Watch(Callback):
     "Weak references to what a batch is made of"
     def __init__(self): self.refs = {}
-    def before_batch(self): self.refs.update(batch=weakref.ref(self.learn.batch[0]), target=weakref.ref(self.learn.batch[1]))
+    def before_batch(self):
+        self.refs.update(batch=weakref.ref(self.learn.batch[0]), target=weakref.ref(self.learn.batch[1]))
     def after_loss(self): self.refs.update(pred=weakref.ref(self.learn.pred), loss=weakref.ref(self.learn.loss))
     def after_backward(self): self.refs['grad'] = weakref.ref(next(self.learn.model.parameters()).grad)
 
@@ -369,8 +404,11 @@ def alive(refs): return [k for k,o in refs.items() if o() is not None]
 def failing(kind, path):
     learn,watch = learner(path),Watch()
     if kind in ('forward','backward'): learn.model = nn.Sequential(learn.model, OOM(kind, 4))
-    more = {'callback': [Raise('after_backward', ZeroDivisionError, n=4, order=5)], 'interrupt': [Raise('after_backward', KeyboardInterrupt, n=4, order=5)], 'ctrl-c': [CtrlC()], 'validation': [Raise('after_validate', ZeroDivisionError)],
-        'with techniques': [Raise('after_step', ZeroDivisionError, n=2, order=5), EMA(.9), GradientAccumulation(8), MixedPrecision('bf16'), ActivationStats(), saver()]}.get(kind, [])
+    more = {'callback': [Raise('after_backward', ZeroDivisionError, n=4, order=5)],
+        'interrupt': [Raise('after_backward', KeyboardInterrupt, n=4, order=5)], 'ctrl-c': [CtrlC()],
+        'validation': [Raise('after_validate', ZeroDivisionError)],
+        'with techniques': [Raise('after_step', ZeroDivisionError, n=2, order=5), EMA(.9), GradientAccumulation(8),
+            MixedPrecision('bf16'), ActivationStats(), saver()]}.get(kind, [])
     return learn,watch,[watch,*more]
 
 @pytest.mark.parametrize('kind', ['callback','interrupt','ctrl-c','forward','backward','validation','with techniques'])
@@ -383,7 +421,8 @@ def test_what_a_batch_was_made_of_is_dropped(kind, tmp_path):
         try: learn.fit(1, cbs=cbs)
         except BaseException as e: kept = e
         assert kept is not None and len(watch.refs)>=4 and alive(watch.refs)==[]
-        assert kept.__traceback__ is not None and any(f.f_code.co_name.startswith('test_what_a_batch') for f in _frames(kept))
+        assert (kept.__traceback__ is not None
+            and any(f.f_code.co_name.startswith('test_what_a_batch') for f in _frames(kept)))
     finally: gc.enable()
 
 def _frames(e):
@@ -409,8 +448,10 @@ def test_the_model_is_freed_after_an_exception_in_a_kernel(tmp_path):
     shell.showtraceback = lambda *args, **kwargs: setattr(sys, 'last_value', shell._get_exc_info()[1])
     def cell(src): return shell.run_cell(src, store_history=False)
     try:
-        shell.user_ns.update(learner=learner, Raise=Raise, path=tmp_path, Watch=Watch, refs=(refs := {}), weakref=weakref, saver=saver)
-        assert cell("learn = learner(path); watch = Watch(); refs['model'] = weakref.ref(learn.model); refs['learn'] = weakref.ref(learn)").success
+        shell.user_ns.update(learner=learner, Raise=Raise, path=tmp_path, Watch=Watch, refs=(refs := {}),
+            weakref=weakref, saver=saver)
+        assert cell("learn = learner(path); watch = Watch(); refs['model'] = weakref.ref(learn.model); refs['learn'] "
+            "= weakref.ref(learn)").success
         res = cell("learn.fit(1, cbs=[watch, saver(), Raise('after_backward', ZeroDivisionError, n=3)])")
         assert isinstance(res.error_in_exec, ZeroDivisionError)
         del res
@@ -432,14 +473,18 @@ def test_files_hold_tensors_and_plain_values(tmp_path):
     learn = learner(tmp_path)
     learn.state.update(a=[1, 'b', None, torch.ones(2), dict(c=(1., True))])
     learn.dls.train.generator = torch.Generator().manual_seed(1)
-    cbs = [saver(), EMA(.9), GradientAccumulation(8), MixUp(), ActivationStats(), ParamScheduler(dict(lr=SchedCos(.1, .01))), on(event.after_batch(every=2))(lambda learn: None)]
+    cbs = [saver(), EMA(.9), GradientAccumulation(8), MixUp(), ActivationStats(),
+        ParamScheduler(dict(lr=SchedCos(.1, .01))), on(event.after_batch(every=2))(lambda learn: None)]
     learn.fit(1, cbs=cbs)
     res = read_plain(Checkpoints(tmp_path/'checkpoints').newest()[0])
     assert {*types(res)}<={dict,list,tuple,str,int,float,bool,type(None),torch.Tensor,OrderedDict}
-    assert {'python','numpy','torch','own'}<=res['at']['loader']['now'].keys() and len(res['at']['loader']['now']['own'])==1
+    assert ({'python','numpy','torch','own'}<=res['at']['loader']['now'].keys()
+        and len(res['at']['loader']['now']['own'])==1)
 
 class Mine: pass
-@pytest.mark.parametrize('o,path', [(Mine(), r"learn.state\['a'\]\['b'\]\[1\]"), (lambda: 0, r"learn.state\['a'\]\['b'\]\[1\]"), (Path('x'), r"\[1\]"), (np.array(['x']), r"\[1\]"), (torch.Generator(), r"\[1\]"), (Mine, r"\[1\]")], ids=lambda o: type(o).__name__)
+@pytest.mark.parametrize('o,path',
+    [(Mine(), r"learn.state\['a'\]\['b'\]\[1\]"), (lambda: 0, r"learn.state\['a'\]\['b'\]\[1\]"), (Path('x'), r"\[1\]"),
+        (np.array(['x']), r"\[1\]"), (torch.Generator(), r"\[1\]"), (Mine, r"\[1\]")], ids=lambda o: type(o).__name__)
 def test_anything_else_is_refused_with_its_path(o, path, tmp_path):
     learn = learner(tmp_path)
     learn.state['a'] = dict(b=[0, o])
@@ -474,7 +519,8 @@ def evil_files(folder, good):
     yield put('model.pt', {**saved, 'model': {**saved['model'], 'x': Evil(mark)}})
     yield put('callbacks.pt', {**saved, 'callbacks': dict(recorder=EvilEval(mark))})
     yield put('random.pt', {**saved, 'at': {**(saved['at'] or {}), 'random': Evil(mark)}})
-    yield put('old.pt', {**saved, 'state': dict(a=Evil(mark))}, lambda o,f: torch.save(o, f, _use_new_zipfile_serialization=False))
+    yield put('old.pt', {**saved, 'state': dict(a=Evil(mark))},
+        lambda o,f: torch.save(o, f, _use_new_zipfile_serialization=False))
     yield put('raw.pt', Evil(mark), raw)
     yield put('raw_dict.pt', dict(model={}, opt=Evil(mark), at=None, callbacks={}), raw)
 
@@ -503,7 +549,8 @@ def test_nothing_that_a_file_brings_along_is_run(tmp_path, stopped, monkeypatch)
     assert mark.exists() # they would have
     learn.fit(1)
 
-@pytest.mark.parametrize('name', ['http://127.0.0.1:9/x.pt', 'https://example.com/x.pth', 'file:///etc/hostname', 's3://bucket/x', 'hub://a/b'])
+@pytest.mark.parametrize('name',
+    ['http://127.0.0.1:9/x.pt', 'https://example.com/x.pth', 'file:///etc/hostname', 's3://bucket/x', 'hub://a/b'])
 def test_nothing_is_fetched(name, tmp_path, monkeypatch):
     monkeypatch.setattr(socket.socket, 'connect', no_network)
     monkeypatch.setattr(socket, 'getaddrinfo', no_network)

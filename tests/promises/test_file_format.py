@@ -1,4 +1,5 @@
-"Files of one format have the same keys: a change of the keys without a new `file_format` would let older files be misread"
+"""Files of one format have the same keys: a change of the keys without a new `file_format` would let older files be
+misread"""
 import re
 from pathlib import Path
 import pytest
@@ -8,13 +9,13 @@ from learner.inspect.testing import synth_learner
 from learner.resume.saved_run import file_format
 
 # What the keys of a file are, by format. A change of these lines comes with a new format
-keys = {4: '''format versions versions.learner versions.python versions.torch code model loss hidden attributes opt between opt_attrs
-    at at.next at.batch at.announced at.exact at.results at.settings
+keys = {4: '''format versions versions.learner versions.python versions.torch code model loss hidden attributes opt
+    between opt_attrs at at.next at.batch at.announced at.exact at.results at.settings
     at.counters at.counters.epoch at.counters.train_iter at.counters.opt_step at.counters.epoch_start
     at.bounds at.bounds.n_epoch at.bounds.start_epoch at.bounds.n_train_iter at.bounds.n_step
     at.optimizer at.optimizer.before at.optimizer.at_start at.optimizer.groups at.optimizer.grads
-    at.loader at.loader.n at.loader.at_start at.loader.now at.loader.idxs at.loader.workers at.loader.exhausted at.loader.old_workers
-    at.loader.description at.loader.counts at.loader.moved
+    at.loader at.loader.n at.loader.at_start at.loader.now at.loader.idxs at.loader.workers
+    at.loader.exhausted at.loader.old_workers at.loader.description at.loader.counts at.loader.moved
     callbacks callbacks.recorder state lineage frozen'''}
 kinds = {4: 'missing grad device array number row floats dict list bytes complex'}
 random_states = {4: 'python numpy torch own'} # in `at.loader.now`, besides those of devices
@@ -44,6 +45,7 @@ def test_kinds_of_values_are_those_of_the_format(saved):
 def test_the_table_in_the_chapter_lists_every_key(saved):
     root = Path(__file__).parents[2]
     text = next(o.source for o in read_nb(root/'nbs/resume/03_saved_run.ipynb').cells if o.id=='overview')
-    listed = {k for line in text.splitlines() if line.startswith('| `') for k in re.findall(r'`([^`]+)`', line.split('|')[1])}
+    listed = {k for line in text.splitlines() if line.startswith('| `')
+        for k in re.findall(r'`([^`]+)`', line.split('|')[1])}
     top = {k for k in found(saved) if k.count('.')==0 or (k.startswith('at.') and k.count('.')==1)}
     assert listed==top

@@ -16,7 +16,10 @@ def pairs(tmp_path_factory):
         if first not in done:
             done[first] = out = tmp_path_factory.mktemp('pairs')
             n = 2 if first=='few' else chunk
-            procs = [subprocess.Popen([sys.executable, here/'parted.py', side, out, str(0 if first=='few' else first), str(n)], env=dict(os.environ, PYTHONHASHSEED=str(i), PYTHONPATH=os.pathsep.join([str(here.parents[1]), str(here)])),
+            procs = [subprocess.Popen(
+                [sys.executable, here/'parted.py', side, out, str(0 if first=='few' else first), str(n)],
+                env=dict(os.environ, PYTHONHASHSEED=str(i),
+                    PYTHONPATH=os.pathsep.join([str(here.parents[1]), str(here)])),
                 stderr=subprocess.PIPE, text=True) for i,side in enumerate('ab')]
             errors = [o.communicate()[1] for o in procs]
             assert not any(o.returncode for o in procs), errors
@@ -32,7 +35,8 @@ def wrong(out, seed, kind):
     if d.step!=step or d.kind!=(None if step is None else kind): return f'{kind} {how}: expected {step}, but {d}'
     if step is None: return None
     said = d.evidence[0]
-    telling = dict(data=str(how.get('index')) if case['loader'] in indexed else 'inputs', code=str(how.get('numbers', {}).get(how.get('which'))))
+    telling = dict(data=str(how.get('index')) if case['loader'] in indexed else 'inputs',
+        code=str(how.get('numbers', {}).get(how.get('which'))))
     telling['random stream'] = f"`{how.get('generator', 'torch')}`"
     telling['hyper-parameter'] = f"`{how['name']}` of group" if 'name' in how else 'p=0.35'
     if telling.get(kind, '') not in said: return f'{kind} {how}: {telling[kind]} is not in {said!r}'

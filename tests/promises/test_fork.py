@@ -1,4 +1,5 @@
-"Promise 11: a fork continues as its parent would have, to the last bit, and leaves it alone; both know where they come from"
+"""Promise 11: a fork continues as its parent would have, to the last bit, and leaves it alone; both know where they
+come from"""
 import copy,json,pickle,random,warnings
 from contextlib import contextmanager
 import numpy as np, pytest, torch
@@ -26,14 +27,17 @@ def moments(learn): return next(o for o in learn.route.stopped.cbs if isinstance
 def own(res): return {k:v for k,v in res.items() if k!='random'} | dict(random=res['random']['own'])
 
 everything = dict(workers=2, ema=True, acc=True, sched='one_cycle') # the samples are augmented, too
-cases = [dict(), dict(mix=True, loader='own'), dict(groups=True, loss='module'), dict(filters=True, loader='stream'), dict(loader='knowing', sched='torch_cycle'),
-    dict(best=True, short=True), dict(between=True, amp='bf16'), dict(groups='several', micro=True), dict(groups='frozen', loader='batch_sampler'), dict(loader='sampler')]
+cases = [dict(), dict(mix=True, loader='own'), dict(groups=True, loss='module'), dict(filters=True, loader='stream'),
+    dict(loader='knowing', sched='torch_cycle'),
+    dict(best=True, short=True), dict(between=True, amp='bf16'), dict(groups='several', micro=True),
+    dict(groups='frozen', loader='batch_sampler'), dict(loader='sampler')]
 
 def continues(case, path, rng):
     "An unchanged fork of a finished run, and of one that is stopped, at some batch; and the parent after each"
     with silent():
         learn = trained(case, path, [Rewind(every=rng.choice([2, 5]), keep=10), Moments()])
-        seen,end = dict(learn.held_run.points[0].cbs[-1].seen),copy.deepcopy(outcome(learn)) # with the tensors of the moment
+        # with the tensors of the moment
+        seen,end = dict(learn.held_run.points[0].cbs[-1].seen),copy.deepcopy(outcome(learn))
         n = rng.randrange(1, max(seen))
         alt = learn.fork(n)
         assert same(weights(alt), seen[n])
@@ -53,7 +57,8 @@ def continues(case, path, rng):
         assert all(same(then[k], seen[k]) for k in seen if k>n) and not differences(end, outcome(learn))
 
 @pytest.mark.parametrize('seed', [*range(4), *(pytest.param(i, marks=pytest.mark.slow) for i in range(4, 100))])
-def test_a_fork_anywhere_is_its_parent_and_does_not_move_it(tmp_path, seed): continues(everything, tmp_path, random.Random(seed))
+def test_a_fork_anywhere_is_its_parent_and_does_not_move_it(tmp_path, seed):
+    continues(everything, tmp_path, random.Random(seed))
 
 @pytest.mark.parametrize('case', cases, ids=str)
 def test_whatever_a_run_consists_of(tmp_path, case): continues(case, tmp_path, random.Random(0))
@@ -69,23 +74,30 @@ class Noisy(Dataset):
 
 def stopped(dl, cbs=(), n=5, **kwargs):
     torch.manual_seed(0)
-    learn = Learner(DataLoaders(dl, DataLoader(TensorDataset(torch.randn(8, 3), torch.randn(8, 1)), 4), device='cpu'), nn.Linear(3, 1), **dict(loss_func=nn.MSELoss(), lr=.01)|kwargs).remove_cb(ProgressCallback)
+    learn = Learner(DataLoaders(dl, DataLoader(TensorDataset(torch.randn(8, 3), torch.randn(8, 1)), 4), device='cpu'),
+        nn.Linear(3, 1), **dict(loss_func=nn.MSELoss(), lr=.01)|kwargs).remove_cb(ProgressCallback)
     with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=[*cbs, Raise('before_draw', KeyboardInterrupt, n)])
     learn.route.stopped.cbs = [o for o in learn.route.stopped.cbs if not isinstance(o, Raise)]
     return learn
 
-def tensors(learn): return [*learn.model.parameters(), *(t for o in parts_of(learn.opt) for s in o.state.values() for t in s.values() if isinstance(t, torch.Tensor)),
+def tensors(learn):
+    return [*learn.model.parameters(),
+        *(t for o in parts_of(learn.opt) for s in o.state.values() for t in s.values() if isinstance(t, torch.Tensor)),
     *(t for cb in [*learn.cbs, *learn.route.stopped.cbs] for t in vars(cb).values() if isinstance(t, torch.Tensor))]
 
 def test_a_fork_shares_the_data_and_nothing_else():
-    learn = stopped(DataLoader(Noisy(), 4, shuffle=True, generator=torch.Generator().manual_seed(0)), [EMA(.9), GradientAccumulation(2)])
+    learn = stopped(DataLoader(Noisy(), 4, shuffle=True, generator=torch.Generator().manual_seed(0)),
+        [EMA(.9), GradientAccumulation(2)])
     alt = learn.fork()
     assert not {o.data_ptr() for o in tensors(learn)} & {o.data_ptr() for o in tensors(alt)}
-    assert all(a is not b for a,b in [(alt.model, learn.model), (alt.opt, learn.opt), (alt.loss_func, learn.loss_func), (alt.recorder, learn.recorder), (alt.state, learn.state), (alt.route, learn.route)])
+    assert all(a is not b for a,
+        b in [(alt.model, learn.model), (alt.opt, learn.opt), (alt.loss_func, learn.loss_func),
+            (alt.recorder, learn.recorder), (alt.state, learn.state), (alt.route, learn.route)])
     assert not {*map(id, [*learn.cbs, *learn.route.stopped.cbs])} & {*map(id, [*alt.cbs, *alt.route.stopped.cbs])}
     a,b = learn.dls.train,alt.dls.train
     assert b.dataset is not a.dataset and b.dataset.x is a.dataset.x and b.dataset.rng is not a.dataset.rng
-    assert b.generator is not a.generator and b.sampler is not a.sampler and b.sampler.generator is b.generator and b.sampler.data_source is b.dataset
+    assert (b.generator is not a.generator and b.sampler is not a.sampler and b.sampler.generator is b.generator
+        and b.sampler.data_source is b.dataset)
     assert alt.dls['valid'].dataset.tensors is learn.dls['valid'].dataset.tensors
     assert [o.learn for o in alt.cbs]==[alt]*len(alt.cbs) and [o.learn for o in learn.cbs]==[learn]*len(learn.cbs)
     assert [p for g in alt.opt.param_groups for p in g['params']]==[*alt.model.parameters()]
@@ -103,7 +115,8 @@ def test_a_dataset_in_a_dataset():
 
 @pytest.mark.filterwarnings('ignore:The loader.s workers persisted')
 def test_persistent_workers_stay_with_the_parent():
-    learn = stopped(DataLoader(TensorDataset(torch.randn(24, 3), torch.randn(24, 1)), 4, num_workers=1, persistent_workers=True), n=9)
+    learn = stopped(DataLoader(TensorDataset(torch.randn(24, 3), torch.randn(24, 1)), 4, num_workers=1,
+        persistent_workers=True), n=9)
     it = learn.dls.train._iterator
     alt = learn.fork()
     assert it is not None and learn.dls.train._iterator is it and alt.dls.train._iterator is None
@@ -146,7 +159,9 @@ def test_a_function_that_uses_the_parents_model_is_named():
     mine = learn.model
     learn.loss_func = lambda p, y: F.mse_loss(p, y)+1e-3*mine.weight.norm()
     learn.add_cb(on('after_epoch')(lambda _: learn.recorder.losses))
-    with pytest.warns(UserWarning, match="would use its parent's model, optimizer or learner in `loss_func`, `<lambda>`"): learn.fork()
+    with pytest.warns(UserWarning,
+            match="would use its parent's model, optimizer or learner in `loss_func`, `<lambda>`"):
+        learn.fork()
 
 # What is changed
 def test_rates_as_in_resume():
@@ -166,7 +181,8 @@ def test_a_schedule_is_scaled():
     learn = synth_learner(lr=.1)
     learn.fit_one_cycle(2, cbs=Rewind(every=4))
     alt = learn.fork(8, lr=.05).resume()
-    assert alt.recorder.lrs[:8]==learn.recorder.lrs[:8] and alt.recorder.lrs[8:]==pytest.approx([o/2 for o in learn.recorder.lrs[8:]])
+    assert (alt.recorder.lrs[:8]==learn.recorder.lrs[:8]
+        and alt.recorder.lrs[8:]==pytest.approx([o/2 for o in learn.recorder.lrs[8:]]))
 
 class Once(Callback):
     "Counts its batches"
@@ -196,21 +212,27 @@ def test_functions_of_one_name_keep_their_own_counts():
     assert learn.state==dict(a=10, b=6) and alt.state==dict(a=3, b=6)
 
 # Files
-def read(folder): return {o.relative_to(folder):o.read_bytes() for o in folder.rglob('*') if o.is_file() and not any(p.startswith('fork-') for p in o.relative_to(folder).parts)}
+def read(folder):
+    return {o.relative_to(folder):o.read_bytes() for o in folder.rglob('*') if o.is_file()
+        and not any(p.startswith('fork-') for p in o.relative_to(folder).parts)}
 
 def test_files_of_the_parent_stay_and_those_of_the_fork_are_whole(tmp_path):
     learn = synth_learner(path=tmp_path, metrics=mae).remove_cb(ProgressCallback)
-    learn.fit(4, cbs=[Rewind(every=4, keep=9), CSVLogger(), JSONLogger(batches=1), SaveModelCallback(), Checkpoint(every=4, unit='iter', keep=2)])
+    learn.fit(4, cbs=[Rewind(every=4, keep=9), CSVLogger(), JSONLogger(batches=1), SaveModelCallback(),
+        Checkpoint(every=4, unit='iter', keep=2)])
     before = read(tmp_path)
     with silent():
-        warnings.filterwarnings('ignore', 'The best weights so far are gone|`valid_loss` was never better') # the parent has written over them
+        # the parent has written over them
+        warnings.filterwarnings('ignore', 'The best weights so far are gone|`valid_loss` was never better')
         alt = learn.fork(14, lr=.03).resume()
     assert read(tmp_path)==before and alt.path.parent==tmp_path and alt.path.name=='fork-'+alt.lineage[-1].run
     rows = [dict(o) for o in CSVLogger.read_log(alt_csv(alt))]
     assert [o['train_loss'] for o in rows]==[o.train_loss for o in alt.recorder.rows] and len(rows)==4
-    assert rows[0]['train_loss']==learn.recorder.rows[0].train_loss and rows[-1]['train_loss']!=learn.recorder.rows[-1].train_loss
+    assert (rows[0]['train_loss']==learn.recorder.rows[0].train_loss
+        and rows[-1]['train_loss']!=learn.recorder.rows[-1].train_loss)
     lines = [json.loads(o) for o in (alt.path/'history.jsonl').read_text().splitlines()]
-    assert [o['how'] for o in lines[0]['config']['lineage']]==['fit','fork'] and lines[0]['config']['lineage'][-1]==alt.lineage[-1]._asdict()
+    assert ([o['how'] for o in lines[0]['config']['lineage']]==['fit','fork']
+        and lines[0]['config']['lineage'][-1]==alt.lineage[-1]._asdict())
     assert [o['row']['loss'] for o in lines if o['kind']=='batch']==alt.recorder.raw_losses
     files = Checkpoints(alt.path/'checkpoints').entries
     assert {o.run for o in files}=={alt.lineage[-1].run} and (alt.path/'models'/'model.pth').exists()
@@ -253,9 +275,11 @@ def test_the_lineage_of_runs(tmp_path):
     assert turns(learn)==[('fit', 0)]
     learn.rewind(10)
     assert turns(learn)==[('fit', 0), ('rewind', 10)] and len({o.run for o in learn.lineage})==1
-    assert turns(learn.fork())==[('fit', 0), ('rewind', 10), ('fork', 10)] and turns(learn.fork(6))==[('fit', 0), ('fork', 6)]
+    assert (turns(learn.fork())==[('fit', 0), ('rewind', 10), ('fork', 10)]
+        and turns(learn.fork(6))==[('fit', 0), ('fork', 6)])
     learn.resume()
-    assert turns(learn)==[('fit', 0), ('rewind', 10)] and [o['how'] for o in learn.run_config['lineage']]==['fit','rewind']
+    assert (turns(learn)==[('fit', 0), ('rewind', 10)]
+        and [o['how'] for o in learn.run_config['lineage']]==['fit','rewind'])
     learn.fit(1)
     assert turns(learn)==[('fit', 0)] and learn.lineage!=first
 
@@ -267,7 +291,8 @@ def test_a_fork_of_a_fork():
     assert turns(third)==[('fit', 0), ('fork', 6), ('fork', 14)] and len({o.run for o in third.lineage})==3
     assert third.resume().recorder.losses==alt.recorder.losses
     alt.rewind(4) # into its parent's part
-    assert turns(alt)==[('fit', 0), ('rewind', 4)] and [o.run for o in alt.lineage]==[learn.lineage[0].run, third.lineage[1].run]
+    assert (turns(alt)==[('fit', 0), ('rewind', 4)]
+        and [o.run for o in alt.lineage]==[learn.lineage[0].run, third.lineage[1].run])
 
 def test_a_lineage_in_files(tmp_path):
     def make(): return synth_learner(path=tmp_path).remove_cb(ProgressCallback)
@@ -297,7 +322,8 @@ def test_errors(tmp_path):
     learn.fit(1, cbs=Rewind(every=4, keep=1))
     with pytest.raises(ValueError, match='held after 8'): learn.fork(3)
     with pytest.raises(ValueError, match='n_iter'): learn.fork(-1)
-    with pytest.raises(RuntimeError, match='cannot copy a running `fit`'): learn.fit(1, cbs=on('after_batch')(lambda learn: learn.fork()))
+    with pytest.raises(RuntimeError, match='cannot copy a running `fit`'):
+        learn.fit(1, cbs=on('after_batch')(lambda learn: learn.fork()))
 
 @pytest.mark.parametrize('memory', [1, 2**30])
 @pytest.mark.parametrize('how', [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))], ids=['deepcopy','pickle'])
@@ -316,7 +342,9 @@ def test_boards_of_forks_lie_over_that_of_their_parent(tmp_path, log_dir, n):
     "Each has event files of its own, with the whole curve, at the steps that its parent has"
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     def board(learn): return next(o for o in learn.held_run.points[0].cbs if isinstance(o, TensorBoardLogger)).folder
-    def curve(folder): return {o.step:o.value for o in EventAccumulator(folder, size_guidance=dict(scalars=0)).Reload().Scalars('batch/loss')}
+    def curve(folder):
+        return {o.step:o.value for o in EventAccumulator(folder,
+            size_guidance=dict(scalars=0)).Reload().Scalars('batch/loss')}
     def expected(learn, start): return {start+i+1:pytest.approx(v) for i,v in enumerate(learn.recorder.raw_losses)}
     learn = synth_learner(path=tmp_path).remove_cb(ProgressCallback)
     logger = TensorBoardLogger(log_dir)
@@ -325,7 +353,8 @@ def test_boards_of_forks_lie_over_that_of_their_parent(tmp_path, log_dir, n):
     start = 10 if log_dir else 0 # a second fit goes on in a folder that is given
     before,files = curve(board(learn)),read(tmp_path)
     alt = learn.fork(n, lr=.01).resume()
-    assert read(tmp_path)==files and curve(board(learn))==before and {k:before[k] for k in expected(learn, start)}==expected(learn, start)
+    assert (read(tmp_path)==files and curve(board(learn))==before
+        and {k:before[k] for k in expected(learn, start)}==expected(learn, start))
     assert board(alt).startswith(str(alt.path)) and curve(board(alt))==expected(alt, start)
     third = alt.fork(14).resume()
     assert curve(board(third))==expected(third, start) and len({board(o) for o in (learn, alt, third)})==3

@@ -1,11 +1,13 @@
-"Promise 1, where a gap is easy to miss: state that is in no `state_dict`, handlers that run twice, settings that have changed"
+"""Promise 1, where a gap is easy to miss: state that is in no `state_dict`, handlers that run twice, settings that
+have changed"""
 import os,random,signal,time,warnings
 from functools import partial
 import numpy as np
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import BatchSampler,DataLoader,RandomSampler,Sampler,WeightedRandomSampler,default_collate,get_worker_info
+from torch.utils.data import BatchSampler,DataLoader,RandomSampler,Sampler,WeightedRandomSampler,default_collate, \
+    get_worker_info
 from learner.all import *
 from parts import shown
 import runs
@@ -13,8 +15,10 @@ from runs import CtrlC,Net,Samples,differences,outcome,seed_all
 
 def made(path, seed=1, train=None, model=lambda: Net(.3), loss=F.mse_loss, valid=True, **kwargs):
     seed_all(seed)
-    return Learner(DataLoaders(train() if train else DataLoader(Samples(), 8, shuffle=True), DataLoader(Samples(16), 8) if valid else None, n_inp=2, device='cpu'),
-        model(), loss() if isinstance(loss, type) else loss, metrics=runs.mae, path=path, **dict(lr=.01) | kwargs).remove_cb(ProgressCallback)
+    return Learner(DataLoaders(train() if train else DataLoader(Samples(), 8, shuffle=True),
+        DataLoader(Samples(16), 8) if valid else None, n_inp=2, device='cpu'),
+        model(), loss() if isinstance(loss, type) else loss, metrics=runs.mae, path=path,
+        **dict(lr=.01) | kwargs).remove_cb(ProgressCallback)
 
 @pytest.fixture(autouse=True)
 def as_errors():
@@ -28,7 +32,8 @@ def cut(path, make, cbs, stop, how, fit=None, every=2, unit='iter', between=lamb
     fit,saver = fit or {},lambda: Checkpoint(every, unit, on_exc=False)
     learn = make(path)
     if how=='file':
-        with pytest.raises(InterruptedError): learn.fit(3, cbs=[*cbs(), saver(), Raise(stop[0], InterruptedError, stop[1], order=500)], **fit)
+        with pytest.raises(InterruptedError):
+            learn.fit(3, cbs=[*cbs(), saver(), Raise(stop[0], InterruptedError, stop[1], order=500)], **fit)
         return make(path, seed=77).fit(3, cbs=[*cbs(), saver()], resume=True, **fit)
     with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=[*cbs(), CtrlC(*stop)], **fit)
     between(learn)
@@ -64,14 +69,16 @@ def test_a_stop_in_the_second_of_two_validations_between_batches(n, error, tmp_p
         warnings.simplefilter('ignore')
         learn.fit(3, cbs=[*cbs(), InExtra(n, error), *([Checkpoint()] if error else [])])
     if error:
-        with pytest.warns(UserWarning, match='`in_extra` is gone$'): learn = made(tmp_path, seed=9).fit(3, cbs=[*cbs(), Checkpoint()], resume=True)
+        with pytest.warns(UserWarning, match='`in_extra` is gone$'):
+            learn = made(tmp_path, seed=9).fit(3, cbs=[*cbs(), Checkpoint()], resume=True)
     else: learn.resume()
     assert not differences(outcome(ref), outcome(learn)) and learn.train_iter==18
 
 # State of modules
 class Scaled(nn.Module):
     "A loss that knows how large it has been, and has a parameter"
-    def __init__(self): super().__init__(); self.register_buffer('m', torch.ones(())); self.w = nn.Parameter(torch.randn(()))
+    def __init__(self):
+        super().__init__(); self.register_buffer('m', torch.ones(())); self.w = nn.Parameter(torch.randn(()))
     def forward(self, p, y):
         loss = (p*self.w-y).pow(2).mean()
         if self.training: self.m.mul_(.9).add_(.1*loss.detach())
@@ -104,8 +111,11 @@ def test_modules_and_optimizers_of_callbacks(how, tmp_path): check(tmp_path, mad
 
 def test_optimizers_and_parameters_that_are_not_saved_are_named(tmp_path):
     class Forgetful(Weighing): _stateattrs = ()
-    with pytest.warns(UserWarning, match='`forgetful` has `w`, `o`, .* is not saved: name it in `Forgetful._stateattrs`'): made(tmp_path).fit(1, cbs=[Forgetful(), Checkpoint()])
-    made(tmp_path).fit(1, cbs=[EMA(.9), SaveModelCallback(), ActivationStats(), MixUp(), Checkpoint(folder='b')]) # and nothing else is
+    with pytest.warns(UserWarning,
+            match='`forgetful` has `w`, `o`, .* is not saved: name it in `Forgetful._stateattrs`'):
+        made(tmp_path).fit(1, cbs=[Forgetful(), Checkpoint()])
+    # and nothing else is
+    made(tmp_path).fit(1, cbs=[EMA(.9), SaveModelCallback(), ActivationStats(), MixUp(), Checkpoint(folder='b')])
 
 # Data
 class Own(Sampler):
@@ -120,7 +130,8 @@ class Telling(Sampler):
     "Its randomness can only be had from its `state_dict`"
     def __init__(self): self.epoch = 0
     def __len__(self): return 42
-    def __iter__(self): self.epoch += 1; return iter(torch.randperm(42, generator=torch.Generator().manual_seed(self.epoch)).tolist())
+    def __iter__(self):
+        self.epoch += 1; return iter(torch.randperm(42, generator=torch.Generator().manual_seed(self.epoch)).tolist())
     def state_dict(self): return dict(epoch=self.epoch)
     def load_state_dict(self, state): self.epoch = state['epoch']
 class Noisy(Samples):
@@ -139,11 +150,18 @@ class Batches:
         order = list(range(42)); self.rng.shuffle(order)
         for i in range(0, 42, 8): yield default_collate([self.ds[j] for j in order[i:i+8]])
 
-rngs = dict(numpy=lambda: np.random.default_rng(0), mt=lambda: np.random.Generator(np.random.MT19937(0)), old=lambda: np.random.RandomState(0), python=lambda: random.Random(0))
-own = dict(**{f'sampler {k}': lambda f=f: DataLoader(Samples(), 8, sampler=Own(f())) for k,f in (rngs | dict(torch=torch.Generator)).items()}, telling=lambda: DataLoader(Samples(), 8, sampler=Telling()),
-    batch_sampler=lambda: DataLoader(Samples(), batch_sampler=BatchSampler(Own(random.Random(1)), 8, False)), **{f'dataset {k}': lambda f=f: DataLoader(Noisy(f()), 8, shuffle=True) for k,f in rngs.items()},
-    subset=lambda: DataLoader(torch.utils.data.ConcatDataset([torch.utils.data.Subset(Noisy(random.Random(0)), range(42))]), 8), collate=lambda: DataLoader(Samples(), 8, collate_fn=partial(noisy_collate, np.random.default_rng(0))), loader=Batches)
-def noisy_collate(rng, samples): return [o+float(rng.random()) if o.is_floating_point() else o for o in default_collate(samples)]
+rngs = dict(numpy=lambda: np.random.default_rng(0), mt=lambda: np.random.Generator(np.random.MT19937(0)),
+    old=lambda: np.random.RandomState(0), python=lambda: random.Random(0))
+own = dict(**{f'sampler {k}': lambda f=f: DataLoader(Samples(), 8, sampler=Own(f())) for k,
+    f in (rngs | dict(torch=torch.Generator)).items()}, telling=lambda: DataLoader(Samples(), 8, sampler=Telling()),
+    batch_sampler=lambda: DataLoader(Samples(), batch_sampler=BatchSampler(Own(random.Random(1)), 8, False)),
+    **{f'dataset {k}': lambda f=f: DataLoader(Noisy(f()), 8, shuffle=True) for k,f in rngs.items()},
+    subset=lambda: DataLoader(
+        torch.utils.data.ConcatDataset([torch.utils.data.Subset(Noisy(random.Random(0)), range(42))]), 8),
+        collate=lambda: DataLoader(Samples(), 8, collate_fn=partial(noisy_collate, np.random.default_rng(0))),
+        loader=Batches)
+def noisy_collate(rng, samples):
+    return [o+float(rng.random()) if o.is_floating_point() else o for o in default_collate(samples)]
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize('kind', own)
@@ -151,20 +169,27 @@ def test_randomness_of_ones_own(kind, how, tmp_path): check(tmp_path, partial(ma
 
 @pytest.mark.parametrize('ds', [Made, lambda: Noisy(np.random.default_rng(0))], ids=['made there','brought along'])
 def test_randomness_of_ones_own_in_workers(ds, tmp_path):
-    check(tmp_path, partial(made, train=lambda: DataLoader(ds(), 8, shuffle=True, num_workers=2)), dict(how='file', every=1), stop=('after_pred', 11))
+    check(tmp_path, partial(made, train=lambda: DataLoader(ds(), 8, shuffle=True, num_workers=2)),
+        dict(how='file', every=1), stop=('after_pred', 11))
 
 def test_a_generator_that_is_not_there_yet_is_named(tmp_path):
-    with pytest.warns(UserWarning, match='had `dataset.rng`, whose state was saved, but has it no longer, or not yet'): cut(tmp_path, partial(made, train=lambda: DataLoader(Made(), 8)), lambda: [], ('after_pred', 9), 'file')
+    with pytest.warns(UserWarning, match='had `dataset.rng`, whose state was saved, but has it no longer, or not yet'):
+        cut(tmp_path, partial(made, train=lambda: DataLoader(Made(), 8)), lambda: [], ('after_pred', 9), 'file')
 
 class Weigh(Callback):
     def after_epoch(self): self.learn.dls.train.sampler.weights[:21] += 1
 @pytest.mark.parametrize('before,after,cbs,match', [
-    (dict(sampler=WeightedRandomSampler(torch.ones(42), 42)), dict(sampler=WeightedRandomSampler(torch.ones(42), 42)), [Weigh()], r'`sampler.weights` was \(42,\) #\w+, and is'),
+    (dict(sampler=WeightedRandomSampler(torch.ones(42), 42)), dict(sampler=WeightedRandomSampler(torch.ones(42), 42)),
+        [Weigh()], r'`sampler.weights` was \(42,\) #\w+, and is'),
     (dict(shuffle=True), dict(), [], '`sampler` was RandomSampler, and is SequentialSampler'),
-    (dict(sampler=RandomSampler(range(42))), dict(sampler=RandomSampler(range(42), replacement=True)), [], '`sampler.replacement` was False, and is True')], ids=['weights','order','replacement'])
+    (dict(sampler=RandomSampler(range(42))), dict(sampler=RandomSampler(range(42), replacement=True)), [],
+        '`sampler.replacement` was False, and is True')], ids=['weights','order','replacement'])
 def test_a_loader_that_is_another_at_the_end_of_an_epoch(before, after, cbs, match, tmp_path):
-    with pytest.raises(InterruptedError): made(tmp_path, train=lambda: DataLoader(Samples(), 8, **before)).fit(3, cbs=[*cbs, Checkpoint(on_exc=False), Raise('after_pred', InterruptedError, 11)])
-    with pytest.warns(UserWarning, match=match): made(tmp_path, train=lambda: DataLoader(Samples(), 8, **after)).fit(3, cbs=[*cbs, Checkpoint()], resume=True)
+    with pytest.raises(InterruptedError):
+        made(tmp_path, train=lambda: DataLoader(Samples(), 8, **before)).fit(3,
+            cbs=[*cbs, Checkpoint(on_exc=False), Raise('after_pred', InterruptedError, 11)])
+    with pytest.warns(UserWarning, match=match):
+        made(tmp_path, train=lambda: DataLoader(Samples(), 8, **after)).fit(3, cbs=[*cbs, Checkpoint()], resume=True)
 
 # Handlers that run again when a run is resumed
 class Shrinks(Callback):
@@ -183,7 +208,8 @@ class Collects(Callback):
     def after_batch(self): self.learn.state['n'] = self.learn.state.get('n', 0)+float(self.t[0])
 
 @pytest.mark.parametrize('cb', [Shrinks, Forgets, Collects])
-def test_handlers_that_run_again_act_once(cb, how, tmp_path): check(tmp_path, made, how, lambda: [cb()], stop=('after_pred', 11))
+def test_handlers_that_run_again_act_once(cb, how, tmp_path):
+    check(tmp_path, made, how, lambda: [cb()], stop=('after_pred', 11))
 
 def test_a_resume_that_fails_before_its_position_changes_nothing(tmp_path):
     ref,learn = outcome(made(tmp_path).fit(3, cbs=Shrinks())),made(tmp_path)
@@ -194,13 +220,16 @@ def test_a_resume_that_fails_before_its_position_changes_nothing(tmp_path):
 
 class Counts(Callback):
     def after_batch(self):
-        if not self.learn.training: self.learn.state['v'] = self.learn.state.get('v', 0)+1; self.learn.state.setdefault('t', torch.zeros(1)).add_(1)
+        if not self.learn.training:
+            self.learn.state['v'] = self.learn.state.get('v', 0)+1
+            self.learn.state.setdefault('t', torch.zeros(1)).add_(1)
 @pytest.mark.parametrize('stop', [('after_pred', 8), ('after_validate', 1)])
 def test_the_state_of_ones_own_is_that_of_the_position(stop, tmp_path):
     ref,learn = outcome(made(tmp_path).fit(3, cbs=Counts())),made(tmp_path)
     with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=[Counts(), CtrlC(*stop), Checkpoint()])
     assert 'v' not in learn.state # the validation that was cut is done again
-    with pytest.warns(UserWarning, match='`ctrl_c` is gone$'): other = made(tmp_path, seed=5).fit(3, cbs=[Counts(), Checkpoint()], resume=True)
+    with pytest.warns(UserWarning, match='`ctrl_c` is gone$'):
+        other = made(tmp_path, seed=5).fit(3, cbs=[Counts(), Checkpoint()], resume=True)
     assert not differences(ref, outcome(other))
     learn.state.note = 'mine'
     learn.resume()
@@ -217,7 +246,8 @@ def test_weight_decay_that_is_changed_between(opt, tmp_path):
     assert learn.at.counters.train_iter==7
     learn.set_hyper('wd', .1)
     learn.resume()
-    assert not differences(dict(ref.model.state_dict()), dict(learn.model.state_dict())) and len(learn.recorder.raw_losses)==18
+    assert (not differences(dict(ref.model.state_dict()), dict(learn.model.state_dict()))
+        and len(learn.recorder.raw_losses)==18)
 
 def test_accumulated_gradients_survive_split_groups(tmp_path):
     learn = made(tmp_path, opt_func=SGD)
@@ -226,10 +256,14 @@ def test_accumulated_gradients_survive_split_groups(tmp_path):
     learn.set_hyper('wd', .1)
     learn.save_state('split')
     other = made(tmp_path, seed=3, opt_func=SGD).load_state('split')
-    assert not differences(grads, {k:other.at.optimizer.grads[p] for k,p in other.model.named_parameters()}) and get_hyper(other.opt, 'wd')==[.1]
+    assert (not differences(grads, {k:other.at.optimizer.grads[p] for k,p in other.model.named_parameters()})
+        and get_hyper(other.opt, 'wd')==[.1])
     seen = []
-    def first(self): seen.append({k:p.grad.clone() for k,p in self.learn.model.named_parameters()}) if self.learn.training and not seen else None
-    with pytest.warns(UserWarning, match='is gone'): other.resume(cbs=[GradientAccumulation(40), Callback(before_batch=first)])
+    def first(self):
+        seen.append({k:p.grad.clone() for k,
+            p in self.learn.model.named_parameters()}) if self.learn.training and not seen else None
+    with pytest.warns(UserWarning, match='is gone'):
+        other.resume(cbs=[GradientAccumulation(40), Callback(before_batch=first)])
     assert not differences(grads, seen[0])
 
 def test_a_metric_that_is_new_gets_its_column(tmp_path):
@@ -241,31 +275,42 @@ def test_a_metric_that_is_new_gets_its_column(tmp_path):
     assert row.twice==pytest.approx(2*row.mae)
 
 # Optimizers
-def several(groups): return OptimList(torch.optim.Adam(groups[:1], lr=.01), torch.optim.SGD(groups[1:], lr=.01, momentum=.9), every=(2,1))
+def several(groups):
+    return OptimList(torch.optim.Adam(groups[:1], lr=.01), torch.optim.SGD(groups[1:], lr=.01, momentum=.9),
+        every=(2,1))
 class Counting(torch.optim.SGD):
     def step(self, closure=None):
         super().step()
         for g in self.param_groups:
-            for p in g['params']: s = self.state[p]; s['n'] = s.get('n', torch.zeros((), dtype=torch.int64))+1; s['q'] = (p.detach()*10).to(torch.int8)
+            for p in g['params']:
+                s = self.state[p]
+                s['n'] = s.get('n', torch.zeros((), dtype=torch.int64))+1; s['q'] = (p.detach()*10).to(torch.int8)
 def two(m): return [list(m.body.parameters()), list(m.head.parameters())]
 class Half(Net):
     def forward(self, x, ids): return super().forward(x.bfloat16(), ids).float()
 
-@pytest.mark.parametrize('kwargs,fit', [(dict(opt_func=several, splitter=two, lr=None), dict(wd=.1)), (dict(opt_func=several, splitter=two, lr=None), {}), (dict(opt_func=Counting), {}), (dict(opt_func=SGD), dict(wd=.1)),
-    *((dict(opt_func=o, model=lambda: Half(0.).bfloat16(), lr=.001), {}) for o in (torch.optim.NAdam, partial(torch.optim.ASGD, t0=3), torch.optim.Adam))], ids=shown)
-def test_optimizers(kwargs, fit, how, tmp_path): check(tmp_path, partial(made, **kwargs), how, stop=('after_pred', 11), fit=fit)
+@pytest.mark.parametrize('kwargs,fit',
+    [(dict(opt_func=several, splitter=two, lr=None), dict(wd=.1)), (dict(opt_func=several, splitter=two, lr=None), {}),
+        (dict(opt_func=Counting), {}), (dict(opt_func=SGD), dict(wd=.1)),
+    *((dict(opt_func=o, model=lambda: Half(0.).bfloat16(), lr=.001), {})
+        for o in (torch.optim.NAdam, partial(torch.optim.ASGD, t0=3), torch.optim.Adam))], ids=shown)
+def test_optimizers(kwargs, fit, how, tmp_path):
+    check(tmp_path, partial(made, **kwargs), how, stop=('after_pred', 11), fit=fit)
 
 # Files
 def test_load_state_does_all_or_nothing(tmp_path):
     file = made(tmp_path, loss=Scaled).fit(1).save_state('one')
     learn = made(tmp_path, 3, loss=Scaled).fit(1)
     learn.state.mine = 1
-    before = {k:v.clone() for k,v in (learn.model.state_dict() | learn.loss_func.state_dict()).items()},learn.opt.state_dict()
+    before = {k:v.clone() for k,
+        v in (learn.model.state_dict() | learn.loss_func.state_dict()).items()},learn.opt.state_dict()
     saved = read_plain(file)
     saved['opt']['param_groups'] *= 2
     torch.save(saved, tmp_path/'bad.pth')
     with pytest.raises(ValueError) as e: learn.load_state(tmp_path/'bad.pth')
-    assert not differences(before, (dict(learn.model.state_dict() | learn.loss_func.state_dict()),learn.opt.state_dict())) and learn.state=={'mine': 1}
+    assert not differences(before,
+        (dict(learn.model.state_dict() | learn.loss_func.state_dict()),learn.opt.state_dict())) and learn.state=={
+        'mine': 1}
     assert any('bad.pth' in o for o in e.value.__notes__)
 
 @pytest.mark.parametrize('n', [None, 0, 99])
@@ -298,7 +343,9 @@ def test_a_file_that_was_just_written_is_kept(tmp_path):
     seen = []
     class Looks(Callback):
         order,watches = Checkpoint.order+1,True
-        def before_draw(self): seen.append(self.learn.checkpoint.last_saved_path.exists()) if hasattr(self.learn.checkpoint, 'last_saved_path') else None
+        def before_draw(self):
+            seen.append(self.learn.checkpoint.last_saved_path.exists()) if hasattr(self.learn.checkpoint,
+                'last_saved_path') else None
     made(tmp_path, 3).fit(3, cbs=[Checkpoint(), Looks()], resume=tmp_path/'checkpoints'/first.name)
     assert seen and all(seen)
 
@@ -306,29 +353,40 @@ def test_a_lazy_model_is_saved_from_its_first_batch_on(tmp_path):
     class Lazy(nn.Module):
         def __init__(self): super().__init__(); self.l = nn.LazyLinear(1)
         def forward(self, x, ids): return self.l(x)
-    with pytest.raises(ValueError, match='do not know their shapes before the first batch'): made(tmp_path, model=Lazy).save_state('early')
+    with pytest.raises(ValueError, match='do not know their shapes before the first batch'):
+        made(tmp_path, model=Lazy).save_state('early')
     check(tmp_path, partial(made, model=Lazy), dict(how='file'))
 
 def test_a_trial_is_not_saved(tmp_path):
     learn = made(tmp_path)
-    with learn.on('after_step')(lambda learn: learn.save_state('trial')), pytest.raises(RuntimeError, match='only tries'): learn.lr_find(show_plot=False)
+    with learn.on('after_step')(lambda learn: learn.save_state('trial')), pytest.raises(RuntimeError,
+            match='only tries'):
+        learn.lr_find(show_plot=False)
 
 def test_sigterm_is_not_lost_if_its_batch_fails(tmp_path):
     def fails(self): os.kill(os.getpid(), signal.SIGTERM); time.sleep(.01); 1/0
     with pytest.raises(SystemExit) as e: made(tmp_path).fit(1, cbs=[Checkpoint(), Callback(after_loss=fails)])
     assert e.value.code==143 and isinstance(e.value.__cause__, ZeroDivisionError)
 
-@pytest.mark.parametrize('kwargs,error,match', [(dict(every=.5), TypeError, '`every` is a whole number, but got 0.5'), (dict(every='epoch'), TypeError, "`every` is a whole number, but got 'epoch'"), (dict(every='1h', unit='s'), ValueError, 'number of seconds'),
-    (dict(keep='all'), TypeError, "`keep` is a whole number, but got 'all'"), (dict(best='x'), TypeError, '`best` is a whole number'), (dict(monitor='mae'), ValueError, "`monitor='mae'` says what is best, and no best files are kept")], ids=str)
+@pytest.mark.parametrize('kwargs,error,match',
+    [(dict(every=.5), TypeError, '`every` is a whole number, but got 0.5'),
+        (dict(every='epoch'), TypeError, "`every` is a whole number, but got 'epoch'"),
+        (dict(every='1h', unit='s'), ValueError, 'number of seconds'),
+    (dict(keep='all'), TypeError, "`keep` is a whole number, but got 'all'"),
+    (dict(best='x'), TypeError, '`best` is a whole number'),
+    (dict(monitor='mae'), ValueError, "`monitor='mae'` says what is best, and no best files are kept")], ids=str)
 def test_settings_of_a_checkpoint(kwargs, error, match):
     with pytest.raises(error, match=match): Checkpoint(**kwargs)
 
 def test_auto_is_written_small(tmp_path):
-    with pytest.raises(FileNotFoundError, match='Did you mean `auto`'): made(tmp_path).fit(1, cbs=Checkpoint(), resume='Auto')
+    with pytest.raises(FileNotFoundError, match='Did you mean `auto`'):
+        made(tmp_path).fit(1, cbs=Checkpoint(), resume='Auto')
 
 # Settings
 def warned(path, first, then, before=dict(), after=dict(), fit=dict()):
-    with pytest.raises(InterruptedError): made(path, **before).fit(3, cbs=[*first, Checkpoint(2, 'iter', on_exc=False), Raise('after_pred', InterruptedError, 9)])
+    with pytest.raises(InterruptedError):
+        made(path, **before).fit(3,
+            cbs=[*first, Checkpoint(2, 'iter', on_exc=False), Raise('after_pred', InterruptedError, 9)])
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter('always')
         learn = made(path, 2, **after).fit(3, cbs=[*then, Checkpoint(2, 'iter')], resume=True, **fit)
@@ -336,25 +394,40 @@ def warned(path, first, then, before=dict(), after=dict(), fit=dict()):
 
 def powered(pred, y, k): return (pred-y).abs().pow(k).mean()
 def enclosing(k): return lambda pred,y: (pred-y).pow(2).mean()*k
-losses = [(F.mse_loss, F.l1_loss, '`loss` was mse_loss, and is l1_loss'), (nn.MSELoss(), nn.L1Loss(), '`loss.name` was MSELoss, and is L1Loss'), (partial(powered, k=1), partial(powered, k=3), '`loss.k` was 1, and is 3'),
-    (nn.SmoothL1Loss(beta=1.), nn.SmoothL1Loss(beta=.1), '`loss.beta` was 1.0, and is 0.1'), (enclosing(1.), enclosing(3.), '(loss_func) has been changed')]
-@pytest.mark.parametrize('first,then,before,after,match', [([MixUp()], [], {}, {}, '`mix_up` is gone'), ([], [MixUp()], {}, {}, '`mix_up` is new'), ([MixUp(.4)], [MixUp(4.)], {}, {}, '`mix_up.alpha` was 0.4, and is 4.0'),
-    ([GradientAccumulation(16)], [GradientAccumulation(64)], {}, {}, 'n_acc` was 16, and is 64'), ([ParamScheduler(dict(lr=SchedCos(.1, .01)))], [ParamScheduler(dict(lr=SchedCos(.01, .001)))], {}, {}, '`param_scheduler.scheds.lr'),
-    ([], [], {}, dict(opt_func=RAdam), '`opt.name` was AdamW, and is RAdam'), *(([], [], dict(loss=a), dict(loss=b), o) for a,b,o in losses)], ids=shown)
-def test_changed_settings_are_named(first, then, before, after, match, tmp_path): assert match in warned(tmp_path, first, then, before, after)[0]
+losses = [(F.mse_loss, F.l1_loss, '`loss` was mse_loss, and is l1_loss'),
+    (nn.MSELoss(), nn.L1Loss(), '`loss.name` was MSELoss, and is L1Loss'),
+    (partial(powered, k=1), partial(powered, k=3), '`loss.k` was 1, and is 3'),
+    (nn.SmoothL1Loss(beta=1.), nn.SmoothL1Loss(beta=.1), '`loss.beta` was 1.0, and is 0.1'),
+    (enclosing(1.), enclosing(3.), '(loss_func) has been changed')]
+@pytest.mark.parametrize('first,then,before,after,match',
+    [([MixUp()], [], {}, {}, '`mix_up` is gone'), ([], [MixUp()], {}, {}, '`mix_up` is new'),
+        ([MixUp(.4)], [MixUp(4.)], {}, {}, '`mix_up.alpha` was 0.4, and is 4.0'),
+    ([GradientAccumulation(16)], [GradientAccumulation(64)], {}, {}, 'n_acc` was 16, and is 64'),
+    ([ParamScheduler(dict(lr=SchedCos(.1, .01)))], [ParamScheduler(dict(lr=SchedCos(.01, .001)))], {}, {},
+        '`param_scheduler.scheds.lr'),
+    ([], [], {}, dict(opt_func=RAdam), '`opt.name` was AdamW, and is RAdam'),
+    *(([], [], dict(loss=a), dict(loss=b), o) for a,b,o in losses)], ids=shown)
+def test_changed_settings_are_named(first, then, before, after, match, tmp_path):
+    assert match in warned(tmp_path, first, then, before, after)[0]
 
 def test_equal_settings_are_not_named(tmp_path):
-    def cbs(): return [MixUp(), GradientAccumulation(16), EMA(.9), FreezeSchedule({0:0}), SaveModelCallback(), CSVLogger(), ParamScheduler(dict(lr=SchedCos(.1, .01))), on('after_epoch')(lambda learn: None)]
-    assert not warned(tmp_path, cbs(), cbs(), fit=dict(lr=.01))[0] # callbacks that only watch, such as the one that cut the run, are not missed
+    def cbs():
+        return [MixUp(), GradientAccumulation(16), EMA(.9), FreezeSchedule({0:0}), SaveModelCallback(), CSVLogger(),
+            ParamScheduler(dict(lr=SchedCos(.1, .01))), on('after_epoch')(lambda learn: None)]
+    # callbacks that only watch, such as the one that cut the run, are not missed
+    assert not warned(tmp_path, cbs(), cbs(), fit=dict(lr=.01))[0]
 
 def test_equal_lambdas_count_as_the_same(tmp_path):
-    def make(seed): return made(tmp_path, seed, loss=lambda a,b: (a-b).pow(2).mean(), splitter=lambda m: list(m.parameters()), opt_func=lambda ps,lr=.01: torch.optim.SGD(ps, lr=lr))
+    def make(seed):
+        return made(tmp_path, seed, loss=lambda a,b: (a-b).pow(2).mean(), splitter=lambda m: list(m.parameters()),
+            opt_func=lambda ps,lr=.01: torch.optim.SGD(ps, lr=lr))
     make(1).fit(1, cbs=Checkpoint())
     make(2).fit(2, cbs=Checkpoint(), resume=True) # warnings are errors
 
 def test_a_learning_rate_that_is_given_holds_from_the_position_on(tmp_path):
     msg,learn = warned(tmp_path, [], [], fit=dict(lr=.5))
-    assert '`lr` was [0.01] when the fit began, and is [0.5] from here on' in msg and learn.recorder.lrs==[.01]*6+[.5]*12
+    assert ('`lr` was [0.01] when the fit began, and is [0.5] from here on' in msg
+        and learn.recorder.lrs==[.01]*6+[.5]*12)
 
 def test_resume_after_load_state_names_changes_too(tmp_path):
     learn = made(tmp_path)
@@ -363,7 +436,9 @@ def test_resume_after_load_state_names_changes_too(tmp_path):
     with pytest.warns(UserWarning, match='`mix_up` is gone'): made(tmp_path, 2).load_state('here').resume()
 
 # Several fits of a script
-@pytest.mark.parametrize('ev,n', [('after_pred', 3), ('after_epoch', 1), ('before_epoch', 2), ('after_pred', 12), ('after_epoch', 3), ('after_fit', 1), ('after_fit', 2), (None, 0)])
+@pytest.mark.parametrize('ev,n',
+    [('after_pred', 3), ('after_epoch', 1), ('before_epoch', 2), ('after_pred', 12), ('after_epoch', 3),
+        ('after_fit', 1), ('after_fit', 2), (None, 0)])
 def test_each_fit_of_a_script_resumes_from_its_own_file(ev, n, tmp_path):
     def script(path, seed, stop=None, **kwargs):
         learn = made(path, seed, splitter=two)
@@ -380,7 +455,8 @@ def test_each_fit_of_a_script_resumes_from_its_own_file(ev, n, tmp_path):
         with pytest.raises(InterruptedError): script(tmp_path, 1, (ev, InterruptedError, n), **auto())
     between,learn = script(tmp_path, 1 if ev is None else 8, **auto())
     assert not differences((ref,whole), (between,outcome(learn)))
-    assert not differences((ref,whole), (lambda a,b: (a,outcome(b)))(*script(tmp_path, 9, **auto()))) # all over: nothing is done again
+    # all over: nothing is done again
+    assert not differences((ref,whole), (lambda a,b: (a,outcome(b)))(*script(tmp_path, 9, **auto())))
 
 def test_files_of_an_older_script_in_the_folder_are_ignored(tmp_path):
     made(tmp_path, 5).fit(1, cbs=Checkpoint()).fit(1, cbs=Checkpoint())
@@ -401,7 +477,8 @@ def test_more_epochs_begin_with_the_last_weights_not_the_best(tmp_path):
     ref = outcome(made(tmp_path, lr=.1).fit(4, cbs=SaveModelCallback()))
     two = made(tmp_path, lr=.1).fit(2, cbs=cbs())
     again = made(tmp_path, 3, lr=.1).fit(2, cbs=cbs(), resume=True)
-    assert not differences(dict(two.model.state_dict()), dict(again.model.state_dict())) # what had ended has the best ones
+    # what had ended has the best ones
+    assert not differences(dict(two.model.state_dict()), dict(again.model.state_dict()))
     assert not differences(ref, outcome(made(tmp_path, 4, lr=.1).fit(4, cbs=cbs(), resume=True)))
 
 class Until(TimeLimit):
@@ -427,10 +504,12 @@ def test_persistent_workers(stop, tmp_path):
     assert all("workers persisted from an earlier epoch" in o for o in seen) and len(seen)==(stop[1]>6), seen
 
 def test_a_warning_that_persistent_workers_begin_anew(tmp_path):
-    with pytest.warns(UserWarning, match='begin anew in each epoch while a `Checkpoint`'): made(tmp_path, train=persistent).fit(1, cbs=Checkpoint())
+    with pytest.warns(UserWarning, match='begin anew in each epoch while a `Checkpoint`'):
+        made(tmp_path, train=persistent).fit(1, cbs=Checkpoint())
 
 def test_a_scheduler_of_several_optimizers_trains_nothing_of_its_own(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         warnings.filterwarnings('ignore', '.*lr_scheduler.step')
-        made(tmp_path, opt_func=several, splitter=two, lr=None).fit(1, cbs=[TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1, .5)), Checkpoint()])
+        made(tmp_path, opt_func=several, splitter=two, lr=None).fit(1,
+            cbs=[TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1, .5)), Checkpoint()])

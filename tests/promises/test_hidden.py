@@ -1,4 +1,5 @@
-"Promises 1 and 2 for hidden state: whatever kind it is of, wherever it is, inference leaves it alone, and a resumed run has it, or says what it has not"
+"""Promises 1 and 2 for hidden state: whatever kind it is of, wherever it is, inference leaves it alone, and a resumed
+run has it, or says what it has not"""
 import random,warnings
 from contextlib import redirect_stdout
 from functools import cache,lru_cache
@@ -40,25 +41,34 @@ class Opt(torch.optim.SGD):
     def __init__(self, params, lr, draw): super().__init__(params, lr=lr); self.draw = draw
     def step(self, *args): self.param_groups[0]['params'][0].data.mul_(1+self.draw()/10); return super().step(*args)
 
-def loaders(ds, valid=None, collate=None, **kwargs): return DataLoader(ds, 4, collate_fn=collate, **kwargs),DataLoader(valid or Subset(ds, range(8)), 4, collate_fn=collate)
+def loaders(ds, valid=None, collate=None, **kwargs):
+    return DataLoader(ds, 4, collate_fn=collate, **kwargs),DataLoader(valid or Subset(ds, range(8)), 4,
+        collate_fn=collate)
 def function(draw): return lambda p, y: F.cross_entropy(p, y)*(1+draw())
-def scaling(draw): return on(event.before_batch)(lambda learn: setattr(learn, 'xb', tuple(o*(1+draw()) for o in learn.xb)))
+def scaling(draw):
+    return on(event.before_batch)(lambda learn: setattr(learn, 'xb', tuple(o*(1+draw()) for o in learn.xb)))
 def collated(draw):
     def collate(samples): x,y = torch.utils.data.default_collate(samples); return x*(1+draw()),y
     return loaders(Data(), collate=collate)
 def metric(draw):
     def noisy(p, y): return draw()
-    return dict(metrics=AccumMetric(noisy), cbs=[on(event.before_batch)(lambda learn: learn.training and setattr(learn, 'xb', tuple(o*(1+draw()) for o in learn.xb)))])
+    return dict(metrics=AccumMetric(noisy),
+        cbs=[on(event.before_batch)(
+            lambda learn: learn.training and setattr(learn, 'xb', tuple(o*(1+draw()) for o in learn.xb)))])
 of_modules = dict(model=lambda draw: dict(model=Net(draw)), loss=lambda draw: dict(loss_func=Loss(draw)))
-of_generators = of_modules | dict(loss_function=lambda draw: dict(loss_func=function(draw)), callback=lambda draw: dict(cbs=[Scales(draw)]), function_on=lambda draw: dict(cbs=[scaling(draw)]), metric=metric,
-    dataset=lambda draw: dict(dls=loaders(Data(draw), shuffle=True)), sampler=lambda draw: dict(dls=loaders(Data(), sampler=Order(draw))), collate=lambda draw: dict(dls=collated(draw)))
+of_generators = of_modules | dict(loss_function=lambda draw: dict(loss_func=function(draw)),
+    callback=lambda draw: dict(cbs=[Scales(draw)]), function_on=lambda draw: dict(cbs=[scaling(draw)]), metric=metric,
+    dataset=lambda draw: dict(dls=loaders(Data(draw), shuffle=True)),
+    sampler=lambda draw: dict(dls=loaders(Data(), sampler=Order(draw))), collate=lambda draw: dict(dls=collated(draw)))
 
 def made(kind, place, path='.', valid=True):
-    draw = {**hidden.buffers, **hidden.attributes, **{f'rare {k}':v for k,v in hidden.rare.items()}, **hidden.generators}[kind]()
+    draw = {**hidden.buffers, **hidden.attributes, **{f'rare {k}':v for k,v in hidden.rare.items()},
+        **hidden.generators}[kind]()
     torch.manual_seed(1); np.random.seed(1); random.seed(1)
     kwargs = dict(model=Net(), loss_func=F.cross_entropy, dls=None) | {**of_generators, **of_optimizers}[place](draw)
     train,v = kwargs.pop('dls') or loaders(Data(), shuffle=True)
-    return Learner(DataLoaders(train, v if valid else None, device='cpu'), lr=.1, path=path, **dict(opt_func=lambda ps,lr=.1: torch.optim.SGD(ps, lr=lr, momentum=.9)) | kwargs).remove_cb(ProgressCallback)
+    return Learner(DataLoaders(train, v if valid else None, device='cpu'), lr=.1, path=path,
+        **dict(opt_func=lambda ps,lr=.1: torch.optim.SGD(ps, lr=lr, momentum=.9)) | kwargs).remove_cb(ProgressCallback)
 of_optimizers = dict(optimizer=lambda draw: dict(opt_func=lambda ps,lr=.1: Opt(ps, lr, draw)))
 
 class Steps(Callback):
@@ -91,11 +101,17 @@ def unless_refused(f):
 def interpreted(learn):
     interp = ClassificationInterpretation.from_learner(learn)
     interp.top_losses(2), interp.show_results([0])
-looks = dict(validate=lambda learn: learn.validate(1), validate_on_training=lambda learn: learn.validate(0), get_preds=unless_refused(lambda learn: learn.get_preds(with_loss=True)), get_preds_inner=lambda learn: learn.get_preds(inner=True),
-    predict=lambda learn: learn.predict(torch.ones(3)), tta=lambda learn: learn.tta(n=1, aug=lambda x: x), show_results=lambda learn: learn.show_results(), summary=lambda learn: learn.summary(), one_batch=lambda learn: learn.dls.one_batch(),
+looks = dict(validate=lambda learn: learn.validate(1), validate_on_training=lambda learn: learn.validate(0),
+    get_preds=unless_refused(lambda learn: learn.get_preds(with_loss=True)),
+    get_preds_inner=lambda learn: learn.get_preds(inner=True),
+    predict=lambda learn: learn.predict(torch.ones(3)), tta=lambda learn: learn.tta(n=1, aug=lambda x: x),
+    show_results=lambda learn: learn.show_results(), summary=lambda learn: learn.summary(),
+    one_batch=lambda learn: learn.dls.one_batch(),
     an_error=failing, interpretation=interpreted)
 between = looks | dict(lr_find=lambda learn: learn.lr_find(num_it=4), smoke=lambda learn: learn.smoke())
-calls = {**{f'{k} before a fit':dict(around=f) for k,f in between.items()}, **{f'{k} in training':dict(inside=f) for k,f in looks.items()}, 'own validations':dict(valid=True), 'validations in the epoch':dict(valid=True, cbs=lambda: [Validate(2, 'iter')])}
+calls = {**{f'{k} before a fit':dict(around=f) for k,f in between.items()},
+    **{f'{k} in training':dict(inside=f) for k,f in looks.items()}, 'own validations':dict(valid=True),
+    'validations in the epoch':dict(valid=True, cbs=lambda: [Validate(2, 'iter')])}
 
 def run(kind, place, around=None, inside=None, valid=False, cbs=lambda: []):
     learn,steps = made(kind, place, valid=True),Steps()
@@ -103,7 +119,8 @@ def run(kind, place, around=None, inside=None, valid=False, cbs=lambda: []):
     with redirect_stdout(StringIO()):
         for i in range(2):
             if around: around(learn)
-            learn.fit(1+i, cbs=[steps, *([Looks('before_draw' if i else 'after_batch', inside)] if inside else []), *cbs()])
+            learn.fit(1+i, cbs=[steps, *([Looks('before_draw' if i else 'after_batch', inside)] if inside else []),
+                *cbs()])
     plt.close('all')
     return outcome(learn, steps)
 
@@ -146,12 +163,15 @@ class CountsEpochs(Sampler):
     def __len__(self): return 24
     def __iter__(self): self.epoch += 1; return iter(sorted(range(24), key=lambda i: i*self.epoch%7))
 
-of_training = {**{k:looks[k] for k in ('validate_on_training',)}, 'get_preds': unless_refused(lambda learn: learn.get_preds(0)), 'show_results': lambda learn: learn.show_results(0), 'lr_find': between['lr_find'], 'smoke': between['smoke']}
+of_training = {**{k:looks[k] for k in ('validate_on_training',)},
+    'get_preds': unless_refused(lambda learn: learn.get_preds(0)), 'show_results': lambda learn: learn.show_results(0),
+    'lr_find': between['lr_find'], 'smoke': between['smoke']}
 @pytest.mark.parametrize('look', of_training)
 def test_a_look_at_the_training_loader_leaves_the_epochs_of_its_sampler(look, tally):
     def outcome_of(f):
         torch.manual_seed(0)
-        learn = Learner(DataLoaders(*loaders(Data(), sampler=CountsEpochs()), device='cpu'), Net(), F.cross_entropy, lr=.1).remove_cb(ProgressCallback)
+        learn = Learner(DataLoaders(*loaders(Data(), sampler=CountsEpochs()), device='cpu'), Net(), F.cross_entropy,
+            lr=.1).remove_cb(ProgressCallback)
         with redirect_stdout(StringIO()):
             for _ in range(2): learn.fit(1, cbs=[steps := Steps()]); f(learn)
         plt.close('all')
@@ -165,7 +185,8 @@ class Stop(Callback):
     order,watches = 500,True
     def __init__(self, n, how): self.n,self.how = n,how
     def before_draw(self):
-        if self.training and self.train_iter==self.n and self.how=='pause': self.n = -1; self.learn.at_pause(self.stop, stops=True)
+        if self.training and self.train_iter==self.n and self.how=='pause':
+            self.n = -1; self.learn.at_pause(self.stop, stops=True)
     def after_pred(self):
         if self.training and self.train_iter==self.n and self.how=='error': raise InterruptedError
     def stop(self): raise KeyboardInterrupt
@@ -195,14 +216,16 @@ def check_resume(path, kind, place, how, tally=lambda outcome: None):
             return tally('refused')
     n = len(res)
     assert res==whole[-n:] and (how!='memory' or n==len(whole))
-    assert not [str(o.message) for o in said if issubclass(o.category, UserWarning) and not issubclass(o.category, Mistake)]
+    assert not [str(o.message) for o in said if issubclass(o.category, UserWarning)
+        and not issubclass(o.category, Mistake)]
     tally('exact')
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize('how', ways)
 @pytest.mark.parametrize('place', of_modules)
 @pytest.mark.parametrize('kind', modules)
-def test_a_resumed_run_has_the_hidden_state_of_modules(kind, place, how, tmp_path, tally): check_resume(tmp_path, kind, place, how, tally)
+def test_a_resumed_run_has_the_hidden_state_of_modules(kind, place, how, tmp_path, tally):
+    check_resume(tmp_path, kind, place, how, tally)
 
 @pytest.mark.sample(100)
 @pytest.mark.parametrize('how', ways)
@@ -218,7 +241,8 @@ def test_a_resumed_run_has_rare_kinds_of_state_or_says_what_it_has_not(kind, pla
         except TypeError as e:
             assert 'cannot be saved: it is of type `Kept`' in str(e)
             return tally('refused')
-    named = [str(o.message) for o in said if 'cannot be saved: a run that is resumed' in str(o.message) or 'cannot be put back' in str(o.message)]
+    named = [str(o.message) for o in said if 'cannot be saved: a run that is resumed' in str(o.message)
+        or 'cannot be put back' in str(o.message)]
     assert any('draw' in o or 'Rare.h' in o for o in named)
     tally('warned')
 
@@ -226,35 +250,43 @@ def test_a_resumed_run_has_rare_kinds_of_state_or_says_what_it_has_not(kind, pla
 @pytest.mark.parametrize('how', ways)
 @pytest.mark.parametrize('place', [*of_generators, *of_optimizers])
 @pytest.mark.parametrize('kind', hidden.generators)
-def test_a_resumed_run_has_all_generators(kind, place, how, tmp_path, tally): check_resume(tmp_path, kind, place, how, tally)
+def test_a_resumed_run_has_all_generators(kind, place, how, tmp_path, tally):
+    check_resume(tmp_path, kind, place, how, tally)
 
 # What cannot be put back is named
 class Large(nn.Module):
     "A table whose values are too many to be held"
-    def __init__(self): super().__init__(); self.l,self.table = nn.Linear(3, 2),nn.Parameter(torch.zeros(2**24+1), requires_grad=False)
+    def __init__(self):
+        super().__init__(); self.l,self.table = nn.Linear(3, 2),nn.Parameter(torch.zeros(2**24+1), requires_grad=False)
     def forward(self, x): self.table.data[:2000].add_(1); return self.l(x)
 
 def test_a_parameter_that_is_too_large_to_be_held_is_named_if_inference_moves_it():
-    learn = Learner(DataLoaders([(X[:4], Y[:4])], [(X[:4], Y[:4])], device='cpu'), Large(), F.cross_entropy, default_cbs=False, cbs=TrainEvalCallback)
-    with pytest.warns(UserWarning, match='Inference has changed `model.table`, which has too many values to be put back'): learn.validate()
+    learn = Learner(DataLoaders([(X[:4], Y[:4])], [(X[:4], Y[:4])], device='cpu'), Large(), F.cross_entropy,
+        default_cbs=False, cbs=TrainEvalCallback)
+    with pytest.warns(UserWarning,
+            match='Inference has changed `model.table`, which has too many values to be put back'):
+        learn.validate()
 
 def test_a_search_that_is_cut_says_where():
     from learner.data.generators import is_generator
     from learner.data.search import search
     class Thing: pass
-    with pytest.warns(UserWarning, match='holds more than 50 objects'): search(dict(ds=[Thing() for _ in range(100)]), is_generator, most=50)
+    with pytest.warns(UserWarning, match='holds more than 50 objects'):
+        search(dict(ds=[Thing() for _ in range(100)]), is_generator, most=50)
 
 def test_what_a_loss_records_in_a_list_outside_stays():
     seen,models = [],dict(first=1)
     def loss(p, y): seen.append(len(y)); models[f'{len(seen)}'] = p.shape; return F.cross_entropy(p, y)
-    learn = Learner(DataLoaders([(X[:4], Y[:4])], [(X[:4], Y[:4])]*3, device='cpu'), Net(), loss, default_cbs=False, cbs=TrainEvalCallback)
+    learn = Learner(DataLoaders([(X[:4], Y[:4])], [(X[:4], Y[:4])]*3, device='cpu'), Net(), loss, default_cbs=False,
+        cbs=TrainEvalCallback)
     learn.validate()
     assert seen==[4]*3 and len(models)==4
 
 def test_an_iterator_in_a_model_cannot_be_saved_and_is_named(tmp_path):
     model = Net()
     model.it = iter(range(99))
-    learn = Learner(DataLoaders([(X[:4], Y[:4])], device='cpu'), model, F.cross_entropy, path=tmp_path, default_cbs=False, cbs=TrainEvalCallback)
+    learn = Learner(DataLoaders([(X[:4], Y[:4])], device='cpu'), model, F.cross_entropy, path=tmp_path,
+        default_cbs=False, cbs=TrainEvalCallback)
     with pytest.warns(UserWarning, match='`model.it` cannot be saved'): learn.fit(1, cbs=Checkpoint())
 
 # Caches, and what functions read
@@ -270,7 +302,8 @@ class LooksUp(Net):
 
 def test_a_cache_of_results_that_stay_what_they_are_is_no_state(tmp_path, recwarn):
     for f in (table, positions, loaded): f.cache_clear()
-    learn = Learner(DataLoaders([(X[:4], Y[:4])]*2, [(X[:4], Y[:4])], device='cpu'), LooksUp(), F.cross_entropy, path=tmp_path, default_cbs=False, cbs=TrainEvalCallback)
+    learn = Learner(DataLoaders([(X[:4], Y[:4])]*2, [(X[:4], Y[:4])], device='cpu'), LooksUp(), F.cross_entropy,
+        path=tmp_path, default_cbs=False, cbs=TrainEvalCallback)
     learn.validate()
     first = loaded('teacher') # what takes long to load stays
     learn.fit(2, cbs=Checkpoint(1, 'iter'))
@@ -285,12 +318,15 @@ class PerChannel(nn.Module):
         from torch.ao.quantization import FakeQuantize,MovingAveragePerChannelMinMaxObserver,PerChannelMinMaxObserver
         torch.manual_seed(0)
         self.l,self.o = nn.Linear(3, 2),PerChannelMinMaxObserver(ch_axis=1)
-        self.q = FakeQuantize(observer=MovingAveragePerChannelMinMaxObserver, ch_axis=0, qscheme=torch.per_channel_symmetric, dtype=torch.qint8, quant_min=-128, quant_max=127)
+        self.q = FakeQuantize(observer=MovingAveragePerChannelMinMaxObserver, ch_axis=0,
+            qscheme=torch.per_channel_symmetric, dtype=torch.qint8, quant_min=-128, quant_max=127)
     def forward(self, x): return F.linear(self.o(x), self.q(self.l.weight), self.l.bias)
 
 @pytest.mark.filterwarnings('ignore')
 def test_observers_that_get_their_shape_from_the_first_batch_are_saved_loaded_and_resumed(tmp_path):
-    def new(): return Learner(DataLoaders([(X[:8], Y[:8])]*3, [(X[8:16], Y[8:16])], device='cpu'), PerChannel(), F.cross_entropy, lr=.1, path=tmp_path).remove_cb(ProgressCallback)
+    def new():
+        return Learner(DataLoaders([(X[:8], Y[:8])]*3, [(X[8:16], Y[8:16])], device='cpu'), PerChannel(),
+            F.cross_entropy, lr=.1, path=tmp_path).remove_cb(ProgressCallback)
     whole,cut = new().fit(2),new()
     whole.save('w')
     assert new().load('w').validate()==whole.validate()

@@ -75,7 +75,8 @@ kinds = dict(
     tensor=Kind(lambda: torch.zeros(2), lambda v: v+1, lambda v: float(v.sum())),
     tensor_in_place=Kind(lambda: torch.zeros(2), moved_in_place, lambda v: float(v.sum())),
     tensor_int=Kind(lambda: torch.zeros((), dtype=torch.int64), moved_in_place, float),
-    tensor_grad=Kind(lambda: torch.zeros(2, requires_grad=True), inplace(lambda v: v.data.add_(1)), lambda v: float(v.detach().sum())),
+    tensor_grad=Kind(lambda: torch.zeros(2, requires_grad=True), inplace(lambda v: v.data.add_(1)),
+        lambda v: float(v.detach().sum())),
     array=Kind(lambda: np.zeros(2), lambda v: v+1, lambda v: float(v.sum())),
     array_in_place=Kind(lambda: np.zeros(2), moved_in_place, lambda v: float(v.sum())),
     array_fortran=Kind(lambda: np.zeros((2,3), order='F'), moved_in_place, lambda v: float(v.sum())),
@@ -83,27 +84,36 @@ kinds = dict(
     list=Kind(list, longer, numbered),
     long_list=Kind(lambda: [.5]*200, inplace(lambda v: v.append(1.5)), sum),
     tuple=Kind(tuple, lambda v: (*v, len(v)), numbered),
-    nested=Kind(lambda: dict(a=[dict(n=0)]), inplace(lambda v: v['a'][0].update(n=v['a'][0]['n']+1)), lambda v: float(v['a'][0]['n'])),
+    nested=Kind(lambda: dict(a=[dict(n=0)]), inplace(lambda v: v['a'][0].update(n=v['a'][0]['n']+1)),
+        lambda v: float(v['a'][0]['n'])),
     dict=Kind(dict, inplace(lambda v: v.update({(len(v),'k'): len(v)})), lambda v: float(sum(v.values())+len(v))),
-    dict_numpy_keys=Kind(dict, inplace(lambda v: v.update({np.int64(len(v)): 1})), lambda v: float(len(v)+all(type(k) is np.int64 for k in v))),
-    ordered=Kind(OrderedDict, inplace(lambda v: (v.update({len(v): 1}), v.move_to_end(0))), lambda v: numbered(v)+len(v)),
+    dict_numpy_keys=Kind(dict, inplace(lambda v: v.update({np.int64(len(v)): 1})),
+        lambda v: float(len(v)+all(type(k) is np.int64 for k in v))),
+    ordered=Kind(OrderedDict, inplace(lambda v: (v.update({len(v): 1}), v.move_to_end(0))),
+        lambda v: numbered(v)+len(v)),
     counter=Kind(Counter, inplace(lambda v: v.update('ab')), lambda v: float(v['a']+v['c'])),
-    defaultdict=Kind(lambda: defaultdict(int), inplace(lambda v: v.__setitem__('n', v['n']+1)), lambda v: float(v['n']+v['m'])),
+    defaultdict=Kind(lambda: defaultdict(int), inplace(lambda v: v.__setitem__('n', v['n']+1)),
+        lambda v: float(v['n']+v['m'])),
     attrdict=Kind(AttrDict, inplace(lambda v: v.__setitem__('n', v.get('n', 0)+1)), lambda v: float(v.n if v else 0)),
     set=Kind(set, inplace(lambda v: v.add(len(v))), len),
     frozenset=Kind(frozenset, lambda v: v|{len(v)}, len),
     deque=Kind(lambda: deque(maxlen=3), longer, lambda v: float(sum(v)+v.maxlen)),
     bytearray=Kind(bytearray, inplace(lambda v: v.append(1)), len),
     shared=Kind(lambda: (lambda l: dict(a=l, b=l))([]), both, lambda v: float(len(v['b']))),
-    tagged=Kind(lambda: {'__kind__': 'mine', 'of': [0]}, inplace(lambda v: v['of'].append(1)), lambda v: float(len(v['of']))),
+    tagged=Kind(lambda: {'__kind__': 'mine', 'of': [0]}, inplace(lambda v: v['of'].append(1)),
+        lambda v: float(len(v['of']))),
     box=Kind(Box, inplace(lambda v: setattr(v, 'n', v.n+1)), lambda v: float(v.n)),
     # rare ones
-    sparse=Kind(lambda: torch.tensor([0.,1.]).to_sparse(), inplace(lambda v: v._values().add_(1)), lambda v: float(v.to_dense().sum())),
+    sparse=Kind(lambda: torch.tensor([0.,1.]).to_sparse(), inplace(lambda v: v._values().add_(1)),
+        lambda v: float(v.to_dense().sum())),
     bfloat=Kind(lambda: torch.zeros(2, dtype=torch.bfloat16), moved_in_place, lambda v: float(v.sum())),
-    subclass=Kind(lambda: torch.zeros(2).as_subclass(Kept), inplace(lambda v: v.data.add_(1)), lambda v: float(v.as_subclass(torch.Tensor).sum())),
+    subclass=Kind(lambda: torch.zeros(2).as_subclass(Kept), inplace(lambda v: v.data.add_(1)),
+        lambda v: float(v.as_subclass(torch.Tensor).sum())),
     masked_array=Kind(lambda: np.ma.array([0.,0.], mask=[False,True]), moved_in_place, lambda v: float(v[0])),
-    array_dates=Kind(lambda: np.array(['2024-01-01'], 'datetime64[D]'), moved_in_place, lambda v: float(v.astype(int)[0]%100)),
-    array_fields=Kind(lambda: np.zeros(1, [('n', 'f4')]), inplace(lambda v: v['n'].__iadd__(1)), lambda v: float(v['n'][0])),
+    array_dates=Kind(lambda: np.array(['2024-01-01'], 'datetime64[D]'), moved_in_place,
+        lambda v: float(v.astype(int)[0]%100)),
+    array_fields=Kind(lambda: np.zeros(1, [('n', 'f4')]), inplace(lambda v: v['n'].__iadd__(1)),
+        lambda v: float(v['n'][0])),
     queue=Kind(queue.Queue, inplace(lambda v: v.put(1)), lambda v: float(v.qsize())),
     user_dict=Kind(lambda: UserDict(n=0), inplace(lambda v: v.update(n=v['n']+1)), lambda v: float(v['n'])),
     namespace=Kind(lambda: SimpleNamespace(n=0), inplace(lambda v: setattr(v, 'n', v.n+1)), lambda v: float(v.n)),
@@ -114,7 +124,8 @@ kinds = dict(
     yielding=Kind(lambda: [numbers(), 0], inplace(lambda v: v.__setitem__(1, next(v[0]))), lambda v: float(v[1])),
     closure=Kind(lambda: closure(), inplace(lambda v: v()), lambda v: float(v.__closure__[0].cell_contents)),
     method=Kind(lambda: Box().add, inplace(lambda v: v()), lambda v: float(v.__self__.n)),
-    on_class=Kind(lambda: type('OnClass', (), dict(n=0)), inplace(lambda v: setattr(v, 'n', v.n+1)), lambda v: float(v.n)),
+    on_class=Kind(lambda: type('OnClass', (), dict(n=0)), inplace(lambda v: setattr(v, 'n', v.n+1)),
+        lambda v: float(v.n)),
     array_of_bytes=Kind(lambda: array('i', [0]), inplace(lambda v: v.append(1)), len),
     bytes_io=Kind(BytesIO, inplace(lambda v: v.write(b'x')), lambda v: float(v.tell())),
     enum=Kind(lambda: Stage.a, lambda v: Stage(v.value%3+1), lambda v: float(v.value)),
@@ -192,7 +203,8 @@ class OptState(torch.optim.SGD):
         super().step(closure)
 
 class OptGroup(torch.optim.SGD):
-    def __init__(self, params, lr, kind): super().__init__(params, lr); self._kind = lambda: kind; self.param_groups[0]['v'] = kind.make()
+    def __init__(self, params, lr, kind):
+        super().__init__(params, lr); self._kind = lambda: kind; self.param_groups[0]['v'] = kind.make()
     def step(self, closure=None):
         kind,g = self._kind(),self.param_groups[0]
         for p in g['params']:
@@ -250,7 +262,8 @@ def made(place, kind, path):
     elif place=='dataset': train = loader(dataset=CountingPoints(kind))
     elif place=='loader': train = Loader(kind)
     elif place=='metric': kwargs = dict(metrics=Gathers(kind))
-    learn = Learner(DataLoaders(train, DataLoader(Points(6), 3), device='cpu'), nn.Linear(2, 1), F.mse_loss, opt_func=opt or SGD, lr=.05, path=path, cbs=cbs, **kwargs)
+    learn = Learner(DataLoaders(train, DataLoader(Points(6), 3), device='cpu'), nn.Linear(2, 1), F.mse_loss,
+        opt_func=opt or SGD, lr=.05, path=path, cbs=cbs, **kwargs)
     learn.remove_cb(ProgressCallback)
     if place=='metric': learn.recorder.train_metrics = True
     return learn
@@ -272,7 +285,8 @@ def state_of(place, learn):
 
 def outcome(place, kind, learn):
     v = state_of(place, learn)
-    return [p.tolist() for p in learn.model.parameters()],[dict(o, time=0) for o in learn.recorder.rows],type(v),v if place=='metric' else kind.number(v)
+    return ([p.tolist() for p in learn.model.parameters()],[dict(o, time=0) for o in learn.recorder.rows],type(v),
+        v if place=='metric' else kind.number(v))
 
 # Calls: ways to stop and to resume
 class Interrupts(Callback):
@@ -294,12 +308,14 @@ class Call(NamedTuple):
     every:Any = None # of the `Checkpoint`
     error:Any = None
 
-in_train,in_valid,between = ('after_pred', 9),('after_pred', 6+5),('after_epoch', 1) # 4 batches of training, 2 of validation
+# 4 batches of training, 2 of validation
+in_train,in_valid,between = ('after_pred', 9),('after_pred', 6+5),('after_epoch', 1)
 calls = dict(
     train_memory=Call(in_train, 'memory'), train_saved=Call(in_train, 'saved'),
     valid_memory=Call(in_valid, 'memory'), valid_saved=Call(in_valid, 'saved'),
     epoch_memory=Call(between, 'memory'), epoch_saved=Call(between, 'saved'),
-    train_file=Call(in_train, 'file', 'iter', InterruptedError), valid_file=Call(in_valid, 'file', 'iter', InterruptedError),
+    train_file=Call(in_train, 'file', 'iter', InterruptedError),
+    valid_file=Call(in_valid, 'file', 'iter', InterruptedError),
     epoch_file=Call(in_train, 'file', 'epoch', InterruptedError))
 
 def run(place, kind, call, path):
@@ -337,13 +353,15 @@ def verdict(place, kind, call, path):
 @pytest.mark.parametrize('place', places)
 @pytest.mark.parametrize('kind', kinds)
 def test_nothing_is_silent(kind, place, call, tmp_path, tally):
-    if kind=='cached' and place in ('dataset','sampler','loader'): return tally('outside') # what a cache keeps is not known to be a state
+    # what a cache keeps is not known to be a state
+    if kind=='cached' and place in ('dataset','sampler','loader'): return tally('outside')
     res,why = verdict(place, kinds[kind], calls[call], tmp_path)
     tally(res)
     assert res!='silent'
 
 # A trial puts an optimizer back
-trials = dict(lr_find=lambda learn: learn.lr_find(num_it=5, show_plot=False), smoke=lambda learn: learn.smoke(), profile=lambda learn: learn.profile(n=2))
+trials = dict(lr_find=lambda learn: learn.lr_find(num_it=5, show_plot=False), smoke=lambda learn: learn.smoke(),
+    profile=lambda learn: learn.profile(n=2))
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize('trial', trials)

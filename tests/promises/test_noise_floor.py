@@ -1,4 +1,5 @@
-"Promise 12: a difference is real or it is not. Equal settings are said to differ at the nominal rate, planted effects are found"
+"""Promise 12: a difference is real or it is not. Equal settings are said to differ at the nominal rate, planted
+effects are found"""
 import numpy as np,pytest,torch
 from torch import nn
 from torch.utils.data import DataLoader,TensorDataset
@@ -12,7 +13,8 @@ Y = (X[:,0]+X[:,1]>0).long()
 def net(): return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Dropout(.2), nn.Linear(4, 2))
 def small(**kwargs):
     torch.manual_seed(0)
-    dls = DataLoaders(DataLoader(TensorDataset(X, Y), 20, shuffle=True), DataLoader(TensorDataset(X, Y), 40), device='cpu')
+    dls = DataLoaders(DataLoader(TensorDataset(X, Y), 20, shuffle=True), DataLoader(TensorDataset(X, Y), 40),
+        device='cpu')
     return Learner(dls, net(), nn.CrossEntropyLoss(), lr=.03, **kwargs).remove_cb(ProgressCallback)
 
 def other_start():
@@ -26,7 +28,8 @@ def said_to_differ(n, paired, n_epoch=1, **kwargs):
     for i in range(n):
         first,second = range(10*i, 10*i+5),range(10*i+5, 10*i+10)
         a = learn.seeds(first, n_epoch)
-        b = learn.seeds(first, n_epoch, model=other_start, **kwargs) if paired else learn.seeds(second, n_epoch, **kwargs)
+        b = (learn.seeds(first, n_epoch, model=other_start, **kwargs)
+            if paired else learn.seeds(second, n_epoch, **kwargs))
         c = compare(a, b)
         assert c.paired==paired and a.proof.differ==b.proof.differ==('init','order','dropout') and not (c.a==c.b).any()
         res += bool(c)
@@ -46,7 +49,8 @@ def test_equal_settings_are_said_to_differ_at_the_nominal_rate(paired):
 
 @pytest.mark.slow
 def test_the_rate_in_many_groups_drawn_from_300_pairs():
-    "Sharper than counting 200: groups of 5 are drawn again and again from the differences of 300 pairs of equal settings"
+    """Sharper than counting 200: groups of 5 are drawn again and again from the differences of 300 pairs of equal
+    settings"""
     learn = small()
     a,b = learn.seeds(range(5000, 5300), 1),learn.seeds(range(5000, 5300), 1, model=other_start)
     d = b['valid_loss']-a['valid_loss']

@@ -1,4 +1,5 @@
-"Promise 1: a run that was stopped anywhere, and is resumed in another process with other seeds, ends as one that was never stopped, to the last bit"
+"""Promise 1: a run that was stopped anywhere, and is resumed in another process with other seeds, ends as one that was
+never stopped, to the last bit"""
 import json,os,random,time,warnings
 from pathlib import Path
 import numpy as np
@@ -20,7 +21,9 @@ def whole(case, path):
     fit(learn, case, log)
     return outcome(learn, log)
 
-def new_saver(case, **kwargs): return Checkpoint(**dict(every=case.get('every', 1), unit=case.get('unit', 'iter'), keep=case.get('keep', 1), on_exc=False) | kwargs)
+def new_saver(case, **kwargs):
+    return Checkpoint(**dict(every=case.get('every', 1), unit=case.get('unit', 'iter'), keep=case.get('keep', 1),
+        on_exc=False) | kwargs)
 
 def stopped_and_resumed(case, path, stops, **kwargs):
     "An event and how often it comes, for each time that the run is stopped; then it may come to its end"
@@ -28,7 +31,8 @@ def stopped_and_resumed(case, path, stops, **kwargs):
     log.file.parent.mkdir()
     for i,stop in enumerate([*stops, None]):
         learn = learner(case, path/'cut', 1 if not i else 1000+i)
-        cbs = [new_saver(case, **kwargs), log, *([Raise(*stop[:1], InterruptedError, *stop[1:], order=500)] if stop else [])]
+        cbs = [new_saver(case, **kwargs), log,
+            *([Raise(*stop[:1], InterruptedError, *stop[1:], order=500)] if stop else [])]
         try: fit(learn, case, cbs, resume='auto')
         except InterruptedError:
             if not [*(path/'cut').rglob('*.pt')]: return # nothing has been saved: the next one would begin anew
@@ -47,18 +51,27 @@ def only_known_warnings():
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         warnings.filterwarnings('ignore', '.*will see no batch', Mistake) # `valid=False`
-        warnings.filterwarnings('ignore', '.*lr_scheduler.step|.*pin_memory|.*fork|.*are persistent, but begin anew|.*other settings than it had: `(raise|callback)[^;]*(; `(raise|callback)[^;]*)*$')
+        warnings.filterwarnings('ignore',
+            '.*lr_scheduler.step|.*pin_memory|.*fork|.*are persistent, but begin anew|.*other settings than it had: '
+            '`(raise|callback)[^;]*(; `(raise|callback)[^;]*)*$')
         yield
 
-places = [('after_pred', 3), ('after_batch', 7), ('after_loss', 12), ('before_draw', 8), ('before_validate', 1), ('cleanup_validate', 2), ('after_epoch', 1), ('before_epoch', 2), ('after_fit', 1)]
-one_by_one = [dict(loader=o) for o in runs.kinds] + [dict(acc=True), dict(ema=True), dict(mix=True), dict(amp='bf16'), dict(amp='fp16'), dict(amp='fp16', acc=True), dict(filters=True), dict(short=True), dict(train_metrics=True), dict(between=True), dict(best=True), dict(swa=True), dict(micro=True), dict(loss='module'), dict(groups='several'),
-    dict(groups='two'), dict(groups='frozen'), dict(valid=False), dict(bounds=dict(n_iter=10)), dict(bounds=dict(n_step=10)), dict(bounds=dict(n_step=5), acc=True), dict(bounds=dict(n_epoch=4, start_epoch=1)), dict(bounds=dict(n_epoch=2, n_iter=9)),
-    dict(sched='one_cycle'), dict(sched='step_lr'), dict(sched='torch_cycle'), dict(sched='plateau'), dict(sched='torch_cycle', acc=True), dict(sched='one_cycle', bounds=dict(n_iter=14), loader='endless')]
+places = [('after_pred', 3), ('after_batch', 7), ('after_loss', 12), ('before_draw', 8), ('before_validate', 1),
+    ('cleanup_validate', 2), ('after_epoch', 1), ('before_epoch', 2), ('after_fit', 1)]
+one_by_one = [dict(loader=o) for o in runs.kinds] + [dict(acc=True), dict(ema=True), dict(mix=True), dict(amp='bf16'),
+    dict(amp='fp16'), dict(amp='fp16', acc=True), dict(filters=True), dict(short=True), dict(train_metrics=True),
+    dict(between=True), dict(best=True), dict(swa=True), dict(micro=True), dict(loss='module'), dict(groups='several'),
+    dict(groups='two'), dict(groups='frozen'), dict(valid=False), dict(bounds=dict(n_iter=10)),
+    dict(bounds=dict(n_step=10)), dict(bounds=dict(n_step=5), acc=True), dict(bounds=dict(n_epoch=4, start_epoch=1)),
+    dict(bounds=dict(n_epoch=2, n_iter=9)),
+    dict(sched='one_cycle'), dict(sched='step_lr'), dict(sched='torch_cycle'), dict(sched='plateau'),
+    dict(sched='torch_cycle', acc=True), dict(sched='one_cycle', bounds=dict(n_iter=14), loader='endless')]
 @pytest.mark.parametrize('case', one_by_one, ids=lambda o: ' '.join(f'{k}={v}' for k,v in o.items()))
 def test_each_technique(case, tmp_path):
     rng = random.Random(str(case))
     unit = rng.choice(['iter','step','epoch'])
-    check(case | dict(unit=unit, every=1 if unit=='epoch' else rng.choice([1,2,3])), tmp_path, rng.sample(places, rng.choice([1,2])))
+    check(case | dict(unit=unit, every=1 if unit=='epoch' else rng.choice([1,2,3])), tmp_path,
+        rng.sample(places, rng.choice([1,2])))
 
 @pytest.mark.sample(2, together=0)
 @pytest.mark.parametrize('i', range(16))
@@ -74,10 +87,13 @@ def test_everywhere(case, tmp_path):
     for i,ev in enumerate(runs.events):
         for n in (1, 2, 5, 11): check(case | dict(every=2), tmp_path/f'{i}-{n}', [(ev, n)])
 
-@pytest.mark.parametrize('case,n', [(dict(workers=2), 9), (dict(workers=2, loader='stream'), 9), (dict(workers=2, persistent=True, drop=0.), 9)], ids=str)
+@pytest.mark.parametrize('case,n',
+    [(dict(workers=2), 9), (dict(workers=2, loader='stream'), 9), (dict(workers=2, persistent=True, drop=0.), 9)],
+    ids=str)
 def test_workers(case, n, tmp_path):
     case = case | dict(every=2)
-    cut = stopped_and_resumed(case, tmp_path, [('after_pred', n), ('after_pred', 1)]) # the second time before every worker has made a batch
+    # the second time before every worker has made a batch
+    cut = stopped_and_resumed(case, tmp_path, [('after_pred', n), ('after_pred', 1)])
     ref = whole(case, tmp_path) if not case.get('persistent') else whole_saved(case, tmp_path)
     assert not differences(ref, cut)
 
@@ -94,8 +110,10 @@ def test_saving_changes_nothing(case, tmp_path):
     assert not differences(whole(case, tmp_path), whole_saved(case, tmp_path))
 
 def test_weight_decay_that_splits_groups(tmp_path):
-    with pytest.raises(InterruptedError): learner({}, tmp_path, 1).fit(3, wd=.1, cbs=[new_saver({}), Raise('after_pred', InterruptedError, 9)])
-    assert not differences(outcome(learner({}, tmp_path, 1).fit(3, wd=.1)), outcome(learner({}, tmp_path, 2).fit(3, wd=.1, cbs=Checkpoint(), resume=True)))
+    with pytest.raises(InterruptedError):
+        learner({}, tmp_path, 1).fit(3, wd=.1, cbs=[new_saver({}), Raise('after_pred', InterruptedError, 9)])
+    assert not differences(outcome(learner({}, tmp_path, 1).fit(3, wd=.1)),
+        outcome(learner({}, tmp_path, 2).fit(3, wd=.1, cbs=Checkpoint(), resume=True)))
 
 # Bounds
 def test_a_fit_that_is_over_is_not_repeated(tmp_path):
@@ -118,7 +136,8 @@ def test_more_batches(tmp_path):
     assert learn.train_iter==learn.opt_step==20 and len(learn.recorder.lrs)==20
 
 def test_resuming_where_nothing_was_saved(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no checkpoint.*`resume='auto'` would begin"): learner({}, tmp_path, 1).fit(1, cbs=Checkpoint(), resume=True)
+    with pytest.raises(FileNotFoundError, match="no checkpoint.*`resume='auto'` would begin"):
+        learner({}, tmp_path, 1).fit(1, cbs=Checkpoint(), resume=True)
     assert learner({}, tmp_path, 1).fit(1, cbs=Checkpoint(), resume='auto').train_iter==6
     with pytest.raises(ValueError, match='the fit has none'): learner({}, tmp_path, 1).fit(1, resume='auto')
 
@@ -126,7 +145,8 @@ def test_resuming_where_nothing_was_saved(tmp_path):
 def cut_at(path, n=9, seed=1, train=None, every=1, **case):
     learn = learner(case, path, seed)
     if train is not None: learn.dls.loaders['train'] = train
-    with pytest.raises(InterruptedError): learn.fit(3, cbs=[Checkpoint(every=every, unit='iter', on_exc=False), Raise('after_pred', InterruptedError, n)])
+    with pytest.raises(InterruptedError):
+        learn.fit(3, cbs=[Checkpoint(every=every, unit='iter', on_exc=False), Raise('after_pred', InterruptedError, n)])
 
 def resumed(path, train=None, cbs=(), **case):
     learn = learner(case, path, 2)
@@ -135,8 +155,12 @@ def resumed(path, train=None, cbs=(), **case):
 
 def loader(bs=8, n=42, **kwargs): return DataLoader(runs.Samples(n), bs, **dict(shuffle=True) | kwargs)
 
-@pytest.mark.parametrize('after,match', [(dict(bs=6), '`batch_size` was 8, and is 6'), (dict(n=50), '`batches` was 6, and is 7'), (dict(n=44), 'gives other batches than before'),
-    (dict(shuffle=False), 'gives other batches than before'), (dict(sampler=RandomSampler(range(42), replacement=True), shuffle=False), 'gives other batches than before')], ids=shown)
+@pytest.mark.parametrize('after,match',
+    [(dict(bs=6), '`batch_size` was 8, and is 6'), (dict(n=50), '`batches` was 6, and is 7'),
+        (dict(n=44), 'gives other batches than before'),
+    (dict(shuffle=False), 'gives other batches than before'),
+    (dict(sampler=RandomSampler(range(42), replacement=True), shuffle=False), 'gives other batches than before')],
+    ids=shown)
 def test_changed_data_are_noticed(after, match, tmp_path):
     cut_at(tmp_path, train=loader())
     with warnings.catch_warnings(record=True) as seen:
@@ -147,11 +171,13 @@ def test_changed_data_are_noticed(after, match, tmp_path):
 @pytest.mark.parametrize('before,after', [(0,2), (2,0)])
 def test_another_number_of_workers_is_noticed(before, after, tmp_path):
     cut_at(tmp_path, train=loader(num_workers=before))
-    with pytest.warns(UserWarning, match=f'`num_workers` was {before}, and is {after}'): resumed(tmp_path, loader(num_workers=after), [Callback()])
+    with pytest.warns(UserWarning, match=f'`num_workers` was {before}, and is {after}'):
+        resumed(tmp_path, loader(num_workers=after), [Callback()])
 
 def test_a_missing_callback_is_noticed(tmp_path):
     learner({}, tmp_path, 1).fit(1, cbs=[Checkpoint(), EMA()])
-    with pytest.warns(UserWarning, match='No callback takes the state of `ema`'): learner({}, tmp_path, 1).fit(2, cbs=Checkpoint(), resume=True)
+    with pytest.warns(UserWarning, match='No callback takes the state of `ema`'):
+        learner({}, tmp_path, 1).fit(2, cbs=Checkpoint(), resume=True)
 
 def test_a_loader_that_cannot_say_where_it_is(tmp_path):
     class Batches:
@@ -174,13 +200,16 @@ class Keeps(Callback):
     _stateattrs = ('losses','array','pair','t')
     def before_fit(self): self.losses,self.array,self.pair,self.t = [],np.zeros(3),(1,[2.]),torch.zeros(2)
     def after_batch(self):
-        if self.training: self.losses.append(self.loss.item()); self.array = self.array+1; self.t = self.t+self.loss.detach()
+        if self.training:
+            self.losses.append(self.loss.item()); self.array = self.array+1; self.t = self.t+self.loss.detach()
 
 def test_state_comes_back_as_it_was(tmp_path):
     "Long lists of numbers are saved as tensors, but are lists again"
     def make(seed): return learner({}, tmp_path, seed)
     ref = make(1).fit(25, cbs=(a := Keeps())) and a
-    with pytest.raises(InterruptedError): make(1).fit(25, cbs=[Keeps(), Checkpoint(every=5, unit='iter', on_exc=False), Raise('after_pred', InterruptedError, 190)])
+    with pytest.raises(InterruptedError):
+        make(1).fit(25, cbs=[Keeps(), Checkpoint(every=5, unit='iter', on_exc=False),
+            Raise('after_pred', InterruptedError, 190)])
     make(2).fit(25, cbs=[b := Keeps(), Checkpoint(every=5, unit='iter')], resume=True)
     assert not differences({k:getattr(ref, k) for k in Keeps._stateattrs}, {k:getattr(b, k) for k in Keeps._stateattrs})
 
@@ -195,7 +224,8 @@ def test_seconds_of_another_process(tmp_path, monkeypatch):
     learner({}, tmp_path, 1).fit(1, cbs=Checkpoint(every=1e-9, unit='s'))
     now = time.monotonic()
     monkeypatch.setattr(time, 'monotonic', lambda: now-1e6) # the computer was started anew
-    learner({}, tmp_path, 1).fit(2, cbs=Checkpoint(every=0.5, unit='s', keep=None, folder='b'), resume=tmp_path/'checkpoints')
+    learner({}, tmp_path, 1).fit(2, cbs=Checkpoint(every=0.5, unit='s', keep=None, folder='b'),
+        resume=tmp_path/'checkpoints')
     assert len(Checkpoints(tmp_path/'b').entries)>0
 
 def test_saved_in_the_last_moment(tmp_path):
@@ -233,9 +263,11 @@ def test_files_of_other_runs_stay(tmp_path):
     assert len({o.run for o in Checkpoints(tmp_path/'checkpoints').entries})==2
 
 def test_a_folder_is_for_one_checkpoint(tmp_path):
-    with pytest.raises(ValueError, match='Two `Checkpoint`s save to'): learner({}, tmp_path, 1).fit(1, cbs=[Checkpoint(), Checkpoint(every=2)])
+    with pytest.raises(ValueError, match='Two `Checkpoint`s save to'):
+        learner({}, tmp_path, 1).fit(1, cbs=[Checkpoint(), Checkpoint(every=2)])
 
-@pytest.mark.parametrize('damage', [lambda b: b[:len(b)//2], lambda b: b'', lambda b: b'\xff'+b[1:], lambda b: b'[1]', lambda b: b'{}', None])
+@pytest.mark.parametrize('damage',
+    [lambda b: b[:len(b)//2], lambda b: b'', lambda b: b'\xff'+b[1:], lambda b: b'[1]', lambda b: b'{}', None])
 def test_a_manifest_that_is_damaged_or_gone(damage, tmp_path):
     cut_at(tmp_path)
     files = Checkpoints(tmp_path/'checkpoints')
@@ -255,8 +287,10 @@ def test_what_a_killed_process_leaves_is_swept_later(tmp_path):
     learner({}, tmp_path, 1).fit(1, cbs=Checkpoint())
     assert {o.name for o in folder.iterdir()}=={'manifest.json', *(o.name for o in Checkpoints(folder).entries)}
 
-foreign = ['2024-05-01-best.pt', '1e5-run.pt', '12-notes.pt', '7.pt', '00001-abcdef-epoch0-iter1 (copy).pt', 'best-00001-abcdef-epoch0-iter1.pt',
-    '.hidden.tmp', '.00009-abcdef-epoch0-iter1.pt.backup.tmp', '.manifest.json.old.tmp', '.mine.1f3a9c07.tmp', '00009-abcdef-epoch0-iter1.pt']
+foreign = ['2024-05-01-best.pt', '1e5-run.pt', '12-notes.pt', '7.pt', '00001-abcdef-epoch0-iter1 (copy).pt',
+    'best-00001-abcdef-epoch0-iter1.pt',
+    '.hidden.tmp', '.00009-abcdef-epoch0-iter1.pt.backup.tmp', '.manifest.json.old.tmp', '.mine.1f3a9c07.tmp',
+    '00009-abcdef-epoch0-iter1.pt']
 @pytest.mark.parametrize('name', foreign)
 def test_files_that_are_not_half_written_by_us_stay(name, tmp_path):
     folder = tmp_path/'checkpoints'
@@ -267,7 +301,8 @@ def test_files_that_are_not_half_written_by_us_stay(name, tmp_path):
         for o in folder.iterdir(): os.utime(o, (0, 0))
         learner({}, tmp_path, 1).fit(2, cbs=Checkpoint(best=1))
     assert (folder/name).read_text()=='mine' and (folder/'1-dir.pt').is_dir()
-    assert Checkpoints(folder).newest()[0].name.split('-')[0]==max(o.name for o in Checkpoints(folder).found).split('-')[0]
+    assert Checkpoints(folder).newest()[0].name.split('-')[0]==max(o.name for o in Checkpoints(folder).found).split(
+        '-')[0]
 
 def test_an_older_manifest_that_was_restored_costs_no_file(tmp_path):
     "The files of the newer manifest stay, and no number is used twice"
@@ -298,10 +333,12 @@ def test_numbers_above_99999_are_in_order(tmp_path):
 
 @pytest.mark.parametrize('folder', ['../up','a/../../b','','x\0y'])
 def test_folders_of_checkpoints_obey_the_rules_of_other_names(folder, tmp_path):
-    with pytest.raises(ValueError, match='names no file in `learn.path`: give a name inside, or an absolute path'): Checkpoint(folder=folder)
+    with pytest.raises(ValueError, match='names no file in `learn.path`: give a name inside, or an absolute path'):
+        Checkpoint(folder=folder)
     learner({}, tmp_path/'run', 1).fit(1, cbs=Checkpoint(folder=tmp_path/'elsewhere'))
     learner({}, tmp_path/'run', 1).fit(1, cbs=Checkpoint(folder='in/side'))
-    assert {o.relative_to(tmp_path).as_posix() for o in tmp_path.rglob('manifest.json')}=={'elsewhere/manifest.json','run/in/side/manifest.json'}
+    assert {o.relative_to(tmp_path).as_posix() for o in tmp_path.rglob('manifest.json')}=={'elsewhere/manifest.json',
+        'run/in/side/manifest.json'}
 
 def test_a_resume_that_fails_can_be_tried_again(tmp_path):
     learn = learner({}, tmp_path, 1)
@@ -328,17 +365,23 @@ runs.fit(learn, case, [Checkpoint(every=100, unit='iter'), runs.Log(PATH), *([Te
 torch.save(runs.outcome(learn, runs.Log(PATH)), PATH+'/out')
 '''
 def program(path, seed, n, ev='after_pred', workers=0, group=False):
-    code = script.replace('PATH', repr(str(path))).replace('SEED', str(seed)).replace('WORKERS', str(workers)).replace('N else', f'{n} else').replace('= N', f'= {n}').replace('EVENT', ev)
-    code = code.replace('os.GROUPID', '0' if group else 'os.getpid()').replace('os.GROUP', 'os.killpg' if group else 'os.kill')
+    code = script.replace('PATH', repr(str(path))).replace('SEED', str(seed)).replace('WORKERS',
+        str(workers)).replace('N else', f'{n} else').replace('= N', f'= {n}').replace('EVENT', ev)
+    code = code.replace('os.GROUPID', '0' if group else 'os.getpid()').replace('os.GROUP',
+        'os.killpg' if group else 'os.kill')
     return run_script(code)
 
-@pytest.mark.parametrize('ev,n,workers', [('after_pred', 9, 2), pytest.param('before_validate', 2, 0, marks=pytest.mark.slow), pytest.param('after_fit', 1, 0, marks=pytest.mark.slow), pytest.param('after_loss', 18, 0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('ev,n,workers',
+    [('after_pred', 9, 2), pytest.param('before_validate', 2, 0, marks=pytest.mark.slow),
+        pytest.param('after_fit', 1, 0, marks=pytest.mark.slow),
+        pytest.param('after_loss', 18, 0, marks=pytest.mark.slow)])
 def test_sigterm_saves_and_exits_with_143(ev, n, workers, tmp_path):
     res = program(tmp_path, 1, n, ev, workers)
     assert res.returncode==143 and res.stderr=='', res.stderr
     res = program(tmp_path, 2, 0, workers=workers)
     assert res.returncode==0 and res.stderr=='', res.stderr
-    assert not differences(whole(dict(workers=workers, ema=True), tmp_path), torch.load(tmp_path/'out', weights_only=False))
+    assert not differences(whole(dict(workers=workers, ema=True), tmp_path),
+        torch.load(tmp_path/'out', weights_only=False))
 
 # Kills
 def kills(n, seed):
@@ -354,5 +397,7 @@ def test_kills(): check_figures(kills(6, 1))
 @pytest.mark.slow
 def test_many_kills(capsys):
     figures = kills(250, random.randrange(10**6))
-    with capsys.disabled(): print('\nkill test:', {k:v for k,v in figures.items() if k not in ('mismatches','unreadable','warned')}, f"mismatches: {len(figures['mismatches'])}, unreadable: {len(figures['unreadable'])}")
+    with capsys.disabled():
+        print('\nkill test:', {k:v for k,v in figures.items() if k not in ('mismatches','unreadable','warned')},
+            f"mismatches: {len(figures['mismatches'])}, unreadable: {len(figures['unreadable'])}")
     check_figures(figures)

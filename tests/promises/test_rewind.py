@@ -6,9 +6,12 @@ from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
 from runs import Log,differences,fit,learner,outcome
 
-cases = [dict(), dict(workers=2, ema=True, acc=True, sched='one_cycle'), dict(mix=True, loader='own'), dict(swa=True, groups=True),
-    dict(filters=True, loss='module', loader='stream'), dict(loader='knowing', sched='torch_cycle'), dict(best=True, short=True),
-    dict(between=True, amp='bf16'), dict(groups='several', micro=True), dict(loader='endless'), dict(groups='frozen', loader='batch_sampler')]
+cases = [dict(), dict(workers=2, ema=True, acc=True, sched='one_cycle'), dict(mix=True, loader='own'),
+    dict(swa=True, groups=True),
+    dict(filters=True, loss='module', loader='stream'), dict(loader='knowing', sched='torch_cycle'),
+    dict(best=True, short=True),
+    dict(between=True, amp='bf16'), dict(groups='several', micro=True), dict(loader='endless'),
+    dict(groups='frozen', loader='batch_sampler')]
 
 class Moments(Callback):
     "What the run was after each batch of training"
@@ -49,11 +52,13 @@ def test_errors_say_where_a_run_can_go_back_to(tmp_path):
     with pytest.raises(ValueError, match='n_iter'): learn.rewind(-1)
     assert same(before, weights(learn)) and learn.at is None
     with pytest.raises(ValueError, match='ends after 18'): learn.rewind(19)
-    with pytest.raises(RuntimeError, match='inside a running `fit`'): fit(learn, {}, on('after_batch')(lambda learn: learn.rewind(0)))
+    with pytest.raises(RuntimeError, match='inside a running `fit`'):
+        fit(learn, {}, on('after_batch')(lambda learn: learn.rewind(0)))
 
 def test_a_log_has_each_row_once(tmp_path):
     learn = learner({}, tmp_path, 1)
-    def rows(): return [o.rsplit(',', 1)[0] for o in (tmp_path/'history.csv').read_text().splitlines()] # without the time
+    # without the time
+    def rows(): return [o.rsplit(',', 1)[0] for o in (tmp_path/'history.csv').read_text().splitlines()]
     fit(learn, {}, [Rewind(every=4), CSVLogger()])
     before = rows()
     learn.rewind(9).resume()
@@ -81,8 +86,11 @@ def test_a_run_that_goes_back_again_is_not_stopped_where_it_was_stopped_before(t
     learn.rewind(11).rewind(9).resume()
     assert not differences(end, outcome(learn, Log(tmp_path)))
 
-@pytest.mark.parametrize('cb,why', [(Rewind, 'while a `Rewind` holds the run'), (Checkpoint, 'while a `Checkpoint` saves the run')])
+@pytest.mark.parametrize('cb,why',
+    [(Rewind, 'while a `Rewind` holds the run'), (Checkpoint, 'while a `Checkpoint` saves the run')])
 def test_persistent_workers_that_do_not_persist_are_named(cb, why, tmp_path):
-    dl = DataLoader(TensorDataset(torch.randn(8, 3), torch.arange(8)%2), 4, num_workers=1, persistent_workers=True, multiprocessing_context='fork')
-    learn = Learner(DataLoaders(dl, device='cpu'), nn.Linear(3, 2), nn.CrossEntropyLoss(), path=tmp_path).remove_cb(ProgressCallback)
+    dl = DataLoader(TensorDataset(torch.randn(8, 3), torch.arange(8)%2), 4, num_workers=1, persistent_workers=True,
+        multiprocessing_context='fork')
+    learn = Learner(DataLoaders(dl, device='cpu'), nn.Linear(3, 2), nn.CrossEntropyLoss(),
+        path=tmp_path).remove_cb(ProgressCallback)
     with pytest.warns(UserWarning, match=f'persistent, but begin anew in each epoch {why}'): learn.fit(1, cbs=cb())

@@ -17,7 +17,8 @@ def rows(bad, value, n=320):
 def make(bad=(), value=1e4):
     torch.manual_seed(0)
     dl = DataLoader(TensorDataset(*rows(bad, value)), 8)
-    return Learner(DataLoaders(dl, device='cpu'), nn.Linear(3, 1), F.mse_loss, lr=.05, opt_func=SGD).remove_cb(ProgressCallback)
+    return Learner(DataLoaders(dl, device='cpu'), nn.Linear(3, 1), F.mse_loss, lr=.05,
+        opt_func=SGD).remove_cb(ProgressCallback)
 
 def by_hand(bad, value, without, n_epoch=2):
     "The same training, written as a loop that leaves out batches"
@@ -42,7 +43,8 @@ def test_what_is_left_out_is_left_out(value, back):
     assert guard.left_out=={31, 37, 71, 77}
     assert {k:250 in v or 301 in v for k,v in guard.idxs.items()}==dict.fromkeys(guard.left_out, True)
     hand = by_hand((250, 301), value, guard.left_out)
-    assert torch.allclose(learn.model.weight, hand.weight, rtol=1e-5) and torch.allclose(learn.model.bias, hand.bias, rtol=1e-5)
+    assert (torch.allclose(learn.model.weight, hand.weight, rtol=1e-5)
+        and torch.allclose(learn.model.bias, hand.bias, rtol=1e-5))
     assert len(learn.recorder.losses)==76 and learn.train_iter==80 and learn.at is None
 
 def test_the_first_batch_is_no_number():
@@ -50,7 +52,8 @@ def test_the_first_batch_is_no_number():
     learn.fit(1, cbs=(guard := SpikeGuard(10)))
     assert guard.left_out=={0} and learn.model.weight.isfinite().all()
 
-cases = [dict(), dict(workers=2, ema=True, acc=True, sched='one_cycle'), dict(mix=True, loader='own'), dict(amp='fp16', acc=True),
+cases = [dict(), dict(workers=2, ema=True, acc=True, sched='one_cycle'), dict(mix=True, loader='own'),
+    dict(amp='fp16', acc=True),
     dict(filters=True, loss='module', loader='stream'), dict(groups='several'), dict(sched='torch_cycle')]
 
 @pytest.mark.parametrize('case', cases, ids=str)
@@ -75,7 +78,8 @@ def test_the_rest_is_as_if_the_batch_had_been_left_out_at_once(tmp_path, case):
     for i,cb in enumerate((SpikeGuard(4, factor=1e9), LeaveOut({7}))):
         (tmp_path/str(i)).mkdir()
         learn = learner(case, tmp_path/str(i), 1)
-        spoil = on('after_pred', order=-300)(lambda learn: learn.training and learn.train_iter==7 and setattr(learn, 'pred', learn.pred*float('nan')))
+        spoil = on('after_pred', order=-300)(
+            lambda learn: learn.training and learn.train_iter==7 and setattr(learn, 'pred', learn.pred*float('nan')))
         fit(learn, case, [cb, spoil, Log(learn.path)])
         runs.append(outcome(learn, Log(learn.path)))
     assert not differences(*runs)
@@ -101,10 +105,15 @@ hundred = [*range(5), *(pytest.param(i, marks=pytest.mark.slow) for i in range(5
 def random_rows(rng, gen):
     "Rows of a task, and a model for it"
     n,classes = rng.randrange(320, 640),rng.choice([0, 3])
-    if rng.random()<.3: x,body = torch.randn(n, 1, 6, 6, generator=gen),nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, max(classes, 1)))
-    else: x,body = torch.randn(n, 5, generator=gen),nn.Sequential(nn.Linear(5, 16), rng.choice([nn.ReLU, nn.Tanh])(), nn.Linear(16, max(classes, 1)))
+    if rng.random()<.3:
+        x,body = torch.randn(n, 1, 6, 6, generator=gen),nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(),
+            nn.Flatten(), nn.Linear(64, max(classes, 1)))
+    else:
+        x,body = torch.randn(n, 5, generator=gen),nn.Sequential(nn.Linear(5, 16), rng.choice([nn.ReLU, nn.Tanh])(),
+            nn.Linear(16, max(classes, 1)))
     score = x.flatten(1)[:,:1]*2+x.flatten(1)[:,1:2]+.3*torch.randn(n, 1, generator=gen)
-    return x,(score.squeeze(1)>0).long()+(score.squeeze(1)>1).long() if classes else score,body,F.cross_entropy if classes else F.mse_loss
+    return (x,(score.squeeze(1)>0).long()+(score.squeeze(1)>1).long() if classes else score,body,
+        F.cross_entropy if classes else F.mse_loss)
 
 def random_run(seed, plant):
     "A learner and the batches that have a bad row, by number; they fill while it trains"
@@ -118,7 +127,8 @@ def random_run(seed, plant):
             if finite: y[i] = rng.choice([-1e4, 1e3])
             else: x[i] = rng.choice([float('nan'), float('inf')])
     dl = DataLoader(TensorDataset(x, y), bs, shuffle=not (plant and finite))
-    learn = Learner(DataLoaders(dl, device='cpu'), body, loss_func, lr=rng.choice([1e-3, 5e-3]), opt_func=rng.choice([Adam, partial(SGD, mom=.9)])).remove_cb(ProgressCallback)
+    learn = Learner(DataLoaders(dl, device='cpu'), body, loss_func, lr=rng.choice([1e-3, 5e-3]),
+        opt_func=rng.choice([Adam, partial(SGD, mom=.9)])).remove_cb(ProgressCallback)
     with_bad = set()
     def note(learn):
         if bad & {*learn.idxs}: with_bad.add(learn.train_iter)

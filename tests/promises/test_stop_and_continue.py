@@ -1,4 +1,5 @@
-"Promise 4: stop the cell, look, continue the cell: nothing is left behind, and if nothing was changed the end is the same to the last bit"
+"""Promise 4: stop the cell, look, continue the cell: nothing is left behind, and if nothing was changed the end is the
+same to the last bit"""
 import os,random,re,signal,subprocess,sys,threading,time,warnings
 from pathlib import Path
 import pytest,torch
@@ -8,7 +9,9 @@ from runs import CtrlC,Log,differences,fit,lacks,learner,outcome
 
 if sys.platform=='win32': pytest.skip('Windows has other signals', allow_module_level=True)
 here = Path(__file__).parent
-env = os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=os.pathsep.join([str(here.parents[1]), str(here), os.environ.get('PYTHONPATH', '')]), PYTHONDONTWRITEBYTECODE='1')
+env = os.environ | dict(OMP_NUM_THREADS='1',
+    PYTHONPATH=os.pathsep.join([str(here.parents[1]), str(here), os.environ.get('PYTHONPATH', '')]),
+    PYTHONDONTWRITEBYTECODE='1')
 
 @pytest.fixture(autouse=True)
 def python_handler():
@@ -33,9 +36,14 @@ def look(learn):
 
 def state(learn):
     m = learn.model
-    return dict(modes=[o.training for o in m.modules()], hooks=[len(o._forward_hooks)+len(o._forward_pre_hooks)+len(o._backward_hooks) for o in m.modules()], grads=[p.grad for p in m.parameters()],
-        trainable=[p.requires_grad for p in m.parameters()], cbs=[o.name for o in learn.cbs], hypers={k:get_hyper(learn.opt, k) for k in hypers(learn.opt)}, keys=[{*g} for g in learn.opt.param_groups],
-        of_batch=[getattr(learn, o) for o in ('dl','batch','xb','yb','pred','loss','loss_grad','mode','exc')] + [learn.route.carry], torch=(torch.is_grad_enabled(), torch.is_autocast_enabled('cpu'), torch.get_default_dtype()),
+    return dict(modes=[o.training for o in m.modules()],
+        hooks=[len(o._forward_hooks)+len(o._forward_pre_hooks)+len(o._backward_hooks) for o in m.modules()],
+        grads=[p.grad for p in m.parameters()],
+        trainable=[p.requires_grad for p in m.parameters()], cbs=[o.name for o in learn.cbs],
+        hypers={k:get_hyper(learn.opt, k) for k in hypers(learn.opt)}, keys=[{*g} for g in learn.opt.param_groups],
+        of_batch=[getattr(learn, o) for o in ('dl','batch','xb','yb','pred','loss','loss_grad','mode','exc')]
+        + [learn.route.carry], torch=(torch.is_grad_enabled(), torch.is_autocast_enabled('cpu'),
+            torch.get_default_dtype()),
         signals=[signal.getsignal(o) for o in (signal.SIGINT,signal.SIGTERM)])
 
 def whole(case, path):
@@ -63,8 +71,12 @@ def check(case, path, ev, n, look=look):
         assert not [o for o in left if o.is_alive()]
         assert not differences(whole(case, path), outcome(learn, Log(path)))
 
-cases = [dict(), dict(loader='knowing'), dict(loader='list'), dict(loader='weighted', acc=True), dict(loader='batch_sampler', ema=True), dict(mix=True, amp='bf16'), dict(amp='fp16', acc=True), dict(filters=True, loader='own'),
-    dict(sched='one_cycle'), dict(sched='step_lr'), dict(sched='torch_cycle', acc=True), dict(groups='two', train_metrics=True), dict(groups='frozen'), dict(bounds=dict(n_iter=10)), dict(bounds=dict(n_step=10)), dict(short=True)]
+cases = [dict(), dict(loader='knowing'), dict(loader='list'), dict(loader='weighted', acc=True),
+    dict(loader='batch_sampler', ema=True), dict(mix=True, amp='bf16'), dict(amp='fp16', acc=True),
+    dict(filters=True, loader='own'),
+    dict(sched='one_cycle'), dict(sched='step_lr'), dict(sched='torch_cycle', acc=True),
+    dict(groups='two', train_metrics=True), dict(groups='frozen'), dict(bounds=dict(n_iter=10)),
+    dict(bounds=dict(n_step=10)), dict(short=True)]
 spots = [(ev, n) for ev in runs.events for n in (1, 2, 8)]
 
 @pytest.mark.parametrize('case', cases, ids=lambda o: ' '.join(f'{k}={v}' for k,v in o.items()) or 'plain')
@@ -76,7 +88,8 @@ def test_stop_look_continue(case, tmp_path):
 @pytest.mark.parametrize('case', cases, ids=lambda o: ' '.join(f'{k}={v}' for k,v in o.items()) or 'plain')
 def test_everywhere(case, tmp_path):
     for i,(ev,n) in enumerate(spots):
-        if ev not in ('before_fit','cleanup_fit','after_fit'): check(case, tmp_path/str(i), ev, n, look if i%4==0 else None)
+        if ev not in ('before_fit','cleanup_fit','after_fit'):
+            check(case, tmp_path/str(i), ev, n, look if i%4==0 else None)
 
 @pytest.mark.parametrize('case', [dict(workers=2), dict(workers=2, loader='stream', drop=0.)], ids=str)
 def test_workers(case, tmp_path): check(case, tmp_path, 'after_loss', 8)
@@ -180,7 +193,8 @@ class Slow(Callback):
         if self.learn.epoch==2: self.wait()
     def after_fit(self): self.wait()
     def wait(self):
-        while self.had<min(self.asked, TIMES) and select.select([came], [], [], 300)[0]: self.had += os.read(came, 1)[0]==signal.SIGINT
+        while self.had<min(self.asked, TIMES) and select.select([came], [], [], 300)[0]:
+            self.had += os.read(came, 1)[0]==signal.SIGINT
 ref = make()
 runs.fit(ref, case)
 learn,n = make(),0
@@ -197,7 +211,9 @@ print('stopped', n, 'differences', runs.differences(runs.outcome(ref), runs.outc
 def in_terminal(case, path, times, rng):
     import pty
     main,side = pty.openpty()
-    p = subprocess.Popen([sys.executable, '-c', script.replace('CASE', repr(case)).replace('PATH', repr(str(path))).replace('TIMES', '3')], stdin=side, stdout=side, stderr=side, env=env, start_new_session=True, close_fds=True, preexec_fn=take_terminal)
+    p = subprocess.Popen([sys.executable, '-c',
+        script.replace('CASE', repr(case)).replace('PATH', repr(str(path))).replace('TIMES', '3')], stdin=side,
+        stdout=side, stderr=side, env=env, start_new_session=True, close_fds=True, preexec_fn=take_terminal)
     os.close(side)
     out,left = b'',times
     while True:
@@ -217,7 +233,9 @@ def take_terminal():
     import fcntl,termios
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
-@pytest.mark.parametrize('case', [dict(drop=.3), pytest.param(dict(workers=2), marks=pytest.mark.slow), pytest.param(dict(acc=True, filters=True), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize('case',
+    [dict(drop=.3), pytest.param(dict(workers=2), marks=pytest.mark.slow),
+        pytest.param(dict(acc=True, filters=True), marks=pytest.mark.slow)], ids=str)
 def test_terminal(case, tmp_path):
     if lacking := lacks(case): pytest.xfail(f"{lacking} do not keep their state")
     out = in_terminal(case, tmp_path, 3, random.Random(str(case)))
@@ -225,12 +243,16 @@ def test_terminal(case, tmp_path):
 
 # In a real kernel
 def cells(case, path):
-    head = script.split('learn,n = make(),0')[0].replace('CASE', repr(case)).replace('PATH', repr(str(path))).replace('TIMES', '3')
-    return head+'learn = make()', 'runs.fit(learn, case, Slow())', 'learn.validate(); learn.get_preds(); learn.lr_find(num_it=6, show_plot=False)', 'learn.resume()', 'print(learn.at is None, runs.differences(runs.outcome(ref), runs.outcome(learn)))'
+    head = script.split('learn,n = make(),0')[0].replace('CASE', repr(case)).replace('PATH',
+        repr(str(path))).replace('TIMES', '3')
+    return head+'learn = make()', 'runs.fit(learn, case, Slow())', \
+        'learn.validate(); learn.get_preds(); learn.lr_find(num_it=6, show_plot=False)', 'learn.resume()', \
+            'print(learn.at is None, runs.differences(runs.outcome(ref), runs.outcome(learn)))'
 
 def in_kernel(case, path, times, rng):
     from jupyter_client.manager import KernelManager
-    km = KernelManager(kernel_name='python3', transport='ipc', ip=str(path/'kernel')) # ports could be taken by others meanwhile
+    # ports could be taken by others meanwhile
+    km = KernelManager(kernel_name='python3', transport='ipc', ip=str(path/'kernel'))
     km.start_kernel(env=env, cwd=str(here))
     kc = km.blocking_client()
     kc.start_channels()
@@ -262,7 +284,9 @@ def in_kernel(case, path, times, rng):
         kc.stop_channels()
         km.shutdown_kernel(now=True)
 
-@pytest.mark.parametrize('case', [dict(ema=True), pytest.param(dict(workers=2), marks=pytest.mark.slow), pytest.param(dict(sched='one_cycle', mix=True, filters=True), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize('case',
+    [dict(ema=True), pytest.param(dict(workers=2), marks=pytest.mark.slow),
+        pytest.param(dict(sched='one_cycle', mix=True, filters=True), marks=pytest.mark.slow)], ids=str)
 def test_kernel(case, tmp_path):
     if lacking := lacks(case): pytest.xfail(f"{lacking} do not keep their state")
     stopped,text = in_kernel(case, tmp_path, 3, random.Random(str(case)))
@@ -271,5 +295,6 @@ def test_kernel(case, tmp_path):
 def test_bounds_of_a_fit_are_not_those_of_a_look(tmp_path):
     for bounds in (dict(n_step=5), dict(n_iter=5)):
         learn = learner({}, tmp_path, 1).fit(**bounds)
-        assert len(learn.get_preds()[0])==16 and learn.validate().valid_loss>0 and len(learn.lr_find(num_it=20, show_plot=False, stop_div=False).lrs)==13
+        assert (len(learn.get_preds()[0])==16 and learn.validate().valid_loss>0
+            and len(learn.lr_find(num_it=20, show_plot=False, stop_div=False).lrs)==13)
         assert (learn.n_step, learn.n_train_iter)==(bounds.get('n_step'), bounds.get('n_iter'))
