@@ -103,6 +103,7 @@ from .diagnose.order import *
 from .diagnose.names import *
 from .diagnose.mistakes import *
 from .diagnose.ledger import *
+from .diagnose.checksums import *
 from .compare.fingerprint import *
 from .compare.diff import *
 from .compare.operations import *

@@ -5,7 +5,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
-from learner.compare.fingerprint import Trail,checksum,checksum_of_batch
+from learner.compare.fingerprint import Trail
+from learner.diagnose.checksums import Weights,checksum,checksum_of_batch
 from small_fits import mk
 
 def data(n=24):
@@ -292,7 +293,6 @@ def test_functions_of_libraries_are_not_followed():
 def test_weights_that_move_to_other_memory():
     """Their arrays are kept, so a parameter with other memory, size or type, and a buffer that is replaced, must be
     noticed"""
-    from learner.compare.fingerprint import Weights
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     held = Weights(model)
     def now():
@@ -315,3 +315,29 @@ def test_weights_that_move_to_other_memory():
     seen.append(now())
     assert len({*seen})==7
     assert Weights(nn.Sequential(nn.LazyLinear(3))).checksum() is None
+
+def changes_of(t):
+    "Tensors like `t` with a small change each"
+    flat = t.reshape(-1)
+    for i in (0, len(flat)//2, len(flat)-1):
+        res = flat.clone()
+        res[i] += 1
+        yield res
+    yield flat.flip(0)
+    yield flat.roll(1)
+    yield torch.cat([flat[:-1], flat[-1:]*2])
+
+@pytest.mark.parametrize('n', [4095, 4096, 4097, 8191, 50_001])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.int64, torch.uint8], ids=str)
+def test_checksums_of_large_tensors_read_every_value(n, dtype):
+    t = (torch.arange(n)%251+1).to(dtype)
+    sums = [checksum([o]) for o in (t, *changes_of(t))]
+    assert len({*sums})==len(sums) and checksum([t.clone()])==sums[0]
+
+@pytest.mark.parametrize('shape', [(3,32,32), (1,28,28), (3,224,224), (64,), (512,), (768,)], ids=str)
+def test_checksums_notice_samples_in_another_order(shape):
+    x = torch.randn(16, *shape)
+    for i,j in ((0, 1), (3, 11), (7, 15)):
+        order = list(range(16))
+        order[i],order[j] = j,i
+        assert checksum([x])!=checksum([x[order]])

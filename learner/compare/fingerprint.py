@@ -12,21 +12,18 @@ A row has less than 100 bytes, and 8 for each sample. The next chapter compares 
 __all__ = ['Fingerprint']
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #imports
-import random,textwrap
+import textwrap
 from array import array
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict,dataclass
-from functools import cache
 from inspect import getsource
+from math import hypot
 from types import FunctionType
 from zlib import crc32
 import numpy as np
 import torch
-from torch.nn.parameter import is_lazy
 from ..core.callback import Callback
 from ..core.checks import checked,whole
-from ..data.generators import get_state,is_generator,numpy_state,python_state
 from ..data.loader_state import describe
 from ..data.loaders import length
 from ..loop.position import settings_of
@@ -35,94 +32,7 @@ from ..model.files import file_path,write_plain
 from ..model.hypers import first_groups,hypers,read_hyper
 from ..resume.encoding import encode
 from ..resume.origin import code_digest,constants,definitions,versions
-
-# %% ../../nbs/compare/01_fingerprint.ipynb #checksum
-def _crc(t, start):
-    "CRC-32 of a tensor on the CPU"
-    try: a = t.detach().numpy()
-    except (TypeError,RuntimeError): a = t.detach().reshape(-1).view(torch.uint8).numpy() # numpy has no bfloat16
-    return crc32(np.ascontiguousarray(a), start)
-
-@cache
-def _weights(device):
-    "Odd numbers, the same in every process"
-    res = torch.randint(-2**31, 2**31, (2**20,), generator=torch.Generator().manual_seed(0))
-    return (res|1).to(torch.int32).to(device)
-
-def _sum_on_device(t):
-    "Checksum of a tensor where it is"
-    bits = t.detach().reshape(-1).view(torch.uint8)
-    bits = torch.nn.functional.pad(bits, (0, -len(bits)%4)).view(torch.int32)
-    weights,res = _weights(bits.device),len(bits)
-    for o in bits.split(len(weights)): res = res*31 + (o*weights[:len(o)]).sum()
-    return res
-
-def checksum(
-    tensors, # Any number of them
-): # A number, or a tensor with one, which is still on its device
-    "A number that is another one if any bit of the tensors is. Nothing waits for the device"
-    res,on_device = 0,None
-    for t in tensors:
-        if t.is_cpu: res = _crc(t, res)
-        else:
-            new = _sum_on_device(t)
-            on_device = new if on_device is None else on_device.to(new.device)*31 + new
-    return res if on_device is None else (on_device & (2**48-1)).double() + res
-
-# %% ../../nbs/compare/01_fingerprint.ipynb #checksum_of_batch
-def _leaves(o):
-    "What is in containers, however nested"
-    if isinstance(o, Mapping): o = [*o.values()]
-    if isinstance(o, (list,tuple)):
-        for v in o: yield from _leaves(v)
-    else: yield o
-
-def checksum_of_batch(
-    *batch, # Tensors, arrays and plain values, and containers of them
-): # As of `checksum`
-    "Checksum of all that a batch holds"
-    leaves = [torch.from_numpy(o) if isinstance(o, np.ndarray) and not o.dtype.hasobject else o for o in _leaves(batch)]
-    tensors = [o for o in leaves if isinstance(o, torch.Tensor)]
-    others = [o for o in leaves if isinstance(o, (str,bytes,int,float))]
-    return checksum(tensors) + (crc32(repr(others).encode()) if others else 0)
-
-# %% ../../nbs/compare/01_fingerprint.ipynb #generator_sums
-_last_numpy = None,0 # the state of numpy's generator when it was last read, and its checksum
-
-def _sum_of_numpy():
-    global _last_numpy
-    state = numpy_state() # the same object as long as the generator is not used
-    if state is not _last_numpy[0]:
-        keys,*rest = [b'', state] if isinstance(state, dict) else state
-        _last_numpy = state,crc32(repr(rest).encode(), crc32(keys))
-    return _last_numpy[1]
-
-_last_python = None,0 # likewise
-
-def _sum_of_python():
-    global _last_python
-    if (state := python_state()) is not _last_python[0]:
-        _,key,gauss = random.getstate()
-        _last_python = state,(hash(key) & (2**48-1)) + (gauss or 0.) # of numbers: the same in every process
-    return _last_python[1]
-
-def _sum_of_own(o):
-    state = get_state(o)
-    return crc32(state if isinstance(state, np.ndarray) else repr(state).encode())
-
-has_mps = torch.backends.mps.is_available()
-
-def generator_sums(
-    parts={}, # Other generators, by path; other objects among them are left out
-) -> dict: # By name
-    "A number for the state of each generator"
-    res = dict(python=_sum_of_python(), numpy=_sum_of_numpy(), torch=crc32(torch.get_rng_state().numpy()))
-    if torch.cuda.is_initialized():
-        res |= {f'cuda:{i}':crc32(o.numpy()) for i,o in enumerate(torch.cuda.get_rng_state_all())}
-    if has_mps: res['mps'] = crc32(torch.mps.get_rng_state().numpy())
-    for k,o in parts.items():
-        if is_generator(type(o)): res[k] = _sum_of_own(o)
-    return res
+from ..diagnose.checksums import Weights,checksum_of_batch,generator_sums
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #Column
 class Column:
@@ -137,17 +47,24 @@ class Column:
         "The first `n` rows, as they are saved"
         return np.array(self.values[:self.ends[n-1] if n else 0]),np.array(self.ends[:n])
 
+def number_in(t):
+    "The number in a tensor; the tensor itself if reading it would wait for a device"
+    return t.item() if t.is_cpu else t.detach()
+
 may_wait = 'inputs','grad_norm','loss','weights' # on a device
 
+def _in_numbers(row, numbers):
+    row = row | {k:[numbers.get(id(v), v) for v in row[k]] for k in may_wait if k in row}
+    return row | {'grad_norm': [hypot(*row['grad_norm'])]} if row.get('grad_norm') else row
+
 def fetched(rows):
-    "Rows with numbers in the place of tensors, which are fetched from each device at once"
-    rows = [row | {'grad_norm': [total_norm(row['grad_norm'])]} if row.get('grad_norm') else row for row in rows]
+    "Rows with numbers in the place of tensors, which are fetched from each device at once, and one norm of all gradients"
     tensors = {id(v):v for row in rows for k in may_wait for v in row.get(k, ()) if isinstance(v, torch.Tensor)}
     numbers = {}
     for kind in {(v.device, v.dtype) for v in tensors.values()}:
         alike = {k:v for k,v in tensors.items() if (v.device, v.dtype)==kind}
         numbers |= zip(alike, torch.stack([*alike.values()]).tolist())
-    return [row | {k:[numbers.get(id(v), v) for v in row[k]] for k in may_wait if k in row} for row in rows]
+    return [_in_numbers(row, numbers) for row in rows]
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #Setup
 def _machine():
@@ -202,7 +119,7 @@ class Setup:
             *_code(learn), hypers(learn.opt))
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #Trail
-trail_format = 1 # raise it when what a trail holds, or how, is changed
+trail_format = 2 # raise it when what a trail holds, or how, is changed
 columns = 'at','ids','inputs','hypers','grad_norm','loss','weights','generators'
 
 class Trail:
@@ -270,35 +187,7 @@ class TrailSnapshot:
     def __init__(self, trail): self.trail,self.n = trail,len(trail)
     def state_dict(self): return self.trail.state_dict(self.n)
 
-# %% ../../nbs/compare/01_fingerprint.ipynb #norm
-def total_norm(norms):
-    "Norm of all gradients, from the norm of each; they may be on several devices"
-    if len({o.device for o in norms})>1: norms = [o.to(norms[0].device) for o in norms]
-    return torch.linalg.vector_norm(torch.stack(norms))
-
-class Weights:
-    "Checksum of all parameters and buffers of a model. On the CPU, arrays that share their memory are made once"
-    def __init__(self, model):
-        self.held,self.arrays = [o for m in model.modules() for o in (m._parameters, m._buffers) if o],{}
-
-    def _array(self, t):
-        "The array of a tensor, if it has one that shares its memory, and the tensor has weights"
-        known = self.arrays.get(id(t))
-        if known is not None and known[0] is t and known[1:3]==(t.data_ptr(), t.numel()): return known[3]
-        if is_lazy(t) or not t.is_cpu or t.layout is not torch.strided or not t.is_contiguous(): return None
-        try: array = t.detach().numpy()
-        except (TypeError,RuntimeError): return None
-        self.arrays[id(t)] = t,t.data_ptr(),t.numel(),array
-        return array
-
-    def checksum(self):
-        "A number as of `checksum`; None as long as some have no weights"
-        tensors = [t for o in self.held for t in o.values() if t is not None]
-        arrays,res = [*map(self._array, tensors)],0
-        if any(o is None for o in arrays): return None if any(map(is_lazy, tensors)) else checksum(tensors)
-        for o in arrays: res = crc32(o, res)
-        return res
-
+# %% ../../nbs/compare/01_fingerprint.ipynb #Hypers
 class Hypers:
     "Reads the hyper-parameters of an optimizer, again only if something in its groups has changed, or is a tensor"
     def __init__(self, opt): self.opt,self.names,self.raw,self.values,self.in_place = opt,hypers(opt),None,[],False
@@ -367,12 +256,12 @@ class Fingerprint(Callback):
 
     def _add_norm(self):
         grads = [p.grad for g in self.learn.opt.param_groups for p in g['params'] if p.grad is not None]
-        if grads: self.row['grad_norm'] = torch._foreach_norm(grads)
+        if grads: self.row['grad_norm'] = [*map(number_in, torch._foreach_norm(grads))]
 
     def after_batch(self):
         learn,row,loss = self.learn,self.row,self.learn.loss
         if 'hypers' not in row: self._add_norm() # gradients that wait for a step
-        if loss is not None: row['loss'] = [loss.detach().mean() if loss.ndim else loss.detach()]
+        if loss is not None: row['loss'] = [number_in(loss.detach().mean() if loss.ndim else loss)]
         row['at'],row['ids'] = [learn.train_iter-1, learn.epoch, learn.iter],self._ids(learn.idxs)
         self._add_state(row)
         self.trail.append(row)

@@ -24,7 +24,7 @@ from ..resume.rewind import StopAfter
 from ..schedule.trial import trial
 from ..diagnose.mistakes import silence
 from .diff import Difference
-from .fingerprint import checksum_of_batch
+from ..diagnose.checksums import checksum_of_batch
 
 # %% ../../nbs/compare/03_operations.ipynb #Op
 @dataclass
