@@ -58,7 +58,7 @@ def _in_numbers(row, numbers):
     return row | {'grad_norm': [hypot(*row['grad_norm'])]} if row.get('grad_norm') else row
 
 def fetched(rows):
-    "Rows with numbers in the place of tensors, which are fetched from each device at once, and one norm of all gradients"
+    "Rows with numbers in the place of tensors, fetched from each device at once, and one norm of all gradients"
     tensors = {id(v):v for row in rows for k in may_wait for v in row.get(k, ()) if isinstance(v, torch.Tensor)}
     numbers = {}
     for kind in {(v.device, v.dtype) for v in tensors.values()}:
