@@ -18,7 +18,6 @@ Modules:
 - `learner.core.events`: Every moment of training that a callback can act on, and the exceptions that end a part of it early
 - `learner.data.draws`: One pass over a loader, which can be resumed in the middle
 - `learner.data.generators`: Whose randomness is whose: evaluation draws random numbers, and training does not notice
-- `learner.data.held`: Containers, attributes and variables, noted with what they hold and put back
 - `learner.data.loader_state`: Where a pass over a loader is, as plain values, and what has changed in the loader since
 - `learner.data.loaders`: Any iterables of batches, on the right device, split into inputs and targets
 - `learner.data.sampling`: Rare samples drawn more often, small epochs from large datasets, an order of your own, and that of the dataset
@@ -53,6 +52,7 @@ Modules:
 - `learner.record.progress`: Bars and a table in a terminal, one display in a notebook, plain lines in a log
 - `learner.record.recorder`: Losses of every batch, and a row of results for every epoch
 - `learner.record.rows`: Batches put together again: every sample in its place, in memory that is allocated once
+- `learner.restore.held`: Containers, attributes and variables, noted with what they hold and put back
 - `learner.result.confusion`: Which classes a classifier confuses; precision, recall and F1 of each class
 - `learner.result.export`: A whole learner in one file, to predict with elsewhere
 - `learner.result.interpret`: The samples with the highest losses, and everything else about each sample of a loader

@@ -20,8 +20,6 @@ from .data.loaders import *
 from .data.loader_state import *
 from .data.draws import *
 from .data.sampling import *
-from .data.tensors import *
-from .data.held import *
 from .model.groups import *
 from .model.hypers import *
 from .model.optimizer import *
@@ -45,7 +43,11 @@ from .record.table import *
 from .record.recorder import *
 from .record.progress import *
 from .record.rows import *
-from .loop.snapshot import *
+from .restore.tensors import *
+from .restore.held import *
+from .restore.loader_counts import *
+from .restore.places import *
+from .restore.snapshot import *
 from .loop.loop import *
 from .loop.inference import *
 from .loop.position import *

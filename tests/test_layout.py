@@ -194,7 +194,7 @@ def in_code(name):
     return any(m.name==attr for o in nodes if isinstance(o, ast.ClassDef)
         and o.name in owners for m in o.body if isinstance(m, ast.FunctionDef))
 
-@pytest.mark.parametrize('name', ['loop/02_loop','loop/05_interrupt','resume/06_checkpoint'])
+@pytest.mark.parametrize('name', ['loop/01_loop','loop/04_interrupt','resume/06_checkpoint'])
 def test_tables_of_flows_name_what_is_there(name):
     """A reader can follow each step of a batch, of a stop and of a resume in another process: the functions of these
     tables exist"""
@@ -204,7 +204,7 @@ def test_tables_of_flows_name_what_is_there(name):
 def test_the_table_of_mixins_is_that_of_the_class():
     "The chapter of the Learner says what each class that it derives from adds, and where"
     from learner.all import Learner
-    src = next(c.source for c in read_nb(nbs/'loop/08_learner.ipynb').cells if c.id=='md_chain')
+    src = next(c.source for c in read_nb(nbs/'loop/07_learner.ipynb').cells if c.id=='md_chain')
     rows = re.findall(r'^\| `(\w+)` \| .*?\(([\w./]+)\.ipynb\)', src, re.M)
     bases = [o for o in Learner.__mro__ if o is not object][::-1]
     assert [k for k,_ in rows]==[o.__name__ for o in bases]

@@ -27,7 +27,7 @@ from ..core.checks import checked,whole
 from ..data.loader_state import describe
 from ..data.loaders import length
 from ..loop.position import settings_of
-from ..loop.snapshot import by_name
+from ..restore.places import by_name
 from ..model.files import file_path,write_plain
 from ..model.hypers import first_groups,hypers,read_hyper
 from ..resume.encoding import encode

@@ -23,7 +23,7 @@ from pathlib import Path
 from zlib import crc32
 from ..core.callback import Callback,refer
 from ..core.checks import checked,listed,nearest
-from ..loop.snapshot import by_name
+from ..restore.places import by_name
 from ..model.files import write_to
 from ..record.history import History,Row,missing
 from ..record.recorder import find_recorder

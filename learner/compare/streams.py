@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from ..core.callback import Callback
 from ..core.checks import listed
 from ..data.generators import is_generator,random_state,set_random_state
-from ..loop.snapshot import model_and_loss
+from ..restore.places import model_and_loss
 
 # %% ../../nbs/compare/04_streams.ipynb #Streams
 streams = 'init','order','dropout'

@@ -23,7 +23,7 @@ from fastcore.basics import patch
 from ..core.checks import listed,one_of
 from ..core.callback import Callback
 from ..data.loaders import length
-from ..data.tensors import version_of
+from ..restore.tensors import version_of
 from ..record.history import missing
 from ..record.recorder import Recorder
 from ..loop.learner import Learner

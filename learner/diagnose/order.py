@@ -17,7 +17,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from ..core.callback import FuncCallback
 from ..core.events import event
-from ..data.tensors import version_of
+from ..restore.tensors import version_of
 from .code import events_of,hyper,uses_at,writes
 
 # %% ../../nbs/diagnose/03_order.ipynb #Tie

@@ -19,7 +19,8 @@ from ..core.copies import copied
 from ..core.events import CancelException
 from ..data.loaders import check_device
 from ..loop.learner import Learner
-from ..loop.snapshot import Snapshot,model_and_loss
+from ..restore.places import model_and_loss
+from ..restore.snapshot import Snapshot
 from ..model.files import file_path,find_file,read_plain,reading,type_of,write_plain,write_to
 from ..model.groups import norm_bias_params
 from ..model.hypers import spare

@@ -21,7 +21,7 @@ from .. import __version__
 from ..core.callback import FuncCallback
 from ..core.dispatch import Dispatcher
 from ..data.search import cells_of,names_in,of_library,stored
-from ..loop.snapshot import by_name
+from ..restore.places import by_name
 
 # %% ../../nbs/resume/02_origin.ipynb #described
 @cache

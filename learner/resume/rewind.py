@@ -43,7 +43,7 @@ from ..data.loader_state import counts_of,moved_counts
 from ..data.search import search
 from ..loop.learner import Learner
 from ..loop.route import Stopped,new_run
-from ..loop.snapshot import by_name
+from ..restore.places import by_name
 from ..model.files import read_plain
 from .checkpoint import Interval,warn_of_workers
 from .saved_run import params_of

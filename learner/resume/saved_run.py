@@ -41,7 +41,7 @@ from ..core.checks import listed
 from ..data.generators import is_stateful,same_state
 from ..loop.position import Position,callback_states,whole_states
 from ..loop.route import Turn
-from ..loop.snapshot import by_name,model_and_loss
+from ..restore.places import by_name,model_and_loss
 from ..model.files import on_cpu
 from ..model.hypers import get_hyper,hypers,set_hyper
 from ..model.optimizer import own_attrs,parts_of

@@ -26,7 +26,7 @@ from ..core.checks import checked,listed,nearest
 from ..data.search import search
 from ..loop.learner import Learner
 from ..loop.route import Stopped
-from ..loop.snapshot import by_name,model_and_loss
+from ..restore.places import by_name,model_and_loss
 from ..model.files import check_plain,file_path,find_file,read_plain,torch_save,write_to
 from ..model.optimizer import parts_of
 from ..result.saving import file_events,untouched

@@ -22,7 +22,7 @@ from ..core.checks import checked
 from ..data.loaders import twin
 from ..loop.interrupt import HeldInterrupt
 from ..loop.learner import Learner
-from ..loop.snapshot import OptSnapshot,Snapshot
+from ..restore.snapshot import OptSnapshot,Snapshot
 from ..model.optimizer import OptimList,parts_of
 from ..record.progress import ProgressCallback
 from ..record.history import Row

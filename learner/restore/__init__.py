@@ -1,0 +1,1 @@
+"What a run holds besides weights: found, noted, and put back"
