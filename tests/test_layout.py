@@ -204,7 +204,7 @@ def test_tables_of_flows_name_what_is_there(name):
 def test_the_table_of_mixins_is_that_of_the_class():
     "The chapter of the Learner says what each class that it derives from adds, and where"
     from learner.all import Learner
-    src = next(c.source for c in read_nb(nbs/'loop/08_learner.ipynb').cells if c.id=='md_chain')
+    src = next(c.source for c in read_nb(nbs/'loop/07_learner.ipynb').cells if c.id=='md_chain')
     rows = re.findall(r'^\| `(\w+)` \| .*?\(([\w./]+)\.ipynb\)', src, re.M)
     bases = [o for o in Learner.__mro__ if o is not object][::-1]
     assert [k for k,_ in rows]==[o.__name__ for o in bases]
