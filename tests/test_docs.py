@@ -19,13 +19,13 @@ def rows(md): return [[o.strip() for o in l.strip(' |').split(' | ')] for l in m
         (ActivationStats, 'For `HookCallback`'),
     (DataLoaders.from_dsets, "For torch's `DataLoader`, such as `num_workers`; those about order are for training")],
     ids=lambda o: getattr(o, '__name__', ''))
-def test_what_is_said_of_kwargs_stands_with_them(sym, row, chapters):
-    tbl = rows(chapters.table(sym))
+def test_what_is_said_of_kwargs_stands_with_them(sym, row, entries):
+    tbl = rows(entries.table(sym))
     assert [o[-1] for o in tbl if o[0]=='kwargs']==[row]
     assert not [o for o in tbl if o[0]=='**Returns**' and row in o[-1]]
 
-def test_table_of_parameters(chapters):
-    tbl = rows(chapters.table(Learner.fine_tune))
+def test_table_of_parameters(entries):
+    tbl = rows(entries.table(Learner.fine_tune))
     assert (tbl[0]==['epochs', '`int`', '', 'Epochs with everything trainable']
         and tbl[1][:3]==['base_lr', '`float`', '`0.002`'])
     names = [o[0] for o in tbl]
