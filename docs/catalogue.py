@@ -17,7 +17,8 @@ for mod,d in import_module(f'{lib}._modidx').d['syms'].items():
 every = import_module(f'{lib}.all')
 Learner,Callback,event = every.Learner,every.Callback,every.event
 
-def tree(mod): return ast.parse((cfg.lib_path/f'{mod.replace(".", "/")}.py').read_text(encoding='utf-8'))
+def text_of(mod): return (cfg.lib_path/f'{mod.replace(".", "/")}.py').read_text(encoding='utf-8')
+def tree(mod): return ast.parse(text_of(mod))
 
 def chapters() -> list[str]:
     "Modules in the order in which `learner.all` imports them, such as `core.events`"
@@ -35,8 +36,7 @@ def defined(code) -> list[str]:
 @cache
 def names_of(mod) -> dict[str, object]:
     "What a chapter gives to users, by name: those of its names that `learner.all` has, and methods of public classes"
-    def is_public(nm): return nm.partition('.')[0] in every.__all__
-    return {nm:get(nm) for nm in defined((cfg.lib_path/f'{mod.replace(".", "/")}.py').read_text()) if is_public(nm)}
+    return {nm:get(nm) for nm in defined(text_of(mod)) if nm.partition('.')[0] in every.__all__}
 
 def get(name):
     "The object called `name`, such as `Learner.fit`, among the public ones"
@@ -52,14 +52,13 @@ def home_of(mod, name):
 def comment(mod, name) -> str:
     "What is said of a value: the comment at the end of its statement"
     last = home_of(mod, name).end_lineno
-    line = (cfg.lib_path/f'{mod.replace(".", "/")}.py').read_text(encoding='utf-8').splitlines()[last-1]
-    return line.partition(' # ')[2]
+    return text_of(mod).splitlines()[last-1].partition(' # ')[2]
 
-def is_value(o): return not (callable(o) or isinstance(o, property)) 
+def is_value(o): return not (callable(o) or isinstance(o, property))
 
 def summary(o, mod='', name='') -> str:
     "The first sentence about an object, on one line"
-    text = (is_value(o) and comment(mod, name)) or docstring(o if callable(o) or isinstance(o, property) else type(o)) or ''
+    text = (is_value(o) and comment(mod, name)) or docstring(type(o) if is_value(o) else o) or ''
     text = re.sub(r'\s+', ' ', text.split('\n\n')[0]).strip()
     return re.split(r'(?<=[a-z`)])\. (?=[A-Z])', text)[0].rstrip('.:')
 
@@ -70,7 +69,8 @@ def methods(cls=Learner) -> dict[str, str]:
     for c in reversed(cls.__mro__):
         for k,v in vars(c).items():
             f = getattr(v, 'fget', getattr(v, '__func__', v))
-            if k[0]!='_' and inspect.isfunction(inspect.unwrap(f)) and f.__doc__: res[k] = f.__module__.partition('.')[2]
+            is_method = k[0]!='_' and inspect.isfunction(inspect.unwrap(f))
+            if is_method and f.__doc__: res[k] = f.__module__.partition('.')[2]
     return res
 
 def callbacks() -> dict[str, type]:

@@ -73,8 +73,8 @@ def source_of(app, modname):
     a = ModuleAnalyzer.for_module(modname)
     tags = dict(a.find_tags())
     for o in ast.parse(a.code).body:
-        for nm in listify(patch_name(o)) if isinstance(o, ast.FunctionDef) else (): tags[nm] = ('def', o.lineno, o.end_lineno)
-        if isinstance(o, ast.Assign): tags |= {nm:('other', o.lineno, o.end_lineno) for nm in defined(ast.unparse(o))}
+        names = listify(patch_name(o)) if isinstance(o, ast.FunctionDef) else defined(ast.unparse(o))
+        tags |= {nm:('def', o.lineno, o.end_lineno) for nm in names}
     inherited = [k for k,mod in methods().items() if f'{lib}.{mod}'==modname]
     for nm in [*tags]: # as methods of a Learner
         cls,_,k = nm.partition('.')

@@ -1,5 +1,7 @@
 "Sphinx settings. The pages are the notebooks themselves: `chapters.py` prepares each one as it is read"
 import re,sys
+from html import escape
+from importlib import import_module
 from pathlib import Path
 from docutils.utils.math.latex2mathml import tex2mathml
 from docutils import nodes
@@ -9,8 +11,12 @@ from sphinx.errors import ExtensionError
 root = Path(__file__).parent.parent
 sys.path[:0] = [str(root), str(root/'docs')] # this tree, whatever is installed
 
+from pages import Page
+
 cfg = get_config(root)
-project = html_title = cfg.title
+project = cfg.title
+release = import_module(cfg.lib_path.name).__version__
+html_title = f'{project} {release}'
 author = copyright = 'The learner authors'
 extensions = ['myst_nb', 'sphinx.ext.viewcode', 'sphinx.ext.githubpages', 'chapters']
 exclude_patterns = ['**.ipynb_checkpoints']
@@ -24,6 +30,7 @@ myst_heading_anchors = 4
 
 html_theme = 'furo'
 html_static_path = ['_static']
+html_logo = html_favicon = '_static/favicon.svg'
 html_css_files = ['custom.css']
 html_show_sourcelink = html_show_sphinx = html_copy_source = False
 pygments_style,pygments_dark_style = 'friendly','github-dark'
@@ -46,6 +53,14 @@ def stays_here(app, exc):
     bad = [str(f) for f in Path(app.outdir).rglob('*.html') if remote.search(f.read_text(encoding='utf-8'))]
     if bad: raise ExtensionError(f'These pages load something from another host: {", ".join(bad)}')
 
+def describe(app, pagename, templatename, context, doctree):
+    "What search engines and previews say of a page: the line below its title"
+    path = root/'nbs'/f'{pagename}.ipynb'
+    if not path.exists(): return
+    summary = re.sub(r'\[([^]]+)\]\([^)]*\)|[`*]', r'\1', Page.read(path).summary)
+    context['metatags'] += f'<meta name="description" content="{escape(summary)}"/>'
+
 def setup(app):
     app.add_html_math_renderer('mathml', mathml(False), mathml(True))
+    app.connect('html-page-context', describe)
     app.connect('build-finished', stays_here)

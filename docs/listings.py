@@ -1,15 +1,19 @@
 """Lists that are made when the site is built: a page asks for one with the directive `{listing} name`
 
-Each is a function here, which yields lines of Markdown. Nothing in them is written by hand but the words for events."""
-import re
+Each is a function here, which yields lines of Markdown. Nothing in them is written by hand."""
+import base64,re,struct
+from html import escape
+from pathlib import Path
 from docutils import nodes
 from fastcore.docments import docstring
+from fastcore.nbio import read_nb
 from sphinx.util.docutils import SphinxDirective
 import catalogue as cat
+import events
 from catalogue import every,lib,listens,names_of,summary
 from entries import api
-from pages import Page,chapters,nbs,pages_below,part_page,parts
-from scopes import picture
+from pages import Page,chapters,door_list,nbs,pages_below,part_page,parts
+from scopes import caption,picture
 
 def cell(s): return s.replace('|', '\\|').replace('\n', ' ')
 
@@ -25,9 +29,43 @@ def pages(env):
         page = Page.read(nbs/f'{o}.ipynb')
         yield f'- [{page.title}](/{o}.ipynb): {page.summary}'
 
+def doors(env):
+    "The six pages to begin with, as cards"
+    yield from (':::{container} doors', door_list(), ':::')
+
+def pictures(nb):
+    "The pictures that a notebook has stored, with their words, and their sizes in pixels"
+    for c in nb.cells:
+        alt = next(iter(re.findall(r'^#\| fig-alt: (.+)', c.source, re.M)), '')
+        for o in c.get('outputs', ()):
+            if 'image/png' not in o.get('data', ()): continue
+            png = base64.b64decode(''.join(o['data']['image/png']))
+            yield png,alt,struct.unpack('>II', png[16:24])
+
+def gallery(env):
+    "Cards for the pages below, each with that of its own pictures which fits best"
+    yield from ('```{raw} html', '<div class="gallery">')
+    for doc in pages_below(env.docname, env.found_docs):
+        page = Page.read(nbs/f'{doc}.ipynb')
+        png,alt,_ = min(pictures(read_nb(page.path)), key=lambda o: abs(o[2][0]/o[2][1]-1.7),
+            default=(b'','',()))
+        name = f'{doc.replace("/", "_")}.png'
+        if png:
+            thumbs = Path(env.app.outdir)/'_images'/'thumbnails'
+            thumbs.mkdir(parents=True, exist_ok=True)
+            (thumbs/name).write_bytes(png)
+        src,cls = (f'../_images/thumbnails/{name}','') if png else ('../_static/favicon.svg','none')
+        img = f'<img src="{src}" class="{cls}" alt="{escape(alt or page.title)}" loading="lazy"/>'
+        href = env.app.builder.get_relative_uri(env.docname, doc)
+        yield (f'<a class="card" href="{href}"><span class="thumb cell_output">{img}</span>'
+            f'<strong>{inline(page.title)}</strong><span>{inline(page.summary)}</span></a>')
+    yield from ('</div>', '```')
+
+def inline(s): return re.sub('`([^`]+)`', r'<code>\1</code>', escape(s))
+
 def as_called(name): return name.replace('Learner.', 'learn.')
 
-def rows_of(mod, keep=lambda o: True): return [(f'`{as_called(nm)}`', summary(o, mod, nm)) for nm,o in names_of(mod).items() if keep(o)]
+def rows_of(mod): return [(f'`{as_called(nm)}`', summary(o, mod, nm)) for nm,o in names_of(mod).items()]
 
 def by_name(env):
     "All public names from A to Z"
@@ -36,17 +74,18 @@ def by_name(env):
     letters = sorted({o[0].upper() for o in found})
     for letter in letters:
         yield f'\n## {letter}\n'
-        yield from table(['name', 'what it is'], [(f'`{o}`', found[o]) for o in sorted(found, key=str.lower) if o[0].upper()==letter])
+        names = sorted((o for o in found if o[0].upper()==letter), key=str.lower)
+        yield from table(['name', 'what it is'], [(f'`{o}`', found[o]) for o in names])
 
 def chapter_of(mod):
     "The page of a module"
     part,name = mod.split('.')
     return chapters(part)[name]
 
-def titled(mods, keep=lambda o: True):
+def titled(mods):
     "What each chapter gives to users, under its title"
     for mod in mods:
-        rows,page = rows_of(mod, keep),chapter_of(mod)
+        rows,page = rows_of(mod),chapter_of(mod)
         if not rows: continue
         yield f'\n**[{page.title}](/{page.path.relative_to(nbs).as_posix()})**: {page.summary}\n'
         yield from table(['name', 'what it is'], rows)
@@ -70,18 +109,18 @@ def learner(env):
         yield f'\n**[{page.title}](/{page.path.relative_to(nbs).as_posix()})**\n'
         yield from table(['method', 'what it does'],
             [(f'`learn.{k}`', summary(getattr(every.Learner, k))) for k,m in found.items() if m==mod])
-    yield '\n## Inherited methods\n\nMethods that a chapter adds to the Learner have their entries there, the others here.\n'
+    home = every.Learner.__module__.partition('.')[2]
+    yield '\n## Inherited methods\n\nMethods that a chapter adds to the Learner have their entries there.\n'
     for k in found:
-        if cat.targets()[f'Learner.{k}']==f'{lib}.loop.learner.Learner.{k}' and k not in vars(every.Learner): yield api(getattr(every.Learner, k), f'Learner.{k}', 'loop.learner', depth=4)+'\n'
-
-def purpose(cls): return summary(cls)
+        inherited = k not in vars(every.Learner) and cat.targets()[f'Learner.{k}']==f'{every.Learner.__module__}.Learner.{k}'
+        if inherited: yield api(getattr(every.Learner, k), f'Learner.{k}', home, depth=4)+'\n'
 
 def order_of(cls): return f'{cls.order:g}' if isinstance(cls.order, (int,float)) else 'its own'
 
 def callbacks(env):
     "All callbacks, with their events and order"
     for part in parts():
-        rows = [(f'`{k}`', purpose(o), ' '.join(f'`{ev}`' for ev in listens(o)) or '–', order_of(o))
+        rows = [(f'`{k}`', summary(o), ticks(listens(o)), order_of(o))
             for k,o in cat.callbacks().items() if o.__module__.split('.')[1]==part]
         if not rows: continue
         yield f'\n## {part_page(part).title}\n'
@@ -89,7 +128,8 @@ def callbacks(env):
 
 def better(o): return {True:'higher', False:'lower', None:'–'}[getattr(o, 'higher_is_better', None)]
 
-def is_metric(o): return getattr(o, 'higher_is_better', None) is not None and 'Abstract' not in (docstring(o) or '')
+def is_metric(o):
+    return getattr(o, 'higher_is_better', None) is not None and 'Abstract' not in (docstring(o) or '')
 
 def metrics(env):
     "All metrics, and which of their values are better"
@@ -98,7 +138,8 @@ def metrics(env):
         if not found: continue
         page = chapter_of(mod)
         yield f'\n## {page.title}\n'
-        yield from table(['metric', 'what it measures', 'better'], [(f'`{k}`', summary(o), better(o)) for k,o in found.items()])
+        yield from table(['metric', 'what it measures', 'better'],
+            [(f'`{k}`', summary(o), better(o)) for k,o in found.items()])
 
 def schedules(env):
     "Schedules, the callbacks that apply them, and the fits that have one built in"
@@ -114,74 +155,32 @@ def errors(env):
         yield f'\n## {head}\n'
         yield from table(['name', 'when'], [(f'`{k}`', summary(o)) for k,o in found.items() if keep(o)])
 
-words = dict(fit='the whole fit', epoch='one epoch: training, then validation', train='all training batches of an epoch',
-    validate='all batches of a validation loader', batch='one batch', backward='the backward pass', step='the optimizer step')
-points = dict(before_draw='A batch is about to be taken from the loader; also before the draw that finds it empty',
-    after_draw='The batch has come, and is on the device', after_pred='The model has been run', after_loss='The loss is computed',
-    before_zero_grad='Gradients are about to be cleared', after_zero_grad='Gradients are cleared',
-    after_create='The callback is attached to a learner', before_row='The recorder is about to write a row of results',
-    after_row='A row of results is written', before_sanity='`Sanity` is about to validate a few batches',
-    after_sanity='`Sanity` has validated', before_save='`learn.save` is about to write `saved`',
-    after_save='`learn.save` has written the file', before_load='`learn.load` is about to read the file',
-    after_load='`learn.load` has put everything in place', before_save_state='`learn.save_state` is about to write `saved`',
-    after_save_state='`learn.save_state` has written the file', before_load_state='`learn.load_state` is about to read the file',
-    after_load_state='`learn.load_state` has put everything in place', after_exception='An error or Ctrl-C leaves the loop, and is in `exc`')
-
-def when(ev):
-    "When an event fires, in words"
-    if ev in points: return points[ev]
-    kind,scope = ev.rsplit('_', 1)
-    return dict(before=f'Before {words[scope]}', after_cancel=f'Only if the scope was cancelled: `{every.cancels[scope].__name__}`',
-        after='The scope is over, finished or cancelled',
-        cleanup='Always, also after an error or Ctrl-C, callbacks in reverse: undo what you changed')[kind]
-
-attrs = ('mode scopes n_epoch epoch n_train pct_train train_iter opt_step to_validate results training dl dl_name '
-    'n_iter iter idxs batch xb yb x y pred loss loss_grad run_config').split()
-
-def new_at():
-    "Attributes that are new or have changed at each event, as seen by a callback in a short fit"
-    seen,before = {},{}
-    def look(ev):
-        def f(self):
-            now = {o:v for o in attrs if (v := getattr(self.learn, o, None)) is not None}
-            now = {o:(str(v) if isinstance(v, (int,float,str,list,dict)) else id(v)) for o,v in now.items()}
-            seen.setdefault((ev, 'train' if self.learn.training else 'validate'), [o for o in now if before.get(o)!=now[o]])
-            before.clear(), before.update(now)
-        return f
-    probe = type('Probe', (every.Callback,), {ev:look(ev) for ev in every.event if ev!='after_create'} | dict(order=1000))
-    every.synth_learner().fit(1, cbs=probe())
-    return seen
-
 def ticks(names): return ' '.join(f'`{o}`' for o in names) or '–'
 
-def events(env):
+def event_table(env):
     "All events: when each fires, what is new there, what can be cancelled, who listens"
-    new,listening = new_at(),{ev:[k for k,o in cat.callbacks().items() if 'Abstract' not in (o.__doc__ or '') and hasattr(o, ev)] for ev in every.event}
-    def row(ev, running, phase):
-        found = new.get((ev, phase), new.get((ev, 'train'), []))
-        return f'`{ev}`',when(ev),ticks(found),', '.join(running) or '–',ticks(listening[ev])
-    shown,rows = set(),[]
-    for ev,running in every.moments():
-        if ev in shown: continue
-        shown.add(ev)
-        rows.append(row(ev, running, 'validate' if 'validate' in running or ev.endswith('validate') else 'train'))
-    heads = 'event','when','new or changed there','can be cancelled','who listens'
     yield '\n### Events of the loop, in order\n'
-    yield from table(heads, rows, 'names events')
+    def row(ev, when, new, running, by): return f'`{ev}`',when,ticks(new),', '.join(running) or '–',ticks(by)
+    yield from table(['event', 'when', 'new or changed', 'can be cancelled', 'who listens'],
+        [row(*o) for o in events.in_loop()], 'names events')
     yield '\n### Events outside of the loop\n'
-    yield from table((heads[0],heads[1],heads[4]), [(f'`{o}`', when(o), ticks(listening[o])) for o in every.outside_loop], 'names events')
+    yield from table(['event', 'when', 'who listens'],
+        [(f'`{ev}`', when, ticks(by)) for ev,when,by in events.outside()], 'names events')
 
 def scopes(env):
     "The loop as a picture"
-    yield '```{raw} html\n' + picture() + '\n```'
+    figure = f'<figure class="loop">{picture()}<figcaption>{caption}</figcaption></figure>'
+    yield f'```{{raw}} html\n{figure}\n```'
 
-listings = {f.__name__:f for f in (pages,by_name,by_task,learner,callbacks,metrics,schedules,errors,events,scopes)}
+listings = dict(pages=pages, doors=doors, gallery=gallery, by_name=by_name, by_task=by_task, learner=learner,
+    callbacks=callbacks, metrics=metrics, schedules=schedules, errors=errors, events=event_table, scopes=scopes)
 
 class Listing(SphinxDirective):
     "`{listing} name` stands for what the function `name` says in Markdown"
     required_arguments = 1
     def run(self):
-        found = self.parse_text_to_nodes('\n'.join(listings[self.arguments[0]](self.env)), allow_section_headings=True)
+        text = '\n'.join(listings[self.arguments[0]](self.env))
+        found = self.parse_text_to_nodes(text, allow_section_headings=True)
         if self.arguments[0]=='events':
             for o in found: self.name_events(o)
         return found
@@ -192,4 +191,5 @@ class Listing(SphinxDirective):
             ev = row[0].astext()
             if ev not in every.event: continue
             row[0]['ids'].append(f'event.{ev}')
-            self.env.domains.python_domain.note_object(f'{lib}.core.events.event.{ev}', 'attribute', f'event.{ev}', location=row)
+            full = f'{lib}.core.events.event.{ev}'
+            self.env.domains.python_domain.note_object(full, 'attribute', f'event.{ev}', location=row)

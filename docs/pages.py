@@ -1,7 +1,7 @@
-"""What the page of a part shows of its chapters, and the front page of the parts: a picture and lists
+"""The map of the site, and what the page of a part shows of its chapters: a picture and a list
 
-Nothing here is written by hand: names, order and one-line summaries are read from the notebooks, arrows from the
-imports of the modules. A page calls `show_part` or `show_parts` in a hidden cell and stores what they display.
+Nothing but the map is written by hand: names, order and one-line summaries are read from the notebooks, arrows from
+the imports of the modules. The page of a part calls `show_part` in a hidden cell and stores what it displays.
 """
 import ast,fnmatch,re
 from dataclasses import dataclass
@@ -133,14 +133,15 @@ def listing(part) -> str:
     around = f'The part imports from: {", ".join(links)}.' if links else 'The part imports from no other part.'
     return '\n'.join([*items, '', around])
 
-def part_list() -> str:
-    "The parts and their summaries, as Markdown"
-    return '\n'.join(f'- [{(o := part_page(p)).title}]({p}/index.ipynb): {o.summary}' for p in parts())
+doors = 'start','tutorials','howto','concepts','reference','migration'
+
+def door_list() -> str:
+    "The six pages to begin with and their summaries, as Markdown"
+    found = {o:Page.read(nbs/o/'index.ipynb') for o in doors}
+    return '\n'.join(f'- [{page.title}]({o}/index.ipynb): {page.summary}' for o,page in found.items())
 
 def show_part(part):
     "Display the picture of a part and the list of its chapters"
     png = BytesIO()
     draw(part).savefig(png, format='png')
     display(Image(png.getvalue()), Markdown(listing(part)))
-
-def show_parts(): display(Markdown(part_list()))

@@ -1,16 +1,16 @@
-"What `docs/chapters.py` makes of the library"
+"What `docs/` makes of the library"
 import json,sys
 import pytest
 from nbdev.config import get_config
 from learner.all import *
 
 @pytest.fixture(scope='module')
-def chapters():
+def entries():
     path = str(get_config().config_path/'docs')
     sys.path.insert(0, path)
-    try: import chapters
+    try: import entries
     finally: sys.path.remove(path)
-    return chapters
+    return entries
 
 def rows(md): return [[o.strip() for o in l.strip(' |').split(' | ')] for l in md.splitlines()[2:]]
 
