@@ -112,7 +112,7 @@ def learner(env):
     home = every.Learner.__module__.partition('.')[2]
     yield '\n## Inherited methods\n\nMethods that a chapter adds to the Learner have their entries there.\n'
     for k in found:
-        inherited = k not in vars(every.Learner) and cat.targets()[f'Learner.{k}']==f'{every.Learner.__module__}.Learner.{k}'
+        inherited = k not in vars(every.Learner) and cat.targets()[f'Learner.{k}']==f'{lib}.{home}.Learner.{k}'
         if inherited: yield api(getattr(every.Learner, k), f'Learner.{k}', home, depth=4)+'\n'
 
 def order_of(cls): return f'{cls.order:g}' if isinstance(cls.order, (int,float)) else 'its own'
