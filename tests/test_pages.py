@@ -56,8 +56,10 @@ def test_commands_exist(fn):
     for line in commands(fn):
         words = line.partition('#')[0].split()
         if words[:1]==['make']: assert words[1] in targets, line
-        for extras in re.findall(r'\.\[([\w,]+)\]', line): assert {*extras.split(',')}<={*setup['options.extras_require']}, line
-        for o in re.findall(r'(?<!\S)((?:tools|nbs|learner|docs|tests)/\S+\.\w+)', line): assert (root/o).exists(), line
+        extras = {o for s in re.findall(r'\.\[([\w,]+)\]', line) for o in s.split(',')}
+        assert extras<={*setup['options.extras_require']}, line
+        files = re.findall(r'(?<!\S)((?:tools|nbs|learner|docs|tests)/\S+\.\w+)', line)
+        assert all((root/o).exists() for o in files), line
 
 @pytest.mark.parametrize('fn', shown, ids=path_of)
 def test_no_tests_are_shown(fn):
