@@ -7,6 +7,7 @@ from torch import nn
 from learner.all import *
 from learner.core.dispatch import Watched
 from learner.diagnose.mistakes import kinds
+from learner.diagnose.code import functions_of
 from learner.diagnose.names import check_names,one_letter
 import mutants
 
@@ -171,7 +172,7 @@ def test_nothing_is_told_of_callbacks_of_the_library():
         cb = make(getattr(mutants, name))
         learn = synth_learner()
         if not any(type(o) is type(cb) for o in learn.cbs): learn.add_cb(cb)
-        assert check_names(cb, learn)==[]
+        assert check_names(cb, learn, {id(o):functions_of(o) for o in [cb, *learn.cbs]})==[]
 
 # Cost
 def test_nothing_is_watched_after_the_first_batches():

@@ -11,6 +11,7 @@ __all__ = []
 # %% ../../nbs/diagnose/02_code.ipynb #imports
 import ast,inspect,textwrap
 from functools import lru_cache
+from types import FunctionType
 from typing import NamedTuple
 from ..core.callback import Callback,FuncCallback
 from ..core.events import event
@@ -24,9 +25,10 @@ class Use(NamedTuple):
 writes = 'write','add','change'
 
 # %% ../../nbs/diagnose/02_code.ipynb #source
+@lru_cache(2000)
 def _names(code):
     "All names of attributes and globals in a code object and those inside of it"
-    return {*code.co_names}.union(*(_names(o) for o in code.co_consts if inspect.iscode(o)))
+    return frozenset(code.co_names).union(*(_names(o) for o in code.co_consts if inspect.iscode(o)))
 
 @lru_cache(2000)
 def _tree(code):
@@ -41,8 +43,9 @@ def function_of(
     f, # A function, a method, or a decorated one
 ): # None if it is none of Python's
     "The function that was written"
-    f = inspect.unwrap(getattr(f, '__func__', f))
-    return f if inspect.isfunction(f) else None
+    f = getattr(f, '__func__', f)
+    if hasattr(f, '__wrapped__'): f = inspect.unwrap(f)
+    return f if isinstance(f, FunctionType) else None
 
 def mentioned(cls):
     "All names in the code of a class, and of its bases outside of torch"
@@ -200,9 +203,10 @@ def uses_of(
 def uses_at(
     cb:Callback, # A callback
     ev:str, # An event that it handles
+    fs:dict, # Its `functions_of`
 ) -> set: # Of `Use`
     "What `cb` does at `ev`, in other methods of its own that it calls, too"
-    fs,res,seen = functions_of(cb),set(),set()
+    res,seen = set(),set()
     waiting = [cb.name if isinstance(cb, FuncCallback) else ev]
     while waiting:
         k = waiting.pop()

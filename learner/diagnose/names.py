@@ -12,6 +12,7 @@ __all__ = []
 # %% ../../nbs/diagnose/04_names.ipynb #imports
 import builtins,re
 from dis import get_instructions
+from functools import lru_cache
 from inspect import isclass,signature
 from types import ModuleType
 import torch
@@ -47,13 +48,13 @@ def meant(name, names):
 # %% ../../nbs/diagnose/04_names.ipynb #Names
 class Names:
     "The attributes that a callback and its Learner have or may be given, and the uses of them in its code"
-    def __init__(self, cb, learn):
-        self.cb,self.cls,self.functions = cb,type(cb),functions_of(cb)
+    def __init__(self, cb, learn, functions):
+        self.cb,self.cls,self.functions = cb,type(cb),functions[id(cb)]
         found = {k:uses_of(*o) for k,o in self.functions.items()}
         self.known = None not in found.values() # all of the code
         self.uses = {k:v or frozenset() for k,v in found.items()}
         self.all = frozenset().union(*self.uses.values())
-        others = [uses_of(*f) or () for o in learn.cbs if o is not cb for f in functions_of(o).values()]
+        others = [uses_of(*f) or () for o in learn.cbs if o is not cb for f in functions[id(o)].values()]
         self.read_elsewhere = {o.name for found in others for o in found if o.kind=='read'}
         self.given = {o.name for found in others for o in found if o.owner=='learn' and o.kind in writes}
         self.of_learner = {*dir(learn)} | self.given | self.names('learn', *writes)
@@ -135,11 +136,11 @@ def switched_off(o):
     return res
 
 # %% ../../nbs/diagnose/04_names.ipynb #unknown_names
+@lru_cache(2000)
 def _globals(code):
-    for i in get_instructions(code):
-        if i.opname=='LOAD_GLOBAL': yield i.argval,code
-    for o in code.co_consts:
-        if hasattr(o, 'co_code'): yield from _globals(o)
+    "Names of the global variables that a function uses, with the code in which they stand"
+    own = {i.argval:code for i in get_instructions(code) if i.opname=='LOAD_GLOBAL'}
+    return [*own.items(), *(v for o in code.co_consts if hasattr(o, 'co_code') for v in _globals(o))]
 
 def unknown_variables(o):
     "Global variables that do not exist"
@@ -176,7 +177,7 @@ def unknown_members(o, learn):
     for name,f in ((k, f) for k,(fs,_) in o.functions.items() for f in fs if f.__code__.co_argcount):
         for names,keywords in chains(f):
             for obj,k in _lead(names, o, f, learn):
-                if k is None: options,missing = _arguments(obj),keywords
+                if k is None: options,missing = _arguments(obj) if keywords else (),keywords
                 else: options,missing = _members(obj, learn),[k]
                 for m in missing:
                     if options and m not in options and (hit := near(m, options)):
@@ -237,7 +238,7 @@ def wrong_moments(o, learn):
     "Values that are read before they are there, or changed where that has no effect"
     res = []
     for ev in events_of(o.cb):
-        found = uses_at(o.cb, ev)
+        found = uses_at(o.cb, ev, o.functions)
         tested,made = {u.name for u in found if u.kind=='test'},{u.name for u in found if u.kind=='write'}
         def theirs(u): return u.owner=='learn' or (u.owner=='self' and u.name not in o.own)
         said = [_moment(o, ev, u, made) for u in sorted(found) if theirs(u) and u.name not in tested]
@@ -249,10 +250,9 @@ def _of_library(cb):
     code = cb.f if isinstance(cb, FuncCallback) else type(cb)
     return (code.__module__ or '').startswith('learner.')
 
-
-def check_names(cb, learn):
-    "Texts about the code of one callback"
-    o = Names(cb, learn)
+def check_names(cb, learn, functions):
+    "Texts about the code of one callback; `functions` are the `functions_of` all callbacks, by `id`"
+    o = Names(cb, learn, functions)
     if not o.known: return switched_off(o) # a name may be there where it cannot be seen
     of_names = *unknown_reads(o),*unread_writes(o, learn),*unwritable(o),*never_run(o)
     of_names = *of_names,*unknown_variables(o),*unknown_members(o, learn)
@@ -262,4 +262,5 @@ def misspelt(
     learn, # A learner
 ) -> list: # Of texts
     "What is misspelt, or done at a moment without effect, in the code of the user's callbacks"
-    return [s for cb in learn.cbs if not _of_library(cb) for s in check_names(cb, learn)]
+    functions = {id(cb):functions_of(cb) for cb in learn.cbs}
+    return [s for cb in learn.cbs if not _of_library(cb) for s in check_names(cb, learn, functions)]

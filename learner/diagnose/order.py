@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from ..core.callback import FuncCallback
 from ..core.events import event
 from ..restore.tensors import version_of
-from .code import events_of,hyper,uses_at,writes
+from .code import events_of,functions_of,hyper,uses_at,writes
 
 # %% ../../nbs/diagnose/03_order.ipynb #Tie
 class Tie(NamedTuple):
@@ -46,10 +46,10 @@ def tied(
 # %% ../../nbs/diagnose/03_order.ipynb #ties
 same_value = dict(x='xb', y='yb')
 
-def _changed(learn, cb, ev):
-    "What `cb` changes of the Learner at `ev`, and whether it only adds"
-    res,names = {},dir(learn)
-    for o in uses_at(cb, ev):
+def _changed(cb, ev, fs, names):
+    "What `cb` changes at `ev` of the attributes of the Learner, `names`, and whether it only adds"
+    res = {}
+    for o in uses_at(cb, ev, fs):
         theirs = o.owner=='learn' or (o.kind=='change' and not hasattr(type(cb), o.name) and o.name not in vars(cb))
         if o.kind not in writes or not theirs or (o.name not in names and ' of the ' not in o.name): continue
         name = same_value.get(o.name, o.name)
@@ -60,10 +60,10 @@ def ties(
     learn, # A learner
 ) -> list: # Of `Tie`s
     "Callbacks of which the code says that they change the same value, and nothing that one comes first"
-    res = []
+    res,names,fs = [],{*dir(learn)},{id(cb):functions_of(cb) for cb in learn.cbs}
     for ev in event:
         pairs = tied(learn, ev)
-        known = {id(cb):_changed(learn, cb, ev) for pair in pairs for cb in pair}
+        known = {id(cb):_changed(cb, ev, fs[id(cb)], names) for pair in pairs for cb in pair}
         for a,b in pairs:
             of_a,of_b = known[id(a)],known[id(b)]
             res += [Tie(str(ev), k, a, b) for k in of_a if k in of_b and not (of_a[k] and of_b[k])]
@@ -117,4 +117,6 @@ class Changes:
                 res += [Tie(ev, k, a, b) for k in of_a if k in of_b and not _adds(self.learn, (a,b), ev, k)]
         return res
 
-def _adds(learn, cbs, ev, k): return all(_changed(learn, cb, ev).get(k, False) for cb in cbs)
+def _adds(learn, cbs, ev, k):
+    names = {*dir(learn)}
+    return all(_changed(cb, ev, functions_of(cb), names).get(k, False) for cb in cbs)
