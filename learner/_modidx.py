@@ -2206,6 +2206,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'learner.loop.position.Position.of': ('loop/position.html#position.of', 'learner/loop/position.py'),
                                        'learner.loop.position.Position.put': ( 'loop/position.html#position.put',
                                                                                'learner/loop/position.py'),
+                                       'learner.loop.position.Position.show': ( 'loop/position.html#position.show',
+                                                                                'learner/loop/position.py'),
                                        'learner.loop.position.Position.where': ( 'loop/position.html#position.where',
                                                                                  'learner/loop/position.py'),
                                        'learner.loop.position._before_pass': ( 'loop/position.html#_before_pass',

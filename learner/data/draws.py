@@ -181,6 +181,7 @@ class Draws:
         self.at_start = random_state(dl, parts=parts) if resumable else None
         self.counts = counts_of(dl) if resumable else {}
         self.old_workers = getattr(dl, '_iterator', None) is not None and not carry
+        self.exhausted = False # it was resumed where nothing was left
         if carry or deal is not None or not getattr(dl, 'persistent_workers', False): self.observe(carry)
 
     def observe(self, carry=False, states=None):
@@ -224,7 +225,7 @@ class Draws:
         idxs,states = self.idxs(n-1),self.source.worker_states
         return LoaderState(n, self.at_start, random_state(self.dl, parts=self.parts),
             idxs=None if idxs is None else repr(idxs), workers=list(states) if states else None,
-            exhausted=getattr(getattr(self.iterator, '_dataset_fetcher', None), 'ended', False),
+            exhausted=self.exhausted or getattr(getattr(self.iterator, '_dataset_fetcher', None), 'ended', False),
             old_workers=self.old_workers, description=self.description,
             counts=dict(at_start=self.counts, now=counts_of(self.dl)))
 
@@ -244,7 +245,7 @@ class Draws:
         in_memory:bool=False, # The loader itself is still there, as that pass left it
     ): # An iterator
         "Iterate the batches that come after `state`. This moves generators: `restore` puts them back"
-        self.at_start,self.old_workers = state.at_start,state.old_workers
+        self.at_start,self.old_workers,self.exhausted = state.at_start,state.old_workers,state.exhausted
         set_random_state(self.at_start, self.dl)
         self.counts = state.counts['at_start']
         put_counts(self.dl, self.counts, state.moved or ())

@@ -235,6 +235,12 @@ class Position:
             moved=[*dict.fromkeys([*learn.route.moved, *moved_counts(learn.route.counts_before, counts)])])
         return replace(self, loader=loader, callbacks=whole_states(self.callbacks), settings=settings_of(learn))
 
+    def show(self, learn):
+        "Let `learn` say how far the run is, before it resumes"
+        self.counters.put(learn)
+        self.bounds.put(learn)
+        learn.iter,learn.results = self.batch-1,Row(**self.results)
+
     def put(self,
         learn, # In a fit, at the place where the position was read
         draws:Draws, # The pass over the training loader that was resumed or is to begin

@@ -86,7 +86,8 @@ class Point:
         run:str, # Its name there
     ):
         self.file.seek(0)
-        at = read_state(learn, f'the run after {self.n_iter} batches', read_plain(self.file))
+        with learn.added_cbs(self.cbs): # they show how far the run is
+            at = read_state(learn, f'the run after {self.n_iter} batches', read_plain(self.file))
         learn.route.turn(how, n_iter, run)
         learn.route.stopped = Stopped(at, self.cbs)
 

@@ -38,6 +38,7 @@ from inspect import signature
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from ..core.checks import listed
+from ..core.copies import copied
 from ..data.generators import is_stateful,same_state
 from ..loop.position import Position,callback_states,whole_states
 from ..loop.route import Turn
@@ -205,9 +206,10 @@ class Progress:
         dec = Decoder(learn.device)
         state,callbacks = dec(self.state),dec(self.callbacks)
         at = position_from_file(self.at, learn.opt, dec, state, callbacks)
-        if at is None:
-            for k,cb in by_name(learn.cbs).items():
-                if k in callbacks: cb.load_state_dict(callbacks[k])
+        if at is not None: at.show(learn)
+        states = copied(callbacks) # callbacks may change theirs, and a run that resumes gives them these again
+        for k,cb in by_name(learn.cbs).items():
+            if k in states: cb.load_state_dict(states[k])
         learn.route.lineage = tuple(Turn(**o) for o in self.lineage)
         learn.restore_frozen([p for k,p in unwrapped(learn.model).named_parameters() if k in self.frozen])
         learn.state.clear()

@@ -94,3 +94,56 @@ def test_persistent_workers_that_do_not_persist_are_named(cb, why, tmp_path):
     learn = Learner(DataLoaders(dl, device='cpu'), nn.Linear(3, 2), nn.CrossEntropyLoss(),
         path=tmp_path).remove_cb(ProgressCallback)
     with pytest.warns(UserWarning, match=f'persistent, but begin anew in each epoch {why}'): learn.fit(1, cbs=cb())
+
+def shown(learn):
+    "What a learner says of how far its run is"
+    return dict(train_iter=learn.train_iter, opt_step=learn.opt_step, epoch=learn.epoch, iter=learn.iter,
+        pct_train=learn.pct_train, results=dict(learn.results), history=[*map(dict, learn.recorder.values)],
+        losses=list(learn.recorder.losses), lrs=list(learn.recorder.lrs), state=dict(learn.state))
+
+class Shown(Callback):
+    "What the learner said after each batch, and a count in its state"
+    order,writes = 2000,True
+    def __init__(self): self.seen = {}
+    def after_batch(self):
+        if not self.learn.training: return
+        self.learn.state['n'] = self.learn.train_iter
+        self.seen[self.learn.train_iter] = shown(self.learn)
+
+@pytest.mark.parametrize('n', [4, 6, 9, 12])
+def test_a_run_that_went_back_says_so_at_once(tmp_path, n):
+    "At held points (4 and 12), between them, and at the end of an epoch of 6 batches: not only when it resumes"
+    learn,said = learner(dict(sched='one_cycle'), tmp_path, 1),Shown()
+    fit(learn, dict(sched='one_cycle'), [Rewind(every=4, keep=9), said])
+    end,seen = shown(learn),dict(said.seen)
+    learn.rewind(n)
+    now = shown(learn)
+    assert {k for k in now if now[k]!=seen[n][k]}==set()
+    alt = learn.fork(n)
+    assert shown(alt)==now==shown(learn)
+    assert shown(learn.resume())==end
+
+def test_a_run_that_went_back_to_its_beginning_has_no_history(tmp_path):
+    learn = learner({}, tmp_path, 1)
+    fit(learn, {}, Rewind(every=4, keep=9))
+    learn.rewind(0)
+    now = shown(learn)
+    assert (learn.train_iter, learn.opt_step, learn.epoch)==(0, 0, 0) and not now['history'] and not now['losses']
+
+@pytest.mark.parametrize('loader,n', [('shuffled', 3), ('stream', 6), ('knowing', 6)])
+def test_a_run_that_stops_where_it_resumes(tmp_path, loader, n):
+    "Before the first batch, or where no batch is left in the epoch, as in a loader that knows where it is"
+    case,moments = dict(loader=loader),Moments()
+    learn = learner(case, tmp_path, 1)
+    def stop(): learn.at_pause(learn.stop_for_now, stops=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', '.*replays its batches')
+        fit(learn, case, [Rewind(every=3, keep=9), moments, Log(tmp_path)])
+        end,seen = outcome(learn, Log(tmp_path)),dict(moments.seen)
+        learn.rewind(n)
+        for _ in range(2):
+            with learn.added_cbs(Callback(before_fit=lambda learn: stop())): learn.resume()
+            assert learn.at.counters.train_iter==learn.train_iter==n
+        moments.seen.clear()
+        learn.resume()
+    assert all(same(moments.seen[k], seen[k]) for k in seen if k>n) and not differences(end, outcome(learn, Log(tmp_path)))
