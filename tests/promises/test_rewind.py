@@ -146,4 +146,5 @@ def test_a_run_that_stops_where_it_resumes(tmp_path, loader, n):
             assert learn.at.counters.train_iter==learn.train_iter==n
         moments.seen.clear()
         learn.resume()
-    assert all(same(moments.seen[k], seen[k]) for k in seen if k>n) and not differences(end, outcome(learn, Log(tmp_path)))
+    assert all(same(moments.seen[k], seen[k]) for k in seen if k>n)
+    assert not differences(end, outcome(learn, Log(tmp_path)))
