@@ -94,6 +94,13 @@ class WithMeter(Metric):
     def accumulate(self, learn): self.meter.vals += learn.y.tolist()
     @property
     def value(self): return sum(self.meter.vals)/len(self.meter.vals) if self.meter.vals else None
+class InModule(Metric):
+    "Counts in the buffers and attributes of a module, which has no `reset`"
+    def __init__(self, kind): self.m = nn.Module(); self.m.register_buffer('total', torch.zeros(())); self.m.n = 0
+    def reset(self): self.m.total = torch.zeros(()); self.m.n = 0
+    def accumulate(self, learn): self.m.total += learn.y.sum(); self.m.n += len(learn.y)
+    @property
+    def value(self): return float(self.m.total)/self.m.n if self.m.n else None
 class Foreign:
     "No `Metric`, but like one"
     name,higher_is_better = 'in_place',True
@@ -104,7 +111,7 @@ class Foreign:
     def value(self): return sum(self.vals)/len(self.vals) if self.vals else None
 
 kinds = {**{k:partial(InPlace, k) for k in ('tensor','array','list','dict','set')}, 'meter':partial(WithMeter, ''),
-    'foreign':partial(Foreign, '')}
+    'foreign':partial(Foreign, ''), 'module':partial(InModule, '')}
 @pytest.mark.parametrize('kind', kinds)
 @pytest.mark.parametrize('how', ['validate','get_preds','scheduled','nested'])
 def test_metrics_of_training_keep_their_sums_when_something_is_validated_in_mid_epoch(kind, how):

@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 from ..core.checks import listed
-from ..core.copies import digest
+from ..core.copies import Cached,digest,moved_results
 from .generators import is_stateful
 from .loaders import length
+from .search import search
 
 # %% ../../nbs/data/04_loader_state.ipynb #LoaderState
 @dataclass
@@ -50,6 +51,13 @@ def _counters(dl):
 def _attrs(o): # what torch's loader notes for itself is no count
     return {n:v for n,v in vars(o).items() if not (isinstance(o, DataLoader) and n.startswith('_'))}
 
+def _is_cache(cls): return issubclass(cls, Cached)
+
+def _counts_in_caches(counters):
+    "Digests of results that functions with a cache keep, and in which something counts"
+    found = search(counters, _is_cache).items()
+    return {k:digest(f) for k,f in found if any(True for _ in moved_results(f))}
+
 def counts_of(
     dl, # Any iterable of batches
     digests:bool=False, # Digests of values that are not kept, too
@@ -58,7 +66,8 @@ def counts_of(
     counters = _counters(dl)
     attrs = {f'{k}.{n}':v for k,o in counters.items() for n,v in _attrs(o).items()}
     known = {*map(id, counters.values())} # they hold one another
-    return {k:digest(v) for k,v in attrs.items() if type(v) in _counts or (digests and id(v) not in known)}
+    res = {k:digest(v) for k,v in attrs.items() if type(v) in _counts or (digests and id(v) not in known)}
+    return res | _counts_in_caches(counters) if digests else res
 
 def put_counts(
     dl, # Any iterable of batches
@@ -98,7 +107,7 @@ def _short(v):
         v = np.array(v) if len(v)<=100_000 and all(isinstance(o, (int,float)) for o in v) else len(v)
     if not isinstance(v, (torch.Tensor,np.ndarray)): return v
     if isinstance(v, torch.Tensor):
-        if v.layout is not torch.strided or v.is_quantized: return str(tuple(v.shape))
+        if v.layout is not torch.strided or v.is_quantized: return f'{tuple(v.shape)} {digest(v)}'
         v = (v.float() if v.dtype is torch.bfloat16 else v).detach().cpu() # numpy has no such type
     return f'{tuple(v.shape)} #{hashlib.sha256(np.ascontiguousarray(v).tobytes()).hexdigest()[:6]}'
 

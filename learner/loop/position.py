@@ -13,6 +13,7 @@ __all__ = ['Position']
 import warnings
 from dataclasses import dataclass,replace
 import torch
+from torch import nn
 from ..core.checks import listed,nearest
 from ..core.copies import copied,digest
 from ..data.generators import get_state,random_state
@@ -101,13 +102,19 @@ def change_hypers(learn,
     return taken
 
 # %% ../../nbs/loop/03_position.ipynb #callback_states
-def callback_states(cbs, seen=None, others=None):
-    "States of callbacks by name, or objects that can give them later. `seen` and `others` are those of `copied`"
+def callback_states(cbs, seen=None, others=None, modules=None):
+    """States of callbacks by name, or objects that can give them later. `seen` and `others` are those of `copied`;
+    `modules` gets the digests of those whose states are among them"""
     res,seen = {},{} if seen is None else seen
     for k,cb in by_name(cbs).items():
         if hasattr(type(cb), 'snapshot'): res[k] = cb.snapshot()
-        elif s := cb.state_dict(): res[k] = copied(s, seen=seen, others=others)
+        elif s := cb.state_dict():
+            res[k] = copied(s, seen=seen, others=others)
+            if modules is not None: modules |= {n:digest(o) for n,o in _modules_of(k, cb, s).items()}
     return res
+
+def _modules_of(name, cb, names):
+    return {f'{name}.{k}':o for k in names if isinstance(o := vars(cb).get(k), nn.Module)}
 
 def whole_states(states):
     "`callback_states` as plain states"
@@ -128,6 +135,18 @@ def put_callbacks(cbs, states):
             own = vars(cbs[k]).get(n)
             if isinstance(own, torch.Tensor) and own is not saved: kept[id(saved)] = own # it was filled in place
     return gone,kept
+
+def _warn_of_modules(was, cbs, state):
+    "Warn of modules in callbacks that are not what they were, though their states have been loaded"
+    cbs,names = by_name(cbs),[k.split('.', 1) for k in was]
+    now = {n:o for k,attr in names if k in cbs for n,o in _modules_of(k, cbs[k], [attr]).items()}
+    if lost := [k for k,o in now.items() if digest(o)!=was[k]]:
+        warnings.warn(f"{listed(lost)} is not as it was when the run was stopped: a module has attributes that its "
+            "`state_dict` lacks. With a buffer, or `get_extra_state` and `set_extra_state`, they are saved")
+    held = [o for o in state.values() if isinstance(o, nn.Module)]
+    parted = [k for k,o in now.items() if any(type(v) is type(o) and v is not o and digest(v)==digest(o) for v in held)]
+    if parted: warnings.warn(f"{listed(parted)} and `learn.state` hold equal modules, and were the same if they had "
+        "one: make the module in `__init__`, or put it into one of the two")
 
 # %% ../../nbs/loop/03_position.ipynb #settings
 _compared_elsewhere = ('n_epoch','n_iter','n_step','start_epoch','versions.','model.n_','bs.train','n_batches.train',
@@ -194,6 +213,7 @@ class Position:
     callbacks:dict           # States of callbacks, by name
     settings:dict|None=None  # What the fit was made of; None until the position is used, or if a fork changes them
     others:tuple=()          # Objects in `state` and `callbacks` that are not copied, with their digests
+    modules:dict|None=None   # Digests of modules in callbacks, by callback and attribute
 
     def where(self,
         n_train:int|None=None, # Training batches in an epoch, if known
@@ -217,11 +237,12 @@ class Position:
     ):
         "Read where `learn` is"
         loader = _before_pass(learn, batch) if draws is None else draws.state(batch)
-        opt,seen,others = HypersAndGrads.of(learn, next=='batch'),{},[]
+        opt,seen,others,modules = HypersAndGrads.of(learn, next=='batch'),{},[],{}
         state = copied(state, seen=seen, others=others) if (state := getattr(learn, 'state', None)) else {}
-        callbacks = callback_states(learn.cbs, seen, others)
+        callbacks = callback_states(learn.cbs, seen, others, modules)
         return cls(next, batch, announced, exact, Counters.of(learn), Bounds.of(learn), opt, loader,
-            dict(learn.results), state, callbacks, others=tuple((o, digest(o)) for o in others))
+            dict(learn.results), state, callbacks, modules=modules,
+            others=tuple([(o, digest(o)) for o in others]) if others else ())
 
     def complete(self, learn):
         "The same position, with what only a position that is used needs"
@@ -261,6 +282,7 @@ class Position:
         if differs := _differences(self, learn, overrides, taken if told else overrides, gone, in_memory):
             warnings.warn(f"The run resumes with other settings than it had: {'; '.join(differs)}")
         _warn_of_others(self.others)
+        if self.modules: _warn_of_modules(self.modules, learn.cbs, learn.state)
         draws.restore(self.loader, begun=self.next=='batch')
         if self.exact: return
         warnings.warn("The run was stopped in the middle of a batch: "

@@ -18,7 +18,9 @@ from inspect import signature
 from types import SimpleNamespace
 import numpy as np
 import torch
+from torch import nn
 from ..core.checks import checked,nearest,snake_name,unchecked
+from ..core.copies import copied
 from ..model.loss_properties import count_kept,ignore_index_of,items_by,items_of,reduction_of
 
 # %% ../../nbs/measure/01_metrics.ipynb #find_bs
@@ -147,15 +149,36 @@ def _copied(v, memo):
     try: return deepcopy(v, memo)
     except Exception: return v # a lock or a file, which is no value
 
+class _HeldModules:
+    "Attributes and buffers of modules that metrics have, and that are too large to be copied"
+    def __init__(self, modules):
+        modules = {id(m):m for o in modules for m in o.modules()}.values()
+        self.kept = [(m, copied(_attributes(m)), dict(m._buffers), copied(m._buffers)) for m in modules]
+
+    def restore(self):
+        for m,attrs,buffers,values in self.kept:
+            for k in _attributes(m).keys()-attrs.keys(): delattr(m, k)
+            vars(m).update(attrs)
+            for k,b in buffers.items():
+                if b is not None: b.data = values[k].to(b.device)
+            m._buffers.update(buffers)
+
+_internals = {*vars(nn.Module()),'training'}
+def _attributes(m): return {k:v for k,v in vars(m).items() if k not in _internals}
+
 def hold(metrics) -> list: # For `put_back`
     "Give metrics copies of what they have gathered, and return the originals"
     originals = [vars(m).copy() for m in metrics]
     memo = {id(v): v for o in originals for v in o.values() if _is_setting(v)}
+    modules = [v for v in memo.values() if isinstance(v, nn.Module)]
+    modules = _HeldModules(modules) if modules else None
     for m in metrics: vars(m).update({k:_copied(v, memo) for k,v in vars(m).items()})
-    return originals
+    return originals,modules
 
-def put_back(metrics, originals):
+def put_back(metrics, held):
     "Undo `hold`"
+    originals,modules = held
+    if modules: modules.restore()
     for m,old in zip(metrics, originals): vars(m).clear(); vars(m).update(old)
 
 @contextmanager

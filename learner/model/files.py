@@ -156,8 +156,9 @@ def on_cpu(o, seen=None):
 
 def _on_cpu(o, seen):
     if isinstance(o, torch.Tensor):
-        o = o.detach().cpu()
-        return o.clone() if o.layout is torch.strided and o.untyped_storage().nbytes()>o.nbytes else o
+        res = o.detach().cpu()
+        if res.layout is torch.strided and res.untyped_storage().nbytes()>res.nbytes: res = res.clone()
+        return nn.Parameter(res, o.requires_grad) if type(o) is nn.Parameter else res
     if type(o) in (list,tuple): return type(o)([on_cpu(v, seen) for v in o])
     if type(o) not in (dict,OrderedDict): return o
     res = type(o)((k, on_cpu(v, seen)) for k,v in o.items())

@@ -27,6 +27,7 @@ from weakref import WeakKeyDictionary,WeakSet,WeakValueDictionary,ref
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.optim import Optimizer
 from torch.quasirandom import SobolEngine
@@ -34,11 +35,11 @@ from torch.utils.data import DataLoader,Dataset
 from fastcore.foundation import L
 from ..core.callback import Callback
 from ..core.checks import listed
-from ..core.copies import digest
+from ..core.copies import Cached,digest,moved_results,results_of
 from ..core.dispatch import Dispatcher
-from ..data.generators import is_generator,keep_random
+from ..data.generators import is_generator
 from ..data.search import module_internals,names_in,of_library,reader,same_contents,same_objects,slots_of,stored
-from .tensors import is_array,put_values,shares_memory
+from .tensors import HeldTensor,is_array,put_values,shares_memory,unique_tensors
 
 # %% ../../nbs/restore/02_held.ipynb #kinds
 not_held = frozenset({*module_internals,'training'}) # parts of a module, and its mode, which others take care of
@@ -83,13 +84,8 @@ def _in_context(o):
 def _put_in_context(o, was):
     for v in was: o.set(v) # one that had no value keeps the new one
 
-_Cached = type(cache(len))
-def _results(f):
-    "The dict in which a function with a cache keeps its results"
-    return next((o for o in gc.get_referents(f) if type(o) is dict and o is not vars(f)), {})
-
 def _put_results(f, was):
-    own = _results(f)
+    own = results_of(f)
     for k in own.keys()-was.keys():
         if not isinstance(own[k], nn.Module): del own[k] # a model that was loaded stays
     if f.cache_parameters()['maxsize'] is None: own.update(was) # else they are links of a list
@@ -106,7 +102,7 @@ _containers = {
     array: Kind(list, lambda o, was: _put_all_items(o, array(o.typecode, was)), True),
     **dict.fromkeys([BytesIO,StringIO], Kind(lambda o: [o.getvalue(), o.tell()], _put_text, True)),
     ContextVar: Kind(_in_context, _put_in_context),
-    _Cached: Kind(lambda f: dict(_results(f)), _put_results),
+    Cached: Kind(lambda f: dict(results_of(f)), _put_results),
     local: _attributes}
 
 # %% ../../nbs/restore/02_held.ipynb #variables
@@ -125,7 +121,7 @@ def _globals_of(fs):
 def _may_move(v):
     "Whether a global variable that functions only read may hold a state: large tables do not"
     if isinstance(v, (dict,list,set,deque)): return len(v)<1000 and _is_value(v)
-    kinds = ContextVar,_Cached,EnumMeta,torch.Tensor,np.ndarray,bytearray,array
+    kinds = ContextVar,Cached,EnumMeta,torch.Tensor,np.ndarray,bytearray,array
     return isinstance(v, kinds) or _is_iterator(type(v))
 
 def _read_globals(o):
@@ -170,7 +166,10 @@ def _assign_variable(f, k, v):
 def _assign_all(o, was):
     for k,v in was.items(): _assign(o, k, v)
 
+def _in_partial(f): return {f'[{i}]':v for i,v in enumerate(f.args)} | f.keywords
+
 _variables,_class = Kind(_in_function, _assign_all),Kind(_on_class, _assign_all)
+_arguments = Kind(_in_partial, lambda f, was: None) # they are always the same objects
 
 # %% ../../nbs/restore/02_held.ipynb #iterators
 @cache
@@ -201,6 +200,7 @@ def _kinds_of(cls):
     "How containers of type `cls` are read and written"
     if issubclass(cls, type): return [] if issubclass(cls, EnumMeta) else [_class]
     if issubclass(cls, FunctionType): return [_variables]
+    if issubclass(cls, partial): return [_arguments]
     res = [v for k,v in _containers.items() if issubclass(cls, k)]
     if issubclass(cls, LazyModuleMixin): return res # they change their class
     if issubclass(cls, nn.Module): res.append(_registered)
@@ -224,13 +224,13 @@ def _matters(o):
 def _others(o):
     "What `o` consists of, and cannot change"
     if isinstance(o, (tuple,frozenset)): return [*o]
-    if isinstance(o, partial): return [o.func, *o.args, *o.keywords.values()]
+    if isinstance(o, partial): return [o.func]
     if isinstance(o, MethodType): return [o.__self__, o.__func__]
     if isinstance(o, ref): return [o()]
-    if isinstance(o, _Cached): return [o.__wrapped__, *(v for v in gc.get_referents(o) if v is not _results(o))]
+    if isinstance(o, Cached): return [o.__wrapped__, *(v for v in gc.get_referents(o) if v is not results_of(o))]
     if isinstance(o, EnumMeta): return [*o.__members__.values()]
     if isinstance(o, type):
-        return [*o.__bases__, *(v for v in vars(o).values() if isinstance(v, _Cached)), *_read_globals(o).values()]
+        return [*o.__bases__, *(v for v in vars(o).values() if isinstance(v, Cached)), *_read_globals(o).values()]
     if isinstance(o, FunctionType): return [*_read_globals(o).values()]
     return [] if of_library(type(o)) else [type(o)]
 
@@ -263,7 +263,7 @@ class _Noted:
     def restore(self):
         if self.same or _structure(self.o)!=self.structure: return
         was = self.was
-        if self.outside and not isinstance(self.o, _Cached): # what was added, stays
+        if self.outside and not isinstance(self.o, Cached): # what was added, stays
             now = self.kind.read(self.o)
             if type(now) is dict: was = now|was
             elif isinstance(self.o, set): was = now
@@ -348,8 +348,28 @@ class Holders:
         if self.unmoved: return
         for o in self.noted: o.restore()
 
+# %% ../../nbs/restore/02_held.ipynb #HeldBuffers
+def put_buffers(buffers):
+    "Give modules the buffers that they had"
+    for m,bufs in buffers:
+        for k,t in bufs.items():
+            now = m._buffers.get(k)
+            if now is not t: m._buffers[k] = t if now is None or t is None or is_lazy(t) else t.to(now)
+
+class HeldBuffers:
+    "Buffers of modules, as of now"
+    def __init__(self, modules):
+        self.buffers = [(m, dict(m._buffers)) for m in modules if m._buffers]
+        buffers = [b for _,bufs in self.buffers for b in bufs.values() if b is not None]
+        self.held = [HeldTensor(b) for b in unique_tensors(buffers)] if buffers else ()
+
+    def restore(self):
+        "Put back what has changed; without gradients"
+        for o in self.held: o.restore()
+        put_buffers(self.buffers)
+
 # %% ../../nbs/restore/02_held.ipynb #owners
-_named_kinds = _attributes,_slots,_class,_variables
+_named_kinds = _attributes,_slots,_class,_variables,_arguments
 
 def _named(o):
     res = {k:v for kind in _kinds_of(type(o)) if kind in _named_kinds for k,v in kind.read(o).items()}
@@ -367,7 +387,7 @@ def _put(o, k, v):
     "Let an attribute or variable have the value `v`, or what it refers to"
     now = _named(o).get(k)
     if isinstance(now, ContextVar): now.set(v)
-    elif not k.startswith('global ') or k in _globals_of(_functions_of(o)): _assign(o, k, v)
+    elif not (isinstance(o, partial) or k.startswith('global ')) or k in _globals_of(_functions_of(o)): _assign(o, k, v)
     elif is_array(now): put_values(now, v)
     else: (kind := _kinds_of(type(now))[0]).write(now, kind.read(v))
 
@@ -393,7 +413,7 @@ def owners(
         path,o = todo.popleft()
         if id(o) in seen or not _matters(o) or (is_array(o) and type(o) is not nn.Parameter): continue
         seen.add(id(o))
-        if isinstance(o, _Cached) or any(kind in _named_kinds for kind in _kinds_of(type(o))): res[path] = o
+        if isinstance(o, Cached) or any(kind in _named_kinds for kind in _kinds_of(type(o))): res[path] = o
         if not is_array(o): todo.extend((f'type({path})' if v is type(o) else f'{path}.{k}', v) for k,v in _items(o))
     return res
 
@@ -421,18 +441,6 @@ def _is_other(was, v, now):
     if callable(v): return getattr(v, '__qualname__', None)!=getattr(was, '__qualname__', None)
     return isinstance(v, Enum) or (type(v).__eq__ is not object.__eq__ and v!=was)
 
-def _is_counter(v):
-    if not isinstance(v, (dict,list,set,deque)) or len(v)>100: return False
-    return all(type(o) in (int,float) for o in (v.values() if isinstance(v, dict) else v))
-
-def _moved_results(f):
-    "Arguments for which a function with a cache keeps a result that has been changed since"
-    calls = [k if type(k) is tuple else (k,) for k in _results(f)]
-    with keep_random():
-        for args in calls:
-            if not all(isinstance(o, (int,float,str)) for o in args) or not _is_counter(v := f(*args)): continue
-            if digest(f.__wrapped__(*args))!=digest(v): yield args
-
 def _lengths(o):
     "Of the lists that functions and classes have: one that becomes longer is a record, and none of the run's state"
     return {k:len(v) for k,v in _own(o).items() if isinstance(v, (list,deque))}
@@ -453,7 +461,7 @@ class Attributes:
         "Values that have changed, by owner and name; and names of what has changed and is no value"
         res,others = {},[]
         for path,o in owners(self.roots).items():
-            if isinstance(o, _Cached): others += [f'{path}{args}' for args in _moved_results(o)]; continue
+            if isinstance(o, Cached): others += [f'{path}{args}' for args,_ in moved_results(o)]; continue
             if path not in self.before: # it was built meanwhile, or cannot be made again
                 others += [] if isinstance(o, (nn.Module,nn.Parameter)) else [path]
                 continue

@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback
 from ..core.checks import listed
-from ..core.copies import digest
+from ..core.copies import Cached,counts_in,digest,moved_results,results_of
 from ..core.dispatch import Dispatcher
 from ..data.search import module_internals,of_library,slots_of,stored
 from ..data.generators import is_generator,is_stateful
@@ -55,11 +55,12 @@ def _is_plain(v, depth=5):
 def _cells(f): return {k:c for k,c in zip(f.__code__.co_freevars, f.__closure__ or ()) if c!=CellType()}
 
 def _own(o):
-    "Attributes of an object; numbers of a class; variables of the functions around a function"
+    "Attributes of an object; numbers and caches of a class; variables of the functions around a function"
     if isinstance(o, FunctionType): return {k:c.cell_contents for k,c in _cells(o).items()} | vars(o)
-    if isinstance(o, type): return {k:v for k,v in vars(o).items() if type(v) in (int,float) and k[:2]!='__'}
+    if isinstance(o, type): return {k:v for k,v in vars(o).items() if type(v) in (int,float,Cached) and k[:2]!='__'}
     own = stored(o, '__dict__', {})
-    if isinstance(o, nn.Module): own = {k:own[k] for k in own.keys()-module_internals} | o._buffers | o._modules
+    if isinstance(o, nn.Module): own = {k:own[k] for k in own.keys()-module_internals} | o._buffers | o._modules \
+        | o._parameters
     slots = {k:v for k in slots_of(type(o)) if (v := stored(o, k, slots_of)) is not slots_of}
     return {**own, **slots}
 
@@ -114,9 +115,21 @@ def _watched(v):
         if not _is_plain(v): return watch(relisted)
         held = Holders([v])
         return lambda: None if held.unmoved else held.restore if _is_plain(v) else _left if relisted() else _cached
+    if isinstance(v, Cached): return _watched_cache(v)
     if isinstance(v, BytesIO): return watch(lambda n=v.getbuffer().nbytes: n!=v.getbuffer().nbytes)
     if hasattr(type(v), '__next__') and not isinstance(v, IOBase):
         return watch(lambda was=digest(v): was is None or digest(v)!=was)
+
+def _watched_cache(f):
+    "New results are a cache, unless somebody counts in one"
+    was,held = {k:digest(v) for k,v in counts_in(f).items()},Holders([f])
+    n = len(results_of(f))
+    def changed():
+        now = counts_in(f)
+        if any(digest(v)!=was.get(k, digest(v)) for k,v in now.items()) or [*moved_results(f, but=was)]:
+            return held.restore
+        return None if len(results_of(f))==n else _cached
+    return changed
 
 def _watched_dict(v):
     "Of a long dict of numbers only new keys are a cache; of other dicts everything is"
@@ -133,6 +146,7 @@ def _set(o, k, v):
     if isinstance(o, type): delattr(o, k) if v is _absent else setattr(o, k, v)
     elif isinstance(o, FunctionType) and k in _cells(o): _cells(o)[k].cell_contents = None if v is _absent else v
     elif isinstance(o, nn.Module) and k in o._buffers: o._buffers[k] = None if v is _absent else v
+    elif isinstance(o, nn.Module) and k in o._parameters: o._parameters[k] = None if v is _absent else v
     elif v is _absent: object.__delattr__(o, k)
     else: object.__setattr__(o, k, v)
 
@@ -149,12 +163,16 @@ class LoaderPart:
             if isinstance(o, FunctionType): self.functions.append(Holders([o])) # its global variables
             inside = _inside(o)
             if not isinstance(o, (dict,*_listed,partial,MethodType,ref)): self.objects.append((path, o, inside))
-            if not isinstance(o, type):
+            if isinstance(o, type): self._watch(path, {k:v for k,v in inside.items() if isinstance(v, Cached)})
+            else:
                 if not (isinstance(o, FunctionType) or of_library(type(o))): todo.append((f'type({path})', type(o)))
+                self._watch(path, inside)
                 for k,v in inside.items():
-                    if (w := _watched(v)): self.watched.append((f'{path}.{k}', w))
                     self.reads |= _reads(type(v))
                     if _is_open(v): todo.append((f'{path}.{k}', v))
+
+    def _watch(self, path, inside):
+        self.watched += [(f'{path}.{k}', w) for k,v in inside.items() if (w := _watched(v))]
 
     def _assigned(self):
         "Attributes that are others now, with what puts them back"

@@ -19,21 +19,12 @@ from ..core.copies import copied
 from ..data.generators import keep_random
 from ..data.loader_state import keep_counts
 from ..model.optimizer import own_attrs
-from .tensors import HeldTensor,SampledTensor,put_values,size_of
-from .held import Holders
+from .tensors import HeldTensor,SampledTensor,put_values,size_of,unique_tensors
+from .held import HeldBuffers,Holders,put_buffers
 from .loader_counts import parts_of_loader,warn_of_left
 
 # %% ../../nbs/restore/05_snapshot.ipynb #ModuleSnapshot
 most_values = 2**24 # of parameters and tensors in attributes that a snapshot holds
-
-def _unique(ts): return {id(t):t for t in ts if not isinstance(t, torch.Tensor) or not is_lazy(t)}.values()
-
-def _put_buffers(buffers):
-    "Give modules the buffers that they had"
-    for m,bufs in buffers:
-        for k,t in bufs.items():
-            now = m._buffers.get(k)
-            if now is not t: m._buffers[k] = t if now is None or t is None or is_lazy(t) else t.to(now)
 
 class ModuleSnapshot:
     "Attributes, buffers, parameters and gradients of modules, as of now"
@@ -43,12 +34,11 @@ class ModuleSnapshot:
     ):
         self.roots,self.holders = roots,Holders(roots.values()) if holders is None else holders
         modules = self.holders.modules
-        self.buffers = [(m, dict(m._buffers)) for m in modules if m._buffers]
+        self.buffers = HeldBuffers(modules)
         params = [p for m in modules for p in m._parameters.values() if p is not None]
-        self.grads = [(p, p.grad, p.grad is not None and HeldTensor(p.grad)) for p in _unique(params)]
-        buffers = _unique([b for _,bufs in self.buffers for b in bufs.values() if b is not None])
-        self.held,self.sampled,left = [HeldTensor(b) for b in buffers],[],most_values
-        for t in _unique([*params, *self.holders.tensors]):
+        self.grads = [(p, p.grad, p.grad is not None and HeldTensor(p.grad)) for p in unique_tensors(params)]
+        self.held,self.sampled,left = [],[],most_values
+        for t in unique_tensors([*params, *self.holders.tensors]):
             if size_of(t)<=left: self.held.append(HeldTensor(t)); left -= size_of(t)
             else: self.sampled.append(SampledTensor(t))
 
@@ -60,7 +50,7 @@ class ModuleSnapshot:
         for p,grad,held in self.grads:
             p.grad = grad
             if held: held.restore()
-        _put_buffers(self.buffers)
+        self.buffers.restore()
         if moved := [self._name(o.t) for o in self.sampled if o.moved]:
             warnings.warn(f"Inference has changed {listed(moved)}, which has too many values to be put back: "
                 "the run is not what it would be without")
@@ -98,13 +88,13 @@ class Snapshot:
         self.states = [(o, {p:copied(s, tensors=False) for p,s in o.state.items()}) for o in opts]
         of_opts = [[*s.values()] for _,s in self.states]
         tensors = _tensors([[b for _,b in self.buffers], [m._parameters for m in modules], of_opts])
-        self.values = [(t, t.detach().to('cpu', copy=True)) for t in _unique(tensors)]
+        self.values = [(t, t.detach().to('cpu', copy=True)) for t in unique_tensors(tensors)]
 
     @torch.no_grad()
     def restore(self):
         "Put everything back"
         for t,old in self.values: put_values(t, old)
-        _put_buffers(self.buffers)
+        put_buffers(self.buffers)
         for opt,state in self.states: opt.state.clear(); opt.state.update(state)
 
 # %% ../../nbs/restore/05_snapshot.ipynb #OptSnapshot
@@ -114,10 +104,15 @@ class OptSnapshot:
         self.opt,self.own = opt,own_attrs(opt) | {k:vars(opt)[k] for k in ('state','param_groups')}
         self.holders = Holders([self.own])
         others = {id(p) for g in opt.param_groups for p in g['params']} | {*map(id, _tensors([*opt.state.values()]))}
-        self.tensors = [HeldTensor(t) for t in _unique(self.holders.tensors) if id(t) not in others]
+        modules = self.holders.modules
+        tensors = [*self.holders.tensors, *(p for m in modules for p in m._parameters.values() if p is not None)]
+        self.tensors = [HeldTensor(t) for t in unique_tensors(tensors) if id(t) not in others]
+        self.buffers = HeldBuffers(modules)
 
+    @torch.no_grad()
     def restore(self):
         self.holders.restore()
+        self.buffers.restore()
         for o in self.tensors: o.restore()
         for k in own_attrs(self.opt).keys()-self.own.keys(): delattr(self.opt, k)
         vars(self.opt).update(self.own)

@@ -43,6 +43,9 @@ def _same(a, b):
 
 def version_of(t): return 0 if isinstance(t, np.ndarray) or t.is_inference() else t._version
 
+def unique_tensors(ts): # and arrays, without lazy ones, which have no values yet
+    return {id(t):t for t in ts if not isinstance(t, torch.Tensor) or not is_lazy(t)}.values()
+
 def size_of(t): return t.size if isinstance(t, np.ndarray) else t.numel()
 
 def put_values(t, old):

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from fastcore.basics import patch
 from ..core.checks import checked,nearest
-from ..core.copies import copied
+from ..core.copies import compressed,copied
 from ..core.events import CancelException
 from ..data.loaders import check_device
 from ..loop.learner import Learner
@@ -104,7 +104,10 @@ def _fit_one(learn, opt, saved, same_types):
     if theirs: spare(opt, norm_bias_params(learn.model))
     elif ours: opt.param_groups = _joined(opt.param_groups, learn.param_groups())
     if len(groups)==len(opt.param_groups): groups = [_merged(*o) for o in zip(opt.param_groups, groups)]
+    uncopied = [{k:v for k,v in g.items() if getattr(v, 'layout', None) in compressed} for g in groups] # by torch
+    groups = [{k:v for k,v in g.items() if k not in kept} for g,kept in zip(groups, uncopied)]
     opt.load_state_dict({**saved, 'param_groups': groups})
+    for g,kept in zip(opt.param_groups, uncopied): g.update(copied(kept))
     _restore_values(opt, saved)
     if same_types: _restore_types(opt, saved)
     if ours: spare(opt, norm_bias_params(learn.model))

@@ -35,6 +35,7 @@ __all__ = []
 import warnings
 from dataclasses import dataclass,fields,is_dataclass
 from inspect import signature
+from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from ..core.checks import listed
@@ -138,7 +139,7 @@ class OptState:
 def _own_attrs(opt):
     "Attributes of an optimizer that neither PyTorch nor a `state_dict` of its own takes care of"
     if type(opt).state_dict is not Optimizer.state_dict or type(opt).__module__.startswith('torch.'): return {}
-    return {k:v for k,v in own_attrs(opt).items() if not callable(v)}
+    return {k:v for k,v in own_attrs(opt).items() if isinstance(v, nn.Module) or not callable(v)}
 
 def _saved_attrs(opt):
     "Of the attributes of its own those that can be saved, encoded, and the others"
@@ -169,6 +170,7 @@ def position_to_file(at, opt, enc):
     if at is None: return None
     res = {k:dict(vars(v)) if is_dataclass(v) else v for k,v in vars(at).items()}
     for k in ('state','callbacks','others'): del res[k] # the first two have keys of their own in a file
+    if not at.modules: del res['modules'] # few callbacks have some
     res['optimizer']['grads'] = [at.optimizer.grads.get(p) for p in params_of(opt)]
     return enc(res, 'at')
 

@@ -39,13 +39,17 @@ def _may_learn(cls): return issubclass(cls, (Optimizer,nn.Module,torch.Tensor))
 def _learns(o): return not isinstance(o, torch.Tensor) or o.requires_grad and o.is_leaf
 
 def _saved_ids(learn):
-    "Of the optimizers and parameters that a state file has"
-    params = [p for m in model_and_loss(learn).values() for p in m.parameters()]
+    "Of the optimizers, parameters and buffers that a state file has"
+    params = [p for m in model_and_loss(learn).values() for p in (*m.parameters(), *m.buffers())]
     return {id(o) for o in (learn.opt, *parts_of(learn.opt), *params, *params_of(learn.opt))}
 
 def _is_unsaved(o, saved):
     if id(o) in saved: return False
     return not isinstance(o, nn.Module) or any(p.requires_grad and id(p) not in saved for p in o.parameters())
+
+def _moves_unsaved(o, saved):
+    "Whether an optimizer may move what a file lacks in an object that it has"
+    return _is_unsaved(o, saved) or (isinstance(o, nn.Module) and any(id(b) not in saved for b in o.buffers()))
 
 def warn_unsaved(
     learn, # A learner that has an optimizer
@@ -54,7 +58,7 @@ def warn_unsaved(
     saved = _saved_ids(learn)
     for k,v in unsaved_attrs(learn.opt).items():
         known = search({'': v}, _learns, inside=False, depth=3)
-        if known and not any(_is_unsaved(o, saved) for o in known.values()): continue # the model, or another part of it
+        if known and not any(_moves_unsaved(o, saved) for o in known.values()): continue # the model, or a part of it
         warnings.warn(f"`learn.opt.{k}`, of type `{type(v).__name__}`, is not saved: the optimizer needs a "
             "`state_dict` and a `load_state_dict` of its own")
     for name,cb in by_name(learn.cbs).items():

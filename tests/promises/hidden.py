@@ -304,7 +304,8 @@ class Compiled(Draw):
 
 coo,csr = lambda: torch.tensor([0.,1.]).to_sparse(),lambda: torch.tensor([[0.,1.]]).to_sparse_csr()
 def dense(h): return h.to_dense().sum()
-rare = dict(rekeyed=kind(lambda: {0: True}, in_place(rekey, lambda h: next(iter(h)))),
+rare = dict(partial=kind(lambda: partial(len, []), in_place(lambda h: h.args[0].append(1), lambda h: h())),
+    rekeyed=kind(lambda: {0: True}, in_place(rekey, lambda h: next(iter(h)))),
     reordered=kind(lambda: OrderedDict.fromkeys(range(5)),
         in_place(lambda h: h.move_to_end(next(iter(h))), lambda h: next(iter(h)))),
     renamed=ByName, default_dict=kind(lambda: defaultdict(int), in_place(counts, lambda h: h['n'])),
