@@ -4,11 +4,11 @@ pip    := $(bin)/python -m pip install -q --disable-pip-version-check -c constra
 K      ?=
 select := $(if $(K),-k '$(K)')
 
-.PHONY: help demo test check bench soak lib nbs docs clean
+.PHONY: help demo test check bench bench-peers soak lib nbs docs clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' Makefile
 
 demo: .venv/.demo ## Train a small model and watch it
 	@$(bin)/python demo/digits.py
@@ -21,12 +21,11 @@ check: .venv/.dev ## Lint, and see that everything generated is up to date
 	@$(bin)/ruff check -q --output-format concise learner tests tools docs $(wildcard bench demo)
 	@$(bin)/python -m pytest -q tests/test_sync.py tests/test_layout.py
 
-bench: .venv/.dev ## Measure what the loop adds to a batch and an epoch, and what it costs that runs can be resumed
-	@$(bin)/python bench/overhead.py
-	@$(bin)/python bench/epochs.py
-	@$(bin)/python bench/resume.py
-	@$(bin)/python bench/profiling.py
-	@$(bin)/python bench/callbacks.py
+bench: .venv/.dev ## Measure what everything costs, into bench/results.json (some of it: make bench K=inference)
+	@$(bin)/python -m bench --out bench/results.json $(select)
+
+bench-peers: _build/peers/.done ## Measure other libraries too, in an environment of their own, into bench/peers.json
+	@_build/peers/bin/python -m bench --peers --out bench/peers.json $(select)
 
 soak: .venv/.dev ## Run the slow tests too, and many more random cases
 	@$(bin)/python -m pytest -q --flags slow --hypothesis-profile soak $(select)
@@ -53,6 +52,16 @@ clean: ## Remove all that make wrote, but for learner/ and README.md
 	@echo "Installing learner[$*] into .venv ..."
 	@$(pip) torch
 	@$(pip) -e '.[$*]'
+	@touch $@
+
+# Libraries to compare with. A torchvision that does not fit this torch breaks those that look for one
+_build/peers/.done: bench/peers.txt constraints.txt
+	@echo "Installing other libraries into _build/peers ..."
+	@$(PYTHON) -m venv _build/peers
+	@_build/peers/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt torch
+	@_build/peers/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -r bench/peers.txt -e .
+	@_build/peers/bin/python -c 'import torchvision' 2> /dev/null || \
+		_build/peers/bin/python -m pip uninstall -q -y torchvision
 	@touch $@
 
 $(bin)/python:
