@@ -31,6 +31,7 @@ Modules:
 - `learner.dist.launch`: Train in several processes from a notebook: `learn.fit(5, procs=2)`
 - `learner.dist.merging`: What metrics have gathered in several processes becomes what one process would have gathered
 - `learner.dist.processes`: Who this process is among those that train together, and all that they tell one another
+- `learner.dist.sharding`: Each process holds a part of weights, gradients and optimizer state while batches run: FSDP2
 - `learner.dist.shares`: Each process loads its part of every batch: no sample is lost, none comes twice, and the order is that of one process
 - `learner.inspect.activations`: Mean, standard deviation and histograms of what each layer returns during training
 - `learner.inspect.boards`: Curves, figures and predictions of a fit on a board

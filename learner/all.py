@@ -119,6 +119,7 @@ from .dist.shares import *
 from .dist.merging import *
 from .dist.agreement import *
 from .dist.engine import *
+from .dist.sharding import *
 from .dist.distributed import *
 from .dist.launch import *
 __all__ = [o for o in globals() if not o.startswith('_')] # what the chapters export, and no more

@@ -76,7 +76,7 @@ def state(learn, **more):
         iters=(learn.train_iter, learn.opt_step, learn.n_iter), random=torch.rand(3), **more)
 
 techniques = dict(clip=lambda: GradientClip(.1), bf16=lambda: MixedPrecision('bf16'), ema=lambda: EMA(.9),
-    accumulate=lambda: GradientAccumulation(20))
+    ema_buffers=lambda: EMA(.9, buffers=True), accumulate=lambda: GradientAccumulation(20))
 
 def fit(*cbs, n_epoch=2, ids=False, **kwargs):
     learn,seen,syncs = make(**kwargs),Ids(),Syncs()
@@ -168,6 +168,7 @@ acts = dict(cancel=raises(CancelFitException('enough')), skip=raises(CancelBatch
 def act(what, ev='after_batch', rank=1, at=3, folder='.', resume=False, **kwargs):
     "A fit in which something happens in one process; what is left of it"
     learn,exc,t = make(path=folder),None,time.monotonic()
+    if kwargs.get('shard'): kwargs['shard'] = plugin()
     with learn.distrib_ctx(**kwargs):
         try: learn.fit(2, cbs=Act(acts[what], ev, rank, at))
         except BaseException as e: exc = type(e).__name__,str(e)
@@ -178,11 +179,13 @@ def act(what, ev='after_batch', rank=1, at=3, folder='.', resume=False, **kwargs
         model=type(learn.model).__name__, deal=learn.route.deal,
         weights=[p.detach().clone() for p in learn.model.parameters()])
 
-def resumed(folder, stop_at, n=53):
+def resumed(folder, stop_at, n=53, how='stop', every=None, shard=False, cbs=()):
     "Continue a saved run, and stop again after some batches; None: at its end"
     learn = make('weights', n=n, path=folder)
-    stop = [] if stop_at is None else [Act(acts['stop'], 'after_batch', num_distrib()-1, stop_at)]
-    with learn.distrib_ctx(): learn.fit(3, cbs=[Checkpoint(), GradientAccumulation(20), *stop], resume='auto')
+    stop = [] if stop_at is None else [Act(acts[how], 'after_batch', num_distrib()-1, stop_at)]
+    saves = Checkpoint(every, 'iter') if every else Checkpoint()
+    with learn.distrib_ctx(shard=plugin() if shard else False):
+        learn.fit(3, cbs=[saves, GradientAccumulation(20), *(techniques[o]() for o in cbs), *stop], resume='auto')
     return state(learn)
 
 def batch_norm():
@@ -191,3 +194,22 @@ def batch_norm():
     learn.model.body.insert(1, nn.BatchNorm1d(8))
     with learn.distrib_ctx(): learn.fit(1)
     return state(learn, buffers=[o.clone() for o in learn.model.buffers()])
+
+def plugin(): # every layer by itself, where the default would keep so small a model in one piece
+    from accelerate import FullyShardedDataParallelPlugin
+    return FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy='size_based_wrap', min_num_params=20, cpu_ram_efficient_loading=False)
+
+class Parts(Callback):
+    "How many numbers of the weights and of the state of the optimizer this process has, in training and in validation"
+    def __init__(self): self.sizes = {}
+    def after_batch(self):
+        def n(t): return (t.to_local() if hasattr(t, 'to_local') else t).numel()
+        learn = self.learn
+        state = [v for s in learn.opt.state.values() for v in s.values() if isinstance(v, torch.Tensor) and v.ndim]
+        self.sizes[learn.training] = sum(map(n, learn.model.parameters())),sum(map(n, state)),type(learn.model).__name__
+
+def fit_sharded(*cbs, n_epoch=2, shard=None, **kwargs):
+    "A fit with model and optimizer in parts; with `shard=False` as usual"
+    learn,seen,parts = make(**kwargs),Ids(),Parts()
+    with learn.distrib_ctx(**({} if shard is False else dict(shard=shard or plugin()))): learn.fit(n_epoch, cbs=[*(techniques[o]() for o in cbs), seen, parts])
+    return state(learn, ids=seen.seen, sizes=parts.sizes, model=type(learn.model).__name__, plain=all(type(p) is nn.Parameter for p in learn.model.parameters()))

@@ -165,10 +165,12 @@ def test_in_one_process_it_costs_nothing():
 
 def script(folder):
     (f := folder/'script.py').write_text('''if True:
+        import os
         from learner.all import *
         learn = synth_learner(n_train=3, show=True)
         with learn.distrib_ctx(): learn.fit(1)
-        print(f'of {num_distrib()}:', ' '.join(f'{o.item():.5f}' for o in learn.model.parameters())+chr(10), end='')''')
+        line = f'of {num_distrib()}: ' + ' '.join(f'{o.item():.5f}' for o in learn.model.parameters())
+        os.write(1, (line+chr(10)).encode()) # at once: all write to the same pipe''')
     learn = synth_learner(n_train=3).fit(1)
     return f,'of 2: ' + ' '.join(f'{o.item():.5f}' for o in learn.model.parameters())
 

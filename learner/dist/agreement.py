@@ -24,6 +24,7 @@ class Agreement:
         self.merging = None   # the phase that has ended, and is being put together
         self.averaging = False # gradients are on their way
         self.failed = self.stopped = False
+        self.join = lambda: None # puts together a model in parts
         procs.on_news,procs.wishes = self.hear,lambda: ('stop',) if deal.stops else None
 
     def close(self):
@@ -34,8 +35,22 @@ class Agreement:
         "Tell the others of the cancel that is on its way, if they do not know it"
         e = sys.exception()
         if not isinstance(e, CancelException) or e is self.heard: return
-        self.heard = e
-        self.procs.meet(news=('cancel', type(e).__name__, str(e)))
+        self.heard,name = e,type(e).__name__
+        try: self.procs.meet(news=('cancel', name, str(e)), seconds=10 if self.averaging else None)
+        except RuntimeError as err:
+            if not self.averaging: raise
+            raise RuntimeError(f"`{name}` was raised in one process when the others were averaging gradients: raise it "
+                "in all processes, or before, in `after_loss`, or later, in `after_batch`") from err
+
+    def end(self,
+        scope, # Is over, in this process
+    ): # The cancel of an outer scope, if another process has one
+        "Wait for the others at the end of a scope"
+        if isinstance(sys.exception(), CancelException): return # all have heard of it
+        self.merging = scope
+        try: self.procs.meet()
+        except CancelException as e: return e
+        finally: self.merging = None
 
     def fail(self):
         "Tell the others of an error"
@@ -50,7 +65,8 @@ class Agreement:
     ):
         "Take part in what other processes have decided"
         kinds,mine = {o[0]:o[1:] for o in reversed(news) if o is not None},news[self.procs.rank]
-        if mine is not None and mine[0]!='stop': return # it is on its way already
+        if 'whole' in kinds: self.join()
+        if mine is not None and mine[0] not in ('stop','whole'): return # it is on its way already
         if 'error' in kinds: raise ProcessFailed(*kinds['error'])
         if 'stopped' in kinds: self._stop_too(*kinds['stopped'])
         if 'cancel' in kinds: self._cancel_too(*kinds['cancel'])

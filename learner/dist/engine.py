@@ -35,6 +35,7 @@ class Engine:
         accelerate = extra('accelerate', 'dist', '`Distributed`')
         self.learn,self.deal,self.settled = learn,deal,False
         self.always = False # average in every batch
+        self.met = True # at the last meeting of the batch
         whole = Whole(learn.model, learn.loss_func)
         self.trained = trained(whole)
         self.accelerator = accelerate.Accelerator(cpu=learn.device.type=='cpu',
@@ -54,6 +55,7 @@ class Engine:
         def run(): usual(); return learn.loss_grad
         with self.ddp.no_sync() if self.only_adds else nullcontext(): learn.loss_grad = self.ddp(run)
 
+    def weighed(self): self.met = True
     def settle(self):
         "Choose which gradients are sent together, now that all have gone backward, and not in the next forward pass"
         self.settled = self.settled or (self.ddp.require_backward_grad_sync and self.ddp.reducer._rebuild_buckets())

@@ -28,6 +28,7 @@ def share_of(
 class Deal:
     "Deals each batch to the processes"
     bundle = 64 # batches of indices in a message
+    before_pause = staticmethod(lambda: None) # called in a process that does something at a pause
     def __init__(self,
         procs:Processes, # Those that take part
     ): self.procs,self.loaded,self.totals,self.stops = procs,None,None,[] # `stops` wait until all processes know

@@ -171,10 +171,21 @@ class Pauses(WayBack):
         noted = learn.mode=='fit' and (learn.training or next!='batch') # not between batches of a validation
         if noted and next=='batch': self.resume_point = self.here(batch, announced=announced)
         elif noted: self.resume_point = Position.of(learn, next)
-        for o in self.due_requests(noted) if self.requests else ():
+        if self.requests: self._do_due(noted, next, batch, announced)
+        if noted and next=='batch': self.resume_point = None # the batch moves on
+
+    def _do_due(self, noted, next, batch, announced):
+        due = self.due_requests(noted)
+        if due and self.deal is not None:
+            self.deal.before_pause() # a model in parts is put together
+            if noted and next=='batch': self.resume_point = self.here(batch, announced=announced)
+        for o in due:
             self.requests.remove(o) # not all at once: if one fails, a stop that is still waiting is not lost
             o.f()
-        if noted and next=='batch': self.resume_point = None # the batch moves on
+
+    def no_way_back(self):
+        "Weights of this moment are lost: the fit cannot be resumed where it is"
+        self.resume_point = self.draws = None
 
     def due_requests(self, noted):
         "What can be done now, stops last; where no position has been `noted`, only stops, and only some of them"

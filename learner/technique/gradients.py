@@ -58,6 +58,7 @@ class GradientClip(Callback):
         ps = [dense(p) for p in ps]
         if self.max_value is not None: nn.utils.clip_grad_value_(ps, self.max_value); return
         norm = nn.utils.clip_grad_norm_(ps, self.max_norm, self.norm_type)
+        if hasattr(norm, 'full_tensor'): norm = norm.full_tensor() # of sharded gradients
         if self.learn.mode=='fit': self._new.append(norm.detach())
         if len(self._new)>=256: self._join() # one long tensor takes less memory than many of one number
 
