@@ -179,14 +179,20 @@ def act(what, ev='after_batch', rank=1, at=3, folder='.', resume=False, **kwargs
         model=type(learn.model).__name__, deal=learn.route.deal,
         weights=[p.detach().clone() for p in learn.model.parameters()])
 
+class Began(Callback):
+    "The first training batch of this process"
+    at = None
+    def after_batch(self):
+        if self.at is None and self.learn.training: self.at = self.learn.train_iter
+
 def resumed(folder, stop_at, n=53, how='stop', every=None, shard=False, cbs=()):
     "Continue a saved run, and stop again after some batches; None: at its end"
     learn = make('weights', n=n, path=folder)
     stop = [] if stop_at is None else [Act(acts[how], 'after_batch', num_distrib()-1, stop_at)]
-    saves = Checkpoint(every, 'iter') if every else Checkpoint()
-    with learn.distrib_ctx(shard=plugin() if shard else False):
-        learn.fit(3, cbs=[saves, GradientAccumulation(20), *(techniques[o]() for o in cbs), *stop], resume='auto')
-    return state(learn)
+    saves,began = Checkpoint(every, 'iter') if every else Checkpoint(),Began()
+    cbs = [saves, GradientAccumulation(20), *(techniques[o]() for o in cbs), began, *stop]
+    with learn.distrib_ctx(shard=plugin() if shard else False): learn.fit(3, cbs=cbs, resume='auto')
+    return state(learn, began=began.at)
 
 def batch_norm():
     "Statistics of the parts differ; what is left in the end is that of the first process"
@@ -197,7 +203,8 @@ def batch_norm():
 
 def plugin(): # every layer by itself, where the default would keep so small a model in one piece
     from accelerate import FullyShardedDataParallelPlugin
-    return FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy='size_based_wrap', min_num_params=20, cpu_ram_efficient_loading=False)
+    return FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy='size_based_wrap', min_num_params=20,
+        cpu_ram_efficient_loading=False)
 
 class Parts(Callback):
     "How many numbers of the weights and of the state of the optimizer this process has, in training and in validation"
@@ -211,5 +218,22 @@ class Parts(Callback):
 def fit_sharded(*cbs, n_epoch=2, shard=None, **kwargs):
     "A fit with model and optimizer in parts; with `shard=False` as usual"
     learn,seen,parts = make(**kwargs),Ids(),Parts()
-    with learn.distrib_ctx(**({} if shard is False else dict(shard=shard or plugin()))): learn.fit(n_epoch, cbs=[*(techniques[o]() for o in cbs), seen, parts])
-    return state(learn, ids=seen.seen, sizes=parts.sizes, model=type(learn.model).__name__, plain=all(type(p) is nn.Parameter for p in learn.model.parameters()))
+    shard = shard is not False and (shard or plugin())
+    with learn.distrib_ctx(shard=shard): learn.fit(n_epoch, cbs=[*(techniques[o]() for o in cbs), seen, parts])
+    plain = all(type(p) is nn.Parameter for p in learn.model.parameters())
+    return state(learn, ids=seen.seen, sizes=parts.sizes, model=type(learn.model).__name__, plain=plain)
+
+def full_disk(learn):
+    "From now on this process can write no file of more than a few bytes"
+    import resource
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, resource.RLIM_INFINITY))
+
+def on_a_full_disk(folder, at):
+    "A fit with files at every second batch; from batch `at` on, the disk of the first process is full"
+    learn,exc,t = make('weights', path=folder),None,time.monotonic()
+    with learn.distrib_ctx():
+        cbs = [Checkpoint(2, 'iter'), GradientAccumulation(20), Act(full_disk, 'before_batch', 0, at)]
+        try: learn.fit(3, cbs=cbs, resume='auto')
+        except BaseException as e: exc = type(e).__name__,'\n'.join([str(e), *getattr(e, '__notes__', ())])
+    names = [o.name for o in Path(folder).rglob('*') if o.is_file()]
+    return dict(exc=exc, seconds=time.monotonic()-t, names=names)

@@ -47,6 +47,13 @@ def same_run(procs, name, *args, eps=1e-6, **kwargs):
         assert kwargs.get('kind')=='summed' or repr(o['rows'])==repr(res[0]['rows'])
     return ref,res
 
+compared = 'weights','rows','losses','iters'
+
+def goes_on_as_one(res, folder, **kwargs):
+    "Whether a run that `resumed` has ended is that of one process"
+    ref = one('resumed', str(folder/'one'), None, **kwargs)
+    for o in res: close({k:o[k] for k in compared}, {k:ref[k] for k in compared})
+
 slow = pytest.mark.slow
 def also(*cases):
     return [pytest.param(*o, marks=slow) if isinstance(o, tuple) else pytest.param(o, marks=slow) for o in cases]

@@ -70,3 +70,28 @@ def test_a_script_without_a_guard(tmp_path):
         learn = synth_learner().fit(1, cbs=cb, procs=2)
         print(cb.n, num_distrib())''', cwd=tmp_path)
     assert p.stdout.split()==['once', '2', '1'],p.stderr
+
+@slow
+def test_one_table_in_the_cell(monkeypatch, tmp_path):
+    "In a notebook, the cell shows what a fit in this process would show there: one display, which ends as a table"
+    from html.parser import HTMLParser
+    import IPython,IPython.display
+    class Shell: pass
+    class Handle:
+        def __init__(self, html): self.shown = [html.data]
+        def update(self, html): self.shown.append(html.data)
+    handles = []
+    def display(html, display_id): handles.append(Handle(html)); return handles[-1]
+    monkeypatch.setattr(IPython, 'get_ipython', lambda: Shell())
+    monkeypatch.setattr(IPython.display, 'display', display)
+    def cells(html):
+        found,parser = [],HTMLParser()
+        parser.handle_data = found.append
+        parser.feed(html)
+        return [float(o) if '.' in o else o for o in found if o.strip() and ':' not in o] # without times
+    learner(show=True).fit(2)
+    learn = learner(show=True).fit(2, procs=2)
+    alone,here = handles
+    close(cells(alone.shown[-1]), cells(here.shown[-1]), 1e-5)
+    assert '<table' in here.shown[-1]
+    assert all('put' not in vars(o) for o in learn.cbs)
