@@ -67,6 +67,40 @@ def copied(
 
 def _named(o, f): return o._make(map(f, o)) if hasattr(o, '_make') else o # others are immutable, as `torch.Size`
 
+# %% ../../nbs/core/07_copies.ipynb #results
+Cached = type(cache(len)) # of functions with a cache
+
+def results_of(f):
+    "The dict in which a function with a cache keeps its results"
+    return next((o for o in gc.get_referents(f) if type(o) is dict and o is not vars(f)), {})
+
+def _is_counter(v):
+    "Whether a result may be a count: some numbers"
+    if isinstance(v, (torch.Tensor,np.ndarray)): return np.prod(v.shape)<=100
+    if not isinstance(v, (dict,list,set,deque)) or len(v)>100: return False
+    return all(type(o) in (int,float) for o in (v.values() if isinstance(v, dict) else v))
+
+def counts_in(f, but=()) -> dict:
+    "Results of a function with a cache that may be counts, by arguments, but for some that are known"
+    calls = [k if type(k) is tuple else (k,) for k in results_of(f)]
+    calls = [args for args in calls if args not in but and not any(type(o) is object for o in args)] # no keywords
+    return {args:v for args in calls[:1000] if _is_counter(v := f(*args))}
+
+@contextmanager
+def _same_random():
+    "Put Python's, numpy's and torch's generators back"
+    states = random.getstate(),np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        try: yield
+        finally: random.setstate(states[0]); np.random.set_state(states[1])
+
+def moved_results(f, but=(), most=10):
+    """Arguments for which a function with a cache keeps a result that has been changed since, with its digest.
+    At most so many results are computed again to tell"""
+    with _same_random():
+        for args,v in [*counts_in(f, but).items()][:most]:
+            if digest(f.__wrapped__(*args))!=(now := digest(v)): yield args,now
+
 # %% ../../nbs/core/07_copies.ipynb #digest
 def digest(v, depth=8):
     "A number or text itself; otherwise a short string that changes whenever `v` does; None where that cannot be told"
@@ -135,37 +169,3 @@ def _of_array(v):
         v = (v.float() if v.dtype is torch.bfloat16 else v).detach().cpu().numpy() # numpy has no such type
     if v.nbytes>1e7: return None
     return f'{v.dtype} {v.shape} {_hash(np.ascontiguousarray(v).tobytes().hex())}'
-
-# %% ../../nbs/core/07_copies.ipynb #results
-Cached = type(cache(len)) # of functions with a cache
-
-def results_of(f):
-    "The dict in which a function with a cache keeps its results"
-    return next((o for o in gc.get_referents(f) if type(o) is dict and o is not vars(f)), {})
-
-def _is_counter(v):
-    "Whether a result may be a count: some numbers"
-    if isinstance(v, (torch.Tensor,np.ndarray)): return np.prod(v.shape)<=100
-    if not isinstance(v, (dict,list,set,deque)) or len(v)>100: return False
-    return all(type(o) in (int,float) for o in (v.values() if isinstance(v, dict) else v))
-
-def counts_in(f, but=()) -> dict:
-    "Results of a function with a cache that may be counts, by arguments, but for some that are known"
-    calls = [k if type(k) is tuple else (k,) for k in results_of(f)]
-    calls = [args for args in calls if args not in but and not any(type(o) is object for o in args)] # no keywords
-    return {args:v for args in calls[:1000] if _is_counter(v := f(*args))}
-
-@contextmanager
-def _same_random():
-    "Put Python's, numpy's and torch's generators back"
-    states = random.getstate(),np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        try: yield
-        finally: random.setstate(states[0]); np.random.set_state(states[1])
-
-def moved_results(f, but=(), most=10):
-    """Arguments for which a function with a cache keeps a result that has been changed since, with its digest.
-    At most so many results are computed again to tell"""
-    with _same_random():
-        for args,v in [*counts_in(f, but).items()][:most]:
-            if digest(f.__wrapped__(*args))!=(now := digest(v)): yield args,now

@@ -366,7 +366,6 @@ def verdict(place, kind, call, path):
 @pytest.mark.parametrize('place', places)
 @pytest.mark.parametrize('kind', kinds)
 def test_nothing_is_silent(kind, place, call, tmp_path, tally):
-    # what a cache keeps is not known to be a state
     res,why = verdict(place, kinds[kind], calls[call], tmp_path)
     tally(res)
     assert res!='silent'
