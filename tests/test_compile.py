@@ -49,8 +49,8 @@ def test_the_warm_up_leaves_no_trace(model):
         torch.manual_seed(7)
         return mk(*cbs, data=DataLoaders(loader(), cut(30), device='cpu'), model=model(), metrics=accuracy).fit(3)
     plain,learn = run(),run(Compile(backend='eager'))
-    assert all(torch.equal(a, b) for a,
-        b in zip(plain.model.state_dict().values(), learn.model.state_dict().values(), strict=True))
+    assert all(torch.equal(a, b)
+        for a,b in zip(plain.model.state_dict().values(), learn.model.state_dict().values(), strict=True))
     assert plain.recorder.raw_losses==learn.recorder.raw_losses and plain.recorder.values==learn.recorder.values
     assert learn.train_iter==plain.train_iter and 'forward' not in vars(learn.model)
 

@@ -217,8 +217,8 @@ def test_error_in_a_nested_validate_is_announced_once_and_can_be_handled():
     assert heard==['inside'] and learn.opt_step==2 and len(learn.recorder.losses)==2 and len(learn.recorder.rows)==1
 
 def failing(*evs):
-    return [type(f'Fails{i}', (Callback,), {ev: lambda self, i=i: exec(f"raise ValueError({i})")})() for i,
-        ev in enumerate(evs)]
+    return [type(f'Fails{i}', (Callback,), {ev: lambda self, i=i: exec(f"raise ValueError({i})")})()
+        for i,ev in enumerate(evs)]
 
 def test_first_failing_cleanup_propagates_and_later_ones_are_its_notes():
     trace = Trace()

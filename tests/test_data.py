@@ -269,8 +269,8 @@ def test_a_loader_whose_state_has_not_changed_is_not_restored():
 def test_a_learner_or_callback_is_no_part_of_a_loader():
     learn = synth_learner()
     learn.dls.train_ds.learn,learn.dls.train_ds.cb = learn,learn.recorder
-    assert moving_parts(learn.dls.train)=={k:o for k,
-        o in moving_parts(learn.dls.train).items() if isinstance(o, torch.Generator)}
+    assert moving_parts(learn.dls.train)=={k:o
+        for k,o in moving_parts(learn.dls.train).items() if isinstance(o, torch.Generator)}
 
 def test_every_module_goes_to_the_device():
     class Has(Callback):

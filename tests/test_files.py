@@ -293,8 +293,8 @@ def test_names_in_files_are_plain(tmp_path, name):
         learn.model.load_state_dict({k:torch.zeros_like(v) for k,v in learn.model.state_dict().items()})
         learn.load(file)
         assert equal([*weights(other).values()], [*weights(learn).values()])
-    assert weights_of(learn.model)['head.weight'].data_ptr()==next(p for k,
-        p in learn.model.named_parameters() if k.endswith('head.weight')).data_ptr()
+    assert weights_of(learn.model)['head.weight'].data_ptr()==next(p
+        for k,p in learn.model.named_parameters() if k.endswith('head.weight')).data_ptr()
 
 @pytest.mark.parametrize('name', wrapped())
 def test_names_that_others_wrote_are_understood(tmp_path, name):
@@ -676,8 +676,8 @@ def test_fastais_files(tmp_path):
     assert files.read_plain(native)['opt']['hypers']==[dict(wd=.01, sqr_mom=.99, lr=.001, mom=.9, eps=1e-5)]
     ref = mk().fit(1)
     wrapped = fastai_file(tmp_path/'fw.pth', ref,
-        **{k:v if k=='state' else [{n:o for n,o in g.items() if n!='group'} for g in v] for k,
-            v in ref.opt.state_dict().items()})
+        **{k:v if k=='state' else [{n:o for n,o in g.items() if n!='group'} for g in v]
+            for k,v in ref.opt.state_dict().items()})
     b = mk(seed=1).load(wrapped)
     assert equal(weights(b.fit(1)), weights(ref.fit(1)))
 

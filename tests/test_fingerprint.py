@@ -186,8 +186,8 @@ def test_a_trail_is_copied_in_constant_time():
     shot = cb.snapshot()
     before = cb.state_dict()
     cb.trail.append(dict(at=[6, 1, 0]))
-    assert {k:[o.tolist() for o in v] for k,
-        v in shot.state_dict()['columns'].items()}=={k:[o.tolist() for o in v] for k,v in before['columns'].items()}
+    def columns(state): return {k:[o.tolist() for o in v] for k,v in state['columns'].items()}
+    assert columns(shot.state_dict())==columns(before)
 
 def test_a_step_after_the_last_batch_of_an_epoch_has_a_row():
     "Without a length, the end of an epoch is known when no batch comes any more"

@@ -65,8 +65,8 @@ def test_predictions_are_those_of_get_preds():
     learn = learner()
     interp = Interpretation.from_learner(learn, 0)
     preds,targs,dec,losses = learn.get_preds(0, with_decoded=True, with_loss=True)
-    assert all(torch.equal(a, b) for a,
-        b in zip((interp.preds, interp.targs, interp.decoded, interp.losses),
+    assert all(torch.equal(a, b)
+        for a,b in zip((interp.preds, interp.targs, interp.decoded, interp.losses),
             (preds,targs,dec,losses))) and torch.equal(targs, y)
     assert torch.equal(Interpretation.from_learner(learn, act=lambda o: o*2).preds,
         learn.get_preds(act=lambda o: o*2)[0])

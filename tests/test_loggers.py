@@ -35,8 +35,8 @@ def test_a_logger_gets_settings_then_batches_then_rows_then_the_end(tmp_path):
         'finish']
     assert log.heard[0]==('start', False) and log.heard[1][1] is learn.run_config and log.heard[-1]==('finish', None)
     assert [o[1] for o in log.of('row')]==rec.iters==[4,8,12] and [o[2] for o in log.of('row')]==rec.rows
-    assert dicts(o[2] for o in log.of('batch'))==[dict(loss=a, smooth_loss=b, lr=c) for a,b,
-        c in zip(rec.raw_losses, rec.losses, rec.lrs)]
+    assert dicts(o[2] for o in log.of('batch'))==[dict(loss=a, smooth_loss=b, lr=c)
+        for a,b,c in zip(rec.raw_losses, rec.losses, rec.lrs)]
     assert [o[1] for o in log.of('batch')]==list(range(1,13))
 
 def test_each_so_many_batches(tmp_path):
@@ -427,9 +427,8 @@ def test_tensorboard_has_predictions(tmp_path):
 def test_tensorboard_has_a_table_of_predictions(tmp_path):
     learn = synth_learner(path=tmp_path, cbs=[TensorBoardLogger('tb'), Callback(after_row=look)]).fit(1)
     text = board(tmp_path/'tb').Tensors('preds/text_summary')[0].tensor_proto.string_val[0].decode().splitlines()
-    assert text==['| input | target | decision |', '| --- | --- | --- |',
-        *(f'| {o.input} | {o.target} | {o.decision} |' for o in learn.show_results(max_n=4, shuffle=False))] and len(
-        text)==6
+    rows = [f'| {o.input} | {o.target} | {o.decision} |' for o in learn.show_results(max_n=4, shuffle=False)]
+    assert text==['| input | target | decision |', '| --- | --- | --- |', *rows] and len(text)==6
 
 @pytest.mark.parametrize('mk',
     [lambda tmp_path: image_learner(tmp_path, TensorBoardLogger('tb')),
@@ -510,8 +509,8 @@ def test_wandb_has_figures_and_predictions(tmp_path, wandb_offline):
     at = {o['iter']:o for o in h if 'valid_loss' in o}
     assert at[20]['valid_loss']==learn.recorder[-1,'valid_loss']
     def file(o, k): return next(tmp_path.rglob(Path(o[f'{k}/path']).name))
-    tables,pics = [[file(o, k) for o in h if o.get(f'{k}/_type')==f'{kind}-file'] for k,
-        kind in (('preds','table'), ('losses','image'))]
+    tables,pics = [[file(o, k) for o in h if o.get(f'{k}/_type')==f'{kind}-file']
+        for k,kind in (('preds','table'), ('losses','image'))]
     assert (json.loads(tables[-1].read_text())['data']==samples
         and json.loads(tables[-1].read_text())['columns']==['input','target','decision'])
     assert all(plt.imread(o).std()>0 for o in pics)

@@ -286,8 +286,8 @@ def test_fit(phase, name, exc, letter):
 def test_standalone_validate(phase, name, exc, letter):
     scene = scene_with()
     def counts(learn):
-        return learn.opt_step,learn.train_iter,learn.epoch,learn.n_epoch,len(learn.recorder.losses),len(
-            learn.recorder.rows)
+        rec = learn.recorder
+        return learn.opt_step,learn.train_iter,learn.epoch,learn.n_epoch,len(rec.losses),len(rec.rows)
     before = counts(scene.learn)
     trace,raised = check(scene, lambda learn: learn.validate(), a_standalone(), phase, name, exc, letter)
     assert scene.late.seen==seen_late(trace, raised)

@@ -178,8 +178,8 @@ def test_gradients_are_those_of_the_mixed_loss():
     torch.manual_seed(0)
     model,(x,y),p = Net(),data[0],perms[0]
     F.cross_entropy(model(lerp(x, x[p], .7)), lerp(onehot(y), onehot(y[p]), .7)).backward()
-    assert all(torch.allclose(a.detach(), b-.1*b.grad, atol=1e-6) for a,
-        b in zip(learn.model.parameters(), model.parameters()))
+    assert all(torch.allclose(a.detach(), b-.1*b.grad, atol=1e-6)
+        for a,b in zip(learn.model.parameters(), model.parameters()))
 
 # Batches
 @both
@@ -452,8 +452,8 @@ def test_gradients_are_those_of_each_samples_mixture():
     model,(x,y),p = Net(),data[0],noted.perms[0]
     w,v = cb.lam[:,None,None,None],cb.lam[:,None]
     F.cross_entropy(model(w*x+(1-w)*x[p]), v*onehot(y)+(1-v)*onehot(y[p])).backward()
-    assert all(torch.allclose(a.detach(), b-.1*b.grad, atol=1e-6) for a,
-        b in zip(learn.model.parameters(), model.parameters()))
+    assert all(torch.allclose(a.detach(), b-.1*b.grad, atol=1e-6)
+        for a,b in zip(learn.model.parameters(), model.parameters()))
 
 @pytest.mark.parametrize('reduction,n', [('mean', bs*15), ('sum', 1)])
 def test_each_pixel_has_the_share_of_its_sample(reduction, n):

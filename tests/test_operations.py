@@ -94,8 +94,8 @@ def test_a_batch_repeats_and_nothing_is_moved(cbs):
     res = learn.repeatable(cbs=cbs)
     assert res and res.n>20 and f'All {res.n} operations' in repr(res)
     assert (same(before, weights(learn.model))
-        and all((a==b).all() if hasattr(a, 'all') else a==b for a,
-            b in zip([random['torch']], [random_state()['torch']])))
+        and all((a==b).all() if hasattr(a, 'all') else a==b
+            for a,b in zip([random['torch']], [random_state()['torch']])))
     assert same(weights(make().fit(2).model), weights((lambda o: (o.repeatable(), o.fit(2))[1])(make()).model))
 
 def test_what_does_not_repeat_is_named():

@@ -42,9 +42,8 @@ def decay_groups(m):
 
 # Every optimizer of torch
 special = dict(SparseAdam='wants sparse gradients', Muon='takes matrices only')
-optimizers = sorted(k for k,
-    v in vars(torch.optim).items() if isinstance(v, type) and issubclass(v, torch.optim.Optimizer) and k!='Optimizer'
-    and k not in special)
+optimizers = sorted(k for k,v in vars(torch.optim).items()
+    if isinstance(v, type) and issubclass(v, torch.optim.Optimizer) and k not in (*special, 'Optimizer'))
 @pytest.mark.parametrize('name', optimizers)
 def test_every_optimizer_of_torch_does_what_it_does_by_hand(name):
     opt_func = getattr(torch.optim, name)
@@ -226,8 +225,8 @@ def zero(opt_func=SGD, n=2, **kwargs):
     return Learner(DataLoaders([torch.ones(1)]*n, device='cpu'), Zero(), opt_func=opt_func,
         **kwargs).remove_cb(ProgressCallback)
 def changed(learn):
-    return sorted(k.removeprefix('layers.') for k,
-        p in learn.model.named_parameters() if not torch.equal(p, torch.ones_like(p)))
+    return sorted(k.removeprefix('layers.')
+        for k,p in learn.model.named_parameters() if not torch.equal(p, torch.ones_like(p)))
 
 @pytest.mark.parametrize('wd_bn_bias', [False, True])
 @pytest.mark.parametrize('where', ['learner','fit','partial','callback'])

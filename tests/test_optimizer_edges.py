@@ -192,5 +192,5 @@ def test_freezing_counts_from_either_end(n, trained):
     learn = synth_learner(model=TwoParts(), splitter=parts, train_bn=False)
     learn.freeze_to(n)
     assert {k.split('.')[0] for k,p in learn.model.named_parameters() if p.requires_grad}=={*trained}
-    assert {id(p) for p in trainable_params(learn.model)}=={id(p) for k,
-        p in learn.model.named_parameters() if k.startswith(trained or ('-',))}
+    assert {id(p) for p in trainable_params(learn.model)}=={id(p)
+        for k,p in learn.model.named_parameters() if k.startswith(trained or ('-',))}

@@ -160,8 +160,8 @@ def test_the_state_of_both_goes_to_a_learner_that_spares_other_parameters(first,
     def make(decays): return mk(by_shape(partial(SGD, mom=.9), partial(Adam, wd=.1 if decays else 0.)), lr=.01)
     learn,other = make(first).fit(1),make(second)
     learn.save(tmp_path/'w'); other.load(tmp_path/'w')
-    state,theirs = ([o.state.get(p, {}) for o in opt.opts for p in o_params] for opt,
-        o_params in ((learn.opt, [*learn.model.parameters()]), (other.opt, [*other.model.parameters()])))
+    state,theirs = ([o.state.get(p, {}) for o in opt.opts for p in o_params]
+        for opt,o_params in ((learn.opt, [*learn.model.parameters()]), (other.opt, [*other.model.parameters()])))
     for a,b in zip(state, theirs, strict=True):
         assert (a.keys()==b.keys()
             and all(torch.equal(torch.as_tensor(a[k]), torch.as_tensor(b[k])) for k in a if a[k] is not None))
@@ -386,8 +386,8 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(name, n, how, tmp_path)
         again.resume(cbs=[])
     assert (same(weights(whole), weights(again)) and whole.recorder.raw_losses==again.recorder.raw_losses
         and not trained(again))
-    states = [[(k, v) for o in parts(l.opt) for p in l.model.parameters() for k,
-        v in o.state.get(p, {}).items() if v is not None] for l in (whole, again)]
+    states = [[(k, v) for o in parts(l.opt) for p in l.model.parameters()
+        for k,v in o.state.get(p, {}).items() if v is not None] for l in (whole, again)]
     for (k,a),(j,b) in zip(*states, strict=True): assert k==j and torch.equal(torch.as_tensor(a), torch.as_tensor(b)), k
     assert [{k:v for k,v in g.items() if k!='params'} for g in whole.opt.param_groups]==[
         {k:v for k,v in g.items() if k!='params'} for g in again.opt.param_groups]

@@ -350,8 +350,8 @@ def test_results_and_history_stay_those_of_the_last_fit(f):
     learn = mk(metrics=accuracy).fit(2)
     def state():
         rec = learn.recorder
-        return dict(learn.results),[tuple(o) for o in rec.rows],list(rec.losses),list(rec.lrs),list(
-            rec.iters),rec.metric_names
+        rows = [tuple(o) for o in rec.rows]
+        return dict(learn.results),rows,list(rec.losses),list(rec.lrs),list(rec.iters),rec.metric_names
     before = state()
     f(learn)
     assert state()==before and len(before[1])==2
@@ -761,8 +761,8 @@ def test_one_item_for_each_sample(dl, n):
     with torch.no_grad():
         expected = [[dict(boxes=b) for b in [o['boxes'] for o in learn.model(x)]] for x,_ in in_batches()]
     preds,_ = learn.get_preds(dl=in_batches(), concat_dim=None)
-    assert all(close(p['boxes'], e['boxes']) for b,c in zip(preds, expected, strict=True) for p,
-        e in zip(b, c, strict=True))
+    assert all(close(p['boxes'], e['boxes']) for b,c in zip(preds, expected, strict=True)
+        for p,e in zip(b, c, strict=True))
 
 class Varying(Net):
     "`f(output, batch)` is what it returns"
@@ -952,8 +952,8 @@ def test_inference_with_models_that_return_several(shape):
     def kept(o): p = f(o); return {k:v for k,v in p.items() if k!='loss'} if isinstance(p, dict) else p
     said,dec,pred = learn.predict(X[7])
     for got in (said, dec, pred):
-        assert all(a is b is None or close(a, b) for a,
-            b in zip(leaves_or_none(got), leaves_or_none(kept(logits(learn, X[7]))), strict=True))
+        assert all(a is b is None or close(a, b)
+            for a,b in zip(leaves_or_none(got), leaves_or_none(kept(logits(learn, X[7]))), strict=True))
     for beta in (.25, None):
         preds = learn.tta(DataLoader(ds, 5, shuffle=True), n=3, aug=lambda x: x+1, beta=beta)[0]
         plain,changed = kept(logits(learn)),kept(logits(learn, X+1))

@@ -330,8 +330,8 @@ def test_parts_of_a_loss(given, names):
         ProgressCallback).fit(1)
     x,y = (torch.cat(o) for o in zip(*bs))
     with torch.no_grad():
-        expected = {k:v.item() for k,
-            v in zip(('near','far','a','b'), 2*(F.mse_loss(learn.model(x), y), F.l1_loss(learn.model(x), y)))}
+        expected = {k:v.item()
+            for k,v in zip(('near','far','a','b'), 2*(F.mse_loss(learn.model(x), y), F.l1_loss(learn.model(x), y)))}
     assert dict(learn.results)=={'valid_loss': pytest.approx(expected['near']+expected['far'], rel=1e-5),
         'mse': pytest.approx(expected['near'], rel=1e-5), **{k:pytest.approx(expected[k], rel=1e-5) for k in names}}
 

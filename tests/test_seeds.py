@@ -302,8 +302,8 @@ def test_intervals_cover_at_five_runs():
 def group(vals, seeds=None, vary=('init','order','dropout'), name='accuracy', higher=True):
     "A group of runs with these results"
     from learner.compare.seeds import SeedRun,SeedRuns
-    runs = [SeedRun(s, History([Row(**{name:float(v)})]), mk_trail, {name:higher}) for s,
-        v in zip(range(len(vals)) if seeds is None else seeds, vals)]
+    runs = [SeedRun(s, History([Row(**{name:float(v)})]), mk_trail, {name:higher})
+        for s,v in zip(range(len(vals)) if seeds is None else seeds, vals)]
     return SeedRuns(runs, Proof(vary, vary))
 from learner.compare.fingerprint import Setup,Trail
 mk_trail = Trail()

@@ -420,8 +420,8 @@ def test_a_best_file_that_is_gone_is_named_before_training():
     learn = learner(score, SaveModelCallback('score', np.less, reset_on_fit=False), path=tmp()).fit(2)
     (learn.path/'models'/'model.pth').unlink()
     with pytest.warns(UserWarning) as seen: learn.fit(2)
-    assert [bool(re.search(o, str(m.message))) for o,
-        m in zip(['are gone: there is no .*model.pth', 'never better than 1:'], seen, strict=True)]==[True]*2
+    assert [bool(re.search(o, str(m.message)))
+        for o,m in zip(['are gone: there is no .*model.pth', 'never better than 1:'], seen, strict=True)]==[True]*2
     assert torch.equal(weights(learn), learn.look.weights[-1])
 
 def test_files_of_others_stay():

@@ -641,8 +641,8 @@ def test_the_next_session_resumes_exactly(t, cbs, clock, tmp_path):
 
 # Smoke tests
 def found(learn):
-    opt = (learn.opt and {id(p):{k:v.clone() if isinstance(v, torch.Tensor) else v for k,v in s.items()} for p,
-        s in learn.opt.state.items()})
+    opt = (learn.opt and {id(p):{k:v.clone() if isinstance(v, torch.Tensor) else v for k,v in s.items()}
+        for p,s in learn.opt.state.items()})
     return dict(model={k:v.clone() for k,v in learn.model.state_dict().items()},
         grads=[p.grad for p in learn.model.parameters()], opt=opt,
         hypers={k:get_hyper(learn.opt, k) for k in hypers(learn.opt)},

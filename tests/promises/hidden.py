@@ -447,5 +447,5 @@ class Pairs(Holds):
     def _with(self, o): self.o = o; return self
     def get(self): return self.o[-1][1]
 generators = {**{f'{k} in an attribute':partial(lambda f: Attribute(rng=f()), f) for k,f in rngs.items()},
-    **{f'in {k}':partial(lambda w, f: w(f()), w, rngs[[*rngs][i%4]]) for i,
-        (k,w) in enumerate(ways.items()) if k!='attribute'}}
+    **{f'in {k}':partial(lambda w, f: w(f()), w, rngs[[*rngs][i%4]])
+        for i,(k,w) in enumerate(ways.items()) if k!='attribute'}}

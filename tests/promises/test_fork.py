@@ -90,8 +90,8 @@ def test_a_fork_shares_the_data_and_nothing_else():
         [EMA(.9), GradientAccumulation(2)])
     alt = learn.fork()
     assert not {o.data_ptr() for o in tensors(learn)} & {o.data_ptr() for o in tensors(alt)}
-    assert all(a is not b for a,
-        b in [(alt.model, learn.model), (alt.opt, learn.opt), (alt.loss_func, learn.loss_func),
+    assert all(a is not b
+        for a,b in [(alt.model, learn.model), (alt.opt, learn.opt), (alt.loss_func, learn.loss_func),
             (alt.recorder, learn.recorder), (alt.state, learn.state), (alt.route, learn.route)])
     assert not {*map(id, [*learn.cbs, *learn.route.stopped.cbs])} & {*map(id, [*alt.cbs, *alt.route.stopped.cbs])}
     a,b = learn.dls.train,alt.dls.train

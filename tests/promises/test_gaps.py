@@ -152,8 +152,10 @@ class Batches:
 
 rngs = dict(numpy=lambda: np.random.default_rng(0), mt=lambda: np.random.Generator(np.random.MT19937(0)),
     old=lambda: np.random.RandomState(0), python=lambda: random.Random(0))
-own = dict(**{f'sampler {k}': lambda f=f: DataLoader(Samples(), 8, sampler=Own(f())) for k,
-    f in (rngs | dict(torch=torch.Generator)).items()}, telling=lambda: DataLoader(Samples(), 8, sampler=Telling()),
+own = dict(
+    **{f'sampler {k}': lambda f=f: DataLoader(Samples(), 8, sampler=Own(f()))
+        for k,f in (rngs | dict(torch=torch.Generator)).items()},
+    telling=lambda: DataLoader(Samples(), 8, sampler=Telling()),
     batch_sampler=lambda: DataLoader(Samples(), batch_sampler=BatchSampler(Own(random.Random(1)), 8, False)),
     **{f'dataset {k}': lambda f=f: DataLoader(Noisy(f()), 8, shuffle=True) for k,f in rngs.items()},
     subset=lambda: DataLoader(
@@ -260,8 +262,8 @@ def test_accumulated_gradients_survive_split_groups(tmp_path):
         and get_hyper(other.opt, 'wd')==[.1])
     seen = []
     def first(self):
-        seen.append({k:p.grad.clone() for k,
-            p in self.learn.model.named_parameters()}) if self.learn.training and not seen else None
+        seen.append({k:p.grad.clone()
+            for k,p in self.learn.model.named_parameters()}) if self.learn.training and not seen else None
     with pytest.warns(UserWarning, match='is gone'):
         other.resume(cbs=[GradientAccumulation(40), Callback(before_batch=first)])
     assert not differences(grads, seen[0])
@@ -302,8 +304,8 @@ def test_load_state_does_all_or_nothing(tmp_path):
     file = made(tmp_path, loss=Scaled).fit(1).save_state('one')
     learn = made(tmp_path, 3, loss=Scaled).fit(1)
     learn.state.mine = 1
-    before = {k:v.clone() for k,
-        v in (learn.model.state_dict() | learn.loss_func.state_dict()).items()},learn.opt.state_dict()
+    before = {k:v.clone()
+        for k,v in (learn.model.state_dict() | learn.loss_func.state_dict()).items()},learn.opt.state_dict()
     saved = read_plain(file)
     saved['opt']['param_groups'] *= 2
     torch.save(saved, tmp_path/'bad.pth')
