@@ -72,7 +72,9 @@ Cached = type(cache(len)) # of functions with a cache
 
 def results_of(f):
     "The dict in which a function with a cache keeps its results"
-    return next((o for o in gc.get_referents(f) if type(o) is dict and o is not vars(f)), {})
+    refs = gc.get_referents(f) # results of a bounded cache are among them; then the dict, and the function
+    i = next((i for i,o in enumerate(refs) if o is f.__wrapped__), 0)
+    return refs[i-1] if i and type(refs[i-1]) is dict else {}
 
 def _is_counter(v):
     "Whether a result may be a count: some numbers"
