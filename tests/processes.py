@@ -28,14 +28,17 @@ def become(code, args, cwd, folder, timeout):
     main = sys.modules['__main__'] = types.ModuleType('__main__')
     exec(compile(code, '<string>', 'exec'), vars(main))
 
-@cache
-def server():
-    p = subprocess.Popen([sys.executable, '-W', 'ignore', __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+def start(file):
+    "A server: `file`, run by Python, imports what is needed, and then calls `serve`"
+    p = subprocess.Popen([sys.executable, '-W', 'ignore', file], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env=env, text=True)
     atexit.register(p.communicate)
     return p
 
-def run_script(code, *args, cwd=root, timeout=300):
+@cache
+def server(): return start(__file__)
+
+def run_script(code, *args, cwd=root, timeout=300, server=server):
     """Run `code` in a process and a session of its own, as `python -W ignore -c` would, only that torch and learner
     are imported and a first step has been made"""
     p = server()

@@ -1,7 +1,8 @@
 "Functions of `dist_cases` run in several processes that train together, forked from one that has torch imported"
-import os,pickle,socket,sys,tempfile,traceback
+import gc,os,pickle,socket,sys,tempfile,traceback
+from functools import cache
 from pathlib import Path
-from processes import run_script
+from processes import become,run_script,serve,start
 
 def free_port():
     with socket.socket() as s: s.bind(('127.0.0.1', 0)); return s.getsockname()[1]
@@ -30,6 +31,9 @@ def fork_all(n, folder):
         finally: sys.stdout.flush(); sys.stderr.flush(); os._exit(code)
     Path(folder, 'codes').write_bytes(pickle.dumps([os.waitstatus_to_exitcode(os.waitpid(o, 0)[1]) for o in pids]))
 
+@cache
+def server(): return start(__file__)
+
 class Together(list):
     "What a function returned in each process; `out`, `err` and `codes` are lists too"
 
@@ -37,7 +41,7 @@ def together(procs, name, *args, limit=60, fails=False, **kwargs):
     "What `dist_cases.name` returns in each of `procs` processes; 0: in one, without a process group"
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, 'case').write_bytes(pickle.dumps((name, args, kwargs)))
-        p = run_script(f'import together; together.fork_all({procs}, {folder!r})', timeout=limit)
+        p = run_script(f'import together,os; together.fork_all({procs}, {folder!r}); os._exit(0)', timeout=limit, server=server)
         def read(o): return Path(folder, o).read_text() if Path(folder, o).exists() else ''
         res = Together(pickle.loads(f.read_bytes()) if (f := Path(folder, str(i))).exists() else None
             for i in range(max(procs, 1)))
@@ -46,3 +50,10 @@ def together(procs, name, *args, limit=60, fails=False, **kwargs):
         res.codes = pickle.loads(Path(folder, 'codes').read_bytes()) if procs else [0]
     assert fails or not any(res.codes),'\n'.join(res.err)[-6000:]
     return res
+
+if __name__=='__main__':
+    import runs
+    import accelerate,torchmetrics,dist_cases # seconds that each process would need # noqa: F401
+    runs.warm_up()
+    gc.freeze()
+    if job := serve(): become(*job)
