@@ -41,7 +41,8 @@ def together(procs, name, *args, limit=60, fails=False, **kwargs):
     "What `dist_cases.name` returns in each of `procs` processes; 0: in one, without a process group"
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, 'case').write_bytes(pickle.dumps((name, args, kwargs)))
-        p = run_script(f'import together,os; together.fork_all({procs}, {folder!r}); os._exit(0)', timeout=limit, server=server)
+        code = f'import together,os; together.fork_all({procs}, {folder!r}); os._exit(0)' # without tearing down torch
+        p = run_script(code, timeout=limit, server=server)
         def read(o): return Path(folder, o).read_text() if Path(folder, o).exists() else ''
         res = Together(pickle.loads(f.read_bytes()) if (f := Path(folder, str(i))).exists() else None
             for i in range(max(procs, 1)))
