@@ -11,7 +11,7 @@ def pages(*folders): return [o for f in folders for o in sorted((nbs/f).glob('[0
 def path_of(fn): return fn.relative_to(nbs).with_suffix('').as_posix()
 readme = root/'README.md'
 quickstart = nbs/'start/02_quickstart.ipynb'
-shown = pages('start','howto','concepts','project')
+shown = pages('start','howto','concepts','project','tutorials')
 
 fence = re.compile(r'^```(\w+)\n(.*?)^```', re.M|re.S)
 
@@ -46,7 +46,7 @@ def commands(fn):
     "Lines of shell code: in fences, in indented blocks, and in backticks"
     text = text_of(fn)
     for lang,code in fence.findall(text):
-        if lang=='bash': yield from code.splitlines()
+        if lang in ('bash','sh'): yield from code.splitlines()
     yield from re.findall(r'^    (make .*)', text, re.M)
     yield from re.findall(r'`((?:make|pip) [^`]+)`', text)
 
