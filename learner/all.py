@@ -44,7 +44,9 @@ from .record.recorder import *
 from .record.progress import *
 from .record.rows import *
 from .restore.tensors import *
+from .restore.containers import *
 from .restore.held import *
+from .restore.attributes import *
 from .restore.loader_counts import *
 from .restore.places import *
 from .restore.snapshot import *

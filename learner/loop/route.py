@@ -18,7 +18,7 @@ from ..core.copies import copied
 from ..core.events import CancelException,CancelFitException
 from ..data.draws import Draws
 from ..data.search import same_objects
-from ..restore.held import Attributes
+from ..restore.attributes import Attributes
 from ..data.loader_state import counts_of
 from ..model.optimizer import own_attrs,parts_of,switching,to_train
 from ..restore.places import all_modules
