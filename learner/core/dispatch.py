@@ -68,7 +68,7 @@ class Handlers:
     def _listeners(self, ev):
         hs = [cb.handler(ev) for cb in self.ordered_cbs(ev) if self.hears(cb, ev)]
         for w in self._watchers:
-            events = getattr(w, 'events', None)
+            events = vars(w).get('events', getattr(type(w), 'events', None)) # a callback looks for what it has not
             if events is None or ev in events: hs = [h if owner_of(h) is w else Watched(h, ev, w) for h in hs]
         return tuple(hs)
 

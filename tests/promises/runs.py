@@ -1,6 +1,6 @@
 """Small runs with all that a run can have, to be stopped anywhere. Run as a program, it kills some, lets new processes
 go on with them, and compares"""
-import json,math,mmap,os,random,re,shutil,signal,sys,tempfile,time,traceback,warnings
+import gc,json,math,mmap,os,random,re,shutil,signal,sys,tempfile,time,traceback,warnings
 from pathlib import Path
 import numpy as np
 import torch
@@ -348,11 +348,14 @@ def kill_and_go_on(rng, figures, n=1, case=None):
     finally: shutil.rmtree(folder)
 
 def warm_up():
-    """Import what torch imports at a first step, so that children need not. No backward pass here: its threads would
-    not survive a fork"""
+    """Do once what a first fit does, so that children need not: imports of torch, and reading the source of callbacks.
+    No backward pass here: its threads would not survive a fork"""
     p = nn.Parameter(torch.zeros(1))
     p.grad = torch.zeros(1)
     Adam([p]).step()
+    with tempfile.TemporaryDirectory() as folder: learner({}, folder, 1).fit(0, cbs=[Checkpoint(), Log(folder)])
+    gc.collect()
+    gc.freeze() # collections in children would copy the memory of all that they visit
 
 def main(kills, seed, case=None):
     torch.set_num_threads(1)

@@ -1,11 +1,12 @@
 "A run that is resumed with changed code warns, and one that is resumed with the same code does not"
-import json,os,subprocess,sys,warnings
+import json,subprocess,sys,warnings
 from pathlib import Path
 import pytest
 from torch import nn
 import learner.resume.origin
 from learner.all import *
 from learner.inspect.testing import synth_learner
+from processes import env
 
 MODEL = '''
 class Net(nn.Module):
@@ -57,15 +58,6 @@ def test_comments_and_docstrings_may_change(tmp_path):
     made(tmp_path).fit(1, cbs=Checkpoint())
     assert not warned(made(tmp_path, doc='second'))
 
-def test_same_code_in_other_processes(tmp_path):
-    "Digests do not depend on hashes of strings or on addresses"
-    run = (f"import sys; sys.path.insert(0, {str(__file__.rsplit('/', 1)[0])!r}); from test_changed_code import *; "
-        "print(sorted(learner.resume.origin.code_of(made('.')).items()))")
-    # seeds with which the set has two orders
-    outs = {subprocess.run([sys.executable, '-c', run], env=dict(PYTHONHASHSEED=str(i), PATH=''), capture_output=True,
-        text=True, check=True, cwd=str(__file__.rsplit('/tests', 1)[0])).stdout for i in range(2)}
-    assert len(outs)==1 and 'Net' in outs.pop()
-
 # What is no change of code
 RUN = '''
 import sys,warnings
@@ -74,6 +66,7 @@ import torch
 from torch import nn
 from learner.all import *
 from learner.inspect.testing import synth_learner
+from processes import env
 
 class Opt(torch.optim.SGD):
     def step(self, closure=None): return super().step(closure)
@@ -122,27 +115,34 @@ def error_of(code):
     main = sys.modules['__main__'] = types.ModuleType('__main__')
     try: exec(compile(code, '<string>', 'exec'), vars(main))
     except Exception: return traceback.format_exc()
-print(json.dumps({k:error_of(o) for k,o in json.load(sys.stdin).items()}))
+errors = {k:error_of(o) for k,o in json.load(sys.stdin).items()}
+from learner.resume.origin import code_of
+from test_changed_code import made
+print(json.dumps(dict(errors=errors, code=sorted(code_of(made('.')).items()))))
 '''
 
 @pytest.fixture(scope='module')
-def errors(tmp_path_factory):
-    "Of the script with each optimizer, run in one process and then in another"
+def two_processes(tmp_path_factory):
+    "Errors of the script with each optimizer, and digests of code, in one process and then in another"
     path,res = tmp_path_factory.mktemp('again'),[]
     for n in (1, 2):
         scripts = json.dumps({o:RUN.format(opt=o, path=str(path/str(i)), n=n) for i,o in enumerate(opts)})
-        env = os.environ | dict(OMP_NUM_THREADS='1')
-        p = subprocess.run([sys.executable, '-c', EACH], input=scripts, env=env, cwd=root, capture_output=True,
-            text=True)
+        p = subprocess.run([sys.executable, '-c', EACH], input=scripts, cwd=root, capture_output=True, text=True,
+            env=env | dict(PYTHONHASHSEED=str(n-1))) # with which the set has two orders
         assert not p.returncode, p.stderr
         res.append(json.loads(p.stdout.splitlines()[-1]))
     return res
 
 @pytest.mark.parametrize('opt', opts)
-def test_the_same_script_again_warns_of_nothing(errors, opt):
+def test_the_same_script_again_warns_of_nothing(two_processes, opt):
     """Though torch wraps `step` of optimizers, though classes and functions count, and though a sampler is told its
     epoch"""
-    assert [o[opt] for o in errors]==[None, None]
+    assert [o['errors'][opt] for o in two_processes]==[None, None]
+
+def test_same_code_in_other_processes(two_processes):
+    "Digests do not depend on hashes of strings or on addresses"
+    a,b = (o['code'] for o in two_processes)
+    assert a==b and 'Net' in str(a)
 
 def base(factor):
     here = dict(nn=nn, __name__=__name__)
