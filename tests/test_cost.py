@@ -229,3 +229,53 @@ def test_techniques_read_nothing(name, loss):
 
 def test_half_precision_reads_nothing():
     assert per_batch(waits, ours, cbs=[TrainEvalCallback, MixedPrecision('bf16'), GradientClip()])==0
+
+# Predictions
+class Sized:
+    "A loader that is no list and no `DataLoader`, and holds one batch, so that a longer one has no more to be searched"
+    def __init__(self, bs): self.b,self.n = bs[0],len(bs)
+    def __len__(self): return self.n
+    def __iter__(self): return (self.b for _ in range(self.n))
+
+def preds_by_hand(n):
+    m,bs = model().eval(),Sized(batches(n))
+    def run():
+        with torch.no_grad(): preds,targs = zip(*((m(xb).softmax(1), yb) for xb,yb in bs))
+        return torch.cat(preds),torch.cat(targs)
+    return run
+
+def get_preds(n, kind=Sized, loss=loss_func):
+    learn = Learner(DataLoaders([], kind(batches(n)), device='cpu'), model(), loss, opt_func=opt_func,
+        default_cbs=False, cbs=TrainEvalCallback)
+    return learn.get_preds
+
+@only_311
+def test_predictions_bytecodes():
+    assert per_batch(bytecodes, get_preds) - per_batch(bytecodes, preds_by_hand) <= 660
+
+def test_predictions_operators():
+    "By hand, a batch is put at the end of others; here it is copied to its place: a slice and a copy, twice"
+    assert per_batch(operators, get_preds) - per_batch(operators, preds_by_hand) <= 4
+
+def test_predictions_call_no_loss():
+    "Unless a callback waits for it"
+    called = []
+    def loss(pred, targ): called.append(len(targ)); return F.cross_entropy(pred, targ)
+    learn = get_preds(3, loss=loss).__self__
+    learn.get_preds()
+    assert not called
+    seen = []
+    learn.get_preds(cbs=[Callback(after_loss=lambda cb: seen.append(cb.loss))])
+    assert len(called)==len(seen)==3 and all(o.ndim==0 for o in seen)
+    learn.validate()
+    assert len(called)==6
+    assert [o.shape for o in learn.get_preds(with_loss=True)][2]==(12,)
+
+def test_a_forward_of_ones_own_predicts_too():
+    class Own(Learner):
+        def _forward(self): self.pred = self.model(*self.xb)*0
+    learn = Own(DataLoaders([], batches(2), device='cpu'), model(), loss_func, default_cbs=False, cbs=TrainEvalCallback)
+    assert learn.get_preds(act=lambda o: o)[0].abs().max()==0
+
+def test_predictions_wait_for_nothing():
+    assert per_batch(waits, get_preds)==0

@@ -105,7 +105,8 @@ class Learner(CopyMixin):
     - of a phase: `training`, the loader `dl` called `dl_name`, its length `n_iter` or None;
     - of a batch: its index `iter`; `idxs` of its samples; `batch` as drawn and on the device; inputs `xb`, a tuple
       or a mapping, targets `yb`, a tuple, and `x`, `y`, their only element, which can be set; `pred`; `loss`, which
-      is logged, and `loss_grad`, which is differentiated. The last three are None until they are computed.
+      is logged, and `loss_grad`, which is differentiated. The last three are None until they are
+      computed; in `predict`, a loss is computed only if a callback waits for `after_loss`.
     """
     default_cbs = TrainEvalCallback,Recorder,ProgressCallback
 

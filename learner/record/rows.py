@@ -70,23 +70,38 @@ def _refuse(what, why, exc=ValueError):
     raise exc(f"{what} cannot be put together: {why}. `concat_dim=None` of `get_preds` gives a list of batches")
 
 class _Filled:
-    "Rows whose number is known, in memory that is allocated with the first batch"
-    def __init__(self, n, to, file, what):
-        self.n,self.to,self.file,self.what = n,to,file,what
+    """Rows in memory that is allocated with the first batch: for `n` of them, or where that is not known, for so many
+    batches of its size. Where these are larger later, there is room for the ones that are left"""
+    def __init__(self, n, to, file, what, n_batches=None):
+        self.n,self.to,self.file,self.what,self.left = n,to,file,what,n_batches
         self.rows,self.done = None,0
 
     def add(self, o):
-        if self.rows is None:
-            shape = self.n,*o.shape[1:]
-            self.rows = self.file.alloc(shape, o.dtype) if self.file else torch.empty(shape, dtype=o.dtype)
-        was,now = tuple(self.rows.shape[1:]),tuple(o.shape[1:])
-        if o.ndim==0 or was!=now: _refuse(self.what, f"rows of a batch have shape {now}, and those before {was}")
-        if o.dtype!=self.rows.dtype: self._widen(o.dtype)
-        end = self.done+len(o)
-        if end>self.n: _refuse(self.what, f"there are more rows than the loader has samples, {self.n}")
-        places = slice(self.done, end) if self.to is None else self.to[self.done:end]
-        self.rows[places] = o.to('cpu', self.rows.dtype)
+        if self.rows is None: self._begin(o)
+        n,size = len(o.shape) and o.shape[0],o.shape[1:]
+        if size!=self.size or not o.shape: _refuse(self.what,
+            f"rows of a batch have shape {tuple(size)}, and those before {tuple(self.size)}")
+        if o.dtype is not self.rows.dtype: self._widen(o.dtype)
+        end = self.done+n
+        if end>self.n: self._grow(n)
+        if self.to is None: self.rows[self.done:end].copy_(o)
+        else: self.rows[self.to[self.done:end]] = o.to('cpu', self.rows.dtype)
         self.done = end
+        if self.left: self.left -= 1
+
+    def _begin(self, o):
+        self.size = o.shape[1:]
+        if self.n is None: self.n = o.shape[0]*self.left
+        shape = self.n,*self.size
+        self.rows = self.file.alloc(shape, o.dtype) if self.file else torch.empty(shape, dtype=o.dtype)
+
+    def _grow(self, n):
+        "Make room for a batch of `n` rows, and for others like it"
+        if self.left is None: _refuse(self.what, f"there are more rows than the loader has samples, {self.n}")
+        self.n = max(self.done + n*max(self.left, 1), self.n*5//4)
+        rows = self.rows.new_empty((self.n, *self.size))
+        rows[:self.done] = self.rows[:self.done]
+        self.rows = rows
 
     def _widen(self, dtype):
         "Make room for values of `dtype` too"
@@ -96,31 +111,12 @@ class _Filled:
                 "cannot hold: give an `act` that returns one type")
         self.rows = self.rows.to(wide)
 
-    def larger(self, n):
-        "The same rows, with room for `n` in memory"
-        res = _Filled(n, None, None, self.what)
-        if self.done: res.add(self.value)
-        return res
-
     @property
     def value(self):
         if self.done<self.n and self.to is not None:
             raise ValueError(f"{self.what} have {self.done} rows, and the loader has {self.n} samples: "
                 "whose they are cannot be told. `reorder=False` leaves them as they come")
         return self.rows if self.done==self.n else self.rows[:self.done]
-
-class _Reserved:
-    "Rows of so many batches, with room as if those that are left were as large as the largest so far"
-    def __init__(self, n, what): self.left,self.filled = n,_Filled(0, None, None, what)
-
-    def add(self, o):
-        need = self.filled.done + (len(o) if o.ndim else 0)*max(self.left, 1)
-        if need>self.filled.n: self.filled = self.filled.larger(max(need, self.filled.n*5//4))
-        self.filled.add(o)
-        self.left -= 1
-
-    @property
-    def value(self): return self.filled.value
 
 # %% ../../nbs/record/07_rows.ipynb #Collected
 class _Collected:
@@ -155,7 +151,7 @@ class _Parts:
             rows = self.rows[k]
             if bs is not None and rows.dim==0 and hasattr(v, 'shape') and len(v)!=bs:
                 _refuse(rows.what, f"{len(v)} rows come with {bs} samples")
-            rows.add(v, bs)
+            rows.add(v, lambda: bs)
 
     @property
     def value(self):
@@ -178,16 +174,17 @@ class Rows:
     ):
         self.n,self.to,self.dim,self.path,self.what,self.n_batches = n,to,dim,path,what,n_batches
         self.file = path and _RowFile(path, what)
-        self.store = self.names = None # a `_Filled`, `_Reserved`, `_Collected` or `_Parts`; the parts that have rows
+        self.store = self.names = None # a `_Filled`, `_Collected` or `_Parts`; the parts that have rows
 
     def add(self,
         o, # A batch
-        bs:int|None=None, # How many samples it has, if that is known: each part of a structure needs as many rows
+        bs=None, # A function that returns how many samples it has: each part of a structure needs as many rows
     ):
         "Take in the rows of a batch"
         if self.dim is None:
             if self.store is None: self.store = _Collected(None, self.what)
             return self.store.add(o)
+        if isinstance(o, Tensor) and self.names is None and self.store is not None: return self._add_rows(o)
         nested = isinstance(o, (tuple,list,Mapping))
         parts = {k:v for k,v in _items(o).items() if _has_rows(v)} if nested else {}
         names = [*parts] if nested else None
@@ -196,23 +193,25 @@ class Rows:
             _refuse(self.what, f"a batch has {_in_words(names)}, and those before {_in_words(self.names)}")
         if not nested: return self._add_rows(o)
         if self.store is None: self.store = _Parts(o, {k:self._part(k) for k in parts})
-        self.store.add(parts, bs)
+        self.store.add(parts, bs and bs())
 
     def _part(self, k):
         path = self.path and f'{Path(self.path).with_suffix("")}.{k}.npy'
         return Rows(self.n, self.to, self.dim, path, f'{self.what}[{k!r}]', self.n_batches)
 
     def _add_rows(self, o):
-        if isinstance(o, np.ndarray) and o.dtype.kind in 'biuf': o = torch.from_numpy(o.copy())
-        if not isinstance(o, Tensor): _refuse(self.what, f"rows are tensors, but got {repr(o):.50}", TypeError)
-        o = o.detach()
+        if not isinstance(o, Tensor):
+            if not isinstance(o, np.ndarray) or o.dtype.kind not in 'biuf':
+                _refuse(self.what, f"rows are tensors, but got {repr(o):.50}", TypeError)
+            o = torch.from_numpy(o.copy())
+        if o.requires_grad: o = o.detach()
         if self.store is None: self.store = self._store_for(o)
         self.store.add(o)
 
     def _store_for(self, o):
         if self.dim==0 and o.ndim:
             if self.n is not None: return _Filled(self.n, self.to, self.file, self.what)
-            if self.n_batches: return _Reserved(self.n_batches, self.what)
+            if self.n_batches: return _Filled(None, None, None, self.what, self.n_batches)
         return _Collected(self.dim, self.what)
 
     def drop(self):

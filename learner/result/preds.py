@@ -119,7 +119,7 @@ class GatherPredsCallback(Callback):
 
     def _begin(self, n_batches=None):
         self.rows = {k:f(n_batches) for k,f in self.make.items()}
-        self.drawn,self.kept,self.cut,self.complete = 0,0,None,False
+        self.kept,self.cut,self.complete = 0,None,False
 
     def before_validate(self):
         self.depth += 1
@@ -132,7 +132,6 @@ class GatherPredsCallback(Callback):
         if self.depth: return
         for o in self.rows.values(): o.drop()
 
-    def after_draw(self): self.drawn += self.depth<=1
     def before_batch(self):
         if self.with_input and self.depth<=1: self.seen = self.learn.xb # a model may change its inputs in place
 
@@ -140,7 +139,7 @@ class GatherPredsCallback(Callback):
         learn = self.learn
         if self.depth>1 or learn.pred is None: return # an inner validation, or a cancelled batch
         self.kept += 1
-        bs = find_bs(learn.yb) or find_bs(learn.xb)
+        def bs(): return find_bs(learn.yb) or find_bs(learn.xb)
         if self.with_input: self.rows['inputs'].add(single(self.__dict__.pop('seen')), bs)
         pred = learn.pred if self.act is None else self.act(learn.pred)
         if self.with_preds or self.save_preds: self.rows['preds'].add(pred, bs)
@@ -159,13 +158,14 @@ class GatherPredsCallback(Callback):
 
     def after_validate(self):
         if self.depth>1: return
-        if self.cut or self.kept<self.drawn:
+        drawn = self.learn.iter+1 if self.learn.stop_at!=0 else 0
+        if self.cut or self.kept<drawn:
             why = f"the validation was cancelled ({self.cut})" if self.cut else "the others were cancelled"
-            raise RuntimeError(f"Only {self.kept} of {self.drawn} batches have predictions: {why}")
+            raise RuntimeError(f"Only {self.kept} of {drawn} batches have predictions: {why}")
         for k,r in self.rows.items(): vars(self)[k] = r.value
         if not self.with_preds: self.preds = None # they are in `save_preds`, if anywhere
         if not self.with_targs: self.targets = None
-        self.complete = self.learn.stop_at is None or self.drawn<self.learn.stop_at
+        self.complete = self.learn.stop_at is None or drawn<self.learn.stop_at
         if self.complete: return
         warnings.warn(f"Predictions are of the first {self.kept} batches only, because a limit ended the validation")
 
