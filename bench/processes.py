@@ -1,0 +1,85 @@
+"""Two processes that train together, against `DistributedDataParallel` by hand, on the same batches
+
+`python -m bench.processes REPEATS` runs in each of the processes; the first one prints what all took.
+"""
+import json,socket,subprocess,sys
+from time import perf_counter,process_time
+import torch
+from torch import distributed,nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import BatchSampler,DataLoader,SequentialSampler,TensorDataset
+from learner.all import *
+from .fresh import env,root
+from .shared import interleaved,laps,loss_func,opt_func,times
+
+n_batch,bs,n_epoch = 20,256,2
+clocks = dict(wall=perf_counter, cpu=process_time)
+
+def data():
+    gen = torch.Generator().manual_seed(0)
+    x,y = torch.randn(n_batch*bs, 512, generator=gen),torch.randint(0, 10, (n_batch*bs,), generator=gen)
+    return TensorDataset(x, y)
+
+def model():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(512,1024), nn.ReLU(), nn.Linear(1024,1024), nn.ReLU(), nn.Linear(1024,10))
+
+class Half:
+    "The half of each batch that belongs to this process"
+    def __init__(self, batches, rank): self.batches,self.rank = batches,rank
+    def __len__(self): return len(self.batches)
+    def __iter__(self): return (o[bs//2*self.rank:bs//2*(self.rank+1)] for o in self.batches)
+
+def by_hand(n):
+    m,ds = model(),data()
+    batches = BatchSampler(SequentialSampler(ds), bs, False)
+    train = DataLoader(ds, batch_sampler=Half(batches, distributed.get_rank()))
+    ddp = DistributedDataParallel(m)
+    opt = opt_func(ddp.parameters())
+    for _ in range(n):
+        laps.mark()
+        ddp.train()
+        for xb,yb in train:
+            loss_func(ddp(xb), yb).backward()
+            opt.step()
+            opt.zero_grad()
+    laps.mark()
+    return [*m.state_dict().values()]
+
+def ours(n):
+    m = model()
+    def mark(learn): laps.mark()
+    cbs = [TrainEvalCallback, Recorder, Callback(before_epoch=mark, after_fit=mark)]
+    dls = DataLoaders(DataLoader(data(), bs), device='cpu')
+    learn = Learner(dls, m, loss_func, opt_func, default_cbs=False, cbs=cbs)
+    with learn.distrib_ctx(): learn.fit(n)
+    return [*m.state_dict().values()]
+
+def run(repeats):
+    "In one of the processes"
+    torch.set_num_threads(1)
+    distributed.init_process_group('gloo')
+    res = {}
+    for k,clock in clocks.items():
+        runs = {'by hand': by_hand, 'ours': ours}
+        res[k] = interleaved('two processes', runs, max(repeats//2, 3), n_epoch, clock, atol=1e-5)
+    if distributed.get_rank()==0: print(json.dumps(res))
+    distributed.destroy_process_group()
+
+def two_processes(repeats):
+    with socket.socket() as s: s.bind(('127.0.0.1', 0)); port = s.getsockname()[1]
+    here = env | dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port), WORLD_SIZE='2', LOCAL_WORLD_SIZE='2')
+    cmd = [sys.executable, '-W', 'ignore', '-m', 'bench.processes', str(repeats)]
+    procs = [subprocess.Popen(cmd, env=here | dict(RANK=str(i), LOCAL_RANK=str(i)), cwd=root, text=True,
+        stdout=subprocess.PIPE if i==0 else subprocess.DEVNULL) for i in range(2)]
+    out = procs[0].communicate()[0]
+    if any(o.wait() for o in procs): raise RuntimeError("One of the two processes has failed")
+    res = json.loads(out.splitlines()[-1])
+    for k,allowed in dict(wall=1.03, cpu=None).items():
+        what = 'time on the wall' if k=='wall' else 'CPU time of the first'
+        name = f'a batch in two processes, against DDP by hand, {what}'
+        yield times('two_processes', name, res[k], n_batch, 'ms a batch', allowed, 'needs a core for each process')
+
+groups = [two_processes]
+
+if __name__=='__main__': run(int(sys.argv[1]))
