@@ -1633,6 +1633,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'learner/inspect/boards.py'),
                                         'learner.inspect.boards.WandbLogger._add': ( 'inspect/boards.html#wandblogger._add',
                                                                                      'learner/inspect/boards.py'),
+                                        'learner.inspect.boards.WandbLogger._folder': ( 'inspect/boards.html#wandblogger._folder',
+                                                                                        'learner/inspect/boards.py'),
                                         'learner.inspect.boards.WandbLogger.figure': ( 'inspect/boards.html#wandblogger.figure',
                                                                                        'learner/inspect/boards.py'),
                                         'learner.inspect.boards.WandbLogger.finish': ( 'inspect/boards.html#wandblogger.finish',

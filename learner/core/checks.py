@@ -39,6 +39,10 @@ _elsewhere = dict(batch_tfms='aug', item_tfms='aug', cpu='device',
     epochs='n_epoch', n_epochs='n_epoch', max_epochs='n_epoch', num_epochs='n_epoch',
     loss='loss_func', loss_fn='loss_func', criterion='loss_func', optimizer='opt_func')
 
+# Arguments of fastai that belong somewhere else
+_instead = {**dict.fromkeys(['n_workers','num_workers'],
+    "Workers belong to a loader: make it with `DataLoader(…, num_workers=4)`")}
+
 def known_args(f):
     "Decorator of what users call: unknown keyword arguments raise an error that proposes the nearest; short tracebacks"
     params = signature(f).parameters
@@ -55,6 +59,7 @@ def known_args(f):
             if k in names: continue
             ours = _elsewhere.get(k)
             hint = f" Did you mean `{ours}`?" if ours in names else nearest(k, names)
+            if k in _instead and not hint: hint = f" {_instead[k]}"
             raise TypeError(f"`{called(args)}` has no argument `{k}`.{hint}")
         try: return f(*args, **kwargs)
         except BaseException as e:

@@ -114,14 +114,23 @@ class WandbLogger(BoardLogger):
     def __init__(self,
         batches:int=10, # Log every so many batches; 0 is none
         **kwargs, # For `wandb.init`, if there is no active run
-    ): self.batches,self.kwargs = batches,kwargs
+    ):
+        if kwargs.get('dir'): path_in(kwargs['dir'], 'learn.path') # which is not known yet
+        self.batches,self.kwargs = batches,kwargs
+
+    def _folder(self):
+        "Where W&B keeps its files: a folder in `learn.path`, if one was named"
+        if not self.kwargs.get('dir'): return {}
+        folder = path_in(self.kwargs['dir'], self.learn.path)
+        folder.mkdir(parents=True, exist_ok=True) # W&B would take a temporary one
+        return dict(dir=str(folder))
 
     def start(self, resumed):
         wandb = extra('wandb', 'loggers', '`WandbLogger`')
         self.own = wandb.run is None # an active run is left open
         if self.own and not resumed: self.offset = 0
         again = dict(id=self.run_id, resume='allow') if resumed else {}
-        self.board = wandb.init(**self.kwargs | again) if self.own else wandb.run
+        self.board = wandb.init(**self.kwargs | self._folder() | again) if self.own else wandb.run
         self.run_id,self.names = self.board.id,set()
 
     def log_params(self, config):

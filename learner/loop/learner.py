@@ -21,6 +21,7 @@ from fastcore.foundation import L
 from ..core.checks import checked,in_range,short_name
 from ..core.callback import TrainEvalCallback,refer
 from ..data.loaders import DataLoaders
+from ..model.files import path_in
 from ..model.groups import params
 from ..model.optimizer import Adam,own_attrs,parts_of
 from ..measure.kinds import mk_metrics
@@ -130,6 +131,7 @@ class Learner(CopyMixin):
     ):
         super().__init__()
         check_parts(dls, model, loss_func, self.cbs)
+        if Path(model_dir).name: path_in(model_dir, 'path') # `.` and an empty one are `path` itself
         _check(opt_func, moms, lr=lr, wd=wd)
         load_optimizers() # not when the first fit has begun
         self.route = ResumableRoute(self)

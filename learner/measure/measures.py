@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch.nn import functional as F
 from ..core.checks import checked
-from ..model.losses import explain_bad_targets
+from ..model.losses import CrossEntropyLossFlat,explain_bad_targets
 from ..model.loss_properties import count_elements,ignore_index_of
 from .kinds import AccumMetric
 from .metrics import AsFunction,AvgLoss,AvgMetric,Metric,as_double,flat_pair,loss_of
@@ -221,6 +221,7 @@ class BrierScoreMulti(AvgMetric):
 # %% ../../nbs/measure/05_measures.ipynb #Perplexity
 class Perplexity(AvgLoss):
     "Exponential of the average cross-entropy per target, without those that the loss ignores"
+    default_loss = CrossEntropyLossFlat()
     def __init__(self): super().__init__(); self._name = 'perplexity'
     @property
     def value(self): return None if (v := super().value) is None else v.exp()

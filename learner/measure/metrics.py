@@ -94,6 +94,7 @@ class Metric:
     "Accumulates a value over the batches of a phase; called, it gives the value for one batch: `F1Score()(pred, targ)`"
     higher_is_better = None # or True, or False
     _name = None
+    of_loss,default_loss = False,None # whether it is computed from the loss; which, where none is given
     def reset(self): "Start a phase"
     def accumulate(self, learn): "Take in the batch that `learn` has just done"; raise NotImplementedError
     @property
@@ -107,10 +108,15 @@ class Metric:
     def __call__(self,
         pred, # What a model predicts
         *targs, # Its targets
-        loss_func=None, # Says which targets count; default: all but -100
+        loss_func=None, # Says which targets count; default: all but -100. A metric of the loss averages what it gives
     ):
         "The value for these predictions alone. What has been gathered stays as it is"
+        loss_func = self.default_loss if loss_func is None else loss_func
         batch = SimpleNamespace(pred=pred, yb=targs, xb=(pred,), loss=None, loss_func=loss_func, device=None)
+        if self.of_loss:
+            if loss_func is None: raise TypeError(f"`{self.name}` is computed from the loss: "
+                "give the loss function too, as in `metric(pred, targ, loss_func=F.mse_loss)`")
+            batch.loss = loss_func(pred, *targs)
         with held([self]):
             self.reset()
             self.accumulate(batch)
@@ -260,6 +266,7 @@ def func_name(f):
 class AvgLoss(AvgMetric):
     "Average of the loss, as for all samples at once; of a loss that is a sum: the sum for a sample"
     higher_is_better = False
+    of_loss = True
     @checked(count=callable)
     def __init__(self,
         count=None, # `count(learn)` returns the number of items that the loss averages; default: see `n_items`
@@ -289,6 +296,7 @@ def loss_per_sample(learn, loss):
 class AvgSmoothLoss(Metric):
     "Exponentially weighted average of the training loss, corrected for its start"
     higher_is_better = False
+    of_loss = True
     @checked(beta='[0,1)')
     def __init__(self,
         beta:float=.98, # Weight of the past, in [0,1)

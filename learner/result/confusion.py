@@ -73,18 +73,20 @@ def _report(cm, names):
     return res
 
 # %% ../../nbs/result/05_confusion.ipynb #plot_counts
-def _axes_for(names, figsize):
+def _axes_for(names, figsize, dpi=None):
     "New axes, of `figsize` or large enough for a matrix with these names"
     import matplotlib.pyplot as plt
     size = min(max(3, 1.5+.35*len(names)), 20) # inches
     room = min(.09*max(len(str(o)) for o in names), 5) # for the names
-    return plt.subplots(figsize=(size+room, size+room) if figsize is None else figsize, layout='constrained')[1]
+    return plt.subplots(figsize=(size+room, size+room) if figsize is None else figsize, dpi=dpi,
+        layout='constrained')[1]
 
-def plot_counts(cm, names, normalize=False, title='', cmap='Blues', norm_dec=2, plot_txt=True, ax=None, figsize=None):
+def plot_counts(cm, names, normalize=False, title='', cmap='Blues', norm_dec=2, plot_txt=True, ax=None, figsize=None,
+    dpi=None):
     "Draw a confusion matrix"
     n = len(cm)
     if normalize: cm = cm/cm.sum(1, keepdims=True).clip(1)
-    if ax is None: ax = _axes_for(names, figsize)
+    if ax is None: ax = _axes_for(names, figsize, dpi)
     ax.imshow(cm, cmap=cmap, interpolation='nearest')
     ax.set_xticks(range(n), names, rotation=90); ax.set_yticks(range(n), names)
     if n>80: ax.tick_params(labelsize=800/n)
@@ -122,7 +124,7 @@ class ClassificationInterpretation(Interpretation):
         "How many samples of each class were predicted as each class"
         return self._counts.copy()
 
-    @checked(cmap=..., norm_dec='>=0')
+    @checked(cmap=..., norm_dec='>=0', dpi='>0')
     def plot_confusion_matrix(self,
         normalize:bool=False, # Show fractions of each actual class, in [0,1]
         title:str='Confusion matrix',
@@ -131,10 +133,11 @@ class ClassificationInterpretation(Interpretation):
         plot_txt:bool=True, # Write the numbers too; with more than 20 classes, those that are not 0
         ax=None, # Where to draw; default: a new figure
         figsize=None, # Of a new figure, in inches; default: by the number of classes
+        dpi:int=None, # Of a new figure, in dots per inch; default: that of matplotlib
     ):
         "Plot the confusion matrix"
         check_size(figsize)
-        return plot_counts(self._counts, self.names, normalize, title, cmap, norm_dec, plot_txt, ax, figsize)
+        return plot_counts(self._counts, self.names, normalize, title, cmap, norm_dec, plot_txt, ax, figsize, dpi)
 
     @checked(min_val='>=0')
     def most_confused(self,

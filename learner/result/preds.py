@@ -26,6 +26,7 @@ from ..data.sampling import in_order
 from ..record.rows import Rows,rows_of
 from ..loop.inference import check_parts
 from ..loop.learner import Learner
+from ..model.files import path_in
 from ..measure.metrics import find_bs
 from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,reduction_of,unreduced
 
@@ -94,8 +95,8 @@ class GatherPredsCallback(Callback):
     def __init__(self,
         with_input:bool=False, # Keep inputs
         with_loss:bool=False, # Keep the loss of each sample
-        save_preds=None, # `.npy` file for the predictions; they are mapped into memory
-        save_targs=None, # `.npy` file for the targets
+        save_preds=None, # `.npy` file for the predictions, in `learn.path`; they are mapped into memory
+        save_targs=None, # `.npy` file for the targets, in `path`
         with_preds:bool=True, # Keep predictions
         with_targs:bool=True, # Keep targets
         concat_dim:int|None=0, # Dimension along which batches are concatenated; None for a list of batches
@@ -108,10 +109,13 @@ class GatherPredsCallback(Callback):
         self.save_preds,self.save_targs,self.act,self.dec = save_preds,save_targs,act,dec
         if concat_dim is not None: whole('concat_dim', concat_dim, -64)
         for k,path in dict(save_preds=save_preds, save_targs=save_targs).items():
+            if path: path_in(path, 'learn.path') # which is not known yet
             if path and Path(path).is_dir(): raise ValueError(f"`{k}` is a `.npy` file, but `{path}` is a folder")
             if path and concat_dim is None:
                 raise ValueError(f"`{k}` needs concatenated batches, but `concat_dim` is None")
-        def rows(what, path=None): return lambda n_batches: Rows(n, to, concat_dim, path, what, n_batches)
+        def rows(what, file=None):
+            def place(): return path_in(file, self.learn.path) if file and self.learn else None
+            return lambda n_batches: Rows(n, to, concat_dim, place(), what, n_batches)
         self.depth = 0
         self.make = dict(inputs=rows('Inputs'), preds=rows('Predictions', save_preds),
             targets=rows('Targets', save_targs), decoded=rows('Decisions'), losses=rows('Losses'))
@@ -233,8 +237,8 @@ def get_preds(self:Learner,
     inner:bool=False, # Run the validation only, without the events of a fit and an epoch
     reorder:bool=True, # Return samples in the order of the dataset
     cbs=None, # Callbacks for this call only
-    save_preds=None, # `.npy` file for the predictions, which are then mapped into memory; also without `with_preds`
-    save_targs=None, # `.npy` file for the targets
+    save_preds=None, # `.npy` file in `path` for the predictions, which are then mapped into memory; also without `with_preds`
+    save_targs=None, # `.npy` file for the targets, in `path`
     with_preds:bool=True, # Return predictions
     with_targs:bool=True, # Return targets
     concat_dim:int|None=0, # Dimension along which batches are concatenated; None for a list of batches
