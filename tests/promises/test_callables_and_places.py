@@ -1,4 +1,4 @@
-"Metrics of the loss as functions, files and folders by one rule, and arguments of fastai: a clear result or a clear error"
+"Metrics of the loss as functions, one rule for files and folders, arguments of fastai: a clear result or a clear error"
 import numpy as np
 import pytest,torch
 import matplotlib
@@ -31,7 +31,8 @@ def test_a_term_of_a_loss_is_that_of_these_predictions():
 
 @pytest.mark.parametrize('m', [AvgSmoothLoss(), AvgLoss(), LossMetric('size')])
 def test_without_a_loss_the_error_says_what_to_write(m):
-    with pytest.raises(TypeError, match=r"is computed from the loss: give the loss function too, as in `metric\("): m(P, P)
+    match = r"is computed from the loss: give the loss function too, as in `metric\("
+    with pytest.raises(TypeError, match=match): m(P, P)
 
 # Files and folders
 outside = '../x'
