@@ -237,7 +237,7 @@ def get_preds(self:Learner,
     inner:bool=False, # Run the validation only, without the events of a fit and an epoch
     reorder:bool=True, # Return samples in the order of the dataset
     cbs=None, # Callbacks for this call only
-    save_preds=None, # `.npy` file in `path` for the predictions, which are then mapped into memory; also without `with_preds`
+    save_preds=None, # `.npy` file in `path` for the predictions, mapped into memory; also without `with_preds`
     save_targs=None, # `.npy` file for the targets, in `path`
     with_preds:bool=True, # Return predictions
     with_targs:bool=True, # Return targets

@@ -13,12 +13,13 @@ __all__ = ['GradientClip', 'GradientAccumulation']
 import warnings
 import torch
 from torch import nn
-from ..core.checks import checked,no_closure,only_one
+from ..core.checks import checked,no_closure,only_one,short_name
 from ..core.callback import Callback
 from ..core.events import CancelBatchException
 from ..data.loaders import map_batch
 from ..model.loss_properties import has_mixed_means
 from ..measure.metrics import is_summed,n_items,n_samples
+from ..measure.trial import check_average,says_nothing
 from .mixed_precision import MixedPrecision
 
 # %% ../../nbs/technique/02_gradients.ipynb #dense
@@ -102,15 +103,32 @@ class GradientAccumulation(Callback):
         no_closure(self)
         only_one(self, GradientAccumulation, 'put batches together')
         warn_mixed_means(self)
+        self.first = [] # batches of the first step, with their losses; None when they have been compared
     def before_train(self): self.samples,self.items = 0,0
 
     def before_backward(self):
         learn = self.learn
+        if self.first is not None: self._compare()
         self.bs,self.n = learn.route.whole(n_samples(learn), n_items(learn, self.count))
         if isinstance(self.n, int): # elements, say a million: half precision can hold multiples of a sample
             if not self.samples: self.unit = self.n/self.bs if self.n and self.bs else 1.
             self.n = self.n/self.unit
         if not is_summed(learn): learn.loss_grad = learn.loss_grad*(self.n/self.n_acc)
+    def _compare(self):
+        "Warn of a loss that compares samples, or averages over something else: its batches do not add up to one"
+        learn,first = self.learn,self.first
+        n = n_samples(learn)
+        if self.count is not None or not n or not says_nothing(learn): self.first = None; return
+        first.append((n, learn.loss.detach(), (detached(learn.pred), *learn.yb)))
+        if len(first)<2: return
+        self.first = None
+        mean = sum(loss*n for n,loss,_ in first)/sum(n for n,*_ in first)
+        with learn.unchanged(), torch.no_grad(): # a loss may have a state
+            check_average(learn.loss_func, short_name(learn.loss_func), mean, [o for *_,o in first],
+                "So `GradientAccumulation` does not give the step of the big batch. A loss that compares samples needs "
+                "them all at once; for one that averages over something else, give its number as "
+                "`GradientAccumulation(count=…)`")
+
     def after_cancel_backward(self): self.bs,self.n = 0,0 # it has left no gradients
     def after_backward(self):
         learn = self.learn
