@@ -1,6 +1,6 @@
 """Scripts in processes of their own, without the seconds that importing torch takes: a server that has it imported
 forks one for each"""
-import atexit,json,os,signal,subprocess,sys,tempfile,types
+import atexit,gc,json,os,signal,subprocess,sys,tempfile,types
 from functools import cache
 from pathlib import Path
 
@@ -51,4 +51,5 @@ def run_script(code, *args, cwd=root, timeout=300, server=server):
 if __name__=='__main__':
     import runs # and learner with it
     runs.warm_up()
+    gc.freeze() # what a collection in a child would go through, and copy
     if job := serve(): become(*job)
