@@ -52,6 +52,19 @@ def test_the_stop_button(tmp_path):
     close([weights(learn), rows(learn), cb.losses], [weights(ref), rows(ref), ref.recorder.raw_losses], 1e-5)
 
 @slow
+def test_a_stopped_fit_goes_on_in_workers():
+    "`resume(procs=2)`: stopped in this process, stopped again in two, ended in this one"
+    def stopped(at): return Callback(after_batch=lambda learn: learn.train_iter==at and learn.at_pause(
+        lambda: learn.stop_for_now('later'), stops=True))
+    ref,learn = learner().fit(3),learner()
+    learn.fit(3, cbs=[stopped(4), stopped(17)])
+    assert learn.train_iter==4
+    learn.resume(procs=2)
+    assert learn.train_iter==17
+    learn.resume()
+    close([weights(learn), rows(learn), learn.opt_step], [weights(ref), rows(ref), ref.opt_step], 1e-5)
+
+@slow
 @pytest.mark.parametrize('rank', [0, 1])
 def test_errors_of_workers(rank):
     with pytest.raises(OSError, match='a broken file') as e: learner().fit(1, cbs=Fails(rank), procs=2)

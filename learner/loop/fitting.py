@@ -292,6 +292,7 @@ class FitMixin(StopMixin):
         cbs=None, # Callbacks of that fit; default: the ones that it had
         lr=None, # Learning rate from here on, one or one per group; of a schedule, its highest value
         wd:float|None=None, # Weight decay from here on, likewise
+        procs:int|None=None, # Processes to train in, as in `fit`
     ):
         """Continue the fit that was stopped, exactly where it was, with what you have changed meanwhile.
         Where a schedule sets a hyper-parameter that has changed, the rest of the schedule is scaled"""
@@ -300,6 +301,7 @@ class FitMixin(StopMixin):
             raise RuntimeError("There is nothing to resume: no fit was stopped after its first batch was drawn, "
                 "or another one has begun since. Write `fit(…)`")
         cbs = stopped.cbs if cbs is None else cbs
+        if procs is not None: return self.fit_in_processes(procs, cbs, 'resume', lr=lr, wd=wd)
         with HeldInterrupt(self) as held, self.added_cbs(cbs):
             run_fit(self, stopped.position.bounds, cbs, held, stopped, lr, wd)
         return self

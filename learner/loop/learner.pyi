@@ -199,7 +199,7 @@ class Learner:
     def fit(self, n_epoch: int | None=..., lr=..., wd: float | None=..., cbs=..., reset_opt: bool=..., start_epoch: int=..., n_iter: int | None=..., n_step: int | None=..., resume=..., procs: int | None=...):
         'Train for `n_epoch` epochs, validating after each. Modes and hyper-parameters are restored at the end'
         ...
-    def resume(self, cbs=..., lr=..., wd: float | None=...):
+    def resume(self, cbs=..., lr=..., wd: float | None=..., procs: int | None=...):
         'Continue the fit that was stopped, exactly where it was, with what you have changed meanwhile.\nWhere a schedule sets a hyper-parameter that has changed, the rest of the schedule is scaled'
         ...
     def __init__(self, dls, model, loss_func=..., opt_func=..., lr=..., splitter=..., cbs=..., metrics=..., path=..., model_dir=..., wd: float | None=..., wd_bn_bias: bool=..., train_bn: bool=..., moms=..., default_cbs: bool=...): ...
@@ -243,7 +243,7 @@ class Learner:
     def fit_flat_cos(self, n_epoch: int | None=..., lr=..., div_final: float=..., pct_start: float=..., wd: float | None=..., cbs=..., **kwargs) -> Learner:
         'Stay at `lr`, then anneal to almost nothing along a cosine'
         ...
-    def fit_in_processes(self, procs: int, cbs, **kwargs) -> Learner:
+    def fit_in_processes(self, procs: int, cbs, method=..., **kwargs) -> Learner:
         'Train in worker processes, and bring back what they have done'
         ...
     def fit_one_cycle(self, n_epoch: int | None=..., lr_max=..., div: float=..., div_final: float=..., pct_start: float=..., wd: float | None=..., moms=..., cbs=..., **kwargs) -> Learner:

@@ -48,7 +48,7 @@ def all_modules(
 ) -> dict: # By where they are
     "The model, and modules in the loss, in metrics, in callbacks and in attributes of the learner"
     own = {k:v for k,v in vars(learn).items() if isinstance(v, nn.Module)}
-    cbs = {k:dict(vars(cb)) for k,cb in by_name(learn.cbs).items()}
+    cbs = {k:dict(vars(cb)) for k,cb in by_name(learn.cbs).items() if not cb.watches}
     loss = {'loss_func': getattr(learn, 'loss_func', None)}
     return _find_modules(learn, loss | own | {'metrics': getattr(learn, 'metrics', ())} | cbs)
 
