@@ -237,3 +237,31 @@ def on_a_full_disk(folder, at):
         except BaseException as e: exc = type(e).__name__,'\n'.join([str(e), *getattr(e, '__notes__', ())])
     names = [o.name for o in Path(folder).rglob('*') if o.is_file()]
     return dict(exc=exc, seconds=time.monotonic()-t, names=names)
+
+class Mixes(Callback):
+    "What `MixUp` makes of each training batch"
+    order = MixUp.order+1
+    def __init__(self): self.batches = []
+    def before_batch(self):
+        learn = self.learn
+        if learn.training: self.batches.append((learn.x.clone(), learn.y, learn.mix_up.others[0], learn.mix_up.lam))
+
+def fit_mixed():
+    learn,mixes = make(),Mixes()
+    with learn.distrib_ctx(): learn.fit(2, cbs=[MixUp(.4), mixes])
+    return state(learn, mixed=mixes.batches)
+
+def lone_cancel():
+    "A cancel in one process that the others cannot hear of: they average gradients"
+    learn,exc,t = make(),None,time.monotonic()
+    with learn.distrib_ctx(timeout=20):
+        try: learn.fit(2, cbs=Act(acts['cancel'], 'before_backward', 1))
+        except BaseException as e: exc = type(e).__name__,str(e)
+    return dict(exc=exc, seconds=time.monotonic()-t)
+
+def synced_norms():
+    learn = make()
+    learn.model.body.insert(1, nn.BatchNorm1d(8))
+    with learn.distrib_ctx(sync_bn=True):
+        try: learn.fit(1)
+        except ValueError as e: return str(e),[type(o).__name__ for o in learn.model.body]

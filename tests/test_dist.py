@@ -156,7 +156,57 @@ def test_buffers_are_those_of_the_first():
     assert not any(res.err)
 
 @slow
+def test_synchronized_batch_norms_need_devices():
+    for text,kinds in together(2, 'synced_norms'):
+        assert '`sync_bn` needs devices' in text and kinds[1]=='BatchNorm1d'
+
+@pytest.mark.cuda
+def test_synchronized_batch_norms(tmp_path):
+    "By NCCL, on two devices: the weights of one process on the whole batches"
+    if torch.cuda.device_count()<2: pytest.skip('needs two devices')
+    (f := tmp_path/'script.py').write_text('''if True:
+        import os,sys,torch
+        from torch import nn
+        from learner.all import *
+        torch.manual_seed(0)
+        x,y = torch.randn(48, 4),torch.randint(0, 3, (48,))
+        batches = [(x[i:i+8], y[i:i+8]) for i in range(0, 48, 8)]
+        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+        learn = Learner(DataLoaders(batches), model, nn.CrossEntropyLoss(), opt_func=torch.optim.SGD, lr=.1, cbs=[])
+        with learn.no_logging(), learn.distrib_ctx(sync_bn=True): learn.fit(2)
+        flat = torch.cat([p.detach().flatten() for p in learn.model.parameters()]).tolist()
+        line = f'of {num_distrib()}: ' + ' '.join(f'{o:.4f}' for o in flat)
+        os.write(1, (line+chr(10)).encode())''')
+    def weights(cmd):
+        p = subprocess.run([*cmd, f], env=env, capture_output=True, text=True, timeout=200)
+        assert p.returncode==0,p.stderr
+        return [[float(o) for o in line.split()[2:]] for line in p.stdout.splitlines() if line.startswith('of')]
+    alone,both = weights([sys.executable]),weights([*launcher, '--standalone', '--nproc-per-node', '2'])
+    assert len(both)==2
+    for o in both: close(o, alone[0], 1e-3)
+
+@slow
 def test_early_stopping(): assert same_run(2, 'stop_early')[1][0]['reason']==one('stop_early')['reason']
+
+@slow
+@two_or_three
+def test_mixed_batches(procs):
+    """Each process mixes its samples in its own way; the weights are those of a loop by hand on the whole mixed
+    batches"""
+    import dist_cases
+    res,learn = together(procs, 'fit_mixed'),dist_cases.make()
+    opt = torch.optim.SGD(learn.model.parameters(), lr=.1, momentum=.9)
+    assert len({o['mixed'][0][3].sum().item() for o in res})==procs
+    for parts in zip(*(o['mixed'] for o in res)):
+        losses = []
+        for x,y,other,lam in parts:
+            pred = learn.model(x)
+            a,b = (torch.nn.functional.cross_entropy(pred, t, reduction='none') for t in (y, other))
+            losses.append(lam*a + (1-lam)*b)
+        torch.cat(losses).mean().backward()
+        opt.step()
+        opt.zero_grad()
+    for o in res: close(o['weights'], [p.detach() for p in learn.model.parameters()])
 
 @slow
 def test_lr_find():

@@ -60,6 +60,13 @@ def test_a_killed_process_ends_all(ev):
         and all(o['exc'][0] in ('RuntimeError','ProcessFailed') and o['seconds']<20 for o in (res[0], res[2])))
 
 @slow
+def test_a_cancel_among_averages_ends_in_an_error():
+    "A cancel between the meeting of the batch and its step, in one process: an error says what to do, without a hang"
+    res = together(2, 'lone_cancel', fails=True)
+    assert res[1]['exc'][0]=='RuntimeError' and 'when the others were averaging gradients' in res[1]['exc'][1]
+    assert all(o['exc'] and o['seconds']<40 for o in res)
+
+@slow
 def test_a_slow_process_is_waited_for_until_the_timeout():
     all_the_same(res := together(2, 'act', 'sleep'))
     assert res[0]['exc'] is None

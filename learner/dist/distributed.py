@@ -34,7 +34,7 @@ from .processes import num_distrib,processes
 from .shares import Deal
 from .merging import merge_phase
 from .agreement import Agreement
-from .engine import Engine,weigh
+from .engine import Engine,SyncedNorms,weigh
 from .sharding import ShardedEngine
 
 # %% ../../nbs/dist/07_distributed.ipynb #own_seed
@@ -94,14 +94,15 @@ class Distributed(Callback):
     "Train in all processes of the process group, each with its part of every batch, with the numbers of one process"
     order,watches,only_one = -900,True,True # before all that looks at the loss or at metrics
     first_at = 'after_validate', # and there before the recorder
-    procs = engine = late = None # `late`: a cancel that was heard of when a phase was over
+    procs = engine = quiet = norms = late = None # `late`: a cancel that was heard of when a phase was over
     @checked(count=callable, timeout='>0', shard=...)
     def __init__(self,
         count=None, # `count(learn)` returns the number of items that the loss averages; default: `items_of` or samples
         timeout:float=600, # Seconds to wait for another process
         shard=False, # Divide model and optimizer (FSDP2): True, or accelerate's `FullyShardedDataParallelPlugin`
+        sync_bn:bool=False, # Let batch norms compute their statistics over the whole batch; needs devices
         **kwargs, # For accelerate's `DistributedDataParallelKwargs`, such as `find_unused_parameters=True`
-    ): self.count,self.timeout,self.shard,self.kwargs = count,timeout,shard,kwargs
+    ): self.count,self.timeout,self.shard,self.sync_bn,self.kwargs = count,timeout,shard,sync_bn,kwargs
 
     def after_create(self):
         self.world = extra('accelerate', 'dist', '`Distributed`').PartialState(cpu=self.learn.device.type=='cpu',
@@ -121,6 +122,7 @@ class Distributed(Callback):
         self.sigterm,self.saves = SigtermHandler(learn),any(isinstance(o, Checkpoint) for o in learn.cbs)
         if fit: self.sigterm.install()
         self.quiet = None if self.procs.is_first else Quiet(learn)
+        self.norms = SyncedNorms(learn) if fit and self.sync_bn else None
         take_over(learn, self.procs)
         self.same_random = fit and learn.route.resuming # generators are restored on the way
         if fit and not self.same_random: own_seed(self.procs)
@@ -204,8 +206,9 @@ class Distributed(Callback):
             self._close_engine()
             self.sigterm.remove()
             self.agreement.close()
-            if self.quiet is not None: self.quiet.end()
-            learn.route.deal = self.procs = self.deal = self.agreement = self.quiet = None
+            for o in (self.quiet, self.norms):
+                if o is not None: o.end()
+            learn.route.deal = self.procs = self.deal = self.agreement = self.quiet = self.norms = None
 
 # %% ../../nbs/dist/07_distributed.ipynb #to_distributed
 @patch

@@ -74,6 +74,19 @@ class Engine:
 
 def accumulation(learn): return next((o for o in learn.cbs if isinstance(o, GradientAccumulation) and o.run), None)
 
+# %% ../../nbs/dist/05_engine.ipynb #SyncedNorms
+class SyncedNorms:
+    "Batch norms of a model are synchronized, until `end`"
+    def __init__(self, learn):
+        if learn.device.type=='cpu': raise ValueError("`sync_bn` needs devices, because torch's `SyncBatchNorm` does, "
+            "and the model is on `cpu`: leave it out, or take a norm that does not depend on the batch, as `GroupNorm`")
+        self.places = [(m, k, o) for m in learn.model.modules() for k,o in m.named_children()
+            if isinstance(o, nn.modules.batchnorm._BatchNorm)]
+        for m,k,o in self.places: setattr(m, k, nn.SyncBatchNorm.convert_sync_batchnorm(o))
+
+    def end(self):
+        for m,k,o in self.places: setattr(m, k, o)
+
 # %% ../../nbs/dist/05_engine.ipynb #weigh
 def weigh(learn, procs, deal, count=None):
     "Let the loss be logged as that of the whole batch, and differentiated with the weight of this process"
