@@ -5,6 +5,7 @@ from inspect import formatannotation,isfunction
 from types import WrapperDescriptorType
 from fastcore.docments import DocmentTbl,docments,docstring,empty
 from catalogue import comment,lib,syms
+from glossary import words
 
 class Text(str): __repr__ = str.__str__
 def short(s): return Text(s if len(s)<60 else '...')
@@ -13,10 +14,11 @@ def type_text(o):
     return short(re.sub(r'\b(\w+\.)+(?=[A-Z])', '', formatannotation(o).strip("'")))
 def default_text(o): return empty if o is empty else short(getattr(o, '__name__', repr(o)))
 
-def table(sym):
-    "Parameters that have a docment, as Markdown"
+def table(sym, owner=None):
+    "Parameters of `sym`, which may be a method of the class `owner`, as Markdown"
     tbl,s = DocmentTbl(sym),inspect.signature(sym)
     said = docments(sym, args_kwargs=True) # the table would give the comment of `**kwargs` to what is returned
+    said |= words(sym, owner)
     for k,p in tbl.dm.items(): p['docment'] = said.get(k) or empty
     types = {k:p.annotation for k,p in s.parameters.items()} | {'return': s.return_annotation} # as written, not guessed
     for k,p in tbl.dm.items():
@@ -49,11 +51,11 @@ def later_methods(cls, name):
     own = f'{cls.__module__}.'
     return [o for o in syms if o.startswith(f'{name}.') and '._' not in o and not syms[o].startswith(own)]
 
-def api(sym, name, mod, shown=(), depth=3):
+def api(sym, name, mod, shown=(), depth=3, owner=None):
     "A Sphinx object for `sym`. A class comes with its methods, except those `shown` elsewhere, and links to later ones"
     is_cls,kind = isinstance(sym, type),kind_of(sym, name)
     bare = kind in ('data','property') or is_cls and not has_own_init(sym)
-    tbl = '' if bare else table(sym)
+    tbl = '' if bare else table(sym, owner)
     opts = [f':module: {lib}.{mod}']
     if isinstance(getattr(sym, '__self__', None), type): opts.append(':classmethod:')
     said = (kind=='data' and comment(mod, name)) or docstring(type(sym) if kind=='data' else sym)
@@ -63,7 +65,7 @@ def api(sym, name, mod, shown=(), depth=3):
     for k,v in vars(sym).items() if is_cls else ():
         f = getattr(v, 'fget', getattr(v, '__func__', v))
         if isfunction(f) and k[0]!='_' and f.__doc__ and f.__module__==sym.__module__ and f'{name}.{k}' not in shown:
-            parts.append(api(getattr(sym, k), f'{name}.{k}', mod, depth=depth+1))
+            parts.append(api(getattr(sym, k), f'{name}.{k}', mod, depth=depth+1, owner=sym))
     fence = ':'*(9-depth)
     head = f'{fence}{{py:{kind}}} {name}' + ('' if bare else signature(sym, not tbl))
     return f'{head}\n' + '\n\n'.join(filter(None, parts)) + f'\n{fence}'

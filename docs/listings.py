@@ -113,7 +113,7 @@ def learner(env):
     yield '\n## Inherited methods\n\nMethods that a chapter adds to the Learner have their entries there.\n'
     for k in found:
         inherited = k not in vars(every.Learner) and cat.targets()[f'Learner.{k}']==f'{lib}.{home}.Learner.{k}'
-        if inherited: yield api(getattr(every.Learner, k), f'Learner.{k}', home, depth=4)+'\n'
+        if inherited: yield api(getattr(every.Learner, k), f'Learner.{k}', home, depth=4, owner=every.Learner)+'\n'
 
 def order_of(cls): return f'{cls.order:g}' if isinstance(cls.order, (int,float)) else 'its own'
 
