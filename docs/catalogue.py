@@ -69,7 +69,7 @@ def methods(cls=Learner) -> dict[str, str]:
     for c in reversed(cls.__mro__):
         for k,v in vars(c).items():
             f = getattr(v, 'fget', getattr(v, '__func__', v))
-            is_method = k[0]!='_' and inspect.isfunction(inspect.unwrap(f))
+            is_method = k[0]!='_' and inspect.isfunction(inspect.unwrap(f)) and f.__module__.startswith(f'{lib}.')
             if is_method and f.__doc__: res[k] = f.__module__.partition('.')[2]
     return res
 
@@ -80,20 +80,35 @@ def listens(cls) -> list[str]:
     "Events that callbacks of a class act on"
     return [ev for ev in event if hasattr(cls, ev)]
 
+def public_classes(): return [o for k in every.__all__ if isinstance(o := getattr(every, k), type)]
+
+@cache
+def own_methods(cls) -> dict[str, str]:
+    """Methods that have their entries with a class: those that it defines, or inherits from classes that are not
+    public. The entries of what a Learner inherits have a page of their own"""
+    public = public_classes()
+    bases = [o for o in cls.__mro__[1:] if o in public]
+    def is_own(k):
+        home = next(o for o in cls.__mro__ if k in vars(o))
+        return home is cls or cls is not Learner and home not in public and not any(k in methods(o) for o in bases)
+    return {k:mod for k,mod in methods(cls).items() if is_own(k)}
+
 @cache
 def targets() -> dict[str, str]:
     "Full name of the entry that a short one means, such as `Checkpoint`, `Learner.fit`, `fit`, `event.before_fit`"
     res = {nm:f'{lib}.{mod}.{nm}' for mod in chapters() for nm in names_of(mod)}
-    own = {nm:f'{cls.__module__}.{nm}' for cls in public_classes() for k in methods(cls) if k in vars(cls)
-        for nm in [f'{cls.__name__}.{k}'] if nm not in res}
-    res |= own | {f'Learner.{k}':res.get(f'Learner.{k}', f'{Learner.__module__}.Learner.{k}') for k in methods()}
+    public = {o for o in public_classes() if o.__module__.startswith(lib)}
+    for cls in public:
+        for k in methods(cls):
+            home = next((o for o in cls.__mro__ if o in public and k in own_methods(o)), cls)
+            if cls is Learner: home = cls
+            inherited = res.get(f'{home.__name__}.{k}', f'{home.__module__}.{home.__name__}.{k}')
+            res.setdefault(f'{cls.__name__}.{k}', inherited)
     by_method = {}
     for nm,full in res.items():
-        if '.' in nm: by_method.setdefault(nm.partition('.')[2], []).append(full)
-    short = {k:v[0] for k,v in by_method.items() if len(v)==1} | {k:res[f'Learner.{k}'] for k in methods()}
+        if '.' in nm: by_method.setdefault(nm.partition('.')[2], set()).add(full)
+    short = {k:min(v) for k,v in by_method.items() if len(v)==1} | {k:res[f'Learner.{k}'] for k in methods()}
     return short | res | {o:f'{lib}.core.events.event.{ev}' for ev in event for o in (ev, f'event.{ev}')}
-
-def public_classes(): return [o for k in every.__all__ if isinstance(o := getattr(every, k), type)]
 
 of_learner = dict(recorder='Recorder', dls='DataLoaders', cbs='CallbackList')
 

@@ -9,7 +9,7 @@ from nbdev.processors import clean_magics,filter_stream_,hide_,hide_line,mv_expo
 from nbdev.processors import populate_language,rm_export,rm_header_dash,strip_ansi
 from sphinx.addnodes import desc,pending_xref
 from sphinx.pycode import ModuleAnalyzer
-from catalogue import Learner,defined,lib,methods,names_of,target
+from catalogue import defined,every,lib,methods,names_of,public_classes,target
 from entries import entry
 from listings import Listing
 from pages import pages_below
@@ -75,16 +75,16 @@ def source_of(app, modname):
     for o in ast.parse(a.code).body:
         names = listify(patch_name(o)) if isinstance(o, ast.FunctionDef) else defined(ast.unparse(o))
         tags |= {nm:('def', o.lineno, o.end_lineno) for nm in names}
-    inherited = [k for k,mod in methods().items() if f'{lib}.{mod}'==modname]
-    for nm in [*tags]: # as methods of a Learner
-        cls,_,k = nm.partition('.')
-        if k in inherited and cls in {o.__name__ for o in Learner.__mro__}: tags[f'Learner.{k}'] = tags[nm]
+    for cls in public_classes(): # and the methods that a class inherits
+        bases = [o.__name__ for o in cls.__mro__ if o.__module__==modname]
+        tags |= {f'{cls.__name__}.{k}':tags[f'{o}.{k}'] for o in bases for k in methods(cls) if f'{o}.{k}' in tags}
     return a.code,tags
 
 def follow(app, modname, name):
-    "The module of a method that `Learner` inherits"
+    "The module of a method that a class inherits"
     cls,_,k = name.partition('.')
-    if cls=='Learner' and k in methods(): return f'{lib}.{methods()[k]}'
+    found = methods(getattr(every, cls, object)).get(k) if k else None
+    return found and f'{lib}.{found}'
 
 def setup(app):
     app.add_directive('listing', Listing)

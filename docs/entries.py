@@ -1,10 +1,10 @@
 "The entry of a public name, as Markdown: signature, what it does, a table of its parameters, and its methods"
 import inspect,re,sys
 from enum import Enum
-from inspect import formatannotation,isfunction
+from inspect import formatannotation
 from types import WrapperDescriptorType
 from fastcore.docments import DocmentTbl,docments,docstring,empty
-from catalogue import comment,lib,syms
+from catalogue import comment,lib,own_methods,syms
 from glossary import words
 
 class Text(str): __repr__ = str.__str__
@@ -59,12 +59,11 @@ def api(sym, name, mod, shown=(), depth=3, owner=None):
     opts = [f':module: {lib}.{mod}']
     if isinstance(getattr(sym, '__self__', None), type): opts.append(':classmethod:')
     said = (kind=='data' and comment(mod, name)) or docstring(type(sym) if kind=='data' else sym)
-    later = ', '.join(f'`{o}`' for o in later_methods(sym, name)) if is_cls else ''
-    parts = ['\n'.join(opts), said, later]
+    later = later_methods(sym, name) if is_cls else []
+    parts = ['\n'.join(opts), said, ', '.join(f'`{o}`' for o in later)]
     if tbl: parts.append(f'```{{rst-class}} params\n```\n\n{tbl}')
-    for k,v in vars(sym).items() if is_cls else ():
-        f = getattr(v, 'fget', getattr(v, '__func__', v))
-        if isfunction(f) and k[0]!='_' and f.__doc__ and f.__module__==sym.__module__ and f'{name}.{k}' not in shown:
+    for k in own_methods(sym) if is_cls else ():
+        if f'{name}.{k}' not in shown and f'{name}.{k}' not in later:
             parts.append(api(getattr(sym, k), f'{name}.{k}', mod, depth=depth+1, owner=sym))
     fence = ':'*(9-depth)
     head = f'{fence}{{py:{kind}}} {name}' + ('' if bare else signature(sym, not tbl))

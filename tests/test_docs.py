@@ -1,16 +1,25 @@
 "What `docs/` makes of the library"
-import json,sys
+import inspect,json,sys
+from enum import Enum
+from importlib import import_module
 import pytest
 from nbdev.config import get_config
+from nbdev.doclinks import nbglob
 from learner.all import *
 
-@pytest.fixture(scope='module')
-def entries():
-    path = str(get_config().config_path/'docs')
-    sys.path.insert(0, path)
-    try: import entries
-    finally: sys.path.remove(path)
-    return entries
+docs = get_config().config_path/'docs'
+
+@pytest.fixture(scope='module', autouse=True)
+def path():
+    sys.path.insert(0, str(docs))
+    yield
+    sys.path.remove(str(docs))
+
+@pytest.fixture
+def entries(): return import_module('entries')
+
+@pytest.fixture
+def catalogue(): return import_module('catalogue')
 
 def rows(md): return [[o.strip() for o in l.strip(' |').split(' | ')] for l in md.splitlines()[2:]]
 
@@ -42,3 +51,55 @@ def test_a_recipe_has_at_most_twenty_lines_of_ones_own_and_a_check(fn):
     own = [l for k,v in cells.items() if k.startswith(('recipe','fit')) for l in v if l.strip()
         and not l.strip().startswith('#')]
     assert len(own)<=20 and any('assert' in l for l in cells['check'])
+
+def all_names(catalogue):
+    "Public names, and methods of public classes, with the module and the class of each"
+    for mod in catalogue.chapters():
+        for nm,o in catalogue.names_of(mod).items():
+            yield mod,nm,o,None
+            for k in catalogue.own_methods(o) if isinstance(o, type) else (): yield mod,f'{nm}.{k}',getattr(o, k),o
+
+def test_every_public_name_is_in_the_catalogue_with_a_summary(catalogue):
+    import learner.all
+    found = {nm:catalogue.summary(o, mod, nm) for mod,nm,o,_ in all_names(catalogue)}
+    assert {*learner.all.__all__} <= found.keys()
+    assert not [nm for nm,text in found.items() if not text or 'Built-in' in text or 'dict()' in text]
+
+def test_every_parameter_of_a_public_name_has_text(catalogue):
+    words = import_module('glossary').words
+    def has_parameters(o): return callable(o) and not (isinstance(o, type)
+        and (issubclass(o, (BaseException,Enum)) or not inspect.isfunction(inspect.unwrap(o.__init__))))
+    found = {nm:words(o, cls) for _,nm,o,cls in all_names(catalogue) if has_parameters(o)}
+    assert len(found)>300
+    assert not [f'{nm}({k})' for nm,texts in found.items() for k,text in texts.items() if not isinstance(text, str)]
+
+@pytest.mark.parametrize('text,entry', [('fit', 'Learner.fit'), ('learn.resume', 'Learner.resume'),
+    ('learn.fit(5, lr=3e-3)', 'Learner.fit'), ('Learner.add_cb', 'Learner.add_cb'), ('lr_find()', 'Learner.lr_find'),
+    ('Checkpoint(every=3)', 'Checkpoint'), ('learn.recorder.plot_loss()', 'Recorder.plot_loss'), ('cancels', 'cancels'),
+    ('before_fit', 'event.before_fit'), ('event.after_batch(every=2)', 'event.after_batch'), ('xb', None)])
+def test_what_a_name_in_backticks_leads_to(text, entry, catalogue):
+    full = catalogue.target(text)
+    assert full==entry or full.startswith('learner.') and full.split('.', 3)[3]==entry
+
+def test_the_table_of_events_is_that_of_the_loop():
+    found = {ev:(new,running,by) for ev,_,new,running,by in import_module('events').in_loop()}
+    assert [*found]==[*dict.fromkeys(ev for ev,_ in moments())]
+    assert 'xb' in found['before_batch'][0] and 'pred' in found['after_pred'][0] and 'loss' in found['after_loss'][0]
+    assert 'opt_step' in found['after_step'][0] and 'results' in found['after_validate'][0]
+    assert found['before_step'][1]==('fit','epoch','train','batch','step') and found['cleanup_fit'][1]==()
+    assert 'GradientClip' in found['before_step'][2] and 'Recorder' in found['after_epoch'][2]
+    assert {*found} | {ev for ev,_,_ in import_module('events').outside()}=={*event}
+
+def test_the_picture_of_the_loop_has_its_events():
+    picture = import_module('scopes').picture()
+    assert picture.count('<rect')==8 # `batch` is there twice
+    assert not [o for o,_ in moments() if not o.startswith(('after_cancel_','cleanup_')) and o not in picture]
+
+def test_the_map_has_every_page_once():
+    "From the first page, lists of pages lead to each notebook by one way"
+    pages = import_module('pages')
+    nbs = get_config().nbs_path
+    found = {o.relative_to(nbs).with_suffix('').as_posix() for o in nbglob(as_path=True)}
+    children = [o for page in found for o in pages.pages_below(page, found)]
+    assert sorted(children)==sorted(found-{'index'})
+    assert pages.pages_below('index', found)[0]=='start/index'

@@ -45,11 +45,12 @@ training_loop = ('fit',
         ('train', 'before_draw', 'after_draw',
             ('batch', 'after_pred', 'after_loss', ('backward',), ('step',), 'before_zero_grad', 'after_zero_grad')),
         ('validate', 'before_draw', 'after_draw',
-            ('batch', 'after_pred', 'after_loss'))))
+            ('batch', 'after_pred', 'after_loss')))) # scopes as tuples, with their events, in order
 
 outside_loop = ('after_create', 'before_row', 'after_row', 'before_sanity', 'after_sanity',
     'before_save', 'after_save', 'before_load', 'after_load',
-    'before_save_state', 'after_save_state', 'before_load_state', 'after_load_state', 'after_exception')
+    'before_save_state', 'after_save_state', 'before_load_state', 'after_load_state',
+    'after_exception') # events that callbacks or methods fire, not the loop
 
 # %% ../../nbs/core/02_events.ipynb #moments
 def moments(
@@ -151,9 +152,9 @@ class Events:
 event = Events([*dict(moments()), *outside_loop])
 
 # %% ../../nbs/core/02_events.ipynb #check_filter
-in_phases = {ev for ev,running in moments() if {'train','validate'} & {*running}}
+in_phases = {ev for ev,running in moments() if {'train','validate'} & {*running}} # in training and validation
 in_phases -= {'before_train','before_validate'}
-in_phases |= {'cleanup_batch','cleanup_backward','cleanup_step'} # events within training and validation
+in_phases |= {'cleanup_batch','cleanup_backward','cleanup_step'}
 
 _units = dict(iter=lambda learn: learn.train_iter, step=lambda learn: learn.opt_step, epoch=lambda learn: learn.epoch+1)
 

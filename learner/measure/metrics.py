@@ -211,6 +211,7 @@ def _one_number(v, name):
     raise TypeError(f"The metric `{name}` is averaged over batches, so it returns one number, but it returned {got}")
 
 def has_argument(f, name):
+    "Whether `f` has an argument of this name"
     try: return name in signature(f).parameters
     except (TypeError, ValueError): return False # a built-in function has no signature
 
@@ -257,8 +258,11 @@ class AvgMetric(Metric):
     @property
     def value(self): return self.total/self.count if self.total is not None and self.count else None
 
-def innermost(f): return innermost(f.func) if isinstance(f, partial) else f
+def innermost(f):
+    "The function that a `partial` calls in the end"
+    return innermost(f.func) if isinstance(f, partial) else f
 def func_name(f):
+    "The name of a metric made of `f`"
     name = getattr(innermost(f), '__name__', None) or snake_name(type(f).__name__, 'Metric')
     return 'metric' if name=='<lambda>' else name
 

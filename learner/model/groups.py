@@ -29,7 +29,7 @@ def trainable_params(m:nn.Module) -> list:
     return [p for p in m.parameters() if p.requires_grad]
 
 _rms_norm = [nn.RMSNorm] if hasattr(nn, 'RMSNorm') else []
-norm_types = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, *_rms_norm)
+norm_types = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, *_rms_norm) # layers that normalize
 
 @checked
 def norm_bias_params(m:nn.Module, with_bias:bool=True) -> list:

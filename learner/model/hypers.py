@@ -19,7 +19,7 @@ from .groups import per_group
 # %% ../../nbs/model/02_hypers.ipynb #places
 # for each name, where an optimizer may keep it: a key, or a key and a position
 hyper_keys = dict(lr=['lr'], mom=['momentum', ('betas',0)], sqr_mom=['alpha', ('betas',1)],
-    wd=['decoupled_wd', 'weight_decay'], eps=['eps'])
+    wd=['decoupled_wd', 'weight_decay'], eps=['eps']) # hyper-parameters, and what optimizers of torch call them
 
 _places = {name:[o if isinstance(o, tuple) else (o,None) for o in places] for name,places in hyper_keys.items()}
 

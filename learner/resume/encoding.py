@@ -104,7 +104,7 @@ kinds = dict(
         lambda v, dec: _bytes[v[0]](v[1].numpy().tobytes())),
     complex = Kind(lambda o: type(o) is complex,
         lambda o, enc, where: [o.real, o.imag],
-        lambda v, dec: complex(*v)))
+        lambda v, dec: complex(*v))) # what a saved run may hold besides plain values
 
 # %% ../../nbs/resume/01_encoding.ipynb #encode
 class Encoder:

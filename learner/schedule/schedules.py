@@ -20,11 +20,21 @@ from ..core.checks import checked,in_range,listed
 
 # %% ../../nbs/schedule/01_schedules.ipynb #shapes
 def _mix(start, end, w): return start*(1-w) + end*w # exact at both ends
-def sched_no(start, end, pos): return start
-def sched_lin(start, end, pos): return _mix(start, end, pos)
-def sched_cos(start, end, pos): return _mix(start, end, (1-cos(pi*pos))/2)
-def sched_exp(start, end, pos): return start**(1-pos) * end**pos
-def sched_poly(start, end, pos, power=1.): return _mix(start, end, pos**power)
+def sched_no(start, end, pos):
+    "`start` throughout"
+    return start
+def sched_lin(start, end, pos):
+    "A straight line"
+    return _mix(start, end, pos)
+def sched_cos(start, end, pos):
+    "Half a cosine"
+    return _mix(start, end, (1-cos(pi*pos))/2)
+def sched_exp(start, end, pos):
+    "Equal ratios"
+    return start**(1-pos) * end**pos
+def sched_poly(start, end, pos, power=1.):
+    "A power of the position"
+    return _mix(start, end, pos**power)
 
 # %% ../../nbs/schedule/01_schedules.ipynb #Schedule
 def _floats(name, v):
