@@ -11,7 +11,7 @@ from sphinx.addnodes import desc,pending_xref
 from sphinx.pycode import ModuleAnalyzer
 from catalogue import defined,every,lib,methods,names_of,public_classes,target
 from entries import entry
-from listings import Listing
+from listings import Listing,name_events
 from pages import pages_below
 
 class entries(Processor):
@@ -35,17 +35,21 @@ def toctree(pages):
     "What a page adds to the side bar"
     return '\n'.join(['```{toctree}', ':hidden:', '', *(f'/{o}' for o in pages), '```'])
 
-def settings(d):
-    "What myst-nb has to know of a cell with the directives `d`: what to leave out, and the words of its picture"
+def settings(d, heading):
+    """What myst-nb has to know of a cell with the directives `d` below a `heading`: what to leave out, and the words of
+    its picture"""
     tags = {'include':'remove-cell', 'echo':'remove-input', 'output':'remove-output'}
     res = dict(tags=[v for k,v in tags.items() if d.get(k)=='false'])
-    words = dict(image=dict(alt=d.get('fig-alt')), figure=dict(caption=d.get('fig-cap')))
+    words = dict(image=dict(alt=d.get('fig-alt', f'Figure: {heading}')), figure=dict(caption=d.get('fig-cap')))
     return res | dict(mystnb={k:v for k,v in words.items() if all(v.values())})
 
 def prepare(app, docname, source):
     "Turn the nbdev notebook in `source` into one that myst-nb shows as meant"
     p = NBProcessor(nb=dict2nb(json.loads(source[0])), procs=procs)
-    said = {c.id:settings(c.directives_) for c in p.nb.cells}
+    said,heading = {},''
+    for c in p.nb.cells:
+        if c.cell_type=='markdown': heading = next(reversed(re.findall('^#+ (.+)', c.source, re.M)), heading)
+        said[c.id] = settings(c.directives_, heading)
     p.process()
     for c in p.nb.cells: c.metadata.update(said.get(c.id, {}))
     below = pages_below(docname, app.env.found_docs)
@@ -89,6 +93,7 @@ def follow(app, modname, name):
 def setup(app):
     app.add_directive('listing', Listing)
     app.connect('source-read', prepare)
+    app.connect('doctree-read', name_events)
     app.connect('doctree-read', link_names)
     app.connect('viewcode-find-source', source_of)
     app.connect('viewcode-follow-imported', follow)

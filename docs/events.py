@@ -61,11 +61,11 @@ def listeners(ev):
 
 def in_loop():
     "Each event of the loop, in order: its name, when it fires, what is new there, the scopes that run, and who listens"
-    new,moments = new_at(),{}
+    seen,moments = new_at(),{}
     for ev,running in every.moments(): moments.setdefault(ev, running)
     for ev,running in moments.items():
-        phase = 'validate' if 'validate' in (*running, ev.rsplit('_', 1)[-1]) else 'train'
-        yield ev,when(ev),new.get((ev, phase), new.get((ev, 'train'), [])),running,listeners(ev)
+        new = seen.get((ev, 'train')) or seen.get((ev, 'validate')) or []
+        yield ev,when(ev),new,running,listeners(ev)
 
 def outside():
     "Each event that the loop itself does not fire: its name, when it fires, and who listens"

@@ -56,6 +56,6 @@ def words(sym, owner=None):
     method = '__init__' if isinstance(sym, type) else getattr(sym, '__name__', '')
     own = docments(sym, args_kwargs=True)
     def text(k):
-        if own.get(k) not in (None, empty): return own[k]
-        return (cls and said_by_bases(cls, method, k)) or always.get(k, empty)
+        said = own.get(k)
+        return said if said and said is not empty else (cls and said_by_bases(cls, method, k)) or always.get(k, empty)
     return {k:text(k) for k in inspect.signature(sym).parameters if k not in ('self','cls')}

@@ -180,16 +180,12 @@ class Listing(SphinxDirective):
     required_arguments = 1
     def run(self):
         text = '\n'.join(listings[self.arguments[0]](self.env))
-        found = self.parse_text_to_nodes(text, allow_section_headings=True)
-        if self.arguments[0]=='events':
-            for o in found: self.name_events(o)
-        return found
+        return self.parse_text_to_nodes(text, allow_section_headings=True)
 
-    def name_events(self, node):
-        "Make the row of each event its entry"
-        for row in node.findall(nodes.row):
-            ev = row[0].astext()
-            if ev not in every.event: continue
-            row[0]['ids'].append(f'event.{ev}')
-            full = f'{lib}.core.events.event.{ev}'
-            self.env.domains.python_domain.note_object(full, 'attribute', f'event.{ev}', location=row)
+def name_events(app, doctree):
+    "Make the row of each event in the table of events its entry"
+    for row in doctree.findall(nodes.row):
+        if 'events' not in row.parent.parent.parent['classes'] or (ev := row[0].astext()) not in every.event: continue
+        row[0]['ids'].append(f'event.{ev}')
+        full = f'{lib}.core.events.event.{ev}'
+        app.env.domains.python_domain.note_object(full, 'attribute', f'event.{ev}', location=row)

@@ -84,7 +84,8 @@ def test_what_a_name_in_backticks_leads_to(text, entry, catalogue):
 def test_the_table_of_events_is_that_of_the_loop():
     found = {ev:(new,running,by) for ev,_,new,running,by in import_module('events').in_loop()}
     assert [*found]==[*dict.fromkeys(ev for ev,_ in moments())]
-    assert 'xb' in found['before_batch'][0] and 'pred' in found['after_pred'][0] and 'loss' in found['after_loss'][0]
+    assert 'n_epoch' in found['before_fit'][0] and 'xb' in found['before_batch'][0]
+    assert 'pred' in found['after_pred'][0] and 'loss' in found['after_loss'][0]
     assert 'opt_step' in found['after_step'][0] and 'results' in found['after_validate'][0]
     assert found['before_step'][1]==('fit','epoch','train','batch','step') and found['cleanup_fit'][1]==()
     assert 'GradientClip' in found['before_step'][2] and 'Recorder' in found['after_epoch'][2]
