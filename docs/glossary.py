@@ -42,7 +42,8 @@ always = dict(
     after='Run only on later calls than this one', before='Run only on earlier calls than this one',
     when='Run if this function says so: see `Filter`',
     ev='Name of an event', training='Whether a phase trains', fit='Whether a fit is running', e='An exception',
-    resumable='Whether it can be resumed', mode='What runs: see `learn.mode`', held='What `hold` returned', put='Shows what it is given',
+    resumable='Whether it can be resumed', mode='What runs: see `learn.mode`',
+    held='What `hold` returned', put='Shows what it is given',
     file='Path of the file')
 
 def said_by_bases(cls, method, name):
