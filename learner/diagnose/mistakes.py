@@ -37,7 +37,8 @@ kinds = dict(order="callbacks that change the same value, and nothing says which
     names="attributes, methods and events in the code of callbacks that are misspelt or used at the wrong moment",
     attach="callbacks that belong to no Learner", gradient="parameters without a gradient",
     optimizer="parameters that the optimizer does not have", metric="metrics that see no batch",
-    loader="loaders without batches", reset="modules whose `reset` is not called", loss="a loss that stays the same") # what warnings are of
+    loader="loaders without batches", reset="modules whose `reset` is not called",
+    loss="a loss that stays the same") # what warnings are of
 
 _silent = set()
 
