@@ -8,7 +8,7 @@ scopes = dict(fit='the whole fit', epoch='one epoch: training, then validation',
     step='the optimizer step')
 points = dict(
     before_draw='A batch is about to be taken from the loader; also before the draw that finds it empty',
-    after_draw='The batch has come, and is on the device',
+    after_draw='The batch has come, as the loader gave it; it is not on the device yet',
     after_pred='The model has been run',
     after_loss='The loss is computed',
     before_zero_grad='Gradients are about to be cleared',
