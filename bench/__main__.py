@@ -7,7 +7,7 @@ counterpart takes (mostly the loop by hand), of what comes on top of it or how m
 which values half of the runs lie, and what is allowed. CPU time of the process on one thread, so that other processes
 matter less; but the time on the wall where files are written.
 """
-import argparse,json,sys
+import argparse,json,os,sys
 from dataclasses import asdict
 from datetime import date
 from importlib.metadata import version
@@ -19,7 +19,7 @@ from .shared import hardware
 def show(row):
     allowed = '' if row.allowed is None else f'{row.allowed:9.4g}' + ('' if row.holds else ' !')
     half = f'{row.low:.4g} … {row.high:.4g}'
-    print(f'{row.group:18}{row.name:58.58}{row.base:10.4g} {row.base_unit:12}{row.value:9.4g} {row.unit:12}{half:>18}'
+    print(f'{row.group:27}{row.name:55.55}{row.base:10.4g} {row.base_unit:12}{row.value:9.4g} {row.unit:12}{half:>18}'
         f'{allowed}', flush=True)
 
 def write(file, about, rows):
@@ -28,7 +28,8 @@ def write(file, about, rows):
     if file.exists():
         was = json.loads(file.read_text(encoding='utf-8'))
         if was['hardware']==about: old = [now.pop((o['group'],o['name']), o) for o in was['rows']]
-    res = dict(date=f'{date.today()}', hardware=about, rows=[*old, *now.values()])
+    load = round(os.getloadavg()[0], 1) # above 1: other processes ran as well
+    res = dict(date=f'{date.today()}', load=load, hardware=about, rows=[*old, *now.values()])
     file.write_text(json.dumps(res, indent=1, ensure_ascii=False)+'\n', encoding='utf-8')
 
 def main(argv=None):

@@ -144,16 +144,20 @@ def usable(name, n_epoch, by_hand, runs):
         else: res[k] = run
     return res
 
-def whole_epochs(repeats):
+def whole_epochs(name, repeats):
     "Epochs of 100 batches, and by default a validation of 10"
-    for name in ('tiny', 'MLP 784-256-10', 'digits network', '200 small tensors'):
-        for how,n_valid in dict(leanest=0, default=10).items():
-            train,valid = in_order(100, models[name][1]),in_order(10, models[name][1]) if n_valid else None
-            unmarked = valid and DataLoader(valid.dataset, 64)
-            def hand(n): return by_hand(seeded(name), train, unmarked, n)[:-1] + [torch.tensor(())]
-            runs = usable(name, 3, hand, {k:contender(f, name, train, unmarked) for k,f in contenders.items()})
-            s = interleaved(name, {'by hand':hand} | runs, repeats, 2, atol=1e-4)
-            for k in runs: yield times(f'{how} way', f'{k}: {name}', {'by hand':s['by hand'], k:s[k]}, 100)
+    for how,n_valid in dict(leanest=0, default=10).items():
+        train,valid = (in_order(n, models[name][1]) for n in (100, 10))
+        valid = DataLoader(valid.dataset, 64) if n_valid else None # its passes are no laps
+        def hand(n): return by_hand(seeded(name), train, valid, n)[:-1] + [torch.tensor(())]
+        runs = usable(name, 3, hand, {k:contender(f, name, train, valid) for k,f in contenders.items()})
+        s = interleaved(name, {'by hand':hand} | runs, repeats, 2, atol=1e-4)
+        for k in runs: yield times(f'{how}: {name}', k, {'by hand':s['by hand'], k:s[k]}, 100)
 
-groups = whole_epochs,
+def tiny(repeats): yield from whole_epochs('tiny', repeats)
+def mlp(repeats): yield from whole_epochs('MLP 784-256-10', repeats)
+def digits(repeats): yield from whole_epochs('digits network', repeats)
+def small_tensors(repeats): yield from whole_epochs('200 small tensors', repeats)
+
+groups = tiny,mlp,digits,small_tensors
 libraries = 'fastai','lightning','pytorch-ignite','pytorch-accelerated','accelerate','skorch','transformers'

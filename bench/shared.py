@@ -38,6 +38,7 @@ def batches(n, shape=(64,), bs=64):
 class Laps:
     "Seconds from one epoch to the next"
     clock = process_time
+    def __init__(self): self.begin()
     def begin(self): self.last,self.taken = None,[]
     def mark(self):
         now = self.clock()
@@ -73,6 +74,10 @@ class SmallTensors(nn.Module):
         return self.last(x)
 
 def conv(i, o, stride=2): return [nn.Conv2d(i, o, 3, stride, 1), nn.BatchNorm2d(o), nn.ReLU()]
+
+def mnist():
+    return nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 10))
 
 models = { # name: (model, shape of a sample)
     'tiny': (lambda: nn.Sequential(nn.Linear(64,64), nn.ReLU(), nn.Linear(64,10)), (64,)),

@@ -74,7 +74,7 @@ def test_the_first_lap_is_left_out():
 def test_every_row_of_the_issue_has_a_group():
     names = [f.__name__ for m in (batches,techniques,states,fresh) for f in m.groups]
     assert names==['training','validation','epochs','whole_epochs','inference','beginnings',
-        'each_technique','watched','compiled','draws','files','start','memory','growth']
+        'each_technique','watched','accounts','compiled','draws','files','start','memory','growth']
 
 def test_a_file_says_what_it_was_measured_on_and_keeps_other_rows_of_that(tmp_path):
     file,row = tmp_path/'r.json',dict(group='a', name='b', value=1.)

@@ -279,3 +279,52 @@ def test_a_forward_of_ones_own_predicts_too():
 
 def test_predictions_wait_for_nothing():
     assert per_batch(waits, get_preds)==0
+
+# Devices: what would make the host wait for one, counted without it
+class Syncs(TorchDispatchMode):
+    "Counts operators whose results, or sizes of results, the host has to read"
+    names = {'_local_scalar_dense','is_nonzero','equal','nonzero','masked_select','unique_dim','_unique2',
+        'unique_consecutive','repeat_interleave','bincount'}
+    def __init__(self): super().__init__(); self.seen = Counter()
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        by_index = args[1] if name in ('index','index_put','index_put_') else ()
+        masked = any(o is not None and o.dtype is torch.bool for o in by_index)
+        if name in self.names or masked: self.seen[name] += 1
+        return func(*args, **(kwargs or {}))
+
+def syncs(f):
+    with Syncs() as mode: f()
+    return mode.seen.total()
+
+def whole_fit(n, *cbs, **kwargs):
+    learn = Learner(DataLoaders(batches(n), batches(2), device='cpu'), model(), loss_func, opt_func=opt_func,
+        metrics=[accuracy, F1Score()], cbs=[*cbs], **kwargs)
+    return lambda: learn.fit(1)
+
+@pytest.mark.parametrize('cbs', [(), ('bf16',)], ids=['fp32','bf16'])
+def test_a_training_batch_with_the_defaults_waits_for_no_device(cbs, capsys, monkeypatch):
+    monkeypatch.setattr(sys.modules[ProgressCallback.__module__], 'perf_counter', lambda: 0.) # how often a bar is drawn
+    def fit(n): return whole_fit(n, *map(MixedPrecision, cbs))
+    assert per_batch(syncs, fit)==0
+
+def test_what_waits_is_counted():
+    class Reads(Callback):
+        def after_batch(self): self.learn.loss.item()
+    class Chooses(Callback):
+        def after_batch(self): self.learn.pred[self.learn.pred>0]
+    for cb in Reads,Chooses: assert per_batch(syncs, lambda n: whole_fit(n, cb, default_cbs=False))>=1
+
+@pytest.mark.cuda
+@pytest.mark.parametrize('half', [False, True], ids=['fp32','bf16'])
+def test_a_training_batch_never_waits_for_the_gpu(half, capsys):
+    "The mode makes torch refuse what waits, between the first batch and the last one"
+    class Strict(Callback):
+        order = -1000
+        def before_batch(self): torch.cuda.set_sync_debug_mode('error' if self.learn.training else 'default')
+        def cleanup_train(self): torch.cuda.set_sync_debug_mode('default')
+    moved = [(x.cuda(), y.cuda()) for x,y in batches(20)]
+    cbs = [Strict(), *([MixedPrecision('bf16')] if half else [])]
+    learn = Learner(DataLoaders(moved, moved[:2]), model(), loss_func, opt_func=opt_func, metrics=accuracy, cbs=cbs)
+    try: assert learn.fit(2).train_iter==40
+    finally: torch.cuda.set_sync_debug_mode('default')

@@ -43,9 +43,9 @@ _elsewhere = dict(batch_tfms='aug', item_tfms='aug', cpu='device',
 _instead = {**dict.fromkeys(['n_workers','num_workers'],
     "Workers belong to a loader: make it with `DataLoader(…, num_workers=4)`")}
 
-def known_args(f):
+def known_args(f, params=None):
     "Decorator of what users call: unknown keyword arguments raise an error that proposes the nearest; short tracebacks"
-    params = signature(f).parameters
+    if params is None: params = signature(f).parameters
     if any(o.kind is o.VAR_KEYWORD for o in params.values()): return f # left to the function that they are passed to
     names = list(params)
     def called(args):
@@ -196,8 +196,8 @@ def checked(
         __tracebackhide__ = True
         check(*args, **kwargs)
         return f(*args, **kwargs)
-    res = known_args(_f)
-    res.plain,res.check = f,known_args(check)
+    res = known_args(_f, sig.parameters)
+    res.plain,res.check = f,known_args(check, sig.parameters)
     return res
 
 # %% ../../nbs/core/01_checks.ipynb #unchecked

@@ -139,7 +139,8 @@ class Events:
     ):
         "Refuse a `name` that looks like an event but is not one"
         if name in self: return
-        near = get_close_matches(name, self, n=1, cutoff=.9)
+        begins = get_close_matches(name[:7], self.prefixes, n=1) # many names are checked, and most begin otherwise
+        near = begins and get_close_matches(name, self, n=1, cutoff=.9)
         if not near and not ours(name) and not name.startswith(self.prefixes): return
         raise TypeError(f"`{who}` would never run, because no event is called `{name}`{self.instead(name)}")
 
