@@ -1,4 +1,4 @@
-"Numbers of scikit-learn's regression metrics, and of a Dice loss, are those computed by hand, whatever the batch size"
+"Numbers of regression metrics of scikit-learn, and of a Dice loss, are those computed by hand, at any batch size"
 import pytest,torch
 from torch import nn
 from learner.all import *
@@ -9,7 +9,8 @@ def cut(x, y, bs): return [(x[i:i+bs], y[i:i+bs]) for i in range(0, len(x), bs)]
 def results(model, loss, x, y, bs, **kwargs):
     torch.manual_seed(0)
     data = cut(x, y, bs)
-    return Learner(DataLoaders(data, data, device='cpu'), model(), loss, **kwargs).remove_cb(ProgressCallback).validate()
+    dls = DataLoaders(data, data, device='cpu')
+    return Learner(dls, model(), loss, **kwargs).remove_cb(ProgressCallback).validate()
 
 # Regression
 @pytest.mark.parametrize('bs', [1, 8, 23])
@@ -43,7 +44,8 @@ def test_dice_is_a_mean_over_samples_and_classes_by_default():
 
 @pytest.mark.parametrize('reduction', ['mean','sum'])
 def test_dice_in_validation_does_not_depend_on_the_batch_size(reduction):
-    res = [results(lambda: nn.Conv2d(2, 3, 1), DiceLoss(reduction=reduction), images, masks, bs)[0] for bs in (1, 3, 10)]
+    def dice(bs): return results(lambda: nn.Conv2d(2, 3, 1), DiceLoss(reduction=reduction), images, masks, bs)[0]
+    res = [*map(dice, (1, 3, 10))]
     assert res==pytest.approx([res[0]]*3, rel=1e-5)
 
 def test_dice_beside_a_cross_entropy_has_its_size_in_large_batches_too():
