@@ -430,3 +430,15 @@ def test_a_stopped_fit_can_still_be_resumed():
     state = torch.get_rng_state()
     a.resume(); torch.set_rng_state(state); b.resume()
     assert same([*a.model.parameters()], [*b.model.parameters()])
+
+def test_runs_that_were_saved_are_the_same(tmp_path):
+    runs,others = mk().seeds(2, 1, vary='order'),mk(lr=.5).seeds(2, 1, vary='order')
+    file = runs.save(tmp_path/'baseline')
+    again = load_seeds(file)
+    assert repr(again)==repr(runs) and again.seeds==runs.seeds and again.better==runs.better
+    assert bool(again.proof) and not diff(again.runs[0].trail, runs.runs[0].trail)
+    assert repr(compare(again, others))==repr(compare(runs, others))
+    with pytest.raises(ValueError, match='has no runs of `learn.seeds`'):
+        mk().save(tmp_path/'weights')
+        load_seeds(tmp_path/'weights')
+    with pytest.raises(FileNotFoundError, match='nothing'): load_seeds(tmp_path/'nothing')
