@@ -341,3 +341,42 @@ def test_checksums_notice_samples_in_another_order(shape):
         order = list(range(16))
         order[i],order[j] = j,i
         assert checksum([x])!=checksum([x[order]])
+
+def test_frozen_layers_are_a_setting():
+    "The loss of the first batch is the same, and some of its gradients are not there"
+    a,b = fitted(),make()
+    b.model[0].requires_grad_(False)
+    d = diff(a, b.fit(2, cbs=Fingerprint()))
+    assert (d.step, d.kind)==(0, 'hyper-parameter') and d.evidence[0].startswith('4 tensors have gradients in a, and 2 in b')
+
+def test_class_weights_of_a_loss_are_weights():
+    a,b = (fitted(loss_func=nn.CrossEntropyLoss(weight=torch.tensor([1.,w]))) for w in (1., 2.))
+    d = diff(a, b)
+    assert (d.kind, d.at)==('weights', None) and 'of model or loss differ before training' in d.evidence[0]
+
+class Drawing(TensorDataset):
+    "Draws a number for each sample, which changes nothing"
+    def __getitem__(self, i): torch.rand(1); return super().__getitem__(i)
+
+def test_a_setting_of_the_loader_may_move_a_generator():
+    "Workers draw for themselves: inputs are the same, and dropout is not"
+    def run(n):
+        torch.manual_seed(0) # the same weights
+        dl = DataLoader(Drawing(*data().tensors), 4, num_workers=n)
+        return fitted(dl=dl, model=nn.Sequential(nn.Linear(3, 4), nn.Dropout(.5), nn.Linear(4, 2)), n=1)
+    d = diff(run(0), run(1))
+    assert d.kind=='data' and d.evidence[0]=='`num_workers` is 0 in a, and 1 in b'
+
+def test_a_run_that_went_back_is_known_as_far_as_it_had_come():
+    "Until it takes another course: then only what it is now counts"
+    def run(): return make().fit(2, cbs=[Fingerprint(), Rewind(every=4)])
+    a,b = run(),run()
+    b.rewind(8)
+    b.resume(lr=.02)
+    assert diff(a, b).step==8
+    for n in (10, 8, 9): a.rewind(n) # at a held point, and between two of them
+    assert diff(a, b).step==8 and diff(a, a).n==12
+    d = diff(a) # it has only gone back so far
+    assert not d and d.n==9
+    a.resume(lr=.03)
+    assert diff(a).step==9 and diff(a, b).step==8 and diff(run(), a).step==9

@@ -53,7 +53,7 @@ def trail_of(
     "The trail of a run"
     if isinstance(run, Trail): return run
     if isinstance(run, Learner): run = _callback_of(run)
-    return run.trail if isinstance(run, Fingerprint) else _in_file(run, folder)
+    return run.known if isinstance(run, Fingerprint) else _in_file(run, folder)
 
 # %% ../../nbs/compare/02_diff.ipynb #first_difference
 @dataclass
@@ -126,6 +126,10 @@ def _of_hypers(v, w, names):
     return '; '.join(f"`{names[i%n]}` of group {i//n} is {x!r} in a, and {y!r} in b"
         for i,(x,y) in enumerate(zip(v, w)) if x!=y)
 
+def _of_trained(v, w):
+    n,m = (int(o[0]) if o else 0 for o in (v, w))
+    return f"{n} tensors have gradients in a, and {m} in b: are others frozen?"
+
 def _of_number(name, v, w):
     if not v or not w: return f"there is a {name} in {'a' if v else 'b'} only"
     digits = 6 if f'{v[0]:.6g}'!=f'{w[0]:.6g}' else 9
@@ -142,7 +146,9 @@ def observed(
         elif k=='inputs': res[k] = "inputs or targets differ" + (
             '' if 'ids' in parting.names or not a['ids'] else f", of the same samples: {_some(a['ids'])}")
         elif k=='hypers': res[k] = _of_hypers(a[k], b[k], hypers)
-        elif k=='weights': res[k] = "the weights differ " + ("before training" if a['at'][0]<0 else "after the batch")
+        elif k=='trained': res[k] = _of_trained(a[k], b[k])
+        elif k=='weights': res[k] = "the weights differ after the batch" if a['at'][0]>=0 else (
+            "the weights of model or loss differ before training")
         elif k=='generators':
             res[k] = f"{listed(parting.moved)} {'is' if len(parting.moved)==1 else 'are'} in another state"
         else: res[k] = _of_number(k.replace('grad_norm', 'norm of the gradients'), a[k], b[k])
@@ -223,18 +229,20 @@ def explains(
     role = re.search(r'\((\w+)\)$', name)
     late = name=='layers' or name.startswith(('loss','opt.')) or (role and role[1] in of_model)
     if late: return not parting.early
-    if name.startswith('loader.'): return not before and bool(parting.early)
+    if name.startswith('loader.'): return not before and (bool(parting.early) or 'generators' in names)
     return kind=='code' or not before
 
-mechanisms = dict(generators='random stream', ids='data', inputs='data', hypers='hyper-parameter')
+mechanisms = dict(generators='random stream', ids='data', inputs='data', hypers='hyper-parameter',
+    trained='hyper-parameter') # if the same loss has other gradients
 
 def causes_of(parting, a, b):
     "Causes as kind and words, the first of which counts; and what made no difference"
     seen,found,idle = observed(parting, a.hypers if a else ()),[],[]
     for kind,name,words in _of_setups(a, b) if a and b else ():
         (found if explains(kind, name, parting) else idle).append((kind, words))
-    by_kind = [(mechanisms[k], seen[k]) for k in mechanisms if k in seen]
-    others = [('arithmetic', words) for k,words in seen.items() if k not in mechanisms]
+    kinds = mechanisms if 'loss' not in seen else {k:v for k,v in mechanisms.items() if k!='trained'}
+    by_kind = [(kinds[k], seen[k]) for k in kinds if k in seen]
+    others = [('arithmetic', words) for k,words in seen.items() if k not in kinds]
     if parting.names==['weights'] and parting.at[0]<0: others = [('weights', seen['weights'])]
     certain = [o for o in found if o[0]!='arithmetic']
     return [*certain, *by_kind, *[o for o in found if o not in certain], *others],idle
@@ -273,8 +281,10 @@ def diff(
 ) -> Difference:
     "Find the first training batch in which two runs differ, and why"
     folder = next((o.path/o.model_dir for o in (run_a, run_b) if isinstance(o, Learner)), Path('.'))
-    if run_b is None: run_a,run_b = _former(run_a),run_a
-    a,b = trail_of(run_a, folder),trail_of(run_b, folder)
+    if run_b is None:
+        (a,b),run_b = _courses(run_a),run_a
+        run_a = a
+    else: a,b = trail_of(run_a, folder),trail_of(run_b, folder)
     parting,n = first_parting(a, b)
     ends = [t.setup_at(i) for t,i in zip((a, b), parting.rows if parting else (len(a), len(b)))]
     if parting is None:
@@ -285,9 +295,9 @@ def diff(
     return Difference(max(step, 0), causes[0][0], [words for _,words in causes], [words for _,words in idle],
         n, None if step<0 else tuple(at), (run_a, run_b))
 
-def _former(run):
+def _courses(run):
+    "What a run was before it went back, and what it is"
     cb = _callback_of(run) if isinstance(run, Learner) else run
-    before = getattr(cb, 'before', None)
-    if before is None: raise ValueError("`diff` of one run compares it with what it was before it went back, "
+    if (before := getattr(cb, 'before', None)) is None: raise ValueError("`diff` of one run compares it with what it was before it went back, "
         "and it has not gone back: give another run, or go back by `learn.rewind`")
-    return before
+    return before,cb.trail

@@ -27,7 +27,7 @@ from ..core.checks import checked,whole
 from ..data.loader_state import describe
 from ..data.loaders import length
 from ..loop.position import settings_of
-from ..restore.places import by_name
+from ..restore.places import by_name,model_and_loss
 from ..model.files import file_path,write_plain
 from ..model.hypers import first_groups,hypers,read_hyper
 from ..resume.encoding import encode
@@ -120,7 +120,7 @@ class Setup:
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #Trail
 trail_format = 2 # raise it when what a trail holds, or how, is changed
-columns = 'at','ids','inputs','hypers','grad_norm','loss','weights','generators'
+columns = 'at','ids','inputs','hypers','trained','grad_norm','loss','weights','generators'
 
 class Trail:
     "Rows of numbers that a run leaves, and what it was made of"
@@ -216,8 +216,14 @@ class Fingerprint(Callback):
     def state_dict(self): return self.trail.state_dict()
     def load_state_dict(self, state):
         trail = Trail.from_state(state)
-        if len(self.trail)>len(trail) and self.trail.starts_with(trail): self.before = self.trail
+        if len(self.trail)>len(trail) and self.trail.starts_with(trail): self.before = self.known
         self.trail = trail
+
+    @property
+    def known(self):
+        "The trail; where the run has gone back and taken no other course since, all that it left before"
+        longer = self.before is not None and len(self.before)>len(self.trail)
+        return self.before if longer and self.before.starts_with(self.trail) else self.trail
 
     def before_fit(self):
         learn,self.row,self.hypers = self.learn,{},None
@@ -231,7 +237,7 @@ class Fingerprint(Callback):
         self.trail.append(row)
 
     def before_train(self):
-        self.held = Weights(self.learn.model)
+        self.held = Weights(*model_and_loss(self.learn).values())
 
     def _add_state(self, row):
         "Add checksums of weights and generators"
@@ -256,7 +262,7 @@ class Fingerprint(Callback):
 
     def _add_norm(self):
         grads = [p.grad for g in self.learn.opt.param_groups for p in g['params'] if p.grad is not None]
-        if grads: self.row['grad_norm'] = [*map(number_in, torch._foreach_norm(grads))]
+        if grads: self.row |= dict(trained=[len(grads)], grad_norm=[*map(number_in, torch._foreach_norm(grads))])
 
     def after_batch(self):
         learn,row,loss = self.learn,self.row,self.learn.loss

@@ -126,9 +126,9 @@ def _array(t):
     except (TypeError,RuntimeError): return None
 
 class Weights:
-    "Checksum of all parameters and buffers of a model"
-    def __init__(self, model):
-        self.held = [o for m in model.modules() for o in (m._parameters, m._buffers) if o]
+    "Checksum of all parameters and buffers of some modules, such as a model and its loss"
+    def __init__(self, *roots):
+        self.held = [o for root in roots for m in root.modules() for o in (m._parameters, m._buffers) if o]
         self.tensors,self.places,self.arrays = [],None,None # as last read
 
     def _read(self, tensors, places):
