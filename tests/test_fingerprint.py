@@ -347,7 +347,8 @@ def test_frozen_layers_are_a_setting():
     a,b = fitted(),make()
     b.model[0].requires_grad_(False)
     d = diff(a, b.fit(2, cbs=Fingerprint()))
-    assert (d.step, d.kind)==(0, 'hyper-parameter') and d.evidence[0].startswith('4 tensors have gradients in a, and 2 in b')
+    assert (d.step, d.kind)==(0, 'hyper-parameter')
+    assert d.evidence[0].startswith('4 tensors have gradients in a, and 2 in b')
 
 def test_class_weights_of_a_loss_are_weights():
     a,b = (fitted(loss_func=nn.CrossEntropyLoss(weight=torch.tensor([1.,w]))) for w in (1., 2.))
