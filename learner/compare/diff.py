@@ -298,6 +298,6 @@ def diff(
 def _courses(run):
     "What a run was before it went back, and what it is"
     cb = _callback_of(run) if isinstance(run, Learner) else run
-    if (before := getattr(cb, 'before', None)) is None: raise ValueError("`diff` of one run compares it with what it was before it went back, "
-        "and it has not gone back: give another run, or go back by `learn.rewind`")
+    if (before := getattr(cb, 'before', None)) is None: raise ValueError("`diff` of one run compares it with what it "
+        "was before it went back, and it has not gone back: give another run, or go back by `learn.rewind`")
     return before,cb.trail
