@@ -83,4 +83,4 @@ def plot_digits(x, y, probs, cols=14):
 probs,targs = learn.get_preds()
 for nm,fig in dict(loss=plot_fit(learn.recorder), digits=plot_digits(valid.tensors[0], targs, probs)).items():
     fig.savefig(here/f'{nm}.png', dpi=150)
-    print(f'demo/{nm}.png')
+print('Pictures written to demo/loss.png and demo/digits.png')
