@@ -57,6 +57,9 @@ class Batches(IterableDataset):
 
 def loader(tensors, bs, how, shuffle=True):
     if how=='list': return [tuple(t[i:i+bs] for t in tensors) for i in range(0, len(tensors[0]), bs)]
+    if how=='stateful':
+        from torchdata.stateful_dataloader import StatefulDataLoader
+        return StatefulDataLoader(TensorDataset(*tensors), bs, shuffle=shuffle)
     if how=='iterable': return DataLoader(Batches(*tensors), bs)
     if how=='weighted': return weighted_dl(TensorDataset(*tensors), bs, torch.linspace(.1, 1, len(tensors[0])))
     return DataLoader(TensorDataset(*tensors), bs, shuffle=shuffle, num_workers=1 if how=='workers' else 0)
@@ -185,9 +188,9 @@ class Began(Callback):
     def after_batch(self):
         if self.at is None and self.learn.training: self.at = self.learn.train_iter
 
-def resumed(folder, stop_at, n=53, how='stop', every=None, shard=False, cbs=()):
+def resumed(folder, stop_at, n=53, how='stop', every=None, shard=False, cbs=(), loads='map'):
     "Continue a saved run, and stop again after some batches; None: at its end"
-    learn = make('weights', n=n, path=folder)
+    learn = make('weights', n=n, path=folder, how=loads)
     stop = [] if stop_at is None else [Act(acts[how], 'after_batch', num_distrib()-1, stop_at)]
     saves,began = Checkpoint(every, 'iter') if every else Checkpoint(),Began()
     cbs = [saves, GradientAccumulation(20), *(techniques[o]() for o in cbs), began, *stop]

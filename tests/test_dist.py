@@ -124,6 +124,16 @@ def test_any_loader(procs, how):
     "Lists, iterable datasets, other samplers and workers: the batches are those of one process"
     same_run(procs, 'fit', how=how, n_epoch=1)
 
+@slow
+@two_or_three
+def test_a_stateful_loader(procs, tmp_path):
+    "torchdata's, whose position is in files: stopped in one process, and gone on with by several"
+    pytest.importorskip('torchdata.stateful_dataloader')
+    same_run(procs, 'fit', how='stateful', n_epoch=1)
+    for n,stop_at in ((1, 4), (procs, 10), (1, None)):
+        res = together(n, 'resumed', str(tmp_path), stop_at, loads='stateful')
+    goes_on_as_one(res, tmp_path, loads='stateful')
+
 def test_a_learner_is_as_before():
     "The model is never wrapped; after a distributed fit one process can train alone, and later all together again"
     ref,res = one('afterwards'),run(2, 'afterwards', (), {})
@@ -186,7 +196,8 @@ def test_synchronized_batch_norms(tmp_path):
     for o in both: close(o, alone[0], 1e-3)
 
 @slow
-def test_early_stopping(): assert same_run(2, 'stop_early')[1][0]['reason']==one('stop_early')['reason']
+@pytest.mark.parametrize('procs', [1, 2, 3])
+def test_early_stopping(procs): assert same_run(procs, 'stop_early')[1][0]['reason']==one('stop_early')['reason']
 
 @slow
 @two_or_three
