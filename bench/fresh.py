@@ -39,7 +39,8 @@ loss_func(model(xb), yb).backward()
 opt.step()
 opt.zero_grad()
 '''
-our_batch = f'''from learner.all import *{first}
+our_batch = f'''import torch
+from learner.all import *{first}
 learn = Learner(DataLoaders([(xb,yb)], device='cpu'), model, loss_func, opt_func=torch.optim.SGD, lr=.01)
 with learn.no_bar(): learn.fit(1)
 '''

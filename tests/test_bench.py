@@ -106,3 +106,12 @@ def test_growth_is_told_from_the_marks_of_a_run():
 def test_outcomes_have_weights_buffers_and_results():
     m = nn.Sequential(nn.Linear(2,2), nn.BatchNorm1d(2))
     assert [tuple(o.shape) for o in outcome(m, (1.,2.))]==[(2,2), (2,), (2,), (2,), (2,), (2,), (), (2,)]
+
+def test_the_page_shows_every_row_that_was_measured():
+    root = Path(__file__).parents[1]
+    page = (root/'nbs/performance.ipynb').read_text(encoding='utf-8')
+    rows = json.loads((root/'bench/results.json').read_text(encoding='utf-8'))['rows']
+    assert rows and all(f"'{o['group']}'" in page for o in rows)
+    known = {'batch','epoch','whole epochs','get_preds','beginning of a fit','technique','observer','resume','compiled',
+        'start','growth','two_processes'}
+    assert {o for o in known if f"'{o}'" in page}==known
