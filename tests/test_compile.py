@@ -158,3 +158,9 @@ def test_a_loss_of_the_models_own_is_compiled_with_it():
     with pytest.raises(ValueError, match=r'`Compile\(with_loss=True\)` needs a `loss_func`'):
         mk(Compile(with_loss=True), data=data(), model=Own(), loss_func=None).fit(1)
     assert mk(Compile(backend='eager'), data=data(), model=Own(), loss_func=None).fit(1).compile.gap==0
+
+def test_callbacks_that_wait_for_validation_losses_come_along():
+    "The trial before the fit validates too"
+    learn = mk(Compile(backend='eager'), EarlyStoppingCallback(patience=2), SaveModelCallback(fname=None),
+        data=DataLoaders(loader(), cut(30), device='cpu')).fit(2)
+    assert len(learn.recorder.rows)==2 and learn.compile.gap<1e-4

@@ -381,3 +381,9 @@ def test_a_run_that_went_back_is_known_as_far_as_it_had_come():
     assert not d and d.n==9
     a.resume(lr=.03)
     assert diff(a).step==9 and diff(a, b).step==8 and diff(run(), a).step==9
+
+def test_a_scheduler_that_is_removed_takes_its_hyper_parameters_along():
+    schedule,cb = TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1)),Fingerprint()
+    leave = on('after_batch')(lambda learn: learn.remove_cb(schedule) if learn.train_iter==2 else None)
+    synth_learner(4, 1, cbs=[schedule, cb, leave]).fit(1)
+    assert len(cb.trail)==5 # with the weights at the end

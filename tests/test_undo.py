@@ -127,12 +127,19 @@ def test_a_fit_without_epochs_leaves_nothing_behind(name):
     assert state(learn)==before and all(map(torch.equal, weights, learn.model.parameters())) and learn.at is None
     assert state(learn.fit(1))==before
 
-pairs = [o for o in itertools.combinations(techniques, 2)
-    if o not in (('fp16','bf16'), ('schedule','plateau'), ('torch_schedule','plateau'), ('compile','hook'),
-        ('compile','stats'),
-    ('schedule','torch_schedule'), ('micro','micro_auto'), ('mixup','cutmix'),
-    # the hooks of a compiled model are refused, and two that set one rate
-    ('schedule','warmup'), ('torch_schedule','warmup'))]
+# Refused: two that set one rate, hooks of a compiled model, losses of samples that no batch consists of
+refused = [('fp16','bf16'), ('micro','micro_auto'), ('mixup','cutmix'), ('schedule','torch_schedule'),
+    ('schedule','plateau'), ('torch_schedule','plateau'), ('schedule','warmup'), ('torch_schedule','warmup'),
+    ('compile','stats'), ('mixup','ledger'), ('cutmix','ledger'), ('overfit','ledger')]
+pairs = [o for o in itertools.combinations(techniques, 2) if o not in refused]
+
+@pytest.mark.parametrize('names', refused, ids='+'.join)
+def test_a_pair_that_is_refused_leaves_nothing_behind(names):
+    learn = learner().fit(1)
+    before = state(learn)
+    with pytest.raises((ValueError,RuntimeError)): learn.fit(2, cbs=[techniques[o]() for o in names])
+    assert state(learn)==before
+
 @pytest.mark.sample(20, together=0)
 @pytest.mark.parametrize('i', range(len(pairs)), ids=lambda i: '+'.join(pairs[i]))
 def test_two(i):

@@ -195,7 +195,10 @@ class Hypers:
         raw = [v for g in self.opt.param_groups for k,v in g.items() if k!='params']
         if self.in_place or raw!=self.raw:
             self.in_place = any(isinstance(o, torch.Tensor) for o in raw)
-            self.raw,self.values = raw,[read_hyper(g, k) for g in first_groups(self.opt) for k in self.names]
+            now = hypers(self.opt) # a scheduler that was removed has taken its own along: they keep their last values
+            read = [read_hyper(g, k) if k in now else None for g in first_groups(self.opt) for k in self.names]
+            kept = self.values or read
+            self.raw,self.values = raw,[old if v is None else v for v,old in zip(read, kept, strict=True)]
         return self.values
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #Fingerprint

@@ -112,7 +112,6 @@ class Compile(Callback):
         learn = self.learn
         with trial(learn, 1, [_Probe(seen)], name='Compile'):
             learn.dls.loaders = learn.dls.loaders | {'train': [b]}
-            if self.plain: learn.dls.valids = {}
             learn.fit(1)
 
     def before_fit(self):
