@@ -33,7 +33,7 @@ html_static_path = ['_static']
 html_logo = html_favicon = '_static/favicon.svg'
 html_css_files = ['custom.css']
 html_search_scorer = str(root/'docs/scorer.js')
-html_show_sourcelink = html_show_sphinx = html_copy_source = False
+html_show_sourcelink = html_show_sphinx = html_copy_source = html_use_index = False
 pygments_style,pygments_dark_style = 'friendly','github-dark'
 add_module_names = False
 python_use_unqualified_type_names = True

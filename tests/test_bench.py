@@ -5,7 +5,7 @@ import numpy as np,pytest,torch
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from bench import __main__ as bench,batches,fresh,peers,states,techniques
+from bench import __main__ as bench,batches,fresh,peers,processes,states,techniques
 from bench.shared import (Marked,SkipsWork,above,by_hand,check_same,defaults,interleaved,laps,lean,loader,models,ours,
     outcome,seeded,spread,times)
 
@@ -72,9 +72,9 @@ def test_the_first_lap_is_left_out():
     assert laps.taken==[10.,1.,2.,3.] and laps.median(4)==2.
 
 def test_every_row_of_the_issue_has_a_group():
-    names = [f.__name__ for m in (batches,techniques,states,fresh) for f in m.groups]
+    names = [f.__name__ for m in (batches,techniques,states,processes,fresh) for f in m.groups]
     assert names==['training','validation','epochs','whole_epochs','inference','beginnings',
-        'each_technique','watched','accounts','compiled','draws','files','start','memory','growth']
+        'each_technique','watched','accounts','compiled','draws','files','two_processes','start','memory','growth']
 
 def test_a_file_says_what_it_was_measured_on_and_keeps_other_rows_of_that(tmp_path):
     file,row = tmp_path/'r.json',dict(group='a', name='b', value=1.)
