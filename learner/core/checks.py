@@ -43,7 +43,10 @@ _elsewhere = dict(batch_tfms='aug', item_tfms='aug', cpu='device',
 _instead = {**dict.fromkeys(['n_workers','num_workers'],
     "Workers belong to a loader: make it with `DataLoader(…, num_workers=4)`")}
 
-def known_args(f, params=None):
+def known_args(
+    f, # A function or method
+    params=None, # Its parameters, if they have been read; default: those of its signature
+):
     "Decorator of what users call: unknown keyword arguments raise an error that proposes the nearest; short tracebacks"
     if params is None: params = signature(f).parameters
     if any(o.kind is o.VAR_KEYWORD for o in params.values()): return f # left to the function that they are passed to

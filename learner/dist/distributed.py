@@ -90,12 +90,16 @@ def join_batch(learn, procs, spare):
     for o,v in zip(gatherers, seen): o.seen = v
 
 # %% ../../nbs/dist/07_distributed.ipynb #Distributed
+def _check_shard(name, v):
+    if isinstance(v, bool) or 'FullyShardedDataParallelPlugin' in [o.__name__ for o in type(v).__mro__]: return
+    raise TypeError(f"`{name}` is True, False, or accelerate's `FullyShardedDataParallelPlugin`, but got {v!r}")
+
 class Distributed(Callback):
     "Train in all processes of the process group, each with its part of every batch, with the numbers of one process"
     order,watches,only_one = -900,True,True # before all that looks at the loss or at metrics
     first_at = 'after_validate', # and there before the recorder
     procs = engine = quiet = norms = late = None # `late`: a cancel that was heard of when a phase was over
-    @checked(count=callable, timeout='>0', shard=...)
+    @checked(count=callable, timeout='>0', shard=_check_shard)
     def __init__(self,
         count=None, # `count(learn)` returns the number of items that the loss averages; default: `items_of` or samples
         timeout:float=600, # Seconds to wait for another process

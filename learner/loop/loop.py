@@ -250,13 +250,6 @@ def find_loss(learn):
         learn.pred,learn.yb = pred,(targ,)
     return loss
 
-def forward_without_loss(learn):
-    "The forward pass of a batch of predictions. `loss_func` is called only if a callback waits for the loss"
-    usual = isinstance(learn.xb, positional) and learn.yb and learn.loss_func is not None
-    if not usual or 'after_loss' in learn.handlers or type(learn)._forward is not Loop._forward: return learn._forward()
-    learn.pred = learn.model(*learn.xb)
-    if 'after_pred' in learn.handlers: learn('after_pred')
-
 def check_loss(learn):
     "Say what is wrong with a loss that cannot be differentiated"
     o = learn.loss_grad
@@ -314,7 +307,7 @@ class Loop(Phases):
 
     @scope
     def _batch(self):
-        if not self._training: return self._forward() if self._mode!='predict' else forward_without_loss(self)
+        if not self._training: return self._forward()
         if self.forward_with is None: self._forward()
         else: self.forward_with(self._forward)
         self._do_grad_opt()
