@@ -255,7 +255,7 @@ def test_predictions_bytecodes():
 
 def test_predictions_operators():
     """By hand, a batch is put at the end of others; here it is copied to its place: a slice and a copy, twice. The loss
-    takes two"
+    takes two"""
     assert per_batch(operators, get_preds) - per_batch(operators, preds_by_hand) <= 6
 
 def test_callbacks_read_the_loss_of_predictions():
