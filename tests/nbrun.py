@@ -1,5 +1,5 @@
 "Run a notebook from top to bottom, in a process of its own"
-import os,sys,warnings
+import gc,os,sys,warnings
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context,set_start_method
@@ -39,6 +39,7 @@ def _without_place(nb):
 def _kinds(c): return [(o['output_type'], sorted(o.get('data', ()))) for o in c.get('outputs', [])]
 
 def _run(fn, force, save, fresh, times, look):
+    gc.freeze() # what was loaded once: collections need not visit, and copy, it
     import torch
     torch.set_num_threads(1)           # notebooks run side by side; and sums do not depend on the number of cores
     set_start_method(None, force=True) # the default again, for the processes that cells start
@@ -76,8 +77,8 @@ def run_nb(fn, force=(), save=False, fresh=False,
     ctx = get_context('spawn' if sys.platform=='win32' else 'forkserver')
     # a first optimizer imports torch._dynamo
     if sys.platform!='win32':
-        ctx.set_forkserver_preload(
-            [__name__, 'torch', 'torch._dynamo', 'matplotlib.pyplot', 'sklearn.datasets', 'sklearn.metrics'])
+        ctx.set_forkserver_preload(['torch', 'torch._dynamo', 'matplotlib.pyplot', 'sklearn.datasets', 'sklearn.metrics',
+            'execnb.shell', 'nbdev.clean', 'nbdev.process', 'nbdev.test', 'learner.all'])
     try:
         with ProcessPoolExecutor(1, mp_context=ctx) as ex:
             return ex.submit(_run, Path(fn), list(force), save, fresh, times, look).result()
