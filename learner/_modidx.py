@@ -712,6 +712,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'learner.core.dispatch.fire_before': ('core/dispatch.html#fire_before', 'learner/core/dispatch.py'),
                                        'learner.core.dispatch.fire_cleanup': ( 'core/dispatch.html#fire_cleanup',
                                                                                'learner/core/dispatch.py'),
+                                       'learner.core.dispatch.in_order': ('core/dispatch.html#in_order', 'learner/core/dispatch.py'),
                                        'learner.core.dispatch.loop_events': ('core/dispatch.html#loop_events', 'learner/core/dispatch.py'),
                                        'learner.core.dispatch.loop_lines': ('core/dispatch.html#loop_lines', 'learner/core/dispatch.py'),
                                        'learner.core.dispatch.outgoing': ('core/dispatch.html#outgoing', 'learner/core/dispatch.py'),

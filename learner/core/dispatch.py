@@ -29,6 +29,10 @@ class Watched:
         finally: self.watcher.handler_ended()
 
 # %% ../../nbs/core/06_dispatch.ipynb #Handlers
+def in_order(cb, ev):
+    "Callbacks with a smaller value come first at `ev`"
+    return ev not in cb.first_at,cb.order
+
 class Handlers:
     "The handlers that listen to each event, in order, in the current `mode`"
     fired_with = {} # an event, and another one whose listeners activate it too
@@ -66,7 +70,8 @@ class Handlers:
         return {ev:() for ev,other in self.fired_with.items() if other in res} | res
 
     def _listeners(self, ev):
-        hs = [cb.handler(ev) for cb in self.ordered_cbs(ev) if self.hears(cb, ev)]
+        heard = [(cb, h) for cb in self.cbs if (h := cb.handler(ev)) and self.hears(cb, ev)]
+        hs = [h for _,h in sorted(heard, key=lambda o: in_order(o[0], ev))]
         for w in self._watchers:
             events = vars(w).get('events', getattr(type(w), 'events', None)) # a callback looks for what it has not
             if events is None or ev in events: hs = [h if owner_of(h) is w else Watched(h, ev, w) for h in hs]
@@ -91,7 +96,7 @@ class Handlers:
         ev:str, # Name of an event
     ) -> list:
         "Callbacks with something to do at `ev`, in order"
-        return sorted([cb for cb in self.cbs if cb.handler(ev)], key=lambda cb: (ev not in cb.first_at, cb.order))
+        return sorted([cb for cb in self.cbs if cb.handler(ev)], key=lambda cb: in_order(cb, ev))
 
 # %% ../../nbs/core/06_dispatch.ipynb #Notifier
 class Notifier(Handlers):
