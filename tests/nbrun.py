@@ -77,8 +77,8 @@ def run_nb(fn, force=(), save=False, fresh=False,
     ctx = get_context('spawn' if sys.platform=='win32' else 'forkserver')
     # a first optimizer imports torch._dynamo
     if sys.platform!='win32':
-        ctx.set_forkserver_preload(['torch', 'torch._dynamo', 'matplotlib.pyplot', 'sklearn.datasets', 'sklearn.metrics',
-            'execnb.shell', 'nbdev.clean', 'nbdev.process', 'nbdev.test', 'learner.all'])
+        ctx.set_forkserver_preload(['torch', 'torch._dynamo', 'matplotlib.pyplot', 'sklearn.datasets',
+            'sklearn.metrics', 'execnb.shell', 'nbdev.clean', 'nbdev.process', 'nbdev.test', 'learner.all'])
     try:
         with ProcessPoolExecutor(1, mp_context=ctx) as ex:
             return ex.submit(_run, Path(fn), list(force), save, fresh, times, look).result()
