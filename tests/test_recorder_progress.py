@@ -543,11 +543,11 @@ def test_the_counters_see_reads():
     assert r.seen.total()>=3
 
 # What is shown
-def shown(f, terminal=True):
-    "What `f()` writes to a terminal of 80 columns, or to a pipe"
+def shown(f, terminal=True, columns=80):
+    "What `f()` writes to a terminal, or to a pipe"
     import fcntl,pty,struct,termios
     out,inp = pty.openpty() if terminal else os.pipe()
-    if terminal: fcntl.ioctl(inp, termios.TIOCSWINSZ, struct.pack('HHHH', 24, 80, 0, 0))
+    if terminal: fcntl.ioctl(inp, termios.TIOCSWINSZ, struct.pack('HHHH', 24, columns, 0, 0))
     with warnings.catch_warnings():
         warnings.simplefilter('ignore', DeprecationWarning)
         pid = os.fork()
@@ -593,6 +593,15 @@ def check_table(lines, n_epoch=2):
     assert [o.split()[0] for o in lines[1:]]==[str(i) for i in range(n_epoch)] and len({len(o) for o in lines})==1
     ends = [[m.end() for m in re.finditer(r'\S+', o)] for o in lines]
     assert all(o==ends[0] for o in ends) # columns are aligned
+
+of_fit = ['epoch','train_loss','valid_loss','mae','time']
+@pytest.mark.parametrize('columns,names,digits', [(56, of_fit, 6), (55, of_fit, 4), (47, of_fit, 4), (46, of_fit, 3),
+    (44, of_fit, 3), (43, of_fit[:4], 3), (40, of_fit[:4], 3), (30, of_fit[:3], 3), (20, of_fit[:2], 3),
+    (5, of_fit[:2], 3)])
+def test_a_narrow_table_has_fewer_digits_and_columns(columns, names, digits):
+    lines = screen(shown(lambda: bars_learner('text' if columns<20 else 'tqdm').fit(2), columns=columns))
+    assert lines[0].split()==names and len(lines)==3 and (columns<20 or max(map(len, lines))<=columns)
+    assert len(lines[1].split()[1].partition('.')[2])==digits
 
 def bars_learner(bars='auto', **kwargs):
     return synth_learner(n_train=4, n_valid=3, metrics=mae).add_cb(ProgressCallback(bars=bars, every=0, **kwargs))
@@ -817,7 +826,7 @@ def test_what_stdout_cannot_spell_is_shown_as_it_can(monkeypatch):
 
 def test_errors_of_ours_are_not_swallowed(monkeypatch):
     for exc in (ZeroDivisionError, ValueError):
-        def bad(*args): raise exc
+        def bad(*args, **kwargs): raise exc
         monkeypatch.setattr('learner.record.progress.text_row', bad)
         with pytest.raises(exc): bars_learner('text').fit(1)
 

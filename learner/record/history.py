@@ -40,22 +40,41 @@ missing = float('nan') # the value of a phase that did not end
 def show_value(
     name:str, # `time` is shown as minutes and seconds
     v, # A value
+    digits:int=6, # After the point
 ) -> str:
-    "A value as tables show it: floats with 6 digits after the point, or 6 in all from 100 on; `missing` as nothing"
+    "A value as tables show it: floats with `digits` after the point, or in all from 100 on; `missing` as nothing"
     if v is missing: return ''
     if name=='time': return f'{int(v)//60:02}:{int(v)%60:02}'
-    return str(v) if not isinstance(v, float) else f'{v:.6f}' if abs(v)<100 else f'{v:.6g}'
+    return str(v) if not isinstance(v, float) else f'{v:.{digits}f}' if abs(v)<100 else f'{v:.{digits}g}'
+
+# %% ../../nbs/record/01_history.ipynb #fitting
+_widths = {6: 9, 4: 6, 3: 5} # of numbers, by digits after the point
+
+def _width(name, digits): return max(len(name), _widths[digits])
+
+def fitting(
+    names, # Names of the columns
+    width:int|None, # Characters that there are; None: enough
+) -> tuple: # Names of the columns to show, and digits after the point
+    "What of a table has room: first it loses digits, then columns, the time and then the last ones"
+    def needed(ks, digits): return sum(_width(k, digits)+2 for k in ks)-1
+    for digits in _widths:
+        if width is None or needed(names, digits)<=width: return [*names],digits
+    shown = [*names]
+    for k in [o for o in names if o=='time'] + [*reversed(names[2:])]:
+        if needed(shown, digits)>width and k in shown: shown.remove(k)
+    return shown,digits
 
 # %% ../../nbs/record/01_history.ipynb #tables
-def _cells(names, row): return [show_value(k, v).rjust(max(len(k), 9)) for k,v in zip(names, row)]
-
 def text_row(
     names, # Names of the columns
     row=None, # Values, in the same order; default: the head of the table
     marks=(), # Columns to mark with a star
+    digits:int=6, # After the point: 6, 4 or 3
 ) -> str:
     "One line of a text table"
-    cells = [o.rjust(9) for o in names] if row is None else _cells(names, row)
+    texts = names if row is None else [show_value(k, v, digits) for k,v in zip(names, row)]
+    cells = [o.rjust(_width(k, digits)) for k,o in zip(names, texts)]
     return ' '.join(o + ('*' if k in marks else ' ') for k,o in zip(names, cells)).removesuffix(' ')
 
 def text_table(names, rows) -> str:
