@@ -12,7 +12,7 @@ from sphinx.pycode import ModuleAnalyzer
 from catalogue import defined,every,lib,methods,names_of,public_classes,target
 from entries import entry
 from listings import Listing,name_events
-from pages import pages_below
+from pages import directive,pages_below
 
 class entries(Processor):
     "After each exported cell, the entries of the names that it defines"
@@ -35,21 +35,24 @@ def toctree(pages):
     "What a page adds to the side bar"
     return '\n'.join(['```{toctree}', ':hidden:', '', *(f'/{o}' for o in pages), '```'])
 
-def settings(d, heading):
-    """What myst-nb has to know of a cell with the directives `d` below a `heading`: what to leave out, and the words of
-    its picture"""
+def settings(d, source, heading):
+    """What myst-nb has to know of a cell with directives `d` in its `source`, below a `heading`: what to leave out, and
+    the words of its picture"""
     tags = {'include':'remove-cell', 'echo':'remove-input', 'output':'remove-output'}
     res = dict(tags=[v for k,v in tags.items() if d.get(k)=='false'])
-    words = dict(image=dict(alt=d.get('fig-alt', f'Figure: {heading}')), figure=dict(caption=d.get('fig-cap')))
+    alt = directive('fig-alt', source) or f'Figure: {heading}'
+    words = dict(image=dict(alt=alt), figure=dict(caption=directive('fig-cap', source)))
     return res | dict(mystnb={k:v for k,v in words.items() if all(v.values())})
 
 def prepare(app, docname, source):
     "Turn the nbdev notebook in `source` into one that myst-nb shows as meant"
-    p = NBProcessor(nb=dict2nb(json.loads(source[0])), procs=procs)
+    nb = dict2nb(json.loads(source[0]))
+    written = {c.id:c.source for c in nb.cells} # with the directives, which `NBProcessor` takes out
+    p = NBProcessor(nb=nb, procs=procs)
     said,heading = {},''
     for c in p.nb.cells:
         if c.cell_type=='markdown': heading = next(reversed(re.findall('^#+ (.+)', c.source, re.M)), heading)
-        said[c.id] = settings(c.directives_, heading)
+        said[c.id] = settings(c.directives_, written[c.id], heading)
     p.process()
     for c in p.nb.cells: c.metadata.update(said.get(c.id, {}))
     below = pages_below(docname, app.env.found_docs)

@@ -12,7 +12,7 @@ import catalogue as cat
 import events
 from catalogue import every,lib,listens,names_of,summary
 from entries import api
-from pages import Page,chapters,door_list,nbs,pages_below,part_page,parts
+from pages import Page,chapters,directive,door_list,nbs,pages_below,part_page,parts
 from scopes import caption,picture
 
 def cell(s): return s.replace('|', '\\|').replace('\n', ' ')
@@ -36,7 +36,7 @@ def doors(env):
 def pictures(nb):
     "The pictures that a notebook has stored, with their words, and their sizes in pixels"
     for c in nb.cells:
-        alt = next(iter(re.findall(r'^#\| fig-alt: (.+)', c.source, re.M)), '')
+        alt = directive('fig-alt', c.source)
         for o in c.get('outputs', ()):
             if 'image/png' not in o.get('data', ()): continue
             png = base64.b64decode(''.join(o['data']['image/png']))

@@ -28,6 +28,10 @@ class Page:
         if not (title and summary): raise ValueError(f'{path} has to open with `# Title` and `> one-line summary`')
         return cls(path, title[1], summary[1])
 
+def directive(name, source):
+    "The text of a directive of a cell: one line, or several that begin alike"
+    return ' '.join(re.findall(rf'^#\| {name}: (.+)', source, re.M))
+
 def parts() -> list[str]:
     "Names of the parts, in the order in which `learner.all` imports them"
     return list(dict.fromkeys(re.findall(r'^from \.(\w+)\.', (lib/'all.py').read_text(encoding='utf-8'), re.M)))

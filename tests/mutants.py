@@ -84,7 +84,7 @@ def of_notebook(path, name):
 def of_library(cls): return textwrap.dedent(inspect.getsource(cls)), vars(inspect.getmodule(cls))
 
 # What makes each callback of an argument: its class, or that of a mutant
-library = dict(TrainEvalCallback=lambda c: c(), RNNCallback=lambda c: c(), ModelResetter=lambda c: c(),
+built_in = dict(TrainEvalCallback=lambda c: c(), RNNCallback=lambda c: c(), ModelResetter=lambda c: c(),
     PrintProgress=lambda c: c(), MapBatch=lambda c: c(lambda b: (b[0]*2, b[1])),
     MapPred=lambda c: c(lambda o: (o[0]/2, *o[1:])),
     ActivationStats=lambda c: c(every=1), ChannelsLast=lambda c: c(), BnFreeze=lambda c: c(),
@@ -105,7 +105,7 @@ tutorials = dict(Cosine=('tutorials/01_digits', lambda c: c(.01)), Jitter=('tuto
 
 def source(name):
     "Source of a callback, and the variables around it"
-    if name in library: return of_library(globals()[name])
+    if name in built_in: return of_library(globals()[name])
     return of_notebook(f'{tutorials[name][0]}.ipynb', name),globals()
 
 class Net(nn.Module):
@@ -130,7 +130,7 @@ def fitted(cls, name, path):
     """A fit of one epoch with a callback of `cls`, in the place of the one called `name`: what is told, and what
     became of it"""
     torch.manual_seed(0)
-    make = library.get(name) or tutorials[name][1]
+    make = built_in.get(name) or tutorials[name][1]
     several = name not in tutorials and name!='MapBatch'
     base = [TrainEvalCallback, Recorder, *([RNNCallback, ModelResetter] if several else [])]
     cbs = [*(o for o in base if o.__name__!=name), make(cls)]

@@ -168,7 +168,7 @@ fine = dict(filtered=lambda: synth_learner(cbs=look), given_later=lambda: synth_
 def test_nothing_is_told_of_what_is_right(name): assert warned(fine[name](), 2)==[]
 
 def test_nothing_is_told_of_callbacks_of_the_library():
-    for name,make in mutants.library.items():
+    for name,make in mutants.built_in.items():
         cb = make(getattr(mutants, name))
         learn = synth_learner()
         if not any(type(o) is type(cb) for o in learn.cbs): learn.add_cb(cb)
@@ -215,7 +215,7 @@ def noticed(name, source, original, path):
 
 def sample(seed, n):
     "Mutants of random callbacks, a quarter of them with a method at a wrong event"
-    rng,names = random.Random(seed),[*mutants.library, *mutants.tutorials]
+    rng,names = random.Random(seed),[*mutants.built_in, *mutants.tutorials]
     while n:
         name = rng.choice(names)
         make = mutants.moved if n%4==0 else mutants.letters_wrong

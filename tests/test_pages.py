@@ -76,7 +76,7 @@ def test_how_to_is_short(fn):
 
 @pytest.mark.parametrize('fn', shown, ids=path_of)
 def test_figures_say_what_to_see(fn):
-    "A cell that stores a figure has a caption and an alternative text, and its axes have labels"
+    "A cell that stores a figure has a caption and an alternative text"
     for c in code_cells(fn):
         if not any('image/png' in o.get('data', {}) for o in c.get('outputs', ())): continue
         if c.directives.get('output')=='false': continue
