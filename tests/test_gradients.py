@@ -210,6 +210,24 @@ def test_means_that_do_not_add_up_say_so(cb):
                 match='will not be exactly the big batch: one part of `LabelSmoothingCrossEntropy` is weighted'):
             mk(cb, loss_func=loss).fit(1)
 
+class Scaled(nn.Module):
+    "Divides by a mean of what it has been, which autograd keeps and the next call changes in place"
+    def __init__(self): super().__init__(); self.register_buffer('m', torch.ones(()))
+    def forward(self, pred, y):
+        loss = F.cross_entropy(pred, y)
+        self.m.mul_(.9).add_(.1*loss.detach())
+        return loss/self.m
+
+def test_a_loss_that_changes_its_buffer_in_place_can_be_accumulated():
+    "Whether such a loss adds up is tried only after the backward pass"
+    m,loss = net(),Scaled()
+    opt = sgd(m.parameters())
+    for i,(x,y) in enumerate(cut(10)):
+        (loss(m(x), y)/2).backward()
+        if i%2: opt.step(); opt.zero_grad()
+    learn = mk(GradientAccumulation(20), loss_func=Scaled()).fit(1)
+    assert gap(weights(learn.model), weights(m))<1e-6 and torch.allclose(learn.loss_func.m, loss.m)
+
 def test_one_accumulation_at_a_time():
     with pytest.raises(ValueError,
             match='`gradient_accumulation_2` and `gradient_accumulation` would both put batches together: use one of '

@@ -108,7 +108,6 @@ class GradientAccumulation(Callback):
 
     def before_backward(self):
         learn = self.learn
-        if self.first is not None: self._compare()
         self.bs,self.n = learn.route.whole(n_samples(learn), n_items(learn, self.count))
         if isinstance(self.n, int): # elements, say a million: half precision can hold multiples of a sample
             if not self.samples: self.unit = self.n/self.bs if self.n and self.bs else 1.
@@ -132,6 +131,7 @@ class GradientAccumulation(Callback):
     def after_cancel_backward(self): self.bs,self.n = 0,0 # it has left no gradients
     def after_backward(self):
         learn = self.learn
+        if self.first is not None: self._compare()
         self.samples,self.items = self.samples+self.bs,self.items+self.n
         if self.samples<self.n_acc and learn.iter+1!=learn.n_iter: raise CancelBatchException
 
