@@ -1,11 +1,12 @@
 "The entry of a public name, as Markdown: signature, what it does, a table of its parameters, and its methods"
 import inspect,re,sys
 from enum import Enum
+from functools import partial
 from inspect import formatannotation
 from types import WrapperDescriptorType
 from fastcore.docments import DocmentTbl,docments,docstring,empty
+from fastcore.foundation import L
 from catalogue import comment,lib,own_methods,syms
-from glossary import words
 
 class Text(str): __repr__ = str.__str__
 def short(s): return Text(s if len(s)<60 else '...')
@@ -14,9 +15,29 @@ def type_text(o):
     return short(re.sub(r'\b(\w+\.)+(?=[A-Z])', '', formatannotation(o).strip("'")))
 def default_text(o): return empty if o is empty else short(getattr(o, '__name__', repr(o)))
 
+def said_by_bases(cls, method, name):
+    "What the method of the same name says of a parameter, in the first base class that says anything"
+    for o in cls.__mro__[1:]:
+        f = vars(o).get(method)
+        if inspect.isfunction(f) and (text := docments(f, args_kwargs=True).get(name)): return text
+
+def signature_of(sym):
+    "The signature of a function or a class. A metaclass such as that of `L` would tell another one"
+    return inspect.signature(partial(sym.__init__, None) if isinstance(sym, type(L)) else sym)
+
+def words(sym, owner=None):
+    "What is said of each parameter of `sym`, a method of the class `owner` or a class itself"
+    cls = sym if isinstance(sym, type) else owner
+    method = '__init__' if isinstance(sym, type) else getattr(sym, '__name__', '')
+    own = docments(sym, args_kwargs=True)
+    def text(k):
+        said = own.get(k)
+        return said if said and said is not empty else (cls and said_by_bases(cls, method, k)) or empty
+    return {k:text(k) for k in signature_of(sym).parameters if k not in ('self','cls')}
+
 def table(sym, owner=None):
     "Parameters of `sym`, which may be a method of the class `owner`, as Markdown"
-    tbl,s = DocmentTbl(sym),inspect.signature(sym)
+    tbl,s = DocmentTbl(sym),signature_of(sym)
     said = docments(sym, args_kwargs=True) # the table would give the comment of `**kwargs` to what is returned
     said |= words(sym, owner)
     for k,p in tbl.dm.items(): p['docment'] = said.get(k) or empty
@@ -28,7 +49,7 @@ def table(sym, owner=None):
 
 def signature(sym, types):
     "Parameters in brackets, with their `types` where no table has them"
-    s = inspect.signature(sym)
+    s = signature_of(sym)
     def text(o): return type_text(o) if types else empty
     ps = [p.replace(annotation=text(p.annotation), default=default_text(p.default))
         for p in s.parameters.values() if p.name!='self']

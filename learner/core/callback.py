@@ -37,7 +37,11 @@ class Flags:
     writes = False          # writes files, or to a service: not in a trial run
     new_columns = ()        # columns that it adds to the rows of results
 
-    def listens(self, ev, training, fit):
+    def listens(self,
+        ev, # Name of an event
+        training, # Whether the running phase trains
+        fit, # Whether a fit is running
+    ):
         "Whether the flags let `ev` through, in training or validation, in a fit or in something else"
         if not self.run or (self.only_fit and not fit and ev in _in_loop): return False
         return ev not in in_phases or (self.run_train if training else self.run_valid)
@@ -52,7 +56,7 @@ class State:
         def state(o): return o.state_dict() if hasattr(type(o), 'state_dict') else o
         return {k:state(getattr(self, k)) for k in self._stateattrs}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state): # What `state_dict` has returned, in this process or another
         "Restore attributes; modules, optimizers and parameters keep their identity"
         for k,v in state.items():
             o = vars(self).get(k)
@@ -94,7 +98,10 @@ class Callback(Flags, State, GetAttr):
     own_name = None # a name that was given to this instance: `cb.name = 'mine'`
 
     def let_go(self): "Called when it was detached from its Learner: undo what may outlive a fit"
-    def forked(self, parent, fork): "Called on a copy, in `fork`, of a callback of `parent`: take its files along"
+    def forked(self,
+        parent, # The learner that was copied
+        fork, # Its copy
+    ): "Called on a copy, in `fork`, of a callback of `parent`: take its files along"
     def __getstate__(self): return without_refs(self)
     def __init__(self, **fns): # Functions of the callback, by event: `Callback(before_batch=f)`
         for k,f in fns.items():
@@ -167,7 +174,7 @@ class Callback(Flags, State, GetAttr):
             f"`{type(self).__name__}` is attached as `{self.name}` already: give it a `name` before")
         vars(self).update(name=name, own_name=name)
 
-    def replaces(self, other):
+    def replaces(self, other): # A callback that is attached already
         "Whether to take the place of `other`: of the same kind if `only_one`, or of an earlier version of this class"
         a,b = type(self),type(other)
         if a.only_one and b.only_one and (issubclass(a, b) or issubclass(b, a)): return True
@@ -185,7 +192,12 @@ def _origin(cb):
     place = code and (code.co_filename, *code.co_positions()) if cb.own_name=='<lambda>' else None
     return [o.event for o in cb.filters],getattr(f, '__module__', None),getattr(f, '__qualname__', None),place
 
-def call_selected(cb, filters, args, kwargs):
+def call_selected(
+    cb, # A callback with a function `cb.f`
+    filters, # The filters of the event, of which one has to select the call
+    args, # Positional arguments for the function
+    kwargs, # Arguments by name for the function
+):
     "Call the function of `cb` if one of `filters` selects this call"
     runs = [o(cb.learn) for o in filters] # a list, because each filter counts the call
     if any(runs): return cb.f(cb.learn, *args, **kwargs)
@@ -193,7 +205,11 @@ def call_selected(cb, filters, args, kwargs):
 class FuncCallback(Callback):
     "Calls `f(learn)` at some events. Made by `on`; can be removed, and used in `with`, which removes it at the end"
     _stateattrs = ('counts',)
-    def __init__(self, f, filters, order=0):
+    def __init__(self,
+        f, # Called with the learner
+        filters, # A list of filters for each event, by its name
+        order=0, # Place among the callbacks: lowest first
+    ):
         in_range('order', order)
         self.f,self.filters,self.order = f,filters,order
         vars(self)['own_name'] = vars(self)['name'] = getattr(f, '__name__', type(f).__name__)
@@ -229,7 +245,7 @@ class FuncCallback(Callback):
     def counts(self, states):
         for o,s in zip(self.filters, states, strict=True): o.load_state_dict(s)
 
-    def replaces(self, other):
+    def replaces(self, other): # A callback that is attached already
         "Whether `other` was registered by the same code, when its cell was run before"
         if not isinstance(other, FuncCallback) or _origin(self)!=_origin(other): return False
         if self.f is other.f: return list(map(str, self.filters))==list(map(str, other.filters))
@@ -248,8 +264,14 @@ class FuncCallback(Callback):
 def on(
     ev, # An event, one with a filter such as `event.after_batch(every=2)`, or several combined with `|`
     order:float=0, # Among the callbacks: lower orders run first
-    every=None, once=None, after=None, before=None, when=None, unit=None, filter_fn=None, # See `Filter`
-    valid:bool=False, # See `Filter`
+    every=None, # Run on each `every`-th call
+    once=None, # Run on this call, or on these, counted from 1
+    after=None, # Run only on later calls than this one
+    before=None, # Run only on earlier calls than this one
+    when=None, # Run if `when(filter, learn)`; `filter.num_called` and `filter.num_executed` count
+    unit=None, # Count `iter` (training batches), `step`, `epoch` or `s` (seconds) instead of calls
+    filter_fn=None, # The same as `when`
+    valid:bool=False, # Count calls in the validations of a fit too
 ):
     "Decorator: turn `f(learn)` into a callback that runs at `ev`"
     args = dict(every=every, once=once, after=after, before=before, when=when, unit=unit,

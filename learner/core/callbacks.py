@@ -50,7 +50,7 @@ class CallbackList(L):
         if lost: warnings.warn(f"This Learner runs without {listed(lost)}, which went to another one: "
             "a callback belongs to one Learner, so give each an instance of its own")
 
-    def attach(self, cb):
+    def attach(self, cb): # A callback that is in no list yet
         "Append one callback, under a unique name"
         type(cb).check_names() # methods may have been patched in since the class was made
         self._give_name(cb)
@@ -58,7 +58,7 @@ class CallbackList(L):
         if self.owner.mode is not None: hold([cb], self.owner)
         self._set([*self, cb])
 
-    def detach(self, cbs):
+    def detach(self, cbs): # Callbacks in this list
         "Remove `cbs`, whatever is running"
         for cb in [o for o in self if any(o is p for p in cbs)]:
             if vars(self.owner).get(cb.name) is cb: delattr(self.owner, cb.name)

@@ -77,7 +77,10 @@ class Handlers:
             if events is None or ev in events: hs = [h if owner_of(h) is w else Watched(h, ev, w) for h in hs]
         return tuple(hs)
 
-    def hears(self, cb, ev):
+    def hears(self,
+        cb, # A callback that is attached
+        ev, # Name of an event
+    ):
         "Whether the flags of `cb` let `ev` through now"
         return cb.listens(ev, self._training, self._mode=='fit')
 
@@ -139,7 +142,7 @@ class Notifier(Handlers):
         near = '' if k.startswith('_') else nearest(k, dir(self))
         raise AttributeError(f"`{type(self).__name__}` has no attribute `{k}`.{near}", name=k, obj=self)
 
-    def announce_error(self, e):
+    def announce_error(self, e): # The exception that ended a scope
         "Fire `after_exception` for `e`, unless an inner scope has done so"
         if self._announced is e: return
         self._announced = self.exc = e
@@ -287,7 +290,7 @@ def fire_cleanup(loop, ev, e=None):
     finally: loop.attendance.cleaning.pop()
 
 # %% ../../nbs/core/06_dispatch.ipynb #scope
-def scope(f):
+def scope(f): # A method whose name is `_` and that of the scope, such as `_batch`
     """Decorator: run the method `_x` between its events. First comes `before_x`; the exception that cancels `x`
     leads to `after_cancel_x`; then come `after_x` and, in any case, `cleanup_x`"""
     nm = f.__name__.strip('_')

@@ -115,7 +115,8 @@ class Event(_Union, str):
 class Events:
     "All events as attributes: `event.before_fit == 'before_fit'`"
     prefixes = 'before_','after_','cleanup_'
-    def __init__(self, names): vars(self).update({o:Event(o) for o in names})
+    def __init__(self, names): # Names of the events, in the order of the loop
+        vars(self).update({o:Event(o) for o in names})
     def __iter__(self): return iter(vars(self).values())
     def __len__(self): return len(vars(self))
     def __contains__(self, name): return name in vars(self)
@@ -144,7 +145,7 @@ class Events:
         if not near and not ours(name) and not name.startswith(self.prefixes): return
         raise TypeError(f"`{who}` would never run, because no event is called `{name}`{self.instead(name)}")
 
-    def instead(self, name):
+    def instead(self, name): # What was written for an event, with its typing mistake
         "The end of an error message, with the event that was meant by `name`"
         if ours(name): return f": here it is `{ours(name)}`"
         own = f" An event of your own is made by `event.register({name!r})`" if name.startswith(self.prefixes) else ""
@@ -224,14 +225,14 @@ class Filter(_Union):
         "Count a new fit from zero, if it follows training"
         if self.follows: self.seen = 0
 
-    def position(self, learn):
+    def position(self, learn): # The learner, or another dispatcher, that notifies callbacks
         "Where training is, in units of this filter"
         if self.unit is None: return self.num_called
         if self.unit!='s': return _units[self.unit](learn)
         if self.start is None: self.start = time.monotonic()
         return time.monotonic()-self.start
 
-    def leaves_out(self, learn):
+    def leaves_out(self, learn): # The learner, or another dispatcher, that notifies callbacks
         "Whether this is a call in a validation of a fit, which does not count"
         if self.valid or self.unit or self.when or not self.selects or self.event not in in_phases: return False
         return getattr(learn, 'mode', None)=='fit' and not learn.training

@@ -184,7 +184,10 @@ class Draws:
         self.exhausted = False # it was resumed where nothing was left
         if carry or deal is not None or not getattr(dl, 'persistent_workers', False): self.observe(carry)
 
-    def observe(self, carry=False, states=None):
+    def observe(self,
+        carry=False, # Whether each batch brings the states of the generators along, which it was drawn with
+        states=None, # States of generators for the workers to begin with; default: as they are
+    ):
         "Iterate a copy of the loader that records batch indices, if it can be observed; `states` are for its workers"
         if _observable(self.dl): self.source = _observed(self.dl, carry, states, self.deal)
 

@@ -77,7 +77,7 @@ def same_state(a, b) -> bool:
     return type(a) is type(b) and a==b
 
 # %% ../../nbs/data/02_generators.ipynb #moving_parts
-def places_of(*loaders):
+def places_of(*loaders): # Loaders, or objects that hold some
     "Loaders by position, without lists, which hold ready batches"
     return {str(i):o for i,o in enumerate(loaders) if type(o) not in (tuple,list)}
 

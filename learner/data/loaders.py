@@ -50,7 +50,9 @@ def map_batch(
     return res
 
 # %% ../../nbs/data/03_loaders.ipynb #length
-def length(dl) -> int|None:
+def length(
+    dl, # A loader, with or without a length
+) -> int|None:
     "Number of batches, if it is known"
     try: return len(dl)
     except TypeError: return None
@@ -78,7 +80,7 @@ def check_choice(
     raise TypeError(f"`{name}` is the position or name of a loader in `dls`, or a loader, but got {v!r}")
 
 # %% ../../nbs/data/03_loaders.ipynb #twin
-def twin(dl):
+def twin(dl): # A `DataLoader`, or another iterable of batches
     "A loader that gives the same batches as `dl`, and shares no iterator and no workers with it"
     if not getattr(dl, 'persistent_workers', False) and not is_stateful(dl): return dl
     res = copy(dl)
@@ -172,7 +174,9 @@ class DataLoaders:
         train, # Dataset to train on
         valid=None, # Dataset to validate on
         bs:int=64, # Samples in a batch; validation takes twice as many
-        device=None, n_inp=None, split=None, # As in `DataLoaders`
+        device=None, # Where batches and model go; default: the accelerator if there is one
+        n_inp=None, # How many parts of a tuple are inputs; default: all but the last, or the only one
+        split=None, # `split(batch)` gives a tuple of inputs, or a mapping for keyword arguments, and a tuple of targets
         **kwargs, # For torch's `DataLoader`, such as `num_workers`; those about order are for training
     ):
         "Loaders for datasets: training shuffles and drops an incomplete last batch"
@@ -189,7 +193,9 @@ class DataLoaders:
     @property
     def valid_ds(self): return self.valid.dataset
 
-    def name(self, i:int|str) -> str:
+    def name(self,
+        i:int|str, # Position, from 0 for training; or a name, which is returned as it is
+    ) -> str:
         "Name of the loader with position or name `i`"
         names = list(self.loaders)
         if is_whole(i) and -len(names)<=i<len(names): return names[i]
@@ -200,7 +206,7 @@ class DataLoaders:
     def __len__(self): return len(self.loaders)
     def __iter__(self): return iter(self.loaders.values())
 
-    def split(self, b):
+    def split(self, b): # A batch as the loader gives it: a tensor, a tuple or a dict
         "Inputs and targets of a batch"
         if isinstance(b, _plain):
             b = tuple(b)

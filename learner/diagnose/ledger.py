@@ -193,7 +193,7 @@ class Ledger(Callback):
         self.keep,self.ids,self.loss,self.judge = whole('keep', keep, 1),ids,loss,None
         self.begin(SampleCosts.empty(0, self.keep))
 
-    def begin(self, accounts):
+    def begin(self, accounts): # What another ledger has counted, as saved by `state_dict`
         "Continue from `accounts`"
         self.entered,self.waiting,self.n_waiting,self.unjudged = accounts,[],0,0
 

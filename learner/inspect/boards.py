@@ -21,8 +21,15 @@ from ..model.files import path_in
 # %% ../../nbs/inspect/06_boards.ipynb #BoardLogger
 class BoardLogger(Logger):
     "A logger that also takes figures, and tables of texts"
-    def figure(self, name, fig): "Log a figure"
-    def table(self, name, head, rows): "Log a table"
+    def figure(self,
+        name, # Its name on the board
+        fig, # A figure of matplotlib
+    ): "Log a figure"
+    def table(self,
+        name, # Its name on the board
+        head, # Name of each column
+        rows, # A list of texts for each row
+    ): "Log a table"
 
     def log_figure(self,
         name:str, # Its name on the board

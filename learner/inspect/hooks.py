@@ -77,7 +77,10 @@ class Hooks:
     def __init__(self,
         ms, # Modules
         hook_func, # `hook_func(module, input, output)`
-        is_forward:bool=True, detach:bool=True, cpu:bool=False, when=None, # As in `Hook`
+        is_forward:bool=True, # Hook the forward pass; else the backward pass
+        detach:bool=True, # Detach the tensors that `func` is given from the graph
+        cpu:bool=False, # Copy them to the CPU first
+        when=None, # As in `Hook`
     ):
         self.hooks = [Hook(m, hook_func, is_forward, detach, cpu, when) for m in _several('ms', ms)]
     def __getitem__(self, i): return self.hooks[i]
@@ -107,24 +110,28 @@ def hook_output(
 @checked
 def hook_outputs(
     modules, # Modules to listen to
-    detach:bool=True, cpu:bool=False, grad:bool=False, # As in `hook_output`
+    detach:bool=True, # Detach the tensors that are kept from the graph
+    cpu:bool=False, # Copy them to the CPU first
+    grad:bool=False, # As in `hook_output`
 ) -> Hooks:
     "`Hooks` that keep what `modules` return"
     return Hooks(_several('modules', modules), _output, not grad, detach, cpu)
 
 # %% ../../nbs/inspect/01_hooks.ipynb #flatten_model
-def has_params(m:nn.Module) -> bool:
+def has_params(
+    m:nn.Module, # A model or a layer
+) -> bool:
     "Whether `m` has parameters"
     return next(_module('m', m).parameters(), None) is not None
 
 def total_params(
-    m:nn.Module,
+    m:nn.Module, # A model or a layer
 ) -> tuple: # The number, and whether any is trained
     "How many parameters `m` has"
     return sum(p.numel() for p in _module('m', m).parameters()),any(p.requires_grad for p in m.parameters())
 
 def flatten_model(
-    m:nn.Module,
+    m:nn.Module, # A model or a layer
 ) -> list: # Modules that have no modules of their own, each once
     "The layers of `m`"
     return [o for o in _module('m', m).modules() if next(o.children(), None) is None]
@@ -147,7 +154,9 @@ class HookCallback(Callback):
         modules=None, # Modules to listen to; default: layers of the model with parameters
         every:int|None=None, # Only in each `every`-th training batch, beginning with the first
         remove_end:bool=True, # False: a complete fit ends with hooks on, until `hooks.remove()` or this is removed
-        is_forward:bool=True, detach:bool=True, cpu:bool=False, # As in `Hook`
+        is_forward:bool=True, # Hook the forward pass; else the backward pass
+        detach:bool=True, # Detach the tensors that `func` is given from the graph
+        cpu:bool=False, # As in `Hook`
         include_paramless:bool=False, # Listen to layers without parameters too
         hook=None, # `hook(module, input, output)`
     ):

@@ -181,11 +181,11 @@ class FileLogger(Logger):
         try: return data[:data.rfind(b'\n')+1].decode('utf-8')
         except UnicodeDecodeError as e: raise self.damaged(f"byte {e.start} is no text") from e
 
-    def damaged(self, why):
+    def damaged(self, why): # What is wrong with the file
         "An error about a file that cannot be read"
         return ValueError(f"`{self.file}` is damaged, or was not written by `{type(self).__name__}`: {why}")
 
-    def rewrite(self, lines):
+    def rewrite(self, lines): # Texts that end with a new line
         "Replace the file, as a whole, by one with `lines`"
         with atomic_write(self.file) as f: f.write(self.encoded(lines, head=True))
 

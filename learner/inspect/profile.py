@@ -59,7 +59,7 @@ class Stopwatch:
             else: self.flying.append((self.phase, self.at, at))
         self.phase,self.since,self.at = phase,now,at
 
-    def collect(self, wait=False):
+    def collect(self, wait=False): # Wait until the device has reached them all
         "Read the events that have passed, or wait for all"
         while self.flying:
             phase,a,b = self.flying[0]
@@ -227,7 +227,12 @@ def _place(file, line):
 
 class ProfileReport:
     "Where the time of a fit went, as tables: `phases`, `callbacks`, `waits`; and `about`, facts by name"
-    def __init__(self, phases, callbacks, waits, about):
+    def __init__(self,
+        phases, # A row for each phase of a batch
+        callbacks, # A row for each callback and event
+        waits, # A row for each line that made the device wait
+        about, # Facts about the machine and the fit, by name
+    ):
         self.phases,self.callbacks,self.waits,self.about = phases,callbacks,waits,about
 
     def _parts(self): return [o for o in (self.phases, self.callbacks[:12], self.waits) if o]

@@ -32,7 +32,13 @@ _heads = 'Layer','Type','Output','Params','Trained'
 class Summary:
     """The layers of a model in `layers`, one `Row` each; the number of parameters in `total` and `trained`;
     and `about`, facts by name. Shown as text, in notebooks as a table"""
-    def __init__(self, title, layers, total, trained, about):
+    def __init__(self,
+        title, # Line above the table
+        layers, # A `Row` for each layer
+        total, # Number of parameters
+        trained, # How many of them are trained
+        about, # Lines to show below the table
+    ):
         self.title,self.layers,self.total,self.trained,self.about = title,layers,total,trained,about
 
     @property

@@ -33,7 +33,8 @@ def synth_dls(
     n_train:int=10, # Training batches
     n_valid:int=2, # Validation batches; without any, there is no validation loader
     bs:int=16, # Samples in a batch
-    a:float=2., b:float=3., # The line that the data lie on
+    a:float=2., # Slope of the line
+    b:float=3., # Its height at 0
     seed:int=42, # Of the data
     shuffle:bool=True, # Draw the training samples in a new order each epoch
     num_workers:int=0, # Processes that load

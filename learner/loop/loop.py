@@ -108,7 +108,7 @@ class LoopState(Dispatcher):
         "Whether all optimizer steps of the fit have been taken, where their number ends it"
         return self.n_step is not None and self.opt_step>=self.n_step
 
-    def has_epoch(self, epoch):
+    def has_epoch(self, epoch): # Number of an epoch, from 0
         "Whether the fit still runs epoch number `epoch`"
         if self.n_train_iter is not None and self.train_iter>=self.n_train_iter: return False
         return epoch<self.n_epoch and not self.steps_done
@@ -161,7 +161,11 @@ class LoopState(Dispatcher):
 # %% ../../nbs/loop/01_loop.ipynb #Phases
 class Phases(LoopState):
     "Gives each phase its loader, and each batch its parts"
-    def use_loader(self, name, dl, training):
+    def use_loader(self,
+        name, # Name of the loader, such as `valid`
+        dl, # The loader
+        training, # Whether the phase trains
+    ):
         "Set the loader of the next phase, and in `stop_at` where it stops; None where the loader ends by itself"
         n,most = length(dl),self.batch_limit('train' if training else 'valid')
         if training:

@@ -204,10 +204,10 @@ class Position:
     batch:int                # Training batches done in this epoch
     announced:bool           # `before_draw` has been fired for the next batch
     exact:bool               # Nothing was half done
-    counters:Counters
-    bounds:Bounds
-    optimizer:HypersAndGrads
-    loader:LoaderState
+    counters:Counters        # Epochs, batches and optimizer steps that are done
+    bounds:Bounds            # Where the fit begins and ends
+    optimizer:HypersAndGrads # Hyper-parameters, and gradients that wait for a step
+    loader:LoaderState       # Which batches come next, and the random numbers they are drawn with
     results:dict             # Results of the last validation
     state:dict               # The user's `learn.state`
     callbacks:dict           # States of callbacks, by name
@@ -244,7 +244,7 @@ class Position:
             dict(learn.results), state, callbacks, modules=modules,
             others=tuple([(o, digest(o)) for o in others]) if others else ())
 
-    def complete(self, learn):
+    def complete(self, learn): # The learner whose position it is
         "The same position, with what only a position that is used needs"
         if self.settings is not None: return self
         train,now = learn.dls.train,self.loader.now
@@ -256,7 +256,7 @@ class Position:
             moved=[*dict.fromkeys([*learn.route.moved, *moved_counts(learn.route.counts_before, counts)])])
         return replace(self, loader=loader, callbacks=whole_states(self.callbacks), settings=settings_of(learn))
 
-    def show(self, learn):
+    def show(self, learn): # The learner that resumes
         "Let `learn` say how far the run is, before it resumes"
         self.counters.put(learn)
         self.bounds.put(learn)

@@ -88,20 +88,29 @@ def accuracy_multi(
 # %% ../../nbs/measure/03_accuracies.ipynb #errors
 @declare(False, count_elements)
 @checked
-def mse(pred:torch.Tensor, targ:torch.Tensor):
+def mse(
+    pred:torch.Tensor, # Predicted numbers, of any shape
+    targ:torch.Tensor, # Actual numbers, as many as predicted ones
+):
     "Mean squared error"
     return F.mse_loss(*flat_pair(pred, targ))
 
 @declare(False, count_elements)
 @checked
-def mae(pred:torch.Tensor, targ:torch.Tensor):
+def mae(
+    pred:torch.Tensor, # Predicted numbers, of any shape
+    targ:torch.Tensor, # Actual numbers, as many as predicted ones
+):
     "Mean absolute error"
     pred,targ = flat_pair(pred, targ)
     return (pred-targ).abs().mean()
 
 @declare(False, count_elements)
 @checked
-def msle(pred:torch.Tensor, targ:torch.Tensor):
+def msle(
+    pred:torch.Tensor, # Predicted numbers, of any shape
+    targ:torch.Tensor, # Actual numbers, as many as predicted ones
+):
     "Mean squared error of the logarithms of `1 + pred` and `1 + targ`"
     pred,targ = flat_pair(pred, targ)
     return F.mse_loss(torch.log1p(pred), torch.log1p(targ))

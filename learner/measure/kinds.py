@@ -25,7 +25,10 @@ def _check_kwargs(cls, func, kwargs):
         if k not in params: raise TypeError(f"Neither `AccumMetric` nor `{func_name(func)}` has an argument `{k}`."
             f"{nearest(k, [*signature(cls).parameters, *params])}")
 
-def check_several(pred, axis):
+def check_several(
+    pred, # What the model predicts
+    axis, # Where the classes are in it
+):
     "Refuse predictions with one score per target, where the class with the highest score is wanted"
     if pred.shape[axis]==1: raise ValueError("The class with the highest score is compared with the target, "
         f"but predictions have shape {tuple(pred.shape)}, with one score in axis {axis}: "

@@ -58,7 +58,7 @@ def n_samples(
     n = find_bs(learn.yb)
     return find_bs(learn.xb) if n is None else n
 
-def loss_of(learn):
+def loss_of(learn): # A learner, or a batch with a `loss_func`
     "The loss function of a learner, or the usual one that the model's own loss equals; None if nothing is known"
     return getattr(learn, 'known_loss', None) or getattr(learn, 'loss_func', None)
 
@@ -96,7 +96,9 @@ class Metric:
     _name = None
     of_loss,default_loss = False,None # whether it is computed from the loss; which, where none is given
     def reset(self): "Start a phase"
-    def accumulate(self, learn): "Take in the batch that `learn` has just done"; raise NotImplementedError
+    def accumulate(self,
+        learn, # The learner after its batch: `learn.pred`, `learn.yb` and `learn.loss` are those of the batch
+    ): "Take in the batch that `learn` has just done"; raise NotImplementedError
     @property
     def value(self):
         "Of all batches since `reset`: a number, or a tensor on the device; None before the first"
@@ -121,7 +123,7 @@ class Metric:
             self.reset()
             self.accumulate(batch)
             return self.value
-    def called_with_axis(self, axis):
+    def called_with_axis(self, axis): # The axis of the classes that would be right
         "How to write this metric with another axis of the classes; None if it has none"
         return f'{type(self).__name__}(axis={axis})' if has_argument(type(self).__init__, 'axis') else None
     def __repr__(self):
@@ -130,7 +132,7 @@ class Metric:
         val = '' if v is None else f'={v:.4g}' if isinstance(v, (int,float)) else f'={v}'
         return f"{type(self).__name__}({self.name}{val})"
 
-    def pair(self, learn):
+    def pair(self, learn): # The learner after its batch
         "The predictions and the target of a batch, for metrics that compare one tensor with another"
         pred,yb = learn.pred,learn.yb
         if isinstance(pred, torch.Tensor) and len(yb)==1 and isinstance(yb[0], torch.Tensor): return pred.detach(),yb[0]
@@ -172,7 +174,9 @@ class _HeldModules:
 _internals = {*vars(nn.Module()),'training'}
 def _attributes(m): return {k:v for k,v in vars(m).items() if k not in _internals}
 
-def hold(metrics) -> list: # For `put_back`
+def hold(
+    metrics, # Metrics, which go on with the copies
+) -> list: # For `put_back`
     "Give metrics copies of what they have gathered, and return the originals"
     originals = [vars(m).copy() for m in metrics]
     memo = {id(v): v for o in originals for v in o.values() if _is_setting(v)}
@@ -181,14 +185,17 @@ def hold(metrics) -> list: # For `put_back`
     for m in metrics: vars(m).update({k:_copied(v, memo) for k,v in vars(m).items()})
     return originals,modules
 
-def put_back(metrics, held):
+def put_back(
+    metrics, # The metrics that `hold` was given
+    held, # What `hold` returned
+):
     "Undo `hold`"
     originals,modules = held
     if modules: modules.restore()
     for m,old in zip(metrics, originals): vars(m).clear(); vars(m).update(old)
 
 @contextmanager
-def held(metrics):
+def held(metrics): # Metrics that return to their values at the end
     "Let metrics gather something else for a while"
     originals = hold(metrics)
     try: yield
@@ -210,7 +217,10 @@ def _one_number(v, name):
         except (TypeError, ValueError): got = repr(v)
     raise TypeError(f"The metric `{name}` is averaged over batches, so it returns one number, but it returned {got}")
 
-def has_argument(f, name):
+def has_argument(
+    f, # A function or another callable
+    name, # Name of the argument
+):
     "Whether `f` has an argument of this name"
     try: return name in signature(f).parameters
     except (TypeError, ValueError): return False # a built-in function has no signature
@@ -238,7 +248,7 @@ class AvgMetric(Metric):
         n = items_of(func, *learn.yb)
         if n is None: n = n_samples(learn) if kept is None else kept
         self.add(unchecked(func)(learn.pred, *learn.yb), n)
-    def says_its_items(self, learn):
+    def says_its_items(self, learn): # The learner after its batch
         "Whether it is known what the function averages over"
         return self.ignores or items_of(self.func, *learn.yb) is not None
     def called_with_axis(self, axis):
@@ -258,10 +268,10 @@ class AvgMetric(Metric):
     @property
     def value(self): return self.total/self.count if self.total is not None and self.count else None
 
-def innermost(f):
+def innermost(f): # A function, or a `partial` of one
     "The function that a `partial` calls in the end"
     return innermost(f.func) if isinstance(f, partial) else f
-def func_name(f):
+def func_name(f): # A function, a `partial` of one, or an object that is called
     "The name of a metric made of `f`"
     name = getattr(innermost(f), '__name__', None) or snake_name(type(f).__name__, 'Metric')
     return 'metric' if name=='<lambda>' else name
@@ -276,7 +286,10 @@ class AvgLoss(AvgMetric):
         count=None, # `count(learn)` returns the number of items that the loss averages; default: see `n_items`
     ): self.count_items,self._name = count,'loss'; self.reset()
     def accumulate(self, learn): self.add_loss(learn, learn.loss)
-    def add_loss(self, learn, loss):
+    def add_loss(self,
+        learn, # The learner after its batch
+        loss, # A value of the loss, as a tensor on the device
+    ):
         "Take in the loss of a batch, or a term of it"
         if not isinstance(loss, torch.Tensor): raise TypeError(
             f"`{self.name}` is an average of losses, which are tensors, "
@@ -289,11 +302,16 @@ class AvgLoss(AvgMetric):
 
 def _reduction(learn): return reduction_of(loss_of(learn)) if learn.yb else 'mean' # a model's own
 
-def is_summed(learn) -> bool:
+def is_summed(
+    learn, # The learner with its loss function
+) -> bool:
     "Whether the loss of a batch is a sum over its samples"
     return _reduction(learn)=='sum'
 
-def loss_per_sample(learn, loss):
+def loss_per_sample(
+    learn, # The learner after its batch
+    loss, # The summed loss of that batch
+):
     "A summed loss as it is shown: divided by the number of samples, so that it does not grow with the batch"
     return loss.detach()/(n_samples(learn) or 1)
 

@@ -22,7 +22,8 @@ class CountScore(Metric):
     "A score from counts. Abstract: `count` returns the counts of a batch, `of` makes a score of their sum"
     higher_is_better = True
     def reset(self): self.counts = None
-    def count(self, learn): raise NotImplementedError
+    def count(self, learn): # The learner after its batch
+        raise NotImplementedError
     def of(self, counts): raise NotImplementedError
     def accumulate(self, learn):
         new = self.count(learn)
@@ -37,7 +38,7 @@ class ClassCounts(CountScore):
         axis:int=-1, # Where the classes are in the predictions
     ): self.axis = axis; self.reset()
 
-    def decide(self, learn):
+    def decide(self, learn): # The learner after its batch
         "Predicted classes and targets, which of them count, and the number of classes"
         pred,targ = self.pair(learn)
         n = pred.shape[self.axis]
@@ -94,7 +95,7 @@ class ClassScore(ClassCounts):
             raise ValueError(f"`pos_label` is 0 or 1, but got {pos_label!r}")
         super().__init__(axis)
     def score(self, right, predicted, actual): raise NotImplementedError
-    def decide(self, learn):
+    def decide(self, learn): # The learner after its batch
         *res,n = super().decide(learn)
         if self.average=='binary' and n!=2: raise ValueError(
             f"`{type(self).__name__}()` is for two classes, "
@@ -199,7 +200,7 @@ class LabelCounts(CountScore):
         sigmoid:bool=True, # Scores become probabilities first
     ): self.thresh,self.sigmoid = thresh,sigmoid; self.reset()
 
-    def decide(self, learn):
+    def decide(self, learn): # The learner after its batch
         "Predicted and actual labels, `(bs, n_labels)`, as booleans"
         pred,targ = self.pair(learn)
         if pred.ndim>2:

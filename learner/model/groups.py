@@ -19,12 +19,16 @@ from ..core.checks import checked,positive,short_name
 
 # %% ../../nbs/model/01_groups.ipynb #params
 @checked
-def params(m:nn.Module) -> list:
+def params(
+    m:nn.Module, # The model
+) -> list:
     "All parameters of `m`: the default splitter, one group"
     return list(m.parameters())
 
 @checked
-def trainable_params(m:nn.Module) -> list:
+def trainable_params(
+    m:nn.Module, # The model
+) -> list:
     "Those parameters of `m` that require a gradient now"
     return [p for p in m.parameters() if p.requires_grad]
 
@@ -32,7 +36,10 @@ _rms_norm = [nn.RMSNorm] if hasattr(nn, 'RMSNorm') else []
 norm_types = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, *_rms_norm) # layers that normalize
 
 @checked
-def norm_bias_params(m:nn.Module, with_bias:bool=True) -> list:
+def norm_bias_params(
+    m:nn.Module, # The model
+    with_bias:bool=True, # Include the biases of all layers, not only of norm layers
+) -> list:
     "Parameters of norm layers in `m`; and all biases, `with_bias`"
     norms = [p for o in m.modules() if isinstance(o, norm_types) for p in o.parameters(recurse=False)]
     biases = [getattr(o, 'bias', None) for o in m.modules()] if with_bias else []

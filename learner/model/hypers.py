@@ -58,7 +58,9 @@ def _counts(opt, k):
     args = _arguments(type(opt))
     return args is not None and k in opt.defaults and k not in args
 
-def hypers(opt:torch.optim.Optimizer) -> list[str]:
+def hypers(
+    opt:torch.optim.Optimizer, # Any optimizer of torch
+) -> list[str]:
     "Names of the hyper-parameters that `opt` has"
     _check_opt(opt)
     taken = {'params', 'group', 'spared', *(k for places in _places.values() for k,_ in places)}
@@ -86,7 +88,9 @@ def values_for(
     return [vals[i] for i in whose]
 
 # %% ../../nbs/model/02_hypers.ipynb #get_hyper
-def n_groups(opt:torch.optim.Optimizer) -> int:
+def n_groups(
+    opt:torch.optim.Optimizer, # Any optimizer of torch
+) -> int:
     "Number of parameter groups, as the splitter made them"
     _check_opt(opt)
     return len(first_groups(opt))
@@ -100,7 +104,7 @@ def _check_name(opt, name):
     raise ValueError(f"`{short_name(opt)}` has no hyper-parameter `{name}`, but {listed(names)}.{near}")
 
 def get_hyper(
-    opt:torch.optim.Optimizer,
+    opt:torch.optim.Optimizer, # Any optimizer of torch
     name:str, # `lr`, `mom`, `sqr_mom`, `wd`, `eps`, or another that `opt` has
 ) -> list[float]: # One per group
     "Values of a hyper-parameter"
@@ -108,7 +112,7 @@ def get_hyper(
     return [read_hyper(g, name) for g in first_groups(opt)]
 
 def set_hyper(
-    opt:torch.optim.Optimizer,
+    opt:torch.optim.Optimizer, # Any optimizer of torch
     name:str, # As in `get_hyper`
     v, # One value, or one per group, or a slice: see `per_group`
 ):
@@ -121,7 +125,7 @@ def set_hyper(
 
 # %% ../../nbs/model/02_hypers.ipynb #spare
 def spare(
-    opt:torch.optim.Optimizer,
+    opt:torch.optim.Optimizer, # Any optimizer of torch
     no_decay, # Parameters
 ):
     "Take `no_decay` out of weight decay, now and when it is changed. What `opt` remembers of its parameters stays"

@@ -36,7 +36,7 @@ class BaseLoss:
     @checked(loss_cls=callable)
     def __init__(self,
         loss_cls, # Class of the torch loss, or a function that makes one
-        *args,
+        *args, # Positional arguments of `loss_cls`
         axis:int=-1, # Where the classes are in the predictions
         flatten:bool=True, # Flatten predictions and targets
         floatify:bool=False, # Make targets floats
@@ -122,15 +122,30 @@ class BCEWithLogitsLossFlat(BaseLoss):
     def activation(self, x): return torch.sigmoid(x)
     def decodes(self, x): return x>self.thresh
 
-def BCELossFlat(*args, axis:int=-1, floatify:bool=True, **kwargs) -> BaseLoss:
+def BCELossFlat(
+    *args, # Positional arguments of `nn.BCELoss`
+    axis:int=-1, # Where the classes are in the predictions
+    floatify:bool=True, # Make targets floats
+    **kwargs, # For `nn.BCELoss`, such as `reduction`
+) -> BaseLoss:
     "`nn.BCELoss`, flattened"
     return BaseLoss(nn.BCELoss, *args, axis=axis, floatify=floatify, is_2d=False, **kwargs)
 
-def MSELossFlat(*args, axis:int=-1, floatify:bool=True, **kwargs) -> BaseLoss:
+def MSELossFlat(
+    *args, # Positional arguments of `nn.MSELoss`
+    axis:int=-1, # Where the classes are in the predictions
+    floatify:bool=True, # Make targets floats
+    **kwargs, # For `nn.MSELoss`, such as `reduction`
+) -> BaseLoss:
     "`nn.MSELoss`, flattened: predictions `(bs, 1)` and targets `(bs,)` fit together"
     return BaseLoss(nn.MSELoss, *args, axis=axis, floatify=floatify, is_2d=False, **kwargs)
 
-def L1LossFlat(*args, axis:int=-1, floatify:bool=True, **kwargs) -> BaseLoss:
+def L1LossFlat(
+    *args, # Positional arguments of `nn.L1Loss`
+    axis:int=-1, # Where the classes are in the predictions
+    floatify:bool=True, # Make targets floats
+    **kwargs, # For `nn.L1Loss`, such as `reduction`
+) -> BaseLoss:
     "`nn.L1Loss`, flattened"
     return BaseLoss(nn.L1Loss, *args, axis=axis, floatify=floatify, is_2d=False, **kwargs)
 

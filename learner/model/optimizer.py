@@ -194,7 +194,7 @@ class OptimList(torch.optim.Optimizer):
         raise TypeError("Add the group to one of the optimizers: `opt.opts[i].add_param_group(…)`")
 
 # %% ../../nbs/model/03_optimizer.ipynb #clear_state
-def clear_state(opt):
+def clear_state(opt): # An optimizer, or several that were made one
     "Let an optimizer, or several as one, forget what it remembers of its parameters"
     for o in parts_of(opt): o.state.clear()
     if isinstance(opt, OptimList): opt.n = 0

@@ -77,7 +77,10 @@ def text_row(
     cells = [o.rjust(_width(k, digits)) for k,o in zip(names, texts)]
     return ' '.join(o + ('*' if k in marks else ' ') for k,o in zip(names, cells)).removesuffix(' ')
 
-def text_table(names, rows) -> str:
+def text_table(
+    names, # Head of each column
+    rows, # A list of texts or numbers for each row
+) -> str:
     "A table for terminals"
     lines = [names, *([show_value(k, v) for k,v in zip(names, o)] for o in rows)]
     widths = [max(9, *map(len, o)) for o in zip(*lines)]
@@ -127,7 +130,7 @@ class History(list):
         if k in self.names: return
         raise KeyError(f"Nothing recorded as `{k}`, but {listed(self.names)}.{nearest(k, self.names)}")
 
-    def last(self, k):
+    def last(self, k): # Name of the column, such as `valid_loss`
         "The latest value of column `k` that is not missing"
         self._check(k)
         return next((v for o in reversed(self) if (v := o.get(k)) is not missing), missing)
@@ -140,7 +143,7 @@ class History(list):
         vals = {i:v for i,o in enumerate(self) if isinstance(v := o.get(k), (int,float)) and v==v}
         return (max if higher else min)(vals, key=vals.get, default=None)
 
-    def drop(self, k):
+    def drop(self, k): # Name of the column
         "Forget column `k`"
         self._check(k)
         if self._names is not None: self._names.remove(k)

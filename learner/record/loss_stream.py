@@ -87,7 +87,7 @@ class LossStream:
         for o in islice(self.raw, start, n): avg = avg*self.beta + o*(1-self.beta)
         return avg
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state): # What `state_dict` of another stream has returned
         "Continue from `state`; to be called on a new stream"
         self.raw,self.smooth,self.avg = list(state['_raw']),list(state['_smooth']),state['avg']
         self.start = len(self.raw),self.avg

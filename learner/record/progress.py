@@ -78,7 +78,10 @@ class Display:
 
 class Notebook:
     "One display, which ends as a table"
-    def __init__(self, better, put): self.better,self.put,self.table,self.shown = better,put,'',False
+    def __init__(self,
+        better, # For each column, whether a higher value is better; None where neither is
+        put, # A function that shows HTML, in place of what it showed before
+    ): self.better,self.put,self.table,self.shown = better,put,'',False
     def bar(self, desc, n, total, loss, pct):
         frac = f'max="{total}" value="{n}"' if total else ''
         self.show(f'<div><progress {frac} style="width:20em"></progress> {desc} {n}/{total or "?"}{loss}</div>')
@@ -99,7 +102,11 @@ def _terminal_width(out):
 
 class Lines:
     "A line per row, with what has room in it; in a terminal with a tqdm bar below"
-    def __init__(self, better, bars, out):
+    def __init__(self,
+        better, # For each column, whether a higher value is better; None where neither is
+        bars, # Whether to draw a bar below the lines
+        out, # A stream to write to, such as `sys.stdout`
+    ):
         self.best,self.bars,self.out,self.head,self.tqdm = Best(better),bars,out,None,None
     def bar(self, desc, n, total, loss, pct):
         if not self.bars: return
@@ -131,7 +138,10 @@ def _same_random():
 class Rich:
     "Rows, and below them two bars, for the fit and for its running phase, drawn by rich"
     @_same_random()
-    def __init__(self, better, out):
+    def __init__(self,
+        better, # For each column, whether a higher value is better; None where neither is
+        out, # A stream to write to, such as `sys.stdout`
+    ):
         progress = extra('rich.progress', 'rich', "`bars='rich'`")
         text = [progress.TextColumn(o, markup=False) for o in ('{task.description}', '{task.fields[count]}')]
         self.best,self.head,self.tasks = Best(better),None,{}

@@ -127,7 +127,7 @@ class ClassificationInterpretation(Interpretation):
     @checked(cmap=..., norm_dec='>=0', dpi='>0')
     def plot_confusion_matrix(self,
         normalize:bool=False, # Show fractions of each actual class, in [0,1]
-        title:str='Confusion matrix',
+        title:str='Confusion matrix', # Title of the figure
         cmap:str='Blues', # Name of a colour map of matplotlib
         norm_dec:int=2, # Decimals of fractions
         plot_txt:bool=True, # Write the numbers too; with more than 20 classes, those that are not 0

@@ -83,7 +83,8 @@ class TrackerCallback(Callback):
         if self.new_best: self.best = val
         self.act(val)
 
-    def act(self, val): "Called after each value, with `new_best` and `best` up to date"
+    def act(self, val): # The latest value of the monitored column
+        "Called after each value, with `new_best` and `best` up to date"
     def after_fit(self):
         if self.rec and self._had_value is False:
             warnings.warn(f"`{self.name}` did nothing: {_name(self.watched)} had no value in any row of this fit")
@@ -134,7 +135,10 @@ class BestFiles(TrackerCallback):
         self.last_saved_path = self.learn.save(name, with_opt=self.with_opt)
         return name
 
-    def keep_file(self, val, file):
+    def keep_file(self,
+        val, # The value of the monitored column that the weights reached
+        file, # Path of the file with the weights
+    ):
         "Keep `file`, whose weights have the value `val`, and let go of those that are no longer among the best"
         others = [o for o in self.kept if not (isinstance(file, str) and o[1]==file)]
         if isinstance(file, str): self.written[file] = val

@@ -49,7 +49,8 @@ def _number(file): return int(file.name.split('-')[0])
 
 class Checkpoints:
     "The files of a folder, as its manifest lists them, oldest first. A folder is for one run at a time"
-    def __init__(self, folder): self.folder = Path(folder)
+    def __init__(self, folder): # Path of the folder
+        self.folder = Path(folder)
     @property
     def manifest(self): return self.folder/'manifest.json'
     @property
@@ -71,7 +72,11 @@ class Checkpoints:
                 raise ValueError(f"`{self.manifest}` names a file that is no checkpoint in its folder: `{o.name}`")
         return res
 
-    def new_file(self, run, epoch, iter):
+    def new_file(self,
+        run, # Number of the run, from 0
+        epoch, # Epochs that are done
+        iter, # Training batches that are done in the running epoch
+    ):
         "A path for a file that comes after all others"
         nr = 1+max(map(_number, self.found), default=0)
         return self.folder/f'{nr:05}-{run}-epoch{epoch}-iter{iter}.pt'

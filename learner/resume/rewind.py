@@ -130,7 +130,7 @@ class Rewind(Callback):
 
     def cleanup_fit(self): self.route.carry = self.carried
 
-    def nearest(self, n_iter):
+    def nearest(self, n_iter): # Number of training batches since the beginning of the run
         "The last point at or before batch `n_iter`"
         res = next((o for o in reversed(self.points) if o.n_iter<=n_iter), None)
         if res is not None: return res
@@ -138,7 +138,7 @@ class Rewind(Callback):
         raise ValueError(f"The run cannot go back to {n_iter} training batches: it is held after {held or 'none'}. "
             f"`Rewind(every={self.every}, keep={self.keep})` says how many points are held")
 
-    def drop_after(self, n_iter):
+    def drop_after(self, n_iter): # Number of training batches since the beginning of the run
         "Forget the points after batch `n_iter`"
         while self.points and self.points[-1].n_iter>n_iter: self.points.pop()
 

@@ -33,7 +33,11 @@ from .trial import restored
 # %% ../../nbs/schedule/05_lr_find.ipynb #suggestions
 def _loss_at(lr, lrs, losses): return float(np.interp(log10(lr), np.log10(lrs), losses))
 
-def valley(lrs, losses, num_it):
+def valley(
+    lrs, # Learning rates that were tried, ascending
+    losses, # The smoothed loss at each of them
+    num_it, # How many rates the finder was to try
+):
     "Halfway into the longest descent: after a third of it and half of the next"
     tails,lens = [],[] # of the longest falling subsequence that ends at each point
     for o in losses:
@@ -45,7 +49,14 @@ def valley(lrs, losses, num_it):
     i = max(0, end-lens[end] + int(part) + int(part/2))
     return float(lrs[i]),(float(lrs[i]), float(losses[i]))
 
-def slide(lrs, losses, num_it, lr_diff=15, thresh=.005, adjust_value=1.):
+def slide(
+    lrs, # Learning rates that were tried, ascending
+    losses, # The smoothed loss at each of them
+    num_it, # How many rates the finder was to try
+    lr_diff=15, # Width of the window, in points
+    thresh=.005, # Largest difference of the slopes at its ends
+    adjust_value=1., # Factor of the rate that is found
+):
     "From the right to where the slopes at both ends of a window of `lr_diff` points differ by at most `thresh`"
     grad = np.gradient(losses)
     right = len(losses)-1
@@ -55,12 +66,20 @@ def slide(lrs, losses, num_it, lr_diff=15, thresh=.005, adjust_value=1.):
     lr = float(lr)*adjust_value
     return lr,(lr, _loss_at(lr, lrs, losses))
 
-def minimum(lrs, losses, num_it):
+def minimum(
+    lrs, # Learning rates that were tried, ascending
+    losses, # The smoothed loss at each of them
+    num_it, # How many rates the finder was to try
+):
     "A tenth of the rate with the lowest loss"
     lr = float(lrs[int(np.argmin(losses))])/10
     return lr,(lr, _loss_at(lr, lrs, losses))
 
-def steep(lrs, losses, num_it):
+def steep(
+    lrs, # Learning rates that were tried, ascending
+    losses, # The smoothed loss at each of them
+    num_it, # How many rates the finder was to try
+):
     "Where the loss falls fastest on a logarithmic scale of rates"
     i = int(np.argmin(np.diff(losses)/np.diff(np.log(lrs))))
     return float(lrs[i]),(float(lrs[i]), float(losses[i]))
@@ -112,7 +131,7 @@ class SuggestedLRs(Row):
     "Learning rates by the name of the function that suggested them; `lrs` and `losses`, the curve; `plot()`"
     def __repr__(self):
         return ', '.join(f'{k}=None' if v is None else f'{k}={v:.2e}' for k,v in zip(self.names, self))
-    def plot(self, ax=None):
+    def plot(self, ax=None): # Axes to draw on; default: those of a new figure
         "Plot loss against learning rate, and mark the suggestions"
         import matplotlib.pyplot as plt
         if ax is None: ax = plt.subplots(figsize=(6,3), layout='constrained')[1]

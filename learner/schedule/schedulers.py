@@ -52,7 +52,10 @@ class HyperScheduler(Callback):
             f"`{other.name}` and `{self.name}` would both set `{both[0]}`: use one of them. "
             "`fit_one_cycle` and similar methods add a `ParamScheduler`, `fit` does not")
 
-    def rescale(self, name, values):
+    def rescale(self,
+        name, # Name of a hyper-parameter, such as `lr`
+        values, # The highest value of each parameter group; None leaves the group alone
+    ):
         "As a fit resumes, let `values` be the highest ones of the schedule of `name`; None leaves a group alone"
         if name not in self.sets: return False
         opt,tops = self.learn.opt,self.tops(name)
@@ -66,7 +69,10 @@ class HyperScheduler(Callback):
             f"were {_shown([top*k for top,k in zip(tops, new)])}, not {_shown(tops)}")
         return True
 
-    def set_scaled(self, name, v):
+    def set_scaled(self,
+        name, # Name of a hyper-parameter, such as `lr`
+        v, # What the schedule says, before it is scaled
+    ):
         "Set `name` to what its schedule says, or as much of it as was asked for since"
         if name in self.scales: v = [o*k for o,k in zip(per_group(v, len(self.scales[name]), name), self.scales[name])]
         self.learn.set_hyper(name, v)

@@ -20,19 +20,40 @@ from ..core.checks import checked,in_range,listed
 
 # %% ../../nbs/schedule/01_schedules.ipynb #shapes
 def _mix(start, end, w): return start*(1-w) + end*w # exact at both ends
-def sched_no(start, end, pos):
+def sched_no(
+    start, # Value at position 0
+    end, # Value at position 1
+    pos, # Fraction of training that is done, from 0 to 1
+):
     "`start` throughout"
     return start
-def sched_lin(start, end, pos):
+def sched_lin(
+    start, # Value at position 0
+    end, # Value at position 1
+    pos, # Fraction of training that is done, from 0 to 1
+):
     "A straight line"
     return _mix(start, end, pos)
-def sched_cos(start, end, pos):
+def sched_cos(
+    start, # Value at position 0
+    end, # Value at position 1
+    pos, # Fraction of training that is done, from 0 to 1
+):
     "Half a cosine"
     return _mix(start, end, (1-cos(pi*pos))/2)
-def sched_exp(start, end, pos):
+def sched_exp(
+    start, # Value at position 0
+    end, # Value at position 1
+    pos, # Fraction of training that is done, from 0 to 1
+):
     "Equal ratios"
     return start**(1-pos) * end**pos
-def sched_poly(start, end, pos, power=1.):
+def sched_poly(
+    start, # Value at position 0
+    end, # Value at position 1
+    pos, # Fraction of training that is done, from 0 to 1
+    power=1., # Above 1 the value stays near `start` for long; below 1, near `end`
+):
     "A power of the position"
     return _mix(start, end, pos**power)
 
@@ -67,16 +88,28 @@ class Schedule:
         return [self.f(s, e, pos) for s,e in zip(self.start, self.end)]
     def __repr__(self): return f"{getattr(self.f, '__name__', 'sched_poly')}({self.start} → {self.end})"
 
-def SchedNo(start, end) -> Schedule:
+def SchedNo(
+    start, # Value at position 0, or one for each parameter group
+    end, # Only for the same signature: the value stays at `start`
+) -> Schedule:
     "Stays at `start`"
     return Schedule(sched_no, start, end)
-def SchedLin(start, end) -> Schedule:
+def SchedLin(
+    start, # Value at position 0, or one for each parameter group
+    end, # Value at position 1, or one for each parameter group
+) -> Schedule:
     "A straight line"
     return Schedule(sched_lin, start, end)
-def SchedCos(start, end) -> Schedule:
+def SchedCos(
+    start, # Value at position 0, or one for each parameter group
+    end, # Value at position 1, or one for each parameter group
+) -> Schedule:
     "Half a cosine"
     return Schedule(sched_cos, start, end)
-def SchedExp(start, end) -> Schedule:
+def SchedExp(
+    start, # Value at position 0, or one for each parameter group
+    end, # Value at position 1, or one for each parameter group
+) -> Schedule:
     "Equal ratios; both values must be above 0"
     res = Schedule(sched_exp, start, end)
     if not all(o>0 for o in (*L(res.start), *L(res.end))):
@@ -84,7 +117,8 @@ def SchedExp(start, end) -> Schedule:
     return res
 @checked(power='>0')
 def SchedPoly(
-    start, end,
+    start, # Value at position 0, or one for each parameter group
+    end, # Value at position 1, or one for each parameter group
     power:float, # Of the position
 ) -> Schedule:
     "A power of the position"
@@ -93,7 +127,10 @@ def SchedPoly(
 # %% ../../nbs/schedule/01_schedules.ipynb #combine
 class Pieces:
     "Schedules one after another, made by `combine_scheds`"
-    def __init__(self, pcts, scheds):
+    def __init__(self,
+        pcts, # Fraction of training for each schedule; they sum to 1
+        scheds, # As many schedules
+    ):
         self.pcts,self.scheds,self.starts = pcts,scheds,[0, *accumulate(pcts[:-1])]
         self.last = max(i for i,o in enumerate(pcts) if o)
     def __call__(self, pos):
@@ -122,7 +159,9 @@ def combine_scheds(
 @checked(pct='[0,1]')
 def combined_cos(
     pct:float, # Fraction of training for the first piece
-    start, middle, end, # Values, or lists with one per parameter group
+    start, # Value at position 0, or one for each parameter group
+    middle, # Value at position `pct`, likewise
+    end, # Value at position 1, likewise
 ):
     "From `start` to `middle` and on to `end`, along cosines"
     start,middle,end = _floats('start', start),_floats('middle', middle),_floats('end', end)

@@ -83,7 +83,10 @@ class MixHandler(Callback):
         "Shares for the first sample, in [0,1]"
         return torch.distributions.Beta(self.alpha, self.alpha).sample((n,))
 
-    def mix_target(self, y, other):
+    def mix_target(self,
+        y, # The targets of the batch
+        other, # The same targets in the order of the samples they are mixed with
+    ):
         "The mixture of two targets; None if their losses are mixed instead"
         return _lerp(other, y, self.lam) if _mixable(y) else None
 
@@ -174,7 +177,10 @@ class CutMix(MixHandler):
         self.box = slice(y0, y1),slice(x0, x1)
         return tuple(map(self.paste, x, other)),1-(y1-y0)*(x1-x0)/(h*w)
 
-    def paste(self, a, b):
+    def paste(self,
+        a, # A tensor; images are `(bs, channels, height, width)`
+        b, # A tensor of the same shape, whose rectangle is taken
+    ):
         "`a` with the rectangle of `b`, if they are images"
         if not self.is_image(a): return a
         a = a.clone()
