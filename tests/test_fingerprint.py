@@ -1,6 +1,6 @@
 "Edges of `Fingerprint` and `diff`: what a run can do without, where fingerprints come from, and what is said"
 import warnings
-import pytest,torch
+import numpy as np,pytest,torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader,TensorDataset
@@ -327,7 +327,7 @@ def changes_of(t):
     yield flat.roll(1)
     yield torch.cat([flat[:-1], flat[-1:]*2])
 
-@pytest.mark.parametrize('n', [4095, 4096, 4097, 8191, 50_001])
+@pytest.mark.parametrize('n', [4095, 8191, 32_767, 32_768, 32_769, 200_001])
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.int64, torch.uint8], ids=str)
 def test_checksums_of_large_tensors_read_every_value(n, dtype):
     t = (torch.arange(n)%251+1).to(dtype)
@@ -387,3 +387,18 @@ def test_a_scheduler_that_is_removed_takes_its_hyper_parameters_along():
     leave = on('after_batch')(lambda learn: learn.remove_cb(schedule) if learn.train_iter==2 else None)
     synth_learner(4, 1, cbs=[schedule, cb, leave]).fit(1)
     assert len(cb.trail)==5 # with the weights at the end
+
+def test_another_source_of_numpys_numbers_is_noticed():
+    "Its memory is somewhere else, and one that is let go may leave its place to the next"
+    from learner.data.generators import numpy_state,same_state
+    old,seen = np.random.get_bit_generator(),[numpy_state()]
+    try:
+        for cls,seed in (np.random.MT19937, 1),(np.random.MT19937, 2),(np.random.PCG64, 1),(np.random.PCG64, 2):
+            np.random.set_bit_generator(cls(seed))
+            for _ in range(2):
+                seen.append(numpy_state())
+                assert same_state(seen[-1], numpy_state())
+                np.random.rand()
+    finally: np.random.set_bit_generator(old)
+    assert same_state(seen[0], numpy_state())
+    assert not any(same_state(a, b) for i,a in enumerate(seen) for b in seen[:i])

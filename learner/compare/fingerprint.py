@@ -201,6 +201,38 @@ class Hypers:
             self.raw,self.values = raw,[old if v is None else v for v,old in zip(read, kept, strict=True)]
         return self.values
 
+# %% ../../nbs/compare/01_fingerprint.ipynb #Gauge
+class Gauge:
+    "Reads the numbers of a row off a learner"
+    def __init__(self,
+        every, # Batches between two checksums of all weights
+        ids, # Keep what samples are in a batch; else only a checksum of them
+    ):
+        self.every,self.with_ids,self.weights,self.hypers = every,ids,None,None
+
+    def state(self, learn, trail):
+        "Checksums of weights and generators"
+        parts = learn.searches.parts(learn, learn.dls.train, anew=False)
+        res = dict(generators=trail.number(generator_sums(parts)))
+        if learn.train_iter%self.every==0 and (v := self.weights.checksum()) is not None: res['weights'] = [v]
+        return res
+
+    def gradients(self, learn):
+        "How many tensors have gradients, and their norms"
+        grads = [p.grad for g in learn.opt.param_groups for p in g['params'] if p.grad is not None]
+        return dict(trained=[len(grads)], grad_norm=[*map(number_in, torch._foreach_norm(grads))]) if grads else {}
+
+    def loss(self, learn):
+        loss = learn.loss
+        return {} if loss is None else dict(loss=[number_in(loss.detach().mean() if loss.ndim else loss)])
+
+    def ids(self, learn):
+        idxs = learn.idxs
+        if idxs is None: return []
+        if self.with_ids and isinstance(idxs, list):
+            with suppress(TypeError): return array('d', idxs)
+        return [-1-crc32(repr(idxs).encode())] # no number of a sample
+
 # %% ../../nbs/compare/01_fingerprint.ipynb #Fingerprint
 class Fingerprint(Callback):
     "Keep a row of numbers for each training batch, by which `diff` finds where two runs part, and why"
@@ -212,7 +244,7 @@ class Fingerprint(Callback):
         file=None, # A name in `path/model_dir`, or an absolute path: where to save at the end of each fit
     ):
         self.weights,self.ids,self.file = whole('weights', weights, 1),ids,file
-        self.trail,self.before,self.row,self.hypers = Trail(),None,{},None
+        self.trail,self.before,self.row,self.gauge = Trail(),None,{},None
         self.folder = '.'
 
     def snapshot(self): return TrailSnapshot(self.trail)
@@ -229,58 +261,37 @@ class Fingerprint(Callback):
         return self.before if longer and self.before.starts_with(self.trail) else self.trail
 
     def before_fit(self):
-        learn,self.row,self.hypers = self.learn,{},None
+        learn,self.row,self.gauge = self.learn,{},Gauge(self.weights, self.ids)
         self.folder = learn.path/learn.model_dir
         learn.held_fingerprint = self # a fit's own callbacks are gone when it is over
         if learn.resuming: return
         self.trail,self.before = Trail(),None
         self.before_train()
-        row = dict(at=[-1, learn.epoch, -1])
-        self._add_state(row)
-        self.trail.append(row)
+        self.trail.append(dict(at=[-1, learn.epoch, -1]) | self.gauge.state(learn, self.trail))
 
-    def before_train(self):
-        self.held = Weights(*model_and_loss(self.learn).values())
-
-    def _add_state(self, row):
-        "Add checksums of weights and generators"
-        learn = self.learn
-        parts = learn.searches.parts(learn, learn.dls.train, anew=False)
-        row['generators'] = self.trail.number(generator_sums(parts))
-        if learn.train_iter%self.weights==0:
-            if (v := self.held.checksum()) is not None: row['weights'] = [v]
+    def before_train(self): self.gauge.weights = Weights(*model_and_loss(self.learn).values())
 
     def before_batch(self):
-        if self.hypers is None:
-            self.trail.add_setup(Setup.of(self.learn))
-            self.hypers = Hypers(self.learn.opt)
-        self.row = dict(inputs=[checksum_of_batch(self.learn.xb, self.learn.yb)])
+        learn,gauge = self.learn,self.gauge
+        if gauge.hypers is None:
+            self.trail.add_setup(Setup.of(learn))
+            gauge.hypers = Hypers(learn.opt)
+        self.row = dict(inputs=[checksum_of_batch(learn.xb, learn.yb)])
 
     def before_step(self):
-        self.row['hypers'] = self.hypers.read()
-        self._add_norm()
-        if 'batch' in self.learn.scopes: return
-        self.trail.append(self.row | dict(at=[self.learn.train_iter-.5, self.learn.epoch, self.learn.iter]))
+        learn,gauge = self.learn,self.gauge
+        self.row |= dict(hypers=gauge.hypers.read()) | gauge.gradients(learn)
+        if 'batch' in learn.scopes: return
+        self.trail.append(self.row | dict(at=[learn.train_iter-.5, learn.epoch, learn.iter]))
         self.row = {}
-
-    def _add_norm(self):
-        grads = [p.grad for g in self.learn.opt.param_groups for p in g['params'] if p.grad is not None]
-        if grads: self.row |= dict(trained=[len(grads)], grad_norm=[*map(number_in, torch._foreach_norm(grads))])
 
     def after_batch(self):
-        learn,row,loss = self.learn,self.row,self.learn.loss
-        if 'hypers' not in row: self._add_norm() # gradients that wait for a step
-        if loss is not None: row['loss'] = [number_in(loss.detach().mean() if loss.ndim else loss)]
-        row['at'],row['ids'] = [learn.train_iter-1, learn.epoch, learn.iter],self._ids(learn.idxs)
-        self._add_state(row)
+        learn,gauge,row = self.learn,self.gauge,self.row
+        if 'hypers' not in row: row |= gauge.gradients(learn) # they wait for a step
+        row |= gauge.loss(learn) | gauge.state(learn, self.trail)
+        row['at'],row['ids'] = [learn.train_iter-1, learn.epoch, learn.iter],gauge.ids(learn)
         self.trail.append(row)
         self.row = {}
-
-    def _ids(self, idxs):
-        if idxs is None: return []
-        if self.ids and isinstance(idxs, list):
-            with suppress(TypeError): return array('d', idxs)
-        return [-1-crc32(repr(idxs).encode())] # no number of a sample
 
     def cleanup_fit(self):
         if self.file is not None: self.save(self.file)

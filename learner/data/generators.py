@@ -13,7 +13,7 @@ __all__ = ['places_of', 'moving_parts', 'random_state', 'set_random_state', 'kee
 import random
 from contextlib import contextmanager
 from copy import deepcopy
-from ctypes import string_at
+from ctypes import c_ubyte
 from functools import cache,partial
 import numpy as np
 import torch
@@ -88,17 +88,26 @@ def moving_parts(
     return search(places_of(*loaders), has_state)
 
 # %% ../../nbs/data/02_generators.ipynb #numpy_state
-@cache
-def _numpy_object():
-    "Where the object behind the functions of `np.random` is in memory, after its head, and how long it is"
-    o,head = np.random.get_state.__self__,object.__basicsize__ # not at import: numpy loads its generators on access
-    return id(o)+head,type(o).__basicsize__-head
+def _memory(address, n): return (c_ubyte*n).from_address(address) # `bytes` of it reads anew
 
-def _numpy_memory():
+def _in_object(o, cls):
+    "Memory of `o` from the end of its head to that of what `cls` keeps"
+    head = object.__basicsize__
+    return _memory(id(o)+head, cls.__basicsize__-head)
+
+class _NumpyMemory:
     "All that numpy's global generator consists of, as bytes; None if it is not of the usual kind"
-    generator = np.random.get_bit_generator()
-    if type(generator) is not np.random.MT19937: return None
-    return string_at(generator.ctypes.state_address, 625*4) + string_at(*_numpy_object())
+    def __init__(self): self.place = self.last = None
+    def __call__(self):
+        if self.place is None: # not at import: numpy loads its generators on access
+            o = np.random.get_state.__self__
+            self.place = _in_object(o, type(o))
+        if (now := bytes(self.place))!=self.last: # it may have another source of numbers
+            self.last,self.source = now,np.random.get_bit_generator()
+            usual = type(self.source) is np.random.MT19937
+            self.numbers = _memory(self.source.ctypes.state_address, 625*4) if usual else None
+        return None if self.numbers is None else now+bytes(self.numbers)
+_numpy_memory = _NumpyMemory()
 
 def _read_numpy():
     if _numpy_memory() is None: return np.random.get_state(legacy=False)
@@ -106,11 +115,11 @@ def _read_numpy():
     return [keys.astype(np.int64), *rest]
 
 _python = random.getstate.__self__ # the generator behind the functions of `random`
-_python_object = id(_python)+object.__basicsize__,random.Random.__base__.__basicsize__-object.__basicsize__
+_python_place = _in_object(_python, random.Random.__base__)
 
 def _python_memory():
     "All that Python's global generator consists of: its numbers and their position as bytes, and a number that waits"
-    return string_at(*_python_object),_python.gauss_next
+    return bytes(_python_place),_python.gauss_next
 
 class _Reader:
     "Reads the state of a generator, unless its memory is the same as last time: then it returns the same object"

@@ -25,7 +25,7 @@ def crc(
     start:int=0, # Checksum of what comes before it
 ) -> int:
     "CRC-32 of an array, or of the sums over columns of a large one"
-    if a.nbytes<2**14: return crc32(a, start)
+    if a.nbytes<2**17: return crc32(a, start)
     n = a.nbytes//(8*n_columns)*n_columns
     sums = np.frombuffer(a, np.int64, n).reshape(-1, n_columns).sum(0)
     return crc32(np.frombuffer(a, np.uint8, offset=8*n), crc32(sums, start))
