@@ -1,6 +1,6 @@
 "Copies and pickles of learners, and when their memory is free"
 import copy,gc,pickle,subprocess,sys,weakref
-import pytest,torch
+import numpy as np,pytest,torch
 from torch.nn import functional as F
 from learner.all import *
 from learner.inspect.testing import RegModel,synth_dls
@@ -136,3 +136,17 @@ def test_a_callback_whose_learner_is_gone_can_be_used_again(no_collector):
     made(cbs=cb).fit(1)
     assert cb.learn is None and cb.best<100
     assert made(cbs=cb).fit(1).early_stopping is cb
+
+def test_a_digest_of_a_large_array_makes_no_copy_of_it():
+    "Each held point and each checkpoint takes one of the arrays of a dataset"
+    import tracemalloc
+    from learner.core.copies import digest
+    for v in torch.rand(500, 1000),np.random.rand(500, 1000):
+        seen = {digest(v), digest(v.reshape(1000, 500))}
+        tracemalloc.start()
+        try: seen.add(digest(v)); peak = tracemalloc.get_traced_memory()[1]
+        finally: tracemalloc.stop()
+        v[250,500] += 1
+        assert len(seen)==2 and digest(v) not in seen and peak<100_000
+    assert digest(np.array(['2020-01-01'], dtype='datetime64[D]'))!=digest(np.array(['2020-01-02'], dtype='datetime64[D]'))
+    assert digest(np.zeros((0,3)))!=digest(np.zeros((3,0))) and digest(torch.rand(3, 4).T) is not None

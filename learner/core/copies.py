@@ -21,6 +21,7 @@ from functools import cache,partial
 from io import BytesIO
 from types import CellType,FunctionType,MethodType
 from weakref import ref
+from zlib import crc32
 import numpy as np
 import torch
 from torch import nn
@@ -170,4 +171,5 @@ def _of_array(v):
         if v.is_meta or v.is_quantized or v.layout is not torch.strided: return None
         v = (v.float() if v.dtype is torch.bfloat16 else v).detach().cpu().numpy() # numpy has no such type
     if v.nbytes>1e7: return None
-    return f'{v.dtype} {v.shape} {_hash(np.ascontiguousarray(v).tobytes().hex())}'
+    bits = np.ascontiguousarray(v).reshape(-1).view(np.uint8)
+    return f'{v.dtype} {v.shape} #{crc32(bits):08x}' # a dataset may be large
