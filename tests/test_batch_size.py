@@ -566,3 +566,114 @@ def test_a_model_with_hooks_or_with_changed_predictions_is_not_asked_for_its_los
     assert len(calls)==2*(1+4) and not said_of_averages(recwarn)
     fit_own(Weighted(), True, cbs=MapPred(lambda o: SimpleNamespace(loss=o.loss*2, logits=o.logits)))
     assert not said_of_averages(recwarn)
+
+# Everywhere that a loss of one's own is used
+hidden = {'lambda': lambda p,t: F.cross_entropy(p, t, weight=w4), 'function': weighs, 'module': Weighs(),
+    'partial': partial(lambda p,t,w: F.cross_entropy(p, t, weight=w), w=w4)}
+plain = {'lambda': lambda p,t: F.cross_entropy(p, t), 'torch': nn.CrossEntropyLoss(w4), 'says': Says(),
+    'F': partial(F.cross_entropy, weight=w4), 'sum of torch': nn.CrossEntropyLoss(w4, reduction='sum'), 'noisy': noisy,
+    'tensors': lambda p,t: (p-1).abs().mean()}
+
+def places(learn, batches):
+    "Calls that compute losses, by name"
+    def nested():
+        class Inner(Callback):
+            def before_train(self): self.learn.validate(dl=batches)
+        other = Learner(DataLoaders(batches[:1], device='cpu'), Same(), learn.loss_func).remove_cb(ProgressCallback)
+        other.fit(1, cbs=Inner())
+    def top_losses(): Interpretation.from_learner(learn).top_losses(3)
+    return dict(validate=learn.validate, validate_dl=lambda: learn.validate(dl=batches), nested=nested,
+        without_recorder=lambda: learn.remove_cb(Recorder).validate(), fit=lambda: learn.fit(1),
+        get_preds=lambda: learn.get_preds(with_loss=True), top_losses=top_losses,
+        ledger=lambda: learn.fit(1, cbs=Ledger()))
+
+def said_in(place, loss_func, recwarn, bs=5):
+    gen.manual_seed(3)
+    data = classes()
+    dls = DataLoaders.from_dsets(torch.utils.data.TensorDataset(*data), bs=bs, device='cpu')
+    learn = Learner(DataLoaders(dls.train, cut(data, bs), device='cpu'), Same(), loss_func, lr=0.)
+    learn.remove_cb(ProgressCallback)
+    places(learn, cut(data, bs))[place]()
+    return said_of_averages(recwarn)
+
+every_place = ['validate','validate_dl','nested','without_recorder','fit','get_preds','top_losses','ledger']
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize('f', hidden)
+@pytest.mark.parametrize('place', every_place)
+def test_hidden_weights_are_told_wherever_a_loss_is_computed(place, f, recwarn):
+    assert said_in(place, hidden[f], recwarn)
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize('f', plain)
+@pytest.mark.parametrize('place', every_place)
+def test_no_place_warns_of_averages_and_of_losses_that_say_what_they_are(place, f, recwarn):
+    assert not said_in(place, plain[f], recwarn)
+
+@pytest.mark.parametrize('call', ['fit','validate'])
+def test_hidden_weights_are_told_for_a_validation_set_that_is_sorted_by_class(call, recwarn):
+    "The first batches have one class only, and their averages are right"
+    gen.manual_seed(3)
+    p,t = randn(64, 4),torch.arange(64)//16
+    learn = learner(cut((p, t), 5), weighs)
+    learn.validate() if call=='validate' else learn.fit(1)
+    said, = said_of_averages(recwarn)
+    assert 'for batches 1 and 8 together' in said
+
+def test_a_metric_that_is_no_average_is_told_by_a_validation_of_its_own(recwarn):
+    gen.manual_seed(3)
+    learn = learner(cut(classes(), 5), nn.CrossEntropyLoss(), metrics=lambda p,t: p.max())
+    learn.validate()
+    assert len(said_of_averages(recwarn))==1
+    learn.validate() # told
+    assert len(said_of_averages(recwarn))==1
+
+def test_a_metric_of_training_alone_is_told(recwarn):
+    gen.manual_seed(3)
+    learn = Learner(DataLoaders(cut(classes(), 5), device='cpu'), Same(), nn.CrossEntropyLoss(),
+        metrics=lambda p,t: p.max(), cbs=Recorder(train_metrics=True)).remove_cb(ProgressCallback)
+    learn.fit(1)
+    assert len(said_of_averages(recwarn))==1
+
+def test_a_loss_that_is_replaced_is_asked_again(recwarn):
+    gen.manual_seed(3)
+    learn = learner(cut(classes(), 5), F.cross_entropy)
+    for loss,n_said in ((F.cross_entropy, 0), (weighs, 1), (weighs, 1), (Weighs(), 2), (contrastive, 3)):
+        learn.loss_func = loss
+        learn.validate()
+        assert len(said_of_averages(recwarn))==n_said
+
+def test_what_has_been_asked_is_not_kept_alive():
+    from weakref import ref
+    gen.manual_seed(3)
+    learn = learner(cut(classes(), 5), Weighs())
+    with pytest.warns(UserWarning): learn.validate()
+    loss,model = ref(learn.loss_func),ref(learn.model)
+    learn.loss_func,learn.model = F.cross_entropy,Same()
+    assert loss() is None and model() is None
+
+def test_losses_of_samples_that_do_not_make_up_the_loss_say_what_to_write():
+    gen.manual_seed(3)
+    learn = learner(cut(classes(), 5), weighs)
+    with pytest.warns(UserWarning, match="`weighs` is no average over samples: for the first batch it is .*leave out "
+            "what it weights samples by. Give it an argument `reduction`"):
+        learn.get_preds(with_loss=True)
+
+@pytest.mark.parametrize('place', ['validate','fit','get_preds','top_losses'])
+def test_targets_that_do_not_count_are_no_reason_for_a_warning(place, recwarn):
+    gen.manual_seed(3)
+    data = holes(tokens)()
+    learn = learner(cut(data, 5), lambda p,t: F.cross_entropy(p, t))
+    places(learn, cut(data, 5))[place]()
+    assert not said_of_averages(recwarn)
+
+def test_a_metric_of_training_is_compared_for_the_batches_after_a_resume_alone(recwarn):
+    gen.manual_seed(3)
+    def mean(p, t): return p.mean()
+    learn = Learner(DataLoaders(cut(classes(), 3), device='cpu'), Same(), nn.CrossEntropyLoss(), metrics=mean,
+        cbs=Recorder(train_metrics=True)).remove_cb(ProgressCallback)
+    class Stops(Callback):
+        def after_batch(self):
+            if self.train_iter==3: self.learn.at_pause(self.learn.stop_for_now, stops=True)
+    learn.fit(1, cbs=Stops())
+    assert learn.resume(cbs=[]).recorder.log.train_mean and not said_of_averages(recwarn)

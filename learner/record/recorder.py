@@ -19,7 +19,7 @@ from ..model.loss_properties import has_mixed_means,reduction_of
 from ..measure.metrics import (AvgLoss,AvgMetric,ValueMetric,is_summed,items_in_phase,
     loss_of,loss_per_sample,n_samples)
 from ..measure.phase import PhaseMetrics
-from ..measure.trial import Trial,check_averages,check_own_loss,check_shapes,try_metrics
+from ..measure.trial import Asked,Averages,Trial,check_own_loss,check_shapes,try_metrics
 from .history import Row,missing
 from .run_config import run_config
 from .loss_stream import LossStream
@@ -245,7 +245,8 @@ class Recorder(RowWriter):
         count=None, # `count(learn)` returns the number of items that the loss averages; default: see `n_items`
     ):
         self.train_metrics,self.valid_metrics,self.add_time,self.beta = train_metrics,valid_metrics,add_time,beta
-        self.count,self.summed,self.untried,self.uncompared,self.unseen = count,False,(),None,False
+        self.count,self.summed,self.untried,self.unseen,self.asked = count,False,(),False,Asked()
+        self.compared,self.asking = False,None # what has been asked in this fit, and what is asked in this validation
         self.clear()
 
     def before_fit(self):
@@ -253,8 +254,8 @@ class Recorder(RowWriter):
         if learn.mode!='fit': return
         self.clear()
         self.summed = reduction_of(loss_of(learn))=='sum'
-        self.untried,self.unseen = tuple(self.valid_mets) if learn.dls.valids else (),True
-        self.uncompared = [m for m in self.untried if type(m) is AvgMetric]
+        self.untried,self.unseen,self.asked = tuple(self.valid_mets) if learn.dls.valids else (),True,Asked()
+        self.compared = False
         results = [('train_loss', False), *zip((f'train_{o.name}' for o in self.train_mets), _better(self.train_mets))]
         for dl in learn.dls.valids: results += zip(self.valid_columns(dl), [False, *_better(self.valid_mets)])
         self.table = Table(Columns.of_fit(results, [c for cb in learn.cbs for c in cb.new_columns], self.add_time))
@@ -263,7 +264,8 @@ class Recorder(RowWriter):
     def before_train(self):
         self.phase.begin(self.train_mets)
         if self.learn.mode!='fit': return
-        if self.unseen: self.phase.now = [*self.phase.now, Trial(self.phase, check_shapes)]
+        if self.unseen: self.phase.now = [*self.phase.now, Trial(self.phase, check_shapes),
+            Trial(self.phase, self._averages(self.train_mets), n=2)]
         self.unseen = False
         if not self.untried: return
         metrics,self.untried = [m for m in self.untried if m not in self.train_mets],()
@@ -280,17 +282,24 @@ class Recorder(RowWriter):
         if self.learn.mode=='fit': self.add_train()
 
     def before_validate(self):
-        if self.count is None and has_mixed_means(loss_of(self.learn)): warnings.warn(
+        learn = self.learn
+        if self.count is None and learn.mode!='predict' and has_mixed_means(loss_of(learn)): warnings.warn(
             "`valid_loss` depends on the batch size: one part of the mean of `LabelSmoothingCrossEntropy` is weighted, "
             "and another is not. `nn.CrossEntropyLoss(weight, label_smoothing=…)` weights both")
-        metrics = [AvgLoss(self.count or items_in_phase()), *self.valid_mets] if self.learn.mode!='predict' else []
-        self.phase.begin_inner(metrics, len(self.learn.scopes))
-        if self.uncompared is None or self.learn.mode!='fit': return
-        avg_loss,mine = None if self.count else metrics[0],self.uncompared
-        own = [] if self.count else [Trial(self.phase, check_own_loss, n=2)]
-        self.phase.now,self.uncompared = [*metrics, *own, Trial(self.phase, check_averages(mine, avg_loss), n=2)],None
+        metrics = [AvgLoss(self.count or items_in_phase()), *self.valid_mets] if learn.mode!='predict' else []
+        self.phase.begin_inner(metrics, len(learn.scopes))
+        if self.compared and learn.mode=='fit' or not metrics: return
+        self.compared,asks = learn.mode=='fit' or self.compared,[]
+        if self.count is None and learn.model not in self.asked:
+            self.asked.add(learn.model)
+            asks = [Trial(self.phase, check_own_loss, n=2)]
+        self.asking = self._averages(self.valid_mets, metrics[0] if self.count is None else None)
+        self.phase.now = [*metrics, *asks, Trial(self.phase, self.asking, n=None)]
+    def _averages(self, metrics, avg_loss=None):
+        return Averages([m for m in metrics if type(m) is AvgMetric], avg_loss, self.asked)
     def after_validate(self):
         if self.phase.depth!=len(self.learn.scopes): return
+        if self.asking: self.asking.finish(self.learn); self.asking = None
         self._put_results(object)
         self.phase.read = True
     def cleanup_validate(self):

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy,deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 import torch
 from fastcore.basics import patch
 from fastcore.foundation import L
@@ -27,7 +28,8 @@ from ..record.rows import Rows,rows_of
 from ..loop.inference import check_parts
 from ..loop.learner import Learner
 from ..model.files import path_in
-from ..measure.metrics import find_bs
+from ..measure.metrics import find_bs,items_in_phase
+from ..measure.trial import check_average
 from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,reduction_of,unreduced
 
 # %% ../../nbs/result/01_preds.ipynb #per_sample
@@ -40,6 +42,18 @@ def _check_apart(loss_func, whole, alone):
     raise ValueError(f"The loss of a batch is {float(whole):.4g}, but of its samples alone it is "
         f"{', '.join(f'{o:.4g}' for o in alone[:3].tolist())}{', …' if len(alone)>3 else ''}: "
         f"`{short_name(loss_func)}` compares samples with each other, and no sample has a loss of its own")
+
+def _check_sum(loss_func, together, alone, pred, yb):
+    "Warn of a loss that is neither the average of the losses of samples nor their sum: of one with weights in it"
+    if torch.isclose(together, alone.nansum(), rtol=1e-4): return
+    n_of = items_in_phase()
+    n = [float(n_of(SimpleNamespace(xb=(), yb=rows_of(yb, slice(i, i+1)), loss_func=loss_func)))
+        for i in range(len(alone))]
+    kept = [(float(v), o) for v,o in zip(alone, n) if o and not v.isnan()]
+    if not kept or float(loss_func(pred, *yb))!=float(together): return # it has a state
+    check_average(loss_func, short_name(loss_func), sum(v*o for v,o in kept)/sum(o for _,o in kept), [(pred, *yb)],
+        "So the losses of samples leave out what it weights samples by. Give it an argument `reduction`, which is "
+        "'none' here, as in `partial(F.cross_entropy, weight=w)`", 'for the first batch', 'each sample alone')
 
 def _of_each(loss_func, losses, yb):
     "From losses of all elements to one for each sample"
@@ -65,8 +79,10 @@ def per_sample(
         if res is not None and res.numel()%bs==0 and (res.ndim or bs==1): return _of_each(loss_func, res, yb)
         rows = [slice(i, i+1) for i in range(bs)]
         res = torch.stack([loss_func(rows_of(pred, o), *rows_of(yb, o)) for o in rows]).reshape(bs, -1).mean(1)
-        if bs>1 and not checked: _check_apart(loss_func, loss_func(pred, *yb), res)
-        checked = checked or bs>1
+        if bs>1 and not checked:
+            checked,together = True,torch.as_tensor(loss_func(pred, *yb)).detach()
+            _check_apart(loss_func, together, res)
+            _check_sum(loss_func, together, res.detach(), pred, yb)
         return res
     return _f
 
