@@ -114,7 +114,7 @@ class Recorded(Callback):
         """`rec[-1]` is a row, `rec['valid_loss']` or `rec[2:, 'valid_loss']` an array, `rec[-1, 'valid_loss']` a value,
         `rec['ema/']` the columns that begin so"""
         return self.rows[i]
-    def last(self, k): # Name of the column, such as `valid_loss`
+    def last(self, k):
         "The latest value of column `k` that is not missing"
         return self.rows.last(k)
     def best(self,
@@ -129,7 +129,7 @@ class Recorded(Callback):
         if (i := self.rows.best(k, higher)) is None: raise ValueError(
             f"Column `{k}` has no numbers, of which one could be the best")
         return self.rows[i]
-    def drop(self, k): # Name of the column
+    def drop(self, k):
         "Forget column `k`, in coming rows too"
         self.table.drop(k)
     def __repr__(self): return repr(self.rows) if self.rows else super().__repr__()
@@ -283,13 +283,13 @@ class Recorder(RowWriter):
 
     def before_validate(self):
         learn = self.learn
-        if self.count is None and learn.mode!='predict' and has_mixed_means(loss_of(learn)): warnings.warn(
-            "`valid_loss` depends on the batch size: one part of the mean of `LabelSmoothingCrossEntropy` is weighted, "
-            "and another is not. `nn.CrossEntropyLoss(weight, label_smoothing=…)` weights both")
         metrics = [AvgLoss(self.count or items_in_phase()), *self.valid_mets] if learn.mode!='predict' else []
         self.phase.begin_inner(metrics, len(learn.scopes))
         if self.compared and learn.mode=='fit' or not metrics: return
         self.compared,asks = learn.mode=='fit' or self.compared,[]
+        if self.count is None and has_mixed_means(loss_of(learn)): warnings.warn(
+            "`valid_loss` depends on the batch size: one part of the mean of `LabelSmoothingCrossEntropy` is weighted, "
+            "and another is not. `nn.CrossEntropyLoss(weight, label_smoothing=…)` weights both")
         if self.count is None and learn.model not in self.asked:
             self.asked.add(learn.model)
             asks = [Trial(self.phase, check_own_loss, n=2)]
