@@ -518,6 +518,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'learner/core/callback.py'),
                                        'learner.core.callback.Callback.handler': ( 'core/callback.html#callback.handler',
                                                                                    'learner/core/callback.py'),
+                                       'learner.core.callback.Callback.heard_events': ( 'core/callback.html#callback.heard_events',
+                                                                                        'learner/core/callback.py'),
                                        'learner.core.callback.Callback.let_go': ( 'core/callback.html#callback.let_go',
                                                                                   'learner/core/callback.py'),
                                        'learner.core.callback.Callback.replaces': ( 'core/callback.html#callback.replaces',

@@ -134,6 +134,11 @@ class Callback(Flags, State, GetAttr):
         if ev in self._fns: return MethodType(self._fns[ev], self)
         if hasattr(type(self), ev) and not hasattr(Callback, ev): return getattr(self, ev)
 
+    def heard_events(self):
+        "Names of the events that it may have a handler for"
+        added = [vars(o) for o in type(self).__mro__ if o not in Callback.__mro__]
+        return vars(event).keys() & {*self._fns}.union(*added)
+
     def __call__(self, ev, *args):
         "Call the handler of `ev` directly, whatever the flags say, and return its value"
         event.check(ev, f'{type(self).__name__}({ev!r})')

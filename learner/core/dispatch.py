@@ -10,6 +10,7 @@ A `Dispatcher` notifies callbacks, in their `order`, of each event; every loop d
 __all__ = ['Dispatcher', 'scope']
 
 # %% ../../nbs/core/06_dispatch.ipynb #imports
+from collections import defaultdict
 from contextlib import contextmanager
 from functools import wraps
 from fastcore.foundation import L
@@ -66,11 +67,14 @@ class Handlers:
         self.handlers = self._tables[key]
 
     def _table(self):
-        res = {str(ev):hs for ev in event if (hs := self._listeners(ev))}
+        heard = defaultdict(list)
+        for cb in self.cbs:
+            for ev in cb.heard_events(): heard[ev].append(cb)
+        res = {ev:hs for ev,cbs in heard.items() if (hs := self._listeners(ev, cbs))}
         return {ev:() for ev,other in self.fired_with.items() if other in res} | res
 
-    def _listeners(self, ev):
-        heard = [(cb, h) for cb in self.cbs if (h := cb.handler(ev)) and self.hears(cb, ev)]
+    def _listeners(self, ev, cbs):
+        heard = [(cb, h) for cb in cbs if (h := cb.handler(ev)) and self.hears(cb, ev)]
         hs = [h for _,h in sorted(heard, key=lambda o: in_order(o[0], ev))]
         for w in self._watchers:
             events = vars(w).get('events', getattr(type(w), 'events', None)) # a callback looks for what it has not
@@ -134,7 +138,7 @@ class Notifier(Handlers):
         if not isinstance(ev, str): raise TypeError(f"An event is a name, or a list of names, but got {ev!r}")
         if ev in event: return ()
         event.check(ev, f'learn({ev!r})')
-        self.handlers[ev] = self._listeners(ev)
+        self.handlers[ev] = self._listeners(ev, self.cbs)
         return self.handlers[ev]
 
     def __getattr__(self, k):

@@ -173,7 +173,7 @@ def functions_of(
     "Functions and methods of `cb`, with those of base classes that they call by `super`, and their first argument"
     if isinstance(cb, FuncCallback): return {cb.name: ([cb.f], 'learn')}
     classes = type(cb).__mro__[:type(cb).__mro__.index(Callback)]
-    found = {str(ev):[h] for ev in event if (h := cb.handler(ev))} # some may have been given to the instance
+    found = {ev:[h] for ev in cb.heard_events() if (h := cb.handler(ev))} # some may have been given to the instance
     for cls in classes:
         setters = {f'{k} = …':v.fset for k,v in vars(cls).items() if isinstance(v, property) and v.fset}
         for k,v in (vars(cls)|setters).items():
@@ -189,7 +189,7 @@ def events_of(
     cb:Callback, # A callback
 ) -> list:
     "Events at which the code of `cb` runs"
-    mine = {f.event for f in cb.filters} if isinstance(cb, FuncCallback) else [ev for ev in event if cb.handler(ev)]
+    mine = {f.event for f in cb.filters} if isinstance(cb, FuncCallback) else cb.heard_events()
     return [str(ev) for ev in event if ev in mine]
 
 def uses_of(
