@@ -9,7 +9,7 @@ source of a function. What is found there is known before training, for branches
 __all__ = []
 
 # %% ../../nbs/diagnose/02_code.ipynb #imports
-import ast,inspect,textwrap
+import ast,inspect,linecache,textwrap
 from functools import lru_cache
 from types import FunctionType
 from typing import NamedTuple
@@ -33,8 +33,10 @@ def _names(code):
 @lru_cache(2000)
 def _tree(code):
     "The definition of a function; None if it cannot be found"
-    try: tree = ast.parse(textwrap.dedent(inspect.getsource(code))).body[0]
-    except (OSError,TypeError,SyntaxError,IndexError): return None
+    linecache.checkcache(code.co_filename) # `inspect.getsource` would also search all modules, for a millisecond
+    lines = inspect.getblock(linecache.getlines(code.co_filename)[code.co_firstlineno-1:])
+    try: tree = ast.parse(textwrap.dedent(''.join(lines))).body[0]
+    except (SyntaxError,IndexError): return None
     if not isinstance(tree, ast.FunctionDef) or tree.name!=code.co_name: return None # a lambda, or another file by now
     inside = {o.attr for part in tree.body for o in ast.walk(part) if isinstance(o, ast.Attribute)}
     return tree if all(o in _names(code) or o.startswith('__') for o in inside) else None
