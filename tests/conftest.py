@@ -1,6 +1,6 @@
 import gc,random,signal
 from collections import Counter
-from itertools import combinations,groupby
+from itertools import combinations
 from zlib import crc32
 import numpy as np, pytest, torch
 from hypothesis import settings
@@ -37,33 +37,32 @@ def pytest_collection_finish():
 def pytest_runtest_setup(item):
     for seed in (random.seed, np.random.seed, torch.manual_seed): seed(0) # the same numbers, whatever ran before
 
-def sampled(items, n, together=1):
+def sampled(cases, name, n, together=1):
     """One in `n` of the cases of a test, or more: any `together` values of its lists of parameters meet in one of
     them. The same ones on every machine"""
-    def meetings(o): return {*combinations(enumerate(o.callspec._idlist), together)}
+    def meetings(o): return {*combinations(enumerate(o._idlist), together)}
     kept,rest,met = [],[],set()
-    for o in sorted(items, key=lambda o: crc32(o.name.encode())):
+    for o in sorted(cases, key=lambda o: crc32(f'{name}[{o.id}]'.encode())):
         (rest if meetings(o)<=met else kept).append(o)
         met |= meetings(o)
-    return kept + rest[:max(0, len(items)//n-len(kept))]
+    return kept + rest[:max(0, len(cases)//n-len(kept))]
 
-def short_form(config, items):
+@pytest.hookimpl(trylast=True) # when the lists of parameters have been multiplied
+def pytest_generate_tests(metafunc):
     "Leave the other cases of tests marked with `sample` to `--flags slow`"
-    kept = set()
-    for _,group in groupby(items, lambda o: (o.path, getattr(o, 'originalname', o.name))):
-        group = list(group)
-        mark = group[0].get_closest_marker('sample')
-        kept.update(sampled(group, *mark.args, **mark.kwargs) if mark else group)
-    config.hook.pytest_deselected(items=[o for o in items if o not in kept])
-    items[:] = [o for o in items if o in kept]
+    mark = metafunc.definition.get_closest_marker('sample')
+    if mark and 'slow' not in flags_of(metafunc.config):
+        metafunc._calls = sampled(metafunc._calls, metafunc.function.__name__, *mark.args, **mark.kwargs)
+
+def flags_of(config):
+    "What `--flags` lists. To store outputs, or to compare them, all notebooks are needed"
+    flags = {*config.getoption('flags').split()}
+    return flags | {'slow'} if config.getoption('--save') or config.getoption('--fresh') else flags
 
 def pytest_collection_modifyitems(config, items):
-    flags = {*config.getoption('flags').split()}
-    if config.getoption('--save') or config.getoption('--fresh'): flags.add('slow') # of all notebooks
-    for flag in {'slow','cuda'} - flags:
+    for flag in {'slow','cuda'} - flags_of(config):
         for o in items:
             if flag in o.keywords: o.add_marker(pytest.mark.skip(reason=f'runs with `--flags {flag}`'))
-    if 'slow' not in flags: short_form(config, items)
 
 # Matrices: tests with many cells, whose outcomes are counted
 _matrices = pytest.StashKey()
@@ -77,7 +76,7 @@ def tally(request):
 
 def pytest_terminal_summary(terminalreporter, config):
     "The size and the result of each matrix"
-    if 'slow' not in config.getoption('flags').split(): return
+    if 'slow' not in flags_of(config): return
     for name,counts in config.stash.get(_matrices, {}).items():
         kinds = ', '.join(f'{n:,} {k}' for k,n in counts.most_common())
         terminalreporter.write_line(f'{name}: {sum(counts.values()):,} cells, of which {kinds}')
