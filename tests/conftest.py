@@ -4,6 +4,7 @@ from itertools import combinations
 from zlib import crc32
 import numpy as np, pytest, torch
 from hypothesis import settings
+import processes
 
 signal.signal(signal.SIGINT, signal.default_int_handler) # shells start what runs in the background without
 torch.set_num_threads(1) # sums do not depend on the number of cores, and tiny models are faster
@@ -26,6 +27,7 @@ def pytest_configure(config):
     if config.getoption('--other-cpu'):
         import other_cpu
         other_cpu.install()
+    if getattr(config.option, 'numprocesses', None): processes.server() # one for all workers
 
 gc.disable() # until tests are collected
 def pytest_collection_finish():

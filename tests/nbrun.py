@@ -1,9 +1,7 @@
 "Run a notebook from top to bottom, in a process of its own"
-import gc,os,sys,warnings
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context,set_start_method
+import os,pickle,sys,warnings
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from traceback import format_exception
 from execnb.shell import CaptureShell
 from fastcore.nbio import write_nb
@@ -12,6 +10,7 @@ from nbdev.clean import _nbdev_clean
 from nbdev.config import get_config
 from nbdev.process import NBProcessor
 from nbdev.test import _skip_cell
+from processes import run_script
 
 class Shell(CaptureShell):
     "As in a notebook, a display that is updated is one output: its last state"
@@ -39,10 +38,8 @@ def _without_place(nb):
 def _kinds(c): return [(o['output_type'], sorted(o.get('data', ()))) for o in c.get('outputs', [])]
 
 def _run(fn, force, save, fresh, times, look):
-    gc.freeze() # what was loaded once: collections need not visit, and copy, it
     import torch
     torch.set_num_threads(1)           # notebooks run side by side; and sums do not depend on the number of cores
-    set_start_method(None, force=True) # the default again, for the processes that cells start
     os.environ['IN_TEST'] = '1'
     warnings.filterwarnings('error', message='.*now hides') # a callback that means to write to the Learner
     cfg = get_config(fn.parent)
@@ -72,14 +69,14 @@ def run_nb(fn, force=(), save=False, fresh=False,
     times=1,   # How often to run each cell
     look=None, # `look(names)` at the end
 ):
-    """Error of running the notebook `fn`, or else what `look` returns. What most notebooks import is loaded once, and
-    shared by `fork`"""
-    ctx = get_context('spawn' if sys.platform=='win32' else 'forkserver')
-    # a first optimizer imports torch._dynamo
-    if sys.platform!='win32':
-        ctx.set_forkserver_preload(['torch', 'torch._dynamo', 'matplotlib.pyplot', 'sklearn.datasets',
-            'sklearn.metrics', 'execnb.shell', 'nbdev.clean', 'nbdev.process', 'nbdev.test', 'learner.all'])
-    try:
-        with ProcessPoolExecutor(1, mp_context=ctx) as ex:
-            return ex.submit(_run, Path(fn), list(force), save, fresh, times, look).result()
-    except BrokenProcessPool: return f'{fn}: the process that ran it died'
+    "Error of running the notebook `fn`, or else what `look` returns"
+    with TemporaryDirectory() as folder:
+        Path(folder, 'args').write_bytes(pickle.dumps((Path(fn).absolute(), list(force), save, fresh, times, look)))
+        p = run_script(f'import nbrun; nbrun.main({folder!r})', timeout=3600, quiet=False)
+        if p.returncode: return f'{fn}: the process that ran it died\n{p.stderr}'
+        return pickle.loads(Path(folder, 'result').read_bytes())
+
+def main(folder):
+    "In the process of the notebook"
+    args = pickle.loads(Path(folder, 'args').read_bytes())
+    Path(folder, 'result').write_bytes(pickle.dumps(_run(*args)))

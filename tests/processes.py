@@ -1,21 +1,42 @@
 """Scripts in processes of their own, without the seconds that importing torch takes: a server that has it imported
-forks one for each"""
-import atexit,gc,json,os,signal,subprocess,sys,tempfile,threading,types
-from functools import cache
+forks one for each. All workers of a test session share it"""
+import atexit,gc,json,os,select,shutil,signal,socket,subprocess,sys,tempfile,threading,types,warnings
+from contextlib import suppress
 from pathlib import Path
 
 root = Path(__file__).parents[1]
 env = os.environ | dict(OMP_NUM_THREADS='1',
     PYTHONPATH=os.pathsep.join([str(root), str(root/'tests'), str(root/'tests'/'promises')]))
+place = 'TEST_SERVER' # environment variable with the path of its socket
 
-def serve():
-    "Fork a process for each line of standard input. Returns in the forked ones, with what they are to run"
-    for line in sys.stdin:
-        job = json.loads(line)
-        if (pid := os.fork())==0: return job
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+def serve(listener):
+    """Fork a process for each job that comes through the socket, and answer with its exit code. Returns in the forked
+    ones, with what they are to run"""
+    ended,at_end = socket.socketpair()
+    for o in (ended, at_end): o.setblocking(False)
+    signal.set_wakeup_fd(at_end.fileno())
+    signal.signal(signal.SIGCHLD, lambda *_: None) # or it would not wake
+    clients = {}
+    while True:
+        ready,_,_ = select.select([sys.stdin, listener, ended], [], [])
+        if sys.stdin in ready: os._exit(0) # closed: the session is over
+        if ended in ready:
+            ended.recv(4096)
+            for pid in [*clients]:
+                done,status = os.waitpid(pid, os.WNOHANG)
+                if not done: continue
+                with clients.pop(pid) as c, suppress(OSError): # who asked may be gone
+                    c.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+        if listener in ready:
+            c,_ = listener.accept()
+            job = json.loads(c.makefile().readline())
+            if pid := os.fork(): clients[pid] = c; continue
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for o in (listener, ended, at_end, c, *clients.values()): o.close()
+            return job
 
-def become(code, args, cwd, folder, timeout):
+def become(code, args, cwd, folder, timeout, quiet):
     "Turn a forked process into one that was started for `code`"
     os.setsid()
     for fd,name in (0, os.devnull),(1, f'{folder}/out'),(2, f'{folder}/err'):
@@ -24,6 +45,9 @@ def become(code, args, cwd, folder, timeout):
         os.close(new)
     os.chdir(cwd)
     sys.argv[:] = ['-c', *args]
+    if quiet:
+        sys.warnoptions[:] = ['ignore']
+        warnings.simplefilter('ignore')
     signal.alarm(timeout)
     main = sys.modules['__main__'] = types.ModuleType('__main__')
     code = compile(code, '<string>', 'exec')
@@ -42,28 +66,36 @@ def end(code):
     sys.stderr.flush()
     os._exit(code)
 
-def start(file):
-    "A server: `file`, run by Python, imports what is needed, and then calls `serve`"
-    p = subprocess.Popen([sys.executable, '-W', 'ignore', file], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        env=env, text=True)
-    atexit.register(p.communicate)
-    return p
+def server():
+    "The path of the server's socket. The first call starts it"
+    if place not in os.environ:
+        os.environ[place] = path = f'{tempfile.mkdtemp()}/socket'
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen()
+            fd = listener.fileno()
+            p = subprocess.Popen([sys.executable, __file__, str(fd)], stdin=subprocess.PIPE, env=env, pass_fds=[fd],
+                start_new_session=True)
+        def stop():
+            p.communicate()
+            shutil.rmtree(Path(path).parent)
+        atexit.register(stop)
+    return os.environ[place]
 
-@cache
-def server(): return start(__file__)
-
-def run_script(code, *args, cwd=root, timeout=300, server=server):
-    """Run `code` in a process and a session of its own, as `python -W ignore -c` would, only that torch and learner
-    are imported and a first step has been made"""
-    p = server()
-    with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps([code, [str(o) for o in args], str(cwd), folder, timeout]), file=p.stdin, flush=True)
-        returncode = int(p.stdout.readline())
+def run_script(code, *args, cwd=root, timeout=300, quiet=True):
+    """Run `code` in a process and a session of its own, as `python -c` would, only that torch and learner are imported
+    and a first step has been made; `quiet` as with `-W ignore`"""
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as s:
+        s.connect(server())
+        s.sendall(json.dumps([code, [str(o) for o in args], str(cwd), folder, timeout, quiet]).encode() + b'\n')
+        returncode = int(s.makefile().read())
         out,err = (Path(folder, o).read_text() for o in ('out','err'))
     return subprocess.CompletedProcess(['python', '-c', code], returncode, out, err)
 
 if __name__=='__main__':
     import runs # and learner with it
+    import dist_cases,nbrun # seconds that each process would need # noqa: F401
+    import accelerate,matplotlib.pyplot,sklearn.datasets,sklearn.metrics,torch._dynamo,torchmetrics # noqa: F401
     runs.warm_up()
     gc.freeze() # what a collection in a child would go through, and copy
-    if job := serve(): become(*job)
+    become(*serve(socket.socket(fileno=int(sys.argv[1]))))

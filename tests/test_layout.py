@@ -184,10 +184,10 @@ def flows(fn):
             col = names.index('where') if 'where' in names else 1
             if len(rows)>5: yield [name for row in rows for name in re.findall('`([^`]+)`', row[col])]
 
+nodes = [o for tree in trees.values() for o in ast.walk(tree) if isinstance(o, (ast.FunctionDef,ast.ClassDef))]
 def in_code(name):
     "Whether `name`, such as `Class.method`, `route.method` or `function(…)`, is a function or class of the library"
     owner,_,attr = re.match(r'[\w.]+', name)[0].rpartition('.')
-    nodes = [o for tree in trees.values() for o in ast.walk(tree) if isinstance(o, (ast.FunctionDef,ast.ClassDef))]
     if not owner: return any(o.name==attr for o in nodes)
     owners = {'route': ('Route','Pauses','ResumableRoute'),
         'learn': ('LoopState','Loop','StopMixin','FitMixin','Learner')}.get(owner, (owner,))

@@ -1,8 +1,7 @@
 "Functions of `dist_cases` run in several processes that train together, forked from one that has torch imported"
-import gc,os,pickle,socket,sys,tempfile,traceback
-from functools import cache
+import os,pickle,socket,sys,tempfile,traceback
 from pathlib import Path
-from processes import become,run_script,serve,start
+from processes import run_script
 
 def free_port():
     with socket.socket() as s: s.bind(('127.0.0.1', 0)); return s.getsockname()[1]
@@ -31,9 +30,6 @@ def fork_all(n, folder):
         finally: sys.stdout.flush(); sys.stderr.flush(); os._exit(code)
     Path(folder, 'codes').write_bytes(pickle.dumps([os.waitstatus_to_exitcode(os.waitpid(o, 0)[1]) for o in pids]))
 
-@cache
-def server(): return start(__file__)
-
 class Together(list):
     "What a function returned in each process; `out`, `err` and `codes` are lists too"
 
@@ -42,7 +38,7 @@ def together(procs, name, *args, limit=60, fails=False, **kwargs):
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, 'case').write_bytes(pickle.dumps((name, args, kwargs)))
         code = f'import together,os; together.fork_all({procs}, {folder!r}); os._exit(0)' # without tearing down torch
-        p = run_script(code, timeout=limit, server=server)
+        p = run_script(code, timeout=limit)
         def read(o): return Path(folder, o).read_text() if Path(folder, o).exists() else ''
         res = Together(pickle.loads(f.read_bytes()) if (f := Path(folder, str(i))).exists() else None
             for i in range(max(procs, 1)))
@@ -51,10 +47,3 @@ def together(procs, name, *args, limit=60, fails=False, **kwargs):
         res.codes = pickle.loads(Path(folder, 'codes').read_bytes()) if procs else [0]
     assert fails or not any(res.codes),'\n'.join(res.err)[-6000:]
     return res
-
-if __name__=='__main__':
-    import runs
-    import accelerate,torchmetrics,dist_cases # seconds that each process would need # noqa: F401
-    runs.warm_up()
-    gc.freeze()
-    if job := serve(): become(*job)

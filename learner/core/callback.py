@@ -89,20 +89,60 @@ def without_refs(o):
     "The state of an object without its weak references, which cannot be copied or pickled"
     return {k:v for k,v in vars(o).items() if k!='learn' and not (k.endswith('_ref') and isinstance(v, ref))}
 
+# %% ../../nbs/core/03_callback.ipynb #Attached
+class Attached(GetAttr):
+    "Reads the Learner's `x` as `self.x`, and says so where `self.x = …` would only hide it"
+    _default = 'learn'
+    learn = weak()     # the Learner
+    name = 'callback'  # on the Learner
+    own_name = None    # a name that was given to this instance: `cb.name = 'mine'`
+
+    def __getstate__(self): return without_refs(self)
+
+    def __getattr__(self, k):
+        if hasattr(type(self), k): return object.__getattribute__(self, k) # a property failed: raise its error again
+        learn = self.learn
+        if not k.startswith('_') and learn is not None:
+            try: return getattr(learn, k)
+            except AttributeError as e:
+                if e.obj is not learn or e.name!=k: raise # an error inside one of its properties
+        near = ''
+        if not k.startswith('_'): # a private name, which libraries ask for, is not suggested anyway
+            near = nearest(k, [*vars(self), *vars(type(self)), *(dir(learn) if learn is not None else ())])
+        me = f'`{type(self).__name__}`'
+        owner = f"{me}, which has no Learner yet, has no" if learn is None else f"Neither {me} nor its Learner has"
+        raise AttributeError(f"{owner} `{k}`.{near}", name=k, obj=self) from None
+
+    def __setattr__(self, k, v):
+        if k in self.__dict__ and k not in _watched: return object.__setattr__(self, k, v) # fast, for every batch
+        learn,me = self.learn,type(self).__name__
+        if k=='name': return self._call_it(v)
+        if k in event:
+            raise TypeError(f"`{k}` would never run: events are looked up on the class. "
+                f"Define it there, or pass `Callback({k}=f)`")
+        if learn is not None and not hasattr(type(self), k) and (k in vars(learn) or hasattr(type(learn), k)):
+            warnings.warn(f"`{me}.{k}` now hides the Learner's `{k}`, which is unchanged. "
+                f"Write `self.learn.{k}` to change it", stacklevel=2)
+        super().__setattr__(k, v)
+        if k in _flags and learn is not None: learn.refresh()
+
+    def _call_it(self, name):
+        if not (isinstance(name, str) and name.isidentifier()):
+            raise ValueError(f"`name` is an identifier, as in `learn.{self.name}`, but got {name!r}")
+        if self.learn is not None: raise ValueError(
+            f"`{type(self).__name__}` is attached as `{self.name}` already: give it a `name` before")
+        vars(self).update(name=name, own_name=name)
+
 # %% ../../nbs/core/03_callback.ipynb #Callback
-class Callback(Flags, State, GetAttr):
+class Callback(Flags, State, Attached):
     "Runs its methods at the events that they are named after. Read the Learner's `x` as `self.x`, write `self.learn.x`"
-    _default,_fns = 'learn',{}
-    name = 'callback' # on the Learner
-    learn = weak()    # the Learner
-    own_name = None # a name that was given to this instance: `cb.name = 'mine'`
+    _fns = {} # functions that were given to this instance, by event
 
     def let_go(self): "Called when it was detached from its Learner: undo what may outlive a fit"
     def forked(self,
         parent, # The learner that was copied
         fork, # Its copy
     ): "Called on a copy, in `fork`, of a callback of `parent`: take its files along"
-    def __getstate__(self): return without_refs(self)
     def __init__(self, **fns): # Functions of the callback, by event: `Callback(before_batch=f)`
         for k,f in fns.items():
             event.check(k, f'{type(self).__name__}({k}=…)')
@@ -144,40 +184,6 @@ class Callback(Flags, State, GetAttr):
         event.check(ev, f'{type(self).__name__}({ev!r})')
         h = self.handler(ev)
         return h(*args) if h else None
-
-    def __getattr__(self, k):
-        if hasattr(type(self), k): return object.__getattribute__(self, k) # a property failed: raise its error again
-        learn = self.learn
-        if not k.startswith('_') and learn is not None:
-            try: return getattr(learn, k)
-            except AttributeError as e:
-                if e.obj is not learn or e.name!=k: raise # an error inside one of its properties
-        near = ''
-        if not k.startswith('_'): # a private name, which libraries ask for, is not suggested anyway
-            near = nearest(k, [*vars(self), *vars(type(self)), *(dir(learn) if learn is not None else ())])
-        me = f'`{type(self).__name__}`'
-        owner = f"{me}, which has no Learner yet, has no" if learn is None else f"Neither {me} nor its Learner has"
-        raise AttributeError(f"{owner} `{k}`.{near}", name=k, obj=self) from None
-
-    def __setattr__(self, k, v):
-        if k in self.__dict__ and k not in _watched: return object.__setattr__(self, k, v) # fast, for every batch
-        learn,me = self.learn,type(self).__name__
-        if k=='name': return self._call_it(v)
-        if k in event:
-            raise TypeError(f"`{k}` would never run: events are looked up on the class. "
-                f"Define it there, or pass `Callback({k}=f)`")
-        if learn is not None and not hasattr(type(self), k) and (k in vars(learn) or hasattr(type(learn), k)):
-            warnings.warn(f"`{me}.{k}` now hides the Learner's `{k}`, which is unchanged. "
-                f"Write `self.learn.{k}` to change it", stacklevel=2)
-        super().__setattr__(k, v)
-        if k in _flags and learn is not None: learn.refresh()
-
-    def _call_it(self, name):
-        if not (isinstance(name, str) and name.isidentifier()):
-            raise ValueError(f"`name` is an identifier, as in `learn.{self.name}`, but got {name!r}")
-        if self.learn is not None: raise ValueError(
-            f"`{type(self).__name__}` is attached as `{self.name}` already: give it a `name` before")
-        vars(self).update(name=name, own_name=name)
 
     def replaces(self, other): # A callback that is attached already
         "Whether to take the place of `other`: of the same kind if `only_one`, or of an earlier version of this class"
