@@ -11,9 +11,30 @@ __all__ = []
 
 # %% ../../nbs/dist/04_agreement.ipynb #imports
 import sys
-from ..core.events import CancelException,cancels
+from dataclasses import dataclass
+from ..core.events import CancelException,CancelFitException,cancels
 from ..loop.route import Request,StopForNow
 from .processes import ProcessFailed
+
+# %% ../../nbs/dist/04_agreement.ipynb #Place
+@dataclass(frozen=True)
+class Place:
+    "Where a process is in a fit"
+    scopes:tuple
+    epoch:int
+    batches:int # trained on
+    steps:int
+    adds:bool = False # the gradients of the batch wait for others
+
+    def same_batch(self, other): return (self.epoch, self.batches, self.steps)==(other.epoch, other.batches, other.steps)
+    def __str__(self):
+        return f"has trained on {self.batches} batches with {self.steps} steps, and is in `{self.scopes[-1]}`"
+
+def odd_one(
+    places:list, # Of each process, by rank
+) -> int: # A rank
+    "The process that has parted from the others: its place is the rarest, or else it has done the least"
+    return min(range(len(places)), key=lambda i: (places.count(places[i]), places[i].steps, places[i].batches))
 
 # %% ../../nbs/dist/04_agreement.ipynb #Agreement
 class Agreement:
@@ -21,22 +42,32 @@ class Agreement:
     def __init__(self, learn, procs, deal):
         self.learn,self.procs,self.deal = learn,procs,deal
         self.heard = None     # the cancel or stop that all know of
+        self.late = None      # a cancel that was heard of when a phase was over
         self.merging = None   # the phase that has ended, and is being put together
+        self.engine = None    # runs training batches
         self.averaging = False # gradients are on their way
-        self.failed = self.stopped = False
-        self.join = lambda: None # puts together a model in parts
-        procs.on_news,procs.wishes = self.hear,lambda: ('stop',) if deal.stops else None
+        self.failed = False
+        self.all_know = False # of the exception that ends the fit
+        self.stops = Stops(learn, procs, deal, self)
+        procs.listen(self.hear, self.parted, self.stops.wish, self.place)
 
     def close(self):
-        self.procs.on_news,self.procs.wishes = (lambda news: None),(lambda: None)
-        self.learn.route.requests.extend(self.deal.stops) # which came after the last meeting
+        self.procs.listen()
+        self.stops.close()
+
+    def place(self):
+        "Where this process is. When the fit is over, all take over the weights of the first, wherever they are"
+        learn = self.learn
+        if learn.mode!='fit' or self.failed or isinstance(self.heard, CancelFitException): return
+        adds = self.engine is not None and self.engine.adds
+        return Place((*learn.scopes,), learn.epoch, learn.train_iter, learn.opt_step, adds)
 
     def tell(self):
         "Tell the others of the cancel that is on its way, if they do not know it"
         e = sys.exception()
         if not isinstance(e, CancelException) or e is self.heard: return
         self.heard,name = e,type(e).__name__
-        try: self.procs.meet(news=('cancel', name, str(e)), seconds=10 if self.averaging else None)
+        try: self.procs.meet(news=('cancel', name, str(e), self.place()), seconds=10 if self.averaging else None)
         except RuntimeError as err:
             if not self.averaging: raise
             raise RuntimeError(f"`{name}` was raised in one process when the others were averaging gradients: raise it "
@@ -44,41 +75,68 @@ class Agreement:
 
     def end(self,
         scope, # Is over, in this process
-    ): # The cancel of an outer scope, if another process has one
+    ):
         "Wait for the others at the end of a scope"
+        self.late = None
         if isinstance(sys.exception(), CancelException): return # all have heard of it
         self.merging = scope
         try: self.procs.meet()
-        except CancelException as e: return e
+        except CancelException as e: self.late = e # in a cleanup, it could not be raised
         finally: self.merging = None
+
+    def raise_late(self):
+        e,self.late = self.late,None
+        if e is not None: raise e
 
     def fail(self):
         "Tell the others of an error"
-        self.failed,e = True,self.learn.exc
-        if self.stopped or isinstance(e, ProcessFailed): return
-        if why := self.procs.first_error: e.add_note(why)
-        e.add_note(f"in process {self.procs.rank} of {self.procs.n}")
-        self.procs.fail(f'{type(e).__name__}: {e}', at_once=self.averaging)
+        self.failed,e,procs = True,self.learn.exc,self.procs
+        if self.all_know or isinstance(e, ProcessFailed): return
+        if why := procs.channel.first_error: # what it has closed fails here too
+            e.add_note(why)
+            e.of_process = why
+        e.add_note(f"in process {procs.rank} of {procs.n}")
+        procs.fail(f'{type(e).__name__}: {e}', at_once=self.averaging)
 
     def hear(self,
         news, # Of each process, by rank
     ):
         "Take part in what other processes have decided"
         kinds,mine = {o[0]:o[1:] for o in reversed(news) if o is not None},news[self.procs.rank]
-        if 'whole' in kinds: self.join()
+        if 'whole' in kinds: self.engine.join()
         if mine is not None and mine[0] not in ('stop','whole'): return # it is on its way already
         if 'error' in kinds: raise ProcessFailed(*kinds['error'])
-        if 'stopped' in kinds: self._stop_too(*kinds['stopped'])
+        if 'stopped' in kinds: self.stops.stop_too(*kinds['stopped'])
         if 'cancel' in kinds: self._cancel_too(*kinds['cancel'])
-        if 'stop' in kinds: self._stop_at_pause()
+        if 'stop' in kinds: self.stops.expect()
 
-    def _cancel_too(self, name, reason):
+    def _cancel_too(self, name, reason, place):
         scope,cls = next((k,v) for k,v in cancels.items() if v.__name__==name)
         if scope==self.merging: return # it is over here
+        if scope in ('batch','backward','step') and not self.place().same_batch(place): return # which is refused
         self.heard = cls(reason)
         raise self.heard
 
-    def _stop_at_pause(self):
+    def parted(self, places):
+        "Refuse to go on where processes have done different things"
+        self.failed = self.all_know = True
+        rank = odd_one(places)
+        why = f"process {rank} has parted from the others. "
+        why += ', '.join(f"Process {i} {o}" for i,o in enumerate(places))
+        if self.procs.rank!=rank: raise ProcessFailed(why)
+        raise RuntimeError(f"{why}. Cancel in all processes, or before the backward pass, in `after_loss`")
+
+# %% ../../nbs/dist/04_agreement.ipynb #Stops
+class Stops:
+    "Stops of all processes at the same pause"
+    def __init__(self, learn, procs, deal, agreement):
+        self.learn,self.procs,self.deal,self.agreement = learn,procs,deal,agreement
+
+    def wish(self):
+        "News of stops that wait in this process"
+        return ('stop',) if self.deal.stops else None
+
+    def expect(self):
         "Stop at the coming pause, which all processes come to"
         mine,self.deal.stops[:] = [*self.deal.stops],[]
         self.learn.route.requests.append(Request(lambda: self._stop(mine), stops=True))
@@ -87,14 +145,18 @@ class Agreement:
         try:
             for o in mine: o.f()
         except BaseException as e:
-            self.heard,self.stopped = e,True
+            self.agreement.heard,self.agreement.all_know = e,True
             self.procs.meet(news=('stopped', type(e), e.args))
             raise
         self.procs.meet()
 
-    def _stop_too(self, cls, args):
-        self.stopped = True
+    def stop_too(self, cls, args):
+        self.agreement.all_know = True
         try:
             if issubclass(cls, StopForNow): self.learn.stop_for_now(*args)
             raise cls(*args)
-        except BaseException as e: self.heard = e; raise
+        except BaseException as e: self.agreement.heard = e; raise
+
+    def close(self):
+        "Keep the stops which came after the last meeting"
+        self.learn.route.requests.extend(self.deal.stops)

@@ -9,7 +9,7 @@ __all__ = ['Distributed']
 
 # %% ../../nbs/dist/07_distributed.ipynb #imports
 import random,warnings
-from contextlib import contextmanager
+from contextlib import ExitStack,contextmanager
 from datetime import timedelta
 from hashlib import sha256
 import numpy as np
@@ -89,6 +89,57 @@ def join_batch(learn, procs, spare):
     learn.xb,learn.yb,learn.pred,*seen = joined
     for o,v in zip(gatherers, seen): o.seen = v
 
+# %% ../../nbs/dist/07_distributed.ipynb #Membership
+class Membership:
+    "What a learner has while it trains together with other processes, from `begin` to `end`"
+    def __init__(self, learn, timeout):
+        self.learn,self.undo,self.procs = learn,ExitStack(),processes(timeout)
+        self.deal = learn.route.deal = Deal(self.procs)
+        self.undo.callback(setattr, learn.route, 'deal', None)
+        self.agreement = Agreement(learn, self.procs, self.deal)
+        self.undo.callback(self.agreement.close)
+
+    def begin(self,
+        sync_bn, # Synchronize batch norms
+    ):
+        learn,fit = self.learn,self.learn.mode=='fit'
+        if fit: self._handle_sigterm()
+        if not self.procs.is_first: self.undo.callback(Quiet(learn).end)
+        if fit and sync_bn: self.undo.callback(SyncedNorms(learn).end)
+        take_over(learn, self.procs)
+        self.same_random = fit and learn.route.resuming # generators are restored on the way
+        if fit and not self.same_random: own_seed(self.procs)
+
+    def _handle_sigterm(self):
+        sigterm = SigtermHandler(self.learn)
+        sigterm.install()
+        self.undo.callback(sigterm.remove)
+
+    def begin_batch(self):
+        if self.same_random: own_seed(self.procs)
+        self.same_random = False
+
+    def weigh(self, count): weigh(self.learn, self.procs, self.deal, count)
+    def join_batch(self): join_batch(self.learn, self.procs, self.deal.is_spare(self.learn))
+    def leave_out_spare(self):
+        if self.deal.is_spare(self.learn): leave_out(self.learn)
+
+    def merge(self,
+        phase, # Is over
+    ):
+        "Let all have the same metrics, and after training the same buffers"
+        self.agreement.merging = phase
+        if phase=='train': self.procs.take_first([*self.learn.model.buffers()])
+        rec = next((o for o in self.learn.cbs if isinstance(o, Recorder)), None)
+        if rec is not None: merge_phase(self.procs, rec.phase)
+        self.agreement.merging = None
+
+    def end(self):
+        with self.undo:
+            if self.learn.mode!='fit' or self.agreement.failed: return
+            take_over(self.learn, self.procs)
+            set_random_state(self.procs.from_first(random_state))
+
 # %% ../../nbs/dist/07_distributed.ipynb #Distributed
 def _check_shard(name, v):
     if isinstance(v, bool) or 'FullyShardedDataParallelPlugin' in [o.__name__ for o in type(v).__mro__]: return
@@ -98,7 +149,7 @@ class Distributed(Callback):
     "Train in all processes of the process group, each with its part of every batch, with the numbers of one process"
     order,watches,only_one = -900,True,True # before all that looks at the loss or at metrics
     first_at = 'after_validate', # and there before the recorder
-    procs = engine = quiet = norms = late = None # `late`: a cancel that was heard of when a phase was over
+    member = engine = None
     @checked(count=callable, timeout='>0', shard=_check_shard)
     def __init__(self,
         count=None, # `count(learn)` returns the number of items that the loss averages; default: `items_of` or samples
@@ -119,30 +170,24 @@ class Distributed(Callback):
         if num_distrib()==1: self.run = False; return
         no_closure(self)
         warn_mixed_means(self)
-        learn,fit = self.learn,self.learn.mode=='fit'
-        self.procs = processes(self.timeout)
-        self.deal = learn.route.deal = Deal(self.procs)
-        self.agreement = Agreement(learn, self.procs, self.deal)
-        self.sigterm,self.saves = SigtermHandler(learn),any(isinstance(o, Checkpoint) for o in learn.cbs)
-        if fit: self.sigterm.install()
-        self.quiet = None if self.procs.is_first else Quiet(learn)
-        self.norms = SyncedNorms(learn) if fit and self.sync_bn else None
-        take_over(learn, self.procs)
-        self.same_random = fit and learn.route.resuming # generators are restored on the way
-        if fit and not self.same_random: own_seed(self.procs)
+        self.saves = any(isinstance(o, Checkpoint) for o in self.learn.cbs)
+        self.member = Membership(self.learn, self.timeout)
+        self.member.begin(self.sync_bn)
 
     def before_train(self):
         if self.engine is not None and not self.engine.fits: self._close_engine()
-        self.procs.meet() # all are here, and make it together
+        self.member.procs.meet() # all are here, and make it together
         if self.engine is None: self.engine = self._new_engine()
         self.engine.always = self.saves
         self.learn.forward_with = self.engine.forward
 
     def _new_engine(self):
-        if not self.shard: return Engine(self.learn, self.deal, self.kwargs)
-        engine = ShardedEngine(self.learn, self.procs, None if self.shard is True else self.shard)
-        self.deal.before_pause,self.agreement.join = engine.pause,engine.join
-        return engine
+        procs,deal,agreement = self.member.procs,self.member.deal,self.member.agreement
+        if self.shard:
+            agreement.engine = ShardedEngine(self.learn, procs, agreement, None if self.shard is True else self.shard)
+            deal.before_pause = agreement.engine.pause
+        else: agreement.engine = Engine(self.learn, deal, self.kwargs)
+        return agreement.engine
 
     def _close_engine(self):
         if self.engine is not None: self.engine.close()
@@ -150,69 +195,45 @@ class Distributed(Callback):
 
     def before_batch(self):
         if not self.learn.training: return
-        self.engine.met,self.late = False,None
-        if self.shard: self.procs.meet() # one of them may be writing a file
-        if self.same_random: own_seed(self.procs)
-        self.same_random = False
+        self.engine.begin_batch()
+        self.member.begin_batch()
     def after_pred(self):
-        if self.learn.mode=='predict': join_batch(self.learn, self.procs, self.deal.is_spare(self.learn))
+        if self.learn.mode=='predict': self.member.join_batch()
     def after_loss(self):
-        if self.learn.mode!='predict' and self.deal.is_spare(self.learn): leave_out(self.learn)
+        if self.learn.mode!='predict': self.member.leave_out_spare()
     def before_backward(self):
-        weigh(self.learn, self.procs, self.deal, self.count)
+        self.member.weigh(self.count)
         self.engine.weighed()
-        self.agreement.averaging = True
-    def after_backward(self): self.engine.settle(); self.agreement.averaging = False
+        self.member.agreement.averaging = True
+    def after_backward(self): self.engine.settle(); self.member.agreement.averaging = False
 
-    def after_train(self): self._merge('train')
+    def after_train(self): self.member.merge('train')
     def after_validate(self):
-        if self.learn.mode!='predict': self._merge('validate') # there, all have seen whole batches
-    def _merge(self, phase):
-        self.agreement.merging = phase
-        if phase=='train': self.procs.take_first([*self.learn.model.buffers()])
-        rec = next((o for o in self.learn.cbs if isinstance(o, Recorder)), None)
-        if rec is not None: merge_phase(self.procs, rec.phase)
-        self.agreement.merging = None
+        if self.learn.mode!='predict': self.member.merge('validate') # there, all have seen whole batches
 
-    def tell(self): self.agreement.tell()
+    def tell(self): self.member.agreement.tell()
     after_cancel_train = after_cancel_validate = after_cancel_epoch = after_cancel_fit = tell
     cleanup_validate = cleanup_epoch = tell
     def cleanup_train(self):
         self.learn.forward_with = None
         self.tell()
-        if self.shard and self.engine is not None: self._whole_again()
-    def _whole_again(self):
-        try:
-            if self.agreement.failed: return
-            self.late = self.agreement.end('train')
-            self.engine.join(grads=False)
-        finally:
-            if self.engine.is_split: self.engine.drop(); self.learn.route.no_way_back()
-    def before_validate(self):
-        if self.late: raise self.late
+        if self.engine is not None: self.engine.end_train()
+    def before_validate(self): self.member.agreement.raise_late()
     after_epoch = before_validate
+    def after_cancel_backward(self): self.tell(); self.member.agreement.averaging = False
     def after_cancel_batch(self):
-        if not self.learn.training or (self.engine.met and not self.agreement.averaging): return
+        if not self.learn.training or (self.engine.met and not self.member.agreement.averaging): return
         self.engine.met = True
         self.tell()
-    def cleanup_batch(self): self.after_cancel_batch(); self.agreement.averaging = False
+    def cleanup_batch(self): self.after_cancel_batch(); self.member.agreement.averaging = False
     def after_exception(self):
-        if self.procs is not None: self.agreement.fail()
+        if self.member is not None: self.member.agreement.fail()
 
     def cleanup_fit(self):
-        if self.procs is None: return
-        learn,procs = self.learn,self.procs
-        try:
-            if learn.mode=='fit' and not self.agreement.failed:
-                take_over(learn, procs)
-                set_random_state(procs.from_first(random_state))
-        finally:
-            self._close_engine()
-            self.sigterm.remove()
-            self.agreement.close()
-            for o in (self.quiet, self.norms):
-                if o is not None: o.end()
-            learn.route.deal = self.procs = self.deal = self.agreement = self.quiet = self.norms = None
+        member,self.member = self.member,None
+        if member is None: return
+        try: self._close_engine()
+        finally: member.end()
 
 # %% ../../nbs/dist/07_distributed.ipynb #to_distributed
 @patch

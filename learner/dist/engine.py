@@ -35,6 +35,7 @@ class Engine:
         accelerate = extra('accelerate', 'dist', '`Distributed`')
         self.learn,self.deal,self.settled = learn,deal,False
         self.always = False # average in every batch
+        self.adds = False # gradients of the batch are not averaged, but added to those of batches that come
         self.met = True # at the last meeting of the batch
         whole = Whole(learn.model, learn.loss_func)
         self.trained = trained(whole)
@@ -53,20 +54,22 @@ class Engine:
         "Run the forward pass, so that the backward pass averages"
         learn = self.learn
         def run(): usual(); return learn.loss_grad
-        with self.ddp.no_sync() if self.only_adds else nullcontext(): learn.loss_grad = self.ddp(run)
+        self.adds = self._only_adds()
+        with self.ddp.no_sync() if self.adds else nullcontext(): learn.loss_grad = self.ddp(run)
 
+    def begin_batch(self): self.met = self.adds = False
     def weighed(self): self.met = True
     def settle(self):
         "Choose which gradients are sent together, now that all have gone backward, and not in the next forward pass"
         self.settled = self.settled or (self.ddp.require_backward_grad_sync and self.ddp.reducer._rebuild_buckets())
 
-    @property
-    def only_adds(self):
+    def _only_adds(self):
         "Whether this batch is accumulated, and no step follows"
         learn,acc = self.learn,accumulation(self.learn)
         if acc is None or self.always or learn.n_iter is None or learn.iter+1==learn.n_iter: return False
         return acc.samples+self.deal.size(learn)<acc.n_acc
 
+    def end_train(self): "Parameters are whole"
     def close(self):
         "Take the hooks off the parameters now, and not when the garbage is collected"
         self.ddp.reducer = self.ddp.logger = None

@@ -13,6 +13,7 @@ __all__ = ['failure', 'num_distrib', 'rank_distrib', 'ProcessFailed', 'rank0_fir
 import torch
 from contextlib import contextmanager
 from datetime import timedelta
+from zlib import crc32
 from torch import distributed
 from ..core.checks import checked
 
@@ -33,48 +34,14 @@ class ProcessFailed(SystemExit):
 
 failure = 'learner/failure' # where the first error is noted
 
-# %% ../../nbs/dist/01_processes.ipynb #Processes
-class Processes:
-    "The processes that train together"
-    size = 4 # numbers in a message: of processes with news, and up to three others
-    def __init__(self,
-        timeout:float=600, # Seconds to wait for the others
-    ):
-        self.rank,self.n = rank_distrib(),num_distrib()
-        self.on_news,self.wishes = (lambda news: None),(lambda: None)
-        self.host = distributed.new_group(backend='gloo', timeout=timedelta(seconds=timeout)) if self.n>1 else None
+# %% ../../nbs/dist/01_processes.ipynb #Channel
+def _store(): return distributed.distributed_c10d._get_default_store()
 
-    @property
-    def is_first(self): return self.rank==0
-
-    def meet(self,
-        numbers=None, # A tensor with at most three numbers, in double precision
-        news=None, # What the others should know: any object that can be pickled
-        seconds:float|None=None, # To wait for the others; default: `timeout`
-    ): # The sums
-        "Wait for the others, add up `numbers`, and tell `news`"
-        apart = numbers is not None and numbers.device.type!='cpu'
-        message = torch.zeros(self.size, dtype=torch.float64)
-        while True:
-            mine = self.wishes() if news is None else news
-            message.zero_()
-            message[0] = mine is not None
-            if numbers is not None and not apart: message[1:1+len(numbers)] = numbers
-            with self.reachable(): self._add_up(message, seconds)
-            if message[0]==0: break
-            self.on_news(self._all(mine))
-            if news is not None: return
-        if apart: numbers = numbers.clone(); distributed.all_reduce(numbers); return numbers
-        return message[1:] if numbers is None else message[1:1+len(numbers)]
-
-    def _add_up(self, message, seconds):
-        work = distributed.all_reduce(message, group=self.host, async_op=True)
-        work.wait(*([] if seconds is None else [timedelta(seconds=seconds)]))
-
-    def _all(self, o):
-        res = [None]*self.n
-        with self.reachable(): distributed.all_gather_object(res, o, group=self.host)
-        return res
+class Channel:
+    "Carries numbers and objects between processes, and the note of the first error"
+    def __init__(self, n, timeout):
+        self.n = n
+        self.group = distributed.new_group(backend='gloo', timeout=timedelta(seconds=timeout)) if n>1 else None
 
     @contextmanager
     def reachable(self):
@@ -84,46 +51,124 @@ class Processes:
             if why := self.first_error: raise ProcessFailed(why) from None
             raise RuntimeError(f"Another of the {self.n} processes has ended, or did not answer in time") from e
 
+    def add_up(self, message, seconds=None):
+        "Let a tensor become the sum over all processes"
+        with self.reachable():
+            work = distributed.all_reduce(message, group=self.group, async_op=True)
+            work.wait(*([] if seconds is None else [timedelta(seconds=seconds)]))
+
+    def all(self, o) -> list:
+        "The objects of all processes, by rank"
+        res = [None]*self.n
+        with self.reachable(): distributed.all_gather_object(res, o, group=self.group)
+        return res
+
+    def first(self, o):
+        "The object of the first process"
+        res = [o]
+        with self.reachable(): distributed.broadcast_object_list(res, src=0, group=self.group)
+        return res[0]
+
+    def part(self, parts):
+        "The part of this process of the list that the first one has"
+        res = [None]
+        with self.reachable(): distributed.scatter_object_list(res, parts, src=0, group=self.group)
+        return res[0]
+
+    def copy_first(self, t):
+        "Let a tensor become that of the first process"
+        with self.reachable(): distributed.broadcast(t, 0, group=self.group if t.device.type=='cpu' else None)
+
+    @property
+    def first_error(self) -> str|None:
+        "The error of the process that has failed first, if one has said so"
+        try: return _store().get(failure).decode() if _store().check([failure]) else None
+        except (RuntimeError,ValueError): return None # it was in the process that is gone
+
+    def note_error(self, why):
+        try:
+            if not _store().check([failure]): _store().set(failure, why)
+        except (RuntimeError,ValueError): pass # likewise
+    def forget_error(self): _store().delete_key(failure)
+
+    def close(self):
+        "End all connections. Others that wait for this process notice it"
+        if distributed.is_initialized(): distributed.destroy_process_group()
+
+# %% ../../nbs/dist/01_processes.ipynb #Processes
+def digest(place):
+    "A number below 4096, so that sums of squares are exact"
+    return crc32(repr(place).encode())%4096
+
+class Processes:
+    "The processes that train together"
+    def __init__(self,
+        timeout:float=600, # Seconds to wait for the others
+    ):
+        self.rank,self.n = rank_distrib(),num_distrib()
+        self.channel = Channel(self.n, timeout)
+        self.listen()
+
+    def listen(self,
+        on_news=lambda news: None, # Called with the news of each process, by rank
+        on_parted=lambda places: None, # Called with the place of each process, by rank, where these differ
+        wishes=lambda: None, # News of this process that can wait for any meeting
+        place=lambda: None, # Where this process is: a tuple
+    ):
+        "Set what is called at meetings"
+        self.on_news,self.on_parted,self.wishes,self.place = on_news,on_parted,wishes,place
+
+    @property
+    def is_first(self): return self.rank==0
+
+    def meet(self,
+        numbers=None, # A tensor of up to three numbers, in double precision
+        news=None, # What the others should know: any object that can be pickled
+        seconds:float|None=None, # To wait for the others; default: `timeout`
+    ): # The sums
+        "Wait for the others, add up `numbers`, and tell `news`"
+        apart = numbers is not None and numbers.device.type!='cpu'
+        mine = [0.]*3 if numbers is None or apart else numbers.tolist()+[0.]*(3-len(numbers))
+        while True:
+            told,x = self.wishes() if news is None else news,digest(self.place())
+            message = torch.tensor([told is not None, x, x*x, *mine], dtype=torch.float64)
+            self.channel.add_up(message, seconds)
+            n_told,x,squares,*_ = message.tolist()
+            if not n_told: break
+            self.on_news(self.channel.all(told))
+            if news is not None: return
+        if self.n*squares!=x*x: self.on_parted(self.channel.all(self.place()))
+        if apart: numbers = numbers.clone(); distributed.all_reduce(numbers); return numbers
+        return None if numbers is None else message[3:3+len(numbers)]
+
     def fail(self,
         why:str, # The error
         at_once:bool, # The others may wait where no news reach them
     ):
         "Let the others know of an error. Where they do not come to a meeting, close the connection"
         why = f'Process {self.rank} of {self.n} has failed: {why}'
-        store = distributed.distributed_c10d._get_default_store()
-        if not store.check([failure]): store.set(failure, why)
+        self.channel.note_error(why)
         try:
-            if not at_once: self.meet(news=('error', why), seconds=10); return store.delete_key(failure)
+            if not at_once: self.meet(news=('error', why), seconds=10); return self.channel.forget_error()
         except (RuntimeError,ProcessFailed): pass
-        if distributed.is_initialized(): distributed.destroy_process_group()
-
-    @property
-    def first_error(self) -> str|None:
-        "The error of the process that has failed first, if one has said so"
-        try:
-            store = distributed.distributed_c10d._get_default_store()
-            return store.get(failure).decode() if store.check([failure]) else None
-        except (RuntimeError,ValueError): return None # it was in the process that is gone
+        self.channel.close()
 
     def gather(self, o) -> list: # By rank
         "The objects of all processes, which are pickled"
         self.meet()
-        return self._all(o)
+        return self.channel.all(o)
 
     def from_first(self, f):
         "What `f` returns in the first process, where alone it is called"
         o = f() if self.is_first else None
         self.meet()
-        res = [o]
-        with self.reachable(): distributed.broadcast_object_list(res, src=0, group=self.host)
-        return res[0]
+        return self.channel.first(o)
 
     def hand_out(self, f):
         "The part of this process of the list that `f` returns in the first process, where alone it is called"
-        parts,res = f() if self.is_first else None,[None]
+        parts = f() if self.is_first else None
         self.meet()
-        with self.reachable(): distributed.scatter_object_list(res, parts, src=0, group=self.host)
-        return res[0]
+        return self.channel.part(parts)
 
     @torch.no_grad()
     def take_first(self,
@@ -133,7 +178,7 @@ class Processes:
         self.meet()
         for t in tensors:
             o = t.detach().contiguous()
-            distributed.broadcast(o, 0, group=self.host if o.device.type=='cpu' else None)
+            self.channel.copy_first(o)
             if o.data_ptr()!=t.data_ptr(): t.copy_(o)
 
 # %% ../../nbs/dist/01_processes.ipynb #processes

@@ -88,7 +88,7 @@ class Shards:
         grads:bool, # Put together gradients that wait for their step, too
     ):
         "Put together model and optimizer; all processes do this at the same time"
-        learn,device = self.learn,self.learn.device
+        learn = self.learn
         for p,s in self.pairs.values():
             p.data = whole(s.detach())
             if grads and s.grad is not None: p.grad = whole(s.grad)
@@ -115,7 +115,8 @@ class ShardedEngine:
     "Runs batches with model and optimizer in parts, so that gradients are averaged over the processes"
     fits = True # model and optimizer are divided anew in each epoch
     always = True # gradients that wait for their step are averaged
-    def __init__(self, learn, procs, plugin):
+    adds = False
+    def __init__(self, learn, procs, agreement, plugin):
         accelerate = extra('accelerate', 'dist', '`Distributed`')
         if any(isinstance(o, MixedPrecision) and o.amp_mode=='fp16' for o in learn.cbs): raise ValueError(
             "`shard` does not work with `fp16`, whose steps are skipped where a process sees an overflow: "
@@ -123,7 +124,7 @@ class ShardedEngine:
         if learn.device.type=='cpu' and torch.accelerator.is_available(): raise ValueError(
             "`shard` divides a model over the devices of this machine, of type "
             f"`{torch.accelerator.current_accelerator()}`, but the model is on `cpu`: leave out `device='cpu'`")
-        self.learn,self.procs,self.checked,self.met = learn,procs,False,True
+        self.learn,self.procs,self.agreement,self.checked,self.met = learn,procs,agreement,False,True
         accelerator = accelerate.Accelerator(cpu=learn.device.type=='cpu')
         accelerator.state.fsdp_plugin = plugin or accelerate.FullyShardedDataParallelPlugin(fsdp_version=2,
             auto_wrap_policy='size_based_wrap', min_num_params=small, cpu_ram_efficient_loading=False)
@@ -140,6 +141,9 @@ class ShardedEngine:
         if not self.is_split: self._split()
         usual()
 
+    def begin_batch(self):
+        self.procs.meet() # one of them may be writing a file
+        self.met = False
     def weighed(self): self.learn.loss_grad.register_hook(self._before_backward)
     def _split(self):
         self.shards.split()
@@ -158,6 +162,15 @@ class ShardedEngine:
     def pause(self):
         "Have the whole model in all processes, because this one needs it"
         if self.is_split: self.procs.meet(news=('whole',))
+
+    def end_train(self):
+        "Have the whole model, at the end of a phase"
+        try:
+            if self.agreement.failed: return
+            self.agreement.end('train')
+            self.join(grads=False)
+        finally:
+            if self.is_split: self.drop(); self.learn.route.no_way_back()
 
     def join(self, grads=True):
         if self.is_split: self.hook.remove(); self.shards.join(grads)
