@@ -148,10 +148,12 @@ def find_lr():
     return state(learn.fit(0), found=[float(o) for o in res] if isinstance(res, tuple) else float(res))
 
 class Act(Callback):
-    "Does something in one process, at one event of one training batch or epoch"
-    def __init__(self, f, ev, rank, at=3):
+    "Does something in one process, at one event of one batch or epoch; in training or not, where that is given"
+    def __init__(self, f, ev, rank, at=3, training=None):
         def act(self):
-            if rank_distrib()==rank and self.learn.train_iter>=at and not self.done: self.done = True; f(self.learn)
+            learn = self.learn
+            if rank_distrib()!=rank or learn.train_iter<at or self.done: return
+            if training in (None, learn.training): self.done = True; f(learn)
         self.done = False
         super().__init__(**{ev: act})
 
@@ -174,7 +176,7 @@ def act(what, ev='after_batch', rank=1, at=3, folder='.', resume=False, **kwargs
     if kwargs.get('shard'): kwargs['shard'] = plugin()
     with learn.distrib_ctx(**kwargs):
         try: learn.fit(2, cbs=Act(acts[what], ev, rank, at))
-        except BaseException as e: exc = type(e).__name__,str(e)
+        except BaseException as e: exc = type(e).__name__,str(e),' '.join(getattr(e, '__notes__', ()))
         done = learn.train_iter
         if resume: learn.resume()
     return dict(exc=exc, done=done, reason=learn.stop_reason, seconds=time.monotonic()-t,
@@ -254,17 +256,26 @@ def fit_mixed():
     with learn.distrib_ctx(): learn.fit(2, cbs=[MixUp(.4), mixes])
     return state(learn, mixed=mixes.batches)
 
-def lone_cancel():
-    "A cancel in one process that the others cannot hear of: they average gradients"
-    learn,exc,t = make(),None,time.monotonic()
-    with learn.distrib_ctx(timeout=20):
-        try: learn.fit(2, cbs=Act(acts['cancel'], 'before_backward', 1))
-        except BaseException as e: exc = type(e).__name__,str(e)
-    return dict(exc=exc, seconds=time.monotonic()-t)
-
 def synced_norms():
     learn = make()
     learn.model.body.insert(1, nn.BatchNorm1d(8))
     with learn.distrib_ctx(sync_bn=True):
         try: learn.fit(1)
         except ValueError as e: return str(e),[type(o).__name__ for o in learn.model.body]
+
+class Weights(Callback):
+    "Weights of this process at the end of each phase, before any are taken over from another"
+    order = 95
+    def __init__(self): self.seen = {}
+    def note(self): self.seen[self.learn.train_iter] = [p.detach().clone() for p in self.learn.model.parameters()]
+    before_validate = after_epoch = note
+
+def lone_cancel(name, ev, rank, at, cbs=(), shard=False, **kwargs):
+    "A fit in which one process raises a cancel"
+    learn,weights,exc,t = make(**kwargs),Weights(),None,time.monotonic()
+    lone = Act(raises(globals()[name]('lone')), ev, rank, at, False if name=='CancelValidException' else None)
+    with learn.distrib_ctx(timeout=40, shard=plugin() if shard else False):
+        try: learn.fit(3, cbs=[lone, weights, *(techniques[o]() for o in cbs)])
+        except BaseException as e: exc = type(e).__name__,str(e)
+    return dict(exc=exc, seconds=time.monotonic()-t, weights=weights.seen, rows=len(learn.recorder.rows),
+        counts=(learn.train_iter, learn.opt_step), done=lone.done)

@@ -10,12 +10,16 @@ from together import free_port,together
 
 one = cache(lambda name, *args, **kwargs: together(0, name, *args, **kwargs)[0])
 
+lone_cancels = ('before_step','CancelStepException',1),('after_step','CancelTrainException',0), \
+    ('before_validate','CancelEpochException',1),('after_loss','CancelBatchException',0)
+
 # quick cases, run one after the other by the same processes: it takes most of a second to start some
 quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_epoch=1)),
     ('fit', (), dict(kind='tokens', n=41, n_epoch=1)),
     ('fit', ('accumulate',), dict(kind='tokens', n=45)), ('fit', ('clip','ema'), dict(n_epoch=1)),
     ('fit', (), dict(how='list', n_epoch=1)),
-    ('fit_with_metrics', (11,), {}), ('preds', ('map',), {}), ('afterwards', (), {})], 3: [('fit', (), dict(n=53))]}
+    ('fit_with_metrics', (11,), {}), ('preds', ('map',), {}), ('afterwards', (), {}),
+    *(('lone_cancel', (name, ev, rank, 3), {}) for ev,name,rank in lone_cancels)], 3: [('fit', (), dict(n=53))]}
 
 @cache
 def quick_results(procs): return together(procs, 'several', quick[procs], limit=120)

@@ -13,9 +13,12 @@ class Seen(Callback):
         if self.file and self.learn.training and self.learn.train_iter==4: Path(self.file).touch(); time.sleep(1)
 
 class Fails(Callback):
-    def __init__(self, rank): self.rank = rank
-    def after_pred(self):
-        if rank_distrib()==self.rank: raise OSError('a broken file')
+    def __init__(self, rank, ev='after_pred', killed=False):
+        def fail(self):
+            if rank_distrib()!=rank: return
+            if killed: os.kill(os.getpid(), signal.SIGKILL)
+            raise OSError('a broken file')
+        super().__init__(**{ev: fail})
 
 def weights(learn): return [o.detach().clone() for o in learn.model.parameters()]
 def rows(learn): return [{k:v for k,v in dict(o).items() if k!='time'} for o in learn.recorder.rows]
@@ -66,9 +69,20 @@ def test_a_stopped_fit_goes_on_in_workers():
 
 @slow
 @pytest.mark.parametrize('rank', [0, 1])
-def test_errors_of_workers(rank):
-    with pytest.raises(OSError, match='a broken file') as e: learner().fit(1, cbs=Fails(rank), procs=2)
-    assert 'in after_pred' in '\n'.join(e.value.__notes__) and f'in process {rank} of 2' in '\n'.join(e.value.__notes__)
+@pytest.mark.parametrize('ev', ['after_pred','before_backward'])
+def test_errors_of_workers(rank, ev):
+    "The first error is raised, also where others fail since their connection was closed"
+    with pytest.raises(OSError, match='a broken file') as e: learner().fit(1, cbs=Fails(rank, ev), procs=2)
+    notes = '\n'.join(e.value.__notes__)
+    assert 'in fail' in notes and f'in process {rank} of 2' in notes
+
+@slow
+@pytest.mark.parametrize('rank', [0, 1])
+def test_a_killed_worker_is_named(rank):
+    learn = learner()
+    with pytest.raises(RuntimeError, match=f'Process {rank} of 2 was ended by SIGKILL') as e:
+        learn.fit(1, cbs=Fails(rank, killed=True), procs=2)
+    assert f'in process {1-rank} of 2' in '\n'.join(e.value.__cause__.__notes__) # what the other had to say
 
 @slow
 def test_a_script_without_a_guard(tmp_path):

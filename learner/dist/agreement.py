@@ -1,6 +1,6 @@
 """What one of several processes does, all do: cancels, stops, errors
 
-A callback in one process cancels the fit; somebody presses Ctrl-C, and the signal reaches one process before the others; a file is broken, and one process fails. If the others do not learn of it, they wait forever. An `Agreement` tells them, and takes part in what they tell.
+A callback in one process cancels the fit; Ctrl-C reaches one process before the others; a file is broken, and one process fails. If the others do not learn of it, they wait forever. An `Agreement` tells them, and takes part in what they tell.
 
 It needs no messages of its own: the [meeting](01_processes.ipynb) before each backward pass, and those at the end of each phase, carry the news."""
 
@@ -26,7 +26,8 @@ class Place:
     steps:int
     adds:bool = False # the gradients of the batch wait for others
 
-    def same_batch(self, other): return (self.epoch, self.batches, self.steps)==(other.epoch, other.batches, other.steps)
+    def same_batch(self, other):
+        return (self.epoch, self.batches, self.steps)==(other.epoch, other.batches, other.steps)
     def __str__(self):
         return f"has trained on {self.batches} batches with {self.steps} steps, and is in `{self.scopes[-1]}`"
 
@@ -92,7 +93,7 @@ class Agreement:
         "Tell the others of an error"
         self.failed,e,procs = True,self.learn.exc,self.procs
         if self.all_know or isinstance(e, ProcessFailed): return
-        if why := procs.channel.first_error: # what it has closed fails here too
+        if why := procs.channel.errors.heard(): # what it has closed fails here too
             e.add_note(why)
             e.of_process = why
         e.add_note(f"in process {procs.rank} of {procs.n}")
@@ -124,7 +125,8 @@ class Agreement:
         why = f"process {rank} has parted from the others. "
         why += ', '.join(f"Process {i} {o}" for i,o in enumerate(places))
         if self.procs.rank!=rank: raise ProcessFailed(why)
-        raise RuntimeError(f"{why}. Cancel in all processes, or before the backward pass, in `after_loss`")
+        raise RuntimeError(f"{why}. Cancel in all processes, or "
+            "where others can take part: in `after_loss` or before, or in `after_batch`")
 
 # %% ../../nbs/dist/04_agreement.ipynb #Stops
 class Stops:

@@ -112,7 +112,8 @@ def work(folder):
     except ProcessFailed: pass # that process says why
     except Exception as e:
         e.add_note(f"In the worker:\n{format_exc()}")
-        error = e if _packed(e, ()) else RuntimeError('\n'.join([repr(e), *e.__notes__]))
+        if not hasattr(e, 'of_process'): # which says why
+            error = e if _packed(e, ()) else RuntimeError('\n'.join([repr(e), *e.__notes__]))
     rank = int(os.environ['RANK'])
     if error is not None: atomic(path/f'error{rank}', pack(error, ()))
     if rank==0: atomic(path/'result', brought_back(learn, every, known))
@@ -169,12 +170,10 @@ def _raise_error(path, codes):
     "Raise what has ended the workers too early, if something has"
     n,ended = len(codes),[i for i,o in enumerate(codes) if o]
     killed = [f"Process {i} of {n} was ended by {signal.Signals(-codes[i]).name}" for i in ended if codes[i]<0]
-    if errors := sorted(path.glob('error*')):
-        e = pickle.loads(errors[0].read_bytes())
-        for o in killed: e.add_note(o)
-        raise e
+    errors = [pickle.loads(o.read_bytes()) for o in sorted(path.glob('error*'))]
+    if errors and not killed: raise errors[0]
     if ended: raise RuntimeError('. '.join([*(killed or [f"Process {ended[0]} of {n} has ended"]), "Its last lines: "
-        + (path/f'err{ended[0]}').read_text()[-2000:]]))
+        + (path/f'err{ended[0]}').read_text()[-2000:]])) from next(iter(errors), None)
 
 @patch
 def fit_in_processes(self:Learner,

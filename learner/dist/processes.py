@@ -34,21 +34,38 @@ class ProcessFailed(SystemExit):
 
 failure = 'learner/failure' # where the first error is noted
 
-# %% ../../nbs/dist/01_processes.ipynb #Channel
-def _store(): return distributed.distributed_c10d._get_default_store()
+# %% ../../nbs/dist/01_processes.ipynb #FirstError
+class FirstError:
+    "The note of the error of the process that has failed first"
+    def __init__(self, store): self.store = store
 
+    def note(self, why):
+        try:
+            if not self.store.check([failure]): self.store.set(failure, why)
+        except (RuntimeError,ValueError): pass # the process with the store is gone
+
+    def heard(self) -> str|None:
+        "The note, if there is one"
+        try: return self.store.get(failure).decode() if self.store.check([failure]) else None
+        except (RuntimeError,ValueError): return # likewise
+
+    def take_back(self): self.store.delete_key(failure)
+
+# %% ../../nbs/dist/01_processes.ipynb #Channel
 class Channel:
-    "Carries numbers and objects between processes, and the note of the first error"
+    "Carries numbers and objects between processes"
     def __init__(self, n, timeout):
-        self.n = n
-        self.group = distributed.new_group(backend='gloo', timeout=timedelta(seconds=timeout)) if n>1 else None
+        self.n,self.group,self.errors = n,None,None
+        if n==1: return
+        self.group = distributed.new_group(backend='gloo', timeout=timedelta(seconds=timeout))
+        self.errors = FirstError(distributed.distributed_c10d._get_default_store())
 
     @contextmanager
     def reachable(self):
         "Say what it means when another process does not answer"
         try: yield
         except RuntimeError as e:
-            if why := self.first_error: raise ProcessFailed(why) from None
+            if why := self.errors.heard(): raise ProcessFailed(why) from None
             raise RuntimeError(f"Another of the {self.n} processes has ended, or did not answer in time") from e
 
     def add_up(self, message, seconds=None):
@@ -79,20 +96,8 @@ class Channel:
         "Let a tensor become that of the first process"
         with self.reachable(): distributed.broadcast(t, 0, group=self.group if t.device.type=='cpu' else None)
 
-    @property
-    def first_error(self) -> str|None:
-        "The error of the process that has failed first, if one has said so"
-        try: return _store().get(failure).decode() if _store().check([failure]) else None
-        except (RuntimeError,ValueError): return None # it was in the process that is gone
-
-    def note_error(self, why):
-        try:
-            if not _store().check([failure]): _store().set(failure, why)
-        except (RuntimeError,ValueError): pass # likewise
-    def forget_error(self): _store().delete_key(failure)
-
     def close(self):
-        "End all connections. Others that wait for this process notice it"
+        "End all connections: others that wait for this process notice it"
         if distributed.is_initialized(): distributed.destroy_process_group()
 
 # %% ../../nbs/dist/01_processes.ipynb #Processes
@@ -147,9 +152,9 @@ class Processes:
     ):
         "Let the others know of an error. Where they do not come to a meeting, close the connection"
         why = f'Process {self.rank} of {self.n} has failed: {why}'
-        self.channel.note_error(why)
+        self.channel.errors.note(why)
         try:
-            if not at_once: self.meet(news=('error', why), seconds=10); return self.channel.forget_error()
+            if not at_once: self.meet(news=('error', why), seconds=10); return self.channel.errors.take_back()
         except (RuntimeError,ProcessFailed): pass
         self.channel.close()
 
