@@ -75,6 +75,7 @@ Modules:
 - `learner.schedule.trial`: Train a few batches to see whether everything works, then restore everything
 - `learner.schedule.validation`: Validation every so many batches, steps or seconds, on other data, and before training
 - `learner.speed.compile`: One compiled program in place of many small operations, checked before the fit begins
+- `learner.speed.timer`: How long the phases of a batch take, on the CPU and on a GPU that works on its own
 - `learner.technique.averaging`: Trained weights jump about a good solution, and their average lies in its middle: EMA and SWA
 - `learner.technique.gradients`: Steps that are bounded in length, and steps that use the gradients of several batches
 - `learner.technique.mixup`: Training on mixtures of two samples, with any loss

@@ -77,6 +77,7 @@ from .technique.debugging import *
 from .speed.memory_format import *
 from .speed.prefetch import *
 from .speed.compile import *
+from .speed.timer import *
 from .result.preds import *
 from .result.predict import *
 from .result.show import *

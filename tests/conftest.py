@@ -92,5 +92,5 @@ class Clock:
 def clock(monkeypatch):
     "The clock of profiles and timers, which moves only when a test advances it"
     res = Clock()
-    monkeypatch.setattr('learner.inspect.profile.perf_counter', res)
+    for mod in ('speed.timer','inspect.profile'): monkeypatch.setattr(f'learner.{mod}.perf_counter', res)
     return res

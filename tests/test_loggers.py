@@ -6,7 +6,6 @@ from torch import nn
 from learner.all import *
 from learner.inspect.boards import *
 from learner.inspect.loggers import *
-from learner.inspect.profile import *
 from learner.record.history import missing
 from learner.record.loss_stream import LossStream
 

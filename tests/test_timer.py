@@ -2,7 +2,6 @@
 import pytest,torch
 from learner.all import *
 from learner.record.history import missing
-from learner.inspect.profile import *
 
 class Slow:
     "A loader that takes `draw` seconds for a batch, and `end` to find that there is no more"
