@@ -114,7 +114,7 @@ class Recorded(Callback):
         """`rec[-1]` is a row, `rec['valid_loss']` or `rec[2:, 'valid_loss']` an array, `rec[-1, 'valid_loss']` a value,
         `rec['ema/']` the columns that begin so"""
         return self.rows[i]
-    def last(self, k):
+    def last(self, k): # A column
         "The latest value of column `k` that is not missing"
         return self.rows.last(k)
     def best(self,
@@ -129,7 +129,7 @@ class Recorded(Callback):
         if (i := self.rows.best(k, higher)) is None: raise ValueError(
             f"Column `{k}` has no numbers, of which one could be the best")
         return self.rows[i]
-    def drop(self, k):
+    def drop(self, k): # A column
         "Forget column `k`, in coming rows too"
         self.table.drop(k)
     def __repr__(self): return repr(self.rows) if self.rows else super().__repr__()
