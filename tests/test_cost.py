@@ -77,13 +77,15 @@ class Idle(Callback):
     def after_epoch(self): pass
 
 @only_311
-def test_lean_bytecodes(): assert per_batch(bytecodes, ours) - per_batch(bytecodes, by_hand) <= 400
+def test_lean_bytecodes():
+    "Most of what the loop costs is won back where gradients are dropped without an entry for torch's profiler"
+    assert per_batch(bytecodes, ours) - per_batch(bytecodes, by_hand) <= 100
 
 @only_311
 def test_default_bytecodes(capsys, monkeypatch):
     # how often a bar is drawn depends on the time
     monkeypatch.setattr(sys.modules[ProgressCallback.__module__], 'perf_counter', lambda: 0.)
-    assert per_batch(bytecodes, ours, default_cbs=True, cbs=None) - per_batch(bytecodes, by_hand) <= 560
+    assert per_batch(bytecodes, ours, default_cbs=True, cbs=None) - per_batch(bytecodes, by_hand) <= 260
 
 def test_lean_operators(): assert per_batch(operators, ours) - per_batch(operators, by_hand) <= 1
 

@@ -411,3 +411,36 @@ def test_a_fused_step_is_equal_up_to_rounding(make):
         once=5)(lambda learn: learn.at_pause(learn.stop_for_now, stops=True))).fit(4)
     assert learn.at is not None
     assert same(weights(learn.resume().model), weights(mk(fused, lr=.1).fit(4).model))
+
+# Gradients are dropped without an entry for torch's profiler, unless the optimizer has a `zero_grad` of its own
+class Counting(torch.optim.SGD):
+    n = 0
+    def zero_grad(self, set_to_none=True): self.n += 1; super().zero_grad(set_to_none)
+
+def assigned(ps, lr=.1):
+    opt = torch.optim.SGD(ps, lr=lr)
+    opt.n,opt.zero_grad = 0,lambda: setattr(opt, 'n', opt.n+1)
+    return opt
+
+@pytest.mark.parametrize('opt_func', [Counting, assigned, lambda ps, lr=.1: OptimList(Counting(ps, lr=lr))])
+def test_an_own_zero_grad_is_called(opt_func):
+    learn = synth_learner(opt_func=opt_func, n_train=3)
+    with learn.no_logging(): learn.fit(1)
+    opt = learn.opt.opts[0] if isinstance(learn.opt, OptimList) else learn.opt
+    assert opt.n==4 # after each batch, and at the end of training
+
+def test_a_zero_grad_that_was_patched_for_all_optimizers_is_called(monkeypatch):
+    n,was = [],torch.optim.Optimizer.zero_grad
+    monkeypatch.setattr(torch.optim.Optimizer, 'zero_grad', lambda self, *args: (n.append(1), was(self, *args)))
+    with (learn := synth_learner(n_train=3)).no_logging(): learn.fit(1)
+    assert len(n)==4
+
+def test_gradients_of_all_groups_are_dropped():
+    learn,seen = synth_learner(opt_func=torch.optim.SGD),[]
+    learn.create_opt()
+    extra = torch.nn.Parameter(torch.ones(2))
+    learn.opt.add_param_group(dict(params=[extra]))
+    def see(cb): seen.append([p.grad is None for p in (extra, *cb.learn.model.parameters())])
+    def before_step(cb): extra.grad = torch.ones(2)
+    with learn.no_logging(): learn.fit(1, cbs=Callback(before_step=before_step, after_zero_grad=see))
+    assert seen and all(map(all, seen))

@@ -56,6 +56,7 @@ class Attendance:
     loop = weak()
     def __init__(self, loop):
         refer(self, 'loop', loop)
+        self.scopes,self.handlers = [],{} # of `loop`
         self.absent = {}  # by depth in `loop.scopes`: ids of callbacks that were not there when the scope began
         self.leaving = [] # to be removed as soon as possible
         self.gone = {}    # removed in this run, by id

@@ -110,11 +110,16 @@ class Notifier(Handlers):
     "Notifies the callbacks in `cbs` of events"
     exc = None # the error, during `after_exception`
     def __init__(self):
-        self.scopes,self.n_outer,self.attendance = [],0,Attendance(self)
+        self.n_outer,self.attendance = 0,Attendance(self)
+        self.scopes = self.attendance.scopes
         # read in each batch, where one look-up is faster than two; `Attendance` changes them in place
-        self._absent,self._leaving,self._gone = self.attendance.absent,self.attendance.leaving,self.attendance.gone
+        self._leaving,self._gone = self.attendance.leaving,self.attendance.gone
         self._announced = None
         super().__init__(CallbackList(self))
+
+    def _choose(self):
+        super()._choose()
+        self.attendance.handlers = self.handlers
 
     def __call__(self,
         ev:str, # Name of an event, or any other name that does not look like one; or a list of names
@@ -266,13 +271,21 @@ def fire_before(loop, ev):
         try: h()
         except BaseException as e: blame(e, h, ev); raise
 
+def fire_after(loop, ev):
+    "Fire the `after_…` of the innermost scope"
+    gone = loop.attendance.gone
+    for h in loop.handlers[ev]:
+        if gone and id(owner_of(h)) in gone: continue # removed by one before it
+        try: h()
+        except BaseException as e: blame(e, h, ev); raise
+
 def fire_after_cancel(loop, nm, e):
     "Fire the `after_cancel_…` of the innermost scope, which `e` ends"
     loop.stop_reason = str(e) or loop.stop_reason
     e.arrived()
     loop(f'after_cancel_{nm}')
 
-gives_way = Notifier.__call__,Watched.__call__,fire_before,call_selected # to callbacks, but not in a cleanup
+gives_way = Notifier.__call__,Watched.__call__,fire_before,fire_after,call_selected # to callbacks, but not in a cleanup
 hands_over = {f.__code__ for f in gives_way}
 
 def outgoing(loop, e):
@@ -301,24 +314,25 @@ def scope(f): # A method whose name is `_` and that of the scope, such as `_batc
     before,after,cleanup,cancel = f'before_{nm}',f'after_{nm}',f'cleanup_{nm}',cancels[nm]
     @wraps(f)
     def _f(self):
+        now = self.attendance # read once: attributes of a class that has a `__getattr__` are slow in Python 3.11
         try:
-            self.scopes.append(nm)
+            now.scopes.append(nm)
             try:
-                if before in self.handlers: fire_before(self, before)
+                if before in now.handlers: fire_before(self, before)
                 f(self)
             except cancel as e: fire_after_cancel(self, nm, e)
-            if after in self.handlers: self(after)
+            if after in now.handlers: fire_after(self, after)
         except BaseException as e:
             err = outgoing(self, e)
             try:
-                if cleanup in self.handlers: fire_cleanup(self, cleanup, err)
+                if cleanup in now.handlers: fire_cleanup(self, cleanup, err)
                 raise err
             finally: err = None # or the traceback would keep this frame alive
         else:
-            if cleanup in self.handlers: fire_cleanup(self, cleanup)
+            if cleanup in now.handlers: fire_cleanup(self, cleanup)
         finally:
-            self.scopes.pop()
-            if self._absent: self._absent.pop(len(self.scopes), None)
+            now.scopes.pop()
+            if now.absent: now.absent.pop(len(now.scopes), None)
     @wraps(f)
     def _outermost(self):
         if self.cbs.lost and not self.scopes: self.cbs.tell_lost()

@@ -17,7 +17,7 @@ from ..core.events import CancelBatchException
 from ..core.callback import refer,weak
 from ..core.dispatch import Dispatcher,scope
 from ..data.loaders import length,to_device,twin
-from ..model.optimizer import in_use,training_mode
+from ..model.optimizer import drop_grads,in_use,training_mode
 from ..model.mapping import fields_for,part_of,predictions,recognize,shifted,takes_tensors
 from ..record.history import Row
 from ..measure.advice import advice,no_loss
@@ -189,7 +189,7 @@ class Phases(LoopState):
             if not self.two_weights: self._train()
             else:
                 with training_mode(self.opt): self._train()
-        finally: self.opt.zero_grad()
+        finally: drop_grads(self.opt)
 
     def validate_all(self):
         "Validate on each loader of `to_validate`"
@@ -273,7 +273,7 @@ def announce_loss(learn):
 
 def loss_and_grads(learn):
     "Loss and gradients of the running batch, with the current weights"
-    learn.opt.zero_grad()
+    drop_grads(learn.opt)
     with torch.enable_grad():
         loss,_ = loss_and_pred(learn, call_model(learn))
     loss.backward()
@@ -331,10 +331,10 @@ class Loop(Phases):
         try:
             self._step()
             if 'before_zero_grad' in self.handlers: self('before_zero_grad')
-            self.opt.zero_grad()
+            drop_grads(self.opt)
             if 'after_zero_grad' in self.handlers: self('after_zero_grad')
         except CancelBatchException:
-            if self.opt_step>steps: self.opt.zero_grad() # they have been used, and are not for the next batch
+            if self.opt_step>steps: drop_grads(self.opt) # they have been used, and are not for the next batch
             raise
 
     @scope
