@@ -18,8 +18,9 @@ from datetime import date,time,timedelta
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache,partial
+from inspect import getgeneratorlocals,getgeneratorstate
 from io import BytesIO
-from types import CellType,FunctionType,MethodType
+from types import CellType,FunctionType,GeneratorType,MethodType
 from weakref import ref
 from zlib import crc32
 import numpy as np
@@ -142,6 +143,7 @@ def _contents(v):
     if isinstance(v, ref): return [v()]
     if isinstance(v, ContextVar): return [v.get(None)]
     if isinstance(v, BytesIO): return [v.tell(), len(v.getbuffer())]
+    if isinstance(v, GeneratorType): return [getgeneratorstate(v), getgeneratorlocals(v), v.gi_yieldfrom]
     if _is_place(v): return _place_of(v)
     if isinstance(v, (set,frozenset)): return sorted(v, key=repr)
     if isinstance(v, dict): return [*v.items()]

@@ -370,6 +370,13 @@ def test_nothing_is_silent(kind, place, call, tmp_path, tally):
     tally(res)
     assert res!='silent'
 
+@pytest.mark.parametrize('kind,place,call',
+    [('locked', 'sampler', 'epoch_saved'), ('yielding', 'loader', 'epoch_saved'), ('yielding', 'state', 'valid_memory')])
+def test_a_list_of_objects_that_moved_is_named(kind, place, call, tmp_path):
+    "One of the same length as before, and one in which only an iterator has moved"
+    res,why = verdict(place, kinds[kind], calls[call], tmp_path)
+    assert res=='warned' and any('could not be put back' in o or 'cannot be put back' in o for o in why)
+
 # A trial puts an optimizer back
 trials = dict(lr_find=lambda learn: learn.lr_find(num_it=5, show_plot=False), smoke=lambda learn: learn.smoke(),
     profile=lambda learn: learn.profile(n=2))
