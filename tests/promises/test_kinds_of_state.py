@@ -371,7 +371,8 @@ def test_nothing_is_silent(kind, place, call, tmp_path, tally):
     assert res!='silent'
 
 @pytest.mark.parametrize('kind,place,call',
-    [('locked', 'sampler', 'epoch_saved'), ('yielding', 'loader', 'epoch_saved'), ('yielding', 'state', 'valid_memory')])
+    [('locked', 'sampler', 'epoch_saved'), ('yielding', 'loader', 'epoch_saved'),
+        ('yielding', 'state', 'valid_memory')])
 def test_a_list_of_objects_that_moved_is_named(kind, place, call, tmp_path):
     "One of the same length as before, and one in which only an iterator has moved"
     res,why = verdict(place, kinds[kind], calls[call], tmp_path)
