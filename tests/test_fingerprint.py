@@ -1,5 +1,5 @@
 "Edges of `Fingerprint` and `diff`: what a run can do without, where fingerprints come from, and what is said"
-import warnings
+import random,warnings
 import numpy as np,pytest,torch
 from torch import nn
 from torch.nn import functional as F
@@ -402,3 +402,32 @@ def test_another_source_of_numpys_numbers_is_noticed():
     finally: np.random.set_bit_generator(old)
     assert same_state(seen[0], numpy_state())
     assert not any(same_state(a, b) for i,a in enumerate(seen) for b in seen[:i])
+
+class Planned(Callback):
+    "Draws from Python's generator, and sets a learning rate, at batches that are no setting"
+    run_valid = False
+    def before_batch(self):
+        if self.train_iter in self.plan['draw']: random.random()
+        if self.train_iter in self.plan['lr']: self.learn.set_hyper('lr', .3)
+
+def apart(draw=(), lr=(), **kwargs):
+    "A run that begins with another state of Python's generator than any other run, as in another process"
+    cb = Planned()
+    cb.plan = dict(draw=draw, lr=lr)
+    random.seed(None)
+    return fitted(cb, **kwargs)
+
+def test_a_generator_from_which_no_run_draws_is_no_cause():
+    "Scripts rarely seed Python's, so it differs between any two processes"
+    a,said = apart(),['`python` is in another state, and neither run draws from it']
+    d = diff(a, apart())
+    assert (bool(d), d.n, d.idle)==(False, 12, said)
+    d = diff(a, apart(lr=[7]))
+    assert (d.step, d.kind, d.n, d.idle)==(7, 'hyper-parameter', 7, said)
+    d = diff(a, apart(seed=2))
+    assert (d.kind, d.at, d.evidence, d.idle)==('random stream', None, ['`torch` is in another state'], said)
+
+@pytest.mark.parametrize('a,b', [([5], [5]), ([], [5])], ids=['in both','in one'])
+def test_a_generator_that_differs_is_the_cause_once_a_run_draws_from_it(a, b):
+    d = diff(apart(a), apart(b, lr=[9]))
+    assert (d.kind, d.at, d.evidence, d.idle)==('random stream', None, ['`python` is in another state'], [])

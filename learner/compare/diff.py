@@ -91,23 +91,36 @@ class Parting:
     @property
     def early(self): return {'ids','inputs'} & {*self.names} # what came before the forward pass differs
 
+class Unused:
+    "Generators that differ from the beginning, as long as neither run draws from them"
+    def __init__(self, a, b, start):
+        self.a,self.b,self.start = a,b,start
+        self.names = _moved(a, b, start)
+    def drawn(self, pair):
+        "Names of those that a run has drawn from by now"
+        rows = (self.a, self.start.a, pair.a),(self.b, self.start.b, pair.b)
+        return [k for k in self.names if any(_states(t, o).get(k)!=_states(t, now).get(k) for t,o,now in rows)]
+
 def first_parting(
     a:Trail,
     b:Trail,
-) -> tuple: # A `Parting` or None, and the number of batches that were compared
+) -> tuple: # A `Parting` or None, the number of batches that were compared, generators that differ and are not used
     "The first rows in which two trails differ"
     rows_a,rows_b = ({t.columns['at'][i][0]:i for i in range(len(t))} for t in (a, b))
     both = sorted(rows_a.keys() & rows_b.keys())
     compared = [k for k in columns if k not in ('at','generators')]
     if _on_device(a)!=_on_device(b): compared = [k for k in compared if k not in ('inputs','weights')]
-    whole = [k for k in both if k>=0 and k==int(k)] # the others are no batches
+    whole,unused = [k for k in both if k>=0 and k==int(k)],None # the others are no batches
     for k in both:
-        pair = Pair.of(a, rows_a[k], b, rows_b[k])
-        moved = _moved(a, b, pair)
-        names = [o for o in compared if _differ(o, pair.a[o], pair.b[o])]
+        pair,rows = Pair.of(a, rows_a[k], b, rows_b[k]),(rows_a[k], rows_b[k])
+        names,moved = [o for o in compared if _differ(o, pair.a[o], pair.b[o])],_moved(a, b, pair)
+        if unused is None: unused,first = Unused(a, b, pair),rows
+        elif drawn := unused.drawn(pair): # it was the cause from the beginning on
+            return Parting(unused.start, first, ['generators'], drawn),0,[o for o in unused.names if o not in drawn]
+        moved = [o for o in moved if o not in unused.names]
         if moved: names.append('generators')
-        if names: return Parting(pair, (rows_a[k], rows_b[k]), names, moved),sum(o<k for o in whole)
-    return None,len(whole)
+        if names: return Parting(pair, rows, names, moved),sum(o<k for o in whole),unused.names
+    return None,len(whole),unused.names if unused else []
 
 # %% ../../nbs/compare/02_diff.ipynb #evidence
 def _some(ids, most=8):
@@ -135,6 +148,8 @@ def _of_number(name, v, w):
     digits = 6 if f'{v[0]:.6g}'!=f'{w[0]:.6g}' else 9
     return f"the {name} is {v[0]:.{digits}g} in a, and {w[0]:.{digits}g} in b"
 
+def _in_another_state(names): return f"{listed(names)} {'is' if len(names)==1 else 'are'} in another state"
+
 def observed(
     parting, # The first rows that differ
     hypers, # Names of hyper-parameters
@@ -149,8 +164,7 @@ def observed(
         elif k=='trained': res[k] = _of_trained(a[k], b[k])
         elif k=='weights': res[k] = "the weights differ after the batch" if a['at'][0]>=0 else (
             "the weights of model or loss differ before training")
-        elif k=='generators':
-            res[k] = f"{listed(parting.moved)} {'is' if len(parting.moved)==1 else 'are'} in another state"
+        elif k=='generators': res[k] = _in_another_state(parting.moved)
         else: res[k] = _of_number(k.replace('grad_norm', 'norm of the gradients'), a[k], b[k])
     return res
 
@@ -285,15 +299,17 @@ def diff(
         (a,b),run_b = _courses(run_a),run_a
         run_a = a
     else: a,b = trail_of(run_a, folder),trail_of(run_b, folder)
-    parting,n = first_parting(a, b)
+    parting,n,unused = first_parting(a, b)
+    unused = [f"{_in_another_state(unused)}, and neither run draws from {'it' if len(unused)==1 else 'them'}"
+        ] if unused else []
     ends = [t.setup_at(i) for t,i in zip((a, b), parting.rows if parting else (len(a), len(b)))]
     if parting is None:
         idle = [words for *_,words in _of_setups(*ends)] if all(ends) else []
-        return Difference(None, None, [], idle, n, None, (run_a, run_b))
+        return Difference(None, None, [], idle+unused, n, None, (run_a, run_b))
     causes,idle = causes_of(parting, *ends)
     step,*at = parting.at
-    return Difference(max(step, 0), causes[0][0], [words for _,words in causes], [words for _,words in idle],
-        n, None if step<0 else tuple(at), (run_a, run_b))
+    return Difference(max(step, 0), causes[0][0], [words for _,words in causes],
+        [words for _,words in idle]+unused, n, None if step<0 else tuple(at), (run_a, run_b))
 
 def _courses(run):
     "What a run was before it went back, and what it is"
