@@ -28,6 +28,34 @@ class entries(Processor):
             new.has_sd = True # so that `mv_exports` moves it
             self.nb.cells.insert(i+1, new)
 
+def only_tests(o):
+    "Whether a statement only tests: `assert`, a call of `test_…`, or a block of nothing else"
+    if isinstance(o, (ast.For,ast.With)): return all(map(only_tests, o.body))
+    return isinstance(o, ast.Assert) or (isinstance(o, ast.Expr) and isinstance(o.value, ast.Call)
+        and isinstance(o.value.func, ast.Name) and o.value.func.id.startswith('test_'))
+
+def without_tests(code):
+    "The lines of `code` that do not only test, and that are no comment of such a line"
+    tests,others = set(),set()
+    for o in ast.parse(code).body:
+        (tests if only_tests(o) else others).update(range(o.lineno, o.end_lineno+1))
+    lines = code.splitlines()
+    for i in sorted(tests-others, reverse=True):
+        del lines[i-1]
+        above = i-1
+        while above and lines[above-1].startswith('#') and above not in others and (
+                above>=len(lines) or not lines[above].strip() or above+1 in tests):
+            del lines[above-1]
+            above -= 1
+    return re.sub('\n{3,}', '\n\n', '\n'.join(lines)).strip()
+
+class teaching(Processor):
+    "A tutorial shows what teaches: its tests run with the notebook, and readers do not see them"
+    def cell(self, cell):
+        if cell.cell_type=='code': cell.source = without_tests(cell.source)
+    def end(self):
+        self.nb.cells = [c for c in self.nb.cells if c.source.strip() or c.get('outputs')]
+
 procs = [populate_language, entries, strip_ansi, hide_line, filter_stream_, rm_header_dash, rm_export,
     clean_magics, hide_, mv_exports]
 
@@ -48,7 +76,7 @@ def prepare(app, docname, source):
     "Turn the nbdev notebook in `source` into one that myst-nb shows as meant"
     nb = dict2nb(json.loads(source[0]))
     written = {c.id:c.source for c in nb.cells} # with the directives, which `NBProcessor` takes out
-    p = NBProcessor(nb=nb, procs=procs)
+    p = NBProcessor(nb=nb, procs=[*procs, *([teaching] if docname.startswith('tutorials/') else [])])
     said,heading = {},''
     for c in p.nb.cells:
         if c.cell_type=='markdown': heading = next(reversed(re.findall('^#+ (.+)', c.source, re.M)), heading)

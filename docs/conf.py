@@ -18,7 +18,7 @@ project = cfg.title
 release = import_module(cfg.lib_path.name).__version__
 html_title = f'{project} {release}'
 author = copyright = 'The learner authors'
-extensions = ['myst_nb', 'sphinx.ext.viewcode', 'sphinx.ext.githubpages', 'chapters']
+extensions = ['myst_nb', 'sphinx.ext.viewcode', 'sphinx.ext.githubpages', 'chapters', 'llms']
 exclude_patterns = ['**.ipynb_checkpoints']
 
 nb_execution_mode = 'off'

@@ -104,3 +104,34 @@ def test_the_map_has_every_page_once():
     children = [o for page in found for o in pages.pages_below(page, found)]
     assert sorted(children)==sorted(found-{'index'})
     assert pages.pages_below('index', found)[0]=='start/index'
+
+def found_docs(): return {o.relative_to(get_config().nbs_path).with_suffix('').as_posix() for o in nbglob(as_path=True)}
+
+def test_llms_txt_has_every_page_and_every_module(catalogue):
+    text = '\n'.join(import_module('llms').index(found_docs()))
+    assert not [o for o in found_docs()-{'index'} if f']({o}.html)' not in text]
+    assert not [o for o in catalogue.chapters() if f'(`learner.{o}`)' not in text]
+
+def test_llms_full_txt_has_every_public_name_with_its_parameters(catalogue):
+    text = '\n'.join(import_module('llms').full(found_docs()))
+    assert not [o for o in catalogue.chapters() if f'\n## learner.{o}\n' not in text]
+    assert not [nm for _,nm,*_ in all_names(catalogue) if not any(f' `{nm}`' in l for l in text.splitlines()
+        if l.startswith('### '))]
+    assert '- `patience` (`int`, default `1`): ' in text and '- `n_epoch` (`int | None`' in text
+    assert '\n'.join(['```python','class Noise(Callback):']) in text # pages that teach are there too, with their code
+
+def test_many_callbacks_are_folded():
+    folded = import_module('listings').folded
+    assert folded(['A','B'])=='`A` `B`' and folded([])=='–'
+    assert folded([*'ABC'], most=2)=='<details><summary>3 callbacks</summary>`A` `B` `C`</details>'
+
+def test_readers_of_tutorials_see_no_tests():
+    without_tests = import_module('chapters').without_tests
+    code = ("x = f()\n# as it should be\nassert x==1\nfor o in x: test_eq(o, 1)\n\n"
+        "y = x # kept\nassert y, (\n    'two lines')\ny")
+    assert without_tests(code)=='x = f()\n\ny = x # kept\ny'
+    for fn in sorted((get_config().nbs_path/'tutorials').glob('[0-9f]*.ipynb')):
+        for c in json.loads(fn.read_text(encoding='utf-8'))['cells']:
+            if c['cell_type']!='code': continue
+            lines = without_tests(''.join(c['source'])).splitlines()
+            assert not [o for o in lines if o.startswith(('assert ','test_'))], (fn.stem, c['id'])

@@ -5,6 +5,7 @@ import matplotlib,pytest
 from fastcore.nbio import read_nb
 from nbdev.config import get_config
 from nbdev.doclinks import nbglob
+from learner import __version__
 
 cfg = get_config()
 sys.path.insert(0, str(cfg.config_path/"docs"))
@@ -42,6 +43,9 @@ def test_code_runs_when_it_is_copied(fns, tmp_path):
     p = subprocess.run([sys.executable, '-c', run_each, *(f'{o.stem}.py' for o in fns)], cwd=tmp_path, env=env,
         capture_output=True, text=True)
     assert not p.returncode, p.stderr[-3000:]
+
+def test_the_first_page_and_the_readme_name_the_version():
+    for text in (text_of(readme), text_of(nbs/'index.ipynb')): assert f'version {__version__}' in text
 
 targets = set(re.findall(r'^(\w+):.*?##', (root/'Makefile').read_text(encoding='utf-8'), re.M))
 setup = ConfigParser()

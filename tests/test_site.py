@@ -84,6 +84,14 @@ def test_the_map_is_in_the_side_bar(pages):
     assert [o['href'].split('/')[0] for o in pages['index.html'].select('.doors a')]==['start', 'tutorials', 'howto',
         'concepts', 'reference', 'migration']
 
+def test_tutorials_show_no_tests(pages):
+    found = [(k, line) for k,page in pages.items() if k.startswith('tutorials/') for o in page.select('.cell_input pre')
+        for line in o.get_text().splitlines() if line.startswith(('assert ','test_'))]
+    assert not found, found[:5]
+
+def test_text_for_language_models_is_there(site):
+    assert (site/'llms.txt').stat().st_size>10_000 and (site/'llms-full.txt').stat().st_size>100_000
+
 # In a browser
 chromium = next(filter(None, map(shutil.which, ('chromium','chromium-browser','google-chrome'))), None)
 options = ('--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking '

@@ -129,7 +129,7 @@ def RAdam(
 # %% ../../nbs/model/03_optimizer.ipynb #drop_grads
 _zero_grad = torch.optim.Optimizer.zero_grad
 
-def drop_grads(opt):
+def drop_grads(opt): # An optimizer, or several that were made one
     "As `opt.zero_grad()`, but without an entry for torch's profiler"
     if type(opt).zero_grad is not _zero_grad or 'zero_grad' in vars(opt): return opt.zero_grad()
     for g in opt.param_groups:
