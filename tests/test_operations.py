@@ -4,7 +4,7 @@ from torch import library,nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
-from learner.compare.operations import first_op
+from learner.compare.operations import NoteOps,first_op
 from small_fits import mk,same,weights
 
 kernel = dict(scale=1.)
@@ -119,3 +119,16 @@ def test_a_loader_that_does_not_repeat_is_named():
     assert not res and res.ops==['The batch has other inputs or targets']
     with pytest.raises(RuntimeError, match='`repeatable` cannot start inside'):
         make().fit(1, cbs=on('before_batch')(lambda learn: learn.repeatable()))
+
+@pytest.mark.parametrize('fits', [0, 1])
+def test_operations_of_what_only_watches_do_not_count(fits):
+    "A recorder tries its metrics in the first batch, and writes each loss to another place"
+    def shrink(learn): learn.model.weight.data.mul_(.9)
+    dl,notes = DataLoader(data(), 4, shuffle=True),NoteOps()
+    learn = mk(on('after_batch')(shrink), data=DataLoaders(dl, dl, device='cpu'), model=nn.Linear(3, 2),
+        metrics=accuracy)
+    for _ in range(fits): learn.fit(1)
+    res = learn.repeatable(cbs=Fingerprint())
+    assert res, res
+    learn.fit(1, cbs=notes)
+    assert [o.name for o in notes.ops if o.where=='after_batch']==['aten.detach.default','aten.mul_.Tensor']*6

@@ -31,7 +31,7 @@ from ..diagnose.checksums import checksum_of_batch
 class Op:
     "One operation of a batch"
     name:str   # As PyTorch calls it
-    where:str  # `forward`, `loss`, `backward` or `step`, and the layer
+    where:str  # `forward`, `loss`, `backward`, `step` or `after_batch`, and the layer
     into:float # Checksum of what goes in
     out:float  # Checksum of what comes out
     def __str__(self): return f'`{self.name}` in {self.where}'
@@ -52,7 +52,7 @@ class OpLog(TorchDispatchMode):
     "Notes each operation while it is entered"
     def __init__(self):
         super().__init__()
-        self.ops,self.phase,self.tracker = [],'forward',ModuleTracker()
+        self.ops,self.phase,self.tracker,self.on = [],'forward',ModuleTracker(),True
 
     def __enter__(self): self.tracker.__enter__(); return super().__enter__()
     def __exit__(self, *args):
@@ -65,6 +65,7 @@ class OpLog(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs,name = kwargs or {},func.overloadpacket.__name__
+        if not self.on: return func(*args, **kwargs)
         read,written = _arguments(func, args, kwargs)
         into = float(checksum_of_batch(read))
         res = func(*args, **kwargs)
@@ -74,9 +75,20 @@ class OpLog(TorchDispatchMode):
 
 # %% ../../nbs/compare/03_operations.ipynb #NoteOps
 class NoteOps(Callback):
-    "Note the operations of training batches"
+    "Note the operations of training batches, but for those of callbacks that only watch"
     order,only_fit,run_valid,watches = -1500,True,False,True # around all others
-    def __init__(self): self.ops,self.log = [],None
+    def __init__(self): self.ops,self.log,self.running = [],None,[] # `running`: whether each handler only watches
+    def before_fit(self):
+        self.running.clear()
+        self.learn.watch_handlers(self)
+    def cleanup_fit(self): self.learn.watch_handlers(self, on=False)
+
+    def handler_began(self, cb, ev): self._run([*self.running, cb.watches or cb.writes])
+    def handler_ended(self): self._run(self.running[:-1])
+    def _run(self, running):
+        self.running = running
+        if self.log is not None: self.log.on = not any(running)
+
     def before_batch(self):
         self.log = OpLog()
         self.log.ops.append(Op('batch', 'data', 0., float(checksum_of_batch(self.learn.xb, self.learn.yb))))
@@ -84,6 +96,7 @@ class NoteOps(Callback):
     def after_pred(self): self.log.phase = 'loss'
     def before_backward(self): self.log.phase = 'backward'
     def before_step(self): self.log.phase = 'step'
+    def after_batch(self): self.log.phase = 'after_batch'
     def cleanup_batch(self):
         if self.log is None: return
         self.log.__exit__(None, None, None)
