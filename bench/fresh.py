@@ -64,8 +64,9 @@ def peak():
 
 def reset_peak(): Path('/proc/self/clear_refs').write_text('5')
 
-def memory_of(kind, n=40_000, width=500, bs=500):
-    "Bytes at the peak above those before, and bytes of the result"
+def memory_of(kind, n=40_000, width=500, bs=100):
+    """Bytes at the peak above those before, and bytes of the result. Batches are small beside it: what one of them
+    needs on its way through model, activation and loss is no part of what is kept"""
     import torch
     from torch import nn
     from torch.utils.data import DataLoader,TensorDataset
@@ -75,10 +76,10 @@ def memory_of(kind, n=40_000, width=500, bs=500):
     class Batches:
         def __len__(self): return n//bs
         def __iter__(self): return (b for b in DataLoader(TensorDataset(x, y), bs))
-    x,y = torch.randn(n, 1),torch.zeros(n, 1)
+    x,y = torch.randn(n, 1),torch.zeros(n, dtype=torch.long)
     dl = DataLoader(TensorDataset(x, y), bs) if kind=='DataLoader' else Batches()
-    learn = Learner(DataLoaders([(x[:bs],y[:bs])], device='cpu'), Wide(), nn.MSELoss())
-    learn.get_preds(dl=[(x[:bs],y[:bs])])
+    learn = Learner(DataLoaders([(x[:bs],y[:bs])], device='cpu'), Wide(), nn.CrossEntropyLoss())
+    learn.get_preds(dl=DataLoader(TensorDataset(x[:bs], y[:bs]), bs)) # what is loaded and kept at first use
     reset_peak()
     before = peak()
     res = learn.get_preds(dl=dl)

@@ -151,7 +151,7 @@ def whole_epochs(name, repeats):
         valid = DataLoader(valid.dataset, 64) if n_valid else None # its passes are no laps
         def hand(n): return by_hand(seeded(name), train, valid, n)[:-1] + [torch.tensor(())]
         runs = usable(name, 3, hand, {k:contender(f, name, train, valid) for k,f in contenders.items()})
-        s = interleaved(name, {'by hand':hand} | runs, repeats, 2, atol=1e-4)
+        s = interleaved(name, {'by hand':hand} | runs, max(repeats//2, 3), 2, atol=1e-4)
         for k in runs: yield times(f'{how}: {name}', k, {'by hand':s['by hand'], k:s[k]}, 100)
 
 def tiny(repeats): yield from whole_epochs('tiny', repeats)

@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np, pytest, torch
 from torch import nn
 from learner.all import *
+from learner.restore.places import all_parts
 from learner.inspect.boards import *
 from learner.inspect.loggers import *
 from learner.record.history import missing
@@ -681,3 +682,18 @@ def test_rows_that_a_crash_has_cut_off_are_dropped():
         for end in ('2,1.', '2,"a note\n', '2,"a note\nwith lines,\n', '2,"a note\nwith li'):
             file.write_text(whole+end)
             assert len(CSVLogger(file).read_log())==2, end
+
+def test_what_a_logger_writes_with_is_not_searched():
+    "A writer, or a run of a service, holds thousands of objects, which change with each row"
+    looked = []
+    class Writer:
+        def __getstate__(self): looked.append(1)
+        @property
+        def __dict__(self): looked.append(1); return {}
+    class Mine(Logger):
+        def start(self, resumed): self.writer,self.gen = Writer(),torch.Generator()
+        def log(self, row, step, kind): pass
+    seen = []
+    with (learn := synth_learner(cbs=Mine())).no_logging():
+        learn.fit(2, cbs=Callback(after_fit=lambda cb: seen.extend(all_parts(cb.learn, cb.learn.dls.train))))
+    assert not looked and not [k for k in seen if 'mine' in k]

@@ -61,7 +61,7 @@ class LoggedSteps:
 class Logger(LogMethods, Callback):
     """Logs rows of results, and losses of batches. A subclass has `log(row, step, kind)`,
     and if it needs them `start(resumed)`, `log_params(config)` and `finish()`"""
-    order,run_valid,only_fit,writes = Recorder.order+1,False,True,True
+    order,run_valid,only_fit,watches,writes = Recorder.order+1,False,True,True,True # watches: nothing of it is searched
     _stateattrs = 'of_run','offset','logged','n_batches','n_rows'
     batches = 0      # log every so many batches; 0 is none
     every = 2.       # seconds between two checks which losses have arrived
