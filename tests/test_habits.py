@@ -138,3 +138,10 @@ def test_a_recorder_of_ones_own_takes_the_place_of_the_usual_one():
     assert sum(isinstance(o, Recorder) for o in learn.cbs)==1 and learn.mine.train_metrics
     learn.fit(1, cbs=EarlyStoppingCallback('train_loss'))
     assert len(learn.mine.rows)==1
+
+def test_files_go_where_python_runs_if_no_path_is_given(tmp_path, monkeypatch):
+    "As in fastai, whose scripts write `path=None`"
+    monkeypatch.chdir(tmp_path)
+    dls = DataLoaders([(torch.randn(4, 2), torch.randn(4, 1))], device='cpu')
+    for kwargs in ({}, dict(path=None), dict(path='.')):
+        assert Learner(dls, nn.Linear(2, 1), nn.MSELoss(), **kwargs).save('here').resolve().is_relative_to(tmp_path)

@@ -121,7 +121,7 @@ class Learner(CopyMixin):
         splitter=params, # `splitter(model)` gives parameter groups
         cbs=None, # Callbacks, or classes of them
         metrics=None, # Functions of predictions and targets, or `Metric`s
-        path='.', # Where files go
+        path=None, # Where files go; default: the folder in which Python runs
         model_dir='models', # Folder in `path` for weights
         wd:float|None=None, # Weight decay; default: that of `opt_func`
         wd_bn_bias:bool=False, # Decay norm layers and biases too
@@ -138,7 +138,7 @@ class Learner(CopyMixin):
         self.dls,self.model,self.loss_func = dls,model,loss_func
         self.opt_func,self.lr,self.splitter = opt_func,lr,splitter
         self.wd,self.wd_bn_bias,self.train_bn,self.moms = wd,wd_bn_bias,train_bn,moms
-        self.path,self.model_dir,self.metrics = Path(path),Path(model_dir),metrics
+        self.path,self.model_dir,self.metrics = Path('.' if path is None else path),Path(model_dir),metrics
         self.monitor = 'valid_loss'
         self.file = self.saved = self.run_config = self.opt = None
         self.state = AttrDict()
