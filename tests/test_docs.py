@@ -1,8 +1,9 @@
 "What `docs/` makes of the library"
-import inspect,json,sys
+import ast,inspect,json,sys
 from enum import Enum
 from importlib import import_module
 import pytest
+from fastcore.docments import docments
 from nbdev.config import get_config
 from nbdev.doclinks import nbglob
 from learner.all import *
@@ -135,3 +136,13 @@ def test_readers_of_tutorials_see_no_tests():
             if c['cell_type']!='code': continue
             lines = without_tests(''.join(c['source'])).splitlines()
             assert not [o for o in lines if o.startswith(('assert ','test_'))], (fn.stem, c['id'])
+
+def test_editors_show_the_text_of_each_parameter_of_the_learner(catalogue, entries):
+    "The stub of `Learner` says of a parameter what the code and the site say"
+    stub = ast.parse((get_config().lib_path/'loop/learner.pyi').read_text(encoding='utf-8')).body[-1]
+    shown = {o.name:ast.get_docstring(o) or '' for o in stub.body if isinstance(o, ast.FunctionDef)}
+    found = {(k,p):text for k in catalogue.methods() if inspect.isfunction(f := getattr(Learner, k))
+        for p,text in docments(f, args_kwargs=True).items()
+        if text and p not in ('return','self') and p in inspect.unwrap(f).__code__.co_varnames}
+    assert len(found)>100
+    assert not [o for o,text in found.items() if f'- `{o[1]}`: {text}' not in shown[o[0]]]

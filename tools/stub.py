@@ -1,8 +1,9 @@
 """Write `learner.pyi` beside the module of `Learner`: what editors know of it, with the methods that later chapters add
 
 With `--check`, only say whether it is up to date. Nothing is imported: the text of the modules is read."""
-import ast,sys
+import ast,io,sys
 from pathlib import Path
+from tokenize import COMMENT,generate_tokens
 
 root = Path(__file__).parent.parent
 lib = root/'learner'
@@ -28,20 +29,38 @@ def known_type(o, also=()):
     "A type, if it can be written without an import"
     if o is not None and {n.id for n in ast.walk(o) if isinstance(n, ast.Name)} <= {*simple,*also}: return o
 
+def parsed(file):
+    "The tree of a module, in which each function has the `comments` of the module by line"
+    text = file.read_text(encoding='utf-8')
+    tokens = generate_tokens(io.StringIO(text).readline)
+    comments = {o.start[0]:o.string.lstrip('# ') for o in tokens if o.type==COMMENT}
+    tree = ast.parse(text)
+    for o in ast.walk(tree):
+        if isinstance(o, ast.FunctionDef): o.comments = comments
+    return tree
+
+def described(f):
+    "The docstring of a function, and what is said of each of its parameters, as editors show it"
+    a,doc = f.args,ast.get_docstring(f)
+    args = [*a.posonlyargs, *a.args, *filter(None, [a.vararg]), *a.kwonlyargs, *filter(None, [a.kwarg])]
+    last = {o.lineno:o for o in args} # a comment belongs to the last parameter of its line
+    said = [f'- `{o.arg}`: {f.comments[n]}' for n,o in last.items() if n in f.comments and o.arg!='self'
+        and (f.returns is None or f.returns.lineno!=n)]
+    return '\n\n'.join(filter(None, [doc, '\n'.join(said)])) if doc else None
+
 def method(f):
     "A method as a stub has it, with its docstring"
-    a = f.args
+    a,doc = f.args,described(f)
     for o in (*a.posonlyargs, *a.args, *a.kwonlyargs): o.annotation = known_type(o.annotation)
     a.defaults,a.kw_defaults = [ast.Constant(...) for _ in a.defaults],[o and ast.Constant(...) for o in a.kw_defaults]
     keep = ''.join(f'    @{o}\n' for o in decorators(f) if of_property(o) or o=='contextmanager')
     returns = known_type(f.returns, ['Learner'])
-    doc = ast.get_docstring(f)
     body = f'\n        {doc!r}\n        ...\n' if doc else ' ...\n'
     return f"{keep}    def {f.name}({ast.unparse(a)}){f' -> {ast.unparse(returns)}' if returns else ''}:" + body
 
 def methods():
     "Public methods of the classes that a Learner inherits from, then those that are patched on it"
-    trees = [ast.parse(f.read_text(encoding='utf-8')) for f in sorted(lib.rglob('*.py')) if f.stem!='_modidx']
+    trees = [parsed(f) for f in sorted(lib.rglob('*.py')) if f.stem!='_modidx']
     classes,functions = ({o.name:o for t in trees for o in t.body if isinstance(o, ast.ClassDef)},
         [o for t in trees for o in t.body if isinstance(o, ast.FunctionDef)])
     mro,todo = [],['Learner']

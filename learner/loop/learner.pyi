@@ -18,50 +18,50 @@ class Learner:
         'Look up the handlers again: callbacks, their order or their flags have changed'
         ...
     def hears(self, cb, ev):
-        'Whether the flags of `cb` let `ev` through now'
+        'Whether the flags of `cb` let `ev` through now\n\n- `cb`: A callback that is attached\n- `ev`: Name of an event'
         ...
     def watch_handlers(self, watcher, on: bool=...):
-        'Let `watcher` know which callback runs. Handlers are not slowed down where nothing watches them'
+        'Let `watcher` know which callback runs. Handlers are not slowed down where nothing watches them\n\n- `watcher`: `handler_began(cb, ev)` and `handler_ended()` are called around handlers, or those of its `events`\n- `on`: False: no longer'
         ...
     @property
     def handler_watchers(self): ...
     def ordered_cbs(self, ev: str) -> list:
-        'Callbacks with something to do at `ev`, in order'
+        'Callbacks with something to do at `ev`, in order\n\n- `ev`: Name of an event'
         ...
     def __call__(self, ev: str, *args, **kwargs):
-        'Notify every callback that listens to `ev`, in order'
+        'Notify every callback that listens to `ev`, in order\n\n- `ev`: Name of an event, or any other name that does not look like one; or a list of names\n- `kwargs`: For the handlers'
         ...
     def announce_error(self, e):
-        'Fire `after_exception` for `e`, unless an inner scope has done so'
+        'Fire `after_exception` for `e`, unless an inner scope has done so\n\n- `e`: The exception that ended a scope'
         ...
     def close_run(self):
         'The run is over: forget its error, and let removed callbacks leave'
         ...
     def where_note(self): ...
     def add_cb(self, cb):
-        'Attach `cb`, and call its `after_create`. Running a cell again replaces what it attached'
+        'Attach `cb`, and call its `after_create`. Running a cell again replaces what it attached\n\n- `cb`: A callback, or a class of one'
         ...
     def add_cbs(self, cbs):
-        'Attach `cbs`, then call the `after_create` of each. In a run, what they replace undoes its changes first'
+        'Attach `cbs`, then call the `after_create` of each. In a run, what they replace undoes its changes first\n\n- `cbs`: Callbacks, or classes of them'
         ...
     def remove_cb(self, cb):
-        'Detach `cb`. During a run it undoes its changes first; inside a batch, it leaves when the batch is over'
+        'Detach `cb`. During a run it undoes its changes first; inside a batch, it leaves when the batch is over\n\n- `cb`: A callback, or a class: then all its instances'
         ...
     def remove_cbs(self, cbs):
-        'Detach `cbs`'
+        'Detach `cbs`\n\n- `cbs`: Callbacks, or classes of them'
         ...
     @contextmanager
     def added_cbs(self, cbs):
-        'Attach `cbs` for a while; callbacks that they replace come back afterwards'
+        'Attach `cbs` for a while; callbacks that they replace come back afterwards\n\n- `cbs`: Callbacks, or classes of them'
         ...
     def removed_cbs(self, cbs):
-        'Detach `cbs` for a while; the same instances come back, in their places'
+        'Detach `cbs` for a while; the same instances come back, in their places\n\n- `cbs`: Callbacks, or classes of them'
         ...
     def show_training_loop(self):
         'Print the loop, its events, and the callbacks that listen to each'
         ...
     def on(self, ev, **kwargs):
-        'Decorator: run `f(learn)` at `ev`. Returns a callback; running the cell again replaces it'
+        'Decorator: run `f(learn)` at `ev`. Returns a callback; running the cell again replaces it\n\n- `ev`: An event, with or without a filter, or several combined with `|`\n- `kwargs`: `order`, or a filter: see `on`'
         ...
     def run_scopes(self):
         'Run the whole loop, from the scope `fit` on'
@@ -77,7 +77,7 @@ class Learner:
         'Whether all optimizer steps of the fit have been taken, where their number ends it'
         ...
     def has_epoch(self, epoch):
-        'Whether the fit still runs epoch number `epoch`'
+        'Whether the fit still runs epoch number `epoch`\n\n- `epoch`: Number of an epoch, from 0'
         ...
     @property
     def pct_train(self):
@@ -108,7 +108,7 @@ class Learner:
     @y.setter
     def y(self, v): ...
     def use_loader(self, name, dl, training):
-        'Set the loader of the next phase, and in `stop_at` where it stops; None where the loader ends by itself'
+        'Set the loader of the next phase, and in `stop_at` where it stops; None where the loader ends by itself\n\n- `name`: Name of the loader, such as `valid`\n- `dl`: The loader\n- `training`: Whether the phase trains'
         ...
     def batch_limit(self, phase): ...
     def train_all(self):
@@ -118,7 +118,7 @@ class Learner:
         'Validate on each loader of `to_validate`'
         ...
     def one_batch(self, i: int, b):
-        'Move `b` to the device, split it, and run it'
+        'Move `b` to the device, split it, and run it\n\n- `i`: Index of the batch\n- `b`: The batch'
         ...
     def all_batches(self):
         'Run each batch of the phase'
@@ -137,13 +137,13 @@ class Learner:
         ...
     @contextmanager
     def unchanged(self, *loaders):
-        'Leave everything as it is, whatever inference does'
+        'Leave everything as it is, whatever inference does\n\n- `loaders`: Loaders that are iterated meanwhile'
         ...
     def infer(self, mode: str, dls: dict, inside: bool=...):
-        'Run inference: a whole run of its own, or the validation alone inside another run'
+        'Run inference: a whole run of its own, or the validation alone inside another run\n\n- `mode`: `validate` or `predict`\n- `dls`: Loaders by name\n- `inside`: Run only the `validate` scopes, even where nothing is running'
         ...
     def validate(self, ds_idx: int | str | None=..., dl=..., cbs=...):
-        'Loss and metrics, by name. Can be called anywhere, also inside a fit, and leaves everything else as it was'
+        'Loss and metrics, by name. Can be called anywhere, also inside a fit, and leaves everything else as it was\n\n- `ds_idx`: Position or name of a loader in `dls`; default: all that validate\n- `dl`: Or any other iterable of batches\n- `cbs`: Callbacks for this validation only'
         ...
     def validate_now(self):
         'Validate at `before_draw`, in the middle of training, as at the end of an epoch: as a part of the fit'
@@ -158,10 +158,10 @@ class Learner:
         'See that the optimizer trains this model, and not one that it was before'
         ...
     def set_hyper(self, name: str, v):
-        'Set a hyper-parameter, until the end of a fit if one is running'
+        'Set a hyper-parameter, until the end of a fit if one is running\n\n- `name`: `lr`, `mom`, `sqr_mom`, `wd`, `eps`, or another that the optimizer has\n- `v`: One value, `slice(first, last)`, or a list with one per group'
         ...
     def freeze_to(self, n: int):
-        'Freeze the parameter groups before the `n`-th, and train the others, but not what was frozen by hand'
+        'Freeze the parameter groups before the `n`-th, and train the others, but not what was frozen by hand\n\n- `n`: The first parameter group to train; negative counts from the end'
         ...
     def freeze(self):
         'Train the last parameter group only'
@@ -170,13 +170,13 @@ class Learner:
         'Train everything but what was frozen by hand'
         ...
     def restore_frozen(self, ps):
-        'Freeze `ps`, and train the others. What was trained is then not frozen by hand'
+        'Freeze `ps`, and train the others. What was trained is then not frozen by hand\n\n- `ps`: Parameters that are not trained'
         ...
     def to_device(self):
         'Move all modules of learner and callbacks to the device, but not a model that is spread over several'
         ...
     def stop_for_now(self, reason=...):
-        'End the fit like a fit that is over, so that `resume` can continue it. Inside a batch, that is not exact:\nask for it at the next pause, by `learn.at_pause(learn.stop_for_now, stops=True)`'
+        'End the fit like a fit that is over, so that `resume` can continue it. Inside a batch, that is not exact:\nask for it at the next pause, by `learn.at_pause(learn.stop_for_now, stops=True)`\n\n- `reason`: Kept in `stop_reason`'
         ...
     @property
     def at(self):
@@ -187,7 +187,7 @@ class Learner:
         'Where the run of the last fit began, and where it was resumed, rewound or forked: a tuple of turns'
         ...
     def at_pause(self, f, stops: bool=...):
-        'Call `f` as soon as nothing is half done: between two batches, phases or epochs'
+        'Call `f` as soon as nothing is half done: between two batches, phases or epochs\n\n- `f`: Called without arguments\n- `stops`: `f` ends the fit by an exception: it is then called between the batches of a validation too'
         ...
     def first_batches(self):
         'Around the first batches of a fit: warn of mistakes that do not fail'
@@ -197,10 +197,10 @@ class Learner:
         'Around a fit or `lr_find`: restore modes and hyper-parameters at the end'
         ...
     def fit(self, n_epoch: int | None=..., lr=..., wd: float | None=..., cbs=..., reset_opt: bool=..., start_epoch: int=..., n_iter: int | None=..., n_step: int | None=..., resume=..., procs: int | None=...):
-        'Train for `n_epoch` epochs, validating after each. Modes and hyper-parameters are restored at the end'
+        "Train for `n_epoch` epochs, validating after each. Modes and hyper-parameters are restored at the end\n\n- `n_epoch`: Passes over `dls.train`\n- `lr`: Learning rate: a number, `slice(first, last)` or a list, one per group; default `self.lr`\n- `wd`: Weight decay; default `self.wd`\n- `cbs`: Callbacks for this fit only\n- `reset_opt`: Begin with a new optimizer\n- `start_epoch`: Number of the first epoch; those before count as done\n- `n_iter`: Training batches; of several bounds the one that comes first ends the fit\n- `n_step`: Optimizer steps\n- `resume`: Continue a saved fit: True: newest file of its `Checkpoint`; `'auto'`: that, if any; or a file\n- `procs`: Processes to train in, which are started for this fit; default: this one"
         ...
     def resume(self, cbs=..., lr=..., wd: float | None=..., procs: int | None=...):
-        'Continue the fit that was stopped, exactly where it was, with what you have changed meanwhile.\nWhere a schedule sets a hyper-parameter that has changed, the rest of the schedule is scaled'
+        'Continue the fit that was stopped, exactly where it was, with what you have changed meanwhile.\nWhere a schedule sets a hyper-parameter that has changed, the rest of the schedule is scaled\n\n- `cbs`: Callbacks of that fit; default: the ones that it had\n- `lr`: Learning rate from here on, one or one per group; of a schedule, its highest value\n- `wd`: Weight decay from here on, likewise\n- `procs`: Processes to train in, as in `fit`'
         ...
     def __init__(self, dls, model, loss_func=..., opt_func=..., lr=..., splitter=..., cbs=..., metrics=..., path=..., model_dir=..., wd: float | None=..., wd_bn_bias: bool=..., train_bn: bool=..., moms=..., default_cbs: bool=...): ...
     @property
@@ -229,114 +229,114 @@ class Learner:
         ...
     @contextmanager
     def distrib_ctx(self, **kwargs):
-        'Train in all processes of the process group while the `with` block runs'
+        'Train in all processes of the process group while the `with` block runs\n\n- `kwargs`: For `Distributed`'
         ...
     def export(self, fname=...):
-        'Save what predicting needs, as objects, for `load_learner`. Functions and classes of a notebook need `cloudpickle`'
+        'Save what predicting needs, as objects, for `load_learner`. Functions and classes of a notebook need `cloudpickle`\n\n- `fname`: A name in `path`, an absolute path, or an open file'
         ...
     def find_state(self, resume):
-        'Load the run that a fit resumes'
+        "Load the run that a fit resumes\n\n- `resume`: True: the newest file of the `Checkpoint`; `'auto'`: the same if there is one; or a file or folder"
         ...
     def fine_tune(self, epochs: int, base_lr: float=..., freeze_epochs: int=..., lr_mult: float=..., pct_start: float=..., div: float=..., div_final: float=..., wd: float | None=..., moms=..., cbs=..., **kwargs) -> Learner:
-        'Train the last parameter group, then all of them, the first ones with lower learning rates'
+        'Train the last parameter group, then all of them, the first ones with lower learning rates\n\n- `epochs`: Epochs with everything trainable\n- `base_lr`: Learning rate of the last group while the others are frozen; half of it afterwards\n- `freeze_epochs`: Epochs with only the last group trainable\n- `lr_mult`: Learning rate of the last group divided by that of the first, once all are trained\n- `pct_start`: Fraction of the second part spent warming up\n- `div`: The first learning rate of the second part is the highest one divided by this\n- `div_final`: The last learning rate of each part is the highest one divided by this\n- `wd`: Weight decay; default `self.wd`\n- `moms`: Momentum at start, top and end; default `self.moms`, if the optimizer uses momentum\n- `cbs`: Callbacks for this fit only\n- `kwargs`: For `fit`'
         ...
     def fit_flat_cos(self, n_epoch: int | None=..., lr=..., div_final: float=..., pct_start: float=..., wd: float | None=..., cbs=..., **kwargs) -> Learner:
-        'Stay at `lr`, then anneal to almost nothing along a cosine'
+        'Stay at `lr`, then anneal to almost nothing along a cosine\n\n- `n_epoch`: Passes over `dls.train`\n- `lr`: Learning rate; default `self.lr`\n- `div_final`: The last learning rate is `lr/div_final`\n- `pct_start`: Fraction of training before annealing begins\n- `wd`: Weight decay; default `self.wd`\n- `cbs`: Callbacks for this fit only\n- `kwargs`: For `fit`'
         ...
     def fit_in_processes(self, procs: int, cbs, method=..., **kwargs) -> Learner:
-        'Train in worker processes, and bring back what they have done'
+        'Train in worker processes, and bring back what they have done\n\n- `procs`: How many\n- `cbs`: Callbacks for this fit only\n- `method`: Of the learner: `fit` or `resume`\n- `kwargs`: For it'
         ...
     def fit_one_cycle(self, n_epoch: int | None=..., lr_max=..., div: float=..., div_final: float=..., pct_start: float=..., wd: float | None=..., moms=..., cbs=..., **kwargs) -> Learner:
-        'Warm up to `lr_max`, then anneal: the 1cycle policy ([Smith & Topin 2017](https://arxiv.org/abs/1708.07120))'
+        'Warm up to `lr_max`, then anneal: the 1cycle policy ([Smith & Topin 2017](https://arxiv.org/abs/1708.07120))\n\n- `n_epoch`: Passes over `dls.train`\n- `lr_max`: Highest learning rate: a number, `slice(first, last)` or a list, one per group; default `self.lr`\n- `div`: The first learning rate is `lr_max/div`\n- `div_final`: The last one is `lr_max/div_final`\n- `pct_start`: Fraction of training spent warming up, in [0,1]\n- `wd`: Weight decay; default `self.wd`\n- `moms`: Momentum at start, top and end; default `self.moms`, if the optimizer uses momentum\n- `cbs`: Callbacks for this fit only\n- `kwargs`: For `fit`'
         ...
     def fit_sgdr(self, n_cycles: int, cycle_len: int, lr_max=..., cycle_mult: float=..., wd: float | None=..., cbs=..., **kwargs) -> Learner:
-        'Anneal to zero repeatedly: warm restarts ([Loshchilov & Hutter 2016](https://arxiv.org/abs/1608.03983))'
+        'Anneal to zero repeatedly: warm restarts ([Loshchilov & Hutter 2016](https://arxiv.org/abs/1608.03983))\n\n- `n_cycles`: Number of cycles\n- `cycle_len`: Epochs of the first cycle\n- `lr_max`: Learning rate at the start of each cycle; default `self.lr`\n- `cycle_mult`: Length of each cycle, divided by that of the one before\n- `wd`: Weight decay; default `self.wd`\n- `cbs`: Callbacks for this fit only\n- `kwargs`: For `fit`'
         ...
     def fork(self, n_iter: int | None=..., lr=..., wd: float | None=..., cbs=..., without=...) -> Learner:
-        'Another learner that continues from the same place, with something changed. This one is left alone'
+        'Another learner that continues from the same place, with something changed. This one is left alone\n\n- `n_iter`: Training batches done, in a fit with `Rewind`; default: where the fit was stopped\n- `lr`: Learning rate from there on, as in `resume`\n- `wd`: Weight decay from there on, as in `resume`\n- `cbs`: More callbacks\n- `without`: Callbacks to leave out: classes, or instances that this learner has'
         ...
     def get_preds(self, ds_idx: int | str=..., dl=..., with_input: bool=..., with_decoded: bool=..., with_loss: bool=..., act=..., inner: bool=..., reorder: bool=..., cbs=..., save_preds=..., save_targs=..., with_preds: bool=..., with_targs: bool=..., concat_dim: int | None=...) -> tuple:
-        'Predictions and targets of all samples. Can be called anywhere, also inside a fit, and changes nothing'
+        'Predictions and targets of all samples. Can be called anywhere, also inside a fit, and changes nothing\n\n- `ds_idx`: Position or name of a loader in `dls`, or `dl`\n- `dl`: Any other iterable of batches\n- `with_input`: Return inputs too\n- `with_decoded`: Return decisions too\n- `with_loss`: Return the loss of each sample too\n- `act`: Applied to predictions; default: the activation that belongs to the loss, such as a softmax\n- `inner`: Run the validation only, without the events of a fit and an epoch\n- `reorder`: Return samples in the order of the dataset\n- `cbs`: Callbacks for this call only\n- `save_preds`: `.npy` file in `path` for the predictions, mapped into memory; also without `with_preds`\n- `save_targs`: `.npy` file for the targets, in `path`\n- `with_preds`: Return predictions\n- `with_targs`: Return targets\n- `concat_dim`: Dimension along which batches are concatenated; None for a list of batches'
         ...
     @property
     def ledger(self):
         'What each training sample has cost in the last fit with a `Ledger`. Waits for the device'
         ...
     def load(self, file, with_opt: bool | None=..., strict: bool=..., only=..., device=...) -> Learner:
-        "Load a file of `save`, of fastai, or of any model's `state_dict`. An error leaves everything as it was"
+        "Load a file of `save`, of fastai, or of any model's `state_dict`. An error leaves everything as it was\n\n- `file`: A name in `path/model_dir`, an absolute path, or an open file\n- `with_opt`: The optimizer's state too; default: if the file has it and all weights are loaded\n- `strict`: The weights must fit; otherwise those that fit are loaded, and a warning names the others\n- `only`: Patterns of names such as `body.*`, one or several, whose weights alone are loaded; default: all\n- `device`: Where the file is read to; the model stays where it is"
         ...
     def load_state(self, file) -> Learner:
-        'Load all that training is made of. If it was saved in the middle of a fit, `learn.resume()` continues the fit'
+        'Load all that training is made of. If it was saved in the middle of a fit, `learn.resume()` continues the fit\n\n- `file`: A name in `path/model_dir`, or an absolute path: what `save_state` or a `Checkpoint` has written'
         ...
     def loader(self, ds_idx=..., dl=...):
-        'The loader that `ds_idx` and `dl` choose'
+        'The loader that `ds_idx` and `dl` choose\n\n- `ds_idx`: Position or name of a loader in `dls`, or a loader\n- `dl`: Any other iterable of batches; it goes before `ds_idx`'
         ...
     def lr_find(self, start_lr: float=..., end_lr: float=..., num_it: int=..., stop_div: bool=..., show_plot: bool=..., suggest_funcs=...):
-        'Train with a growing learning rate, and suggest one. Weights, optimizer, generators and history are restored'
+        'Train with a growing learning rate, and suggest one. Weights, optimizer, generators and history are restored\n\n- `start_lr`: First learning rate\n- `end_lr`: Last learning rate\n- `num_it`: Batches to train\n- `stop_div`: Stop when the loss is more than four times the best\n- `show_plot`: Plot loss against learning rate\n- `suggest_funcs`: One or more `f(lrs, losses, num_it)` returning a rate or `(rate, point)`'
         ...
     def memory(self, bs: int | None=..., dl=..., cbs=...):
-        'What a training batch of `bs` samples will hold in memory, by kind and by layer. Nothing is changed'
+        'What a training batch of `bs` samples will hold in memory, by kind and by layer. Nothing is changed\n\n- `bs`: Samples in the batch; default: as many as in a batch of the loader\n- `dl`: Loader to take a batch from, or its position or name in `dls`; default: that of training\n- `cbs`: Callbacks of the coming fit'
         ...
     def operations(self, n_iter: int, file=...) -> list:
-        'Operations of a training batch of the last fit, to which the run goes back'
+        'Operations of a training batch of the last fit, to which the run goes back\n\n- `n_iter`: Number of the training batch, counted from 0\n- `file`: A name in `path/model_dir`, or an absolute path, to save them to'
         ...
     def predict(self, item, with_input: bool=...) -> tuple:
-        'Prediction for one item. `dls.vocab`, if there is one, names the decision: a class, or a list of the true labels'
+        'Prediction for one item. `dls.vocab`, if there is one, names the decision: a class, or a list of the true labels\n\n- `item`: One input, as a dataset would return it, without its target; a tuple of several inputs\n- `with_input`: Return the input too'
         ...
     def profile(self, n: int=..., cbs=..., waits_every: int | None=..., sync: bool=..., trace=...):
-        'Train and validate `n` batches with everything but callbacks that write, report their time, restore everything'
+        "Train and validate `n` batches with everything but callbacks that write, report their time, restore everything\n\n- `n`: Batches of training and of each validation\n- `cbs`: Callbacks of the coming fit\n- `waits_every`: Count what makes the device wait in the second of so many batches; None: never\n- `sync`: Wait for the device between phases\n- `trace`: Folder to which torch's profiler writes a trace"
         ...
     def repeatable(self, cbs=...):
-        'Run one training batch twice, and name the operations that do not repeat. Nothing of the run is changed'
+        'Run one training batch twice, and name the operations that do not repeat. Nothing of the run is changed\n\n- `cbs`: Callbacks of the coming fit'
         ...
     def rewind(self, n_iter: int) -> Learner:
-        'Go back to where the last fit had done `n_iter` training batches. `learn.resume()` continues from there'
+        'Go back to where the last fit had done `n_iter` training batches. `learn.resume()` continues from there\n\n- `n_iter`: Training batches done, counted from the beginning of the fit'
         ...
     def save(self, file, with_opt: bool | None=...):
-        'Save the weights, on the CPU and under plain names'
+        "Save the weights, on the CPU and under plain names\n\n- `file`: A name in `path/model_dir`, an absolute path, or an open file\n- `with_opt`: The optimizer's state too; default: if there is one and the format can hold it"
         ...
     def save_state(self, file):
-        'Save all that training is made of'
+        'Save all that training is made of\n\n- `file`: A name in `path/model_dir`, or an absolute path'
         ...
     def seeds(self, n: int | list=..., n_epoch: int | None=..., vary=..., cbs=..., model=..., fit: str=..., **kwargs):
-        'Train copies of this learner, which differ in the random numbers of one kind, or of all'
+        'Train copies of this learner, which differ in the random numbers of one kind, or of all\n\n- `n`: Number of runs, or their seeds\n- `n_epoch`: Passes over `dls.train`, as in `fit`\n- `vary`: `init`, `order`, `dropout`, a list of them, or `all`\n- `cbs`: Callbacks for each of the runs, which are copied\n- `model`: `model()` makes a new model; default: the model, whose layers draw their weights again\n- `fit`: The method that trains, such as `fit_one_cycle`\n- `kwargs`: Its other arguments, such as `lr`'
         ...
     def show_hardest(self, k: int=..., by: str=..., ncols: int | None=..., figsize=...):
-        'Show the training samples that have cost most: images with decision, target and mean loss, or a table'
+        'Show the training samples that have cost most: images with decision, target and mean loss, or a table\n\n- `k`: How many\n- `by`: Highest mean loss; or `forgotten` most often, after the samples that were never learned\n- `ncols`: Most images in a row\n- `figsize`: Of the figure, in inches'
         ...
     def show_loop(self, n: int=..., cbs=...):
-        'Print the loop, with each callback where it runs: calls, mean time, place, what it reads and writes'
+        'Print the loop, with each callback where it runs: calls, mean time, place, what it reads and writes\n\n- `n`: Batches of training and of each validation\n- `cbs`: Callbacks of the coming fit'
         ...
     def show_results(self, ds_idx: int | str=..., dl=..., max_n: int=..., shuffle: bool=..., ncols: int | None=..., figsize=...):
-        'Show samples of the first batch: images with decisions and targets, which can be masks, or a table'
+        'Show samples of the first batch: images with decisions and targets, which can be masks, or a table\n\n- `ds_idx`: Position or name of a loader in `dls`, or `dl`\n- `dl`: Any other iterable of batches\n- `max_n`: How many to show\n- `shuffle`: Choose samples at random from the first batch; otherwise its first ones\n- `ncols`: Most images in a row\n- `figsize`: Of the figure, in inches'
         ...
     def smoke(self, n: int=..., cbs=...):
-        'Try a fit of `n` batches with everything but callbacks that write, then restore everything'
+        'Try a fit of `n` batches with everything but callbacks that write, then restore everything\n\n- `n`: Batches of each training and validation\n- `cbs`: Callbacks of the coming fit'
         ...
     def summary(self, dl=...):
-        'Layers, parameters, optimizer, loss and callbacks. Callbacks take no part, and nothing is changed'
+        'Layers, parameters, optimizer, loss and callbacks. Callbacks take no part, and nothing is changed\n\n- `dl`: Loader to take a batch from, or its position or name in `dls`; default: the first that is no iterator'
         ...
     def to_bf16(self) -> Learner:
         'Train in mixed precision with bf16 from now on'
         ...
     def to_channelslast(self, use_amp: bool=..., amp_mode: str=..., **kwargs) -> Learner:
-        'Train in `channels_last` memory format from now on'
+        'Train in `channels_last` memory format from now on\n\n- `use_amp`: In mixed precision too, where accelerators gain most; False leaves the precision as it is\n- `amp_mode`: `fp16` or `bf16`\n- `kwargs`: For `MixedPrecision`'
         ...
     def to_contiguous(self, to_fp32: bool=...) -> Learner:
-        'Train in the usual memory format from now on'
+        'Train in the usual memory format from now on\n\n- `to_fp32`: In full precision too'
         ...
     def to_distributed(self, **kwargs) -> Learner:
-        'Train in all processes of the process group from now on'
+        'Train in all processes of the process group from now on\n\n- `kwargs`: For `Distributed`'
         ...
     def to_fp16(self, **kwargs) -> Learner:
-        'Train in mixed precision with fp16 from now on'
+        'Train in mixed precision with fp16 from now on\n\n- `kwargs`: For `MixedPrecision`'
         ...
     def to_fp32(self) -> Learner:
         'Train in full precision from now on'
         ...
     def trace(self, n: int=..., cbs=...):
-        'Which callbacks run when, how long, what they read and write, and why there. Everything is restored'
+        'Which callbacks run when, how long, what they read and write, and why there. Everything is restored\n\n- `n`: Batches of training and of each validation\n- `cbs`: Callbacks of the coming fit'
         ...
     def tta(self, ds_idx: int | str=..., dl=..., n: int=..., aug=..., beta: float | None=..., use_max: bool=...) -> tuple:
-        'Test-time augmentation: average the predictions of `n` augmented passes and one without augmentation'
+        'Test-time augmentation: average the predictions of `n` augmented passes and one without augmentation\n\n- `ds_idx`: Position or name of a loader in `dls`, or `dl`\n- `dl`: Any other iterable of batches\n- `n`: Augmented passes over the samples\n- `aug`: `aug(*inputs)` returns augmented ones, and if needed a function that takes predictions back\n- `beta`: Weight of the pass without augmentation, in [0,1]; None leaves both apart\n- `use_max`: Take the maximum instead of averages'
         ...
