@@ -157,15 +157,16 @@ def errors(env):
 
 def ticks(names): return ' '.join(f'`{o}`' for o in names) or '–'
 
-def folded(names, most=12):
-    "Names of callbacks; only their number, if there are many, until the reader opens the list"
+def folded(names, most=12, what='callbacks'):
+    "Names; only their number, if there are many, until the reader opens the list"
     if len(names)<=most: return ticks(names)
-    return f'<details><summary>{len(names)} callbacks</summary>{ticks(names)}</details>'
+    return f'<details><summary>{len(names)} {what}</summary>{ticks(names)}</details>'
 
 def event_table(env):
     "All events: when each fires, what is new there, what can be cancelled, who listens"
     yield '\n### Events of the loop, in order\n'
-    def row(ev, when, new, running, by): return f'`{ev}`',when,ticks(new),', '.join(running) or '–',folded(by)
+    def row(ev, when, new, running, by):
+        return f'`{ev}`',when,folded(new, 6, 'attributes'),', '.join(running) or '–',folded(by)
     yield from table(['event', 'when', 'new or changed', 'can be cancelled', 'who listens'],
         [row(*o) for o in events.in_loop()], 'names events')
     yield '\n### Events outside of the loop\n'

@@ -133,6 +133,10 @@ def test_at_1280_pixels_nothing_is_cut_off(site, pages, browser):
     cut = f"return [...document.querySelectorAll('article pre')].filter({wider}).map(o => o.textContent.slice(0, 80))"
     assert not everywhere(site, pages, browser, 1280, cut)
     assert not everywhere(site, pages, browser, 1280, sideways)
+    left = """const x = o => o.getBoundingClientRect().left;
+        const out = o => [...o.children].some(c => c.getClientRects().length && x(c) < x(o)-1);
+        return [...document.querySelectorAll('dl.py > dt.sig')].filter(out).map(o => o.id).join(' ')"""
+    assert not everywhere(site, pages, browser, 1280, left)
     hidden = """const toc = document.querySelector('.toc-tree'), o = toc && toc.getBoundingClientRect()
         return toc && (o.left<0 || o.right>innerWidth)"""
     assert not everywhere(site, pages, browser, 1280, hidden)
