@@ -1,6 +1,7 @@
 "What the processes of `together` run: each function returns what a test compares"
 import os,signal,time,warnings
-from functools import partial
+from functools import cache,partial
+from itertools import count
 from pathlib import Path
 import torch
 from torch import nn
@@ -198,6 +199,31 @@ def resumed(folder, stop_at, n=53, how='stop', every=None, shard=False, cbs=(), 
     cbs = [saves, GradientAccumulation(20), *(techniques[o]() for o in cbs), began, *stop]
     with learn.distrib_ctx(shard=plugin() if shard else False): learn.fit(3, cbs=cbs, resume='auto')
     return state(learn, began=began.at)
+
+@cache
+def pairing(n):
+    "A seed with which `torch.randperm(n)` exchanges neighbours"
+    pairs = torch.arange(n) ^ 1
+    return next(i for i in count() if torch.equal(torch.randperm(n, generator=torch.Generator().manual_seed(i)), pairs))
+
+class Paired(MixUp):
+    "Mixes neighbours, so that a mixture does not depend on how an even batch is divided"
+    def draw(self, n): return torch.full((n,), .7)
+    def before_batch(self):
+        before = torch.get_rng_state()
+        torch.manual_seed(pairing(len(self.learn.x)))
+        super().before_batch()
+        torch.set_rng_state(before)
+
+def all_together(folder, kill_at=None, bf16=False, every=2):
+    "Whatever may be combined, with files; the last process may be killed at a batch"
+    learn = make('weights', n=48, path=folder, lr=.05)
+    cbs = [Checkpoint(every, 'iter'), GradientAccumulation(20), GradientClip(.1), EMA(.9), Paired(),
+        EarlyStoppingCallback(min_delta=1., patience=2), SaveModelCallback(fname='best')]
+    if bf16: cbs.append(MixedPrecision('bf16'))
+    if kill_at is not None: cbs.append(Act(acts['kill'], 'after_batch', num_distrib()-1, kill_at))
+    with learn.distrib_ctx(): learn.fit(9, cbs=cbs, resume='auto')
+    return state(learn, reason=learn.stop_reason)
 
 def batch_norm():
     "Statistics of the parts differ; what is left in the end is that of the first process"

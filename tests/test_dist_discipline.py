@@ -100,7 +100,8 @@ def test_a_slow_process_is_waited_for_until_the_timeout():
     res = together(2, 'act', 'sleep', timeout=1.)
     assert res[0]['exc'][0]=='RuntimeError' and 'did not answer in time' in res[0]['exc'][1]
 
-@pytest.mark.parametrize('a,b,c', [(1,2,1), *also((2,1,3), (0,2,0), (3,3,2))])
+@slow # kills and resumes of other tests do the same
+@pytest.mark.parametrize('a,b,c', [(1,2,1), (2,1,3), (0,2,0), (3,3,2)])
 def test_a_run_goes_on_with_other_numbers_of_processes(a, b, c, tmp_path):
     "Stopped in the middle of epochs and of accumulated batches, and resumed from its files"
     for n,stop_at in zip((a, b, c), (4, 10, None)): res = together(n, 'resumed', str(tmp_path), stop_at)

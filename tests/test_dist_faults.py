@@ -1,7 +1,7 @@
 "Full disks, kills and SIGTERM: files stay whole, and the run goes on with another number of processes"
 import os,random,signal,subprocess,time
 import pytest
-from test_dist import env,goes_on_as_one,launcher,slow
+from test_dist import also,close,compared,env,goes_on_as_one,launcher,one,slow
 from together import together
 
 def test_a_full_disk(tmp_path):
@@ -25,6 +25,19 @@ def test_processes_killed_at_random_batches(procs, seed, tmp_path):
         res = together(n, 'resumed', str(tmp_path), at, how='kill', every=2, fails=True)
         assert -signal.SIGKILL in res.codes
     goes_on_as_one(together(procs[-1], 'resumed', str(tmp_path), None, every=2), tmp_path, every=2)
+
+@pytest.mark.parametrize('bf16,procs,seed', [(False, (1,2,1), 0), *also(*((bf16, procs, seed)
+    for bf16 in (False, True) for procs in ((1,2,1), (2,1,2)) for seed in (1, 2, 3)))])
+def test_all_together_killed_and_resumed(bf16, procs, seed, tmp_path):
+    """Accumulation, clipping, EMA, MixUp, early stopping, the best weights, in 16 bits or not: killed at two batches
+    drawn at random, and resumed with other numbers of processes, it is the run of one process"""
+    draw,eps = random.Random(f'{seed} {procs} {bf16}'),3e-3 if bf16 else 1e-6
+    ref = one('all_together', str(tmp_path/'one'), bf16=bf16)
+    for n,at in zip(procs, (draw.randint(3, 8), draw.randint(9, 17))):
+        assert -signal.SIGKILL in together(n, 'all_together', str(tmp_path), at, bf16, fails=True).codes
+    res = together(procs[-1], 'all_together', str(tmp_path), None, bf16)
+    assert ref['iters'][0]==18 and ref['reason']
+    for o in res: close({k:o[k] for k in (*compared, 'reason')}, {k:ref[k] for k in (*compared, 'reason')}, eps)
 
 @slow
 @pytest.mark.parametrize('after', [1, 3])
