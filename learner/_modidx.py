@@ -1525,6 +1525,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'learner.dist.engine.Whole.__init__': ('dist/engine.html#whole.__init__', 'learner/dist/engine.py'),
                                      'learner.dist.engine.Whole.forward': ('dist/engine.html#whole.forward', 'learner/dist/engine.py'),
                                      'learner.dist.engine.accumulation': ('dist/engine.html#accumulation', 'learner/dist/engine.py'),
+                                     'learner.dist.engine.share_of_sum': ('dist/engine.html#share_of_sum', 'learner/dist/engine.py'),
                                      'learner.dist.engine.trained': ('dist/engine.html#trained', 'learner/dist/engine.py'),
                                      'learner.dist.engine.weigh': ('dist/engine.html#weigh', 'learner/dist/engine.py')},
             'learner.dist.launch': { 'learner.dist.launch.Learner.fit_in_processes': ( 'dist/launch.html#learner.fit_in_processes',

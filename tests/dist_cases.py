@@ -305,3 +305,17 @@ def lone_cancel(name, ev, rank, at, cbs=(), shard=False, **kwargs):
         except BaseException as e: exc = type(e).__name__,str(e)
     return dict(exc=exc, seconds=time.monotonic()-t, weights=weights.seen, rows=len(learn.recorder.rows),
         counts=(learn.train_iter, learn.opt_step), done=lone.done)
+
+def collectives(batches, by_hand=False):
+    "How many sums over the processes a fit of some batches takes, and one by hand with `DistributedDataParallel`"
+    from torch.profiler import ProfilerActivity,profile
+    learn = make(n=8*batches)
+    def train():
+        ddp = nn.parallel.DistributedDataParallel(learn.model)
+        for x,y in learn.dls.train:
+            losses['classes'](ddp(x), y).backward()
+            ddp.zero_grad()
+    with learn.distrib_ctx(), profile(activities=[ProfilerActivity.CPU]) as prof:
+        if by_hand: train()
+        else: learn.fit(1)
+    return sum(o.name=='gloo:all_reduce' for o in prof.events())

@@ -19,7 +19,8 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     ('fit', ('accumulate',), dict(kind='tokens', n=45)), ('fit', ('clip','ema'), dict(n_epoch=1)),
     ('fit', (), dict(how='list', n_epoch=1)),
     ('fit_with_metrics', (11,), {}), ('preds', ('map',), {}), ('afterwards', (), {}),
-    *(('lone_cancel', (name, ev, rank, 3), {}) for ev,name,rank in lone_cancels)], 3: [('fit', (), dict(n=53))]}
+    *(('lone_cancel', (name, ev, rank, 3), {}) for ev,name,rank in lone_cancels),
+    *(('collectives', (n, by_hand), {}) for n in (4, 8) for by_hand in (False, True))], 3: [('fit', (), dict(n=53))]}
 
 @cache
 def quick_results(procs): return together(procs, 'several', quick[procs], limit=120)
@@ -227,6 +228,12 @@ def test_mixed_batches(procs):
 def test_lr_find():
     ref,res = same_run(2, 'find_lr')
     for o in res: close(o['found'], ref['found'])
+
+def test_one_small_message_in_a_batch():
+    "Beside those of `DistributedDataParallel`; by hand and in a fit, 4 batches more"
+    def more(by_hand): return [b-a for a,b in zip(*(run(2, 'collectives', (n, by_hand), {}) for n in (4, 8)))]
+    by_hand = more(True)
+    assert min(by_hand)>=4 and more(False)==[o+4 for o in by_hand]
 
 def test_in_one_process_it_costs_nothing():
     "Without a process group the callback takes no part in a batch"

@@ -9,6 +9,7 @@ __all__ = []
 
 # %% ../../nbs/dist/05_engine.ipynb #imports
 from contextlib import nullcontext
+from functools import partial
 import torch
 from torch import nn
 from ..core.checks import extra
@@ -91,18 +92,26 @@ class SyncedNorms:
         for m,k,o in self.places: setattr(m, k, o)
 
 # %% ../../nbs/dist/05_engine.ipynb #weigh
+def share_of_sum(w, loss):
+    "The product, and zero where there are no items: the mean of nothing is NaN"
+    return torch.where(w>0, w*loss, 0.) if isinstance(w, torch.Tensor) else w*loss if w else 0.
+
 def weigh(learn, procs, deal, count=None):
     "Let the loss be logged as that of the whole batch, and differentiated with the weight of this process"
-    spare,acc = deal.is_spare(learn),accumulation(learn)
-    summed,loss = is_summed(learn),learn.loss.detach()
+    spare,acc,summed = deal.is_spare(learn),accumulation(learn),is_summed(learn)
     items = 0 if spare else n_items(learn, count or (acc and acc.count))
-    bs = 0 if spare else n_samples(learn) or 1
-    n,bs = (torch.as_tensor(o, dtype=torch.float64, device=loss.device) for o in (items, bs))
-    w = (bs>0).double() if summed else n
-    total,n_all,bs_all = procs.meet(torch.stack([torch.where(w>0, w*loss, 0.), n, bs])) # the mean of nothing is NaN
-    known = isinstance(items, int) and n.device.type=='cpu'
-    deal.totals = deal.size(learn),int(n_all) if known else n_all.to(loss.dtype)
+    samples = 0 if spare else n_samples(learn) or 1
+    loss = learn.loss.detach()
+    on_host = loss.device.type=='cpu'
+    number = float if on_host else partial(torch.as_tensor, dtype=torch.float64, device=loss.device)
+    n,bs,value = map(number, (items, samples, loss))
+    w = number(samples>0) if summed else n
+    total,n_all,bs_all = procs.meet([share_of_sum(w, value), n, bs])
+    known = on_host and isinstance(items, int)
+    deal.totals = deal.size(learn),int(n_all) if known else torch.as_tensor(n_all, dtype=loss.dtype)
+    total = torch.as_tensor(total, dtype=torch.float64) # which can be divided by zero, too
     # a recorder divides a sum by the samples that it sees
-    learn.loss = (total*bs.clamp(min=1)/bs_all if summed else total/n_all).to(loss.dtype)
-    share = w if summed else n/(n_all+(n_all==0))
-    learn.loss_grad = learn.loss_grad*(share*procs.n).to(learn.loss_grad.dtype)
+    learn.loss = (total*max(samples, 1)/bs_all if summed else total/n_all).to(loss.dtype)
+    share = (w if summed else n/(n_all+(n_all==0)))*procs.n
+    if not on_host: learn.loss_grad = learn.loss_grad*share.to(loss.dtype)
+    elif share!=1: learn.loss_grad = learn.loss_grad*share

@@ -127,24 +127,26 @@ class Processes:
     def is_first(self): return self.rank==0
 
     def meet(self,
-        numbers=None, # A tensor of up to three numbers, in double precision
+        numbers=(), # Up to three, which may be tensors on a device
         news=None, # What the others should know: any object that can be pickled
         seconds:float|None=None, # To wait for the others; default: `timeout`
     ): # The sums
         "Wait for the others, add up `numbers`, and tell `news`"
-        apart = numbers is not None and numbers.device.type!='cpu'
-        mine = [0.]*3 if numbers is None or apart else numbers.tolist()+[0.]*(3-len(numbers))
+        apart = any(isinstance(o, torch.Tensor) for o in numbers)
+        mine = [0.]*3 if apart else [*numbers, 0., 0., 0.][:3]
         while True:
             told,x = self.wishes() if news is None else news,digest(self.place())
             message = torch.tensor([told is not None, x, x*x, *mine], dtype=torch.float64)
             self.channel.add_up(message, seconds)
-            n_told,x,squares,*_ = message.tolist()
+            n_told,x,squares,*sums = message.tolist()
             if not n_told: break
             self.on_news(self.channel.all(told))
             if news is not None: return
         if self.n*squares!=x*x: self.on_parted(self.channel.all(self.place()))
-        if apart: numbers = numbers.clone(); distributed.all_reduce(numbers); return numbers
-        return None if numbers is None else message[3:3+len(numbers)]
+        if not apart: return sums[:len(numbers)]
+        numbers = torch.stack([*numbers])
+        distributed.all_reduce(numbers)
+        return numbers
 
     def fail(self,
         why:str, # The error
