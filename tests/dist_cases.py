@@ -319,3 +319,10 @@ def collectives(batches, by_hand=False):
         if by_hand: train()
         else: learn.fit(1)
     return sum(o.name=='gloo:all_reduce' for o in prof.events())
+
+def sums():
+    "Numbers of a host, and tensors, which are added up where they are, as those of a device"
+    from learner.dist.processes import processes
+    procs,rank = processes(),rank_distrib()
+    on_host,apart = procs.meet([1.+rank, 5.]),procs.meet([torch.tensor(o, dtype=torch.float64) for o in (1.+rank, 5.)])
+    return on_host,apart

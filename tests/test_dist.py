@@ -20,7 +20,7 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     ('fit', (), dict(how='list', n_epoch=1)),
     ('fit_with_metrics', (11,), {}), ('preds', ('map',), {}), ('afterwards', (), {}),
     *(('lone_cancel', (name, ev, rank, 3), {}) for ev,name,rank in lone_cancels),
-    *(('collectives', (n, by_hand), {}) for n in (4, 8) for by_hand in (False, True))], 3: [('fit', (), dict(n=53))]}
+    ('sums', (), {}), *(('collectives', (n, by_hand), {}) for n in (4, 8) for by_hand in (False, True))], 3: [('fit', (), dict(n=53))]}
 
 @cache
 def quick_results(procs): return together(procs, 'several', quick[procs], limit=120)
@@ -176,8 +176,10 @@ def test_synchronized_batch_norms_need_devices():
         assert '`sync_bn` needs devices' in text and kinds[1]=='BatchNorm1d'
 
 @pytest.mark.cuda
-def test_synchronized_batch_norms(tmp_path):
-    "By NCCL, on two devices: the weights of one process on the whole batches"
+@pytest.mark.parametrize('norm,setting',
+    [('BatchNorm1d','sync_bn'), ('LayerNorm','shard'), ('LayerNorm','static_graph')])
+def test_two_devices(norm, setting, tmp_path):
+    "By NCCL: the weights of one process on the whole batches, with norms of all, parts of the model, and as usual"
     if torch.cuda.device_count()<2: pytest.skip('needs two devices')
     (f := tmp_path/'script.py').write_text('''if True:
         import os,sys,torch
@@ -186,12 +188,12 @@ def test_synchronized_batch_norms(tmp_path):
         torch.manual_seed(0)
         x,y = torch.randn(48, 4),torch.randint(0, 3, (48,))
         batches = [(x[i:i+8], y[i:i+8]) for i in range(0, 48, 8)]
-        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+        model = nn.Sequential(nn.Linear(4, 8), nn.NORM(8), nn.ReLU(), nn.Linear(8, 3))
         learn = Learner(DataLoaders(batches), model, nn.CrossEntropyLoss(), opt_func=torch.optim.SGD, lr=.1, cbs=[])
-        with learn.no_logging(), learn.distrib_ctx(sync_bn=True): learn.fit(2)
+        with learn.no_logging(), learn.distrib_ctx(SETTING=True): learn.fit(2)
         flat = torch.cat([p.detach().flatten() for p in learn.model.parameters()]).tolist()
         line = f'of {num_distrib()}: ' + ' '.join(f'{o:.4f}' for o in flat)
-        os.write(1, (line+chr(10)).encode())''')
+        os.write(1, (line+chr(10)).encode())'''.replace('NORM', norm).replace('SETTING', setting))
     def weights(cmd):
         p = subprocess.run([*cmd, f], env=env, capture_output=True, text=True, timeout=200)
         assert p.returncode==0,p.stderr
@@ -228,6 +230,10 @@ def test_mixed_batches(procs):
 def test_lr_find():
     ref,res = same_run(2, 'find_lr')
     for o in res: close(o['found'], ref['found'])
+
+def test_numbers_of_devices_are_added_up_apart():
+    "With NCCL, news go from host to host, and numbers from device to device"
+    for on_host,apart in run(2, 'sums', (), {}): assert on_host==[3., 10.]==apart.tolist()
 
 def test_one_small_message_in_a_batch():
     "Beside those of `DistributedDataParallel`; by hand and in a fit, 4 batches more"
