@@ -20,7 +20,8 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     ('fit', (), dict(how='list', n_epoch=1)),
     ('fit_with_metrics', (11,), {}), ('preds', ('map',), {}), ('afterwards', (), {}),
     *(('lone_cancel', (name, ev, rank, 3), {}) for ev,name,rank in lone_cancels),
-    ('sums', (), {}), *(('collectives', (n, by_hand), {}) for n in (4, 8) for by_hand in (False, True))], 3: [('fit', (), dict(n=53))]}
+    ('sums', (), {}), *(('collectives', (n, by_hand), {}) for n in (4, 8) for by_hand in (False, True))],
+    3: [('fit', (), dict(n=53))]}
 
 @cache
 def quick_results(procs): return together(procs, 'several', quick[procs], limit=120)
