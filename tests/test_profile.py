@@ -158,6 +158,8 @@ def test_the_report_is_shown_and_plotted(clock):
     assert 'before_step' in repr(r) and '<table>' in r._repr_html_()
     ax = r.plot()
     widths = {l.get_text():[p.get_width() for p in b] for l,b in zip(ax.get_legend().get_texts(), ax.containers)}
+    ax.figure.canvas.draw()
+    assert not ax.get_legend().get_window_extent().overlaps(ax.get_window_extent()) # it would hide bars
     assert max(widths['in all'])==max(widths['callbacks'])==6 and 'Waiting for data: 0.0% of training' in repr(r)
 
 def test_learners_without_a_profile_pay_nothing():

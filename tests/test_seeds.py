@@ -361,7 +361,7 @@ def test_plots():
     import matplotlib.pyplot as plt
     a = mk().seeds(3, 2)
     for b in (mk().seeds(3, 2, lr=.01), mk().seeds(range(3, 6), 2)): compare(a, b).plot()
-    a.plot(); a.plot('train_loss')
+    for ax in (a.plot(), a.plot('train_loss')): assert all(float(t).is_integer() for t in ax.get_xticks()) # epochs
     plt.close('all')
 
 def test_a_slice_is_a_group():

@@ -213,6 +213,7 @@ class SeedRuns:
             ax = plt.subplots(figsize=(5,3), layout='constrained')[1]
         for o in self.runs: ax.plot(range(1, len(o.rows)+1), o.rows[name], color='C0', alpha=.7, lw=1)
         ax.set(xlabel='epoch', ylabel=name, title=f"{len(self)} runs, {', '.join(self.proof.differ)} varied")
+        ax.locator_params(axis='x', integer=True)
         return ax
 
 def first_metric(

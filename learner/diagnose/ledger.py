@@ -278,12 +278,13 @@ def plot(self:SampleCosts,
     if not hard: raise ValueError("The ledger is empty: no training batch has had a loss")
     fig,(left,right) = plt.subplots(1, 2, figsize=figsize, layout='constrained')
     def visits(losses): return np.arange(-len(losses), 0)
-    for i in hard['idx']:
+    for n,i in enumerate(hard['idx']):
         losses = self.history(i).losses
-        left.plot(visits(losses), losses, color='C3', lw=.8)
+        left.plot(visits(losses), losses, color='C3', lw=.8, label='_' if n else 'the hardest')
     low,mid,high = np.nanquantile(_last_losses(self), (.05,.5,.95), axis=0)
-    left.fill_between(visits(mid), low, high, color='0.8')
-    left.plot(visits(mid), mid, color='0.4')
+    left.fill_between(visits(mid), low, high, color='0.8', label='nine of ten samples')
+    left.plot(visits(mid), mid, color='0.4', label='median')
+    fig.legend(*left.get_legend_handles_labels(), loc='outside upper center', ncols=3)
     left.set(xlabel='visit, counted from the last', ylabel='loss')
     left.xaxis.get_major_locator().set_params(integer=True)
     of_hard = np.isin(every.idxs, hard['idx'])

@@ -100,13 +100,13 @@ class ProfileReport:
         "Seconds of each phase, and the part of them that callbacks took"
         if ax is None:
             import matplotlib.pyplot as plt
-            ax = plt.subplots(figsize=(6,2.6))[1]
+            ax = plt.subplots(figsize=(6,2.6), layout='constrained')[1]
         rows = [o for o in self.phases if o.phase!='total'][::-1]
         names,sums = [o.phase for o in rows],[o.sum_s for o in rows]
         of_cbs = [sum(c.sum_s for c in self.callbacks if c.phase==k) for k in names]
         ax.barh(names, sums, label='in all')
         ax.barh(names, of_cbs, height=.4, label='callbacks')
-        ax.set(xlabel='seconds'); ax.legend(loc='center right')
+        ax.set(xlabel='seconds'); ax.legend(loc='upper left', bbox_to_anchor=(1,1)) # bars are anywhere
         return ax
 
 # %% ../../nbs/inspect/04_profile.ipynb #HandlerStack
