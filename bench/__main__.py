@@ -12,6 +12,7 @@ from dataclasses import asdict
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
+from time import perf_counter
 import torch
 from . import batches,fresh,processes,states,techniques
 from .shared import hardware
@@ -46,12 +47,15 @@ def main(argv=None):
     groups = {f.__name__:f for m in modules for f in m.groups}
     chosen = [f for k,f in groups.items() if not args.k or any(o in k for o in args.k.split())]
     if not chosen: sys.exit(f"No group has {args.k!r} in its name: there are {', '.join(groups)}")
-    rows = []
+    rows,start = [],perf_counter()
     for f in chosen:
+        begin = perf_counter()
         for row in f(3 if args.quick else 9):
             show(row)
             rows.append(asdict(row))
         if args.out: write(args.out, about, rows)
+        print(f'{f.__name__}: {perf_counter()-begin:.0f} s', file=sys.stderr)
+    print(f'All in {(perf_counter()-start)/60:.1f} minutes', file=sys.stderr)
 
 if __name__=='__main__':
     torch.set_num_threads(1)

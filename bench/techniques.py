@@ -173,7 +173,7 @@ def watched(repeats):
         if 'WandbLogger, offline' in cbs:
             import wandb
             board = wandb.init(mode='offline', dir=tmp, settings=wandb.Settings(silent=True))
-        s = interleaved('observers', dict(none=fit()) | {k:fit(f) for k,f in cbs.items()}, repeats, 4)
+        s = interleaved('observers', dict(none=fit()) | {k:fit(f) for k,f in cbs.items()}, max(2*repeats//3, 3), 4)
         if 'WandbLogger, offline' in cbs: board.finish()
     s[rewind] = rarely(s, rewind, n)
     for k in cbs: yield above('observer', k, 'µs a batch', dict(none=s['none'], ours=s[k]), n)
