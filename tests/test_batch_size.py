@@ -568,9 +568,15 @@ def test_a_model_with_hooks_or_with_changed_predictions_is_not_asked_for_its_los
     assert not said_of_averages(recwarn)
 
 # Everywhere that a loss of one's own is used
-hidden = {'lambda': lambda p,t: F.cross_entropy(p, t, weight=w4), 'function': weighs, 'module': Weighs(),
+class Hides(nn.CrossEntropyLoss):
+    def forward(self, p, t): return weighs(p, t)
+class FlatHides(CrossEntropyLossFlat):
+    def __call__(self, p, t): return weighs(p, t)
+hidden = {'subclass': Hides(), 'flat subclass': FlatHides(), 'lambda': lambda p,t: F.cross_entropy(p, t, weight=w4), 'function': weighs, 'module': Weighs(),
     'partial': partial(lambda p,t,w: F.cross_entropy(p, t, weight=w), w=w4)}
-plain = {'lambda': lambda p,t: F.cross_entropy(p, t), 'torch': nn.CrossEntropyLoss(w4), 'says': Says(),
+class Doubles(nn.CrossEntropyLoss):
+    def forward(self, p, t): return 2*super().forward(p, t)
+plain = {'subclass': Doubles(w4), 'lambda': lambda p,t: F.cross_entropy(p, t), 'torch': nn.CrossEntropyLoss(w4), 'says': Says(),
     'F': partial(F.cross_entropy, weight=w4), 'sum of torch': nn.CrossEntropyLoss(w4, reduction='sum'), 'noisy': noisy,
     'tensors': lambda p,t: (p-1).abs().mean()}
 
@@ -677,3 +683,23 @@ def test_a_metric_of_training_is_compared_for_the_batches_after_a_resume_alone(r
             if self.train_iter==3: self.learn.at_pause(self.learn.stop_for_now, stops=True)
     learn.fit(1, cbs=Stops())
     assert learn.resume(cbs=[]).recorder.log.train_mean and not said_of_averages(recwarn)
+
+@pytest.mark.parametrize('bs', [4, 16])
+def test_hidden_weights_in_a_model_are_told_for_a_validation_set_that_is_sorted_by_class(bs, recwarn):
+    gen.manual_seed(3)
+    p,t = randn(64, 4),torch.arange(64)//16
+    for cls,n_said in ((WithLoss, 0), (Weighted, 1)):
+        model = cls()
+        model.named = True
+        batches = [dict(x=a, labels=b) for a,b in cut((p, t), bs)]
+        Learner(DataLoaders(batches[:1], batches, device='cpu'), model).remove_cb(ProgressCallback).validate()
+        assert len(said_of_averages(recwarn))==n_said
+
+def test_targets_that_do_not_count_are_no_reason_for_a_warning_of_accumulation(recwarn):
+    gen.manual_seed(3)
+    p,t = tokens()
+    t[:4,1:] = -100
+    batches = cut((p, t), 5)
+    Learner(DataLoaders(batches, device='cpu'), Same(), lambda p,t: F.cross_entropy(p, t), lr=.1,
+        cbs=GradientAccumulation(10)).remove_cb(ProgressCallback).fit(1)
+    assert not said_of_averages(recwarn)

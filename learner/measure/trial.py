@@ -19,7 +19,7 @@ import torch
 from ..core.checks import short_name
 from ..data.generators import keep_random,random_state,same_state
 from ..data.loaders import map_batch
-from ..model.loss_properties import has_mixed_means,items_of,reduction_of
+from ..model.loss_properties import has_mixed_means,is_of_own_class,items_of,reduction_of,says_its_items
 from ..model.mapping import fields_for,part_of
 from ..model.weights import unwrapped
 from .metrics import Metric,held,loss_of,n_items,n_samples
@@ -121,11 +121,12 @@ def check_average(f, name, mean, parts, then, whole_is='for the first two batche
     return True
 
 def says_nothing(learn):
-    "Whether it is not known what the loss function averages over"
+    "Whether it is not known what the loss function averages over, or only by its class, if that computes it anew"
     f = learn.loss_func
     if f is None or not learn.yb or reduction_of(f)!='mean': return False
     if any(not cb.watches for cb in learn.ordered_cbs('after_loss')): return False # they may have changed the loss
-    return items_of(f, *learn.yb) is None and not has_mixed_means(f)
+    if has_mixed_means(f) or says_its_items(f): return False
+    return items_of(f, *learn.yb) is None or is_of_own_class(f)
 
 class Asked:
     "What has been asked already, which is not kept alive. A copy has asked nothing"
@@ -189,38 +190,70 @@ class Averages:
         return check_average(f, name, mean, [self.first.of, batch.of], then, f'for {which} together')
 
 # %% ../../nbs/measure/08_trial.ipynb #check_own_loss
-def _loss_of_samples(learn, at):
-    "The model's own loss for the samples `at` of the running batch, and of how many items it would be an average"
-    bs,model = n_samples(learn),unwrapped(learn.model)
+def _samples(batch, bs, at):
+    "The samples `at` of a batch of `bs`"
     def cut(o):
         if isinstance(o, (tuple,list,Mapping)): return map_batch(o, cut)
         if o is None: return o
         if isinstance(o, torch.Tensor) and o.ndim and len(o)==bs: return o[at]
         raise ValueError("the batch has no row for each sample")
-    xb,yb = cut(learn.xb),cut(learn.yb)
+    return cut(batch)
+
+def _joined(a, b):
+    "The samples of two batches"
+    if isinstance(a, torch.Tensor): return torch.cat([a, b])
+    values = iter(b.values() if isinstance(b, Mapping) else b or ())
+    return a if a is None else map_batch(a, lambda o: _joined(o, next(values)))
+
+def _own_loss(learn, batch):
+    "The model's own loss for a batch, and of how many items it would be an average"
+    model,(xb,yb) = unwrapped(learn.model),batch
     out = model(**fields_for(model, xb)) if isinstance(xb, Mapping) else model(*xb)
     loss = part_of(out, 'loss')
     return out if loss is None else loss,n_items(SimpleNamespace(xb=xb, yb=yb, loss_func=loss_of(learn)))
 
-def _together_and_in_parts(learn):
+def _together_and_in_parts(learn, batch, bs):
     "How many samples were tried, the model's own loss for them, and its average over parts; None if in doubt"
-    bs,before = n_samples(learn) or 0,random_state()
+    before = random_state()
     n,k = (min(bs, 8)//2*2,2) if bs>3 else (bs,1) # pairs, since a single sample may lose its axis
     if n<2: return
     try:
-        whole,again = (_loss_of_samples(learn, slice(n))[0] for _ in range(2))
-        parts = [_loss_of_samples(learn, slice(i, i+k)) for i in range(0, n, k)]
+        whole,again = (_own_loss(learn, _samples(batch, bs, slice(n)))[0] for _ in range(2))
+        parts = [_own_loss(learn, _samples(batch, bs, slice(i, i+k))) for i in range(0, n, k)]
         parts,same = [(float(v), float(m)) for v,m in parts if m>0],bool(whole==again)
     except Exception: return # no batch that can be cut, or no model for a few samples
     if parts and same and same_state(before, random_state()):
         return n,whole,sum(v*m for v,m in parts)/sum(m for _,m in parts)
 
-def check_own_loss(learn) -> bool|None: # Whether it warned
+class OwnLoss:
+    """For a `Trial`: asks for the model's own loss of a few samples from the first batch; then of some from the first
+    and the 2nd, 4th, 8th … batch together, because those of one batch may be of one class"""
+    def __init__(self): self.first,self.n = None,0
+
+    def __call__(self, learn) -> bool: # Whether there is nothing left to ask
+        if learn.yb and learn.loss_func is not None: return True
+        self.n += 1
+        if self.n&(self.n-1): return False
+        batch,bs = (learn.xb, learn.yb),n_samples(learn) or 0
+        if check_own_loss(learn, batch, bs): return True
+        try:
+            some = _samples(batch, bs, slice(4))
+            if self.first is None: self.first = some,min(bs, 4)
+            else: return bool(check_own_loss(learn, _joined(self.first[0], some), self.first[1]+min(bs, 4)))
+        except Exception: return True # no batches that can be cut and joined
+        return False
+
+def check_own_loss(
+    learn, # In a validation
+    batch=None, # Inputs and targets; default: those of the running batch
+    bs=None, # Number of samples in it
+) -> bool|None: # Whether it warned
     "Warn if the loss that the model returns is no average over samples, or over the targets that count"
+    if batch is None: batch,bs = (learn.xb, learn.yb),n_samples(learn) or 0
     if not isinstance(learn.loss, torch.Tensor) or (learn.yb and learn.loss_func is not None): return
     if any(not cb.watches for ev in ('after_pred','after_loss') for cb in learn.ordered_cbs(ev)): return
     if any(o._forward_hooks or o._forward_pre_hooks for o in learn.model.modules()): return
-    with getattr(learn, 'unchanged', keep_random)(), torch.no_grad(): res = _together_and_in_parts(learn)
+    with getattr(learn, 'unchanged', keep_random)(), torch.no_grad(): res = _together_and_in_parts(learn, batch, bs)
     if res is None: return
     n,whole,mean = res[0],float(res[1]),res[2]
     exact = res[1].dtype in (torch.float32,torch.float64)

@@ -19,7 +19,7 @@ from ..model.loss_properties import has_mixed_means,reduction_of
 from ..measure.metrics import (AvgLoss,AvgMetric,ValueMetric,is_summed,items_in_phase,
     loss_of,loss_per_sample,n_samples)
 from ..measure.phase import PhaseMetrics
-from ..measure.trial import Asked,Averages,Trial,check_own_loss,check_shapes,try_metrics
+from ..measure.trial import Asked,Averages,OwnLoss,Trial,check_shapes,try_metrics
 from .history import Row,missing
 from .run_config import run_config
 from .loss_stream import LossStream
@@ -292,7 +292,7 @@ class Recorder(RowWriter):
             "and another is not. `nn.CrossEntropyLoss(weight, label_smoothing=…)` weights both")
         if self.count is None and learn.model not in self.asked:
             self.asked.add(learn.model)
-            asks = [Trial(self.phase, check_own_loss, n=2)]
+            asks = [Trial(self.phase, OwnLoss(), n=None)]
         self.asking = self._averages(self.valid_mets, metrics[0] if self.count is None else None)
         self.phase.now = [*metrics, *asks, Trial(self.phase, self.asking, n=None)]
     def _averages(self, metrics, avg_loss=None):

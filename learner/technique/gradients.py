@@ -118,7 +118,7 @@ class GradientAccumulation(Callback):
         learn,first = self.learn,self.first
         n = n_samples(learn)
         if self.count is not None or not n or not says_nothing(learn): self.first = None; return
-        first.append((n, learn.loss.detach(), (detached(learn.pred), *learn.yb)))
+        first.append((n_items(learn), learn.loss.detach(), (detached(learn.pred), *learn.yb)))
         if len(first)<2: return
         self.first = None
         mean = sum(loss*n for n,loss,_ in first)/sum(n for n,*_ in first)
