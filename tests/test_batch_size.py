@@ -572,11 +572,13 @@ class Hides(nn.CrossEntropyLoss):
     def forward(self, p, t): return weighs(p, t)
 class FlatHides(CrossEntropyLossFlat):
     def __call__(self, p, t): return weighs(p, t)
-hidden = {'subclass': Hides(), 'flat subclass': FlatHides(), 'lambda': lambda p,t: F.cross_entropy(p, t, weight=w4), 'function': weighs, 'module': Weighs(),
+hidden = {'subclass': Hides(), 'flat subclass': FlatHides(),
+    'lambda': lambda p,t: F.cross_entropy(p, t, weight=w4), 'function': weighs, 'module': Weighs(),
     'partial': partial(lambda p,t,w: F.cross_entropy(p, t, weight=w), w=w4)}
 class Doubles(nn.CrossEntropyLoss):
     def forward(self, p, t): return 2*super().forward(p, t)
-plain = {'subclass': Doubles(w4), 'lambda': lambda p,t: F.cross_entropy(p, t), 'torch': nn.CrossEntropyLoss(w4), 'says': Says(),
+plain = {'subclass': Doubles(w4),
+    'lambda': lambda p,t: F.cross_entropy(p, t), 'torch': nn.CrossEntropyLoss(w4), 'says': Says(),
     'F': partial(F.cross_entropy, weight=w4), 'sum of torch': nn.CrossEntropyLoss(w4, reduction='sum'), 'noisy': noisy,
     'tensors': lambda p,t: (p-1).abs().mean()}
 
