@@ -131,4 +131,18 @@ def test_operations_of_what_only_watches_do_not_count(fits):
     res = learn.repeatable(cbs=Fingerprint())
     assert res, res
     learn.fit(1, cbs=notes)
-    assert [o.name for o in notes.ops if o.where=='after_batch']==['aten.detach.default','aten.mul_.Tensor']*6
+    assert [o.name for o in notes.ops if o.where=='`shrink.after_batch`']==['aten.detach.default','aten.mul_.Tensor']*6
+
+def test_an_operation_of_a_callback_has_its_name():
+    class Scale(Callback):
+        "Has settings that no fingerprint sees"
+        def before_step(self):
+            for p in self.learn.model.parameters(): p.grad.mul_(factors[self.train_iter>7])
+    factors = {False: 1., True: 1.}
+    a = fitted(cbs=[Scale])
+    factors = {False: 1., True: .5}
+    d = diff(a, fitted(cbs=[Scale]))
+    ops = a.operations(d.step)
+    factors = {False: 1., True: 1.}
+    res = first_op(ops, a.operations(d.step))
+    assert d.step==8 and res.a.where==res.b.where=='`scale.before_step`' and res.a.name=='aten.mul_.Tensor'

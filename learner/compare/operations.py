@@ -31,7 +31,7 @@ from ..diagnose.checksums import checksum_of_batch
 class Op:
     "One operation of a batch"
     name:str   # As PyTorch calls it
-    where:str  # `forward`, `loss`, `backward`, `step` or `after_batch`, and the layer
+    where:str  # `forward`, `loss`, `backward`, `step`, or the handler of a callback; and the layer
     into:float # Checksum of what goes in
     out:float  # Checksum of what comes out
     def __str__(self): return f'`{self.name}` in {self.where}'
@@ -52,7 +52,7 @@ class OpLog(TorchDispatchMode):
     "Notes each operation while it is entered"
     def __init__(self):
         super().__init__()
-        self.ops,self.phase,self.tracker,self.on = [],'forward',ModuleTracker(),True
+        self.ops,self.tracker,self.on,self.phase,self.handler = [],ModuleTracker(),True,'forward',''
 
     def __enter__(self): self.tracker.__enter__(); return super().__enter__()
     def __exit__(self, *args):
@@ -61,7 +61,8 @@ class OpLog(TorchDispatchMode):
 
     def where(self):
         layer = max(self.tracker.parents, key=lambda o: (o!='Global', o.count('.')))
-        return self.phase if layer=='Global' else f'{self.phase}, layer `{layer}`'
+        place = self.handler or self.phase
+        return place if layer=='Global' else f'{place}, layer `{layer}`'
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs,name = kwargs or {},func.overloadpacket.__name__
@@ -77,17 +78,18 @@ class OpLog(TorchDispatchMode):
 class NoteOps(Callback):
     "Note the operations of training batches, but for those of callbacks that only watch"
     order,only_fit,run_valid,watches = -1500,True,False,True # around all others
-    def __init__(self): self.ops,self.log,self.running = [],None,[] # `running`: whether each handler only watches
+    def __init__(self): self.ops,self.log,self.running = [],None,[] # of each handler that runs: whether it only watches, name
     def before_fit(self):
         self.running.clear()
         self.learn.watch_handlers(self)
     def cleanup_fit(self): self.learn.watch_handlers(self, on=False)
 
-    def handler_began(self, cb, ev): self._run([*self.running, cb.watches or cb.writes])
+    def handler_began(self, cb, ev): self._run([*self.running, (cb.watches or cb.writes, f'`{cb.name}.{ev}`')])
     def handler_ended(self): self._run(self.running[:-1])
     def _run(self, running):
         self.running = running
-        if self.log is not None: self.log.on = not any(running)
+        if self.log is None: return
+        self.log.on,self.log.handler = not any(quiet for quiet,_ in running),running[-1][1] if running else ''
 
     def before_batch(self):
         self.log = OpLog()
@@ -96,7 +98,6 @@ class NoteOps(Callback):
     def after_pred(self): self.log.phase = 'loss'
     def before_backward(self): self.log.phase = 'backward'
     def before_step(self): self.log.phase = 'step'
-    def after_batch(self): self.log.phase = 'after_batch'
     def cleanup_batch(self):
         if self.log is None: return
         self.log.__exit__(None, None, None)
