@@ -246,8 +246,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                              'learner/compare/operations.py'),
                                             'learner.compare.operations.NoteOps._run': ( 'compare/operations.html#noteops._run',
                                                                                          'learner/compare/operations.py'),
-                                            'learner.compare.operations.NoteOps.after_batch': ( 'compare/operations.html#noteops.after_batch',
-                                                                                                'learner/compare/operations.py'),
                                             'learner.compare.operations.NoteOps.after_pred': ( 'compare/operations.html#noteops.after_pred',
                                                                                                'learner/compare/operations.py'),
                                             'learner.compare.operations.NoteOps.before_backward': ( 'compare/operations.html#noteops.before_backward',
