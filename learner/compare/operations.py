@@ -78,7 +78,7 @@ class OpLog(TorchDispatchMode):
 class NoteOps(Callback):
     "Note the operations of training batches, but for those of callbacks that only watch"
     order,only_fit,run_valid,watches = -1500,True,False,True # around all others
-    def __init__(self): self.ops,self.log,self.running = [],None,[] # of each handler that runs: whether it only watches, name
+    def __init__(self): self.ops,self.log,self.running = [],None,[] # handlers: whether they only watch, names
     def before_fit(self):
         self.running.clear()
         self.learn.watch_handlers(self)
