@@ -2921,6 +2921,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'learner.measure.trial._in_evaluation': ( 'measure/trial.html#_in_evaluation',
                                                                                  'learner/measure/trial.py'),
                                        'learner.measure.trial._joined': ('measure/trial.html#_joined', 'learner/measure/trial.py'),
+                                       'learner.measure.trial._may_change': ('measure/trial.html#_may_change', 'learner/measure/trial.py'),
                                        'learner.measure.trial._own_loss': ('measure/trial.html#_own_loss', 'learner/measure/trial.py'),
                                        'learner.measure.trial._repeats': ('measure/trial.html#_repeats', 'learner/measure/trial.py'),
                                        'learner.measure.trial._same_kind': ('measure/trial.html#_same_kind', 'learner/measure/trial.py'),

@@ -705,3 +705,8 @@ def test_targets_that_do_not_count_are_no_reason_for_a_warning_of_accumulation(r
     Learner(DataLoaders(batches, device='cpu'), Same(), lambda p,t: F.cross_entropy(p, t), lr=.1,
         cbs=GradientAccumulation(10)).remove_cb(ProgressCallback).fit(1)
     assert not said_of_averages(recwarn)
+
+def test_a_callback_of_training_alone_does_not_keep_the_loss_of_validation_from_being_asked(recwarn):
+    gen.manual_seed(3)
+    fit_with(weighs, MixUp())
+    assert len(said_of_averages(recwarn))==1

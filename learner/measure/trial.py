@@ -120,11 +120,16 @@ def check_average(f, name, mean, parts, then, whole_is='for the first two batche
         f"the average of its values for {part} is {mean:.4g}. {then}")
     return True
 
+def _may_change(learn, *events):
+    "Whether callbacks that run in this phase handle `events`, and may have changed predictions or loss"
+    run = 'run_train' if getattr(learn, 'training', False) else 'run_valid'
+    return any(not cb.watches and getattr(cb, run, True) for ev in events for cb in learn.ordered_cbs(ev))
+
 def says_nothing(learn):
     "Whether it is not known what the loss function averages over, or only by its class, if that computes it anew"
     f = learn.loss_func
     if f is None or not learn.yb or reduction_of(f)!='mean': return False
-    if any(not cb.watches for cb in learn.ordered_cbs('after_loss')): return False # they may have changed the loss
+    if _may_change(learn, 'after_loss'): return False
     if has_mixed_means(f) or says_its_items(f): return False
     return items_of(f, *learn.yb) is None or is_of_own_class(f)
 
@@ -251,7 +256,7 @@ def check_own_loss(
     "Warn if the loss that the model returns is no average over samples, or over the targets that count"
     if batch is None: batch,bs = (learn.xb, learn.yb),n_samples(learn) or 0
     if not isinstance(learn.loss, torch.Tensor) or (learn.yb and learn.loss_func is not None): return
-    if any(not cb.watches for ev in ('after_pred','after_loss') for cb in learn.ordered_cbs(ev)): return
+    if _may_change(learn, 'after_pred', 'after_loss'): return
     if any(o._forward_hooks or o._forward_pre_hooks for o in learn.model.modules()): return
     with getattr(learn, 'unchanged', keep_random)(), torch.no_grad(): res = _together_and_in_parts(learn, batch, bs)
     if res is None: return
