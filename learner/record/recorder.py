@@ -299,12 +299,13 @@ class Recorder(RowWriter):
         return Averages([m for m in metrics if type(m) is AvgMetric], avg_loss, self.asked)
     def after_validate(self):
         if self.phase.depth!=len(self.learn.scopes): return
-        if self.asking: self.asking.finish(self.learn); self.asking = None
+        if self.asking: self.asking.finish(self.learn)
         self._put_results(object)
         self.phase.read = True
     def cleanup_validate(self):
         if self.phase.read: self._put_results(ValueMetric) # other callbacks may have computed them just now
         self.phase.end_inner()
+        self.asking = None
     def cleanup_train(self): self.phase.end()
 
     def _put_results(self, kind):
