@@ -55,3 +55,12 @@ def test_what_one_does_in_parts(ev, what, tmp_path):
     else:
         for o in res: close(o['weights'], res[0]['weights'])
         assert res[0]['done']==res[1]['done']<14
+
+@slow
+@pytest.mark.parametrize('ev,name', [('before_step','CancelStepException'),
+    ('before_backward','CancelBackwardException'), ('after_step','CancelTrainException'), ('after_backward','CancelBatchException')])
+def test_a_cancel_of_one_in_parts(ev, name):
+    "Agreed on, or an error that has the number of the process"
+    a,b = together(2, 'lone_cancel', name, ev, 1, 3, shard=True, fails=True)
+    if a['exc']: assert b['exc'][0]=='RuntimeError' and 'process 1 has parted' in b['exc'][1]
+    else: close([a['weights'], a['counts']], [b['weights'], b['counts']])

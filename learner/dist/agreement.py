@@ -34,8 +34,9 @@ class Place:
 def odd_one(
     places:list, # Of each process, by rank
 ) -> int: # A rank
-    "The process that has parted from the others: its place is the rarest, or else it has done the least"
-    return min(range(len(places)), key=lambda i: (places.count(places[i]), places[i].steps, places[i].batches))
+    "The process that has parted from the others: its place is the rarest, it has left a scope, or done the least"
+    def key(o): return places.count(o),len(o.scopes),o.steps,o.batches
+    return min(range(len(places)), key=lambda i: key(places[i]))
 
 # %% ../../nbs/dist/04_agreement.ipynb #Agreement
 class Agreement:
