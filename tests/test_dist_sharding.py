@@ -58,7 +58,8 @@ def test_what_one_does_in_parts(ev, what, tmp_path):
 
 @slow
 @pytest.mark.parametrize('ev,name', [('before_step','CancelStepException'),
-    ('before_backward','CancelBackwardException'), ('after_step','CancelTrainException'), ('after_backward','CancelBatchException')])
+    ('before_backward','CancelBackwardException'), ('after_step','CancelTrainException'),
+    ('after_backward','CancelBatchException')])
 def test_a_cancel_of_one_in_parts(ev, name):
     "Agreed on, or an error that has the number of the process"
     a,b = together(2, 'lone_cancel', name, ev, 1, 3, shard=True, fails=True)
