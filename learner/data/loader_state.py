@@ -155,8 +155,9 @@ def warn_of_counts(
     "Warn of what has moved in a run, and could not be put back"
     now = counts_of(dl, digests=True)
     was = state.counts.get('digests', {}) | state.counts['now']
-    described = describe(dl) if state.n==0 else {}
-    named = [k for k,v in described.items() if state.description.get(k)!=v] # by `warn_of_changes`
+    described = describe(dl)
+    # by `warn_of_changes`
+    named = [k for k,v in state.description.items() if described.get(k)!=v] if state.n==0 else ()
     lost = [f'`{k}`' for k in state.moved or () if k not in named and now.get(k)!=was.get(k)]
     if lost: warnings.warn(f"{', '.join(lost)} of the training loader changed during the run, and could not be put "
         "back: if the batches depend on it, the run does not resume exactly. Numbers and strings are put back, "

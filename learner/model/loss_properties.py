@@ -6,7 +6,7 @@ From its loss the Learner learns what predictions mean. `activation_of` and `dec
 
 # %% auto #0
 __all__ = ['activation_of', 'decodes_of', 'ignore_index_of', 'reduction_of', 'count_kept', 'count_elements', 'has_mixed_means',
-           'is_of_own_class', 'says_its_items', 'items_by', 'items_of']
+           'items_by', 'items_of']
 
 # %% ../../nbs/model/05_loss_properties.ipynb #imports
 from functools import partial
@@ -115,24 +115,6 @@ def has_mixed_means(
     f = _innermost(loss_func)
     return isinstance(f, LabelSmoothingCrossEntropy) and f.weight is not None and reduction_of(loss_func)=='mean'
 
-def is_of_own_class(
-    loss_func, # Any loss
-) -> bool:
-    "Whether a class of your own computes the loss: it may average over something else than the class it is made of"
-    f = loss_func
-    while isinstance(f, (nn.Module,partial,BaseLoss)):
-        call = type(f).forward if isinstance(f, nn.Module) else type(f).__call__
-        if not (isinstance(f, partial) or of_library(call)): return True
-        if isinstance(f, nn.Module): return False
-        f = f.func
-    return False
-
-def says_its_items(
-    loss_func, # Any loss
-) -> bool:
-    "Whether a loss has an attribute `n_items`, which says what its mean is divided by"
-    return _setting(loss_func, 'n_items') is not None
-
 def _of_first(count, only=False):
     "`count` of the first targets, if these are a tensor with dimensions; and if they are the only ones"
     def _f(*targs):
@@ -151,6 +133,25 @@ def _of_classes(weight, ignore_index):
 
 def _n_sequences(*targs): return len(targs[-1]) if targs else None
 def _unknown(*targs): return None
+
+# %% ../../nbs/model/05_loss_properties.ipynb #is_of_own_class
+def is_of_own_class(
+    loss_func, # Any loss
+) -> bool:
+    "Whether a class of your own computes the loss: it may average over something else than the class it is made of"
+    f = loss_func
+    while isinstance(f, (nn.Module,partial,BaseLoss)):
+        call = type(f).forward if isinstance(f, nn.Module) else type(f).__call__
+        if not (isinstance(f, partial) or of_library(call)): return True
+        if isinstance(f, nn.Module): return False
+        f = f.func
+    return False
+
+def says_its_items(
+    loss_func, # Any loss
+) -> bool:
+    "Whether a loss has an attribute `n_items`, which says what its mean is divided by"
+    return _setting(loss_func, 'n_items') is not None
 
 # %% ../../nbs/model/05_loss_properties.ipynb #items_of
 def items_by(

@@ -277,6 +277,7 @@ def test_a_search_that_is_cut_says_where():
 def test_what_a_loss_records_in_a_list_outside_stays():
     seen,models = [],dict(first=1)
     def loss(p, y): seen.append(len(y)); models[f'{len(seen)}'] = p.shape; return F.cross_entropy(p, y)
+    loss.n_items = len # or it would be tried on two batches at once
     learn = Learner(DataLoaders([(X[:4], Y[:4])], [(X[:4], Y[:4])]*3, device='cpu'), Net(), loss, default_cbs=False,
         cbs=TrainEvalCallback)
     learn.validate()
