@@ -107,7 +107,8 @@ def targets() -> dict[str, str]:
     by_method = {}
     for nm,full in res.items():
         if '.' in nm: by_method.setdefault(nm.partition('.')[2], set()).add(full)
-    short = {k:min(v) for k,v in by_method.items() if len(v)==1} | {k:res[f'Learner.{k}'] for k in methods()}
+    one = {k:min(v) for k,v in by_method.items() if len(v)==1 and '_' in k} # `text` or `name` may mean other things
+    short = one | {k:res[f'Learner.{k}'] for k in methods()}
     return short | res | {o:f'{lib}.core.events.event.{ev}' for ev in event for o in (ev, f'event.{ev}')}
 
 of_learner = dict(recorder='Recorder', dls='DataLoaders', cbs='CallbackList')
