@@ -234,8 +234,8 @@ def extra(
 ):
     "Import a module that is not among our dependencies"
     try: return import_module(module)
-    except ModuleNotFoundError as e: raise ModuleNotFoundError(
-        f"{who} needs `{e.name}`, which is not installed: `pip install 'learner[{name}]'`", name=e.name) from e
+    except ModuleNotFoundError as e: raise ModuleNotFoundError(f"{who} needs `{e.name}`, which is not installed: "
+        f"`pip install {e.name}`, or this library with its extra `{name}`", name=e.name) from e
 
 # %% ../../nbs/core/01_checks.ipynb #only_one
 def only_one(
