@@ -106,7 +106,7 @@ class Model:
         self.running.pop()
         if out and out.cancel==name:
             if name=='batch' and self.stepped: self.grads = False
-            if out.reason: self.stop_reason = out.reason
+            if name=='fit': self.stop_reason = out.reason
             out,_ = self.emit(f'after_cancel_{name}')
         out = out or self.emit(f'after_{name}')[0]
         return self.cleanup(name, unreached, out)

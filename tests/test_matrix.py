@@ -335,11 +335,15 @@ def test_nested_in_a_standalone_validate(c, letter):
 @pytest.mark.parametrize('as_instance', [False, True], ids=['class','instance'])
 @pytest.mark.parametrize('scope', cancels)
 def test_reason_is_kept(scope, as_instance):
-    "Raising the class works; the reason of an instance ends up in `stop_reason`, until the next fit"
-    learn = synth_learner(2, 1,
-        cbs=[r := Raise(f'before_{scope}', cancels[scope]('enough') if as_instance else cancels[scope])])
+    """Raising the class works; the reason of an instance is in `exc` at `after_cancel_…`; that of a fit ends up in
+    `stop_reason`, until the next fit, and that of a smaller scope, which stopped no fit, does not"""
+    reasons = []
+    learn = synth_learner(2, 1, cbs=[
+        r := Raise(f'before_{scope}', cancels[scope]('enough') if as_instance else cancels[scope]),
+        Callback(**{f'after_cancel_{scope}': lambda self: reasons.append(str(self.exc))})])
     learn.fit(1)
-    assert learn.stop_reason==('enough' if as_instance else None)
+    assert learn.stop_reason==('enough' if as_instance and scope=='fit' else None) and learn.exc is None
+    assert reasons==['enough' if as_instance else '']
     learn.remove_cb(r)
     assert learn.fit(1).stop_reason is None
 

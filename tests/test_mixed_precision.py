@@ -154,8 +154,8 @@ def test_overflow_cancels_the_step_and_halves_the_scale():
     trace,w = Trace('before_step','after_cancel_step','after_step','after_zero_grad'),[]
     learn = mk('fp16', init_scale=1024.,
         cbs=[Spike(1, 3), trace, Callback(before_batch=lambda self: w.append(weights(self.model)))]).fit(1)
-    assert (scale(learn)==256. and learn.opt_step==4 and learn.train_iter==6
-        and learn.stop_reason=='gradients overflowed in fp16')
+    assert scale(learn)==256. and learn.opt_step==4 and learn.train_iter==6
+    assert learn.stop_reason is None # only steps were skipped
     assert trace.seen.count('after_cancel_step')==2 and trace.seen.count('after_step')==6
     assert [same(a, b) for a,b in zip(w[:5], w[1:6])]==[False, True, False, True, False]
     assert all(p.isfinite().all() for p in learn.model.parameters())

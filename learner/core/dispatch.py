@@ -108,7 +108,7 @@ class Handlers:
 # %% ../../nbs/core/06_dispatch.ipynb #Notifier
 class Notifier(Handlers):
     "Notifies the callbacks in `cbs` of events"
-    exc = None # the error, during `after_exception`
+    exc = None # the error, during `after_exception`; the cancel, during `after_cancel_…`
     def __init__(self):
         self.n_outer,self.attendance = 0,Attendance(self)
         self.scopes = self.attendance.scopes
@@ -189,7 +189,7 @@ def loop_lines(loop):
 # %% ../../nbs/core/06_dispatch.ipynb #Dispatcher
 class Dispatcher(Notifier):
     "Holds callbacks, notifies them of events, and runs scopes"
-    stop_reason = None # the reason that the last cancel gave
+    stop_reason = None # why the last run was cancelled, if it was and a reason was given
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         for k in cancels:
@@ -280,10 +280,12 @@ def fire_after(loop, ev):
         except BaseException as e: blame(e, h, ev); raise
 
 def fire_after_cancel(loop, nm, e):
-    "Fire the `after_cancel_…` of the innermost scope, which `e` ends"
-    loop.stop_reason = str(e) or loop.stop_reason
+    "Fire the `after_cancel_…` of the innermost scope, which `e` ends. Meanwhile, `e` is `loop.exc`"
+    if nm=='fit': loop.stop_reason = str(e) or None # the reason of a smaller scope stopped no run
     e.arrived()
-    loop(f'after_cancel_{nm}')
+    outer,loop.exc = loop.exc,e
+    try: loop(f'after_cancel_{nm}')
+    finally: loop.exc = outer
 
 gives_way = Notifier.__call__,Watched.__call__,fire_before,fire_after,call_selected # to callbacks, but not in a cleanup
 hands_over = {f.__code__ for f in gives_way}

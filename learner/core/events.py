@@ -24,7 +24,7 @@ from .checks import checked,in_range,listed,nearest,one_of
 
 # %% ../../nbs/core/02_events.ipynb #cancels
 class CancelException(BaseException):
-    "Ends one scope of training early. An argument is the reason, kept in `learn.stop_reason`"
+    "Ends one scope of training early. An argument is the reason; that of a fit is kept in `learn.stop_reason`"
     def arrived(self): "Called when it ends its scope; never, if it is caught before"
 class CancelFitException(CancelException):          "Training is over: go to `after_cancel_fit`"
 class CancelEpochException(CancelException):        "Go to `after_cancel_epoch`, then to the next epoch"

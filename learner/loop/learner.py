@@ -101,13 +101,14 @@ class Learner(CopyMixin):
       outermost first; `epoch` of `n_epoch`; `train_iter` training batches of `n_train_iter`, and `opt_step` steps
       of `n_step`, if these bound it; `epoch_start`, `train_iter` when the epoch began; `n_train`, training batches
       in an epoch; `pct_train` in [0,1], None where the length is unknown; `to_validate`, loaders by name;
-      `limits`, most batches of a phase; `results`, the last validation; `stop_reason`; `exc`, during `after_exception`;
+      `limits`, most batches of a phase; `results`, the last validation; `stop_reason`, why the fit was cancelled;
+      `exc`, the error during `after_exception`, and the cancel during `after_cancel_…`;
     - while a file is saved or loaded: its `file`, and `saved`, what goes into it or came out of it;
     - of a phase: `training`, the loader `dl` called `dl_name`, its length `n_iter` or None;
     - of a batch: its index `iter`; `idxs` of its samples; `batch` as drawn and on the device; inputs `xb`, a tuple
       or a mapping, targets `yb`, a tuple, and `x`, `y`, their only element, which can be set; `pred`; `loss`, which
       is logged, and `loss_grad`, which is differentiated. The last three are None until they are
-      computed; in `predict`, a loss is computed only if a callback waits for `after_loss`.
+      computed, and a loss stays None where `predict` has no targets.
     """
     default_cbs = TrainEvalCallback,Recorder,ProgressCallback
 

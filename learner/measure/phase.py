@@ -13,26 +13,53 @@ from collections import deque
 from inspect import signature
 import numpy as np
 import torch
+from ..core.attendance import note_of_raiser
 from ..core.copies import copied
-from .metrics import hold,put_back
+from .metrics import hold,n_samples,put_back
+
+# %% ../../nbs/measure/06_phase.ipynb #Skipped
+def cancelled_by(
+    e, # A cancel
+) -> str:
+    "Which callback has raised `e`, and why"
+    by = (note_of_raiser(e) or '').removeprefix('raised by ') or 'the model or the loss'
+    return by + (f' ({e})' if str(e) else '')
+
+class Skipped:
+    "Batches of a phase that callbacks have cancelled"
+    def __init__(self): self.n_batches,self.n_samples,self.by = 0,0,[]
+
+    def add(self,
+        learn, # At `after_cancel_batch`
+    ):
+        self.n_batches,self.n_samples = self.n_batches+1,self.n_samples+(n_samples(learn) or 0)
+        if len(self.by)<3 and (by := cancelled_by(learn.exc)) not in self.by: self.by.append(by)
+
+    def __str__(self):
+        def some(n, of_what): return f"{n} {of_what}{'' if n==1 else 's' if of_what=='sample' else 'es'}"
+        return f"{some(self.n_batches, 'batch')}, with {some(self.n_samples, 'sample')}, " \
+            f"{'was' if self.n_batches==1 else 'were'} cancelled by {' and '.join(self.by)}"
+
+train_only = "A callback that is to cancel batches in training alone has `run_valid = False` in its class"
 
 # %% ../../nbs/measure/06_phase.ipynb #PhaseMetrics
 class PhaseMetrics:
     "Metrics of the phase that is running; those of a phase around it keep what they have gathered"
-    def __init__(self): self.now,self.outer,self.read,self.depth = [],[],False,None
+    def __init__(self): self.now,self.outer,self.read,self.depth,self.skipped = [],[],False,None,Skipped()
 
     def begin(self, metrics):
         self.now,self.read = metrics,False # whether their values have been read
+        self.skipped = Skipped()
         for m in metrics: m.reset()
     def end(self): self.now = []
 
     def begin_inner(self, metrics, depth):
-        self.outer.append((self.now, self.read, self.depth, hold(self.now)))
+        self.outer.append((self.now, self.read, self.depth, self.skipped, hold(self.now)))
         self.depth = depth # how many scopes run, to know this phase from one that was cancelled before it came here
         self.begin(metrics)
 
     def end_inner(self):
-        self.now,self.read,self.depth,originals = self.outer.pop()
+        self.now,self.read,self.depth,self.skipped,originals = self.outer.pop()
         put_back(self.now, originals)
 
     def state_dict(self): return [copied(_gathered(m)) for m in self.now]

@@ -10,15 +10,17 @@ __all__ = ['Recorder']
 
 # %% ../../nbs/record/05_recorder.ipynb #imports
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
+from ..core.events import CancelFitException
 from ..core.checks import checked,listed,nearest
 from ..core.copies import copied
 from ..core.callback import Callback
 from ..model.loss_properties import has_mixed_means,reduction_of
 from ..measure.metrics import (AvgLoss,AvgMetric,ValueMetric,is_summed,items_in_phase,
     loss_of,loss_per_sample,n_samples)
-from ..measure.phase import PhaseMetrics
+from ..measure.phase import PhaseMetrics,train_only
 from ..measure.trial import Asked,Averages,OwnLoss,Trial,check_shapes,try_metrics
 from .history import Row,missing
 from .run_config import run_config
@@ -217,6 +219,15 @@ class RowWriter(Curves):
         if mode=='validate': learn.results = Row(**dict(learn.results)|{k:as_number(v) for k,v in vals.items()})
         else: self.table.columns.add(vals); self.table.put(vals)
 
+    def after_cancel_batch(self):
+        learn = self.learn
+        if learn.loss is None or (learn.training and not learn.opt_step): self.phase.skipped.add(learn)
+    def tell_skipped(self, what, *hint):
+        "Warn of batches that have been cancelled in this phase; in a fit once"
+        if not self.phase.skipped.n_batches or what in self.told: return
+        if self.learn.mode=='fit': self.told.add(what)
+        warnings.warn('. '.join([f"{what}: {self.phase.skipped}", *hint]))
+
     def write(self):
         "Write the coming row. Callbacks can add to it until the end of `before_row`, and read it from `after_row` on"
         self.learn('before_row')
@@ -227,6 +238,11 @@ class RowWriter(Curves):
 
     def after_epoch(self):
         if self.learn.mode=='fit': self.write()
+    def after_cancel_fit(self):
+        "Write the row of an epoch that was over, when a callback that comes before this one ended the fit"
+        learn = self.learn
+        if learn.mode!='fit' or learn.dl_name is not None or 'train_loss' not in self.table.coming: return
+        with suppress(CancelFitException): self.write() # at which a tracker may end the fit, too
 
 # %% ../../nbs/record/05_recorder.ipynb #Recorder
 def _better(metrics): return [getattr(m, 'higher_is_better', None) for m in metrics]
@@ -247,6 +263,7 @@ class Recorder(RowWriter):
         self.train_metrics,self.valid_metrics,self.add_time,self.beta = train_metrics,valid_metrics,add_time,beta
         self.count,self.summed,self.untried,self.unseen,self.asked = count,False,(),False,Asked()
         self.compared,self.asking = False,None # what has been asked in this fit, and what is asked in this validation
+        self.told = set() # what has been warned of in this fit
         self.clear()
 
     def before_fit(self):
@@ -255,7 +272,7 @@ class Recorder(RowWriter):
         self.clear()
         self.summed = reduction_of(loss_of(learn))=='sum'
         self.untried,self.unseen,self.asked = tuple(self.valid_mets) if learn.dls.valids else (),True,Asked()
-        self.compared = False
+        self.compared,self.told = False,set()
         results = [('train_loss', False), *zip((f'train_{o.name}' for o in self.train_mets), _better(self.train_mets))]
         for dl in learn.dls.valids: results += zip(self.valid_columns(dl), [False, *_better(self.valid_mets)])
         self.table = Table(Columns.of_fit(results, [c for cb in learn.cbs for c in cb.new_columns], self.add_time))
@@ -279,7 +296,10 @@ class Recorder(RowWriter):
             self.stream.append(loss_per_sample(learn, loss) if self.summed and is_summed(learn) else loss)
             self.lrs.append(learn.opt.param_groups[-1]['lr'])
     def after_train(self):
-        if self.learn.mode=='fit': self.add_train()
+        if self.learn.mode!='fit': return
+        self.add_train()
+        if self.phase.skipped.n_batches and not self.learn.opt_step:
+            self.tell_skipped('The loop has taken no step so far')
 
     def before_validate(self):
         learn = self.learn
@@ -302,6 +322,7 @@ class Recorder(RowWriter):
         if self.asking: self.asking.finish(self.learn)
         self._put_results(object)
         self.phase.read = True
+        if self.phase.now: self.tell_skipped(f"The results of `{self.learn.dl_name}` leave out samples", train_only)
     def cleanup_validate(self):
         if self.phase.read: self._put_results(ValueMetric) # other callbacks may have computed them just now
         self.phase.end_inner()

@@ -29,6 +29,7 @@ from ..loop.inference import check_parts
 from ..loop.learner import Learner
 from ..model.files import path_in
 from ..measure.metrics import find_bs,items_in_phase
+from ..measure.phase import Skipped,cancelled_by,train_only
 from ..measure.trial import check_average
 from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,reduction_of,unreduced
 
@@ -139,7 +140,7 @@ class GatherPredsCallback(Callback):
 
     def _begin(self, n_batches=None):
         self.rows = {k:f(n_batches) for k,f in self.make.items()}
-        self.kept,self.cut,self.complete = 0,None,False
+        self.kept,self.cut,self.complete,self.skipped = 0,None,False,Skipped()
 
     def before_validate(self):
         self.depth += 1
@@ -157,7 +158,7 @@ class GatherPredsCallback(Callback):
 
     def after_batch(self):
         learn = self.learn
-        if self.depth>1 or learn.pred is None: return # an inner validation, or a cancelled batch
+        if self.depth>1 or self.skipped.n_batches: return # an inner validation, or one that will have no result
         self.kept += 1
         def bs(): return find_bs(learn.yb) or find_bs(learn.xb)
         if self.with_input: self.rows['inputs'].add(single(self.__dict__.pop('seen')), bs)
@@ -173,15 +174,20 @@ class GatherPredsCallback(Callback):
         if self.loss_of is None: self.loss_of = per_sample(learn.known_loss)
         self.rows['losses'].add(self.loss_of(learn.pred, *learn.yb))
 
+    def after_cancel_batch(self):
+        if self.depth<=1: self.skipped.add(self.learn)
     def after_cancel_validate(self):
-        if self.depth<=1: self.cut = self.learn.stop_reason or 'no reason given'
+        if self.depth<=1: self.cut = cancelled_by(self.learn.exc)
+    after_cancel_epoch = after_cancel_fit = after_cancel_validate
 
     def after_validate(self):
         if self.depth>1: return
         drawn = self.learn.iter+1 if self.learn.stop_at!=0 else 0
-        if self.cut or self.kept<drawn:
-            why = f"the validation was cancelled ({self.cut})" if self.cut else "the others were cancelled"
-            raise RuntimeError(f"Only {self.kept} of {drawn} batches have predictions: {why}")
+        skipped = self.skipped.n_batches
+        if self.cut or skipped:
+            n = self.kept if self.cut else drawn-skipped
+            why = f"the validation was cancelled by {self.cut}" if self.cut else f"{self.skipped}. {train_only}"
+            raise RuntimeError(f"Only {n} of {drawn} batches have predictions: {why}")
         for k,r in self.rows.items(): vars(self)[k] = r.value
         if not self.with_preds: self.preds = None # they are in `save_preds`, if anywhere
         if not self.with_targs: self.targets = None
@@ -236,8 +242,7 @@ def gather(learn, dl, inner=False, reorder=True, cbs=None, act=None, with_decode
     cb = GatherPredsCallback(n=n, to=to, act=act, dec=decodes_of(learn.known_loss) if with_decoded else None, **kwargs)
     with splitting(learn, _explained(learn.dls.split)), learn.added_cbs([cb, *L(cbs)]), learn.keep_modes():
         learn.infer('predict', {'valid': dl}, inner)
-    why = f" ({learn.stop_reason})" if learn.stop_reason else ""
-    if not cb.complete: raise RuntimeError(f"There are no predictions: they were cancelled{why}")
+    if not cb.complete: raise RuntimeError(f"There are no predictions: they were cancelled by {cb.cut}")
     return cb
 
 # %% ../../nbs/result/01_preds.ipynb #get_preds
