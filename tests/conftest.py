@@ -32,7 +32,6 @@ def pytest_configure(config):
 gc.disable() # until tests are collected
 def pytest_collection_finish():
     "Modules and cases stay until the end: collections of garbage, which some tests ask for, need not visit them"
-    gc.collect()
     gc.freeze()
     gc.enable()
 

@@ -4,6 +4,7 @@ A letter says which scope ends: `B`atch, `S`tep, bac`K`ward, `T`rain, `V`alidate
 An `x` is a `RuntimeError`, because no such scope is running there.
 `draw`, `forward`, `loss`, `backward` and `step` are the insides: the loader, the model, the loss function, autograd
 and the optimizer raise the exception themselves."""
+from weakref import WeakValueDictionary
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
@@ -157,12 +158,12 @@ class Host(Callback):
         self.done = True
         self.learn.validate()
 
-_all_scenes = []
+_all_scenes = WeakValueDictionary() # by number: what model and loss hold is searched, and put back after inference
 class Scene:
     def __init__(self, *cbs):
         self.log,self.errors,self.carried,self.counts,self.bombs = [],[],[],{},{}
-        key,b = len(_all_scenes),(torch.ones(4, 1),torch.zeros(4, 1))
-        _all_scenes.append(self) # by number: a look puts back what model and loss hold, their variables too
+        key,b = id(self),(torch.ones(4, 1),torch.zeros(4, 1))
+        _all_scenes[key] = self
         class Net(nn.Module):
             def __init__(self):
                 super().__init__()

@@ -56,13 +56,6 @@ def cells_of(f) -> list:
     "What a function uses of the functions around it"
     return [*filter(CellType().__ne__, f.__closure__)] if f.__closure__ else []
 
-def _globals_of(f):
-    return {} if of_library(f) else {k:f.__globals__[k] for k in names_in(f.__code__) & f.__globals__.keys()}
-
-def _in_function(f):
-    bound = [*(f.__defaults__ or ()), *(c.cell_contents for c in cells_of(f))]
-    return {**dict(enumerate(bound)), **(f.__kwdefaults__ or {}), **_globals_of(f)}
-
 module_internals = frozenset(vars(nn.Module()))
 _hooks = [k for k in sorted(module_internals) if k.endswith('_hooks')]
 
@@ -71,38 +64,56 @@ def stored(o, k, default=None):
     try: return object.__getattribute__(o, k)
     except AttributeError: return default
 
-def _attributes(o):
-    own = stored(o, '__dict__', {})
-    if isinstance(o, nn.Module):
-        hooks = {k:[*own[k].values()] for k in _hooks if own.get(k)} # their keys are numbers that nothing else has
-        return {k:own[k] for k in own if k not in module_internals} | dict(o._modules.items()) | hooks
-    if isinstance(o, Optimizer): return {k:own[k] for k in own if k not in ('state','param_groups')}
-    return {k:own[k] for k in own if k!='_iterator'} if '_iterator' in own else own
+def _entries(base, o): return range(len(o)),[*base.__iter__(o)] # of a subclass, iterating may have side effects
 
-def _parts(o):
-    "What `o` is made of: groups of names and objects"
+def _items(o): return o.keys(),[*o.values()]
+
+def _attributes(o, left_out=('_iterator',)):
+    own = stored(o, '__dict__', {})
+    return _items(own if own.keys().isdisjoint(left_out) else {k:own[k] for k in own if k not in left_out})
+
+def _slots(o):
     cls = type(o)
-    for base in _holders:
-        if isinstance(o, base): yield range(len(o)),[*base.__iter__(o)] # of a subclass, iterating may have side effects
-    if isinstance(o, dict): yield dict.keys(o),[*dict.values(o)]
-    if isinstance(o, type): named = {} if of_library(o) else dict(vars(o)) | {'__bases__': o.__bases__}
-    elif isinstance(o, FunctionType): named = _in_function(o) | vars(o)
-    elif isinstance(o, MethodType): named = {'__self__': o.__self__, '__func__': o.__func__}
-    elif isinstance(o, partial): named = {'func': o.func, **dict(enumerate(o.args)), **o.keywords}
-    elif isinstance(o, property): named = {'fget': o.fget}
-    else:
-        named = _attributes(o)
-        if not of_library(cls): named = {**named, '__class__': cls}
-    yield named.keys(),[*named.values()]
-    slots = {k:v for k in slots_of(cls) if (v := stored(o, k, cls)) is not cls}
-    if slots: yield slots.keys(),[*slots.values()]
+    return _items({k:v for k in slots_of(cls) if (v := stored(o, k, cls)) is not cls})
+
+def _in_function(f):
+    bound = [*(f.__defaults__ or ()), *(c.cell_contents for c in cells_of(f))]
+    used = {} if of_library(f) else {k:f.__globals__[k] for k in names_in(f.__code__) & f.__globals__.keys()}
+    named = f.__kwdefaults__ or {},vars(f),used
+    return [*range(len(bound)), *chain(*named)],[*bound, *chain.from_iterable(map(dict.values, named))]
+
+def _in_module(m):
+    own = vars(m)
+    hooks = {k:[*own[k].values()] for k in _hooks if own.get(k)} # their keys are numbers that nothing else has
+    return _items({k:own[k] for k in own if k not in module_internals} | dict(m._modules.items()) | hooks)
+
+_read_as = { # what reads the names of a thing and what it holds under them. The first type that fits is used
+    type: lambda o: _items({} if of_library(o) else dict(vars(o)) | {'__bases__': o.__bases__}),
+    FunctionType: _in_function,
+    MethodType: lambda o: (('__self__','__func__'),[o.__self__, o.__func__]),
+    partial: lambda o: _items({'func': o.func, **dict(enumerate(o.args)), **o.keywords}),
+    property: lambda o: (('fget',),[o.fget]),
+    nn.Module: _in_module,
+    Optimizer: lambda o: _attributes(o, ('state','param_groups')),
+    object: _attributes}
+
+@cache
+def _readings(cls):
+    "Functions that read what an object of type `cls` is made of: names, and as many objects"
+    res = [partial(_entries, base) for base in _holders if issubclass(cls, base)]
+    if issubclass(cls, dict): res.append(lambda o: (dict.keys(o),[*dict.values(o)]))
+    kind = next(o for o in _read_as if issubclass(cls, o))
+    if kind is not object or cls.__dictoffset__: res.append(_read_as[kind])
+    if kind in (nn.Module,Optimizer,object) and not of_library(cls): res.append(lambda o: (('__class__',),[cls]))
+    return res + [_slots] if slots_of(cls) else res
 
 # %% ../../nbs/data/01_search.ipynb #search
 class _ByType(dict):
     "Whether objects of a type matter to a search, by type"
     def __init__(self, wanted, shut): self.wanted,self.shut = wanted,shut
+    def opens(self, cls): return _is_open(cls) and not issubclass(cls, self.shut)
     def __missing__(self, cls):
-        res = self[cls] = self.wanted(cls) or (_is_open(cls) and not issubclass(cls, self.shut))
+        res = self[cls] = self.wanted(cls) or self.opens(cls)
         return res
 
     def among(self, objects):
@@ -138,9 +149,10 @@ class Search:
         seen,todo = {id(o) for o in roots.values()},deque((k, o, 0) for k,o in roots.items())
         while todo:
             name,o,d = todo.popleft()
-            if wanted(type(o)): self.found[name] = o
-            if d==depth or (name in self.found and not inside): continue
-            if d and (not _is_open(type(o)) or isinstance(o, self.matters.shut)): continue # a root is always searched
+            found = wanted(type(o))
+            if found: self.found[name] = o
+            if d==depth or (found and not inside): continue
+            if d and found and not self.matters.opens(type(o)): continue # a root is always searched
             self.searched.append(o)
             for k,v in self._further(o):
                 if id(v) in seen: continue
@@ -153,7 +165,8 @@ class Search:
 
     def _further(self, o):
         "What to search in `o`, with names"
-        for names,objects in _parts(o):
+        for read in _readings(type(o)):
+            names,objects = read(o)
             kinds = self.matters.among(objects)
             plain = self.matters.containers(objects) if len(objects)>8 else None
             if plain is not None: self.partly |= bool(plain-{tuple})
@@ -190,14 +203,12 @@ def _list_reader(l, plain):
     first = -1000 if plain else 0
     return lambda: list.__getitem__(l, slice(first, None))
 
-def _items(base, o): return [*base.__iter__(o)] # of a subclass, iterating may have side effects
-
 def readers(o, matters):
     "Functions that read quickly what `o` holds"
     res = [partial(dict.values, o)] if isinstance(o, dict) else []
     if isinstance(o, list): res.append(_list_reader(o, not matters.among(list.__iter__(o))))
     for base in (deque,set):
-        if isinstance(o, base): res.append(partial(_items, base, o))
+        if isinstance(o, base): res.append(lambda base=base: _entries(base, o)[1])
     if isinstance(o, FunctionType): res += [read] if (read := _function_reader(o))() else []
     elif isinstance(o, nn.Module) and 'training' in vars(o): res.append(_module_reader(o))
     elif isinstance(o, type): res += [] if of_library(o) else [vars(o).values]

@@ -29,7 +29,13 @@ class Kind(NamedTuple):
 tag = '__kind__' # the key of the kind's name
 _simple = {int,float,bool,str,type(None)}
 
-def _is_long(o): return type(o) is list and len(o)>100 and all(type(v) is float and v is not missing for v in o)
+_numbers = {float: torch.float64, int: torch.int64}
+
+def _is_long(o):
+    if type(o) not in (list,tuple) or len(o)<=100: return False
+    kind,*others = {*map(type, o)}
+    if others or kind not in _numbers: return False
+    return all(v is not missing for v in o) if kind is float else -2**63<=min(o) and max(o)<2**63
 def _is_plain_key(k): return type(k) in _simple or (type(k) is tuple and all(map(_is_plain_key, k)))
 def _is_plain_dict(o): return type(o) is dict and tag not in o and all(map(_is_plain_key, o))
 
@@ -94,9 +100,9 @@ kinds = dict(
     row = Kind(lambda o: type(o) is Row,
         lambda o, enc, where: enc(dict(o), where),
         lambda v, dec: Row(**dec(v))),
-    floats = Kind(_is_long,
-        lambda o, enc, where: torch.tensor(o, dtype=torch.float64),
-        lambda v, dec: v.tolist()),
+    numbers = Kind(_is_long,
+        lambda o, enc, where: [torch.tensor(o, dtype=_numbers[type(o[0])]), type(o) is tuple],
+        lambda v, dec: tuple(v[0].tolist()) if v[1] else v[0].tolist()),
     dict = Kind(lambda o: type(o) in _dicts.values() and not _is_plain_dict(o), _encode_dict, _decode_dict),
     list = Kind(lambda o: type(o) in _lists.values(), _encode_list, _decode_list),
     bytes = Kind(lambda o: type(o) in _bytes.values(),

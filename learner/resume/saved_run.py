@@ -219,7 +219,7 @@ class Progress:
         return at
 
 # %% ../../nbs/resume/03_saved_run.ipynb #SavedRun
-file_format = 4 # raise it when what a file holds, or how, is changed
+file_format = 5 # raise it when what a file holds, or how, is changed
 
 def _check_format(saved):
     "Refuse what is no state file, or one of another format"

@@ -21,7 +21,7 @@ from fastcore.basics import patch
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
-from ..core.callback import Callback
+from ..core.callback import Callback,without_refs
 from ..core.checks import checked,listed,nearest
 from ..data.search import search
 from ..loop.learner import Learner
@@ -64,7 +64,7 @@ def warn_unsaved(
     for name,cb in by_name(learn.cbs).items():
         if type(cb).state_dict is not Callback.state_dict: continue # it knows what it saves
         named = cb.state_dict()
-        own = {k:v for k,v in vars(cb).items() if k not in named}
+        own = {k:v for k,v in without_refs(cb).items() if k not in named}
         found = search(own, _may_learn, inside=False, depth=3, shut=(DataLoader,Dataset))
         if missed := [k for k,o in found.items() if _learns(o) and _is_unsaved(o, saved)]:
             warnings.warn(f"`{name}` has {listed(missed)}, which takes part in training but is not saved: "

@@ -6,10 +6,12 @@ import pytest
 from fastcore.nbio import read_nb
 from learner.all import *
 from learner.inspect.testing import synth_learner
+from learner.record.history import missing
+from learner.resume.encoding import decode,encode
 from learner.resume.saved_run import file_format
 
 # What the keys of a file are, by format. A change of these lines comes with a new format
-keys = {4: '''format versions versions.learner versions.python versions.torch code model loss hidden attributes opt
+keys = {5: '''format versions versions.learner versions.python versions.torch code model loss hidden attributes opt
     between opt_attrs at at.next at.batch at.announced at.exact at.results at.settings
     at.counters at.counters.epoch at.counters.train_iter at.counters.opt_step at.counters.epoch_start
     at.bounds at.bounds.n_epoch at.bounds.start_epoch at.bounds.n_train_iter at.bounds.n_step
@@ -17,8 +19,8 @@ keys = {4: '''format versions versions.learner versions.python versions.torch co
     at.loader at.loader.n at.loader.at_start at.loader.now at.loader.idxs at.loader.workers
     at.loader.exhausted at.loader.old_workers at.loader.description at.loader.counts at.loader.moved
     callbacks callbacks.recorder state lineage frozen'''}
-kinds = {4: 'missing grad device array number row floats dict list bytes complex'}
-random_states = {4: 'python numpy torch own'} # in `at.loader.now`, besides those of devices
+kinds = {5: 'missing grad device array number row numbers dict list bytes complex'}
+random_states = {5: 'python numpy torch own'} # in `at.loader.now`, besides those of devices
 
 deep = 'versions','at','at.counters','at.bounds','at.optimizer','at.loader','callbacks'
 def found(o, where=''):
@@ -49,3 +51,10 @@ def test_the_table_in_the_chapter_lists_every_key(saved):
         for k in re.findall(r'`([^`]+)`', line.split('|')[1])}
     top = {k for k in found(saved) if k.count('.')==0 or (k.startswith('at.') and k.count('.')==1)}
     assert listed==top
+
+@pytest.mark.parametrize('values', [[*range(625)], (*range(625),), [.5]*101, (.5,)*101, [True]*101, [1, .5]*60,
+    [2**63]+[0]*100, [-2**63]+[0]*100, [2**63-1]*101, [missing]+[.5]*100, [None]+[1]*100, []],
+    ids=lambda o: f'{type(o).__name__} of {len(o)} from {o[:1]}')
+def test_long_lists_come_back_as_they_were(values):
+    back = decode(encode(values, 'values'), 'cpu')
+    assert type(back) is type(values) and [*map(repr, back)]==[*map(repr, values)]
