@@ -25,7 +25,7 @@ Modules:
 - `learner.diagnose.ledger`: What each training sample cost over time, how often it was forgotten, and in which batches it came
 - `learner.diagnose.mistakes`: What is wrong although nothing fails is told within the first batches, once, with what to write
 - `learner.diagnose.names`: Misspelt names and wrong moments in the code of callbacks, found before training
-- `learner.diagnose.order`: Two callbacks that change the same value, where nothing says which of them comes first
+- `learner.diagnose.order`: Two callbacks that change the same value, where nothing says which of them comes first, or where the second undoes the first
 - `learner.diagnose.trace`: Who runs when, for how long, what it reads and writes, and why in this order
 - `learner.dist.agreement`: What one of several processes does, all do: cancels, stops, errors
 - `learner.dist.launch`: Train in several processes from a notebook: `learn.fit(5, procs=2)`

@@ -85,6 +85,10 @@ def hold(cbs, learn):
         if learn is not None: own['learn'] = learn
         elif own.get('_learn_ref') is not None: own.pop('learn', None)
 
+def was_attached(cb):
+    "Whether a callback belongs to a Learner, or has belonged to one"
+    return '_learn_ref' in vars(cb)
+
 def without_refs(o):
     "The state of an object without its weak references, which cannot be copied or pickled"
     return {k:v for k,v in vars(o).items() if k!='learn' and not (k.endswith('_ref') and isinstance(v, ref))}

@@ -21,7 +21,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from fastcore.basics import patch
 from ..core.checks import listed,one_of
-from ..core.callback import Callback
+from ..core.callback import Callback,was_attached
 from ..data.loaders import length
 from ..restore.tensors import version_of
 from ..record.history import missing
@@ -33,7 +33,7 @@ from .order import Changes,ties
 # %% ../../nbs/diagnose/05_mistakes.ipynb #silence
 class Mistake(UserWarning): "Something is wrong with a training although it runs"
 
-kinds = dict(order="callbacks that change the same value, and nothing says which comes first",
+kinds = dict(order="callbacks that change the same value, where nothing says which comes first, or a schedule comes last",
     names="attributes, methods and events in the code of callbacks that are misspelt or used at the wrong moment",
     attach="callbacks that belong to no Learner", gradient="parameters without a gradient",
     optimizer="parameters that the optimizer does not have", metric="metrics that see no batch",
@@ -109,7 +109,7 @@ def _unused(code):
 
 def check_attached(learn):
     if (f := _top_level()) is None: return
-    made = {k:v for k in _unused(f.f_code) if isinstance(v := f.f_globals.get(k), Callback) and v.learn is None}
+    made = {k:v for k in _unused(f.f_code) if isinstance(v := f.f_globals.get(k), Callback) and not was_attached(v)}
     for k,v in made.items(): _tell(learn, 'attach', f"`{k}`, which is {v!r}, belongs to no Learner, and takes no part: "
         f"write `learn.add_cb({k})`, or `cbs={k}` in the call of `fit`")
 
