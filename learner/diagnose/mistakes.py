@@ -33,7 +33,7 @@ from .order import Changes,ties
 # %% ../../nbs/diagnose/05_mistakes.ipynb #silence
 class Mistake(UserWarning): "Something is wrong with a training although it runs"
 
-kinds = dict(order="callbacks that change the same value, where nothing says which comes first, or a schedule comes last",
+kinds = dict(order="callbacks that change the same value, in no declared order or in vain",
     names="attributes, methods and events in the code of callbacks that are misspelt or used at the wrong moment",
     attach="callbacks that belong to no Learner", gradient="parameters without a gradient",
     optimizer="parameters that the optimizer does not have", metric="metrics that see no batch",
