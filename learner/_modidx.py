@@ -5108,6 +5108,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                    'learner/technique/gradients.py'),
                                              'learner.technique.gradients.GradientAccumulation.__init__': ( 'technique/gradients.html#gradientaccumulation.__init__',
                                                                                                             'learner/technique/gradients.py'),
+                                             'learner.technique.gradients.GradientAccumulation._check_size': ( 'technique/gradients.html#gradientaccumulation._check_size',
+                                                                                                               'learner/technique/gradients.py'),
                                              'learner.technique.gradients.GradientAccumulation._compare': ( 'technique/gradients.html#gradientaccumulation._compare',
                                                                                                             'learner/technique/gradients.py'),
                                              'learner.technique.gradients.GradientAccumulation.after_backward': ( 'technique/gradients.html#gradientaccumulation.after_backward',

@@ -1,4 +1,5 @@
 "Clipped and accumulated, a step is the step of the formula, computed by hand"
+import warnings
 from functools import partial
 import pytest,torch
 from torch import nn
@@ -250,3 +251,23 @@ def test_bad_settings(make, match):
         "`params` is a function of the model that returns parameters, such as .* but got '0.weight'")])
 def test_settings_of_other_types(make, match):
     with pytest.raises(TypeError, match=match): make()
+
+# A number of samples
+def said_of_size(n_acc, *sizes, n=2):
+    "What accumulation says of its `n_acc` in batches of these sizes"
+    data = [(torch.ones(o, 1), torch.ones(o, 1)) for o in sizes]
+    learn = synth_learner(dls=DataLoaders(data, device='cpu'), cbs=GradientAccumulation(n_acc))
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter('always')
+        for _ in range(n): learn.fit(2)
+    return [str(o.message) for o in found if 'adds up nothing' in str(o.message)]
+
+def test_a_number_of_batches_in_place_of_samples_is_named_once_with_what_to_write():
+    [said] = said_of_size(4, 16, 16, 16)
+    assert '`GradientAccumulation(4)`' in said and 'counts samples, and each batch has 16' in said
+    assert 'For steps of 4 batches, write `GradientAccumulation(64)`' in said
+    assert len(said_of_size(32, 64))==1 # one batch in an epoch
+
+@pytest.mark.parametrize('n_acc,sizes', [(16, [16]*3), (17, [16]*3), (1, [16]*3), (8, [16,4,16]), (8, [4,16,16]),
+    (64, [16]*2), (3, [3,2])])
+def test_an_n_acc_that_may_be_meant_is_not_named(n_acc, sizes): assert not said_of_size(n_acc, *sizes)

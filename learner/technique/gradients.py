@@ -98,6 +98,7 @@ class GradientAccumulation(Callback):
         count=None, # `count(learn)` returns the number of items that the loss averages; default: `items_of` or samples
     ):
         self.n_acc,self.count,self.samples,self.items,self.unit = n_acc,count,0,0,1.
+        self.sizes = [] # of the first batches
 
     def before_fit(self):
         no_closure(self)
@@ -128,10 +129,18 @@ class GradientAccumulation(Callback):
                 "them all at once; for one that averages over something else, give its number as "
                 "`GradientAccumulation(count=…)`")
 
+    def _check_size(self):
+        "Warn of an `n_acc` that even the first batches exceed: it may be meant as a number of batches"
+        self.sizes.append(n_samples(self.learn) or 0)
+        n,bs = self.n_acc,min(self.sizes)
+        if len(self.sizes)==2 and 1<n<bs: warnings.warn(f"`GradientAccumulation({n})` adds up nothing: `n_acc` counts "
+            f"samples, and each batch has {bs}. For steps of {n} batches, write `GradientAccumulation({n*bs})`")
+
     def after_cancel_backward(self): self.bs,self.n = 0,0 # it has left no gradients
     def after_backward(self):
         learn = self.learn
         if self.first is not None: self._compare()
+        if len(self.sizes)<2: self._check_size()
         self.samples,self.items = self.samples+self.bs,self.items+self.n
         if self.samples<self.n_acc and learn.iter+1!=learn.n_iter: raise CancelBatchException
 
