@@ -185,6 +185,28 @@ def act(what, ev='after_batch', rank=1, at=3, folder='.', resume=False, **kwargs
         model=type(learn.model).__name__, deal=learn.route.deal,
         weights=[p.detach().clone() for p in learn.model.parameters()])
 
+class Validated(Callback):
+    "Batches of each validation, of which each takes time; in one process something happens in the first one"
+    run_train = False
+    def __init__(self, what=None, rank=1, at=3, seconds=.05):
+        self.f,self.rank,self.at,self.seconds,self.batches = acts.get(what),rank,at,seconds,[]
+    def before_validate(self): self.batches.append(0)
+    def after_batch(self):
+        self.batches[-1] += 1
+        if not self.f or self.learn.mode!='fit': return
+        time.sleep(self.seconds)
+        if rank_distrib()==self.rank and len(self.batches)==1 and self.batches[0]==self.at: self.f(self.learn)
+
+def stopped_in_validation(what, rank=1, n_valid=400, resume=True, how='map', **kwargs):
+    "A fit that is stopped by one process in its first validation, and resumed"
+    learn,seen,exc = make(n_valid=n_valid, how=how, metrics=accuracy),Validated(what, rank),None
+    with learn.distrib_ctx(**kwargs):
+        try: learn.fit(2, cbs=seen)
+        except BaseException as e: exc = type(e).__name__,str(e)
+        cut,at,seen.f = [*seen.batches],learn.at and learn.at.next,None
+        if what and resume: learn.resume()
+    return state(learn, exc=exc, cut=cut, at=at, batches=seen.batches)
+
 class Began(Callback):
     "The first training batch of this process"
     at = None

@@ -2,7 +2,7 @@
 import signal
 import pytest
 from learner.all import cancels,moments
-from test_dist import close,lone_cancels,one,run,slow,two_or_three,also
+from test_dist import close,compared,lone_cancels,one,run,slow,two_or_three,also
 from together import together
 
 in_batch = 'before_batch','after_pred','after_loss','after_step','after_batch'
@@ -41,6 +41,23 @@ def test_stops_are_agreed_on(what, ev, procs):
     kind = dict(interrupt='KeyboardInterrupt', terminate='SystemExit', stop=None)[what]
     assert (res[0]['exc'] and res[0]['exc'][0])==kind and res[0]['done']<14
     close(res[0]['weights'], one('act', 'sleep', at=99)['weights'])
+
+@pytest.mark.parametrize('what,rank,n_valid', [('interrupt', 1, 400), *also(('interrupt', 0, 400),
+    ('error', 1, 400), ('terminate', 1, 400), ('terminate', 0, 400), ('stop', 0, 400), ('interrupt', 1, 12),
+    ('interrupt', 0, 300))])
+@two_or_three
+def test_a_stop_ends_a_validation(what, rank, n_valid, procs):
+    """In one process, or its error, in the middle of a validation: all leave it within some batches, wherever they are,
+    and `resume` validates again and goes on, with the numbers of a run that was not stopped"""
+    res = run(procs, 'stopped_in_validation', (what, rank), dict(n_valid=n_valid))
+    kind = dict(interrupt='KeyboardInterrupt', terminate='SystemExit', stop=None, error='ValueError')[what]
+    ref = one('stopped_in_validation', None, n_valid=n_valid)
+    for i,o in enumerate(res):
+        assert (o['exc'] and o['exc'][0])==('ProcessFailed' if what=='error' and i!=rank else kind)
+        assert len(o['cut'])==1 and o['cut'][0]<=min(25, n_valid//4)
+        assert o['at']=='validate' or n_valid==12
+        close({k:o[k] for k in compared}, {k:ref[k] for k in compared})
+        assert o['batches'][-2:]==ref['batches']
 
 reached = [ev for ev,_ in moments() if 'cancel' not in ev]
 once = [*dict.fromkeys([*reached, 'before_row', 'after_row'])]

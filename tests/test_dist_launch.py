@@ -54,6 +54,63 @@ def test_the_stop_button(tmp_path):
     learn.resume()
     close([weights(learn), rows(learn), cb.losses], [weights(ref), rows(ref), ref.recorder.raw_losses], 1e-5)
 
+class SlowValidation(Callback):
+    "Batches of validations take time; touches a file in the first of them"
+    run_train = False
+    def __init__(self, file, seconds): self.file,self.seconds,self.batches = file,seconds,0
+    def after_batch(self):
+        self.batches += 1
+        if self.batches==2: Path(self.file).touch()
+        time.sleep(self.seconds)
+
+def press(file, times=1, apart=.3):
+    "Ctrl-C in this process, some times, as soon as `file` is there"
+    def run():
+        while not file.exists(): time.sleep(.02)
+        for _ in range(times): os.kill(os.getpid(), signal.SIGINT); time.sleep(apart)
+    threading.Thread(target=run, daemon=True).start()
+
+@slow
+@pytest.mark.parametrize('times,seconds,apart', [(1, .1, 0), (2, .1, .01), (2, 1., .3), (2, .1, .3)])
+def test_the_stop_button_in_a_validation(times, seconds, apart, tmp_path):
+    """Ctrl-C, once or twice, while workers validate: they leave the validation at once, everything comes back, and the
+    fit goes on here, exactly"""
+    ref,learn,cb = learner(n_valid=30).fit(2),learner(n_valid=30),SlowValidation(tmp_path/'now', seconds)
+    n = len(learn.dls.valid)
+    press(tmp_path/'now', times, apart)
+    with pytest.raises(KeyboardInterrupt, match='Stopped in epoch 0.*`learn.resume\\(\\)` continues'):
+        learn.fit(2, cbs=cb, procs=2)
+    assert learn.at.next=='validate' and learn.train_iter==10 and 2<=cb.batches<n
+    close(learn.recorder.raw_losses, ref.recorder.raw_losses[:10], 1e-5)
+    cb.seconds = 0
+    learn.resume()
+    close([weights(learn), rows(learn), learn.recorder.raw_losses, learn.opt_step],
+        [weights(ref), rows(ref), ref.recorder.raw_losses, ref.opt_step], 1e-5)
+
+@slow
+def test_ctrl_c_twice_in_a_long_batch(tmp_path):
+    "The second one does not wait for the end of the batch, as in one process; what was done before comes back"
+    class Long(Callback):
+        run_valid = False
+        def after_pred(self):
+            if self.learn.train_iter==5 and rank_distrib()==0: (tmp_path/'now').touch(); time.sleep(30)
+    learn,t = learner(),time.monotonic()
+    press(tmp_path/'now', 2, 1.)
+    with pytest.raises(KeyboardInterrupt, match='not exactly: a batch was cut'): learn.fit(2, cbs=Long, procs=2)
+    assert time.monotonic()-t<28 and learn.train_iter==5
+    close(learn.recorder.raw_losses, learner().fit(1).recorder.raw_losses[:5], 1e-5)
+
+@slow
+def test_ctrl_c_before_training(monkeypatch):
+    "While workers start, nothing has been done yet, and nothing is awaited"
+    from learner.dist.launch import Workers
+    echo = Workers._echo
+    def echo_interrupted(self): os.kill(os.getpid(), signal.SIGINT); echo(self)
+    monkeypatch.setattr(Workers, '_echo', echo_interrupted)
+    learn = learner()
+    with pytest.raises(KeyboardInterrupt, match='Stopped before training'): learn.fit(1, procs=2)
+    assert learn.at is None and learn.fit(1).train_iter==10
+
 @slow
 def test_a_stopped_fit_goes_on_in_workers():
     "`resume(procs=2)`: stopped in this process, stopped again in two, ended in this one"

@@ -11,6 +11,7 @@ __all__ = []
 
 # %% ../../nbs/dist/04_agreement.ipynb #imports
 import sys
+from time import monotonic
 from dataclasses import dataclass
 from ..core.events import CancelException,CancelFitException,cancels
 from ..loop.route import Request,StopForNow
@@ -94,7 +95,7 @@ class Agreement:
         "Tell the others of an error"
         self.failed,e,procs = True,self.learn.exc,self.procs
         if self.all_know or isinstance(e, ProcessFailed): return
-        if why := procs.channel.errors.heard(): # what it has closed fails here too
+        if why := procs.channel.error.read(): # what it has closed fails here too
             e.add_note(why)
             e.of_process = why
         e.add_note(f"in process {procs.rank} of {procs.n}")
@@ -104,9 +105,9 @@ class Agreement:
         news, # Of each process, by rank
     ):
         "Take part in what other processes have decided"
-        kinds,mine = {o[0]:o[1:] for o in reversed(news) if o is not None},news[self.procs.rank]
+        kinds,mine = {o[0]:o[1:] for o in reversed(news) if o not in (None, no_stop)},news[self.procs.rank]
         if 'whole' in kinds: self.engine.join()
-        if mine is not None and mine[0] not in ('stop','whole'): return # it is on its way already
+        if mine not in (None, no_stop, ('stop',), ('whole',)): return # it is on its way already
         if 'error' in kinds: raise ProcessFailed(*kinds['error'])
         if 'stopped' in kinds: self.stops.stop_too(*kinds['stopped'])
         if 'cancel' in kinds: self._cancel_too(*kinds['cancel'])
@@ -130,10 +131,19 @@ class Agreement:
             "where others can take part: in `after_loss` or before, or in `after_batch`")
 
 # %% ../../nbs/dist/04_agreement.ipynb #Stops
+no_stop = 'stopped', # news of a process that has nothing to stop for at a pause
+
 class Stops:
-    "Stops of all processes at the same pause"
+    "Stops of all processes at the same pause; in a validation, of each at its next one"
+    every = .1 # seconds after which a validation looks for a note
     def __init__(self, learn, procs, deal, agreement):
-        self.learn,self.procs,self.deal,self.agreement = learn,procs,deal,agreement
+        self.learn,self.procs,self.deal,self.agreement,self.looked = learn,procs,deal,agreement,monotonic()
+
+    def begin(self):
+        "Take over the stops that came before all processes were connected"
+        route = self.learn.route
+        self.deal.stops += [o for o in route.requests if o.stops]
+        route.requests[:] = [o for o in route.requests if not o.stops]
 
     def wish(self):
         "News of stops that wait in this process"
@@ -144,14 +154,25 @@ class Stops:
         mine,self.deal.stops[:] = [*self.deal.stops],[]
         self.learn.route.requests.append(Request(lambda: self._stop(mine), stops=True))
 
+    def in_validation(self):
+        "Stop before the next batch of a validation, where this process has to, or finds the note of another"
+        if not self.learn.route.stoppable: return
+        if self.deal.stops: self.procs.stop_note.leave('')
+        else:
+            if (now := monotonic())-self.looked<self.every: return
+            self.looked = now
+            if self.procs.stop_note.read() is None: return
+        self.expect()
+
     def _stop(self, mine):
+        news = no_stop
         try:
             for o in mine: o.f()
         except BaseException as e:
             self.agreement.heard,self.agreement.all_know = e,True
-            self.procs.meet(news=('stopped', type(e), e.args))
+            news = 'stopped',type(e),e.args
             raise
-        self.procs.meet()
+        finally: self.procs.meet(news=news)
 
     def stop_too(self, cls, args):
         self.agreement.all_know = True

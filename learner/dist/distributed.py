@@ -103,6 +103,7 @@ class Membership:
         sync_bn, # Synchronize batch norms
     ):
         learn,fit = self.learn,self.learn.mode=='fit'
+        self.agreement.stops.begin()
         if fit: self._handle_sigterm()
         if not self.procs.is_first: self.undo.callback(Quiet(learn).end)
         if fit and sync_bn: self.undo.callback(SyncedNorms(learn).end)
@@ -193,6 +194,8 @@ class Distributed(Callback):
         if self.engine is not None: self.engine.close()
         self.engine = None
 
+    def before_draw(self):
+        if not self.learn.training: self.member.agreement.stops.in_validation()
     def before_batch(self):
         if not self.learn.training: return
         self.engine.begin_batch()

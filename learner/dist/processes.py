@@ -34,38 +34,41 @@ class ProcessFailed(SystemExit):
 
 failure = 'learner/failure' # where the first error is noted
 
-# %% ../../nbs/dist/01_processes.ipynb #FirstError
-class FirstError:
-    "The note of the error of the process that has failed first"
-    def __init__(self, store): self.store = store
+# %% ../../nbs/dist/01_processes.ipynb #Note
+class Note:
+    "A note of one process, which the others find when they look for it. The first one stays"
+    def __init__(self, store, name): self.store,self.name = store,name
 
-    def note(self, why):
+    def leave(self, text):
         try:
-            if not self.store.check([failure]): self.store.set(failure, why)
+            if not self.store.check([self.name]): self.store.set(self.name, text)
         except (RuntimeError,ValueError): pass # the process with the store is gone
 
-    def heard(self) -> str|None:
+    def read(self) -> str|None:
         "The note, if there is one"
-        try: return self.store.get(failure).decode() if self.store.check([failure]) else None
+        try: return self.store.get(self.name).decode() if self.store.check([self.name]) else None
         except (RuntimeError,ValueError): return # likewise
 
-    def take_back(self): self.store.delete_key(failure)
+    def take_back(self): self.store.delete_key(self.name)
 
 # %% ../../nbs/dist/01_processes.ipynb #Channel
 class Channel:
     "Carries numbers and objects between processes"
     def __init__(self, n, timeout):
-        self.n,self.group,self.errors = n,None,None
+        self.n,self.group = n,None
         if n==1: return
         self.group = distributed.new_group(backend='gloo', timeout=timedelta(seconds=timeout))
-        self.errors = FirstError(distributed.distributed_c10d._get_default_store())
+        self.store = distributed.distributed_c10d._get_default_store()
+        self.error = self.note(failure) # of the process that has failed first
+
+    def note(self, name): return Note(self.store, name)
 
     @contextmanager
     def reachable(self):
         "Say what it means when another process does not answer"
         try: yield
         except RuntimeError as e:
-            if why := self.errors.heard(): raise ProcessFailed(why) from None
+            if why := self.error.read(): raise ProcessFailed(why) from None
             raise RuntimeError(f"Another of the {self.n} processes has ended, or did not answer in time") from e
 
     def add_up(self, message, seconds=None):
@@ -110,7 +113,7 @@ class Processes:
     def __init__(self,
         timeout:float=600, # Seconds to wait for the others
     ):
-        self.rank,self.n = rank_distrib(),num_distrib()
+        self.rank,self.n,self.meetings = rank_distrib(),num_distrib(),0
         self.channel = Channel(self.n, timeout)
         self.listen()
 
@@ -138,6 +141,7 @@ class Processes:
             told,x = self.wishes() if news is None else news,digest(self.place())
             message = torch.tensor([told is not None, x, x*x, *mine], dtype=torch.float64)
             self.channel.add_up(message, seconds)
+            self.meetings += 1
             n_told,x,squares,*sums = message.tolist()
             if not n_told: break
             self.on_news(self.channel.all(told))
@@ -154,11 +158,16 @@ class Processes:
     ):
         "Let the others know of an error. Where they do not come to a meeting, close the connection"
         why = f'Process {self.rank} of {self.n} has failed: {why}'
-        self.channel.errors.note(why)
+        for o in (self.channel.error, self.stop_note): o.leave(why)
         try:
-            if not at_once: self.meet(news=('error', why), seconds=10); return self.channel.errors.take_back()
+            if not at_once: self.meet(news=('error', why), seconds=10); return self.channel.error.take_back()
         except (RuntimeError,ProcessFailed): pass
         self.channel.close()
+
+    @property
+    def stop_note(self):
+        "The note that a process waits at the next meeting, for others that would come late: they validate"
+        return self.channel.note(f'learner/stop/{self.meetings}')
 
     def gather(self, o) -> list: # By rank
         "The objects of all processes, which are pickled"

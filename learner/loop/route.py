@@ -189,11 +189,14 @@ class Pauses(WayBack):
 
     def due_requests(self, noted):
         "What can be done now, stops last; where no position has been `noted`, only stops, and only some of them"
+        if 'batch' in self.learn.scopes: return []
+        return sorted((o for o in self.requests if noted or (o.stops and self.stoppable)), key=lambda o: o.stops)
+
+    @property
+    def stoppable(self):
+        "Whether a stop can end the running phase: it ends no inference inside of training"
         learn = self.learn
-        if 'batch' in learn.scopes: return []
-        # an inference inside of training is not stopped
-        stoppable = learn.mode in ('fit','lr_find') or (learn.n_outer and 'train' not in learn.scopes)
-        return sorted((o for o in self.requests if noted or (o.stops and stoppable)), key=lambda o: o.stops)
+        return learn.mode in ('fit','lr_find') or (learn.n_outer>0 and 'train' not in learn.scopes)
 
     def here(self, batch, **kwargs):
         "The position in training, before batch `batch`"
