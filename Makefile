@@ -34,6 +34,7 @@ lib: .venv/.dev ## After editing a notebook: write learner/, clean nbs/, write R
 	@$(bin)/nbdev-export
 	@$(bin)/nbdev-clean
 	@$(bin)/python tools/stub.py
+	@$(bin)/python tools/texts.py
 	@$(bin)/python tools/readme.py
 
 nbs: lib ## Run the notebooks and store their outputs (some of them: make nbs K=schedule)

@@ -56,9 +56,13 @@ def comment(mod, name) -> str:
 
 def is_value(o): return not (callable(o) or isinstance(o, property))
 
+def said_of(o) -> str:
+    "The docstring of an object, without the list of parameters that `learner.all` adds"
+    return docstring(o).partition('Parameters:\n\n- `')[0].strip()
+
 def summary(o, mod='', name='') -> str:
     "The first sentence about an object, on one line"
-    text = (is_value(o) and comment(mod, name)) or docstring(type(o) if is_value(o) else o) or ''
+    text = (is_value(o) and comment(mod, name)) or said_of(type(o) if is_value(o) else o)
     text = re.sub(r'\s+', ' ', text.split('\n\n')[0]).strip()
     return re.split(r'(?<=[a-z`)])\. (?=[A-Z])', text)[0].rstrip('.:')
 
@@ -92,6 +96,13 @@ def own_methods(cls) -> dict[str, str]:
         home = next(o for o in cls.__mro__ if k in vars(o))
         return home is cls or cls is not Learner and home not in public and not any(k in methods(o) for o in bases)
     return {k:mod for k,mod in methods(cls).items() if is_own(k)}
+
+def all_names():
+    "Public names, and methods of public classes: the module, the name, what it means, and the class of a method"
+    for mod in chapters():
+        for name,o in names_of(mod).items():
+            yield mod,name,o,None
+            for k in own_methods(o) if isinstance(o, type) else (): yield mod,f'{name}.{k}',getattr(o, k),o
 
 @cache
 def targets() -> dict[str, str]:

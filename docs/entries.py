@@ -1,12 +1,12 @@
 "The entry of a public name, as Markdown: signature, what it does, a table of its parameters, and its methods"
 import inspect,re,sys
 from enum import Enum
-from functools import partial
+from functools import cache,partial
 from inspect import formatannotation
 from types import WrapperDescriptorType
-from fastcore.docments import DocmentTbl,docments,docstring,empty
+from fastcore.docments import DocmentTbl,docments,empty
 from fastcore.foundation import L
-from catalogue import comment,lib,own_methods,syms
+from catalogue import comment,lib,own_methods,said_of,syms
 
 class Text(str): __repr__ = str.__str__
 def short(s): return Text(s if len(s)<60 else '...')
@@ -25,6 +25,7 @@ def signature_of(sym):
     "The signature of a function or a class. A metaclass such as that of `L` would tell another one"
     return inspect.signature(partial(sym.__init__, None) if isinstance(sym, type(L)) else sym)
 
+@cache
 def words(sym, owner=None):
     "What is said of each parameter of `sym`, a method of the class `owner` or a class itself"
     cls = sym if isinstance(sym, type) else owner
@@ -79,7 +80,7 @@ def api(sym, name, mod, shown=(), depth=3, owner=None):
     tbl = '' if bare else table(sym, owner)
     opts = [f':module: {lib}.{mod}']
     if isinstance(getattr(sym, '__self__', None), type): opts.append(':classmethod:')
-    said = (kind=='data' and comment(mod, name)) or docstring(type(sym) if kind=='data' else sym)
+    said = (kind=='data' and comment(mod, name)) or said_of(type(sym) if kind=='data' else sym)
     later = later_methods(sym, name) if is_cls else []
     parts = ['\n'.join(opts), said, ', '.join(f'`{o}`' for o in later)]
     if tbl: parts.append(f'```{{rst-class}} params\n```\n\n{tbl}')

@@ -1,7 +1,6 @@
 """Two files for language models, written beside the pages: `llms.txt` lists all pages, by the map of the site;
 `llms-full.txt` has the text of the pages that teach, then every module with its public names and their parameters"""
 import inspect,sys
-from fastcore.docments import docstring
 from fastcore.nbio import read_nb
 import catalogue as cat
 from catalogue import lib
@@ -51,7 +50,7 @@ def parameters(sym, owner):
 def named(mod, name, sym, owner=None):
     "A public name: what it is, its parameters, and the methods of a class"
     kind = kind_of(sym, name)
-    text = (kind=='data' and cat.comment(mod, name)) or docstring(type(sym) if kind=='data' else sym) or ''
+    text = (kind=='data' and cat.comment(mod, name)) or cat.said_of(type(sym) if kind=='data' else sym)
     yield from ('', f'### {kind} `{name}`', '', inspect.cleandoc(text))
     if kind not in ('data','property') and (kind!='class' or has_own_init(sym)):
         yield from ('', *parameters(sym, owner))

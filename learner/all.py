@@ -126,3 +126,18 @@ from .dist.sharding import *
 from .dist.distributed import *
 from .dist.launch import *
 __all__ = [o for o in globals() if not o.startswith('_')] # what the chapters export, and no more
+
+# %% ../nbs/all.ipynb #parameters
+def _add_parameters():
+    "Add to each docstring what the code says of parameters: `help()` and `?` show what editors and the site do"
+    import re
+    from learner._texts import texts
+    for name,text in texts.items():
+        cls,_,method = name.rpartition('.')
+        o = getattr(globals()[cls], method) if cls else globals()[method]
+        o = getattr(o, '__func__', o) # of a class method
+        doc = o.__doc__ or ''
+        if 'Parameters:' in doc: continue # loaded once more
+        indent = re.search(r'\n *(?=\S)', doc)
+        o.__doc__ = (indent[0] if indent else '\n').join([*([doc, ''] if doc else []), *text.split('\n')])
+_add_parameters()

@@ -1,5 +1,5 @@
 "What `docs/` makes of the library"
-import ast,inspect,json,sys
+import ast,inspect,json,pydoc,subprocess,sys
 from enum import Enum
 from importlib import import_module
 import pytest
@@ -7,6 +7,7 @@ from fastcore.docments import docments
 from nbdev.config import get_config
 from nbdev.doclinks import nbglob
 from learner.all import *
+from learner.resume.origin import described
 
 docs = get_config().config_path/'docs'
 
@@ -53,24 +54,19 @@ def test_a_recipe_has_at_most_twenty_lines_of_ones_own_and_a_check(fn):
         and not l.strip().startswith('#')]
     assert len(own)<=20 and any('assert' in l for l in cells['check'])
 
-def all_names(catalogue):
-    "Public names, and methods of public classes, with the module and the class of each"
-    for mod in catalogue.chapters():
-        for nm,o in catalogue.names_of(mod).items():
-            yield mod,nm,o,None
-            for k in catalogue.own_methods(o) if isinstance(o, type) else (): yield mod,f'{nm}.{k}',getattr(o, k),o
-
 def test_every_public_name_is_in_the_catalogue_with_a_summary(catalogue):
     import learner.all
-    found = {nm:catalogue.summary(o, mod, nm) for mod,nm,o,_ in all_names(catalogue)}
+    found = {nm:catalogue.summary(o, mod, nm) for mod,nm,o,_ in catalogue.all_names()}
     assert {*learner.all.__all__} <= found.keys()
     assert not [nm for nm,text in found.items() if not text or 'Built-in' in text or 'dict()' in text]
 
+def has_parameters(o):
+    return callable(o) and not (isinstance(o, type)
+        and (issubclass(o, (BaseException,Enum)) or not inspect.isfunction(inspect.unwrap(o.__init__))))
+
 def test_every_parameter_of_a_public_name_has_text_in_the_code(catalogue, entries):
     "A comment beside it, there or in a base class: nothing is said on the site that the code does not say"
-    def has_parameters(o): return callable(o) and not (isinstance(o, type)
-        and (issubclass(o, (BaseException,Enum)) or not inspect.isfunction(inspect.unwrap(o.__init__))))
-    found = {nm:entries.words(o, cls) for _,nm,o,cls in all_names(catalogue) if has_parameters(o)}
+    found = {nm:entries.words(o, cls) for _,nm,o,cls in catalogue.all_names() if has_parameters(o)}
     assert len(found)>300
     assert not [f'{nm}({k})' for nm,texts in found.items() for k,text in texts.items() if not isinstance(text, str)]
 
@@ -116,7 +112,7 @@ def test_llms_txt_has_every_page_and_every_module(catalogue):
 def test_llms_full_txt_has_every_public_name_with_its_parameters(catalogue):
     text = '\n'.join(import_module('llms').full(found_docs()))
     assert not [o for o in catalogue.chapters() if f'\n## learner.{o}\n' not in text]
-    assert not [nm for _,nm,*_ in all_names(catalogue) if not any(f' `{nm}`' in l for l in text.splitlines()
+    assert not [nm for _,nm,*_ in catalogue.all_names() if not any(f' `{nm}`' in l for l in text.splitlines()
         if l.startswith('### '))]
     assert '- `patience` (`int`, default `1`): ' in text and '- `n_epoch` (`int | None`' in text
     assert '\n'.join(['```python','class Noise(Callback):']) in text # pages that teach are there too, with their code
@@ -146,3 +142,45 @@ def test_editors_show_the_text_of_each_parameter_of_the_learner(catalogue, entri
         if text and p not in ('return','self') and p in inspect.unwrap(f).__code__.co_varnames}
     assert len(found)>100
     assert not [o for o,text in found.items() if f'- `{o[1]}`: {text}' not in shown[o[0]]]
+
+def test_help_shows_the_text_of_each_parameter(catalogue, entries):
+    "`help()` and Jupyter's `?` say of a parameter what the code and the site say; if one is stale, run `make lib`"
+    of_learner = [(f'Learner.{k}', getattr(Learner, k), Learner) for k in catalogue.methods()]
+    missing,n = [],0
+    for name,o,cls in [(nm,o,cls) for _,nm,o,cls in catalogue.all_names()]+of_learner:
+        if not has_parameters(o): continue
+        shown = pydoc.render_doc(o, renderer=pydoc.plaintext)
+        texts = [f'- `{k}`: {text}' for k,text in entries.words(o, cls).items() if isinstance(text, str)]
+        missing += [f'{name}: {text}' for text in texts if text not in shown]
+        n += len(texts)
+    assert n>1300 and not missing, missing[:10]
+
+class Mine(EarlyStoppingCallback):
+    def act(self, val): pass
+
+def test_a_docstring_says_first_what_a_function_does(catalogue):
+    "A list of parameters stands below the docstring, below an inherited one too, and the site's summary has none"
+    assert inspect.getdoc(Learner.fit).startswith('Train for `n_epoch` epochs')
+    assert inspect.getdoc(EarlyStoppingCallback.act).startswith(inspect.getdoc(TrackerCallback.act).split('\n')[0])
+    assert inspect.getdoc(Mine().act)==inspect.getdoc(EarlyStoppingCallback.act)
+    assert not [nm for mod,nm,o,_ in catalogue.all_names() if 'Parameters' in catalogue.summary(o, mod, nm)]
+    doubled = [nm for _,nm,o,_ in catalogue.all_names() if callable(o) and (o.__doc__ or '').count('Parameters:')>1]
+    assert not doubled
+
+def test_parameters_in_a_docstring_are_no_other_code():
+    "A saved run knows code again, whether or not `learner.all` was imported where it was saved"
+    def f(x):
+        "What it does"
+        return x, "What it does not"
+    before = described(f)
+    f.__doc__ += '\n\nParameters:\n\n- `x`: Anything'
+    assert described(f)==before
+
+@pytest.mark.slow
+def test_help_works_without_docstrings():
+    "`python -OO` drops what the code says; a learner trains, is pickled and tells what its parameters mean"
+    code = "import pickle; from learner.all import *; synth_learner().fit(1); print(Learner.fit.__doc__); " + (
+        "assert pickle.loads(pickle.dumps(Learner.fit)) is Learner.fit")
+    p = subprocess.run([sys.executable, '-OO', '-c', code], capture_output=True, text=True)
+    assert p.returncode==0, p.stderr[-2000:]
+    assert '- `n_epoch`: ' in p.stdout

@@ -61,7 +61,9 @@ def _unhooked(f):
 
 def _of_function(f):
     f = _unhooked(f)
-    consts = tuple(c for c in f.__code__.co_consts if c!=f.__doc__)
+    first = next(iter(f.__code__.co_consts), None) # the docstring, to which `learner.all` adds parameters
+    doc = first if isinstance(first, str) and (f.__doc__ or '').startswith(first) else None
+    consts = tuple(c for c in f.__code__.co_consts if c!=doc)
     defaults = [v for v in (f.__defaults__ or ()) if not isinstance(v, _mutable)]
     kwdefaults = {k:v for k,v in (f.__kwdefaults__ or {}).items() if not isinstance(v, _mutable)}
     return [f.__code__.replace(co_consts=consts), defaults, kwdefaults, constants(f), *_enclosed(f)]
