@@ -163,7 +163,7 @@ def test_a_docstring_says_first_what_a_function_does(catalogue):
     assert inspect.getdoc(Learner.fit).startswith('Train for `n_epoch` epochs')
     assert inspect.getdoc(EarlyStoppingCallback.act).startswith(inspect.getdoc(TrackerCallback.act).split('\n')[0])
     assert inspect.getdoc(Mine().act)==inspect.getdoc(EarlyStoppingCallback.act)
-    assert not [nm for mod,nm,o,_ in catalogue.all_names() if 'Parameters' in catalogue.summary(o, mod, nm)]
+    assert not [nm for mod,nm,o,_ in catalogue.all_names() if 'Parameters:' in catalogue.summary(o, mod, nm)]
     doubled = [nm for _,nm,o,_ in catalogue.all_names() if callable(o) and (o.__doc__ or '').count('Parameters:')>1]
     assert not doubled
 

@@ -33,7 +33,8 @@ def texts():
         seen.add(f)
         said = [f'- `{k}`: {text}' for k,text in words(o, owner).items() if isinstance(text, str)]
         above = [] if f.__doc__ or isinstance(o, type) else [inspect.getdoc(f), '']
-        if said: res[f'{name}.__init__' if isinstance(o, type) else name] = '\n'.join([*above, 'Parameters:', '', *said])
+        key = f'{name}.__init__' if isinstance(o, type) else name
+        if said: res[key] = '\n'.join([*above, 'Parameters:', '', *said])
     return res
 
 if __name__=='__main__':
