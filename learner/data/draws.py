@@ -10,12 +10,12 @@ During the pass, `idxs` gives the samples of each batch: the batch indices that 
 __all__ = ['Draws']
 
 # %% ../../nbs/data/05_draws.ipynb #imports
-import warnings
 from collections import deque
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
 from torch.utils.data import DataLoader,IterableDataset,get_worker_info
+from ..core.tracebacks import warn
 from .generators import is_stateful,moving_parts,random_state,set_random_state
 from .loader_state import LoaderState,counts_of,describe,n_workers,put_counts
 from .loader_state import warn_of_changes,warn_of_counts,warn_of_idxs,warn_of_lost
@@ -134,7 +134,7 @@ def _resume_unknown(draws, state, in_memory):
     it = iter(draws)
     if in_memory and it is draws.dl: return it
     if state.n and not isinstance(draws.dl, (list,tuple)):
-        warnings.warn(f"The training loader replays its batches up to batch {state.n}, "
+        warn(f"The training loader replays its batches up to batch {state.n}, "
             "because it has no state of its own: the run resumes exactly only if the generators "
             "at the beginning of the epoch decide what the loader gives. "
             "With `state_dict` and `load_state_dict` the loader, or its dataset, could resume there")
@@ -152,7 +152,7 @@ _end = object() # what `next` gives when a loader has no more
 def _replace_old_workers(draws):
     "Begin the pass with new workers, whose seed must not move the generators that draw the order"
     draws.indices.before_first = lambda: set_random_state(draws.at_start, draws.dl)
-    warnings.warn("The loader's workers persisted from an earlier epoch, and are gone: "
+    warn("The loader's workers persisted from an earlier epoch, and are gone: "
         "the run resumes with new ones, which draw other random numbers. "
         "With a `Checkpoint`, each epoch begins with new workers, and the run resumes exactly")
 

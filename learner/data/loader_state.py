@@ -10,7 +10,7 @@ The next chapter fills a `LoaderState` and resumes from it."""
 __all__ = []
 
 # %% ../../nbs/data/04_loader_state.ipynb #imports
-import hashlib,warnings
+import hashlib
 from contextlib import contextmanager
 from dataclasses import dataclass
 import numpy as np
@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import DataLoader
 from ..core.checks import listed
 from ..core.copies import Cached,digest,moved_results
+from ..core.tracebacks import warn
 from .generators import is_stateful
 from .loaders import length
 from .search import search
@@ -145,7 +146,7 @@ def warn_of_changes(
     "Warn if a loader is not what it was"
     was = {k:v for k,v in was.items() if k not in but}
     if not (changes := _changes(was, now, samplers)): return
-    warnings.warn(f"The training loader has changed since the run was stopped: {'; '.join(changes)}. "
+    warn(f"The training loader has changed since the run was stopped: {'; '.join(changes)}. "
         "The run resumes, but not exactly")
 
 def warn_of_counts(
@@ -159,7 +160,7 @@ def warn_of_counts(
     # by `warn_of_changes`
     named = [k for k,v in state.description.items() if described.get(k)!=v] if state.n==0 else ()
     lost = [f'`{k}`' for k in state.moved or () if k not in named and now.get(k)!=was.get(k)]
-    if lost: warnings.warn(f"{', '.join(lost)} of the training loader changed during the run, and could not be put "
+    if lost: warn(f"{', '.join(lost)} of the training loader changed during the run, and could not be put "
         "back: if the batches depend on it, the run does not resume exactly. Numbers and strings are put back, "
         "and so are objects with `state_dict` and `load_state_dict`")
 
@@ -170,7 +171,7 @@ def warn_of_lost(
     if not paths: return
     of_loader = [o[2:] for o in paths if o[0].isdigit()]
     owner,names = ('training loader', of_loader) if of_loader else ('run', paths)
-    warnings.warn(f"The {owner} had {listed(names)}, whose state was saved, "
+    warn(f"The {owner} had {listed(names)}, whose state was saved, "
         "but has it no longer, or not yet, and now draws other random numbers. "
         "Make generators in the `__init__` of a dataset, sampler, module or callback")
 
@@ -181,5 +182,5 @@ def warn_of_idxs(
 ):
     "Warn if a batch has other samples than before"
     if was is None or now==was: return
-    warnings.warn(f"The training loader gives other batches than before: batch {i} had samples "
+    warn(f"The training loader gives other batches than before: batch {i} had samples "
         f"{was:.200}, and now has {now:.200}. Has its size, its data or its seed changed?")

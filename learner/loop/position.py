@@ -10,12 +10,12 @@ A `Position` is all of that, in parts. Each part has its reader `of(learn)` and 
 __all__ = ['Position']
 
 # %% ../../nbs/loop/03_position.ipynb #imports
-import warnings
 from dataclasses import dataclass,replace
 import torch
 from torch import nn
 from ..core.checks import listed,nearest
 from ..core.copies import copied,digest
+from ..core.tracebacks import warn
 from ..data.generators import get_state,random_state
 from ..data.loader_state import LoaderState,counts_of,describe,moved_counts
 from ..data.draws import Draws
@@ -125,7 +125,7 @@ def put_callbacks(cbs, states):
     those that have got their values, because optimizers refer to them"""
     cbs = by_name(cbs)
     if gone := [k for k in states if k not in cbs]:
-        warnings.warn(f"No callback takes the state of {listed(gone)}: "
+        warn(f"No callback takes the state of {listed(gone)}: "
             f"there was one when the run was stopped.{nearest(gone[0], cbs)}")
     kept = {}
     for k,s in whole_states(states).items():
@@ -141,11 +141,11 @@ def _warn_of_modules(was, cbs, state):
     cbs,names = by_name(cbs),[k.split('.', 1) for k in was]
     now = {n:o for k,attr in names if k in cbs for n,o in _modules_of(k, cbs[k], [attr]).items()}
     if lost := [k for k,o in now.items() if digest(o)!=was[k]]:
-        warnings.warn(f"{listed(lost)} is not as it was when the run was stopped: a module has attributes that its "
+        warn(f"{listed(lost)} is not as it was when the run was stopped: a module has attributes that its "
             "`state_dict` lacks. With a buffer, or `get_extra_state` and `set_extra_state`, they are saved")
     held = [o for o in state.values() if isinstance(o, nn.Module)]
     parted = [k for k,o in now.items() if any(type(v) is type(o) and v is not o and digest(v)==digest(o) for v in held)]
-    if parted: warnings.warn(f"{listed(parted)} and `learn.state` hold equal modules, and were the same if they had "
+    if parted: warn(f"{listed(parted)} and `learn.state` hold equal modules, and were the same if they had "
         "one: make the module in `__init__`, or put it into one of the two")
 
 # %% ../../nbs/loop/03_position.ipynb #settings
@@ -180,7 +180,7 @@ def _before_pass(learn, n):
 
 def _warn_of_others(others):
     changed = {f'a `{type(o).__name__}`':o for o,d in others if digest(o)!=d}
-    if changed: warnings.warn(f"`learn.state`, or the state of a callback, holds {', '.join(changed)}, which has "
+    if changed: warn(f"`learn.state`, or the state of a callback, holds {', '.join(changed)}, which has "
         "changed since the point where the run resumes, and cannot be put back: "
         "numbers, tensors, lists, dicts and sets can")
 
@@ -280,10 +280,10 @@ class Position:
         overrides = overrides or {}
         taken = change_hypers(learn, self.optimizer.changed(learn) | overrides)
         if differs := _differences(self, learn, overrides, taken if told else overrides, gone, in_memory):
-            warnings.warn(f"The run resumes with other settings than it had: {'; '.join(differs)}")
+            warn(f"The run resumes with other settings than it had: {'; '.join(differs)}")
         _warn_of_others(self.others)
         if self.modules: _warn_of_modules(self.modules, learn.cbs, learn.state)
         draws.restore(self.loader, begun=self.next=='batch')
         if self.exact: return
-        warnings.warn("The run was stopped in the middle of a batch: "
-            "it resumes, but not exactly as it would have continued")
+        warn("The run was stopped in the middle of a batch: it resumes there, but not exactly as it would have "
+            "continued. Where the fit had a `Checkpoint`, `fit(…, resume=True)` resumes it from its newest exact file")

@@ -8,7 +8,7 @@ A [`Route`](01_loop.ipynb) gives the loop its epochs, phases and batches. A `Res
 __all__ = []
 
 # %% ../../nbs/loop/05_route.ipynb #imports
-import os,warnings
+import os
 from contextlib import contextmanager,nullcontext,suppress
 from dataclasses import dataclass,field,replace
 from itertools import count,takewhile
@@ -16,6 +16,7 @@ from typing import Any,NamedTuple
 from ..core.callback import without_refs
 from ..core.copies import copied
 from ..core.events import CancelException,CancelFitException
+from ..core.tracebacks import warn
 from ..data.draws import Draws
 from ..data.search import same_objects
 from ..restore.attributes import Attributes
@@ -83,7 +84,7 @@ def _check_loader(stopped, train):
     "Warn if the rest of an epoch comes from another loader"
     at = stopped.position
     if stopped.train is None or stopped.train is train or at.next!='batch' or not at.batch: return
-    warnings.warn(f"`learn.dls.train` is not the loader with which the fit was stopped in epoch {at.counters.epoch}: "
+    warn(f"`learn.dls.train` is not the loader with which the fit was stopped in epoch {at.counters.epoch}: "
         f"the first {at.batch} batches of the epoch came from that one, and the others come from the new one")
 
 def _functions_of(opt):

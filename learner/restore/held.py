@@ -10,7 +10,6 @@ A model remembers more than weights: a buffer counts calls, `self.h` is the hidd
 __all__ = []
 
 # %% ../../nbs/restore/03_held.ipynb #imports
-import warnings
 from dataclasses import dataclass
 from enum import Enum
 from types import FunctionType
@@ -19,6 +18,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from ..core.checks import listed
 from ..core.copies import Cached
+from ..core.tracebacks import warn
 from ..data.search import of_library,reader,same_contents,same_objects
 from .tensors import HeldTensor,is_array,unique_tensors
 from .containers import assigned_globals,attributes,class_variables,copy_of_iterator,functions_in
@@ -126,7 +126,7 @@ class Holders:
 
     def restore(self):
         "Let everything hold what it held"
-        if self.fixed: warnings.warn(f"{listed(self.fixed)} cannot be put back after an inference, which may have "
+        if self.fixed: warn(f"{listed(self.fixed)} cannot be put back after an inference, which may have "
             "moved it: an iterator of a function with `yield` has no copy. An object that counts can be put back")
         if self.unmoved: return
         for o in self.noted: o.restore()

@@ -8,7 +8,6 @@ A dataset may count its calls, and an augmentation may grow stronger with each s
 __all__ = []
 
 # %% ../../nbs/restore/05_loader_counts.ipynb #imports
-import warnings
 from array import array
 from collections import deque
 from contextvars import ContextVar
@@ -28,6 +27,7 @@ from ..core.callback import Callback
 from ..core.checks import listed
 from ..core.copies import Cached,counts_in,digest,moved_results,results_of
 from ..core.dispatch import Dispatcher
+from ..core.tracebacks import warn
 from ..data.search import module_internals,of_library,slots_of,stored
 from ..data.generators import is_generator,is_stateful
 from .tensors import HeldTensor,SampledTensor,is_array,size_of
@@ -211,6 +211,6 @@ def warn_of_left(
     "Warn of what stays changed, once"
     new = [k for k in dict.fromkeys(names) if k not in named]
     named.update(names)
-    if new: warnings.warn(f"Inference has changed {listed(new)} of a loader, and it cannot be put back with all that "
+    if new: warn(f"Inference has changed {listed(new)} of a loader, and it cannot be put back with all that "
         "belongs to it: if the batches depend on it, the run is not what it would be without. An object with "
         "`state_dict` and `load_state_dict` is put back")

@@ -8,7 +8,6 @@ Inference must not change a run, and yet some modules move buffers and attribute
 __all__ = []
 
 # %% ../../nbs/restore/07_snapshot.ipynb #imports
-import warnings
 from contextlib import contextmanager
 import torch
 from torch import nn
@@ -16,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from ..core.checks import listed
 from ..core.copies import copied
+from ..core.tracebacks import warn
 from ..data.generators import keep_random
 from ..data.loader_state import keep_counts
 from ..model.optimizer import own_attrs
@@ -52,7 +52,7 @@ class ModuleSnapshot:
             if held: held.restore()
         self.buffers.restore()
         if moved := [self._name(o.t) for o in self.sampled if o.moved]:
-            warnings.warn(f"Inference has changed {listed(moved)}, which has too many values to be put back: "
+            warn(f"Inference has changed {listed(moved)}, which has too many values to be put back: "
                 "the run is not what it would be without")
 
     def __enter__(self): pass

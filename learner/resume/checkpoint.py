@@ -11,12 +11,13 @@ A `Checkpoint` saves all that training is made of, at regular intervals and when
 __all__ = ['Checkpoint']
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #imports
-import os,signal,threading,time,warnings
+import os,signal,threading,time
 from math import isnan
 from fastcore.basics import patch
 from torch.nn.parameter import is_lazy
 from ..core.callback import Callback
 from ..core.checks import checked,nearest,one_of,whole
+from ..core.tracebacks import warn
 from ..loop.learner import Learner
 from ..loop.position import Position
 from ..record.history import missing
@@ -98,7 +99,7 @@ def _check_fit(cb):
 
 def warn_of_workers(cb, why):
     "Say that persistent workers do not persist while `cb` does something"
-    if getattr(cb.learn.dls.train, 'persistent_workers', False): warnings.warn(
+    if getattr(cb.learn.dls.train, 'persistent_workers', False): warn(
         "The workers of the training loader are persistent, but begin anew in each epoch while a "
         f"`{type(cb).__name__}` {why}")
 

@@ -8,13 +8,14 @@ A folder of checkpoints has state files and a manifest, which lists them, oldest
 __all__ = ['Checkpoints']
 
 # %% ../../nbs/resume/05_checkpoints.ipynb #imports
-import hashlib,json,os,re,warnings
+import hashlib,json,os,re
 from dataclasses import asdict,dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 from ..core.checks import whole
+from ..core.tracebacks import warn
 from ..model.files import atomic_write,read_plain,sweep_temporary
 
 # %% ../../nbs/resume/05_checkpoints.ipynb #Entry
@@ -99,11 +100,21 @@ class Checkpoints:
     def newest(self,
         **of, # Only those with these values in their entries
     ):
-        "The newest file that is whole, and what it holds; None if there is none"
-        for o in reversed(self.entries):
-            if any(getattr(o, k)!=v for k,v in of.items()): continue
-            try: return self.folder/o.name,self._read(o)
-            except (ValueError,OSError,UnpicklingError) as e: warnings.warn(f"{e}: going back to the one before")
+        "The newest file that is whole, and what it holds; None if there is none. Of a run, exact ones come first"
+        entries = [o for o in reversed(self.entries) if all(getattr(o, k)==v for k,v in of.items())]
+        runs = [*dict.fromkeys(o.run for o in entries)]
+        for o in sorted(entries, key=lambda o: (runs.index(o.run), not o.exact)):
+            try: found = self.folder/o.name,self._read(o)
+            except (ValueError,OSError,UnpicklingError) as e: warn(f"{e}: going back to the one before"); continue
+            if o.exact and o.run==entries[0].run and not entries[0].exact: self._warn_of_cut(entries[0], o)
+            return found
+
+    def _warn_of_cut(self, cut, exact):
+        n = cut.iter-exact.iter
+        where = f"{n} training {'batch' if n==1 else 'batches'} before" if n else "at the beginning of the batch"
+        warn(f"`{cut.name}` was saved where an error had cut a batch, and a run does not resume exactly from it: the "
+            f"run resumes from `{exact.name}`, {where}. To resume where the error was, write "
+            f"`fit(…, resume={str((self.folder/cut.name).resolve())!r})`")
 
     def _read(self, entry):
         file = self.folder/entry.name

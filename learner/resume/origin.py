@@ -8,7 +8,7 @@ A state file holds no code. A run that is resumed with another `forward`, anothe
 __all__ = []
 
 # %% ../../nbs/resume/02_origin.ipynb #imports
-import dis,hashlib,platform,sys,warnings
+import dis,hashlib,platform,sys
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ import torch
 from .. import __version__
 from ..core.callback import FuncCallback
 from ..core.dispatch import Dispatcher
+from ..core.tracebacks import warn
 from ..data.search import cells_of,names_in,of_library,stored
 from ..restore.places import by_name
 
@@ -203,4 +204,4 @@ class Origin:
     def compare(self, learn):
         "Warn if `learn` is not what this origin was made of"
         if changes := self.changes(Origin.of(learn)):
-            warnings.warn(f"The run resumes, but not exactly as it would have continued: {'; '.join(changes)}")
+            warn(f"The run resumes, but not exactly as it would have continued: {'; '.join(changes)}")

@@ -17,7 +17,6 @@ The loss jumped at batch 730, and you want to see what the model looked like at 
 __all__ = ['Rewind']
 
 # %% ../../nbs/resume/07_rewind.ipynb #imports
-import warnings
 from collections import deque
 from contextlib import contextmanager
 from copy import deepcopy
@@ -38,6 +37,7 @@ from ..core.callback import Callback
 from ..core.callbacks import chosen
 from ..core.checks import checked,listed,whole
 from ..core.dispatch import Dispatcher
+from ..core.tracebacks import warn
 from ..data.generators import has_state
 from ..data.loader_state import counts_of,moved_counts
 from ..data.search import search
@@ -241,7 +241,7 @@ def warn_of_shared(learn, twin, cbs, what='The fork'):
     roots = {'loss_func': twin.loss_func, 'metrics': twin.metrics} | {k:dict(vars(cb)) for k,cb in by_name(cbs).items()}
     found = search(roots, _moves, shut=(DataLoader,Dataset))
     names = [k.split('.')[0] for k,o in found.items() if of_parent(o)]
-    if names: warnings.warn(f"{what} would use its parent's model, optimizer or learner in "
+    if names: warn(f"{what} would use its parent's model, optimizer or learner in "
         f"{listed(dict.fromkeys(names))}: a function keeps what it was made with. Give it one of its own")
 
 # %% ../../nbs/resume/07_rewind.ipynb #forked_at

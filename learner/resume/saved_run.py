@@ -32,7 +32,6 @@ Values that are not plain, such as arrays and counters, are written by an [`Enco
 __all__ = []
 
 # %% ../../nbs/resume/03_saved_run.ipynb #imports
-import warnings
 from dataclasses import dataclass,fields,is_dataclass
 from inspect import signature
 from torch import nn
@@ -40,6 +39,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from ..core.checks import listed
 from ..core.copies import copied
+from ..core.tracebacks import warn
 from ..data.generators import is_stateful,same_state
 from ..loop.position import Position,callback_states,whole_states
 from ..loop.route import Turn
@@ -61,7 +61,7 @@ def _saved_attributes(learn):
         for k,v in attrs.items():
             try: res.setdefault(path, {})[k] = encode(v, f'{path}.{k}')
             except (TypeError,ValueError): lost.append(f'{path}.{k}')
-    if lost: warnings.warn(f"{listed(lost)} cannot be saved: a run that is resumed from a file begins with new ones. "
+    if lost: warn(f"{listed(lost)} cannot be saved: a run that is resumed from a file begins with new ones. "
         "Tensors, arrays, numbers and containers of them can")
     return on_cpu(res)
 
@@ -98,12 +98,12 @@ class Weights:
             put_hidden(m, self.hidden.get(k, {}))
             _put_grads(unwrapped(m), self.hidden.get(k, {}))
         if lost := learn.route.attributes.put(decode(self.attributes, learn.device)):
-            warnings.warn(f"The run had {listed(lost)}, and has no such object now: their values are lost")
+            warn(f"The run had {listed(lost)}, and has no such object now: their values are lost")
 
     def _put_loss(self, k, m):
         weights = self.loss.get(k, {})
         if weights.keys()==weights_of(m).keys(): load_weights(m, weights)
-        elif weights: warnings.warn(f"`{k}` is not the module that was saved: it begins with its own weights")
+        elif weights: warn(f"`{k}` is not the module that was saved: it begins with its own weights")
 
 # %% ../../nbs/resume/03_saved_run.ipynb #OptState
 def params_of(opt): return [p for g in opt.param_groups for p in g['params']]
@@ -161,7 +161,7 @@ def _put_attrs(opt, attrs, device):
     for k,v in attrs.items():
         if k not in settings: setattr(opt, k, decode(v, device)); continue
         now = _saved_attrs(opt)[0].get(k)
-        if not same_state(now, v): warnings.warn(f"`learn.opt.{k}` was {decode(v, device)} when the run was saved, "
+        if not same_state(now, v): warn(f"`learn.opt.{k}` was {decode(v, device)} when the run was saved, "
             f"and is {getattr(opt, k, None)}: the run resumes with the latter")
 
 # %% ../../nbs/resume/03_saved_run.ipynb #Progress

@@ -13,7 +13,7 @@ The file appears complete or not at all, and reading it never runs code. What is
 __all__ = []
 
 # %% ../../nbs/resume/04_state_file.ipynb #imports
-import hashlib,os,warnings
+import hashlib,os
 from functools import cache
 from pathlib import Path
 import torch
@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback,without_refs
 from ..core.checks import checked,listed,nearest
+from ..core.tracebacks import warn
 from ..data.search import search
 from ..loop.learner import Learner
 from ..loop.route import Stopped
@@ -59,7 +60,7 @@ def warn_unsaved(
     for k,v in unsaved_attrs(learn.opt).items():
         known = search({'': v}, _learns, inside=False, depth=3)
         if known and not any(_moves_unsaved(o, saved) for o in known.values()): continue # the model, or a part of it
-        warnings.warn(f"`learn.opt.{k}`, of type `{type(v).__name__}`, is not saved: the optimizer needs a "
+        warn(f"`learn.opt.{k}`, of type `{type(v).__name__}`, is not saved: the optimizer needs a "
             "`state_dict` and a `load_state_dict` of its own")
     for name,cb in by_name(learn.cbs).items():
         if type(cb).state_dict is not Callback.state_dict: continue # it knows what it saves
@@ -67,7 +68,7 @@ def warn_unsaved(
         own = {k:v for k,v in without_refs(cb).items() if k not in named}
         found = search(own, _may_learn, inside=False, depth=3, shut=(DataLoader,Dataset))
         if missed := [k for k,o in found.items() if _learns(o) and _is_unsaved(o, saved)]:
-            warnings.warn(f"`{name}` has {listed(missed)}, which takes part in training but is not saved: "
+            warn(f"`{name}` has {listed(missed)}, which takes part in training but is not saved: "
                 f"name it in `{type(cb).__name__}._stateattrs`")
 
 # %% ../../nbs/resume/04_state_file.ipynb #write_state
