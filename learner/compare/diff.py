@@ -205,8 +205,12 @@ def _of_settings(a, b):
     "Settings, but for what is a column of its own"
     new = _callbacks(a) ^ _callbacks(b)
     def of(o): return {k:v for k,v in o.settings.items() if k.removeprefix('opt.') not in a.hypers
-        and not (k.startswith('callbacks.') and k.split('.')[1] in new)}
+        and not (k.startswith('callbacks.') and k.split('.')[1] in new) and not k.startswith('samples.')}
     return _of_dicts(of(a), of(b))
+
+def _of_samples(a, b):
+    both = {k for k in a.settings if k.startswith('samples.')} & b.settings.keys()
+    return _of_dicts(*({k:v for k,v in o.settings.items() if k in both} for o in (a, b)))
 
 def _of_layers(a, b):
     if a.layers!=b.layers: yield 'layers',"the model differs" + changed_line(*('\n'.join(o.layers) for o in (a, b)))
@@ -228,6 +232,7 @@ def _of_setups(a, b):
     for kind,f in (('code', _of_code), ('code', _of_callbacks), ('hyper-parameter', _of_layers),
                    ('hyper-parameter', _of_settings)):
         yield from (('arithmetic' if k=='device' else kind, k, words) for k,words in f(a, b))
+    yield from (('data', k, o) for k,o in _of_samples(a, b))
     yield from (('data', f'loader.{k}', o) for k,o in _of_dicts(a.loader, b.loader))
     yield from (('arithmetic', f'machine.{k}', o) for k,o in _of_dicts(a.machine, b.machine))
 
@@ -243,7 +248,8 @@ def explains(
     role = re.search(r'\((\w+)\)$', name)
     late = name=='layers' or name.startswith(('loss','opt.')) or (role and role[1] in of_model)
     if late: return not parting.early
-    if name.startswith('loader.'): return not before and (bool(parting.early) or 'generators' in names)
+    if name.startswith('samples.') and not name.startswith('samples.train'): return False # they are not trained on
+    if name.startswith(('loader.','samples.')): return not before and (bool(parting.early) or 'generators' in names)
     return kind=='code' or not before
 
 mechanisms = dict(generators='random stream', ids='data', inputs='data', hypers='hyper-parameter',
@@ -251,15 +257,16 @@ mechanisms = dict(generators='random stream', ids='data', inputs='data', hypers=
 
 def causes_of(parting, a, b):
     "Causes as kind and words, the first of which counts; and what made no difference"
-    seen,found,idle = observed(parting, a.hypers if a else ()),[],[]
+    seen,found,datasets,idle = observed(parting, a.hypers if a else ()),[],[],[]
     for kind,name,words in _of_setups(a, b) if a and b else ():
-        (found if explains(kind, name, parting) else idle).append((kind, words))
+        if not explains(kind, name, parting): idle.append((kind, words))
+        else: (datasets if name.startswith('samples.') else found).append((kind, words)) # samples tell more than these
     kinds = mechanisms if 'loss' not in seen else {k:v for k,v in mechanisms.items() if k!='trained'}
     by_kind = [(kinds[k], seen[k]) for k in kinds if k in seen]
     others = [('arithmetic', words) for k,words in seen.items() if k not in kinds]
     if parting.names==['weights'] and parting.at[0]<0: others = [('weights', seen['weights'])]
     certain = [o for o in found if o[0]!='arithmetic']
-    return [*certain, *by_kind, *[o for o in found if o not in certain], *others],idle
+    return [*certain, *by_kind, *datasets, *[o for o in found if o not in certain], *others],idle
 
 # %% ../../nbs/compare/02_diff.ipynb #Difference
 @dataclass

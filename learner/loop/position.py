@@ -19,6 +19,7 @@ from ..core.tracebacks import warn
 from ..data.generators import get_state,random_state
 from ..data.loader_state import LoaderState,counts_of,describe,moved_counts
 from ..data.draws import Draws
+from ..data.samples import warn_of_samples
 from ..model.hypers import get_hyper,spare
 from ..record.history import Row
 from ..record.run_config import RunConfig,run_config
@@ -159,7 +160,12 @@ def settings_of(learn) -> dict: # By dotted names
         config = run_config(learn) if hasattr(learn, 'metrics') else RunConfig()
     idle = [f'callbacks.{k}' for k,o in by_name(learn.cbs).items() if o.writes or o.watches]
     def matters(k): return not k.startswith(_compared_elsewhere) and '.'.join(k.split('.')[:2]) not in idle
-    return {k:v for k,v in config.flat().items() if matters(k)}
+    samples = {f'samples.{k}':v for k,v in learn.route.samples.items()}
+    return {k:v for k,v in config.flat().items() if matters(k)} | samples
+
+def samples_in(settings):
+    "What settings tell of the samples"
+    return {k.removeprefix('samples.'):v for k,v in settings.items() if k.startswith('samples.')}
 
 def changed_settings(was, now, but=()):
     "What differs in `now`, in words; a callback is gone or new as a whole. Callbacks in `but` are not mentioned"
@@ -193,7 +199,8 @@ def _differences(at, learn, overrides, silent, gone, in_memory):
             for o in (at.settings, settings_of(learn))))
     was,told = at.optimizer.at_start,{k:v for k,v in overrides.items() if k not in silent}
     res = [f"`{k}` was {was.get(k)} when the fit began, and is {v} from here on" for k,v in told.items()]
-    def others(o): return {k:v for k,v in o.items() if k.removeprefix('opt.') not in overrides}
+    def others(o):
+        return {k:v for k,v in o.items() if k.removeprefix('opt.') not in overrides and not k.startswith('samples.')}
     return res + changed_settings(others(at.settings), others(settings_of(learn)), gone)
 
 # %% ../../nbs/loop/03_position.ipynb #Position
@@ -281,6 +288,7 @@ class Position:
         taken = change_hypers(learn, self.optimizer.changed(learn) | overrides)
         if differs := _differences(self, learn, overrides, taken if told else overrides, gone, in_memory):
             warn(f"The run resumes with other settings than it had: {'; '.join(differs)}")
+        if self.settings and not in_memory: warn_of_samples(samples_in(self.settings), learn.route.samples)
         _warn_of_others(self.others)
         if self.modules: _warn_of_modules(self.modules, learn.cbs, learn.state)
         draws.restore(self.loader, begun=self.next=='batch')

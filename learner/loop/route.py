@@ -18,6 +18,7 @@ from ..core.copies import copied
 from ..core.events import CancelException,CancelFitException
 from ..core.tracebacks import warn
 from ..data.draws import Draws
+from ..data.samples import samples_of
 from ..data.search import same_objects
 from ..restore.attributes import Attributes
 from ..data.loader_state import counts_of
@@ -100,6 +101,7 @@ class WayBack:
         self.lineage = () # turns of the last fit
         self.carry = False # let batches carry the generator states of their workers, so that a resume needs no replay
         self.counts_before,self.moved = {},[] # what the loader had counted before the fit; what has moved in it since
+        self.samples = {} # what told the samples of the loaders apart when the fit began
         self.hypers_before,self.hypers_at_start = {},{} # hyper-parameters before the fit, and when it began
         self.cbs = () # callbacks of the running fit
         self.again = None # called after a fit that was stopped to train on from elsewhere
@@ -130,6 +132,7 @@ class WayBack:
         self._reset()
         self.attributes # are noted now
         self.counts_before = counts_of(learn.dls.train, digests=True)
+        self.samples = samples_of({'train': learn.dls.train, **learn.dls.valids})
         self.moved = stopped.position.loader.moved or [] if stopped else []
         if stopped is None: self.lineage = Turn(new_run(), 'fit', 0),
         elif (n := stopped.position.counters.train_iter)>self.lineage[-1].n_iter: self.turn('resume', n)

@@ -40,9 +40,8 @@ def cut_in_batch(path, n, ev='after_pred', **kwargs):
     with pytest.raises(InterruptedError): learn.fit(2, cbs=[cb, Raise(ev, InterruptedError, n)])
     return learn,cb.last_saved_path
 
-@pytest.mark.parametrize('resume', [True, 'auto'])
-@pytest.mark.parametrize('ev', ['after_pred','after_loss','before_step','after_step'])
-def test_after_an_error_in_a_batch_the_newest_exact_file_is_taken(tmp_path, resume, ev):
+@pytest.mark.parametrize('ev,resume', [('after_pred', True), ('after_loss', 'auto'), ('after_step', 'auto')])
+def test_after_an_error_in_a_batch_the_newest_exact_file_is_taken(tmp_path, ev, resume):
     whole = made(tmp_path/'whole').fit(2)
     _,file = cut_in_batch(tmp_path, 5, ev)
     again,trace = made(tmp_path, seed=7),Trace('after_batch')
@@ -73,3 +72,137 @@ def test_a_file_that_is_not_exact_is_taken_where_there_is_no_other(tmp_path):
 def test_nothing_is_told_where_the_newest_file_is_exact(tmp_path):
     made(tmp_path).fit(2, cbs=[Checkpoint(every=2, unit='iter'), StopAfter(5)])
     made(tmp_path).fit(2, cbs=Checkpoint(), resume='auto')
+
+# Another split of the data
+class Files(Dataset):
+    "Names of files, in a folder of which a part is left out for validation"
+    def __init__(self, files): self.files = files
+    def __len__(self): return len(self.files)
+    def __getitem__(self, i):
+        x = torch.tensor([float(sum(map(ord, self.files[i].split('/')[-1])))])/1000
+        return x.repeat(3),x
+
+class Noisy(Dataset):
+    "Draws its samples at random, and keeps what it has drawn"
+    def __init__(self, n=48): self.n,self.cache,self.seen,self.gen = n,[None]*n,[0]*n,torch.Generator()
+    def __len__(self): return self.n
+    def __getitem__(self, i):
+        self.seen[i] += 1
+        self.cache[i] = x = torch.randn(3)
+        return x+torch.randn(3, generator=self.gen),x[:1]
+
+class Endless(torch.utils.data.IterableDataset):
+    def __init__(self): self.given = [0]*48
+    def __iter__(self):
+        for i in range(48): self.given[i] += 1; x = torch.randn(3); yield x,x[:1]
+
+def split(seed, i):
+    return random_split(points(64), [48, 16], torch.Generator().manual_seed(seed))[i]
+
+def names(k=0, root='/data'): return [f'{root}/{o:03}.png' for o in range(k, 48+k)]
+
+def cut(path, **kwargs): return made(path, **kwargs).fit(2, cbs=[Checkpoint(every=2, unit='iter'), StopAfter(5)])
+
+def resumed(path, **kwargs):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        made(path, **kwargs).fit(2, cbs=Checkpoint(), resume='auto')
+    return [o for o in messages(seen) if 'other samples, or' in o]
+
+other_splits = {
+    'subset':     (dict(train=split(0, 0)), dict(train=split(1, 0)), 'train.dataset.indices[:]'),
+    'valid':      (dict(valid=split(0, 1)), dict(valid=split(1, 1)), 'valid.dataset.indices[:]'),
+    'number':     (dict(train=split(0, 0)), dict(train=Subset(points(64), range(49))), 'had length 48, and has 49'),
+    'tensors':    (dict(train=points()), dict(train=points(seed=3)), 'train.dataset.tensors[0][:]'),
+    'order':      (dict(train=Files(names())), dict(train=Files(names()[::-1])), 'train.dataset.files[:]'),
+    'files':      (dict(train=Files(names())), dict(train=Files(names(1))), 'train.dataset.files[:]'),
+    'range':      (dict(train=Subset(points(64), [*range(48)])), dict(train=Subset(points(64), [*range(1, 49)])), 'indices'),
+    'inner':      (dict(train=Subset(points(64), [*range(48)])), dict(train=Subset(points(64, 2), [*range(48)])),
+        'train.dataset.dataset.tensors[0][:]'),
+}
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize('was,now,named', other_splits.values(), ids=other_splits)
+def test_a_run_that_resumes_names_another_split(tmp_path, was, now, named):
+    cut(tmp_path, **was)
+    told, = resumed(tmp_path, **now)
+    assert named in told and 'split with a seed' in told
+
+same_splits = {
+    'subset':     lambda: dict(train=split(0, 0), valid=split(0, 1)),
+    'tensors':    lambda: dict(train=points()),
+    'noisy':      lambda: dict(train=Noisy(), valid=Noisy(16)),
+    'files':      lambda: dict(train=Files(names(root=f'/mnt/{os.urandom(2).hex()}'))),
+}
+
+@pytest.mark.parametrize('kwargs', same_splits.values(), ids=same_splits)
+def test_the_same_split_gives_no_alarm(tmp_path, kwargs):
+    "Whatever was drawn at random, cached or moved meanwhile"
+    cut(tmp_path, **kwargs())
+    assert not resumed(tmp_path, **kwargs())
+
+@pytest.mark.parametrize('loader', [lambda: DataLoader(Endless(), 8), lambda: DataLoader(points(), 8, num_workers=2),
+    lambda: [(torch.ones(8, 3)*i, torch.ones(8, 1)) for i in range(6)]], ids=['iterable','workers','list'])
+def test_other_loaders_give_no_alarm(tmp_path, loader):
+    def run(**kwargs):
+        learn = made(tmp_path)
+        learn.dls.loaders['train'] = loader()
+        return learn.fit(2, **kwargs)
+    run(cbs=[Checkpoint(every=1), StopAfter(7)])
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        run(cbs=Checkpoint(), resume='auto')
+    assert not [o for o in messages(seen) if 'other samples, or' in o]
+
+def test_the_samples_are_noted_once_per_fit(tmp_path, monkeypatch):
+    "A pause costs nothing for it"
+    from learner.loop import route
+    calls,samples_of = [],route.samples_of
+    monkeypatch.setattr(route, 'samples_of', lambda o: calls.append(o) or samples_of(o))
+    made(tmp_path).fit(2, cbs=Checkpoint(every=1, unit='iter'))
+    assert len(calls)==1
+
+# The line that a warning names
+def other_settings(path):
+    cut(path)
+    return lambda: made(path).fit(2, cbs=[Checkpoint(), GradientClip(1.)], resume='auto'),'other settings'
+
+def other_loader(path):
+    cut(path)
+    return lambda: made(path, bs=6).fit(2, cbs=Checkpoint(), resume='auto'),'training loader has changed'
+
+def other_samples(path):
+    cut(path)
+    return lambda: made(path, points(seed=4)).fit(2, cbs=Checkpoint(), resume='auto'),'other samples, or'
+
+def cut_by_error(path):
+    cut_in_batch(path, 5)
+    return lambda: made(path).fit(2, cbs=Checkpoint(), resume='auto'),'an error had cut'
+
+def in_memory(path):
+    learn = made(path)
+    with pytest.raises(InterruptedError): learn.fit(2, cbs=[Raise('after_pred', InterruptedError, 4)])
+    return lambda: learn.resume(cbs=[]),'in the middle of a batch'
+
+def callback_gone(path):
+    made(path).fit(2, cbs=[Checkpoint(every=2, unit='iter'), EMA(), StopAfter(5)])
+    return lambda: made(path).fit(2, cbs=Checkpoint(), resume='auto'),'No callback takes the state'
+
+def other_version(path):
+    cut(path)
+    file = max((path/'checkpoints').glob('*.pt'))
+    saved = torch.load(file, weights_only=True)
+    saved['versions']['torch'] = '0.0'
+    torch.save(saved, path/'old.pt')
+    return lambda: made(path).fit(2, resume=path/'old.pt'),'torch was 0.0'
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize('case', [other_settings, other_loader, other_samples, cut_by_error, in_memory, callback_gone,
+    other_version])
+def test_a_warning_names_the_line_of_the_user(tmp_path, case):
+    again,text = case(tmp_path)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        again()
+    assert any(text in o for o in messages(seen)), messages(seen)
+    for o in seen: assert o.filename==__file__, o
