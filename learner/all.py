@@ -20,6 +20,7 @@ from .data.loaders import *
 from .data.loader_state import *
 from .data.draws import *
 from .data.sampling import *
+from .data.samples import *
 from .model.groups import *
 from .model.hypers import *
 from .model.optimizer import *

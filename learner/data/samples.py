@@ -101,7 +101,8 @@ def other_samples(
 ) -> list: # In words
     "What tells that the samples are others"
     both = [k for k in was if k in now and was[k]!=now[k]]
-    return [f"`{k}` has other entries" if k.endswith(']') else f"`{k}` had length {was[k]}, and has {now[k]}" for k in both]
+    return [f"`{k}` has other entries" if k.endswith(']') else
+        f"`{k}` had length {was[k]}, and has {now[k]}" for k in both]
 
 def warn_of_samples(
     was:dict, # `samples_of` the loaders when the run was saved
@@ -109,5 +110,5 @@ def warn_of_samples(
 ):
     "Warn if a run resumes with other samples"
     if differs := other_samples(was, now): warn("The run resumes with other samples, or the same in another order: "
-        f"{'; '.join(differs)}. If they were split otherwise, the run trains on samples that it was validated on before: "
-        "split with a seed, as by `random_split(dataset, [.8, .2], torch.Generator().manual_seed(42))`")
+        f"{'; '.join(differs)}. If they were split otherwise, the run trains on samples that it was validated on "
+        "before: split with a seed, as by `random_split(dataset, [.8, .2], torch.Generator().manual_seed(42))`")

@@ -132,7 +132,7 @@ same_splits = {
     'subset':     lambda: dict(train=split(0, 0), valid=split(0, 1)),
     'tensors':    lambda: dict(train=points()),
     'noisy':      lambda: dict(train=Noisy(), valid=Noisy(16)),
-    'files':      lambda: dict(train=Files(names(root=f'/mnt/{os.urandom(2).hex()}'))),
+    'files':      lambda: dict(train=Files(names(root=f'/elsewhere/{os.urandom(2).hex()}'))),
 }
 
 @pytest.mark.parametrize('kwargs', same_splits.values(), ids=same_splits)
