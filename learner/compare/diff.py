@@ -209,8 +209,11 @@ def _of_settings(a, b):
     return _of_dicts(of(a), of(b))
 
 def _of_samples(a, b):
-    both = {k for k in a.settings if k.startswith('samples.')} & b.settings.keys()
-    return _of_dicts(*({k:v for k,v in o.settings.items() if k in both} for o in (a, b)))
+    for k,v in a.settings.items():
+        if not k.startswith('samples.') or (w := b.settings.get(k, v))==v: continue
+        name = k.removeprefix('samples.')
+        yield k,(f"`{name[:-3]}` has other entries in b than in a" if name.endswith('[:]') else
+            f"`{name}` has length {v} in a, and {w} in b")
 
 def _of_layers(a, b):
     if a.layers!=b.layers: yield 'layers',"the model differs" + changed_line(*('\n'.join(o.layers) for o in (a, b)))

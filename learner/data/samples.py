@@ -101,7 +101,7 @@ def other_samples(
 ) -> list: # In words
     "What tells that the samples are others"
     both = [k for k in was if k in now and was[k]!=now[k]]
-    return [f"`{k}` has other entries" if k.endswith(']') else
+    return [f"`{k[:-3]}` has other entries" if k.endswith('[:]') else
         f"`{k}` had length {was[k]}, and has {now[k]}" for k in both]
 
 def warn_of_samples(

@@ -110,15 +110,15 @@ def resumed(path, **kwargs):
     return [o for o in messages(seen) if 'other samples, or' in o]
 
 other_splits = {
-    'subset':     (dict(train=split(0, 0)), dict(train=split(1, 0)), 'train.dataset.indices[:]'),
-    'valid':      (dict(valid=split(0, 1)), dict(valid=split(1, 1)), 'valid.dataset.indices[:]'),
+    'subset':     (dict(train=split(0, 0)), dict(train=split(1, 0)), 'train.dataset.indices'),
+    'valid':      (dict(valid=split(0, 1)), dict(valid=split(1, 1)), 'valid.dataset.indices'),
     'number':     (dict(train=split(0, 0)), dict(train=Subset(points(64), range(49))), 'had length 48, and has 49'),
-    'tensors':    (dict(train=points()), dict(train=points(seed=3)), 'train.dataset.tensors[0][:]'),
-    'order':      (dict(train=Files(names())), dict(train=Files(names()[::-1])), 'train.dataset.files[:]'),
-    'files':      (dict(train=Files(names())), dict(train=Files(names(1))), 'train.dataset.files[:]'),
+    'tensors':    (dict(train=points()), dict(train=points(seed=3)), 'train.dataset.tensors[0]'),
+    'order':      (dict(train=Files(names())), dict(train=Files(names()[::-1])), 'train.dataset.files'),
+    'files':      (dict(train=Files(names())), dict(train=Files(names(1))), 'train.dataset.files'),
     'range':      (dict(train=Subset(points(64), [*range(48)])), dict(train=Subset(points(64), [*range(1, 49)])), 'indices'),
     'inner':      (dict(train=Subset(points(64), [*range(48)])), dict(train=Subset(points(64, 2), [*range(48)])),
-        'train.dataset.dataset.tensors[0][:]'),
+        'train.dataset.dataset.tensors[0]'),
 }
 
 @pytest.mark.sample(2)
