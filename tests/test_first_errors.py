@@ -132,3 +132,70 @@ def test_a_part_that_is_assigned_later_is_checked_by_whatever_comes_next(part, v
     learn = part_learner()
     setattr(learn, part, v)
     with pytest.raises(TypeError, match=match): uses[use](learn)
+
+# What functions of batches return
+def dicts(**kwargs):
+    data = [dict(age=a, label=(a>.5).long()) for a in torch.rand(16, generator=torch.Generator().manual_seed(0))]
+    return DataLoaders.from_dsets(data, bs=8, device='cpu', **kwargs)
+class OfAge(nn.Module):
+    def __init__(self): super().__init__(); self.lin = nn.Linear(1, 2)
+    def forward(self, age): return self.lin(age[:,None])
+class OfYears(OfAge):
+    def forward(self, years): return super().forward(years)
+
+def error_of(f):
+    with pytest.raises(Exception) as e: f()
+    return '\n'.join([str(e.value), *getattr(e.value, '__notes__', ())])
+def told(model=OfAge, dls=None, **kwargs):
+    return error_of(lambda: Learner(dls or dicts(), model(), ce, **kwargs).fit(1))
+
+@pytest.mark.parametrize('split,got', [
+    (lambda b: b['age'], r'(8,) float32'), (lambda b: (b['age'], b['label']), 'tuple of (8,) float32, (8,) int64'),
+    (lambda b: ((b['age'],), b['label']), 'tuple of tuple of (8,) float32, (8,) int64'), (lambda b: None, 'NoneType'),
+    (lambda b: (b['age'], b['age'], b['label']), 'tuple of (8,) float32, (8,) float32, (8,) int64')],
+    ids=['tensor','tensors','one part','nothing','three'])
+def test_a_split_that_returns_something_else_is_named_with_what_it_returned(split, got):
+    said = told(dls=dicts(split=split))
+    assert f"`split` returned {got}: it returns a tuple of inputs, or a mapping, and a tuple of targets" in said
+    Learner(dicts(split=lambda b: ((b['age'],), (b['label'],))), OfAge(), ce).fit(1)
+
+def test_a_function_of_map_batch_returns_the_batch():
+    assert '`changes` is to return the changed batch to `MapBatch`, but returned None' in told(cbs=MapBatch(changes))
+    said = told(TwoInputs, cbs=MapBatch(lambda b: b['age']))
+    assert "the model got (8,) float32. The function of a `MapBatch` returns the whole batch" in said
+def changes(b): b['age'] = b['age']*2
+
+@pytest.mark.parametrize('cbs', [(), MatchArgs], ids=['as it is','matched'])
+def test_a_field_that_the_model_calls_otherwise_is_renamed_by_what_the_error_says(cbs):
+    line = re.search(r'`cbs=(MapBatch\(.*?\))`', told(OfYears, cbs=cbs))[1]
+    Learner(dicts(), OfYears(), ce, cbs=[eval(line), *([cbs] if cbs else [])]).fit(1)
+
+def test_a_metric_of_a_batch_is_told_what_it_gets():
+    said = error_of(lambda: Learner(DataLoaders([(x,y)], [(x,y)], device='cpu'), Net(), ce,
+        metrics=lambda batch: batch[0].mean()).fit(1))
+    assert 'A metric is called with the predictions and the targets of a batch, here 2 arguments' in said
+
+# Names of fastai
+@pytest.mark.parametrize('f,instead', [
+    (lambda o: o.loss_not_reduced(), 'per_sample(learn.loss_func)'),
+    (lambda o: o.validation_context(), 'learn.validate()'),
+    (lambda o: o.to_parallel(), 'nn.DataParallel(model)'), (lambda o: o.dls.test_dl([1]), 'learn.get_preds(dl='),
+    (lambda o: o.dls.bs, 'dls.train.batch_size'), (lambda o: o.dls.cuda(), "dls.to('cuda')"),
+    (lambda o: o.dls.show_batch(), 'dls.one_batch()'), (lambda o: o.dls.after_batch, 'cbs=MapBatch(f)'),
+    (lambda o: o.recorder.loss_not_reduced, 'per_sample(learn.loss_func)'),
+    (lambda o: o.dls.tarin, 'Did you mean `train`')])
+def test_an_attribute_of_fastai_is_answered_with_ours(f, instead):
+    assert instead in error_of(lambda: f(synth_learner()))
+
+@pytest.mark.parametrize('f', [lambda opt: opt.set_hyper('lr', 1), lambda opt: opt.hypers[-1],
+    lambda opt: opt.set_hypers(lr=1)], ids=['set_hyper','hypers','set_hypers'])
+def test_a_method_of_fastais_optimizers_is_answered_in_a_callback(f):
+    said = error_of(lambda: synth_learner(cbs=Callback(before_batch=lambda self: f(self.opt))).fit(1))
+    assert "Write `learn.set_hyper('lr', v)`; `get_hyper(learn.opt, 'lr')` reads" in said
+
+def test_loaders_without_validation_say_so_and_are_copied():
+    from copy import copy,deepcopy
+    import pickle
+    dls = synth_dls(n_valid=0)
+    assert "'NoneType' object has no attribute 'dataset'" in error_of(lambda: dls.valid_ds)
+    for o in (copy(dls), deepcopy(dls), pickle.loads(pickle.dumps(dls))): assert len(o.train)==len(dls.train)

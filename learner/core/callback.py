@@ -16,7 +16,7 @@ from inspect import signature
 from types import MethodType
 from weakref import ref
 from fastcore.basics import GetAttr
-from .checks import checked,in_range,known_args,nearest,snake_name
+from .checks import checked,in_range,instead_of,known_args,nearest,snake_name
 from .events import AnyOf,Filter,event,in_phases,moments
 
 # %% ../../nbs/core/03_callback.ipynb #Flags
@@ -112,7 +112,8 @@ class Attached(GetAttr):
                 if e.obj is not learn or e.name!=k: raise # an error inside one of its properties
         near = ''
         if not k.startswith('_'): # a private name, which libraries ask for, is not suggested anyway
-            near = nearest(k, [*vars(self), *vars(type(self)), *(dir(learn) if learn is not None else ())])
+            names = [*vars(self), *vars(type(self)), *(dir(learn) if learn is not None else ())]
+            near = instead_of(k) or nearest(k, names)
         me = f'`{type(self).__name__}`'
         owner = f"{me}, which has no Learner yet, has no" if learn is None else f"Neither {me} nor its Learner has"
         raise AttributeError(f"{owner} `{k}`.{near}", name=k, obj=self) from None

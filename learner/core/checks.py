@@ -31,6 +31,28 @@ def nearest(
     res = get_close_matches(name, names, n=1) or [o for o in names if {*name.split('_')}<={*o.split('_')}]
     return f" Did you mean `{res[0]}`?" if res else ""
 
+# %% ../../nbs/core/01_checks.ipynb #instead_of
+_set_hyper = "Write `learn.set_hyper('lr', v)`; `get_hyper(learn.opt, 'lr')` reads"
+_freeze = "Write `learn.freeze_to(n)`, `learn.freeze()` or `learn.unfreeze()`"
+_mapped = "Write `cbs=MapBatch(f)`, where `f` gets each batch and returns the changed one"
+_parallel = "Write `fit(…, procs=2)`, or give `nn.DataParallel(model)` as the model"
+_attrs_of_fastai = dict(
+    loss_not_reduced="Write `per_sample(learn.loss_func)`, a function that returns the loss of each sample",
+    validation_context="Inference needs no set-up: `learn.validate()` and `learn.get_preds()` restore what they change",
+    to_parallel=_parallel, parallel_ctx=_parallel, set_hyper=_set_hyper, set_hypers=_set_hyper, hypers=_set_hyper,
+    freeze_to=_freeze, freeze=_freeze, unfreeze=_freeze, all_params="Its parameters are in `param_groups`",
+    clear_state="A fit begins with a new optimizer by `fit(…, reset_opt=True)`",
+    test_dl="Any loader will do: `learn.get_preds(dl=DataLoader(dataset, 64))`",
+    show_batch="`dls.one_batch()` returns the first batch", bs="That of training is `dls.train.batch_size`",
+    cuda="Write `dls.to('cuda')`", cpu="Write `dls.to('cpu')`", after_item=_mapped, before_batch=_mapped,
+    after_batch=_mapped)
+
+def instead_of(
+    name:str, # An attribute that there is not
+) -> str: # Nothing if it is none of fastai's
+    "The end of an error message, which says what to write instead of an attribute of fastai"
+    return f" {_attrs_of_fastai[name]}" if name in _attrs_of_fastai else ""
+
 # %% ../../nbs/core/01_checks.ipynb #known_args
 # Arguments of fastai, and of other libraries, that have another name here
 _elsewhere = dict(batch_tfms='aug', item_tfms='aug', cpu='device',

@@ -14,7 +14,7 @@ from collections import defaultdict
 from contextlib import contextmanager
 from functools import wraps
 from fastcore.foundation import L
-from .checks import nearest
+from .checks import instead_of,nearest
 from .events import CancelException,cancels,event,training_loop
 from .callback import call_selected,hold,on
 from .callbacks import CallbackList,bring_back,chosen,without
@@ -148,7 +148,7 @@ class Notifier(Handlers):
 
     def __getattr__(self, k):
         if hasattr(type(self), k): return object.__getattribute__(self, k) # a property failed: raise its error again
-        near = '' if k.startswith('_') else nearest(k, dir(self))
+        near = '' if k.startswith('_') else instead_of(k) or nearest(k, dir(self))
         raise AttributeError(f"`{type(self).__name__}` has no attribute `{k}`.{near}", name=k, obj=self)
 
     def announce_error(self, e): # The exception that ended a scope

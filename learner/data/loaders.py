@@ -14,7 +14,7 @@ from copy import copy
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader,Dataset,IterableDataset
-from ..core.checks import checked,is_whole,listed,nearest
+from ..core.checks import checked,instead_of,is_whole,listed,nearest
 from .generators import is_stateful,keep_random
 
 # %% ../../nbs/data/03_loaders.ipynb #default_device
@@ -202,6 +202,10 @@ class DataLoaders:
         if isinstance(i, str) and i in self.loaders: return i
         raise (IndexError if is_whole(i) else KeyError)(_no_loader(i, names, self.valids))
 
+    def __getattr__(self, k):
+        if hasattr(type(self), k): return object.__getattribute__(self, k) # a property failed: raise its error again
+        near = '' if k.startswith('_') else instead_of(k) or nearest(k, dir(self))
+        raise AttributeError(f"`{type(self).__name__}` has no attribute `{k}`.{near}", name=k, obj=self)
     def __getitem__(self, i): return self.loaders[self.name(i)]
     def __len__(self): return len(self.loaders)
     def __iter__(self): return iter(self.loaders.values())

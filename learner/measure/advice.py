@@ -11,9 +11,10 @@ __all__ = []
 from collections.abc import Mapping
 from inspect import Parameter,signature
 import torch
-from ..core.checks import listed,short_name
+from ..core.attendance import note_of_raiser
+from ..core.checks import instead_of,listed,short_name
 from ..data.loaders import target_names
-from ..model.mapping import part_of,pred_names,takes,takes_tensors
+from ..model.mapping import MapBatch,part_of,pred_names,takes,takes_tensors
 from ..model.weights import unwrapped
 
 # %% ../../nbs/measure/07_advice.ipynb #no_loss
@@ -73,6 +74,8 @@ def _changed(learn, part, call):
 def _of_inputs(learn, e):
     "What to write, if inputs do not fit the model"
     xb,b = learn.xb,learn.batch
+    if isinstance(b, torch.Tensor) and any(isinstance(o, MapBatch) for o in learn.cbs): return (
+        "The function of a `MapBatch` returns the whole batch, as in `lambda b: {**b, 'name': v}`")
     if isinstance(xb, Mapping) or not isinstance(b, (tuple,list)): return ''
     ps = [p for p in signature(unwrapped(learn.model).forward).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     least,most = sum(p.default is Parameter.empty for p in ps),len(ps)
@@ -131,6 +134,14 @@ def _of_numbers(learn, pred, targ):
     return f"Write {_changed(learn, 'last', calls)}" if calls else ''
 
 # %% ../../nbs/measure/07_advice.ipynb #advice
+def _of_split(learn):
+    "What `split` returned, if that is not what it is to return"
+    got = learn.dls.split(learn.batch)
+    pair = isinstance(got, (tuple,list)) and len(got)==2
+    if pair and isinstance(got[0], (tuple,list,Mapping)) and isinstance(got[1], (tuple,list)): return ''
+    return (f"`split` returned {_text(got)}: it returns a tuple of inputs, or a mapping, and a tuple of targets, "
+        "as in `lambda b: ((b[0],), (b[1],))`")
+
 def advice(learn, e):
     "A note on an error `e` of model or loss: what they got, and what to write; empty where the error says enough"
     try: return _advice(learn, e)
@@ -138,6 +149,11 @@ def advice(learn, e):
 
 def _advice(learn, e):
     known = (TypeError,ValueError,RuntimeError,IndexError,NotImplementedError)
+    if isinstance(e, AttributeError) and isinstance(e.obj, torch.optim.Optimizer): return instead_of(e.name).strip()
+    if type(e) in known and (wrong := _of_split(learn)): return wrong
+    by_recorder = note_of_raiser(e)=='raised by `Recorder.after_batch`'
+    if by_recorder and isinstance(e, TypeError) and 'positional argument' in str(e):
+        return f"A metric is called with the predictions and the targets of a batch, here {1+len(learn.yb)} arguments"
     if type(e) not in known or learn.xb is None or learn.loss is not None: return ''
     if any(o.startswith('raised by') for o in getattr(e, '__notes__', ())) or '`' in str(e): return ''
     if learn.pred is None: got,instead = f"the model got {_texts(learn.xb)}",_of_inputs(learn, e)

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from inspect import Parameter,signature
 import torch
-from ..core.checks import listed,nearest
+from ..core.checks import listed,nearest,short_name
 from ..core.callback import Callback
 from ..data.loaders import target_names
 from .losses import BaseLoss,BCEWithLogitsLossFlat,CrossEntropyLossFlat,DiceLoss,L1LossFlat,MSELossFlat
@@ -49,6 +49,8 @@ class MapBatch(Callback):
     def after_draw(self):
         b,optional = self.learn.batch,[target_names] if self.renames and self.learn.mode=='predict' else []
         self.learn.batch = self.f(b, *optional)
+        if self.learn.batch is None: raise TypeError(f"`{short_name(self.f)}` is to return the changed batch "
+            "to `MapBatch`, but returned None")
 
 # %% ../../nbs/model/08_mapping.ipynb #MapPred
 class MapPred(Callback):
@@ -111,9 +113,8 @@ class MatchArgs(Callback):
         ps = _params(learn.model)
         if any(p.kind is p.VAR_KEYWORD for p in ps): return
         if lacks := _lacks(ps, learn.xb):
-            hint = next(filter(None, (nearest(o, learn.xb) for o in lacks)), '')
-            raise KeyError(f"`{type(learn.model).__name__}.forward` needs {listed(lacks)}, "
-                f"but the batch has {listed(learn.xb)}.{hint}")
+            wrong = [k for k in learn.xb if k not in target_names and all(p.name!=k for p in ps)]
+            raise KeyError(_misfit(f"`{type(unwrapped(learn.model)).__name__}.forward`", (), lacks, wrong, learn.xb))
         learn.xb = {p.name:learn.xb[p.name] for p in ps if p.name in learn.xb}
 
 # %% ../../nbs/model/08_mapping.ipynb #predictions
