@@ -802,6 +802,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'learner.core.events._check_calls': ('core/events.html#_check_calls', 'learner/core/events.py'),
                                      'learner.core.events._check_choice': ('core/events.html#_check_choice', 'learner/core/events.py'),
                                      'learner.core.events._check_numbers': ('core/events.html#_check_numbers', 'learner/core/events.py'),
+                                     'learner.core.events._may_be_event': ('core/events.html#_may_be_event', 'learner/core/events.py'),
                                      'learner.core.events._parts': ('core/events.html#_parts', 'learner/core/events.py'),
                                      'learner.core.events.moments': ('core/events.html#moments', 'learner/core/events.py'),
                                      'learner.core.events.ours': ('core/events.html#ours', 'learner/core/events.py')},

@@ -8,6 +8,8 @@ import processes
 
 signal.signal(signal.SIGINT, signal.default_int_handler) # shells start what runs in the background without
 torch.set_num_threads(1) # sums do not depend on the number of cores, and tiny models are faster
+for devices in (torch.cuda, torch.xpu, torch.mtia): # a seed for devices that are not there is kept, with a traceback
+    if not devices.is_available(): devices.manual_seed_all = lambda seed: None
 
 settings.register_profile('default', deadline=None, derandomize=True, max_examples=30) # the same cases on every machine
 settings.register_profile('soak', deadline=None, max_examples=2000)                     # new ones on every run

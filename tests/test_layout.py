@@ -1,5 +1,6 @@
 "The rules that keep the library readable: see the docstring of each test"
 import ast,json,re,subprocess,sys
+from functools import cache
 import pytest
 from fastcore.basics import listify
 from fastcore.nbio import read_nb
@@ -11,7 +12,9 @@ root,nbs,lib = cfg.config_path,cfg.nbs_path,cfg.lib_path
 
 def name_of(f): return '.'.join(f.relative_to(lib).with_suffix('').parts)
 # with helper modules, that have no chapter
-trees = {name_of(f):ast.parse(f.read_text(encoding='utf-8')) for f in sorted(lib.rglob('*.py')) if f.stem[0]!='_'}
+modules = {name_of(f):f for f in sorted(lib.rglob('*.py')) if f.stem[0]!='_'}
+@cache
+def tree_of(mod): return ast.parse(modules[mod].read_text(encoding='utf-8'))
 
 notebooks = sorted(nbglob(as_path=True))
 def path_of(fn): return fn.relative_to(nbs).with_suffix('').as_posix()
@@ -19,8 +22,9 @@ def exported(fn):
     return next((c.directives['default_exp'] for c in read_nb(fn).cells if 'default_exp' in c.directives), None)
 
 # in the order of `learner.all`
-parts = list(dict.fromkeys(o.module.split('.')[0] for o in trees['all'].body if isinstance(o, ast.ImportFrom)))
-chapters = [m for part in parts for fn in sorted((nbs/part).glob('[0-9]*.ipynb')) if (m := exported(fn))] # in order
+parts = list(dict.fromkeys(o.module.split('.')[0] for o in tree_of('all').body if isinstance(o, ast.ImportFrom)))
+def chapter_of(fn): return f"{fn.parent.name}.{fn.stem.split('_', 1)[1]}"
+chapters = [chapter_of(fn) for part in parts for fn in sorted((nbs/part).glob('[0-9]*.ipynb'))] # in order
 
 def absolute(o, mod):
     "The module that `o` imports from, as seen from inside of the library"
@@ -32,7 +36,7 @@ def imports(body, mod):
     for o in body:
         if isinstance(o, ast.ImportFrom) and (o.level or (o.module or '').split('.')[0]==lib.name):
             names,source = [a.name for a in o.names],absolute(o, mod)
-            if source in trees: yield source,names
+            if source in modules: yield source,names
             else: yield from ((f'{source}.{n}'.lstrip('.'), []) for n in names) # from learner.core import x
         elif isinstance(o, ast.Import):
             yield from ((a.name.partition('.')[2], []) for a in o.names if a.name.partition('.')[0]==lib.name)
@@ -41,9 +45,9 @@ def imports(body, mod):
 
 def reach(mod):
     "The chapters that `mod` imports, itself or through helper modules"
-    for m,_ in imports(trees[mod].body, mod):
+    for m,_ in imports(tree_of(mod).body, mod):
         if m in chapters: yield m
-        elif m in trees: yield from reach(m)
+        elif m in modules: yield from reach(m)
 
 pages_for_users = 'start','tutorials','howto','recipes','concepts','reference','migration','project'
 
@@ -51,15 +55,14 @@ def test_parts_are_folders():
     """A part is a folder of notebooks and one of modules, both of its name, with three to eight chapters; a chapter
     has the name of its module"""
     assert {o.name for o in nbs.iterdir() if o.is_dir() and any(o.glob('[0-9]*.ipynb'))}-{*pages_for_users}=={*parts}=={
-        m.split('.')[0] for m in trees if '.' in m}
+        m.split('.')[0] for m in modules if '.' in m}
     assert all(3<=len([m for m in chapters if m.split('.')[0]==p])<=8 for p in parts)
     assert ({m.split('.')[0] for m in chapters}=={*parts}
-        and all(fn.stem.split('_', 1)[1]==m.split('.')[1] for p in parts for fn in (nbs/p).glob('[0-9]*.ipynb')
-            if (m := exported(fn))))
+        and all(exported(fn)==chapter_of(fn) for p in parts for fn in (nbs/p).glob('[0-9]*.ipynb')))
 
 def test_all_lists_the_chapters():
     "`learner.all` imports every chapter, in order"
-    assert [o.module for o in trees['all'].body if isinstance(o, ast.ImportFrom)]==chapters
+    assert [o.module for o in tree_of('all').body if isinstance(o, ast.ImportFrom)]==chapters
 
 @pytest.mark.parametrize('mod', chapters)
 def test_imports_point_up(mod):
@@ -67,12 +70,12 @@ def test_imports_point_up(mod):
     there are no cycles and it can be read in order"""
     later = chapters[chapters.index(mod):]
     assert not [m for m in reach(mod) if m in later]
-    assert not [m for m,_ in imports(trees[mod].body, mod) if not m] # the whole library
+    assert not [m for m,_ in imports(tree_of(mod).body, mod) if not m] # the whole library
 
-@pytest.mark.parametrize('mod', trees)
+@pytest.mark.parametrize('mod', modules)
 def test_no_star_imports(mod):
     "Between our modules names are imported, so that a reader sees where each comes from; `*` is for users"
-    assert mod=='all' or not [m for m,names in imports(trees[mod].body, mod) if '*' in names]
+    assert mod=='all' or not [m for m,names in imports(tree_of(mod).body, mod) if '*' in names]
 
 def test_import_is_light():
     "`import learner.all` loads our dependencies and nothing else; matplotlib waits for the first plot"
@@ -91,7 +94,7 @@ def test_methods_of_later_chapters_are_known_to_editors():
     stub = ast.parse((lib/'loop/learner.pyi').read_text(encoding='utf-8'))
     listed = {o.name for cls in stub.body if isinstance(cls, ast.ClassDef) for o in cls.body
         if isinstance(o, ast.FunctionDef)}
-    patched = {(m,o.name) for m,tree in trees.items() for o in tree.body
+    patched = {(m,o.name) for m in modules for o in tree_of(m).body
         if isinstance(o, ast.FunctionDef) and f'Learner.{o.name}' in listify(patch_name(o))}
     assert not [o for o in patched if o[0]=='loop.learner'], 'these belong into the class'
     assert {'fit','validate','add_cb','freeze'} | {name for _,name in patched if name[0]!='_'} <= listed
@@ -145,20 +148,23 @@ def defined_in(tree):
         elif isinstance(o, ast.Name) and isinstance(o.ctx, ast.Store): yield o.id
         elif isinstance(o, ast.Attribute) and isinstance(o.ctx, ast.Store): yield o.attr
 
-mine = {m:{*filter(private, defined_in(tree))} for m,tree in trees.items()}
-ours = set().union(*mine.values())
+@cache
+def private_names():
+    "By module"
+    return {m:{*filter(private, defined_in(tree_of(m)))} for m in modules}
 
 def foreign(o, mod):
     """Whether an attribute is a private one of another module. Those of torch are none of ours; a class may use what
     it has inherited"""
     inherited = isinstance(o.value, ast.Name) and o.value.id in ('self','cls')
-    return not inherited and private(o.attr) and o.attr in ours-mine[mod]
+    if inherited or not private(o.attr): return False
+    return o.attr not in private_names()[mod] and any(o.attr in names for names in private_names().values())
 
-@pytest.mark.parametrize('mod', trees)
+@pytest.mark.parametrize('mod', modules)
 def test_private_names_stay_at_home(mod):
     "No module imports a private name of another one, or touches a private member of its objects"
-    assert not [n for _,names in imports(trees[mod].body, mod) for n in names if private(n)]
-    assert not [ast.unparse(o) for o in ast.walk(trees[mod]) if isinstance(o, ast.Attribute) and foreign(o, mod)]
+    assert not [n for _,names in imports(tree_of(mod).body, mod) for n in names if private(n)]
+    assert not [ast.unparse(o) for o in ast.walk(tree_of(mod)) if isinstance(o, ast.Attribute) and foreign(o, mod)]
 
 alien = re.compile(r'(?<![\w.])/(?:root|home|mnt)/|index[-]url')
 
@@ -184,14 +190,16 @@ def flows(fn):
             col = names.index('where') if 'where' in names else 1
             if len(rows)>5: yield [name for row in rows for name in re.findall('`([^`]+)`', row[col])]
 
-nodes = [o for tree in trees.values() for o in ast.walk(tree) if isinstance(o, (ast.FunctionDef,ast.ClassDef))]
+@cache
+def definitions():
+    return [o for m in modules for o in ast.walk(tree_of(m)) if isinstance(o, (ast.FunctionDef,ast.ClassDef))]
 def in_code(name):
     "Whether `name`, such as `Class.method`, `route.method` or `function(…)`, is a function or class of the library"
     owner,_,attr = re.match(r'[\w.]+', name)[0].rpartition('.')
-    if not owner: return any(o.name==attr for o in nodes)
+    if not owner: return any(o.name==attr for o in definitions())
     owners = {'route': ('Route','Pauses','ResumableRoute'),
         'learn': ('LoopState','Loop','StopMixin','FitMixin','Learner')}.get(owner, (owner,))
-    return any(m.name==attr for o in nodes if isinstance(o, ast.ClassDef)
+    return any(m.name==attr for o in definitions() if isinstance(o, ast.ClassDef)
         and o.name in owners for m in o.body if isinstance(m, ast.FunctionDef))
 
 @pytest.mark.parametrize('name', ['loop/01_loop','loop/04_interrupt','resume/06_checkpoint'])

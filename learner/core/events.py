@@ -19,6 +19,7 @@ __all__ = ['cancels', 'training_loop', 'outside_loop', 'event', 'in_phases', 'Ca
 # %% ../../nbs/core/02_events.ipynb #imports
 import re,time
 from difflib import get_close_matches
+from functools import cache
 from types import FunctionType
 from .checks import checked,in_range,listed,nearest,one_of
 
@@ -112,6 +113,10 @@ class Event(_Union, str):
         return Filter(self, **kwargs)
 
 # %% ../../nbs/core/02_events.ipynb #event
+@cache
+def _may_be_event(start): # many names are checked, and most begin otherwise
+    return bool(get_close_matches(start, Events.prefixes, n=1))
+
 class Events:
     "All events as attributes: `event.before_fit == 'before_fit'`"
     prefixes = 'before_','after_','cleanup_'
@@ -140,8 +145,7 @@ class Events:
     ):
         "Refuse a `name` that looks like an event but is not one"
         if name in self: return
-        begins = get_close_matches(name[:7], self.prefixes, n=1) # many names are checked, and most begin otherwise
-        near = begins and get_close_matches(name, self, n=1, cutoff=.9)
+        near = _may_be_event(name[:7]) and get_close_matches(name, self, n=1, cutoff=.9)
         if not near and not ours(name) and not name.startswith(self.prefixes): return
         raise TypeError(f"`{who}` would never run, because no event is called `{name}`{self.instead(name)}")
 
