@@ -4,6 +4,7 @@ from enum import Enum
 from importlib import import_module
 import pytest
 from fastcore.docments import docments
+from fastcore.nbio import read_nb
 from nbdev.config import get_config
 from nbdev.doclinks import nbglob
 from learner.all import *
@@ -184,3 +185,17 @@ def test_help_works_without_docstrings():
     p = subprocess.run([sys.executable, '-OO', '-c', code], capture_output=True, text=True)
     assert p.returncode==0, p.stderr[-2000:]
     assert '- `n_epoch`: ' in p.stdout
+
+def shown_code(nb):
+    "The code of cells that are run and shown, without that of the library"
+    hidden = {'hide','include','eval','default_exp','export','exports','exporti'}
+    for c in nb.cells:
+        if c.cell_type=='code' and not hidden & c.directives.keys() and c.directives.get('echo')!='false':
+            yield '\n'.join(o for o in c.source.splitlines() if not o.startswith(('#|','%','!')))
+
+def test_every_public_name_has_an_example_that_runs():
+    "A cell of some page uses it, is shown to readers, and is run by the tests of notebooks"
+    import learner.all
+    nodes = [o for fn in nbglob(as_path=True) for code in shown_code(read_nb(fn)) for o in ast.walk(ast.parse(code))]
+    used = {o.id for o in nodes if isinstance(o, ast.Name)} | {o.attr for o in nodes if isinstance(o, ast.Attribute)}
+    assert not [o for o in learner.all.__all__ if o not in used]
