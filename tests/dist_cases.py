@@ -324,7 +324,7 @@ def lone_cancel(name, ev, rank, at, cbs=(), shard=False, **kwargs):
     lone = Act(raises(globals()[name]('lone')), ev, rank, at, False if name=='CancelValidException' else None)
     with learn.distrib_ctx(timeout=40, shard=plugin() if shard else False):
         try: learn.fit(3, cbs=[lone, weights, *(techniques[o]() for o in cbs)])
-        except BaseException as e: exc = type(e).__name__,str(e)
+        except BaseException as e: exc = type(e).__name__,str(e),' '.join(getattr(e, '__notes__', ()))
     return dict(exc=exc, seconds=time.monotonic()-t, weights=weights.seen, rows=len(learn.recorder.rows),
         counts=(learn.train_iter, learn.opt_step), done=lone.done)
 

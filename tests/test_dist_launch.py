@@ -1,5 +1,5 @@
 "`learn.fit(…, procs=2)`: workers train, and everything is brought back"
-import os,signal,threading,time
+import os,re,signal,threading,time
 from pathlib import Path
 import pytest,torch
 from learner.all import *
@@ -140,6 +140,28 @@ def test_a_killed_worker_is_named(rank):
     with pytest.raises(RuntimeError, match=f'Process {rank} of 2 was ended by SIGKILL') as e:
         learn.fit(1, cbs=Fails(rank, killed=True), procs=2)
     assert f'in process {1-rank} of 2' in '\n'.join(e.value.__cause__.__notes__) # what the other had to say
+
+class Keeps(torch.utils.data.IterableDataset):
+    def __init__(self): self.it = (o for o in range(9))
+    def __iter__(self): return self.it
+
+class Connected(Callback):
+    def __init__(self): self.lock = threading.Lock()
+
+@pytest.mark.parametrize('name,kind,remedy,change', [
+    ("learn.dls['train']", 'generator', 'a list of batches',
+        lambda learn: DataLoaders((o for o in learn.dls.train))),
+    ("learn.dls['valid'].dataset", 'Keeps', 'keeps no generator',
+        lambda learn: DataLoaders(learn.dls.train, torch.utils.data.DataLoader(Keeps()))),
+    ('learn.model', 'RegModel', '__getstate__', lambda learn: setattr(learn.model, 'lock', threading.Lock())),
+    ('connected', 'Connected', 'before_fit', lambda learn: learn.add_cb(Connected))])
+def test_what_cannot_be_sent_is_named(name, kind, remedy, change):
+    "With what it is and what to write, before a worker is started"
+    learn = learner()
+    if isinstance(dls := change(learn), DataLoaders): learn.dls = dls
+    with pytest.raises(TypeError, match=f"`{re.escape(name)}` is a `{kind}` that cannot be sent to the worker.*"
+        f"cannot pickle '.*' object.*{remedy}.*train without `procs`"): learn.fit(1, procs=2)
+    assert learn.at is None
 
 @slow
 def test_a_script_without_a_guard(tmp_path):

@@ -116,7 +116,8 @@ class Agreement:
     def _cancel_too(self, name, reason, place):
         scope,cls = next((k,v) for k,v in cancels.items() if v.__name__==name)
         if scope==self.merging: return # it is over here
-        if scope in ('batch','backward','step') and not self.place().same_batch(place): return # which is refused
+        if scope!='fit' and (here := self.place()) and place and here.epoch!=place.epoch: return # likewise
+        if scope in ('batch','backward','step') and not here.same_batch(place): return # which is refused
         self.heard = cls(reason)
         raise self.heard
 

@@ -193,6 +193,30 @@ def _raise_error(path, codes):
     if ended: raise RuntimeError('. '.join([*(killed or [f"Process {ended[0]} of {n} has ended"]), "Its last lines: "
         + (path/f'err{ended[0]}').read_text()[-2000:]])) from next(iter(errors), None)
 
+def sent_to_workers(learn, cbs):
+    "Names of what goes to the workers, what it is, and what to write where it cannot go"
+    lasting = ("Give a dataset or a list of batches; an `IterableDataset` opens what it reads in `__iter__`, "
+        "and keeps no generator")
+    for k,dl in learn.dls.loaders.items():
+        yield f"`learn.dls[{k!r}].dataset`",getattr(dl, 'dataset', None),lasting
+        yield f"`learn.dls[{k!r}]`",dl,lasting
+    own = "Open or make it in an event such as `before_fit`, or give the class a `__getstate__` that leaves it out"
+    for k in 'model','loss_func','opt_func','opt','state': yield f"`learn.{k}`",getattr(learn, k),own
+    for o in (*learn.metrics, *learn.cbs, *cbs): yield f"`{getattr(o, 'name', o)}`",o,own
+
+def as_task(learn, cbs, *more) -> bytes:
+    "What goes to the workers, pickled"
+    cloudpickle = extra('cloudpickle', 'dist', '`procs`')
+    def sendable(o):
+        try: return cloudpickle.dumps(o)
+        except Exception: return
+    try: return cloudpickle.dumps((learn, list(cbs), *more))
+    except Exception as e:
+        name,o,remedy = next(((*o,) for o in sent_to_workers(learn, cbs) if not sendable(o[1])), (None,)*3)
+        if name is None: raise
+        raise TypeError(f"{name} is a `{type(o).__name__}` that cannot be sent to the worker processes of `procs`: "
+            f"{e}. {remedy}. Or train without `procs`, in one process or by `torchrun`") from e
+
 @patch
 def fit_in_processes(self:Learner,
     procs:int, # How many
@@ -202,14 +226,13 @@ def fit_in_processes(self:Learner,
 ) -> Learner: # Itself
     "Train in worker processes, and bring back what they have done"
     procs,cbs = whole('procs', procs, 1),L(cbs).map(self.cbs.instance)
-    cloudpickle = extra('cloudpickle', 'dist', '`procs`')
     if num_distrib()>1: raise ValueError(f"`procs={procs}` starts processes, and this is one of {num_distrib()} "
         "already: write `learn.to_distributed()`, and leave `procs` out")
     if self.opt is None: self.create_opt()
     known,every = known_objects(self, cbs),[*self.cbs, *cbs]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        (path/'task').write_bytes(cloudpickle.dumps((self, list(cbs), method, kwargs, random_state(), in_notebook())))
+        (path/'task').write_bytes(as_task(self, cbs, method, kwargs, random_state(), in_notebook()))
         workers = Workers(procs, folder)
         try: workers.wait()
         finally:

@@ -85,5 +85,5 @@ def merge_phase(
     "Let the metrics of a phase have gathered what all processes have"
     mine = PhaseMetrics()
     mine.now = [m for m in phase.now if not isinstance(m, Trial)]
-    if not mine.now: return
-    for m,states in zip(mine.now, zip(*procs.gather(on_cpu(mine.state_dict())))): merge_states(m, states)
+    every = procs.gather(on_cpu(mine.state_dict()))
+    for m,*states in zip(mine.now, *filter(None, every)): merge_states(m, states) # a cancel may leave a process without
