@@ -108,6 +108,11 @@ def last_position(learn):
     if learn.route.stopped_for_now: return learn.route.position()
     return Position.of(learn, 'end').complete(learn)
 
+def done_in(target):
+    "Training batches done in a fit that is to be resumed, if it is between two epochs or over; else None"
+    at = target and target.position
+    return at.counters.train_iter if at and at.next in ('epoch','end') else None
+
 # %% ../../nbs/resume/06_checkpoint.ipynb #Checkpoint
 class Checkpoint(Callback):
     "Save the whole run at intervals and whenever it is cut, so that `fit(…, resume=True)` resumes it exactly"
@@ -144,6 +149,7 @@ class Checkpoint(Callback):
         self.fit_files = FitFiles(self.learn, self.files, self.keeping)
         self.sigterm,self.failed,self.asked = SigtermHandler(self.learn),False,False
         self.begun,self.carried,self.route.carry = True,self.route.carry,True
+        self.done_before = done_in(self.route.target)
         if not self.route.resuming: self._ask() # the very beginning
         if self.on_exc: self.sigterm.install()
 
@@ -183,7 +189,12 @@ class Checkpoint(Callback):
     def after_cancel_fit(self):
         if self.begun: self._write(last_position(self.learn))
     def after_fit(self):
-        if self.begun: self.fit_files.end(self.learn, over=not self.route.stopped_for_now)
+        if not self.begun: return
+        over,n = not self.route.stopped_for_now,self.done_before
+        if over and n==self.learn.train_iter and not self.fit_files.has_later:
+            print(f"Nothing is left to train: by the files in `{self.files.folder}`, the fit is over after {n} training "
+                "batches. More epochs train on, and without `resume` a new run begins")
+        self.fit_files.end(self.learn, over)
     def cleanup_fit(self):
         if not self.begun: return
         self.begun,self.route.carry = False,self.carried

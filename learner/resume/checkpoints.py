@@ -188,6 +188,11 @@ class FitFiles:
         self.files.add(Entry(file.name, self.run, digest, *done, value, *self.place), self._surplus)
     def _surplus(self, entries): return self.keeping.surplus([o for o in entries if o.run==self.run])
 
+    @property
+    def has_later(self):
+        "Whether the script has come to a later fit before"
+        return any(o.chain==self.place.chain and o.fit>self.place.fit for o in self.files.entries)
+
     def is_best(self, value):
         "Whether `value` is among the best of this fit"
         earlier = [o.value for o in self.files.entries if o.run==self.run and o.value is not None]

@@ -87,6 +87,7 @@ class HyperScheduler(Callback):
 # %% ../../nbs/schedule/02_schedulers.ipynb #ParamScheduler
 class ParamScheduler(HyperScheduler):
     "Set hyper-parameters from schedules before each training batch"
+    _stateattrs = *HyperScheduler._stateattrs,'done'
     def __init__(self,
         scheds:dict, # Schedules, by the name of their hyper-parameter: `lr`, `mom`, `wd`, …
     ):
@@ -102,6 +103,20 @@ class ParamScheduler(HyperScheduler):
             "A schedule is a function of the fraction of training that is done, but `dls.train` has no length: "
             "give the number of batches to train as `n_iter`")
         super().before_fit()
+
+    @property
+    def done(self):
+        "Fraction of the fit that is done"
+        return self.learn.pct_train if self.learn and self.learn.mode=='fit' else None
+    @done.setter
+    def done(self, was):
+        if was is None or (now := self.done) is None or was==now: return
+        moved = []
+        for k,f in self.scheds.items():
+            old,new = (per_group(f(o), n_groups(self.learn.opt), k) for o in (was, now))
+            if old!=new: moved.append(f"`{k}` continues at {_shown(new)}, not at {_shown(old)}")
+        if moved: print(f"The fit has another length than before, and its schedules follow: {now:.0%} of it is done, "
+            f"which was {was:.0%}, and {'; '.join(moved)}")
 
     def tops(self, name): return highest(self.scheds[name], n_groups(self.learn.opt))
     def before_batch(self):

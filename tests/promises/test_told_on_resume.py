@@ -1,5 +1,6 @@
 "What a run that resumes tells: where it resumes, and what is not as it was"
 import os,warnings
+from math import cos,pi
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
@@ -208,3 +209,44 @@ def test_a_warning_names_the_line_of_the_user(tmp_path, case):
         again()
     assert any(text in o for o in messages(seen)), messages(seen)
     for o in seen: assert o.filename==__file__, o
+
+# A fit that is over, or of another length
+def test_a_fit_that_is_over_says_so(tmp_path, capsys):
+    made(tmp_path).fit(2, cbs=Checkpoint())
+    assert not capsys.readouterr().out
+    again = made(tmp_path, seed=3).fit(2, cbs=[Checkpoint(), trace := Trace('before_batch')], resume='auto')
+    assert not trace.seen and again.train_iter==12
+    assert 'the fit is over after 12 training batches' in capsys.readouterr().out
+    made(tmp_path).fit(3, cbs=Checkpoint(), resume='auto')
+    assert not capsys.readouterr().out
+
+def test_a_script_that_is_past_its_first_fit_says_nothing_of_it(tmp_path, capsys):
+    def script(n):
+        learn = made(tmp_path)
+        return learn.fit(1, cbs=Checkpoint(), resume='auto').fit(2, cbs=[Checkpoint(), StopAfter(n)], resume='auto')
+    script(4)
+    script(100)
+    assert not capsys.readouterr().out
+    script(100)
+    assert capsys.readouterr().out.count('Nothing is left')==1
+
+@pytest.mark.parametrize('n', [3, 2])
+def test_a_schedule_of_another_length_says_how_its_values_change(tmp_path, capsys, n):
+    made(tmp_path).fit_one_cycle(2, .1, cbs=[Checkpoint(), StopAfter(9)])
+    made(tmp_path).fit_one_cycle(n, .1, cbs=[Checkpoint(), rates := Rates()], resume='auto')
+    out = capsys.readouterr().out
+    if n==2: assert not out; return
+    assert out.count('another length')==1 and '50% of it is done, which was 75%' in out
+    old,new = (1e-6+(.1-1e-6)*(1+cos(pi*(o-.25)/.75))/2 for o in (.75, .5)) # the second part of the policy
+    assert f'`lr` continues at {new:.4g}, not at {old:.4g}' in out and rates.lrs[0]==pytest.approx(new)
+
+def test_a_constant_schedule_of_another_length_says_nothing(tmp_path, capsys):
+    def fit(n): return made(tmp_path).fit(n, cbs=[Checkpoint(), ParamScheduler(dict(lr=SchedLin(.1, .1)))], resume='auto')
+    fit(1), fit(2)
+    assert not capsys.readouterr().out
+
+class Rates(Callback):
+    "The learning rates of all steps"
+    watches = True
+    def before_fit(self): self.lrs = []
+    def before_step(self): self.lrs.append(self.learn.opt.param_groups[0]['lr'])
