@@ -431,3 +431,36 @@ def test_a_generator_from_which_no_run_draws_is_no_cause():
 def test_a_generator_that_differs_is_the_cause_once_a_run_draws_from_it(a, b):
     d = diff(apart(a), apart(b, lr=[9]))
     assert (d.kind, d.at, d.evidence, d.idle)==('random stream', None, ['`python` is in another state'], [])
+
+# What is said of seeds, lengths and files
+def begun(seed, n=1, path='.', **kwargs):
+    learn = synth_learner(2, seed=seed, dls=synth_dls(2, seed=0), path=path)
+    return learn.fit(n, cbs=Fingerprint(**kwargs))
+
+def test_other_weights_of_another_seed_name_its_generator():
+    d = diff(begun(1), begun(2))
+    assert (d.kind, d.at, d.idle)==('weights', None, [])
+    assert '`torch` is in another state: is the same seed set' in d.evidence[0]
+
+def test_runs_of_different_lengths_say_which_is_longer():
+    a,b = begun(1),begun(1, 3)
+    d = diff(a, b)
+    assert (bool(d), d.n, d.more, repr(d))==(False, 2, (0, 4),
+        'The runs are equal in 2 training batches, and b has 4 more')
+    assert diff(b, a).more==(4, 0) and diff(a, begun(1)).more==(0, 0) and 'more' not in repr(diff(a, begun(1)))
+
+def test_names_of_files_are_looked_for_in_one_way(tmp_path, monkeypatch):
+    "In the folder of weights, with a learner and without one, and then in the current folder"
+    monkeypatch.chdir(tmp_path)
+    learn,_ = begun(1, file='monday'),begun(1, file='tuesday')
+    assert (tmp_path/'models'/'monday.pth').is_file()
+    whole = tmp_path/'models/monday'
+    for a,b in (('monday', learn), ('monday', 'tuesday'), ('models/monday', learn), (whole, learn)):
+        assert not diff(a, b) and not diff(b, a)
+    other = begun(1, path=tmp_path/'other')
+    with pytest.raises(FileNotFoundError) as e: diff('monda', learn)
+    assert all(f'`{tmp_path/o}`' in str(e.value) for o in ('models/monda.pth','monda.pth'))
+    assert 'Did you mean `monday.pth`' in str(e.value)
+    (tmp_path/'other/models').mkdir(parents=True)
+    (tmp_path/'models/monday.pth').rename(tmp_path/'other/models/monday.pth')
+    assert not diff('monday', other) and not diff(other, 'monday') and not diff('other/models/monday', 'tuesday')

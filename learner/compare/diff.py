@@ -1,6 +1,6 @@
 """At which training batch two runs part, and why: `diff(run_a, run_b)`
 
-`diff` compares the rows that two runs have left by a [`Fingerprint`](01_fingerprint.ipynb). It names the first training batch in which they differ, and which of five kinds of cause that has, with the evidence:
+`diff` compares the rows that two runs have left by a [`Fingerprint`](01_fingerprint.ipynb). It names the first training batch in which they differ, and which of six kinds of cause that has, with the evidence:
 
 | kind | what it means | evidence |
 |---|---|---|
@@ -9,8 +9,11 @@
 | `data` | other samples, another order, or other inputs of the same samples | the samples |
 | `random stream` | a generator is in another state, while data and code are the same | the generator |
 | `arithmetic` | everything is the same, and the numbers are not | loss, gradients or weights; versions, threads |
+| `weights` | the runs begin with other weights | generators that are in another state, too |
 
-A run is a learner, a `Fingerprint`, or a file, so that two runs never have to be in one process. `diff(learn)` compares a run that has gone back, by `learn.rewind`, with its former self.
+Where one run is longer than the other, the batches that both have are compared, and the rest is named.
+
+A run is a learner, a `Fingerprint`, or a file, so that two runs never have to be in one process. A file is looked for in the folder of weights, `models`, as `Fingerprint(file=…)` saves it there, and then in the current folder. `diff(learn)` compares a run that has gone back, by `learn.rewind`, with its former self.
 
     diff('monday', learn)"""
 
@@ -24,16 +27,25 @@ import os,re
 from dataclasses import dataclass,field
 from difflib import SequenceMatcher
 from pathlib import Path
-from ..core.checks import checked,listed
+from ..core.checks import checked,listed,nearest
 from ..loop.learner import Learner
 from ..model.files import find_file,read_plain
 from ..resume.encoding import decode
 from .fingerprint import Fingerprint,Trail,columns
 
 # %% ../../nbs/compare/02_diff.ipynb #trail_of
-def _in_file(file, folder):
+def _file_of(file, folders):
+    "The file of that name, in the first of the folders that has it, or else in the current folder"
+    tried = [find_file(file, o) for o in (*folders, '.')]
+    res = next((o for o in tried if not isinstance(o, Path) or o.is_file()), None)
+    if res is not None: return res
+    names = [o.name for p in tried if p.parent.is_dir() for o in p.parent.iterdir()]
+    raise FileNotFoundError(f"There is no file of a run: neither {' nor '.join(f'`{o}`' for o in dict.fromkeys(tried))}."
+        f"{nearest(str(file), names)}")
+
+def _in_file(file, folders):
     "The trail in a file"
-    path = find_file(file, folder)
+    path = _file_of(file, folders)
     saved = decode(read_plain(path), 'cpu')
     states = [saved, *saved.get('callbacks', {}).values()]
     state = next((o for o in states if isinstance(o, dict) and {'columns','setups'}<=o.keys()), None)
@@ -48,12 +60,12 @@ def _callback_of(learn):
 
 def trail_of(
     run, # A learner, a `Fingerprint`, a `Trail` or a file
-    folder='.', # Where names of files live
+    folders=('models',), # Where names of files live
 ) -> Trail:
     "The trail of a run"
     if isinstance(run, Trail): return run
     if isinstance(run, Learner): run = _callback_of(run)
-    return run.known if isinstance(run, Fingerprint) else _in_file(run, folder)
+    return run.known if isinstance(run, Fingerprint) else _in_file(run, folders)
 
 # %% ../../nbs/compare/02_diff.ipynb #first_difference
 @dataclass
@@ -114,7 +126,9 @@ def first_parting(
     for k in both:
         pair,rows = Pair.of(a, rows_a[k], b, rows_b[k]),(rows_a[k], rows_b[k])
         names,moved = [o for o in compared if _differ(o, pair.a[o], pair.b[o])],_moved(a, b, pair)
-        if unused is None: unused,first = Unused(a, b, pair),rows
+        if unused is None:
+            unused,first = Unused(a, b, pair),rows
+            if names: return Parting(pair, rows, names, moved),0,[] # which generators are drawn from is not known yet
         elif drawn := unused.drawn(pair): # it was the cause from the beginning on
             return Parting(unused.start, first, ['generators'], drawn),0,[o for o in unused.names if o not in drawn]
         moved = [o for o in moved if o not in unused.names]
@@ -150,6 +164,9 @@ def _of_number(name, v, w):
 
 def _in_another_state(names): return f"{listed(names)} {'is' if len(names)==1 else 'are'} in another state"
 
+def _of_seeds(moved):
+    return f", and {_in_another_state(moved)}: is the same seed set before each model is made?" if moved else ''
+
 def observed(
     parting, # The first rows that differ
     hypers, # Names of hyper-parameters
@@ -163,7 +180,7 @@ def observed(
         elif k=='hypers': res[k] = _of_hypers(a[k], b[k], hypers)
         elif k=='trained': res[k] = _of_trained(a[k], b[k])
         elif k=='weights': res[k] = "the weights differ after the batch" if a['at'][0]>=0 else (
-            "the weights of model or loss differ before training")
+            "the weights of model or loss differ before training" + _of_seeds(parting.moved))
         elif k=='generators': res[k] = _in_another_state(parting.moved)
         else: res[k] = _of_number(k.replace('grad_norm', 'norm of the gradients'), a[k], b[k])
     return res
@@ -282,10 +299,12 @@ class Difference:
     n:int         # Equal batches before
     at:tuple|None # Epoch, and batch of the epoch, of the step
     runs:tuple=field(default=(), repr=False) # As they were given
+    more:tuple=(0, 0) # Training batches that only `a` has, and only `b`
 
     def __bool__(self): return self.step is not None
     def __repr__(self):
-        if not self: head = f"The runs are equal in {self.n} training batches"
+        if not self: head = f"The runs are equal in {self.n} training batches" + ''.join(
+            f", and {k} has {n} more" for k,n in zip('ab', self.more) if n)
         elif self.at is None: head = f"The runs differ before the first training batch: {self.kind}"
         else:
             epoch,batch = self.at
@@ -304,22 +323,24 @@ def diff(
     run_b=None, # Another one; default: the same run, and `a` is what it was before it went back
 ) -> Difference:
     "Find the first training batch in which two runs differ, and why"
-    folder = next((o.path/o.model_dir for o in (run_a, run_b) if isinstance(o, Learner)), Path('.'))
+    folders = [o.path/o.model_dir for o in (run_a, run_b) if isinstance(o, Learner)] or ['models']
     if run_b is None:
         (a,b),run_b = _courses(run_a),run_a
         run_a = a
-    else: a,b = trail_of(run_a, folder),trail_of(run_b, folder)
+    else: a,b = trail_of(run_a, folders),trail_of(run_b, folders)
     parting,n,unused = first_parting(a, b)
     unused = [f"{_in_another_state(unused)}, and neither run draws from {'it' if len(unused)==1 else 'them'}"
         ] if unused else []
     ends = [t.setup_at(i) for t,i in zip((a, b), parting.rows if parting else (len(a), len(b)))]
     if parting is None:
         idle = [words for *_,words in _of_setups(*ends)] if all(ends) else []
-        return Difference(None, None, [], idle+unused, n, None, (run_a, run_b))
+        return Difference(None, None, [], idle+unused, n, None, (run_a, run_b), (_batches(a)-n, _batches(b)-n))
     causes,idle = causes_of(parting, *ends)
     step,*at = parting.at
     return Difference(max(step, 0), causes[0][0], [words for _,words in causes],
         [words for _,words in idle]+unused, n, None if step<0 else tuple(at), (run_a, run_b))
+
+def _batches(trail): return sum(o>=0 and o==int(o) for o,*_ in (trail.columns['at'][i] for i in range(len(trail))))
 
 def _courses(run):
     "What a run was before it went back, and what it is"

@@ -241,7 +241,8 @@ def test_a_schedule_of_another_length_says_how_its_values_change(tmp_path, capsy
     assert f'`lr` continues at {new:.4g}, not at {old:.4g}' in out and rates.lrs[0]==pytest.approx(new)
 
 def test_a_constant_schedule_of_another_length_says_nothing(tmp_path, capsys):
-    def fit(n): return made(tmp_path).fit(n, cbs=[Checkpoint(), ParamScheduler(dict(lr=SchedLin(.1, .1)))], resume='auto')
+    def fit(n):
+        made(tmp_path).fit(n, cbs=[Checkpoint(), ParamScheduler(dict(lr=SchedLin(.1, .1)))], resume='auto')
     fit(1), fit(2)
     assert not capsys.readouterr().out
 
