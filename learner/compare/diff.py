@@ -40,8 +40,8 @@ def _file_of(file, folders):
     res = next((o for o in tried if not isinstance(o, Path) or o.is_file()), None)
     if res is not None: return res
     names = [o.name for p in tried if p.parent.is_dir() for o in p.parent.iterdir()]
-    raise FileNotFoundError(f"There is no file of a run: neither {' nor '.join(f'`{o}`' for o in dict.fromkeys(tried))}."
-        f"{nearest(str(file), names)}")
+    places = ' nor '.join(f'`{o}`' for o in dict.fromkeys(tried))
+    raise FileNotFoundError(f"There is no file of a run: neither {places}.{nearest(str(file), names)}")
 
 def _in_file(file, folders):
     "The trail in a file"
