@@ -192,8 +192,8 @@ class Checkpoint(Callback):
         if not self.begun: return
         over,n = not self.route.stopped_for_now,self.done_before
         if over and n==self.learn.train_iter and not self.fit_files.has_later:
-            print(f"Nothing is left to train: by the files in `{self.files.folder}`, the fit is over after {n} training "
-                "batches. More epochs train on, and without `resume` a new run begins")
+            print(f"Nothing is left to train: by the files in `{self.files.folder}`, the fit is over after {n} "
+                "training batches. More epochs train on, and without `resume` a new run begins")
         self.fit_files.end(self.learn, over)
     def cleanup_fit(self):
         if not self.begun: return
