@@ -40,7 +40,7 @@ def test_events_that_a_callback_waits_for():
     dict(_do_grad_opt=lambda self: Learner._do_grad_opt(self)),
     dict(all_batches=lambda self: Learner.all_batches(self))], ids=lambda o: [*o][0])
 @pytest.mark.parametrize('cbs',
-    [[], [GradientClip()], [GradientAccumulation(8)], [MicroBatch(2)], [Raise('after_pred', CancelBatchException)],
+    [[], [GradientClip()], [GradientAccumulation(32)], [MicroBatch(2)], [Raise('after_pred', CancelBatchException)],
         [Raise('before_batch', CancelTrainException, n=2)]], ids=str)
 def test_pieces_that_announce_all(pieces, cbs):
     with warnings.catch_warnings():

@@ -1327,3 +1327,13 @@ def test_a_way_back_with_several_or_named_inputs():
     ids=['batch_tfms','item_tfms','cpu'])
 def test_arguments_of_fastai_are_answered_with_ours(f, match):
     with pytest.raises(TypeError, match=match): f(mk())
+
+@pytest.mark.parametrize('targets', [True, False])
+def test_predictions_compute_the_loss_where_there_are_targets(targets):
+    "Callbacks may read it, whether or not one waits for it; the Learner's docstring says so"
+    seen = []
+    learn = mk()
+    dl = None if targets else [(o[0],) for o in learn.dls.valid]
+    learn.get_preds(dl=dl, cbs=Callback(after_batch=lambda self: seen.append(self.loss)))
+    assert seen and all((o is not None)==targets for o in seen)
+    assert 'a loss stays None where `predict` has no targets' in Learner.__doc__
