@@ -61,7 +61,21 @@ def describe(app, pagename, templatename, context, doctree):
     summary = re.sub(r'\[([^]]+)\]\([^)]*\)|[`*]', r'\1', Page.read(path).summary)
     context['metatags'] += f'<meta name="description" content="{escape(summary)}"/>'
 
+back_link = re.compile(r'(class="viewcode-back" href="[^"#]*?([^"#./][^"#]*)\.html#)([^"]+)"')
+
+def lead_back(app, pagename, templatename, context, doctree):
+    """Links from the source to entries. Sphinx takes the name of one module for all entries of a file, where some of
+    them stand under that of another"""
+    if not pagename.startswith('_modules/'): return
+    entries = app.env.domains.python_domain.objects
+    def own(m):
+        name = m[3].split('.', 3)[-1]
+        found = [o.node_id for k,o in entries.items() if o.docname==m[2] and k.split('.', 3)[-1]==name]
+        return f'{m[1]}{found[0] if found else ""}"'
+    context['body'] = back_link.sub(own, context['body'])
+
 def setup(app):
     app.add_html_math_renderer('mathml', mathml(False), mathml(True))
     app.connect('html-page-context', describe)
+    app.connect('html-page-context', lead_back)
     app.connect('build-finished', stays_here)

@@ -55,6 +55,14 @@ def new_at():
     every.synth_learner().fit(1, cbs=type('Probe', (every.Callback,), handlers | dict(order=1000))())
     return seen
 
+def modes():
+    "The calls besides `fit` in which each event fires"
+    res,called = {},None
+    def look(ev): return lambda self: res.setdefault(ev, {}).update({called:None}) if called else None
+    learn = every.synth_learner(cbs=type('Probe', (every.Callback,), {ev:look(ev) for ev in every.event})())
+    for called in ('validate','get_preds'): getattr(learn, called)()
+    return res
+
 def listeners(ev):
     "Callbacks that act on an event"
     return [k for k,o in cat.callbacks().items() if 'Abstract' not in (o.__doc__ or '') and hasattr(o, ev)]
@@ -62,8 +70,9 @@ def listeners(ev):
 def in_loop():
     "Each event of the loop, in order: its name, when it fires, what is new there, the scopes that run, and who listens"
     seen,moments = new_at(),{}
-    for ev,running in every.moments(): moments.setdefault(ev, running)
-    for ev,running in moments.items():
+    for ev,running in every.moments(): moments.setdefault(ev, set()).update(running) # of training and validation
+    for ev,found in moments.items():
+        running = tuple(o for o in every.cancels if o in found)
         new = seen.get((ev, 'train')) or seen.get((ev, 'validate')) or []
         yield ev,when(ev),new,running,listeners(ev)
 

@@ -9,7 +9,7 @@ from fastcore.docments import docstring
 from fastcore.nbio import read_nb
 from sphinx.util.docutils import SphinxDirective
 import catalogue as cat
-import events
+import events,state
 from catalogue import every,lib,listens,names_of,summary
 from entries import api
 from pages import Page,chapters,directive,door_list,nbs,pages_below,part_page,parts
@@ -31,7 +31,7 @@ def pages(env):
 
 def doors(env):
     "The six pages to begin with, as cards"
-    yield from (':::{container} doors', door_list(), ':::')
+    yield from (':::{container} doors', door_list().replace('): ', ') '), ':::')
 
 def pictures(nb):
     "The pictures that a notebook has stored, with their words, and their sizes in pixels"
@@ -115,6 +115,12 @@ def learner(env):
         inherited = k not in vars(every.Learner) and cat.targets()[f'Learner.{k}']==f'{lib}.{home}.Learner.{k}'
         if inherited: yield api(getattr(every.Learner, k), f'Learner.{k}', home, depth=4, owner=every.Learner)+'\n'
 
+def attributes(env):
+    "What a Learner holds, and when it can be read"
+    def at(since, stays): return {'always':'always', None:'–'}.get(since, f'`{since}`'),'yes' if stays else '–'
+    yield from table(['attribute', 'what it is', 'from', 'after the fit'],
+        [(f'`{k}`', text, *at(*when)) for k,text,*when in state.rows()], 'names attributes')
+
 def order_of(cls): return f'{cls.order:g}' if isinstance(cls.order, (int,float)) else 'its own'
 
 def callbacks(env):
@@ -162,12 +168,15 @@ def folded(names, most=12, what='callbacks'):
     if len(names)<=most: return ticks(names)
     return f'<details><summary>{len(names)} {what}</summary>{ticks(names)}</details>'
 
+def cancellable(running): return ', '.join(running).replace('train, validate', 'train or validate') or '–'
+
 def event_table(env):
-    "All events: when each fires, what is new there, what can be cancelled, who listens"
+    "All events: when each fires, what is new there, what can be cancelled, where else it fires, who listens"
     yield '\n### Events of the loop, in order\n'
+    modes = events.modes()
     def row(ev, when, new, running, by):
-        return f'`{ev}`',when,folded(new, 6, 'attributes'),', '.join(running) or '–',folded(by)
-    yield from table(['event', 'when', 'new or changed', 'can be cancelled', 'who listens'],
+        return f'`{ev}`',when,folded(new, 6, 'attributes'),cancellable(running),ticks(modes.get(ev, ())),folded(by)
+    yield from table(['event', 'when', 'new or changed', 'can be cancelled', 'outside of a fit, in', 'who listens'],
         [row(*o) for o in events.in_loop()], 'names events')
     yield '\n### Events outside of the loop\n'
     yield from table(['event', 'when', 'who listens'],
@@ -179,6 +188,7 @@ def scopes(env):
     yield f'```{{raw}} html\n{figure}\n```'
 
 listings = dict(pages=pages, doors=doors, gallery=gallery, by_name=by_name, by_task=by_task, learner=learner,
+    attributes=attributes,
     callbacks=callbacks, metrics=metrics, schedules=schedules, errors=errors, events=event_table, scopes=scopes)
 
 class Listing(SphinxDirective):

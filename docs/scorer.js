@@ -12,3 +12,6 @@ var Scorer = {
   term: 5,
   partialTerm: 2,
 };
+
+// A single letter says nothing, and its partial matches are everywhere: "Ctrl-C" is a search for "ctrl"
+var splitQuery = query => query.split(/[^\p{L}\p{N}_]+/u).filter(word => word.length > 1);

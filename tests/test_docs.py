@@ -1,5 +1,5 @@
 "What `docs/` makes of the library"
-import ast,inspect,json,pydoc,subprocess,sys
+import ast,inspect,json,pydoc,re,subprocess,sys
 from enum import Enum
 from importlib import import_module
 import pytest
@@ -199,3 +199,19 @@ def test_every_public_name_has_an_example_that_runs():
     nodes = [o for fn in nbglob(as_path=True) for code in shown_code(read_nb(fn)) for o in ast.walk(ast.parse(code))]
     used = {o.id for o in nodes if isinstance(o, ast.Name)} | {o.attr for o in nodes if isinstance(o, ast.Attribute)}
     assert not [o for o in learner.all.__all__ if o not in used]
+
+def test_the_table_of_attributes_is_that_of_a_learner():
+    "Each is named in the docstring of `Learner` or can be read from one, and the loop says when it is there"
+    state = import_module('state')
+    found = {k:(since, stays) for k,_,since,stays in state.rows()}
+    named = {o for o in re.findall(r'`(\w+)`', Learner.__doc__) if o not in (*event, 'predict')}
+    assert named<={*found} and {*found}-named=={'path'}
+    assert found['model']==('always', True) and found['pred']==('after_pred', False)
+    assert found['xb']==('before_batch', False) and found['loss_grad'][0]=='after_loss'
+
+def test_events_of_batches_can_be_cancelled_in_both_phases():
+    found = {ev:running for ev,_,_,running,_ in import_module('events').in_loop()}
+    assert found['after_pred']==('fit','epoch','train','validate','batch') and 'validate' not in found['before_step']
+    assert import_module('listings').cancellable(found['after_pred'])=='fit, epoch, train or validate, batch'
+    modes = import_module('events').modes()
+    assert [*modes['after_pred']]==['validate','get_preds'] and not {'before_step','before_train','before_save'} & {*modes}
