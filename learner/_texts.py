@@ -1168,6 +1168,10 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                         '\n'
                         '- `keys`: Name of a hyper-parameter, or several; default: all that were scheduled\n'
                         '- `figsize`: In inches',
+ 'Recorder.tell_skipped': 'Parameters:\n'
+                          '\n'
+                          '- `what`: What they are missing from, as the first sentence of the warning\n'
+                          '- `hint`: More sentences',
  'Recorder.valid_columns': 'Parameters:\n'
                            '\n'
                            '- `dl_name`: A validation loader\n'

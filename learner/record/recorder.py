@@ -222,7 +222,10 @@ class RowWriter(Curves):
     def after_cancel_batch(self):
         learn = self.learn
         if learn.loss is None or (learn.training and not learn.opt_step): self.phase.skipped.add(learn)
-    def tell_skipped(self, what, *hint):
+    def tell_skipped(self,
+        what, # What they are missing from, as the first sentence of the warning
+        *hint, # More sentences
+    ):
         "Warn of batches that have been cancelled in this phase; in a fit once"
         if not self.phase.skipped.n_batches or what in self.told: return
         if self.learn.mode=='fit': self.told.add(what)
