@@ -19,8 +19,8 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import cache,partial
 from inspect import getgeneratorlocals,getgeneratorstate
-from io import BytesIO
-from types import CellType,FunctionType,GeneratorType,MethodType
+from io import BytesIO,IOBase
+from types import CellType,CodeType,FunctionType,GeneratorType,MethodType,ModuleType
 from weakref import ref
 from zlib import crc32
 import numpy as np
@@ -110,6 +110,7 @@ def digest(v, depth=8):
     "A number or text itself; otherwise a short string that changes whenever `v` does; None where that cannot be told"
     if type(v) in _flat: return v
     if isinstance(v, np.ndarray) and v.dtype.hasobject: v = v.tolist()
+    if isinstance(v, memoryview): v = np.frombuffer(v, np.uint8)
     if isinstance(v, (torch.Tensor,np.ndarray)): return _of_array(v)
     if isinstance(v, (np.generic,*_by_text)): return _hash(repr(v))
     if not depth or (parts := _contents(v)) is None or len(parts)>1000: return None
@@ -127,15 +128,43 @@ def _place_of(v):
         try: return v.__reduce__()[1:]
         except TypeError: return # of a function with `yield`
 
+@cache
+def names_in(code):
+    "Names of global variables that a function, and functions in it, may use"
+    return {*code.co_names}.union(*(names_in(o) for o in code.co_consts if isinstance(o, CodeType)))
+
+def _globals_of(f):
+    "Plain global variables that `f` uses, and those of the functions of its module that it calls"
+    fs,todo,own = {},[f],f.__globals__
+    while todo:
+        g = todo.pop()
+        fs[id(g)] = g
+        used = [own[k] for k in names_in(g.__code__) & own.keys()]
+        todo += [o for o in used if isinstance(o, FunctionType) and o.__globals__ is own and id(o) not in fs]
+    names = sorted(set().union(*(names_in(g.__code__) for g in fs.values())) & own.keys())
+    return [own[k] for k in names if k[:2]!='__' and (type(own[k]) in _flat or isinstance(own[k], _small) and len(own[k])<100)]
+
+_small = list,dict,set,deque
+
 def _variables(f):
-    "Plain variables of the functions around `f`"
+    "Variables of `f`, of the functions around it, and of its module"
     cells = [c.cell_contents for c in f.__closure__ or () if c!=CellType()]
-    return [v for v in cells if type(v) in _flat or isinstance(v, (list,dict,torch.Tensor,np.ndarray))]
+    own = [*cells, *(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values(), *vars(f).values()]
+    return [v for v in own if not isinstance(v, (type,ModuleType))] + _globals_of(f)
+
+def _of_class(cls):
+    "Numbers and text of a class, and what its functions have around them"
+    fs = [f for f in vars(cls).values() if isinstance(f, FunctionType) and {*f.__code__.co_freevars}-{'__class__'}]
+    return [(k, o) for k,o in vars(cls).items() if type(o) in _flat and not k.startswith('__')] + fs
+
+def _place_in_file(v):
+    try: return [v.tell()]
+    except (OSError,ValueError): return # it is closed, a pipe, or being iterated
 
 def _contents(v):
     "What a container or an object holds, in the same order in every process; None for what is not searched"
     if isinstance(v, FunctionType): return _variables(v)
-    if isinstance(v, type): return [(k, o) for k,o in vars(v).items() if type(o) in _flat and not k.startswith('__')]
+    if isinstance(v, type): return _of_class(v)
     if isinstance(v, MethodType): return [v.__self__]
     if isinstance(v, partial): return [v.func, v.args, v.keywords]
     if isinstance(v, Cached): return [*moved_results(v)]
@@ -143,6 +172,7 @@ def _contents(v):
     if isinstance(v, ref): return [v()]
     if isinstance(v, ContextVar): return [v.get(None)]
     if isinstance(v, BytesIO): return [v.tell(), len(v.getbuffer())]
+    if isinstance(v, IOBase): return _place_in_file(v)
     if isinstance(v, GeneratorType): return [getgeneratorstate(v), getgeneratorlocals(v), v.gi_yieldfrom]
     if _is_place(v): return _place_of(v)
     if isinstance(v, (set,frozenset)): return sorted(v, key=repr)

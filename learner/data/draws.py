@@ -152,6 +152,9 @@ _end = object() # what `next` gives when a loader has no more
 def _replace_old_workers(draws):
     "Begin the pass with new workers, whose seed must not move the generators that draw the order"
     draws.indices.before_first = lambda: set_random_state(draws.at_start, draws.dl)
+    _warn_of_new_workers()
+
+def _warn_of_new_workers():
     warn("The loader's workers persisted from an earlier epoch, and are gone: "
         "the run resumes with new ones, which draw other random numbers. "
         "With a `Checkpoint`, each epoch begins with new workers, and the run resumes exactly")
@@ -238,6 +241,7 @@ class Draws:
     ):
         "Put every generator where it was at `state`, and warn of what has changed"
         warn_of_lost(set_random_state(state.now, self.dl, but=self.stateful if begun else None, parts=self.parts))
+        if not begun and state.old_workers and not self.old_workers: _warn_of_new_workers()
         put_counts(self.dl, state.counts['now'], state.moved or ())
         counted = {*(state.moved or ())} & {*state.counts['now']}
         warn_of_changes(state.description, self.description, samplers=state.n==0, but=counted)

@@ -21,7 +21,7 @@ from ..core.copies import Cached,digest,moved_results
 from ..core.tracebacks import warn
 from .generators import is_stateful
 from .loaders import length
-from .search import search
+from .search import of_library,search
 
 # %% ../../nbs/data/04_loader_state.ipynb #LoaderState
 @dataclass
@@ -68,7 +68,9 @@ def counts_of(
     attrs = {f'{k}.{n}':v for k,o in counters.items() for n,v in _attrs(o).items()}
     known = {*map(id, counters.values())} # they hold one another
     res = {k:digest(v) for k,v in attrs.items() if type(v) in _counts or (digests and id(v) not in known)}
-    return res | _counts_in_caches(counters) if digests else res
+    if not digests: return res
+    classes = {f'type({k})':digest(type(o)) for k,o in counters.items() if not of_library(type(o))}
+    return res | classes | _counts_in_caches(counters)
 
 def put_counts(
     dl, # Any iterable of batches
@@ -78,7 +80,7 @@ def put_counts(
     "Put back what is kept of a loader's counts"
     counters = _counters(dl)
     for k in moved:
-        owner,n = k.split('.', 1)
+        owner,_,n = k.partition('.')
         if k not in counts or owner not in counters: continue
         if getattr(counters[owner], n, _absent)!=counts[k]: vars(counters[owner])[n] = counts[k]
 

@@ -14,18 +14,20 @@ from functools import cache,partial
 from itertools import chain,compress
 from logging import Logger
 from operator import call,is_
-from types import CellType,CodeType,FunctionType,MethodType,ModuleType
+from types import BuiltinMethodType,CellType,FunctionType,MethodType,ModuleType
 import numpy as np
 import torch
 from torch import Tensor,nn
 from torch.optim import Optimizer
 from ..core.callback import Callback
+from ..core.copies import names_in
 from ..core.dispatch import Dispatcher
 
 # %% ../../nbs/data/01_search.ipynb #parts
 _values = Tensor,np.ndarray,np.generic,str,bytes,int,float,complex,type(None) # hold no other objects
 _closed = (*_values,ModuleType,random.Random,torch.Generator,Logger,Dispatcher,Callback) # are not searched
 _holders = list,tuple,deque,set,frozenset
+CallableIterator = type(iter(int, 1)) # of `iter(f, end)`
 _libraries = {*sys.stdlib_module_names,'torch','numpy','fastcore','tqdm','matplotlib',__name__.partition('.')[0]}
 
 def of_library(
@@ -33,6 +35,17 @@ def of_library(
 ) -> bool:
     "Whether `o` is from Python's library, torch, or what else this library builds on, and not of the user's own"
     return (getattr(o, '__module__', None) or '').partition('.')[0] in _libraries
+
+@cache
+def _installed(package):
+    file = getattr(sys.modules.get(package), '__file__', None) or ''
+    return 'site-packages' in file or 'dist-packages' in file
+
+def is_own(o) -> bool:
+    "Whether a function, class or module is the user's, and not of Python, of this library, or of an installed package"
+    if isinstance(o, ModuleType): return o.__name__.partition('.')[0] not in sys.stdlib_module_names \
+        and not _installed(o.__name__.partition('.')[0])
+    return not of_library(o) and not _installed((o.__module__ or '').partition('.')[0])
 
 @cache
 def slots_of(cls) -> list:
@@ -44,13 +57,8 @@ def slots_of(cls) -> list:
 def _is_open(cls):
     "Whether objects of type `cls` may hold others"
     if issubclass(cls, _closed): return False
-    kinds = (*_holders,dict,type,FunctionType,MethodType,partial,property)
+    kinds = (*_holders,dict,type,FunctionType,MethodType,BuiltinMethodType,partial,property,CallableIterator)
     return issubclass(cls, kinds) or bool(cls.__dictoffset__) or bool(slots_of(cls))
-
-@cache
-def names_in(code):
-    "Names of global variables that a function, and functions in it, may use"
-    return {*code.co_names}.union(*(names_in(o) for o in code.co_consts if isinstance(o, CodeType)))
 
 def cells_of(f) -> list:
     "What a function uses of the functions around it"
@@ -58,6 +66,14 @@ def cells_of(f) -> list:
 
 module_internals = frozenset(vars(nn.Module()))
 _hooks = [k for k in sorted(module_internals) if k.endswith('_hooks')]
+
+def hooks_of(
+    o, # A module, a tensor or an optimizer
+) -> list:
+    "Functions that are registered as hooks of `o`"
+    own = stored(o, '__dict__', {})
+    groups = [o._backward_hooks] if isinstance(o, Tensor) else [own[k] for k in own if k.endswith('_hooks')]
+    return [f for hooks in groups if hooks for f in hooks.values()]
 
 def stored(o, k, default=None):
     "Attribute `k` of `o` where it is stored: a `__getattr__` of another library may do or raise anything"
@@ -91,6 +107,8 @@ _read_as = { # what reads the names of a thing and what it holds under them. The
     type: lambda o: _items({} if of_library(o) else dict(vars(o)) | {'__bases__': o.__bases__}),
     FunctionType: _in_function,
     MethodType: lambda o: (('__self__','__func__'),[o.__self__, o.__func__]),
+    BuiltinMethodType: lambda o: (('__self__',),[o.__self__]), # `rng.random`, of a generator of Python
+    CallableIterator: lambda o: (('f','end'),[*o.__reduce__()[1]]),
     partial: lambda o: _items({'func': o.func, **dict(enumerate(o.args)), **o.keywords}),
     property: lambda o: (('fget',),[o.fget]),
     nn.Module: _in_module,

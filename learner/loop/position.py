@@ -182,7 +182,8 @@ def _before_pass(learn, n):
     "The state of the training loader between two passes, with generators that were found before"
     now = random_state(parts=learn.searches.parts(learn, learn.dls.train, anew=False)) # `complete` adds what is new
     return LoaderState(n, at_start=None, now=now, idxs=None, workers=None, exhausted=False,
-        old_workers=False, description=None, counts=dict(at_start={}, now=counts_of(learn.dls.train)))
+        old_workers=not learn.route.carry and getattr(learn.dls.train, '_iterator', None) is not None, description=None,
+        counts=dict(at_start={}, now=counts_of(learn.dls.train)))
 
 def _warn_of_others(others):
     changed = {f'a `{type(o).__name__}`':o for o,d in others if digest(o)!=d}

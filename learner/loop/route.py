@@ -19,7 +19,7 @@ from ..core.events import CancelException,CancelFitException
 from ..core.tracebacks import warn
 from ..data.draws import Draws
 from ..data.samples import samples_of
-from ..data.search import same_objects
+from ..data.search import hooks_of,is_own,same_objects
 from ..restore.attributes import Attributes
 from ..data.loader_state import counts_of
 from ..model.optimizer import own_attrs,parts_of,switching,to_train
@@ -89,9 +89,11 @@ def _check_loader(stopped, train):
         f"the first {at.batch} batches of the epoch came from that one, and the others come from the new one")
 
 def _functions_of(opt):
-    "What optimizers have as attributes of their own and can be called: these may have variables"
+    "Classes of optimizers, hooks, and what they have as attributes of their own and can be called, with variables"
     opts = [] if opt is None else parts_of(opt)
-    return {f'opt.{k}':v for o in opts for k,v in own_attrs(o).items() if callable(v)}
+    called = {f'opt.{k}':v for o in opts for k,v in own_attrs(o).items() if callable(v)}
+    hooks = {f'opt.hook_{i}':f for o in opts for i,f in enumerate(hooks_of(o))}
+    return called | hooks | {f'type(opt) {type(o).__name__}':type(o) for o in opts if is_own(type(o))}
 
 class WayBack:
     "The way back to where a run was stopped"

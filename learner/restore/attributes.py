@@ -64,10 +64,11 @@ def owners(
     res,seen,todo = {},set(),deque(roots.items())
     while todo:
         path,o = todo.popleft()
-        if id(o) in seen or not may_hold(o) or (is_array(o) and type(o) is not nn.Parameter): continue
+        held = may_hold(o) or (isinstance(o, type) and path in roots) # the class of an optimizer
+        if id(o) in seen or not held or (is_array(o) and type(o) is not nn.Parameter): continue
         seen.add(id(o))
         if isinstance(o, Cached) or any(kind in _named_kinds for kind in kinds_of(type(o))): res[path] = o
-        if not is_array(o): todo.extend((f'type({path})' if v is type(o) else f'{path}.{k}', v) for k,v in _items(o))
+        todo.extend((f'type({path})' if v is type(o) else f'{path}.{k}', v) for k,v in _items(o))
     return res
 
 # %% ../../nbs/restore/04_attributes.ipynb #Attributes
@@ -109,7 +110,7 @@ class Attributes:
         for path,o in owners(self.roots).items():
             if isinstance(o, Cached): others += [f'{path}{args}' for args,_ in moved_results(o)]; continue
             if path not in self.before: # it was built meanwhile, or cannot be made again
-                others += [] if isinstance(o, (nn.Module,nn.Parameter)) else [path]
+                others += [] if isinstance(o, (nn.Module,nn.Parameter,FunctionType,type)) else [path]
                 continue
             before,own = self.before[path],_own(o)
             for k,now in self._state(o).items():

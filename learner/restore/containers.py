@@ -20,7 +20,7 @@ from logging import Logger
 from threading import local
 from types import CellType,CodeType,FunctionType,MethodType,ModuleType,SimpleNamespace
 from typing import NamedTuple
-from weakref import WeakKeyDictionary,WeakSet,WeakValueDictionary,ref
+from weakref import ProxyTypes,WeakKeyDictionary,WeakSet,WeakValueDictionary,ref
 import numpy as np
 import torch
 from torch import nn
@@ -30,10 +30,10 @@ from torch.quasirandom import SobolEngine
 from torch.utils.data import DataLoader,Dataset
 from fastcore.foundation import L
 from ..core.callback import Callback
-from ..core.copies import Cached,results_of
+from ..core.copies import Cached,names_in,results_of
 from ..core.dispatch import Dispatcher
 from ..data.generators import is_generator
-from ..data.search import module_internals,names_in,of_library,slots_of,stored
+from ..data.search import CallableIterator,hooks_of,is_own,module_internals,of_library,slots_of,stored
 
 # %% ../../nbs/restore/02_containers.ipynb #kinds
 not_held = frozenset({*module_internals,'training'}) # parts of a module, and its mode, which others take care of
@@ -124,7 +124,8 @@ def globals_of(fs):
 def _may_move(v):
     "Whether a global variable that functions only read may hold a state: large tables do not"
     if isinstance(v, (dict,list,set,deque)): return len(v)<1000 and is_value(v)
-    kinds = ContextVar,Cached,EnumMeta,torch.Tensor,np.ndarray,bytearray,array
+    if isinstance(v, (FunctionType,type)): return is_own(v) # with variables of their own
+    kinds = SimpleNamespace,ContextVar,Cached,EnumMeta,torch.Tensor,np.ndarray,bytearray,array
     return isinstance(v, kinds) or is_iterator(type(v))
 
 def read_globals(o):
@@ -147,9 +148,17 @@ _no_data = type,FunctionType,staticmethod,classmethod
 def _is_data(k, v):
     return not (k.startswith(('__','_abc_')) or isinstance(v, _no_data) or hasattr(type(v), '__get__'))
 
+def _function_in(o):
+    "What a class has as an attribute, or the function inside of it"
+    return o.fget if isinstance(o, property) else getattr(o, '__func__', o)
 def functions_in(o):
     "The functions of a class, or a function itself"
-    return [o] if isinstance(o, FunctionType) else [f for f in vars(o).values() if isinstance(f, FunctionType)]
+    if isinstance(o, FunctionType): return [o]
+    return [f for v in vars(o).values() if isinstance(f := _function_in(v), FunctionType)]
+
+def _keeps(f):
+    "Whether a function has variables besides those of its module"
+    return bool(vars(f) or f.__defaults__ or f.__kwdefaults__ or {*f.__code__.co_freevars}-{'__class__'})
 def _on_class(cls): return {k:v for k,v in vars(cls).items() if _is_data(k, v)} | globals_of(functions_in(cls))
 
 def assign(o, k, v):
@@ -181,6 +190,7 @@ arguments = Kind(_in_partial, lambda f, was: None) # they are always the same ob
 def is_iterator(cls):
     "Whether objects of type `cls` are iterators of Python's, and no files, or numpy's series of seeds"
     if issubclass(cls, np.random.SeedSequence): return True
+    if issubclass(cls, (CallableIterator,*ProxyTypes)): return False
     return hasattr(cls, '__next__') and of_library(cls) and not issubclass(cls, IOBase)
 
 def copy_of_iterator(it):
@@ -219,7 +229,7 @@ def is_searched(cls):
     "Whether objects of type `cls` may hold something"
     if issubclass(cls, Enum): return not of_library(cls) # its members may have attributes
     if issubclass(cls, _left_out) or is_generator(cls): return False
-    simple = issubclass(cls, (torch.Tensor,np.ndarray,nn.Module,tuple,frozenset,partial,MethodType,ref))
+    simple = issubclass(cls, (torch.Tensor,np.ndarray,nn.Module,tuple,frozenset,partial,MethodType,ref,CallableIterator))
     return simple or bool(kinds_of(cls))
 
 def may_hold(o):
@@ -231,14 +241,17 @@ def inside(o):
     "What `o` consists of, and cannot change"
     if isinstance(o, (tuple,frozenset)): return [*o]
     if isinstance(o, partial): return [o.func]
+    if isinstance(o, CallableIterator): return [*o.__reduce__()[1]]
     if isinstance(o, MethodType): return [o.__self__, o.__func__]
     if isinstance(o, ref): return [o()]
     if isinstance(o, Cached): return [o.__wrapped__, *(v for v in gc.get_referents(o) if v is not results_of(o))]
     if isinstance(o, EnumMeta): return [*o.__members__.values()]
     if isinstance(o, type):
-        return [*o.__bases__, *(v for v in vars(o).values() if isinstance(v, Cached)), *read_globals(o).values()]
+        own = [v for v in vars(o).values() if isinstance(v, Cached)] + [f for f in functions_in(o) if _keeps(f)]
+        return [*o.__bases__, *own, *read_globals(o).values()]
     if isinstance(o, FunctionType): return [*read_globals(o).values()]
-    return [] if of_library(type(o)) else [type(o)]
+    hooks = hooks_of(o) if isinstance(o, (nn.Module,nn.Parameter)) else []
+    return hooks if of_library(type(o)) else [type(o), *hooks]
 
 def _put_registered(o, was):
     for (where,k),v in was.items(): vars(o)[where][k] = v

@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from .. import __version__
 from ..core.callback import FuncCallback
+from ..core.copies import names_in
 from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn
-from ..data.search import cells_of,names_in,of_library,stored
+from ..data.search import cells_of,is_own,of_library,stored
 from ..restore.places import by_name
 
 # %% ../../nbs/resume/02_origin.ipynb #described
@@ -38,10 +39,10 @@ def _enclosed(f):
     values = [c.cell_contents for c in cells]
     return [getattr(o, '__code__', o) for o in values if isinstance(o, (int,float,str,tuple,FunctionType))]
 
-def _module_functions(f):
-    "Functions and methods that have their globals with `f`"
-    held = [v for o in f.__globals__.values() for v in (vars(o).values() if isinstance(o, type) else [o])]
-    return [g for v in held if (g := inner_function(v)) and g.__globals__ is f.__globals__]
+def _module_functions(own):
+    "Functions and methods whose globals are `own`"
+    held = [v for o in own.values() for v in (vars(o).values() if isinstance(o, type) else [o])]
+    return [g for v in held if (g := inner_function(v)) and g.__globals__ is own]
 
 def _is_constant(v):
     "Whether `v` is a plain value: a tuple of functions may lead back to where it is used"
@@ -51,7 +52,7 @@ def constants(f) -> dict:
     "Plain global values that the function `f` uses, and that no function of its module assigns"
     used = {k:f.__globals__.get(k) for k in sorted(_assigned(f.__code__, _loading)) if k[:2]!='__'}
     res = {k:v for k,v in used.items() if _is_constant(v)}
-    state = {k for g in _module_functions(f) for k in _assigned(g.__code__, _storing)} if res else ()
+    state = {k for g in _module_functions(f.__globals__) for k in _assigned(g.__code__, _storing)} if res else ()
     return {k:v for k,v in res.items() if k not in state}
 
 _loading,_storing = frozenset(['LOAD_GLOBAL']),frozenset(['STORE_GLOBAL'])
@@ -77,11 +78,14 @@ def inner_function(o):
     o = _unhooked(getattr(o, '__func__', o))
     return o if isinstance(o, FunctionType) else None
 
+def _globals_of(cls): return vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else {}
+
 def _of_class(cls):
     "Attributes of a class, without what it inherits, and without its state"
     fs = {k:f for k,v in vars(cls).items() if (f := inner_function(v))}
     inherited = {k for k,f in fs.items() if any(inner_function(vars(b).get(k)) is f for b in cls.__mro__[1:])}
-    state = set().union(*(_assigned(f.__code__, frozenset(['STORE_ATTR'])) for f in fs.values()))
+    named_by = [f for f in _module_functions(_globals_of(cls)) if cls.__name__ in names_in(f.__code__)]
+    state = set().union(*(_assigned(f.__code__, frozenset(['STORE_ATTR'])) for f in (*fs.values(), *named_by)))
     def counts(k, v):
         if k in inherited: return False
         return callable(v) if k.startswith('__') else not (isinstance(v, _mutable) or (k in state and k not in fs))
@@ -112,17 +116,6 @@ def code_digest(o) -> str:
 # %% ../../nbs/resume/02_origin.ipynb #in_use
 _plain = torch.Tensor,np.ndarray,np.generic,str,bytes,int,float,complex,type(None),ref,Dispatcher
 _containers = list,tuple,set,frozenset,deque
-
-@cache
-def _installed(package):
-    file = getattr(sys.modules.get(package), '__file__', None) or ''
-    return 'site-packages' in file or 'dist-packages' in file
-
-def is_own(o) -> bool:
-    "Whether a function, class or module is the user's, and not of Python, of this library, or of an installed package"
-    if isinstance(o, ModuleType): return o.__name__.partition('.')[0] not in sys.stdlib_module_names \
-        and not _installed(o.__name__.partition('.')[0])
-    return not of_library(o) and not _installed((o.__module__ or '').partition('.')[0])
 
 def _named(f):
     "What a function uses by name: globals, what is in modules of the user, and variables around it"

@@ -97,6 +97,9 @@ class Weights:
             else: self._put_loss(k, m)
             put_hidden(m, self.hidden.get(k, {}))
             _put_grads(unwrapped(m), self.hidden.get(k, {}))
+
+    def put_attributes(self, learn):
+        "When there is an optimizer: functions of its own may have some"
         if lost := learn.route.attributes.put(decode(self.attributes, learn.device)):
             warn(f"The run had {listed(lost)}, and has no such object now: their values are lost")
 
@@ -124,7 +127,8 @@ class OptState:
 
     def put(self, learn, weights):
         if self.opt is not None: self._load(learn, weights)
-        for k,v in decode(self.between or {}, learn.device).items(): set_hyper(learn.opt, k, v)
+        between = decode(self.between or {}, learn.device)
+        for k in between.keys() & {*hypers(learn.opt)}: set_hyper(learn.opt, k, between[k])
         if self.opt is None: return
         for opt,attrs in zip(parts_of(learn.opt), self.opt_attrs): _put_attrs(opt, attrs, learn.device)
 
@@ -250,6 +254,7 @@ class SavedRun:
         learn.to_device() # the optimizer's state goes where the weights are
         self.weights.put(learn)
         self.opt.put(learn, self.weights.model)
+        self.weights.put_attributes(learn)
         return self.progress.put(learn)
 
     def as_dict(self):

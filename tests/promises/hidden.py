@@ -205,6 +205,52 @@ _calls = 0
 class InGlobal(Own):
     def __init__(self): super().__init__(); global _calls; _calls = 0
     def move(self): global _calls; _calls += 1; return torch.tensor(float(_calls))
+def in_method():
+    "A variable around a method"
+    n = 0
+    class InMethod(Draw):
+        def move(self): nonlocal n; n += 1; return torch.tensor(float(n))
+    return InMethod()
+def in_method_default():
+    class InDefault(Draw):
+        def move(self, o=None): o[0] += 1; return torch.tensor(float(o[0]))
+    InDefault.move.__defaults__ = [0],
+    return InDefault()
+class Other: calls = 0
+class OnOther(Draw):
+    "A class that is called by its name"
+    def __init__(self): super().__init__(); Other.calls = 0
+    def move(self): Other.calls += 1; return torch.tensor(float(Other.calls))
+def counted(): global _calls; _calls += 1; return _calls
+class InCalled(Draw):
+    "A function that is called by its name, and assigns a global variable"
+    def __init__(self): super().__init__(); global _calls; _calls = 0
+    def move(self): return torch.tensor(float(counted()))
+class InStatic(InCalled):
+    @staticmethod
+    def count(): global _calls; _calls += 1; return _calls
+    def move(self): return torch.tensor(float(self.count()))
+class InProperty(InCalled):
+    @property
+    def count(self): global _calls; _calls += 1; return _calls
+    def move(self): return torch.tensor(float(self.count))
+namespace = SimpleNamespace(n=0)
+class InNamespace(Draw):
+    def __init__(self): super().__init__(); namespace.n = 0
+    def move(self): namespace.n += 1; return torch.tensor(float(namespace.n))
+class Counts:
+    n = 0
+    def __call__(self, m, i, o): self.n += 1; return o*self.n
+def in_hook(hook):
+    "The state of a hook"
+    class Hooked(Draw):
+        def __init__(self): super().__init__(); self.m = nn.Identity(); self.m.register_forward_hook(hook())
+        def move(self): return self.m(torch.ones(()))
+    return Hooked
+def counting_hook():
+    n = 0
+    def hook(m, i, o): nonlocal n; n += 1; return o*n
+    return hook
 def on_class(first, then):
     "The state of a class"
     def make():
@@ -341,7 +387,9 @@ rare = dict(partial=kind(lambda: partial(len, []), in_place(lambda h: h.args[0].
     new_parameter=NewParameter, new_module=NewModule, new_module_with_buffer=NewModuleWithBuffer,
     buffer_object=BufferObject, tied=Tied, view=View, array_view=ArrayView, on_parameter=OnParameter,
     spectral_norm=Spectral, old_spectral_norm=OldSpectral, weight_norm=WeightNorm, old_weight_norm=OldWeightNorm,
-    recurrent=Recurrent, compiled=Compiled,
+    recurrent=Recurrent, compiled=Compiled, in_method=in_method, in_method_default=in_method_default,
+    on_other_class=OnOther, in_called=InCalled, in_static_method=InStatic, in_property=InProperty,
+    in_namespace=InNamespace, in_hook=in_hook(counting_hook), on_hook=in_hook(Counts),
     on_class=on_class(lambda: 0, lambda h: (h+1, h)),
     tensor_on_class=on_class(lambda: torch.zeros(()), in_place(adds_data, torch.clone)),
     **{f.__name__:kind(f, called)
@@ -370,6 +418,7 @@ def number(rng):
     return (torch.rand((), generator=rng)
         if isinstance(rng, torch.Generator) else torch.tensor(
             float(rng.random() if hasattr(rng, 'random') else rng.random_sample())))
+def called_as(f): return lambda: torch.tensor(float(f()))
 rngs = dict(torch=lambda: torch.Generator().manual_seed(1), numpy=lambda: np.random.default_rng(1),
     old_numpy=lambda: np.random.RandomState(1), python=lambda: random.Random(1))
 
@@ -447,5 +496,7 @@ class Pairs(Holds):
     def _with(self, o): self.o = o; return self
     def get(self): return self.o[-1][1]
 generators = {**{f'{k} in an attribute':partial(lambda f: Attribute(rng=f()), f) for k,f in rngs.items()},
+    'a bound method of Python':lambda: called_as(random.Random(1).random),
+    'an endless iterator of calls':lambda: called_as(partial(next, iter(random.Random(1).random, 2.))),
     **{f'in {k}':partial(lambda w, f: w(f()), w, rngs[[*rngs][i%4]])
         for i,(k,w) in enumerate(ways.items()) if k!='attribute'}}

@@ -1,0 +1,176 @@
+"""Promise 1 for what functions hold: a transform, a hook, the class of an optimizer. A run that is resumed from a file
+has it, or a warning names it"""
+import itertools,random,warnings,weakref
+from collections import deque
+import pytest,torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader,Dataset,default_collate
+from learner.all import *
+
+class Points(Dataset):
+    def __init__(self, tfm=None):
+        self.x,self.tfm = torch.randn(12, 2, generator=torch.Generator().manual_seed(0)),tfm
+    def __len__(self): return len(self.x)
+    def __getitem__(self, i):
+        return (self.x[i] if self.tfm is None else self.tfm(self.x[i])),self.x[i].sum(0, keepdim=True)
+
+def made(path, train=None, **kwargs):
+    torch.manual_seed(0)
+    train = DataLoader(Points(), 3) if train is None else train
+    dls = DataLoaders(train, device='cpu')
+    return Learner(dls, **dict(model=nn.Linear(2, 1), loss_func=F.mse_loss, opt_func=SGD, lr=.05, path=path) | kwargs
+        ).remove_cb(ProgressCallback)
+
+class Stops(Callback):
+    "Ctrl-C before batch `n`: in an epoch, or between two"
+    watches = True
+    def __init__(self, n): self.n = n
+    def before_batch(self):
+        if self.n%4 and self.learn.train_iter==self.n-1: self.learn.at_pause(self.stop, stops=True)
+    def after_epoch(self):
+        if self.learn.train_iter==self.n: self.learn.at_pause(self.stop, stops=True)
+    def stop(self): raise KeyboardInterrupt
+
+def weights(learn): return [p.tolist() for p in learn.model.parameters()]
+def resumed(make, path, n=6):
+    "Weights of a run, those of one that is resumed from a file after `n` batches, and what it was warned of"
+    whole = weights(make(path/'whole').fit(3))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter('always')
+        learn = make(path)
+        with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=Stops(n))
+        learn.save_state('here')
+        res = weights(make(path).load_state('here').resume(cbs=[]))
+    return whole,res,[t for o in said if '`stops` is gone' not in (t := str(o.message))]
+
+# What the functions of a loader hold
+calls = 0
+def counted(): global calls; calls += 1; return calls
+def in_default(): return lambda x, n=[0]: (n.__setitem__(0, n[0]+1), x*(1+n[0]/9))[1]
+def in_keyword():
+    def tfm(x, *, n=deque([0])): n.append(n[-1]+1); return x*(1+n[-1]/9)
+    tfm.__kwdefaults__ = dict(n=deque([0]))
+    return tfm
+def in_iterator():
+    it = itertools.cycle([1.,2.,3.,5.,8.])
+    return lambda x: x*next(it)
+def in_module():
+    engine = torch.quasirandom.SobolEngine(1, scramble=True, seed=2)
+    return lambda x: x+engine.draw(1)[0]
+def in_view():
+    view = memoryview(bytearray(1))
+    def tfm(x): view[0] += 1; return x*(1+view[0]/9)
+    return tfm
+def in_attribute():
+    def tfm(x): tfm.n += 1; return x*(1+tfm.n/9)
+    tfm.n = 0
+    return tfm
+def in_called():
+    global calls
+    calls = 0
+    return lambda x: x*(1+counted()/9)
+def in_file(): f = open(__file__); return lambda x: x+len(f.readline())/99
+
+holding = in_default,in_keyword,in_iterator,in_module,in_view,in_attribute,in_called,in_file
+@pytest.mark.filterwarnings('ignore:unclosed file')
+@pytest.mark.parametrize('n', [6, 4])
+@pytest.mark.parametrize('tfm', holding, ids=lambda f: f.__name__)
+def test_what_a_transform_holds_is_named(tfm, n, tmp_path):
+    whole,res,said = resumed(lambda path: made(path, DataLoader(Points(tfm()), 3)), tmp_path, n)
+    assert res!=whole and [o for o in said if o.startswith('`dataset.tfm` of the training loader changed')]
+
+def test_a_transform_that_holds_a_constant_is_not_named(tmp_path):
+    factor,table = 2.,{i:i for i in range(50)}
+    def tfm(x, k=[3]): return x*factor*k[0]+table[1]
+    whole,res,said = resumed(lambda path: made(path, DataLoader(Points(tfm), 3)), tmp_path)
+    assert res==whole and not said
+
+def test_what_is_on_the_class_of_a_dataset_is_named(tmp_path):
+    def make(path):
+        class Counting(Points):
+            n = 0
+            def __getitem__(self, i): Counting.n += 1; x,y = super().__getitem__(i); return x*(1+Counting.n/9),y
+        return made(path, DataLoader(Counting(), 3))
+    whole,res,said = resumed(make, tmp_path)
+    assert res!=whole and [o for o in said if o.startswith('`type(dataset)` of the training loader changed')]
+
+def test_what_a_method_of_a_loader_has_around_it_is_named_between_two_epochs(tmp_path):
+    def make(path):
+        n = 0
+        class Batches:
+            def __len__(self): return 4
+            def __iter__(self):
+                nonlocal n
+                for _ in range(4): n += 1; x = torch.tensor([[n/9,1.]]); yield x,x.sum(1, keepdim=True)
+        return made(path, Batches())
+    whole,res,said = resumed(make, tmp_path, n=4)
+    assert res!=whole and [o for o in said if o.startswith('`type(loader)` of the training loader changed')]
+
+def test_workers_that_persisted_are_named_between_two_epochs_too(tmp_path):
+    rng = torch.Generator().manual_seed(5)
+    ds = Points(lambda x: x+torch.rand((), generator=rng))
+    def make(path): return made(path, DataLoader(ds, 3, num_workers=1, persistent_workers=True))
+    *_,said = resumed(make, tmp_path, n=4)
+    assert [o for o in said if 'workers persisted from an earlier epoch' in o]
+
+# Optimizers
+class Scaled(torch.optim.SGD):
+    n = 0
+    def step(self, closure=None):
+        Scaled.n += 1
+        for p in self.param_groups[0]['params']: p.grad *= 1+Scaled.n/9
+        super().step(closure)
+
+def on_class(ps, lr=.1): Scaled.n = 0; return Scaled(ps, lr)
+def with_hook(ps, lr=.1):
+    n,opt = 0,torch.optim.SGD(ps, lr)
+    def hook(opt, args, kwargs):
+        nonlocal n
+        n += 1
+        for p in opt.param_groups[0]['params']: p.grad *= 1+n/9
+    opt.register_step_pre_hook(hook)
+    return opt
+
+@pytest.mark.parametrize('opt_func', [on_class, with_hook])
+def test_a_resumed_run_has_what_the_class_and_the_hooks_of_an_optimizer_hold(opt_func, tmp_path):
+    whole,res,said = resumed(lambda path: made(path, opt_func=opt_func), tmp_path)
+    assert res==whole and not said
+
+class OwnScheduler(Callback):
+    "A scheduler of torch, made and used by hand"
+    _stateattrs = 'sched',
+    def before_fit(self): self.sched = torch.optim.lr_scheduler.ExponentialLR(self.learn.opt, .9)
+    def after_batch(self): self.sched.step()
+    def state_dict(self): return dict(sched=self.sched.state_dict()) if hasattr(self, 'sched') else {}
+    def load_state_dict(self, state):
+        if hasattr(self, 'sched'): self.sched.load_state_dict(state['sched'])
+def test_a_run_with_a_scheduler_of_torch_in_a_callback_resumes_from_a_file(tmp_path):
+    whole,res,said = resumed(lambda path: made(path, cbs=OwnScheduler()), tmp_path)
+    assert res==whole
+
+# Models
+def test_a_resumed_run_has_what_a_hook_of_a_weight_holds(tmp_path):
+    def make(path):
+        model,n = nn.Linear(2, 1),0
+        def hook(grad): nonlocal n; n += 1; return grad*(1+n/9)
+        model.weight.register_hook(hook)
+        return made(path, model=model)
+    def begun(path): torch.manual_seed(0); return make(path)
+    whole,res,said = resumed(begun, tmp_path)
+    assert res==whole and not said
+
+def test_a_model_may_have_a_weak_proxy():
+    class Keeps: n = 1
+    class Model(nn.Linear):
+        def __init__(self, of): super().__init__(2, 1); self.of = weakref.proxy(of)
+        def forward(self, x): return super().forward(x)*self.of.n
+    made('.', model=Model(kept := Keeps())).fit(1).validate(0)
+    assert kept.n==1
+
+def test_a_generator_of_python_may_be_held_by_one_of_its_methods(tmp_path):
+    def make(path):
+        draw = random.Random(3).random
+        return made(path, loss_func=lambda p,t: F.mse_loss(p, t)*(1+draw()))
+    whole,res,said = resumed(make, tmp_path)
+    assert res==whole and not said
