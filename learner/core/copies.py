@@ -142,7 +142,8 @@ def _globals_of(f):
         used = [own[k] for k in names_in(g.__code__) & own.keys()]
         todo += [o for o in used if isinstance(o, FunctionType) and o.__globals__ is own and id(o) not in fs]
     names = sorted(set().union(*(names_in(g.__code__) for g in fs.values())) & own.keys())
-    return [own[k] for k in names if k[:2]!='__' and (type(own[k]) in _flat or isinstance(own[k], _small) and len(own[k])<100)]
+    used = [own[k] for k in names if k[:2]!='__']
+    return [v for v in used if type(v) in _flat or (isinstance(v, _small) and len(v)<100)]
 
 _small = list,dict,set,deque
 

@@ -229,7 +229,8 @@ def is_searched(cls):
     "Whether objects of type `cls` may hold something"
     if issubclass(cls, Enum): return not of_library(cls) # its members may have attributes
     if issubclass(cls, _left_out) or is_generator(cls): return False
-    simple = issubclass(cls, (torch.Tensor,np.ndarray,nn.Module,tuple,frozenset,partial,MethodType,ref,CallableIterator))
+    parts = tuple,frozenset,partial,MethodType,ref,CallableIterator
+    simple = issubclass(cls, (torch.Tensor,np.ndarray,nn.Module,*parts))
     return simple or bool(kinds_of(cls))
 
 def may_hold(o):

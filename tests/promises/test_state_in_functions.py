@@ -5,7 +5,7 @@ from collections import deque
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader,Dataset,default_collate
+from torch.utils.data import DataLoader,Dataset
 from learner.all import *
 
 class Points(Dataset):
