@@ -1,5 +1,5 @@
 "Predictions of every sample, in the order of the data; inference that changes nothing; no holes, no copies"
-import gc,itertools,os,random,subprocess,sys,weakref
+import gc,itertools,os,random,weakref
 from collections import OrderedDict,namedtuple
 from functools import partial
 import numpy as np, pytest, torch
@@ -9,6 +9,7 @@ from torch.utils.data import BatchSampler,DataLoader,Dataset,IterableDataset,Ran
     SubsetRandomSampler,TensorDataset,WeightedRandomSampler
 import matplotlib
 from learner.all import *
+from processes import run_script
 matplotlib.use('agg')
 import matplotlib.pyplot as plt
 
@@ -565,8 +566,9 @@ measure(Sized([50+(i*37)%101 for i in range(300)]))
 @pytest.fixture(scope='module')
 def extra_memory(tmp_path_factory):
     path = tmp_path_factory.mktemp('preds')/'p.npy'
-    out = subprocess.run([sys.executable, '-c', script, path], capture_output=True, text=True, check=True).stdout
-    return dict(zip(['shuffled','weighted','file','sized','varied'], out.splitlines(), strict=True))
+    res = run_script(script, path)
+    assert not res.returncode, res.stderr
+    return dict(zip(['shuffled','weighted','file','sized','varied'], res.stdout.splitlines(), strict=True))
 
 @pytest.mark.skipif(not os.access('/proc/self/clear_refs', os.W_OK), reason='needs Linux')
 @pytest.mark.parametrize('kind', ['shuffled','weighted','file','sized','varied'])
