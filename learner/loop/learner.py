@@ -54,6 +54,44 @@ class CopyMixin(FitMixin):
         self.cbs.items = cbs
         self.refresh()
 
+# %% ../../nbs/loop/07_learner.ipynb #Show
+def _parts(learn):
+    "What a learner is made of, line by line"
+    n = sum(p.numel() for p in learn.model.parameters())
+    yield f'{type(learn.model).__name__} with {n:,} parameters'
+    yield learn.dls
+    yield f'loss: {short_name(learn.loss_func)}'
+    yield f'optimizer: {short_name(learn.opt_func if learn.opt is None else learn.opt)}'
+    if learn.metrics: yield f"metrics: {', '.join(o.name for o in learn.metrics)}"
+    yield f"callbacks: {', '.join(o.name for o in learn.cbs.sorted('order'))}"
+
+class ShowMixin(CopyMixin):
+    "What a learner shows of itself and of its fits"
+    def __repr__(self): return '\n'.join(['Learner', *(f'  {o}' for o in _parts(self))])
+
+    @property
+    def smooth_loss(self):
+        "The running average of the training loss. Waits for the device; `recorder.latest()` does not"
+        return self.recorder.smooth_loss
+    @property
+    def final_record(self):
+        "Losses and metrics of the last row, by name"
+        return self.recorder.final_record
+
+    @contextmanager
+    def no_bar(self):
+        "Draw no bars for a while; the table is printed"
+        cbs = [o for o in self.cbs if isinstance(o, ProgressCallback)]
+        old = [o.bars for o in cbs]
+        for o in cbs: o.bars = False
+        try: yield self
+        finally:
+            for o,v in zip(cbs, old): o.bars = v
+
+    def no_logging(self):
+        "Show nothing for a while"
+        return self.removed_cbs(ProgressCallback)
+
 # %% ../../nbs/loop/07_learner.ipynb #check_args
 limit_variable = 'LEARNER_LIMIT_BATCHES'
 
@@ -79,18 +117,8 @@ def _check(opt_func, moms, **rates):
     if not callable(opt_func) or (isinstance(opt_func, type) and not issubclass(opt_func, torch.optim.Optimizer)):
         raise TypeError(f"`opt_func` is a class of `torch.optim`, or a function that makes one, but got {opt_func!r}")
 
-def _parts(learn):
-    "What a learner is made of, line by line"
-    n = sum(p.numel() for p in learn.model.parameters())
-    yield f'{type(learn.model).__name__} with {n:,} parameters'
-    yield learn.dls
-    yield f'loss: {short_name(learn.loss_func)}'
-    yield f'optimizer: {short_name(learn.opt_func if learn.opt is None else learn.opt)}'
-    if learn.metrics: yield f"metrics: {', '.join(o.name for o in learn.metrics)}"
-    yield f"callbacks: {', '.join(o.name for o in learn.cbs.sorted('order'))}"
-
 # %% ../../nbs/loop/07_learner.ipynb #Learner
-class Learner(CopyMixin):
+class Learner(ShowMixin):
     """Trains `model` on `dls`. Its state, which callbacks read as `self.x`:
 
     - of the learner: `dls`, `model`, `opt`, `loss_func`, `metrics`, `device`, `cbs`, `recorder`, `route`;
@@ -151,33 +179,8 @@ class Learner(CopyMixin):
     def metrics(self, v): self._metrics = tuple(mk_metrics(v))
     @property
     def device(self): return self.dls.device
-    @property
-    def smooth_loss(self):
-        "The running average of the training loss. Waits for the device; `recorder.latest()` does not"
-        return self.recorder.smooth_loss
-    @property
-    def final_record(self):
-        "Losses and metrics of the last row, by name"
-        return self.recorder.final_record
 
     def batch_limit(self, phase):
         limit = super().batch_limit(phase)
         if self.mode in ('predict','lr_find'): return limit
         return min([o for o in (limit, env_limit()) if o is not None], default=None)
-
-    @contextmanager
-    def no_bar(self):
-        "Draw no bars for a while; the table is printed"
-        cbs = [o for o in self.cbs if isinstance(o, ProgressCallback)]
-        old = [o.bars for o in cbs]
-        for o in cbs: o.bars = False
-        try: yield self
-        finally:
-            for o,v in zip(cbs, old): o.bars = v
-
-    def no_logging(self):
-        "Show nothing for a while"
-        return self.removed_cbs(ProgressCallback)
-
-    def __repr__(self):
-        return '\n'.join(['Learner', *(f'  {o}' for o in _parts(self))])

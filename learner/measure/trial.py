@@ -22,7 +22,7 @@ from ..data.loaders import map_batch
 from ..model.loss_properties import has_mixed_means,is_of_own_class,items_of,reduction_of,says_its_items
 from ..model.mapping import fields_for,part_of
 from ..model.weights import unwrapped
-from .metrics import Metric,held,loss_of,n_items,n_samples
+from .metrics import AvgMetric,Metric,held,loss_of,n_items,n_samples
 
 # %% ../../nbs/measure/08_trial.ipynb #Trial
 class Trial:
@@ -268,3 +268,51 @@ def check_own_loss(
         "depends on the batch size, as with every loss that compares samples. If it averages over something else, such "
         "as weights, say so: `cbs=Recorder(count=lambda learn: weight[learn.y].sum())`")
     return True
+
+# %% ../../nbs/measure/08_trial.ipynb #Trials
+class Trials:
+    "What a recorder tries in the first batches of a fit, and in its first validation"
+    def __init__(self,
+        count=None, # As in `Recorder`
+        untried=(), # Metrics of validation
+    ):
+        self.count,self.untried,self.asked = count,tuple(untried),Asked()
+        self.unseen,self.compared,self.averages = True,False,None
+
+    def _averages(self, metrics, avg_loss=None):
+        return Averages([m for m in metrics if type(m) is AvgMetric], avg_loss, self.asked)
+
+    def in_training(self,
+        phase, # The `PhaseMetrics` of the phase that begins
+        metrics, # That are computed in it
+    ) -> list:
+        "Trials for a training phase, which has some only if it is the first"
+        if not self.unseen: return []
+        res = [Trial(phase, check_shapes), Trial(phase, self._averages(metrics), n=2)]
+        todo = [m for m in self.untried if m not in metrics]
+        if self.untried: res.append(Trial(phase, lambda learn: try_metrics(learn, todo)))
+        self.unseen,self.untried = False,()
+        return res
+
+    def in_validation(self,
+        learn, # A learner, in a fit or not
+        phase, # The `PhaseMetrics` of the phase that begins
+        avg_loss, # The metric that averages the loss
+        metrics, # That are computed besides
+    ) -> list:
+        "Trials for a validation: in a fit for the first, and for each that stands alone"
+        if self.compared and learn.mode=='fit': return []
+        self.compared,res = learn.mode=='fit' or self.compared,[]
+        if self.count is None and has_mixed_means(loss_of(learn)): warnings.warn(
+            "`valid_loss` depends on the batch size: one part of the mean of `LabelSmoothingCrossEntropy` is weighted, "
+            "and another is not. `nn.CrossEntropyLoss(weight, label_smoothing=…)` weights both")
+        if self.count is None and learn.model not in self.asked:
+            self.asked.add(learn.model)
+            res = [Trial(phase, OwnLoss(), n=None)]
+        self.averages = self._averages(metrics, avg_loss if self.count is None else None)
+        return [*res, Trial(phase, self.averages, n=None)]
+
+    def finish(self, learn):
+        "Ask what is left when a validation is over"
+        if self.averages: self.averages.finish(learn)
+    def forget(self): self.averages = None

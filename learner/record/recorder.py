@@ -17,11 +17,10 @@ from ..core.events import CancelFitException
 from ..core.checks import checked,listed,nearest
 from ..core.copies import copied
 from ..core.callback import Callback
-from ..model.loss_properties import has_mixed_means,reduction_of
-from ..measure.metrics import (AvgLoss,AvgMetric,ValueMetric,is_summed,items_in_phase,
-    loss_of,loss_per_sample,n_samples)
+from ..model.loss_properties import reduction_of
+from ..measure.metrics import AvgLoss,ValueMetric,is_summed,items_in_phase,loss_of,loss_per_sample,n_samples
 from ..measure.phase import PhaseMetrics,train_only
-from ..measure.trial import Asked,Averages,OwnLoss,Trial,check_shapes,try_metrics
+from ..measure.trial import Trial,Trials
 from .history import Row,missing
 from .run_config import run_config
 from .loss_stream import LossStream
@@ -264,9 +263,7 @@ class Recorder(RowWriter):
         count=None, # `count(learn)` returns the number of items that the loss averages; default: see `n_items`
     ):
         self.train_metrics,self.valid_metrics,self.add_time,self.beta = train_metrics,valid_metrics,add_time,beta
-        self.count,self.summed,self.untried,self.unseen,self.asked = count,False,(),False,Asked()
-        self.compared,self.asking = False,None # what has been asked in this fit, and what is asked in this validation
-        self.told = set() # what has been warned of in this fit
+        self.count,self.summed,self.trials,self.told = count,False,Trials(count),set() # warned of in this fit
         self.clear()
 
     def before_fit(self):
@@ -274,8 +271,7 @@ class Recorder(RowWriter):
         if learn.mode!='fit': return
         self.clear()
         self.summed = reduction_of(loss_of(learn))=='sum'
-        self.untried,self.unseen,self.asked = tuple(self.valid_mets) if learn.dls.valids else (),True,Asked()
-        self.compared,self.told = False,set()
+        self.trials,self.told = Trials(self.count, self.valid_mets if learn.dls.valids else ()),set()
         results = [('train_loss', False), *zip((f'train_{o.name}' for o in self.train_mets), _better(self.train_mets))]
         for dl in learn.dls.valids: results += zip(self.valid_columns(dl), [False, *_better(self.valid_mets)])
         self.table = Table(Columns.of_fit(results, [c for cb in learn.cbs for c in cb.new_columns], self.add_time))
@@ -283,13 +279,8 @@ class Recorder(RowWriter):
 
     def before_train(self):
         self.phase.begin(self.train_mets)
-        if self.learn.mode!='fit': return
-        if self.unseen: self.phase.now = [*self.phase.now, Trial(self.phase, check_shapes),
-            Trial(self.phase, self._averages(self.train_mets), n=2)]
-        self.unseen = False
-        if not self.untried: return
-        metrics,self.untried = [m for m in self.untried if m not in self.train_mets],()
-        self.phase.now = [*self.phase.now, Trial(self.phase, lambda learn: try_metrics(learn, metrics))]
+        if self.learn.mode=='fit':
+            self.phase.now = [*self.phase.now, *self.trials.in_training(self.phase, self.train_mets)]
     def after_batch(self):
         learn = self.learn
         if (loss := learn.loss) is None: return # cancelled before its loss
@@ -308,28 +299,17 @@ class Recorder(RowWriter):
         learn = self.learn
         metrics = [AvgLoss(self.count or items_in_phase()), *self.valid_mets] if learn.mode!='predict' else []
         self.phase.begin_inner(metrics, len(learn.scopes))
-        if self.compared and learn.mode=='fit' or not metrics: return
-        self.compared,asks = learn.mode=='fit' or self.compared,[]
-        if self.count is None and has_mixed_means(loss_of(learn)): warnings.warn(
-            "`valid_loss` depends on the batch size: one part of the mean of `LabelSmoothingCrossEntropy` is weighted, "
-            "and another is not. `nn.CrossEntropyLoss(weight, label_smoothing=…)` weights both")
-        if self.count is None and learn.model not in self.asked:
-            self.asked.add(learn.model)
-            asks = [Trial(self.phase, OwnLoss(), n=None)]
-        self.asking = self._averages(self.valid_mets, metrics[0] if self.count is None else None)
-        self.phase.now = [*metrics, *asks, Trial(self.phase, self.asking, n=None)]
-    def _averages(self, metrics, avg_loss=None):
-        return Averages([m for m in metrics if type(m) is AvgMetric], avg_loss, self.asked)
+        if metrics: self.phase.now = [*metrics, *self.trials.in_validation(learn, self.phase, metrics[0], metrics[1:])]
     def after_validate(self):
         if self.phase.depth!=len(self.learn.scopes): return
-        if self.asking: self.asking.finish(self.learn)
+        self.trials.finish(self.learn)
         self._put_results(object)
         self.phase.read = True
         if self.phase.now: self.tell_skipped(f"The results of `{self.learn.dl_name}` leave out samples", train_only)
     def cleanup_validate(self):
         if self.phase.read: self._put_results(ValueMetric) # other callbacks may have computed them just now
         self.phase.end_inner()
-        self.asking = None
+        self.trials.forget()
     def cleanup_train(self): self.phase.end()
 
     def _put_results(self, kind):
