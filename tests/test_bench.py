@@ -3,6 +3,7 @@ import json,sys
 from pathlib import Path
 import numpy as np,pytest,torch
 from torch import nn
+from learner.all import Callback
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench import __main__ as bench,batches,fresh,peers,processes,states,techniques
@@ -70,6 +71,20 @@ def test_the_first_lap_is_left_out():
     laps.begin()
     for _ in range(5): laps.mark()
     assert laps.taken==[10.,1.,2.,3.] and laps.median(4)==2.
+
+def test_the_time_in_the_handlers_of_one_callback(monkeypatch):
+    "By a clock that moves only where a callback takes time: that of others is no part of it"
+    now = [0.]
+    monkeypatch.setattr(techniques, 'process_time', lambda: now[0])
+    class Own(Callback):
+        def before_batch(self): now[0] += 2.
+        def after_epoch(self): now[0] += 4.
+    class Other(Own): pass
+    laps.begin()
+    train = Marked(batches.batches(3))
+    def fit(make): return lambda k: ours(seeded(), train, None, k, [*make(), Other()], **lean)
+    row = techniques.in_handlers('own', fit, Own, [6.], 3, 2, allowed=1)
+    assert row.value==pytest.approx(1e6*(3*2+4)/3) and row.base==pytest.approx(2e6) and not row.holds
 
 def test_every_row_of_the_issue_has_a_group():
     names = [f.__name__ for m in (batches,techniques,states,processes,fresh) for f in m.groups]

@@ -226,7 +226,8 @@ def plot(self:Comparison,
     right.axhline(0, color='0.6', lw=1)
     if self.paired: right.plot(np.linspace(-.1, .1, len(self.a)), self.b-self.a, 'o', color='0.7')
     right.errorbar([0], [e.mean], [[e.mean-low], [high-e.mean]], fmt='D', color='C3' if self else '0.3', capsize=5)
-    right.set(xticks=[0], xticklabels=['b - a'], xlim=(-.5,.5), title=f'{self.level:.0%} interval')
+    right.set(xticks=[0], xticklabels=['b - a'], xlim=(-.5,.5), ylabel='difference',
+        title=f'{self.level:.0%} interval')
     return axs
 
 # %% ../../nbs/compare/06_comparison.ipynb #compare

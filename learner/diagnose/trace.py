@@ -112,7 +112,8 @@ class RunTrace(History):
         inside = [o.start for o in self if 'validate' in o.scopes]
         if inside: ax.axvspan(min(inside), max(inside), color='gray', alpha=.15, lw=0)
         ax.set_yticks(range(len(names)), names)
-        ax.set(xlabel='milliseconds (orange: writes attributes)', xlim=(0, None))
+        legend = 'orange: writes attributes' + '; gray: validation'*bool(inside)
+        ax.set(xlabel=f'milliseconds ({legend})', xlim=(0, None))
         return ax
 
 # %% ../../nbs/diagnose/01_trace.ipynb #trace
