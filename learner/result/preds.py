@@ -103,6 +103,30 @@ def _check_places(name, v):
     if places.ndim!=1 or (places.is_floating_point() and len(places)):
         raise TypeError(f"`{name}` is a list of whole numbers, a place for each row, but got {v!r}")
 
+def _check_file(name, path, concat_dim):
+    if not path: return
+    path_in(path, 'learn.path') # which is not known yet
+    if Path(path).is_dir(): raise ValueError(f"`{name}` is a `.npy` file, but `{path}` is a folder")
+    if concat_dim is None: raise ValueError(f"`{name}` needs concatenated batches, but `concat_dim` is None")
+
+# %% ../../nbs/result/01_preds.ipynb #Coverage
+class Coverage:
+    "Which batches of a validation have predictions, and why the others have none"
+    def __init__(self): self.kept,self.cut,self.skipped = 0,None,Skipped()
+
+    def check(self,
+        learn, # At the end of its validation
+    ) -> bool: # Whether no limit has ended it
+        "Refuse predictions with holes, and warn where a limit has ended the validation"
+        drawn,skipped = learn.iter+1 if learn.stop_at!=0 else 0,self.skipped.n_batches
+        if self.cut or skipped:
+            n = self.kept if self.cut else drawn-skipped
+            why = f"the validation was cancelled by {self.cut}" if self.cut else f"{self.skipped}. {train_only}"
+            raise RuntimeError(f"Only {n} of {drawn} batches have predictions: {why}")
+        if learn.stop_at is None or drawn<learn.stop_at: return True
+        warnings.warn(f"Predictions are of the first {self.kept} batches only, because a limit ended the validation")
+        return False
+
 # %% ../../nbs/result/01_preds.ipynb #GatherPredsCallback
 class GatherPredsCallback(Callback):
     """Keeps what the model returns for each validation batch, in `preds`, `targets`, and on request `inputs`,
@@ -125,11 +149,7 @@ class GatherPredsCallback(Callback):
         self.with_input,self.with_loss,self.with_preds,self.with_targs = with_input,with_loss,with_preds,with_targs
         self.save_preds,self.save_targs,self.act,self.dec = save_preds,save_targs,act,dec
         if concat_dim is not None: whole('concat_dim', concat_dim, -64)
-        for k,path in dict(save_preds=save_preds, save_targs=save_targs).items():
-            if path: path_in(path, 'learn.path') # which is not known yet
-            if path and Path(path).is_dir(): raise ValueError(f"`{k}` is a `.npy` file, but `{path}` is a folder")
-            if path and concat_dim is None:
-                raise ValueError(f"`{k}` needs concatenated batches, but `concat_dim` is None")
+        for k,path in dict(save_preds=save_preds, save_targs=save_targs).items(): _check_file(k, path, concat_dim)
         def rows(what, file=None):
             def place(): return path_in(file, self.learn.path) if file and self.learn else None
             return lambda n_batches: Rows(n, to, concat_dim, place(), what, n_batches)
@@ -140,7 +160,7 @@ class GatherPredsCallback(Callback):
 
     def _begin(self, n_batches=None):
         self.rows = {k:f(n_batches) for k,f in self.make.items()}
-        self.kept,self.cut,self.complete,self.skipped = 0,None,False,Skipped()
+        self.coverage,self.complete = Coverage(),False
 
     def before_validate(self):
         self.depth += 1
@@ -158,8 +178,8 @@ class GatherPredsCallback(Callback):
 
     def after_batch(self):
         learn = self.learn
-        if self.depth>1 or self.skipped.n_batches: return # an inner validation, or one that will have no result
-        self.kept += 1
+        if self.depth>1 or self.coverage.skipped.n_batches: return # an inner one, or one that will have no result
+        self.coverage.kept += 1
         def bs(): return find_bs(learn.yb) or find_bs(learn.xb)
         if self.with_input: self.rows['inputs'].add(single(self.__dict__.pop('seen')), bs)
         pred = learn.pred if self.act is None else self.act(learn.pred)
@@ -175,25 +195,17 @@ class GatherPredsCallback(Callback):
         self.rows['losses'].add(self.loss_of(learn.pred, *learn.yb))
 
     def after_cancel_batch(self):
-        if self.depth<=1: self.skipped.add(self.learn)
+        if self.depth<=1: self.coverage.skipped.add(self.learn)
     def after_cancel_validate(self):
-        if self.depth<=1: self.cut = cancelled_by(self.learn.exc)
+        if self.depth<=1: self.coverage.cut = cancelled_by(self.learn.exc)
     after_cancel_epoch = after_cancel_fit = after_cancel_validate
 
     def after_validate(self):
         if self.depth>1: return
-        drawn = self.learn.iter+1 if self.learn.stop_at!=0 else 0
-        skipped = self.skipped.n_batches
-        if self.cut or skipped:
-            n = self.kept if self.cut else drawn-skipped
-            why = f"the validation was cancelled by {self.cut}" if self.cut else f"{self.skipped}. {train_only}"
-            raise RuntimeError(f"Only {n} of {drawn} batches have predictions: {why}")
+        self.complete = self.coverage.check(self.learn)
         for k,r in self.rows.items(): vars(self)[k] = r.value
         if not self.with_preds: self.preds = None # they are in `save_preds`, if anywhere
         if not self.with_targs: self.targets = None
-        self.complete = self.learn.stop_at is None or drawn<self.learn.stop_at
-        if self.complete: return
-        warnings.warn(f"Predictions are of the first {self.kept} batches only, because a limit ended the validation")
 
 # %% ../../nbs/result/01_preds.ipynb #loader
 @patch
@@ -242,7 +254,7 @@ def gather(learn, dl, inner=False, reorder=True, cbs=None, act=None, with_decode
     cb = GatherPredsCallback(n=n, to=to, act=act, dec=decodes_of(learn.known_loss) if with_decoded else None, **kwargs)
     with splitting(learn, _explained(learn.dls.split)), learn.added_cbs([cb, *L(cbs)]), learn.keep_modes():
         learn.infer('predict', {'valid': dl}, inner)
-    if not cb.complete: raise RuntimeError(f"There are no predictions: they were cancelled by {cb.cut}")
+    if not cb.complete: raise RuntimeError(f"There are no predictions: they were cancelled by {cb.coverage.cut}")
     return cb
 
 # %% ../../nbs/result/01_preds.ipynb #get_preds
