@@ -1,5 +1,6 @@
 "Run a notebook from top to bottom, in a process of its own"
-import os,pickle,sys,warnings
+import os,pickle,re,sys,warnings
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from traceback import format_exception
@@ -35,6 +36,27 @@ def _without_place(nb):
         for o in c.get('outputs', []):
             if 'text' in o: o['text'] = [l.replace(f'{get_config().config_path}/', '') for l in o['text']]
 
+def unlabelled(fig):
+    "Axes of a drawn figure that have numbers and do not say of what, as `x` and `y` with the title of their plot"
+    def numbers(axis): return [o for o in axis.get_ticklabels() if re.match('[-−]?[$0-9]', o.get_text())]
+    for ax in fig.axes:
+        for k,axis,of_all in ('x', ax.xaxis, fig.get_supxlabel()),('y', ax.yaxis, fig.get_supylabel()):
+            seen = ax.get_visible() and ax.axison and axis.get_visible()
+            if seen and numbers(axis) and not (axis.get_label_text() or of_all): yield f'{k} {ax.get_title()}'.strip()
+
+@contextmanager
+def noting_unlabelled(bad, cell):
+    "Note in `bad` the axes without labels of each figure that is stored, with the name of the running `cell()`"
+    from matplotlib.backend_bases import FigureCanvasBase
+    draw = FigureCanvasBase.print_figure
+    def print_figure(self, *args, **kwargs):
+        res = draw(self, *args, **kwargs)
+        bad.extend(f'#{cell()}: {o}' for o in unlabelled(self.figure))
+        return res
+    FigureCanvasBase.print_figure = print_figure
+    try: yield
+    finally: FigureCanvasBase.print_figure = draw
+
 def _kinds(c): return [(o['output_type'], sorted(o.get('data', ()))) for o in c.get('outputs', [])]
 
 def _run(fn, force, save, fresh, times, look):
@@ -50,13 +72,16 @@ def _run(fn, force, save, fresh, times, look):
     nb = NBProcessor(fn, rm_directives=False, process=True).nb
     skip,old = _skip_cell(nb, cfg.tst_flags.split(), force),{c.id:_kinds(c) for c in nb.cells}
     k = Shell(fn, mpl_format='png')
+    bad = []
     try:
-        with working_directory(fn.parent): k.run_cells(nb, skip, times, cfg.cell_timeout)
+        with working_directory(fn.parent), noting_unlabelled(bad, lambda: nb.cells[k._cell_idx-1].id):
+            k.run_cells(nb, skip, times, cfg.cell_timeout)
     except BaseException as e:
         tb = e.__traceback__
         # from the cell on
         while tb.tb_next and not tb.tb_frame.f_code.co_filename.startswith('<ipython'): tb = tb.tb_next
         return f'{fn}, cell #{nb.cells[k._cell_idx-1].id}\n' + ''.join(format_exception(e.with_traceback(tb)))
+    if bad: return f'{fn}: these axes have no label: {", ".join(dict.fromkeys(bad))}'
     if save:
         _nbdev_clean(nb)
         _without_place(nb)

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from nbdev.config import get_config
 from nbdev.doclinks import nbglob
-from nbrun import run_nb
+from nbrun import run_nb,unlabelled
 
 nbs = get_config().nbs_path
 quick = 'tutorials/01_digits','tutorials/from_pytorch_accelerated'
@@ -30,3 +30,19 @@ def runs(request):
 @pytest.mark.parametrize('fn', [case(o) for o in sorted(nbglob(as_path=True))])
 def test_notebook(fn, runs):
     if err := runs(fn): pytest.fail(err, pytrace=False)
+
+def test_axes_without_labels_are_found():
+    "A notebook fails if a figure that it stores has an axis with numbers and no label; names and images need none"
+    from matplotlib.figure import Figure
+    def found(draw):
+        fig = Figure()
+        draw(fig.subplots(1, 2, sharey=True))
+        fig.canvas.draw()
+        return [*unlabelled(fig)]
+    def plot(axs, **kwargs):
+        for ax in axs: ax.plot([1,2]); ax.set(**kwargs)
+    assert found(plot)==['x', 'y', 'x']
+    assert found(lambda axs: plot(axs, xlabel='batch', title='loss'))==['y loss']
+    assert not found(lambda axs: plot(axs, xlabel='batch', ylabel='loss'))
+    assert not found(lambda axs: [ax.barh(['a','b'], [1,2]) and ax.set(xlabel='µs') for ax in axs])
+    assert not found(lambda axs: [ax.axis('off') for ax in axs])

@@ -43,6 +43,15 @@ def test_links_lead_to_what_exists(site, pages):
     assert not [f'{k}: {a["href"]}' for k,page in pages.items() for a in page.select('a[href]')
         if leads_nowhere(site/k, a['href'])]
 
+def test_links_from_the_source_lead_to_entries(site, pages):
+    "Beside each definition in a listing of the source stands a link to its entry"
+    ids = {site/k:{o['id'] for o in page.select('[id]')} for k,page in pages.items()}
+    found = [(fn, *urldefrag(href)) for fn in sorted(site.glob('_modules/**/*.html'))
+        for href in re.findall(r'class="viewcode-back" href="([^"]+)"', fn.read_text(encoding='utf-8'))]
+    assert len(found)>500
+    assert not [f'{fn.stem}: {path}#{anchor}' for fn,path,anchor in found
+        if unquote(anchor) not in ids[(fn.parent/unquote(path)).resolve()]]
+
 def test_every_public_name_and_every_method_has_an_entry(site, pages, catalogue):
     ids = {o['id'] for page in pages.values() for o in page.select('dt[id], td[id]')}
     from learner.all import event
@@ -155,7 +164,8 @@ def test_pages_load_without_errors_and_ask_no_other_host(site, pages, browser):
 
 @pytest.mark.parametrize('query,page', [('install', 'start/01_install'), ('early stopping', 'howto/02_best'),
     ('multi gpu', 'howto/10_several_gpus'), ('resume', 'howto/01_resume'),
-    ('hyperparameters', 'howto/16_hyperparameters'), ('custom training loop', 'howto/15_training_loop')])
+    ('hyperparameters', 'howto/16_hyperparameters'), ('custom training loop', 'howto/15_training_loop'),
+    ('Ctrl-C', 'howto/01_resume')])
 def test_search_finds_what_newcomers_type(query, page, site, pages, browser):
     from selenium.webdriver.support.wait import WebDriverWait
     browser.get((site/'search.html').as_uri() + f'?q={query.replace(" ", "+")}')
