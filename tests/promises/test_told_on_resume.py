@@ -124,8 +124,9 @@ other_splits = {
         'train.dataset.dataset.tensors[0]'),
 }
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize('was,now,named', other_splits.values(), ids=other_splits)
+rarely = 'number','range','inner','tensors'
+@pytest.mark.parametrize('was,now,named', [pytest.param(*o, id=k, marks=[pytest.mark.slow]*(k in rarely))
+    for k,o in other_splits.items()])
 def test_a_run_that_resumes_names_another_split(tmp_path, was, now, named):
     cut(tmp_path, **was)
     told, = resumed(tmp_path, **now)
@@ -199,9 +200,8 @@ def other_version(path):
     torch.save(saved, path/'old.pt')
     return lambda: made(path).fit(2, resume=path/'old.pt'),'torch was 0.0'
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize('case', [other_settings, other_loader, other_samples, cut_by_error, in_memory, callback_gone,
-    other_version])
+@pytest.mark.parametrize('case', [other_settings, other_loader, in_memory, other_version,
+    *(pytest.param(o, marks=pytest.mark.slow) for o in (other_samples, cut_by_error, callback_gone))])
 def test_a_warning_names_the_line_of_the_user(tmp_path, case):
     again,text = case(tmp_path)
     with warnings.catch_warnings(record=True) as seen:
