@@ -121,9 +121,12 @@ class Membership:
         self.same_random = False
 
     def weigh(self, count): weigh(self.learn, self.procs, self.deal, count)
-    def join_batch(self): join_batch(self.learn, self.procs, self.deal.is_spare(self.learn))
+    def join_batch(self): join_batch(self.learn, self.procs, self._is_spare)
     def leave_out_spare(self):
-        if self.deal.is_spare(self.learn): leave_out(self.learn)
+        if self._is_spare: leave_out(self.learn)
+
+    @property
+    def _is_spare(self): return self.deal.is_spare(self.deal.size(self.learn))
 
     def merge(self,
         phase, # Is over

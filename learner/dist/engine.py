@@ -10,6 +10,7 @@ __all__ = []
 # %% ../../nbs/dist/05_engine.ipynb #imports
 from contextlib import nullcontext
 from functools import partial
+from math import nan
 import torch
 from torch import nn
 from ..core.checks import extra
@@ -96,22 +97,27 @@ def share_of_sum(w, loss):
     "The product, and zero where there are no items: the mean of nothing is NaN"
     return torch.where(w>0, w*loss, 0.) if isinstance(w, torch.Tensor) else w*loss if w else 0.
 
+def quotient(a, b):
+    "`a/b` of numbers or tensors, and NaN for 0/0"
+    return a/b if isinstance(b, torch.Tensor) or b else nan
+
 def weigh(learn, procs, deal, count=None):
     "Let the loss be logged as that of the whole batch, and differentiated with the weight of this process"
-    spare,acc,summed = deal.is_spare(learn),accumulation(learn),is_summed(learn)
+    size,acc,summed = deal.size(learn),accumulation(learn),is_summed(learn)
+    spare = deal.is_spare(size)
     items = 0 if spare else n_items(learn, count or (acc and acc.count))
     samples = 0 if spare else n_samples(learn) or 1
     loss = learn.loss.detach()
-    on_host = loss.device.type=='cpu'
+    on_host = loss.device.type=='cpu' # there, numbers take a fraction of the time of operations on tensors
     number = float if on_host else partial(torch.as_tensor, dtype=torch.float64, device=loss.device)
     n,bs,value = map(number, (items, samples, loss))
     w = number(samples>0) if summed else n
     total,n_all,bs_all = procs.meet([share_of_sum(w, value), n, bs])
     known = on_host and isinstance(items, int)
-    deal.totals = deal.size(learn),int(n_all) if known else torch.as_tensor(n_all, dtype=loss.dtype)
-    total = torch.as_tensor(total, dtype=torch.float64) # which can be divided by zero, too
+    deal.totals = size,int(n_all) if known else torch.as_tensor(n_all, dtype=loss.dtype)
     # a recorder divides a sum by the samples that it sees
-    learn.loss = (total*max(samples, 1)/bs_all if summed else total/n_all).to(loss.dtype)
+    mean = total*max(samples, 1)/bs_all if summed else quotient(total, n_all)
+    learn.loss = torch.as_tensor(mean, dtype=loss.dtype)
     share = (w if summed else n/(n_all+(n_all==0)))*procs.n
     if not on_host: learn.loss_grad = learn.loss_grad*share.to(loss.dtype)
     elif share!=1: learn.loss_grad = learn.loss_grad*share

@@ -66,9 +66,11 @@ class Deal:
         "How many samples the whole batch has"
         return len(learn.idxs) if learn.route.draws.deals_indices else self.loaded
 
-    def is_spare(self, learn):
+    def is_spare(self,
+        size:int, # Of the whole batch
+    ) -> bool:
         "Whether the batch of this process is a spare one"
-        rows = self.part(self.size(learn))
+        rows = self.part(size)
         return rows.start==rows.stop
 
     def whole(self, samples, items):
