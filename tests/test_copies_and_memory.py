@@ -151,3 +151,43 @@ def test_a_digest_of_a_large_array_makes_no_copy_of_it():
     days = np.array(['2020-01-01','2020-01-02'], dtype='datetime64[D]')
     assert digest(days[:1])!=digest(days[1:])
     assert digest(np.zeros((0,3)))!=digest(np.zeros((3,0))) and digest(torch.rand(3, 4).T) is not None
+
+# With each callback of this library
+class WithNorm(torch.nn.Sequential):
+    def __init__(self):
+        super().__init__(torch.nn.Linear(1, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+def steps(opt): return torch.optim.lr_scheduler.StepLR(opt, 1, .5)
+def same(o): return o
+builtin = dict(ActivationStats=None, BnFreeze=None, CSVLogger=None, ChannelsLast=None, Checkpoint=None,
+    CollectDataCallback=None, EMA=None, EarlyStoppingCallback=None, FetchPredsCallback=None, Fingerprint=None,
+    GatherPredsCallback=None, GradientAccumulation=lambda: GradientAccumulation(32), GradientClip=None,
+    HookCallback=lambda: HookCallback(hook=shape), JSONLogger=None, Ledger=None, MCDropoutCallback=None,
+    MapBatch=lambda: MapBatch(same), MapPred=lambda: MapPred(same), MicroBatch=lambda: MicroBatch(8), MixUp=None,
+    MixedPrecision=lambda: MixedPrecision('bf16'), ParamScheduler=lambda: ParamScheduler(dict(lr=SchedCos(.1, .01))),
+    Profile=None, ReduceLROnPlateau=None, SWA=None, SaveModelCallback=None, ShortEpochCallback=None, SpikeGuard=None,
+    TerminateOnNaNCallback=None, TorchScheduler=lambda: TorchScheduler(steps), Trace=None)
+
+def with_callback(cb, path):
+    "A learner that was stopped in its second epoch"
+    cb = eval(cb)() if builtin[cb] is None else builtin[cb]()
+    torch.manual_seed(0)
+    learn = Learner(synth_dls(4, 2), WithNorm(), loss_func, lr=.05, cbs=cb, path=path).remove_cb(ProgressCallback)
+    with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=Raise('before_draw', KeyboardInterrupt, 6))
+    return learn
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.sample(2)
+@pytest.mark.parametrize('copied', [copy.deepcopy, pickled], ids=['deepcopy','pickle'])
+@pytest.mark.parametrize('cb', builtin)
+def test_a_copy_with_any_callback_goes_on_as_its_original(cb, copied, tmp_path):
+    learn = with_callback(cb, tmp_path)
+    def goes_on(learn): learn.resume(cbs=[]); return [p.tolist() for p in learn.model.parameters()]
+    assert goes_on(copied(learn))==goes_on(learn)
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('cb', builtin)
+def test_a_learner_and_its_callback_leave_memory_together(cb, tmp_path, no_collector):
+    learn = with_callback(cb, tmp_path)
+    refs = {k:weakref.ref(o) for k,o in dict(learner=learn, model=learn.model, callback=learn.cbs[-1]).items()}
+    del learn
+    assert [k for k,r in refs.items() if r() is not None]==[]

@@ -202,6 +202,7 @@ class Profile(PhaseTimes):
         learn.watch_handlers(self)
     def cleanup_fit(self):
         self.learn.watch_handlers(self, on=False)
+        self.waits.running = None # it would keep the callback in memory
         if self.torch_profiler is not None: self.torch_profiler.stop()
         self.torch_profiler,self.high_water = None,_high_water(self.learn.device)
         self.compiled += _graphs()

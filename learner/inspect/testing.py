@@ -8,6 +8,7 @@ Testing a callback takes a small learner that trains in milliseconds (`synth_lea
 __all__ = ['RegModel', 'synth_dls', 'synth_learner', 'Trace', 'Raise']
 
 # %% ../../nbs/inspect/08_testing.ipynb #imports
+from functools import partial
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -72,14 +73,14 @@ class Trace(Callback):
         *events, # Names to keep; default: all
     ):
         self.seen = []
-        super().__init__(**{o:_witness(o) for o in events or event})
+        super().__init__(**{o:partial(_witness, o) for o in events or event})
     def after(self,
         ev:str, # An event
     ) -> list:
         "Events from the last `ev` on"
         return self.seen[len(self.seen)-1-self.seen[::-1].index(ev):]
 
-def _witness(ev): return lambda self,*args: self.seen.append(ev)
+def _witness(ev, self, *args): self.seen.append(ev)
 
 class Raise(Callback):
     "Raises `exc` at the `n`-th `ev`"

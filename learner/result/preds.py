@@ -150,16 +150,15 @@ class GatherPredsCallback(Callback):
         self.save_preds,self.save_targs,self.act,self.dec = save_preds,save_targs,act,dec
         if concat_dim is not None: whole('concat_dim', concat_dim, -64)
         for k,path in dict(save_preds=save_preds, save_targs=save_targs).items(): _check_file(k, path, concat_dim)
-        def rows(what, file=None):
-            def place(): return path_in(file, self.learn.path) if file and self.learn else None
-            return lambda n_batches: Rows(n, to, concat_dim, place(), what, n_batches)
-        self.depth = 0
-        self.make = dict(inputs=rows('Inputs'), preds=rows('Predictions', save_preds),
-            targets=rows('Targets', save_targs), decoded=rows('Decisions'), losses=rows('Losses'))
+        self.n_rows,self.to,self.concat_dim,self.depth = n,to,concat_dim,0
         self._begin()
 
     def _begin(self, n_batches=None):
-        self.rows = {k:f(n_batches) for k,f in self.make.items()}
+        def rows(what, file=None):
+            place = path_in(file, self.learn.path) if file and self.learn else None
+            return Rows(self.n_rows, self.to, self.concat_dim, place, what, n_batches)
+        self.rows = dict(inputs=rows('Inputs'), preds=rows('Predictions', self.save_preds),
+            targets=rows('Targets', self.save_targs), decoded=rows('Decisions'), losses=rows('Losses'))
         self.coverage,self.complete = Coverage(),False
 
     def before_validate(self):
