@@ -125,7 +125,7 @@ by_name = dict(axis='negative', dim_argmax='negative', ignore_index='negative', 
     modules='list dict', dataset='text list items dict', moms='list', labels='list items',
     **dict.fromkeys('trace fname folder file path model_dir log_dir save_preds save_targs'.split(), 'text empty'))
 functions_of = '''f func hook hook_func count when filter_fn params act dec activation splitter split comp make
-    sched shape loss_cls opt_func loss_func only aug monitor suggest_funcs'''.split()
+    sched shape loss_cls opt_func loss_func only aug monitor suggest_funcs matrices others rule'''.split()
 
 def legal(name, k, p):
     "Kinds of values that may be accepted"
@@ -168,7 +168,7 @@ more = {f'{o}.{k}':is_loader
     'ProgressCallback.bars')} | {
     f'{o}.average':'none' for o in 'APScoreMulti ClassScore F1Score F1ScoreMulti FBeta FBetaMulti Jaccard '
     'JaccardMulti LabelScore Precision PrecisionMulti Recall RecallMulti RocAuc RocAucMulti'.split()} | {
-    'Learner.lr':'list', 'Learner.wd':'list',
+    'Learner.lr':'list', 'Learner.wd':'list', 'Distributed.shard':'bool',
     'SWA.lr':'list', 'MapBatch.f':'dict', 'MapPred.f':'dict', 'SaveModelCallback.every_epoch':'bool',
     'ProgressCallback.bars':'none bool', 'on.ev':'text empty', 'Filter.after':'negative huge',
     'Filter.before':'negative huge', 'SpikeGuard.factor':'inf', 'ReduceLROnPlateau.factor':'inf',

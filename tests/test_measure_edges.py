@@ -2,7 +2,7 @@
 together"""
 import sys
 from types import ModuleType
-import pytest,torch
+import numpy as np, pytest, torch
 from torch import nn
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
@@ -207,3 +207,7 @@ def test_a_callback_that_is_switched_off_stays_so_through_a_validation_until_the
     assert learn.counts.n==0
     learn.fit(1)
     assert learn.counts.n==3 and learn.counts.run
+
+@pytest.mark.parametrize('v', [[1.,2.], np.ones(2)], ids=['list','array'])
+def test_a_metric_that_is_called_with_what_is_no_tensor_says_so(v):
+    with pytest.raises(TypeError, match=r'`rmse\(pred, targ\)` is of tensors, but got'): rmse(v, v)

@@ -11,6 +11,7 @@ __all__ = ['default_device', 'to_device', 'map_batch', 'length', 'twin', 'DataLo
 # %% ../../nbs/data/03_loaders.ipynb #imports
 from collections.abc import Mapping
 from copy import copy
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader,Dataset,IterableDataset
@@ -66,6 +67,12 @@ def check_loader(
     "Refuse what gives no batches"
     if isinstance(dl, Dataset) and not isinstance(dl, IterableDataset):
         raise TypeError(f"`{name}` is a dataset, and a loader gives batches: write {instead}")
+    if isinstance(dl, type): raise TypeError(f"`{name}` is a loader, but got the class `{dl.__name__}`")
+    if isinstance(dl, (Tensor,np.ndarray)): raise TypeError(f"`{name}` is an iterable of batches, but got "
+        f"{'a tensor' if isinstance(dl, Tensor) else 'an array'} of shape {tuple(dl.shape)}: "
+        "write `DataLoader(TensorDataset(x, y), batch_size=64)`")
+    if isinstance(dl, (tuple,list)) and any(isinstance(o, DataLoader) for o in dl): raise TypeError(
+        f"`{name}` is one loader, but got {len(dl)} of them in a {type(dl).__name__}: write `DataLoaders(train, valid)`")
     if isinstance(dl, (str,bytes,Mapping)): raise TypeError(f"`{name}` is an iterable of batches, but got {dl!r:.200}")
     if not hasattr(dl, '__iter__') and not hasattr(dl, '__getitem__'):
         raise TypeError(f"`{name}` is not iterable: a loader is an iterable of batches, but got {dl!r}")

@@ -145,6 +145,8 @@ class AsFunction(Metric):
     "A metric whose class can be called like a function of predictions and targets. Abstract"
     def __new__(cls, *args, **kwargs):
         self = super().__new__(cls)
+        if len(args)>1 and isinstance(args[0], (list,tuple,np.ndarray)): raise TypeError(
+            f"`{cls.__name__}(pred, targ)` is of tensors, but got {args[0]!r:.100}")
         if not args or not isinstance(args[0], torch.Tensor): return self
         self.__init__(*args[2:], **kwargs)
         return self(*args[:2])

@@ -195,7 +195,9 @@ def is_iterator(cls):
 
 def copy_of_iterator(it):
     "An iterator at the same place. A `TypeError` where that cannot be had"
-    def part(o): return copy_of_iterator(o) if is_iterator(type(o)) else o
+    def part(o):
+        if type(o) is tuple: return tuple(map(part, o)) # of a `chain` that has not begun
+        return copy_of_iterator(o) if is_iterator(type(o)) else o
     def of_state(o): return o[:] if type(o) is list else part(o) # `cycle` adds to its list
     if isinstance(it, np.random.SeedSequence): return type(it)(**it.state)
     with warnings.catch_warnings():
