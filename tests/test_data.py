@@ -235,7 +235,7 @@ x = torch.zeros(4, 1)
     (x, r'`train` is an iterable of batches, but got a tensor of shape \(4, 1\): write `DataLoader\(TensorDataset'),
     (x.numpy(), r'`train` is an iterable of batches, but got an array of shape \(4, 1\)'),
     (DataLoader, '`train` is a loader, but got the class `DataLoader`'),
-    ((DataLoader(TensorDataset(x)),)*2, r'`train` is one loader, but got 2 of them in a tuple: write `DataLoaders')])
+    ((DataLoader(TensorDataset(x)),)*2, r'`train` is one loader, but got 2 in a tuple: write `DataLoaders')])
 def test_what_gives_no_batches_is_refused(dl, message):
     with pytest.raises(TypeError, match=message): DataLoaders(dl)
 
