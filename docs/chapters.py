@@ -1,5 +1,6 @@
 "Prepare a notebook for Sphinx: nbdev's directives, an entry for each exported name, links from names in backticks"
 import ast,json,re
+from functools import cache
 from docutils import nodes
 from fastcore.basics import listify
 from fastcore.nbio import dict2nb,mk_cell,nb2str
@@ -102,9 +103,12 @@ def link_names(app, doctree):
             o.replace_self(ref)
             ref += o
 
-def source_of(app, modname):
-    "Text of a module, and the lines of its symbols, with those that `@patch` adds to a class"
-    if not modname.startswith(lib): return
+def source_of(app, modname): return found_in(modname) if modname.startswith(lib) else None
+
+@cache
+def found_in(modname):
+    """Text of a module, and the lines of its symbols, with those that `@patch` adds to a class. Sphinx asks for each
+    signature"""
     a = ModuleAnalyzer.for_module(modname)
     tags = dict(a.find_tags())
     for o in ast.parse(a.code).body:
