@@ -47,10 +47,11 @@ class MapBatch(Callback):
         f, # A function of the batch as drawn, or a dict of new names for its fields
     ): self.f,self.renames = _renamer(f, 'MapBatch'),not callable(f)
     def after_draw(self):
-        b,optional = self.learn.batch,[target_names] if self.renames and self.learn.mode=='predict' else []
-        self.learn.batch = self.f(b, *optional)
-        if self.learn.batch is None: raise TypeError(f"`{short_name(self.f)}` is to return the changed batch "
+        optional = [target_names] if self.renames and self.learn.mode=='predict' else []
+        b = self.f(self.learn.batch, *optional)
+        if b is None: raise TypeError(f"`{short_name(self.f)}` is to return the changed batch "
             "to `MapBatch`, but returned None")
+        self.learn.batch = b
 
 # %% ../../nbs/model/08_mapping.ipynb #MapPred
 class MapPred(Callback):
