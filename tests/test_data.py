@@ -230,10 +230,9 @@ def test_a_dataset_is_no_loader():
             call(learn.dls.train_ds)
     with pytest.raises(TypeError, match='`dl` is not iterable'): learn.validate(dl=7)
 
-x = torch.zeros(4, 1)
 @pytest.mark.parametrize('dl,message', [
-    (x, r'`train` is an iterable of batches, but got a tensor of shape \(4, 1\): write `DataLoader\(TensorDataset'),
-    (x.numpy(), r'`train` is an iterable of batches, but got an array of shape \(4, 1\)'),
+    (x, r'`train` is an iterable of batches, but got a tensor of shape \(2, 1\): write `DataLoader\(TensorDataset'),
+    (x.numpy(), r'`train` is an iterable of batches, but got an array of shape \(2, 1\)'),
     (DataLoader, '`train` is a loader, but got the class `DataLoader`'),
     ((DataLoader(TensorDataset(x)),)*2, r'`train` is one loader, but got 2 in a tuple: write `DataLoaders')])
 def test_what_gives_no_batches_is_refused(dl, message):

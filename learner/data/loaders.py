@@ -71,7 +71,7 @@ def check_loader(
     if isinstance(dl, (Tensor,np.ndarray)): raise TypeError(f"`{name}` is an iterable of batches, but got "
         f"{'a tensor' if isinstance(dl, Tensor) else 'an array'} of shape {tuple(dl.shape)}: "
         "write `DataLoader(TensorDataset(x, y), batch_size=64)`")
-    if isinstance(dl, (tuple,list)) and any(isinstance(o, DataLoader) for o in dl): raise TypeError(
+    if type(dl) in (tuple,list) and any(isinstance(o, DataLoader) for o in dl): raise TypeError(
         f"`{name}` is one loader, but got {len(dl)} in a {type(dl).__name__}: write `DataLoaders(train, valid)`")
     if isinstance(dl, (str,bytes,Mapping)): raise TypeError(f"`{name}` is an iterable of batches, but got {dl!r:.200}")
     if not hasattr(dl, '__iter__') and not hasattr(dl, '__getitem__'):

@@ -126,10 +126,10 @@ class OptState:
         return cls(on_cpu(learn.opt.state_dict()), between, [_saved_attrs(o)[0] for o in parts_of(learn.opt)])
 
     def put(self, learn, weights):
-        if self.opt is not None: self._load(learn, weights)
+        if self.opt is None: return
+        self._load(learn, weights)
         between = decode(self.between or {}, learn.device)
         for k in between.keys() & {*hypers(learn.opt)}: set_hyper(learn.opt, k, between[k])
-        if self.opt is None: return
         for opt,attrs in zip(parts_of(learn.opt), self.opt_attrs): _put_attrs(opt, attrs, learn.device)
 
     def _load(self, learn, weights):
