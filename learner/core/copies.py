@@ -8,7 +8,7 @@ A run that is resumed puts counts, lists and tensors back to what they were when
 __all__ = []
 
 # %% ../../nbs/core/07_copies.ipynb #imports
-import gc,hashlib,random,warnings
+import gc,hashlib,random,sys,warnings
 from array import array
 from collections import deque
 from contextvars import ContextVar
@@ -128,13 +128,22 @@ def _place_of(v):
         try: return v.__reduce__()[1:]
         except TypeError: return # of a function with `yield`
 
+_libraries = {*sys.stdlib_module_names,'torch','numpy','fastcore','tqdm','matplotlib',__name__.partition('.')[0]}
+
+def of_library(
+    o, # A function or a class
+) -> bool:
+    "Whether `o` is from Python's library, torch, or what else this library builds on, and not of the user's own"
+    return (getattr(o, '__module__', None) or '').partition('.')[0] in _libraries
+
 @cache
 def names_in(code):
     "Names of global variables that a function, and functions in it, may use"
     return {*code.co_names}.union(*(names_in(o) for o in code.co_consts if isinstance(o, CodeType)))
 
 def _globals_of(f):
-    "Plain global variables that `f` uses, and those of the functions of its module that it calls"
+    "Plain global variables that `f` uses, if it is of the user's own, and those of functions of its module it calls"
+    if of_library(f): return []
     fs,todo,own = {},[f],f.__globals__
     while todo:
         g = todo.pop()

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 from ..core.checks import listed
-from ..core.copies import Cached,digest,moved_results
+from ..core.copies import Cached,digest,moved_results,of_library
 from ..core.tracebacks import warn
 from .generators import is_stateful
 from .loaders import length
-from .search import of_library,search
+from .search import search
 
 # %% ../../nbs/data/04_loader_state.ipynb #LoaderState
 @dataclass

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor,nn
 from torch.optim import Optimizer
 from ..core.callback import Callback
-from ..core.copies import names_in
+from ..core.copies import names_in,of_library
 from ..core.dispatch import Dispatcher
 
 # %% ../../nbs/data/01_search.ipynb #parts
@@ -28,13 +28,6 @@ _values = Tensor,np.ndarray,np.generic,str,bytes,int,float,complex,type(None) # 
 _closed = (*_values,ModuleType,random.Random,torch.Generator,Logger,Dispatcher,Callback) # are not searched
 _holders = list,tuple,deque,set,frozenset
 CallableIterator = type(iter(int, 1)) # of `iter(f, end)`
-_libraries = {*sys.stdlib_module_names,'torch','numpy','fastcore','tqdm','matplotlib',__name__.partition('.')[0]}
-
-def of_library(
-    o, # A function or a class
-) -> bool:
-    "Whether `o` is from Python's library, torch, or what else this library builds on, and not of the user's own"
-    return (getattr(o, '__module__', None) or '').partition('.')[0] in _libraries
 
 @cache
 def _installed(package):

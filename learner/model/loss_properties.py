@@ -14,7 +14,7 @@ from inspect import signature
 import torch
 from torch import nn
 from torch.nn import functional as F
-from ..data.search import of_library
+from ..core.copies import of_library
 from .losses import BaseLoss,DiceLoss,FocalLoss,LabelSmoothingCrossEntropy
 
 # %% ../../nbs/model/05_loss_properties.ipynb #known

@@ -30,10 +30,10 @@ from torch.quasirandom import SobolEngine
 from torch.utils.data import DataLoader,Dataset
 from fastcore.foundation import L
 from ..core.callback import Callback
-from ..core.copies import Cached,names_in,results_of
+from ..core.copies import Cached,names_in,of_library,results_of
 from ..core.dispatch import Dispatcher
 from ..data.generators import is_generator
-from ..data.search import CallableIterator,hooks_of,is_own,module_internals,of_library,slots_of,stored
+from ..data.search import CallableIterator,hooks_of,is_own,module_internals,slots_of,stored
 
 # %% ../../nbs/restore/02_containers.ipynb #kinds
 not_held = frozenset({*module_internals,'training'}) # parts of a module, and its mode, which others take care of
@@ -88,7 +88,7 @@ def _put_results(f, was):
 attributes = Kind(lambda o: {k:vars(o)[k] for k in vars(o).keys()-not_held}, _put_attributes)
 slots = Kind(_in_slots, _put_slots)
 _containers = {
-    dict: Kind(lambda o: dict(OrderedDict.items(o) if isinstance(o, OrderedDict) else dict.items(o)), _put_dict),
+    dict: Kind(lambda o: dict(OrderedDict.items(o)) if isinstance(o, OrderedDict) else dict.copy(o), _put_dict),
     list: Kind(lambda o: [*list.__iter__(o)], _put_all_items),
     set: Kind(lambda o: [*set.__iter__(o)], lambda o, was: _put_all(o, was, o.update)),
     deque: Kind(lambda o: [*deque.__iter__(o)], lambda o, was: _put_all(o, was, o.extend)),

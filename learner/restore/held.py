@@ -17,9 +17,9 @@ from typing import Any
 from torch import nn
 from torch.nn.parameter import is_lazy
 from ..core.checks import listed
-from ..core.copies import Cached
+from ..core.copies import Cached,of_library
 from ..core.tracebacks import warn
-from ..data.search import of_library,reader,same_contents,same_objects
+from ..data.search import reader,same_contents,same_objects
 from .tensors import HeldTensor,is_array,unique_tensors
 from .containers import assigned_globals,attributes,class_variables,copy_of_iterator,functions_in
 from .containers import globals_of,inside,is_iterator,Kind,kinds_of,may_hold,registered,slots

@@ -25,10 +25,10 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback
 from ..core.checks import listed
-from ..core.copies import Cached,counts_in,digest,moved_results,results_of
+from ..core.copies import Cached,counts_in,digest,moved_results,of_library,results_of
 from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn
-from ..data.search import module_internals,of_library,slots_of,stored
+from ..data.search import module_internals,slots_of,stored
 from ..data.generators import is_generator,is_stateful
 from .tensors import HeldTensor,SampledTensor,is_array,size_of
 from .held import Holders

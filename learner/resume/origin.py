@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from .. import __version__
 from ..core.callback import FuncCallback
-from ..core.copies import names_in
+from ..core.copies import names_in,of_library
 from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn
-from ..data.search import cells_of,is_own,of_library,stored
+from ..data.search import cells_of,is_own,stored
 from ..restore.places import by_name
 
 # %% ../../nbs/resume/02_origin.ipynb #described
