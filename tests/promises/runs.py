@@ -337,7 +337,8 @@ def kill_and_go_on(rng, figures, n=1, case=None):
         figures['resumes'] += len(deaths)-(not had)
         figures['kills'] += len(deaths)
         res = spawn(case, path, rng.randrange(10**6) if had else 1, None, 'auto' if had else None)
-        if warned := [o for o in res.pop('warned') if 'again' not in o and 'lr_scheduler' not in o
+        if warned := [o for o in res.pop('warned')
+                if not re.search('again|lr_scheduler|is no average over samples', o) # of the loss that knows its size
                 and not re.search('it had: (`(dying|log|where)` is (gone|new)(; )?)+$', o)]:
             figures['warned'].append([warned[0][:200], case])
         whole.pop('warned')
