@@ -164,3 +164,8 @@ def test_callbacks_that_wait_for_validation_losses_come_along():
     learn = mk(Compile(backend='eager'), EarlyStoppingCallback(patience=2), SaveModelCallback(fname=None),
         data=DataLoaders(loader(), cut(30), device='cpu')).fit(2)
     assert len(learn.recorder.rows)==2 and learn.compile.gap<1e-4
+
+def test_a_backward_pass_that_is_cancelled_is_not_compared():
+    learn = synth_learner(n_train=4, cbs=[Compile(backend='eager'), Raise('before_backward', CancelBackwardException)])
+    learn.fit(1)
+    assert learn.opt_step==3 and learn.compile.gap is None # the first batch took no step

@@ -44,6 +44,7 @@ class _Probe(Callback):
 
     def after_backward(self):
         grads = [p.grad for p in self.learn.model.parameters() if p.grad is not None]
+        if not grads: return # a callback has cancelled the backward pass
         if 'grads' not in self.seen: self.seen['grads'] = [o.clone() for o in grads]; return
         pairs = list(zip(grads, self.seen.pop('grads'), strict=True))
         gap,norm = (torch.stack([o.norm() for o in os]).norm() for os in ([a-b for a,b in pairs], [b for _,b in pairs]))
@@ -87,7 +88,7 @@ class Compile(Callback):
         **kwargs, # For `torch.compile`
     ):
         self.with_loss,self.warm_up,self.tol,self.kwargs = with_loss,warm_up,tol,kwargs
-        self.gap = None # the difference that was found; None where the forward pass draws random numbers
+        self.gap = None # the difference that was found; None where the forward pass draws random numbers, or the backward pass is cancelled
         self.recompiled = [] # reasons why something was compiled again during the last fit
         self.plain = self.trying = False
         self.whole = None # the `_WithLoss` of a fit
