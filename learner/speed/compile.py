@@ -88,7 +88,7 @@ class Compile(Callback):
         **kwargs, # For `torch.compile`
     ):
         self.with_loss,self.warm_up,self.tol,self.kwargs = with_loss,warm_up,tol,kwargs
-        self.gap = None # the difference that was found; None where random numbers are drawn, or no backward pass is made
+        self.gap = None # the difference that was found; None where random numbers are drawn, or no gradients made
         self.recompiled = [] # reasons why something was compiled again during the last fit
         self.plain = self.trying = False
         self.whole = None # the `_WithLoss` of a fit
