@@ -7,7 +7,8 @@ scopes = dict(fit='the whole fit', epoch='one epoch: training, then validation',
     validate='all batches of a validation loader', batch='one batch', backward='the backward pass',
     step='the optimizer step')
 points = dict(
-    before_draw='A batch is about to be taken from the loader; also before the draw that finds it empty',
+    before_draw='A batch is about to be taken from the loader; also before the draw that finds it empty. Not again '
+        'in a fit that resumes, if it was fired for the next batch before the stop',
     after_draw='The batch has come, as the loader gave it; it is not on the device yet',
     after_pred='The model has been run',
     after_loss='The loss is computed',
@@ -22,10 +23,10 @@ points = dict(
     after_save='`learn.save` has written the file',
     before_load='`learn.load` is about to read the file',
     after_load='`learn.load` has put everything in place',
-    before_save_state='`learn.save_state` is about to write `saved`',
-    after_save_state='`learn.save_state` has written the file',
-    before_load_state='`learn.load_state` is about to read the file',
-    after_load_state='`learn.load_state` has put everything in place',
+    before_save_state='A state file is about to be written, by `Checkpoint` too: what it will hold is in `saved`',
+    after_save_state='A state file has been written',
+    before_load_state='What a state file holds is in `saved`, and about to be put in place',
+    after_load_state='What a state file holds has been put in place',
     after_exception='An error or Ctrl-C leaves the loop, and is in `exc`')
 
 def when(ev):

@@ -2,6 +2,7 @@
 
 Each is a function here, which yields lines of Markdown. Nothing in them is written by hand."""
 import base64,re,struct
+from functools import cache
 from html import escape
 from pathlib import Path
 from docutils import nodes
@@ -65,7 +66,16 @@ def inline(s): return re.sub('`([^`]+)`', r'<code>\1</code>', escape(s))
 
 def as_called(name): return name.replace('Learner.', 'learn.')
 
-def rows_of(mod): return [(f'`{as_called(nm)}`', summary(o, mod, nm)) for nm,o in names_of(mod).items()]
+def rows_of(mod, keep=lambda nm: True):
+    return [(f'`{as_called(nm)}`', summary(o, mod, nm)) for nm,o in names_of(mod).items() if keep(nm)]
+
+@cache
+def guide_words():
+    "All words of the pages that show how to use the library"
+    found = [o for part in ('start','howto','recipes','tutorials') for o in (nbs/part).glob('*.ipynb')]
+    return {w for fn in found for c in read_nb(fn).cells for w in re.findall(r'\w+', c.source)}
+
+def in_guides(nm): return nm.startswith('Learner.') or nm.rpartition('.')[2] in guide_words()
 
 def by_name(env):
     "All public names from A to Z"
@@ -82,33 +92,39 @@ def chapter_of(mod):
     part,name = mod.split('.')
     return chapters(part)[name]
 
-def titled(mods):
-    "What each chapter gives to users, under its title"
+def titled(mods, keep=lambda nm: True):
+    "What each chapter gives to users, under its title; only names that `keep` takes"
     for mod in mods:
-        rows,page = rows_of(mod),chapter_of(mod)
+        rows,page = rows_of(mod, keep),chapter_of(mod)
         if not rows: continue
         yield f'\n**[{page.title}](/{page.path.relative_to(nbs).as_posix()})**: {page.summary}\n'
         yield from table(['name', 'what it is'], rows)
 
 def by_task(env):
-    "All public names, by part and chapter: the loop first, and last what it stands on"
+    "All public names, by part and chapter: the loop first, then what it stands on, and last what no guide uses"
     order = sorted(parts(), key=lambda o: {'loop':-1, 'core':1}.get(o, 0))
     for part in order:
         page = part_page(part)
         yield f'\n## {page.title}\n\n{page.summary}.'
-        yield from titled(o for o in cat.chapters() if o.split('.')[0]==part)
+        yield from titled((o for o in cat.chapters() if o.split('.')[0]==part), in_guides)
+    yield '\n## For authors\n\nNames that no guide uses: for authors of callbacks and metrics, and of the library.'
+    yield from titled(cat.chapters(), lambda nm: not in_guides(nm))
 
 def learner(env):
-    "Methods of a Learner by chapter, then the entries of those that it inherits"
+    "Methods of a Learner by chapter, last those of the loop that no guide uses; then the entries of what it inherits"
     found = cat.methods()
     known = cat.chapters()
     loop = [o for o in known if o.startswith('loop.')][::-1] # from the Learner back to the loop
     mods = sorted({*found.values()}, key=lambda o: (o.startswith('core.'), [*loop, *known].index(o)))
+    def is_part(k): return found[k].startswith(('core.','loop.')) and k not in guide_words()
+    def row(k): return f'`learn.{k}`',summary(getattr(every.Learner, k))
     for mod in mods:
-        page = chapter_of(mod)
+        page,rows = chapter_of(mod),[row(k) for k,m in found.items() if m==mod and not is_part(k)]
+        if not rows: continue
         yield f'\n**[{page.title}](/{page.path.relative_to(nbs).as_posix()})**\n'
-        yield from table(['method', 'what it does'],
-            [(f'`learn.{k}`', summary(getattr(every.Learner, k))) for k,m in found.items() if m==mod])
+        yield from table(['method', 'what it does'], rows)
+    yield '\n**Parts of the loop**, for authors of callbacks and subclasses\n'
+    yield from table(['method', 'what it does'], [row(k) for k in found if is_part(k)])
     home = every.Learner.__module__.partition('.')[2]
     yield '\n## Inherited methods\n\nMethods that a chapter adds to the Learner have their entries there.\n'
     for k in found:
@@ -163,10 +179,15 @@ def errors(env):
 
 def ticks(names): return ' '.join(f'`{o}`' for o in names) or '–'
 
-def folded(names, most=12, what='callbacks'):
+def folded(names, most=6, what='attributes'):
     "Names; only their number, if there are many, until the reader opens the list"
     if len(names)<=most: return ticks(names)
     return f'<details><summary>{len(names)} {what}</summary>{ticks(names)}</details>'
+
+def first(names, most=3):
+    "The first names; how many more there are is a link to the list of all callbacks, which has their events"
+    more = f' and [{len(names)-most} more](/reference/03_callbacks.ipynb)' if len(names)>most else ''
+    return ticks(names[:most])+more
 
 def cancellable(running): return ', '.join(running).replace('train, validate', 'train or validate') or '–'
 
@@ -175,12 +196,12 @@ def event_table(env):
     yield '\n### Events of the loop, in order\n'
     modes = events.modes()
     def row(ev, when, new, running, by):
-        return f'`{ev}`',when,folded(new, 6, 'attributes'),cancellable(running),ticks(modes.get(ev, ())),folded(by)
-    yield from table(['event', 'when', 'new or changed', 'can be cancelled', 'outside of a fit, in', 'who listens'],
+        return f'`{ev}`',when,folded(new),cancellable(running),ticks(modes.get(ev, ())),first(by)
+    yield from table(['event', 'when', 'new or changed', 'can be cancelled', 'also fired by', 'who listens'],
         [row(*o) for o in events.in_loop()], 'names events')
     yield '\n### Events outside of the loop\n'
     yield from table(['event', 'when', 'who listens'],
-        [(f'`{ev}`', when, folded(by)) for ev,when,by in events.outside()], 'names events')
+        [(f'`{ev}`', when, first(by)) for ev,when,by in events.outside()], 'names events')
 
 def scopes(env):
     "The loop as a picture"

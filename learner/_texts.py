@@ -578,7 +578,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'LRFinder.__init__': 'Parameters:\n'
                       '\n'
                       '- `start_lr`: First learning rate, or one per group\n'
-                      '- `end_lr`: Last one\n'
+                      '- `end_lr`: Last one, which is higher\n'
                       '- `num_it`: Batches; at least 6\n'
                       '- `stop_div`: Stop when the loss is more than four times the best',
  'LabelCounts.__init__': 'Parameters:\n'
@@ -776,7 +776,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Learner.lr_find': 'Parameters:\n'
                     '\n'
                     '- `start_lr`: First learning rate\n'
-                    '- `end_lr`: Last learning rate\n'
+                    '- `end_lr`: Last learning rate, which is higher\n'
                     '- `num_it`: Batches to train\n'
                     '- `stop_div`: Stop when the loss is more than four times the best\n'
                     '- `show_plot`: Plot loss against learning rate\n'

@@ -1,5 +1,5 @@
 "Mistakes cannot hide: each is an error that says what was given, what was expected and what to write, and does no harm"
-import copy
+import copy,warnings
 import math,re
 from functools import partial
 import numpy as np, pytest, torch
@@ -339,3 +339,12 @@ def _taken():
     ids=['drop last','no valid','item','inner fit','copy','load','counts','taken'])
 def test_errors_say_what_to_write(f, says):
     with pytest.raises((ValueError,TypeError,RuntimeError), match=says): f()
+
+def test_a_callback_may_have_a_value_of_its_own_name():
+    "`learn.lowest` is the callback itself, so that its `lowest` hides nothing of the Learner"
+    class Lowest(Callback):
+        def before_fit(self): self.lowest = 9.
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        learn = synth_learner(2, 1, cbs=Lowest).fit(1)
+    assert learn.lowest.lowest==9.

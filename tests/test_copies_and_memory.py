@@ -94,7 +94,7 @@ def test_a_copied_callback_belongs_to_no_learner():
 
 @pytest.fixture
 def no_collector():
-    gc.collect(); gc.disable()
+    gc.disable()
     yield
     gc.enable()
 

@@ -46,7 +46,7 @@ def bytecodes(f):
         n += ev=='opcode'
         return trace
     old = sys.gettrace()
-    gc.collect(); gc.disable() # finalizers of other objects are not our cost
+    gc.disable() # finalizers of other objects are not our cost
     sys.settrace(trace)
     try: f()
     finally: sys.settrace(old); gc.enable()

@@ -118,10 +118,30 @@ def test_llms_full_txt_has_every_public_name_with_its_parameters(catalogue):
     assert '- `patience` (`int`, default `1`): ' in text and '- `n_epoch` (`int | None`' in text
     assert '\n'.join(['```python','class Noise(Callback):']) in text # pages that teach are there too, with their code
 
-def test_many_callbacks_are_folded():
+def test_many_attributes_are_folded():
     folded = import_module('listings').folded
     assert folded(['A','B'])=='`A` `B`' and folded([])=='–'
-    assert folded([*'ABC'], most=2)=='<details><summary>3 callbacks</summary>`A` `B` `C`</details>'
+    assert folded([*'ABC'], most=2)=='<details><summary>3 attributes</summary>`A` `B` `C`</details>'
+
+def test_of_many_callbacks_the_first_three_are_named():
+    first = import_module('listings').first
+    assert first([*'ABC'])=='`A` `B` `C`' and first([])=='–'
+    assert first([*'ABCDE'])=='`A` `B` `C` and [2 more](/reference/03_callbacks.ipynb)'
+
+def test_names_by_task_begin_with_what_guides_use_and_have_all(catalogue):
+    daily,_,rest = '\n'.join(import_module('listings').by_task(None)).partition('## For authors')
+    assert '| `Checkpoint` |' in daily and '| `learn.fit_one_cycle` |' in daily and '| `accuracy` |' in daily
+    assert '| `snake_name` |' in rest and '| `by_number` |' in rest
+    found = re.findall(r'^\| `([^`]+)`', daily+rest, re.M)
+    names = [nm.replace('Learner.', 'learn.') for mod in catalogue.chapters() for nm in catalogue.names_of(mod)]
+    assert sorted(found)==sorted(names)
+
+def test_methods_of_a_learner_begin_with_what_guides_use(catalogue):
+    daily,_,rest = '\n'.join(import_module('listings').learner(None)).partition('**Parts of the loop**')
+    assert '| `learn.fit` |' in daily and '| `learn.repeatable` |' in daily
+    assert '| `learn.forget_batch` |' in rest and '| `learn.keep_attrs` |' in rest
+    found = re.findall(r'^\| `learn\.([^`]+)` ', daily+rest.partition('\n## ')[0], re.M)
+    assert sorted(found)==sorted(catalogue.methods())
 
 def test_readers_of_tutorials_see_no_tests():
     without_tests = import_module('chapters').without_tests

@@ -72,6 +72,13 @@ def fit(model, batch, loss_func, n_inp=None, **kwargs):
         **kwargs).remove_cb(ProgressCallback).fit(1)
 def text(e): return '\n'.join([str(e.value), *getattr(e.value, '__notes__', ())])
 
+def test_the_input_with_the_wrong_type_is_named_rather_than_categories():
+    class Both(Net):
+        def forward(self, cats, conts): return self.lin(conts)+cats[:, None]
+    with pytest.raises(RuntimeError) as e: fit(Both, (y,x.double(),y), ce, n_inp=2)
+    assert 'Its weights are float32: write `cbs=MapBatch(lambda b: (b[0], b[1].float(), *b[2:]))`' in text(e)
+    fit(Both, (y,x.double(),y), ce, n_inp=2, cbs=MapBatch(lambda b: (b[0], b[1].float(), *b[2:])))
+
 @pytest.mark.filterwarnings('ignore:Using a target size')
 @pytest.mark.parametrize('model,batch,loss_func,says,line', cases.values(), ids=cases)
 def test_the_error_says_what_to_write_and_that_works(model, batch, loss_func, says, line):

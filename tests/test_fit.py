@@ -266,7 +266,7 @@ def test_an_error_keeps_no_graph_or_frame_alive(how):
         ended(how, learn, cbs=[Watch()])
     mk().fit(1) # torch's late imports keep the frames that they come in
     refs,learn = [],mk()
-    gc.collect(); gc.disable()
+    gc.disable()
     try:
         fail(learn)
         assert [o for o in refs if o() is not None]==[] # reference counts alone free them

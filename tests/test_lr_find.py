@@ -454,3 +454,10 @@ def test_new_and_grown_buffers_are_restored(grow):
     before = frozen(learn.model.state_dict())
     learn.lr_find(num_it=10, show_plot=False)
     assert frozen(learn.model.state_dict())==before
+
+@pytest.mark.parametrize('kwargs,text', [(dict(num_it=0), '`num_it` is 1 or more, but got 0'),
+    (dict(start_lr=1, end_lr=.1), '`end_lr` is above `start_lr`, but they are 0.1 and 1'),
+    (dict(start_lr=1, end_lr=1), '`end_lr` is above `start_lr`'),
+    (dict(start_lr=[1e-7,20]), r'`end_lr` is above `start_lr`, but they are 10 and \[1e-07, 20\]')])
+def test_a_search_that_could_find_nothing_is_refused(kwargs, text):
+    with pytest.raises(ValueError, match=text): mk().lr_find(**kwargs)

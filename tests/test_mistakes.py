@@ -249,3 +249,76 @@ def test_mutants_are_noticed_in_the_first_epoch(seed, originals, tmp_path, capsy
     if 'slow' in request.config.getoption('flags').split():
         with capsys.disabled(): print('', *lines, sep='\n  ')
     assert not missed
+
+# What a callback gathers, when a fit resumes
+class Gathers(Callback):
+    def before_fit(self): self.seen = []
+    def after_batch(self): self.seen.append(float(self.loss.detach()))
+class Counts(Callback):
+    def __init__(self): self.n = 0
+    def after_batch(self): self.n += 1
+class OfEpoch(Callback):
+    def before_epoch(self): self.total = 0.
+    def after_batch(self): self.total += float(self.loss.detach())
+class Best(Callback):
+    def before_fit(self): self.best = float('inf')
+    def after_batch(self): self.best = min(self.best, float(self.loss.detach()))
+class Named(Gathers): _stateattrs = ('seen',)
+class OwnState(Gathers):
+    def state_dict(self): return dict(n=len(self.seen))
+    def load_state_dict(self, state): self.seen = [0.]*state['n']
+class Validated(OfEpoch): run_train = False
+class Swaps(Callback):
+    "Sets a value in each batch before it adds to it"
+    def before_batch(self): self.parts = []
+    def after_loss(self): self.parts.append(self.loss)
+class Only(Gathers): watches = True
+class Anew(Callback):
+    "Adds up anew in each batch"
+    def before_fit(self): self.norm = 0.
+    def after_backward(self):
+        self.norm = 0.
+        for p in self.model.parameters(): self.norm += float(p.grad.norm())
+class Cleared(Callback):
+    def before_fit(self): self.losses = []
+    def before_validate(self): self.losses.clear()
+    def after_batch(self): self.losses.append(self.loss)
+class Redrawn(Callback):
+    def before_fit(self): self.noise,self.by_key = torch.zeros(3),{}
+    def before_batch(self): self.noise.normal_(); self.by_key['now'] = 1
+class Handles(Callback):
+    "Undoes what it has done"
+    def __init__(self): self.handles = []
+    def before_train(self): self.handles.append(self.model.register_forward_hook(lambda m, i, o: None))
+    def cleanup_train(self):
+        for o in self.handles: o.remove()
+        self.handles.clear()
+class AfterEpoch(Callback):
+    def __init__(self): self.seen = []
+    def before_fit(self): self.seen = []
+    def after_batch(self): self.seen.append(1)
+    def after_epoch(self): self.seen = []
+
+def said_on_resume(cls, at, folder, same):
+    "Texts of mistakes when a run with a `cls` resumes, in the same Learner or in another one"
+    def fit(learn, *cbs, **kwargs): return learn.fit(3, cbs=[cls, Checkpoint(folder=folder), *cbs], **kwargs)
+    stop = on(event.after_batch(once=14, unit='iter') if at=='batch' else event.after_epoch(once=2))(
+        lambda learn: learn.at_pause(learn.stop_for_now, stops=True))
+    learn = fit(synth_learner(path=folder), stop)
+    if not same: learn = synth_learner(path=folder)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter('always')
+        learn.resume() if same else fit(learn, resume=True)
+    return [str(o.message) for o in found if o.category is Mistake]
+
+@pytest.mark.parametrize('cls,lost', [(Gathers, ['batch same','batch other','epoch same','epoch other']),
+    (Counts, ['batch other','epoch other']),
+    (Best, ['batch same','batch other','epoch same','epoch other']), (OfEpoch, ['batch same','batch other']),
+    (Named, []), (OwnState, []), (Validated, []), (Swaps, []), (Only, []),
+    (Anew, []), (Cleared, []), (Redrawn, []), (Handles, []), (AfterEpoch, ['batch same','batch other'])])
+def test_what_a_callback_gathers_and_no_resume_restores_is_named(cls, lost, tmp_path):
+    said = {f'{at} {who}': said_on_resume(cls, at, tmp_path/f'{at}{who}', who=='same')
+        for at in ('batch','epoch') for who in ('same','other')}
+    assert [k for k,v in said.items() if v]==lost and all(len(v)<2 for v in said.values())
+    for o in sum(said.values(), []):
+        assert re.match(rf"`{cls.__name__}` gathers `(seen|n|total|best)` in training.* `_stateattrs = \('\1',\)`", o)

@@ -1,5 +1,5 @@
 "Predictions of every sample, in the order of the data; inference that changes nothing; no holes, no copies"
-import gc,itertools,os,random,weakref
+import gc,itertools,os,random,warnings,weakref
 from collections import OrderedDict,namedtuple
 from functools import partial
 import numpy as np, pytest, torch
@@ -1339,3 +1339,14 @@ def test_predictions_compute_the_loss_where_there_are_targets(targets):
     learn.get_preds(dl=dl, cbs=Callback(after_batch=lambda self: seen.append(self.loss)))
     assert seen and all((o is not None)==targets for o in seen)
     assert 'a loss stays None where `predict` has no targets' in Learner.__doc__
+
+def test_losses_of_samples_can_be_asked_for_while_gradients_are_recorded():
+    pred,y = torch.randn(8, 3, requires_grad=True),torch.randint(0, 3, (8,))
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter('always')
+            losses = per_sample(lambda p, t: F.cross_entropy(p, t))(pred, y)
+    finally: torch.set_warn_always(False)
+    assert not said and losses.requires_grad
+    assert torch.allclose(losses, F.cross_entropy(pred, y, reduction='none'))

@@ -109,3 +109,13 @@ def test_it_is_drawn():
 @pytest.mark.parametrize('call', [lambda l: l.trace(0), lambda l: l.show_loop(0)])
 def test_the_number_of_batches_is_checked(call):
     with pytest.raises(ValueError, match='`n` is 1 or more, but got 0'): call(synth_learner(2, 1))
+
+def test_the_loop_lists_those_that_run_in_each_phase(capsys):
+    "A callback that takes no part in validation is not listed there, nor one that is switched off anywhere"
+    class Noise(Callback):
+        run_valid = False
+        def before_batch(self): pass
+    class Off(Noise): run = False
+    synth_learner(cbs=[Noise, Off], default_cbs=False).show_training_loop()
+    lines = [o.split() for o in capsys.readouterr().out.splitlines() if 'before_batch' in o]
+    assert lines==[['before_batch','noise'],['before_batch']]

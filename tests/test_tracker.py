@@ -559,3 +559,20 @@ def test_a_tracker_leaves_attributes_of_subclasses_alone():
     cb = Noted()
     learn = synth_learner(2, 1).fit(3, cbs=cb)
     assert cb.seen==list(learn.recorder['valid_loss']) and cb.had_value==[]
+
+def test_a_run_that_resumes_from_an_older_file_reaches_its_best_weights_again():
+    "They have replaced those that were the best at that time, as also where a process was killed between two files"
+    path = tmp()
+    def fit(**kwargs):
+        learn = synth_learner(path=path)
+        best = SaveModelCallback(keep=2)
+        learn.fit(4, cbs=[best, Checkpoint(folder=path/'runs', keep=None)], **kwargs)
+        return learn,best
+    whole,best = fit()
+    second = sorted((path/'runs').glob('*.pt'))[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        learn,again = fit(resume=second)
+    assert again.kept==best.kept and learn.final_record==whole.final_record
+    for o in (path/'models').glob('*.pth'): o.unlink()
+    with pytest.warns(UserWarning, match='best weights so far are gone'): fit(resume=second)

@@ -125,7 +125,8 @@ class Attached(GetAttr):
         if k in event:
             raise TypeError(f"`{k}` would never run: events are looked up on the class. "
                 f"Define it there, or pass `Callback({k}=f)`")
-        if learn is not None and not hasattr(type(self), k) and (k in vars(learn) or hasattr(type(learn), k)):
+        theirs = learn is not None and vars(learn).get(k) is not self and (k in vars(learn) or hasattr(type(learn), k))
+        if theirs and not hasattr(type(self), k):
             warnings.warn(f"`{me}.{k}` now hides the Learner's `{k}`, which is unchanged. "
                 f"Write `self.learn.{k}` to change it", stacklevel=2)
         super().__setattr__(k, v)

@@ -176,8 +176,8 @@ def loop_events(loop, scope=training_loop, running=()):
     scopes = (*running, name)
     yield scopes,None,[]
     for ev in (f'before_{name}', *body, f'after_cancel_{name}', f'after_{name}', f'cleanup_{name}'):
-        if isinstance(ev, str): yield scopes,ev,loop.ordered_cbs(ev)
-        else: yield from loop_events(loop, ev, scopes)
+        if not isinstance(ev, str): yield from loop_events(loop, ev, scopes); continue
+        yield scopes,ev,[o for o in loop.ordered_cbs(ev) if o.listens(ev, 'validate' not in scopes, fit=True)]
 
 def loop_lines(loop):
     "Lines that show the table, and the callbacks that listen to each event"
@@ -287,7 +287,8 @@ def fire_after_cancel(loop, nm, e):
     try: loop(f'after_cancel_{nm}')
     finally: loop.exc = outer
 
-gives_way = Notifier.__call__,Watched.__call__,fire_before,fire_after,call_selected # to callbacks, but not in a cleanup
+# To callbacks, but not in a cleanup: Ctrl-C acts in what they call (see `in_callback`)
+gives_way = Notifier.__call__,Watched.__call__,fire_before,fire_after,call_selected
 hands_over = {f.__code__ for f in gives_way}
 
 def outgoing(loop, e):

@@ -21,8 +21,9 @@ class Use(NamedTuple):
     "What a function does with one attribute"
     owner:str # `self` or `learn`; `any` for what is done with gradients
     name:str  # Of the attribute; of a `fire`, the event; `grad`, `clip_grad` and `backward` of `any`
-    kind:str  # `read`, `call`, `write`, `add`, `change`, `fire`; `test`: it may be None there
+    kind:str  # `read`, `call`, `write`, `add`, `change`, `grow`, `set`, `fire`; `test`: it may be None there
 writes = 'write','add','change'
+_growing = {'append','appendleft','extend','insert','setdefault','add'} # methods of containers
 
 # %% ../../nbs/diagnose/02_code.ipynb #source
 @lru_cache(2000)
@@ -107,8 +108,9 @@ class _Reader:
             case ast.Call(): self.call(o)
 
     def assigned(self, t, v):
-        "An assignment of the old value plus something is an `add`"
+        "An assignment of the old value plus something is an `add`; of anything made from it, `grow`; of others, `set`"
         attr = self.attr(t)
+        self.note(attr, 'grow' if any(self.attr(o)==attr for o in ast.walk(v)) else 'set')
         if not attr or not isinstance(v, ast.BinOp) or not isinstance(v.op, (ast.Add,ast.Sub)): return
         if (old := self.attr(v.left)) and old[1]==attr[1]: self.note(attr, 'add')
 
@@ -122,6 +124,8 @@ class _Reader:
             case ast.Attribute(attr='set_hyper') if isinstance(first, str): self.note(('learn', hyper(first)), 'write')
             case ast.Attribute(attr=k, value=v) if k.endswith('_') and not k.endswith('__'):
                 self.note(self.inside(v), 'change')
+            case ast.Attribute(attr=k, value=v) if k in _growing: self.note(self.inside(v), 'grow')
+            case ast.Attribute(attr='clear', value=v): self.note(self.attr(v), 'set')
             case ast.Name(id='setattr') if len(o.args)==3 and isinstance(o.args[1], ast.Constant):
                 if owner := self.owner(o.args[0]): self.note((owner, o.args[1].value), 'write')
             case ast.Name(id='vars'|'setattr') if o.args and (owner := self.owner(o.args[0])):

@@ -13,7 +13,7 @@ __all__ = ['kinds', 'Mistake', 'silence']
 
 # %% ../../nbs/diagnose/05_mistakes.ipynb #imports
 import sys,warnings
-from contextlib import contextmanager
+from contextlib import contextmanager,nullcontext
 from dis import get_instructions
 from functools import lru_cache
 from weakref import WeakKeyDictionary
@@ -22,11 +22,13 @@ from torch.nn.parameter import is_lazy
 from fastcore.basics import patch
 from ..core.checks import listed,one_of
 from ..core.callback import Callback,was_attached
+from ..core.copies import of_library
 from ..data.loaders import length
 from ..restore.tensors import version_of
 from ..record.history import missing
 from ..record.recorder import Recorder
 from ..loop.learner import Learner
+from .code import events_of,functions_of,uses_at
 from .names import misspelt
 from .order import Changes,ties
 
@@ -38,7 +40,8 @@ kinds = dict(order="callbacks that change the same value, in no declared order o
     attach="callbacks that belong to no Learner", gradient="parameters without a gradient",
     optimizer="parameters that the optimizer does not have", metric="metrics that see no batch",
     loader="loaders without batches", reset="modules whose `reset` is not called",
-    loss="a loss that stays the same") # what warnings are of
+    loss="a loss that stays the same",
+    state="values that callbacks gather, and that a resumed fit does not restore") # what warnings are of
 
 _silent = set()
 
@@ -175,6 +178,55 @@ def check_reset(learn, before):
     if kept: _tell(learn, 'reset', f"{_some(kept)} keeps a state from batch to batch, and its `reset` is not called: "
         "give the model a `reset` that calls it, and write `cbs=ModelResetter`")
 
+# %% ../../nbs/diagnose/05_mistakes.ipynb #check_state
+_outside = 'after_create','before_fit','after_cancel_fit','after_fit','cleanup_fit' # what they add is added again
+_again = dict(batch={'before_fit','before_epoch','before_train'}, validate={'before_fit','before_epoch'},
+    epoch={'before_fit'}, end={'before_fit'}) # fired by a fit that resumes, before it has arrived
+
+def _gathered(cb, functions):
+    "By name, the events of the loop where a callback adds to an attribute, and those where it sets one"
+    adds,sets = {},{}
+    for ev in events_of(cb):
+        for o in uses_at(cb, ev, functions):
+            if o.owner!='self': continue
+            if o.kind in ('add','grow') and ev not in _outside: adds.setdefault(o.name, set()).add(ev)
+            if o.kind=='set': sets.setdefault(o.name, set()).add(ev)
+    return adds,sets
+
+def _is_empty(v):
+    try: return not v
+    except (RuntimeError,ValueError): return False # several numbers
+
+def _not_restored(cb, target, known):
+    "Names of what `cb` has gathered and will not have where the run resumes"
+    at = target.position
+    own = {k:([f for f in fs if not of_library(f)], o) for k,(fs,o) in functions_of(cb).items()}
+    adds,sets = _gathered(cb, own)
+    in_time = {'before_draw','after_draw','before_batch','before_validate'}
+    begins = at.next=='epoch' or (at.next=='batch' and not at.batch)
+    by_epoch = {'before_epoch','before_train','after_train','after_validate','after_epoch'}
+    if begins or not cb.run_train: in_time |= by_epoch
+    def lost(k):
+        at_events = sets.get(k, set())
+        fresh = at_events & (in_time | adds[k]) or any(ev.startswith('cleanup_') for ev in at_events) # or it is undone
+        began = not target.in_memory and _is_empty(vars(cb).get(k)) # by `__init__`, in another process
+        return not fresh and (_again[at.next] & at_events or began)
+    return [k for k in sorted(adds.keys()-known) if lost(k)]
+
+def check_state(learn):
+    "Before a fit that resumes: what callbacks have gathered, and will not have again"
+    for cb in learn.cbs:
+        cls = type(cb)
+        if cb.watches or of_library(cls): continue
+        if cls.state_dict is not Callback.state_dict or hasattr(cls, 'snapshot'): continue # it knows its state
+        named = getattr(cb, '_stateattrs')
+        theirs = {k for k,v in vars(learn).items() if v is not cb}
+        names = _not_restored(cb, learn.route.target, {*dir(type(learn)), *named} | theirs)
+        kind,it = cls.__name__,'it' if len(names)==1 else 'them'
+        if names: _tell(learn, 'state',
+            f"`{kind}` gathers {listed(names)} in training, and a fit that resumes does not restore {it}: "
+            f"write `_stateattrs = {(*named, *names)!r}` in `{kind}`")
+
 # %% ../../nbs/diagnose/05_mistakes.ipynb #FirstBatches
 class FirstBatches:
     "Watches the first batch of a fit, less of the next ones, and the end of the first epoch"
@@ -274,4 +326,6 @@ def watched(
 @patch
 def first_batches(self:Learner):
     "Around the first batches of a fit: warn of mistakes that do not fail"
-    return watched(self)
+    if not self.resuming: return watched(self)
+    check_state(self)
+    return nullcontext()

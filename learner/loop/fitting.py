@@ -196,7 +196,7 @@ def run_fit(learn,
             to_validate=learn.dls.valids)
         learn.n_iter = learn.n_train = length(learn.dls.train)
         learn.searches.begin()
-        with running(learn.route, cbs), learn.first_batches() if stopped is None else nullcontext():
+        with running(learn.route, cbs), learn.first_batches():
             held.act() # a stop that came while the fit was prepared
             learn.run_scopes()
     again,learn.route.again = learn.route.again,None
@@ -299,7 +299,8 @@ class FitMixin(StopMixin):
         stopped = self.route.stopped
         if stopped is None:
             raise RuntimeError("There is nothing to resume: no fit was stopped after its first batch was drawn, "
-                "or another one has begun since. Write `fit(…)`")
+                "or another one has begun since. A fit that was cancelled is over; one that "
+                "`learn.at_pause(learn.stop_for_now, stops=True)` ends can be resumed. Write `fit(…)`")
         cbs = stopped.cbs if cbs is None else cbs
         if procs is not None: return self.fit_in_processes(procs, cbs, 'resume', lr=lr, wd=wd)
         with HeldInterrupt(self) as held, self.added_cbs(cbs):

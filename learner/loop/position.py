@@ -50,7 +50,7 @@ class Bounds:
     def of(cls, learn): return cls(learn.n_epoch, learn.start_epoch, learn.n_train_iter, learn.n_step)
     def put(self, learn): vars(learn).update(vars(self))
 
-# %% ../../nbs/loop/03_position.ipynb #OptimizerState
+# %% ../../nbs/loop/03_position.ipynb #HypersAndGrads
 def _values_for(opt, saved):
     "Values for each group of `opt`, of the saved groups, whether or not weight decay has split groups since"
     groups = opt.param_groups

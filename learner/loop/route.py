@@ -187,6 +187,8 @@ class Pauses(WayBack):
             if noted and next=='batch': self.resume_point = self.here(batch, announced=announced)
         for o in due:
             self.requests.remove(o) # not all at once: if one fails, a stop that is still waiting is not lost
+            if o.stops and self.resume_point: # callbacks may undo in their cleanup what they have changed
+                self.resume_point = self.resume_point.complete(self.learn)
             o.f()
 
     def no_way_back(self):

@@ -62,13 +62,14 @@ def _text(o):
 def _texts(os): return _text(os) if isinstance(os, Mapping) else ', '.join(map(_text, os)) or 'nothing'
 
 def _changed(learn, part, call):
-    "A `MapBatch` that changes the first or last part of a batch by `call`"
+    "A `MapBatch` that changes a part of a batch by `call`: the input with this number, or the `last` part"
     b = learn.batch
     if isinstance(b, Mapping):
-        k = next((k for k,v in b.items() if v is (learn.yb[0] if part=='last' else [*b.values()][0])), [*b][0])
+        k = next((k for k,v in b.items() if v is (learn.yb[0] if part=='last' else [*b.values()][part])), [*b][0])
         return f"`cbs=MapBatch(lambda b: {{**b, '{k}': b['{k}']{call}}})`"
-    return f"`cbs=MapBatch(lambda b: (b[0]{call}, *b[1:]))`" if part=='first' else \
-        f"`cbs=MapBatch(lambda b: (*b[:-1], b[-1]{call}))`"
+    if part=='last': return f"`cbs=MapBatch(lambda b: (*b[:-1], b[-1]{call}))`"
+    before = '*b[:{}], '.format(part) if part>1 else 'b[0], '*part
+    return f"`cbs=MapBatch(lambda b: ({before}b[{part}]{call}, *b[{part+1}:]))`"
 
 # %% ../../nbs/measure/07_advice.ipynb #of_inputs
 def _of_inputs(learn, e):
@@ -87,8 +88,11 @@ def _of_inputs(learn, e):
     if any(type(o).__module__=='numpy' for o in b):
         return "Arrays become tensors by `cbs=MapBatch(lambda b: tuple(map(torch.as_tensor, b)))`"
     types = {p.dtype for p in learn.model.parameters()}
-    if isinstance(xb[0], torch.Tensor) and types=={torch.float32}!={xb[0].dtype} and 'type' in str(e):
-        return f"Its weights are float32: write {_changed(learn, 'first', '.float()')}"
+    if types!={torch.float32} or 'type' not in str(e): return ''
+    others = {i:o for i,o in enumerate(xb) if isinstance(o, torch.Tensor) and o.dtype is not torch.float32}
+    floats = [i for i,o in others.items() if o.is_floating_point()] # rather than numbers of categories
+    wrong = floats[0] if floats else 0
+    if wrong in others: return f"Its weights are float32: write {_changed(learn, wrong, '.float()')}"
     return ''
 
 # %% ../../nbs/measure/07_advice.ipynb #of_targets

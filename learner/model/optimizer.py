@@ -130,7 +130,7 @@ def RAdam(
 _zero_grad = torch.optim.Optimizer.zero_grad
 
 def drop_grads(opt): # An optimizer, or several that were made one
-    "As `opt.zero_grad()`, but without an entry for torch's profiler"
+    "As `opt.zero_grad()`, but without an entry for torch's profiler. Gradients become None: tensors may be held"
     if type(opt).zero_grad is not _zero_grad or 'zero_grad' in vars(opt): return opt.zero_grad()
     for g in opt.param_groups:
         for p in g['params']: p.grad = None

@@ -51,7 +51,7 @@ def _check_sum(loss_func, together, alone, pred, yb):
     n = [float(n_of(SimpleNamespace(xb=(), yb=rows_of(yb, slice(i, i+1)), loss_func=loss_func)))
         for i in range(len(alone))]
     kept = [(float(v), o) for v,o in zip(alone, n) if o and not v.isnan()]
-    if not kept or float(loss_func(pred, *yb))!=float(together): return # it has a state
+    if not kept or not torch.equal(loss_func(pred, *yb), together): return # it has a state
     check_average(loss_func, short_name(loss_func), sum(v*o for v,o in kept)/sum(o for _,o in kept), [(pred, *yb)],
         "So the losses of samples leave out what it weights samples by. Give it an argument `reduction`, which is "
         "'none' here, as in `partial(F.cross_entropy, weight=w)`", 'for the first batch', 'each sample alone')
@@ -81,9 +81,11 @@ def per_sample(
         rows = [slice(i, i+1) for i in range(bs)]
         res = torch.stack([loss_func(rows_of(pred, o), *rows_of(yb, o)) for o in rows]).reshape(bs, -1).mean(1)
         if bs>1 and not checked:
-            checked,together = True,torch.as_tensor(loss_func(pred, *yb)).detach()
-            _check_apart(loss_func, together, res)
-            _check_sum(loss_func, together, res.detach(), pred, yb)
+            checked = True
+            with torch.no_grad():
+                together = torch.as_tensor(loss_func(pred, *yb))
+                _check_apart(loss_func, together, res)
+                _check_sum(loss_func, together, res.detach(), pred, yb)
         return res
     return _f
 

@@ -149,18 +149,25 @@ class BestFiles(TrackerCallback):
 
     def _is_there(self, value, file):
         return not isinstance(file, str) or (self._path(file).exists() and self.written.get(file, value)==value)
-    def _drop_lost(self):
+    def _drop_lost(self, resumed=False):
         "Forget files that are there no more, or have been written over since"
         lost = [o for o in self.kept if not self._is_there(*o)]
         if not lost: return
         self.kept = [o for o in self.kept if not any(o is p for p in lost)]
+        if resumed and self._has_later(): return # better ones, which the run will reach again
         path = self._path(lost[0][1])
         why = f"later ones are in `{path}`" if path.exists() else f"there is no `{path}`"
         warnings.warn(f"The best weights so far are gone: {why}. They cannot be loaded when this fit is over")
 
+    def _has_later(self):
+        "Whether there are files of batches that are still to come"
+        path = self._path(self.fname)
+        numbers = [o.stem.removeprefix(f'{path.stem}_') for o in path.parent.glob(f'{path.stem}_*{path.suffix}')]
+        return any(o.isdecimal() and int(o)>self.learn.train_iter for o in numbers)
+
     def load_state_dict(self, state):
         super().load_state_dict(state)
-        if self.learn.mode=='fit': self._drop_lost()
+        if self.learn.mode=='fit': self._drop_lost(resumed=True)
     def forked(self, parent, fork):
         for _,file in self.kept:
             if not isinstance(file, str): continue

@@ -114,7 +114,7 @@ class Checkpoints:
         where = f"{n} training {'batch' if n==1 else 'batches'} before" if n else "at the beginning of the batch"
         warn(f"`{cut.name}` was saved where an error had cut a batch, and a run does not resume exactly from it: the "
             f"run resumes from `{exact.name}`, {where}. To resume where the error was, write "
-            f"`fit(…, resume={str((self.folder/cut.name).resolve())!r})`")
+            f"`fit(…, resume={str((self.folder/cut.name).resolve())!r})`, before later files replace it")
 
     def _read(self, entry):
         file = self.folder/entry.name

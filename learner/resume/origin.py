@@ -59,7 +59,8 @@ _loading,_storing = frozenset(['LOAD_GLOBAL']),frozenset(['STORE_GLOBAL'])
 
 def _unhooked(f):
     "The function inside of the wrapper that torch gives to the `step` of an optimizer's class"
-    return f.__wrapped__ if getattr(f, 'hooked', False) and hasattr(f, '__wrapped__') else f
+    hooked = isinstance(f, FunctionType) and getattr(f, 'hooked', False) # other objects may have any attribute
+    return f.__wrapped__ if hooked and hasattr(f, '__wrapped__') else f
 
 def _of_function(f):
     f = _unhooked(f)

@@ -9,17 +9,17 @@ Weights and the optimizer's state are a small part of what training is made of. 
 | `model` | weights and buffers of the model | `Weights.of` | `Weights.put`, `learn.load` |
 | `loss` | those of modules in the loss | `Weights.of` | `Weights.put` |
 | `hidden` | buffers that are in no `state_dict`; gradients of parameters that the optimizer does not train | `Weights.of` | `Weights.put` |
-| `attributes` | attributes of model and loss that training has changed | `Weights.of` | `Weights.put` |
+| `attributes` | attributes of model and loss that training has changed | `Weights.of` | `Weights.put_attributes` |
 | `opt` | the optimizer's `state_dict` | `OptState.of` | `OptState.put`, `learn.load` |
 | `between` | its hyper-parameters outside of the fit | `OptState.of` | `OptState.put` |
 | `opt_attrs` | attributes that an optimizer of your own has | `OptState.of` | `OptState.put` |
-| `at` | where the run is: a `Position`, without its `callbacks`, `state` and `others` | `Position.of`, `complete` | `Position.put` |
+| `at` | where the run is: a `Position`, without its `callbacks`, `state` and `others`; `modules` only if there are some | `Position.of`, `complete` | `Position.put` |
 | `at.next`, `at.batch`, `at.announced`, `at.exact` | between which two batches or phases | `Pauses.pause` | `ResumableRoute` |
 | `at.counters`, `at.bounds` | epochs, batches and steps done; where the fit ends | `Counters.of`, `Bounds.of` | `Counters.put`, `learn.resume` |
 | `at.optimizer` | hyper-parameters of the moment, gradients that wait for their step | `HypersAndGrads.of` | `HypersAndGrads.put` |
-| `at.loader` | a `LoaderState`: batches drawn, generators, counts of samplers, a description | `Draws.state` | `Draws.resume`, `Draws.restore` |
+| `at.loader` | a `LoaderState`: batches drawn, generators, counts of samplers, a description | `Draws.state`; where no batch was drawn, `Position.of` | `Draws.resume`, `Draws.restore` |
 | `at.results`, `at.settings` | the last validation; what the fit was made of | `Position.of`, `complete` | `Position.put` |
-| `callbacks` | their states, by name | `callback_states` | `put_callbacks` |
+| `callbacks` | their states, by name | `callback_states` | `Progress.put`; `put_callbacks`, when the run arrives |
 | `state` | `learn.state` | `Progress.of` | `Progress.put`, `Position.put` |
 | `lineage` | where the run began and left its course, each as a `Turn` | `Progress.of` | `Progress.put` |
 | `frozen` | names of parameters that are not trained | `Progress.of` | `Progress.put` |

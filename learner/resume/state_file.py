@@ -103,10 +103,10 @@ def read_state(
 ): # Where the run was, or None
     "Read a state file; after an error, weights and optimizer are as they were"
     with untouched(learn, file), file_events(learn, 'load_state', file, read_plain(file) if saved is None else saved):
-        at = SavedRun.read(learn.saved).put(learn)
-        if resumes and at is None:
+        run = SavedRun.read(learn.saved)
+        if resumes and run.progress.at is None:
             raise ValueError(f"`{file}` was saved between fits, so that there is no run to resume")
-    return at
+        return run.put(learn)
 
 # %% ../../nbs/resume/04_state_file.ipynb #save_state
 @patch

@@ -95,14 +95,16 @@ def _check_lrs(name, v):
 class LRFinder(Callback):
     "Raise the learning rate exponentially, and keep `lrs` and smoothed `losses`. Waits for the device in each batch"
     order,run_valid = ParamScheduler.order,False
-    @checked(start_lr=_check_lrs, end_lr=_check_lrs, num_it='>=0')
+    @checked(start_lr=_check_lrs, end_lr=_check_lrs, num_it='>=1')
     def __init__(self,
         start_lr=1e-7, # First learning rate, or one per group
-        end_lr=10, # Last one
+        end_lr=10, # Last one, which is higher
         num_it:int=100, # Batches; at least 6
         stop_div:bool=True, # Stop when the loss is more than four times the best
     ):
         self.num_it,self.stop_div,self.sched = max(6, num_it),stop_div,SchedExp(start_lr, end_lr)
+        if np.any(np.asarray(self.sched(0.))>=self.sched(1.)):
+            raise ValueError(f"`end_lr` is above `start_lr`, but they are {end_lr!r} and {start_lr!r}")
         self.lrs,self.losses,self.diverged = [],[],False
 
     def before_fit(self): self.best,self.smooth = float('inf'),AvgSmoothLoss()
@@ -166,10 +168,10 @@ def _say_why(finder):
         "too early for a suggestion. Try a lower `start_lr`")
 
 @patch
-@checked(start_lr=..., end_lr=..., num_it='>=0')
+@checked(start_lr=..., end_lr=..., num_it='>=1')
 def lr_find(self:Learner,
     start_lr:float=1e-7, # First learning rate
-    end_lr:float=10, # Last learning rate
+    end_lr:float=10, # Last learning rate, which is higher
     num_it:int=100, # Batches to train
     stop_div:bool=True, # Stop when the loss is more than four times the best
     show_plot:bool=True, # Plot loss against learning rate

@@ -169,3 +169,15 @@ def test_a_change_in_the_step_of_an_optimizer_is_noticed_whether_or_not_torch_ha
     for o in (one,other): o([nn.Parameter(torch.zeros(1))], lr=.1)
     assert hasattr(one.step, 'hooked') and not hasattr(same.step, 'hooked')
     assert code_digest(one)==code_digest(same)!=code_digest(other)
+
+def test_code_beside_objects_that_have_any_attribute(tmp_path):
+    "`Self` of fastcore makes a function of each attribute that is asked for; the module of `AttrDict` has one"
+    import torch
+    from fastcore.basics import AttrDict
+    class Opt(torch.optim.SGD):
+        def step(self, closure=None): self.seen = AttrDict(n=1); return super().step(closure)
+    def new(): return synth_learner(path=tmp_path, opt_func=lambda ps, lr=.01: Opt(ps, lr=lr))
+    file = new().fit(1).save_state('here')
+    learn = new()
+    learn.load_state(file)
+    assert type(learn.opt.seen) is AttrDict and learn.opt.seen.n==1

@@ -317,6 +317,15 @@ def test_an_older_manifest_that_was_restored_costs_no_file(tmp_path):
     assert {o.name:o.read_bytes() for o in files.found if o.name in newer}==newer
     assert len({o.name.split('-')[0] for o in files.found})==len(files.found)
 
+def test_a_file_without_a_run_changes_nothing_when_it_is_refused(tmp_path):
+    file = synth_learner(path=tmp_path).fit(1).save_state('between')
+    learn = synth_learner(path=tmp_path, cbs=TrackerCallback)
+    learn.state['mine'] = 2
+    weights = [p.clone() for p in learn.model.parameters()]
+    with pytest.raises(ValueError, match='was saved between fits'): learn.fit(2, resume=file)
+    assert (learn.state,learn.lineage,learn.at)==({'mine': 2},(),None)
+    assert all(map(torch.equal, weights, learn.model.parameters()))
+
 def test_a_copy_set_aside_stays_when_its_file_is_replaced(tmp_path):
     learner({}, tmp_path, 1).fit(1, cbs=(cb := Checkpoint()))
     copies = [cb.last_saved_path.with_name(o) for o in ('best.pt', cb.last_saved_path.name.replace('0000', '0099'))]

@@ -15,7 +15,7 @@ cases = [dict(), dict(workers=2, ema=True, acc=True, sched='one_cycle'), dict(mi
 
 class Moments(Callback):
     "What the run was after each batch of training"
-    order,writes = 2000,True
+    order,writes,watches = 2000,True,True
     def __init__(self): self.seen = {}
     def after_batch(self):
         if self.learn.training and self.learn.mode=='fit': self.seen[self.learn.train_iter] = weights(self.learn)
