@@ -75,7 +75,9 @@ def stored(o, k, default=None):
 
 def _entries(base, o): return range(len(o)),[*base.__iter__(o)] # of a subclass, iterating may have side effects
 
-def _items(o): return o.keys(),[*o.values()]
+def _items(o):
+    o = dict.copy(o) # at once: entries of a `WeakValueDictionary` go whenever garbage is collected
+    return o.keys(),o.values()
 
 def _attributes(o, left_out=('_iterator',)):
     own = stored(o, '__dict__', {})
@@ -112,7 +114,7 @@ _read_as = { # what reads the names of a thing and what it holds under them. The
 def _readings(cls):
     "Functions that read what an object of type `cls` is made of: names, and as many objects"
     res = [partial(_entries, base) for base in _holders if issubclass(cls, base)]
-    if issubclass(cls, dict): res.append(lambda o: (dict.keys(o),[*dict.values(o)]))
+    if issubclass(cls, dict): res.append(_items)
     kind = next(o for o in _read_as if issubclass(cls, o))
     if kind is not object or cls.__dictoffset__: res.append(_read_as[kind])
     if kind in (nn.Module,Optimizer,object) and not of_library(cls): res.append(lambda o: (('__class__',),[cls]))
