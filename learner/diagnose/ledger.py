@@ -19,9 +19,9 @@ from fastcore.basics import patch
 from ..core.callback import Callback
 from ..core.checks import checked,short_name,whole
 from ..data.generators import keep_random
+from ..data.loaders import find_bs
 from ..data.sampling import by_number
 from ..record.history import History,Row
-from ..measure.metrics import find_bs
 from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,items_of
 from ..loop.learner import Learner
 from ..technique.mixup import MixHandler

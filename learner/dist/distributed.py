@@ -19,9 +19,8 @@ from fastcore.basics import patch
 from ..core.callback import Callback
 from ..core.checks import checked,extra,no_closure
 from ..data.generators import random_state,set_random_state
-from ..data.loaders import to_device
+from ..data.loaders import find_bs,to_device
 from ..model.optimizer import parts_of
-from ..measure.metrics import find_bs
 from ..record.progress import ProgressCallback,ShowGraphCallback
 from ..record.recorder import Recorder
 from ..record.rows import map_tensors,rows_of

@@ -14,7 +14,7 @@ from math import nan
 import torch
 from torch import nn
 from ..core.checks import extra
-from ..measure.metrics import is_summed,n_items,n_samples
+from ..model.loss_properties import is_summed,n_items,n_samples
 from ..technique.gradients import GradientAccumulation
 
 # %% ../../nbs/dist/05_engine.ipynb #Engine

@@ -11,8 +11,8 @@ __all__ = []
 
 # %% ../../nbs/dist/03_merging.ipynb #imports
 from functools import reduce,singledispatch
-from ..measure.metrics import AvgMetric,AvgSmoothLoss,ValueMetric
-from ..measure.kinds import AccumMetric,TorchMetric
+from ..measure.metrics import AvgMetric,AvgSmoothLoss
+from ..measure.kinds import AccumMetric,TorchMetric,ValueMetric
 from ..measure.measures import Moments
 from ..measure.phase import PhaseMetrics
 from ..measure.scores import CountScore

@@ -11,7 +11,7 @@ __all__ = []
 
 # %% ../../nbs/dist/02_shares.ipynb #imports
 from itertools import islice
-from ..measure.metrics import find_bs
+from ..data.loaders import find_bs
 from ..technique.micro_batch import rows_cut
 from .processes import Processes
 

@@ -20,8 +20,8 @@ from fastcore.basics import patch
 from ..core.checks import checked,whole
 from ..core.events import CancelFitException
 from ..core.callback import Callback
+from ..data.loaders import find_bs
 from ..record.rows import map_tensors,rows_of
-from ..measure.metrics import find_bs
 from ..model.optimizer import parts_of
 from ..record.history import History,Row
 from ..loop.learner import Learner

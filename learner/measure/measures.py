@@ -15,9 +15,9 @@ import torch
 from torch.nn import functional as F
 from ..core.checks import checked
 from ..model.losses import CrossEntropyLossFlat,explain_bad_targets
-from ..model.loss_properties import count_elements,ignore_index_of
+from ..model.loss_properties import count_elements,ignore_index_of,loss_of
 from .kinds import AccumMetric
-from .metrics import AsFunction,AvgLoss,AvgMetric,Metric,as_double,flat_pair,loss_of
+from .metrics import AsFunction,AvgLoss,AvgMetric,Metric,as_double,flat_pair
 from .scores import CountScore
 
 # %% ../../nbs/measure/05_measures.ipynb #roots

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from ..core.attendance import note_of_raiser
 from ..core.copies import copied
-from .metrics import hold,n_samples,put_back
+from ..model.loss_properties import n_samples
+from .metrics import hold,put_back
 
 # %% ../../nbs/measure/06_phase.ipynb #Skipped
 def cancelled_by(

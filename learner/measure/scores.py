@@ -14,8 +14,8 @@ __all__ = ['CountScore', 'ClassCounts', 'ClassScore', 'Precision', 'Recall', 'F1
 import torch
 from ..core.checks import checked,nearest
 from ..model.losses import explain_bad_targets
-from ..model.loss_properties import ignore_index_of
-from .metrics import AsFunction,Metric,as_double,flat_pair,loss_of
+from ..model.loss_properties import ignore_index_of,loss_of
+from .metrics import AsFunction,Metric,as_double,flat_pair
 
 # %% ../../nbs/measure/04_scores.ipynb #counts
 class CountScore(Metric):

@@ -19,10 +19,11 @@ import torch
 from ..core.checks import short_name
 from ..data.generators import keep_random,random_state,same_state
 from ..data.loaders import map_batch
-from ..model.loss_properties import has_mixed_means,is_of_own_class,items_of,reduction_of,says_its_items
+from ..model.loss_properties import has_mixed_means,is_of_own_class,items_of,loss_of
+from ..model.loss_properties import n_items,n_samples,reduction_of,says_its_items
 from ..model.mapping import fields_for,part_of
 from ..model.weights import unwrapped
-from .metrics import AvgMetric,Metric,held,loss_of,n_items,n_samples
+from .metrics import AvgMetric,Metric,held
 
 # %% ../../nbs/measure/08_trial.ipynb #Trial
 class Trial:

@@ -17,8 +17,9 @@ from ..core.events import CancelFitException
 from ..core.checks import checked,listed,nearest
 from ..core.copies import copied
 from ..core.callback import Callback
-from ..model.loss_properties import reduction_of
-from ..measure.metrics import AvgLoss,ValueMetric,is_summed,items_in_phase,loss_of,loss_per_sample,n_samples
+from ..model.loss_properties import is_summed,items_in_phase,loss_of,loss_per_sample,n_samples,reduction_of
+from ..measure.metrics import AvgLoss
+from ..measure.kinds import ValueMetric
 from ..measure.phase import PhaseMetrics,train_only
 from ..measure.trial import Trial,Trials
 from .history import Row,missing

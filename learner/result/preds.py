@@ -22,16 +22,15 @@ from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.callback import Callback
 from ..core.checks import checked,is_whole,short_name,whole
-from ..data.loaders import check_choice
+from ..data.loaders import check_choice,find_bs
 from ..data.sampling import in_order
 from ..record.rows import Rows,rows_of
 from ..loop.inference import check_parts
 from ..loop.learner import Learner
 from ..model.files import path_in
-from ..measure.metrics import find_bs,items_in_phase
 from ..measure.phase import Skipped,cancelled_by,train_only
 from ..measure.trial import check_average
-from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,reduction_of,unreduced
+from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,items_in_phase,reduction_of,unreduced
 
 # %% ../../nbs/result/01_preds.ipynb #per_sample
 def _check_apart(loss_func, whole, alone):

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 from fastcore.basics import patch
 from ..core.checks import checked,in_range
-from ..data.loaders import twin
+from ..data.loaders import find_bs,twin
 from ..record.rows import rows_of
 from ..loop.learner import Learner
-from ..measure.metrics import find_bs
 from ..record.history import Row,html_table
 from ..model.loss_properties import ignore_index_of
 from .predict import decision

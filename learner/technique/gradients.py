@@ -17,8 +17,7 @@ from ..core.checks import checked,no_closure,only_one,short_name
 from ..core.callback import Callback
 from ..core.events import CancelBatchException
 from ..data.loaders import map_batch
-from ..model.loss_properties import has_mixed_means
-from ..measure.metrics import is_summed,n_items,n_samples
+from ..model.loss_properties import has_mixed_means,is_summed,n_items,n_samples
 from ..measure.trial import check_average,says_nothing
 from .mixed_precision import MixedPrecision
 

@@ -15,8 +15,8 @@ import torch
 from ..core.checks import checked,no_closure,only_one,short_name,whole
 from ..core.callback import Callback
 from ..data.generators import random_state,set_random_state
-from ..data.loaders import map_batch
-from ..measure.metrics import find_bs,is_summed,n_items
+from ..data.loaders import find_bs,map_batch
+from ..model.loss_properties import is_summed,n_items
 from ..measure.trial import check_average,says_nothing
 from .gradients import detached,warn_mixed_means
 from .mixed_precision import MixedPrecision

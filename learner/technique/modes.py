@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 from ..core.callback import Callback
-from ..measure.metrics import find_bs
+from ..data.loaders import find_bs
 
 # %% ../../nbs/technique/04_modes.ipynb #BnFreeze
 class BnFreeze(Callback):
