@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from ..core.checks import checked,snake_name,unchecked
 from ..core.copies import copied
-from ..model.loss_properties import count_kept,ignore_index_of,is_summed,items_of,loss_of,loss_per_sample
+from ..model.loss_properties import count_kept,ignore_index_of,items_of,loss_of,loss_per_sample
 from ..model.loss_properties import n_items,n_samples,reduction_in
 
 # %% ../../nbs/measure/01_metrics.ipynb #Metric
@@ -252,8 +252,9 @@ class AvgLoss(AvgMetric):
         if not isinstance(loss, torch.Tensor): raise TypeError(
             f"`{self.name}` is an average of losses, which are tensors, "
             f"but the loss of a batch is a {type(loss).__name__}")
-        if loss.numel()!=1 or reduction_in(learn)=='none': return self.add(loss.detach().mean(), loss.numel())
-        if is_summed(learn): return self.add(loss_per_sample(learn, loss), n_samples(learn) or 1)
+        how = reduction_in(learn)
+        if loss.numel()!=1 or how=='none': return self.add(loss.detach().mean(), loss.numel())
+        if how=='sum': return self.add(loss_per_sample(learn, loss), n_samples(learn) or 1)
         n = n_items(learn, self.count_items)
         self.add(loss, 1 if n is None else n)
 
