@@ -183,8 +183,9 @@ def check_shapes(learn):
     targ = yb[0]
     n = torch.broadcast_shapes(pred.shape, targ.shape).numel()
     if n<=max(pred.numel(), targ.numel()): return
-    raise ValueError(f"`{name}` would compare {n} pairs, each prediction with several targets: predictions are "
-        f"{tuple(pred.shape)}, and targets {tuple(targ.shape)}. Write `cbs=MapBatch(lambda b: (*b[:-1], b[-1]{_reshaped(pred, targ)}))`")
+    raise ValueError(f"`{name}` would compare {n} pairs, each prediction with several targets: "
+        f"predictions are {tuple(pred.shape)}, and targets {tuple(targ.shape)}. "
+        f"Write `cbs=MapBatch(lambda b: (*b[:-1], b[-1]{_reshaped(pred, targ)}))`")
 
 # %% ../../nbs/measure/07_advice.ipynb #try_metrics
 def _same_kind(a, b):

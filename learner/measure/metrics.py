@@ -266,7 +266,6 @@ class AvgSmoothLoss(Metric):
     def __init__(self,
         beta:float=.98, # Weight of the past, in [0,1)
     ):
-        if not 0<=beta<1: raise ValueError(f"`beta` is in [0,1), but got {beta}")
         self.beta = beta
         self.reset()
     def reset(self): self.count,self.val = 0,0.

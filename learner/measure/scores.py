@@ -128,7 +128,6 @@ class FBeta(ClassScore):
         pos_label:int=1, # The class that a `binary` score is about
         average:str|None='binary', # How to average over classes: see the table
     ):
-        if not beta>=0: raise ValueError(f"`beta` is 0 or more, but got {beta}")
         super().__init__(axis, labels, pos_label, average)
         self.beta = beta
     def score(self, right, predicted, actual): return (1+self.beta**2)*right,self.beta**2*actual+predicted
@@ -262,7 +261,6 @@ class FBetaMulti(LabelScore):
         labels=None, # Labels that take part in an average; default: all
         average:str|None='macro', # How to average over labels
     ):
-        if not beta>=0: raise ValueError(f"`beta` is 0 or more, but got {beta}")
         super().__init__(thresh, sigmoid, labels, average)
         self.beta = beta
     score = FBeta.score
