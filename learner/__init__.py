@@ -53,6 +53,7 @@ Modules:
 - `learner.record.progress`: Bars and a table in a terminal, one display in a notebook, plain lines in a log
 - `learner.record.recorder`: Losses of every batch, and a row of results for every epoch
 - `learner.record.rows`: Batches put together again: every sample in its place, in memory that is allocated once
+- `learner.restore.contents`: What many objects hold, read into one list and compared at once
 - `learner.restore.held`: Everything that can be reached from a model, noted with what it holds and put back
 - `learner.result.confusion`: Which classes a classifier confuses; precision, recall and F1 of each class
 - `learner.result.export`: A whole learner in one file, to predict with elsewhere

@@ -156,7 +156,7 @@ def epochs(n, valid=False):
     return lambda: learn.fit(n)
 
 @only_311
-@pytest.mark.parametrize('valid,most', [(False, 4100), (True, 14_400)], ids=['lean','recorded'])
+@pytest.mark.parametrize('valid,most', [(False, 3500), (True, 12_400)], ids=['lean','recorded'])
 def test_epoch_bytecodes(valid, most):
     "Nothing is searched again, copied or read that is as it was; a batch of each phase is part of this"
     assert per_batch(bytecodes, epochs, valid=valid) - per_batch(bytecodes, epochs_by_hand, valid=valid) <= most

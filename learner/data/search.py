@@ -11,9 +11,8 @@ __all__ = []
 import random,sys,warnings
 from collections import OrderedDict,deque
 from functools import cache,partial
-from itertools import chain,compress
+from itertools import chain
 from logging import Logger
-from operator import call,is_
 from types import BuiltinMethodType,CellType,FunctionType,MethodType,ModuleType
 import numpy as np
 import torch
@@ -193,72 +192,3 @@ def search(
 ) -> dict: # Objects by path, such as `0.sampler.generator`
     "Find objects in other objects, wherever they are"
     return Search(roots, wanted, **kwargs).found
-
-# %% ../../nbs/data/01_search.ipynb #WatchedSearch
-def _module_reader(m):
-    own,i = vars(m),[*vars(m)].index('training') # a mode is nothing new
-    hooks = [own[k] for k in _hooks if k in own]
-    def read():
-        now = [*own.values()]
-        now[i] = None
-        return [*now, *m._modules.values(), *map(len, hooks)]
-    return read
-
-def _function_reader(f):
-    names = () if of_library(f) else tuple(names_in(f.__code__))
-    def read():
-        bound = [*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values(), *[c.cell_contents for c in cells_of(f)]]
-        return [*bound, *map(f.__globals__.get, names)]
-    return read
-
-def _list_reader(l, plain):
-    "A list of plain values grows with each batch of a run, so that of a long one only the end is read"
-    first = -1000 if plain else 0
-    return lambda: list.__getitem__(l, slice(first, None))
-
-def readers(o, matters):
-    "Functions that read quickly what `o` holds"
-    res = [partial(dict.values, o)] if isinstance(o, dict) else []
-    if isinstance(o, list): res.append(_list_reader(o, not matters.among(list.__iter__(o))))
-    for base in (deque,set):
-        if isinstance(o, base): res.append(lambda base=base: _entries(base, o)[1])
-    if isinstance(o, FunctionType): res += [read] if (read := _function_reader(o))() else []
-    elif isinstance(o, nn.Module) and 'training' in vars(o): res.append(_module_reader(o))
-    elif isinstance(o, type): res += [] if of_library(o) else [vars(o).values]
-    elif stored(o, '__dict__') is not None and type(o) is not OrderedDict: res.append(vars(o).values)
-    if slots := slots_of(type(o)): res.append(lambda: [stored(o, k, None) for k in slots])
-    return res
-
-def same_objects(a, b) -> bool:
-    "Whether two containers hold the same objects in the same order"
-    return len(a)==len(b) and all(map(is_, a, b))
-
-def reader(fs):
-    "A function that reads what all of `fs` read now: how much each of them, and all of it in one list"
-    def _f():
-        groups = [*map(call, fs)]
-        return [*map(len, groups)],[*chain.from_iterable(groups)]
-    return _f
-
-def same_contents(a, b) -> bool:
-    "Whether a `reader` has read the same objects twice"
-    return a[0]==b[0] and same_objects(a[1], b[1])
-
-class WatchedSearch(Search):
-    "A search that knows whether its result still holds"
-    def __init__(self, roots, wanted):
-        super().__init__(roots, wanted)
-        self.read = reader([f for o in self.searched for f in readers(o, self.matters)])
-        self.contents = self.read()
-        self.mattering = self._that_matter()
-
-    def _that_matter(self):
-        objects = self.contents[1]
-        return [*compress(objects, map(self.matters.__getitem__, map(type, objects)))]
-
-    def holds(self, roots):
-        "Whether a search in `roots` would find the same. What is read meanwhile is compared with the next time"
-        if self.partly or not (roots is self.roots or same_objects(roots.values(), self.roots.values())): return False
-        was,self.contents = self.contents,self.read()
-        if same_contents(was, self.contents): return True
-        return same_objects(self._that_matter(), self.mattering) # nothing is searched in numbers and tensors

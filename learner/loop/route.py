@@ -19,7 +19,8 @@ from ..core.events import CancelException,CancelFitException
 from ..core.tracebacks import warn
 from ..data.draws import Draws
 from ..data.samples import samples_of
-from ..data.search import hooks_of,is_own,same_objects
+from ..data.search import hooks_of,is_own
+from ..restore.contents import same_objects
 from ..restore.attributes import Attributes
 from ..data.loader_state import counts_of
 from ..model.optimizer import own_attrs,parts_of,switching,to_train
