@@ -9,7 +9,7 @@ __all__ = []
 
 # %% ../../nbs/data/01_search.ipynb #imports
 import random,sys,warnings
-from collections import OrderedDict,deque
+from collections import deque
 from functools import cache,partial
 from itertools import chain
 from logging import Logger
