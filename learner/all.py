@@ -45,6 +45,7 @@ from .record.recorder import *
 from .record.progress import *
 from .record.rows import *
 from .restore.tensors import *
+from .restore.contents import *
 from .restore.containers import *
 from .restore.held import *
 from .restore.attributes import *
