@@ -273,7 +273,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'DataLoaders.name': 'Parameters:\n\n- `i`: Position, from 0 for training; or a name, which is returned as it is',
  'DataLoaders.one_batch': 'Parameters:\n\n- `i`: Position or name of a loader',
  'DataLoaders.split': 'Parameters:\n\n- `b`: A batch as the loader gives it: a tensor, a tuple or a dict',
- 'Dice.__init__': 'Parameters:\n\n- `axis`: Where the classes are in the predictions',
  'DiceLoss.__init__': 'Parameters:\n'
                       '\n'
                       '- `axis`: Where the classes are in the predictions\n'
@@ -281,7 +280,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                       '0\n'
                       '- `reduction`: Over samples and classes; or `sum`, or `none`, which gives `(bs, n_classes)`\n'
                       '- `square_in_union`: Square the probabilities in the areas, as in the paper',
- 'DiceMulti.__init__': 'Parameters:\n\n- `axis`: Where the classes are in the predictions',
  'Dispatcher.add_cb': 'Parameters:\n\n- `cb`: A callback, or a class of one',
  'Dispatcher.add_cbs': 'Parameters:\n\n- `cbs`: Callbacks, or classes of them',
  'Dispatcher.added_cbs': 'Parameters:\n\n- `cbs`: Callbacks, or classes of them',
@@ -567,8 +565,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                           '\n'
                           '- `config`: A `RunConfig`; `config.flat()` is a dict of one level',
  'JSONLogger.read_log': "Parameters:\n\n- `kind`: Or `'batch'`",
- 'JaccardCoeff.__init__': 'Parameters:\n\n- `axis`: Where the classes are in the predictions',
- 'JaccardCoeffMulti.__init__': 'Parameters:\n\n- `axis`: Where the classes are in the predictions',
  'L1LossFlat': 'Parameters:\n'
                '\n'
                '- `args`: Positional arguments of `nn.L1Loss`\n'
@@ -1050,6 +1046,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                     '\n'
                     '- `pcts`: Fraction of training for each schedule; they sum to 1\n'
                     '- `scheds`: As many schedules',
+ 'PixelScore.__init__': 'Parameters:\n\n- `axis`: Where the classes are in the predictions',
  'Position.__init__': 'Parameters:\n'
                       '\n'
                       '- `next`: What comes next: `batch` (in training), `validate`, `epoch` or `end`\n'

@@ -622,7 +622,7 @@ z = torch.zeros
     (lambda: FBetaMulti(-1), ValueError, "`beta` is 0 or more, but got -1"),
     (lambda: CohenKappa(weights='quadratik'), ValueError,
         "`weights` is None, 'linear' or 'quadratic', but got 'quadratik'. Did you mean `quadratic`"),
-    (lambda: Recall(avrage='macro'), TypeError, 'has no argument `avrage`. Did you mean `average`'),
+    (lambda: Recall(avrage='macro'), TypeError, '`Recall` has no argument `avrage`. Did you mean `average`'),
     (lambda: Dice(axes=1), TypeError, '`Dice` has no argument `axes`. Did you mean `axis`'),
     (lambda: RocAucMulti(averge='micro'), TypeError, '`RocAucMulti` has no argument `averge`. Did you mean `average`'),
     (lambda: AccumMetric(mae, activation='sigmoid'), TypeError,

@@ -8,7 +8,7 @@ The F1 score of an epoch is not the average of the F1 scores of its batches. But
 __all__ = ['CountScore', 'ClassCounts', 'ClassScore', 'Precision', 'Recall', 'F1Score', 'FBeta', 'Jaccard', 'HammingLoss',
            'BalancedAccuracy', 'MatthewsCorrCoef', 'CohenKappa', 'LabelCounts', 'LabelScore', 'PrecisionMulti',
            'RecallMulti', 'F1ScoreMulti', 'FBetaMulti', 'JaccardMulti', 'HammingLossMulti', 'MatthewsCorrCoefMulti',
-           'foreground_acc', 'Dice', 'DiceMulti', 'JaccardCoeff', 'JaccardCoeffMulti']
+           'foreground_acc', 'PixelScore', 'Dice', 'DiceMulti', 'JaccardCoeff', 'JaccardCoeffMulti']
 
 # %% ../../nbs/measure/04_scores.ipynb #imports
 import torch
@@ -295,36 +295,26 @@ class foreground_acc(AsFunction, ClassCounts):
         right,_,actual = counts.sum(1) - counts[:,self.bkg_idx]
         return _ratio(right, actual)
 
-class Dice(ClassScore):
+class PixelScore(ClassScore):
+    "A score of a segmentation, in which the class axis comes second. Abstract"
+    over = 'binary' # classes, in the terms of `average`
+    @checked
+    def __init__(self,
+        axis:int=1, # Where the classes are in the predictions
+    ): super().__init__(axis, average=self.over)
+
+class Dice(PixelScore):
     "Overlap of predicted and actual foreground, relative to their mean size"
-    instead = '`DiceMulti` averages over classes'
-    @checked
-    def __init__(self,
-        axis:int=1, # Where the classes are in the predictions
-    ): super().__init__(axis)
-    score = F1Score.score
+    score,instead = F1Score.score,'`DiceMulti` averages over classes'
 
-class DiceMulti(ClassScore):
+class DiceMulti(PixelScore):
     "Mean Dice coefficient of the classes that occur"
-    @checked
-    def __init__(self,
-        axis:int=1, # Where the classes are in the predictions
-    ): super().__init__(axis, average='macro')
-    score = F1Score.score
+    score,over = F1Score.score,'macro'
 
-class JaccardCoeff(ClassScore):
+class JaccardCoeff(PixelScore):
     "Intersection over union of predicted and actual foreground"
-    instead = '`JaccardCoeffMulti` averages over classes'
-    @checked
-    def __init__(self,
-        axis:int=1, # Where the classes are in the predictions
-    ): super().__init__(axis)
-    score = Jaccard.score
+    score,instead = Jaccard.score,'`JaccardCoeffMulti` averages over classes'
 
-class JaccardCoeffMulti(ClassScore):
+class JaccardCoeffMulti(PixelScore):
     "Mean intersection over union of the classes that occur"
-    @checked
-    def __init__(self,
-        axis:int=1, # Where the classes are in the predictions
-    ): super().__init__(axis, average='macro')
-    score = Jaccard.score
+    score,over = Jaccard.score,'macro'
