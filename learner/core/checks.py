@@ -75,7 +75,7 @@ def known_args(
     names = list(params)
     def called(args):
         owner,_,name = f.__qualname__.rpartition('.')
-        if name=='__init__' or owner.endswith('Mixin'): owner = type(args[0]).__name__ # which users know, unlike its base
+        if name=='__init__' or owner.endswith('Mixin'): owner = type(args[0]).__name__ # users know it, not its base
         return f.__qualname__ if not owner else owner if name=='__init__' else f'{owner}.{name}'
     @wraps(f)
     def _f(*args, **kwargs):
