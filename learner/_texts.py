@@ -1063,7 +1063,9 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                       '- `settings`: What the fit was made of; None until the position is used, or if a fork changes '
                       'them\n'
                       '- `others`: Objects in `state` and `callbacks` that are not copied, with their digests\n'
-                      '- `modules`: Digests of modules in callbacks, by callback and attribute',
+                      '- `modules`: Digests of modules in callbacks, by callback and attribute\n'
+                      '- `runs`: `run` of callbacks that were switched on or off during the fit, by name\n'
+                      '- `stop_reason`: Why a fit that is over was cancelled',
  'Position.complete': 'Parameters:\n\n- `learn`: The learner whose position it is',
  'Position.of': 'Parameters:\n'
                 '\n'

@@ -222,6 +222,8 @@ class Position:
     settings:dict|None=None  # What the fit was made of; None until the position is used, or if a fork changes them
     others:tuple=()          # Objects in `state` and `callbacks` that are not copied, with their digests
     modules:dict|None=None   # Digests of modules in callbacks, by callback and attribute
+    runs:dict|None=None      # `run` of callbacks that were switched on or off during the fit, by name
+    stop_reason:str|None=None # Why a fit that is over was cancelled
 
     def where(self,
         n_train:int|None=None, # Training batches in an epoch, if known
@@ -262,7 +264,9 @@ class Position:
         loader = replace(self.loader, description=describe(train), now=now | dict(own=now['own']|late),
             counts=self.loader.counts | dict(digests=counts),
             moved=[*dict.fromkeys([*learn.route.moved, *moved_counts(learn.route.counts_before, counts)])])
-        return replace(self, loader=loader, callbacks=whole_states(self.callbacks), settings=settings_of(learn))
+        runs = {k:cb.run for k,cb in by_name(learn.cbs).items() if learn.route.runs.get(k, cb.run)!=cb.run}
+        return replace(self, loader=loader, callbacks=whole_states(self.callbacks), settings=settings_of(learn),
+            runs=runs, stop_reason=learn.stop_reason if self.next=='end' else None)
 
     def show(self, learn): # The learner that resumes
         "Let `learn` say how far the run is, before it resumes"
@@ -284,6 +288,8 @@ class Position:
         learn.state.clear()
         learn.state.update(self.state)
         gone,kept = put_callbacks(learn.cbs, self.callbacks)
+        for k,cb in by_name(learn.cbs).items():
+            if k in (self.runs or {}): cb.run = self.runs[k]
         learn.state.update({k:kept[id(v)] for k,v in self.state.items() if id(v) in kept})
         overrides = overrides or {}
         taken = change_hypers(learn, self.optimizer.changed(learn) | overrides)

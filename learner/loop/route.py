@@ -24,7 +24,7 @@ from ..restore.contents import same_objects
 from ..restore.attributes import Attributes
 from ..data.loader_state import counts_of
 from ..model.optimizer import own_attrs,parts_of,switching,to_train
-from ..restore.places import all_modules
+from ..restore.places import all_modules,by_name
 from ..restore.snapshot import Snapshot
 from .loop import END,Route,check_drawn
 from .position import Bounds,Position
@@ -110,6 +110,7 @@ class WayBack:
         self.again = None # called after a fit that was stopped to train on from elsewhere
         self.draws,self.next_batch = None,0 # the pass over the running phase's loader; index of the next batch
         self._attributes = None # of model and loss, as they were before training
+        self.runs = {} # `run` of callbacks, by name, when all have set up
         self.around = None # during an inference inside of training: the pass and the last batch of the training
         self._reset()
 
@@ -157,12 +158,13 @@ class WayBack:
 
     def arrive(self):
         "Restore the run, now that the loop is where it was stopped"
-        learn,target,self.target = self.learn,self.target,None
+        learn,target = self.learn,self.target
         target.snapshot.restore()
         train = learn.dls.train
         at = target.position
         draws = self.draws if at.next=='batch' else Draws(train, parts=learn.searches.parts(learn, train))
         at.put(learn, draws, target.overrides, target.in_memory, target.told)
+        self.target = None # only now: `learn.resuming` is true while callbacks get their states
         if at.next!='batch': self.resume_point = Position.of(learn, at.next, exact=at.exact) # what follows may stop too
 
 # %% ../../nbs/loop/05_route.ipynb #Pauses
@@ -292,11 +294,14 @@ class ResumableRoute(Pauses,Route):
 
     def _first_epoch(self):
         learn,at = self.learn,self.target and self.target.position
+        self.runs = {k:cb.run for k,cb in by_name(learn.cbs).items()}
         if not at: return learn.start_epoch
         learn.train_iter = at.counters.epoch_start
         over = at.next in ('epoch','end')
         if over: self.arrive()
-        if at.next=='end' and at.bounds==Bounds.of(learn): return learn.n_epoch # no epochs are left
+        if at.next=='end' and at.bounds==Bounds.of(learn): # no epochs are left
+            learn.stop_reason = at.stop_reason
+            return learn.n_epoch
         return at.counters.epoch+over
 
     def phases(self):
