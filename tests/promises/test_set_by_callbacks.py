@@ -1,5 +1,5 @@
-"""Promise 1 for what callbacks set on the way: a fit that resumes fires `before_fit` and `before_epoch` again, which set
-what holds at the beginning"""
+"""Promise 1 for what callbacks set on the way: a fit that resumes fires `before_fit` and `before_epoch` again, which
+set what holds at the beginning"""
 import pytest
 from learner.all import *
 
