@@ -1060,7 +1060,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                       '- `results`: Results of the last validation\n'
                       "- `state`: The user's `learn.state`\n"
                       '- `callbacks`: States of callbacks, by name\n'
-                      '- `settings`: What the fit was made of; None until the position is used, or if a fork changes '
+                      '- `settings`: What the fit is made of; None until the position is used, or if a fork changes '
                       'them\n'
                       '- `others`: Objects in `state` and `callbacks` that are not copied, with their digests\n'
                       '- `modules`: Digests of modules in callbacks, by callback and attribute\n'

@@ -20,6 +20,7 @@ from ..data.loaders import length
 from ..model.groups import freeze_groups,norm_bias_params,param_groups
 from ..model.hypers import first_groups,get_hyper,hypers,set_hyper,spare,values_for
 from ..model.optimizer import clear_state,make_opt,requires_closure,switching,to_eval
+from ..record.run_config import plain
 from ..restore.places import all_modules
 from .loop import Loop,loss_and_grads
 from .inference import InferenceMixin,check_parts,release_frames
@@ -163,10 +164,17 @@ def given_hypers(learn, **values):
     "Hyper-parameters that were given, for each parameter group"
     return {k:values_for(first_groups(learn.opt), v, k) for k,v in values.items() if v is not None}
 
+def edited_rates(learn, stopped):
+    "Those of `Learner(lr=…, wd=…)` that are others than when the file was written, and are not scheduled"
+    was,scheduled = stopped.position.settings or {},{k for cb in learn.cbs for k in getattr(cb, 'sets', ())}
+    now = {k:getattr(learn, k) for k in ('lr','wd') if k in was and k not in scheduled}
+    return {k:v for k,v in now.items() if plain(v)!=was[k]}
+
 def overrides_of(learn, stopped, lr, wd, rerun):
     "Hyper-parameters that a fit which resumes changes: by its arguments, or by hand since it was stopped"
     was,by_hand = stopped.position.optimizer.at_start,{k:get_hyper(learn.opt, k) for k in stopped.changed}
     given = given_hypers(learn, wd=wd, lr=lr)
+    if rerun: given = given_hypers(learn, **edited_rates(learn, stopped)) | given
     return by_hand | {k:v for k,v in given.items() if not rerun or was.get(k)!=v}
 
 def run_fit(learn,

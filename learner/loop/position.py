@@ -13,6 +13,7 @@ __all__ = ['Position']
 from dataclasses import dataclass,replace
 import torch
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 from ..core.checks import listed,nearest
 from ..core.copies import copied,digest
 from ..core.tracebacks import warn
@@ -21,8 +22,9 @@ from ..data.loader_state import LoaderState,counts_of,describe,moved_counts
 from ..data.draws import Draws
 from ..data.samples import warn_of_samples
 from ..model.hypers import get_hyper,spare
+from ..model.weights import unwrapped
 from ..record.history import Row
-from ..record.run_config import RunConfig,run_config
+from ..record.run_config import RunConfig,plain,run_config
 from ..restore.places import all_parts,by_name
 
 # %% ../../nbs/loop/03_position.ipynb #Counters
@@ -154,14 +156,20 @@ _compared_elsewhere = ('n_epoch','n_iter','n_step','start_epoch','versions.','mo
     'metrics','lineage')
 
 def settings_of(learn) -> dict: # By dotted names
-    "What the fit is made of and its course depends on"
-    config = getattr(learn, 'run_config', None)
-    if config is None: # a hand-written loop may have no metrics
-        config = run_config(learn) if hasattr(learn, 'metrics') else RunConfig()
+    "What the fit is made of now, and its course depends on"
+    config = run_config(learn) if hasattr(learn, 'metrics') else RunConfig() # a hand-written loop may have no metrics
     idle = [f'callbacks.{k}' for k,o in by_name(learn.cbs).items() if o.writes or o.watches]
     def matters(k): return not k.startswith(_compared_elsewhere) and '.'.join(k.split('.')[:2]) not in idle
     samples = {f'samples.{k}':v for k,v in learn.route.samples.items()}
     return {k:v for k,v in config.flat().items() if matters(k)} | samples
+
+def resume_settings(learn) -> dict: # By dotted names
+    "What a run that resumes is compared with: its settings, the learner's rates, and the arguments of all layers"
+    rates = {k:plain(getattr(learn, k, None)) for k in ('lr','wd')}
+    layers = {f'layers.{k}':_layer(m) for k,m in unwrapped(learn.model).named_modules()}
+    return settings_of(learn) | rates | layers
+
+def _layer(m): return None if isinstance(m, LazyModuleMixin) else f'{type(m).__name__}({m.extra_repr()})'
 
 def samples_in(settings):
     "What settings tell of the samples"
@@ -195,14 +203,16 @@ def _warn_of_others(others):
 def _differences(at, learn, overrides, silent, gone, in_memory):
     "Settings that are others than at the position `at`, in words"
     if at.settings is None: return []
+    now = resume_settings(learn)
     if in_memory: # what you have changed meanwhile holds; but an epoch of another length is told
-        return changed_settings(*({k:v for k,v in o.items() if k.startswith('limits')}
-            for o in (at.settings, settings_of(learn))))
+        return changed_settings(*({k:v for k,v in o.items() if k.startswith('limits')} for o in (at.settings, now)))
     was,told = at.optimizer.at_start,{k:v for k,v in overrides.items() if k not in silent}
     res = [f"`{k}` was {was.get(k)} when the fit began, and is {v} from here on" for k,v in told.items()]
-    def others(o):
-        return {k:v for k,v in o.items() if k.removeprefix('opt.') not in overrides and not k.startswith('samples.')}
-    return res + changed_settings(others(at.settings), others(settings_of(learn)), gone)
+    lazy = [k for k,v in now.items() if v is None and k.startswith('layers.')] # they have no sizes before they run
+    known = {*overrides, *(f'opt.{k}' for k in overrides), 'lr', 'wd', *lazy} # told above, or of no effect
+    def others(o): return {k:v for k,v in o.items() if k not in known and not k.startswith('samples.')}
+    res += changed_settings(others(at.settings), others(now), gone)
+    return res if len(res)<=10 else [*res[:10], f'and {len(res)-10} more']
 
 # %% ../../nbs/loop/03_position.ipynb #Position
 @dataclass
@@ -219,7 +229,7 @@ class Position:
     results:dict             # Results of the last validation
     state:dict               # The user's `learn.state`
     callbacks:dict           # States of callbacks, by name
-    settings:dict|None=None  # What the fit was made of; None until the position is used, or if a fork changes them
+    settings:dict|None=None  # What the fit is made of; None until the position is used, or if a fork changes them
     others:tuple=()          # Objects in `state` and `callbacks` that are not copied, with their digests
     modules:dict|None=None   # Digests of modules in callbacks, by callback and attribute
     runs:dict|None=None      # `run` of callbacks that were switched on or off during the fit, by name
@@ -265,7 +275,7 @@ class Position:
             counts=self.loader.counts | dict(digests=counts),
             moved=[*dict.fromkeys([*learn.route.moved, *moved_counts(learn.route.counts_before, counts)])])
         runs = {k:cb.run for k,cb in by_name(learn.cbs).items() if learn.route.runs.get(k, cb.run)!=cb.run}
-        return replace(self, loader=loader, callbacks=whole_states(self.callbacks), settings=settings_of(learn),
+        return replace(self, loader=loader, callbacks=whole_states(self.callbacks), settings=resume_settings(learn),
             runs=runs, stop_reason=learn.stop_reason if self.next=='end' else None)
 
     def show(self, learn): # The learner that resumes

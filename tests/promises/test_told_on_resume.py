@@ -251,3 +251,75 @@ class Rates(Callback):
     watches = True
     def before_fit(self): self.lrs = []
     def before_step(self): self.lrs.append(self.learn.opt.param_groups[0]['lr'])
+
+# Settings are those of the moment at which a file is written
+class CallIn(Callback):
+    "Calls `f(learn)` as epoch `n` begins"
+    watches = True
+    def __init__(self, n, f): self.n,self.f = n,f
+    def before_epoch(self):
+        if self.epoch==self.n: self.f(self.learn)
+
+def cut_at_2(path, *cbs, **kwargs):
+    "A run of which the last file is that of the end of epoch 1"
+    with pytest.raises(InterruptedError):
+        made(path, **kwargs).fit(4, cbs=[Checkpoint, *cbs, Raise('before_epoch', InterruptedError, 3)])
+
+def again(path, *cbs, edit=None, **kwargs):
+    learn = made(path, **kwargs)
+    if edit: edit(learn)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        learn.fit(4, cbs=[Checkpoint, *cbs], resume=True)
+    return learn,' '.join(str(o.message) for o in seen)
+
+def with_beta(beta): return nn.SmoothL1Loss(beta=beta)
+
+def test_a_loss_that_was_swapped_in_the_fit_is_named(tmp_path):
+    cut_at_2(tmp_path, CallIn(1, lambda o: setattr(o, 'loss_func', with_beta(.25))), loss_func=with_beta(1.))
+    text = again(tmp_path, loss_func=with_beta(1.))[1]
+    assert '`loss.beta` was 0.25, and is 1.0' in text
+
+def test_callbacks_added_and_removed_in_the_fit_are_named(tmp_path):
+    first = GradientClip(5.)
+    cut_at_2(tmp_path, first, CallIn(1, lambda o: o.remove_cb(first).add_cb(MixUp)))
+    text = again(tmp_path, GradientClip(5.))[1]
+    assert '`mix_up` is gone' in text and '`gradient_clip` is new' in text
+
+def test_a_setting_of_a_callback_that_was_edited_in_the_fit_is_named(tmp_path):
+    clip = GradientClip(5.)
+    cut_at_2(tmp_path, clip, CallIn(1, lambda o: setattr(clip, 'max_norm', 2.)))
+    assert '`gradient_clip.max_norm` was 2.0, and is 5.0' in again(tmp_path, GradientClip(5.))[1]
+
+def test_a_layer_with_other_arguments_is_named(tmp_path):
+    def edit(learn): learn.model[1].p = .1
+    cut_at_2(tmp_path)
+    assert '`layers.1` was Dropout(p=0.5, inplace=False), and is Dropout(p=0.1' in again(tmp_path, edit=edit)[1]
+
+def test_many_other_layers_are_counted(tmp_path):
+    def put(act):
+        def edit(learn): learn.model[1] = nn.Sequential(*[act() for _ in range(14)])
+        return edit
+    learn = made(tmp_path)
+    put(nn.ReLU)(learn)
+    learn.fit(4, cbs=[Checkpoint, StopAfter(8)])
+    text = again(tmp_path, edit=put(nn.Tanh))[1]
+    assert text.count('was ReLU()')==10 and 'and 4 more' in text
+
+def test_an_edited_rate_of_the_learner_holds_from_here_on(tmp_path):
+    cut_at_2(tmp_path)
+    learn,text = again(tmp_path, lr=.003)
+    assert learn.recorder.lrs==[.01]*12+[.003]*12
+    assert '`lr` was [0.01] when the fit began, and is [0.003] from here on' in text
+
+def test_a_rate_of_the_learner_that_no_fit_uses_changes_nothing(tmp_path):
+    def fit(learn, resume, lr=.02, cbs=()): learn.fit(2, lr=lr, resume=resume, cbs=[Checkpoint(every=1), *cbs])
+    sched = ParamScheduler(dict(lr=SchedLin(.02, .01)))
+    for kwargs in (dict(), dict(lr=None, cbs=[sched])):
+        path = tmp_path/str(len(kwargs))
+        fit(made(path), None, **kwargs|dict(cbs=[StopAfter(8), *kwargs.get('cbs', ())]))
+        last = made(path, lr=.5)
+        fit(last, True, **kwargs) # warnings are errors
+        whole = made(tmp_path/'whole')
+        fit(whole, None, **kwargs)
+        assert torch.equal(weights(last), weights(whole))
