@@ -2,7 +2,7 @@
 
 `learner` trains PyTorch models, from a notebook or a script. It takes any `nn.Module`, any iterable of batches and any `torch.optim` optimizer, and runs the training loop. Everything else is a callback, which can read and change what the loop is doing.
 
-Everything that users need comes from one import, `from learner.all import *`. The source of `learner.all` lists all modules in the order in which to read them.
+Everything comes from one import, `from learner.all import *`.
 
 Modules:
 

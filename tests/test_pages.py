@@ -76,11 +76,18 @@ def test_no_tests_are_shown(fn):
 
 def lines_of(c): return [l for l in c.source.splitlines() if l.strip() and not l.strip().startswith('#|')]
 
+def n_words(text): return len([o for o in re.sub(r'```.*?```', '', text, flags=re.S).split() if re.search(r'\w', o)])
+
 @pytest.mark.parametrize('fn', pages('howto'), ids=path_of)
 def test_how_to_is_short(fn):
     "At most sixty lines of code that readers see, and 450 words"
     assert sum(len(lines_of(c)) for c in code_cells(fn) if not hidden(c))<=60
-    assert len(re.sub(r'```.*?```', '', text_of(fn), flags=re.S).split())<=450
+    assert n_words(text_of(fn))<=450
+
+def test_the_way_to_a_first_run_is_read_in_ten_minutes():
+    "From Home to a model on own data, with an own callback, and a run that resumes: at most 2,400 words"
+    way = [nbs/'index.ipynb', *pages('start')[:4], nbs/'howto/01_resume.ipynb']
+    assert sum(n_words(text_of(o)) for o in way)<=2400
 
 def figures(fn):
     return [c for c in code_cells(fn) if any('image/png' in o.get('data', {}) for o in c.get('outputs', ()))]
