@@ -247,23 +247,23 @@ def test_a_position_does_not_share_the_state_of_ones_own():
 
 def two_groups(m): return [[m.a],[m.b]]
 
-def test_what_an_optimizer_has_learnt_since_the_stop_is_forgotten():
-    """A run that ended for now resumes with the optimizer of that moment: momentum of parameters that were frozen then
-    is not kept"""
+def test_what_callbacks_do_when_a_fit_has_stopped_is_undone():
+    """A run that ended for now resumes with the weights and the optimizer of that moment: momentum of parameters that
+    were frozen then is not kept"""
     class Enough(Callback):
         def before_draw(self):
             if self.learn.training and self.learn.train_iter==3:
                 self.learn.at_pause(lambda: self.learn.stop_for_now('enough'))
+        def after_fit(self):
+            if self.learn.train_iter!=3: return
+            for p in self.learn.model.parameters(): p.requires_grad_().grad = torch.ones_like(p)
+            self.learn.opt.step(); self.learn.opt.zero_grad()
+            self.learn.model.a.requires_grad_(False)
     def made():
         return synth_learner(n_train=4, n_valid=0, splitter=two_groups, opt_func=lambda ps,lr=.05: SGD(ps, lr, mom=.9))
     ref = made(); ref.freeze(); ref.fit(2)
     learn = made(); learn.freeze(); learn.fit(2, cbs=Enough())
-    assert learn.train_iter==3 and [*learn.opt.state]==[learn.model.b]
-    learn.unfreeze() # a few steps by hand
-    for p in learn.model.parameters(): p.grad = torch.ones_like(p)
-    learn.opt.step(); learn.opt.zero_grad()
-    assert len(learn.opt.state)==2
-    learn.freeze()
+    assert learn.train_iter==3 and len(learn.opt.state)==2
     learn.resume(cbs=[])
     assert [*learn.opt.state]==[learn.model.b] and weights(learn)==weights(ref)
 

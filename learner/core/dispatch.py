@@ -159,6 +159,8 @@ class Notifier(Handlers):
         try: call_all(self.handlers.get('after_exception', ()), 'after_exception', e)
         finally: self.exc = None
 
+    def cut(self, e): "`e` ends the innermost scope early, and its cleanup comes next"
+
     def close_run(self):
         "The run is over: forget its error, and let removed callbacks leave"
         self._announced = None
@@ -293,6 +295,7 @@ hands_over = {f.__code__ for f in gives_way}
 
 def outgoing(loop, e):
     "The exception that leaves the innermost scope because of `e`: a cancel of a scope around it, or an error"
+    loop.cut(e)
     if isinstance(e, CancelException):
         outer,inner = loop.scopes[:loop.n_outer],loop.scopes[loop.n_outer:-1]
         can_end = [*inner, *(o for o in outer if o in ('fit','epoch'))]

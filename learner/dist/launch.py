@@ -68,7 +68,7 @@ def brought_back(learn, cbs, known) -> bytes:
     own,route = ({k:vars(o)[k] for k in ks if k in vars(o)} for o,ks in ((learn, counted), (learn.route, of_route)))
     return pack(dict(model=learn.model.state_dict(), opt=learn.opt and learn.opt.state_dict(), own=own, route=route,
         state=dict(learn.state), loss=learn.loss_func.state_dict() if isinstance(learn.loss_func, nn.Module) else None,
-        attrs=attrs, random=random_state()), known)
+        attrs=attrs, attributes=learn.route.attributes.values(), random=random_state()), known)
 
 def take_in(learn, cbs, known, data):
     "Let `learn` be as the fit has left it"
@@ -76,6 +76,7 @@ def take_in(learn, cbs, known, data):
     learn.model.load_state_dict(res['model'])
     if res['loss']: learn.loss_func.load_state_dict(res['loss'])
     if res['opt'] is not None: learn.opt.load_state_dict(res['opt'])
+    learn.route.attributes.put(res['attributes'])
     vars(learn).update(res['own'])
     vars(learn.route).update(res['route'])
     learn.state.clear()

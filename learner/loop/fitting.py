@@ -290,9 +290,9 @@ class FitMixin(StopMixin):
             check_parts(self.dls, self.model, self.loss_func, self.cbs) # which may have been assigned
             before = list(self.cbs)
             with self.added_cbs(cbs):
-                at,cbs = self.find_state(resume) if resume else None,[o for o in self.cbs if o not in before]
-                if reset_opt and at is None: self.create_opt()
-                run_fit(self, bounds, cbs, held, at and Stopped(at), lr, wd, rerun=True)
+                stopped,cbs = self.find_state(resume) if resume else None,[o for o in self.cbs if o not in before]
+                if reset_opt and stopped is None: self.create_opt()
+                run_fit(self, bounds, cbs, held, stopped, lr, wd, rerun=True)
         return self
 
     @checked(wd=...)

@@ -232,6 +232,7 @@ class Position:
     settings:dict|None=None  # What the fit is made of; None until the position is used, or if a fork changes them
     others:tuple=()          # Objects in `state` and `callbacks` that are not copied, with their digests
     modules:dict|None=None   # Digests of modules in callbacks, by callback and attribute
+    attributes:dict|None=None # Of model and loss, by owner and name, in a fit that has ended
     runs:dict|None=None      # `run` of callbacks that were switched on or off during the fit, by name
     stop_reason:str|None=None # Why a fit that is over was cancelled
 
@@ -295,6 +296,7 @@ class Position:
         self.counters.put(learn)
         learn.results = Row(**self.results)
         self.optimizer.put(learn)
+        if self.attributes: learn.route.attributes.put(self.attributes)
         learn.state.clear()
         learn.state.update(self.state)
         gone,kept = put_callbacks(learn.cbs, self.callbacks)

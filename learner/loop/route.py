@@ -21,7 +21,7 @@ from ..data.draws import Draws
 from ..data.samples import samples_of
 from ..data.search import hooks_of,is_own
 from ..restore.contents import same_objects
-from ..restore.attributes import Attributes
+from ..restore.attributes import Attributes,updated
 from ..data.loader_state import counts_of
 from ..model.optimizer import own_attrs,parts_of,switching,to_train
 from ..restore.places import all_modules,by_name
@@ -60,17 +60,24 @@ class Stopped:
     position:Position
     cbs:tuple=()                # Callbacks of that fit
     in_memory:bool=False        # Loader, callbacks and weights are still as the fit left them
-    weights:Snapshot|None=None  # Weights of the position, where others may have taken their place
+    weights:Snapshot|None=None  # Weights of the position, where callbacks have put others in their place
+    after:Snapshot|None=None    # Those others
+    left:dict|None=None         # Attributes of model and loss, as the fit has left them, or as a file had them
+    outside:dict|None=None      # Those before the file was read: callbacks undo to these what they set in `before_fit`
     changed:set=field(default_factory=set) # Hyper-parameters that were set by hand since
     train:Any=None              # The training loader of that fit; None if it was in another process
+
+    def put_weights(self):
+        "Restore the weights of the position, where they have not been changed by hand since"
+        if self.weights: self.weights.restore(but=self.after.changed())
 
 class StopForNow(CancelFitException):
     "The fit is over, but can be resumed"
     resumable = True # an optimizer with two modes stays in that of training
-    def __init__(self, reason, route, stopped):
+    def __init__(self, reason, route, weights):
         super().__init__(reason)
-        self.route,self.stopped = route,stopped
-    def arrived(self): self.route.stopped_for_now = self.stopped
+        self.route,self.weights = route,weights
+    def arrived(self): self.route.stop_here(self)
 
 @dataclass
 class Target:
@@ -143,9 +150,11 @@ class WayBack:
         if stopped is None: return
         _check_loader(stopped, learn.dls.train)
         if stopped.position.next=='batch': to_train(switching(learn.opt)) # it may have been switched by hand
-        if stopped.weights: stopped.weights.restore()
+        attributes = self.attributes_for(stopped)
+        if stopped.outside: self.attributes.put(updated(stopped.outside, stopped.left, self.attributes.values()))
+        stopped.put_weights()
         state,callbacks = copied((learn.state, stopped.position.callbacks))
-        at = replace(stopped.position, state=state, callbacks=callbacks)
+        at = replace(stopped.position, state=state, callbacks=callbacks, attributes=attributes)
         self.target = Target(at, overrides or {}, everything(learn), stopped.in_memory, told)
 
     @property
@@ -155,6 +164,11 @@ class WayBack:
         known = self._attributes and same_objects([*roots.values()], [*self._attributes.roots.values()])
         if not known: self._attributes = Attributes(roots)
         return self._attributes
+
+    def attributes_for(self, stopped):
+        "Attributes of model and loss where a fit was stopped, with what was set by hand since"
+        at = stopped.position.attributes
+        return at and updated(at, stopped.left, self.attributes.values())
 
     def arrive(self):
         "Restore the run, now that the loop is where it was stopped"
@@ -168,6 +182,8 @@ class WayBack:
         if at.next!='batch': self.resume_point = Position.of(learn, at.next, exact=at.exact) # what follows may stop too
 
 # %% ../../nbs/loop/05_route.ipynb #Pauses
+_scopes = dict(batch='train', validate='epoch', epoch='fit', end='fit') # where a fit resumes, by what comes next
+
 class Pauses(WayBack):
     "Where a run is, whether it is stopping, and what it was asked to do at its next pause"
     def request(self, f, stops=False):
@@ -190,8 +206,6 @@ class Pauses(WayBack):
             if noted and next=='batch': self.resume_point = self.here(batch, announced=announced)
         for o in due:
             self.requests.remove(o) # not all at once: if one fails, a stop that is still waiting is not lost
-            if o.stops and self.resume_point: # callbacks may undo in their cleanup what they have changed
-                self.resume_point = self.resume_point.complete(self.learn)
             o.f()
 
     def no_way_back(self):
@@ -221,16 +235,47 @@ class Pauses(WayBack):
         draws,i = self.around or (self.draws,learn.iter)
         if draws is None or not draws.at_start: return None
         counted = learn.train_iter-learn.epoch_start>i # the last batch is done, but perhaps for its last events
-        return Position.of(learn, 'batch', i+counted, draws=draws, exact=False).complete(learn)
+        at = Position.of(learn, 'batch', i+counted, draws=draws, exact=False).complete(learn)
+        return replace(at, optimizer=replace(at.optimizer, grads={})) # those of half a batch
 
     def stop(self, reason):
         "End the fit, so that it can be resumed where it is"
-        at = self.position() # with weights, because a callback may load its best ones in `after_fit`
-        raise StopForNow(reason, self, at and Stopped(at, in_memory=True, weights=everything(self.learn),
-            train=self.learn.dls.train))
+        raise StopForNow(reason, self, everything(self.learn)) # a callback may load its best weights in `after_fit`
+
+    def stop_here(self, e):
+        "The fit is over because of the `StopForNow` `e`"
+        self.cut(e)
+        at = self.position()
+        self.stopped_for_now = at and Stopped(at, in_memory=True, weights=e.weights, train=self.learn.dls.train)
+
+    def cut(self, e):
+        "If `e` ends the fit, note the position in the scope to resume in, before callbacks undo what they have set"
+        if isinstance(e, CancelException) and not isinstance(e, StopForNow): return
+        learn,next = self.learn,self.resume_point.next if self.resume_point else 'batch'
+        if learn.mode!='fit' or self.target or learn.scopes[-1]!=_scopes[next]: return
+        if at := self.position(): self.resume_point = replace(at, attributes=self.attributes.values())
 
 # %% ../../nbs/loop/05_route.ipynb #running
 def everything(learn): return Snapshot(all_modules(learn).values(), parts_of(learn.opt))
+
+@contextmanager
+def as_at(
+    learn, # A learner
+    at, # A position of its run, or None
+):
+    "In it, model, loss and optimizer are as a fit has them that resumes at the position"
+    stopped,attributes = learn.route.stopped,at and at.attributes
+    between = stopped is not None and at is stopped.position
+    if between: attributes = learn.route.attributes_for(stopped)
+    if not attributes: yield; return
+    now,kept = learn.route.attributes.values(),between and stopped.weights and everything(learn)
+    try:
+        if between: stopped.put_weights()
+        learn.route.attributes.put(attributes)
+        yield
+    finally:
+        learn.route.attributes.put(now)
+        if kept: kept.restore()
 
 @contextmanager
 def running(
@@ -243,7 +288,7 @@ def running(
         yield
         with suppress(CancelException): # the fit is over
             if route.requests: route.pause('end')
-        if route.stopped_for_now: route.stopped = replace(route.stopped_for_now, cbs=cbs)
+        if route.stopped_for_now: route.stopped = _left(route, replace(route.stopped_for_now, cbs=cbs))
     except BaseException as e:
         _keep(route, cbs)
         if isinstance(e, KeyboardInterrupt) and not e.args: e.args = where_stopped(route),
@@ -252,6 +297,11 @@ def running(
     finally:
         route.cbs = ()
         route._reset()
+
+def _left(route, stopped):
+    "The `stopped` fit, with what it has left: to tell what is changed by hand later"
+    after = everything(route.learn) if stopped.weights and stopped.weights.changed() else None
+    return replace(stopped, weights=after and stopped.weights, after=after, left=route.attributes.values())
 
 def _keep(route, cbs):
     "Note where the fit can be resumed, and put `learn.state` back to what it was there"
@@ -262,7 +312,7 @@ def _keep(route, cbs):
     learn.state.clear()
     learn.state.update(state)
     in_memory = route.target is None or route.target.in_memory
-    route.stopped = Stopped(replace(at, callbacks=callbacks), cbs, in_memory, train=learn.dls.train)
+    route.stopped = _left(route, Stopped(replace(at, callbacks=callbacks), cbs, in_memory, train=learn.dls.train))
 
 def where_stopped(route) -> str:
     "Where a fit was stopped, and what continues it"

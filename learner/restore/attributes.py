@@ -15,8 +15,8 @@ from functools import partial
 from types import FunctionType
 import torch
 from torch import nn
-from ..core.copies import Cached,digest,moved_results
-from .tensors import is_array,put_values,shares_memory
+from ..core.copies import Cached,copied,digest,moved_results
+from .tensors import is_array,most_values,put_values,shares_memory,size_of
 from .containers import arguments,assign,attributes,class_variables,functions_in,globals_of,inside
 from .containers import is_iterator,is_searched,is_value,kinds_of,may_hold,read_globals,slots
 from .containers import value_in_context,variables
@@ -84,13 +84,29 @@ def _is_other(was, v, now):
     "Whether `v`, which is not searched, is another object than before, by value if it has one; both in their states"
     if now is not v: return now!=was
     if v is was or isinstance(v, _constants): return False
+    if isinstance(v, FunctionType) and isinstance(was, FunctionType): return v.__code__ is not was.__code__
     if is_searched(type(v)) and not isinstance(v, Enum): return False
     if callable(v): return getattr(v, '__qualname__', None)!=getattr(was, '__qualname__', None)
     return isinstance(v, Enum) or (type(v).__eq__ is not object.__eq__ and v!=was)
 
+def _holds(own, k, v):
+    "Whether the value `v` is there already, as far as can be told"
+    return k in own and (state := _state_of(v))[1] is not None and _state_of(own[k])==state
+
 def _lengths(o):
     "Of the lists that functions and classes have: one that becomes longer is a record, and none of the run's state"
     return {k:len(v) for k,v in _own(o).items() if isinstance(v, (list,deque))}
+
+def _is_large(v): return is_array(v) and size_of(v)>most_values
+
+def updated(at, was, now):
+    "The values `at` of attributes, with those that are others in `now` than they were; all by owner and name"
+    res = {path:dict(own) for path,own in at.items()}
+    for path,own in now.items():
+        old = was.get(path, {})
+        for k,v in own.items():
+            if k not in old or _state_of(v)!=_state_of(old[k]): res.setdefault(path, {})[k] = v
+    return res
 
 class Attributes:
     "Attributes of modules and other objects, to tell later which have changed"
@@ -121,8 +137,17 @@ class Attributes:
                 elif is_iterator(type(v)) or _is_other(was, v, now): others.append(f'{path}.{k}')
         return res,others
 
+    def values(self):
+        "Values of modules and objects, by owner and name; of parameters, whether they are trained"
+        res = {}
+        for path,o in owners(self.roots).items():
+            if isinstance(o, (type,FunctionType,Cached)): continue # in memory, their variables stay as they are
+            own = {'requires_grad': o.requires_grad} if isinstance(o, nn.Parameter) else {}
+            res[path] = own | {k:v for k,v in _own(o).items() if is_value(v) and not _is_large(v)}
+        return copied(res)
+
     def put(self,
-        values:dict, # As `changed` returned them
+        values:dict, # As `changed` or `values` returned them
     ) -> list: # Names of attributes whose owner is not there
         there = owners(self.roots)
         modules = [o for o in there.values() if isinstance(o, nn.Module)]
@@ -131,5 +156,6 @@ class Attributes:
             if path not in there: continue
             o,own = there[path],_own(there[path])
             for k,v in attrs.items():
-                if not shares_memory(own.get(k), weights): _put(o, k, v)
+                if k=='requires_grad' and isinstance(o, nn.Parameter): o.requires_grad_(v)
+                elif not (_holds(own, k, v) or shares_memory(own.get(k), weights)): _put(o, k, v)
         return [f'{path}.{k}' for path,attrs in values.items() if path not in there for k in attrs]

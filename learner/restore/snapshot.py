@@ -19,13 +19,12 @@ from ..core.tracebacks import warn
 from ..data.generators import keep_random
 from ..data.loader_state import keep_counts
 from ..model.optimizer import own_attrs
-from .tensors import HeldTensor,SampledTensor,put_values,size_of,unique_tensors
+from .tensors import HeldTensor,SampledTensor,has_values,most_values,put_values,size_of,unique_tensors
+from .contents import same_objects
 from .held import HeldBuffers,Holders,put_buffers
 from .loader_counts import parts_of_loader,warn_of_left
 
 # %% ../../nbs/restore/08_snapshot.ipynb #ModuleSnapshot
-most_values = 2**24 # of parameters and tensors in attributes that a snapshot holds
-
 class ModuleSnapshot:
     "Attributes, buffers, parameters and gradients of modules, as of now"
     def __init__(self,
@@ -88,12 +87,23 @@ class Snapshot:
         tensors = _tensors([[b for _,b in self.buffers], [m._parameters for m in modules], of_opts])
         self.values = [(t, t.detach().to('cpu', copy=True)) for t in unique_tensors(tensors)]
 
+    def changed(self):
+        "By `id`: tensors with other values, modules with other buffers, optimizers with other tensors"
+        def others(now, was): return not same_objects(_tensors([*now.values()]), _tensors([*was.values()]))
+        return {*(id(t) for t,old in self.values if not has_values(t, old)),
+            *(id(m) for m,bufs in self.buffers if others(m._buffers, bufs)),
+            *(id(o) for o,state in self.states if others(o.state, state))}
+
     @torch.no_grad()
-    def restore(self):
+    def restore(self,
+        but=(), # What stays as it is, by `id`
+    ):
         "Put everything back"
-        for t,old in self.values: put_values(t, old)
-        put_buffers(self.buffers)
-        for opt,state in self.states: opt.state.clear(); opt.state.update(state)
+        for t,old in self.values:
+            if id(t) not in but: put_values(t, old)
+        put_buffers([(m, bufs) for m,bufs in self.buffers if id(m) not in but])
+        for opt,state in self.states:
+            if id(opt) not in but: opt.state.clear(); opt.state.update(state)
 
 # %% ../../nbs/restore/08_snapshot.ipynb #OptSnapshot
 class OptSnapshot:

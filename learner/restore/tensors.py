@@ -46,6 +46,7 @@ def version_of(t): return 0 if isinstance(t, np.ndarray) or t.is_inference() els
 def unique_tensors(ts): # and arrays, without lazy ones, which have no values yet
     return {id(t):t for t in ts if not isinstance(t, torch.Tensor) or not is_lazy(t)}.values()
 
+most_values = 2**24 # of tensors that are only held to see whether they change
 def size_of(t): return t.size if isinstance(t, np.ndarray) else t.numel()
 
 def put_values(t, old):
@@ -56,6 +57,11 @@ def put_values(t, old):
     if any(a.shape!=b.shape or a.dtype!=b.dtype for a,b in zip(now, was)): t.data = old.to(t.device, copy=True)
     elif sparse: [a.copy_(b) for a,b in zip(now, was)]
     else: t.data.copy_(old)
+
+def has_values(t, old):
+    "Whether a tensor or array has the values `old`, and their shape; True where they cannot be read"
+    now,was = _values_of(t),_values_of(old)
+    return now is None or was is None or (len(now)==len(was) and all(map(_same, now, was)))
 
 class HeldTensor:
     "A tensor or array, and its values as of now"

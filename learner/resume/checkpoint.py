@@ -225,7 +225,7 @@ def _found(learn, resume):
 @patch
 def find_state(self:Learner,
     resume, # True: the newest file of the `Checkpoint`; `'auto'`: the same if there is one; or a file or folder
-): # Where the run was; None if `'auto'` has found no file
+): # The run, as a `Stopped` fit; None if `'auto'` has found no file
     "Load the run that a fit resumes"
     found,where = _found(self, resume)
     if found is not None: return read_state(self, *found, resumes=True)

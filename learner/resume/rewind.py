@@ -42,7 +42,7 @@ from ..data.generators import has_state
 from ..data.loader_state import counts_of,moved_counts
 from ..data.search import search
 from ..loop.learner import Learner
-from ..loop.route import Stopped,new_run
+from ..loop.route import new_run
 from ..restore.places import by_name
 from ..model.files import read_plain
 from .checkpoint import Interval,warn_of_workers
@@ -87,9 +87,9 @@ class Point:
     ):
         self.file.seek(0)
         with learn.added_cbs(self.cbs): # they show how far the run is
-            at = read_state(learn, f'the run after {self.n_iter} batches', read_plain(self.file))
+            stopped = read_state(learn, f'the run after {self.n_iter} batches', read_plain(self.file))
         learn.route.turn(how, n_iter, run)
-        learn.route.stopped = Stopped(at, self.cbs)
+        learn.route.stopped = replace(stopped, cbs=self.cbs)
 
 # %% ../../nbs/resume/07_rewind.ipynb #Rewind
 class Rewind(Callback):
@@ -156,7 +156,7 @@ def _replay(learn, cbs, n_iter):
     with learn.no_bar(), learn.added_cbs(StopAfter(n_iter)): learn.resume(cbs=cbs)
     if learn.route.stopped is None:
         raise ValueError(f"The fit ends after {learn.train_iter} training batches: it cannot go back to {n_iter}")
-    learn.route.stopped.weights.restore() # a callback may have loaded others in `after_fit`
+    learn.route.stopped.put_weights() # a callback may have loaded others in `after_fit`
 
 def point_before(learn, n_iter):
     "The callback that has held the run, and the last point at or before batch `n_iter`"

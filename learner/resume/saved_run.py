@@ -173,7 +173,7 @@ def position_to_file(at, opt, enc):
     "Where a run is, as a file holds it"
     if at is None: return None
     res = {k:dict(vars(v)) if is_dataclass(v) else v for k,v in vars(at).items()}
-    for k in ('state','callbacks','others'): del res[k] # the first two have keys of their own in a file
+    for k in ('state','callbacks','others','attributes'): del res[k] # a file has keys of its own for most of them
     for k in ('modules','runs','stop_reason'): # few runs have some
         if not res[k]: del res[k]
     res['optimizer']['grads'] = [at.optimizer.grads.get(p) for p in params_of(opt)]

@@ -14,6 +14,7 @@ __all__ = []
 
 # %% ../../nbs/resume/04_state_file.ipynb #imports
 import hashlib,os
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 import torch
@@ -26,7 +27,7 @@ from ..core.checks import checked,listed,nearest
 from ..core.tracebacks import warn
 from ..data.search import search
 from ..loop.learner import Learner
-from ..loop.route import Stopped
+from ..loop.route import Stopped,as_at
 from ..restore.places import by_name,model_and_loss
 from ..model.files import check_plain,file_path,find_file,read_plain,torch_save,write_to
 from ..model.optimizer import parts_of
@@ -91,7 +92,7 @@ def write_state(
 ) -> str: # The file's hash
     "Write a state file"
     if learn.opt is not None: warn_unsaved(learn)
-    with file_events(learn, 'save_state', file, SavedRun.of(learn, at).as_dict()):
+    with as_at(learn, at), file_events(learn, 'save_state', file, SavedRun.of(learn, at).as_dict()):
         check_plain(learn.saved, 'learn.saved')
         return write_to(file, lambda f: _hashed(learn.saved, f))
 
@@ -100,13 +101,17 @@ def read_state(
     file, # A path
     saved=None, # What the file holds, if it has been read already
     resumes=False, # There must be a run to resume
-): # Where the run was, or None
+): # The run, as a `Stopped` fit, or None
     "Read a state file; after an error, weights and optimizer are as they were"
+    outside = learn.route.attributes.values()
     with untouched(learn, file), file_events(learn, 'load_state', file, read_plain(file) if saved is None else saved):
         run = SavedRun.read(learn.saved)
         if resumes and run.progress.at is None:
             raise ValueError(f"`{file}` was saved between fits, so that there is no run to resume")
-        return run.put(learn)
+        at = run.put(learn)
+    if at is None: return None
+    left = learn.route.attributes.values()
+    return Stopped(replace(at, attributes=left), left=left, outside=outside)
 
 # %% ../../nbs/resume/04_state_file.ipynb #save_state
 @patch
@@ -137,6 +142,5 @@ def load_state(self:Learner,
     if not file.exists():
         names = os.listdir(file.parent) if file.parent.is_dir() else ()
         raise FileNotFoundError(f"There is no `{file}`.{nearest(file.name, names)}")
-    at = read_state(self, file)
-    self.route.stopped = Stopped(at) if at else None
+    self.route.stopped = read_state(self, file)
     return self

@@ -120,4 +120,4 @@ def fine_tune(self:Learner,
     pct = n1/(n1+n2) if n1 else 0.
     scheds = {k:combine_scheds([pct,1-pct], [head[k], full[k]]) for k in head}
     self.fit(n1+n2, wd=wd, cbs=[FreezeSchedule({0: -1, n1: 0}), ParamScheduler(scheds), *L(cbs)], **kwargs)
-    return self.unfreeze()
+    return self if self.at else self.unfreeze() # one that was stopped resumes with what was frozen
