@@ -284,6 +284,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Dispatcher.add_cbs': 'Parameters:\n\n- `cbs`: Callbacks, or classes of them',
  'Dispatcher.added_cbs': 'Parameters:\n\n- `cbs`: Callbacks, or classes of them',
  'Dispatcher.announce_error': 'Parameters:\n\n- `e`: The exception that ended a scope',
+ 'Dispatcher.cut': 'Parameters:\n\n- `e`: The exception that leaves the innermost scope',
  'Dispatcher.hears': 'Parameters:\n\n- `cb`: A callback that is attached\n- `ev`: Name of an event',
  'Dispatcher.on': 'Parameters:\n'
                   '\n'
@@ -627,6 +628,11 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                         'Parameters:\n'
                         '\n'
                         '- `phase`: `train` or `valid`',
+ 'Learner.cut': 'Called before the cleanup of a scope that ends early\n'
+                '\n'
+                'Parameters:\n'
+                '\n'
+                '- `e`: The exception that leaves the innermost scope',
  'Learner.distrib_ctx': 'Parameters:\n\n- `kwargs`: For `Distributed`',
  'Learner.export': 'Parameters:\n\n- `fname`: A name in `path`, an absolute path, or an open file',
  'Learner.find_state': 'Parameters:\n'

@@ -159,7 +159,8 @@ class Notifier(Handlers):
         try: call_all(self.handlers.get('after_exception', ()), 'after_exception', e)
         finally: self.exc = None
 
-    def cut(self, e): "`e` ends the innermost scope early, and its cleanup comes next"
+    def cut(self, e): # The exception that leaves the innermost scope
+        "Called before the cleanup of a scope that ends early"
 
     def close_run(self):
         "The run is over: forget its error, and let removed callbacks leave"

@@ -52,7 +52,7 @@ class Route:
             i += 1
         check_drawn(learn, i)
 
-    def cut(self, e): "`e` ends the innermost scope early, and its cleanup comes next"
+    def cut(self, e): "Before the cleanup of the innermost scope, which `e` ends early"
     def idxs(self, i):
         "What the sampler gave for batch `i`, which was drawn just now; None if it is not known"
 

@@ -197,6 +197,7 @@ kinds = Unfreezes,Groups,Freezes,Anneals,Undoes,Validates,Batches,Resets,Alterna
 stops = [('after_batch', 3), ('before_draw', 8), ('after_batch', 14), ('after_epoch', 1), ('before_validate', 2),
     ('after_pred', 20)]
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize('ev,n', stops, ids=lambda o: str(o))
 @pytest.mark.parametrize('cls', kinds)
 def test_a_fit_resumes_with_what_callbacks_had_set(cls, ev, n, tmp_path):
@@ -208,6 +209,7 @@ def test_a_fit_resumes_with_what_callbacks_had_set(cls, ev, n, tmp_path):
     same(other, whole)
     same(learn.resume(), whole)
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize('ev,n', [('after_batch', 9), ('before_validate', 2), ('before_epoch', 2), ('after_epoch', 1),
     ('after_draw', 14)], ids=lambda o: str(o))
 @pytest.mark.parametrize('e', [KeyboardInterrupt, ValueError])
