@@ -166,7 +166,7 @@ def given_hypers(learn, **values):
 
 def edited_rates(learn, stopped):
     "Those of `Learner(lr=…, wd=…)` that are others than when the file was written, and are not scheduled"
-    was,scheduled = stopped.position.settings or {},{k for cb in learn.cbs for k in getattr(cb, 'sets', ())}
+    was,scheduled = stopped.position.settings or {},{k for cb in learn.cbs if cb.handler('rescale') for k in cb.sets}
     now = {k:getattr(learn, k) for k in ('lr','wd') if k in was and k not in scheduled}
     return {k:v for k,v in now.items() if plain(v)!=was[k]}
 

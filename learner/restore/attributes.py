@@ -78,12 +78,13 @@ def _state_of(v):
     contents = [kind.read(v) for kind in kinds_of(type(v)) if kind.by_value]
     return (type(v),digest(contents, 20)) if contents else v
 
-_constants = torch.device,torch.dtype,torch.layout,torch.memory_format
+_constants = torch.dtype,torch.layout,torch.memory_format
 
 def _is_other(was, v, now):
     "Whether `v`, which is not searched, is another object than before, by value if it has one; both in their states"
     if now is not v: return now!=was
-    if v is was or isinstance(v, _constants): return False
+    if v is was or isinstance(v, torch.device): return False # it is moved
+    if isinstance(v, _constants): return True
     if isinstance(v, FunctionType) and isinstance(was, FunctionType): return v.__code__ is not was.__code__
     if is_searched(type(v)) and not isinstance(v, Enum): return False
     if callable(v): return getattr(v, '__qualname__', None)!=getattr(was, '__qualname__', None)

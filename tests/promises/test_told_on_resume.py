@@ -323,3 +323,10 @@ def test_a_rate_of_the_learner_that_no_fit_uses_changes_nothing(tmp_path):
         whole = made(tmp_path/'whole')
         fit(whole, None, **kwargs)
         assert torch.equal(weights(last), weights(whole))
+
+def test_a_callback_may_be_called_as_schedulers_call_their_hyper_parameters(tmp_path):
+    "`cb.sets` would then find it, in the learner"
+    class Sets(Callback): pass
+    for n in (1, 2):
+        learn = synth_learner(path=tmp_path, n_train=2).fit(n, cbs=[Sets(), Checkpoint(folder=tmp_path)], resume='auto')
+    assert learn.train_iter==4
