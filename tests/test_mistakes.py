@@ -1,6 +1,6 @@
 """Mistakes that do not fail are told within the first batches, once, and silenced by a word; nothing is told of what
 is right. Mutants of callbacks are noticed"""
-import random,re,warnings
+import random,re,runpy,warnings
 from functools import partial
 import pytest,torch
 from torch import nn
@@ -322,3 +322,13 @@ def test_what_a_callback_gathers_and_no_resume_restores_is_named(cls, lost, tmp_
     assert [k for k,v in said.items() if v]==lost and all(len(v)<2 for v in said.values())
     for o in sum(said.values(), []):
         assert re.match(rf"`{cls.__name__}` gathers `(seen|n|total|best)` in training.* `_stateattrs = \('\1',\)`", o)
+
+def test_a_file_that_is_edited_meanwhile_ends_no_fit(tmp_path):
+    "What is read of the code of a callback may have become anything since the callback was imported"
+    path = tmp_path/'edited.py'
+    path.write_text('from learner.all import *\n\nclass Doubled(Callback):\n    def after_loss(self):\n'
+        '        self.learn.loss_grad = 2*self.loss_grad\n')
+    cls = runpy.run_path(str(path))['Doubled']
+    path.write_text('x = [\n'*10)
+    learn = synth_learner(cbs=[cls, Fingerprint])
+    assert learn.fit(1).train_iter==len(learn.dls.train)

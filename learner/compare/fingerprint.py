@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import asdict,dataclass
 from inspect import getsource
 from math import hypot
+from tokenize import TokenError
 from types import FunctionType
 from zlib import crc32
 import numpy as np
@@ -85,7 +86,7 @@ def _text(o):
     res += [f'{k} = {v!r}' for f in _functions(o) for k,v in constants(f).items()]
     for f in _functions(o):
         try: res.append(textwrap.dedent(getsource(f)))
-        except (OSError,TypeError): res.append('') # made by `exec`
+        except (OSError,TypeError,SyntaxError,TokenError): res.append('') # made by `exec`, or edited since
     return '\n'.join(res)
 
 def _code(learn):

@@ -11,6 +11,7 @@ __all__ = []
 # %% ../../nbs/diagnose/02_code.ipynb #imports
 import ast,inspect,linecache,textwrap
 from functools import lru_cache
+from tokenize import TokenError
 from types import FunctionType
 from typing import NamedTuple
 from ..core.callback import Callback,FuncCallback
@@ -35,9 +36,9 @@ def _names(code):
 def _tree(code):
     "The definition of a function; None if it cannot be found"
     linecache.checkcache(code.co_filename) # `inspect.getsource` would also search all modules, for a millisecond
-    lines = inspect.getblock(linecache.getlines(code.co_filename)[code.co_firstlineno-1:])
-    try: tree = ast.parse(textwrap.dedent(''.join(lines))).body[0]
-    except (SyntaxError,IndexError): return None
+    lines = linecache.getlines(code.co_filename)[code.co_firstlineno-1:]
+    try: tree = ast.parse(textwrap.dedent(''.join(inspect.getblock(lines)))).body[0]
+    except (SyntaxError,IndexError,TokenError): return None # also: the file has been edited since
     if not isinstance(tree, ast.FunctionDef) or tree.name!=code.co_name: return None # a lambda, or another file by now
     inside = {o.attr for part in tree.body for o in ast.walk(part) if isinstance(o, ast.Attribute)}
     return tree if all(o in _names(code) or o.startswith('__') for o in inside) else None
