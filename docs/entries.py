@@ -82,7 +82,7 @@ def api(sym, name, mod, shown=(), depth=3, owner=None):
     if isinstance(getattr(sym, '__self__', None), type): opts.append(':classmethod:')
     said = (kind=='data' and comment(mod, name)) or said_of(type(sym) if kind=='data' else sym)
     later = later_methods(sym, name) if is_cls else []
-    parts = ['\n'.join(opts), said, ', '.join(f'`{o}`' for o in later)]
+    parts = ['\n'.join(opts), said, later and 'Added by other chapters: ' + ', '.join(f'`{o}`' for o in later)]
     if tbl: parts.append(f'```{{rst-class}} params\n```\n\n{tbl}')
     for k in own_methods(sym) if is_cls else ():
         if f'{name}.{k}' not in shown and f'{name}.{k}' not in later:
