@@ -689,10 +689,10 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                          '- `procs`: Processes to train in, which are started for this fit; default: this one',
  'Learner.fit_in_processes': 'Parameters:\n'
                              '\n'
-                             '- `procs`: How many\n'
+                             '- `procs`: Number of worker processes\n'
                              '- `cbs`: Callbacks for this fit only\n'
                              '- `method`: Of the learner: `fit` or `resume`\n'
-                             '- `kwargs`: For it',
+                             '- `kwargs`: For this method',
  'Learner.fit_one_cycle': 'Parameters:\n'
                           '\n'
                           '- `n_epoch`: Passes over `dls.train`\n'

@@ -1,4 +1,4 @@
-"""Copies and digests of what a callback or a user keeps: by value, with types and sharing
+"""Copies and digests of values that callbacks and users keep
 
 A run that is resumed puts counts, lists and tensors back to what they were when it was stopped. So they are copied when it stops, and again when it resumes. A copy has the types of the original: a `Counter` stays a `Counter`, a `deque` keeps its `maxlen`. What is one object in the original, in two places, is one object in the copy."""
 
@@ -85,55 +85,51 @@ def _is_counter(v):
     return all(type(o) in (int,float) for o in (v.values() if isinstance(v, dict) else v))
 
 def counts_in(f, but=()) -> dict:
-    "Results of a function with a cache that may be counts, by arguments, but for some that are known"
+    "Results of a function with a cache that may be counts, by arguments; without the arguments in `but`"
     calls = [k if type(k) is tuple else (k,) for k in results_of(f)]
     calls = [args for args in calls if args not in but and not any(type(o) is object for o in args)] # no keywords
     return {args:v for args in calls[:1000] if _is_counter(v := f(*args))}
 
 @contextmanager
 def _same_random():
-    "Put Python's, numpy's and torch's generators back"
+    "Put the generators of Python, numpy and torch back at the end"
     states = random.getstate(),np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         try: yield
         finally: random.setstate(states[0]); np.random.set_state(states[1])
 
 def moved_results(f, but=(), most=10):
-    """Arguments for which a function with a cache keeps a result that has been changed since, with its digest.
-    At most so many results are computed again to tell"""
+    """Arguments for which a function with a cache keeps a result that the caller has changed, with its digest. At most
+    `most` results are computed again"""
     with _same_random():
         for args,v in [*counts_in(f, but).items()][:most]:
             if digest(f.__wrapped__(*args))!=(now := digest(v)): yield args,now
 
-# %% ../../nbs/core/07_copies.ipynb #digest
-def digest(v, depth=8):
-    "A number or text itself; otherwise a short string that changes whenever `v` does; None where that cannot be told"
-    if type(v) in _flat: return v
-    if isinstance(v, np.ndarray) and v.dtype.hasobject: v = v.tolist()
-    if isinstance(v, memoryview): v = np.frombuffer(v, np.uint8)
-    if isinstance(v, (torch.Tensor,np.ndarray)): return _of_array(v)
-    if isinstance(v, (np.generic,*_by_text)): return _hash(repr(v))
-    if not depth or (parts := _contents(v)) is None or len(parts)>1000: return None
-    return _hash(f'{type(v).__name__}({[digest(o, depth-1) for o in parts]})')
+# %% ../../nbs/core/07_copies.ipynb #digest_array
+def _hash(text): return '#'+hashlib.sha256(text.encode()).hexdigest()[:12]
 
-_by_text = Decimal,Fraction,timedelta,date,time,range,array
+_csr,_csc = ('crow_indices','col_indices','values'),('ccol_indices','row_indices','values')
+compressed = {**dict.fromkeys([torch.sparse_csr,torch.sparse_bsr], _csr),
+    **dict.fromkeys([torch.sparse_csc,torch.sparse_bsc], _csc)} # what such tensors consist of
 
-def _is_place(v):
-    "Whether `v` is an iterator of Python's that can tell where it is"
-    return hasattr(type(v), '__next__') and type(v).__module__ in ('builtins','itertools')
+def _of_array(v):
+    "Type, shape and checksum; None for an array that is large or has no values to read"
+    if isinstance(v, torch.Tensor):
+        if v.layout is torch.sparse_coo: return f'{_of_array((v := v.coalesce()).indices())} {_of_array(v.values())}'
+        if v.layout in compressed: return ' '.join(_of_array(getattr(v, k)()) for k in compressed[v.layout])
+        if v.is_meta or v.is_quantized or v.layout is not torch.strided: return None
+        v = (v.float() if v.dtype is torch.bfloat16 else v).detach().cpu().numpy() # numpy has no such type
+    if v.nbytes>1e7: return None # a dataset may be large
+    bits = np.ascontiguousarray(v).reshape(-1).view(np.uint8)
+    return f'{v.dtype} {v.shape} #{crc32(bits):08x}'
 
-def _place_of(v):
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore', DeprecationWarning) # of Python 3.12 and 3.13
-        try: return v.__reduce__()[1:]
-        except TypeError: return # of a function with `yield`
-
+# %% ../../nbs/core/07_copies.ipynb #digest_function
 _libraries = {*sys.stdlib_module_names,'torch','numpy','fastcore','tqdm','matplotlib',__name__.partition('.')[0]}
 
 def of_library(
     o, # A function or a class
 ) -> bool:
-    "Whether `o` is from Python's library, torch, or what else this library builds on, and not of the user's own"
+    "Whether `o` belongs to Python, to this library, or to a library that it builds on, such as torch"
     return (getattr(o, '__module__', None) or '').partition('.')[0] in _libraries
 
 @cache
@@ -141,8 +137,10 @@ def names_in(code):
     "Names of global variables that a function, and functions in it, may use"
     return {*code.co_names}.union(*(names_in(o) for o in code.co_consts if isinstance(o, CodeType)))
 
+_small = list,dict,set,deque
+
 def _globals_of(f):
-    "Plain global variables that `f` uses, if it is of the user's own, and those of functions of its module it calls"
+    "Small values in global variables that a user's function reads, or a function of the same module that it calls"
     if of_library(f): return []
     fs,todo,own = {},[f],f.__globals__
     while todo:
@@ -154,8 +152,6 @@ def _globals_of(f):
     used = [own[k] for k in names if k[:2]!='__']
     return [v for v in used if type(v) in _flat or (isinstance(v, _small) and len(v)<100)]
 
-_small = list,dict,set,deque
-
 def _variables(f):
     "Variables of `f`, of the functions around it, and of its module"
     cells = [c.cell_contents for c in f.__closure__ or () if c!=CellType()]
@@ -163,33 +159,11 @@ def _variables(f):
     return [v for v in own if not isinstance(v, (type,ModuleType))] + _globals_of(f)
 
 def _of_class(cls):
-    "Numbers and text of a class, and what its functions have around them"
+    "Numbers and text of a class, and its methods that use variables of a function around them"
     fs = [f for f in vars(cls).values() if isinstance(f, FunctionType) and {*f.__code__.co_freevars}-{'__class__'}]
     return [(k, o) for k,o in vars(cls).items() if type(o) in _flat and not k.startswith('__')] + fs
 
-def _place_in_file(v):
-    try: return [v.tell()]
-    except (OSError,ValueError): return # it is closed, a pipe, or being iterated
-
-def _contents(v):
-    "What a container or an object holds, in the same order in every process; None for what is not searched"
-    if isinstance(v, FunctionType): return _variables(v)
-    if isinstance(v, type): return _of_class(v)
-    if isinstance(v, MethodType): return [v.__self__]
-    if isinstance(v, partial): return [v.func, v.args, v.keywords]
-    if isinstance(v, Cached): return [*moved_results(v)]
-    if isinstance(v, nn.Module): return _of_module(v)
-    if isinstance(v, ref): return [v()]
-    if isinstance(v, ContextVar): return [v.get(None)]
-    if isinstance(v, BytesIO): return [v.tell(), len(v.getbuffer())]
-    if isinstance(v, IOBase): return _place_in_file(v)
-    if isinstance(v, GeneratorType): return [getgeneratorstate(v), getgeneratorlocals(v), v.gi_yieldfrom]
-    if _is_place(v): return _place_of(v)
-    if isinstance(v, (set,frozenset)): return sorted(v, key=repr)
-    if isinstance(v, dict): return [*v.items()]
-    if isinstance(v, (list,tuple,deque,bytearray)): return v
-    return None if hasattr(type(v), 'state_dict') or not hasattr(v, '__dict__') else [*vars(v).items()]
-
+# %% ../../nbs/core/07_copies.ipynb #digest_module
 _internals = {*vars(nn.Module()),'training'}
 
 def _of_module(m):
@@ -200,18 +174,50 @@ def _of_module(m):
     own = {k:v for k,v in vars(m).items() if k not in _internals}
     return [*own.items(), *buffers.items(), *params.items(), *m._modules.items()]
 
-def _hash(text): return '#'+hashlib.sha256(text.encode()).hexdigest()[:12]
+# %% ../../nbs/core/07_copies.ipynb #digest_position
+def _is_iterator(v):
+    "Whether `v` is an iterator of Python or of `itertools`, such as `count()`"
+    return hasattr(type(v), '__next__') and type(v).__module__ in ('builtins','itertools')
 
-_csr,_csc = ('crow_indices','col_indices','values'),('ccol_indices','row_indices','values')
-compressed = {**dict.fromkeys([torch.sparse_csr,torch.sparse_bsr], _csr),
-    **dict.fromkeys([torch.sparse_csc,torch.sparse_bsc], _csc)} # what such tensors consist of
+def _position(v):
+    "Where an iterator is: what it would be pickled with"
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', DeprecationWarning) # of Python 3.12 and 3.13
+        try: return v.__reduce__()[1:]
+        except TypeError: return # it cannot be pickled
 
-def _of_array(v):
-    if isinstance(v, torch.Tensor):
-        if v.layout is torch.sparse_coo: return f'{_of_array((v := v.coalesce()).indices())} {_of_array(v.values())}'
-        if v.layout in compressed: return ' '.join(_of_array(getattr(v, k)()) for k in compressed[v.layout])
-        if v.is_meta or v.is_quantized or v.layout is not torch.strided: return None
-        v = (v.float() if v.dtype is torch.bfloat16 else v).detach().cpu().numpy() # numpy has no such type
-    if v.nbytes>1e7: return None
-    bits = np.ascontiguousarray(v).reshape(-1).view(np.uint8)
-    return f'{v.dtype} {v.shape} #{crc32(bits):08x}' # a dataset may be large
+def _position_in_file(v):
+    try: return [v.tell()]
+    except (OSError,ValueError): return # it is closed, a pipe, or being iterated
+
+# %% ../../nbs/core/07_copies.ipynb #digest
+def _contents(v):
+    "What a container or an object holds, in the same order in every process; None if that is not known"
+    if isinstance(v, FunctionType): return _variables(v)
+    if isinstance(v, type): return _of_class(v)
+    if isinstance(v, MethodType): return [v.__self__]
+    if isinstance(v, partial): return [v.func, v.args, v.keywords]
+    if isinstance(v, Cached): return [*moved_results(v)]
+    if isinstance(v, nn.Module): return _of_module(v)
+    if isinstance(v, ref): return [v()]
+    if isinstance(v, ContextVar): return [v.get(None)]
+    if isinstance(v, BytesIO): return [v.tell(), len(v.getbuffer())]
+    if isinstance(v, IOBase): return _position_in_file(v)
+    if isinstance(v, GeneratorType): return [getgeneratorstate(v), getgeneratorlocals(v), v.gi_yieldfrom]
+    if _is_iterator(v): return _position(v)
+    if isinstance(v, (set,frozenset)): return sorted(v, key=repr)
+    if isinstance(v, dict): return [*v.items()]
+    if isinstance(v, (list,tuple,deque,bytearray)): return v
+    return None if hasattr(type(v), 'state_dict') or not hasattr(v, '__dict__') else [*vars(v).items()]
+
+_by_text = Decimal,Fraction,timedelta,date,time,range,array
+
+def digest(v, depth=8):
+    "A number or text itself; otherwise a short string that changes whenever `v` does; None if a change could be missed"
+    if type(v) in _flat: return v
+    if isinstance(v, np.ndarray) and v.dtype.hasobject: v = v.tolist()
+    if isinstance(v, memoryview): v = np.frombuffer(v, np.uint8)
+    if isinstance(v, (torch.Tensor,np.ndarray)): return _of_array(v)
+    if isinstance(v, (np.generic,*_by_text)): return _hash(repr(v))
+    if not depth or (parts := _contents(v)) is None or len(parts)>1000: return None
+    return _hash(f'{type(v).__name__}({[digest(o, depth-1) for o in parts]})')

@@ -1,4 +1,4 @@
-"""Everything of a kind that objects hold: generators in samplers, learners in closures
+"""Find objects inside other objects: generators in samplers, learners in closures
 
 `search` goes through objects and what they hold, level by level, and finds all those of the types that are wanted."""
 
@@ -22,35 +22,17 @@ from ..core.callback import Callback
 from ..core.copies import names_in,of_library
 from ..core.dispatch import Dispatcher
 
-# %% ../../nbs/data/01_search.ipynb #parts
-_values = Tensor,np.ndarray,np.generic,str,bytes,int,float,complex,type(None) # hold no other objects
-_closed = (*_values,ModuleType,random.Random,torch.Generator,Logger,Dispatcher,Callback) # are not searched
-_holders = list,tuple,deque,set,frozenset
-CallableIterator = type(iter(int, 1)) # of `iter(f, end)`
-
-@cache
-def _installed(package):
-    file = getattr(sys.modules.get(package), '__file__', None) or ''
-    return 'site-packages' in file or 'dist-packages' in file
-
-def is_own(o) -> bool:
-    "Whether a function, class or module is the user's, and not of Python, of this library, or of an installed package"
-    if isinstance(o, ModuleType): return o.__name__.partition('.')[0] not in sys.stdlib_module_names \
-        and not _installed(o.__name__.partition('.')[0])
-    return not of_library(o) and not _installed((o.__module__ or '').partition('.')[0])
+# %% ../../nbs/data/01_search.ipynb #attributes
+def stored(o, k, default=None):
+    "Attribute `k` of `o` where it is stored: a `__getattr__` of another library may do or raise anything"
+    try: return object.__getattribute__(o, k)
+    except AttributeError: return default
 
 @cache
 def slots_of(cls) -> list:
     "Names of attributes that objects have outside of their `__dict__`"
     slots = [vars(c).get('__slots__', ()) for c in cls.__mro__]
     return [k for o in slots for k in ([o] if isinstance(o, str) else o) if k not in ('__dict__','__weakref__')]
-
-@cache
-def _is_open(cls):
-    "Whether objects of type `cls` may hold others"
-    if issubclass(cls, _closed): return False
-    kinds = (*_holders,dict,type,FunctionType,MethodType,BuiltinMethodType,partial,property,CallableIterator)
-    return issubclass(cls, kinds) or bool(cls.__dictoffset__) or bool(slots_of(cls))
 
 def cells_of(f) -> list:
     "What a function uses of the functions around it"
@@ -67,11 +49,32 @@ def hooks_of(
     groups = [o._backward_hooks] if isinstance(o, Tensor) else [own[k] for k in own if k.endswith('_hooks')]
     return [f for hooks in groups if hooks for f in hooks.values()]
 
-def stored(o, k, default=None):
-    "Attribute `k` of `o` where it is stored: a `__getattr__` of another library may do or raise anything"
-    try: return object.__getattribute__(o, k)
-    except AttributeError: return default
+@cache
+def _installed(package):
+    file = getattr(sys.modules.get(package), '__file__', None) or ''
+    return 'site-packages' in file or 'dist-packages' in file
 
+def is_own(o) -> bool:
+    "Whether a function, class or module is the user's, and not of Python, of this library, or of an installed package"
+    is_module = isinstance(o, ModuleType)
+    package = ((o.__name__ if is_module else o.__module__) or '').partition('.')[0]
+    in_library = package in sys.stdlib_module_names if is_module else of_library(o)
+    return not in_library and not _installed(package)
+
+# %% ../../nbs/data/01_search.ipynb #is_open
+_values = Tensor,np.ndarray,np.generic,str,bytes,int,float,complex,type(None) # hold no other objects
+_closed = (*_values,ModuleType,random.Random,torch.Generator,Logger,Dispatcher,Callback) # are not searched
+_holders = list,tuple,deque,set,frozenset
+CallableIterator = type(iter(int, 1)) # of `iter(f, end)`
+
+@cache
+def _is_open(cls):
+    "Whether objects of type `cls` may hold others"
+    if issubclass(cls, _closed): return False
+    kinds = (*_holders,dict,type,FunctionType,MethodType,BuiltinMethodType,partial,property,CallableIterator)
+    return issubclass(cls, kinds) or bool(cls.__dictoffset__) or bool(slots_of(cls))
+
+# %% ../../nbs/data/01_search.ipynb #parts
 def _entries(base, o): return range(len(o)),[*base.__iter__(o)] # of a subclass, iterating may have side effects
 
 def _items(o):

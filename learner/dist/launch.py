@@ -30,7 +30,7 @@ from .processes import ProcessFailed,num_distrib
 
 # %% ../../nbs/dist/08_launch.ipynb #known_objects
 def known_objects(learn, cbs):
-    "What both sides know, in the same order: the learner and what it is made of"
+    "The learner and its parts, in the same order in the notebook and in a worker"
     modules = [m for o in (learn.model, learn.loss_func) if isinstance(o, nn.Module) for m in o.modules()]
     params = [p for m in modules for p in (*m._parameters.values(), *m._buffers.values()) if p is not None]
     loaders = [*learn.dls, *(getattr(o, 'dataset', None) for o in learn.dls)]
@@ -63,7 +63,7 @@ def _packed(o, known):
     except Exception: return None
 
 def brought_back(learn, cbs, known) -> bytes:
-    "All that a fit has changed"
+    "Everything that a fit has changed, pickled"
     attrs = [{k:p for k,v in cb.__getstate__().items() if (p := _packed(v, known)) is not None} for cb in cbs]
     own,route = ({k:vars(o)[k] for k in ks if k in vars(o)} for o,ks in ((learn, counted), (learn.route, of_route)))
     return pack(dict(model=learn.model.state_dict(), opt=learn.opt and learn.opt.state_dict(), own=own, route=route,
@@ -154,7 +154,7 @@ class Workers:
         self.procs,self.display,self.ready,self.pressed = [start(o) for o in range(n)],Display(),False,0
 
     def wait(self):
-        "Print what the first one prints, until all have ended. Two Ctrl-C are passed on to it, and a third one is not"
+        "Print what the first process prints, until all have ended. It gets the first two Ctrl-C; the third kills all"
         Thread(target=self._watch, daemon=True).start()
         while True:
             try: return self._echo()
@@ -175,7 +175,7 @@ class Workers:
         for o in self.procs: o.wait()
 
     def _watch(self, grace=30):
-        "End all workers some seconds after the first one has ended: they end together, or hang"
+        "Kill the workers that still run `grace` seconds after one has ended: they end together, or hang"
         while all(o.poll() is None for o in self.procs): time.sleep(.1)
         until = time.monotonic()+grace
         while time.monotonic()<until and any(o.poll() is None for o in self.procs): time.sleep(.1)
@@ -185,17 +185,9 @@ class Workers:
         for o in self.procs:
             if o.poll() is None: o.kill()
 
-def _raise_error(path, codes):
-    "Raise what has ended the workers too early, if something has"
-    n,ended = len(codes),[i for i,o in enumerate(codes) if o]
-    killed = [f"Process {i} of {n} was ended by {signal.Signals(-codes[i]).name}" for i in ended if codes[i]<0]
-    errors = [pickle.loads(o.read_bytes()) for o in sorted(path.glob('error*'))]
-    if errors and not killed: raise errors[0]
-    if ended: raise RuntimeError('. '.join([*(killed or [f"Process {ended[0]} of {n} has ended"]), "Its last lines: "
-        + (path/f'err{ended[0]}').read_text()[-2000:]])) from next(iter(errors), None)
-
+# %% ../../nbs/dist/08_launch.ipynb #as_task
 def sent_to_workers(learn, cbs):
-    "Names of what goes to the workers, what it is, and what to write where it cannot go"
+    "Parts of the learner that go to the workers: name, object, and advice if it cannot be pickled"
     lasting = ("Give a dataset or a list of batches; an `IterableDataset` opens what it reads in `__iter__`, "
         "and keeps no generator")
     for k,dl in learn.dls.loaders.items():
@@ -218,14 +210,24 @@ def as_task(learn, cbs, *more) -> bytes:
         raise TypeError(f"{name} is a `{type(o).__name__}` that cannot be sent to the worker processes of `procs`: "
             f"{e}. {remedy}. Or train without `procs`, in one process or by `torchrun`") from e
 
+# %% ../../nbs/dist/08_launch.ipynb #fit_in_processes
+def _raise_error(path, codes):
+    "If workers have failed or were killed, raise the error that explains it"
+    n,ended = len(codes),[i for i,o in enumerate(codes) if o]
+    killed = [f"Process {i} of {n} was ended by {signal.Signals(-codes[i]).name}" for i in ended if codes[i]<0]
+    errors = [pickle.loads(o.read_bytes()) for o in sorted(path.glob('error*'))]
+    if errors and not killed: raise errors[0]
+    if ended: raise RuntimeError('. '.join([*(killed or [f"Process {ended[0]} of {n} has ended"]), "Its last lines: "
+        + (path/f'err{ended[0]}').read_text()[-2000:]])) from next(iter(errors), None)
+
 @patch
 def fit_in_processes(self:Learner,
-    procs:int, # How many
+    procs:int, # Number of worker processes
     cbs, # Callbacks for this fit only
     method='fit', # Of the learner: `fit` or `resume`
-    **kwargs, # For it
+    **kwargs, # For this method
 ) -> Learner: # Itself
-    "Train in worker processes, and bring back what they have done"
+    "Train in worker processes, and bring the results back into this learner"
     procs,cbs = whole('procs', procs, 1),L(cbs).map(self.cbs.instance)
     if num_distrib()>1: raise ValueError(f"`procs={procs}` starts processes, and this is one of {num_distrib()} "
         "already: write `learn.to_distributed()`, and leave `procs` out")

@@ -245,7 +245,7 @@ class Learner:
         'Stay at `lr`, then anneal to almost nothing along a cosine\n\n- `n_epoch`: Passes over `dls.train`\n- `lr`: Learning rate; default `self.lr`\n- `div_final`: The last learning rate is `lr/div_final`\n- `pct_start`: Fraction of training before annealing begins\n- `wd`: Weight decay; default `self.wd`\n- `cbs`: Callbacks for this fit only\n- `kwargs`: For `fit`'
         ...
     def fit_in_processes(self, procs: int, cbs, method=..., **kwargs) -> Learner:
-        'Train in worker processes, and bring back what they have done\n\n- `procs`: How many\n- `cbs`: Callbacks for this fit only\n- `method`: Of the learner: `fit` or `resume`\n- `kwargs`: For it'
+        'Train in worker processes, and bring the results back into this learner\n\n- `procs`: Number of worker processes\n- `cbs`: Callbacks for this fit only\n- `method`: Of the learner: `fit` or `resume`\n- `kwargs`: For this method'
         ...
     def fit_one_cycle(self, n_epoch: int | None=..., lr_max=..., div: float=..., div_final: float=..., pct_start: float=..., wd: float | None=..., moms=..., cbs=..., **kwargs) -> Learner:
         'Warm up to `lr_max`, then anneal: the 1cycle policy ([Smith & Topin 2017](https://arxiv.org/abs/1708.07120))\n\n- `n_epoch`: Passes over `dls.train`\n- `lr_max`: Highest learning rate: a number, `slice(first, last)` or a list, one per group; default `self.lr`\n- `div`: The first learning rate is `lr_max/div`\n- `div_final`: The last one is `lr_max/div_final`\n- `pct_start`: Fraction of training spent warming up, in [0,1]\n- `wd`: Weight decay; default `self.wd`\n- `moms`: Momentum at start, top and end; default `self.moms`, if the optimizer uses momentum\n- `cbs`: Callbacks for this fit only\n- `kwargs`: For `fit`'
