@@ -298,7 +298,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                               '\n'
                               '- `watcher`: `handler_began(cb, ev)` and `handler_ended()` are called around '
                               'handlers, or those of its `events`\n'
-                              '- `on`: False: no longer',
+                              '- `on`: False: stop telling it',
  'Distributed.__init__': 'Parameters:\n'
                          '\n'
                          '- `count`: `count(learn)` returns the number of items that the loss averages; default: '

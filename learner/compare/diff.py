@@ -1,6 +1,6 @@
 """At which training batch two runs part, and why: `diff(run_a, run_b)`
 
-`diff` compares the rows that two runs have left by a [`Fingerprint`](01_fingerprint.ipynb). It names the first training batch in which they differ, and which of six kinds of cause that has, with the evidence:
+`diff` compares the rows that two runs have left by a [`Fingerprint`](01_fingerprint.ipynb). It names the first training batch in which they differ, the kind of cause, and the evidence. There are six kinds:
 
 | kind | what it means | evidence |
 |---|---|---|
@@ -11,9 +11,9 @@
 | `arithmetic` | everything is the same, and the numbers are not | loss, gradients or weights; versions, threads |
 | `weights` | the runs begin with other weights | generators that are in another state, too |
 
-Where one run is longer than the other, the batches that both have are compared, and the rest is named.
+If one run is longer than the other, `diff` compares the batches that both have, and says how many more there are.
 
-A run is a learner, a `Fingerprint`, or a file, so that two runs never have to be in one process. A file is looked for in the folder of weights, `models`, as `Fingerprint(file=…)` saves it there, and then in the current folder. `diff(learn)` compares a run that has gone back, by `learn.rewind`, with its former self.
+A run is a learner, a `Fingerprint`, or a file, so the two runs need not be in the same process. `diff` looks for a file first in the folder of weights, `models`, where `Fingerprint(file=…)` saves it, and then in the current folder. After `learn.rewind`, `diff(learn)` compares the run with what it was before the rewind.
 
     diff('monday', learn)"""
 
@@ -68,6 +68,8 @@ def trail_of(
     return run.known if isinstance(run, Fingerprint) else _in_file(run, folders)
 
 # %% ../../nbs/compare/02_diff.ipynb #first_difference
+def _is_batch(n): return n>=0 and n==int(n) # rows before training are negative, rows between batches end in .5
+
 @dataclass
 class Pair:
     "Rows of two trails for the same batch"
@@ -104,7 +106,7 @@ class Parting:
     def early(self): return {'ids','inputs'} & {*self.names} # what came before the forward pass differs
 
 class Unused:
-    "Generators that differ from the beginning, as long as neither run draws from them"
+    "Generators in different states at the first row, from which neither run has drawn so far"
     def __init__(self, a, b, start):
         self.a,self.b,self.start = a,b,start
         self.names = _moved(a, b, start)
@@ -122,19 +124,19 @@ def first_parting(
     both = sorted(rows_a.keys() & rows_b.keys())
     compared = [k for k in columns if k not in ('at','generators')]
     if _on_device(a)!=_on_device(b): compared = [k for k in compared if k not in ('inputs','weights')]
-    whole,unused = [k for k in both if k>=0 and k==int(k)],None # the others are no batches
+    batches,unused = [k for k in both if _is_batch(k)],None
     for k in both:
         pair,rows = Pair.of(a, rows_a[k], b, rows_b[k]),(rows_a[k], rows_b[k])
         names,moved = [o for o in compared if _differ(o, pair.a[o], pair.b[o])],_moved(a, b, pair)
         if unused is None:
             unused,first = Unused(a, b, pair),rows
-            if names: return Parting(pair, rows, names, moved),0,[] # which generators are drawn from is not known yet
-        elif drawn := unused.drawn(pair): # it was the cause from the beginning on
+            if names: return Parting(pair, rows, names, moved),0,[] # no run has drawn yet
+        elif drawn := unused.drawn(pair): # the runs differ from the first row on
             return Parting(unused.start, first, ['generators'], drawn),0,[o for o in unused.names if o not in drawn]
         moved = [o for o in moved if o not in unused.names]
         if moved: names.append('generators')
-        if names: return Parting(pair, rows, names, moved),sum(o<k for o in whole),unused.names
-    return None,len(whole),unused.names if unused else []
+        if names: return Parting(pair, rows, names, moved),sum(o<k for o in batches),unused.names
+    return None,len(batches),unused.names if unused else []
 
 # %% ../../nbs/compare/02_diff.ipynb #evidence
 def _some(ids, most=8):
@@ -264,13 +266,12 @@ def explains(
     "Whether a difference of setups can be a cause of the first difference of rows"
     names = {*parting.names}
     if kind=='arithmetic': return not parting.early and not {'generators','hypers'} & names
-    before = parting.at[0]<0
-    role = re.search(r'\((\w+)\)$', name)
-    late = name=='layers' or name.startswith(('loss','opt.')) or (role and role[1] in of_model)
-    if late: return not parting.early
+    in_training = parting.at[0]>=0
+    role = re.search(r'\((\w+)\)$', name) # of code, as in `Net (model)`
+    if name=='layers' or name.startswith(('loss','opt.')) or (role and role[1] in of_model): return not parting.early
     if name.startswith('samples.') and not name.startswith('samples.train'): return False # they are not trained on
-    if name.startswith(('loader.','samples.')): return not before and (bool(parting.early) or 'generators' in names)
-    return kind=='code' or not before
+    if name.startswith(('loader.','samples.')): return in_training and (bool(parting.early) or 'generators' in names)
+    return kind=='code' or in_training
 
 mechanisms = dict(generators='random stream', ids='data', inputs='data', hypers='hyper-parameter',
     trained='hyper-parameter') # if the same loss has other gradients
@@ -325,25 +326,27 @@ def diff(
     "Find the first training batch in which two runs differ, and why"
     folders = [o.path/o.model_dir for o in (run_a, run_b) if isinstance(o, Learner)] or ['models']
     if run_b is None:
-        (a,b),run_b = _courses(run_a),run_a
-        run_a = a
-    else: a,b = trail_of(run_a, folders),trail_of(run_b, folders)
-    parting,n,unused = first_parting(a, b)
-    unused = [f"{_in_another_state(unused)}, and neither run draws from {'it' if len(unused)==1 else 'them'}"
-        ] if unused else []
+        a,b = _before_and_after(run_a)
+        runs = a,run_a
+    else:
+        a,b = trail_of(run_a, folders),trail_of(run_b, folders)
+        runs = run_a,run_b
+    parting,n,names = first_parting(a, b)
+    unused = []
+    if names: unused = [f"{_in_another_state(names)}, and neither run draws from {'it' if len(names)==1 else 'them'}"]
     ends = [t.setup_at(i) for t,i in zip((a, b), parting.rows if parting else (len(a), len(b)))]
     if parting is None:
         idle = [words for *_,words in _of_setups(*ends)] if all(ends) else []
-        return Difference(None, None, [], idle+unused, n, None, (run_a, run_b), (_batches(a)-n, _batches(b)-n))
+        return Difference(None, None, [], idle+unused, n, None, runs, (_batches(a)-n, _batches(b)-n))
     causes,idle = causes_of(parting, *ends)
     step,*at = parting.at
     return Difference(max(step, 0), causes[0][0], [words for _,words in causes],
-        [words for _,words in idle]+unused, n, None if step<0 else tuple(at), (run_a, run_b))
+        [words for _,words in idle]+unused, n, None if step<0 else tuple(at), runs)
 
-def _batches(trail): return sum(o>=0 and o==int(o) for o,*_ in (trail.columns['at'][i] for i in range(len(trail))))
+def _batches(trail): return sum(_is_batch(trail.columns['at'][i][0]) for i in range(len(trail)))
 
-def _courses(run):
-    "What a run was before it went back, and what it is"
+def _before_and_after(run):
+    "Trails of a run before and after it went back"
     cb = _callback_of(run) if isinstance(run, Learner) else run
     if (before := getattr(cb, 'before', None)) is None: raise ValueError("`diff` of one run compares it with what it "
         "was before it went back, and it has not gone back: give another run, or go back by `learn.rewind`")

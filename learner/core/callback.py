@@ -31,7 +31,7 @@ class Flags:
     run_train = True        # during training batches
     run_valid = True        # during validation batches
     only_fit = False        # not in `validate`, `get_preds` and `lr_find`
-    first_at = ()           # events at which it comes before all callbacks that do not say so
+    first_at = ()           # events at which it comes before all callbacks that do not name them here
     only_one = False        # a new instance replaces the one that is attached
     watches = False         # only watches: the run is the same without it
     writes = False          # writes files, or to a service: not in a trial run
@@ -66,7 +66,7 @@ class State:
 
 # %% ../../nbs/core/03_callback.ipynb #weak
 class weak:
-    "An attribute that does not keep its value alive, unless one is assigned. None at first, and when the value is gone"
+    "An attribute that `refer` sets without keeping its value alive. None at first, and when the value is gone"
     def __set_name__(self, cls, name): self.name,self.key = name,f'_{name}_ref'
     def __get__(self, o, cls=None):
         r = None if o is None else vars(o).get(self.key)
@@ -79,7 +79,7 @@ def refer(o, name, v):
     own[f'_{name}_ref'] = v if v is None else ref(v)
 
 def hold(cbs, learn):
-    "While `learn` runs, its callbacks hold it; None at its end"
+    "Give `cbs` an ordinary reference to `learn` while it runs; None takes that away at the end"
     for cb in cbs:
         own = vars(cb)
         if learn is not None: own['learn'] = learn
@@ -95,7 +95,7 @@ def without_refs(o):
 
 # %% ../../nbs/core/03_callback.ipynb #Attached
 class Attached(GetAttr):
-    "Reads the Learner's `x` as `self.x`, and says so where `self.x = …` would only hide it"
+    "Reads the Learner's `x` as `self.x`, and warns where `self.x = …` would hide it"
     _default = 'learn'
     learn = weak()     # the Learner
     name = 'callback'  # on the Learner
@@ -121,7 +121,7 @@ class Attached(GetAttr):
     def __setattr__(self, k, v):
         if k in self.__dict__ and k not in _watched: return object.__setattr__(self, k, v) # fast, for every batch
         learn,me = self.learn,type(self).__name__
-        if k=='name': return self._call_it(v)
+        if k=='name': return self._set_name(v)
         if k in event:
             raise TypeError(f"`{k}` would never run: events are looked up on the class. "
                 f"Define it there, or pass `Callback({k}=f)`")
@@ -132,7 +132,7 @@ class Attached(GetAttr):
         super().__setattr__(k, v)
         if k in _flags and learn is not None: learn.refresh()
 
-    def _call_it(self, name):
+    def _set_name(self, name):
         if not (isinstance(name, str) and name.isidentifier()):
             raise ValueError(f"`name` is an identifier, as in `learn.{self.name}`, but got {name!r}")
         if self.learn is not None: raise ValueError(
@@ -144,7 +144,7 @@ class Callback(Flags, State, Attached):
     "Runs its methods at the events that they are named after. Read the Learner's `x` as `self.x`, write `self.learn.x`"
     _fns = {} # functions that were given to this instance, by event
 
-    def let_go(self): "Called when it was detached from its Learner: undo what may outlive a fit"
+    def let_go(self): "Called when this callback was detached from its Learner: undo what may outlive a fit"
     def forked(self,
         parent, # The learner that was copied
         fork, # Its copy
@@ -181,7 +181,7 @@ class Callback(Flags, State, Attached):
         if hasattr(type(self), ev) and not hasattr(Callback, ev): return getattr(self, ev)
 
     def heard_events(self):
-        "Names of the events that it may have a handler for"
+        "Names of the events that this callback may have a handler for"
         added = [vars(o) for o in type(self).__mro__ if o not in Callback.__mro__]
         return vars(event).keys() & {*self._fns}.union(*added)
 
@@ -204,7 +204,7 @@ class Callback(Flags, State, Attached):
 
 # %% ../../nbs/core/03_callback.ipynb #on
 def _origin(cb):
-    "What two runs of the same code have in common: events, and where the function comes from"
+    "What stays the same when a cell runs again: events, and where the function comes from"
     f,code = cb.f,getattr(cb.f, '__code__', None)
     place = code and (code.co_filename, *code.co_positions()) if cb.own_name=='<lambda>' else None
     return [o.event for o in cb.filters],getattr(f, '__module__', None),getattr(f, '__qualname__', None),place
@@ -302,7 +302,7 @@ def on(
     if given and not isinstance(ev, str):
         raise ValueError(f"{' and '.join(f'`{o}`' for o in given)} given, but {ev!r} already says when to run")
     def filters(): return [Filter(o, **given) if isinstance(o, str) else copy(o).reset() for o in evs]
-    filters() # which checks them
+    filters() # raises now, rather than when a function is decorated
     def _f(f):
         if not callable(f): raise TypeError(f"`on` makes a callback of a function, but got {f!r}")
         return FuncCallback(f, filters(), order)

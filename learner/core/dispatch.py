@@ -31,12 +31,12 @@ class Watched:
 
 # %% ../../nbs/core/06_dispatch.ipynb #Handlers
 def in_order(cb, ev):
-    "Callbacks with a smaller value come first at `ev`"
+    "Sort key: callbacks that name `ev` in `first_at`, then the others, each by `order`"
     return ev not in cb.first_at,cb.order
 
 class Handlers:
     "The handlers that listen to each event, in order, in the current `mode`"
-    fired_with = {} # an event, and another one whose listeners activate it too
+    fired_with = {} # `{event: other}`: fire `event` also if only `other` has listeners
     def __init__(self,
         cbs:CallbackList, # The callbacks
     ):
@@ -77,7 +77,7 @@ class Handlers:
         heard = [(cb, h) for cb in cbs if (h := cb.handler(ev)) and self.hears(cb, ev)]
         hs = [h for _,h in sorted(heard, key=lambda o: in_order(o[0], ev))]
         for w in self._watchers:
-            events = vars(w).get('events', getattr(type(w), 'events', None)) # a callback looks for what it has not
+            events = vars(w).get('events', getattr(type(w), 'events', None)) # a callback's `getattr` asks its Learner
             if events is None or ev in events: hs = [h if owner_of(h) is w else Watched(h, ev, w) for h in hs]
         return tuple(hs)
 
@@ -90,7 +90,7 @@ class Handlers:
 
     def watch_handlers(self,
         watcher, # `handler_began(cb, ev)` and `handler_ended()` are called around handlers, or those of its `events`
-        on:bool=True, # False: no longer
+        on:bool=True, # False: stop telling it
     ):
         "Let `watcher` know which callback runs. Handlers are not slowed down where nothing watches them"
         self._watchers = [o for o in self._watchers if o is not watcher] + [watcher]*on
@@ -112,7 +112,7 @@ class Notifier(Handlers):
     def __init__(self):
         self.n_outer,self.attendance = 0,Attendance(self)
         self.scopes = self.attendance.scopes
-        # read in each batch, where one look-up is faster than two; `Attendance` changes them in place
+        # under shorter names, because each batch reads them; `Attendance` changes them in place
         self._leaving,self._gone = self.attendance.leaving,self.attendance.gone
         self._announced = None
         super().__init__(CallbackList(self))
@@ -290,9 +290,8 @@ def fire_after_cancel(loop, nm, e):
     try: loop(f'after_cancel_{nm}')
     finally: loop.exc = outer
 
-# To callbacks, but not in a cleanup: Ctrl-C acts in what they call (see `in_callback`)
-gives_way = Notifier.__call__,Watched.__call__,fire_before,fire_after,call_selected
-hands_over = {f.__code__ for f in gives_way}
+# Functions that call handlers, except cleanups: Ctrl-C may interrupt a handler that they call (see `in_callback`)
+hands_over = {f.__code__ for f in (Notifier.__call__, Watched.__call__, fire_before, fire_after, call_selected)}
 
 def outgoing(loop, e):
     "The exception that leaves the innermost scope because of `e`: a cancel of a scope around it, or an error"
