@@ -165,7 +165,8 @@ def test_pages_load_without_errors_and_ask_no_other_host(site, pages, browser):
 @pytest.mark.parametrize('query,page', [('install', 'start/01_install'), ('early stopping', 'howto/02_best'),
     ('multi gpu', 'howto/10_several_gpus'), ('resume', 'howto/01_resume'),
     ('hyperparameters', 'howto/16_hyperparameters'), ('custom training loop', 'howto/15_training_loop'),
-    ('Ctrl-C', 'howto/01_resume')])
+    ('Ctrl-C', 'howto/01_resume'), ('transfer learning', 'howto/05_fine_tune'),
+    ('discriminative learning rates', 'howto/05_fine_tune')])
 def test_search_finds_what_newcomers_type(query, page, site, pages, browser):
     from selenium.webdriver.support.wait import WebDriverWait
     browser.get((site/'search.html').as_uri() + f'?q={query.replace(" ", "+")}')
