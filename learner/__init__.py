@@ -17,7 +17,7 @@ Modules:
 - `learner.core.dispatch`: Events reach the callbacks that listen, in order; a scope is a piece of the loop with its events
 - `learner.core.events`: Every moment of training that a callback can act on, and the exceptions that end a part of it early
 - `learner.data.draws`: One pass over a loader, which can be resumed in the middle
-- `learner.data.generators`: Whose randomness is whose: evaluation draws random numbers, and training does not notice
+- `learner.data.generators`: Evaluation draws random numbers, and training does not notice
 - `learner.data.loader_state`: Where a pass over a loader is, as plain values, and what has changed in the loader since
 - `learner.data.loaders`: Any iterables of batches, on the right device, split into inputs and targets
 - `learner.data.sampling`: Rare samples drawn more often, small epochs from large datasets, an order of your own, and that of the dataset

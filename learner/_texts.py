@@ -1048,6 +1048,12 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'ParamScheduler.__init__': 'Parameters:\n'
                             '\n'
                             '- `scheds`: Schedules, by the name of their hyper-parameter: `lr`, `mom`, `wd`, …',
+ 'Perplexity.add_loss': 'Take in the loss of a batch, or a term of it\n'
+                        '\n'
+                        'Parameters:\n'
+                        '\n'
+                        '- `learn`: The learner after its batch\n'
+                        '- `loss`: A value of the loss, as a tensor on the device',
  'Pieces.__init__': 'Parameters:\n'
                     '\n'
                     '- `pcts`: Fraction of training for each schedule; they sum to 1\n'
@@ -1435,7 +1441,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                          '\n'
                          '- `func`: Returns the value\n'
                          '- `name`: Default: that of `func`\n'
-                         '- `higher_is_better`: Whether it is',
+                         '- `higher_is_better`: Whether higher is better',
  'ValueMetric.accumulate': 'Take in the batch that `learn` has just done\n'
                            '\n'
                            'Parameters:\n'
@@ -1629,6 +1635,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                 '\n'
                 '- `loaders`: Their `moving_parts` too\n'
                 '- `parts`: These parts, where they have been found before',
+ 'kind_of': 'Parameters:\n\n- `loss_func`: Any loss',
  'known_args': 'Parameters:\n'
                '\n'
                '- `f`: A function or method\n'
@@ -1649,6 +1656,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                  '- `only`: Patterns of names such as `body.*`, one or several; default: all',
  'loss_of': 'Parameters:\n\n- `learn`: A learner, or a batch with a `loss_func`',
  'loss_per_sample': 'Parameters:\n\n- `learn`: The learner after its batch\n- `loss`: The summed loss of that batch',
+ 'losses_in': 'Parameters:\n\n- `f`: Any loss',
  'mae': 'Parameters:\n'
         '\n'
         '- `pred`: Predicted numbers, of any shape\n'

@@ -130,7 +130,7 @@ def test_metrics_know_it():
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         learn = learner(metrics=[accuracy, error_rate, mae, R2Score], n_valid=2)
-        learn.recorder.metric_names = names = ['valid_loss','train_loss','more/loss','accuracy','valid_accuracy',
+        learn.recorder.metric_names[:] = names = ['valid_loss','train_loss','more/loss','accuracy','valid_accuracy',
             'train_accuracy','more/accuracy','error_rate','mae','more/r2_score']
         better = {o:higher_is_better(learn, learn.recorder, o) for o in names}
     assert [k for k,v in better.items() if v]==['accuracy','valid_accuracy','train_accuracy','more/accuracy',

@@ -1,4 +1,4 @@
-"""Whose randomness is whose: evaluation draws random numbers, and training does not notice
+"""Evaluation draws random numbers, and training does not notice
 
 Training owns the generators of random numbers. Everything else runs inside `keep_random`, which puts every generator back at the end: Python's, numpy's, torch's, those of the devices in use, and those that loaders, samplers, datasets and transforms have of their own.
 
@@ -88,6 +88,8 @@ def moving_parts(
     return search(places_of(*loaders), has_state)
 
 # %% ../../nbs/data/02_generators.ipynb #numpy_state
+# The state of numpy's and Python's generator is compared at each pause. Their own functions copy it, which
+# takes some 50 µs, and so are called only where its memory has changed
 def _memory(address, n): return (c_ubyte*n).from_address(address) # `bytes` of it reads anew
 
 def _in_object(o, cls):

@@ -165,7 +165,7 @@ def _size(dl): return f'{length(dl)} batches' if length(dl) is not None else 'un
 # %% ../../nbs/data/03_loaders.ipynb #DataLoaders
 class DataLoaders:
     "A loader to train on, and those to validate on. Also `dls['valid']`, `dls[1]`"
-    @checked(n_inp='>=0', split=callable)
+    @checked(n_inp='>=1', split=callable)
     def __init__(self,
         train, # An iterable of batches
         valid=None, # Another, or a dict of named ones, or None

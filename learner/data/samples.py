@@ -8,6 +8,7 @@ A run that is resumed with another split of the data trains on samples that it w
 __all__ = []
 
 # %% ../../nbs/data/07_samples.ipynb #imports
+import os
 from os import PathLike
 from os.path import commonprefix
 import numpy as np
@@ -41,7 +42,9 @@ def _text(v, folder='', depth=3):
 def _folder(entries):
     "The folder of files that are listed, alone or as the first of a tuple"
     names = [o[0] if isinstance(o, (tuple,list)) and o else o for o in entries]
-    return commonprefix([*map(str, names)]) if all(isinstance(o, (str,PathLike)) for o in names) else ''
+    if not all(isinstance(o, (str,PathLike)) for o in names): return ''
+    same = commonprefix([*map(str, names)])
+    return same[:max(same.rfind(o) for o in ('/', os.sep))+1] # not a part of their names
 
 def _of_list(v):
     if len(v)<=10**6 and {*map(type, v)}<={int,float}: return _of_array(np.array(v))

@@ -16,6 +16,7 @@ from ..core.attendance import note_of_raiser
 from ..core.checks import instead_of,listed,short_name
 from ..data.generators import keep_random
 from ..data.loaders import target_names
+from ..model.loss_properties import kind_of
 from ..model.mapping import MapBatch,part_of,pred_names,takes,takes_tensors
 from ..model.weights import unwrapped
 from .metrics import Metric,held
@@ -99,9 +100,6 @@ def _of_inputs(learn, e):
     return ''
 
 # %% ../../nbs/measure/07_advice.ipynb #of_targets
-def _is_class_loss(f): return any(o in short_name(f).lower() for o in ('cross_entropy','crossentropy','nll')) \
-    and 'binary' not in short_name(f)
-
 def _of_targets(learn, e):
     "What to write, if predictions and targets do not fit the loss"
     pred,yb,f = learn.pred,learn.yb,learn.loss_func
@@ -117,8 +115,8 @@ def _of_targets(learn, e):
     if not isinstance(targ, torch.Tensor):
         return "Arrays become tensors by `cbs=MapBatch(lambda b: tuple(map(torch.as_tensor, b)))`" \
             if type(targ).__module__=='numpy' else "Targets are tensors of numbers"
-    if not takes_tensors(f): return '' # one's own, which may want anything
-    return _of_classes(learn, pred, targ) if _is_class_loss(f) else _of_numbers(learn, pred, targ)
+    if not takes_tensors(f): return '' # the user's own loss may take anything
+    return _of_classes(learn, pred, targ) if kind_of(f)=='class' else _of_numbers(learn, pred, targ)
 
 def _of_classes(learn, pred, targ):
     calls = '.long()' if targ.is_floating_point() and targ.shape!=pred.shape else ''
@@ -146,7 +144,7 @@ def _of_numbers(learn, pred, targ):
 
 # %% ../../nbs/measure/07_advice.ipynb #advice
 def _of_split(learn):
-    "What `split` returned, if that is not what it is to return"
+    "What `split` returned, if that is malformed"
     got = learn.dls.split(learn.batch)
     pair = isinstance(got, (tuple,list)) and len(got)==2
     if pair and isinstance(got[0], (tuple,list,Mapping)) and isinstance(got[1], (tuple,list)): return ''
@@ -174,13 +172,12 @@ def _advice(learn, e):
     return f"{got}. {instead}" if instead else got
 
 # %% ../../nbs/measure/07_advice.ipynb #check_shapes
-_by_number = 'MSELoss','L1Loss','SmoothL1Loss','HuberLoss','mse_loss','l1_loss','smooth_l1_loss','huber_loss'
-
 def check_shapes(learn):
     "Refuse predictions and targets of which a loss would compare each with all others"
     pred,yb,name = learn.pred,learn.yb,short_name(learn.loss_func)
-    if name not in _by_number or len(yb)!=1 or not all(isinstance(o, torch.Tensor) for o in (pred, *yb)): return
+    if kind_of(learn.loss_func)!='element' or len(yb)!=1: return
     targ = yb[0]
+    if not isinstance(pred, torch.Tensor) or not isinstance(targ, torch.Tensor): return
     n = torch.broadcast_shapes(pred.shape, targ.shape).numel()
     if n<=max(pred.numel(), targ.numel()): return
     raise ValueError(f"`{name}` would compare {n} pairs, each prediction with several targets: "

@@ -84,6 +84,10 @@ class AccumMetric(Metric):
         if self.activation is not None: pred = self.activation(pred)
         if self.dim_argmax is not None and not (self.only_scores and one_each):
             check_several(pred, self.dim_argmax)
+            if self.only_scores and (name := func_name(self.func)) in _of_scores: raise ValueError(
+                f"`{name}` measures scores, and would get decisions for one of {pred.shape[self.dim_argmax]} classes: "
+                "give `is_class=False`, with an `activation` that returns what it takes, such as "
+                "`lambda o: o.softmax(-1)[:,1]` for two classes")
             pred = pred.argmax(dim=self.dim_argmax)
             if self.flatten: pred,targ = flat_pair(pred, targ)
             self.drops = self.flatten
@@ -123,9 +127,11 @@ def from_sklearn(
     decides = is_class is None or is_class
     if activation is None and decides and thresh is not None: activation = torch.sigmoid
     dim_argmax = axis if decides and thresh is None else None
+    if thresh is not None and 'average' in kwargs: kwargs.setdefault('flatten', False) # the average is one of labels
     return AccumMetric(func, dim_argmax=dim_argmax, only_scores=is_class is None, activation=activation,
         thresh=thresh, to_np=True, invert_arg=True, name=name, higher_is_better=higher_is_better, **kwargs)
 
+_of_scores = 'roc_auc_score','average_precision_score','log_loss','brier_score_loss','d2_log_loss_score','hinge_loss'
 _endings = dict(score=True, loss=False, error=False, deviance=False, corrcoef=True)
 
 def _of_sklearn(name):
@@ -182,7 +188,7 @@ class ValueMetric(Metric):
     def __init__(self,
         func, # Returns the value
         name:str=None, # Default: that of `func`
-        higher_is_better:bool=None, # Whether it is
+        higher_is_better:bool=None, # Whether higher is better
     ): self.func,self._name,self.higher_is_better = func,name or func_name(func),higher_is_better
     def accumulate(self, learn): pass
     @property

@@ -89,7 +89,7 @@ class ClassScore(ClassCounts):
         pos_label:int=1, # The class that a `binary` score is about
         average:str|None='binary', # How to average over classes: see the table
     ):
-        self.labels,self.pos_label = labels,pos_label
+        self.labels,self.pos_label = labels,int(pos_label) if isinstance(pos_label, bool) else pos_label
         self.average = _averages(type(self).__name__, average, self.averages)
         if average=='binary' and pos_label not in (0,1):
             raise ValueError(f"`pos_label` is 0 or 1, but got {pos_label!r}")

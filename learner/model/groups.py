@@ -42,8 +42,8 @@ def norm_bias_params(
 ) -> list:
     "Parameters of norm layers in `m`; and all biases, `with_bias`"
     norms = [p for o in m.modules() if isinstance(o, norm_types) for p in o.parameters(recurse=False)]
-    biases = [getattr(o, 'bias', None) for o in m.modules()] if with_bias else []
-    return list({id(p):p for p in [*norms, *biases] if isinstance(p, nn.Parameter)}.values())
+    biases = [p for k,p in m.named_parameters() if 'bias' in k.rpartition('.')[2].split('_')] if with_bias else []
+    return list({id(p):p for p in [*norms, *biases]}.values())
 
 # %% ../../nbs/model/01_groups.ipynb #split_groups
 @checked(splitter=callable)

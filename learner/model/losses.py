@@ -59,8 +59,11 @@ class BaseLoss:
         targ:torch.Tensor, # Targets, without a class axis where `is_2d`
     ) -> torch.Tensor:
         "The loss"
-        if self.axis not in (-1, pred.ndim-1): pred = pred.movedim(self.axis, -1)
-        if self.is_2d is False and pred.shape!=targ.shape and self.axis!=-1: targ = targ.movedim(self.axis, -1)
+        if self.axis not in (-1, pred.ndim-1):
+            moved = pred.movedim(self.axis, -1)
+            beside = targ.shape==pred.shape or targ.shape!=moved.shape # it has the class axis where predictions have it
+            if not self.is_2d and beside: targ = targ.movedim(self.axis, -1)
+            pred = moved
         if self.floatify: targ = targ.to(pred.dtype)
         elif self.y_int and not targ.is_floating_point(): targ = targ.long() # torch takes no smaller integers
         if self.flatten:

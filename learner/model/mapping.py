@@ -19,6 +19,7 @@ import torch
 from ..core.checks import listed,nearest,short_name
 from ..core.callback import Callback
 from ..data.loaders import target_names
+from .loss_properties import losses_in
 from .losses import BaseLoss,BCEWithLogitsLossFlat,CrossEntropyLossFlat,DiceLoss,L1LossFlat,MSELossFlat
 from .weights import unwrapped
 
@@ -135,8 +136,8 @@ def predictions(out):
 
 def takes_tensors(loss_func):
     "Whether `loss_func` compares tensors: one of torch or of this library. One of your own may take anything"
-    f = getattr(loss_func, 'func', loss_func) # of a `partial`
-    if isinstance(f, (BaseLoss,DiceLoss)): return True
+    *_,f = found = [*losses_in(loss_func)]
+    if any(isinstance(o, (BaseLoss,DiceLoss)) for o in found): return True
     home = getattr(f, '__module__', None) or ''
     return home.startswith(('torch.nn.','torch._C')) or home==BaseLoss.__module__!='__main__'
 

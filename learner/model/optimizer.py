@@ -51,8 +51,10 @@ def _decay(opt, args, kwargs):
 
 def _decoupled(opt_class, groups, wd, **kwargs):
     "An optimizer of a class that knows no decoupled weight decay, with one"
+    groups = [dict(o) if isinstance(o, dict) else o for o in groups]
+    wds = [o.pop('weight_decay', o.pop('wd', wd)) for o in groups if isinstance(o, dict)] or [wd]
     opt = opt_class(groups, **kwargs)
-    for g in opt.param_groups: g['decoupled_wd'] = wd
+    for g,v in zip(opt.param_groups, wds, strict=True): g['decoupled_wd'] = v
     opt.register_step_pre_hook(_decay)
     return opt
 

@@ -31,10 +31,12 @@ class Row(tuple):
     def __dir__(self): return [*super().__dir__(), *self.names]
     def keys(self): return self.names
     def get(self, k): return self[k] if k in self.names else missing
-    def __getnewargs_ex__(self): return (),dict(self)
+    def __reduce__(self): return _unpickled,(dict(self),[k for k in self.names if self[k] is missing])
     def __repr__(self): return ', '.join(f'{k}={show_value(k, v)}' for k,v in zip(self.names, self))
 
 missing = float('nan') # the value of a phase that did not end
+
+def _unpickled(vals, lost): return Row(**vals|dict.fromkeys(lost, missing)) # which is one object in each process
 
 # %% ../../nbs/record/01_history.ipynb #show_value
 def show_value(

@@ -83,8 +83,6 @@ class Recorded(Callback):
     def rows(self): return self.table.rows
     @property
     def metric_names(self): return self.table.columns.names
-    @metric_names.setter
-    def metric_names(self, names): self.table.columns.names = names
     @property
     def higher_is_better(self): return self.table.columns.higher_is_better
     @property

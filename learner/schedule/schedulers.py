@@ -9,6 +9,7 @@
 __all__ = ['highest', 'HyperScheduler', 'ParamScheduler', 'Warmup', 'TorchScheduler', 'FreezeSchedule']
 
 # %% ../../nbs/schedule/02_schedulers.ipynb #imports
+from itertools import takewhile
 from torch.optim.lr_scheduler import LRScheduler,ReduceLROnPlateau
 from fastcore.basics import patch
 from fastcore.foundation import L
@@ -16,6 +17,7 @@ from ..core.checks import checked,listed,nearest
 from ..core.callback import Callback
 from ..model.groups import per_group
 from ..model.hypers import first_groups,get_hyper,n_groups,read_hyper,set_hyper
+from ..record.history import missing
 from ..record.recorder import Recorder
 from .schedules import Pieces
 
@@ -219,8 +221,12 @@ class TorchScheduler(HyperScheduler):
         self.steps = self.learn.opt_step
     def after_epoch(self):
         if self.unit!='epoch': return
-        if self.on_plateau: self._step(self.learn.recorder[-1,self.monitor])
-        else: self._step()
+        if not self.on_plateau: self._step()
+        elif (v := self._measured()) is not missing: self._step(v)
+    def _measured(self):
+        "The latest value of `monitor` in this epoch, which may have had no validation"
+        rows = takewhile(lambda o: o.epoch==self.learn.epoch, reversed(self.learn.recorder.rows))
+        return next((v for o in rows if (v := o.get(self.monitor)) is not missing), missing)
     def _step(self, *args):
         opt,scales = self.learn.opt,self.scales.items()
         for k,fs in scales: set_hyper(opt, k, [v/f for v,f in zip(get_hyper(opt, k), fs)]) # what the scheduler has set

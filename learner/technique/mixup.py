@@ -63,7 +63,7 @@ def _reduced(loss_func, losses, yb):
     if how=='batchmean': return losses.sum()/len(losses)
     n = items_of(loss_func, *yb)
     by_sample = n is None or (isinstance(n, int) and n==len(losses)) # an average of samples, whatever each consists of
-    return losses.mean() if by_sample else losses.sum()/n
+    return losses.mean() if by_sample else losses.sum()/(n+(n==0))
 
 # %% ../../nbs/technique/07_mixup.ipynb #MixHandler
 class MixHandler(Callback):
@@ -129,10 +129,18 @@ class MixHandler(Callback):
     def _difference(self, others, lam):
         "What the mixed loss has more than that of the first targets"
         learn = self.learn
-        if not lam.ndim: return (learn.loss_func(learn.pred, *others)-learn.loss)*(1-lam)
+        if not lam.ndim: return (learn.loss_func(learn.pred, *others)*self._more_items(others)-learn.loss)*(1-lam)
         f,name = _losses_of(learn.loss_func),type(self).__name__
         a,b = (_by_sample(f(learn.pred, *o), len(lam), learn.loss_func, name) for o in (learn.yb, others))
         return _reduced(learn.loss_func, (b-a)*(1-lam)[:,None], learn.yb)
+
+    def _more_items(self, others):
+        "How many times as many items of the loss the `others` are; in a whole batch they are the same ones"
+        learn = self.learn
+        if others is self.others or reduction_of(learn.loss_func)!='mean': return 1
+        n,m = (items_of(learn.loss_func, *o) for o in (learn.yb, others))
+        if not isinstance(n, Tensor) or not isinstance(m, Tensor): return 1 # known, and the same
+        return torch.where(n>0, m/n, 1.) # a piece without items of its own has no share in the batch
 
     def cleanup_batch(self): self.others = self.mixing = None
 

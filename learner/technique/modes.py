@@ -26,6 +26,9 @@ class BnFreeze(Callback):
 # %% ../../nbs/technique/04_modes.ipynb #MCDropoutCallback
 _n_evals = WeakKeyDictionary() # evaluations with dropout, by Learner
 
+_with_dropout = (nn.modules.dropout._DropoutNd, nn.RNNBase, nn.MultiheadAttention, # the latter apply it themselves
+    nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+
 class MCDropoutCallback(Callback):
     """Keep dropout on in validation, so that predictions vary as much as the model is uncertain
     ([Gal & Ghahramani 2015](https://arxiv.org/abs/1506.02142))"""
@@ -39,7 +42,7 @@ class MCDropoutCallback(Callback):
 
     def before_validate(self):
         for m in self.learn.model.modules():
-            if isinstance(m, nn.modules.dropout._DropoutNd) or 'dropout' in type(m).__name__.lower(): m.training = True
+            if isinstance(m, _with_dropout) or 'dropout' in type(m).__name__.lower(): m.training = True
         if self.learn.mode=='fit': return # training moves the generators
         self.n_evals += 1
         torch.manual_seed(torch.randint(2**62, ()).item()+self.n_evals)

@@ -1,0 +1,205 @@
+"Numbers that were wrong once without a word, each beside its value by hand"
+import copy,os,pickle
+from functools import partial
+import pytest,torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import ReduceLROnPlateau as OnPlateau
+from torch.utils.data import DataLoader,TensorDataset
+from learner.all import *
+from learner.data.samples import of_entries
+from learner.record.history import Row,missing
+from learner.record.run_config import plain
+
+def data(n=64, y=None, x=None, n_out=3, bs=16):
+    gen = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 4, generator=gen) if x is None else x
+    y = torch.randint(n_out, (n,), generator=gen) if y is None else y
+    return DataLoader(TensorDataset(x, y), bs)
+
+def mk(loss=None, model=None, metrics=(), opt_func=SGD, **kwargs):
+    torch.manual_seed(0)
+    return Learner(DataLoaders(data(**kwargs), data(**kwargs), device='cpu'), model() if model else nn.Linear(4, 3),
+        loss or nn.CrossEntropyLoss(), metrics=metrics, opt_func=opt_func).remove_cb(ProgressCallback)
+
+# Training
+@pytest.mark.parametrize('when', [dict(every=2), dict(every=6, unit='iter')])
+def test_an_epoch_without_a_validation_is_no_plateau(when):
+    learn = mk()
+    learn.fit(8, lr=.05, cbs=[Validate(**when), TorchScheduler(partial(OnPlateau, patience=0, threshold=0))])
+    assert {*learn.recorder.lrs}=={.05} # the loss falls at each validation
+
+def test_a_plateau_is_still_met_where_only_some_epochs_validate():
+    sched = TorchScheduler(partial(OnPlateau, patience=0, threshold=10., threshold_mode='abs'))
+    learn = mk()
+    learn.fit(8, lr=.05, cbs=[Validate(every=2), sched])
+    assert learn.recorder.lrs[-1]<.05
+
+class Flat(nn.Module):
+    def __init__(self): super().__init__(); self.l = nn.Linear(16, 3)
+    def forward(self, x): return self.l(x.flatten(1))
+
+ignoring = torch.cat([torch.full((3,), -100), torch.arange(61)%3])
+@pytest.mark.parametrize('mix', [CutMix, MixUp, partial(MixUp, by_sample=False)], ids=['CutMix','samples','batch'])
+@pytest.mark.parametrize('loss,y', [(nn.CrossEntropyLoss(weight=torch.tensor([1,10,.1])), torch.arange(64)%3),
+                                    (nn.CrossEntropyLoss(), ignoring)], ids=['weights','ignored'])
+def test_mixed_pieces_take_the_step_of_the_batch(mix, loss, y):
+    def fit(*cbs):
+        learn = mk(loss, Flat, x=torch.randn(64, 1, 4, 4, generator=torch.Generator().manual_seed(1)), y=y)
+        torch.manual_seed(3)
+        learn.fit(1, lr=.1, cbs=[mix(), *cbs])
+        return learn.model.l.weight.detach(),torch.tensor(learn.recorder.losses)
+    for a,b in zip(fit(), fit(MicroBatch(8))): torch.testing.assert_close(a, b)
+
+@pytest.mark.parametrize('mix', [MixUp, partial(MixUp, by_sample=False)], ids=['samples','batch'])
+def test_a_mixed_piece_without_targets_of_its_own_adds_nothing(mix):
+    y = torch.cat([torch.full((16,), -100), torch.arange(48)%3])
+    learn = mk(y=y, bs=32)
+    before = learn.model.weight.detach().clone()
+    learn.fit(1, cbs=[mix(), MicroBatch(16)])
+    assert torch.tensor(learn.recorder.losses).isfinite().all() and learn.model.weight.isfinite().all()
+    assert not torch.equal(learn.model.weight, before)
+
+@pytest.mark.parametrize('opt_func', [SGD, RMSProp])
+@pytest.mark.parametrize('name', ['weight_decay','wd'])
+def test_groups_keep_their_own_decay(opt_func, name):
+    a,b = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    opt = opt_func([{'params': [a], name: 0.}, dict(params=[b])], lr=.1, wd=.5)
+    for p in (a,b): p.grad = torch.zeros(2)
+    opt.step()
+    assert torch.equal(a, torch.ones(2)) and torch.allclose(b, torch.full((2,), 1-.1*.5))
+
+def test_all_biases_are_found():
+    lstm,attention = nn.LSTM(3, 4, 2),nn.MultiheadAttention(4, 2, add_bias_kv=True)
+    assert len(norm_bias_params(lstm))==4 and len(norm_bias_params(attention))==4
+
+def test_the_tighter_limit_holds():
+    learn = mk(bs=2)
+    learn.fit(1, cbs=[Limit(train=2), ShortEpochCallback(.5)])
+    assert learn.train_iter==2
+    learn.fit(1, cbs=[Limit(train=30), ShortEpochCallback(.5)])
+    assert learn.train_iter==16
+
+# Losses
+@pytest.mark.parametrize('loss', [MSELossFlat, L1LossFlat])
+@pytest.mark.parametrize('shape', [(8,3,3), (8,3,5)])
+def test_the_axis_moves_in_predictions_and_targets(loss, shape):
+    p = torch.randn(shape)
+    assert loss(axis=1)(p, p.clone())==0
+    if shape[1]!=shape[2]: assert loss(axis=1)(p, p.movedim(1, -1).clone())==0
+
+def test_the_axis_of_weights_moves_with_it():
+    p,t,w = torch.randn(8, 3, 3),torch.randint(2, (8, 3, 3)).float(),torch.tensor([1.,2.,3.])
+    got = BCEWithLogitsLossFlat(axis=1, flatten=False, pos_weight=w)(p, t)
+    want = F.binary_cross_entropy_with_logits(p, t, pos_weight=w[:,None])
+    torch.testing.assert_close(got, want)
+
+@pytest.mark.parametrize('loss', [nn.PoissonNLLLoss(), nn.KLDivLoss(), MSELossFlat(flatten=False), F.poisson_nll_loss])
+@pytest.mark.filterwarnings('ignore::UserWarning')
+def test_every_loss_that_broadcasts_is_looked_at(loss):
+    with pytest.raises(ValueError, match='would compare 256 pairs'): mk(loss, partial(nn.Linear, 4, 1), y=torch.rand(64)).fit(1)
+
+weight = torch.tensor([1.,5.,.1])
+@pytest.mark.parametrize('loss', [partial(CrossEntropyLossFlat(weight=weight)), partial(F.cross_entropy, weight=weight),
+    BaseLoss(lambda: partial(F.cross_entropy, weight=weight)), partial(partial(F.cross_entropy, weight=weight))])
+def test_settings_of_a_loss_are_found_however_deep(loss):
+    learn = mk(loss, n=60)
+    x,y = learn.dls.valid.dataset.tensors
+    torch.testing.assert_close(learn.validate().valid_loss, F.cross_entropy(learn.model(x), y, weight=weight).item())
+
+def test_ignored_targets_are_found_however_deep():
+    learn = mk(partial(CrossEntropyLossFlat(ignore_index=2)), metrics=accuracy)
+    x,y = learn.dls.valid.dataset.tensors
+    kept = y!=2
+    want = (learn.model(x).argmax(1)==y)[kept].float().mean().item()
+    assert learn.validate().accuracy==pytest.approx(want)
+    assert torch.allclose(learn.get_preds()[0].sum(1), torch.ones(64)) # probabilities: its activation is found, too
+
+# Inference and metrics
+class Attending(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=.5, batch_first=True)
+        self.body,self.head = nn.TransformerEncoder(layer, 2),nn.Linear(4, 3)
+    def forward(self, x): return self.head(self.body(x[:,None])[:,0])
+
+class Recurrent(nn.Module):
+    def __init__(self): super().__init__(); self.body,self.head = nn.LSTM(4, 8, 2, dropout=.5),nn.Linear(8, 3)
+    def forward(self, x): return self.head(self.body(x[None])[0][0])
+
+@pytest.mark.parametrize('model', [Attending, Recurrent])
+def test_dropout_inside_of_layers_varies_too(model):
+    learn = mk(model=model)
+    a,b = (learn.get_preds(cbs=MCDropoutCallback)[0] for _ in range(2))
+    assert (a-b).abs().max()>1e-4
+    assert torch.equal(learn.get_preds()[0], learn.get_preds()[0])
+
+class Words(nn.Module):
+    def __init__(self): super().__init__(); self.l = nn.Linear(4, 21)
+    def forward(self, x): return self.l(x).view(-1, 7, 3)
+
+def test_perplexity_is_one_of_targets_for_a_sum_too():
+    y = torch.arange(64*7).view(64, 7)%3
+    y[:5,3:] = -100
+    mean,summed = (mk(CrossEntropyLossFlat(reduction=o), Words, Perplexity(), y=y).validate().perplexity
+        for o in ('mean','sum'))
+    assert mean==pytest.approx(summed) and mean<10
+
+def test_functions_of_scores_do_not_get_decisions():
+    learn = mk(model=partial(nn.Linear, 4, 2), n_out=2, metrics=from_sklearn('roc_auc_score'))
+    with pytest.raises(ValueError, match='`roc_auc_score` measures scores.*is_class=False'): learn.validate()
+    good = from_sklearn('roc_auc_score', is_class=False, activation=lambda o: o.softmax(-1)[:,1])
+    from sklearn.metrics import roc_auc_score
+    learn.metrics = [good]
+    x,y = learn.dls.valid.dataset.tensors
+    assert learn.validate().roc_auc_score==pytest.approx(roc_auc_score(y, learn.model(x).softmax(1)[:,1].detach()))
+
+def test_an_average_is_one_of_labels():
+    from sklearn.metrics import f1_score
+    y = (torch.rand(64, 5, generator=torch.Generator().manual_seed(2))>.5).float()
+    learn = mk(nn.BCEWithLogitsLoss(), partial(nn.Linear, 4, 5), from_sklearn('f1_score', thresh=.5, average='macro'), y=y)
+    pred = learn.model(learn.dls.valid.dataset.tensors[0])>0
+    assert learn.validate().f1_score==pytest.approx(f1_score(y, pred, average='macro'))
+
+def test_constant_targets():
+    one,ramp = torch.ones(4),torch.arange(4.)
+    for score in (R2Score, ExplainedVariance): assert score()(one, one)==1 and score()(ramp, one)==0
+
+def test_true_is_the_class_1():
+    pred,targ = torch.randn(20, 2, generator=torch.Generator().manual_seed(0)),torch.arange(20)%2
+    assert torch.equal(F1Score(pos_label=True)(pred, targ), F1Score()(pred, targ)) and F1Score()(pred, targ).ndim==0
+
+# Records
+def test_one_batch_without_targets_does_not_hide_the_loss():
+    y = torch.arange(64)%3
+    y[:16] = -100
+    learn = mk(y=y)
+    learn.fit(2)
+    raw = torch.tensor(learn.recorder.raw_losses)
+    assert raw.isnan().sum()==2
+    avg,n = 0.,0
+    for o in raw[~raw.isnan()]: avg,n = avg*.98+o.item()*.02,n+1
+    assert learn.recorder.last('train_loss')==pytest.approx(avg/(1-.98**n))
+
+def test_a_loss_that_stays_nan_is_shown():
+    learn = mk()
+    with torch.no_grad(): learn.model.weight.fill_(float('nan'))
+    learn.fit(1)
+    assert learn.recorder[-1,'train_loss']!=learn.recorder[-1,'train_loss']
+
+@pytest.mark.parametrize('again', [lambda o: pickle.loads(pickle.dumps(o)), copy.copy, copy.deepcopy])
+def test_a_missing_value_is_missing_in_copies(again):
+    row = again(Row(a=1., b=missing, c=float('nan')))
+    assert row.b is missing and row.c is not missing and row.names==('a','b','c') and row.a==1
+
+def test_other_files_have_another_checksum():
+    def files(at): return [f'data/img_{i:04}.png' for i in range(at, at+1000)]
+    assert of_entries(files(0), 1000)!=of_entries(files(1000), 1000)
+    elsewhere = [os.path.join('somewhere', 'else', o) for o in files(0)]
+    assert of_entries(files(0), 1000)==of_entries(elsewhere, 1000)
+
+def test_a_set_has_one_description():
+    assert plain({'gamma','alpha','delta','beta'})==('alpha','beta','delta','gamma') # whatever strings hash to here
+
+def test_no_input_at_all_is_refused():
+    with pytest.raises(ValueError, match='`n_inp` is 1 or more, but got 0'): DataLoaders([(1,2)], n_inp=0)
