@@ -1656,7 +1656,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                  '- `only`: Patterns of names such as `body.*`, one or several; default: all',
  'loss_of': 'Parameters:\n\n- `learn`: A learner, or a batch with a `loss_func`',
  'loss_per_sample': 'Parameters:\n\n- `learn`: The learner after its batch\n- `loss`: The summed loss of that batch',
- 'losses_in': 'Parameters:\n\n- `f`: Any loss',
  'mae': 'Parameters:\n'
         '\n'
         '- `pred`: Predicted numbers, of any shape\n'

@@ -61,7 +61,7 @@ inner = set('''Repeatability Dispatcher Loop Events Draws keep_random moving_par
     mk_metric mk_metrics AsFunction html_table show_value text_row text_table Lines Notebook Rich
     atomic_write check_plain file_path sweep_temporary write_plain check_plain unwrapped weights_of Mismatch
     count_elements count_kept activation_of decodes_of has_mixed_means ignore_index_of items_by items_of
-    reduction_of decision named as_image first_batch call_selected path_in check_hyper per_group sched_no
+    reduction_of kind_of decision named as_image first_batch call_selected path_in check_hyper per_group sched_no
     sched_lin sched_cos sched_exp sched_poly FileLogger restored length to_device twin by_number in_order
     default_device run_config numbers highest valley slide minimum steep SuggestionMethod Checkpoints
     Forward Callback FuncCallback clear_state AMPMode spare func_name has_argument innermost Interpretation
