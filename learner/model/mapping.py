@@ -13,13 +13,12 @@ __all__ = ['MapBatch', 'MapPred', 'MatchArgs', 'Forward']
 
 # %% ../../nbs/model/08_mapping.ipynb #imports
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache,partial
 from inspect import Parameter,signature
 import torch
 from ..core.checks import listed,nearest,short_name
 from ..core.callback import Callback
 from ..data.loaders import target_names
-from .loss_properties import losses_in
 from .losses import BaseLoss,BCEWithLogitsLossFlat,CrossEntropyLossFlat,DiceLoss,L1LossFlat,MSELossFlat
 from .weights import unwrapped
 
@@ -136,9 +135,9 @@ def predictions(out):
 
 def takes_tensors(loss_func):
     "Whether `loss_func` compares tensors: one of torch or of this library. One of your own may take anything"
-    *_,f = found = [*losses_in(loss_func)]
-    if any(isinstance(o, (BaseLoss,DiceLoss)) for o in found): return True
-    home = getattr(f, '__module__', None) or ''
+    if isinstance(loss_func, partial): return takes_tensors(loss_func.func)
+    if isinstance(loss_func, (BaseLoss,DiceLoss)): return True
+    home = getattr(loss_func, '__module__', None) or ''
     return home.startswith(('torch.nn.','torch._C')) or home==BaseLoss.__module__!='__main__'
 
 # %% ../../nbs/model/08_mapping.ipynb #recognize
