@@ -110,7 +110,9 @@ _functions = {
 _by_identity = {id(f):k for k,fs in _functions.items() for f in fs}
 _classes = {'class': _class_losses, 'element': _element_losses, 'sample': _sample_losses, 'sequence': nn.CTCLoss}
 
-def _innermost(f): return [*losses_in(f)][-1]
+def _innermost(f):
+    while isinstance(f, (partial,BaseLoss)): f = f.func
+    return f
 
 def kind_of(
     loss_func, # Any loss
