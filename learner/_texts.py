@@ -284,8 +284,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Dispatcher.add_cbs': 'Parameters:\n\n- `cbs`: Callbacks, or classes of them',
  'Dispatcher.added_cbs': 'Parameters:\n\n- `cbs`: Callbacks, or classes of them',
  'Dispatcher.announce_error': 'Parameters:\n\n- `e`: The exception that ended a scope',
- 'Dispatcher.cut': 'Parameters:\n\n- `e`: The exception that leaves the innermost scope',
  'Dispatcher.hears': 'Parameters:\n\n- `cb`: A callback that is attached\n- `ev`: Name of an event',
+ 'Dispatcher.leaving': 'Parameters:\n\n- `e`: The exception that leaves the innermost scope',
  'Dispatcher.on': 'Parameters:\n'
                   '\n'
                   '- `ev`: An event, with or without a filter, or several combined with `|`\n'
@@ -628,11 +628,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                         'Parameters:\n'
                         '\n'
                         '- `phase`: `train` or `valid`',
- 'Learner.cut': 'Called before the cleanup of a scope that ends early\n'
-                '\n'
-                'Parameters:\n'
-                '\n'
-                '- `e`: The exception that leaves the innermost scope',
  'Learner.distrib_ctx': 'Parameters:\n\n- `kwargs`: For `Distributed`',
  'Learner.export': 'Parameters:\n\n- `fname`: A name in `path`, an absolute path, or an open file',
  'Learner.find_state': 'Parameters:\n'
@@ -758,6 +753,11 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                   '- `mode`: `validate` or `predict`\n'
                   '- `dls`: Loaders by name\n'
                   '- `inside`: Run only the `validate` scopes, even where nothing is running',
+ 'Learner.leaving': 'Called before the cleanup of a scope that ends early\n'
+                    '\n'
+                    'Parameters:\n'
+                    '\n'
+                    '- `e`: The exception that leaves the innermost scope',
  'Learner.load': 'Parameters:\n'
                  '\n'
                  '- `file`: A name in `path/model_dir`, an absolute path, or an open file\n'

@@ -159,7 +159,7 @@ class Notifier(Handlers):
         try: call_all(self.handlers.get('after_exception', ()), 'after_exception', e)
         finally: self.exc = None
 
-    def cut(self, e): # The exception that leaves the innermost scope
+    def leaving(self, e): # The exception that leaves the innermost scope
         "Called before the cleanup of a scope that ends early"
 
     def close_run(self):
@@ -295,7 +295,7 @@ hands_over = {f.__code__ for f in (Notifier.__call__, Watched.__call__, fire_bef
 
 def outgoing(loop, e):
     "The exception that leaves the innermost scope because of `e`: a cancel of a scope around it, or an error"
-    loop.cut(e)
+    loop.leaving(e)
     if isinstance(e, CancelException):
         outer,inner = loop.scopes[:loop.n_outer],loop.scopes[loop.n_outer:-1]
         can_end = [*inner, *(o for o in outer if o in ('fit','epoch'))]

@@ -52,7 +52,7 @@ class Route:
             i += 1
         check_drawn(learn, i)
 
-    def cut(self, e): "Before the cleanup of the innermost scope, which `e` ends early"
+    def leaving(self, e): "Before the cleanup of the innermost scope, which `e` ends early"
     def idxs(self, i):
         "What the sampler gave for batch `i`, which was drawn just now; None if it is not known"
 
@@ -96,7 +96,7 @@ class LoopState(Dispatcher):
     def run_scopes(self):
         "Run the whole loop, from the scope `fit` on"
         self._fit()
-    def cut(self, e): self.route.cut(e)
+    def leaving(self, e): self.route.leaving(e)
     def take_step(self):
         "Take a step of the optimizer, between its events"
         self._step()

@@ -244,11 +244,11 @@ class Pauses(WayBack):
 
     def stop_here(self, e):
         "The fit is over because of the `StopForNow` `e`"
-        self.cut(e)
+        self.leaving(e)
         at = self.position()
         self.stopped_for_now = at and Stopped(at, in_memory=True, weights=e.weights, train=self.learn.dls.train)
 
-    def cut(self, e):
+    def leaving(self, e):
         "If `e` ends the fit, note the position in the scope to resume in, before callbacks undo what they have set"
         if isinstance(e, CancelException) and not isinstance(e, StopForNow): return
         learn,next = self.learn,self.resume_point.next if self.resume_point else 'batch'
