@@ -212,3 +212,17 @@ def test_what_is_undone_in_a_validation_is_not_brought_back(ev, training):
     learn.fit(2, cbs=[cb, Callback(**{ev: lambda self: remove(self.learn)}),
         Callback(before_epoch=lambda self: seen.append('forward' in vars(self.model)))])
     assert seen==[True, False] and 'forward' not in vars(learn.model)
+
+class Failing(Heard):
+    def cleanup_batch(self):
+        self.seen.append(('cleanup_batch', self.learn.epoch, self.learn.iter))
+        raise ZeroDivisionError('undo')
+
+def test_a_cleanup_that_fails_does_not_keep_the_outer_ones_from_running():
+    cb = Failing()
+    learn = synth_learner(n_train=3, n_valid=2)
+    remove = at('after_loss', lambda learn: learn.attendance.remove_now(cb))
+    with pytest.raises(ZeroDivisionError) as e: learn.fit(1, cbs=[cb, remove])
+    seen = names(cb)
+    assert [o for o in seen if o.startswith('cleanup_')]==[f'cleanup_{o}' for o in ('batch','train','epoch','fit')]
+    assert cb not in learn.cbs and 'raised by `Failing.cleanup_batch`' in e.value.__notes__

@@ -81,6 +81,19 @@ def test_learners_of_ones_own_are_traced():
         cbs=Callback(after_batch=lambda self: self.learn.help())).remove_cb(ProgressCallback)
     assert 'help()' in of(learn.trace(), 'callback')[0].reads and type(learn) is Mine
 
+def test_cleanups_are_shown_in_reverse(capsys):
+    class A(Callback):
+        def before_fit(self): pass
+        def cleanup_fit(self): order.append('a')
+    class B(Callback):
+        def before_fit(self): pass
+        def cleanup_fit(self): order.append('b')
+    order,learn = [],synth_learner(3, 2, cbs=[A, B])
+    learn.fit(1)
+    learn.show_training_loop()
+    line, = (l.split() for l in capsys.readouterr().out.splitlines() if l.split()[:1]==['cleanup_fit'])
+    assert order==['b','a'] and ''.join(line).replace(',', ' ').endswith('b a')
+
 def test_the_loop_is_shown_with_what_was_seen(capsys):
     learn = synth_learner(3, 2, cbs=[Reads, Writes, Callback(after_row=lambda self: None)])
     learn.show_training_loop()

@@ -181,3 +181,12 @@ def test_a_notebook_shows_all_frames_on_demand(kernel):
     _,_,shown = run_cell(kernel, 'learn.fit(1, cbs=Fails)')
     assert len(re.findall(r'^(?:Cell In|File) ?.*', shown, re.M))>8
     assert run_cell(kernel, 'learner.full_traceback(False)') is None
+
+def test_an_error_on_the_way_to_the_device_names_the_batch():
+    class Stuck:
+        def to(self, *args, **kwargs): raise RuntimeError('cannot be moved')
+    x = torch.zeros(2, 3)
+    dls = DataLoaders([(x, x), (x, x), (x, Stuck())], device='meta')
+    learn = Learner(dls, nn.Linear(3, 3, device='meta'), nn.MSELoss(), default_cbs=False, cbs=TrainEvalCallback)
+    with pytest.raises(RuntimeError, match='cannot be moved') as e: learn.fit(1)
+    assert learn.iter==2 and learn.pred is None and any('batch 2' in o for o in e.value.__notes__)

@@ -93,17 +93,17 @@ class Attendance:
 
     def remove_now(self, cb):
         "Let `cb` undo its changes and leave, even in the middle of a batch"
-        loop = self.loop
-        try:
-            for depth in reversed(range(len(loop.scopes))):
-                ev = f'cleanup_{loop.scopes[depth]}'
-                if depth in self.cleaning or id(cb) in self.absent.get(depth, ()): continue
-                if loop.hears(cb, ev): cb(ev)
-        finally:
-            loop.cbs.detach([cb])
-            if loop.scopes:
-                self.gone[id(cb)] = cb
-                hold([cb], loop)
+        loop,failed = self.loop,None
+        for depth in reversed(range(len(loop.scopes))):
+            ev = f'cleanup_{loop.scopes[depth]}'
+            if depth in self.cleaning or id(cb) in self.absent.get(depth, ()) or not loop.hears(cb, ev): continue
+            try: call_all([h] if (h := cb.handler(ev)) else (), ev, failed)
+            except BaseException as e: failed = e # the other cleanups are due all the same
+        loop.cbs.detach([cb])
+        if loop.scopes:
+            self.gone[id(cb)] = cb
+            hold([cb], loop)
+        if failed is not None: raise failed
 
     def attach(self, cbs, leave):
         "Add `cbs`, and let callbacks leave that they replace. If anything fails, those are back, and have left before"

@@ -180,7 +180,8 @@ def loop_events(loop, scope=training_loop, running=()):
     yield scopes,None,[]
     for ev in (f'before_{name}', *body, f'after_cancel_{name}', f'after_{name}', f'cleanup_{name}'):
         if not isinstance(ev, str): yield from loop_events(loop, ev, scopes); continue
-        yield scopes,ev,[o for o in loop.ordered_cbs(ev) if o.listens(ev, 'validate' not in scopes, fit=True)]
+        cbs = [o for o in loop.ordered_cbs(ev) if o.listens(ev, 'validate' not in scopes, fit=True)]
+        yield scopes,ev,cbs[::-1] if ev.startswith('cleanup_') else cbs
 
 def loop_lines(loop):
     "Lines that show the table, and the callbacks that listen to each event"

@@ -210,11 +210,11 @@ class Phases(LoopState):
         b, # The batch
     ):
         "Move `b` to the device, split it, and run it"
+        self.iter = i # before anything can fail: errors name the batch
+        self.pred = self.loss = self.loss_grad = None
         if self.dls.moves: b = to_device(b, self.dls.device)
-        self.iter = i
         self.batch = b
         self.xb,self.yb = self.dls.split(b)
-        self.pred = self.loss = self.loss_grad = None
         try: self._batch()
         finally:
             if self._leaving and (self._training or self._mode!='fit'): self.attendance.leave()

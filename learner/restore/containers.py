@@ -36,7 +36,7 @@ from ..data.generators import is_generator
 from ..data.search import CallableIterator,hooks_of,is_own,module_internals,slots_of,stored
 
 # %% ../../nbs/restore/03_containers.ipynb #kinds
-not_held = frozenset({*module_internals,'training'}) # parts of a module, and its mode, which others take care of
+not_held = frozenset(module_internals) # parts of a module, and its mode, which others take care of
 
 class Kind(NamedTuple):
     "Containers of one kind"
