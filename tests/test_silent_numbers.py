@@ -205,3 +205,66 @@ def test_a_set_has_one_description():
 
 def test_no_input_at_all_is_refused():
     with pytest.raises(ValueError, match='`n_inp` is 1 or more, but got 0'): DataLoaders([(1,2)], n_inp=0)
+
+# Spikes, ledgers, fingerprints, interpretation
+@pytest.mark.parametrize('factor', [5., float('inf')])
+@pytest.mark.parametrize('sign,top', [(-1,-10.), (-1,0.), (1,10.)])
+def test_usual_losses_are_no_spikes_whatever_their_sign(sign, top, factor):
+    from learner.resume.spike_guard import Watch
+    def seen(*last):
+        watch = Watch('loss', factor, 20)
+        for i,v in enumerate([top-i%3 for i in range(20)] + [*last]): watch.append(torch.tensor(float(v)), i)
+        return watch.spike(wait=True)
+    assert seen() is None and seen(top+1) is None
+    assert factor>5 or seen(1000.)[0]==20
+
+def test_ignored_targets_do_not_make_a_sample_wrong():
+    from learner.diagnose.ledger import Judge
+    judge = Judge(nn.CrossEntropyLoss(ignore_index=255), None, (torch.zeros(2, 4, dtype=torch.long),))
+    pred = F.one_hot(torch.tensor([[0,1,2,0],[0,1,2,0]]), 3).float().movedim(-1, 1)*9
+    right = judge._right(pred, (torch.tensor([[0,1,2,255],[0,1,1,255]]),))
+    assert right.tolist()==[True,False]
+
+def test_a_confusion_matrix_leaves_out_what_a_partial_ignores():
+    y = torch.arange(64)%3
+    y[:5] = 255
+    learn = mk(partial(F.cross_entropy, ignore_index=255), y=y)
+    cm = ClassificationInterpretation.from_learner(learn).confusion_matrix()
+    assert cm.shape==(3,3) and cm.sum()==59
+
+def test_sparse_gradients_have_a_norm_in_fingerprints():
+    class Bag(nn.Module):
+        def __init__(self): super().__init__(); self.e = nn.EmbeddingBag(10, 3, sparse=True)
+        def forward(self, x): return self.e(x)
+    x = torch.randint(10, (64, 4), generator=torch.Generator().manual_seed(0))
+    def fit():
+        learn = mk(model=Bag, x=x, opt_func=torch.optim.SGD)
+        learn.fit(1, lr=.1, cbs=Fingerprint)
+        return learn
+    a,b = fit(),fit()
+    assert not diff(a, b)
+
+def test_a_state_without_an_optimizer_brings_none(tmp_path):
+    learn = mk(opt_func=Adam)
+    learn.path = tmp_path
+    learn.save_state('init')
+    learn.fit(1)
+    assert learn.opt.state
+    learn.load_state('init')
+    assert not learn.opt.state
+    learn.fit(1)
+    again = mk(opt_func=Adam).fit(1)
+    assert torch.equal(learn.model.weight, again.model.weight)
+
+def test_no_number_stands_for_nan():
+    from learner.result.predict import same_values
+    nan,inf = float('nan'),float('inf')
+    def t(*v): return torch.tensor(v)
+    assert same_values(t(nan, 1.), t(nan, 1.)) and same_values(t(inf), t(inf))
+    assert not same_values(t(nan), t(0.)) and not same_values(t(inf), t(torch.finfo(torch.float32).max))
+
+def test_seeds_up_to_the_limit_are_counted():
+    from learner.compare import comparison as c
+    found = (c.seeds_needed(e, [1., 1.]) for e in torch.linspace(.045, .038, 30).tolist())
+    n = next(n for n in found if n is None or n>8192)
+    assert n is not None and 8192<n<=10_000

@@ -111,10 +111,8 @@ def seeds_needed(
     def enough(n):
         df = (n-1)*sum(var)**2/sum(o*o for o in var)
         return power(abs(effect)/sqrt(sum(var)/n), df, level)>=goal
-    low,high = 1,2
-    while not enough(high):
-        low,high = high,high*2
-        if high>most_seeds: return None
+    low,high = 1,most_seeds
+    if not enough(high): return None
     while high-low>1:
         mid = (low+high)//2
         low,high = (low,mid) if enough(mid) else (mid,high)

@@ -92,12 +92,10 @@ def _text(o):
 def _code(learn):
     "Digests and texts of the code that takes part, by name"
     idle = {k for k,o in by_name(learn.cbs).items() if o.writes or o.watches}
-    digests,texts = {},{}
+    found = {} # texts by digest, by name: several things may have one, and are found in any order
     for name,role,o in definitions(learn):
-        if role in idle: continue
-        digests[name] = digests.get(name, '') + code_digest(o)
-        texts[name] = texts.get(name, '') + _text(o)
-    return digests,texts
+        if role not in idle: found.setdefault(name, {})[code_digest(o)] = _text(o)
+    return {k:''.join(sorted(v)) for k,v in found.items()},{k:''.join(v[d] for d in sorted(v)) for k,v in found.items()}
 
 def _loader(dl):
     samples = length(getattr(dl, 'dataset', ()))
@@ -221,6 +219,7 @@ class Gauge:
     def gradients(self, learn):
         "How many tensors have gradients, and their norms"
         grads = [p.grad for g in learn.opt.param_groups for p in g['params'] if p.grad is not None]
+        grads = [g.coalesce().values() if g.is_sparse else g for g in grads]
         return dict(trained=[len(grads)], grad_norm=[*map(number_in, torch._foreach_norm(grads))]) if grads else {}
 
     def loss(self, learn):

@@ -34,7 +34,7 @@ def seed_all(seed):
     random.seed(seed)
     np.random.seed(seed)
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized(): torch.cuda.manualseed_all(seed)
+    if torch.cuda.is_initialized(): torch.cuda.manual_seed_all(seed)
     if torch.backends.mps.is_available(): torch.mps.manual_seed(seed)
 
 def _seed_own(o, seed):

@@ -141,7 +141,7 @@ class Judge:
     "Finds loss and decision of each sample"
     def __init__(self, loss_func, losses, yb):
         self.losses = losses or per_sample(loss_func)
-        self.act,self.dec = activation_of(loss_func),decodes_of(loss_func)
+        self.act,self.dec,self.ignored = activation_of(loss_func),decodes_of(loss_func),ignore_index_of(loss_func)
         self.by_sample = losses is None and items_of(loss_func, *yb) is not None
 
     def visits(self, at, ids, pred, yb):
@@ -178,7 +178,7 @@ class Judge:
         dec,targ = self.dec(self.act(pred)),yb[0]
         if dec.is_floating_point() and not targ.is_floating_point() and dec.ndim==targ.ndim+1: dec = dec.argmax(1)
         if dec.is_floating_point() or dec.shape!=targ.shape: return
-        return (dec==targ).reshape(len(targ), -1).all(1)
+        return ((dec==targ) | (targ==self.ignored)).reshape(len(targ), -1).all(1)
 
 # %% ../../nbs/diagnose/06_ledger.ipynb #Ledger
 class Ledger(Callback):

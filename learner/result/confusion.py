@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from ..core.checks import checked
+from ..model.loss_properties import ignore_index_of
 from ..record.history import Row,html_table
 from .interpret import Interpretation
 from .show import check_size
@@ -102,8 +103,7 @@ class ClassificationInterpretation(Interpretation):
     "Counts which classes are predicted as which. `vocab` names the classes; without it they are numbers"
     @cached_property
     def _counts(self):
-        loss_func = getattr(self.learn.known_loss, 'func', self.learn.known_loss)
-        t,d = class_pairs(self.targs, self.decoded, getattr(loss_func, 'ignore_index', -100))
+        t,d = class_pairs(self.targs, self.decoded, ignore_index_of(self.learn.known_loss))
         n = self._n_classes(max([int(o.max()) for o in (t,d) if len(o)], default=0))
         return torch.bincount(t*n+d, minlength=n*n).view(n, n).numpy()
 

@@ -46,7 +46,7 @@ from ..loop.route import Turn
 from ..restore.places import by_name,model_and_loss
 from ..model.files import on_cpu
 from ..model.hypers import get_hyper,hypers,set_hyper
-from ..model.optimizer import own_attrs,parts_of
+from ..model.optimizer import clear_state,own_attrs,parts_of
 from ..model.weights import hidden_of,load_weights,put_hidden,unwrapped,weights_of
 from ..result.saving import fit_opt
 from .encoding import Decoder,Encoder,decode,encode
@@ -126,7 +126,9 @@ class OptState:
         return cls(on_cpu(learn.opt.state_dict()), between, [_saved_attrs(o)[0] for o in parts_of(learn.opt)])
 
     def put(self, learn, weights):
-        if self.opt is None: return
+        if self.opt is None: # it was saved before there was an optimizer
+            if learn.opt is not None: clear_state(learn.opt)
+            return
         self._load(learn, weights)
         between = decode(self.between or {}, learn.device)
         for k in between.keys() & {*hypers(learn.opt)}: set_hyper(learn.opt, k, between[k])

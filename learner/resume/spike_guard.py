@@ -51,8 +51,13 @@ class Watch:
 
     def _why(self, v):
         if not isfinite(v): return ''
-        if len(self.recent)<self.window//4 or v<=self.factor*max(self.recent): return None
-        return f', more than {self.factor:g} times the highest of the {len(self.recent)} before it'
+        if len(self.recent)<self.window//4: return None
+        top = max(self.recent)
+        limit = top + (self.factor-1)*max(map(abs, self.recent)) # values may be negative, as those of densities are
+        if not v>limit: return None
+        n = len(self.recent)
+        return f', more than {self.factor:g} times the highest of the {n} before it' if top>0 else \
+            f', more than the {limit:.3g} that the {n} before it allow'
 
 # %% ../../nbs/resume/08_spike_guard.ipynb #SpikeGuard
 class SpikeGuard(Rewind):
