@@ -5285,6 +5285,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                       'learner/technique/gradients.py'),
                                              'learner.technique.gradients.GradientClip.before_step': ( 'technique/gradients.html#gradientclip.before_step',
                                                                                                        'learner/technique/gradients.py'),
+                                             'learner.technique.gradients.GradientClip.last_norm': ( 'technique/gradients.html#gradientclip.last_norm',
+                                                                                                     'learner/technique/gradients.py'),
                                              'learner.technique.gradients.GradientClip.norms': ( 'technique/gradients.html#gradientclip.norms',
                                                                                                  'learner/technique/gradients.py'),
                                              'learner.technique.gradients.dense': ( 'technique/gradients.html#dense',

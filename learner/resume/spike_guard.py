@@ -19,7 +19,7 @@ from ..core.checks import checked
 from ..core.events import CancelBatchException
 from ..loop.fitting import run_fit
 from ..record.loss_stream import LossStream
-from ..technique.gradients import dense
+from ..technique.gradients import GradientClip,dense
 from .rewind import Rewind
 
 # %% ../../nbs/resume/08_spike_guard.ipynb #Watch
@@ -83,6 +83,8 @@ class SpikeGuard(Rewind):
         if not self.route.resuming: self.left_out,self.idxs = set(),{}
         self._watch()
         self.asked = False
+        self.clips = [o for o in self.learn.cbs
+            if isinstance(o, GradientClip) and o.run and o.params is None and o.max_value is None]
         super().before_fit()
 
     def state_dict(self): return super().state_dict() | dict(recent=[list(o.recent) for o in self.watches_of],
@@ -102,7 +104,8 @@ class SpikeGuard(Rewind):
     def before_backward(self): self.watches_of[0].append(self.learn.loss, self.learn.train_iter)
     def before_step(self):
         grads = [dense(p).grad for g in self.learn.opt.param_groups for p in g['params'] if p.grad is not None]
-        self.watches_of[1].append(get_total_norm(grads), self.learn.train_iter)
+        norm = self.clips[0].last_norm() if self.clips else get_total_norm(grads) # clipped gradients have no spikes
+        self.watches_of[1].append(norm, self.learn.train_iter)
 
     def after_batch(self):
         if self.learn.training and self.learn.train_iter%8==0: self._judge()
@@ -120,9 +123,10 @@ class SpikeGuard(Rewind):
         if self.asked: return # what a spike leads to is no other one
         self.asked = True
         full = self.skip and (n in self.left_out or len(self.left_out)==self.most)
+        done = len(self.left_out)
         if self.skip: self.left_out.add(n)
         self.back_to = None if full else n
-        if full: then = f'{len(self.left_out)} batches have been left out'
+        if full: then = f'{done} batches have been left out'
         elif self.skip: then = f'going back to batch {self.nearest(n).n_iter}, and leaving it out'
         else: then = 'going back to it'
         self.reason = f'{why}, in training batch {n}: {then}'

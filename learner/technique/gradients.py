@@ -62,6 +62,10 @@ class GradientClip(Callback):
         if self.learn.mode=='fit': self._new.append(norm.detach())
         if len(self._new)>=256: self._join() # one long tensor takes less memory than many of one number
 
+    def last_norm(self) -> torch.Tensor:
+        "The norm of the latest step before it was clipped, on the device"
+        return self._new[-1] if self._new else self._norms[-1]
+
     def _join(self):
         if not self._new: return
         new,self._new = torch.stack(self._new),[]

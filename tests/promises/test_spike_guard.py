@@ -152,7 +152,9 @@ def test_nothing_is_left_out_of_clean_runs(seed):
     assert not guard.left_out and all(map(torch.equal, *(o.model.state_dict().values() for o in runs)))
     assert runs[0].recorder.raw_losses==runs[1].recorder.raw_losses
 
-def test_gradients_that_leave_their_range_are_noticed_where_the_loss_does_not():
+@pytest.mark.parametrize('cbs', [[], [GradientClip(1.)], [GradientClip(1., max_value=None), MixedPrecision('bf16')]],
+    ids=['plain','clipped','bf16'])
+def test_gradients_that_leave_their_range_are_noticed_where_the_loss_does_not(cbs):
     class Steep(torch.autograd.Function):
         "The value itself, with a steep gradient"
         @staticmethod
@@ -162,5 +164,5 @@ def test_gradients_that_leave_their_range_are_noticed_where_the_loss_does_not():
     def steepen(learn):
         if learn.training and learn.train_iter==33: learn.loss_grad = Steep.apply(learn.loss_grad)
     learn = make()
-    learn.fit(1, cbs=[guard := SpikeGuard(10), on('before_backward')(steepen)])
+    learn.fit(1, cbs=[guard := SpikeGuard(10), on('before_backward')(steepen), *cbs])
     assert guard.left_out=={33} and guard.idxs=={33: [*range(264, 272)]}
