@@ -88,10 +88,12 @@ def test_a_resumed_run_writes_its_card_again(tmp_path):
             and self.learn.at_pause(self.learn.stop_for_now, stops=True))])
     first = card_in(tmp_path/'b')
     assert first['status']=='stopped' and first['fingerprint']['batches']==7
+    file, = (tmp_path/'b'/'runs').iterdir()
+    file.write_text(json.dumps(first | dict(seconds=60.))) # it had trained for a minute
     learn.resume()
     again, = cards(tmp_path/'b'/'runs')
     assert (again['status']=='finished' and [o['how'] for o in again['lineage']]==['fit','resume']
-        and again['run']==first['run'])
+        and again['run']==first['run'] and again['began']==first['began'] and again['seconds']>=60)
     sums = card_in(tmp_path/'a')['fingerprint'],again['fingerprint']
     assert whole and sums[0]==sums[1]
 

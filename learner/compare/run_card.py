@@ -16,6 +16,7 @@ __all__ = ['RunCard', 'Cards', 'cards']
 
 # %% ../../nbs/compare/07_run_card.ipynb #imports
 import json
+from contextlib import suppress
 from dataclasses import asdict,dataclass
 from datetime import datetime
 from math import isfinite
@@ -122,6 +123,9 @@ class RunCard(Callback):
             status=self.status, began=self.began.isoformat(timespec='milliseconds'),
             seconds=round((now-self.began).total_seconds(), 1))
         self.file = learn.path/self.folder/f"{card['run']}.json"
+        with suppress(ValueError,FileNotFoundError): # the run was stopped, and has been resumed
+            was = Card.read(self.file)
+            card |= dict(began=was['began'], seconds=round(was['seconds']+card['seconds'], 1))
         write_to(self.file, lambda f: f.write(json.dumps(card, allow_nan=False, indent=1).encode()))
 
 # %% ../../nbs/compare/07_run_card.ipynb #Card
