@@ -63,7 +63,7 @@ class Watch:
 class SpikeGuard(Rewind):
     """When loss or gradients leave their recent range or are not finite, go back, leave out the batch that did it,
     and train on"""
-    name = 'spike_guard'
+    name,writes = 'spike_guard',False # unlike a `Rewind` it changes training
     @checked(back='>=1', factor='(1,inf]', window='>=4', most='>=0')
     def __init__(self,
         back:int=50, # Training batches between two points that the run can go back to

@@ -166,3 +166,9 @@ def test_gradients_that_leave_their_range_are_noticed_where_the_loss_does_not(cb
     learn = make()
     learn.fit(1, cbs=[guard := SpikeGuard(10), on('before_backward')(steepen), *cbs])
     assert guard.left_out=={33} and guard.idxs=={33: [*range(264, 272)]}
+
+def test_it_is_a_setting_of_the_run_because_it_changes_training():
+    from learner.loop.position import settings_of
+    learn = make().add_cb(SpikeGuard(10))
+    learn.fit(1)
+    assert settings_of(learn)['callbacks.spike_guard.factor']==5
