@@ -1094,7 +1094,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                  '- `draws`: The pass over the training loader that was resumed or is to begin\n'
                  '- `overrides`: `lr` and `wd` of the resuming `fit`, where the stopped one began with others\n'
                  '- `in_memory`: Nothing but time has passed since: settings need not be compared\n'
-                 '- `told`: Name the overrides in the warning',
+                 '- `rerun`: The same call of `fit` may have come again: name the overrides in a warning',
  'Position.show': 'Parameters:\n\n- `learn`: The learner that resumes',
  'Position.where': 'Parameters:\n\n- `n_train`: Training batches in an epoch, if known',
  'PrintProgress.__init__': 'Parameters:\n'

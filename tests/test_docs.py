@@ -8,7 +8,7 @@ from fastcore.nbio import read_nb
 from nbdev.config import get_config
 from nbdev.doclinks import nbglob
 from learner.all import *
-from learner.resume.origin import described
+from learner.resume.origin import CodeReader
 
 docs = get_config().config_path/'docs'
 
@@ -193,9 +193,9 @@ def test_parameters_in_a_docstring_are_no_other_code():
     def f(x):
         "What it does"
         return x, "What it does not"
-    before = described(f)
+    before = CodeReader().describe(f)
     f.__doc__ += '\n\nParameters:\n\n- `x`: Anything'
-    assert described(f)==before
+    assert CodeReader().describe(f)==before
 
 @pytest.mark.slow
 def test_help_works_without_docstrings():

@@ -32,7 +32,7 @@ from ..restore.places import by_name,model_and_loss
 from ..model.files import file_path,write_plain
 from ..model.hypers import first_groups,hypers,read_hyper
 from ..resume.encoding import encode
-from ..resume.origin import code_digest,constants,definitions,versions
+from ..resume.origin import CodeReader,definitions,versions
 from ..diagnose.checksums import Weights,checksum_of_batch,generator_sums
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #Column
@@ -79,11 +79,11 @@ def _functions(o):
     inner = [getattr(v, 'fget', None) or getattr(v, '__func__', v) for v in vars(o).values()]
     return [o] if isinstance(o, FunctionType) else [f for f in inner if isinstance(f, FunctionType)]
 
-def _text(o):
+def _text(o, reader):
     "Source of a function, or of a class and its constants, where it can be found"
     res = [] if isinstance(o, FunctionType) else [f'{k} = {v!r}' for k,v in vars(o).items()
         if isinstance(v, (int,float,str,tuple,type(None))) and not k.startswith('__')]
-    res += [f'{k} = {v!r}' for f in _functions(o) for k,v in constants(f).items()]
+    res += [f'{k} = {v!r}' for f in _functions(o) for k,v in reader.constants(f).items()]
     for f in _functions(o):
         try: res.append(textwrap.dedent(getsource(f)))
         except (OSError,TypeError,SyntaxError,TokenError): res.append('') # made by `exec`, or edited since
@@ -92,9 +92,9 @@ def _text(o):
 def _code(learn):
     "Digests and texts of the code that takes part, by name"
     idle = {k for k,o in by_name(learn.cbs).items() if o.writes or o.watches}
-    found = {} # texts by digest, by name: several things may have one, and are found in any order
+    reader,found = CodeReader(),{} # texts by digest, by name: several things may have one, and are found in any order
     for name,role,o in definitions(learn):
-        if role not in idle: found.setdefault(name, {})[code_digest(o)] = _text(o)
+        if role not in idle: found.setdefault(name, {})[reader.digest(o)] = _text(o, reader)
     return {k:''.join(sorted(v)) for k,v in found.items()},{k:''.join(v[d] for d in sorted(v)) for k,v in found.items()}
 
 def _loader(dl):

@@ -127,6 +127,7 @@ class Events:
     def __contains__(self, name): return name in vars(self)
     def __repr__(self): return ' '.join(self)
     def __getattr__(self, name):
+        if name.startswith('__'): raise AttributeError(name) # what Python and tools ask any object for
         raise AttributeError(f"No event is called `{name}`{self.instead(name)}", name=name, obj=self)
 
     def register(self,

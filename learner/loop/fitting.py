@@ -194,7 +194,7 @@ def run_fit(learn,
     else:
         overrides = overrides_of(learn, stopped, lr, wd, rerun)
         asked = stopped.position.optimizer.at_start | overrides
-    learn.route.begin(stopped, overrides, told=rerun)
+    learn.route.begin(stopped, overrides, rerun)
     with learn.fitting('fit'), learn.added_cbs(replaced_pieces(learn)):
         for k,v in asked.items():
             if stopped is None or get_hyper(learn.opt, k)!=v: learn.set_hyper(k, v)

@@ -290,7 +290,7 @@ class Position:
         draws:Draws, # The pass over the training loader that was resumed or is to begin
         overrides=None, # `lr` and `wd` of the resuming `fit`, where the stopped one began with others
         in_memory:bool=False, # Nothing but time has passed since: settings need not be compared
-        told:bool=True, # Name the overrides in the warning
+        rerun:bool=True, # The same call of `fit` may have come again: name the overrides in a warning
     ):
         "Restore everything but weights and the optimizer's state"
         self.counters.put(learn)
@@ -305,7 +305,7 @@ class Position:
         learn.state.update({k:kept[id(v)] for k,v in self.state.items() if id(v) in kept})
         overrides = overrides or {}
         taken = change_hypers(learn, self.optimizer.changed(learn) | overrides)
-        if differs := _differences(self, learn, overrides, taken if told else overrides, gone, in_memory):
+        if differs := _differences(self, learn, overrides, taken if rerun else overrides, gone, in_memory):
             warn(f"The run resumes with other settings than it had: {'; '.join(differs)}")
         if self.settings and not in_memory: warn_of_samples(samples_in(self.settings), learn.route.samples)
         _warn_of_others(self.others)

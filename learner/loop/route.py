@@ -61,15 +61,15 @@ class Stopped:
     cbs:tuple=()                # Callbacks of that fit
     in_memory:bool=False        # Loader, callbacks and weights are still as the fit left them
     weights:Snapshot|None=None  # Weights of the position, where callbacks have put others in their place
-    after:Snapshot|None=None    # Those others
-    left:dict|None=None         # Attributes of model and loss, as the fit has left them, or as a file had them
-    outside:dict|None=None      # Those before the file was read: callbacks undo to these what they set in `before_fit`
+    weights_left:Snapshot|None=None # Those others: the fit has left them
+    attributes_left:dict|None=None  # Attributes of model and loss, as the fit has left them, or as a file had them
+    attributes_outside:dict|None=None # Those before the file was read: what `before_fit` has set is undone to these
     changed:set=field(default_factory=set) # Hyper-parameters that were set by hand since
     train:Any=None              # The training loader of that fit; None if it was in another process
 
     def put_weights(self):
         "Restore the weights of the position, where they have not been changed by hand since"
-        if self.weights: self.weights.restore(but=self.after.changed())
+        if self.weights: self.weights.restore(but=self.weights_left.changed())
 
 class StopForNow(CancelFitException):
     "The fit is over, but can be resumed"
@@ -86,7 +86,7 @@ class Target:
     overrides:dict    # `lr` and `wd` of the resuming `fit`, where the stopped one began with others
     snapshot:Snapshot # All modules and optimizers
     in_memory:bool    # As in `Stopped`
-    told:bool         # A warning names the overrides
+    rerun:bool        # The same call of `fit` may have come again: a warning names the overrides
 
 # %% ../../nbs/loop/05_route.ipynb #WayBack
 def _check_loader(stopped, train):
@@ -103,7 +103,7 @@ def _functions_of(opt):
     hooks = {f'opt.hook_{i}':f for o in opts for i,f in enumerate(hooks_of(o))}
     return called | hooks | {f'type(opt) {type(o).__name__}':type(o) for o in opts if is_own(type(o))}
 
-class WayBack:
+class WayBack(Route):
     "The way back to where a run was stopped"
     def __init__(self, learn):
         super().__init__(learn)
@@ -136,12 +136,13 @@ class WayBack:
     def begin(self,
         stopped:Stopped|None=None, # The fit that is to be resumed; default: a new one
         overrides=None, # `lr` and `wd` of the resuming `fit`, where the stopped one began with others
-        told:bool=False, # A warning names them
+        rerun:bool=False, # The same call of `fit` may have come again: a warning names them
     ):
         "Forget the last fit, and set the target of one that resumes"
-        learn,self.stopped,self.draws,self.again = self.learn,None,None,None
+        learn = self.learn
+        self.stopped = self.draws = self.again = None
         self._reset()
-        self.attributes # are noted now
+        attributes = self.attributes # noted now, before callbacks change any
         self.counts_before = counts_of(learn.dls.train, digests=True)
         self.samples = samples_of({'train': learn.dls.train, **learn.dls.valids})
         self.moved = stopped.position.loader.moved or [] if stopped else []
@@ -150,12 +151,13 @@ class WayBack:
         if stopped is None: return
         _check_loader(stopped, learn.dls.train)
         if stopped.position.next=='batch': to_train(switching(learn.opt)) # it may have been switched by hand
-        attributes = self.attributes_for(stopped)
-        if stopped.outside: self.attributes.put(updated(stopped.outside, stopped.left, self.attributes.values()))
+        there = self.attributes_for(stopped)
+        if stopped.attributes_outside:
+            attributes.put(updated(stopped.attributes_outside, stopped.attributes_left, attributes.values()))
         stopped.put_weights()
         state,callbacks = copied((learn.state, stopped.position.callbacks))
-        at = replace(stopped.position, state=state, callbacks=callbacks, attributes=attributes)
-        self.target = Target(at, overrides or {}, everything(learn), stopped.in_memory, told)
+        at = replace(stopped.position, state=state, callbacks=callbacks, attributes=there)
+        self.target = Target(at, overrides or {}, everything(learn), stopped.in_memory, rerun)
 
     @property
     def attributes(self):
@@ -168,7 +170,7 @@ class WayBack:
     def attributes_for(self, stopped):
         "Attributes of model and loss where a fit was stopped, with what was set by hand since"
         at = stopped.position.attributes
-        return at and updated(at, stopped.left, self.attributes.values())
+        return at and updated(at, stopped.attributes_left, self.attributes.values())
 
     def arrive(self):
         "Restore the run, now that the loop is where it was stopped"
@@ -177,12 +179,12 @@ class WayBack:
         train = learn.dls.train
         at = target.position
         draws = self.draws if at.next=='batch' else Draws(train, parts=learn.searches.parts(learn, train))
-        at.put(learn, draws, target.overrides, target.in_memory, target.told)
+        at.put(learn, draws, target.overrides, target.in_memory, target.rerun)
         self.target = None # only now: `learn.resuming` is true while callbacks get their states
         if at.next!='batch': self.resume_point = Position.of(learn, at.next, exact=at.exact) # what follows may stop too
 
 # %% ../../nbs/loop/05_route.ipynb #Pauses
-_scopes = dict(batch='train', validate='epoch', epoch='fit', end='fit') # where a fit resumes, by what comes next
+_resumes_in = dict(batch='train', validate='epoch', epoch='fit', end='fit') # a scope, by what comes next
 
 class Pauses(WayBack):
     "Where a run is, whether it is stopping, and what it was asked to do at its next pause"
@@ -192,18 +194,19 @@ class Pauses(WayBack):
 
     def pause(self, next, batch=0, announced=False):
         "Nothing is half done: note the position, do what was asked for. `next` is what comes next, as in `Position`"
-        learn = self.learn
-        noted = learn.mode=='fit' and (learn.training or next!='batch') # not between batches of a validation
-        if noted and next=='batch': self.resume_point = self.here(batch, announced=announced)
-        elif noted: self.resume_point = Position.of(learn, next)
-        if self.requests: self._do_due(noted, next, batch, announced)
-        if noted and next=='batch': self.resume_point = None # the batch moves on
+        learn,draws = self.learn,self.draws if next=='batch' else None
+        resumable = learn.mode=='fit' and (learn.training or next!='batch') # not between batches of a validation
+        def note():
+            if resumable: self.resume_point = Position.of(learn, next, batch, announced, draws=draws)
+        note()
+        if self.requests: self._do_due(resumable, note)
+        if resumable and next=='batch': self.resume_point = None # the batch moves on
 
-    def _do_due(self, noted, next, batch, announced):
-        due = self.due_requests(noted)
+    def _do_due(self, resumable, note):
+        due = self.due_requests(resumable)
         if due and self.deal is not None:
             self.deal.before_pause() # a model in parts is put together
-            if noted and next=='batch': self.resume_point = self.here(batch, announced=announced)
+            note()
         for o in due:
             self.requests.remove(o) # not all at once: if one fails, a stop that is still waiting is not lost
             o.f()
@@ -212,10 +215,10 @@ class Pauses(WayBack):
         "Weights of this moment are lost: the fit cannot be resumed where it is"
         self.resume_point = self.draws = None
 
-    def due_requests(self, noted):
-        "What can be done now, stops last; where no position has been `noted`, only stops, and only some of them"
+    def due_requests(self, resumable):
+        "What can be done now, stops last; where the fit is not `resumable`, only stops, and only some of them"
         if 'batch' in self.learn.scopes: return []
-        return sorted((o for o in self.requests if noted or (o.stops and self.stoppable)), key=lambda o: o.stops)
+        return sorted((o for o in self.requests if resumable or (o.stops and self.stoppable)), key=lambda o: o.stops)
 
     @property
     def stoppable(self):
@@ -252,7 +255,7 @@ class Pauses(WayBack):
         "If `e` ends the fit, note the position in the scope to resume in, before callbacks undo what they have set"
         if isinstance(e, CancelException) and not isinstance(e, StopForNow): return
         learn,next = self.learn,self.resume_point.next if self.resume_point else 'batch'
-        if learn.mode!='fit' or self.target or learn.scopes[-1]!=_scopes[next]: return
+        if learn.mode!='fit' or self.target or learn.scopes[-1]!=_resumes_in[next]: return
         if at := self.position(): self.resume_point = replace(at, attributes=self.attributes.values())
 
 # %% ../../nbs/loop/05_route.ipynb #running
@@ -300,8 +303,9 @@ def running(
 
 def _left(route, stopped):
     "The `stopped` fit, with what it has left: to tell what is changed by hand later"
-    after = everything(route.learn) if stopped.weights and stopped.weights.changed() else None
-    return replace(stopped, weights=after and stopped.weights, after=after, left=route.attributes.values())
+    left = everything(route.learn) if stopped.weights and stopped.weights.changed() else None
+    return replace(stopped, weights=left and stopped.weights, weights_left=left,
+        attributes_left=route.attributes.values())
 
 def _keep(route, cbs):
     "Note where the fit can be resumed, and put `learn.state` back to what it was there"
@@ -329,7 +333,7 @@ def _raise_waiting_stop(route, e):
         except BaseException as stop: raise stop from e
 
 # %% ../../nbs/loop/05_route.ipynb #ResumableRoute
-class ResumableRoute(Pauses,Route):
+class ResumableRoute(Pauses):
     """A route that pauses, stops and resumes. For one of your own, subclass it, take no further arguments, and give
     every batch that is drawn: to skip one, cancel it"""
     @property

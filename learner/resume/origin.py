@@ -25,7 +25,7 @@ from ..core.tracebacks import warn
 from ..data.search import cells_of,is_own,stored
 from ..restore.places import by_name
 
-# %% ../../nbs/resume/02_origin.ipynb #described
+# %% ../../nbs/resume/02_origin.ipynb #assigned
 @cache
 def _assigned(code, ops):
     "Names that the instructions `ops` assign in a code object, and in the functions inside of it"
@@ -39,21 +39,9 @@ def _enclosed(f):
     values = [c.cell_contents for c in cells]
     return [getattr(o, '__code__', o) for o in values if isinstance(o, (int,float,str,tuple,FunctionType))]
 
-def _module_functions(own):
-    "Functions and methods whose globals are `own`"
-    held = [v for o in own.values() for v in (vars(o).values() if isinstance(o, type) else [o])]
-    return [g for v in held if (g := inner_function(v)) and g.__globals__ is own]
-
 def _is_constant(v):
     "Whether `v` is a plain value: a tuple of functions may lead back to where it is used"
     return all(map(_is_constant, v)) if isinstance(v, tuple) else isinstance(v, (int,float,complex,str,bytes))
-
-def constants(f) -> dict:
-    "Plain global values that the function `f` uses, and that no function of its module assigns"
-    used = {k:f.__globals__.get(k) for k in sorted(_assigned(f.__code__, _loading)) if k[:2]!='__'}
-    res = {k:v for k,v in used.items() if _is_constant(v)}
-    state = {k for g in _module_functions(f.__globals__) for k in _assigned(g.__code__, _storing)} if res else ()
-    return {k:v for k,v in res.items() if k not in state}
 
 _loading,_storing = frozenset(['LOAD_GLOBAL']),frozenset(['STORE_GLOBAL'])
 
@@ -61,15 +49,6 @@ def _unhooked(f):
     "The function inside of the wrapper that torch gives to the `step` of an optimizer's class"
     hooked = isinstance(f, FunctionType) and getattr(f, 'hooked', False) # other objects may have any attribute
     return f.__wrapped__ if hooked and hasattr(f, '__wrapped__') else f
-
-def _of_function(f):
-    f = _unhooked(f)
-    first = next(iter(f.__code__.co_consts), None) # the docstring, to which `learner.all` adds parameters
-    doc = first if isinstance(first, str) and (f.__doc__ or '').startswith(first) else None
-    consts = tuple(c for c in f.__code__.co_consts if c!=doc)
-    defaults = [v for v in (f.__defaults__ or ()) if not isinstance(v, _mutable)]
-    kwdefaults = {k:v for k,v in (f.__kwdefaults__ or {}).items() if not isinstance(v, _mutable)}
-    return [f.__code__.replace(co_consts=consts), defaults, kwdefaults, constants(f), *_enclosed(f)]
 
 _mutable = list,dict,set
 
@@ -81,38 +60,67 @@ def inner_function(o):
 
 def _globals_of(cls): return vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else {}
 
-def _of_class(cls):
-    "Attributes of a class, without what it inherits, and without its state"
-    fs = {k:f for k,v in vars(cls).items() if (f := inner_function(v))}
-    inherited = {k for k,f in fs.items() if any(inner_function(vars(b).get(k)) is f for b in cls.__mro__[1:])}
-    named_by = [f for f in _module_functions(_globals_of(cls)) if cls.__name__ in names_in(f.__code__)]
-    state = set().union(*(_assigned(f.__code__, frozenset(['STORE_ATTR'])) for f in (*fs.values(), *named_by)))
-    def counts(k, v):
-        if k in inherited: return False
-        return callable(v) if k.startswith('__') else not (isinstance(v, _mutable) or (k in state and k not in fs))
-    def named(v): # other classes count by their names: they may lead back to this one
-        return isinstance(v, type) and not v.__qualname__.startswith(f'{cls.__qualname__}.')
-    return {k:v.__qualname__ if named(v) else v for k,v in vars(cls).items() if counts(k, v)}
+# %% ../../nbs/resume/02_origin.ipynb #CodeReader
+class CodeReader:
+    "Describes code. It goes through a module once: where code may have changed since, make another reader"
+    def __init__(self): self.known = {}
 
-def described(
-    o, # A function, class, code object or constant
-) -> str:
-    "All that decides what `o` does, as the same text in every process"
-    match o:
-        case staticmethod() | classmethod(): return described(o.__func__)
-        case property(): return described([o.fget, o.fset])
-        case FunctionType(): return described(_of_function(o))
-        case CodeType(): return described([o.co_code, o.co_names, o.co_consts])
-        case type(): return described(_of_class(o))
-        case Mapping(): return described([*o.items()])
-        case tuple() | list(): return f"({','.join(map(described, o))})"
-        case frozenset(): return described(sorted(map(described, o)))
-        case int() | float() | complex() | str() | bytes() | None: return repr(o)
-    return ''
+    def functions(self, own):
+        "Functions and methods whose globals are `own`, those of a module"
+        if id(own) not in self.known:
+            held = [v for o in own.values() for v in (vars(o).values() if isinstance(o, type) else [o])]
+            # kept with its functions: the `id` of a dict that is gone may come again
+            self.known[id(own)] = own,[g for v in held if (g := inner_function(v)) and g.__globals__ is own]
+        return self.known[id(own)][1]
 
-def code_digest(o) -> str:
-    "A short text that is another one if `o` does something else"
-    return hashlib.sha256(described(o).encode()).hexdigest()[:16]
+    def constants(self, f) -> dict:
+        "Plain global values that the function `f` uses, and that no function of its module assigns"
+        used = {k:f.__globals__.get(k) for k in sorted(_assigned(f.__code__, _loading)) if k[:2]!='__'}
+        res = {k:v for k,v in used.items() if _is_constant(v)}
+        state = {k for g in self.functions(f.__globals__) for k in _assigned(g.__code__, _storing)} if res else ()
+        return {k:v for k,v in res.items() if k not in state}
+
+    def _of_function(self, f):
+        f = _unhooked(f)
+        first = next(iter(f.__code__.co_consts), None) # the docstring, to which `learner.all` adds parameters
+        doc = first if isinstance(first, str) and (f.__doc__ or '').startswith(first) else None
+        consts = tuple(c for c in f.__code__.co_consts if c!=doc)
+        defaults = [v for v in (f.__defaults__ or ()) if not isinstance(v, _mutable)]
+        kwdefaults = {k:v for k,v in (f.__kwdefaults__ or {}).items() if not isinstance(v, _mutable)}
+        return [f.__code__.replace(co_consts=consts), defaults, kwdefaults, self.constants(f), *_enclosed(f)]
+
+    def _of_class(self, cls):
+        "Attributes of a class, without what it inherits, and without its state"
+        fs = {k:f for k,v in vars(cls).items() if (f := inner_function(v))}
+        inherited = {k for k,f in fs.items() if any(inner_function(vars(b).get(k)) is f for b in cls.__mro__[1:])}
+        named_by = [f for f in self.functions(_globals_of(cls)) if cls.__name__ in names_in(f.__code__)]
+        state = set().union(*(_assigned(f.__code__, frozenset(['STORE_ATTR'])) for f in (*fs.values(), *named_by)))
+        def counts(k, v):
+            if k in inherited: return False
+            return callable(v) if k.startswith('__') else not (isinstance(v, _mutable) or (k in state and k not in fs))
+        def named(v): # other classes count by their names: they may lead back to this one
+            return isinstance(v, type) and not v.__qualname__.startswith(f'{cls.__qualname__}.')
+        return {k:v.__qualname__ if named(v) else v for k,v in vars(cls).items() if counts(k, v)}
+
+    def describe(self,
+        o, # A function, class, code object or constant
+    ) -> str:
+        "All that decides what `o` does, as the same text in every process"
+        match o:
+            case staticmethod() | classmethod(): return self.describe(o.__func__)
+            case property(): return self.describe([o.fget, o.fset])
+            case FunctionType(): return self.describe(self._of_function(o))
+            case CodeType(): return self.describe([o.co_code, o.co_names, o.co_consts])
+            case type(): return self.describe(self._of_class(o))
+            case Mapping(): return self.describe([*o.items()])
+            case tuple() | list(): return f"({','.join(map(self.describe, o))})"
+            case frozenset(): return self.describe(sorted(map(self.describe, o)))
+            case int() | float() | complex() | str() | bytes() | None: return repr(o)
+        return ''
+
+    def digest(self, o) -> str:
+        "A short text that is another one if `o` does something else"
+        return hashlib.sha256(self.describe(o).encode()).hexdigest()[:16]
 
 # %% ../../nbs/resume/02_origin.ipynb #in_use
 _plain = torch.Tensor,np.ndarray,np.generic,str,bytes,int,float,complex,type(None),ref,Dispatcher
@@ -171,8 +179,8 @@ def code_of(
     learn, # A learner
 ) -> dict: # By name and role
     "Digests of the user's classes and functions that take part in training"
-    res = {}
-    for name,_,o in definitions(learn): res.setdefault(name, set()).add(code_digest(o))
+    res,reader = {},CodeReader()
+    for name,_,o in definitions(learn): res.setdefault(name, set()).add(reader.digest(o))
     return {k:' '.join(sorted(v)) for k,v in res.items()}
 
 # %% ../../nbs/resume/02_origin.ipynb #Origin

@@ -111,7 +111,7 @@ def read_state(
         at = run.put(learn)
     if at is None: return None
     left = learn.route.attributes.values()
-    return Stopped(replace(at, attributes=left), left=left, outside=outside)
+    return Stopped(replace(at, attributes=left), attributes_left=left, attributes_outside=outside)
 
 # %% ../../nbs/resume/04_state_file.ipynb #save_state
 @patch

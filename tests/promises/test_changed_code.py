@@ -160,7 +160,7 @@ def test_a_change_in_a_base_class_is_noticed(tmp_path):
 
 def test_a_change_in_the_step_of_an_optimizer_is_noticed_whether_or_not_torch_has_wrapped_it():
     import torch
-    from learner.resume.origin import code_digest
+    from learner.resume.origin import CodeReader
     def opt(k):
         here = dict(torch=torch, __name__=__name__)
         exec(f"class Opt(torch.optim.SGD):\n    def step(self, closure=None): return {k}", here)
@@ -168,7 +168,8 @@ def test_a_change_in_the_step_of_an_optimizer_is_noticed_whether_or_not_torch_ha
     one,same,other = opt(1),opt(1),opt(2)
     for o in (one,other): o([nn.Parameter(torch.zeros(1))], lr=.1)
     assert hasattr(one.step, 'hooked') and not hasattr(same.step, 'hooked')
-    assert code_digest(one)==code_digest(same)!=code_digest(other)
+    digest = CodeReader().digest
+    assert digest(one)==digest(same)!=digest(other)
 
 def test_code_beside_objects_that_have_any_attribute(tmp_path):
     "`Self` of fastcore makes a function of each attribute that is asked for; the module of `AttrDict` has one"
