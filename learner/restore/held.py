@@ -128,15 +128,15 @@ class Holders:
             except TypeError: self.fixed.append(f'{type(o).__name__}.{k}')
 
     @property
-    def unmoved(self):
-        "Whether everything holds what it held, as far as one comparison tells"
-        return not (self.iterate or self.lazy) and same_contents(self.contents.read(), self.was)
+    def moved(self):
+        "Whether something may hold other things than it held, as far as one comparison tells"
+        return self.iterate or self.lazy or not same_contents(self.contents.read(), self.was)
 
     def restore(self):
         "Let everything hold what it held"
         if self.fixed: warn(f"{listed(self.fixed)} cannot be put back after an inference, which may have "
             "moved it: an iterator of a function with `yield` has no copy. An object that counts can be put back")
-        if self.unmoved: return
+        if not self.moved: return
         for o in self.noted: o.restore()
 
 # %% ../../nbs/restore/04_held.ipynb #HeldBuffers

@@ -10,7 +10,9 @@ __all__ = []
 # %% ../../nbs/restore/06_loader_counts.ipynb #imports
 from array import array
 from collections import deque
+from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache,cached_property,partial
 from io import BytesIO,IOBase
 from itertools import islice
@@ -80,64 +82,102 @@ def _is_open(v):
     if isinstance(v, (dict,*_listed)): return not _is_plain(v)
     return isinstance(v, (partial,MethodType,ref)) or bool(type(v).__dictoffset__) or bool(slots_of(type(v)))
 
-# %% ../../nbs/restore/06_loader_counts.ipynb #loader_watch
-def _refilled(t, was):
-    "Whether values of a large tensor have changed that were not 0"
-    now = SampledTensor(t).sample
-    return any(a.shape!=b.shape or bool(((a!=b)&(a!=0)&(a==a)).any()) for a,b in zip(was, now))
+# %% ../../nbs/restore/06_loader_counts.ipynb #loader_changes
+@dataclass(frozen=True)
+class _Change:
+    "How something has changed since it was noted"
+    undo:Callable|None=None # Puts it back; None if nothing does
+    is_cache:bool=False     # It is a cache that was filled, and may stay
 
+_filled,_left = _Change(is_cache=True),_Change()
+
+class _Held:
+    "A small tensor or array, or a `ContextVar`: it is put back"
+    def __init__(self, held): self.held = held
+    def change(self): return _Change(self.held.restore) if self.held.moved else None
+
+class _LargeArray:
+    "A large tensor or array, of which some values are noted. Zeros may be filled in; other changes are left"
+    def __init__(self, t): self.t,self.was = t,SampledTensor(t).sample
+    def change(self):
+        now = SampledTensor(self.t).sample
+        refilled = any(a.shape!=b.shape or bool(((a!=b)&(a!=0)&(a==a)).any()) for a,b in zip(self.was, now))
+        return _left if refilled else None
+
+class _List:
+    "A list, set or queue. A short plain one is put back, or a cache if objects have replaced `None`; others are left"
+    def __init__(self, v):
+        self.v,self.n,self.was = v,len(v),[*islice(v, most_counted)]
+        self.held = Holders([v]) if _is_plain(v) else None
+    def change(self):
+        if self.held is None: return _left if self._relisted else None
+        if not self.held.moved: return
+        if _is_plain(self.v): return _Change(self.held.restore)
+        return _left if self._relisted else _filled
+
+    @property
+    def _relisted(self):
+        others = (a is not None and a is not b for a,b in zip(self.was, islice(self.v, most_counted)))
+        return len(self.v)!=self.n or any(others)
+
+class _PlainDict:
+    "A short dict of numbers and texts. It is put back, or a cache if it has objects now"
+    def __init__(self, v): self.v,self.held = v,Holders([v])
+    def change(self):
+        if not self.held.moved: return
+        return _Change(self.held.restore) if _is_plain(self.v) else _filled
+
+class _LongDict:
+    "A long dict of numbers. New keys are a cache; other numbers are left"
+    def __init__(self, v): self.v,self.was = v,dict(v)
+    def change(self):
+        if self.was==self.v: return
+        return _filled if self.was.items()<=self.v.items() else _left
+
+class _DictOfObjects:
+    "A dict of anything else: it is a cache"
+    def __init__(self, v): self.v,self.n,self.keys = v,len(v),{*islice(v, most_counted)}
+    def change(self): return None if self.n==len(self.v) and self.keys<=self.v.keys() else _filled
+
+class _Results:
+    "Results in the cache of a function. New ones are a cache; where one was counted in, all are put back"
+    def __init__(self, f):
+        self.f,self.was,self.held = f,{k:digest(v) for k,v in counts_in(f).items()},Holders([f])
+        self.n = len(results_of(f))
+    def change(self):
+        now = counts_in(self.f)
+        moved = any(digest(v)!=self.was.get(k, digest(v)) for k,v in now.items())
+        if moved or [*moved_results(self.f, but=self.was)]: return _Change(self.held.restore)
+        return None if len(results_of(self.f))==self.n else _filled
+
+class _Place:
+    "The place of an iterator, or the length of a file in memory: it is left"
+    def __init__(self, read): self.read,self.was = read,read()
+    def change(self): return _left if self.was is None or self.read()!=self.was else None
+
+# %% ../../nbs/restore/06_loader_counts.ipynb #loader_watch
 def _is_sampled(t):
     "Whether reading some values of a large tensor costs little: not of a file on disk, and nothing is copied"
     if isinstance(t, torch.Tensor): return t.layout is torch.strided and not t.is_quantized and t.is_contiguous()
     return t.dtype.kind in 'biufc' and t.flags.c_contiguous and not isinstance(t, np.memmap)
 
-def _relisted(o, n, was):
-    return len(o)!=n or any(a is not None and a is not b for a,b in zip(was, islice(o, most_counted)))
-
-_left,_cached = 'left','cached' # cannot be put back; need not be
-
 def _watched(v):
-    "A function that returns what puts `v` back if it has changed, `_left` or `_cached` if nothing does; or None"
-    def watch(changed, undo=_left): return lambda: undo if changed() else None
+    "What tells the `change` of `v`; None if it cannot change, is too large, or is not on the CPU"
     if isinstance(v, (*_plain,tuple,frozenset)): return
     if is_array(v):
         if isinstance(v, torch.Tensor) and (not v.is_cpu or is_lazy(v)): return # reading it would wait for the device
-        if size_of(v)<=most_counted: held = HeldTensor(v); return watch(lambda: held.moved, held.restore)
-        return watch(partial(_refilled, v, SampledTensor(v).sample)) if _is_sampled(v) else None
-    if isinstance(v, np.ndarray) and v.size>most_counted: return # of objects
-    if isinstance(v, (ContextVar,np.ndarray)): held = Holders([v]); return watch(lambda: not held.unmoved, held.restore)
+        if size_of(v)<=most_counted: return _Held(HeldTensor(v))
+        return _LargeArray(v) if _is_sampled(v) else None
+    if isinstance(v, np.ndarray): return _Held(Holders([v])) if v.size<=most_counted else None # of objects
+    if isinstance(v, ContextVar): return _Held(Holders([v]))
     if isinstance(v, dict):
-        if not _is_plain(v): return _watched_dict(v)
-        held = Holders([v])
-        return lambda: None if held.unmoved else held.restore if _is_plain(v) else _cached
-    if isinstance(v, (list,set,deque,bytearray,array)):
-        relisted = partial(_relisted, v, len(v), [*islice(v, most_counted)])
-        if not _is_plain(v): return watch(relisted)
-        held = Holders([v])
-        return lambda: None if held.unmoved else held.restore if _is_plain(v) else _left if relisted() else _cached
-    if isinstance(v, Cached): return _watched_cache(v)
-    if isinstance(v, BytesIO): return watch(lambda n=v.getbuffer().nbytes: n!=v.getbuffer().nbytes)
-    if hasattr(type(v), '__next__') and not isinstance(v, IOBase):
-        return watch(lambda was=digest(v): was is None or digest(v)!=was)
-
-def _watched_cache(f):
-    "New results are a cache, unless somebody counts in one"
-    was,held = {k:digest(v) for k,v in counts_in(f).items()},Holders([f])
-    n = len(results_of(f))
-    def changed():
-        now = counts_in(f)
-        if any(digest(v)!=was.get(k, digest(v)) for k,v in now.items()) or [*moved_results(f, but=was)]:
-            return held.restore
-        return None if len(results_of(f))==n else _cached
-    return changed
-
-def _watched_dict(v):
-    "Of a long dict of numbers only new keys are a cache; of other dicts everything is"
-    if len(v)>10*most_counted: return # a vocabulary, which does not move
-    if not all(isinstance(o, _plain) for o in v.values()):
-        return lambda n=len(v), keys={*islice(v, most_counted)}: None if n==len(v) and keys<=v.keys() else _cached
-    was = dict(v)
-    return lambda: None if was==v else _cached if was.items()<=v.items() else _left
+        if _is_plain(v): return _PlainDict(v)
+        if len(v)>10*most_counted: return # a vocabulary, which does not move
+        return (_LongDict if all(isinstance(o, _plain) for o in v.values()) else _DictOfObjects)(v)
+    if isinstance(v, (list,set,deque,bytearray,array)): return _List(v)
+    if isinstance(v, Cached): return _Results(v)
+    if isinstance(v, BytesIO): return _Place(lambda: v.getbuffer().nbytes)
+    if hasattr(type(v), '__next__') and not isinstance(v, IOBase): return _Place(partial(digest, v))
 
 # %% ../../nbs/restore/06_loader_counts.ipynb #LoaderPart
 _absent = object()
@@ -175,7 +215,7 @@ class LoaderPart:
         self.watched += [(f'{path}.{k}', w) for k,v in inside.items() if (w := _watched(v))]
 
     def _assigned(self):
-        "Attributes that are others now, with what puts them back"
+        "Attributes that are others now, by name, and how each has changed"
         for path,o,was in self.objects:
             now = _own(o)
             for k in was.keys()|now.keys():
@@ -183,16 +223,16 @@ class LoaderPart:
                 if old is v or (type(old) is type(v) and isinstance(v, _plain) and old==v): continue
                 if old is None or old is _absent: # a file that was opened and a result that was computed stay
                     if isinstance(getattr(type(o), k, None), cached_property): continue
-                    if not isinstance(v, _plain): yield f'{path}.{k}',_cached; continue
-                yield f'{path}.{k}',partial(_set, o, k, old)
+                    if not isinstance(v, _plain): yield f'{path}.{k}',_filled; continue
+                yield f'{path}.{k}',_Change(partial(_set, o, k, old))
 
     def restore(self) -> list: # Names of what has changed and stays
         "Put back what has changed"
-        moved = dict(self._assigned()) | {k:undo for k,changed in self.watched if (undo := changed())}
-        if self.reads or _left in moved.values() or _cached in moved.values():
-            return [k for k,undo in moved.items() if undo!=_cached]
+        changes = dict(self._assigned()) | {k:change for k,o in self.watched if (change := o.change())}
+        if self.reads or not all(o.undo for o in changes.values()): # back whole or not at all
+            return [k for k,o in changes.items() if not o.is_cache]
         for o in self.functions: o.restore()
-        for undo in moved.values(): undo()
+        for o in changes.values(): o.undo()
         return []
 
 def parts_of_loader(

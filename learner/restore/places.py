@@ -94,7 +94,7 @@ class Searches:
 
     def holders(self, roots):
         "`Holders` of what model and loss hold"
-        if self.held is None or not same_objects([*roots], self.held.roots) or not self.held.unmoved:
+        if self.held is None or not same_objects([*roots], self.held.roots) or self.held.moved:
             res = Holders(roots)
             self.held = res if self.remembers else None
             return res
