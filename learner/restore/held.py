@@ -10,7 +10,6 @@ A model remembers more than weights: a buffer counts calls, `self.h` is the hidd
 __all__ = []
 
 # %% ../../nbs/restore/04_held.ipynb #imports
-from collections import OrderedDict,deque
 from dataclasses import dataclass
 from enum import Enum
 from types import FunctionType
@@ -22,9 +21,8 @@ from ..core.copies import Cached,of_library
 from ..core.tracebacks import warn
 from .tensors import HeldTensor,is_array,unique_tensors
 from .contents import Contents,same_contents,same_objects
-from .containers import assigned_globals,attributes,class_variables,containers,copy_of_iterator
-from .containers import functions_in,inside,is_iterator,Kind,kinds_of,may_hold,not_held,registered
-from .containers import slots,structure_of,variables
+from .containers import Kind,attributes,copy_of_iterator,inside,is_iterator,kinds_of,may_hold,slots
+from .containers import structure_of
 
 # %% ../../nbs/restore/04_held.ipynb #Noted
 @dataclass
@@ -54,28 +52,6 @@ class _Noted:
             elif same_objects(now[:len(was)], was): return
         self.kind.write(self.o, was)
 
-def _flat(o): return [*o, *o.values()] if type(o) is dict else o
-
-def _watch(contents, o, kind):
-    "Add what `o` holds as a container of this kind"
-    base = next((k for k in (dict,list,set,deque) if kind is containers[k]), None)
-    if kind is attributes:
-        own = vars(o)
-        contents.add_named(own, own.keys()-not_held)
-        contents.counted.append(own)
-    elif kind is registered:
-        for d in (o._modules,o._parameters): contents.add_values(d)
-    elif kind is variables:
-        contents.add_function(o, assigned_globals(o.__code__))
-        contents.add_values(vars(o))
-    elif kind is class_variables:
-        contents.add_other(vars(o).values)
-        for f in functions_in(o): contents.add_named(f.__globals__, assigned_globals(f.__code__))
-    elif base and not isinstance(o, OrderedDict):
-        contents.add(o, base)
-        if base is dict: contents.add_values(o)
-    else: contents.add_other(lambda: _flat(kind.read(o)))
-
 def _is_plain(o):
     "Whether `o` is an object with attributes, and nothing else"
     if isinstance(o, Enum): return False
@@ -101,7 +77,7 @@ class Holders:
         self.lazy = any(map(is_lazy, params)) # they are there when they have values
         self.params,self.tensors = [*unique_tensors(params)],[*unique_tensors([*params, *tensors])]
         self.contents = Contents()
-        for o in self.noted: _watch(self.contents, o.o, o.kind)
+        for o in self.noted: o.kind.watch(self.contents, o.o)
         self.was = self.contents.read()
 
     def _parts(self, o, outside):
