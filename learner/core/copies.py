@@ -137,6 +137,12 @@ def names_in(code):
     "Names of global variables that a function, and functions in it, may use"
     return {*code.co_names}.union(*(names_in(o) for o in code.co_consts if isinstance(o, CodeType)))
 
+empty_cell = CellType() # of a variable that is assigned later
+
+def closure_of(f) -> dict:
+    "Variables of the functions around `f` that it uses, by name, without those that are assigned later"
+    return {k:c.cell_contents for k,c in zip(f.__code__.co_freevars, f.__closure__ or ()) if c!=empty_cell}
+
 _small = list,dict,set,deque
 
 def _globals_of(f):
@@ -154,8 +160,7 @@ def _globals_of(f):
 
 def _variables(f):
     "Variables of `f`, of the functions around it, and of its module"
-    cells = [c.cell_contents for c in f.__closure__ or () if c!=CellType()]
-    own = [*cells, *(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values(), *vars(f).values()]
+    own = [*closure_of(f).values(), *(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values(), *vars(f).values()]
     return [v for v in own if not isinstance(v, (type,ModuleType))] + _globals_of(f)
 
 def _of_class(cls):

@@ -13,13 +13,13 @@ from collections import deque
 from functools import cache,partial
 from itertools import chain
 from logging import Logger
-from types import BuiltinMethodType,CellType,FunctionType,MethodType,ModuleType
+from types import BuiltinMethodType,FunctionType,MethodType,ModuleType
 import numpy as np
 import torch
 from torch import Tensor,nn
 from torch.optim import Optimizer
 from ..core.callback import Callback
-from ..core.copies import names_in,of_library
+from ..core.copies import closure_of,names_in,of_library
 from ..core.dispatch import Dispatcher
 
 # %% ../../nbs/data/01_search.ipynb #attributes
@@ -34,9 +34,11 @@ def slots_of(cls) -> list:
     slots = [vars(c).get('__slots__', ()) for c in cls.__mro__]
     return [k for o in slots for k in ([o] if isinstance(o, str) else o) if k not in ('__dict__','__weakref__')]
 
-def cells_of(f) -> list:
-    "What a function uses of the functions around it"
-    return [*filter(CellType().__ne__, f.__closure__)] if f.__closure__ else []
+_nothing = object()
+
+def in_slots(o) -> dict:
+    "Attributes that `o` has outside of its `__dict__`"
+    return {k:v for k in slots_of(type(o)) if (v := stored(o, k, _nothing)) is not _nothing}
 
 module_internals = frozenset(vars(nn.Module()))
 _hooks = [k for k in sorted(module_internals) if k.endswith('_hooks')]
@@ -85,12 +87,10 @@ def _attributes(o, left_out=('_iterator',)):
     own = stored(o, '__dict__', {})
     return _items(own if own.keys().isdisjoint(left_out) else {k:own[k] for k in own if k not in left_out})
 
-def _slots(o):
-    cls = type(o)
-    return _items({k:v for k in slots_of(cls) if (v := stored(o, k, cls)) is not cls})
+def _slots(o): return _items(in_slots(o))
 
 def _in_function(f):
-    bound = [*(f.__defaults__ or ()), *(c.cell_contents for c in cells_of(f))]
+    bound = [*(f.__defaults__ or ()), *closure_of(f).values()]
     used = {} if of_library(f) else {k:f.__globals__[k] for k in names_in(f.__code__) & f.__globals__.keys()}
     named = f.__kwdefaults__ or {},vars(f),used
     return [*range(len(bound)), *chain(*named)],[*bound, *chain.from_iterable(map(dict.values, named))]

@@ -18,7 +18,7 @@ from functools import cache,partial
 from io import BytesIO,IOBase,StringIO
 from logging import Logger
 from threading import local
-from types import CellType,CodeType,FunctionType,MethodType,ModuleType,SimpleNamespace
+from types import CodeType,FunctionType,MethodType,ModuleType,SimpleNamespace
 from typing import NamedTuple
 from weakref import ProxyTypes,WeakKeyDictionary,WeakSet,WeakValueDictionary,ref
 import numpy as np
@@ -30,10 +30,10 @@ from torch.quasirandom import SobolEngine
 from torch.utils.data import DataLoader,Dataset
 from fastcore.foundation import L
 from ..core.callback import Callback
-from ..core.copies import Cached,names_in,of_library,results_of
+from ..core.copies import Cached,closure_of,names_in,of_library,results_of
 from ..core.dispatch import Dispatcher
 from ..data.generators import is_generator
-from ..data.search import CallableIterator,hooks_of,is_own,module_internals,slots_of,stored
+from ..data.search import CallableIterator,hooks_of,in_slots,is_own,module_internals,slots_of
 
 # %% ../../nbs/restore/03_containers.ipynb #kinds
 _not_held = frozenset(module_internals) # parts of a module, and its mode, which others take care of
@@ -91,10 +91,8 @@ def _watch_module(contents, m):
 def _put_in_module(m, was):
     for (where,k),v in was.items(): vars(m)[where][k] = v
 
-_nothing = object()
-def _in_slots(o): return {k:v for k in slots_of(type(o)) if (v := stored(o, k, _nothing)) is not _nothing}
 def _put_slots(o, was):
-    for k in _in_slots(o).keys()-was.keys(): delattr(o, k)
+    for k in in_slots(o).keys()-was.keys(): delattr(o, k)
     for k,v in was.items(): object.__setattr__(o, k, v)
 
 def _put_all_items(o, was): o[:] = was
@@ -113,7 +111,7 @@ def _put_results(f, was):
     if f.cache_parameters()['maxsize'] is None: own.update(was) # else they are links of a list
 
 attributes = Kind(lambda o: {k:vars(o)[k] for k in vars(o).keys()-_not_held}, _put_attributes, add=_watch_attributes)
-slots = Kind(_in_slots, _put_slots)
+slots = Kind(in_slots, _put_slots)
 _registered = Kind(_in_module, _put_in_module, add=_watch_module)
 _containers = { # by their base class
     dict: Kind(_in_dict, _put_dict, add=_watch_dict),
@@ -168,9 +166,8 @@ def _defaults_of(f):
 
 def _in_function(f):
     "Variables around a function, its defaults, its attributes, and global variables that it assigns"
-    cells = {k:c.cell_contents for k,c in zip(f.__code__.co_freevars, f.__closure__ or ()) if c!=CellType()}
     defaults = {f'{k}=':v for k,v in (_defaults_of(f) | (f.__kwdefaults__ or {})).items()}
-    return cells | defaults | {f'.{k}':v for k,v in vars(f).items()} | globals_of([f])
+    return closure_of(f) | defaults | {f'.{k}':v for k,v in vars(f).items()} | globals_of([f])
 
 _no_data = type,FunctionType,staticmethod,classmethod
 def _is_data(k, v):

@@ -13,9 +13,9 @@ __all__ = []
 from collections import OrderedDict,deque
 from itertools import chain,compress,repeat
 from operator import attrgetter,is_,itemgetter
-from types import CellType,FunctionType
+from types import FunctionType
 from torch import nn
-from ..core.copies import names_in,of_library
+from ..core.copies import empty_cell,names_in,of_library
 from ..data.search import Search,module_internals,slots_of,stored
 
 # %% ../../nbs/restore/02_contents.ipynb #Contents
@@ -25,7 +25,7 @@ def same_objects(a, b) -> bool:
 
 _last = itemgetter(slice(-1000, None))
 _bound = attrgetter('__defaults__'),attrgetter('__kwdefaults__')
-_content,_empty = attrgetter('cell_contents'),CellType() # a variable that is assigned later
+_content = attrgetter('cell_contents')
 
 class Contents:
     "What objects hold, to be read again and again"
@@ -59,7 +59,7 @@ class Contents:
         "How much the containers hold, and all that is held"
         sizes,held = [*map(len, self.counted)],[*map(dict.get, self.owners, self.names)]
         for get in _bound: held += map(get, self.functions)
-        held += map(_content, filter(_empty.__ne__, self.cells))
+        held += map(_content, filter(empty_cell.__ne__, self.cells))
         held += chain.from_iterable(map(_last, self.records))
         for (size,read),objects in self.groups.items():
             sizes += map(size, objects)

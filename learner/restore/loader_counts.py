@@ -17,7 +17,7 @@ from functools import cache,cached_property,partial
 from io import BytesIO,IOBase
 from itertools import islice
 from logging import Logger
-from types import CellType,FunctionType,MethodType,ModuleType
+from types import FunctionType,MethodType,ModuleType
 from weakref import ref
 import numpy as np
 import torch
@@ -27,12 +27,13 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback
 from ..core.checks import listed
-from ..core.copies import Cached,counts_in,digest,moved_results,of_library,results_of
+from ..core.copies import Cached,closure_of,counts_in,digest,moved_results,of_library,results_of
 from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn
-from ..data.search import module_internals,slots_of,stored
+from ..data.search import in_slots,module_internals,slots_of,stored
 from ..data.generators import is_generator,is_stateful
 from .tensors import HeldTensor,SampledTensor,is_array,size_of
+from .containers import assign
 from .held import Holders
 
 # %% ../../nbs/restore/06_loader_counts.ipynb #loader_walk
@@ -54,17 +55,14 @@ def _is_plain(v, depth=5):
     if not depth or not isinstance(v, (*_listed,dict)) or len(v)>most_counted: return False
     return all(_is_plain(o, depth-1) for o in (v.values() if isinstance(v, dict) else v))
 
-def _cells(f): return {k:c for k,c in zip(f.__code__.co_freevars, f.__closure__ or ()) if c!=CellType()}
-
 def _own(o):
     "Attributes of an object; numbers and caches of a class; variables of the functions around a function"
-    if isinstance(o, FunctionType): return {k:c.cell_contents for k,c in _cells(o).items()} | vars(o)
+    if isinstance(o, FunctionType): return closure_of(o) | vars(o)
     if isinstance(o, type): return {k:v for k,v in vars(o).items() if type(v) in (int,float,Cached) and k[:2]!='__'}
     own = stored(o, '__dict__', {})
     if isinstance(o, nn.Module): own = {k:own[k] for k in own.keys()-module_internals} | o._buffers | o._modules \
         | o._parameters
-    slots = {k:v for k in slots_of(type(o)) if (v := stored(o, k, slots_of)) is not slots_of}
-    return {**own, **slots}
+    return {**own, **in_slots(o)}
 
 def _inside(o):
     "What `o` is made of, with names"
@@ -184,7 +182,7 @@ _absent = object()
 
 def _set(o, k, v):
     if isinstance(o, type): delattr(o, k) if v is _absent else setattr(o, k, v)
-    elif isinstance(o, FunctionType) and k in _cells(o): _cells(o)[k].cell_contents = None if v is _absent else v
+    elif isinstance(o, FunctionType) and k in closure_of(o): assign(o, k, None if v is _absent else v)
     elif isinstance(o, nn.Module) and k in o._buffers: o._buffers[k] = None if v is _absent else v
     elif isinstance(o, nn.Module) and k in o._parameters: o._parameters[k] = None if v is _absent else v
     elif v is _absent: object.__delattr__(o, k)

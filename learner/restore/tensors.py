@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+from ..core.copies import compressed
 
 # %% ../../nbs/restore/01_tensors.ipynb #tensors
 _usual = torch.Tensor,nn.Parameter,getattr(nn, 'Buffer', nn.Parameter)
@@ -26,16 +27,14 @@ def _bare(t):
     plain = type(t).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
     return t.detach().as_subclass(torch.Tensor) if plain else None
 
-_indices = {torch.sparse_coo:('_indices','_values'), **dict.fromkeys([torch.sparse_csr,torch.sparse_bsr],
-    ('crow_indices','col_indices','values')), **dict.fromkeys([torch.sparse_csc,torch.sparse_bsc],
-    ('ccol_indices','row_indices','values'))}
+_parts_of = {torch.sparse_coo:('_indices','_values'), **compressed} # methods, by layout
 
 def _values_of(t):
     "The plain tensors or arrays that `t` consists of; None if they cannot be read or written"
     if isinstance(t, np.ndarray): return [t] if t.flags.writeable else None
     if (t := _bare(t)) is None or t.is_meta: return None
     if t.is_quantized: return [t.int_repr()]
-    return [t] if t.layout is torch.strided else [getattr(t.detach(), k)() for k in _indices.get(t.layout, ())] or None
+    return [t] if t.layout is torch.strided else [getattr(t.detach(), k)() for k in _parts_of.get(t.layout, ())] or None
 
 def _same(a, b):
     if isinstance(a, np.ndarray): return a.tobytes()==b.tobytes()

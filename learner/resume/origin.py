@@ -13,16 +13,16 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache,partial
-from types import CellType,CodeType,FunctionType,MethodType,ModuleType
+from types import CodeType,FunctionType,MethodType,ModuleType
 from weakref import ref
 import numpy as np
 import torch
 from .. import __version__
 from ..core.callback import FuncCallback
-from ..core.copies import names_in,of_library
+from ..core.copies import closure_of,names_in,of_library
 from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn
-from ..data.search import cells_of,is_own,stored
+from ..data.search import is_own,stored
 from ..restore.places import by_name
 
 # %% ../../nbs/resume/02_origin.ipynb #assigned
@@ -35,8 +35,7 @@ def _assigned(code, ops):
 def _enclosed(f):
     "Plain values of the functions around `f` that it uses and does not assign, and the code of functions among them"
     state = _assigned(f.__code__, frozenset(['STORE_DEREF']))
-    cells = [c for k,c in zip(f.__code__.co_freevars, f.__closure__ or ()) if k not in state and c!=CellType()]
-    values = [c.cell_contents for c in cells]
+    values = [v for k,v in closure_of(f).items() if k not in state]
     return [getattr(o, '__code__', o) for o in values if isinstance(o, (int,float,str,tuple,FunctionType))]
 
 def _is_constant(v):
@@ -132,7 +131,7 @@ def _named(f):
     res = [f.__globals__[k] for k in names & f.__globals__.keys()]
     modules = [o for o in res if isinstance(o, ModuleType) and is_own(o)]
     res += [vars(o)[k] for o in modules for k in names & vars(o).keys()]
-    return [o for o in [*res, *(c.cell_contents for c in cells_of(f))] if isinstance(o, (FunctionType,type,partial))]
+    return [o for o in [*res, *closure_of(f).values()] if isinstance(o, (FunctionType,type,partial))]
 
 def _uses(o):
     "What `o` holds or uses"
