@@ -2327,6 +2327,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'learner.loop.loop.Loop.all_batches': ('loop/loop.html#loop.all_batches', 'learner/loop/loop.py'),
                                    'learner.loop.loop.LoopState': ('loop/loop.html#loopstate', 'learner/loop/loop.py'),
                                    'learner.loop.loop.LoopState.__init__': ('loop/loop.html#loopstate.__init__', 'learner/loop/loop.py'),
+                                   'learner.loop.loop.LoopState.enter_mode': ( 'loop/loop.html#loopstate.enter_mode',
+                                                                               'learner/loop/loop.py'),
                                    'learner.loop.loop.LoopState.forget_batch': ( 'loop/loop.html#loopstate.forget_batch',
                                                                                  'learner/loop/loop.py'),
                                    'learner.loop.loop.LoopState.has_epoch': ('loop/loop.html#loopstate.has_epoch', 'learner/loop/loop.py'),

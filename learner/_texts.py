@@ -934,6 +934,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Logger.log_params': 'Parameters:\n\n- `config`: A `RunConfig`; `config.flat()` is a dict of one level',
  'Logger.start': 'Parameters:\n\n- `resumed`: Whether something of this fit was logged before',
  'Loop.batch_limit': 'Parameters:\n\n- `phase`: `train` or `valid`',
+ 'Loop.enter_mode': 'Parameters:\n\n- `mode`: `fit`, `lr_find`, `validate` or `predict`',
  'Loop.has_epoch': 'Parameters:\n\n- `epoch`: Number of an epoch, from 0',
  'Loop.one_batch': 'Parameters:\n\n- `i`: Index of the batch\n- `b`: The batch',
  'Loop.use_loader': 'Parameters:\n'

@@ -19,7 +19,7 @@ from ..core.callback import Callback,TrainEvalCallback
 from ..data.loaders import length
 from ..model.groups import freeze_groups,norm_bias_params,param_groups
 from ..model.hypers import first_groups,get_hyper,hypers,set_hyper,spare,values_for
-from ..model.optimizer import clear_state,make_opt,requires_closure,switching,to_eval
+from ..model.optimizer import clear_state,make_opt,requires_closure,to_eval
 from ..record.run_config import plain
 from ..restore.places import all_modules
 from .loop import Loop,loss_and_grads
@@ -246,10 +246,9 @@ class StopMixin(OptimizerMixin):
     def fitting(self, mode):
         "Around a fit or `lr_find`: restore modes and hyper-parameters at the end"
         before = self.route.hypers_before = {k:get_hyper(self.opt, k) for k in hypers(self.opt)}
-        self.two_weights = bool(switching(self.opt))
         self.step_args = (partial(loss_and_grads, self),) if requires_closure(self.opt) else ()
         with self.keep_modes():
-            self.mode = mode
+            self.enter_mode(mode)
             try: yield
             except BaseException as e: release_frames(e); raise
             finally:

@@ -18,7 +18,6 @@ from ..core.checks import checked,is_whole
 from ..core.callback import FuncCallback
 from ..core.callbacks import CallbackList
 from ..data.loaders import DataLoaders,check_choice,check_loader
-from ..model.optimizer import switching
 from ..record.history import Row
 from ..record.recorder import Recorder
 from ..restore.snapshot import unmoved
@@ -125,8 +124,8 @@ class InferenceMixin(RestoreMixin):
         inside:bool=False, # Run only the `validate` scopes, even where nothing is running
     ):
         "Run inference: a whole run of its own, or the validation alone inside another run"
-        inside,self.mode,self.to_validate = inside or self.mode is not None,mode,dls
-        self.two_weights = bool(switching(self.opt))
+        inside,self.to_validate = inside or self.mode is not None,dls
+        self.enter_mode(mode)
         if inside:
             with self.nested_inference(): return self.validate_all()
         self.to_device()

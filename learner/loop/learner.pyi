@@ -67,6 +67,9 @@ class Learner:
     def run_scopes(self):
         'Run the whole loop, from the scope `fit` on'
         ...
+    def enter_mode(self, mode: str):
+        'Begin a fit or an inference, with the optimizer that there is now\n\n- `mode`: `fit`, `lr_find`, `validate` or `predict`'
+        ...
     def take_step(self):
         'Take a step of the optimizer, between its events'
         ...

@@ -17,7 +17,7 @@ from ..core.events import CancelBatchException
 from ..core.callback import refer,weak
 from ..core.dispatch import Dispatcher,scope
 from ..data.loaders import length,to_device,twin
-from ..model.optimizer import drop_grads,in_use,training_mode
+from ..model.optimizer import drop_grads,in_use,switching,training_mode
 from ..model.mapping import fields_for,part_of,predictions,recognize,shifted,takes_tensors
 from ..record.history import Row
 from ..measure.advice import advice,no_loss
@@ -97,6 +97,11 @@ class LoopState(Dispatcher):
         "Run the whole loop, from the scope `fit` on"
         self._fit()
     def leaving(self, e): self.route.leaving(e)
+    def enter_mode(self,
+        mode:str, # `fit`, `lr_find`, `validate` or `predict`
+    ):
+        "Begin a fit or an inference, with the optimizer that there is now"
+        self.mode,self.two_weights = mode,bool(switching(self.opt))
     def take_step(self):
         "Take a step of the optimizer, between its events"
         self._step()
