@@ -2519,6 +2519,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'learner.measure.advice': { 'learner.measure.advice._advice': ('measure/advice.html#_advice', 'learner/measure/advice.py'),
                                         'learner.measure.advice._axis_of_classes': ( 'measure/advice.html#_axis_of_classes',
                                                                                      'learner/measure/advice.py'),
+                                        'learner.measure.advice._bad_codes': ( 'measure/advice.html#_bad_codes',
+                                                                               'learner/measure/advice.py'),
                                         'learner.measure.advice._changed': ('measure/advice.html#_changed', 'learner/measure/advice.py'),
                                         'learner.measure.advice._fails': ('measure/advice.html#_fails', 'learner/measure/advice.py'),
                                         'learner.measure.advice._in_evaluation': ( 'measure/advice.html#_in_evaluation',

@@ -105,7 +105,8 @@ notes = {
         "raised by the splitter `accuracy`, which is called with the model"),
     'opt_func':           (lambda: mk(opt_func=lambda: torch.optim.SGD).fit(1),
         "raised by `opt_func`, which is called with a list of parameter groups"),
-    'sample':             (lambda: mk().predict(ds[0]), "of a sample `(x, y)`, write `predict(x)`")}
+    'sample':             (lambda: mk().predict(ds[0]), "of a sample `(x, y)`, write `predict(x)`"),
+    'list of inputs':     (lambda: mk().predict([*ds[0]]), "several are a tuple: write `predict((x1, x2))`")}
 @pytest.mark.parametrize('what', notes)
 def test_an_error_of_torch_gets_a_note(what):
     f,text = notes[what]

@@ -11,7 +11,9 @@ __all__ = []
 from collections.abc import Mapping
 from contextlib import nullcontext
 from inspect import Parameter,signature
+from traceback import walk_tb
 import torch
+from torch import nn
 from ..core.attendance import note_of_raiser
 from ..core.checks import instead_of,listed,short_name
 from ..data.generators import keep_random
@@ -76,6 +78,17 @@ def _changed(learn, part, call):
     return f"`cbs=MapBatch(lambda b: ({before}b[{part}]{call}, *b[{part+1}:]))`"
 
 # %% ../../nbs/measure/07_advice.ipynb #of_inputs
+def _bad_codes(learn, e):
+    "Which embedding has no row for a code"
+    if not isinstance(e, IndexError): return ''
+    for frame,_ in walk_tb(e.__traceback__):
+        m,codes = (frame.f_locals.get(k) for k in ('self','input'))
+        if not isinstance(m, nn.Embedding) or not isinstance(codes, torch.Tensor): continue
+        name = next((k for k,o in learn.model.named_modules() if o is m), type(m).__name__)
+        return (f"`{name}` has {m.num_embeddings} rows, for codes from 0 to {m.num_embeddings-1}, "
+            f"and got codes from {codes.min()} to {codes.max()}")
+    return ''
+
 def _of_inputs(learn, e):
     "What to write, if inputs do not fit the model"
     xb,b = learn.xb,learn.batch
@@ -86,11 +99,11 @@ def _of_inputs(learn, e):
     least,most = sum(p.default is Parameter.empty for p in ps),len(ps)
     if not any(p.kind is p.VAR_POSITIONAL for p in ps) and not least<=len(xb)<=most:
         wanted = least if len(xb)<least else most
-        if 0<wanted<len(b):
-            return f"It takes {wanted}, and a batch has {len(b)} parts: write `DataLoaders(…, n_inp={wanted})`"
-        return f"It takes {wanted}, and a batch has {len(b)} parts"
+        has = f"It takes {wanted}, and a batch has {len(b)} part{'s'*(len(b)>1)}"
+        return f"{has}: write `DataLoaders(…, n_inp={wanted})`" if 0<wanted<len(b) else has
     if any(type(o).__module__=='numpy' for o in b):
         return "Arrays become tensors by `cbs=MapBatch(lambda b: tuple(map(torch.as_tensor, b)))`"
+    if bad := _bad_codes(learn, e): return bad
     types = {p.dtype for p in learn.model.parameters()}
     if types!={torch.float32} or 'type' not in str(e): return ''
     others = {i:o for i,o in enumerate(xb) if isinstance(o, torch.Tensor) and o.dtype is not torch.float32}

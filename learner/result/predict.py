@@ -55,8 +55,9 @@ def predict(self:Learner,
     with splitting(self, _all_input):
         try: preds,_,dec = self.get_preds(dl=[b], with_decoded=True)
         except TypeError as e:
-            e.add_note("raised by `predict`, which passes all of `item` to the model: "
-                "of a sample `(x, y)`, write `predict(x)`")
+            how = "of a sample `(x, y)`, write `predict(x)`"
+            if isinstance(item, list): how = "a list is one input, and several are a tuple: write `predict((x1, x2))`"
+            e.add_note(f"raised by `predict`, which passes all of `item` to the model: {how}")
             raise
     dec = rows_of(dec, 0)
     res = decision(dec, getattr(self.dls, 'vocab', None)),dec,rows_of(preds, 0)

@@ -147,10 +147,12 @@ class Checkpoint(Callback):
         self.interval.begin(self.learn)
         self.keeping.higher = self.result.higher
         self.fit_files = FitFiles(self.learn, self.files, self.keeping)
-        self.sigterm,self.failed,self.asked = SigtermHandler(self.learn),False,False
+        self.sigterm,self.failed,self.asked = SigtermHandler(self.learn),None,False
         self.begun,self.carried,self.route.carry = True,self.route.carry,True
         self.done_before = done_in(self.route.target)
         if not self.route.resuming: self._ask() # the very beginning
+        elif not (target := self.route.target).in_memory:
+            print(f"Resumes a run that was stopped {target.position.where(self.learn.n_train)}")
         if self.on_exc: self.sigterm.install()
 
     def state_dict(self):
@@ -185,7 +187,7 @@ class Checkpoint(Callback):
         self.fit_files.add(file, digest, at, self.result.value)
         self.last_saved_path = file
 
-    def after_exception(self): self.failed = True
+    def after_exception(self): self.failed = self.learn.exc
     def after_cancel_fit(self):
         if self.begun: self._write(last_position(self.learn))
     def after_fit(self):
@@ -200,7 +202,11 @@ class Checkpoint(Callback):
         self.begun,self.route.carry = False,self.carried
         self.sigterm.remove()
         at = self.route.position()
-        if self.failed and self.on_exc and at and not self.route.resuming: self._write(at)
+        failed,self.failed = self.failed,None # a traceback holds all that the fit had
+        if not (failed and self.on_exc and at) or self.route.resuming: return
+        self._write(at)
+        if at.exact: failed.add_note(
+            f"`{self.last_saved_path}` holds the run: `fit(…, resume=True)` continues it in any process")
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #find_state
 def _named_file(learn, resume):

@@ -1,6 +1,6 @@
 """Promise 1: a run that was stopped anywhere, and is resumed in another process with other seeds, ends as one that was
 never stopped, to the last bit"""
-import json,os,random,time,warnings
+import json,os,random,re,time,warnings
 from pathlib import Path
 import numpy as np
 import pytest,torch
@@ -9,7 +9,7 @@ from learner.all import *
 from parts import shown
 from processes import run_script
 import runs
-from runs import differences,fit,lacks,learner,outcome
+from runs import CtrlC,differences,fit,lacks,learner,outcome
 
 here = Path(__file__).parent
 
@@ -123,6 +123,23 @@ def test_a_fit_that_is_over_is_not_repeated(tmp_path):
     again = learner(case, tmp_path, 2)
     fit(again, case, new_saver(case), resume=True)
     assert not differences(outcome(learn), outcome(again)) and len(again.recorder.rows)==3
+
+@pytest.mark.parametrize('cb,where', [(lambda n: CtrlC('after_pred', 2*n), 'in epoch 0, after batch 2 of 6'),
+    (lambda n: Raise('before_validate', InterruptedError, n), 'in epoch 0, after its training')],
+    ids=['Ctrl-C','error'])
+def test_a_stop_names_the_file_that_holds_the_run_and_a_resume_says_where(cb, where, tmp_path, capsys):
+    with pytest.raises((KeyboardInterrupt,InterruptedError)) as e:
+        learner({}, tmp_path, 1).fit(2, cbs=[Checkpoint(), cb(1)])
+    file, = re.findall(r'`(\S+\.pt)` holds the run', '\n'.join(e.value.__notes__))
+    assert Path(file).is_file()
+    learn = learner({}, tmp_path, 2).fit(2, cbs=[Checkpoint(), cb(99)], resume=True)
+    assert f'Resumes a run that was stopped {where}\n' in capsys.readouterr().out
+    assert not differences(outcome(learner({}, tmp_path, 1).fit(2)), outcome(learn))
+
+def test_a_stop_inside_a_batch_names_no_file_since_the_run_resumes_from_another(tmp_path):
+    with pytest.raises(InterruptedError) as e:
+        learner({}, tmp_path, 1).fit(2, cbs=[Checkpoint(), Raise('before_step', InterruptedError, 9)])
+    assert 'holds the run' not in '\n'.join(e.value.__notes__)
 
 def test_more_epochs(tmp_path):
     learner({}, tmp_path, 1).fit(2, cbs=Checkpoint(every=2, unit='iter'))
