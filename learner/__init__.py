@@ -30,7 +30,7 @@ Modules:
 - `learner.dist.agreement`: What one of several processes does, all do: cancels, stops, errors
 - `learner.dist.launch`: Train in several processes from a notebook: `learn.fit(5, procs=2)`
 - `learner.dist.merging`: What metrics have gathered in several processes becomes what one process would have gathered
-- `learner.dist.processes`: Who this process is among those that train together, and all that they tell one another
+- `learner.dist.processes`: Rank and number of processes, and all communication between them
 - `learner.dist.sharding`: Each process holds a part of weights, gradients and optimizer state while batches run: FSDP2
 - `learner.dist.shares`: Each process loads its part of every batch: no sample is lost, none comes twice, and the order is that of one process
 - `learner.inspect.activations`: Mean, standard deviation and histograms of what each layer returns during training
@@ -53,8 +53,12 @@ Modules:
 - `learner.record.progress`: Bars and a table in a terminal, one display in a notebook, plain lines in a log
 - `learner.record.recorder`: Losses of every batch, and a row of results for every epoch
 - `learner.record.rows`: Batches put together again: every sample in its place, in memory that is allocated once
+- `learner.restore.attributes`: Attributes of modules and objects that have changed since a run began, named so that a file can hold them
 - `learner.restore.contents`: What many objects hold, read into one list and compared at once
 - `learner.restore.held`: Everything that can be reached from a model, noted with what it holds and put back
+- `learner.restore.loader_counts`: Numbers that datasets, samplers and collate functions keep, noted before an inference and put back after it
+- `learner.restore.snapshot`: Values that can be restored: the model around an inference, everything around a trial or a resume
+- `learner.restore.tensors`: Tensors and arrays of all kinds: noted with their values, compared by value, and put back
 - `learner.result.confusion`: Which classes a classifier confuses; precision, recall and F1 of each class
 - `learner.result.export`: A whole learner in one file, to predict with elsewhere
 - `learner.result.interpret`: The samples with the highest losses, and everything else about each sample of a loader

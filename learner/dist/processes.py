@@ -1,4 +1,4 @@
-"""Who this process is among those that train together, and all that they tell one another
+"""Rank and number of processes, and all communication between them
 
 Several processes train one model: each computes a part of every batch. They are started by `torchrun` or `accelerate launch`, and PyTorch's *process group* connects them.
 

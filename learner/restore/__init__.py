@@ -1,1 +1,1 @@
-"What a run holds besides weights: found, noted, and put back"
+"State of a run besides its weights: how it is found, noted and restored"
