@@ -3762,6 +3762,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                              'learner/restore/containers.py'),
                                             'learner.restore.containers._assigned_globals': ( 'restore/containers.html#_assigned_globals',
                                                                                               'learner/restore/containers.py'),
+                                            'learner.restore.containers._attributes': ( 'restore/containers.html#_attributes',
+                                                                                        'learner/restore/containers.py'),
                                             'learner.restore.containers._defaults_of': ( 'restore/containers.html#_defaults_of',
                                                                                          'learner/restore/containers.py'),
                                             'learner.restore.containers._flat': ( 'restore/containers.html#_flat',

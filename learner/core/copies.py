@@ -169,14 +169,14 @@ def _of_class(cls):
     return [(k, o) for k,o in vars(cls).items() if type(o) in _flat and not k.startswith('__')] + fs
 
 # %% ../../nbs/core/07_copies.ipynb #digest_module
-_internals = {*vars(nn.Module()),'training'}
+module_internals = frozenset(vars(nn.Module())) # parts of a module, its hooks and its mode
 
 def _of_module(m):
     "Attributes, buffers, parameters and modules; of a large parameter some values"
     def some(p): return p if p.numel()<=1000 else p.detach().reshape(-1)[::p.numel()//1000]
     params = {k:some(p) for k,p in m._parameters.items() if p is not None and not is_lazy(p)}
     buffers = {k:b for k,b in m._buffers.items() if b is not None and not is_lazy(b)}
-    own = {k:v for k,v in vars(m).items() if k not in _internals}
+    own = {k:v for k,v in vars(m).items() if k not in module_internals}
     return [*own.items(), *buffers.items(), *params.items(), *m._modules.items()]
 
 # %% ../../nbs/core/07_copies.ipynb #digest_position

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor,nn
 from torch.optim import Optimizer
 from ..core.callback import Callback
-from ..core.copies import closure_of,names_in,of_library
+from ..core.copies import closure_of,module_internals,names_in,of_library
 from ..core.dispatch import Dispatcher
 
 # %% ../../nbs/data/01_search.ipynb #attributes
@@ -40,7 +40,6 @@ def in_slots(o) -> dict:
     "Attributes that `o` has outside of its `__dict__`"
     return {k:v for k in slots_of(type(o)) if (v := stored(o, k, _nothing)) is not _nothing}
 
-module_internals = frozenset(vars(nn.Module()))
 _hooks = [k for k in sorted(module_internals) if k.endswith('_hooks')]
 
 def hooks_of(

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 from ..core.checks import checked,snake_name,unchecked
-from ..core.copies import copied
+from ..core.copies import copied,module_internals
 from ..model.loss_properties import count_kept,ignore_index_of,items_of,loss_of,loss_per_sample
 from ..model.loss_properties import n_items,n_samples,reduction_in
 
@@ -118,8 +118,7 @@ class _HeldModules:
                 if b is not None: b.data = values[k].to(b.device)
             m._buffers.update(buffers)
 
-_internals = {*vars(nn.Module()),'training'}
-def _attributes(m): return {k:v for k,v in vars(m).items() if k not in _internals}
+def _attributes(m): return {k:v for k,v in vars(m).items() if k not in module_internals}
 
 def hold(
     metrics, # Metrics, which go on with the copies

@@ -30,14 +30,12 @@ from torch.quasirandom import SobolEngine
 from torch.utils.data import DataLoader,Dataset
 from fastcore.foundation import L
 from ..core.callback import Callback
-from ..core.copies import Cached,closure_of,names_in,of_library,results_of
+from ..core.copies import Cached,closure_of,module_internals,names_in,of_library,results_of
 from ..core.dispatch import Dispatcher
 from ..data.generators import is_generator
-from ..data.search import CallableIterator,hooks_of,in_slots,is_own,module_internals,slots_of
+from ..data.search import CallableIterator,hooks_of,in_slots,is_own,slots_of
 
 # %% ../../nbs/restore/03_containers.ipynb #kinds
-_not_held = frozenset(module_internals) # parts of a module, and its mode, which others take care of
-
 def _flat(o): return [*o, *o.values()] if type(o) is dict else o
 
 class Kind(NamedTuple):
@@ -75,13 +73,14 @@ def _put_text(o, was):
     text,i = was
     o.seek(0); o.truncate(); o.write(text); o.seek(i)
 
+def _attributes(o): return {k:vars(o)[k] for k in vars(o).keys()-module_internals} # others take care of those
 def _watch_attributes(contents, o):
     own = vars(o)
-    contents.add_named(own, own.keys()-_not_held)
+    contents.add_named(own, own.keys()-module_internals)
     contents.counted.append(own)
 def _put_attributes(o, was):
     own = vars(o)
-    for k in own.keys()-_not_held-was.keys(): del own[k]
+    for k in own.keys()-module_internals-was.keys(): del own[k]
     own.update(was)
 
 _where = '_modules','_parameters'
@@ -110,7 +109,7 @@ def _put_results(f, was):
         if not isinstance(own[k], nn.Module): del own[k] # a model that was loaded stays
     if f.cache_parameters()['maxsize'] is None: own.update(was) # else they are links of a list
 
-attributes = Kind(lambda o: {k:vars(o)[k] for k in vars(o).keys()-_not_held}, _put_attributes, add=_watch_attributes)
+attributes = Kind(_attributes, _put_attributes, add=_watch_attributes)
 slots = Kind(in_slots, _put_slots)
 _registered = Kind(_in_module, _put_in_module, add=_watch_module)
 _containers = { # by their base class

@@ -15,8 +15,8 @@ from itertools import chain,compress,repeat
 from operator import attrgetter,is_,itemgetter
 from types import FunctionType
 from torch import nn
-from ..core.copies import empty_cell,names_in,of_library
-from ..data.search import Search,module_internals,slots_of,stored
+from ..core.copies import empty_cell,module_internals,names_in,of_library
+from ..data.search import Search,slots_of,stored
 
 # %% ../../nbs/restore/02_contents.ipynb #Contents
 def same_objects(a, b) -> bool:

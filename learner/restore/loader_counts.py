@@ -31,10 +31,11 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback
 from ..core.checks import listed
-from ..core.copies import Cached,closure_of,counts_in,digest,moved_results,of_library,results_of
+from ..core.copies import Cached,closure_of,counts_in,digest,module_internals,moved_results,of_library
+from ..core.copies import results_of
 from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn
-from ..data.search import in_slots,module_internals,slots_of,stored
+from ..data.search import in_slots,slots_of,stored
 from ..data.generators import is_generator,is_stateful
 from .tensors import HeldTensor,SampledTensor,is_array,size_of
 from .containers import assign
