@@ -13,7 +13,7 @@ from collections import deque
 from functools import cache,partial
 from itertools import chain
 from logging import Logger
-from types import BuiltinMethodType,FunctionType,MethodType,ModuleType
+from types import BuiltinMethodType,FunctionType,MemberDescriptorType,MethodType,ModuleType
 import numpy as np
 import torch
 from torch import Tensor,nn
@@ -30,9 +30,9 @@ def stored(o, k, default=None):
 
 @cache
 def slots_of(cls) -> list:
-    "Names of attributes that objects have outside of their `__dict__`"
-    slots = [vars(c).get('__slots__', ()) for c in cls.__mro__]
-    return [k for o in slots for k in ([o] if isinstance(o, str) else o) if k not in ('__dict__','__weakref__')]
+    "Names of attributes that objects have outside of their `__dict__`; that of a private `__n` has its class before it"
+    own = [vars(c) for c in cls.__mro__ if '__slots__' in vars(c)]
+    return [k for o in own for k,v in o.items() if isinstance(v, MemberDescriptorType)]
 
 _nothing = object()
 

@@ -116,10 +116,18 @@ class Cache:
 class Slots:
     __slots__ = 'n',
     def __init__(self): self.n = 0
+class PrivateSlots:
+    "Python keeps the slot as `_PrivateSlots__n`"
+    __slots__ = '__n',
+    def __init__(self): self.__n = 0
+    def up(self): self.__n += 1; return self.__n
 class InObject(Own):
     first = Cache
     def move(self): self.h.n += 1; return torch.tensor(float(self.h.n))
 class InSlots(InObject): first = Slots
+class InPrivateSlots(Own):
+    first = PrivateSlots
+    def move(self): return torch.tensor(float(self.h.up()))
 class InNamespace(InObject):
     def first(self): return SimpleNamespace(n=0)
 class Unregistered(Own):
@@ -131,7 +139,8 @@ buffers = dict(in_place=InPlace, hidden=Hidden, replaced=Replaced, past_version=
     frozen=Frozen, frozen_data=FrozenData, max_norm=MaxNorm, gradient=InGradient)
 attributes = dict(count=Count, rebound=Rebound, tensor=TensorInPlace, array=Array, list=Grows, deque=Queue, set=Members,
     dict=Names, counter=Counted, ordered=Ordered, nested=Nested, listed_tensors=ListedTensors,
-    new=New, object=InObject, slots=InSlots, namespace=InNamespace, unregistered=Unregistered)
+    new=New, object=InObject, slots=InSlots, private_slots=InPrivateSlots, namespace=InNamespace,
+    unregistered=Unregistered)
 
 # Rarer kinds. `first` makes the state, and `then` moves it, in place where it can, and returns it and a number
 def kind(first, then):
@@ -429,6 +438,11 @@ class Attribute(Holds):
     def get(self): return self.rng
 class Slotted:
     __slots__ = 'rng',
+class PrivatelySlotted:
+    __slots__ = '__rng',
+    def __init__(self, rng): self.__rng = rng
+    @property
+    def rng(self): return self.__rng
 class Pair(namedtuple('Pair', 'a rng')): pass
 class LongList(Holds):
     def get(self): return self.o[-1].rng
@@ -484,7 +498,8 @@ def hooked(rng):
     m.register_forward_hook(lambda m, i, o: o+number(rng))
     return partial(m, torch.zeros(()))
 
-ways = dict(attribute=lambda rng: Attribute(rng=rng), slots=in_slots, on_class=of_class, on_base=of_base, deep=deep,
+ways = dict(attribute=lambda rng: Attribute(rng=rng), slots=in_slots,
+    private_slots=lambda rng: Inside(o=PrivatelySlotted(rng)), on_class=of_class, on_base=of_base, deep=deep,
     long_list=lambda rng: LongList(o=[*(Holds() for _ in range(300)), Holds(rng=rng)]),
     tuple=lambda rng: InList(o=(1, rng)), named_tuple=lambda rng: Inside(o=Pair(1, rng)),
     dict=lambda rng: InList(o={**{str(i):i for i in range(500)}, 'rng': rng}), set=lambda rng: InList(o={rng}),
