@@ -64,6 +64,7 @@ def test_the_figure_of_a_confusion_matrix_has_the_dots_that_were_asked_for():
     interp = ClassificationInterpretation.from_learner(learn)
     assert interp.plot_confusion_matrix(figsize=(4, 4), dpi=50).figure.dpi==50
     with pytest.raises((TypeError,ValueError), match='`dpi`'): interp.plot_confusion_matrix(dpi=0)
+    matplotlib.pyplot.close('all')
 
 @pytest.mark.parametrize('k', ['n_workers','num_workers'])
 def test_workers_belong_to_a_loader(k):
