@@ -536,12 +536,12 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                                    '- `k`: How many, or places in the order of losses: `range(9, 18)` are the next '
                                    'nine\n'
                                    '- `largest`: Or the smallest\n'
-                                   '- `ncols`: Most images in a row\n'
+                                   '- `ncols`: Most images in a row; default: four, or about as many as rows\n'
                                    '- `figsize`: Of the figure, in inches',
  'Interpretation.show_results': 'Parameters:\n'
                                 '\n'
                                 '- `idxs`: Positions in `preds`: one, several, a slice or a mask\n'
-                                '- `ncols`: Most images in a row\n'
+                                '- `ncols`: Most images in a row; default: four, or about as many as rows\n'
                                 '- `figsize`: Of the figure, in inches',
  'Interpretation.top_losses': 'Parameters:\n'
                               '\n'
@@ -839,7 +839,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                          '- `k`: How many\n'
                          '- `by`: Highest mean loss; or `forgotten` most often, after the samples that were never '
                          'learned\n'
-                         '- `ncols`: Most images in a row\n'
+                         '- `ncols`: Most images in a row; default: four, or about as many as rows\n'
                          '- `figsize`: Of the figure, in inches',
  'Learner.show_loop': 'Parameters:\n'
                       '\n'
@@ -851,7 +851,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                          '- `dl`: Any other iterable of batches\n'
                          '- `max_n`: How many to show\n'
                          '- `shuffle`: Choose samples at random from the first batch; otherwise its first ones\n'
-                         '- `ncols`: Most images in a row\n'
+                         '- `ncols`: Most images in a row; default: four, or about as many as rows\n'
                          '- `figsize`: Of the figure, in inches',
  'Learner.smoke': 'Parameters:\n'
                   '\n'
@@ -1806,7 +1806,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                  '- `losses`: Losses of samples\n'
                  '- `vocab`: Names of the classes\n'
                  '- `ignored`: Target of pixels that do not count\n'
-                 '- `ncols`: Most images in a row\n'
+                 '- `ncols`: Most images in a row; default: four, or about as many as rows\n'
                  '- `figsize`: Of the figure, in inches',
  'show_value': 'Parameters:\n'
                '\n'

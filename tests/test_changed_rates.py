@@ -193,3 +193,15 @@ def test_a_rate_that_is_asked_for_after_going_back_is_not_warned_of(n, how, recw
     if how=='set_hyper': learn.set_hyper('lr', .002)
     learn.resume(**({} if how=='set_hyper' else dict(lr=.002)))
     assert not recwarn.list and learn.recorder.lrs==[.01]*n+[.002]*(8-n)
+
+@pytest.mark.parametrize('v,rates', [(.05, [.05,.05]), (slice(.01, .1), [.01,.1]), ([.2,.3], [.2,.3])], ids=str)
+def test_what_is_set_between_two_fits_holds_for_those_to_come(v, rates):
+    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    learn = synth_learner(model=model, lr=.5, splitter=lambda m: [[*o.parameters()] for o in m])
+    used = []
+    def see(learn): used.append(get_hyper(learn.opt, 'lr'))
+    with learn.no_logging():
+        learn.fit(1, cbs=Callback(before_epoch=see))
+        learn.set_hyper('lr', v)
+        learn.fit(1, cbs=Callback(before_epoch=see)).fit(1, lr=.7, cbs=Callback(before_epoch=see))
+    assert used==[approx([.5,.5]), approx(rates), approx([.7,.7])] and get_hyper(learn.opt, 'lr')==approx(rates)

@@ -206,7 +206,7 @@ def test_titles_of_the_plot():
     fig = interp.plot_top_losses(8)
     losses,idxs = interp.top_losses(8)
     titles = [ax.get_title() for ax in fig.axes]
-    assert len(titles)==12 and titles[8:]==['']*4 # two rows of six
+    assert len(titles)==9 and titles[8:]==[""] # three rows of three
     for t,l,i in zip(titles, losses, idxs):
         p = expected(learn)[0].softmax(1)[i]
         assert t==f"{'abcde'[p.argmax()]}, {p.max():.0%}\nis {'abcde'[y[i]]}, loss {l:.2f}"

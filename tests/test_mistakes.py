@@ -332,3 +332,8 @@ def test_a_file_that_is_edited_meanwhile_ends_no_fit(tmp_path):
     path.write_text('x = [\n'*10)
     learn = synth_learner(cbs=[cls, Fingerprint])
     assert learn.fit(1).train_iter==len(learn.dls.train)
+
+def test_a_warning_stands_at_the_line_that_has_called_the_library():
+    def train(learn): learn.fit(1)
+    with pytest.warns(Mistake, match='gradient') as w: train(synth_learner(model=Unused()))
+    assert {(o.filename, o.lineno) for o in w if o.category is Mistake}=={(__file__, train.__code__.co_firstlineno)}

@@ -239,7 +239,7 @@ def test_early_stopping(vals, higher, delta, patience):
 def test_reasons():
     reason = lambda vals,**kwargs: learner(Score(vals),
         EarlyStoppingCallback('score', np.less, **kwargs)).fit(len(vals)).stop_reason
-    assert (reason([1., 2.])=='`score` was not better than 1, 1 times in a row'
+    assert (reason([1., 2.])=='`score` was not better than 1, once'
         and reason([nan]*3, patience=3)=='`score` was never a finite number, 3 times in a row')
     assert reason([3., 2., 1.]) is None
 

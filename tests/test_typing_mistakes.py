@@ -90,6 +90,7 @@ mistakes = {
     'model later':        (lambda: then(model=nn.Linear), "Did you mean `Linear()`?"),
     'callbacks later':    (lambda: then(cbs=[3]),
         "`learn.cbs` has been replaced by [3]: callbacks are attached by `learn.add_cbs([…])`"),
+    'no optimizer yet':   (lambda: get_hyper(mk().opt, 'lr'), "`learn.create_opt()` makes it now"),
     'reader':             (lambda: mk().predict(object()),
         "`item` is one input as in a dataset, of tensors, arrays, numbers or strings, but got <object"),
 }

@@ -10,7 +10,7 @@ class Node:
 
 class Name(str):
     "Whoever reads this name collects garbage"
-    def __format__(self, spec): gc.collect(); return str(self)
+    def __format__(self, spec): gc.collect(0); return str(self)
 
 @pytest.fixture
 def no_gc():

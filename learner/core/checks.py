@@ -44,6 +44,8 @@ _attrs_of_fastai = dict(
     clear_state="A fit begins with a new optimizer by `fit(…, reset_opt=True)`",
     test_dl="Any loader will do: `learn.get_preds(dl=DataLoader(dataset, 64))`",
     show_batch="`dls.one_batch()` returns the first batch", bs="That of training is `dls.train.batch_size`",
+    vocab="Names of the classes, if there are some: write `dls.vocab = ['cat', 'dog']`",
+    plot_lr_find="`learn.lr_find()` returns a result with a `plot`",
     cuda="Write `dls.to('cuda')`", cpu="Write `dls.to('cpu')`", after_item=_mapped, before_batch=_mapped,
     after_batch=_mapped)
 

@@ -300,7 +300,7 @@ def plot(self:SampleCosts,
 def show_hardest(self:Learner,
     k:int=12, # How many
     by:str='loss', # Highest mean loss; or `forgotten` most often, after the samples that were never learned
-    ncols:int|None=None, # Most images in a row
+    ncols:int|None=None, # Most images in a row; default: four, or about as many as rows
     figsize=None, # Of the figure, in inches
 ): # The figure, or `Samples`
     "Show the training samples that have cost most: images with decision, target and mean loss, or a table"

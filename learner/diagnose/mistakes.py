@@ -23,6 +23,7 @@ from fastcore.basics import patch
 from ..core.checks import listed,one_of
 from ..core.callback import Callback,was_attached
 from ..core.copies import of_library
+from ..core.tracebacks import of_user
 from ..data.loaders import length
 from ..restore.tensors import version_of
 from ..record.history import missing
@@ -56,10 +57,10 @@ class silence:
 
 _told = WeakKeyDictionary() # texts, by Learner
 
-def _top_level():
-    "The frame of the cell or script that is running"
+def _frame(wanted):
+    "The innermost frame that is `wanted`, or None"
     f = sys._getframe(1)
-    while f is not None and f.f_code.co_name!='<module>': f = f.f_back
+    while f is not None and not wanted(f): f = f.f_back
     return f
 
 def _tell(learn, word, text):
@@ -67,7 +68,7 @@ def _tell(learn, word, text):
     told = _told.setdefault(learn, set())
     if word in _silent or text in told: return
     told.add(text)
-    f = _top_level() or sys._getframe()
+    f = _frame(of_user) or sys._getframe()
     warnings.warn_explicit(f"{text}. (To silence this: `silence({word!r})`)", Mistake, f.f_code.co_filename, f.f_lineno)
 
 # %% ../../nbs/diagnose/05_mistakes.ipynb #before
@@ -111,7 +112,7 @@ def _unused(code):
     return stored-loaded
 
 def check_attached(learn):
-    if (f := _top_level()) is None: return
+    if (f := _frame(lambda f: f.f_code.co_name=='<module>')) is None: return # of the cell or script that is running
     made = {k:v for k in _unused(f.f_code) if isinstance(v := f.f_globals.get(k), Callback) and not was_attached(v)}
     for k,v in made.items(): _tell(learn, 'attach', f"`{k}`, which is {v!r}, belongs to no Learner, and takes no part: "
         f"write `learn.add_cb({k})`, or `cbs={k}` in the call of `fit`")

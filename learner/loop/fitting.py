@@ -65,11 +65,13 @@ class OptimizerMixin(InferenceMixin):
         name:str, # `lr`, `mom`, `sqr_mom`, `wd`, `eps`, or another that the optimizer has
         v, # One value, `slice(first, last)`, or a list with one per group
     ):
-        "Set a hyper-parameter, until the end of a fit if one is running"
+        "Set a hyper-parameter: of a running fit until its end, and otherwise for all fits to come"
         if self.opt is None: self.create_opt()
         if name=='wd' and not self.wd_bn_bias: spare(self.opt, norm_bias_params(self.model))
         set_hyper(self.opt, name, v)
-        if self.mode is None and self.route.stopped: self.route.stopped.changed.add(name)
+        if self.mode is not None: return
+        if name in ('lr','wd'): setattr(self, name, v) # with which a fit begins
+        if self.route.stopped: self.route.stopped.changed.add(name)
 
     @checked
     def freeze_to(self,

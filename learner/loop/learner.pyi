@@ -162,7 +162,7 @@ class Learner:
         'See that the optimizer trains this model, and not one that it was before'
         ...
     def set_hyper(self, name: str, v):
-        'Set a hyper-parameter, until the end of a fit if one is running\n\n- `name`: `lr`, `mom`, `sqr_mom`, `wd`, `eps`, or another that the optimizer has\n- `v`: One value, `slice(first, last)`, or a list with one per group'
+        'Set a hyper-parameter: of a running fit until its end, and otherwise for all fits to come\n\n- `name`: `lr`, `mom`, `sqr_mom`, `wd`, `eps`, or another that the optimizer has\n- `v`: One value, `slice(first, last)`, or a list with one per group'
         ...
     def freeze_to(self, n: int):
         'Freeze the parameter groups before the `n`-th, and train the others, but not what was frozen by hand\n\n- `n`: The first parameter group to train; negative counts from the end'
@@ -306,13 +306,13 @@ class Learner:
         'Train copies of this learner, which differ in the random numbers of one kind, or of all\n\n- `n`: Number of runs, or their seeds\n- `n_epoch`: Passes over `dls.train`, as in `fit`\n- `vary`: `init`, `order`, `dropout`, a list of them, or `all`\n- `cbs`: Callbacks for each of the runs, which are copied\n- `model`: `model()` makes a new model; default: the model, whose layers draw their weights again\n- `fit`: The method that trains, such as `fit_one_cycle`\n- `kwargs`: Its other arguments, such as `lr`'
         ...
     def show_hardest(self, k: int=..., by: str=..., ncols: int | None=..., figsize=...):
-        'Show the training samples that have cost most: images with decision, target and mean loss, or a table\n\n- `k`: How many\n- `by`: Highest mean loss; or `forgotten` most often, after the samples that were never learned\n- `ncols`: Most images in a row\n- `figsize`: Of the figure, in inches'
+        'Show the training samples that have cost most: images with decision, target and mean loss, or a table\n\n- `k`: How many\n- `by`: Highest mean loss; or `forgotten` most often, after the samples that were never learned\n- `ncols`: Most images in a row; default: four, or about as many as rows\n- `figsize`: Of the figure, in inches'
         ...
     def show_loop(self, n: int=..., cbs=...):
         'Print the loop, with each callback where it runs: calls, mean time, place, what it reads and writes\n\n- `n`: Batches of training and of each validation\n- `cbs`: Callbacks of the coming fit'
         ...
     def show_results(self, ds_idx: int | str=..., dl=..., max_n: int=..., shuffle: bool=..., ncols: int | None=..., figsize=...):
-        'Show samples of the first batch: images with decisions and targets, which can be masks, or a table\n\n- `ds_idx`: Position or name of a loader in `dls`, or `dl`\n- `dl`: Any other iterable of batches\n- `max_n`: How many to show\n- `shuffle`: Choose samples at random from the first batch; otherwise its first ones\n- `ncols`: Most images in a row\n- `figsize`: Of the figure, in inches'
+        'Show samples of the first batch: images with decisions and targets, which can be masks, or a table\n\n- `ds_idx`: Position or name of a loader in `dls`, or `dl`\n- `dl`: Any other iterable of batches\n- `max_n`: How many to show\n- `shuffle`: Choose samples at random from the first batch; otherwise its first ones\n- `ncols`: Most images in a row; default: four, or about as many as rows\n- `figsize`: Of the figure, in inches'
         ...
     def smoke(self, n: int=..., cbs=...):
         'Try a fit of `n` batches with everything but callbacks that write, then restore everything\n\n- `n`: Batches of each training and validation\n- `cbs`: Callbacks of the coming fit'

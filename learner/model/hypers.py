@@ -45,7 +45,9 @@ def write_hyper(g, name, v):
 
 # %% ../../nbs/model/02_hypers.ipynb #hypers
 def _check_opt(opt):
-    if not hasattr(opt, 'param_groups'): raise TypeError(f"`opt` is a `torch.optim.Optimizer`, but got {opt!r}")
+    if hasattr(opt, 'param_groups'): return
+    made = ". A Learner makes its optimizer when it begins to train: `learn.create_opt()` makes it now"
+    raise TypeError(f"`opt` is a `torch.optim.Optimizer`, but got {opt!r}{made if opt is None else ''}")
 
 @cache
 def _arguments(cls):

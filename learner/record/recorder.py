@@ -149,7 +149,7 @@ class Curves(Recorded):
     ):
         "Plot the losses by batch"
         import matplotlib.pyplot as plt
-        if ax is None: ax = plt.subplots(figsize=(6,3))[1]
+        if ax is None: ax = plt.subplots(figsize=(6,3), layout='constrained')[1]
         ax.plot(range(skip_start+1, len(self.losses)+1), self.losses[skip_start:], label=_named('train', label))
         if with_valid: _plot_valid(self, ax, skip_start, label)
         for i in self.iters if show_epochs else (): ax.axvline(i, color='0.9', zorder=0)
@@ -173,7 +173,7 @@ class Curves(Recorded):
         groups = _metric_columns(self) if names is None else {k:[k] for k in names}
         if not groups: raise ValueError("There is nothing to plot: the last fit has recorded no metric")
         n = len(groups)
-        if axs is None: axs = plt.subplots(1, n, figsize=figsize or (4*n,3), squeeze=False, tight_layout=True)[1][0]
+        if axs is None: axs = plt.subplots(1, n, figsize=figsize or (4*n,3), squeeze=False, layout='constrained')[1][0]
         for ax,(name,cols) in zip(axs, groups.items(), strict=True):
             for k in cols: ax.plot(*zip(*_points(self, k)), 'o-', label=_named(k, label))
             ax.xaxis.get_major_locator().set_params(integer=True)

@@ -158,7 +158,7 @@ class Interpretation(Predicted):
     @checked(ncols='>=1')
     def show_results(self,
         idxs, # Positions in `preds`: one, several, a slice or a mask
-        ncols:int|None=None, # Most images in a row
+        ncols:int|None=None, # Most images in a row; default: four, or about as many as rows
         figsize=None, # Of the figure, in inches
     ): # The figure, or `Samples`
         "Show samples: images with decision, its probability, target and loss, or with masks, or a table"
@@ -171,7 +171,7 @@ class Interpretation(Predicted):
     def plot_top_losses(self,
         k=9, # How many, or places in the order of losses: `range(9, 18)` are the next nine
         largest:bool=True, # Or the smallest
-        ncols:int|None=None, # Most images in a row
+        ncols:int|None=None, # Most images in a row; default: four, or about as many as rows
         figsize=None, # Of the figure, in inches
     ): # The figure, or `Samples`
         "Show the samples with the largest losses"

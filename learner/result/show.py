@@ -13,6 +13,7 @@ __all__ = ['as_image', 'named', 'Samples', 'show_samples', 'first_batch']
 # %% ../../nbs/result/03_show.ipynb #imports
 from collections.abc import Iterator,Mapping
 from dataclasses import dataclass
+from math import ceil
 import torch
 from torch import Tensor
 from fastcore.basics import patch
@@ -173,7 +174,7 @@ def show_samples(
     losses=None, # Losses of samples
     vocab=None, # Names of the classes
     ignored:int=-100, # Target of pixels that do not count
-    ncols:int|None=None, # Most images in a row
+    ncols:int|None=None, # Most images in a row; default: four, or about as many as rows
     figsize=None, # Of the figure, in inches
 ): # The figure, or `Samples`
     "Images with decision and target, in red where they differ, or with masks; or a table, if inputs are no images"
@@ -185,7 +186,7 @@ def show_samples(
     if any(o is None for o in imgs): return _table(x, targs, dec, losses, vocab)
     pictures = [_pictures(img, rows_of(targs, i), rows_of(dec, i), ignored) for i,img in zip(idxs, imgs)]
     if any(o is None for o in pictures):
-        cols,size = (9, 1.) if losses is None else (6, 1.5)
+        cols,size = len(imgs) if len(imgs)<=4 else ceil(len(imgs)**.5),1. if losses is None else 1.5
         return _grid(_captions(imgs, targs, dec, preds, losses, vocab), ncols or cols, size, figsize)
     for o,loss in zip(pictures, [] if losses is None else losses): o[-1].title += f'\nloss {loss:.2f}'
     fig = _grid([o for p in pictures for o in p], ncols or 6, 1.5, figsize)
@@ -210,7 +211,7 @@ def show_results(self:Learner,
     dl=None, # Any other iterable of batches
     max_n:int=9, # How many to show
     shuffle:bool=True, # Choose samples at random from the first batch; otherwise its first ones
-    ncols:int|None=None, # Most images in a row
+    ncols:int|None=None, # Most images in a row; default: four, or about as many as rows
     figsize=None, # Of the figure, in inches
 ): # The figure, or `Samples`
     "Show samples of the first batch: images with decisions and targets, which can be masks, or a table"

@@ -111,7 +111,8 @@ class EarlyStoppingCallback(TrackerCallback):
         self.wait = 0 if self.new_best else self.wait+1
         if self.wait<self.patience: return
         how = f'not better than {self.best:.6g}' if isfinite(self.best) else 'never a finite number'
-        raise CancelFitException(f"{_name(self.watched)} was {how}, {self.wait} times in a row")
+        times = 'once' if self.wait==1 else f'{self.wait} times in a row'
+        raise CancelFitException(f"{_name(self.watched)} was {how}, {times}")
 
 # %% ../../nbs/result/08_tracker.ipynb #measured
 def _measured(cbs, monitor):
