@@ -21,15 +21,12 @@ import torch
 from torch import nn
 from ..core.copies import Cached,copied,digest,moved_results
 from .tensors import is_array,most_values,put_values,shares_memory,size_of
-from .containers import arguments,assign,attributes,class_variables,functions_in,globals_of,inside
-from .containers import is_iterator,is_searched,is_value,kinds_of,may_hold,read_globals,slots
-from .containers import value_in_context,variables
+from .containers import assign,functions_in,globals_of,inside,is_iterator,is_searched,is_value,kinds_of
+from .containers import may_hold,read_globals,value_in_context
 
 # %% ../../nbs/restore/05_attributes.ipynb #owners
-_named_kinds = attributes,slots,class_variables,variables,arguments
-
 def _named(o):
-    res = {k:v for kind in kinds_of(type(o)) if kind in _named_kinds for k,v in kind.read(o).items()}
+    res = {k:v for kind in kinds_of(type(o)) if kind.named for k,v in kind.read(o).items()}
     if isinstance(o, Enum): return {k:v for k,v in res.items() if k[0]!='_'}
     return read_globals(o) | res if isinstance(o, (type,FunctionType)) else res
 
@@ -71,7 +68,7 @@ def owners(
         held = may_hold(o) or (isinstance(o, type) and path in roots) # the class of an optimizer
         if id(o) in seen or not held or (is_array(o) and type(o) is not nn.Parameter): continue
         seen.add(id(o))
-        if isinstance(o, Cached) or any(kind in _named_kinds for kind in kinds_of(type(o))): res[path] = o
+        if isinstance(o, Cached) or any(kind.named for kind in kinds_of(type(o))): res[path] = o
         todo.extend((f'type({path})' if v is type(o) else f'{path}.{k}', v) for k,v in _items(o))
     return res
 

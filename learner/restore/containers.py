@@ -43,6 +43,7 @@ class Kind(NamedTuple):
     read:Callable  # `read(o)`: what `o` holds, as a new list or dict
     write:Callable # `write(o, was)`: let `o` hold that again
     by_value:bool=False # what is read is new each time, and is compared by value
+    named:bool=False    # attributes or variables: `read` gives their names too
     add:Callable|None=None # `add(contents, o)`: what `Contents` reads of `o`, where that is faster than `read`
 
     def watch(self, contents, o):
@@ -109,8 +110,8 @@ def _put_results(f, was):
         if not isinstance(own[k], nn.Module): del own[k] # a model that was loaded stays
     if f.cache_parameters()['maxsize'] is None: own.update(was) # else they are links of a list
 
-attributes = Kind(_attributes, _put_attributes, add=_watch_attributes)
-slots = Kind(in_slots, _put_slots)
+attributes = Kind(_attributes, _put_attributes, named=True, add=_watch_attributes)
+slots = Kind(in_slots, _put_slots, named=True)
 _registered = Kind(_in_module, _put_in_module, add=_watch_module)
 _containers = { # by their base class
     dict: Kind(_in_dict, _put_dict, add=_watch_dict),
@@ -213,9 +214,9 @@ def _assign_all(o, was):
 
 def _in_partial(f): return {f'[{i}]':v for i,v in enumerate(f.args)} | f.keywords
 
-variables = Kind(_in_function, _assign_all, add=_watch_variables)
-class_variables = Kind(_on_class, _assign_all, add=_watch_class)
-arguments = Kind(_in_partial, lambda f, was: None) # they are always the same objects
+_variables = Kind(_in_function, _assign_all, named=True, add=_watch_variables)
+_class_variables = Kind(_on_class, _assign_all, named=True, add=_watch_class)
+_arguments = Kind(_in_partial, lambda f, was: None, named=True) # they are always the same objects
 
 # %% ../../nbs/restore/03_containers.ipynb #iterators
 @cache
@@ -247,9 +248,9 @@ _of_libraries = (SimpleNamespace,UserDict,UserList,ChainMap,queue.Queue,WeakKeyD
 @cache
 def kinds_of(cls):
     "How containers of type `cls` are read and written"
-    if issubclass(cls, type): return [] if issubclass(cls, EnumMeta) else [class_variables]
-    if issubclass(cls, FunctionType): return [variables]
-    if issubclass(cls, partial): return [arguments]
+    if issubclass(cls, type): return [] if issubclass(cls, EnumMeta) else [_class_variables]
+    if issubclass(cls, FunctionType): return [_variables]
+    if issubclass(cls, partial): return [_arguments]
     res = [v for k,v in _containers.items() if issubclass(cls, k)]
     if issubclass(cls, LazyModuleMixin): return res # they change their class
     if issubclass(cls, nn.Module): res.append(_registered)
