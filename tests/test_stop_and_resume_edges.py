@@ -352,3 +352,22 @@ def test_hidden_buffers_that_a_model_does_not_have_are_left_out(tmp_path):
         warnings.simplefilter('ignore') # the class is another one
         other.load_state('there')
     assert not hasattr(other.model, 'first') and torch.equal(other.model.last, learn.model.last)
+
+class StopIn(Callback):
+    "Stop for now in the `n`-th batch of training or validation, counted together"
+    def __init__(self, n): self.n = n
+    def after_batch(self):
+        self.n -= 1
+        if not self.n: self.learn.at_pause(self.learn.stop_for_now, stops=True)
+
+@pytest.mark.parametrize('technique', [lambda: EMA(.6), lambda: EMA(.6, validate='both'),
+    lambda: SWA(start=0, every=1, validate=True)], ids=['EMA','both','SWA'])
+@pytest.mark.parametrize('n,cbs', [(11, []), (3, [lambda: Validate(every=2, unit='iter')])], ids=['epoch','inside'])
+def test_a_stop_in_a_validation_with_averaged_weights_resumes_from_those_that_are_trained(n, cbs, technique):
+    def mk(): return synth_learner(cbs=[technique(), *(f() for f in cbs)]) # seeds what draws the order
+    whole = mk().fit(3)
+    cut = mk().fit(3, cbs=(stop := StopIn(n)))
+    assert stop.n==0 and cut.at is not None
+    cut.resume(cbs=[])
+    assert [*map(torch.equal, whole.model.parameters(), cut.model.parameters())]==[True,True]
+    assert [o.valid_loss for o in whole.recorder.rows]==[o.valid_loss for o in cut.recorder.rows]

@@ -74,9 +74,7 @@ class Stopped:
 class StopForNow(CancelFitException):
     "The fit is over, but can be resumed"
     resumable = True # an optimizer with two modes stays in that of training
-    def __init__(self, reason, route, weights):
-        super().__init__(reason)
-        self.route,self.weights = route,weights
+    def __init__(self, reason, route): super().__init__(reason); self.route = route
     def arrived(self): self.route.stop_here(self)
 
 @dataclass
@@ -243,13 +241,13 @@ class Pauses(WayBack):
 
     def stop(self, reason):
         "End the fit, so that it can be resumed where it is"
-        raise StopForNow(reason, self, everything(self.learn)) # a callback may load its best weights in `after_fit`
+        raise StopForNow(reason, self)
 
     def stop_here(self, e):
         "The fit is over because of the `StopForNow` `e`"
         self.leaving(e)
-        at = self.position()
-        self.stopped_for_now = at and Stopped(at, in_memory=True, weights=e.weights, train=self.learn.dls.train)
+        at,weights = self.position(),everything(self.learn) # a callback may load its best weights in `after_fit`
+        self.stopped_for_now = at and Stopped(at, in_memory=True, weights=weights, train=self.learn.dls.train)
 
     def leaving(self, e):
         "If `e` ends the fit, note the position in the scope to resume in, before callbacks undo what they have set"
