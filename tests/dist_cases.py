@@ -3,11 +3,13 @@ import os,signal,time,warnings
 from functools import cache,partial
 from itertools import count
 from pathlib import Path
+from tempfile import mkdtemp
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader,IterableDataset,TensorDataset
 from learner.all import *
+from learner.dist.processes import processes
 
 class Ids(Callback):
     "Ids of the samples that count, by epoch: they are the first feature"
@@ -221,6 +223,21 @@ def resumed(folder, stop_at, n=53, how='stop', every=None, shard=False, cbs=(), 
     cbs = [saves, GradientAccumulation(20), *(techniques[o]() for o in cbs), began, *stop]
     with learn.distrib_ctx(shard=plugin() if shard else False): learn.fit(3, cbs=cbs, resume='auto')
     return state(learn, began=began.at)
+
+def dropout_resumed():
+    "Weights of a run with dropout: whole, stopped and resumed, and resumed from a file"
+    def trained(*cbs, again=lambda learn: None, **kwargs):
+        learn = make(n=26, path=folder)
+        learn.model = nn.Sequential(nn.Dropout(.3), learn.model)
+        learn.to_distributed().fit(2, cbs=cbs, **kwargs)
+        again(learn)
+        return [p.detach().clone() for p in learn.model.parameters()]
+    def halt(learn): learn.at_pause(learn.stop_for_now, stops=True)
+    stop = on(event.after_batch(once=3, unit='iter'))(halt)
+    folder = processes().from_first(mkdtemp)
+    whole,resumed = trained(),trained(stop, again=Learner.resume)
+    trained(stop, Checkpoint())
+    return whole,resumed,trained(stop, Checkpoint(), resume=True)
 
 @cache
 def pairing(n):

@@ -18,7 +18,7 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     ('fit', (), dict(kind='tokens', n=41, n_epoch=1)),
     ('fit', ('accumulate',), dict(kind='tokens', n=45)), ('fit', ('clip','ema'), dict(n_epoch=1)),
     ('fit', (), dict(how='list', n_epoch=1)),
-    ('fit_with_metrics', (11,), {}), ('preds', ('map',), {}), ('afterwards', (), {}),
+    ('dropout_resumed', (), {}), ('fit_with_metrics', (11,), {}), ('preds', ('map',), {}), ('afterwards', (), {}),
     *(('lone_cancel', (name, ev, rank, 3), {}) for ev,name,rank in lone_cancels),
     ('sums', (), {}), *(('collectives', (n, by_hand), {}) for n in (4, 8) for by_hand in (False, True))],
     3: [('fit', (), dict(n=53))]}
@@ -291,3 +291,9 @@ def test_accelerate_launch(tmp_path):
         '1', '--mixed_precision', 'no', '--dynamo_backend', 'no', '--main_process_port', str(free_port()), file]
     p = subprocess.run(cmd, env=env | dict(ACCELERATE_USE_CPU='true'), capture_output=True, text=True, timeout=100)
     assert p.returncode==0 and p.stdout.count(line)==2,p.stdout+p.stderr
+
+def test_random_layers_resume_exactly():
+    runs = run(2, 'dropout_resumed', (), {})
+    for whole,*resumed in runs:
+        for weights in resumed: assert all(map(torch.equal, whole, weights))
+    assert all(map(torch.equal, runs[0][0], runs[1][0])) # all have the same weights

@@ -37,12 +37,23 @@ from .engine import Engine,SyncedNorms,weigh
 from .sharding import ShardedEngine
 
 # %% ../../nbs/dist/07_distributed.ipynb #own_seed
-def own_seed(procs):
-    "Give each process but the first random numbers of its own"
-    state = procs.from_first(lambda: torch.get_rng_state().numpy().tobytes())
-    if procs.is_first: return
-    seed = int.from_bytes(sha256(state+bytes(str(procs.rank), 'ascii')).digest()[:4], 'little')
-    for f in (random.seed, np.random.seed, torch.manual_seed): f(seed)
+def number_of(*values) -> int:
+    "A number of 32 bits that is made of `values`, the same in every process"
+    return int.from_bytes(sha256(repr(values).encode()).digest()[:4], 'little')
+
+class OwnSeeds:
+    "Gives each process but the first random numbers of its own in each training batch"
+    def __init__(self, learn, procs): self.learn,self.procs,self.draws,self.epoch = learn,procs,None,None
+
+    def begin_batch(self):
+        learn,procs = self.learn,self.procs
+        if self.draws is not learn.route.draws: # a new pass over the loader
+            self.draws = learn.route.draws
+            at_start = self.draws.at_start or dict(torch=torch.get_rng_state()) # only a fit can resume
+            self.epoch = procs.from_first(lambda: number_of(np.asarray(at_start['torch']).tobytes()))
+        if procs.is_first: return
+        seed = number_of(self.epoch, learn.train_iter, procs.rank)
+        for f in (random.seed, np.random.seed, torch.manual_seed): f(seed)
 
 # %% ../../nbs/dist/07_distributed.ipynb #take_over
 def take_over(learn, procs):
@@ -107,17 +118,14 @@ class Membership:
         if not self.procs.is_first: self.undo.callback(Quiet(learn).end)
         if fit and sync_bn: self.undo.callback(SyncedNorms(learn).end)
         take_over(learn, self.procs)
-        self.same_random = fit and learn.route.resuming # generators are restored on the way
-        if fit and not self.same_random: own_seed(self.procs)
+        self.seeds = OwnSeeds(learn, self.procs)
 
     def _handle_sigterm(self):
         sigterm = SigtermHandler(self.learn)
         sigterm.install()
         self.undo.callback(sigterm.remove)
 
-    def begin_batch(self):
-        if self.same_random: own_seed(self.procs)
-        self.same_random = False
+    def begin_batch(self): self.seeds.begin_batch()
 
     def weigh(self, count): weigh(self.learn, self.procs, self.deal, count)
     def join_batch(self): join_batch(self.learn, self.procs, self._is_spare)
