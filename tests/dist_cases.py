@@ -239,6 +239,37 @@ def dropout_resumed():
     trained(stop, Checkpoint())
     return whole,resumed,trained(stop, Checkpoint(), resume=True)
 
+class Short:
+    "Gives fewer batches of indices than its length says"
+    def __init__(self, n, bs): self.n,self.bs = n,bs
+    def __len__(self): return self.n+1
+    def __iter__(self): return iter(torch.arange(self.n*self.bs).view(self.n, self.bs).tolist())
+
+def half_accumulated(end):
+    "Epochs whose last step follows no batch: the last one is cancelled, comes not though announced, or is unknown"
+    learn,cbs = make(n=40),[GradientAccumulation(20)]
+    if end=='short': learn.dls.loaders['train'] = DataLoader(learn.dls.train.dataset, batch_sampler=Short(4, 8))
+    if end=='unknown':
+        learn.dls.loaders['train'] = DataLoader(Batches(*learn.dls.train.dataset.tensors), 8)
+        learn.limits = dict(train=9)
+    def skip(learn):
+        if learn.training and learn.iter==4: raise CancelBatchException
+    if end=='cancelled': cbs.append(Callback(before_batch=skip))
+    with learn.distrib_ctx(): learn.fit(2, cbs=cbs)
+    return state(learn)
+
+def stopped_in_accumulation():
+    "Stopped between accumulated batches, and resumed"
+    learn,at = make(n=48),2 if num_distrib()>1 else 3 # processes hear of it with the next batch
+    def stop(learn):
+        if learn.training and learn.train_iter==at: learn.at_pause(learn.stop_for_now, stops=True)
+    with learn.distrib_ctx():
+        learn.fit(1, cbs=[GradientAccumulation(40), stopper := Callback(after_batch=stop)])
+        batch,grads = learn.at.batch,[o.clone() for o in learn.at.optimizer.grads.values()]
+        stopper.run = False
+        learn.resume()
+    return state(learn, at=batch, grads=grads)
+
 @cache
 def pairing(n):
     "A seed with which `torch.randperm(n)` exchanges neighbours"

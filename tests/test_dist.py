@@ -20,7 +20,9 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     ('fit', (), dict(how='list', n_epoch=1)),
     ('dropout_resumed', (), {}), ('fit_with_metrics', (11,), {}), ('preds', ('map',), {}), ('afterwards', (), {}),
     *(('lone_cancel', (name, ev, rank, 3), {}) for ev,name,rank in lone_cancels),
-    ('sums', (), {}), *(('collectives', (n, by_hand), {}) for n in (4, 8) for by_hand in (False, True))],
+    *(('half_accumulated', (end,), {}) for end in ('cancelled','short','unknown')),
+    ('stopped_in_accumulation', (), {}), ('sums', (), {}),
+    *(('collectives', (n, by_hand), {}) for n in (4, 8) for by_hand in (False, True))],
     3: [('fit', (), dict(n=53))]}
 
 @cache
@@ -95,6 +97,20 @@ def test_accumulation(procs, kind):
     "Accumulated batches of several processes are the big batch, and gradients are averaged once for each step"
     ref,res = same_run(procs, 'fit', 'accumulate', kind=kind, n=45)
     assert ref['iters'][1]==4 and res[0]['syncs']==2*[False, False, True, False, False, True]
+
+@pytest.mark.parametrize('end', ['cancelled','short','unknown'])
+def test_a_step_that_follows_no_batch(end):
+    """The last batch of an epoch is cancelled, the loader is shorter than its length, or has none: gradients that were
+    only added are averaged before the step"""
+    ref,_ = same_run(2, 'half_accumulated', end)
+    assert ref['iters'][1]==4
+
+def test_a_stop_between_accumulated_batches():
+    "The position holds the gradients of all processes, and the fit goes on with them"
+    ref,res = same_run(2, 'stopped_in_accumulation')
+    for o in res:
+        assert o['at']==ref['at']==3 and len(o['grads'])==4
+        close(o['grads'], ref['grads'])
 
 @two_or_three
 def test_techniques(procs):

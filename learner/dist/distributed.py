@@ -28,7 +28,7 @@ from ..loop.learner import Learner
 from ..technique.gradients import warn_mixed_means
 from ..technique.micro_batch import rows_joined
 from ..result.preds import GatherPredsCallback
-from ..resume.checkpoint import Checkpoint,SigtermHandler
+from ..resume.checkpoint import SigtermHandler
 from .processes import num_distrib,processes
 from .shares import Deal
 from .merging import merge_phase
@@ -181,7 +181,6 @@ class Distributed(Callback):
         if num_distrib()==1: self.run = False; return
         no_closure(self)
         warn_mixed_means(self)
-        self.saves = any(isinstance(o, Checkpoint) for o in self.learn.cbs)
         self.member = Membership(self.learn, self.timeout)
         self.member.begin(self.sync_bn)
 
@@ -189,15 +188,14 @@ class Distributed(Callback):
         if self.engine is not None and not self.engine.fits: self._close_engine()
         self.member.procs.meet() # all are here, and make it together
         if self.engine is None: self.engine = self._new_engine()
-        self.engine.always = self.saves
         self.learn.forward_with = self.engine.forward
 
     def _new_engine(self):
         procs,deal,agreement = self.member.procs,self.member.deal,self.member.agreement
         if self.shard:
             agreement.engine = ShardedEngine(self.learn, procs, agreement, None if self.shard is True else self.shard)
-            deal.before_pause = agreement.engine.pause
-        else: agreement.engine = Engine(self.learn, deal, self.kwargs)
+        else: agreement.engine = Engine(self.learn, procs, deal, self.kwargs)
+        deal.before_pause = agreement.engine.pause
         return agreement.engine
 
     def _close_engine(self):
@@ -219,6 +217,7 @@ class Distributed(Callback):
         self.engine.weighed()
         self.member.agreement.averaging = True
     def after_backward(self): self.engine.settle(); self.member.agreement.averaging = False
+    def before_step(self): self.engine.average()
 
     def after_train(self): self.member.merge('train')
     def after_validate(self):

@@ -33,11 +33,11 @@ def trained(module): return [id(o) for o in module.parameters() if o.requires_gr
 
 class Engine:
     "Runs forward passes so that gradients are averaged over the processes"
-    def __init__(self, learn, deal, kwargs):
+    def __init__(self, learn, procs, deal, kwargs):
         accelerate = extra('accelerate', 'dist', '`Distributed`')
-        self.learn,self.deal,self.settled = learn,deal,False
-        self.always = False # average in every batch
-        self.adds = False # gradients of the batch are not averaged, but added to those of batches that come
+        self.learn,self.procs,self.deal,self.settled = learn,procs,deal,False
+        self.adds = False # gradients of the batch are not averaged, but added to those that wait for their step
+        self.waiting = False # since the last step, gradients were added without averaging
         self.met = True # at the last meeting of the batch
         whole = Whole(learn.model, learn.loss_func)
         self.trained = trained(whole)
@@ -59,19 +59,42 @@ class Engine:
         self.adds = self._only_adds()
         with self.ddp.no_sync() if self.adds else nullcontext(): learn.loss_grad = self.ddp(run)
 
-    def begin_batch(self): self.met = self.adds = False
+    def begin_batch(self):
+        if self.waiting: self.procs.meet() # one of them may be writing a file
+        self.met = self.adds = False
     def weighed(self): self.met = True
     def settle(self):
         "Choose which gradients are sent together, now that all have gone backward, and not in the next forward pass"
+        self.waiting = self.adds
         self.settled = self.settled or (self.ddp.require_backward_grad_sync and self.ddp.reducer._rebuild_buckets())
 
     def _only_adds(self):
-        "Whether this batch is accumulated, and no step follows"
+        "Whether this batch is accumulated, as far as is known now. If a step follows nevertheless, `average` is called"
         learn,acc = self.learn,accumulation(self.learn)
-        if acc is None or self.always or learn.n_iter is None or learn.iter+1==learn.n_iter: return False
+        if acc is None or learn.iter+1==learn.n_iter: return False
         return acc.samples+self.deal.size(learn)<acc.n_acc
 
-    def end_train(self): "Parameters are whole"
+    def average(self):
+        "Before a step: average the gradients that have waited for it"
+        if not self.waiting: return
+        self.procs.meet()
+        self.join()
+        self.waiting = False
+
+    def pause(self):
+        "Have the gradients that wait for their step averaged in all processes, because this one saves them"
+        if self.waiting: self.procs.meet(news=('whole',))
+
+    def join(self):
+        "Average gradients, in place; all processes do this at the same time"
+        params = [p for p in self.ddp.parameters() if p.requires_grad]
+        found = zip(*self.procs.channel.all([p.grad is not None for p in params]))
+        params = [p for p,o in zip(params, found) if any(o)] # others were not used
+        for p in params:
+            if p.grad is None: p.grad = torch.zeros_like(p)
+        self.procs.average([p.grad for p in params])
+
+    def end_train(self): self.waiting = False
     def close(self):
         "Take the hooks off the parameters now, and not when the garbage is collected"
         self.ddp.reducer = self.ddp.logger = None

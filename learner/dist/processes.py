@@ -77,6 +77,10 @@ class Channel:
             work = distributed.all_reduce(message, group=self.group, async_op=True)
             work.wait(*([] if seconds is None else [timedelta(seconds=seconds)]))
 
+    def add_up_there(self, t):
+        "Let a tensor become the sum over all processes, from device to device"
+        with self.reachable(): distributed.all_reduce(t)
+
     def all(self, o) -> list:
         "The objects of all processes, by rank"
         res = [None]*self.n
@@ -149,7 +153,7 @@ class Processes:
         if self.n*squares!=x*x: self.on_parted(self.channel.all(self.place()))
         if not apart: return sums[:len(numbers)]
         numbers = torch.stack([*numbers])
-        distributed.all_reduce(numbers)
+        self.channel.add_up_there(numbers)
         return numbers
 
     def fail(self,
@@ -185,6 +189,15 @@ class Processes:
         parts = f() if self.is_first else None
         self.meet()
         return self.channel.part(parts)
+
+    @torch.no_grad()
+    def average(self,
+        tensors, # In the same order in all processes, which have met
+    ):
+        "Let tensors become their averages over the processes"
+        for t in tensors:
+            self.channel.add_up_there(t)
+            t.div_(self.n)
 
     @torch.no_grad()
     def take_first(self,

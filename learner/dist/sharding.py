@@ -116,8 +116,8 @@ small = 100_000 # parameters in a module that is put together and let go by itse
 class ShardedEngine:
     "Runs batches with model and optimizer in parts, so that gradients are averaged over the processes"
     fits = True # model and optimizer are divided anew in each epoch
-    always = True # gradients that wait for their step are averaged
-    adds = False
+    adds = False # gradients are averaged in every batch
+    def average(self): "They are already"
     def __init__(self, learn, procs, agreement, plugin):
         accelerate = extra('accelerate', 'dist', '`Distributed`')
         if any(isinstance(o, MixedPrecision) and o.amp_mode=='fp16' for o in learn.cbs): raise ValueError(
