@@ -345,6 +345,17 @@ def test_resumed_files_keep_earlier_runs(tmp_path):
     assert (list(back[:2, 'train_loss'])==[.5,.25] and list(back[2:, 'train_loss'])==list(rec['train_loss'])
         and len(back)==7)
 
+class Lossfile(FileLogger):
+    "A file of one's own needs no more than `log`"
+    def log(self, row, step, kind): self.append_line(f"{step} {row['valid_loss']}")
+
+@pytest.mark.parametrize('append', [False, True])
+def test_a_file_of_ones_own_is_appended_to_and_has_each_row_once_after_a_resume(tmp_path, append):
+    (tmp_path/'mine.txt').write_text('earlier\n')
+    log,rec = stopped_and_resumed(tmp_path, lambda: Lossfile('mine.txt', append), 1, 3)
+    res = [f'{i} {v}' for i,v in zip(rec.iters, rec['valid_loss'])]
+    assert log.read_log()==['earlier']*append+res
+
 def test_a_resumed_logger_that_cannot_rewind_logs_nothing_twice(tmp_path):
     log,rec = stopped_and_resumed(tmp_path, lambda: Listed(batches=1), 1, 3, same=True)
     assert [o for o in log.heard if o[0]=='start']==[('start', False), ('start', True)] and len(log.of('params'))==1

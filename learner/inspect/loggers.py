@@ -149,12 +149,13 @@ def numbers(
 
 # %% ../../nbs/inspect/05_loggers.ipynb #FileLogger
 class FileLogger(Logger):
-    "A logger that writes lines to a file in `learn.path`. A resumed fit drops the lines after its point"
+    """A logger that writes lines to a file in `learn.path`. A resumed fit drops the lines after its point. A subclass
+    has `log`, which calls `append_line`; and for lines that are no text, `lines` and `encoded`"""
     _stateattrs = *Logger._stateattrs,'n_lines'
     rewinds,n_lines = True,0
     def __init__(self,
         fname, # File, in `learn.path`
-        append:bool, # Keep what earlier fits have written
+        append:bool=False, # Keep what earlier fits have written
     ):
         path_in(fname, 'learn.path') # which is not known yet
         self.fname,self.append,self.file = fname,append,Path(fname)
@@ -175,6 +176,19 @@ class FileLogger(Logger):
         self.n_lines = len(lines)
         self.rewrite(lines)
 
+    def lines(self):
+        "Lines of the file"
+        return self.text().split('\n')[:-1]
+    def encoded(self,
+        lines, # As `lines()` returns them
+        head:bool=False, # Whether the file begins with them
+    ):
+        "Bytes of `lines`"
+        return ''.join(f'{o}\n' for o in lines).encode('utf-8')
+    def read_log(self):
+        "What the file holds; an error if it is damaged"
+        return self.lines()
+
     def text(self):
         "Text of the file, without a last line that a crash has cut off"
         data = self.file.read_bytes()
@@ -185,7 +199,7 @@ class FileLogger(Logger):
         "An error about a file that cannot be read"
         return ValueError(f"`{self.file}` is damaged, or was not written by `{type(self).__name__}`: {why}")
 
-    def rewrite(self, lines): # Texts that end with a new line
+    def rewrite(self, lines): # As `lines()` returns them
         "Replace the file, as a whole, by one with `lines`"
         with atomic_write(self.file) as f: f.write(self.encoded(lines, head=True))
 
@@ -265,8 +279,6 @@ class JSONLogger(FileLogger):
         super().__init__(fname, append)
         self.batches = batches
 
-    def lines(self): return self.text().split('\n')[:-1]
-    def encoded(self, lines, head=False): return ''.join(f'{o}\n' for o in lines).encode('utf-8')
     def add(self, kind, **vals): self.append_line(json.dumps(dict(kind=kind, **plain(vals))))
 
     def log_params(self, config): self.add('params', config=config)
