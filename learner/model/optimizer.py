@@ -19,9 +19,9 @@ from .hypers import get_hyper,hypers,spare,values_for
 
 # %% ../../nbs/model/03_optimizer.ipynb #make_opt
 def make_opt(
-    opt_func, # `opt_func(groups, lr=…)` returns a `torch.optim.Optimizer`
+    opt_func, # `opt_func(groups)` returns a `torch.optim.Optimizer`; a group is a dict of `params`, `group` and `lr`
     groups, # Lists of parameters
-    lr=None, # One learning rate or one per group; default: what `opt_func` has
+    lr=None, # One learning rate or one per group; default: what `opt_func` has, and no `lr` in the dicts
     no_decay=(), # Parameters that weight decay spares
     model=None, # What the groups are of; an `opt_func` that has a method `cut` needs it
 ) -> torch.optim.Optimizer:
@@ -175,7 +175,7 @@ def _steps(every, n):
     return [int(k) for k in every]
 
 class OptimList(torch.optim.Optimizer):
-    "Several optimizers as one. Gradients of those that do not step this time are thrown away with the others"
+    "Several optimizers, `opts`, as one. Gradients of those that do not step this time are thrown away with the others"
     def __init__(self,
         *opts:torch.optim.Optimizer, # Each of parameters of its own
         every=1, # Each takes part in every so many-th step: a number, or one for each
