@@ -122,7 +122,7 @@ class Checkpoint(Callback):
     def __init__(self,
         every:float=1, # Save each time so many units are done
         unit:str='epoch', # `epoch`, `iter`: training batches, `step`: optimizer steps, or `s`: seconds
-        keep:int|None=1, # Newest files to keep of each fit; None keeps all
+        keep:int|None=1, # Newest files to keep of each fit, also those for a best result; None keeps all
         best:int=0, # Files with the best results to keep besides
         monitor:str|None=None, # What is best: a column of the recorder; default: `learn.monitor`
         folder='checkpoints', # In `learn.path`, or an absolute path
