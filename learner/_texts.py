@@ -129,6 +129,12 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'BrierScore.__init__': 'Parameters:\n\n- `axis`: Where the classes are in the predictions, which are logits',
  'BrierScoreMulti.__init__': 'Parameters:\n\n- `sigmoid`: Scores become probabilities first',
  'CSVLogger.__init__': 'Parameters:\n\n- `fname`: File, in `learn.path`\n- `append`: Keep the rows of earlier fits',
+ 'CSVLogger.encoded': 'Bytes of `lines`\n'
+                      '\n'
+                      'Parameters:\n'
+                      '\n'
+                      '- `lines`: As `lines()` returns them\n'
+                      '- `head`: Whether the file begins with them',
  'CSVLogger.log': 'Log a row\n'
                   '\n'
                   'Parameters:\n'
@@ -160,7 +166,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                         '\n'
                         '- `every`: Save each time so many units are done\n'
                         '- `unit`: `epoch`, `iter`: training batches, `step`: optimizer steps, or `s`: seconds\n'
-                        '- `keep`: Newest files to keep of each fit; None keeps all\n'
+                        '- `keep`: Newest files to keep of each fit, also those for a best result; None keeps all\n'
                         '- `best`: Files with the best results to keep besides\n'
                         '- `monitor`: What is best: a column of the recorder; default: `learn.monitor`\n'
                         '- `folder`: In `learn.path`, or an absolute path\n'
@@ -394,7 +400,11 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                         '- `fname`: File, in `learn.path`\n'
                         '- `append`: Keep what earlier fits have written',
  'FileLogger.damaged': 'Parameters:\n\n- `why`: What is wrong with the file',
- 'FileLogger.rewrite': 'Parameters:\n\n- `lines`: Texts that end with a new line',
+ 'FileLogger.encoded': 'Parameters:\n'
+                       '\n'
+                       '- `lines`: As `lines()` returns them\n'
+                       '- `head`: Whether the file begins with them',
+ 'FileLogger.rewrite': 'Parameters:\n\n- `lines`: As `lines()` returns them',
  'FileLogger.start': 'Open what is needed. Called when a fit has something to log for the first time\n'
                      '\n'
                      'Parameters:\n'
@@ -1663,9 +1673,10 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
         '- `targ`: Actual numbers, as many as predicted ones',
  'make_opt': 'Parameters:\n'
              '\n'
-             '- `opt_func`: `opt_func(groups, lr=…)` returns a `torch.optim.Optimizer`\n'
+             '- `opt_func`: `opt_func(groups)` returns a `torch.optim.Optimizer`; a group is a dict of `params`, '
+             '`group` and `lr`\n'
              '- `groups`: Lists of parameters\n'
-             '- `lr`: One learning rate or one per group; default: what `opt_func` has\n'
+             '- `lr`: One learning rate or one per group; default: what `opt_func` has, and no `lr` in the dicts\n'
              '- `no_decay`: Parameters that weight decay spares\n'
              '- `model`: What the groups are of; an `opt_func` that has a method `cut` needs it',
  'map_batch': 'Parameters:\n'
