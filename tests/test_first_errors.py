@@ -98,6 +98,8 @@ def test_the_error_says_what_to_write_and_that_works(model, batch, loss_func, sa
     (Net, (x, ['a']*8), ce, 'and targets list. Targets are tensors of numbers'),
     (Net, (x, y), lambda targ,pred: F.cross_entropy(pred, targ),
         r'the loss got \(8, 2\) float32, and targets \(8,\) int64$'),
+    (lambda: nn.Sequential(nn.Unflatten(1, (2,2)), nn.Linear(2, 5)), (x, torch.stack([y,y], 1)), ce,
+        'There are 5 scores on the last axis, and `CrossEntropyLoss` .* write `CrossEntropyLossFlat'),
     (TwoInputs, (x, y), ce, 'It takes 2, and a batch has 2 parts$'),
 ])
 def test_the_error_says_what_model_and_loss_got(model, batch, loss_func, says):

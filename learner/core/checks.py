@@ -87,6 +87,8 @@ def known_args(
             ours = _elsewhere.get(k)
             hint = f" Did you mean `{ours}`?" if ours in names else nearest(k, names)
             if k in _instead and not hint: hint = f" {_instead[k]}"
+            takes = [o for o in names if o!='self']
+            if not hint and 0<len(takes)<=12: hint = f" It takes {listed(takes)}"
             raise TypeError(f"`{called(args)}` has no argument `{k}`.{hint}")
         try: return f(*args, **kwargs)
         except BaseException as e:

@@ -114,7 +114,7 @@ pieces = 'all_batches','one_batch','_batch','_forward','_do_grad_opt','_backward
 
 class PiecesCheck(Callback):
     "Check that a loop with replaced pieces still fires the events that callbacks wait for"
-    order,only_fit,run_valid = -1000,True,False
+    order,only_fit,run_valid,watches = -1000,True,False,True
     events = [ev for ev,scopes in moments() if 'train' in scopes and ev!='before_train']
     def __init__(self, replaced):
         self.replaced,self.heard = replaced,set()

@@ -192,19 +192,17 @@ class Pauses(WayBack):
 
     def pause(self, next, batch=0, announced=False):
         "Nothing is half done: note the position, do what was asked for. `next` is what comes next, as in `Position`"
-        learn,draws = self.learn,self.draws if next=='batch' else None
+        learn = self.learn
         resumable = learn.mode=='fit' and (learn.training or next!='batch') # not between batches of a validation
-        def note():
-            if resumable: self.resume_point = Position.of(learn, next, batch, announced, draws=draws)
-        note()
-        if self.requests: self._do_due(resumable, note)
+        if resumable: self.resume_point = self.here(batch, announced) if next=='batch' else Position.of(learn, next)
+        if self.requests: self._do_due(resumable, next, batch, announced)
         if resumable and next=='batch': self.resume_point = None # the batch moves on
 
-    def _do_due(self, resumable, note):
+    def _do_due(self, resumable, next, batch, announced):
         due = self.due_requests(resumable)
         if due and self.deal is not None:
             self.deal.before_pause() # a model in parts is put together
-            note()
+            if resumable and next=='batch': self.resume_point = self.here(batch, announced)
         for o in due:
             self.requests.remove(o) # not all at once: if one fails, a stop that is still waiting is not lost
             o.f()
@@ -224,9 +222,9 @@ class Pauses(WayBack):
         learn = self.learn
         return learn.mode in ('fit','lr_find') or (learn.n_outer>0 and 'train' not in learn.scopes)
 
-    def here(self, batch, **kwargs):
+    def here(self, batch, announced=False, exact=True):
         "The position in training, before batch `batch`"
-        return Position.of(self.learn, 'batch', batch, draws=self.draws, **kwargs)
+        return Position.of(self.learn, 'batch', batch, announced, exact, self.draws)
 
     def position(self) -> Position|None:
         "Where the fit could be resumed if it ended now, not exactly if inside a batch; None before training"
@@ -401,7 +399,7 @@ class ResumableRoute(Pauses):
         learn = self.learn
         learn.iter = i
         if not learn.training or learn.mode!='fit': return
-        self.resume_point = self.here(i, announced=True, exact=getattr(learn.dl, 'num_workers', 0)>0)
+        self.resume_point = self.here(i, True, exact=getattr(learn.dl, 'num_workers', 0)>0)
 
     @contextmanager
     def aside(self, resumable=False):

@@ -132,6 +132,9 @@ def _of_targets(learn, e):
     return _of_classes(learn, pred, targ) if kind_of(f)=='class' else _of_numbers(learn, pred, targ)
 
 def _of_classes(learn, pred, targ):
+    if pred.ndim>2 and targ.shape==pred.shape[:-1] and targ.shape!=(len(pred), *pred.shape[2:]): return (
+        f"There are {pred.shape[-1]} scores on the last axis, and `{short_name(learn.loss_func)}` takes those of "
+        "axis 1 for classes: write `CrossEntropyLossFlat()`")
     calls = '.long()' if targ.is_floating_point() and targ.shape!=pred.shape else ''
     if targ.ndim==pred.ndim and targ.shape[1:2]==(1,): calls = '.squeeze(1)'+calls
     if calls: return f"Targets are classes, one for each sample: write {_changed(learn, 'last', calls)}"

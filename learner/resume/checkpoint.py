@@ -11,7 +11,7 @@ A `Checkpoint` saves all that training is made of, at regular intervals and when
 __all__ = ['Checkpoint']
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #imports
-import os,signal,threading,time
+import os,signal,sys,threading,time
 from math import isnan
 from fastcore.basics import patch
 from torch.nn.parameter import is_lazy
@@ -205,8 +205,11 @@ class Checkpoint(Callback):
         failed,self.failed = self.failed,None # a traceback holds all that the fit had
         if not (failed and self.on_exc and at) or self.route.resuming: return
         self._write(at)
-        if at.exact: failed.add_note(
-            f"`{self.last_saved_path}` holds the run: `fit(…, resume=True)` continues it in any process")
+        if not at.exact: return
+        note = f"`{self.last_saved_path}` holds the run: `fit(…, resume=True)` continues it in any process"
+        failed.add_note(note)
+        if isinstance(failed, SystemExit): # of which Python shows nothing
+            print(f"Stopped {at.where(self.learn.n_train)}. {note}", file=sys.stderr)
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #find_state
 def _named_file(learn, resume):

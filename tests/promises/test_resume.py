@@ -403,7 +403,8 @@ def program(path, seed, n, ev='after_pred', workers=0, group=False):
         pytest.param('after_loss', 18, 0, marks=pytest.mark.slow)])
 def test_sigterm_saves_and_exits_with_143(ev, n, workers, tmp_path):
     res = program(tmp_path, 1, n, ev, workers)
-    assert res.returncode==143 and res.stderr=='', res.stderr
+    line = r'Stopped .+\. `\S+\.pt` holds the run: `fit\(…, resume=True\)` continues it in any process\n'
+    assert res.returncode==143 and re.fullmatch(line, res.stderr), res.stderr
     res = program(tmp_path, 2, 0, workers=workers)
     assert res.returncode==0 and res.stderr=='', res.stderr
     assert not differences(whole(dict(workers=workers, ema=True), tmp_path),

@@ -330,3 +330,14 @@ def test_a_callback_may_be_called_as_schedulers_call_their_hyper_parameters(tmp_
     for n in (1, 2):
         learn = synth_learner(path=tmp_path, n_train=2).fit(n, cbs=[Sets(), Checkpoint(folder=tmp_path)], resume='auto')
     assert learn.train_iter==4
+
+class OwnStep(Learner):
+    @scope
+    def _step(self): self.opt.step()
+
+def test_what_the_library_attaches_to_watch_is_no_setting(tmp_path):
+    def mk():
+        dls = DataLoaders(DataLoader(points(), 8), device='cpu')
+        return OwnStep(dls, nn.Linear(3, 1), F.mse_loss, path=tmp_path).remove_cb(ProgressCallback)
+    mk().fit(2, cbs=[Checkpoint(), StopAfter(8)]) # pieces are checked in the first epoch
+    assert mk().fit(2, cbs=Checkpoint(), resume=True).train_iter==12 # and no warning
