@@ -16,7 +16,8 @@ lone_cancels = ('before_step','CancelStepException',1),('after_step','CancelTrai
 # quick cases, run one after the other by the same processes: it takes most of a second to start some
 quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_epoch=1)),
     ('fit', (), dict(kind='tokens', n=41, n_epoch=1)),
-    ('fit', ('accumulate',), dict(kind='tokens', n=45)), ('fit', ('clip','ema'), dict(n_epoch=1)),
+    ('fit', ('accumulate',), dict(kind='tokens', n=45)), ('fit', ('accumulate',), dict(kind='weights', n=25)),
+    ('fit', ('clip','ema'), dict(n_epoch=1)),
     ('fit', (), dict(how='list', n_epoch=1)),
     ('dropout_resumed', (), {}), ('fit_with_metrics', (11,), {}), ('preds', ('map',), {}), ('afterwards', (), {}),
     *(('lone_cancel', (name, ev, rank, 3), {}) for ev,name,rank in lone_cancels),
@@ -97,6 +98,11 @@ def test_accumulation(procs, kind):
     "Accumulated batches of several processes are the big batch, and gradients are averaged once for each step"
     ref,res = same_run(procs, 'fit', 'accumulate', kind=kind, n=45)
     assert ref['iters'][1]==4 and res[0]['syncs']==2*[False, False, True, False, False, True]
+
+def test_a_step_of_a_batch_with_fewer_samples_than_processes():
+    "Each process knows the weights of the classes in it, whatever it has of the batch itself"
+    ref,_ = same_run(2, 'fit', 'accumulate', kind='weights', n=25)
+    assert ref['iters'][1]==4
 
 @pytest.mark.parametrize('end', ['cancelled','short','unknown'])
 def test_a_step_that_follows_no_batch(end):

@@ -136,8 +136,7 @@ def weigh(learn, procs, deal, count=None):
     n,bs,value = map(number, (items, samples, loss))
     w = number(samples>0) if summed else n
     total,n_all,bs_all = procs.meet([share_of_sum(w, value), n, bs])
-    known = on_host and isinstance(items, int)
-    deal.totals = size,int(n_all) if known else torch.as_tensor(n_all, dtype=loss.dtype)
+    deal.totals = size,n_all if on_host else n_all.to(loss.dtype)
     # a recorder divides a sum by the samples that it sees
     mean = total*max(samples, 1)/bs_all if summed else quotient(total, n_all)
     learn.loss = torch.as_tensor(mean, dtype=loss.dtype)

@@ -113,9 +113,9 @@ class GradientAccumulation(Callback):
     def before_backward(self):
         learn = self.learn
         self.bs,self.n = learn.route.whole(n_samples(learn), n_items(learn, self.count))
-        if isinstance(self.n, int): # elements, say a million: half precision can hold multiples of a sample
-            if not self.samples: self.unit = self.n/self.bs if self.n and self.bs else 1.
-            self.n = self.n/self.unit
+        if not self.samples: # elements, say a million: half precision can hold multiples of a sample
+            self.unit = self.n/self.bs if isinstance(self.n, (int,float)) and self.n and self.bs else 1.
+        if self.unit!=1: self.n = self.n/self.unit
         if not is_summed(learn): learn.loss_grad = learn.loss_grad*(self.n/self.n_acc)
     def _compare(self):
         "Warn of a loss that compares samples, or averages over something else: its batches do not add up to one"
