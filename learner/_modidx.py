@@ -1563,6 +1563,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'learner.dist.engine.Engine.__init__': ('dist/engine.html#engine.__init__', 'learner/dist/engine.py'),
                                      'learner.dist.engine.Engine._only_adds': ( 'dist/engine.html#engine._only_adds',
                                                                                 'learner/dist/engine.py'),
+                                     'learner.dist.engine.Engine._params': ('dist/engine.html#engine._params', 'learner/dist/engine.py'),
+                                     'learner.dist.engine.Engine._unmute': ('dist/engine.html#engine._unmute', 'learner/dist/engine.py'),
                                      'learner.dist.engine.Engine.average': ('dist/engine.html#engine.average', 'learner/dist/engine.py'),
                                      'learner.dist.engine.Engine.begin_batch': ( 'dist/engine.html#engine.begin_batch',
                                                                                  'learner/dist/engine.py'),

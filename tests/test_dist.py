@@ -21,7 +21,7 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     ('fit', (), dict(how='list', n_epoch=1)),
     ('dropout_resumed', (), {}), ('fit_with_metrics', (11,), {}), ('preds', ('map',), {}), ('afterwards', (), {}),
     *(('lone_cancel', (name, ev, rank, 3), {}) for ev,name,rank in lone_cancels),
-    *(('half_accumulated', (end,), {}) for end in ('cancelled','short','unknown')),
+    ('masked_mean', (), {}), *(('half_accumulated', (end,), {}) for end in ('cancelled','short','unknown')),
     ('stopped_in_accumulation', (), {}), ('sums', (), {}),
     *(('collectives', (n, by_hand), {}) for n in (4, 8) for by_hand in (False, True))],
     3: [('fit', (), dict(n=53))]}
@@ -98,6 +98,10 @@ def test_accumulation(procs, kind):
     "Accumulated batches of several processes are the big batch, and gradients are averaged once for each step"
     ref,res = same_run(procs, 'fit', 'accumulate', kind=kind, n=45)
     assert ref['iters'][1]==4 and res[0]['syncs']==2*[False, False, True, False, False, True]
+
+def test_a_part_in_which_nothing_counts():
+    "The mean over nothing is NaN, and so is its gradient, and zero times it; the step is that of the others"
+    same_run(2, 'masked_mean')
 
 def test_a_step_of_a_batch_with_fewer_samples_than_processes():
     "Each process knows the weights of the classes in it, whatever it has of the batch itself"

@@ -29,6 +29,11 @@ def test_techniques_on_parts(procs, cbs, kwargs):
     same_as_whole(procs, *cbs, n_epoch=2, **kwargs)
 
 @slow
+def test_a_part_in_which_nothing_counts():
+    ref = one('masked_mean')
+    for o in together(2, 'masked_mean', shard=True): close([o['weights'], o['rows']], [ref['weights'], ref['rows']])
+
+@slow
 @two_or_three
 def test_sixteen_bits_of_parts(procs): same_as_whole(procs, 'bf16', 'clip', 'accumulate', eps=3e-3)
 

@@ -127,7 +127,7 @@ class Membership:
 
     def begin_batch(self): self.seeds.begin_batch()
 
-    def weigh(self, count): weigh(self.learn, self.procs, self.deal, count)
+    def weigh(self, count): return weigh(self.learn, self.procs, self.deal, count)
     def join_batch(self): join_batch(self.learn, self.procs, self._is_spare)
     def leave_out_spare(self):
         if self._is_spare: leave_out(self.learn)
@@ -213,8 +213,7 @@ class Distributed(Callback):
     def after_loss(self):
         if self.learn.mode!='predict': self.member.leave_out_spare()
     def before_backward(self):
-        self.member.weigh(self.count)
-        self.engine.weighed()
+        self.engine.weighed(empty=self.member.weigh(self.count))
         self.member.agreement.averaging = True
     def after_backward(self): self.engine.settle(); self.member.agreement.averaging = False
     def before_step(self): self.engine.average()

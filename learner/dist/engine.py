@@ -14,7 +14,7 @@ from math import nan
 import torch
 from torch import nn
 from ..core.checks import extra
-from ..model.loss_properties import is_summed,n_items,n_samples
+from ..model.loss_properties import is_summed,loss_of,n_items,n_samples,says_its_items
 from ..technique.gradients import GradientAccumulation
 
 # %% ../../nbs/dist/05_engine.ipynb #Engine
@@ -38,6 +38,7 @@ class Engine:
         self.learn,self.procs,self.deal,self.settled = learn,procs,deal,False
         self.adds = False # gradients of the batch are not averaged, but added to those that wait for their step
         self.waiting = False # since the last step, gradients were added without averaging
+        self.mutes = () # hooks of parameters that let the gradients of this process be zero
         self.met = True # at the last meeting of the batch
         whole = Whole(learn.model, learn.loss_func)
         self.trained = trained(whole)
@@ -61,10 +62,24 @@ class Engine:
 
     def begin_batch(self):
         if self.waiting: self.procs.meet() # one of them may be writing a file
+        self._unmute() # after a backward pass that was cancelled
         self.met = self.adds = False
-    def weighed(self): self.met = True
+
+    def _params(self): return [p for p in self.ddp.parameters() if p.requires_grad]
+    def _unmute(self):
+        for o in self.mutes: o.remove()
+        self.mutes = ()
+
+    def weighed(self,
+        empty, # This process has no items of the batch
+    ):
+        self.met = True
+        # a mean over nothing has NaN as gradient, and so has its product with zero
+        if empty: self.mutes = [p.register_hook(torch.zeros_like) for p in self._params()]
+
     def settle(self):
         "Choose which gradients are sent together, now that all have gone backward, and not in the next forward pass"
+        self._unmute()
         self.waiting = self.adds
         self.settled = self.settled or (self.ddp.require_backward_grad_sync and self.ddp.reducer._rebuild_buckets())
 
@@ -87,7 +102,7 @@ class Engine:
 
     def join(self):
         "Average gradients, in place; all processes do this at the same time"
-        params = [p for p in self.ddp.parameters() if p.requires_grad]
+        params = self._params()
         found = zip(*self.procs.channel.all([p.grad is not None for p in params]))
         params = [p for p,o in zip(params, found) if any(o)] # others were not used
         for p in params:
@@ -97,6 +112,7 @@ class Engine:
     def end_train(self): self.waiting = False
     def close(self):
         "Take the hooks off the parameters now, and not when the garbage is collected"
+        self._unmute()
         self.ddp.reducer = self.ddp.logger = None
         self.ddp = self.accelerator = None
 
@@ -124,11 +140,11 @@ def quotient(a, b):
     "`a/b` of numbers or tensors, and NaN for 0/0"
     return a/b if isinstance(b, torch.Tensor) or b else nan
 
-def weigh(learn, procs, deal, count=None):
+def weigh(learn, procs, deal, count=None) -> bool: # Whether this process has no items of the batch
     "Let the loss be logged as that of the whole batch, and differentiated with the weight of this process"
     size,acc,summed = deal.size(learn),accumulation(learn),is_summed(learn)
-    spare = deal.is_spare(size)
-    items = 0 if spare else n_items(learn, count or (acc and acc.count))
+    spare,count = deal.is_spare(size),count or (acc and acc.count)
+    items = 0 if spare else n_items(learn, count)
     samples = 0 if spare else n_samples(learn) or 1
     loss = learn.loss.detach()
     on_host = loss.device.type=='cpu' # there, numbers take a fraction of the time of operations on tensors
@@ -143,3 +159,5 @@ def weigh(learn, procs, deal, count=None):
     share = (w if summed else n/(n_all+(n_all==0)))*procs.n
     if not on_host: learn.loss_grad = learn.loss_grad*share.to(loss.dtype)
     elif share!=1: learn.loss_grad = learn.loss_grad*share
+    # on a device, only a count of your own is waited for: means of torch over nothing have no gradient
+    return spare or bool((on_host or count or says_its_items(loss_of(learn))) and not w)

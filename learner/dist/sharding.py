@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from ..core.checks import extra
 from ..model.optimizer import parts_of
+from ..record.rows import map_tensors
 from ..technique.averaging import WeightAverage
 from ..technique.mixed_precision import MixedPrecision
 from .engine import trained
@@ -146,7 +147,10 @@ class ShardedEngine:
     def begin_batch(self):
         self.procs.meet() # one of them may be writing a file
         self.met = False
-    def weighed(self): self.learn.loss_grad.register_hook(self._before_backward)
+    def weighed(self, empty):
+        self.learn.loss_grad.register_hook(self._before_backward)
+        if empty: map_tensors(lambda t: t.requires_grad and t.register_hook(torch.zeros_like), self.learn.pred)
+
     def _split(self):
         self.shards.split()
         self.hook = parts_of(self.learn.opt)[0].register_step_pre_hook(self._before_step)
