@@ -185,6 +185,7 @@ class Draws:
         self.counts = counts_of(dl) if resumable else {}
         self.old_workers = getattr(dl, '_iterator', None) is not None and not carry
         self.exhausted = False # it was resumed where nothing was left
+        self.cut_from = None # size of the batch of which the deal gave a part just now, where it cuts batches
         if carry or deal is not None or not getattr(dl, 'persistent_workers', False): self.observe(carry)
 
     def observe(self,
@@ -195,11 +196,14 @@ class Draws:
         if _observable(self.dl): self.source = _observed(self.dl, carry, states, self.deal)
 
     def __iter__(self):
-        return self._begin() if self.deal is None or self.deals_indices else self.deal.batches(self._begin)
+        return self._begin() if self.deal is None or self.deals_indices else self._cut()
 
     def _begin(self):
         self.iterator = iter(self.source.loader)
         return self.iterator if self.source.worker_states is None else self.source.batches(self.iterator)
+
+    def _cut(self):
+        for b,self.cut_from in self.deal.batches(self._begin): yield b
 
     @property
     def deals_indices(self):

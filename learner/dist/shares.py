@@ -31,7 +31,10 @@ class Deal:
     before_pause = staticmethod(lambda: None) # called in a process that does something at a pause
     def __init__(self,
         procs:Processes, # Those that take part
-    ): self.procs,self.loaded,self.totals,self.stops = procs,None,None,[] # `stops` wait until all processes know
+    ):
+        self.procs = procs
+        self.totals = None # samples and items of the running training batch in all processes
+        self.stops = [] # which wait until all processes know
 
     def part(self, n): return share_of(n, self.procs.rank, self.procs.n)
 
@@ -41,14 +44,14 @@ class Deal:
 
     def share(self, idxs):
         "What this process loads of a batch of indices: at least one"
-        return idxs[self.part(len(idxs))] or idxs[:1]
+        mine = idxs[self.part(len(idxs))]
+        return mine if len(mine) else idxs[:1] # of an array, `or` would ask for the truth
 
     def batches(self, begin):
-        "The part of this process of each batch that the iterator which `begin` makes gives in the first process"
+        """The part of this process of each batch that the iterator which `begin` makes gives in the first process, and the
+        size of the whole batch"""
         it = begin() if self.procs.is_first else None
-        while part := self.procs.hand_out(lambda: self._parts(next(it, None))):
-            b,self.loaded = part
-            yield b
+        while part := self.procs.hand_out(lambda: self._parts(next(it, None))): yield part
 
     def _parts(self, b):
         procs = self.procs
@@ -64,7 +67,8 @@ class Deal:
         learn, # Has drawn a batch
     ) -> int:
         "How many samples the whole batch has"
-        return len(learn.idxs) if learn.route.draws.deals_indices else self.loaded
+        draws = learn.route.draws
+        return len(learn.idxs) if draws.deals_indices else draws.cut_from
 
     def is_spare(self,
         size:int, # Of the whole batch
@@ -72,7 +76,3 @@ class Deal:
         "Whether the batch of this process is a spare one"
         rows = self.part(size)
         return rows.start==rows.stop
-
-    def whole(self, samples, items):
-        "Samples and items of the batch in all processes, as they were told when the batch was announced"
-        return self.totals

@@ -57,8 +57,8 @@ class Route:
         "What the sampler gave for batch `i`, which was drawn just now; None if it is not known"
 
     def whole(self, samples, items):
-        "How many samples and items a batch has, if this process has so many of them"
-        return (samples,items) if self.deal is None else self.deal.whole(samples, items)
+        "How many samples and items a training batch has in all processes, if this one has so many of them"
+        return (samples,items) if self.deal is None else self.deal.totals
 
     def aside(self, resumable=False):
         "Around any inference; `resumable` if training could be resumed where it is"
