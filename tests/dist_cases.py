@@ -4,6 +4,7 @@ from functools import cache,partial
 from itertools import count
 from pathlib import Path
 from tempfile import mkdtemp
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -64,6 +65,9 @@ def loader(tensors, bs, how, shuffle=True):
         from torchdata.stateful_dataloader import StatefulDataLoader
         return StatefulDataLoader(TensorDataset(*tensors), bs, shuffle=shuffle)
     if how=='iterable': return DataLoader(Batches(*tensors), bs)
+    if how=='arrays': # of indices, backwards: one has nothing but a zero for the last process
+        order = np.arange(len(tensors[0]))[::-1]
+        return DataLoader(TensorDataset(*tensors), batch_sampler=[order[i:i+bs] for i in range(0, len(order), bs)])
     if how=='weighted': return weighted_dl(TensorDataset(*tensors), bs, torch.linspace(.1, 1, len(tensors[0])))
     return DataLoader(TensorDataset(*tensors), bs, shuffle=shuffle, num_workers=1 if how=='workers' else 0)
 
@@ -90,10 +94,22 @@ def fit(*cbs, n_epoch=2, ids=False, **kwargs):
     return state(learn, ids=seen.seen, syncs=syncs.syncs, model=type(learn.model).__name__)
 
 metrics = [accuracy, 'f1', 'auc', 'torchmetrics']
+class Seconds(AvgMetric):
+    "A metric of a known kind that gathers more: the fraction of the targets that are of the second class"
+    def __init__(self): super().__init__(accuracy, 'seconds')
+    def reset(self): super().reset(); self.found = self.seen = 0
+    def accumulate(self, learn):
+        super().accumulate(learn)
+        self.found,self.seen = self.found+int((learn.y==1).sum()),self.seen+len(learn.y)
+    def merge(self, states): self.found,self.seen = (sum(o[k] for o in states) for k in ('found','seen'))
+    @property
+    def value(self): return self.found/self.seen if self.seen else None
+
 def fit_with_metrics(n_valid):
     import torchmetrics
-    mets = [accuracy, F1Score(average='macro'), RocAuc(), Perplexity(),
-        torchmetrics.Accuracy('multiclass', num_classes=3, average='macro')]
+    mets = [accuracy, F1Score(average='macro'), RocAuc(), Perplexity(), Seconds(),
+        torchmetrics.Accuracy('multiclass', num_classes=3, average='macro'),
+        torchmetrics.ConfusionMatrix('multiclass', num_classes=3)] # a sum, which shows if it is added up twice
     learn = make(n_valid=n_valid, metrics=mets, default_cbs=False,
         cbs=[TrainEvalCallback, Recorder(train_metrics=True)])
     with learn.distrib_ctx():
@@ -110,6 +126,44 @@ def preds(how):
         learn.fit(1)
         return [*learn.get_preds(0, with_input=True, with_decoded=True, with_loss=True), *learn.get_preds(),
             learn.get_preds(concat_dim=None)[0]]
+
+def kept_in_validation():
+    "What a validation keeps, and the average of the losses of its batches"
+    learn,kept = make(n=49, n_valid=9, metrics=AvgSmoothLoss(), default_cbs=False,
+        cbs=[TrainEvalCallback, Recorder(train_metrics=True)]),GatherPredsCallback(with_loss=True)
+    with learn.distrib_ctx():
+        learn.fit(1, cbs=kept)
+        alone = GatherPredsCallback()
+        return state(learn, kept=[kept.preds, kept.targets, kept.losses],
+            results=dict(learn.validate(dl=loader(numbers(9, 'classes'), 4, 'list'), cbs=alone)), alone=alone.preds)
+
+class Letters(nn.Module):
+    "For each text its length, and what does not depend on it; or a sum, which cannot be put together"
+    def __init__(self): super().__init__(); self.weight,self.sums = nn.Parameter(torch.ones(3)),False
+    def forward(self, texts):
+        lengths = torch.tensor([float(len(o)) for o in texts])
+        return lengths.sum()*self.weight if self.sums else lengths[:,None]*self.weight
+
+def texts():
+    "Predictions for batches without a tensor, and the texts that later events see"
+    words,seen = ['x'*i for i in range(1, 10)],[]
+    learn = Learner(DataLoaders([(['x'],)], device='cpu'), Letters(), cbs=[])
+    def see(cb): seen.extend(cb.learn.x)
+    loaders = DataLoader(words, 4, collate_fn=lambda o: (o,)),[(words[:4],), (words[4:8],), (words[8:],)]
+    with learn.distrib_ctx():
+        res,refused = [learn.get_preds(dl=o, reorder=False, cbs=Callback(after_batch=see))[0] for o in loaders],None
+        learn.model.sums = True
+        try: learn.get_preds(dl=loaders[0], reorder=False)
+        except ValueError as e: refused = str(e)
+    return res,seen,refused
+
+def validated_inside():
+    "A fit whose batches are cut, with a validation inside of each, whose batches are cut too"
+    learn,valid = make(how='list', n=21),loader(numbers(5, 'classes'), 4, 'list')
+    def look(cb):
+        if cb.learn.training: cb.learn.validate(dl=valid)
+    with learn.distrib_ctx(): learn.fit(1, cbs=Callback(after_pred=look))
+    return state(learn)
 
 def several(cases): return [globals()[name](*args, **kwargs) for name,args,kwargs in cases]
 

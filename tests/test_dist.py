@@ -18,7 +18,8 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     ('fit', (), dict(kind='tokens', n=41, n_epoch=1)),
     ('fit', ('accumulate',), dict(kind='tokens', n=45)), ('fit', ('accumulate',), dict(kind='weights', n=25)),
     ('fit', ('clip','ema'), dict(n_epoch=1)),
-    ('fit', (), dict(how='list', n_epoch=1)),
+    ('fit', (), dict(how='list', n_epoch=1)), ('fit', (), dict(how='arrays', n_epoch=1, n=50)),
+    *((name, (), {}) for name in ('kept_in_validation', 'texts', 'validated_inside')),
     ('dropout_resumed', (), {}), ('fit_with_metrics', (11,), {}), ('preds', ('map',), {}), ('afterwards', (), {}),
     *(('lone_cancel', (name, ev, rank, 3), {}) for ev,name,rank in lone_cancels),
     ('masked_mean', (), {}), *(('half_accumulated', (end,), {}) for end in ('cancelled','short','unknown')),
@@ -139,6 +140,11 @@ def test_metrics(procs, n_valid):
     ref,res = same_run(procs, 'fit_with_metrics', n_valid)
     for o in res: close([o['alone'], o['after']], [ref['alone'], ref['after']])
 
+def test_what_depends_on_whole_batches():
+    "What a validation keeps of each sample, and averages over batches: a process with a spare batch has them too"
+    ref,res = same_run(2, 'kept_in_validation')
+    for o in res: close([o['kept'], o['results'], o['alone']], [ref['kept'], ref['results'], ref['alone']])
+
 @slow
 def test_regression_metrics(): same_run(3, 'regression_metrics')
 
@@ -150,11 +156,23 @@ def test_predictions(procs, how):
     ref = one('preds', how)
     for o in run(procs, 'preds', (how,), {}): close(o, ref)
 
-@pytest.mark.parametrize('how', ['list', *also('iterable','weighted','workers')])
+def test_predictions_of_texts():
+    "Batches without a tensor; what has no row for each sample and differs between processes is refused"
+    preds,seen,refused = one('texts')
+    assert len(preds[0])==len(preds[1])==9 and len(seen)==18 and refused is None
+    for o in run(2, 'texts', (), {}):
+        close(o[:2], (preds, seen))
+        assert o[2]=='The predictions of 2 processes, with 2, 2 samples, cannot be put together: they are (3,), (3,)'
+
+@pytest.mark.parametrize('how', ['list','arrays', *also('iterable','weighted','workers')])
 @two_or_three
 def test_any_loader(procs, how):
-    "Lists, iterable datasets, other samplers and workers: the batches are those of one process"
-    same_run(procs, 'fit', how=how, n_epoch=1)
+    "Lists, iterable datasets, other samplers, indices in arrays, and workers: the batches are those of one process"
+    same_run(procs, 'fit', how=how, n_epoch=1, **(dict(n=50) if how=='arrays' else {}))
+
+def test_a_validation_inside_of_a_batch():
+    "It leaves the batch as it is, also where both are cut when they have been loaded"
+    same_run(2, 'validated_inside')
 
 @slow
 @two_or_three

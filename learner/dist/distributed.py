@@ -9,7 +9,7 @@ __all__ = ['Distributed']
 
 # %% ../../nbs/dist/07_distributed.ipynb #imports
 import random,warnings
-from contextlib import ExitStack,contextmanager
+from contextlib import ExitStack,contextmanager,suppress
 from datetime import timedelta
 from hashlib import sha256
 import numpy as np
@@ -21,6 +21,8 @@ from ..core.checks import checked,extra,no_closure
 from ..data.generators import random_state,set_random_state
 from ..data.loaders import find_bs,to_device
 from ..model.optimizer import parts_of
+from ..measure.metrics import AvgSmoothLoss
+from ..measure.phase import PhaseMetrics
 from ..record.progress import ProgressCallback,ShowGraphCallback
 from ..record.recorder import Recorder
 from ..record.rows import map_tensors,rows_of
@@ -30,7 +32,7 @@ from ..technique.micro_batch import rows_joined
 from ..result.preds import GatherPredsCallback
 from ..resume.checkpoint import SigtermHandler
 from .processes import num_distrib,processes
-from .shares import Deal
+from .shares import Deal,share_of
 from .merging import merge_phase
 from .agreement import Agreement
 from .engine import Engine,SyncedNorms,weigh
@@ -84,20 +86,54 @@ class Quiet:
         self.learn.add_cbs(self.away)
 
 # %% ../../nbs/dist/07_distributed.ipynb #join_batch
+def metrics_of(learn):
+    "Those of the running phase"
+    return next((o.phase for o in learn.cbs if isinstance(o, Recorder)), PhaseMetrics())
+
 def leave_out(learn):
     "Let nothing count the samples of the running batch"
     learn.xb,learn.yb,learn.pred = (rows_of(o, slice(0, 0)) for o in (learn.xb, learn.yb, learn.pred))
 
-def join_batch(learn, procs, spare):
-    "Put together inputs, targets and predictions of all processes"
-    if spare: leave_out(learn)
-    gatherers = [o for o in learn.cbs if isinstance(o, GatherPredsCallback) and 'seen' in vars(o)] # and inputs as drawn
-    seen = [rows_of(o.seen, slice(0, 0)) if spare else o.seen for o in gatherers]
-    every = procs.gather(map_tensors(lambda t: t.cpu(), (learn.xb, learn.yb, learn.pred, *seen)))
-    ns = [next((n for o in (yb, xb) if (n := find_bs(o)) is not None), 1) for xb,yb,*_ in every]
-    joined = [to_device(rows_joined([*parts], ns), learn.device) for parts in zip(*every)]
-    learn.xb,learn.yb,learn.pred,*seen = joined
-    for o,v in zip(gatherers, seen): o.seen = v
+def gatherers_of(learn): return [o for o in learn.cbs if isinstance(o, GatherPredsCallback) and o.run]
+
+def takes_whole(learn):
+    "Whether the running phase takes whole batches, and not parts"
+    if learn.mode=='predict' or learn.training: return learn.mode=='predict'
+    return bool(gatherers_of(learn)) or any(isinstance(m, AvgSmoothLoss) for m in metrics_of(learn).now)
+
+def same_in_all(parts):
+    "What the processes have, if that is the same in each"
+    def same(a, b):
+        if type(a) is not type(b): return False
+        return torch.equal(a, b) if isinstance(a, torch.Tensor) else bool(a==b)
+    try:
+        if all(same(o, parts[0]) for o in parts): return parts[0]
+    except ValueError: pass # of an array, which is neither true nor false
+    what = [tuple(o.shape) if isinstance(o, torch.Tensor) else type(o).__name__ for o in parts]
+    raise ValueError(f"they are {', '.join(map(str, what))}")
+
+def joined(what, parts, rows, ns):
+    "`parts` put together along an axis with so many `rows`, or else with `ns` samples; other values are alike"
+    try: return rows_joined(parts, rows, lambda o: rows_joined(o, ns, same_in_all))
+    except (ValueError,RuntimeError,IndexError) as e: raise ValueError(f"The {what} of {len(parts)} processes, with "
+        f"{', '.join(map(str, ns))} samples, cannot be put together: {e}") from e
+
+def join_batch(learn, procs, size):
+    "Put together inputs, targets and predictions of a batch of `size` samples, of which each process has a part"
+    if not size: return
+    if learn.mode!='predict' and (learn.loss_func is None or not learn.yb): raise ValueError(
+        "In several processes a validation with a `GatherPredsCallback`, or with `AvgSmoothLoss`, computes the loss of "
+        "whole batches, which cannot be done with a loss that the model returns: `learn.get_preds()` keeps predictions")
+    gatherers = [o for o in gatherers_of(learn) if 'seen' in vars(o)] # and inputs as drawn
+    mine = map_tensors(lambda t: t.cpu(), (learn.xb, learn.yb, learn.pred, *(o.seen for o in gatherers)))
+    shares = [len(range(size)[share_of(size, o, procs.n)]) for o in range(procs.n)]
+    ns,every = [n for n in shares if n],[o for o,n in zip(procs.gather(mine), shares) if n] # without spare ones
+    rows = [next((k for o in (yb, xb) if (k := find_bs(o)) is not None), n) for (xb,yb,*_),n in zip(every, ns)]
+    def whole(what, parts): return to_device(joined(what, [*parts], rows, ns), learn.device)
+    xb,yb,pred,*seen = zip(*every)
+    with suppress(ValueError): learn.xb = whole('inputs', xb) # texts may be padded in each to another length
+    learn.yb,learn.pred = whole('targets', yb),whole('predictions', pred)
+    for o,parts in zip(gatherers, seen): o.seen = whole('inputs', parts)
 
 # %% ../../nbs/dist/07_distributed.ipynb #Membership
 class Membership:
@@ -128,12 +164,9 @@ class Membership:
     def begin_batch(self): self.seeds.begin_batch()
 
     def weigh(self, count): return weigh(self.learn, self.procs, self.deal, count)
-    def join_batch(self): join_batch(self.learn, self.procs, self._is_spare)
+    def join_batch(self): join_batch(self.learn, self.procs, self.deal.size(self.learn))
     def leave_out_spare(self):
-        if self._is_spare: leave_out(self.learn)
-
-    @property
-    def _is_spare(self): return self.deal.is_spare(self.deal.size(self.learn))
+        if self.deal.is_spare(self.deal.size(self.learn)): leave_out(self.learn)
 
     def merge(self,
         phase, # Is over
@@ -141,8 +174,7 @@ class Membership:
         "Let all have the same metrics, and after training the same buffers"
         self.agreement.merging = phase
         if phase=='train': self.procs.take_first([*self.learn.model.buffers()])
-        rec = next((o for o in self.learn.cbs if isinstance(o, Recorder)), None)
-        if rec is not None: merge_phase(self.procs, rec.phase)
+        merge_phase(self.procs, metrics_of(self.learn))
         self.agreement.merging = None
 
     def end(self):
@@ -209,9 +241,9 @@ class Distributed(Callback):
         self.engine.begin_batch()
         self.member.begin_batch()
     def after_pred(self):
-        if self.learn.mode=='predict': self.member.join_batch()
+        if takes_whole(self.learn): self.member.join_batch()
     def after_loss(self):
-        if self.learn.mode!='predict': self.member.leave_out_spare()
+        if not takes_whole(self.learn): self.member.leave_out_spare()
     def before_backward(self):
         self.engine.weighed(empty=self.member.weigh(self.count))
         self.member.agreement.averaging = True
@@ -220,7 +252,7 @@ class Distributed(Callback):
 
     def after_train(self): self.member.merge('train')
     def after_validate(self):
-        if self.learn.mode!='predict': self.member.merge('validate') # there, all have seen whole batches
+        if not takes_whole(self.learn): self.member.merge('validate')
 
     def tell(self): self.member.agreement.tell()
     after_cancel_train = after_cancel_validate = after_cancel_epoch = after_cancel_fit = tell

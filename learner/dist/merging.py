@@ -10,7 +10,7 @@ A metric gathers counts, sums or predictions, batch by batch. Where each process
 __all__ = []
 
 # %% ../../nbs/dist/03_merging.ipynb #imports
-from functools import reduce,singledispatch
+from functools import partial,reduce,singledispatch
 from ..measure.metrics import AvgMetric,AvgSmoothLoss
 from ..measure.kinds import AccumMetric,TorchMetric,ValueMetric
 from ..measure.measures import Moments
@@ -27,29 +27,31 @@ def _added(vs):
 
 def _of(states, k): return [o.get(k) for o in states]
 
-@singledispatch
 def merge_states(
     m, # A metric
     states:list, # What it has gathered in each process, as dicts
 ):
-    "Let `m` have gathered what all processes have"
-    if hasattr(type(m), 'merge'): return m.merge(states)
+    "Let `m` have gathered what all processes have: by its own method `merge`, or as its kind does"
+    (m.merge if hasattr(type(m), 'merge') else partial(_merge, m))(states)
+
+@singledispatch
+def _merge(m, states):
     raise TypeError(f"The metric `{m.name}` has seen a part of the samples in each process, and it is not known how "
         f"to put these together: give `{type(m).__name__}` a method `merge(self, states)`, with a dict of attributes "
         "for each process")
 
-@merge_states.register
+@_merge.register
 def _(m:AvgMetric, states): m.total,m.count = _added(_of(states, 'total')),_added(_of(states, 'count'))
 
-@merge_states.register
+@_merge.register
 def _(m:CountScore, states): m.counts = _added(_of(states, 'counts'))
 
-@merge_states.register
+@_merge.register
 def _(m:AccumMetric, states):
     m.preds,m.targs,m.n_batches = (_added(_of(states, k)) for k in ('preds','targs','n_batches'))
     m.ignored,m.drops = next((o for o in _of(states, 'ignored') if o is not None), None),any(_of(states, 'drops'))
 
-@merge_states.register
+@_merge.register
 def _(m:Moments, states):
     m.reset()
     for o in (o for o in states if o['n']):
@@ -57,14 +59,15 @@ def _(m:Moments, states):
         m.prods = m.prods + o['prods'] + apart@apart.T*(m.n*o['n']/total) if m.n else o['prods']
         m.n,m.mean = total,m.mean + apart*(o['n']/total)
 
-@merge_states.register
-def _(m:AvgSmoothLoss, states): pass # of the loss of the whole batch
+@_merge.register
+def _(m:AvgSmoothLoss, states): # of the losses of whole batches; only the first process has a sample of each
+    m.count,m.val = states[0]['count'],states[0]['val']
 
-@merge_states.register
-def _(m:ValueMetric, states): pass # computed elsewhere
+@_merge.register
+def _(m:ValueMetric, states): pass # what a callback or a loss of this process has computed
 
 # %% ../../nbs/dist/03_merging.ipynb #merge_torch
-@merge_states.register
+@_merge.register
 def _(m:TorchMetric, states):
     parts = []
     for o in filter(None, states):
@@ -75,7 +78,6 @@ def _(m:TorchMetric, states):
         f"`{m.name}` has seen a part of the samples in each process, and its `{type(m.metric).__name__}` has no "
         "`merge_state` that could put these together")
     for o in parts[1:]: m.running.merge_state(o)
-    if hasattr(m.running, 'sync_on_compute'): m.running.sync_on_compute = False # it has been done
 
 # %% ../../nbs/dist/03_merging.ipynb #merge_phase
 def merge_phase(

@@ -148,6 +148,8 @@ def _check_metric(name, v):
     if not _has(v, 'update', 'compute', 'reset'): raise TypeError(
         f"`{name}` is an object with `update`, `compute` and `reset`, as torchmetrics has them, but got {v!r}")
 
+def _alone(): return False # what several processes have gathered is put together by `Distributed`, not by torchmetrics
+
 class TorchMetric(Metric):
     "Any object with the `update`, `compute` and `reset` of torchmetrics"
     @checked(metric=_check_metric)
@@ -166,6 +168,7 @@ class TorchMetric(Metric):
     def _start(self, device):
         res = deepcopy(self.metric)
         res.reset()
+        if hasattr(res, 'distributed_available_fn'): res.distributed_available_fn = _alone
         return res.to(device) if hasattr(res, 'to') else res
     @property
     def value(self): return None if self.running is None else self.running.compute()

@@ -33,16 +33,19 @@ def rows_cut(o, rows, bs):
     if isinstance(o, list) and len(o)==bs and all(find_bs(p) is None for p in o): return o[rows] # names, for example
     return map_batch(o, lambda p: rows_cut(p, rows, bs))
 
-def rows_joined(parts, ns):
-    "The output of the whole batch, from the `parts` of pieces with `ns` samples"
+def last(parts): return parts[-1]
+
+def rows_joined(parts, ns, alike=last):
+    "The output of the whole batch, from the `parts` of pieces with `ns` samples; `alike(parts)` of what has no rows"
     o = parts[0]
     if isinstance(o, torch.Tensor):
         if not o.ndim: return sum(p*n for p,n in zip(parts, ns))/sum(ns)
         axis = next((i for i in range(o.ndim) if all(p.shape[i]==n for p,n in zip(parts, ns))), None)
-        return parts[-1] if axis is None else torch.cat(parts, axis)
-    if not isinstance(o, (tuple,list,Mapping)): return o
+        return alike(parts) if axis is None else torch.cat(parts, axis)
+    if isinstance(o, list) and [*map(len, parts)]==[*ns] and find_bs(parts) is None: return sum(parts, []) # names
+    if not isinstance(o, (tuple,list,Mapping)) or len({*map(len, parts)})>1: return alike(parts)
     rest = [iter(p.values() if isinstance(p, Mapping) else p) for p in parts[1:]]
-    return map_batch(o, lambda p: rows_joined([p, *map(next, rest)], ns))
+    return map_batch(o, lambda p: rows_joined([p, *map(next, rest)], ns, alike))
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #Gradients
 class _Gradients:
