@@ -48,8 +48,8 @@ class Deal:
         return mine if len(mine) else idxs[:1] # of an array, `or` would ask for the truth
 
     def batches(self, begin):
-        """The part of this process of each batch that the iterator which `begin` makes gives in the first process, and the
-        size of the whole batch"""
+        """The part of this process of each batch that the iterator which `begin` makes gives in the first process,
+        and the size of the whole batch"""
         it = begin() if self.procs.is_first else None
         while part := self.procs.hand_out(lambda: self._parts(next(it, None))): yield part
 
