@@ -70,3 +70,24 @@ def test_the_first_fit_imports_nothing_of_torch():
     "Its late imports, of a compiler, take seconds. They are made when the learner is, not when a fit has begun"
     out = subprocess.run([sys.executable, '-c', first_fit], capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[-1]=='[]'
+
+class Counting(nn.Module):
+    "Counts training batches in a buffer of four dimensions, which has two names; another buffer is replaced"
+    def __init__(self):
+        super().__init__()
+        self.conv,self.inner = nn.Conv2d(3, 2, 3),nn.Module()
+        self.register_buffer('n', torch.zeros(2,3,4,4)); self.inner.register_buffer('n', self.n)
+        self.register_buffer('last', torch.zeros(2,3,4,4))
+    def forward(self, x):
+        if self.training: self.n += 1; self.last = self.n.to(memory_format=torch.channels_last)*2
+        return self.conv(x).mean((2,3))
+
+@pytest.mark.parametrize('cbs', [(), (ChannelsLast,)])
+def test_channels_last_keeps_buffers(cbs):
+    m = Counting()
+    n,strides = m.n,m.n.stride()
+    Learner(DataLoaders([(torch.randn(4,3,8,8), torch.zeros(4).long())]*3, device='cpu'), m, nn.CrossEntropyLoss(),
+        cbs=cbs).remove_cb(ProgressCallback).fit(2)
+    assert m.n is m.inner.n is n and n.stride()==strides and bool((n==6).all())
+    assert bool((m.last==12).all())
+    if cbs: assert m.last.stride()==strides

@@ -9,6 +9,7 @@ __all__ = ['ChannelsLast']
 
 # %% ../../nbs/speed/01_memory_format.ipynb #imports
 import torch
+from torch.nn.parameter import is_lazy
 from fastcore.basics import patch
 from fastcore.meta import delegates
 from ..core.checks import checked,listed
@@ -22,18 +23,22 @@ def _channels_last(o):
     if isinstance(o, torch.Tensor): return o.to(memory_format=torch.channels_last) if o.ndim==4 else o
     return map_batch(o, _channels_last)
 
+def _images(m):
+    "Parameters and buffers of four dimensions, with names"
+    return [(k, o) for k,o in (*m.named_parameters(), *m.named_buffers()) if not is_lazy(o) and o.ndim==4]
+
 class ChannelsLast(Callback):
     "Keep the model, and inputs of four dimensions, in `channels_last` memory format during a fit"
     order = -1
     def before_fit(self):
-        m = self.learn.model
-        self.strides = [(o, o.stride()) for o in (*m.parameters(), *m.buffers())]
-        m.to(memory_format=torch.channels_last)
+        self.before = {k:(o.shape,o.stride()) for k,o in _images(self.learn.model)}
+        for _,o in _images(self.learn.model): o.data = _channels_last(o.data) # `model.to` would make new buffers
     def before_batch(self): self.learn.xb = _channels_last(self.learn.xb)
     def cleanup_fit(self):
-        for o,stride in self.strides:
-            if o.stride()==stride: continue
-            o.data = torch.empty_strided(o.shape, stride, dtype=o.dtype, device=o.device).copy_(o.data)
+        for k,o in _images(self.learn.model):
+            shape,stride = self.before.get(k, (None,None))
+            if o.shape!=shape or o.stride()==stride: continue
+            o.data = torch.empty_strided(shape, stride, dtype=o.dtype, device=o.device).copy_(o.data)
 
 # %% ../../nbs/speed/01_memory_format.ipynb #channels_methods
 @patch
