@@ -1,6 +1,6 @@
 """A compiled model is compiled and compared before the fit, computes what the plain one does, and says what was
 compiled again"""
-import warnings
+import copy,pickle,warnings
 import pytest,torch
 from torch import nn
 from torch.utils.data import DataLoader,TensorDataset
@@ -169,3 +169,15 @@ def test_a_backward_pass_that_is_cancelled_is_not_compared():
     learn = synth_learner(n_train=4, cbs=[Compile(backend='eager'), Raise('before_backward', CancelBackwardException)])
     learn.fit(1)
     assert learn.opt_step==3 and learn.compile.gap is None # the first batch took no step
+
+@pytest.mark.parametrize('copied', [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=['copy','pickle'])
+def test_a_copy_that_is_made_during_a_fit_computes_with_its_own_weights(copied):
+    class Teacher(Callback):
+        order = 1 # after `Compile`
+        def before_fit(self): self.teacher = copied(self.learn.model)
+    learn = mk(Compile(backend=(backend := Counted())), t := Teacher()).fit(1)
+    n = backend.n
+    with torch.no_grad():
+        by_hand = [m[2](torch.tanh(m[0](X))) for m in (t.teacher, learn.model)]
+        assert torch.allclose(t.teacher(X), by_hand[0]) and torch.allclose(learn.model(X), by_hand[1])
+    assert not torch.allclose(*by_hand) and backend.n==n>0

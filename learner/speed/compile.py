@@ -11,6 +11,7 @@ __all__ = ['Compile']
 
 # %% ../../nbs/speed/03_compile.ipynb #imports
 import re,warnings
+from functools import partial,wraps
 import torch
 from ..core.checks import checked
 from ..core.callback import Callback
@@ -51,6 +52,20 @@ class _Probe(Callback):
         self.seen['gap'] = float(gap/norm) if norm else float(gap)
 
 # %% ../../nbs/speed/03_compile.ipynb #WithLoss
+def _itself(o): return o
+
+class _Forward:
+    "The compiled forward pass of one model. Copies of the model have the `plain` one, which uses their weights"
+    def __init__(self, plain, kwargs): self.plain,self.compiled = plain,torch.compile(plain, **kwargs)
+    def __call__(self, *args, **kwargs): return self.compiled(*args, **kwargs)
+    def __reduce__(self): return _itself, (self.plain,) # what a copy or a file has in its place
+
+def _set_forward(m, f):
+    "Let `f` be the `forward` of `m`, or None that of its class; returns what the model had of its own"
+    old = vars(m).pop('forward', None)
+    if f is not None: vars(m)['forward'] = f
+    return old
+
 class _WithLoss:
     "The forward pass of a training batch as one program, which returns predictions and loss"
     def __init__(self, learn, kwargs):
@@ -58,25 +73,18 @@ class _WithLoss:
         def both(xb, yb):
             pred = model(*xb)
             return pred,loss_func(pred, *yb)
-        self.learn,self.both = learn,torch.compile(both, **kwargs)
+        self.learn,self.both,self.own = learn,torch.compile(both, **kwargs),vars(model).get('forward')
 
     def __call__(self, forward):
         learn = self.learn
         if not isinstance(learn.xb, positional) or not learn.yb: return forward()
-        learn.pred,learn.loss = self.both(learn.xb, learn.yb)
+        compiled = _set_forward(learn.model, self.own) # it would be a program within the program
+        try: learn.pred,learn.loss = self.both(learn.xb, learn.yb)
+        finally: _set_forward(learn.model, compiled)
         learn.loss_grad = learn.loss
         if 'after_loss' in learn.handlers: announce_loss(learn)
 
 # %% ../../nbs/speed/03_compile.ipynb #Compile
-def _replace_forward(m, f):
-    "Let `f` be the `forward` of `m`; returns a function that undoes it"
-    own = {k:v for k,v in vars(m).items() if k=='forward'} # usually none: it is the method of the class
-    m.forward = f
-    def undo():
-        vars(m).pop('forward', None)
-        vars(m).update(own)
-    return undo
-
 class Compile(Callback):
     "Run the model through `torch.compile` during a fit. It is compiled and compared with the plain one before"
     order = -100
@@ -122,7 +130,8 @@ class Compile(Callback):
             "a `loss_func`, but the model returns its own loss: write `Compile()`, which compiles it with the model")
         if self.plain: return
         if self.with_loss: self.whole = _WithLoss(learn, self.kwargs)
-        self.undo = _replace_forward(learn.model, torch.compile(learn.model.forward, **self.kwargs))
+        m = learn.model
+        self.undo = partial(_set_forward, m, _set_forward(m, wraps(m.forward)(_Forward(m.forward, self.kwargs))))
 
     def before_train(self):
         learn = self.learn
