@@ -141,6 +141,22 @@ def test_a_killed_worker_is_named(rank):
         learn.fit(1, cbs=Fails(rank, killed=True), procs=2)
     assert f'in process {1-rank} of 2' in '\n'.join(e.value.__cause__.__notes__) # what the other had to say
 
+class Ended:
+    "A process that runs until it has been looked at some times"
+    def __init__(self, looks): self.looks,self.killed = looks,False
+    def poll(self): self.looks -= 1; return 0 if self.looks<0 or self.killed else None
+    def kill(self): self.killed = True
+
+@pytest.mark.parametrize('writing,rank,killed', [(True, 0, False), (False, 0, True), (True, 1, True)])
+def test_the_first_process_has_time_to_write(writing, rank, killed):
+    "When one has ended, another one that still runs is killed, because it hangs, unless it is the first, and writes"
+    from learner.dist.launch import Workers
+    workers = object.__new__(Workers)
+    workers.writing,workers.procs = writing,[Ended(0), Ended(0)]
+    workers.procs[rank].looks = 6
+    workers._watch(grace=0)
+    assert [o.killed for o in workers.procs]==[killed and i==rank for i in range(2)]
+
 class Keeps(torch.utils.data.IterableDataset):
     def __init__(self): self.it = (o for o in range(9))
     def __iter__(self): return self.it

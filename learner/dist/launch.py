@@ -88,7 +88,7 @@ def take_in(learn, cbs, known, data):
     set_random_state(res['random'])
 
 # %% ../../nbs/dist/08_launch.ipynb #send
-mark,ready = '\x1dhtml ','\x1dready\n'
+mark,ready,writing = '\x1dhtml ','\x1dready\n','\x1dwriting\n'
 
 def send(html): print(mark+json.dumps(html), flush=True)
 
@@ -128,7 +128,9 @@ def work(folder):
             error = e if _packed(e, ()) else RuntimeError('\n'.join([repr(e), *e.__notes__]))
     signal.signal(signal.SIGINT, signal.SIG_IGN) # Python's own handler comes back when it ends
     if error is not None: atomic(path/f'error{rank}', pack(error, ()))
-    if rank==0: atomic(path/'result', brought_back(learn, every, known))
+    if rank: return
+    print(writing, end='', flush=True) # which may take long
+    atomic(path/'result', brought_back(learn, every, known))
 
 def atomic(path, data):
     "Write a file that is there whole or not at all"
@@ -151,7 +153,8 @@ class Workers:
             return subprocess.Popen([sys.executable, '-c', code], env=env|dict(RANK=str(rank), LOCAL_RANK=str(rank)),
                 stdout=subprocess.PIPE if rank==0 else subprocess.DEVNULL, stderr=open(Path(folder)/f'err{rank}', 'w'),
                 text=True, start_new_session=True)
-        self.procs,self.display,self.ready,self.pressed = [start(o) for o in range(n)],Display(),False,0
+        self.procs,self.display,self.pressed = [start(o) for o in range(n)],Display(),0
+        self.ready = self.writing = False
 
     def wait(self):
         "Print what the first process prints, until all have ended. It gets the first two Ctrl-C; the third kills all"
@@ -170,15 +173,19 @@ class Workers:
     def _echo(self):
         for line in self.procs[0].stdout:
             if line==ready: self.ready = True # from here on a Ctrl-C is agreed on
+            elif line.endswith(writing): self.writing = True; print(line.removesuffix(writing), end='', flush=True)
             elif line.startswith(mark): self.display(json.loads(line.removeprefix(mark)))
             else: print(line, end='', flush=True)
         for o in self.procs: o.wait()
 
     def _watch(self, grace=30):
-        "Kill the workers that still run `grace` seconds after one has ended: they end together, or hang"
-        while all(o.poll() is None for o in self.procs): time.sleep(.1)
+        """Kill the workers that still run `grace` seconds after one has ended: they end together, or hang. The first
+        may take longer to write what they have done"""
+        def runs(p): return p.poll() is None
+        while all(map(runs, self.procs)): time.sleep(.1)
         until = time.monotonic()+grace
-        while time.monotonic()<until and any(o.poll() is None for o in self.procs): time.sleep(.1)
+        while any(map(runs, self.procs)) and (time.monotonic()<until or (self.writing and runs(self.procs[0]))):
+            time.sleep(.1)
         self.end()
 
     def end(self):
