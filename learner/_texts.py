@@ -185,7 +185,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                          '\n'
                          '- `run`: Number of the run, from 0\n'
                          '- `epoch`: Epochs that are done\n'
-                         '- `iter`: Training batches that are done in the running epoch',
+                         '- `iter`: Training batches that are done',
  'Checkpoints.newest': 'Parameters:\n\n- `of`: Only those with these values in their entries',
  'ClassCounts.__init__': 'Parameters:\n\n- `axis`: Where the classes are in the predictions',
  'ClassCounts.decide': 'Parameters:\n\n- `learn`: The learner after its batch',

@@ -296,6 +296,12 @@ def test_numbers_that_are_in_the_batch():
     once_an_epoch(learn.ledger, 3)
     with pytest.raises(ValueError, match='no dataset that gives single samples'): learn.show_hardest()
 
+def test_numbers_that_are_no_places_in_the_dataset_show_no_samples():
+    learn = mk(data=DataLoaders(DataLoader(Numbered(), bs), device='cpu', split=lambda b: (b[:1], b[1:2])))
+    learn.fit(1, cbs=Ledger(ids=lambda learn: torch.arange(len(learn.x))+1000))
+    with pytest.raises(ValueError, match='numbers of your own, by `Ledger'): learn.show_hardest()
+    assert min(learn.ledger.hardest(3)['idx'])>=1000
+
 def test_losses_of_ones_own():
     learn = make(loss_func=lambda p, y: F.cross_entropy(p, y))
     learn.fit(2, cbs=[Ledger(loss=lambda p, y: F.cross_entropy(p, y, reduction='none')), seen := Seen()])

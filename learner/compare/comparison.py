@@ -131,7 +131,7 @@ def in_words(c):
     low,high = c.interval
     low,high,size = (_show(o, high-low or abs(c.diff)) for o in (low, high, abs(c.diff)))
     which = f"`{c.name}` is {'higher' if c.diff>0 else 'lower'} by {size}"
-    sure = f'{c.level:.0%} interval {low} to {high}'
+    sure = f'{100*c.level:g}% interval {low} to {high}'
     better = 'different' if c.higher is None else 'better' if (c.diff>0)==c.higher else 'worse'
     if c: return f"b is {better}: its {which}, {sure} ({n})."
     wanted = f'more than {most_seeds:,}' if c.needed is None else f'{c.needed:,}'
@@ -225,7 +225,7 @@ def plot(self:Comparison,
     if self.paired: right.plot(np.linspace(-.1, .1, len(self.a)), self.b-self.a, 'o', color='0.7')
     right.errorbar([0], [e.mean], [[e.mean-low], [high-e.mean]], fmt='D', color='C3' if self else '0.3', capsize=5)
     right.set(xticks=[0], xticklabels=['b - a'], xlim=(-.5,.5), ylabel='difference',
-        title=f'{self.level:.0%} interval')
+        title=f'{100*self.level:g}% interval')
     return axs
 
 # %% ../../nbs/compare/06_comparison.ipynb #compare

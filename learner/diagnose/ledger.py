@@ -308,6 +308,8 @@ def show_hardest(self:Learner,
     hard,dl = self.ledger.hardest(k, by),self.dls.train
     if not by_number(dl): raise ValueError("There is no dataset that gives single samples: the numbers of the hardest "
         "ones are in `learn.ledger.hardest()`")
+    if self.held_ledger.ids is not None: raise ValueError("The samples have numbers of your own, by `Ledger(ids=…)`, "
+        "which are no places in the dataset: those of the hardest ones are in `learn.ledger.hardest()`")
     with self.unchanged(dl): b = dl.collate_fn([dl.dataset[i] for i in hard['idx'].tolist()])
     x,preds,targs,dec = self.get_preds(dl=[b], with_input=True, with_decoded=True)
     return show_samples(x, targs, dec, preds, hard['loss'], getattr(self.dls, 'vocab', None),

@@ -26,8 +26,8 @@ class Entry:
     run:str         # Random name of the fit
     hash:str|None   # Of what was written; None if it is not known
     exact:bool      # It was written between two batches, so that the run resumes exactly
-    epoch:int|None  # Epochs done, and training batches done
-    iter:int|str
+    epoch:int       # Epochs done
+    iter:int        # Training batches done
     value:float|None     # Result of these weights, if it was measured, and the best are kept
     chain:str|None=None  # Random name of the script, whose fits are numbered
     fit:int|None=None    # Number of the fit in its chain
@@ -41,11 +41,11 @@ class Entry:
     @classmethod
     def seen(cls, file):
         "Of a file in a folder without a manifest: what its name tells"
-        run = file.name.split('-')[1]
-        return cls(file.name, run, hash=None, exact=True, epoch=None, iter=file.name, value=None)
+        run,epoch,n = _ours.fullmatch(file.name).groups()
+        return cls(file.name, run, hash=None, exact=True, epoch=int(epoch), iter=int(n), value=None)
 
 # %% ../../nbs/resume/05_checkpoints.ipynb #Checkpoints
-_ours = re.compile(r'\d+-\w+-epoch\d+-iter\d+\.pt') # names of state files
+_ours = re.compile(r'\d+-(\w+)-epoch(\d+)-iter(\d+)\.pt') # names of state files
 def _number(file): return int(file.name.split('-')[0])
 
 class Checkpoints:
@@ -76,7 +76,7 @@ class Checkpoints:
     def new_file(self,
         run, # Number of the run, from 0
         epoch, # Epochs that are done
-        iter, # Training batches that are done in the running epoch
+        iter, # Training batches that are done
     ):
         "A path for a file that comes after all others"
         nr = 1+max(map(_number, self.found), default=0)

@@ -293,6 +293,17 @@ def test_a_manifest_that_is_damaged_or_gone(damage, tmp_path):
     assert [o.name for o in files.entries]==names
     assert not differences(outcome(learner({}, tmp_path, 1).fit(3)), outcome(resumed(tmp_path)))
 
+def test_an_error_in_a_batch_after_the_manifest_was_lost(tmp_path):
+    cut_at(tmp_path, n=3)
+    Checkpoints(tmp_path/'checkpoints').manifest.unlink()
+    learn = learner({}, tmp_path, 3)
+    with pytest.raises(InterruptedError): # the manifest now lists files that it has seen, and one of a cut batch
+        learn.fit(3, cbs=[Checkpoint(keep=None), Raise('before_step', InterruptedError, 2)], resume=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', 'Mistake|.* was saved where an error had cut a batch')
+        again = resumed(tmp_path)
+    assert not differences(outcome(learner({}, tmp_path, 1).fit(3)), outcome(again))
+
 def test_what_a_killed_process_leaves_is_swept_later(tmp_path):
     learner({}, tmp_path, 1).fit(1, cbs=Checkpoint())
     folder = tmp_path/'checkpoints'
