@@ -2,6 +2,7 @@
 
 Each is a function here, which yields lines of Markdown. Nothing in them is written by hand."""
 import base64,re,struct
+from collections import Counter
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -69,13 +70,19 @@ def as_called(name): return name.replace('Learner.', 'learn.')
 def rows_of(mod, keep=lambda nm: True):
     return [(f'`{as_called(nm)}`', summary(o, mod, nm)) for nm,o in names_of(mod).items() if keep(nm)]
 
+def code_of(c):
+    "The code that readers of a cell see: of a text, what stands in backticks"
+    if c.cell_type=='code': return '' if 'hide' in c.directives else c.source
+    return ' '.join(re.findall(r'`+[^`]+`+', c.source))
+
 @cache
 def guide_words():
-    "All words of the pages that show how to use the library"
+    "How often each word is there in the code of the pages that show how to use the library"
     found = [o for part in ('start','howto','recipes','tutorials') for o in (nbs/part).glob('*.ipynb')]
-    return {w for fn in found for c in read_nb(fn).cells for w in re.findall(r'\w+', c.source)}
+    return Counter(w for fn in found for c in read_nb(fn).cells for w in re.findall(r'\w+', code_of(c)))
 
-def in_guides(nm): return nm.startswith('Learner.') or nm.rpartition('.')[2] in guide_words()
+def n_uses(nm): return guide_words()[nm.rpartition('.')[2]]
+def in_guides(nm): return nm.startswith('Learner.') or n_uses(nm)
 
 def by_name(env):
     "All public names from A to Z"
@@ -104,30 +111,33 @@ def by_task(env):
     "All public names, by part and chapter: the loop first, then what it stands on, and last what no guide uses"
     order = sorted(parts(), key=lambda o: {'loop':-1, 'core':1}.get(o, 0))
     for part in order:
-        page = part_page(part)
+        page,mods = part_page(part),[o for o in cat.chapters() if o.split('.')[0]==part]
         yield f'\n## {page.title}\n\n{page.summary}.'
-        yield from titled((o for o in cat.chapters() if o.split('.')[0]==part), in_guides)
+        yield from titled(mods[::-1] if part=='loop' else mods, in_guides) # the Learner before the loop
     yield '\n## For authors\n\nNames that no guide uses: for authors of callbacks and metrics, and of the library.'
     yield from titled(cat.chapters(), lambda nm: not in_guides(nm))
 
 def learner(env):
-    "Methods of a Learner by chapter, last those of the loop that no guide uses; then the entries of what it inherits"
+    """Methods of a Learner by chapter, those of the loop by use, and last those that no guide uses; then the entries of
+    what it inherits, in this order"""
     found = cat.methods()
-    known = cat.chapters()
-    loop = [o for o in known if o.startswith('loop.')][::-1] # from the Learner back to the loop
-    mods = sorted({*found.values()}, key=lambda o: (o.startswith('core.'), [*loop, *known].index(o)))
-    def is_part(k): return found[k].startswith(('core.','loop.')) and k not in guide_words()
+    by_use = sorted(found, key=n_uses, reverse=True)
+    loop = [*dict.fromkeys(found[k] for k in by_use if found[k].startswith('loop.'))]
+    mods = sorted({*found.values()}, key=lambda o: (o.startswith('core.'), [*loop, *cat.chapters()].index(o)))
+    def is_part(k): return found[k].startswith(('core.','loop.')) and not n_uses(k)
     def row(k): return f'`learn.{k}`',summary(getattr(every.Learner, k))
-    for mod in mods:
-        page,rows = chapter_of(mod),[row(k) for k,m in found.items() if m==mod and not is_part(k)]
-        if not rows: continue
+    users = {m:[k for k in (by_use if m in loop else found) if found[k]==m and not is_part(k)] for m in mods}
+    for mod,names in users.items():
+        page = chapter_of(mod)
+        if not names: continue
         yield f'\n**[{page.title}](/{page.path.relative_to(nbs).as_posix()})**\n'
-        yield from table(['method', 'what it does'], rows)
+        yield from table(['method', 'what it does'], map(row, names))
+    authors = [k for k in found if is_part(k)]
     yield '\n**Parts of the loop**, for authors of callbacks and subclasses\n'
-    yield from table(['method', 'what it does'], [row(k) for k in found if is_part(k)])
+    yield from table(['method', 'what it does'], map(row, authors))
     home = every.Learner.__module__.partition('.')[2]
     yield '\n## Inherited methods\n\nMethods that a chapter adds to the Learner have their entries there.\n'
-    for k in found:
+    for k in (*(k for names in users.values() for k in names), *authors):
         inherited = k not in vars(every.Learner) and cat.targets()[f'Learner.{k}']==f'{lib}.{home}.Learner.{k}'
         if inherited: yield api(getattr(every.Learner, k), f'Learner.{k}', home, depth=4, owner=every.Learner)+'\n'
 

@@ -132,12 +132,16 @@ def test_names_by_task_begin_with_what_guides_use_and_have_all(catalogue):
     daily,_,rest = '\n'.join(import_module('listings').by_task(None)).partition('## For authors')
     assert '| `Checkpoint` |' in daily and '| `learn.fit_one_cycle` |' in daily and '| `accuracy` |' in daily
     assert '| `snake_name` |' in rest and '| `by_number` |' in rest
+    assert '| `named` |' in rest # a word of many texts, and a name in no code
     found = re.findall(r'^\| `([^`]+)`', daily+rest, re.M)
+    assert found[0]=='Learner'
     names = [nm.replace('Learner.', 'learn.') for mod in catalogue.chapters() for nm in catalogue.names_of(mod)]
     assert sorted(found)==sorted(names)
 
 def test_methods_of_a_learner_begin_with_what_guides_use(catalogue):
     daily,_,rest = '\n'.join(import_module('listings').learner(None)).partition('**Parts of the loop**')
+    methods,entries = (re.findall(o, daily+rest, re.M) for o in (r'^\| `learn\.([^`]+)` ', r'} Learner\.(\w+)'))
+    assert methods[0]==entries[0]=='fit' and entries==[o for o in methods if o in entries]
     assert '| `learn.fit` |' in daily and '| `learn.repeatable` |' in daily
     assert '| `learn.forget_batch` |' in rest and '| `learn.keep_attrs` |' in rest
     found = re.findall(r'^\| `learn\.([^`]+)` ', daily+rest.partition('\n## ')[0], re.M)
