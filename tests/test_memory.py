@@ -137,3 +137,21 @@ def test_it_is_shown_in_megabytes():
 def test_the_batch_size_is_checked(bs, match):
     with pytest.raises((ValueError,TypeError), match=match): learner(conv()).memory(bs=bs)
     with pytest.raises((ValueError,TypeError), match=match): learner(conv()).memory().at(bs)
+
+class Head(nn.Module):
+    "A loss with weights of its own"
+    def __init__(self):
+        super().__init__(); self.w = nn.Parameter(torch.randn(5,2000)*.1); self.register_buffer('scale', torch.ones(7))
+    def forward(self, pred, targ): return nn.functional.cross_entropy(pred@self.w, targ)
+
+def test_a_trained_loss_counts():
+    head = Head()
+    learn = learner(conv(), splitter=lambda m: [*m.parameters(), *head.parameters()])
+    learn.loss_func = head
+    mem,without,n = learn.memory(bs=50),by_hand(learner(conv(), 50)),4*5*2000
+    own = dict(parameters=n, buffers=4*7, gradients=n, state=2*n+4) # Adam: two averages and a count
+    expected = {k:v+own.get(k, 0) for k,v in without.items()} # the plain loss saves 50 x 5, and this one
+    expected['activations'] += 4*50*2000                        # as many probabilities as it has classes
+    close(mem.kinds, expected)
+    row = {o.layer:o for o in mem.layers}['loss_func']
+    assert {k:getattr(row, k) for k in own}==own and row.activations==pytest.approx(4*50*2000, rel=.05)

@@ -23,6 +23,7 @@ from ..core.callback import Callback
 from ..data.loaders import find_bs
 from ..record.rows import map_tensors,rows_of
 from ..model.optimizer import parts_of
+from ..restore.places import model_and_loss
 from ..record.history import History,Row
 from ..loop.learner import Learner
 from ..result.show import first_batch
@@ -42,13 +43,22 @@ def _storages(o):
 
 def _bytes(o): return sum(_storages(o).values())
 
+def _layers(learn):
+    "Modules of the model by name, and those of a loss that has parameters or buffers"
+    seen,res = set(),{}
+    for k,o in model_and_loss(learn).items():
+        if o is learn.model: res |= o.named_modules(seen)
+        elif _tensors_of(o): res |= o.named_modules(seen, k)
+    return res
+
+def _tensors_of(m): return [*m.parameters(), *m.buffers()]
+
 class SavedTensors:
     "While active, counts the bytes that are saved for the backward pass, by name of the layer"
-    def __init__(self, model, known):
-        self.model,self.seen,self.sizes,self.stack = model,{*known},Counter(),['']
+    def __init__(self, layers, known):
+        self.layers,self.seen,self.sizes,self.stack = layers,{*known},Counter(),['']
     def __enter__(self):
-        named = [(k,m) for k,m in self.model.named_modules() if k]
-        self.handles = [h for k,m in named for h in (m.register_forward_pre_hook(self._enters(k)),
+        self.handles = [h for k,m in self.layers.items() if k for h in (m.register_forward_pre_hook(self._enters(k)),
             m.register_forward_hook(self._leaves, always_call=True))]
         self.hooks = saved_tensors_hooks(self._pack, lambda t: t)
         self.hooks.__enter__()
@@ -73,10 +83,13 @@ class MeasureMemory(Callback):
     def before_batch(self):
         learn = self.learn
         self.sizes.append((find_bs(learn.batch), _bytes(learn.batch)))
-        fixed = [*learn.model.parameters(), *learn.model.buffers()]
-        self.watching = SavedTensors(learn.model, _storages([fixed, learn.batch, learn.xb, learn.yb])).__enter__()
+        layers = _layers(learn)
+        fixed = [t for m in layers.values() for t in _tensors_of(m)]
+        self.watching = SavedTensors(layers, _storages([fixed, learn.batch, learn.xb, learn.yb])).__enter__()
     def before_backward(self): self._off()
-    def before_step(self): self.grads = {p: _bytes(p.grad) for p in self.learn.model.parameters() if p.grad is not None}
+    def before_step(self):
+        ps = [p for m in _layers(self.learn).values() for p in m.parameters()]
+        self.grads = {p: _bytes(p.grad) for p in ps if p.grad is not None}
     def after_step(self): self.stepped = True
     def cleanup_batch(self): self._off()
     def after_train(self):
@@ -142,10 +155,10 @@ class MemoryForecast:
     def _repr_html_(self): return f'{self._shown()._repr_html_()}<p>{self._about()}</p>'
 
 # %% ../../nbs/inspect/07_memory.ipynb #memory
-def _fixed(model, grads, states):
+def _fixed(layers, grads, states):
     "A row for each layer, with parameters and buffers of its own; shared ones count where they come first"
     seen,rows = set(),[]
-    for name,m in model.named_modules():
+    for name,m in layers.items():
         ps,bs = [*m.parameters(recurse=False)],[*m.buffers(recurse=False)]
         new = [o for o in (*ps, *bs) if id(o) not in seen]
         seen.update(map(id, new))
@@ -171,5 +184,5 @@ def memory(self:Learner,
     with trial(self, len(small), cbs, 'memory'):
         self.dls.loaders['train'] = small
         self.fit(1, cbs=measure)
-    fixed = _fixed(self.model, measure.grads, measure.states)
+    fixed = _fixed(_layers(self), measure.grads, measure.states)
     return MemoryForecast(n if bs is None else bs, fixed, measure.sizes, measure.activations)
