@@ -1369,7 +1369,10 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                        '- `event`: Records and returns an event of the device, such as a `torch.cuda.Event`\n'
                        '- `by_clock`: Phases that are always timed by the clock',
  'Stopwatch.collect': 'Parameters:\n\n- `wait`: Wait until the device has reached them all',
- 'Stopwatch.start': 'Parameters:\n\n- `phase`: Name, or None',
+ 'Stopwatch.start': 'Parameters:\n'
+                    '\n'
+                    '- `phase`: Name, or None\n'
+                    '- `again`: Its time adds to the last one of the same phase',
  'SuggestedLRs.plot': 'Parameters:\n\n- `ax`: Axes to draw on; default: those of a new figure',
  'Summary.__init__': 'Parameters:\n'
                      '\n'

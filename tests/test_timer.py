@@ -183,3 +183,43 @@ def test_it_prints_after_some_batches(clock, capsys):
     assert [l[1] for l in lines if l[0]=='validate']==['1'] and learn.timer.summary()[0].n==10
     with pytest.raises(ValueError, match="`unit` is one of `epoch`, `iter`, but got 'iters'. Did you mean `iter`?"):
         Timer(every=2, unit='iters')
+
+def test_a_batch_that_is_cancelled_ends_its_phase(clock):
+    "What comes after it is no part of the backward pass"
+    cbs = takes(clock, before_backward=2., after_batch=10.),GradientAccumulation(32)
+    cbs[0].run_valid = False
+    t = learner(clock, *cbs, n_train=4, n_valid=0).fit(1).timer
+    assert list(t.times['backward'])==[2]*4 and sums(t)['other']==40
+
+class InPieces(RegModel):
+    "In training, the forward pass takes 1 second and the backward pass 4"
+    clock = None
+    def forward(self, x):
+        res = super().forward(x)
+        if self.training: self.clock.sleep(1.); res.register_hook(lambda g: self.clock.sleep(4.))
+        return res
+def slow_loss(clock): # 2 seconds, in training
+    return lambda pred, targ: clock.sleep(2.*pred.requires_grad) or torch.nn.functional.mse_loss(pred, targ)
+
+def test_pieces_of_a_batch_add_up(clock):
+    (model := InPieces()).clock = clock
+    t = learner(clock, MicroBatch(4), model=model, loss_func=slow_loss(clock), draw=.5, n_valid=0).fit(1).timer
+    n = 16//4
+    assert {k:list(v) for k,v in t.times.items() if v}==dict(draw=[.5]*3, forward=[n]*3, backward=[6*n]*3, step=[0]*3,
+        total=[3*(.5+7*n)])
+
+def test_pieces_of_a_batch_add_up_in_a_profile(clock):
+    (model := InPieces()).clock = clock
+    learn = synth_learner(3, 0, model=model, loss_func=slow_loss(clock), cbs=[MicroBatch(4), p := Profile()])
+    learn.fit(1)
+    n = 16//4
+    assert {k:list(v) for k,v in p.times.items() if v}==dict(draw=[0]*3, move=[0]*3, forward=[n]*3, loss=[2*n]*3,
+        backward=[4*n]*3, step=[0]*3, total=[21*n])
+
+def test_pieces_on_a_device_add_up(clock):
+    device = FakeDevice(clock)
+    watch = Stopwatch(['a','b'], event=device.event)
+    for phase,again,s in [('a',False,1.), ('b',False,2.), ('a',True,4.), ('b',True,8.), ('a',False,16.)]:
+        watch.start(phase, again); device.work(s)
+    watch.start(None); watch.collect(wait=True)
+    assert [list(o) for o in watch.times.values()]==[[5.,16.],[10.]]

@@ -212,11 +212,19 @@ class Profile(PhaseTimes):
         self._count(False)
         super().before_draw()
     def after_draw(self):
-        self.watch.start('move')
+        self.begin('move')
         k = self.waits_every
         if k and (len(self.times['draw'])-1)%k==1%k: self._count(True) # not in the very first batch
-    def after_pred(self): self.watch.start('loss')
-    def before_backward(self): self.watch.start('backward')
+    def before_batch(self):
+        super().before_batch()
+        self.in_pieces = False
+    def split_batch(self, part):
+        super().split_batch(part)
+        self.in_pieces = True
+    def after_pred(self): self.begin('loss')
+    def after_loss(self):
+        if self.in_pieces: self.begin('backward') # which is announced for the whole batch only
+    def before_backward(self): self.begin('backward')
     def after_batch(self):
         if self.torch_profiler is not None: self.torch_profiler.step()
     def cleanup_train(self):

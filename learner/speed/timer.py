@@ -34,7 +34,7 @@ class Stopwatch:
     ):
         self.times = {k:array('d') for k in phases}
         self.wait,self.event,self.by_clock = wait,event,by_clock
-        self.phase,self.since,self.at,self.flying = None,0.,None,deque()
+        self.phase,self.again,self.since,self.at,self.flying = None,False,0.,None,deque()
 
     def now(self):
         if self.wait is not None: self.wait()
@@ -42,22 +42,27 @@ class Stopwatch:
 
     def start(self,
         phase, # Name, or None
+        again=False, # Its time adds to the last one of the same phase
     ):
         "End the running phase, and begin `phase`"
         if self.wait is not None: self.wait()
         now,at = perf_counter(),None if self.event is None else self.event()
         if self.phase is not None:
-            if at is None or self.phase in self.by_clock: self.times[self.phase].append(now-self.since)
-            else: self.flying.append((self.phase, self.at, at))
-        self.phase,self.since,self.at = phase,now,at
+            if at is None or self.phase in self.by_clock: self._note(self.phase, self.again, now-self.since)
+            else: self.flying.append((self.phase, self.again, self.at, at))
+        self.phase,self.again,self.since,self.at = phase,again,now,at
+
+    def _note(self, phase, again, s):
+        if again: self.times[phase][-1] += s
+        else: self.times[phase].append(s)
 
     def collect(self, wait=False): # Wait until the device has reached them all
         "Read the events that have passed, or wait for all"
         while self.flying:
-            phase,a,b = self.flying[0]
+            phase,again,a,b = self.flying[0]
             if wait: b.synchronize()
             elif not b.query(): return
-            self.times[phase].append(a.elapsed_time(b)/1000)
+            self._note(phase, again, a.elapsed_time(b)/1000)
             self.flying.popleft()
 
 # %% ../../nbs/speed/04_timer.ipynb #summary
@@ -90,20 +95,27 @@ class PhaseTimes(Callback):
         wait = getattr(torch, kind).synchronize if self.sync and kind!='cpu' else None
         event = _cuda_event if kind=='cuda' and not self.sync else None
         self.watch = Stopwatch((*self.phases, 'validate','total'), wait, event, by_clock=('draw',))
-        self.ends,self.depth,self.whole = [],0,False
+        self.ends,self.depth,self.whole,self.begun = [],0,False,set() # `begun`: phases of the batch
         self.printed,self.printed_iter,self.printed_at = {},self.learn.train_iter,self.watch.now()
 
     @property
     def times(self): return self.watch.times
 
     # A batch
+    def begin(self, phase):
+        "Begin a phase, perhaps once more: a batch may be run in pieces"
+        self.watch.start(phase, again=phase in self.begun)
+        self.begun.add(phase)
     def before_draw(self):
-        self.watch.start('draw')
+        self.begun = set()
+        self.begin('draw')
         if self.watch.flying: self.watch.collect()
         if self.unit=='iter' and self.every: self._print_batches()
-    def before_batch(self): self.watch.start('forward')
-    def before_step(self): self.watch.start('step')
+    def before_batch(self): self.begin('forward')
+    def split_batch(self, part): self.begin('forward') # the next piece
+    def before_step(self): self.begin('step')
     def after_zero_grad(self): self.watch.start(None)
+    def after_cancel_batch(self): self.watch.start(None)
     def after_train(self):
         if self.watch.phase=='draw': self.watch.phase = None # the loader was empty
         self.watch.start(None)
@@ -164,4 +176,4 @@ class Timer(PhaseTimes):
     ):
         self.every,self.unit,self.sync = every,unit,sync
 
-    def after_pred(self): self.watch.start('backward')
+    def after_pred(self): self.begin('backward')
