@@ -102,7 +102,9 @@ class PhaseTimes(Callback):
     def times(self): return self.watch.times
 
     # A batch
-    def begin(self, phase):
+    def begin(self,
+        phase, # Name
+    ):
         "Begin a phase, perhaps once more: a batch may be run in pieces"
         self.watch.start(phase, again=phase in self.begun)
         self.begun.add(phase)
