@@ -1423,6 +1423,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                    '- `every`: Print a summary after every so many epochs, or batches\n'
                    '- `unit`: What `every` counts: `epoch`, or `iter` for training batches\n'
                    '- `sync`: Wait for the device between phases, and use the clock. It slows training down',
+ 'Timer.begin': 'Parameters:\n\n- `phase`: Name',
  'Timer.summary': 'Parameters:\n\n- `epochs`: Index of an epoch of this fit, or a `range`; default: all',
  'TorchMetric.__init__': 'Parameters:\n'
                          '\n'
