@@ -1517,6 +1517,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                    '- `sigmoid`: Scores become probabilities first',
  'activation_of': 'Parameters:\n\n- `loss_func`: Any loss',
  'as_double': 'Parameters:\n\n- `x`: A tensor',
+ 'as_held': 'Parameters:\n\n- `metrics`: The metrics that `hold` was given\n- `held`: What `hold` returned',
  'as_image': 'Parameters:\n\n- `x`: One input',
  'atomic_write': 'Parameters:\n\n- `path`: Where the file shall be; missing folders are made',
  'by_number': 'Parameters:\n\n- `dl`: A loader',

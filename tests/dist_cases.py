@@ -293,6 +293,31 @@ def dropout_resumed():
     trained(stop, Checkpoint())
     return whole,resumed,trained(stop, Checkpoint(), resume=True)
 
+def train_metrics(shard=False):
+    "Metrics of training: in rows in the middle of an epoch, where a run was stopped, and resumed there and from a file"
+    import torchmetrics
+    make().to_distributed() # connects the processes
+    folder = processes().from_first(mkdtemp) if num_distrib()>1 else mkdtemp()
+    def new():
+        mets = [accuracy, HammingLoss(), torchmetrics.ConfusionMatrix('multiclass', num_classes=3)]
+        return make(n=49, n_valid=9, metrics=mets, path=folder, default_cbs=False,
+            cbs=[TrainEvalCallback, Recorder(train_metrics=True), Validate(3, 'iter')])
+    def look(cb):
+        if cb.learn.training: cb.learn.validate()
+    def train(stop_at=None, *cbs, **kwargs):
+        learn,cbs = new(),[*cbs, Callback(after_pred=look)] if cbs else []
+        if stop_at: cbs.append(on(event.after_batch(once=stop_at, unit='iter'))(acts['stop']))
+        with learn.distrib_ctx(shard=plugin() if shard else False): learn.fit(1, cbs=cbs, **kwargs)
+        return learn
+    whole,stopped = train(),train(4)
+    at,metrics = stopped.at.batch,stopped.at.callbacks['recorder']['metrics']
+    seen = [8*at, int(metrics[0]['count']), int(metrics[2]['confmat'].sum())] # samples
+    with stopped.distrib_ctx(): stopped.resume()
+    train(5, Checkpoint(2, 'iter', keep=None))
+    file = next(Path(folder).rglob('*iter4.pt')) # written by the first process alone
+    resumed = train(None, Checkpoint(), resume=file)
+    return state(whole, seen=seen, others=[state(stopped)['rows'], state(resumed)['rows']])
+
 class MaskedMean(nn.Module):
     "A mean over the samples that count, and NaN without any"
     def forward(self, pred, y):

@@ -19,7 +19,7 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     ('fit', ('accumulate',), dict(kind='tokens', n=45)), ('fit', ('accumulate',), dict(kind='weights', n=25)),
     ('fit', ('clip','ema'), dict(n_epoch=1)),
     ('fit', (), dict(how='list', n_epoch=1)), ('fit', (), dict(how='arrays', n_epoch=1, n=50)),
-    *((name, (), {}) for name in ('kept_in_validation', 'texts', 'validated_inside')),
+    *((name, (), {}) for name in ('kept_in_validation', 'texts', 'validated_inside', 'train_metrics')),
     ('dropout_resumed', (), {}), ('fit_with_metrics', (11,), {}), ('preds', ('map',), {}), ('afterwards', (), {}),
     *(('lone_cancel', (name, ev, rank, 3), {}) for ev,name,rank in lone_cancels),
     ('masked_mean', (), {}), *(('half_accumulated', (end,), {}) for end in ('cancelled','short','unknown')),
@@ -155,6 +155,13 @@ def test_predictions(procs, how):
     loader"""
     ref = one('preds', how)
     for o in run(procs, 'preds', (how,), {}): close(o, ref)
+
+def test_metrics_in_the_middle_of_training():
+    "Rows, and positions in memory and in files, have what all processes have gathered; resumed, nothing counts twice"
+    ref,res = same_run(2, 'train_metrics')
+    for o in (ref, *res):
+        assert o['seen']==3*o['seen'][:1]
+        for rows in o['others']: close(rows, ref['rows'])
 
 def test_predictions_of_texts():
     "Batches without a tensor; what has no row for each sample and differs between processes is refused"

@@ -48,6 +48,7 @@ class Agreement:
         self.late = None      # a cancel that was heard of when a phase was over
         self.merging = None   # the phase that has ended, and is being put together
         self.engine = None    # runs training batches
+        self.metrics = None   # the `Others` of those of training
         self.averaging = False # gradients are on their way
         self.failed = False
         self.all_know = False # of the exception that ends the fit
@@ -107,7 +108,8 @@ class Agreement:
         "Take part in what other processes have decided"
         kinds,mine = {o[0]:o[1:] for o in reversed(news) if o not in (None, no_stop)},news[self.procs.rank]
         if 'whole' in kinds: self.engine.join()
-        if mine not in (None, no_stop, ('stop',), ('whole',)): return # it is on its way already
+        if 'metrics' in kinds: self.metrics.answer()
+        if mine not in (None, no_stop, ('stop',), ('whole',), ('metrics',)): return # it is on its way already
         if 'error' in kinds: raise ProcessFailed(*kinds['error'])
         if 'stopped' in kinds: self.stops.stop_too(*kinds['stopped'])
         if 'cancel' in kinds: self._cancel_too(*kinds['cancel'])

@@ -33,7 +33,7 @@ from ..result.preds import GatherPredsCallback
 from ..resume.checkpoint import SigtermHandler
 from .processes import num_distrib,processes
 from .shares import Deal,share_of
-from .merging import merge_phase
+from .merging import Others,merge_phase
 from .agreement import Agreement
 from .engine import Engine,SyncedNorms,weigh
 from .sharding import ShardedEngine
@@ -156,6 +156,14 @@ class Membership:
         take_over(learn, self.procs)
         self.seeds = OwnSeeds(learn, self.procs)
 
+    def begin_train(self):
+        "Be ready to tell what metrics have gathered, in the middle of training"
+        phase = metrics_of(self.learn)
+        if phase.others is not None: return
+        self.agreement.metrics = phase.others = Others(self.procs, phase)
+        self.undo.callback(setattr, phase, 'others', None)
+        self.deal.noting = phase.whole
+
     def _handle_sigterm(self):
         sigterm = SigtermHandler(self.learn)
         sigterm.install()
@@ -219,6 +227,7 @@ class Distributed(Callback):
     def before_train(self):
         if self.engine is not None and not self.engine.fits: self._close_engine()
         self.member.procs.meet() # all are here, and make it together
+        self.member.begin_train()
         if self.engine is None: self.engine = self._new_engine()
         self.learn.forward_with = self.engine.forward
 

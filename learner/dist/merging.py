@@ -85,7 +85,38 @@ def merge_phase(
     phase:PhaseMetrics, # The metrics of the phase that ends
 ):
     "Let the metrics of a phase have gathered what all processes have"
-    mine = PhaseMetrics()
-    mine.now = [m for m in phase.now if not isinstance(m, Trial)]
-    every = procs.gather(on_cpu(mine.state_dict()))
-    for m,*states in zip(mine.now, *filter(None, every)): merge_states(m, states) # a cancel may leave a process without
+    _merge_all(phase.now, procs.gather(_states(phase.now)))
+    phase.merged = True
+
+def _real(metrics): return [m for m in metrics if not isinstance(m, Trial)]
+
+def _states(metrics):
+    "What metrics have gathered"
+    phase = PhaseMetrics()
+    phase.now = _real(metrics)
+    return on_cpu(phase.state_dict())
+
+def _merge_all(metrics, every):
+    for m,*states in zip(_real(metrics), *filter(None, every)): merge_states(m, states) # a cancel may leave some without
+
+class Others:
+    "What the metrics of training have gathered in other processes, in the middle of their phase"
+    def __init__(self,
+        procs:Processes, # That train
+        phase:PhaseMetrics, # The metrics in this one
+    ): self.procs,self.phase = procs,phase
+
+    @property
+    def is_first(self): return self.procs.is_first
+
+    def merge(self,
+        metrics, # Of this process
+    ):
+        "Let `metrics` have gathered what all processes have. One may ask alone: at their next meeting the others answer"
+        if not _real(metrics): return
+        self.procs.meet(news=('metrics',))
+        _merge_all(metrics, self.told)
+
+    def answer(self):
+        "Tell what has been gathered, and be told; all processes do this at the same time"
+        self.told = self.procs.channel.all(_states(self.phase.outermost))

@@ -10,6 +10,7 @@ A `Deal` stands between a loader and its process. Loaders stay as they are: the 
 __all__ = []
 
 # %% ../../nbs/dist/02_shares.ipynb #imports
+from contextlib import nullcontext
 from itertools import islice
 from ..data.loaders import find_bs
 from ..technique.micro_batch import rows_cut
@@ -29,6 +30,7 @@ class Deal:
     "Deals each batch to the processes"
     bundle = 64 # batches of indices in a message
     before_pause = staticmethod(lambda: None) # called in a process that does something at a pause
+    noting = nullcontext # around the note of a position in training
     def __init__(self,
         procs:Processes, # Those that take part
     ):

@@ -202,7 +202,8 @@ class Pauses(WayBack):
         due = self.due_requests(resumable)
         if due and self.deal is not None:
             self.deal.before_pause() # a model in parts is put together
-            if resumable and next=='batch': self.resume_point = self.here(batch, announced)
+            if resumable and next=='batch':
+                with self.deal.noting(): self.resume_point = self.here(batch, announced)
         for o in due:
             self.requests.remove(o) # not all at once: if one fails, a stop that is still waiting is not lost
             o.f()
@@ -404,7 +405,9 @@ class ResumableRoute(Pauses):
     @contextmanager
     def aside(self, resumable=False):
         noted = resumable and self.resume_point is None
-        if noted: self.resume_point = self.here(self.next_batch)
+        if noted:
+            with nullcontext() if self.deal is None else self.deal.noting():
+                self.resume_point = self.here(self.next_batch)
         before = self.draws,self.next_batch,self.around
         if self.around is None and self.draws is not None: self.around = self.draws,self.learn.iter
         try: yield

@@ -176,6 +176,7 @@ class TorchMetric(Metric):
     def state_dict(self): # torchmetrics keeps what it gathers in attributes
         values = {} if self.running is None else vars(self.running)
         def is_state(k, v):
+            if k=='_computed': return False # the value, until more is gathered
             return isinstance(v, (torch.Tensor,np.ndarray,list,int,float)) or (type(v) is dict and k[0]!='_')
         return {k:v for k,v in values.items() if is_state(k, v)}
     def load_state_dict(self, state):

@@ -10,13 +10,14 @@ __all__ = []
 # %% ../../nbs/measure/06_phase.ipynb #imports
 import warnings
 from collections import deque
+from contextlib import contextmanager
 from inspect import signature
 import numpy as np
 import torch
 from ..core.attendance import note_of_raiser
 from ..core.copies import copied
 from ..model.loss_properties import n_samples
-from .metrics import hold,put_back
+from .metrics import as_held,held,hold,put_back
 
 # %% ../../nbs/measure/06_phase.ipynb #Skipped
 def cancelled_by(
@@ -46,26 +47,45 @@ train_only = "A callback that is to cancel batches in training alone has `run_va
 # %% ../../nbs/measure/06_phase.ipynb #PhaseMetrics
 class PhaseMetrics:
     "Metrics of the phase that is running; those of a phase around it keep what they have gathered"
-    def __init__(self): self.now,self.outer,self.read,self.depth,self.skipped = [],[],False,None,Skipped()
+    others = None # while several processes train: knows what the others have gathered, as `Others` of `dist`
+    def __init__(self): self.now,self.outer,self.depth = [],[],None; self.begin([])
 
     def begin(self, metrics):
         self.now,self.read = metrics,False # whether their values have been read
+        self.merged = False # whether they have gathered what all processes have
         self.skipped = Skipped()
         for m in metrics: m.reset()
     def end(self): self.now = []
 
     def begin_inner(self, metrics, depth):
-        self.outer.append((self.now, self.read, self.depth, self.skipped, hold(self.now)))
+        self.outer.append((self.now, self.read, self.merged, self.depth, self.skipped, hold(self.now)))
         self.depth = depth # how many scopes run, to know this phase from one that was cancelled before it came here
         self.begin(metrics)
 
     def end_inner(self):
-        self.now,self.read,self.depth,self.skipped,originals = self.outer.pop()
+        self.now,self.read,self.merged,self.depth,self.skipped,originals = self.outer.pop()
         put_back(self.now, originals)
+
+    @property
+    def outermost(self):
+        "The metrics of the phase around all others, with what they have gathered"
+        if not self.outer: return self.now
+        metrics,*_,originals = self.outer[0]
+        return as_held(metrics, originals)
+
+    @contextmanager
+    def whole(self):
+        "In the middle of a phase, let metrics have gathered what all processes have while the `with` block runs"
+        if self.others is None or self.merged: yield; return
+        with held(self.now):
+            self.others.merge(self.now)
+            yield
 
     def state_dict(self): return [copied(_gathered(m)) for m in self.now]
     def load_state_dict(self, states):
+        later = self.others is not None and not self.others.is_first # one process has what all had gathered
         for m,s in zip(self.now, states):
+            if later: m.reset(); continue
             _warn_of_lost(m)
             m.load_state_dict(s) if _knows_state(m) else vars(m).update(s)
 

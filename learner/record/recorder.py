@@ -208,7 +208,8 @@ class RowWriter(Curves):
 
     def add_train(self):
         "Put loss and metrics of training so far into the coming row"
-        self.table.put(dict(train_loss=self.smooth_loss, **{f'train_{m.name}':m.value for m in self.train_mets}))
+        with self.phase.whole(): values = {f'train_{m.name}':m.value for m in self.train_mets}
+        self.table.put(dict(train_loss=self.smooth_loss, **values))
 
     def add(self, /, **vals): # Values by name; those of other kinds than numbers are fine
         "Put more values into the coming row of a fit, in columns of their own, or into the results of `validate`"
