@@ -97,7 +97,8 @@ def _states(metrics):
     return on_cpu(phase.state_dict())
 
 def _merge_all(metrics, every):
-    for m,*states in zip(_real(metrics), *filter(None, every)): merge_states(m, states) # a cancel may leave some without
+    known = filter(None, every) # a cancel may leave some processes without
+    for m,*states in zip(_real(metrics), *known): merge_states(m, states)
 
 class Others:
     "What the metrics of training have gathered in other processes, in the middle of their phase"
@@ -112,7 +113,7 @@ class Others:
     def merge(self,
         metrics, # Of this process
     ):
-        "Let `metrics` have gathered what all processes have. One may ask alone: at their next meeting the others answer"
+        "Let `metrics` have gathered what all processes have. One may ask alone: the others answer when they next meet"
         if not _real(metrics): return
         self.procs.meet(news=('metrics',))
         _merge_all(metrics, self.told)
