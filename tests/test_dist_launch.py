@@ -1,7 +1,9 @@
 "`learn.fit(…, procs=2)`: workers train, and everything is brought back"
 import os,re,signal,threading,time
+from functools import partial
 from pathlib import Path
 import pytest,torch
+from torch import nn
 from learner.all import *
 from test_dist import close,slow
 
@@ -40,6 +42,40 @@ def test_everything_comes_back(capfd):
     torch.manual_seed(5); ref.fit(1)
     torch.manual_seed(5); learn.fit(1)
     close(weights(learn), weights(ref), 1e-5)
+
+class Slower(nn.Module):
+    "Its buffer counts batches, and is in no file"
+    def __init__(self): super().__init__(); self.register_buffer('n', torch.zeros(()), persistent=False)
+    def forward(self, x):
+        if self.training: self.n = self.n+1
+        return x/self.n.clamp(min=1)
+
+class Epochs(torch.utils.data.Sampler):
+    "Counts its passes, and has a generator"
+    def __init__(self, n): self.n,self.passes,self.g = n,0,torch.Generator().manual_seed(5)
+    def __len__(self): return self.n
+    def __iter__(self):
+        self.passes += 1
+        return iter([(i*5+self.passes)%self.n for i in torch.randperm(self.n, generator=self.g).tolist()])
+
+def test_what_the_next_fit_depends_on_comes_back():
+    """Generators and counts of loaders, buffers that are in no file, a new optimizer, what was frozen: a fit in
+    workers, and one here, are two fits here"""
+    def fitted(procs):
+        torch.manual_seed(3)
+        data = torch.utils.data.TensorDataset(torch.randn(12, 4), torch.randn(12, 3))
+        dl,model = torch.utils.data.DataLoader(data, 4, sampler=Epochs(12)),nn.Sequential(nn.Linear(4, 4), Slower(),
+            nn.Linear(4, 3))
+        learn = Learner(DataLoaders(dl, device='cpu'), model, nn.MSELoss(), opt_func=torch.optim.RMSprop, lr=.1,
+            splitter=lambda m: [[*m[0].parameters()], [*m[2].parameters()]]).remove_cb(ProgressCallback)
+        learn.create_opt()
+        learn.opt_func = partial(torch.optim.SGD, momentum=.9)
+        learn.fit(1, reset_opt=True, cbs=Callback(before_fit=lambda learn: learn.freeze()), procs=procs)
+        learn.unfreeze().fit(1)
+        return weights(learn),[*learn.recorder.losses],model[1].n.item(),dl.sampler.passes,type(learn.opt)
+    here,there = fitted(None),fitted(2)
+    assert here[2:]==(6, 2, torch.optim.SGD)
+    close(there, here)
 
 @slow
 def test_the_stop_button(tmp_path):

@@ -21,17 +21,23 @@ from fastcore.foundation import L
 from torch import nn
 from ..core.checks import extra,whole
 from ..data.generators import random_state,set_random_state
+from ..data.loader_state import counts_of,put_counts
 from ..model.files import atomic_write
 from ..model.optimizer import parts_of
+from ..restore.held import put_buffers
 from ..record.progress import Display,ProgressCallback,in_notebook
 from ..loop.interrupt import uninterrupted
 from ..loop.learner import Learner
 from .processes import ProcessFailed,num_distrib
 
 # %% ../../nbs/dist/08_launch.ipynb #known_objects
+def modules_of(learn):
+    "All modules of model and loss"
+    return [m for o in (learn.model, learn.loss_func) if isinstance(o, nn.Module) for m in o.modules()]
+
 def known_objects(learn, cbs):
     "The learner and its parts, in the same order in the notebook and in a worker"
-    modules = [m for o in (learn.model, learn.loss_func) if isinstance(o, nn.Module) for m in o.modules()]
+    modules = modules_of(learn)
     params = [p for m in modules for p in (*m._parameters.values(), *m._buffers.values()) if p is not None]
     loaders = [*learn.dls, *(getattr(o, 'dataset', None) for o in learn.dls)]
     opts = [] if learn.opt is None else [learn.opt, *parts_of(learn.opt)]
@@ -55,12 +61,17 @@ def unpack(data, known):
 
 # %% ../../nbs/dist/08_launch.ipynb #brought_back
 counted = ('epoch','n_epoch','start_epoch','n_train_iter','n_step','train_iter','opt_step','epoch_start','n_train',
-    'n_iter','results','stop_reason','run_config','recognized_loss','lr')
+    'n_iter','results','stop_reason','run_config','recognized_loss','lr','_frozen')
 of_route = 'stopped','lineage','moved','counts_before','hypers_before','hypers_at_start'
 
 def _packed(o, known):
     try: return pack(o, known)
     except Exception: return None
+
+def unsaved_buffers(learn):
+    "Buffers that no state dict has, by module"
+    def values(m): return {k: o if (o := m._buffers.get(k)) is None else o.detach() for k in m._non_persistent_buffers_set}
+    return [(m, values(m)) for m in modules_of(learn) if m._non_persistent_buffers_set]
 
 def brought_back(learn, cbs, known) -> bytes:
     "Everything that a fit has changed, pickled"
@@ -68,13 +79,17 @@ def brought_back(learn, cbs, known) -> bytes:
     own,route = ({k:vars(o)[k] for k in ks if k in vars(o)} for o,ks in ((learn, counted), (learn.route, of_route)))
     return pack(dict(model=learn.model.state_dict(), opt=learn.opt and learn.opt.state_dict(), own=own, route=route,
         state=dict(learn.state), loss=learn.loss_func.state_dict() if isinstance(learn.loss_func, nn.Module) else None,
-        attrs=attrs, attributes=learn.route.attributes.values(), random=random_state()), known)
+        new_opt=not any(o is learn.opt for o in known), buffers=unsaved_buffers(learn), attrs=attrs,
+        attributes=learn.route.attributes.values(), random=random_state(*learn.dls),
+        counts=[counts_of(o) for o in learn.dls]), known)
 
 def take_in(learn, cbs, known, data):
     "Let `learn` be as the fit has left it"
     res = unpack(data, known)
     learn.model.load_state_dict(res['model'])
     if res['loss']: learn.loss_func.load_state_dict(res['loss'])
+    put_buffers(res['buffers'])
+    if res['new_opt']: learn.create_opt()
     if res['opt'] is not None: learn.opt.load_state_dict(res['opt'])
     learn.route.attributes.put(res['attributes'])
     vars(learn).update(res['own'])
@@ -85,7 +100,8 @@ def take_in(learn, cbs, known, data):
         attrs = {k:unpack(p, known) for k,p in attrs.items()}
         cb.__setstate__(attrs) if hasattr(cb, '__setstate__') else vars(cb).update(attrs)
     learn.refresh()
-    set_random_state(res['random'])
+    for dl,counts in zip(learn.dls, res['counts']): put_counts(dl, counts, counts)
+    set_random_state(res['random'], *learn.dls)
 
 # %% ../../nbs/dist/08_launch.ipynb #send
 mark,ready,writing = '\x1dhtml ','\x1dready\n','\x1dwriting\n'
