@@ -70,7 +70,8 @@ def _packed(o, known):
 
 def unsaved_buffers(learn):
     "Buffers that no state dict has, by module"
-    def values(m): return {k: o if (o := m._buffers.get(k)) is None else o.detach() for k in m._non_persistent_buffers_set}
+    def value(o): return None if o is None else o.detach()
+    def values(m): return {k:value(m._buffers.get(k)) for k in m._non_persistent_buffers_set}
     return [(m, values(m)) for m in modules_of(learn) if m._non_persistent_buffers_set]
 
 def brought_back(learn, cbs, known) -> bytes:
