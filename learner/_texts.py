@@ -1517,7 +1517,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                    '- `sigmoid`: Scores become probabilities first',
  'activation_of': 'Parameters:\n\n- `loss_func`: Any loss',
  'as_double': 'Parameters:\n\n- `x`: A tensor',
- 'as_held': 'Parameters:\n\n- `metrics`: The metrics that `hold` was given\n- `held`: What `hold` returned',
  'as_image': 'Parameters:\n\n- `x`: One input',
  'atomic_write': 'Parameters:\n\n- `path`: Where the file shall be; missing folders are made',
  'by_number': 'Parameters:\n\n- `dl`: A loader',
@@ -1619,10 +1618,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'has_argument': 'Parameters:\n\n- `f`: A function or another callable\n- `name`: Name of the argument',
  'has_mixed_means': 'Parameters:\n\n- `loss_func`: Any loss',
  'has_params': 'Parameters:\n\n- `m`: A model or a layer',
- 'held': 'Parameters:\n\n- `metrics`: Metrics that return to their values at the end',
  'hidden_matrices': 'Parameters:\n\n- `model`: Whose layers are in the order in which they are called',
  'highest': 'Parameters:\n\n- `sched`: A schedule\n- `n`: Number of groups',
- 'hold': 'Parameters:\n\n- `metrics`: Metrics, which go on with the copies',
  'hook_output': 'Parameters:\n'
                 '\n'
                 '- `module`: Module to listen to\n'
@@ -1761,7 +1758,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
               '- `name`: What it is, for errors',
  'per_sample': 'Parameters:\n\n- `loss_func`: Any loss',
  'places_of': 'Parameters:\n\n- `loaders`: Loaders, or objects that hold some',
- 'put_back': 'Parameters:\n\n- `metrics`: The metrics that `hold` was given\n- `held`: What `hold` returned',
  'random_state': 'Parameters:\n'
                  '\n'
                  '- `loaders`: Their `moving_parts` too\n'

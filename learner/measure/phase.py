@@ -17,7 +17,7 @@ import torch
 from ..core.attendance import note_of_raiser
 from ..core.copies import copied
 from ..model.loss_properties import n_samples
-from .metrics import as_held,held,hold,put_back
+from .metrics import HeldMetrics,held
 
 # %% ../../nbs/measure/06_phase.ipynb #Skipped
 def cancelled_by(
@@ -58,20 +58,18 @@ class PhaseMetrics:
     def end(self): self.now = []
 
     def begin_inner(self, metrics, depth):
-        self.outer.append((self.now, self.read, self.merged, self.depth, self.skipped, hold(self.now)))
+        self.outer.append((self.now, self.read, self.merged, self.depth, self.skipped, HeldMetrics(self.now)))
         self.depth = depth # how many scopes run, to know this phase from one that was cancelled before it came here
         self.begin(metrics)
 
     def end_inner(self):
-        self.now,self.read,self.merged,self.depth,self.skipped,originals = self.outer.pop()
-        put_back(self.now, originals)
+        self.now,self.read,self.merged,self.depth,self.skipped,kept = self.outer.pop()
+        kept.put_back()
 
     @property
     def outermost(self):
         "The metrics of the phase around all others, with what they have gathered"
-        if not self.outer: return self.now
-        metrics,*_,originals = self.outer[0]
-        return as_held(metrics, originals)
+        return self.outer[0][-1].as_metrics() if self.outer else self.now
 
     @contextmanager
     def whole(self):
