@@ -61,6 +61,14 @@ cases = {
         'cbs=MapBatch(lambda b: (b[0].float(), *b[1:]))'),
     'arrays':               (Net, (x.numpy(),y.numpy()), ce, 'the model got ndarray',
         'cbs=MapBatch(lambda b: tuple(map(torch.as_tensor, b)))'),
+    'one-hot classes':      (Net, (x,F.one_hot(y)), ce, r'targets \(8, 2\) int64. Targets are classes',
+        'cbs=MapBatch(lambda b: (*b[:-1], b[-1].argmax(1)))'),
+    'classes of 32 bits':   (Net, (x,y.int()), ce, 'Targets are classes',
+        'cbs=MapBatch(lambda b: (*b[:-1], b[-1].long()))'),
+    'truth values':         (lambda: Net(1), (x,y[:,None]>0), bce, r'targets \(8, 1\) bool',
+        'cbs=MapBatch(lambda b: (*b[:-1], b[-1].float()))'),
+    'double weights':       (lambda: Net().double(), (x,y), ce, 'Its weights are float64',
+        'cbs=MapBatch(lambda b: (b[0].double(), *b[1:]))'),
     'named, float classes': (Net, dict(x=x, labels=y.float()), ce, 'Targets are classes',
         "cbs=MapBatch(lambda b: {**b, 'labels': b['labels'].long()})"),
 }
@@ -96,6 +104,10 @@ def test_the_error_says_what_to_write_and_that_works(model, batch, loss_func, sa
     (lambda: Net(1), (x, y), ce,
         'one score for each sample: give the model one for each class, or use `nn.BCEWithLogitsLoss'),
     (Net, (x, ['a']*8), ce, 'and targets list. Targets are tensors of numbers'),
+    (Net, (x, y-1), ce, 'for classes from 0 to 1, and targets from -1 on: `ignore_index=-1`'),
+    (Net, (x, y[:,None].repeat(1, 2).float()), nn.BCELoss(), r'write `loss_func=nn.BCEWithLogitsLoss\(\)`'),
+    (lambda: Net().half(), (x, y), ce, r'Its weights are float16: write `learn.model.float\(\)`'),
+    (lambda: nn.Sequential(nn.BatchNorm1d(4), Net()), (x[:1], y[:1]), ce, 'several samples .* `DataLoader.*drop_last'),
     (Net, (x, y), lambda targ,pred: F.cross_entropy(pred, targ),
         r'the loss got \(8, 2\) float32, and targets \(8,\) int64$'),
     (lambda: nn.Sequential(nn.Unflatten(1, (2,2)), nn.Linear(2, 5)), (x, torch.stack([y,y], 1)), ce,
@@ -129,6 +141,12 @@ def test_a_failing_advice_does_not_hide_the_error():
 @pytest.mark.filterwarnings('ignore:Using a target size')
 @pytest.mark.parametrize('shape', [(8,3), (3,), (1,3), (8,1)])
 def test_targets_that_predictions_share_are_fine(shape): fit(lambda: Net(3), (x,torch.zeros(shape)), mse_loss)
+
+def test_a_metric_of_classes_is_told_how_one_hot_targets_become_classes():
+    with pytest.raises(ValueError) as e: fit(Net, (x,F.one_hot(y).float()), ce, metrics=accuracy)
+    line = 'cbs=MapBatch(lambda b: (*b[:-1], b[-1].argmax(1)))'
+    assert f'The metric takes classes: write `{line}`' in text(e)
+    assert fit(Net, (x,F.one_hot(y).float()), ce, metrics=accuracy, cbs=eval(line[4:])).final_record['accuracy']>=0
 
 # Parts that are assigned later
 def part_learner():

@@ -51,7 +51,27 @@ def only_b(learn): learn.opt_func = torch.optim.SGD([learn.model.b], .01); retur
 class NoTargets(AvgMetric):
     def accumulate(self, learn): pass
 
+class Looks(Callback):
+    "Looks at predictions in the middle of training, and leaves the model as that needs it"
+    def after_batch(self):
+        if self.training and self.iter==1: self.model.eval()
+def classes(*last, loss_func=None, n=3):
+    y = torch.arange(12)%3 if n==3 else torch.arange(12)[:,None]%2.
+    return synth_learner(dls=DataLoaders([(torch.randn(12, 4), y)]*3, device='cpu'),
+        model=nn.Sequential(nn.Linear(4, n), *last), loss_func=loss_func or nn.CrossEntropyLoss())
+
 planted = dict(
+    scores=(lambda: classes(nn.Softmax(1)),
+        "The model ends in a softmax, and `CrossEntropyLoss` computes a softmax itself: leave it out of the model"),
+    scores_flat=(lambda: classes(nn.Sigmoid(), nn.Flatten(), loss_func=CrossEntropyLossFlat()),
+        "The model ends in a sigmoid, and `CrossEntropyLoss` computes a softmax itself"),
+    scores_of_two=(lambda: classes(nn.Sigmoid(), loss_func=nn.BCEWithLogitsLoss(), n=1),
+        "The model ends in a sigmoid, and `BCEWithLogitsLoss` computes a sigmoid itself"),
+    scores_without_log=(lambda: classes(nn.Softmax(1), loss_func=nn.NLLLoss()),
+        "`NLLLoss` takes the logarithms of probabilities.*write `log_softmax`"),
+    scores_for_nll=(lambda: classes(loss_func=nn.NLLLoss()),
+        r"`NLLLoss` takes the logarithms of probabilities.*`loss_func=nn.CrossEntropyLoss\(\)`"),
+    mode=(lambda: synth_learner(cbs=Looks), "in evaluation mode in the middle of training.*`with learn.keep_modes"),
     order=(lambda: synth_learner(cbs=[Double, Cut]),
         r"`double` and `cut` both change `loss_grad` at `after_loss`.*the same `order`, 0.*write `order = 1` in the "
         r"class `Cut`"),

@@ -100,6 +100,21 @@ def test_every_loss_that_broadcasts_is_looked_at(loss):
     learn = mk(loss, partial(nn.Linear, 4, 1), y=torch.rand(64))
     with pytest.raises(ValueError, match='would compare 256 pairs'): learn.fit(1)
 
+def squares(p, t): return ((p-t)**2).mean()
+def column(p, t): return F.mse_loss(p[:,0], t)
+ranks = lambda p, t: (p.view(-1)-t).abs().mean()
+@pytest.mark.filterwarnings('ignore::UserWarning')
+@pytest.mark.parametrize('loss,metric,bad', [(squares, None, '`squares`'), (column, squares, '`squares`'),
+    (column, lambda p, t: (p-t).abs().mean(), '`metric`'), (F.mse_loss, squares, '`mse_loss`, `squares`')])
+def test_functions_of_ones_own_that_broadcast_are_looked_at(loss, metric, bad):
+    learn = mk(loss, partial(nn.Linear, 4, 1), y=torch.rand(64), metrics=metric)
+    with pytest.raises(ValueError, match=f'{bad} would compare 256 pairs'): learn.fit(1)
+
+@pytest.mark.parametrize('metric', [None, column, ranks, lambda p, t: squares(p.view_as(t), t)])
+def test_functions_that_bring_shapes_together_themselves_are_fine(metric):
+    learn = mk(column, partial(nn.Linear, 4, 1), y=torch.rand(64), metrics=metric)
+    assert learn.fit(1).final_record['valid_loss']>0
+
 weight = torch.tensor([1.,5.,.1])
 @pytest.mark.parametrize('loss', [partial(CrossEntropyLossFlat(weight=weight)), partial(F.cross_entropy, weight=weight),
     BaseLoss(lambda: partial(F.cross_entropy, weight=weight)), partial(partial(F.cross_entropy, weight=weight))])

@@ -18,13 +18,16 @@ from dis import get_instructions
 from functools import lru_cache
 from weakref import WeakKeyDictionary
 import torch
+from torch import nn
+from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
 from fastcore.basics import patch
-from ..core.checks import listed,one_of
+from ..core.checks import listed,one_of,short_name
 from ..core.callback import Callback,was_attached
 from ..core.copies import of_library
 from ..core.tracebacks import of_user
 from ..data.loaders import length
+from ..model.loss_properties import kind_of,losses_in
 from ..restore.tensors import version_of
 from ..record.history import missing
 from ..record.recorder import Recorder
@@ -41,7 +44,8 @@ kinds = dict(order="callbacks that change the same value, in no declared order o
     attach="callbacks that belong to no Learner", gradient="parameters without a gradient",
     optimizer="parameters that the optimizer does not have", metric="metrics that see no batch",
     loader="loaders without batches", reset="modules whose `reset` is not called",
-    loss="a loss that stays the same",
+    loss="a loss that stays the same", scores="predictions of another kind than the loss takes",
+    mode="a model that a callback leaves in evaluation mode in training",
     state="values that callbacks gather, and that a resumed fit does not restore") # what warnings are of
 
 _silent = set()
@@ -156,6 +160,33 @@ def check_loss(learn, losses, steps):
     _tell(learn, 'loss', f"The loss was {float(vals[0]):.6g} in each of the first {len(vals)} batches, "
         f"although {steps} steps were taken. {why}")
 
+# %% ../../nbs/diagnose/05_mistakes.ipynb #check_scores
+_views = 'View','Squeeze','Unsqueeze','Unsafe','Reshape','Slice','Select','Transpose','Permute','T','ToCopy','Alias'
+
+def _made_by(pred):
+    "The name that autograd has for the operation that made `pred`, apart from views of it"
+    o = getattr(pred, 'grad_fn', None)
+    while o is not None and o.name().startswith(_views) and o.next_functions: o = o.next_functions[0][0]
+    return '' if o is None else o.name().partition('Backward')[0]
+
+def check_scores(pred, learn):
+    f = None if learn.loss_func is None else [*losses_in(learn.loss_func)][-1]
+    yes_or_no = isinstance(f, nn.BCEWithLogitsLoss) or f is F.binary_cross_entropy_with_logits
+    if not (yes_or_no or kind_of(f)=='class'): return
+    name,made = short_name(learn.loss_func),_made_by(pred)
+    if isinstance(f, nn.NLLLoss) or f is F.nll_loss:
+        if made=='LogSoftmax' or not (made=='Softmax' or bool((pred.detach()>1e-3).any())): return
+        what,remedy = "the logarithms of probabilities", "give it scores, and `loss_func=nn.CrossEntropyLoss()`"
+        if made=='Softmax': remedy = "write `log_softmax`"
+        _tell(learn, 'scores', f"`{name}` takes {what}, and the model returns something else: {remedy}")
+    elif made in ('Softmax','Sigmoid'): _tell(learn, 'scores', f"The model ends in a {made.lower()}, and `{name}` "
+        f"computes {'a sigmoid' if yes_or_no else 'a softmax'} itself: leave it out of the model")
+
+def check_mode(learn):
+    if not learn.model.training: _tell(learn, 'mode', "The model is in evaluation mode in the middle of training, "
+        "without dropout and batch statistics: what calls `model.eval()` in a callback does so in "
+        "`with learn.keep_modes():`")
+
 # %% ../../nbs/diagnose/05_mistakes.ipynb #check_reset
 def _mentions(code, name):
     return name in code.co_names or any(_mentions(o, name) for o in code.co_consts if hasattr(o, 'co_code'))
@@ -251,11 +282,13 @@ class FirstBatches:
         if 'first batch' in self.waiting: self.changes.handler_began(cb, ev)
         if ev=='after_batch' and learn['_training'] and self.last!=at:
             self.last,self.n = at,self.n+1
+            if self.n==1: check_scores(learn['pred'], self.learn); self.trains = learn['model'].training
             if len(self.losses)<enough and isinstance(learn['loss'], torch.Tensor):
                 self.losses.append(learn['loss'].detach())
             if self.n==self.most: self.watch('after_train','before_train')
             if self.n==self.most and not self.at_end: self.check('training')
             if len(self.losses)==enough: self.check('loss')
+        if ev in ('after_batch','after_train') and learn['_training'] and self.n and self.trains: check_mode(self.learn)
         if ev=='after_train' and self.n: self.check('training')
         if ev=='before_train' and self.n: self.check('epoch')
     def handler_ended(self):

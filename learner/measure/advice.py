@@ -8,20 +8,23 @@ The first batch of a new project seldom fits: targets have the wrong type, the m
 __all__ = []
 
 # %% ../../nbs/measure/07_advice.ipynb #imports
+import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from inspect import Parameter,signature
+from math import isclose
 from traceback import walk_tb
 import torch
 from torch import nn
+from torch.nn import functional as F
 from ..core.attendance import note_of_raiser
 from ..core.checks import instead_of,listed,short_name
 from ..data.generators import keep_random
 from ..data.loaders import target_names
-from ..model.loss_properties import kind_of
+from ..model.loss_properties import ignore_index_of,kind_of,losses_in
 from ..model.mapping import MapBatch,part_of,pred_names,takes,takes_tensors
 from ..model.weights import unwrapped
-from .metrics import Metric,held
+from .metrics import AvgMetric,Metric,held
 
 # %% ../../nbs/measure/07_advice.ipynb #no_loss
 def _loss_for(yb):
@@ -104,13 +107,21 @@ def _of_inputs(learn, e):
     if any(type(o).__module__=='numpy' for o in b):
         return "Arrays become tensors by `cbs=MapBatch(lambda b: tuple(map(torch.as_tensor, b)))`"
     if bad := _bad_codes(learn, e): return bad
+    if 'more than 1 value per channel' in str(e):
+        return "A batch norm needs several samples in each batch: write `DataLoader(…, drop_last=True)`"
     types = {p.dtype for p in learn.model.parameters()}
-    if types!={torch.float32} or 'type' not in str(e): return ''
-    others = {i:o for i,o in enumerate(xb) if isinstance(o, torch.Tensor) and o.dtype is not torch.float32}
+    return _of_types(learn, *types) if len(types)==1 and 'type' in str(e) else ''
+
+_casts = {torch.float32: '.float()', torch.float64: '.double()'}
+
+def _of_types(learn, dtype):
+    "What to write, if inputs have another type than the weights"
+    others = {i:o for i,o in enumerate(learn.xb) if isinstance(o, torch.Tensor) and o.dtype is not dtype}
     floats = [i for i,o in others.items() if o.is_floating_point()] # rather than numbers of categories
-    wrong = floats[0] if floats else 0
-    if wrong in others: return f"Its weights are float32: write {_changed(learn, wrong, '.float()')}"
-    return ''
+    wrong,its = floats[0] if floats else 0,f"Its weights are {str(dtype).removeprefix('torch.')}: write"
+    if wrong not in others: return ''
+    if dtype in _casts: return f"{its} {_changed(learn, wrong, _casts[dtype])}"
+    return f"{its} `learn.model.float()`. `cbs=MixedPrecision()` computes in half precision"
 
 # %% ../../nbs/measure/07_advice.ipynb #of_targets
 def _of_targets(learn, e):
@@ -135,14 +146,27 @@ def _of_classes(learn, pred, targ):
     if pred.ndim>2 and targ.shape==pred.shape[:-1] and targ.shape!=(len(pred), *pred.shape[2:]): return (
         f"There are {pred.shape[-1]} scores on the last axis, and `{short_name(learn.loss_func)}` takes those of "
         "axis 1 for classes: write `CrossEntropyLossFlat()`")
-    calls = '.long()' if targ.is_floating_point() and targ.shape!=pred.shape else ''
+    calls = '.long()' if targ.dtype not in (torch.int64,torch.uint8) and targ.shape!=pred.shape else ''
     if targ.ndim==pred.ndim and targ.shape[1:2]==(1,): calls = '.squeeze(1)'+calls
+    if _is_one_hot(pred, targ): calls = '.argmax(1)'
     if calls: return f"Targets are classes, one for each sample: write {_changed(learn, 'last', calls)}"
     n = pred.shape[1] if pred.ndim>1 else len(pred)
-    if targ.is_floating_point() or not targ.numel() or targ.max()<n: return ''
-    if n==1: return ("There is one score for each sample: give the model one for each class, "
+    if targ.is_floating_point() or not targ.numel(): return ''
+    least,most,ignored = targ.min().item(),targ.max().item(),ignore_index_of(learn.loss_func)
+    if most>=n and n==1: return ("There is one score for each sample: give the model one for each class, "
         "or use `nn.BCEWithLogitsLoss()`")
-    return f"There are {n} scores for each sample, for classes from 0 to {n-1}, and targets up to {targ.max()}"
+    classes = f"There are {n} scores for each sample, for classes from 0 to {n-1}, and targets"
+    if most>=n: return f"{classes} up to {most}"
+    if least>=0 or least==ignored: return ''
+    return f"{classes} from {least} on: `ignore_index={least}`, in the loss, leaves those out"
+
+def _is_one_hot(
+    pred, # Scores, with the classes in axis 1
+    targ, # Targets
+):
+    "Whether targets have a number for each class, which is 1 for one of them"
+    if pred.ndim<2 or targ.shape!=pred.shape or pred.shape[1]<2 or not targ.numel(): return False
+    return bool(((targ==0) | (targ==1)).all()) and bool((targ.sum(1)==1).all())
 
 def _reshaped(pred, targ):
     "What gives targets the shape of the predictions"
@@ -150,6 +174,9 @@ def _reshaped(pred, targ):
 
 def _of_numbers(learn, pred, targ):
     calls = ''
+    bce = any(isinstance(f, nn.BCELoss) or f is F.binary_cross_entropy for f in losses_in(learn.loss_func))
+    if bce and targ.shape==pred.shape and bool(((pred<0) | (pred>1)).any()):
+        return "Predictions are scores rather than probabilities: write `loss_func=nn.BCEWithLogitsLoss()`"
     if targ.shape!=pred.shape and targ.numel()==pred.numel():
         calls = _reshaped(pred, targ)
     elif targ.shape!=pred.shape and not targ.is_floating_point(): return (
@@ -172,6 +199,11 @@ def advice(learn, e):
     try: return _advice(learn, e)
     except Exception: return '' # after an error of a device, no tensor can be read
 
+def _says_enough(e):
+    "Whether it is an error of this library"
+    frames = [f for f,_ in walk_tb(e.__traceback__)]
+    return frames and frames[-1].f_globals.get('__name__', '').startswith(__name__.partition('.')[0]+'.')
+
 def _advice(learn, e):
     known = (TypeError,ValueError,RuntimeError,IndexError,NotImplementedError)
     if isinstance(e, AttributeError) and isinstance(e.obj, torch.optim.Optimizer): return instead_of(e.name).strip()
@@ -180,7 +212,7 @@ def _advice(learn, e):
     if by_recorder and isinstance(e, TypeError) and 'positional argument' in str(e):
         return f"A metric is called with the predictions and the targets of a batch, here {1+len(learn.yb)} arguments"
     if type(e) not in known or learn.xb is None or learn.loss is not None: return ''
-    if any(o.startswith('raised by') for o in getattr(e, '__notes__', ())) or '`' in str(e): return ''
+    if any(o.startswith('raised by') for o in getattr(e, '__notes__', ())) or _says_enough(e): return ''
     if learn.pred is None: got,instead = f"the model got {_texts(learn.xb)}",_of_inputs(learn, e)
     elif learn.yb and learn.loss_func is not None:
         got,instead = f"the loss got {_text(learn.pred)}, and targets {_texts(learn.yb)}",_of_targets(learn, e)
@@ -188,17 +220,35 @@ def _advice(learn, e):
     return f"{got}. {instead}" if instead else got
 
 # %% ../../nbs/measure/07_advice.ipynb #check_shapes
-def check_shapes(learn):
-    "Refuse predictions and targets of which a loss would compare each with all others"
-    pred,yb,name = learn.pred,learn.yb,short_name(learn.loss_func)
-    if kind_of(learn.loss_func)!='element' or len(yb)!=1: return
-    targ = yb[0]
+def _pairs_all(f, pred, targ):
+    "Whether `f` gives another value than with predictions and targets of one shape, whichever of the shapes that is"
+    if pred.numel()!=targ.numel(): return False
+    try: got,*same = (float(f(*o)) for o in ((pred,targ), (pred.view_as(targ),targ), (pred,targ.view_as(pred))))
+    except Exception: return False # it reshapes them itself, or wants something else
+    return isclose(*same, rel_tol=1e-4) and not isclose(got, same[0], rel_tol=1e-3)
+
+def check_shapes(
+    learn, # After a batch
+    metrics=(), # Whose functions are looked at too
+):
+    "Refuse predictions and targets of which the loss, or a metric, would compare each with all others"
+    pred,yb = learn.pred,learn.yb
+    targ = yb[0] if len(yb)==1 else None
     if not isinstance(pred, torch.Tensor) or not isinstance(targ, torch.Tensor): return
-    n = torch.broadcast_shapes(pred.shape, targ.shape).numel()
+    try: n = torch.broadcast_shapes(pred.shape, targ.shape).numel()
+    except RuntimeError: return # a loss of classes, for example
     if n<=max(pred.numel(), targ.numel()): return
-    raise ValueError(f"`{name}` would compare {n} pairs, each prediction with several targets: "
-        f"predictions are {tuple(pred.shape)}, and targets {tuple(targ.shape)}. "
-        f"Write `cbs=MapBatch(lambda b: (*b[:-1], b[-1]{_reshaped(pred, targ)}))`")
+    funcs = {short_name(f):f for f in [learn.loss_func] if f is not None}
+    funcs |= {m.name:m.func for m in metrics if type(m) is AvgMetric}
+    with keep_random(), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter('ignore') # of torch, about the same
+        bad = [k for k,f in funcs.items() if kind_of(f)=='element' or kind_of(f) is None and _pairs_all(f, pred, targ)]
+    if not bad: return
+    known = any(kind_of(funcs[k]) for k in bad)
+    how = f"Write `cbs=MapBatch(lambda b: (*b[:-1], b[-1]{_reshaped(pred, targ)}))`" if known else \
+        "Compare `pred.view_as(targ)` with the targets there"
+    raise ValueError(f"{listed(bad)} would compare {n} pairs, each prediction with several targets: "
+        f"predictions are {tuple(pred.shape)}, and targets {tuple(targ.shape)}. {how}")
 
 # %% ../../nbs/measure/07_advice.ipynb #try_metrics
 def _same_kind(a, b):
@@ -230,6 +280,8 @@ def _axis_of_classes(m, learn):
     pred,targ = learn.pred,learn.yb[0] if len(learn.yb)==1 else None
     if not (isinstance(pred, torch.Tensor) and isinstance(targ, torch.Tensor)): return ''
     res = f": predictions are {tuple(pred.shape)}, and targets {tuple(targ.shape)}"
+    if kind_of(learn.loss_func)=='class' and _is_one_hot(pred, targ):
+        return f"{res}. The metric takes classes: write {_changed(learn, 'last', '.argmax(1)')}"
     axes = [i for i in range(pred.ndim) if pred.shape[:i]+pred.shape[i+1:]==targ.shape]
     call = m.called_with_axis(axes[0]) if len(axes)==1 and isinstance(m, Metric) else None
     return f"{res}. The classes are in axis {axes[0]}: write `metrics={call}`" if call else res

@@ -234,7 +234,8 @@ class Trials:
     ) -> list:
         "Trials for a training phase, which has some only if it is the first"
         if not self.unseen: return []
-        res = [Trial(phase, check_shapes), Trial(phase, self._averages(metrics), n=2)]
+        every = [*metrics, *self.untried]
+        res = [Trial(phase, lambda learn: check_shapes(learn, every)), Trial(phase, self._averages(metrics), n=2)]
         todo = [m for m in self.untried if m not in metrics]
         if self.untried: res.append(Trial(phase, lambda learn: try_metrics(learn, todo)))
         self.unseen,self.untried = False,()
