@@ -307,6 +307,23 @@ class Mine(Metric):
     @property
     def value(self): return self.n
 
+@pytest.mark.parametrize('lacks,match', [('reset', 'has no `reset`: values of one phase would add to'),
+    ('accumulate', 'has no `accumulate`: it takes in `learn.pred`'), ('value', 'has no `value`'),
+    ('@', '`Own.value` is read, and not called: write `@property` above it')])
+def test_a_metric_that_lacks_a_part_is_refused_before_training(lacks, match):
+    parts = dict(reset=lambda self: None, accumulate=lambda self, learn: None, value=property(lambda self: 1))
+    parts.pop(lacks, None)
+    if lacks=='@': parts['value'] = lambda self: 1
+    for m in type('Own', (Metric,), parts), type('Own', (Metric,), parts)():
+        with pytest.raises(TypeError, match=match): mk_metrics(m)
+    assert mk_metrics(Mine)[0].name=='mine'
+
+def test_accumulate_of_predictions_and_targets_is_told_what_it_gets():
+    class Own(Mine):
+        def accumulate(self, pred, targ): pass
+    with pytest.raises(TypeError) as e: synth_learner(metrics=Own).fit(1)
+    assert any('`accumulate(self, learn)` gets the learner' in o for o in e.value.__notes__)
+
 class Foreign:
     "From somewhere else, with the same methods"
     name,n = 'foreign',0

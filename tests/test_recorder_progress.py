@@ -189,6 +189,7 @@ def test_history_as_a_data_frame():
 def test_what_is_better_is_known_by_column():
     class Wild(Metric):
         name,higher_is_better,value = 'wild',True,1.
+        def reset(self): pass
         def accumulate(self, learn): pass
     valid = dict(a=const(2), valid=const(3))
     rec = learner(valid=valid, metrics=[mae, Wild(), AvgMetric(lambda p,t: p.mean(), 'neutral')],

@@ -13,6 +13,7 @@ from contextlib import contextmanager,nullcontext
 from functools import partial
 from math import inf
 import torch
+from torch.nn.parameter import is_lazy
 from ..core.checks import checked,short_name,whole
 from ..core.events import moments
 from ..core.callback import Callback,TrainEvalCallback
@@ -57,6 +58,7 @@ class OptimizerMixin(InferenceMixin):
         ours = [id(p) in known for g in self.param_groups() for p in g]
         if any(ours) if isinstance(self.opt_func, torch.optim.Optimizer) else all(ours): return
         why = "if they are new, write `fit(…, reset_opt=True)`"
+        if self.mode is not None: why = "what replaces the model in the middle of a fit calls `learn.create_opt()` then"
         if isinstance(self.opt_func, torch.optim.Optimizer): why = "the optimizer in `opt_func` was made of others. " \
             f"Make it of `model.parameters()`, or write `opt_func=torch.optim.{short_name(self.opt_func)}`"
         raise ValueError(f"`model` has parameters that `opt` does not know, so that they would not be trained: {why}")
@@ -139,6 +141,21 @@ def replaced_pieces(learn):
     mine = [f'`{type(learn).__name__}.{k}`' for k in pieces if getattr(type(learn), k) is not getattr(Loop, k)]
     return [PiecesCheck(' or '.join(mine))] if mine else []
 
+# %% ../../nbs/loop/06_fitting.ipynb #ready_to_train
+def ready_to_train(learn): # A learner that is to train
+    "Check its parts, move its model, make its optimizer, and refuse what cannot be trained"
+    check_parts(learn.dls, learn.model, learn.loss_func, learn.cbs) # which may have been assigned
+    if not torch.is_grad_enabled(): raise RuntimeError("Gradients are switched off here, by `torch.no_grad()`, "
+        "`torch.inference_mode()` or `torch.set_grad_enabled(False)`: train outside of it")
+    learn.to_device()
+    if learn.opt is None: learn.create_opt()
+    learn.check_opt()
+    if any(p.is_inference() for p in learn.model.parameters() if not is_lazy(p)): raise ValueError(
+        "`model` was made or loaded within `torch.inference_mode()`, so that it cannot be trained: make it outside")
+    if not any(p.requires_grad for p in learn.model.parameters()): raise ValueError(
+        "All parameters are frozen: nothing to train. "
+        "`learn.unfreeze()` frees what `freeze` has frozen, and `learn.model.requires_grad_(True)` everything")
+
 # %% ../../nbs/loop/06_fitting.ipynb #run_fit
 def fit_bounds(n_epoch, start_epoch, n_iter, n_step) -> Bounds:
     "Bounds of a fit; without `n_epoch` there are as many epochs as the others need"
@@ -149,18 +166,13 @@ def fit_bounds(n_epoch, start_epoch, n_iter, n_step) -> Bounds:
     return Bounds(n_epoch, whole('start_epoch', start_epoch), n_iter, n_step)
 
 def prepare(learn, bounds):
-    "Move the model, make the optimizer, and refuse a fit that cannot train"
-    learn.to_device()
-    if learn.opt is None: learn.create_opt()
-    learn.check_opt()
+    "Get ready to train, and refuse a fit that cannot be bounded so"
+    ready_to_train(learn)
     if 'logger' in vars(learn) and not isinstance(learn.logger, Callback): raise ValueError("`learn.logger` is not "
         "called here: rows of results are announced by `after_row`, with the row as `learn.recorder.rows[-1]`")
     if bounds.n_train_iter is not None and not any(isinstance(o, TrainEvalCallback) for o in learn.cbs):
         raise ValueError("`n_iter` bounds the training batches that `TrainEvalCallback` counts, and there is none: "
             "write `learn.add_cb(TrainEvalCallback)`")
-    if not any(p.requires_grad for p in learn.model.parameters()):
-        raise ValueError("All parameters are frozen: nothing to train. "
-            "`learn.unfreeze()` frees what `freeze` has frozen, and `learn.model.requires_grad_(True)` everything")
 
 def given_hypers(learn, **values):
     "Hyper-parameters that were given, for each parameter group"
@@ -215,6 +227,7 @@ def run_fit(learn,
 # %% ../../nbs/loop/06_fitting.ipynb #StopMixin
 class StopMixin(OptimizerMixin):
     "Stops a fit, says where it is, and restores what a fit changes"
+    model_in_fit = None # which the optimizer is known to train
     def stop_for_now(self,
         reason='', # Kept in `stop_reason`
     ):
@@ -247,7 +260,8 @@ class StopMixin(OptimizerMixin):
     @contextmanager
     def fitting(self, mode):
         "Around a fit or `lr_find`: restore modes and hyper-parameters at the end"
-        before = self.route.hypers_before = {k:get_hyper(self.opt, k) for k in hypers(self.opt)}
+        opt,self.model_in_fit = self.opt,self.model # callbacks may replace them
+        before = self.route.hypers_before = {k:get_hyper(opt, k) for k in hypers(opt)}
         self.step_args = (partial(loss_and_grads, self),) if requires_closure(self.opt) else ()
         with self.keep_modes():
             self.enter_mode(mode)
@@ -257,8 +271,15 @@ class StopMixin(OptimizerMixin):
                 self.forget_batch()
                 self.route.forget()
                 self.searches.begin(remembers=False)
-                self.step_args = ()
-                for k,v in before.items(): set_hyper(self.opt, k, v)
+                self.step_args,self.model_in_fit = (),None
+                for k,v in before.items(): set_hyper(opt, k, v)
+
+    def train_all(self):
+        "Train on `dls.train`; see that the optimizer has the weights of a model that replaces another"
+        if self.model is not self.model_in_fit:
+            self.check_opt()
+            self.model_in_fit = self.model
+        super().train_all()
 
 # %% ../../nbs/loop/06_fitting.ipynb #FitMixin
 def _check_resume(name, v):

@@ -37,6 +37,9 @@ _of_the_loop = 'attendance','_leaving','_gone','_tables','handlers','scopes','se
 
 class CopyMixin(FitMixin):
     "Copies and pickles of a learner"
+    def __copy__(self):
+        raise TypeError("A copy would take the callbacks of this Learner: write `copy.deepcopy(learn)`, or "
+            "`Learner(learn.dls, learn.model, learn.loss_func)` to share the model")
     def __getstate__(self):
         if self.mode is not None:
             raise RuntimeError(f"A Learner cannot be copied or pickled inside a running `{self.mode}`: "

@@ -209,6 +209,8 @@ def _advice(learn, e):
     if isinstance(e, AttributeError) and isinstance(e.obj, torch.optim.Optimizer): return instead_of(e.name).strip()
     if type(e) in known and (wrong := _of_split(learn)): return wrong
     by_recorder = note_of_raiser(e)=='raised by `Recorder.after_batch`'
+    if by_recorder and isinstance(e, TypeError) and 'accumulate() ' in str(e):
+        return "`accumulate(self, learn)` gets the learner: predictions are `learn.pred`, and targets `learn.yb`"
     if by_recorder and isinstance(e, TypeError) and 'positional argument' in str(e):
         return f"A metric is called with the predictions and the targets of a batch, here {1+len(learn.yb)} arguments"
     if type(e) not in known or learn.xb is None or learn.loss is not None: return ''

@@ -194,6 +194,7 @@ class ValueMetric(Metric):
         name:str=None, # Default: that of `func`
         higher_is_better:bool=None, # Whether higher is better
     ): self.func,self._name,self.higher_is_better = func,name or func_name(func),higher_is_better
+    def reset(self): "Nothing is kept here"
     def accumulate(self, learn): pass
     @property
     def value(self): return self.func()
@@ -231,13 +232,24 @@ def LossMetrics(
     return [LossMetric(*o) for o in zip(attrs, names or attrs)]
 
 # %% ../../nbs/measure/02_kinds.ipynb #mk_metrics
+_own = dict(reset="values of one phase would add to those of the phase before: it begins a phase",
+    accumulate="it takes in `learn.pred` and `learn.yb` of a batch", value="it is what a row shows, a property")
+
+def _check_own(m):
+    "Refuse a metric that lacks something, or whose `value` would have to be called"
+    name,cls = type(m).__name__,type(m)
+    for k,why in _own.items():
+        if getattr(cls, k, None) is getattr(Metric, k): raise TypeError(f"The metric `{name}` has no `{k}`: {why}")
+    if callable(getattr(cls, 'value', None)):
+        raise TypeError(f"`{name}.value` is read, and not called: write `@property` above it")
+
 def mk_metric(
     m, # A `Metric` or its class, a function of predictions and targets, or an object of torchmetrics
 ) -> Metric:
     "A `Metric` of `m`"
     given = m
     if isinstance(innermost(m), type): m = m()
-    if isinstance(m, Metric) or _has(m, 'reset', 'accumulate', 'value', 'name'): return m
+    if isinstance(m, Metric) or _has(m, 'reset', 'accumulate', 'value', 'name'): _check_own(m); return m
     if _has(m, 'update', 'compute', 'reset'): return TorchMetric(m)
     if callable(m): return AvgMetric(m)
     hint = f". Write the function itself: `{given}`, without quotes" if str(given).isidentifier() else ""

@@ -11,6 +11,8 @@ __all__ = ['decision']
 
 # %% ../../nbs/result/02_predict.ipynb #imports
 from collections.abc import Mapping
+from contextlib import suppress
+from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 from torch.utils.data import default_collate
@@ -41,6 +43,32 @@ def _class(i, vocab):
     except LookupError: raise ValueError(f"`vocab` names {len(vocab)} classes, but there is a class {i}") from None
 
 # %% ../../nbs/result/02_predict.ipynb #predict
+_shapes = WeakKeyDictionary() # shapes of the inputs of one sample, by position or name, for each `dls`
+
+def _inputs_of(dl):
+    "A batch of `dl`, if there is one without iterating: its first, or a batch of one sample"
+    if isinstance(dl, (list,tuple)): return dl[0]
+    return dl.collate_fn([dl.dataset[0]]) if by_number(dl) else None
+
+def _sample_shapes(learn):
+    "Shapes of the inputs of one sample, as far as a loader of `learn.dls` tells"
+    if learn.dls in _shapes: return _shapes[learn.dls]
+    dl,shapes = learn.dls.train if learn.dls.valid is None else learn.dls.valid,{}
+    with suppress(Exception), learn.unchanged(dl): # its files may be gone
+        if (b := _inputs_of(dl)) is not None:
+            shapes = {k:v.shape[1:] for k,v in _named(learn.dls.split(b)[0]) if isinstance(v, Tensor)}
+    return _shapes.setdefault(learn.dls, shapes)
+
+def _named(xb): return xb.items() if isinstance(xb, Mapping) else enumerate(xb)
+
+def _check_one(learn, b):
+    "Refuse an item that has an axis more than a sample, as a batch has"
+    for k,x in _named(b):
+        shape = _sample_shapes(learn).get(k)
+        if shape is None or not isinstance(x, Tensor) or x.ndim!=len(shape)+2 or x.shape[2:]!=shape: continue
+        raise ValueError(f"`item` is one input, as in `dls` of shape {tuple(shape)}, but got {tuple(x.shape[1:])}, "
+            "like a batch: write `learn.predict(item[0])` for the first, and `learn.get_preds(dl=[(item,)])` for all")
+
 @patch
 @checked
 def predict(self:Learner,
@@ -52,6 +80,7 @@ def predict(self:Learner,
     try: b = default_collate([item if isinstance(item, (tuple,Mapping)) else (item,)])
     except TypeError as e: raise TypeError(
         f"`item` is one input as in a dataset, of tensors, arrays, numbers or strings, but got {item!r:.200}") from e
+    _check_one(self, b)
     with splitting(self, _all_input):
         try: preds,_,dec = self.get_preds(dl=[b], with_decoded=True)
         except TypeError as e:

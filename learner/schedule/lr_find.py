@@ -22,6 +22,7 @@ from ..core.callback import Callback
 from ..data.loaders import length
 from ..core.events import CancelFitException
 from ..loop.interrupt import HeldInterrupt
+from ..loop.fitting import ready_to_train
 from ..loop.learner import Learner
 from ..measure.metrics import AvgSmoothLoss
 from ..model.hypers import get_hyper
@@ -180,8 +181,7 @@ def lr_find(self:Learner,
     "Train with a growing learning rate, and suggest one. Weights, optimizer, generators and history are restored"
     if self.mode is not None: raise RuntimeError(f"`lr_find` cannot start inside a running `{self.mode}`")
     finder,funcs = LRFinder(start_lr, end_lr, num_it, stop_div),_named(suggest_funcs)
-    self.to_device()
-    if self.opt is None: self.create_opt()
+    ready_to_train(self)
     states = [(cb, deepcopy(cb.state_dict())) for cb in self.cbs]
     try:
         with HeldInterrupt(self), self.unchanged(self.dls.train), restored(self), self.added_cbs(finder), \
