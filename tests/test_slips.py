@@ -5,7 +5,7 @@ import pytest,torch
 from torch import nn
 from torch.nn import functional as F
 from learner.all import *
-from small_fits import cut,mk,net,same,weights
+from small_fits import mk,net,same,weights
 
 # Gradients that are switched off
 @pytest.mark.parametrize('off', [torch.no_grad, torch.inference_mode])
