@@ -60,7 +60,22 @@ def classes(*last, loss_func=None, n=3):
     return synth_learner(dls=DataLoaders([(torch.randn(12, 4), y)]*3, device='cpu'),
         model=nn.Sequential(nn.Linear(4, n), *last), loss_func=loss_func or nn.CrossEntropyLoss())
 
+class InList(nn.Module):
+    "Has layers in a plain list or dict"
+    def __init__(self, kind):
+        super().__init__()
+        self.l,self.body = nn.Linear(1, 1),kind(nn.Linear(1, 1))
+    def forward(self, x): return self.l([*(self.body.values() if isinstance(self.body, dict) else self.body)][0](x))
+class MadeLate(nn.Module):
+    def __init__(self): super().__init__(); self.l = nn.Linear(1, 1)
+    def forward(self, x):
+        if not hasattr(self, 'first'): self.first = nn.Linear(1, 1)
+        return self.l(self.first(x))
+
 planted = dict(
+    optimizer_list=(lambda: synth_learner(model=nn.Sequential(InList(lambda o: [o]))),
+        r"`0.body` has modules that PyTorch does not see. .*nothing trains them.*`nn.ModuleList\(…\)`"),
+    optimizer_dict=(lambda: synth_learner(model=InList(lambda o: dict(a=o))), r"`body` .*`nn.ModuleDict\(…\)`"),
     scores=(lambda: classes(nn.Softmax(1)),
         "The model ends in a softmax, and `CrossEntropyLoss` computes a softmax itself: leave it out of the model"),
     scores_flat=(lambda: classes(nn.Sigmoid(), nn.Flatten(), loss_func=CrossEntropyLossFlat()),
@@ -173,7 +188,22 @@ class Takes(Callback):
     def after_loss(self): self.gives.out.sum()
 def lazy(): return synth_learner(model=nn.LazyLinear(1))
 
-fine = dict(filtered=lambda: synth_learner(cbs=look), given_later=lambda: synth_learner(cbs=[Gives, Takes]), lazy=lazy,
+def test_a_layer_that_comes_after_the_optimizer_is_told():
+    learn = synth_learner(model=MadeLate())
+    assert re.search(r"Parameters of shape .* are none of the optimizer's.*nothing trains them.*in "
+        "`__init__` of the model", warned(learn)[0])
+    with pytest.raises(ValueError, match='that `opt` does not know'): learn.fit(1)
+
+class OwnOptimizer(Callback):
+    "Trains what is in a plain list by an optimizer of its own"
+    def before_fit(self): self.sgd = torch.optim.SGD(self.model.body[0].parameters(), lr=.1)
+    def after_step(self): self.sgd.step(); self.sgd.zero_grad()
+    def cleanup_fit(self): del self.sgd
+
+fine = dict(own_optimizer=lambda: synth_learner(model=InList(lambda o: [o]), cbs=OwnOptimizer),
+    no_list=lambda: synth_learner(model=InList(lambda o: nn.ModuleList([o]))),
+    frozen_list=lambda: synth_learner(model=InList(lambda o: [o.requires_grad_(False)])),
+    filtered=lambda: synth_learner(cbs=look), given_later=lambda: synth_learner(cbs=[Gives, Takes]), lazy=lazy,
     additions=lambda: synth_learner(cbs=[Adds, AddsToo]), ordered=lambda: synth_learner(cbs=[Double, Later]),
     by_hand=lambda: synth_learner(cbs=ByHand), in_turn=lambda: synth_learner(model=InTurn()),
     frozen=lambda: synth_learner(model=Unused().requires_grad_(False),

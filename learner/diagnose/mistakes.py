@@ -147,6 +147,40 @@ def check_gradients(learn, grads):
     _tell(learn, 'gradient', f"{_some(lost)} never got a gradient, in {shown}: the loss does not depend on them. "
         "Use them in `forward`, or freeze them by `requires_grad_(False)`")
 
+# %% ../../nbs/diagnose/05_mistakes.ipynb #check_outside
+def _leaves(loss):
+    "Parameters that autograd has met in the computation of `loss`"
+    todo,seen = [getattr(loss, 'grad_fn', None)],set()
+    while todo:
+        o = todo.pop()
+        if o is None or o in seen: continue
+        seen.add(o)
+        if isinstance(v := getattr(o, 'variable', None), nn.Parameter): yield v
+        todo += [f for f,_ in o.next_functions]
+
+def outside(learn, known): # The ids of parameters that the optimizer or the model had before the first batch
+    "Other parameters of the running loss, each with its version"
+    return [(p, version_of(p)) for p in _leaves(learn.loss_grad) if id(p) not in known]
+
+def _unseen(model, p):
+    "Where `model` has modules with this parameter as a list or a dict, and which class would register them"
+    for k,m in model.named_modules():
+        for attr,v in vars(m).items():
+            if attr.startswith('_') or not isinstance(v, (list,tuple,dict)): continue
+            of = [o for o in (v.values() if isinstance(v, dict) else v) if isinstance(o, nn.Module)]
+            if any(q is p for o in of for q in o.parameters()):
+                return f"{k}.{attr}".lstrip('.'),'ModuleDict' if isinstance(v, dict) else 'ModuleList'
+
+def check_outside(learn, found): # As `outside` returned them after the first batch
+    if not (lost := [p for p,v in found if version_of(p)==v]): return
+    why = "The loss depends on them, and nothing trains them"
+    held = {_unseen(learn.model, p) for p in lost}-{None}
+    for k,cls in sorted(held): _tell(learn, 'optimizer', f"`{k}` has modules that PyTorch does not see. {why}, moves "
+        f"or saves them: write `nn.{cls}(…)`")
+    others = [str(tuple(p.shape)) for p in lost if _unseen(learn.model, p) is None]
+    if others: _tell(learn, 'optimizer', f"Parameters of shape {', '.join(others[:4])} are none of the optimizer's. "
+        f"{why}: make their module in `__init__` of the model")
+
 # %% ../../nbs/diagnose/05_mistakes.ipynb #check_loss
 enough = 8 # losses
 def check_loss(learn, losses, steps):
@@ -266,6 +300,8 @@ class FirstBatches:
     def __init__(self, learn, rec):
         self.learn,self.rec,self.losses,self.last = learn,rec,[],None
         self.changes,self.grads,self.n,self.began_at = Changes(learn),Gradients(learn),0,learn.opt_step
+        self.trains,self.outside = False,[]
+        self.known = _in_opt(learn) | {id(p) for p in learn.model.parameters()}
         self.states = [(m, _state(m)) for m in learn.model.modules() if callable(getattr(m, 'reset', None))]
         self.waiting = ['first batch','training','loss','epoch'] # what is still to be checked
         long = learn.n_train is None or learn.n_train>100
@@ -282,7 +318,7 @@ class FirstBatches:
         if 'first batch' in self.waiting: self.changes.handler_began(cb, ev)
         if ev=='after_batch' and learn['_training'] and self.last!=at:
             self.last,self.n = at,self.n+1
-            if self.n==1: check_scores(learn['pred'], self.learn); self.trains = learn['model'].training
+            if self.n==1: self.look()
             if len(self.losses)<enough and isinstance(learn['loss'], torch.Tensor):
                 self.losses.append(learn['loss'].detach())
             if self.n==self.most: self.watch('after_train','before_train')
@@ -291,6 +327,11 @@ class FirstBatches:
         if ev in ('after_batch','after_train') and learn['_training'] and self.n and self.trains: check_mode(self.learn)
         if ev=='after_train' and self.n: self.check('training')
         if ev=='before_train' and self.n: self.check('epoch')
+    def look(self):
+        "After the first batch"
+        learn = self.learn
+        check_scores(learn.pred, learn)
+        self.trains,self.outside = learn.model.training,outside(learn, self.known)
     def handler_ended(self):
         if self.changes.stack: self.changes.handler_ended()
 
@@ -311,6 +352,7 @@ class FirstBatches:
             for o in self.changes.ties(): _tell(learn, 'order', str(o))
         elif what=='training':
             check_gradients(learn, self.grads)
+            check_outside(learn, self.outside)
             check_reset(learn, self.states)
             self.grads.close()
         elif what=='loss': check_loss(learn, self.losses, learn.opt_step-self.began_at)
