@@ -146,7 +146,7 @@ def test_words():
     assert all(len(o)>10 for o in kinds.values())
 
 def test_ties_are_told_before_the_first_batch():
-    learn = synth_learner(cbs=[Double, Cut, Callback(before_fit=lambda self: 1/0)])
+    learn = synth_learner(cbs=[Double, Cut, Callback(before_epoch=lambda self: 1/0)])
     with pytest.warns(Mistake, match='`double` and `cut`'), pytest.raises(ZeroDivisionError): learn.fit(1)
 
 # No false alarms

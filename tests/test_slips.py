@@ -92,3 +92,83 @@ def test_predict_draws_no_sample_for_the_run():
     state = torch.get_rng_state()
     learn.predict(x[0])
     assert ds.n==0 and torch.equal(state, torch.get_rng_state())
+
+# Callbacks that would do nothing, or something else
+def test_a_handler_that_would_not_run_is_refused_when_it_is_written():
+    def waits(self): yield 1
+    async def comes(self): pass
+    for f,why in ((waits, 'yield'), (comes, 'async')):
+        for make in (lambda: type('Mine', (Callback,), dict(after_batch=f)), lambda: Callback(after_batch=f),
+                lambda: on('after_batch')(f)):
+            with pytest.raises(TypeError, match=f'would never run, because of its `{why}`'): make()
+    with pytest.raises(TypeError, match='`Mine.before_fit` is what runs at the event, a function, but got True'):
+        type('Mine', (Callback,), dict(before_fit=True))
+
+def test_none_switches_an_inherited_handler_off():
+    class Fails(Callback):
+        def before_batch(self): raise ZeroDivisionError
+    class Silent(Fails): before_batch = None
+    mk(Silent).fit(1)
+
+def test_an_order_is_a_number():
+    class First(Callback): order = 'first'
+    with pytest.raises(TypeError, match="`First.order` is a number, lowest first, but got 'first'"): mk(First)
+    class Last(Callback): order = float('inf')
+    mk(Last)
+
+class Plain:
+    def after_batch(self): pass
+@pytest.mark.parametrize('cb,hint', [
+    (lambda o: torch.optim.lr_scheduler.StepLR(o, 1), '`TorchScheduler` makes one of a `StepLR`'),
+    (lambda o: Plain(), r'Write `class Plain\(Callback\)`'), (lambda o: Plain, r'Write `class Plain\(Callback\)`'),
+    (lambda o: print, 'Did you mean `@on'), (lambda o: 3, 'but got 3.$')])
+def test_what_is_no_callback_is_told_how_to_become_one(cb, hint):
+    learn = mk()
+    with pytest.raises(TypeError, match=hint): learn.fit(1, cbs=cb(learn.create_opt()))
+
+def test_an_addition_in_place_is_not_called_unchanged():
+    class Adds(Callback):
+        def before_batch(self): self.x += 1
+    class Sets(Callback):
+        def before_batch(self): self.x = self.x+1
+    for cb,text in ((Adds, 'and stays this one in later batches'), (Sets, 'which is unchanged')):
+        with pytest.warns(UserWarning, match=f"`{cb.__name__}.x` now hides the Learner's `x`, {text}"): mk(cb).fit(1)
+
+@pytest.mark.parametrize('cbs', [(MixUp, CutMix), (GradientAccumulation(20), GradientAccumulation(40))])
+def test_what_is_refused_together_is_not_told_an_order(cbs, recwarn):
+    with pytest.raises(ValueError, match='use one of them'): mk(*cbs).fit(1)
+    assert not [o for o in recwarn if o.category is Mistake]
+
+def test_callbacks_of_the_library_get_their_order_on_the_learner():
+    class Scales(Callback):
+        order = GradientClip.order
+        def before_step(self): torch._foreach_mul_([p.grad for p in self.model.parameters()], 2.)
+    with pytest.warns(Mistake, match='If `gradient_clip` comes second, write `learn.gradient_clip.order = 12`'):
+        mk(Scales, GradientClip(.1)).fit(1)
+
+@pytest.mark.parametrize('ev,told', [('before_batch', True), ('before_fit', True), ('after_fit', False)])
+def test_a_learning_rate_of_the_next_fit_is_not_that_of_this_one(ev, told, recwarn):
+    class Sets(Callback): pass
+    def f(self): self.learn.lr = .01
+    setattr(Sets, ev, f)
+    learn = mk(Sets)
+    assert {*learn.fit(1).recorder.lrs}=={.1} and learn.lr==.01
+    said = [str(o.message) for o in recwarn if o.category is Mistake]
+    assert len(said)==told and all("in this one, write `self.learn.set_hyper('lr', …)`" in o for o in said)
+
+# Fits that resume, and files
+def test_a_fit_that_would_have_ended_before_where_its_run_was_stopped_is_refused(tmp_path):
+    def stop(self):
+        if self.train_iter==9 and self.training: raise KeyboardInterrupt
+    cbs = lambda: Checkpoint(2, 'iter', folder=tmp_path)
+    with pytest.raises(KeyboardInterrupt): mk().fit(3, cbs=[cbs(), Callback(after_batch=stop)])
+    for bound,match in ((dict(n_epoch=1), '`n_epoch=1` would end it before: give 2 or more'),
+            (dict(n_iter=3), '`n_iter=3` would end it before: give 8 or more')):
+        learn = mk()
+        with pytest.raises(ValueError, match=match): learn.fit(**bound, resume=True, cbs=cbs())
+    assert len(mk().fit(3, resume=True, cbs=cbs()).recorder.rows)==3
+
+def test_files_of_every_epoch_have_the_weights_that_were_measured(tmp_path):
+    learn = mk(EMA(.5), SaveModelCallback(fname='net', every_epoch=True), valid=[(x[:,:3], x[:,0].long().clamp(0, 1))],
+        path=tmp_path).fit(3)
+    for i,v in enumerate(learn.recorder['valid_loss']): assert learn.load(f'net_{i}').validate().valid_loss==v

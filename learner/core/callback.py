@@ -12,7 +12,7 @@ __all__ = ['Callback', 'call_selected', 'FuncCallback', 'on', 'TrainEvalCallback
 # %% ../../nbs/core/03_callback.ipynb #imports
 import warnings
 from copy import copy
-from inspect import signature
+from inspect import iscoroutinefunction,isgeneratorfunction,signature
 from types import MethodType
 from weakref import ref
 from fastcore.basics import GetAttr
@@ -127,8 +127,10 @@ class Attached(GetAttr):
                 f"Define it there, or pass `Callback({k}=f)`")
         theirs = learn is not None and vars(learn).get(k) is not self and (k in vars(learn) or hasattr(type(learn), k))
         if theirs and not hasattr(type(self), k):
-            warnings.warn(f"`{me}.{k}` now hides the Learner's `{k}`, which is unchanged. "
-                f"Write `self.learn.{k}` to change it", stacklevel=2)
+            is_it = getattr(learn, k, None) is v # as after `self.x += 1`, which changes a tensor in place
+            what = "and stays this one in later batches" if is_it else "which is unchanged"
+            warnings.warn(f"`{me}.{k}` now hides the Learner's `{k}`, {what}. Write `self.learn.{k}` to change it",
+                stacklevel=2)
         super().__setattr__(k, v)
         if k in _flags and learn is not None: learn.refresh()
 
@@ -140,6 +142,16 @@ class Attached(GetAttr):
         vars(self).update(name=name, own_name=name)
 
 # %% ../../nbs/core/03_callback.ipynb #Callback
+def _check_handler(
+    f, # What is to be called at an event
+    who:str, # Where it stands
+):
+    "Refuse what does nothing when it is called"
+    if f is None: return # switches off what the class inherits
+    if not callable(f): raise TypeError(f"`{who}` is what runs at the event, a function, but got {f!r}")
+    why = "`yield`" if isgeneratorfunction(f) else "`async`" if iscoroutinefunction(f) else None
+    if why: raise TypeError(f"`{who}` would never run, because of its {why}: a handler is called, and has to return")
+
 class Callback(Flags, State, Attached):
     "Runs its methods at the events that they are named after. Read the Learner's `x` as `self.x`, write `self.learn.x`"
     _fns = {} # functions that were given to this instance, by event
@@ -156,6 +168,7 @@ class Callback(Flags, State, Attached):
                 raise TypeError(f"`{type(self).__name__}({k}=…)` would never run, because no event is called `{k}`."
                     f"{nearest(k, event)} For an event of your own, write `@on('{k}')`, or a class with this method")
             if not callable(f): raise TypeError(f"`{k}` is a function of the callback, but got {f!r}")
+            _check_handler(f, f'{type(self).__name__}({k}=…)')
         self._fns = fns
 
     def __init_subclass__(cls, **kwargs):
@@ -172,6 +185,7 @@ class Callback(Flags, State, Attached):
                 if isinstance(v, Callback): raise TypeError(f"`{cls.__name__}.{k}` would never run: a method is named "
                     "after its event, and `@on(…)` stands above functions of the learner, outside of a class")
                 if callable(v) and not k.startswith('_'): event.check(k, f'{cls.__name__}.{k}')
+                if k in event: _check_handler(v, f'{cls.__name__}.{k}')
 
     def handler(self,
         ev:str, # Name of an event
@@ -305,6 +319,7 @@ def on(
     filters() # raises now, rather than when a function is decorated
     def _f(f):
         if not callable(f): raise TypeError(f"`on` makes a callback of a function, but got {f!r}")
+        _check_handler(f, getattr(f, '__name__', repr(f)))
         return FuncCallback(f, filters(), order)
     return _f
 

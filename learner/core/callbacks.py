@@ -13,10 +13,18 @@ from contextlib import contextmanager
 from itertools import islice
 from weakref import WeakKeyDictionary
 from fastcore.foundation import L
-from .checks import listed
+from .checks import is_number,listed
 from .callback import Callback,FuncCallback,hold,refer,weak
+from .events import event
 
 # %% ../../nbs/core/04_callbacks.ipynb #CallbackList
+def _to_make_one(o):
+    "How to make a callback of `o`"
+    cls = o if isinstance(o, type) else type(o)
+    if cls.__module__=='torch.optim.lr_scheduler': return f" `TorchScheduler` makes one of a `{cls.__name__}`"
+    if any(callable(getattr(cls, ev, None)) for ev in event): return f" Write `class {cls.__name__}(Callback)`"
+    return " Did you mean `@on(event.…)`, which makes one of a function?" if callable(o) else ""
+
 class CallbackList(L):
     "The callbacks of `owner`, in the order in which they were attached"
     owner = weak()
@@ -34,8 +42,7 @@ class CallbackList(L):
         "`cb` as an instance. It is taken from another owner, unless that is running"
         if isinstance(cb, type) and issubclass(cb, Callback): cb = cb()
         if not isinstance(cb, Callback):
-            raise TypeError(f"A callback is a `Callback` or a class of them, but got {cb!r}."
-                + (" Did you mean `@on(event.…)`, which makes one of a function?" if callable(cb) else ""))
+            raise TypeError(f"A callback is a `Callback` or a class of them, but got {cb!r}.{_to_make_one(cb)}")
         if cb.learn is not None and cb.learn is not self.owner: # a cell that makes the Learner was run again
             if cb.learn.mode is not None:
                 raise ValueError(f"`{cb}` is taking part in the `{cb.learn.mode}` of another Learner: "
@@ -53,6 +60,8 @@ class CallbackList(L):
     def attach(self, cb): # A callback that is in no list yet
         "Append one callback, under a unique name"
         type(cb).check_names() # methods may have been patched in since the class was made
+        if not is_number(cb.order): raise TypeError(
+            f"`{type(cb).__name__}.order` is a number, lowest first, but got {cb.order!r}")
         self._give_name(cb)
         refer(cb, 'learn', self.owner)
         if self.owner.mode is not None: hold([cb], self.owner)

@@ -89,6 +89,9 @@ def check_optimizer(learn):
         f"The optimizer does not have {_some(lost)}, so they are not trained although they require a gradient: "
         "give them to `opt_func` and `splitter`, or freeze them by `requires_grad_(False)`")
 
+def check_ties(learn):
+    for o in ties(learn): _tell(learn, 'order', str(o))
+
 def check_loaders(learn):
     for k,dl in learn.dls.valids.items():
         if length(dl)==0: _tell(learn, 'loader', f"`dls['{k}']` is empty, so there will be nothing to validate on: "
@@ -303,7 +306,7 @@ class FirstBatches:
         self.trains,self.outside = False,[]
         self.known = _in_opt(learn) | {id(p) for p in learn.model.parameters()}
         self.states = [(m, _state(m)) for m in learn.model.modules() if callable(getattr(m, 'reset', None))]
-        self.waiting = ['first batch','training','loss','epoch'] # what is still to be checked
+        self.waiting = ['order','first batch','training','loss','epoch'] # what is still to be checked
         long = learn.n_train is None or learn.n_train>100
         self.most = 100 if long else enough # batches after which parameters of a long epoch should have a gradient
         self.at_end = not long
@@ -315,6 +318,7 @@ class FirstBatches:
         if self.learn.handler_watchers!=(self,): self.leave(); return # a profile counts what is read here
         at = learn['epoch'],learn['iter']
         if self.n and ('batch' not in learn['scopes'] or at!=self.last): self.between()
+        if ev!='before_fit': self.check('order') # where callbacks that do not go together have been refused
         if 'first batch' in self.waiting: self.changes.handler_began(cb, ev)
         if ev=='after_batch' and learn['_training'] and self.last!=at:
             self.last,self.n = at,self.n+1
@@ -348,7 +352,8 @@ class FirstBatches:
         if what not in self.waiting: return
         self.waiting.remove(what)
         learn = self.learn
-        if what=='first batch':
+        if what=='order': check_ties(learn)
+        elif what=='first batch':
             for o in self.changes.ties(): _tell(learn, 'order', str(o))
         elif what=='training':
             check_gradients(learn, self.grads)
@@ -390,10 +395,9 @@ def watched(
     rec,parts = next((o for o in learn.cbs if isinstance(o, Recorder)), None),_parts(learn)
     seen = _watched.setdefault(learn, set())
     if rec is None or parts in seen or _silent>={*kinds}: yield; return
-    for o in ties(learn): _tell(learn, 'order', str(o))
     for o in misspelt(learn): _tell(learn, 'names', o)
     check_attached(learn); check_optimizer(learn); check_loaders(learn); check_metrics(learn, rec)
-    if learn.handler_watchers: yield; return
+    if learn.handler_watchers: check_ties(learn); yield; return
     first,told = FirstBatches(learn, rec),False
     try: yield; told = True
     finally: first.end(told)

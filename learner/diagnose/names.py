@@ -207,6 +207,8 @@ made_at = dict(batch='after_draw', xb='before_batch', yb='before_batch', x='befo
     pred='after_pred', loss='after_loss', loss_grad='after_loss')
 used_at = dict(batch='before_batch', xb='after_pred', x='after_pred', loss_grad='after_backward') # the others later
 
+ends = 'after_cancel_fit','after_fit','cleanup_fit'
+
 def _until(ev): return in_batch[:in_batch.index(ev)]
 def _from(ev): return in_batch[in_batch.index(ev):]
 
@@ -220,6 +222,8 @@ def _moment(o, ev, u, made):
     if u.kind=='read' and ev in too_early.get(k, ()) and k not in made:
         return f"reads `{k}`, which is there from `{made_at[k]}` on"
     if u.kind not in writes: return
+    if u.owner=='learn' and k in ('lr','wd') and ev not in ends:
+        return f"sets `learn.{k}`, with which a later fit begins: in this one, write `self.learn.set_hyper({k!r}, …)`"
     if ' of the ' in k and ev in ('after_fit','cleanup_fit'):
         return f"changes the `{k}` without effect: hyper-parameters are restored when the fit is over"
     if ev in too_early.get(k, ()): return f"changes `{k}`, which is replaced before `{made_at[k]}`: change it there"

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch.nn.parameter import is_lazy
 from ..core.callback import FuncCallback
+from ..core.copies import of_library
 from ..core.events import event
 from ..schedule.schedulers import ParamScheduler
 from ..restore.tensors import version_of
@@ -36,7 +37,8 @@ class Tie(NamedTuple):
     second:object # Another one, which was given later
     def __str__(self):
         a,b = self.first,self.second
-        how = f"`learn.{b.name}.order = {a.order+1}`" if type(a) is type(b) else _with_order(b, self.event, a.order+1)
+        how = f"`learn.{b.name}.order = {a.order+1}`" if type(a) is type(b) or of_library(type(b)) else \
+            _with_order(b, self.event, a.order+1)
         return (f"`{a.name}` and `{b.name}` both change `{self.value}` at `{self.event}`, and have the same `order`, "
             f"{a.order}: the result depends on which was given first. If `{b.name}` comes second, write {how}")
 

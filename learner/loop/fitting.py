@@ -174,6 +174,15 @@ def prepare(learn, bounds):
         raise ValueError("`n_iter` bounds the training batches that `TrainEvalCallback` counts, and there is none: "
             "write `learn.add_cb(TrainEvalCallback)`")
 
+def check_within(at, bounds):
+    "Refuse a fit that would have ended before the position `at`, where its run was stopped"
+    if at.next in ('epoch','end'): return # it is over, with all its results
+    c,n = at.counters,bounds.n_train_iter
+    if c.epoch<bounds.n_epoch and (n is None or c.epoch_start<n): return
+    end,least = (f"`n_epoch={bounds.n_epoch}`",c.epoch+1) if c.epoch>=bounds.n_epoch else (f"`n_iter={n}`",c.train_iter)
+    raise ValueError(f"The run was stopped {at.where()}, and {end} would end it before: give {least} or more. "
+        "`learn.load_state` loads it as it was there")
+
 def given_hypers(learn, **values):
     "Hyper-parameters that were given, for each parameter group"
     return {k:values_for(first_groups(learn.opt), v, k) for k,v in values.items() if v is not None}
@@ -200,6 +209,7 @@ def run_fit(learn,
     rerun:bool=False, # It may be the same call of `fit` that resumes: `lr` and `wd` are changes where they differ
 ):
     "A fit from its beginning, or from where it was stopped"
+    if stopped is not None: check_within(stopped.position, bounds)
     prepare(learn, bounds)
     for cb in [*learn.cbs]: cb('prepare_fit') # an event of its own: nothing is running yet
     if stopped is None:

@@ -88,7 +88,7 @@ def fit_opt(learn, saved, weights):
     opts,states = parts_of(opt),saved['opts'] if 'opts' in saved else [saved]
     if len(opts)!=len(states) or isinstance(opt, OptimList)!=('opts' in saved):
         theirs = f"{len(states)} optimizer{'s as one' if 'opts' in saved else ''}"
-        raise ValueError(f"it is of {theirs}, and here {'are' if len(opts)>1 else 'is'} {len(opts)}")
+        raise ValueError(f"the saved state is of {theirs}, and here {'are' if len(opts)>1 else 'is'} {len(opts)}")
     same_types = _types(weights)==_types(weights_of(learn.model))
     for o,s in zip(opts, states): _fit_one(learn, o, s, same_types)
     if isinstance(opt, OptimList): opt.n = saved['n']
@@ -99,7 +99,8 @@ def _fit_one(learn, opt, saved, same_types):
     groups = saved['param_groups']
     settings = [k for k,v in opt.defaults.items() if type(v) in (int,float,tuple)]
     lacks = [k for k in settings if not all(k in g for g in groups)]
-    if lacks: raise ValueError(f"it is not of `{type(opt).__name__}`, because it has no `{lacks[0]}`")
+    if lacks: raise ValueError(
+        f"the saved state is not one of `{type(opt).__name__}`, because it has no `{lacks[0]}`")
     ours,theirs = (any('spared' in g for g in o) for o in (opt.param_groups, groups)) # whether weight decay splits them
     if theirs: spare(opt, norm_bias_params(learn.model))
     elif ours: opt.param_groups = _joined(opt.param_groups, learn.param_groups())

@@ -223,14 +223,19 @@ class SaveModelCallback(BestFiles):
     def after_row(self):
         if self.watches: return super().after_row()
         due = self.every_epoch and not self.in_train and (self.learn.epoch+1)%self.every_epoch==0
-        if due: self._save(f'_{self.learn.epoch}')
+        if not due: return
+        with self._as_measured(self.monitor): self._save(f'_{self.learn.epoch}')
+
+    def _as_measured(self, monitor):
+        "In it, the model has the weights that the row tells of: the average, where that was validated"
+        avg = _measured(self.learn.cbs, monitor)
+        return avg.averaged() if avg else nullcontext()
 
     def act(self, val):
         room = self.keep>1 and not isnan(val) and (len(self.kept)<self.keep or self.is_better(val, self.kept[-1][0]))
         if not (self.new_best or room): return
-        avg = _measured(self.learn.cbs, self.watched)
         suffix = f'_{self.learn.train_iter}' if self.keep>1 else ''
-        with avg.averaged() if avg else nullcontext(): file = self._save(suffix)
+        with self._as_measured(self.watched): file = self._save(suffix)
         self.keep_file(val, file)
 
     def after_fit(self):
