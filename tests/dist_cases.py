@@ -269,11 +269,11 @@ class Began(Callback):
     def after_batch(self):
         if self.at is None and self.learn.training: self.at = self.learn.train_iter
 
-def resumed(folder, stop_at, n=53, how='stop', every=None, shard=False, cbs=(), loads='map'):
+def resumed(folder, stop_at, n=53, how='stop', every=None, shard=False, cbs=(), loads='map', sharded=False):
     "Continue a saved run, and stop again after some batches; None: at its end"
     learn = make('weights', n=n, path=folder, how=loads)
     stop = [] if stop_at is None else [Act(acts[how], 'after_batch', num_distrib()-1, stop_at)]
-    saves,began = Checkpoint(every, 'iter') if every else Checkpoint(),Began()
+    saves,began = Checkpoint(every, 'iter', sharded=sharded) if every else Checkpoint(),Began()
     cbs = [saves, GradientAccumulation(20), *(techniques[o]() for o in cbs), began, *stop]
     with learn.distrib_ctx(shard=plugin() if shard else False): learn.fit(3, cbs=cbs, resume='auto')
     return state(learn, began=began.at)

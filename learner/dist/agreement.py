@@ -107,9 +107,11 @@ class Agreement:
     ):
         "Take part in what other processes have decided"
         kinds,mine = {o[0]:o[1:] for o in reversed(news) if o not in (None, no_stop)},news[self.procs.rank]
+        if 'parts' in kinds: self.engine.write_parts(*kinds['parts'])
         if 'whole' in kinds: self.engine.join()
         if 'metrics' in kinds: self.metrics.answer()
-        if mine not in (None, no_stop, ('stop',), ('whole',), ('metrics',)): return # it is on its way already
+        asks = mine in (None, no_stop) or mine[0] in ('stop','parts','whole','metrics')
+        if not asks: return # it is on its way already
         if 'error' in kinds: raise ProcessFailed(*kinds['error'])
         if 'stopped' in kinds: self.stops.stop_too(*kinds['stopped'])
         if 'cancel' in kinds: self._cancel_too(*kinds['cancel'])

@@ -234,9 +234,10 @@ class Distributed(Callback):
     def _new_engine(self):
         procs,deal,agreement = self.member.procs,self.member.deal,self.member.agreement
         if self.shard:
-            agreement.engine = ShardedEngine(self.learn, procs, agreement, None if self.shard is True else self.shard)
+            plugin = None if self.shard is True else self.shard
+            agreement.engine = ShardedEngine(self.learn, procs, deal, agreement, plugin)
         else: agreement.engine = Engine(self.learn, procs, deal, self.kwargs)
-        deal.before_pause = agreement.engine.pause
+        deal.pausing = agreement.engine.pausing
         return agreement.engine
 
     def _close_engine(self):

@@ -12,13 +12,18 @@ No files in parts are written, of which each process would write its own with `t
 __all__ = []
 
 # %% ../../nbs/dist/06_sharding.ipynb #imports
+from contextlib import contextmanager
+from pathlib import Path
+from shutil import rmtree
 import torch
 from torch import nn
-from ..core.checks import extra
+from ..core.checks import extra,listed
+from ..model.files import hash_of,parts_folder,sync_folder
 from ..model.optimizer import parts_of
 from ..record.rows import map_tensors
 from ..technique.averaging import WeightAverage
 from ..technique.mixed_precision import MixedPrecision
+from .processes import ProcessFailed
 from .engine import trained
 
 # %% ../../nbs/dist/06_sharding.ipynb #twin_of
@@ -31,13 +36,15 @@ def twin_of(module, twins):
     return twins[module]
 
 # %% ../../nbs/dist/06_sharding.ipynb #part_of
+def in_parts(v): return hasattr(v, 'full_tensor')
+
 def part_like(v, p):
     "The part of `v` that belongs to this process, if `v` has the shape of the sharded parameter `p`"
-    if not isinstance(v, torch.Tensor) or v.shape!=p.shape: return v
+    if not isinstance(v, torch.Tensor) or not in_parts(p) or v.shape!=p.shape: return v
     from torch.distributed.tensor import distribute_tensor
     return distribute_tensor(v, p.device_mesh, p.placements, src_data_rank=None)
 
-def whole(v): return v.full_tensor() if hasattr(v, 'full_tensor') else v
+def whole(v): return v.full_tensor() if in_parts(v) else v
 
 def trade(opt,
     to:dict, # New parameters, by the ids of the old ones
@@ -50,54 +57,64 @@ def trade(opt,
         opt.state[new] = {k: change(v, new) for k,v in opt.state.pop(p).items()}
 
 # %% ../../nbs/dist/06_sharding.ipynb #Shards
+def averaging(learn): return [o for o in learn.cbs if isinstance(o, WeightAverage) and o.avg is not None]
+
 class Shards:
     "Model, loss and optimizer in parts, from `split` until `join`"
     def __init__(self, learn, accelerator):
         self.learn,self.accelerator,self.pairs = learn,accelerator,None
 
-    def _sharded(self, module):
+    def _sharded(self, module, name):
         "A twin of `module` whose parameters are in parts"
         prepare = extra('accelerate', 'dist', '`Distributed`').utils.fsdp2_prepare_model
         self.twins = {}
         twin = prepare(self.accelerator, twin_of(module, self.twins))
         new = dict(twin.named_parameters(remove_duplicate=False))
-        self.pairs.update({id(p): (p, new[k]) for k,p in module.named_parameters(remove_duplicate=False)})
+        for k,p in module.named_parameters(remove_duplicate=False):
+            self.pairs[id(p)] = p,new[k]
+            self.names[id(new[k])] = f'{name}.{k}'
         return twin
 
     def split(self):
         "Let go of all but the part of this process"
-        learn,self.pairs = self.learn,{}
+        learn,self.pairs,self.names = self.learn,{},{}
         self.were = learn.model,learn.loss_func
-        learn.model = self._sharded(learn.model)
+        learn.model = self._sharded(learn.model, 'model')
         if isinstance(learn.loss_func, nn.Module) and trained(learn.loss_func):
-            learn.loss_func = self._sharded(learn.loss_func)
+            learn.loss_func = self._sharded(learn.loss_func, 'loss_func')
         to = {i:s for i,(p,s) in self.pairs.items()}
-        for opt in parts_of(learn.opt): trade(opt, to, part_like)
+        self.trade_all(to, part_like)
         for p,s in self.pairs.values():
             if p.grad is not None: s.grad,p.grad = part_like(p.grad, s),None
             p.data = p.data.cpu() # in case of an error
-        self._averages(lambda o, p: part_like(o, self.pairs[id(p)][1]) if id(p) in self.pairs else o)
 
-    def _averages(self, change):
-        "Change the averages of weights that callbacks have"
-        for cb in self.learn.cbs:
-            if not isinstance(cb, WeightAverage) or cb.avg is None: continue
-            model = self.were[0]
-            averaged = [o for o in (*model.parameters(), *model.buffers()) if o.is_floating_point() or o.is_complex()]
-            cb.avg = [change(o, p) for o,p in zip(cb.avg, averaged)]
+    def trade_all(self, to, change):
+        "`trade` in all optimizers, and `change` the averages of weights that callbacks have"
+        for opt in parts_of(self.learn.opt): trade(opt, to, change)
+        model = self.were[0]
+        averaged = [o for o in (*model.parameters(), *model.buffers()) if o.is_floating_point() or o.is_complex()]
+        for cb in averaging(self.learn): cb.avg = [change(o, to.get(id(p), p)) for o,p in zip(cb.avg, averaged)]
 
     @torch.no_grad()
     def join(self,
         grads:bool, # Put together gradients that wait for their step, too
     ):
         "Put together model and optimizer; all processes do this at the same time"
-        learn = self.learn
         for p,s in self.pairs.values():
             p.data = whole(s.detach())
             if grads and s.grad is not None: p.grad = whole(s.grad)
-        for opt in parts_of(learn.opt): trade(opt, {id(s):p for p,s in self.pairs.values()}, lambda v,p: whole(v))
-        self._averages(lambda o, p: whole(o))
+        self.trade_all({id(s):p for p,s in self.pairs.values()}, lambda v,p: whole(v))
         self._end()
+
+    def parts(self) -> dict:
+        "All that is in parts, by name"
+        params = {self.names[id(s)]:s for _,s in self.pairs.values()}
+        states = [(k, opt.state.get(s, {})) for opt in parts_of(self.learn.opt) for k,s in params.items()]
+        averages = [o for cb in averaging(self.learn) for o in cb.avg]
+        found = params | {f'{k}.grad':s.grad for k,s in params.items()}
+        found |= {f'{k}.{name}':v for k,state in states for name,v in state.items()}
+        found |= {f'average.{i}':o for i,o in enumerate(averages)}
+        return {k:v for k,v in found.items() if in_parts(v)}
 
     def drop(self):
         "Go back to the weights of the last `split`, since other processes do not answer"
@@ -111,6 +128,63 @@ class Shards:
         self.learn.model,self.learn.loss_func = self.were
         self.pairs = self.were = self.twins = None
 
+# %% ../../nbs/dist/06_sharding.ipynb #write_parts
+def write_parts(procs, folder, parts) -> dict: # Hashes of all files, by name
+    "Write the parts that this process has of tensors, into a folder that all processes share"
+    from torch.distributed import checkpoint
+    try:
+        with procs.channel.reachable():
+            checkpoint.save(parts, storage_writer=checkpoint.FileSystemWriter(folder),
+                process_group=procs.channel.group)
+    except checkpoint.CheckpointException as e: # all processes have it
+        rank,(why,_) = min(e.failures.items(), key=lambda o: o[0]!=procs.rank)
+        if rank==procs.rank: why.add_note(f"while writing to `{folder}`"); raise why from None
+        raise ProcessFailed(f"Process {rank} of {procs.n} has failed: {type(why).__name__}: {why}") from None
+    def is_own(name): return name.startswith(f'__{procs.rank}_') or (procs.is_first and name=='.metadata')
+    own = {o.name: hash_of(o) for o in folder.iterdir() if is_own(o.name)}
+    files = {k:v for o in procs.channel.all(own) for k,v in o.items()}
+    if lost := procs.channel.first([k for k in files if not (folder/k).exists()]): raise FileNotFoundError(
+        f"The first process does not see {listed(lost)} in `{folder}`, where others have written: "
+        "`sharded=True` needs a folder that all machines share")
+    sync_folder(folder)
+    return files
+
+# %% ../../nbs/dist/06_sharding.ipynb #Away
+class Away:
+    "Takes the place of what is in parts by stand-ins, until `put_back`"
+    def __init__(self,
+        shards, # In parts
+        procs, # Which write them
+    ):
+        self.shards,self.procs,self.parts,self.files = shards,procs,shards.parts(),None
+        self.stand_ins = {k: torch.zeros((), dtype=v.dtype).expand(v.shape) for k,v in self.parts.items()}
+        learn,pairs = shards.learn,shards.pairs.values()
+        self.aside = learn.model,learn.loss_func,[(p, p.data) for p,_ in pairs]
+        learn.model,learn.loss_func = shards.were
+        change = self._change(self.parts, self.stand_ins)
+        for p,s in pairs: p.data,p.grad = map(change, (s, s.grad))
+        shards.trade_all({id(s):p for p,s in pairs}, change)
+
+    def _change(self, old, new):
+        to = {id(v): new[k] for k,v in old.items()}
+        return lambda v,p=None: to.get(id(v), v)
+
+    def put_back(self):
+        shards,learn = self.shards,self.shards.learn
+        shards.trade_all({i:s for i,(_,s) in shards.pairs.items()}, self._change(self.stand_ins, self.parts))
+        learn.model,learn.loss_func,values = self.aside
+        for p,v in values: p.data,p.grad = v,None
+
+    @contextmanager
+    def saved(self, saved, file):
+        "What `file` holds of `saved`, beside a folder of parts, which all processes write first"
+        folder = parts_folder(file)
+        rmtree(folder, ignore_errors=True) # a process was killed before it came to the file
+        try:
+            self.procs.meet(news=('parts', str(folder)))
+            yield dict(parts=dict(files=self.files, stand_ins=self.stand_ins), rest=saved)
+        except BaseException: rmtree(folder, ignore_errors=True); raise
+
 # %% ../../nbs/dist/06_sharding.ipynb #ShardedEngine
 small = 100_000 # parameters in a module that is put together and let go by itself
 
@@ -119,7 +193,7 @@ class ShardedEngine:
     fits = True # model and optimizer are divided anew in each epoch
     adds = False # gradients are averaged in every batch
     def average(self): "They are already"
-    def __init__(self, learn, procs, agreement, plugin):
+    def __init__(self, learn, procs, deal, agreement, plugin):
         accelerate = extra('accelerate', 'dist', '`Distributed`')
         if any(isinstance(o, MixedPrecision) and o.amp_mode=='fp16' for o in learn.cbs): raise ValueError(
             "`shard` does not work with `fp16`, whose steps are skipped where a process sees an overflow: "
@@ -127,11 +201,11 @@ class ShardedEngine:
         if learn.device.type=='cpu' and torch.accelerator.is_available(): raise ValueError(
             "`shard` divides a model over the devices of this machine, of type "
             f"`{torch.accelerator.current_accelerator()}`, but the model is on `cpu`: leave out `device='cpu'`")
-        self.learn,self.procs,self.agreement,self.checked,self.met = learn,procs,agreement,False,True
+        self.learn,self.procs,self.deal,self.agreement,self.checked,self.met = learn,procs,deal,agreement,False,True
         accelerator = accelerate.Accelerator(cpu=learn.device.type=='cpu')
         accelerator.state.fsdp_plugin = plugin or accelerate.FullyShardedDataParallelPlugin(fsdp_version=2,
             auto_wrap_policy='size_based_wrap', min_num_params=small, cpu_ram_efficient_loading=False)
-        self.shards = Shards(learn, accelerator)
+        self.shards,self.away = Shards(learn, accelerator),None
 
     @property
     def is_split(self): return self.shards.pairs is not None
@@ -165,9 +239,27 @@ class ShardedEngine:
             "such as a layer in a list that is no `nn.ModuleList`: these cannot be sharded")
         self.checked = True
 
-    def pause(self):
-        "Have the whole model in all processes, because this one needs it"
-        if self.is_split: self.procs.meet(news=('whole',))
+    @contextmanager
+    def pausing(self, due):
+        "Have the whole model in all processes, because this one needs it; or stand-ins here, if these will do"
+        alone = self.is_split and all(o.in_parts for o in due)
+        if alone: self.away = self.deal.parts = Away(self.shards, self.procs)
+        elif self.is_split: self.procs.meet(news=('whole',))
+        try: yield
+        finally: self._put_back()
+
+    def _put_back(self):
+        if self.away: self.away.put_back()
+        self.away = self.deal.parts = None
+
+    def write_parts(self, folder):
+        "Write the parts of this process; all processes do this at the same time"
+        parts = self.away.parts if self.away else self.shards.parts()
+        try: files = write_parts(self.procs, Path(folder), parts)
+        except (Exception,ProcessFailed):
+            self.agreement.failed = self.agreement.all_know = True
+            raise
+        if self.away: self.away.files = files
 
     def end_train(self):
         "Have the whole model, at the end of a phase"
@@ -179,6 +271,7 @@ class ShardedEngine:
             if self.is_split: self.drop(); self.learn.route.no_way_back()
 
     def join(self, grads=True):
+        self._put_back() # another process may need the whole model, while this one writes a file
         if self.is_split: self.hook.remove(); self.shards.join(grads)
     def drop(self):
         if self.is_split: self.hook.remove(); self.shards.drop()

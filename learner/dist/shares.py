@@ -29,7 +29,8 @@ def share_of(
 class Deal:
     "Deals each batch to the processes"
     bundle = 64 # batches of indices in a message
-    before_pause = staticmethod(lambda: None) # called in a process that does something at a pause
+    pausing = staticmethod(nullcontext) # around what is due at a pause, with a list of it as argument
+    parts = None # while a file is written without tensors of which each process has a part: saves these
     noting = nullcontext # around the note of a position in training
     def __init__(self,
         procs:Processes, # Those that take part

@@ -53,6 +53,7 @@ class Request:
     "What is to be done at the next pause"
     f:Any       # Called without arguments
     stops:bool  # It ends the fit, by an exception
+    in_parts:bool=False # It can do without the values of tensors that several processes have in parts
 
 @dataclass
 class Stopped:
@@ -186,9 +187,9 @@ _resumes_in = dict(batch='train', validate='epoch', epoch='fit', end='fit') # a 
 
 class Pauses(WayBack):
     "Where a run is, whether it is stopping, and what it was asked to do at its next pause"
-    def request(self, f, stops=False):
+    def request(self, f, stops=False, in_parts=False):
         waiting = self.deal.stops if stops and self.deal is not None else self.requests # until all processes know
-        waiting.append(Request(f, stops))
+        waiting.append(Request(f, stops, in_parts))
 
     def pause(self, next, batch=0, announced=False):
         "Nothing is half done: note the position, do what was asked for. `next` is what comes next, as in `Position`"
@@ -200,13 +201,12 @@ class Pauses(WayBack):
 
     def _do_due(self, resumable, next, batch, announced):
         due = self.due_requests(resumable)
-        if due and self.deal is not None:
-            self.deal.before_pause() # a model in parts is put together
-            if resumable and next=='batch':
+        with self.deal.pausing(due) if due and self.deal is not None else nullcontext(): # a model may be in parts
+            if due and self.deal is not None and resumable and next=='batch':
                 with self.deal.noting(): self.resume_point = self.here(batch, announced)
-        for o in due:
-            self.requests.remove(o) # not all at once: if one fails, a stop that is still waiting is not lost
-            o.f()
+            for o in due:
+                self.requests.remove(o) # not all at once: if one fails, a stop that is still waiting is not lost
+                o.f()
 
     def no_way_back(self):
         "Weights of this moment are lost: the fit cannot be resumed where it is"

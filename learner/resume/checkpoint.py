@@ -127,6 +127,7 @@ class Checkpoint(Callback):
         monitor:str|None=None, # What is best: a column of the recorder; default: `learn.monitor`
         folder='checkpoints', # In `learn.path`, or an absolute path
         on_exc:bool=True, # Save when an error, Ctrl-C or SIGTERM ends the fit
+        sharded:bool=False, # Where processes have the model in parts, let each write its own, into a folder they share
     ):
         path_in(folder, 'learn.path') # which is not known yet
         self.interval,self.keeping = Interval(every, unit),Keeping(keep, best)
@@ -134,7 +135,7 @@ class Checkpoint(Callback):
             raise ValueError(f"`monitor={monitor!r}` says what is best, and no best files are kept: "
                 "give their number as `best`")
         self.every,self.unit,self.keep,self.best = self.interval.every,unit,self.keeping.keep,self.keeping.best
-        self.monitor,self.folder,self.on_exc = monitor,folder,on_exc
+        self.monitor,self.folder,self.on_exc,self.sharded = monitor,folder,on_exc,sharded
 
     @property
     def files(self): return Checkpoints(path_in(self.folder, self.learn.path))
@@ -171,7 +172,7 @@ class Checkpoint(Callback):
         if not self.learn.has_epoch(self.learn.epoch+1): self._ask() # another callback may load the best weights next
 
     def _ask(self):
-        if not self.asked: self.learn.at_pause(self.save)
+        if not self.asked: self.route.request(self.save, in_parts=self.sharded)
         self.asked = True
 
     def save(self):

@@ -8,15 +8,16 @@ A folder of checkpoints has state files and a manifest, which lists them, oldest
 __all__ = ['Checkpoints']
 
 # %% ../../nbs/resume/05_checkpoints.ipynb #imports
-import hashlib,json,os,re
+import json,os,re,time
 from dataclasses import asdict,dataclass
 from pathlib import Path
 from pickle import UnpicklingError
+from shutil import rmtree
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 from ..core.checks import whole
 from ..core.tracebacks import warn
-from ..model.files import atomic_write,read_plain,sweep_temporary
+from ..model.files import atomic_write,hash_of,parts_folder,read_plain,sweep_temporary
 
 # %% ../../nbs/resume/05_checkpoints.ipynb #Entry
 @dataclass
@@ -91,11 +92,17 @@ class Checkpoints:
         gone = surplus(entries)
         with atomic_write(self.manifest) as f:
             f.write(json.dumps([asdict(o) for o in entries if o not in gone], indent=1).encode())
-        for o in gone: (self.folder/o.name).unlink(missing_ok=True)
+        for o in gone:
+            file = self.folder/o.name
+            file.unlink(missing_ok=True)
+            rmtree(parts_folder(file), ignore_errors=True)
 
     def sweep(self):
-        "Delete temporary files of a process that was killed ten minutes ago or more, and nothing else"
+        "Delete what a process has left half written that was killed ten minutes ago or more, and nothing else"
         sweep_temporary(self.folder, rf'({_ours.pattern}|{re.escape(self.manifest.name)})', age=600)
+        for o in self.folder.glob('*.parts'):
+            whole = (self.folder/o.stem).exists() or not _ours.fullmatch(o.stem)
+            if not whole and time.time()-o.stat().st_mtime>600: rmtree(o, ignore_errors=True)
 
     def newest(self,
         **of, # Only those with these values in their entries
@@ -118,7 +125,7 @@ class Checkpoints:
 
     def _read(self, entry):
         file = self.folder/entry.name
-        if entry.hash and hashlib.sha256(file.read_bytes()).hexdigest()!=entry.hash:
+        if entry.hash and hash_of(file)!=entry.hash:
             raise ValueError(f"`{file}` is not what was written")
         return read_plain(file)
 
