@@ -1,5 +1,5 @@
 "What the processes of `together` run: each function returns what a test compares"
-import os,signal,time,warnings
+import os,signal,threading,time,warnings
 from functools import cache,partial
 from itertools import count
 from pathlib import Path
@@ -220,7 +220,16 @@ def raises(e):
 
 def signals(signum): return lambda learn: os.kill(os.getpid(), signum)
 
-acts = dict(cancel=raises(CancelFitException('enough')), skip=raises(CancelBatchException),
+def kill_in_writing(learn):
+    "Kill this process when the next folder of parts appears"
+    def folders(): return {*Path(learn.path).rglob('*.parts')}
+    def watch():
+        while folders()<=before: pass
+        os.kill(os.getpid(), signal.SIGKILL)
+    before = folders()
+    threading.Thread(target=watch, daemon=True).start()
+
+acts = dict(kill_in_writing=kill_in_writing, cancel=raises(CancelFitException('enough')), skip=raises(CancelBatchException),
     epoch=raises(CancelEpochException('next')),
     train=raises(CancelTrainException), error=raises(ValueError('oops')), interrupt=signals(signal.SIGINT),
     terminate=signals(signal.SIGTERM), kill=signals(signal.SIGKILL),
@@ -269,10 +278,11 @@ class Began(Callback):
     def after_batch(self):
         if self.at is None and self.learn.training: self.at = self.learn.train_iter
 
-def resumed(folder, stop_at, n=53, how='stop', every=None, shard=False, cbs=(), loads='map', sharded=False):
+def resumed(folder, stop_at, n=53, how='stop', every=None, shard=False, cbs=(), loads='map', sharded=False, rank=None,
+    opt_func=partial(torch.optim.SGD, momentum=.9)):
     "Continue a saved run, and stop again after some batches; None: at its end"
-    learn = make('weights', n=n, path=folder, how=loads)
-    stop = [] if stop_at is None else [Act(acts[how], 'after_batch', num_distrib()-1, stop_at)]
+    learn = make('weights', n=n, path=folder, how=loads, opt_func=opt_func)
+    stop = [] if stop_at is None else [Act(acts[how], 'after_batch', num_distrib()-1 if rank is None else rank, stop_at)]
     saves,began = Checkpoint(every, 'iter', sharded=sharded) if every else Checkpoint(),Began()
     cbs = [saves, GradientAccumulation(20), *(techniques[o]() for o in cbs), began, *stop]
     with learn.distrib_ctx(shard=plugin() if shard else False): learn.fit(3, cbs=cbs, resume='auto')
@@ -424,15 +434,26 @@ def full_disk(learn):
     import resource
     resource.setrlimit(resource.RLIMIT_FSIZE, (500, resource.RLIM_INFINITY))
 
-def on_a_full_disk(folder, at):
-    "A fit with files at every second batch; from batch `at` on, the disk of the first process is full"
+def on_a_full_disk(folder, at, rank=0, shard=False):
+    "A fit with files at every second batch; from batch `at` on, the disk of one process is full"
     learn,exc,t = make('weights', path=folder),None,time.monotonic()
-    with learn.distrib_ctx():
-        cbs = [Checkpoint(2, 'iter'), GradientAccumulation(20), Act(full_disk, 'before_batch', 0, at)]
+    with learn.distrib_ctx(shard=plugin() if shard else False):
+        cbs = [Checkpoint(2, 'iter', sharded=shard), GradientAccumulation(20), Act(full_disk, 'before_batch', rank, at)]
         try: learn.fit(3, cbs=cbs, resume='auto')
         except BaseException as e: exc = type(e).__name__,'\n'.join([str(e), *getattr(e, '__notes__', ())])
     names = [o.name for o in Path(folder).rglob('*') if o.is_file()]
     return dict(exc=exc, seconds=time.monotonic()-t, names=names)
+
+def looks_at_weights(folder, rank):
+    "A run with files in parts, in which one process needs the whole weights where the first one writes a file"
+    learn,seen = make('weights', path=folder),[]
+    def note(): seen.extend(p.detach().clone() for p in learn.model.parameters())
+    def look(cb):
+        if learn.training and learn.train_iter==4 and rank_distrib()==rank: learn.at_pause(note)
+    with learn.distrib_ctx(shard=plugin()):
+        cbs = [Checkpoint(2, 'iter', keep=None, sharded=True), GradientAccumulation(20), EMA(.9), Callback(before_draw=look)]
+        learn.fit(1, cbs=cbs)
+    return state(learn, seen=seen)
 
 class Mixes(Callback):
     "What `MixUp` makes of each training batch"

@@ -1,5 +1,9 @@
 "Model and optimizer in parts, by FSDP2: the numbers of one process, and files that do not know of parts"
-import pytest
+import signal
+from functools import partial
+import pytest,torch
+from learner.all import *
+from learner.model.files import parts_folder,read_plain
 from test_dist import also,close,goes_on_as_one,one,slow,two_or_three
 from together import together
 
@@ -70,3 +74,81 @@ def test_a_cancel_of_one_in_parts(ev, name):
     a,b = together(2, 'lone_cancel', name, ev, 1, 3, shard=True, fails=True)
     if a['exc']: assert b['exc'][0]=='RuntimeError' and 'process 1 has parted' in b['exc'][1]
     else: close([a['weights'], a['counts']], [b['weights'], b['counts']])
+
+def newest(folder): return Checkpoints(folder/'checkpoints').newest()
+def folders_of(folder): return sorted((folder/'checkpoints').glob('*.parts'))
+
+def test_a_file_in_parts(tmp_path):
+    """Killed where the model is in parts: each process has written a part of the tensors, and no file is large; read
+    in one process, it holds what a file of the first process alone does, and the run goes on as that of one process"""
+    kwargs = dict(every=2, shard=True, cbs=('ema',))
+    for sharded in (True, False):
+        res = together(2, 'resumed', str(tmp_path/str(sharded)), 6, how='kill', sharded=sharded, fails=True, **kwargs)
+        assert -signal.SIGKILL in res.codes
+    (file,saved),(_,ref) = newest(tmp_path/'True'),newest(tmp_path/'False')
+    assert [o.name for o in folders_of(tmp_path/'True')]==[parts_folder(file).name]
+    assert {o.name for o in parts_folder(file).iterdir()}=={'.metadata', '__0_0.distcp', '__1_0.distcp'}
+    stand_ins = torch.load(file)['parts']['stand_ins']
+    assert all(o.untyped_storage().nbytes()==o.element_size() for o in stand_ins.values())
+    assert {k.split('.')[-1] for k in stand_ins if k.startswith('model')}=={'weight','bias','grad','momentum_buffer'}
+    for k in 'model','opt','frozen': close(saved[k], ref[k])
+    for a,b in zip(saved['at']['optimizer']['grads'], ref['at']['optimizer']['grads']): close(a, b)
+    close(saved['callbacks']['ema'], ref['callbacks']['ema'])
+    learn = one_learner(tmp_path)
+    learn.load(file)
+    close([*learn.model.parameters()], [*saved['model'].values()])
+    goes_on_as_one(together(1, 'resumed', str(tmp_path/'True'), None, **kwargs|dict(shard=False)), tmp_path,
+        every=2, cbs=('ema',))
+
+def one_learner(path):
+    from dist_cases import make
+    return make('weights', path=path)
+
+adam = partial(torch.optim.Adam, eps=1e-3)
+
+@slow
+@pytest.mark.parametrize('procs', [(2,3,1), (3,2,2), (2,1,3)])
+@pytest.mark.parametrize('how', ['kill','stop','terminate'])
+@pytest.mark.parametrize('shards,opt', [((True,True,True), None), ((True,True,False), adam), ((True,False,True), None)])
+def test_files_in_parts(procs, how, shards, opt, tmp_path):
+    "Killed or stopped, twice, a run goes on in other numbers of processes, in parts or not, with files in parts or not"
+    kwargs = dict(every=2, cbs=('ema','clip'), **(dict(opt_func=opt) if opt else {}))
+    for n,stop_at,shard in zip(procs, (4, 10, None), shards):
+        res = together(n, 'resumed', str(tmp_path), stop_at, how=how, shard=shard, sharded=shard, fails=True, **kwargs)
+        if how=='kill' and stop_at: assert -signal.SIGKILL in res.codes
+    goes_on_as_one(res, tmp_path, **kwargs)
+
+@slow
+@pytest.mark.parametrize('rank', [0, 1])
+@pytest.mark.parametrize('at', [5, 7, 14])
+def test_killed_while_parts_are_written(rank, at, tmp_path):
+    "Whichever process is killed at whichever moment of writing: the file counts if it is whole, or the one before does"
+    kwargs = dict(every=2, shard=True, sharded=True)
+    res = together(2, 'resumed', str(tmp_path), at, how='kill_in_writing', rank=rank, fails=True, **kwargs)
+    assert res.codes[rank]==-signal.SIGKILL and any(res.codes)
+    file,_ = newest(tmp_path)
+    assert file.exists() and parts_folder(file).exists()
+    goes_on_as_one(together(3, 'resumed', str(tmp_path), None, **kwargs), tmp_path, every=2)
+
+@slow
+@pytest.mark.parametrize('rank', [0, 1])
+def test_a_full_disk_for_parts(rank, tmp_path):
+    "One process cannot write its part: the error names it, all end, what was written of that file is gone"
+    res = together(2, 'on_a_full_disk', str(tmp_path), 6, rank, shard=True)
+    assert res[rank]['exc'][0]=='OSError' and 'File too large' in res[rank]['exc'][1]
+    assert f'Process {rank} of 2 has failed: OSError' in res[1-rank]['exc'][1] and max(o['seconds'] for o in res)<30
+    file,_ = newest(tmp_path)
+    assert folders_of(tmp_path)==[parts_folder(file)]
+    goes_on_as_one(together(1, 'resumed', str(tmp_path), None, every=2), tmp_path, every=2)
+
+@slow
+@pytest.mark.parametrize('rank', [0, 1])
+def test_the_whole_model_while_parts_are_written(rank, tmp_path):
+    "One process needs the whole weights at the pause at which the first one writes a file: both have what they need"
+    ref,res = one('looks_at_weights', str(tmp_path/'one'), 0),together(2, 'looks_at_weights', str(tmp_path), rank)
+    for o in res: close({k:o[k] for k in ('weights','rows','losses','iters')}, {k:ref[k] for k in ('weights','rows','losses','iters')})
+    close(res[rank]['seen'], ref['seen'])
+    assert len(Checkpoints(tmp_path/'checkpoints').entries)==len(Checkpoints(tmp_path/'one'/'checkpoints').entries)
+    saved = [read_plain(tmp_path/'checkpoints'/o.name) for o in Checkpoints(tmp_path/'checkpoints').entries]
+    refs = [read_plain(tmp_path/'one'/'checkpoints'/o.name) for o in Checkpoints(tmp_path/'one'/'checkpoints').entries]
+    for a,b in zip(saved, refs): close([a['model'], a['opt']['state'], a['callbacks']['ema']], [b['model'], b['opt']['state'], b['callbacks']['ema']])
