@@ -3154,6 +3154,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'learner.model.files._temporary': ('model/files.html#_temporary', 'learner/model/files.py'),
                                      'learner.model.files._tensors_in': ('model/files.html#_tensors_in', 'learner/model/files.py'),
                                      'learner.model.files._unreadable': ('model/files.html#_unreadable', 'learner/model/files.py'),
+                                     'learner.model.files.atomic_folder': ('model/files.html#atomic_folder', 'learner/model/files.py'),
                                      'learner.model.files.atomic_write': ('model/files.html#atomic_write', 'learner/model/files.py'),
                                      'learner.model.files.check_plain': ('model/files.html#check_plain', 'learner/model/files.py'),
                                      'learner.model.files.check_sums': ('model/files.html#check_sums', 'learner/model/files.py'),

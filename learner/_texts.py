@@ -170,7 +170,9 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                         '- `best`: Files with the best results to keep besides\n'
                         '- `monitor`: What is best: a column of the recorder; default: `learn.monitor`\n'
                         '- `folder`: In `learn.path`, or an absolute path\n'
-                        '- `on_exc`: Save when an error, Ctrl-C or SIGTERM ends the fit',
+                        '- `on_exc`: Save when an error, Ctrl-C or SIGTERM ends the fit\n'
+                        '- `sharded`: Where `Distributed(shard=True)` has the model in parts, let each process write '
+                        'its own',
  'Checkpoint.load_state_dict': 'Restore attributes; modules, optimizers and parameters keep their identity\n'
                                '\n'
                                'Parameters:\n'
@@ -1518,6 +1520,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'activation_of': 'Parameters:\n\n- `loss_func`: Any loss',
  'as_double': 'Parameters:\n\n- `x`: A tensor',
  'as_image': 'Parameters:\n\n- `x`: One input',
+ 'atomic_folder': 'Parameters:\n\n- `path`: Where the folder shall be, which is replaced',
  'atomic_write': 'Parameters:\n\n- `path`: Where the file shall be; missing folders are made',
  'by_number': 'Parameters:\n\n- `dl`: A loader',
  'by_shape': 'Parameters:\n'

@@ -220,16 +220,18 @@ def raises(e):
 
 def signals(signum): return lambda learn: os.kill(os.getpid(), signum)
 
-def kill_in_writing(learn):
-    "Kill this process when the next folder of parts appears"
-    def folders(): return {*Path(learn.path).rglob('*.parts')}
-    def watch():
-        while folders()<=before: pass
-        os.kill(os.getpid(), signal.SIGKILL)
-    before = folders()
-    threading.Thread(target=watch, daemon=True).start()
+def killed_at(pattern):
+    "Kills this process when the next file or folder of that name appears"
+    def f(learn):
+        def found(): return {*Path(learn.path).rglob(pattern)}
+        def watch():
+            while found()<=before: pass
+            os.kill(os.getpid(), signal.SIGKILL)
+        before = found()
+        threading.Thread(target=watch, daemon=True).start()
+    return f
 
-acts = dict(kill_in_writing=kill_in_writing, cancel=raises(CancelFitException('enough')), skip=raises(CancelBatchException),
+acts = dict(cancel=raises(CancelFitException('enough')), skip=raises(CancelBatchException),
     epoch=raises(CancelEpochException('next')),
     train=raises(CancelTrainException), error=raises(ValueError('oops')), interrupt=signals(signal.SIGINT),
     terminate=signals(signal.SIGTERM), kill=signals(signal.SIGKILL),
@@ -279,10 +281,11 @@ class Began(Callback):
         if self.at is None and self.learn.training: self.at = self.learn.train_iter
 
 def resumed(folder, stop_at, n=53, how='stop', every=None, shard=False, cbs=(), loads='map', sharded=False, rank=None,
-    opt_func=partial(torch.optim.SGD, momentum=.9)):
+    **kwargs):
     "Continue a saved run, and stop again after some batches; None: at its end"
-    learn = make('weights', n=n, path=folder, how=loads, opt_func=opt_func)
-    stop = [] if stop_at is None else [Act(acts[how], 'after_batch', num_distrib()-1 if rank is None else rank, stop_at)]
+    learn = make('weights', n=n, path=folder, how=loads, **kwargs)
+    rank = num_distrib()-1 if rank is None else rank
+    stop = [] if stop_at is None else [Act(acts.get(how) or killed_at(how), 'after_batch', rank, stop_at)]
     saves,began = Checkpoint(every, 'iter', sharded=sharded) if every else Checkpoint(),Began()
     cbs = [saves, GradientAccumulation(20), *(techniques[o]() for o in cbs), began, *stop]
     with learn.distrib_ctx(shard=plugin() if shard else False): learn.fit(3, cbs=cbs, resume='auto')
@@ -438,7 +441,8 @@ def on_a_full_disk(folder, at, rank=0, shard=False):
     "A fit with files at every second batch; from batch `at` on, the disk of one process is full"
     learn,exc,t = make('weights', path=folder),None,time.monotonic()
     with learn.distrib_ctx(shard=plugin() if shard else False):
-        cbs = [Checkpoint(2, 'iter', sharded=shard), GradientAccumulation(20), Act(full_disk, 'before_batch', rank, at)]
+        full = Act(full_disk, 'before_batch', rank, at)
+        cbs = [Checkpoint(2, 'iter', sharded=shard), GradientAccumulation(20), full]
         try: learn.fit(3, cbs=cbs, resume='auto')
         except BaseException as e: exc = type(e).__name__,'\n'.join([str(e), *getattr(e, '__notes__', ())])
     names = [o.name for o in Path(folder).rglob('*') if o.is_file()]
@@ -451,8 +455,8 @@ def looks_at_weights(folder, rank):
     def look(cb):
         if learn.training and learn.train_iter==4 and rank_distrib()==rank: learn.at_pause(note)
     with learn.distrib_ctx(shard=plugin()):
-        cbs = [Checkpoint(2, 'iter', keep=None, sharded=True), GradientAccumulation(20), EMA(.9), Callback(before_draw=look)]
-        learn.fit(1, cbs=cbs)
+        saves = Checkpoint(2, 'iter', keep=None, sharded=True)
+        learn.fit(1, cbs=[saves, GradientAccumulation(20), EMA(.9), Callback(before_draw=look)])
     return state(learn, seen=seen)
 
 class Mixes(Callback):

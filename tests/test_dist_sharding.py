@@ -4,7 +4,8 @@ from functools import partial
 import pytest,torch
 from learner.all import *
 from learner.model.files import parts_folder,read_plain
-from test_dist import also,close,goes_on_as_one,one,slow,two_or_three
+from test_dist import also,close,compared,goes_on_as_one,one,slow,two_or_three
+from dist_cases import make
 from together import together
 
 def same_as_whole(procs, *cbs, eps=1e-6, **kwargs):
@@ -94,22 +95,17 @@ def test_a_file_in_parts(tmp_path):
     for k in 'model','opt','frozen': close(saved[k], ref[k])
     for a,b in zip(saved['at']['optimizer']['grads'], ref['at']['optimizer']['grads']): close(a, b)
     close(saved['callbacks']['ema'], ref['callbacks']['ema'])
-    learn = one_learner(tmp_path)
-    learn.load(file)
+    learn = make('weights', path=tmp_path).load(file)
     close([*learn.model.parameters()], [*saved['model'].values()])
     goes_on_as_one(together(1, 'resumed', str(tmp_path/'True'), None, **kwargs|dict(shard=False)), tmp_path,
         every=2, cbs=('ema',))
 
-def one_learner(path):
-    from dist_cases import make
-    return make('weights', path=path)
-
 adam = partial(torch.optim.Adam, eps=1e-3)
 
 @slow
-@pytest.mark.parametrize('procs', [(2,3,1), (3,2,2), (2,1,3)])
-@pytest.mark.parametrize('how', ['kill','stop','terminate'])
-@pytest.mark.parametrize('shards,opt', [((True,True,True), None), ((True,True,False), adam), ((True,False,True), None)])
+@pytest.mark.parametrize('procs,how,shards,opt', [((2,3,1), 'kill', (True,True,True), None),
+    ((3,2,2), 'terminate', (True,True,False), adam), ((2,1,3), 'kill', (True,True,True), adam),
+    ((2,2,3), 'stop', (True,False,True), None), ((3,3,2), 'kill', (True,False,True), adam)])
 def test_files_in_parts(procs, how, shards, opt, tmp_path):
     "Killed or stopped, twice, a run goes on in other numbers of processes, in parts or not, with files in parts or not"
     kwargs = dict(every=2, cbs=('ema','clip'), **(dict(opt_func=opt) if opt else {}))
@@ -120,11 +116,11 @@ def test_files_in_parts(procs, how, shards, opt, tmp_path):
 
 @slow
 @pytest.mark.parametrize('rank', [0, 1])
-@pytest.mark.parametrize('at', [5, 7, 14])
-def test_killed_while_parts_are_written(rank, at, tmp_path):
+@pytest.mark.parametrize('at,seen', [(5,'*.parts.*'), (7,'__?_0.distcp'), (14,'.metadata'), (5,'*.parts')])
+def test_killed_while_parts_are_written(rank, at, seen, tmp_path):
     "Whichever process is killed at whichever moment of writing: the file counts if it is whole, or the one before does"
     kwargs = dict(every=2, shard=True, sharded=True)
-    res = together(2, 'resumed', str(tmp_path), at, how='kill_in_writing', rank=rank, fails=True, **kwargs)
+    res = together(2, 'resumed', str(tmp_path), at, how=seen, rank=rank, fails=True, **kwargs)
     assert res.codes[rank]==-signal.SIGKILL and any(res.codes)
     file,_ = newest(tmp_path)
     assert file.exists() and parts_folder(file).exists()
@@ -146,9 +142,13 @@ def test_a_full_disk_for_parts(rank, tmp_path):
 def test_the_whole_model_while_parts_are_written(rank, tmp_path):
     "One process needs the whole weights at the pause at which the first one writes a file: both have what they need"
     ref,res = one('looks_at_weights', str(tmp_path/'one'), 0),together(2, 'looks_at_weights', str(tmp_path), rank)
-    for o in res: close({k:o[k] for k in ('weights','rows','losses','iters')}, {k:ref[k] for k in ('weights','rows','losses','iters')})
+    for o in res: close({k:o[k] for k in compared}, {k:ref[k] for k in compared})
     close(res[rank]['seen'], ref['seen'])
-    assert len(Checkpoints(tmp_path/'checkpoints').entries)==len(Checkpoints(tmp_path/'one'/'checkpoints').entries)
-    saved = [read_plain(tmp_path/'checkpoints'/o.name) for o in Checkpoints(tmp_path/'checkpoints').entries]
-    refs = [read_plain(tmp_path/'one'/'checkpoints'/o.name) for o in Checkpoints(tmp_path/'one'/'checkpoints').entries]
-    for a,b in zip(saved, refs): close([a['model'], a['opt']['state'], a['callbacks']['ema']], [b['model'], b['opt']['state'], b['callbacks']['ema']])
+    files,refs = (Checkpoints(o/'checkpoints').found for o in (tmp_path, tmp_path/'one'))
+    assert len(files)==len(refs) and len(folders_of(tmp_path))==3-(rank==0)
+    for file,other in zip(files, refs):
+        a,b = ((o['model'], o['opt']['state'], o['callbacks']['ema']) for o in map(read_plain, (file, other)))
+        close(a, b)
+
+def test_parts_between_epochs_are_none():
+    with pytest.raises(ValueError, match='in the middle of an epoch.*give a `unit`'): Checkpoint(sharded=True)

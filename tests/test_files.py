@@ -4,6 +4,7 @@ from collections import Counter,OrderedDict,defaultdict,namedtuple
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError
 import numpy as np, pytest, torch
 from fastcore.foundation import L
 from torch import nn
@@ -12,7 +13,9 @@ from hypothesis import given,strategies as st
 from learner.all import *
 from parts import shown
 from processes import run_script
+from torch.distributed import checkpoint
 from learner.model import files
+from learner.model.files import hash_of,parts_folder
 
 pytestmark = [pytest.mark.filterwarnings(f'ignore:.*{o}')
     for o in ('multi-threaded, use of fork', 'TypedStorage is deprecated', 'torch.jit.* is deprecated',
@@ -1680,3 +1683,45 @@ def test_devices(tmp_path):
     a.export()
     assert {p.device.type for p in load_learner(tmp_path/'export.pkl', trust=True).model.parameters()}=={'cpu'}
     assert {p.device.type for p in load_learner(tmp_path/'export.pkl', 'cuda', trust=True).model.parameters()}=={'cuda'}
+
+def in_parts(file, code=None):
+    "Write a file whose tensors are in a folder beside it"
+    stand_in,folder = torch.zeros(()).expand(3, 5),parts_folder(file)
+    whole = torch.arange(15.).view(3, 5)
+    checkpoint.save(dict(w=whole), storage_writer=checkpoint.FileSystemWriter(folder))
+    if code: (folder/'.metadata').write_bytes(pickle.dumps(code))
+    files = {o.name: hash_of(o) for o in folder.iterdir()}
+    rest = dict(a=stand_in, b=[stand_in.detach(), 1], c=torch.eye(2).to_sparse(), d=torch.zeros(3, 5))
+    write_plain(dict(parts=dict(files=files, stand_ins=dict(w=stand_in)), rest=rest), file)
+    return whole,folder
+
+@pytest.mark.filterwarnings('ignore')
+def test_tensors_in_a_folder(tmp_path):
+    "Stand-ins become the tensors of the folder, wherever they are; what shared its memory shares it again"
+    whole,_ = in_parts(tmp_path/'x.pt')
+    res = read_plain(tmp_path/'x.pt')
+    assert res.keys()=={*'abcd'} and torch.equal(res['a'], whole) and res['a'].data_ptr()==res['b'][0].data_ptr()
+    assert res['b'][1]==1 and torch.equal(res['c'].to_dense(), torch.eye(2)) and not res['d'].any()
+    with open(tmp_path/'x.pt', 'rb') as f, pytest.raises(ValueError, match='damaged, or no') as e: read_plain(f)
+    assert 'give its path' in str(e.value.__cause__)
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('how', ['changed','missing','folder'])
+def test_a_damaged_folder(how, tmp_path):
+    _,folder = in_parts(tmp_path/'x.pt')
+    part = next(folder.glob('__*'))
+    if how=='changed': part.write_bytes(part.read_bytes()[:-1]+b'x')
+    else: part.rename(tmp_path/'y') if how=='missing' else folder.rename(tmp_path/'y')
+    with pytest.raises((ValueError,FileNotFoundError), match='x.pt.parts' if how!='changed' else 'damaged'):
+        read_plain(tmp_path/'x.pt')
+
+class Runs:
+    def __reduce__(self): return os.mkdir, ('ran',)
+
+@pytest.mark.filterwarnings('ignore')
+def test_a_folder_runs_no_code(tmp_path, monkeypatch):
+    "torch's own reader would run what a description of tensors holds"
+    monkeypatch.chdir(tmp_path)
+    in_parts(tmp_path/'x.pt', Runs())
+    with pytest.raises(UnpicklingError, match='could run code'): read_plain(tmp_path/'x.pt')
+    assert not (tmp_path/'ran').exists()

@@ -127,13 +127,15 @@ class Checkpoint(Callback):
         monitor:str|None=None, # What is best: a column of the recorder; default: `learn.monitor`
         folder='checkpoints', # In `learn.path`, or an absolute path
         on_exc:bool=True, # Save when an error, Ctrl-C or SIGTERM ends the fit
-        sharded:bool=False, # Where processes have the model in parts, let each write its own, into a folder they share
+        sharded:bool=False, # Where `Distributed(shard=True)` has the model in parts, let each process write its own
     ):
         path_in(folder, 'learn.path') # which is not known yet
         self.interval,self.keeping = Interval(every, unit),Keeping(keep, best)
         if monitor is not None and not best:
             raise ValueError(f"`monitor={monitor!r}` says what is best, and no best files are kept: "
                 "give their number as `best`")
+        if sharded and unit=='epoch': raise ValueError("`sharded=True` is for files in the middle of an epoch, because "
+            "between epochs each process has the whole model: give a `unit` of `iter`, `step` or `s`")
         self.every,self.unit,self.keep,self.best = self.interval.every,unit,self.keeping.keep,self.keeping.best
         self.monitor,self.folder,self.on_exc,self.sharded = monitor,folder,on_exc,sharded
 

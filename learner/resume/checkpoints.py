@@ -8,7 +8,7 @@ A folder of checkpoints has state files and a manifest, which lists them, oldest
 __all__ = ['Checkpoints']
 
 # %% ../../nbs/resume/05_checkpoints.ipynb #imports
-import json,os,re,time
+import json,os,re
 from dataclasses import asdict,dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -98,11 +98,8 @@ class Checkpoints:
             rmtree(parts_folder(file), ignore_errors=True)
 
     def sweep(self):
-        "Delete what a process has left half written that was killed ten minutes ago or more, and nothing else"
-        sweep_temporary(self.folder, rf'({_ours.pattern}|{re.escape(self.manifest.name)})', age=600)
-        for o in self.folder.glob('*.parts'):
-            whole = (self.folder/o.stem).exists() or not _ours.fullmatch(o.stem)
-            if not whole and time.time()-o.stat().st_mtime>600: rmtree(o, ignore_errors=True)
+        "Delete temporary files of a process that was killed ten minutes ago or more, and nothing else"
+        sweep_temporary(self.folder, rf'({_ours.pattern}(\.parts)?|{re.escape(self.manifest.name)})', age=600)
 
     def newest(self,
         **of, # Only those with these values in their entries

@@ -309,6 +309,8 @@ def test_what_a_killed_process_leaves_is_swept_later(tmp_path):
     folder = tmp_path/'checkpoints'
     half = ['.00009-abcdef-epoch0-iter1.pt.1f3a9c07.tmp', '.manifest.json.1f3a9c07.tmp']
     for name in half: (folder/name).write_text('half')
+    half.append('.00009-abcdef-epoch0-iter1.pt.parts.1f3a9c07.tmp')
+    (folder/half[-1]/'inside').mkdir(parents=True)
     learner({}, tmp_path, 1).fit(1, cbs=Checkpoint())
     assert all((folder/o).exists() for o in half) # somebody might be at it
     for o in folder.iterdir(): os.utime(o, (time.time()-1200,)*2)
@@ -318,7 +320,7 @@ def test_what_a_killed_process_leaves_is_swept_later(tmp_path):
 foreign = ['2024-05-01-best.pt', '1e5-run.pt', '12-notes.pt', '7.pt', '00001-abcdef-epoch0-iter1 (copy).pt',
     'best-00001-abcdef-epoch0-iter1.pt',
     '.hidden.tmp', '.00009-abcdef-epoch0-iter1.pt.backup.tmp', '.manifest.json.old.tmp', '.mine.1f3a9c07.tmp',
-    '00009-abcdef-epoch0-iter1.pt']
+    '00009-abcdef-epoch0-iter1.pt', '00009-abcdef-epoch0-iter1.pt.parts']
 @pytest.mark.parametrize('name', foreign)
 def test_files_that_are_not_half_written_by_us_stay(name, tmp_path):
     folder = tmp_path/'checkpoints'
