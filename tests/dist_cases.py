@@ -1,5 +1,6 @@
 "What the processes of `together` run: each function returns what a test compares"
 import os,signal,threading,time,warnings
+from contextlib import suppress
 from functools import cache,partial
 from itertools import count
 from pathlib import Path
@@ -225,8 +226,9 @@ def killed_at(pattern):
     def f(learn):
         def found(): return {*Path(learn.path).rglob(pattern)}
         def watch():
-            while found()<=before: pass
-            os.kill(os.getpid(), signal.SIGKILL)
+            while True:
+                with suppress(OSError): # a folder is gone
+                    if not found()<=before: os.kill(os.getpid(), signal.SIGKILL)
         before = found()
         threading.Thread(target=watch, daemon=True).start()
     return f

@@ -115,8 +115,8 @@ def test_files_in_parts(procs, how, shards, opt, tmp_path):
     goes_on_as_one(res, tmp_path, **kwargs)
 
 @slow
-@pytest.mark.parametrize('rank', [0, 1])
-@pytest.mark.parametrize('at,seen', [(5,'*.parts.*'), (7,'__?_0.distcp'), (14,'.metadata'), (5,'*.parts')])
+@pytest.mark.parametrize('rank,at,seen', [(0,5,'*.parts.*'), (1,7,'__?_0.distcp'), (0,14,'.metadata'),
+    (1,7,'.metadata'), (0,5,'*.parts')])
 def test_killed_while_parts_are_written(rank, at, seen, tmp_path):
     "Whichever process is killed at whichever moment of writing: the file counts if it is whole, or the one before does"
     kwargs = dict(every=2, shard=True, sharded=True)
