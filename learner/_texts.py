@@ -1520,7 +1520,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'activation_of': 'Parameters:\n\n- `loss_func`: Any loss',
  'as_double': 'Parameters:\n\n- `x`: A tensor',
  'as_image': 'Parameters:\n\n- `x`: One input',
- 'atomic_folder': 'Parameters:\n\n- `path`: Where the folder shall be, which is replaced',
  'atomic_write': 'Parameters:\n\n- `path`: Where the file shall be; missing folders are made',
  'by_number': 'Parameters:\n\n- `dl`: A loader',
  'by_shape': 'Parameters:\n'
