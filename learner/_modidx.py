@@ -1638,6 +1638,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'learner.dist.launch.as_task': ('dist/launch.html#as_task', 'learner/dist/launch.py'),
                                      'learner.dist.launch.atomic': ('dist/launch.html#atomic', 'learner/dist/launch.py'),
                                      'learner.dist.launch.brought_back': ('dist/launch.html#brought_back', 'learner/dist/launch.py'),
+                                     'learner.dist.launch.distributed_like': ( 'dist/launch.html#distributed_like',
+                                                                               'learner/dist/launch.py'),
                                      'learner.dist.launch.free_port': ('dist/launch.html#free_port', 'learner/dist/launch.py'),
                                      'learner.dist.launch.interrupt_once': ('dist/launch.html#interrupt_once', 'learner/dist/launch.py'),
                                      'learner.dist.launch.known_objects': ('dist/launch.html#known_objects', 'learner/dist/launch.py'),

@@ -1,5 +1,5 @@
 "`learn.fit(…, procs=2)`: workers train, and everything is brought back"
-import os,re,signal,threading,time
+import os,re,signal,threading,time,warnings
 from functools import partial
 from pathlib import Path
 import pytest,torch
@@ -76,6 +76,19 @@ def test_what_the_next_fit_depends_on_comes_back():
     here,there = fitted(None),fitted(2)
     assert here[2:]==(6, 2, torch.optim.SGD)
     close(there, here)
+
+@slow
+def test_settings_of_distributed_hold_in_workers(tmp_path):
+    "A learner that divides its model does so there, and writes files in parts; one process resumes from such a file"
+    ref = learner(path=tmp_path/'one').fit(1)
+    learn = learner(path=tmp_path).to_distributed(shard=True, timeout=50)
+    had,saves = learn.distributed,Checkpoint(2, 'iter', keep=None, sharded=True)
+    learn.fit(1, cbs=saves, procs=2)
+    assert learn.distributed is had and (had.shard,had.timeout)==(True,50)
+    folder = next((tmp_path/'checkpoints').glob('*iter4.pt.parts'))
+    with warnings.catch_warnings(action='error', category=UserWarning): # nothing has changed
+        other = learner(path=tmp_path).fit(1, cbs=Checkpoint(folder='other'), resume=folder.with_suffix(''))
+    for o in learn,other: close([weights(o), rows(o)], [weights(ref), rows(ref)], 1e-5)
 
 @slow
 def test_the_stop_button(tmp_path):

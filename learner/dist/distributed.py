@@ -213,7 +213,8 @@ class Distributed(Callback):
     def after_create(self):
         self.world = extra('accelerate', 'dist', '`Distributed`').PartialState(cpu=self.learn.device.type=='cpu',
             timeout=timedelta(seconds=self.timeout))
-        if self.world.num_processes>1: self.learn.dls.to(self.world.device)
+        apart = self.world.num_processes>1 and self.world.device.type!='cpu' # accelerate numbers CPUs too
+        if apart: self.learn.dls.to(self.world.device)
 
     def before_fit(self):
         if num_distrib()!=self.world.num_processes: raise RuntimeError(

@@ -29,6 +29,7 @@ from ..record.progress import Display,ProgressCallback,in_notebook
 from ..loop.interrupt import uninterrupted
 from ..loop.learner import Learner
 from .processes import ProcessFailed,num_distrib
+from .distributed import Distributed
 
 # %% ../../nbs/dist/08_launch.ipynb #known_objects
 def modules_of(learn):
@@ -126,6 +127,11 @@ def interrupt_once():
         if not came: came.append(signum); raise KeyboardInterrupt
     signal.signal(signal.SIGINT, handle)
 
+def distributed_like(learn):
+    "A `Distributed` of this process, with the settings of the one that `learn` has in the notebook"
+    had = next((o for o in learn.cbs if isinstance(o, Distributed)), Distributed())
+    return Distributed(had.count, had.timeout, had.shard, had.sync_bn, **had.kwargs)
+
 def work(folder):
     "Train, as the file in `folder` says"
     path,rank = Path(folder),int(os.environ['RANK'])
@@ -134,7 +140,7 @@ def work(folder):
     set_random_state(random)
     interrupt_once()
     try:
-        with learn.distrib_ctx(), shown_by(every, send if html else None):
+        with learn.added_cbs([distributed_like(learn)]), shown_by(every, send if html else None):
             if rank==0: print(ready, end='', flush=True)
             getattr(learn, method)(cbs=cbs, **kwargs)
     except KeyboardInterrupt as e: error = e
