@@ -172,3 +172,67 @@ def test_files_of_every_epoch_have_the_weights_that_were_measured(tmp_path):
     learn = mk(EMA(.5), SaveModelCallback(fname='net', every_epoch=True), valid=[(x[:,:3], x[:,0].long().clamp(0, 1))],
         path=tmp_path).fit(3)
     for i,v in enumerate(learn.recorder['valid_loss']): assert learn.load(f'net_{i}').validate().valid_loss==v
+
+# Loaders
+ys = x[:,0].gt(0).long()
+def subsets(train, valid, bs=4, **kwargs):
+    ds = torch.utils.data.TensorDataset(x[:,:3], ys)
+    train,valid = (ds if o is None else torch.utils.data.Subset(ds, o) for o in (train,valid))
+    return DataLoaders(torch.utils.data.DataLoader(train, bs), torch.utils.data.DataLoader(valid, bs, **kwargs),
+        device='cpu')
+def by_sampler(train, valid):
+    ds = torch.utils.data.TensorDataset(x[:,:3], ys)
+    return DataLoaders(*(torch.utils.data.DataLoader(ds, 4, sampler=torch.utils.data.SubsetRandomSampler(o))
+        for o in (train,valid)), device='cpu')
+def nested(train, valid):
+    dls = subsets([*range(1, 24)], [*range(1, 24)])
+    ds = dls.train_ds.dataset
+    inner = torch.utils.data.Subset(ds, [*range(23, -1, -1)]) # sample `i` of it is the dataset's `23-i`
+    train = torch.utils.data.Subset(inner, [23-o for o in train])
+    return DataLoaders(torch.utils.data.DataLoader(train, 4),
+        torch.utils.data.DataLoader(torch.utils.data.Subset(ds, valid), 4), device='cpu')
+
+def told(learn, recwarn):
+    learn.fit(1)
+    return [str(o.message) for o in recwarn if o.category is Mistake]
+
+@pytest.mark.parametrize('make', [subsets, by_sampler, nested])
+def test_samples_in_training_and_validation_are_counted(make, recwarn):
+    text, = told(mk(data=make([*range(16)], [*range(12, 24)])), recwarn)
+    assert text.startswith("4 samples of `dls['valid']` are trained on, too") and 'random_split' in text
+
+@pytest.mark.parametrize('make', [subsets, by_sampler, nested])
+def test_a_split_is_fine(make, recwarn):
+    assert not told(mk(data=make([*range(16)], [*range(16, 24)])), recwarn)
+
+def test_a_part_of_what_is_trained_on_is_no_validation(recwarn):
+    text, = told(mk(data=subsets(None, [1,5,7])), recwarn)
+    assert text.startswith('3 samples')
+
+def test_a_whole_dataset_may_be_both(recwarn): assert not told(mk(data=subsets(None, None)), recwarn)
+
+def test_an_incomplete_batch_belongs_to_a_validation(recwarn):
+    text, = told(mk(data=subsets([*range(14)], [*range(14, 24)], drop_last=True)), recwarn)
+    assert text.startswith("`drop_last=True` leaves 2 of 10 samples of `dls['valid']` out of its results")
+
+@pytest.mark.parametrize('name', ['train', 'valid', 'bs'])
+def test_loaders_are_replaced_together(name):
+    learn = mk()
+    with pytest.raises(AttributeError, match=rf'`dls.{name}` cannot be set: .*`learn.dls = DataLoaders'):
+        setattr(learn.dls, name, [])
+    learn.dls.vocab = ['a','b'] # what is one's own can be
+    class Mine(DataLoaders):
+        def __init__(self, dl, bs): self.bs = bs; super().__init__(dl, device='cpu')
+    assert Mine([1], 4).bs==4
+
+def test_a_function_that_yields_batches_is_no_loader():
+    def batches(): yield x[:,:3],ys
+    with pytest.raises(TypeError, match='but got the function `batches`: .* write a class whose `__iter__` does'):
+        DataLoaders(batches, device='cpu')
+
+def test_a_loader_that_does_not_start_anew_is_named():
+    class Once:
+        def __init__(self): self.it = iter([(x[:,:3], ys)]*2)
+        def __iter__(self): return self.it
+    with pytest.raises(ValueError, match='It gave some before: its `__iter__` has to start anew'):
+        mk(data=DataLoaders(Once(), device='cpu')).fit(2)

@@ -11,6 +11,7 @@ __all__ = ['default_device', 'to_device', 'map_batch', 'find_bs', 'length', 'twi
 # %% ../../nbs/data/03_loaders.ipynb #imports
 from collections.abc import Mapping
 from copy import copy
+from inspect import isfunction
 import numpy as np
 import torch
 from torch import Tensor
@@ -83,6 +84,8 @@ def check_loader(
     if type(dl) in (tuple,list) and any(isinstance(o, DataLoader) for o in dl): raise TypeError(
         f"`{name}` is one loader, but got {len(dl)} in a {type(dl).__name__}: write `DataLoaders(train, valid)`")
     if isinstance(dl, (str,bytes,Mapping)): raise TypeError(f"`{name}` is an iterable of batches, but got {dl!r:.200}")
+    if isfunction(dl): raise TypeError(f"`{name}` is a loader, but got the function `{dl.__name__}`: if it yields "
+        "batches, write a class whose `__iter__` does, so that each epoch starts anew")
     if not hasattr(dl, '__iter__') and not hasattr(dl, '__getitem__'):
         raise TypeError(f"`{name}` is not iterable: a loader is an iterable of batches, but got {dl!r}")
 
@@ -222,6 +225,11 @@ class DataLoaders:
         if hasattr(type(self), k): return object.__getattribute__(self, k) # a property failed: raise its error again
         near = '' if k.startswith('_') else instead_of(k) or nearest(k, dir(self))
         raise AttributeError(f"`{type(self).__name__}` has no attribute `{k}`.{near}", name=k, obj=self)
+    def __setattr__(self, k, v):
+        fixed = isinstance(o := getattr(type(self), k, None), property) and o.fset is None
+        if not fixed and not (type(self) is DataLoaders and k in ('bs','batch_size')): return super().__setattr__(k, v)
+        raise AttributeError(f"`dls.{k}` cannot be set: a Learner gets other loaders by "
+            "`learn.dls = DataLoaders(train, valid)`", name=k, obj=self)
     def __getitem__(self, i): return self.loaders[self.name(i)]
     def __len__(self): return len(self.loaders)
     def __iter__(self): return iter(self.loaders.values())

@@ -17,16 +17,19 @@ from contextlib import contextmanager,nullcontext
 from dis import get_instructions
 from functools import lru_cache
 from weakref import WeakKeyDictionary
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
+from torch.utils.data import DataLoader,Subset,SubsetRandomSampler
 from fastcore.basics import patch
 from ..core.checks import listed,one_of,short_name
 from ..core.callback import Callback,was_attached
 from ..core.copies import of_library
 from ..core.tracebacks import of_user
 from ..data.loaders import length
+from ..data.sampling import by_number
 from ..model.loss_properties import kind_of,losses_in
 from ..restore.tensors import version_of
 from ..record.history import missing
@@ -43,7 +46,8 @@ kinds = dict(order="callbacks that change the same value, in no declared order o
     names="attributes, methods and events in the code of callbacks that are misspelt or used at the wrong moment",
     attach="callbacks that belong to no Learner", gradient="parameters without a gradient",
     optimizer="parameters that the optimizer does not have", metric="metrics that see no batch",
-    loader="loaders without batches", reset="modules whose `reset` is not called",
+    loader="loaders without batches, or that leave samples out of validation",
+    split="samples that are validated and trained on", reset="modules whose `reset` is not called",
     loss="a loss that stays the same", scores="predictions of another kind than the loss takes",
     mode="a model that a callback leaves in evaluation mode in training",
     state="values that callbacks gather, and that a resumed fit does not restore") # what warnings are of
@@ -92,8 +96,32 @@ def check_optimizer(learn):
 def check_ties(learn):
     for o in ties(learn): _tell(learn, 'order', str(o))
 
+def _dropped(dl):
+    "How many samples `drop_last` leaves out"
+    if not (isinstance(dl, DataLoader) and dl.drop_last and by_number(dl)): return 0
+    return (length(dl.sampler) or 0)%dl.batch_size if dl.batch_size else 0
+
+def _drawn(dl):
+    "The dataset that `dl` draws from, and which of its samples; None if they are all"
+    ds,idxs = getattr(dl, 'dataset', None),None
+    if isinstance(s := getattr(dl, 'sampler', None), SubsetRandomSampler): idxs = np.asarray(s.indices)
+    while isinstance(ds, Subset):
+        own = np.asarray(ds.indices)
+        ds,idxs = ds.dataset,own if idxs is None else own[idxs]
+    return ds,idxs
+
+def check_split(learn, k, dl):
+    (ds,idxs),(other,valid) = _drawn(learn.dls.train),_drawn(dl)
+    if ds is None or ds is not other or (idxs is None and valid is None): return # the whole of it, on purpose
+    n = len(np.intersect1d(*(np.arange(len(ds)) if o is None else o for o in (idxs,valid))))
+    if n: _tell(learn, 'split', f"{n} samples of `dls['{k}']` are trained on, too, so that its results are too good: "
+        "split a dataset once, as by `train,valid = random_split(dataset, [.8, .2])`")
+
 def check_loaders(learn):
     for k,dl in learn.dls.valids.items():
+        check_split(learn, k, dl)
+        if length(dl) and (n := _dropped(dl)): _tell(learn, 'loader', f"`drop_last=True` leaves {n} of "
+            f"{length(dl.sampler)} samples of `dls['{k}']` out of its results: it is for training")
         if length(dl)==0: _tell(learn, 'loader', f"`dls['{k}']` is empty, so there will be nothing to validate on: "
             "leave it out of `DataLoaders`, or see whether `drop_last=True` has left out its only batch")
 

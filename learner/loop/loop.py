@@ -70,6 +70,7 @@ def check_drawn(learn, n):
     why = ''
     if hasattr(learn.dl, '__next__'):
         why = ". It is an iterator, which can be iterated once: give a list, or something that starts anew"
+    elif learn.dl_name=='train' and learn.train_iter: why = ". It gave some before: its `__iter__` has to start anew"
     elif getattr(learn.dl, 'drop_last', False): why = ". `drop_last=True` leaves out a batch that is not full"
     elif learn.dl_name!='train': why = ". If there is nothing to validate on, leave it out of `DataLoaders`"
     raise ValueError(f"`dls['{learn.dl_name}']` is empty: it gave no batch in epoch {learn.epoch}{why}")
