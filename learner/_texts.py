@@ -148,6 +148,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                     '\n'
                     '- `resumed`: Whether something of this fit was logged before',
  'Callback.__init__': 'Parameters:\n\n- `fns`: Functions of the callback, by event: `Callback(before_batch=f)`',
+ 'Callback.comes_back': 'Parameters:\n\n- `other`: The callback that had its place meanwhile',
  'Callback.forked': 'Parameters:\n\n- `parent`: The learner that was copied\n- `fork`: Its copy',
  'Callback.handler': 'Parameters:\n\n- `ev`: Name of an event',
  'Callback.listens': 'Parameters:\n'

@@ -5,7 +5,7 @@ import pytest,torch
 from torch import nn
 from torch.nn import functional as F
 from learner.all import *
-from small_fits import mk,net,same,weights
+from small_fits import cut,mk,net,same,weights
 
 # Gradients that are switched off
 @pytest.mark.parametrize('off', [torch.no_grad, torch.inference_mode])
@@ -155,6 +155,36 @@ def test_a_learning_rate_of_the_next_fit_is_not_that_of_this_one(ev, told, recwa
     assert {*learn.fit(1).recorder.lrs}=={.1} and learn.lr==.01
     said = [str(o.message) for o in recwarn if o.category is Mistake]
     assert len(said)==told and all("in this one, write `self.learn.set_hyper('lr', …)`" in o for o in said)
+
+def test_a_value_that_a_handler_returns_is_told(recwarn):
+    class Doubles(Callback):
+        def after_pred(self): return self.pred*2
+    class Early(Callback):
+        def after_pred(self):
+            if self.iter: return
+            with torch.no_grad(): return
+        def after_batch(self): return print('', end='')
+    @on('after_pred')
+    def halves(learn):
+        res = learn.pred/2
+        return res
+    learn = mk(Doubles, Early, halves, Callback(after_batch=lambda self: self.iter))
+    assert ["`Doubles.after_pred` returns", "`halves` returns"]==[o.partition(' a value')[0] for o in told(learn, recwarn)]
+
+# Recorders
+def test_the_recorder_of_one_fit_leaves_its_history():
+    learn = mk(valid=cut(10), metrics=accuracy).fit(1)
+    mine,before = learn.recorder,learn.recorder.rows
+    learn.fit(2, cbs=Recorder(train_metrics=True))
+    assert learn.recorder is mine and len(mine.rows)==2 and 'train_accuracy' in mine.metric_names
+    assert len(mine.losses)==12 and learn.final_record['train_accuracy']==mine.rows[-1].train_accuracy
+    learn.fit(1)
+    assert len(mine.rows)==len(before)==1 and 'train_accuracy' not in mine.metric_names
+
+def test_a_recorder_that_has_recorded_nothing_leaves_what_there_was():
+    learn = mk().fit(1)
+    with pytest.raises(ZeroDivisionError): learn.fit(1, cbs=[Recorder(), Callback(before_fit=lambda self: 1/0)])
+    assert len(learn.recorder.rows)==1
 
 # Fits that resume, and files
 def test_a_fit_that_would_have_ended_before_where_its_run_was_stopped_is_refused(tmp_path):

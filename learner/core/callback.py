@@ -157,6 +157,9 @@ class Callback(Flags, State, Attached):
     _fns = {} # functions that were given to this instance, by event
 
     def let_go(self): "Called when this callback was detached from its Learner: undo what may outlive a fit"
+    def comes_back(self,
+        other, # The callback that had its place meanwhile
+    ): "Called when this callback has its place again after a fit that had `other` instead: take over what it knows"
     def forked(self,
         parent, # The learner that was copied
         fork, # Its copy

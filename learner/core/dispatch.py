@@ -244,6 +244,9 @@ class Dispatcher(Notifier):
         finally:
             self.cbs.detach(cbs)
             bring_back(self.cbs, before, replaced)
+            for o in replaced:
+                for cb in cbs:
+                    if cb.replaces(o): o.comes_back(cb)
 
     def removed_cbs(self,
         cbs, # Callbacks, or classes of them

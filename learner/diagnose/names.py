@@ -238,6 +238,17 @@ def _of_gradients(found, ev, learn):
         return "clips gradients when the step has used them: do it in `before_step`"
     if kinds and ev in no_gradients: return "uses gradients, and there are none: they are there in `before_step`"
 
+def unused_returns(o):
+    "Handlers that return a value they have computed, rather than assign it"
+    res = []
+    for ev in events_of(o.cb):
+        for f in o.functions.get(o.cb.name if isinstance(o.cb, FuncCallback) else ev, ((), None))[0][:1]:
+            ops = [i.opname for i in get_instructions(f.__code__)]
+            made = {a for a,b in zip(ops, ops[1:]) if b=='RETURN_VALUE'}
+            if f.__name__=='<lambda>' or all(a.startswith(('CALL','LOAD_CONST')) for a in made): continue
+            res += _said(o, ev, "returns a value, which nothing uses: assign it, as in `self.learn.pred = …`")
+    return res
+
 def wrong_moments(o, learn):
     "Values that are read before they are there, or changed where that has no effect"
     res = []
@@ -260,7 +271,7 @@ def check_names(cb, learn, functions):
     if not o.known: return switched_off(o) # a name may be there where it cannot be seen
     of_names = *unknown_reads(o),*unread_writes(o, learn),*unwritable(o),*never_run(o)
     of_names = *of_names,*unknown_variables(o),*unknown_members(o, learn)
-    return list(dict.fromkeys([*of_names, *switched_off(o), *wrong_moments(o, learn)]))
+    return list(dict.fromkeys([*of_names, *switched_off(o), *wrong_moments(o, learn), *unused_returns(o)]))
 
 def misspelt(
     learn, # A learner

@@ -62,12 +62,17 @@ def _metric_columns(rec):
     return groups
 
 # %% ../../nbs/record/05_recorder.ipynb #Recorded
+_recorded = 'iters','lrs','hps','table','stream','phase'
+
 class Recorded(Callback):
     "What a `Recorder` has recorded of a fit: to be read, plotted, saved and restored. Abstract"
     def clear(self):
         "Forget it. All lists are new, and the old ones are left to snapshots"
         self.iters,self.lrs,self.hps = [],[],{}
         self.table,self.stream,self.phase = Table(Columns()),LossStream(self.beta, self.bundle),PhaseMetrics()
+
+    def comes_back(self, other): # A `Recorder` that was given for one fit
+        if other.lrs or other.rows: vars(self).update({k:vars(other)[k] for k in _recorded})
 
     def snapshot(self): return RecorderSnapshot(self)
     def state_dict(self): return RecorderSnapshot(self).state_dict()
