@@ -1315,6 +1315,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'learner/diagnose/mistakes.py'),
                                            'learner.diagnose.mistakes.check_attached': ( 'diagnose/mistakes.html#check_attached',
                                                                                          'learner/diagnose/mistakes.py'),
+                                           'learner.diagnose.mistakes.check_attributes': ( 'diagnose/mistakes.html#check_attributes',
+                                                                                           'learner/diagnose/mistakes.py'),
                                            'learner.diagnose.mistakes.check_gradients': ( 'diagnose/mistakes.html#check_gradients',
                                                                                           'learner/diagnose/mistakes.py'),
                                            'learner.diagnose.mistakes.check_loaders': ( 'diagnose/mistakes.html#check_loaders',

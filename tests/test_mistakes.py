@@ -66,6 +66,9 @@ class InList(nn.Module):
         super().__init__()
         self.l,self.body = nn.Linear(1, 1),kind(nn.Linear(1, 1))
     def forward(self, x): return self.l([*(self.body.values() if isinstance(self.body, dict) else self.body)][0](x))
+class ScaledLoss(nn.MSELoss):
+    def __init__(self): super().__init__(); self.scale = nn.Parameter(torch.ones(()))
+    def forward(self, p, t): return self.scale*super().forward(p, t)
 class MadeLate(nn.Module):
     def __init__(self): super().__init__(); self.l = nn.Linear(1, 1)
     def forward(self, x):
@@ -75,6 +78,8 @@ class MadeLate(nn.Module):
 planted = dict(
     optimizer_list=(lambda: synth_learner(model=nn.Sequential(InList(lambda o: [o]))),
         r"`0.body` has modules that PyTorch does not see. .*nothing trains them.*`nn.ModuleList\(…\)`"),
+    optimizer_loss=(lambda: synth_learner(loss_func=ScaledLoss()),
+        r"`loss_func.scale` are none of the optimizer's.*`splitter=lambda m: \[\*m.parameters\(\), \*loss_func"),
     optimizer_dict=(lambda: synth_learner(model=InList(lambda o: dict(a=o))), r"`body` .*`nn.ModuleDict\(…\)`"),
     scores=(lambda: classes(nn.Softmax(1)),
         "The model ends in a softmax, and `CrossEntropyLoss` computes a softmax itself: leave it out of the model"),
@@ -202,6 +207,8 @@ class OwnOptimizer(Callback):
 
 fine = dict(own_optimizer=lambda: synth_learner(model=InList(lambda o: [o]), cbs=OwnOptimizer),
     no_list=lambda: synth_learner(model=InList(lambda o: nn.ModuleList([o]))),
+    trained_loss=lambda: (lambda f: synth_learner(loss_func=f,
+        splitter=lambda m: [*m.parameters(), *f.parameters()]))(ScaledLoss()),
     frozen_list=lambda: synth_learner(model=InList(lambda o: [o.requires_grad_(False)])),
     filtered=lambda: synth_learner(cbs=look), given_later=lambda: synth_learner(cbs=[Gives, Takes]), lazy=lazy,
     additions=lambda: synth_learner(cbs=[Adds, AddsToo]), ordered=lambda: synth_learner(cbs=[Double, Later]),

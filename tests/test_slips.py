@@ -1,11 +1,11 @@
 """Slips in a notebook: parts that are replaced or switched off at the wrong moment are named, and the Learner is usable
 afterwards"""
-import copy
+import copy,re
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
 from learner.all import *
-from small_fits import cut,mk,net,same,weights
+from small_fits import Y,cut,mk,net,same,weights
 
 # Gradients that are switched off
 @pytest.mark.parametrize('off', [torch.no_grad, torch.inference_mode])
@@ -169,7 +169,8 @@ def test_a_value_that_a_handler_returns_is_told(recwarn):
         res = learn.pred/2
         return res
     learn = mk(Doubles, Early, halves, Callback(after_batch=lambda self: self.iter))
-    assert ["`Doubles.after_pred` returns", "`halves` returns"]==[o.partition(' a value')[0] for o in told(learn, recwarn)]
+    said = [o.partition(' a value')[0] for o in told(learn, recwarn)]
+    assert said==["`Doubles.after_pred` returns", "`halves` returns"]
 
 # Recorders
 def test_the_recorder_of_one_fit_leaves_its_history():
@@ -266,3 +267,59 @@ def test_a_loader_that_does_not_start_anew_is_named():
         def __iter__(self): return self.it
     with pytest.raises(ValueError, match='It gave some before: its `__iter__` has to start anew'):
         mk(data=DataLoaders(Once(), device='cpu')).fit(2)
+
+# What is set on a Learner
+@pytest.mark.parametrize('name,v', [('opt_func', torch.optim.Adam), ('splitter', lambda m: [list(m.parameters())])])
+def test_another_optimizer_is_asked_for(name, v):
+    learn = mk().fit(1)
+    setattr(learn, name, v)
+    for train in learn.fit,learn.lr_find:
+        with pytest.raises(ValueError, match=rf'`learn.{name}` changed after the optimizer was made'): train(1)
+    assert learn.fit(1, reset_opt=True).made_with[name] is v
+    copy.deepcopy(learn).fit(1)
+
+@pytest.mark.parametrize('name,right', [('callbacks', 'cbs'), ('loss_fn', 'loss_func'), ('opt_fun', 'opt_func'),
+    ('metric', 'metrics'), ('n_epochs', 'n_epoch')])
+def test_an_attribute_that_nothing_reads_is_told(name, right, recwarn):
+    learn = mk()
+    setattr(learn, name, 1)
+    text, = told(learn, recwarn)
+    assert text.startswith(f"`learn.{name}` was set, and nothing reads it. Did you mean `learn.{right}`?")
+
+def test_attributes_of_ones_own_are_fine(recwarn):
+    class Reads(Callback):
+        def after_batch(self): self.learn.metric += 1
+    learn = mk(Reads)
+    learn.metric,learn.notes,learn._opt = 0,'mine',1
+    assert not told(learn, recwarn) and learn.metric==6
+
+@pytest.mark.parametrize('use,match', [(lambda o: o.to('cpu'), r'`learn.dls.to\(…\)`'),
+    (lambda o: o.eval(), r'Write `learn.model.eval\(\)`'),
+    (lambda o: o(x), r'To call the model, write `learn.model\(…\)`'),
+    (lambda o: Learner(o.dls, o.model, opt_func='adam'), 'Did you mean `torch.optim.Adam`'),
+    (lambda o: o.fit(1, cbs='EMA'), 'Write the class itself: `EMA`, without quotes')])
+def test_other_habits_are_answered(use, match):
+    with pytest.raises((AttributeError,TypeError), match=match) as e: use(mk())
+    assert len(str(e.value))<300
+
+def test_the_device_is_that_of_the_loaders():
+    learn = mk()
+    learn.device = 'meta'
+    assert learn.dls.device.type=='meta'
+
+# Names of columns, and metrics of other targets
+@pytest.mark.parametrize('monitor,right', [('valid_loss', 'a/loss'), ('accuracy', 'a/accuracy'), (None, 'a/loss')])
+def test_a_column_of_a_loader_with_a_name_is_proposed(monitor, right):
+    learn = mk(data=DataLoaders(cut(10), dict(a=cut(10), b=cut(10)), device='cpu'), metrics=accuracy)
+    with pytest.raises(ValueError, match=f"Write `monitor='{right}'`, for one of the loaders") as e:
+        learn.fit(1, cbs=EarlyStoppingCallback(monitor))
+    assert 'no validation loader' not in str(e.value)
+
+many = F.one_hot(Y, 2).float()
+@pytest.mark.parametrize('loss,y,metric,hint', [
+    (nn.BCEWithLogitsLoss(), many, accuracy, r'called `…_multi` and `…Multi`'),
+    (nn.BCEWithLogitsLoss(), many, F1Score(), r'called `…_multi` and `…Multi`'),
+    (F.cross_entropy, Y, accuracy_multi, 'Targets are one class each, and `accuracy_multi` is for several')])
+def test_metrics_of_one_class_and_of_several_are_told_apart(loss, y, metric, hint):
+    with pytest.raises(ValueError) as e: mk(data=cut(10, y), loss_func=loss, metrics=metric, valid=cut(10, y)).fit(1)
+    assert any(re.search(hint, o) for o in e.value.__notes__)

@@ -20,6 +20,7 @@ from .events import event
 # %% ../../nbs/core/04_callbacks.ipynb #CallbackList
 def _to_make_one(o):
     "How to make a callback of `o`"
+    if isinstance(o, str) and o.isidentifier(): return f" Write the class itself: `{o}`, without quotes"
     cls = o if isinstance(o, type) else type(o)
     if cls.__module__=='torch.optim.lr_scheduler': return f" `TorchScheduler` makes one of a `{cls.__name__}`"
     if any(callable(getattr(cls, ev, None)) for ev in event): return f" Write `class {cls.__name__}(Callback)`"

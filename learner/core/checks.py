@@ -46,7 +46,9 @@ _attrs_of_fastai = dict(
     show_batch="`dls.one_batch()` returns the first batch", bs="That of training is `dls.train.batch_size`",
     vocab="Names of the classes, if there are some: write `dls.vocab = ['cat', 'dog']`",
     plot_lr_find="`learn.lr_find()` returns a result with a `plot`",
-    cuda="Write `dls.to('cuda')`", cpu="Write `dls.to('cpu')`", after_item=_mapped, before_batch=_mapped,
+    cuda="Write `dls.to('cuda')`", cpu="Write `dls.to('cpu')`", to="The model goes where batches do: `learn.dls.to(…)`",
+    train="Write `learn.fit(n_epoch)`; `learn.model.train()` sets the mode", eval="Write `learn.model.eval()`",
+    forward="Write `learn.model(x)`", after_item=_mapped, before_batch=_mapped,
     after_batch=_mapped)
 
 def instead_of(

@@ -140,7 +140,8 @@ class Notifier(Handlers):
 
     def _custom(self, ev):
         "Handlers of an event that is not in the table: one without listeners, or one of the user's own"
-        if not isinstance(ev, str): raise TypeError(f"An event is a name, or a list of names, but got {ev!r}")
+        if not isinstance(ev, str): raise TypeError(f"An event is a name, or a list of names, but got {ev!r:.100}. "
+            "To call the model, write `learn.model(…)`")
         if ev in event: return ()
         event.check(ev, f'learn({ev!r})')
         self.handlers[ev] = self._listeners(ev, self.cbs)

@@ -36,7 +36,7 @@ from ..record.history import missing
 from ..record.recorder import Recorder
 from ..loop.learner import Learner
 from .code import events_of,functions_of,uses_at
-from .names import misspelt
+from .names import misspelt,near
 from .order import Changes,ties
 
 # %% ../../nbs/diagnose/05_mistakes.ipynb #silence
@@ -125,6 +125,20 @@ def check_loaders(learn):
         if length(dl)==0: _tell(learn, 'loader', f"`dls['{k}']` is empty, so there will be nothing to validate on: "
             "leave it out of `DataLoaders`, or see whether `drop_last=True` has left out its only batch")
 
+_foreign = dict(callbacks='cbs', callback='cbs', criterion='loss_func', loss_fn='loss_func', optimizer='opt_func',
+    learning_rate='lr', weight_decay='wd', metric='metrics')
+
+def check_attributes(learn):
+    "Attributes that were set on the Learner and are meant to be others"
+    new = vars(learn).keys() - learn.own_names - {cb.name for cb in learn.cbs}
+    known,users = {*dir(learn)}-new,[*learn.cbs, *learn.model.modules(), learn.loss_func]
+    codes = [c for o in users for c in _code_of(o)]
+    codes += [f.__code__ for o in learn.cbs if hasattr(f := vars(o).get('f'), '__code__')]
+    for k in sorted(k for k in new if not k.startswith('_')):
+        hit = _foreign.get(k) or next(iter(near(k, known)), None)
+        if hit and not any(_mentions(c, k) for c in codes):
+            _tell(learn, 'names', f"`learn.{k}` was set, and nothing reads it. Did you mean `learn.{hit}`?")
+
 def check_metrics(learn, rec):
     seen = rec.train_metrics or (rec.valid_metrics and learn.dls.valids)
     trial = learn.n_epoch==1 # or one without metrics on purpose
@@ -208,7 +222,12 @@ def check_outside(learn, found): # As `outside` returned them after the first ba
     held = {_unseen(learn.model, p) for p in lost}-{None}
     for k,cls in sorted(held): _tell(learn, 'optimizer', f"`{k}` has modules that PyTorch does not see. {why}, moves "
         f"or saves them: write `nn.{cls}(…)`")
-    others = [str(tuple(p.shape)) for p in lost if _unseen(learn.model, p) is None]
+    f = learn.loss_func
+    of_loss = {id(p):f'loss_func.{k}' for k,p in f.named_parameters()} if isinstance(f, nn.Module) else {}
+    if names := [of_loss[id(p)] for p in lost if id(p) in of_loss]: _tell(learn, 'optimizer',
+        f"{_some(names)} are none of the optimizer's. {why}: freeze them by `requires_grad_(False)`, or write "
+        "`splitter=lambda m: [*m.parameters(), *loss_func.parameters()]`")
+    others = [str(tuple(p.shape)) for p in lost if id(p) not in of_loss and _unseen(learn.model, p) is None]
     if others: _tell(learn, 'optimizer', f"Parameters of shape {', '.join(others[:4])} are none of the optimizer's. "
         f"{why}: make their module in `__init__` of the model")
 
@@ -424,7 +443,8 @@ def watched(
     seen = _watched.setdefault(learn, set())
     if rec is None or parts in seen or _silent>={*kinds}: yield; return
     for o in misspelt(learn): _tell(learn, 'names', o)
-    check_attached(learn); check_optimizer(learn); check_loaders(learn); check_metrics(learn, rec)
+    for check in check_attributes,check_attached,check_optimizer,check_loaders: check(learn)
+    check_metrics(learn, rec)
     if learn.handler_watchers: check_ties(learn); yield; return
     first,told = FirstBatches(learn, rec),False
     try: yield; told = True

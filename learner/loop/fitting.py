@@ -33,6 +33,7 @@ from .route import Stopped,running
 class OptimizerMixin(InferenceMixin):
     "Makes the optimizer, sets its hyper-parameters, freezes and unfreezes"
     _frozen = frozenset() # names of the parameters that were frozen here, and not by hand
+    made_with = {} # what the optimizer was made with, by name
     def create_opt(self):
         "Make a new optimizer; one that was given as it is starts anew, except for the first time"
         load_optimizers()
@@ -43,6 +44,7 @@ class OptimizerMixin(InferenceMixin):
         else:
             no_decay = () if self.wd_bn_bias else norm_bias_params(self.model)
             self.opt = make_opt(self.opt_func, self.param_groups(), self.lr, no_decay, self.model)
+        self.made_with = dict(opt_func=self.opt_func, splitter=self.splitter)
         if self.lr is None:
             lrs = get_hyper(self.opt, 'lr')
             self.lr = lrs[0] if len({*lrs})==1 else lrs
@@ -149,6 +151,9 @@ def ready_to_train(learn): # A learner that is to train
         "`torch.inference_mode()` or `torch.set_grad_enabled(False)`: train outside of it")
     learn.to_device()
     if learn.opt is None: learn.create_opt()
+    if changed := [f'`learn.{k}`' for k,v in learn.made_with.items() if getattr(learn, k) is not v]: raise ValueError(
+        f"{' and '.join(changed)} changed after the optimizer was made, which would be used on: "
+        "`learn.create_opt()` makes a new one, as `fit(…, reset_opt=True)` does")
     learn.check_opt()
     if any(p.is_inference() for p in learn.model.parameters() if not is_lazy(p)): raise ValueError(
         "`model` was made or loaded within `torch.inference_mode()`, so that it cannot be trained: make it outside")

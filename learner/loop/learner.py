@@ -118,7 +118,9 @@ def _check(opt_func, moms, **rates):
     for o in moms: in_range('moms', o, '[0,1]')
     if isinstance(opt_func, torch.optim.Optimizer): return
     if not callable(opt_func) or (isinstance(opt_func, type) and not issubclass(opt_func, torch.optim.Optimizer)):
-        raise TypeError(f"`opt_func` is a class of `torch.optim`, or a function that makes one, but got {opt_func!r}")
+        named = [f" Did you mean `torch.optim.{k}`?" for k in dir(torch.optim) if k.lower()==str(opt_func).lower()]
+        raise TypeError(f"`opt_func` is a class of `torch.optim`, or a function that makes one, but got {opt_func!r}."
+            + ''.join(named[:1]))
 
 # %% ../../nbs/loop/07_learner.ipynb #Learner
 class Learner(ShowMixin):
@@ -174,6 +176,7 @@ class Learner(ShowMixin):
         self.monitor = 'valid_loss'
         self.file = self.saved = self.run_config = self.opt = None
         self.state = AttrDict()
+        self.own_names = frozenset(vars(self)) # others are the user's
         self.add_cbs([*(self.default_cbs if default_cbs else ()), *L(cbs)])
 
     @property
@@ -182,6 +185,8 @@ class Learner(ShowMixin):
     def metrics(self, v): self._metrics = tuple(mk_metrics(v))
     @property
     def device(self): return self.dls.device
+    @device.setter
+    def device(self, v): self.dls.device = v
 
     def batch_limit(self, phase):
         limit = super().batch_limit(phase)

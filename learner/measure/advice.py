@@ -284,6 +284,10 @@ def _axis_of_classes(m, learn):
     res = f": predictions are {tuple(pred.shape)}, and targets {tuple(targ.shape)}"
     if kind_of(learn.loss_func)=='class' and _is_one_hot(pred, targ):
         return f"{res}. The metric takes classes: write {_changed(learn, 'last', '.argmax(1)')}"
+    multi = 'multi' in type(m).__name__.lower()+m.name
+    if pred.shape==targ.shape and pred.ndim>1 and bool(((targ==0) | (targ==1)).all()) and not multi:
+        return f"{res}. Targets are yes or no for each class: metrics for that are called `…_multi` and `…Multi`"
+    if pred.shape[:-1]==targ.shape and multi: return f"{res}. Targets are one class each, and `{m.name}` is for several"
     axes = [i for i in range(pred.ndim) if pred.shape[:i]+pred.shape[i+1:]==targ.shape]
     call = m.called_with_axis(axes[0]) if len(axes)==1 and isinstance(m, Metric) else None
     return f"{res}. The classes are in axis {axes[0]}: write `metrics={call}`" if call else res

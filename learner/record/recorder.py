@@ -347,7 +347,10 @@ def higher_is_better(
     if callable(name): check_direction(name, comp); return bool(comp(1,0))
     names = [o for o in rec.metric_names if o not in ('epoch','iter','time')]
     if name not in names:
-        hint = " `dls` has no validation loader." if name=='valid_loss' else nearest(str(name), names)
+        ends = name.removeprefix('valid_') if isinstance(name, str) else name # of a column of a loader with a name
+        named = [o for o in names if o.endswith(f'/{ends}')]
+        hint = nearest(str(name), names) if name!='valid_loss' else " `dls` has no validation loader."
+        if named: hint = f" Write `monitor={named[0]!r}`, for one of the loaders."
         raise ValueError(f"`{name}` is to be monitored and is not recorded, but {listed(names)}.{hint}"
             " A callback that adds a column during training announces it in its `new_columns`")
     if comp is not None: return bool(comp(1,0))
