@@ -206,11 +206,13 @@ def find_lr():
     return state(learn.fit(0), found=[float(o) for o in res] if isinstance(res, tuple) else float(res))
 
 class Act(Callback):
-    "Does something in one process, at one event of one batch or epoch; in training or not, where that is given"
+    """Does something in one process, -1 for the last one, at one event of one batch or epoch; in training or not, where
+    that is given"""
     def __init__(self, f, ev, rank, at=3, training=None):
         def act(self):
             learn = self.learn
-            if rank_distrib()!=rank or learn.train_iter<at or self.done: return
+            who = num_distrib()-1 if rank==-1 else rank # which is not known before the fit
+            if rank_distrib()!=who or learn.train_iter<at or self.done: return
             if training in (None, learn.training): self.done = True; f(learn)
         self.done = False
         super().__init__(**{ev: act})
@@ -282,11 +284,10 @@ class Began(Callback):
     def after_batch(self):
         if self.at is None and self.learn.training: self.at = self.learn.train_iter
 
-def resumed(folder, stop_at, n=53, how='stop', every=None, shard=False, cbs=(), loads='map', sharded=False, rank=None,
+def resumed(folder, stop_at, n=53, how='stop', every=None, shard=False, cbs=(), loads='map', sharded=False, rank=-1,
     **kwargs):
     "Continue a saved run, and stop again after some batches; None: at its end"
     learn = make('weights', n=n, path=folder, how=loads, **kwargs)
-    rank = num_distrib()-1 if rank is None else rank
     stop = [] if stop_at is None else [Act(acts.get(how) or killed_at(how), 'after_batch', rank, stop_at)]
     saves,began = Checkpoint(every, 'iter', sharded=sharded) if every else Checkpoint(),Began()
     cbs = [saves, GradientAccumulation(20), *(techniques[o]() for o in cbs), began, *stop]
@@ -401,7 +402,7 @@ def all_together(folder, kill_at=None, bf16=False, every=2):
     cbs = [Checkpoint(every, 'iter'), GradientAccumulation(20), GradientClip(.1), EMA(.9), Paired(),
         EarlyStoppingCallback(min_delta=1., patience=2), SaveModelCallback(fname='best')]
     if bf16: cbs.append(MixedPrecision('bf16'))
-    if kill_at is not None: cbs.append(Act(acts['kill'], 'after_batch', num_distrib()-1, kill_at))
+    if kill_at is not None: cbs.append(Act(acts['kill'], 'after_batch', -1, kill_at))
     with learn.distrib_ctx(): learn.fit(9, cbs=cbs, resume='auto')
     return state(learn, reason=learn.stop_reason)
 

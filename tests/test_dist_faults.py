@@ -14,9 +14,8 @@ def test_a_full_disk(tmp_path):
     assert not [o for o in res[0]['names'] if 'tmp' in o]
     goes_on_as_one(together(1, 'resumed', str(tmp_path), None, every=2), tmp_path, every=2)
 
-@slow
-@pytest.mark.parametrize('procs', [(1,2,1), (2,3,1), (3,1,2)])
-@pytest.mark.parametrize('seed', [0, 1, 2])
+@pytest.mark.parametrize('procs,seed', [((1,2,1), 1), *also(((1,2,1), 0), ((1,2,1), 2),
+    *((procs, seed) for procs in ((2,3,1), (3,1,2)) for seed in (0, 1, 2)))])
 def test_processes_killed_at_random_batches(procs, seed, tmp_path):
     """A process is killed, twice, at batches drawn at random; the run goes on from its files with another number of
     processes, and ends as one that was never killed"""

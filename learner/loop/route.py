@@ -201,8 +201,11 @@ class Pauses(WayBack):
 
     def _do_due(self, resumable, next, batch, announced):
         due = self.due_requests(resumable)
-        with self.deal.pausing(due) if due and self.deal is not None else nullcontext(): # a model may be in parts
-            if due and self.deal is not None and resumable and next=='batch':
+        together = due and self.deal is not None
+        moves = together and resumable and next=='batch'
+        if moves: self.resume_point = None # until all processes are here, gradients may be those of this one alone
+        with self.deal.pausing(due) if together else nullcontext(): # a model may be in parts
+            if moves:
                 with self.deal.noting(): self.resume_point = self.here(batch, announced)
             for o in due:
                 self.requests.remove(o) # not all at once: if one fails, a stop that is still waiting is not lost
@@ -400,7 +403,8 @@ class ResumableRoute(Pauses):
         learn = self.learn
         learn.iter = i
         if not learn.training or learn.mode!='fit': return
-        self.resume_point = self.here(i, True, exact=getattr(learn.dl, 'num_workers', 0)>0)
+        alone = self.deal is None # else gradients may wait that are of this process alone
+        self.resume_point = self.here(i, True, exact=alone and getattr(learn.dl, 'num_workers', 0)>0)
 
     @contextmanager
     def aside(self, resumable=False):
