@@ -5444,6 +5444,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                 'learner/technique/averaging.py'),
                                              'learner.technique.averaging._Average._tensors': ( 'technique/averaging.html#_average._tensors',
                                                                                                 'learner/technique/averaging.py'),
+                                             'learner.technique.averaging._Average.after_load': ( 'technique/averaging.html#_average.after_load',
+                                                                                                  'learner/technique/averaging.py'),
                                              'learner.technique.averaging._Average.apply': ( 'technique/averaging.html#_average.apply',
                                                                                              'learner/technique/averaging.py'),
                                              'learner.technique.averaging._Average.averaged': ( 'technique/averaging.html#_average.averaged',

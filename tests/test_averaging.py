@@ -232,6 +232,20 @@ def test_a_second_fit_continues_the_average():
     mk(other).fit(3)
     assert close(ema.avg, other.avg) and ema.n==other.n==18
 
+def test_other_weights_begin_an_average_of_their_own(tmp_path):
+    "What is averaged after a load are the weights that came from it"
+    torch.manual_seed(7)
+    torch.save(nn.Sequential(nn.Linear(3,8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8,2)).state_dict(),
+        tmp_path/'other.pt')
+    def average(n_before):
+        learn = mk(EMA(.9))
+        if n_before: learn.fit(n_before)
+        learn.load(tmp_path/'other.pt', with_opt=False)
+        torch.manual_seed(2)
+        learn.fit(1, reset_opt=True)
+        return learn.ema.avg
+    assert same(average(2), average(0))
+
 def test_its_state_is_all_that_a_new_one_needs():
     def split(at, loaded):
         ema = EMA(.8, every=5)

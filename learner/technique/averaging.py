@@ -57,6 +57,7 @@ class _Average(Callback):
     run_valid = False
     _stateattrs = 'avg','n','steps'
     anew,norms = False,() # start anew with each fit; names of batch norms whose statistics are computed for the average
+    outdated = False # other weights have been loaded, and the next fit starts from these
     def __init__(self, buffers):
         self.buffers,self.avg,self.n,self.steps,self.fitting = buffers,None,0,0,False
         self.depth = 0 # of validations inside one another
@@ -74,7 +75,8 @@ class _Average(Callback):
             f"`{type(self).__name__}` averages weights, and some have no shape before the model has seen a batch: "
             "call it once, for example `learn.model(learn.dls.one_batch()[0])`")
         ts = self._tensors()
-        if self.avg is None or self.anew: self.avg,self.n = _wide([o.detach().clone() for o in ts], ts),0
+        if self.avg is None or self.anew or self.outdated: self.avg,self.n = _wide([o.detach().clone() for o in ts], ts),0
+        self.outdated = False
         name = type(self).__name__
         if [a.shape for a in self.avg]!=[o.shape for o in ts]: raise ValueError(
             f"The average of `{name}` is that of another model, with other weights: give a new `{name}`")
@@ -82,6 +84,7 @@ class _Average(Callback):
         self.fitting,self.depth,self.steps = True,0,self.learn.opt_step
     def cleanup_fit(self):
         if self.learn.mode=='fit': self.fitting = False
+    def after_load(self): self.outdated = True
 
     def snapshot(self): # the average changes within training batches only: no copy is needed
         state = self.state_dict()
@@ -181,7 +184,8 @@ class WeightAverage(_Average):
 
 # %% ../../nbs/technique/06_averaging.ipynb #EMA
 class EMA(WeightAverage):
-    "Keep an exponential moving average of the weights, and validate with it"
+    """Keep an exponential moving average of the weights, and validate with it. The next fit continues it, unless
+    `learn.load` has brought other weights"""
     order = MixedPrecision.order+2
     @checked(decay='[0,1)', every='>=1', validate=...)
     def __init__(self,
