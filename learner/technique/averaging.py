@@ -75,8 +75,8 @@ class _Average(Callback):
             f"`{type(self).__name__}` averages weights, and some have no shape before the model has seen a batch: "
             "call it once, for example `learn.model(learn.dls.one_batch()[0])`")
         ts = self._tensors()
-        if self.avg is None or self.anew or self.outdated: self.avg,self.n = _wide([o.detach().clone() for o in ts], ts),0
-        self.outdated = False
+        if self.anew or self.outdated: self.avg = None
+        if self.avg is None: self.avg,self.n,self.outdated = _wide([o.detach().clone() for o in ts], ts),0,False
         name = type(self).__name__
         if [a.shape for a in self.avg]!=[o.shape for o in ts]: raise ValueError(
             f"The average of `{name}` is that of another model, with other weights: give a new `{name}`")
