@@ -22,8 +22,9 @@ Modules:
 - `learner.data.loaders`: Any iterables of batches, on the right device, split into inputs and targets
 - `learner.data.sampling`: Rare samples drawn more often, small epochs from large datasets, an order of your own, and that of the dataset
 - `learner.diagnose.code`: What the code of a callback reads and writes, before it is run
+- `learner.diagnose.first_batches`: What only batches can tell: a parameter without a gradient, a loss that stays the same, dropout in validation
 - `learner.diagnose.ledger`: What each training sample cost over time, how often it was forgotten, and in which batches it came
-- `learner.diagnose.mistakes`: What is wrong although nothing fails is told within the first batches, once, with what to write
+- `learner.diagnose.mistakes`: What is wrong although nothing fails is told once, with what to write
 - `learner.diagnose.names`: Misspelt names and wrong moments in the code of callbacks, found before training
 - `learner.diagnose.order`: Two callbacks that change the same value, where nothing says which of them comes first, or where the second undoes the first
 - `learner.diagnose.trace`: Who runs when, for how long, what it reads and writes, and why in this order

@@ -109,6 +109,7 @@ from .diagnose.code import *
 from .diagnose.order import *
 from .diagnose.names import *
 from .diagnose.mistakes import *
+from .diagnose.first_batches import *
 from .diagnose.ledger import *
 from .diagnose.checksums import *
 from .compare.fingerprint import *

@@ -4,6 +4,7 @@ import random,re,runpy,warnings
 from functools import partial
 import pytest,torch
 from torch import nn
+from torch.nn import functional as F
 from learner.all import *
 from learner.core.dispatch import Watched
 from learner.diagnose.mistakes import kinds
@@ -75,7 +76,36 @@ class MadeLate(nn.Module):
         if not hasattr(self, 'first'): self.first = nn.Linear(1, 1)
         return self.l(self.first(x))
 
+class Drops(RegModel):
+    "Drops inputs by a function, which has to be told the mode"
+    def forward(self, x): return super().forward(F.dropout(x, .1))
+class DropsInside(RegModel):
+    def forward(self, x):
+        def drop(x): return torch.nn.functional.dropout1d(x[None], p=.1, inplace=False)[0]
+        return super().forward(drop(x))
+class Attends(RegModel):
+    drop = .1
+    def forward(self, x):
+        return super().forward(F.scaled_dot_product_attention(x[None], x[None], x[None], None, self.drop)[0])
+class KnowsMode(RegModel):
+    "Is told the mode, or means to drop values always"
+    @property
+    def p(self): return .1 if self.training else 0.
+    def forward(self, x):
+        given = dict(p=.1, training=self.training)
+        x = F.dropout(F.dropout(F.dropout(x, .1, self.training), .1, training=True), **given)
+        att,q = F.scaled_dot_product_attention,x[None]
+        y = att(q, q, q) + F.scaled_dot_product_attention(q, q, q, dropout_p=self.p)
+        z = F.scaled_dot_product_attention(q, q, q, dropout_p=.1 if self.training else 0.)
+        return super().forward(x + y[0] + z[0] + F.scaled_dot_product_attention(q, q, q, dropout_p=0.)[0])
+
 planted = dict(
+    mode_dropout=(lambda: synth_learner(model=nn.Sequential(Drops())),
+        r"`F.dropout` in `Drops.forward` drops values in validation, too: write `training=self.training`"),
+    mode_dropout_inside=(lambda: synth_learner(model=DropsInside()),
+        r"`torch.nn.functional.dropout1d` in `DropsInside.forward` drops values in validation"),
+    mode_attention=(lambda: synth_learner(model=Attends()),
+        r"`F.scaled_dot_product_attention` in `Attends.forward` .*`dropout_p=self.drop if self.training else 0.`"),
     optimizer_list=(lambda: synth_learner(model=nn.Sequential(InList(lambda o: [o]))),
         r"`0.body` has modules that PyTorch does not see. .*nothing trains them.*`nn.ModuleList\(…\)`"),
     optimizer_loss=(lambda: synth_learner(loss_func=ScaledLoss()),
@@ -122,6 +152,8 @@ def test_planted_mistakes_are_told_once_and_silenced_by_a_word(name):
     assert re.search(text, msg), msg
     with silence(word): assert warned(make(), 2)==[]
     assert len(warned(make(), 2))==1
+
+def test_dropout_that_knows_the_mode_is_not_told(): assert warned(synth_learner(model=KnowsMode()), 2)==[]
 
 def test_an_empty_loader_is_told_before_training():
     learn = synth_learner(dls=DataLoaders(same, [], device='cpu'))

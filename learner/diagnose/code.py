@@ -10,7 +10,7 @@ __all__ = []
 
 # %% ../../nbs/diagnose/02_code.ipynb #imports
 import ast,inspect,linecache,textwrap
-from functools import lru_cache
+from functools import lru_cache,reduce
 from tokenize import TokenError
 from types import FunctionType
 from typing import NamedTuple
@@ -28,9 +28,9 @@ _growing = {'append','appendleft','extend','insert','setdefault','add'} # method
 
 # %% ../../nbs/diagnose/02_code.ipynb #source
 @lru_cache(2000)
-def _names(code):
+def names_in(code):
     "All names of attributes and globals in a code object and those inside of it"
-    return frozenset(code.co_names).union(*(_names(o) for o in code.co_consts if inspect.iscode(o)))
+    return frozenset(code.co_names).union(*(names_in(o) for o in code.co_consts if inspect.iscode(o)))
 
 @lru_cache(2000)
 def _tree(code):
@@ -41,7 +41,7 @@ def _tree(code):
     except (SyntaxError,IndexError,TokenError): return None # also: the file has been edited since
     if not isinstance(tree, ast.FunctionDef) or tree.name!=code.co_name: return None # a lambda, or another file by now
     inside = {o.attr for part in tree.body for o in ast.walk(part) if isinstance(o, ast.Attribute)}
-    return tree if all(o in _names(code) or o.startswith('__') for o in inside) else None
+    return tree if all(o in names_in(code) or o.startswith('__') for o in inside) else None
 
 def function_of(
     f, # A function, a method, or a decorated one
@@ -54,7 +54,7 @@ def function_of(
 def mentioned(cls):
     "All names in the code of a class, and of its bases outside of torch"
     fs = [function_of(v) for o in cls.__mro__ if o.__module__.split('.')[0]!='torch' for v in vars(o).values()]
-    return set().union(*(_names(f.__code__) for f in fs if f))
+    return set().union(*(names_in(f.__code__) for f in fs if f))
 
 # %% ../../nbs/diagnose/02_code.ipynb #uses
 def _pairs(tree):
@@ -162,16 +162,29 @@ def _dotted(o):
     if isinstance(o, ast.Attribute) and (res := _dotted(o.value)): return *res,o.attr
 
 @lru_cache(2000)
+def _nodes(code, kind):
+    tree = _tree(code)
+    return [] if tree is None else [o for part in tree.body for o in ast.walk(part) if isinstance(o, kind)]
+
+@lru_cache(2000)
 def _chains(code):
-    if (tree := _tree(code)) is None: return ()
-    nodes = [o for part in tree.body for o in ast.walk(part)]
-    found = {(c, ()) for o in nodes if isinstance(o, ast.Attribute) and (c := _dotted(o))}
-    calls = [o for o in nodes if isinstance(o, ast.Call) and o.keywords and _dotted(o.func)]
+    found = {(c, ()) for o in _nodes(code, ast.Attribute) if (c := _dotted(o))}
+    calls = [o for o in _nodes(code, ast.Call) if o.keywords and _dotted(o.func)]
     return sorted(found | {(_dotted(o.func), tuple(k.arg for k in o.keywords if k.arg)) for o in calls})
 
 def chains(f):
     "Names with dots in a function, and the keywords with which they are called"
     return _chains(f.__code__)
+
+def calls(
+    f, # A function
+    wanted, # Functions that it may call
+) -> list: # Of syntax trees, with the name by which `f` calls it
+    "Calls of some functions in the code of another one"
+    if not {o.__name__ for o in wanted} & names_in(f.__code__): return []
+    named = [(_dotted(o.func), o) for o in _nodes(f.__code__, ast.Call)]
+    def leads_to(root, *rest): return reduce(lambda o,k: getattr(o, k, None), rest, f.__globals__.get(root))
+    return [('.'.join(k), o) for k,o in named if k and any(leads_to(*k) is g for g in wanted)]
 
 # %% ../../nbs/diagnose/02_code.ipynb #uses_at
 def functions_of(
@@ -190,7 +203,7 @@ def functions_of(
     fs = {k:list(dict.fromkeys(filter(None, map(function_of, v)))) for k,v in found.items()}
     return {k:(v, 'self') for k,v in fs.items() if v}
 
-def _calls_super(f): return (f := function_of(f)) is not None and 'super' in _names(f.__code__)
+def _calls_super(f): return (f := function_of(f)) is not None and 'super' in names_in(f.__code__)
 
 def events_of(
     cb:Callback, # A callback
