@@ -598,6 +598,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                  'learner/core/callback.py'),
                                        'learner.core.callback.TrainEvalCallback.before_validate': ( 'core/callback.html#trainevalcallback.before_validate',
                                                                                                     'learner/core/callback.py'),
+                                       'learner.core.callback._check_arguments': ( 'core/callback.html#_check_arguments',
+                                                                                   'learner/core/callback.py'),
                                        'learner.core.callback._check_handler': ( 'core/callback.html#_check_handler',
                                                                                  'learner/core/callback.py'),
                                        'learner.core.callback._origin': ('core/callback.html#_origin', 'learner/core/callback.py'),

@@ -189,3 +189,17 @@ def test_events_of_ones_own_obey_run_alone():
     learn.listens.run = False
     learn('verified')
     assert learn.listens.heard==1
+
+def test_a_handler_that_needs_more_than_the_callback_is_refused_when_it_is_defined():
+    def mk(**fns): return type('Mine', (Callback,), fns)
+    def of_lightning(self, trainer, batch): pass
+    def nothing(): pass
+    for make in (lambda: mk(after_batch=of_lightning), lambda: Callback(after_batch=of_lightning)):
+        with pytest.raises(TypeError, match="after_batch.*` takes `trainer`, `batch`, which the event does not give: a "
+                "handler takes `self` alone, and reads what the Learner has as `self.learn`"): make()
+    with pytest.raises(TypeError, match="`Mine.after_fit` takes nothing, .* write `self` first"): mk(after_fit=nothing)
+    seen = []
+    def usual(self, n=1, *args, **kwargs): seen.append(n)
+    fs = dict(before_fit=usual, before_epoch=staticmethod(lambda: seen.append(2)), look=of_lightning)
+    synth_learner(cbs=mk(**fs)).fit(1)
+    assert seen==[1, 2]

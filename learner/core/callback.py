@@ -16,7 +16,7 @@ from inspect import iscoroutinefunction,isgeneratorfunction,signature
 from types import MethodType
 from weakref import ref
 from fastcore.basics import GetAttr
-from .checks import checked,in_range,instead_of,known_args,nearest,snake_name
+from .checks import checked,in_range,instead_of,known_args,listed,nearest,snake_name
 from .events import AnyOf,Filter,event,in_phases,moments
 
 # %% ../../nbs/core/03_callback.ipynb #Flags
@@ -148,9 +148,19 @@ def _check_handler(
 ):
     "Refuse what does nothing when it is called"
     if f is None: return # switches off what the class inherits
-    if not callable(f): raise TypeError(f"`{who}` is what runs at the event, a function, but got {f!r}")
+    if not callable(f): raise TypeError(f"`{who}` runs at the event, so it is a method or a function, but got {f!r}")
     why = "`yield`" if isgeneratorfunction(f) else "`async`" if iscoroutinefunction(f) else None
     if why: raise TypeError(f"`{who}` would never run, because of its {why}: a handler is called, and has to return")
+
+def _check_arguments(f, who):
+    "Refuse a handler that needs more than the callback"
+    if f is None or isinstance(f, staticmethod): return
+    try: params = [*signature(f).parameters.values()]
+    except (TypeError,ValueError): return # of C
+    if not params: raise TypeError(f"`{who}` takes nothing, and is called with the callback: write `self` first")
+    more = [o.name for o in params[1:] if o.default is o.empty and o.kind not in (o.VAR_POSITIONAL,o.VAR_KEYWORD)]
+    if more: raise TypeError(f"`{who}` takes {listed(more)}, which the event does not give: a handler takes `self` "
+        "alone, and reads what the Learner has as `self.learn`, `self.xb`, `self.loss`, …")
 
 class Callback(Flags, State, Attached):
     "Runs its methods at the events that they are named after. Read the Learner's `x` as `self.x`, write `self.learn.x`"
@@ -172,6 +182,7 @@ class Callback(Flags, State, Attached):
                     f"{nearest(k, event)} For an event of your own, write `@on('{k}')`, or a class with this method")
             if not callable(f): raise TypeError(f"`{k}` is a function of the callback, but got {f!r}")
             _check_handler(f, f'{type(self).__name__}({k}=…)')
+            _check_arguments(f, f'{type(self).__name__}({k}=…)')
         self._fns = fns
 
     def __init_subclass__(cls, **kwargs):
@@ -188,7 +199,9 @@ class Callback(Flags, State, Attached):
                 if isinstance(v, Callback): raise TypeError(f"`{cls.__name__}.{k}` would never run: a method is named "
                     "after its event, and `@on(…)` stands above functions of the learner, outside of a class")
                 if callable(v) and not k.startswith('_'): event.check(k, f'{cls.__name__}.{k}')
-                if k in event: _check_handler(v, f'{cls.__name__}.{k}')
+                if k not in event: continue
+                _check_handler(v, f'{cls.__name__}.{k}')
+                _check_arguments(v, f'{cls.__name__}.{k}')
 
     def handler(self,
         ev:str, # Name of an event

@@ -32,7 +32,7 @@ from .order import ties
 # %% ../../nbs/diagnose/05_mistakes.ipynb #silence
 class Mistake(UserWarning): "Something is wrong with a training although it runs"
 
-kinds = dict( # what warnings are of
+kinds = dict(
     order="callbacks that change the same value, in no declared order or in vain",
     names="attributes, methods and events in the code of callbacks that are misspelt or used at the wrong moment",
     attach="callbacks that belong to no Learner",
@@ -45,7 +45,7 @@ kinds = dict( # what warnings are of
     loss="a loss that stays the same",
     scores="predictions of another kind than the loss takes",
     mode="a model in evaluation mode in training, or with dropout in validation",
-    state="values that callbacks gather, and that a resumed fit does not restore")
+    state="values that callbacks gather, and that a resumed fit does not restore") # what warnings are of
 
 _silent = set()
 
