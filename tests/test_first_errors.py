@@ -118,13 +118,18 @@ def test_the_error_says_what_model_and_loss_got(model, batch, loss_func, says):
     with pytest.raises(Exception) as e: fit(model, batch, loss_func)
     assert re.search(says, text(e), re.M), text(e)
 
-def test_a_code_for_which_an_embedding_has_no_row_is_named():
+def test_inputs_that_an_embedding_cannot_look_up_are_named():
     class Rows(Net):
         def __init__(self): super().__init__(); self.embs = nn.ModuleList([nn.Embedding(9, 4), nn.Embedding(4, 4)])
         def forward(self, a, b): return self.lin(self.embs[0](a)+self.embs[1](b))
     for codes,got in ((torch.arange(8), '0 to 7'), (torch.arange(8)%4-1, '-1 to 2')):
         with pytest.raises(IndexError) as e: fit(Rows, (y, codes, y), ce, n_inp=2)
         assert f'`embs.1` has 4 rows, for codes from 0 to 3, and got codes from {got}' in text(e), text(e)
+    batch = y,(y%4).double(),y
+    with pytest.raises(RuntimeError) as e: fit(Rows, batch, ce, n_inp=2)
+    remedy = 'cbs=MapBatch(lambda b: (b[0], b[1].long(), *b[2:]))'
+    assert f'`embs.1` takes whole numbers, and its input is float64: write `{remedy}`' in text(e), text(e)
+    fit(Rows, batch, ce, n_inp=2, cbs=eval(remedy.removeprefix('cbs=')))
 
 def test_errors_of_callbacks_get_no_advice():
     with pytest.raises(TypeError) as e: fit(Net, (x,y), ce, cbs=Raise('before_batch', TypeError('mine')))

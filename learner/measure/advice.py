@@ -82,14 +82,18 @@ def _changed(learn, part, call):
 
 # %% ../../nbs/measure/07_advice.ipynb #of_inputs
 def _bad_codes(learn, e):
-    "Which embedding has no row for a code"
-    if not isinstance(e, IndexError): return ''
+    "Which embedding has no row for a code, or got other numbers"
+    if not isinstance(e, (IndexError,RuntimeError)): return ''
     for frame,_ in walk_tb(e.__traceback__):
         m,codes = (frame.f_locals.get(k) for k in ('self','input'))
         if not isinstance(m, nn.Embedding) or not isinstance(codes, torch.Tensor): continue
         name = next((k for k,o in learn.model.named_modules() if o is m), type(m).__name__)
-        return (f"`{name}` has {m.num_embeddings} rows, for codes from 0 to {m.num_embeddings-1}, "
-            f"and got codes from {codes.min()} to {codes.max()}")
+        if codes.is_floating_point():
+            i = next((i for i,o in enumerate(learn.xb) if o is codes), None)
+            remedy = '' if i is None else f": write {_changed(learn, i, '.long()')}"
+            return f"`{name}` takes whole numbers, and its input is {str(codes.dtype).removeprefix('torch.')}{remedy}"
+        if isinstance(e, IndexError): return (f"`{name}` has {m.num_embeddings} rows, for codes from 0 to "
+            f"{m.num_embeddings-1}, and got codes from {codes.min()} to {codes.max()}")
     return ''
 
 def _of_inputs(learn, e):
