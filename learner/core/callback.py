@@ -155,6 +155,8 @@ def _check_handler(
 def _check_arguments(f, who):
     "Refuse a handler that needs more than the callback"
     if f is None or isinstance(f, staticmethod): return
+    code = getattr(f, '__code__', None)
+    if code and (code.co_argcount,code.co_kwonlyargcount)==(1,0): return # as usual; to make a signature takes time
     try: params = [*signature(f).parameters.values()]
     except (TypeError,ValueError): return # of C
     if not params: raise TypeError(f"`{who}` takes nothing, and is called with the callback: write `self` first")
