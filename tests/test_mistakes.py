@@ -87,17 +87,18 @@ class Attends(RegModel):
     drop = .1
     def forward(self, x):
         return super().forward(F.scaled_dot_product_attention(x[None], x[None], x[None], None, self.drop)[0])
-class KnowsMode(RegModel):
-    "Is told the mode, or means to drop values always"
+class MeansToDrop(RegModel):
+    "Drops values always, or is told when"
     @property
     def p(self): return .1 if self.training else 0.
-    def forward(self, x):
-        given = dict(p=.1, training=self.training)
-        x = F.dropout(F.dropout(F.dropout(x, .1, self.training), .1, training=True), **given)
-        att,q = F.scaled_dot_product_attention,x[None]
-        y = att(q, q, q) + F.scaled_dot_product_attention(q, q, q, dropout_p=self.p)
-        z = F.scaled_dot_product_attention(q, q, q, dropout_p=.1 if self.training else 0.)
-        return super().forward(x + y[0] + z[0] + F.scaled_dot_product_attention(q, q, q, dropout_p=0.)[0])
+    def forward(self, x, given=dict(training=True)):
+        x,q = F.dropout(F.dropout(F.dropout(x, .1, True), .1, training=True), .1, **given),x[None]
+        y = F.scaled_dot_product_attention(q, q, q) + F.scaled_dot_product_attention(q, q, q, dropout_p=self.p)
+        return super().forward(x + y[0] + F.scaled_dot_product_attention(q, q, q, dropout_p=0.)[0])
+class AsksForMode(RegModel):
+    "Drops values by a method that is called in training only"
+    def drop(self, x): return F.dropout(x, .1)
+    def forward(self, x): return super().forward(self.drop(x) if self.training else x)
 
 planted = dict(
     mode_dropout=(lambda: synth_learner(model=nn.Sequential(Drops())),
@@ -153,7 +154,8 @@ def test_planted_mistakes_are_told_once_and_silenced_by_a_word(name):
     with silence(word): assert warned(make(), 2)==[]
     assert len(warned(make(), 2))==1
 
-def test_dropout_that_knows_the_mode_is_not_told(): assert warned(synth_learner(model=KnowsMode()), 2)==[]
+@pytest.mark.parametrize('model', [MeansToDrop,AsksForMode])
+def test_dropout_that_knows_the_mode_is_not_told(model): assert warned(synth_learner(model=model()), 2)==[]
 
 def test_an_empty_loader_is_told_before_training():
     learn = synth_learner(dls=DataLoaders(same, [], device='cpu'))

@@ -152,9 +152,11 @@ def _check_handler(
     why = "`yield`" if isgeneratorfunction(f) else "`async`" if iscoroutinefunction(f) else None
     if why: raise TypeError(f"`{who}` would never run, because of its {why}: a handler is called, and has to return")
 
-def _check_arguments(f, who):
-    "Refuse a handler that needs more than the callback"
-    if f is None or isinstance(f, staticmethod): return
+_without_args = {*event} # events that may be registered later may give some
+
+def _check_arguments(ev, f, who):
+    "Refuse a handler that needs more than the callback, which is all that the events of the library give"
+    if f is None or isinstance(f, staticmethod) or ev not in _without_args: return
     code = getattr(f, '__code__', None)
     if code and (code.co_argcount,code.co_kwonlyargcount)==(1,0): return # as usual; to make a signature takes time
     try: params = [*signature(f).parameters.values()]
@@ -184,7 +186,7 @@ class Callback(Flags, State, Attached):
                     f"{nearest(k, event)} For an event of your own, write `@on('{k}')`, or a class with this method")
             if not callable(f): raise TypeError(f"`{k}` is a function of the callback, but got {f!r}")
             _check_handler(f, f'{type(self).__name__}({k}=…)')
-            _check_arguments(f, f'{type(self).__name__}({k}=…)')
+            _check_arguments(k, f, f'{type(self).__name__}({k}=…)')
         self._fns = fns
 
     def __init_subclass__(cls, **kwargs):
@@ -203,7 +205,7 @@ class Callback(Flags, State, Attached):
                 if callable(v) and not k.startswith('_'): event.check(k, f'{cls.__name__}.{k}')
                 if k not in event: continue
                 _check_handler(v, f'{cls.__name__}.{k}')
-                _check_arguments(v, f'{cls.__name__}.{k}')
+                _check_arguments(k, v, f'{cls.__name__}.{k}')
 
     def handler(self,
         ev:str, # Name of an event

@@ -25,7 +25,7 @@ from ..core.copies import of_library
 from ..core.tracebacks import of_user
 from ..data.loaders import length
 from ..data.sampling import by_number
-from .code import calls,events_of,function_of,functions_of,names_in,uses_at
+from .code import calls,events_of,function_of,functions_of,mentioned,names_in,uses_at
 from .names import misspelt,near
 from .order import ties
 
@@ -169,6 +169,7 @@ def _rate(o):
 def check_dropout(learn):
     "Calls in modules that drop values in validation, too"
     for m in {type(m):m for m in learn.model.modules()}.values():
+        if 'training' in mentioned(type(m)): continue # it asks for the mode itself, as in an `if`
         for f in methods_of(m):
             why = f"in `{f.__qualname__}` drops values in validation, too"
             for k,o in calls(f, _drops):
