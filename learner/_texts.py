@@ -1884,7 +1884,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                    '\n'
                    '- `pred`: Scores, `(bs, n_classes)` or with the classes in `axis`\n'
                    '- `targ`: Class indices, without that axis\n'
-                   '- `k`: How many of the highest scores count\n'
+                   '- `k`: How many of the highest scores count; fewer than there are classes\n'
                    '- `axis`: Where the classes are\n'
                    '- `ignore_index`: Target that does not count; as a metric of a Learner, that of the loss',
  'total_params': 'Parameters:\n\n- `m`: A model or a layer',

@@ -212,7 +212,6 @@ values = { # metric, data, value of all data, of (predictions, targets)
         lambda p,t: sk.top_k_accuracy_score(t, p, k=5, labels=range(6))),
     'top 2':               (lambda: partial(top_k_accuracy, k=2), classes,
         lambda p,t: sk.top_k_accuracy_score(t, p, k=2, labels=range(6))),
-    'top of all':          (lambda: partial(top_k_accuracy, k=99), classes, lambda p,t: 1.),
     'mse':                 (lambda: mse, reals, flat(lambda p,t: sk.mean_squared_error(t, p))),
     'mae':                 (lambda: mae, reals, flat(lambda p,t: sk.mean_absolute_error(t, p))),
     'msle':                (lambda: msle, positive, flat(lambda p,t: sk.mean_squared_log_error(t, p))),
@@ -452,6 +451,13 @@ def test_items_of():
         (lambda: DiceLoss(smoth=1), 'Did you mean `smooth`')])
 def test_misspelt_arguments_of_losses(make, match):
     with pytest.raises(TypeError, match=match): make()
+
+@pytest.mark.parametrize('k', [3,5])
+def test_the_top_of_all_classes_is_told(k):
+    with pytest.warns(UserWarning, match=f'is 1 whatever the model predicts: `k` is {k}, and there are 3 classes') as told:
+        data = DataLoaders(*[[(randn(4, 2), randint(3, 4))]*2]*2, device='cpu')
+        learn = Learner(data, nn.Linear(2, 3), nn.CrossEntropyLoss(), metrics=partial(top_k_accuracy, k=k)).fit(2)
+    assert [o[-1] for o in learn.recorder.values]==[1,1] and [o.filename for o in told]==[__file__]*len(told)
 
 @pytest.mark.parametrize('f', [accuracy, error_rate, top_k_accuracy])
 @pytest.mark.parametrize('shape,axis', [((4,1), -1), ((4,1,5), 1)])

@@ -11,6 +11,7 @@ __all__ = ['declare', 'accuracy', 'error_rate', 'top_k_accuracy', 'accuracy_mult
 import torch
 from torch.nn import functional as F
 from ..core.checks import checked
+from ..core.tracebacks import warn
 from ..model.loss_properties import count_elements
 from .kinds import check_several
 from .metrics import flat_pair
@@ -64,13 +65,15 @@ def error_rate(
 def top_k_accuracy(
     pred:torch.Tensor, # Scores, `(bs, n_classes)` or with the classes in `axis`
     targ:torch.Tensor, # Class indices, without that axis
-    k:int=5, # How many of the highest scores count
+    k:int=5, # How many of the highest scores count; fewer than there are classes
     axis:int=-1, # Where the classes are
     ignore_index:int=-100, # Target that does not count; as a metric of a Learner, that of the loss
 ):
     "Fraction of targets that are among the `k` highest scores"
     check_several(pred, axis)
-    best = pred.topk(k=min(k, pred.shape[axis]), dim=axis).indices
+    if k>=(n := pred.shape[axis]): warn(f"`top_k_accuracy` is 1 whatever the model predicts: `k` is {k}, and there "
+        f"are {n} classes. `partial(top_k_accuracy, k=…)` takes less")
+    best = pred.topk(k=min(k, n), dim=axis).indices
     return _fraction((best==targ.unsqueeze(axis)).any(dim=axis), targ, ignore_index)
 
 @declare(True, count_elements)
