@@ -454,7 +454,8 @@ def test_misspelt_arguments_of_losses(make, match):
 
 @pytest.mark.parametrize('k', [3,5])
 def test_the_top_of_all_classes_is_told(k):
-    with pytest.warns(UserWarning, match=f'is 1 whatever the model predicts: `k` is {k}, and there are 3 classes') as told:
+    match = f'is 1 whatever the model predicts: `k` is {k}, and there are 3 classes'
+    with pytest.warns(UserWarning, match=match) as told:
         data = DataLoaders(*[[(randn(4, 2), randint(3, 4))]*2]*2, device='cpu')
         learn = Learner(data, nn.Linear(2, 3), nn.CrossEntropyLoss(), metrics=partial(top_k_accuracy, k=k)).fit(2)
     assert [o[-1] for o in learn.recorder.values]==[1,1] and [o.filename for o in told]==[__file__]*len(told)
