@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest,torch
 from learner.all import *
 from learner.dist.shares import share_of
-from test_cost import bytecodes,ours,per_batch
+from test_cost import bytecodes,only_311,ours,per_batch
 from together import free_port,together
 
 one = cache(lambda name, *args, **kwargs: together(0, name, *args, **kwargs)[0])
@@ -293,6 +293,7 @@ def test_one_small_message_in_a_batch():
     by_hand = more(True)
     assert min(by_hand)>=4 and more(False)==[o+4 for o in by_hand]
 
+@only_311
 def test_in_one_process_it_costs_nothing():
     "Without a process group the callback takes no part in a batch"
     def run(n):

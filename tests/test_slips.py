@@ -104,6 +104,18 @@ def test_a_handler_that_would_not_run_is_refused_when_it_is_written():
     with pytest.raises(TypeError, match='`Mine.before_fit` runs at the event, so it is a method .*got True'):
         type('Mine', (Callback,), dict(before_fit=True))
 
+def test_a_base_class_may_have_annotations():
+    "To look at a class adds attributes to it: Python makes `__annotations__` when they are read"
+    class Counts(Callback):
+        n:int = 0
+        def before_batch(self): self.n += 1
+    class CountsTwice(Counts):
+        limit,by = 9,2 # one of them is not read
+        def before_batch(self): self.n += self.by
+        def after_epoch(self): self.most = self.n
+    mk(cb := CountsTwice()).fit(1)
+    assert cb.most>0 and '__annotations__' not in vars(CountsTwice)
+
 def test_none_switches_an_inherited_handler_off():
     class Fails(Callback):
         def before_batch(self): raise ZeroDivisionError

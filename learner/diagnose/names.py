@@ -114,8 +114,8 @@ def never_run(o):
     res = []
     for cls in o.cls.__mro__[:o.cls.__mro__.index(Callback)]:
         if cls is FuncCallback: continue
-        base = {k for b in cls.__mro__[1:] for k in vars(b)} | {*event} | {*fired}
-        for k,v in vars(cls).items():
+        base = {k for b in cls.__mro__[1:] for k in vars(b) if not k.startswith('__')} | {*event} | {*fired}
+        for k,v in [*vars(cls).items()]: # a class may get attributes when others are read
             if k in base or k.startswith('__') or k in o.read|o.read_elsewhere: continue
             f = callable(v) and not isclass(v)
             targets = base if f else {b for b in base if not callable(getattr(o.cls, b, None))} - {*event}

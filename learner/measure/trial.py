@@ -11,8 +11,7 @@ __all__ = []
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
-from itertools import count
-from math import isclose,isfinite
+from math import inf,isclose,isfinite
 from types import SimpleNamespace
 from weakref import ref
 import torch
@@ -31,12 +30,12 @@ class Trial:
     "In the place of a metric: calls `f(learn)` for each of `n` batches, or until it is true, then leaves its phase"
     def __init__(self, phase, f, n=1):
         self.phase,self.f = ref(phase),f # no cycle, which would keep batches alive
-        self.n = count() if n is None else iter(range(n-1))
+        self.left = inf if n is None else n
     def reset(self): pass
     def accumulate(self, learn):
-        last = next(self.n, None) is None
-        if last: self.leave()
-        if self.f(learn) and not last: self.leave()
+        self.left -= 1
+        if not self.left: self.leave()
+        if self.f(learn) and self.left: self.leave()
     def leave(self):
         phase = self.phase()
         phase.now = [m for m in phase.now if m is not self]

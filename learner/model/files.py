@@ -10,7 +10,7 @@ Reading a file never runs code from it: files hold tensors and plain values, and
 __all__ = ['sweep_temporary', 'atomic_write', 'path_in', 'file_path', 'find_file', 'check_plain', 'write_plain', 'read_plain']
 
 # %% ../../nbs/model/07_files.ipynb #imports
-import errno,hashlib,os,re,time
+import errno,hashlib,os,re,time,warnings
 from collections import OrderedDict
 from contextlib import contextmanager,suppress
 from pathlib import Path,PurePath
@@ -301,7 +301,8 @@ def read_plain(
 ):
     "Read a file that `torch.save` has written, if it is plain: `weights_only`, whatever the file says"
     check_device('device', device) # before the file is read
-    with reading(file), torch.serialization.safe_globals(_fastai_types):
+    with reading(file), torch.serialization.safe_globals(_fastai_types), warnings.catch_warnings():
+        warnings.filterwarnings('ignore', 'Validating sparse tensor') # torch 2.15 says that this takes time
         check_sums(file)
         return with_parts(_python(torch.load(file, map_location=device, weights_only=True)), file)
 

@@ -237,7 +237,8 @@ def copy_of_iterator(it):
         warnings.simplefilter('ignore', DeprecationWarning) # of Python 3.12 and 3.13
         f,args,*state = it.__reduce__()
     res = f(*map(part, args))
-    for o in state: res.__setstate__(tuple(map(of_state, o)) if type(o) is tuple else o)
+    for o in state:
+        if o is not None: res.__setstate__(tuple(map(of_state, o)) if type(o) is tuple else o) # None: since Python 3.12
     return res
 
 # %% ../../nbs/restore/03_containers.ipynb #kinds_of

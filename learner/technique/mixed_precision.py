@@ -45,7 +45,11 @@ class _Autocast:
     def close(self):
         if self.contexts[-1]: self.contexts[-1].__exit__(None, None, None)
         self.contexts[-1] = None
-    def end(self): self.close(); self.contexts.pop()
+    def end(self):
+        self.close()
+        self.contexts.pop()
+        # torch before 2.11 would train with weights that were cast without gradients
+        if self.contexts: torch.clear_autocast_cache()
 
 # %% ../../nbs/technique/01_mixed_precision.ipynb #overflow
 def _with_grads(opt): return [p for g in opt.param_groups for p in g['params'] if p.grad is not None]

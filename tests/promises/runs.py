@@ -258,7 +258,8 @@ def child(case, path, seed, how, resume, out):
             warnings.simplefilter('always')
             fit(learn, case, [*save, log, Where(), *(arm(how) if how else [])],
                 **(dict(resume=resume) if resume else {}))
-        torch.save(dict(outcome(learn, log), warned=[str(o.message) for o in seen]), out)
+        warned = [str(o.message) for o in seen if o.category is not DeprecationWarning] # of forks
+        torch.save(dict(outcome(learn, log), warned=warned), out)
         os._exit(0)
     except BaseException:
         traceback.print_exc()

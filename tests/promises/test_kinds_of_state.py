@@ -390,6 +390,7 @@ def test_a_trial_leaves_the_state_of_an_optimizer_alone(kind, place, trial, tmp_
     ends = []
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter('always')
+        warnings.simplefilter('ignore', DeprecationWarning) # of copies of iterators, which `kinds` make
         for tried in (False, True):
             learn = made(place, kinds[kind], tmp_path).fit(1)
             if tried:
