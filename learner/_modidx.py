@@ -694,6 +694,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'learner.core.copies.moved_results': ('core/copies.html#moved_results', 'learner/core/copies.py'),
                                      'learner.core.copies.names_in': ('core/copies.html#names_in', 'learner/core/copies.py'),
                                      'learner.core.copies.of_library': ('core/copies.html#of_library', 'learner/core/copies.py'),
+                                     'learner.core.copies.reduced': ('core/copies.html#reduced', 'learner/core/copies.py'),
                                      'learner.core.copies.results_of': ('core/copies.html#results_of', 'learner/core/copies.py')},
             'learner.core.dispatch': { 'learner.core.dispatch.Dispatcher': ('core/dispatch.html#dispatcher', 'learner/core/dispatch.py'),
                                        'learner.core.dispatch.Dispatcher.__init_subclass__': ( 'core/dispatch.html#dispatcher.__init_subclass__',

@@ -10,6 +10,7 @@ __all__ = []
 # %% ../../nbs/core/07_copies.ipynb #imports
 import gc,hashlib,random,sys,warnings
 from array import array
+from ast import literal_eval
 from collections import deque
 from contextvars import ContextVar
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from fractions import Fraction
 from functools import cache,partial
 from inspect import getgeneratorlocals,getgeneratorstate
 from io import BytesIO,IOBase
+from itertools import count
 from types import CellType,CodeType,FunctionType,GeneratorType,MethodType,ModuleType
 from weakref import ref
 from zlib import crc32
@@ -184,12 +186,21 @@ def _is_iterator(v):
     "Whether `v` is an iterator of Python or of `itertools`, such as `count()`"
     return hasattr(type(v), '__next__') and type(v).__module__ in ('builtins','itertools')
 
-def _position(v):
-    "Where an iterator is: what it would be pickled with"
+def reduced(
+    it, # An iterator of Python's
+): # What makes another one at the same place: a function, its arguments, and perhaps a state
+    "What an iterator would be pickled with. A `TypeError` where that cannot be had"
+    if type(it) is count: # it says its place, and since Python 3.14 iterators of `itertools` are not pickled
+        try: return count,literal_eval(repr(it).removeprefix('count')[:-1]+',)')
+        except ValueError as e: raise TypeError(f"The place of `{it!r}` is not known") from e
     with warnings.catch_warnings():
         warnings.simplefilter('ignore', DeprecationWarning) # of Python 3.12 and 3.13
-        try: return v.__reduce__()[1:]
-        except TypeError: return # it cannot be pickled
+        return it.__reduce__()
+
+def _position(v):
+    "Where an iterator is"
+    try: return reduced(v)[1:]
+    except TypeError: return
 
 def _position_in_file(v):
     try: return [v.tell()]

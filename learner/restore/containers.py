@@ -8,7 +8,7 @@ A run can count in many places: in a list or a dict, in an attribute or a slot, 
 __all__ = []
 
 # %% ../../nbs/restore/03_containers.ipynb #imports
-import dis,gc,queue,warnings
+import dis,gc,queue
 from array import array
 from collections import ChainMap,OrderedDict,UserDict,UserList,deque
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from torch.quasirandom import SobolEngine
 from torch.utils.data import DataLoader,Dataset
 from fastcore.foundation import L
 from ..core.callback import Callback
-from ..core.copies import Cached,closure_of,module_internals,names_in,of_library,results_of
+from ..core.copies import Cached,closure_of,module_internals,names_in,of_library,reduced,results_of
 from ..core.dispatch import Dispatcher
 from ..data.generators import is_generator
 from ..data.search import CallableIterator,hooks_of,in_slots,is_own,slots_of
@@ -233,9 +233,7 @@ def copy_of_iterator(it):
         return copy_of_iterator(o) if is_iterator(type(o)) else o
     def of_state(o): return o[:] if type(o) is list else part(o) # `cycle` adds to its list
     if isinstance(it, np.random.SeedSequence): return type(it)(**it.state)
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore', DeprecationWarning) # of Python 3.12 and 3.13
-        f,args,*state = it.__reduce__()
+    f,args,*state = reduced(it)
     res = f(*map(part, args))
     for o in state:
         if o is not None: res.__setstate__(tuple(map(of_state, o)) if type(o) is tuple else o) # None: since Python 3.12

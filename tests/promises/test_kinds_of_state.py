@@ -121,7 +121,7 @@ kinds = dict(
     dict_subclass=Kind(lambda: Tally(n=0), inplace(lambda v: v.update(n=v['n']+1)), lambda v: float(v['n'])),
     list_subclass=Kind(Trail, longer, numbered),
     iterator=Kind(lambda: iter(range(1000)), inplace(next), lambda v: float(next(copy(v)))),
-    counting=Kind(itertools.count, inplace(next), lambda v: float(next(copy(v)))),
+    counting=Kind(itertools.count, inplace(next), lambda v: float(repr(v)[len('count('):-1])),
     yielding=Kind(lambda: [numbers(), 0], inplace(lambda v: v.__setitem__(1, next(v[0]))), lambda v: float(v[1])),
     closure=Kind(lambda: closure(), inplace(lambda v: v()), lambda v: float(v.__closure__[0].cell_contents)),
     method=Kind(lambda: Box().add, inplace(lambda v: v()), lambda v: float(v.__self__.n)),
