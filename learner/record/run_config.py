@@ -55,7 +55,8 @@ def plain(
     if isinstance(v, int): return int(v)
     if isinstance(v, float): return float(v) if isfinite(v) else str(float(v))
     if isinstance(v, (torch.Tensor,np.ndarray)): return f'{type(v).__name__} {tuple(v.shape)}'
-    if isroutine(v) or isinstance(v, (type,np.ufunc)): return getattr(v, '__qualname__', v.__name__)
+    if (isroutine(v) and not isinstance(v, partial)) or isinstance(v, (type,np.ufunc)): # both in Python 3.14
+        return getattr(v, '__qualname__', v.__name__)
     return _plain_object(v, depth)
 
 def _plain_object(v, depth):

@@ -171,7 +171,8 @@ def _in_function(f):
 
 _no_data = type,FunctionType,staticmethod,classmethod
 def _is_data(k, v):
-    return not (k.startswith(('__','_abc_')) or isinstance(v, _no_data) or hasattr(type(v), '__get__'))
+    if k.startswith(('__','_abc_')) or isinstance(v, _no_data): return False
+    return isinstance(v, partial) or not hasattr(type(v), '__get__') # in Python 3.14 a `partial` has it
 
 def _function_in(o):
     "What a class has as an attribute, or the function inside of it"
