@@ -110,15 +110,6 @@ def test_columns(fn):
     lines = [(c.id, l) for c in read_nb(fn).cells for code in code_in(c) for l in code.splitlines()]
     assert not [f'#{k}: {l}' for k,l in lines if len(l)>most]
 
-def lines_of(cell): return [l for l in cell.source.splitlines() if l.strip() and not l.strip().startswith('#')]
-
-@pytest.mark.parametrize('fn', sorted((nbs/'recipes').glob('[0-9]*.ipynb')), ids=path_of)
-def test_recipe(fn):
-    "A recipe takes at most twenty lines of the user's own, and is checked"
-    cells = [c for c in read_nb(fn).cells if c.cell_type=='code']
-    assert 0<sum(len(lines_of(c)) for c in cells if c.id.startswith('recipe'))<=20
-    assert any('assert' in c.source for c in cells if c.id=='check')
-
 link = re.compile(r'\]\(([^)#\s]+\.ipynb)')
 
 def links(fn):
