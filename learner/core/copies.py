@@ -197,10 +197,12 @@ def reduced(
         warnings.simplefilter('ignore', DeprecationWarning) # of Python 3.12 and 3.13
         return it.__reduce__()
 
+_never_again = count()
+
 def _position(v):
-    "Where an iterator is"
+    "Where an iterator is; if that is not known, a number that does not come again, because it may have moved"
     try: return reduced(v)[1:]
-    except TypeError: return
+    except TypeError: return [next(_never_again)]
 
 def _position_in_file(v):
     try: return [v.tell()]
