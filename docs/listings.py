@@ -1,14 +1,16 @@
 """Lists that are made when the site is built: a page asks for one with the directive `{listing} name`
 
 Each is a function here, which yields lines of Markdown. Nothing in them is written by hand."""
-import base64,re,struct
+import base64,io,re
 from collections import Counter
 from functools import cache
 from html import escape
 from pathlib import Path
+import numpy as np
 from docutils import nodes
 from fastcore.docments import docstring
 from fastcore.nbio import read_nb
+from PIL import Image
 from sphinx.util.docutils import SphinxDirective
 import catalogue as cat
 import events,state
@@ -36,30 +38,40 @@ def doors(env):
     yield from (':::{container} doors', door_list().replace('): ', ') '), ':::')
 
 def pictures(nb):
-    "The pictures that a notebook has stored, with their words, and their sizes in pixels"
+    "The pictures that a notebook has stored, with their words"
     for c in nb.cells:
         alt = directive('fig-alt', c.source)
         for o in c.get('outputs', ()):
             if 'image/png' not in o.get('data', ()): continue
             png = base64.b64decode(''.join(o['data']['image/png']))
-            yield png,alt,struct.unpack('>II', png[16:24])
+            yield Image.open(io.BytesIO(png)).convert('RGB'),alt
+
+card = 1.7 # width of the picture on a card, by its height
+
+def left_part(img):
+    "A picture that fits on a card: of a row of plots the first ones, up to a gap"
+    most = round(card*img.height)
+    if img.width<1.3*most: return img
+    white = np.flatnonzero((np.asarray(img)==255).all((0,2)))
+    gaps = [o for o in np.split(white, np.flatnonzero(np.diff(white)>1)+1) if len(o)>4 and most/2<=o[0]<=most]
+    return img.crop((0, 0, gaps[0][2] if gaps else most, img.height))
 
 def gallery(env):
     "Cards for the pages below, each with that of its own pictures which fits best"
     yield from ('```{raw} html', '<div class="gallery">')
     for doc in pages_below(env.docname, env.found_docs):
         page = Page.read(nbs/f'{doc}.ipynb')
-        png,alt,_ = min(pictures(read_nb(page.path)), key=lambda o: abs(o[2][0]/o[2][1]-1.7),
-            default=(b'','',()))
+        img,alt = min(pictures(read_nb(page.path)), key=lambda o: abs(o[0].width/o[0].height-card),
+            default=(None,''))
         name = f'{doc.replace("/", "_")}.png'
-        if png:
+        if img:
             thumbs = Path(env.app.outdir)/'_images'/'thumbnails'
             thumbs.mkdir(parents=True, exist_ok=True)
-            (thumbs/name).write_bytes(png)
-        src,cls = (f'../_images/thumbnails/{name}','') if png else ('../_static/favicon.svg','none')
-        img = f'<img src="{src}" class="{cls}" alt="{escape(alt or page.title)}" loading="lazy"/>'
+            left_part(img).save(thumbs/name)
+        src,cls = (f'../_images/thumbnails/{name}','') if img else ('../_static/favicon.svg','none')
+        tag = f'<img src="{src}" class="{cls}" alt="{escape(alt or page.title)}" loading="lazy"/>'
         href = env.app.builder.get_relative_uri(env.docname, doc)
-        yield (f'<a class="card" href="{href}"><span class="thumb cell_output">{img}</span>'
+        yield (f'<a class="card" href="{href}"><span class="thumb cell_output">{tag}</span>'
             f'<strong>{inline(page.title)}</strong><span>{inline(page.summary)}</span></a>')
     yield from ('</div>', '```')
 
