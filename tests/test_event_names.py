@@ -198,6 +198,11 @@ def test_a_handler_that_needs_more_than_the_callback_is_refused_when_it_is_defin
         with pytest.raises(TypeError, match="after_batch.*` takes `trainer`, `batch`, which the event does not give: a "
                 "handler takes `self` alone, and reads what the Learner has as `self.learn`"): make()
     with pytest.raises(TypeError, match="`Mine.after_fit` takes nothing, .* write `self` first"): mk(after_fit=nothing)
+    with pytest.raises(TypeError, match='`nothing` takes nothing, and is called with the Learner: write `learn` first'):
+        on(event.after_batch(every=10))(nothing)
+    with pytest.raises(TypeError, match='takes `trainer`, `batch`, .* a handler takes `learn` alone'):
+        on('after_batch')(lambda learn, trainer, batch: None)
+    on('look')(lambda learn, trainer, batch: None) # an event of one's own may give more
     seen = []
     def usual(self, n=1, *args, **kwargs): seen.append(n)
     fs = dict(before_fit=usual, before_epoch=staticmethod(lambda: seen.append(2)), look=of_lightning)

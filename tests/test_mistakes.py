@@ -354,6 +354,25 @@ class OfEpoch(Callback):
 class Best(Callback):
     def before_fit(self): self.best = float('inf')
     def after_batch(self): self.best = min(self.best, float(self.loss.detach()))
+class Scaled(Callback):
+    def before_fit(self): self.std = 1.
+    def after_step(self): self.std *= .9
+class ByEpoch(Callback):
+    def before_fit(self): self.by_epoch = {}
+    def after_batch(self): self.by_epoch[self.epoch] = float(self.loss.detach())
+class Tallies(Callback):
+    def before_fit(self): self.tally = dict(good=0)
+    def after_batch(self): self.tally['good'] += 1
+class Averages(Callback):
+    def before_fit(self): self.avgs = [p.detach().clone() for p in self.model.parameters()]
+    def after_step(self):
+        for i,(a,p) in enumerate(zip(self.avgs, self.model.parameters())): a.lerp_(p.detach(), .1)
+class AtOnce(Averages):
+    def after_step(self): torch._foreach_mul_(self.avgs, .9)
+class Frozen(Averages):
+    "Changes nothing that could be gathered"
+    def after_step(self):
+        for a,p in zip(self.avgs, self.model.parameters()): a.requires_grad_(False).copy_(p.detach())
 class Named(Gathers): _stateattrs = ('seen',)
 class OwnState(Gathers):
     def state_dict(self): return dict(n=len(self.seen))
@@ -402,9 +421,11 @@ def said_on_resume(cls, at, folder, same):
         learn.resume() if same else fit(learn, resume=True)
     return [str(o.message) for o in found if o.category is Mistake]
 
-@pytest.mark.parametrize('cls,lost', [(Gathers, ['batch same','batch other','epoch same','epoch other']),
+everywhere = ['batch same','batch other','epoch same','epoch other']
+@pytest.mark.parametrize('cls,lost', [(Gathers, everywhere),
     (Counts, ['batch other','epoch other']),
-    (Best, ['batch same','batch other','epoch same','epoch other']), (OfEpoch, ['batch same','batch other']),
+    (Best, everywhere), (Scaled, everywhere), (ByEpoch, everywhere), (Tallies, everywhere), (Averages, everywhere),
+    (AtOnce, everywhere), (Frozen, []), (OfEpoch, ['batch same','batch other']),
     (Named, []), (OwnState, []), (Validated, []), (Swaps, []), (Only, []),
     (Anew, []), (Cleared, []), (Redrawn, []), (Handles, []), (AfterEpoch, ['batch same','batch other'])])
 def test_what_a_callback_gathers_and_no_resume_restores_is_named(cls, lost, tmp_path):
@@ -412,7 +433,7 @@ def test_what_a_callback_gathers_and_no_resume_restores_is_named(cls, lost, tmp_
         for at in ('batch','epoch') for who in ('same','other')}
     assert [k for k,v in said.items() if v]==lost and all(len(v)<2 for v in said.values())
     for o in sum(said.values(), []):
-        assert re.match(rf"`{cls.__name__}` gathers `(seen|n|total|best)` in training.* `_stateattrs = \('\1',\)`", o)
+        assert re.match(rf"`{cls.__name__}` gathers `(\w+)` in training.* `_stateattrs = \('\1',\)`", o)
 
 def test_a_file_that_is_edited_meanwhile_ends_no_fit(tmp_path):
     "What is read of the code of a callback may have become anything since the callback was imported"

@@ -1064,7 +1064,8 @@ def test_arguments_of_predict():
     class One(Net):
         def forward(self, x): return self.lin(x)
     with pytest.raises(TypeError) as e: mk(model=One()).predict(ds[0])
-    assert any('of a sample `(x, y)`, write `predict(x)`' in o for o in e.value.__notes__)
+    assert any('leave out the target of a sample, as in `predict(x)`' in o for o in e.value.__notes__)
+    assert not any('n_inp' in o for o in e.value.__notes__)
 
 # Looks at the same samples
 number = TensorDataset(X, torch.arange(N))

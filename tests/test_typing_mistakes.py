@@ -52,6 +52,8 @@ mistakes = {
         "`DataLoaders.from_dsets(TensorDataset(x, y), bs=64)`"),
     'loader of datasets': (lambda: DataLoaders.from_dsets(dl),
         "`train` is a dataset, but got a loader: write `DataLoaders(…)`"),
+    'arrays':             (lambda: DataLoaders.from_dsets(x, y),
+        "like inputs and targets: write `TensorDataset(x, y)` for each, of tensors"),
     'bs':                 (lambda: DataLoaders.from_dsets(ds, bs='64'), "`bs` is a whole number, but got '64'"),
     'no bs':              (lambda: DataLoaders.from_dsets(ds, bs=0), "`bs` is 1 or more, but got 0"),
     'device':             (lambda: DataLoaders(dl, device='gpu'),
@@ -106,7 +108,7 @@ notes = {
         "raised by the splitter `accuracy`, which is called with the model"),
     'opt_func':           (lambda: mk(opt_func=lambda: torch.optim.SGD).fit(1),
         "raised by `opt_func`, which is called with a list of parameter groups"),
-    'sample':             (lambda: mk().predict(ds[0]), "of a sample `(x, y)`, write `predict(x)`"),
+    'sample':             (lambda: mk().predict(ds[0]), "leave out the target of a sample, as in `predict(x)`"),
     'list of inputs':     (lambda: mk().predict([*ds[0]]), "several are a tuple: write `predict((x1, x2))`")}
 @pytest.mark.parametrize('what', notes)
 def test_an_error_of_torch_gets_a_note(what):

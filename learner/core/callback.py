@@ -154,17 +154,19 @@ def _check_handler(
 
 _without_args = {*event} # events that may be registered later may give some
 
-def _check_arguments(ev, f, who):
-    "Refuse a handler that needs more than the callback, which is all that the events of the library give"
+def _check_arguments(ev, f, who, first='self'):
+    "Refuse a handler that needs more than its first argument, which is all that the events of the library give"
     if f is None or isinstance(f, staticmethod) or ev not in _without_args: return
     code = getattr(f, '__code__', None)
     if code and (code.co_argcount,code.co_kwonlyargcount)==(1,0): return # as usual; to make a signature takes time
     try: params = [*signature(f).parameters.values()]
     except (TypeError,ValueError): return # of C
-    if not params: raise TypeError(f"`{who}` takes nothing, and is called with the callback: write `self` first")
+    if not params: raise TypeError(f"`{who}` takes nothing, and is called with "
+        f"{'the callback' if first=='self' else 'the Learner'}: write `{first}` first")
     more = [o.name for o in params[1:] if o.default is o.empty and o.kind not in (o.VAR_POSITIONAL,o.VAR_KEYWORD)]
-    if more: raise TypeError(f"`{who}` takes {listed(more)}, which the event does not give: a handler takes `self` "
-        "alone, and reads what the Learner has as `self.learn`, `self.xb`, `self.loss`, …")
+    if more: raise TypeError(f"`{who}` takes {listed(more)}, which the event does not give: a handler takes `{first}` "
+        f"alone, and reads what the Learner has as {'`self.learn`, ' if first=='self' else ''}`{first}.xb`, "
+        f"`{first}.loss`, …")
 
 class Callback(Flags, State, Attached):
     "Runs its methods at the events that they are named after. Read the Learner's `x` as `self.x`, write `self.learn.x`"
@@ -339,7 +341,8 @@ def on(
     filters() # raises now, rather than when a function is decorated
     def _f(f):
         if not callable(f): raise TypeError(f"`on` makes a callback of a function, but got {f!r}")
-        _check_handler(f, getattr(f, '__name__', repr(f)))
+        _check_handler(f, name := getattr(f, '__name__', repr(f)))
+        for o in evs: _check_arguments(getattr(o, 'event', o), f, name, 'learn')
         return FuncCallback(f, filters(), order)
     return _f
 

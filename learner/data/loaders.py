@@ -145,6 +145,12 @@ def check_dataset(
     if isinstance(v, type) or not (hasattr(v, '__len__') and hasattr(v, '__getitem__')):
         raise TypeError(f"`{name}` is a dataset with a length, but got {v!r}")
 
+def _check_no_targets(train, valid):
+    "Refuse an array of inputs and one of their targets where two datasets are wanted"
+    if not all(hasattr(o, 'shape') for o in (train, valid)) or train.shape[1:]==valid.shape[1:]: return
+    raise ValueError(f"`train` and `valid` are datasets, but got arrays of the shapes {tuple(train.shape)} and "
+        f"{tuple(valid.shape)}, like inputs and targets: write `TensorDataset(x, y)` for each, of tensors")
+
 def _check_any_dataset(name, v):
     if not isinstance(v, IterableDataset): check_dataset(name, v)
 
@@ -200,6 +206,7 @@ class DataLoaders:
     ):
         "Loaders for datasets: training shuffles and drops an incomplete last batch"
         if 'batch_size' in kwargs: raise TypeError("`from_dsets` has no argument `batch_size`. Did you mean `bs`?")
+        _check_no_targets(train, valid)
         train,valid = _train_loader(train, bs, kwargs),None if valid is None else _valid_loader(valid, bs, kwargs)
         return cls(train, valid, device=device, n_inp=n_inp, split=split)
 

@@ -25,6 +25,8 @@ class Use(NamedTuple):
     kind:str  # `read`, `call`, `write`, `add`, `change`, `grow`, `set`, `fire`; `test`: it may be None there
 writes = 'write','add','change'
 _growing = {'append','appendleft','extend','insert','setdefault','add'} # methods of containers
+_plain = {'copy_','zero_','fill_','set_','normal_','uniform_','random_','bernoulli_','requires_grad_','detach_'}
+# methods that change a tensor in place and gather nothing in it
 
 # %% ../../nbs/diagnose/02_code.ipynb #source
 @lru_cache(2000)
@@ -69,9 +71,11 @@ def _pairs(tree):
 class _Reader:
     "Collects what a syntax tree does with the attributes of `names`, which are variables and their owners"
     def __init__(self, tree, names):
-        self.names,self.found = dict(names),[]
+        self.names,self.parts,self.found = dict(names),{},[] # `parts`: of which attribute a variable of a loop is a part
         for t,v in _pairs(tree):
             if isinstance(t, ast.Name) and self.owner(v)=='learn': self.names[t.id] = 'learn'
+        for o in ast.walk(tree):
+            if isinstance(o, (ast.For,ast.comprehension)): self.looped(o.target, o.iter)
         for o in ast.walk(tree): self.read(o)
         for t,v in _pairs(tree): self.assigned(t, v)
 
@@ -87,7 +91,17 @@ class _Reader:
     def inside(self, o):
         "The attribute in whose object `o` is"
         while not (res := self.attr(o)) and isinstance(o, (ast.Attribute,ast.Subscript)): o = o.value
-        return res
+        return self.parts.get(o.id) if isinstance(o, ast.Name) else res
+    def looped(self, t, v):
+        "A loop of `t` over `v`"
+        match v:
+            case ast.Call(func=ast.Name(id='zip'), args=vs) if isinstance(t, ast.Tuple) and len(t.elts)==len(vs):
+                for t,v in zip(t.elts, vs): self.looped(t, v)
+            case ast.Call(func=ast.Name(id='enumerate'), args=[v]) if isinstance(t, ast.Tuple):
+                self.looped(t.elts[-1], v)
+            case ast.Call(func=ast.Attribute(attr='items'|'values', value=v)): self.looped(t, v)
+            case _:
+                if attr := self.inside(v): self.parts |= {o.id:attr for o in ast.walk(t) if isinstance(o, ast.Name)}
     def note(self, attr, kind):
         if attr: self.found.append(Use(*attr, kind))
 
@@ -96,10 +110,14 @@ class _Reader:
             case ast.Attribute(attr='grad', ctx=ast.Load()) if not self.attr(o): self.note(('any','grad'), 'read')
             case ast.Attribute(ctx=ast.Load()): self.note(self.attr(o), 'read')
             case ast.Attribute(ctx=ast.Store()): self.note(self.attr(o), 'write')
-            case ast.Subscript(ctx=ast.Store()): self.note(self.inside(o.value), 'change')
+            case ast.Subscript(ctx=ast.Store()):
+                self.note(self.inside(o.value), 'change')
+                if not isinstance(o.slice, (ast.Constant,ast.Slice)): self.note(self.inside(o.value), 'grow')
+            case ast.AugAssign(target=ast.Subscript()): self.note(self.inside(o.target), 'grow')
             case ast.AugAssign(target=ast.Attribute()):
                 self.note(self.attr(o.target), 'read')
-                self.note(self.attr(o.target), 'add' if isinstance(o.op, (ast.Add,ast.Sub)) else 'write')
+                kinds = ('add',) if isinstance(o.op, (ast.Add,ast.Sub)) else ('write','grow')
+                for kind in kinds: self.note(self.attr(o.target), kind)
             case ast.Compare(left=ast.Attribute(attr='grad')): self.note(('any','grad'), 'test')
             case ast.Compare(left=v): self.note(self.attr(v), 'test')
             case ast.If(test=v) | ast.IfExp(test=v) | ast.UnaryOp(op=ast.Not(), operand=v):
@@ -124,7 +142,9 @@ class _Reader:
         match o.func:
             case ast.Attribute(attr='set_hyper') if isinstance(first, str): self.note(('learn', hyper(first)), 'write')
             case ast.Attribute(attr=k, value=v) if k.endswith('_') and not k.endswith('__'):
-                self.note(self.inside(v), 'change')
+                whose = self.inside(v) or (o.args and self.inside(o.args[0])) # also `torch._foreach_mul_(self.avgs, .9)`
+                self.note(whose, 'change')
+                if k not in _plain: self.note(whose, 'grow')
             case ast.Attribute(attr=k, value=v) if k in _growing: self.note(self.inside(v), 'grow')
             case ast.Attribute(attr='clear', value=v): self.note(self.attr(v), 'set')
             case ast.Name(id='setattr') if len(o.args)==3 and isinstance(o.args[1], ast.Constant):

@@ -107,6 +107,7 @@ def _of_inputs(learn, e):
     if not any(p.kind is p.VAR_POSITIONAL for p in ps) and not least<=len(xb)<=most:
         wanted = least if len(xb)<least else most
         has = f"It takes {wanted}, and a batch has {len(b)} part{'s'*(len(b)>1)}"
+        if learn.mode=='predict' and len(xb)==len(b): return has # the item of `predict` has inputs alone
         return f"{has}: write `DataLoaders(…, n_inp={wanted})`" if 0<wanted<len(b) else has
     if any(type(o).__module__=='numpy' for o in b):
         return "Arrays become tensors by `cbs=MapBatch(lambda b: tuple(map(torch.as_tensor, b)))`"
@@ -141,6 +142,8 @@ def _of_targets(learn, e):
         return f"For one target, write `DataLoaders(…, n_inp={len(learn.batch)-1})`"
     targ = yb[0] if yb else None
     if not isinstance(targ, torch.Tensor):
+        if isinstance(targ, (tuple,list)) and targ and isinstance(targ[0], str): return ("Targets are numbers: "
+            "`names,codes = np.unique(targets, return_inverse=True)` makes them of strings")
         return "Arrays become tensors by `cbs=MapBatch(lambda b: tuple(map(torch.as_tensor, b)))`" \
             if type(targ).__module__=='numpy' else "Targets are tensors of numbers"
     if not takes_tensors(f): return '' # the user's own loss may take anything

@@ -84,7 +84,7 @@ def predict(self:Learner,
     with splitting(self, _all_input):
         try: preds,_,dec = self.get_preds(dl=[b], with_decoded=True)
         except TypeError as e:
-            how = "of a sample `(x, y)`, write `predict(x)`"
+            how = "leave out the target of a sample, as in `predict(x)`, or `predict((x1, x2))` for two inputs"
             if isinstance(item, list): how = "a list is one input, and several are a tuple: write `predict((x1, x2))`"
             e.add_note(f"raised by `predict`, which passes all of `item` to the model: {how}")
             raise

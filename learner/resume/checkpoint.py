@@ -13,16 +13,17 @@ __all__ = ['Checkpoint']
 # %% ../../nbs/resume/06_checkpoint.ipynb #imports
 import os,signal,sys,threading,time
 from math import isnan
+from pathlib import Path
 from fastcore.basics import patch
 from torch.nn.parameter import is_lazy
 from ..core.callback import Callback
-from ..core.checks import checked,nearest,one_of,whole
+from ..core.checks import checked,listed,nearest,one_of,whole
 from ..core.tracebacks import warn
 from ..loop.learner import Learner
 from ..loop.position import Position
 from ..record.history import missing
 from ..record.recorder import find_recorder,higher_is_better
-from ..model.files import file_path,find_file,path_in,read_plain
+from ..model.files import find_file,path_in,read_plain
 from .checkpoints import Checkpoints,FitFiles,Keeping,newest_of_next_fit
 from .state_file import read_state,write_state
 
@@ -216,12 +217,14 @@ class Checkpoint(Callback):
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #find_state
 def _named_file(learn, resume):
-    "The file or folder that `resume` names"
-    folder = learn.path/learn.model_dir
-    file = file_path(resume, folder, suffix='') # a folder, or a file, which `find_file` finds as `load` does
-    if file.exists() or (file := find_file(resume, folder)).is_file(): return file
-    names = os.listdir(file.parent) if file.parent.is_dir() else ()
-    raise FileNotFoundError(f"There is no `{file}` to resume from.{nearest(str(resume), ['auto', *names])}")
+    "The file or folder that `resume` names: a file as in `load`, a folder as in `Checkpoint`, or one from here"
+    models = learn.path/learn.model_dir
+    options = path_in(resume, models),find_file(resume, models),path_in(resume, learn.path),Path(resume).absolute()
+    if found := next((o for o in options if o.exists()), None): return found
+    folders = dict.fromkeys(o.parent for o in options)
+    names = [k for o in folders if o.is_dir() for k in os.listdir(o)]
+    raise FileNotFoundError(f"There is no `{resume}` to resume from in {listed(folders)}."
+        f"{nearest(str(resume), ['auto', *names])}")
 
 def _found(learn, resume):
     "The file to resume from and what it holds, or None; and where it was looked for"

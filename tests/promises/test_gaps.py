@@ -2,6 +2,7 @@
 have changed"""
 import os,random,signal,time,warnings
 from functools import partial
+from pathlib import Path
 import numpy as np
 import pytest,torch
 from torch import nn
@@ -384,6 +385,19 @@ def test_settings_of_a_checkpoint(kwargs, error, match):
 def test_auto_is_written_small(tmp_path):
     with pytest.raises(FileNotFoundError, match='Did you mean `auto`'):
         made(tmp_path).fit(1, cbs=Checkpoint(), resume='Auto')
+
+@pytest.mark.parametrize('named', ['checkpoints', Path('run/checkpoints'), './run/checkpoints'], ids=str)
+def test_a_folder_to_resume_from_is_found_as_a_checkpoint_names_it_and_from_here(tmp_path, monkeypatch, named):
+    monkeypatch.chdir(tmp_path)
+    made('run').fit(2, cbs=Checkpoint())
+    assert [*made('run').fit(3, cbs=Checkpoint(), resume=named).recorder['epoch']]==[0,1,2]
+
+def test_what_is_not_there_to_resume_from_is_told_with_the_folders_that_were_searched(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made('run').fit(1, cbs=Checkpoint())
+    with pytest.raises(FileNotFoundError) as e: made('run').fit(2, resume='checkpoint')
+    folders = ', '.join(f'`{o}`' for o in (tmp_path/'run/models', tmp_path/'run', tmp_path))
+    assert str(e.value)==f"There is no `checkpoint` to resume from in {folders}. Did you mean `checkpoints`?"
 
 # Settings
 def warned(path, first, then, before=dict(), after=dict(), fit=dict()):
