@@ -2343,6 +2343,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'learner/loop/fitting.py'),
                                       'learner.loop.fitting.StopMixin.stop_for_now': ( 'loop/fitting.html#stopmixin.stop_for_now',
                                                                                        'learner/loop/fitting.py'),
+                                      'learner.loop.fitting.StopMixin.stop_soon': ( 'loop/fitting.html#stopmixin.stop_soon',
+                                                                                    'learner/loop/fitting.py'),
                                       'learner.loop.fitting.StopMixin.train_all': ( 'loop/fitting.html#stopmixin.train_all',
                                                                                     'learner/loop/fitting.py'),
                                       'learner.loop.fitting._check_resume': ('loop/fitting.html#_check_resume', 'learner/loop/fitting.py'),

@@ -871,6 +871,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                   '- `n`: Batches of each training and validation\n'
                   '- `cbs`: Callbacks of the coming fit',
  'Learner.stop_for_now': 'Parameters:\n\n- `reason`: Kept in `stop_reason`',
+ 'Learner.stop_soon': 'Parameters:\n\n- `reason`: Kept in `stop_reason`',
  'Learner.summary': 'Parameters:\n'
                     '\n'
                     '- `dl`: Loader to take a batch from, or its position or name in `dls`; default: the first that '

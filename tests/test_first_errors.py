@@ -103,7 +103,7 @@ def test_the_error_says_what_to_write_and_that_works(model, batch, loss_func, sa
     (Net, (x, y+1), ce, 'There are 2 scores for each sample, for classes from 0 to 1, and targets up to 2'),
     (lambda: Net(1), (x, y), ce,
         'one score for each sample: give the model one for each class, or use `nn.BCEWithLogitsLoss'),
-    (Net, (x, ['a']*8), ce, r'and targets list. Targets are numbers: `names,codes = np.unique\(targets, return_inverse'),
+    (Net, (x, ['a']*8), ce, r'and targets list. Targets are numbers: `names,codes = np.unique\(targets, return'),
     (Net, (x, [{}]*8), ce, 'and targets list. Targets are tensors of numbers'),
     (Net, (x, y-1), ce, 'for classes from 0 to 1, and targets from -1 on: `ignore_index=-1`'),
     (Net, (x, y[:,None].repeat(1, 2).float()), nn.BCELoss(), r'write `loss_func=nn.BCEWithLogitsLoss\(\)`'),

@@ -50,6 +50,16 @@ def test_a_stop_inside_a_validation_inside_training_is_resumed_in_training():
     with pytest.warns(UserWarning): learn.resume(cbs=[])
     assert learn.train_iter==4
 
+@pytest.mark.parametrize('ev,n', [('before_batch', 3), ('after_pred', 3), ('before_step', 3), ('after_batch', 2)])
+def test_stop_soon_finishes_the_batch_and_can_be_resumed_exactly(ev, n):
+    "In the third batch, or at the end of the second"
+    whole,learn = synth_learner(4, 2).fit(2),synth_learner(4, 2)
+    stop = Callback(**{ev: lambda self: self.training and self.train_iter==2 and self.learn.stop_soon('enough')})
+    learn.fit(2, cbs=stop)
+    assert (learn.stop_reason, learn.train_iter, learn.at.batch, learn.at.exact)==('enough', n, n, True)
+    learn.resume(cbs=[])
+    assert same(learn, whole) and learn.train_iter==8
+
 def test_a_stop_that_is_asked_for_when_the_fit_is_over():
     learn = synth_learner(3, 0)
     learn.fit(1, cbs=Callback(after_fit=lambda self: self.learn.at_pause(self.learn.stop_for_now, stops=True)))

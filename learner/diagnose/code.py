@@ -71,7 +71,8 @@ def _pairs(tree):
 class _Reader:
     "Collects what a syntax tree does with the attributes of `names`, which are variables and their owners"
     def __init__(self, tree, names):
-        self.names,self.parts,self.found = dict(names),{},[] # `parts`: of which attribute a variable of a loop is a part
+        self.names,self.found = dict(names),[]
+        self.parts = {} # variables of loops, and the attributes whose parts they are
         for t,v in _pairs(tree):
             if isinstance(t, ast.Name) and self.owner(v)=='learn': self.names[t.id] = 'learn'
         for o in ast.walk(tree):
@@ -142,7 +143,7 @@ class _Reader:
         match o.func:
             case ast.Attribute(attr='set_hyper') if isinstance(first, str): self.note(('learn', hyper(first)), 'write')
             case ast.Attribute(attr=k, value=v) if k.endswith('_') and not k.endswith('__'):
-                whose = self.inside(v) or (o.args and self.inside(o.args[0])) # also `torch._foreach_mul_(self.avgs, .9)`
+                whose = self.inside(v) or (o.args and self.inside(o.args[0])) # torch._foreach_mul_(self.avgs, .9)
                 self.note(whose, 'change')
                 if k not in _plain: self.note(whose, 'grow')
             case ast.Attribute(attr=k, value=v) if k in _growing: self.note(self.inside(v), 'grow')

@@ -243,11 +243,16 @@ def run_fit(learn,
 class StopMixin(OptimizerMixin):
     "Stops a fit, says where it is, and restores what a fit changes"
     model_in_fit = None # which the optimizer is known to train
+    def stop_soon(self,
+        reason='', # Kept in `stop_reason`
+    ):
+        "End the fit when the running batch is done, as Ctrl-C does: `resume` continues it exactly"
+        self.at_pause(lambda: self.stop_for_now(reason), stops=True)
+
     def stop_for_now(self,
         reason='', # Kept in `stop_reason`
     ):
-        """End the fit like a fit that is over, so that `resume` can continue it. Inside a batch, that is not exact:
-        ask for it at the next pause, by `learn.at_pause(learn.stop_for_now, stops=True)`"""
+        "End the fit at once, like one that is over, so that `resume` can continue it; inside a batch not exactly"
         self.route.stop(reason)
 
     @property
@@ -345,7 +350,7 @@ class FitMixin(StopMixin):
         if stopped is None:
             raise RuntimeError("There is nothing to resume: no fit was stopped after its first batch was drawn, "
                 "or another one has begun since. A fit that was cancelled is over; one that "
-                "`learn.at_pause(learn.stop_for_now, stops=True)` ends can be resumed. Write `fit(…)`")
+                "`learn.stop_soon()` ends can be resumed. Write `fit(…)`")
         cbs = stopped.cbs if cbs is None else cbs
         if procs is not None: return self.fit_in_processes(procs, cbs, 'resume', lr=lr, wd=wd)
         with HeldInterrupt(self) as held, self.added_cbs(cbs):

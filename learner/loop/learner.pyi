@@ -179,8 +179,11 @@ class Learner:
     def to_device(self):
         'Move all modules of learner and callbacks to the device, but not a model that is spread over several'
         ...
+    def stop_soon(self, reason=...):
+        'End the fit when the running batch is done, as Ctrl-C does: `resume` continues it exactly\n\n- `reason`: Kept in `stop_reason`'
+        ...
     def stop_for_now(self, reason=...):
-        'End the fit like a fit that is over, so that `resume` can continue it. Inside a batch, that is not exact:\nask for it at the next pause, by `learn.at_pause(learn.stop_for_now, stops=True)`\n\n- `reason`: Kept in `stop_reason`'
+        'End the fit at once, like one that is over, so that `resume` can continue it; inside a batch not exactly\n\n- `reason`: Kept in `stop_reason`'
         ...
     @property
     def at(self):

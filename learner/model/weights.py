@@ -177,4 +177,4 @@ def put_weights(model, state, strict, only):
 
 def _misfit(res, strict=True):
     if not strict: return f"Nothing in the file fits the model. {res}"
-    return f"The weights do not fit the model. {res}. `strict=False` loads those that do"
+    return f"The weights do not fit the model. {res}. `learn.load(file, strict=False)` loads those that do"

@@ -149,7 +149,7 @@ class StopAfter(Callback):
     @checked(n_iter='>=1')
     def __init__(self, n_iter): self.n_iter = n_iter
     def after_batch(self):
-        if self.learn.train_iter==self.n_iter: self.learn.at_pause(self.learn.stop_for_now, stops=True)
+        if self.learn.train_iter==self.n_iter: self.learn.stop_soon()
 
 def _replay(learn, cbs, n_iter):
     "Train on to batch `n_iter`"
