@@ -213,6 +213,13 @@ def test_one_score_for_each_class_label_is_refused_where_classes_were_asked_for(
     with pytest.raises(ValueError, match=r'predictions have shape \(4, 1\), with one score in axis -1'):
         from_sklearn('f1_score', is_class=True)(torch.randn(4, 1), torch.zeros(4).long())
 
+def test_decisions_of_one_score_for_each_target_need_a_threshold():
+    sk = pytest.importorskip('sklearn.metrics')
+    p,t = randn(20, 1),torch.arange(20)[:,None]%2
+    with pytest.raises(ValueError) as e: value_of(from_sklearn('f1_score'), p, t)
+    assert '`from_sklearn(…, thresh=.5)` decides about scores, after a sigmoid' in e.value.__notes__[0]
+    assert value_of(from_sklearn('f1_score', thresh=.5), p, t)==pytest.approx(sk.f1_score(t, p>0))
+
 # Reading a history
 def test_the_learner_has_the_smoothed_loss_and_the_final_record():
     learn = learner().fit(2)

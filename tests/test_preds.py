@@ -258,6 +258,33 @@ def test_no_targets(dl):
     assert (close(preds, logits(learn).softmax(1)) and targs is None and losses is None
         and torch.equal(dec, logits(learn).argmax(1)))
 
+class Masked(nn.Module):
+    "Has a second input that may be left out"
+    def __init__(self): super().__init__(); self.lin = nn.Linear(4, 4)
+    def forward(self, x, mask=None): return self.lin(x if mask is None else x*mask)
+
+def masked(train):
+    torch.manual_seed(0)
+    return Learner(DataLoaders(train, train, device='cpu'), Masked(), nn.MSELoss()).remove_cb(ProgressCallback)
+
+two = TensorDataset(X, X.sign())
+@pytest.mark.parametrize('train', [DataLoader(TensorDataset(X, X.sign(), X), 5), [(X, X.sign(), X)]],
+    ids=['loader','list'])
+@pytest.mark.parametrize('dl', [[two[:9], two[9:]], DataLoader(two, 5, shuffle=True), [[X, X.sign()]]],
+    ids=['tuples','loader','lists'])
+def test_several_inputs_without_targets(train, dl):
+    "As many parts as there are inputs in training: the last one is no target, though a loss could compare it"
+    learn = masked(train)
+    preds,targs = learn.get_preds(dl=dl)
+    assert targs is None and close(preds, learn.model(X, X.sign()).detach()) and close(preds, learn.get_preds()[0])
+    assert close(learn.get_preds(dl=[(X,)])[0], learn.model(X).detach())
+
+def test_what_is_said_of_inputs_decides_where_there_are_no_targets():
+    learn = masked(DataLoader(TensorDataset(X, X.sign(), X), 5))
+    for k,v in dict(n_inp=1, split=lambda b: (b[:1], b[1:])).items():
+        learn.dls = DataLoaders(learn.dls.train, learn.dls.valid, device='cpu', **{k:v})
+        assert close(learn.get_preds(dl=[(X, X.sign())])[1], X.sign())
+
 @pytest.mark.parametrize('dim', [None, 0, 1])
 @pytest.mark.parametrize('save', [False, True])
 def test_batches_are_put_together_along(dim, save, tmp_path):

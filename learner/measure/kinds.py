@@ -104,7 +104,11 @@ class AccumMetric(Metric):
         args,more = (pred,targ),dict(ignore_index=self.ignored) if self.ignores else {}
         if self.drops: args = [o[targ!=self.ignored] for o in args] # decisions; numbers may well be -100
         if self.to_np: args = [_numpy(o) for o in args]
-        res = self.func(*(args[::-1] if self.invert_arg else args), **more, **self.kwargs)
+        try: res = self.func(*(args[::-1] if self.invert_arg else args), **more, **self.kwargs)
+        except ValueError as e:
+            if self.only_scores and not self.drops: e.add_note(f"`{self.name}` got predictions as they are, one for each "
+                "target: `from_sklearn(…, thresh=.5)` decides about scores, after a sigmoid")
+            raise
         if res is None or isinstance(res, str): raise TypeError(
             f"The metric `{self.name}` returns a number, or several, but it returned {res!r}")
         return res.item() if self.to_np and getattr(res, 'ndim', None)==0 else res

@@ -11,8 +11,6 @@ __all__ = ['decision']
 
 # %% ../../nbs/result/02_predict.ipynb #imports
 from collections.abc import Mapping
-from contextlib import suppress
-from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 from torch.utils.data import default_collate
@@ -22,7 +20,7 @@ from ..core.checks import checked,is_number
 from ..data.sampling import by_number,in_order
 from ..record.rows import map_tensors,rows_of
 from ..loop.learner import Learner
-from .preds import gather,know_loss,splitting
+from .preds import gather,input_shapes,know_loss,splitting
 
 # %% ../../nbs/result/02_predict.ipynb #decision
 def decision(
@@ -43,28 +41,12 @@ def _class(i, vocab):
     except LookupError: raise ValueError(f"`vocab` names {len(vocab)} classes, but there is a class {i}") from None
 
 # %% ../../nbs/result/02_predict.ipynb #predict
-_shapes = WeakKeyDictionary() # shapes of the inputs of one sample, by position or name, for each `dls`
-
-def _inputs_of(dl):
-    "A batch of `dl`, if there is one without iterating: its first, or a batch of one sample"
-    if isinstance(dl, (list,tuple)): return dl[0]
-    return dl.collate_fn([dl.dataset[0]]) if by_number(dl) else None
-
-def _sample_shapes(learn):
-    "Shapes of the inputs of one sample, as far as a loader of `learn.dls` tells"
-    if learn.dls in _shapes: return _shapes[learn.dls]
-    dl,shapes = learn.dls.train if learn.dls.valid is None else learn.dls.valid,{}
-    with suppress(Exception), learn.unchanged(dl): # its files may be gone
-        if (b := _inputs_of(dl)) is not None:
-            shapes = {k:v.shape[1:] for k,v in _named(learn.dls.split(b)[0]) if isinstance(v, Tensor)}
-    return _shapes.setdefault(learn.dls, shapes)
-
 def _named(xb): return xb.items() if isinstance(xb, Mapping) else enumerate(xb)
 
 def _check_one(learn, b):
     "Refuse an item that has an axis more than a sample, as a batch has"
     for k,x in _named(b):
-        shape = _sample_shapes(learn).get(k)
+        shape = input_shapes(learn).get(k)
         if shape is None or not isinstance(x, Tensor) or x.ndim!=len(shape)+2 or x.shape[2:]!=shape: continue
         raise ValueError(f"`item` is one input, as in `dls` of shape {tuple(shape)}, but got {tuple(x.shape[1:])}, "
             "like a batch: write `learn.predict(item[0])` for the first, and `learn.get_preds(dl=[(item,)])` for all")

@@ -12,18 +12,19 @@ __all__ = ['per_sample', 'GatherPredsCallback', 'FetchPredsCallback']
 
 # %% ../../nbs/result/01_preds.ipynb #imports
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator,Mapping
+from contextlib import contextmanager,suppress
 from copy import copy,deepcopy
 from pathlib import Path
 from types import SimpleNamespace
+from weakref import WeakKeyDictionary
 import torch
 from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.callback import Callback
 from ..core.checks import checked,is_whole,short_name,whole
-from ..data.loaders import check_choice,find_bs
-from ..data.sampling import in_order
+from ..data.loaders import DataLoaders,check_choice,find_bs
+from ..data.sampling import by_number,in_order
 from ..record.rows import Rows,rows_of
 from ..loop.inference import check_parts
 from ..loop.learner import Learner
@@ -239,6 +240,39 @@ def _explained(split):
             raise
     return _f
 
+# %% ../../nbs/result/01_preds.ipynb #input_shapes
+_shapes = WeakKeyDictionary() # of the inputs of one sample, for each `dls`
+
+def _one_sample(dl):
+    "A batch of `dl`, if there is one without iterating: its first, or a batch of one sample"
+    if isinstance(dl, (list,tuple)): return dl[0]
+    return dl.collate_fn([dl.dataset[0]]) if by_number(dl) else None
+
+def input_shapes(
+    learn, # A learner
+) -> dict: # By position or name; None for what is no tensor, and empty where no loader tells
+    "Shapes of the inputs of one sample of `learn.dls`"
+    if learn.dls in _shapes: return _shapes[learn.dls]
+    dl,shapes = learn.dls.train if learn.dls.valid is None else learn.dls.valid,{}
+    with suppress(Exception), learn.unchanged(dl): # its files may be gone
+        if (b := _one_sample(dl)) is not None:
+            xb = learn.dls.split(b)[0]
+            named = xb.items() if isinstance(xb, Mapping) else enumerate(xb)
+            shapes = {k:v.shape[1:] if isinstance(v, torch.Tensor) else None for k,v in named}
+    return _shapes.setdefault(learn.dls, shapes)
+
+def split_for(
+    learn, # A learner
+    dl, # A loader to predict on
+):
+    "How batches of `dl` are split: with no more parts than a sample of `dls` has inputs, they have no targets"
+    dls,n = learn.dls,0
+    known = any(o is dl for o in dls) or dls.n_inp is not None \
+        or getattr(dls.split, '__func__', None) is not DataLoaders.split
+    if not known: n = len(input_shapes(learn))
+    def _f(b): return (tuple(b), ()) if 1<n==len(b) and isinstance(b, (tuple,list)) else dls.split(b)
+    return _f
+
 # %% ../../nbs/result/01_preds.ipynb #gather
 def know_loss(learn):
     "Let a model that returns its own loss show which loss that is, with a batch of `dls.train`, if it has run none yet"
@@ -248,11 +282,12 @@ def know_loss(learn):
 
 def gather(learn, dl, inner=False, reorder=True, cbs=None, act=None, with_decoded=False, **kwargs):
     "One validation on `dl`, and the callback with its results. Use inside `learn.unchanged`: random generators advance"
+    split = _explained(split_for(learn, dl))
     dl,to,n = in_order(dl, reorder)
     know_loss(learn)
     act = activation_of(learn.known_loss) if act is None else act
     cb = GatherPredsCallback(n=n, to=to, act=act, dec=decodes_of(learn.known_loss) if with_decoded else None, **kwargs)
-    with splitting(learn, _explained(learn.dls.split)), learn.added_cbs([cb, *L(cbs)]), learn.keep_modes():
+    with splitting(learn, split), learn.added_cbs([cb, *L(cbs)]), learn.keep_modes():
         learn.infer('predict', {'valid': dl}, inner)
     if not cb.complete: raise RuntimeError(f"There are no predictions: they were cancelled by {cb.coverage.cut}")
     return cb
