@@ -106,8 +106,8 @@ class AccumMetric(Metric):
         if self.to_np: args = [_numpy(o) for o in args]
         try: res = self.func(*(args[::-1] if self.invert_arg else args), **more, **self.kwargs)
         except ValueError as e:
-            if self.only_scores and not self.drops: e.add_note(f"`{self.name}` got predictions as they are, one for each "
-                "target: `from_sklearn(…, thresh=.5)` decides about scores, after a sigmoid")
+            if self.only_scores and not self.drops: e.add_note(f"`{self.name}` got predictions as they are, one for "
+                "each target: `from_sklearn(…, thresh=.5)` decides about scores, after a sigmoid")
             raise
         if res is None or isinstance(res, str): raise TypeError(
             f"The metric `{self.name}` returns a number, or several, but it returned {res!r}")
