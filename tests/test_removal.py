@@ -226,3 +226,13 @@ def test_a_cleanup_that_fails_does_not_keep_the_outer_ones_from_running():
     seen = names(cb)
     assert [o for o in seen if o.startswith('cleanup_')]==[f'cleanup_{o}' for o in ('batch','train','epoch','fit')]
     assert cb not in learn.cbs and 'raised by `Failing.cleanup_batch`' in e.value.__notes__
+
+def test_what_is_removed_or_replaced_while_others_are_away_stays_so():
+    learn = synth_learner(cbs=[MixUp, GradientClip]).add_cb(ProgressCallback).to_fp16()
+    half = learn.mixed_precision
+    with learn.no_logging():
+        learn.remove_cb(MixUp)
+        learn.to_bf16()
+        with learn.removed_cbs(GradientClip): learn.remove_cb(Recorder)
+    assert [o.name for o in learn.cbs]==['train_eval','gradient_clip','progress','mixed_precision']
+    assert learn.mixed_precision is not half and learn.mixed_precision.amp_mode=='bf16'

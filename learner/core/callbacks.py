@@ -162,7 +162,7 @@ def chosen(cbs, which):
 @contextmanager
 def without(cbs:CallbackList, which):
     "Detach the callbacks that `which` lists; the same instances come back, in their places"
-    before = list(cbs)
-    cbs.detach(chosen(cbs, which))
+    before,gone = list(cbs),chosen(cbs, which)
+    cbs.detach(gone)
     try: yield
-    finally: bring_back(cbs, before, [o for o in before if o not in cbs])
+    finally: bring_back(cbs, before, [o for o in gone if o not in cbs]) # others that are gone were meant to go
