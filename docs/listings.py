@@ -27,12 +27,6 @@ def table(heads, rows, cls='names'):
     for row in rows: yield f'| {" | ".join(map(cell, row))} |'
     yield ''
 
-def pages(env):
-    "The pages below this one, with their summaries"
-    for o in pages_below(env.docname, env.found_docs):
-        page = Page.read(nbs/f'{o}.ipynb')
-        yield f'- [{page.title}](/{o}.ipynb): {page.summary}'
-
 def doors(env):
     "The six pages to begin with, as cards"
     yield from (':::{container} doors', door_list().replace('): ', ') '), ':::')
@@ -230,7 +224,7 @@ def scopes(env):
     figure = f'<figure class="loop">{picture()}<figcaption>{caption}</figcaption></figure>'
     yield f'```{{raw}} html\n{figure}\n```'
 
-listings = dict(pages=pages, doors=doors, gallery=gallery, by_name=by_name, by_task=by_task, learner=learner,
+listings = dict(doors=doors, gallery=gallery, by_name=by_name, by_task=by_task, learner=learner,
     attributes=attributes,
     callbacks=callbacks, metrics=metrics, schedules=schedules, errors=errors, events=event_table, scopes=scopes)
 

@@ -1,7 +1,8 @@
 """The map of the site, and what the page of a part shows of its chapters: a picture and a list
 
 Nothing but the map is written by hand: names, order and one-line summaries are read from the notebooks, arrows from
-the imports of the modules. The page of a part calls `show_part` in a hidden cell and stores what it displays.
+the imports of the modules. A page that lists others calls `show_pages`, `show_part` or `show_storeys` in a hidden cell
+and stores what it displays, so that it reads the same on the site and in a clone.
 """
 import ast,fnmatch,re
 from dataclasses import dataclass
@@ -54,6 +55,15 @@ def pages_below(docname, docs) -> list[str]:
     found = dict.fromkeys(o for p in patterns for o in fnmatch.filter(sorted(docs), p))
     return [o for o in found if o!=docname]
 
+# The parts in storeys: each builds on those above it
+storeys = {
+    'What a run is made of': ['core','data','model','measure'],
+    'The loop': ['record','restore','loop'],
+    'Ways to train': ['schedule','technique','speed'],
+    'What comes out': ['result','resume'],
+    'Why it came out so': ['inspect','diagnose','compare'],
+    'More than one process': ['dist']}
+
 def part_page(part) -> Page: return Page.read(nbs/part/'index.ipynb')
 
 def chapters(part) -> dict[str, Page]:
@@ -101,20 +111,24 @@ def columns(rows, arrows) -> dict[str, int]:
 
 width,height,gap,rise = 1.9,.6,.25,.35 # of a box, and between two boxes, in inches
 
+def canvas(w, h):
+    "A figure of so many inches, and its axes, with the origin at the top left"
+    from matplotlib.figure import Figure
+    fig = Figure((w+.1, h+.1), dpi=150)
+    ax = fig.add_axes((0,0,1,1))
+    ax.set(xlim=(-.05, w+.05), ylim=(-h-.05, .05))
+    ax.axis('off')
+    return fig,ax
+
 def draw(part):
     "The chapters of a part in boxes. An arrow leads from a chapter to one that it imports"
-    from matplotlib.figure import Figure
     chs,to = chapters(part),arrows(part)
     lines = rows(to)
     col = columns(lines, to)
     left = (4-max(map(len, lines)))/2*(width+gap)
     x = {o:left+c*(width+gap)+width/2 for o,c in col.items()}
     y = {o:-i*(height+rise)-height/2 for i,line in enumerate(lines) for o in line}
-    size = 4*width+3*gap+.1,len(lines)*(height+rise)-rise+.1
-    fig = Figure(size, dpi=150)
-    ax = fig.add_axes((0,0,1,1))
-    ax.set(xlim=(-.05, size[0]-.05), ylim=(.05-size[1], .05))
-    ax.axis('off')
+    fig,ax = canvas(4*width+3*gap, len(lines)*(height+rise)-rise)
     for i,(o,ps) in enumerate(to.items(), 1):
         for p in sorted(ps): ax.annotate('', (x[p], y[p]-height/2), (x[o], y[o]+height/2), zorder=0,
             arrowprops=dict(arrowstyle='-|>', color='#777', lw=1.2, shrinkA=0, shrinkB=0))
@@ -127,6 +141,11 @@ def box(x, y):
     from matplotlib.patches import FancyBboxPatch
     return FancyBboxPatch((x-width/2+.05, y-height/2+.05), width-.1, height-.1, boxstyle='round,pad=.05',
         facecolor='#e8f0fb', edgecolor='#4a6fa5', lw=1)
+
+def as_image(fig):
+    png = BytesIO()
+    fig.savefig(png, format='png')
+    return Image(png.getvalue())
 
 def listing(part) -> str:
     "The chapters of a part with their summaries, and the parts that it builds on, as Markdown"
@@ -144,8 +163,40 @@ def door_list() -> str:
     found = {o:Page.read(nbs/o/'index.ipynb') for o in doors}
     return '\n'.join(f'- [{page.title}]({o}/index.ipynb): {page.summary}' for o,page in found.items())
 
+def draw_storeys():
+    "The parts in boxes, storey by storey, each with the number of its chapters"
+    step = height+.15
+    fig,ax = canvas(5*width+3*gap, len(storeys)*step-.15)
+    for i,(name,of_storey) in enumerate(storeys.items()):
+        y = -i*step-height/2
+        ax.text(0, y, name, va='center', fontsize=9)
+        for j,o in enumerate(of_storey):
+            x = width+j*(width+gap)+width/2
+            ax.text(x, y+.09, part_page(o).title, ha='center', va='center', fontsize=9)
+            ax.text(x, y-.15, f'{o}/  {len(chapters(o))} chapters', ha='center', va='center', fontsize=7,
+                family='monospace', color='#555')
+            ax.add_patch(box(x, y))
+    return fig
+
+def list_storeys() -> str:
+    "The parts with their summaries, storey by storey, as Markdown"
+    def line(o): return f'- [{part_page(o).title}](../{o}/index.ipynb): {part_page(o).summary}'
+    return '\n\n'.join(f'**{name}**\n\n' + '\n'.join(map(line, ps)) for name,ps in storeys.items())
+
+def page_list(docname) -> str:
+    "The pages below one, with their summaries, as Markdown"
+    docs = [o.relative_to(nbs).with_suffix('').as_posix() for o in nbs.glob('*/*.ipynb')]
+    found = {o:Page.read(nbs/f'{o}.ipynb') for o in pages_below(docname, [*docs, 'all'])}
+    return '\n'.join(f'- [{page.title}](../{o}.ipynb): {page.summary}' for o,page in found.items())
+
 def show_part(part):
     "Display the picture of a part and the list of its chapters"
-    png = BytesIO()
-    draw(part).savefig(png, format='png')
-    display(Image(png.getvalue()), Markdown(listing(part)))
+    display(as_image(draw(part)), Markdown(listing(part)))
+
+def show_storeys():
+    "Display the picture and the list of all parts"
+    display(as_image(draw_storeys()), Markdown(list_storeys()))
+
+def show_pages(docname):
+    "Display the list of the pages below one"
+    display(Markdown(page_list(docname)))

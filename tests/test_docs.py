@@ -103,6 +103,10 @@ def test_the_map_has_every_page_once():
     assert sorted(children)==sorted(found-{'index'})
     assert pages.pages_below('index', found)[0]=='start/index'
 
+def test_each_part_is_in_a_storey():
+    pages = import_module('pages')
+    assert [o for ps in pages.storeys.values() for o in ps]==pages.parts()
+
 def found_docs(): return {o.relative_to(get_config().nbs_path).with_suffix('').as_posix() for o in nbglob(as_path=True)}
 
 def test_llms_txt_has_every_page_and_every_module(catalogue):

@@ -41,11 +41,13 @@ def test_written(tool):
     assert p.returncode==0, p.stderr
 
 def test_lists_of_pages():
-    "The lists of chapters that pages have stored are those of today"
+    "The lists of pages that notebooks have stored are those of today"
     sys.path.insert(0, str(root/'docs'))
     try: import pages
     finally: sys.path.remove(str(root/'docs'))
     lists = {nbs/o/'index.ipynb': pages.listing(o) for o in pages.parts()}
+    lists |= {nbs/f'{o}.ipynb': pages.page_list(o) for o in [f'{d}/index' for d in (*pages.doors,'recipes','project')]}
+    lists[nbs/'built/index.ipynb'] = pages.list_storeys()
     stale = [fn for fn,text in lists.items() if text not in shown_in(fn)]
     assert not stale, 'run `make nbs K=index`'
 
