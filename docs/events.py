@@ -14,6 +14,10 @@ points = dict(
     after_loss='The loss is computed',
     before_zero_grad='Gradients are about to be cleared',
     after_zero_grad='Gradients are cleared',
+    after_backward='The backward pass is over, or was cancelled: gradients may then be those of earlier batches',
+    after_step='The step is over, or was cancelled: `opt_step` is then as before. Gradients are still there, and '
+        '`train_iter` does not count the batch yet',
+    after_batch='The batch is over, finished or cancelled; in training, `train_iter` counts it',
     after_create='The callback is attached to a learner',
     before_row='The recorder is about to write a row of results',
     after_row='A row of results is written',

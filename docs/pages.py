@@ -1,8 +1,8 @@
 """The map of the site, and what the page of a part shows of its chapters: a picture and a list
 
 Nothing but the map is written by hand: names, order and one-line summaries are read from the notebooks, arrows from
-the imports of the modules. A page that lists others calls `show_pages`, `show_part` or `show_storeys` in a hidden cell
-and stores what it displays, so that it reads the same on the site and in a clone.
+the imports of the modules. A page that lists others makes the list in a hidden cell and stores it, so that it reads
+the same on the site and in a clone.
 """
 import ast,fnmatch,re
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from itertools import permutations
 from pathlib import Path
 from textwrap import fill
 from fastcore.nbio import read_nb
-from IPython.display import Image,Markdown,display
+from IPython.display import Image,Markdown
 
 root = Path(__file__).parent.parent
 nbs,lib = root/'nbs',root/'learner'
@@ -178,7 +178,7 @@ def draw_storeys():
             ax.add_patch(box(x, y))
     return fig
 
-def list_storeys() -> str:
+def by_storey() -> str:
     "The parts with their summaries, storey by storey, as Markdown"
     def line(o): return f'- [{part_page(o).title}](../{o}/index.ipynb): {part_page(o).summary}'
     return '\n\n'.join(f'**{name}**\n\n' + '\n'.join(map(line, ps)) for name,ps in storeys.items())
@@ -189,14 +189,9 @@ def page_list(docname) -> str:
     found = {o:Page.read(nbs/f'{o}.ipynb') for o in pages_below(docname, [*docs, 'all'])}
     return '\n'.join(f'- [{page.title}](../{o}.ipynb): {page.summary}' for o,page in found.items())
 
-def show_part(part):
-    "Display the picture of a part and the list of its chapters"
-    display(as_image(draw(part)), Markdown(listing(part)))
-
-def show_storeys():
-    "Display the picture and the list of all parts"
-    display(as_image(draw_storeys()), Markdown(list_storeys()))
-
-def show_pages(docname):
-    "Display the list of the pages below one"
-    display(Markdown(page_list(docname)))
+# What pages call in hidden cells: each displays what it returns
+def picture_of(part): return as_image(draw(part))
+def list_part(part): return Markdown(listing(part))
+def picture_of_storeys(): return as_image(draw_storeys())
+def list_storeys(): return Markdown(by_storey())
+def list_pages(docname): return Markdown(page_list(docname))

@@ -47,7 +47,7 @@ def test_lists_of_pages():
     finally: sys.path.remove(str(root/'docs'))
     lists = {nbs/o/'index.ipynb': pages.listing(o) for o in pages.parts()}
     lists |= {nbs/f'{o}.ipynb': pages.page_list(o) for o in [f'{d}/index' for d in (*pages.doors,'recipes','project')]}
-    lists[nbs/'built/index.ipynb'] = pages.list_storeys()
+    lists[nbs/'built/index.ipynb'] = pages.by_storey()
     stale = [fn for fn,text in lists.items() if text not in shown_in(fn)]
     assert not stale, 'run `make nbs K=index`'
 
