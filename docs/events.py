@@ -7,8 +7,8 @@ scopes = dict(fit='the whole fit', epoch='one epoch: training, then validation',
     validate='all batches of a validation loader', batch='one batch', backward='the backward pass',
     step='the optimizer step')
 points = dict(
-    before_draw='A batch is about to be taken from the loader; also before the draw that finds it empty. Not again '
-        'in a fit that resumes, if it was fired for the next batch before the stop',
+    before_draw='A batch is about to be taken from the loader; also before the draw that finds it empty. A resumed '
+        'fit does not fire it a second time for the batch before which it was stopped',
     after_draw='The batch has come, as the loader gave it; it is not on the device yet',
     after_pred='The model has been run',
     after_loss='The loss is computed',

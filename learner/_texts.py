@@ -534,7 +534,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Interpretation.__init__': 'Parameters:\n'
                             '\n'
                             '- `learn`: The learner to interpret\n'
-                            '- `dl`: Any iterable of batches\n'
+                            '- `dl`: Any iterable of batches; default: the validation loader\n'
                             '- `act`: Applied to predictions; default: the activation that belongs to the loss\n'
                             '- `vocab`: Names of the classes; default `learn.dls.vocab`, if there is one',
  'Interpretation.from_learner': 'Parameters:\n'

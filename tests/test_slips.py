@@ -4,6 +4,7 @@ import copy,re
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import TensorDataset
 from learner.all import *
 from small_fits import Y,cut,mk,net,same,weights
 
@@ -335,3 +336,21 @@ many = F.one_hot(Y, 2).float()
 def test_metrics_of_one_class_and_of_several_are_told_apart(loss, y, metric, hint):
     with pytest.raises(ValueError) as e: mk(data=cut(10, y), loss_func=loss, metrics=metric, valid=cut(10, y)).fit(1)
     assert any(re.search(hint, o) for o in e.value.__notes__)
+
+class Two(nn.Module):
+    "A model of two inputs"
+    def __init__(self): super().__init__(); self.l = nn.Linear(2, 2)
+    def forward(self, a, b): return self.l(b) + a[:,None]
+
+@pytest.mark.parametrize('n', [1, 3])
+def test_an_item_has_as_many_inputs_as_a_sample(n):
+    data = TensorDataset(torch.rand(8), torch.rand(8, 2), torch.zeros(8, dtype=torch.long))
+    learn = Learner(DataLoaders.from_dsets(data, data, bs=4, device='cpu'), Two(), nn.CrossEntropyLoss())
+    sample = data[0]
+    assert learn.predict(sample[:2])[0] in (0, 1)
+    with pytest.raises(ValueError, match=rf'2 inputs, but `item` has {n}: write `learn.predict\(\(x1, x2\)\)`'):
+        learn.predict(sample[:n])
+
+def test_an_interpretation_is_of_the_validation_data_if_nothing_else_is_said():
+    learn = synth_learner()
+    assert torch.equal(Interpretation(learn).preds, Interpretation.from_learner(learn).preds)

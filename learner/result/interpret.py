@@ -78,11 +78,11 @@ class Predicted:
     @checked(act=callable)
     def __init__(self,
         learn:Learner, # The learner to interpret
-        dl, # Any iterable of batches
+        dl=None, # Any iterable of batches; default: the validation loader
         act=None, # Applied to predictions; default: the activation that belongs to the loss
         vocab=None, # Names of the classes; default `learn.dls.vocab`, if there is one
     ):
-        self.learn,self.dl,self.act = learn,dl,act
+        self.learn,self.dl,self.act = learn,learn.loader(1, dl),act
         self.vocab = getattr(learn.dls, 'vocab', None) if vocab is None else vocab
 
     @cached_property

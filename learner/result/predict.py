@@ -44,9 +44,13 @@ def _class(i, vocab):
 def _named(xb): return xb.items() if isinstance(xb, Mapping) else enumerate(xb)
 
 def _check_one(learn, b):
-    "Refuse an item that has an axis more than a sample, as a batch has"
+    "Refuse an item that has other inputs than a sample, or an axis more, as a batch has"
+    shapes = input_shapes(learn)
+    if isinstance(b, list) and 1<len(shapes)!=len(b) and 0 in shapes: raise ValueError(
+        f"A sample of `dls` has {len(shapes)} inputs, but `item` has {len(b)}: "
+        f"write `learn.predict(({', '.join(f'x{i+1}' for i in range(len(shapes)))}))`, without the target")
     for k,x in _named(b):
-        shape = input_shapes(learn).get(k)
+        shape = shapes.get(k)
         if shape is None or not isinstance(x, Tensor) or x.ndim!=len(shape)+2 or x.shape[2:]!=shape: continue
         raise ValueError(f"`item` is one input, as in `dls` of shape {tuple(shape)}, but got {tuple(x.shape[1:])}, "
             "like a batch: write `learn.predict(item[0])` for the first, and `learn.get_preds(dl=[(item,)])` for all")
