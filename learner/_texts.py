@@ -634,7 +634,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Learner.at_pause': 'Parameters:\n'
                      '\n'
                      '- `f`: Called without arguments\n'
-                     '- `stops`: `f` only ends the fit, by an exception: it comes last, between batches of a '
+                     '- `stops`: `f` only ends the fit, by an exception: called last, and between batches of a '
                      'validation too',
  'Learner.batch_limit': 'Most batches of a phase; None in `predict`, which takes every sample, and in `lr_find`\n'
                         '\n'

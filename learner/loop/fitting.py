@@ -269,7 +269,7 @@ class StopMixin(OptimizerMixin):
     @checked(f=callable)
     def at_pause(self,
         f, # Called without arguments
-        stops:bool=False, # `f` only ends the fit, by an exception: it comes last, between batches of a validation too
+        stops:bool=False, # `f` only ends the fit, by an exception: called last, and between batches of a validation too
     ):
         "Call `f` as soon as nothing is half done: between two batches, phases or epochs"
         self.route.request(f, stops)

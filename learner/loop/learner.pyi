@@ -194,7 +194,7 @@ class Learner:
         'Where the run of the last fit began, and where it was resumed, rewound or forked: a tuple of turns'
         ...
     def at_pause(self, f, stops: bool=...):
-        'Call `f` as soon as nothing is half done: between two batches, phases or epochs\n\n- `f`: Called without arguments\n- `stops`: `f` only ends the fit, by an exception: it comes last, between batches of a validation too'
+        'Call `f` as soon as nothing is half done: between two batches, phases or epochs\n\n- `f`: Called without arguments\n- `stops`: `f` only ends the fit, by an exception: called last, and between batches of a validation too'
         ...
     def first_batches(self):
         'Around the first batches of a fit: warn of mistakes that do not fail'

@@ -113,7 +113,7 @@ class WayBack(Route):
         self.samples = {} # what told the samples of the loaders apart when the fit began
         self.hypers_before,self.hypers_at_start = {},{} # hyper-parameters before the fit, and when it began
         self.cbs = () # callbacks of the running fit
-        self.train_on = None # called when the fit has ended that was stopped to train on from elsewhere
+        self.train_on = None # set by what stops a fit to train on from elsewhere: called when it is over
         self.draws,self.next_batch = None,0 # the pass over the running phase's loader; index of the next batch
         self._attributes = None # of model and loss, as they were before training
         self.runs = {} # `run` of callbacks, by name, when all have set up
@@ -242,7 +242,7 @@ class Pauses(WayBack):
         return replace(at, optimizer=replace(at.optimizer, grads={})) # those of half a batch
 
     def note_unfinished(self, e):
-        "Note where the fit is, which the `StopForNow` `e` ends"
+        "Note where the fit is that the `StopForNow` `e` ends"
         self.ends_early(e)
         at,weights = self.position(),everything(self.learn) # a callback may load its best weights in `after_fit`
         self.unfinished = at and Stopped(at, in_memory=True, weights=weights, train=self.learn.dls.train)
