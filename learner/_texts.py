@@ -293,8 +293,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Dispatcher.add_cbs': 'Parameters:\n\n- `cbs`: Callbacks, or classes of them',
  'Dispatcher.added_cbs': 'Parameters:\n\n- `cbs`: Callbacks, or classes of them',
  'Dispatcher.announce_error': 'Parameters:\n\n- `e`: The exception that ended a scope',
+ 'Dispatcher.ends_early': 'Parameters:\n\n- `e`: The exception that ends the innermost scope',
  'Dispatcher.hears': 'Parameters:\n\n- `cb`: A callback that is attached\n- `ev`: Name of an event',
- 'Dispatcher.leaving': 'Parameters:\n\n- `e`: The exception that leaves the innermost scope',
  'Dispatcher.on': 'Parameters:\n'
                   '\n'
                   '- `ev`: An event, with or without a filter, or several combined with `|`\n'
@@ -634,7 +634,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Learner.at_pause': 'Parameters:\n'
                      '\n'
                      '- `f`: Called without arguments\n'
-                     '- `stops`: `f` ends the fit by an exception: it is then called between the batches of a '
+                     '- `stops`: `f` only ends the fit, by an exception: called last, and between batches of a '
                      'validation too',
  'Learner.batch_limit': 'Most batches of a phase; None in `predict`, which takes every sample, and in `lr_find`\n'
                         '\n'
@@ -642,6 +642,11 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                         '\n'
                         '- `phase`: `train` or `valid`',
  'Learner.distrib_ctx': 'Parameters:\n\n- `kwargs`: For `Distributed`',
+ 'Learner.ends_early': 'Called before the cleanup of a scope that an exception ends\n'
+                       '\n'
+                       'Parameters:\n'
+                       '\n'
+                       '- `e`: The exception that ends the innermost scope',
  'Learner.export': 'Parameters:\n\n- `fname`: A name in `path`, an absolute path, or an open file',
  'Learner.find_state': 'Parameters:\n'
                        '\n'
@@ -766,11 +771,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                   '- `mode`: `validate` or `predict`\n'
                   '- `dls`: Loaders by name\n'
                   '- `inside`: Run only the `validate` scopes, even where nothing is running',
- 'Learner.leaving': 'Called before the cleanup of a scope that ends early\n'
-                    '\n'
-                    'Parameters:\n'
-                    '\n'
-                    '- `e`: The exception that leaves the innermost scope',
  'Learner.load': 'Parameters:\n'
                  '\n'
                  '- `file`: A name in `path/model_dir`, an absolute path, or an open file\n'
@@ -1109,7 +1109,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                  '- `draws`: The pass over the training loader that was resumed or is to begin\n'
                  '- `overrides`: `lr` and `wd` of the resuming `fit`, where the stopped one began with others\n'
                  '- `in_memory`: Nothing but time has passed since: settings need not be compared\n'
-                 '- `rerun`: The same call of `fit` may have come again: name the overrides in a warning',
+                 '- `by_fit`: Resumed by `fit(…, resume=…)`, and not by `resume`: a warning names the overrides',
  'Position.show': 'Parameters:\n\n- `learn`: The learner that resumes',
  'Position.where': 'Parameters:\n\n- `n_train`: Training batches in an epoch, if known',
  'PrintProgress.__init__': 'Parameters:\n'

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader,IterableDataset,TensorDataset
 from learner.all import *
 from learner.dist.processes import processes
+from learner.schedule import limits,validation
 
 class Ids(Callback):
     "Ids of the samples that count, by epoch: they are the first feature"
@@ -198,6 +199,15 @@ def stop_early():
     learn = make(lr=1e-3)
     with learn.distrib_ctx():
         learn.fit(9, cbs=[EarlyStoppingCallback(min_delta=1., patience=2), ReduceLROnPlateau(patience=1)])
+    return state(learn, reason=learn.stop_reason)
+
+def by_clock(kind):
+    "A fit in which callbacks read the clock, and that of the second process is twice as fast"
+    learn = make()
+    def clock(): return learn.train_iter*(1+rank_distrib())
+    limits.monotonic = validation.monotonic = clock
+    cbs = dict(limit=lambda: TimeLimit(5), validate=lambda: Validate(every=4, unit='s'))[kind]()
+    with learn.distrib_ctx(): learn.fit(2, cbs=cbs)
     return state(learn, reason=learn.stop_reason)
 
 def find_lr():

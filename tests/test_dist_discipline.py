@@ -42,6 +42,12 @@ def test_stops_are_agreed_on(what, ev, procs):
     assert (res[0]['exc'] and res[0]['exc'][0])==kind and res[0]['done']<14
     close(res[0]['weights'], one('act', 'sleep', at=99)['weights'])
 
+@pytest.mark.parametrize('kind', ['limit', *also('validate')])
+def test_clocks_that_differ_do_not_part_the_processes(kind):
+    res,ref = together(2, 'by_clock', kind),one('by_clock', kind)
+    for o in res: close({k:o[k] for k in compared}, {k:ref[k] for k in compared})
+    assert [o['reason'] for o in res]==[ref['reason']]*2
+
 @pytest.mark.parametrize('what,rank,n_valid', [('interrupt', 1, 400), *also(('interrupt', 0, 400),
     ('error', 1, 400), ('terminate', 1, 400), ('terminate', 0, 400), ('stop', 0, 400), ('interrupt', 1, 12),
     ('interrupt', 0, 300))])

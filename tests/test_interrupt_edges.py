@@ -33,6 +33,21 @@ class CtrlC(Callback):
 
 def weights(learn): return {k:v.tolist() for k,v in learn.model.state_dict().items()}
 
+# Together with another stop, and with an error
+def test_with_a_stop_that_waits_too_the_fit_can_be_resumed_where_it_was():
+    def both(learn):
+        if learn.train_iter==3: learn.stop_soon('enough'); ctrl_c()
+    learn = synth_learner(4, cbs=[stop := on('after_batch')(both)])
+    with pytest.raises(KeyboardInterrupt, match='Stopped in epoch 0, after batch 3 of 4'): learn.fit(2)
+    learn.remove_cb(stop)
+    assert weights(learn.resume())==weights(synth_learner(4).fit(2))
+
+def test_a_stop_that_waits_hides_no_error():
+    def both(learn): learn.stop_soon('enough'); raise ZeroDivisionError
+    learn = synth_learner(4, cbs=on('after_batch')(both))
+    with pytest.raises(ZeroDivisionError): learn.fit(2)
+    assert learn.at.counters.train_iter==1
+
 # A search for a learning rate
 @pytest.mark.parametrize('fails', [False,True])
 def test_in_a_batch_of_lr_find_it_waits_and_is_not_swallowed_by_an_error(fails):

@@ -51,6 +51,16 @@ def test_after_a_stop_resume_too_is_short():
     with pytest.raises(ZeroDivisionError) as e: learn.resume()
     assert mine(e.value)==['test_after_a_stop_resume_too_is_short','after_pred','broken'] and len(files(e.value))==4
 
+def test_a_folder_beside_the_library_whose_name_begins_alike_is_of_the_user(tmp_path):
+    (tmp_path/'learner').symlink_to(learner.__path__[0])
+    script = tmp_path/'learner_runs'/'train.py'
+    script.parent.mkdir()
+    script.write_text("from learner.all import *\nclass Fails(Callback):\n    def after_pred(self): 1/0\n"
+        "synth_learner(cbs=Fails).fit(1)\n")
+    res = subprocess.run([sys.executable, script], env=os.environ|dict(PYTHONPATH=str(tmp_path)), capture_output=True,
+        text=True)
+    assert res.stderr.count(f'File "{script}"')==2 and '1/0' in res.stderr, res.stderr
+
 def test_frames_of_torch_stay_after_the_last_line_of_the_user():
     with pytest.raises(RuntimeError, match='shapes') as e: synth_learner(model=nn.Linear(3, 1)).fit(1)
     names = files(e.value)

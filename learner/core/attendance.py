@@ -36,11 +36,11 @@ def stray(e:CancelException) -> RuntimeError:
 def call_all(
     hs, # Handlers, called without arguments
     ev:str, # Their event
-    leaving=None, # The exception that is leaving already
+    ending=None, # The exception that ends the scope, if one does
 ):
     """Call every handler, even if some fail: the first error is raised, later ones become its notes.
-    An error replaces a cancel that is leaving, because it would be lost where the cancel is caught"""
-    first = None if isinstance(leaving, CancelException) else leaving
+    An error replaces a cancel that ends the scope, because it would be lost where the cancel is caught"""
+    first = None if isinstance(ending, CancelException) else ending
     for h in hs:
         try: h()
         except BaseException as e:
@@ -48,7 +48,7 @@ def call_all(
             if isinstance(e, CancelException): e = stray(e)
             if first is None: first = e
             else: first.add_note(f"then `{type(owner_of(h)).__name__}.{ev}` raised {e!r}")
-    if first is not None and first is not leaving: raise first
+    if first is not None and first is not ending: raise first
 
 # %% ../../nbs/core/05_attendance.ipynb #Attendance
 class Attendance:
@@ -57,38 +57,38 @@ class Attendance:
     def __init__(self, loop):
         refer(self, 'loop', loop)
         self.scopes,self.handlers = [],{} # of `loop`
-        self.absent = {}  # by depth in `loop.scopes`: ids of callbacks that were not there when the scope began
-        self.leaving = [] # to be removed as soon as possible
-        self.gone = {}    # removed in this run, by id
+        self.not_begun = {} # by depth in `loop.scopes`: ids of callbacks that have nothing to undo when the scope ends
+        self.to_remove = [] # as soon as possible
+        self.gone = {} # removed in this run, by id
         self.cleaning = [] # depths of the scopes that are being cleaned up
 
     def turns(self, hs):
-        "Each handler of a `before_…`. From its turn on, its callback is not absent from the innermost scope"
+        "Each handler of a `before_…`. With its turn, its callback begins the innermost scope"
         depth = len(self.loop.scopes)-1
-        absent = self.absent[depth] = {id(owner_of(h)) for h in hs}
+        waiting = self.not_begun[depth] = {id(owner_of(h)) for h in hs}
         for h in hs:
-            absent.discard(id(owner_of(h)))
+            waiting.discard(id(owner_of(h)))
             if id(owner_of(h)) not in self.gone: yield h
-        if not absent: del self.absent[depth]
+        if not waiting: del self.not_begun[depth]
 
     def came(self, cb):
-        "`cb` was added: it is absent from the scopes that are running"
+        "`cb` was added: it has not begun the scopes that are running"
         self.gone.pop(id(cb), None)
-        for depth in range(len(self.loop.scopes)): self.absent.setdefault(depth, set()).add(id(cb))
+        for depth in range(len(self.loop.scopes)): self.not_begun.setdefault(depth, set()).add(id(cb))
 
     def reached(self, hs):
-        "The handlers of a cleanup whose callbacks are not absent from the innermost scope"
-        absent = self.absent.get(len(self.loop.scopes)-1, ())
-        return [h for h in hs if id(owner_of(h)) not in absent]
+        "The handlers of a cleanup whose callbacks have begun the innermost scope"
+        not_begun = self.not_begun.get(len(self.loop.scopes)-1, ())
+        return [h for h in hs if id(owner_of(h)) not in not_begun]
 
     def stay(self, cbs):
-        "`cbs` are added again: they do not leave"
-        self.leaving[:] = [o for o in self.leaving if not any(o is p for p in cbs)]
+        "`cbs` are added again: they are not to be removed"
+        self.to_remove[:] = [o for o in self.to_remove if not any(o is p for p in cbs)]
 
     def remove(self, cb):
         "Let `cb` undo its changes and leave, now or later"
         loop = self.loop
-        if 'batch' in loop.scopes or loop.n_outer or self.cleaning: self.leaving.append(cb)
+        if 'batch' in loop.scopes or loop.n_outer or self.cleaning: self.to_remove.append(cb)
         else: self.remove_now(cb)
 
     def remove_now(self, cb):
@@ -96,7 +96,7 @@ class Attendance:
         loop,failed = self.loop,None
         for depth in reversed(range(len(loop.scopes))):
             ev = f'cleanup_{loop.scopes[depth]}'
-            if depth in self.cleaning or id(cb) in self.absent.get(depth, ()) or not loop.hears(cb, ev): continue
+            if depth in self.cleaning or id(cb) in self.not_begun.get(depth, ()) or not loop.hears(cb, ev): continue
             try: call_all([h] if (h := cb.handler(ev)) else (), ev, failed)
             except BaseException as e: failed = e # the other cleanups are due all the same
         loop.cbs.detach([cb])
@@ -105,26 +105,32 @@ class Attendance:
             hold([cb], loop)
         if failed is not None: raise failed
 
-    def attach(self, cbs, leave):
-        "Add `cbs`, and let callbacks leave that they replace. If anything fails, those are back, and have left before"
+    def attach(self, cbs, remove):
+        """Add `cbs`, and `remove` callbacks that they replace. After an error the replaced ones are attached again, as
+        if they had just been added, because they have undone their changes"""
         loop = self.loop
-        try: add_all(loop.cbs, cbs, self.came, leave)
+        try: add_all(loop.cbs, cbs, self.came, remove)
         except BaseException as e:
             for o in [*self.gone.values()]:
                 if o in loop.cbs: self.came(o)
             if isinstance(e, CancelException): raise stray(e)
             raise
 
-    def leave(self):
-        "A batch is over: callbacks that were removed during it leave, unless something else keeps them"
-        cbs = self.leaving[:]
-        self.leaving.clear()
+    def batch_over(self):
+        """Remove the callbacks that wait for the end of the batch. In the validation of a fit they wait for the end of
+        the phase: it puts attributes of the model back, and so would bring back what the callbacks undo"""
+        if self.loop.training or self.loop.mode!='fit': self.remove_waiting()
+
+    def remove_waiting(self):
+        "Remove the callbacks that wait, unless they have to wait for something else too"
+        cbs = self.to_remove[:]
+        self.to_remove.clear()
         for cb in cbs: self.loop.remove_cb(cb)
 
     def close(self):
         "The run is over: all removed callbacks leave"
-        self.absent.clear()
-        self.leave()
+        self.not_begun.clear()
+        self.remove_waiting()
         for cb in self.gone.values():
             if cb.learn is self.loop: refer(cb, 'learn', None)
         self.gone.clear()

@@ -127,7 +127,7 @@ def add_all(
     cbs:CallbackList, # The list
     new, # Instances to attach
     arrived, # Called with each callback when it is attached
-    leave, # Called with each callback that is replaced, to detach it
+    remove, # Called with each callback that is replaced, to detach it
 ):
     "Attach `new`, then call their `after_create`. If anything fails, the list is as it was"
     before,came,here = list(cbs),[],place()
@@ -135,7 +135,7 @@ def add_all(
         for cb in new:
             if any(cb is o for o in cbs): continue
             remember_place(cb, here)
-            for o in [o for o in cbs if replaces(cb, o)]: leave(o)
+            for o in [o for o in cbs if replaces(cb, o)]: remove(o)
             cbs.attach(cb)
             arrived(cb)
             came.append(cb)

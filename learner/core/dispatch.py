@@ -113,7 +113,7 @@ class Notifier(Handlers):
         self.n_outer,self.attendance = 0,Attendance(self)
         self.scopes = self.attendance.scopes
         # under shorter names, because each batch reads them; `Attendance` changes them in place
-        self._leaving,self._gone = self.attendance.leaving,self.attendance.gone
+        self._to_remove,self._gone = self.attendance.to_remove,self.attendance.gone
         self._announced = None
         super().__init__(CallbackList(self))
 
@@ -160,8 +160,8 @@ class Notifier(Handlers):
         try: call_all(self.handlers.get('after_exception', ()), 'after_exception', e)
         finally: self.exc = None
 
-    def leaving(self, e): # The exception that leaves the innermost scope
-        "Called before the cleanup of a scope that ends early"
+    def ends_early(self, e): # The exception that ends the innermost scope
+        "Called before the cleanup of a scope that an exception ends"
 
     def close_run(self):
         "The run is over: forget its error, and let removed callbacks leave"
@@ -300,7 +300,7 @@ hands_over = {f.__code__ for f in (Notifier.__call__, Watched.__call__, fire_bef
 
 def outgoing(loop, e):
     "The exception that leaves the innermost scope because of `e`: a cancel of a scope around it, or an error"
-    loop.leaving(e)
+    loop.ends_early(e)
     if isinstance(e, CancelException):
         outer,inner = loop.scopes[:loop.n_outer],loop.scopes[loop.n_outer:-1]
         can_end = [*inner, *(o for o in outer if o in ('fit','epoch'))]
@@ -310,7 +310,7 @@ def outgoing(loop, e):
     return e
 
 def fire_cleanup(loop, ev, e=None):
-    "Fire the `cleanup_…` of the innermost scope, in reverse order, for callbacks that are not absent from it"
+    "Fire the `cleanup_…` of the innermost scope, in reverse order, for callbacks that have begun it"
     hs = loop.attendance.reached(reversed(loop.handlers[ev]))
     loop.attendance.cleaning.append(len(loop.scopes)-1)
     try: call_all(hs, ev, e)
@@ -343,7 +343,7 @@ def scope(f): # A method whose name is `_` and that of the scope, such as `_batc
             if cleanup in now.handlers: fire_cleanup(self, cleanup)
         finally:
             now.scopes.pop()
-            if now.absent: now.absent.pop(len(now.scopes), None)
+            if now.not_begun: now.not_begun.pop(len(now.scopes), None)
     @wraps(f)
     def _outermost(self):
         if self.cbs.lost and not self.scopes: self.cbs.tell_lost()

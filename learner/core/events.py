@@ -159,9 +159,8 @@ class Events:
 event = Events([*dict(moments()), *outside_loop])
 
 # %% ../../nbs/core/02_events.ipynb #check_filter
-in_phases = {ev for ev,running in moments() if {'train','validate'} & {*running}} # in training and validation
-in_phases -= {'before_train','before_validate'}
-in_phases |= {'cleanup_batch','cleanup_backward','cleanup_step'}
+_train = training_loop[1][1]
+in_phases = {ev for ev in dict(moments(_train)) if not ev.endswith('_train')} # of batches, in training and validation
 
 _units = dict(iter=lambda learn: learn.train_iter, step=lambda learn: learn.opt_step, epoch=lambda learn: learn.epoch+1)
 

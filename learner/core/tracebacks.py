@@ -8,7 +8,7 @@ Between the cell that calls `fit` and the line of a callback or a model that fai
 __all__ = ['full_traceback']
 
 # %% ../../nbs/core/00_tracebacks.ipynb #imports
-import sys,sysconfig,warnings
+import os,sys,sysconfig,warnings
 from functools import cache
 from importlib.util import find_spec
 from types import TracebackType
@@ -29,10 +29,11 @@ def is_full() -> bool:
     return _settings['full']
 
 # %% ../../nbs/core/00_tracebacks.ipynb #frames
+def _folders(paths): return tuple(os.path.join(o, '') for o in paths) # what their files begin with
 @cache
-def _installed(): return tuple({sysconfig.get_path(k) for k in ('stdlib','platstdlib','purelib','platlib')})
+def _installed(): return _folders({sysconfig.get_path(k) for k in ('stdlib','platstdlib','purelib','platlib')})
 @cache
-def _library(): return tuple(find_spec('learner').submodule_search_locations)
+def _library(): return _folders(find_spec('learner').submodule_search_locations)
 
 def in_library(frame) -> bool:
     "Whether code of this library runs in `frame`"

@@ -170,6 +170,24 @@ def _indexed_strategy(dl, state):
     if n_workers(dl)==0: return _resume_in_process
     return _resume_workers if _can_restart_workers(dl, state) else _resume_by_replay
 
+# %% ../../nbs/data/05_draws.ipynb #before_pass
+def has_old_workers(
+    dl, # Any iterable of batches
+    carry:bool, # As in `Draws`
+) -> bool:
+    "Whether the next pass over `dl` begins with workers that have persisted from an earlier one"
+    return getattr(dl, '_iterator', None) is not None and not carry
+
+def before_pass(
+    dl, # Any iterable of batches
+    n:int, # As in `LoaderState`
+    carry:bool=False, # As in `Draws`
+    parts=None, # Likewise
+) -> LoaderState:
+    "Where a loader is between two passes"
+    return LoaderState(n, at_start=None, now=random_state(dl, parts=parts), idxs=None, workers=None, exhausted=False,
+        old_workers=has_old_workers(dl, carry), description=None, counts=dict(at_start={}, now=counts_of(dl)))
+
 # %% ../../nbs/data/05_draws.ipynb #Draws
 class Draws:
     "One pass over a loader, with the batch indices of each batch, which can be resumed in the middle"
@@ -183,7 +201,7 @@ class Draws:
         self.dl,self.source,self.iterator,self.parts,self.deal = dl,_Source(dl),None,parts,deal
         self.at_start = random_state(dl, parts=parts) if resumable else None
         self.counts = counts_of(dl) if resumable else {}
-        self.old_workers = getattr(dl, '_iterator', None) is not None and not carry
+        self.old_workers = has_old_workers(dl, carry)
         self.exhausted = False # it was resumed where nothing was left
         self.cut_from = None # size of the batch of which the deal gave a part just now, where it cuts batches
         if carry or deal is not None or not getattr(dl, 'persistent_workers', False): self.observe(carry)

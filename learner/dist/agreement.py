@@ -161,7 +161,7 @@ class Stops:
 
     def in_validation(self):
         "Stop before the next batch of a validation, where this process has to, or finds the note of another"
-        if not self.learn.route.stoppable: return
+        if not self.learn.route.can_stop: return
         if self.deal.stops: self.procs.stop_note.leave('')
         else:
             if (now := monotonic())-self.looked<self.every: return

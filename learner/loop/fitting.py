@@ -25,9 +25,9 @@ from ..record.run_config import plain
 from ..restore.places import all_modules
 from .loop import Loop,loss_and_grads
 from .inference import InferenceMixin,check_parts,release_frames
-from .position import Bounds
+from .position import Bounds,Counters
 from .interrupt import HeldInterrupt,load_optimizers
-from .route import Stopped,running
+from .route import StopForNow,Stopped,running
 
 # %% ../../nbs/loop/06_fitting.ipynb #OptimizerMixin
 class OptimizerMixin(InferenceMixin):
@@ -198,12 +198,12 @@ def edited_rates(learn, stopped):
     now = {k:getattr(learn, k) for k in ('lr','wd') if k in was and k not in scheduled}
     return {k:v for k,v in now.items() if plain(v)!=was[k]}
 
-def overrides_of(learn, stopped, lr, wd, rerun):
+def overrides_of(learn, stopped, lr, wd, by_fit):
     "Hyper-parameters that a fit which resumes changes: by its arguments, or by hand since it was stopped"
     was,by_hand = stopped.position.optimizer.at_start,{k:get_hyper(learn.opt, k) for k in stopped.changed}
     given = given_hypers(learn, wd=wd, lr=lr)
-    if rerun: given = given_hypers(learn, **edited_rates(learn, stopped)) | given
-    return by_hand | {k:v for k,v in given.items() if not rerun or was.get(k)!=v}
+    if by_fit: given = given_hypers(learn, **edited_rates(learn, stopped)) | given
+    return by_hand | {k:v for k,v in given.items() if not by_fit or was.get(k)!=v}
 
 def run_fit(learn,
     bounds:Bounds, # Of the fit
@@ -211,7 +211,7 @@ def run_fit(learn,
     held:HeldInterrupt, # Holds Ctrl-C
     stopped:Stopped|None=None, # The fit that is to be resumed
     lr=None, wd=None, # As in `fit`
-    rerun:bool=False, # It may be the same call of `fit` that resumes: `lr` and `wd` are changes where they differ
+    by_fit:bool=False, # Called by `fit`, which may be the same call again: `lr` and `wd` are changes where they differ
 ):
     "A fit from its beginning, or from where it was stopped"
     if stopped is not None: check_within(stopped.position, bounds)
@@ -221,23 +221,24 @@ def run_fit(learn,
         overrides = {}
         asked = given_hypers(learn, wd=learn.wd if wd is None else wd, lr=learn.lr if lr is None else lr)
     else:
-        overrides = overrides_of(learn, stopped, lr, wd, rerun)
+        overrides = overrides_of(learn, stopped, lr, wd, by_fit)
         asked = stopped.position.optimizer.at_start | overrides
-    learn.route.begin(stopped, overrides, rerun)
+    learn.route.begin(stopped, overrides, by_fit)
     with learn.fitting('fit'), learn.added_cbs(replaced_pieces(learn)):
         for k,v in asked.items():
             if stopped is None or get_hyper(learn.opt, k)!=v: learn.set_hyper(k, v)
         learn.route.hypers_at_start = {k:get_hyper(learn.opt, k) for k in ('wd','lr') if k in hypers(learn.opt)}
         bounds.put(learn)
-        vars(learn).update(epoch=bounds.start_epoch, train_iter=0, opt_step=0, epoch_start=0, stop_reason=None,
-            to_validate=learn.dls.valids)
+        Counters(epoch=bounds.start_epoch, train_iter=0, opt_step=0, epoch_start=0).put(learn)
+        learn.stop_reason,learn.to_validate = None,learn.dls.valids
         learn.n_iter = learn.n_train = length(learn.dls.train)
         learn.searches.begin()
         with running(learn.route, cbs), learn.first_batches():
-            held.act() # a stop that came while the fit was prepared
+            held.stop_if_pending() # one that came while the fit was prepared
             learn.run_scopes()
-    again,learn.route.again = learn.route.again,None
-    if again: again(bounds, cbs, held)
+    if (train_on := learn.route.train_on) is not None: # a `SpikeGuard` has stopped the fit, to go back and train on
+        learn.route.train_on = None
+        train_on(bounds, cbs, held)
 
 # %% ../../nbs/loop/06_fitting.ipynb #StopMixin
 class StopMixin(OptimizerMixin):
@@ -253,7 +254,7 @@ class StopMixin(OptimizerMixin):
         reason='', # Kept in `stop_reason`
     ):
         "End the fit at once, like one that is over, so that `resume` can continue it; inside a batch not exactly"
-        self.route.stop(reason)
+        raise StopForNow(reason, self.route)
 
     @property
     def at(self):
@@ -268,7 +269,7 @@ class StopMixin(OptimizerMixin):
     @checked(f=callable)
     def at_pause(self,
         f, # Called without arguments
-        stops:bool=False, # `f` ends the fit by an exception: it is then called between the batches of a validation too
+        stops:bool=False, # `f` only ends the fit, by an exception: called last, and between batches of a validation too
     ):
         "Call `f` as soon as nothing is half done: between two batches, phases or epochs"
         self.route.request(f, stops)
@@ -334,7 +335,7 @@ class FitMixin(StopMixin):
             with self.added_cbs(cbs):
                 stopped,cbs = self.find_state(resume) if resume else None,[o for o in self.cbs if o not in before]
                 if reset_opt and stopped is None: self.create_opt()
-                run_fit(self, bounds, cbs, held, stopped, lr, wd, rerun=True)
+                run_fit(self, bounds, cbs, held, stopped, lr, wd, by_fit=True)
         return self
 
     @checked(wd=...)

@@ -57,13 +57,15 @@ class RestoreMixin(Loop):
         try: yield
         finally:
             for o,v in modes: o.training = v
-            fit,self.mode,self.training = self.mode=='fit',mode,training
-            if mode is None: self._restore_runs(runs, fit)
+            was_fit = self.mode=='fit'
+            self.mode = mode
+            self.training = training
+            if mode is None: self._restore_runs(runs, was_fit)
 
-    def _restore_runs(self, runs, fit):
-        "`run` is for one fit; then the value of the class counts"
+    def _restore_runs(self, runs, was_fit):
+        "`cb.run = False` holds until the end of a fit. What is set in an inference is undone"
         for cb,v in runs:
-            if fit or v is None: vars(cb).pop('run', None)
+            if was_fit or v is None: vars(cb).pop('run', None) # then that of the class holds
             else: vars(cb)['run'] = v
         self.refresh()
 
@@ -81,13 +83,13 @@ class RestoreMixin(Loop):
     ):
         "Leave everything as it is, whatever inference does"
         counts = [(cb, cb.counts) for cb in self.cbs if isinstance(cb, FuncCallback)]
-        inside = self.mode is not None
-        with unmoved(self, *loaders), self.keep_attrs((*of_run, 'results') if inside else of_run):
-            if not inside: self.n_train_iter = self.n_step = None # bounds of a fit
+        in_run = self.mode is not None
+        with unmoved(self, *loaders), self.keep_attrs((*of_run, 'results') if in_run else of_run):
+            if not in_run: self.n_train_iter = self.n_step = None # bounds of a fit
             try: yield
             except BaseException as e:
-                if not inside: release_frames(e)
-                if isinstance(e, KeyboardInterrupt) and not inside and not e.args:
+                if not in_run: release_frames(e)
+                if isinstance(e, KeyboardInterrupt) and not in_run and not e.args:
                     e.args = "Stopped. Everything is as it was before.",
                 raise
             finally:
@@ -123,13 +125,14 @@ class InferenceMixin(RestoreMixin):
         dls:dict, # Loaders by name
         inside:bool=False, # Run only the `validate` scopes, even where nothing is running
     ):
-        "Run inference: a whole run of its own, or the validation alone inside another run"
-        inside,self.to_validate = inside or self.mode is not None,dls
+        "In `unchanged`, run inference: a whole run of its own, or the validation alone inside another run"
+        inside = inside or self.mode is not None
+        self.to_validate = dls
         self.enter_mode(mode)
         if inside:
             with self.nested_inference(): return self.validate_all()
         self.to_device()
-        self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step = 1,0,None,None
+        self.n_epoch,self.start_epoch = 1,0
         with self.route.aside(): self._fit()
 
     @checked(ds_idx=check_choice)

@@ -34,7 +34,7 @@ class Learner:
     def announce_error(self, e):
         'Fire `after_exception` for `e`, unless an inner scope has done so\n\n- `e`: The exception that ended a scope'
         ...
-    def leaving(self, e): ...
+    def ends_early(self, e): ...
     def close_run(self):
         'The run is over: forget its error, and let removed callbacks leave'
         ...
@@ -144,7 +144,7 @@ class Learner:
         'Leave everything as it is, whatever inference does\n\n- `loaders`: Loaders that are iterated meanwhile'
         ...
     def infer(self, mode: str, dls: dict, inside: bool=...):
-        'Run inference: a whole run of its own, or the validation alone inside another run\n\n- `mode`: `validate` or `predict`\n- `dls`: Loaders by name\n- `inside`: Run only the `validate` scopes, even where nothing is running'
+        'In `unchanged`, run inference: a whole run of its own, or the validation alone inside another run\n\n- `mode`: `validate` or `predict`\n- `dls`: Loaders by name\n- `inside`: Run only the `validate` scopes, even where nothing is running'
         ...
     def validate(self, ds_idx: int | str | None=..., dl=..., cbs=...):
         'Loss and metrics, by name. Can be called anywhere, also inside a fit, and leaves everything else as it was\n\n- `ds_idx`: Position or name of a loader in `dls`; default: all that validate\n- `dl`: Or any other iterable of batches\n- `cbs`: Callbacks for this validation only'
@@ -194,7 +194,7 @@ class Learner:
         'Where the run of the last fit began, and where it was resumed, rewound or forked: a tuple of turns'
         ...
     def at_pause(self, f, stops: bool=...):
-        'Call `f` as soon as nothing is half done: between two batches, phases or epochs\n\n- `f`: Called without arguments\n- `stops`: `f` ends the fit by an exception: it is then called between the batches of a validation too'
+        'Call `f` as soon as nothing is half done: between two batches, phases or epochs\n\n- `f`: Called without arguments\n- `stops`: `f` only ends the fit, by an exception: called last, and between batches of a validation too'
         ...
     def first_batches(self):
         'Around the first batches of a fit: warn of mistakes that do not fail'

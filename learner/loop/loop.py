@@ -52,9 +52,13 @@ class Route:
             i += 1
         check_drawn(learn, i)
 
-    def leaving(self, e): "Before the cleanup of the innermost scope, which `e` ends early"
+    def ends_early(self, e): "Called before the cleanup of the innermost scope, which `e` ends"
     def idxs(self, i):
         "What the sampler gave for batch `i`, which was drawn just now; None if it is not known"
+
+    def decided(self, f):
+        "What `f` returns, for all of several processes in the first one: their clocks differ"
+        return f() if self.deal is None else self.deal.procs.from_first(f)
 
     def whole(self, samples, items):
         "How many samples and items a training batch has in all processes, if this one has so many of them"
@@ -97,7 +101,7 @@ class LoopState(Dispatcher):
     def run_scopes(self):
         "Run the whole loop, from the scope `fit` on"
         self._fit()
-    def leaving(self, e): self.route.leaving(e)
+    def ends_early(self, e): self.route.ends_early(e)
     def enter_mode(self,
         mode:str, # `fit`, `lr_find`, `validate` or `predict`
     ):
@@ -208,8 +212,8 @@ class Phases(LoopState):
                 if not self.two_weights: self._validate()
                 else:
                     with in_use(self.opt): self._validate()
-            if self._leaving: self.attendance.leave() # the model's attributes have been put back now
-        self.dl_name = None
+            if self._to_remove: self.attendance.remove_waiting() # the model's attributes have been put back now
+        self.dl_name = None # the phases of the epoch are over
 
     def one_batch(self,
         i:int, # Index of the batch
@@ -223,7 +227,7 @@ class Phases(LoopState):
         self.xb,self.yb = self.dls.split(b)
         try: self._batch()
         finally:
-            if self._leaving and (self._training or self._mode!='fit'): self.attendance.leave()
+            if self._to_remove: self.attendance.batch_over()
 
 # %% ../../nbs/loop/01_loop.ipynb #losses
 positional = tuple,list # inputs of these types are positional arguments of the model
@@ -314,7 +318,10 @@ class Loop(Phases):
     def all_batches(self):
         "Run each batch of the phase"
         for i,b in self.route.batches():
-            if 'after_draw' in self.handlers: self.iter,self.batch = i,b; self('after_draw'); b = self.batch
+            if 'after_draw' in self.handlers:
+                self.iter,self.batch = i,b
+                self('after_draw')
+                b = self.batch # a callback may have replaced it
             self.one_batch(i, b)
 
     @scope
@@ -328,8 +335,8 @@ class Loop(Phases):
         usual = isinstance(self.xb, positional)
         self.pred = self.model(*self.xb) if usual else call_model(self)
         if 'after_pred' in self.handlers: self('after_pred')
-        self.loss_grad = self.loss = (find_loss(self) if not (usual and self.yb and self.loss_func is not None)
-            else self.loss_func(self.pred, *self.yb))
+        self.loss_grad = self.loss = (self.loss_func(self.pred, *self.yb)
+            if usual and self.yb and self.loss_func is not None else find_loss(self))
         if 'after_loss' in self.handlers: announce_loss(self)
 
     def _do_grad_opt(self):

@@ -20,9 +20,9 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from ..core.checks import listed,nearest
 from ..core.copies import copied,digest
 from ..core.tracebacks import warn
-from ..data.generators import get_state,random_state
+from ..data.generators import get_state
 from ..data.loader_state import LoaderState,counts_of,describe,moved_counts
-from ..data.draws import Draws
+from ..data.draws import Draws,before_pass
 from ..data.samples import warn_of_samples
 from ..model.hypers import get_hyper,spare
 from ..model.weights import unwrapped
@@ -190,11 +190,9 @@ def changed_settings(was, now, but=()):
 
 # %% ../../nbs/loop/03_position.ipynb #before_pass
 def _before_pass(learn, n):
-    "The state of the training loader between two passes, with generators that were found before"
-    now = random_state(parts=learn.searches.parts(learn, learn.dls.train, anew=False)) # `complete` adds what is new
-    return LoaderState(n, at_start=None, now=now, idxs=None, workers=None, exhausted=False,
-        old_workers=not learn.route.carry and getattr(learn.dls.train, '_iterator', None) is not None, description=None,
-        counts=dict(at_start={}, now=counts_of(learn.dls.train)))
+    "The state of the training loader between two passes"
+    parts = learn.searches.parts(learn, learn.dls.train, anew=False) # `complete` adds what is new
+    return before_pass(learn.dls.train, n, learn.route.carry, parts)
 
 def _warn_of_others(others):
     changed = {f'a `{type(o).__name__}`':o for o,d in others if digest(o)!=d}
@@ -203,13 +201,13 @@ def _warn_of_others(others):
         "numbers, tensors, lists, dicts and sets can")
 
 # %% ../../nbs/loop/03_position.ipynb #differences
-def _differences(at, learn, overrides, silent, gone, in_memory):
-    "Settings that are others than at the position `at`, in words"
+def _differences(at, learn, overrides, told, gone, in_memory):
+    "Settings that are others than at the position `at`, in words. Of the `overrides`, only those in `told` are named"
     if at.settings is None: return []
     now = resume_settings(learn)
     if in_memory: # what you have changed meanwhile holds; but an epoch of another length is told
         return changed_settings(*({k:v for k,v in o.items() if k.startswith('limits')} for o in (at.settings, now)))
-    was,told = at.optimizer.at_start,{k:v for k,v in overrides.items() if k not in silent}
+    was = at.optimizer.at_start
     res = [f"`{k}` was {was.get(k)} when the fit began, and is {v} from here on" for k,v in told.items()]
     lazy = [k for k,v in now.items() if v is None and k.startswith('layers.')] # they have no sizes before they run
     known = {*overrides, *(f'opt.{k}' for k in overrides), 'lr', 'wd', *lazy} # told above, or of no effect
@@ -293,7 +291,7 @@ class Position:
         draws:Draws, # The pass over the training loader that was resumed or is to begin
         overrides=None, # `lr` and `wd` of the resuming `fit`, where the stopped one began with others
         in_memory:bool=False, # Nothing but time has passed since: settings need not be compared
-        rerun:bool=True, # The same call of `fit` may have come again: name the overrides in a warning
+        by_fit:bool=True, # Resumed by `fit(…, resume=…)`, and not by `resume`: a warning names the overrides
     ):
         "Restore everything but weights and the optimizer's state"
         self.counters.put(learn)
@@ -305,10 +303,12 @@ class Position:
         gone,kept = put_callbacks(learn.cbs, self.callbacks)
         for k,cb in by_name(learn.cbs).items():
             if k in (self.runs or {}): cb.run = self.runs[k]
+        # a tensor that the stopped run had in both: the callback has filled its own in place
         learn.state.update({k:kept[id(v)] for k,v in self.state.items() if id(v) in kept})
         overrides = overrides or {}
-        taken = change_hypers(learn, self.optimizer.changed(learn) | overrides)
-        if differs := _differences(self, learn, overrides, taken if rerun else overrides, gone, in_memory):
+        scheduled = change_hypers(learn, self.optimizer.changed(learn) | overrides)
+        told = {k:v for k,v in overrides.items() if by_fit and k not in scheduled} # `resume(lr=…)` says it itself
+        if differs := _differences(self, learn, overrides, told, gone, in_memory):
             warn(f"The run resumes with other settings than it had: {'; '.join(differs)}")
         if self.settings and not in_memory: warn_of_samples(samples_in(self.settings), learn.route.samples)
         _warn_of_others(self.others)

@@ -52,7 +52,7 @@ def is_fork_of(
 class Request:
     "What is to be done at the next pause"
     f:Any       # Called without arguments
-    stops:bool  # It ends the fit, by an exception
+    stops:bool  # `f` only ends the fit, by an exception: it comes last, and may end a validation
     in_parts:bool=False # It can do without the values of tensors that several processes have in parts
 
 @dataclass
@@ -76,7 +76,7 @@ class StopForNow(CancelFitException):
     "The fit is over, but can be resumed"
     resumable = True # an optimizer with two modes stays in that of training
     def __init__(self, reason, route): super().__init__(reason); self.route = route
-    def arrived(self): self.route.stop_here(self)
+    def arrived(self): self.route.note_unfinished(self)
 
 @dataclass
 class Target:
@@ -85,7 +85,7 @@ class Target:
     overrides:dict    # `lr` and `wd` of the resuming `fit`, where the stopped one began with others
     snapshot:Snapshot # All modules and optimizers
     in_memory:bool    # As in `Stopped`
-    rerun:bool        # The same call of `fit` may have come again: a warning names the overrides
+    by_fit:bool       # By `fit(…, resume=…)`, and not by `resume`: a warning names the overrides
 
 # %% ../../nbs/loop/05_route.ipynb #WayBack
 def _check_loader(stopped, train):
@@ -113,15 +113,15 @@ class WayBack(Route):
         self.samples = {} # what told the samples of the loaders apart when the fit began
         self.hypers_before,self.hypers_at_start = {},{} # hyper-parameters before the fit, and when it began
         self.cbs = () # callbacks of the running fit
-        self.again = None # called after a fit that was stopped to train on from elsewhere
+        self.train_on = None # set by what stops a fit to train on from elsewhere: called when it is over
         self.draws,self.next_batch = None,0 # the pass over the running phase's loader; index of the next batch
         self._attributes = None # of model and loss, as they were before training
         self.runs = {} # `run` of callbacks, by name, when all have set up
-        self.around = None # during an inference inside of training: the pass and the last batch of the training
+        self.outer_pass = None # during an inference inside of training: `draws` and `iter` of the training
         self._reset()
 
     def __getstate__(self): return without_refs(self) | dict(draws=None)
-    def _reset(self): self.target,self.resume_point,self.stopped_for_now,self.requests = None,None,None,[]
+    def _reset(self): self.target,self.resume_point,self.unfinished,self.requests = None,None,None,[]
 
     def forget(self):
         "Let go of the loader's iterator: its workers end"
@@ -135,11 +135,11 @@ class WayBack(Route):
     def begin(self,
         stopped:Stopped|None=None, # The fit that is to be resumed; default: a new one
         overrides=None, # `lr` and `wd` of the resuming `fit`, where the stopped one began with others
-        rerun:bool=False, # The same call of `fit` may have come again: a warning names them
+        by_fit:bool=False, # As in `Target`
     ):
         "Forget the last fit, and set the target of one that resumes"
         learn = self.learn
-        self.stopped = self.draws = self.again = None
+        self.stopped = self.draws = self.train_on = None
         self._reset()
         attributes = self.attributes # noted now, before callbacks change any
         self.counts_before = counts_of(learn.dls.train, digests=True)
@@ -156,7 +156,7 @@ class WayBack(Route):
         stopped.put_weights()
         state,callbacks = copied((learn.state, stopped.position.callbacks))
         at = replace(stopped.position, state=state, callbacks=callbacks, attributes=there)
-        self.target = Target(at, overrides or {}, everything(learn), stopped.in_memory, rerun)
+        self.target = Target(at, overrides or {}, everything(learn), stopped.in_memory, by_fit)
 
     @property
     def attributes(self):
@@ -178,7 +178,7 @@ class WayBack(Route):
         train = learn.dls.train
         at = target.position
         draws = self.draws if at.next=='batch' else Draws(train, parts=learn.searches.parts(learn, train))
-        at.put(learn, draws, target.overrides, target.in_memory, target.rerun)
+        at.put(learn, draws, target.overrides, target.in_memory, target.by_fit)
         self.target = None # only now: `learn.resuming` is true while callbacks get their states
         if at.next!='batch': self.resume_point = Position.of(learn, at.next, exact=at.exact) # what follows may stop too
 
@@ -191,18 +191,18 @@ class Pauses(WayBack):
         waiting = self.deal.stops if stops and self.deal is not None else self.requests # until all processes know
         waiting.append(Request(f, stops, in_parts))
 
-    def pause(self, next, batch=0, announced=False):
-        "Nothing is half done: note the position, do what was asked for. `next` is what comes next, as in `Position`"
+    def pause(self, before, batch=0, announced=False):
+        "Nothing is half done: note the position, do what was asked for. `before` is what comes next, as in `Position`"
         learn = self.learn
-        resumable = learn.mode=='fit' and (learn.training or next!='batch') # not between batches of a validation
-        if resumable: self.resume_point = self.here(batch, announced) if next=='batch' else Position.of(learn, next)
-        if self.requests: self._do_due(resumable, next, batch, announced)
-        if resumable and next=='batch': self.resume_point = None # the batch moves on
+        resumable = learn.mode=='fit' and (learn.training or before!='batch') # not between batches of a validation
+        if resumable: self.resume_point = self.here(batch, announced) if before=='batch' else Position.of(learn, before)
+        if self.requests: self._do_due(resumable, before, batch, announced)
+        if resumable and before=='batch': self.resume_point = None # the batch moves on
 
-    def _do_due(self, resumable, next, batch, announced):
+    def _do_due(self, resumable, before, batch, announced):
         due = self.due_requests(resumable)
         together = due and self.deal is not None
-        moves = together and resumable and next=='batch'
+        moves = together and resumable and before=='batch'
         if moves: self.resume_point = None # until all processes are here, gradients may be those of this one alone
         with self.deal.pausing(due) if together else nullcontext(): # a model may be in parts
             if moves:
@@ -218,11 +218,11 @@ class Pauses(WayBack):
     def due_requests(self, resumable):
         "What can be done now, stops last; where the fit is not `resumable`, only stops, and only some of them"
         if 'batch' in self.learn.scopes: return []
-        return sorted((o for o in self.requests if resumable or (o.stops and self.stoppable)), key=lambda o: o.stops)
+        return sorted((o for o in self.requests if resumable or (o.stops and self.can_stop)), key=lambda o: o.stops)
 
     @property
-    def stoppable(self):
-        "Whether a stop can end the running phase: it ends no inference inside of training"
+    def can_stop(self):
+        "Whether a stop can end what is running: it ends no inference inside of training"
         learn = self.learn
         return learn.mode in ('fit','lr_find') or (learn.n_outer>0 and 'train' not in learn.scopes)
 
@@ -235,23 +235,19 @@ class Pauses(WayBack):
         if self.target: return self.target.position # it has not come there again
         if self.resume_point: return self.resume_point.complete(self.learn)
         learn = self.learn
-        draws,i = self.around or (self.draws,learn.iter)
+        draws,i = self.outer_pass or (self.draws,learn.iter)
         if draws is None or not draws.at_start: return None
-        counted = learn.train_iter-learn.epoch_start>i # the last batch is done, but perhaps for its last events
-        at = Position.of(learn, 'batch', i+counted, draws=draws, exact=False).complete(learn)
+        done = learn.train_iter-learn.epoch_start # batch `i` too, once it is counted, in its `after_batch`
+        at = Position.of(learn, 'batch', i+1 if done>i else i, draws=draws, exact=False).complete(learn)
         return replace(at, optimizer=replace(at.optimizer, grads={})) # those of half a batch
 
-    def stop(self, reason):
-        "End the fit, so that it can be resumed where it is"
-        raise StopForNow(reason, self)
-
-    def stop_here(self, e):
-        "The fit is over because of the `StopForNow` `e`"
-        self.leaving(e)
+    def note_unfinished(self, e):
+        "Note where the fit is that the `StopForNow` `e` ends"
+        self.ends_early(e)
         at,weights = self.position(),everything(self.learn) # a callback may load its best weights in `after_fit`
-        self.stopped_for_now = at and Stopped(at, in_memory=True, weights=weights, train=self.learn.dls.train)
+        self.unfinished = at and Stopped(at, in_memory=True, weights=weights, train=self.learn.dls.train)
 
-    def leaving(self, e):
+    def ends_early(self, e):
         "If `e` ends the fit, note the position in the scope to resume in, before callbacks undo what they have set"
         if isinstance(e, CancelException) and not isinstance(e, StopForNow): return
         learn,next = self.learn,self.resume_point.next if self.resume_point else 'batch'
@@ -289,26 +285,28 @@ def running(
     route.cbs = cbs
     try:
         yield
-        with suppress(CancelException): # the fit is over
-            if route.requests: route.pause('end')
-        if route.stopped_for_now: route.stopped = _left(route, replace(route.stopped_for_now, cbs=cbs))
+        if route.unfinished:
+            route.stopped = _as_left(route, replace(route.unfinished, cbs=cbs))
+            _carry_out_stops(route) # other requests are for its course, which continues when it is resumed
+        elif route.requests:
+            with suppress(CancelException): route.pause(before='end') # the fit is over
     except BaseException as e:
-        _keep(route, cbs)
+        if route.stopped is None: _note_cut(route, cbs)
         if isinstance(e, KeyboardInterrupt) and not e.args: e.args = where_stopped(route),
-        if isinstance(e, Exception): _raise_waiting_stop(route, e)
+        if isinstance(e, Exception): _carry_out_stops(route, e)
         raise
     finally:
         route.cbs = ()
         route._reset()
 
-def _left(route, stopped):
-    "The `stopped` fit, with what it has left: to tell what is changed by hand later"
+def _as_left(route, stopped):
+    "The `stopped` fit, with weights and attributes as it has left them: to tell what is changed by hand later"
     left = everything(route.learn) if stopped.weights and stopped.weights.changed() else None
     return replace(stopped, weights=left and stopped.weights, weights_left=left,
         attributes_left=route.attributes.values())
 
-def _keep(route, cbs):
-    "Note where the fit can be resumed, and put `learn.state` back to what it was there"
+def _note_cut(route, cbs):
+    "Note where the fit can be resumed that an exception ends, and put `learn.state` back to what it was there"
     learn,at = route.learn,route.position()
     if at is None: return
     if route.target: route.target.snapshot.restore()
@@ -316,7 +314,7 @@ def _keep(route, cbs):
     learn.state.clear()
     learn.state.update(state)
     in_memory = route.target is None or route.target.in_memory
-    route.stopped = _left(route, Stopped(replace(at, callbacks=callbacks), cbs, in_memory, train=learn.dls.train))
+    route.stopped = _as_left(route, Stopped(replace(at, callbacks=callbacks), cbs, in_memory, train=learn.dls.train))
 
 def where_stopped(route) -> str:
     "Where a fit was stopped, and what continues it"
@@ -325,11 +323,12 @@ def where_stopped(route) -> str:
     exactly = "" if at.exact else ", but not exactly: a batch was cut"
     return f"Stopped {at.where(route.learn.n_train)}. `learn.resume()` continues{exactly}."
 
-def _raise_waiting_stop(route, e):
-    "Carry out a stop that was waiting, such as SIGTERM, after an error"
+def _carry_out_stops(route, e=None):
+    "Carry out stops that still wait when the fit is over, such as SIGTERM; `e` is the error that has ended it"
     for o in route.requests:
         try:
             if o.stops: o.f()
+        except CancelException: pass # it ends what is over
         except BaseException as stop: raise stop from e
 
 # %% ../../nbs/loop/05_route.ipynb #ResumableRoute
@@ -344,7 +343,7 @@ class ResumableRoute(Pauses):
         learn,first = self.learn,self._first_epoch()
         for epoch in takewhile(learn.has_epoch, count(first)):
             yield epoch
-            self.pause('epoch')
+            self.pause(before='epoch')
 
     def _first_epoch(self):
         learn,at = self.learn,self.target and self.target.position
@@ -362,7 +361,7 @@ class ResumableRoute(Pauses):
         if self.target and self.target.position.next=='validate': self.arrive() # training was over
         elif self.learn.mode in ('fit','lr_find'):
             yield 'train'
-            self.pause('validate')
+            self.pause(before='validate')
         yield 'validate'
 
     def batches(self):
@@ -377,7 +376,7 @@ class ResumableRoute(Pauses):
                 self.next_batch = i
                 learn('before_draw')
                 if fit: self.resume_point = None # a position that was noted in it is over
-            if self.requests: self.pause('batch', i, announced=True)
+            if self.requests: self.pause(before='batch', batch=i, announced=True)
             try: b = next(it, END)
             except BaseException: self._not_drawn(i); raise
             if b is END: check_drawn(learn, i); break
@@ -412,8 +411,8 @@ class ResumableRoute(Pauses):
         if noted:
             with nullcontext() if self.deal is None else self.deal.noting():
                 self.resume_point = self.here(self.next_batch)
-        before = self.draws,self.next_batch,self.around
-        if self.around is None and self.draws is not None: self.around = self.draws,self.learn.iter
+        before = self.draws,self.next_batch,self.outer_pass
+        if self.outer_pass is None and self.draws is not None: self.outer_pass = self.draws,self.learn.iter
         try: yield
-        finally: self.draws,self.next_batch,self.around = before
+        finally: self.draws,self.next_batch,self.outer_pass = before
         if noted: self.resume_point = None # not after an error: then the fit can be resumed here

@@ -106,7 +106,7 @@ def warn_of_workers(cb, why):
 
 def last_position(learn):
     "Where a fit is that ends without an error: at its end, unless it can be resumed from where it was stopped"
-    if learn.route.stopped_for_now: return learn.route.position()
+    if learn.route.unfinished: return learn.route.position()
     return Position.of(learn, 'end').complete(learn)
 
 def done_in(target):
@@ -162,7 +162,7 @@ class Checkpoint(Callback):
     def state_dict(self):
         return {} if self.fit_files is None else self.fit_files.state_dict() | self.interval.state_dict()
     def load_state_dict(self, state):
-        if not self.begun: return # each fit begins anew
+        if not self.begun: return # a file was read, and no fit runs yet: one that resumes from it loads this again
         self.fit_files.load_state_dict(state)
         self.interval.load_state_dict(state, self.learn)
 
@@ -196,7 +196,7 @@ class Checkpoint(Callback):
         if self.begun: self._write(last_position(self.learn))
     def after_fit(self):
         if not self.begun: return
-        over,n = not self.route.stopped_for_now,self.done_before
+        over,n = not self.route.unfinished,self.done_before
         if over and n==self.learn.train_iter and not self.fit_files.has_later:
             print(f"Nothing is left to train: by the files in `{self.files.folder}`, the fit is over after {n} "
                 "training batches. More epochs train on, and without `resume` a new run begins")

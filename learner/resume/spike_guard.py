@@ -133,7 +133,7 @@ class SpikeGuard(Rewind):
         self.learn.at_pause(self._stop, stops=True)
 
     def _stop(self):
-        if self.back_to is not None: self.route.again = self._go_back
+        if self.back_to is not None: self.route.train_on = self._go_back
         self.learn.stop_for_now(self.reason)
 
     def _go_back(self, bounds, cbs, held):

@@ -101,10 +101,11 @@ class Scheduled(Callback):
 
     def due(self):
         "Whether it is to be done now"
-        if self.when is None: return self._times(self.position)>self._times(self.seen)
+        if self.when is None: return self._passed() if self.unit!='s' else self.learn.route.decided(self._passed)
         at = self.learn.epoch,self.learn.train_iter,self.ended
         if self.asked_at!=at: self.asked_at,self.answer = at,bool(self.when(self.learn))
         return self.answer
+    def _passed(self): return self._times(self.position)>self._times(self.seen)
     def _times(self, pos): return int(pos/self.every + 1e-9) # sums of fractions are rounded
 
     def commit(self): self.seen,self.answer = self.position,False

@@ -510,6 +510,16 @@ def test_a_fit_that_reached_its_time_limit_can_be_resumed(n, tmp_path):
     cut = outcome(learn)
     assert not differences(outcome(made(tmp_path, lr=.1).fit(3, cbs=SaveModelCallback())), cut)
 
+def test_a_time_limit_where_a_file_and_a_point_are_due(tmp_path):
+    "They are of the fit that stops there, and not of one that is over"
+    def cbs(*more): return [Checkpoint(every=4, unit='iter'), Rewind(every=4), *more]
+    learn = made(tmp_path, lr=.1).fit(3, cbs=cbs(Until(8)))
+    assert 'time limit' in learn.stop_reason and learn.train_iter==8
+    assert all(o.n_iter<8 for o in learn.held_run.points)
+    warnings.filterwarnings('ignore', '.*`until` is gone')
+    resumed = outcome(made(tmp_path, 3, lr=.1).fit(3, cbs=cbs(), resume=True))
+    assert not differences(outcome(made(tmp_path, lr=.1).fit(3)), resumed)
+
 # Persistent workers
 def persistent(aug=False): return DataLoader(Samples(aug=aug), 8, shuffle=True, num_workers=2, persistent_workers=True)
 @pytest.mark.parametrize('stop', [('after_pred', 3), ('after_pred', 11)])
