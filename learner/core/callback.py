@@ -129,8 +129,9 @@ class Attached(GetAttr):
         if theirs and not hasattr(type(self), k):
             is_it = getattr(learn, k, None) is v # as after `self.x += 1`, which changes a tensor in place
             what = "and stays this one in later batches" if is_it else "which is unchanged"
-            warnings.warn(f"`{me}.{k}` now hides the Learner's `{k}`, {what}. Write `self.learn.{k}` to change it",
-                stacklevel=2)
+            more = ", or `self.learn.loss_grad` to train on another loss" if k=='loss' else ''
+            warnings.warn(f"`{me}.{k}` now hides the Learner's `{k}`, {what}. "
+                f"Write `self.learn.{k}` to change it{more}", stacklevel=2)
         super().__setattr__(k, v)
         if k in _flags and learn is not None: learn.refresh()
 
