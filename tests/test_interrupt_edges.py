@@ -198,7 +198,7 @@ except KeyboardInterrupt as e: print('stopped', cb.n>100)
 print(synth_learner(2).fit(1).opt_step)
 '''
 
-@pytest.mark.parametrize('call', ['synth_learner(2)', 'synth_learner(2).fit(1)'])
+@pytest.mark.parametrize('call', ['synth_learner(2)', pytest.param('synth_learner(2).fit(1)', marks=pytest.mark.slow)])
 def test_no_import_is_cut_when_the_first_optimizer_is_made(call):
     "It is imported for when the first learner is made"
     assert run_anew(late_import.replace('CALL', call))==['stopped True', '2']

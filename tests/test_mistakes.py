@@ -428,12 +428,13 @@ everywhere = ['batch same','batch other','epoch same','epoch other']
     (AtOnce, everywhere), (Frozen, []), (OfEpoch, ['batch same','batch other']),
     (Named, []), (OwnState, []), (Validated, []), (Swaps, []), (Only, []),
     (Anew, []), (Cleared, []), (Redrawn, []), (Handles, []), (AfterEpoch, ['batch same','batch other'])])
-def test_what_a_callback_gathers_and_no_resume_restores_is_named(cls, lost, tmp_path):
-    said = {f'{at} {who}': said_on_resume(cls, at, tmp_path/f'{at}{who}', who=='same')
-        for at in ('batch','epoch') for who in ('same','other')}
-    assert [k for k,v in said.items() if v]==lost and all(len(v)<2 for v in said.values())
-    for o in sum(said.values(), []):
-        assert re.match(rf"`{cls.__name__}` gathers `(\w+)` in training.* `_stateattrs = \('\1',\)`", o)
+@pytest.mark.parametrize('where', everywhere)
+@pytest.mark.sample(2)
+def test_what_a_callback_gathers_and_no_resume_restores_is_named(cls, lost, where, tmp_path):
+    at,who = where.split()
+    said = said_on_resume(cls, at, tmp_path, who=='same')
+    assert len(said)==(where in lost)
+    for o in said: assert re.match(rf"`{cls.__name__}` gathers `(\w+)` in training.* `_stateattrs = \('\1',\)`", o)
 
 def test_a_file_that_is_edited_meanwhile_ends_no_fit(tmp_path):
     "What is read of the code of a callback may have become anything since the callback was imported"

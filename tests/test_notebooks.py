@@ -7,7 +7,7 @@ from nbdev.doclinks import nbglob
 from nbrun import run_nb,unlabelled
 
 nbs = get_config().nbs_path
-quick = 'tutorials/01_digits','tutorials/from_pytorch_accelerated'
+quick = 'tutorials/01_digits','tutorials/from_pytorch'
 def name(fn): return fn.relative_to(nbs).with_suffix('').as_posix()
 def case(fn):
     return pytest.param(fn, id=name(fn),

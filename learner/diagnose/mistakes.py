@@ -134,7 +134,9 @@ _foreign = dict(callbacks='cbs', callback='cbs', criterion='loss_func', loss_fn=
 
 def check_attributes(learn):
     "Attributes that were set on the Learner and are meant to be others"
-    new = vars(learn).keys() - learn.own_names - {cb.name for cb in learn.cbs}
+    known = learn.own_names | {cb.name for cb in learn.cbs}
+    new = {k for k in vars(learn) if not (k in known or hasattr(type(learn), k))}
+    if not new: return
     known,users = {*dir(learn)}-new,[*learn.cbs, *learn.model.modules(), learn.loss_func]
     codes = [f.__code__ for o in users for f in methods_of(o)]
     codes += [f.__code__ for o in learn.cbs if hasattr(f := vars(o).get('f'), '__code__')]

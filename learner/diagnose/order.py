@@ -92,14 +92,16 @@ def ties(
 ) -> list: # Of `Tie`s and `Undone`s
     """Callbacks of which the code says that they change the same value, and nothing that one comes first; or that the
     second sets it anew"""
-    res,names,fs = [],{*dir(learn)},{id(cb):functions_of(cb) for cb in learn.cbs}
-    for ev in event:
+    names,res = {*dir(learn)},[]
+    def changed(cb, ev): return _changed(cb, ev, functions_of(cb), names)
+    several = len({cb.order for cb in learn.cbs})<len(learn.cbs) # have the same order
+    for ev in event if several else ():
         pairs = tied(learn, ev)
-        known = {id(cb):_changed(cb, ev, fs[id(cb)], names) for pair in pairs for cb in pair}
+        known = {id(cb):changed(cb, ev) for pair in pairs for cb in pair}
         for a,b in pairs:
             of_a,of_b = known[id(a)],known[id(b)]
             res += [Tie(str(ev), k, a, b) for k in of_a if k in of_b and not (of_a[k] and of_b[k])]
-    return res + undone(learn, lambda cb: _changed(cb, 'before_batch', fs[id(cb)], names))
+    return res + undone(learn, lambda cb: changed(cb, 'before_batch'))
 
 # %% ../../nbs/diagnose/03_order.ipynb #marks
 def _mark(o):

@@ -144,6 +144,7 @@ class Learner(ShowMixin):
       computed, and a loss stays None where `predict` has no targets.
     """
     default_cbs = TrainEvalCallback,Recorder,ProgressCallback
+    own_names = frozenset() # of attributes that are not the user's
 
     @checked(dls=..., model=..., wd=..., splitter=callable, path=Path, model_dir=Path)
     def __init__(self,
@@ -176,7 +177,7 @@ class Learner(ShowMixin):
         self.monitor = 'valid_loss'
         self.file = self.saved = self.run_config = self.opt = None
         self.state = AttrDict()
-        self.own_names = frozenset(vars(self)) # others are the user's
+        self.own_names = frozenset(vars(self))
         self.add_cbs([*(self.default_cbs if default_cbs else ()), *L(cbs)])
 
     @property

@@ -34,7 +34,7 @@ def test_any_place_of_a_run(tmp_path, case, seed):
         fit(learn, case, [Rewind(every=rng.choice([1, 3, 4]), keep=8), moments, Log(learn.path)])
         end,seen = outcome(learn, Log(learn.path)),dict(moments.seen)
         oldest = learn.held_run.points[0].n_iter
-        for n in rng.sample(range(max(oldest, 1), max(seen)+1), 2):
+        for n in rng.sample(range(max(oldest, 1), max(seen)+1), 1 if seed else 2):
             learn.rewind(max(n, learn.held_run.points[0].n_iter))
             n = learn.at.counters.train_iter
             if n: assert same(weights(learn), seen[n])
