@@ -19,13 +19,12 @@ from fastcore.basics import patch
 from ..core.callback import Callback
 from ..core.checks import checked,extra,no_closure
 from ..data.generators import random_state,set_random_state
-from ..data.loaders import find_bs,to_device
+from ..data.loaders import find_bs,map_tensors,rows_of,to_device
 from ..model.optimizer import parts_of
 from ..measure.metrics import AvgSmoothLoss
 from ..measure.phase import PhaseMetrics
 from ..record.progress import ProgressCallback,ShowGraphCallback
 from ..record.recorder import Recorder
-from ..record.rows import map_tensors,rows_of
 from ..loop.learner import Learner
 from ..technique.gradients import warn_mixed_means
 from ..technique.micro_batch import rows_joined

@@ -22,7 +22,7 @@ from torch import nn
 from ..core.checks import extra,listed
 from ..model.files import atomic_folder,hash_of,parts_folder
 from ..model.optimizer import parts_of
-from ..record.rows import map_tensors
+from ..data.loaders import tensors_in
 from ..technique.averaging import WeightAverage
 from ..technique.mixed_precision import MixedPrecision
 from .processes import ProcessFailed
@@ -222,7 +222,8 @@ class ShardedEngine:
         self.met = False
     def weighed(self, empty):
         self.learn.loss_grad.register_hook(self._before_backward)
-        if empty: map_tensors(lambda t: t.requires_grad and t.register_hook(torch.zeros_like), self.learn.pred)
+        for t in tensors_in(self.learn.pred) if empty else ():
+            if t.requires_grad: t.register_hook(torch.zeros_like)
 
     def _split(self):
         self.shards.split()

@@ -20,8 +20,7 @@ from fastcore.basics import patch
 from ..core.checks import checked,whole
 from ..core.events import CancelFitException
 from ..core.callback import Callback
-from ..data.loaders import find_bs
-from ..record.rows import map_tensors,rows_of
+from ..data.loaders import find_bs,map_tensors,rows_of,tensors_in
 from ..model.optimizer import parts_of
 from ..restore.places import model_and_loss
 from ..record.history import History,Row
@@ -33,12 +32,10 @@ from ..schedule.trial import trial
 def _storages(o):
     "Bytes of the memory of all tensors in containers, by address"
     res = {}
-    def note(t):
-        if not is_lazy(t) and t.layout is torch.strided:
-            s = t.untyped_storage()
-            res[(t.device, s.data_ptr()) if s.nbytes() and t.device.type!='meta' else id(s)] = s.nbytes()
-        return t
-    map_tensors(note, o)
+    for t in tensors_in(o):
+        if is_lazy(t) or t.layout is not torch.strided: continue
+        s = t.untyped_storage()
+        res[(t.device, s.data_ptr()) if s.nbytes() and t.device.type!='meta' else id(s)] = s.nbytes()
     return res
 
 def _bytes(o): return sum(_storages(o).values())

@@ -17,7 +17,7 @@ from weakref import ref
 import torch
 from ..core.checks import short_name
 from ..data.generators import keep_random,random_state,same_state
-from ..data.loaders import map_batch
+from ..data.loaders import leaves_in,map_tensors,rows_of
 from ..model.loss_properties import has_mixed_means,is_of_own_class,items_of,loss_of
 from ..model.loss_properties import n_items,n_samples,reduction_of,says_its_items
 from ..model.mapping import fields_for,part_of
@@ -141,19 +141,10 @@ class Averages:
 
 # %% ../../nbs/measure/08_trial.ipynb #check_own_loss
 def _samples(batch, bs, at):
-    "The samples `at` of a batch of `bs`"
-    def cut(o):
-        if isinstance(o, (tuple,list,Mapping)): return map_batch(o, cut)
-        if o is None: return o
-        if isinstance(o, torch.Tensor) and o.ndim and len(o)==bs: return o[at]
-        raise ValueError("the batch has no row for each sample")
-    return cut(batch)
-
-def _joined(a, b):
-    "The samples of two batches"
-    if isinstance(a, torch.Tensor): return torch.cat([a, b])
-    values = iter(b.values() if isinstance(b, Mapping) else b or ())
-    return a if a is None else map_batch(a, lambda o: _joined(o, next(values)))
+    "The samples `at` of a batch of `bs`, of which every part has a row for each sample"
+    parts = [o for o in leaves_in(batch) if o is not None]
+    if all(isinstance(o, torch.Tensor) and o.ndim and len(o)==bs for o in parts): return rows_of(batch, at)
+    raise ValueError("the batch has no row for each sample")
 
 def _own_loss(learn, batch):
     "The model's own loss for a batch, and of how many items it would be an average"
@@ -189,7 +180,9 @@ class OwnLoss:
         try:
             some = _samples(batch, bs, slice(4))
             if self.first is None: self.first = some,min(bs, 4)
-            else: return bool(check_own_loss(learn, _joined(self.first[0], some), self.first[1]+min(bs, 4)))
+            else:
+                both = map_tensors(lambda a, b: torch.cat([a, b]), self.first[0], some)
+                return bool(check_own_loss(learn, both, self.first[1]+min(bs, 4)))
         except Exception: return True # no batches that can be cut and joined
         return False
 

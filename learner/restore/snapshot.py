@@ -24,6 +24,7 @@ from ..core.checks import listed
 from ..core.copies import copied
 from ..core.tracebacks import warn
 from ..data.generators import keep_random
+from ..data.loaders import tensors_in
 from ..data.loader_state import keep_counts
 from ..model.optimizer import own_attrs
 from .tensors import HeldTensor,SampledTensor,has_values,most_values,put_values,size_of,unique_tensors
@@ -72,9 +73,7 @@ class ModuleSnapshot:
 # %% ../../nbs/restore/08_snapshot.ipynb #Snapshot
 def _tensors(o):
     "All tensors in containers; lazy ones have no values yet"
-    if isinstance(o, torch.Tensor): return [] if is_lazy(o) else [o]
-    if not isinstance(o, (dict,list,tuple)): return []
-    return [t for v in (o.values() if isinstance(o, dict) else o) for t in _tensors(v)]
+    return [t for t in tensors_in(o) if not is_lazy(t)]
 
 def _with_inner(opts):
     "Optimizers, and those that they hold: one may let another take its steps"

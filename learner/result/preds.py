@@ -23,9 +23,9 @@ from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.callback import Callback
 from ..core.checks import checked,is_whole,short_name,whole
-from ..data.loaders import DataLoaders,check_choice,find_bs
+from ..data.loaders import DataLoaders,check_choice,find_bs,rows_of
 from ..data.sampling import by_number,in_order
-from ..record.rows import Rows,rows_of
+from ..record.rows import Rows
 from ..loop.inference import check_parts
 from ..loop.learner import Learner
 from ..model.files import path_in

@@ -9,10 +9,11 @@ __all__ = ['ShortEpochCallback', 'CollectDataCallback']
 
 # %% ../../nbs/technique/08_debugging.ipynb #imports
 from math import ceil
+from torch import Tensor
 from ..core.checks import checked
 from ..core.callback import Callback
 from ..core.events import CancelValidException
-from .gradients import detached
+from ..data.loaders import map_tensors
 
 # %% ../../nbs/technique/08_debugging.ipynb #ShortEpochCallback
 class ShortEpochCallback(Callback):
@@ -50,4 +51,5 @@ class CollectDataCallback(Callback):
     def before_fit(self): self.data = []
     def after_batch(self):
         learn = self.learn
-        if learn.pred is not None: self.data.append(detached((learn.xb, learn.yb, learn.pred, learn.loss)))
+        if learn.pred is None: return
+        self.data.append(map_tensors(Tensor.detach, (learn.xb, learn.yb, learn.pred, learn.loss)))

@@ -16,7 +16,7 @@ from torch import nn
 from ..core.checks import checked,no_closure,only_one,short_name
 from ..core.callback import Callback
 from ..core.events import CancelBatchException
-from ..data.loaders import map_batch
+from ..data.loaders import map_tensors
 from ..model.loss_properties import has_mixed_means,is_summed,n_items,n_samples
 from ..measure.trial import check_average,says_nothing
 from .mixed_precision import MixedPrecision
@@ -86,10 +86,6 @@ def warn_mixed_means(cb):
         f"`{cb.name}` will not be exactly the big batch: one part of `LabelSmoothingCrossEntropy` is weighted, "
         "and another is not. `nn.CrossEntropyLoss(weight, label_smoothing=…)` weights both")
 
-def detached(o):
-    "The same structure, of tensors detached from the graph"
-    return o.detach() if isinstance(o, torch.Tensor) else map_batch(o, detached)
-
 # %% ../../nbs/technique/02_gradients.ipynb #GradientAccumulation
 class GradientAccumulation(Callback):
     "Take a step when `n_acc` samples have been seen, as if they had been one batch"
@@ -122,7 +118,7 @@ class GradientAccumulation(Callback):
         learn,first = self.learn,self.first
         n = n_samples(learn)
         if self.count is not None or not n or not says_nothing(learn): self.first = None; return
-        first.append((n_items(learn), learn.loss.detach(), (detached(learn.pred), *learn.yb)))
+        first.append((n_items(learn), learn.loss.detach(), (map_tensors(torch.Tensor.detach, learn.pred), *learn.yb)))
         if len(first)<2: return
         self.first = None
         mean = sum(loss*n for n,loss,_ in first)/sum(n for n,*_ in first)

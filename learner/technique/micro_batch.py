@@ -15,10 +15,10 @@ import torch
 from ..core.checks import checked,no_closure,only_one,short_name,whole
 from ..core.callback import Callback
 from ..data.generators import random_state,set_random_state
-from ..data.loaders import find_bs,map_batch
+from ..data.loaders import find_bs,map_batch,map_tensors
 from ..model.loss_properties import is_summed,n_items
 from ..measure.trial import check_average,says_nothing
-from .gradients import detached,warn_mixed_means
+from .gradients import warn_mixed_means
 from .mixed_precision import MixedPrecision
 from ..loop.loop import check_loss
 
@@ -112,7 +112,7 @@ class _CutBatch:
         for i in range(n_pieces):
             rows = slice(i*self.bs//n_pieces, (i+1)*self.bs//n_pieces) # sizes as equal as can be
             self._predict(rows)
-            preds.append(detached(learn.pred)); ns.append(rows.stop-rows.start)
+            preds.append(map_tensors(torch.Tensor.detach, learn.pred)); ns.append(rows.stop-rows.start)
             w = self._weight()
             if not isinstance(w, torch.Tensor) and not w: continue # the average of nothing is NaN, as is its gradient
             self._backward(w*self.scale)

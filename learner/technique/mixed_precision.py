@@ -13,7 +13,7 @@ import torch
 from fastcore.basics import patch
 from ..core.checks import checked,known_args,nearest,no_closure
 from ..core.callback import Callback
-from ..data.loaders import map_batch
+from ..data.loaders import map_tensors
 from ..core.events import CancelStepException
 from ..loop.learner import Learner
 
@@ -24,9 +24,7 @@ class AMPMode(str, Enum):
 
 _dtypes = dict(fp16=torch.float16, bf16=torch.bfloat16)
 
-def _to_float(o):
-    if isinstance(o, torch.Tensor): return o.float() if o.dtype in _dtypes.values() else o
-    return map_batch(o, _to_float)
+def _to_float(t): return t.float() if t.dtype in _dtypes.values() else t
 
 def _check_device(device, amp_mode):
     ok = torch.amp.is_autocast_available(device)
@@ -103,7 +101,7 @@ class MixedPrecision(Callback):
     # Autocast
     def before_batch(self): self.autocast.begin()
     def split_batch(self, part): self.autocast.open() # each piece is predicted anew
-    def after_pred(self): self.learn.pred = _to_float(self.learn.pred)
+    def after_pred(self): self.learn.pred = map_tensors(_to_float, self.learn.pred)
     def after_loss(self): self.autocast.close()
     def cleanup_batch(self):
         self.autocast.end()
