@@ -17,12 +17,12 @@ from torch import nn
 from torch.nn import functional as F
 from fastcore.basics import patch
 from ..core.checks import listed,short_name
+from ..core.copies import names_in
 from ..model.loss_properties import kind_of,losses_in
 from ..restore.tensors import version_of
 from ..record.history import missing
 from ..record.recorder import Recorder
 from ..loop.learner import Learner
-from .code import names_in
 from .mistakes import check_setup,check_state,check_ties,in_opt,is_silent,kinds
 from .mistakes import methods_of,some,tell,trained
 from .order import Changes

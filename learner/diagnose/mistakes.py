@@ -21,11 +21,12 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader,Subset,SubsetRandomSampler
 from ..core.checks import listed,one_of
 from ..core.callback import Callback,was_attached
-from ..core.copies import of_library
+from ..core.copies import names_in,of_library
 from ..core.tracebacks import of_user
 from ..data.loaders import length
 from ..data.sampling import by_number
-from .code import calls,events_of,function_of,functions_of,mentioned,names_in,uses_at
+from ..model.optimizer import params_of
+from .code import calls,events_of,function_of,functions_of,mentioned,uses_at
 from .names import misspelt,near
 from .order import ties
 
@@ -84,7 +85,7 @@ def some(names, most=4):
 # %% ../../nbs/diagnose/05_mistakes.ipynb #check_optimizer
 def trained(learn): return {k:p for k,p in learn.model.named_parameters() if p.requires_grad and not is_lazy(p)}
 
-def in_opt(learn): return {id(p) for g in learn.opt.param_groups for p in g['params']}
+def in_opt(learn): return {*map(id, params_of(learn.opt))}
 
 def check_optimizer(learn):
     known = in_opt(learn)

@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 from ..core.callback import FuncCallback
 from ..core.copies import of_library
 from ..core.events import event
+from ..model.optimizer import params_of
 from ..schedule.schedulers import ParamScheduler
 from ..restore.tensors import version_of
 from .code import events_of,functions_of,hyper,uses_at,writes
@@ -116,7 +117,7 @@ def _marks(learn):
     res = {k:_mark(own[k]) for k in of_batch}
     model,opt = own['model'],own['opt']
     for g in opt.param_groups: res |= {hyper(k):res.get(hyper(k), ()) + (str(v),) for k,v in g.items() if k!='params'}
-    ps = [p for g in opt.param_groups for p in g['params']]
+    ps = params_of(opt)
     return res | dict(gradients=[_mark(p.grad) for p in ps], weights=[_mark(p) for p in ps],
         modes=[o.training for o in model.modules()])
 

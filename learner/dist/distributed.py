@@ -20,7 +20,7 @@ from ..core.callback import Callback
 from ..core.checks import checked,extra,no_closure
 from ..data.generators import random_state,set_random_state
 from ..data.loaders import find_bs,map_tensors,rows_of,to_device
-from ..model.optimizer import parts_of
+from ..model.optimizer import params_of,parts_of
 from ..measure.metrics import AvgSmoothLoss
 from ..measure.phase import PhaseMetrics
 from ..record.progress import ProgressCallback,ShowGraphCallback
@@ -62,8 +62,7 @@ def take_over(learn, procs):
     modules = [o for o in (learn.model, learn.loss_func) if isinstance(o, nn.Module)]
     procs.take_first([t for m in modules for t in (*m.parameters(), *m.buffers())])
     for opt in parts_of(learn.opt) if learn.opt is not None else ():
-        params = [p for g in opt.param_groups for p in g['params']]
-        named = [(i, k, v) for i,p in enumerate(params) for k,v in opt.state.get(p, {}).items()]
+        named = [(i, k, v) for i,p in enumerate(params_of(opt)) for k,v in opt.state.get(p, {}).items()]
         tensors = [o for o in named if isinstance(o[2], torch.Tensor)]
         names = procs.gather([(i, k, tuple(v.shape)) for i,k,v in tensors])
         if all(o==names[0] for o in names): procs.take_first([v for *_,v in tensors])

@@ -21,7 +21,7 @@ from ..core.checks import checked,whole
 from ..core.events import CancelFitException
 from ..core.callback import Callback
 from ..data.loaders import find_bs,map_tensors,rows_of,tensors_in
-from ..model.optimizer import parts_of
+from ..model.optimizer import params_of,parts_of
 from ..restore.places import model_and_loss
 from ..record.history import History,Row
 from ..loop.learner import Learner
@@ -93,7 +93,7 @@ class MeasureMemory(Callback):
         opt = self.learn.opt
         if not self.stepped: opt.step() # the gradients are still being accumulated
         self.states = {p:_bytes(list(o.state.get(p, {}).values())) for o in parts_of(opt)
-            for g in o.param_groups for p in g['params']}
+            for p in params_of(o)}
         raise CancelFitException
 
     def _off(self):

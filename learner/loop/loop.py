@@ -17,7 +17,7 @@ from ..core.events import CancelBatchException
 from ..core.callback import refer,weak
 from ..core.dispatch import Dispatcher,scope
 from ..data.loaders import length,to_device,twin
-from ..model.optimizer import drop_grads,in_use,switching,training_mode
+from ..model.optimizer import drop_grads,in_use,params_of,switching,training_mode
 from ..model.mapping import fields_for,part_of,predictions,recognize,shifted,takes_tensors
 from ..record.history import Row
 from ..measure.advice import advice,no_loss
@@ -287,7 +287,7 @@ def loss_and_grads(learn):
     loss.backward()
     return loss
 
-def has_grads(opt): return any(p.grad is not None for g in opt.param_groups for p in g['params'])
+def has_grads(opt): return any(p.grad is not None for p in params_of(opt))
 
 # %% ../../nbs/loop/01_loop.ipynb #Loop
 class Loop(Phases):

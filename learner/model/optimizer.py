@@ -149,6 +149,10 @@ def parts_of(opt) -> list:
     "The optimizers that `opt` is: one, or several as one"
     return list(getattr(opt, 'opts', [opt]))
 
+def params_of(opt) -> list:
+    "The parameters that `opt` trains, group by group"
+    return [p for g in opt.param_groups for p in g['params']]
+
 # %% ../../nbs/model/03_optimizer.ipynb #own_attrs
 def own_attrs(opt) -> dict:
     "Attributes of an optimizer by name, without those that every optimizer of torch has"
@@ -182,7 +186,7 @@ class OptimList(torch.optim.Optimizer):
     ):
         _check_opts(opts)
         self.opts,self.every,self.n,self.defaults = opts,_steps(every, len(opts)),0,{}
-        ids = [id(p) for g in self.param_groups for p in g['params']]
+        ids = [*map(id, params_of(self))]
         if len(ids)!=len({*ids}): raise ValueError("Each parameter belongs to one optimizer, but some are in two")
 
     @property
@@ -261,7 +265,7 @@ def _put(params, values):
 @contextmanager
 def in_use(opt):
     "Have the average in the model for a while, and then exactly the weights that are trained"
-    params = [p for o in switching(opt) for g in o.param_groups for p in g['params']]
+    params = [p for o in switching(opt) for p in params_of(o)]
     own = [p.data for p in params]
     with _unseen(params):
         _put(params, [v.clone() for v in own])

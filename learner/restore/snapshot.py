@@ -26,7 +26,7 @@ from ..core.tracebacks import warn
 from ..data.generators import keep_random
 from ..data.loaders import tensors_in
 from ..data.loader_state import keep_counts
-from ..model.optimizer import own_attrs
+from ..model.optimizer import own_attrs,params_of
 from .tensors import HeldTensor,SampledTensor,has_values,most_values,put_values,size_of,unique_tensors
 from .contents import same_objects
 from .held import HeldBuffers,Holders,put_buffers
@@ -117,7 +117,7 @@ class OptSnapshot:
     def __init__(self, opt):
         self.opt,self.own = opt,own_attrs(opt) | {k:vars(opt)[k] for k in ('state','param_groups')}
         self.holders = Holders([self.own])
-        others = {id(p) for g in opt.param_groups for p in g['params']} | {*map(id, _tensors([*opt.state.values()]))}
+        others = {*map(id, params_of(opt) + _tensors([*opt.state.values()]))}
         self.tensors = [HeldTensor(t) for t in self.holders.tensors if id(t) not in others]
         self.buffers = HeldBuffers(self.holders.modules)
 

@@ -24,7 +24,7 @@ from ..restore.snapshot import Snapshot
 from ..model.files import file_path,find_file,read_plain,reading,type_of,write_plain,write_to
 from ..model.groups import norm_bias_params
 from ..model.hypers import spare
-from ..model.optimizer import OptimList,in_use,parts_of,to_eval,to_train
+from ..model.optimizer import OptimList,in_use,params_of,parts_of,to_eval,to_train
 from ..model.weights import put_weights,weights_of
 
 # %% ../../nbs/result/06_saving.ipynb #file_events
@@ -119,17 +119,15 @@ def _has_tensors(o):
 
 def _restore_values(opt, saved):
     "Give state that has no tensors the types that it has in the file: torch makes other strings and dicts of them"
-    params = [p for g in opt.param_groups for p in g['params']]
     numbers = [i for g in saved['param_groups'] for i in g['params']]
-    for p,i in zip(params, numbers):
+    for p,i in zip(params_of(opt), numbers):
         values = {k:v for k,v in saved['state'].get(i, {}).items() if not _has_tensors(v)}
         if values: opt.state[p].update(copied(values))
 
 def _restore_types(opt, saved):
     "Give state tensors the types that they have in the file"
-    params = [p for g in opt.param_groups for p in g['params']]
     numbers = [i for g in saved['param_groups'] for i in g['params']]
-    for p,i in zip(params, numbers):
+    for p,i in zip(params_of(opt), numbers):
         for k,v in saved['state'].get(i, {}).items():
             now = opt.state[p].get(k)
             tensors = isinstance(v, torch.Tensor) and isinstance(now, torch.Tensor)

@@ -46,7 +46,7 @@ from ..loop.route import Turn
 from ..restore.places import by_name,model_and_loss
 from ..model.files import on_cpu
 from ..model.hypers import get_hyper,hypers,set_hyper
-from ..model.optimizer import clear_state,own_attrs,parts_of
+from ..model.optimizer import clear_state,own_attrs,params_of,parts_of
 from ..model.weights import hidden_of,load_weights,put_hidden,unwrapped,weights_of
 from ..result.saving import fit_opt
 from .encoding import Decoder,Encoder,decode,encode
@@ -109,8 +109,6 @@ class Weights:
         elif weights: warn(f"`{k}` is not the module that was saved: it begins with its own weights")
 
 # %% ../../nbs/resume/03_saved_run.ipynb #OptState
-def params_of(opt): return [p for g in opt.param_groups for p in g['params']]
-
 @dataclass
 class OptState:
     "State of the optimizer"

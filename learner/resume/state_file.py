@@ -30,9 +30,9 @@ from ..loop.learner import Learner
 from ..loop.route import Stopped,as_at
 from ..restore.places import by_name,model_and_loss
 from ..model.files import check_plain,file_path,find_file,read_plain,torch_save,write_to
-from ..model.optimizer import parts_of
+from ..model.optimizer import params_of,parts_of
 from ..result.saving import file_events,untouched
-from .saved_run import SavedRun,params_of,unsaved_attrs
+from .saved_run import SavedRun,unsaved_attrs
 
 # %% ../../nbs/resume/04_state_file.ipynb #warn_unsaved
 @cache

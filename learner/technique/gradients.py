@@ -18,6 +18,7 @@ from ..core.callback import Callback
 from ..core.events import CancelBatchException
 from ..data.loaders import map_tensors
 from ..model.loss_properties import has_mixed_means,is_summed,n_items,n_samples
+from ..model.optimizer import params_of
 from ..measure.trial import check_average,says_nothing
 from .mixed_precision import MixedPrecision
 
@@ -144,7 +145,7 @@ class GradientAccumulation(Callback):
         if self.samples<self.n_acc and learn.iter+1!=learn.n_iter: raise CancelBatchException
 
     def before_step(self):
-        grads = [p.grad for g in self.learn.opt.param_groups for p in g['params'] if p.grad is not None]
+        grads = [p.grad for p in params_of(self.learn.opt) if p.grad is not None]
         if not self.samples or not grads or is_summed(self.learn): return
         torch._foreach_mul_(grads, self.n_acc/(self.items+(self.items==0)))
     def cleanup_step(self): self.samples,self.items = 0,0

@@ -17,6 +17,7 @@ from ..core.callback import Callback
 from ..data.generators import random_state,set_random_state
 from ..data.loaders import find_bs,map_batch,map_tensors
 from ..model.loss_properties import is_summed,n_items
+from ..model.optimizer import params_of
 from ..measure.trial import check_average,says_nothing
 from .gradients import warn_mixed_means
 from .mixed_precision import MixedPrecision
@@ -50,7 +51,7 @@ def rows_joined(parts, ns, alike=last):
 # %% ../../nbs/technique/03_micro_batch.ipynb #Gradients
 class _Gradients:
     "Collects the gradients of pieces while it is open, apart from the gradients that parameters held before"
-    def __init__(self, opt): self.params,self.new = [p for g in opt.param_groups for p in g['params']],None
+    def __init__(self, opt): self.params,self.new = params_of(opt),None
     def clear(self):
         for p in self.params: p.grad = None
 

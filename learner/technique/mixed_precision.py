@@ -15,6 +15,7 @@ from ..core.checks import checked,known_args,nearest,no_closure
 from ..core.callback import Callback
 from ..data.loaders import map_tensors
 from ..core.events import CancelStepException
+from ..model.optimizer import params_of
 from ..loop.learner import Learner
 
 # %% ../../nbs/technique/01_mixed_precision.ipynb #AMPMode
@@ -50,7 +51,7 @@ class _Autocast:
         if self.contexts: torch.clear_autocast_cache()
 
 # %% ../../nbs/technique/01_mixed_precision.ipynb #overflow
-def _with_grads(opt): return [p for g in opt.param_groups for p in g['params'] if p.grad is not None]
+def _with_grads(opt): return [p for p in params_of(opt) if p.grad is not None]
 
 _least_scale = 2.**-16 # at this scale, finite gradients would have stopped overflowing long ago
 def _hopeless(scale): return RuntimeError(
