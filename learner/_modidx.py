@@ -5123,6 +5123,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                   'learner/schedule/schedulers.py'),
                                              'learner.schedule.schedulers.Warmup.before_fit': ( 'schedule/schedulers.html#warmup.before_fit',
                                                                                                 'learner/schedule/schedulers.py'),
+                                             'learner.schedule.schedulers.Warmup.is_over': ( 'schedule/schedulers.html#warmup.is_over',
+                                                                                             'learner/schedule/schedulers.py'),
                                              'learner.schedule.schedulers.Warmup.tops': ( 'schedule/schedulers.html#warmup.tops',
                                                                                           'learner/schedule/schedulers.py'),
                                              'learner.schedule.schedulers._shown': ( 'schedule/schedulers.html#_shown',

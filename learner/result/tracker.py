@@ -27,7 +27,7 @@ from ..record.recorder import Recorder,check_direction,find_recorder,higher_is_b
 from ..model.files import file_path
 from ..model.hypers import get_hyper
 from . import saving # noqa: F401 (`learn.save` and `learn.load`)
-from ..schedule.schedulers import ParamScheduler,TorchScheduler
+from ..schedule.schedulers import HyperScheduler,Warmup
 from ..technique.averaging import WeightAverage
 
 # %% ../../nbs/result/08_tracker.ipynb #TrackerCallback
@@ -266,13 +266,14 @@ class ReduceLROnPlateau(TrackerCallback):
 
     def before_fit(self):
         for o in self.learn.cbs:
-            if isinstance(o, TorchScheduler) or (isinstance(o, ParamScheduler) and 'lr' in o.scheds):
-                raise ValueError(f"`{type(self).__name__}` and `{type(o).__name__}` would both set the learning rate: "
-                    "use one of them, for example with `fit` instead of `fit_one_cycle`")
+            if isinstance(o, HyperScheduler) and 'lr' in o.sets and not isinstance(o, Warmup): raise ValueError(
+                f"`{type(self).__name__}` and `{type(o).__name__}` would both set the learning rate: "
+                "use one of them, for example with `fit` instead of `fit_one_cycle`")
         super().before_fit()
         self.wait = 0
     def act(self, val):
-        self.wait = 0 if self.new_best else self.wait+1
+        warming = any(isinstance(o, Warmup) and not o.is_over for o in self.learn.cbs) # it would set the rate again
+        self.wait = 0 if self.new_best or warming else self.wait+1
         if self.wait<self.patience: return
         self.wait = 0
         lrs = get_hyper(self.learn.opt, 'lr')
