@@ -30,7 +30,7 @@ from ..loop.inference import check_parts
 from ..loop.learner import Learner
 from ..model.files import path_in
 from ..measure.phase import Skipped,cancelled_by,train_only
-from ..measure.trial import check_average
+from ..measure.batch_checks import check_average
 from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,items_in_phase,reduction_of,unreduced
 
 # %% ../../nbs/result/01_preds.ipynb #per_sample

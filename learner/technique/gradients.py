@@ -17,9 +17,9 @@ from ..core.checks import checked,no_closure,only_one,short_name
 from ..core.callback import Callback
 from ..core.events import CancelBatchException
 from ..data.loaders import map_tensors
-from ..model.loss_properties import has_mixed_means,is_summed,n_items,n_samples
+from ..model.loss_properties import has_mixed_means,is_summed,mixed_means,n_items,n_samples
 from ..model.optimizer import params_of
-from ..measure.trial import check_average,says_nothing
+from ..measure.batch_checks import check_average,average_unknown
 from .mixed_precision import MixedPrecision
 
 # %% ../../nbs/technique/02_gradients.ipynb #dense
@@ -84,8 +84,7 @@ class GradientClip(Callback):
 def warn_mixed_means(cb):
     "Warn of a loss that is the sum of two means over different items, whose parts do not add up exactly"
     if cb.count is None and has_mixed_means(cb.learn.loss_func): warnings.warn(
-        f"`{cb.name}` will not be exactly the big batch: one part of `LabelSmoothingCrossEntropy` is weighted, "
-        "and another is not. `nn.CrossEntropyLoss(weight, label_smoothing=…)` weights both")
+        f"`{cb.name}` will not be exactly the big batch: {mixed_means}")
 
 # %% ../../nbs/technique/02_gradients.ipynb #GradientAccumulation
 class GradientAccumulation(Callback):
@@ -118,7 +117,7 @@ class GradientAccumulation(Callback):
         "Warn of a loss that compares samples, or averages over something else: its batches do not add up to one"
         learn,first = self.learn,self.first
         n = n_samples(learn)
-        if self.count is not None or not n or not says_nothing(learn): self.first = None; return
+        if self.count is not None or not n or not average_unknown(learn): self.first = None; return
         first.append((n_items(learn), learn.loss.detach(), (map_tensors(torch.Tensor.detach, learn.pred), *learn.yb)))
         if len(first)<2: return
         self.first = None

@@ -18,7 +18,7 @@ from ..data.generators import random_state,set_random_state
 from ..data.loaders import find_bs,map_batch,map_tensors
 from ..model.loss_properties import is_summed,n_items
 from ..model.optimizer import params_of
-from ..measure.trial import check_average,says_nothing
+from ..measure.batch_checks import check_average,average_unknown
 from .gradients import warn_mixed_means
 from .mixed_precision import MixedPrecision
 from ..loop.loop import check_loss
@@ -202,7 +202,7 @@ class MicroBatch(Callback):
         "Warn of a loss that compares samples, or averages over something else: pieces do not add up to the batch"
         if self.compared: return
         self.compared,learn = True,self.learn
-        if not says_nothing(learn): return
+        if not average_unknown(learn): return
         with learn.unchanged(), torch.no_grad(): # a loss may have a state
             check_average(learn.loss_func, short_name(learn.loss_func), res.loss, [(res.pred, *learn.yb)],
                 "So `MicroBatch` does not give the step of the whole batch. A loss that compares samples needs them "
