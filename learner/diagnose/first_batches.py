@@ -170,17 +170,26 @@ class FirstBatches:
         if self.n and ('batch' not in learn['scopes'] or at!=self.last): self.between()
         if ev!='before_fit': self.check('order') # where callbacks that do not go together have been refused
         if 'first batch' in self.waiting: self.changes.handler_began(cb, ev)
-        if ev=='after_batch' and learn['_training'] and self.last!=at:
+        if ev=='after_batch' and learn['_training']: self.batch_ends(at)
+        elif ev=='after_train' and self.n: self.training_ends()
+        elif ev=='before_train' and self.n: self.check('epoch')
+
+    def batch_ends(self, at):
+        if self.last!=at: # the first handler of the event
             self.last,self.n = at,self.n+1
-            if self.n==1: self.look()
-            if len(self.losses)<enough and isinstance(learn['loss'], torch.Tensor):
-                self.losses.append(learn['loss'].detach())
-            if self.n==self.most: self.watch('after_train','before_train')
-            if self.n==self.most and not self.at_end: self.check('training')
-            if len(self.losses)==enough: self.check('loss')
-        if ev in ('after_batch','after_train') and learn['_training'] and self.n and self.trains: check_mode(self.learn)
-        if ev=='after_train' and self.n: self.check('training')
-        if ev=='before_train' and self.n: self.check('epoch')
+            self.add_batch()
+        if self.trains: check_mode(self.learn)
+    def add_batch(self):
+        if self.n==1: self.look()
+        loss = vars(self.learn)['loss']
+        if len(self.losses)<enough and isinstance(loss, torch.Tensor): self.losses.append(loss.detach())
+        if self.n==self.most: self.watch('after_train','before_train')
+        if self.n==self.most and not self.at_end: self.check('training')
+        if len(self.losses)==enough: self.check('loss')
+    def training_ends(self):
+        if self.trains and vars(self.learn)['_training']: check_mode(self.learn)
+        self.check('training')
+
     def look(self):
         "After the first batch"
         learn = self.learn

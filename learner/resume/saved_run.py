@@ -99,7 +99,7 @@ class Weights:
             _put_grads(unwrapped(m), self.hidden.get(k, {}))
 
     def put_attributes(self, learn):
-        "When there is an optimizer: functions of its own may have some"
+        "Put back attributes of objects. Called when there is an optimizer, because its functions may have some"
         if lost := learn.route.attributes.put(decode(self.attributes, learn.device)):
             warn(f"The run had {listed(lost)}, and has no such object now: their values are lost")
 
@@ -146,7 +146,7 @@ def _own_attrs(opt):
     return {k:v for k,v in own_attrs(opt).items() if isinstance(v, nn.Module) or not callable(v)}
 
 def _saved_attrs(opt):
-    "Of the attributes of its own those that can be saved, encoded, and the others"
+    "Attributes that only this optimizer has: those that can be saved, encoded; and the others"
     saved,others,params = {},{},params_of(opt)
     for k,v in _own_attrs(opt).items():
         enc = Encoder()

@@ -50,7 +50,7 @@ def _is_unsaved(o, saved):
     return not isinstance(o, nn.Module) or any(p.requires_grad and id(p) not in saved for p in o.parameters())
 
 def _moves_unsaved(o, saved):
-    "Whether an optimizer may move what a file lacks in an object that it has"
+    "Whether `o`, which an optimizer holds, has parameters or buffers that a step may change and that a file lacks"
     return _is_unsaved(o, saved) or (isinstance(o, nn.Module) and any(id(b) not in saved for b in o.buffers()))
 
 def warn_unsaved(
