@@ -147,8 +147,8 @@ def first_parting(
     return None,n,unused.names if unused else []
 
 # %% ../../nbs/compare/02_diff.ipynb #evidence
-def _some(ids, most=8):
-    return ', '.join(f'{int(o)}' for o in ids[:most]) + (f' and {len(ids)-most} more' if len(ids)>most else '')
+def _some(ids):
+    return ', '.join(f'{int(o)}' for o in ids[:8]) + (f' and {len(ids)-8} more' if len(ids)>8 else '')
 
 def _of_ids(v, w):
     if v[0]<0: return "the samples differ"

@@ -28,6 +28,7 @@ from ..record.history import History,Row,missing
 from ..record.progress import ProgressCallback
 from ..record.recorder import Recorder
 from ..resume.encoding import decode,encode
+from ..schedule.trial import shown_or_written
 from ..resume.rewind import twin_of,warn_of_shared
 from .fingerprint import Fingerprint,Trail
 from .streams import BatchStream,LoaderStream,Streams,draw_again,seed_all,stream_of,stream_seed,streams
@@ -53,8 +54,7 @@ class Plan:
 
     def twin(self):
         "A copy of the learner, and of the callbacks of the fit"
-        left_out = [o for o in self.learn.cbs if o.writes or isinstance(o, ProgressCallback)]
-        with self.learn.removed_cbs(left_out):
+        with self.learn.removed_cbs(shown_or_written(self.learn)):
             n = len(self.learn.cbs)
             res,cbs = twin_of(self.learn, [*self.learn.cbs, *self.cbs])
         if self.last is None: warn_of_shared(self.learn, res, cbs, 'A run')

@@ -76,6 +76,10 @@ def leaves_in(o):
         for p in (o.values() if isinstance(o, Mapping) else o): yield from leaves_in(p)
     else: yield o
 
+def single(b):
+    "The one element of a tuple or list of one; anything else as it is"
+    return b[0] if isinstance(b, (tuple,list)) and len(b)==1 else b
+
 def tensors_in(o):
     "All tensors in tuples, lists and mappings, in order"
     return (p for p in leaves_in(o) if isinstance(p, Tensor))

@@ -24,7 +24,7 @@ from ..record.history import missing
 from ..record.recorder import Recorder
 from ..loop.learner import Learner
 from .mistakes import check_setup,check_state,check_ties,in_opt,is_silent,kinds
-from .mistakes import methods_of,some,tell,trained
+from .mistakes import methods_of,tell,trained
 from .order import Changes
 
 # %% ../../nbs/diagnose/06_first_batches.ipynb #Gradients
@@ -50,7 +50,7 @@ def check_gradients(learn, grads):
     owners = dict.fromkeys(k.rpartition('.')[0] for k in lost)
     kinds = [f"`{k}` ({type(learn.model.get_submodule(k)).__name__})" if k else 'the model itself' for k in owners]
     shown = ', '.join(kinds[:3]) + (f" and {len(kinds)-3} more" if len(kinds)>3 else '')
-    tell(learn, 'gradient', f"{some(lost)} never got a gradient, in {shown}: the loss does not depend on them. "
+    tell(learn, 'gradient', f"{listed(lost, 4)} never got a gradient, in {shown}: the loss does not depend on them. "
         "Use them in `forward`, or freeze them by `requires_grad_(False)`")
 
 # %% ../../nbs/diagnose/06_first_batches.ipynb #check_outside
@@ -86,7 +86,7 @@ def check_outside(learn, found): # As `outside` returned them after the first ba
     f = learn.loss_func
     of_loss = {id(p):f'loss_func.{k}' for k,p in f.named_parameters()} if isinstance(f, nn.Module) else {}
     if names := [of_loss[id(p)] for p in lost if id(p) in of_loss]: tell(learn, 'optimizer',
-        f"{some(names)} are none of the optimizer's. {why}: freeze them by `requires_grad_(False)`, or write "
+        f"{listed(names, 4)} are none of the optimizer's. {why}: freeze them by `requires_grad_(False)`, or write "
         "`splitter=lambda m: [*m.parameters(), *loss_func.parameters()]`")
     others = [str(tuple(p.shape)) for p in lost if id(p) not in of_loss and _unseen(learn.model, p) is None]
     if others: tell(learn, 'optimizer', f"Parameters of shape {', '.join(others[:4])} are none of the optimizer's. "
@@ -143,8 +143,8 @@ def check_reset(learn, before):
     if any('reset' in names_in(f.__code__) for o in users for f in methods_of(o)): return
     names = {id(m):k for k,m in learn.model.named_modules()}
     kept = [names.get(id(m), '') for m,old in before if any(v is not old.get(k) for k,v in _state(m).items())]
-    if kept: tell(learn, 'reset', f"{some(kept)} keeps a state from batch to batch, and its `reset` is not called: "
-        "give the model a `reset` that calls it, and write `cbs=ModelResetter`")
+    if kept: tell(learn, 'reset', f"{listed(kept, 4)} keeps a state from batch to batch, and its `reset` is not "
+        "called: give the model a `reset` that calls it, and write `cbs=ModelResetter`")
 
 # %% ../../nbs/diagnose/06_first_batches.ipynb #FirstBatches
 class FirstBatches:

@@ -78,10 +78,6 @@ def tell(learn, word, text):
     f = _frame(of_user) or sys._getframe()
     warnings.warn_explicit(f"{text}. (To silence this: `silence({word!r})`)", Mistake, f.f_code.co_filename, f.f_lineno)
 
-def some(names, most=4):
-    names = [*names]
-    return listed(names[:most]) + (f" and {len(names)-most} more" if len(names)>most else '')
-
 # %% ../../nbs/diagnose/05_mistakes.ipynb #check_optimizer
 def trained(learn): return {k:p for k,p in learn.model.named_parameters() if p.requires_grad and not is_lazy(p)}
 
@@ -90,7 +86,7 @@ def in_opt(learn): return {*map(id, params_of(learn.opt))}
 def check_optimizer(learn):
     known = in_opt(learn)
     if lost := [k for k,p in trained(learn).items() if id(p) not in known]: tell(learn, 'optimizer',
-        f"The optimizer does not have {some(lost)}, so they are not trained although they require a gradient: "
+        f"The optimizer does not have {listed(lost, 4)}, so they are not trained although they require a gradient: "
         "give them to `opt_func` and `splitter`, or freeze them by `requires_grad_(False)`")
 
 # %% ../../nbs/diagnose/05_mistakes.ipynb #check_loaders

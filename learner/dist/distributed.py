@@ -23,9 +23,9 @@ from ..data.loaders import find_bs,map_tensors,rows_of,to_device
 from ..model.optimizer import params_of,parts_of
 from ..measure.metrics import AvgSmoothLoss
 from ..measure.phase import PhaseMetrics
-from ..record.progress import ProgressCallback,ShowGraphCallback
 from ..record.recorder import Recorder
 from ..loop.learner import Learner
+from ..schedule.trial import shown_or_written
 from ..technique.gradients import warn_mixed_means
 from ..technique.micro_batch import rows_joined
 from ..result.preds import GatherPredsCallback
@@ -73,7 +73,7 @@ class Quiet:
     "A learner without bars, loggers, savers and warnings, until `end`"
     def __init__(self, learn):
         self.learn = learn
-        self.away = [o for o in learn.cbs if o.writes or isinstance(o, (ProgressCallback,ShowGraphCallback))]
+        self.away = shown_or_written(learn)
         learn.remove_cbs(self.away)
         self.warnings = warnings.catch_warnings()
         self.warnings.__enter__()

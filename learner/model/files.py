@@ -184,6 +184,13 @@ def write_to(
     if hasattr(file, 'write'): return write(file)
     with atomic_write(file) as f: return write(f)
 
+def write_bytes(
+    file, # As in `write_to`
+    data:bytes,
+):
+    "Write `data` to `file`"
+    write_to(file, lambda f: f.write(data))
+
 # %% ../../nbs/model/07_files.ipynb #write_plain
 def write_plain(
     o, # Tensors, plain values, and lists, tuples and dicts of them

@@ -21,7 +21,7 @@ from ..data.loaders import check_device
 from ..loop.learner import Learner
 from ..restore.places import model_and_loss
 from ..restore.snapshot import Snapshot
-from ..model.files import file_path,find_file,read_plain,reading,type_of,write_plain,write_to
+from ..model.files import file_path,find_file,read_plain,reading,type_of,write_bytes,write_plain
 from ..model.groups import norm_bias_params
 from ..model.hypers import spare
 from ..model.optimizer import OptimList,in_use,params_of,parts_of,to_eval,to_train
@@ -58,7 +58,7 @@ def _write_bare(o, file, where):
             raise TypeError(f"Files of safetensors hold tensors only, but `{where}[{k!r}]` is {type_of(v)}")
     tensors = {k:v.detach().cpu().contiguous().clone() for k,v in o.items()} # tied weights are saved twice
     data = _safetensors().save(tensors)
-    write_to(file, lambda f: f.write(data))
+    write_bytes(file, data)
 
 @patch
 @checked

@@ -35,7 +35,6 @@ __all__ = []
 from dataclasses import dataclass,fields,is_dataclass
 from inspect import signature
 from torch import nn
-from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from ..core.checks import listed
 from ..core.copies import copied
@@ -47,7 +46,7 @@ from ..restore.places import by_name,model_and_loss
 from ..model.files import on_cpu
 from ..model.hypers import get_hyper,hypers,set_hyper
 from ..model.optimizer import clear_state,own_attrs,params_of,parts_of
-from ..model.weights import hidden_of,load_weights,put_hidden,unwrapped,weights_of
+from ..model.weights import hidden_of,load_weights,put_hidden,refuse_lazy,unwrapped,weights_of
 from ..result.saving import fit_opt
 from .encoding import Decoder,Encoder,decode,encode
 from .origin import Origin,versions
@@ -83,9 +82,7 @@ class Weights:
 
     @classmethod
     def of(cls, learn):
-        if any(is_lazy(p) for p in learn.model.parameters()):
-            raise ValueError("The model has layers that do not know their shapes before the first batch, "
-                "so that it cannot be saved yet")
+        refuse_lazy(learn.model, 'the model cannot be saved yet')
         modules,trained = model_and_loss(learn),{id(p) for p in ([] if learn.opt is None else params_of(learn.opt))}
         weights = {k:on_cpu(weights_of(m)) for k,m in modules.items()}
         hidden = {k:on_cpu(hidden_of(m) | _grads_of(unwrapped(m), trained)) for k,m in modules.items()}

@@ -14,13 +14,13 @@ from contextlib import contextmanager,nullcontext
 from types import SimpleNamespace
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 from ..core.checks import checked
 from ..core.callback import Callback
 from .mixed_precision import MixedPrecision
 from ..model.groups import check_hyper
 from ..model.hypers import first_groups,get_hyper,values_for
 from ..model.optimizer import in_use,to_eval,to_train
+from ..model.weights import refuse_lazy
 from ..record.recorder import Recorder
 from ..schedule.schedules import SchedCos
 from ..schedule.schedulers import ParamScheduler
@@ -71,9 +71,7 @@ class _Average(Callback):
 
     def before_fit(self):
         if self.learn.mode!='fit': return
-        if any(map(is_lazy, self.learn.model.parameters())): raise ValueError(
-            f"`{type(self).__name__}` averages weights, and some have no shape before the model has seen a batch: "
-            "call it once, for example `learn.model(learn.dls.one_batch()[0])`")
+        refuse_lazy(self.learn.model, f'`{type(self).__name__}` cannot average them')
         ts = self._tensors()
         if self.anew or self.outdated: self.avg = None
         if self.avg is None: self.avg,self.n,self.outdated = _wide([o.detach().clone() for o in ts], ts),0,False

@@ -14,6 +14,7 @@ from ..core.checks import checked
 from ..core.callback import Callback
 from ..core.events import CancelValidException
 from ..data.loaders import map_tensors
+from ..schedule.validation import lowered
 
 # %% ../../nbs/technique/08_debugging.ipynb #ShortEpochCallback
 class ShortEpochCallback(Callback):
@@ -28,8 +29,7 @@ class ShortEpochCallback(Callback):
 
     def before_fit(self):
         self.whole = self.learn.limits
-        n = self._part('train')
-        self.learn.limits = self.whole | dict(train=min(n, self.whole.get('train', n)))
+        self.learn.limits = lowered(self.whole, train=self._part('train'))
     def cleanup_fit(self): self.learn.limits = self.whole
 
     def before_validate(self):
