@@ -1769,11 +1769,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'rank0_first': 'Parameters:\n\n- `f`: Called without arguments',
  'read_plain': 'Parameters:\n\n- `file`: A path, or an open file\n- `device`: Where tensors go',
  'reduction_of': 'Parameters:\n\n- `loss_func`: Any loss',
- 'refuse_lazy': 'Parameters:\n'
-                '\n'
-                '- `model`: Searched with all its submodules\n'
-                '- `so`: What cannot be done\n'
-                '- `other`: What to write instead of calling the model',
  'restored': 'Parameters:\n\n- `learn`: Its modules and optimizers, and those of its callbacks',
  'rows_of': 'Parameters:\n'
             '\n'
