@@ -88,7 +88,7 @@ def _differ(k, v, w):
 def _on_device(trail): return any(not o.settings.get('device', 'cpu').startswith('cpu') for _,o in trail.setups)
 
 def _moved(a, b, pair):
-    "Names of generators that are in other states, of those that both runs have"
+    "Names of generators that both runs have, in different states"
     v,w = _states(a, pair.a),_states(b, pair.b)
     return [k for k in v if k in w and v[k]!=w[k]]
 
@@ -111,7 +111,7 @@ class Unused:
         self.a,self.b,self.start = a,b,start
         self.names = _moved(a, b, start)
     def drawn(self, pair):
-        "Names of those that a run has drawn from by now"
+        "Names of generators that a run has drawn from by now"
         rows = (self.a, self.start.a, pair.a),(self.b, self.start.b, pair.b)
         return [k for k in self.names if any(_states(t, o).get(k)!=_states(t, now).get(k) for t,o,now in rows)]
 
@@ -229,7 +229,7 @@ def _of_callbacks(a, b):
         yield f'`{k}`',f"the callback `{k}` is in {'a' if k in _callbacks(a) else 'b'} only"
 
 def _of_settings(a, b):
-    "Settings, but for what is a column of its own"
+    "Settings, without what has its own column"
     new = _callbacks(a) ^ _callbacks(b)
     def of(o): return {k:v for k,v in o.settings.items() if k.removeprefix('opt.') not in a.hypers
         and not (k.startswith('callbacks.') and k.split('.')[1] in new) and not k.startswith('samples.')}

@@ -242,7 +242,7 @@ def uses_at(
     ev:str, # An event that it handles
     fs:dict, # Its `functions_of`
 ) -> set: # Of `Use`
-    "What `cb` does at `ev`, in other methods of its own that it calls, too"
+    "What `cb` does at `ev`, also in its other methods, if it calls them"
     res,seen = set(),set()
     waiting = [cb.name if isinstance(cb, FuncCallback) else ev]
     while waiting:

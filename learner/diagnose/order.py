@@ -142,7 +142,7 @@ class Changes:
             self.found.setdefault((ev, id(cb)), {}).update(dict.fromkeys(changed))
 
     def ties(self) -> list:
-        "Callbacks that have changed the same value, and nothing says that one comes first; or the second set it anew"
+        "Callbacks that have changed the same value, and nothing says that one comes first; or the second overwrote it"
         res = undone(self.learn, lambda cb: self.found.get(('before_batch', id(cb)), ()))
         for ev in dict.fromkeys(ev for ev,_ in self.found):
             for a,b in tied(self.learn, ev):

@@ -43,7 +43,7 @@ def number_of(*values) -> int:
     return int.from_bytes(sha256(repr(values).encode()).digest()[:4], 'little')
 
 class OwnSeeds:
-    "Gives each process but the first random numbers of its own in each training batch"
+    "Gives each process but the first its own random numbers in each training batch"
     def __init__(self, learn, procs): self.learn,self.procs,self.draws,self.epoch = learn,procs,None,None
 
     def begin_batch(self):
@@ -111,7 +111,7 @@ def same_in_all(parts):
     raise ValueError(f"they are {', '.join(map(str, what))}")
 
 def joined(what, parts, rows, ns):
-    "`parts` put together along an axis with so many `rows`, or else with `ns` samples; other values are alike"
+    "`parts` put together along an axis of the lengths `rows`, or else `ns`; other values are alike"
     try: return rows_joined(parts, rows, lambda o: rows_joined(o, ns, same_in_all))
     except (ValueError,RuntimeError,IndexError) as e: raise ValueError(f"The {what} of {len(parts)} processes, with "
         f"{', '.join(map(str, ns))} samples, cannot be put together: {e}") from e

@@ -52,7 +52,7 @@ def trade(opt,
     to:dict, # New parameters, by the ids of the old ones
     change, # `change(v, p)` for each value of the state of the new parameter `p`
 ):
-    "Let an optimizer train other parameters in the place of its own"
+    "Let an optimizer train other parameters instead of its own"
     for g in opt.param_groups: g['params'][:] = [to.get(id(p), p) for p in g['params']]
     for p in [p for p in opt.state if id(p) in to]:
         new = to[id(p)]
@@ -189,7 +189,7 @@ small = 100_000 # parameters in a module that is put together and let go by itse
 
 class ShardedEngine:
     "Runs batches with model and optimizer in parts, so that gradients are averaged over the processes"
-    fits = True # model and optimizer are divided anew in each epoch
+    fits = True # model and optimizer are divided again in each epoch
     adds = False # gradients are averaged in every batch
     def average(self): "They are already"
     def __init__(self, learn, procs, deal, agreement, plugin):

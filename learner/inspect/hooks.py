@@ -132,7 +132,7 @@ def total_params(
 
 def flatten_model(
     m:nn.Module, # A model or a layer
-) -> list: # Modules that have no modules of their own, each once
+) -> list: # Modules without submodules, each once
     "The layers of `m`"
     return [o for o in _module('m', m).modules() if next(o.children(), None) is None]
 

@@ -153,7 +153,7 @@ class MemoryForecast:
 
 # %% ../../nbs/inspect/07_memory.ipynb #memory
 def _fixed(layers, grads, states):
-    "A row for each layer, with parameters and buffers of its own; shared ones count where they come first"
+    "A row for each layer, with its own parameters and buffers; shared ones count where they come first"
     seen,rows = set(),[]
     for name,m in layers.items():
         ps,bs = [*m.parameters(recurse=False)],[*m.buffers(recurse=False)]

@@ -82,7 +82,7 @@ def _shape(o):
 def _note_shape(m, inp, out): return _shape(out)
 
 def _layers(model):
-    "Modules by name that have no modules of their own, or parameters of their own"
+    "Modules by name, if they have no submodules, or parameters besides those of submodules"
     def counts(m): return next(m.children(), None) is None or next(m.parameters(recurse=False), None) is not None
     return {k:m for k,m in model.named_modules() if counts(m)}
 

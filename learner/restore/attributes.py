@@ -104,7 +104,7 @@ def _lengths(o):
 def _is_large(v): return is_array(v) and size_of(v)>most_values
 
 def updated(at, was, now):
-    "The values `at` of attributes, with those that are others in `now` than they were; all by owner and name"
+    "The values `at` of attributes, with the new ones where `now` differs from `was`; all by owner and name"
     res = {path:dict(own) for path,own in at.items()}
     for path,own in now.items():
         old = was.get(path, {})

@@ -147,7 +147,7 @@ class BestFiles(TrackerCallback):
         val, # The value of the monitored column that the weights reached
         file, # Path of the file with the weights
     ):
-        "Keep `file`, whose weights have the value `val`, and let go of those that are no longer among the best"
+        "Keep `file`, whose weights have the value `val`, and drop what is no longer among the best"
         others = [o for o in self.kept if not (isinstance(file, str) and o[1]==file)]
         if isinstance(file, str): self.written[file] = val
         self.kept = sorted([*others, [val,file]], key=lambda o: o[0], reverse=self.higher)

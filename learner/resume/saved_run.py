@@ -111,7 +111,7 @@ class OptState:
     "State of the optimizer"
     opt:dict|None     # Its `state_dict`; None if there is no optimizer yet
     between:dict|None # Hyper-parameters outside of the fit, by name; None if there is no fit to resume
-    opt_attrs:list    # For each of several optimizers as one: attributes of its own, by name
+    opt_attrs:list    # For each of several optimizers as one: its own attributes, by name
 
     @classmethod
     def of(cls, learn, at):
@@ -138,7 +138,7 @@ class OptState:
 
 # %% ../../nbs/resume/03_saved_run.ipynb #opt_attrs
 def _own_attrs(opt):
-    "Attributes of an optimizer that neither PyTorch nor a `state_dict` of its own takes care of"
+    "Attributes of an optimizer that neither PyTorch nor its own `state_dict` saves"
     if type(opt).state_dict is not Optimizer.state_dict or type(opt).__module__.startswith('torch.'): return {}
     return {k:v for k,v in own_attrs(opt).items() if isinstance(v, nn.Module) or not callable(v)}
 

@@ -56,7 +56,7 @@ class _Average(Callback):
     "The average `avg` of the weights at `n` moments, and the ways in which it gets into the model"
     run_valid = False
     _stateattrs = 'avg','n','steps'
-    anew,norms = False,() # start anew with each fit; names of batch norms whose statistics are computed for the average
+    anew,norms = False,() # whether each fit starts again; names of batch norms whose statistics are for the average
     outdated = False # other weights have been loaded, and the next fit starts from these
     def __init__(self, buffers):
         self.buffers,self.avg,self.n,self.steps,self.fitting = buffers,None,0,0,False

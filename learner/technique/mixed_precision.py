@@ -101,7 +101,7 @@ class MixedPrecision(Callback):
 
     # Autocast
     def before_batch(self): self.autocast.begin()
-    def split_batch(self, part): self.autocast.open() # each piece is predicted anew
+    def split_batch(self, part): self.autocast.open() # each piece has its forward pass
     def after_pred(self): self.learn.pred = map_tensors(_to_float, self.learn.pred)
     def after_loss(self): self.autocast.close()
     def cleanup_batch(self):

@@ -134,7 +134,7 @@ class MixHandler(Callback):
         if others is self.others or reduction_of(learn.loss_func)!='mean': return 1
         n,m = (items_of(learn.loss_func, *o) for o in (learn.yb, others))
         if not isinstance(n, Tensor) or not isinstance(m, Tensor): return 1 # known, and the same
-        return torch.where(n>0, m/n, 1.) # a piece without items of its own has no share in the batch
+        return torch.where(n>0, m/n, 1.) # a piece without items has no share in the batch
 
     def cleanup_batch(self): self.others = self.mixing = None
 
