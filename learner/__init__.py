@@ -53,7 +53,6 @@ Modules:
 - `learner.record.history`: Rows of named values, and the table they make
 - `learner.record.progress`: Bars and a table in a terminal, one display in a notebook, plain lines in a log
 - `learner.record.recorder`: Losses of every batch, and a row of results for every epoch
-- `learner.record.rows`: Batches put together again: every sample in its place, in memory that is allocated once
 - `learner.restore.attributes`: Attributes of modules and objects that have changed since a run began, named so that a file can hold them
 - `learner.restore.contents`: What many objects hold, read into one list and compared at once
 - `learner.restore.held`: Everything that can be reached from a model, noted with what it holds and put back

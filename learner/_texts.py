@@ -1052,8 +1052,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                  '- `val`: The latest value of the monitored column',
  'OptimList.__init__': 'Parameters:\n'
                        '\n'
-                       '- `opts`: Each of parameters of its own\n'
-                       '- `every`: Each takes part in every so many-th step: a number, or one for each',
+                       '- `opts`: No two of them train the same parameter\n'
+                       '- `every`: Each steps in one of `every` steps of the whole: a number, or one for each',
  'Overfit.__init__': 'Parameters:\n\n- `k`: Training batches',
  'Overfit.load_state_dict': 'Restore attributes; modules, optimizers and parameters keep their identity\n'
                             '\n'
@@ -1540,7 +1540,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'check_hyper': 'Parameters:\n\n- `name`: What it is, for errors\n- `v`: As in `per_group`, or None',
  'check_plain': 'Parameters:\n\n- `o`: What is to be saved\n- `where`: What to call it in an error',
  'check_several': 'Parameters:\n\n- `pred`: What the model predicts\n- `axis`: Where the classes are in it',
- 'clear_state': 'Parameters:\n\n- `opt`: An optimizer, or several that were made one',
+ 'clear_state': 'Parameters:\n\n- `opt`: An optimizer, or several in an `OptimList`',
  'combine_scheds': 'Parameters:\n'
                    '\n'
                    '- `pcts`: Fraction of training for each schedule; they sum to 1\n'

@@ -36,7 +36,7 @@ from .measure.scores import *
 from .measure.measures import *
 from .measure.phase import *
 from .measure.advice import *
-from .measure.trial import *
+from .measure.batch_checks import *
 from .record.history import *
 from .record.run_config import *
 from .record.loss_stream import *

@@ -208,7 +208,7 @@ def test_a_window_without_anything_leaves_the_weights():
 def test_means_that_do_not_add_up_say_so(cb):
     for loss in (LabelSmoothingCrossEntropy(weight=W), LabelSmoothingCrossEntropyFlat(weight=W)):
         with pytest.warns(UserWarning,
-                match='will not be exactly the big batch: one part of `LabelSmoothingCrossEntropy` is weighted'):
+                match='will not be exactly the big batch: one part of the mean of `LabelSmoothingCrossEntropy`'):
             mk(cb, loss_func=loss).fit(1)
 
 class Scaled(nn.Module):

@@ -87,7 +87,7 @@ def test_a_fit_that_is_over_before_it_began_leaves_nothing_open(tmp_path):
 
 def test_a_logger_needs_a_recorder():
     learn = synth_learner(default_cbs=False, cbs=[TrainEvalCallback, CSVLogger])
-    with pytest.raises(ValueError, match='`CSVLogger` logs what a `Recorder` writes down, but there is none'):
+    with pytest.raises(ValueError, match='`CSVLogger` reads the rows of a `Recorder`, and there is none'):
         learn.fit(1)
 
 def test_numbers():

@@ -57,7 +57,7 @@ def test_hidden_matrices_are_those_of_no_embedding_and_not_of_the_last_layer():
     m = net()
     assert named(m, hidden_matrices(m))==['0.weight','3.weight']
     with pytest.raises(ValueError,
-            match='`Sequential` has layers that do not know their shapes before the first batch'):
+            match='`LazyLinear` has no weights before it has seen a batch'):
         hidden_matrices(nn.Sequential(nn.LazyLinear(3)))
 
 def shape_opts(model, lrs=(.01,.01)):

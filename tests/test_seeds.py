@@ -163,7 +163,7 @@ def tiny(std, n=200):
     (Pos(), 'parameters `pos` cannot be drawn again'),
     (nn.Sequential(Pos(), Pos()), 'parameters `0.pos`, `1.pos` cannot'),
     (nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)), 'original0'),
-    (nn.Sequential(nn.LazyLinear(2)), 'has no values before the model has seen a batch'),
+    (nn.Sequential(nn.LazyLinear(2)), '`LazyLinear` has no weights before it has seen a batch.* or give `model=`'),
     (tiny(.02), '`0.weight` is not as `reset_parameters` would draw it.*give `model=`'),
     (nn.Sequential(nn.LayerNorm(3), Pos()), 'pos'),
 ], ids=['parameter','two','parametrized','lazy','other spread','norm'])

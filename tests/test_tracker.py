@@ -291,6 +291,17 @@ def test_no_two_set_the_rate(mk):
     learner(ParamScheduler(dict(mom=SchedLin(.9, .8))), ReduceLROnPlateau()).fit(1)
     with pytest.raises(ValueError, match='would both set'): learner(ReduceLROnPlateau()).fit_one_cycle(1)
 
+def test_a_scheduler_of_ones_own_and_a_plateau_are_refused():
+    class Mine(HyperScheduler):
+        sets = ('lr',)
+    with pytest.raises(ValueError, match="`ReduceLROnPlateau` and `Mine` would both set the learning rate"):
+        learner(Mine(), ReduceLROnPlateau()).fit(1)
+
+def test_the_rate_is_lowered_on_a_plateau_after_a_warmup_and_not_in_it():
+    learn = learner(Score([1.]*6), Warmup(5), ReduceLROnPlateau('score', np.less, patience=2, factor=2), lr=.1)
+    last = learn.fit(6).recorder.lrs[1::2] # the rate that each epoch ends with
+    assert last==pytest.approx([.04, .08, .1, .1, .05, .05])
+
 # Saving
 vals_of = st.lists(st.one_of(st.just(nan), st.integers(-3, 3)), min_size=1, max_size=7)
 

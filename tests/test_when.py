@@ -719,6 +719,16 @@ def test_smoke_prints_nothing(capsys):
     learn.fit(1)
     assert 'valid_loss' in capsys.readouterr().out
 
+def test_smoke_draws_no_graph():
+    seen = []
+    class Graph(ShowGraphCallback):
+        def after_row(self): seen.append(self.learn.epoch)
+    learn = mk(Graph)
+    learn.smoke()
+    assert not seen
+    learn.fit(1)
+    assert seen==[0]
+
 def test_smoke_between_a_stop_and_a_resume():
     whole = mk(EMA(.9)).fit(2)
     learn = mk(EMA(.9))

@@ -15,7 +15,7 @@ from math import floor,log10
 from pathlib import Path
 from fastcore.basics import patch
 from ..core.checks import checked
-from ..model.files import write_to
+from ..model.files import write_bytes
 from ..record.history import html_table
 from .run_card import Card
 
@@ -23,9 +23,9 @@ from .run_card import Card
 width,height = 420,220
 left,right,top,bottom = 52,12,12,34 # margins
 
-def ticks(low, high, n=6):
-    "Round numbers between `low` and `high`"
-    step = (high-low)/n
+def ticks(low, high):
+    "About six round numbers between `low` and `high`"
+    step = (high-low)/6
     unit = 10**floor(log10(step))
     step = next(o*unit for o in (1, 2, 5, 10) if o*unit>=step*.999)
     first = -floor(-low/step+1e-9)
@@ -149,5 +149,5 @@ def html(self:Card,
 ) -> str: # The page; the path if it was written
     "The card as one page of HTML, that loads nothing from elsewhere"
     if file is None: return page(self)
-    write_to(Path(file), lambda f: f.write(page(self).encode()))
+    write_bytes(Path(file), page(self).encode())
     return str(file)

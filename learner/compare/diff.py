@@ -88,7 +88,7 @@ def _differ(k, v, w):
 def _on_device(trail): return any(not o.settings.get('device', 'cpu').startswith('cpu') for _,o in trail.setups)
 
 def _moved(a, b, pair):
-    "Names of generators that are in other states, of those that both runs have"
+    "Names of generators that both runs have, in different states"
     v,w = _states(a, pair.a),_states(b, pair.b)
     return [k for k in v if k in w and v[k]!=w[k]]
 
@@ -106,27 +106,34 @@ class Parting:
     def early(self): return {'ids','inputs'} & {*self.names} # what came before the forward pass differs
 
 class Unused:
-    "Generators in different states at the first row, from which neither run has drawn so far"
+    "Generators that differ at the first row. They explain nothing until a run has drawn from one of them"
     def __init__(self, a, b, start):
         self.a,self.b,self.start = a,b,start
         self.names = _moved(a, b, start)
     def drawn(self, pair):
-        "Names of those that a run has drawn from by now"
+        "Names of generators that a run has drawn from by now"
         rows = (self.a, self.start.a, pair.a),(self.b, self.start.b, pair.b)
         return [k for k in self.names if any(_states(t, o).get(k)!=_states(t, now).get(k) for t,o,now in rows)]
+
+def _rows_of_both(a, b):
+    "For each row that both trails have, in order: where in training it is, the `Pair`, and its numbers in the trails"
+    rows_a,rows_b = ({t.columns['at'][i][0]:i for i in range(len(t))} for t in (a, b))
+    for k in sorted(rows_a.keys() & rows_b.keys()):
+        i,j = rows_a[k],rows_b[k]
+        yield k,Pair.of(a, i, b, j),(i,j)
+
+def _compared(a, b):
+    "Columns to compare: checksums of the CPU and of a GPU are different ones"
+    left = ('at','generators') if _on_device(a)==_on_device(b) else ('at','generators','inputs','weights')
+    return [k for k in columns if k not in left]
 
 def first_parting(
     a:Trail,
     b:Trail,
 ) -> tuple: # A `Parting` or None, the number of batches that were compared, generators that differ and are not used
     "The first rows in which two trails differ"
-    rows_a,rows_b = ({t.columns['at'][i][0]:i for i in range(len(t))} for t in (a, b))
-    both = sorted(rows_a.keys() & rows_b.keys())
-    compared = [k for k in columns if k not in ('at','generators')]
-    if _on_device(a)!=_on_device(b): compared = [k for k in compared if k not in ('inputs','weights')]
-    batches,unused = [k for k in both if _is_batch(k)],None
-    for k in both:
-        pair,rows = Pair.of(a, rows_a[k], b, rows_b[k]),(rows_a[k], rows_b[k])
+    n,unused,compared = 0,None,_compared(a, b)
+    for k,pair,rows in _rows_of_both(a, b):
         names,moved = [o for o in compared if _differ(o, pair.a[o], pair.b[o])],_moved(a, b, pair)
         if unused is None:
             unused,first = Unused(a, b, pair),rows
@@ -135,12 +142,13 @@ def first_parting(
             return Parting(unused.start, first, ['generators'], drawn),0,[o for o in unused.names if o not in drawn]
         moved = [o for o in moved if o not in unused.names]
         if moved: names.append('generators')
-        if names: return Parting(pair, rows, names, moved),sum(o<k for o in batches),unused.names
-    return None,len(batches),unused.names if unused else []
+        if names: return Parting(pair, rows, names, moved),n,unused.names
+        n += _is_batch(k)
+    return None,n,unused.names if unused else []
 
 # %% ../../nbs/compare/02_diff.ipynb #evidence
-def _some(ids, most=8):
-    return ', '.join(f'{int(o)}' for o in ids[:most]) + (f' and {len(ids)-most} more' if len(ids)>most else '')
+def _some(ids):
+    return ', '.join(f'{int(o)}' for o in ids[:8]) + (f' and {len(ids)-8} more' if len(ids)>8 else '')
 
 def _of_ids(v, w):
     if v[0]<0: return "the samples differ"
@@ -221,7 +229,7 @@ def _of_callbacks(a, b):
         yield f'`{k}`',f"the callback `{k}` is in {'a' if k in _callbacks(a) else 'b'} only"
 
 def _of_settings(a, b):
-    "Settings, but for what is a column of its own"
+    "Settings, without what has its own column"
     new = _callbacks(a) ^ _callbacks(b)
     def of(o): return {k:v for k,v in o.settings.items() if k.removeprefix('opt.') not in a.hypers
         and not (k.startswith('callbacks.') and k.split('.')[1] in new) and not k.startswith('samples.')}

@@ -31,6 +31,7 @@ from ..loop.position import settings_of
 from ..restore.places import by_name,model_and_loss
 from ..model.files import file_path,write_plain
 from ..model.hypers import first_groups,hypers,read_hyper
+from ..model.optimizer import params_of
 from ..resume.encoding import encode
 from ..resume.origin import CodeReader,definitions,versions
 from ..diagnose.checksums import Weights,checksum_of_batch,generator_sums
@@ -218,7 +219,7 @@ class Gauge:
 
     def gradients(self, learn):
         "How many tensors have gradients, and their norms"
-        grads = [p.grad for g in learn.opt.param_groups for p in g['params'] if p.grad is not None]
+        grads = [p.grad for p in params_of(learn.opt) if p.grad is not None]
         grads = [g.coalesce().values() if g.is_sparse else g for g in grads]
         return dict(trained=[len(grads)], grad_norm=[*map(number_in, torch._foreach_norm(grads))]) if grads else {}
 

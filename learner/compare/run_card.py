@@ -25,7 +25,7 @@ from zlib import crc32
 from ..core.callback import Callback,refer
 from ..core.checks import checked,listed,nearest
 from ..restore.places import by_name
-from ..model.files import write_to
+from ..model.files import write_bytes
 from ..record.history import History,Row,missing
 from ..record.recorder import find_recorder
 from ..record.run_config import plain
@@ -126,7 +126,7 @@ class RunCard(Callback):
         with suppress(ValueError,FileNotFoundError): # the run was stopped, and has been resumed
             was = Card.read(self.file)
             card |= dict(began=was['began'], seconds=round(was['seconds']+card['seconds'], 1))
-        write_to(self.file, lambda f: f.write(json.dumps(card, allow_nan=False, indent=1).encode()))
+        write_bytes(self.file, json.dumps(card, allow_nan=False, indent=1).encode())
 
 # %% ../../nbs/compare/07_run_card.ipynb #Card
 class Card(dict):

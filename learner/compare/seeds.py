@@ -28,6 +28,7 @@ from ..record.history import History,Row,missing
 from ..record.progress import ProgressCallback
 from ..record.recorder import Recorder
 from ..resume.encoding import decode,encode
+from ..schedule.trial import shown_or_written
 from ..resume.rewind import twin_of,warn_of_shared
 from .fingerprint import Fingerprint,Trail
 from .streams import BatchStream,LoaderStream,Streams,draw_again,seed_all,stream_of,stream_seed,streams
@@ -53,8 +54,7 @@ class Plan:
 
     def twin(self):
         "A copy of the learner, and of the callbacks of the fit"
-        left_out = [o for o in self.learn.cbs if o.writes or isinstance(o, ProgressCallback)]
-        with self.learn.removed_cbs(left_out):
+        with self.learn.removed_cbs(shown_or_written(self.learn)):
             n = len(self.learn.cbs)
             res,cbs = twin_of(self.learn, [*self.learn.cbs, *self.cbs])
         if self.last is None: warn_of_shared(self.learn, res, cbs, 'A run')
@@ -256,6 +256,19 @@ def _streams(vary):
     for o in (res := L(vary)): one_of('vary', o, (*streams, 'all'))
     return streams if 'all' in res else tuple(k for k in streams if k in res)
 
+def _check_learner(learn, fit, model, args):
+    "Refuse what cannot be trained several times"
+    if learn.mode is not None: raise RuntimeError(f"`seeds` cannot start inside a running `{learn.mode}`")
+    if not callable(method := getattr(Learner, str(fit), None)):
+        near = nearest(str(fit), [o for o in dir(Learner) if 'fit' in o])
+        raise ValueError(f"`fit` is the name of a method that trains, but got {fit!r}.{near}")
+    _check_args(args, method)
+    if model is not None and not callable(model) or isinstance(model, nn.Module):
+        raise TypeError(f"`model` is a function that makes a model, but got {type(model).__name__}: "
+            "write `lambda: …`")
+    if not any(isinstance(o, Recorder) for o in learn.cbs):
+        raise ValueError("`seeds` reads the results of a `Recorder`, and the learner has none")
+
 @patch
 def seeds(self:Learner,
     n:int|list=5, # Number of runs, or their seeds
@@ -267,26 +280,17 @@ def seeds(self:Learner,
     **kwargs, # Its other arguments, such as `lr`
 ) -> SeedRuns:
     "Train copies of this learner, which differ in the random numbers of one kind, or of all"
-    if self.mode is not None: raise RuntimeError(f"`seeds` cannot start inside a running `{self.mode}`")
-    if not callable(method := getattr(Learner, str(fit), None)):
-        near = nearest(str(fit), [o for o in dir(Learner) if 'fit' in o])
-        raise ValueError(f"`fit` is the name of a method that trains, but got {fit!r}.{near}")
-    _check_args(kwargs, method)
-    if model is not None and not callable(model) or isinstance(model, nn.Module):
-        raise TypeError(f"`model` is a function that makes a model, but got {type(model).__name__}: "
-            "write `lambda: …`")
-    if not any(isinstance(o, Recorder) for o in self.cbs):
-        raise ValueError("`seeds` reads the results of a `Recorder`, and the learner has none")
-    seeds,streams = _seeds(n),_streams(vary)
+    _check_learner(self, fit, model, kwargs)
+    numbers,varied = _seeds(n),_streams(vary)
     if n_epoch is not None: kwargs['n_epoch'] = n_epoch
-    plan,runs = Plan(self, streams, model, cbs, fit, kwargs),[]
-    if not plan.untrained and model is None and 'init' not in streams: warnings.warn(
+    plan,runs = Plan(self, varied, model, cbs, fit, kwargs),[]
+    if not plan.untrained and model is None and 'init' not in varied: warnings.warn(
         "The learner has been trained: all runs begin with the weights that it has now")
     shown = any(isinstance(o, ProgressCallback) for o in self.cbs)
     self.to_device() # the generators of a device are there from now on
     with keep_random():
         from tqdm import tqdm
-        for seed in tqdm(seeds, desc='seeds', leave=False, disable=not shown):
+        for seed in tqdm(numbers, desc='seeds', leave=False, disable=not shown):
             runs.append(plan.run(seed))
-            if len(runs)==2: Proof.of(streams, runs).check(vary)
-    return SeedRuns(runs, Proof.of(streams, runs))
+            if len(runs)==2: Proof.of(varied, runs).check(vary)
+    return SeedRuns(runs, Proof.of(varied, runs))

@@ -13,10 +13,10 @@ from zlib import crc32
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 from ..core.callback import Callback
 from ..core.checks import listed
 from ..data.generators import is_generator,random_state,set_random_state
+from ..model.weights import refuse_lazy
 from ..restore.places import model_and_loss
 
 # %% ../../nbs/compare/04_streams.ipynb #Streams
@@ -114,9 +114,8 @@ def draw_again(
     untrained:bool, # Its weights are the initial ones
 ) -> int: # How many parameters
     "Draw the initial weights of model and loss again"
+    for m in model_and_loss(learn).values(): refuse_lazy(m, 'none can be drawn again', instead)
     params = {k:p for k,p in _named_params(learn).items() if p.is_floating_point()}
-    if lazy := [k for k,p in params.items() if is_lazy(p)]: raise ValueError(
-        f"{listed(lazy)} has no values before the model has seen a batch: call the model once, or {instead}")
     was = {k:p.detach().clone() for k,p in params.items()}
     for p in params.values(): p.fill_(float('nan'))
     for m in reversed([m for o in model_and_loss(learn).values() for m in o.modules()]):

@@ -99,9 +99,14 @@ def known_args(
     return _f
 
 # %% ../../nbs/core/01_checks.ipynb #listed
-def listed(names) -> str:
+def listed(
+    names, # Any number of them
+    most:int|None=None, # How many to name, if there are more
+) -> str:
     "Names as an error message lists them, in backticks"
-    return ', '.join(f'`{o}`' for o in names)
+    names = [f'`{o}`' for o in names]
+    if most is None or len(names)<=most: return ', '.join(names)
+    return f"{', '.join(names[:most])} and {len(names)-most} more"
 
 # %% ../../nbs/core/01_checks.ipynb #whole
 def whole(

@@ -8,7 +8,7 @@ A run that is resumed puts counts, lists and tensors back to what they were when
 __all__ = []
 
 # %% ../../nbs/core/07_copies.ipynb #imports
-import gc,hashlib,random,sys,warnings
+import dis,gc,hashlib,random,sys,warnings
 from array import array
 from ast import literal_eval
 from collections import deque
@@ -139,11 +139,29 @@ def names_in(code):
     "Names of global variables that a function, and functions in it, may use"
     return {*code.co_names}.union(*(names_in(o) for o in code.co_consts if isinstance(o, CodeType)))
 
+@cache
+def names_with(code, op):
+    "Names that the instructions `op` of a function, and of functions in it, are about; `STORE_GLOBAL` for example"
+    names = set()
+    if dis.opmap[op] in code.co_code[::2]: names = {o.argval for o in dis.get_instructions(code) if o.opname==op}
+    return names.union(*(names_with(o, op) for o in code.co_consts if isinstance(o, CodeType)))
+
 empty_cell = CellType() # of a variable that is assigned later
 
 def closure_of(f) -> dict:
     "Variables of the functions around `f` that it uses, by name, without those that are assigned later"
     return {k:c.cell_contents for k,c in zip(f.__code__.co_freevars, f.__closure__ or ()) if c!=empty_cell}
+
+def _unhooked(f):
+    "The function inside of the wrapper that torch gives to the `step` of an optimizer's class"
+    hooked = isinstance(f, FunctionType) and getattr(f, 'hooked', False) # other objects may have any attribute
+    return f.__wrapped__ if hooked and hasattr(f, '__wrapped__') else f
+
+def inner_function(o):
+    "The function inside of what a class has as an attribute, or None"
+    if isinstance(o, property): o = o.fget
+    o = _unhooked(getattr(o, '__func__', o))
+    return o if isinstance(o, FunctionType) else None
 
 _small = list,dict,set,deque
 

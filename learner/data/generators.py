@@ -90,7 +90,7 @@ def moving_parts(
 # %% ../../nbs/data/02_generators.ipynb #numpy_state
 # The state of numpy's and Python's generator is compared at each pause. Their own functions copy it, which
 # takes some 50 µs, and so are called only where its memory has changed
-def _memory(address, n): return (c_ubyte*n).from_address(address) # `bytes` of it reads anew
+def _memory(address, n): return (c_ubyte*n).from_address(address) # `bytes` of it reads the state of the moment
 
 def _in_object(o, cls):
     "Memory of `o` from the end of its head to that of what `cls` keeps"

@@ -9,13 +9,13 @@ __all__ = []
 
 # %% ../../nbs/diagnose/08_checksums.ipynb #imports
 import random
-from collections.abc import Mapping
 from functools import cache
 from zlib import crc32
 import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
 from ..data.generators import get_state,is_generator,numpy_state,python_state
+from ..data.loaders import leaves_in
 
 # %% ../../nbs/diagnose/08_checksums.ipynb #checksum
 n_columns = 1021 # prime
@@ -63,18 +63,12 @@ def checksum(
     return res if on_device is None else (on_device & (2**48-1)).double() + res
 
 # %% ../../nbs/diagnose/08_checksums.ipynb #checksum_of_batch
-def _leaves(o):
-    "What is in containers, however nested"
-    if isinstance(o, torch.Tensor): return [o]
-    if isinstance(o, Mapping): o = [*o.values()]
-    return [leaf for v in o for leaf in _leaves(v)] if isinstance(o, (list,tuple)) else [o]
-
 def checksum_of_batch(
     *batch, # Tensors, arrays and plain values, and containers of them
 ): # As of `checksum`
     "Checksum of all that a batch holds"
     tensors,others = [],[]
-    for o in _leaves(batch):
+    for o in leaves_in(batch):
         if isinstance(o, torch.Tensor): tensors.append(o)
         elif isinstance(o, np.ndarray) and not o.dtype.hasobject: tensors.append(torch.from_numpy(o))
         elif isinstance(o, (str,bytes,int,float)): others.append(o)

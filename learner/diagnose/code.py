@@ -15,6 +15,7 @@ from tokenize import TokenError
 from types import FunctionType
 from typing import NamedTuple
 from ..core.callback import Callback,FuncCallback
+from ..core.copies import names_in
 from ..core.events import event
 
 # %% ../../nbs/diagnose/02_code.ipynb #Use
@@ -29,11 +30,6 @@ _plain = {'copy_','zero_','fill_','set_','normal_','uniform_','random_','bernoul
 # methods that change a tensor in place and gather nothing in it
 
 # %% ../../nbs/diagnose/02_code.ipynb #source
-@lru_cache(2000)
-def names_in(code):
-    "All names of attributes and globals in a code object and those inside of it"
-    return frozenset(code.co_names).union(*(names_in(o) for o in code.co_consts if inspect.iscode(o)))
-
 @lru_cache(2000)
 def _tree(code):
     "The definition of a function; None if it cannot be found"
@@ -246,7 +242,7 @@ def uses_at(
     ev:str, # An event that it handles
     fs:dict, # Its `functions_of`
 ) -> set: # Of `Use`
-    "What `cb` does at `ev`, in other methods of its own that it calls, too"
+    "What `cb` does at `ev`, also in its other methods, if it calls them"
     res,seen = set(),set()
     waiting = [cb.name if isinstance(cb, FuncCallback) else ev]
     while waiting:

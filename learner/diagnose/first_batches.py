@@ -17,14 +17,14 @@ from torch import nn
 from torch.nn import functional as F
 from fastcore.basics import patch
 from ..core.checks import listed,short_name
+from ..core.copies import names_in
 from ..model.loss_properties import kind_of,losses_in
 from ..restore.tensors import version_of
 from ..record.history import missing
 from ..record.recorder import Recorder
 from ..loop.learner import Learner
-from .code import names_in
 from .mistakes import check_setup,check_state,check_ties,in_opt,is_silent,kinds
-from .mistakes import methods_of,some,tell,trained
+from .mistakes import methods_of,tell,trained
 from .order import Changes
 
 # %% ../../nbs/diagnose/06_first_batches.ipynb #Gradients
@@ -50,7 +50,7 @@ def check_gradients(learn, grads):
     owners = dict.fromkeys(k.rpartition('.')[0] for k in lost)
     kinds = [f"`{k}` ({type(learn.model.get_submodule(k)).__name__})" if k else 'the model itself' for k in owners]
     shown = ', '.join(kinds[:3]) + (f" and {len(kinds)-3} more" if len(kinds)>3 else '')
-    tell(learn, 'gradient', f"{some(lost)} never got a gradient, in {shown}: the loss does not depend on them. "
+    tell(learn, 'gradient', f"{listed(lost, 4)} never got a gradient, in {shown}: the loss does not depend on them. "
         "Use them in `forward`, or freeze them by `requires_grad_(False)`")
 
 # %% ../../nbs/diagnose/06_first_batches.ipynb #check_outside
@@ -86,7 +86,7 @@ def check_outside(learn, found): # As `outside` returned them after the first ba
     f = learn.loss_func
     of_loss = {id(p):f'loss_func.{k}' for k,p in f.named_parameters()} if isinstance(f, nn.Module) else {}
     if names := [of_loss[id(p)] for p in lost if id(p) in of_loss]: tell(learn, 'optimizer',
-        f"{some(names)} are none of the optimizer's. {why}: freeze them by `requires_grad_(False)`, or write "
+        f"{listed(names, 4)} are none of the optimizer's. {why}: freeze them by `requires_grad_(False)`, or write "
         "`splitter=lambda m: [*m.parameters(), *loss_func.parameters()]`")
     others = [str(tuple(p.shape)) for p in lost if id(p) not in of_loss and _unseen(learn.model, p) is None]
     if others: tell(learn, 'optimizer', f"Parameters of shape {', '.join(others[:4])} are none of the optimizer's. "
@@ -143,8 +143,8 @@ def check_reset(learn, before):
     if any('reset' in names_in(f.__code__) for o in users for f in methods_of(o)): return
     names = {id(m):k for k,m in learn.model.named_modules()}
     kept = [names.get(id(m), '') for m,old in before if any(v is not old.get(k) for k,v in _state(m).items())]
-    if kept: tell(learn, 'reset', f"{some(kept)} keeps a state from batch to batch, and its `reset` is not called: "
-        "give the model a `reset` that calls it, and write `cbs=ModelResetter`")
+    if kept: tell(learn, 'reset', f"{listed(kept, 4)} keeps a state from batch to batch, and its `reset` is not "
+        "called: give the model a `reset` that calls it, and write `cbs=ModelResetter`")
 
 # %% ../../nbs/diagnose/06_first_batches.ipynb #FirstBatches
 class FirstBatches:
@@ -170,17 +170,26 @@ class FirstBatches:
         if self.n and ('batch' not in learn['scopes'] or at!=self.last): self.between()
         if ev!='before_fit': self.check('order') # where callbacks that do not go together have been refused
         if 'first batch' in self.waiting: self.changes.handler_began(cb, ev)
-        if ev=='after_batch' and learn['_training'] and self.last!=at:
+        if ev=='after_batch' and learn['_training']: self.batch_ends(at)
+        elif ev=='after_train' and self.n: self.training_ends()
+        elif ev=='before_train' and self.n: self.check('epoch')
+
+    def batch_ends(self, at):
+        if self.last!=at: # the first handler of the event
             self.last,self.n = at,self.n+1
-            if self.n==1: self.look()
-            if len(self.losses)<enough and isinstance(learn['loss'], torch.Tensor):
-                self.losses.append(learn['loss'].detach())
-            if self.n==self.most: self.watch('after_train','before_train')
-            if self.n==self.most and not self.at_end: self.check('training')
-            if len(self.losses)==enough: self.check('loss')
-        if ev in ('after_batch','after_train') and learn['_training'] and self.n and self.trains: check_mode(self.learn)
-        if ev=='after_train' and self.n: self.check('training')
-        if ev=='before_train' and self.n: self.check('epoch')
+            self.add_batch()
+        if self.trains: check_mode(self.learn)
+    def add_batch(self):
+        if self.n==1: self.look()
+        loss = vars(self.learn)['loss']
+        if len(self.losses)<enough and isinstance(loss, torch.Tensor): self.losses.append(loss.detach())
+        if self.n==self.most: self.watch('after_train','before_train')
+        if self.n==self.most and not self.at_end: self.check('training')
+        if len(self.losses)==enough: self.check('loss')
+    def training_ends(self):
+        if self.trains and vars(self.learn)['_training']: check_mode(self.learn)
+        self.check('training')
+
     def look(self):
         "After the first batch"
         learn = self.learn

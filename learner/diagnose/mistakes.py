@@ -21,11 +21,12 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader,Subset,SubsetRandomSampler
 from ..core.checks import listed,one_of
 from ..core.callback import Callback,was_attached
-from ..core.copies import of_library
+from ..core.copies import names_in,of_library
 from ..core.tracebacks import of_user
 from ..data.loaders import length
 from ..data.sampling import by_number
-from .code import calls,events_of,function_of,functions_of,mentioned,names_in,uses_at
+from ..model.optimizer import params_of
+from .code import calls,events_of,function_of,functions_of,mentioned,uses_at
 from .names import misspelt,near
 from .order import ties
 
@@ -77,19 +78,15 @@ def tell(learn, word, text):
     f = _frame(of_user) or sys._getframe()
     warnings.warn_explicit(f"{text}. (To silence this: `silence({word!r})`)", Mistake, f.f_code.co_filename, f.f_lineno)
 
-def some(names, most=4):
-    names = [*names]
-    return listed(names[:most]) + (f" and {len(names)-most} more" if len(names)>most else '')
-
 # %% ../../nbs/diagnose/05_mistakes.ipynb #check_optimizer
 def trained(learn): return {k:p for k,p in learn.model.named_parameters() if p.requires_grad and not is_lazy(p)}
 
-def in_opt(learn): return {id(p) for g in learn.opt.param_groups for p in g['params']}
+def in_opt(learn): return {*map(id, params_of(learn.opt))}
 
 def check_optimizer(learn):
     known = in_opt(learn)
     if lost := [k for k,p in trained(learn).items() if id(p) not in known]: tell(learn, 'optimizer',
-        f"The optimizer does not have {some(lost)}, so they are not trained although they require a gradient: "
+        f"The optimizer does not have {listed(lost, 4)}, so they are not trained although they require a gradient: "
         "give them to `opt_func` and `splitter`, or freeze them by `requires_grad_(False)`")
 
 # %% ../../nbs/diagnose/05_mistakes.ipynb #check_loaders

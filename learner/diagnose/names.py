@@ -38,7 +38,7 @@ def _both_meant(a, b):
     return len(a)==len(b) and len(parts)==1 and len(parts[0][0])<=2 # `dx` and `dy`, `loss_a` and `loss_b`
 
 def near(name, names):
-    "Of `names`, those that `name` may have been"
+    "Which of `names` may be meant by `name`"
     return sorted(o for o in names if len(o)>1 and one_letter(name, o)) if len(name)>1 else []
 
 def meant(name, names):

@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 from ..core.callback import FuncCallback
 from ..core.copies import of_library
 from ..core.events import event
+from ..model.optimizer import params_of
 from ..schedule.schedulers import ParamScheduler
 from ..restore.tensors import version_of
 from .code import events_of,functions_of,hyper,uses_at,writes
@@ -118,7 +119,7 @@ def _marks(learn):
     res = {k:_mark(own[k]) for k in of_batch}
     model,opt = own['model'],own['opt']
     for g in opt.param_groups: res |= {hyper(k):res.get(hyper(k), ()) + (str(v),) for k,v in g.items() if k!='params'}
-    ps = [p for g in opt.param_groups for p in g['params']]
+    ps = params_of(opt)
     return res | dict(gradients=[_mark(p.grad) for p in ps], weights=[_mark(p) for p in ps],
         modes=[o.training for o in model.modules()])
 
@@ -143,7 +144,7 @@ class Changes:
             self.found.setdefault((ev, id(cb)), {}).update(dict.fromkeys(changed))
 
     def ties(self) -> list:
-        "Callbacks that have changed the same value, and nothing says that one comes first; or the second set it anew"
+        "Callbacks that have changed the same value, and nothing says that one comes first; or the second overwrote it"
         res = undone(self.learn, lambda cb: self.found.get(('before_batch', id(cb)), ()))
         for ev in dict.fromkeys(ev for ev,_ in self.found):
             for a,b in tied(self.learn, ev):

@@ -110,8 +110,8 @@ class Agreement:
         if 'parts' in kinds: self.engine.write_parts(*kinds['parts'])
         if 'whole' in kinds: self.engine.join()
         if 'metrics' in kinds: self.metrics.answer()
-        asks = mine in (None, no_stop) or mine[0] in ('stop','parts','whole','metrics')
-        if not asks: return # it is on its way already
+        leaves = mine not in (None, no_stop) and mine[0] in ('error','cancel','stopped')
+        if leaves: return # this process raises what it has announced itself
         if 'error' in kinds: raise ProcessFailed(*kinds['error'])
         if 'stopped' in kinds: self.stops.stop_too(*kinds['stopped'])
         if 'cancel' in kinds: self._cancel_too(*kinds['cancel'])

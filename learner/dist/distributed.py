@@ -19,14 +19,13 @@ from fastcore.basics import patch
 from ..core.callback import Callback
 from ..core.checks import checked,extra,no_closure
 from ..data.generators import random_state,set_random_state
-from ..data.loaders import find_bs,to_device
-from ..model.optimizer import parts_of
+from ..data.loaders import find_bs,map_tensors,rows_of,to_device
+from ..model.optimizer import params_of,parts_of
 from ..measure.metrics import AvgSmoothLoss
 from ..measure.phase import PhaseMetrics
-from ..record.progress import ProgressCallback,ShowGraphCallback
 from ..record.recorder import Recorder
-from ..record.rows import map_tensors,rows_of
 from ..loop.learner import Learner
+from ..schedule.trial import shown_or_written
 from ..technique.gradients import warn_mixed_means
 from ..technique.micro_batch import rows_joined
 from ..result.preds import GatherPredsCallback
@@ -44,7 +43,7 @@ def number_of(*values) -> int:
     return int.from_bytes(sha256(repr(values).encode()).digest()[:4], 'little')
 
 class OwnSeeds:
-    "Gives each process but the first random numbers of its own in each training batch"
+    "Gives each process but the first its own random numbers in each training batch"
     def __init__(self, learn, procs): self.learn,self.procs,self.draws,self.epoch = learn,procs,None,None
 
     def begin_batch(self):
@@ -63,8 +62,7 @@ def take_over(learn, procs):
     modules = [o for o in (learn.model, learn.loss_func) if isinstance(o, nn.Module)]
     procs.take_first([t for m in modules for t in (*m.parameters(), *m.buffers())])
     for opt in parts_of(learn.opt) if learn.opt is not None else ():
-        params = [p for g in opt.param_groups for p in g['params']]
-        named = [(i, k, v) for i,p in enumerate(params) for k,v in opt.state.get(p, {}).items()]
+        named = [(i, k, v) for i,p in enumerate(params_of(opt)) for k,v in opt.state.get(p, {}).items()]
         tensors = [o for o in named if isinstance(o[2], torch.Tensor)]
         names = procs.gather([(i, k, tuple(v.shape)) for i,k,v in tensors])
         if all(o==names[0] for o in names): procs.take_first([v for *_,v in tensors])
@@ -75,7 +73,7 @@ class Quiet:
     "A learner without bars, loggers, savers and warnings, until `end`"
     def __init__(self, learn):
         self.learn = learn
-        self.away = [o for o in learn.cbs if o.writes or isinstance(o, (ProgressCallback,ShowGraphCallback))]
+        self.away = shown_or_written(learn)
         learn.remove_cbs(self.away)
         self.warnings = warnings.catch_warnings()
         self.warnings.__enter__()
@@ -113,7 +111,7 @@ def same_in_all(parts):
     raise ValueError(f"they are {', '.join(map(str, what))}")
 
 def joined(what, parts, rows, ns):
-    "`parts` put together along an axis with so many `rows`, or else with `ns` samples; other values are alike"
+    "`parts` put together along an axis of the lengths `rows`, or else `ns`; other values are alike"
     try: return rows_joined(parts, rows, lambda o: rows_joined(o, ns, same_in_all))
     except (ValueError,RuntimeError,IndexError) as e: raise ValueError(f"The {what} of {len(parts)} processes, with "
         f"{', '.join(map(str, ns))} samples, cannot be put together: {e}") from e

@@ -16,6 +16,7 @@ from torch import nn
 from ..core.checks import extra
 from ..model.loss_properties import is_summed,loss_of,n_items,n_samples,says_its_items
 from ..technique.gradients import GradientAccumulation
+from ..technique.micro_batch import weighted
 
 # %% ../../nbs/dist/05_engine.ipynb #Engine
 class Whole(nn.Module):
@@ -133,10 +134,6 @@ class SyncedNorms:
         for m,k,o in self.places: setattr(m, k, o)
 
 # %% ../../nbs/dist/05_engine.ipynb #weigh
-def share_of_sum(w, loss):
-    "The product, and zero where there are no items: the mean of nothing is NaN"
-    return torch.where(w>0, w*loss, 0.) if isinstance(w, torch.Tensor) else w*loss if w else 0.
-
 def quotient(a, b):
     "`a/b` of numbers or tensors, and NaN for 0/0"
     return a/b if isinstance(b, torch.Tensor) or b else nan
@@ -152,7 +149,7 @@ def weigh(learn, procs, deal, count=None) -> bool: # Whether this process has no
     number = float if on_host else partial(torch.as_tensor, dtype=torch.float64, device=loss.device)
     n,bs,value = map(number, (items, samples, loss))
     w = number(samples>0) if summed else n
-    total,n_all,bs_all = procs.meet([share_of_sum(w, value), n, bs])
+    total,n_all,bs_all = procs.meet([weighted(value, w), n, bs])
     deal.totals = size,n_all if on_host else n_all.to(loss.dtype)
     # a recorder divides a sum by the samples that it sees
     mean = total*max(samples, 1)/bs_all if summed else quotient(total, n_all)

@@ -22,7 +22,7 @@ from torch import nn
 from ..core.checks import extra,whole
 from ..data.generators import random_state,set_random_state
 from ..data.loader_state import counts_of,put_counts
-from ..model.files import atomic_write
+from ..model.files import write_bytes
 from ..model.optimizer import parts_of
 from ..restore.held import put_buffers
 from ..record.progress import Display,ProgressCallback,in_notebook
@@ -150,14 +150,10 @@ def work(folder):
         if not hasattr(e, 'of_process'): # which says why
             error = e if _packed(e, ()) else RuntimeError('\n'.join([repr(e), *e.__notes__]))
     signal.signal(signal.SIGINT, signal.SIG_IGN) # Python's own handler comes back when it ends
-    if error is not None: atomic(path/f'error{rank}', pack(error, ()))
+    if error is not None: write_bytes(path/f'error{rank}', pack(error, ()))
     if rank: return
     print(writing, end='', flush=True) # which may take long
-    atomic(path/'result', brought_back(learn, every, known))
-
-def atomic(path, data):
-    "Write a file that is there whole or not at all"
-    with atomic_write(path) as f: f.write(data)
+    write_bytes(path/'result', brought_back(learn, every, known))
 
 # %% ../../nbs/dist/08_launch.ipynb #Workers
 def free_port():

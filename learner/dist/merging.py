@@ -16,7 +16,7 @@ from ..measure.kinds import AccumMetric,TorchMetric,ValueMetric
 from ..measure.measures import Moments
 from ..measure.phase import PhaseMetrics
 from ..measure.scores import CountScore
-from ..measure.trial import Trial
+from ..measure.batch_checks import BatchCheck
 from ..model.files import on_cpu
 from .processes import Processes
 
@@ -88,7 +88,7 @@ def merge_phase(
     _merge_all(phase.now, procs.gather(_states(phase.now)))
     phase.merged = True
 
-def _real(metrics): return [m for m in metrics if not isinstance(m, Trial)]
+def _real(metrics): return [m for m in metrics if not isinstance(m, BatchCheck)]
 
 def _states(metrics):
     "What metrics have gathered"

@@ -170,7 +170,7 @@ class Processes:
 
     @property
     def stop_note(self):
-        "The note that a process waits at the next meeting, for others that would come late: they validate"
+        "Left by a process that waits to stop or has failed, so that others notice it in the middle of a validation"
         return self.channel.note(f'learner/stop/{self.meetings}')
 
     def gather(self, o) -> list: # By rank

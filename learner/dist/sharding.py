@@ -22,20 +22,20 @@ from torch import nn
 from ..core.checks import extra,listed
 from ..model.files import atomic_folder,hash_of,parts_folder
 from ..model.optimizer import parts_of
-from ..record.rows import map_tensors
+from ..data.loaders import tensors_in
 from ..technique.averaging import WeightAverage
 from ..technique.mixed_precision import MixedPrecision
 from .processes import ProcessFailed
 from .engine import trained
 
-# %% ../../nbs/dist/06_sharding.ipynb #twin_of
-def twin_of(module, twins):
-    "A copy of a module and its submodules, with the same parameters and buffers; `twins` has the ones made before"
-    if module not in twins:
-        res = twins[module] = type(module).__new__(type(module))
+# %% ../../nbs/dist/06_sharding.ipynb #view_of
+def view_of(module, views):
+    "A copy of a module and its submodules, with the same parameters and buffers; `views` has the ones made before"
+    if module not in views:
+        res = views[module] = type(module).__new__(type(module))
         vars(res).update({k: v.copy() if isinstance(v, dict) and k!='_buffers' else v for k,v in vars(module).items()})
-        vars(res)['_modules'] = {k: o and twin_of(o, twins) for k,o in module._modules.items()}
-    return twins[module]
+        vars(res)['_modules'] = {k: o and view_of(o, views) for k,o in module._modules.items()}
+    return views[module]
 
 # %% ../../nbs/dist/06_sharding.ipynb #part_of
 def in_parts(v): return hasattr(v, 'full_tensor')
@@ -52,7 +52,7 @@ def trade(opt,
     to:dict, # New parameters, by the ids of the old ones
     change, # `change(v, p)` for each value of the state of the new parameter `p`
 ):
-    "Let an optimizer train other parameters in the place of its own"
+    "Let an optimizer train other parameters instead of its own"
     for g in opt.param_groups: g['params'][:] = [to.get(id(p), p) for p in g['params']]
     for p in [p for p in opt.state if id(p) in to]:
         new = to[id(p)]
@@ -67,15 +67,15 @@ class Shards:
         self.learn,self.accelerator,self.pairs = learn,accelerator,None
 
     def _sharded(self, module, name):
-        "A twin of `module` whose parameters are in parts"
+        "A view of `module` whose parameters are in parts"
         prepare = extra('accelerate', 'dist', '`Distributed`').utils.fsdp2_prepare_model
-        self.twins = {}
-        twin = prepare(self.accelerator, twin_of(module, self.twins))
-        new = dict(twin.named_parameters(remove_duplicate=False))
+        self.views = {}
+        view = prepare(self.accelerator, view_of(module, self.views))
+        new = dict(view.named_parameters(remove_duplicate=False))
         for k,p in module.named_parameters(remove_duplicate=False):
             self.pairs[id(p)] = p,new[k]
             self.names[id(new[k])] = f'{name}.{k}'
-        return twin
+        return view
 
     def split(self):
         "Let go of all but the part of this process"
@@ -128,7 +128,7 @@ class Shards:
 
     def _end(self):
         self.learn.model,self.learn.loss_func = self.were
-        self.pairs = self.were = self.twins = None
+        self.pairs = self.were = self.views = None
 
 # %% ../../nbs/dist/06_sharding.ipynb #write_parts
 def write_parts(procs, folder, parts) -> dict: # Hashes of all files, by name
@@ -189,7 +189,7 @@ small = 100_000 # parameters in a module that is put together and let go by itse
 
 class ShardedEngine:
     "Runs batches with model and optimizer in parts, so that gradients are averaged over the processes"
-    fits = True # model and optimizer are divided anew in each epoch
+    fits = True # model and optimizer are divided again in each epoch
     adds = False # gradients are averaged in every batch
     def average(self): "They are already"
     def __init__(self, learn, procs, deal, agreement, plugin):
@@ -222,7 +222,8 @@ class ShardedEngine:
         self.met = False
     def weighed(self, empty):
         self.learn.loss_grad.register_hook(self._before_backward)
-        if empty: map_tensors(lambda t: t.requires_grad and t.register_hook(torch.zeros_like), self.learn.pred)
+        for t in tensors_in(self.learn.pred) if empty else ():
+            if t.requires_grad: t.register_hook(torch.zeros_like)
 
     def _split(self):
         self.shards.split()

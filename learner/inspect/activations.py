@@ -12,25 +12,19 @@ them."""
 __all__ = ['ActivationStats']
 
 # %% ../../nbs/inspect/02_activations.ipynb #imports
-from collections.abc import Mapping
 import torch
 from torch import Tensor
 from ..core.callback import TrainEvalCallback
 from ..core.checks import checked,known_args
+from ..data.loaders import tensors_in
 from .hooks import HookCallback
 from ..record.history import Row
 
 # %% ../../nbs/inspect/02_activations.ipynb #output_stats
-def _tensors(o):
-    "Tensors in tuples, lists and mappings, in order"
-    if isinstance(o, Tensor): yield o
-    elif isinstance(o, (tuple,list,Mapping)):
-        for p in (o.values() if isinstance(o, Mapping) else o): yield from _tensors(p)
-
 @torch.no_grad()
 def output_stats(out, near, bins, top):
     "Mean, standard deviation and fraction near zero of the first tensor in `out`; with `bins`, its histogram too"
-    o = next(_tensors(out), None)
+    o = next(tensors_in(out), None)
     if o is None: return
     o = o.float()
     std,mean = torch.std_mean(o, correction=min(1, o.numel()-1))

@@ -11,19 +11,19 @@ error or Ctrl-C."""
 __all__ = ['Hook', 'Hooks', 'hook_output', 'hook_outputs', 'has_params', 'total_params', 'flatten_model', 'HookCallback']
 
 # %% ../../nbs/inspect/01_hooks.ipynb #imports
-from torch import Tensor,nn
+from torch import nn
 from fastcore.foundation import L
 from ..core.callback import Callback
 from ..core.checks import checked
-from ..data.loaders import map_batch
+from ..data.loaders import map_tensors
 
 # %% ../../nbs/inspect/01_hooks.ipynb #Hook
 def _taken(o, detach, cpu):
     "`o` without history, on the CPU"
-    if isinstance(o, Tensor):
-        if detach: o = o.detach()
-        return o.cpu() if cpu else o
-    return map_batch(o, lambda p: _taken(p, detach, cpu))
+    def take(t):
+        if detach: t = t.detach()
+        return t.cpu() if cpu else t
+    return map_tensors(take, o)
 
 def _module(name, m):
     if not isinstance(m, nn.Module): raise TypeError(f"`{name}` is an `nn.Module`, but got {m!r}")
@@ -132,7 +132,7 @@ def total_params(
 
 def flatten_model(
     m:nn.Module, # A model or a layer
-) -> list: # Modules that have no modules of their own, each once
+) -> list: # Modules without submodules, each once
     "The layers of `m`"
     return [o for o in _module('m', m).modules() if next(o.children(), None) is None]
 

@@ -21,7 +21,7 @@ from ..core.callback import Callback
 from ..core.checks import checked,listed,one_of
 from ..loop.route import is_fork_of
 from ..record.history import History,Row,missing
-from ..record.recorder import Recorder
+from ..record.recorder import Recorder,find_recorder
 from ..record.run_config import plain
 from ..model.files import atomic_write,path_in
 
@@ -71,9 +71,7 @@ class Logger(LogMethods, Callback):
 
     def before_fit(self):
         name = type(self).__name__
-        self.rec = next((o for o in self.learn.cbs if isinstance(o, Recorder)), None)
-        if self.rec is None:
-            raise ValueError(f"`{name}` logs what a `Recorder` writes down, but there is none: add one")
+        self.rec = find_recorder(self)
         if type(self).log is Logger.log:
             raise TypeError(f"`{name}` logs nothing: it has no method `log(row, step, kind)`")
         others = [o for o in self.learn.cbs if isinstance(o, Logger) and o is not self]

@@ -20,9 +20,8 @@ from fastcore.basics import patch
 from ..core.checks import checked,whole
 from ..core.events import CancelFitException
 from ..core.callback import Callback
-from ..data.loaders import find_bs
-from ..record.rows import map_tensors,rows_of
-from ..model.optimizer import parts_of
+from ..data.loaders import find_bs,map_tensors,rows_of,tensors_in
+from ..model.optimizer import params_of,parts_of
 from ..restore.places import model_and_loss
 from ..record.history import History,Row
 from ..loop.learner import Learner
@@ -33,12 +32,10 @@ from ..schedule.trial import trial
 def _storages(o):
     "Bytes of the memory of all tensors in containers, by address"
     res = {}
-    def note(t):
-        if not is_lazy(t) and t.layout is torch.strided:
-            s = t.untyped_storage()
-            res[(t.device, s.data_ptr()) if s.nbytes() and t.device.type!='meta' else id(s)] = s.nbytes()
-        return t
-    map_tensors(note, o)
+    for t in tensors_in(o):
+        if is_lazy(t) or t.layout is not torch.strided: continue
+        s = t.untyped_storage()
+        res[(t.device, s.data_ptr()) if s.nbytes() and t.device.type!='meta' else id(s)] = s.nbytes()
     return res
 
 def _bytes(o): return sum(_storages(o).values())
@@ -96,7 +93,7 @@ class MeasureMemory(Callback):
         opt = self.learn.opt
         if not self.stepped: opt.step() # the gradients are still being accumulated
         self.states = {p:_bytes(list(o.state.get(p, {}).values())) for o in parts_of(opt)
-            for g in o.param_groups for p in g['params']}
+            for p in params_of(o)}
         raise CancelFitException
 
     def _off(self):
@@ -156,7 +153,7 @@ class MemoryForecast:
 
 # %% ../../nbs/inspect/07_memory.ipynb #memory
 def _fixed(layers, grads, states):
-    "A row for each layer, with parameters and buffers of its own; shared ones count where they come first"
+    "A row for each layer, with its own parameters and buffers; shared ones count where they come first"
     seen,rows = set(),[]
     for name,m in layers.items():
         ps,bs = [*m.parameters(recurse=False)],[*m.buffers(recurse=False)]

@@ -15,7 +15,6 @@ from copy import deepcopy
 from html import escape
 import torch
 from torch import Tensor
-from torch.nn.parallel import DataParallel,DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from fastcore.basics import patch
 from ..core.checks import checked,short_name
@@ -24,6 +23,7 @@ from .hooks import Hooks
 from ..loop.learner import Learner
 from ..record.history import Row
 from ..model.groups import param_groups
+from ..model.weights import unwrapped
 from ..result.show import first_batch
 
 # %% ../../nbs/inspect/03_summary.ipynb #Summary
@@ -82,7 +82,7 @@ def _shape(o):
 def _note_shape(m, inp, out): return _shape(out)
 
 def _layers(model):
-    "Modules by name that have no modules of their own, or parameters of their own"
+    "Modules by name, if they have no submodules, or parameters besides those of submodules"
     def counts(m): return next(m.children(), None) is None or next(m.parameters(recurse=False), None) is not None
     return {k:m for k,m in model.named_modules() if counts(m)}
 
@@ -101,11 +101,6 @@ def _rows(modules, hooks):
     return rows,seen
 
 # %% ../../nbs/inspect/03_summary.ipynb #summary
-def _unwrapped(model):
-    "The model inside a compiled or distributed one"
-    if isinstance(model, (DataParallel,DistributedDataParallel)): return _unwrapped(model.module)
-    return _unwrapped(model._orig_mod) if hasattr(model, '_orig_mod') else model
-
 def _counts(ps): return sum(p.numel() for p in ps),sum(p.numel() for p in ps if p.requires_grad)
 
 def _about(learn, model, total, trained):
@@ -141,7 +136,7 @@ def summary(self:Learner,
     if dl is None: raise ValueError("All loaders are iterators, and a batch that is taken from one is gone: "
         "give a batch, `summary(dl=[batch])`")
     dl = self.loader(dl=dl)
-    model = _unwrapped(self.model)
+    model = unwrapped(self.model)
     if any(map(is_lazy, model.parameters())): model = deepcopy(model)
     modules = _layers(model)
     with self.unchanged(dl), self.keep_modes(), torch.no_grad(), Hooks(modules.values(), _note_shape) as hooks:

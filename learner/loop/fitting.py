@@ -20,7 +20,7 @@ from ..core.callback import Callback,TrainEvalCallback
 from ..data.loaders import length
 from ..model.groups import freeze_groups,norm_bias_params,param_groups
 from ..model.hypers import first_groups,get_hyper,hypers,set_hyper,spare,values_for
-from ..model.optimizer import clear_state,make_opt,requires_closure,to_eval
+from ..model.optimizer import clear_state,make_opt,params_of,requires_closure,to_eval
 from ..record.run_config import plain
 from ..restore.places import all_modules
 from .loop import Loop,loss_and_grads
@@ -56,7 +56,7 @@ class OptimizerMixin(InferenceMixin):
 
     def check_opt(self):
         "See that the optimizer trains this model, and not one that it was before"
-        known = {id(p) for g in self.opt.param_groups for p in g['params']}
+        known = {*map(id, params_of(self.opt))}
         ours = [id(p) in known for g in self.param_groups() for p in g]
         if any(ours) if isinstance(self.opt_func, torch.optim.Optimizer) else all(ours): return
         why = "if they are new, write `fit(…, reset_opt=True)`"

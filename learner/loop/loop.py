@@ -16,8 +16,8 @@ import torch
 from ..core.events import CancelBatchException
 from ..core.callback import refer,weak
 from ..core.dispatch import Dispatcher,scope
-from ..data.loaders import length,to_device,twin
-from ..model.optimizer import drop_grads,in_use,switching,training_mode
+from ..data.loaders import length,single,to_device,twin
+from ..model.optimizer import drop_grads,in_use,params_of,switching,training_mode
 from ..model.mapping import fields_for,part_of,predictions,recognize,shifted,takes_tensors
 from ..record.history import Row
 from ..measure.advice import advice,no_loss
@@ -82,8 +82,6 @@ def check_drawn(learn, n):
 # %% ../../nbs/loop/01_loop.ipynb #LoopState
 of_batch = 'dl','dl_name','batch','xb','yb','pred','loss','loss_grad' # of a batch; the first two of its phase
 of_phase = *of_batch,'n_iter','iter','stop_at'
-
-def _only(b): return b[0] if isinstance(b, (tuple,list)) and len(b)==1 else b
 
 class LoopState(Dispatcher):
     "How far a loop is, what bounds it, and what it works with"
@@ -153,11 +151,11 @@ class LoopState(Dispatcher):
         return self.recognized_loss and self.recognized_loss[0] if self.loss_func is None else self.loss_func
 
     @property
-    def x(self): return _only(self.xb)
+    def x(self): return single(self.xb)
     @x.setter
     def x(self, v): self.xb = (v,)
     @property
-    def y(self): return _only(self.yb)
+    def y(self): return single(self.yb)
     @y.setter
     def y(self, v): self.yb = (v,)
 
@@ -291,7 +289,7 @@ def loss_and_grads(learn):
     loss.backward()
     return loss
 
-def has_grads(opt): return any(p.grad is not None for g in opt.param_groups for p in g['params'])
+def has_grads(opt): return any(p.grad is not None for p in params_of(opt))
 
 # %% ../../nbs/loop/01_loop.ipynb #Loop
 class Loop(Phases):

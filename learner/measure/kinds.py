@@ -267,7 +267,7 @@ def _members(m):
 def mk_metrics(
     ms, # One metric, or several, or a dict that names them
 ) -> list: # Of `Metric`
-    "Metrics of `ms`, each with a name of its own"
+    "Metrics of `ms`, with different names"
     res,seen = [],set()
     for k,o in ms.items() if isinstance(ms, dict) else ((None,o) for o in _several_or_one(ms)):
         new = _members(o)

@@ -18,7 +18,7 @@ from ..model.losses import CrossEntropyLossFlat,explain_bad_targets
 from ..model.loss_properties import count_elements,ignore_index_of,loss_of,n_items,reduction_in
 from .kinds import AccumMetric
 from .metrics import AsFunction,AvgLoss,AvgMetric,Metric,as_double,flat_pair
-from .scores import CountScore
+from .scores import CountScore,one_average
 
 # %% ../../nbs/measure/05_measures.ipynb #roots
 class RootMean(AsFunction, AvgMetric):
@@ -140,9 +140,7 @@ def _yes_minus_no(pred, axis):
     no,yes = pred.float().unbind(axis)
     return yes-no
 
-def _area(average, known=('macro','weighted','micro',None)):
-    if average not in known: raise ValueError(f"`average` is one of {', '.join(map(repr, known))}, but got {average!r}")
-    return average
+def _area(who, average): return one_average(who, average, ('macro','weighted','micro',None))
 
 # %% ../../nbs/measure/05_measures.ipynb #areas
 class RocAuc(AccumMetric):
@@ -152,7 +150,7 @@ class RocAuc(AccumMetric):
         axis:int=-1, # Where the classes are in the predictions, which are logits
         average:str|None='macro', # How to average over classes; or `weighted` by frequency, `micro`, or None
     ):
-        func = partial(_by_class, area=_auc, average=_area(average), axis=axis)
+        func = partial(_by_class, area=_auc, average=_area('RocAuc', average), axis=axis)
         super().__init__(func, activation=partial(_log_odds, axis=axis), flatten=False, name='roc_auc',
             higher_is_better=True)
 
@@ -172,7 +170,7 @@ class RocAucMulti(AccumMetric):
     def __init__(self,
         average:str|None='macro', # How to average over labels; or `weighted` by frequency, `micro`, or None
     ):
-        func = partial(_by_label, area=_auc, average=_area(average))
+        func = partial(_by_label, area=_auc, average=_area('RocAucMulti', average))
         super().__init__(func, flatten=False, name='roc_auc_multi', higher_is_better=True)
 
 class APScoreBinary(AccumMetric):
@@ -191,7 +189,7 @@ class APScoreMulti(AccumMetric):
     def __init__(self,
         average:str|None='macro', # How to average over labels; or `weighted` by frequency, `micro`, or None
     ):
-        func = partial(_by_label, area=_ap, average=_area(average))
+        func = partial(_by_label, area=_ap, average=_area('APScoreMulti', average))
         super().__init__(func, flatten=False, name='ap_score_multi', higher_is_better=True)
 
 # %% ../../nbs/measure/05_measures.ipynb #brier

@@ -104,7 +104,7 @@ def _gathered(m):
 def _callables(m): return {k:v for k,v in getattr(m, '__dict__', {}).items() if callable(v)}
 
 def _warn_of_lost(m):
-    "Warn of objects in which a metric may gather. What can be called is a setting, unless a `reset` makes it anew"
+    "Warn of objects in which a metric may gather. What can be called is a setting, unless a `reset` replaces it"
     if _knows_state(m): return
     was = _callables(m)
     m.reset()

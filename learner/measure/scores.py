@@ -56,13 +56,15 @@ class ClassCounts(CountScore):
             where = torch.cat([targ, predicted+n, targ+2*n])
             return one.new_zeros(3*n).index_add_(0, where, one).view(3, n)
 
-# %% ../../nbs/measure/04_scores.ipynb #ClassScore
-def _ratio(a, b): return torch.where(b>0, a/b, 0.)
-
-def _averages(who, average, known):
+# %% ../../nbs/measure/04_scores.ipynb #one_average
+def one_average(who, average, known):
+    "`average`, if it is among the `known` ones"
     if average not in known: raise ValueError(f"`average` of `{who}` is one of {', '.join(map(repr, known))}, "
         f"but got {average!r}.{nearest(str(average), [o for o in known if o])}")
     return average
+
+# %% ../../nbs/measure/04_scores.ipynb #ClassScore
+def _ratio(a, b): return torch.where(b>0, a/b, 0.)
 
 def _averaged(
     score, # Returns numerators and denominators, from counts of right, predicted and actual
@@ -90,7 +92,7 @@ class ClassScore(ClassCounts):
         average:str|None='binary', # How to average over classes: see the table
     ):
         self.labels,self.pos_label = labels,int(pos_label) if isinstance(pos_label, bool) else pos_label
-        self.average = _averages(type(self).__name__, average, self.averages)
+        self.average = one_average(type(self).__name__, average, self.averages)
         if average=='binary' and pos_label not in (0,1):
             raise ValueError(f"`pos_label` is 0 or 1, but got {pos_label!r}")
         super().__init__(axis)
@@ -224,7 +226,7 @@ class LabelScore(LabelCounts):
         labels=None, # Labels that take part in an average; default: all
         average:str|None='macro', # How to average over labels
     ):
-        self.labels,self.average = labels,_averages(type(self).__name__, average, self.averages)
+        self.labels,self.average = labels,one_average(type(self).__name__, average, self.averages)
         super().__init__(thresh, sigmoid)
     def score(self, right, predicted, actual): raise NotImplementedError
 

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from fastcore.foundation import L
 from ..core.checks import checked
-from ..data.loaders import check_device
+from ..data.loaders import check_device,tensors_in
 
 # %% ../../nbs/model/07_files.ipynb #atomic_write
 def _temporary(name): return f'.{name[:50]}.{token_hex(4)}.tmp' # a name can be too long for anything to be added
@@ -184,6 +184,13 @@ def write_to(
     if hasattr(file, 'write'): return write(file)
     with atomic_write(file) as f: return write(f)
 
+def write_bytes(
+    file, # As in `write_to`
+    data:bytes,
+):
+    "Write `data` to `file`"
+    write_to(file, lambda f: f.write(data))
+
 # %% ../../nbs/model/07_files.ipynb #write_plain
 def write_plain(
     o, # Tensors, plain values, and lists, tuples and dicts of them
@@ -242,11 +249,6 @@ def _read_parts(folder):
     reader.read_data(planner.create_local_plan(), planner).wait()
     return res
 
-def _tensors_in(o):
-    if isinstance(o, torch.Tensor): return [o]
-    inside = o.values() if isinstance(o, dict) else o if isinstance(o, (list,tuple)) else ()
-    return [t for v in inside for t in _tensors_in(v)]
-
 def _place(t): return t.untyped_storage().data_ptr() if t.layout is torch.strided else None
 
 def with_parts(o, file):
@@ -257,7 +259,7 @@ def with_parts(o, file):
     for k,v in o['parts']['files'].items():
         if hash_of(folder/k)!=v: raise ValueError(f"`{folder/k}` is not what was written")
     tensors,names = _read_parts(folder),{_place(t):k for k,t in o['parts']['stand_ins'].items()}
-    found = [(t, tensors[names[_place(t)]]) for t in _tensors_in(o['rest']) if _place(t) in names]
+    found = [(t, tensors[names[_place(t)]]) for t in tensors_in(o['rest']) if _place(t) in names]
     for t,v in found: t.data = v.to(t.device)
     return o['rest']
 

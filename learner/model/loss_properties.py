@@ -72,6 +72,10 @@ def ignore_index_of(
     "The target that does not count: `ignore_index` of `loss_func`, or of the loss that it wraps"
     return _setting(loss_func, 'ignore_index', default)
 
+# %% ../../nbs/model/05_loss_properties.ipynb #mixed_means
+mixed_means = ("one part of the mean of `LabelSmoothingCrossEntropy` is weighted, and another is not. "
+    "`nn.CrossEntropyLoss(weight, label_smoothing=…)` weights both")
+
 # %% ../../nbs/model/05_loss_properties.ipynb #reduction_of
 def reduction_of(
     loss_func, # Any loss

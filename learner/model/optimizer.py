@@ -131,7 +131,7 @@ def RAdam(
 # %% ../../nbs/model/03_optimizer.ipynb #drop_grads
 _zero_grad = torch.optim.Optimizer.zero_grad
 
-def drop_grads(opt): # An optimizer, or several that were made one
+def drop_grads(opt): # An optimizer, or several in an `OptimList`
     "As `opt.zero_grad()`, but without an entry for torch's profiler. Gradients become None: tensors may be held"
     if type(opt).zero_grad is not _zero_grad or 'zero_grad' in vars(opt): return opt.zero_grad()
     for g in opt.param_groups:
@@ -148,6 +148,10 @@ def requires_closure(opt) -> bool:
 def parts_of(opt) -> list:
     "The optimizers that `opt` is: one, or several as one"
     return list(getattr(opt, 'opts', [opt]))
+
+def params_of(opt) -> list:
+    "The parameters that `opt` trains, group by group"
+    return [p for g in opt.param_groups for p in g['params']]
 
 # %% ../../nbs/model/03_optimizer.ipynb #own_attrs
 def own_attrs(opt) -> dict:
@@ -177,12 +181,12 @@ def _steps(every, n):
 class OptimList(torch.optim.Optimizer):
     "Several optimizers, `opts`, as one. Gradients of those that do not step this time are thrown away with the others"
     def __init__(self,
-        *opts:torch.optim.Optimizer, # Each of parameters of its own
-        every=1, # Each takes part in every so many-th step: a number, or one for each
+        *opts:torch.optim.Optimizer, # No two of them train the same parameter
+        every=1, # Each steps in one of `every` steps of the whole: a number, or one for each
     ):
         _check_opts(opts)
         self.opts,self.every,self.n,self.defaults = opts,_steps(every, len(opts)),0,{}
-        ids = [id(p) for g in self.param_groups for p in g['params']]
+        ids = [*map(id, params_of(self))]
         if len(ids)!=len({*ids}): raise ValueError("Each parameter belongs to one optimizer, but some are in two")
 
     @property
@@ -205,7 +209,7 @@ class OptimList(torch.optim.Optimizer):
         raise TypeError("Add the group to one of the optimizers: `opt.opts[i].add_param_group(…)`")
 
 # %% ../../nbs/model/03_optimizer.ipynb #clear_state
-def clear_state(opt): # An optimizer, or several that were made one
+def clear_state(opt): # An optimizer, or several in an `OptimList`
     "Let an optimizer, or several as one, forget what it remembers of its parameters"
     for o in parts_of(opt): o.state.clear()
     if isinstance(opt, OptimList): opt.n = 0
@@ -261,7 +265,7 @@ def _put(params, values):
 @contextmanager
 def in_use(opt):
     "Have the average in the model for a while, and then exactly the weights that are trained"
-    params = [p for o in switching(opt) for g in o.param_groups for p in g['params']]
+    params = [p for o in switching(opt) for p in params_of(o)]
     own = [p.data for p in params]
     with _unseen(params):
         _put(params, [v.clone() for v in own])

@@ -83,9 +83,7 @@ class Mismatch(NamedTuple):
     shapes:list # In both, with different shapes
     def __str__(self):
         found = {k:v for k,v in zip(('missing','unexpected','other shapes'), self) if v}
-        return '; '.join(f'{k}: {_some(v)}' for k,v in found.items())
-
-def _some(names): return listed(names[:5]) + (f' and {len(names)-5} more' if len(names)>5 else '')
+        return '; '.join(f'{k}: {listed(v, 4)}' for k,v in found.items())
 
 # %% ../../nbs/model/06_weights.ipynb #as_before
 @contextmanager
@@ -133,7 +131,7 @@ def _chosen(only, names):
         f"`only` is a pattern of names such as `body.*`, or a list of them, but got {given!r}")
     for p in only:
         if any(fnmatchcase(k, p) for k in names): continue
-        raise ValueError(f"`only={p!r}` matches no name of a weight: they begin with {_some(parts)}."
+        raise ValueError(f"`only={p!r}` matches no name of a weight: they begin with {listed(parts, 4)}."
             + nearest(p.split('.')[0], parts))
     return lambda k: any(fnmatchcase(k, p) for p in only)
 
@@ -178,3 +176,15 @@ def put_weights(model, state, strict, only):
 def _misfit(res, strict=True):
     if not strict: return f"Nothing in the file fits the model. {res}"
     return f"The weights do not fit the model. {res}. `learn.load(file, strict=False)` loads those that do"
+
+# %% ../../nbs/model/06_weights.ipynb #refuse_lazy
+def refuse_lazy(
+    model:nn.Module, # Searched with all its submodules
+    so:str, # What cannot be done
+    other='', # What to write instead of calling the model
+):
+    "Refuse a model with layers that do not know their shapes before the first batch"
+    for m in model.modules():
+        if any(map(is_lazy, m.parameters(recurse=False))): raise ValueError(
+            f"`{type(m).__name__}` has no weights before it has seen a batch, so {so}: call the model once, for "
+            f"example `learn.model(learn.dls.one_batch()[0])`{other and ', or '}{other}")

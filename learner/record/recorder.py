@@ -21,7 +21,7 @@ from ..model.loss_properties import is_summed,items_in_phase,loss_of,loss_per_sa
 from ..measure.metrics import AvgLoss
 from ..measure.kinds import ValueMetric
 from ..measure.phase import PhaseMetrics,train_only
-from ..measure.trial import Trial,Trials
+from ..measure.batch_checks import BatchCheck,BatchChecks
 from .history import Row,missing
 from .run_config import run_config
 from .loss_stream import LossStream
@@ -269,7 +269,7 @@ class Recorder(RowWriter):
         count=None, # `count(learn)` returns the number of items that the loss averages; default: see `n_items`
     ):
         self.train_metrics,self.valid_metrics,self.add_time,self.beta = train_metrics,valid_metrics,add_time,beta
-        self.count,self.summed,self.trials,self.told = count,False,Trials(count),set() # warned of in this fit
+        self.count,self.summed,self.checks,self.told = count,False,BatchChecks(count),set() # warned of in this fit
         self.clear()
 
     def before_fit(self):
@@ -277,7 +277,7 @@ class Recorder(RowWriter):
         if learn.mode!='fit': return
         self.clear()
         self.summed = reduction_of(loss_of(learn))=='sum'
-        self.trials,self.told = Trials(self.count, self.valid_mets if learn.dls.valids else ()),set()
+        self.checks,self.told = BatchChecks(self.count, self.valid_mets if learn.dls.valids else ()),set()
         results = [('train_loss', False), *zip((f'train_{o.name}' for o in self.train_mets), _better(self.train_mets))]
         for dl in learn.dls.valids: results += zip(self.valid_columns(dl), [False, *_better(self.valid_mets)])
         self.table = Table(Columns.of_fit(results, [c for cb in learn.cbs for c in cb.new_columns], self.add_time))
@@ -286,7 +286,7 @@ class Recorder(RowWriter):
     def before_train(self):
         self.phase.begin(self.train_mets)
         if self.learn.mode=='fit':
-            self.phase.now = [*self.phase.now, *self.trials.in_training(self.phase, self.train_mets)]
+            self.phase.now = [*self.phase.now, *self.checks.in_training(self.phase, self.train_mets)]
     def after_batch(self):
         learn = self.learn
         if (loss := learn.loss) is None: return # cancelled before its loss
@@ -305,22 +305,22 @@ class Recorder(RowWriter):
         learn = self.learn
         metrics = [AvgLoss(self.count or items_in_phase()), *self.valid_mets] if learn.mode!='predict' else []
         self.phase.begin_inner(metrics, len(learn.scopes))
-        if metrics: self.phase.now = [*metrics, *self.trials.in_validation(learn, self.phase, metrics[0], metrics[1:])]
+        if metrics: self.phase.now = [*metrics, *self.checks.in_validation(learn, self.phase, metrics[0], metrics[1:])]
     def after_validate(self):
         if self.phase.depth!=len(self.learn.scopes): return # cancelled before `before_validate` came here
-        self.trials.finish(self.learn)
+        self.checks.finish(self.learn)
         self._put_results()
         self.phase.read = True
         if self.phase.now: self.tell_skipped(f"The results of `{self.learn.dl_name}` leave out samples", train_only)
     def cleanup_validate(self):
         if self.phase.read: self._put_results(ValueMetric) # other callbacks may have computed them just now
         self.phase.end_inner()
-        self.trials.forget()
+        self.checks.forget()
     def cleanup_train(self): self.phase.end()
 
     def _put_results(self, kind=object):
         "Values of all metrics, or of those of a `kind`, for all who read `learn.results` and for the coming row"
-        learn,metrics = self.learn,[m for m in self.phase.now if not isinstance(m, Trial)]
+        learn,metrics = self.learn,[m for m in self.phase.now if not isinstance(m, BatchCheck)]
         if not metrics: return
         names = self.valid_columns(learn.dl_name, metrics[1:])
         vals = {k:as_number(m.value) for k,m in zip(names, metrics) if isinstance(m, kind)}

@@ -82,14 +82,16 @@ def _state_of(v):
 _constants = torch.dtype,torch.layout,torch.memory_format
 
 def _is_other(was, v, now):
-    "Whether `v`, which is not searched, is another object than before, by value if it has one; both in their states"
-    if now is not v: return now!=was
-    if v is was or isinstance(v, torch.device): return False # it is moved
-    if isinstance(v, _constants): return True
-    if isinstance(v, FunctionType) and isinstance(was, FunctionType): return v.__code__ is not was.__code__
-    if is_searched(type(v)) and not isinstance(v, Enum): return False
-    if callable(v): return getattr(v, '__qualname__', None)!=getattr(was, '__qualname__', None)
-    return isinstance(v, Enum) or (type(v).__eq__ is not object.__eq__ and v!=was)
+    "Whether `v`, which is no value, has changed: `_state_of` it was `was` before, and is `now`"
+    if now is not v: return now!=was # a container that is compared by its contents
+    if v is was: return False
+    if isinstance(v, torch.device): return False # the model was moved
+    if isinstance(v, (*_constants,Enum)): return True # of each there is one object
+    if isinstance(v, FunctionType) and isinstance(was, FunctionType): # made again by the same `def` or `lambda`
+        return v.__code__ is not was.__code__
+    if is_searched(type(v)): return False # its own attributes are compared
+    if callable(v): return getattr(v, '__qualname__', None)!=getattr(was, '__qualname__', None) # a method, for example
+    return type(v).__eq__ is not object.__eq__ and v!=was # objects that compare by identity may be made again
 
 def _holds(own, k, v):
     "Whether the value `v` is there already, as far as can be told"
@@ -102,7 +104,7 @@ def _lengths(o):
 def _is_large(v): return is_array(v) and size_of(v)>most_values
 
 def updated(at, was, now):
-    "The values `at` of attributes, with those that are others in `now` than they were; all by owner and name"
+    "The values `at` of attributes, with the new ones where `now` differs from `was`; all by owner and name"
     res = {path:dict(own) for path,own in at.items()}
     for path,own in now.items():
         old = was.get(path, {})

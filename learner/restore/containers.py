@@ -8,7 +8,7 @@ A run can count in many places: in a list or a dict, in an attribute or a slot, 
 __all__ = []
 
 # %% ../../nbs/restore/03_containers.ipynb #imports
-import dis,gc,queue
+import gc,queue
 from array import array
 from collections import ChainMap,OrderedDict,UserDict,UserList,deque
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from functools import cache,partial
 from io import BytesIO,IOBase,StringIO
 from logging import Logger
 from threading import local
-from types import CodeType,FunctionType,MethodType,ModuleType,SimpleNamespace
+from types import FunctionType,MethodType,ModuleType,SimpleNamespace
 from typing import NamedTuple
 from weakref import ProxyTypes,WeakKeyDictionary,WeakSet,WeakValueDictionary,ref
 import numpy as np
@@ -30,7 +30,8 @@ from torch.quasirandom import SobolEngine
 from torch.utils.data import DataLoader,Dataset
 from fastcore.foundation import L
 from ..core.callback import Callback
-from ..core.copies import Cached,closure_of,module_internals,names_in,of_library,reduced,results_of
+from ..core.copies import Cached,closure_of,inner_function,module_internals,names_in,names_with,of_library,reduced
+from ..core.copies import results_of
 from ..core.dispatch import Dispatcher
 from ..data.generators import is_generator
 from ..data.search import CallableIterator,hooks_of,in_slots,is_own,slots_of
@@ -134,18 +135,11 @@ def is_value(v):
     simple = int,float,complex,str,bytes,bytearray,type(None),torch.Tensor,np.ndarray,np.generic
     return isinstance(v, simple) and not isinstance(v, (nn.Parameter,Enum))
 
-_store_global = dis.opmap['STORE_GLOBAL']
-
-@cache
-def _assigned_globals(code):
-    "Names of global variables that a function, or a function in it, assigns"
-    ops = dis.get_instructions(code) if _store_global in code.co_code[::2] else ()
-    names = {o.argval for o in ops if o.opname=='STORE_GLOBAL'}
-    return names.union(*(_assigned_globals(o) for o in code.co_consts if isinstance(o, CodeType)))
+def _assigned_globals(f): return names_with(f.__code__, 'STORE_GLOBAL')
 
 def globals_of(fs):
     "Global variables that functions assign"
-    return {f'global {k}':f.__globals__[k] for f in fs for k in _assigned_globals(f.__code__) if k in f.__globals__}
+    return {f'global {k}':f.__globals__[k] for f in fs for k in _assigned_globals(f) if k in f.__globals__}
 
 def _may_move(v):
     "Whether a global variable that functions only read may hold a state: large tables do not"
@@ -174,13 +168,10 @@ def _is_data(k, v):
     if k.startswith(('__','_abc_')) or isinstance(v, _no_data): return False
     return isinstance(v, partial) or not hasattr(type(v), '__get__') # in Python 3.14 a `partial` has it
 
-def _function_in(o):
-    "What a class has as an attribute, or the function inside of it"
-    return o.fget if isinstance(o, property) else getattr(o, '__func__', o)
 def functions_in(o):
     "The functions of a class, or a function itself"
     if isinstance(o, FunctionType): return [o]
-    return [f for v in vars(o).values() if isinstance(f := _function_in(v), FunctionType)]
+    return [f for v in vars(o).values() if (f := inner_function(v))]
 
 def _keeps(f):
     "Whether a function has variables besides those of its module"
@@ -188,17 +179,17 @@ def _keeps(f):
 def _on_class(cls): return {k:v for k,v in vars(cls).items() if _is_data(k, v)} | globals_of(functions_in(cls))
 
 def _watch_variables(contents, f):
-    contents.add_function(f, _assigned_globals(f.__code__))
+    contents.add_function(f, _assigned_globals(f))
     contents.add_values(vars(f))
 def _watch_class(contents, cls):
     contents.add_other(vars(cls).values)
-    for f in functions_in(cls): contents.add_named(f.__globals__, _assigned_globals(f.__code__))
+    for f in functions_in(cls): contents.add_named(f.__globals__, _assigned_globals(f))
 
 def assign(o, k, v):
     "Let `o` hold `v` as attribute `k`, or a function as its variable `k`"
     if k.startswith('global '):
         k = k[7:]
-        next(f for f in functions_in(o) if k in _assigned_globals(f.__code__)).__globals__[k] = v
+        next(f for f in functions_in(o) if k in _assigned_globals(f)).__globals__[k] = v
     elif isinstance(o, type): setattr(o, k, v)
     elif isinstance(o, FunctionType): _assign_variable(o, k, v)
     elif k in slots_of(type(o)): object.__setattr__(o, k, v)

@@ -1,6 +1,6 @@
 """What many objects hold, read into one list and compared at once
 
-An inference within a fit asks again and again whether the objects of a run still hold what they held: whether generators must be searched anew, whether a model's attributes have moved. `Contents` answers without a line of Python for each object.
+An inference within a fit asks again and again whether the objects of a run still hold what they held: whether generators must be searched again, whether a model's attributes have moved. `Contents` answers without a line of Python for each object.
 
 `WatchedSearch` is a search that knows whether its result still holds."""
 

@@ -24,8 +24,9 @@ from ..core.checks import listed
 from ..core.copies import copied
 from ..core.tracebacks import warn
 from ..data.generators import keep_random
+from ..data.loaders import tensors_in
 from ..data.loader_state import keep_counts
-from ..model.optimizer import own_attrs
+from ..model.optimizer import own_attrs,params_of
 from .tensors import HeldTensor,SampledTensor,has_values,most_values,put_values,size_of,unique_tensors
 from .contents import same_objects
 from .held import HeldBuffers,Holders,put_buffers
@@ -72,9 +73,7 @@ class ModuleSnapshot:
 # %% ../../nbs/restore/08_snapshot.ipynb #Snapshot
 def _tensors(o):
     "All tensors in containers; lazy ones have no values yet"
-    if isinstance(o, torch.Tensor): return [] if is_lazy(o) else [o]
-    if not isinstance(o, (dict,list,tuple)): return []
-    return [t for v in (o.values() if isinstance(o, dict) else o) for t in _tensors(v)]
+    return [t for t in tensors_in(o) if not is_lazy(t)]
 
 def _with_inner(opts):
     "Optimizers, and those that they hold: one may let another take its steps"
@@ -118,7 +117,7 @@ class OptSnapshot:
     def __init__(self, opt):
         self.opt,self.own = opt,own_attrs(opt) | {k:vars(opt)[k] for k in ('state','param_groups')}
         self.holders = Holders([self.own])
-        others = {id(p) for g in opt.param_groups for p in g['params']} | {*map(id, _tensors([*opt.state.values()]))}
+        others = {*map(id, params_of(opt) + _tensors([*opt.state.values()]))}
         self.tensors = [HeldTensor(t) for t in self.holders.tensors if id(t) not in others]
         self.buffers = HeldBuffers(self.holders.modules)
 

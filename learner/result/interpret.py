@@ -18,14 +18,14 @@ import numpy as np
 import torch
 from ..core.checks import checked
 from ..data.generators import keep_random,random_state,set_random_state
-from ..data.loaders import find_bs,twin
+from ..data.loaders import find_bs,rows_of,single,twin
 from ..data.sampling import by_number,in_order
-from ..record.rows import Rows,rows_of
+from ..record.rows import Rows
 from ..loop.learner import Learner
 from ..record.history import Row
 from ..model.loss_properties import ignore_index_of
 from .predict import same_values
-from .preds import know_loss,no_losses,single
+from .preds import know_loss,no_losses
 from .show import check_size,show_samples
 
 # %% ../../nbs/result/04_interpret.ipynb #Source

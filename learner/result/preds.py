@@ -23,14 +23,14 @@ from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.callback import Callback
 from ..core.checks import checked,is_whole,short_name,whole
-from ..data.loaders import DataLoaders,check_choice,find_bs
+from ..data.loaders import DataLoaders,check_choice,find_bs,rows_of,single
 from ..data.sampling import by_number,in_order
-from ..record.rows import Rows,rows_of
+from ..record.rows import Rows
 from ..loop.inference import check_parts
 from ..loop.learner import Learner
 from ..model.files import path_in
 from ..measure.phase import Skipped,cancelled_by,train_only
-from ..measure.trial import check_average
+from ..measure.batch_checks import check_average
 from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,items_in_phase,reduction_of,unreduced
 
 # %% ../../nbs/result/01_preds.ipynb #per_sample
@@ -92,11 +92,6 @@ def per_sample(
 # %% ../../nbs/result/01_preds.ipynb #no_losses
 no_losses = ("There are no losses of samples: `learn.loss_func` is None, and the loss that the model returns is "
     "none of the usual ones. Write it as a function of what the model returns and the targets, `learn.loss_func = f`")
-
-# %% ../../nbs/result/01_preds.ipynb #single
-def single(b):
-    "The one element of a tuple or list of one; anything else as it is"
-    return b[0] if isinstance(b, (tuple,list)) and len(b)==1 else b
 
 # %% ../../nbs/result/01_preds.ipynb #check_places
 def _check_places(name, v):

@@ -21,10 +21,10 @@ from ..data.loaders import check_device
 from ..loop.learner import Learner
 from ..restore.places import model_and_loss
 from ..restore.snapshot import Snapshot
-from ..model.files import file_path,find_file,read_plain,reading,type_of,write_plain,write_to
+from ..model.files import file_path,find_file,read_plain,reading,type_of,write_bytes,write_plain
 from ..model.groups import norm_bias_params
 from ..model.hypers import spare
-from ..model.optimizer import OptimList,in_use,parts_of,to_eval,to_train
+from ..model.optimizer import OptimList,in_use,params_of,parts_of,to_eval,to_train
 from ..model.weights import put_weights,weights_of
 
 # %% ../../nbs/result/06_saving.ipynb #file_events
@@ -58,7 +58,7 @@ def _write_bare(o, file, where):
             raise TypeError(f"Files of safetensors hold tensors only, but `{where}[{k!r}]` is {type_of(v)}")
     tensors = {k:v.detach().cpu().contiguous().clone() for k,v in o.items()} # tied weights are saved twice
     data = _safetensors().save(tensors)
-    write_to(file, lambda f: f.write(data))
+    write_bytes(file, data)
 
 @patch
 @checked
@@ -119,17 +119,15 @@ def _has_tensors(o):
 
 def _restore_values(opt, saved):
     "Give state that has no tensors the types that it has in the file: torch makes other strings and dicts of them"
-    params = [p for g in opt.param_groups for p in g['params']]
     numbers = [i for g in saved['param_groups'] for i in g['params']]
-    for p,i in zip(params, numbers):
+    for p,i in zip(params_of(opt), numbers):
         values = {k:v for k,v in saved['state'].get(i, {}).items() if not _has_tensors(v)}
         if values: opt.state[p].update(copied(values))
 
 def _restore_types(opt, saved):
     "Give state tensors the types that they have in the file"
-    params = [p for g in opt.param_groups for p in g['params']]
     numbers = [i for g in saved['param_groups'] for i in g['params']]
-    for p,i in zip(params, numbers):
+    for p,i in zip(params_of(opt), numbers):
         for k,v in saved['state'].get(i, {}).items():
             now = opt.state[p].get(k)
             tensors = isinstance(v, torch.Tensor) and isinstance(now, torch.Tensor)
@@ -191,10 +189,19 @@ def _load_opt(learn, saved, weights):
 
 _names = 'state_dict','model_state_dict' # under which the weights are saved by some scripts, beside other things
 
-def _state_dict(saved):
-    "The weights in a file of another library"
-    found = [saved[k] for k in _names if isinstance(saved.get(k), dict)] if isinstance(saved, dict) else []
-    return found[0] if found else saved
+def _weights_and_opt(saved):
+    "The weights in a file, which may be of another library, and the state of the optimizer if it has one"
+    if not isinstance(saved, dict): return saved,None
+    if isinstance(saved.get('model'), dict): return saved['model'],saved.get('opt')
+    return next((saved[k] for k in _names if isinstance(saved.get(k), dict)), saved),None
+
+def _why_without_opt(opt, with_opt, whole):
+    "Why the state `opt` of the optimizer in a file is not loaded; None if it is. `whole`: all weights are loaded"
+    if with_opt is False: return "it was not asked for"
+    why = _not_for_opt(opt, whole)
+    if with_opt and why:
+        raise ValueError(f"The optimizer cannot be loaded: {why}. `with_opt=False` loads the weights alone")
+    return why
 
 @patch
 @checked(device=check_device)
@@ -211,17 +218,14 @@ def load(self:Learner,
     saved = (_read_bare if _is_bare(file) else read_plain)(file, 'cpu' if device is None else device)
     with untouched(self, file), file_events(self, 'load', file, saved):
         trained = to_eval(self.opt) # the weights of a file are for use
-        both = isinstance(self.saved, dict) and isinstance(self.saved.get('model'), dict)
-        state,opt = (self.saved['model'],self.saved.get('opt')) if both else (_state_dict(self.saved),None)
+        state,opt = _weights_and_opt(self.saved)
         unmatched = put_weights(self.model, state, strict, only)
-        why = None if with_opt is False else _not_for_opt(opt, only is None and not any(unmatched))
-        if with_opt and why:
-            raise ValueError(f"The optimizer cannot be loaded: {why}. `with_opt=False` loads the weights alone")
-        if with_opt is not False and not why: _load_opt(self, opt, state)
+        why = _why_without_opt(opt, with_opt, only is None and not any(unmatched))
+        if not why: _load_opt(self, opt, state)
         to_eval(self.opt) # the file may be that of a run in the middle of training
         to_train(trained)
         notes = [str(unmatched)] if any(unmatched) else []
-        if why and opt is not None and only is None:
+        if why and opt is not None and only is None and with_opt is None:
             notes.append(f"The optimizer was not loaded: {why}. `with_opt=False` silences this warning")
         if notes: warnings.warn(f"`{file}` was loaded in part. {'. '.join(notes)}", stacklevel=4)
     return self

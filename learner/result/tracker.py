@@ -27,7 +27,7 @@ from ..record.recorder import Recorder,check_direction,find_recorder,higher_is_b
 from ..model.files import file_path
 from ..model.hypers import get_hyper
 from . import saving # noqa: F401 (`learn.save` and `learn.load`)
-from ..schedule.schedulers import ParamScheduler,TorchScheduler
+from ..schedule.schedulers import HyperScheduler,Warmup
 from ..technique.averaging import WeightAverage
 
 # %% ../../nbs/result/08_tracker.ipynb #TrackerCallback
@@ -123,7 +123,14 @@ def _measured(cbs, monitor):
 
 # %% ../../nbs/result/08_tracker.ipynb #BestFiles
 class BestFiles(TrackerCallback):
-    "The best weights, in files or in memory"
+    "The best weights, in files or in memory. Abstract: use `SaveModelCallback`"
+    _stateattrs = (*TrackerCallback._stateattrs, 'kept')
+    def __init__(self, fname, keep, with_opt, **kwargs): # As in `SaveModelCallback`; the rest as in `TrackerCallback`
+        super().__init__(**kwargs)
+        self.fname,self.keep,self.with_opt = fname,keep,with_opt
+        self.kept,self.last_saved_path = [],None
+        self.written = {} # by file, the value of the weights that are in it
+
     def _path(self, file): return file_path(file, self.learn.path/self.learn.model_dir)
     def _save(self, suffix):
         "Save; returns the name of the file, or its bytes if it stays in memory"
@@ -140,7 +147,7 @@ class BestFiles(TrackerCallback):
         val, # The value of the monitored column that the weights reached
         file, # Path of the file with the weights
     ):
-        "Keep `file`, whose weights have the value `val`, and let go of those that are no longer among the best"
+        "Keep `file`, whose weights have the value `val`, and drop what is no longer among the best"
         others = [o for o in self.kept if not (isinstance(file, str) and o[1]==file)]
         if isinstance(file, str): self.written[file] = val
         self.kept = sorted([*others, [val,file]], key=lambda o: o[0], reverse=self.higher)
@@ -181,7 +188,6 @@ class SaveModelCallback(BestFiles):
     "Save the best weights, and load them when the fit is over; or save `every_epoch`, or `at_end`"
     order = TrackerCallback.order+1
     writes = True
-    _stateattrs = (*TrackerCallback._stateattrs, 'kept')
     @checked(keep='>=1', every_epoch=..., fname=Path, min_delta=...)
     def __init__(self,
         monitor=None, comp=None, min_delta:float=0., # As in `TrackerCallback`
@@ -193,15 +199,14 @@ class SaveModelCallback(BestFiles):
         keep:int=1, # How many of the best to keep; if several, as `fname_<batches trained>`
         load_best:bool=True, # Load the best at the end
     ):
-        super().__init__(monitor, comp, min_delta, reset_on_fit)
+        super().__init__(fname, keep, with_opt, monitor=monitor, comp=comp, min_delta=min_delta,
+            reset_on_fit=reset_on_fit)
         if every_epoch and at_end:
             raise ValueError("`every_epoch` and `at_end` exclude each other: use two `SaveModelCallback`s")
         if fname is None and (every_epoch or at_end or keep!=1): raise ValueError(
             "`fname=None` keeps the best one in memory: it goes with no `every_epoch`, `at_end` or `keep`")
         self.every_epoch = whole('every_epoch', every_epoch, 1) if type(every_epoch) is not bool else int(every_epoch)
-        self.fname,self.at_end,self.with_opt,self.load_best = fname,at_end,with_opt,load_best
-        self.keep,self.last_saved_path,self.kept = keep,None,[]
-        self.written = {} # by file, the value of the weights that are in it
+        self.at_end,self.load_best = at_end,load_best
 
     @property
     def watches(self): return not (self.every_epoch or self.at_end)
@@ -266,13 +271,14 @@ class ReduceLROnPlateau(TrackerCallback):
 
     def before_fit(self):
         for o in self.learn.cbs:
-            if isinstance(o, TorchScheduler) or (isinstance(o, ParamScheduler) and 'lr' in o.scheds):
-                raise ValueError(f"`{type(self).__name__}` and `{type(o).__name__}` would both set the learning rate: "
-                    "use one of them, for example with `fit` instead of `fit_one_cycle`")
+            if isinstance(o, HyperScheduler) and 'lr' in o.sets and not isinstance(o, Warmup): raise ValueError(
+                f"`{type(self).__name__}` and `{type(o).__name__}` would both set the learning rate: "
+                "use one of them, for example with `fit` instead of `fit_one_cycle`")
         super().before_fit()
         self.wait = 0
     def act(self, val):
-        self.wait = 0 if self.new_best else self.wait+1
+        warming = any(isinstance(o, Warmup) and not o.is_over for o in self.learn.cbs) # it would set the rate again
+        self.wait = 0 if self.new_best or warming else self.wait+1
         if self.wait<self.patience: return
         self.wait = 0
         lrs = get_hyper(self.learn.opt, 'lr')

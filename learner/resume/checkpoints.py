@@ -87,7 +87,7 @@ class Checkpoints:
         entry:Entry, # Of a file that has been written
         surplus, # `surplus(entries)` returns those whose files are to be deleted
     ):
-        "List a file, and delete those that are not kept"
+        "List a file, and delete files that are not kept"
         entries = [*(o for o in self.entries if o.name!=entry.name), entry]
         gone = surplus(entries)
         with atomic_write(self.manifest) as f:
@@ -187,7 +187,7 @@ class FitFiles:
         at, # The position of the run that was written
         value, # Result of its weights, or None
     ):
-        "List a file, and delete those that are not kept"
+        "List a file, and delete files that are not kept"
         done = at.exact,at.counters.epoch,at.counters.train_iter
         self.files.add(Entry(file.name, self.run, digest, *done, value, *self.place), self._surplus)
     def _surplus(self, entries): return self.keeping.surplus([o for o in entries if o.run==self.run])

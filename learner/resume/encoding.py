@@ -21,7 +21,7 @@ from ..model.files import check_plain
 
 # %% ../../nbs/resume/01_encoding.ipynb #Kind
 class Kind(NamedTuple):
-    "Values that a file has no type of its own for"
+    "Values for which a file has no type"
     fits:Callable   # `fits(o)`: whether `o` is one
     encode:Callable # `encode(o, enc, where)`: what stands for `o` in a file; `enc` encodes what is in it
     decode:Callable # `decode(v, dec)`: `o` again; `dec` decodes what is in it

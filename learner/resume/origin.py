@@ -8,33 +8,27 @@ A state file holds no code. A run that is resumed with another `forward`, anothe
 __all__ = []
 
 # %% ../../nbs/resume/02_origin.ipynb #imports
-import dis,hashlib,platform,sys
+import hashlib,platform,sys
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache,partial
+from functools import partial
 from types import CodeType,FunctionType,MethodType,ModuleType
 from weakref import ref
 import numpy as np
 import torch
 from .. import __version__
 from ..core.callback import FuncCallback
-from ..core.copies import closure_of,names_in,of_library
+from ..core.copies import closure_of,inner_function,names_in,names_with,of_library
 from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn
 from ..data.search import is_own,stored
 from ..restore.places import by_name
 
 # %% ../../nbs/resume/02_origin.ipynb #assigned
-@cache
-def _assigned(code, ops):
-    "Names that the instructions `ops` assign in a code object, and in the functions inside of it"
-    names = {o.argval for o in dis.get_instructions(code) if o.opname in ops}
-    return names.union(*(_assigned(o, ops) for o in code.co_consts if isinstance(o, CodeType)))
-
 def _enclosed(f):
     "Plain values of the functions around `f` that it uses and does not assign, and the code of functions among them"
-    state = _assigned(f.__code__, frozenset(['STORE_DEREF']))
+    state = names_with(f.__code__, 'STORE_DEREF')
     values = [v for k,v in closure_of(f).items() if k not in state]
     return [getattr(o, '__code__', o) for o in values if isinstance(o, (int,float,str,tuple,FunctionType))]
 
@@ -42,20 +36,7 @@ def _is_constant(v):
     "Whether `v` is a plain value: a tuple of functions may lead back to where it is used"
     return all(map(_is_constant, v)) if isinstance(v, tuple) else isinstance(v, (int,float,complex,str,bytes))
 
-_loading,_storing = frozenset(['LOAD_GLOBAL']),frozenset(['STORE_GLOBAL'])
-
-def _unhooked(f):
-    "The function inside of the wrapper that torch gives to the `step` of an optimizer's class"
-    hooked = isinstance(f, FunctionType) and getattr(f, 'hooked', False) # other objects may have any attribute
-    return f.__wrapped__ if hooked and hasattr(f, '__wrapped__') else f
-
 _mutable = list,dict,set
-
-def inner_function(o):
-    "The function inside of what a class has as an attribute, or None"
-    if isinstance(o, property): o = o.fget
-    o = _unhooked(getattr(o, '__func__', o))
-    return o if isinstance(o, FunctionType) else None
 
 def _globals_of(cls): return vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else {}
 
@@ -74,13 +55,14 @@ class CodeReader:
 
     def constants(self, f) -> dict:
         "Plain global values that the function `f` uses, and that no function of its module assigns"
-        used = {k:f.__globals__.get(k) for k in sorted(_assigned(f.__code__, _loading)) if k[:2]!='__'}
+        used = {k:f.__globals__.get(k) for k in sorted(names_with(f.__code__, 'LOAD_GLOBAL')) if k[:2]!='__'}
         res = {k:v for k,v in used.items() if _is_constant(v)}
-        state = {k for g in self.functions(f.__globals__) for k in _assigned(g.__code__, _storing)} if res else ()
+        codes = [g.__code__ for g in self.functions(f.__globals__)] if res else ()
+        state = {k for code in codes for k in names_with(code, 'STORE_GLOBAL')}
         return {k:v for k,v in res.items() if k not in state}
 
     def _of_function(self, f):
-        f = _unhooked(f)
+        f = inner_function(f)
         first = next(iter(f.__code__.co_consts), None) # the docstring, to which `learner.all` adds parameters
         doc = first if isinstance(first, str) and (f.__doc__ or '').startswith(first) else None
         consts = tuple(c for c in f.__code__.co_consts if c!=doc)
@@ -93,7 +75,7 @@ class CodeReader:
         fs = {k:f for k,v in vars(cls).items() if (f := inner_function(v))}
         inherited = {k for k,f in fs.items() if any(inner_function(vars(b).get(k)) is f for b in cls.__mro__[1:])}
         named_by = [f for f in self.functions(_globals_of(cls)) if cls.__name__ in names_in(f.__code__)]
-        state = set().union(*(_assigned(f.__code__, frozenset(['STORE_ATTR'])) for f in (*fs.values(), *named_by)))
+        state = set().union(*(names_with(f.__code__, 'STORE_ATTR') for f in (*fs.values(), *named_by)))
         def counts(k, v):
             if k in inherited: return False
             return callable(v) if k.startswith('__') else not (isinstance(v, _mutable) or (k in state and k not in fs))

@@ -41,12 +41,12 @@ from ..core.tracebacks import warn
 from ..data.generators import has_state
 from ..data.loader_state import counts_of,moved_counts
 from ..data.search import search
+from ..model.optimizer import params_of
 from ..loop.learner import Learner
 from ..loop.route import new_run
 from ..restore.places import by_name
 from ..model.files import read_plain
 from .checkpoint import Interval,warn_of_workers
-from .saved_run import params_of
 from .state_file import read_state,write_state
 
 # %% ../../nbs/resume/07_rewind.ipynb #Point

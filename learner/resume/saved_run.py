@@ -35,7 +35,6 @@ __all__ = []
 from dataclasses import dataclass,fields,is_dataclass
 from inspect import signature
 from torch import nn
-from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from ..core.checks import listed
 from ..core.copies import copied
@@ -46,8 +45,8 @@ from ..loop.route import Turn
 from ..restore.places import by_name,model_and_loss
 from ..model.files import on_cpu
 from ..model.hypers import get_hyper,hypers,set_hyper
-from ..model.optimizer import clear_state,own_attrs,parts_of
-from ..model.weights import hidden_of,load_weights,put_hidden,unwrapped,weights_of
+from ..model.optimizer import clear_state,own_attrs,params_of,parts_of
+from ..model.weights import hidden_of,load_weights,put_hidden,refuse_lazy,unwrapped,weights_of
 from ..result.saving import fit_opt
 from .encoding import Decoder,Encoder,decode,encode
 from .origin import Origin,versions
@@ -83,9 +82,7 @@ class Weights:
 
     @classmethod
     def of(cls, learn):
-        if any(is_lazy(p) for p in learn.model.parameters()):
-            raise ValueError("The model has layers that do not know their shapes before the first batch, "
-                "so that it cannot be saved yet")
+        refuse_lazy(learn.model, 'the model cannot be saved yet')
         modules,trained = model_and_loss(learn),{id(p) for p in ([] if learn.opt is None else params_of(learn.opt))}
         weights = {k:on_cpu(weights_of(m)) for k,m in modules.items()}
         hidden = {k:on_cpu(hidden_of(m) | _grads_of(unwrapped(m), trained)) for k,m in modules.items()}
@@ -99,7 +96,7 @@ class Weights:
             _put_grads(unwrapped(m), self.hidden.get(k, {}))
 
     def put_attributes(self, learn):
-        "When there is an optimizer: functions of its own may have some"
+        "Put back attributes of objects. Called when there is an optimizer, because its functions may have some"
         if lost := learn.route.attributes.put(decode(self.attributes, learn.device)):
             warn(f"The run had {listed(lost)}, and has no such object now: their values are lost")
 
@@ -109,14 +106,12 @@ class Weights:
         elif weights: warn(f"`{k}` is not the module that was saved: it begins with its own weights")
 
 # %% ../../nbs/resume/03_saved_run.ipynb #OptState
-def params_of(opt): return [p for g in opt.param_groups for p in g['params']]
-
 @dataclass
 class OptState:
     "State of the optimizer"
     opt:dict|None     # Its `state_dict`; None if there is no optimizer yet
     between:dict|None # Hyper-parameters outside of the fit, by name; None if there is no fit to resume
-    opt_attrs:list    # For each of several optimizers as one: attributes of its own, by name
+    opt_attrs:list    # For each of several optimizers as one: its own attributes, by name
 
     @classmethod
     def of(cls, learn, at):
@@ -143,12 +138,12 @@ class OptState:
 
 # %% ../../nbs/resume/03_saved_run.ipynb #opt_attrs
 def _own_attrs(opt):
-    "Attributes of an optimizer that neither PyTorch nor a `state_dict` of its own takes care of"
+    "Attributes of an optimizer that neither PyTorch nor its own `state_dict` saves"
     if type(opt).state_dict is not Optimizer.state_dict or type(opt).__module__.startswith('torch.'): return {}
     return {k:v for k,v in own_attrs(opt).items() if isinstance(v, nn.Module) or not callable(v)}
 
 def _saved_attrs(opt):
-    "Of the attributes of its own those that can be saved, encoded, and the others"
+    "Attributes that only this optimizer has: those that can be saved, encoded; and the others"
     saved,others,params = {},{},params_of(opt)
     for k,v in _own_attrs(opt).items():
         enc = Encoder()

@@ -17,6 +17,7 @@ from math import isfinite
 from torch.nn.utils import get_total_norm
 from ..core.checks import checked
 from ..core.events import CancelBatchException
+from ..model.optimizer import params_of
 from ..loop.fitting import run_fit
 from ..record.loss_stream import LossStream
 from ..technique.gradients import GradientClip,dense
@@ -103,7 +104,7 @@ class SpikeGuard(Rewind):
 
     def before_backward(self): self.watches_of[0].append(self.learn.loss, self.learn.train_iter)
     def before_step(self):
-        grads = [dense(p).grad for g in self.learn.opt.param_groups for p in g['params'] if p.grad is not None]
+        grads = [dense(p).grad for p in params_of(self.learn.opt) if p.grad is not None]
         norm = self.clips[0].last_norm() if self.clips else get_total_norm(grads) # clipped gradients have no spikes
         self.watches_of[1].append(norm, self.learn.train_iter)
 

@@ -30,9 +30,9 @@ from ..loop.learner import Learner
 from ..loop.route import Stopped,as_at
 from ..restore.places import by_name,model_and_loss
 from ..model.files import check_plain,file_path,find_file,read_plain,torch_save,write_to
-from ..model.optimizer import parts_of
+from ..model.optimizer import params_of,parts_of
 from ..result.saving import file_events,untouched
-from .saved_run import SavedRun,params_of,unsaved_attrs
+from .saved_run import SavedRun,unsaved_attrs
 
 # %% ../../nbs/resume/04_state_file.ipynb #warn_unsaved
 @cache
@@ -50,7 +50,7 @@ def _is_unsaved(o, saved):
     return not isinstance(o, nn.Module) or any(p.requires_grad and id(p) not in saved for p in o.parameters())
 
 def _moves_unsaved(o, saved):
-    "Whether an optimizer may move what a file lacks in an object that it has"
+    "Whether `o`, which an optimizer holds, has parameters or buffers that a step may change and that a file lacks"
     return _is_unsaved(o, saved) or (isinstance(o, nn.Module) and any(id(b) not in saved for b in o.buffers()))
 
 def warn_unsaved(

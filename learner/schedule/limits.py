@@ -19,7 +19,7 @@ from ..core.callback import Callback
 from ..data.generators import keep_random,random_state,set_random_state
 from ..data.loaders import twin
 from ..record.recorder import find_recorder
-from .validation import Validate,just_validated,mid_epoch,write_row
+from .validation import Validate,just_validated,lowered,mid_epoch,write_row
 from ..loop.learner import limit_variable
 
 # %% ../../nbs/schedule/07_limits.ipynb #Limit
@@ -35,8 +35,7 @@ class Limit(Callback):
         self.train,self.valid = (None if v is None else whole(k, v, 1) for k,v in (('train',train), ('valid',valid)))
     def before_fit(self):
         self.old = self.learn.limits
-        own = {k:v for k,v in (('train',self.train), ('valid',self.valid)) if v is not None}
-        self.learn.limits = {**self.old, **{k:min(v, self.old.get(k, v)) for k,v in own.items()}}
+        self.learn.limits = lowered(self.old, train=self.train, valid=self.valid)
     def cleanup_fit(self): self.learn.limits = self.old
 
 # %% ../../nbs/schedule/07_limits.ipynb #limit_batches

@@ -159,9 +159,11 @@ class Warmup(HyperScheduler):
         self.lrs = get_hyper(self.learn.opt, 'lr')
         super().before_fit()
     def tops(self, name): return self.lrs
+    @property
+    def is_over(self): return self.learn.opt_step>=self.n_steps
     def before_batch(self):
         done = self.learn.opt_step
-        if done<self.n_steps: self.set_scaled('lr', [lr*(done+1)/self.n_steps for lr in self.lrs])
+        if not self.is_over: self.set_scaled('lr', [lr*(done+1)/self.n_steps for lr in self.lrs])
 
 # %% ../../nbs/schedule/02_schedulers.ipynb #TorchScheduler
 class TorchScheduler(HyperScheduler):

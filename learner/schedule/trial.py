@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from copy import copy,deepcopy
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.checks import checked
@@ -24,16 +23,11 @@ from ..loop.interrupt import HeldInterrupt
 from ..loop.learner import Learner
 from ..restore.snapshot import OptSnapshot,Snapshot
 from ..model.optimizer import OptimList,parts_of
-from ..record.progress import ProgressCallback
+from ..model.weights import refuse_lazy
+from ..record.progress import ProgressCallback,ShowGraphCallback
 from ..record.history import Row
 
 # %% ../../nbs/schedule/04_trial.ipynb #restored
-def _check_not_lazy(modules):
-    for o in modules:
-        if any(map(is_lazy, o.parameters(recurse=False))): raise ValueError(
-            f"`{type(o).__name__}` has no weights before it has seen a batch, so none could be restored: "
-            "call the model once, for example `learn.model(learn.dls.one_batch()[0])`")
-
 @contextmanager
 def restored(
     learn:Learner, # Its modules and optimizers, and those of its callbacks
@@ -42,7 +36,7 @@ def restored(
     owned = [v for owner in (learn, *learn.cbs) for v in vars(owner).values()]
     modules = [*{id(o):o for m in owned if isinstance(m, nn.Module) for o in m.modules()}.values()]
     opts = [v for v in owned if isinstance(v, torch.optim.Optimizer)]
-    _check_not_lazy(modules)
+    for o in modules: refuse_lazy(o, 'none could be restored')
     parts = {id(o):o for opt in opts for o in parts_of(opt)}.values()
     before = [Snapshot(modules, parts), *map(OptSnapshot, parts)]
     grads = [(p, p.grad) for o in modules for p in o.parameters(recurse=False)]
@@ -55,6 +49,10 @@ def restored(
         for o,n in counts: o.n = n
 
 # %% ../../nbs/schedule/04_trial.ipynb #trial
+def shown_or_written(learn):
+    "Callbacks that show something, or write files"
+    return [o for o in learn.cbs if o.writes or isinstance(o, (ProgressCallback,ShowGraphCallback))]
+
 @contextmanager
 def _restored_callbacks(learn):
     saved = [(cb, dict(vars(cb)), cb.state_dict()) for cb in learn.cbs]
@@ -83,10 +81,9 @@ def trial(
             f"`dls['{k}']` is an iterator, which can be iterated only once: a trial would use it up")
     learn.to_device()
     if learn.opt is None: learn.create_opt()
-    left_out = [o for o in learn.cbs if o.writes or isinstance(o, ProgressCallback)]
-    added = [o for o in L(cbs) if not getattr(o, 'writes', False)]
+    away,added = shown_or_written(learn),[o for o in L(cbs) if not getattr(o, 'writes', False)]
     with HeldInterrupt(learn), learn.unchanged(*dls), learn.keep_attrs(('dls','results','limits','state','route')), \
-            learn.removed_cbs(left_out), learn.added_cbs(added), restored(learn), _restored_callbacks(learn):
+            learn.removed_cbs(away), learn.added_cbs(added), restored(learn), _restored_callbacks(learn):
         learn.route = type(learn.route)(learn) # a fit that was stopped can still be resumed afterwards
         learn.state,learn.limits,learn.dls = deepcopy(learn.state),{'train': n, 'valid': n},copy(dls)
         learn.dls.loaders,learn.dls.valids = _twins(dls.loaders),_twins(dls.valids)

@@ -219,6 +219,11 @@ class ExtraValid(Scheduled):
         finally: learn.to_validate,learn.results,learn.metrics = old
         learn.results = results
 
+# %% ../../nbs/schedule/06_validation.ipynb #lowered
+def lowered(limits, **most):
+    "`limits` of a Learner, with no more batches than `most` says; None bounds nothing"
+    return {**limits, **{k:min(n, limits.get(k, n)) for k,n in most.items() if n is not None}}
+
 # %% ../../nbs/schedule/06_validation.ipynb #Sanity
 class Sanity(Callback):
     "Validate a few batches before training, so that errors come early; only `found` keeps the results. Skips iterators"
@@ -230,7 +235,7 @@ class Sanity(Callback):
     def before_fit(self):
         learn,old = self.learn,self.learn.limits
         learn('before_sanity')
-        learn.limits = {**old, 'valid': min(self.n, old.get('valid', self.n))}
+        learn.limits = lowered(old, valid=self.n)
         try: self.found = {k:learn.validate(k) for k,dl in learn.dls.valids.items() if not hasattr(dl, '__next__')}
         finally: learn.limits = old
         learn('after_sanity')

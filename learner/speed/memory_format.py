@@ -14,14 +14,12 @@ from fastcore.basics import patch
 from fastcore.meta import delegates
 from ..core.checks import checked,listed
 from ..core.callback import Callback
-from ..data.loaders import map_batch
+from ..data.loaders import map_tensors
 from ..loop.learner import Learner
 from ..technique.mixed_precision import AMPMode,MixedPrecision
 
 # %% ../../nbs/speed/01_memory_format.ipynb #ChannelsLast
-def _channels_last(o):
-    if isinstance(o, torch.Tensor): return o.to(memory_format=torch.channels_last) if o.ndim==4 else o
-    return map_batch(o, _channels_last)
+def _channels_last(t): return t.to(memory_format=torch.channels_last) if t.ndim==4 else t
 
 def _images(m):
     "Parameters and buffers of four dimensions, with names"
@@ -33,7 +31,7 @@ class ChannelsLast(Callback):
     def before_fit(self):
         self.before = {k:(o.shape,o.stride()) for k,o in _images(self.learn.model)}
         for _,o in _images(self.learn.model): o.data = _channels_last(o.data) # `model.to` would make new buffers
-    def before_batch(self): self.learn.xb = _channels_last(self.learn.xb)
+    def before_batch(self): self.learn.xb = map_tensors(_channels_last, self.learn.xb)
     def cleanup_fit(self):
         for k,o in _images(self.learn.model):
             shape,stride = self.before.get(k, (None,None))

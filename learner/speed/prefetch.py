@@ -14,12 +14,12 @@ from ..data.loaders import map_batch,to_device
 
 # %% ../../nbs/speed/02_prefetch.ipynb #CopyStream
 def each_tensor(b, f):
-    "`b`, with `f` of each of its tensors in place of it; an object with a `to` of its own stays as it is"
+    "`b`, with `f` of each of its tensors in place of it; an object that has a method `to` stays as it is"
     if isinstance(b, torch.Tensor): return f(b)
     return b if hasattr(b, 'to') else map_batch(b, lambda o: each_tensor(o, f))
 
 class CopyStream:
-    "Copies batches to a GPU on a stream of its own. What is computed afterwards waits for the copy"
+    "Copies batches to a GPU on a separate stream. What is computed afterwards waits for the copy"
     def __init__(self, device): self.device,self.stream = device,torch.cuda.Stream(device)
     def __call__(self, b):
         now = torch.cuda.current_stream(self.device)
@@ -35,7 +35,7 @@ copy_streams = dict(cuda=CopyStream) # by type of device
 
 # %% ../../nbs/speed/02_prefetch.ipynb #Prefetch
 class Prefetch(Callback):
-    "Copy batches to the GPU on a stream of their own, while it computes. Elsewhere it does nothing"
+    "Copy batches to the GPU on a separate stream, while it computes. Elsewhere it does nothing"
     order = 1000 # others see the batch as it was drawn
     def before_fit(self):
         stream = copy_streams.get(self.learn.device.type)

@@ -14,13 +14,13 @@ from contextlib import contextmanager,nullcontext
 from types import SimpleNamespace
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 from ..core.checks import checked
 from ..core.callback import Callback
 from .mixed_precision import MixedPrecision
 from ..model.groups import check_hyper
 from ..model.hypers import first_groups,get_hyper,values_for
 from ..model.optimizer import in_use,to_eval,to_train
+from ..model.weights import refuse_lazy
 from ..record.recorder import Recorder
 from ..schedule.schedules import SchedCos
 from ..schedule.schedulers import ParamScheduler
@@ -56,7 +56,7 @@ class _Average(Callback):
     "The average `avg` of the weights at `n` moments, and the ways in which it gets into the model"
     run_valid = False
     _stateattrs = 'avg','n','steps'
-    anew,norms = False,() # start anew with each fit; names of batch norms whose statistics are computed for the average
+    anew,norms = False,() # whether each fit starts again; names of batch norms whose statistics are for the average
     outdated = False # other weights have been loaded, and the next fit starts from these
     def __init__(self, buffers):
         self.buffers,self.avg,self.n,self.steps,self.fitting = buffers,None,0,0,False
@@ -71,9 +71,7 @@ class _Average(Callback):
 
     def before_fit(self):
         if self.learn.mode!='fit': return
-        if any(map(is_lazy, self.learn.model.parameters())): raise ValueError(
-            f"`{type(self).__name__}` averages weights, and some have no shape before the model has seen a batch: "
-            "call it once, for example `learn.model(learn.dls.one_batch()[0])`")
+        refuse_lazy(self.learn.model, f'`{type(self).__name__}` cannot average them')
         ts = self._tensors()
         if self.anew or self.outdated: self.avg = None
         if self.avg is None: self.avg,self.n,self.outdated = _wide([o.detach().clone() for o in ts], ts),0,False

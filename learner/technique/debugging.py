@@ -9,10 +9,12 @@ __all__ = ['ShortEpochCallback', 'CollectDataCallback']
 
 # %% ../../nbs/technique/08_debugging.ipynb #imports
 from math import ceil
+from torch import Tensor
 from ..core.checks import checked
 from ..core.callback import Callback
 from ..core.events import CancelValidException
-from .gradients import detached
+from ..data.loaders import map_tensors
+from ..schedule.validation import lowered
 
 # %% ../../nbs/technique/08_debugging.ipynb #ShortEpochCallback
 class ShortEpochCallback(Callback):
@@ -27,8 +29,7 @@ class ShortEpochCallback(Callback):
 
     def before_fit(self):
         self.whole = self.learn.limits
-        n = self._part('train')
-        self.learn.limits = self.whole | dict(train=min(n, self.whole.get('train', n)))
+        self.learn.limits = lowered(self.whole, train=self._part('train'))
     def cleanup_fit(self): self.learn.limits = self.whole
 
     def before_validate(self):
@@ -50,4 +51,5 @@ class CollectDataCallback(Callback):
     def before_fit(self): self.data = []
     def after_batch(self):
         learn = self.learn
-        if learn.pred is not None: self.data.append(detached((learn.xb, learn.yb, learn.pred, learn.loss)))
+        if learn.pred is None: return
+        self.data.append(map_tensors(Tensor.detach, (learn.xb, learn.yb, learn.pred, learn.loss)))

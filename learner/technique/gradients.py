@@ -16,9 +16,10 @@ from torch import nn
 from ..core.checks import checked,no_closure,only_one,short_name
 from ..core.callback import Callback
 from ..core.events import CancelBatchException
-from ..data.loaders import map_batch
-from ..model.loss_properties import has_mixed_means,is_summed,n_items,n_samples
-from ..measure.trial import check_average,says_nothing
+from ..data.loaders import map_tensors
+from ..model.loss_properties import has_mixed_means,is_summed,mixed_means,n_items,n_samples
+from ..model.optimizer import params_of
+from ..measure.batch_checks import check_average,average_unknown
 from .mixed_precision import MixedPrecision
 
 # %% ../../nbs/technique/02_gradients.ipynb #dense
@@ -83,12 +84,7 @@ class GradientClip(Callback):
 def warn_mixed_means(cb):
     "Warn of a loss that is the sum of two means over different items, whose parts do not add up exactly"
     if cb.count is None and has_mixed_means(cb.learn.loss_func): warnings.warn(
-        f"`{cb.name}` will not be exactly the big batch: one part of `LabelSmoothingCrossEntropy` is weighted, "
-        "and another is not. `nn.CrossEntropyLoss(weight, label_smoothing=…)` weights both")
-
-def detached(o):
-    "The same structure, of tensors detached from the graph"
-    return o.detach() if isinstance(o, torch.Tensor) else map_batch(o, detached)
+        f"`{cb.name}` will not be exactly the big batch: {mixed_means}")
 
 # %% ../../nbs/technique/02_gradients.ipynb #GradientAccumulation
 class GradientAccumulation(Callback):
@@ -121,8 +117,8 @@ class GradientAccumulation(Callback):
         "Warn of a loss that compares samples, or averages over something else: its batches do not add up to one"
         learn,first = self.learn,self.first
         n = n_samples(learn)
-        if self.count is not None or not n or not says_nothing(learn): self.first = None; return
-        first.append((n_items(learn), learn.loss.detach(), (detached(learn.pred), *learn.yb)))
+        if self.count is not None or not n or not average_unknown(learn): self.first = None; return
+        first.append((n_items(learn), learn.loss.detach(), (map_tensors(torch.Tensor.detach, learn.pred), *learn.yb)))
         if len(first)<2: return
         self.first = None
         mean = sum(loss*n for n,loss,_ in first)/sum(n for n,*_ in first)
@@ -148,7 +144,7 @@ class GradientAccumulation(Callback):
         if self.samples<self.n_acc and learn.iter+1!=learn.n_iter: raise CancelBatchException
 
     def before_step(self):
-        grads = [p.grad for g in self.learn.opt.param_groups for p in g['params'] if p.grad is not None]
+        grads = [p.grad for p in params_of(self.learn.opt) if p.grad is not None]
         if not self.samples or not grads or is_summed(self.learn): return
         torch._foreach_mul_(grads, self.n_acc/(self.items+(self.items==0)))
     def cleanup_step(self): self.samples,self.items = 0,0

@@ -15,10 +15,11 @@ import torch
 from ..core.checks import checked,no_closure,only_one,short_name,whole
 from ..core.callback import Callback
 from ..data.generators import random_state,set_random_state
-from ..data.loaders import find_bs,map_batch
+from ..data.loaders import find_bs,map_batch,map_tensors
 from ..model.loss_properties import is_summed,n_items
-from ..measure.trial import check_average,says_nothing
-from .gradients import detached,warn_mixed_means
+from ..model.optimizer import params_of
+from ..measure.batch_checks import check_average,average_unknown
+from .gradients import warn_mixed_means
 from .mixed_precision import MixedPrecision
 from ..loop.loop import check_loss
 
@@ -50,7 +51,7 @@ def rows_joined(parts, ns, alike=last):
 # %% ../../nbs/technique/03_micro_batch.ipynb #Gradients
 class _Gradients:
     "Collects the gradients of pieces while it is open, apart from the gradients that parameters held before"
-    def __init__(self, opt): self.params,self.new = [p for g in opt.param_groups for p in g['params']],None
+    def __init__(self, opt): self.params,self.new = params_of(opt),None
     def clear(self):
         for p in self.params: p.grad = None
 
@@ -70,6 +71,11 @@ class _Gradients:
         if found: torch._foreach_mul_([g for _,g in found], k)
         for p,g in found: p.grad = g if p.grad is None else p.grad.add_(g)
 
+# %% ../../nbs/technique/03_micro_batch.ipynb #weighted
+def weighted(loss, w):
+    "The product, and zero where there are no items: the mean of nothing is NaN"
+    return torch.where(w>0, loss*w, 0.) if isinstance(w, torch.Tensor) else loss*w if w else 0.
+
 # %% ../../nbs/technique/03_micro_batch.ipynb #CutBatch
 @dataclass
 class _Whole:
@@ -78,9 +84,6 @@ class _Whole:
     loss:torch.Tensor
     loss_grad:torch.Tensor
     factor:object # The gradients of the pieces, times this, are those of the batch
-
-def _share(loss, w):
-    return torch.where(w>0, loss*w, 0.) if isinstance(w, torch.Tensor) else loss*w # the average of nothing is NaN
 
 class _CutBatch:
     "The current batch of `learn`, run in pieces by `forward`, the usual forward pass"
@@ -112,11 +115,11 @@ class _CutBatch:
         for i in range(n_pieces):
             rows = slice(i*self.bs//n_pieces, (i+1)*self.bs//n_pieces) # sizes as equal as can be
             self._predict(rows)
-            preds.append(detached(learn.pred)); ns.append(rows.stop-rows.start)
+            preds.append(map_tensors(torch.Tensor.detach, learn.pred)); ns.append(rows.stop-rows.start)
             w = self._weight()
             if not isinstance(w, torch.Tensor) and not w: continue # the average of nothing is NaN, as is its gradient
             self._backward(w*self.scale)
-            losses.append([_share(o.detach(), w) for o in (learn.loss, learn.loss_grad)])
+            losses.append([weighted(o.detach(), w) for o in (learn.loss, learn.loss_grad)])
             total = 1. if self.summed else total+w
         if losses: loss,loss_grad = [sum(o)/total for o in zip(*losses)]
         else: loss,loss_grad = learn.loss.detach(),learn.loss_grad.detach()
@@ -201,7 +204,7 @@ class MicroBatch(Callback):
         "Warn of a loss that compares samples, or averages over something else: pieces do not add up to the batch"
         if self.compared: return
         self.compared,learn = True,self.learn
-        if not says_nothing(learn): return
+        if not average_unknown(learn): return
         with learn.unchanged(), torch.no_grad(): # a loss may have a state
             check_average(learn.loss_func, short_name(learn.loss_func), res.loss, [(res.pred, *learn.yb)],
                 "So `MicroBatch` does not give the step of the whole batch. A loss that compares samples needs them "

@@ -13,8 +13,9 @@ import torch
 from fastcore.basics import patch
 from ..core.checks import checked,known_args,nearest,no_closure
 from ..core.callback import Callback
-from ..data.loaders import map_batch
+from ..data.loaders import map_tensors
 from ..core.events import CancelStepException
+from ..model.optimizer import params_of
 from ..loop.learner import Learner
 
 # %% ../../nbs/technique/01_mixed_precision.ipynb #AMPMode
@@ -24,9 +25,7 @@ class AMPMode(str, Enum):
 
 _dtypes = dict(fp16=torch.float16, bf16=torch.bfloat16)
 
-def _to_float(o):
-    if isinstance(o, torch.Tensor): return o.float() if o.dtype in _dtypes.values() else o
-    return map_batch(o, _to_float)
+def _to_float(t): return t.float() if t.dtype in _dtypes.values() else t
 
 def _check_device(device, amp_mode):
     ok = torch.amp.is_autocast_available(device)
@@ -52,7 +51,7 @@ class _Autocast:
         if self.contexts: torch.clear_autocast_cache()
 
 # %% ../../nbs/technique/01_mixed_precision.ipynb #overflow
-def _with_grads(opt): return [p for g in opt.param_groups for p in g['params'] if p.grad is not None]
+def _with_grads(opt): return [p for p in params_of(opt) if p.grad is not None]
 
 _least_scale = 2.**-16 # at this scale, finite gradients would have stopped overflowing long ago
 def _hopeless(scale): return RuntimeError(
@@ -102,8 +101,8 @@ class MixedPrecision(Callback):
 
     # Autocast
     def before_batch(self): self.autocast.begin()
-    def split_batch(self, part): self.autocast.open() # each piece is predicted anew
-    def after_pred(self): self.learn.pred = _to_float(self.learn.pred)
+    def split_batch(self, part): self.autocast.open() # each piece has its forward pass
+    def after_pred(self): self.learn.pred = map_tensors(_to_float, self.learn.pred)
     def after_loss(self): self.autocast.close()
     def cleanup_batch(self):
         self.autocast.end()

@@ -15,20 +15,14 @@ import torch
 from torch import Tensor
 from ..core.checks import checked,no_closure,only_one,short_name
 from ..core.callback import Callback
-from ..data.loaders import map_batch
+from ..data.loaders import leaves_in,map_batch
 from ..model.loss_properties import has_mixed_means,items_of,reduction_of,unreduced
 
 # %% ../../nbs/technique/07_mixup.ipynb #nested
-_nested = tuple,list,Mapping
-
-def _parts(o):
-    "The leaves of tuples, lists and mappings, in a list"
-    if not isinstance(o, _nested): return [o]
-    return [p for v in (o.values() if isinstance(o, Mapping) else o) for p in _parts(v)]
-
 def _rebuilt(o, parts):
     "The structure of `o`, with other leaves, from the iterator `parts`"
-    return map_batch(o, lambda v: _rebuilt(v, parts)) if isinstance(o, _nested) else next(parts)
+    nested = isinstance(o, (tuple,list,Mapping))
+    return map_batch(o, lambda v: _rebuilt(v, parts)) if nested else next(parts)
 
 def _mixable(o): return isinstance(o, Tensor) and o.is_floating_point()
 
@@ -93,7 +87,7 @@ class MixHandler(Callback):
     def before_batch(self):
         learn = self.learn
         xb,yb = learn.xb,learn.yb
-        x,y = _parts(xb),_parts(yb)
+        x,y = [*leaves_in(xb)],[*leaves_in(yb)]
         first = next((o for o in x if isinstance(o, Tensor) and o.ndim), None)
         name = type(self).__name__
         if first is None or isinstance(xb, Mapping) or not y: raise ValueError(
@@ -140,7 +134,7 @@ class MixHandler(Callback):
         if others is self.others or reduction_of(learn.loss_func)!='mean': return 1
         n,m = (items_of(learn.loss_func, *o) for o in (learn.yb, others))
         if not isinstance(n, Tensor) or not isinstance(m, Tensor): return 1 # known, and the same
-        return torch.where(n>0, m/n, 1.) # a piece without items of its own has no share in the batch
+        return torch.where(n>0, m/n, 1.) # a piece without items has no share in the batch
 
     def cleanup_batch(self): self.others = self.mixing = None
 

@@ -15,9 +15,9 @@ __all__ = ['hidden_matrices', 'by_shape', 'with_closure']
 from functools import partial
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 from ..core.checks import checked,short_name
 from ..model.optimizer import OptimList
+from ..model.weights import refuse_lazy
 
 # %% ../../nbs/technique/05_optimizers.ipynb #hidden_matrices
 @checked
@@ -26,8 +26,7 @@ def hidden_matrices(
 ) -> list: # Parameters
     """Parameters with two axes of length 2 or more, but not those of embeddings (`nn.Embedding`, `nn.EmbeddingBag`)
     and of the last `nn.Linear`"""
-    if any(is_lazy(p) for p in model.parameters()): raise ValueError(
-        f"`{type(model).__name__}` has layers that do not know their shapes before the first batch: call it once")
+    refuse_lazy(model, 'it cannot be told which are hidden matrices')
     linears = [m for m in model.modules() if isinstance(m, nn.Linear)]
     others = [m for m in model.modules() if isinstance(m, (nn.Embedding,nn.EmbeddingBag))] + linears[-1:]
     left = {id(p) for m in others for p in m.parameters(recurse=False)}
