@@ -10,6 +10,7 @@ from .shared import Row,spread,times
 
 root = Path(__file__).parents[1]
 env = os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=str(root))
+env.pop('PYTHONDONTWRITEBYTECODE', None) # or each process would compile our modules, and not those of others
 
 def child(*args):
     "CPU seconds of a Python process"
