@@ -3270,6 +3270,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                             'learner/model/loss_properties.py'),
                                                'learner.model.loss_properties._innermost': ( 'model/loss_properties.html#_innermost',
                                                                                              'learner/model/loss_properties.py'),
+                                               'learner.model.loss_properties._kind_of_class': ( 'model/loss_properties.html#_kind_of_class',
+                                                                                                 'learner/model/loss_properties.py'),
                                                'learner.model.loss_properties._lookup': ( 'model/loss_properties.html#_lookup',
                                                                                           'learner/model/loss_properties.py'),
                                                'learner.model.loss_properties._n_sequences': ( 'model/loss_properties.html#_n_sequences',

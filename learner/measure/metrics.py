@@ -186,6 +186,7 @@ def has_argument(
 class AvgMetric(Metric):
     "Average of `func(pred, *yb)` over samples, or over what `func` averages over"
     ignores = False # whether `func` can leave targets out
+    _index = None # the target that does not count, found out with the first batch of a phase
     @checked(func=callable)
     def __init__(self,
         func, # Of predictions and targets of a batch, returns its average
@@ -197,15 +198,15 @@ class AvgMetric(Metric):
         self.higher_is_better,self.ignores = higher_is_better,has_argument(func, 'ignore_index')
         unchecked(func, once=True)
         self.reset()
-    def reset(self): self.total,self.count = None,0
+    def reset(self): self.total,self.count,self._index = None,0,None
     def accumulate(self, learn):
-        func,kept = self.func,None
+        settings,kept = {},None
         if self.ignores:
-            index = ignore_index_of(func, ignore_index_of(loss_of(learn)))
-            func,kept = partial(func, ignore_index=index),count_kept(learn.yb[0], index) if learn.yb else None
-        n = items_of(func, *learn.yb)
+            if self._index is None: self._index = ignore_index_of(self.func, ignore_index_of(loss_of(learn)))
+            settings,kept = dict(ignore_index=self._index),count_kept(learn.yb[0], self._index) if learn.yb else None
+        n = items_of(self.func, *learn.yb)
         if n is None: n = n_samples(learn) if kept is None else kept
-        self.add(unchecked(func)(learn.pred, *learn.yb), n)
+        self.add(unchecked(self.func)(learn.pred, *learn.yb, **settings), n)
     def says_its_items(self, learn): # The learner after its batch
         "Whether it is known what the function averages over"
         return self.ignores or items_of(self.func, *learn.yb) is not None

@@ -10,7 +10,7 @@ __all__ = ['activation_of', 'decodes_of', 'ignore_index_of', 'reduction_of', 'co
            'loss_per_sample']
 
 # %% ../../nbs/model/05_loss_properties.ipynb #imports
-from functools import partial
+from functools import cache,partial
 from inspect import signature
 import torch
 from torch import nn
@@ -123,7 +123,10 @@ def kind_of(
 ) -> str|None: # `class`, `element`, `sample` or `sequence`
     "What a loss of torch or of this library averages over; None for another one"
     f = _innermost(loss_func)
-    return _by_identity.get(id(f)) or next((k for k,v in _classes.items() if isinstance(f, v)), None)
+    return _by_identity.get(id(f)) or _kind_of_class(type(f))
+
+@cache
+def _kind_of_class(cls): return next((k for k,v in _classes.items() if issubclass(cls, v)), None)
 
 def has_mixed_means(
     loss_func, # Any loss
