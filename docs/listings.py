@@ -42,13 +42,14 @@ def pictures(nb):
 
 card = 1.7 # width of the picture on a card, by its height
 
-def left_part(img):
-    "A picture that fits on a card: of a row of plots the first ones, up to a gap"
+def last_part(img):
+    "A picture that fits on a card: of a row of plots the last ones, from a gap on, because results come last"
     most = round(card*img.height)
     if img.width<1.3*most: return img
     white = np.flatnonzero((np.asarray(img)==255).all((0,2)))
-    gaps = [o for o in np.split(white, np.flatnonzero(np.diff(white)>1)+1) if len(o)>4 and most/2<=o[0]<=most]
-    return img.crop((0, 0, gaps[0][2] if gaps else most, img.height))
+    gaps = np.split(white, np.flatnonzero(np.diff(white)>1)+1)
+    at = [o[-1] for o in gaps if len(o)>4 and most/2<=img.width-o[-1]<=most]
+    return img.crop((at[0] if at else img.width-most, 0, img.width, img.height))
 
 def gallery(env):
     "Cards for the pages below, each with that of its own pictures which fits best"
@@ -61,7 +62,7 @@ def gallery(env):
         if img:
             thumbs = Path(env.app.outdir)/'_images'/'thumbnails'
             thumbs.mkdir(parents=True, exist_ok=True)
-            left_part(img).save(thumbs/name)
+            last_part(img).save(thumbs/name)
         src,cls = (f'../_images/thumbnails/{name}','') if img else ('../_static/favicon.svg','none')
         tag = f'<img src="{src}" class="{cls}" alt="{escape(alt or page.title)}" loading="lazy"/>'
         href = env.app.builder.get_relative_uri(env.docname, doc)
