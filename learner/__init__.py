@@ -1,4 +1,4 @@
-"""A training Learner for PyTorch: two-way callbacks, runs that stop and resume exactly, typos that fail early
+"""Trains PyTorch models: callbacks can change any step, runs stop and resume exactly, typos fail early
 
 `learner` trains PyTorch models, from a notebook or a script. It takes any `nn.Module`, any iterable of batches and any `torch.optim` optimizer, and runs the training loop. Everything else is a callback, which can read and change what the loop is doing.
 
