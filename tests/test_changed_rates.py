@@ -205,3 +205,19 @@ def test_what_is_set_between_two_fits_holds_for_those_to_come(v, rates):
         learn.set_hyper('lr', v)
         learn.fit(1, cbs=Callback(before_epoch=see)).fit(1, lr=.7, cbs=Callback(before_epoch=see))
     assert used==[approx([.5,.5]), approx(rates), approx([.7,.7])] and get_hyper(learn.opt, 'lr')==approx(rates)
+
+def test_the_default_of_the_learner_takes_effect_when_a_run_resumes_without_a_schedule(recwarn):
+    "As `resume(lr=…)`; and when nothing was changed, the rate of the fit stays"
+    def change(learn): learn.lr = .02; learn.resume()
+    assert rates(lambda learn, cbs: learn.fit(3, cbs=cbs), change)[0][:,0]==approx([.05]*at + [.02]*(3*n-at))
+    def keep(learn): learn.resume()
+    assert rates(lambda learn, cbs: learn.fit(3, lr=.01, cbs=cbs), keep)[0][:,0]==approx([.01]*3*n)
+    assert not recwarn
+
+def test_the_default_of_the_learner_is_not_used_by_a_schedule_and_that_is_said():
+    def fit(learn, cbs): learn.fit_one_cycle(3, .1, cbs=cbs)
+    def change(learn):
+        learn.lr = .02
+        with pytest.warns(UserWarning, match=r'`learn.lr` has been changed, and is not used.*`learn.resume\(lr=…\)`'):
+            learn.resume()
+    assert rates(fit, change)[0]==approx(rates(fit)[0])

@@ -92,3 +92,7 @@ def test_a_model_with_a_state_is_reset_when_a_fit_begins(stop):
     assert model.resets==1
     learn.fit(1)
     assert model.resets==2
+
+def test_a_model_without_reset_is_named():
+    with pytest.raises(TypeError, match='`model_resetter` calls `model.reset\\(\\)`, which `Linear` does not have'):
+        synth_learner(model=nn.Linear(1, 1), cbs=ModelResetter).fit(1)

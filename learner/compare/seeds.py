@@ -176,7 +176,7 @@ class SeedRuns:
         if not best: return np.array([o.rows.last(name) for o in self.runs], float)
         self.runs[0].rows.last(name) # an unknown column is refused by its name
         if (higher := self.better.get(name)) is None: raise ValueError(
-            f"It is not declared whether higher `{name}` is better: give `AvgMetric(f, higher_is_better=…)`")
+            f"It is not declared whether higher `{name}` is better: give `higher_is_better=…` to the metric")
         found = [(o.rows, o.rows.best(name, higher)) for o in self.runs]
         return np.array([missing if i is None else rows[i][name] for rows,i in found], float)
     def __getitem__(self, i):

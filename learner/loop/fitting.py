@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from ..core.checks import checked,short_name,whole
 from ..core.events import moments
 from ..core.callback import Callback,TrainEvalCallback
+from ..core.tracebacks import warn
 from ..data.loaders import length
 from ..model.groups import freeze_groups,norm_bias_params,param_groups
 from ..model.hypers import first_groups,get_hyper,hypers,set_hyper,spare,values_for
@@ -193,17 +194,21 @@ def given_hypers(learn, **values):
     return {k:values_for(first_groups(learn.opt), v, k) for k,v in values.items() if v is not None}
 
 def edited_rates(learn, stopped):
-    "Those of `Learner(lr=…, wd=…)` that are others than when the file was written, and are not scheduled"
-    was,scheduled = stopped.position.settings or {},{k for cb in learn.cbs if cb.handler('rescale') for k in cb.sets}
-    now = {k:getattr(learn, k) for k in ('lr','wd') if k in was and k not in scheduled}
-    return {k:v for k,v in now.items() if plain(v)!=was[k]}
+    "Those of `learn.lr` and `learn.wd` that are others than where the fit was stopped"
+    was = stopped.position.settings or {}
+    return {k:v for k in ('lr','wd') if k in was and plain(v := getattr(learn, k))!=was[k]}
 
 def overrides_of(learn, stopped, lr, wd, by_fit):
     "Hyper-parameters that a fit which resumes changes: by its arguments, or by hand since it was stopped"
     was,by_hand = stopped.position.optimizer.at_start,{k:get_hyper(learn.opt, k) for k in stopped.changed}
-    given = given_hypers(learn, wd=wd, lr=lr)
-    if by_fit: given = given_hypers(learn, **edited_rates(learn, stopped)) | given
-    return by_hand | {k:v for k,v in given.items() if not by_fit or was.get(k)!=v}
+    given,edited = given_hypers(learn, wd=wd, lr=lr),edited_rates(learn, stopped)
+    scheduled = {k for cb in learn.cbs if cb.handler('rescale') for k in cb.sets}
+    for k in sorted(edited.keys() & scheduled) if not by_fit else ():
+        if k not in by_hand | given: warn(f"`learn.{k}` has been changed, and is not used: a schedule sets the `{k}` "
+            f"of this run. `learn.resume({k}=…)` scales the rest of the schedule")
+    edited = given_hypers(learn, **{k:v for k,v in edited.items() if k not in scheduled})
+    if not by_fit: return edited | by_hand | given
+    return by_hand | {k:v for k,v in (edited | given).items() if was.get(k)!=v}
 
 def run_fit(learn,
     bounds:Bounds, # Of the fit

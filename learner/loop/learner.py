@@ -151,7 +151,7 @@ class Learner(ShowMixin):
         dls:DataLoaders, # Where batches come from
         model:nn.Module, # Called with the inputs of a batch
         loss_func=None, # Of predictions and targets; None if the model returns its loss
-        opt_func=Adam, # A class of `torch.optim`, a `partial` of one, or an optimizer
+        opt_func=Adam, # A class of `torch.optim`, a `partial` of one, or an optimizer; default: AdamW, see `Adam`
         lr=None, # Learning rate: a number, `slice(first, last)` or a list, one per group; default: that of `opt_func`
         splitter=params, # `splitter(model)` gives parameter groups
         cbs=None, # Callbacks, or classes of them

@@ -368,5 +368,5 @@ def _of_metric(learn, name):
 def _by_name(name):
     res = not any(o in name for o in ('loss','error'))
     warnings.warn(f"It is not declared whether higher `{name}` is better. By its name, it {'is' if res else 'is not'}: "
-        "make sure with `comp=np.less` or `comp=np.greater`, or with `AvgMetric(f, higher_is_better=…)`")
+        "make sure with `comp=np.less` or `comp=np.greater`, or with `higher_is_better=…` of the metric")
     return res

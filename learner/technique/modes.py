@@ -52,7 +52,10 @@ class ModelResetter(Callback):
     """Call `model.reset()` before training, before validation, and at the end.
     Validation leaves modules with the state that it found, and a fit that was stopped resumes with its state"""
     _stateattrs = ('memory',)
-    def before_fit(self): self.held = []
+    def before_fit(self):
+        if not hasattr(self.learn.model, 'reset'): raise TypeError(f"`{self.name}` calls `model.reset()`, "
+            f"which `{type(self.learn.model).__name__}` does not have: write it, or leave out the callback")
+        self.held = []
     def before_train(self): self.learn.model.reset()
     def before_validate(self):
         self.held.append([(m, {**vars(m), **vars(m)['_buffers']}) for m in self.learn.model.modules()])
