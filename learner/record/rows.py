@@ -47,7 +47,8 @@ class _RowFile:
 
 # %% ../../nbs/record/07_rows.ipynb #Filled
 def _refuse(what, why, exc=ValueError):
-    raise exc(f"{what} cannot be put together: {why}. `concat_dim=None` of `get_preds` gives a list of batches")
+    raise exc(f"{what} cannot be put together: {why}. `concat_dim=None` of `get_preds` gives a list of batches, and "
+        "`get_preds(with_preds=False, with_targs=False, with_loss=True)` the losses alone")
 
 class _Filled:
     """Rows in memory that is allocated with the first batch: for `n` of them, or where that is not known, for so many
