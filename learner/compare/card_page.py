@@ -69,7 +69,7 @@ def svg_plot(
     res += [_text((left+width-right)/2, height-4, xlabel, 'middle'), '</svg>']
     return f'<figure><figcaption>{escape(ylabel)}</figcaption>{"".join(res)}</figure>'
 
-# %% ../../nbs/compare/08_card_page.ipynb #page
+# %% ../../nbs/compare/08_card_page.ipynb #style
 style = '''
 :root { color-scheme: light dark; --bg:#fff; --fg:#1f2328; --soft:#656d76; --line:#d0d7de; --box:#f6f8fa;
   --s0:#9db7d5; --s1:#0b5cad; }
@@ -91,6 +91,7 @@ circle { fill:var(--s1); }
 svg text.s0 { fill:var(--s0); } svg text.s1 { fill:var(--s1); }
 '''
 
+# %% ../../nbs/compare/08_card_page.ipynb #parts
 def _shown(v): return ', '.join(map(str, v)) if isinstance(v, (list,tuple)) else str(v)
 
 def _names(d):
@@ -117,6 +118,7 @@ def _plots(card):
             yield svg_plot([(k, points)], 'epoch', k, by_epoch=True)
     if curves['lr']: yield svg_plot([('lr', curves['lr'])], 'batch', 'learning rate')
 
+# %% ../../nbs/compare/08_card_page.ipynb #page
 def page(
     card:Card,
 ) -> str:

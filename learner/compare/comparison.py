@@ -118,7 +118,7 @@ def seeds_needed(
         low,high = (low,mid) if enough(mid) else (mid,high)
     return high
 
-# %% ../../nbs/compare/06_comparison.ipynb #Comparison
+# %% ../../nbs/compare/06_comparison.ipynb #in_words
 def _show(v, unit):
     "A number with two digits that matter at the size `unit`"
     digits = 4 if not unit else min(max(1-int(np.floor(np.log10(unit))), 0), 8)
@@ -138,6 +138,7 @@ def in_words(c):
     return f"No difference is shown: in b, {which}, but the {sure} contains 0 ({n}). " \
         f"If it really is of this size, {wanted} seeds would show it four times out of five."
 
+# %% ../../nbs/compare/06_comparison.ipynb #Comparison
 @dataclass
 class Comparison:
     "The difference of two groups of runs. True if it is real"

@@ -142,7 +142,7 @@ class Attached(GetAttr):
             f"`{type(self).__name__}` is attached as `{self.name}` already: give it a `name` before")
         vars(self).update(name=name, own_name=name)
 
-# %% ../../nbs/core/03_callback.ipynb #Callback
+# %% ../../nbs/core/03_callback.ipynb #check_handler
 def _check_handler(
     f, # What is to be called at an event
     who:str, # Where it stands
@@ -169,6 +169,7 @@ def _check_arguments(ev, f, who, first='self'):
         f"alone, and reads what the Learner has as {'`self.learn`, ' if first=='self' else ''}`{first}.xb`, "
         f"`{first}.loss`, …")
 
+# %% ../../nbs/core/03_callback.ipynb #Callback
 class Callback(Flags, State, Attached):
     "Runs its methods at the events that they are named after. Read the Learner's `x` as `self.x`, write `self.learn.x`"
     _fns = {} # functions that were given to this instance, by event

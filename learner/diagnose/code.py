@@ -54,7 +54,7 @@ def mentioned(cls):
     fs = [function_of(v) for o in cls.__mro__ if o.__module__.split('.')[0]!='torch' for v in vars(o).values()]
     return set().union(*(names_in(f.__code__) for f in fs if f))
 
-# %% ../../nbs/diagnose/02_code.ipynb #uses
+# %% ../../nbs/diagnose/02_code.ipynb #pairs
 def _pairs(tree):
     "Targets and values of assignments, one by one"
     for o in ast.walk(tree):
@@ -64,6 +64,7 @@ def _pairs(tree):
             several = isinstance(t, ast.Tuple) and isinstance(o.value, ast.Tuple) and len(t.elts)==len(o.value.elts)
             yield from zip(t.elts, o.value.elts) if several else [(t, o.value)]
 
+# %% ../../nbs/diagnose/02_code.ipynb #Reader
 class _Reader:
     "Collects what a syntax tree does with the attributes of `names`, which are variables and their owners"
     def __init__(self, tree, names):
@@ -150,6 +151,7 @@ class _Reader:
                 self.note((owner, '*'), 'write') # any of them
             case f if self.owner(f)=='learn' and isinstance(first, str): self.note(('learn', first), 'fire')
 
+# %% ../../nbs/diagnose/02_code.ipynb #uses
 def hyper(name):
     "How a hyper-parameter is called here"
     return f'{name} of the optimizer'
@@ -163,7 +165,6 @@ def _uses(code, owner):
     one = {k for k in adds if n_writes.get(k, 0)<=1} # its write is the `add`
     return frozenset(o for o in found if not (o.kind=='write' and o[:2] in one))
 
-# %% ../../nbs/diagnose/02_code.ipynb #uses_public
 def uses(
     f, # A function or method
     owner:str='self', # What its first argument is, `self` or `learn`

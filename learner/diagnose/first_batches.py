@@ -232,6 +232,7 @@ class FirstBatches:
         self.grads.close()
         self.learn.watch_handlers(self, on=False)
 
+# %% ../../nbs/diagnose/06_first_batches.ipynb #check_values
 def check_values(learn, rec):
     "A metric without a value, of a validation that has a loss"
     row = dict(rec.rows[0])

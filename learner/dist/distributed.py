@@ -189,11 +189,12 @@ class Membership:
             take_over(self.learn, self.procs)
             set_random_state(self.procs.from_first(random_state))
 
-# %% ../../nbs/dist/07_distributed.ipynb #Distributed
+# %% ../../nbs/dist/07_distributed.ipynb #check_shard
 def _check_shard(name, v):
     if isinstance(v, bool) or 'FullyShardedDataParallelPlugin' in [o.__name__ for o in type(v).__mro__]: return
     raise TypeError(f"`{name}` is True, False, or accelerate's `FullyShardedDataParallelPlugin`, but got {v!r}")
 
+# %% ../../nbs/dist/07_distributed.ipynb #Distributed
 class Distributed(Callback):
     "Train in all processes of the process group, each with its part of every batch, with the numbers of one process"
     order,watches,only_one = -900,True,True # before all that looks at the loss or at metrics

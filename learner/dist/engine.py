@@ -18,7 +18,7 @@ from ..model.loss_properties import is_summed,loss_of,n_items,n_samples,says_its
 from ..technique.gradients import GradientAccumulation
 from ..technique.micro_batch import weighted
 
-# %% ../../nbs/dist/05_engine.ipynb #Engine
+# %% ../../nbs/dist/05_engine.ipynb #Whole
 class Whole(nn.Module):
     "Model and loss as one module, whose forward pass is any function"
     def __init__(self, model, loss_func):
@@ -32,6 +32,7 @@ class Whole(nn.Module):
 
 def trained(module): return [id(o) for o in module.parameters() if o.requires_grad]
 
+# %% ../../nbs/dist/05_engine.ipynb #Engine
 class Engine:
     "Runs forward passes so that gradients are averaged over the processes"
     def __init__(self, learn, procs, deal, kwargs):
@@ -118,6 +119,7 @@ class Engine:
         self.ddp.reducer = self.ddp.logger = None
         self.ddp = self.accelerator = None
 
+# %% ../../nbs/dist/05_engine.ipynb #accumulation
 def accumulation(learn): return next((o for o in learn.cbs if isinstance(o, GradientAccumulation) and o.run), None)
 
 # %% ../../nbs/dist/05_engine.ipynb #SyncedNorms

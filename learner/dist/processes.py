@@ -107,11 +107,12 @@ class Channel:
         "End all connections: others that wait for this process notice it"
         if distributed.is_initialized(): distributed.destroy_process_group()
 
-# %% ../../nbs/dist/01_processes.ipynb #Processes
+# %% ../../nbs/dist/01_processes.ipynb #digest
 def digest(place):
     "A number below 4096, so that sums of squares are exact"
     return crc32(repr(place).encode())%4096
 
+# %% ../../nbs/dist/01_processes.ipynb #Processes
 class Processes:
     "The processes that train together"
     def __init__(self,

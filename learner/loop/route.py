@@ -87,7 +87,7 @@ class Target:
     in_memory:bool    # As in `Stopped`
     by_fit:bool       # By `fit(…, resume=…)`, and not by `resume`: a warning names the overrides
 
-# %% ../../nbs/loop/05_route.ipynb #WayBack
+# %% ../../nbs/loop/05_route.ipynb #check_loader
 def _check_loader(stopped, train):
     "Warn if the rest of an epoch comes from another loader"
     at = stopped.position
@@ -95,6 +95,7 @@ def _check_loader(stopped, train):
     warn(f"`learn.dls.train` is not the loader with which the fit was stopped in epoch {at.counters.epoch}: "
         f"the first {at.batch} batches of the epoch came from that one, and the others come from the new one")
 
+# %% ../../nbs/loop/05_route.ipynb #functions_of
 def _functions_of(opt):
     "Classes of optimizers, hooks, and what they have as attributes of their own and can be called, with variables"
     opts = [] if opt is None else parts_of(opt)
@@ -102,6 +103,7 @@ def _functions_of(opt):
     hooks = {f'opt.hook_{i}':f for o in opts for i,f in enumerate(hooks_of(o))}
     return called | hooks | {f'type(opt) {type(o).__name__}':type(o) for o in opts if is_own(type(o))}
 
+# %% ../../nbs/loop/05_route.ipynb #WayBack
 class WayBack(Route):
     "The way back to where a run was stopped"
     def __init__(self, learn):

@@ -72,7 +72,7 @@ def owners(
         todo.extend((f'type({path})' if v is type(o) else f'{path}.{k}', v) for k,v in _items(o))
     return res
 
-# %% ../../nbs/restore/05_attributes.ipynb #Attributes
+# %% ../../nbs/restore/05_attributes.ipynb #is_other
 def _state_of(v):
     "What to compare of a value or a container; other objects themselves"
     if is_value(v): return type(v),digest(v, 20)
@@ -93,6 +93,7 @@ def _is_other(was, v, now):
     if callable(v): return getattr(v, '__qualname__', None)!=getattr(was, '__qualname__', None) # a method, for example
     return type(v).__eq__ is not object.__eq__ and v!=was # objects that compare by identity may be made again
 
+# %% ../../nbs/restore/05_attributes.ipynb #holds
 def _holds(own, k, v):
     "Whether the value `v` is there already, as far as can be told"
     return k in own and (state := _state_of(v))[1] is not None and _state_of(own[k])==state
@@ -103,6 +104,7 @@ def _lengths(o):
 
 def _is_large(v): return is_array(v) and size_of(v)>most_values
 
+# %% ../../nbs/restore/05_attributes.ipynb #updated
 def updated(at, was, now):
     "The values `at` of attributes, with the new ones where `now` differs from `was`; all by owner and name"
     res = {path:dict(own) for path,own in at.items()}
@@ -112,6 +114,7 @@ def updated(at, was, now):
             if k not in old or _state_of(v)!=_state_of(old[k]): res.setdefault(path, {})[k] = v
     return res
 
+# %% ../../nbs/restore/05_attributes.ipynb #Attributes
 class Attributes:
     "Attributes of modules and other objects, to tell later which have changed"
     def __init__(self,

@@ -36,7 +36,7 @@ from ..core.dispatch import Dispatcher
 from ..data.generators import is_generator
 from ..data.search import CallableIterator,hooks_of,in_slots,is_own,slots_of
 
-# %% ../../nbs/restore/03_containers.ipynb #kinds
+# %% ../../nbs/restore/03_containers.ipynb #Kind
 def _flat(o): return [*o, *o.values()] if type(o) is dict else o
 
 class Kind(NamedTuple):
@@ -52,6 +52,7 @@ class Kind(NamedTuple):
         if self.add is None: contents.add_other(lambda: _flat(self.read(o)))
         else: self.add(contents, o)
 
+# %% ../../nbs/restore/03_containers.ipynb #items
 def _in_dict(o): return dict(OrderedDict.items(o)) if isinstance(o, OrderedDict) else dict.copy(o)
 def _watch_dict(contents, o):
     if isinstance(o, OrderedDict): contents.add_other(lambda: _flat(_in_dict(o))) # methods of `dict` know another order
@@ -75,6 +76,7 @@ def _put_text(o, was):
     text,i = was
     o.seek(0); o.truncate(); o.write(text); o.seek(i)
 
+# %% ../../nbs/restore/03_containers.ipynb #attributes
 def _attributes(o): return {k:vars(o)[k] for k in vars(o).keys()-module_internals} # others take care of those
 def _watch_attributes(contents, o):
     own = vars(o)
@@ -96,6 +98,7 @@ def _put_slots(o, was):
     for k in in_slots(o).keys()-was.keys(): delattr(o, k)
     for k,v in was.items(): object.__setattr__(o, k, v)
 
+# %% ../../nbs/restore/03_containers.ipynb #put_results
 def _put_all_items(o, was): o[:] = was
 
 def value_in_context(o):
@@ -111,6 +114,7 @@ def _put_results(f, was):
         if not isinstance(own[k], nn.Module): del own[k] # a model that was loaded stays
     if f.cache_parameters()['maxsize'] is None: own.update(was) # else they are links of a list
 
+# %% ../../nbs/restore/03_containers.ipynb #kinds
 attributes = Kind(_attributes, _put_attributes, named=True, add=_watch_attributes)
 slots = Kind(in_slots, _put_slots, named=True)
 _registered = Kind(_in_module, _put_in_module, add=_watch_module)
@@ -127,7 +131,7 @@ _containers = { # by their base class
     Cached: Kind(lambda f: dict(results_of(f)), _put_results),
     local: attributes}
 
-# %% ../../nbs/restore/03_containers.ipynb #variables
+# %% ../../nbs/restore/03_containers.ipynb #read_globals
 def is_value(v):
     "Whether `v` is a number, text, tensor or array, or a container of such alone"
     if isinstance(v, (list,tuple,set,frozenset,deque)): return all(map(is_value, v))
@@ -154,6 +158,7 @@ def read_globals(o):
     found = {k:f.__globals__[k] for f in fs for k in names_in(f.__code__) & f.__globals__.keys()}
     return {f'global {k}':v for k,v in found.items() if _may_move(v)}
 
+# %% ../../nbs/restore/03_containers.ipynb #in_function
 def _defaults_of(f):
     n,values = f.__code__.co_argcount,f.__defaults__ or ()
     return dict(zip(f.__code__.co_varnames[n-len(values):n], values))
@@ -185,6 +190,7 @@ def _watch_class(contents, cls):
     contents.add_other(vars(cls).values)
     for f in functions_in(cls): contents.add_named(f.__globals__, _assigned_globals(f))
 
+# %% ../../nbs/restore/03_containers.ipynb #assign
 def assign(o, k, v):
     "Let `o` hold `v` as attribute `k`, or a function as its variable `k`"
     if k.startswith('global '):
@@ -204,6 +210,7 @@ def _assign_variable(f, k, v):
 def _assign_all(o, was):
     for k,v in was.items(): assign(o, k, v)
 
+# %% ../../nbs/restore/03_containers.ipynb #variables
 def _in_partial(f): return {f'[{i}]':v for i,v in enumerate(f.args)} | f.keywords
 
 _variables = Kind(_in_function, _assign_all, named=True, add=_watch_variables)

@@ -78,12 +78,13 @@ def _summary(times, complete):
         rows.insert(-1, other)
     return History(rows)
 
-# %% ../../nbs/speed/04_timer.ipynb #PhaseTimes
+# %% ../../nbs/speed/04_timer.ipynb #cuda_event
 def _cuda_event():
     res = torch.cuda.Event(enable_timing=True)
     res.record()
     return res
 
+# %% ../../nbs/speed/04_timer.ipynb #PhaseTimes
 class PhaseTimes(Callback):
     "Base of callbacks that time the `phases` of each training batch, validations, and the `total` of the epochs"
     order,run_valid,only_fit,watches = -1000,False,True,True
