@@ -348,3 +348,9 @@ def test_a_callback_may_have_a_value_of_its_own_name():
         warnings.simplefilter('error')
         learn = synth_learner(2, 1, cbs=Lowest).fit(1)
     assert learn.lowest.lowest==9.
+
+def test_arguments_of_other_places_are_named():
+    with pytest.raises(TypeError, match="`from_dsets` has no argument `path`, and torch's `DataLoader` neither"):
+        DataLoaders.from_dsets([1.], path='.')
+    with pytest.raises(IndexError, match=r'`axis` is an axis of the predictions, whose shape is \(4, 3\), but got 9'):
+        accuracy(torch.zeros(4, 3), torch.zeros(4), axis=9)

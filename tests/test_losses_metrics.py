@@ -473,3 +473,12 @@ def test_targets_that_are_no_classes():
         with pytest.raises(ValueError,
                 match=f'Targets are classes from 0 to 2, as there are 3 scores for each, but go from {lo} to {hi}'):
             DiceLoss()(torch.randn(4,3,5), targ)
+
+@pytest.mark.parametrize('cls', [CrossEntropyLossFlat, MSELossFlat, BCEWithLogitsLossFlat])
+@pytest.mark.parametrize('kwargs,match', [(dict(reduction='x'), '`reduction`'), (dict(weight=[1.,2.]), '`weight`')])
+def test_an_argument_that_torch_would_fail_with_later_is_refused(cls, kwargs, match):
+    with pytest.raises((TypeError,ValueError), match=match): cls(**kwargs)
+
+def test_settings_of_cross_entropy_are_checked_where_they_are_given():
+    with pytest.raises(ValueError, match='`label_smoothing`'): CrossEntropyLossFlat(label_smoothing=3)
+    with pytest.raises(TypeError, match='`ignore_index` is a whole number'): CrossEntropyLossFlat(ignore_index='x')

@@ -348,6 +348,9 @@ class Gathers(Callback):
 class Counts(Callback):
     def __init__(self): self.n = 0
     def after_batch(self): self.n += 1
+class FromOne(Callback):
+    def __init__(self): self.sums = torch.ones(2)
+    def after_batch(self): self.sums += 1
 class OfEpoch(Callback):
     def before_epoch(self): self.total = 0.
     def after_batch(self): self.total += float(self.loss.detach())
@@ -423,7 +426,7 @@ def said_on_resume(cls, at, folder, same):
 
 everywhere = ['batch same','batch other','epoch same','epoch other']
 @pytest.mark.parametrize('cls,lost', [(Gathers, everywhere),
-    (Counts, ['batch other','epoch other']),
+    (Counts, ['batch other','epoch other']), (FromOne, ['batch other','epoch other']),
     (Best, everywhere), (Scaled, everywhere), (ByEpoch, everywhere), (Tallies, everywhere), (Averages, everywhere),
     (AtOnce, everywhere), (Frozen, []), (OfEpoch, ['batch same','batch other']),
     (Named, []), (OwnState, []), (Validated, []), (Swaps, []), (Only, []),

@@ -11,7 +11,7 @@ __all__ = ['default_device', 'to_device', 'map_batch', 'map_tensors', 'rows_of',
 # %% ../../nbs/data/03_loaders.ipynb #imports
 from collections.abc import Mapping
 from copy import copy
-from inspect import isfunction
+from inspect import isfunction,signature
 import numpy as np
 import torch
 from torch import Tensor
@@ -239,6 +239,9 @@ class DataLoaders:
     ):
         "Loaders for datasets: training shuffles and drops an incomplete last batch"
         if 'batch_size' in kwargs: raise TypeError("`from_dsets` has no argument `batch_size`. Did you mean `bs`?")
+        taken = signature(DataLoader).parameters
+        for k in kwargs.keys()-taken.keys(): raise TypeError(f"`from_dsets` has no argument `{k}`, and torch's "
+            f"`DataLoader` neither.{nearest(k, [*signature(cls.from_dsets).parameters, *taken])}")
         _check_no_targets(train, valid)
         train,valid = _train_loader(train, bs, kwargs),None if valid is None else _valid_loader(valid, bs, kwargs)
         return cls(train, valid, device=device, n_inp=n_inp, split=split)

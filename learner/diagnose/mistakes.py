@@ -212,10 +212,6 @@ def _gathered(cb, functions):
             if o.kind=='set': sets.setdefault(o.name, set()).add(ev)
     return adds,sets
 
-def _is_empty(v):
-    try: return not v
-    except (RuntimeError,ValueError): return False # several numbers
-
 def _not_restored(cb, target, known):
     "Names of what `cb` has gathered and will not have where the run resumes"
     at = target.position
@@ -228,7 +224,7 @@ def _not_restored(cb, target, known):
     def lost(k):
         at_events = sets.get(k, set())
         fresh = at_events & (in_time | adds[k]) or any(ev.startswith('cleanup_') for ev in at_events) # or it is undone
-        began = not target.in_memory and _is_empty(vars(cb).get(k)) # by `__init__`, in another process
+        began = not target.in_memory # with what `__init__` has set, in another process
         return not fresh and (_again[at.next] & at_events or began)
     return [k for k in sorted(adds.keys()-known) if lost(k)]
 

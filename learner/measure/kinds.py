@@ -31,6 +31,8 @@ def check_several(
     axis, # Where the classes are in it
 ):
     "Refuse predictions with one score per target, where the class with the highest score is wanted"
+    if not -pred.ndim<=axis<pred.ndim: raise IndexError(
+        f"`axis` is an axis of the predictions, whose shape is {tuple(pred.shape)}, but got {axis}")
     if pred.shape[axis]==1: raise ValueError("The class with the highest score is compared with the target, "
         f"but predictions have shape {tuple(pred.shape)}, with one score in axis {axis}: "
         "`accuracy_multi` is for scores that say yes or no")

@@ -15,12 +15,22 @@ from inspect import signature
 import torch
 from torch import nn
 from torch.nn import functional as F
-from ..core.checks import checked,nearest
+from ..core.checks import checked,in_range,is_whole,nearest,one_of
 
 # %% ../../nbs/model/04_losses.ipynb #BaseLoss
 reductions = 'mean','sum','none' # how losses of samples are combined
 
-def _check_arg(k, loss_cls, cls):
+def _check_index(k, v):
+    if not is_whole(v): raise TypeError(f"`{k}` is a whole number, but got {v!r}")
+
+_rules = dict(reduction=lambda k, v: one_of(k, v, (*reductions,'batchmean')), ignore_index=_check_index,
+    label_smoothing=lambda k, v: in_range(k, v, '[0,1]'))
+
+def _check_arg(k, v, loss_cls, cls):
+    "Refuse arguments that a torch loss would not know, or would take and fail with when it is called"
+    if k in _rules: _rules[k](k, v)
+    if k in ('weight','pos_weight') and v is not None and not isinstance(v, torch.Tensor):
+        raise TypeError(f"`{k}` is a tensor with a weight for each class, but got {v!r}")
     taken = signature(loss_cls).parameters
     if k in taken or any(o.kind is o.VAR_KEYWORD for o in taken.values()): return
     ours = [o for f in (cls, BaseLoss) for o,p in signature(f).parameters.items() if p.kind is p.KEYWORD_ONLY]
@@ -43,7 +53,7 @@ class BaseLoss:
         is_2d:bool=True, # Keep the class axis when flattening
         **kwargs, # For `loss_cls`
     ):
-        for k in kwargs: _check_arg(k, loss_cls, type(self))
+        for k,v in kwargs.items(): _check_arg(k, v, loss_cls, type(self))
         self.func = loss_cls(*args, **kwargs)
         self.axis,self.flatten,self.floatify,self.is_2d = axis,flatten,floatify,is_2d
 
