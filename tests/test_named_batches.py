@@ -1,6 +1,8 @@
 """Batches of named fields, and models that return their predictions and their own loss in one object, as those of
 Hugging Face do: all works as for tuples, or the error says what to write"""
+import pickle
 from collections import OrderedDict
+from copy import deepcopy
 from dataclasses import dataclass
 import pytest, torch
 from torch import nn
@@ -203,6 +205,35 @@ def test_a_loss_that_is_none_of_the_usual_ones_is_kept():
     by_sample = [m.loss(m.scores(ids[i:i+1], mask[i:i+1]), targets[Model][i:i+1]).item() for i in range(32, len(ids))]
     assert (len(losses)==n and close(losses, torch.tensor(by_sample))
         and Interpretation.from_learner(learn).top_losses(1).losses==losses.max())
+
+@pytest.mark.parametrize('change', ['model', 'dls'])
+def test_the_models_own_loss_is_recognized_anew_for_another_model_and_other_data(change):
+    "Predictions are as a new learner gives them: amounts, not probabilities of classes"
+    class Either(Model):
+        "As models with a `problem_type`: the targets choose the loss"
+        n = 1
+        def loss(self, logits, labels): return (F.binary_cross_entropy_with_logits if labels.is_floating_point()
+            and labels.max()==1 else F.mse_loss)(logits, labels)
+    if change=='model':
+        learn,new = learner(),learner(Amount)
+        learn.fit(1)
+        learn.model,learn.dls = new.model,new.dls
+    else:
+        yes,amount = (ids[:,:1]>9).float(),ids[:,:1]/20+3.
+        learn,new = learner(Either, dls=loaders(yes)),learner(Either, dls=loaders(amount))
+        learn.get_preds()
+        learn.dls,new.model = new.dls,learn.model
+    right = new.get_preds(with_decoded=True)
+    for _ in range(2): assert all(map(torch.equal, learn.get_preds(with_decoded=True), right))
+    one = dict(input_ids=ids[0], attention_mask=mask[0])
+    with torch.no_grad(): raw = learn.model(ids[:1], mask[:1])['logits'].flatten()
+    assert torch.allclose(learn.predict(one)[1].flatten(), raw)
+
+@pytest.mark.parametrize('copied', [deepcopy, lambda o: pickle.loads(pickle.dumps(o))], ids=['copy','pickle'])
+def test_a_copy_knows_the_models_own_loss(copied):
+    learn = learner(NextWord).fit(1)
+    there = copied(learn)
+    assert isinstance(learn.known_loss, CrossEntropyLossFlat) and isinstance(there.known_loss, CrossEntropyLossFlat)
 
 def test_accumulation_and_bf16_with_the_models_own_loss():
     learn = learner(cbs=[MixedPrecision('bf16'), GradientAccumulation(16)], metrics=accuracy).fit(2)
