@@ -235,6 +235,28 @@ def test_a_copy_knows_the_models_own_loss(copied):
     there = copied(learn)
     assert isinstance(learn.known_loss, CrossEntropyLossFlat) and isinstance(there.known_loss, CrossEntropyLossFlat)
 
+@pytest.mark.parametrize('cls', [Model, NextWord])
+@pytest.mark.parametrize('n_epoch', [0, 1])
+def test_an_exported_learner_knows_the_models_own_loss(cls, n_epoch, tmp_path):
+    learn = learner(cls, path=tmp_path)
+    if n_epoch: learn.fit(n_epoch)
+    there = load_learner(learn.export(), trust=True)
+    with torch.no_grad(): right = learn.model(ids, mask)['logits'].softmax(-1)
+    one = dict(input_ids=ids[3], attention_mask=mask[3])
+    assert torch.allclose(there.predict(one)[2], right[3], atol=1e-6)
+    assert torch.equal(there.predict(one)[1], right[3].argmax(-1))
+    assert torch.allclose(there.get_preds(dl=[dict(input_ids=ids, attention_mask=mask)])[0], right, atol=1e-6)
+    there.dls,there.model = loaders(targets[Labels]),Labels() # trained on something else, it forgets
+    assert torch.allclose(there.get_preds()[0], there.model(ids[32:], mask[32:])['logits'].sigmoid(), atol=1e-6)
+
+def test_without_data_a_loss_that_was_never_seen_stays_unknown(tmp_path):
+    "Predictions are what the model returns"
+    learn = learner(dls=DataLoaders([], device='cpu'), path=tmp_path)
+    there = load_learner(learn.export(), trust=True)
+    one = dict(input_ids=ids[3], attention_mask=mask[3])
+    for o in (learn, there): assert torch.allclose(o.predict(one)[2], o.model(ids[3:4], mask[3:4])['logits'][0])
+    with pytest.raises(ValueError, match=r"`dls\['train'\]` is empty: it gave no batch"): learn.dls.one_batch()
+
 def test_accumulation_and_bf16_with_the_models_own_loss():
     learn = learner(cbs=[MixedPrecision('bf16'), GradientAccumulation(16)], metrics=accuracy).fit(2)
     torch.manual_seed(0)

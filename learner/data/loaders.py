@@ -287,7 +287,9 @@ class DataLoaders:
         i:int|str=0, # Position or name of a loader
     ):
         "The first batch of loader `i`, on the device. No generator is moved by it"
-        with keep_random(self[i]): return to_device(next(iter(twin(self[i]))), self.device)
+        with keep_random(self[i]):
+            for b in twin(self[i]): return to_device(b, self.device)
+        raise ValueError(f"`dls['{self.name(i)}']` is empty: it gave no batch")
 
     @property
     def device(self): return self._device

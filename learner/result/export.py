@@ -24,6 +24,7 @@ from ..loop.learner import Learner
 from ..model.optimizer import in_use
 from ..model.files import check_sums,file_path,reading,torch_save,write_to
 from ..model.weights import unwrapped
+from .preds import know_loss
 
 # %% ../../nbs/result/07_export.ipynb #pickle
 class _Pickler(pickle.Pickler):
@@ -40,7 +41,7 @@ def _pickle():
     return res
 
 # %% ../../nbs/result/07_export.ipynb #export
-_kept = 'loss_func','lr','splitter','metrics','wd','wd_bn_bias','train_bn','moms'
+_kept = 'loss_func','lr','splitter','metrics','wd','wd_bn_bias','train_bn','moms','recognized_loss'
 
 @patch
 @checked
@@ -49,6 +50,7 @@ def export(self:Learner,
 ) -> Path: # Where it is
     "Save what predicting needs, as objects, for `load_learner`. Functions and classes of a notebook need `cloudpickle`"
     file = file_path(fname, self.path, suffix='')
+    know_loss(self)
     parts = {k:getattr(self, k) for k in _kept}
     parts |= dict(model=unwrapped(self.model), opt_func=_unused(self.opt_func), dls=_emptied(self.dls),
         model_dir=str(self.model_dir))
@@ -98,4 +100,7 @@ def load_learner(
     if not (isinstance(parts, dict) and 'dls' in parts):
         raise ValueError(f"`{fname}` was not made by `learn.export`. Weights are read by `learn.load`")
     parts['dls'].device = device
-    return Learner(**parts)
+    known = parts.pop('recognized_loss', None)
+    learn = Learner(**parts)
+    if known is not None: learn.recognized_loss = known
+    return learn
