@@ -490,3 +490,10 @@ def test_sizes_of_figures():
     with pytest.raises(ValueError, match='`ncols` is 1 or more, but got 0'): learn.show_results(ncols=0)
     with pytest.raises(TypeError, match='no argument `nrows`. Did you mean `ncols`'): learn.show_results(nrows=3)
     plt.close('all')
+
+@pytest.mark.parametrize('largest', [True, False])
+def test_losses_that_are_no_number_come_last(largest):
+    interp = Interpretation(synth_learner())
+    interp.__dict__['_seen'] = None,None,None,torch.tensor([2., float('nan'), float('inf'), 3.])
+    assert interp.top_losses(largest=largest).idxs.tolist()==([2, 3, 0, 1] if largest else [0, 3, 2, 1])
+    assert interp.top_losses(1, largest).losses.item()==(float('inf') if largest else 2)
