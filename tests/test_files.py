@@ -1565,6 +1565,33 @@ def test_an_export_to_memory(tmp_path):
     buf.seek(0)
     assert equal(predictions(load_learner(buf, trust=True)), predictions(learn)) and not listing(tmp_path)
 
+class Twice(Net):
+    def double(self, x): return 2*Net.forward(self, x)
+def ten(o): return 10*o
+def third(b): return b[0]/3,*b[1:]
+@pytest.mark.parametrize('cbs,by_hand', [
+    (lambda: MapPred(ten), lambda m,x: 10*m(x)),
+    (lambda: MapBatch(third), lambda m,x: m(x/3)),
+    (lambda: Forward(valid='double'), lambda m,x: 2*m(x)),
+    (lambda: [MapPred(ten), Forward(valid='double'), MapBatch(third)], lambda m,x: 20*m(x/3))],
+    ids=['pred','batch','forward','all'])
+def test_an_exported_learner_predicts_with_the_callbacks_that_predicting_needs(tmp_path, cbs, by_hand):
+    learn = mk(tmp_path, model=Twice(), cbs=cbs(), metrics=mae).fit(1)
+    there = load_learner(learn.export(), trust=True)
+    x,y = batches(1)[0]
+    with torch.no_grad(): right = by_hand(learn.model.eval(), x)
+    torch.testing.assert_close(there.get_preds(dl=[(x, y)])[0], right)
+    torch.testing.assert_close(there.predict(x[0])[2], right[0])
+    assert len(learn.cbs)==len(there.cbs)-1 # a bar and a table are made anew
+
+def test_an_exported_learner_chooses_fields(tmp_path):
+    def named(): return [dict(x=x, idx=torch.arange(6), labels=y) for x,y in batches(1)]
+    learn = mk(tmp_path, cbs=[MatchArgs, Trace])
+    learn.dls = DataLoaders(named(), device='cpu')
+    there = load_learner(learn.export(), trust=True)
+    assert equal(there.get_preds(dl=named()), learn.get_preds(dl=named()))
+    assert not [o for o in there.cbs if isinstance(o, Trace)]
+
 class Dls(DataLoaders):
     "A dictionary as a batch, and a vocabulary"
     def __init__(self, *args, vocab=(), **kwargs): super().__init__(*args, **kwargs); self.vocab = vocab
