@@ -90,7 +90,8 @@ def find_bs(
 ) -> int: # Length of the first tensor that has one
     "Batch size of `b`"
     if isinstance(b, torch.Tensor): return len(b) if b.ndim else 1
-    for o in (b.values() if hasattr(b, 'values') else b if isinstance(b, (tuple,list)) else ()):
+    by_name = not isinstance(b, _plain) and callable(getattr(b, 'values', None)) # a field may be called `values`
+    for o in b.values() if by_name else b if isinstance(b, _plain) else ():
         if (n := find_bs(o)) is not None: return n
 
 # %% ../../nbs/data/03_loaders.ipynb #length

@@ -55,6 +55,7 @@ class Learner:
     def added_cbs(self, cbs):
         'Attach `cbs` for a while; callbacks that they replace come back afterwards\n\n- `cbs`: Callbacks, or classes of them'
         ...
+    @contextmanager
     def removed_cbs(self, cbs):
         'Detach `cbs` for a while; the same instances come back, in their places\n\n- `cbs`: Callbacks, or classes of them'
         ...

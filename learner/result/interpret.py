@@ -25,6 +25,7 @@ from ..record.rows import Rows
 from ..loop.learner import Learner
 from ..record.history import Row
 from ..model.loss_properties import ignore_index_of
+from ..model.mapping import shifted
 from .predict import same_values
 from .preds import know_loss,no_losses
 from .show import check_size,show_samples
@@ -55,6 +56,7 @@ class Source:
         if by_number(self.dl):
             with keep_random(self.dl): return self.learn.dls.split(self.dl.collate_fn(self.items(idxs)))[0]
         xb,yb = self._another_pass(idxs)
+        if self.learn.loss_func is None and (self.learn.recognized_loss or ())[1:]==(True,): yb = shifted(*yb, *yb)[1]
         if not same_values(single(yb), targs): raise ValueError("The loader gave other samples in a second pass: "
             "does it draw them with a generator of its own?")
         return xb
