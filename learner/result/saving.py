@@ -83,7 +83,7 @@ def save(self:Learner,
 
 # %% ../../nbs/result/06_saving.ipynb #fit_opt
 def order_here(model, weights):
-    "A function that brings values of a group's parameters, which a file has with `weights`, to the order they have here"
+    "A function that brings values of a group's parameters from the order of a file's `weights` to that here"
     there,first,firsts = {k:i for i,k in enumerate(weights)},{},{}
     for i,(k,p) in enumerate(zip(weights_of(model), model.state_dict(keep_vars=True).values())):
         first.setdefault(id(p), i) # tied ones have several names
