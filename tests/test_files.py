@@ -584,6 +584,59 @@ def test_groups_that_weight_decay_has_split(tmp_path, first, then, opt):
     assert equal(by_name(a), by_name(b)) and equal(weights(a), weights(b))
     assert equal(weights(a.fit(1, wd=.3)), weights(b.fit(1, wd=.3))) and equal(by_name(a), by_name(b))
 
+class Layers(nn.Module):
+    "The same layers whatever their `order`, two of them with one weight and all of one shape"
+    def __init__(self, order):
+        super().__init__()
+        torch.manual_seed(0)
+        layers = dict(p=nn.Linear(3, 3), q=nn.Linear(3, 3), r=nn.Linear(3, 3), o=nn.Linear(3, 2))
+        layers['r'].weight = layers['q'].weight
+        for k in order: setattr(self, k, layers[k])
+    def forward(self, x): return self.o(self.r(self.q(self.p(x).tanh()).tanh()))
+
+def last_apart(m): return [[p for k,p in m.named_parameters() if k[0]!='o'], [*m.o.parameters()]]
+
+@pytest.mark.parametrize('opt', [partial(torch.optim.SGD, momentum=.9), torch.optim.AdamW], ids=['sgd','adamw'])
+@pytest.mark.parametrize('splitter', [params,last_apart], ids=['one','two'])
+@pytest.mark.parametrize('kw', [{}, dict(wd=.2)], ids=['','wd'])
+def test_the_optimizers_state_finds_its_parameters_in_another_order(tmp_path, opt, splitter, kw):
+    "By hand: what each name had, it has"
+    def new(order): return mk(tmp_path, model=Layers(order), opt_func=opt, splitter=splitter)
+    a,b = new('pqro').fit(1, **kw),new('orqp')
+    a.save('a')
+    b.load('a')
+    def by_name(learn): return {k:learn.opt.state[getattr(getattr(learn.model, k[0]), k[2:])]
+        for k in [f'{i}.{j}' for i in 'pqro' for j in ('weight','bias')]}
+    assert equal(by_name(a), by_name(b))
+    a.fit(1, **kw); b.fit(1, **kw)
+    for k,v in weights(a).items(): torch.testing.assert_close(v, b.model.state_dict()[k])
+
+@pytest.mark.parametrize('how', ['state','checkpoint'])
+def test_a_run_resumes_in_a_model_of_another_order(tmp_path, how):
+    "With gradients that wait for their step, it ends as one that was never stopped"
+    def new(order): return mk(tmp_path, model=Layers(order), cbs=GradientAccumulation(18))
+    whole,a,b = new('pqro').fit(2),new('pqro'),new('orqp')
+    def stop(learn):
+        if learn.training and learn.train_iter==5: learn.at_pause(interrupt, stops=True)
+    def interrupt(): raise KeyboardInterrupt
+    saves = [Checkpoint()] if how=='checkpoint' else []
+    with pytest.raises(KeyboardInterrupt): a.fit(2, cbs=[on(event.after_batch)(stop), *saves])
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore') # the code differs
+        if saves: b.fit(2, cbs=Checkpoint(), resume=True)
+        else:
+            b.load_state(a.save_state('a.pt'))
+            assert b.at.optimizer.grads
+            b.resume(cbs=[])
+    assert b.opt_step==whole.opt_step and b.train_iter==8
+    for k,v in weights(whole).items(): torch.testing.assert_close(v, b.model.state_dict()[k])
+
+def test_one_state_of_all_parameters_is_refused_in_another_order(tmp_path):
+    def new(order): return mk(tmp_path, model=Layers(order), opt_func=torch.optim.LBFGS)
+    new('pqro').fit(1).save('a')
+    new('pqro').load('a')
+    with pytest.raises(ValueError, match="another order, and the state of `LBFGS`"): new('orqp').load('a')
+
 def test_a_split_optimizer_reads_one_that_torch_has_saved(tmp_path):
     "Made by torch alone, all parameters in one group, as fastai's `OptimWrapper` does: bits of a hand-written loop"
     torch.manual_seed(0)
@@ -1511,6 +1564,33 @@ def test_an_export_to_memory(tmp_path):
     assert learn.export(buf) is buf
     buf.seek(0)
     assert equal(predictions(load_learner(buf, trust=True)), predictions(learn)) and not listing(tmp_path)
+
+class Twice(Net):
+    def double(self, x): return 2*Net.forward(self, x)
+def ten(o): return 10*o
+def third(b): return b[0]/3,*b[1:]
+@pytest.mark.parametrize('cbs,by_hand', [
+    (lambda: MapPred(ten), lambda m,x: 10*m(x)),
+    (lambda: MapBatch(third), lambda m,x: m(x/3)),
+    (lambda: Forward(valid='double'), lambda m,x: 2*m(x)),
+    (lambda: [MapPred(ten), Forward(valid='double'), MapBatch(third)], lambda m,x: 20*m(x/3))],
+    ids=['pred','batch','forward','all'])
+def test_an_exported_learner_predicts_with_the_callbacks_that_predicting_needs(tmp_path, cbs, by_hand):
+    learn = mk(tmp_path, model=Twice(), cbs=cbs(), metrics=mae).fit(1)
+    there = load_learner(learn.export(), trust=True)
+    x,y = batches(1)[0]
+    with torch.no_grad(): right = by_hand(learn.model.eval(), x)
+    torch.testing.assert_close(there.get_preds(dl=[(x, y)])[0], right)
+    torch.testing.assert_close(there.predict(x[0])[2], right[0])
+    assert len(learn.cbs)==len(there.cbs)-1 # a bar and a table are made anew
+
+def test_an_exported_learner_chooses_fields(tmp_path):
+    def named(): return [dict(x=x, idx=torch.arange(6), labels=y) for x,y in batches(1)]
+    learn = mk(tmp_path, cbs=[MatchArgs, Trace])
+    learn.dls = DataLoaders(named(), device='cpu')
+    there = load_learner(learn.export(), trust=True)
+    assert equal(there.get_preds(dl=named()), learn.get_preds(dl=named()))
+    assert not [o for o in there.cbs if isinstance(o, Trace)]
 
 class Dls(DataLoaders):
     "A dictionary as a batch, and a vocabulary"

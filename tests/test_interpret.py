@@ -490,3 +490,36 @@ def test_sizes_of_figures():
     with pytest.raises(ValueError, match='`ncols` is 1 or more, but got 0'): learn.show_results(ncols=0)
     with pytest.raises(TypeError, match='no argument `nrows`. Did you mean `ncols`'): learn.show_results(nrows=3)
     plt.close('all')
+
+@pytest.mark.parametrize('largest', [True, False])
+def test_losses_that_are_no_number_come_last(largest):
+    interp = Interpretation(synth_learner())
+    interp.__dict__['_seen'] = None,None,None,torch.tensor([2., float('nan'), float('inf'), 3.])
+    assert interp.top_losses(largest=largest).idxs.tolist()==([2, 3, 0, 1] if largest else [0, 3, 2, 1])
+    assert interp.top_losses(1, largest).losses.item()==(float('inf') if largest else 2)
+
+class Best(nn.Module):
+    "The two highest scores and their classes, in torch's own named tuple"
+    def __init__(self): super().__init__(); self.lin = nn.Linear(16, 5)
+    def forward(self, x): return self.lin(x.flatten(1)).topk(2)
+
+def test_a_named_tuple_with_values():
+    learn = learner(loss_func=lambda o,y: o.values.square().mean())
+    learn.model = Best()
+    with torch.no_grad(): right = learn.model(x)
+    assert find_bs(right)==50 and find_bs({'a': x[:3]})==3
+    values,indices = Interpretation(learn, dl=[(x, y)])[7].preds
+    assert torch.allclose(values, right.values[7]) and torch.equal(indices, right.indices[7])
+
+class NextWord(nn.Module):
+    def __init__(self): super().__init__(); torch.manual_seed(0); self.emb = nn.Embedding(9, 9)
+    def forward(self, ids, labels=None):
+        o = self.emb(ids)
+        if labels is None: return dict(logits=o)
+        return dict(logits=o, loss=F.cross_entropy(o[:,:-1].flatten(0, 1), labels[:,1:].flatten()))
+
+def test_samples_of_a_list_whose_targets_are_shifted():
+    ids = torch.randint(0, 9, (24,6), generator=torch.Generator().manual_seed(1))
+    data = [dict(ids=ids[i:i+6], labels=ids[i:i+6]) for i in range(0, 24, 6)]
+    one = Interpretation(Learner(DataLoaders(data, data, device='cpu'), NextWord()))[9]
+    assert torch.equal(one.inputs['ids'], ids[9]) and torch.equal(one.targs, ids[9,1:])

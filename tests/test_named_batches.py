@@ -1,6 +1,8 @@
 """Batches of named fields, and models that return their predictions and their own loss in one object, as those of
 Hugging Face do: all works as for tuples, or the error says what to write"""
+import pickle
 from collections import OrderedDict
+from copy import deepcopy
 from dataclasses import dataclass
 import pytest, torch
 from torch import nn
@@ -203,6 +205,57 @@ def test_a_loss_that_is_none_of_the_usual_ones_is_kept():
     by_sample = [m.loss(m.scores(ids[i:i+1], mask[i:i+1]), targets[Model][i:i+1]).item() for i in range(32, len(ids))]
     assert (len(losses)==n and close(losses, torch.tensor(by_sample))
         and Interpretation.from_learner(learn).top_losses(1).losses==losses.max())
+
+@pytest.mark.parametrize('change', ['model', 'dls'])
+def test_the_models_own_loss_is_recognized_anew_for_another_model_and_other_data(change):
+    "Predictions are as a new learner gives them: amounts, not probabilities of classes"
+    class Either(Model):
+        "As models with a `problem_type`: the targets choose the loss"
+        n = 1
+        def loss(self, logits, labels): return (F.binary_cross_entropy_with_logits if labels.is_floating_point()
+            and labels.max()==1 else F.mse_loss)(logits, labels)
+    if change=='model':
+        learn,new = learner(),learner(Amount)
+        learn.fit(1)
+        learn.model,learn.dls = new.model,new.dls
+    else:
+        yes,amount = (ids[:,:1]>9).float(),ids[:,:1]/20+3.
+        learn,new = learner(Either, dls=loaders(yes)),learner(Either, dls=loaders(amount))
+        learn.get_preds()
+        learn.dls,new.model = new.dls,learn.model
+    right = new.get_preds(with_decoded=True)
+    for _ in range(2): assert all(map(torch.equal, learn.get_preds(with_decoded=True), right))
+    one = dict(input_ids=ids[0], attention_mask=mask[0])
+    with torch.no_grad(): raw = learn.model(ids[:1], mask[:1])['logits'].flatten()
+    assert torch.allclose(learn.predict(one)[1].flatten(), raw)
+
+@pytest.mark.parametrize('copied', [deepcopy, lambda o: pickle.loads(pickle.dumps(o))], ids=['copy','pickle'])
+def test_a_copy_knows_the_models_own_loss(copied):
+    learn = learner(NextWord).fit(1)
+    there = copied(learn)
+    assert isinstance(learn.known_loss, CrossEntropyLossFlat) and isinstance(there.known_loss, CrossEntropyLossFlat)
+
+@pytest.mark.parametrize('cls', [Model, NextWord])
+@pytest.mark.parametrize('n_epoch', [0, 1])
+def test_an_exported_learner_knows_the_models_own_loss(cls, n_epoch, tmp_path):
+    learn = learner(cls, path=tmp_path)
+    if n_epoch: learn.fit(n_epoch)
+    there = load_learner(learn.export(), trust=True)
+    with torch.no_grad(): right = learn.model(ids, mask)['logits'].softmax(-1)
+    one = dict(input_ids=ids[3], attention_mask=mask[3])
+    assert torch.allclose(there.predict(one)[2], right[3], atol=1e-6)
+    assert torch.equal(there.predict(one)[1], right[3].argmax(-1))
+    assert torch.allclose(there.get_preds(dl=[dict(input_ids=ids, attention_mask=mask)])[0], right, atol=1e-6)
+    there.dls,there.model = loaders(targets[Labels]),Labels() # trained on something else, it forgets
+    assert torch.allclose(there.get_preds()[0], there.model(ids[32:], mask[32:])['logits'].sigmoid(), atol=1e-6)
+
+def test_without_data_a_loss_that_was_never_seen_stays_unknown(tmp_path):
+    "Predictions are what the model returns"
+    learn = learner(dls=DataLoaders([], device='cpu'), path=tmp_path)
+    there = load_learner(learn.export(), trust=True)
+    one = dict(input_ids=ids[3], attention_mask=mask[3])
+    for o in (learn, there): assert torch.allclose(o.predict(one)[2], o.model(ids[3:4], mask[3:4])['logits'][0])
+    with pytest.raises(ValueError, match=r"`dls\['train'\]` is empty: it gave no batch"): learn.dls.one_batch()
 
 def test_accumulation_and_bf16_with_the_models_own_loss():
     learn = learner(cbs=[MixedPrecision('bf16'), GradientAccumulation(16)], metrics=accuracy).fit(2)

@@ -1,4 +1,5 @@
 "A callback that is removed in the middle of a run undoes what it has done, once, and hears no more"
+import gc
 import pytest,torch
 from torch.nn.utils import clip_grad_norm_
 from learner.all import *
@@ -236,3 +237,14 @@ def test_what_is_removed_or_replaced_while_others_are_away_stays_so():
         with learn.removed_cbs(GradientClip): learn.remove_cb(Recorder)
     assert [o.name for o in learn.cbs]==['train_eval','gradient_clip','progress','mixed_precision']
     assert learn.mixed_precision is not half and learn.mixed_precision.amp_mode=='bf16'
+
+@pytest.mark.parametrize('how', ['no_logging','no_bar','removed_cbs','added_cbs'])
+def test_a_learner_that_is_replaced_in_the_block_comes_back_whole(how):
+    args = dict(removed_cbs=[Recorder], added_cbs=[Late]).get(how, ())
+    learn = synth_learner().add_cbs([ProgressCallback])
+    cbs,before = learn.cbs,list(learn.cbs)
+    with getattr(learn, how)(*args):
+        learn = synth_learner()
+        gc.collect()
+        assert how=='no_bar' or list(cbs)!=before
+    assert list(cbs)==before

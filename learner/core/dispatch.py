@@ -249,11 +249,12 @@ class Dispatcher(Notifier):
                 for cb in cbs:
                     if cb.replaces(o): o.comes_back(cb)
 
+    @contextmanager
     def removed_cbs(self,
         cbs, # Callbacks, or classes of them
     ):
         "Detach `cbs` for a while; the same instances come back, in their places"
-        return without(self.cbs, cbs)
+        with without(self.cbs, cbs): yield self # which nothing else may hold meanwhile
 
     def show_training_loop(self):
         "Print the loop, its events, and the callbacks that listen to each"

@@ -90,7 +90,8 @@ def find_bs(
 ) -> int: # Length of the first tensor that has one
     "Batch size of `b`"
     if isinstance(b, torch.Tensor): return len(b) if b.ndim else 1
-    for o in (b.values() if hasattr(b, 'values') else b if isinstance(b, (tuple,list)) else ()):
+    by_name = not isinstance(b, _plain) and callable(getattr(b, 'values', None)) # a field may be called `values`
+    for o in b.values() if by_name else b if isinstance(b, _plain) else ():
         if (n := find_bs(o)) is not None: return n
 
 # %% ../../nbs/data/03_loaders.ipynb #length
@@ -290,7 +291,9 @@ class DataLoaders:
         i:int|str=0, # Position or name of a loader
     ):
         "The first batch of loader `i`, on the device. No generator is moved by it"
-        with keep_random(self[i]): return to_device(next(iter(twin(self[i]))), self.device)
+        with keep_random(self[i]):
+            for b in twin(self[i]): return to_device(b, self.device)
+        raise ValueError(f"`dls['{self.name(i)}']` is empty: it gave no batch")
 
     @property
     def device(self): return self._device

@@ -55,6 +55,7 @@ class Learner:
     def added_cbs(self, cbs):
         'Attach `cbs` for a while; callbacks that they replace come back afterwards\n\n- `cbs`: Callbacks, or classes of them'
         ...
+    @contextmanager
     def removed_cbs(self, cbs):
         'Detach `cbs` for a while; the same instances come back, in their places\n\n- `cbs`: Callbacks, or classes of them'
         ...
@@ -99,6 +100,12 @@ class Learner:
     def needs_closure(self):
         'Whether the optimizer computes loss and gradients again within its step, as LBFGS does'
         ...
+    @property
+    def recognized_loss(self):
+        'What `recognize` has found out about the loss that this model returns for these data; None before'
+        ...
+    @recognized_loss.setter
+    def recognized_loss(self, v): ...
     @property
     def known_loss(self):
         "`loss_func`, or else the usual loss that the model's own equals, None before it has been found out"

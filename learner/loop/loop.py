@@ -18,6 +18,7 @@ from ..core.callback import refer,weak
 from ..core.dispatch import Dispatcher,scope
 from ..data.loaders import length,single,to_device,twin
 from ..model.optimizer import drop_grads,in_use,params_of,switching,training_mode
+from ..model.weights import unwrapped
 from ..model.mapping import fields_for,part_of,predictions,recognize,shifted,takes_tensors
 from ..record.history import Row
 from ..measure.advice import advice,no_loss
@@ -92,7 +93,8 @@ class LoopState(Dispatcher):
         self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step = 1,0,None,None
         self.epoch = self.train_iter = self.opt_step = self.iter = self.epoch_start = 0
         self.n_train = self.n_iter = self.stop_at = None
-        self.forward_with,self.step_args,self.searches,self.recognized_loss = None,(),Searches(),None
+        self.forward_with,self.step_args,self.searches = None,(),Searches()
+        self.recognized = None,None,None # a model, its training loader, and what `recognize` has found out with them
         self.two_weights = False # the optimizer trains other weights than are used
         self.forget_batch()
 
@@ -144,6 +146,14 @@ class LoopState(Dispatcher):
     def needs_closure(self):
         "Whether the optimizer computes loss and gradients again within its step, as LBFGS does"
         return bool(self.step_args)
+
+    @property
+    def recognized_loss(self):
+        "What `recognize` has found out about the loss that this model returns for these data; None before"
+        model,dl,res = self.recognized
+        return res if model is unwrapped(self.model) and dl is self.dls.train else None
+    @recognized_loss.setter
+    def recognized_loss(self, v): self.recognized = unwrapped(self.model),self.dls.train,v
 
     @property
     def known_loss(self):

@@ -14,6 +14,7 @@ __all__ = ['Interpretation']
 # %% ../../nbs/result/04_interpret.ipynb #imports
 from collections.abc import Iterator
 from functools import cached_property
+from math import inf
 import numpy as np
 import torch
 from ..core.checks import checked
@@ -24,6 +25,7 @@ from ..record.rows import Rows
 from ..loop.learner import Learner
 from ..record.history import Row
 from ..model.loss_properties import ignore_index_of
+from ..model.mapping import shifted
 from .predict import same_values
 from .preds import know_loss,no_losses
 from .show import check_size,show_samples
@@ -54,6 +56,7 @@ class Source:
         if by_number(self.dl):
             with keep_random(self.dl): return self.learn.dls.split(self.dl.collate_fn(self.items(idxs)))[0]
         xb,yb = self._another_pass(idxs)
+        if self.learn.loss_func is None and (self.learn.recognized_loss or ())[1:]==(True,): yb = shifted(*yb, *yb)[1]
         if not same_values(single(yb), targs): raise ValueError("The loader gave other samples in a second pass: "
             "does it draw them with a generator of its own?")
         return xb
@@ -152,8 +155,9 @@ class Interpretation(Predicted):
         "The largest losses, and where they are"
         if self.losses is None: raise ValueError("There are no losses of samples: the loader has no targets"
             if self._has_losses else no_losses)
-        losses,idxs = self.losses.topk(min(k or len(self.losses), len(self.losses)), largest=largest)
-        return Row(losses=losses, idxs=idxs, **(dict(items=self._source.items(idxs)) if items else {}))
+        order = self.losses.nan_to_num(-inf if largest else inf, inf, -inf) # NaN comes last
+        idxs = order.topk(min(k or len(order), len(order)), largest=largest).indices
+        return Row(losses=self.losses[idxs], idxs=idxs, **(dict(items=self._source.items(idxs)) if items else {}))
 
     @checked(ncols='>=1')
     def show_results(self,

@@ -23,7 +23,7 @@ from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.callback import Callback
 from ..core.checks import checked,is_whole,short_name,whole
-from ..data.loaders import DataLoaders,check_choice,find_bs,rows_of,single
+from ..data.loaders import DataLoaders,check_choice,find_bs,length,rows_of,single
 from ..data.sampling import by_number,in_order
 from ..record.rows import Rows
 from ..loop.inference import check_parts
@@ -271,7 +271,8 @@ def split_for(
 # %% ../../nbs/result/01_preds.ipynb #gather
 def know_loss(learn):
     "Let a model that returns its own loss show which loss that is, with a batch of `dls.train`, if it has run none yet"
-    if learn.loss_func is not None or learn.recognized_loss is not None or isinstance(learn.dls.train, Iterator): return
+    if learn.loss_func is not None or learn.recognized_loss is not None: return
+    if isinstance(learn.dls.train, Iterator) or length(learn.dls.train)==0: return
     with learn.unchanged(learn.dls.train), learn.keep_modes():
         learn.infer('predict', {'valid': [learn.dls.one_batch()]})
 

@@ -82,6 +82,20 @@ def save(self:Learner,
     return file
 
 # %% ../../nbs/result/06_saving.ipynb #fit_opt
+def order_here(model, weights):
+    "A function that brings values of a group's parameters from the order of a file's `weights` to that here"
+    there,first,firsts = {k:i for i,k in enumerate(weights)},{},{}
+    for i,(k,p) in enumerate(zip(weights_of(model), model.state_dict(keep_vars=True).values())):
+        first.setdefault(id(p), i) # tied ones have several names
+        if k in there: firsts[id(p)] = min(there[k], firsts.get(id(p), there[k]))
+    def f(params, values):
+        ids = [id(p) for p in params]
+        by_model = all(i in firsts for i in ids) and ids==sorted(ids, key=first.get) # here, and so in the file too
+        if not by_model or len(ids)!=len(values): return values
+        of = dict(zip(sorted(ids, key=firsts.get), values))
+        return [of[i] for i in ids]
+    return f
+
 def fit_opt(learn, saved, weights):
     "Load the state of a torch optimizer, or of several as one. `weights` were saved with it"
     opt = learn.create_opt() if learn.opt is None else learn.opt
@@ -90,12 +104,20 @@ def fit_opt(learn, saved, weights):
         theirs = f"{len(states)} optimizer{'s as one' if 'opts' in saved else ''}"
         raise ValueError(f"the saved state is of {theirs}, and here {'are' if len(opts)>1 else 'is'} {len(opts)}")
     same_types = _types(weights)==_types(weights_of(learn.model))
-    for o,s in zip(opts, states): _fit_one(learn, o, s, same_types)
+    order = order_here(learn.model, weights)
+    for o,s in zip(opts, states): _fit_one(learn, o, s, same_types, order)
     if isinstance(opt, OptimList): opt.n = saved['n']
 
 def _types(weights): return {o.dtype for o in weights.values() if isinstance(o, torch.Tensor) and o.is_floating_point()}
 
-def _fit_one(learn, opt, saved, same_types):
+def _in_order(opt, groups, order):
+    "Groups of a file, in whose `params` the numbers of the file are in the order of our parameters"
+    res = [{**g, 'params': order(o['params'], g['params'])} for o,g in zip(opt.param_groups, groups)]
+    if isinstance(opt, torch.optim.LBFGS) and any(a['params']!=b['params'] for a,b in zip(res, groups)):
+        raise ValueError("the model defines its parameters in another order, and the state of `LBFGS` is of all as one")
+    return res
+
+def _fit_one(learn, opt, saved, same_types, order):
     groups = saved['param_groups']
     settings = [k for k,v in opt.defaults.items() if type(v) in (int,float,tuple)]
     lacks = [k for k in settings if not all(k in g for g in groups)]
@@ -104,7 +126,10 @@ def _fit_one(learn, opt, saved, same_types):
     ours,theirs = (any('spared' in g for g in o) for o in (opt.param_groups, groups)) # whether weight decay splits them
     if theirs: spare(opt, norm_bias_params(learn.model))
     elif ours: opt.param_groups = _joined(opt.param_groups, learn.param_groups())
-    if len(groups)==len(opt.param_groups): groups = [_merged(*o) for o in zip(opt.param_groups, groups)]
+    if len(groups)==len(opt.param_groups):
+        groups = _in_order(opt, groups, order)
+        saved = {**saved, 'param_groups': groups}
+        groups = [_merged(*o) for o in zip(opt.param_groups, groups)]
     uncopied = [{k:v for k,v in g.items() if getattr(v, 'layout', None) in compressed} for g in groups] # by torch
     groups = [{k:v for k,v in g.items() if k not in kept} for g,kept in zip(groups, uncopied)]
     opt.load_state_dict({**saved, 'param_groups': groups})

@@ -47,7 +47,7 @@ from ..model.files import on_cpu
 from ..model.hypers import get_hyper,hypers,set_hyper
 from ..model.optimizer import clear_state,own_attrs,params_of,parts_of
 from ..model.weights import hidden_of,load_weights,put_hidden,refuse_lazy,unwrapped,weights_of
-from ..result.saving import fit_opt
+from ..result.saving import fit_opt,order_here
 from .encoding import Decoder,Encoder,decode,encode
 from .origin import Origin,versions
 
@@ -176,12 +176,13 @@ def position_to_file(at, opt, enc):
     res['optimizer']['grads'] = [at.optimizer.grads.get(p) for p in params_of(opt)]
     return enc(res, 'at')
 
-def position_from_file(v, opt, dec, state, callbacks):
+def position_from_file(v, opt, dec, state, callbacks, order):
     "Where the run was"
     if v is None: return None
     at = dec(v)
-    grads = zip(params_of(opt), at['optimizer']['grads'], strict=True)
-    at['optimizer']['grads'] = {p:g for p,g in grads if g is not None}
+    grads,groups = iter(at['optimizer']['grads']),[g['params'] for g in opt.param_groups]
+    grads = [g for params in groups for g in order(params, [next(grads) for _ in params])]
+    at['optimizer']['grads'] = {p:g for p,g in zip(params_of(opt), grads) if g is not None}
     at |= {o.name: o.type(**at[o.name]) for o in fields(Position) if is_dataclass(o.type)}
     return Position(**at, state=state, callbacks=callbacks)
 
@@ -205,11 +206,11 @@ class Progress:
             lineage=[o._asdict() for o in learn.lineage],
             frozen=[k for k,p in unwrapped(learn.model).named_parameters() if not p.requires_grad])
 
-    def put(self, learn):
-        "Give it to `learn`; returns where the run was"
+    def put(self, learn, weights):
+        "Give it to `learn`; returns where the run was. `weights` were saved with it"
         dec = Decoder(learn.device)
         state,callbacks = dec(self.state),dec(self.callbacks)
-        at = position_from_file(self.at, learn.opt, dec, state, callbacks)
+        at = position_from_file(self.at, learn.opt, dec, state, callbacks, order_here(learn.model, weights))
         if at is not None: at.show(learn)
         states = copied(callbacks) # callbacks may change theirs, and a run that resumes gives them these again
         for k,cb in by_name(learn.cbs).items():
@@ -253,7 +254,7 @@ class SavedRun:
         self.weights.put(learn)
         self.opt.put(learn, self.weights.model)
         self.weights.put_attributes(learn)
-        return self.progress.put(learn)
+        return self.progress.put(learn, self.weights.model)
 
     def as_dict(self):
         "What a file holds"
