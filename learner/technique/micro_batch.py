@@ -21,7 +21,7 @@ from ..model.optimizer import params_of
 from ..measure.batch_checks import check_average,average_unknown
 from .gradients import warn_mixed_means
 from .mixed_precision import MixedPrecision
-from ..loop.loop import check_loss
+from ..loop.loop import aligned,check_loss
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #cut_and_join
 def rows_cut(o, rows, bs):
@@ -81,6 +81,7 @@ def weighted(loss, w):
 class _Whole:
     "What the pieces of a batch add up to"
     pred:object
+    yb:object
     loss:torch.Tensor
     loss_grad:torch.Tensor
     factor:object # The gradients of the pieces, times this, are those of the batch
@@ -111,11 +112,12 @@ class _CutBatch:
 
     def run(self, n) -> _Whole:
         "Forward and backward in pieces of at most `n` samples"
-        learn,preds,ns,losses,total,n_pieces = self.learn,[],[],[],0.,-(-self.bs//n)
+        learn,parts,ns,losses,total,early,n_pieces = self.learn,[],[],[],0.,0,-(-self.bs//n)
         for i in range(n_pieces):
             rows = slice(i*self.bs//n_pieces, (i+1)*self.bs//n_pieces) # sizes as equal as can be
-            self._predict(rows)
-            preds.append(map_tensors(torch.Tensor.detach, learn.pred)); ns.append(rows.stop-rows.start)
+            yb = self._predict(rows)
+            parts.append((map_tensors(torch.Tensor.detach, learn.pred), learn.yb)); ns.append(rows.stop-rows.start)
+            if learn.recognized_loss is None: early = len(parts)
             w = self._weight()
             if not isinstance(w, torch.Tensor) and not w: continue # the average of nothing is NaN, as is its gradient
             self._backward(w*self.scale)
@@ -123,15 +125,19 @@ class _CutBatch:
             total = 1. if self.summed else total+w
         if losses: loss,loss_grad = [sum(o)/total for o in zip(*losses)]
         else: loss,loss_grad = learn.loss.detach(),learn.loss_grad.detach()
-        return _Whole(rows_joined(preds, ns), loss, loss_grad, 1/((total+(total==0))*self.scale))
+        parts[:early] = [aligned(learn, *o) for o in parts[:early]] # before the model's own loss was recognized
+        preds,ybs = zip(*parts)
+        yb = self.yb if learn.yb is yb else rows_joined(ybs, ns) # they were shifted, as the predictions are
+        return _Whole(rows_joined(preds, ns), yb, loss, loss_grad, 1/((total+(total==0))*self.scale))
 
     def _predict(self, rows):
         learn = self.learn
         def part(o): return rows_cut(o, rows, self.bs)
         self.forget()
-        learn.xb,learn.yb = part(self.xb),part(self.yb)
+        learn.xb,learn.yb = part(self.xb),(yb := part(self.yb))
         learn('split_batch', part)
         self.forward()
+        return yb
 
     def _weight(self):
         "The share of the piece that was just predicted. The value of a count is waited for"
@@ -194,6 +200,7 @@ class MicroBatch(Callback):
         batch = _CutBatch(learn, forward, self.count)
         with batch.restored(), _Gradients(learn.opt) as grads:
             res = self._as_fits(batch, grads) if self.bs=='auto' else batch.run(self.bs)
+        learn.yb = res.yb
         self._compare(res)
         whole = res.loss_grad.clone().requires_grad_()
         learn.pred,learn.loss,learn.loss_grad = res.pred,res.loss,whole.clone() # no leaf: it can be changed in place
