@@ -8,14 +8,14 @@ The loader gives batches that are too large for the device. `MicroBatch` cuts ea
 __all__ = ['MicroBatch']
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #imports
-from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+import numpy as np
 import torch
 from ..core.checks import checked,no_closure,only_one,short_name,whole
 from ..core.callback import Callback
 from ..data.generators import random_state,set_random_state
-from ..data.loaders import find_bs,map_batch,map_tensors
+from ..data.loaders import find_bs,map_batch,map_tensors,parts_in
 from ..model.loss_properties import is_summed,n_items
 from ..model.optimizer import params_of
 from ..measure.batch_checks import check_average,average_unknown
@@ -24,17 +24,37 @@ from .mixed_precision import MixedPrecision
 from ..loop.loop import aligned,check_loss
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #cut_and_join
-def rows_cut(o, rows, bs):
-    "The `rows` of everything that has `bs` of them"
+def lists_samples(o, bs):
+    "Whether `o` is an array, list or tuple that has something for each of `bs` samples: names, for example"
+    if isinstance(o, np.ndarray): return o.ndim>0 and len(o)==bs
+    if not isinstance(o, (list,tuple)) or len(o)!=bs: return False
+    return all(find_bs(p) is None if isinstance(o, list) else isinstance(p, (str,int,float)) for p in o)
+
+def is_opaque(o, bs=None):
+    "Whether `o` holds tensors, or something for each of `bs` samples, and cannot be cut: a distribution, for example"
+    if isinstance(o, (torch.Tensor,np.ndarray,str,bytes,type)) or parts_in(o) is not None: return False
+    if any(isinstance(p, torch.Tensor) for p in getattr(o, '__dict__', {}).values()): return True
+    return bs is not None and hasattr(o, '__len__') and len(o)==bs
+
+def refused(o, rows, bs): raise ValueError(f"Batches are cut along the first axis, which has {bs} samples, "
+    f"but a tensor of the batch has shape {tuple(o.shape)}")
+
+def along_any(o, rows, bs):
+    "The `rows` along the first axis with `bs`; a tensor without one is for all samples"
+    axis = next((i for i,n in enumerate(o.shape) if n==bs), None)
+    return o if axis is None else o[(*[slice(None)]*axis, rows)]
+
+def rows_cut(o, rows, bs, otherwise=refused):
+    "The `rows` of everything that has `bs` of them; `otherwise(o, rows, bs)` of tensors with another first axis"
     if isinstance(o, torch.Tensor):
         if not o.ndim or len(o)==1: return o # for all samples
-        if len(o)!=bs: raise ValueError(f"Batches are cut along the first axis, which has {bs} samples, "
-            f"but a tensor of the batch has shape {tuple(o.shape)}")
-        return o[rows]
-    if isinstance(o, list) and len(o)==bs and all(find_bs(p) is None for p in o): return o[rows] # names, for example
-    return map_batch(o, lambda p: rows_cut(p, rows, bs))
+        return o[rows] if len(o)==bs else otherwise(o, rows, bs)
+    if lists_samples(o, bs): return o[rows]
+    if is_opaque(o, bs): raise ValueError(f"A `{type(o).__name__}` cannot be cut into samples: "
+        "put tensors or arrays in its place, or a tuple, dict or dataclass of them")
+    return map_batch(o, lambda p: rows_cut(p, rows, bs, otherwise))
 
-def last(parts): return parts[-1]
+def last(parts): return None if is_opaque(parts[-1]) else parts[-1]
 
 def rows_joined(parts, ns, alike=last):
     "The output of the whole batch, from the `parts` of pieces with `ns` samples; `alike(parts)` of what has no rows"
@@ -44,8 +64,10 @@ def rows_joined(parts, ns, alike=last):
         axis = next((i for i in range(o.ndim) if all(p.shape[i]==n for p,n in zip(parts, ns))), None)
         return alike(parts) if axis is None else torch.cat(parts, axis)
     if isinstance(o, list) and [*map(len, parts)]==[*ns] and find_bs(parts) is None: return sum(parts, []) # names
-    if not isinstance(o, (tuple,list,Mapping)) or len({*map(len, parts)})>1: return alike(parts)
-    rest = [iter(p.values() if isinstance(p, Mapping) else p) for p in parts[1:]]
+    if isinstance(o, np.ndarray) and all(map(lists_samples, parts, ns)): return np.concatenate(parts)
+    inner = [*map(parts_in, parts)]
+    if any(p is None for p in inner) or len({*map(len, inner)})>1: return alike(parts)
+    rest = [*map(iter, inner[1:])]
     return map_batch(o, lambda p: rows_joined([p, *map(next, rest)], ns, alike))
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #Gradients
