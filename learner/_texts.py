@@ -1688,12 +1688,12 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
              '- `model`: What the groups are of; an `opt_func` that has a method `cut` needs it',
  'map_batch': 'Parameters:\n'
               '\n'
-              '- `b`: Tuples, named tuples, lists and mappings of anything\n'
+              '- `b`: Tuples, named tuples, lists, mappings and dataclasses of anything\n'
               '- `f`: Applied to what is in them',
  'map_tensors': 'Parameters:\n'
                 '\n'
                 '- `f`: Of as many tensors as there are structures\n'
-                '- `o`: A tensor, or tuples, lists and mappings of them; the rest is left as it is\n'
+                '- `o`: A tensor, or tuples, lists, mappings and dataclasses of them; the rest is left as it is\n'
                 '- `others`: Of the same structure',
  'minimum': 'Parameters:\n'
             '\n'
@@ -1773,7 +1773,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'restored': 'Parameters:\n\n- `learn`: Its modules and optimizers, and those of its callbacks',
  'rows_of': 'Parameters:\n'
             '\n'
-            '- `o`: A batch: a tensor, or tuples, lists and mappings of them; the rest is left as it is\n'
+            '- `o`: A batch: a tensor or array, or tuples, lists, mappings and dataclasses of them; the rest is left '
+            'as it is\n'
             '- `idxs`: A number, for one sample, or what a tensor can be indexed with, for a smaller batch',
  'run_config': 'Parameters:\n\n- `learn`: A learner, when a fit begins',
  'sched_cos': 'Parameters:\n'

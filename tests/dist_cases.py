@@ -366,7 +366,7 @@ class Short:
     def __len__(self): return self.n+1
     def __iter__(self): return iter(torch.arange(self.n*self.bs).view(self.n, self.bs).tolist())
 
-def half_accumulated(end):
+def half_accumulated(end, fp16=False):
     "Epochs whose last step follows no batch: the last one is cancelled, comes not though announced, or is unknown"
     learn,cbs = make(n=40),[GradientAccumulation(20)]
     if end=='short': learn.dls.loaders['train'] = DataLoader(learn.dls.train.dataset, batch_sampler=Short(4, 8))
@@ -376,6 +376,7 @@ def half_accumulated(end):
     def skip(learn):
         if learn.training and learn.iter==4: raise CancelBatchException
     if end=='cancelled': cbs.append(Callback(before_batch=skip))
+    if fp16: cbs += [MixedPrecision('fp16'), GradientClip(.1)]
     with learn.distrib_ctx(): learn.fit(2, cbs=cbs)
     return state(learn)
 

@@ -23,6 +23,7 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     ('dropout_resumed', (), {}), ('fit_with_metrics', (11,), {}), ('preds', ('map',), {}), ('afterwards', (), {}),
     *(('lone_cancel', (name, ev, rank, 3), {}) for ev,name,rank in lone_cancels),
     ('masked_mean', (), {}), *(('half_accumulated', (end,), {}) for end in ('cancelled','short','unknown')),
+    ('half_accumulated', ('unknown', True), {}),
     ('stopped_in_accumulation', (), {}), ('sums', (), {}),
     *(('collectives', (n, by_hand), {}) for n in (4, 8) for by_hand in (False, True))],
     3: [('fit', (), dict(n=53))]}
@@ -114,6 +115,10 @@ def test_a_step_that_follows_no_batch(end):
     """The last batch of an epoch is cancelled, the loader is shorter than its length, or has none: gradients that were
     only added are averaged before the step"""
     ref,_ = same_run(2, 'half_accumulated', end)
+    assert ref['iters'][1]==4
+
+def test_a_step_that_follows_no_batch_in_16_bits():
+    ref,_ = same_run(2, 'half_accumulated', 'unknown', True, eps=3e-3)
     assert ref['iters'][1]==4
 
 def test_a_stop_between_accumulated_batches():

@@ -154,6 +154,46 @@ def test_accumulation_and_mixed_precision(mode):
     mk(grads, data=cut(30)).fit(1)
     assert len(acc)==len(seen)==2 and gap(acc[0], seen[0])<5e-3
 
+class Skips(Callback):
+    "Skips batch 5"
+    run_valid,order = False,-100
+    def before_batch(self):
+        if self.iter==5: raise CancelBatchException
+
+@pytest.mark.parametrize('others', [lambda: (), lambda: (MicroBatch(4),)], ids=['whole','pieces'])
+@pytest.mark.parametrize('first', [True, False])
+@pytest.mark.parametrize('end', ['unknown','cancelled'])
+def test_a_step_that_follows_no_batch_has_true_gradients(end, first, others):
+    "Open windows of 20 and 10 samples: two big batches by hand"
+    norms,opt,steps = [],sgd((m := net()).parameters()),[slice(0, 40), slice(40, 60 if end=='unknown' else 50)]*2
+    for rows in steps:
+        F.cross_entropy(m(X[rows]), Y[rows]).backward()
+        norms.append(nn.utils.clip_grad_norm_(m.parameters(), .1)); opt.step(); opt.zero_grad()
+    seen = []
+    cbs = [GradientAccumulation(40), GradientClip(.1), on(event.before_step, order=-2000 if first else 50)(lambda learn:
+        seen.append(torch.stack([p.grad.norm() for p in learn.model.parameters()]).norm())), *others()]
+    data = DataLoaders(NoLength(cut(10)), device='cpu') if end=='unknown' else cut(10)
+    learn = mk(*cbs, MixedPrecision('fp16'), *([Skips()] if end=='cancelled' else []), data=data).fit(2)
+    assert learn.opt_step==4 and gap(weights(learn.model), weights(m))<2e-3
+    assert torch.allclose(learn.gradient_clip.norms, torch.stack(norms), rtol=.02) and len(seen)==4
+    assert all(o<2 for o in seen)
+
+def test_an_overflow_in_a_step_that_follows_no_batch_skips_it():
+    def spike(learn):
+        if learn.iter==5 and learn.epoch==0: learn.loss_grad = learn.loss*1e38*10
+    learn = mk(GradientAccumulation(40), MixedPrecision('fp16', init_scale=1024.),
+        on(event.after_loss, order=20)(spike), data=DataLoaders(NoLength(cut(10)), device='cpu')).fit(2)
+    assert learn.opt_step==3 and learn.mixed_precision.scaler.get_scale()==512.
+    assert all(p.isfinite().all() for p in learn.model.parameters())
+
+@pytest.mark.parametrize('exc', [CancelStepException, CancelEpochException])
+def test_a_cancelled_step_that_follows_no_batch_leaves_the_next_ones_alone(exc):
+    def cancel(learn):
+        if learn.epoch==0 and learn.train_iter==6: raise exc
+    a,b = (mk(GradientAccumulation(40), *amp, on(event.before_step, order=20)(cancel),
+        data=DataLoaders(NoLength(cut(10)), device='cpu')).fit(2) for amp in ([], [MixedPrecision('fp16')]))
+    assert a.opt_step==b.opt_step==3 and gap(weights(a.model), weights(b.model))<2e-3
+
 @pytest.mark.parametrize('summed',
     [lambda: partial(F.cross_entropy, reduction='sum'), lambda: CrossEntropyLossFlat(reduction='sum')],
     ids=['partial','flat'])

@@ -210,6 +210,46 @@ def test_micro_batches_with_others(name, first, y):
             loss_func=F.cross_entropy if y is Y else F.mse_loss).fit(3).model)
     assert gap(run(), run(MicroBatch(4)))<1e-6
 
+# A model whose own loss is about the next tokens
+class NextToken(nn.Module):
+    def __init__(self): super().__init__(); torch.manual_seed(0); self.e = nn.Embedding(9, 9)
+    def forward(self, ids, labels=None):
+        o = self.e(ids)
+        if labels is None: return dict(logits=o)
+        return dict(logits=o, loss=F.cross_entropy(o[:,:-1].reshape(-1, 9), labels[:,1:].reshape(-1)))
+
+def next_tokens(none_in=None):
+    gen = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, 9, (24, 6), generator=gen)
+    labels = ids.masked_fill(torch.rand(24, 6, generator=gen)<.4, -100)
+    if none_in is not None: labels[none_in] = -100
+    return ids,labels
+
+@pytest.mark.parametrize('bs,none_in', [(3, None), (4, None), (1, None), (1, 0), (1, 3), (2, slice(0, 2))])
+def test_a_loss_of_next_tokens_in_pieces(bs, none_in):
+    "Step, perplexity and accuracy are those of the big batch, by hand"
+    ids,labels = next_tokens(none_in)
+    data = [dict(ids=ids[i:i+6], labels=labels[i:i+6]) for i in range(0, 24, 6)]
+    learn = Learner(DataLoaders(data, device='cpu'), NextToken(), opt_func=torch.optim.SGD, lr=.5,
+        metrics=[accuracy, Perplexity()], default_cbs=False, cbs=[TrainEvalCallback, Recorder(train_metrics=True)])
+    learn.fit(1, cbs=[GradientAccumulation(24), MicroBatch(bs)])
+    m = NextToken()
+    scores = m(ids)['logits'][:,:-1]
+    loss = F.cross_entropy(scores.reshape(-1, 9), labels[:,1:].reshape(-1)); loss.backward()
+    assert torch.allclose(learn.model.e.weight, m.e.weight-.5*m.e.weight.grad, atol=1e-6)
+    kept = labels[:,1:]!=-100
+    row = learn.recorder.rows[-1]
+    assert row.train_perplexity==pytest.approx(loss.exp().item(), rel=1e-5)
+    assert row.train_accuracy==pytest.approx((scores.argmax(-1)==labels[:,1:])[kept].float().mean().item())
+
+def test_a_first_batch_without_targets_does_not_hide_the_loss_of_next_tokens():
+    ids,labels = next_tokens(slice(0, 6))
+    data = [dict(ids=ids[i:i+6], labels=labels[i:i+6]) for i in range(0, 24, 6)]
+    learn = Learner(DataLoaders(data, device='cpu'), NextToken(), opt_func=torch.optim.SGD, lr=0.)
+    seen = []
+    learn.fit(1, cbs=Callback(after_batch=lambda learn: seen.append((learn.pred.shape[1], learn.y.shape[1]))))
+    assert seen[1:]==[(5, 5)]*3
+
 def test_accumulated_tokens_of_micro_batches():
     x,y = tokens()
     def run(bs, *cbs):

@@ -1,4 +1,5 @@
 "Numbers that were wrong once without a word, each beside its value by hand"
+from dataclasses import dataclass
 import copy,os,pickle
 from functools import partial
 import pytest,torch
@@ -283,3 +284,91 @@ def test_seeds_up_to_the_limit_are_counted():
     found = (c.seeds_needed(e, [1., 1.]) for e in torch.linspace(.045, .038, 30).tolist())
     n = next(n for n in found if n is None or n>8192)
     assert n is not None and 8192<n<=10_000
+
+# Samples of batches that are more than tensors
+@dataclass
+class Out: value:torch.Tensor
+
+@dataclass(frozen=True)
+class Both:
+    a:torch.Tensor
+    b:object = None
+
+class Plain:
+    def __init__(self, value): self.value = value
+
+P,V,W = (torch.randn(8, generator=torch.Generator().manual_seed(i)) for i in range(3))
+def weighted_mse(p, y, w): return ((p-y)**2*torch.as_tensor(w)).mean()
+@pytest.mark.parametrize('given', [lambda w: w, lambda w: w.numpy(), lambda w: w.tolist(), lambda w: tuple(w.tolist())],
+    ids=['tensor','array','list','tuple'])
+def test_weights_of_samples_go_with_their_sample(given):
+    assert torch.allclose(per_sample(weighted_mse)(P, V, given(W)), (P-V)**2*W)
+
+@pytest.mark.parametrize('pred,targ', [(Out(P), V), (Out(P), Out(V)), (Both(P, b=[Out(V)]), V)])
+def test_dataclasses_are_cut_into_samples(pred, targ):
+    def tensor(o): return next(o for o in vars(o).values() if isinstance(o, torch.Tensor)) if hasattr(o, '__dict__') \
+        and not isinstance(o, torch.Tensor) else o
+    losses = per_sample(lambda p, t: ((tensor(p)-tensor(t))**2).mean())(pred, targ)
+    assert torch.allclose(losses, (P-V)**2)
+
+def test_what_is_for_all_samples_is_left_whole():
+    "Weights of classes, and a hidden state that has its samples along the second axis"
+    scores,y,w,h = torch.randn(8, 3),torch.arange(8)%3,torch.tensor([1.,2,3]),torch.randn(2, 8, 4)
+    def loss(pred, y, w): return (F.cross_entropy(pred[0], y, reduction='none')*w[y] + pred[1].sum((0,2))).mean()
+    expected = F.cross_entropy(scores, y, reduction='none')*w[y] + h.sum((0,2))
+    assert torch.allclose(per_sample(loss)((scores, h), y, w), expected, atol=1e-5)
+
+@pytest.mark.parametrize('pred', [Plain(P), torch.distributions.Normal(P, 1.)])
+def test_predictions_that_cannot_be_cut_have_no_losses_of_samples(pred):
+    def loss(p, y): return ((getattr(p, 'value', None) if isinstance(p, Plain) else p.mean)-y).square().mean()
+    with pytest.raises(ValueError, match=f"`loss` cannot be computed for each sample alone. A `{type(pred).__name__}` "
+            "cannot be cut into samples: put tensors or arrays in its place"): per_sample(loss)(pred, V)
+
+class Wrapped(nn.Module):
+    def __init__(self, wrap): super().__init__(); torch.manual_seed(0); self.net,self.wrap = nn.Linear(3, 1),wrap
+    def forward(self, x): return self.wrap(self.net(x)[:,0])
+def out_squares(o, y, w=1.): return ((o.value-y)**2*torch.as_tensor(w)).mean()
+out_squares.n_items = lambda *targs: len(targs[0])
+def wrapped_batch():
+    gen = torch.Generator().manual_seed(0)
+    return torch.randn(8, 3, generator=gen),torch.randn(8, generator=gen),torch.rand(8, generator=gen)
+
+@pytest.mark.parametrize('given', [lambda w: w.numpy(), lambda w: w.tolist()], ids=['array','list'])
+@pytest.mark.parametrize('wrap', [Out, Plain])
+def test_pieces_have_their_own_weights(given, wrap):
+    x,y,w = wrapped_batch()
+    m = Wrapped(wrap)
+    out_squares(m(x), y, w).backward()
+    dls = DataLoaders([(x, y, given(w))], device='cpu', split=lambda b: ((b[0],), b[1:]))
+    seen = []
+    learn = Learner(dls, Wrapped(wrap), out_squares, opt_func=torch.optim.SGD, lr=1.)
+    learn.fit(1, cbs=[MicroBatch(3), Callback(after_batch=lambda learn: seen.append(learn.pred))])
+    assert torch.allclose(learn.model.net.weight, m.net.weight-m.net.weight.grad, atol=1e-6)
+    if wrap is Out: assert torch.allclose(seen[0].value, m(x).value)
+    else: assert seen[0] is None
+
+def test_inputs_that_cannot_be_cut_are_refused_in_pieces():
+    x,y,_ = wrapped_batch()
+    dls = DataLoaders([(x, Plain(x), y)], device='cpu')
+    with pytest.raises(ValueError, match="A `Plain` cannot be cut into samples: put tensors or arrays in its place"):
+        Learner(dls, Wrapped(Out), out_squares).fit(1, cbs=MicroBatch(3))
+
+@pytest.mark.parametrize('given', [lambda w: w.numpy(), lambda w: w.tolist(), Plain], ids=['array','list','object'])
+def test_targets_that_would_not_be_mixed_are_refused(given):
+    x,y,w = wrapped_batch()
+    dls = DataLoaders([(x, y, given(w))], device='cpu', split=lambda b: ((b[0],), b[1:]))
+    with pytest.raises(ValueError, match="`MixUp` mixes tensors, but the batch has a `(ndarray|list|Plain)` of 8"):
+        Learner(dls, Wrapped(Out), out_squares).fit(1, cbs=MixUp())
+
+def test_targets_in_dataclasses_are_mixed():
+    x,y,_ = wrapped_batch()
+    seen,dls = [],DataLoaders([(x, Out(y))], device='cpu')
+    def loss(o, t): return ((o.value-t.value)**2).mean()
+    Learner(dls, Wrapped(Out), loss).fit(1, cbs=[MixUp(), Callback(
+        after_batch=lambda learn: seen.append((learn.x, learn.y.value)))])
+    A = torch.cat([x, y[:,None]], 1) # each mixed row is on the line between two rows
+    B = torch.cat([seen[0][0], seen[0][1][:,None]], 1)
+    assert not torch.allclose(B, A)
+    for b in B:
+        gaps = [((b-q)-(p-q)*((b-q)@(p-q)/((p-q)@(p-q)).clamp(min=1e-9))).abs().max() for p in A for q in A]
+        assert min(gaps)<1e-5

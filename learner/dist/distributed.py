@@ -198,7 +198,7 @@ def _check_shard(name, v):
 class Distributed(Callback):
     "Train in all processes of the process group, each with its part of every batch, with the numbers of one process"
     order,watches,only_one = -900,True,True # before all that looks at the loss or at metrics
-    first_at = 'after_validate', # and there before the recorder
+    first_at = 'after_validate','before_step' # before the recorder, and before gradients are unscaled
     member = engine = None
     @checked(count=callable, timeout='>0', shard=_check_shard)
     def __init__(self,

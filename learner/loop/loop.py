@@ -268,11 +268,16 @@ def find_loss(learn):
     "Loss of a batch of named fields, or of a model that returns its own. `pred` becomes the predictions"
     loss,learn.pred = loss_and_pred(learn, learn.pred)
     if learn.loss_func is not None or not learn.yb or loss is None: return loss
-    if learn.iter==0 or learn.recognized_loss is None: learn.recognized_loss = recognize(loss, learn.pred, *learn.yb)
-    if learn.recognized_loss[1]:
-        pred,targ = shifted(learn.pred, *learn.yb)
-        learn.pred,learn.yb = pred,(targ,)
+    if learn.iter==0 or learn.recognized_loss is None:
+        learn.recognized_loss = recognize(loss, learn.pred, *learn.yb) or learn.recognized_loss
+    learn.pred,learn.yb = aligned(learn, learn.pred, learn.yb)
     return loss
+
+def aligned(learn, pred, yb):
+    "Predictions and targets, shifted if the model's own loss is one of `shifted` ones"
+    if not learn.recognized_loss or not learn.recognized_loss[1]: return pred,yb
+    pred,targ = shifted(pred, *yb)
+    return pred,(targ,)
 
 def check_loss(learn):
     "Say what is wrong with a loss that cannot be differentiated"

@@ -159,7 +159,9 @@ def shifted(pred, targ):
 
 @torch.no_grad()
 def recognize(loss, pred, *targs):
-    "The usual loss that has the value `loss`, or None, and whether it is of `shifted` predictions and targets"
+    """The usual loss that has the value `loss`, or None, and whether it is of `shifted` predictions and targets. Of a
+    NaN, which a mean over no targets is, nothing can be told, and the result is None"""
+    if isinstance(loss, torch.Tensor) and loss.isnan().any(): return
     ok = len(targs)==1 and all(isinstance(o, torch.Tensor) for o in (loss, pred, *targs)) and pred.is_floating_point()
     if not ok: return None,False
     targ,best,res = targs[0],1e-3 if loss.dtype in (torch.float32,torch.float64) else 1e-2,(None,False)

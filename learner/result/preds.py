@@ -23,11 +23,12 @@ from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.callback import Callback
 from ..core.checks import checked,is_whole,short_name,whole
-from ..data.loaders import DataLoaders,check_choice,find_bs,length,rows_of,single
+from ..data.loaders import DataLoaders,check_choice,find_bs,length,single,tensors_in
 from ..data.sampling import by_number,in_order
 from ..record.rows import Rows
 from ..loop.inference import check_parts
 from ..loop.learner import Learner
+from ..technique.micro_batch import along_any,rows_cut
 from ..model.files import path_in
 from ..measure.phase import Skipped,cancelled_by,train_only
 from ..measure.batch_checks import check_average
@@ -44,21 +45,27 @@ def _check_apart(loss_func, whole, alone):
         f"{', '.join(f'{o:.4g}' for o in alone[:3].tolist())}{', …' if len(alone)>3 else ''}: "
         f"`{short_name(loss_func)}` compares samples with each other, and no sample has a loss of its own")
 
-def _check_sum(loss_func, together, alone, pred, yb):
+def _apart(loss_func, bs, pred, yb):
+    "Predictions and targets of each of `bs` samples, as a batch of one"
+    try: return [rows_cut((pred, *yb), slice(i, i+1), bs, along_any) for i in range(bs)]
+    except ValueError as e:
+        raise ValueError(f"`{short_name(loss_func)}` cannot be computed for each sample alone. {e}; "
+            "or give the loss an argument `reduction`, which is 'none' here") from e
+
+def _check_sum(loss_func, together, alone, rows, pred, yb):
     "Warn of a loss that is neither the average of the losses of samples nor their sum: of one with weights in it"
     if torch.isclose(together, alone.nansum(), rtol=1e-4): return
     n_of = items_in_phase()
-    n = [float(n_of(SimpleNamespace(xb=(), yb=rows_of(yb, slice(i, i+1)), loss_func=loss_func)))
-        for i in range(len(alone))]
+    n = [float(n_of(SimpleNamespace(xb=[*tensors_in(p)], yb=ys, loss_func=loss_func))) for p,*ys in rows]
     kept = [(float(v), o) for v,o in zip(alone, n) if o and not v.isnan()]
     if not kept or not torch.equal(loss_func(pred, *yb), together): return # it has a state
     check_average(loss_func, short_name(loss_func), sum(v*o for v,o in kept)/sum(o for _,o in kept), [(pred, *yb)],
         "So the losses of samples leave out what it weights samples by. Give it an argument `reduction`, which is "
         "'none' here, as in `partial(F.cross_entropy, weight=w)`", 'for the first batch', 'each sample alone')
 
-def _of_each(loss_func, losses, yb):
+def _of_each(loss_func, losses, bs, yb):
     "From losses of all elements to one for each sample"
-    losses,how,targ = losses.reshape(find_bs(yb), -1),reduction_of(loss_func),yb[0] if len(yb)==1 else None
+    losses,how,targ = losses.reshape(bs, -1),reduction_of(loss_func),yb[0] if len(yb)==1 else None
     if how in ('sum','batchmean'): return losses.sum(1)
     counts = isinstance(targ, torch.Tensor) and not targ.is_floating_point() and targ.numel()==losses.numel()
     if not counts: return losses.mean(1)
@@ -74,18 +81,20 @@ def per_sample(
     checked = False
     def _f(pred, *yb):
         nonlocal checked
-        bs = find_bs(yb)
+        bs = find_bs([*tensors_in((yb, pred))])
+        if bs is None: raise ValueError("There is no tensor in the predictions and targets of "
+            f"`{short_name(loss_func)}` that says how many samples there are")
         if bs==0: return torch.zeros(0)
         res = None if f is None else f(pred, *yb)
-        if res is not None and res.numel()%bs==0 and (res.ndim or bs==1): return _of_each(loss_func, res, yb)
-        rows = [slice(i, i+1) for i in range(bs)]
-        res = torch.stack([loss_func(rows_of(pred, o), *rows_of(yb, o)) for o in rows]).reshape(bs, -1).mean(1)
+        if res is not None and res.numel()%bs==0 and (res.ndim or bs==1): return _of_each(loss_func, res, bs, yb)
+        rows = _apart(loss_func, bs, pred, yb)
+        res = torch.stack([loss_func(*o) for o in rows]).reshape(bs, -1).mean(1)
         if bs>1 and not checked:
             checked = True
             with torch.no_grad():
                 together = torch.as_tensor(loss_func(pred, *yb))
                 _check_apart(loss_func, together, res)
-                _check_sum(loss_func, together, res.detach(), pred, yb)
+                _check_sum(loss_func, together, res.detach(), rows, pred, yb)
         return res
     return _f
 

@@ -8,33 +8,53 @@ The loader gives batches that are too large for the device. `MicroBatch` cuts ea
 __all__ = ['MicroBatch']
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #imports
-from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+import numpy as np
 import torch
 from ..core.checks import checked,no_closure,only_one,short_name,whole
 from ..core.callback import Callback
 from ..data.generators import random_state,set_random_state
-from ..data.loaders import find_bs,map_batch,map_tensors
+from ..data.loaders import find_bs,map_batch,map_tensors,parts_in
 from ..model.loss_properties import is_summed,n_items
 from ..model.optimizer import params_of
 from ..measure.batch_checks import check_average,average_unknown
 from .gradients import warn_mixed_means
 from .mixed_precision import MixedPrecision
-from ..loop.loop import check_loss
+from ..loop.loop import aligned,check_loss
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #cut_and_join
-def rows_cut(o, rows, bs):
-    "The `rows` of everything that has `bs` of them"
+def lists_samples(o, bs):
+    "Whether `o` is an array, list or tuple that has something for each of `bs` samples: names, for example"
+    if isinstance(o, np.ndarray): return o.ndim>0 and len(o)==bs
+    if not isinstance(o, (list,tuple)) or len(o)!=bs: return False
+    return all(find_bs(p) is None if isinstance(o, list) else isinstance(p, (str,int,float)) for p in o)
+
+def is_opaque(o, bs=None):
+    "Whether `o` holds tensors, or something for each of `bs` samples, and cannot be cut: a distribution, for example"
+    if isinstance(o, (torch.Tensor,np.ndarray,str,bytes,type)) or parts_in(o) is not None: return False
+    if any(isinstance(p, torch.Tensor) for p in getattr(o, '__dict__', {}).values()): return True
+    return bs is not None and hasattr(o, '__len__') and len(o)==bs
+
+def refused(o, rows, bs): raise ValueError(f"Batches are cut along the first axis, which has {bs} samples, "
+    f"but a tensor of the batch has shape {tuple(o.shape)}")
+
+def along_any(o, rows, bs):
+    "The `rows` along the first axis with `bs`; a tensor without one is for all samples"
+    axis = next((i for i,n in enumerate(o.shape) if n==bs), None)
+    return o if axis is None else o[(*[slice(None)]*axis, rows)]
+
+def rows_cut(o, rows, bs, otherwise=refused):
+    "The `rows` of everything that has `bs` of them; `otherwise(o, rows, bs)` of tensors with another first axis"
     if isinstance(o, torch.Tensor):
         if not o.ndim or len(o)==1: return o # for all samples
-        if len(o)!=bs: raise ValueError(f"Batches are cut along the first axis, which has {bs} samples, "
-            f"but a tensor of the batch has shape {tuple(o.shape)}")
-        return o[rows]
-    if isinstance(o, list) and len(o)==bs and all(find_bs(p) is None for p in o): return o[rows] # names, for example
-    return map_batch(o, lambda p: rows_cut(p, rows, bs))
+        return o[rows] if len(o)==bs else otherwise(o, rows, bs)
+    if lists_samples(o, bs): return o[rows]
+    if is_opaque(o, bs): raise ValueError(f"A `{type(o).__name__}` cannot be cut into samples: "
+        "put tensors or arrays in its place, or a tuple, dict or dataclass of them")
+    return map_batch(o, lambda p: rows_cut(p, rows, bs, otherwise))
 
-def last(parts): return parts[-1]
+def last(parts): return None if is_opaque(parts[-1]) else parts[-1]
 
 def rows_joined(parts, ns, alike=last):
     "The output of the whole batch, from the `parts` of pieces with `ns` samples; `alike(parts)` of what has no rows"
@@ -44,8 +64,10 @@ def rows_joined(parts, ns, alike=last):
         axis = next((i for i in range(o.ndim) if all(p.shape[i]==n for p,n in zip(parts, ns))), None)
         return alike(parts) if axis is None else torch.cat(parts, axis)
     if isinstance(o, list) and [*map(len, parts)]==[*ns] and find_bs(parts) is None: return sum(parts, []) # names
-    if not isinstance(o, (tuple,list,Mapping)) or len({*map(len, parts)})>1: return alike(parts)
-    rest = [iter(p.values() if isinstance(p, Mapping) else p) for p in parts[1:]]
+    if isinstance(o, np.ndarray) and all(map(lists_samples, parts, ns)): return np.concatenate(parts)
+    inner = [*map(parts_in, parts)]
+    if any(p is None for p in inner) or len({*map(len, inner)})>1: return alike(parts)
+    rest = [*map(iter, inner[1:])]
     return map_batch(o, lambda p: rows_joined([p, *map(next, rest)], ns, alike))
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #Gradients
@@ -81,6 +103,7 @@ def weighted(loss, w):
 class _Whole:
     "What the pieces of a batch add up to"
     pred:object
+    yb:object
     loss:torch.Tensor
     loss_grad:torch.Tensor
     factor:object # The gradients of the pieces, times this, are those of the batch
@@ -111,11 +134,12 @@ class _CutBatch:
 
     def run(self, n) -> _Whole:
         "Forward and backward in pieces of at most `n` samples"
-        learn,preds,ns,losses,total,n_pieces = self.learn,[],[],[],0.,-(-self.bs//n)
+        learn,parts,ns,losses,total,early,n_pieces = self.learn,[],[],[],0.,0,-(-self.bs//n)
         for i in range(n_pieces):
             rows = slice(i*self.bs//n_pieces, (i+1)*self.bs//n_pieces) # sizes as equal as can be
-            self._predict(rows)
-            preds.append(map_tensors(torch.Tensor.detach, learn.pred)); ns.append(rows.stop-rows.start)
+            yb = self._predict(rows)
+            parts.append((map_tensors(torch.Tensor.detach, learn.pred), learn.yb)); ns.append(rows.stop-rows.start)
+            if learn.recognized_loss is None: early = len(parts)
             w = self._weight()
             if not isinstance(w, torch.Tensor) and not w: continue # the average of nothing is NaN, as is its gradient
             self._backward(w*self.scale)
@@ -123,15 +147,19 @@ class _CutBatch:
             total = 1. if self.summed else total+w
         if losses: loss,loss_grad = [sum(o)/total for o in zip(*losses)]
         else: loss,loss_grad = learn.loss.detach(),learn.loss_grad.detach()
-        return _Whole(rows_joined(preds, ns), loss, loss_grad, 1/((total+(total==0))*self.scale))
+        parts[:early] = [aligned(learn, *o) for o in parts[:early]] # before the model's own loss was recognized
+        preds,ybs = zip(*parts)
+        yb = self.yb if learn.yb is yb else rows_joined(ybs, ns) # they were shifted, as the predictions are
+        return _Whole(rows_joined(preds, ns), yb, loss, loss_grad, 1/((total+(total==0))*self.scale))
 
     def _predict(self, rows):
         learn = self.learn
         def part(o): return rows_cut(o, rows, self.bs)
         self.forget()
-        learn.xb,learn.yb = part(self.xb),part(self.yb)
+        learn.xb,learn.yb = part(self.xb),(yb := part(self.yb))
         learn('split_batch', part)
         self.forward()
+        return yb
 
     def _weight(self):
         "The share of the piece that was just predicted. The value of a count is waited for"
@@ -194,6 +222,7 @@ class MicroBatch(Callback):
         batch = _CutBatch(learn, forward, self.count)
         with batch.restored(), _Gradients(learn.opt) as grads:
             res = self._as_fits(batch, grads) if self.bs=='auto' else batch.run(self.bs)
+        learn.yb = res.yb
         self._compare(res)
         whole = res.loss_grad.clone().requires_grad_()
         learn.pred,learn.loss,learn.loss_grad = res.pred,res.loss,whole.clone() # no leaf: it can be changed in place

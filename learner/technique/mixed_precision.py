@@ -62,6 +62,7 @@ def _hopeless(scale): return RuntimeError(
 class MixedPrecision(Callback):
     "Run model and loss in 16 bits where safe; with `fp16`, scale the loss, and skip steps whose gradients overflow"
     order = 10
+    first_at = 'before_step', # all others see gradients that are unscaled
     _stateattrs = ('scaler_state',)
     @checked(amp_mode=..., init_scale='>0', growth_factor='>1', backoff_factor='(0,1)', growth_interval='>=1')
     def __init__(self,
@@ -80,7 +81,8 @@ class MixedPrecision(Callback):
     def before_fit(self):
         device = self.learn.device.type
         self.autocast = _Autocast(device, _dtypes[self.amp_mode])
-        self.pending = self.overflow = False # gradients are unscaled, but the scale not updated; they are not finite
+        self.scaled = True # gradients, if there are any: those of earlier batches too
+        self.pending = self.overflow = False # gradients were unscaled, but the scale not updated; they are not finite
         no_closure(self)
         _check_device(device, self.amp_mode)
         if any(isinstance(o, MixedPrecision) and o is not self for o in self.learn.cbs): raise ValueError(
@@ -106,15 +108,18 @@ class MixedPrecision(Callback):
     def after_loss(self): self.autocast.close()
     def cleanup_batch(self):
         self.autocast.end()
-        if self.pending and self.learn.training: self._scale_again()
+        if self.learn.training: self._scale_again()
+    def cleanup_train(self): self._forget() # the step that followed the last batch may have been cancelled
 
     # Scaling
     def before_backward(self):
-        if self.scaler: self.learn.loss_grad = self.scaler.scale(self.learn.loss_grad)
+        if not self.scaler: return
+        self.learn.loss_grad = self.scaler.scale(self.learn.loss_grad)
+        self.scaled = True
 
     def after_backward(self):
-        if not self.scaler or not _with_grads(self.learn.opt): return
-        self.pending,self.overflow = True,True
+        if not self.scaler or not self.scaled or not _with_grads(self.learn.opt): return
+        self.scaled,self.pending,self.overflow = False,True,True
         self.scaler.step(self) # unscales, and calls our `step` if all is finite
 
     @property
@@ -122,6 +127,7 @@ class MixedPrecision(Callback):
     def step(self): self.overflow = False
 
     def before_step(self):
+        self.after_backward() # it has not run where a step is taken for earlier batches
         if self.pending and self.overflow: raise CancelStepException('gradients overflowed in fp16')
     def after_step(self):
         if self.pending: self.scaler.update()
@@ -131,10 +137,16 @@ class MixedPrecision(Callback):
             raise _hopeless(scale)
 
     def _scale_again(self):
-        "No step was tried: as if the gradients had not been unscaled"
-        self.pending = False
+        "Gradients that are left wait for a later step: as if they had not been unscaled"
+        if self.scaled or not self.scaler: return
         for p in _with_grads(self.learn.opt): p.grad = self.scaler.scale(p.grad)
-        self._new_scaler(self.scaler.state_dict()) # one that has not unscaled anything
+        self.scaled = True
+        self._forget()
+
+    def _forget(self):
+        "No step was tried: have a scaler that has not unscaled anything"
+        if self.pending: self._new_scaler(self.scaler.state_dict())
+        self.pending = False
 
 # %% ../../nbs/technique/01_mixed_precision.ipynb #methods
 @patch

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 from ..core.checks import checked,no_closure,only_one,short_name
 from ..core.callback import Callback
-from ..data.loaders import leaves_in,map_batch
+from ..data.loaders import leaves_in,map_batch,parts_in
 from ..model.loss_properties import has_mixed_means,items_of,reduction_of,unreduced
+from .micro_batch import is_opaque,lists_samples
 
 # %% ../../nbs/technique/07_mixup.ipynb #nested
 def _rebuilt(o, parts):
     "The structure of `o`, with other leaves, from the iterator `parts`"
-    nested = isinstance(o, (tuple,list,Mapping))
-    return map_batch(o, lambda v: _rebuilt(v, parts)) if nested else next(parts)
+    return next(parts) if parts_in(o) is None else map_batch(o, lambda v: _rebuilt(v, parts))
 
 def _mixable(o): return isinstance(o, Tensor) and o.is_floating_point()
 
@@ -31,6 +31,13 @@ def _lerp(a, b, w):
     if a is b: return a # one for all samples
     if w.ndim: w = w.reshape(-1, *[1]*(a.ndim-1))
     return (a*(1-w) + b*w).to(a.dtype)
+
+def _check_tensors(o, n, name):
+    "Refuse what has something for each of `n` samples and is no tensor: it would not be mixed"
+    if isinstance(o, Tensor): return
+    if lists_samples(o, n) or is_opaque(o, n): raise ValueError(f"`{name}` mixes tensors, but the batch has "
+        f"a `{type(o).__name__}` of {n} samples: put a tensor in its place, such as `torch.as_tensor(…)`")
+    for p in parts_in(o) or (): _check_tensors(p, n, name)
 
 def _permuted(o, perm, name):
     "The other sample of each pair; `name` of the callback is for the error"
@@ -92,6 +99,7 @@ class MixHandler(Callback):
         name = type(self).__name__
         if first is None or isinstance(xb, Mapping) or not y: raise ValueError(
             f"`{name}` needs batches of inputs and targets: `DataLoaders(…, split=f)` says which is which")
+        if len(first)>1: _check_tensors([*xb, *yb], len(first), name)
         perm = torch.randperm(len(first), device=first.device)
         def other(o): return _permuted(o, perm, name)
         x,lam = self.mix(tuple(x), tuple(map(other, x)), self._shares(first, y))
