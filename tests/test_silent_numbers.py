@@ -372,3 +372,21 @@ def test_targets_in_dataclasses_are_mixed():
     for b in B:
         gaps = [((b-q)-(p-q)*((b-q)@(p-q)/((p-q)@(p-q)).clamp(min=1e-9))).abs().max() for p in A for q in A]
         assert min(gaps)<1e-5
+
+def masked(p, *t):
+    "An average over what a mask keeps"
+    y,m = t if len(t)==2 else t[0].values() if isinstance(t[0], dict) else t[0] if isinstance(t[0], tuple) \
+        else vars(t[0]).values()
+    return ((p[:,0]-y)**2*m).sum()/m.sum()
+
+@pytest.mark.parametrize('targets', [lambda y,m: dict(y=y, m=m), lambda y,m: (y, m), lambda y,m: Both(y, m)],
+    ids=['dict','tuple','dataclass'])
+def test_a_loss_of_structured_targets_that_is_no_average_is_named(targets):
+    gen = torch.Generator().manual_seed(0)
+    x,y,m = torch.randn(12, 4, generator=gen),torch.randn(12, generator=gen),torch.tensor([1.,0,0,0]+[1.]*8)
+    data = [(x[i:i+4], targets(y[i:i+4], m[i:i+4])) for i in range(0, 12, 4)]
+    torch.manual_seed(0)
+    learn = Learner(DataLoaders(data, data, device='cpu'), nn.Linear(4, 1), masked)
+    with torch.no_grad(): both = masked(learn.model(x[:8]), y[:8], m[:8]).item()
+    with pytest.warns(UserWarning, match='is no average over samples: for the first two batches together it is '
+            f'{both:.4g}'): learn.validate()

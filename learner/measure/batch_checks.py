@@ -17,7 +17,7 @@ from weakref import ref
 import torch
 from ..core.checks import short_name
 from ..data.generators import keep_random,random_state,same_state
-from ..data.loaders import leaves_in,map_tensors,rows_of
+from ..data.loaders import leaves_in,map_tensors,rows_of,tensors_in
 from ..model.loss_properties import has_mixed_means,is_of_own_class,items_of,loss_of,mixed_means
 from ..model.loss_properties import n_items,n_samples,reduction_of,says_its_items
 from ..model.mapping import fields_for,part_of
@@ -41,18 +41,25 @@ class BatchCheck:
         phase.now = [m for m in phase.now if m is not self]
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #check_average
+def _joined(parts):
+    "Parts of batches as those of one batch: tensors, or structures of tensors with a row for each sample"
+    if isinstance(parts[0], torch.Tensor): return torch.cat(parts)
+    if any(len({*map(torch.Tensor.__len__, leaves_in(o))})!=1 for o in parts): # which refuses all but tensors
+        raise ValueError("a part has no row for each sample")
+    return map_tensors(lambda *ts: torch.cat(ts), *parts)
+
 def _together(f, parts):
     "What `f` gives for all batches together; None if it cannot be called so, or draws random numbers"
     before = random_state()
-    try: res = float(f(*map(torch.cat, zip(*parts))))
-    except Exception: return # batches of different shapes, or of more than tensors
+    try: res = float(f(*map(_joined, zip(*parts))))
+    except Exception: return # batches of different shapes, or of what cannot be joined
     return res if same_state(before, random_state()) else None
 
 def check_average(f, name, mean, parts, then, whole_is='for the first two batches together', part='each'):
     """Warn of a function that is no average over samples. `mean` is the average of its values for each part. It
     returns whether it has warned"""
     if (whole := _together(f, parts)) is None: return False
-    mean,exact = float(mean),parts[0][0].dtype in (torch.float32,torch.float64)
+    mean,exact = float(mean),next(tensors_in(parts[0])).dtype in (torch.float32,torch.float64)
     if not isfinite(whole+mean) or isclose(whole, mean, rel_tol=1e-4 if exact else .1, abs_tol=1e-6): return False
     warnings.warn(f"`{name}` is no average over samples: {whole_is} it is {whole:.4g}, and "
         f"the average of its values for {part} is {mean:.4g}. {then}")
