@@ -2760,6 +2760,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                  'learner/measure/batch_checks.py'),
                                               'learner.measure.batch_checks.OwnLoss.__init__': ( 'measure/batch_checks.html#ownloss.__init__',
                                                                                                  'learner/measure/batch_checks.py'),
+                                              'learner.measure.batch_checks._joined': ( 'measure/batch_checks.html#_joined',
+                                                                                        'learner/measure/batch_checks.py'),
                                               'learner.measure.batch_checks._may_change': ( 'measure/batch_checks.html#_may_change',
                                                                                             'learner/measure/batch_checks.py'),
                                               'learner.measure.batch_checks._own_loss': ( 'measure/batch_checks.html#_own_loss',
