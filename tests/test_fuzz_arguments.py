@@ -57,7 +57,7 @@ inner = set('''Repeatability Dispatcher Loop Events Draws keep_random moving_par
     set_random_state map_batch map_tensors rows_of Rows Position RunConfig LossStream Stopwatch
     ProfileReport MemoryForecast RunTrace Summary Samples Report History Row SuggestedLRs Pieces AnyOf
     CallbackList known_args nearest snake_name scope moments held hold put_back is_summed loss_of
-    loss_per_sample items_in_phase n_items n_samples flat_pair as_double check_several declare find_bs parts_in
+    loss_per_sample items_in_phase n_items n_samples flat_pair as_double check_several declare find_bs
     mk_metric mk_metrics AsFunction html_table show_value text_row text_table Lines Notebook Rich
     atomic_write check_plain file_path sweep_temporary write_plain check_plain unwrapped weights_of Mismatch
     count_elements count_kept activation_of decodes_of has_mixed_means ignore_index_of items_by items_of

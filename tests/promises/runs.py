@@ -186,6 +186,7 @@ def differences(a, b, where=''):
 
 class CtrlC(Callback):
     "Ctrl-C at the `n`-th `ev`"
+    watches = True # its count is of this process, and no part of a run
     def __init__(self, ev, n=1, order=0): self.left,self.order = n,order; super().__init__(**{ev: CtrlC.hit})
     def hit(self):
         self.left -= 1
