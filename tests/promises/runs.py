@@ -186,11 +186,12 @@ def differences(a, b, where=''):
 
 class CtrlC(Callback):
     "Ctrl-C at the `n`-th `ev`"
-    watches = True # its count is of this process, and no part of a run
     def __init__(self, ev, n=1, order=0): self.left,self.order = n,order; super().__init__(**{ev: CtrlC.hit})
     def hit(self):
         self.left -= 1
         if self.left==0: signal.raise_signal(signal.SIGINT)
+    def state_dict(self): return {} # its count is of this process, and no part of a run
+    def load_state_dict(self, state): pass
 
 # Processes that die
 places = ['start','draw','batch','validate','between','save','end']
