@@ -388,6 +388,19 @@ def test_a_loss_that_can_only_be_called_once_per_sample_is_no_comparison(loss):
     p,t = classes()
     assert per_sample(loss)(p, t).shape==(n,)
 
+@pytest.mark.parametrize('loss', [nn.CrossEntropyLoss(), lambda p,t: F.cross_entropy(p, t),
+    lambda p,t: F.cross_entropy(p, t.where(t!=-100, 255), ignore_index=255)], ids=['torch','own','own index'])
+@pytest.mark.parametrize('ignored', [[1, 4], [*range(8)]], ids=['some','all'])
+def test_a_sample_that_the_loss_ignores_costs_nothing_and_one_that_is_no_number_is_seen(loss, ignored):
+    gen.manual_seed(0)
+    p,t = classes()
+    p,t = p[:8].clone(),t[:8].clone()
+    t[ignored] = -100
+    losses = per_sample(loss)(p, t)
+    assert losses.isfinite().all() and (losses==0).nonzero()[:,0].tolist()==ignored
+    p[0] = torch.nan # the loss of the batch is none, either, unless this sample is ignored
+    assert per_sample(loss)(p, t).isnan().nonzero()[:,0].tolist()==([] if 0 in ignored else [0])
+
 # Batches without samples
 @pytest.mark.parametrize('where', [0, 1, 2])
 def test_an_empty_validation_batch_changes_nothing(where):

@@ -274,9 +274,17 @@ def test_regression_has_no_decisions():
         and not learn.ledger.samples().learned.any())
     assert learn.ledger.hardest(3)['loss'].tolist()==sorted(learn.ledger.samples().loss, reverse=True)[:3]
 
-def test_losses_that_are_no_number_come_last():
-    costs = Ledger().accounts.after([visit(0, range(4), [1., float('nan'), 2., float('inf')])])
-    assert costs.hardest(None)['idx'].tolist()==[3, 2, 0, 1]
+def test_losses_that_are_no_number_are_the_hardest():
+    costs = Ledger().accounts.after([visit(0, range(3), [1., float('nan'), 2.])])
+    assert costs.hardest(2)['idx'].tolist()==[1, 2]
+
+def ignoring(p, t): return F.cross_entropy(p, t) # of its own: nobody can see that -100 does not count
+def test_samples_that_are_ignored_are_the_easiest():
+    data = torch.utils.data.TensorDataset(torch.randn(12, 3), torch.tensor([-100, 0, 1]*4))
+    learn = make(dl=DataLoader(data, 4), loss_func=ignoring).fit(1, cbs=Ledger())
+    o = learn.ledger.samples()
+    assert (o.loss[::3]==0).all() and (o.loss>0).sum()==8
+    assert not {0, 3, 6, 9} & {*learn.ledger.hardest(8)['idx']}
 
 def test_samples_that_were_never_learned_come_before_forgotten_ones():
     costs = Ledger().accounts.after(

@@ -108,7 +108,7 @@ class SampleCosts(Accounts):
     ) -> History: # A row for each
         "The samples that have cost most"
         o = self.samples()
-        cost = np.where(np.isnan(o.loss), -np.inf, o.loss) # NaN comes last
+        cost = np.nan_to_num(o.loss, nan=np.inf)
         key = (cost,) if by=='loss' else (cost, np.where(o.learned, o.forgotten, np.iinfo('int32').max))
         best = np.lexsort(key)[::-1][:k]
         return History([Row(**{'idx' if n=='idxs' else n:v[i].item() for n,v in dict(o).items()}) for i in best])

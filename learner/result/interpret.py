@@ -14,7 +14,6 @@ __all__ = ['Interpretation']
 # %% ../../nbs/result/04_interpret.ipynb #imports
 from collections.abc import Iterator
 from functools import cached_property
-from math import inf
 import numpy as np
 import torch
 from ..core.checks import checked
@@ -155,9 +154,8 @@ class Interpretation(Predicted):
         "The largest losses, and where they are"
         if self.losses is None: raise ValueError("There are no losses of samples: the loader has no targets"
             if self._has_losses else no_losses)
-        order = self.losses.nan_to_num(-inf if largest else inf, inf, -inf) # NaN comes last
-        idxs = order.topk(min(k or len(order), len(order)), largest=largest).indices
-        return Row(losses=self.losses[idxs], idxs=idxs, **(dict(items=self._source.items(idxs)) if items else {}))
+        losses,idxs = self.losses.topk(min(k or len(self.losses), len(self.losses)), largest=largest)
+        return Row(losses=losses, idxs=idxs, **(dict(items=self._source.items(idxs)) if items else {}))
 
     @checked(ncols='>=1')
     def show_results(self,

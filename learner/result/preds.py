@@ -52,12 +52,22 @@ def _apart(loss_func, bs, pred, yb):
         raise ValueError(f"`{short_name(loss_func)}` cannot be computed for each sample alone. {e}; "
             "or give the loss an argument `reduction`, which is 'none' here") from e
 
+def _n_items(loss_func, rows):
+    "The number of items that the loss of each of `rows` is an average of, as far as is known"
+    n_of = items_in_phase()
+    return [float(n_of(SimpleNamespace(xb=[*tensors_in(p)], yb=ys, loss_func=loss_func))) for p,*ys in rows]
+
+def _zero_if_ignored(loss_func, together, losses, rows):
+    "An average over no targets is NaN. A sample whose targets are all ignored costs nothing, as in its batch"
+    ignored = losses.isnan()
+    if together.isnan(): # all are ignored, or a sample really has no number
+        ignored &= torch.tensor([n==0 for n in _n_items(loss_func, rows)], device=losses.device)
+    return losses.where(~ignored, 0)
+
 def _check_sum(loss_func, together, alone, rows, pred, yb):
     "Warn of a loss that is neither the average of the losses of samples nor their sum: of one with weights in it"
     if torch.isclose(together, alone.nansum(), rtol=1e-4): return
-    n_of = items_in_phase()
-    n = [float(n_of(SimpleNamespace(xb=[*tensors_in(p)], yb=ys, loss_func=loss_func))) for p,*ys in rows]
-    kept = [(float(v), o) for v,o in zip(alone, n) if o and not v.isnan()]
+    kept = [(float(v), n) for v,n in zip(alone, _n_items(loss_func, rows)) if n and not v.isnan()]
     if not kept or not torch.equal(loss_func(pred, *yb), together): return # it has a state
     check_average(loss_func, short_name(loss_func), sum(v*o for v,o in kept)/sum(o for _,o in kept), [(pred, *yb)],
         "So the losses of samples leave out what it weights samples by. Give it an argument `reduction`, which is "
@@ -89,13 +99,14 @@ def per_sample(
         if res is not None and res.numel()%bs==0 and (res.ndim or bs==1): return _of_each(loss_func, res, bs, yb)
         rows = _apart(loss_func, bs, pred, yb)
         res = torch.stack([loss_func(*o) for o in rows]).reshape(bs, -1).mean(1)
-        if bs>1 and not checked:
-            checked = True
-            with torch.no_grad():
-                together = torch.as_tensor(loss_func(pred, *yb))
+        if (checked or bs==1) and not res.isnan().any(): return res
+        with torch.no_grad():
+            together = torch.as_tensor(loss_func(pred, *yb))
+            if not checked and bs>1 and not together.isnan():
+                checked = True
                 _check_apart(loss_func, together, res)
                 _check_sum(loss_func, together, res.detach(), rows, pred, yb)
-        return res
+        return _zero_if_ignored(loss_func, together, res, rows)
     return _f
 
 # %% ../../nbs/result/01_preds.ipynb #no_losses
