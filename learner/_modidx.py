@@ -2625,6 +2625,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'learner.loop.route.WayBack.__getstate__': ( 'loop/route.html#wayback.__getstate__',
                                                                                  'learner/loop/route.py'),
                                     'learner.loop.route.WayBack.__init__': ('loop/route.html#wayback.__init__', 'learner/loop/route.py'),
+                                    'learner.loop.route.WayBack._cut_validation': ( 'loop/route.html#wayback._cut_validation',
+                                                                                    'learner/loop/route.py'),
                                     'learner.loop.route.WayBack._reset': ('loop/route.html#wayback._reset', 'learner/loop/route.py'),
                                     'learner.loop.route.WayBack.arrive': ('loop/route.html#wayback.arrive', 'learner/loop/route.py'),
                                     'learner.loop.route.WayBack.attributes': ( 'loop/route.html#wayback.attributes',

@@ -439,6 +439,38 @@ def test_what_a_callback_gathers_and_no_resume_restores_is_named(cls, lost, wher
     assert len(said)==(where in lost)
     for o in said: assert re.match(rf"`{cls.__name__}` gathers `(\w+)` in training.* `_stateattrs = \('\1',\)`", o)
 
+class InTraining(Counts):
+    def after_batch(self):
+        if self.training: self.n += 1
+class ByValidation(Counts):
+    def before_validate(self): self.n = 0
+class NamedCount(Counts): _stateattrs = 'n',
+
+@pytest.mark.parametrize('cls,named', [(Counts, True), (Gathers, True), (OfEpoch, True), (InTraining, False),
+    (ByValidation, False), (NamedCount, False)])
+def test_what_is_gathered_in_a_validation_that_was_cut_is_named(cls, named):
+    "One batch of it had run. It begins again, and a count of the same callback would have that batch twice"
+    learn = synth_learner(cbs=cls)
+    def cut(learn):
+        if not learn.training and learn.iter==1: raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt): learn.fit(1, cbs=Callback(before_batch=cut))
+    learn.cbs[-1].run = False
+    learn.validate()
+    learn.cbs[-1].run = True
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter('always')
+        learn.resume(cbs=())
+    assert sum(o.category is Mistake for o in found)==named
+    if cls is NamedCount: assert learn.named_count.n==len(learn.dls.train)+len(learn.dls.valid)
+
+def test_nothing_counts_twice_where_a_fit_was_stopped_before_its_validation():
+    learn = synth_learner(cbs=Counts)
+    stop = on(event.after_batch(once=10, unit='iter'))(lambda learn: learn.at_pause(learn.stop_for_now, stops=True))
+    learn.fit(1, cbs=stop)
+    assert learn.route.stopped.position.next=='validate'
+    with warnings.catch_warnings(): warnings.simplefilter('error', Mistake); learn.resume()
+    assert learn.counts.n==len(learn.dls.train)+len(learn.dls.valid)
+
 def test_a_file_that_is_edited_meanwhile_ends_no_fit(tmp_path):
     "What is read of the code of a callback may have become anything since the callback was imported"
     path = tmp_path/'edited.py'

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader,Subset,SubsetRandomSampler
 from ..core.checks import listed,one_of
+from ..core.events import in_phases
 from ..core.callback import Callback,was_attached
 from ..core.copies import names_in,of_library
 from ..core.tracebacks import of_user
@@ -201,6 +202,7 @@ def check_attached(learn):
 _outside = 'after_create','before_fit','after_cancel_fit','after_fit','cleanup_fit' # what they add is added again
 _again = dict(batch={'before_fit','before_epoch','before_train'}, validate={'before_fit','before_epoch'},
     epoch={'before_fit'}, end={'before_fit'}) # fired by a fit that resumes, before it has arrived
+_in_validation = {*in_phases, 'before_validate'} # fired again, where a validation was cut
 
 def _gathered(cb, functions):
     "By name, the events of the loop where a callback adds to an attribute, and those where it sets one"
@@ -221,11 +223,12 @@ def _not_restored(cb, target, known):
     begins = at.next=='epoch' or (at.next=='batch' and not at.batch)
     by_epoch = {'before_epoch','before_train','after_train','after_validate','after_epoch'}
     if begins or not cb.run_train: in_time |= by_epoch
+    twice = _in_validation if target.cut_validation and cb.run_valid and 'training' not in mentioned(type(cb)) else set()
     def lost(k):
         at_events = sets.get(k, set())
         fresh = at_events & (in_time | adds[k]) or any(ev.startswith('cleanup_') for ev in at_events) # or it is undone
         began = not target.in_memory # with what `__init__` has set, in another process
-        return not fresh and (_again[at.next] & at_events or began)
+        return not fresh and (_again[at.next] & at_events or began or adds[k] & twice)
     return [k for k in sorted(adds.keys()-known) if lost(k)]
 
 def check_state(learn):

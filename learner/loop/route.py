@@ -86,6 +86,7 @@ class Target:
     snapshot:Snapshot # All modules and optimizers
     in_memory:bool    # As in `Stopped`
     by_fit:bool       # By `fit(…, resume=…)`, and not by `resume`: a warning names the overrides
+    cut_validation:bool # The next validation had begun, and begins again
 
 # %% ../../nbs/loop/05_route.ipynb #check_loader
 def _check_loader(stopped, train):
@@ -141,6 +142,7 @@ class WayBack(Route):
     ):
         "Forget the last fit, and set the target of one that resumes"
         learn = self.learn
+        cut_validation = self._cut_validation(stopped)
         self.stopped = self.draws = self.train_on = None
         self._reset()
         attributes = self.attributes # noted now, before callbacks change any
@@ -158,7 +160,12 @@ class WayBack(Route):
         stopped.put_weights()
         state,callbacks = copied((learn.state, stopped.position.callbacks))
         at = replace(stopped.position, state=state, callbacks=callbacks, attributes=there)
-        self.target = Target(at, overrides or {}, everything(learn), stopped.in_memory, by_fit)
+        self.target = Target(at, overrides or {}, everything(learn), stopped.in_memory, by_fit, cut_validation)
+
+    def _cut_validation(self, stopped):
+        "Whether the last pass over a loader was a validation that begins again"
+        if stopped is None or not stopped.in_memory or stopped.position.next!='validate': return False
+        return self.draws is not None and self.draws.dl is not stopped.train
 
     @property
     def attributes(self):
