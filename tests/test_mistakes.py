@@ -462,7 +462,7 @@ def test_what_is_gathered_in_a_validation_that_was_cut_is_named(cls, named):
 
 def test_nothing_counts_twice_where_a_fit_was_stopped_before_its_validation():
     learn = synth_learner(cbs=Counts)
-    stop = on(event.after_batch(once=10, unit='iter'))(lambda learn: learn.at_pause(learn.stop_for_now, stops=True))
+    stop = on(event.after_train)(lambda learn: learn.at_pause(learn.stop_for_now, stops=True))
     learn.fit(1, cbs=stop)
     assert learn.route.stopped.position.next=='validate'
     with warnings.catch_warnings(): warnings.simplefilter('error', Mistake); learn.resume()
