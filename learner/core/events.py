@@ -159,7 +159,7 @@ class Events:
 event = Events([*dict(moments()), *outside_loop])
 
 # %% ../../nbs/core/02_events.ipynb #check_filter
-_train = training_loop[1][1]
+_,(_,_train,_) = training_loop # of a fit, an epoch, and of that the training
 in_phases = {ev for ev in dict(moments(_train)) if not ev.endswith('_train')} # of batches, in training and validation
 
 _units = dict(iter=lambda learn: learn.train_iter, step=lambda learn: learn.opt_step, epoch=lambda learn: learn.epoch+1)

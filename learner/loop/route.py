@@ -11,6 +11,7 @@ __all__ = []
 import os
 from contextlib import contextmanager,nullcontext,suppress
 from dataclasses import dataclass,field,replace
+from functools import partial
 from itertools import count,takewhile
 from typing import Any,NamedTuple
 from ..core.callback import without_refs
@@ -205,20 +206,24 @@ class Pauses(WayBack):
         learn = self.learn
         resumable = learn.mode=='fit' and (learn.training or before!='batch') # not between batches of a validation
         if resumable: self.resume_point = self.here(batch, announced) if before=='batch' else Position.of(learn, before)
-        if self.requests: self._do_due(resumable, before, batch, announced)
-        if resumable and before=='batch': self.resume_point = None # the batch moves on
+        moves = resumable and before=='batch'
+        if due := self.due_requests(resumable) if self.requests else ():
+            if self.deal is None: self._carry_out(due)
+            else: self._carry_out_together(due, partial(self.here, batch, announced) if moves else None)
+        if moves: self.resume_point = None
 
-    def _do_due(self, resumable, before, batch, announced):
-        due = self.due_requests(resumable)
-        together = due and self.deal is not None
-        moves = together and resumable and before=='batch'
-        if moves: self.resume_point = None # until all processes are here, gradients may be those of this one alone
-        with self.deal.pausing(due) if together else nullcontext(): # a model may be in parts
-            if moves:
-                with self.deal.noting(): self.resume_point = self.here(batch, announced)
-            for o in due:
-                self.requests.remove(o) # not all at once: if one fails, a stop that is still waiting is not lost
-                o.f()
+    def _carry_out(self, due):
+        for o in due:
+            self.requests.remove(o) # not all at once: if one fails, a stop that is still waiting is not lost
+            o.f()
+
+    def _carry_out_together(self, due, here):
+        "Do what is due when all processes are here. `here()` reads a position that the next batch moves on"
+        if here: self.resume_point = None # until then, gradients may be those of this process alone
+        with self.deal.pausing(due): # a model may be in parts
+            if here:
+                with self.deal.noting(): self.resume_point = here()
+            self._carry_out(due)
 
     def no_way_back(self):
         "Weights of this moment are lost: the fit cannot be resumed where it is"
