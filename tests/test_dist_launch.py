@@ -190,6 +190,16 @@ def test_a_killed_worker_is_named(rank):
         learn.fit(1, cbs=Fails(rank, killed=True), procs=2)
     assert f'in process {1-rank} of 2' in '\n'.join(e.value.__cause__.__notes__) # what the other had to say
 
+@slow
+@pytest.mark.parametrize('rank', [0, 1])
+def test_a_worker_that_ends_before_it_trains_is_named_and_not_the_one_that_waits_for_it(rank, tmp_path, monkeypatch):
+    from learner.dist.launch import Workers
+    (tmp_path/'sitecustomize.py').write_text(f"import os\nif os.environ.get('RANK')=='{rank}': exit('no memory')")
+    monkeypatch.setattr(Workers._watch, '__defaults__', (2,)) # seconds that the other one is waited for
+    monkeypatch.syspath_prepend(str(tmp_path))
+    said = f'^Process {rank} of 2 has ended with code 1. Its last lines: (?s:.*)no memory'
+    with pytest.raises(RuntimeError, match=said): learner().fit(1, procs=2)
+
 class Ended:
     "A process that runs until it has been looked at some times"
     def __init__(self, looks): self.looks,self.killed = looks,False
@@ -201,7 +211,7 @@ def test_the_first_process_has_time_to_write(writing, rank, killed):
     "When one has ended, another one that still runs is killed, because it hangs, unless it is the first, and writes"
     from learner.dist.launch import Workers
     workers = object.__new__(Workers)
-    workers.writing,workers.procs = writing,[Ended(0), Ended(0)]
+    workers.writing,workers.procs,workers.hung = writing,[Ended(0), Ended(0)],[]
     workers.procs[rank].looks = 6
     workers._watch(grace=0)
     assert [o.killed for o in workers.procs]==[killed and i==rank for i in range(2)]

@@ -494,7 +494,8 @@ def test_sizes_of_figures():
 def test_losses_that_are_no_number_are_the_largest():
     interp = Interpretation(synth_learner())
     interp.__dict__['_seen'] = None,None,None,torch.tensor([2., float('nan'), float('inf'), 3.])
-    assert interp.top_losses().idxs.tolist()==[1, 2, 3, 0] and interp.top_losses(largest=False).idxs.tolist()==[0, 3, 2, 1]
+    assert interp.top_losses().idxs.tolist()==[1, 2, 3, 0]
+    assert interp.top_losses(largest=False).idxs.tolist()==[0, 3, 2, 1]
 
 class Best(nn.Module):
     "The two highest scores and their classes, in torch's own named tuple"

@@ -174,6 +174,7 @@ class Workers:
                 text=True, start_new_session=True)
         self.procs,self.display,self.pressed = [start(o) for o in range(n)],Display(),0
         self.ready = self.writing = False
+        self.hung = [] # numbers of those that were killed here
 
     def wait(self):
         "Print what the first process prints, until all have ended. It gets the first two Ctrl-C; the third kills all"
@@ -208,8 +209,8 @@ class Workers:
         self.end()
 
     def end(self):
-        for o in self.procs:
-            if o.poll() is None: o.kill()
+        for i,o in enumerate(self.procs):
+            if o.poll() is None: o.kill(); self.hung.append(i)
 
 # %% ../../nbs/dist/08_launch.ipynb #as_task
 def sent_to_workers(learn, cbs):
@@ -237,14 +238,17 @@ def as_task(learn, cbs, *more) -> bytes:
             f"{e}. {remedy}. Or train without `procs`, in one process or by `torchrun`") from e
 
 # %% ../../nbs/dist/08_launch.ipynb #fit_in_processes
-def _raise_error(path, codes):
-    "If workers have failed or were killed, raise the error that explains it"
-    n,ended = len(codes),[i for i,o in enumerate(codes) if o]
-    killed = [f"Process {i} of {n} was ended by {signal.Signals(-codes[i]).name}" for i in ended if codes[i]<0]
+def _raise_error(path, codes, hung):
+    "If workers have failed, raise the error that explains it. Those that `hung` when others had ended were killed here"
+    def how(code): return f'was ended by {signal.Signals(-code).name}' if code<0 else f'has ended with code {code}'
+    ended = {i:how(o) for i,o in enumerate(codes) if o and i not in hung}
     errors = [pickle.loads(o.read_bytes()) for o in sorted(path.glob('error*'))]
-    if errors and not killed: raise errors[0]
-    if ended: raise RuntimeError('. '.join([*(killed or [f"Process {ended[0]} of {n} has ended"]), "Its last lines: "
-        + (path/f'err{ended[0]}').read_text()[-2000:]])) from next(iter(errors), None)
+    if errors and all(codes[i]>0 for i in ended): raise errors[0]
+    said = ended or dict.fromkeys(hung, 'did not end with the others, and was killed')
+    if not said: return
+    i = min(said)
+    raise RuntimeError(f"Process {i} of {len(codes)} {said[i]}. Its last lines: "
+        + (path/f'err{i}').read_text()[-2000:]) from next(iter(errors), None)
 
 @patch
 def fit_in_processes(self:Learner,
@@ -268,6 +272,6 @@ def fit_in_processes(self:Learner,
             with uninterrupted(always=True):
                 workers.end()
                 if (path/'result').exists(): take_in(self, every, known, (path/'result').read_bytes())
-        _raise_error(path, [o.returncode for o in workers.procs])
+        _raise_error(path, [o.returncode for o in workers.procs], workers.hung)
     if workers.pressed: raise KeyboardInterrupt("Stopped when everything was done.")
     return self
