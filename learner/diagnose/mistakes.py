@@ -223,7 +223,8 @@ def _not_restored(cb, target, known):
     begins = at.next=='epoch' or (at.next=='batch' and not at.batch)
     by_epoch = {'before_epoch','before_train','after_train','after_validate','after_epoch'}
     if begins or not cb.run_train: in_time |= by_epoch
-    twice = _in_validation if target.cut_validation and cb.run_valid and 'training' not in mentioned(type(cb)) else set()
+    counts_twice = target.cut_validation and cb.run_valid and 'training' not in mentioned(type(cb))
+    twice = _in_validation if counts_twice else set()
     def lost(k):
         at_events = sets.get(k, set())
         fresh = at_events & (in_time | adds[k]) or any(ev.startswith('cleanup_') for ev in at_events) # or it is undone
