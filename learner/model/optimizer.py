@@ -203,7 +203,7 @@ class OptimList(torch.optim.Optimizer):
     def load_state_dict(self, state):
         for o,s in zip(self.opts, state['opts'], strict=True): o.load_state_dict(s)
         self.n = state['n']
-    def __getstate__(self): return dict(vars(self)) # for copies and pickles: torch would leave out the optimizers
+    def __getstate__(self): return own_attrs(self) | dict(defaults={}) # torch would leave out the optimizers
     def __setstate__(self, state): vars(self).update(state)
     def add_param_group(self, group):
         raise TypeError("Add the group to one of the optimizers: `opt.opts[i].add_param_group(…)`")
