@@ -236,7 +236,7 @@ class Pauses(WayBack):
 
     @property
     def can_stop(self):
-        "Whether a stop can end what is running: no inference inside of training, or before the first or after the last epoch"
+        "Whether a stop can end what is running: no inference inside of training, nor one before or after all epochs"
         learn = self.learn
         outer = learn.scopes[:learn.n_outer]
         return learn.mode in ('fit','lr_find') or ('epoch' in outer and 'train' not in outer)
