@@ -160,6 +160,10 @@ def own_attrs(opt) -> dict:
     left = '_wrapped_by_lr_sched' # torch's schedulers leave a `step` that is of this very optimizer
     return {k:v for k,v in vars(opt).items() if k not in of_torch and not hasattr(v, left)}
 
+def step_hooks(opt) -> dict:
+    "Attributes with the hooks of `step`, such as a decoupled weight decay: torch leaves them out of copies"
+    return {k:v for k,v in vars(opt).items() if k in ('_optimizer_step_pre_hooks','_optimizer_step_post_hooks')}
+
 # %% ../../nbs/model/03_optimizer.ipynb #OptimList
 def _check_opts(opts):
     if not opts: raise ValueError("`OptimList` is of one optimizer or more, but got none")
