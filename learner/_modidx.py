@@ -3498,6 +3498,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                'learner/model/optimizer.py'),
                                          'learner.model.optimizer.requires_closure': ( 'model/optimizer.html#requires_closure',
                                                                                        'learner/model/optimizer.py'),
+                                         'learner.model.optimizer.step_hooks': ( 'model/optimizer.html#step_hooks',
+                                                                                 'learner/model/optimizer.py'),
                                          'learner.model.optimizer.switching': ( 'model/optimizer.html#switching',
                                                                                 'learner/model/optimizer.py'),
                                          'learner.model.optimizer.to_eval': ('model/optimizer.html#to_eval', 'learner/model/optimizer.py'),
