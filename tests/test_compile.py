@@ -150,6 +150,16 @@ def test_what_waits_between_model_and_loss_is_named():
     with pytest.raises(ValueError, match='`learn.forward_with` is set already'):
         mk(Compile(with_loss=True, backend='eager'), MicroBatch(5)).fit(1)
 
+def test_a_model_or_a_loss_that_is_replaced_in_the_fit_is_the_one_that_trains():
+    class Replace(Callback):
+        def before_epoch(self):
+            learn = self.learn
+            if learn.epoch==1: learn.loss_func = nn.CrossEntropyLoss(label_smoothing=.3)
+            if learn.epoch==2: learn.model = net(); learn.create_opt()
+    learn,plain = mk(Compile(with_loss=True, backend='eager'), Replace).fit(3),mk(Replace).fit(3)
+    assert same(weights(plain.model), weights(learn.model)) and plain.recorder.raw_losses==learn.recorder.raw_losses
+    assert not same(weights(learn.model), weights(net()))
+
 def test_a_loss_of_the_models_own_is_compiled_with_it():
     class Own(nn.Module):
         def __init__(self): super().__init__(); self.lin = nn.Linear(3, 1)

@@ -33,11 +33,14 @@ used = dict(
     callbacks=lambda: made(cbs=[EarlyStoppingCallback(patience=9), GradientClip(1.), EMA(.9),
         SaveModelCallback(fname=None), MixUp()], metrics=mae).fit(2),
     functions=lambda: made(cbs=[on('after_batch', every=2)(counts)]).fit(2),
-    scheduler=lambda: made().fit(2, cbs=TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1, .5))),
+    scheduler=lambda: made().fit(2, cbs=halving()),
     hooks=lambda: made(cbs=[ActivationStats(), HookCallback(hook=shape)]).fit(1),
     lbfgs=lambda: made(opt_func=torch.optim.LBFGS, lr=.1).fit(1),
     ready_optimizer=lambda: ready(),
+    decay=lambda: made(opt_func=SGD, wd=.5, wd_bn_bias=True).fit(1),
+    decay_of_two=lambda: made(opt_func=two_that_decay, wd=.5, wd_bn_bias=True).fit(1),
     two_optimizers=lambda: made(opt_func=two, lr=.01).fit(1),
+    two_with_a_scheduler=lambda: made(opt_func=two, lr=.01).fit(1, cbs=halving()),
     frozen=lambda: made(splitter=halves).freeze_to(1).fit(1))
 
 class StopsForNow(Callback):
@@ -48,6 +51,8 @@ def shape(m, i, o): return o.shape
 def two(groups):
     ps = [p for g in groups for p in g['params']]
     return OptimList(torch.optim.SGD(ps[:1], lr=.01), torch.optim.Adam(ps[1:], lr=.01), every=[1,2])
+def two_that_decay(groups): return OptimList(SGD(groups, lr=.01))
+def halving(): return TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1, .5))
 def halves(m): return [[m.a],[m.b]]
 def failed():
     learn = made()

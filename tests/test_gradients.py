@@ -186,6 +186,25 @@ def test_an_overflow_in_a_step_that_follows_no_batch_skips_it():
     assert learn.opt_step==3 and learn.mixed_precision.scaler.get_scale()==512.
     assert all(p.isfinite().all() for p in learn.model.parameters())
 
+@pytest.mark.parametrize('ev', ['before_draw','before_batch','after_batch'])
+def test_gradients_that_wait_when_mixed_precision_is_removed_are_no_longer_scaled(ev):
+    def remove(learn):
+        if learn.train_iter==2: learn.remove_cb(MixedPrecision)
+    learn = mk(GradientAccumulation(40), MixedPrecision('fp16'), on(ev)(remove)).fit(1)
+    assert gap(weights(learn.model), weights(mk(GradientAccumulation(40)).fit(1).model))<2e-3
+
+@pytest.mark.parametrize('by', ['one before it','one after it','an overflow'])
+def test_after_a_cancelled_step_the_window_begins_anew(by):
+    "Windows of 20: the step of the first one is cancelled, and the others are those of big batches"
+    def cancel(learn):
+        if learn.iter==1: raise CancelStepException
+    def spike(learn):
+        if learn.iter==1: learn.loss_grad = learn.loss*1e38*10
+    cbs = [on(event.before_step, order=-100 if by=='one before it' else 100)(cancel)]
+    if by=='an overflow': cbs = [MixedPrecision('fp16', init_scale=1024.), on(event.after_loss, order=20)(spike)]
+    learn,big = mk(GradientAccumulation(20), *cbs).fit(1),mk(data=cut(20)[1:]).fit(1)
+    assert learn.opt_step==2 and gap(weights(learn.model), weights(big.model))<(2e-3 if by=='an overflow' else 1e-6)
+
 @pytest.mark.parametrize('exc', [CancelStepException, CancelEpochException])
 def test_a_cancelled_step_that_follows_no_batch_leaves_the_next_ones_alone(exc):
     def cancel(learn):

@@ -65,6 +65,19 @@ def test_a_stop_that_is_asked_for_when_the_fit_is_over():
     learn.fit(1, cbs=Callback(after_fit=lambda self: self.learn.at_pause(self.learn.stop_for_now, stops=True)))
     assert learn.train_iter==3 and learn.mode is None
 
+@pytest.mark.parametrize('ev', ['after_epoch','after_fit'])
+def test_a_stop_that_waits_when_the_fit_is_over_ends_no_validation_after_it(ev):
+    def stop(self):
+        if self.learn.mode=='fit': self.learn.stop_soon()
+    def over(self):
+        if self.learn.mode=='fit': raise CancelFitException('over')
+    results = []
+    def check(self):
+        if self.learn.mode=='fit': results.append(self.learn.validate())
+    cbs = [Callback(**{ev: stop}), Callback(after_epoch=over), Callback(after_fit=check)]
+    learn = synth_learner(3, 2).fit(2, cbs=cbs)
+    assert learn.stop_reason=='over' and len(results)==1 and learn.at is None and learn.train_iter==3
+
 def test_a_request_that_fails_does_not_swallow_a_stop():
     learn = synth_learner(4, 0)
     def ask(learn):

@@ -588,6 +588,16 @@ def test_torch_scheduler_with_accumulation_by_hand_counts_steps():
         cbs=[Accumulate(), TorchScheduler(partial(sched.StepLR, step_size=1, gamma=.5), 'step')])
     assert learn.recorder.lrs==[.1,.1,.05,.05,.025,.025,.0125,.0125]
 
+def test_torch_scheduler_follows_a_step_at_the_end_of_training():
+    "Four batches of 8 and one of 2 in a loader without a length, which accumulation leaves for the end"
+    class NoLength:
+        def __iter__(self): return zip(torch.ones(34, 2).split(8), torch.ones(34, 1).split(8))
+    learn,lrs = mk(opt_func=torch_sgd, lr=.1),[]
+    learn.dls = DataLoaders(NoLength(), device='cpu')
+    learn.fit(2, cbs=[GradientAccumulation(8), TorchScheduler(partial(sched.StepLR, step_size=1, gamma=.5), 'step'),
+        on(event.after_step)(lambda learn: lrs.append(learn.opt.param_groups[0]['lr']))])
+    assert lrs==[.1*.5**i for i in range(10)]
+
 @pytest.mark.parametrize('monitor', ['valid_loss','train_loss','mae'])
 def test_plateau_monitors_any_column(monitor):
     seen = []

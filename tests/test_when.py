@@ -690,6 +690,18 @@ def test_smoke_does_not_change_the_next_fit():
     b.fit(2)
     assert same(a.seen.weights, b.seen.weights) and rows(a)==rows(b) and same(a.ema.avg, b.ema.avg)
 
+@pytest.mark.parametrize('by_hand', [False, True])
+def test_smoke_leaves_what_is_frozen(by_hand):
+    learn = mk(splitter=lambda m: [[p] for p in m.parameters()])
+    next(learn.model.parameters()).requires_grad_(not by_hand)
+    def trained(): return [p.requires_grad for p in learn.model.parameters()]
+    before = trained()
+    learn.smoke(cbs=FreezeSchedule({0: -1}))
+    assert trained()==before
+    frozen = learn.freeze() and trained()
+    learn.smoke(cbs=FreezeSchedule({0: 0}))
+    assert trained()==frozen!=before and learn.unfreeze() and trained()==before
+
 def test_smoke_restores_states_inside_callbacks():
     class Inner:
         n = 0

@@ -23,7 +23,7 @@ from ..core.callback import TrainEvalCallback,refer
 from ..data.loaders import DataLoaders
 from ..model.files import path_in
 from ..model.groups import params
-from ..model.optimizer import Adam,own_attrs,parts_of
+from ..model.optimizer import Adam,own_attrs,parts_of,step_hooks
 from ..measure.kinds import mk_metrics
 from ..record.recorder import Recorder
 from ..record.progress import ProgressCallback
@@ -45,7 +45,7 @@ class CopyMixin(FitMixin):
             raise RuntimeError(f"A Learner cannot be copied or pickled inside a running `{self.mode}`: "
                 "copy it when that is over, or only `learn.model`")
         opts = [] if self.opt is None else [self.opt, *parts_of(self.opt)]
-        own = [(o, own_attrs(o)) for o in opts]
+        own = [(o, own_attrs(o) | step_hooks(o)) for o in opts]
         return {k:v for k,v in vars(self).items() if k not in _of_the_loop} | dict(cbs=[*self.cbs], of_opts=own)
 
     def __setstate__(self, state):

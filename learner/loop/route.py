@@ -236,9 +236,10 @@ class Pauses(WayBack):
 
     @property
     def can_stop(self):
-        "Whether a stop can end what is running: it ends no inference inside of training"
+        "Whether a stop can end what is running: no inference inside of training, nor one before or after all epochs"
         learn = self.learn
-        return learn.mode in ('fit','lr_find') or (learn.n_outer>0 and 'train' not in learn.scopes)
+        outer = learn.scopes[:learn.n_outer]
+        return learn.mode in ('fit','lr_find') or ('epoch' in outer and 'train' not in outer)
 
     def here(self, batch, announced=False, exact=True):
         "The position in training, before batch `batch`"

@@ -160,6 +160,10 @@ def own_attrs(opt) -> dict:
     left = '_wrapped_by_lr_sched' # torch's schedulers leave a `step` that is of this very optimizer
     return {k:v for k,v in vars(opt).items() if k not in of_torch and not hasattr(v, left)}
 
+def step_hooks(opt) -> dict:
+    "Attributes with the hooks of `step`, such as a decoupled weight decay: torch leaves them out of copies"
+    return {k:v for k,v in vars(opt).items() if k in ('_optimizer_step_pre_hooks','_optimizer_step_post_hooks')}
+
 # %% ../../nbs/model/03_optimizer.ipynb #OptimList
 def _check_opts(opts):
     if not opts: raise ValueError("`OptimList` is of one optimizer or more, but got none")
@@ -203,7 +207,7 @@ class OptimList(torch.optim.Optimizer):
     def load_state_dict(self, state):
         for o,s in zip(self.opts, state['opts'], strict=True): o.load_state_dict(s)
         self.n = state['n']
-    def __getstate__(self): return dict(vars(self)) # for copies and pickles: torch would leave out the optimizers
+    def __getstate__(self): return own_attrs(self) | dict(defaults={}) # torch would leave out the optimizers
     def __setstate__(self, state): vars(self).update(state)
     def add_param_group(self, group):
         raise TypeError("Add the group to one of the optimizers: `opt.opts[i].add_param_group(…)`")

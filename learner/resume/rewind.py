@@ -108,7 +108,7 @@ class Rewind(Callback):
         if not self.route.carry: warn_of_workers(self, 'holds the run, so that it can go back exactly')
         self.carried,self.route.carry,self.waiting = self.route.carry,True,False
         self.interval.begin(self.learn)
-        if not self.route.resuming: self.points.clear()
+        if not self.route.resuming: self.points = deque(maxlen=self.keep) # a new one: a trial puts the old one back
         self.of_run = self.learn.lineage[-1].run
         self.learn.held_run = self # a fit's own callbacks are gone when it is over
         self._ask() # the very beginning, or where the fit is resumed

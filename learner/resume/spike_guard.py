@@ -13,10 +13,11 @@ __all__ = ['SpikeGuard']
 
 # %% ../../nbs/resume/08_spike_guard.ipynb #imports
 from collections import deque
-from math import isfinite
+from math import inf,isfinite
 from torch.nn.utils import get_total_norm
 from ..core.checks import checked
 from ..core.events import CancelBatchException
+from ..core.tracebacks import warn
 from ..model.optimizer import params_of
 from ..loop.fitting import run_fit
 from ..record.loss_stream import LossStream
@@ -30,9 +31,12 @@ class Watch:
         self.what,self.factor,self.window = what,factor,window
         self.load([])
 
-    def load(self, recent):
-        "Begin with the values `recent`"
-        self.recent,self.stream,self.n_iters,self.judged = deque(recent, maxlen=self.window),LossStream(),[],0
+    def load(self, recent, waiting=()):
+        "Begin with the values `recent`, and those that are `waiting` to be judged, with the numbers of their batches"
+        values = [v for _,v in waiting]
+        self.recent,self.stream,self.n_iters = deque(recent, maxlen=self.window),LossStream(),[n for n,_ in waiting]
+        self.stream.load_state_dict(dict(_raw=values, _smooth=values, avg=0.))
+        self.judged = 0 # of the values in the stream
 
     def append(self, value, n_iter):
         self.stream.append(value)
@@ -44,11 +48,15 @@ class Watch:
         "The first spike among the values that have arrived and were not judged before"
         values = (self.stream.all() if wait else self.stream.arrived())[0]
         for i in range(self.judged, len(values)):
-            self.judged = i+1
             why = self._why(values[i])
             if why is not None: return self.n_iters[i],f'the {self.what} is {values[i]:.3g}{why}'
+            self.judged = i+1
             self.recent.append(values[i])
         return None
+
+    def pass_over(self, n_iter):
+        "Do not judge batch `n_iter`, nor those before it"
+        while self.judged<len(self.n_iters) and self.n_iters[self.judged]<=n_iter: self.judged += 1
 
     def _why(self, v):
         if not isfinite(v): return ''
@@ -59,6 +67,10 @@ class Watch:
         n = len(self.recent)
         return f', more than {self.factor:g} times the highest of the {n} before it' if top>0 else \
             f', more than the {limit:.3g} that the {n} before it allow'
+
+    def state_dict(self): # which waits for the device
+        values = self.stream.all()[0][self.judged:]
+        return dict(recent=[*self.recent], waiting=[*zip(self.n_iters[self.judged:], values)])
 
 # %% ../../nbs/resume/08_spike_guard.ipynb #SpikeGuard
 class SpikeGuard(Rewind):
@@ -88,11 +100,11 @@ class SpikeGuard(Rewind):
             if isinstance(o, GradientClip) and o.run and o.params is None and o.max_value is None]
         super().before_fit()
 
-    def state_dict(self): return super().state_dict() | dict(recent=[list(o.recent) for o in self.watches_of],
-        left_out=sorted(self.left_out), idxs=self.idxs)
+    def state_dict(self): return super().state_dict() | dict(left_out=sorted(self.left_out), idxs=self.idxs,
+        watches=[o.state_dict() for o in self.watches_of])
     def load_state_dict(self, state):
         super().load_state_dict(state)
-        for o,recent in zip(self.watches_of, state['recent']): o.load(recent)
+        for o,saved in zip(self.watches_of, state['watches']): o.load(**saved)
         self.left_out |= {*state['left_out']} # what has been found since stays
         self.idxs = state['idxs'] | self.idxs
 
@@ -116,16 +128,22 @@ class SpikeGuard(Rewind):
 
     def _judge(self, wait=False):
         "Whether there is a spike; then the fit stops at its next pause"
-        found = [o for w in self.watches_of if (o := w.spike(wait))]
-        if found: self._found(*min(found))
-        return bool(found)
+        while not self.asked: # what a spike leads to is no other one
+            found = [o for w in self.watches_of if (o := w.spike(wait))]
+            if not found: break
+            self._found(*min(found))
+        return self.asked
 
     def _found(self, n, why):
-        if self.asked: return # what a spike leads to is no other one
-        self.asked = True
+        "Stop, to go back before batch `n`. Until then it counts as not judged: a fit that is resumed finds it again"
         full = self.skip and (n in self.left_out or len(self.left_out)==self.most)
-        done = len(self.left_out)
-        if self.skip: self.left_out.add(n)
+        first = self.points[0].n_iter if self.points else inf
+        if full: self._pass_over(n)
+        elif n<first:
+            self._pass_over(first-1)
+            return warn(f"{why}, in training batch {n}, and the run was stopped before this was noticed: "
+                "the file from which it resumes holds nothing before. Resume from an earlier file")
+        self.asked,done = True,len(self.left_out)
         self.back_to = None if full else n
         if full: then = f'{done} batches have been left out'
         elif self.skip: then = f'going back to batch {self.nearest(n).n_iter}, and leaving it out'
@@ -133,14 +151,20 @@ class SpikeGuard(Rewind):
         self.reason = f'{why}, in training batch {n}: {then}'
         self.learn.at_pause(self._stop, stops=True)
 
+    def _pass_over(self, n):
+        for o in self.watches_of: o.pass_over(n)
+
     def _stop(self):
-        if self.back_to is not None: self.route.train_on = self._go_back
+        route = self.route
+        others = route.unfinished or any(o.stops for o in route.requests) # then it goes back when it is resumed
+        if self.back_to is not None and not others: route.train_on = self._go_back
         self.learn.stop_for_now(self.reason)
 
     def _go_back(self, bounds, cbs, held):
         "The fit has stopped: train on from the last point before the spike"
         learn = self.learn
         if not self.skip: learn.rewind(self.back_to); return
+        self.left_out.add(self.back_to)
         point = self.nearest(self.back_to)
         point.put(learn, 'rewind', self.back_to, self.of_run)
         self.drop_after(point.n_iter)

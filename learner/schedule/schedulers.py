@@ -218,8 +218,13 @@ class TorchScheduler(HyperScheduler):
 
     def after_batch(self):
         super().after_batch()
+        if self.unit=='iter': self._step()
+        self._follow()
+    def after_train(self): self._follow() # accumulated gradients may be used only then
+
+    def _follow(self):
         stepped = self.learn.opt_step>self.steps # not where the step was skipped
-        if self.unit=='iter' or (self.unit=='step' and stepped): self._step()
+        if self.unit=='step' and stepped: self._step()
         self.steps = self.learn.opt_step
     def after_epoch(self):
         if self.unit!='epoch': return

@@ -32,20 +32,21 @@ from ..record.history import Row
 def restored(
     learn:Learner, # Its modules and optimizers, and those of its callbacks
 ):
-    "Restore weights, buffers, gradients, and optimizers at the end"
+    "Restore weights, buffers, gradients, optimizers, and what is frozen at the end"
     owned = [v for owner in (learn, *learn.cbs) for v in vars(owner).values()]
     modules = [*{id(o):o for m in owned if isinstance(m, nn.Module) for o in m.modules()}.values()]
     opts = [v for v in owned if isinstance(v, torch.optim.Optimizer)]
     for o in modules: refuse_lazy(o, 'none could be restored')
     parts = {id(o):o for opt in opts for o in parts_of(opt)}.values()
     before = [Snapshot(modules, parts), *map(OptSnapshot, parts)]
-    grads = [(p, p.grad) for o in modules for p in o.parameters(recurse=False)]
+    params = [(p, p.grad, p.requires_grad) for o in modules for p in o.parameters(recurse=False)]
     counts = [(o, o.n) for o in opts if isinstance(o, OptimList)]
-    for p,_ in grads: p.grad = None
-    try: yield
+    for p,*_ in params: p.grad = None
+    try:
+        with learn.keep_attrs(('_frozen',)): yield
     finally:
         for o in before: o.restore()
-        for p,g in grads: p.grad = g
+        for p,g,trained in params: p.grad = g; p.requires_grad_(trained)
         for o,n in counts: o.n = n
 
 # %% ../../nbs/schedule/04_trial.ipynb #trial

@@ -74,10 +74,12 @@ class _WithLoss:
             pred = model(*xb)
             return pred,loss_func(pred, *yb)
         self.learn,self.both,self.own = learn,torch.compile(both, **kwargs),vars(model).get('forward')
+        self.model,self.loss_func = model,loss_func
 
     def __call__(self, forward):
         learn = self.learn
-        if not isinstance(learn.xb, positional) or not learn.yb: return forward()
+        replaced = learn.model is not self.model or learn.loss_func is not self.loss_func
+        if replaced or not isinstance(learn.xb, positional) or not learn.yb: return forward()
         compiled = _set_forward(learn.model, self.own) # it would be a program within the program
         try: learn.pred,learn.loss = self.both(learn.xb, learn.yb)
         finally: _set_forward(learn.model, compiled)

@@ -148,6 +148,7 @@ class GradientAccumulation(Callback):
         if not self.samples or not grads or is_summed(self.learn): return
         torch._foreach_mul_(grads, self.n_acc/(self.items+(self.items==0)))
     def cleanup_step(self): self.samples,self.items = 0,0
+    def after_cancel_step(self): self.cleanup_step() # another callback may have cancelled it before this one began it
 
     def after_cancel_train(self): self.samples = 0
     def after_train(self):

@@ -109,7 +109,11 @@ class MixedPrecision(Callback):
     def cleanup_batch(self):
         self.autocast.end()
         if self.learn.training: self._scale_again()
-    def cleanup_train(self): self._forget() # the step that followed the last batch may have been cancelled
+    def cleanup_train(self):
+        self._forget() # the step that followed the last batch may have been cancelled
+        if not self.scaler or not self.scaled: return
+        self.scaled = False # gradients that wait are for others, if this callback was removed
+        for p in _with_grads(self.learn.opt): p.grad = p.grad/self.scaler.get_scale()
 
     # Scaling
     def before_backward(self):

@@ -95,6 +95,36 @@ def test_too_many_spikes_stop_the_fit():
     learn.fit(1, cbs=SpikeGuard(7, most=2))
     assert 'left out' in learn.stop_reason and learn.at is not None
 
+def stopped(n, *bad, cbs=()):
+    "A run with a guard that `stop_soon` ends when `n` batches are done for the first time"
+    learn,stops = make(bad).add_cbs([SpikeGuard(), *cbs]),[]
+    def stop(learn):
+        if learn.train_iter==n and not stops: stops.append(n); learn.stop_soon()
+    learn.fit(2, cbs=on(event.after_batch)(stop))
+    assert learn.at.counters.train_iter==n
+    return learn
+
+@pytest.mark.parametrize('how', ['in memory','in a fork','after a trial'])
+@pytest.mark.parametrize('n', [34, 37, 40])
+def test_a_fit_that_is_stopped_before_it_has_gone_back_does_so_when_it_is_resumed(n, how):
+    "Row 266 is in batch 33, which is noticed after batch 39: where that is the last one, the stop holds all the same"
+    cbs = [Compile(backend='eager')] if how=='after a trial' else []
+    whole,learn = make((266,)).add_cbs([SpikeGuard(), *cbs]).fit(2),stopped(n, 266, cbs=cbs)
+    if how=='in a fork': learn = learn.fork()
+    learn.resume()
+    assert learn.spike_guard.left_out==whole.spike_guard.left_out=={33, 73}
+    assert torch.equal(learn.model.weight, whole.model.weight) and learn.recorder.losses==whole.recorder.losses
+
+def test_a_run_resumes_from_a_file_with_the_values_that_wait_to_be_judged(tmp_path):
+    stopped(37).save_state(tmp_path/'state.pt')
+    whole,learn = (make().add_cb(SpikeGuard()).fit(2, resume=o) for o in (None, tmp_path/'state.pt'))
+    assert ([[*o.recent] for o in learn.spike_guard.watches_of]==[[*o.recent] for o in whole.spike_guard.watches_of])
+
+def test_a_spike_before_the_file_from_which_a_run_resumes_is_named(tmp_path):
+    stopped(37, 266).save_state(tmp_path/'state.pt')
+    with pytest.warns(UserWarning, match='in training batch 33, and the run was stopped .* Resume from an earlier'):
+        make((266,)).add_cb(SpikeGuard()).fit(1, resume=tmp_path/'state.pt')
+
 def test_arguments_are_checked():
     for kw in (dict(back=0), dict(factor=1), dict(factor='x'), dict(window=0), dict(most=-1)):
         with pytest.raises((ValueError,TypeError), match=f'`{[*kw][0]}`'): SpikeGuard(**kw)
