@@ -450,6 +450,15 @@ def test_losses_of_modules_that_know_no_reduction():
     ce = F.cross_entropy(logits(learn), Y, reduction='none')
     assert close(learn.get_preds(with_loss=True)[-1], (1-(-ce).exp())**2*ce)
 
+class Terms(nn.Module):
+    "A loss that keeps one of its terms"
+    def forward(self, pred, y): self.norm = pred.square().mean(); return F.cross_entropy(pred, y)+self.norm
+
+def test_losses_of_samples_leave_the_terms_of_a_loss_alone():
+    learn = mk(loss_func=Terms(), metrics=LossMetrics('norm'))
+    res = learn.validate(cbs=GatherPredsCallback(with_loss=True))
+    assert res.norm==pytest.approx(logits(learn).square().mean().item())
+
 def test_losses_of_structured_predictions_and_targets():
     pred,targ = dict(a=X, b=(V, [Y.float()])),(V, Y)
     def loss(p, v, y): return (p['a'].sum(1)*y + (p['b'][0]-v).abs().sum(1) + p['b'][1][0]).mean()

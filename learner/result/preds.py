@@ -13,8 +13,8 @@ __all__ = ['per_sample', 'GatherPredsCallback', 'FetchPredsCallback']
 # %% ../../nbs/result/01_preds.ipynb #imports
 import warnings
 from collections.abc import Iterator,Mapping
-from contextlib import contextmanager,suppress
-from copy import copy,deepcopy
+from contextlib import contextmanager,nullcontext,suppress
+from copy import copy
 from pathlib import Path
 from types import SimpleNamespace
 from weakref import WeakKeyDictionary
@@ -32,7 +32,9 @@ from ..technique.micro_batch import along_any,rows_cut
 from ..model.files import path_in
 from ..measure.phase import Skipped,cancelled_by,train_only
 from ..measure.batch_checks import check_average
-from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,items_in_phase,reduction_of,unreduced
+from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,is_of_own_class,items_in_phase
+from ..model.loss_properties import reduction_of,unreduced
+from ..restore.snapshot import ModuleSnapshot
 
 # %% ../../nbs/result/01_preds.ipynb #per_sample
 def _check_apart(loss_func, whole, alone):
@@ -87,9 +89,12 @@ def per_sample(
     loss_func, # Any loss
 ):
     "A function like `loss_func` that returns one loss per sample, `(bs,)`"
-    f = unreduced(deepcopy(loss_func) if hasattr(loss_func, 'reduction') else loss_func)
-    checked = False
+    f = unreduced(loss_func)
+    own,checked = f is None or is_of_own_class(loss_func),False
     def _f(pred, *yb):
+        state = ModuleSnapshot({'loss_func': loss_func}) if own else nullcontext() # these calls leave no trace in it
+        with state: return _losses(pred, *yb)
+    def _losses(pred, *yb):
         nonlocal checked
         bs = find_bs([*tensors_in((yb, pred))])
         if bs is None: raise ValueError("There is no tensor in the predictions and targets of "
