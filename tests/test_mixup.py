@@ -490,6 +490,20 @@ def test_a_loss_that_only_averages_has_one_share(loss_func):
             '`reduction` has them'):
         mk(data=data, loss_func=loss_func).fit(1, cbs=MixUp(by_sample=True))
 
+class Letters(nn.Module):
+    def __init__(self): super().__init__(); self.lin = nn.Linear(10, 6*n_cls)
+    def forward(self, x): return self.lin(x).view(len(x), 6, n_cls).log_softmax(2).transpose(0, 1)
+
+def test_losses_that_are_divided_by_lengths_have_one_share():
+    torch.manual_seed(0)
+    batch = torch.randn(bs, 10),torch.randint(1, n_cls, (bs, 3)),torch.full((bs,), 6),torch.tensor([1,2,3,1,2,3])
+    look,noted,cb = Look(),Noted(),MixUp(1.)
+    Learner(DataLoaders([batch], device='cpu', n_inp=1), Letters(), nn.CTCLoss(), opt_func=SGD,
+        cbs=[cb, look, noted]).remove_cb(ProgressCallback).fit(1)
+    s,y = look.seen[0],batch[1:]
+    other = [o[noted.perms[0]] for o in y]
+    assert torch.allclose(s['loss'], lerp(F.ctc_loss(s['pred'], *y), F.ctc_loss(s['pred'], *other), share(cb)))
+
 def test_one_share_on_demand():
     for cb in (MixUp(by_sample=False), CutMix()):
         mk(cb).fit(1)

@@ -445,6 +445,18 @@ def test_losses_of_sequences(loss_func):
     pred,targ = torch.randn(6, C, 7, generator=gen),torch.randint(C, (6, 7), generator=gen)
     assert close(per_sample(loss_func)(pred, targ), F.cross_entropy(pred, targ, reduction='none').mean(1))
 
+@pytest.mark.parametrize('loss_func', [nn.L1Loss(), F.mse_loss, BCEWithLogitsLossFlat()],
+    ids=['module','function','flat'])
+def test_whole_numbers_are_numbers_where_they_are_no_classes(loss_func):
+    pred,targ = torch.randn(3, 2, generator=gen),torch.tensor([[-100,1], [0,-100], [1,0]])
+    alone = torch.stack([loss_func(p, t.to(p.dtype)) for p,t in zip(pred, targ)])
+    assert close(per_sample(loss_func)(pred, targ), alone)
+
+def test_losses_of_sequences_are_those_that_the_mean_is_of():
+    pred,lengths = torch.randn(9, 4, C, generator=gen).log_softmax(2),torch.tensor([1,2,3,3])
+    args = pred,torch.randint(1, C, (4, 3), generator=gen),torch.full((4,), 9),lengths
+    for f in (nn.CTCLoss(), F.ctc_loss): assert per_sample(f)(*args).mean().item()==pytest.approx(f(*args).item())
+
 def test_losses_of_modules_that_know_no_reduction():
     learn = mk(loss_func=Focal())
     ce = F.cross_entropy(logits(learn), Y, reduction='none')

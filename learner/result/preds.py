@@ -32,7 +32,7 @@ from ..technique.micro_batch import along_any,rows_cut
 from ..model.files import path_in
 from ..measure.phase import Skipped,cancelled_by,train_only
 from ..measure.batch_checks import check_average
-from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,is_of_own_class,items_in_phase
+from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,is_of_own_class,items_in_phase,kind_of
 from ..model.loss_properties import reduction_of,unreduced
 from ..restore.snapshot import ModuleSnapshot
 
@@ -79,8 +79,10 @@ def _of_each(loss_func, losses, bs, yb):
     "From losses of all elements to one for each sample"
     losses,how,targ = losses.reshape(bs, -1),reduction_of(loss_func),yb[0] if len(yb)==1 else None
     if how in ('sum','batchmean'): return losses.sum(1)
+    kind = kind_of(loss_func)
+    if kind=='sequence': return losses[:,0]/torch.as_tensor(yb[-1], device=losses.device).clamp(min=1) # lengths
     counts = isinstance(targ, torch.Tensor) and not targ.is_floating_point() and targ.numel()==losses.numel()
-    if not counts: return losses.mean(1)
+    if not counts or kind=='element': return losses.mean(1)
     kept = (targ!=ignore_index_of(loss_func)).reshape(losses.shape)
     return losses.sum(1)/kept.sum(1).clamp(min=1)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..core.checks import checked,no_closure,only_one,short_name
 from ..core.callback import Callback
 from ..data.loaders import leaves_in,map_batch,parts_in
-from ..model.loss_properties import has_mixed_means,items_of,reduction_of,unreduced
+from ..model.loss_properties import has_mixed_means,items_of,kind_of,reduction_of,unreduced
 from .micro_batch import is_opaque,lists_samples
 
 # %% ../../nbs/technique/07_mixup.ipynb #nested
@@ -49,7 +49,8 @@ def _permuted(o, perm, name):
 # %% ../../nbs/technique/07_mixup.ipynb #mixed_loss
 def _losses_of(loss_func):
     "The losses of samples, if their sum or mean is the loss; or None"
-    return None if has_mixed_means(loss_func) else unreduced(loss_func)
+    by_length = kind_of(loss_func)=='sequence' and reduction_of(loss_func)=='mean' # each is divided by its length
+    return None if has_mixed_means(loss_func) or by_length else unreduced(loss_func)
 
 def _by_sample(loss, bs, loss_func, name):
     "A row for each sample"
