@@ -3052,6 +3052,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'learner.measure.metrics.has_argument': ( 'measure/metrics.html#has_argument',
                                                                                    'learner/measure/metrics.py'),
                                          'learner.measure.metrics.held': ('measure/metrics.html#held', 'learner/measure/metrics.py'),
+                                         'learner.measure.metrics.ignored_by': ( 'measure/metrics.html#ignored_by',
+                                                                                 'learner/measure/metrics.py'),
                                          'learner.measure.metrics.innermost': ( 'measure/metrics.html#innermost',
                                                                                 'learner/measure/metrics.py')},
             'learner.measure.phase': { 'learner.measure.phase.PhaseMetrics': ( 'measure/phase.html#phasemetrics',
