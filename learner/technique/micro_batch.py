@@ -8,6 +8,7 @@ The loader gives batches that are too large for the device. `MicroBatch` cuts ea
 __all__ = ['MicroBatch']
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #imports
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from ..core.checks import checked,no_closure,only_one,short_name,whole
 from ..core.callback import Callback
 from ..data.generators import random_state,set_random_state
-from ..data.loaders import find_bs,map_batch,map_tensors,parts_in
+from ..data.loaders import find_bs,map_batch,map_tensors,parts_in,tensors_in
 from ..model.loss_properties import is_summed,n_items
 from ..model.optimizer import params_of
 from ..measure.batch_checks import check_average,average_unknown
@@ -24,11 +25,15 @@ from .mixed_precision import MixedPrecision
 from ..loop.loop import aligned,check_loss
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #cut_and_join
+def _of_one(o):
+    "Whether `o`, which is in a list, can be something of one sample: it is no tensor, and no container of any"
+    return not isinstance(o, (torch.Tensor,tuple,list,Mapping)) or next(tensors_in(o), None) is None
+
 def lists_samples(o, bs):
     "Whether `o` is an array, list or tuple that has something for each of `bs` samples: names, for example"
     if isinstance(o, np.ndarray): return o.ndim>0 and len(o)==bs
     if not isinstance(o, (list,tuple)) or len(o)!=bs: return False
-    return all(find_bs(p) is None if isinstance(o, list) else isinstance(p, (str,int,float)) for p in o)
+    return all(_of_one(p) if isinstance(o, list) else isinstance(p, (str,int,float)) for p in o)
 
 def is_opaque(o, bs=None):
     "Whether `o` holds tensors, or something for each of `bs` samples, and cannot be cut: a distribution, for example"
@@ -63,7 +68,8 @@ def rows_joined(parts, ns, alike=last):
         if not o.ndim: return sum(p*n for p,n in zip(parts, ns))/sum(ns)
         axis = next((i for i in range(o.ndim) if all(p.shape[i]==n for p,n in zip(parts, ns))), None)
         return alike(parts) if axis is None else torch.cat(parts, axis)
-    if isinstance(o, list) and [*map(len, parts)]==[*ns] and find_bs(parts) is None: return sum(parts, []) # names
+    if isinstance(o, list) and [*map(len, parts)]==[*ns] and all(_of_one(p) for o in parts for p in o):
+        return sum(parts, []) # names, for example
     if isinstance(o, np.ndarray) and all(map(lists_samples, parts, ns)): return np.concatenate(parts)
     inner = [*map(parts_in, parts)]
     if any(p is None for p in inner) or len({*map(len, inner)})>1: return alike(parts)
