@@ -2494,6 +2494,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'learner.loop.loop.LoopState.pct_train': ('loop/loop.html#loopstate.pct_train', 'learner/loop/loop.py'),
                                    'learner.loop.loop.LoopState.recognized_loss': ( 'loop/loop.html#loopstate.recognized_loss',
                                                                                     'learner/loop/loop.py'),
+                                   'learner.loop.loop.LoopState.recognized_losses': ( 'loop/loop.html#loopstate.recognized_losses',
+                                                                                      'learner/loop/loop.py'),
                                    'learner.loop.loop.LoopState.resuming': ('loop/loop.html#loopstate.resuming', 'learner/loop/loop.py'),
                                    'learner.loop.loop.LoopState.run_scopes': ( 'loop/loop.html#loopstate.run_scopes',
                                                                                'learner/loop/loop.py'),

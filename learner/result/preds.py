@@ -32,8 +32,8 @@ from ..technique.micro_batch import along_any,rows_cut
 from ..model.files import path_in
 from ..measure.phase import Skipped,cancelled_by,train_only
 from ..measure.batch_checks import check_average
-from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,is_of_own_class,items_in_phase,kind_of
-from ..model.loss_properties import reduction_of,unreduced
+from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,is_of_own_class,items_in_phase
+from ..model.loss_properties import kind_of,reduction_of,unreduced
 from ..restore.snapshot import ModuleSnapshot
 
 # %% ../../nbs/result/01_preds.ipynb #per_sample
@@ -297,19 +297,22 @@ def split_for(
 
 # %% ../../nbs/result/01_preds.ipynb #gather
 def know_loss(learn):
-    "Let a model that returns its own loss show which loss that is, with a batch of `dls.train`, if it has run none yet"
-    if learn.loss_func is not None or learn.recognized_loss is not None: return
-    if isinstance(learn.dls.train, Iterator) or length(learn.dls.train)==0: return
-    with learn.unchanged(learn.dls.train), learn.keep_modes():
-        learn.infer('predict', {'valid': [learn.dls.one_batch()]})
+    """The loss that predictions belong to, or None. A model that returns its own shows which loss that is, with a batch
+    of `dls.train`, if it has not been evaluated yet"""
+    if learn.loss_func is not None: return learn.loss_func
+    dl,found = learn.dls.train,learn.recognized_losses.get(False)
+    if found is None and not isinstance(dl, Iterator) and length(dl)!=0:
+        with learn.unchanged(dl), learn.keep_modes(): learn.infer('predict', {'valid': [learn.dls.one_batch()]})
+        found = learn.recognized_losses.get(False)
+    return found[0] if found else learn.known_loss
 
 def gather(learn, dl, inner=False, reorder=True, cbs=None, act=None, with_decoded=False, **kwargs):
     "One validation on `dl`, and the callback with its results. Use inside `learn.unchanged`: random generators advance"
     split = _explained(split_for(learn, dl))
     dl,to,n = in_order(dl, reorder)
-    know_loss(learn)
-    act = activation_of(learn.known_loss) if act is None else act
-    cb = GatherPredsCallback(n=n, to=to, act=act, dec=decodes_of(learn.known_loss) if with_decoded else None, **kwargs)
+    loss_func = know_loss(learn)
+    act = activation_of(loss_func) if act is None else act
+    cb = GatherPredsCallback(n=n, to=to, act=act, dec=decodes_of(loss_func) if with_decoded else None, **kwargs)
     with splitting(learn, split), learn.added_cbs([cb, *L(cbs)]), learn.keep_modes():
         learn.infer('predict', {'valid': dl}, inner)
     if not cb.complete: raise RuntimeError(f"There are no predictions: they were cancelled by {cb.coverage.cut}")
