@@ -241,6 +241,10 @@ def test_named_tuples_may_have_none():
     preds,_ = learn.get_preds()
     assert type(preds) is Out and close(preds.a, logits(learn)) and preds.b is None
 
+def test_inputs_are_those_before_the_model_changes_them():
+    model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, C))
+    assert close(mk(model=model).get_preds(with_input=True)[0], X)
+
 def test_several_inputs_and_targets():
     both = TensorDataset(X, X*2, Y, V)
     learn = Learner(DataLoaders([(X, X, Y, V)], DataLoader(both, 5, shuffle=True), device='cpu', n_inp=2), Net(),

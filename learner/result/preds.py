@@ -23,7 +23,7 @@ from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.callback import Callback
 from ..core.checks import checked,is_whole,short_name,whole
-from ..data.loaders import DataLoaders,check_choice,find_bs,length,single,tensors_in
+from ..data.loaders import DataLoaders,check_choice,find_bs,length,map_tensors,single,tensors_in
 from ..data.sampling import by_number,in_order
 from ..record.rows import Rows
 from ..loop.inference import check_parts
@@ -197,7 +197,8 @@ class GatherPredsCallback(Callback):
         for o in self.rows.values(): o.drop()
 
     def before_batch(self):
-        if self.with_input and self.depth<=1: self.seen = self.learn.xb # a model may change its inputs in place
+        if not self.with_input or self.depth>1: return
+        self.seen = map_tensors(torch.Tensor.clone, self.learn.xb) # a model may change its inputs in place
 
     def after_batch(self):
         learn = self.learn
