@@ -288,6 +288,20 @@ def test_one_mixture_at_a_time(cbs, match):
     learn.mix_up.run = False
     assert learn.fit(1).opt_step==3
 
+@both
+def test_terms_of_a_loss_of_two_targets_are_refused(cls):
+    class Terms(nn.Module):
+        def forward(self, pred, y): self.size = pred.square().mean(); return self.size+self.of(pred, y)
+    def learner(of, **kwargs):
+        Terms.of = staticmethod(of)
+        learn = mk(loss_func=Terms(), metrics=LossMetrics('size'), valid=False, **kwargs)
+        return learn.remove_cb(Recorder).add_cb(Recorder(train_metrics=True))
+    with pytest.raises(ValueError, match=f'`{cls.__name__}` mixes the losses for two targets, and `size` of the loss '
+            f'would be that for one of them: leave out `{cls.__name__}`, or the `LossMetric` of training'):
+        learner(F.cross_entropy).fit(1, cbs=cls())
+    numbers = imgs(1, y=lambda: torch.rand(bs, n_cls))
+    assert learner(F.mse_loss, data=numbers).fit(1, cbs=cls()).opt_step==1 # targets are mixed, and there is one loss
+
 # Nested batches
 class Nested(Net):
     def forward(self, a, more): return self.lin((a+more['b']+more['c'][0]).flatten(1))

@@ -20,6 +20,8 @@ from ..data.loaders import find_bs,map_batch,map_tensors,parts_in,tensors_in
 from ..model.loss_properties import is_summed,n_items
 from ..model.optimizer import params_of
 from ..measure.batch_checks import check_average,average_unknown
+from ..measure.kinds import LossMetric
+from ..record.recorder import Recorder
 from .gradients import warn_mixed_means
 from .mixed_precision import MixedPrecision
 from ..loop.loop import aligned,check_loss
@@ -58,6 +60,11 @@ def rows_cut(o, rows, bs, otherwise=refused):
     if is_opaque(o, bs): raise ValueError(f"A `{type(o).__name__}` cannot be cut into samples: "
         "put tensors or arrays in its place, or a tuple, dict or dataclass of them")
     return map_batch(o, lambda p: rows_cut(p, rows, bs, otherwise))
+
+def terms_shown(learn):
+    "Names of the terms of the loss that metrics of training show"
+    mets = [m for o in learn.cbs if isinstance(o, Recorder) for m in o.train_mets]
+    return [m.attr for m in mets if isinstance(m, LossMetric)]
 
 def last(parts): return None if is_opaque(parts[-1]) else parts[-1]
 
@@ -118,7 +125,7 @@ class _CutBatch:
     "The current batch of `learn`, run in pieces by `forward`, the usual forward pass"
     def __init__(self, learn, forward, count):
         self.learn,self.forward,self.count = learn,forward,count
-        self.xb,self.yb,self.summed = learn.xb,learn.yb,is_summed(learn)
+        self.xb,self.yb,self.summed,self.terms = learn.xb,learn.yb,is_summed(learn),terms_shown(learn)
         n = n_items(learn, count)
         self.unit = n if isinstance(n, int) else None # shares of the elements, which may be many
         self.bs = find_bs(self.yb) or find_bs(self.xb)
@@ -149,10 +156,11 @@ class _CutBatch:
             w = self._weight()
             if not isinstance(w, torch.Tensor) and not w: continue # the average of nothing is NaN, as is its gradient
             self._backward(w*self.scale)
-            losses.append([weighted(o.detach(), w) for o in (learn.loss, learn.loss_grad)])
+            losses.append([weighted(o.detach(), w) for o in (learn.loss, learn.loss_grad, *self._terms())])
             total = 1. if self.summed else total+w
-        if losses: loss,loss_grad = [sum(o)/total for o in zip(*losses)]
-        else: loss,loss_grad = learn.loss.detach(),learn.loss_grad.detach()
+        if losses: loss,loss_grad,*terms = [sum(o)/total for o in zip(*losses)]
+        else: loss,loss_grad,*terms = learn.loss.detach(),learn.loss_grad.detach(),*self._terms()
+        for k,v in zip(self.terms, terms): setattr(learn.loss_func, k, v) # those of the batch, as of one call
         parts[:early] = [aligned(learn, *o) for o in parts[:early]] # before the model's own loss was recognized
         preds,ybs = zip(*parts)
         yb = self.yb if learn.yb is yb else rows_joined(ybs, ns) # they were shifted, as the predictions are
@@ -166,6 +174,11 @@ class _CutBatch:
         learn('split_batch', part)
         self.forward()
         return yb
+
+    def _terms(self):
+        "Terms of the piece, if the loss has them all as tensors; a metric says what is wrong otherwise"
+        vals = [getattr(self.learn.loss_func, k, None) for k in self.terms]
+        return vals if all(isinstance(o, torch.Tensor) for o in vals) else []
 
     def _weight(self):
         "The share of the piece that was just predicted. The value of a count is waited for"
