@@ -1093,6 +1093,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'learner.data.sampling._draws_each_once': ( 'data/sampling.html#_draws_each_once',
                                                                                    'learner/data/sampling.py'),
                                        'learner.data.sampling._map_style': ('data/sampling.html#_map_style', 'learner/data/sampling.py'),
+                                       'learner.data.sampling._places': ('data/sampling.html#_places', 'learner/data/sampling.py'),
                                        'learner.data.sampling._with_batches': ( 'data/sampling.html#_with_batches',
                                                                                 'learner/data/sampling.py'),
                                        'learner.data.sampling.by_number': ('data/sampling.html#by_number', 'learner/data/sampling.py'),

@@ -111,6 +111,27 @@ def test_a_batch_sampler_of_ones_own_has_its_will():
     preds,targs = mk().get_preds(dl=DataLoader(ds, batch_sampler=Full()))
     assert torch.equal(targs, Y[[1,2,3,*range(6, N-1)]])
 
+class Keyed(Dataset):
+    "Samples by name, or by number and scale"
+    def __len__(self): return N
+    def __getitem__(self, k):
+        i,scale = k if isinstance(k, tuple) else (int(k), 1.)
+        return X[i]*scale,Y[i]
+
+@pytest.mark.parametrize('key', [lambda i: f'{i:02}', lambda i: (i, 1.+i%2), np.int64, torch.tensor],
+    ids=['name','pair','numpy','tensor'])
+def test_samples_that_are_drawn_by_something_else_than_a_number(key):
+    drawn = [key(i) for i in torch.randperm(N, generator=gen).tolist()]
+    learn,scale = mk(dl := DataLoader(Keyed(), 5, sampler=drawn)),torch.ones(N, 1)
+    if isinstance(drawn[0], tuple): scale[1::2] = 2.
+    preds,targs = learn.get_preds()
+    assert torch.equal(targs, Y) and close(preds, logits(learn, X*scale).softmax(1))
+    some = Interpretation(learn)[[3,8]]
+    assert close(some.inputs, (X*scale)[[3,8]]) and torch.equal(some.targs, Y[[3,8]])
+    preds,targs = learn.get_preds(dl=dl, reorder=False)
+    right = [int(o[0] if isinstance(o, tuple) else o) for o in drawn]
+    assert torch.equal(targs, Y[right])
+
 def test_without_reordering_the_order_is_the_loaders():
     learn = mk()
     inp,preds,targs = learn.get_preds(dl=DataLoader(ds, 5, shuffle=True, generator=gens()), reorder=False,
