@@ -165,9 +165,11 @@ def ignored_by(
     learn, # The learner after its batch
 ) -> int:
     "The target that a metric leaves out: what a `partial` says, or else the loss, or else the default of `func`"
-    own,loss_func = signature(func).parameters['ignore_index'].default,loss_of(learn)
-    default = own if is_whole(own) and kind_of(loss_func)!='class' else -100
-    return ignore_index_of(func, ignore_index_of(loss_func, default))
+    loss_func = loss_of(learn)
+    said = ignore_index_of(func, ignore_index_of(loss_func, -100 if kind_of(loss_func)=='class' else None))
+    if said is not None: return said
+    default = signature(func).parameters['ignore_index'].default
+    return default if is_whole(default) else -100
 
 # %% ../../nbs/measure/01_metrics.ipynb #AvgMetric
 def _wide(v): # sums of 8 or 11 bits lose small terms
