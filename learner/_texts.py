@@ -1588,7 +1588,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
               '- `file`: A name, a path, or an open file, which is left as it is\n'
               '- `folder`: Where names live\n'
               '- `suffix`: Unless `file` has one of a file of weights',
- 'find_bs': 'Parameters:\n\n- `b`: A tensor, or tuples, lists and mappings of them',
+ 'find_bs': 'Parameters:\n\n- `b`: A tensor, or tuples, lists, mappings and dataclasses of them',
  'find_file': 'Parameters:\n\n- `file`: A name, a path, or an open file\n- `folder`: Where names live',
  'first_batch': 'Parameters:\n\n- `dl`: Any iterable of batches, but not an iterator',
  'flat_pair': 'Parameters:\n\n- `pred`: A tensor\n- `targ`: Another one with as many elements',

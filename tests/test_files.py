@@ -1611,6 +1611,22 @@ def test_how_batches_are_split_travels(tmp_path):
     learn.export()
     assert load_learner(tmp_path/'export.pkl', trust=True).dls.n_inp==2
 
+class Sum(nn.Module):
+    "The second input may be left out"
+    def __init__(self, n): super().__init__(); self.lin = nn.Linear(n, 2)
+    def forward(self, a, b=0.): return self.lin(a+b)
+
+@pytest.mark.parametrize('n_inp', [None, 2])
+def test_an_exported_learner_knows_batches_without_targets(tmp_path, n_inp):
+    (x,y),*_ = batches(1)
+    learn = mk(tmp_path)
+    learn.model = Sum(x.shape[1])
+    learn.dls = DataLoaders([(x, -x, y)], device='cpu', n_inp=n_inp)
+    there = load_learner(learn.export(), trust=True)
+    for dl in ([(x, 2*x)], [(x, 2*x, y)], [(x,)]):
+        (p,t),(right,targ) = there.get_preds(dl=dl),learn.get_preds(dl=dl)
+        assert torch.equal(p, right) and (t is None)==(targ is None)
+
 @pytest.mark.parametrize('wrap', wrapped())
 def test_export_of_wrapped_models(tmp_path, wrap):
     learn = mk(tmp_path)

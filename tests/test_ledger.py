@@ -244,6 +244,45 @@ def test_a_loss_that_counts_is_left_as_it_was():
     other = make(loss_func=Counting()).fit(1)
     assert learn.loss_func.n==other.loss_func.n and learn.loss_func.reduction=='mean'
 
+class Scaled(nn.Module):
+    "A loss with a running scale, which keeps a term of its last value"
+    def __init__(self): super().__init__(); self.register_buffer('scale', torch.ones(()))
+    def forward(self, pred, y):
+        self.term = F.cross_entropy(pred, y)
+        if self.training: self.scale.lerp_(self.term.detach(), .1)
+        return self.term/self.scale
+
+def test_a_loss_with_a_state_is_left_as_it_was():
+    a,b = (make(loss_func=Scaled()).fit(2, cbs=cbs) for cbs in ([], Ledger()))
+    assert torch.equal(a.loss_func.scale, b.loss_func.scale)
+    assert all(map(torch.equal, a.model.parameters(), b.model.parameters()))
+
+def test_a_loss_that_keeps_a_tensor_of_its_graph():
+    class Keeping(nn.CrossEntropyLoss):
+        def forward(self, *args): self.term = super().forward(*args); return self.term
+    learn = make(loss_func=Keeping()).fit(1, cbs=[Ledger(), seen := Seen()])
+    agree(learn.ledger, seen)
+
+# A loss that changes
+def smoother(learn): learn.loss_func.label_smoothing = .2*learn.epoch
+def heavier(learn): learn.loss_func.weight *= torch.tensor([1., 2.])
+def other_weights(learn): learn.loss_func.weight = torch.tensor([1., 2.+learn.epoch])
+def other_loss(learn): learn.loss_func = nn.CrossEntropyLoss(label_smoothing=.1*learn.epoch)
+def steeper(learn): learn.loss_func.gamma = float(learn.epoch)
+
+@pytest.mark.parametrize('at', ['before_epoch','before_batch'])
+@pytest.mark.parametrize('change', [smoother, heavier, other_weights, other_loss, steeper], ids=lambda f: f.__name__)
+def test_each_visit_costs_what_the_loss_was(change, at):
+    noted = {}
+    class Noted(Callback):
+        writes,run_valid = True,False
+        def after_batch(self):
+            for i,v in zip(self.learn.idxs, per_sample(self.learn.loss_func)(self.learn.pred.detach(), self.learn.y)):
+                noted.setdefault(i, []).append(v.item())
+    loss_func = FocalLoss() if change is steeper else nn.CrossEntropyLoss(torch.ones(2))
+    learn = make(on(at)(change), loss_func=loss_func).fit(3, cbs=[Ledger(), Noted()])
+    for i in range(n): assert learn.ledger.history(i).losses.tolist()==pytest.approx(noted[i], rel=1e-5)
+
 @pytest.mark.parametrize('technique', [lambda: MicroBatch(3), lambda: GradientAccumulation(8), lambda: EMA(.9)],
     ids=['micro','accumulation','ema'])
 def test_with_techniques(technique):

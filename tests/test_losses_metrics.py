@@ -1,4 +1,5 @@
 "Losses equal torch's, metrics equal scikit-learn's, however the data are cut into batches"
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 import numpy as np, pytest, torch
@@ -401,8 +402,24 @@ def test_metrics_of_a_model_with_several_outputs():
 
 def test_find_bs():
     for b,n in [(torch.zeros(3,2), 3), ((torch.zeros(3),), 3), (dict(a=torch.zeros(4)), 4),
-            ([dict(a=[torch.zeros(2)])], 2), (torch.tensor(1.), 1), ((), None), ((1, 'a'), None)]:
+            ([dict(a=[torch.zeros(2)])], 2), (torch.tensor(1.), 1), ((), None), ((1, 'a'), None),
+            ((torch.tensor(2.), torch.zeros(3)), 3), (dict(scale=torch.tensor(2.), x=[torch.zeros(3)]), 3),
+            (Sides(torch.tensor(2.), torch.zeros(3)), 3), (np.zeros((3,2)), 3), ((np.zeros(5), torch.zeros(3)), 3)]:
         assert find_bs(b)==n
+
+@dataclass
+class Sides: left:object; right:object
+
+def target(v, y): return v,y # a number for all samples comes first
+@pytest.mark.parametrize('make,target_of', [(target, lambda v,y: y), (lambda v,y: (y.numpy(),), torch.as_tensor),
+    (lambda v,y: (Sides(v, y),), lambda o: o.right)], ids=['number first','array','dataclass'])
+def test_a_short_batch_counts_by_its_samples_whatever_targets_are_made_of(make, target_of):
+    x,y = torch.randn(9, 3),torch.randn(9)
+    def loss(pred, *yb): return (pred[:,0]-target_of(*yb)).square().mean()
+    batches = [(x[o], *make(torch.tensor(2.), y[o])) for o in (slice(8), slice(8, 9))]
+    learn = Learner(DataLoaders(batches, batches, device='cpu', n_inp=1), nn.Linear(3, 1), loss, metrics=loss)
+    with torch.no_grad(): right = (learn.model(x)[:,0]-y).square().mean().item()
+    assert [*dict(learn.validate()).values()]==pytest.approx([right, right])
 
 # What a loss says of its mean
 @pytest.mark.parametrize('loss,expected',

@@ -193,6 +193,24 @@ def test_a_lambda_has_a_readable_name():
     learn = learner(metrics=[lambda p,t: p.mean(), partial(lambda p,t,k: p.max(), k=1), AccumMetric(lambda p,t: 1.)])
     assert learn.validate().names==('valid_loss','metric','metric_2','metric_3')
 
+# Targets that a function leaves out
+def no_zeros(pred, targ, ignore_index=0):
+    kept = targ!=ignore_index
+    return (pred.argmax(1)==targ)[kept].float().mean()
+
+@pytest.mark.parametrize('kind', [AvgMetric, partial(AccumMetric, flatten=False)], ids=['average','whole'])
+@pytest.mark.parametrize('f,loss_func,index', [
+    (partial(no_zeros, ignore_index=2), nn.CrossEntropyLoss(ignore_index=1), 2),
+    (no_zeros, nn.CrossEntropyLoss(ignore_index=1), 1), (no_zeros, nn.CrossEntropyLoss(), -100),
+    (no_zeros, F.cross_entropy, -100), (no_zeros, lambda p,t: F.cross_entropy(p, t), 0)],
+    ids=['partial','loss','default of the loss','function','own loss'])
+def test_what_is_ignored_is_said_by_a_partial_then_by_the_loss_then_by_the_function(kind, f, loss_func, index):
+    valid = data(3, 20)
+    learn = learner(valid=valid, metrics=kind(f), loss_func=loss_func)
+    x,y = (torch.cat(o) for o in zip(*valid))
+    with torch.no_grad(): expected = no_zeros(learn.model(x), y, index)
+    assert learn.validate()[1]==pytest.approx(expected.item())
+
 # Regression by scikit-learn
 @pytest.mark.parametrize('shape', [(17,), (17,1), (17,3)])
 @pytest.mark.parametrize('name',

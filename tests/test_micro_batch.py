@@ -35,6 +35,22 @@ def test_micro_batches_are_the_batch(bs, n, loss):
     if n in (100,'auto'):
         assert same(weights(a.model), weights(b.model)) and a.recorder.raw_losses==b.recorder.raw_losses
 
+class Terms(nn.Module):
+    "A loss that keeps one of its terms"
+    def __init__(self, reduction='mean'): super().__init__(); self.reduction = reduction
+    def forward(self, pred, y):
+        losses = pred.square().mean(1)
+        self.size = losses.mean() if self.reduction=='mean' else losses.sum()
+        return F.cross_entropy(pred, y, reduction=self.reduction)+self.size
+
+@pytest.mark.parametrize('reduction', ['mean','sum'])
+@pytest.mark.parametrize('n', [2,7,'auto'])
+def test_terms_of_the_loss_are_those_of_the_batch(n, reduction):
+    def run(*cbs):
+        learn = mk(*cbs, loss_func=Terms(reduction), metrics=LossMetrics('size'), data=cut(25))
+        return learn.remove_cb(Recorder).add_cb(Recorder(train_metrics=True)).fit(2).recorder
+    assert run(MicroBatch(n)).last('train_size')==pytest.approx(run().last('train_size'), rel=1e-5)
+
 @given(sizes=st.lists(st.integers(1,20), min_size=1, max_size=5), n=st.integers(1,25), momentum=st.booleans())
 def test_batches_of_any_sizes(sizes, n, momentum):
     x,y = [o[:sum(sizes)].split(sizes) for o in (torch.cat([X,X]),torch.cat([T,T]))]

@@ -288,6 +288,20 @@ def test_one_mixture_at_a_time(cbs, match):
     learn.mix_up.run = False
     assert learn.fit(1).opt_step==3
 
+@both
+def test_terms_of_a_loss_of_two_targets_are_refused(cls):
+    class Terms(nn.Module):
+        def forward(self, pred, y): self.size = pred.square().mean(); return self.size+self.of(pred, y)
+    def learner(of, **kwargs):
+        Terms.of = staticmethod(of)
+        learn = mk(loss_func=Terms(), metrics=LossMetrics('size'), valid=False, **kwargs)
+        return learn.remove_cb(Recorder).add_cb(Recorder(train_metrics=True))
+    with pytest.raises(ValueError, match=f'`{cls.__name__}` mixes the losses for two targets, and `size` of the loss '
+            f'would be that for one of them: leave out `{cls.__name__}`, or the `LossMetric` of training'):
+        learner(F.cross_entropy).fit(1, cbs=cls())
+    numbers = imgs(1, y=lambda: torch.rand(bs, n_cls))
+    assert learner(F.mse_loss, data=numbers).fit(1, cbs=cls()).opt_step==1 # targets are mixed, and there is one loss
+
 # Nested batches
 class Nested(Net):
     def forward(self, a, more): return self.lin((a+more['b']+more['c'][0]).flatten(1))
@@ -489,6 +503,20 @@ def test_a_loss_that_only_averages_has_one_share(loss_func):
             match='`by_sample` needs a loss for each sample, but `.*` has only one for the batch: a loss with a '
             '`reduction` has them'):
         mk(data=data, loss_func=loss_func).fit(1, cbs=MixUp(by_sample=True))
+
+class Letters(nn.Module):
+    def __init__(self): super().__init__(); self.lin = nn.Linear(10, 6*n_cls)
+    def forward(self, x): return self.lin(x).view(len(x), 6, n_cls).log_softmax(2).transpose(0, 1)
+
+def test_losses_that_are_divided_by_lengths_have_one_share():
+    torch.manual_seed(0)
+    batch = torch.randn(bs, 10),torch.randint(1, n_cls, (bs, 3)),torch.full((bs,), 6),torch.tensor([1,2,3,1,2,3])
+    look,noted,cb = Look(),Noted(),MixUp(1.)
+    Learner(DataLoaders([batch], device='cpu', n_inp=1), Letters(), nn.CTCLoss(), opt_func=SGD,
+        cbs=[cb, look, noted]).remove_cb(ProgressCallback).fit(1)
+    s,y = look.seen[0],batch[1:]
+    other = [o[noted.perms[0]] for o in y]
+    assert torch.allclose(s['loss'], lerp(F.ctc_loss(s['pred'], *y), F.ctc_loss(s['pred'], *other), share(cb)))
 
 def test_one_share_on_demand():
     for cb in (MixUp(by_sample=False), CutMix()):

@@ -229,6 +229,25 @@ def test_the_models_own_loss_is_recognized_anew_for_another_model_and_other_data
     with torch.no_grad(): raw = learn.model(ids[:1], mask[:1])['logits'].flatten()
     assert torch.allclose(learn.predict(one)[1].flatten(), raw)
 
+class Smoothed(Model):
+    "Its loss in training is another one than in evaluation"
+    def loss(self, logits, labels): return F.cross_entropy(logits, labels, label_smoothing=.3 if self.training else 0.)
+
+def test_predictions_belong_to_the_loss_of_the_evaluation(tmp_path):
+    def probabilities(learn): return learn.model(ids[32:], mask[32:])['logits'].softmax(1)
+    seen = []
+    @on('after_batch')
+    def look(learn):
+        if learn.training: seen.extend(close(learn.get_preds()[0], probabilities(learn)) for _ in range(2))
+    learn = learner(Smoothed, dls=loaders(targets[Model]), path=tmp_path, cbs=look)
+    valid = learn.dls.valid
+    learn.dls.valids.clear()
+    learn.fit(1)
+    assert seen and all(seen)
+    there = load_learner(learn.export(), trust=True)
+    for o in (learn, there): assert close(o.get_preds(dl=valid)[0], probabilities(learn))
+    assert Interpretation(learn, dl=valid).losses.mean().item()==pytest.approx(learn.validate(dl=valid).valid_loss)
+
 @pytest.mark.parametrize('copied', [deepcopy, lambda o: pickle.loads(pickle.dumps(o))], ids=['copy','pickle'])
 def test_a_copy_knows_the_models_own_loss(copied):
     learn = learner(NextWord).fit(1)

@@ -111,6 +111,27 @@ def test_a_batch_sampler_of_ones_own_has_its_will():
     preds,targs = mk().get_preds(dl=DataLoader(ds, batch_sampler=Full()))
     assert torch.equal(targs, Y[[1,2,3,*range(6, N-1)]])
 
+class Keyed(Dataset):
+    "Samples by name, or by number and scale"
+    def __len__(self): return N
+    def __getitem__(self, k):
+        i,scale = k if isinstance(k, tuple) else (int(k), 1.)
+        return X[i]*scale,Y[i]
+
+@pytest.mark.parametrize('key', [lambda i: f'{i:02}', lambda i: (i, 1.+i%2), np.int64, torch.tensor],
+    ids=['name','pair','numpy','tensor'])
+def test_samples_that_are_drawn_by_something_else_than_a_number(key):
+    drawn = [key(i) for i in torch.randperm(N, generator=gen).tolist()]
+    learn,scale = mk(dl := DataLoader(Keyed(), 5, sampler=drawn)),torch.ones(N, 1)
+    if isinstance(drawn[0], tuple): scale[1::2] = 2.
+    preds,targs = learn.get_preds()
+    assert torch.equal(targs, Y) and close(preds, logits(learn, X*scale).softmax(1))
+    some = Interpretation(learn)[[3,8]]
+    assert close(some.inputs, (X*scale)[[3,8]]) and torch.equal(some.targs, Y[[3,8]])
+    preds,targs = learn.get_preds(dl=dl, reorder=False)
+    right = [int(o[0] if isinstance(o, tuple) else o) for o in drawn]
+    assert torch.equal(targs, Y[right])
+
 def test_without_reordering_the_order_is_the_loaders():
     learn = mk()
     inp,preds,targs = learn.get_preds(dl=DataLoader(ds, 5, shuffle=True, generator=gens()), reorder=False,
@@ -240,6 +261,10 @@ def test_named_tuples_may_have_none():
     learn = mk(model=Model(), loss_func=lambda p,t: p.a.mean())
     preds,_ = learn.get_preds()
     assert type(preds) is Out and close(preds.a, logits(learn)) and preds.b is None
+
+def test_inputs_are_those_before_the_model_changes_them():
+    model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, C))
+    assert close(mk(model=model).get_preds(with_input=True)[0], X)
 
 def test_several_inputs_and_targets():
     both = TensorDataset(X, X*2, Y, V)
@@ -445,10 +470,31 @@ def test_losses_of_sequences(loss_func):
     pred,targ = torch.randn(6, C, 7, generator=gen),torch.randint(C, (6, 7), generator=gen)
     assert close(per_sample(loss_func)(pred, targ), F.cross_entropy(pred, targ, reduction='none').mean(1))
 
+@pytest.mark.parametrize('loss_func', [nn.L1Loss(), F.mse_loss, BCEWithLogitsLossFlat()],
+    ids=['module','function','flat'])
+def test_whole_numbers_are_numbers_where_they_are_no_classes(loss_func):
+    pred,targ = torch.randn(3, 2, generator=gen),torch.tensor([[-100,1], [0,-100], [1,0]])
+    alone = torch.stack([loss_func(p, t.to(p.dtype)) for p,t in zip(pred, targ)])
+    assert close(per_sample(loss_func)(pred, targ), alone)
+
+def test_losses_of_sequences_are_those_that_the_mean_is_of():
+    pred,lengths = torch.randn(9, 4, C, generator=gen).log_softmax(2),torch.tensor([1,2,3,3])
+    args = pred,torch.randint(1, C, (4, 3), generator=gen),torch.full((4,), 9),lengths
+    for f in (nn.CTCLoss(), F.ctc_loss): assert per_sample(f)(*args).mean().item()==pytest.approx(f(*args).item())
+
 def test_losses_of_modules_that_know_no_reduction():
     learn = mk(loss_func=Focal())
     ce = F.cross_entropy(logits(learn), Y, reduction='none')
     assert close(learn.get_preds(with_loss=True)[-1], (1-(-ce).exp())**2*ce)
+
+class Terms(nn.Module):
+    "A loss that keeps one of its terms"
+    def forward(self, pred, y): self.norm = pred.square().mean(); return F.cross_entropy(pred, y)+self.norm
+
+def test_losses_of_samples_leave_the_terms_of_a_loss_alone():
+    learn = mk(loss_func=Terms(), metrics=LossMetrics('norm'))
+    res = learn.validate(cbs=GatherPredsCallback(with_loss=True))
+    assert res.norm==pytest.approx(logits(learn).square().mean().item())
 
 def test_losses_of_structured_predictions_and_targets():
     pred,targ = dict(a=X, b=(V, [Y.float()])),(V, Y)

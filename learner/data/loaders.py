@@ -99,14 +99,18 @@ def tensors_in(o):
     return (p for p in leaves_in(o) if isinstance(p, Tensor))
 
 # %% ../../nbs/data/03_loaders.ipynb #find_bs
+def _length(b, kind):
+    if isinstance(b, kind): return len(b) if b.ndim else None
+    for o in b if isinstance(b, _plain) else parts_in(b) or ():
+        if (n := _length(o, kind)) is not None: return n
+
 def find_bs(
-    b, # A tensor, or tuples, lists and mappings of them
-) -> int: # Length of the first tensor that has one
+    b, # A tensor, or tuples, lists, mappings and dataclasses of them
+) -> int: # Length of the first tensor that has one, or else of the first array; 1 if there are single numbers only
     "Batch size of `b`"
-    if isinstance(b, torch.Tensor): return len(b) if b.ndim else 1
-    by_name = not isinstance(b, _plain) and callable(getattr(b, 'values', None)) # a field may be called `values`
-    for o in b.values() if by_name else b if isinstance(b, _plain) else ():
-        if (n := find_bs(o)) is not None: return n
+    for kind in (Tensor,np.ndarray):
+        if (n := _length(b, kind)) is not None: return n
+    if next(tensors_in(b), None) is not None: return 1
 
 # %% ../../nbs/data/03_loaders.ipynb #length
 def length(

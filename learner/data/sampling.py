@@ -82,6 +82,11 @@ def _with_batches(dl, batches):
     vars(res).update({'sampler' if dl.batch_sampler is None else 'batch_sampler': batches, '_iterator': None})
     return res
 
+def _places(idxs):
+    "For each index its place when they are sorted; a dataset may also have names for its samples, or pairs"
+    if all(isinstance(o, int) for o in idxs): return torch.tensor(idxs).argsort(stable=True).argsort()
+    return torch.tensor(sorted(range(len(idxs)), key=idxs.__getitem__)).argsort()
+
 def in_order(
     dl, # A loader
     reorder:bool=True, # Or keep the order in which the loader draws
@@ -98,5 +103,5 @@ def in_order(
     if dl.batch_sampler is None and not all(np.ndim(o) for o in idxs): # each stands for a whole batch
         if reorder and all(isinstance(o, (int,np.integer)) for o in idxs): idxs.sort()
         return _with_batches(dl, idxs),None,None
-    flat = torch.tensor([i for o in idxs for i in o])
-    return _with_batches(dl, idxs),flat.argsort(stable=True).argsort() if reorder else None,len(flat)
+    flat = [i for o in idxs for i in o]
+    return _with_batches(dl, idxs),_places(flat) if reorder else None,len(flat)

@@ -12,7 +12,9 @@ The average loss says nothing about single samples. A `Ledger` keeps an account 
 __all__ = ['Ledger']
 
 # %% ../../nbs/diagnose/07_ledger.ipynb #imports
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 import numpy as np
 import torch
 from fastcore.basics import patch
@@ -22,7 +24,8 @@ from ..data.generators import keep_random
 from ..data.loaders import find_bs
 from ..data.sampling import by_number
 from ..record.history import History,Row
-from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,items_of
+from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,is_of_own_class,items_of,losses_in
+from ..restore.tensors import version_of
 from ..loop.learner import Learner
 from ..technique.mixup import MixHandler
 from ..result.preds import no_losses,per_sample
@@ -137,12 +140,30 @@ class AccountsSnapshot:
     def state_dict(self): return dict(vars(self.entered.after(self.visits[:self.n], self.judge)))
 
 # %% ../../nbs/diagnose/07_ledger.ipynb #Judge
+def _settings_of(loss_func):
+    "Numbers, names and tensors that a loss computes with, each with what tells whether it has changed"
+    res = []
+    for o in losses_in(loss_func):
+        own = o.keywords if isinstance(o, partial) else {**getattr(o, '__dict__', {}), **getattr(o, '_buffers', {})}
+        res += [(v, version_of(v)) for v in own.values() if isinstance(v, torch.Tensor)]
+        res += [(None, v) for v in own.values() if isinstance(v, (bool,int,float,str))]
+    return res
+
+def _same(a, b): return len(a)==len(b) and all(v is w and n==m for (v,n),(w,m) in zip(a, b))
+
 class Judge:
     "Finds loss and decision of each sample"
     def __init__(self, loss_func, losses, yb):
+        self.by_sample = losses is None and items_of(loss_func, *yb) is not None and not is_of_own_class(loss_func)
+        self.loss_func,self.settings = loss_func,_settings_of(loss_func)
+        if self.by_sample: loss_func = deepcopy(loss_func) # visits may be judged after it has changed
         self.losses = losses or per_sample(loss_func)
         self.act,self.dec,self.ignored = activation_of(loss_func),decodes_of(loss_func),ignore_index_of(loss_func)
-        self.by_sample = losses is None and items_of(loss_func, *yb) is not None
+
+    def is_for(self, loss_func):
+        "Whether the loss is still the one that visits are judged by"
+        same = not self.by_sample or _same(self.settings, _settings_of(loss_func))
+        return same and loss_func is self.loss_func
 
     def visits(self, at, ids, pred, yb):
         "The visits of a batch, which are judged later if possible"
@@ -215,8 +236,8 @@ class Ledger(Callback):
     def after_batch(self):
         learn = self.learn
         if learn.loss is None: return # it was cancelled
-        first = self.judge is None
-        if first: self.judge = self._judge_of(learn)
+        first = self.judge is None or not self.judge.is_for(learn.known_loss)
+        if first: self._judge_anew()
         new = self.judge.visits(learn.train_iter-1, self._ids(learn), learn.pred, learn.yb)
         self.waiting.append(new)
         self.n_waiting += len(new.ids)
@@ -226,9 +247,12 @@ class Ledger(Callback):
             self.unjudged = 0
         if self.n_waiting>=2**16: self.accounts
 
-    def _judge_of(self, learn):
+    def _judge_anew(self):
+        "Judge the visits that wait, and those that come by the loss as it is now"
+        learn = self.learn
         if learn.known_loss is None and self.loss is None: raise ValueError(no_losses)
-        return Judge(learn.known_loss, self.loss, learn.yb)
+        if self.judge is not None: self.judge(self.waiting)
+        self.judge,self.unjudged = Judge(learn.known_loss, self.loss, learn.yb),0
 
     def _ids(self, learn):
         ids,n = learn.idxs if self.ids is None else self.ids(learn),find_bs(learn.yb) or find_bs(learn.xb)

@@ -101,6 +101,10 @@ class Learner:
         'Whether the optimizer computes loss and gradients again within its step, as LBFGS does'
         ...
     @property
+    def recognized_losses(self):
+        '`recognized_loss` in training, by True, and in evaluation, by False: a model may return another one'
+        ...
+    @property
     def recognized_loss(self):
         'What `recognize` has found out about the loss that this model returns for these data; None before'
         ...

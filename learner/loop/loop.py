@@ -94,7 +94,7 @@ class LoopState(Dispatcher):
         self.epoch = self.train_iter = self.opt_step = self.iter = self.epoch_start = 0
         self.n_train = self.n_iter = self.stop_at = None
         self.forward_with,self.step_args,self.searches = None,(),Searches()
-        self.recognized = None,None,None # a model, its training loader, and what `recognize` has found out with them
+        self.recognized = None,None,{} # a model, its training loader, `recognized_losses` of both
         self.two_weights = False # the optimizer trains other weights than are used
         self.forget_batch()
 
@@ -148,12 +148,19 @@ class LoopState(Dispatcher):
         return bool(self.step_args)
 
     @property
+    def recognized_losses(self):
+        "`recognized_loss` in training, by True, and in evaluation, by False: a model may return another one"
+        model,dl,res = self.recognized
+        return res if model is unwrapped(self.model) and dl is self.dls.train else {}
+    @property
     def recognized_loss(self):
         "What `recognize` has found out about the loss that this model returns for these data; None before"
-        model,dl,res = self.recognized
-        return res if model is unwrapped(self.model) and dl is self.dls.train else None
+        found,trains = self.recognized_losses,bool(self.mode and self.training)
+        return found.get(trains, found.get(not trains))
     @recognized_loss.setter
-    def recognized_loss(self, v): self.recognized = unwrapped(self.model),self.dls.train,v
+    def recognized_loss(self, v):
+        found = self.recognized_losses | {bool(self.mode and self.training): v}
+        self.recognized = unwrapped(self.model),self.dls.train,found
 
     @property
     def known_loss(self):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from ..core.checks import checked,nearest
 from ..model.loss_properties import ignore_index_of,loss_of
-from .metrics import AvgLoss,AvgMetric,Metric,flat_pair,func_name,has_argument,innermost
+from .metrics import AvgLoss,AvgMetric,Metric,flat_pair,func_name,has_argument,ignored_by,innermost
 
 # %% ../../nbs/measure/02_kinds.ipynb #check_kwargs
 def _check_kwargs(cls, func, kwargs):
@@ -93,7 +93,9 @@ class AccumMetric(Metric):
             pred = pred.argmax(dim=self.dim_argmax)
             if self.flatten: pred,targ = flat_pair(pred, targ)
             self.drops = self.flatten
-        if self.ignores or self.drops: self.ignored = ignore_index_of(loss_of(learn))
+        if self.ignores:
+            if self.ignored is None: self.ignored = ignored_by(self.func, learn)
+        elif self.drops: self.ignored = ignore_index_of(loss_of(learn))
         if self.thresh is not None: pred = pred>self.thresh
         self.n_batches = self.n_batches+1
         self.preds = _and(self.preds, pred.reshape(-1) if self.flatten else pred, self.n_batches)

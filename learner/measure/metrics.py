@@ -18,9 +18,9 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from torch import nn
-from ..core.checks import checked,snake_name,unchecked
+from ..core.checks import checked,is_whole,snake_name,unchecked
 from ..core.copies import copied,module_internals
-from ..model.loss_properties import count_kept,ignore_index_of,items_of,loss_of,loss_per_sample
+from ..model.loss_properties import count_kept,ignore_index_of,items_of,kind_of,loss_of,loss_per_sample
 from ..model.loss_properties import n_items,n_samples,reduction_in
 
 # %% ../../nbs/measure/01_metrics.ipynb #Metric
@@ -159,6 +159,18 @@ class AsFunction(Metric):
         self.__init__(*args[2:], **kwargs)
         return self(*args[:2])
 
+# %% ../../nbs/measure/01_metrics.ipynb #ignored_by
+def ignored_by(
+    func, # A function with an argument `ignore_index`, or a `partial` of one
+    learn, # The learner after its batch
+) -> int:
+    "The target that a metric leaves out: what a `partial` says, or else the loss, or else the default of `func`"
+    loss_func = loss_of(learn)
+    said = ignore_index_of(func, ignore_index_of(loss_func, -100 if kind_of(loss_func)=='class' else None))
+    if said is not None: return said
+    default = signature(func).parameters['ignore_index'].default
+    return default if is_whole(default) else -100
+
 # %% ../../nbs/measure/01_metrics.ipynb #AvgMetric
 def _wide(v): # sums of 8 or 11 bits lose small terms
     return v.detach() if v.dtype==torch.float64 else v.detach().float()
@@ -202,7 +214,7 @@ class AvgMetric(Metric):
     def accumulate(self, learn):
         settings,kept = {},None
         if self.ignores:
-            if self._index is None: self._index = ignore_index_of(self.func, ignore_index_of(loss_of(learn)))
+            if self._index is None: self._index = ignored_by(self.func, learn)
             settings,kept = dict(ignore_index=self._index),count_kept(learn.yb[0], self._index) if learn.yb else None
         n = items_of(self.func, *learn.yb)
         if n is None: n = n_samples(learn) if kept is None else kept

@@ -25,7 +25,7 @@ from ..model.optimizer import in_use
 from ..model.files import check_sums,file_path,reading,torch_save,write_to
 from ..model.mapping import Forward,MapBatch,MapPred,MatchArgs
 from ..model.weights import unwrapped
-from .preds import know_loss
+from .preds import input_shapes,know_loss
 
 # %% ../../nbs/result/07_export.ipynb #pickle
 class _Pickler(pickle.Pickler):
@@ -53,7 +53,7 @@ def export(self:Learner,
     file = file_path(fname, self.path, suffix='')
     know_loss(self)
     parts = {k:getattr(self, k) for k in _kept}
-    parts |= dict(model=unwrapped(self.model), opt_func=_unused(self.opt_func), dls=_emptied(self.dls),
+    parts |= dict(model=unwrapped(self.model), opt_func=_unused(self.opt_func), dls=_emptied(self),
         model_dir=str(self.model_dir), cbs=[o for o in self.cbs if type(o) in _of_predicting])
     def put(f):
         try: torch_save(parts, f, pickle_module=_pickle())
@@ -65,10 +65,11 @@ def export(self:Learner,
 
 _of_predicting = MapBatch,MapPred,MatchArgs,Forward # callbacks without which a model predicts something else
 
-def _emptied(dls):
-    "Loaders that know how to split a batch, and have none"
-    res = copy(dls)
+def _emptied(learn):
+    "Loaders that know how to split a batch, and how many inputs a sample has, and have none"
+    res,n = copy(learn.dls),len(input_shapes(learn))
     res.loaders,res.valids = {'train': []},{}
+    if n>1 and res.n_inp is None: res.n_inp = n # which tells a batch without targets from one with some
     return res
 
 def _unused(opt_func):

@@ -13,8 +13,8 @@ __all__ = ['per_sample', 'GatherPredsCallback', 'FetchPredsCallback']
 # %% ../../nbs/result/01_preds.ipynb #imports
 import warnings
 from collections.abc import Iterator,Mapping
-from contextlib import contextmanager,suppress
-from copy import copy,deepcopy
+from contextlib import contextmanager,nullcontext,suppress
+from copy import copy
 from pathlib import Path
 from types import SimpleNamespace
 from weakref import WeakKeyDictionary
@@ -23,7 +23,7 @@ from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.callback import Callback
 from ..core.checks import checked,is_whole,short_name,whole
-from ..data.loaders import DataLoaders,check_choice,find_bs,length,single,tensors_in
+from ..data.loaders import DataLoaders,check_choice,find_bs,length,map_tensors,single,tensors_in
 from ..data.sampling import by_number,in_order
 from ..record.rows import Rows
 from ..loop.inference import check_parts
@@ -32,7 +32,9 @@ from ..technique.micro_batch import along_any,rows_cut
 from ..model.files import path_in
 from ..measure.phase import Skipped,cancelled_by,train_only
 from ..measure.batch_checks import check_average
-from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,items_in_phase,reduction_of,unreduced
+from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,is_of_own_class,items_in_phase
+from ..model.loss_properties import kind_of,reduction_of,unreduced
+from ..restore.snapshot import ModuleSnapshot
 
 # %% ../../nbs/result/01_preds.ipynb #per_sample
 def _check_apart(loss_func, whole, alone):
@@ -77,8 +79,10 @@ def _of_each(loss_func, losses, bs, yb):
     "From losses of all elements to one for each sample"
     losses,how,targ = losses.reshape(bs, -1),reduction_of(loss_func),yb[0] if len(yb)==1 else None
     if how in ('sum','batchmean'): return losses.sum(1)
+    kind = kind_of(loss_func)
+    if kind=='sequence': return losses[:,0]/torch.as_tensor(yb[-1], device=losses.device).clamp(min=1) # lengths
     counts = isinstance(targ, torch.Tensor) and not targ.is_floating_point() and targ.numel()==losses.numel()
-    if not counts: return losses.mean(1)
+    if not counts or kind=='element': return losses.mean(1)
     kept = (targ!=ignore_index_of(loss_func)).reshape(losses.shape)
     return losses.sum(1)/kept.sum(1).clamp(min=1)
 
@@ -87,9 +91,12 @@ def per_sample(
     loss_func, # Any loss
 ):
     "A function like `loss_func` that returns one loss per sample, `(bs,)`"
-    f = unreduced(deepcopy(loss_func) if hasattr(loss_func, 'reduction') else loss_func)
-    checked = False
+    f = unreduced(loss_func)
+    own,checked = f is None or is_of_own_class(loss_func),False
     def _f(pred, *yb):
+        state = ModuleSnapshot({'loss_func': loss_func}) if own else nullcontext() # these calls leave no trace in it
+        with state: return _losses(pred, *yb)
+    def _losses(pred, *yb):
         nonlocal checked
         bs = find_bs([*tensors_in((yb, pred))])
         if bs is None: raise ValueError("There is no tensor in the predictions and targets of "
@@ -190,7 +197,8 @@ class GatherPredsCallback(Callback):
         for o in self.rows.values(): o.drop()
 
     def before_batch(self):
-        if self.with_input and self.depth<=1: self.seen = self.learn.xb # a model may change its inputs in place
+        if not self.with_input or self.depth>1: return
+        self.seen = map_tensors(torch.Tensor.clone, self.learn.xb) # a model may change its inputs in place
 
     def after_batch(self):
         learn = self.learn
@@ -290,19 +298,22 @@ def split_for(
 
 # %% ../../nbs/result/01_preds.ipynb #gather
 def know_loss(learn):
-    "Let a model that returns its own loss show which loss that is, with a batch of `dls.train`, if it has run none yet"
-    if learn.loss_func is not None or learn.recognized_loss is not None: return
-    if isinstance(learn.dls.train, Iterator) or length(learn.dls.train)==0: return
-    with learn.unchanged(learn.dls.train), learn.keep_modes():
-        learn.infer('predict', {'valid': [learn.dls.one_batch()]})
+    """The loss that predictions belong to, or None. A model that returns its own shows which loss that is, with a batch
+    of `dls.train`, if it has not been evaluated yet"""
+    if learn.loss_func is not None: return learn.loss_func
+    dl,found = learn.dls.train,learn.recognized_losses.get(False)
+    if found is None and not isinstance(dl, Iterator) and length(dl)!=0:
+        with learn.unchanged(dl), learn.keep_modes(): learn.infer('predict', {'valid': [learn.dls.one_batch()]})
+        found = learn.recognized_losses.get(False)
+    return found[0] if found else learn.known_loss
 
 def gather(learn, dl, inner=False, reorder=True, cbs=None, act=None, with_decoded=False, **kwargs):
     "One validation on `dl`, and the callback with its results. Use inside `learn.unchanged`: random generators advance"
     split = _explained(split_for(learn, dl))
     dl,to,n = in_order(dl, reorder)
-    know_loss(learn)
-    act = activation_of(learn.known_loss) if act is None else act
-    cb = GatherPredsCallback(n=n, to=to, act=act, dec=decodes_of(learn.known_loss) if with_decoded else None, **kwargs)
+    loss_func = know_loss(learn)
+    act = activation_of(loss_func) if act is None else act
+    cb = GatherPredsCallback(n=n, to=to, act=act, dec=decodes_of(loss_func) if with_decoded else None, **kwargs)
     with splitting(learn, split), learn.added_cbs([cb, *L(cbs)]), learn.keep_modes():
         learn.infer('predict', {'valid': dl}, inner)
     if not cb.complete: raise RuntimeError(f"There are no predictions: they were cancelled by {cb.coverage.cut}")

@@ -8,6 +8,7 @@ The loader gives batches that are too large for the device. `MicroBatch` cuts ea
 __all__ = ['MicroBatch']
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #imports
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 import numpy as np
@@ -15,20 +16,26 @@ import torch
 from ..core.checks import checked,no_closure,only_one,short_name,whole
 from ..core.callback import Callback
 from ..data.generators import random_state,set_random_state
-from ..data.loaders import find_bs,map_batch,map_tensors,parts_in
+from ..data.loaders import find_bs,map_batch,map_tensors,parts_in,tensors_in
 from ..model.loss_properties import is_summed,n_items
 from ..model.optimizer import params_of
 from ..measure.batch_checks import check_average,average_unknown
+from ..measure.kinds import LossMetric
+from ..record.recorder import Recorder
 from .gradients import warn_mixed_means
 from .mixed_precision import MixedPrecision
 from ..loop.loop import aligned,check_loss
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #cut_and_join
+def _of_one(o):
+    "Whether `o`, which is in a list, can be something of one sample: it is no tensor, and no container of any"
+    return not isinstance(o, (torch.Tensor,tuple,list,Mapping)) or next(tensors_in(o), None) is None
+
 def lists_samples(o, bs):
     "Whether `o` is an array, list or tuple that has something for each of `bs` samples: names, for example"
     if isinstance(o, np.ndarray): return o.ndim>0 and len(o)==bs
     if not isinstance(o, (list,tuple)) or len(o)!=bs: return False
-    return all(find_bs(p) is None if isinstance(o, list) else isinstance(p, (str,int,float)) for p in o)
+    return all(_of_one(p) if isinstance(o, list) else isinstance(p, (str,int,float)) for p in o)
 
 def is_opaque(o, bs=None):
     "Whether `o` holds tensors, or something for each of `bs` samples, and cannot be cut: a distribution, for example"
@@ -54,6 +61,11 @@ def rows_cut(o, rows, bs, otherwise=refused):
         "put tensors or arrays in its place, or a tuple, dict or dataclass of them")
     return map_batch(o, lambda p: rows_cut(p, rows, bs, otherwise))
 
+def terms_shown(learn):
+    "Names of the terms of the loss that metrics of training show"
+    mets = [m for o in learn.cbs if isinstance(o, Recorder) for m in o.train_mets]
+    return [m.attr for m in mets if isinstance(m, LossMetric)]
+
 def last(parts): return None if is_opaque(parts[-1]) else parts[-1]
 
 def rows_joined(parts, ns, alike=last):
@@ -63,7 +75,8 @@ def rows_joined(parts, ns, alike=last):
         if not o.ndim: return sum(p*n for p,n in zip(parts, ns))/sum(ns)
         axis = next((i for i in range(o.ndim) if all(p.shape[i]==n for p,n in zip(parts, ns))), None)
         return alike(parts) if axis is None else torch.cat(parts, axis)
-    if isinstance(o, list) and [*map(len, parts)]==[*ns] and find_bs(parts) is None: return sum(parts, []) # names
+    if isinstance(o, list) and [*map(len, parts)]==[*ns] and all(_of_one(p) for o in parts for p in o):
+        return sum(parts, []) # names, for example
     if isinstance(o, np.ndarray) and all(map(lists_samples, parts, ns)): return np.concatenate(parts)
     inner = [*map(parts_in, parts)]
     if any(p is None for p in inner) or len({*map(len, inner)})>1: return alike(parts)
@@ -112,7 +125,7 @@ class _CutBatch:
     "The current batch of `learn`, run in pieces by `forward`, the usual forward pass"
     def __init__(self, learn, forward, count):
         self.learn,self.forward,self.count = learn,forward,count
-        self.xb,self.yb,self.summed = learn.xb,learn.yb,is_summed(learn)
+        self.xb,self.yb,self.summed,self.terms = learn.xb,learn.yb,is_summed(learn),terms_shown(learn)
         n = n_items(learn, count)
         self.unit = n if isinstance(n, int) else None # shares of the elements, which may be many
         self.bs = find_bs(self.yb) or find_bs(self.xb)
@@ -143,10 +156,11 @@ class _CutBatch:
             w = self._weight()
             if not isinstance(w, torch.Tensor) and not w: continue # the average of nothing is NaN, as is its gradient
             self._backward(w*self.scale)
-            losses.append([weighted(o.detach(), w) for o in (learn.loss, learn.loss_grad)])
+            losses.append([weighted(o.detach(), w) for o in (learn.loss, learn.loss_grad, *self._terms())])
             total = 1. if self.summed else total+w
-        if losses: loss,loss_grad = [sum(o)/total for o in zip(*losses)]
-        else: loss,loss_grad = learn.loss.detach(),learn.loss_grad.detach()
+        if losses: loss,loss_grad,*terms = [sum(o)/total for o in zip(*losses)]
+        else: loss,loss_grad,*terms = learn.loss.detach(),learn.loss_grad.detach(),*self._terms()
+        for k,v in zip(self.terms, terms): setattr(learn.loss_func, k, v) # those of the batch, as of one call
         parts[:early] = [aligned(learn, *o) for o in parts[:early]] # before the model's own loss was recognized
         preds,ybs = zip(*parts)
         yb = self.yb if learn.yb is yb else rows_joined(ybs, ns) # they were shifted, as the predictions are
@@ -160,6 +174,11 @@ class _CutBatch:
         learn('split_batch', part)
         self.forward()
         return yb
+
+    def _terms(self):
+        "Terms of the piece, if the loss has them all as tensors; a metric says what is wrong otherwise"
+        vals = [getattr(self.learn.loss_func, k, None) for k in self.terms]
+        return vals if all(isinstance(o, torch.Tensor) for o in vals) else []
 
     def _weight(self):
         "The share of the piece that was just predicted. The value of a count is waited for"

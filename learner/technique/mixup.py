@@ -16,8 +16,8 @@ from torch import Tensor
 from ..core.checks import checked,no_closure,only_one,short_name
 from ..core.callback import Callback
 from ..data.loaders import leaves_in,map_batch,parts_in
-from ..model.loss_properties import has_mixed_means,items_of,reduction_of,unreduced
-from .micro_batch import is_opaque,lists_samples
+from ..model.loss_properties import has_mixed_means,items_of,kind_of,reduction_of,unreduced
+from .micro_batch import is_opaque,lists_samples,terms_shown
 
 # %% ../../nbs/technique/07_mixup.ipynb #nested
 def _rebuilt(o, parts):
@@ -49,7 +49,8 @@ def _permuted(o, perm, name):
 # %% ../../nbs/technique/07_mixup.ipynb #mixed_loss
 def _losses_of(loss_func):
     "The losses of samples, if their sum or mean is the loss; or None"
-    return None if has_mixed_means(loss_func) else unreduced(loss_func)
+    by_length = kind_of(loss_func)=='sequence' and reduction_of(loss_func)=='mean' # each is divided by its length
+    return None if has_mixed_means(loss_func) or by_length else unreduced(loss_func)
 
 def _by_sample(loss, bs, loss_func, name):
     "A row for each sample"
@@ -72,12 +73,15 @@ class MixHandler(Callback):
     two tuples of inputs, and the share of the first. `lam` is a tensor: one number, or `(bs,)` if `by_sample`"""
     run_valid = False
     by_sample = False # whether each sample has its own share; None: wherever the loss allows it
+    terms = () # of the loss, which metrics of training show
     @checked(alpha='>0')
     def __init__(self,
         alpha:float=.5, # Of the Beta distribution of shares: the smaller, the less is mixed
     ): self.alpha = alpha
 
-    def before_fit(self): no_closure(self); only_one(self, MixHandler, 'mix the batch')
+    def before_fit(self):
+        no_closure(self); only_one(self, MixHandler, 'mix the batch')
+        self.terms = terms_shown(self.learn)
     def draw(self,
         n:int, # How many
     ) -> Tensor: # `(n,)`, on the CPU: no device is waited for
@@ -124,6 +128,9 @@ class MixHandler(Callback):
     def after_loss(self):
         learn = self.learn
         if self.others is None: return
+        if self.terms: raise ValueError(f"`{type(self).__name__}` mixes the losses for two targets, and "
+            f"`{self.terms[0]}` of the loss would be that for one of them: leave out `{type(self).__name__}`, or the "
+            "`LossMetric` of training, as by `Recorder(train_metrics=False)`")
         more,same = self._difference(*self.mixing),learn.loss_grad is learn.loss
         learn.loss = learn.loss+more
         learn.loss_grad = learn.loss if same else learn.loss_grad+more # others may have replaced one of them
