@@ -63,7 +63,7 @@ class MixedPrecision(Callback):
     "Run model and loss in 16 bits where safe; with `fp16`, scale the loss, and skip steps whose gradients overflow"
     order = 10
     first_at = 'before_step', # all others see gradients that are unscaled
-    _stateattrs = ('scaler_state',)
+    _stateattrs = 'scaler_state','scaled'
     @checked(amp_mode=..., init_scale='>0', growth_factor='>1', backoff_factor='(0,1)', growth_interval='>=1')
     def __init__(self,
         amp_mode:str=AMPMode.FP16, # `fp16` or `bf16`
@@ -76,12 +76,12 @@ class MixedPrecision(Callback):
         if amp_mode not in list(_dtypes): raise ValueError(
             f"`amp_mode` is `fp16` or `bf16`, but got {amp_mode!r}.{nearest(str(amp_mode), _dtypes)}")
         self.amp_mode,self.init_scale,self.growth_interval = amp_mode,init_scale,growth_interval
-        self.growth_factor,self.backoff_factor,self.scaler = growth_factor,backoff_factor,None
+        self.growth_factor,self.backoff_factor,self.scaler,self.scaled = growth_factor,backoff_factor,None,False
 
     def before_fit(self):
         device = self.learn.device.type
         self.autocast = _Autocast(device, _dtypes[self.amp_mode])
-        self.scaled = True # gradients, if there are any: those of earlier batches too
+        self.scaled = False # gradients are multiplied by the scale, if there are any: those of earlier batches too
         self.pending = self.overflow = False # gradients were unscaled, but the scale not updated; they are not finite
         no_closure(self)
         _check_device(device, self.amp_mode)
@@ -93,6 +93,7 @@ class MixedPrecision(Callback):
         self.scaler = torch.amp.GradScaler(self.learn.device.type, self.init_scale,
             self.growth_factor, self.backoff_factor, self.growth_interval)
         if state: self.scaler.load_state_dict(state)
+        self.scaler.scale(torch.zeros((), device=self.learn.device)) # it has a scale only now, and the next may be a step
 
     @property
     def scaler_state(self): return self.scaler.state_dict() if self.scaler else None
@@ -112,14 +113,14 @@ class MixedPrecision(Callback):
     def cleanup_train(self):
         self._forget() # the step that followed the last batch may have been cancelled
         if not self.scaler or not self.scaled: return
-        self.scaled = False # gradients that wait are for others, if this callback was removed
+        self.scaled = False # gradients may wait for a step without this callback
         for p in _with_grads(self.learn.opt): p.grad = p.grad/self.scaler.get_scale()
 
     # Scaling
     def before_backward(self):
         if not self.scaler: return
+        self._scale_again()
         self.learn.loss_grad = self.scaler.scale(self.learn.loss_grad)
-        self.scaled = True
 
     def after_backward(self):
         if not self.scaler or not self.scaled or not _with_grads(self.learn.opt): return
