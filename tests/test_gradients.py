@@ -193,6 +193,20 @@ def test_gradients_that_wait_when_mixed_precision_is_removed_are_no_longer_scale
     learn = mk(GradientAccumulation(40), MixedPrecision('fp16'), on(ev)(remove)).fit(1)
     assert gap(weights(learn.model), weights(mk(GradientAccumulation(40)).fit(1).model))<2e-3
 
+@pytest.mark.parametrize('other', [False, True])
+@pytest.mark.parametrize('n', [5, 6])
+def test_gradients_that_wait_are_those_of_the_run_where_it_resumes(n, other, tmp_path):
+    "After the last batch of a loader without a length, the next thing is a step"
+    def make(*cbs): return mk(GradientAccumulation(40), MixedPrecision('fp16'), *cbs, data=DataLoaders(
+        NoLength(cut(10)), device='cpu'), path=tmp_path)
+    def stop(learn):
+        if learn.train_iter==n: learn.at_pause(learn.stop_for_now, stops=True)
+    whole,learn = make().fit(2),make().fit(2, cbs=[on('after_batch')(stop), Checkpoint(folder=tmp_path)])
+    assert learn.route.stopped.position.batch==n
+    if other: learn = make().fit(2, cbs=Checkpoint(folder=tmp_path), resume=True)
+    else: learn.resume(cbs=())
+    assert same(weights(learn.model), weights(whole.model)) and learn.opt_step==whole.opt_step==4
+
 @pytest.mark.parametrize('by', ['one before it','one after it','an overflow'])
 def test_after_a_cancelled_step_the_window_begins_anew(by):
     "Windows of 20: the step of the first one is cancelled, and the others are those of big batches"

@@ -267,9 +267,10 @@ class KeepGradients(Accumulate):
         if (self.train_iter+1)%self.n: raise CancelBatchException
 
 @pytest.mark.parametrize('order', [5, 15])
-@pytest.mark.parametrize('n', [2, 3])
+@pytest.mark.parametrize('n', [2, 3, 4])
 @pytest.mark.parametrize('how', [Accumulate, KeepGradients])
 def test_accumulation_by_hand(order, n, how):
+    "Also where gradients wait from one epoch to the next"
     a,b = (mk(m, cbs=how(n, order)).fit(2) for m in (None, 'fp16'))
     assert (a.opt_step==b.opt_step==2*6//n and close(weights(a.model), weights(b.model), 2e-3)
         and a.recorder.losses==pytest.approx(b.recorder.losses, rel=.01))
