@@ -5722,6 +5722,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                                      'learner/technique/mixed_precision.py'),
                                                    'learner.technique.mixed_precision.MixedPrecision._scale_again': ( 'technique/mixed_precision.html#mixedprecision._scale_again',
                                                                                                                       'learner/technique/mixed_precision.py'),
+                                                   'learner.technique.mixed_precision.MixedPrecision._unscale': ( 'technique/mixed_precision.html#mixedprecision._unscale',
+                                                                                                                  'learner/technique/mixed_precision.py'),
                                                    'learner.technique.mixed_precision.MixedPrecision.after_backward': ( 'technique/mixed_precision.html#mixedprecision.after_backward',
                                                                                                                         'learner/technique/mixed_precision.py'),
                                                    'learner.technique.mixed_precision.MixedPrecision.after_loss': ( 'technique/mixed_precision.html#mixedprecision.after_loss',

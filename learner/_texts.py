@@ -809,8 +809,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                        '- `file`: A name in `path/model_dir`, or an absolute path, to save them to',
  'Learner.predict': 'Parameters:\n'
                     '\n'
-                    '- `item`: One input, as a dataset would return it, without its target; a tuple of several '
-                    'inputs\n'
+                    '- `item`: One input, as a dataset would return it, without its target; a tuple of several. No '
+                    '`collate_fn` is called\n'
                     '- `with_input`: Return the input too',
  'Learner.profile': 'Parameters:\n'
                     '\n'

@@ -301,7 +301,7 @@ class Learner:
         'Operations of a training batch of the last fit, to which the run goes back\n\n- `n_iter`: Number of the training batch, counted from 0\n- `file`: A name in `path/model_dir`, or an absolute path, to save them to'
         ...
     def predict(self, item, with_input: bool=...) -> tuple:
-        'Prediction for one item. `dls.vocab`, if there is one, names the decision: a class, or a list of the true labels\n\n- `item`: One input, as a dataset would return it, without its target; a tuple of several inputs\n- `with_input`: Return the input too'
+        'Prediction for one item. `dls.vocab`, if there is one, names the decision: a class, or a list of the true labels\n\n- `item`: One input, as a dataset would return it, without its target; a tuple of several. No `collate_fn` is called\n- `with_input`: Return the input too'
         ...
     def profile(self, n: int=..., cbs=..., waits_every: int | None=..., sync: bool=..., trace=...):
         "Train and validate `n` batches with everything but callbacks that write, report their time, restore everything\n\n- `n`: Batches of training and of each validation\n- `cbs`: Callbacks of the coming fit\n- `waits_every`: Count what makes the device wait in the second of so many batches; None: never\n- `sync`: Wait for the device between phases\n- `trace`: Folder to which torch's profiler writes a trace"

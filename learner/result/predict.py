@@ -58,7 +58,7 @@ def _check_one(learn, b):
 @patch
 @checked
 def predict(self:Learner,
-    item, # One input, as a dataset would return it, without its target; a tuple of several inputs
+    item, # One input, as a dataset would return it, without its target; a tuple of several. No `collate_fn` is called
     with_input:bool=False, # Return the input too
 ) -> tuple: # (input,) decision, decision as a tensor, probabilities
     "Prediction for one item. `dls.vocab`, if there is one, names the decision: a class, or a list of the true labels"

@@ -112,9 +112,7 @@ class MixedPrecision(Callback):
         if self.learn.training: self._scale_again()
     def cleanup_train(self):
         self._forget() # the step that followed the last batch may have been cancelled
-        if not self.scaler or not self.scaled: return
-        self.scaled = False # gradients may wait for a step without this callback
-        for p in _with_grads(self.learn.opt): p.grad = p.grad/self.scaler.get_scale()
+        if self.scaler and self.scaled: self._unscale()
 
     # Scaling
     def before_backward(self):
@@ -147,6 +145,11 @@ class MixedPrecision(Callback):
         for p in _with_grads(self.learn.opt): p.grad = self.scaler.scale(p.grad)
         self.scaled = True
         self._forget()
+
+    def _unscale(self):
+        "Gradients that are left may wait for a step without this callback"
+        for p in _with_grads(self.learn.opt): p.grad = p.grad/self.scaler.get_scale()
+        self.scaled = False
 
     def _forget(self):
         "No step was tried: have a scaler that has not unscaled anything"
