@@ -93,7 +93,7 @@ class MixedPrecision(Callback):
         self.scaler = torch.amp.GradScaler(self.learn.device.type, self.init_scale,
             self.growth_factor, self.backoff_factor, self.growth_interval)
         if state: self.scaler.load_state_dict(state)
-        self.scaler.scale(torch.zeros((), device=self.learn.device)) # it has a scale only now, and the next may be a step
+        self.scaler.scale(torch.zeros((), device=self.learn.device)) # or it has no scale for a step without a loss
 
     @property
     def scaler_state(self): return self.scaler.state_dict() if self.scaler else None
@@ -148,7 +148,8 @@ class MixedPrecision(Callback):
 
     def _unscale(self):
         "Gradients that are left may wait for a step without this callback"
-        for p in _with_grads(self.learn.opt): p.grad = p.grad/self.scaler.get_scale()
+        for p in params_of(self.learn.opt):
+            if p.grad is not None: p.grad = p.grad/self.scaler.get_scale()
         self.scaled = False
 
     def _forget(self):
