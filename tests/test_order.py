@@ -1,6 +1,6 @@
 """Two callbacks that change the same value without a declared order are named before training; callbacks of the
 library give the same run in any order in which they are given"""
-import random
+import random,warnings
 from itertools import groupby
 import pytest,torch
 from torch import nn
@@ -83,3 +83,29 @@ def test_callbacks_of_the_library_give_the_same_run_in_any_order(seed, tmp_path,
     other = run(tmp_path/'b', names, order)
     for a,b in zip(one[0], other[0], strict=True): assert a==b
     assert all(map(torch.equal, one[1], other[1])) and str(one[2:])==str(other[2:])
+
+# Values that an optimizer computes again
+class Penalty(Callback):
+    run_valid = False
+    def after_loss(self): self.learn.loss_grad = self.loss_grad + sum(p.square().sum() for p in self.model.parameters())
+class PlusOne(Callback):
+    run_valid = False
+    def before_backward(self): self.learn.loss_grad += 1
+class Tripled(Callback):
+    def after_pred(self): self.learn.pred = self.pred*3
+@on('after_loss')
+def doubled(learn): learn.loss_grad = 2*learn.loss_grad
+class Reads(Callback):
+    def after_loss(self): self.seen = self.loss.detach()+self.pred.detach().sum()
+
+@pytest.mark.parametrize('opt_func', [torch.optim.LBFGS, torch.optim.SGD])
+@pytest.mark.parametrize('cb,value', [(Penalty, 'loss_grad'), (PlusOne, 'loss_grad'), (Tripled, 'pred'),
+    (doubled, 'loss_grad'), (Reads, None)], ids=lambda o: getattr(o, '__name__', str(o)))
+def test_what_an_optimizer_with_a_closure_computes_again_is_named(cb, value, opt_func):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter('always')
+        learn,plain = (synth_learner(opt_func=opt_func, lr=.01, cbs=o).fit(1) for o in (cb, None))
+    in_vain = opt_func is torch.optim.LBFGS and value is not None
+    said = [str(o.message) for o in found if o.category is Mistake]
+    assert len(said)==in_vain and all(f'changes `{value}` at' in o and 'computes' in o for o in said)
+    if in_vain: assert all(map(torch.equal, learn.model.parameters(), plain.model.parameters())) # as is said

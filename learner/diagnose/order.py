@@ -75,6 +75,16 @@ def undone(
         res += [Undone(k, cb, sched) for cb in earlier for k in sched.sets if hyper(k) in changed(cb)]
     return res
 
+# %% ../../nbs/diagnose/03_order.ipynb #Recomputed
+class Recomputed(NamedTuple):
+    "Predictions or a loss that a callback changes, and that an optimizer with a closure computes again"
+    value:str
+    event:str
+    cb:object # The callback
+    def __str__(self): return (f"`{self.cb.name}` changes `{self.value}` at `{self.event}`, but the optimizer computes "
+        "predictions and loss again within its step, without callbacks, so that training does not know of it. "
+        "Write it into the model or `loss_func`")
+
 # %% ../../nbs/diagnose/03_order.ipynb #ties
 same_value = dict(x='xb', y='yb')
 
@@ -150,7 +160,12 @@ class Changes:
             for a,b in tied(self.learn, ev):
                 of_a,of_b = (self.found.get((ev, id(o)), ()) for o in (a,b))
                 res += [Tie(ev, k, a, b) for k in of_a if k in of_b and not _adds(self.learn, (a,b), ev, k)]
-        return res
+        return res + (self._recomputed() if self.learn.needs_closure else [])
+
+    def _recomputed(self):
+        own = {id(cb):cb for cb in self.learn.cbs if not of_library(type(cb)) or isinstance(cb, FuncCallback)}
+        return [Recomputed(k, ev, own[i]) for (ev,i),ks in self.found.items() if i in own
+            for k in ('pred','loss_grad') if k in ks]
 
 def _adds(learn, cbs, ev, k):
     names = {*dir(learn)}
