@@ -16,6 +16,7 @@ from ..core.callback import Callback
 from ..data.loaders import map_tensors
 from ..core.events import CancelStepException
 from ..model.optimizer import params_of
+from ..loop.loop import has_grads
 from ..loop.learner import Learner
 
 # %% ../../nbs/technique/01_mixed_precision.ipynb #AMPMode
@@ -51,8 +52,6 @@ class _Autocast:
         if self.contexts: torch.clear_autocast_cache()
 
 # %% ../../nbs/technique/01_mixed_precision.ipynb #overflow
-def _with_grads(opt): return [p for p in params_of(opt) if p.grad is not None]
-
 _least_scale = 2.**-16 # at this scale, finite gradients would have stopped overflowing long ago
 def _hopeless(scale): return RuntimeError(
     f"Gradients overflow in fp16 even with the loss scaled down to {scale:.1e}: they are too large, "
@@ -121,7 +120,7 @@ class MixedPrecision(Callback):
         self.learn.loss_grad = self.scaler.scale(self.learn.loss_grad)
 
     def after_backward(self):
-        if not self.scaler or not self.scaled or not _with_grads(self.learn.opt): return
+        if not self.scaler or not self.scaled or not has_grads(self.learn.opt): return
         self.scaled,self.pending,self.overflow = False,True,True
         self.scaler.step(self) # unscales, and calls our `step` if all is finite
 
@@ -142,7 +141,8 @@ class MixedPrecision(Callback):
     def _scale_again(self):
         "Gradients that are left wait for a later step: as if they had not been unscaled"
         if self.scaled or not self.scaler: return
-        for p in _with_grads(self.learn.opt): p.grad = self.scaler.scale(p.grad)
+        for p in params_of(self.learn.opt):
+            if p.grad is not None: p.grad = self.scaler.scale(p.grad)
         self.scaled = True
         self._forget()
 

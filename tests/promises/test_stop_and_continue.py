@@ -63,6 +63,9 @@ def check(case, path, ev, n, look=look):
         before,threads = state(learn),threading.enumerate()
         if not stop(learn, case, ev, n): return
         assert not differences(before, state(learn)), ev
+        if learn.at is None: # nothing has been trained, and nothing is to be resumed
+            assert n==1 and ev in ('before_epoch','before_train','before_draw') and learn.train_iter==0
+            return
         if look: look(learn)
         learn.resume()
         assert not differences(before, state(learn)), ev
