@@ -571,16 +571,18 @@ def test_a_tracker_leaves_attributes_of_subclasses_alone():
     learn = synth_learner(2, 1).fit(3, cbs=cb)
     assert cb.seen==list(learn.recorder['valid_loss']) and cb.had_value==[]
 
-def test_a_run_that_resumes_from_an_older_file_reaches_its_best_weights_again():
+@pytest.mark.parametrize('n,when,i', [(4, dict(every=1), 1), (3, dict(every=10, unit='iter'), 3)],
+    ids=['an epoch','the last validation'])
+def test_a_run_that_resumes_from_an_older_file_reaches_its_best_weights_again(n, when, i):
     "They have replaced those that were the best at that time, as also where a process was killed between two files"
     path = tmp()
     def fit(**kwargs):
         learn = synth_learner(path=path)
         best = SaveModelCallback(keep=2)
-        learn.fit(4, cbs=[best, Checkpoint(folder=path/'runs', keep=None)], **kwargs)
+        learn.fit(n, cbs=[best, Checkpoint(folder=path/'runs', keep=None, **when)], **kwargs)
         return learn,best
     whole,best = fit()
-    second = sorted((path/'runs').glob('*.pt'))[1]
+    second = sorted((path/'runs').glob('*.pt'))[i]
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         learn,again = fit(resume=second)

@@ -168,10 +168,11 @@ class BestFiles(TrackerCallback):
         warnings.warn(f"The best weights so far are gone: {why}. They cannot be loaded when this fit is over")
 
     def _has_later(self):
-        "Whether there are files of batches that are still to come"
-        path = self._path(self.fname)
-        numbers = [o.stem.removeprefix(f'{path.stem}_') for o in path.parent.glob(f'{path.stem}_*{path.suffix}')]
-        return any(o.isdecimal() and int(o)>self.learn.train_iter for o in numbers)
+        "Whether there are files of values that are still to come: those of the last batch may not be in yet"
+        path,kept = self._path(self.fname),[self._path(o) for _,o in self.kept if isinstance(o, str)]
+        files = [o for o in path.parent.glob(f'{path.stem}_*{path.suffix}') if o not in kept]
+        numbers = [o.stem.removeprefix(f'{path.stem}_') for o in files]
+        return any(o.isdecimal() and int(o)>=self.learn.train_iter for o in numbers)
 
     def load_state_dict(self, state):
         super().load_state_dict(state)
