@@ -445,9 +445,12 @@ class InTraining(Counts):
 class ByValidation(Counts):
     def before_validate(self): self.n = 0
 class NamedCount(Counts): _stateattrs = 'n',
+class Steps(Callback):
+    def __init__(self): self.n = 0
+    def after_step(self): self.n += 1
 
 @pytest.mark.parametrize('cls,named', [(Counts, True), (Gathers, True), (OfEpoch, True), (InTraining, False),
-    (ByValidation, False), (NamedCount, False)])
+    (ByValidation, False), (NamedCount, False), (Steps, False)])
 def test_what_is_gathered_in_a_validation_that_was_cut_is_named(cls, named):
     "One batch of it had run. It begins again, and a count of the same callback would have that batch twice"
     learn = synth_learner(cbs=cls)
