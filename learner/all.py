@@ -56,6 +56,7 @@ from .loop.loop import *
 from .loop.inference import *
 from .loop.position import *
 from .loop.interrupt import *
+from .loop.way_back import *
 from .loop.route import *
 from .loop.fitting import *
 from .loop.learner import *

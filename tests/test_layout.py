@@ -188,7 +188,7 @@ def in_code(name):
     "Whether `name`, such as `Class.method`, `route.method` or `function(…)`, is a function or class of the library"
     owner,_,attr = re.match(r'[\w.]+', name)[0].rpartition('.')
     if not owner: return any(o.name==attr for o in definitions())
-    owners = {'route': ('Route','Pauses','ResumableRoute'),
+    owners = {'route': ('Route','WayBack','Pauses','ResumableRoute'),
         'learn': ('LoopState','Loop','StopMixin','FitMixin','Learner')}.get(owner, (owner,))
     return any(m.name==attr for o in definitions() if isinstance(o, ast.ClassDef)
         and o.name in owners for m in o.body if isinstance(m, ast.FunctionDef))
@@ -203,7 +203,7 @@ def test_tables_of_flows_name_what_is_there(name):
 def test_the_table_of_mixins_is_that_of_the_class():
     "The chapter of the Learner says what each class that it derives from adds, and where"
     from learner.all import Learner
-    src = next(c.source for c in read_nb(nbs/'loop/07_learner.ipynb').cells if c.id=='md_chain')
+    src = next(c.source for c in read_nb(nbs/'loop/08_learner.ipynb').cells if c.id=='md_chain')
     rows = re.findall(r'^\| `(\w+)` \| .*?\(([\w./]+)\.ipynb\)', src, re.M)
     bases = [o for o in Learner.__mro__ if o is not object][::-1]
     assert [k for k,_ in rows]==[o.__name__ for o in bases]

@@ -63,7 +63,7 @@ def unpack(data, known):
 # %% ../../nbs/dist/08_launch.ipynb #brought_back
 counted = ('epoch','n_epoch','start_epoch','n_train_iter','n_step','train_iter','opt_step','epoch_start','n_train',
     'n_iter','results','stop_reason','run_config','recognized','lr','_frozen')
-of_route = 'stopped','lineage','moved','counts_before','hypers_before','hypers_at_start'
+of_route = 'stopped','lineage','at_start'
 
 def _packed(o, known):
     try: return pack(o, known)

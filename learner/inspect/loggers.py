@@ -19,7 +19,7 @@ from pathlib import Path
 from time import perf_counter
 from ..core.callback import Callback
 from ..core.checks import checked,listed,one_of
-from ..loop.route import is_fork_of
+from ..loop.way_back import is_fork_of
 from ..record.history import History,Row,missing
 from ..record.recorder import Recorder,find_recorder
 from ..record.run_config import plain

@@ -65,6 +65,20 @@ class Learner:
     def on(self, ev, **kwargs):
         'Decorator: run `f(learn)` at `ev`. Returns a callback; running the cell again replaces it\n\n- `ev`: An event, with or without a filter, or several combined with `|`\n- `kwargs`: `order`, or a filter: see `on`'
         ...
+    @property
+    def recognized_losses(self):
+        '`recognized_loss` in training, by True, and in evaluation, by False: a model may return another one'
+        ...
+    @property
+    def recognized_loss(self):
+        'What `recognize` has found out about the loss that this model returns for these data; None before'
+        ...
+    @recognized_loss.setter
+    def recognized_loss(self, v): ...
+    @property
+    def known_loss(self):
+        "`loss_func`, or else the usual loss that the model's own equals, None before it has been found out"
+        ...
     def run_scopes(self):
         'Run the whole loop, from the scope `fit` on'
         ...
@@ -99,20 +113,6 @@ class Learner:
     @property
     def needs_closure(self):
         'Whether the optimizer computes loss and gradients again within its step, as LBFGS does'
-        ...
-    @property
-    def recognized_losses(self):
-        '`recognized_loss` in training, by True, and in evaluation, by False: a model may return another one'
-        ...
-    @property
-    def recognized_loss(self):
-        'What `recognize` has found out about the loss that this model returns for these data; None before'
-        ...
-    @recognized_loss.setter
-    def recognized_loss(self, v): ...
-    @property
-    def known_loss(self):
-        "`loss_func`, or else the usual loss that the model's own equals, None before it has been found out"
         ...
     @property
     def x(self): ...

@@ -80,11 +80,35 @@ def check_drawn(learn, n):
     elif learn.dl_name!='train': why = ". If there is nothing to validate on, leave it out of `DataLoaders`"
     raise ValueError(f"`dls['{learn.dl_name}']` is empty: it gave no batch in epoch {learn.epoch}{why}")
 
+# %% ../../nbs/loop/01_loop.ipynb #OwnLosses
+class OwnLosses(Dispatcher):
+    "What has been found out about losses that models return themselves"
+    recognized = None,None,{} # a model, its training loader, `recognized_losses` of both
+    @property
+    def recognized_losses(self):
+        "`recognized_loss` in training, by True, and in evaluation, by False: a model may return another one"
+        model,dl,res = self.recognized
+        return res if model is unwrapped(self.model) and dl is self.dls.train else {}
+    @property
+    def recognized_loss(self):
+        "What `recognize` has found out about the loss that this model returns for these data; None before"
+        found,trains = self.recognized_losses,bool(self.mode and self.training)
+        return found.get(trains, found.get(not trains))
+    @recognized_loss.setter
+    def recognized_loss(self, v):
+        found = self.recognized_losses | {bool(self.mode and self.training): v}
+        self.recognized = unwrapped(self.model),self.dls.train,found
+
+    @property
+    def known_loss(self):
+        "`loss_func`, or else the usual loss that the model's own equals, None before it has been found out"
+        return self.recognized_loss and self.recognized_loss[0] if self.loss_func is None else self.loss_func
+
 # %% ../../nbs/loop/01_loop.ipynb #LoopState
 of_batch = 'dl','dl_name','batch','xb','yb','pred','loss','loss_grad' # of a batch; the first two of its phase
 of_phase = *of_batch,'n_iter','iter','stop_at'
 
-class LoopState(Dispatcher):
+class LoopState(OwnLosses):
     "How far a loop is, what bounds it, and what it works with"
     fired_with = dict(after_loss='before_backward') # both can change the loss
     def __init__(self):
@@ -94,7 +118,6 @@ class LoopState(Dispatcher):
         self.epoch = self.train_iter = self.opt_step = self.iter = self.epoch_start = 0
         self.n_train = self.n_iter = self.stop_at = None
         self.forward_with,self.step_args,self.searches = None,(),Searches()
-        self.recognized = None,None,{} # a model, its training loader, `recognized_losses` of both
         self.two_weights = False # the optimizer trains other weights than are used
         self.forget_batch()
 
@@ -146,26 +169,6 @@ class LoopState(Dispatcher):
     def needs_closure(self):
         "Whether the optimizer computes loss and gradients again within its step, as LBFGS does"
         return bool(self.step_args)
-
-    @property
-    def recognized_losses(self):
-        "`recognized_loss` in training, by True, and in evaluation, by False: a model may return another one"
-        model,dl,res = self.recognized
-        return res if model is unwrapped(self.model) and dl is self.dls.train else {}
-    @property
-    def recognized_loss(self):
-        "What `recognize` has found out about the loss that this model returns for these data; None before"
-        found,trains = self.recognized_losses,bool(self.mode and self.training)
-        return found.get(trains, found.get(not trains))
-    @recognized_loss.setter
-    def recognized_loss(self, v):
-        found = self.recognized_losses | {bool(self.mode and self.training): v}
-        self.recognized = unwrapped(self.model),self.dls.train,found
-
-    @property
-    def known_loss(self):
-        "`loss_func`, or else the usual loss that the model's own equals, None before it has been found out"
-        return self.recognized_loss and self.recognized_loss[0] if self.loss_func is None else self.loss_func
 
     @property
     def x(self): return single(self.xb)

@@ -82,7 +82,7 @@ class HypersAndGrads:
         for o in values: del o['params']
         # not copied: zeroing sets `p.grad` to None, and does not change the tensors
         grads = {p:p.grad for g in groups for p in g['params'] if p.grad is not None} if with_grads else {}
-        return cls(learn.route.hypers_before, learn.route.hypers_at_start, values, grads)
+        return cls(learn.route.at_start.hypers, learn.route.at_start.rates, values, grads)
 
     def put(self, learn):
         opt = learn.opt
@@ -93,7 +93,7 @@ class HypersAndGrads:
 
     def changed(self, learn):
         "Hyper-parameters that were changed since the fit was stopped, with None for groups that were not"
-        now = learn.route.hypers_before
+        now = learn.route.at_start.hypers
         both = {k:list(zip(v, now[k])) for k,v in self.before.items() if k in now and now[k]!=v}
         return {k:[None if new==old else new for old,new in vs] for k,vs in both.items()}
 
@@ -163,7 +163,7 @@ def settings_of(learn) -> dict: # By dotted names
     config = run_config(learn) if hasattr(learn, 'metrics') else RunConfig() # a hand-written loop may have no metrics
     idle = [f'callbacks.{k}' for k,o in by_name(learn.cbs).items() if o.writes or o.watches]
     def matters(k): return not k.startswith(_compared_elsewhere) and '.'.join(k.split('.')[:2]) not in idle
-    samples = {f'samples.{k}':v for k,v in learn.route.samples.items()}
+    samples = {f'samples.{k}':v for k,v in learn.route.at_start.samples.items()}
     return {k:v for k,v in config.flat().items() if matters(k)} | samples
 
 def resume_settings(learn) -> dict: # By dotted names
@@ -269,14 +269,14 @@ class Position:
     def complete(self, learn): # The learner whose position it is
         "The same position, with what only a position that is used needs"
         if self.settings is not None: return self
-        train,now = learn.dls.train,self.loader.now
+        train,now,began = learn.dls.train,self.loader.now,learn.route.at_start
         added = {k:o for k,o in all_parts(learn, train).items() if k not in now['own']} # since the last search
         late = {k:get_state(o) for k,o in added.items()}
         counts = counts_of(train, digests=True)
         loader = replace(self.loader, description=describe(train), now=now | dict(own=now['own']|late),
             counts=self.loader.counts | dict(digests=counts),
-            moved=[*dict.fromkeys([*learn.route.moved, *moved_counts(learn.route.counts_before, counts)])])
-        runs = {k:cb.run for k,cb in by_name(learn.cbs).items() if learn.route.runs.get(k, cb.run)!=cb.run}
+            moved=[*dict.fromkeys([*began.moved, *moved_counts(began.counts, counts)])])
+        runs = {k:cb.run for k,cb in by_name(learn.cbs).items() if began.runs.get(k, cb.run)!=cb.run}
         return replace(self, loader=loader, callbacks=whole_states(self.callbacks), settings=resume_settings(learn),
             runs=runs, stop_reason=learn.stop_reason if self.next=='end' else None)
 
@@ -310,7 +310,7 @@ class Position:
         told = {k:v for k,v in overrides.items() if by_fit and k not in scheduled} # `resume(lr=…)` says it itself
         if differs := _differences(self, learn, overrides, told, gone, in_memory):
             warn(f"The run resumes with other settings than it had: {'; '.join(differs)}")
-        if self.settings and not in_memory: warn_of_samples(samples_in(self.settings), learn.route.samples)
+        if self.settings and not in_memory: warn_of_samples(samples_in(self.settings), learn.route.at_start.samples)
         _warn_of_others(self.others)
         if self.modules: _warn_of_modules(self.modules, learn.cbs, learn.state)
         draws.restore(self.loader, begun=self.next=='batch')

@@ -43,7 +43,7 @@ from ..data.loader_state import counts_of,moved_counts
 from ..data.search import search
 from ..model.optimizer import params_of
 from ..loop.learner import Learner
-from ..loop.route import new_run
+from ..loop.way_back import new_run
 from ..restore.places import by_name
 from ..model.files import read_plain
 from .checkpoint import Interval,warn_of_workers
@@ -205,8 +205,8 @@ def _shared(learn, datasets):
     "What a fork shares with its parent, as `deepcopy` wants to know it"
     if not learn.lineage: return _tensors_of(datasets)
     train,route = learn.dls.train,learn.route
-    counts = moved_counts(route.counts_before, counts_of(train, digests=True))
-    moved = {o.split('.', 1)[1] for o in (*counts, *route.moved)}
+    counts = moved_counts(route.at_start.counts, counts_of(train, digests=True))
+    moved = {o.split('.', 1)[1] for o in (*counts, *route.at_start.moved)}
     own = [vars(o) for o in datasets if hasattr(o, '__dict__') and not has_state(type(o))]
     parts = [v for attrs in own for k,v in attrs.items() if k not in moved]
     parts += [o for o in datasets if isinstance(o, (list,tuple))]

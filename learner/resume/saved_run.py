@@ -41,7 +41,7 @@ from ..core.copies import copied
 from ..core.tracebacks import warn
 from ..data.generators import is_stateful,same_state
 from ..loop.position import Position,callback_states,whole_states
-from ..loop.route import Turn
+from ..loop.way_back import Turn
 from ..restore.places import by_name,model_and_loss
 from ..model.files import on_cpu
 from ..model.hypers import get_hyper,hypers,set_hyper

@@ -27,7 +27,7 @@ from ..core.checks import checked,listed,nearest
 from ..core.tracebacks import warn
 from ..data.search import search
 from ..loop.learner import Learner
-from ..loop.route import Stopped,as_at
+from ..loop.way_back import Stopped,as_at
 from ..restore.places import by_name,model_and_loss
 from ..model.files import check_plain,file_path,find_file,read_plain,torch_save,write_to
 from ..model.optimizer import params_of,parts_of

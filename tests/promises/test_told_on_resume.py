@@ -160,9 +160,9 @@ def test_other_loaders_give_no_alarm(tmp_path, loader):
 
 def test_the_samples_are_noted_once_per_fit(tmp_path, monkeypatch):
     "A pause costs nothing for it"
-    from learner.loop import route
-    calls,samples_of = [],route.samples_of
-    monkeypatch.setattr(route, 'samples_of', lambda o: calls.append(o) or samples_of(o))
+    from learner.loop import way_back
+    calls,samples_of = [],way_back.samples_of
+    monkeypatch.setattr(way_back, 'samples_of', lambda o: calls.append(o) or samples_of(o))
     made(tmp_path).fit(2, cbs=Checkpoint(every=1, unit='iter'))
     assert len(calls)==1
 
