@@ -82,7 +82,8 @@ class HypersAndGrads:
         for o in values: del o['params']
         # not copied: zeroing sets `p.grad` to None, and does not change the tensors
         grads = {p:p.grad for g in groups for p in g['params'] if p.grad is not None} if with_grads else {}
-        return cls(learn.route.at_start.hypers, learn.route.at_start.rates, values, grads)
+        began = learn.route.at_start
+        return cls(began.hypers, began.rates, values, grads)
 
     def put(self, learn):
         opt = learn.opt
@@ -191,8 +192,9 @@ def changed_settings(was, now, but=()):
 # %% ../../nbs/loop/03_position.ipynb #before_pass
 def _before_pass(learn, n):
     "The state of the training loader between two passes"
-    parts = learn.searches.parts(learn, learn.dls.train, anew=False) # `complete` adds what is new
-    return before_pass(learn.dls.train, n, learn.route.carry, parts)
+    train = learn.dls.train
+    parts = learn.searches.parts(learn, train, anew=False) # `complete` adds what is new
+    return before_pass(train, n, learn.route.carry, parts)
 
 def _warn_of_others(others):
     changed = {f'a `{type(o).__name__}`':o for o,d in others if digest(o)!=d}

@@ -68,10 +68,10 @@ class Pauses(WayBack):
 
     def pause(self, before, batch=0, announced=False):
         "Nothing is half done: note the position, do what was asked for. `before` is what comes next, as in `Position`"
-        learn = self.learn
-        resumable = learn.mode=='fit' and (learn.training or before!='batch') # not between batches of a validation
-        if resumable: self.resume_point = self.here(batch, announced) if before=='batch' else Position.of(learn, before)
-        moves = resumable and before=='batch'
+        learn,within = self.learn,before=='batch' # a phase
+        resumable = learn.mode=='fit' and (learn.training or not within)
+        if resumable: self.resume_point = self.here(batch, announced) if within else Position.of(learn, before)
+        moves = resumable and within # the next batch begins
         if due := self.due_requests(resumable) if self.requests else ():
             if self.deal is None: self._carry_out(due)
             else: self._carry_out_together(due, partial(self.here, batch, announced) if moves else None)
