@@ -5628,6 +5628,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                                 'learner/technique/gradients.py'),
                                              'learner.technique.gradients.GradientAccumulation.cleanup_step': ( 'technique/gradients.html#gradientaccumulation.cleanup_step',
                                                                                                                 'learner/technique/gradients.py'),
+                                             'learner.technique.gradients.GradientAccumulation.cleanup_train': ( 'technique/gradients.html#gradientaccumulation.cleanup_train',
+                                                                                                                 'learner/technique/gradients.py'),
                                              'learner.technique.gradients.GradientClip': ( 'technique/gradients.html#gradientclip',
                                                                                            'learner/technique/gradients.py'),
                                              'learner.technique.gradients.GradientClip.__init__': ( 'technique/gradients.html#gradientclip.__init__',

@@ -193,6 +193,19 @@ def test_gradients_that_wait_when_mixed_precision_is_removed_are_no_longer_scale
     learn = mk(GradientAccumulation(40), MixedPrecision('fp16'), on(ev)(remove)).fit(1)
     assert gap(weights(learn.model), weights(mk(GradientAccumulation(40)).fit(1).model))<2e-3
 
+@pytest.mark.parametrize('ev', ['before_draw','before_batch','after_batch'])
+def test_an_open_window_is_dropped_when_the_callback_is_removed(ev):
+    "The first window of 40 is whole; of the second, 10 or 20 samples have no step; then each batch has one"
+    def remove(learn):
+        if learn.train_iter==5: learn.remove_cb(GradientAccumulation)
+    learn = mk(GradientAccumulation(40), on(ev)(remove), data=cut(10)*2).fit(1)
+    m,left = net(),6 if ev=='before_batch' else 5
+    opt = sgd(m.parameters())
+    for rows in [slice(0, 40), *(slice(i%6*10, i%6*10+10) for i in range(left, 12))]:
+        F.cross_entropy(m(X[rows]), Y[rows]).backward()
+        opt.step(); opt.zero_grad()
+    assert gap(weights(learn.model), weights(m))<1e-6 and learn.opt_step==1+12-left
+
 @pytest.mark.parametrize('other', [False, True])
 @pytest.mark.parametrize('n', [5, 6])
 def test_gradients_that_wait_are_those_of_the_run_where_it_resumes(n, other, tmp_path):

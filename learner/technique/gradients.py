@@ -18,7 +18,7 @@ from ..core.callback import Callback
 from ..core.events import CancelBatchException
 from ..data.loaders import map_tensors
 from ..model.loss_properties import has_mixed_means,is_summed,mixed_means,n_items,n_samples
-from ..model.optimizer import params_of
+from ..model.optimizer import drop_grads,params_of
 from ..measure.batch_checks import check_average,average_unknown
 from .mixed_precision import MixedPrecision
 
@@ -153,3 +153,5 @@ class GradientAccumulation(Callback):
     def after_cancel_train(self): self.samples = 0
     def after_train(self):
         if self.samples: self.learn.take_step() # a loader without a length has ended
+    def cleanup_train(self):
+        if self.samples: drop_grads(self.learn.opt) # removed in an open window: they are part of a sum
