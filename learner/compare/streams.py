@@ -8,14 +8,13 @@ Initial weights, the order of the samples and dropout take their random numbers 
 __all__ = []
 
 # %% ../../nbs/compare/04_streams.ipynb #imports
-import random
 from zlib import crc32
 import numpy as np
 import torch
 from torch import nn
 from ..core.callback import Callback
 from ..core.checks import listed
-from ..data.generators import is_generator,random_state,set_random_state
+from ..data.generators import is_generator,random_state,seed_all,set_random_state
 from ..model.weights import refuse_lazy
 from ..restore.places import model_and_loss
 
@@ -28,14 +27,6 @@ def stream_seed(
 ) -> int:
     "A seed for each stream of each run, the same in every process"
     return crc32(f'{stream} {seed}'.encode())
-
-def seed_all(seed):
-    "Seed the global generators"
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized(): torch.cuda.manual_seed_all(seed)
-    if torch.backends.mps.is_available(): torch.mps.manual_seed(seed)
 
 def _seed_own(o, seed):
     "Seed a generator"

@@ -154,6 +154,17 @@ def random_state(
     if torch.backends.mps.is_available(): res['mps'] = torch.mps.get_rng_state().numpy()
     return res | dict(own={k:get_state(o) for k,o in parts.items()})
 
+# %% ../../nbs/data/02_generators.ipynb #seed_all
+def seed_all(
+    seed:int, # Below 2**32
+):
+    "Seed the global generators of Python, numpy and torch"
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized(): torch.cuda.manual_seed_all(seed)
+    if torch.backends.mps.is_available(): torch.mps.manual_seed(seed)
+
 # %% ../../nbs/data/02_generators.ipynb #set_random_state
 def set_random_state(
     state:dict, # A `random_state`; tensors are fine too

@@ -8,7 +8,7 @@
 __all__ = ['Distributed']
 
 # %% ../../nbs/dist/07_distributed.ipynb #imports
-import random,warnings
+import warnings
 from contextlib import ExitStack,contextmanager,suppress
 from datetime import timedelta
 from hashlib import sha256
@@ -18,7 +18,7 @@ from torch import nn
 from fastcore.basics import patch
 from ..core.callback import Callback
 from ..core.checks import checked,extra,no_closure
-from ..data.generators import random_state,set_random_state
+from ..data.generators import random_state,seed_all,set_random_state
 from ..data.loaders import find_bs,map_tensors,rows_of,to_device
 from ..model.optimizer import params_of,parts_of
 from ..measure.metrics import AvgSmoothLoss
@@ -53,8 +53,7 @@ class OwnSeeds:
             at_start = self.draws.at_start or dict(torch=torch.get_rng_state()) # only a fit can resume
             self.epoch = procs.from_first(lambda: number_of(np.asarray(at_start['torch']).tobytes()))
         if procs.is_first: return
-        seed = number_of(self.epoch, learn.train_iter, procs.rank)
-        for f in (random.seed, np.random.seed, torch.manual_seed): f(seed)
+        seed_all(number_of(self.epoch, learn.train_iter, procs.rank))
 
 # %% ../../nbs/dist/07_distributed.ipynb #take_over
 def take_over(learn, procs):
