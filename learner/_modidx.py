@@ -4266,6 +4266,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'learner/restore/snapshot.py'),
                                           'learner.restore.snapshot._keep_parts': ( 'restore/snapshot.html#_keep_parts',
                                                                                     'learner/restore/snapshot.py'),
+                                          'learner.restore.snapshot._numbers': ( 'restore/snapshot.html#_numbers',
+                                                                                 'learner/restore/snapshot.py'),
                                           'learner.restore.snapshot._tensors': ( 'restore/snapshot.html#_tensors',
                                                                                  'learner/restore/snapshot.py'),
                                           'learner.restore.snapshot._with_inner': ( 'restore/snapshot.html#_with_inner',

@@ -371,3 +371,38 @@ def test_a_stop_in_a_validation_with_averaged_weights_resumes_from_those_that_ar
     cut.resume(cbs=[])
     assert [*map(torch.equal, whole.model.parameters(), cut.model.parameters())]==[True,True]
     assert [o.valid_loss for o in whole.recorder.rows]==[o.valid_loss for o in cut.recorder.rows]
+
+# What optimizers count themselves, where the best weights are loaded with their optimizer at the end of a fit
+class Growing(torch.optim.SGD):
+    "Steps that grow by their number, which its `state_dict` has"
+    def __init__(self, params, lr=.01): super().__init__(params, lr=lr); self.n = 0
+    def step(self, closure=None):
+        self.n += 1
+        for g in self.param_groups: g['lr'] = .01*self.n
+        return super().step(closure)
+    def state_dict(self): return super().state_dict() | dict(n=self.n)
+    def load_state_dict(self, state):
+        self.n = state['n']
+        super().load_state_dict({k:v for k,v in state.items() if k!='n'})
+
+def halves(groups):
+    return OptimList(torch.optim.SGD(groups[:1], lr=.05), torch.optim.Adam(groups[1:], lr=.01), every=[1,2])
+
+@pytest.mark.parametrize('opt_func', [Growing, halves], ids=['own','list'])
+def test_counts_of_optimizers_are_those_of_the_stop(tmp_path, opt_func):
+    torch.manual_seed(0)
+    x,y = torch.randn(24, 4),torch.randn(24, 1)
+    batches = [(x[i:i+4], y[i:i+4]) for i in range(0, 24, 4)]
+    def make():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+        return Learner(DataLoaders(batches, batches, device='cpu'), model, nn.MSELoss(), opt_func=opt_func,
+            splitter=lambda m: [[*m[0].parameters()], [*m[2].parameters()]], path=tmp_path).remove_cb(ProgressCallback)
+    def stop(learn):
+        if learn.training and learn.train_iter==9: learn.stop_soon()
+    whole,learn = make(),make()
+    for o,cbs in ((whole, []), (learn, [on(event.after_batch, order=3000)(stop)])):
+        o.fit(3, cbs=[SaveModelCallback(with_opt=True), *cbs])
+    learn.resume()
+    assert learn.opt.n==whole.opt.n
+    for a,b in zip(learn.model.parameters(), whole.model.parameters()): assert torch.equal(a, b)

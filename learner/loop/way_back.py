@@ -102,7 +102,7 @@ def _functions_of(opt):
     return called | hooks | {f'type(opt) {type(o).__name__}':type(o) for o in opts if is_own(type(o))}
 
 # %% ../../nbs/loop/05_way_back.ipynb #WayBack
-def everything(learn): return Snapshot(all_modules(learn).values(), parts_of(learn.opt))
+def everything(learn): return Snapshot(all_modules(learn).values(), [learn.opt])
 
 class WayBack(Route):
     "The way back to where a run was stopped"

@@ -22,7 +22,7 @@ from ..data.loaders import twin
 from ..loop.interrupt import HeldInterrupt
 from ..loop.learner import Learner
 from ..restore.snapshot import OptSnapshot,Snapshot
-from ..model.optimizer import OptimList,parts_of
+from ..model.optimizer import parts_of
 from ..model.weights import refuse_lazy
 from ..record.progress import ProgressCallback,ShowGraphCallback
 from ..record.history import Row
@@ -38,16 +38,14 @@ def restored(
     opts = [v for v in owned if isinstance(v, torch.optim.Optimizer)]
     for o in modules: refuse_lazy(o, 'none could be restored')
     parts = {id(o):o for opt in opts for o in parts_of(opt)}.values()
-    before = [Snapshot(modules, parts), *map(OptSnapshot, parts)]
+    before = [Snapshot(modules, opts), *map(OptSnapshot, parts)]
     params = [(p, p.grad, p.requires_grad) for o in modules for p in o.parameters(recurse=False)]
-    counts = [(o, o.n) for o in opts if isinstance(o, OptimList)]
     for p,*_ in params: p.grad = None
     try:
         with learn.keep_attrs(('_frozen',)): yield
     finally:
         for o in before: o.restore()
         for p,g,trained in params: p.grad = g; p.requires_grad_(trained)
-        for o,n in counts: o.n = n
 
 # %% ../../nbs/schedule/04_trial.ipynb #trial
 def shown_or_written(learn):
