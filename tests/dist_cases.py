@@ -528,5 +528,58 @@ def sums():
     "Numbers of a host, and tensors, which are added up where they are, as those of a device"
     from learner.dist.processes import processes
     procs,rank = processes(),rank_distrib()
-    on_host,apart = procs.meet([1.+rank, 5.]),procs.meet([torch.tensor(o, dtype=torch.float64) for o in (1.+rank, 5.)])
-    return on_host,apart
+    first = torch.tensor(1.+rank, dtype=torch.float64)
+    return procs.meet([1.+rank, 5.]),procs.meet([first, torch.tensor(5., dtype=torch.float64)]),procs.meet([first, 5.])
+
+# What callbacks change in the middle of training
+class At3(Callback):
+    "Calls a method of the learner before its fourth training batch"
+    def __init__(self, method, rank=None): self.method,self.rank = method,rank
+    def before_batch(self):
+        if self.training and self.train_iter==3 and self.rank in (None, rank_distrib()): getattr(self.learn, self.method)()
+
+class Penalty(Callback):
+    "Doubles the loss, and adds the squares of all weights: to both losses, or to that which is differentiated"
+    def __init__(self, logged): self.logged = logged
+    def after_loss(self):
+        if not self.training: return
+        self.learn.loss_grad = 2*self.learn.loss + .1*sum(p.pow(2).sum() for p in self.model.parameters())
+        if self.logged: self.learn.loss = self.learn.loss_grad
+
+class OwnBackward(Callback):
+    "Replaces the gradient of a step by that of the batch at other weights, as sharpness-aware minimization does"
+    @torch.no_grad()
+    def before_step(self):
+        learn,ps = self.learn,[*self.model.parameters()]
+        for p in ps: p.add_(p.grad, alpha=.1)
+        moved = [p.grad for p in ps]
+        for p in ps: p.grad = None
+        with torch.enable_grad(): learn.loss_func(learn.model(*learn.xb), *learn.yb).backward()
+        for p,g in zip(ps, moved): p.sub_(g, alpha=.1)
+
+def halves(head): return [[*head.body[0].parameters()], [*head.body[2].parameters()]]
+def refrozen(method, *cbs, rank=None):
+    "A fit in whose middle layers are frozen or unfrozen"
+    learn = make(splitter=halves)
+    if method=='unfreeze': learn.freeze()
+    with learn.distrib_ctx(): learn.fit(1, cbs=[At3(method, rank), *(techniques[o]() for o in cbs)])
+    return state(learn)
+
+def penalized(kind, logged, n):
+    learn = make(kind=kind, n=n, lr=.01)
+    with learn.distrib_ctx(): learn.fit(1, cbs=Penalty(logged))
+    return state(learn)
+
+def goes_backward():
+    learn = make()
+    with learn.distrib_ctx(): learn.fit(2, cbs=OwnBackward())
+
+def two_views(*cbs):
+    "A collate function returns two views of each sample, so that batches have twice as many rows as indices"
+    def both(samples):
+        x,y = map(torch.stack, zip(*samples))
+        return torch.cat([x, x+.1]),torch.cat([y, y])
+    learn = make()
+    learn.dls.loaders['train'] = DataLoader(learn.dls.train.dataset, 8, collate_fn=both)
+    with learn.distrib_ctx(): learn.fit(2, cbs=[techniques[o]() for o in cbs])
+    return state(learn)

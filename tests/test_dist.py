@@ -1,14 +1,13 @@
 "Several processes train together: weights, losses, metrics and predictions are those of one process"
 import os,re,subprocess,sys
 from functools import cache
+from itertools import product
 from pathlib import Path
 import pytest,torch
 from learner.all import *
 from learner.dist.shares import share_of
 from test_cost import bytecodes,only_311,ours,per_batch
 from together import free_port,together
-
-one = cache(lambda name, *args, **kwargs: together(0, name, *args, **kwargs)[0])
 
 lone_cancels = ('before_step','CancelStepException',1),('after_step','CancelTrainException',0), \
     ('before_validate','CancelEpochException',1),('after_loss','CancelBatchException',0)
@@ -24,9 +23,14 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     *(('lone_cancel', (name, ev, rank, 3), {}) for ev,name,rank in lone_cancels),
     ('masked_mean', (), {}), *(('half_accumulated', (end,), {}) for end in ('cancelled','short','unknown')),
     ('half_accumulated', ('unknown', True), {}),
+    *(('refrozen', (method, *cbs), {}) for method in ('freeze','unfreeze') for cbs in ((), ('accumulate',))),
+    *(('penalized', o, {}) for o in product(('classes','summed'), (False, True), (53, 49))),
+    *(('two_views', cbs, {}) for cbs in ((), ('accumulate',))),
     ('stopped_in_accumulation', (), {}), ('sums', (), {}),
     *(('collectives', (n, by_hand), {}) for n in (4, 8) for by_hand in (False, True))],
     3: [('fit', (), dict(n=53))]}
+several_only = 'lone_cancel','sums','collectives','dropout_resumed','afterwards'
+quick[0] = [o for procs in (2, 3) for o in quick[procs] if o[0] not in several_only] # by one process, to compare with
 
 @cache
 def quick_results(procs): return together(procs, 'several', quick[procs], limit=120)
@@ -35,6 +39,9 @@ def run(procs, *case):
     if case not in quick.get(procs, ()): return together(procs, case[0], *case[1], limit=120, **case[2])
     i = quick[procs].index(case)
     return [o[i] for o in quick_results(procs)]
+
+@cache
+def one(name, *args, **kwargs): return run(0, name, args, kwargs)[0]
 
 def close(a, b, eps=1e-6):
     "Whether two results are equal, but for the last bits of numbers"
@@ -100,6 +107,29 @@ def test_accumulation(procs, kind):
     "Accumulated batches of several processes are the big batch, and gradients are averaged once for each step"
     ref,res = same_run(procs, 'fit', 'accumulate', kind=kind, n=45)
     assert ref['iters'][1]==4 and res[0]['syncs']==2*[False, False, True, False, False, True]
+
+@pytest.mark.parametrize('cbs', [(), ('accumulate',)], ids=['each','accumulated'])
+@pytest.mark.parametrize('method', ['freeze','unfreeze'])
+def test_layers_frozen_or_unfrozen_in_the_middle_of_an_epoch(method, cbs):
+    "From this batch on, the gradients of what is trained are averaged"
+    same_run(2, 'refrozen', method, *cbs)
+
+def test_a_layer_unfrozen_in_one_process():
+    res = together(2, 'refrozen', 'unfreeze', rank=1, limit=120, fails=True)
+    assert any(res.codes) and 'trains 2 parameters' in res.err[1] and 'trains 4 parameters' in res.err[1]
+
+@pytest.mark.parametrize('n', [53, 49])
+@pytest.mark.parametrize('logged', [False, True])
+@pytest.mark.parametrize('kind', ['classes','summed'])
+def test_what_a_callback_adds_to_the_loss_counts_once(kind, logged, n): same_run(2, 'penalized', kind, logged, n)
+
+def test_a_callback_that_goes_backward_itself_is_refused():
+    "Each process has the gradient of its part, and the weights part"
+    res = together(2, 'goes_backward', limit=120, fails=True)
+    assert all(res.codes) and 'which should have the same weights' in res.err[0] and 'model.body.0.weight' in res.err[0]
+
+@pytest.mark.parametrize('cbs', [(), ('accumulate',)], ids=['each','accumulated'])
+def test_more_rows_than_indices(cbs): same_run(2, 'two_views', *cbs)
 
 def test_a_part_in_which_nothing_counts():
     "The mean over nothing is NaN, and so is its gradient, and zero times it; the step is that of the others"
@@ -290,7 +320,9 @@ def test_lr_find():
 
 def test_numbers_of_devices_are_added_up_apart():
     "With NCCL, news go from host to host, and numbers from device to device"
-    for on_host,apart in run(2, 'sums', (), {}): assert on_host==[3., 10.]==apart.tolist()
+    for on_host,apart,both in run(2, 'sums', (), {}):
+        assert on_host==[3., 10.]==[o.item() for o in apart]==[both[0].item(), both[1]]
+        assert all(isinstance(o, torch.Tensor) for o in (*apart, both[0])) and not isinstance(both[1], torch.Tensor)
 
 def test_one_small_message_in_a_batch():
     "Beside those of `DistributedDataParallel`; by hand and in a fit, 4 batches more"

@@ -104,8 +104,8 @@ def refused(res, rank, name):
             # a connection closed inside of a backward pass is torch's error; here the first process has the store
             assert said in (text if kind=='ProcessFailed' else notes) or (rank==0 and 'closed by peer' in text)
         return
-    far = ', '.join(rf'Process {i} has trained on {o["counts"][0]} batches with {o["counts"][1]} steps, and is in '
-        r'`\w+`' for i,o in enumerate(res))
+    far = ', '.join(rf'Process {i} has trained on {o["counts"][0]} batches with {o["counts"][1]} steps, '
+        r'(trains \d+ parameters, )?and is in `\w+`' for i,o in enumerate(res))
     why = f'process {rank} has parted from the others. {far}'
     assert re.fullmatch(why + ". Cancel in all processes, or where others can take part: "
         "in `after_loss` or before, or in `after_batch`", text)

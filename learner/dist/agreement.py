@@ -26,11 +26,13 @@ class Place:
     batches:int # trained on
     steps:int
     adds:bool = False # the gradients of the batch wait for others
+    trained:int = 0 # number of parameters that are trained, where each process has all of them
 
     def same_batch(self, other):
         return (self.epoch, self.batches, self.steps)==(other.epoch, other.batches, other.steps)
     def __str__(self):
-        return f"has trained on {self.batches} batches with {self.steps} steps, and is in `{self.scopes[-1]}`"
+        what = f" trains {self.trained} parameters," if self.trained else ''
+        return f"has trained on {self.batches} batches with {self.steps} steps,{what} and is in `{self.scopes[-1]}`"
 
 def odd_one(
     places:list, # Of each process, by rank
@@ -63,8 +65,8 @@ class Agreement:
         "Where this process is. When the fit is over, all take over the weights of the first, wherever they are"
         learn = self.learn
         if learn.mode!='fit' or self.failed or isinstance(self.heard, CancelFitException): return
-        adds = self.engine is not None and self.engine.adds
-        return Place((*learn.scopes,), learn.epoch, learn.train_iter, learn.opt_step, adds)
+        of_engine = () if self.engine is None else (self.engine.adds, self.engine.n_trained)
+        return Place((*learn.scopes,), learn.epoch, learn.train_iter, learn.opt_step, *of_engine)
 
     def tell(self):
         "Tell the others of the cancel that is on its way, if they do not know it"
@@ -124,6 +126,13 @@ class Agreement:
         if scope in ('batch','backward','step') and not here.same_batch(place): return # which is refused
         self.heard = cls(reason)
         raise self.heard
+
+    def refuse(self,
+        why, # Known in all processes
+    ):
+        "Raise an error in all processes, which the first one shows"
+        self.failed = self.all_know = True
+        raise RuntimeError(why) if self.procs.is_first else ProcessFailed(why)
 
     def parted(self, places):
         "Refuse to go on where processes have done different things"

@@ -34,7 +34,7 @@ from .processes import num_distrib,processes
 from .shares import Deal,share_of
 from .merging import Others,merge_phase
 from .agreement import Agreement
-from .engine import Engine,SyncedNorms,weigh
+from .engine import Engine,SyncedNorms,let_sum_be_whole,weigh
 from .sharding import ShardedEngine
 
 # %% ../../nbs/dist/07_distributed.ipynb #own_seed
@@ -168,6 +168,7 @@ class Membership:
 
     def begin_batch(self): self.seeds.begin_batch()
 
+    def let_sum_be_whole(self): let_sum_be_whole(self.learn, self.procs, self.deal)
     def weigh(self, count): return weigh(self.learn, self.procs, self.deal, count)
     def join_batch(self): join_batch(self.learn, self.procs, self.deal.size(self.learn))
     def leave_out_spare(self):
@@ -228,14 +229,14 @@ class Distributed(Callback):
         self.member.procs.meet() # all are here, and make it together
         self.member.begin_train()
         if self.engine is None: self.engine = self._new_engine()
-        self.learn.forward_with = self.engine.forward
+        self.learn.forward_with,self.compared = self.engine.forward,False
 
     def _new_engine(self):
         procs,deal,agreement = self.member.procs,self.member.deal,self.member.agreement
         if self.shard:
             plugin = None if self.shard is True else self.shard
             agreement.engine = ShardedEngine(self.learn, procs, deal, agreement, plugin)
-        else: agreement.engine = Engine(self.learn, procs, deal, self.kwargs)
+        else: agreement.engine = Engine(self.learn, procs, deal, agreement.refuse, self.kwargs)
         deal.pausing = agreement.engine.pausing
         return agreement.engine
 
@@ -252,14 +253,19 @@ class Distributed(Callback):
     def after_pred(self):
         if takes_whole(self.learn): self.member.join_batch()
     def after_loss(self):
-        if not takes_whole(self.learn): self.member.leave_out_spare()
+        if takes_whole(self.learn): return
+        if self.learn.training: self.member.let_sum_be_whole()
+        self.member.leave_out_spare()
     def before_backward(self):
         self.engine.weighed(empty=self.member.weigh(self.count))
         self.member.agreement.averaging = True
     def after_backward(self): self.engine.settle(); self.member.agreement.averaging = False
     def before_step(self): self.engine.average()
 
-    def after_train(self): self.member.merge('train')
+    def after_step(self):
+        if not self.compared: self._compare() # early, if something is wrong with every step
+    def _compare(self): self.engine.check_same(); self.compared = True
+    def after_train(self): self._compare(); self.member.merge('train')
     def after_validate(self):
         if not takes_whole(self.learn): self.member.merge('validate')
 

@@ -35,23 +35,38 @@ def trained(module): return [id(o) for o in module.parameters() if o.requires_gr
 # %% ../../nbs/dist/05_engine.ipynb #Engine
 class Engine:
     "Runs forward passes so that gradients are averaged over the processes"
-    def __init__(self, learn, procs, deal, kwargs):
+    def __init__(self, learn, procs, deal, refuse, kwargs):
         accelerate = extra('accelerate', 'dist', '`Distributed`')
-        self.learn,self.procs,self.deal,self.settled = learn,procs,deal,False
+        self.learn,self.procs,self.deal,self.refuse,self.settled = learn,procs,deal,refuse,False
         self.adds = False # gradients of the batch are not averaged, but added to those that wait for their step
         self.waiting = False # since the last step, gradients were added without averaging
         self.mutes = () # hooks of parameters that let the gradients of this process be zero
         self.met = True # at the last meeting of the batch
-        whole = Whole(learn.model, learn.loss_func)
-        self.trained = trained(whole)
         self.accelerator = accelerate.Accelerator(cpu=learn.device.type=='cpu',
             kwargs_handlers=[accelerate.DistributedDataParallelKwargs(**kwargs)])
+        self._wrap(Whole(learn.model, learn.loss_func))
+
+    def _wrap(self, whole):
+        self.names,self.params = zip(*whole.named_parameters())
+        self.flags = self._flags()
         self.ddp = self.accelerator.prepare_model(whole)
 
+    def _flags(self): return [p.requires_grad for p in self.params]
+    @property
+    def n_trained(self): return sum(self.flags)
     @property
     def fits(self):
         "Whether the same parameters are trained as before"
-        return self.trained==trained(Whole(self.learn.model, self.learn.loss_func))
+        now = trained(Whole(self.learn.model, self.learn.loss_func))
+        return now==[id(p) for p,o in zip(self.params, self.flags) if o]
+
+    def _follow(self):
+        "Average the gradients of what is trained now: a callback has frozen or unfrozen something in all processes"
+        self.flags = self._flags()
+        self.procs.meet() # where the place of a process has their number
+        self._release()
+        self._wrap(self.ddp.module)
+        self.settled = False
 
     def forward(self,
         usual, # The usual forward pass, called without arguments
@@ -59,6 +74,7 @@ class Engine:
         "Run the forward pass, so that the backward pass averages"
         learn = self.learn
         def run(): usual(); return learn.loss_grad
+        if self._flags()!=self.flags: self._follow()
         self.adds = self._only_adds()
         with self.ddp.no_sync() if self.adds else nullcontext(): learn.loss_grad = self.ddp(run)
 
@@ -67,7 +83,6 @@ class Engine:
         self._unmute() # after a backward pass that was cancelled
         self.met = self.adds = False
 
-    def _params(self): return [p for p in self.ddp.parameters() if p.requires_grad]
     def _unmute(self):
         for o in self.mutes: o.remove()
         self.mutes = ()
@@ -77,7 +92,7 @@ class Engine:
     ):
         self.met = True
         # a mean over nothing has NaN as gradient, and so has its product with zero
-        if empty: self.mutes = [p.register_hook(torch.zeros_like) for p in self._params()]
+        if empty: self.mutes = [p.register_hook(torch.zeros_like) for p in self.params if p.requires_grad]
 
     def settle(self):
         "Choose which gradients are sent together, now that all have gone backward, and not in the next forward pass"
@@ -105,18 +120,29 @@ class Engine:
 
     def join(self):
         "Average gradients, in place; all processes do this at the same time"
-        params = self._params()
-        found = zip(*self.procs.channel.all([p.grad is not None for p in params]))
-        params = [p for p,o in zip(params, found) if any(o)] # others were not used
+        found = zip(*self.procs.channel.all([p.grad is not None for p in self.params]))
+        params = [p for p,o in zip(self.params, found) if any(o)] # others were not used
         for p in params:
             if p.grad is None: p.grad = torch.zeros_like(p)
         self.procs.average([p.grad for p in params])
 
+    @torch.no_grad()
+    def check_same(self):
+        "Refuse to train on if the weights differ between the processes"
+        norms = [o.item() for o in torch._foreach_norm([p.detach() for p in self.params])]
+        for name,every in zip(self.names, zip(*self.procs.gather(norms))):
+            if max(every)-min(every)>1e-4*max(every): self.refuse(f"`{name}` has the norms "
+                f"{', '.join(f'{o:.6g}' for o in every)} in the {self.procs.n} processes, which should have the same "
+                "weights. A callback that goes backward or takes steps itself, or changes weights or gradients by what "
+                "only one process has, cannot train in several")
+
     def end_train(self): self.waiting = False
-    def close(self):
+    def _release(self):
         "Take the hooks off the parameters now, and not when the garbage is collected"
         self._unmute()
         self.ddp.reducer = self.ddp.logger = None
+    def close(self):
+        self._release()
         self.ddp = self.accelerator = None
 
 # %% ../../nbs/dist/05_engine.ipynb #accumulation
@@ -136,6 +162,12 @@ class SyncedNorms:
         for m,k,o in self.places: setattr(m, k, o)
 
 # %% ../../nbs/dist/05_engine.ipynb #weigh
+def let_sum_be_whole(learn, procs, deal):
+    "Multiply a loss that is a sum, so that it is about that of the whole batch, before callbacks add something to it"
+    if not is_summed(learn): return
+    n = deal.n_parts(deal.size(learn))
+    learn.loss,learn.loss_grad = learn.loss*n,learn.loss_grad*n
+
 def quotient(a, b):
     "`a/b` of numbers or tensors, and NaN for 0/0"
     return a/b if isinstance(b, torch.Tensor) or b else nan
@@ -149,14 +181,15 @@ def weigh(learn, procs, deal, count=None) -> bool: # Whether this process has no
     loss = learn.loss.detach()
     on_host = loss.device.type=='cpu' # there, numbers take a fraction of the time of operations on tensors
     number = float if on_host else partial(torch.as_tensor, dtype=torch.float64, device=loss.device)
-    n,bs,value = map(number, (items, samples, loss))
+    n,value = map(number, (items, loss))
     w = number(samples>0) if summed else n
-    total,n_all,bs_all = procs.meet([weighted(value, w), n, bs])
-    deal.totals = size,n_all if on_host else n_all.to(loss.dtype)
+    total,n_all,bs_all = procs.meet([weighted(value, w), n, samples])
+    deal.totals = bs_all,n_all if on_host else n_all.to(loss.dtype)
+    parts = deal.n_parts(size)
     # a recorder divides a sum by the samples that it sees
-    mean = total*max(samples, 1)/bs_all if summed else quotient(total, n_all)
+    mean = total/parts*max(samples, 1)/bs_all if summed else quotient(total, n_all)
     learn.loss = torch.as_tensor(mean, dtype=loss.dtype)
-    share = (w if summed else n/(n_all+(n_all==0)))*procs.n
+    share = (w/parts if summed else n/(n_all+(n_all==0)))*procs.n
     if not on_host: learn.loss_grad = learn.loss_grad*share.to(loss.dtype)
     elif share!=1: learn.loss_grad = learn.loss_grad*share
     # on a device, only a count of your own is waited for: means of torch over nothing have no gradient

@@ -10,8 +10,8 @@ The workers are new processes, and not copies of the running one, so that it doe
 __all__ = []
 
 # %% ../../nbs/dist/08_launch.ipynb #imports
-import json,os,pickle,signal,socket,subprocess,sys,tempfile,time
-from contextlib import contextmanager
+import json,os,pickle,signal,socket,subprocess,sys,tempfile,time,warnings
+from contextlib import contextmanager,nullcontext
 from io import BytesIO
 from pathlib import Path
 from threading import Thread
@@ -28,6 +28,7 @@ from ..restore.held import put_buffers
 from ..record.progress import Display,ProgressCallback,in_notebook
 from ..loop.interrupt import uninterrupted
 from ..loop.learner import Learner
+from ..diagnose.mistakes import is_silent,kinds,silence
 from .processes import ProcessFailed,num_distrib
 from .distributed import Distributed
 
@@ -119,6 +120,19 @@ def shown_by(cbs, put):
     finally:
         for o in bars: del o.put
 
+# %% ../../nbs/dist/08_launch.ipynb #treated_as
+def treatment():
+    "How warnings are treated here: filters, and kinds of mistakes that are silent"
+    return warnings.filters[:],[o for o in kinds if is_silent(o)]
+
+@contextmanager
+def treated_as(filters, silent):
+    "Treat warnings so"
+    with warnings.catch_warnings(), silence(*silent) if silent else nullcontext():
+        warnings.filters[:] = filters
+        warnings.simplefilter('default', append=True) # the usual end; this also tells Python of the others
+        yield
+
 # %% ../../nbs/dist/08_launch.ipynb #work
 def interrupt_once():
     "Raise `KeyboardInterrupt` at the first Ctrl-C, and ignore all others: what was stopped has to be written"
@@ -135,12 +149,12 @@ def distributed_like(learn):
 def work(folder):
     "Train, as the file in `folder` says"
     path,rank = Path(folder),int(os.environ['RANK'])
-    learn,cbs,method,kwargs,random,html = pickle.loads((path/'task').read_bytes())
+    learn,cbs,method,kwargs,random,html,warned = pickle.loads((path/'task').read_bytes())
     known,every,error = known_objects(learn, cbs),[*learn.cbs, *cbs],None
     set_random_state(random)
     interrupt_once()
     try:
-        with learn.added_cbs([distributed_like(learn)]), shown_by(every, send if html else None):
+        with treated_as(*warned), learn.added_cbs([distributed_like(learn)]), shown_by(every, send if html else None):
             if rank==0: print(ready, end='', flush=True)
             getattr(learn, method)(cbs=cbs, **kwargs)
     except KeyboardInterrupt as e: error = e
@@ -169,19 +183,23 @@ class Workers:
         env.setdefault('OMP_NUM_THREADS', str(max(1, (os.cpu_count() or 1)//n)))
         def start(rank):
             code = f'import learner.all; from learner.dist.launch import work; work({str(folder)!r})'
-            return subprocess.Popen([sys.executable, '-c', code], env=env|dict(RANK=str(rank), LOCAL_RANK=str(rank)),
-                stdout=subprocess.PIPE if rank==0 else subprocess.DEVNULL, stderr=open(Path(folder)/f'err{rank}', 'w'),
-                text=True, start_new_session=True)
-        self.procs,self.display,self.pressed = [start(o) for o in range(n)],Display(),0
+            with open(Path(folder)/f'err{rank}', 'w') as err: return subprocess.Popen([sys.executable, '-c', code],
+                env=env|dict(RANK=str(rank), LOCAL_RANK=str(rank)), text=True, start_new_session=True,
+                stdout=subprocess.PIPE if rank==0 else subprocess.DEVNULL, stderr=subprocess.PIPE if rank==0 else err)
+        self.err,self.procs,self.display,self.pressed = Path(folder)/'err0',[start(o) for o in range(n)],Display(),0
         self.ready = self.writing = False
         self.hung = [] # numbers of those that were killed here
 
     def wait(self):
         "Print what the first process prints, until all have ended. It gets the first two Ctrl-C; the third kills all"
         Thread(target=self._watch, daemon=True).start()
+        errors = Thread(target=self._echo_errors, daemon=True)
+        errors.start()
         while True:
-            try: return self._echo()
+            try: self._echo(); break
             except KeyboardInterrupt: self._interrupt()
+        self.procs[0].stdout.close()
+        errors.join(5) # longer only if something that the process has started goes on
 
     def _interrupt(self):
         self.pressed += 1
@@ -197,6 +215,13 @@ class Workers:
             elif line.startswith(mark): self.display(json.loads(line.removeprefix(mark)))
             else: print(line, end='', flush=True)
         for o in self.procs: o.wait()
+
+    def _echo_errors(self):
+        "Warnings, logs, and last lines: print them, and keep them"
+        with open(self.err, 'a') as kept, self.procs[0].stderr as lines:
+            for line in lines:
+                print(line, end='', file=sys.stderr, flush=True)
+                print(line, end='', file=kept, flush=True)
 
     def _watch(self, grace=30):
         """Kill the workers that still run `grace` seconds after one has ended: they end together, or hang. The first
@@ -265,7 +290,7 @@ def fit_in_processes(self:Learner,
     known,every = known_objects(self, cbs),[*self.cbs, *cbs]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        (path/'task').write_bytes(as_task(self, cbs, method, kwargs, random_state(), in_notebook()))
+        (path/'task').write_bytes(as_task(self, cbs, method, kwargs, random_state(), in_notebook(), treatment()))
         workers = Workers(procs, folder)
         try: workers.wait()
         finally:

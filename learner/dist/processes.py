@@ -140,8 +140,8 @@ class Processes:
         seconds:float|None=None, # To wait for the others; default: `timeout`
     ): # The sums
         "Wait for the others, add up `numbers`, and tell `news`"
-        apart = any(isinstance(o, torch.Tensor) for o in numbers)
-        mine = [0.]*3 if apart else [*numbers, 0., 0., 0.][:3]
+        there = [o for o in numbers if isinstance(o, torch.Tensor)]
+        mine = [*(0. if isinstance(o, torch.Tensor) else o for o in numbers), 0., 0., 0.][:3]
         while True:
             told,x = self.wishes() if news is None else news,digest(self.place())
             message = torch.tensor([told is not None, x, x*x, *mine], dtype=torch.float64)
@@ -152,10 +152,11 @@ class Processes:
             self.on_news(self.channel.all(told))
             if news is not None: return
         if self.n*squares!=x*x: self.on_parted(self.channel.all(self.place()))
-        if not apart: return sums[:len(numbers)]
-        numbers = torch.stack([*numbers])
-        self.channel.add_up_there(numbers)
-        return numbers
+        if not there: return sums[:len(numbers)]
+        there = torch.stack(there)
+        self.channel.add_up_there(there)
+        there = iter(there)
+        return [next(there) if isinstance(o, torch.Tensor) else s for o,s in zip(numbers, sums)]
 
     def fail(self,
         why:str, # The error

@@ -191,7 +191,9 @@ class ShardedEngine:
     "Runs batches with model and optimizer in parts, so that gradients are averaged over the processes"
     fits = True # model and optimizer are divided again in each epoch
     adds = False # gradients are averaged in every batch
+    n_trained = 0 # each process has a part of each parameter
     def average(self): "They are already"
+    def check_same(self): "No process has the weights of another"
     def __init__(self, learn, procs, deal, agreement, plugin):
         accelerate = extra('accelerate', 'dist', '`Distributed`')
         if any(isinstance(o, MixedPrecision) and o.amp_mode=='fp16' for o in learn.cbs): raise ValueError(

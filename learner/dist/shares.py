@@ -73,6 +73,12 @@ class Deal:
         draws = learn.route.draws
         return len(learn.idxs) if draws.deals_indices else draws.cut_from
 
+    def n_parts(self,
+        size:int, # Of the whole batch
+    ) -> int:
+        "How many processes have samples of it"
+        return min(size, self.procs.n)
+
     def is_spare(self,
         size:int, # Of the whole batch
     ) -> bool:
