@@ -107,9 +107,14 @@ class Seconds(AvgMetric):
     @property
     def value(self): return self.found/self.seen if self.seen else None
 
+def alternations(pred, targ):
+    "Depends on the order of the samples"
+    right = (pred==targ).float()
+    return (right[1:]-right[:-1]).abs().sum()/len(right)
+
 def fit_with_metrics(n_valid):
     import torchmetrics
-    mets = [accuracy, F1Score(average='macro'), RocAuc(), Perplexity(), Seconds(),
+    mets = [accuracy, F1Score(average='macro'), RocAuc(), Perplexity(), Seconds(), AccumMetric(alternations, dim_argmax=1),
         torchmetrics.Accuracy('multiclass', num_classes=3, average='macro'),
         torchmetrics.ConfusionMatrix('multiclass', num_classes=3)] # a sum, which shows if it is added up twice
     learn = make(n_valid=n_valid, metrics=mets, default_cbs=False,
@@ -583,3 +588,10 @@ def two_views(*cbs):
     learn.dls.loaders['train'] = DataLoader(learn.dls.train.dataset, 8, collate_fn=both)
     with learn.distrib_ctx(): learn.fit(2, cbs=[techniques[o]() for o in cbs])
     return state(learn)
+
+def refused(name):
+    "Callbacks that hold what one process has"
+    learn = make()
+    try:
+        with learn.distrib_ctx(): learn.fit(1, cbs=globals()[name]())
+    except ValueError as e: return str(e)

@@ -128,6 +128,11 @@ def test_a_callback_that_goes_backward_itself_is_refused():
     res = together(2, 'goes_backward', limit=120, fails=True)
     assert all(res.codes) and 'which should have the same weights' in res.err[0] and 'model.body.0.weight' in res.err[0]
 
+@pytest.mark.parametrize('name', ['Ledger','Rewind'])
+def test_callbacks_that_know_one_process_are_refused(name):
+    res = together(2, 'refused', name, limit=120, fails=True)
+    assert f'`{name}`' in res[0] and 'several train' in res[0] and res.codes==[0,1]
+
 @pytest.mark.parametrize('cbs', [(), ('accumulate',)], ids=['each','accumulated'])
 def test_more_rows_than_indices(cbs): same_run(2, 'two_views', *cbs)
 

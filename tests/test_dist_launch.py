@@ -1,5 +1,5 @@
 "`learn.fit(…, procs=2)`: workers train, and everything is brought back"
-import os,re,signal,threading,time,warnings
+import logging,os,re,signal,sys,threading,time,warnings
 from functools import partial
 from pathlib import Path
 import pytest,torch
@@ -76,6 +76,31 @@ def test_what_the_next_fit_depends_on_comes_back():
     here,there = fitted(None),fitted(2)
     assert here[2:]==(6, 2, torch.optim.SGD)
     close(there, here)
+
+class Says(Callback):
+    "Warns, logs and prints in the first worker"
+    def after_epoch(self):
+        warnings.warn('take care')
+        warnings.warn('nothing of importance')
+        logging.warning('logged')
+        print('printed', file=sys.stderr)
+        self.learn.monitor = 'rmse'
+
+def test_warnings_and_logs_are_shown_and_metrics_come_back(capfd):
+    "What is silenced here is silent in the workers"
+    with warnings.catch_warnings():
+        warnings.simplefilter('always')
+        warnings.filterwarnings('ignore', 'nothing')
+        learn = learner().fit(1, cbs=Says(), procs=2)
+    err = capfd.readouterr().err
+    assert all(err.count(o)==1 for o in ('UserWarning: take care', 'WARNING:root:logged', 'printed\n'))
+    assert 'nothing' not in err and learn.metrics[0].value==learn.recorder[-1,'rmse'] and learn.monitor=='rmse'
+
+@slow
+def test_warnings_that_are_errors_here_are_errors_in_the_workers():
+    with warnings.catch_warnings(), pytest.raises(UserWarning, match='take care'):
+        warnings.filterwarnings('error', 'take')
+        learner().fit(1, cbs=Says(), procs=2)
 
 @slow
 def test_settings_of_distributed_hold_in_workers(tmp_path):

@@ -63,7 +63,7 @@ def unpack(data, known):
 
 # %% ../../nbs/dist/08_launch.ipynb #brought_back
 counted = ('epoch','n_epoch','start_epoch','n_train_iter','n_step','train_iter','opt_step','epoch_start','n_train',
-    'n_iter','results','stop_reason','run_config','recognized','lr','_frozen')
+    'n_iter','results','stop_reason','run_config','recognized','lr','monitor','_frozen')
 of_route = 'stopped','lineage','at_start'
 
 def _packed(o, known):
@@ -76,9 +76,13 @@ def unsaved_buffers(learn):
     def values(m): return {k:value(m._buffers.get(k)) for k in m._non_persistent_buffers_set}
     return [(m, values(m)) for m in modules_of(learn) if m._non_persistent_buffers_set]
 
-def brought_back(learn, cbs, known) -> bytes:
+def gathering(learn, cbs):
+    "What has gathered something in a fit: callbacks and metrics"
+    return [*learn.cbs, *cbs, *learn.metrics]
+
+def brought_back(learn, every, known) -> bytes:
     "Everything that a fit has changed, pickled"
-    attrs = [{k:p for k,v in cb.__getstate__().items() if (p := _packed(v, known)) is not None} for cb in cbs]
+    attrs = [{k:p for k,v in o.__getstate__().items() if (p := _packed(v, known)) is not None} for o in every]
     own,route = ({k:vars(o)[k] for k in ks if k in vars(o)} for o,ks in ((learn, counted), (learn.route, of_route)))
     return pack(dict(model=learn.model.state_dict(), opt=learn.opt and learn.opt.state_dict(), own=own, route=route,
         state=dict(learn.state), loss=learn.loss_func.state_dict() if isinstance(learn.loss_func, nn.Module) else None,
@@ -86,7 +90,7 @@ def brought_back(learn, cbs, known) -> bytes:
         attributes=learn.route.attributes.values(), random=random_state(*learn.dls),
         counts=[counts_of(o) for o in learn.dls]), known)
 
-def take_in(learn, cbs, known, data):
+def take_in(learn, every, known, data):
     "Let `learn` be as the fit has left it"
     res = unpack(data, known)
     learn.model.load_state_dict(res['model'])
@@ -99,9 +103,9 @@ def take_in(learn, cbs, known, data):
     vars(learn.route).update(res['route'])
     learn.state.clear()
     learn.state.update(res['state'])
-    for cb,attrs in zip(cbs, res['attrs']):
+    for o,attrs in zip(every, res['attrs']):
         attrs = {k:unpack(p, known) for k,p in attrs.items()}
-        cb.__setstate__(attrs) if hasattr(cb, '__setstate__') else vars(cb).update(attrs)
+        o.__setstate__(attrs) if hasattr(o, '__setstate__') else vars(o).update(attrs)
     learn.refresh()
     for dl,counts in zip(learn.dls, res['counts']): put_counts(dl, counts, counts)
     set_random_state(res['random'], *learn.dls)
@@ -150,7 +154,7 @@ def work(folder):
     "Train, as the file in `folder` says"
     path,rank = Path(folder),int(os.environ['RANK'])
     learn,cbs,method,kwargs,random,html,warned = pickle.loads((path/'task').read_bytes())
-    known,every,error = known_objects(learn, cbs),[*learn.cbs, *cbs],None
+    known,every,error = known_objects(learn, cbs),gathering(learn, cbs),None
     set_random_state(random)
     interrupt_once()
     try:
@@ -287,7 +291,7 @@ def fit_in_processes(self:Learner,
     if num_distrib()>1: raise ValueError(f"`procs={procs}` starts processes, and this is one of {num_distrib()} "
         "already: write `learn.to_distributed()`, and leave `procs` out")
     if self.opt is None: self.create_opt()
-    known,every = known_objects(self, cbs),[*self.cbs, *cbs]
+    known,every = known_objects(self, cbs),gathering(self, cbs)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         (path/'task').write_bytes(as_task(self, cbs, method, kwargs, random_state(), in_notebook(), treatment()))

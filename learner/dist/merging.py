@@ -11,6 +11,8 @@ __all__ = []
 
 # %% ../../nbs/dist/03_merging.ipynb #imports
 from functools import partial,reduce,singledispatch
+from itertools import zip_longest
+import torch
 from ..measure.metrics import AvgMetric,AvgSmoothLoss
 from ..measure.kinds import AccumMetric,TorchMetric,ValueMetric
 from ..measure.measures import Moments
@@ -46,9 +48,17 @@ def _(m:AvgMetric, states): m.total,m.count = _added(_of(states, 'total')),_adde
 @_merge.register
 def _(m:CountScore, states): m.counts = _added(_of(states, 'counts'))
 
+def _in_order(parts):
+    "Put together what each process has of each batch, batch by batch, as one process gathers it"
+    return [o for batch in zip_longest(*parts) for o in batch if o is not None]
+
 @_merge.register
 def _(m:AccumMetric, states):
-    m.preds,m.targs,m.n_batches = (_added(_of(states, k)) for k in ('preds','targs','n_batches'))
+    states = [o for o in states if o.get('preds')]
+    sizes = [torch.cat(o['sizes']) for o in states]
+    m.preds,m.targs = (_in_order(torch.cat(o[k]).split(n[:,i].tolist()) for o,n in zip(states, sizes))
+        for i,k in enumerate(('preds','targs')))
+    m.sizes,m.n_batches = _in_order(n.split(1) for n in sizes),sum(o['n_batches'] for o in states)
     m.ignored,m.drops = next((o for o in _of(states, 'ignored') if o is not None), None),any(_of(states, 'drops'))
 
 @_merge.register

@@ -79,7 +79,9 @@ class AccumMetric(Metric):
         if self.dim_argmax is None: return super().called_with_axis(axis)
         if self.invert_arg: return f'from_sklearn({self.name!r}, axis={axis})'
         return f'AccumMetric({self.name}, dim_argmax={axis})'
-    def reset(self): self.preds,self.targs,self.n_batches,self.ignored,self.drops = [],[],0,None,False
+    def reset(self):
+        self.preds,self.targs,self.n_batches,self.ignored,self.drops = [],[],0,None,False
+        self.sizes = [] # of the predictions and targets of each batch, `(n_batches, 2)` in pieces
     def accumulate(self, learn):
         pred,targ = self.pair(learn)
         one_each = pred.numel()==targ.numel()
@@ -98,8 +100,10 @@ class AccumMetric(Metric):
         elif self.drops: self.ignored = ignore_index_of(loss_of(learn))
         if self.thresh is not None: pred = pred>self.thresh
         self.n_batches = self.n_batches+1
-        self.preds = _and(self.preds, pred.reshape(-1) if self.flatten else pred, self.n_batches)
-        self.targs = _and(self.targs, targ.reshape(-1) if self.flatten else targ, self.n_batches)
+        if self.flatten: pred,targ = pred.reshape(-1),targ.reshape(-1)
+        sizes = torch.tensor([[len(pred), len(targ)]])
+        self.preds,self.targs,self.sizes = (_and(parts, new, self.n_batches)
+            for parts,new in ((self.preds, pred), (self.targs, targ), (self.sizes, sizes)))
 
     @property
     def value(self):
