@@ -114,7 +114,8 @@ def alternations(pred, targ):
 
 def fit_with_metrics(n_valid):
     import torchmetrics
-    mets = [accuracy, F1Score(average='macro'), RocAuc(), Perplexity(), Seconds(), AccumMetric(alternations, dim_argmax=1),
+    mets = [accuracy, F1Score(average='macro'), RocAuc(), Perplexity(), Seconds(),
+        AccumMetric(alternations, dim_argmax=1),
         torchmetrics.Accuracy('multiclass', num_classes=3, average='macro'),
         torchmetrics.ConfusionMatrix('multiclass', num_classes=3)] # a sum, which shows if it is added up twice
     learn = make(n_valid=n_valid, metrics=mets, default_cbs=False,
@@ -541,7 +542,8 @@ class At3(Callback):
     "Calls a method of the learner before its fourth training batch"
     def __init__(self, method, rank=None): self.method,self.rank = method,rank
     def before_batch(self):
-        if self.training and self.train_iter==3 and self.rank in (None, rank_distrib()): getattr(self.learn, self.method)()
+        here = self.rank in (None, rank_distrib())
+        if here and self.training and self.train_iter==3: getattr(self.learn, self.method)()
 
 class Penalty(Callback):
     "Doubles the loss, and adds the squares of all weights: to both losses, or to that which is differentiated"

@@ -136,7 +136,7 @@ def of_library(
 
 @cache
 def names_in(code):
-    "Names of global variables that a function, and functions in it, may use"
+    "Names of global variables and of attributes that a function, and functions in it, use"
     return {*code.co_names}.union(*(names_in(o) for o in code.co_consts if isinstance(o, CodeType)))
 
 @cache
@@ -145,6 +145,17 @@ def names_with(code, op):
     names = set()
     if dis.opmap[op] in code.co_code[::2]: names = {o.argval for o in dis.get_instructions(code) if o.opname==op}
     return names.union(*(names_with(o, op) for o in code.co_consts if isinstance(o, CodeType)))
+
+@cache
+def globals_in(code):
+    "Names of global variables that a function, and functions in it, use. Attributes may have the same names"
+    return set().union(*(names_with(code, op) for op in ('LOAD_GLOBAL','LOAD_NAME','STORE_GLOBAL')))
+
+def used_globals(f) -> dict:
+    "Global variables that a function uses and that exist, by name"
+    own = f.__globals__
+    if own.keys().isdisjoint(names_in(f.__code__)): return {} # the usual case, without reading instructions
+    return {k:own[k] for k in globals_in(f.__code__) & own.keys()}
 
 empty_cell = CellType() # of a variable that is assigned later
 
@@ -168,15 +179,14 @@ _small = list,dict,set,deque
 def _globals_of(f):
     "Small values in global variables that a user's function reads, or a function of the same module that it calls"
     if of_library(f): return []
-    fs,todo,own = {},[f],f.__globals__
+    fs,todo,own,used = {},[f],f.__globals__,{}
     while todo:
         g = todo.pop()
         fs[id(g)] = g
-        used = [own[k] for k in names_in(g.__code__) & own.keys()]
-        todo += [o for o in used if isinstance(o, FunctionType) and o.__globals__ is own and id(o) not in fs]
-    names = sorted(set().union(*(names_in(g.__code__) for g in fs.values())) & own.keys())
-    used = [own[k] for k in names if k[:2]!='__']
-    return [v for v in used if type(v) in _flat or (isinstance(v, _small) and len(v)<100)]
+        used |= used_globals(g)
+        todo += [o for o in used.values() if isinstance(o, FunctionType) and o.__globals__ is own and id(o) not in fs]
+    values = [used[k] for k in sorted(used) if k[:2]!='__']
+    return [v for v in values if type(v) in _flat or (isinstance(v, _small) and len(v)<100)]
 
 def _variables(f):
     "Variables of `f`, of the functions around it, and of its module"

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor,nn
 from torch.optim import Optimizer
 from ..core.callback import Callback
-from ..core.copies import closure_of,module_internals,names_in,of_library
+from ..core.copies import closure_of,module_internals,of_library,used_globals
 from ..core.dispatch import Dispatcher
 
 # %% ../../nbs/data/01_search.ipynb #attributes
@@ -90,7 +90,7 @@ def _slots(o): return _items(in_slots(o))
 
 def _in_function(f):
     bound = [*(f.__defaults__ or ()), *closure_of(f).values()]
-    used = {} if of_library(f) else {k:f.__globals__[k] for k in names_in(f.__code__) & f.__globals__.keys()}
+    used = {} if of_library(f) else used_globals(f)
     named = f.__kwdefaults__ or {},vars(f),used
     return [*range(len(bound)), *chain(*named)],[*bound, *chain.from_iterable(map(dict.values, named))]
 

@@ -30,8 +30,8 @@ from torch.quasirandom import SobolEngine
 from torch.utils.data import DataLoader,Dataset
 from fastcore.foundation import L
 from ..core.callback import Callback
-from ..core.copies import Cached,closure_of,inner_function,module_internals,names_in,names_with,of_library,reduced
-from ..core.copies import results_of
+from ..core.copies import Cached,closure_of,inner_function,module_internals,names_with,of_library,reduced
+from ..core.copies import results_of,used_globals
 from ..core.dispatch import Dispatcher
 from ..data.generators import is_generator
 from ..data.search import CallableIterator,hooks_of,in_slots,is_own,slots_of
@@ -155,8 +155,7 @@ def _may_move(v):
 def read_globals(o):
     "Global variables that the functions of `o` read, and that may change in place"
     fs = [f for f in functions_in(o) if not of_library(f)]
-    found = {k:f.__globals__[k] for f in fs for k in names_in(f.__code__) & f.__globals__.keys()}
-    return {f'global {k}':v for k,v in found.items() if _may_move(v)}
+    return {f'global {k}':v for f in fs for k,v in used_globals(f).items() if _may_move(v)}
 
 # %% ../../nbs/restore/03_containers.ipynb #in_function
 def _defaults_of(f):

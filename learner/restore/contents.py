@@ -15,7 +15,7 @@ from itertools import chain,compress,repeat
 from operator import attrgetter,is_,itemgetter
 from types import FunctionType
 from torch import nn
-from ..core.copies import empty_cell,module_internals,names_in,of_library
+from ..core.copies import empty_cell,globals_in,module_internals,of_library
 from ..data.search import Search,slots_of,stored
 
 # %% ../../nbs/restore/02_contents.ipynb #Contents
@@ -84,7 +84,7 @@ def _watch(contents, o, matters):
     for base in (deque,set):
         if isinstance(o, base): contents.add(o, base)
     if isinstance(o, FunctionType):
-        names = () if of_library(o) else names_in(o.__code__)
+        names = () if of_library(o) else globals_in(o.__code__)
         if names or o.__defaults__ or o.__kwdefaults__ or o.__closure__: contents.add_function(o, names)
     elif isinstance(o, nn.Module) and 'training' in vars(o):
         own = vars(o)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from .. import __version__
 from ..core.callback import FuncCallback
-from ..core.copies import closure_of,inner_function,names_in,names_with,of_library
+from ..core.copies import closure_of,inner_function,names_in,names_with,of_library,used_globals
 from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn
 from ..data.search import is_own,stored
@@ -109,8 +109,7 @@ _containers = list,tuple,set,frozenset,deque
 
 def _named(f):
     "What a function uses by name: globals, what is in modules of the user, and variables around it"
-    names = names_in(f.__code__)
-    res = [f.__globals__[k] for k in names & f.__globals__.keys()]
+    names,res = names_in(f.__code__),[*used_globals(f).values()]
     modules = [o for o in res if isinstance(o, ModuleType) and is_own(o)]
     res += [vars(o)[k] for o in modules for k in names & vars(o).keys()]
     return [o for o in [*res, *closure_of(f).values()] if isinstance(o, (FunctionType,type,partial))]

@@ -174,3 +174,43 @@ def test_a_generator_of_python_may_be_held_by_one_of_its_methods(tmp_path):
         return made(path, loss_func=lambda p,t: F.mse_loss(p, t)*(1+draw()))
     whole,res,said = resumed(make, tmp_path)
     assert res==whole and not said
+
+# Names of attributes are no global variables
+class Settings: apart = None
+apart = nn.Linear(4, 3) # a model that has nothing to do with the runs below
+def scaled_loss(pred, targ): return F.cross_entropy(pred, targ)*(1 if Settings.apart is None else 2)
+def doubles(self): self.learn.x = self.learn.x*2 # a notebook has a global `learn`
+learn = None
+
+def plain_learner(**kwargs):
+    torch.manual_seed(0)
+    batches = [(torch.randn(4, 4), torch.randint(0, 3, (4,))) for _ in range(6)]
+    return Learner(DataLoaders(batches, device='cpu'), nn.Linear(4, 3), scaled_loss, **kwargs).remove_cb(ProgressCallback)
+
+def test_a_global_that_is_called_like_an_attribute_is_left_alone(tmp_path):
+    first = plain_learner()
+    first.fit(2, cbs=Rewind(every=3))
+    with torch.no_grad(): apart.weight.add_(1.)
+    now = apart.weight.clone()
+    first.rewind(5)
+    assert torch.equal(apart.weight, now)
+    plain_learner(path=tmp_path).fit(1, cbs=Checkpoint(2, 'iter'))
+    with torch.no_grad(): apart.weight.add_(1.)
+    plain_learner(path=tmp_path).fit(2, cbs=Checkpoint(2, 'iter'), resume=True)
+    assert torch.equal(apart.weight, now+1)
+
+def test_a_fork_does_not_take_an_attribute_for_the_learner_of_the_notebook(recwarn):
+    global learn
+    learn = plain_learner(cbs=Callback(before_batch=doubles)).fit(2, cbs=Rewind(every=3))
+    learn.fork(5)
+    learn = None
+    assert not [o for o in recwarn if 'fork would use' in str(o.message)]
+
+def test_instructions_tell_globals_from_attributes():
+    from learner.core.copies import globals_in
+    def f(o):
+        global set_here
+        set_here = [p.attribute for p in o.other]
+        class Inside: value = apart
+        return Inside
+    assert globals_in(f.__code__) - {'__name__'}=={'apart','set_here'}
