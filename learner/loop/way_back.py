@@ -12,7 +12,7 @@ import os
 from contextlib import contextmanager
 from dataclasses import dataclass,field,replace
 from typing import Any,NamedTuple
-from ..core.callback import without_refs
+from ..core.callback import FuncCallback,without_refs
 from ..core.copies import copied
 from ..core.tracebacks import warn
 from ..data.draws import Draws
@@ -22,7 +22,7 @@ from ..data.search import hooks_of,is_own
 from ..model.optimizer import own_attrs,parts_of,switching,to_train
 from ..restore.attributes import Attributes,updated
 from ..restore.contents import same_objects
-from ..restore.places import all_modules
+from ..restore.places import all_modules,by_name
 from ..restore.snapshot import Snapshot
 from .loop import Route
 from .position import Position
@@ -151,6 +151,8 @@ class WayBack(Route):
         stopped.put_weights()
         state,callbacks = copied((learn.state, stopped.position.callbacks))
         at = replace(stopped.position, state=state, callbacks=callbacks, attributes=there)
+        for k,cb in by_name(learn.cbs).items(): # events that are fired again on the way select the same functions
+            if isinstance(cb, FuncCallback) and k in callbacks: cb.load_state_dict(callbacks[k])
         self.target = Target(at, overrides or {}, everything(learn), stopped.in_memory, by_fit, cut_validation)
 
     def _cut_validation(self, stopped):

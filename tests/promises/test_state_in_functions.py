@@ -185,7 +185,8 @@ learn = None
 def plain_learner(**kwargs):
     torch.manual_seed(0)
     batches = [(torch.randn(4, 4), torch.randint(0, 3, (4,))) for _ in range(6)]
-    return Learner(DataLoaders(batches, device='cpu'), nn.Linear(4, 3), scaled_loss, **kwargs).remove_cb(ProgressCallback)
+    return Learner(DataLoaders(batches, device='cpu'), nn.Linear(4, 3), scaled_loss, **kwargs
+        ).remove_cb(ProgressCallback)
 
 def test_a_global_that_is_called_like_an_attribute_is_left_alone(tmp_path):
     first = plain_learner()
