@@ -412,7 +412,7 @@ def test_counts_of_optimizers_are_those_of_the_stop(tmp_path, opt_func):
 @pytest.mark.parametrize('given', [dict(once=3), dict(every=2), dict(after=2), dict(once=3, unit='epoch'),
     dict(when=lambda f, learn: f.num_executed<2)], ids=['once','every','after','epoch','when'])
 @pytest.mark.parametrize('ev', ['before_epoch','before_train'])
-def test_an_event_that_is_fired_again_is_decided_as_before(tmp_path, ev, given, loads):
+def test_an_event_that_is_fired_again_is_no_further_call(tmp_path, ev, given, loads):
     def made(folder):
         torch.manual_seed(0)
         batches = [(torch.randn(4, 4), torch.randn(4, 1)) for _ in range(6)]

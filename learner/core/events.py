@@ -213,7 +213,6 @@ class Filter(_Union):
     def reset(self):
         "Count from zero again"
         self.num_called,self.num_executed,self.seen,self.start = 0,0,0,None
-        self.last = 0,0 # `seen` and `num_executed` before the last call
         return self
 
     @property
@@ -249,11 +248,10 @@ class Filter(_Union):
         if isinstance(learn, FunctionType): raise TypeError(f"`@{self!r}` above `{learn.__name__}` would lose it: "
             f"write `@on(event.{self!r})` above a function of the learner. A method is named after its event")
         if self.leaves_out(learn): return False
-        again = self.num_called and getattr(learn, 'resuming', False) # the last call, on the way to where a run stopped
-        if not again: self.num_called += 1
+        if self.num_called and self.selects and getattr(learn, 'resuming', False): return False # it has seen this call
+        self.num_called += 1
         pos = self.position(learn)
-        if not again: self.last = (0 if pos<self.seen else self.seen),self.num_executed # `lr_find` counts from zero too
-        (seen,self.num_executed),self.seen = self.last,pos
+        seen,self.seen = (0 if pos<self.seen else self.seen), pos # `lr_find` counts from zero too
         if   self.when: res = bool(self.when(self, learn))
         elif self.once: res = any(seen<o<=pos for o in self.once)
         else:           res = pos//self.every > seen//self.every
@@ -261,7 +259,7 @@ class Filter(_Union):
         self.num_executed += res
         return res
 
-    def state_dict(self): return {k:getattr(self, k) for k in ('num_called','num_executed','seen','last')}
+    def state_dict(self): return dict(num_called=self.num_called, num_executed=self.num_executed, seen=self.seen)
     def load_state_dict(self, state): vars(self).update(state)
 
     def __repr__(self):

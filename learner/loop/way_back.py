@@ -151,7 +151,7 @@ class WayBack(Route):
         stopped.put_weights()
         state,callbacks = copied((learn.state, stopped.position.callbacks))
         at = replace(stopped.position, state=state, callbacks=callbacks, attributes=there)
-        for k,cb in by_name(learn.cbs).items(): # events that are fired again on the way select the same functions
+        for k,cb in by_name(learn.cbs).items(): # filters know the events that are fired again on the way
             if isinstance(cb, FuncCallback) and k in callbacks: cb.load_state_dict(callbacks[k])
         self.target = Target(at, overrides or {}, everything(learn), stopped.in_memory, by_fit, cut_validation)
 
