@@ -325,7 +325,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                    '- `carry`: Let batches carry the generator states of their workers; each pass then has new '
                    'workers\n'
                    "- `parts`: The loader's `moving_parts`, where they have been found before\n"
-                   '- `deal`: Deals batches to several processes: an object with `indices`, `share` and `batches`',
+                   '- `deal`: Deals batches to several processes, see `Deal`',
  'Draws.idxs': 'Parameters:\n\n- `i`: A batch that was drawn just now',
  'Draws.observe': 'Parameters:\n'
                   '\n'

@@ -597,3 +597,80 @@ def refused(name):
     try:
         with learn.distrib_ctx(): learn.fit(1, cbs=globals()[name]())
     except ValueError as e: return str(e)
+
+class Augmented(TensorDataset):
+    "Each sample comes with new noise"
+    def __getitem__(self, i): x,y = super().__getitem__(i); return x+.5*torch.randn(5),y
+
+def augmented_resumed(workers):
+    "Weights of a run with random augmentation, whole and resumed from a file; the noise of the first batch"
+    noise = []
+    def note(learn):
+        if learn.training and not learn.train_iter: noise.extend(learn.xb[0][:,1].tolist())
+    def halt(learn): learn.at_pause(learn.stop_for_now, stops=True)
+    def run(seed, *cbs, **kwargs):
+        torch.manual_seed(seed)
+        learn = make(path=folder)
+        learn.dls.loaders['train'] = DataLoader(Augmented(torch.zeros(53, 5), learn.dls.train.dataset.tensors[1]), 8,
+            shuffle=True, num_workers=workers)
+        learn.to_distributed().fit(2, cbs=[on(event.before_batch)(note), *cbs], **kwargs)
+        return [p.detach().clone() for p in learn.model.parameters()]
+    folder = processes().from_first(mkdtemp)
+    stop = on(event.after_batch(once=9, unit='iter'))(halt)
+    whole = run(0)
+    run(0, stop, Checkpoint())
+    return whole,run(5, stop, Checkpoint(), resume=True),noise[:4]
+
+def cancels_the_last_batch():
+    "One process cancels a batch that would be averaged, and the next one only adds"
+    class Skip(Callback):
+        def after_loss(self):
+            if self.training and (rank_distrib(), self.epoch, self.learn.iter)==(0, 0, 6): raise CancelBatchException
+    learn = make()
+    learn.to_distributed(timeout=20).fit(2, cbs=[Skip, GradientAccumulation(20)])
+    return state(learn)
+
+def predicts_alone():
+    def predict(learn):
+        if rank_distrib()==0: learn.get_preds()
+    make().to_distributed(timeout=20).fit(1, cbs=on(event.after_epoch)(predict))
+
+def own_value():
+    "A callback computes a column from what its process sees, and the learning rate follows it"
+    class Own(Callback):
+        order,new_columns = 45,('own',)
+        def before_validate(self): self.total = 0.
+        def after_batch(self):
+            if not self.training: self.total += self.learn.loss.item()*len(self.learn.y)
+    own,rates = Own(),[]
+    learn = make(metrics=ValueMetric(lambda: own.total, 'own_loss', higher_is_better=False)).to_distributed()
+    note = on(event.after_epoch)(lambda learn: rates.append(learn.opt.param_groups[0]['lr']))
+    learn.fit(8, .4, cbs=[own, ReduceLROnPlateau(monitor='own_loss', patience=1), note])
+    return rates,[o.own_loss for o in learn.recorder.rows]
+
+def hypers_of_the_first():
+    learn = make().to_distributed()
+    learn.create_opt()
+    if rank_distrib()==0: learn.opt.param_groups[0]['momentum'] = .5
+    seen = []
+    learn.fit(1, cbs=on(event.after_train)(lambda learn: seen.append(learn.opt.param_groups[0]['momentum'])))
+    return seen
+
+def sharded_with(name, folder):
+    "Warnings and weights with a callback, or the error"
+    cbs = dict(guard=lambda: SpikeGuard(), checkpoint=lambda: Checkpoint(2, 'iter', sharded=True, folder=folder),
+        validation=lambda: Validate(every=4, unit='iter'))
+    learn = make()
+    with warnings.catch_warnings(record=True) as said, learn.distrib_ctx(shard=plugin()):
+        warnings.simplefilter('always')
+        try: learn.fit(1, cbs=cbs[name]())
+        except ValueError as e: return str(e)
+    return [str(o.message) for o in said if issubclass(o.category, UserWarning)]
+
+def rewound():
+    learn = make().to_distributed()
+    learn.fit(2, cbs=Rewind(every=2))
+    before = [p.detach().clone() for p in learn.model.parameters()]
+    learn.rewind(6)
+    learn.resume()
+    return before,[p.detach().clone() for p in learn.model.parameters()]

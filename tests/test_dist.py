@@ -25,11 +25,13 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     ('half_accumulated', ('unknown', True), {}),
     *(('refrozen', (method, *cbs), {}) for method in ('freeze','unfreeze') for cbs in ((), ('accumulate',))),
     *(('penalized', o, {}) for o in product(('classes','summed'), (False, True), (53, 49))),
-    *(('two_views', cbs, {}) for cbs in ((), ('accumulate',))),
+    *(('two_views', cbs, {}) for cbs in ((), ('accumulate',))), ('rewound', (), {}),
+    *((name, (), {}) for name in ('cancels_the_last_batch', 'own_value', 'hypers_of_the_first')),
+    ('augmented_resumed', (0,), {}),
     ('stopped_in_accumulation', (), {}), ('sums', (), {}),
     *(('collectives', (n, by_hand), {}) for n in (4, 8) for by_hand in (False, True))],
     3: [('fit', (), dict(n=53))]}
-several_only = 'lone_cancel','sums','collectives','dropout_resumed','afterwards'
+several_only = 'lone_cancel','sums','collectives','dropout_resumed','afterwards','augmented_resumed'
 quick[0] = [o for procs in (2, 3) for o in quick[procs] if o[0] not in several_only] # by one process, to compare with
 
 @cache
@@ -128,10 +130,33 @@ def test_a_callback_that_goes_backward_itself_is_refused():
     res = together(2, 'goes_backward', limit=120, fails=True)
     assert all(res.codes) and 'which should have the same weights' in res.err[0] and 'model.body.0.weight' in res.err[0]
 
-@pytest.mark.parametrize('name', ['Ledger','Rewind'])
-def test_callbacks_that_know_one_process_are_refused(name):
-    res = together(2, 'refused', name, limit=120, fails=True)
-    assert f'`{name}`' in res[0] and 'several train' in res[0] and res.codes==[0,1]
+def test_a_ledger_knows_one_process_and_is_refused():
+    res = together(2, 'refused', 'Ledger', limit=120, fails=True)
+    assert '`Ledger`' in res[0] and 'several train' in res[0] and res.codes==[0,1]
+
+def test_all_go_back_together():
+    for before,after in run(2, 'rewound', (), {}): assert all(map(torch.equal, before, after))
+
+@pytest.mark.parametrize('workers', [0, *also(2)])
+def test_random_augmentation(workers):
+    "Each process draws its own numbers, also those of loader workers, and a run from a file draws the same ones"
+    res = run(2, 'augmented_resumed', (workers,), {})
+    for whole,resumed,_ in res: assert all(map(torch.equal, whole, resumed))
+    assert not {*res[0][2]} & {*res[1][2]}
+
+def test_a_batch_to_be_averaged_is_cancelled_before_one_that_only_adds():
+    res = run(2, 'cancels_the_last_batch', (), {})
+    assert all(map(torch.equal, res[0]['weights'], res[1]['weights']))
+
+def test_a_prediction_in_one_process_only():
+    res = together(2, 'predicts_alone', limit=120, fails=True)
+    assert all(res.codes) and 'Process 0 does not train' in res.err[0] and '`get_preds`, is called in all' in res.err[0]
+
+def test_all_decide_by_the_row_of_the_first():
+    first,second = run(2, 'own_value', (), {})
+    assert first==second and min(first[0])<.4
+
+def test_settings_of_groups_are_those_of_the_first(): assert run(2, 'hypers_of_the_first', (), {})==[[.5], [.5]]
 
 @pytest.mark.parametrize('cbs', [(), ('accumulate',)], ids=['each','accumulated'])
 def test_more_rows_than_indices(cbs): same_run(2, 'two_views', *cbs)

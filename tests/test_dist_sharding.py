@@ -152,3 +152,10 @@ def test_the_whole_model_while_parts_are_written(rank, tmp_path):
 
 def test_parts_between_epochs_are_none():
     with pytest.raises(ValueError, match='in the middle of an epoch.*give a `unit`'): Checkpoint(sharded=True)
+
+def test_callbacks_that_look_at_gradients_and_files_warn_of_nothing(tmp_path):
+    for name in 'guard','checkpoint': assert together(2, 'sharded_with', name, str(tmp_path), limit=120)==[[], []],name
+
+def test_a_validation_in_the_middle_of_an_epoch_is_refused(tmp_path):
+    res = together(2, 'sharded_with', 'validation', str(tmp_path), limit=120, fails=True)
+    assert 'With `shard`, a validation or prediction in the middle of an epoch' in res[0]

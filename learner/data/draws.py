@@ -61,7 +61,7 @@ class _DealtSampler(_RecordedSampler):
         super().__iter__()
         self.it = self.deal.indices(self.it)
         return self
-    def __next__(self): return self.deal.share(super().__next__())
+    def __next__(self): return self.deal.share(super().__next__(), self.n-1)
 
 # %% ../../nbs/data/05_draws.ipynb #workers
 class _CollateWithState:
@@ -165,10 +165,11 @@ def _can_restart_workers(dl, state):
     there = moving_parts(dl.dataset) # not there: a generator that was made in a worker
     return all(k in there for s in state.workers for k in s['own'])
 
-def _indexed_strategy(dl, state):
+def _indexed_strategy(draws, state):
     "How to resume a loader whose batch indices are known"
-    if n_workers(dl)==0: return _resume_in_process
-    return _resume_workers if _can_restart_workers(dl, state) else _resume_by_replay
+    if n_workers(draws.dl)==0: return _resume_in_process
+    of_another = draws.deal is not None and not draws.deal.procs.is_first # the state has the first process's workers
+    return _resume_by_replay if of_another or not _can_restart_workers(draws.dl, state) else _resume_workers
 
 # %% ../../nbs/data/05_draws.ipynb #before_pass
 def has_old_workers(
@@ -196,7 +197,7 @@ class Draws:
         resumable:bool=False, # Note the generator states that `resume` needs
         carry:bool=False, # Let batches carry the generator states of their workers; each pass then has new workers
         parts=None, # The loader's `moving_parts`, where they have been found before
-        deal=None, # Deals batches to several processes: an object with `indices`, `share` and `batches`
+        deal=None, # Deals batches to several processes, see `Deal`
     ):
         self.dl,self.source,self.iterator,self.parts,self.deal = dl,_Source(dl),None,parts,deal
         self.at_start = random_state(dl, parts=parts) if resumable else None
@@ -214,7 +215,9 @@ class Draws:
         if _observable(self.dl): self.source = _observed(self.dl, carry, states, self.deal)
 
     def __iter__(self):
-        return self._begin() if self.deal is None or self.deals_indices else self._cut()
+        if self.deal is None: return self._begin()
+        self.deal.begin_pass(self.at_start)
+        return self._begin() if self.deals_indices else self._cut()
 
     def _begin(self):
         self.iterator = iter(self.source.loader)
@@ -285,6 +288,6 @@ class Draws:
 
     def _resume_indexed(self, state):
         if self.old_workers: _replace_old_workers(self)
-        it = _indexed_strategy(self.dl, state)(self, state)
+        it = _indexed_strategy(self, state)(self, state)
         if state.n: warn_of_idxs(state.n-1, state.idxs, repr(self.idxs(state.n-1)))
         return it

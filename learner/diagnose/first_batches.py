@@ -66,6 +66,7 @@ def _leaves(loss):
 
 def outside(learn, known): # The ids of parameters that the optimizer or the model had before the first batch
     "Other parameters of the running loss, each with its version"
+    if any(hasattr(p, 'full_tensor') for p in learn.model.parameters()): return [] # in parts: the loss has others
     return [(p, version_of(p)) for p in _leaves(learn.loss_grad) if id(p) not in known]
 
 def _unseen(model, p):

@@ -38,7 +38,7 @@ def odd_one(
     places:list, # Of each process, by rank
 ) -> int: # A rank
     "The process that has parted from the others: its place is the rarest, it has left a scope, or done the least"
-    def key(o): return places.count(o),len(o.scopes),o.steps,o.batches
+    def key(o): return places.count(o),*((len(o.scopes), o.steps, o.batches) if o else (-1,))
     return min(range(len(places)), key=lambda i: key(places[i]))
 
 # %% ../../nbs/dist/04_agreement.ipynb #Agreement
@@ -139,8 +139,10 @@ class Agreement:
         self.failed = self.all_know = True
         rank = odd_one(places)
         why = f"process {rank} has parted from the others. "
-        why += ', '.join(f"Process {i} {o}" for i,o in enumerate(places))
+        why += ', '.join(f"Process {i} {o or 'does not train'}" for i,o in enumerate(places))
         if self.procs.rank!=rank: raise ProcessFailed(why)
+        if None in places: raise RuntimeError(f"{why}. What takes all samples, such as `validate` and `get_preds`, is "
+            "called in all processes, and not where `rank_distrib()==0`")
         raise RuntimeError(f"{why}. Cancel in all processes, or "
             "where others can take part: in `after_loss` or before, or in `after_batch`")
 

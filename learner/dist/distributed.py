@@ -23,6 +23,7 @@ from ..data.loaders import find_bs,map_tensors,rows_of,to_device
 from ..model.optimizer import params_of,parts_of
 from ..measure.metrics import AvgSmoothLoss
 from ..measure.phase import PhaseMetrics
+from ..record.history import Row
 from ..record.recorder import Recorder
 from ..loop.learner import Learner
 from ..schedule.trial import shown_or_written
@@ -30,6 +31,7 @@ from ..technique.gradients import warn_mixed_means
 from ..technique.micro_batch import rows_joined
 from ..result.preds import GatherPredsCallback
 from ..resume.checkpoint import SigtermHandler
+from ..resume.rewind import Rewind
 from .processes import num_distrib,processes
 from .shares import Deal,share_of
 from .merging import Others,merge_phase
@@ -43,19 +45,26 @@ def number_of(*values) -> int:
     return int.from_bytes(sha256(repr(values).encode()).digest()[:4], 'little')
 
 class OwnSeeds:
-    "Gives each process but the first its own random numbers in each training batch"
-    def __init__(self, learn, procs): self.learn,self.procs,self.draws,self.epoch = learn,procs,None,None
+    "Gives each process but the first its own random numbers in training"
+    def __init__(self, learn, procs): self.learn,self.procs,self.epoch = learn,procs,None
 
-    def begin_batch(self):
-        learn,procs = self.learn,self.procs
-        if self.draws is not learn.route.draws: # a new pass over the loader
-            self.draws = learn.route.draws
-            at_start = self.draws.at_start or dict(torch=torch.get_rng_state()) # only a fit can resume
-            self.epoch = procs.from_first(lambda: number_of(np.asarray(at_start['torch']).tobytes()))
-        if procs.is_first: return
-        seed_all(number_of(self.epoch, learn.train_iter, procs.rank))
+    def begin_pass(self, at_start): # Before workers of the loader get their seeds
+        if not self.learn.training: return
+        if at_start is None: at_start = dict(torch=torch.get_rng_state()) # only a fit can resume
+        self.epoch = self.procs.from_first(lambda: number_of(np.asarray(at_start['torch']).tobytes()))
+        self._seed('loader')
+
+    def begin_load(self, i): # Of a batch, which this process may load itself
+        if self.learn.training: self._seed('load', i)
+
+    def begin_batch(self): self._seed('batch', self.learn.train_iter)
+
+    def _seed(self, *place):
+        if not self.procs.is_first: seed_all(number_of(self.epoch, *place, self.procs.rank))
 
 # %% ../../nbs/dist/07_distributed.ipynb #take_over
+def _plain(values): return {k:v for k,v in values.items() if isinstance(v, (bool,int,float,str,tuple))}
+
 def take_over(learn, procs):
     "Give model, loss and optimizer what they have in the first process"
     modules = [o for o in (learn.model, learn.loss_func) if isinstance(o, nn.Module)]
@@ -64,15 +73,17 @@ def take_over(learn, procs):
         named = [(i, k, v) for i,p in enumerate(params_of(opt)) for k,v in opt.state.get(p, {}).items()]
         tensors = [o for o in named if isinstance(o[2], torch.Tensor)]
         names = procs.gather([(i, k, tuple(v.shape)) for i,k,v in tensors])
-        if all(o==names[0] for o in names): procs.take_first([v for *_,v in tensors])
-        else: opt.load_state_dict(procs.from_first(opt.state_dict))
+        if not all(o==names[0] for o in names): opt.load_state_dict(procs.from_first(opt.state_dict)); continue
+        procs.take_first([v for *_,v in tensors])
+        values = [*opt.param_groups, *(opt.state[p] for p in params_of(opt) if p in opt.state)]
+        for mine,first in zip(values, procs.from_first(lambda: [*map(_plain, values)])): mine.update(first)
 
 # %% ../../nbs/dist/07_distributed.ipynb #Quiet
 class Quiet:
     "A learner without bars, loggers, savers and warnings, until `end`"
     def __init__(self, learn):
         self.learn = learn
-        self.away = shown_or_written(learn)
+        self.away = [o for o in shown_or_written(learn) if not isinstance(o, Rewind)] # all go back together
         learn.remove_cbs(self.away)
         self.warnings = warnings.catch_warnings()
         self.warnings.__enter__()
@@ -151,7 +162,7 @@ class Membership:
         if not self.procs.is_first: self.undo.callback(Quiet(learn).end)
         if fit and sync_bn: self.undo.callback(SyncedNorms(learn).end)
         take_over(learn, self.procs)
-        self.seeds = OwnSeeds(learn, self.procs)
+        self.seeds = self.deal.seeds = OwnSeeds(learn, self.procs)
 
     def begin_train(self):
         "Be ready to tell what metrics have gathered, in the middle of training"
@@ -183,6 +194,13 @@ class Membership:
         merge_phase(self.procs, metrics_of(self.learn))
         self.agreement.merging = None
 
+    def take_row(self):
+        "Have the row of the first process, by which all decide: a callback may have computed a value from its part"
+        learn,rows = self.learn,self.learn.recorder.rows
+        first = self.procs.from_first(lambda: rows[-1])
+        def of_first(row): return Row(**{k: first[k] if k in first.names else v for k,v in dict(row).items()})
+        rows[-1],learn.results = of_first(rows[-1]),of_first(learn.results)
+
     def end(self):
         with self.undo:
             if self.learn.mode!='fit' or self.agreement.failed: return
@@ -198,7 +216,8 @@ def _check_shard(name, v):
 class Distributed(Callback):
     "Train in all processes of the process group, each with its part of every batch, with the numbers of one process"
     order,watches,only_one = -900,True,True # before all that looks at the loss or at metrics
-    first_at = 'after_validate','before_step' # before the recorder, and before gradients are unscaled
+    # before the recorder, before gradients are unscaled, and before all that read a row
+    first_at = 'after_validate','before_step','after_row'
     member = engine = None
     @checked(count=callable, timeout='>0', shard=_check_shard)
     def __init__(self,
@@ -269,6 +288,9 @@ class Distributed(Callback):
     def after_validate(self):
         if not takes_whole(self.learn): self.member.merge('validate')
 
+    def after_row(self): self.member.take_row()
+    def state_dict(self): return {} # what is in parts is part of the run
+
     def tell(self): self.member.agreement.tell()
     after_cancel_train = after_cancel_validate = after_cancel_epoch = after_cancel_fit = tell
     cleanup_validate = cleanup_epoch = tell
@@ -276,14 +298,19 @@ class Distributed(Callback):
         self.learn.forward_with = None
         self.tell()
         if self.engine is not None: self.engine.end_train()
-    def before_validate(self): self.member.agreement.raise_late()
-    after_epoch = before_validate
+    def before_validate(self):
+        self.after_epoch()
+        if self.engine is not None: self.engine.check_whole()
+    def after_epoch(self): self.member.agreement.raise_late()
     def after_cancel_backward(self): self.tell(); self.member.agreement.averaging = False
     def after_cancel_batch(self):
         if not self.learn.training or (self.engine.met and not self.member.agreement.averaging): return
         self.engine.met = True
         self.tell()
-    def cleanup_batch(self): self.after_cancel_batch(); self.member.agreement.averaging = False
+    def cleanup_batch(self):
+        self.after_cancel_batch()
+        self.member.agreement.averaging = False
+        if self.learn.training: self.engine.end_batch()
     def after_exception(self):
         if self.member is not None: self.member.agreement.fail()
 

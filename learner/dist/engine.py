@@ -42,6 +42,7 @@ class Engine:
         self.waiting = False # since the last step, gradients were added without averaging
         self.mutes = () # hooks of parameters that let the gradients of this process be zero
         self.met = True # at the last meeting of the batch
+        self.went_back,self.armed = True,False # the backward pass of the batch; a batch before had none, see `forward`
         self.accelerator = accelerate.Accelerator(cpu=learn.device.type=='cpu',
             kwargs_handlers=[accelerate.DistributedDataParallelKwargs(**kwargs)])
         self._wrap(Whole(learn.model, learn.loss_func))
@@ -74,18 +75,22 @@ class Engine:
         "Run the forward pass, so that the backward pass averages"
         learn = self.learn
         def run(): usual(); return learn.loss_grad
-        if self._flags()!=self.flags: self._follow()
         self.adds = self._only_adds()
+        # where a batch was cancelled between forward and backward, some processes would average a batch that only adds
+        if self._flags()!=self.flags or (self.armed and self.adds): self._follow()
+        self.armed = False
         with self.ddp.no_sync() if self.adds else nullcontext(): learn.loss_grad = self.ddp(run)
 
     def begin_batch(self):
         if self.waiting: self.procs.meet() # one of them may be writing a file
         self._unmute() # after a backward pass that was cancelled
-        self.met = self.adds = False
+        self.met = self.adds = self.went_back = False
 
     def _unmute(self):
         for o in self.mutes: o.remove()
         self.mutes = ()
+
+    def end_batch(self): self.armed = self.armed or not self.went_back
 
     def weighed(self,
         empty, # This process has no items of the batch
@@ -97,7 +102,7 @@ class Engine:
     def settle(self):
         "Choose which gradients are sent together, now that all have gone backward, and not in the next forward pass"
         self._unmute()
-        self.waiting = self.adds
+        self.waiting,self.went_back = self.adds,True
         self.settled = self.settled or (self.ddp.require_backward_grad_sync and self.ddp.reducer._rebuild_buckets())
 
     def _only_adds(self):
@@ -126,6 +131,7 @@ class Engine:
             if p.grad is None: p.grad = torch.zeros_like(p)
         self.procs.average([p.grad for p in params])
 
+    def check_whole(self): "Each process has the whole model"
     @torch.no_grad()
     def check_same(self):
         "Refuse to train on if the weights differ between the processes"

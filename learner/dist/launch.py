@@ -28,6 +28,7 @@ from ..restore.held import put_buffers
 from ..record.progress import Display,ProgressCallback,in_notebook
 from ..loop.interrupt import uninterrupted
 from ..loop.learner import Learner
+from ..resume.rewind import Rewind
 from ..diagnose.mistakes import is_silent,kinds,silence
 from .processes import ProcessFailed,num_distrib
 from .distributed import Distributed
@@ -290,6 +291,8 @@ def fit_in_processes(self:Learner,
     procs,cbs = whole('procs', procs, 1),L(cbs).map(self.cbs.instance)
     if num_distrib()>1: raise ValueError(f"`procs={procs}` starts processes, and this is one of {num_distrib()} "
         "already: write `learn.to_distributed()`, and leave `procs` out")
+    if any(type(o) is Rewind for o in [*self.cbs, *cbs]): raise ValueError("What `Rewind` holds would be gone with the "
+        "workers: with `cbs=Checkpoint()`, `fit(…, resume=file)` goes back to a file")
     if self.opt is None: self.create_opt()
     known,every = known_objects(self, cbs),gathering(self, cbs)
     with tempfile.TemporaryDirectory() as folder:

@@ -194,6 +194,11 @@ class ShardedEngine:
     n_trained = 0 # each process has a part of each parameter
     def average(self): "They are already"
     def check_same(self): "No process has the weights of another"
+    def end_batch(self): "Each batch is averaged"
+    def check_whole(self):
+        "Refuse an inference in the middle of training, when the model is in parts"
+        if self.is_split: raise ValueError("With `shard`, a validation or prediction in the middle of an epoch "
+            "would find the model in parts: validate after epochs, and make these shorter by `ShortEpochCallback`")
     def __init__(self, learn, procs, deal, agreement, plugin):
         accelerate = extra('accelerate', 'dist', '`Distributed`')
         if any(isinstance(o, MixedPrecision) and o.amp_mode=='fp16' for o in learn.cbs): raise ValueError(

@@ -32,6 +32,7 @@ class Deal:
     pausing = staticmethod(nullcontext) # around what is due at a pause, with a list of it as argument
     parts = None # while a file is written without tensors of which each process has a part: saves these
     noting = nullcontext # around the note of a position in training
+    seeds = None # gives each process random numbers of its own
     def __init__(self,
         procs:Processes, # Those that take part
     ):
@@ -39,14 +40,20 @@ class Deal:
         self.totals = None # samples and items of the running training batch in all processes
         self.stops = [] # which wait until all processes know
 
+    def begin_pass(self,
+        at_start, # State of the generators when the pass began, if a fit can resume it
+    ):
+        if self.seeds is not None: self.seeds.begin_pass(at_start)
+
     def part(self, n): return share_of(n, self.procs.rank, self.procs.n)
 
     def indices(self, it):
         "The batches of indices that `it` gives in the first process"
         while bundle := self.procs.from_first(lambda: [*islice(it, self.bundle)]): yield from bundle
 
-    def share(self, idxs):
-        "What this process loads of a batch of indices: at least one"
+    def share(self, idxs, i):
+        "What this process loads of the indices of batch `i`: at least one"
+        if self.seeds is not None: self.seeds.begin_load(i)
         mine = idxs[self.part(len(idxs))]
         return mine if len(mine) else idxs[:1] # of an array, `or` would ask for the truth
 

@@ -105,8 +105,6 @@ class Rewind(Callback):
         self.every,self.unit,self.points,self.waiting = self.interval.every,unit,deque(maxlen=keep),False
 
     def before_fit(self):
-        if self.route.deal is not None: raise ValueError("`Rewind` holds the run of one process, and several train here: "
-            "with `cbs=Checkpoint()`, `fit(…, resume=file)` goes back to a file")
         if not self.route.carry: warn_of_workers(self, 'holds the run, so that it can go back exactly')
         self.carried,self.route.carry,self.waiting = self.route.carry,True,False
         self.interval.begin(self.learn)

@@ -118,6 +118,7 @@ class SpikeGuard(Rewind):
     def before_step(self):
         grads = [dense(p).grad for p in params_of(self.learn.opt) if p.grad is not None]
         norm = self.clips[0].last_norm() if self.clips else get_total_norm(grads) # clipped gradients have no spikes
+        if hasattr(norm, 'full_tensor'): norm = norm.full_tensor() # of sharded gradients
         self.watches_of[1].append(norm, self.learn.train_iter)
 
     def after_batch(self):
