@@ -1357,6 +1357,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'learner/diagnose/mistakes.py'),
                                            'learner.diagnose.mistakes._not_restored': ( 'diagnose/mistakes.html#_not_restored',
                                                                                         'learner/diagnose/mistakes.py'),
+                                           'learner.diagnose.mistakes._numbers': ( 'diagnose/mistakes.html#_numbers',
+                                                                                   'learner/diagnose/mistakes.py'),
                                            'learner.diagnose.mistakes._rate': ( 'diagnose/mistakes.html#_rate',
                                                                                 'learner/diagnose/mistakes.py'),
                                            'learner.diagnose.mistakes._unused': ( 'diagnose/mistakes.html#_unused',

@@ -1,6 +1,6 @@
 """Averages of weights against loops by hand and `torch.optim.swa_utils`; in the model for a validation, and never by
 accident"""
-import io
+import copy,io
 import numpy as np
 import pytest,torch
 from torch import nn
@@ -570,3 +570,11 @@ def test_an_average_of_weights_without_shapes_says_what_to_write(cb):
         learn.fit(1, cbs=cb())
     learn.model(learn.dls.one_batch()[0])
     learn.fit(1, cbs=cb())
+
+def test_the_average_of_a_replaced_model_is_refused():
+    "Also if the new model has the same shapes, as in the next fold of a cross-validation"
+    learn = synth_learner(cbs=EMA(.9)).fit(1)
+    learn.model = type(learn.model)()
+    with pytest.raises(ValueError, match='The average of `EMA` is that of another model'): learn.fit(1, reset_opt=True)
+    again = copy.deepcopy(synth_learner(cbs=EMA(.9)).fit(1))
+    assert again.fit(1).ema.n==20

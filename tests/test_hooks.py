@@ -436,3 +436,12 @@ def test_layers_are_chosen_by_fastais_name():
         and torch.equal(stats.hist(idx=0), stats.hist(0)))
     with pytest.raises(TypeError, match='`ActivationStats.hist` has no argument `index`. Did you mean `idx`'):
         stats.hist(index=0)
+
+def test_a_layer_whose_weights_are_computed_is_a_layer():
+    from torch.nn.utils.parametrizations import spectral_norm,weight_norm
+    m = nn.Sequential(weight_norm(nn.Linear(4, 8)), nn.ReLU(), spectral_norm(nn.Linear(8, 8)), nn.Linear(8, 3))
+    assert flatten_model(m)==[*m] and flatten_model(m[0])==[m[0]]
+    batches = [(torch.randn(4, 4), torch.randn(4, 3)) for _ in range(2)]
+    stats = ActivationStats()
+    Learner(DataLoaders(batches, device='cpu'), m, nn.MSELoss()).remove_cb(ProgressCallback).fit(1, cbs=stats)
+    assert stats.modules==[m[0],m[2],m[3]]

@@ -5,6 +5,7 @@ from functools import partial
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import BatchSampler,DataLoader,Sampler,SubsetRandomSampler,TensorDataset,WeightedRandomSampler
 from learner.all import *
 from learner.core.dispatch import Watched
 from learner.diagnose.mistakes import kinds
@@ -485,3 +486,26 @@ def test_a_warning_stands_at_the_line_that_has_called_the_library():
     def train(learn): learn.fit(1)
     with pytest.warns(Mistake, match='gradient') as w: train(synth_learner(model=Unused()))
     assert {(o.filename, o.lineno) for o in w if o.category is Mistake}=={(__file__, train.__code__.co_firstlineno)}
+
+# Which samples a sampler draws
+data,trained,kept = TensorDataset(torch.randn(22, 4), torch.randn(22, 1)),[*range(16)],[*range(16, 22)]
+def batch_sampler(idxs): return BatchSampler(SubsetRandomSampler(idxs), 4, False)
+def weighted(idxs): return WeightedRandomSampler([float(i in idxs) for i in range(22)], 16)
+class OwnSampler(Sampler):
+    def __iter__(self): return iter(trained)
+    def __len__(self): return 16
+
+@pytest.mark.parametrize('train,n', [(dict(sampler=trained), 0), (dict(sampler=range(16)), 0),
+    (dict(sampler=[*trained, 20]), 1), (dict(batch_sampler=batch_sampler(trained)), 0),
+    (dict(batch_sampler=batch_sampler([*trained, 16, 17])), 2), (dict(sampler=weighted(trained)), 0),
+    (dict(sampler=weighted([*trained, 21])), 1), (dict(sampler=OwnSampler()), 0), (dict(shuffle=True), 6)],
+    ids=lambda o: '' if isinstance(o, int) else '+'.join(type(v).__name__ for v in o.values()))
+@pytest.mark.parametrize('valid', [dict(sampler=kept), dict(batch_sampler=batch_sampler(kept))],
+    ids=['list','batch sampler'])
+def test_samples_that_a_sampler_leaves_out_are_not_trained_on(train, n, valid):
+    dls = DataLoaders(DataLoader(data, **train), DataLoader(data, **valid), device='cpu')
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter('always')
+        Learner(dls, nn.Linear(4, 1), nn.MSELoss()).remove_cb(ProgressCallback).fit(1)
+    said = [str(o.message) for o in said if 'are trained on' in str(o.message)]
+    assert [int(o.split()[0]) for o in said]==[n]*(n>0)

@@ -109,3 +109,25 @@ def test_what_an_optimizer_with_a_closure_computes_again_is_named(cb, value, opt
     said = [str(o.message) for o in found if o.category is Mistake]
     assert len(said)==in_vain and all(f'changes `{value}` at' in o and 'computes' in o for o in said)
     if in_vain: assert all(map(torch.equal, learn.model.parameters(), plain.model.parameters())) # as is said
+
+# Pairs that do not meet, or are meant
+class Shifts(Callback):
+    run_valid = False
+    def before_batch(self): self.learn.x = self.x+1
+class Doubles(Callback):
+    run_train = False
+    def before_batch(self): self.learn.x = self.x*2
+class NotesA(Callback):
+    def before_batch(self): self.learn.state['a'] = 1
+class NotesB(Callback):
+    def before_batch(self): self.learn.state['b'] = 2
+class DoublesToo(Callback):
+    def before_batch(self): self.learn.x = self.x*2
+
+@pytest.mark.parametrize('cbs,n', [((Shifts, Doubles), 0), ((NotesA, NotesB), 0), ((Shifts, DoublesToo), 1),
+    ((lambda: ExtraValid([], name='easy'), lambda: ExtraValid([], name='hard')), 0),
+    ((lambda: GradientClip(.1, params=lambda m: [m.a]), lambda: GradientClip(1., params=lambda m: [m.b])), 0)],
+    ids=['phases','state','meet','validations','clips'])
+def test_callbacks_that_do_not_meet_are_no_ties(cbs, n):
+    learn = synth_learner(cbs=[o() for o in cbs])
+    assert len({(o.first, o.second) for o in ties(learn)})==n

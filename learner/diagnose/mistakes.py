@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
-from torch.utils.data import DataLoader,Subset,SubsetRandomSampler
+from torch.utils.data import DataLoader,RandomSampler,SequentialSampler,Subset,SubsetRandomSampler,WeightedRandomSampler
 from ..core.checks import listed,one_of
 from ..core.events import moments,training_loop
 from ..core.callback import Callback,was_attached
@@ -96,18 +96,27 @@ def _dropped(dl):
     if not (isinstance(dl, DataLoader) and dl.drop_last and by_number(dl)): return 0
     return (length(dl.sampler) or 0)%dl.batch_size if dl.batch_size else 0
 
+def _numbers(sampler):
+    "The samples that `sampler` draws; None if they are all. What another one draws is not known"
+    if type(sampler) in (SequentialSampler,RandomSampler): return None
+    if isinstance(sampler, SubsetRandomSampler): return np.asarray(sampler.indices)
+    if isinstance(sampler, WeightedRandomSampler): return np.flatnonzero(np.asarray(sampler.weights))
+    if isinstance(sampler, (list,tuple,range)): return np.asarray(sampler)
+    raise LookupError
+
 def _drawn(dl):
     "The dataset that `dl` draws from, and which of its samples; None if they are all"
-    ds,idxs = getattr(dl, 'dataset', None),None
-    if isinstance(s := getattr(dl, 'sampler', None), SubsetRandomSampler): idxs = np.asarray(s.indices)
+    ds,batches = dl.dataset,dl.batch_sampler
+    idxs = _numbers(dl.sampler if batches is None else getattr(batches, 'sampler', None))
     while isinstance(ds, Subset):
         own = np.asarray(ds.indices)
         ds,idxs = ds.dataset,own if idxs is None else own[idxs]
     return ds,idxs
 
 def check_split(learn, k, dl):
-    (ds,idxs),(other,valid) = _drawn(learn.dls.train),_drawn(dl)
-    if ds is None or ds is not other or (idxs is None and valid is None): return # the whole of it, on purpose
+    try: (ds,idxs),(other,valid) = _drawn(learn.dls.train),_drawn(dl)
+    except (LookupError,AttributeError): return # it is no loader of torch, or it is not known which samples it draws
+    if ds is not other or (idxs is None and valid is None): return # the whole of it, on purpose
     n = len(np.intersect1d(*(np.arange(len(ds)) if o is None else o for o in (idxs,valid))))
     if n: tell(learn, 'split', f"{n} samples of `dls['{k}']` are trained on, too, so that its results are too good: "
         "split a dataset once, as by `train,valid = random_split(dataset, [.8, .2])`")

@@ -49,7 +49,10 @@ def tied(
 ) -> list: # Of pairs
     "Callbacks with something to do at `ev`, and nothing that says which comes first"
     cbs = [cb for cb in learn.ordered_cbs(ev) if cb.run and not cb.watches and str(ev) in events_of(cb)]
-    return [(a,b) for a,b in combinations(cbs, 2) if a.order==b.order and (ev in a.first_at)==(ev in b.first_at)]
+    def meet(a, b): return (a.run_train and b.run_train) or (a.run_valid and b.run_valid) # in a phase of the same kind
+    def ours(a, b): return type(a) is type(b) and of_library(type(a)) # two of a kind, given for different things
+    return [(a,b) for a,b in combinations(cbs, 2) if a.order==b.order and (ev in a.first_at)==(ev in b.first_at)
+        and meet(a, b) and (not ours(a, b) or isinstance(a, FuncCallback))]
 
 # %% ../../nbs/diagnose/03_order.ipynb #Undone
 class Undone(NamedTuple):
@@ -87,13 +90,15 @@ class Recomputed(NamedTuple):
 
 # %% ../../nbs/diagnose/03_order.ipynb #ties
 same_value = dict(x='xb', y='yb')
+of_user = 'state', # callbacks may have different entries of it
 
 def _changed(cb, ev, fs, names):
     "What `cb` changes at `ev` of the attributes of the Learner, `names`, and whether it only adds"
     res = {}
     for o in uses_at(cb, ev, fs):
         theirs = o.owner=='learn' or (o.kind=='change' and not hasattr(type(cb), o.name) and o.name not in vars(cb))
-        if o.kind not in writes or not theirs or (o.name not in names and ' of the ' not in o.name): continue
+        if o.kind not in writes or not theirs or o.name in of_user: continue
+        if o.name not in names and ' of the ' not in o.name: continue
         name = same_value.get(o.name, o.name)
         res[name] = res.get(name, True) and o.kind=='add'
     return res

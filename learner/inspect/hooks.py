@@ -12,6 +12,7 @@ __all__ = ['Hook', 'Hooks', 'hook_output', 'hook_outputs', 'has_params', 'total_
 
 # %% ../../nbs/inspect/01_hooks.ipynb #imports
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 from fastcore.foundation import L
 from ..core.callback import Callback
 from ..core.checks import checked
@@ -133,8 +134,11 @@ def total_params(
 def flatten_model(
     m:nn.Module, # A model or a layer
 ) -> list: # Modules without submodules, each once
-    "The layers of `m`"
-    return [o for o in _module('m', m).modules() if next(o.children(), None) is None]
+    "The layers of `m`; one whose parameters are computed, as by `weight_norm`, is a layer too"
+    def layers(o):
+        inner = [] if is_parametrized(o) else [*o.children()]
+        return [p for q in inner for p in layers(q)] if inner else [o]
+    return list(dict.fromkeys(layers(_module('m', m))))
 
 # %% ../../nbs/inspect/01_hooks.ipynb #HookCallback
 def _modules_given(modules):

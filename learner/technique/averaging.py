@@ -20,7 +20,7 @@ from .mixed_precision import MixedPrecision
 from ..model.groups import check_hyper
 from ..model.hypers import first_groups,get_hyper,values_for
 from ..model.optimizer import in_use,to_eval,to_train
-from ..model.weights import refuse_lazy
+from ..model.weights import refuse_lazy,unwrapped
 from ..record.recorder import Recorder
 from ..schedule.schedules import SchedCos
 from ..schedule.schedulers import ParamScheduler
@@ -60,6 +60,7 @@ class _Average(Callback):
     outdated = False # other weights have been loaded, and the next fit starts from these
     def __init__(self, buffers):
         self.buffers,self.avg,self.n,self.steps,self.fitting = buffers,None,0,0,False
+        self.of = None # the model whose weights are averaged; None if they come from a file
         self.depth = 0 # of validations inside one another
 
     def _tensors(self):
@@ -75,8 +76,9 @@ class _Average(Callback):
         ts = self._tensors()
         if self.anew or self.outdated: self.avg = None
         if self.avg is None: self.avg,self.n,self.outdated = _wide([o.detach().clone() for o in ts], ts),0,False
-        name = type(self).__name__
-        if [a.shape for a in self.avg]!=[o.shape for o in ts]: raise ValueError(
+        name,model = type(self).__name__,unwrapped(self.learn.model)
+        if self.n==0: self.of = model
+        if self.of not in (None, model) or [a.shape for a in self.avg]!=[o.shape for o in ts]: raise ValueError(
             f"The average of `{name}` is that of another model, with other weights: give a new `{name}`")
         self.avg = _wide(self.avg, ts)
         self.fitting,self.depth,self.steps = True,0,self.learn.opt_step
