@@ -708,3 +708,23 @@ def test_what_a_logger_writes_with_is_not_searched():
     with (learn := synth_learner(cbs=Mine())).no_logging():
         learn.fit(2, cbs=Callback(after_fit=lambda cb: seen.extend(all_parts(cb.learn, cb.learn.dls.train))))
     assert not looked and not [k for k in seen if 'mine' in k]
+
+@pytest.mark.parametrize('make', [CSVLogger, JSONLogger])
+@pytest.mark.parametrize('how', ['from a file','rewound'])
+def test_a_log_that_is_continued_has_no_row_twice_where_a_fit_resumes_before_its_first_row(tmp_path, make, how):
+    def learner(): return synth_learner(n_train=6, path=tmp_path)
+    def epochs():
+        logger = make(append=True)
+        logger.file = tmp_path/logger.fname
+        return [o['epoch'] for o in logger.read_log()]
+    learner().fit(1, cbs=make(append=True))
+    if how=='rewound':
+        learn = learner().fit(3, cbs=[Rewind(every=2, keep=99), make(append=True)])
+        learn.rewind(4).resume()
+    else:
+        def kill(learn):
+            if learn.training and learn.train_iter==8: raise KeyboardInterrupt
+        with pytest.raises(KeyboardInterrupt): learner().fit(3, cbs=[make(append=True),
+            Checkpoint(5, 'iter', on_exc=False), on(event.after_batch, order=3000)(kill)])
+        learner().fit(3, cbs=[make(append=True), Checkpoint(5, 'iter')], resume=True)
+    assert epochs()==[0, 0, 1, 2]

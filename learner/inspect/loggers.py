@@ -165,12 +165,14 @@ class FileLogger(Logger):
         self.file,self.n_lines = self.place,0
         if self.file.is_dir():
             raise IsADirectoryError(f"`{type(self).__name__}` writes a file, but `{self.file}` is a folder")
-        if self.append and self.file.exists(): self.read_log() # a damaged file is noticed before training
+        if self.append and self.file.exists():
+            self.read_log() # a damaged file is noticed before training
+            self.n_lines = len(self.lines())
 
     def start(self, resumed):
         if not resumed and not self.append: self.offset = 0
         lines = self.lines() if (resumed or self.append) and self.file.exists() else []
-        if resumed: del lines[self.n_lines:]
+        del lines[self.n_lines:] # of what comes after the point where a fit resumes
         self.n_lines = len(lines)
         self.rewrite(lines)
 
