@@ -1,4 +1,5 @@
 "Trackers know the best value and act on it: checked against lists of values, sorted and searched by hand"
+from copy import deepcopy
 import itertools,math,re,warnings
 import numpy as np, pytest, torch
 from hypothesis import given,settings,strategies as st
@@ -494,9 +495,9 @@ def bad_batches(i, v): return [(torch.randn(4,1), torch.full((4,1), v if j==i el
     [(), (GradientAccumulation(8),), (GradientClip(),), (MixedPrecision('bf16'),), (EMA(),), (MixUp(),)], ids=str)
 def test_the_step_is_not_taken(v, cbs):
     data = bad_batches(3, v)
-    learn = learner(TerminateOnNaNCallback, *cbs, dls=DataLoaders(data, data[:1], device='cpu')).fit(2)
+    learn = learner(TerminateOnNaNCallback, *deepcopy(cbs), dls=DataLoaders(data, data[:1], device='cpu')).fit(2)
     n = 2 if any(isinstance(o, GradientAccumulation) for o in cbs) else 3 # half a window is left
-    ref = learner(*cbs, dls=DataLoaders(data[:n], data[:1], device='cpu')).fit(1)
+    ref = learner(*deepcopy(cbs), dls=DataLoaders(data[:n], data[:1], device='cpu')).fit(1)
     assert (learn.train_iter==3 and torch.equal(weights(learn), weights(ref))
         and all(p.grad is None for p in learn.model.parameters()))
     bad = learn.terminate_on_nan.bad_batch
