@@ -615,6 +615,7 @@ def augmented_resumed(workers):
             shuffle=True, num_workers=workers)
         learn.to_distributed().fit(2, cbs=[on(event.before_batch)(note), *cbs], **kwargs)
         return [p.detach().clone() for p in learn.model.parameters()]
+    make().to_distributed() # connects the processes
     folder = processes().from_first(mkdtemp)
     stop = on(event.after_batch(once=9, unit='iter'))(halt)
     whole = run(0)

@@ -18,6 +18,7 @@ from torch import nn
 from fastcore.basics import patch
 from ..core.callback import Callback
 from ..core.checks import checked,extra,no_closure
+from ..core.events import CancelFitException
 from ..data.generators import random_state,seed_all,set_random_state
 from ..data.loaders import find_bs,map_tensors,rows_of,to_device
 from ..model.optimizer import params_of,parts_of
@@ -196,8 +197,11 @@ class Membership:
 
     def take_row(self):
         "Have the row of the first process, by which all decide: a callback may have computed a value from its part"
-        learn,rows = self.learn,self.learn.recorder.rows
+        learn,agreement,rows = self.learn,self.agreement,self.learn.recorder.rows
+        if isinstance(agreement.heard, CancelFitException): return # others may write no row
+        agreement.merging = None if 'train' in learn.scopes else 'epoch' # which is over
         first = self.procs.from_first(lambda: rows[-1])
+        agreement.merging = None
         def of_first(row): return Row(**{k: first[k] if k in first.names else v for k,v in dict(row).items()})
         rows[-1],learn.results = of_first(rows[-1]),of_first(learn.results)
 
