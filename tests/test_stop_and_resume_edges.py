@@ -431,3 +431,26 @@ def test_an_event_that_is_fired_again_is_no_further_call(tmp_path, ev, given, lo
         if loads: learn = made(tmp_path/str(stop)).fit(4, cbs=cbs(), resume=True)
         else: learn.resume()
         for a,b in zip(learn.model.parameters(), whole.model.parameters()): assert torch.equal(a, b),stop
+
+@pytest.mark.parametrize('every', [None, 3], ids=['after the epoch','within it'])
+@pytest.mark.parametrize('how', ['soon','now'])
+def test_what_a_cut_validation_has_counted_in_the_state_counts_once(how, every):
+    "It begins again where the run resumes; what `after_fit` writes into the state stays"
+    class Counts(Callback):
+        def after_batch(self):
+            if not self.training: self.learn.state.n += 1
+        def after_fit(self): self.learn.state.ends = self.learn.state.get('ends', 0) + 1
+    def run(stop):
+        learn,stops = synth_learner(n_train=4, n_valid=4),[]
+        learn.state.n = 0
+        def cut(learn):
+            if learn.training or learn.epoch!=1 or learn.iter!=1 or stops or not stop: return
+            stops.append(1)
+            learn.stop_soon() if how=='soon' else learn.stop_for_now()
+        cbs = [Counts(), on(event.after_batch)(cut), *([Validate(every=every, unit='iter')] if every else [])]
+        learn.fit(3, cbs=cbs)
+        if stop:
+            assert stops and learn.at.next==('batch' if every else 'validate') and learn.state.ends==1
+            learn.resume()
+        return learn.state.n
+    assert run(True)==run(False)

@@ -13,7 +13,7 @@ from dataclasses import dataclass,replace
 from functools import partial
 from itertools import count,takewhile
 from typing import Any
-from ..core.copies import copied
+from ..core.copies import copied,digest
 from ..core.events import CancelException,CancelFitException
 from ..data.draws import Draws
 from ..restore.places import by_name
@@ -37,6 +37,13 @@ class StopForNow(CancelFitException):
     def arrived(self): self.route.note_unfinished(self)
 
 # %% ../../nbs/loop/06_route.ipynb #Pauses
+def with_state_back(learn, at):
+    "The position `at`, when `learn.state` has been put back to what it was there"
+    state,callbacks = copied((at.state, at.callbacks))
+    learn.state.clear()
+    learn.state.update(state)
+    return replace(at, callbacks=callbacks)
+
 _resumes_in = dict(batch='train', validate='epoch', epoch='fit', end='fit') # a scope, by what comes next
 
 class Pauses(WayBack):
@@ -125,6 +132,8 @@ class Pauses(WayBack):
         "Note where the fit is that the `StopForNow` `e` ends"
         self.ends_early(e)
         at,weights = self.position(),everything(self.learn) # a callback may load its best weights in `after_fit`
+        now = digest({**self.learn.state}) # a validation may have changed it, which begins again
+        if at and (now is None or now!=digest({**at.state})): at = with_state_back(self.learn, at)
         self.unfinished = at and Stopped(at, in_memory=True, weights=weights, train=self.learn.dls.train)
 
     def ends_early(self, e):
@@ -169,11 +178,9 @@ def _note_cut(route, cbs):
     learn,at = route.learn,route.position()
     if at is None: return
     if route.target: route.target.snapshot.restore()
-    state,callbacks = copied((at.state, at.callbacks))
-    learn.state.clear()
-    learn.state.update(state)
+    at = with_state_back(learn, at)
     in_memory = route.target is None or route.target.in_memory
-    route.stopped = _as_left(route, Stopped(replace(at, callbacks=callbacks), cbs, in_memory, train=learn.dls.train))
+    route.stopped = _as_left(route, Stopped(at, cbs, in_memory, train=learn.dls.train))
 
 def where_stopped(route) -> str:
     "Where a fit was stopped, and what continues it"
