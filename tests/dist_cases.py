@@ -27,7 +27,7 @@ class Syncs(Callback):
     def __init__(self): self.syncs = []
     def after_loss(self):
         if self.learn.training and num_distrib()>1:
-            self.syncs.append(self.learn.distributed.engine.ddp.require_backward_grad_sync)
+            self.syncs.append(self.learn.distributed.engine.averaged.ddp.require_backward_grad_sync)
 
 def numbers(n, kind):
     g = torch.Generator().manual_seed(3)

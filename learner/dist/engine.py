@@ -32,17 +32,12 @@ class Whole(nn.Module):
 
 def trained(module): return [id(o) for o in module.parameters() if o.requires_grad]
 
-# %% ../../nbs/dist/05_engine.ipynb #Engine
-class Engine:
-    "Runs forward passes so that gradients are averaged over the processes"
-    def __init__(self, learn, procs, deal, refuse, kwargs):
+# %% ../../nbs/dist/05_engine.ipynb #Averaged
+class Averaged:
+    "Model and loss of a learner in `DistributedDataParallel`, and the parameters whose gradients it averages"
+    def __init__(self, learn, procs, kwargs):
         accelerate = extra('accelerate', 'dist', '`Distributed`')
-        self.learn,self.procs,self.deal,self.refuse,self.settled = learn,procs,deal,refuse,False
-        self.adds = False # gradients of the batch are not averaged, but added to those that wait for their step
-        self.waiting = False # since the last step, gradients were added without averaging
-        self.mutes = () # hooks of parameters that let the gradients of this process be zero
-        self.met = True # at the last meeting of the batch
-        self.went_back,self.armed = True,False # the backward pass of the batch; a batch before had none, see `forward`
+        self.learn,self.procs,self.mutes = learn,procs,()
         self.accelerator = accelerate.Accelerator(cpu=learn.device.type=='cpu',
             kwargs_handlers=[accelerate.DistributedDataParallelKwargs(**kwargs)])
         self._wrap(Whole(learn.model, learn.loss_func))
@@ -50,24 +45,84 @@ class Engine:
     def _wrap(self, whole):
         self.names,self.params = zip(*whole.named_parameters())
         self.flags = self._flags()
-        self.ddp = self.accelerator.prepare_model(whole)
+        self.ddp,self.settled = self.accelerator.prepare_model(whole),False
 
     def _flags(self): return [p.requires_grad for p in self.params]
     @property
     def n_trained(self): return sum(self.flags)
     @property
+    def has_changed(self): return self._flags()!=self.flags
+    @property
     def fits(self):
-        "Whether the same parameters are trained as before"
+        "Whether the learner trains the same parameters as when they were wrapped"
         now = trained(Whole(self.learn.model, self.learn.loss_func))
         return now==[id(p) for p,o in zip(self.params, self.flags) if o]
 
-    def _follow(self):
-        "Average the gradients of what is trained now: a callback has frozen or unfrozen something in all processes"
+    def wrap_again(self):
+        "All processes do this at the same time, after the same parameters were frozen or unfrozen"
         self.flags = self._flags()
         self.procs.meet() # where the place of a process has their number
         self._release()
         self._wrap(self.ddp.module)
-        self.settled = False
+
+    def forward(self, run,
+        adds, # Gradients are not averaged
+    ):
+        with self.ddp.no_sync() if adds else nullcontext(): return self.ddp(run)
+
+    def settle(self):
+        "Choose which gradients are sent together, now that all have gone backward, and not in the next forward pass"
+        self.settled = self.settled or (self.ddp.require_backward_grad_sync and self.ddp.reducer._rebuild_buckets())
+
+    def mute(self):
+        "Let the gradients of this process be zero"
+        self.mutes = [p.register_hook(torch.zeros_like) for p in self.params if p.requires_grad]
+    def unmute(self):
+        for o in self.mutes: o.remove()
+        self.mutes = ()
+
+    def average(self):
+        "Average the gradients that there are, in place; all processes do this at the same time"
+        found = zip(*self.procs.channel.all([p.grad is not None for p in self.params]))
+        params = [p for p,o in zip(self.params, found) if any(o)] # others were not used
+        for p in params:
+            if p.grad is None: p.grad = torch.zeros_like(p)
+        self.procs.average([p.grad for p in params])
+
+    @torch.no_grad()
+    def norms(self):
+        "Of the weights, in each process, by name"
+        mine = [o.item() for o in torch._foreach_norm([p.detach() for p in self.params])]
+        return dict(zip(self.names, zip(*self.procs.gather(mine))))
+
+    def _release(self):
+        "Take the hooks off the parameters now, and not when the garbage is collected"
+        self.unmute()
+        self.ddp.reducer = self.ddp.logger = None
+    def close(self):
+        self._release()
+        self.ddp = self.accelerator = None
+
+# %% ../../nbs/dist/05_engine.ipynb #Engine
+class Engine:
+    "Runs batches so that their gradients are averaged over the processes, or wait for those of later ones"
+    def __init__(self, learn, procs, deal, refuse, kwargs):
+        self.learn,self.procs,self.deal,self.refuse = learn,procs,deal,refuse
+        self.averaged = Averaged(learn, procs, kwargs)
+        self.adds = False # gradients of the batch are not averaged, but added to those that wait for their step
+        self.waiting = False # since the last step, gradients were added without averaging
+        self.met = True # at the last meeting of the batch
+        self.went_back,self.armed = True,False # the backward pass of the batch; a batch before had none, see above
+
+    @property
+    def n_trained(self): return self.averaged.n_trained
+    @property
+    def fits(self): return self.averaged.fits
+
+    def begin_batch(self):
+        if self.waiting: self.procs.meet() # one of them may be writing a file
+        self.averaged.unmute() # after a backward pass that was cancelled
+        self.met = self.adds = self.went_back = False
 
     def forward(self,
         usual, # The usual forward pass, called without arguments
@@ -76,40 +131,27 @@ class Engine:
         learn = self.learn
         def run(): usual(); return learn.loss_grad
         self.adds = self._only_adds()
-        # where a batch was cancelled between forward and backward, some processes would average a batch that only adds
-        if self._flags()!=self.flags or (self.armed and self.adds): self._follow()
+        if self.averaged.has_changed or (self.armed and self.adds): self.averaged.wrap_again()
         self.armed = False
-        with self.ddp.no_sync() if self.adds else nullcontext(): learn.loss_grad = self.ddp(run)
-
-    def begin_batch(self):
-        if self.waiting: self.procs.meet() # one of them may be writing a file
-        self._unmute() # after a backward pass that was cancelled
-        self.met = self.adds = self.went_back = False
-
-    def _unmute(self):
-        for o in self.mutes: o.remove()
-        self.mutes = ()
-
-    def end_batch(self): self.armed = self.armed or not self.went_back
-
-    def weighed(self,
-        empty, # This process has no items of the batch
-    ):
-        self.met = True
-        # a mean over nothing has NaN as gradient, and so has its product with zero
-        if empty: self.mutes = [p.register_hook(torch.zeros_like) for p in self.params if p.requires_grad]
-
-    def settle(self):
-        "Choose which gradients are sent together, now that all have gone backward, and not in the next forward pass"
-        self._unmute()
-        self.waiting,self.went_back = self.adds,True
-        self.settled = self.settled or (self.ddp.require_backward_grad_sync and self.ddp.reducer._rebuild_buckets())
+        learn.loss_grad = self.averaged.forward(run, self.adds)
 
     def _only_adds(self):
         "Whether this batch is accumulated, as far as is known now. If a step follows nevertheless, `average` is called"
         learn,acc = self.learn,accumulation(self.learn)
         if acc is None or learn.iter+1==learn.n_iter: return False
         return acc.samples+self.deal.size(learn)<acc.n_acc
+
+    def weighed(self,
+        empty, # This process has no items of the batch
+    ):
+        self.met = True
+        if empty: self.averaged.mute()
+
+    def settle(self):
+        "After the backward pass"
+        self.averaged.unmute()
+        self.averaged.settle()
+        self.waiting,self.went_back = self.adds,True
 
     def average(self):
         "Before a step: average the gradients that have waited for it"
@@ -122,34 +164,20 @@ class Engine:
         "Have the gradients that wait for their step averaged in all processes, because this one saves them"
         if self.waiting: self.procs.meet(news=('whole',))
         return nullcontext()
-
-    def join(self):
-        "Average gradients, in place; all processes do this at the same time"
-        found = zip(*self.procs.channel.all([p.grad is not None for p in self.params]))
-        params = [p for p,o in zip(self.params, found) if any(o)] # others were not used
-        for p in params:
-            if p.grad is None: p.grad = torch.zeros_like(p)
-        self.procs.average([p.grad for p in params])
+    def join(self): self.averaged.average()
 
     def check_whole(self): "Each process has the whole model"
-    @torch.no_grad()
     def check_same(self):
         "Refuse to train on if the weights differ between the processes"
-        norms = [o.item() for o in torch._foreach_norm([p.detach() for p in self.params])]
-        for name,every in zip(self.names, zip(*self.procs.gather(norms))):
+        for name,every in self.averaged.norms().items():
             if max(every)-min(every)>1e-4*max(every): self.refuse(f"`{name}` has the norms "
                 f"{', '.join(f'{o:.6g}' for o in every)} in the {self.procs.n} processes, which should have the same "
                 "weights. A callback that goes backward or takes steps itself, or changes weights or gradients by what "
                 "only one process has, cannot train in several")
 
+    def end_batch(self): self.armed = self.armed or not self.went_back
     def end_train(self): self.waiting = False
-    def _release(self):
-        "Take the hooks off the parameters now, and not when the garbage is collected"
-        self._unmute()
-        self.ddp.reducer = self.ddp.logger = None
-    def close(self):
-        self._release()
-        self.ddp = self.accelerator = None
+    def close(self): self.averaged.close()
 
 # %% ../../nbs/dist/05_engine.ipynb #accumulation
 def accumulation(learn): return next((o for o in learn.cbs if isinstance(o, GradientAccumulation) and o.run), None)
