@@ -11,8 +11,9 @@ __all__ = []
 
 # %% ../../nbs/dist/04_agreement.ipynb #imports
 import sys
-from time import monotonic
+from contextlib import contextmanager
 from dataclasses import dataclass
+from time import monotonic
 from ..core.events import CancelException,CancelFitException,cancels
 from ..loop.route import Request,StopForNow
 from .processes import ProcessFailed
@@ -46,15 +47,13 @@ class Agreement:
     "Tells other processes what happens in this one, and takes part in what happens there"
     def __init__(self, learn, procs, deal):
         self.learn,self.procs,self.deal = learn,procs,deal
-        self.heard = None     # the cancel or stop that all know of
-        self.late = None      # a cancel that was heard of when a phase was over
-        self.merging = None   # the phase that has ended, and is being put together
-        self.engine = None    # runs training batches
-        self.metrics = None   # the `Others` of those of training
+        self.engine = None     # runs training batches
+        self.metrics = None    # the `Others` of those of training
         self.averaging = False # gradients are on their way
+        self.heard = None      # the cancel or stop that all know of
         self.failed = False
-        self.all_know = False # of the exception that ends the fit
-        self.stops = Stops(learn, procs, deal, self)
+        self.all_know = False  # of the exception that ends the fit
+        self.cancels,self.stops = Cancels(learn, procs, self),Stops(learn, procs, deal, self)
         procs.listen(self.hear, self.parted, self.stops.wish, self.place)
 
     def close(self):
@@ -68,42 +67,6 @@ class Agreement:
         of_engine = () if self.engine is None else (self.engine.adds, self.engine.n_trained)
         return Place((*learn.scopes,), learn.epoch, learn.train_iter, learn.opt_step, *of_engine)
 
-    def tell(self):
-        "Tell the others of the cancel that is on its way, if they do not know it"
-        e = sys.exception()
-        if not isinstance(e, CancelException) or e is self.heard: return
-        self.heard,name = e,type(e).__name__
-        try: self.procs.meet(news=('cancel', name, str(e), self.place()), seconds=10 if self.averaging else None)
-        except RuntimeError as err:
-            if not self.averaging: raise
-            raise RuntimeError(f"`{name}` was raised in one process when the others were averaging gradients: raise it "
-                "in all processes, or before, in `after_loss`, or later, in `after_batch`") from err
-
-    def end(self,
-        scope, # Is over, in this process
-    ):
-        "Wait for the others at the end of a scope"
-        self.late = None
-        if isinstance(sys.exception(), CancelException): return # all have heard of it
-        self.merging = scope
-        try: self.procs.meet()
-        except CancelException as e: self.late = e # in a cleanup, it could not be raised
-        finally: self.merging = None
-
-    def raise_late(self):
-        e,self.late = self.late,None
-        if e is not None: raise e
-
-    def fail(self):
-        "Tell the others of an error"
-        self.failed,e,procs = True,self.learn.exc,self.procs
-        if self.all_know or isinstance(e, ProcessFailed): return
-        if why := procs.channel.error.read(): # what it has closed fails here too
-            e.add_note(why)
-            e.of_process = why
-        e.add_note(f"in process {procs.rank} of {procs.n}")
-        procs.fail(f'{type(e).__name__}: {e}', at_once=self.averaging)
-
     def hear(self,
         news, # Of each process, by rank
     ):
@@ -116,16 +79,18 @@ class Agreement:
         if leaves: return # this process raises what it has announced itself
         if 'error' in kinds: raise ProcessFailed(*kinds['error'])
         if 'stopped' in kinds: self.stops.stop_too(*kinds['stopped'])
-        if 'cancel' in kinds: self._cancel_too(*kinds['cancel'])
+        if 'cancel' in kinds: self.cancels.cancel_too(*kinds['cancel'])
         if 'stop' in kinds: self.stops.expect()
 
-    def _cancel_too(self, name, reason, place):
-        scope,cls = next((k,v) for k,v in cancels.items() if v.__name__==name)
-        if scope==self.merging: return # it is over here
-        if scope!='fit' and (here := self.place()) and place and here.epoch!=place.epoch: return # likewise
-        if scope in ('batch','backward','step') and not here.same_batch(place): return # which is refused
-        self.heard = cls(reason)
-        raise self.heard
+    def fail(self):
+        "Tell the others of an error"
+        self.failed,e,procs = True,self.learn.exc,self.procs
+        if self.all_know or isinstance(e, ProcessFailed): return
+        if why := procs.channel.error.read(): # what it has closed fails here too
+            e.add_note(why)
+            e.of_process = why
+        e.add_note(f"in process {procs.rank} of {procs.n}")
+        procs.fail(f'{type(e).__name__}: {e}', at_once=self.averaging)
 
     def refuse(self,
         why, # Known in all processes
@@ -145,6 +110,54 @@ class Agreement:
             "called in all processes, and not where `rank_distrib()==0`")
         raise RuntimeError(f"{why}. Cancel in all processes, or "
             "where others can take part: in `after_loss` or before, or in `after_batch`")
+
+# %% ../../nbs/dist/04_agreement.ipynb #Cancels
+class Cancels:
+    "Cancels of all processes at the same meeting"
+    def __init__(self, learn, procs, agreement):
+        self.learn,self.procs,self.agreement = learn,procs,agreement
+        self.over = None # the scope that has ended, and is being put together
+        self.late = None # a cancel that was heard of in a cleanup
+
+    @contextmanager
+    def when_over(self, scope):
+        "Hear of no cancel of this scope: it has ended in this process"
+        self.over = scope
+        try: yield
+        finally: self.over = None
+
+    def tell(self):
+        "Tell the others of the cancel that is on its way, if they do not know it"
+        e,averaging = sys.exception(),self.agreement.averaging
+        if not isinstance(e, CancelException) or e is self.agreement.heard: return
+        self.agreement.heard,name = e,type(e).__name__
+        news = 'cancel',name,str(e),self.agreement.place()
+        try: self.procs.meet(news=news, seconds=10 if averaging else None)
+        except RuntimeError as err:
+            if not averaging: raise
+            raise RuntimeError(f"`{name}` was raised in one process when the others were averaging gradients: raise it "
+                "in all processes, or before, in `after_loss`, or later, in `after_batch`") from err
+
+    def cancel_too(self, name, reason, place):
+        "Raise the cancel of another process, which is at `place`"
+        scope,cls = next((k,v) for k,v in cancels.items() if v.__name__==name)
+        if scope==self.over: return
+        if scope!='fit' and (here := self.agreement.place()) and place and here.epoch!=place.epoch: return # likewise
+        if scope in ('batch','backward','step') and not here.same_batch(place): return # which is refused
+        self.agreement.heard = cls(reason)
+        raise self.agreement.heard
+
+    def meet_at_end(self, scope):
+        "Wait for the others in the cleanup of a scope"
+        self.late = None
+        if isinstance(sys.exception(), CancelException): return # all have heard of it
+        try:
+            with self.when_over(scope): self.procs.meet()
+        except CancelException as e: self.late = e
+
+    def raise_late(self):
+        e,self.late = self.late,None
+        if e is not None: raise e
 
 # %% ../../nbs/dist/04_agreement.ipynb #Stops
 no_stop = 'stopped', # news of a process that has nothing to stop for at a pause

@@ -165,8 +165,23 @@ class Membership:
         take_over(learn, self.procs)
         self.seeds = self.deal.seeds = OwnSeeds(learn, self.procs)
 
-    def begin_train(self):
-        "Be ready to tell what metrics have gathered, in the middle of training"
+    def begin_train(self,
+        make_engine, # `make_engine(self)`, where there is none, or that of before trains other parameters
+    ):
+        "Have an engine, and be ready to tell what metrics have gathered, in the middle of training"
+        engine = self.agreement.engine
+        if engine is not None and not engine.fits: self.close_engine()
+        self.procs.meet() # all are here, and make it together
+        self._tell_metrics()
+        if self.agreement.engine is None:
+            self.agreement.engine = make_engine(self)
+            self.deal.pausing = self.agreement.engine.pausing
+
+    def close_engine(self):
+        engine,self.agreement.engine = self.agreement.engine,None
+        if engine is not None: engine.close()
+
+    def _tell_metrics(self):
         phase = metrics_of(self.learn)
         if phase.others is not None: return
         self.agreement.metrics = phase.others = Others(self.procs, phase)
@@ -178,35 +193,26 @@ class Membership:
         sigterm.install()
         self.undo.callback(sigterm.remove)
 
-    def begin_batch(self): self.seeds.begin_batch()
-
-    def let_sum_be_whole(self): let_sum_be_whole(self.learn, self.procs, self.deal)
-    def weigh(self, count): return weigh(self.learn, self.procs, self.deal, count)
-    def join_batch(self): join_batch(self.learn, self.procs, self.deal.size(self.learn))
-    def leave_out_spare(self):
-        if self.deal.is_spare(self.deal.size(self.learn)): leave_out(self.learn)
-
     def merge(self,
         phase, # Is over
     ):
         "Let all have the same metrics, and after training the same buffers"
-        self.agreement.merging = phase
-        if phase=='train': self.procs.take_first([*self.learn.model.buffers()])
-        merge_phase(self.procs, metrics_of(self.learn))
-        self.agreement.merging = None
+        with self.agreement.cancels.when_over(phase):
+            if phase=='train': self.procs.take_first([*self.learn.model.buffers()])
+            merge_phase(self.procs, metrics_of(self.learn))
 
     def take_row(self):
         "Have the row of the first process, by which all decide: a callback may have computed a value from its part"
         learn,agreement,rows = self.learn,self.agreement,self.learn.recorder.rows
         if isinstance(agreement.heard, CancelFitException): return # others may write no row
-        agreement.merging = None if 'train' in learn.scopes else 'epoch' # which is over
-        first = self.procs.from_first(lambda: rows[-1])
-        agreement.merging = None
+        with agreement.cancels.when_over(None if 'train' in learn.scopes else 'epoch'):
+            first = self.procs.from_first(lambda: rows[-1])
         def of_first(row): return Row(**{k: first[k] if k in first.names else v for k,v in dict(row).items()})
         rows[-1],learn.results = of_first(rows[-1]),of_first(learn.results)
 
     def end(self):
         with self.undo:
+            self.close_engine()
             if self.learn.mode!='fit' or self.agreement.failed: return
             take_over(self.learn, self.procs)
             set_random_state(self.procs.from_first(random_state))
@@ -222,7 +228,7 @@ class Distributed(Callback):
     order,watches,only_one = -900,True,True # before all that looks at the loss or at metrics
     # before the recorder, before gradients are unscaled, and before all that read a row
     first_at = 'after_validate','before_step','after_row'
-    member = engine = None
+    member = None # while it trains together with others
     @checked(count=callable, timeout='>0', shard=_check_shard)
     def __init__(self,
         count=None, # `count(learn)` returns the number of items that the loss averages; default: `items_of` or samples
@@ -248,39 +254,34 @@ class Distributed(Callback):
         self.member.begin(self.sync_bn)
 
     def before_train(self):
-        if self.engine is not None and not self.engine.fits: self._close_engine()
-        self.member.procs.meet() # all are here, and make it together
-        self.member.begin_train()
-        if self.engine is None: self.engine = self._new_engine()
+        self.member.begin_train(self._make_engine)
         self.learn.forward_with,self.compared = self.engine.forward,False
 
-    def _new_engine(self):
-        procs,deal,agreement = self.member.procs,self.member.deal,self.member.agreement
-        if self.shard:
-            plugin = None if self.shard is True else self.shard
-            agreement.engine = ShardedEngine(self.learn, procs, deal, agreement, plugin)
-        else: agreement.engine = Engine(self.learn, procs, deal, agreement.refuse, self.kwargs)
-        deal.pausing = agreement.engine.pausing
-        return agreement.engine
+    def _make_engine(self, member):
+        shared = self.learn,member.procs,member.deal,member.agreement
+        if self.shard: return ShardedEngine(*shared, None if self.shard is True else self.shard)
+        return Engine(*shared, self.kwargs)
 
-    def _close_engine(self):
-        if self.engine is not None: self.engine.close()
-        self.engine = None
+    @property
+    def engine(self): return self.member.agreement.engine
+    @property
+    def size(self): return self.member.deal.size(self.learn) # of the whole batch
 
     def before_draw(self):
         if not self.learn.training: self.member.agreement.stops.in_validation()
     def before_batch(self):
         if not self.learn.training: return
         self.engine.begin_batch()
-        self.member.begin_batch()
+        self.member.seeds.begin_batch()
     def after_pred(self):
-        if takes_whole(self.learn): self.member.join_batch()
+        if takes_whole(self.learn): join_batch(self.learn, self.member.procs, self.size)
     def after_loss(self):
         if takes_whole(self.learn): return
-        if self.learn.training: self.member.let_sum_be_whole()
-        self.member.leave_out_spare()
+        deal = self.member.deal
+        if self.learn.training: let_sum_be_whole(self.learn, deal)
+        if deal.is_spare(self.size): leave_out(self.learn)
     def before_backward(self):
-        self.engine.weighed(empty=self.member.weigh(self.count))
+        self.engine.weighed(empty=weigh(self.learn, self.member.procs, self.member.deal, self.count))
         self.member.agreement.averaging = True
     def after_backward(self): self.engine.settle(); self.member.agreement.averaging = False
     def before_step(self): self.engine.average()
@@ -295,7 +296,7 @@ class Distributed(Callback):
     def after_row(self): self.member.take_row()
     def state_dict(self): return {} # what is in parts is part of the run
 
-    def tell(self): self.member.agreement.tell()
+    def tell(self): self.member.agreement.cancels.tell()
     after_cancel_train = after_cancel_validate = after_cancel_epoch = after_cancel_fit = tell
     cleanup_validate = cleanup_epoch = tell
     def cleanup_train(self):
@@ -305,7 +306,7 @@ class Distributed(Callback):
     def before_validate(self):
         self.after_epoch()
         if self.engine is not None: self.engine.check_whole()
-    def after_epoch(self): self.member.agreement.raise_late()
+    def after_epoch(self): self.member.agreement.cancels.raise_late()
     def after_cancel_backward(self): self.tell(); self.member.agreement.averaging = False
     def after_cancel_batch(self):
         if not self.learn.training or (self.engine.met and not self.member.agreement.averaging): return
@@ -320,9 +321,7 @@ class Distributed(Callback):
 
     def cleanup_fit(self):
         member,self.member = self.member,None
-        if member is None: return
-        try: self._close_engine()
-        finally: member.end()
+        if member is not None: member.end()
 
 # %% ../../nbs/dist/07_distributed.ipynb #to_distributed
 @patch

@@ -106,8 +106,8 @@ class Averaged:
 # %% ../../nbs/dist/05_engine.ipynb #Engine
 class Engine:
     "Runs batches so that their gradients are averaged over the processes, or wait for those of later ones"
-    def __init__(self, learn, procs, deal, refuse, kwargs):
-        self.learn,self.procs,self.deal,self.refuse = learn,procs,deal,refuse
+    def __init__(self, learn, procs, deal, agreement, kwargs):
+        self.learn,self.procs,self.deal,self.agreement = learn,procs,deal,agreement
         self.averaged = Averaged(learn, procs, kwargs)
         self.adds = False # gradients of the batch are not averaged, but added to those that wait for their step
         self.waiting = False # since the last step, gradients were added without averaging
@@ -170,7 +170,7 @@ class Engine:
     def check_same(self):
         "Refuse to train on if the weights differ between the processes"
         for name,every in self.averaged.norms().items():
-            if max(every)-min(every)>1e-4*max(every): self.refuse(f"`{name}` has the norms "
+            if max(every)-min(every)>1e-4*max(every): self.agreement.refuse(f"`{name}` has the norms "
                 f"{', '.join(f'{o:.6g}' for o in every)} in the {self.procs.n} processes, which should have the same "
                 "weights. A callback that goes backward or takes steps itself, or changes weights or gradients by what "
                 "only one process has, cannot train in several")
@@ -196,7 +196,7 @@ class SyncedNorms:
         for m,k,o in self.places: setattr(m, k, o)
 
 # %% ../../nbs/dist/05_engine.ipynb #weigh
-def let_sum_be_whole(learn, procs, deal):
+def let_sum_be_whole(learn, deal):
     "Multiply a loss that is a sum, so that it is about that of the whole batch, before callbacks add something to it"
     if not is_summed(learn): return
     n = deal.n_parts(deal.size(learn))

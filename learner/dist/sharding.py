@@ -272,7 +272,7 @@ class ShardedEngine:
         "Have the whole model, at the end of a phase"
         try:
             if self.agreement.failed: return
-            self.agreement.end('train')
+            self.agreement.cancels.meet_at_end('train')
             self.join(grads=False)
         finally:
             if self.is_split: self.drop(); self.learn.route.no_way_back()
