@@ -188,7 +188,7 @@ def in_code(name):
     "Whether `name`, such as `Class.method`, `route.method` or `function(…)`, is a function or class of the library"
     owner,_,attr = re.match(r'[\w.]+', name)[0].rpartition('.')
     if not owner: return any(o.name==attr for o in definitions())
-    owners = {'route': ('Route','WayBack','Pauses','ResumableRoute'),
+    owners = {'route': ('Route','WayBack','Whereabouts','Pauses','ResumableRoute'),
         'learn': ('LoopState','Loop','StopMixin','FitMixin','Learner')}.get(owner, (owner,))
     return any(m.name==attr for o in definitions() if isinstance(o, ast.ClassDef)
         and o.name in owners for m in o.body if isinstance(m, ast.FunctionDef))

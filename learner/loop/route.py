@@ -20,23 +20,9 @@ from ..restore.places import by_name
 from .loop import END,check_drawn
 from .position import Bounds,Position
 from .interrupt import may_have_workers,uninterrupted
-from .way_back import Stopped,WayBack,everything
+from .way_back import Stopped,WayBack,snapshot_of_weights
 
-# %% ../../nbs/loop/06_route.ipynb #Request
-@dataclass
-class Request:
-    "What is to be done at the next pause"
-    f:Any       # Called without arguments
-    stops:bool  # `f` only ends the fit, by an exception: it comes last, and may end a validation
-    in_parts:bool=False # It can do without the values of tensors that several processes have in parts
-
-class StopForNow(CancelFitException):
-    "The fit is over, but can be resumed"
-    resumable = True # an optimizer with two modes stays in that of training
-    def __init__(self, reason, route): super().__init__(reason); self.route = route
-    def arrived(self): self.route.note_unfinished(self)
-
-# %% ../../nbs/loop/06_route.ipynb #Pauses
+# %% ../../nbs/loop/06_route.ipynb #Whereabouts
 def with_state_back(learn, at):
     "The position `at`, when `learn.state` has been put back to what it was there"
     state,callbacks = copied((at.state, at.callbacks))
@@ -46,72 +32,18 @@ def with_state_back(learn, at):
 
 _resumes_in = dict(batch='train', validate='epoch', epoch='fit', end='fit') # a scope, by what comes next
 
-class Pauses(WayBack):
-    "Where a run is, whether it is stopping, and what it was asked to do at its next pause"
+class Whereabouts(WayBack):
+    "Where a run is, and where it could be resumed"
     def __init__(self, learn):
         super().__init__(learn)
-        self.cbs = () # callbacks of the running fit
-        self.carry = False # let batches carry the generator states of their workers, so that a resume needs no replay
         self.next_batch = 0 # index of the next batch
         self.outer_pass = None # during an inference inside of training: `draws` and `iter` of the training
-        self.train_on = None # set by what stops a fit to train on from elsewhere: called when it is over
-        self._reset()
-
-    def _reset(self): self.target,self.resume_point,self.unfinished,self.requests = None,None,None,[]
-
-    def begin(self, *args, **kwargs):
-        self._reset()
-        self.train_on = None
-        super().begin(*args, **kwargs)
+        self.resume_point = self.unfinished = None
 
     def arrive(self):
         at = self.target.position
         super().arrive()
         if at.next!='batch': self.resume_point = Position.of(self.learn, at.next, exact=at.exact) # it may stop
-
-    def request(self, f, stops=False, in_parts=False):
-        waiting = self.deal.stops if stops and self.deal is not None else self.requests # until all processes know
-        waiting.append(Request(f, stops, in_parts))
-
-    def pause(self, before, batch=0, announced=False):
-        "Nothing is half done: note the position, do what was asked for. `before` is what comes next, as in `Position`"
-        learn,within = self.learn,before=='batch' # a phase
-        resumable = learn.mode=='fit' and (learn.training or not within)
-        if resumable: self.resume_point = self.here(batch, announced) if within else Position.of(learn, before)
-        moves = resumable and within # the next batch begins
-        if due := self.due_requests(resumable) if self.requests else ():
-            if self.deal is None: self._carry_out(due)
-            else: self._carry_out_together(due, partial(self.here, batch, announced) if moves else None)
-        if moves: self.resume_point = None
-
-    def _carry_out(self, due):
-        for o in due:
-            self.requests.remove(o) # not all at once: if one fails, a stop that is still waiting is not lost
-            o.f()
-
-    def _carry_out_together(self, due, here):
-        "Do what is due when all processes are here. `here()` reads a position that the next batch moves on"
-        if here: self.resume_point = None # until then, gradients may be those of this process alone
-        with self.deal.pausing(due): # a model may be in parts
-            if here:
-                with self.deal.noting(): self.resume_point = here()
-            self._carry_out(due)
-
-    def no_way_back(self):
-        "Weights of this moment are lost: the fit cannot be resumed where it is"
-        self.resume_point = self.draws = None
-
-    def due_requests(self, resumable):
-        "What can be done now, stops last; where the fit is not `resumable`, only stops, and only some of them"
-        if 'batch' in self.learn.scopes: return []
-        return sorted((o for o in self.requests if resumable or (o.stops and self.can_stop)), key=lambda o: o.stops)
-
-    @property
-    def can_stop(self):
-        "Whether a stop can end what is running: no inference inside of training, nor one before or after all epochs"
-        learn = self.learn
-        outer = learn.scopes[:learn.n_outer]
-        return learn.mode in ('fit','lr_find') or ('epoch' in outer and 'train' not in outer)
 
     def here(self, batch, announced=False, exact=True):
         "The position in training, before batch `batch`"
@@ -128,20 +60,94 @@ class Pauses(WayBack):
         at = Position.of(learn, 'batch', i+1 if done>i else i, draws=draws, exact=False).complete(learn)
         return replace(at, optimizer=replace(at.optimizer, grads={})) # those of half a batch
 
+    def ends_early(self, e):
+        "If `e` ends the fit, note the position in the scope to resume in, before callbacks undo what they have set"
+        if isinstance(e, CancelException) and not isinstance(e, StopForNow): return
+        learn,next_is = self.learn,self.resume_point.next if self.resume_point else 'batch'
+        if learn.mode!='fit' or self.target or learn.scopes[-1]!=_resumes_in[next_is]: return
+        if at := self.position(): self.resume_point = replace(at, attributes=self.attributes.values())
+
     def note_unfinished(self, e):
         "Note where the fit is that the `StopForNow` `e` ends"
         self.ends_early(e)
-        at,weights = self.position(),everything(self.learn) # a callback may load its best weights in `after_fit`
+        # a callback may load its best weights in `after_fit`
+        at,weights = self.position(),snapshot_of_weights(self.learn)
         now = digest({**self.learn.state}) # a validation may have changed it, which begins again
         if at and (now is None or now!=digest({**at.state})): at = with_state_back(self.learn, at)
         self.unfinished = at and Stopped(at, in_memory=True, weights=weights, train=self.learn.dls.train)
 
-    def ends_early(self, e):
-        "If `e` ends the fit, note the position in the scope to resume in, before callbacks undo what they have set"
-        if isinstance(e, CancelException) and not isinstance(e, StopForNow): return
-        learn,next = self.learn,self.resume_point.next if self.resume_point else 'batch'
-        if learn.mode!='fit' or self.target or learn.scopes[-1]!=_resumes_in[next]: return
-        if at := self.position(): self.resume_point = replace(at, attributes=self.attributes.values())
+    def no_way_back(self):
+        "Weights of this moment are lost: the fit cannot be resumed where it is"
+        self.resume_point = self.draws = None
+
+class StopForNow(CancelFitException):
+    "The fit is over, but can be resumed"
+    resumable = True # an optimizer with two modes stays in that of training
+    def __init__(self, reason, route): super().__init__(reason); self.route = route
+    def arrived(self): self.route.note_unfinished(self)
+
+# %% ../../nbs/loop/06_route.ipynb #Pauses
+@dataclass
+class Request:
+    "What is to be done at the next pause"
+    f:Any       # Called without arguments
+    stops:bool  # `f` only ends the fit, by an exception: it comes last, and may end a validation
+    in_parts:bool=False # It can do without the values of tensors that several processes have in parts
+
+class Pauses(Whereabouts):
+    "What was asked for at the next pause of a run"
+    def __init__(self, learn):
+        super().__init__(learn)
+        self.cbs,self.requests = (),[] # callbacks of the running fit; each a `Request`
+        self.carry = False # let batches carry the generator states of their workers, so that a resume needs no replay
+        self.train_on = None # set by what stops a fit to train on from elsewhere: called when it is over
+
+    def begin(self, *args, **kwargs):
+        self.end()
+        self.train_on = None
+        super().begin(*args, **kwargs)
+
+    def end(self): self.target,self.resume_point,self.unfinished,self.requests,self.cbs = None,None,None,[],()
+
+    def request(self, f, stops=False, in_parts=False):
+        waiting = self.deal.stops if stops and self.deal is not None else self.requests # until all processes know
+        waiting.append(Request(f, stops, in_parts))
+
+    def pause(self, before, batch=0, announced=False):
+        "Nothing is half done: note the position, do what was asked for. `before` is what comes next, as in `Position`"
+        learn,within = self.learn,before=='batch' # a phase
+        resumable = learn.mode=='fit' and (learn.training or not within)
+        if resumable: self.resume_point = self.here(batch, announced) if within else Position.of(learn, before)
+        moves = resumable and within # the next batch begins
+        if due := self.due_requests(resumable) if self.requests else ():
+            if self.deal is None: self._carry_out(due)
+            else: self._carry_out_together(due, partial(self.here, batch, announced) if moves else None)
+        if moves: self.resume_point = None
+
+    def due_requests(self, resumable):
+        "What can be done now, stops last; where the fit is not `resumable`, only stops, and only some of them"
+        if 'batch' in self.learn.scopes: return []
+        return sorted((o for o in self.requests if resumable or (o.stops and self.can_stop)), key=lambda o: o.stops)
+
+    @property
+    def can_stop(self):
+        "Whether a stop can end what is running: no inference inside of training, nor one before or after all epochs"
+        learn = self.learn
+        outer = learn.scopes[:learn.n_outer]
+        return learn.mode in ('fit','lr_find') or ('epoch' in outer and 'train' not in outer)
+
+    def _carry_out(self, due):
+        for o in due:
+            self.requests.remove(o) # not all at once: if one fails, a stop that is still waiting is not lost
+            o.f()
+
+    def _carry_out_together(self, due, here):
+        "Do what is due when all processes are here. `here()` reads a position that the next batch moves on"
+        if here: self.resume_point = None # until then, gradients may be those of this process alone
+        with self.deal.pausing(due): # a model may be in parts
+            if here:
+                with self.deal.noting(): self.resume_point = here()
+            self._carry_out(due)
 
 # %% ../../nbs/loop/06_route.ipynb #running
 @contextmanager
@@ -164,12 +170,11 @@ def running(
         if isinstance(e, Exception): _carry_out_stops(route, e)
         raise
     finally:
-        route.cbs = ()
-        route._reset()
+        route.end()
 
 def _as_left(route, stopped):
     "The `stopped` fit, with weights and attributes as it has left them: to tell what is changed by hand later"
-    left = everything(route.learn) if stopped.weights and stopped.weights.changed() else None
+    left = snapshot_of_weights(route.learn) if stopped.weights and stopped.weights.changed() else None
     return replace(stopped, weights=left and stopped.weights, weights_left=left,
         attributes_left=route.attributes.values())
 

@@ -102,7 +102,9 @@ def _functions_of(opt):
     return called | hooks | {f'type(opt) {type(o).__name__}':type(o) for o in opts if is_own(type(o))}
 
 # %% ../../nbs/loop/05_way_back.ipynb #WayBack
-def everything(learn): return Snapshot(all_modules(learn).values(), [learn.opt])
+def snapshot_of_weights(learn):
+    "Of all modules and optimizers"
+    return Snapshot(all_modules(learn).values(), [learn.opt])
 
 class WayBack(Route):
     "The way back to where a run was stopped"
@@ -153,7 +155,7 @@ class WayBack(Route):
         at = replace(stopped.position, state=state, callbacks=callbacks, attributes=there)
         for k,cb in by_name(learn.cbs).items(): # filters know the events that are fired again on the way
             if isinstance(cb, FuncCallback) and k in callbacks: cb.load_state_dict(callbacks[k])
-        self.target = Target(at, overrides or {}, everything(learn), stopped.in_memory, by_fit, cut_validation)
+        self.target = Target(at, overrides or {}, snapshot_of_weights(learn), stopped.in_memory, by_fit, cut_validation)
 
     def _cut_validation(self, stopped):
         "Whether the last pass over a loader was a validation that begins again"
@@ -193,7 +195,7 @@ def as_at(
     between = stopped is not None and at is stopped.position
     if between: attributes = learn.route.attributes_for(stopped)
     if not attributes: yield; return
-    now,kept = learn.route.attributes.values(),between and stopped.weights and everything(learn)
+    now,kept = learn.route.attributes.values(),between and stopped.weights and snapshot_of_weights(learn)
     try:
         if between: stopped.put_weights()
         learn.route.attributes.put(attributes)
