@@ -65,24 +65,6 @@ class Target:
     by_fit:bool       # By `fit(…, resume=…)`, and not by `resume`: a warning names the overrides
     cut_validation:bool # The next validation had begun, and begins again: `diagnose` warns of what counts in it
 
-# %% ../../nbs/loop/05_way_back.ipynb #Turn
-class Turn(NamedTuple):
-    "A place where a run began, or left its course"
-    run:str    # Random name of the run from here on
-    how:str    # It began, by `fit` or `fork`, or came here by `resume` or `rewind`
-    n_iter:int # Training batches done
-
-def new_run():
-    "A random name, for which no generator is used"
-    return os.urandom(3).hex()
-
-def is_fork_of(
-    learn, # A learner
-    run, # Name of a run
-) -> bool:
-    "Whether the run of `learn` was forked from `run`, or from a fork of it"
-    return run!=learn.lineage[-1].run and any(o.run==run for o in learn.lineage)
-
 # %% ../../nbs/loop/05_way_back.ipynb #functions_of
 @dataclass
 class AtStart:
@@ -183,6 +165,24 @@ class WayBack(Route):
         draws = self.draws if at.next=='batch' else Draws(train, parts=learn.searches.parts(learn, train))
         at.put(learn, draws, target.overrides, target.in_memory, target.by_fit)
         self.target = None # only now: `learn.resuming` is true while callbacks get their states
+
+# %% ../../nbs/loop/05_way_back.ipynb #Turn
+class Turn(NamedTuple):
+    "A place where a run began, or left its course"
+    run:str    # Random name of the run from here on
+    how:str    # It began, by `fit` or `fork`, or came here by `resume` or `rewind`
+    n_iter:int # Training batches done
+
+def new_run():
+    "A random name, for which no generator is used"
+    return os.urandom(3).hex()
+
+def is_fork_of(
+    learn, # A learner
+    run, # Name of a run
+) -> bool:
+    "Whether the run of `learn` was forked from `run`, or from a fork of it"
+    return run!=learn.lineage[-1].run and any(o.run==run for o in learn.lineage)
 
 # %% ../../nbs/loop/05_way_back.ipynb #as_at
 @contextmanager
