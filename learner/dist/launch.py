@@ -198,7 +198,8 @@ class Workers:
     def wait(self):
         "Print what the first process prints, until all have ended. It gets the first two Ctrl-C; the third kills all"
         Thread(target=self._watch, daemon=True).start()
-        errors = Thread(target=self._echo_errors, daemon=True)
+        kept = open(self.err, 'a') # here: its folder may be gone before a thread has begun
+        errors = Thread(target=self._echo_errors, args=[kept], daemon=True)
         errors.start()
         while True:
             try: self._echo(); break
@@ -221,9 +222,9 @@ class Workers:
             else: print(line, end='', flush=True)
         for o in self.procs: o.wait()
 
-    def _echo_errors(self):
+    def _echo_errors(self, kept):
         "Warnings, logs, and last lines: print them, and keep them"
-        with open(self.err, 'a') as kept, self.procs[0].stderr as lines:
+        with kept, self.procs[0].stderr as lines:
             for line in lines:
                 print(line, end='', file=sys.stderr, flush=True)
                 print(line, end='', file=kept, flush=True)
