@@ -15,12 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 import numpy as np
 import torch
+from fastcore.basics import patch
 from torch.utils.data import DataLoader
 from ..core.checks import listed
 from ..core.copies import Cached,digest,moved_results,of_library
 from ..core.tracebacks import warn
-from .generators import is_stateful
-from .loaders import length
+from .generators import is_stateful,keep_random
+from .loaders import DataLoaders,length,to_device,twin
 from .search import search
 
 # %% ../../nbs/data/04_loader_state.ipynb #LoaderState
@@ -93,8 +94,9 @@ def keep_counts(
     try: yield
     finally:
         for dl,was in before:
-            now = counts_of(dl)
-            put_counts(dl, was, [k for k in was if k in now and not k.startswith('dataset.')])
+            now = [k for k in counts_of(dl) if not k.startswith('dataset.')]
+            put_counts(dl, was, [k for k in now if k in was])
+            for owner,_,n in (k.partition('.') for k in now if k not in was): del vars(_counters(dl)[owner])[n]
 
 def moved_counts(was, now):
     "Names of what has moved, or is new, between two `counts_of`"
@@ -102,6 +104,17 @@ def moved_counts(was, now):
     return [k for k,v in now.items() if not same(k, v)]
 
 _absent = object()
+
+# %% ../../nbs/data/04_loader_state.ipynb #one_batch
+@patch
+def one_batch(self:DataLoaders,
+    i:int|str=0, # Position or name of a loader
+):
+    "The first batch of loader `i`, on the device. No generator is moved by it, nor what a loader or a sampler counts"
+    dl = self[i]
+    with keep_random(dl), keep_counts(dl):
+        for b in twin(dl): return to_device(b, self.device)
+    raise ValueError(f"`dls['{self.name(i)}']` is empty: it gave no batch")
 
 # %% ../../nbs/data/04_loader_state.ipynb #describe
 def _short(v):

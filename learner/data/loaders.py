@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader,Dataset,IterableDataset
 from ..core.checks import checked,instead_of,is_whole,listed,nearest
-from .generators import is_stateful,keep_random
+from .generators import is_stateful
 
 # %% ../../nbs/data/03_loaders.ipynb #default_device
 def default_device() -> torch.device:
@@ -304,14 +304,6 @@ class DataLoaders:
             return b[:n],b[n:]
         if isinstance(b, Mapping): return b,targets_in(b)
         return (b,),()
-
-    def one_batch(self,
-        i:int|str=0, # Position or name of a loader
-    ):
-        "The first batch of loader `i`, on the device. No generator is moved by it"
-        with keep_random(self[i]):
-            for b in twin(self[i]): return to_device(b, self.device)
-        raise ValueError(f"`dls['{self.name(i)}']` is empty: it gave no batch")
 
     @property
     def device(self): return self._device
