@@ -1183,6 +1183,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                'learner/diagnose/code.py'),
                                        'learner.diagnose.code._chains': ('diagnose/code.html#_chains', 'learner/diagnose/code.py'),
                                        'learner.diagnose.code._dotted': ('diagnose/code.html#_dotted', 'learner/diagnose/code.py'),
+                                       'learner.diagnose.code._expects_missing': ( 'diagnose/code.html#_expects_missing',
+                                                                                   'learner/diagnose/code.py'),
                                        'learner.diagnose.code._nodes': ('diagnose/code.html#_nodes', 'learner/diagnose/code.py'),
                                        'learner.diagnose.code._pairs': ('diagnose/code.html#_pairs', 'learner/diagnose/code.py'),
                                        'learner.diagnose.code._tree': ('diagnose/code.html#_tree', 'learner/diagnose/code.py'),

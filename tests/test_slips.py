@@ -354,3 +354,21 @@ def test_an_item_has_as_many_inputs_as_a_sample(n):
 def test_an_interpretation_is_of_the_validation_data_if_nothing_else_is_said():
     learn = synth_learner()
     assert torch.equal(Interpretation(learn).preds, Interpretation.from_learner(learn).preds)
+
+class Tries(Callback):
+    def after_batch(self):
+        try: self.learn.train_itre
+        except (KeyError,AttributeError): pass
+class Asks(Callback):
+    def after_batch(self):
+        if hasattr(self.learn, 'train_itre'): self.learn.train_itre
+class TriesOther(Callback):
+    def after_batch(self):
+        try: self.learn.train_itre
+        except ValueError: pass
+
+@pytest.mark.parametrize('cb,told', [(Tries, 0), (Asks, 0), (TriesOther, 1)])
+def test_a_name_that_may_be_missing_is_not_misspelt(cb, told, recwarn):
+    try: synth_learner().fit(1, cbs=cb)
+    except AttributeError: assert told
+    assert sum('Did you mean `train_iter`? (To' in str(o.message) for o in recwarn)==told

@@ -23,7 +23,7 @@ class Use(NamedTuple):
     "What a function does with one attribute"
     owner:str # `self` or `learn`; `any` for what is done with gradients
     name:str  # Of the attribute; of a `fire`, the event; `grad`, `clip_grad` and `backward` of `any`
-    kind:str  # `read`, `call`, `write`, `add`, `change`, `grow`, `set`, `fire`; `test`: it may be None there
+    kind:str  # `read`, `call`, `write`, `add`, `change`, `grow`, `set`, `fire`; it may be None: `test`; missing: `try`
 writes = 'write','add','change'
 _growing = {'append','appendleft','extend','insert','setdefault','add'} # methods of containers
 _plain = {'copy_','zero_','fill_','set_','normal_','uniform_','random_','bernoulli_','requires_grad_','detach_'}
@@ -65,15 +65,22 @@ def _pairs(tree):
             yield from zip(t.elts, o.value.elts) if several else [(t, o.value)]
 
 # %% ../../nbs/diagnose/02_code.ipynb #Reader
+def _expects_missing(o):
+    "Whether `o` is a `try` that goes on where an attribute is missing"
+    caught = [name for h in getattr(o, 'handlers', ()) for name in ast.walk(h.type or ast.Name('Exception'))]
+    return any(isinstance(c, ast.Name) and c.id in ('AttributeError','Exception','BaseException') for c in caught)
+
 class _Reader:
     "Collects what a syntax tree does with the attributes of `names`, which are variables and their owners"
     def __init__(self, tree, names):
         self.names,self.found = dict(names),[]
         self.parts = {} # variables of loops, and the attributes whose parts they are
+        self.tried = set() # expressions in which attributes may be missing
         for t,v in _pairs(tree):
             if isinstance(t, ast.Name) and self.owner(v)=='learn': self.names[t.id] = 'learn'
         for o in ast.walk(tree):
             if isinstance(o, (ast.For,ast.comprehension)): self.looped(o.target, o.iter)
+            if _expects_missing(o): self.tried.update(*map(ast.walk, o.body))
         for o in ast.walk(tree): self.read(o)
         for t,v in _pairs(tree): self.assigned(t, v)
 
@@ -106,7 +113,9 @@ class _Reader:
     def read(self, o):
         match o:
             case ast.Attribute(attr='grad', ctx=ast.Load()) if not self.attr(o): self.note(('any','grad'), 'read')
-            case ast.Attribute(ctx=ast.Load()): self.note(self.attr(o), 'read')
+            case ast.Attribute(ctx=ast.Load()):
+                self.note(self.attr(o), 'read')
+                if o in self.tried: self.note(self.attr(o), 'try')
             case ast.Attribute(ctx=ast.Store()): self.note(self.attr(o), 'write')
             case ast.Subscript(ctx=ast.Store()):
                 self.note(self.inside(o.value), 'change')
@@ -145,6 +154,8 @@ class _Reader:
                 if k not in _plain: self.note(whose, 'grow')
             case ast.Attribute(attr=k, value=v) if k in _growing: self.note(self.inside(v), 'grow')
             case ast.Attribute(attr='clear', value=v): self.note(self.attr(v), 'set')
+            case ast.Name(id='hasattr') if len(o.args)==2 and isinstance(o.args[1], ast.Constant):
+                if owner := self.owner(o.args[0]): self.note((owner, o.args[1].value), 'try')
             case ast.Name(id='setattr') if len(o.args)==3 and isinstance(o.args[1], ast.Constant):
                 if owner := self.owner(o.args[0]): self.note((owner, o.args[1].value), 'write')
             case ast.Name(id='vars'|'setattr') if o.args and (owner := self.owner(o.args[0])):

@@ -76,8 +76,9 @@ def tell(learn, word, text):
     told = _told.setdefault(learn, set())
     if is_silent(word) or text in told: return
     told.add(text)
+    if not text.endswith('?'): text += '.'
     f = _frame(of_user) or sys._getframe()
-    warnings.warn_explicit(f"{text}. (To silence this: `silence({word!r})`)", Mistake, f.f_code.co_filename, f.f_lineno)
+    warnings.warn_explicit(f"{text} (To silence this: `silence({word!r})`)", Mistake, f.f_code.co_filename, f.f_lineno)
 
 # %% ../../nbs/diagnose/05_mistakes.ipynb #check_optimizer
 def trained(learn): return {k:p for k,p in learn.model.named_parameters() if p.requires_grad and not is_lazy(p)}

@@ -73,9 +73,11 @@ def unknown_reads(o):
     if ('self','*') in {u[:2] for u in o.all} or ('learn','*') in {u[:2] for u in o.all}: return []
     res = []
     for f,found in o.uses.items():
+        tried = {u[:2] for u in found if u.kind=='try'}
         for u in sorted(found):
             known = o.of_learner if u.owner=='learn' else o.own|o.of_learner
-            if u.kind!='read' or u.owner=='any' or u.name in known or u.name.startswith('__'): continue
+            if u.kind!='read' or u[:2] in tried: continue
+            if u.owner=='any' or u.name in known or u.name.startswith('__'): continue
             if hit := near(u.name, known):
                 res += _said(o, f, f"reads `{u.name}`, which does not exist. Did you mean `{hit[0]}`?")
     return res
