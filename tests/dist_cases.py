@@ -255,6 +255,7 @@ acts = dict(cancel=raises(CancelFitException('enough')), skip=raises(CancelBatch
     epoch=raises(CancelEpochException('next')),
     train=raises(CancelTrainException), error=raises(ValueError('oops')), interrupt=signals(signal.SIGINT),
     terminate=signals(signal.SIGTERM), kill=signals(signal.SIGKILL),
+    stop_now=lambda learn: learn.stop_for_now('now'),
     stop=lambda learn: learn.at_pause(lambda: learn.stop_for_now('later'), stops=True),
     sleep=lambda learn: time.sleep(3))
 
@@ -675,3 +676,19 @@ def rewound():
     learn.rewind(6)
     learn.resume()
     return before,[p.detach().clone() for p in learn.model.parameters()]
+
+def lr_find_skips():
+    "A learning rate finder in which one process skips a batch: suggestions, and weights afterwards"
+    learn = make(n=200)
+    with learn.distrib_ctx(timeout=40), learn.added_cbs([Act(acts['skip'], 'after_loss', 1, 3)]):
+        found = learn.lr_find(num_it=12)
+    return dict(lrs=found.lrs, losses=found.losses, weights=[p.detach().clone() for p in learn.model.parameters()])
+
+def error_and_cancel():
+    "One process fails and the other cancels the same batch"
+    learn,exc = make(),None
+    cbs = [Act(acts['error'], 'after_loss', 1, 3), Act(acts['skip'], 'after_loss', 0, 3)]
+    with learn.distrib_ctx(timeout=40):
+        try: learn.fit(2, cbs=cbs)
+        except BaseException as e: exc = type(e).__name__,str(e)
+    return exc

@@ -21,6 +21,9 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     *((name, (), {}) for name in ('kept_in_validation', 'texts', 'validated_inside', 'train_metrics')),
     ('dropout_resumed', (), {}), ('fit_with_metrics', (11,), {}), ('preds', ('map',), {}), ('afterwards', (), {}),
     *(('lone_cancel', (name, ev, rank, 3), {}) for ev,name,rank in lone_cancels),
+    ('lone_cancel', ('CancelBatchException', 'before_batch', 0, 1), dict(cbs=('accumulate',))),
+    ('lone_cancel', ('CancelTrainException', 'after_batch', 0, 3), dict(cbs=('accumulate',))),
+    ('act', ('stop_now', 'after_batch', 1, 3), {}), ('lr_find_skips', (), {}), ('error_and_cancel', (), {}),
     ('masked_mean', (), {}), *(('half_accumulated', (end,), {}) for end in ('cancelled','short','unknown')),
     ('half_accumulated', ('unknown', True), {}),
     *(('refrozen', (method, *cbs), {}) for method in ('freeze','unfreeze') for cbs in ((), ('accumulate',))),
@@ -31,7 +34,8 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     ('stopped_in_accumulation', (), {}), ('sums', (), {}),
     *(('collectives', (n, by_hand), {}) for n in (4, 8) for by_hand in (False, True))],
     3: [('fit', (), dict(n=53))]}
-several_only = 'lone_cancel','sums','collectives','dropout_resumed','afterwards','augmented_resumed'
+several_only = ('lone_cancel','act','lr_find_skips','error_and_cancel','sums','collectives','dropout_resumed',
+    'afterwards','augmented_resumed')
 quick[0] = [o for procs in (2, 3) for o in quick[procs] if o[0] not in several_only] # by one process, to compare with
 
 @cache

@@ -105,7 +105,7 @@ def refused(res, rank, name):
             assert said in (text if kind=='ProcessFailed' else notes) or (rank==0 and 'closed by peer' in text)
         return
     far = ', '.join(rf'Process {i} has trained on {o["counts"][0]} batches with {o["counts"][1]} steps, '
-        r'(trains \d+ parameters, )?and is in `\w+`' for i,o in enumerate(res))
+        r'(trains \d+ parameters, )?(accumulates, )?and is in `\w+`' for i,o in enumerate(res))
     why = f'process {rank} has parted from the others. {far}'
     assert re.fullmatch(why + ". Cancel in all processes, or where others can take part: "
         "in `after_loss` or before, or in `after_batch`", text)
@@ -132,6 +132,43 @@ def test_a_cancel_of_one_process(ev, name, rank):
     a,b = res
     for k in a['weights'].keys() & b['weights'].keys(): close(a['weights'][k], b['weights'][k])
     for k in 'counts','rows': close(a[k], b[k])
+
+@slow
+@pytest.mark.parametrize('name', ['CancelBatchException','CancelTrainException','CancelEpochException'])
+@pytest.mark.parametrize('ev', ['before_batch','after_pred','after_loss','after_batch'])
+@pytest.mark.parametrize('at', [1,2,3,4])
+@pytest.mark.parametrize('rank', [0,1])
+def test_a_cancel_of_one_process_where_gradients_wait(name, ev, at, rank):
+    "As above: what was added is the same in both, and both expect the same of the next batch"
+    if (name,ev)==('CancelBatchException','after_batch'): at = 4 # nothing is left to cancel
+    a,b = res = together(2, 'lone_cancel', name, ev, rank, at, cbs=('accumulate',))
+    assert res[rank]['done'] and not a['exc'] and not b['exc']
+    for k in a['weights'].keys() & b['weights'].keys(): close(a['weights'][k], b['weights'][k])
+    for k in 'counts','rows': close(a[k], b[k])
+
+def test_a_batch_that_one_process_skips_where_gradients_wait():
+    a,b = run(2, 'lone_cancel', ('CancelBatchException', 'before_batch', 0, 1), dict(cbs=('accumulate',)))
+    assert not a['exc'] and not b['exc'] and a['counts']==b['counts']
+    for k in a['weights'].keys() & b['weights'].keys(): close(a['weights'][k], b['weights'][k])
+
+def test_a_training_that_ends_one_batch_earlier_in_one_process_where_gradients_wait():
+    a,b = run(2, 'lone_cancel', ('CancelTrainException', 'after_batch', 0, 3), dict(cbs=('accumulate',)))
+    assert not a['exc'] and not b['exc'] and a['counts']==b['counts']
+    for k in a['weights'].keys() & b['weights'].keys(): close(a['weights'][k], b['weights'][k])
+
+def test_stop_for_now_of_one_process_is_refused():
+    a,b = run(2, 'act', ('stop_now', 'after_batch', 1, 3), {})
+    assert a['exc'][0]=='RuntimeError' and 'write `learn.stop_soon()`' in a['exc'][1]
+    assert b['exc'][0]=='ProcessFailed' and 'write `learn.stop_soon()`' in b['exc'][1]
+
+def test_a_batch_that_one_process_skips_in_lr_find():
+    a,b = run(2, 'lr_find_skips', (), {})
+    for k in 'lrs','weights': close([*a[k]], [*b[k]]) # the loss of a batch that is skipped is that of each process
+    assert len(a['losses'])>5
+
+def test_an_error_is_heard_by_a_process_that_cancels():
+    cancels,fails = run(2, 'error_and_cancel', (), {})
+    assert fails==('ValueError', 'oops') and cancels[0]=='ProcessFailed' and 'ValueError: oops' in cancels[1]
 
 @slow
 def test_a_slow_process_is_waited_for_until_the_timeout():

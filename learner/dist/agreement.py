@@ -26,13 +26,14 @@ class Place:
     epoch:int
     batches:int # trained on
     steps:int
-    adds:bool = False # the gradients of the batch wait for others
+    accumulates:bool = False # the gradients of the batch wait for those of others
     trained:int = 0 # number of parameters that are trained, where each process has all of them
 
     def same_batch(self, other):
         return (self.epoch, self.batches, self.steps)==(other.epoch, other.batches, other.steps)
     def __str__(self):
         what = f" trains {self.trained} parameters," if self.trained else ''
+        what += " accumulates," if self.accumulates else ''
         return f"has trained on {self.batches} batches with {self.steps} steps,{what} and is in `{self.scopes[-1]}`"
 
 def odd_one(
@@ -61,23 +62,23 @@ class Agreement:
         self.stops.close()
 
     def place(self):
-        "Where this process is. When the fit is over, all take over the weights of the first, wherever they are"
+        "Where this process is; None where places need not agree: outside of a fit, or if it has failed or is cancelled"
         learn = self.learn
         if learn.mode!='fit' or self.failed or isinstance(self.heard, CancelFitException): return
-        of_engine = () if self.engine is None else (self.engine.adds, self.engine.n_trained)
+        of_engine = () if self.engine is None else (self.engine.accumulates, self.engine.n_trained)
         return Place((*learn.scopes,), learn.epoch, learn.train_iter, learn.opt_step, *of_engine)
 
     def hear(self,
         news, # Of each process, by rank
     ):
         "Take part in what other processes have decided"
-        kinds,mine = {o[0]:o[1:] for o in reversed(news) if o not in (None, no_stop)},news[self.procs.rank]
+        kinds = {kind:what for kind,*what in reversed([o for o in news if o])}
+        mine,*_ = news[self.procs.rank] or [None]
         if 'parts' in kinds: self.engine.write_parts(*kinds['parts'])
-        if 'whole' in kinds: self.engine.join()
+        if 'whole' in kinds: self.engine.make_whole()
         if 'metrics' in kinds: self.metrics.answer()
-        leaves = mine not in (None, no_stop) and mine[0] in ('error','cancel','stopped')
-        if leaves: return # this process raises what it has announced itself
-        if 'error' in kinds: raise ProcessFailed(*kinds['error'])
+        if 'error' in kinds and mine!='error': raise ProcessFailed(*kinds['error'])
+        if mine in ('error','cancel','stopped'): return # this process raises what it has told
         if 'stopped' in kinds: self.stops.stop_too(*kinds['stopped'])
         if 'cancel' in kinds: self.cancels.cancel_too(*kinds['cancel'])
         if 'stop' in kinds: self.stops.expect()
@@ -131,20 +132,23 @@ class Cancels:
         e,averaging = sys.exception(),self.agreement.averaging
         if not isinstance(e, CancelException) or e is self.agreement.heard: return
         self.agreement.heard,name = e,type(e).__name__
-        news = 'cancel',name,str(e),self.agreement.place()
+        scope = next(k for k,v in cancels.items() if isinstance(e, v))
+        news = 'cancel',scope,isinstance(e, StopForNow),str(e),self.agreement.place()
         try: self.procs.meet(news=news, seconds=10 if averaging else None)
         except RuntimeError as err:
             if not averaging: raise
             raise RuntimeError(f"`{name}` was raised in one process when the others were averaging gradients: raise it "
                 "in all processes, or before, in `after_loss`, or later, in `after_batch`") from err
 
-    def cancel_too(self, name, reason, place):
+    def cancel_too(self, scope, stops, reason, place):
         "Raise the cancel of another process, which is at `place`"
-        scope,cls = next((k,v) for k,v in cancels.items() if v.__name__==name)
+        if stops: raise RuntimeError("`learn.stop_for_now()` was called in one of several processes, which would "
+            "resume in other places: write `learn.stop_soon()`, with which all stop at the same pause")
         if scope==self.over: return
-        if scope!='fit' and (here := self.agreement.place()) and place and here.epoch!=place.epoch: return # likewise
-        if scope in ('batch','backward','step') and not here.same_batch(place): return # which is refused
-        self.agreement.heard = cls(reason)
+        if scope!='fit' and place and (here := self.agreement.place()): # otherwise there is one epoch only
+            if here.epoch!=place.epoch: return # it is over here
+            if scope in ('batch','backward','step') and not here.same_batch(place): return # the meeting refuses it
+        self.agreement.heard = cancels[scope](reason)
         raise self.agreement.heard
 
     def meet_at_end(self, scope):
@@ -160,10 +164,8 @@ class Cancels:
         if e is not None: raise e
 
 # %% ../../nbs/dist/04_agreement.ipynb #Stops
-no_stop = 'stopped', # news of a process that has nothing to stop for at a pause
-
 class Stops:
-    "Stops of all processes at the same pause; in a validation, of each at its next one"
+    "Stops of all processes at the same pause; in a validation, each stops at its next one"
     every = .1 # seconds after which a validation looks for a note
     def __init__(self, learn, procs, deal, agreement):
         self.learn,self.procs,self.deal,self.agreement,self.looked = learn,procs,deal,agreement,monotonic()
@@ -194,7 +196,7 @@ class Stops:
         self.expect()
 
     def _stop(self, mine):
-        news = no_stop
+        news = 'no_stop',
         try:
             for o in mine: o.f()
         except BaseException as e:

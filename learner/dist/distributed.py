@@ -47,12 +47,12 @@ def number_of(*values) -> int:
 
 class OwnSeeds:
     "Gives each process but the first its own random numbers in training"
-    def __init__(self, learn, procs): self.learn,self.procs,self.epoch = learn,procs,None
+    def __init__(self, learn, procs): self.learn,self.procs,self.of_pass = learn,procs,None
 
     def begin_pass(self, at_start): # Before workers of the loader get their seeds
         if not self.learn.training: return
         if at_start is None: at_start = dict(torch=torch.get_rng_state()) # only a fit can resume
-        self.epoch = self.procs.from_first(lambda: number_of(np.asarray(at_start['torch']).tobytes()))
+        self.of_pass = self.procs.from_first(lambda: number_of(np.asarray(at_start['torch']).tobytes()))
         self._seed('loader')
 
     def begin_load(self, i): # Of a batch, which this process may load itself
@@ -61,7 +61,7 @@ class OwnSeeds:
     def begin_batch(self): self._seed('batch', self.learn.train_iter)
 
     def _seed(self, *place):
-        if not self.procs.is_first: seed_all(number_of(self.epoch, *place, self.procs.rank))
+        if not self.procs.is_first: seed_all(number_of(self.of_pass, *place, self.procs.rank))
 
 # %% ../../nbs/dist/07_distributed.ipynb #take_over
 def _plain(values): return {k:v for k,v in values.items() if isinstance(v, (bool,int,float,str,tuple))}
@@ -169,13 +169,14 @@ class Membership:
         make_engine, # `make_engine(self)`, where there is none, or that of before trains other parameters
     ):
         "Have an engine, and be ready to tell what metrics have gathered, in the middle of training"
-        engine = self.agreement.engine
-        if engine is not None and not engine.fits: self.close_engine()
-        self.procs.meet() # all are here, and make it together
+        agreement = self.agreement
+        if agreement.engine is not None and not agreement.engine.fits: self.close_engine()
+        expecting, = self.procs.meet([agreement.engine is not None and agreement.engine.expects_backward])
         self._tell_metrics()
-        if self.agreement.engine is None:
-            self.agreement.engine = make_engine(self)
-            self.deal.pausing = self.agreement.engine.pausing
+        if agreement.engine is None: # all are here, and make it together
+            agreement.engine = make_engine(self)
+            self.deal.pausing = agreement.engine.pausing
+        elif expecting: agreement.engine.expects_backward = True
 
     def close_engine(self):
         engine,self.agreement.engine = self.agreement.engine,None
@@ -228,7 +229,7 @@ class Distributed(Callback):
     order,watches,only_one = -900,True,True # before all that looks at the loss or at metrics
     # before the recorder, before gradients are unscaled, and before all that read a row
     first_at = 'after_validate','before_step','after_row'
-    member = None # while it trains together with others
+    member = None # a `Membership` while a fit runs in several processes
     @checked(count=callable, timeout='>0', shard=_check_shard)
     def __init__(self,
         count=None, # `count(learn)` returns the number of items that the loss averages; default: `items_of` or samples
@@ -281,9 +282,9 @@ class Distributed(Callback):
         if self.learn.training: let_sum_be_whole(self.learn, deal)
         if deal.is_spare(self.size): leave_out(self.learn)
     def before_backward(self):
-        self.engine.weighed(empty=weigh(self.learn, self.member.procs, self.member.deal, self.count))
+        self.engine.begin_backward(empty=weigh(self.learn, self.member.procs, self.member.deal, self.count))
         self.member.agreement.averaging = True
-    def after_backward(self): self.engine.settle(); self.member.agreement.averaging = False
+    def after_backward(self): self.engine.end_backward(); self.member.agreement.averaging = False
     def before_step(self): self.engine.average()
 
     def after_step(self):
@@ -294,7 +295,7 @@ class Distributed(Callback):
         if not takes_whole(self.learn): self.member.merge('validate')
 
     def after_row(self): self.member.take_row()
-    def state_dict(self): return {} # what is in parts is part of the run
+    def state_dict(self): return {} # a run does not depend on the number of processes
 
     def tell(self): self.member.agreement.cancels.tell()
     after_cancel_train = after_cancel_validate = after_cancel_epoch = after_cancel_fit = tell
@@ -303,17 +304,20 @@ class Distributed(Callback):
         self.learn.forward_with = None
         self.tell()
         if self.engine is not None: self.engine.end_train()
+    def raise_late(self): self.member.agreement.cancels.raise_late()
+    after_epoch = raise_late
     def before_validate(self):
-        self.after_epoch()
+        self.raise_late()
         if self.engine is not None: self.engine.check_whole()
-    def after_epoch(self): self.member.agreement.cancels.raise_late()
     def after_cancel_backward(self): self.tell(); self.member.agreement.averaging = False
-    def after_cancel_batch(self):
-        if not self.learn.training or (self.engine.met and not self.member.agreement.averaging): return
-        self.engine.met = True
+    def tell_of_batch(self):
+        "Tell of a cancel, unless the last meeting of the batch is over: then the next one notices"
+        if not self.learn.training or (self.engine.past_meeting and not self.member.agreement.averaging): return
+        self.engine.past_meeting = True
         self.tell()
+    after_cancel_batch = tell_of_batch
     def cleanup_batch(self):
-        self.after_cancel_batch()
+        self.tell_of_batch()
         self.member.agreement.averaging = False
         if self.learn.training: self.engine.end_batch()
     def after_exception(self):

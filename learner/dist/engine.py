@@ -109,10 +109,11 @@ class Engine:
     def __init__(self, learn, procs, deal, agreement, kwargs):
         self.learn,self.procs,self.deal,self.agreement = learn,procs,deal,agreement
         self.averaged = Averaged(learn, procs, kwargs)
-        self.adds = False # gradients of the batch are not averaged, but added to those that wait for their step
-        self.waiting = False # since the last step, gradients were added without averaging
-        self.met = True # at the last meeting of the batch
-        self.went_back,self.armed = True,False # the backward pass of the batch; a batch before had none, see above
+        self.accumulates = False # gradients of the batch are not averaged, but added to those that wait for their step
+        self.has_local_grads = False # since the last step, gradients were added without averaging
+        self.past_meeting = True # the last one of the batch
+        self.went_back = True # the backward pass of the batch is over
+        self.expects_backward = False # a forward pass may have had no backward pass, see above
 
     @property
     def n_trained(self): return self.averaged.n_trained
@@ -120,9 +121,9 @@ class Engine:
     def fits(self): return self.averaged.fits
 
     def begin_batch(self):
-        if self.waiting: self.procs.meet() # one of them may be writing a file
+        if self.has_local_grads: self.procs.meet() # one of them may be writing a file
         self.averaged.unmute() # after a backward pass that was cancelled
-        self.met = self.adds = self.went_back = False
+        self.past_meeting = self.accumulates = self.went_back = False
 
     def forward(self,
         usual, # The usual forward pass, called without arguments
@@ -130,41 +131,40 @@ class Engine:
         "Run the forward pass, so that the backward pass averages"
         learn = self.learn
         def run(): usual(); return learn.loss_grad
-        self.adds = self._only_adds()
-        if self.averaged.has_changed or (self.armed and self.adds): self.averaged.wrap_again()
-        self.armed = False
-        learn.loss_grad = self.averaged.forward(run, self.adds)
+        self.accumulates = self._only_accumulates()
+        if self.averaged.has_changed or (self.expects_backward and self.accumulates): self.averaged.wrap_again()
+        self.expects_backward = False
+        learn.loss_grad = self.averaged.forward(run, self.accumulates)
 
-    def _only_adds(self):
+    def _only_accumulates(self):
         "Whether this batch is accumulated, as far as is known now. If a step follows nevertheless, `average` is called"
         learn,acc = self.learn,accumulation(self.learn)
         if acc is None or learn.iter+1==learn.n_iter: return False
         return acc.samples+self.deal.size(learn)<acc.n_acc
 
-    def weighed(self,
+    def begin_backward(self,
         empty, # This process has no items of the batch
     ):
-        self.met = True
+        self.past_meeting = True
         if empty: self.averaged.mute()
 
-    def settle(self):
-        "After the backward pass"
+    def end_backward(self):
         self.averaged.unmute()
         self.averaged.settle()
-        self.waiting,self.went_back = self.adds,True
+        self.has_local_grads,self.went_back = self.accumulates,True
 
     def average(self):
         "Before a step: average the gradients that have waited for it"
-        if not self.waiting: return
+        if not self.has_local_grads: return
         self.procs.meet()
-        self.join()
-        self.waiting = False
+        self.make_whole()
+        self.has_local_grads = False
 
     def pausing(self, due):
         "Have the gradients that wait for their step averaged in all processes, because this one saves them"
-        if self.waiting: self.procs.meet(news=('whole',))
+        if self.has_local_grads: self.procs.meet(news=('whole',))
         return nullcontext()
-    def join(self): self.averaged.average()
+    def make_whole(self): self.averaged.average()
 
     def check_whole(self): "Each process has the whole model"
     def check_same(self):
@@ -175,8 +175,10 @@ class Engine:
                 "weights. A callback that goes backward or takes steps itself, or changes weights or gradients by what "
                 "only one process has, cannot train in several")
 
-    def end_batch(self): self.armed = self.armed or not self.went_back
-    def end_train(self): self.waiting = False
+    def end_batch(self):
+        self.accumulates = False
+        self.expects_backward = self.expects_backward or not self.went_back
+    def end_train(self): self.has_local_grads = False
     def close(self): self.averaged.close()
 
 # %% ../../nbs/dist/05_engine.ipynb #accumulation

@@ -1,6 +1,6 @@
 """What metrics have gathered in several processes becomes what one process would have gathered
 
-A metric gathers counts, sums or predictions, batch by batch. Where each process sees a part of the samples, these are put together when a phase ends, and not the values: the average of two F1 scores is no F1 score. All processes then have the same value, to the last bit, because they put the same things together in the same order.
+A metric gathers counts, sums or predictions, batch by batch. Where each process sees a part of the samples, these are put together when a phase ends, and not the values: the average of two F1 scores is no F1 score. All processes then have the same value, to the last bit, because they put the same things together in the same order. What a callback computes itself (`ValueMetric`) is that of the first process.
 
 `merge_states` says how, for each kind of metric. For a metric of your own, give it a method `merge(self, states)`."""
 

@@ -152,7 +152,7 @@ def write_parts(procs, folder, parts) -> dict: # Hashes of all files, by name
 
 # %% ../../nbs/dist/06_sharding.ipynb #Away
 class Away:
-    "Takes the place of what is in parts by stand-ins, until `put_back`"
+    "Replaces what is in parts by stand-ins, until `put_back`"
     def __init__(self,
         shards, # In parts
         procs, # Which write them
@@ -190,11 +190,11 @@ small = 100_000 # parameters in a module that is put together and let go by itse
 class ShardedEngine:
     "Runs batches with model and optimizer in parts, so that gradients are averaged over the processes"
     fits = True # model and optimizer are divided again in each epoch
-    adds = False # gradients are averaged in every batch
+    accumulates = expects_backward = False # gradients are averaged in every batch
     n_trained = 0 # each process has a part of each parameter
-    def average(self): "They are already"
+    def average(self): "Gradients were averaged in the backward pass of each batch"
     def check_same(self): "No process has the weights of another"
-    def end_batch(self): "Each batch is averaged"
+    def end_batch(self): "No process waits for a backward pass that was cancelled"
     def check_whole(self):
         "Refuse an inference in the middle of training, when the model is in parts"
         if self.is_split: raise ValueError("With `shard`, a validation or prediction in the middle of an epoch "
@@ -207,7 +207,8 @@ class ShardedEngine:
         if learn.device.type=='cpu' and torch.accelerator.is_available(): raise ValueError(
             "`shard` divides a model over the devices of this machine, of type "
             f"`{torch.accelerator.current_accelerator()}`, but the model is on `cpu`: leave out `device='cpu'`")
-        self.learn,self.procs,self.deal,self.agreement,self.checked,self.met = learn,procs,deal,agreement,False,True
+        self.learn,self.procs,self.deal,self.agreement = learn,procs,deal,agreement
+        self.checked,self.past_meeting = False,True
         accelerator = accelerate.Accelerator(cpu=learn.device.type=='cpu')
         accelerator.state.fsdp_plugin = plugin or accelerate.FullyShardedDataParallelPlugin(fsdp_version=2,
             auto_wrap_policy='size_based_wrap', min_num_params=small, cpu_ram_efficient_loading=False)
@@ -226,8 +227,8 @@ class ShardedEngine:
 
     def begin_batch(self):
         self.procs.meet() # one of them may be writing a file
-        self.met = False
-    def weighed(self, empty):
+        self.past_meeting = False
+    def begin_backward(self, empty):
         self.learn.loss_grad.register_hook(self._before_backward)
         for t in tensors_in(self.learn.pred) if empty else ():
             if t.requires_grad: t.register_hook(torch.zeros_like)
@@ -236,9 +237,9 @@ class ShardedEngine:
         self.shards.split()
         self.hook = parts_of(self.learn.opt)[0].register_step_pre_hook(self._before_step)
     def _before_backward(self, grad): self.procs.meet()
-    def _before_step(self, *_): self.procs.meet(); self.met = True
+    def _before_step(self, *_): self.procs.meet(); self.past_meeting = True
 
-    def settle(self):
+    def end_backward(self):
         "See that the gradients are those of the parts"
         if self.checked: return
         if any(p.grad is not None for p,_ in self.shards.pairs.values()): raise RuntimeError(
@@ -273,11 +274,11 @@ class ShardedEngine:
         try:
             if self.agreement.failed: return
             self.agreement.cancels.meet_at_end('train')
-            self.join(grads=False)
+            self.make_whole(grads=False)
         finally:
             if self.is_split: self.drop(); self.learn.route.no_way_back()
 
-    def join(self, grads=True):
+    def make_whole(self, grads=True):
         self._put_back() # another process may need the whole model, while this one writes a file
         if self.is_split: self.hook.remove(); self.shards.join(grads)
     def drop(self):

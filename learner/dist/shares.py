@@ -1,6 +1,6 @@
 """Each process loads its part of every batch: no sample is lost, none comes twice, and the order is that of one process
 
-The batch size of a loader is that of the whole batch, however many processes there are: `dls` says what a step is about, and the number of processes only who computes which part of it. So an epoch has as many steps as in one process, schedules and checkpoints mean the same, and a run can go on with more or fewer processes.
+The batch size of a loader is that of the whole batch, however many processes there are: `dls` defines the step, and the number of processes only divides the work. So an epoch has as many steps as in one process, schedules and checkpoints mean the same, and a run can go on with more or fewer processes.
 
 A `Deal` stands between a loader and its process. Loaders stay as they are: the first process draws the order, and tells the others; each loads its own part of the indices. Batches that no index belongs to, of lists and iterable datasets, are loaded by the first process and cut."""
 
@@ -67,7 +67,7 @@ class Deal:
         procs = self.procs
         if b is None: return [None]*procs.n
         n = find_bs(b)
-        if n is None: return [(b, 1)]*procs.n # nothing that could be cut
+        if n is None: return [(b, 1)]*procs.n # it cannot be cut: that of the first process counts, others are spare
         def cut(rank):
             rows = share_of(n, rank, procs.n)
             return rows_cut(b, rows if rows.start<rows.stop else slice(0, 1), n),n

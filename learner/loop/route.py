@@ -121,7 +121,7 @@ class Pauses(Whereabouts):
         moves = resumable and within # the next batch begins
         if due := self.due_requests(resumable) if self.requests else ():
             if self.deal is None: self._carry_out(due)
-            else: self._carry_out_together(due, partial(self.here, batch, announced) if moves else None)
+            else: self._carry_out_with_help(due, partial(self.here, batch, announced) if moves else None)
         if moves: self.resume_point = None
 
     def due_requests(self, resumable):
@@ -141,8 +141,8 @@ class Pauses(Whereabouts):
             self.requests.remove(o) # not all at once: if one fails, a stop that is still waiting is not lost
             o.f()
 
-    def _carry_out_together(self, due, here):
-        "Do what is due when all processes are here. `here()` reads a position that the next batch moves on"
+    def _carry_out_with_help(self, due, here):
+        "Do what is due when others have given their part of it. `here()` reads a position that the next batch moves on"
         if here: self.resume_point = None # until then, gradients may be those of this process alone
         with self.deal.pausing(due): # a model may be in parts
             if here:

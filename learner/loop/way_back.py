@@ -118,26 +118,29 @@ class WayBack(Route):
     ):
         "Forget the last fit, and set the target of one that resumes"
         learn = self.learn
-        cut_validation = self._cut_validation(stopped)
+        cut_validation = self._cut_validation(stopped) # which asks the last pass
         self.stopped = self.draws = self.target = None
         attributes = self.attributes # noted now, before callbacks change any
         self.at_start = AtStart(counts_of(learn.dls.train, digests=True),
             stopped.position.loader.moved or [] if stopped else [],
             samples_of({'train': learn.dls.train, **learn.dls.valids}))
-        if stopped is None: self.lineage = Turn(new_run(), 'fit', 0),
-        elif (n := stopped.position.counters.train_iter)>self.lineage[-1].n_iter: self.turn('resume', n)
-        if stopped is None: return
+        if stopped is None: self.lineage = Turn(new_run(), 'fit', 0),; return
+        if (n := stopped.position.counters.train_iter)>self.lineage[-1].n_iter: self.turn('resume', n)
         stopped.check_loader(learn.dls.train)
+        at = self._start_out(stopped, attributes)
+        self.target = Target(at, overrides or {}, snapshot_of_weights(learn), stopped.in_memory, by_fit, cut_validation)
+
+    def _start_out(self, stopped, attributes):
+        "Restore what has to be there before callbacks set up; the position that the fit goes to"
+        learn,there = self.learn,self.attributes_for(stopped)
         if stopped.position.next=='batch': to_train(switching(learn.opt)) # it may have been switched by hand
-        there = self.attributes_for(stopped)
         if stopped.attributes_outside:
             attributes.put(updated(stopped.attributes_outside, stopped.attributes_left, attributes.values()))
         stopped.put_weights()
         state,callbacks = copied((learn.state, stopped.position.callbacks))
-        at = replace(stopped.position, state=state, callbacks=callbacks, attributes=there)
         for k,cb in by_name(learn.cbs).items(): # filters know the events that are fired again on the way
             if isinstance(cb, FuncCallback) and k in callbacks: cb.load_state_dict(callbacks[k])
-        self.target = Target(at, overrides or {}, snapshot_of_weights(learn), stopped.in_memory, by_fit, cut_validation)
+        return replace(stopped.position, state=state, callbacks=callbacks, attributes=there)
 
     def _cut_validation(self, stopped):
         "Whether the last pass over a loader was a validation that begins again"
@@ -190,7 +193,7 @@ def as_at(
     learn, # A learner
     at, # A position of its run, or None
 ):
-    "In it, model, loss and optimizer are as a fit has them that resumes at the position"
+    "Within it, model, loss and optimizer are as a fit that resumes there would have them"
     stopped,attributes = learn.route.stopped,at and at.attributes
     between = stopped is not None and at is stopped.position
     if between: attributes = learn.route.attributes_for(stopped)
