@@ -132,7 +132,8 @@ class FreezeBN(Callback):
 seldom = {'before_fit','after_fit','cleanup_fit'}
 def columns(learn): return [[v for k,v in dict(o).items() if k!='time'] for o in learn.recorder.rows]
 
-def with_metrics(*cbs): return mk(cbs=[*cbs, FreezeBN()]).remove_cb(Recorder).add_cb(Recorder(train_metrics=True)).fit(2)
+def with_metrics(*cbs):
+    return mk(cbs=[*cbs, FreezeBN()]).remove_cb(Recorder).add_cb(Recorder(train_metrics=True)).fit(2)
 not_looked_at = cache(with_metrics)
 
 @pytest.mark.parametrize('ev', [o for o in dict(moments()) if 'cancel' not in o])
