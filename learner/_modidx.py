@@ -1425,6 +1425,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                 'learner/diagnose/names.py'),
                                         'learner.diagnose.names._parts_of_batch': ( 'diagnose/names.html#_parts_of_batch',
                                                                                     'learner/diagnose/names.py'),
+                                        'learner.diagnose.names._returned': ('diagnose/names.html#_returned', 'learner/diagnose/names.py'),
                                         'learner.diagnose.names._said': ('diagnose/names.html#_said', 'learner/diagnose/names.py'),
                                         'learner.diagnose.names._settings': ('diagnose/names.html#_settings', 'learner/diagnose/names.py'),
                                         'learner.diagnose.names._until': ('diagnose/names.html#_until', 'learner/diagnose/names.py'),

@@ -1,4 +1,4 @@
-import gc,random,signal
+import gc,os,random,signal
 from collections import Counter
 from itertools import combinations
 from zlib import crc32
@@ -10,6 +10,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler) # shells start what run
 torch.set_num_threads(1) # sums do not depend on the number of cores, and tiny models are faster
 for devices in (torch.cuda, torch.xpu, torch.mtia): # a seed for devices that are not there is kept, with a traceback
     if not devices.is_available(): devices.manual_seed_all = lambda seed: None
+
+fsync,os.fsync = os.fsync,os.fstat # waiting for the disk tells nothing about the code, but for tests that ask for it
+@pytest.fixture
+def sync(monkeypatch): monkeypatch.setattr(os, 'fsync', fsync)
 
 settings.register_profile('default', deadline=None, derandomize=True, max_examples=30) # the same cases on every machine
 settings.register_profile('soak', deadline=None, max_examples=2000)                     # new ones on every run

@@ -112,6 +112,7 @@ def test_hooks_ignore_inference_inside_a_batch():
     learn.validate(); learn.get_preds(); learn.lr_find(show_plot=False)
     assert len(cb.calls)==2
 
+@pytest.mark.sample(2, together=2)
 @pytest.mark.filterwarnings('ignore:Full backward hook is firing') # torch, of the first layer
 @pytest.mark.parametrize('order', [-50, 50])
 @pytest.mark.parametrize('exc',

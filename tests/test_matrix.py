@@ -4,6 +4,7 @@ A letter says which scope ends: `B`atch, `S`tep, bac`K`ward, `T`rain, `V`alidate
 An `x` is a `RuntimeError`, because no such scope is running there.
 `draw`, `forward`, `loss`, `backward` and `step` are the insides: the loader, the model, the loss function, autograd
 and the optimizer raise the exception themselves."""
+from functools import cache
 from weakref import WeakValueDictionary
 import pytest,torch
 from torch import nn
@@ -95,6 +96,7 @@ def a_standalone():
 
 insides = 'draw','forward','loss','backward','step'
 scopes = ended_by.values()
+@cache
 def scope_of(o, prefix):
     return o.removeprefix(prefix) if o.startswith(prefix) and o.removeprefix(prefix) in scopes else None
 
@@ -129,7 +131,7 @@ class Boom(torch.autograd.Function):
     def backward(ctx, g): _all_scenes[ctx.key].inside('backward'); return g,None
 
 class Early(Callback):
-    order = -100
+    order,watches = -100,True # like `Raise` and `Trace`: what it holds is not searched, in its handlers for each event
     def __init__(self, scene):
         super().__init__(**{o: self._log(o, scene) for o in event
             if o not in ('after_create','before_row','after_row')})
@@ -143,6 +145,7 @@ class Early(Callback):
         return _f
 
 class Bomb(Callback):
+    watches = True
     def __init__(self, scene):
         super().__init__(**{o: self._tick(o, scene) for o in event
             if o not in ('after_create','before_row','after_row','after_exception')})

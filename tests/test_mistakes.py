@@ -416,10 +416,10 @@ class AfterEpoch(Callback):
 def said_on_resume(cls, at, folder, same):
     "Texts of mistakes when a run with a `cls` resumes, in the same Learner or in another one"
     def fit(learn, *cbs, **kwargs): return learn.fit(3, cbs=[cls, Checkpoint(folder=folder), *cbs], **kwargs)
-    stop = on(event.after_batch(once=14, unit='iter') if at=='batch' else event.after_epoch(once=2))(
+    stop = on(event.after_batch(once=6, unit='iter') if at=='batch' else event.after_epoch(once=2))(
         lambda learn: learn.at_pause(learn.stop_for_now, stops=True))
-    learn = fit(synth_learner(path=folder), stop)
-    if not same: learn = synth_learner(path=folder)
+    learn = fit(synth_learner(n_train=4, n_valid=2, path=folder), stop)
+    if not same: learn = synth_learner(n_train=4, n_valid=2, path=folder)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter('always')
         learn.resume() if same else fit(learn, resume=True)

@@ -1,6 +1,6 @@
 "Muon for matrices and another for the rest, optimizers with two sets of weights, and steps that compute the loss again"
 import copy
-from functools import partial
+from functools import cache,partial
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
@@ -363,12 +363,15 @@ def stopped(learn, n, how, **kwargs):
     return learn
 
 resumable = dict(free, muon=by_shape() if hasattr(torch.optim, 'Muon') else sgds, by_shape=sgds)
+@cache
+def unstopped(name): return run(mk(resumable[name], lr=.1))
+
 @pytest.mark.parametrize('name', resumable)
 @pytest.mark.parametrize('n', [4,6])
 @pytest.mark.parametrize('how', ['interrupt','stop','file','checkpoint'])
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(name, n, how, tmp_path):
     f = resumable[name]
-    whole,learn = run(mk(f, lr=.1)),mk(f, lr=.1, path=tmp_path)
+    whole,learn = unstopped(name),mk(f, lr=.1, path=tmp_path)
     if how=='checkpoint':
         stopped(learn, n, 'interrupt', cbs=[Checkpoint(every=2, unit='iter')])
         again = mk(f, lr=.1, path=tmp_path)

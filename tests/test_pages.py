@@ -37,8 +37,8 @@ run_each = 'import runpy,sys\nfor o in sys.argv[1:]: runpy.run_path(o)'
 def test_code_runs_when_it_is_copied(fns, tmp_path):
     "Without hidden cells, in a new process, an empty folder and an environment without settings"
     for o in fns: (tmp_path/f'{o.stem}.py').write_text(code_of(o), encoding='utf-8')
-    keep = {k:v for k,v in os.environ.items() if k in ('PATH','SYSTEMROOT','OMP_NUM_THREADS')}
-    env = keep | dict(HOME=str(tmp_path), PYTHONPATH=str(root), MPLBACKEND='Agg')
+    keep = {k:v for k,v in os.environ.items() if k in ('PATH','SYSTEMROOT')}
+    env = keep | dict(HOME=str(tmp_path), PYTHONPATH=str(root), MPLBACKEND='Agg', OMP_NUM_THREADS='1')
     env['MPLCONFIGDIR'] = matplotlib.get_cachedir() # its list of fonts takes seconds to make
     p = subprocess.run([sys.executable, '-c', run_each, *(f'{o.stem}.py' for o in fns)], cwd=tmp_path, env=env,
         capture_output=True, text=True)

@@ -408,29 +408,27 @@ def test_counts_of_optimizers_are_those_of_the_stop(tmp_path, opt_func):
     for a,b in zip(learn.model.parameters(), whole.model.parameters()): assert torch.equal(a, b)
 
 # Functions with filters at events that a fit which resumes fires again, on its way to where the run was stopped
-@pytest.mark.parametrize('loads', [False, True], ids=['in memory','from a file'])
 @pytest.mark.parametrize('given', [dict(once=3), dict(every=2), dict(after=2), dict(once=3, unit='epoch'),
     dict(when=lambda f, learn: f.num_executed<2)], ids=['once','every','after','epoch','when'])
 @pytest.mark.parametrize('ev', ['before_epoch','before_train'])
-def test_an_event_that_is_fired_again_is_no_further_call(tmp_path, ev, given, loads):
+def test_an_event_that_is_fired_again_is_no_further_call(tmp_path, ev, given):
     def made(folder):
         torch.manual_seed(0)
-        batches = [(torch.randn(4, 4), torch.randn(4, 1)) for _ in range(6)]
+        batches = [(torch.randn(4, 4), torch.randn(4, 1)) for _ in range(3)]
         model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
-        return Learner(DataLoaders(batches, batches, device='cpu'), model, nn.MSELoss(), opt_func=SGD, lr=.1,
+        return Learner(DataLoaders(batches, batches[:1], device='cpu'), model, nn.MSELoss(), opt_func=SGD, lr=.1,
             splitter=lambda m: [[*m[0].parameters()], [*m[1].parameters()]], path=folder
             ).remove_cb(ProgressCallback).freeze()
     def cbs(stop=None):
         def thaw(learn): learn.unfreeze()
         def halt(learn):
             if learn.training and learn.train_iter==stop: learn.stop_soon()
-        return [on(getattr(event, ev)(**given))(thaw), on(event.after_batch)(halt), Checkpoint(1, 'iter')]
+        return [on(getattr(event, ev)(**given))(thaw), on(event.after_batch)(halt), Checkpoint(every=10)]
     whole = made(tmp_path/'whole').fit(4, cbs=cbs())
-    for stop in 2,8,14,18,20:
+    for stop in 1,4,7,9,10:
         learn = made(tmp_path/str(stop)).fit(4, cbs=cbs(stop))
-        if loads: learn = made(tmp_path/str(stop)).fit(4, cbs=cbs(), resume=True)
-        else: learn.resume()
-        for a,b in zip(learn.model.parameters(), whole.model.parameters()): assert torch.equal(a, b),stop
+        other = made(tmp_path/str(stop)).fit(4, cbs=cbs(), resume=True) # in memory and from a file
+        for o in (learn.resume(), other): assert weights(o)==weights(whole),stop
 
 @pytest.mark.parametrize('every', [None, 3], ids=['after the epoch','within it'])
 @pytest.mark.parametrize('how', ['soon','now'])

@@ -240,13 +240,18 @@ def _of_gradients(found, ev, learn):
         return "clips gradients when the step has used them: do it in `before_step`"
     if kinds and ev in no_gradients: return "uses gradients, and there are none: they are there in `before_step`"
 
+@lru_cache(2000)
+def _returned(code):
+    "The last operation before each `return`"
+    ops = [i.opname for i in get_instructions(code)]
+    return {a for a,b in zip(ops, ops[1:]) if b=='RETURN_VALUE'}
+
 def unused_returns(o):
     "Handlers that return a value they have computed, rather than assign it"
     res = []
     for ev in events_of(o.cb):
         for f in o.functions.get(o.cb.name if isinstance(o.cb, FuncCallback) else ev, ((), None))[0][:1]:
-            ops = [i.opname for i in get_instructions(f.__code__)]
-            made = {a for a,b in zip(ops, ops[1:]) if b=='RETURN_VALUE'}
+            made = _returned(f.__code__)
             if f.__name__=='<lambda>' or all(a.startswith(('CALL','LOAD_CONST')) for a in made): continue
             res += _said(o, ev, "returns a value, which nothing uses: assign it, as in `self.learn.pred = …`")
     return res
