@@ -54,7 +54,7 @@ class Agreement:
         self.heard = None      # the cancel or stop that all know of
         self.failed = False
         self.all_know = False  # of the exception that ends the fit
-        self.cancels,self.stops = Cancels(learn, procs, self),Stops(learn, procs, deal, self)
+        self.cancels,self.stops = Cancels(procs, self),Stops(learn, procs, deal, self)
         procs.listen(self.hear, self.parted, self.stops.wish, self.place)
 
     def close(self):
@@ -115,8 +115,8 @@ class Agreement:
 # %% ../../nbs/dist/04_agreement.ipynb #Cancels
 class Cancels:
     "Cancels of all processes at the same meeting"
-    def __init__(self, learn, procs, agreement):
-        self.learn,self.procs,self.agreement = learn,procs,agreement
+    def __init__(self, procs, agreement):
+        self.procs,self.agreement = procs,agreement
         self.over = None # the scope that has ended, and is being put together
         self.late = None # a cancel that was heard of in a cleanup
 
