@@ -66,6 +66,12 @@ def test_a_compiled_fit_resumes_exactly():
     assert (same(weights(whole.model), weights(cut_short.model))
         and whole.recorder.raw_losses==cut_short.recorder.raw_losses)
 
+@pytest.mark.parametrize('cb', [lambda: Checkpoint(2, 'iter'), lambda: Rewind(every=2), lambda: SpikeGuard(back=2)],
+    ids=['checkpoint','rewind','spike guard'])
+def test_the_compiled_forward_pass_is_no_state_that_is_lost(cb, tmp_path, recwarn):
+    mk(Compile(backend='eager'), cb(), path=tmp_path).fit(1)
+    assert not [o for o in recwarn if 'cannot be saved' in str(o.message)]
+
 def test_the_gap_is_that_of_the_gradients():
     learn = mk(Compile(backend='eager')).fit(1)
     assert learn.compile.gap==0

@@ -1,5 +1,5 @@
 "Copies and pickles of learners, and when their memory is free"
-import copy,gc,pickle,subprocess,sys,weakref
+import copy,gc,pickle,subprocess,sys,threading,weakref
 import numpy as np,pytest,torch
 from torch.nn import functional as F
 from learner.all import *
@@ -85,6 +85,33 @@ def test_a_copy_goes_on_as_its_original_and_shares_nothing_with_it(how, copied):
     res = goes_on(twin)
     assert [p.tolist() for p in learn.model.parameters()]==before
     assert goes_on(learn)==res
+
+class Locked(torch.nn.Linear):
+    "Holds what cannot be copied, and leaves it out of its state"
+    def __init__(self, *args): super().__init__(*args); self.lock,self.scale = threading.Lock(),1.
+    def forward(self, x): return super().forward(x)*self.scale
+    def __getstate__(self): return {k:v for k,v in vars(self).items() if k!='lock'}
+    def __setstate__(self, d): super().__setstate__(d); self.lock = threading.Lock()
+
+class Recurrent(torch.nn.Module):
+    def __init__(self): super().__init__(); self.rnn,self.head = torch.nn.LSTM(1, 3),Locked(3, 1)
+    def forward(self, x): return self.head(self.rnn(x)[0])
+
+@pytest.mark.parametrize('copied', [copy.deepcopy, pickled], ids=['deepcopy','pickle'])
+def test_what_a_layer_leaves_out_of_its_state_is_in_no_copy(copied, tmp_path, recwarn):
+    "A fit has noted its attributes; a file of the copy has those that training has changed, and warns of none"
+    def rescales(learn): learn.model.head.scale = 2.
+    torch.manual_seed(0)
+    learn = Learner(synth_dls(4, 2), Recurrent(), loss_func, lr=.05).remove_cb(ProgressCallback)
+    learn.fit(1, cbs=on(event.before_epoch)(rescales))
+    twin = copied(learn)
+    assert goes_on(twin)==goes_on(learn)
+    twin.path = tmp_path
+    twin.fit(1, cbs=Checkpoint())
+    torch.manual_seed(0)
+    other = Learner(synth_dls(4, 2), Recurrent(), loss_func, lr=.05, path=tmp_path).remove_cb(ProgressCallback)
+    other.fit(1, cbs=Checkpoint(), resume=True)
+    assert other.model.head.scale==2. and not [o for o in recwarn if 'cannot be saved' in str(o.message)]
 
 def test_inside_a_fit_it_is_refused():
     class Copies(Callback):

@@ -194,3 +194,29 @@ def test_freezing_counts_from_either_end(n, trained):
     assert {k.split('.')[0] for k,p in learn.model.named_parameters() if p.requires_grad}=={*trained}
     assert {id(p) for p in trainable_params(learn.model)}=={id(p)
         for k,p in learn.model.named_parameters() if k.startswith(trained or ('-',))}
+
+# Groups and optimizers that are added during a fit
+@pytest.mark.parametrize('method,ev', [('fit','before_epoch'), ('fit','after_batch'), ('fit_one_cycle','before_epoch')])
+def test_a_group_that_is_added_during_a_fit_is_trained(method, ev):
+    "The others have what they had before, at its end; decay has split one of them"
+    learn = synth_learner(n_train=3, n_valid=0, model=TwoParts(), opt_func=torch.optim.SGD, lr=.1,
+        splitter=lambda m: [[*m.body.parameters()]])
+    learn.create_opt()
+    n,head = len(learn.opt.param_groups),learn.model.head.weight.detach().clone()
+    def adds(learn):
+        if learn.epoch==1 and len(learn.opt.param_groups)==n:
+            learn.opt.add_param_group(dict(params=[*learn.model.head.parameters()], lr=.02))
+    getattr(learn, method)(3, .01, cbs=on(getattr(event, ev))(adds))
+    assert [g['lr'] for g in learn.opt.param_groups[:n]]==[.1]*n and learn.opt_step==9
+    assert not torch.equal(head, learn.model.head.weight)
+    learn.set_hyper('lr', [.3, .4])
+    assert [g['lr'] for g in learn.opt.param_groups]==[*[.3]*n, .4]
+
+def test_an_optimizer_that_is_made_during_a_fit_trains_with_its_rate_and_ends_with_its_own_settings():
+    def makes(learn):
+        if learn.epoch==1: learn.create_opt()
+    learn = synth_learner(n_train=3, n_valid=0, opt_func=Adam, lr=.01)
+    learn.fit(2, .02, cbs=on(event.before_epoch)(makes))
+    assert learn.recorder.lrs==[.02]*6 and get_hyper(learn.opt, 'lr')==[.01]
+    learn.fit_one_cycle(3, .02, cbs=on(event.before_epoch)(makes))
+    assert get_hyper(learn.opt, 'mom')==[.9] and get_hyper(learn.opt, 'lr')==[.01]

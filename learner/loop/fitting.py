@@ -20,7 +20,7 @@ from ..core.callback import Callback,TrainEvalCallback
 from ..core.tracebacks import warn
 from ..data.loaders import length
 from ..model.groups import freeze_groups,norm_bias_params,param_groups
-from ..model.hypers import first_groups,get_hyper,hypers,set_hyper,spare,values_for
+from ..model.hypers import first_groups,get_hyper,hypers,n_groups,set_hyper,spare,values_for
 from ..model.optimizer import clear_state,make_opt,params_of,requires_closure,to_eval
 from ..record.run_config import plain
 from ..restore.places import all_modules
@@ -47,10 +47,20 @@ class OptimizerMixin(InferenceMixin):
             no_decay = () if self.wd_bn_bias else norm_bias_params(self.model)
             self.opt = make_opt(self.opt_func, self.param_groups(), self.lr, no_decay, self.model)
         self.made_with = dict(opt_func=self.opt_func, splitter=self.splitter)
+        if self.mode=='fit': self._train_with_rates_of_fit()
         if self.lr is None:
             lrs = get_hyper(self.opt, 'lr')
             self.lr = lrs[0] if len({*lrs})==1 else lrs
         return self.opt
+
+    def _train_with_rates_of_fit(self):
+        "Let an optimizer that was made during a fit train with what the fit was given"
+        at_start = self.route.at_start
+        at_start.made = self.opt,{k:get_hyper(self.opt, k) for k in hypers(self.opt)}
+        for k,v in at_start.rates.items():
+            if k not in hypers(self.opt): continue
+            if len(v)==n_groups(self.opt): self.set_hyper(k, v)
+            elif len({*v})==1: self.set_hyper(k, v[0])
 
     def param_groups(self):
         "Parameters in groups, as `splitter` makes them"
@@ -299,7 +309,9 @@ class StopMixin(OptimizerMixin):
                 self.route.forget()
                 self.searches.begin(remembers=False)
                 self.step_args,self.model_in_fit = (),None
-                for k,v in before.items(): set_hyper(opt, k, v)
+                for o,values in (opt, before),*filter(None, [self.route.at_start.made]):
+                    for k,v in values.items(): set_hyper(o, k, [*v, *get_hyper(o, k)[len(v):]]) # groups were added
+                self.route.at_start.made = None
 
     def train_all(self):
         "Train on `dls.train`; see that the optimizer has the weights of a model that replaces another"

@@ -120,10 +120,10 @@ def set_hyper(
 ):
     "Set a hyper-parameter; `wd` where decay is spared stays 0"
     _check_name(opt, name)
-    firsts = first_groups(opt)
-    vals = {g.get('group', i):o for i,(g,o) in enumerate(zip(firsts, values_for(firsts, v, name)))}
-    for i,g in enumerate(opt.param_groups):
-        if not (name=='wd' and g.get('spared')): write_hyper(g, name, vals[g.get('group', i)])
+    whose = [g.get('group', i) for i,g in enumerate(opt.param_groups)]
+    vals = dict(zip(dict.fromkeys(whose), values_for(first_groups(opt), v, name)))
+    for k,g in zip(whose, opt.param_groups):
+        if not (name=='wd' and g.get('spared')): write_hyper(g, name, vals[k])
 
 # %% ../../nbs/model/02_hypers.ipynb #spare
 def spare(

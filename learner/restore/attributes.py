@@ -124,6 +124,15 @@ class Attributes:
         self.roots,self.before = roots,{path:self._state(o) for path,o in there.items()}
         self.lists = {path:_lengths(o) for path,o in there.items() if isinstance(o, (type,FunctionType))}
 
+    def __getstate__(self):
+        there,before = owners(self.roots),{}
+        for path,own in self.before.items():
+            o = there.get(path)
+            picky = not isinstance(o, type) and type(o).__getstate__ is not object.__getstate__
+            state = o.__getstate__() if picky else own
+            before[path] = {k:v if not isinstance(state, dict) or k in state else ... for k,v in own.items()}
+        return vars(self) | dict(before=before)
+
     @staticmethod
     def _state(o): return {k:_state_of(v) for k,v in _own(o).items()}
 
@@ -137,7 +146,9 @@ class Attributes:
                 continue
             before,own = self.before[path],_own(o)
             for k,now in self._state(o).items():
-                v,was = own[k],before.get(k)
+                v = own[k]
+                was = before.get(k, getattr(type(o), k, None) if callable(v) else None) # a method that was replaced
+                if was is ...: continue # not known to a copy
                 if path in self.lists and isinstance(v, (list,deque)) and self.lists[path].get(k)!=len(v): continue
                 if is_value(v):
                     if now[1] is None or was!=now: res.setdefault(path, {})[k] = v
