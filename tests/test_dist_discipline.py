@@ -134,8 +134,8 @@ def test_a_cancel_of_one_process(ev, name, rank):
     for k in 'counts','rows': close(a[k], b[k])
 
 @slow
-@pytest.mark.parametrize('ev,name', [(ev, f'Cancel{scope}Exception') for ev in ('before_batch','after_loss','after_batch')
-    for scope in ('Batch','Train','Epoch') if (ev,scope)!=('after_batch','Batch')]) # then the batch is over
+@pytest.mark.parametrize('ev,name', [(ev, f'Cancel{o}Exception') for ev in ('before_batch','after_loss','after_batch')
+    for o in ('Batch','Train','Epoch') if (ev,o)!=('after_batch','Batch')]) # then the batch is over
 @pytest.mark.parametrize('at', [1,2,3,4])
 @pytest.mark.parametrize('rank', [0,1])
 def test_a_cancel_of_one_process_where_gradients_wait(ev, name, at, rank):
