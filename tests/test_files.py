@@ -61,13 +61,6 @@ def listing(folder):
     return sorted(o.relative_to(folder).as_posix() for o in Path(folder).rglob('*') if o.is_file() or o.is_symlink())
 def noted(e): return str(e.value)+'\n'+'\n'.join(getattr(e.value, '__notes__', ()))
 
-@pytest.fixture(autouse=True)
-def no_sync(request, monkeypatch):
-    "Waiting for the disk tells nothing about the code, but for the tests that ask for it"
-    if 'sync' not in request.fixturenames: monkeypatch.setattr(os, 'fsync', os.fstat)
-@pytest.fixture
-def sync(): pass
-
 # What comes back
 @pytest.mark.parametrize('suffix', ['','.pth','.pt','.safetensors'])
 def test_weights_come_back(tmp_path, suffix):
