@@ -11,9 +11,6 @@ from runs import CtrlC,Log,differences,fit,lacks,learner,outcome
 
 if sys.platform=='win32': pytest.skip('Windows has other signals', allow_module_level=True)
 here = Path(__file__).parent
-env = os.environ | dict(OMP_NUM_THREADS='1',
-    PYTHONPATH=os.pathsep.join([str(here.parents[1]), str(here), os.environ.get('PYTHONPATH', '')]),
-    PYTHONDONTWRITEBYTECODE='1')
 
 @pytest.fixture(autouse=True)
 def python_handler():
