@@ -7,7 +7,7 @@ import pytest,torch
 from learner.all import *
 import runs
 from processes import run_script
-from runs import CtrlC,Log,differences,fit,lacks,learner,outcome
+from runs import CtrlC,Log,differences,fit,lacks,learner,outcome,whole
 
 if sys.platform=='win32': pytest.skip('Windows has other signals', allow_module_level=True)
 here = Path(__file__).parent
@@ -45,12 +45,6 @@ def state(learn):
             torch.get_default_dtype()),
         signals=[signal.getsignal(o) for o in (signal.SIGINT,signal.SIGTERM)])
 
-def whole(case, path):
-    (path/'whole').mkdir()
-    learn = learner(case, path/'whole', 1)
-    fit(learn, case, Log(learn.path))
-    return outcome(learn, Log(learn.path))
-
 def check(case, path, ev, n, look=look):
     if lacking := lacks(case): pytest.xfail(f"{lacking} do not keep their state")
     with warnings.catch_warnings():
@@ -71,7 +65,7 @@ def check(case, path, ev, n, look=look):
         left = [o for o in threading.enumerate() if o not in threads and type(o).__name__!='TMonitor'] # which is tqdm's
         for o in left: o.join(30) # those of workers end on their own
         assert not [o for o in left if o.is_alive()]
-        assert not differences(whole(case, path), outcome(learn, Log(path)))
+        assert not differences(whole(case), outcome(learn, Log(path)))
 
 cases = [dict(), dict(loader='knowing'), dict(loader='list'), dict(loader='weighted', acc=True),
     dict(loader='batch_sampler', ema=True), dict(mix=True, amp='bf16'), dict(amp='fp16', acc=True),
@@ -105,7 +99,7 @@ def test_stopped_many_times(tmp_path):
         cb.left = 4
         try: learn.resume()
         except KeyboardInterrupt: n += 1
-    assert n>5 and not differences(whole(dict(filters=True), tmp_path), outcome(on_, Log(tmp_path)))
+    assert n>5 and not differences(whole(dict(filters=True)), outcome(on_, Log(tmp_path)))
 
 def test_with_a_checkpoint_in_between(tmp_path):
     "Stopped, saved by hand, and continued in another learner"
@@ -114,7 +108,7 @@ def test_with_a_checkpoint_in_between(tmp_path):
     learn.save_state('here')
     other = learner({}, tmp_path, 2).load_state('here')
     other.resume(cbs=Log(tmp_path))
-    assert not differences(whole({}, tmp_path), outcome(other, Log(tmp_path)))
+    assert not differences(whole({}), outcome(other, Log(tmp_path)))
 
 def test_nothing_to_continue(tmp_path):
     learn = learner({}, tmp_path, 1)
