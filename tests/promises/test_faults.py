@@ -14,11 +14,11 @@ from processes import run_script
 
 posix = pytest.mark.skipif(os.name!='posix', reason='other systems have no such signals and files')
 
-def learner(path, seed=0, **kwargs):
+def learner(path, seed=0, bs=4, **kwargs):
     random.seed(seed); np.random.seed(seed); torch.manual_seed(seed)
     ds = TensorDataset(torch.randn(24,4, generator=torch.Generator().manual_seed(0)), torch.arange(24)%3)
     model = nn.Sequential(nn.Linear(4,6), nn.Dropout(.2), nn.ReLU(), nn.Linear(6,3))
-    return Learner(DataLoaders(DataLoader(ds, 4, shuffle=True), DataLoader(ds, 8), device='cpu'), model,
+    return Learner(DataLoaders(DataLoader(ds, bs, shuffle=True), DataLoader(ds, 8), device='cpu'), model,
         nn.CrossEntropyLoss(), opt_func=lambda ps,lr=.05: SGD(ps, lr, mom=.9), path=path,
         **kwargs).remove_cb(ProgressCallback)
 
@@ -274,7 +274,7 @@ once = 'before_fit','after_fit','cleanup_fit' # in a fit
 @pytest.mark.parametrize('ev', places)
 def test_an_error_anywhere_while_checkpoints_are_made(ev, n, tmp_path):
     if ev in once: n = 1
-    learn = learner(tmp_path)
+    learn = learner(tmp_path, bs=6) # four batches an epoch
     before = world(learn)
     with pytest.raises(ZeroDivisionError) as e:
         learn.fit(3, cbs=[saver(every=1),
@@ -283,8 +283,8 @@ def test_an_error_anywhere_while_checkpoints_are_made(ev, n, tmp_path):
     whole = check_folder(tmp_path/'checkpoints', at_least=n>1 or ev not in ('before_fit','before_epoch','before_train'))
     learn.fit(1, cbs=saver(folder='others'))
     if not whole: return
-    res = learner(tmp_path, seed=4).fit(3, cbs=saver(), resume='auto')
-    assert res.train_iter==18 and [o.epoch for o in res.recorder.rows]==[0,1,2]
+    res = learner(tmp_path, seed=4, bs=6).fit(3, cbs=saver(), resume='auto')
+    assert res.train_iter==12 and [o.epoch for o in res.recorder.rows]==[0,1,2]
 
 class OOM(nn.Module):
     "Runs out of memory in its `n`-th forward or backward pass"
@@ -331,6 +331,7 @@ class Dies(Dataset):
 
 @posix
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+@pytest.mark.sample(2, together=2)
 @pytest.mark.parametrize('persistent', [False, True])
 @pytest.mark.parametrize('how', ['exit','kill'])
 @pytest.mark.parametrize('which', ['train','valid'])

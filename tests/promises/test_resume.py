@@ -161,7 +161,7 @@ def cut_at(path, n=9, seed=1, train=None, every=1, **case):
 def resumed(path, train=None, cbs=(), **case):
     learn = learner(case, path, 2)
     if train is not None: learn.dls.loaders['train'] = train
-    return learn.fit(3, cbs=[Checkpoint(every=1, unit='iter'), *cbs], resume=True)
+    return learn.fit(3, cbs=[Checkpoint(every=4, unit='iter'), *cbs], resume=True)
 
 def loader(bs=8, n=42, **kwargs): return DataLoader(runs.Samples(n), bs, **dict(shuffle=True) | kwargs)
 
