@@ -8,6 +8,7 @@ root = Path(__file__).parents[1]
 env = os.environ | dict(OMP_NUM_THREADS='1',
     PYTHONPATH=os.pathsep.join([str(root), str(root/'tests'), str(root/'tests'/'promises')]))
 place = 'TEST_SERVER' # environment variable with the path of its socket
+other_hashes = dict(PYTHONHASHSEED='2' if os.environ.get('PYTHONHASHSEED')=='1' else '1') # than those of the tests
 
 def serve(listener):
     """Fork a process for each job that comes through the socket, and answer with its exit code. Returns in the forked
@@ -74,8 +75,8 @@ def server():
             listener.bind(path)
             listener.listen()
             fd = listener.fileno()
-            p = subprocess.Popen([sys.executable, __file__, str(fd)], stdin=subprocess.PIPE, env=env, pass_fds=[fd],
-                start_new_session=True)
+            p = subprocess.Popen([sys.executable, __file__, str(fd)], stdin=subprocess.PIPE, env=env | other_hashes,
+                pass_fds=[fd], start_new_session=True)
         def stop():
             p.communicate()
             shutil.rmtree(Path(path).parent)
@@ -84,7 +85,7 @@ def server():
 
 def run_script(code, *args, cwd=root, timeout=300, quiet=True):
     """Run `code` in a process and a session of its own, as `python -c` would, only that torch and learner are imported
-    and a first step has been made; `quiet` as with `-W ignore`"""
+    and a first step has been made. Texts have other hashes than here; `quiet` as with `-W ignore`"""
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as s:
         s.connect(server())
         s.sendall(json.dumps([code, [str(o) for o in args], str(cwd), folder, timeout, quiet]).encode() + b'\n')

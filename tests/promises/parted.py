@@ -1,12 +1,12 @@
-"""Pairs of runs that part at a known training batch for a known reason. Run as a program, it trains one side of some
-of them and saves their fingerprints"""
-import importlib.util,json,os,random,sys,traceback,warnings
+"Pairs of runs that part at a known training batch for a known reason. Either side saves its fingerprint"
+import importlib.util,json,random,warnings
 from pathlib import Path
+from unittest.mock import patch
 import numpy as np
 import torch
 import runs
 from learner.all import *
-from runs import seed_all,some_case,warm_up
+from runs import seed_all,some_case
 
 kinds = 'equal','data','random stream','code','hyper-parameter','arithmetic'
 
@@ -111,6 +111,7 @@ def problem(seed):
 
 def train(case, how, path, seed):
     "A run and its fingerprint"
+    path.mkdir(parents=True)
     mine = version(usual | how.get('numbers', {}), path)
     class Changed(mine.MySamples): # the data are changed, and no code
         def __init__(self, *args, **kwargs):
@@ -118,19 +119,18 @@ def train(case, how, path, seed):
             if 'index' in plan and len(self.x)==42: getattr(self, plan['what'])[plan['index']] += .5
     plan.clear()
     plan.update(how)
-    runs.Net,runs.Samples = mine.MyNet,Changed
     case = case | ({'drop': how['drop']} if 'drop' in how else {})
-    learn,witness = runs.learner(case, path, seed),Witness()
-    if case['loss']!='module': learn.loss_func = mine.my_loss
-    seed_all(how.get('seed', seed))
-    cbs = [on('before_batch')(draw), on('after_pred')(draw), on('after_batch', order=-30)(draw),
-        on('before_epoch')(draw_at_epoch),
-        on('before_batch', order=90)(change_hyper), on('before_batch')(change_weight), on('after_pred')(change_pred),
-        on('after_batch', order=-30)(change_buffer)]
-    with warnings.catch_warnings():
+    with patch.multiple(runs, Net=mine.MyNet, Samples=Changed), warnings.catch_warnings():
         warnings.simplefilter('ignore')
-        runs.fit(learn, case, [*cbs, mine.Late(), witness, Fingerprint(file=Path(path)/'trail.pth')])
-    (Path(path)/'witness.json').write_text(json.dumps([witness.seen, witness.steps]))
+        learn,witness = runs.learner(case, path, seed),Witness()
+        if case['loss']!='module': learn.loss_func = mine.my_loss
+        seed_all(how.get('seed', seed))
+        cbs = [on('before_batch')(draw), on('after_pred')(draw), on('after_batch', order=-30)(draw),
+            on('before_epoch')(draw_at_epoch),
+            on('before_batch', order=90)(change_hyper), on('before_batch')(change_weight),
+            on('after_pred')(change_pred), on('after_batch', order=-30)(change_buffer)]
+        runs.fit(learn, case, [*cbs, mine.Late(), witness, Fingerprint(file=path/'trail.pth')])
+    (path/'witness.json').write_text(json.dumps([witness.seen, witness.steps]))
 
 def expected(kind, how, seen, steps):
     "The first batch that differs; None if there is none"
@@ -143,18 +143,11 @@ def expected(kind, how, seen, steps):
     if how.get('do')=='set': return next((n for n in steps if n>=how['step']), None)
     return step
 
-def main(side, out, first, n, only=''):
-    torch.set_num_threads(1)
-    warm_up()
-    for seed in range(int(first), int(first)+int(n)):
-        case,plans = problem(seed)
-        for kind,how in {'a': {}}.items() if side=='a' else plans.items():
-            if side=='b' and only and kind!=only: continue
-            path = Path(out)/f'{seed} {kind}'
-            path.mkdir(parents=True)
-            if (pid := os.fork())==0:
-                try: train(case, how, path, seed); os._exit(0)
-                except BaseException: traceback.print_exc(); os._exit(1)
-            if os.waitpid(pid, 0)[1]: raise RuntimeError(f'{seed}, {kind}, {case}: a run failed, see above')
+def train_firsts(out, seeds):
+    "The runs that the others part from"
+    for seed in seeds: train(problem(seed)[0], {}, Path(out)/f'{seed} a', seed)
 
-if __name__=='__main__': main(*sys.argv[1:])
+def train_others(out, seeds):
+    for seed in seeds:
+        case,plans = problem(seed)
+        for kind,how in plans.items(): train(case, how, Path(out)/f'{seed} {kind}', seed)

@@ -1,6 +1,6 @@
 """Small runs with all that a run can have, to be stopped anywhere. Run as a program, it kills some, lets new processes
 go on with them, and compares"""
-import gc,json,math,mmap,os,random,re,shutil,signal,sys,tempfile,time,traceback,warnings
+import copy,gc,json,math,mmap,os,random,re,shutil,signal,sys,tempfile,time,traceback,warnings
 from pathlib import Path
 import numpy as np
 import torch
@@ -170,6 +170,17 @@ def outcome(learn, log=None):
         raw=rec.raw_losses, smooth=rec.losses, hps=rec.hps, state=dict(learn.state),
         counts=(learn.epoch, learn.train_iter, learn.opt_step), random=random_state(learn.dls.train))
     return res | (dict(ids=log.read()) if log else {})
+
+wholes = {}
+def whole(case):
+    "What comes out of a run that is neither stopped nor saved. It is trained once"
+    about = str(sorted((k, v) for k,v in case.items() if k not in ('every','unit','keep'))) # which are of its files
+    if about not in wholes:
+        with tempfile.TemporaryDirectory() as path:
+            learn,log = learner(case, path, 1),Log(path)
+            fit(learn, case, log)
+            wholes[about] = copy.deepcopy(outcome(learn, log)) # without the tensors of the learner
+    return wholes[about]
 
 def differences(a, b, where=''):
     "Where two outcomes are not the same, to the last bit"

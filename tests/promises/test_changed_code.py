@@ -1,12 +1,12 @@
 "A run that is resumed with changed code warns, and one that is resumed with the same code does not"
-import json,subprocess,sys,warnings
-from pathlib import Path
+import json,sys,traceback,types,warnings
 import pytest
 from torch import nn
 import learner.resume.origin
 from learner.all import *
 from learner.inspect.testing import synth_learner
-from processes import env,run_script
+from learner.resume.origin import code_of
+from processes import run_script
 
 MODEL = '''
 class Net(nn.Module):
@@ -25,7 +25,6 @@ class Counter(Callback):
     def after_batch(self): self.learn.state.n = self.learn.state.get('n', 0)+{n}
 '''
 FUNC = "def each(learn): learn.state.m = {m}"
-root = Path(__file__).parents[2]
 values = dict(doc='first', scale=1, by=1., factor=2., power=2, n=1, m=1)
 
 def made(path, **kwargs):
@@ -66,7 +65,6 @@ import torch
 from torch import nn
 from learner.all import *
 from learner.inspect.testing import synth_learner
-from processes import env
 
 class Opt(torch.optim.SGD):
     def step(self, closure=None): return super().step(closure)
@@ -109,33 +107,29 @@ made({opt}, {path!r}).fit({n}, cbs=Checkpoint(), resume='auto')
 '''
 
 opts = ['Opt', 'Inherits', 'Plain', 'partial(Opt, momentum=.9)', 'lambda ps, lr=.1: Opt(ps, lr)']
-EACH = '''
-import json,sys,traceback,types
 def error_of(code):
-    main = sys.modules['__main__'] = types.ModuleType('__main__')
-    try: exec(compile(code, '<string>', 'exec'), vars(main))
-    except Exception: return traceback.format_exc()
-errors = {k:error_of(o) for k,o in json.loads(sys.argv[1]).items()}
-from learner.resume.origin import code_of
-from test_changed_code import made
-print(json.dumps(dict(errors=errors, code=sorted(code_of(made('.')).items()))))
-'''
+    "Of a script, as in a process of its own"
+    with pytest.MonkeyPatch.context() as m, warnings.catch_warnings():
+        m.setitem(sys.modules, '__main__', main := types.ModuleType('__main__'))
+        try: exec(compile(code, '<string>', 'exec'), vars(main))
+        except Exception: return traceback.format_exc()
 
-def two_processes(path):
-    "Errors of the script with each optimizer, and digests of code, in one process and then in another"
-    res = []
-    for n in (1, 2):
-        scripts = json.dumps({o:RUN.format(opt=o, path=str(path/str(i)), n=n) for i,o in enumerate(opts)})
-        p = run_script(EACH, scripts) if n==1 else subprocess.run([sys.executable, '-c', EACH, scripts], cwd=root,
-            capture_output=True, text=True, env=env | dict(PYTHONHASHSEED='1')) # sets have another order
-        assert not p.returncode, p.stderr
-        res.append(json.loads(p.stdout.splitlines()[-1]))
-    return res
+def outcomes(path, n):
+    "Errors of the script with each optimizer, and digests of code"
+    scripts = {o:RUN.format(opt=o, path=f'{path}/{i}', n=n) for i,o in enumerate(opts)}
+    return dict(errors={k:error_of(o) for k,o in scripts.items()}, code=code_of(made('.')))
+
+ELSEWHERE = "import json,sys; from test_changed_code import outcomes; print(json.dumps(outcomes(sys.argv[1], 2)))"
+def outcomes_elsewhere(path):
+    "In another process, in which sets have another order"
+    p = run_script(ELSEWHERE, path)
+    assert not p.returncode, p.stderr
+    return json.loads(p.stdout.splitlines()[-1])
 
 def test_the_same_script_again_warns_of_nothing(tmp_path):
     """Though torch wraps `step` of optimizers, though classes and functions count, and though a sampler is told its
     epoch. Digests do not depend on hashes of strings or on addresses"""
-    first,again = two_processes(tmp_path)
+    first,again = outcomes(tmp_path, 1),outcomes_elsewhere(tmp_path)
     assert first['errors']==again['errors']==dict.fromkeys(opts)
     assert first['code']==again['code'] and 'Net' in str(first['code'])
 

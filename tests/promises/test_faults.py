@@ -1,6 +1,6 @@
 """Whatever breaks, nothing is lost: files appear whole or not at all, earlier ones stay, everything is undone, memory
 is freed, and the next fit works"""
-import builtins,contextlib,errno,gc,json,multiprocessing,os,pickle,random,signal,socket,subprocess,sys,threading,weakref
+import builtins,contextlib,errno,gc,json,multiprocessing,os,pickle,random,signal,socket,sys,threading,weakref
 from collections import OrderedDict
 from pathlib import Path
 import numpy as np, pytest, torch
@@ -10,14 +10,15 @@ from torch.utils.data import DataLoader,Dataset,TensorDataset
 from learner.all import *
 from learner.resume.checkpoints import Checkpoints
 from learner.model.files import read_plain
+from processes import run_script
 
 posix = pytest.mark.skipif(os.name!='posix', reason='other systems have no such signals and files')
 
-def learner(path, seed=0, **kwargs):
+def learner(path, seed=0, bs=4, **kwargs):
     random.seed(seed); np.random.seed(seed); torch.manual_seed(seed)
     ds = TensorDataset(torch.randn(24,4, generator=torch.Generator().manual_seed(0)), torch.arange(24)%3)
     model = nn.Sequential(nn.Linear(4,6), nn.Dropout(.2), nn.ReLU(), nn.Linear(6,3))
-    return Learner(DataLoaders(DataLoader(ds, 4, shuffle=True), DataLoader(ds, 8), device='cpu'), model,
+    return Learner(DataLoaders(DataLoader(ds, bs, shuffle=True), DataLoader(ds, 8), device='cpu'), model,
         nn.CrossEntropyLoss(), opt_func=lambda ps,lr=.05: SGD(ps, lr, mom=.9), path=path,
         **kwargs).remove_cb(ProgressCallback)
 
@@ -273,7 +274,7 @@ once = 'before_fit','after_fit','cleanup_fit' # in a fit
 @pytest.mark.parametrize('ev', places)
 def test_an_error_anywhere_while_checkpoints_are_made(ev, n, tmp_path):
     if ev in once: n = 1
-    learn = learner(tmp_path)
+    learn = learner(tmp_path, bs=6) # four batches an epoch
     before = world(learn)
     with pytest.raises(ZeroDivisionError) as e:
         learn.fit(3, cbs=[saver(every=1),
@@ -282,8 +283,8 @@ def test_an_error_anywhere_while_checkpoints_are_made(ev, n, tmp_path):
     whole = check_folder(tmp_path/'checkpoints', at_least=n>1 or ev not in ('before_fit','before_epoch','before_train'))
     learn.fit(1, cbs=saver(folder='others'))
     if not whole: return
-    res = learner(tmp_path, seed=4).fit(3, cbs=saver(), resume='auto')
-    assert res.train_iter==18 and [o.epoch for o in res.recorder.rows]==[0,1,2]
+    res = learner(tmp_path, seed=4, bs=6).fit(3, cbs=saver(), resume='auto')
+    assert res.train_iter==12 and [o.epoch for o in res.recorder.rows]==[0,1,2]
 
 class OOM(nn.Module):
     "Runs out of memory in its `n`-th forward or backward pass"
@@ -330,6 +331,7 @@ class Dies(Dataset):
 
 @posix
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+@pytest.mark.sample(2, together=2)
 @pytest.mark.parametrize('persistent', [False, True])
 @pytest.mark.parametrize('how', ['exit','kill'])
 @pytest.mark.parametrize('which', ['train','valid'])
@@ -359,30 +361,26 @@ def test_a_worker_dies(which, how, persistent, tmp_path):
 pipe = '''
 import sys,os,signal,threading
 from learner.all import *
+read,write = os.pipe()
+os.dup2(write, 1)
 learn = synth_learner(show=True, path=sys.argv[1])
 cb = Checkpoint()
 before = [signal.getsignal(o) for o in (signal.SIGINT, signal.SIGTERM)],threading.active_count()
-print('ready', flush=True)
-sys.stdin.readline()
+os.close(read)
 learn.fit(3, cbs=cb)
 assert ([signal.getsignal(o) for o in (signal.SIGINT, signal.SIGTERM)],threading.active_count())==before
 assert learn.mode is None and learn.model.training and all(p.grad is None for p in learn.model.parameters())
 with learn.no_logging(): learn.fit(3, cbs=Checkpoint(), resume='auto')
 print('then', learn.epoch, learn.train_iter, file=sys.stderr)
+sys.stderr.flush()
 os._exit(0)
 '''
 
 @posix
 def test_a_broken_pipe(tmp_path):
     "Nobody reads any more: training goes on"
-    env = os.environ | dict(OMP_NUM_THREADS='1', PYTHONPATH=str(Path(__file__).parents[2]))
-    p = subprocess.Popen([sys.executable, '-W', 'ignore', '-c', pipe, str(tmp_path)], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
-    assert p.stdout.readline()=='ready\n'
-    p.stdout.close()
-    p.stdin.write('\n'); p.stdin.close()
-    err = p.stderr.read()
-    assert p.wait(300)==0 and 'then 2 30' in err, err
+    p = run_script(pipe, tmp_path)
+    assert p.returncode==0 and 'then 2 30' in p.stderr, p.stderr
     check_folder(tmp_path/'checkpoints', 1)
 
 # Memory

@@ -30,12 +30,12 @@ def as_errors():
 
 def cut(path, make, cbs, stop, how, fit=None, every=2, unit='iter', between=lambda learn: None):
     "A run that is stopped and resumed: by a new learner from a file, or by the same one"
-    fit,saver = fit or {},lambda: Checkpoint(every, unit, on_exc=False)
-    learn = make(path)
+    fit,learn = fit or {},make(path)
     if how=='file':
         with pytest.raises(InterruptedError):
-            learn.fit(3, cbs=[*cbs(), saver(), Raise(stop[0], InterruptedError, stop[1], order=500)], **fit)
-        return make(path, seed=77).fit(3, cbs=[*cbs(), saver()], resume=True, **fit)
+            learn.fit(3, cbs=[*cbs(), Checkpoint(every, unit, on_exc=False),
+                Raise(stop[0], InterruptedError, stop[1], order=500)], **fit)
+        return make(path, seed=77).fit(3, cbs=[*cbs(), Checkpoint()], resume=True, **fit)
     with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=[*cbs(), CtrlC(*stop)], **fit)
     between(learn)
     return learn.resume()
@@ -403,10 +403,10 @@ def test_what_is_not_there_to_resume_from_is_told_with_the_folders_that_were_sea
 def warned(path, first, then, before=dict(), after=dict(), fit=dict()):
     with pytest.raises(InterruptedError):
         made(path, **before).fit(3,
-            cbs=[*first, Checkpoint(2, 'iter', on_exc=False), Raise('after_pred', InterruptedError, 9)])
+            cbs=[*first, Checkpoint(6, 'iter', on_exc=False), Raise('after_pred', InterruptedError, 9)])
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter('always')
-        learn = made(path, 2, **after).fit(3, cbs=[*then, Checkpoint(2, 'iter')], resume=True, **fit)
+        learn = made(path, 2, **after).fit(3, cbs=[*then, Checkpoint()], resume=True, **fit)
     return ' '.join(str(o.message) for o in seen),learn
 
 def powered(pred, y, k): return (pred-y).abs().pow(k).mean()

@@ -14,7 +14,7 @@ from learner.all import *
 import hidden
 
 matplotlib.use('agg')
-X,Y = torch.randn(24, 3, generator=torch.Generator().manual_seed(0)),torch.arange(24)%2
+X,Y = torch.randn(16, 3, generator=torch.Generator().manual_seed(0)),torch.arange(16)%2
 
 # Places. Each gives what the learner is made with; `draw` is called in training and in validation
 class Data(Dataset):
@@ -23,8 +23,8 @@ class Data(Dataset):
     def __getitem__(self, i): return X[i]*(1+(self.draw() if self.draw else 0)),Y[i]
 class Order(Sampler):
     def __init__(self, draw): self.draw = draw
-    def __len__(self): return 24
-    def __iter__(self): return iter(sorted(range(24), key=lambda i: (i*(1+float(self.draw())*7))%5))
+    def __len__(self): return len(X)
+    def __iter__(self): return iter(sorted(range(len(X)), key=lambda i: (i*(1+float(self.draw())*7))%5))
 class Net(nn.Module):
     def __init__(self, draw=None):
         super().__init__()
@@ -163,8 +163,8 @@ def test_looking_leaves_generators_alone(kind, place, call, tally): check_look(k
 class CountsEpochs(Sampler):
     "Its order depends on how often it was iterated"
     def __init__(self): self.epoch = 0
-    def __len__(self): return 24
-    def __iter__(self): self.epoch += 1; return iter(sorted(range(24), key=lambda i: i*self.epoch%7))
+    def __len__(self): return len(X)
+    def __iter__(self): self.epoch += 1; return iter(sorted(range(len(X)), key=lambda i: i*self.epoch%7))
 
 of_training = {**{k:looks[k] for k in ('validate_on_training',)},
     'get_preds': unless_refused(lambda learn: learn.get_preds(0)), 'show_results': lambda learn: learn.show_results(0),
@@ -198,10 +198,10 @@ def stopped(path, kind, place, how):
     "Losses and weights of a run that is stopped and resumed, and what it says then"
     learn,steps = made(kind, place, path),Steps()
     if how=='memory':
-        with pytest.raises(KeyboardInterrupt): learn.fit(2, cbs=[steps, stop := Stop(7, 'pause')])
+        with pytest.raises(KeyboardInterrupt): learn.fit(2, cbs=[steps, stop := Stop(6, 'pause')])
         return outcome(learn.resume(cbs=[steps, stop]), steps)
     saver = Checkpoint(**dict(epoch={}, batch=dict(every=2, unit='iter'))[how], on_exc=False)
-    with pytest.raises(InterruptedError): learn.fit(2, cbs=[steps, saver, Stop(7, 'error')])
+    with pytest.raises(InterruptedError): learn.fit(2, cbs=[steps, saver, Stop(6, 'error')])
     learn = made(kind, place, path) # as in another process
     learn.fit(2, cbs=[later := Steps(), saver, Stop(-1, 'error')], resume=True)
     return outcome(learn, later)

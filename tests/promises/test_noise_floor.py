@@ -62,4 +62,4 @@ def test_the_rate_in_many_groups_drawn_from_300_pairs():
 
 @pytest.mark.parametrize('paired', [False,True])
 def test_a_planted_effect_is_found(paired):
-    assert said_to_differ(3, paired, n_epoch=6, lr=.3)==3
+    assert said_to_differ(3, paired, n_epoch=4, lr=.3)==3

@@ -9,18 +9,11 @@ from learner.all import *
 from parts import shown
 from processes import run_script
 import runs
-from runs import CtrlC,differences,fit,lacks,learner,outcome
+from runs import CtrlC,differences,fit,lacks,learner,outcome,whole
 
 here = Path(__file__).parent
 
 # In this process: errors instead of kills, and a new learner with other seeds
-def whole(case, path):
-    log = runs.Log(path/'whole')
-    log.file.parent.mkdir()
-    learn = learner(case, path/'whole', 1)
-    fit(learn, case, log)
-    return outcome(learn, log)
-
 def new_saver(case, **kwargs):
     return Checkpoint(**dict(every=case.get('every', 1), unit=case.get('unit', 'iter'), keep=case.get('keep', 1),
         on_exc=False) | kwargs)
@@ -44,7 +37,7 @@ def check(case, path, stops, **kwargs):
     if lacking := lacks(case): pytest.xfail(f"{lacking} do not keep their state")
     path.mkdir(exist_ok=True)
     cut = stopped_and_resumed(case, path, stops, **kwargs)
-    if cut is not None: assert not differences(whole(case, path), cut)
+    if cut is not None: assert not differences(whole(case), cut)
 
 @pytest.fixture(autouse=True)
 def only_known_warnings():
@@ -94,7 +87,7 @@ def test_workers(case, n, tmp_path):
     case = case | dict(every=2)
     # the second time before every worker has made a batch
     cut = stopped_and_resumed(case, tmp_path, [('after_pred', n), ('after_pred', 1)])
-    ref = whole(case, tmp_path) if not case.get('persistent') else whole_saved(case, tmp_path)
+    ref = whole(case) if not case.get('persistent') else whole_saved(case, tmp_path)
     assert not differences(ref, cut)
 
 def whole_saved(case, path):
@@ -107,7 +100,7 @@ def whole_saved(case, path):
 
 @pytest.mark.parametrize('case', [dict(), dict(workers=2), dict(filters=True, ema=True)], ids=str)
 def test_saving_changes_nothing(case, tmp_path):
-    assert not differences(whole(case, tmp_path), whole_saved(case, tmp_path))
+    assert not differences(whole(case), whole_saved(case, tmp_path))
 
 def test_weight_decay_that_splits_groups(tmp_path):
     with pytest.raises(InterruptedError):
@@ -168,7 +161,7 @@ def cut_at(path, n=9, seed=1, train=None, every=1, **case):
 def resumed(path, train=None, cbs=(), **case):
     learn = learner(case, path, 2)
     if train is not None: learn.dls.loaders['train'] = train
-    return learn.fit(3, cbs=[Checkpoint(every=1, unit='iter'), *cbs], resume=True)
+    return learn.fit(3, cbs=[Checkpoint(every=4, unit='iter'), *cbs], resume=True)
 
 def loader(bs=8, n=42, **kwargs): return DataLoader(runs.Samples(n), bs, **dict(shuffle=True) | kwargs)
 
@@ -421,7 +414,7 @@ def test_sigterm_saves_and_exits_with_143(ev, n, workers, tmp_path):
     assert res.returncode==143 and re.fullmatch(line, res.stderr), res.stderr
     res = program(tmp_path, 2, 0, workers=workers)
     assert res.returncode==0 and res.stderr=='', res.stderr
-    assert not differences(whole(dict(workers=workers, ema=True), tmp_path),
+    assert not differences(whole(dict(workers=workers, ema=True)),
         torch.load(tmp_path/'out', weights_only=False))
 
 # Kills

@@ -1,6 +1,6 @@
 "A run with a spike guard is the run without the batches that it leaves out; on clean data it is the run itself"
 import random
-from functools import partial
+from functools import cache,partial
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
@@ -104,12 +104,16 @@ def stopped(n, *bad, cbs=()):
     assert learn.at.counters.train_iter==n
     return learn
 
+def compiled(): return [Compile(backend='eager')]
+@cache
+def never_stopped(cbs): return make((266,)).add_cbs([SpikeGuard(), *cbs()]).fit(2)
+
 @pytest.mark.parametrize('how', ['in memory','in a fork','after a trial'])
 @pytest.mark.parametrize('n', [34, 37, 40])
 def test_a_fit_that_is_stopped_before_it_has_gone_back_does_so_when_it_is_resumed(n, how):
     "Row 266 is in batch 33, which is noticed after batch 39: where that is the last one, the stop holds all the same"
-    cbs = [Compile(backend='eager')] if how=='after a trial' else []
-    whole,learn = make((266,)).add_cbs([SpikeGuard(), *cbs]).fit(2),stopped(n, 266, cbs=cbs)
+    cbs = compiled if how=='after a trial' else list
+    whole,learn = never_stopped(cbs),stopped(n, 266, cbs=cbs())
     if how=='in a fork': learn = learn.fork()
     learn.resume()
     assert learn.spike_guard.left_out==whole.spike_guard.left_out=={33, 73}

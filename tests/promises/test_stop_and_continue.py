@@ -1,17 +1,16 @@
 """Promise 4: stop the cell, look, continue the cell: nothing is left behind, and if nothing was changed the end is the
 same to the last bit"""
-import os,random,re,signal,subprocess,sys,threading,time,warnings
+import os,random,re,signal,sys,threading,time,warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import pytest,torch
 from learner.all import *
 import runs
-from runs import CtrlC,Log,differences,fit,lacks,learner,outcome
+from processes import run_script
+from runs import CtrlC,Log,differences,fit,lacks,learner,outcome,whole
 
 if sys.platform=='win32': pytest.skip('Windows has other signals', allow_module_level=True)
 here = Path(__file__).parent
-env = os.environ | dict(OMP_NUM_THREADS='1',
-    PYTHONPATH=os.pathsep.join([str(here.parents[1]), str(here), os.environ.get('PYTHONPATH', '')]),
-    PYTHONDONTWRITEBYTECODE='1')
 
 @pytest.fixture(autouse=True)
 def python_handler():
@@ -46,12 +45,6 @@ def state(learn):
             torch.get_default_dtype()),
         signals=[signal.getsignal(o) for o in (signal.SIGINT,signal.SIGTERM)])
 
-def whole(case, path):
-    (path/'whole').mkdir()
-    learn = learner(case, path/'whole', 1)
-    fit(learn, case, Log(learn.path))
-    return outcome(learn, Log(learn.path))
-
 def check(case, path, ev, n, look=look):
     if lacking := lacks(case): pytest.xfail(f"{lacking} do not keep their state")
     with warnings.catch_warnings():
@@ -72,7 +65,7 @@ def check(case, path, ev, n, look=look):
         left = [o for o in threading.enumerate() if o not in threads and type(o).__name__!='TMonitor'] # which is tqdm's
         for o in left: o.join(30) # those of workers end on their own
         assert not [o for o in left if o.is_alive()]
-        assert not differences(whole(case, path), outcome(learn, Log(path)))
+        assert not differences(whole(case), outcome(learn, Log(path)))
 
 cases = [dict(), dict(loader='knowing'), dict(loader='list'), dict(loader='weighted', acc=True),
     dict(loader='batch_sampler', ema=True), dict(mix=True, amp='bf16'), dict(amp='fp16', acc=True),
@@ -106,7 +99,7 @@ def test_stopped_many_times(tmp_path):
         cb.left = 4
         try: learn.resume()
         except KeyboardInterrupt: n += 1
-    assert n>5 and not differences(whole(dict(filters=True), tmp_path), outcome(on_, Log(tmp_path)))
+    assert n>5 and not differences(whole(dict(filters=True)), outcome(on_, Log(tmp_path)))
 
 def test_with_a_checkpoint_in_between(tmp_path):
     "Stopped, saved by hand, and continued in another learner"
@@ -115,7 +108,7 @@ def test_with_a_checkpoint_in_between(tmp_path):
     learn.save_state('here')
     other = learner({}, tmp_path, 2).load_state('here')
     other.resume(cbs=Log(tmp_path))
-    assert not differences(whole({}, tmp_path), outcome(other, Log(tmp_path)))
+    assert not differences(whole({}), outcome(other, Log(tmp_path)))
 
 def test_nothing_to_continue(tmp_path):
     learn = learner({}, tmp_path, 1)
@@ -211,30 +204,32 @@ while learn.at:
 signal.signal(signal.SIGINT, signal.SIG_IGN) # one that comes too late
 print('stopped', n, 'differences', runs.differences(runs.outcome(ref), runs.outcome(learn)), flush=True)
 '''
+take_terminal = '''
+import fcntl,os,termios
+terminal = os.open(TERMINAL, os.O_RDWR)
+fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+for o in range(3): os.dup2(terminal, o)
+'''
 def in_terminal(case, path, times, rng):
     import pty
     main,side = pty.openpty()
-    p = subprocess.Popen([sys.executable, '-c',
-        script.replace('CASE', repr(case)).replace('PATH', repr(str(path))).replace('TIMES', '3')], stdin=side,
-        stdout=side, stderr=side, env=env, start_new_session=True, close_fds=True, preexec_fn=take_terminal)
-    os.close(side)
+    code = take_terminal.replace('TERMINAL', repr(os.ttyname(side))) + script.replace('CASE', repr(case)).replace(
+        'PATH', repr(str(path))).replace('TIMES', '3')
     out,left = b'',times
-    while True:
-        try: new = os.read(main, 4096)
-        except OSError: break
-        if not new: break
-        out += new
-        if left and b'ready' in new:
-            time.sleep(rng.uniform(.0, .12))
-            os.write(main, b'\x03') # the terminal makes a signal for the whole group of it
-            left -= 1
-    p.wait(timeout=300)
+    with ThreadPoolExecutor(1) as pool:
+        process = pool.submit(run_script, code)
+        process.add_done_callback(lambda _: os.close(side)) # the last end: there is nothing more to be read
+        while True:
+            try: new = os.read(main, 4096)
+            except OSError: break
+            if not new: break
+            out += new
+            if left and b'ready' in new:
+                time.sleep(rng.uniform(.0, .12))
+                os.write(main, b'\x03') # the terminal makes a signal for the whole group of it
+                left -= 1
     os.close(main)
-    return out.decode()
-
-def take_terminal():
-    import fcntl,termios
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    return out.decode() + process.result().stderr
 
 @pytest.mark.parametrize('case',
     [dict(drop=.3), pytest.param(dict(workers=2), marks=pytest.mark.slow),
@@ -253,39 +248,48 @@ def cells(case, path):
             'print(learn.at is None, runs.differences(runs.outcome(ref), runs.outcome(learn)))'
 
 def in_kernel(case, path, times, rng):
-    from jupyter_client.manager import KernelManager
+    from jupyter_client import BlockingKernelClient
+    from jupyter_client.connect import write_connection_file
     # ports could be taken by others meanwhile
-    km = KernelManager(kernel_name='python3', transport='ipc', ip=str(path/'kernel'))
-    km.start_kernel(env=env, cwd=str(here))
-    kc = km.blocking_client()
-    kc.start_channels()
-    kc.wait_for_ready(timeout=300)
+    file,_ = write_connection_file(str(path/'kernel.json'), transport='ipc', ip=str(path/'kernel'))
+    start = f'from ipykernel.kernelapp import launch_new_instance; launch_new_instance(["-f", {file!r}])'
+    kc = BlockingKernelClient(connection_file=file)
+    kc.load_connection_file()
     texts = []
     def run(code, interrupt=None):
         "Interrupted so many seconds after it said that it is ready"
-        timer = interrupt and threading.Timer(interrupt, km.interrupt_kernel)
+        timer = interrupt and threading.Timer(interrupt, lambda: os.kill(pid, signal.SIGINT))
         def hook(msg):
             if msg['msg_type']!='stream': return
             texts.append(msg['content']['text'])
             if timer and 'ready' in texts[-1]: timer.start()
-        try: return kc.execute_interactive(code, output_hook=hook, timeout=300, allow_stdin=False)['content']
+        try:
+            return kc.execute_interactive(code, output_hook=hook, timeout=300, allow_stdin=False,
+                user_expressions=dict(pid='os.getpid()'))['content']
         finally:
             if timer: timer.join()
-    try:
-        setup,go,looks,resume,compare = cells(case, path)
-        assert run(setup)['status']=='ok', texts
-        stopped,res = 0,run(go, rng.uniform(.01, .2))
-        while res['status']=='error':
-            assert res['ename']=='KeyboardInterrupt', res
-            stopped += 1
-            res = run(looks)
-            assert res['status']=='ok', res
-            res = run(resume, rng.uniform(.01, .2) if stopped<times else None)
-        assert run(compare)['status']=='ok'
-        return stopped,texts[-1]
-    finally:
-        kc.stop_channels()
-        km.shutdown_kernel(now=True)
+    with ThreadPoolExecutor(1) as pool:
+        process = pool.submit(run_script, start, cwd=here)
+        try:
+            kc.start_channels(hb=False) # it may take as long as it likes to start
+            kc.wait_for_ready(timeout=300)
+            setup,go,looks,resume,compare = cells(case, path)
+            res = run(setup)
+            assert res['status']=='ok', texts
+            pid = int(res['user_expressions']['pid']['data']['text/plain'])
+            stopped,res = 0,run(go, rng.uniform(.01, .2))
+            while res['status']=='error':
+                assert res['ename']=='KeyboardInterrupt', res
+                stopped += 1
+                res = run(looks)
+                assert res['status']=='ok', res
+                res = run(resume, rng.uniform(.01, .2) if stopped<times else None)
+            assert run(compare)['status']=='ok'
+            return stopped,texts[-1]
+        finally:
+            kc.shutdown()
+            process.result()
+            kc.stop_channels()
 
 @pytest.mark.parametrize('case',
     [dict(ema=True), pytest.param(dict(workers=2), marks=pytest.mark.slow),
