@@ -7,7 +7,6 @@ from hypothesis import settings
 import processes
 
 signal.signal(signal.SIGINT, signal.default_int_handler) # shells start what runs in the background without
-fsync,os.fsync = os.fsync,os.fstat # waiting for the disk tells nothing about the code, but for tests that use `sync`
 torch.set_num_threads(1) # sums do not depend on the number of cores, and tiny models are faster
 for devices in (torch.cuda, torch.xpu, torch.mtia): # a seed for devices that are not there is kept, with a traceback
     if not devices.is_available(): devices.manual_seed_all = lambda seed: None
@@ -88,9 +87,6 @@ def pytest_terminal_summary(terminalreporter, config):
     for name,counts in config.stash.get(_matrices, {}).items():
         kinds = ', '.join(f'{n:,} {k}' for k,n in counts.most_common())
         terminalreporter.write_line(f'{name}: {sum(counts.values()):,} cells, of which {kinds}')
-
-@pytest.fixture
-def sync(monkeypatch): monkeypatch.setattr(os, 'fsync', fsync)
 
 class Clock:
     t = 0.
