@@ -30,6 +30,16 @@ def test_another_loader_in_the_middle_of_an_epoch_is_named():
     msg, = [o for o in resumed(learn) if 'not the loader' in o]
     assert 'stopped in epoch 0: the first 3 batches' in msg
 
+@pytest.mark.parametrize('other', [True, False])
+def test_a_loader_that_a_callback_replaces_in_the_fit_is_the_same(other):
+    learn = synth_learner(n_train=4)
+    learn.fit(2, cbs=[Overfit(2), on(event.after_batch(once=3, unit='iter'))(lambda learn: learn.stop_soon())])
+    if other: learn.dls = synth_dls(seed=1)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        learn.resume()
+    assert any('is not the loader with which' in str(o.message) for o in seen)==other and learn.train_iter==4
+
 def test_another_loader_between_two_epochs_is_a_choice():
     learn = stopped('before_epoch', 2)
     learn.dls = synth_dls(seed=1)

@@ -369,6 +369,8 @@ def test_a_model_with_its_own_loss():
     ([], dict(dl=DataLoader(Stream(Numbered()), bs)),
         r'needs the number of each sample.*`DataLoader`.*Ledger\(ids=f\)'),
     ([], dict(dl=[(torch.randn(4, 3), torch.zeros(4, dtype=torch.long))]), r'needs the number of each sample.*`list`'),
+    ([], dict(dl=DataLoader(Numbered(), bs, num_workers=1, persistent_workers=True)),
+        r'needs the number of each sample.*with `persistent_workers=True`: leave that out'),
     ([MixUp()], {}, r'`mix_up` trains on mixtures of two samples.*leave out one of `MixUp` and `Ledger`'),
     ([CutMix()], {}, r'leave out one of `CutMix` and `Ledger`'),
     (dict(ids=lambda learn: learn.idxs[:2]), {}, r'a whole number for each of the 4 samples.*int64 of shape \(2,\)'),
@@ -380,7 +382,7 @@ def test_a_model_with_its_own_loss():
 def test_errors(cbs, kwargs, match):
     if isinstance(cbs, dict): cbs = [Ledger(**cbs)]
     else: cbs = [*cbs, Ledger()]
-    if 'dl' in kwargs and not isinstance(kwargs['dl'], list):
+    if isinstance(getattr(kwargs.get('dl'), 'dataset', None), Stream):
         kwargs = dict(dl=DataLoader(Stream(Numbered()), bs,
             collate_fn=lambda b: torch.utils.data.default_collate([o[:2] for o in b])))
     learn = make(**kwargs)

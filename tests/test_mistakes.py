@@ -464,13 +464,14 @@ def test_what_is_gathered_in_a_validation_that_was_cut_is_named(cls, named):
     assert sum(o.category is Mistake for o in found)==named
     if cls is NamedCount: assert learn.named_count.n==len(learn.dls.train)+len(learn.dls.valid)
 
-def test_nothing_counts_twice_where_a_fit_was_stopped_before_its_validation():
-    learn = synth_learner(cbs=Counts)
+@pytest.mark.parametrize('other', [[], [Overfit(2)]], ids=['plain','overfit'])
+def test_nothing_counts_twice_where_a_fit_was_stopped_before_its_validation(other):
+    learn = synth_learner(n_train=2, n_valid=2, cbs=[Counts, *other])
     stop = on(event.after_train)(lambda learn: learn.at_pause(learn.stop_for_now, stops=True))
     learn.fit(1, cbs=stop)
     assert learn.route.stopped.position.next=='validate'
     with warnings.catch_warnings(): warnings.simplefilter('error', Mistake); learn.resume()
-    assert learn.counts.n==len(learn.dls.train)+len(learn.dls.valid)
+    assert learn.counts.n==4
 
 def test_a_file_that_is_edited_meanwhile_ends_no_fit(tmp_path):
     "What is read of the code of a callback may have become anything since the callback was imported"

@@ -1,4 +1,5 @@
 "Modes and states of layers in training and validation"
+import copy
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
@@ -24,12 +25,14 @@ def test_model_resetter_and_rnn_callback():
         with torch.no_grad():
             for x,y in sequences(2): total += F.mse_loss(m(x)[0], y).item()/2
         return weights(m),total
-    learn = mk(ModelResetter, RNNCallback, data=sequences(), valid=sequences(2), model=Recurrent(),
+    kept = []
+    note = Callback(after_batch=lambda cb: kept.append((cb.rnn.raw_out, cb.rnn.out)))
+    learn = mk(ModelResetter, RNNCallback, note, data=sequences(), valid=sequences(2), model=Recurrent(),
         loss_func=F.mse_loss).fit(2)
     ws,total = hand()
     assert (gap(weights(learn.model), ws)<1e-6 and learn.recorder[-1,'valid_loss']==pytest.approx(total, rel=1e-5)
         and learn.model.h is None)
-    assert torch.equal(learn.rnn.raw_out*2, learn.rnn.out)
+    assert all(torch.equal(raw*2, out) for raw,out in kept)
     assert learn.get_preds()[0].shape==(8,5,1)
 
 @pytest.mark.parametrize('ev', ['before_train', 'after_pred', 'after_batch', 'before_batch'])
@@ -40,6 +43,24 @@ def test_validation_leaves_the_state_of_the_model(ev):
             loss_func=F.mse_loss).fit(2)
     a,b = run(False),run(True)
     assert same(weights(a.model), weights(b.model)) and a.recorder.raw_losses==b.recorder.raw_losses
+
+@pytest.mark.parametrize('stop', [True, False])
+def test_outputs_of_a_recurrent_model_go_with_their_batch(stop):
+    "What is left of a fit holds no graph of a batch, and can be copied"
+    learn = mk(RNNCallback, data=sequences(), model=Recurrent(), loss_func=F.mse_loss)
+    learn.fit(1, cbs=[on(event.after_batch(once=3, unit='iter'))(lambda learn: learn.stop_soon())] if stop else None)
+    assert learn.rnn.raw_out is None and learn.rnn.out is None
+    child = copy.deepcopy(learn)
+    for o in (learn, child): o.resume() if stop else o.fit(1)
+    assert child.train_iter==6 and same(weights(child.model), weights(learn.model))
+
+def test_a_validation_leaves_the_outputs_of_the_batch_that_trains():
+    seen = []
+    look = on(event.after_pred, order=50)(lambda learn: learn.validate() if learn.training else None)
+    note = Callback(after_loss=lambda cb: seen.append((cb.rnn.raw_out*2).equal(cb.rnn.out)
+        and cb.rnn.out.requires_grad==cb.training))
+    mk(RNNCallback, look, note, data=sequences(), valid=sequences(2), model=Recurrent(), loss_func=F.mse_loss).fit(1)
+    assert seen==[True]*len(seen)
 
 def test_mc_dropout():
     class WordDropout(nn.Module):

@@ -258,9 +258,13 @@ class Ledger(Callback):
 
     def _ids(self, learn):
         ids,n = learn.idxs if self.ids is None else self.ids(learn),find_bs(learn.yb) or find_bs(learn.xb)
-        if ids is None: raise ValueError("A `Ledger` needs the number of each sample, and the training loader, a "
-            f"`{type(learn.dl).__name__}`, does not draw samples by numbers: `Ledger(ids=f)` takes a function, "
-            "for example `lambda learn: learn.batch[2]` if the dataset returns the numbers")
+        if ids is None:
+            kept = by_number(learn.dl) and learn.dl.persistent_workers
+            why = "does not tell them with `persistent_workers=True`: leave that out" if kept else \
+                "does not draw samples by numbers"
+            raise ValueError("A `Ledger` needs the number of each sample, and the training loader, a "
+                f"`{type(learn.dl).__name__}`, {why}. `Ledger(ids=f)` takes a function, "
+                "for example `lambda learn: learn.batch[2]` if the dataset returns the numbers")
         if not isinstance(ids, torch.Tensor): ids = np.asarray(ids)
         whole_numbers = not (ids.is_floating_point() or ids.dtype is torch.bool) if isinstance(ids, torch.Tensor) \
             else ids.dtype.kind in 'iu'

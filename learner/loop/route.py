@@ -74,7 +74,7 @@ class Whereabouts(WayBack):
         at,weights = self.position(),snapshot_of_weights(self.learn)
         now = digest({**self.learn.state}) # a validation may have changed it, which begins again
         if at and (now is None or now!=digest({**at.state})): at = with_state_back(self.learn, at)
-        self.unfinished = at and Stopped(at, in_memory=True, weights=weights, train=self.learn.dls.train)
+        self.unfinished = at and Stopped(at, in_memory=True, weights=weights)
 
     def no_way_back(self):
         "Weights of this moment are lost: the fit cannot be resumed where it is"
@@ -173,10 +173,10 @@ def running(
         route.end()
 
 def _as_left(route, stopped):
-    "The `stopped` fit, with weights and attributes as it has left them: to tell what is changed by hand later"
+    "The `stopped` fit, with weights, attributes and loader as it has left them: to tell what is changed by hand later"
     left = snapshot_of_weights(route.learn) if stopped.weights and stopped.weights.changed() else None
     return replace(stopped, weights=left and stopped.weights, weights_left=left,
-        attributes_left=route.attributes.values())
+        attributes_left=route.attributes.values(), train=route.learn.dls.train)
 
 def _note_cut(route, cbs):
     "Note where the fit can be resumed that an exception ends, and put `learn.state` back to what it was there"
@@ -185,7 +185,7 @@ def _note_cut(route, cbs):
     if route.target: route.target.snapshot.restore()
     at = with_state_back(learn, at)
     in_memory = route.target is None or route.target.in_memory
-    route.stopped = _as_left(route, Stopped(at, cbs, in_memory, train=learn.dls.train))
+    route.stopped = _as_left(route, Stopped(at, cbs, in_memory))
 
 def where_stopped(route) -> str:
     "Where a fit was stopped, and what continues it"

@@ -39,7 +39,7 @@ class Stopped:
     attributes_left:dict|None=None  # Attributes of model and loss, as the fit has left them, or as a file had them
     attributes_outside:dict|None=None # Those before the file was read, which are there until the run arrives
     changed:set=field(default_factory=set) # Hyper-parameters that were set by hand since
-    train:Any=None              # The training loader of that fit; None if it was read from a file
+    train:Any=None              # The training loader, as the fit has left it; None if it was read from a file
 
     def put_weights(self):
         "Restore the weights of the position, where they have not been changed by hand since"
@@ -146,7 +146,7 @@ class WayBack(Route):
     def _cut_validation(self, stopped):
         "Whether the last pass over a loader was a validation that begins again"
         if stopped is None or not stopped.in_memory or stopped.position.next!='validate': return False
-        return self.draws is not None and self.draws.dl is not stopped.train
+        return self.draws is not None and not self.draws.at_start
 
     @property
     def attributes(self):

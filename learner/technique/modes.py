@@ -79,7 +79,11 @@ def _last(o): return o[-1] if isinstance(o, (list,tuple)) else o
 
 class RNNCallback(Callback):
     """For models that return predictions, raw outputs, and outputs after dropout:
-    let `pred` be the first, and keep the last of the others in `raw_out` and `out`"""
+    let `pred` be the first, and keep the last of the others in `raw_out` and `out` until the batch is over"""
+    raw_out = out = None
+    outer = () # outputs of batches that a validation has interrupted
+    def before_batch(self): self.outer = *self.outer,(self.raw_out,self.out)
+    def cleanup_batch(self): *self.outer,(self.raw_out,self.out) = self.outer
     def after_pred(self):
         self.learn.pred,raw,out = self.learn.pred
         self.raw_out,self.out = _last(raw),_last(out)

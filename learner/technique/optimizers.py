@@ -90,5 +90,6 @@ def _with_closure(opt_func, groups):
 def with_closure(
     opt_func, # A class of optimizers, a `partial` of one, or a function of groups
 ): # For `opt_func`
-    "Give `step` a function that computes loss and gradients of the batch, although its signature does not demand one"
+    """Give `step` a function that computes loss and gradients of the batch once more,
+    although its signature does not demand one"""
     return partial(_with_closure, opt_func)
