@@ -1929,6 +1929,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'learner.dist.sharding.Shards.trade_all': ( 'dist/sharding.html#shards.trade_all',
                                                                                    'learner/dist/sharding.py'),
                                        'learner.dist.sharding.averaging': ('dist/sharding.html#averaging', 'learner/dist/sharding.py'),
+                                       'learner.dist.sharding.check_shardable': ( 'dist/sharding.html#check_shardable',
+                                                                                  'learner/dist/sharding.py'),
                                        'learner.dist.sharding.in_parts': ('dist/sharding.html#in_parts', 'learner/dist/sharding.py'),
                                        'learner.dist.sharding.part_like': ('dist/sharding.html#part_like', 'learner/dist/sharding.py'),
                                        'learner.dist.sharding.trade': ('dist/sharding.html#trade', 'learner/dist/sharding.py'),

@@ -197,7 +197,7 @@ def test_each_visit_once_however_often_the_run_was_stopped(tmp_path, workers):
     if not workers: assert equal(whole, cut.ledger)
 
 @pytest.mark.filterwarnings('ignore:.*fork|.*replays')
-@pytest.mark.parametrize('workers', [0, 1])
+@pytest.mark.parametrize('workers', [0, 2])
 @pytest.mark.parametrize('back', [1, 8, 12, 19])
 def test_after_going_back_it_is_what_it_was(workers, back):
     learn = make(workers=workers)

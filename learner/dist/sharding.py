@@ -184,6 +184,16 @@ class Away:
         try: yield dict(parts=dict(files=self.files, stand_ins=self.stand_ins), rest=saved)
         except BaseException: rmtree(folder, ignore_errors=True); raise
 
+# %% ../../nbs/dist/06_sharding.ipynb #check_shardable
+def check_shardable(learn):
+    "Refuse what cannot be trained in parts"
+    if any(isinstance(o, MixedPrecision) and o.amp_mode=='fp16' for o in learn.cbs): raise ValueError(
+        "`shard` does not work with `fp16`, whose steps are skipped where a process sees an overflow: "
+        "use `bf16`")
+    if learn.device.type=='cpu' and torch.accelerator.is_available(): raise ValueError(
+        "`shard` divides a model over the devices of this machine, of type "
+        f"`{torch.accelerator.current_accelerator()}`, but the model is on `cpu`: leave out `device='cpu'`")
+
 # %% ../../nbs/dist/06_sharding.ipynb #ShardedEngine
 small = 100_000 # parameters in a module that is put together and let go by itself
 
@@ -201,12 +211,7 @@ class ShardedEngine:
             "would find the model in parts: validate after epochs, and make these shorter by `ShortEpochCallback`")
     def __init__(self, learn, procs, deal, agreement, plugin):
         accelerate = extra('accelerate', 'dist', '`Distributed`')
-        if any(isinstance(o, MixedPrecision) and o.amp_mode=='fp16' for o in learn.cbs): raise ValueError(
-            "`shard` does not work with `fp16`, whose steps are skipped where a process sees an overflow: "
-            "use `bf16`")
-        if learn.device.type=='cpu' and torch.accelerator.is_available(): raise ValueError(
-            "`shard` divides a model over the devices of this machine, of type "
-            f"`{torch.accelerator.current_accelerator()}`, but the model is on `cpu`: leave out `device='cpu'`")
+        check_shardable(learn)
         self.learn,self.procs,self.deal,self.agreement = learn,procs,deal,agreement
         self.checked,self.past_meeting = False,True
         accelerator = accelerate.Accelerator(cpu=learn.device.type=='cpu')
