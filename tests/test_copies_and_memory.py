@@ -1,5 +1,5 @@
 "Copies and pickles of learners, and when their memory is free"
-import copy,gc,pickle,subprocess,sys,threading,weakref
+import copy,gc,pickle,re,subprocess,sys,threading,weakref
 import numpy as np,pytest,torch
 from torch.nn import functional as F
 from learner.all import *
@@ -88,10 +88,11 @@ def test_a_copy_goes_on_as_its_original_and_shares_nothing_with_it(how, copied):
 
 class Locked(torch.nn.Linear):
     "Holds what cannot be copied, and leaves it out of its state"
-    def __init__(self, *args): super().__init__(*args); self.lock,self.scale = threading.Lock(),1.
+    def __init__(self, *args): super().__init__(*args); self.scale = 1.; self.open()
+    def open(self): self.lock,self.words = threading.Lock(),re.compile('a+')
     def forward(self, x): return super().forward(x)*self.scale
-    def __getstate__(self): return {k:v for k,v in vars(self).items() if k!='lock'}
-    def __setstate__(self, d): super().__setstate__(d); self.lock = threading.Lock()
+    def __getstate__(self): return {k:v for k,v in vars(self).items() if k not in ('lock','words')}
+    def __setstate__(self, d): super().__setstate__(d); self.open()
 
 class Recurrent(torch.nn.Module):
     def __init__(self): super().__init__(); self.rnn,self.head = torch.nn.LSTM(1, 3),Locked(3, 1)
