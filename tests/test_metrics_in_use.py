@@ -426,7 +426,7 @@ def test_after_the_first_batch_nothing_is_left_of_the_trial():
         def after_batch(self):
             if self.learn.training:
                 seen.append((list(self.learn.recorder.phase.now), len(self.learn.cbs),
-                    {ev:len(h) for ev,h in self.learn.handlers.items()}))
+                    {ev:len(self.learn.handlers[ev]) for ev in event}))
     learner(metrics=[accuracy, F1Score(average='macro')], cbs=[Look()]).fit(2)
     assert len(seen)==8 and all(o==seen[0] for o in seen) and seen[0][0]==[]
 

@@ -269,7 +269,7 @@ def test_nothing_is_told_of_callbacks_of_the_library():
 # Cost
 def test_nothing_is_watched_after_the_first_batches():
     learn,seen = synth_learner(20, 2),[]
-    def watching(): return sum(isinstance(h, Watched) for hs in learn.handlers.values() for h in hs)
+    def watching(): return sum(isinstance(h, Watched) for ev in event for h in learn.handlers[ev])
     learn.on('before_batch')(lambda learn: seen.append((learn.epoch, watching())))
     learn.fit(3)
     assert seen[0][1]>0 and not any(n for epoch,n in seen if epoch==2)
@@ -281,7 +281,7 @@ def test_nothing_is_watched_after_the_first_batches():
 def test_without_a_recorder_nothing_is_watched():
     learn,seen = synth_learner(default_cbs=False, cbs=TrainEvalCallback, model=Unused()),[]
     learn.on('before_batch')(
-        lambda learn: seen.append(any(isinstance(h, Watched) for hs in learn.handlers.values() for h in hs)))
+        lambda learn: seen.append(any(isinstance(h, Watched) for ev in event for h in learn.handlers[ev])))
     assert warned(learn)==[] and not any(seen)
 
 def test_watching_changes_no_run():

@@ -54,7 +54,7 @@ def test_it_copies_what_other_callbacks_have_made(stream):
 
 def test_a_cpu_has_nothing_to_copy():
     heard = []
-    learn = mk(Prefetch, on('before_batch')(lambda learn: heard.append('after_draw' in learn.handlers))).fit(1)
+    learn = mk(Prefetch, on('before_batch')(lambda learn: heard.append(bool(learn.handlers['after_draw'])))).fit(1)
     assert not any(heard) and same(weights(learn.model), weights(mk().fit(1).model))
 
 def test_every_tensor_of_a_batch_is_found():

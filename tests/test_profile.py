@@ -127,7 +127,7 @@ def test_however_a_fit_ends_nothing_watches_it_any_more(place, exc):
     try: learn.fit(1)
     except (ZeroDivisionError, RuntimeError): pass
     assert (torch._C._len_torch_dispatch_stack()==0
-        and not any(type(h).__name__=='Watched' for hs in learn.handlers.values() for h in hs))
+        and not any(type(h).__name__=='Watched' for ev in event for h in learn.handlers[ev]))
     p.report()
     learn.remove_cb(Raise).fit(1)
     assert len(p.times['forward'])==6
@@ -137,7 +137,7 @@ def test_removed_in_a_fit_it_stops_watching():
     learn.fit(1, cbs=Callback(
         after_batch=lambda self: self.training and self.iter==3 and self.learn.remove_cb(Profile)))
     assert (torch._C._len_torch_dispatch_stack()==0
-        and not any(type(h).__name__=='Watched' for hs in learn.handlers.values() for h in hs))
+        and not any(type(h).__name__=='Watched' for ev in event for h in learn.handlers[ev]))
 
 def test_a_stop_may_still_come_in_a_callback_of_the_user():
     seen = []
@@ -165,7 +165,7 @@ def test_the_report_is_shown_and_plotted(clock):
 
 def test_learners_without_a_profile_pay_nothing():
     learn = synth_learner(2, 1)
-    assert all(type(h).__name__!='Watched' for hs in learn.handlers.values() for h in hs)
+    assert all(type(h).__name__!='Watched' for ev in event for h in learn.handlers[ev])
 
 @pytest.mark.parametrize('kwargs,match',
     [(dict(n=0), '`n` is 1 or more'), (dict(waits_every=0), '`waits_every` is 1 or more'),

@@ -10,13 +10,12 @@ A `Dispatcher` notifies callbacks, in their `order`, of each event; every loop d
 __all__ = ['Dispatcher', 'scope']
 
 # %% ../../nbs/core/06_dispatch.ipynb #imports
-from collections import defaultdict
 from contextlib import contextmanager
 from functools import wraps
 from fastcore.foundation import L
 from .checks import instead_of,nearest
 from .events import CancelException,cancels,event,training_loop
-from .callback import call_selected,hold,on
+from .callback import call_selected,hold,on,refer,weak
 from .callbacks import CallbackList,bring_back,chosen,without
 from .attendance import Attendance,blame,call_all,owner_of,stray
 
@@ -34,9 +33,19 @@ def in_order(cb, ev):
     "Sort key: callbacks that name `ev` in `first_at`, then the others, each by `order`"
     return ev not in cb.first_at,cb.order
 
+class HandlerTable(dict):
+    "The handlers that listen to each event, as tuples. They are looked up when it first fires"
+    loop = weak()
+    def __init__(self, loop, training, fit):
+        refer(self, 'loop', loop)
+        self.training,self.fit = training,fit
+    def __missing__(self, ev):
+        event.check(ev, f'learn({ev!r})')
+        self[ev] = self.loop.listeners(ev, self.training, self.fit)
+        return self[ev]
+
 class Handlers:
     "The handlers that listen to each event, in order, in the current `mode`"
-    fired_with = {} # `{event: other}`: fire `event` also if only `other` has listeners
     def __init__(self,
         cbs:CallbackList, # The callbacks
     ):
@@ -63,19 +72,16 @@ class Handlers:
 
     def _choose(self):
         key = self._training,self._mode=='fit'
-        if key not in self._tables: self._tables[key] = self._table()
+        if key not in self._tables: self._tables[key] = HandlerTable(self, *key)
         self.handlers = self._tables[key]
 
-    def _table(self):
-        heard = defaultdict(list)
-        for cb in self.cbs:
-            for ev in cb.heard_events(): heard[ev].append(cb)
-        res = {ev:hs for ev,cbs in heard.items() if (hs := self._listeners(ev, cbs))}
-        return {ev:() for ev,other in self.fired_with.items() if other in res} | res
-
-    def _listeners(self, ev, cbs):
-        heard = [(cb, h) for cb in cbs if (h := cb.handler(ev)) and self.hears(cb, ev)]
-        hs = [h for _,h in sorted(heard, key=lambda o: in_order(o[0], ev))]
+    def listeners(self,
+        ev:str, # Name of an event
+        training:bool, # In a training phase
+        fit:bool, # In a fit
+    ) -> tuple: # Bound methods, or a `Watched` of each
+        "The handlers of `ev`, in order, that the flags of their callbacks let through"
+        hs = [h for cb in self.ordered_cbs(ev) if cb.listens(ev, training, fit) for h in [cb.handler(ev)]]
         for w in self._watchers:
             events = vars(w).get('events', getattr(type(w), 'events', None)) # a callback's `getattr` asks its Learner
             if events is None or ev in events: hs = [h if owner_of(h) is w else Watched(h, ev, w) for h in hs]
@@ -126,26 +132,17 @@ class Notifier(Handlers):
         *args, **kwargs # For the handlers
     ):
         "Notify every callback that listens to `ev`, in order"
-        try: hs = self.handlers[ev]
-        except (KeyError,TypeError): hs = None
-        if hs is None:
-            if isinstance(ev, (list,tuple)):
-                for o in ev: self(o, *args, **kwargs)
-                return
-            hs = self._custom(ev)
-        for h in hs:
+        if not isinstance(ev, str): return self._each(ev, *args, **kwargs)
+        for h in self.handlers[ev]:
             if self._gone and id(owner_of(h)) in self._gone: continue # removed by one before it
             try: h(*args, **kwargs)
             except BaseException as e: blame(e, h, ev); raise
 
-    def _custom(self, ev):
-        "Handlers of an event that is not in the table: one without listeners, or one of the user's own"
-        if not isinstance(ev, str): raise TypeError(f"An event is a name, or a list of names, but got {ev!r:.100}. "
-            "To call the model, write `learn.model(…)`")
-        if ev in event: return ()
-        event.check(ev, f'learn({ev!r})')
-        self.handlers[ev] = self._listeners(ev, self.cbs)
-        return self.handlers[ev]
+    def _each(self, evs, *args, **kwargs):
+        "Notify of several events"
+        if not isinstance(evs, (list,tuple)): raise TypeError("An event is a name, or a list of names, "
+            f"but got {evs!r:.100}. To call the model, write `learn.model(…)`")
+        for ev in evs: self(ev, *args, **kwargs)
 
     def __getattr__(self, k):
         if hasattr(type(self), k): return object.__getattribute__(self, k) # a property failed: raise its error again
@@ -157,7 +154,7 @@ class Notifier(Handlers):
         if self._announced is e: return
         self._announced = self.exc = e
         if isinstance(e, Exception) and (where := self.where_note()): e.add_note(where)
-        try: call_all(self.handlers.get('after_exception', ()), 'after_exception', e)
+        try: call_all(self.handlers['after_exception'], 'after_exception', e)
         finally: self.exc = None
 
     def ends_early(self, e): # The exception that ends the innermost scope
@@ -330,18 +327,18 @@ def scope(f): # A method whose name is `_` and that of the scope, such as `_batc
         try:
             now.scopes.append(nm)
             try:
-                if before in now.handlers: fire_before(self, before)
+                if now.handlers[before]: fire_before(self, before)
                 f(self)
             except cancel as e: fire_after_cancel(self, nm, e)
-            if after in now.handlers: fire_after(self, after)
+            if now.handlers[after]: fire_after(self, after)
         except BaseException as e:
             err = outgoing(self, e)
             try:
-                if cleanup in now.handlers: fire_cleanup(self, cleanup, err)
+                if now.handlers[cleanup]: fire_cleanup(self, cleanup, err)
                 raise err
             finally: err = None # or the traceback would keep this frame alive
         else:
-            if cleanup in now.handlers: fire_cleanup(self, cleanup)
+            if now.handlers[cleanup]: fire_cleanup(self, cleanup)
         finally:
             now.scopes.pop()
             if now.not_begun: now.not_begun.pop(len(now.scopes), None)

@@ -115,7 +115,7 @@ class Event(_Union, str):
 # %% ../../nbs/core/02_events.ipynb #event
 @cache
 def _may_be_event(start): # many names are checked, and most begin otherwise
-    return bool(get_close_matches(start, Events.prefixes, n=1))
+    return bool(get_close_matches(start, Events.prefixes, n=1, cutoff=.7))
 
 class Events:
     "All events as attributes: `event.before_fit == 'before_fit'`"

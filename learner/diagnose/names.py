@@ -284,5 +284,6 @@ def misspelt(
     learn, # A learner
 ) -> list: # Of texts
     "What is misspelt, or done at a moment without effect, in the code of the user's callbacks"
-    functions = {id(cb):functions_of(cb) for cb in learn.cbs}
-    return [s for cb in learn.cbs if not _of_library(cb) for s in check_names(cb, learn, functions)]
+    own = [cb for cb in learn.cbs if not _of_library(cb)]
+    functions = {id(cb):functions_of(cb) for cb in learn.cbs} if own else {}
+    return [s for cb in own for s in check_names(cb, learn, functions)]

@@ -47,7 +47,7 @@ class Route:
         "Index and batch, for each batch of the running phase"
         learn,it,i = self.learn,iter(self.learn.dl),0
         while i!=learn.stop_at and not (learn.training and learn.steps_done):
-            if 'before_draw' in learn.handlers: learn('before_draw')
+            if learn.handlers['before_draw']: learn('before_draw')
             if (b := next(it, END)) is END: break
             yield i,b
             i += 1
@@ -110,7 +110,6 @@ of_phase = *of_batch,'n_iter','iter','stop_at'
 
 class LoopState(OwnLosses):
     "How far a loop is, what bounds it, and what it works with"
-    fired_with = dict(after_loss='before_backward') # both can change the loss
     def __init__(self):
         super().__init__()
         self.route,self.results,self.limits,self.to_validate = Route(self),Row(),{},{}
@@ -341,7 +340,7 @@ class Loop(Phases):
     def all_batches(self):
         "Run each batch of the phase"
         for i,b in self.route.batches():
-            if 'after_draw' in self.handlers:
+            if self.handlers['after_draw']:
                 self.iter,self.batch = i,b
                 self('after_draw')
                 b = self.batch # a callback may have replaced it
@@ -357,10 +356,10 @@ class Loop(Phases):
     def _forward(self):
         usual = isinstance(self.xb, positional)
         self.pred = self.model(*self.xb) if usual else call_model(self)
-        if 'after_pred' in self.handlers: self('after_pred')
+        if self.handlers['after_pred']: self('after_pred')
         self.loss_grad = self.loss = (self.loss_func(self.pred, *self.yb)
             if usual and self.yb and self.loss_func is not None else find_loss(self))
-        if 'after_loss' in self.handlers: announce_loss(self)
+        if self.handlers['after_loss'] or self.handlers['before_backward']: announce_loss(self) # both may change it
 
     def _do_grad_opt(self):
         self._backward_done = False
@@ -368,9 +367,9 @@ class Loop(Phases):
         self._backward()
         try:
             self._step()
-            if 'before_zero_grad' in self.handlers: self('before_zero_grad')
+            if self.handlers['before_zero_grad']: self('before_zero_grad')
             drop_grads(self.opt)
-            if 'after_zero_grad' in self.handlers: self('after_zero_grad')
+            if self.handlers['after_zero_grad']: self('after_zero_grad')
         except CancelBatchException:
             if self.opt_step>steps: drop_grads(self.opt) # they have been used, and are not for the next batch
             raise

@@ -241,7 +241,7 @@ class ResumableRoute(Pauses):
             it,first,announced = self._open()
         for i in count(first) if stop is None else range(first, stop):
             if n_step is not None and learn.opt_step>=n_step: break
-            if 'before_draw' in learn.handlers and not (announced and i==first):
+            if learn.handlers['before_draw'] and not (announced and i==first):
                 self.next_batch = i
                 learn('before_draw')
                 if fit: self.resume_point = None # a position that was noted in it is over

@@ -84,7 +84,7 @@ class _WithLoss:
         try: learn.pred,learn.loss = self.both(learn.xb, learn.yb)
         finally: _set_forward(learn.model, compiled)
         learn.loss_grad = learn.loss
-        if 'after_loss' in learn.handlers: announce_loss(learn)
+        announce_loss(learn)
 
 # %% ../../nbs/speed/03_compile.ipynb #Compile
 class Compile(Callback):
@@ -138,7 +138,7 @@ class Compile(Callback):
     def before_train(self):
         learn = self.learn
         if self.whole is None: return
-        if 'after_pred' not in learn.handlers: learn.forward_with = self.whole; return
+        if not learn.handlers['after_pred']: learn.forward_with = self.whole; return
         waiting = ', '.join(f'`{o.name}`' for o in learn.ordered_cbs('after_pred') if o.run_train)
         if not self.trying: warnings.warn(f"`Compile` compiles the model without its loss, because {waiting} waits for "
             "`after_pred`, a moment between the two")

@@ -18,7 +18,7 @@ def learners(names):
         if k.startswith('_') or isinstance(o, type) or not hasattr(o, 'cbs') or not hasattr(o, 'ordered_cbs'): continue
         hooks = ([len(m._forward_hooks)+len(m._forward_pre_hooks)+len(m._backward_hooks) for m in o.model.modules()]
             if hasattr(o, 'model') else [])
-        res[k] = dict(cbs=sorted(cb.name for cb in o.cbs), handlers={str(ev):len(hs) for ev,hs in o.handlers.items()},
+        res[k] = dict(cbs=sorted(cb.name for cb in o.cbs), handlers={str(ev):len(o.handlers[ev]) for ev in event},
             hooks=hooks, **{n:count(o, n) for n in ('epoch','train_iter','opt_step','mode')})
     return res
 
