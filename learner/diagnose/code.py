@@ -66,9 +66,12 @@ def _pairs(tree):
 
 # %% ../../nbs/diagnose/02_code.ipynb #Reader
 def _expects_missing(o):
-    "Whether `o` is a `try` that goes on where an attribute is missing"
-    caught = [name for h in getattr(o, 'handlers', ()) for name in ast.walk(h.type or ast.Name('Exception'))]
-    return any(isinstance(c, ast.Name) and c.id in ('AttributeError','Exception','BaseException') for c in caught)
+    "Whether `o` is a `try`, or a `with suppress(…)`, that goes on where an attribute is missing"
+    caught = [h.type or ast.Name('Exception') for h in getattr(o, 'handlers', ())] # of a `try`
+    for c in (w.context_expr for w in getattr(o, 'items', ())): # of a `with`
+        if isinstance(c, ast.Call) and (_dotted(c.func) or ' ')[-1]=='suppress': caught += c.args
+    names = {c.id for t in caught for c in ast.walk(t) if isinstance(c, ast.Name)}
+    return not names.isdisjoint(('AttributeError','Exception','BaseException'))
 
 class _Reader:
     "Collects what a syntax tree does with the attributes of `names`, which are variables and their owners"
