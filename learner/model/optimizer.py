@@ -35,7 +35,10 @@ def make_opt(
     if lr is not None:
         for g,r in zip(res, values_for(res, lr)): g['lr'] = r
     try: opt = opt_func(res)
-    except TypeError as e: e.add_note("raised by `opt_func`, which is called with a list of parameter groups"); raise
+    except TypeError as e:
+        e.add_note("raised by `opt_func`, which is called with nothing but a list of parameter groups: "
+            "dicts, which have the `lr`")
+        raise
     if not isinstance(opt, torch.optim.Optimizer):
         raise TypeError(f"`{short_name(opt_func)}` must return a `torch.optim.Optimizer`, but returned {opt!r}")
     if 'wd' in hypers(opt) and any(get_hyper(opt, 'wd')): spare(opt, no_decay)
