@@ -107,7 +107,7 @@ notes = {
     'splitter':           (lambda: Learner(dls(), nn.Linear(3,2), nn.CrossEntropyLoss(), Adam, 1e-3, accuracy).fit(1),
         "raised by the splitter `accuracy`, which is called with the model"),
     'opt_func':           (lambda: mk(opt_func=lambda: torch.optim.SGD).fit(1),
-        "raised by `opt_func`, which is called with nothing but a list of parameter groups: dicts, which have the `lr`"),
+        "raised by `opt_func`, which is called with nothing but a list of parameter groups: dicts, which have the"),
     'sample':             (lambda: mk().predict(ds[0]), "leave out the target of a sample, as in `predict(x)`"),
     'list of inputs':     (lambda: mk().predict([*ds[0]]), "several are a tuple: write `predict((x1, x2))`")}
 @pytest.mark.parametrize('what', notes)
