@@ -80,7 +80,7 @@ def test_an_error_ends_all(ev, rank):
     res = together(2, 'act', 'error', ev, rank, at=0 if ev in ('before_fit','before_epoch','before_train') else 3)
     mine,other = res[rank],res[1-rank]
     assert mine['exc'][:2]==('ValueError', 'oops') and all(o['seconds']<20 for o in res)
-    assert other['model']=='Head' and other['deal'] is None
+    assert other['model']=='Head' and other['peers'] is None
     if ev=='cleanup_fit': assert other['exc'] is None; return # all is over, in the other too
     assert f'in process {rank} of 2' in mine['exc'][2]
     kind,text,notes = other['exc']

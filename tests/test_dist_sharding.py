@@ -58,7 +58,7 @@ def test_what_one_does_in_parts(ev, what, tmp_path):
     """A cancel or a stop in one process is one in all; after an error, the model is that of the last whole moment,
     and the fit cannot be resumed from the middle"""
     res = together(2, 'act', what, ev, shard=True, folder=str(tmp_path))
-    assert all(o['model']=='Head' and o['deal'] is None and o['seconds']<30 for o in res)
+    assert all(o['model']=='Head' and o['peers'] is None and o['seconds']<30 for o in res)
     if what=='error':
         assert res[1]['exc'][:2]==('ValueError', 'oops') and res[0]['exc'][0] in ('ProcessFailed','RuntimeError')
         if ev not in ('after_train','before_validate'): assert all(o['at'] is None for o in res)

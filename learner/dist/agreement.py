@@ -46,16 +46,16 @@ def odd_one(
 # %% ../../nbs/dist/04_agreement.ipynb #Agreement
 class Agreement:
     "Tells other processes what happens in this one, and takes part in what happens there"
-    def __init__(self, learn, procs, deal):
-        self.learn,self.procs,self.deal = learn,procs,deal
+    def __init__(self, learn, peers):
+        self.learn,self.procs = learn,peers.procs
         self.engine = None     # runs training batches
         self.metrics = None    # the `Others` of those of training
         self.averaging = False # gradients are on their way
         self.heard = None      # the cancel or stop that all know of
         self.failed = False
         self.all_know = False  # of the exception that ends the fit
-        self.cancels,self.stops = Cancels(procs, self),Stops(learn, procs, deal, self)
-        procs.listen(self.hear, self.parted, self.stops.wish, self.place)
+        self.cancels,self.stops = Cancels(self.procs, self),Stops(learn, peers, self)
+        self.procs.listen(self.hear, self.parted, self.stops.wish, self.place)
 
     def close(self):
         self.procs.listen()
@@ -167,28 +167,29 @@ class Cancels:
 class Stops:
     "Stops of all processes at the same pause; in a validation, each stops at its next one"
     every = .1 # seconds after which a validation looks for a note
-    def __init__(self, learn, procs, deal, agreement):
-        self.learn,self.procs,self.deal,self.agreement,self.looked = learn,procs,deal,agreement,monotonic()
+    def __init__(self, learn, peers, agreement):
+        self.learn,self.procs,self.agreement,self.looked = learn,peers.procs,agreement,monotonic()
+        self.waiting = peers.stops # until all processes know
 
     def begin(self):
         "Take over the stops that came before all processes were connected"
         route = self.learn.route
-        self.deal.stops += [o for o in route.requests if o.stops]
+        self.waiting += [o for o in route.requests if o.stops]
         route.requests[:] = [o for o in route.requests if not o.stops]
 
     def wish(self):
         "News of stops that wait in this process"
-        return ('stop',) if self.deal.stops else None
+        return ('stop',) if self.waiting else None
 
     def expect(self):
         "Stop at the coming pause, which all processes come to"
-        mine,self.deal.stops[:] = [*self.deal.stops],[]
+        mine,self.waiting[:] = [*self.waiting],[]
         self.learn.route.requests.append(Request(lambda: self._stop(mine), stops=True))
 
     def in_validation(self):
         "Stop before the next batch of a validation, where this process has to, or finds the note of another"
         if not self.learn.route.can_stop: return
-        if self.deal.stops: self.procs.stop_note.leave('')
+        if self.waiting: self.procs.stop_note.leave('')
         else:
             if (now := monotonic())-self.looked<self.every: return
             self.looked = now
@@ -214,4 +215,4 @@ class Stops:
 
     def close(self):
         "Keep the stops which came after the last meeting"
-        self.learn.route.requests.extend(self.deal.stops)
+        self.learn.route.requests.extend(self.waiting)

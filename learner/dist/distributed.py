@@ -34,7 +34,7 @@ from ..result.preds import GatherPredsCallback
 from ..resume.checkpoint import SigtermHandler
 from ..resume.rewind import Rewind
 from .processes import num_distrib,processes
-from .shares import Deal,share_of
+from .shares import Peers,share_of
 from .merging import Others,merge_phase
 from .agreement import Agreement
 from .engine import Engine,SyncedNorms,let_sum_be_whole,weigh
@@ -149,9 +149,9 @@ class Membership:
     "What a learner has while it trains together with other processes, from `begin` to `end`"
     def __init__(self, learn, timeout):
         self.learn,self.undo,self.procs = learn,ExitStack(),processes(timeout)
-        self.deal = learn.route.deal = Deal(self.procs)
-        self.undo.callback(setattr, learn.route, 'deal', None)
-        self.agreement = Agreement(learn, self.procs, self.deal)
+        self.peers = learn.route.peers = Peers(self.procs)
+        self.undo.callback(setattr, learn.route, 'peers', None)
+        self.agreement = Agreement(learn, self.peers)
         self.undo.callback(self.agreement.close)
 
     def begin(self,
@@ -163,7 +163,7 @@ class Membership:
         if not self.procs.is_first: self.undo.callback(Quiet(learn).end)
         if fit and sync_bn: self.undo.callback(SyncedNorms(learn).end)
         take_over(learn, self.procs)
-        self.seeds = self.deal.seeds = OwnSeeds(learn, self.procs)
+        self.seeds = self.peers.deal.seeds = OwnSeeds(learn, self.procs)
 
     def begin_train(self,
         make_engine, # `make_engine(self)`, where there is none, or that of before trains other parameters
@@ -175,7 +175,7 @@ class Membership:
         self._tell_metrics()
         if agreement.engine is None: # all are here, and make it together
             agreement.engine = make_engine(self)
-            self.deal.pausing = agreement.engine.pausing
+            self.peers.pausing = agreement.engine.pausing
         elif expecting: agreement.engine.expects_backward = True
 
     def close_engine(self):
@@ -187,7 +187,7 @@ class Membership:
         if phase.others is not None: return
         self.agreement.metrics = phase.others = Others(self.procs, phase)
         self.undo.callback(setattr, phase, 'others', None)
-        self.deal.noting = phase.whole
+        self.peers.noting = phase.whole
 
     def _handle_sigterm(self):
         sigterm = SigtermHandler(self.learn)
@@ -259,14 +259,14 @@ class Distributed(Callback):
         self.learn.forward_with,self.compared = self.engine.forward,False
 
     def _make_engine(self, member):
-        shared = self.learn,member.procs,member.deal,member.agreement
+        shared = self.learn,member.peers,member.agreement
         if self.shard: return ShardedEngine(*shared, None if self.shard is True else self.shard)
         return Engine(*shared, self.kwargs)
 
     @property
     def engine(self): return self.member.agreement.engine
     @property
-    def size(self): return self.member.deal.size(self.learn) # of the whole batch
+    def size(self): return self.member.peers.deal.size(self.learn) # of the whole batch
 
     def before_draw(self):
         if not self.learn.training: self.member.agreement.stops.in_validation()
@@ -278,11 +278,11 @@ class Distributed(Callback):
         if takes_whole(self.learn): join_batch(self.learn, self.member.procs, self.size)
     def after_loss(self):
         if takes_whole(self.learn): return
-        deal = self.member.deal
+        deal = self.member.peers.deal
         if self.learn.training: let_sum_be_whole(self.learn, deal)
         if deal.is_spare(self.size): leave_out(self.learn)
     def before_backward(self):
-        self.engine.begin_backward(empty=weigh(self.learn, self.member.procs, self.member.deal, self.count))
+        self.engine.begin_backward(empty=weigh(self.learn, self.member.peers, self.count))
         self.member.agreement.averaging = True
     def after_backward(self): self.engine.end_backward(); self.member.agreement.averaging = False
     def before_step(self): self.engine.average()

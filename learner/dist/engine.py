@@ -106,9 +106,9 @@ class Averaged:
 # %% ../../nbs/dist/05_engine.ipynb #Engine
 class Engine:
     "Runs batches so that their gradients are averaged over the processes, or wait for those of later ones"
-    def __init__(self, learn, procs, deal, agreement, kwargs):
-        self.learn,self.procs,self.deal,self.agreement = learn,procs,deal,agreement
-        self.averaged = Averaged(learn, procs, kwargs)
+    def __init__(self, learn, peers, agreement, kwargs):
+        self.learn,self.procs,self.deal,self.agreement = learn,peers.procs,peers.deal,agreement
+        self.averaged = Averaged(learn, self.procs, kwargs)
         self.accumulates = False # gradients of the batch are not averaged, but added to those that wait for their step
         self.has_local_grads = False # since the last step, gradients were added without averaging
         self.past_meeting = True # the last one of the batch
@@ -201,32 +201,32 @@ class SyncedNorms:
 def let_sum_be_whole(learn, deal):
     "Multiply a loss that is a sum, so that it is about that of the whole batch, before callbacks add something to it"
     if not is_summed(learn): return
-    n = deal.n_parts(deal.size(learn))
+    n = deal.n_with_samples(deal.size(learn))
     learn.loss,learn.loss_grad = learn.loss*n,learn.loss_grad*n
 
 def quotient(a, b):
     "`a/b` of numbers or tensors, and NaN for 0/0"
     return a/b if isinstance(b, torch.Tensor) or b else nan
 
-def weigh(learn, procs, deal, count=None) -> bool: # Whether this process has no items of the batch
+def weigh(learn, peers, count=None) -> bool: # Whether this process has no items of the batch
     "Let the loss be logged as that of the whole batch, and differentiated with the weight of this process"
-    size,acc,summed = deal.size(learn),accumulation(learn),is_summed(learn)
-    spare,count = deal.is_spare(size),count or (acc and acc.count)
-    items = 0 if spare else n_items(learn, count)
-    samples = 0 if spare else n_samples(learn) or 1
-    loss = learn.loss.detach()
-    on_host = loss.device.type=='cpu' # there, numbers take a fraction of the time of operations on tensors
-    number = float if on_host else partial(torch.as_tensor, dtype=torch.float64, device=loss.device)
-    n,value = map(number, (items, loss))
-    w = number(samples>0) if summed else n
-    total,n_all,bs_all = procs.meet([weighted(value, w), n, samples])
-    deal.totals = bs_all,n_all if on_host else n_all.to(loss.dtype)
-    parts = deal.n_parts(size)
-    # a recorder divides a sum by the samples that it sees
-    mean = total/parts*max(samples, 1)/bs_all if summed else quotient(total, n_all)
-    learn.loss = torch.as_tensor(mean, dtype=loss.dtype)
-    share = (w/parts if summed else n/(n_all+(n_all==0)))*procs.n
-    if not on_host: learn.loss_grad = learn.loss_grad*share.to(loss.dtype)
+    size,acc,summed = peers.deal.size(learn),accumulation(learn),is_summed(learn)
+    spare,count = peers.deal.is_spare(size),count or (acc and acc.count)
+    samples,items = (0,0) if spare else (n_samples(learn) or 1, n_items(learn, count))
+    dtype,device = learn.loss.dtype,learn.loss.device
+    on_host = device.type=='cpu' # there, numbers take a fraction of the time of operations on tensors
+    number = float if on_host else partial(torch.as_tensor, dtype=torch.float64, device=device)
+    loss,items = number(learn.loss.detach()),number(items)
+    weight = number(samples>0) if summed else items
+    total,all_items,all_samples = peers.procs.meet([weighted(loss, weight), items, samples])
+    peers.totals = all_samples,all_items if on_host else all_items.to(dtype)
+    if summed: # each process has multiplied its sum by their number
+        n = peers.deal.n_with_samples(size)
+        logged,share = total/n*max(samples, 1)/all_samples,weight/n # a recorder divides it by the samples that it sees
+    else: logged,share = quotient(total, all_items),weight/(all_items+(all_items==0))
+    learn.loss = torch.as_tensor(logged, dtype=dtype)
+    share = share*peers.procs.n # the engine divides by it
+    if not on_host: learn.loss_grad = learn.loss_grad*share.to(dtype)
     elif share!=1: learn.loss_grad = learn.loss_grad*share
     # on a device, only a count of your own is waited for: means of torch over nothing have no gradient
-    return spare or bool((on_host or count or says_its_items(loss_of(learn))) and not w)
+    return spare or bool((on_host or count or says_its_items(loss_of(learn))) and not weight)

@@ -209,10 +209,10 @@ class ShardedEngine:
         "Refuse an inference in the middle of training, when the model is in parts"
         if self.is_split: raise ValueError("With `shard`, a validation or prediction in the middle of an epoch "
             "would find the model in parts: validate after epochs, and make these shorter by `ShortEpochCallback`")
-    def __init__(self, learn, procs, deal, agreement, plugin):
+    def __init__(self, learn, peers, agreement, plugin):
         accelerate = extra('accelerate', 'dist', '`Distributed`')
         check_shardable(learn)
-        self.learn,self.procs,self.deal,self.agreement = learn,procs,deal,agreement
+        self.learn,self.peers,self.procs,self.agreement = learn,peers,peers.procs,agreement
         self.checked,self.past_meeting = False,True
         accelerator = accelerate.Accelerator(cpu=learn.device.type=='cpu')
         accelerator.state.fsdp_plugin = plugin or accelerate.FullyShardedDataParallelPlugin(fsdp_version=2,
@@ -256,14 +256,14 @@ class ShardedEngine:
     def pausing(self, due):
         "Have the whole model in all processes, because this one needs it; or stand-ins here, if these will do"
         alone = self.is_split and all(o.in_parts for o in due)
-        if alone: self.away = self.deal.parts = Away(self.shards, self.procs)
+        if alone: self.away = self.peers.shards = Away(self.shards, self.procs)
         elif self.is_split: self.procs.meet(news=('whole',))
         try: yield
         finally: self._put_back()
 
     def _put_back(self):
         if self.away: self.away.put_back()
-        self.away = self.deal.parts = None
+        self.away = self.peers.shards = None
 
     def write_parts(self, folder):
         "Write the parts of this process; all processes do this at the same time"

@@ -29,23 +29,17 @@ def share_of(
 class Deal:
     "Deals each batch to the processes"
     bundle = 64 # batches of indices in a message
-    pausing = staticmethod(nullcontext) # around what is due at a pause, with a list of it as argument
-    parts = None # while a file is written without tensors of which each process has a part: saves these
-    noting = nullcontext # around the note of a position in training
     seeds = None # gives each process random numbers of its own
     def __init__(self,
         procs:Processes, # Those that take part
-    ):
-        self.procs = procs
-        self.totals = None # samples and items of the running training batch in all processes
-        self.stops = [] # which wait until all processes know
+    ): self.procs = procs
 
     def begin_pass(self,
         at_start, # State of the generators when the pass began, if a fit can resume it
     ):
         if self.seeds is not None: self.seeds.begin_pass(at_start)
 
-    def part(self, n): return share_of(n, self.procs.rank, self.procs.n)
+    def rows(self, n): return share_of(n, self.procs.rank, self.procs.n)
 
     def indices(self, it):
         "The batches of indices that `it` gives in the first process"
@@ -54,16 +48,17 @@ class Deal:
     def share(self, idxs, i):
         "What this process loads of the indices of batch `i`: at least one"
         if self.seeds is not None: self.seeds.begin_load(i)
-        mine = idxs[self.part(len(idxs))]
+        mine = idxs[self.rows(len(idxs))]
         return mine if len(mine) else idxs[:1] # of an array, `or` would ask for the truth
 
     def batches(self, begin):
-        """The part of this process of each batch that the iterator which `begin` makes gives in the first process,
+        """The share of this process of each batch that the iterator which `begin` makes gives in the first process,
         and the size of the whole batch"""
         it = begin() if self.procs.is_first else None
-        while part := self.procs.hand_out(lambda: self._parts(next(it, None))): yield part
+        while share := self.procs.hand_out(lambda: self._shares(next(it, None))): yield share
 
-    def _parts(self, b):
+    def _shares(self, b):
+        "What each process gets of batch `b`, and its size"
         procs = self.procs
         if b is None: return [None]*procs.n
         n = find_bs(b)
@@ -80,7 +75,7 @@ class Deal:
         draws = learn.route.draws
         return len(learn.idxs) if draws.deals_indices else draws.cut_from
 
-    def n_parts(self,
+    def n_with_samples(self,
         size:int, # Of the whole batch
     ) -> int:
         "How many processes have samples of it"
@@ -90,5 +85,18 @@ class Deal:
         size:int, # Of the whole batch
     ) -> bool:
         "Whether the batch of this process is a spare one"
-        rows = self.part(size)
+        rows = self.rows(size)
         return rows.start==rows.stop
+
+# %% ../../nbs/dist/02_shares.ipynb #Peers
+class Peers:
+    "The other processes of a run, as its route sees them"
+    pausing = staticmethod(nullcontext) # around what is due at a pause, with a list of it as argument
+    noting = nullcontext # around the note of a position in training
+    shards = None # while a file is written without the tensors of a divided model: saves these
+    def __init__(self,
+        procs:Processes, # Those that take part
+    ):
+        self.procs,self.deal = procs,Deal(procs)
+        self.totals = None # samples and items of the running training batch in all processes
+        self.stops = [] # which wait until all processes know

@@ -31,7 +31,7 @@ END = object() # what `next` gives when a loader has no more batches
 class Route:
     "Takes a run through its epochs, an epoch through its phases, a phase through its batches"
     resuming = False # on the way to where an earlier run was stopped
-    learn,deal = weak(),None # `deal`: deals batches to several processes, see `Draws`
+    learn,peers = weak(),None # `peers`: the other processes of the run, if there are any, see `Peers`
     def __init__(self, learn): refer(self, 'learn', learn)
 
     def epochs(self):
@@ -59,11 +59,11 @@ class Route:
 
     def decided(self, f):
         "What `f` returns, for all of several processes in the first one: their clocks differ"
-        return f() if self.deal is None else self.deal.procs.from_first(f)
+        return f() if self.peers is None else self.peers.procs.from_first(f)
 
     def whole(self, samples, items):
         "How many samples and items a training batch has in all processes, if this one has so many of them"
-        return (samples,items) if self.deal is None else self.deal.totals
+        return (samples,items) if self.peers is None else self.peers.totals
 
     def aside(self, resumable=False):
         "Around any inference; `resumable` if training could be resumed where it is"

@@ -110,7 +110,7 @@ class Pauses(Whereabouts):
     def end(self): self.target,self.resume_point,self.unfinished,self.requests,self.cbs = None,None,None,[],()
 
     def request(self, f, stops=False, in_parts=False):
-        waiting = self.deal.stops if stops and self.deal is not None else self.requests # until all processes know
+        waiting = self.peers.stops if stops and self.peers is not None else self.requests # until all processes know
         waiting.append(Request(f, stops, in_parts))
 
     def pause(self, before, batch=0, announced=False):
@@ -120,7 +120,7 @@ class Pauses(Whereabouts):
         if resumable: self.resume_point = self.here(batch, announced) if within else Position.of(learn, before)
         moves = resumable and within # the next batch begins
         if due := self.due_requests(resumable) if self.requests else ():
-            if self.deal is None: self._carry_out(due)
+            if self.peers is None: self._carry_out(due)
             else: self._carry_out_with_help(due, partial(self.here, batch, announced) if moves else None)
         if moves: self.resume_point = None
 
@@ -144,9 +144,9 @@ class Pauses(Whereabouts):
     def _carry_out_with_help(self, due, here):
         "Do what is due when others have given their part of it. `here()` reads a position that the next batch moves on"
         if here: self.resume_point = None # until then, gradients may be those of this process alone
-        with self.deal.pausing(due): # a model may be in parts
+        with self.peers.pausing(due): # a model may be divided
             if here:
-                with self.deal.noting(): self.resume_point = here()
+                with self.peers.noting(): self.resume_point = here()
             self._carry_out(due)
 
 # %% ../../nbs/loop/06_route.ipynb #running
@@ -256,7 +256,8 @@ class ResumableRoute(Pauses):
         learn,target = self.learn,self.target
         fit = learn.training and learn.mode=='fit'
         parts = learn.searches.parts(learn, learn.dl) if fit else None
-        self.draws = Draws(learn.dl, resumable=fit, carry=fit and self.carry, parts=parts, deal=self.deal)
+        deal = self.peers and self.peers.deal
+        self.draws = Draws(learn.dl, resumable=fit, carry=fit and self.carry, parts=parts, deal=deal)
         learn.iter = -1 # no batch of this phase has been drawn
         if fit: self.resume_point = None
         if not fit or target is None: return iter(self.draws),0,False
@@ -271,14 +272,14 @@ class ResumableRoute(Pauses):
         learn = self.learn
         learn.iter = i
         if not learn.training or learn.mode!='fit': return
-        alone = self.deal is None # else gradients may wait that are of this process alone
+        alone = self.peers is None # else gradients may wait that are of this process alone
         self.resume_point = self.here(i, True, exact=alone and getattr(learn.dl, 'num_workers', 0)>0)
 
     @contextmanager
     def aside(self, resumable=False):
         noted = resumable and self.resume_point is None
         if noted:
-            with nullcontext() if self.deal is None else self.deal.noting():
+            with nullcontext() if self.peers is None else self.peers.noting():
                 self.resume_point = self.here(self.next_batch)
         before = self.draws,self.next_batch,self.outer_pass
         if self.outer_pass is None and self.draws is not None: self.outer_pass = self.draws,self.learn.iter

@@ -116,7 +116,7 @@ class GradientAccumulation(Callback):
     def _compare(self):
         "Warn of a loss that compares samples, or averages over something else: its batches do not add up to one"
         learn,first = self.learn,self.first
-        n,apart = n_samples(learn),learn.route.deal is not None # several processes have parts of each batch
+        n,apart = n_samples(learn),learn.route.peers is not None # several processes have shares of each batch
         if self.count is not None or not n or apart or not average_unknown(learn): self.first = None; return
         first.append((n_items(learn), learn.loss.detach(), (map_tensors(torch.Tensor.detach, learn.pred), *learn.yb)))
         if len(first)<2: return
