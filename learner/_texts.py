@@ -295,11 +295,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Dispatcher.announce_error': 'Parameters:\n\n- `e`: The exception that ended a scope',
  'Dispatcher.ends_early': 'Parameters:\n\n- `e`: The exception that ends the innermost scope',
  'Dispatcher.hears': 'Parameters:\n\n- `cb`: A callback that is attached\n- `ev`: Name of an event',
- 'Dispatcher.listeners': 'Parameters:\n'
-                         '\n'
-                         '- `ev`: Name of an event\n'
-                         '- `training`: In a training phase\n'
-                         '- `fit`: In a fit',
  'Dispatcher.on': 'Parameters:\n'
                   '\n'
                   '- `ev`: An event, with or without a filter, or several combined with `|`\n'

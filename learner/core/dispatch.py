@@ -41,7 +41,7 @@ class HandlerTable(dict):
         self.training,self.fit = training,fit
     def __missing__(self, ev):
         event.check(ev, f'learn({ev!r})')
-        self[ev] = self.loop.listeners(ev, self.training, self.fit)
+        self[ev] = self.loop._listeners(ev, self.training, self.fit)
         return self[ev]
 
 class Handlers:
@@ -75,11 +75,7 @@ class Handlers:
         if key not in self._tables: self._tables[key] = HandlerTable(self, *key)
         self.handlers = self._tables[key]
 
-    def listeners(self,
-        ev:str, # Name of an event
-        training:bool, # In a training phase
-        fit:bool, # In a fit
-    ) -> tuple: # Bound methods, or a `Watched` of each
+    def _listeners(self, ev, training, fit):
         "The handlers of `ev`, in order, that the flags of their callbacks let through"
         hs = [h for cb in self.ordered_cbs(ev) if cb.listens(ev, training, fit) for h in [cb.handler(ev)]]
         for w in self._watchers:

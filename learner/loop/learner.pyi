@@ -17,9 +17,6 @@ class Learner:
     def refresh(self):
         'Look up the handlers again: callbacks, their order or their flags have changed'
         ...
-    def listeners(self, ev: str, training: bool, fit: bool) -> tuple:
-        'The handlers of `ev`, in order, that the flags of their callbacks let through\n\n- `ev`: Name of an event\n- `training`: In a training phase\n- `fit`: In a fit'
-        ...
     def hears(self, cb, ev):
         'Whether the flags of `cb` let `ev` through now\n\n- `cb`: A callback that is attached\n- `ev`: Name of an event'
         ...
