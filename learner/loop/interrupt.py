@@ -84,7 +84,7 @@ class HeldInterrupt:
         "Whether stopping at `frame` could leave something half done"
         scopes = self.owner.scopes
         if 'batch' in scopes or not scopes: return True # without scopes, a fit begins or ends
-        if getattr(getattr(self.owner, 'route', None), 'deal', None): return True # several processes stop together
+        if getattr(getattr(self.owner, 'route', None), 'peers', None): return True # several processes stop together
         if awaits_workers(frame): return False
         phase = next((o for o in reversed(scopes) if o in ('train','validate')), None)
         return phase=='train' or not in_callback(frame)
