@@ -578,3 +578,22 @@ def test_the_average_of_a_replaced_model_is_refused():
     with pytest.raises(ValueError, match='The average of `EMA` is that of another model'): learn.fit(1, reset_opt=True)
     again = copy.deepcopy(synth_learner(cbs=EMA(.9)).fit(1))
     assert again.fit(1).ema.n==20
+
+class Doubled(nn.Module):
+    "Has a second input, which may be left out"
+    def __init__(self): super().__init__(); self.net = net()
+    def forward(self, x, gain=None):
+        if gain is not None: raise AssertionError('targets are no input')
+        return self.net(x)
+
+@pytest.mark.parametrize('make', [net, Doubled])
+def test_a_prediction_in_a_fit_has_the_statistics_of_the_average(make):
+    "Which are computed on training batches: these have targets, and what is predicted has none"
+    found = []
+    def fit(at_end):
+        torch.manual_seed(1)
+        swa = SWA(1, validate=True)
+        learn = Learner(dls(shuffle=False), make(), nn.CrossEntropyLoss(), opt_func=sgd, lr=.1, cbs=swa)
+        if at_end: learn.on('after_epoch')(lambda learn: found.append(learn.predict(torch.ones(3))[2]))
+        return learn.fit(3)
+    assert same(everything(fit(True).model), everything(fit(False).model)) and len(found)==3

@@ -144,3 +144,15 @@ def test_objects_that_refuse_to_be_searched_stop_no_fit():
     learn = synth_learner(cbs=Keeps).fit(2)
     learn.validate(); learn.get_preds()
     assert learn.keeps.strict[0].a==[1] and learn.opt_step==20
+
+@pytest.mark.parametrize('late', [True, False])
+def test_a_callback_that_came_too_late_to_set_up_is_told_so(late):
+    "But not one whose own code is wrong"
+    class Sums(Callback):
+        def before_fit(self): self.sum = 0.
+        def after_batch(self): self.sum += self.loss.item() if late else self.loss.itme()
+    learn = synth_learner(2, 1)
+    if late: learn.on('before_epoch')(lambda learn: learn.add_cb(Sums))
+    with pytest.raises(AttributeError) as e: learn.fit(1, cbs=None if late else Sums)
+    said = [o for o in e.value.__notes__ if 'came into a running fit' in o]
+    assert said==["`Sums` came into a running fit, so that its `before_fit` was not called: add it before the fit"]*late

@@ -423,3 +423,18 @@ def test_closures_go_past_callbacks(cb):
             match='`LBFGS` computes loss and gradients again within its step, without `.*`: use another optimizer'):
         learn.fit(1, cbs=[cb(), trace])
     assert not trace.seen and learn.fit(1, cbs=EMA()).opt_step==6 and len(learn.add_cb(cb()).validate())==1
+
+@modes
+def test_an_inference_before_it_has_set_up(mode):
+    "Such as one in the `before_fit` of a callback that comes first"
+    learn = mk(mode, 3)
+    learn.on('before_fit')(lambda learn: learn.validate())
+    assert same(weights(learn.fit(1).model), weights(mk(mode, 3).fit(1).model))
+
+@modes
+def test_switched_on_in_a_fit(mode):
+    learn,cb = mk(None, 3),MixedPrecision(mode)
+    cb.run = False
+    learn.on('before_epoch')(lambda learn: setattr(cb, 'run', learn.epoch==1))
+    learn.fit(2, cbs=cb)
+    assert learn.model.seen>={(True, torch.float32), (True, half[mode])} and cb.autocast is None

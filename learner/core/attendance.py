@@ -9,7 +9,7 @@ __all__ = []
 
 # %% ../../nbs/core/05_attendance.ipynb #imports
 from .events import CancelException,cancels
-from .callback import hold,refer,weak
+from .callback import Callback,hold,refer,weak
 from .callbacks import add_all
 
 # %% ../../nbs/core/05_attendance.ipynb #blame
@@ -23,7 +23,17 @@ def note_of_raiser(e):
 
 def blame(e, h, ev):
     "Note on `e` that handler `h` of event `ev` raised it, unless an inner one did"
-    if not note_of_raiser(e): e.add_note(f"raised by `{type(owner_of(h)).__name__}.{ev}`")
+    if note_of_raiser(e): return
+    cb = owner_of(h)
+    name = type(cb).__name__
+    e.add_note(f"raised by `{name}.{ev}`")
+    if isinstance(e, AttributeError) and _missed_before_fit(cb): e.add_note(
+        f"`{name}` came into a running fit, so that its `before_fit` was not called: add it before the fit")
+
+def _missed_before_fit(cb):
+    "Whether a callback was added in a fit, and would have set something up at its beginning"
+    if not isinstance(cb, Callback) or cb.learn is None or not cb.handler('before_fit'): return False
+    return id(cb) in cb.learn.attendance.not_begun.get(0, ())
 
 def stray(e:CancelException) -> RuntimeError:
     "The error for a cancel whose scope is not running"

@@ -247,10 +247,12 @@ def loader(self:Learner,
 # %% ../../nbs/result/01_preds.ipynb #splitting
 @contextmanager
 def splitting(learn, split):
-    "Split batches into inputs and targets by `split` while the `with` block runs"
+    """Split batches into inputs and targets by `split` while the `with` block runs. Inferences of callbacks inside of
+    that one, on other batches, have the usual split"""
+    usual,outer = learn.dls.split,len(learn.scopes)
     with learn.keep_attrs(['dls']):
         learn.dls = copy(learn.dls)
-        learn.dls.split = split
+        learn.dls.split = lambda b: (usual if learn.n_outer>outer else split)(b)
         yield
 
 def _explained(split):

@@ -76,8 +76,11 @@ class MixedPrecision(Callback):
             f"`amp_mode` is `fp16` or `bf16`, but got {amp_mode!r}.{nearest(str(amp_mode), _dtypes)}")
         self.amp_mode,self.init_scale,self.growth_interval = amp_mode,init_scale,growth_interval
         self.growth_factor,self.backoff_factor,self.scaler,self.scaled = growth_factor,backoff_factor,None,False
+        self.autocast,self.pending,self.overflow = None,False,False
 
-    def before_fit(self):
+    def before_fit(self): self._begin()
+    def cleanup_fit(self): self.autocast = None
+    def _begin(self):
         device = self.learn.device.type
         self.autocast = _Autocast(device, _dtypes[self.amp_mode])
         self.scaled = False # gradients are multiplied by the scale, if there are any: those of earlier batches too
@@ -102,7 +105,9 @@ class MixedPrecision(Callback):
         if state: self._new_scaler(state)
 
     # Autocast
-    def before_batch(self): self.autocast.begin()
+    def before_batch(self):
+        if self.autocast is None: self._begin() # an inference in a `before_fit` that comes first, or it came into a fit
+        self.autocast.begin()
     def split_batch(self, part): self.autocast.open() # each piece has its forward pass
     def after_pred(self): self.learn.pred = map_tensors(_to_float, self.learn.pred)
     def after_loss(self): self.autocast.close()

@@ -113,7 +113,7 @@ def test_a_dataset_in_a_dataset():
     a,b = (o.dls.train.dataset.dataset for o in (learn, learn.fork()))
     assert a is not b and a.x is b.x and a.rng is not b.rng and a.rng.bit_generator.state==b.rng.bit_generator.state
 
-@pytest.mark.filterwarnings('ignore:The loader.s workers persisted')
+@pytest.mark.filterwarnings('ignore:The loader.s workers persist')
 def test_persistent_workers_stay_with_the_parent():
     learn = stopped(DataLoader(TensorDataset(torch.randn(24, 3), torch.randn(24, 1)), 4, num_workers=1,
         persistent_workers=True), n=9)

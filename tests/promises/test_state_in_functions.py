@@ -112,7 +112,7 @@ def test_workers_that_persisted_are_named_between_two_epochs_too(tmp_path):
     ds = Points(lambda x: x+torch.rand((), generator=rng))
     def make(path): return made(path, DataLoader(ds, 3, num_workers=1, persistent_workers=True))
     *_,said = resumed(make, tmp_path, n=4)
-    assert [o for o in said if 'workers persisted from an earlier epoch' in o]
+    assert [o for o in said if 'workers persist from epoch to epoch' in o]
 
 # Optimizers
 class Scaled(torch.optim.SGD):
