@@ -522,3 +522,26 @@ def test_samples_of_a_list_whose_targets_are_shifted():
     data = [dict(ids=ids[i:i+6], labels=ids[i:i+6]) for i in range(0, 24, 6)]
     one = Interpretation(Learner(DataLoaders(data, data, device='cpu'), NextWord()))[9]
     assert torch.equal(one.inputs['ids'], ids[9]) and torch.equal(one.targs, ids[9,1:])
+
+# Datasets that draw random numbers
+class Drawn(Dataset):
+    "Adds noise to an image, or draws another one, from a generator of any kind"
+    def __init__(self, kind): self.kind = kind
+    def __len__(self): return 50
+    def __getitem__(self, i):
+        if self.kind=='other': i = torch.randint(0, 50, ()).item()
+        noise = dict(torch=lambda: torch.rand(()).item(), numpy=np.random.rand, python=random.random).get(self.kind)
+        return x[i]+(noise() if noise else 0),y[i]
+
+@pytest.mark.parametrize('kind', ['torch','numpy','python','other'])
+@pytest.mark.parametrize('kwargs', [{}, dict(shuffle=True), dict(num_workers=2, shuffle=True)])
+def test_inputs_are_those_that_were_predicted_where_a_dataset_draws_random_numbers(kind, kwargs):
+    learn = learner(DataLoader(Drawn(kind), 8, **kwargs))
+    interp = Interpretation.from_learner(learn)
+    before = torch.get_rng_state()
+    for idxs in ([3,1,40], [7], range(50)):
+        got = interp[[*idxs]]
+        pred,losses = expected(learn, got.inputs, got.targs)
+        torch.testing.assert_close(got.preds, pred.softmax(1))
+        torch.testing.assert_close(got.losses, losses)
+    assert torch.equal(before, torch.get_rng_state())

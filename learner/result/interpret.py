@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from ..core.checks import checked
-from ..data.generators import keep_random,random_state,set_random_state
+from ..data.generators import keep_random,random_state,same_state,set_random_state
 from ..data.loaders import find_bs,rows_of,single,twin
 from ..data.sampling import by_number,in_order
 from ..record.rows import Rows
@@ -48,17 +48,24 @@ class Source:
         "Samples at `idxs`, as the dataset returns them"
         if not by_number(self.dl):
             raise ValueError("There is no dataset that gives single samples: `interp[idxs]` has them as a batch")
-        with keep_random(self.dl): return [self.dl.dataset[self.numbers[i]] for i in idxs]
+        with keep_random(self.dl): return self._get(idxs)
+    def _get(self, idxs): return [self.dl.dataset[self.numbers[i]] for i in idxs]
 
     def inputs(self, idxs, targs):
         "Inputs of the samples at `idxs`, whose targets are `targs`"
-        if by_number(self.dl):
-            with keep_random(self.dl): return self.learn.dls.split(self.dl.collate_fn(self.items(idxs)))[0]
+        if by_number(self.dl) and (xb := self._same_each_time(idxs)) is not None: return xb
         xb,yb = self._another_pass(idxs)
         if self.learn.loss_func is None and (self.learn.recognized_loss or ())[1:]==(True,): yb = shifted(*yb, *yb)[1]
         if not same_values(single(yb), targs): raise ValueError("The loader gave other samples in a second pass: "
             "does it draw them with a generator of its own?")
         return xb
+
+    def _same_each_time(self, idxs):
+        "Inputs that the dataset gives; None if it draws random numbers for them, since others were predicted then"
+        with keep_random(self.dl):
+            before = random_state(self.dl)
+            xb = self.learn.dls.split(self.dl.collate_fn(self._get(idxs)))[0]
+            return xb if same_state(before, random_state(self.dl)) else None
 
     def _another_pass(self, idxs):
         if isinstance(self.dl, Iterator): raise ValueError("Samples of an iterator are gone when the model has seen "
