@@ -153,9 +153,10 @@ def _replace_old_workers(draws):
     "Begin the pass with new workers, whose seed must not move the generators that draw the order"
     draws.indices.before_first = lambda: set_random_state(draws.at_start, draws.dl)
 
-def _workers_persist(dl, state):
-    "Whether the workers of the pass that was at `state` are for later ones too"
-    return state.old_workers or (state.n and not state.workers and getattr(dl, 'persistent_workers', False))
+def _workers_persist(draws, state):
+    "Whether the workers of the pass that was at `state` are for later ones too, and not new ones in each"
+    anew = draws.deal is not None or state.workers
+    return state.old_workers or (state.n and not anew and getattr(draws.dl, 'persistent_workers', False))
 
 def _warn_of_new_workers():
     warn("The loader's workers persist from epoch to epoch, and are gone: "
@@ -269,7 +270,7 @@ class Draws:
     ):
         "Put every generator where it was at `state`, and warn of what has changed"
         warn_of_lost(set_random_state(state.now, self.dl, but=self.stateful if begun else None, parts=self.parts))
-        if not begun and not self.old_workers and _workers_persist(self.dl, state): _warn_of_new_workers()
+        if not begun and not self.old_workers and _workers_persist(self, state): _warn_of_new_workers()
         put_counts(self.dl, state.counts['now'], state.moved or ())
         counted = {*(state.moved or ())} & {*state.counts['now']}
         warn_of_changes(state.description, self.description, samplers=state.n==0, but=counted)
@@ -291,7 +292,7 @@ class Draws:
 
     def _resume_indexed(self, state):
         if self.old_workers: _replace_old_workers(self)
-        if _workers_persist(self.dl, state): _warn_of_new_workers()
+        if _workers_persist(self, state): _warn_of_new_workers()
         it = _indexed_strategy(self, state)(self, state)
         if state.n: warn_of_idxs(state.n-1, state.idxs, repr(self.idxs(state.n-1)))
         return it
