@@ -291,10 +291,11 @@ def split_for(
     dl, # A loader to predict on
 ):
     "How batches of `dl` are split: with no more parts than a sample of `dls` has inputs, they have no targets"
-    dls,n = learn.dls,0
+    dls = learn.dls
     known = any(o is dl for o in dls) or dls.n_inp is not None \
         or getattr(dls.split, '__func__', None) is not DataLoaders.split
-    if not known: n = len(input_shapes(learn))
+    if known: return dls.split
+    n = len(input_shapes(learn))
     def _f(b): return (tuple(b), ()) if 1<n==len(b) and isinstance(b, (tuple,list)) else dls.split(b)
     return _f
 
