@@ -81,6 +81,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                                'Parameters:\n'
                                '\n'
                                '- `axis`: The axis of the classes that would be right',
+ 'AvgMetric.merge': 'Parameters:\n\n- `states`: What the metric has gathered in each of several processes',
  'AvgMetric.says_its_items': 'Parameters:\n\n- `learn`: The learner after its batch',
  'AvgSmoothLoss.__init__': 'Parameters:\n\n- `beta`: Weight of the past, in [0,1)',
  'AvgSmoothLoss.accumulate': 'Take in the batch that `learn` has just done\n'

@@ -344,7 +344,7 @@ def train_metrics(shard=False):
         return learn
     whole,stopped = train(),train(4)
     at,metrics = stopped.at.batch,stopped.at.callbacks['recorder']['metrics']
-    seen = [8*at, int(metrics[0]['count']), int(metrics[2]['confmat'].sum())] # samples
+    seen = [8*at, int(metrics[0]['_count']), int(metrics[2]['confmat'].sum())] # samples
     with stopped.distrib_ctx(): stopped.resume()
     train(5, Checkpoint(2, 'iter', keep=None, sharded=shard))
     file = next(Path(folder).rglob('*iter4.pt')) # written by the first process alone

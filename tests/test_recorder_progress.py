@@ -93,6 +93,19 @@ def test_a_metric_that_is_added_later():
     learn.metrics = [mae, mse]
     assert learn.fit(1).recorder.metric_names==['epoch', 'train_loss', 'valid_loss', 'mae', 'mse', 'time']
 
+def test_metrics_that_are_replaced_within_a_fit():
+    def before_epoch(self):
+        if self.epoch==1: self.learn.metrics = [mse, accuracy_of_sign]
+    def accuracy_of_sign(pred, targ): return (pred.sign()==targ.sign()).float().mean()
+    accuracy_of_sign.higher_is_better = True
+    learn = learner(cbs=[Callback(before_epoch=before_epoch)]).fit(3)
+    expected = learn.validate()
+    rec,names = learn.recorder,['mse','accuracy_of_sign']
+    assert [k for k in rec.metric_names if k in names]==names
+    assert not np.isnan(rec['mae'][0]) and np.isnan(rec['mae'][1:]).all()
+    for k in names: assert np.isnan(rec[k][0]) and not np.isnan(rec[k][1:]).any() and rec[-1, k]==expected[k]
+    assert rec.higher_is_better['mse'] is False and rec.higher_is_better['accuracy_of_sign'] is True
+
 def test_time_is_seconds_of_each_epoch(monkeypatch):
     now = [100.]
     monkeypatch.setattr('learner.record.table.time', SimpleNamespace(perf_counter=lambda: now[0]))

@@ -499,6 +499,10 @@ def test_the_counter_sees_reads():
         with Reads() as r: f()
         assert r.seen
 
+def attrs(m):
+    "What a metric has gathered, without notes that have not been added up"
+    if isinstance(m, AvgMetric): m.settle()
+    return vars(m)
 def state(m): return copy.deepcopy(vars(m))
 def same(a, b):
     if isinstance(a, torch.Tensor): return torch.equal(a, b)
@@ -537,7 +541,7 @@ def test_what_is_accumulated_is_plain(make, data, better):
     (m,) = mk_metrics(make())
     fresh = dict(vars(m))
     o = data(4); m.accumulate(batch(*o, loss=o[0].mean()))
-    changed = {k:v for k,v in vars(m).items() if k not in fresh or v is not fresh[k]}
+    changed = {k:v for k,v in attrs(m).items() if k not in fresh or v is not fresh[k]}
     assert changed and all(isinstance(v, plain) or all(isinstance(p, plain) for p in v) for v in changed.values())
     (other,) = mk_metrics(make())
     vars(other).update(changed)
@@ -551,8 +555,51 @@ def elements(o):
 def test_memory_is_constant(make, data, better):
     (m,),seen = mk_metrics(make()),[]
     for _ in range(20):
-        o = data(9); m.accumulate(batch(*o, loss=o[0].mean())); seen.append(elements(list(vars(m).values())))
+        o = data(9); m.accumulate(batch(*o, loss=o[0].mean())); seen.append(elements(list(attrs(m).values())))
     assert len(set(seen))==1 and seen[0]<=16
+
+def test_notes_of_averages_take_little_memory():
+    "Two numbers a batch until the value is read, in few tensors"
+    m = AvgMetric(mae)
+    for i in range(1000): m.accumulate(batch(torch.full((3,), float(i)), torch.zeros(3)))
+    assert len(m._noted)<64 and len(m._bundles)==1000//64 and elements([m._noted, m._bundles])==1000
+    assert m.value.item()==499.5 and m.count==3000 and not m._noted and not m._bundles
+
+@pytest.mark.parametrize('every', [1, 7, 64, 65, 1000])
+def test_the_sum_does_not_depend_on_when_it_is_read(every):
+    "To the last bit: a fit that was stopped reads it in between"
+    torch.manual_seed(0)
+    data,ms = [(torch.randn(1+i%5), torch.zeros(1+i%5)) for i in range(300)],[AvgMetric(mae), AvgMetric(mae)]
+    for i,o in enumerate(data):
+        for m in ms: m.accumulate(batch(*o))
+        if i%every==every-1: assert ms[1].value is not None
+    assert ms[0].value.item()==ms[1].value.item()
+    assert ms[0].value.item()==pytest.approx(torch.cat([p for p,_ in data]).double().abs().mean().item(), rel=1e-6)
+
+def test_fractions_of_batches_become_numbers_of_right_ones_again():
+    "The product is rounded as the fraction was; in double precision it would be 18.0000004 of 25"
+    for right,n in ((18, 25), (483, 800), (7, 12)):
+        m = AvgMetric(accuracy)
+        for k in (right, right): m.accumulate(batch(torch.eye(2)[torch.ones(n).long()], (torch.arange(n)<k).long()))
+        assert m.total.item()==2*right and m.value.item()==right/n
+
+def test_a_function_may_write_into_what_it_returned():
+    buffer,m = torch.zeros(()),AvgMetric(lambda p,t: buffer.copy_(p.mean()))
+    for v in (1., 2., 6.): m.accumulate(batch(torch.full((2,), v), torch.zeros(2)))
+    assert m.value.item()==3
+
+def test_averages_of_numbers_tensors_and_nothing():
+    m = AvgMetric(lambda p,t: None)
+    assert m.value is None and m.total is None and m.count==0
+    nan = float('nan')
+    for v,n in ((torch.tensor(2.), 1), (4., torch.tensor(3)), (torch.tensor([1.]), torch.tensor([2.])), (nan, 0),
+        (torch.tensor(nan), torch.tensor(0))): m.add(v, n)
+    assert m.value==pytest.approx((2+12+2)/6) and m.count==6 and m.total==16
+    m.total,m.count = 2*m.total,2*m.count
+    m.add(0., 12)
+    assert m.value==pytest.approx(32/24)
+    m.reset(); m.add(3., 2)
+    assert isinstance(m.value, float) and m.value==3
 
 @every
 def test_direction_copies_and_pickles(make, data, better):

@@ -13,7 +13,7 @@ __all__ = []
 from functools import partial,reduce,singledispatch
 from itertools import zip_longest
 import torch
-from ..measure.metrics import AvgMetric,AvgSmoothLoss
+from ..measure.metrics import AvgSmoothLoss
 from ..measure.kinds import AccumMetric,TorchMetric,ValueMetric
 from ..measure.measures import Moments
 from ..measure.phase import PhaseMetrics
@@ -41,9 +41,6 @@ def _merge(m, states):
     raise TypeError(f"The metric `{m.name}` has seen a part of the samples in each process, and it is not known how "
         f"to put these together: give `{type(m).__name__}` a method `merge(self, states)`, with a dict of attributes "
         "for each process")
-
-@_merge.register
-def _(m:AvgMetric, states): m.total,m.count = _added(_of(states, 'total')),_added(_of(states, 'count'))
 
 @_merge.register
 def _(m:CountScore, states): m.counts = _added(_of(states, 'counts'))

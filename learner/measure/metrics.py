@@ -39,7 +39,7 @@ class Metric:
     ): "Take in the batch that `learn` has just done"; raise NotImplementedError
     @property
     def value(self):
-        "Of all batches since `reset`: a number, or a tensor on the device; None before the first"
+        "Of all batches since `reset`: a number, or a tensor; None before the first"
         raise NotImplementedError
     @property
     def name(self): return self._name or snake_name(type(self).__name__, 'Metric')
@@ -84,6 +84,7 @@ def flat_pair(
     targ, # Another one with as many elements
 ): # Both, as vectors
     "Flatten predictions and targets"
+    if pred.ndim==1 and pred.shape==targ.shape: return pred,targ
     if pred.numel()!=targ.numel(): raise ValueError("Predictions and targets must have as many elements, "
         f"but their shapes are {tuple(pred.shape)} and {tuple(targ.shape)}")
     if pred.ndim==targ.ndim and pred.shape!=targ.shape and pred.squeeze().shape!=targ.squeeze().shape: raise ValueError(
@@ -173,12 +174,13 @@ def ignored_by(
 
 # %% ../../nbs/measure/01_metrics.ipynb #AvgMetric
 def _wide(v): # sums of 8 or 11 bits lose small terms
-    return v.detach() if v.dtype==torch.float64 else v.detach().float()
+    if v.requires_grad: v = v.detach()
+    return v if v.dtype==torch.float64 else v.float()
 
 def _one_number(v, name):
-    "`v`, if it can be averaged"
+    "`v`, if it can be averaged. A tensor is copied, since a metric may return its own, and write into it again"
     if isinstance(v, torch.Tensor):
-        if v.numel()==1: return _wide(v).reshape(()) if v.ndim else _wide(v)
+        if v.numel()==1: return _wide(v.reshape(()) if v.ndim else v).clone()
         got = f"a tensor of shape {tuple(v.shape)}: `.mean()` makes one number of it"
     elif isinstance(v, np.ndarray) and v.size!=1: got = f"an array of shape {v.shape}: `.mean()` makes one number of it"
     elif v is None or isinstance(v, str): got = repr(v)
@@ -195,10 +197,26 @@ def has_argument(
     try: return name in signature(f).parameters
     except (TypeError, ValueError): return False # a built-in function has no signature
 
+def _stacked(vs):
+    "Tensors as one tensor; plain numbers, and tensors of several devices, as they are"
+    try: return torch.stack(vs)
+    except (TypeError, RuntimeError): return vs
+
+def _on_host(vs):
+    if isinstance(vs, torch.Tensor): return vs.cpu()
+    return [v.item() if isinstance(v, torch.Tensor) else v for v in vs]
+
+def _sums(vs, ns):
+    "Each value times its number, in the precision of the values: an accuracy becomes the number of right ones again"
+    return (vs*torch.as_tensor(ns)).tolist() if isinstance(vs, torch.Tensor) else [v*n for v,n in zip(vs, ns)]
+
 class AvgMetric(Metric):
     "Average of `func(pred, *yb)` over samples, or over what `func` averages over"
     ignores = False # whether `func` can leave targets out
     _index = None # the target that does not count, found out with the first batch of a phase
+    _total,_count = None,0 # of what has come from the device: a number, or a tensor where values are tensors
+    _noted,_bundles = (),() # values and numbers of items that have not; a bundle is a tensor of each
+    bundle = 64 # so many notes become one tensor, which takes less memory
     @checked(func=callable)
     def __init__(self,
         func, # Of predictions and targets of a batch, returns its average
@@ -210,15 +228,15 @@ class AvgMetric(Metric):
         self.higher_is_better,self.ignores = higher_is_better,has_argument(func, 'ignore_index')
         unchecked(func, once=True)
         self.reset()
-    def reset(self): self.total,self.count,self._index = None,0,None
+    def reset(self): self._total,self._count,self._noted,self._bundles,self._index = None,0,(),(),None
     def accumulate(self, learn):
-        settings,kept = {},None
+        yb,settings,kept = learn.yb,{},None
         if self.ignores:
             if self._index is None: self._index = ignored_by(self.func, learn)
-            settings,kept = dict(ignore_index=self._index),count_kept(learn.yb[0], self._index) if learn.yb else None
-        n = items_of(self.func, *learn.yb)
+            settings,kept = {'ignore_index': self._index},count_kept(yb[0], self._index) if yb else None
+        n = items_of(self.func, *yb)
         if n is None: n = n_samples(learn) if kept is None else kept
-        self.add(unchecked(self.func)(learn.pred, *learn.yb, **settings), n)
+        self.add(unchecked(self.func)(learn.pred, *yb, **settings), n)
     def says_its_items(self, learn): # The learner after its batch
         "Whether it is known what the function averages over"
         return self.ignores or items_of(self.func, *learn.yb) is not None
@@ -231,13 +249,46 @@ class AvgMetric(Metric):
     ):
         "Take in a batch"
         v = _one_number(v, self.name)
-        if isinstance(n, torch.Tensor): v = torch.where(n>0, v, 0.) # the average of nothing is NaN
-        elif not n: return
-        v = v*n
-        self.total = self.total+v if self.total is not None else as_double(v) if isinstance(v, torch.Tensor) else v
-        self.count = self.count+n
+        if isinstance(n, torch.Tensor) and (n.requires_grad or n.ndim): n = n.detach().reshape(())
+        self._noted = *self._noted,(v, n) # what `held` keeps stays as it is
+        if len(self._noted)>=self.bundle: self._tie()
+    def _tie(self): self._bundles,self._noted = (*self._bundles, tuple(map(_stacked, zip(*self._noted)))),()
+    def settle(self):
+        "Add up all that was taken in; waits for the device"
+        if self._noted: self._tie()
+        elif not self._bundles: return
+        total,count = float(self._total or 0),self._count
+        for bundle in self._bundles:
+            vs,ns = map(_on_host, bundle)
+            for v,n in zip(_sums(vs, ns), ns.tolist() if isinstance(ns, torch.Tensor) else ns):
+                if n: total,count = total+v,count+n # the average of nothing, NaN, does not count
+        if isinstance(self._bundles[0][0], torch.Tensor): total = torch.tensor(total, dtype=torch.float64)
+        self._total,self._count,self._bundles = total,count,()
     @property
-    def value(self): return self.total/self.count if self.total is not None and self.count else None
+    def total(self):
+        "Sum of the values, each times its number of items: a number, or a tensor if they are; None before the first"
+        self.settle()
+        return self._total
+    @total.setter
+    def total(self, v): self.settle(); self._total = v
+    @property
+    def count(self):
+        "Number of items"
+        self.settle()
+        return self._count
+    @count.setter
+    def count(self, v): self.settle(); self._count = v
+    @property
+    def value(self):
+        self.settle()
+        return self._total/self._count if self._count else None
+    def merge(self,
+        states, # What the metric has gathered in each of several processes
+    ):
+        "Have gathered what all processes have"
+        self.reset()
+        for o in states:
+            if o['_count']: self._total,self._count = (self._total or 0.)+o['_total'],self._count+o['_count']
 
 def innermost(f): # A function, or a `partial` of one
     "The function that a `partial` calls in the end"

@@ -17,7 +17,7 @@ import torch
 from ..core.attendance import note_of_raiser
 from ..core.copies import copied
 from ..model.loss_properties import n_samples
-from .metrics import HeldMetrics,held
+from .metrics import AvgMetric,HeldMetrics,held
 
 # %% ../../nbs/measure/06_phase.ipynb #Skipped
 def cancelled_by(
@@ -97,6 +97,7 @@ def _settings(m): return signature(type(m).__init__).parameters
 def _gathered(m):
     "What the metric `m` has gathered since its `reset`"
     if _knows_state(m): return m.state_dict()
+    if isinstance(m, AvgMetric): m.settle()
     settings = _settings(m)
     def is_state(k, v): return isinstance(v, _numbers) or (isinstance(v, _containers) and k not in settings)
     return {k:v for k,v in vars(m).items() if is_state(k, v)}

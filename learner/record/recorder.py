@@ -321,11 +321,14 @@ class Recorder(RowWriter):
     def _put_results(self, kind=object):
         "Values of all metrics, or of those of a `kind`, for all who read `learn.results` and for the coming row"
         learn,metrics = self.learn,[m for m in self.phase.now if not isinstance(m, BatchCheck)]
-        if not metrics: return
+        if not any(isinstance(m, kind) for m in metrics): return
         names = self.valid_columns(learn.dl_name, metrics[1:])
         vals = {k:as_number(m.value) for k,m in zip(names, metrics) if isinstance(m, kind)}
         learn.results = Row(**dict(learn.results)|vals)
-        if learn.mode=='fit': self.table.put(vals)
+        if learn.mode!='fit': return
+        columns = self.table.columns
+        if not columns.own.issuperset(vals): columns.add_results(zip(names, [False, *_better(metrics[1:])]))
+        self.table.put(vals)
 
 # %% ../../nbs/record/05_recorder.ipynb #find_recorder
 def find_recorder(cb):

@@ -36,6 +36,14 @@ class Columns:
             f"Two columns would be called `{twice[0]}`: give the metric another name, as in `metrics=dict(other=f)`")
         return cls([*begin, *dict.fromkeys(new), *end], {*own}, {k:v for k,v in results if v is not None})
 
+    def add_results(self, results): # As in `of_fit`
+        "Add columns of metrics that the learner was given within the fit, each with its direction"
+        for k,better in results:
+            if k in self.names: continue
+            self.names.append(k)
+            self.own.add(k)
+            if better is not None: self.higher_is_better[k] = better
+
     def add(self, names):
         "Add columns for the values of a callback"
         if own := [k for k in names if k in self.own]: raise ValueError(
