@@ -588,6 +588,12 @@ def test_a_function_may_write_into_what_it_returned():
     for v in (1., 2., 6.): m.accumulate(batch(torch.full((2,), v), torch.zeros(2)))
     assert m.value.item()==3
 
+def test_a_count_may_write_into_what_it_returned():
+    n = torch.zeros(())
+    m = AvgLoss(lambda learn: n.copy_(learn.pred.sum()))
+    for v in (1., 3.): m.accumulate(batch(torch.full((2,), v), torch.zeros(2), loss=torch.tensor(v)))
+    assert m.count==8 and m.value.item()==(1*2+3*6)/8
+
 def test_averages_of_numbers_tensors_and_nothing():
     m = AvgMetric(lambda p,t: None)
     assert m.value is None and m.total is None and m.count==0

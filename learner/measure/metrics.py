@@ -216,7 +216,7 @@ class AvgMetric(Metric):
     _index = None # the target that does not count, found out with the first batch of a phase
     _total,_count = None,0 # of what has come from the device: a number, or a tensor where values are tensors
     _noted,_bundles = (),() # values and numbers of items that have not; a bundle is a tensor of each
-    bundle = 64 # so many notes become one tensor, which takes less memory
+    bundle = 64 # so many notes become one tensor, which takes less memory; each is a copy, which nobody writes into
     @checked(func=callable)
     def __init__(self,
         func, # Of predictions and targets of a batch, returns its average
@@ -249,7 +249,7 @@ class AvgMetric(Metric):
     ):
         "Take in a batch"
         v = _one_number(v, self.name)
-        if isinstance(n, torch.Tensor) and (n.requires_grad or n.ndim): n = n.detach().reshape(())
+        if isinstance(n, torch.Tensor): n = (n.detach().reshape(()) if n.requires_grad or n.ndim else n).clone()
         self._noted = *self._noted,(v, n) # what `held` keeps stays as it is
         if len(self._noted)>=self.bundle: self._tie()
     def _tie(self): self._bundles,self._noted = (*self._bundles, tuple(map(_stacked, zip(*self._noted)))),()
