@@ -290,6 +290,18 @@ def test_a_window_without_anything_leaves_the_weights():
     learn = mk(GradientAccumulation(20), data=cut(10, torch.full_like(Y, -100))).fit(1)
     assert same(weights(learn.model), weights(net()))
 
+@pytest.mark.parametrize('size,cbs',
+    [(4, [GradientAccumulation(8)]), (8, [MicroBatch(4)]), (8, [MicroBatch(1)]), (4, [GradientAccumulation(8), MicroBatch(2)])])
+@pytest.mark.parametrize('loss', [nn.CrossEntropyLoss, FocalLoss])
+def test_parts_whose_classes_have_no_weight_have_no_gradient(size, cbs, loss):
+    "0/0 is NaN, as is its gradient, also times a share of 0"
+    x,y = X[:8],torch.tensor([1,0,1,1,0,0,0,0])
+    def run(size, *cbs):
+        data = list(zip(x.split(size), y.split(size)))
+        return weights(mk(*cbs, data=data, loss_func=loss(weight=torch.tensor([0.,1]))).fit(2).model)
+    whole = run(8)
+    assert gap(run(size, *cbs), whole)<1e-6 and gap(whole, weights(net()))>.01
+
 @pytest.mark.parametrize('cb', [GradientAccumulation, MicroBatch])
 def test_means_that_do_not_add_up_say_so(cb):
     for loss in (LabelSmoothingCrossEntropy(weight=W), LabelSmoothingCrossEntropyFlat(weight=W)):

@@ -266,6 +266,15 @@ class Decay(Callback):
     run_valid = False
     def after_loss(self): self.learn.loss_grad = self.learn.loss_grad + self.learn.model.lin.weight.pow(2).sum()
 
+class Adds(Callback):
+    run_valid = False
+    def after_loss(self): self.learn.loss,self.learn.loss_grad = self.loss+1000,self.loss_grad+1000
+
+@pytest.mark.parametrize('cbs', [lambda: CutMix(), lambda: MixUp(by_sample=False), lambda: MixUp()])
+def test_shares_are_those_of_the_loss_and_not_of_what_others_have_added(cbs):
+    def run(*first): return mk(*first, cbs(), valid=False).fit(2).recorder.raw_losses
+    assert run(Adds())==pytest.approx([o+1000 for o in run()], abs=1e-3)
+
 @both
 @pytest.mark.parametrize('y', [None, lambda: torch.rand(bs, n_cls)], ids=['classes','numbers'])
 def test_what_is_added_to_the_loss_stays(cls, y):
@@ -546,6 +555,26 @@ def test_shares_of_samples_are_those_of_the_larger_halves():
 def test_pieces_of_a_batch_keep_their_shares(loss_func):
     a,b = (mk(MixUp(1.), *cbs, loss_func=loss_func, valid=False).fit(2) for cbs in ((), (MicroBatch(4),)))
     assert (all(torch.allclose(x, y, atol=1e-5) for x,y in zip(weights(a.model), weights(b.model)))
+        and a.recorder.raw_losses==pytest.approx(b.recorder.raw_losses, abs=1e-5))
+
+def kept(learn): return (learn.y!=-100).sum()
+def mean_of_kept(p, t): return F.cross_entropy(p, t.clamp(0), reduction='none')[t!=-100].sum()/(t!=-100).sum()
+class MeanOfKept(nn.Module):
+    def forward(self, p, t): return mean_of_kept(p, t)
+    def n_items(self, t): return (t!=-100).sum()
+
+@pytest.mark.parametrize('loss,count', [(nn.CrossEntropyLoss(), None), (nn.CrossEntropyLoss(reduction='sum'), None),
+    (nn.CrossEntropyLoss(weight=weight*torch.tensor([0.,1,1,1])), None), (FocalLoss(), None), (MeanOfKept(), None),
+    (mean_of_kept, kept), (mean_of_kept, lambda learn: kept(learn).item())],
+    ids=['mean','sum','weight','focal','items','count','number'])
+@pytest.mark.parametrize('make', [lambda: MixUp(), lambda: MixUp(by_sample=False), lambda: CutMix()],
+    ids=['samples','batch','cut'])
+@pytest.mark.parametrize('n', [4, 3, 1])
+def test_pieces_in_which_only_some_targets_count(loss, count, make, n):
+    "A piece may have targets that count in the first samples only, in the others only, or in none"
+    data = imgs(2, lambda: torch.tensor([0,1,2,0,-100,-100,-100,-100]), bs=8)
+    a,b = (mk(make(), *cbs, loss_func=loss, data=data, valid=False).fit(2) for cbs in ((), (MicroBatch(n, count),)))
+    assert (all(torch.allclose(x, y, atol=1e-6) for x,y in zip(weights(a.model), weights(b.model)))
         and a.recorder.raw_losses==pytest.approx(b.recorder.raw_losses, abs=1e-5))
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float16, torch.bfloat16])

@@ -14,7 +14,7 @@ from math import nan
 import torch
 from torch import nn
 from ..core.checks import extra
-from ..model.loss_properties import is_summed,loss_of,n_items,n_samples,says_its_items
+from ..model.loss_properties import is_summed,loss_of,n_items,n_samples,no_grad_if_empty,says_its_items
 from ..technique.gradients import GradientAccumulation
 from ..technique.micro_batch import weighted
 
@@ -226,7 +226,10 @@ def weigh(learn, peers, count=None) -> bool: # Whether this process has no items
     else: logged,share = quotient(total, all_items),weight/(all_items+(all_items==0))
     learn.loss = torch.as_tensor(logged, dtype=dtype)
     share = share*peers.procs.n # the engine divides by it
-    if not on_host: learn.loss_grad = learn.loss_grad*share.to(dtype)
-    elif share!=1: learn.loss_grad = learn.loss_grad*share
-    # on a device, only a count of your own is waited for: means of torch over nothing have no gradient
+    if on_host:
+        if share!=1: learn.loss_grad = learn.loss_grad*share
+    else:
+        if not summed: no_grad_if_empty(learn, items)
+        learn.loss_grad = learn.loss_grad*share.to(dtype)
+    # on a device, only a count of your own is waited for
     return spare or bool((on_host or count or says_its_items(loss_of(learn))) and not weight)

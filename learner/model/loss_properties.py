@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from ..core.copies import of_library
-from ..data.loaders import find_bs
+from ..data.loaders import find_bs,tensors_in
 from .losses import BaseLoss,DiceLoss,FocalLoss,LabelSmoothingCrossEntropy
 
 # %% ../../nbs/model/05_loss_properties.ipynb #losses_in
@@ -223,6 +223,19 @@ def items_in_phase():
         if n is None and (targ := _class_targets(learn.yb)) is not None: n = count_kept(targ, ignore_index)
         return n_samples(learn) if n is None else n
     return _f
+
+# %% ../../nbs/model/05_loss_properties.ipynb #no_grad_if_empty
+def no_grad_if_empty(
+    learn, # Has a batch with its loss, before the backward pass
+    n, # The number of items that the loss is a mean of, which may be on the device
+    count=None, # The function that has counted them, if you have given one
+):
+    "Let predictions have a gradient of 0 if `n` is 0"
+    f = loss_of(learn)
+    if not count and not says_its_items(f) and _setting(f, 'weight') is None: return # it is 0 anyway
+    some = torch.as_tensor(n, device=learn.loss_grad.device)>0
+    for o in tensors_in(learn.pred):
+        if o.requires_grad: o.register_hook(lambda g: torch.where(some, g, torch.zeros_like(g)))
 
 # %% ../../nbs/model/05_loss_properties.ipynb #reduction_in
 def reduction_in(

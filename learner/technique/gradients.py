@@ -17,7 +17,7 @@ from ..core.checks import checked,no_closure,only_one,short_name
 from ..core.callback import Callback
 from ..core.events import CancelBatchException
 from ..data.loaders import map_tensors
-from ..model.loss_properties import has_mixed_means,is_summed,mixed_means,n_items,n_samples
+from ..model.loss_properties import has_mixed_means,is_summed,mixed_means,n_items,n_samples,no_grad_if_empty
 from ..model.optimizer import drop_grads,params_of
 from ..measure.batch_checks import check_average,average_unknown
 from .mixed_precision import MixedPrecision
@@ -112,7 +112,9 @@ class GradientAccumulation(Callback):
         if not self.samples: # elements, say a million: half precision can hold multiples of a sample
             self.unit = self.n/self.bs if isinstance(self.n, (int,float)) and self.n and self.bs else 1.
         if self.unit!=1: self.n = self.n/self.unit
-        if not is_summed(learn): learn.loss_grad = learn.loss_grad*(self.n/self.n_acc)
+        if is_summed(learn): return
+        no_grad_if_empty(learn, self.n, self.count)
+        learn.loss_grad = learn.loss_grad*(self.n/self.n_acc)
     def _compare(self):
         "Warn of a loss that compares samples, or averages over something else: its batches do not add up to one"
         learn,first = self.learn,self.first

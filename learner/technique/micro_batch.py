@@ -17,7 +17,7 @@ from ..core.checks import checked,no_closure,only_one,short_name,whole
 from ..core.callback import Callback
 from ..data.generators import random_state,set_random_state
 from ..data.loaders import find_bs,map_batch,map_tensors,parts_in,tensors_in
-from ..model.loss_properties import is_summed,n_items
+from ..model.loss_properties import is_summed,n_items,no_grad_if_empty
 from ..model.optimizer import params_of
 from ..measure.batch_checks import check_average,average_unknown
 from ..measure.kinds import LossMetric
@@ -121,6 +121,13 @@ class _Whole:
     loss_grad:torch.Tensor
     factor:object # The gradients of the pieces, times this, are those of the batch
 
+class _Piece:
+    "Some rows of a batch: called with something of the batch, it gives those of it"
+    items = None # that its loss is an average of, where a callback knows them better than the targets do
+    def __init__(self, batch, rows): self.batch,self.rows = batch,rows
+    def __call__(self, o): return rows_cut(o, self.rows, self.batch.bs)
+    def count(self, yb): return self.batch.items(yb)
+
 class _CutBatch:
     "The current batch of `learn`, run in pieces by `forward`, the usual forward pass"
     def __init__(self, learn, forward, count):
@@ -155,7 +162,7 @@ class _CutBatch:
             if learn.recognized_loss is None: early = len(parts)
             w = self._weight()
             if not isinstance(w, torch.Tensor) and not w: continue # the average of nothing is NaN, as is its gradient
-            self._backward(w*self.scale)
+            self._backward(w)
             losses.append([weighted(o.detach(), w) for o in (learn.loss, learn.loss_grad, *self._terms())])
             total = 1. if self.summed else total+w
         if losses: loss,loss_grad,*terms = [sum(o)/total for o in zip(*losses)]
@@ -168,8 +175,8 @@ class _CutBatch:
 
     def _predict(self, rows):
         learn = self.learn
-        def part(o): return rows_cut(o, rows, self.bs)
         self.forget()
+        self.piece = part = _Piece(self, rows)
         learn.xb,learn.yb = part(self.xb),(yb := part(self.yb))
         learn('split_batch', part)
         self.forward()
@@ -183,11 +190,20 @@ class _CutBatch:
     def _weight(self):
         "The share of the piece that was just predicted. The value of a count is waited for"
         if self.summed: return 1.
-        w = n_items(self.learn, self.count)/(self.unit or self.bs)
+        n = self.items(self.learn.yb) if self.piece.items is None else self.piece.items
+        w = n/(self.unit or self.bs)
         return w if self.count is None else float(w)
 
+    def items(self, yb):
+        "The number of items that the loss of the targets `yb` is an average of"
+        learn,was = self.learn,self.learn.yb
+        learn.yb = yb
+        try: return n_items(learn, self.count)
+        finally: learn.yb = was
+
     def _backward(self, w):
-        try: (self.learn.loss_grad*w).backward()
+        if not self.summed: no_grad_if_empty(self.learn, w, self.count)
+        try: (self.learn.loss_grad*(w*self.scale)).backward()
         except Exception: check_loss(self.learn); raise
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #MicroBatch

@@ -11,12 +11,13 @@ __all__ = ['MixHandler', 'MixUp', 'CutMix']
 
 # %% ../../nbs/technique/07_mixup.ipynb #imports
 from collections.abc import Mapping
+from dataclasses import dataclass
 import torch
 from torch import Tensor
 from ..core.checks import checked,no_closure,only_one,short_name
 from ..core.callback import Callback
-from ..data.loaders import leaves_in,map_batch,parts_in
-from ..model.loss_properties import has_mixed_means,items_of,kind_of,reduction_of,unreduced
+from ..data.loaders import leaves_in,map_batch,map_tensors,parts_in
+from ..model.loss_properties import has_mixed_means,is_summed,items_of,kind_of,reduction_of,unreduced
 from .micro_batch import is_opaque,lists_samples,terms_shown
 
 # %% ../../nbs/technique/07_mixup.ipynb #nested
@@ -68,12 +69,19 @@ def _reduced(loss_func, losses, yb):
     return losses.mean() if by_sample else losses.sum()/(n+(n==0))
 
 # %% ../../nbs/technique/07_mixup.ipynb #MixHandler
+@dataclass
+class _Counted:
+    "Targets of the first samples in a piece of a batch, their number of items, and that of the others"
+    yb:object
+    n:Tensor
+    m:Tensor
+
 class MixHandler(Callback):
     """What `MixUp` and `CutMix` have in common. A subclass defines `mix(x, other, lam)`, which returns mixtures of
     two tuples of inputs, and the share of the first. `lam` is a tensor: one number, or `(bs,)` if `by_sample`"""
     run_valid = False
     by_sample = False # whether each sample has its own share; None: wherever the loss allows it
-    terms = () # of the loss, which metrics of training show
+    terms,counted = (),None # `terms`: of the loss, which metrics of training show; `counted`: in a piece of a batch
     @checked(alpha='>0')
     def __init__(self,
         alpha:float=.5, # Of the Beta distribution of shares: the smaller, the less is mixed
@@ -124,7 +132,21 @@ class MixHandler(Callback):
         raise ValueError(f"`by_sample` needs a loss for each sample, but `{short_name(self.learn.loss_func)}` "
             "has only one for the batch: a loss with a `reduction` has them")
 
-    def split_batch(self, part): self.mixing = part((self.others, self.lam))
+    def split_batch(self, part):
+        self.mixing,self.counted = part((self.others, self.lam)),None
+        if self.others is not None and not is_summed(self.learn): self._count(part)
+
+    def _count(self, part):
+        "Note how many items both targets of a piece have, where the loss does not count samples"
+        learn,(others,_) = self.learn,self.mixing
+        n,m = map(part.count, (learn.yb, others))
+        if not isinstance(n, Tensor) and n==m: return
+        n,m = (torch.as_tensor(o, device=learn.device) for o in (n, m))
+        part.items = (n+m)/2 # those of all pieces are together those of the batch
+        self.counted = _Counted(learn.yb, n, m)
+        learn.yb = _rebuilt(learn.yb, (torch.where(n>0, a, b) if isinstance(a, Tensor) else a
+            for a,b in zip(leaves_in(learn.yb), leaves_in(others)))) # the loss of none is NaN
+
     def after_loss(self):
         learn = self.learn
         if self.others is None: return
@@ -132,26 +154,34 @@ class MixHandler(Callback):
             f"`{self.terms[0]}` of the loss would be that for one of them: leave out `{type(self).__name__}`, or the "
             "`LossMetric` of training, as by `Recorder(train_metrics=False)`")
         more,same = self._difference(*self.mixing),learn.loss_grad is learn.loss
+        if self.counted: learn.yb,self.counted = self.counted.yb,None
         learn.loss = learn.loss+more
         learn.loss_grad = learn.loss if same else learn.loss_grad+more # others may have replaced one of them
 
     def _difference(self, others, lam):
-        "What the mixed loss has more than that of the first targets"
-        learn = self.learn
-        if not lam.ndim: return (learn.loss_func(learn.pred, *others)*self._more_items(others)-learn.loss)*(1-lam)
-        f,name = _losses_of(learn.loss_func),type(self).__name__
-        a,b = (_by_sample(f(learn.pred, *o), len(lam), learn.loss_func, name) for o in (learn.yb, others))
+        "What the mixed loss has more than that of the targets in `yb`. To `learn.loss`, others may have added terms"
+        learn,c = self.learn,self.counted
+        if c:
+            total,n = self._sum(c.yb, c.n, lam)+self._sum(others, c.m, 1-lam),(c.n+c.m)/2
+            return total/(n+(n==0)) - learn.loss_func(learn.pred, *learn.yb)
+        if not lam.ndim:
+            a,b = (learn.loss_func(learn.pred, *o) for o in (learn.yb, others))
+            return (b-a)*(1-lam)
+        a,b = (self._losses(learn.pred, o, len(lam)) for o in (learn.yb, others))
         return _reduced(learn.loss_func, (b-a)*(1-lam)[:,None], learn.yb)
 
-    def _more_items(self, others):
-        "How many times as many items of the loss the `others` are; in a whole batch they are the same ones"
-        learn = self.learn
-        if others is self.others or reduction_of(learn.loss_func)!='mean': return 1
-        n,m = (items_of(learn.loss_func, *o) for o in (learn.yb, others))
-        if not isinstance(n, Tensor) or not isinstance(m, Tensor): return 1 # known, and the same
-        return torch.where(n>0, m/n, 1.) # a piece without items has no share in the batch
+    def _losses(self, pred, yb, bs):
+        "A row for each sample"
+        f = self.learn.loss_func
+        return _by_sample(_losses_of(f)(pred, *yb), bs, f, type(self).__name__)
 
-    def cleanup_batch(self): self.others = self.mixing = None
+    def _sum(self, yb, n, share):
+        "The sum of losses over the `n` items of `yb`, each with its share"
+        pred = map_tensors(lambda o: torch.where(n>0, o, o.detach()), self.learn.pred) # 0/0 has NaN gradients
+        if share.ndim: return (self._losses(pred, yb, len(share))*share[:,None]).sum()
+        return torch.where(n>0, self.learn.loss_func(pred, *yb)*n*share, 0.)
+
+    def cleanup_batch(self): self.others = self.mixing = self.counted = None
 
 # %% ../../nbs/technique/07_mixup.ipynb #MixUp
 class MixUp(MixHandler):
