@@ -597,3 +597,16 @@ def test_a_prediction_in_a_fit_has_the_statistics_of_the_average(make):
         if at_end: learn.on('after_epoch')(lambda learn: found.append(learn.predict(torch.ones(3))[2]))
         return learn.fit(3)
     assert same(everything(fit(True).model), everything(fit(False).model)) and len(found)==3
+
+class Endless:
+    def __init__(self, dl): self.dl = dl
+    def __iter__(self):
+        while True: yield from self.dl
+def test_statistics_of_an_endless_stream_are_those_of_as_many_batches():
+    def run(data, **kwargs): return everything(mk(SWA(0), data=DataLoaders(data, device='cpu')).fit(**kwargs).model)
+    data = list(dls(shuffle=False).train)
+    assert close(run(Endless(data), n_iter=len(data)), run(data, n_epoch=1))
+def test_what_can_be_iterated_once_is_refused_before_training():
+    learn = mk(SWA(0), data=DataLoaders(iter(list(dls().train)), device='cpu'))
+    with pytest.raises(ValueError, match=r"`SWA` takes another pass over `dls\['train'\]`"): learn.fit(1)
+    assert learn.opt_step==0

@@ -156,3 +156,22 @@ def test_a_callback_that_came_too_late_to_set_up_is_told_so(late):
     with pytest.raises(AttributeError) as e: learn.fit(1, cbs=None if late else Sums)
     said = [o for o in e.value.__notes__ if 'came into a running fit' in o]
     assert said==["`Sums` came into a running fit, so that its `before_fit` was not called: add it before the fit"]*late
+
+@pytest.mark.parametrize('make', [EMA, SWA, lambda: Limit(1), Overfit, lambda: Warmup(3), lambda: MicroBatch(2),
+    Prefetch, lambda: GradientAccumulation(8), lambda: ParamScheduler(dict(lr=SchedLin(0., 1.)))])
+def test_what_would_do_nothing_in_a_running_fit_is_refused_there(make):
+    learn = synth_learner(2)
+    def add(cb):
+        if cb.training and cb.train_iter==2: cb.learn.add_cb(make())
+    name,n = type(make()).__name__,len(learn.cbs)
+    with pytest.raises(RuntimeError, match=f'`{name}` sets itself up at the beginning of a fit, and one is running'):
+        learn.fit(1, cbs=Callback(after_batch=add))
+    assert len(learn.cbs)==n and learn.fit(1, cbs=make()).mode is None
+
+def test_any_error_of_a_callback_that_came_too_late_tells_it():
+    class Halves(Callback):
+        n = None
+        def before_fit(self): self.n = 2
+        def after_batch(self): self.x = 1/self.n
+    with pytest.raises(TypeError) as e: synth_learner(2, 1).fit(1, cbs=on('before_epoch')(lambda o: o.add_cb(Halves)))
+    assert any('came into a running fit' in o for o in e.value.__notes__)

@@ -291,7 +291,8 @@ def test_a_window_without_anything_leaves_the_weights():
     assert same(weights(learn.model), weights(net()))
 
 @pytest.mark.parametrize('size,cbs',
-    [(4, [GradientAccumulation(8)]), (8, [MicroBatch(4)]), (8, [MicroBatch(1)]), (4, [GradientAccumulation(8), MicroBatch(2)])])
+    [(4, [GradientAccumulation(8)]), (8, [MicroBatch(4)]), (8, [MicroBatch(1)]),
+        (4, [GradientAccumulation(8), MicroBatch(2)])])
 @pytest.mark.parametrize('loss', [nn.CrossEntropyLoss, FocalLoss])
 def test_parts_whose_classes_have_no_weight_have_no_gradient(size, cbs, loss):
     "0/0 is NaN, as is its gradient, also times a share of 0"
@@ -369,3 +370,47 @@ def test_a_number_of_batches_in_place_of_samples_is_named_once_with_what_to_writ
 @pytest.mark.parametrize('n_acc,sizes', [(16, [16]*3), (17, [16]*3), (1, [16]*3), (8, [16,4,16]), (8, [4,16,16]),
     (64, [16]*2), (3, [3,2])])
 def test_an_n_acc_that_may_be_meant_is_not_named(n_acc, sizes): assert not said_of_size(n_acc, *sizes)
+
+class Ones(nn.Module):
+    "Its gradient is 1, whatever the batch"
+    def __init__(self): super().__init__(); self.w = nn.Parameter(torch.zeros(1))
+    def forward(self, x): return self.w.expand(len(x), 1)
+
+@pytest.mark.parametrize('ev', ['before_draw','after_draw','before_batch','after_pred','after_loss','before_backward',
+    'after_backward','after_batch'])
+@pytest.mark.parametrize('at', [1, 2, 3, 5])
+def test_an_error_in_an_open_window_leaves_no_half_of_it(ev, at):
+    "The next step is an average over what it counts"
+    model,seen,failed = Ones(),[],[]
+    def fail(cb):
+        if cb.training and cb.iter==at and not failed: failed.append(cb); raise ValueError('once')
+    learn = mk(GradientAccumulation(32), model=model, loss_func=lambda p,y: p.mean(), data=cut(8, n=48))
+    learn.opt_func = lambda ps: torch.optim.SGD(ps, lr=1.)
+    note = Callback(after_step=lambda cb: seen.append(model.w.item()))
+    with pytest.raises(ValueError): learn.fit(1, lr=1., cbs=[note, Callback(**{ev: fail})])
+    learn.resume()
+    assert seen==[-1., -2.][:len(seen)] and learn.opt_step==len(seen)
+
+@pytest.mark.parametrize('ev', ['before_draw','after_draw','before_batch','after_pred','after_loss'])
+def test_an_error_before_the_backward_pass_keeps_what_waits(ev):
+    def run(*cbs): return mk(GradientAccumulation(32), *cbs, data=cut(8, n=48))
+    failed = []
+    def fail(cb):
+        if cb.training and cb.iter==2 and not failed: failed.append(cb); raise ValueError('once')
+    learn = run(Callback(**{ev: fail}))
+    with pytest.raises(ValueError): learn.fit(1)
+    assert same(weights(learn.resume().model), weights(run().fit(1).model))
+
+def test_only_what_is_trained_is_measured():
+    "Nobody zeroes the gradients of other parameters"
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
+    nn.init.constant_(model[1].bias, 0.)
+    learn = mk(model=model, splitter=lambda m: [list(m[0].parameters())])
+    learn.fit(2, cbs=(clip := GradientClip(1e9)))
+    for p in model[1].parameters(): p.grad = torch.full_like(p, 1e6)
+    learn.fit(1, cbs=(clip := GradientClip(1e9)))
+    assert clip.norms.max()<1e3
+
+def test_overflows_are_not_told_as_cancelled_batches(recwarn):
+    mk(GradientAccumulation(20), MixedPrecision('fp16', init_scale=2.**40)).fit(1)
+    assert not [o for o in recwarn if 'has taken no step' in str(o.message)]

@@ -499,3 +499,20 @@ def test_an_argument_that_torch_would_fail_with_later_is_refused(cls, kwargs, ma
 def test_settings_of_cross_entropy_are_checked_where_they_are_given():
     with pytest.raises(ValueError, match='`label_smoothing`'): CrossEntropyLossFlat(label_smoothing=3)
     with pytest.raises(TypeError, match='`ignore_index` is a whole number'): CrossEntropyLossFlat(ignore_index='x')
+
+@pytest.mark.parametrize('reduction', ['mean','sum'])
+@pytest.mark.parametrize('shape,axis', [((4,3), -1), ((4,5,3), -1), ((4,3,5), 1), ((2,3,4,5), 1)])
+def test_cross_entropy_of_probabilities(shape, axis, reduction):
+    pred,targ = randn(*shape),randn(*shape).softmax(axis)
+    loss = CrossEntropyLossFlat(axis=axis, reduction=reduction)
+    close(loss(pred, targ), F.cross_entropy(pred.movedim(axis, 1), targ.movedim(axis, 1), reduction=reduction))
+    assert items_of(loss, targ)==targ.numel()//3
+
+@pytest.mark.parametrize('score', [R2Score, ExplainedVariance, PearsonCorrCoef])
+def test_a_batch_of_nothing_adds_nothing_to_a_score(score):
+    x,y = randn(8, 2),randn(8, 2)
+    def value(*sizes):
+        m = score()
+        for a,b in zip(x.split(sizes), y.split(sizes)): m.accumulate(SimpleNamespace(pred=a, yb=(b,), y=b))
+        return m.value
+    assert value(4,0,4)==pytest.approx(value(8)) and score().value is None

@@ -213,3 +213,21 @@ def test_every_module_goes_to_the_device():
     learn.judge = Critic(1, 1)
     learn.fit(1)
     assert seen==[torch.device('cpu')]*2
+
+def test_a_validation_within_a_training_batch_calls_its_own_method():
+    called = [] # elsewhere than in the model, which a validation leaves as it was
+    class Two(nn.Module):
+        def __init__(self): super().__init__(); self.lin = nn.Linear(4, 2)
+        def forward(self, x): called.append('forward'); return self.lin(x)
+        def hard(self, x): called.append('hard'); return self.lin(x)
+    data = [(b['image'], b['labels']) for b in batches(2)]
+    learn = Learner(DataLoaders(data, data[:1], device='cpu'), Two(), F.cross_entropy, cbs=Forward(train='hard')
+        ).remove_cb(ProgressCallback)
+    learn.fit(1, cbs=Callback(after_pred=lambda cb: cb.training and cb.learn.validate()))
+    assert called==['hard','forward']*2+['forward'] and 'forward' not in vars(learn.model)
+
+def test_predictions_are_not_mapped_where_the_optimizer_computes_its_own():
+    learn = learner(list(cbs))
+    learn.opt_func = torch.optim.LBFGS
+    with pytest.raises(ValueError, match='computes loss and gradients again within its step, without `map_pred`'):
+        learn.fit(1)

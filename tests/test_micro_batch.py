@@ -416,3 +416,10 @@ def test_what_cannot_be_cut():
         (lambda p,y: p.detach().mean(), 'does not depend on any trainable')])
 def test_bad_losses_are_named(loss, match):
     with pytest.raises((TypeError,ValueError), match=match): mk(MicroBatch(4), loss_func=loss).fit(1)
+
+@pytest.mark.parametrize('cbs', [[MicroBatch(4)], [MicroBatch('auto')], [MixUp()], [MixUp(by_sample=False)],
+    [MixUp(), MicroBatch(3)]])
+def test_a_batch_of_nothing_changes_nothing(cbs):
+    data = [(X[:8], Y[:8]), (X[:0], Y[:0])]
+    learn = mk(*cbs, data=data).fit(1)
+    assert all(o.isfinite().all() for o in weights(learn.model)) and learn.train_iter==2

@@ -691,3 +691,47 @@ def test_warmup_counts_steps_and_leaves_rates_alone_afterwards():
         learn.fit_one_cycle(1, cbs=Warmup(3))
     for v,exc in ((0, ValueError), (-1, ValueError), (.5, TypeError), ('a', TypeError), (None, TypeError)):
         with pytest.raises(exc, match=rf'`n_steps` is .*but got {v!r}'): Warmup(v)
+
+# A new optimizer
+@pytest.mark.parametrize('name,args,top', [('fit_one_cycle', dict(n_epoch=1), 'lr_max'),
+    ('fit_flat_cos', dict(n_epoch=1), 'lr'), ('fit_sgdr', dict(n_cycles=1, cycle_len=1), 'lr_max')])
+@pytest.mark.parametrize('rates', [slice(1e-4,1e-2), [1e-4,1e-3,1e-2]])
+def test_schedules_are_those_of_the_new_optimizer(name, args, top, rates):
+    learn,probe = mk(),Probe('lr')
+    learn.fit(1)
+    learn.splitter = split
+    getattr(learn, name)(**args, **{top: rates}, reset_opt=True, cbs=probe)
+    highest = np.array(probe.seen['lr']).max(0)
+    assert highest==pytest.approx([1e-4,1e-3,1e-2], rel=.2) and len(learn.opt.param_groups)==3
+def test_fine_tuning_with_a_new_splitter():
+    learn,probe = mk(),Probe('lr')
+    learn.fit(1)
+    learn.splitter = split
+    learn.fine_tune(1, 1e-2, reset_opt=True, cbs=probe)
+    assert np.array(probe.seen['lr'])[7:].max(0)==pytest.approx([5e-5,5e-4,5e-3], rel=.2)
+def test_momentum_is_that_of_the_new_optimizer():
+    learn = mk(opt_func=Adam)
+    learn.fit(1)
+    learn.opt_func = torch.optim.SGD
+    learn.fit_one_cycle(1, 1e-2, reset_opt=True)
+    assert list(learn.recorder.hps)==['lr'] and get_hyper(learn.opt, 'mom')==[0.]
+
+def test_the_rate_of_the_optimizer_is_that_of_each_new_one():
+    learn = mk(opt_func=Adam)
+    learn.fit(1)
+    assert learn.lr==1e-3
+    learn.opt_func = partial(torch.optim.SGD, lr=.1)
+    learn.fit(1, reset_opt=True)
+    assert learn.lr==.1 and get_hyper(learn.opt, 'lr')==[.1]
+    learn.lr = .5
+    learn.opt_func = Adam
+    learn.fit(1, reset_opt=True)
+    assert learn.lr==.5 and get_hyper(learn.opt, 'lr')==[.5]
+
+def test_weight_decay_and_a_scheduler_of_torch():
+    "Weight decay splits the groups, before the scheduler counts them"
+    probe = Probe('lr','wd')
+    learn = mk(opt_func=torch.optim.SGD, lr=.1).fit(2, cbs=[probe, ParamScheduler(dict(wd=SchedLin(0., .1))),
+        TorchScheduler(partial(sched.LambdaLR, lr_lambda=lambda i: .5**i))])
+    assert probe.seen['lr']==[[.1]]*7+[[.05]]*7
+    assert probe.seen['wd']==approx([[.1*i/14] for i in range(14)]) and len(learn.opt.param_groups)==2

@@ -91,3 +91,19 @@ def test_channels_last_keeps_buffers(cbs):
     assert m.n is m.inner.n is n and n.stride()==strides and bool((n==6).all())
     assert bool((m.last==12).all())
     if cbs: assert m.last.stride()==strides
+
+@pytest.mark.parametrize('fused', [True, False])
+@pytest.mark.parametrize('order', [(1,0), (0,1), (1,1)])
+def test_what_an_optimizer_remembers_lies_in_memory_as_the_weights_do(order, fused):
+    "A fused optimizer goes through both as they lie there"
+    def run(order):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
+        data = [(torch.randn(8, 3, 8, 8), torch.randint(0, 2, (8,))) for _ in range(4)]
+        learn = Learner(DataLoaders(data, device='cpu'), model, nn.CrossEntropyLoss(), lr=1e-2,
+            opt_func=lambda ps: torch.optim.Adam(ps, fused=fused)).remove_cb(ProgressCallback)
+        for last in order: learn.fit(2, cbs=[ChannelsLast] if last else [])
+        state = learn.opt.state[model[0].weight]
+        assert {o.stride() for o in state.values() if o.ndim}=={model[0].weight.stride()}
+        return [p.detach() for p in model.parameters()]
+    assert all(torch.allclose(a, b, atol=1e-5) for a,b in zip(run(order), run((0,0))))

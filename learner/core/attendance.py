@@ -27,7 +27,7 @@ def blame(e, h, ev):
     cb = owner_of(h)
     name = type(cb).__name__
     e.add_note(f"raised by `{name}.{ev}`")
-    if isinstance(e, AttributeError) and _missed_before_fit(cb): e.add_note(
+    if not isinstance(e, CancelException) and _missed_before_fit(cb): e.add_note(
         f"`{name}` came into a running fit, so that its `before_fit` was not called: add it before the fit")
 
 def _missed_before_fit(cb):
@@ -119,6 +119,9 @@ class Attendance:
         """Add `cbs`, and `remove` callbacks that they replace. After an error the replaced ones are attached again, as
         if they had just been added, because they have undone their changes"""
         loop = self.loop
+        if 'fit' in loop.scopes and loop.mode in ('fit','lr_find'):
+            if late := [type(o).__name__ for o in cbs if o.from_start]: raise RuntimeError(
+                f"`{late[0]}` sets itself up at the beginning of a fit, and one is running: add it before")
         try: add_all(loop.cbs, cbs, self.came, remove)
         except BaseException as e:
             for o in [*self.gone.values()]:

@@ -24,7 +24,7 @@ from ..model.hypers import first_groups,get_hyper,hypers,n_groups,set_hyper,spar
 from ..model.optimizer import clear_state,make_opt,params_of,requires_closure,to_eval
 from ..record.run_config import plain
 from ..restore.places import all_modules
-from .loop import Loop,loss_and_grads
+from .loop import loss_and_grads,own_pieces
 from .inference import InferenceMixin,check_parts,release_frames
 from .position import Bounds,Counters
 from .interrupt import HeldInterrupt,load_optimizers
@@ -36,6 +36,7 @@ class OptimizerMixin(InferenceMixin):
     "Makes the optimizer, sets its hyper-parameters, freezes and unfreezes"
     _frozen = frozenset() # names of the parameters that were frozen here, and not by hand
     made_with = {} # what the optimizer was made with, by name
+    lr_of_opt = None # the very object in `lr` that the optimizer brought along, where none was given
     def create_opt(self):
         "Make a new optimizer; one that was given as it is starts anew, except for the first time"
         load_optimizers()
@@ -45,12 +46,13 @@ class OptimizerMixin(InferenceMixin):
             self.opt = self.opt_func
         else:
             no_decay = () if self.wd_bn_bias else norm_bias_params(self.model)
-            self.opt = make_opt(self.opt_func, self.param_groups(), self.lr, no_decay, self.model)
+            lr = None if self.lr is self.lr_of_opt else self.lr
+            self.opt = make_opt(self.opt_func, self.param_groups(), lr, no_decay, self.model)
         self.made_with = dict(opt_func=self.opt_func, splitter=self.splitter)
         if self.mode=='fit': self._train_with_rates_of_fit()
-        if self.lr is None:
+        if self.lr is self.lr_of_opt:
             lrs = get_hyper(self.opt, 'lr')
-            self.lr = lrs[0] if len({*lrs})==1 else lrs
+            self.lr = self.lr_of_opt = lrs[0] if len({*lrs})==1 else lrs
         return self.opt
 
     def _train_with_rates_of_fit(self):
@@ -126,8 +128,6 @@ class OptimizerMixin(InferenceMixin):
             if o is not self.model: o.to(self.device)
 
 # %% ../../nbs/loop/07_fitting.ipynb #PiecesCheck
-pieces = 'all_batches','one_batch','_batch','_forward','_do_grad_opt','_backward','_step'
-
 class PiecesCheck(Callback):
     "Check that a loop with replaced pieces still fires the events that callbacks wait for"
     order,only_fit,run_valid,watches = -1000,True,False,True
@@ -152,7 +152,7 @@ class PiecesCheck(Callback):
 
 def replaced_pieces(learn):
     "A `PiecesCheck` if the class of `learn` has pieces of its own"
-    mine = [f'`{type(learn).__name__}.{k}`' for k in pieces if getattr(type(learn), k) is not getattr(Loop, k)]
+    mine = [f'`{type(learn).__name__}.{k}`' for k in own_pieces(learn)]
     return [PiecesCheck(' or '.join(mine))] if mine else []
 
 # %% ../../nbs/loop/07_fitting.ipynb #ready_to_train

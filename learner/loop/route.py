@@ -17,7 +17,7 @@ from ..core.copies import copied,digest
 from ..core.events import CancelException,CancelFitException
 from ..data.draws import Draws
 from ..restore.places import by_name
-from .loop import END,check_drawn
+from .loop import END,check_drawn,own_pieces
 from .position import Bounds,Position
 from .interrupt import may_have_workers,uninterrupted
 from .way_back import Stopped,WayBack,snapshot_of_weights
@@ -39,6 +39,7 @@ class Whereabouts(WayBack):
         self.next_batch = 0 # index of the next batch
         self.outer_pass = None # during an inference inside of training: `draws` and `iter` of the training
         self.resume_point = self.unfinished = None
+        self.in_backward = False # whether the pass that was cut was the backward pass
 
     def arrive(self):
         at = self.target.position
@@ -58,11 +59,18 @@ class Whereabouts(WayBack):
         if draws is None or not draws.at_start: return None
         done = learn.train_iter-learn.epoch_start # batch `i` too, once it is counted, in its `after_batch`
         at = Position.of(learn, 'batch', i+1 if done>i else i, draws=draws, exact=False).complete(learn)
+        if done>i or not self._may_be_cut(): return at
         return replace(at, optimizer=replace(at.optimizer, grads={})) # those of half a batch
+
+    def _may_be_cut(self):
+        "Whether gradients may be those of half a batch, and not those of the batches before it"
+        learn = self.learn
+        return self.in_backward or learn.backward_done==learn.train_iter or bool(own_pieces(learn))
 
     def ends_early(self, e):
         "If `e` ends the fit, note the position in the scope to resume in, before callbacks undo what they have set"
         if isinstance(e, CancelException) and not isinstance(e, StopForNow): return
+        self.in_backward |= self.learn.scopes[-1]=='backward'
         learn,next_is = self.learn,self.resume_point.next if self.resume_point else 'batch'
         if learn.mode!='fit' or self.target or learn.scopes[-1]!=_resumes_in[next_is]: return
         if at := self.position(): self.resume_point = replace(at, attributes=self.attributes.values())
@@ -104,7 +112,7 @@ class Pauses(Whereabouts):
 
     def begin(self, *args, **kwargs):
         self.end()
-        self.train_on = None
+        self.train_on,self.in_backward = None,False
         super().begin(*args, **kwargs)
 
     def end(self): self.target,self.resume_point,self.unfinished,self.requests,self.cbs = None,None,None,[],()

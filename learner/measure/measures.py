@@ -49,6 +49,7 @@ class Moments(Metric):
     def of(self, pp, pt, tt, offset): raise NotImplementedError
     def accumulate(self, learn):
         x = torch.stack([as_double(o) for o in flat_pair(*self.pair(learn))])
+        if not x.numel(): return
         n,mean = x.shape[1],x.mean(1, keepdim=True)
         x,apart,total = x-mean,mean-self.mean,self.n+n
         self.prods = self.prods + x@x.T + apart@apart.T*(self.n*n/total)

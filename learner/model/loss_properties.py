@@ -142,10 +142,10 @@ def _of_first(count, only=False):
         return count(targs[0]) if targs[0].ndim else 1
     return _f
 
-def _of_classes(weight, ignore_index):
-    "A function of one tensor of targets: how many count, or the sum of their weights"
+def _of_classes(weight, ignore_index, axis):
+    "A function of one tensor of targets: how many count, or the sum of their weights. `axis` has the classes, if any"
     def _f(targ):
-        if targ.is_floating_point(): return targ.numel()//targ.shape[min(1, targ.ndim-1)] # probabilities of classes
+        if targ.is_floating_point(): return targ.numel()//targ.shape[min(axis, targ.ndim-1)] # probabilities
         if weight is None: return count_kept(targ, ignore_index)
         kept = targ!=ignore_index
         return (weight[targ.long()*kept]*kept).sum()
@@ -180,7 +180,8 @@ def items_by(
     if kind=='sequence': return _n_sequences
     if kind=='sample' or reduction_of(loss_func)=='batchmean': return _of_first(len)
     if kind=='element': return _of_first(torch.numel)
-    return _of_first(_of_classes(_setting(loss_func, 'weight'), ignore_index_of(loss_func)), only=True)
+    axis = loss_func.axis if isinstance(loss_func, BaseLoss) else 1
+    return _of_first(_of_classes(_setting(loss_func, 'weight'), ignore_index_of(loss_func), axis), only=True)
 
 def items_of(
     loss_func, # Any loss

@@ -66,19 +66,20 @@ class BaseLoss:
 
     def __call__(self,
         pred:torch.Tensor, # Predictions, with the classes in `axis`
-        targ:torch.Tensor, # Targets, without a class axis where `is_2d`
+        targ:torch.Tensor, # Targets, without a class axis where `is_2d`, or floating probabilities of all classes
     ) -> torch.Tensor:
         "The loss"
+        of_classes = self.is_2d and targ.is_floating_point() and targ.shape==pred.shape # probabilities
         if self.axis not in (-1, pred.ndim-1):
             moved = pred.movedim(self.axis, -1)
             beside = targ.shape==pred.shape or targ.shape!=moved.shape # it has the class axis where predictions have it
-            if not self.is_2d and beside: targ = targ.movedim(self.axis, -1)
+            if of_classes or (not self.is_2d and beside): targ = targ.movedim(self.axis, -1)
             pred = moved
         if self.floatify: targ = targ.to(pred.dtype)
         elif self.y_int and not targ.is_floating_point(): targ = targ.long() # torch takes no smaller integers
         if self.flatten:
             pred = pred.reshape(-1, pred.shape[-1]) if self.is_2d else pred.reshape(-1)
-            targ = targ.reshape(-1)
+            targ = targ.reshape(-1, targ.shape[-1]) if of_classes else targ.reshape(-1)
         return self.func(pred, targ)
 
     def __repr__(self): return f"{type(self).__name__}(axis={self.axis}, reduction={self.reduction!r})"

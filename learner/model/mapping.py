@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from functools import lru_cache,partial
 from inspect import Parameter,signature
 import torch
-from ..core.checks import listed,nearest,short_name
+from ..core.checks import listed,nearest,no_closure,short_name
 from ..core.callback import Callback
 from ..data.loaders import target_names
 from .losses import BaseLoss,BCEWithLogitsLossFlat,CrossEntropyLossFlat,DiceLoss,L1LossFlat,MSELossFlat
@@ -60,6 +60,7 @@ class MapPred(Callback):
     def __init__(self,
         f, # A function of what the model returned, or a dict of new names for its entries
     ): self.f = _renamer(f, 'MapPred')
+    def before_fit(self): no_closure(self)
     def after_pred(self): self.learn.pred = self.f(self.learn.pred)
 
 # %% ../../nbs/model/08_mapping.ipynb #fields_for
@@ -189,8 +190,9 @@ class Forward(Callback):
     def before_batch(self):
         m,k = unwrapped(self.learn.model),self.names['train' if self.learn.training else 'valid']
         self.before.append(vars(m).get('forward'))
+        self._put(m, self.before[0]) # it may be within a batch, which calls another method
         if k: m.forward = getattr(m, k)
-    def cleanup_batch(self):
-        m,old = unwrapped(self.learn.model),self.before.pop()
+    def cleanup_batch(self): self._put(unwrapped(self.learn.model), self.before.pop())
+    def _put(self, m, forward):
         vars(m).pop('forward', None)
-        if old is not None: m.forward = old
+        if forward is not None: m.forward = forward

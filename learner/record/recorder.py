@@ -20,7 +20,7 @@ from ..core.callback import Callback
 from ..model.loss_properties import is_summed,items_in_phase,loss_of,loss_per_sample,n_samples,reduction_of
 from ..measure.metrics import AvgLoss
 from ..measure.kinds import ValueMetric
-from ..measure.phase import PhaseMetrics,train_only
+from ..measure.phase import PhaseMetrics,Skipped,train_only
 from ..measure.batch_checks import BatchCheck,BatchChecks
 from .history import Row,missing
 from .run_config import run_config
@@ -295,6 +295,7 @@ class Recorder(RowWriter):
         if learn.training and learn.mode=='fit':
             self.stream.append(loss_per_sample(learn, loss) if self.summed and is_summed(learn) else loss)
             self.lrs.append(learn.opt.param_groups[-1]['lr'])
+    def after_cancel_step(self): self.phase.skipped = Skipped() # batches before it have waited for this step
     def after_train(self):
         if self.learn.mode!='fit': return
         self.add_train()

@@ -25,7 +25,7 @@ from ..loop.learner import limit_variable
 # %% ../../nbs/schedule/07_limits.ipynb #Limit
 class Limit(Callback):
     "Limit the batches of each training and validation phase of a fit"
-    order,only_fit = Validate.order-10,True
+    order,only_fit,from_start = Validate.order-10,True,True
     def __init__(self,
         train:int|None=None, # Training batches in an epoch
         valid:int|None=None, # Batches of each validation loader
@@ -55,7 +55,7 @@ def limit_batches(
 # %% ../../nbs/schedule/07_limits.ipynb #Overfit
 class Overfit(Callback):
     "Train on the first `k` batches in each epoch, and validate on them"
-    order,only_fit = Validate.order-10,True
+    order,only_fit,from_start = Validate.order-10,True,True
     def __init__(self,
         k:int=1, # Training batches
     ): self.k,self.batches,self.drawn = whole('k', k, 1),None,None

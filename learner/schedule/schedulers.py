@@ -15,8 +15,8 @@ from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.checks import checked,listed,nearest
 from ..core.callback import Callback
-from ..model.groups import per_group
-from ..model.hypers import first_groups,get_hyper,n_groups,read_hyper,set_hyper
+from ..model.groups import norm_bias_params,per_group
+from ..model.hypers import first_groups,get_hyper,hypers,n_groups,read_hyper,set_hyper,spare
 from ..record.history import missing
 from ..record.recorder import Recorder
 from .schedules import Pieces
@@ -40,7 +40,7 @@ def _shown(vs):
 class HyperScheduler(Callback):
     """Sets the hyper-parameters named in `sets`, which no other callback may set. Abstract: use `ParamScheduler`.
     A subclass says by `tops(name)` how high a schedule gets in each group, and multiplies its values by `scales`"""
-    order,run_valid,only_fit = 60,False,True
+    order,run_valid,only_fit,from_start = 60,False,True,True
     _stateattrs = 'hps','scales'
     sets,hps,scales = (),{},{}
     def before_fit(self):
@@ -98,6 +98,10 @@ class ParamScheduler(HyperScheduler):
             f"such as `dict(lr=SchedCos(.1, 0))`, but got {scheds!r}")
         self.scheds = self.sets = scheds
 
+    def prepare_fit(self):
+        learn = self.learn
+        if 'wd' in self.scheds and 'wd' in hypers(learn.opt) and not learn.wd_bn_bias:
+            spare(learn.opt, norm_bias_params(learn.model)) # before a scheduler of torch counts the groups
     def before_fit(self):
         learn = self.learn
         for k in self.scheds: get_hyper(learn.opt, k)

@@ -16,6 +16,7 @@ from ..core.checks import checked,listed
 from ..core.callback import Callback
 from ..data.loaders import map_tensors
 from ..loop.learner import Learner
+from ..model.optimizer import parts_of
 from ..technique.mixed_precision import AMPMode,MixedPrecision
 
 # %% ../../nbs/speed/01_memory_format.ipynb #ChannelsLast
@@ -30,13 +31,19 @@ class ChannelsLast(Callback):
     order = -1
     def before_fit(self):
         self.before = {k:(o.shape,o.stride()) for k,o in _images(self.learn.model)}
-        for _,o in _images(self.learn.model): o.data = _channels_last(o.data) # `model.to` would make new buffers
+        for _,o in _images(self.learn.model): self._lay(o, _channels_last) # `model.to` would make new buffers
     def before_batch(self): self.learn.xb = map_tensors(_channels_last, self.learn.xb)
     def cleanup_fit(self):
         for k,o in _images(self.learn.model):
             shape,stride = self.before.get(k, (None,None))
             if o.shape!=shape or o.stride()==stride: continue
-            o.data = torch.empty_strided(shape, stride, dtype=o.dtype, device=o.device).copy_(o.data)
+            self._lay(o, lambda t: torch.empty_strided(shape, stride, dtype=t.dtype, device=t.device).copy_(t))
+    def _lay(self, o, f):
+        "Let `f` lay out `o`, and what optimizers remember of it: fused ones go through both as they lie in memory"
+        o.data = f(o.data)
+        for part in parts_of(self.learn.opt):
+            for t in part.state.get(o, {}).values():
+                if isinstance(t, torch.Tensor) and t.shape==o.shape: t.data = f(t.data)
 
 # %% ../../nbs/speed/01_memory_format.ipynb #channels_methods
 @patch

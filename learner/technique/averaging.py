@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from ..core.checks import checked
 from ..core.callback import Callback
+from ..data.loaders import length
 from .mixed_precision import MixedPrecision
 from ..model.groups import check_hyper
 from ..model.hypers import first_groups,get_hyper,values_for
@@ -24,6 +25,7 @@ from ..model.weights import refuse_lazy,unwrapped
 from ..record.recorder import Recorder
 from ..schedule.schedules import SchedCos
 from ..schedule.schedulers import ParamScheduler
+from ..schedule.validation import lowered
 
 # %% ../../nbs/technique/06_averaging.ipynb #put
 class _Statistics(Callback):
@@ -54,7 +56,7 @@ def _put(params, values):
 # %% ../../nbs/technique/06_averaging.ipynb #Average
 class _Average(Callback):
     "The average `avg` of the weights at `n` moments, and the ways in which it gets into the model"
-    run_valid = False
+    run_valid,from_start = False,True
     _stateattrs = 'avg','n','steps'
     anew,norms = False,() # whether each fit starts again; names of batch norms whose statistics are for the average
     outdated = False # other weights have been loaded, and the next fit starts from these
@@ -139,7 +141,11 @@ class _Average(Callback):
         self.depth += 1 # this validation is not one with the average
         try:
             if not self.norms: return
-            self.learn.validate(dl=self.learn.dls.train, cbs=(stats := _Statistics(self._norms())))
+            learn,stats = self.learn,_Statistics(self._norms())
+            before,n = learn.limits,learn.train_iter-learn.epoch_start
+            if n and length(learn.dls.train) is None: learn.limits = lowered(before, valid=n) # it may have no end
+            try: learn.validate(dl=learn.dls.train, cbs=stats)
+            finally: learn.limits = before
             stats.put()
         finally: self.depth -= 1
 
@@ -244,6 +250,9 @@ class SWA(WeightAverage):
     def before_train(self):
         def is_norm(m): return isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training and m.track_running_stats
         self.norms = [k for k,m in self.learn.model.named_modules() if is_norm(m)]
+        if self.fitting and self.norms and hasattr(self.learn.dls.train, '__next__'): raise ValueError(
+            "`SWA` takes another pass over `dls['train']`, for the statistics of batch norms, but that is an iterator, "
+            "which can be iterated once: give a list, or something that starts anew")
 
     def before_batch(self):
         if not self.fitting or self.lr is None or (since := self._since())<-1e-9: return

@@ -20,6 +20,7 @@ from ..data.loaders import map_tensors
 from ..model.loss_properties import has_mixed_means,is_summed,mixed_means,n_items,n_samples,no_grad_if_empty
 from ..model.optimizer import drop_grads,params_of
 from ..measure.batch_checks import check_average,average_unknown
+from ..loop.loop import has_grads
 from .mixed_precision import MixedPrecision
 
 # %% ../../nbs/technique/02_gradients.ipynb #dense
@@ -55,8 +56,9 @@ class GradientClip(Callback):
         if self.learn.mode=='fit': self.norms = None # `lr_find` and evaluation keep those of the fit
 
     def before_step(self):
-        ps = list(self.learn.model.parameters() if self.params is None else self.params(self.learn.model))
-        ps = [dense(p) for p in ps]
+        trained = {*map(id, params_of(self.learn.opt))} # nobody zeroes the gradients of others
+        ps = self.learn.model.parameters() if self.params is None else self.params(self.learn.model)
+        ps = [dense(p) for p in ps if id(p) in trained]
         if self.max_value is not None: nn.utils.clip_grad_value_(ps, self.max_value); return
         norm = nn.utils.clip_grad_norm_(ps, self.max_norm, self.norm_type)
         if hasattr(norm, 'full_tensor'): norm = norm.full_tensor() # of sharded gradients
@@ -89,7 +91,7 @@ def warn_mixed_means(cb):
 # %% ../../nbs/technique/02_gradients.ipynb #GradientAccumulation
 class GradientAccumulation(Callback):
     "Take a step when `n_acc` samples have been seen, as if they had been one batch"
-    order,run_valid = MixedPrecision.order-4,False
+    order,run_valid,from_start = MixedPrecision.order-4,False,True
     _stateattrs = 'samples','items','unit'
     @checked(n_acc='>=1', count=callable)
     def __init__(self,
@@ -109,6 +111,7 @@ class GradientAccumulation(Callback):
     def before_backward(self):
         learn = self.learn
         self.bs,self.n = learn.route.whole(n_samples(learn), n_items(learn, self.count))
+        if self.samples and not has_grads(learn.opt): self.samples,self.items = 0,0 # an error has cost the window them
         if not self.samples: # elements, say a million: half precision can hold multiples of a sample
             self.unit = self.n/self.bs if isinstance(self.n, (int,float)) and self.n and self.bs else 1.
         if self.unit!=1: self.n = self.n/self.unit

@@ -154,13 +154,13 @@ class _CutBatch:
 
     def run(self, n) -> _Whole:
         "Forward and backward in pieces of at most `n` samples"
-        learn,parts,ns,losses,total,early,n_pieces = self.learn,[],[],[],0.,0,-(-self.bs//n)
+        learn,parts,ns,losses,total,early,n_pieces = self.learn,[],[],[],0.,0,max(-(-self.bs//n), 1)
         for i in range(n_pieces):
             rows = slice(i*self.bs//n_pieces, (i+1)*self.bs//n_pieces) # sizes as equal as can be
-            yb = self._predict(rows)
+            yb = self._predict(part := _Piece(self, rows))
             parts.append((map_tensors(torch.Tensor.detach, learn.pred), learn.yb)); ns.append(rows.stop-rows.start)
             if learn.recognized_loss is None: early = len(parts)
-            w = self._weight()
+            w = self._weight(part)
             if not isinstance(w, torch.Tensor) and not w: continue # the average of nothing is NaN, as is its gradient
             self._backward(w)
             losses.append([weighted(o.detach(), w) for o in (learn.loss, learn.loss_grad, *self._terms())])
@@ -173,10 +173,9 @@ class _CutBatch:
         yb = self.yb if learn.yb is yb else rows_joined(ybs, ns) # they were shifted, as the predictions are
         return _Whole(rows_joined(preds, ns), yb, loss, loss_grad, 1/((total+(total==0))*self.scale))
 
-    def _predict(self, rows):
+    def _predict(self, part):
         learn = self.learn
         self.forget()
-        self.piece = part = _Piece(self, rows)
         learn.xb,learn.yb = part(self.xb),(yb := part(self.yb))
         learn('split_batch', part)
         self.forward()
@@ -187,11 +186,11 @@ class _CutBatch:
         vals = [getattr(self.learn.loss_func, k, None) for k in self.terms]
         return vals if all(isinstance(o, torch.Tensor) for o in vals) else []
 
-    def _weight(self):
+    def _weight(self, part):
         "The share of the piece that was just predicted. The value of a count is waited for"
         if self.summed: return 1.
-        n = self.items(self.learn.yb) if self.piece.items is None else self.piece.items
-        w = n/(self.unit or self.bs)
+        n = self.items(self.learn.yb) if part.items is None else part.items
+        w = n/(self.unit or self.bs or 1)
         return w if self.count is None else float(w)
 
     def items(self, yb):
@@ -227,7 +226,7 @@ class MicroBatch(Callback):
     Only layers that mix samples notice: a batch norm sees one piece at a time, and dropout draws for each.
     A loss that compares samples is noticed in the first batch, with a warning.
     With `'auto'`, a batch that runs out of memory is run again in halves, and a copy of the model's buffers is kept"""
-    _stateattrs = ('fits',)
+    _stateattrs,from_start = ('fits',),True
     @checked(bs=..., count=callable)
     def __init__(self,
         bs:int|str='auto', # Samples in a piece, or `auto`: as many as fit into memory
@@ -277,7 +276,7 @@ class MicroBatch(Callback):
 
     def _as_fits(self, batch, grads):
         "Run `batch` in smaller and smaller pieces until they fit"
-        n,start = min(batch.bs, self.fits or batch.bs),_Start(self.learn.model)
+        n,start = max(min(batch.bs, self.fits or batch.bs), 1),_Start(self.learn.model)
         while True:
             try: return batch.run(n)
             except RuntimeError as e:

@@ -55,7 +55,8 @@ def _losses_of(loss_func):
 
 def _by_sample(loss, bs, loss_func, name):
     "A row for each sample"
-    if loss.numel()%bs==0 and (loss.ndim or bs==1): return loss.reshape(bs, -1)
+    n,rest = divmod(loss.numel(), max(bs, 1))
+    if not rest and (loss.ndim or bs==1): return loss.reshape(bs, n)
     raise ValueError(f"`{short_name(loss_func)}` has no loss for each sample: of {bs} samples, "
         f"with `reduction='none'`, it has shape {tuple(loss.shape)}. `{name}(by_sample=False)` needs one for the batch")
 

@@ -11,6 +11,7 @@ __all__ = ['BnFreeze', 'MCDropoutCallback', 'ModelResetter', 'RNNCallback']
 from weakref import WeakKeyDictionary
 import torch
 from torch import nn
+from ..core.checks import no_closure
 from ..core.callback import Callback
 from ..data.loaders import find_bs
 
@@ -84,6 +85,7 @@ class RNNCallback(Callback):
     outer = () # outputs of batches that a validation has interrupted
     def before_batch(self): self.outer = *self.outer,(self.raw_out,self.out)
     def cleanup_batch(self): *self.outer,(self.raw_out,self.out) = self.outer
+    def before_fit(self): no_closure(self)
     def after_pred(self):
         self.learn.pred,raw,out = self.learn.pred
         self.raw_out,self.out = _last(raw),_last(out)
