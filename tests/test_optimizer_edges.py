@@ -220,3 +220,17 @@ def test_an_optimizer_that_is_made_during_a_fit_trains_with_its_rate_and_ends_wi
     assert learn.recorder.lrs==[.02]*6 and get_hyper(learn.opt, 'lr')==[.01]
     learn.fit_one_cycle(3, .02, cbs=on(event.before_epoch)(makes))
     assert get_hyper(learn.opt, 'mom')==[.9] and get_hyper(learn.opt, 'lr')==[.01]
+
+def test_layers_that_come_in_a_fit_without_an_optimizer_are_named(recwarn):
+    def fit(**kwargs):
+        learn = synth_learner(2, model=nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 1)))
+        def replace(cb):
+            if cb.epoch!=1: return
+            cb.model[1] = nn.Linear(2, 1)
+            if kwargs: learn.create_opt()
+        return learn.fit(3, cbs=Callback(before_epoch=replace))
+    with pytest.warns(UserWarning, match='`1.weight`, `1.bias` came into the model during the fit, and had no'):
+        fit()
+    recwarn.clear()
+    fit(new=True)
+    assert not [o for o in recwarn if 'came into' in str(o.message)]

@@ -1424,3 +1424,16 @@ def test_losses_of_samples_can_be_asked_for_while_gradients_are_recorded():
     finally: torch.set_warn_always(False)
     assert not said and losses.requires_grad
     assert torch.allclose(losses, F.cross_entropy(pred, y, reduction='none'))
+
+@pytest.mark.filterwarnings('ignore:Using a target size')
+@pytest.mark.parametrize('shape,n', [((), 9), ((3,), 9), ((3,), 5)])
+@pytest.mark.parametrize('known', [True, False])
+def test_a_last_batch_of_one_from_a_model_that_squeezes(shape, n, known):
+    class Squeezes(nn.Module):
+        def __init__(self): super().__init__(); self.lin = nn.Linear(3, shape[0] if shape else 1)
+        def forward(self, x): return self.lin(x).squeeze()
+    x,y = torch.randn(n, 3),torch.randn(n, *shape)
+    data = list(zip(x.split(4), y.split(4)))
+    learn = Learner(DataLoaders(data, data if known else map(list, data), device='cpu'), Squeezes(), nn.MSELoss())
+    preds,targs = learn.get_preds()
+    assert torch.equal(targs, y) and torch.allclose(preds, learn.model(x), atol=1e-6)

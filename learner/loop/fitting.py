@@ -14,7 +14,7 @@ from functools import partial
 from math import inf
 import torch
 from torch.nn.parameter import is_lazy
-from ..core.checks import checked,short_name,whole
+from ..core.checks import checked,listed,short_name,whole
 from ..core.events import moments
 from ..core.callback import Callback,TrainEvalCallback
 from ..core.tracebacks import warn
@@ -173,6 +173,14 @@ def ready_to_train(learn): # A learner that is to train
         "All parameters are frozen: nothing to train. "
         "`learn.unfreeze()` frees what `freeze` has frozen, and `learn.model.requires_grad_(True)` everything")
 
+# %% ../../nbs/loop/07_fitting.ipynb #untrained
+def warn_untrained(learn, before): # Ids of the model's parameters before the fit
+    "Warn of parameters that came into the model during a fit, and that the optimizer did not know"
+    known = before | {*map(id, params_of(learn.opt))}
+    late = [k for k,p in learn.model.named_parameters() if p.requires_grad and id(p) not in known]
+    if late: warn(f"{listed(late)} came into the model during the fit, and had no training, because the optimizer did "
+        "not know them: what replaces layers in a fit calls `learn.create_opt()` then")
+
 # %% ../../nbs/loop/07_fitting.ipynb #run_fit
 def fit_bounds(n_epoch, start_epoch, n_iter, n_step) -> Bounds:
     "Bounds of a fit; without `n_epoch` there are as many epochs as the others need"
@@ -240,6 +248,7 @@ def run_fit(learn,
         overrides = overrides_of(learn, stopped, lr, wd, by_fit)
         asked = stopped.position.optimizer.at_start | overrides
     learn.route.begin(stopped, overrides, by_fit)
+    params = {*map(id, learn.model.parameters())}
     with learn.fitting('fit'), learn.added_cbs(replaced_pieces(learn)):
         for k,v in asked.items():
             if stopped is None or get_hyper(learn.opt, k)!=v: learn.set_hyper(k, v)
@@ -252,6 +261,7 @@ def run_fit(learn,
         with running(learn.route, cbs), learn.first_batches():
             held.stop_if_pending() # one that came while the fit was prepared
             learn.run_scopes()
+    warn_untrained(learn, params)
     if (train_on := learn.route.train_on) is not None: # a `SpikeGuard` has stopped the fit, to go back and train on
         learn.route.train_on = None
         train_on(bounds, cbs, held)

@@ -50,6 +50,10 @@ def _refuse(what, why, exc=ValueError):
     raise exc(f"{what} cannot be put together: {why}. `concat_dim=None` of `get_preds` gives a list of batches, and "
         "`get_preds(with_preds=False, with_targs=False, with_loss=True)` the losses alone")
 
+def _as_rows(o, size):
+    "`o`, with an axis for the samples if it is the row of only one, as models return it that squeeze"
+    return o[None] if o.shape==size else o
+
 class _Filled:
     """Rows in memory that is allocated with the first batch: for `n` of them, or where that is not known, for so many
     batches of its size. Where these are larger later, there is room for the ones that are left"""
@@ -59,8 +63,9 @@ class _Filled:
 
     def add(self, o):
         if self.rows is None: self._begin(o)
+        o = _as_rows(o, self.size)
         n,size = len(o.shape) and o.shape[0],o.shape[1:]
-        if size!=self.size or not o.shape: _refuse(self.what,
+        if size!=self.size: _refuse(self.what,
             f"rows of a batch have shape {tuple(size)}, and those before {tuple(self.size)}")
         if o.dtype is not self.rows.dtype: self._widen(o.dtype)
         end = self.done+n
@@ -109,7 +114,9 @@ class _Collected:
     def value(self):
         if self.dim is None: return self.batches
         if self.batches[0].ndim==0: return torch.stack(self.batches) # one value for each batch
-        try: return torch.cat(self.batches, dim=self.dim)
+        batches,size = self.batches,self.batches[0].shape[1:]
+        if self.dim==0: batches = [_as_rows(o, size) for o in batches]
+        try: return torch.cat(batches, dim=self.dim)
         except (RuntimeError, IndexError):
             shapes = sorted({tuple(o.shape) for o in self.batches})[:4]
             _refuse(self.what, f"batches have the shapes {shapes}")
