@@ -1646,6 +1646,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'hypers': 'Parameters:\n\n- `opt`: Any optimizer of torch',
  'ignore_index_of': "Parameters:\n\n- `loss_func`: Any loss\n- `default`: For one that says nothing; torch's default",
  'in_order': 'Parameters:\n\n- `dl`: A loader\n- `reorder`: Or keep the order in which the loader draws',
+ 'inexact_parts': 'Parameters:\n\n- `loss_func`: Any loss',
  'innermost': 'Parameters:\n\n- `f`: A function, or a `partial` of one',
  'is_summed': 'Parameters:\n\n- `learn`: The learner with its loss function',
  'items_by': 'Parameters:\n\n- `loss_func`: Any loss, with the settings that it has now',

@@ -58,7 +58,8 @@ class Model:
 
     # Who is called
     def listeners(self, ev):
-        return [c for c in sorted(self.all, key=lambda c: c.order) if ev not in c.lacks and c.name not in self.off
+        def place(c): return ev!='after_batch' or c.name not in ('train_eval','recorder'),c.order # they note it first
+        return [c for c in sorted(self.all, key=place) if ev not in c.lacks and c.name not in self.off
             and (self.mode=='fit' or not c.only_fit)
             and (ev not in batch_events or (c.run_train if self.training else c.run_valid))]
 

@@ -610,3 +610,22 @@ def test_what_can_be_iterated_once_is_refused_before_training():
     learn = mk(SWA(0), data=DataLoaders(iter(list(dls().train)), device='cpu'))
     with pytest.raises(ValueError, match=r"`SWA` takes another pass over `dls\['train'\]`"): learn.fit(1)
     assert learn.opt_step==0
+
+class Normed(nn.Module):
+    def __init__(self): super().__init__(); self.body = net()
+    def forward(self, x): return self.body(x)
+
+@pytest.mark.parametrize('make', [lambda: [EMA(.9)], lambda: [EMA(.9, buffers=True)],
+    lambda: [EMA(.9, validate='both')], lambda: [Limit(valid=1)]])
+def test_statistics_of_batch_norms_are_for_the_average_alone(make):
+    "Not for another average, which validates with its own weights; and of all training batches"
+    def run(*cbs): return mk(*cbs, lr=.5, data=dls(shuffle=False)).fit(4)
+    learn,alone = run(SWA(.5), *make()),run(SWA(.5))
+    assert close(everything(learn.model), everything(alone.model))
+    right = copy.deepcopy(learn.model)
+    update_bn(learn.dls.train, right)
+    assert close(everything(learn.model), everything(right), 1e-5)
+
+def test_an_average_of_buffers_is_the_same_beside_another():
+    def run(*cbs): return mk(EMA(.9, buffers=True), *cbs, lr=.5).fit(4).ema.avg
+    assert close(run(SWA(.25)), run())

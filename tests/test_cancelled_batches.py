@@ -176,3 +176,16 @@ def test_a_fit_that_stops_for_now_when_an_epoch_is_over_has_its_row_and_once_whe
     rec = learn.recorder
     assert [o.epoch for o in rec.rows]==[0,1,2] and rec.iters==ref.iters
     assert list(rec['valid_loss'])==list(ref['valid_loss']) and list(rec['train_loss'])==list(ref['train_loss'])
+
+@pytest.mark.parametrize('exc', [CancelTrainException, CancelEpochException, CancelFitException])
+@pytest.mark.parametrize('order', [-100, 0, 40, 60])
+def test_the_batch_after_which_training_was_ended_is_recorded(exc, order):
+    class Stop(Callback):
+        run_valid = False
+        def after_batch(self):
+            if self.iter==2: raise exc
+    Stop.order = order
+    learn = synth_learner(5, cbs=[Stop()])
+    learn.remove_cb(Recorder).add_cb(Recorder(train_metrics=True)).fit(2)
+    n = 3 if exc is CancelFitException else 6
+    assert len(learn.recorder.raw_losses)==len(learn.recorder.lrs)==learn.opt_step==n

@@ -414,3 +414,15 @@ def test_only_what_is_trained_is_measured():
 def test_overflows_are_not_told_as_cancelled_batches(recwarn):
     mk(GradientAccumulation(20), MixedPrecision('fp16', init_scale=2.**40)).fit(1)
     assert not [o for o in recwarn if 'has taken no step' in str(o.message)]
+
+@pytest.mark.parametrize('loss', [nn.CrossEntropyLoss, lambda **kwargs: partial(F.cross_entropy, **kwargs)])
+@pytest.mark.parametrize('cb', [GradientAccumulation, lambda: MicroBatch(2)])
+def test_smoothed_targets_without_weight_are_told_of(loss, cb, recwarn):
+    "They have a share in the sum, and none in what it is divided by"
+    weight = torch.tensor([0.,1])
+    with pytest.warns(UserWarning, match='will not be exactly the big batch: targets of a class with a weight of 0'):
+        mk(cb(), loss_func=loss(weight=weight, label_smoothing=.1)).fit(1)
+    recwarn.clear()
+    for kwargs in (dict(weight=weight), dict(weight=weight+1, label_smoothing=.1), dict(label_smoothing=.1),
+            dict(weight=weight, label_smoothing=.1, reduction='sum')): mk(cb(), loss_func=loss(**kwargs)).fit(1)
+    assert not [o for o in recwarn if 'exactly' in str(o.message)]

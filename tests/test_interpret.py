@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader,Dataset,IterableDataset,Subset,SubsetRandomSampler,TensorDataset, \
-    WeightedRandomSampler
+    WeightedRandomSampler,default_collate
 from sklearn.metrics import classification_report,confusion_matrix
 import matplotlib
 from learner.all import *
@@ -545,3 +545,33 @@ def test_inputs_are_those_that_were_predicted_where_a_dataset_draws_random_numbe
         torch.testing.assert_close(got.preds, pred.softmax(1))
         torch.testing.assert_close(got.losses, losses)
     assert torch.equal(before, torch.get_rng_state())
+
+# Loaders that do not give the samples of their dataset one by one
+class Broken(Dataset):
+    def __init__(self, x, y): self.x,self.y = x,y
+    def __len__(self): return len(self.x)
+    def __getitem__(self, i): return None if i in (2,5) else (self.x[i],self.y[i])
+class Backwards(DataLoader):
+    def __iter__(self):
+        for x,y in super().__iter__(): yield x.flip(0),y.flip(0)
+class Chosen(DataLoader):
+    def __iter__(self):
+        for x,y in super().__iter__(): yield x[y!=1],y[y!=1]
+def without_broken(b): return default_collate([o for o in b if o is not None])
+def backwards(b): return default_collate(b[::-1])
+
+@pytest.mark.parametrize('make', [lambda x,y: DataLoader(Broken(x, y), 4, collate_fn=without_broken),
+    lambda x,y: DataLoader(TensorDataset(x, y), 4, collate_fn=backwards), lambda x,y: Backwards(TensorDataset(x, y), 4),
+    lambda x,y: Chosen(TensorDataset(x, y), 4)], ids=['leaves out','reverses','iterates backwards','chooses'])
+def test_losses_are_those_of_their_samples_whatever_a_loader_makes_of_the_dataset(make):
+    gen = torch.Generator().manual_seed(0)
+    x,y = torch.randn(12, 3, generator=gen),torch.randint(0, 3, (12,), generator=gen)
+    dl = make(x, y)
+    learn = Learner(DataLoaders(dl, dl, device='cpu'), nn.Linear(3, 3), nn.CrossEntropyLoss())
+    interp = Interpretation.from_learner(learn)
+    top = interp.top_losses(4)
+    rows = interp[top.idxs]
+    alone = F.cross_entropy(learn.model(rows.inputs), rows.targs, reduction='none')
+    assert torch.allclose(rows.losses, alone, atol=1e-6) and torch.equal(rows.losses, top.losses)
+    with pytest.raises(ValueError, match='other samples than the dataset has|no dataset that gives single samples'):
+        interp.top_losses(4, items=True)

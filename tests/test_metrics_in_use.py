@@ -527,3 +527,56 @@ def test_the_functions_of_metrics_are_not_checked_in_each_batch(monkeypatch):
         m.accumulate(SimpleNamespace(pred=torch.tensor([[1.,0.],[0.,1.]]), yb=(torch.tensor([0,0]),),
             xb=(torch.zeros(2,1),), loss_func=None, device=None))
     assert [float(m.value) for m in learn.metrics]==[.5,.5]
+
+class Refills:
+    "A loader with one buffer for all batches"
+    def __init__(self, x, y, bs): self.x,self.y,self.bs = x,y,bs
+    def __iter__(self):
+        bx,by = self.x[:self.bs].clone(),self.y[:self.bs].clone()
+        for x,y in zip(self.x.split(self.bs), self.y.split(self.bs)): yield bx.copy_(x),by.copy_(y)
+class OwnBuffer(nn.Module):
+    "A model that returns the same tensor each time"
+    def __init__(self): super().__init__(); torch.manual_seed(0); self.lin,self.out = nn.Linear(3, 4),None
+    def forward(self, x):
+        res = self.lin(x)
+        if self.training: return res
+        if self.out is None: self.out = torch.empty_like(res)
+        return self.out.copy_(res)
+
+def test_loaders_and_models_may_use_their_memory_again():
+    gen = torch.Generator().manual_seed(0)
+    x,y = torch.randn(40, 3, generator=gen),torch.randint(0, 4, (40,), generator=gen)
+    def run(valid, model):
+        metrics = [accuracy, from_sklearn('accuracy_score'), F1Score(average='macro'),
+            AccumMetric(lambda p,t: p.softmax(-1)[range(len(t)),t].mean(), flatten=False, name='right')]
+        learn = Learner(DataLoaders(valid, valid, device='cpu'), model, nn.CrossEntropyLoss(), metrics=metrics)
+        return [*dict(learn.validate()).values()],learn.get_preds(concat_dim=None, act=lambda o: o)
+    plain = nn.Sequential()
+    plain.lin = OwnBuffer().lin
+    vals,(preds,targs) = run(list(zip(x.split(8), y.split(8))), plain)
+    for valid,model in (Refills(x, y, 8),plain),(list(zip(x.split(8), y.split(8))),OwnBuffer()):
+        others,(ps,ts) = run(valid, model)
+        assert others==pytest.approx(vals, abs=1e-6)
+        assert torch.allclose(torch.cat(ps), torch.cat(preds), atol=1e-6) and torch.equal(torch.cat(ts), y)
+
+def test_values_of_several_numbers_stay_as_they_were():
+    class PerClass(Metric):
+        def __init__(self): self.n = torch.zeros(4)
+        def reset(self): self.n.zero_()
+        def accumulate(self, learn): self.n += torch.bincount(learn.y, minlength=4)
+        @property
+        def value(self): return self.n
+    class Counts(Callback):
+        new_columns = ['t','a']
+        def __init__(self): self.t,self.a = torch.zeros(2),np.zeros(2)
+        def before_row(self): self.t += 1; self.a += 1; self.learn.recorder.add(t=self.t, a=self.a)
+    x,y = torch.randn(12, 3),torch.tensor([0,1,2,3]*3)
+    data = list(zip(x.split(4), y.split(4)))
+    learn = Learner(DataLoaders(data, dict(valid=data, one=data[:1]), device='cpu'), nn.Linear(3, 4), F.cross_entropy,
+        metrics=PerClass(), cbs=Counts).remove_cb(ProgressCallback).fit(3)
+    for i,row in enumerate(learn.recorder.rows):
+        assert row['per_class'].tolist()==[3.]*4 and row['one/per_class'].tolist()==[1.]*4
+        assert row['t'].tolist()==row['a'].tolist()==[i+1.]*2
+    res = learn.validate()
+    learn.validate('one')
+    assert res['per_class'].tolist()==[3.]*4

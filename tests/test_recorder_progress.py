@@ -983,3 +983,12 @@ def test_a_notebook_has_one_display_that_ends_as_a_table(tmp_path):
     assert (len(text.splitlines())==7
         and [l.split(':')[0] for l in text.splitlines() if ': loss' in l]
         ==[f'epoch {i} train {n}/4' for i in (0,1) for n in (2,4)])
+
+@pytest.mark.parametrize('what', ['validate','get_preds','predict'])
+def test_an_inference_before_the_bar_is_ready(what):
+    class Early(Callback):
+        order = -1000
+        def before_fit(self):
+            if self.learn.mode=='fit': getattr(self.learn, what)(*([torch.zeros(1)] if what=='predict' else []))
+    learn = synth_learner(2, cbs=Early).remove_cb(ProgressCallback).add_cb(ProgressCallback())
+    assert learn.fit(1).opt_step==2

@@ -28,7 +28,7 @@ from ..record.history import Row
 from ..record.recorder import Recorder
 from ..loop.learner import Learner
 from ..schedule.trial import shown_or_written
-from ..technique.gradients import warn_mixed_means
+from ..technique.gradients import warn_inexact_parts
 from ..technique.micro_batch import rows_joined
 from ..result.preds import GatherPredsCallback
 from ..resume.checkpoint import SigtermHandler
@@ -250,7 +250,7 @@ class Distributed(Callback):
             "The processes are no longer connected, because one of them has failed: start them again")
         if num_distrib()==1: self.run = False; return
         no_closure(self)
-        warn_mixed_means(self)
+        warn_inexact_parts(self)
         self.member = Membership(self.learn, self.timeout)
         self.member.begin(self.sync_bn)
 

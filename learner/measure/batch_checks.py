@@ -18,7 +18,7 @@ import torch
 from ..core.checks import short_name
 from ..data.generators import keep_random,random_state,same_state
 from ..data.loaders import leaves_in,map_tensors,rows_of,tensors_in
-from ..model.loss_properties import has_mixed_means,is_of_own_class,items_of,loss_of,mixed_means
+from ..model.loss_properties import has_mixed_means,inexact_parts,is_of_own_class,items_of,loss_of
 from ..model.loss_properties import n_items,n_samples,reduction_of,says_its_items
 from ..model.mapping import fields_for,part_of
 from ..model.weights import unwrapped
@@ -251,8 +251,8 @@ class BatchChecks:
         "Checks for a validation: in a fit for the first, and for each that stands alone"
         if self.compared and learn.mode=='fit': return []
         self.compared,res = learn.mode=='fit' or self.compared,[]
-        if self.count is None and has_mixed_means(loss_of(learn)): warnings.warn(
-            f"`valid_loss` depends on the batch size: {mixed_means}")
+        if self.count is None and (why := inexact_parts(loss_of(learn))): warnings.warn(
+            f"`valid_loss` depends on the batch size: {why}")
         if self.count is None and learn.model not in self.asked:
             self.asked.add(learn.model)
             res = [BatchCheck(phase, OwnLoss(), n=None)]

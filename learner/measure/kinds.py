@@ -100,6 +100,7 @@ class AccumMetric(Metric):
         elif self.drops: self.ignored = ignore_index_of(loss_of(learn))
         if self.thresh is not None: pred = pred>self.thresh
         self.n_batches = self.n_batches+1
+        pred,targ = pred.clone(),targ.clone() # loaders and models may use their memory again
         if self.flatten: pred,targ = pred.reshape(-1),targ.reshape(-1)
         sizes = torch.tensor([[len(pred), len(targ)]])
         self.preds,self.targs,self.sizes = (_and(parts, new, self.n_batches)

@@ -6,8 +6,8 @@ From its loss the Learner learns what predictions mean. `activation_of` and `dec
 
 # %% auto #0
 __all__ = ['activation_of', 'decodes_of', 'ignore_index_of', 'reduction_of', 'count_kept', 'count_elements', 'kind_of',
-           'has_mixed_means', 'items_by', 'items_of', 'n_samples', 'loss_of', 'n_items', 'items_in_phase', 'is_summed',
-           'loss_per_sample']
+           'has_mixed_means', 'inexact_parts', 'items_by', 'items_of', 'n_samples', 'loss_of', 'n_items',
+           'items_in_phase', 'is_summed', 'loss_per_sample']
 
 # %% ../../nbs/model/05_loss_properties.ipynb #imports
 from functools import cache,partial
@@ -75,6 +75,8 @@ def ignore_index_of(
 # %% ../../nbs/model/05_loss_properties.ipynb #mixed_means
 mixed_means = ("one part of the mean of `LabelSmoothingCrossEntropy` is weighted, and another is not. "
     "`nn.CrossEntropyLoss(weight, label_smoothing=…)` weights both")
+smoothed_nothing = ("targets of a class with a weight of 0 have a share in the loss, by `label_smoothing`, and none in "
+    "what it is divided by. Parts with only such targets are left out. With `reduction='sum'`, all add up")
 
 # %% ../../nbs/model/05_loss_properties.ipynb #reduction_of
 def reduction_of(
@@ -134,6 +136,15 @@ def has_mixed_means(
     "Whether a loss is the sum of two means over different items, which cannot be put together from several batches"
     f = _innermost(loss_func)
     return isinstance(f, LabelSmoothingCrossEntropy) and f.weight is not None and reduction_of(loss_func)=='mean'
+
+def inexact_parts(
+    loss_func, # Any loss
+) -> str|None:
+    "Why a mean cannot be put together exactly from the means of parts, as a sentence; None if it can"
+    if has_mixed_means(loss_func): return mixed_means
+    weight = _setting(loss_func, 'weight') if kind_of(loss_func)=='class' and reduction_of(loss_func)=='mean' else None
+    smooths = weight is not None and _setting(loss_func, 'label_smoothing')
+    return smoothed_nothing if smooths and bool((weight==0).any()) else None
 
 def _of_first(count, only=False):
     "`count` of the first targets, if these are a tensor with dimensions; and if they are the only ones"

@@ -11,6 +11,7 @@ __all__ = ['in_notebook', 'Display', 'Notebook', 'Lines', 'Rich', 'ProgressCallb
 # %% ../../nbs/record/06_progress.ipynb #imports
 import os,random,sys
 from collections import deque
+from math import inf
 from contextlib import contextmanager
 from numbers import Integral
 from time import perf_counter
@@ -179,6 +180,8 @@ class ProgressCallback(Callback):
     "Bars while training and validating, and a table of the recorder's rows"
     order,only_one,watches = 60,True,True
     put = None # shows HTML in the place of the running cell
+    kind = rec = None # in an inference before its `before_fit`
+    next = inf
     @checked(every='>=0', print_every=...)
     def __init__(self,
         bars='auto', # `'tqdm'`, `'rich'` (not in notebooks), `'text'` for a log, `'auto'`; None or False: a table alone

@@ -50,10 +50,6 @@ def _refuse(what, why, exc=ValueError):
     raise exc(f"{what} cannot be put together: {why}. `concat_dim=None` of `get_preds` gives a list of batches, and "
         "`get_preds(with_preds=False, with_targs=False, with_loss=True)` the losses alone")
 
-def _as_rows(o, size):
-    "`o`, with an axis for the samples if it is the row of only one, as models return it that squeeze"
-    return o[None] if o.shape==size else o
-
 class _Filled:
     """Rows in memory that is allocated with the first batch: for `n` of them, or where that is not known, for so many
     batches of its size. Where these are larger later, there is room for the ones that are left"""
@@ -63,10 +59,10 @@ class _Filled:
 
     def add(self, o):
         if self.rows is None: self._begin(o)
-        o = _as_rows(o, self.size)
         n,size = len(o.shape) and o.shape[0],o.shape[1:]
-        if size!=self.size: _refuse(self.what,
-            f"rows of a batch have shape {tuple(size)}, and those before {tuple(self.size)}")
+        if size!=self.size or not o.shape:
+            if o.shape==self.size: return self.add(o[None]) # of one sample, from a model that squeezes
+            _refuse(self.what, f"rows of a batch have shape {tuple(size)}, and those before {tuple(self.size)}")
         if o.dtype is not self.rows.dtype: self._widen(o.dtype)
         end = self.done+n
         if end>self.n: self._grow(n)
@@ -108,14 +104,14 @@ class _Filled:
 class _Collected:
     "Batches, put together at the end along `dim`, or left as they are if that is None"
     def __init__(self, dim, what): self.dim,self.what,self.batches = dim,what,[]
-    def add(self, o): self.batches.append(map_tensors(lambda t: t.detach().cpu(), o))
+    def add(self, o): self.batches.append(map_tensors(lambda t: t.detach().to('cpu', copy=True), o))
 
     @property
     def value(self):
         if self.dim is None: return self.batches
         if self.batches[0].ndim==0: return torch.stack(self.batches) # one value for each batch
         batches,size = self.batches,self.batches[0].shape[1:]
-        if self.dim==0: batches = [_as_rows(o, size) for o in batches]
+        if self.dim==0: batches = [o[None] if o.shape==size else o for o in batches] # of one sample, as above
         try: return torch.cat(batches, dim=self.dim)
         except (RuntimeError, IndexError):
             shapes = sorted({tuple(o.shape) for o in self.batches})[:4]

@@ -52,9 +52,10 @@ class Columns:
 
 # %% ../../nbs/record/04_table.ipynb #Table
 def as_number(v):
-    "`v` as a number, if it holds a single one"
+    "`v` as a number, if it holds a single one; of several numbers a copy, since whoever gave them may change them"
     if isinstance(v, (torch.Tensor,np.ndarray,np.generic)):
-        if (v.numel() if isinstance(v, torch.Tensor) else v.size)==1: v = float(v.item())
+        if (v.numel() if isinstance(v, torch.Tensor) else v.size)==1: return float(v.item())
+        return v.detach().clone() if isinstance(v, torch.Tensor) else v.copy()
     return missing if v is None else v
 
 class Table:

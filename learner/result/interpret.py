@@ -44,28 +44,38 @@ class Source:
     def numbers(self): # of each row, in the dataset
         return sorted(i for b in self.dl.batch_sampler for i in b)
 
-    def items(self, idxs):
-        "Samples at `idxs`, as the dataset returns them"
+    def items(self, idxs, targs):
+        "Samples at `idxs`, whose targets are `targs`, as the dataset returns them"
         if not by_number(self.dl):
             raise ValueError("There is no dataset that gives single samples: `interp[idxs]` has them as a batch")
-        with keep_random(self.dl): return self._get(idxs)
+        with keep_random(self.dl):
+            items = self._get(idxs)
+            if self._are(self._split(items)[1], targs): return items
+        raise ValueError("The loader gave other samples than the dataset has at these places: does its `collate_fn` "
+            "leave some out? `interp[idxs]` has them as a batch")
     def _get(self, idxs): return [self.dl.dataset[self.numbers[i]] for i in idxs]
+    def _split(self, items): return self.learn.dls.split(self.dl.collate_fn(items))
 
     def inputs(self, idxs, targs):
         "Inputs of the samples at `idxs`, whose targets are `targs`"
-        if by_number(self.dl) and (xb := self._same_each_time(idxs)) is not None: return xb
+        if by_number(self.dl) and (xb := self._same_each_time(idxs, targs)) is not None: return xb
         xb,yb = self._another_pass(idxs)
-        if self.learn.loss_func is None and (self.learn.recognized_loss or ())[1:]==(True,): yb = shifted(*yb, *yb)[1]
-        if not same_values(single(yb), targs): raise ValueError("The loader gave other samples in a second pass: "
+        if not self._are(yb, targs): raise ValueError("The loader gave other samples in a second pass: "
             "does it draw them with a generator of its own?")
         return xb
 
-    def _same_each_time(self, idxs):
-        "Inputs that the dataset gives; None if it draws random numbers for them, since others were predicted then"
+    def _are(self, yb, targs):
+        "Whether `yb` are the targets that were gathered"
+        if self.learn.loss_func is None and (self.learn.recognized_loss or ())[1:]==(True,): yb = shifted(*yb, *yb)[1]
+        return same_values(single(yb), targs) if len(yb) else targs is None
+
+    def _same_each_time(self, idxs, targs):
+        """Inputs that the dataset gives; None if it draws random numbers for them, since others were predicted then, or
+        if the loader makes other batches of them"""
         with keep_random(self.dl):
             before = random_state(self.dl)
-            xb = self.learn.dls.split(self.dl.collate_fn(self._get(idxs)))[0]
-            return xb if same_state(before, random_state(self.dl)) else None
+            xb,yb = self._split(self._get(idxs))
+            return xb if same_state(before, random_state(self.dl)) and self._are(yb, targs) else None
 
     def _another_pass(self, idxs):
         if isinstance(self.dl, Iterator): raise ValueError("Samples of an iterator are gone when the model has seen "
@@ -162,7 +172,8 @@ class Interpretation(Predicted):
         if self.losses is None: raise ValueError("There are no losses of samples: the loader has no targets"
             if self._has_losses else no_losses)
         losses,idxs = self.losses.topk(min(k or len(self.losses), len(self.losses)), largest=largest)
-        return Row(losses=losses, idxs=idxs, **(dict(items=self._source.items(idxs)) if items else {}))
+        more = dict(items=self._source.items(idxs, rows_of(self.targs, idxs))) if items else {}
+        return Row(losses=losses, idxs=idxs, **more)
 
     @checked(ncols='>=1')
     def show_results(self,

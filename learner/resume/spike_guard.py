@@ -32,31 +32,33 @@ class Watch:
         self.load([])
 
     def load(self, recent, waiting=()):
-        "Begin with the values `recent`, and those that are `waiting` to be judged, with the numbers of their batches"
+        "Begin with the values `recent`, and those that are `waiting` to be judged, with their batches"
         values = [v for _,v in waiting]
-        self.recent,self.stream,self.n_iters = deque(recent, maxlen=self.window),LossStream(),[n for n,_ in waiting]
+        self.recent,self.stream,self.batches = deque(recent, maxlen=self.window),LossStream(),[o for o,_ in waiting]
         self.stream.load_state_dict(dict(_raw=values, _smooth=values, avg=0.))
         self.judged = 0 # of the values in the stream
 
-    def append(self, value, n_iter):
+    def append(self, value,
+        first, last, # Numbers of the batches that it is of
+    ):
         self.stream.append(value)
-        self.n_iters.append(n_iter)
+        self.batches.append((first, last))
 
     def spike(self,
         wait=False, # For the device
-    ) -> tuple|None: # Number of the batch, and what is wrong with it
+    ) -> tuple|None: # Numbers of the first and the last batch, and what is wrong with them
         "The first spike among the values that have arrived and were not judged before"
         values = (self.stream.all() if wait else self.stream.arrived())[0]
         for i in range(self.judged, len(values)):
             why = self._why(values[i])
-            if why is not None: return self.n_iters[i],f'the {self.what} is {values[i]:.3g}{why}'
+            if why is not None: return self.batches[i],f'the {self.what} is {values[i]:.3g}{why}'
             self.judged = i+1
             self.recent.append(values[i])
         return None
 
     def pass_over(self, n_iter):
         "Do not judge batch `n_iter`, nor those before it"
-        while self.judged<len(self.n_iters) and self.n_iters[self.judged]<=n_iter: self.judged += 1
+        while self.judged<len(self.batches) and self.batches[self.judged][1]<=n_iter: self.judged += 1
 
     def _why(self, v):
         if not isfinite(v): return ''
@@ -70,7 +72,7 @@ class Watch:
 
     def state_dict(self): # which waits for the device
         values = self.stream.all()[0][self.judged:]
-        return dict(recent=[*self.recent], waiting=[*zip(self.n_iters[self.judged:], values)])
+        return dict(recent=[*self.recent], waiting=[*zip(self.batches[self.judged:], values)])
 
 # %% ../../nbs/resume/08_spike_guard.ipynb #SpikeGuard
 class SpikeGuard(Rewind):
@@ -88,6 +90,7 @@ class SpikeGuard(Rewind):
         super().__init__(back, keep=2)
         self.skip,self.factor,self.window,self.most = skip,factor,window,most
         self.left_out,self.idxs = set(),{} # numbers of batches; their samples, by number, if they are known
+        self.open = None # numbers of the first and the last batch whose gradients are for the next step
         self._watch()
 
     def _watch(self): self.watches_of = [Watch(o, self.factor, self.window) for o in ('loss','norm of the gradients')]
@@ -95,18 +98,18 @@ class SpikeGuard(Rewind):
     def before_fit(self):
         if not self.route.resuming: self.left_out,self.idxs = set(),{}
         self._watch()
-        self.asked = False
+        self.asked,self.open = False,None
         self.clips = [o for o in self.learn.cbs
             if isinstance(o, GradientClip) and o.run and o.params is None and o.max_value is None]
         super().before_fit()
 
     def state_dict(self): return super().state_dict() | dict(left_out=sorted(self.left_out), idxs=self.idxs,
-        watches=[o.state_dict() for o in self.watches_of])
+        open=self.open, watches=[o.state_dict() for o in self.watches_of])
     def load_state_dict(self, state):
         super().load_state_dict(state)
         for o,saved in zip(self.watches_of, state['watches']): o.load(**saved)
         self.left_out |= {*state['left_out']} # what has been found since stays
-        self.idxs = state['idxs'] | self.idxs
+        self.idxs,self.open = state['idxs'] | self.idxs,state['open']
 
     def before_batch(self):
         n = self.learn.train_iter
@@ -114,42 +117,51 @@ class SpikeGuard(Rewind):
         self.idxs[n] = self.learn.idxs
         raise CancelBatchException
 
-    def before_backward(self): self.watches_of[0].append(self.learn.loss, self.learn.train_iter)
+    def before_backward(self):
+        n = self.learn.train_iter
+        self.watches_of[0].append(self.learn.loss, n, n)
+        self.open = (self.open or (n,))[0],n
     def before_step(self):
         grads = [dense(p).grad for p in params_of(self.learn.opt) if p.grad is not None]
         norm = self.clips[0].last_norm() if self.clips else get_total_norm(grads) # clipped gradients have no spikes
         if hasattr(norm, 'full_tensor'): norm = norm.full_tensor() # of sharded gradients
-        self.watches_of[1].append(norm, self.learn.train_iter)
+        self.watches_of[1].append(norm, *self.open)
+    def cleanup_step(self): self.open = None
+    def cleanup_train(self): self.open = None
 
     def after_batch(self):
         if self.learn.training and self.learn.train_iter%8==0: self._judge()
     def after_train(self): self._judge(wait=True)
     def _hold(self):
-        if not self._judge(wait=True): super()._hold()
+        self.waiting = False
+        if self.open: self._ask() # later, or it would lie behind the first batches of a step that spikes
+        elif not self._judge(wait=True): super()._hold()
 
     def _judge(self, wait=False):
         "Whether there is a spike; then the fit stops at its next pause"
         while not self.asked: # what a spike leads to is no other one
             found = [o for w in self.watches_of if (o := w.spike(wait))]
             if not found: break
-            self._found(*min(found))
+            self._found(*min(found, key=lambda o: (o[0][1], -o[0][0]))) # a loss is of one batch
         return self.asked
 
-    def _found(self, n, why):
-        "Stop, to go back before batch `n`. Until then it counts as not judged: a fit that is resumed finds it again"
-        full = self.skip and (n in self.left_out or len(self.left_out)==self.most)
-        first = self.points[0].n_iter if self.points else inf
-        if full: self._pass_over(n)
+    def _found(self, batches, why):
+        "Stop, to go back before `batches`. Until then they count as not judged: a fit that is resumed finds them again"
+        (n,last),first = batches,self.points[0].n_iter if self.points else inf
+        new = {*range(n, last+1)}-self.left_out
+        full = self.skip and not 0<len(new)<=self.most-len(self.left_out)
+        where,them = (f'batch {n}','it') if n==last else (f'batches {n} to {last}','them')
+        if full: self._pass_over(last)
         elif n<first:
             self._pass_over(first-1)
-            return warn(f"{why}, in training batch {n}, and the run was stopped before this was noticed: "
+            return warn(f"{why}, in training {where}, and the run was stopped before this was noticed: "
                 "the file from which it resumes holds nothing before. Resume from an earlier file")
         self.asked,done = True,len(self.left_out)
-        self.back_to = None if full else n
+        self.back_to,self.suspects = None if full else n,new
         if full: then = f'{done} batches have been left out'
-        elif self.skip: then = f'going back to batch {self.nearest(n).n_iter}, and leaving it out'
-        else: then = 'going back to it'
-        self.reason = f'{why}, in training batch {n}: {then}'
+        elif self.skip: then = f'going back to batch {self.nearest(n).n_iter}, and leaving {them} out'
+        else: then = f'going back to {them}'
+        self.reason = f'{why}, in training {where}: {then}'
         self.learn.at_pause(self._stop, stops=True)
 
     def _pass_over(self, n):
@@ -165,7 +177,7 @@ class SpikeGuard(Rewind):
         "The fit has stopped: train on from the last point before the spike"
         learn = self.learn
         if not self.skip: learn.rewind(self.back_to); return
-        self.left_out.add(self.back_to)
+        self.left_out |= self.suspects
         point = self.nearest(self.back_to)
         point.put(learn, 'rewind', self.back_to, self.of_run)
         self.drop_after(point.n_iter)

@@ -138,16 +138,18 @@ class _Average(Callback):
 
     def _norms(self): return [self.learn.model.get_submodule(o) for o in self.norms]
     def _renew_norms(self):
-        self.depth += 1 # this validation is not one with the average
-        try:
-            if not self.norms: return
-            learn,stats = self.learn,_Statistics(self._norms())
-            before,n = learn.limits,learn.train_iter-learn.epoch_start
-            if n and length(learn.dls.train) is None: learn.limits = lowered(before, valid=n) # it may have no end
-            try: learn.validate(dl=learn.dls.train, cbs=stats)
-            finally: learn.limits = before
-            stats.put()
-        finally: self.depth -= 1
+        if not self.norms: return
+        learn,stats = self.learn,_Statistics(self._norms())
+        averages = [o for o in learn.cbs if isinstance(o, _Average)]
+        before,n = learn.limits,learn.train_iter-learn.epoch_start
+        learn.limits = lowered({}, valid=before.get('train')) # as in training
+        if n and length(learn.dls.train) is None: learn.limits = lowered(learn.limits, valid=n) # it may have no end
+        for o in averages: o.depth += 1 # this validation is not one with their average
+        try: learn.validate(dl=learn.dls.train, cbs=stats)
+        finally:
+            learn.limits = before
+            for o in averages: o.depth -= 1
+        stats.put()
 
 # %% ../../nbs/technique/06_averaging.ipynb #WeightAverage
 class WeightAverage(_Average):

@@ -17,7 +17,7 @@ from ..core.checks import checked,no_closure,only_one,short_name
 from ..core.callback import Callback
 from ..core.events import CancelBatchException
 from ..data.loaders import map_tensors
-from ..model.loss_properties import has_mixed_means,is_summed,mixed_means,n_items,n_samples,no_grad_if_empty
+from ..model.loss_properties import inexact_parts,is_summed,n_items,n_samples,no_grad_if_empty
 from ..model.optimizer import drop_grads,params_of
 from ..measure.batch_checks import check_average,average_unknown
 from ..loop.loop import has_grads
@@ -83,10 +83,10 @@ class GradientClip(Callback):
     def norms(self, v): self._norms,self._new = v,[]
 
 # %% ../../nbs/technique/02_gradients.ipynb #loss_items
-def warn_mixed_means(cb):
-    "Warn of a loss that is the sum of two means over different items, whose parts do not add up exactly"
-    if cb.count is None and has_mixed_means(cb.learn.loss_func): warnings.warn(
-        f"`{cb.name}` will not be exactly the big batch: {mixed_means}")
+def warn_inexact_parts(cb):
+    "Warn of a loss whose parts do not add up exactly"
+    if cb.count is None and (why := inexact_parts(cb.learn.loss_func)): warnings.warn(
+        f"`{cb.name}` will not be exactly the big batch: {why}")
 
 # %% ../../nbs/technique/02_gradients.ipynb #GradientAccumulation
 class GradientAccumulation(Callback):
@@ -104,7 +104,7 @@ class GradientAccumulation(Callback):
     def before_fit(self):
         no_closure(self)
         only_one(self, GradientAccumulation, 'put batches together')
-        warn_mixed_means(self)
+        warn_inexact_parts(self)
         self.first = [] # batches of the first step, with their losses; None when they have been compared
     def before_train(self): self.samples,self.items = 0,0
 

@@ -22,7 +22,7 @@ from ..model.optimizer import params_of
 from ..measure.batch_checks import check_average,average_unknown
 from ..measure.kinds import LossMetric
 from ..record.recorder import Recorder
-from .gradients import warn_mixed_means
+from .gradients import warn_inexact_parts
 from .mixed_precision import MixedPrecision
 from ..loop.loop import aligned,check_loss
 
@@ -240,7 +240,7 @@ class MicroBatch(Callback):
         self.fits = None # for `auto`, samples that have fitted since memory ran out
 
     def before_fit(self):
-        no_closure(self); only_one(self, MicroBatch, 'cut the batch'); warn_mixed_means(self)
+        no_closure(self); only_one(self, MicroBatch, 'cut the batch'); warn_inexact_parts(self)
         self.compared = self.count is not None # the loss of the first batch with that of its pieces
     def before_train(self):
         if self.learn.forward_with is not None: raise ValueError("`MicroBatch` runs the forward pass in pieces, but "

@@ -206,3 +206,30 @@ def test_it_is_a_setting_of_the_run_because_it_changes_training():
     learn = make().add_cb(SpikeGuard(10))
     learn.fit(1)
     assert settings_of(learn)['callbacks.spike_guard.factor']==5
+
+class Length(nn.Module):
+    "Its gradient is no number where an input is 0"
+    def __init__(self): super().__init__(); torch.manual_seed(0); self.lin = nn.Linear(3, 1, bias=False)
+    def forward(self, x): return self.lin(x).square().sum(1).sqrt()
+
+class NoLength:
+    def __init__(self, dl): self.dl = dl
+    def __iter__(self): return iter(self.dl)
+
+@pytest.mark.filterwarnings('ignore:The training loader replays')
+@pytest.mark.parametrize('n_acc,bad,left_out', [(12, 4, {3,4,5}), (12, 0, {0,1,2}), (12, 11, {9,10,11}),
+    (32, 10, {8,9,10,11}), (4, 4, {4})])
+@pytest.mark.parametrize('known', [True, False])
+def test_a_step_of_several_batches_leaves_out_all_of_them(n_acc, bad, left_out, known):
+    gen = torch.Generator().manual_seed(0)
+    x,y = torch.randn(48, 3, generator=gen),torch.randn(48, generator=gen)
+    x[4*bad+1] = 0.
+    def run(without=(), *cbs):
+        data = [o for i,o in enumerate(zip(x.split(4), y.split(4))) if i not in without]
+        learn = Learner(DataLoaders(data if known else NoLength(data), device='cpu'), Length(), F.mse_loss,
+            opt_func=SGD, lr=.05, cbs=[GradientAccumulation(n_acc), *cbs]).remove_cb(ProgressCallback)
+        return learn.fit(1)
+    guard = SpikeGuard(2, window=4, factor=1e9)
+    learn = run((), guard)
+    assert guard.left_out==left_out and learn.train_iter==12
+    assert torch.allclose(learn.model.lin.weight, run(left_out).model.lin.weight, atol=1e-6)
