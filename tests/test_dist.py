@@ -5,9 +5,10 @@ from itertools import product
 from pathlib import Path
 import pytest,torch
 from learner.all import *
+from learner.dist.launch import free_port
 from learner.dist.shares import share_of
 from test_cost import bytecodes,only_311,ours,per_batch
-from together import free_port,together
+from together import together
 
 lone_cancels = ('before_step','CancelStepException',1),('after_step','CancelTrainException',0), \
     ('before_validate','CancelEpochException',1),('after_loss','CancelBatchException',0)

@@ -1,10 +1,7 @@
 "Functions of `dist_cases` run in several processes that train together, forked from one that has torch imported"
-import os,pickle,socket,sys,tempfile,traceback
+import os,pickle,sys,tempfile,traceback
 from pathlib import Path
 from processes import run_script
-
-def free_port():
-    with socket.socket() as s: s.bind(('127.0.0.1', 0)); return s.getsockname()[1]
 
 def run_case(name, args, kwargs, file):
     import torch,dist_cases
@@ -16,6 +13,7 @@ def fork_all(n, folder):
     "Fork `n` processes, with the environment that torchrun would give them, and wait for all"
     name,args,kwargs = pickle.loads(Path(folder, 'case').read_bytes())
     if n==0: run_case(name, args, kwargs, f'{folder}/0'); return
+    from learner.dist.launch import free_port # with what the processes need, once for all
     env = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(free_port()), WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n))
     pids = []
     for rank in range(n):

@@ -11,9 +11,10 @@ __all__ = []
 
 # %% ../../nbs/dist/08_launch.ipynb #imports
 import json,os,pickle,signal,socket,subprocess,sys,tempfile,time,warnings
-from contextlib import contextmanager,nullcontext
+from contextlib import contextmanager,nullcontext,suppress
 from io import BytesIO
 from pathlib import Path
+from random import SystemRandom
 from threading import Thread
 from traceback import format_exc
 from fastcore.basics import patch
@@ -176,9 +177,12 @@ def work(folder):
 
 # %% ../../nbs/dist/08_launch.ipynb #Workers
 def free_port():
-    with socket.socket() as s:
-        s.bind(('127.0.0.1', 0))
-        return s.getsockname()[1]
+    "A port at which nobody listens, below those of which a system takes one for each connection that begins meanwhile"
+    for port in SystemRandom().sample(range(20000, 32000), 100): # without moving the generators of the training
+        with socket.socket() as s, suppress(OSError):
+            s.bind(('127.0.0.1', port))
+            return port
+    raise OSError("There is no free port from 20000 to 31999, at which processes could meet")
 
 class Workers:
     "`n` processes that train together"
