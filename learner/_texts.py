@@ -187,7 +187,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                     '- `surplus`: `surplus(entries)` returns those whose files are to be deleted',
  'Checkpoints.new_file': 'Parameters:\n'
                          '\n'
-                         '- `run`: Number of the run, from 0\n'
+                         '- `run`: Random name of the run\n'
                          '- `epoch`: Epochs that are done\n'
                          '- `iter`: Training batches that are done',
  'Checkpoints.newest': 'Parameters:\n\n- `of`: Only those with these values in their entries',
@@ -1084,7 +1084,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                       '- `exact`: Nothing was half done\n'
                       '- `counters`: Epochs, batches and optimizer steps that are done\n'
                       '- `bounds`: Where the fit begins and ends\n'
-                      '- `optimizer`: Hyper-parameters, and gradients that wait for a step\n'
+                      '- `hypers_and_grads`: Of the moment: gradients are those that wait for a step\n'
                       '- `loader`: Which batches come next, and the random numbers they are drawn with\n'
                       '- `results`: Results of the last validation\n'
                       "- `state`: The user's `learn.state`\n"

@@ -394,7 +394,7 @@ def stopped_in_accumulation():
         if learn.training and learn.train_iter==at: learn.at_pause(learn.stop_for_now, stops=True)
     with learn.distrib_ctx():
         learn.fit(1, cbs=[GradientAccumulation(40), stopper := Callback(after_batch=stop)])
-        batch,grads = learn.at.batch,[o.clone() for o in learn.at.optimizer.grads.values()]
+        batch,grads = learn.at.batch,[o.clone() for o in learn.at.hypers_and_grads.grads.values()]
         stopper.run = False
         learn.resume()
     return state(learn, at=batch, grads=grads)

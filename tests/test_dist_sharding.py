@@ -93,7 +93,7 @@ def test_a_file_in_parts(tmp_path):
     assert all(o.untyped_storage().nbytes()==o.element_size() for o in stand_ins.values())
     assert {k.split('.')[-1] for k in stand_ins if k.startswith('model')}=={'weight','bias','grad','momentum_buffer'}
     for k in 'model','opt','frozen': close(saved[k], ref[k])
-    for a,b in zip(saved['at']['optimizer']['grads'], ref['at']['optimizer']['grads']): close(a, b)
+    for a,b in zip(saved['at']['hypers_and_grads']['grads'], ref['at']['hypers_and_grads']['grads']): close(a, b)
     close(saved['callbacks']['ema'], ref['callbacks']['ema'])
     learn = make('weights', path=tmp_path).load(file)
     close([*learn.model.parameters()], [*saved['model'].values()])

@@ -36,6 +36,7 @@ class OptimizerMixin(InferenceMixin):
     "Makes the optimizer, sets its hyper-parameters, freezes and unfreezes"
     _frozen = frozenset() # names of the parameters that were frozen here, and not by hand
     made_with = {} # what the optimizer was made with, by name
+    model_in_fit = None # which the optimizer is known to train
     lr_of_opt = None # the very object in `lr` that the optimizer brought along, where none was given
     def create_opt(self):
         "Make a new optimizer; one that was given as it is starts anew, except for the first time"
@@ -78,6 +79,13 @@ class OptimizerMixin(InferenceMixin):
         if isinstance(self.opt_func, torch.optim.Optimizer): why = "the optimizer in `opt_func` was made of others. " \
             f"Make it of `model.parameters()`, or write `opt_func=torch.optim.{short_name(self.opt_func)}`"
         raise ValueError(f"`model` has parameters that `opt` does not know, so that they would not be trained: {why}")
+
+    def train_all(self):
+        "Train on `dls.train`; see that the optimizer has the weights of a model that replaces another"
+        if self.model is not self.model_in_fit:
+            self.check_opt()
+            self.model_in_fit = self.model
+        super().train_all()
 
     def set_hyper(self,
         name:str, # `lr`, `mom`, `sqr_mom`, `wd`, `eps`, or another that the optimizer has
@@ -219,7 +227,7 @@ def edited_rates(learn, stopped):
 
 def overrides_of(learn, stopped, lr, wd, by_fit):
     "Hyper-parameters that a fit which resumes changes: by its arguments, or by hand since it was stopped"
-    was,by_hand = stopped.position.optimizer.at_start,{k:get_hyper(learn.opt, k) for k in stopped.changed}
+    was,by_hand = stopped.position.hypers_and_grads.rates,{k:get_hyper(learn.opt, k) for k in stopped.changed}
     given,edited = given_hypers(learn, wd=wd, lr=lr),edited_rates(learn, stopped)
     scheduled = {k for cb in learn.cbs if cb.handler('rescale') for k in cb.sets}
     for k in sorted(edited.keys() & scheduled) if not by_fit else ():
@@ -246,7 +254,7 @@ def run_fit(learn,
         asked = given_hypers(learn, wd=learn.wd if wd is None else wd, lr=learn.lr if lr is None else lr)
     else:
         overrides = overrides_of(learn, stopped, lr, wd, by_fit)
-        asked = stopped.position.optimizer.at_start | overrides
+        asked = stopped.position.hypers_and_grads.rates | overrides
     learn.route.begin(stopped, overrides, by_fit)
     params = {*map(id, learn.model.parameters())}
     with learn.fitting('fit'), learn.added_cbs(replaced_pieces(learn)):
@@ -269,7 +277,6 @@ def run_fit(learn,
 # %% ../../nbs/loop/07_fitting.ipynb #StopMixin
 class StopMixin(OptimizerMixin):
     "Stops a fit, says where it is, and restores what a fit changes"
-    model_in_fit = None # which the optimizer is known to train
     def stop_soon(self,
         reason='', # Kept in `stop_reason`
     ):
@@ -322,13 +329,6 @@ class StopMixin(OptimizerMixin):
                 for o,values in (opt, before),*filter(None, [self.route.at_start.made]):
                     for k,v in values.items(): set_hyper(o, k, [*v, *get_hyper(o, k)[len(v):]]) # groups were added
                 self.route.at_start.made = None
-
-    def train_all(self):
-        "Train on `dls.train`; see that the optimizer has the weights of a model that replaces another"
-        if self.model is not self.model_in_fit:
-            self.check_opt()
-            self.model_in_fit = self.model
-        super().train_all()
 
 # %% ../../nbs/loop/07_fitting.ipynb #FitMixin
 def _check_resume(name, v):

@@ -69,14 +69,14 @@ def in_callback(frame):
 # %% ../../nbs/loop/04_interrupt.ipynb #HeldInterrupt
 class HeldInterrupt:
     "While active, Ctrl-C waits for the next pause of `owner` if something could be half done. A second one never waits"
-    def __init__(self, owner): self.owner,self.pending,self.before = owner,False,None
+    def __init__(self, owner): self.owner,self.pending,self.old_handler = owner,False,None
 
     def __enter__(self):
-        before = replaceable_handler()
-        if before is None: return self
-        around = getattr(before, '__self__', None)
+        old = replaceable_handler()
+        if old is None: return self
+        around = getattr(old, '__self__', None)
         if isinstance(around, HeldInterrupt) and around.owner is self.owner: return around
-        self.before,self.pid,self.pending = before,os.getpid(),False
+        self.old_handler,self.pid,self.pending = old,os.getpid(),False
         signal.signal(signal.SIGINT, self.handle)
         return self
 
@@ -93,14 +93,14 @@ class HeldInterrupt:
         if os.getpid()!=self.pid: return # a forked worker
         if self.waiting: return self.stop_now(signum, frame)
         if not self.must_wait(frame): # but it may have to wait for the fit around this one
-            return (self.before if self.outer is None else self.outer.handle)(signum, frame)
+            return (self.old_handler if self.outer is None else self.outer.handle)(signum, frame)
         self.pending = True
         self.owner.at_pause(self.stop_if_pending, stops=True)
 
     @property
     def outer(self):
         "The handler of a fit around this one, which belongs to another Learner"
-        res = getattr(self.before, '__self__', None)
+        res = getattr(self.old_handler, '__self__', None)
         return res if isinstance(res, HeldInterrupt) else None
     @property
     def waiting(self): return self.pending or (self.outer is not None and self.outer.waiting)
@@ -108,21 +108,21 @@ class HeldInterrupt:
     def stop_now(self, signum, frame):
         "Wait no more, neither here nor in fits around this one"
         self.pending = False
-        (self.before if self.outer is None else self.outer.stop_now)(signum, frame)
+        (self.old_handler if self.outer is None else self.outer.stop_now)(signum, frame)
 
     def stop_if_pending(self):
         "Let a Ctrl-C that has waited stop the run here"
         if not self.pending: return
         self.pending = False
-        self.before(signal.SIGINT, sys._getframe())
+        self.old_handler(signal.SIGINT, sys._getframe())
 
     def __exit__(self, typ, e, tb):
-        if self.before is None: return
-        if signal.getsignal(signal.SIGINT)==self.handle: signal.signal(signal.SIGINT, self.before)
+        if self.old_handler is None: return
+        if signal.getsignal(signal.SIGINT)==self.handle: signal.signal(signal.SIGINT, self.old_handler)
         if not self.pending: return
         self.pending = False
-        if e is not None and not isinstance(e, Exception): return
-        try: self.before(signal.SIGINT, sys._getframe())
+        if e is not None and not isinstance(e, Exception): return # it ends by another Ctrl-C, or the process ends
+        try: self.old_handler(signal.SIGINT, sys._getframe())
         except BaseException as stop:
             if e is None and not stop.args: stop.args = "Stopped when everything was done.",
             raise stop from e # a worker may have died of the same Ctrl-C

@@ -70,17 +70,17 @@ def _values_for(opt, saved):
 @dataclass
 class HypersAndGrads:
     "Hyper-parameters and gradients; the optimizer's own state is not part of it"
-    before:dict   # Hyper-parameters before the fit, which are restored when it ends
-    at_start:dict # `lr` and `wd` with which the fit began
-    groups:list   # All values of each parameter group
-    grads:dict    # Gradients that wait for their step, by parameter
+    outside:dict # Hyper-parameters outside of the fit, which are restored when it ends
+    rates:dict   # `lr` and `wd` with which the fit began
+    groups:list  # All values of each parameter group
+    grads:dict   # Gradients that wait for their step, by parameter
 
     @classmethod
     def of(cls, learn, with_grads=True):
         groups = learn.opt.param_groups
         values = [dict(g) for g in groups]
         for o in values: del o['params']
-        # not copied: zeroing sets `p.grad` to None, and does not change the tensors
+        # not copied: zeroing sets `p.grad` to None, and a position is used or dropped before the next backward pass
         grads = {p:p.grad for g in groups for p in g['params'] if p.grad is not None} if with_grads else {}
         began = learn.route.at_start
         return cls(began.hypers, began.rates, values, grads)
@@ -95,7 +95,7 @@ class HypersAndGrads:
     def changed(self, learn):
         "Hyper-parameters that were changed since the fit was stopped, with None for groups that were not"
         now = learn.route.at_start.hypers
-        both = {k:list(zip(v, now[k])) for k,v in self.before.items() if k in now and now[k]!=v}
+        both = {k:list(zip(v, now[k])) for k,v in self.outside.items() if k in now and now[k]!=v}
         return {k:[None if new==old else new for old,new in vs] for k,vs in both.items()}
 
 def change_hypers(learn,
@@ -209,7 +209,7 @@ def _differences(at, learn, overrides, told, gone, in_memory):
     now = resume_settings(learn)
     if in_memory: # what you have changed meanwhile holds; but an epoch of another length is told
         return changed_settings(*({k:v for k,v in o.items() if k.startswith('limits')} for o in (at.settings, now)))
-    was = at.optimizer.at_start
+    was = at.hypers_and_grads.rates
     res = [f"`{k}` was {was.get(k)} when the fit began, and is {v} from here on" for k,v in told.items()]
     lazy = [k for k,v in now.items() if v is None and k.startswith('layers.')] # they have no sizes before they run
     known = {*overrides, *(f'opt.{k}' for k in overrides), 'lr', 'wd', *lazy} # told above, or of no effect
@@ -227,7 +227,7 @@ class Position:
     exact:bool               # Nothing was half done
     counters:Counters        # Epochs, batches and optimizer steps that are done
     bounds:Bounds            # Where the fit begins and ends
-    optimizer:HypersAndGrads # Hyper-parameters, and gradients that wait for a step
+    hypers_and_grads:HypersAndGrads # Of the moment: gradients are those that wait for a step
     loader:LoaderState       # Which batches come next, and the random numbers they are drawn with
     results:dict             # Results of the last validation
     state:dict               # The user's `learn.state`
@@ -298,7 +298,7 @@ class Position:
         "Restore everything but weights and the optimizer's state"
         self.counters.put(learn)
         learn.results = Row(**self.results)
-        self.optimizer.put(learn)
+        self.hypers_and_grads.put(learn)
         if self.attributes: learn.route.attributes.put(self.attributes)
         learn.state.clear()
         learn.state.update(self.state)
@@ -308,7 +308,7 @@ class Position:
         # a tensor that the stopped run had in both: the callback has filled its own in place
         learn.state.update({k:kept[id(v)] for k,v in self.state.items() if id(v) in kept})
         overrides = overrides or {}
-        scheduled = change_hypers(learn, self.optimizer.changed(learn) | overrides)
+        scheduled = change_hypers(learn, self.hypers_and_grads.changed(learn) | overrides)
         told = {k:v for k,v in overrides.items() if by_fit and k not in scheduled} # `resume(lr=…)` says it itself
         if differs := _differences(self, learn, overrides, told, gone, in_memory):
             warn(f"The run resumes with other settings than it had: {'; '.join(differs)}")

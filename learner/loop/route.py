@@ -38,7 +38,8 @@ class Whereabouts(WayBack):
         super().__init__(learn)
         self.next_batch = 0 # index of the next batch
         self.outer_pass = None # during an inference inside of training: `draws` and `iter` of the training
-        self.resume_point = self.unfinished = None
+        self.resume_point = None # a `Position`, where nothing is half done; None while a training batch runs
+        self.unfinished = None # a `Stopped`, for a fit that ends early without an error
         self.in_backward = False # whether the pass that was cut was the backward pass
 
     def arrive(self):
@@ -60,7 +61,7 @@ class Whereabouts(WayBack):
         done = learn.train_iter-learn.epoch_start # batch `i` too, once it is counted, in its `after_batch`
         at = Position.of(learn, 'batch', i+1 if done>i else i, draws=draws, exact=False).complete(learn)
         if done>i or not self._may_be_cut(): return at
-        return replace(at, optimizer=replace(at.optimizer, grads={})) # those of half a batch
+        return replace(at, hypers_and_grads=replace(at.hypers_and_grads, grads={})) # those of half a batch
 
     def _may_be_cut(self):
         "Whether gradients may be those of half a batch, and not those of the batches before it"
@@ -127,7 +128,8 @@ class Pauses(Whereabouts):
         resumable = learn.mode=='fit' and (learn.training or not within)
         if resumable: self.resume_point = self.here(batch, announced) if within else Position.of(learn, before)
         moves = resumable and within # the next batch begins
-        if due := self.due_requests(resumable) if self.requests else ():
+        due = self.due_requests(resumable) if self.requests else []
+        if due:
             if self.peers is None: self._carry_out(due)
             else: self._carry_out_with_help(due, partial(self.here, batch, announced) if moves else None)
         if moves: self.resume_point = None
@@ -183,7 +185,7 @@ def running(
 def _as_left(route, stopped):
     "The `stopped` fit, with weights, attributes and loader as it has left them: to tell what is changed by hand later"
     left = snapshot_of_weights(route.learn) if stopped.weights and stopped.weights.changed() else None
-    return replace(stopped, weights=left and stopped.weights, weights_left=left,
+    return replace(stopped, weights=stopped.weights if left else None, weights_left=left,
         attributes_left=route.attributes.values(), train=route.learn.dls.train)
 
 def _note_cut(route, cbs):

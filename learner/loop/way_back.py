@@ -34,8 +34,8 @@ class Stopped:
     position:Position
     cbs:tuple=()                # Callbacks of that fit
     in_memory:bool=False        # Stopped in this process, and not read from a file
-    weights:Snapshot|None=None  # Weights of the position, where callbacks have put others in their place
-    weights_left:Snapshot|None=None # Those others: the fit has left them
+    weights:Snapshot|None=None  # Weights at the position; None if they are the same ones when the fit has ended
+    weights_left:Snapshot|None=None # Weights when the fit has ended, where a callback has put others in their place
     attributes_left:dict|None=None  # Attributes of model and loss, as the fit has left them, or as a file had them
     attributes_outside:dict|None=None # Those before the file was read, which are there until the run arrives
     changed:set=field(default_factory=set) # Hyper-parameters that were set by hand since

@@ -75,7 +75,7 @@ class Checkpoints:
         return res
 
     def new_file(self,
-        run, # Number of the run, from 0
+        run, # Random name of the run
         epoch, # Epochs that are done
         iter, # Training batches that are done
     ):

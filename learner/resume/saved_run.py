@@ -13,10 +13,10 @@ Weights and the optimizer's state are a small part of what training is made of. 
 | `opt` | the optimizer's `state_dict` | `OptState.of` | `OptState.put`, `learn.load` |
 | `between` | its hyper-parameters outside of the fit | `OptState.of` | `OptState.put` |
 | `opt_attrs` | attributes that an optimizer of your own has | `OptState.of` | `OptState.put` |
-| `at` | where the run is: a `Position`, without its `callbacks`, `state` and `others`; `modules`, `runs` and `stop_reason` only if there are some | `Position.of`, `complete` | `Position.put` |
+| `at` | where the run is: a `Position`, without its `callbacks`, `state` and `attributes`, which have keys of their own, and `others`; `modules`, `runs` and `stop_reason` only if there are some | `Position.of`, `complete` | `Position.put` |
 | `at.next`, `at.batch`, `at.announced`, `at.exact` | between which two batches or phases | `Pauses.pause` | `ResumableRoute` |
 | `at.counters`, `at.bounds` | epochs, batches and steps done; where the fit ends | `Counters.of`, `Bounds.of` | `Counters.put`, `learn.resume` |
-| `at.optimizer` | hyper-parameters of the moment, gradients that wait for their step | `HypersAndGrads.of` | `HypersAndGrads.put` |
+| `at.hypers_and_grads` | hyper-parameters of the moment, gradients that wait for their step | `HypersAndGrads.of` | `HypersAndGrads.put` |
 | `at.loader` | a `LoaderState`: batches drawn, generators, counts of samplers, a description | `Draws.state`; where no batch was drawn, `Position.of` | `Draws.resume`, `Draws.restore` |
 | `at.results`, `at.settings` | the last validation; what the fit was made of | `Position.of`, `complete` | `Position.put` |
 | `callbacks` | their states, by name | `callback_states` | `Progress.put`; `put_callbacks`, when the run arrives |
@@ -117,7 +117,7 @@ class OptState:
     def of(cls, learn, at):
         if learn.opt is None: return cls(None, None, [])
         now = {} if learn.mode=='fit' else {k:get_hyper(learn.opt, k) for k in hypers(learn.opt)}
-        between = None if at is None else encode(at.optimizer.before | now, 'between')
+        between = None if at is None else encode(at.hypers_and_grads.outside | now, 'between')
         return cls(on_cpu(learn.opt.state_dict()), between, [_saved_attrs(o)[0] for o in parts_of(learn.opt)])
 
     def put(self, learn, weights):
@@ -173,16 +173,16 @@ def position_to_file(at, opt, enc):
     for k in ('state','callbacks','others','attributes'): del res[k] # a file has keys of its own for most of them
     for k in ('modules','runs','stop_reason'): # few runs have some
         if not res[k]: del res[k]
-    res['optimizer']['grads'] = [at.optimizer.grads.get(p) for p in params_of(opt)]
+    res['hypers_and_grads']['grads'] = [at.hypers_and_grads.grads.get(p) for p in params_of(opt)]
     return enc(res, 'at')
 
 def position_from_file(v, opt, dec, state, callbacks, order):
     "Where the run was"
     if v is None: return None
     at = dec(v)
-    grads,groups = iter(at['optimizer']['grads']),[g['params'] for g in opt.param_groups]
+    grads,groups = iter(at['hypers_and_grads']['grads']),[g['params'] for g in opt.param_groups]
     grads = [g for params in groups for g in order(params, [next(grads) for _ in params])]
-    at['optimizer']['grads'] = {p:g for p,g in zip(params_of(opt), grads) if g is not None}
+    at['hypers_and_grads']['grads'] = {p:g for p,g in zip(params_of(opt), grads) if g is not None}
     at |= {o.name: o.type(**at[o.name]) for o in fields(Position) if is_dataclass(o.type)}
     return Position(**at, state=state, callbacks=callbacks)
 
@@ -222,7 +222,7 @@ class Progress:
         return at
 
 # %% ../../nbs/resume/03_saved_run.ipynb #SavedRun
-file_format = 5 # raise it when what a file holds, or how, is changed
+file_format = 6 # raise it when what a file holds, or how, is changed
 
 def _check_format(saved):
     "Refuse what is no state file, or one of another format"

@@ -255,11 +255,11 @@ def test_weight_decay_that_is_changed_between(opt, tmp_path):
 def test_accumulated_gradients_survive_split_groups(tmp_path):
     learn = made(tmp_path, opt_func=SGD)
     with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=[GradientAccumulation(40), CtrlC('after_pred', 9)])
-    grads = {k:learn.at.optimizer.grads[p].clone() for k,p in learn.model.named_parameters()}
+    grads = {k:learn.at.hypers_and_grads.grads[p].clone() for k,p in learn.model.named_parameters()}
     learn.set_hyper('wd', .1)
     learn.save_state('split')
     other = made(tmp_path, seed=3, opt_func=SGD).load_state('split')
-    assert (not differences(grads, {k:other.at.optimizer.grads[p] for k,p in other.model.named_parameters()})
+    assert (not differences(grads, {k:other.at.hypers_and_grads.grads[p] for k,p in other.model.named_parameters()})
         and get_hyper(other.opt, 'wd')==[.1])
     seen = []
     def first(self):
