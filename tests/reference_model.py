@@ -58,8 +58,7 @@ class Model:
 
     # Who is called
     def listeners(self, ev):
-        def place(c): return ev!='after_batch' or c.name not in ('train_eval','recorder'),c.order # they note it first
-        return [c for c in sorted(self.all, key=place) if ev not in c.lacks and c.name not in self.off
+        return [c for c in sorted(self.all, key=lambda c: c.order) if ev not in c.lacks and c.name not in self.off
             and (self.mode=='fit' or not c.only_fit)
             and (ev not in batch_events or (c.run_train if self.training else c.run_valid))]
 
@@ -93,11 +92,14 @@ class Model:
         return Out(error='RuntimeError', cause=scope, by=(c.name,ev))
 
     def emit(self, ev):
-        "Tell all listeners, until one of them raises. Also returns those whose turn did not come"
-        todo = self.listeners(ev)
+        """Tell all listeners, until one of them raises. Also returns those whose turn did not come. A cancel after a
+        batch waits until all know that it is done; of several, that of the outermost scope counts"""
+        todo,cancel = self.listeners(ev),None
         while todo:
-            if out := self.tell(todo.pop(0), ev): return out,{c.name for c in todo}
-        return None,set()
+            if not (out := self.tell(todo.pop(0), ev)): continue
+            if ev!='after_batch' or out.error: return out,{c.name for c in todo}
+            if not cancel or self.running.index(out.cancel)<self.running.index(cancel.cancel): cancel = out
+        return cancel,set()
 
     # The shape of a scope
     def scope(self, name, body):

@@ -189,3 +189,40 @@ def test_the_batch_after_which_training_was_ended_is_recorded(exc, order):
     learn.remove_cb(Recorder).add_cb(Recorder(train_metrics=True)).fit(2)
     n = 3 if exc is CancelFitException else 6
     assert len(learn.recorder.raw_losses)==len(learn.recorder.lrs)==learn.opt_step==n
+
+def test_all_know_of_the_batch_after_which_training_was_ended():
+    "Also callbacks that come later; and changes of the loss that come earlier are recorded"
+    class Doubles(Callback):
+        order = -200
+        def after_batch(self): self.learn.loss = self.loss*2
+    class Stop(Callback):
+        run_valid = False
+        def after_batch(self):
+            if self.iter==2: raise CancelTrainException
+    def run(*cbs): return synth_learner(5, 0, cbs=[*cbs])
+    learn = run(Stop(), Doubles()).fit_one_cycle(2, 1e-2)
+    rec = learn.recorder
+    assert len(rec.lrs)==len(rec.hps['lr'])==6 and rec.hps['lr']==pytest.approx(rec.lrs)
+    alone = run(Stop()).fit_one_cycle(2, 1e-2).recorder
+    assert rec.raw_losses==pytest.approx([2*o for o in alone.raw_losses])
+
+@pytest.mark.parametrize('first,second,epochs', [(CancelTrainException, CancelFitException, 1),
+    (CancelFitException, CancelTrainException, 1), (CancelTrainException, CancelTrainException, 2)])
+def test_of_two_cancels_after_a_batch_that_of_the_outer_scope_counts(first, second, epochs):
+    def raises(exc, order):
+        def f(cb):
+            if cb.training: raise exc
+        cb = Callback(after_batch=f)
+        cb.order = order
+        return cb
+    learn = synth_learner(5, 0, cbs=[raises(first, 1), raises(second, 2)]).fit(2)
+    assert learn.train_iter==len(learn.recorder.raw_losses)==epochs
+
+def test_an_error_of_a_later_callback_replaces_a_cancel_after_a_batch():
+    def cancel(cb): raise CancelFitException
+    def fail(cb): raise KeyError('later')
+    late = Callback(after_batch=fail)
+    late.order = 100
+    learn = synth_learner(5, 0, cbs=[Callback(after_batch=cancel), late])
+    with pytest.raises(KeyError, match='later'): learn.fit(1)
+    assert learn.mode is None

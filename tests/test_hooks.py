@@ -446,3 +446,8 @@ def test_a_layer_whose_weights_are_computed_is_a_layer():
     stats = ActivationStats()
     Learner(DataLoaders(batches, device='cpu'), m, nn.MSELoss()).remove_cb(ProgressCallback).fit(1, cbs=stats)
     assert stats.modules==[m[0],m[2],m[3]]
+
+def test_outputs_of_the_last_piece_are_told_once():
+    with pytest.warns(UserWarning, match='`activation_stats` has the outputs of the last piece of each batch') as found:
+        synth_learner(4, model=nn.Linear(1, 1), cbs=[ActivationStats(), MicroBatch(4)]).fit(1)
+    assert len([o for o in found if 'last piece' in str(o.message)])==1

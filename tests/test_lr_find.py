@@ -461,3 +461,9 @@ def test_new_and_grown_buffers_are_restored(grow):
     (dict(start_lr=[1e-7,20]), r'`end_lr` is above `start_lr`, but they are 10 and \[1e-07, 20\]')])
 def test_a_search_that_could_find_nothing_is_refused(kwargs, text):
     with pytest.raises(ValueError, match=text): mk().lr_find(**kwargs)
+
+def test_an_iterator_is_not_used_up():
+    data = iter([(torch.randn(4, 1), torch.randn(4, 1)) for _ in range(30)])
+    learn = synth_learner(dls=DataLoaders(data, device='cpu'))
+    with pytest.raises(ValueError, match="iterated only once: `lr_find` would use it up"): learn.lr_find(num_it=5)
+    assert len([*data])==30

@@ -510,3 +510,17 @@ def test_samples_that_a_sampler_leaves_out_are_not_trained_on(train, n, valid):
         Learner(dls, nn.Linear(4, 1), nn.MSELoss()).remove_cb(ProgressCallback).fit(1)
     said = [str(o.message) for o in said if 'are trained on' in str(o.message)]
     assert [int(o.split()[0]) for o in said]==[n]*(n>0)
+
+def test_attributes_that_are_set_between_two_fits_are_told():
+    learn = synth_learner(2)
+    learn.fit(1)
+    learn.loss_fnc = F.l1_loss
+    with pytest.warns(Mistake, match='`learn.loss_fnc` was set, and nothing reads it. Did you mean `learn.loss_func`'):
+        learn.fit(1)
+
+def test_a_flag_with_a_letter_too_many_is_told():
+    class Sees(Callback):
+        run_valids = False
+        def after_batch(self): pass
+    with pytest.warns(Mistake, match='`Sees.run_valids` is read by nothing. Did you mean `run_valid`'):
+        synth_learner(2).fit(1, cbs=Sees())

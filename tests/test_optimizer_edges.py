@@ -234,3 +234,36 @@ def test_layers_that_come_in_a_fit_without_an_optimizer_are_named(recwarn):
     recwarn.clear()
     fit(new=True)
     assert not [o for o in recwarn if 'came into' in str(o.message)]
+
+class Two(nn.Module):
+    "The splitter leaves out one of its layers, whose gradients nobody needs"
+    def __init__(self): super().__init__(); torch.manual_seed(0); self.a,self.b = nn.Linear(1, 2),nn.Linear(2, 1)
+    def forward(self, x): return self.b(self.a(x))
+
+@pytest.mark.filterwarnings('ignore:The optimizer does not have')
+@pytest.mark.parametrize('cbs', [[], [MicroBatch(4)], [GradientAccumulation(32)], [GradientClip(1e-3)]])
+def test_a_fit_begins_and_ends_without_gradients(cbs):
+    "Somebody may have looked at some by hand"
+    def run(looks):
+        torch.manual_seed(0)
+        learn = synth_learner(4, model=Two(), opt_func=torch.optim.SGD, splitter=lambda m: [[*m.a.parameters()]])
+        if looks: learn.model(torch.ones(3, 1)).sum().backward()
+        learn.fit(1, lr=.1, cbs=[*cbs])
+        assert not any(p.grad is not None for p in learn.model.parameters())
+        return [p.detach() for p in learn.model.parameters()]
+    assert all(map(torch.equal, run(False), run(True)))
+
+def rates_in(learn, **kwargs):
+    seen = []
+    learn.fit(1, cbs=Callback(before_step=lambda cb: seen.append(get_hyper(cb.opt, 'lr'))), **kwargs)
+    return seen[0]
+def test_a_rate_that_was_set_on_the_optimizer_is_used_where_none_was_given():
+    learn = synth_learner(2, opt_func=torch.optim.Adam, lr=None)
+    assert rates_in(learn)==[1e-3]
+    learn.opt.param_groups[0]['lr'] = .5
+    assert rates_in(learn)==[.5] and learn.lr==.5
+    learn.opt = torch.optim.SGD(learn.model.parameters(), lr=.25)
+    assert rates_in(learn)==[.25] and learn.lr==.25 and rates_in(learn, lr=.1)==[.1] and learn.lr==.25
+    learn.lr = .3
+    learn.opt.param_groups[0]['lr'] = .7
+    assert rates_in(learn)==[.3] # what the Learner was given

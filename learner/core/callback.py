@@ -353,7 +353,6 @@ def on(
 class TrainEvalCallback(Callback):
     "Puts model and loss in training or evaluation mode, and counts training batches in `train_iter`"
     order,run_valid,only_one = -10,False,True
-    first_at = 'after_batch', # others may end the training there, and the batch is done
     def _mode(self, training):
         for o in (self.learn.model, self.learn.loss_func):
             if hasattr(o, 'train') and callable(o.train): o.train(training)

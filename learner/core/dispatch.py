@@ -279,7 +279,24 @@ def fire_after(loop, ev):
     for h in loop.handlers[ev]:
         if gone and id(owner_of(h)) in gone: continue # removed by one before it
         try: h()
-        except BaseException as e: blame(e, h, ev); raise
+        except BaseException as e:
+            blame(e, h, ev)
+            raise fire_rest(loop, h, ev, e) if ev=='after_batch' and ends_scope(loop, e) else e
+
+def fire_rest(loop, last, ev, cancel):
+    """Handler `last` has raised `cancel`: call those after it, which are to know that the batch is done. Returns the
+    cancel of the widest scope. An error of another handler is raised instead"""
+    gone,hs = loop.attendance.gone,loop.handlers[ev]
+    later = hs[hs.index(last)+1:] if last in hs else [] # it may have left
+    for h in later:
+        if id(owner_of(h)) in gone: continue
+        try: h()
+        except BaseException as e:
+            blame(e, h, ev)
+            if not ends_scope(loop, e): raise
+            def place(o): return next(i for i,nm in enumerate(loop.scopes) if isinstance(o, cancels[nm]))
+            cancel = min(cancel, e, key=place)
+    return cancel
 
 def fire_after_cancel(loop, nm, e):
     "Fire the `after_cancel_…` of the innermost scope, which `e` ends. Meanwhile, `e` is `loop.exc`"
@@ -289,17 +306,21 @@ def fire_after_cancel(loop, nm, e):
     try: loop(f'after_cancel_{nm}')
     finally: loop.exc = outer
 
+def ends_scope(loop, e):
+    "Whether `e` cancels a scope around the innermost one"
+    if not isinstance(e, CancelException): return False
+    outer,inner = loop.scopes[:loop.n_outer],loop.scopes[loop.n_outer:-1]
+    return any(isinstance(e, cancels[o]) for o in (*inner, *(o for o in outer if o in ('fit','epoch'))))
+
 # Functions that call handlers, except cleanups: Ctrl-C may interrupt a handler that they call (see `in_callback`)
-hands_over = {f.__code__ for f in (Notifier.__call__, Watched.__call__, fire_before, fire_after, call_selected)}
+_handing = Notifier.__call__,Watched.__call__,fire_before,fire_after,fire_rest,call_selected
+hands_over = {f.__code__ for f in _handing}
 
 def outgoing(loop, e):
     "The exception that leaves the innermost scope because of `e`: a cancel of a scope around it, or an error"
     loop.ends_early(e)
-    if isinstance(e, CancelException):
-        outer,inner = loop.scopes[:loop.n_outer],loop.scopes[loop.n_outer:-1]
-        can_end = [*inner, *(o for o in outer if o in ('fit','epoch'))]
-        if any(isinstance(e, cancels[o]) for o in can_end): return e
-        e = stray(e)
+    if ends_scope(loop, e): return e
+    if isinstance(e, CancelException): e = stray(e)
     loop.announce_error(e)
     return e
 

@@ -188,6 +188,15 @@ def _with_index(device):
     if device.type!='cuda' or device.index is not None: return device
     return torch.device('cuda', torch.cuda.current_device())
 
+def check_starts_anew(
+    name:str, # Of a loader in `DataLoaders`
+    dl, # The loader
+    what:str, # What iterates it, and is to leave it as it was
+):
+    "Refuse an iterator"
+    if hasattr(dl, '__next__'): raise ValueError(
+        f"`dls['{name}']` is an iterator, which can be iterated only once: {what} would use it up")
+
 def check_dataset(
     name:str, # What the argument is called
     v, # Its value

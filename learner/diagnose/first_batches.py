@@ -23,7 +23,7 @@ from ..restore.tensors import version_of
 from ..record.history import missing
 from ..record.recorder import Recorder
 from ..loop.learner import Learner
-from .mistakes import check_setup,check_state,check_ties,in_opt,is_silent,kinds
+from .mistakes import check_attributes,check_optimizer,check_setup,check_state,check_ties,in_opt,is_silent,kinds
 from .mistakes import methods_of,tell,trained
 from .order import Changes
 
@@ -255,7 +255,8 @@ def watched(
     "Around a fit: warn of mistakes before it and during its first batches, if there is a `Recorder`"
     rec,parts = next((o for o in learn.cbs if isinstance(o, Recorder)), None),_parts(learn)
     seen = _watched.setdefault(learn, set())
-    if rec is None or parts in seen or all(map(is_silent, kinds)): yield; return
+    if rec is None or all(map(is_silent, kinds)): yield; return
+    if parts in seen: check_attributes(learn); check_optimizer(learn); yield; return # these may change between fits
     check_setup(learn, rec)
     if learn.handler_watchers: check_ties(learn); yield; return
     first,told = FirstBatches(learn, rec),False

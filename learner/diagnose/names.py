@@ -17,7 +17,7 @@ from inspect import isclass,signature
 from types import ModuleType
 import torch
 from torch import nn
-from ..core.callback import Callback,FuncCallback
+from ..core.callback import Callback,Flags,FuncCallback
 from ..core.events import event,in_phases
 from .code import chains,events_of,functions_of,mentioned,uses_at,uses_of,writes
 
@@ -111,6 +111,8 @@ def unwritable(o):
 # %% ../../nbs/diagnose/04_names.ipynb #never_runs
 fired = 'split_batch', # by callbacks of this library
 
+_flags = {k for k,v in vars(Flags).items() if not k.startswith('_') and not callable(v)}
+
 def never_run(o):
     "Methods and class attributes that were meant to be others"
     res = []
@@ -121,7 +123,7 @@ def never_run(o):
             if k in base or k.startswith('__') or k in o.read|o.read_elsewhere: continue
             f = callable(v) and not isclass(v)
             targets = base if f else {b for b in base if not callable(getattr(o.cls, b, None))} - {*event}
-            if hit := meant(k, targets):
+            if hit := [o for o in near(k, targets) if o in _flags or not _both_meant(k, o)]: # `run_valids` is no plural
                 res += _said(o, k, f"{'would never run' if f else 'is read by nothing'}. Did you mean `{hit[0]}`?")
     return res
 

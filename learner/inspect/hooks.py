@@ -11,6 +11,7 @@ error or Ctrl-C."""
 __all__ = ['Hook', 'Hooks', 'hook_output', 'hook_outputs', 'has_params', 'total_params', 'flatten_model', 'HookCallback']
 
 # %% ../../nbs/inspect/01_hooks.ipynb #imports
+import warnings
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 from fastcore.foundation import L
@@ -179,7 +180,7 @@ class HookCallback(Callback):
 
     def before_fit(self):
         self._off()
-        self.modules = self._layers()
+        self.modules,self.in_pieces = self._layers(),False # whether it was told that batches are run in pieces
 
     def _layers(self):
         if self.given is not None: return self.given
@@ -191,6 +192,11 @@ class HookCallback(Callback):
         now = self._layers()
         if now!=self.modules: self.modules = now # the model has made layers from its first batch
         self._register(when=self._training)
+
+    def split_batch(self, part):
+        if self.in_pieces or not self.hooked: return
+        self.in_pieces = True
+        warnings.warn(f"`{self.name}` has the outputs of the last piece of each batch: `MicroBatch` runs it in pieces")
 
     def after_pred(self):
         if not self.hooked: return

@@ -21,7 +21,7 @@ from ..core.tracebacks import warn
 from ..data.loaders import length
 from ..model.groups import freeze_groups,norm_bias_params,param_groups
 from ..model.hypers import first_groups,get_hyper,hypers,n_groups,set_hyper,spare,values_for
-from ..model.optimizer import clear_state,make_opt,params_of,requires_closure,to_eval
+from ..model.optimizer import clear_state,drop_grads,make_opt,params_of,requires_closure,to_eval
 from ..record.run_config import plain
 from ..restore.places import all_modules
 from .loop import loss_and_grads,own_pieces
@@ -51,10 +51,14 @@ class OptimizerMixin(InferenceMixin):
             self.opt = make_opt(self.opt_func, self.param_groups(), lr, no_decay, self.model)
         self.made_with = dict(opt_func=self.opt_func, splitter=self.splitter)
         if self.mode=='fit': self._train_with_rates_of_fit()
-        if self.lr is self.lr_of_opt:
-            lrs = get_hyper(self.opt, 'lr')
-            self.lr = self.lr_of_opt = lrs[0] if len({*lrs})==1 else lrs
+        self.note_lr()
         return self.opt
+
+    def note_lr(self):
+        "Let `lr` be the learning rate of the optimizer where none was given: it may have been changed there"
+        if self.lr is not self.lr_of_opt: return
+        lrs = get_hyper(self.opt, 'lr')
+        self.lr = self.lr_of_opt = lrs[0] if len({*lrs})==1 else lrs
 
     def _train_with_rates_of_fit(self):
         "Let an optimizer that was made during a fit train with what the fit was given"
@@ -250,6 +254,7 @@ def run_fit(learn,
     prepare(learn, bounds)
     for cb in [*learn.cbs]: cb('prepare_fit') # an event of its own: nothing is running yet
     if stopped is None:
+        learn.note_lr()
         overrides = {}
         asked = given_hypers(learn, wd=learn.wd if wd is None else wd, lr=learn.lr if lr is None else lr)
     else:
@@ -311,6 +316,11 @@ class StopMixin(OptimizerMixin):
         "Around the first batches of a fit: the part `diagnose` warns here of mistakes that do not fail"
         return nullcontext()
 
+    def drop_all_grads(self):
+        "Drop all gradients, also of parameters that the optimizer does not train"
+        drop_grads(self.opt)
+        for p in self.model.parameters(): p.grad = None
+
     @contextmanager
     def fitting(self, mode):
         "Around a fit or `lr_find`: restore modes and hyper-parameters at the end"
@@ -319,9 +329,11 @@ class StopMixin(OptimizerMixin):
         self.step_args = (partial(loss_and_grads, self),) if requires_closure(self.opt) else ()
         with self.keep_modes():
             self.enter_mode(mode)
+            self.drop_all_grads() # someone may have looked at some
             try: yield
             except BaseException as e: release_frames(e); raise
             finally:
+                self.drop_all_grads()
                 self.forget_batch()
                 self.route.forget()
                 self.searches.begin(remembers=False)

@@ -258,7 +258,7 @@ def _better(metrics): return [getattr(m, 'higher_is_better', None) for m in metr
 class Recorder(RowWriter):
     "Keeps loss and learning rate of each batch, and a row of results for each epoch"
     order,only_one,watches = 50,True,True
-    first_at = 'after_validate','after_batch' # others read `learn.results`, or end the training after a batch
+    first_at = 'after_validate', # other callbacks read `learn.results` there
     bundle = 256 # losses that may wait on the device
     @checked(beta='[0,1)', count=callable)
     def __init__(self,

@@ -18,7 +18,7 @@ from torch import nn
 from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.checks import checked
-from ..data.loaders import twin
+from ..data.loaders import check_starts_anew,twin
 from ..loop.interrupt import HeldInterrupt
 from ..loop.learner import Learner
 from ..restore.snapshot import OptSnapshot,Snapshot
@@ -75,9 +75,7 @@ def trial(
     "In it, fits are of `n` batches and without callbacks that write. Everything is restored at the end"
     if learn.mode is not None: raise RuntimeError(f"`{name}` cannot start inside a running `{learn.mode}`")
     dls = learn.dls
-    for k,o in (('train', dls.train), *dls.valids.items()):
-        if hasattr(o, '__next__'): raise ValueError(
-            f"`dls['{k}']` is an iterator, which can be iterated only once: a trial would use it up")
+    for k,o in (('train', dls.train), *dls.valids.items()): check_starts_anew(k, o, 'a trial')
     learn.to_device()
     if learn.opt is None: learn.create_opt()
     away,added = shown_or_written(learn),[o for o in L(cbs) if not getattr(o, 'writes', False)]
