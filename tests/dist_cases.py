@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader,IterableDataset,TensorDataset
+from torch.utils.data import DataLoader,DistributedSampler,IterableDataset,TensorDataset
 from learner.all import *
 from learner.dist.processes import processes
 from learner.schedule import limits,validation
@@ -692,3 +692,60 @@ def error_and_cancel():
         try: learn.fit(2, cbs=cbs)
         except BaseException as e: exc = type(e).__name__,str(e)
     return exc
+
+def contrast(z, y):
+    "Compares samples"
+    z = F.normalize(z, dim=1)
+    return F.cross_entropy(z@z.T/.5, torch.arange(len(z)))
+
+def said_of_losses():
+    "What is said of losses that compare samples, and of those that do not"
+    res = []
+    for loss in (contrast, lambda p,y: F.cross_entropy(p, y), MaskedMean()):
+        learn = make(n=32)
+        learn.loss_func,learn.dls.valids = loss,{}
+        with warnings.catch_warnings(record=True) as found, learn.distrib_ctx():
+            warnings.simplefilter('always')
+            learn.fit(2)
+        res.append([str(o.message) for o in found if 'no average' in str(o.message)])
+    return res
+
+def sampled_apart():
+    learn = make()
+    dataset = learn.dls.train.dataset
+    make().to_distributed() # connects the processes
+    learn.dls.loaders['train'] = DataLoader(dataset, 8, sampler=DistributedSampler(dataset))
+    try:
+        with learn.distrib_ctx(): learn.fit(1)
+    except ValueError as e: return str(e)
+
+class Thirds(AvgMetric):
+    "Gathers more than its kind, and does not say how that is put together"
+    def __init__(self): super().__init__(accuracy, 'thirds')
+    def reset(self): super().reset(); self.found = 0
+    def accumulate(self, learn): super().accumulate(learn); self.found += int((learn.y==2).sum())
+    @property
+    def value(self): return self.found
+class Renamed(AvgMetric):
+    "Gathers nothing more"
+    def __init__(self): super().__init__(accuracy, 'renamed'); self.factor = 2
+    @property
+    def value(self): return None if super().value is None else super().value*self.factor
+
+def gathers_more(cls):
+    learn = make(metrics=[globals()[cls]()])
+    with learn.distrib_ctx(): return dict(learn.fit(1).recorder.rows[-1])[cls.lower()]
+
+class Distinct:
+    "Like a metric of torchmetrics, with a set"
+    def __init__(self): self.reset()
+    def reset(self): self.seen,self._n = set(),dict(samples=0)
+    def update(self, pred, y): self.seen |= {*y.tolist()}; self._n['samples'] += len(y)
+    def compute(self): return len(self.seen)+self._n['samples']/1000
+    def merge_state(self, other): self.seen |= other.seen; self._n['samples'] += other._n['samples']
+
+def distinct():
+    learn = make(metrics=[TorchMetric(Distinct())], default_cbs=False,
+        cbs=[TrainEvalCallback, Recorder(train_metrics=True)])
+    with learn.distrib_ctx(): row = dict(learn.fit(1).recorder.rows[-1])
+    return row['train_distinct'],row['valid_distinct']

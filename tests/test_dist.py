@@ -139,6 +139,22 @@ def test_a_ledger_knows_one_process_and_is_refused():
     res = together(2, 'refused', 'Ledger', limit=120, fails=True)
     assert '`Ledger`' in res[0] and 'several train' in res[0] and res.codes==[0,1]
 
+def test_a_loss_that_compares_samples_is_told_of_once():
+    first,second = together(2, 'said_of_losses', limit=120)
+    assert [len(o) for o in first]==[1,0,0] and not any(second)
+    assert 'So several processes do not take the step of one' in first[0][0] and '`contrast`' in first[0][0]
+
+def test_a_sampler_that_divides_the_samples_already_is_refused():
+    for o in together(2, 'sampled_apart', limit=120): assert 'has a `DistributedSampler`' in o and 'leave out the' in o
+
+def test_what_a_metric_gathers_beside_its_kind_needs_a_way_to_be_put_together():
+    res = together(2, 'gathers_more', 'Thirds', limit=120, fails=True)
+    assert all(res.codes) and 'give `Thirds` a method `merge(self, states)`' in res.err[0] and '`found`' in res.err[0]
+    assert together(2, 'gathers_more', 'Renamed', limit=120)==[one('gathers_more', 'Renamed')]*2
+
+def test_metrics_of_torchmetrics_may_gather_in_any_container():
+    assert together(2, 'distinct', limit=120)==[one('distinct')]*2==[(3.053,3.011)]*2
+
 def test_all_go_back_together():
     for before,after in run(2, 'rewound', (), {}): assert all(map(torch.equal, before, after))
 

@@ -1,6 +1,6 @@
 """Metrics and the recorder as callbacks and users meet them: results for every order, states of nested phases, values
 for one batch, plots"""
-from collections import Counter
+from collections import Counter,deque
 from functools import partial
 from types import SimpleNamespace
 import numpy as np, pytest, torch
@@ -580,3 +580,33 @@ def test_values_of_several_numbers_stay_as_they_were():
     res = learn.validate()
     learn.validate('one')
     assert res['per_class'].tolist()==[3.]*4
+
+class Distinct:
+    "Like a metric of torchmetrics, which gathers in containers of its own"
+    def __init__(self): self.reset()
+    def reset(self): self.seen,self.counts,self._n,self.last = set(),Counter(),dict(samples=0),deque(maxlen=3)
+    def update(self, pred, y):
+        y = y.tolist()
+        self.seen |= {*y}; self.counts.update(y); self._n['samples'] += len(y); self.last.extend(y)
+    def compute(self): return len(self.seen)+10*max(self.counts.values())+1000*self._n['samples']+1e5*sum(self.last)
+
+@pytest.mark.parametrize('wrapped', [False, True])
+@pytest.mark.parametrize('where', ['memory','file'])
+def test_a_stop_keeps_what_metrics_of_torchmetrics_have_gathered(wrapped, where, tmp_path):
+    import torchmetrics
+    from torchmetrics.wrappers import MinMaxMetric
+    gen = torch.Generator().manual_seed(0)
+    data = [(torch.randn(8, 3, generator=gen), torch.randint(0, 4, (8,), generator=gen)) for _ in range(5)]
+    def make():
+        torch.manual_seed(0)
+        inner = MinMaxMetric(torchmetrics.Accuracy('multiclass', num_classes=4)) if wrapped else Distinct()
+        return Learner(DataLoaders(data, device='cpu'), nn.Linear(3, 4), F.cross_entropy, path=tmp_path,
+            metrics=TorchMetric(inner, 'm'), default_cbs=False, cbs=[TrainEvalCallback, Recorder(train_metrics=True)])
+    def value(learn):
+        v = learn.recorder.rows[-1]['train_m']
+        return float(v['raw']) if wrapped else v
+    whole,learn = make().fit(1),make()
+    stop = on(event.after_batch(once=3))(lambda learn: learn.stop_soon())
+    learn.fit(1, cbs=[stop, *([Checkpoint()] if where=='file' else [])])
+    learn = learn.resume(cbs=[]) if where=='memory' else make().fit(1, cbs=Checkpoint(), resume=True)
+    assert value(learn)==value(whole)!=0

@@ -23,7 +23,8 @@ from ..restore.tensors import version_of
 from ..record.history import missing
 from ..record.recorder import Recorder
 from ..loop.learner import Learner
-from .mistakes import check_attributes,check_optimizer,check_setup,check_state,check_ties,in_opt,is_silent,kinds
+from .mistakes import check_attributes,check_optimizer,check_setup,check_state,check_ties
+from .mistakes import in_opt,is_silent,kinds
 from .mistakes import methods_of,tell,trained
 from .order import Changes
 

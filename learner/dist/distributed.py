@@ -15,14 +15,16 @@ from hashlib import sha256
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.data import DistributedSampler
 from fastcore.basics import patch
 from ..core.callback import Callback
-from ..core.checks import checked,extra,no_closure
+from ..core.checks import checked,extra,no_closure,short_name
 from ..core.events import CancelFitException
 from ..data.generators import random_state,seed_all,set_random_state
 from ..data.loaders import find_bs,map_tensors,rows_of,to_device
 from ..model.optimizer import params_of,parts_of
 from ..measure.metrics import AvgSmoothLoss
+from ..measure.batch_checks import average_unknown,check_average
 from ..measure.phase import PhaseMetrics
 from ..record.history import Row
 from ..record.recorder import Recorder
@@ -218,6 +220,14 @@ class Membership:
             take_over(self.learn, self.procs)
             set_random_state(self.procs.from_first(random_state))
 
+# %% ../../nbs/dist/07_distributed.ipynb #check_whole
+def check_whole(name, dl):
+    "Refuse a loader that gives this process its part already"
+    sampler = getattr(getattr(dl, 'batch_sampler', None), 'sampler', getattr(dl, 'sampler', None))
+    if isinstance(sampler, DistributedSampler): raise ValueError(f"`dls['{name}']` has a `DistributedSampler`, which "
+        "gives each process a part of the samples, and `Distributed` divides each batch again: leave out the sampler, "
+        "or write `shuffle=True` in its place. The batch size is then that of all processes together")
+
 # %% ../../nbs/dist/07_distributed.ipynb #check_shard
 def _check_shard(name, v):
     if isinstance(v, bool) or 'FullyShardedDataParallelPlugin' in [o.__name__ for o in type(v).__mro__]: return
@@ -251,8 +261,10 @@ class Distributed(Callback):
         if num_distrib()==1: self.run = False; return
         no_closure(self)
         warn_inexact_parts(self)
+        for k,dl in self.learn.dls.loaders.items(): check_whole(k, dl)
         self.member = Membership(self.learn, self.timeout)
         self.member.begin(self.sync_bn)
+        self.loss_compared = self.count is not None
 
     def before_train(self):
         self.member.begin_train(self._make_engine)
@@ -283,7 +295,20 @@ class Distributed(Callback):
         if deal.is_spare(self.size): leave_out(self.learn)
     def before_backward(self):
         self.engine.begin_backward(empty=weigh(self.learn, self.member.peers, self.count))
+        if not self.loss_compared: self._compare_loss()
         self.member.agreement.averaging = True
+    def _compare_loss(self):
+        "Warn of a loss that compares samples, or averages over something else: parts do not add up to the batch"
+        self.loss_compared,learn,procs = True,self.learn,self.member.procs
+        if not procs.from_first(lambda: average_unknown(learn)): return
+        parts = procs.gather(map_tensors(lambda o: o.detach().cpu(), (learn.pred, *learn.yb)))
+        parts = [o for o in parts if find_bs(o)]
+        if not procs.is_first or len(parts)<2: return
+        with learn.unchanged(), torch.no_grad(): # a loss may have a state
+            check_average(learn.loss_func, short_name(learn.loss_func), learn.loss, to_device(parts, learn.device),
+                "So several processes do not take the step of one. A loss that compares samples needs them all at "
+                "once; for one that averages over something else, give its number as `Distributed(count=…)`",
+                'for a whole batch', 'the part of each process')
     def after_backward(self): self.engine.end_backward(); self.member.agreement.averaging = False
     def before_step(self): self.engine.average()
 

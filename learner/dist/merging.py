@@ -13,10 +13,11 @@ __all__ = []
 from functools import partial,reduce,singledispatch
 from itertools import zip_longest
 import torch
+from ..core.copies import digest,of_library
 from ..measure.metrics import AvgSmoothLoss
 from ..measure.kinds import AccumMetric,TorchMetric,ValueMetric
 from ..measure.measures import Moments
-from ..measure.phase import PhaseMetrics
+from ..measure.phase import PhaseMetrics,gathered
 from ..measure.scores import CountScore
 from ..measure.batch_checks import BatchCheck
 from ..model.files import on_cpu
@@ -34,13 +35,28 @@ def merge_states(
     states:list, # What it has gathered in each process, as dicts
 ):
     "Let `m` have gathered what all processes have: by its own method `merge`, or as its kind does"
-    (m.merge if hasattr(type(m), 'merge') else partial(_merge, m))(states)
+    merge = m.merge if hasattr(type(m), 'merge') else partial(_merge, m)
+    if of_library(type(m)) or not of_library(getattr(type(m), 'merge', _merge)) or isinstance(m, TorchMetric):
+        return merge(states)
+    if more := _gathered_beside(m, states): raise _unknown(m, f"`{more[0]}`")
+    merge(states)
+
+def _gathered_beside(m, states):
+    "Attributes in which a class of your own has gathered something, and that the kind it is made of does not know"
+    kind = next(o for o in type(m).__mro__ if of_library(o))
+    kind.reset(plain := object.__new__(kind))
+    m.reset()
+    begin = {k:digest(v) for k,v in gathered(m).items() if k not in vars(plain)}
+    return [k for k,v in begin.items() if any(digest(o.get(k))!=v for o in states)]
+
+def _unknown(m, what):
+    return TypeError(f"The metric `{m.name}` has seen a part of the samples in each process, and it is not known how "
+        f"to put {what} together: give `{type(m).__name__}` a method `merge(self, states)`, with a dict of attributes "
+        "for each process")
 
 @singledispatch
 def _merge(m, states):
-    raise TypeError(f"The metric `{m.name}` has seen a part of the samples in each process, and it is not known how "
-        f"to put these together: give `{type(m).__name__}` a method `merge(self, states)`, with a dict of attributes "
-        "for each process")
+    raise _unknown(m, 'these')
 
 @_merge.register
 def _(m:CountScore, states): m.counts = _added(_of(states, 'counts'))

@@ -9,10 +9,12 @@ __all__ = ['check_several', 'AccumMetric', 'from_sklearn', 'TorchMetric', 'Value
            'mk_metrics']
 
 # %% ../../nbs/measure/02_kinds.ipynb #imports
+from collections import Counter,OrderedDict,defaultdict,deque
 from copy import deepcopy
 from inspect import signature
 import numpy as np
 import torch
+from torch import nn
 from ..core.checks import checked,nearest
 from ..model.loss_properties import ignore_index_of,loss_of
 from .metrics import AvgLoss,AvgMetric,Metric,flat_pair,func_name,has_argument,ignored_by,innermost
@@ -161,6 +163,24 @@ def _check_metric(name, v):
     if not _has(v, 'update', 'compute', 'reset'): raise TypeError(
         f"`{name}` is an object with `update`, `compute` and `reset`, as torchmetrics has them, but got {v!r}")
 
+_plain = int,float,complex,bool,str,type(None)
+_lists = list,tuple,set,frozenset,deque
+_dicts = dict,Counter,OrderedDict,defaultdict
+
+def _is_data(o):
+    if isinstance(o, (torch.Tensor,np.ndarray,np.generic)) or type(o) in _plain: return True
+    return all(map(_is_data, o)) if type(o) in _lists else type(o) in _dicts and all(map(_is_data, (*o, *o.values())))
+
+def _is_state(o, k, v):
+    "Whether the attribute `k` of a metric `o` may hold what it has gathered"
+    if k=='_computed': return False # the value, until more is gathered
+    machinery = isinstance(o, nn.Module) and k.startswith('_') and isinstance(v, dict) # of torch
+    return not machinery and _is_data(v)
+
+def _with_parts(metric):
+    "A metric, and those in it, by path"
+    return dict(metric.named_modules()) if isinstance(metric, nn.Module) else {'': metric}
+
 def _alone(): return False # what several processes have gathered is put together by `Distributed`, not by torchmetrics
 
 class TorchMetric(Metric):
@@ -186,16 +206,17 @@ class TorchMetric(Metric):
     @property
     def value(self): return None if self.running is None else self.running.compute()
 
-    def state_dict(self): # torchmetrics keeps what it gathers in attributes
-        values = {} if self.running is None else vars(self.running)
-        def is_state(k, v):
-            if k=='_computed': return False # the value, until more is gathered
-            return isinstance(v, (torch.Tensor,np.ndarray,list,int,float)) or (type(v) is dict and k[0]!='_')
-        return {k:v for k,v in values.items() if is_state(k, v)}
+    def state_dict(self): # what is gathered is in attributes, also of metrics that this one wraps
+        if self.running is None: return {}
+        return {f'{path}.{k}' if path else k:v for path,o in _with_parts(self.running).items()
+            for k,v in vars(o).items() if _is_state(o, k, v)}
     def load_state_dict(self, state):
         devices = [o.device for o in state.values() if isinstance(o, torch.Tensor)]
         self.running = self._start(devices[0] if devices else 'cpu') if state else None
-        if state: vars(self.running).update(state)
+        parts = _with_parts(self.running)
+        for name,v in state.items():
+            path,_,k = name.rpartition('.')
+            vars(parts[path])[k] = v
     def __repr__(self): return f"TorchMetric({self.metric!r})"
 
 # %% ../../nbs/measure/02_kinds.ipynb #ValueMetric

@@ -79,7 +79,7 @@ class PhaseMetrics:
             self.others.merge(self.now)
             yield
 
-    def state_dict(self): return [copied(_gathered(m)) for m in self.now]
+    def state_dict(self): return [copied(gathered(m)) for m in self.now]
     def load_state_dict(self, states):
         later = self.others is not None and not self.others.is_first # one process has what all had gathered
         for m,s in zip(self.now, states):
@@ -94,7 +94,7 @@ _containers = str,bytes,tuple,dict,set,frozenset,deque,bytearray
 def _knows_state(m): return hasattr(type(m), 'state_dict') and hasattr(type(m), 'load_state_dict')
 def _settings(m): return signature(type(m).__init__).parameters
 
-def _gathered(m):
+def gathered(m):
     "What the metric `m` has gathered since its `reset`"
     if _knows_state(m): return m.state_dict()
     if isinstance(m, AvgMetric): m.settle()
