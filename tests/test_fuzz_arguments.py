@@ -60,7 +60,7 @@ inner = set('''Repeatability Dispatcher Loop Events Draws keep_random moving_par
     loss_per_sample items_in_phase n_items n_samples flat_pair as_double check_several declare find_bs
     mk_metric mk_metrics AsFunction html_table show_value text_row text_table Lines Notebook Rich
     atomic_write check_plain file_path sweep_temporary write_plain check_plain unwrapped weights_of Mismatch
-    count_elements count_kept activation_of decodes_of has_mixed_means ignore_index_of items_by items_of
+    count_elements count_kept activation_of decodes_of has_mixed_means inexact_parts ignore_index_of items_by items_of
     reduction_of kind_of decision named as_image first_batch call_selected path_in check_hyper per_group sched_no
     sched_lin sched_cos sched_exp sched_poly FileLogger restored length to_device twin by_number in_order
     default_device run_config numbers highest valley slide minimum steep SuggestionMethod Checkpoints

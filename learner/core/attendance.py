@@ -72,8 +72,9 @@ class Attendance:
         self.gone = {} # removed in this run, by id
         self.cleaning = [] # depths of the scopes that are being cleaned up
 
-    def turns(self, hs):
-        "Each handler of a `before_…`. With its turn, its callback begins the innermost scope"
+    def begin_in_order(self, hs):
+        """The handlers of a `before_…`, to be called one by one: with its turn, a callback begins the innermost scope.
+        After an error the others have not begun it, and their cleanup is left out"""
         depth = len(self.loop.scopes)-1
         waiting = self.not_begun[depth] = {id(owner_of(h)) for h in hs}
         for h in hs:
@@ -106,8 +107,9 @@ class Attendance:
         loop,failed = self.loop,None
         for depth in reversed(range(len(loop.scopes))):
             ev = f'cleanup_{loop.scopes[depth]}'
-            if depth in self.cleaning or id(cb) in self.not_begun.get(depth, ()) or not loop.hears(cb, ev): continue
-            try: call_all([h] if (h := cb.handler(ev)) else (), ev, failed)
+            if depth in self.cleaning or id(cb) in self.not_begun.get(depth, ()): continue # it comes, or is not needed
+            if not loop.hears(cb, ev) or (h := cb.handler(ev)) is None: continue
+            try: call_all([h], ev, failed)
             except BaseException as e: failed = e # the other cleanups are due all the same
         loop.cbs.detach([cb])
         if loop.scopes:

@@ -269,7 +269,7 @@ class Dispatcher(Notifier):
 def fire_before(loop, ev):
     "Fire the `before_…` of the innermost scope"
     hs = loop.handlers[ev]
-    for h in hs if len(hs)==1 else loop.attendance.turns(hs): # with a single one, no other is waiting
+    for h in hs if len(hs)==1 else loop.attendance.begin_in_order(hs): # with a single one, no other is waiting
         try: h()
         except BaseException as e: blame(e, h, ev); raise
 
@@ -286,17 +286,20 @@ def fire_after(loop, ev):
 def fire_rest(loop, last, ev, cancel):
     """Handler `last` has raised `cancel`: call those after it, which are to know that the batch is done. Returns the
     cancel of the widest scope. An error of another handler is raised instead"""
-    gone,hs = loop.attendance.gone,loop.handlers[ev]
-    later = hs[hs.index(last)+1:] if last in hs else [] # it may have left
-    for h in later:
+    gone,hs = loop.attendance.gone,loop.handlers[ev] # these may have been looked up again since
+    at = next((i for i,h in enumerate(hs) if owner_of(h) is owner_of(last)), len(hs))
+    for h in hs[at+1:]:
         if id(owner_of(h)) in gone: continue
         try: h()
         except BaseException as e:
             blame(e, h, ev)
             if not ends_scope(loop, e): raise
-            def place(o): return next(i for i,nm in enumerate(loop.scopes) if isinstance(o, cancels[nm]))
-            cancel = min(cancel, e, key=place)
+            cancel = min(cancel, e, key=lambda o: scope_depth(loop, o))
     return cancel
+
+def scope_depth(loop, cancel):
+    "The place in `loop.scopes` of the scope that `cancel` ends"
+    return next(i for i,nm in enumerate(loop.scopes) if isinstance(cancel, cancels[nm]))
 
 def fire_after_cancel(loop, nm, e):
     "Fire the `after_cancel_…` of the innermost scope, which `e` ends. Meanwhile, `e` is `loop.exc`"
@@ -312,7 +315,8 @@ def ends_scope(loop, e):
     outer,inner = loop.scopes[:loop.n_outer],loop.scopes[loop.n_outer:-1]
     return any(isinstance(e, cancels[o]) for o in (*inner, *(o for o in outer if o in ('fit','epoch'))))
 
-# Functions that call handlers, except cleanups: Ctrl-C may interrupt a handler that they call (see `in_callback`)
+# Functions that call handlers, except cleanups. `in_callback` of `loop.interrupt` and the profile look for them in the
+# stack: Ctrl-C may interrupt a handler that they call. A new one belongs to them
 _handing = Notifier.__call__,Watched.__call__,fire_before,fire_after,fire_rest,call_selected
 hands_over = {f.__code__ for f in _handing}
 

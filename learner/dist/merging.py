@@ -34,29 +34,29 @@ def merge_states(
     m, # A metric
     states:list, # What it has gathered in each process, as dicts
 ):
-    "Let `m` have gathered what all processes have: by its own method `merge`, or as its kind does"
+    "Merge into `m` what all processes have gathered: by its own method `merge`, or as its kind does"
     merge = m.merge if hasattr(type(m), 'merge') else partial(_merge, m)
-    if of_library(type(m)) or not of_library(getattr(type(m), 'merge', _merge)) or isinstance(m, TorchMetric):
-        return merge(states)
-    if more := _gathered_beside(m, states): raise _unknown(m, f"`{more[0]}`")
+    own_class,own_merge = not of_library(type(m)),not of_library(getattr(type(m), 'merge', _merge))
+    if own_class and not own_merge and not isinstance(m, TorchMetric):
+        m.reset() # `merge` fills it again
+        if more := _unknown_to_kind(m, states): raise _cannot_merge(m, f"`{more[0]}`")
     merge(states)
 
-def _gathered_beside(m, states):
-    "Attributes in which a class of your own has gathered something, and that the kind it is made of does not know"
+def _unknown_to_kind(m, states):
+    "Attributes in which a metric of your own class, which was reset just now, had gathered what its kind does not know"
     kind = next(o for o in type(m).__mro__ if of_library(o))
     kind.reset(plain := object.__new__(kind))
-    m.reset()
     begin = {k:digest(v) for k,v in gathered(m).items() if k not in vars(plain)}
     return [k for k,v in begin.items() if any(digest(o.get(k))!=v for o in states)]
 
-def _unknown(m, what):
+def _cannot_merge(m, what):
     return TypeError(f"The metric `{m.name}` has seen a part of the samples in each process, and it is not known how "
         f"to put {what} together: give `{type(m).__name__}` a method `merge(self, states)`, with a dict of attributes "
         "for each process")
 
 @singledispatch
 def _merge(m, states):
-    raise _unknown(m, 'these')
+    raise _cannot_merge(m, 'these')
 
 @_merge.register
 def _(m:CountScore, states): m.counts = _added(_of(states, 'counts'))
@@ -107,7 +107,7 @@ def merge_phase(
     procs:Processes, # Which have seen parts of the samples
     phase:PhaseMetrics, # The metrics of the phase that ends
 ):
-    "Let the metrics of a phase have gathered what all processes have"
+    "Merge into the metrics of a phase what all processes have gathered"
     _merge_all(phase.now, procs.gather(_states(phase.now)))
     phase.merged = True
 
@@ -136,7 +136,7 @@ class Others:
     def merge(self,
         metrics, # Of this process
     ):
-        "Let `metrics` have gathered what all processes have. One may ask alone: the others answer when they next meet"
+        "Merge into `metrics` what all have gathered. A process may ask alone: the others answer when they next meet"
         if not _real(metrics): return
         self.procs.meet(news=('metrics',))
         _merge_all(metrics, self.told)

@@ -24,7 +24,7 @@ from ..model.hypers import first_groups,get_hyper,hypers,n_groups,set_hyper,spar
 from ..model.optimizer import clear_state,drop_grads,make_opt,params_of,requires_closure,to_eval
 from ..record.run_config import plain
 from ..restore.places import all_modules
-from .loop import loss_and_grads,own_pieces
+from .loop import has_grads,loss_and_grads,own_pieces
 from .inference import InferenceMixin,check_parts,release_frames
 from .position import Bounds,Counters
 from .interrupt import HeldInterrupt,load_optimizers
@@ -318,7 +318,7 @@ class StopMixin(OptimizerMixin):
 
     def drop_all_grads(self):
         "Drop all gradients, also of parameters that the optimizer does not train"
-        drop_grads(self.opt)
+        if has_grads(self.opt): drop_grads(self.opt)
         for p in self.model.parameters(): p.grad = None
 
     @contextmanager

@@ -79,6 +79,7 @@ class SpikeGuard(Rewind):
     """When loss or gradients leave their recent range or are not finite, go back, leave out the batch that did it,
     and train on"""
     name,writes = 'spike_guard',False # unlike a `Rewind` it changes training
+    judge_every = 8 # training batches
     @checked(back='>=1', factor='(1,inf]', window='>=4', most='>=0')
     def __init__(self,
         back:int=50, # Training batches between two points that the run can go back to
@@ -98,7 +99,7 @@ class SpikeGuard(Rewind):
     def before_fit(self):
         if not self.route.resuming: self.left_out,self.idxs = set(),{}
         self._watch()
-        self.asked,self.open = False,None
+        self.stopping,self.open = False,None
         self.clips = [o for o in self.learn.cbs
             if isinstance(o, GradientClip) and o.run and o.params is None and o.max_value is None]
         super().before_fit()
@@ -122,15 +123,15 @@ class SpikeGuard(Rewind):
         self.watches_of[0].append(self.learn.loss, n, n)
         self.open = (self.open or (n,))[0],n
     def before_step(self):
-        grads = [dense(p).grad for p in params_of(self.learn.opt) if p.grad is not None]
-        norm = self.clips[0].last_norm() if self.clips else get_total_norm(grads) # clipped gradients have no spikes
+        if self.clips: norm = self.clips[0].last_norm() # clipped gradients have no spikes
+        else: norm = get_total_norm([dense(p).grad for p in params_of(self.learn.opt) if p.grad is not None])
         if hasattr(norm, 'full_tensor'): norm = norm.full_tensor() # of sharded gradients
         self.watches_of[1].append(norm, *self.open)
     def cleanup_step(self): self.open = None
     def cleanup_train(self): self.open = None
 
     def after_batch(self):
-        if self.learn.training and self.learn.train_iter%8==0: self._judge()
+        if self.learn.training and self.learn.train_iter%self.judge_every==0: self._judge()
     def after_train(self): self._judge(wait=True)
     def _hold(self):
         self.waiting = False
@@ -139,11 +140,11 @@ class SpikeGuard(Rewind):
 
     def _judge(self, wait=False):
         "Whether there is a spike; then the fit stops at its next pause"
-        while not self.asked: # what a spike leads to is no other one
+        while not self.stopping: # one spike at a time
             found = [o for w in self.watches_of if (o := w.spike(wait))]
             if not found: break
             self._found(*min(found, key=lambda o: (o[0][1], -o[0][0]))) # a loss is of one batch
-        return self.asked
+        return self.stopping
 
     def _found(self, batches, why):
         "Stop, to go back before `batches`. Until then they count as not judged: a fit that is resumed finds them again"
@@ -156,7 +157,7 @@ class SpikeGuard(Rewind):
             self._pass_over(first-1)
             return warn(f"{why}, in training {where}, and the run was stopped before this was noticed: "
                 "the file from which it resumes holds nothing before. Resume from an earlier file")
-        self.asked,done = True,len(self.left_out)
+        self.stopping,done = True,len(self.left_out)
         self.back_to,self.suspects = None if full else n,new
         if full: then = f'{done} batches have been left out'
         elif self.skip: then = f'going back to batch {self.nearest(n).n_iter}, and leaving {them} out'

@@ -111,13 +111,14 @@ class GradientAccumulation(Callback):
     def before_backward(self):
         learn = self.learn
         self.bs,self.n = learn.route.whole(n_samples(learn), n_items(learn, self.count))
-        if self.samples and not has_grads(learn.opt): self.samples,self.items = 0,0 # an error has cost the window them
-        if not self.samples: # elements, say a million: half precision can hold multiples of a sample
+        if self.samples and not has_grads(learn.opt): self.samples,self.items = 0,0 # an error has dropped them
+        if not self.samples: # count in samples: a loss times a million elements would overflow in half precision
             self.unit = self.n/self.bs if isinstance(self.n, (int,float)) and self.n and self.bs else 1.
         if self.unit!=1: self.n = self.n/self.unit
         if is_summed(learn): return
         no_grad_if_empty(learn, self.n, self.count)
-        learn.loss_grad = learn.loss_grad*(self.n/self.n_acc)
+        learn.loss_grad = learn.loss_grad*(self.n/self.n_acc) # `before_step` multiplies by `n_acc` again
+
     def _compare(self):
         "Warn of a loss that compares samples, or averages over something else: its batches do not add up to one"
         learn,first = self.learn,self.first
@@ -146,7 +147,7 @@ class GradientAccumulation(Callback):
         if self.first is not None: self._compare()
         if len(self.sizes)<2: self._check_size()
         self.samples,self.items = self.samples+self.bs,self.items+self.n
-        if self.samples<self.n_acc and learn.iter+1!=learn.n_iter: raise CancelBatchException
+        if self.samples<self.n_acc and learn.iter+1!=learn.n_iter: raise CancelBatchException # the gradients stay
 
     def before_step(self):
         grads = [p.grad for p in params_of(self.learn.opt) if p.grad is not None]

@@ -119,14 +119,14 @@ class _Whole:
     yb:object
     loss:torch.Tensor
     loss_grad:torch.Tensor
-    factor:object # The gradients of the pieces, times this, are those of the batch
+    grad_scale:object # The gradients of the pieces, times this, are those of the batch
 
 class _Piece:
     "Some rows of a batch: called with something of the batch, it gives those of it"
-    items = None # that its loss is an average of, where a callback knows them better than the targets do
+    n_items = None # of its loss; set by a callback in `split_batch` where the targets alone do not tell them
     def __init__(self, batch, rows): self.batch,self.rows = batch,rows
     def __call__(self, o): return rows_cut(o, self.rows, self.batch.bs)
-    def count(self, yb): return self.batch.items(yb)
+    def n_items_of(self, yb): return self.batch.n_items_of(yb)
 
 class _CutBatch:
     "The current batch of `learn`, run in pieces by `forward`, the usual forward pass"
@@ -154,12 +154,13 @@ class _CutBatch:
 
     def run(self, n) -> _Whole:
         "Forward and backward in pieces of at most `n` samples"
-        learn,parts,ns,losses,total,early,n_pieces = self.learn,[],[],[],0.,0,max(-(-self.bs//n), 1)
+        learn,parts,sizes,losses,total,n_pieces = self.learn,[],[],[],0.,max(-(-self.bs//n), 1)
+        n_unaligned = 0 # pieces before the model's own loss was recognized
         for i in range(n_pieces):
             rows = slice(i*self.bs//n_pieces, (i+1)*self.bs//n_pieces) # sizes as equal as can be
             yb = self._predict(part := _Piece(self, rows))
-            parts.append((map_tensors(torch.Tensor.detach, learn.pred), learn.yb)); ns.append(rows.stop-rows.start)
-            if learn.recognized_loss is None: early = len(parts)
+            parts.append((map_tensors(torch.Tensor.detach, learn.pred), learn.yb)); sizes.append(rows.stop-rows.start)
+            if learn.recognized_loss is None: n_unaligned = len(parts)
             w = self._weight(part)
             if not isinstance(w, torch.Tensor) and not w: continue # the average of nothing is NaN, as is its gradient
             self._backward(w)
@@ -168,10 +169,10 @@ class _CutBatch:
         if losses: loss,loss_grad,*terms = [sum(o)/total for o in zip(*losses)]
         else: loss,loss_grad,*terms = learn.loss.detach(),learn.loss_grad.detach(),*self._terms()
         for k,v in zip(self.terms, terms): setattr(learn.loss_func, k, v) # those of the batch, as of one call
-        parts[:early] = [aligned(learn, *o) for o in parts[:early]] # before the model's own loss was recognized
+        parts[:n_unaligned] = [aligned(learn, *o) for o in parts[:n_unaligned]]
         preds,ybs = zip(*parts)
-        yb = self.yb if learn.yb is yb else rows_joined(ybs, ns) # they were shifted, as the predictions are
-        return _Whole(rows_joined(preds, ns), yb, loss, loss_grad, 1/((total+(total==0))*self.scale))
+        yb = self.yb if learn.yb is yb else rows_joined(ybs, sizes) # they were shifted, as the predictions are
+        return _Whole(rows_joined(preds, sizes), yb, loss, loss_grad, 1/((total+(total==0))*self.scale))
 
     def _predict(self, part):
         learn = self.learn
@@ -189,11 +190,11 @@ class _CutBatch:
     def _weight(self, part):
         "The share of the piece that was just predicted. The value of a count is waited for"
         if self.summed: return 1.
-        n = self.items(self.learn.yb) if part.items is None else part.items
+        n = self.n_items_of(self.learn.yb) if part.n_items is None else part.n_items
         w = n/(self.unit or self.bs or 1)
         return w if self.count is None else float(w)
 
-    def items(self, yb):
+    def n_items_of(self, yb):
         "The number of items that the loss of the targets `yb` is an average of"
         learn,was = self.learn,self.learn.yb
         learn.yb = yb
@@ -260,8 +261,8 @@ class MicroBatch(Callback):
         self._compare(res)
         whole = res.loss_grad.clone().requires_grad_()
         learn.pred,learn.loss,learn.loss_grad = res.pred,res.loss,whole.clone() # no leaf: it can be changed in place
-        factor = res.factor
-        whole.register_hook(lambda g: grads.hand_out(g*factor)) # `g`: how the loss has been scaled by then
+        scale = res.grad_scale
+        whole.register_hook(lambda g: grads.hand_out(g*scale)) # `g`: how the loss has been scaled by then
 
     def _compare(self, res):
         "Warn of a loss that compares samples, or averages over something else: pieces do not add up to the batch"

@@ -53,7 +53,7 @@ def _losses_of(loss_func):
     by_length = kind_of(loss_func)=='sequence' and reduction_of(loss_func)=='mean' # each is divided by its length
     return None if has_mixed_means(loss_func) or by_length else unreduced(loss_func)
 
-def _by_sample(loss, bs, loss_func, name):
+def _one_row_each(loss, bs, loss_func, name):
     "A row for each sample"
     n,rest = divmod(loss.numel(), max(bs, 1))
     if not rest and (loss.ndim or bs==1): return loss.reshape(bs, n)
@@ -66,8 +66,8 @@ def _reduced(loss_func, losses, yb):
     if how=='sum': return losses.sum()
     if how=='batchmean': return losses.sum()/len(losses)
     n = items_of(loss_func, *yb)
-    by_sample = n is None or (isinstance(n, int) and n==len(losses)) # an average of samples, whatever each consists of
-    return losses.mean() if by_sample else losses.sum()/(n+(n==0))
+    averages_samples = n is None or (isinstance(n, int) and n==len(losses)) # whatever each consists of
+    return losses.mean() if averages_samples else losses.sum()/(n+(n==0))
 
 # %% ../../nbs/technique/07_mixup.ipynb #MixHandler
 @dataclass
@@ -140,10 +140,10 @@ class MixHandler(Callback):
     def _count(self, part):
         "Note how many items both targets of a piece have, where the loss does not count samples"
         learn,(others,_) = self.learn,self.mixing
-        n,m = map(part.count, (learn.yb, others))
+        n,m = map(part.n_items_of, (learn.yb, others))
         if not isinstance(n, Tensor) and n==m: return
         n,m = (torch.as_tensor(o, device=learn.device) for o in (n, m))
-        part.items = (n+m)/2 # those of all pieces are together those of the batch
+        part.n_items = (n+m)/2 # those of all pieces are together those of the batch
         self.counted = _Counted(learn.yb, n, m)
         learn.yb = _rebuilt(learn.yb, (torch.where(n>0, a, b) if isinstance(a, Tensor) else a
             for a,b in zip(leaves_in(learn.yb), leaves_in(others)))) # the loss of none is NaN
@@ -154,13 +154,13 @@ class MixHandler(Callback):
         if self.terms: raise ValueError(f"`{type(self).__name__}` mixes the losses for two targets, and "
             f"`{self.terms[0]}` of the loss would be that for one of them: leave out `{type(self).__name__}`, or the "
             "`LossMetric` of training, as by `Recorder(train_metrics=False)`")
-        more,same = self._difference(*self.mixing),learn.loss_grad is learn.loss
+        added,same = self._added_by_mixing(*self.mixing),learn.loss_grad is learn.loss
         if self.counted: learn.yb,self.counted = self.counted.yb,None
-        learn.loss = learn.loss+more
-        learn.loss_grad = learn.loss if same else learn.loss_grad+more # others may have replaced one of them
+        learn.loss = learn.loss+added
+        learn.loss_grad = learn.loss if same else learn.loss_grad+added # others may have replaced one of them
 
-    def _difference(self, others, lam):
-        "What the mixed loss has more than that of the targets in `yb`. To `learn.loss`, others may have added terms"
+    def _added_by_mixing(self, others, lam):
+        "The mixed loss minus that of the targets in `yb`, beside which `learn.loss` may have terms of other callbacks"
         learn,c = self.learn,self.counted
         if c:
             total,n = self._sum(c.yb, c.n, lam)+self._sum(others, c.m, 1-lam),(c.n+c.m)/2
@@ -174,7 +174,7 @@ class MixHandler(Callback):
     def _losses(self, pred, yb, bs):
         "A row for each sample"
         f = self.learn.loss_func
-        return _by_sample(_losses_of(f)(pred, *yb), bs, f, type(self).__name__)
+        return _one_row_each(_losses_of(f)(pred, *yb), bs, f, type(self).__name__)
 
     def _sum(self, yb, n, share):
         "The sum of losses over the `n` items of `yb`, each with its share"
