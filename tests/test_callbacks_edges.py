@@ -175,3 +175,17 @@ def test_any_error_of_a_callback_that_came_too_late_tells_it():
         def after_batch(self): self.x = 1/self.n
     with pytest.raises(TypeError) as e: synth_learner(2, 1).fit(1, cbs=on('before_epoch')(lambda o: o.add_cb(Halves)))
     assert any('came into a running fit' in o for o in e.value.__notes__)
+
+def test_what_is_there_may_be_added_again():
+    sched = ParamScheduler(dict(lr=SchedLin(0., .1)))
+    assert synth_learner(2, cbs=sched).fit(2, cbs=on('before_epoch')(lambda learn: learn.add_cb(sched))).opt_step==4
+
+def test_an_inference_inside_of_a_fit_fires_no_before_fit_and_refuses_what_needs_it():
+    with pytest.raises(RuntimeError, match='`EMA` sets itself up at the beginning of a fit'):
+        synth_learner(2).fit(1, cbs=on('after_epoch')(lambda learn: learn.validate(cbs=EMA())))
+
+def test_channels_last_in_an_inference_before_the_first_fit():
+    data = [(torch.randn(2, 3, 8, 8), torch.zeros(2, dtype=torch.long))]
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    learn = Learner(DataLoaders(data, data, device='cpu'), model, nn.CrossEntropyLoss())
+    assert learn.validate(cbs=ChannelsLast())['valid_loss']==pytest.approx(learn.validate()['valid_loss'], abs=1e-5)

@@ -226,3 +226,23 @@ def test_an_error_of_a_later_callback_replaces_a_cancel_after_a_batch():
     learn = synth_learner(5, 0, cbs=[Callback(after_batch=cancel), late])
     with pytest.raises(KeyError, match='later'): learn.fit(1)
     assert learn.mode is None
+
+@pytest.mark.parametrize('first', ['run','order','remove','other','flags'])
+@pytest.mark.parametrize('at', [0, 1, 2])
+@pytest.mark.parametrize('order', [-500, 5])
+def test_all_know_of_it_also_where_callbacks_change_before_the_cancel(first, at, order):
+    "Handlers are looked up again then, and while the first batches are watched"
+    other = Callback(after_batch=lambda cb: None)
+    class Stop(Callback):
+        run_valid = False
+        def after_batch(self):
+            if self.iter!=at: return
+            if first=='run': self.run = False
+            if first=='order': self.order = 7
+            if first=='remove': self.learn.remove_cb(self)
+            if first=='other': other.run = False
+            if first=='flags': self.run_train = False
+            raise CancelFitException
+    Stop.order = order
+    learn = synth_learner(4, 0, cbs=[Stop(), other]).fit(1)
+    assert learn.train_iter==learn.opt_step==len(learn.recorder.raw_losses)==at+1

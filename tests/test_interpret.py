@@ -575,3 +575,27 @@ def test_losses_are_those_of_their_samples_whatever_a_loader_makes_of_the_datase
     assert torch.allclose(rows.losses, alone, atol=1e-6) and torch.equal(rows.losses, top.losses)
     with pytest.raises(ValueError, match='other samples than the dataset has|no dataset that gives single samples'):
         interp.top_losses(4, items=True)
+
+@pytest.mark.parametrize('change', [lambda y: y.float()/2, lambda y: y.unsqueeze(-1).float()])
+def test_targets_that_callbacks_change(change):
+    gen = torch.Generator().manual_seed(0)
+    x,y = torch.randn(12, 3, generator=gen),torch.randint(0, 3, (12,), generator=gen)
+    dl = DataLoader(TensorDataset(x, y), 4)
+    class Changes(Callback):
+        def before_batch(self): self.learn.y = change(self.y)
+    def loss(p, t): return F.mse_loss(p[:,0], t.reshape(-1))
+    learn = Learner(DataLoaders(dl, dl, device='cpu'), nn.Linear(3, 3), loss, cbs=Changes)
+    top = Interpretation.from_learner(learn).top_losses(3, items=True)
+    assert all(torch.equal(a[0], x[i]) for a,i in zip(top['items'], top.idxs))
+    assert torch.equal(Interpretation.from_learner(learn)[[1,2]].inputs, x[1:3])
+
+def test_a_loader_with_a_harmless_iterator_keeps_the_order_of_the_dataset():
+    class Counts(DataLoader):
+        n = 0
+        def __iter__(self): self.n += 1; return super().__iter__()
+    x,y = torch.randn(12, 3),torch.arange(12)%3
+    dl = Counts(TensorDataset(x, y), 4, shuffle=True)
+    learn = Learner(DataLoaders(dl, dl, device='cpu'), nn.Linear(3, 3), nn.CrossEntropyLoss())
+    assert torch.equal(learn.get_preds()[1], y)
+    assert all(torch.equal(a[0], x[i]) for a,i in zip(*[(o['items'], o.idxs) for o in
+        [Interpretation.from_learner(learn).top_losses(3, items=True)]][0]))

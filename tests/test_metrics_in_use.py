@@ -610,3 +610,12 @@ def test_a_stop_keeps_what_metrics_of_torchmetrics_have_gathered(wrapped, where,
     learn.fit(1, cbs=[stop, *([Checkpoint()] if where=='file' else [])])
     learn = learn.resume(cbs=[]) if where=='memory' else make().fit(1, cbs=Checkpoint(), resume=True)
     assert value(learn)==value(whole)!=0
+
+def test_values_in_containers_stay_as_they_were():
+    counts = dict(a=torch.zeros(2))
+    def value(): counts['a'] += 1; return counts
+    data = [(torch.randn(4, 3), torch.zeros(4, dtype=torch.long))]
+    learn = Learner(DataLoaders(data, data, device='cpu'), nn.Linear(3, 4), F.cross_entropy,
+        metrics=ValueMetric(value, 'v')).remove_cb(ProgressCallback).fit(3)
+    rows = [o['v']['a'][0].item() for o in learn.recorder.rows]
+    assert len({*rows})==3 and rows==sorted(rows)

@@ -252,18 +252,45 @@ def test_a_fit_begins_and_ends_without_gradients(cbs):
         assert not any(p.grad is not None for p in learn.model.parameters())
         return [p.detach() for p in learn.model.parameters()]
     assert all(map(torch.equal, run(False), run(True)))
-
 def rates_in(learn, **kwargs):
     seen = []
     learn.fit(1, cbs=Callback(before_step=lambda cb: seen.append(get_hyper(cb.opt, 'lr'))), **kwargs)
     return seen[0]
-def test_a_rate_that_was_set_on_the_optimizer_is_used_where_none_was_given():
-    learn = synth_learner(2, opt_func=torch.optim.Adam, lr=None)
-    assert rates_in(learn)==[1e-3]
-    learn.opt.param_groups[0]['lr'] = .5
-    assert rates_in(learn)==[.5] and learn.lr==.5
-    learn.opt = torch.optim.SGD(learn.model.parameters(), lr=.25)
-    assert rates_in(learn)==[.25] and learn.lr==.25 and rates_in(learn, lr=.1)==[.1] and learn.lr==.25
-    learn.lr = .3
-    learn.opt.param_groups[0]['lr'] = .7
-    assert rates_in(learn)==[.3] # what the Learner was given
+def test_a_rate_that_was_not_given_is_that_of_the_optimizer_when_it_was_made(tmp_path):
+    "And not that of a moment in a schedule, in a file or in a fit"
+    learn = synth_learner(4, opt_func=torch.optim.Adam, lr=None, path=tmp_path)
+    save = on(event.before_batch(once=3))(lambda learn: learn.save('mid'))
+    learn.fit_one_cycle(1, .3, cbs=save)
+    learn.load('mid')
+    assert rates_in(learn)==[1e-3] and learn.lr==1e-3
+    learn.fit(1, .5, cbs=on(event.before_epoch)(lambda learn: learn.create_opt()))
+    assert rates_in(learn)==[1e-3] and learn.lr==1e-3
+    learn.lr = None
+    learn.create_opt()
+    assert learn.lr==1e-3 and learn.fit_one_cycle(1).mode is None
+
+class Flat(torch.optim.SGD):
+    "Gradients are parts of one tensor, which the optimizer owns"
+    def __init__(self, params, lr=.1):
+        super().__init__(params, lr)
+        self.ps = [p for g in self.param_groups for p in g['params']]
+        self.buf = torch.zeros(sum(p.numel() for p in self.ps))
+        self.zero_grad()
+    def zero_grad(self, set_to_none=True):
+        self.buf.zero_()
+        for p,g in zip(self.ps, self.buf.split([p.numel() for p in self.ps])): p.grad = g.view_as(p)
+    @torch.no_grad()
+    def step(self):
+        for p,g in zip(self.ps, self.buf.split([p.numel() for p in self.ps])): p.sub_(.1*g.view_as(p))
+def test_an_optimizer_may_own_the_memory_of_gradients():
+    def run(opt_func):
+        torch.manual_seed(0)
+        learn = synth_learner(4, model=nn.Linear(1, 1), opt_func=opt_func)
+        learn.fit(1, lr=.1)
+        return [p.detach() for p in learn.model.parameters()]
+    assert all(torch.allclose(a, b, atol=1e-6) for a,b in zip(run(Flat), run(torch.optim.SGD)))
+
+def test_parameters_that_are_put_back_after_training_are_no_new_ones(recwarn):
+    def put(cb): cb.model.weight = nn.Parameter(cb.model.weight.detach().clone())
+    synth_learner(2, model=nn.Linear(1, 1), cbs=Callback(after_fit=put)).fit(1)
+    assert not [o for o in recwarn if 'came into' in str(o.message)]

@@ -92,6 +92,13 @@ class Attendance:
         not_begun = self.not_begun.get(len(self.loop.scopes)-1, ())
         return [h for h in hs if id(owner_of(h)) not in not_begun]
 
+    def check_late(self, cbs):
+        "Refuse callbacks that need their `before_fit`, where a fit has begun"
+        if 'fit' not in self.loop.scopes or self.loop.mode not in ('fit','lr_find'): return
+        here = {*map(id, self.loop.cbs)}
+        if late := [type(o).__name__ for o in cbs if o.from_start and id(o) not in here]: raise RuntimeError(
+            f"`{late[0]}` sets itself up at the beginning of a fit, and one is running: add it before")
+
     def stay(self, cbs):
         "`cbs` are added again: they are not to be removed"
         self.to_remove[:] = [o for o in self.to_remove if not any(o is p for p in cbs)]
@@ -120,10 +127,8 @@ class Attendance:
     def attach(self, cbs, remove):
         """Add `cbs`, and `remove` callbacks that they replace. After an error the replaced ones are attached again, as
         if they had just been added, because they have undone their changes"""
+        self.check_late(cbs)
         loop = self.loop
-        if 'fit' in loop.scopes and loop.mode in ('fit','lr_find'):
-            if late := [type(o).__name__ for o in cbs if o.from_start]: raise RuntimeError(
-                f"`{late[0]}` sets itself up at the beginning of a fit, and one is running: add it before")
         try: add_all(loop.cbs, cbs, self.came, remove)
         except BaseException as e:
             for o in [*self.gone.values()]:

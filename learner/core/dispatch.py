@@ -275,21 +275,20 @@ def fire_before(loop, ev):
 
 def fire_after(loop, ev):
     "Fire the `after_…` of the innermost scope"
+    hs = loop.handlers[ev] # they may be looked up again meanwhile
     gone = loop.attendance.gone
-    for h in loop.handlers[ev]:
+    for h in hs:
         if gone and id(owner_of(h)) in gone: continue # removed by one before it
         try: h()
         except BaseException as e:
             blame(e, h, ev)
-            raise fire_rest(loop, h, ev, e) if ev=='after_batch' and ends_scope(loop, e) else e
+            raise fire_rest(loop, hs[hs.index(h)+1:], ev, e) if ev=='after_batch' and ends_scope(loop, e) else e
 
-def fire_rest(loop, last, ev, cancel):
-    """Handler `last` has raised `cancel`: call those after it, which are to know that the batch is done. Returns the
+def fire_rest(loop, hs, ev, cancel):
+    """A handler has raised `cancel`: call those after it, `hs`, which are to know that the batch is done. Returns the
     cancel of the widest scope. An error of another handler is raised instead"""
-    gone,hs = loop.attendance.gone,loop.handlers[ev] # these may have been looked up again since
-    at = next((i for i,h in enumerate(hs) if owner_of(h) is owner_of(last)), len(hs))
-    for h in hs[at+1:]:
-        if id(owner_of(h)) in gone: continue
+    for h in hs:
+        if id(owner_of(h)) in loop.attendance.gone: continue
         try: h()
         except BaseException as e:
             blame(e, h, ev)

@@ -61,12 +61,8 @@ def partial_dl(
     return DataLoader(dataset, bs, sampler=_Part(dataset, partial_n, kwargs.get('generator')), **kwargs)
 
 # %% ../../nbs/data/06_sampling.ipynb #by_number
-_keep_batches = 'torch','torchdata','accelerate' # an `__iter__` of your own may leave out samples, or mix them
-
 def _map_style(dl):
-    if not isinstance(dl, DataLoader): return False
-    if type(dl).__iter__.__module__.partition('.')[0] not in _keep_batches: return False
-    return not isinstance(dl.dataset, IterableDataset) and length(dl) is not None
+    return isinstance(dl, DataLoader) and not isinstance(dl.dataset, IterableDataset) and length(dl) is not None
 
 def by_number(
     dl, # A loader

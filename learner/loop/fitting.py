@@ -47,18 +47,17 @@ class OptimizerMixin(InferenceMixin):
             self.opt = self.opt_func
         else:
             no_decay = () if self.wd_bn_bias else norm_bias_params(self.model)
-            lr = None if self.lr is self.lr_of_opt else self.lr
+            lr = None if self._has_no_lr else self.lr
             self.opt = make_opt(self.opt_func, self.param_groups(), lr, no_decay, self.model)
         self.made_with = dict(opt_func=self.opt_func, splitter=self.splitter)
+        if self._has_no_lr:
+            lrs = get_hyper(self.opt, 'lr')
+            self.lr = self.lr_of_opt = lrs[0] if len({*lrs})==1 else lrs
         if self.mode=='fit': self._train_with_rates_of_fit()
-        self.note_lr()
         return self.opt
 
-    def note_lr(self):
-        "Let `lr` be the learning rate of the optimizer where none was given: it may have been changed there"
-        if self.lr is not self.lr_of_opt: return
-        lrs = get_hyper(self.opt, 'lr')
-        self.lr = self.lr_of_opt = lrs[0] if len({*lrs})==1 else lrs
+    @property
+    def _has_no_lr(self): return self.lr is None or self.lr is self.lr_of_opt # none that was given
 
     def _train_with_rates_of_fit(self):
         "Let an optimizer that was made during a fit train with what the fit was given"
@@ -187,9 +186,9 @@ def ready_to_train(learn): # A learner that is to train
 
 # %% ../../nbs/loop/07_fitting.ipynb #untrained
 def warn_untrained(learn, before): # Ids of the model's parameters before the fit
-    "Warn of parameters that came into the model during a fit, and that the optimizer did not know"
+    "Warn of parameters that came into the model during a fit, got gradients, and were unknown to the optimizer"
     known = before | {*map(id, params_of(learn.opt))}
-    late = [k for k,p in learn.model.named_parameters() if p.requires_grad and id(p) not in known]
+    late = [k for k,p in learn.model.named_parameters() if p.grad is not None and id(p) not in known]
     if late: warn(f"{listed(late)} came into the model during the fit, and had no training, because the optimizer did "
         "not know them: what replaces layers in a fit calls `learn.create_opt()` then")
 
@@ -254,14 +253,12 @@ def run_fit(learn,
     prepare(learn, bounds)
     for cb in [*learn.cbs]: cb('prepare_fit') # an event of its own: nothing is running yet
     if stopped is None:
-        learn.note_lr()
         overrides = {}
         asked = given_hypers(learn, wd=learn.wd if wd is None else wd, lr=learn.lr if lr is None else lr)
     else:
         overrides = overrides_of(learn, stopped, lr, wd, by_fit)
         asked = stopped.position.hypers_and_grads.rates | overrides
     learn.route.begin(stopped, overrides, by_fit)
-    params = {*map(id, learn.model.parameters())}
     with learn.fitting('fit'), learn.added_cbs(replaced_pieces(learn)):
         for k,v in asked.items():
             if stopped is None or get_hyper(learn.opt, k)!=v: learn.set_hyper(k, v)
@@ -274,7 +271,6 @@ def run_fit(learn,
         with running(learn.route, cbs), learn.first_batches():
             held.stop_if_pending() # one that came while the fit was prepared
             learn.run_scopes()
-    warn_untrained(learn, params)
     if (train_on := learn.route.train_on) is not None: # a `SpikeGuard` has stopped the fit, to go back and train on
         learn.route.train_on = None
         train_on(bounds, cbs, held)
@@ -316,10 +312,11 @@ class StopMixin(OptimizerMixin):
         "Around the first batches of a fit: the part `diagnose` warns here of mistakes that do not fail"
         return nullcontext()
 
-    def drop_all_grads(self):
-        "Drop all gradients, also of parameters that the optimizer does not train"
-        if has_grads(self.opt): drop_grads(self.opt)
-        for p in self.model.parameters(): p.grad = None
+    def drop_other_grads(self):
+        "Drop the gradients of parameters that the optimizer does not train"
+        known = {*map(id, params_of(self.opt))}
+        for p in self.model.parameters():
+            if id(p) not in known: p.grad = None
 
     @contextmanager
     def fitting(self, mode):
@@ -329,11 +326,14 @@ class StopMixin(OptimizerMixin):
         self.step_args = (partial(loss_and_grads, self),) if requires_closure(self.opt) else ()
         with self.keep_modes():
             self.enter_mode(mode)
-            self.drop_all_grads() # someone may have looked at some
+            if has_grads(self.opt): drop_grads(self.opt) # someone may have looked at some
+            self.drop_other_grads()
+            params = {*map(id, self.model.parameters())}
             try: yield
             except BaseException as e: release_frames(e); raise
+            else: warn_untrained(self, params)
             finally:
-                self.drop_all_grads()
+                self.drop_other_grads()
                 self.forget_batch()
                 self.route.forget()
                 self.searches.begin(remembers=False)

@@ -166,9 +166,6 @@ class Learner:
     def create_opt(self):
         'Make a new optimizer; one that was given as it is starts anew, except for the first time'
         ...
-    def note_lr(self):
-        'Let `lr` be the learning rate of the optimizer where none was given: it may have been changed there'
-        ...
     def param_groups(self):
         'Parameters in groups, as `splitter` makes them'
         ...
@@ -213,8 +210,8 @@ class Learner:
     def first_batches(self):
         'Around the first batches of a fit: warn of mistakes that do not fail'
         ...
-    def drop_all_grads(self):
-        'Drop all gradients, also of parameters that the optimizer does not train'
+    def drop_other_grads(self):
+        'Drop the gradients of parameters that the optimizer does not train'
         ...
     @contextmanager
     def fitting(self, mode):

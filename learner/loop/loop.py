@@ -318,7 +318,7 @@ def has_grads(opt): return any(p.grad is not None for p in params_of(opt))
 # %% ../../nbs/loop/01_loop.ipynb #Loop
 class Loop(Phases):
     "Training loop. Subclasses provide `model`, `dls`, `loss_func` and `opt`"
-    backward_done = None # `train_iter` of the batch whose backward pass was not cancelled
+    backward_done = False # the backward pass of the running batch was not cancelled
 
     @scope
     def _fit(self):
@@ -362,7 +362,7 @@ class Loop(Phases):
         if self.handlers['after_loss'] or self.handlers['before_backward']: announce_loss(self) # both may change it
 
     def _do_grad_opt(self):
-        self.backward_done = None
+        self.backward_done = False
         steps = self.opt_step
         self._backward()
         try:
@@ -378,11 +378,11 @@ class Loop(Phases):
     def _backward(self):
         try: self.loss_grad.backward()
         except Exception: check_loss(self); raise
-        self.backward_done = self.train_iter
+        self.backward_done = True
 
     @scope
     def _step(self):
-        if self.backward_done is None and not has_grads(self.opt): return # nothing to step with, so no step is counted
+        if not self.backward_done and not has_grads(self.opt): return # nothing to step with, so no step is counted
         self.opt.step(*self.step_args)
         self.opt_step += 1
 

@@ -40,7 +40,7 @@ class Whereabouts(WayBack):
         self.outer_pass = None # during an inference inside of training: `draws` and `iter` of the training
         self.resume_point = None # a `Position`, where nothing is half done; None while a training batch runs
         self.unfinished = None # a `Stopped`, for a fit that ends early without an error
-        self.in_backward = False # whether the pass that was cut was the backward pass
+        self.cut_batch = False # whether a batch was running when the fit was ended
 
     def arrive(self):
         at = self.target.position
@@ -60,18 +60,13 @@ class Whereabouts(WayBack):
         if draws is None or not draws.at_start: return None
         done = learn.train_iter-learn.epoch_start # batch `i` too, once it is counted, in its `after_batch`
         at = Position.of(learn, 'batch', i+1 if done>i else i, draws=draws, exact=False).complete(learn)
-        if done>i or not self._may_be_cut(): return at
+        if done>i or not (self.cut_batch or own_pieces(learn)): return at
         return replace(at, hypers_and_grads=replace(at.hypers_and_grads, grads={})) # those of half a batch
-
-    def _may_be_cut(self):
-        "Whether gradients may be those of half a batch, and not those of the batches before it"
-        learn = self.learn
-        return self.in_backward or learn.backward_done==learn.train_iter or bool(own_pieces(learn))
 
     def ends_early(self, e):
         "If `e` ends the fit, note the position in the scope to resume in, before callbacks undo what they have set"
         if isinstance(e, CancelException) and not isinstance(e, StopForNow): return
-        self.in_backward |= self.learn.scopes[-1]=='backward'
+        self.cut_batch |= 'batch' in self.learn.scopes
         learn,next_is = self.learn,self.resume_point.next if self.resume_point else 'batch'
         if learn.mode!='fit' or self.target or learn.scopes[-1]!=_resumes_in[next_is]: return
         if at := self.position(): self.resume_point = replace(at, attributes=self.attributes.values())
@@ -113,7 +108,7 @@ class Pauses(Whereabouts):
 
     def begin(self, *args, **kwargs):
         self.end()
-        self.train_on,self.in_backward = None,False
+        self.train_on,self.cut_batch = None,False
         super().begin(*args, **kwargs)
 
     def end(self): self.target,self.resume_point,self.unfinished,self.requests,self.cbs = None,None,None,[],()
@@ -128,8 +123,7 @@ class Pauses(Whereabouts):
         resumable = learn.mode=='fit' and (learn.training or not within)
         if resumable: self.resume_point = self.here(batch, announced) if within else Position.of(learn, before)
         moves = resumable and within # the next batch begins
-        due = self.due_requests(resumable) if self.requests else []
-        if due:
+        if self.requests and (due := self.due_requests(resumable)):
             if self.peers is None: self._carry_out(due)
             else: self._carry_out_with_help(due, partial(self.here, batch, announced) if moves else None)
         if moves: self.resume_point = None

@@ -247,7 +247,7 @@ def no_grad_if_empty(
     if not count and not says_its_items(f) and _setting(f, 'weight') is None: return # it is 0 anyway
     some = torch.as_tensor(n, device=learn.loss_grad.device)>0
     for o in tensors_in(learn.pred):
-        if o.requires_grad: o.register_hook(lambda g: torch.where(some, g, torch.zeros_like(g)))
+        if o.requires_grad and not o.is_leaf: o.register_hook(lambda g: torch.where(some, g, torch.zeros_like(g)))
 
 # %% ../../nbs/model/05_loss_properties.ipynb #reduction_in
 def reduction_in(

@@ -111,7 +111,7 @@ class LabelSmoothingCrossEntropy(nn.Module):
         logp,kept = F.log_softmax(pred, dim=1),targ!=self.ignore_index
         spread = -logp.mean(dim=1)*kept
         if self.reduction!='none': spread = spread.sum()
-        if self.reduction=='mean': spread = spread/kept.sum()
+        if self.reduction=='mean': spread = spread/kept.sum().clamp(min=1) # of none, the gradient would be NaN
         nll = F.nll_loss(logp, targ.long(), weight=self.weight, reduction=self.reduction,
             ignore_index=self.ignore_index)
         return self.eps*spread + (1-self.eps)*nll

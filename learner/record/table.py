@@ -56,6 +56,7 @@ def as_number(v):
     if isinstance(v, (torch.Tensor,np.ndarray,np.generic)):
         if (v.numel() if isinstance(v, torch.Tensor) else v.size)==1: return float(v.item())
         return v.detach().clone() if isinstance(v, torch.Tensor) else v.copy()
+    if isinstance(v, (dict,list,tuple,set)): return copied(v)
     return missing if v is None else v
 
 class Table:

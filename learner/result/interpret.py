@@ -50,7 +50,8 @@ class Source:
             raise ValueError("There is no dataset that gives single samples: `interp[idxs]` has them as a batch")
         with keep_random(self.dl):
             items = self._get(idxs)
-            if self._are(self._split(items)[1], targs): return items
+            yb = self._split(items)[1]
+        if self._are(yb, targs) or same_values(yb, self._another_pass(idxs)[1]): return items
         raise ValueError("The loader gave other samples than the dataset has at these places: does its `collate_fn` "
             "leave some out? `interp[idxs]` has them as a batch")
     def _get(self, idxs): return [self.dl.dataset[self.numbers[i]] for i in idxs]
@@ -58,8 +59,10 @@ class Source:
 
     def inputs(self, idxs, targs):
         "Inputs of the samples at `idxs`, whose targets are `targs`"
-        if by_number(self.dl) and (xb := self._same_each_time(idxs, targs)) is not None: return xb
+        mine = self._same_each_time(idxs) if by_number(self.dl) else None
+        if mine is not None and self._are(mine[1], targs): return mine[0]
         xb,yb = self._another_pass(idxs)
+        if mine is not None and same_values(mine[1], yb): return xb # callbacks have changed the targets since
         if not self._are(yb, targs): raise ValueError("The loader gave other samples in a second pass: "
             "does it draw them with a generator of its own?")
         return xb
@@ -69,13 +72,12 @@ class Source:
         if self.learn.loss_func is None and (self.learn.recognized_loss or ())[1:]==(True,): yb = shifted(*yb, *yb)[1]
         return same_values(single(yb), targs) if len(yb) else targs is None
 
-    def _same_each_time(self, idxs, targs):
-        """Inputs that the dataset gives; None if it draws random numbers for them, since others were predicted then, or
-        if the loader makes other batches of them"""
+    def _same_each_time(self, idxs):
+        "Inputs and targets in the dataset; None if it draws random numbers, since others were predicted then"
         with keep_random(self.dl):
             before = random_state(self.dl)
-            xb,yb = self._split(self._get(idxs))
-            return xb if same_state(before, random_state(self.dl)) and self._are(yb, targs) else None
+            both = self._split(self._get(idxs))
+            return both if same_state(before, random_state(self.dl)) else None
 
     def _another_pass(self, idxs):
         if isinstance(self.dl, Iterator): raise ValueError("Samples of an iterator are gone when the model has seen "

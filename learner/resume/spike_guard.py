@@ -126,7 +126,7 @@ class SpikeGuard(Rewind):
         if self.clips: norm = self.clips[0].last_norm() # clipped gradients have no spikes
         else: norm = get_total_norm([dense(p).grad for p in params_of(self.learn.opt) if p.grad is not None])
         if hasattr(norm, 'full_tensor'): norm = norm.full_tensor() # of sharded gradients
-        self.watches_of[1].append(norm, *self.open)
+        self.watches_of[1].append(norm, *(self.open or [self.learn.train_iter]*2))
     def cleanup_step(self): self.open = None
     def cleanup_train(self): self.open = None
 

@@ -24,7 +24,6 @@ from .schedulers import FreezeSchedule,ParamScheduler
 def _with_opt(learn, reset_opt=False, **kwargs):
     "What is left for `fit`, when the optimizer is there whose groups and momentum a schedule is made for"
     if learn.opt is None or (reset_opt and learn.mode is None): learn.create_opt()
-    learn.note_lr()
     return kwargs
 
 def _lrs(learn, lr, name='lr'):

@@ -41,7 +41,7 @@ class ChannelsLast(Callback):
     def _lay(self, o, f):
         "Let `f` lay out `o`, and what optimizers remember of it: fused ones go through both as they lie in memory"
         o.data = f(o.data)
-        for part in parts_of(self.learn.opt):
+        for part in parts_of(self.learn.opt) if self.learn.opt else ():
             for t in part.state.get(o, {}).values():
                 if isinstance(t, torch.Tensor) and t.shape==o.shape: t.data = f(t.data)
 

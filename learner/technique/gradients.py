@@ -56,9 +56,8 @@ class GradientClip(Callback):
         if self.learn.mode=='fit': self.norms = None # `lr_find` and evaluation keep those of the fit
 
     def before_step(self):
-        trained = {*map(id, params_of(self.learn.opt))} # nobody zeroes the gradients of others
         ps = self.learn.model.parameters() if self.params is None else self.params(self.learn.model)
-        ps = [dense(p) for p in ps if id(p) in trained]
+        ps = [dense(p) for p in ps]
         if self.max_value is not None: nn.utils.clip_grad_value_(ps, self.max_value); return
         norm = nn.utils.clip_grad_norm_(ps, self.max_norm, self.norm_type)
         if hasattr(norm, 'full_tensor'): norm = norm.full_tensor() # of sharded gradients

@@ -233,3 +233,15 @@ def test_a_step_of_several_batches_leaves_out_all_of_them(n_acc, bad, left_out, 
     learn = run((), guard)
     assert guard.left_out==left_out and learn.train_iter==12
     assert torch.allclose(learn.model.lin.weight, run(left_out).model.lin.weight, atol=1e-6)
+
+@pytest.mark.parametrize('how', ['own backward','two steps'])
+def test_steps_without_a_batch_of_the_loop(how):
+    class Own(Callback):
+        run_valid = False
+        order = -100
+        def before_backward(self):
+            if how=='own backward': self.learn.loss_grad.backward(); raise CancelBackwardException
+        def before_zero_grad(self):
+            if how=='two steps': self.learn.take_step()
+    learn = make().fit(1, cbs=[Own(), (guard := SpikeGuard())])
+    assert learn.opt_step==40*(1+(how=='two steps')) and not guard.left_out
