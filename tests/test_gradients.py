@@ -429,7 +429,8 @@ def test_gradients_of_a_batch_that_goes_backward_itself_do_not_count_twice(at):
                 if at=='after_pred': sum(p.square().sum() for p in self.model.parameters()).backward()
         def fail(cb):
             if cb.training and cb.iter==2 and fails: fails.clear(); raise ValueError('once')
-        learn = mk(Own(), Callback(before_step=fail) if at=='before_backward' else Callback(after_loss=fail), data=cut(8))
+        later = 'before_step' if at=='before_backward' else 'after_loss'
+        learn = mk(Own(), Callback(**{later: fail}), data=cut(8))
         try: learn.fit(1)
         except ValueError: learn.resume()
         return weights(learn.model)
