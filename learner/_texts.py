@@ -484,6 +484,12 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                                   '- `n_acc`: Samples for a step\n'
                                   '- `count`: `count(learn)` returns the number of items that the loss averages; '
                                   'default: `items_of` or samples',
+ 'GradientAccumulation.load_state_dict': 'Restore attributes; modules, optimizers and parameters keep their '
+                                         'identity\n'
+                                         '\n'
+                                         'Parameters:\n'
+                                         '\n'
+                                         '- `state`: What `state_dict` has returned, in this process or another',
  'GradientClip.__init__': 'Parameters:\n'
                           '\n'
                           '- `max_norm`: Largest norm left untouched, in units of the gradient\n'

@@ -157,8 +157,7 @@ def test_a_callback_that_came_too_late_to_set_up_is_told_so(late):
     said = [o for o in e.value.__notes__ if 'came into a running fit' in o]
     assert said==["`Sums` came into a running fit, so that its `before_fit` was not called: add it before the fit"]*late
 
-@pytest.mark.parametrize('make', [EMA, SWA, lambda: Limit(1), Overfit, lambda: Warmup(3), lambda: MicroBatch(2),
-    Prefetch, lambda: GradientAccumulation(8), lambda: ParamScheduler(dict(lr=SchedLin(0., 1.)))])
+@pytest.mark.parametrize('make', [EMA, SWA, lambda: Limit(1), Overfit, lambda: MicroBatch(2)])
 def test_what_would_do_nothing_in_a_running_fit_is_refused_there(make):
     learn = synth_learner(2)
     def add(cb):
@@ -177,8 +176,13 @@ def test_any_error_of_a_callback_that_came_too_late_tells_it():
     assert any('came into a running fit' in o for o in e.value.__notes__)
 
 def test_what_is_there_may_be_added_again():
-    sched = ParamScheduler(dict(lr=SchedLin(0., .1)))
-    assert synth_learner(2, cbs=sched).fit(2, cbs=on('before_epoch')(lambda learn: learn.add_cb(sched))).opt_step==4
+    ema = EMA()
+    assert synth_learner(2, cbs=ema).fit(2, cbs=on('before_epoch')(lambda learn: learn.add_cb(ema))).opt_step==4 and ema.n
+
+def test_accumulation_may_be_taken_out_and_put_back_between_epochs():
+    acc = GradientAccumulation(32)
+    def again(learn): learn.remove_cb(acc); learn.add_cb(acc)
+    assert synth_learner(4, cbs=acc).fit(2, cbs=on('after_epoch')(again)).opt_step==4
 
 def test_an_inference_inside_of_a_fit_fires_no_before_fit_and_refuses_what_needs_it():
     with pytest.raises(RuntimeError, match='`EMA` sets itself up at the beginning of a fit'):

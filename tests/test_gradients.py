@@ -456,3 +456,15 @@ def test_smoothing_of_ignored_targets_has_no_gradient():
         data = list(zip(X[:8].split(size), y.split(size)))
         return weights(mk(*cbs, data=data, loss_func=LabelSmoothingCrossEntropy()).fit(2).model)
     assert gap(run(8), run(4, GradientAccumulation(8)))<1e-6 and gap(run(8), run(8, MicroBatch(4)))<1e-6
+
+def test_another_callback_may_keep_the_gradients_of_a_window():
+    class Elsewhere(Callback):
+        order = -50
+        def before_fit(self): self.kept = {}
+        def after_backward(self):
+            for p in self.model.parameters(): self.kept[p] = self.kept.get(p, 0)+p.grad; p.grad = None
+        def before_step(self):
+            for p,g in self.kept.items(): p.grad = g
+            self.kept = {}
+    learn,plain = (mk(GradientAccumulation(20), *cbs).fit(2) for cbs in ([Elsewhere()], []))
+    assert learn.opt_step==plain.opt_step and gap(weights(learn.model), weights(plain.model))<1e-6

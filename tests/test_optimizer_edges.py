@@ -241,15 +241,15 @@ class Two(nn.Module):
     def forward(self, x): return self.b(self.a(x))
 
 @pytest.mark.filterwarnings('ignore:The optimizer does not have')
-@pytest.mark.parametrize('cbs', [[], [MicroBatch(4)], [GradientAccumulation(32)], [GradientClip(1e-3)]])
-def test_a_fit_begins_and_ends_without_gradients(cbs):
+@pytest.mark.parametrize('cbs', [[], [MicroBatch(4)], [GradientAccumulation(32)]])
+def test_a_fit_begins_and_ends_without_gradients_of_what_it_trains(cbs):
     "Somebody may have looked at some by hand"
     def run(looks):
         torch.manual_seed(0)
         learn = synth_learner(4, model=Two(), opt_func=torch.optim.SGD, splitter=lambda m: [[*m.a.parameters()]])
         if looks: learn.model(torch.ones(3, 1)).sum().backward()
         learn.fit(1, lr=.1, cbs=[*cbs])
-        assert not any(p.grad is not None for p in learn.model.parameters())
+        assert not any(p.grad is not None for p in learn.model.a.parameters())
         return [p.detach() for p in learn.model.parameters()]
     assert all(map(torch.equal, run(False), run(True)))
 def rates_in(learn, **kwargs):
@@ -294,3 +294,29 @@ def test_parameters_that_are_put_back_after_training_are_no_new_ones(recwarn):
     def put(cb): cb.model.weight = nn.Parameter(cb.model.weight.detach().clone())
     synth_learner(2, model=nn.Linear(1, 1), cbs=Callback(after_fit=put)).fit(1)
     assert not [o for o in recwarn if 'came into' in str(o.message)]
+
+@pytest.mark.parametrize('fit', [lambda learn, cbs: learn.fit_one_cycle(2, .1, cbs=cbs),
+    lambda learn, cbs: learn.fit(2, .5, cbs=cbs)])
+def test_an_optimizer_that_begins_anew_in_a_fit_has_the_rate_it_was_given_with(fit):
+    model = nn.Linear(1, 1)
+    learn = synth_learner(4, model=model, opt_func=torch.optim.SGD(model.parameters(), lr=.25), lr=None)
+    def again(learn):
+        if learn.train_iter==5: learn.create_opt()
+    fit(learn, on('before_batch')(again))
+    assert learn.lr==.25 and rates_in(learn)==[.25]
+
+def test_a_fit_inside_of_a_window_leaves_gradients_that_are_not_its_own():
+    def run(inner):
+        torch.manual_seed(0)
+        shared,probe = nn.Linear(1, 1),nn.Linear(1, 1)
+        learn = synth_learner(6, model=shared, opt_func=torch.optim.SGD)
+        other = synth_learner(2, model=nn.Sequential(shared, probe), splitter=lambda m: [[*m[1].parameters()]])
+        def look(cb):
+            if not inner or not cb.training or cb.train_iter!=3: return
+            shared.requires_grad_(False)
+            with other.no_logging(), silence('optimizer'): other.fit(1)
+            shared.requires_grad_(True)
+        learn.fit(1, lr=.1, cbs=[GradientAccumulation(32), Callback(after_batch=look)])
+        return [p.detach() for p in shared.parameters()]
+    torch.manual_seed(0)
+    assert all(map(torch.equal, run(False), run(True)))

@@ -42,22 +42,21 @@ class OptimizerMixin(InferenceMixin):
         "Make a new optimizer; one that was given as it is starts anew, except for the first time"
         load_optimizers()
         to_eval(self.opt) # a new one begins with the weights that are in use
+        again = self.opt is self.opt_func # the same one, which may be in the middle of a schedule
+        no_lr = self.lr is None or (self.lr is self.lr_of_opt and not again)
         if isinstance(self.opt_func, torch.optim.Optimizer):
-            if self.opt is self.opt_func: clear_state(self.opt)
+            if again: clear_state(self.opt)
             self.opt = self.opt_func
         else:
             no_decay = () if self.wd_bn_bias else norm_bias_params(self.model)
-            lr = None if self._has_no_lr else self.lr
+            lr = None if no_lr else self.lr
             self.opt = make_opt(self.opt_func, self.param_groups(), lr, no_decay, self.model)
         self.made_with = dict(opt_func=self.opt_func, splitter=self.splitter)
-        if self._has_no_lr:
+        if no_lr:
             lrs = get_hyper(self.opt, 'lr')
             self.lr = self.lr_of_opt = lrs[0] if len({*lrs})==1 else lrs
         if self.mode=='fit': self._train_with_rates_of_fit()
         return self.opt
-
-    @property
-    def _has_no_lr(self): return self.lr is None or self.lr is self.lr_of_opt # none that was given
 
     def _train_with_rates_of_fit(self):
         "Let an optimizer that was made during a fit train with what the fit was given"
@@ -312,12 +311,6 @@ class StopMixin(OptimizerMixin):
         "Around the first batches of a fit: the part `diagnose` warns here of mistakes that do not fail"
         return nullcontext()
 
-    def drop_other_grads(self):
-        "Drop the gradients of parameters that the optimizer does not train"
-        known = {*map(id, params_of(self.opt))}
-        for p in self.model.parameters():
-            if id(p) not in known: p.grad = None
-
     @contextmanager
     def fitting(self, mode):
         "Around a fit or `lr_find`: restore modes and hyper-parameters at the end"
@@ -327,13 +320,11 @@ class StopMixin(OptimizerMixin):
         with self.keep_modes():
             self.enter_mode(mode)
             if has_grads(self.opt): drop_grads(self.opt) # someone may have looked at some
-            self.drop_other_grads()
             params = {*map(id, self.model.parameters())}
             try: yield
             except BaseException as e: release_frames(e); raise
             else: warn_untrained(self, params)
             finally:
-                self.drop_other_grads()
                 self.forget_batch()
                 self.route.forget()
                 self.searches.begin(remembers=False)

@@ -210,9 +210,6 @@ class Learner:
     def first_batches(self):
         'Around the first batches of a fit: warn of mistakes that do not fail'
         ...
-    def drop_other_grads(self):
-        'Drop the gradients of parameters that the optimizer does not train'
-        ...
     @contextmanager
     def fitting(self, mode):
         'Around a fit or `lr_find`: restore modes and hyper-parameters at the end'

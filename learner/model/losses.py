@@ -66,7 +66,7 @@ class BaseLoss:
 
     def __call__(self,
         pred:torch.Tensor, # Predictions, with the classes in `axis`
-        targ:torch.Tensor, # Targets, without a class axis where `is_2d`, or floating probabilities of all classes
+        targ:torch.Tensor, # Targets, without a class axis where `is_2d`; or probabilities, if the loss takes them
     ) -> torch.Tensor:
         "The loss"
         of_classes = self.is_2d and targ.is_floating_point() and targ.shape==pred.shape # probabilities

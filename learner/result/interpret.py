@@ -53,7 +53,7 @@ class Source:
             yb = self._split(items)[1]
         if self._are(yb, targs) or same_values(yb, self._another_pass(idxs)[1]): return items
         raise ValueError("The loader gave other samples than the dataset has at these places: does its `collate_fn` "
-            "leave some out? `interp[idxs]` has them as a batch")
+            "leave some out, or does the dataset draw random numbers? `interp[idxs]` has them as a batch")
     def _get(self, idxs): return [self.dl.dataset[self.numbers[i]] for i in idxs]
     def _split(self, items): return self.learn.dls.split(self.dl.collate_fn(items))
 

@@ -40,7 +40,7 @@ def _shown(vs):
 class HyperScheduler(Callback):
     """Sets the hyper-parameters named in `sets`, which no other callback may set. Abstract: use `ParamScheduler`.
     A subclass says by `tops(name)` how high a schedule gets in each group, and multiplies its values by `scales`"""
-    order,run_valid,only_fit,from_start = 60,False,True,True
+    order,run_valid,only_fit = 60,False,True
     _stateattrs = 'hps','scales'
     sets,hps,scales = (),{},{}
     def before_fit(self):

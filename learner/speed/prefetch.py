@@ -36,7 +36,7 @@ copy_streams = dict(cuda=CopyStream) # by type of device
 # %% ../../nbs/speed/02_prefetch.ipynb #Prefetch
 class Prefetch(Callback):
     "Copy batches to the GPU on a separate stream, while it computes. Elsewhere it does nothing"
-    order,from_start = 1000,True # others see the batch as it was drawn
+    order = 1000 # others see the batch as it was drawn
     def before_fit(self):
         stream = copy_streams.get(self.learn.device.type)
         self.run = stream is not None

@@ -90,7 +90,7 @@ def warn_inexact_parts(cb):
 # %% ../../nbs/technique/02_gradients.ipynb #GradientAccumulation
 class GradientAccumulation(Callback):
     "Take a step when `n_acc` samples have been seen, as if they had been one batch"
-    order,run_valid,from_start = MixedPrecision.order-4,False,True
+    order,run_valid = MixedPrecision.order-4,False
     _stateattrs = 'samples','items','unit'
     @checked(n_acc='>=1', count=callable)
     def __init__(self,
@@ -106,11 +106,14 @@ class GradientAccumulation(Callback):
         warn_inexact_parts(self)
         self.first = [] # batches of the first step, with their losses; None when they have been compared
     def before_train(self): self.samples,self.items = 0,0
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        lost = self.learn is not None and self.learn.opt is not None and not has_grads(self.learn.opt)
+        if lost: self.samples,self.items = 0,0 # in the batch that an error has ended
 
     def before_backward(self):
         learn = self.learn
         self.bs,self.n = learn.route.whole(n_samples(learn), n_items(learn, self.count))
-        if self.samples and not has_grads(learn.opt): self.samples,self.items = 0,0 # an error has dropped them
         if not self.samples: # count in samples: a loss times a million elements would overflow in half precision
             self.unit = self.n/self.bs if isinstance(self.n, (int,float)) and self.n and self.bs else 1.
         if self.unit!=1: self.n = self.n/self.unit
