@@ -177,7 +177,8 @@ def test_any_error_of_a_callback_that_came_too_late_tells_it():
 
 def test_what_is_there_may_be_added_again():
     ema = EMA()
-    assert synth_learner(2, cbs=ema).fit(2, cbs=on('before_epoch')(lambda learn: learn.add_cb(ema))).opt_step==4 and ema.n
+    again = on('before_epoch')(lambda learn: learn.add_cb(ema))
+    assert synth_learner(2, cbs=ema).fit(2, cbs=again).opt_step==4 and ema.n
 
 def test_accumulation_may_be_taken_out_and_put_back_between_epochs():
     acc = GradientAccumulation(32)
