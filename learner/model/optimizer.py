@@ -135,7 +135,8 @@ def RAdam(
 _zero_grad = torch.optim.Optimizer.zero_grad
 
 def drop_grads(opt): # An optimizer, or several in an `OptimList`
-    "As `opt.zero_grad()`, but without an entry for torch's profiler. Gradients become None: tensors may be held"
+    """As `opt.zero_grad()`, but without an entry for torch's profiler. Gradients become None, and never zeros in place:
+    a position (`HypersAndGrads` in `loop.position`) may hold the tensors"""
     if type(opt).zero_grad is not _zero_grad or 'zero_grad' in vars(opt): return opt.zero_grad()
     for g in opt.param_groups:
         for p in g['params']: p.grad = None
