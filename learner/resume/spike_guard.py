@@ -14,6 +14,7 @@ __all__ = ['SpikeGuard']
 # %% ../../nbs/resume/08_spike_guard.ipynb #imports
 from collections import deque
 from math import inf,isfinite
+from typing import NamedTuple
 from torch.nn.utils import get_total_norm
 from ..core.checks import checked
 from ..core.events import CancelBatchException
@@ -23,6 +24,24 @@ from ..loop.fitting import run_fit
 from ..record.loss_stream import LossStream
 from ..technique.gradients import GradientClip,dense
 from .rewind import Rewind
+
+# %% ../../nbs/resume/08_spike_guard.ipynb #Spike
+class Spike(NamedTuple):
+    "A value out of the recent range"
+    batches:tuple # Numbers of the first and the last batch that it is of
+    why:str       # What is wrong with it
+
+    @property
+    def first(self): return self.batches[0]
+    @property
+    def last(self): return self.batches[1]
+    @property
+    def numbers(self): return {*range(self.first, self.last+1)}
+    @property
+    def them(self): return 'it' if self.first==self.last else 'them'
+    def __str__(self):
+        where = f'batch {self.first}' if self.first==self.last else f'batches {self.first} to {self.last}'
+        return f'{self.why}, in training {where}'
 
 # %% ../../nbs/resume/08_spike_guard.ipynb #Watch
 class Watch:
@@ -46,12 +65,12 @@ class Watch:
 
     def spike(self,
         wait=False, # For the device
-    ) -> tuple|None: # Numbers of the first and the last batch, and what is wrong with them
+    ) -> Spike|None:
         "The first spike among the values that have arrived and were not judged before"
         values = (self.stream.all() if wait else self.stream.arrived())[0]
         for i in range(self.judged, len(values)):
             why = self._why(values[i])
-            if why is not None: return self.batches[i],f'the {self.what} is {values[i]:.3g}{why}'
+            if why is not None: return Spike(self.batches[i], f'the {self.what} is {values[i]:.3g}{why}')
             self.judged = i+1
             self.recent.append(values[i])
         return None
@@ -74,6 +93,68 @@ class Watch:
         values = self.stream.all()[0][self.judged:]
         return dict(recent=[*self.recent], waiting=[*zip(self.batches[self.judged:], values)])
 
+# %% ../../nbs/resume/08_spike_guard.ipynb #norm
+def _norm_clips(cbs):
+    "Callbacks that know the norm of all gradients, since they clip by it"
+    return [o for o in cbs if isinstance(o, GradientClip) and o.run and o.params is None and o.max_value is None]
+
+def _norm(opt, clips):
+    "Norm of the gradients before they were clipped, because clipped ones have no spikes"
+    if clips: res = clips[0].last_norm()
+    else: res = get_total_norm([dense(p).grad for p in params_of(opt) if p.grad is not None])
+    return res.full_tensor() if hasattr(res, 'full_tensor') else res # of sharded gradients
+
+# %% ../../nbs/resume/08_spike_guard.ipynb #Watches
+class Watches:
+    "Losses of batches and norms of gradients, and the first spike among them"
+    def __init__(self, factor, window):
+        self.loss,self.norm = (Watch(o, factor, window) for o in ('loss','norm of the gradients'))
+        self.open = None # numbers of the first and the last batch whose gradients are for the next step
+    def __iter__(self): return iter((self.loss,self.norm))
+
+    def add_loss(self, loss, n): # Of batch `n`
+        self.loss.append(loss, n, n)
+        self.open = self.open[0] if self.open else n,n
+    def add_norm(self, norm, n): # Of the step at batch `n`
+        self.norm.append(norm, *(self.open or (n,n)))
+
+    def spike(self, wait=False):
+        "The spike whose batches end first; of two that end together, the shorter one"
+        found = [o for w in self if (o := w.spike(wait))]
+        return min(found, key=lambda o: (o.last, -o.first), default=None)
+    def pass_over(self, n_iter):
+        for o in self: o.pass_over(n_iter)
+
+    def state_dict(self): return dict(open=self.open, watches=[o.state_dict() for o in self])
+    def load_state_dict(self, state):
+        for o,saved in zip(self, state['watches']): o.load(**saved)
+        self.open = state['open']
+
+# %% ../../nbs/resume/08_spike_guard.ipynb #Detour
+class Detour:
+    "Stops a fit, and trains on from the last point before a spike"
+    def __init__(self,
+        guard, # A `Rewind`, which holds the points
+        reason, # Why the fit stops
+        back_to=None, # The batch to go back before; None: the fit stops for good
+        leave_out=(), # Batches to leave out; none: only go back
+    ): self.guard,self.reason,self.back_to,self.leave_out = guard,reason,back_to,leave_out
+
+    def begin(self):
+        learn = self.guard.learn
+        others = learn.route.unfinished or any(o.stops for o in learn.route.requests) # it goes back when it is resumed
+        if self.back_to is not None and not others: learn.route.train_on = self.train_on
+        learn.stop_for_now(self.reason)
+
+    def train_on(self, bounds, cbs, held): # Of the fit that has stopped
+        guard,learn = self.guard,self.guard.learn
+        if not self.leave_out: learn.rewind(self.back_to); return
+        guard.left_out |= self.leave_out
+        point = guard.nearest(self.back_to)
+        point.put(learn, 'rewind', self.back_to, guard.of_run)
+        guard.drop_after(point.n_iter)
+        run_fit(learn, bounds, cbs, held, learn.route.stopped)
+
 # %% ../../nbs/resume/08_spike_guard.ipynb #SpikeGuard
 class SpikeGuard(Rewind):
     """When loss or gradients leave their recent range or are not finite, go back, leave out the batch that did it,
@@ -91,95 +172,63 @@ class SpikeGuard(Rewind):
         super().__init__(back, keep=2)
         self.skip,self.factor,self.window,self.most = skip,factor,window,most
         self.left_out,self.idxs = set(),{} # numbers of batches; their samples, by number, if they are known
-        self.open = None # numbers of the first and the last batch whose gradients are for the next step
-        self._watch()
-
-    def _watch(self): self.watches_of = [Watch(o, self.factor, self.window) for o in ('loss','norm of the gradients')]
+        self.watches_of = Watches(factor, window)
 
     def before_fit(self):
         if not self.route.resuming: self.left_out,self.idxs = set(),{}
-        self._watch()
-        self.stopping,self.open = False,None
-        self.clips = [o for o in self.learn.cbs
-            if isinstance(o, GradientClip) and o.run and o.params is None and o.max_value is None]
+        self.watches_of,self.stopping = Watches(self.factor, self.window),False
+        self.clips = _norm_clips(self.learn.cbs)
         super().before_fit()
 
-    def state_dict(self): return super().state_dict() | dict(left_out=sorted(self.left_out), idxs=self.idxs,
-        open=self.open, watches=[o.state_dict() for o in self.watches_of])
+    def state_dict(self):
+        found = dict(left_out=sorted(self.left_out), idxs=self.idxs)
+        return super().state_dict() | found | self.watches_of.state_dict()
     def load_state_dict(self, state):
         super().load_state_dict(state)
-        for o,saved in zip(self.watches_of, state['watches']): o.load(**saved)
+        self.watches_of.load_state_dict(state)
         self.left_out |= {*state['left_out']} # what has been found since stays
-        self.idxs,self.open = state['idxs'] | self.idxs,state['open']
+        self.idxs = state['idxs'] | self.idxs
 
     def before_batch(self):
-        n = self.learn.train_iter
-        if not self.learn.training or n not in self.left_out: return
-        self.idxs[n] = self.learn.idxs
+        if self.learn.train_iter not in self.left_out or not self.learn.training: return
+        self.idxs[self.learn.train_iter] = self.learn.idxs
         raise CancelBatchException
 
-    def before_backward(self):
-        n = self.learn.train_iter
-        self.watches_of[0].append(self.learn.loss, n, n)
-        self.open = (self.open or (n,))[0],n
-    def before_step(self):
-        if self.clips: norm = self.clips[0].last_norm() # clipped gradients have no spikes
-        else: norm = get_total_norm([dense(p).grad for p in params_of(self.learn.opt) if p.grad is not None])
-        if hasattr(norm, 'full_tensor'): norm = norm.full_tensor() # of sharded gradients
-        self.watches_of[1].append(norm, *(self.open or [self.learn.train_iter]*2))
-    def cleanup_step(self): self.open = None
-    def cleanup_train(self): self.open = None
+    def before_backward(self): self.watches_of.add_loss(self.learn.loss, self.learn.train_iter)
+    def before_step(self): self.watches_of.add_norm(_norm(self.learn.opt, self.clips), self.learn.train_iter)
+    def cleanup_step(self): self.watches_of.open = None
+    def cleanup_train(self): self.watches_of.open = None
 
     def after_batch(self):
-        if self.learn.training and self.learn.train_iter%self.judge_every==0: self._judge()
+        if self.learn.train_iter%self.judge_every==0 and self.learn.training: self._judge()
     def after_train(self): self._judge(wait=True)
     def _hold(self):
         self.waiting = False
-        if self.open: self._ask() # later, or it would lie behind the first batches of a step that spikes
+        if self.watches_of.open: self._ask() # later, or it would lie behind the first batches of a step that spikes
         elif not self._judge(wait=True): super()._hold()
 
     def _judge(self, wait=False):
         "Whether there is a spike; then the fit stops at its next pause"
-        while not self.stopping: # one spike at a time
-            found = [o for w in self.watches_of if (o := w.spike(wait))]
-            if not found: break
-            self._found(*min(found, key=lambda o: (o[0][1], -o[0][0]))) # a loss is of one batch
+        while not self.stopping and (spike := self.watches_of.spike(wait)): self._found(spike) # one at a time
         return self.stopping
 
-    def _found(self, batches, why):
-        "Stop, to go back before `batches`. Until then they count as not judged: a fit that is resumed finds them again"
-        (n,last),first = batches,self.points[0].n_iter if self.points else inf
-        new = {*range(n, last+1)}-self.left_out
-        full = self.skip and not 0<len(new)<=self.most-len(self.left_out)
-        where,them = (f'batch {n}','it') if n==last else (f'batches {n} to {last}','them')
-        if full: self._pass_over(last)
-        elif n<first:
-            self._pass_over(first-1)
-            return warn(f"{why}, in training {where}, and the run was stopped before this was noticed: "
+    def _found(self, spike):
+        "Stop, to go back before `spike`. Until then it counts as not judged: a fit that is resumed finds it again"
+        new,done = spike.numbers-self.left_out,len(self.left_out)
+        oldest = self.points[0].n_iter if self.points else inf
+        if self.skip and not 0<len(new)<=self.most-done:
+            self.watches_of.pass_over(spike.last)
+            self._take(Detour(self, f'{spike}: {done} batches have been left out'))
+        elif spike.first<oldest:
+            self.watches_of.pass_over(oldest-1)
+            warn(f"{spike}, and the run was stopped before this was noticed: "
                 "the file from which it resumes holds nothing before. Resume from an earlier file")
-        self.stopping,done = True,len(self.left_out)
-        self.back_to,self.suspects = None if full else n,new
-        if full: then = f'{done} batches have been left out'
-        elif self.skip: then = f'going back to batch {self.nearest(n).n_iter}, and leaving {them} out'
-        else: then = f'going back to {them}'
-        self.reason = f'{why}, in training {where}: {then}'
-        self.learn.at_pause(self._stop, stops=True)
+        elif self.skip:
+            then = f'going back to batch {self.nearest(spike.first).n_iter}, and leaving {spike.them} out'
+            self._take(Detour(self, f'{spike}: {then}', spike.first, new))
+        else: self._take(Detour(self, f'{spike}: going back to {spike.them}', spike.first))
 
-    def _pass_over(self, n):
-        for o in self.watches_of: o.pass_over(n)
-
-    def _stop(self):
-        route = self.route
-        others = route.unfinished or any(o.stops for o in route.requests) # then it goes back when it is resumed
-        if self.back_to is not None and not others: route.train_on = self._go_back
-        self.learn.stop_for_now(self.reason)
-
-    def _go_back(self, bounds, cbs, held):
-        "The fit has stopped: train on from the last point before the spike"
-        learn = self.learn
-        if not self.skip: learn.rewind(self.back_to); return
-        self.left_out |= self.suspects
-        point = self.nearest(self.back_to)
-        point.put(learn, 'rewind', self.back_to, self.of_run)
-        self.drop_after(point.n_iter)
-        run_fit(learn, bounds, cbs, held, learn.route.stopped)
+    def _take(self, detour):
+        "Stop at the next pause, and look for no other spike until then"
+        self.stopping = True
+        self.learn.at_pause(detour.begin, stops=True)
