@@ -25,7 +25,7 @@ from ..record.history import missing
 from ..record.recorder import find_recorder,higher_is_better
 from ..model.files import find_file,path_in,read_plain
 from .checkpoints import Checkpoints,FitFiles,Keeping,newest_of_next_fit
-from .state_file import read_state,write_state
+from .state_file import read_state
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #Interval
 units = dict(epoch=lambda learn: learn.epoch+1, iter=lambda learn: learn.train_iter, step=lambda learn: learn.opt_step,
@@ -90,7 +90,14 @@ class SigtermHandler:
         else: signal.signal(signum, signal.SIG_DFL); os.kill(os.getpid(), signum) # a forked worker
     def end(self): raise SystemExit(128+signal.SIGTERM)
 
-# %% ../../nbs/resume/06_checkpoint.ipynb #check_fit
+# %% ../../nbs/resume/06_checkpoint.ipynb #checks
+def _check_settings(unit, best, monitor, sharded):
+    if monitor is not None and not best:
+        raise ValueError(f"`monitor={monitor!r}` says what is best, and no best files are kept: "
+            "give their number as `best`")
+    if sharded and unit=='epoch': raise ValueError("`sharded=True` is for files in the middle of an epoch, because "
+        "between epochs each process has the whole model: give a `unit` of `iter`, `step` or `s`")
+
 def _check_fit(cb):
     "See that the fit can be saved as it was asked for"
     learn = cb.learn
@@ -104,6 +111,7 @@ def warn_of_workers(cb, why):
         "The workers of the training loader are persistent, but begin anew in each epoch while a "
         f"`{type(cb).__name__}` {why}")
 
+# %% ../../nbs/resume/06_checkpoint.ipynb #ends
 def last_position(learn):
     "Where a fit is that ends without an error: at its end, unless it can be resumed from where it was stopped"
     if learn.route.unfinished: return learn.route.position()
@@ -113,6 +121,18 @@ def done_in(target):
     "Training batches done in a fit that is to be resumed, if it is between two epochs or over; else None"
     at = target and target.position
     return at.counters.train_iter if at and at.next in ('epoch','end') else None
+
+def _tell_over(folder, n):
+    "Say that a fit was over before it was resumed, after `n` batches"
+    print(f"Nothing is left to train: by the files in `{folder}`, the fit is over after {n} "
+        "training batches. More epochs train on, and without `resume` a new run begins")
+
+def _note_file(e, file, at, learn):
+    "Let the error `e` tell that `file` holds the run, which was cut at the position `at`"
+    note = f"`{file}` holds the run: `fit(…, resume=True)` continues it in any process"
+    e.add_note(note)
+    if isinstance(e, SystemExit): # of which Python shows nothing
+        print(f"Stopped {at.where(learn.n_train)}. {note}", file=sys.stderr)
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #Checkpoint
 class Checkpoint(Callback):
@@ -132,11 +152,7 @@ class Checkpoint(Callback):
     ):
         path_in(folder, 'learn.path') # which is not known yet
         self.interval,self.keeping = Interval(every, unit),Keeping(keep, best)
-        if monitor is not None and not best:
-            raise ValueError(f"`monitor={monitor!r}` says what is best, and no best files are kept: "
-                "give their number as `best`")
-        if sharded and unit=='epoch': raise ValueError("`sharded=True` is for files in the middle of an epoch, because "
-            "between epochs each process has the whole model: give a `unit` of `iter`, `step` or `s`")
+        _check_settings(unit, best, monitor, sharded)
         self.every,self.unit,self.keep,self.best = self.interval.every,unit,self.keeping.keep,self.keeping.best
         self.monitor,self.folder,self.on_exc,self.sharded = monitor,folder,on_exc,sharded
 
@@ -184,22 +200,15 @@ class Checkpoint(Callback):
         if any(map(is_lazy, self.learn.model.parameters())): return # nothing has been learned yet
         self._write(self.route.position())
 
-    def _write(self, at):
-        "Write a file of the run, which is at the position `at`"
-        file = self.fit_files.new_file(at)
-        digest = write_state(self.learn, file, at)
-        self.fit_files.add(file, digest, at, self.result.value)
-        self.last_saved_path = file
+    def _write(self, at): self.last_saved_path = self.fit_files.write(self.learn, at, self.result.value)
 
     def after_exception(self): self.failed = self.learn.exc
     def after_cancel_fit(self):
         if self.begun: self._write(last_position(self.learn))
     def after_fit(self):
         if not self.begun: return
-        over,n = not self.route.unfinished,self.done_before
-        if over and n==self.learn.train_iter and not self.fit_files.has_later:
-            print(f"Nothing is left to train: by the files in `{self.files.folder}`, the fit is over after {n} "
-                "training batches. More epochs train on, and without `resume` a new run begins")
+        over,n = not self.route.unfinished,self.learn.train_iter
+        if over and n==self.done_before and not self.fit_files.has_later: _tell_over(self.files.folder, n)
         self.fit_files.end(self.learn, over)
     def cleanup_fit(self):
         if not self.begun: return
@@ -209,11 +218,7 @@ class Checkpoint(Callback):
         failed,self.failed = self.failed,None # a traceback holds all that the fit had
         if not (failed and self.on_exc and at) or self.route.resuming: return
         self._write(at)
-        if not at.exact: return
-        note = f"`{self.last_saved_path}` holds the run: `fit(…, resume=True)` continues it in any process"
-        failed.add_note(note)
-        if isinstance(failed, SystemExit): # of which Python shows nothing
-            print(f"Stopped {at.where(self.learn.n_train)}. {note}", file=sys.stderr)
+        if at.exact: _note_file(failed, self.last_saved_path, at, self.learn)
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #find_state
 def _named_file(learn, resume):

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from ..core.checks import whole
 from ..core.tracebacks import warn
 from ..model.files import atomic_write,hash_of,parts_folder,read_plain,sweep_temporary
+from .state_file import write_state
 
 # %% ../../nbs/resume/05_checkpoints.ipynb #Entry
 @dataclass
@@ -180,16 +181,17 @@ class FitFiles:
         self.files,self.keeping,self.run = files,keeping,learn.lineage[-1].run
         self.place = place_of(learn, files.folder) or Place(os.urandom(3).hex(), 0)
 
-    def new_file(self, at): return self.files.new_file(self.run, at.counters.epoch, at.counters.train_iter)
-    def add(self,
-        file, # A path from `new_file`, where the file has been written
-        digest, # Its hash
-        at, # The position of the run that was written
+    def write(self,
+        learn, # The learner, while no batch is running
+        at, # The position of its run
         value, # Result of its weights, or None
-    ):
-        "List a file, and delete files that are not kept"
-        done = at.exact,at.counters.epoch,at.counters.train_iter
-        self.files.add(Entry(file.name, self.run, digest, *done, value, *self.place), self._surplus)
+    ) -> Path:
+        "Write a state file, list it, and delete files that are not kept"
+        epoch,n_iter = at.counters.epoch,at.counters.train_iter
+        file = self.files.new_file(self.run, epoch, n_iter)
+        digest = write_state(learn, file, at)
+        self.files.add(Entry(file.name, self.run, digest, at.exact, epoch, n_iter, value, *self.place), self._surplus)
+        return file
     def _surplus(self, entries): return self.keeping.surplus([o for o in entries if o.run==self.run])
 
     @property
