@@ -64,33 +64,21 @@ def _pairs(tree):
             several = isinstance(t, ast.Tuple) and isinstance(o.value, ast.Tuple) and len(t.elts)==len(o.value.elts)
             yield from zip(t.elts, o.value.elts) if several else [(t, o.value)]
 
-# %% ../../nbs/diagnose/02_code.ipynb #Reader
-def _expects_missing(o):
-    "Whether `o` is a `try`, or a `with suppress(…)`, that goes on where an attribute is missing"
-    caught = [h.type or ast.Name('Exception') for h in getattr(o, 'handlers', ())] # of a `try`
-    for c in (w.context_expr for w in getattr(o, 'items', ())): # of a `with`
-        if isinstance(c, ast.Call) and (_dotted(c.func) or ' ')[-1]=='suppress': caught += c.args
-    names = {c.id for t in caught for c in ast.walk(t) if isinstance(c, ast.Name)}
-    return not names.isdisjoint(('AttributeError','Exception','BaseException'))
-
-class _Reader:
-    "Collects what a syntax tree does with the attributes of `names`, which are variables and their owners"
-    def __init__(self, tree, names):
-        self.names,self.found = dict(names),[]
+# %% ../../nbs/diagnose/02_code.ipynb #Names
+class _Names:
+    "What expressions of a syntax tree stand for. `owners` are variables, and whose attributes theirs are"
+    def __init__(self, tree, owners):
+        self.owners = dict(owners)
         self.parts = {} # variables of loops, and the attributes whose parts they are
-        self.tried = set() # expressions in which attributes may be missing
         for t,v in _pairs(tree):
-            if isinstance(t, ast.Name) and self.owner(v)=='learn': self.names[t.id] = 'learn'
+            if isinstance(t, ast.Name) and self.owner(v)=='learn': self.owners[t.id] = 'learn'
         for o in ast.walk(tree):
             if isinstance(o, (ast.For,ast.comprehension)): self.looped(o.target, o.iter)
-            if _expects_missing(o): self.tried.update(*map(ast.walk, o.body))
-        for o in ast.walk(tree): self.read(o)
-        for t,v in _pairs(tree): self.assigned(t, v)
 
     def owner(self, o):
         "Whose attributes the attributes of expression `o` are"
         if isinstance(o, ast.NamedExpr): return self.owner(o.value)
-        if isinstance(o, ast.Name): return self.names.get(o.id)
+        if isinstance(o, ast.Name): return self.owners.get(o.id)
         if isinstance(o, ast.Attribute) and o.attr=='learn' and self.owner(o.value)=='self': return 'learn'
     def attr(self, o):
         "Owner and name of an attribute, or None"
@@ -110,6 +98,27 @@ class _Reader:
             case ast.Call(func=ast.Attribute(attr='items'|'values', value=v)): self.looped(t, v)
             case _:
                 if attr := self.inside(v): self.parts |= {o.id:attr for o in ast.walk(t) if isinstance(o, ast.Name)}
+
+# %% ../../nbs/diagnose/02_code.ipynb #Reader
+def _expects_missing(o):
+    "Whether `o` is a `try`, or a `with suppress(…)`, that goes on where an attribute is missing"
+    caught = [h.type or ast.Name('Exception') for h in getattr(o, 'handlers', ())] # of a `try`
+    for c in (w.context_expr for w in getattr(o, 'items', ())): # of a `with`
+        if isinstance(c, ast.Call) and (_dotted(c.func) or ' ')[-1]=='suppress': caught += c.args
+    names = {c.id for t in caught for c in ast.walk(t) if isinstance(c, ast.Name)}
+    return not names.isdisjoint(('AttributeError','Exception','BaseException'))
+
+class _Reader:
+    "Collects what a syntax tree does with the attributes of `owners`"
+    def __init__(self, tree, owners):
+        names = _Names(tree, owners)
+        self.owner,self.attr,self.inside,self.found = names.owner,names.attr,names.inside,[]
+        self.tried = set() # expressions in which attributes may be missing
+        for o in ast.walk(tree):
+            if _expects_missing(o): self.tried.update(*map(ast.walk, o.body))
+        for o in ast.walk(tree): self.read(o)
+        for t,v in _pairs(tree): self.assigned(t, v)
+
     def note(self, attr, kind):
         if attr: self.found.append(Use(*attr, kind))
 
