@@ -81,7 +81,7 @@ def save(self:Learner,
             (_write_bare if bare else write_plain)(self.saved, file, 'learn.saved')
     return file
 
-# %% ../../nbs/result/06_saving.ipynb #fit_opt
+# %% ../../nbs/result/06_saving.ipynb #order_here
 def order_here(model, weights):
     "A function that brings values of a group's parameters from the order of a file's `weights` to that here"
     there,first,firsts = {k:i for i,k in enumerate(weights)},{},{}
@@ -96,26 +96,52 @@ def order_here(model, weights):
         return [of[i] for i in ids]
     return f
 
-def fit_opt(learn, saved, weights):
-    "Load the state of a torch optimizer, or of several as one. `weights` were saved with it"
-    opt = learn.create_opt() if learn.opt is None else learn.opt
-    opts,states = parts_of(opt),saved['opts'] if 'opts' in saved else [saved]
-    if len(opts)!=len(states) or isinstance(opt, OptimList)!=('opts' in saved):
-        theirs = f"{len(states)} optimizer{'s as one' if 'opts' in saved else ''}"
-        raise ValueError(f"the saved state is of {theirs}, and here {'are' if len(opts)>1 else 'is'} {len(opts)}")
-    same_types = _types(weights)==_types(weights_of(learn.model))
-    order = order_here(learn.model, weights)
-    for o,s in zip(opts, states): _fit_one(learn, o, s, same_types, order)
-    if isinstance(opt, OptimList): opt.n = saved['n']
-
-def _types(weights): return {o.dtype for o in weights.values() if isinstance(o, torch.Tensor) and o.is_floating_point()}
-
 def _in_order(opt, groups, order):
     "Groups of a file, in whose `params` the numbers of the file are in the order of our parameters"
     res = [{**g, 'params': order(o['params'], g['params'])} for o,g in zip(opt.param_groups, groups)]
     if isinstance(opt, torch.optim.LBFGS) and any(a['params']!=b['params'] for a,b in zip(res, groups)):
         raise ValueError("the model defines its parameters in another order, and the state of `LBFGS` is of all as one")
     return res
+
+# %% ../../nbs/result/06_saving.ipynb #groups
+def _joined(groups, whole):
+    "Groups as the splitter has made them"
+    firsts,whose = {g['group']:g for g in reversed(groups)},{id(p):g['group'] for g in groups for p in g['params']}
+    params = {i:[p for ps in whole for p in ps if whose.get(id(p))==i] for i in firsts}
+    return [{**{k:v for k,v in firsts[i].items() if k!='spared'}, 'params': params[i]} for i in sorted(firsts)]
+
+_of_device = 'foreach','fused','capturable','differentiable'
+
+def _merged(ours, theirs):
+    "A group of a file, with the settings of ours that torch does not know"
+    return {**{k:v for k,v in ours.items() if k!='params'}, **{k:v for k,v in theirs.items() if k not in _of_device}}
+
+# %% ../../nbs/result/06_saving.ipynb #types
+def _states(opt, saved):
+    "Parameters of `opt`, and their states in the file"
+    numbers = [i for g in saved['param_groups'] for i in g['params']]
+    return [(p, saved['state'].get(i, {})) for p,i in zip(params_of(opt), numbers)]
+
+def _has_tensors(o):
+    if isinstance(o, torch.Tensor): return True
+    return isinstance(o, (dict,list,tuple)) and any(map(_has_tensors, o.values() if isinstance(o, dict) else o))
+
+def _restore_values(opt, saved):
+    "Give state that has no tensors the types that it has in the file: torch makes other strings and dicts of them"
+    for p,state in _states(opt, saved):
+        values = {k:v for k,v in state.items() if not _has_tensors(v)}
+        if values: opt.state[p].update(copied(values))
+
+def _restore_types(opt, saved):
+    "Give state tensors the types that they have in the file"
+    for p,state in _states(opt, saved):
+        for k,v in state.items():
+            now = opt.state[p].get(k)
+            tensors = isinstance(v, torch.Tensor) and isinstance(now, torch.Tensor)
+            if tensors and v.dtype!=now.dtype: opt.state[p][k] = v.to(now.device, copy=True)
+
+# %% ../../nbs/result/06_saving.ipynb #fit_opt
+def _types(weights): return {o.dtype for o in weights.values() if isinstance(o, torch.Tensor) and o.is_floating_point()}
 
 def _fit_one(learn, opt, saved, same_types, order):
     groups = saved['param_groups']
@@ -138,37 +164,17 @@ def _fit_one(learn, opt, saved, same_types, order):
     if same_types: _restore_types(opt, saved)
     if ours: spare(opt, norm_bias_params(learn.model))
 
-def _has_tensors(o):
-    if isinstance(o, torch.Tensor): return True
-    return isinstance(o, (dict,list,tuple)) and any(map(_has_tensors, o.values() if isinstance(o, dict) else o))
-
-def _restore_values(opt, saved):
-    "Give state that has no tensors the types that it has in the file: torch makes other strings and dicts of them"
-    numbers = [i for g in saved['param_groups'] for i in g['params']]
-    for p,i in zip(params_of(opt), numbers):
-        values = {k:v for k,v in saved['state'].get(i, {}).items() if not _has_tensors(v)}
-        if values: opt.state[p].update(copied(values))
-
-def _restore_types(opt, saved):
-    "Give state tensors the types that they have in the file"
-    numbers = [i for g in saved['param_groups'] for i in g['params']]
-    for p,i in zip(params_of(opt), numbers):
-        for k,v in saved['state'].get(i, {}).items():
-            now = opt.state[p].get(k)
-            tensors = isinstance(v, torch.Tensor) and isinstance(now, torch.Tensor)
-            if tensors and v.dtype!=now.dtype: opt.state[p][k] = v.to(now.device, copy=True)
-
-_of_device = 'foreach','fused','capturable','differentiable'
-
-def _merged(ours, theirs):
-    "A group of a file, with the settings of ours that torch does not know"
-    return {**{k:v for k,v in ours.items() if k!='params'}, **{k:v for k,v in theirs.items() if k not in _of_device}}
-
-def _joined(groups, whole):
-    "Groups as the splitter has made them"
-    firsts,whose = {g['group']:g for g in reversed(groups)},{id(p):g['group'] for g in groups for p in g['params']}
-    params = {i:[p for ps in whole for p in ps if whose.get(id(p))==i] for i in firsts}
-    return [{**{k:v for k,v in firsts[i].items() if k!='spared'}, 'params': params[i]} for i in sorted(firsts)]
+def fit_opt(learn, saved, weights):
+    "Load the state of a torch optimizer, or of several as one. `weights` were saved with it"
+    opt = learn.create_opt() if learn.opt is None else learn.opt
+    opts,states = parts_of(opt),saved['opts'] if 'opts' in saved else [saved]
+    if len(opts)!=len(states) or isinstance(opt, OptimList)!=('opts' in saved):
+        theirs = f"{len(states)} optimizer{'s as one' if 'opts' in saved else ''}"
+        raise ValueError(f"the saved state is of {theirs}, and here {'are' if len(opts)>1 else 'is'} {len(opts)}")
+    same_types = _types(weights)==_types(weights_of(learn.model))
+    order = order_here(learn.model, weights)
+    for o,s in zip(opts, states): _fit_one(learn, o, s, same_types, order)
+    if isinstance(opt, OptimList): opt.n = saved['n']
 
 # %% ../../nbs/result/06_saving.ipynb #untouched
 @contextmanager
