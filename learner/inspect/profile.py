@@ -53,6 +53,14 @@ class Waits(TorchDispatchMode):
     ):
         super().__init__()
         self.running,self.on_cpu,self.found = running,on_cpu,Counter()
+        self.on,self.n_batches = False,0 # whether it counts now, and in how many batches it has
+
+    def turn(self, on):
+        "Count from here on, as in another batch, or count no more"
+        if on==self.on: return
+        self.__enter__() if on else self.__exit__(None, None, None)
+        self.on = on
+        self.n_batches += on
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -126,7 +134,7 @@ class HandlerStack(list):
     def inside(self, s):
         if self: self[-1][1] = s
 
-# %% ../../nbs/inspect/04_profile.ipynb #high_water
+# %% ../../nbs/inspect/04_profile.ipynb #Usage
 def _high_water(device):
     "Most memory that was in use, in MB: tensors on a CUDA device, or else the process"
     if device.type=='cuda': return torch.cuda.max_memory_allocated(device)/2**20
@@ -139,14 +147,28 @@ def _graphs():
     m = sys.modules.get('torch._dynamo.utils')
     return m.counters['stats']['unique_graphs'] if hasattr(m, 'counters') else 0
 
+class Usage:
+    "Memory in use and graphs compiled, from here to `end`"
+    def __init__(self, device):
+        on_gpu = device.type=='cuda'
+        if on_gpu: torch.cuda.reset_peak_memory_stats(device)
+        self.device,self.compiled = device,-_graphs()
+        self.high_water,self.memory_of = missing,'tensors on it' if on_gpu else 'process, since it began'
+    def end(self):
+        self.high_water = _high_water(self.device)
+        self.compiled += _graphs()
+
+# %% ../../nbs/inspect/04_profile.ipynb #torch_profiler
 _plan = dict(wait=1, warmup=1, active=3, repeat=1)
 
 def _torch_profiler(folder, schedule):
-    "torch's profiler, which writes a trace into `folder` whenever its `schedule` has recorded some batches"
+    "Start torch's profiler, which writes a trace into `folder` whenever its `schedule` has recorded some batches"
     Path(folder).mkdir(parents=True, exist_ok=True)
     def write(p): p.export_chrome_trace(str(Path(folder)/f'trace_{p.step_num}.json'))
     plan = torch.profiler.schedule(**_plan | (schedule or {}))
-    return torch.profiler.profile(schedule=plan, on_trace_ready=write)
+    res = torch.profiler.profile(schedule=plan, on_trace_ready=write)
+    res.start()
+    return res
 
 # %% ../../nbs/inspect/04_profile.ipynb #report_rows
 def _callback_rows(profile, total):
@@ -155,7 +177,7 @@ def _callback_rows(profile, total):
     return sorted(rows, key=lambda o: -o.sum_s)
 
 def _wait_rows(profile):
-    return [Row(per_batch=n/profile.n_counted, during=who, line=where, code=code)
+    return [Row(per_batch=n/profile.waits.n_batches, during=who, line=where, code=code)
         for (who,file,line),n in profile.waits.found.most_common() for where,code in [_place(file, line)]]
 
 def _about(profile, total, callbacks, waits):
@@ -166,9 +188,10 @@ def _about(profile, total, callbacks, waits):
         res |= {'Milliseconds a batch': f'{1000*trained/n:.3f}',
             'Waiting for data': f"{sum(profile.times['draw'])/trained:.1%} of training",
             'Callbacks': f'{inside/total:.1%} of the epochs'}
-    if profile.n_counted: res['Waits of the device'] = f"{sum(o.per_batch for o in waits):g} a batch"
-    if profile.compiled>0: res['Graphs compiled'] = str(profile.compiled)
-    return res | {'Most memory in use': f'{profile.high_water:.0f} MB of the {profile.memory_of}'}
+    if profile.waits.n_batches: res['Waits of the device'] = f"{sum(o.per_batch for o in waits):g} a batch"
+    usage = profile.usage
+    if usage.compiled>0: res['Graphs compiled'] = str(usage.compiled)
+    return res | {'Most memory in use': f'{usage.high_water:.0f} MB of the {usage.memory_of}'}
 
 # %% ../../nbs/inspect/04_profile.ipynb #Profile
 class Profile(PhaseTimes):
@@ -191,30 +214,25 @@ class Profile(PhaseTimes):
     def before_fit(self):
         super().before_fit()
         learn = self.learn
-        self.stack,self.calls,self.n_counted,self.counting = HandlerStack(),{},0,False # `calls` by name, event, phase
-        self.waits = Waits(self._running, on_cpu=learn.device.type=='cpu')
-        on_gpu = learn.device.type=='cuda'
-        if on_gpu: torch.cuda.reset_peak_memory_stats(learn.device)
-        self.compiled = -_graphs()
-        self.high_water,self.memory_of = missing,'tensors on it' if on_gpu else 'process, since it began'
+        self.stack,self.calls = HandlerStack(),{} # by name, event and phase
+        self.waits,self.usage = Waits(self._running, on_cpu=learn.device.type=='cpu'),Usage(learn.device)
         self.torch_profiler = _torch_profiler(self.trace, self.schedule) if self.writes else None
-        if self.writes: self.torch_profiler.start()
         learn.watch_handlers(self)
     def cleanup_fit(self):
         self.learn.watch_handlers(self, on=False)
         self.waits.running = None # it would keep the callback in memory
         if self.torch_profiler is not None: self.torch_profiler.stop()
-        self.torch_profiler,self.high_water = None,_high_water(self.learn.device)
-        self.compiled += _graphs()
+        self.torch_profiler = None
+        self.usage.end()
 
     # Phases
     def before_draw(self):
-        self._count(False)
+        self.waits.turn(False)
         super().before_draw()
     def after_draw(self):
         self.begin('move')
         k = self.waits_every
-        if k and (len(self.times['draw'])-1)%k==1%k: self._count(True) # not in the very first batch
+        if k and len(self.times['draw'])%k==2%k: self.waits.turn(True) # not in the very first batch
     def before_batch(self):
         super().before_batch()
         self.in_pieces = False
@@ -228,21 +246,14 @@ class Profile(PhaseTimes):
     def after_batch(self):
         if self.torch_profiler is not None: self.torch_profiler.step()
     def cleanup_train(self):
-        self._count(False)
+        self.waits.turn(False)
         super().cleanup_train()
-
-    def _count(self, on):
-        if on==self.counting: return
-        self.waits.__enter__() if on else self.waits.__exit__(None, None, None)
-        self.counting = on
-        self.n_counted += on
 
     # Callbacks
     def handler_began(self, cb, ev): self.stack.push((cb.name, ev, self._phase()))
     def handler_ended(self):
         key,_,own = self.stack.finish()
-        cell = self.calls.get(key)
-        if cell is None: cell = self.calls[key] = [0, 0.]
+        cell = self.calls.setdefault(key, [0, 0.])
         cell[0] += 1
         cell[1] += own
 
