@@ -148,17 +148,47 @@ def check_reset(learn, before):
     if kept: tell(learn, 'reset', f"{listed(kept, 4)} keeps a state from batch to batch, and its `reset` is not "
         "called: give the model a `reset` that calls it, and write `cbs=ModelResetter`")
 
+# %% ../../nbs/diagnose/06_first_batches.ipynb #Checks
+class Checks:
+    "Looks for each mistake of the first batches once"
+    def __init__(self, learn, rec):
+        self.learn,self.rec,self.losses,self.outside = learn,rec,[],[]
+        self.changes,self.grads,self.began_at = Changes(learn),Gradients(learn),learn.opt_step
+        self.known = in_opt(learn) | {id(p) for p in learn.model.parameters()}
+        self.states = [(m, _state(m)) for m in learn.model.modules() if callable(getattr(m, 'reset', None))]
+        self.waiting = ['order','first batch','training','loss','epoch'] # what is still to be checked
+
+    def look(self):
+        "After the first batch"
+        check_scores(self.learn.pred, self.learn)
+        self.outside = outside(self.learn, self.known)
+
+    def make(self, what):
+        "One check, which is not waiting any more"
+        self.waiting.remove(what)
+        learn = self.learn
+        if what=='order': check_ties(learn)
+        elif what=='first batch':
+            for o in self.changes.ties(): tell(learn, 'order', str(o))
+        elif what=='training':
+            check_gradients(learn, self.grads)
+            check_outside(learn, self.outside)
+            check_reset(learn, self.states)
+            self.grads.close()
+        elif what=='loss': check_loss(learn, self.losses, learn.opt_step-self.began_at)
+        elif self.rec.rows: check_values(learn, self.rec)
+
+    def close(self):
+        self.waiting.clear()
+        self.grads.close()
+
 # %% ../../nbs/diagnose/06_first_batches.ipynb #FirstBatches
 class FirstBatches:
     "Watches the first batch of a fit, less of the next ones, and the end of the first epoch"
     events = None # all of them, at first
     def __init__(self, learn, rec):
-        self.learn,self.rec,self.losses,self.last = learn,rec,[],None
-        self.changes,self.grads,self.n,self.began_at = Changes(learn),Gradients(learn),0,learn.opt_step
-        self.trains,self.outside = False,[]
-        self.known = in_opt(learn) | {id(p) for p in learn.model.parameters()}
-        self.states = [(m, _state(m)) for m in learn.model.modules() if callable(getattr(m, 'reset', None))]
-        self.waiting = ['order','first batch','training','loss','epoch'] # what is still to be checked
+        self.learn,self.checks,self.n,self.last,self.trains = learn,Checks(learn, rec),0,None,False
+        self.waiting,self.changes,self.losses = self.checks.waiting,self.checks.changes,self.checks.losses
         long = learn.n_train is None or learn.n_train>100
         self.most = 100 if long else enough # batches after which parameters of a long epoch should have a gradient
         self.at_end = not long
@@ -182,7 +212,9 @@ class FirstBatches:
             self.add_batch()
         if self.trains: check_mode(self.learn)
     def add_batch(self):
-        if self.n==1: self.look()
+        if self.n==1:
+            self.checks.look()
+            self.trains = self.learn.model.training
         loss = vars(self.learn)['loss']
         if len(self.losses)<enough and isinstance(loss, torch.Tensor): self.losses.append(loss.detach())
         if self.n==self.most: self.watch('after_train','before_train')
@@ -192,11 +224,6 @@ class FirstBatches:
         if self.trains and vars(self.learn)['_training']: check_mode(self.learn)
         self.check('training')
 
-    def look(self):
-        "After the first batch"
-        learn = self.learn
-        check_scores(learn.pred, learn)
-        self.trains,self.outside = learn.model.training,outside(learn, self.known)
     def handler_ended(self):
         if self.changes.stack: self.changes.handler_ended()
 
@@ -211,27 +238,15 @@ class FirstBatches:
     def check(self, what):
         "Tell of the mistakes that can be known by now, and leave when nothing is left to be checked"
         if what not in self.waiting: return
-        self.waiting.remove(what)
-        learn = self.learn
-        if what=='order': check_ties(learn)
-        elif what=='first batch':
-            for o in self.changes.ties(): tell(learn, 'order', str(o))
-        elif what=='training':
-            check_gradients(learn, self.grads)
-            check_outside(learn, self.outside)
-            check_reset(learn, self.states)
-            self.grads.close()
-        elif what=='loss': check_loss(learn, self.losses, learn.opt_step-self.began_at)
-        elif self.rec.rows: check_values(learn, self.rec)
-        if not self.waiting: learn.watch_handlers(self, on=False)
+        self.checks.make(what)
+        if not self.waiting: self.learn.watch_handlers(self, on=False)
 
     def end(self, told):
         "The fit is over. If it has not failed, what is left is told"
         for o in [*self.waiting] if told and self.n else (): self.check(o)
         self.leave()
     def leave(self):
-        self.waiting.clear()
-        self.grads.close()
+        self.checks.close()
         self.learn.watch_handlers(self, on=False)
 
 # %% ../../nbs/diagnose/06_first_batches.ipynb #check_values
