@@ -1,6 +1,6 @@
 """Scripts in processes of their own, without the seconds that importing torch takes: a server that has it imported
 forks one for each. All workers of a test session share it"""
-import atexit,gc,json,os,select,shutil,signal,socket,subprocess,sys,tempfile,threading,types,warnings
+import atexit,gc,json,os,select,shutil,signal,socket,subprocess,sys,tempfile,threading,types,warnings,weakref
 from contextlib import suppress
 from pathlib import Path
 
@@ -98,5 +98,6 @@ if __name__=='__main__':
     import dist_cases,nbrun # seconds that each process would need # noqa: F401
     import accelerate,matplotlib.pyplot,sklearn.datasets,sklearn.metrics,torch._dynamo,torchmetrics # noqa: F401
     runs.warm_up()
+    for o in [*weakref.finalize._registry]: o.atexit = False # of torch's libraries, which the kernel takes back too
     gc.freeze() # what a collection in a child would go through, and copy
     become(*serve(socket.socket(fileno=int(sys.argv[1]))))
