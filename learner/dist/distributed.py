@@ -18,13 +18,13 @@ from torch import nn
 from torch.utils.data import DistributedSampler
 from fastcore.basics import patch
 from ..core.callback import Callback
-from ..core.checks import checked,extra,no_closure,short_name
+from ..core.checks import checked,extra,no_closure
 from ..core.events import CancelFitException
 from ..data.generators import random_state,seed_all,set_random_state
 from ..data.loaders import find_bs,map_tensors,rows_of,to_device
 from ..model.optimizer import params_of,parts_of
 from ..measure.metrics import AvgSmoothLoss
-from ..measure.batch_checks import average_unknown,check_average
+from ..measure.batch_checks import average_unknown,compare_loss
 from ..measure.phase import PhaseMetrics
 from ..record.history import Row
 from ..record.recorder import Recorder
@@ -304,11 +304,9 @@ class Distributed(Callback):
         parts = procs.gather(map_tensors(lambda o: o.detach().cpu(), (learn.pred, *learn.yb)))
         parts = [o for o in parts if find_bs(o)]
         if not procs.is_first or len(parts)<2: return
-        with learn.unchanged(), torch.no_grad(): # a loss may have a state
-            check_average(learn.loss_func, short_name(learn.loss_func), learn.loss, to_device(parts, learn.device),
-                "So several processes do not take the step of one. A loss that compares samples needs them all at "
-                "once; for one that averages over something else, give its number as `Distributed(count=…)`",
-                'for a whole batch', 'the part of each process')
+        compare_loss(learn, learn.loss, to_device(parts, learn.device), 'Distributed',
+            "several processes do not take the step of one", whole_is='for a whole batch',
+            part='the part of each process')
     def after_backward(self): self.engine.end_backward(); self.member.agreement.averaging = False
     def before_step(self): self.engine.average()
 

@@ -80,6 +80,15 @@ def average_unknown(learn):
     if has_mixed_means(f) or says_its_items(f): return False
     return items_of(f, *learn.yb) is None or is_of_own_class(f)
 
+# %% ../../nbs/measure/08_batch_checks.ipynb #compare_loss
+def compare_loss(learn, loss, parts, name, so, **where):
+    """Warn if `loss`, an average over `parts` of predictions and targets, is not that of all parts together. `name` is
+    the callback that averages, `so` what follows for its steps, and `where` goes to `check_average`"""
+    f = learn.loss_func
+    with learn.unchanged(), torch.no_grad(): # a loss may have a state
+        check_average(f, short_name(f), loss, parts, f"So {so}. A loss that compares samples needs them all at once; "
+            f"for one that averages over something else, give its number as `{name}(count=…)`", **where)
+
 # %% ../../nbs/measure/08_batch_checks.ipynb #Averages
 class Asked:
     "What has been asked already, which is not kept alive. A copy has asked nothing"

@@ -13,13 +13,13 @@ __all__ = ['GradientClip', 'GradientAccumulation']
 import warnings
 import torch
 from torch import nn
-from ..core.checks import checked,no_closure,only_one,short_name
+from ..core.checks import checked,no_closure,only_one
 from ..core.callback import Callback
 from ..core.events import CancelBatchException
 from ..data.loaders import map_tensors
 from ..model.loss_properties import inexact_parts,is_summed,n_items,n_samples,no_grad_if_empty
 from ..model.optimizer import drop_grads,params_of
-from ..measure.batch_checks import check_average,average_unknown
+from ..measure.batch_checks import average_unknown,compare_loss
 from ..loop.loop import has_grads
 from .mixed_precision import MixedPrecision
 
@@ -130,11 +130,8 @@ class GradientAccumulation(Callback):
         if len(first)<2: return
         self.first = None
         mean = sum(loss*n for n,loss,_ in first)/sum(n for n,*_ in first)
-        with learn.unchanged(), torch.no_grad(): # a loss may have a state
-            check_average(learn.loss_func, short_name(learn.loss_func), mean, [o for *_,o in first],
-                "So `GradientAccumulation` does not give the step of the big batch. A loss that compares samples needs "
-                "them all at once; for one that averages over something else, give its number as "
-                "`GradientAccumulation(count=…)`")
+        compare_loss(learn, mean, [o for *_,o in first], 'GradientAccumulation',
+            "`GradientAccumulation` does not give the step of the big batch")
 
     def _check_size(self):
         "Warn of an `n_acc` that even the first batches exceed: it may be meant as a number of batches"

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 import numpy as np
 import torch
-from ..core.checks import checked,no_closure,only_one,short_name,whole
+from ..core.checks import checked,no_closure,only_one,whole
 from ..core.callback import Callback
 from ..data.generators import random_state,set_random_state
 from ..data.loaders import find_bs,map_batch,map_tensors,parts_in,tensors_in
 from ..model.loss_properties import is_summed,n_items,no_grad_if_empty
 from ..model.optimizer import params_of
-from ..measure.batch_checks import check_average,average_unknown
+from ..measure.batch_checks import average_unknown,compare_loss
 from ..measure.kinds import LossMetric
 from ..record.recorder import Recorder
 from .gradients import warn_inexact_parts
@@ -258,7 +258,7 @@ class MicroBatch(Callback):
         with batch.restored(), _Gradients(learn.opt) as grads:
             res = self._as_fits(batch, grads) if self.bs=='auto' else batch.run(self.bs)
         learn.yb = res.yb
-        self._compare(res)
+        if not self.compared: self._compare(res)
         whole = res.loss_grad.clone().requires_grad_()
         learn.pred,learn.loss,learn.loss_grad = res.pred,res.loss,whole.clone() # no leaf: it can be changed in place
         scale = res.grad_scale
@@ -266,14 +266,9 @@ class MicroBatch(Callback):
 
     def _compare(self, res):
         "Warn of a loss that compares samples, or averages over something else: pieces do not add up to the batch"
-        if self.compared: return
-        self.compared,learn = True,self.learn
-        if not average_unknown(learn): return
-        with learn.unchanged(), torch.no_grad(): # a loss may have a state
-            check_average(learn.loss_func, short_name(learn.loss_func), res.loss, [(res.pred, *learn.yb)],
-                "So `MicroBatch` does not give the step of the whole batch. A loss that compares samples needs them "
-                "all at once; for one that averages over something else, give its number as `MicroBatch(count=…)`",
-                'for a whole batch', 'its pieces')
+        self.compared = True
+        if average_unknown(self.learn): compare_loss(self.learn, res.loss, [(res.pred, *res.yb)], 'MicroBatch',
+            "`MicroBatch` does not give the step of the whole batch", whole_is='for a whole batch', part='its pieces')
 
     def _as_fits(self, batch, grads):
         "Run `batch` in smaller and smaller pieces until they fit"
