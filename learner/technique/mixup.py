@@ -11,7 +11,7 @@ __all__ = ['MixHandler', 'MixUp', 'CutMix']
 
 # %% ../../nbs/technique/07_mixup.ipynb #imports
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 import torch
 from torch import Tensor
 from ..core.checks import checked,no_closure,only_one,short_name
@@ -53,13 +53,6 @@ def _losses_of(loss_func):
     by_length = kind_of(loss_func)=='sequence' and reduction_of(loss_func)=='mean' # each is divided by its length
     return None if has_mixed_means(loss_func) or by_length else unreduced(loss_func)
 
-def _one_row_each(loss, bs, loss_func, name):
-    "A row for each sample"
-    n,rest = divmod(loss.numel(), max(bs, 1))
-    if not rest and (loss.ndim or bs==1): return loss.reshape(bs, n)
-    raise ValueError(f"`{short_name(loss_func)}` has no loss for each sample: of {bs} samples, "
-        f"with `reduction='none'`, it has shape {tuple(loss.shape)}. `{name}(by_sample=False)` needs one for the batch")
-
 def _reduced(loss_func, losses, yb):
     "`losses` of samples, `(bs, n)`, put together as `loss_func` does"
     how = reduction_of(loss_func)
@@ -69,20 +62,57 @@ def _reduced(loss_func, losses, yb):
     averages_samples = n is None or (isinstance(n, int) and n==len(losses)) # whatever each consists of
     return losses.mean() if averages_samples else losses.sum()/(n+(n==0))
 
-# %% ../../nbs/technique/07_mixup.ipynb #MixHandler
-@dataclass
-class _Counted:
-    "Targets of the first samples in a piece of a batch, their number of items, and that of the others"
-    yb:object
-    n:Tensor
-    m:Tensor
+class _Mixing(NamedTuple):
+    "The second targets of a batch, or of a piece of it, and the share of the first"
+    others:object
+    lam:Tensor # One number, or `(bs,)`
+    name:str # Of the callback, for errors
 
+    def added(self, f, pred, yb):
+        "What mixing adds to the loss `f` of the targets `yb`"
+        if not self.lam.ndim:
+            a,b = f(pred, *yb),f(pred, *self.others)
+            return (b-a)*(1-self.lam)
+        a,b = self.losses(f, pred, yb),self.losses(f, pred, self.others)
+        return _reduced(f, (b-a)*(1-self.lam)[:,None], yb)
+
+    def losses(self, f, pred, yb):
+        "The losses `f` of samples, with a row for each"
+        loss,bs = _losses_of(f)(pred, *yb),len(self.lam)
+        n,rest = divmod(loss.numel(), max(bs, 1))
+        if not rest and (loss.ndim or bs==1): return loss.reshape(bs, n)
+        raise ValueError(f"`{short_name(f)}` has no loss for each sample: of {bs} samples, with `reduction='none'`, "
+            f"it has shape {tuple(loss.shape)}. `{self.name}(by_sample=False)` needs one for the batch")
+
+# %% ../../nbs/technique/07_mixup.ipynb #counted
+class _CountedPiece:
+    "A piece of a mixed batch: the first targets `yb` have `n` items, the second ones `m`, each a tensor of one number"
+    def __init__(self, mixing, yb, n, m): self.mixing,self.yb,self.n,self.m,self.n_items = mixing,yb,n,m,(n+m)/2
+
+    def targets(self):
+        "The first targets, or the second where those have no items: the loss of none is NaN"
+        return _rebuilt(self.yb, (torch.where(self.n>0, a, b) if isinstance(a, Tensor) else a
+            for a,b in zip(leaves_in(self.yb), leaves_in(self.mixing.others))))
+
+    def added(self, f, pred, yb):
+        "What mixing adds to the loss `f` of the targets `yb`"
+        lam,n = self.mixing.lam,self.n_items
+        total = self._sum(f, pred, self.yb, self.n, lam) + self._sum(f, pred, self.mixing.others, self.m, 1-lam)
+        return total/(n+(n==0)) - f(pred, *yb)
+
+    def _sum(self, f, pred, yb, n, share):
+        "The sum of losses over the `n` items of `yb`, each with its share"
+        pred = map_tensors(lambda o: torch.where(n>0, o, o.detach()), pred) # 0/0 has NaN gradients
+        if share.ndim: return (self.mixing.losses(f, pred, yb)*share[:,None]).sum()
+        return torch.where(n>0, f(pred, *yb)*n*share, 0.)
+
+# %% ../../nbs/technique/07_mixup.ipynb #MixHandler
 class MixHandler(Callback):
     """What `MixUp` and `CutMix` have in common. A subclass defines `mix(x, other, lam)`, which returns mixtures of
     two tuples of inputs, and the share of the first. `lam` is a tensor: one number, or `(bs,)` if `by_sample`"""
     run_valid = False
     by_sample = False # whether each sample has its own share; None: wherever the loss allows it
-    terms,counted = (),None # `terms`: of the loss, which metrics of training show; `counted`: in a piece of a batch
+    terms,counted = (),None # `terms`: of the loss, which metrics of training show; `counted`: a `_CountedPiece`, if any
     @checked(alpha='>0')
     def __init__(self,
         alpha:float=.5, # Of the Beta distribution of shares: the smaller, the less is mixed
@@ -122,7 +152,7 @@ class MixHandler(Callback):
         def targets(rest): return _rebuilt(yb, iter([r if m is None else m for r,m in zip(rest, mixed)]))
         learn.xb,learn.yb = _rebuilt(xb, iter(x)),targets(y)
         self.others = None if all(m is not None for m in mixed) else targets(others) # those of the second loss
-        self.mixing = self.others,self.lam # of the whole batch, or of the piece that is run
+        self.mixing = _Mixing(self.others, self.lam, name) # of the whole batch, or of the piece that is run
 
     def _shares(self, first, y):
         "A share for each of the samples in `first`, or one for all"
@@ -134,19 +164,14 @@ class MixHandler(Callback):
             "has only one for the batch: a loss with a `reduction` has them")
 
     def split_batch(self, part):
-        self.mixing,self.counted = part((self.others, self.lam)),None
-        if self.others is not None and not is_summed(self.learn): self._count(part)
-
-    def _count(self, part):
-        "Note how many items both targets of a piece have, where the loss does not count samples"
-        learn,(others,_) = self.learn,self.mixing
-        n,m = map(part.n_items_of, (learn.yb, others))
+        learn = self.learn
+        self.mixing,self.counted = _Mixing(*part((self.others, self.lam)), self.mixing.name),None
+        if self.others is None or is_summed(learn): return
+        n,m = map(part.n_items_of, (learn.yb, self.mixing.others))
         if not isinstance(n, Tensor) and n==m: return
         n,m = (torch.as_tensor(o, device=learn.device) for o in (n, m))
-        part.n_items = (n+m)/2 # those of all pieces are together those of the batch
-        self.counted = _Counted(learn.yb, n, m)
-        learn.yb = _rebuilt(learn.yb, (torch.where(n>0, a, b) if isinstance(a, Tensor) else a
-            for a,b in zip(leaves_in(learn.yb), leaves_in(others)))) # the loss of none is NaN
+        self.counted = _CountedPiece(self.mixing, learn.yb, n, m)
+        part.n_items,learn.yb = self.counted.n_items,self.counted.targets()
 
     def after_loss(self):
         learn = self.learn
@@ -154,33 +179,11 @@ class MixHandler(Callback):
         if self.terms: raise ValueError(f"`{type(self).__name__}` mixes the losses for two targets, and "
             f"`{self.terms[0]}` of the loss would be that for one of them: leave out `{type(self).__name__}`, or the "
             "`LossMetric` of training, as by `Recorder(train_metrics=False)`")
-        added,same = self._added_by_mixing(*self.mixing),learn.loss_grad is learn.loss
+        mixing,same = self.counted or self.mixing,learn.loss_grad is learn.loss
+        added = mixing.added(learn.loss_func, learn.pred, learn.yb) # the loss may have terms of other callbacks
         if self.counted: learn.yb,self.counted = self.counted.yb,None
         learn.loss = learn.loss+added
         learn.loss_grad = learn.loss if same else learn.loss_grad+added # others may have replaced one of them
-
-    def _added_by_mixing(self, others, lam):
-        "The mixed loss minus that of the targets in `yb`, beside which `learn.loss` may have terms of other callbacks"
-        learn,c = self.learn,self.counted
-        if c:
-            total,n = self._sum(c.yb, c.n, lam)+self._sum(others, c.m, 1-lam),(c.n+c.m)/2
-            return total/(n+(n==0)) - learn.loss_func(learn.pred, *learn.yb)
-        if not lam.ndim:
-            a,b = (learn.loss_func(learn.pred, *o) for o in (learn.yb, others))
-            return (b-a)*(1-lam)
-        a,b = (self._losses(learn.pred, o, len(lam)) for o in (learn.yb, others))
-        return _reduced(learn.loss_func, (b-a)*(1-lam)[:,None], learn.yb)
-
-    def _losses(self, pred, yb, bs):
-        "A row for each sample"
-        f = self.learn.loss_func
-        return _one_row_each(_losses_of(f)(pred, *yb), bs, f, type(self).__name__)
-
-    def _sum(self, yb, n, share):
-        "The sum of losses over the `n` items of `yb`, each with its share"
-        pred = map_tensors(lambda o: torch.where(n>0, o, o.detach()), self.learn.pred) # 0/0 has NaN gradients
-        if share.ndim: return (self._losses(pred, yb, len(share))*share[:,None]).sum()
-        return torch.where(n>0, self.learn.loss_func(pred, *yb)*n*share, 0.)
 
     def cleanup_batch(self): self.others = self.mixing = self.counted = None
 
