@@ -111,6 +111,15 @@ def weighted(loss, w):
     "The product, and zero where there are no items: the mean of nothing is NaN"
     return torch.where(w>0, loss*w, 0.) if isinstance(w, torch.Tensor) else loss*w if w else 0.
 
+# %% ../../nbs/technique/03_micro_batch.ipynb #Piece
+class _Piece:
+    "Some rows of a batch: called with something of the batch, it gives those of it"
+    n_items = None # of its loss; set by a callback in `split_batch` where the targets alone do not tell them
+    def __init__(self, batch, rows): self.batch,self.rows = batch,rows
+    def __len__(self): return self.rows.stop-self.rows.start
+    def __call__(self, o): return rows_cut(o, self.rows, self.batch.bs)
+    def n_items_of(self, yb): return self.batch.n_items_of(yb)
+
 # %% ../../nbs/technique/03_micro_batch.ipynb #CutBatch
 @dataclass
 class _Whole:
@@ -120,13 +129,6 @@ class _Whole:
     loss:torch.Tensor
     loss_grad:torch.Tensor
     grad_scale:object # The gradients of the pieces, times this, are those of the batch
-
-class _Piece:
-    "Some rows of a batch: called with something of the batch, it gives those of it"
-    n_items = None # of its loss; set by a callback in `split_batch` where the targets alone do not tell them
-    def __init__(self, batch, rows): self.batch,self.rows = batch,rows
-    def __call__(self, o): return rows_cut(o, self.rows, self.batch.bs)
-    def n_items_of(self, yb): return self.batch.n_items_of(yb)
 
 class _CutBatch:
     "The current batch of `learn`, run in pieces by `forward`, the usual forward pass"
@@ -154,25 +156,23 @@ class _CutBatch:
 
     def run(self, n) -> _Whole:
         "Forward and backward in pieces of at most `n` samples"
-        learn,parts,sizes,losses,total,n_pieces = self.learn,[],[],[],0.,max(-(-self.bs//n), 1)
-        n_unaligned = 0 # pieces before the model's own loss was recognized
-        for i in range(n_pieces):
-            rows = slice(i*self.bs//n_pieces, (i+1)*self.bs//n_pieces) # sizes as equal as can be
-            yb = self._predict(part := _Piece(self, rows))
-            parts.append((map_tensors(torch.Tensor.detach, learn.pred), learn.yb)); sizes.append(rows.stop-rows.start)
-            if learn.recognized_loss is None: n_unaligned = len(parts)
+        learn,outs,vals,total,pieces = self.learn,[],[],0.,self._cut(n)
+        for part in pieces:
+            yb = self._predict(part)
+            outs.append((map_tensors(torch.Tensor.detach, learn.pred), learn.yb, learn.recognized_loss is None))
             w = self._weight(part)
             if not isinstance(w, torch.Tensor) and not w: continue # the average of nothing is NaN, as is its gradient
             self._backward(w)
-            losses.append([weighted(o.detach(), w) for o in (learn.loss, learn.loss_grad, *self._terms())])
+            vals.append([weighted(o.detach(), w) for o in self._values()])
             total = 1. if self.summed else total+w
-        if losses: loss,loss_grad,*terms = [sum(o)/total for o in zip(*losses)]
-        else: loss,loss_grad,*terms = learn.loss.detach(),learn.loss_grad.detach(),*self._terms()
-        for k,v in zip(self.terms, terms): setattr(learn.loss_func, k, v) # those of the batch, as of one call
-        parts[:n_unaligned] = [aligned(learn, *o) for o in parts[:n_unaligned]]
-        preds,ybs = zip(*parts)
-        yb = self.yb if learn.yb is yb else rows_joined(ybs, sizes) # they were shifted, as the predictions are
-        return _Whole(rows_joined(preds, sizes), yb, loss, loss_grad, 1/((total+(total==0))*self.scale))
+        loss,loss_grad = self._averages(vals, total)
+        pred,yb = self._joined(outs, [len(o) for o in pieces], learn.yb is yb)
+        return _Whole(pred, yb, loss, loss_grad, 1/((total+(total==0))*self.scale))
+
+    def _cut(self, n):
+        "As few pieces of at most `n` samples as possible, of sizes as equal as can be"
+        k = max(-(-self.bs//n), 1)
+        return [_Piece(self, slice(i*self.bs//k, (i+1)*self.bs//k)) for i in range(k)]
 
     def _predict(self, part):
         learn = self.learn
@@ -182,15 +182,10 @@ class _CutBatch:
         self.forward()
         return yb
 
-    def _terms(self):
-        "Terms of the piece, if the loss has them all as tensors; a metric says what is wrong otherwise"
-        vals = [getattr(self.learn.loss_func, k, None) for k in self.terms]
-        return vals if all(isinstance(o, torch.Tensor) for o in vals) else []
-
     def _weight(self, part):
         "The share of the piece that was just predicted. The value of a count is waited for"
         if self.summed: return 1.
-        n = self.n_items_of(self.learn.yb) if part.n_items is None else part.n_items
+        n = n_items(self.learn, self.count) if part.n_items is None else part.n_items
         w = n/(self.unit or self.bs or 1)
         return w if self.count is None else float(w)
 
@@ -205,6 +200,23 @@ class _CutBatch:
         if not self.summed: no_grad_if_empty(self.learn, w, self.count)
         try: (self.learn.loss_grad*(w*self.scale)).backward()
         except Exception: check_loss(self.learn); raise
+
+    def _values(self):
+        "Loss, `loss_grad` and terms of a piece, if the loss has all terms as tensors; a metric says what is wrong if not"
+        learn = self.learn
+        terms = [getattr(learn.loss_func, k, None) for k in self.terms]
+        return learn.loss,learn.loss_grad,*(terms if all(isinstance(o, torch.Tensor) for o in terms) else ())
+
+    def _averages(self, vals, total):
+        "Loss and `loss_grad` of the batch; its terms go into the loss function, as after one call"
+        loss,loss_grad,*terms = [sum(o)/total for o in zip(*vals)] or [o.detach() for o in self._values()]
+        for k,v in zip(self.terms, terms): setattr(self.learn.loss_func, k, v)
+        return loss,loss_grad
+
+    def _joined(self, outs, sizes, same_yb):
+        "Predictions and targets of the batch; those from before the model's own loss was recognized are shifted too"
+        preds,ybs = zip(*[aligned(self.learn, pred, yb) if early else (pred, yb) for pred,yb,early in outs])
+        return rows_joined(preds, sizes),self.yb if same_yb else rows_joined(ybs, sizes)
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #MicroBatch
 _signs = 'out of memory','allocate memory','ALLOC_FAILED'
