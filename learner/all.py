@@ -21,6 +21,7 @@ from .data.loader_state import *
 from .data.draws import *
 from .data.sampling import *
 from .data.samples import *
+from .data.pieces import *
 from .model.groups import *
 from .model.hypers import *
 from .model.optimizer import *

@@ -22,6 +22,7 @@ from ..core.checks import checked,extra,no_closure
 from ..core.events import CancelFitException
 from ..data.generators import random_state,seed_all,set_random_state
 from ..data.loaders import find_bs,map_tensors,rows_of,to_device
+from ..data.pieces import rows_joined
 from ..model.optimizer import params_of,parts_of
 from ..measure.metrics import AvgSmoothLoss
 from ..measure.batch_checks import average_unknown,compare_loss
@@ -31,7 +32,6 @@ from ..record.recorder import Recorder
 from ..loop.learner import Learner
 from ..schedule.trial import shown_or_written
 from ..technique.gradients import warn_inexact_parts
-from ..technique.micro_batch import rows_joined
 from ..result.preds import GatherPredsCallback
 from ..resume.checkpoint import SigtermHandler
 from ..resume.rewind import Rewind

@@ -13,7 +13,7 @@ __all__ = []
 from contextlib import nullcontext
 from itertools import islice
 from ..data.loaders import find_bs
-from ..technique.micro_batch import rows_cut
+from ..data.pieces import rows_cut
 from .processes import Processes
 
 # %% ../../nbs/dist/02_shares.ipynb #share_of

@@ -25,10 +25,10 @@ from ..core.callback import Callback
 from ..core.checks import checked,is_whole,short_name,whole
 from ..data.loaders import DataLoaders,check_choice,find_bs,length,map_tensors,single,tensors_in
 from ..data.sampling import by_number,in_order
+from ..data.pieces import along_any,rows_cut
 from ..record.rows import Rows
 from ..loop.inference import check_parts
 from ..loop.learner import Learner
-from ..technique.micro_batch import along_any,rows_cut
 from ..model.files import path_in
 from ..measure.phase import Skipped,cancelled_by,train_only
 from ..measure.batch_checks import check_average

@@ -8,15 +8,14 @@ The loader gives batches that are too large for the device. `MicroBatch` cuts ea
 __all__ = ['MicroBatch']
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #imports
-from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-import numpy as np
 import torch
 from ..core.checks import checked,no_closure,only_one,whole
 from ..core.callback import Callback
 from ..data.generators import random_state,set_random_state
-from ..data.loaders import find_bs,map_batch,map_tensors,parts_in,tensors_in
+from ..data.loaders import find_bs,map_tensors
+from ..data.pieces import rows_cut,rows_joined
 from ..model.loss_properties import is_summed,n_items,no_grad_if_empty
 from ..model.optimizer import params_of
 from ..measure.batch_checks import average_unknown,compare_loss
@@ -25,63 +24,6 @@ from ..record.recorder import Recorder
 from .gradients import warn_inexact_parts
 from .mixed_precision import MixedPrecision
 from ..loop.loop import aligned,check_loss
-
-# %% ../../nbs/technique/03_micro_batch.ipynb #cut_and_join
-def _of_one(o):
-    "Whether `o`, which is in a list, can be something of one sample: it is no tensor, and no container of any"
-    return not isinstance(o, (torch.Tensor,tuple,list,Mapping)) or next(tensors_in(o), None) is None
-
-def lists_samples(o, bs):
-    "Whether `o` is an array, list or tuple that has something for each of `bs` samples: names, for example"
-    if isinstance(o, np.ndarray): return o.ndim>0 and len(o)==bs
-    if not isinstance(o, (list,tuple)) or len(o)!=bs: return False
-    return all(_of_one(p) if isinstance(o, list) else isinstance(p, (str,int,float)) for p in o)
-
-def is_opaque(o, bs=None):
-    "Whether `o` holds tensors, or something for each of `bs` samples, and cannot be cut: a distribution, for example"
-    if isinstance(o, (torch.Tensor,np.ndarray,str,bytes,type)) or parts_in(o) is not None: return False
-    if any(isinstance(p, torch.Tensor) for p in getattr(o, '__dict__', {}).values()): return True
-    return bs is not None and hasattr(o, '__len__') and len(o)==bs
-
-def refused(o, rows, bs): raise ValueError(f"Batches are cut along the first axis, which has {bs} samples, "
-    f"but a tensor of the batch has shape {tuple(o.shape)}")
-
-def along_any(o, rows, bs):
-    "The `rows` along the first axis with `bs`; a tensor without one is for all samples"
-    axis = next((i for i,n in enumerate(o.shape) if n==bs), None)
-    return o if axis is None else o[(*[slice(None)]*axis, rows)]
-
-def rows_cut(o, rows, bs, otherwise=refused):
-    "The `rows` of everything that has `bs` of them; `otherwise(o, rows, bs)` of tensors with another first axis"
-    if isinstance(o, torch.Tensor):
-        if not o.ndim or len(o)==1: return o # for all samples
-        return o[rows] if len(o)==bs else otherwise(o, rows, bs)
-    if lists_samples(o, bs): return o[rows]
-    if is_opaque(o, bs): raise ValueError(f"A `{type(o).__name__}` cannot be cut into samples: "
-        "put tensors or arrays in its place, or a tuple, dict or dataclass of them")
-    return map_batch(o, lambda p: rows_cut(p, rows, bs, otherwise))
-
-def terms_shown(learn):
-    "Names of the terms of the loss that metrics of training show"
-    mets = [m for o in learn.cbs if isinstance(o, Recorder) for m in o.train_mets]
-    return [m.attr for m in mets if isinstance(m, LossMetric)]
-
-def last(parts): return None if is_opaque(parts[-1]) else parts[-1]
-
-def rows_joined(parts, ns, alike=last):
-    "The output of the whole batch, from the `parts` of pieces with `ns` samples; `alike(parts)` of what has no rows"
-    o = parts[0]
-    if isinstance(o, torch.Tensor):
-        if not o.ndim: return sum(p*n for p,n in zip(parts, ns))/sum(ns)
-        axis = next((i for i in range(o.ndim) if all(p.shape[i]==n for p,n in zip(parts, ns))), None)
-        return alike(parts) if axis is None else torch.cat(parts, axis)
-    if isinstance(o, list) and [*map(len, parts)]==[*ns] and all(_of_one(p) for o in parts for p in o):
-        return sum(parts, []) # names, for example
-    if isinstance(o, np.ndarray) and all(map(lists_samples, parts, ns)): return np.concatenate(parts)
-    inner = [*map(parts_in, parts)]
-    if any(p is None for p in inner) or len({*map(len, inner)})>1: return alike(parts)
-    rest = [*map(iter, inner[1:])]
-    return map_batch(o, lambda p: rows_joined([p, *map(next, rest)], ns, alike))
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #Gradients
 class _Gradients:
@@ -107,6 +49,11 @@ class _Gradients:
         for p,g in found: p.grad = g if p.grad is None else p.grad.add_(g)
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #weighted
+def terms_shown(learn):
+    "Names of the terms of the loss that metrics of training show"
+    mets = [m for o in learn.cbs if isinstance(o, Recorder) for m in o.train_mets]
+    return [m.attr for m in mets if isinstance(m, LossMetric)]
+
 def weighted(loss, w):
     "The product, and zero where there are no items: the mean of nothing is NaN"
     return torch.where(w>0, loss*w, 0.) if isinstance(w, torch.Tensor) else loss*w if w else 0.
@@ -115,8 +62,7 @@ def weighted(loss, w):
 class _Piece:
     "Some rows of a batch: called with something of the batch, it gives those of it"
     n_items = None # of its loss; set by a callback in `split_batch` where the targets alone do not tell them
-    def __init__(self, batch, rows): self.batch,self.rows = batch,rows
-    def __len__(self): return self.rows.stop-self.rows.start
+    def __init__(self, batch, start, stop): self.batch,self.rows,self.size = batch,slice(start, stop),stop-start
     def __call__(self, o): return rows_cut(o, self.rows, self.batch.bs)
     def n_items_of(self, yb): return self.batch.n_items_of(yb)
 
@@ -166,13 +112,13 @@ class _CutBatch:
             vals.append([weighted(o.detach(), w) for o in self._values()])
             total = 1. if self.summed else total+w
         loss,loss_grad = self._averages(vals, total)
-        pred,yb = self._joined(outs, [len(o) for o in pieces], learn.yb is yb)
+        pred,yb = self._joined(outs, [o.size for o in pieces], learn.yb is yb)
         return _Whole(pred, yb, loss, loss_grad, 1/((total+(total==0))*self.scale))
 
     def _cut(self, n):
         "As few pieces of at most `n` samples as possible, of sizes as equal as can be"
         k = max(-(-self.bs//n), 1)
-        return [_Piece(self, slice(i*self.bs//k, (i+1)*self.bs//k)) for i in range(k)]
+        return [_Piece(self, i*self.bs//k, (i+1)*self.bs//k) for i in range(k)]
 
     def _predict(self, part):
         learn = self.learn
@@ -202,10 +148,10 @@ class _CutBatch:
         except Exception: check_loss(self.learn); raise
 
     def _values(self):
-        "Loss, `loss_grad` and terms of a piece, if the loss has all terms as tensors; a metric says what is wrong if not"
+        "Loss, `loss_grad` and terms of a piece, if all terms are tensors; a metric says what is wrong otherwise"
         learn = self.learn
         terms = [getattr(learn.loss_func, k, None) for k in self.terms]
-        return learn.loss,learn.loss_grad,*(terms if all(isinstance(o, torch.Tensor) for o in terms) else ())
+        return learn.loss,learn.loss_grad,*(terms if all(map(torch.is_tensor, terms)) else ())
 
     def _averages(self, vals, total):
         "Loss and `loss_grad` of the batch; its terms go into the loss function, as after one call"

@@ -17,8 +17,9 @@ from torch import Tensor
 from ..core.checks import checked,no_closure,only_one,short_name
 from ..core.callback import Callback
 from ..data.loaders import leaves_in,map_batch,map_tensors,parts_in
+from ..data.pieces import is_opaque,lists_samples
 from ..model.loss_properties import has_mixed_means,is_summed,items_of,kind_of,reduction_of,unreduced
-from .micro_batch import is_opaque,lists_samples,terms_shown
+from .micro_batch import terms_shown
 
 # %% ../../nbs/technique/07_mixup.ipynb #nested
 def _rebuilt(o, parts):
@@ -169,7 +170,7 @@ class MixHandler(Callback):
         if self.others is None or is_summed(learn): return
         n,m = map(part.n_items_of, (learn.yb, self.mixing.others))
         if not isinstance(n, Tensor) and n==m: return
-        n,m = (torch.as_tensor(o, device=learn.device) for o in (n, m))
+        n,m = torch.as_tensor(n, device=learn.device),torch.as_tensor(m, device=learn.device)
         self.counted = _CountedPiece(self.mixing, learn.yb, n, m)
         part.n_items,learn.yb = self.counted.n_items,self.counted.targets()
 
