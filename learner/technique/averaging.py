@@ -28,18 +28,6 @@ from ..schedule.schedulers import ParamScheduler
 from ..schedule.validation import lowered
 
 # %% ../../nbs/technique/06_averaging.ipynb #put
-class _Statistics(Callback):
-    "In a validation, let batch norms take the mean of the statistics of all batches; `put` gives it to them afterwards"
-    def __init__(self, norms): self.norms = norms
-    def before_validate(self):
-        self.momenta = [m.momentum for m in self.norms]
-        for m in self.norms: m.reset_running_stats(); m.momentum,m.training = None,True
-    def cleanup_validate(self):
-        for m,v in zip(self.norms, self.momenta): m.momentum = v
-        self.found = [(b, b.clone()) for m in self.norms for b in m.buffers()] # a validation leaves no trace
-    def put(self):
-        for b,v in self.found: b.copy_(v)
-
 def _has_average(o): return o.is_floating_point() or o.is_complex()
 
 def _wide(avg, ts):
@@ -52,6 +40,42 @@ def _wide(avg, ts):
 def _put(params, values):
     for o,v in zip(params, values): o.data = v # autograd does not mind, even between forward and backward
     torch.clear_autocast_cache()
+
+# %% ../../nbs/technique/06_averaging.ipynb #norms
+class _Statistics(Callback):
+    "In a validation, let batch norms take the mean of the statistics of all batches; `put` gives it to them afterwards"
+    def __init__(self, norms): self.norms = norms
+    def before_validate(self):
+        self.momenta = [m.momentum for m in self.norms]
+        for m in self.norms: m.reset_running_stats(); m.momentum,m.training = None,True
+    def cleanup_validate(self):
+        for m,v in zip(self.norms, self.momenta): m.momentum = v
+        self.found = [(b, b.clone()) for m in self.norms for b in m.buffers()] # a validation leaves no trace
+    def put(self):
+        for b,v in self.found: b.copy_(v)
+
+class _Norms:
+    "Batch norms of the model, by their `names`, and their statistics"
+    def __init__(self, learn, names): self.learn,self.modules = learn,[learn.model.get_submodule(o) for o in names]
+
+    @contextmanager
+    def kept(self):
+        "Afterwards they have the buffers of before, unchanged"
+        own = [(m,k,b) for m in self.modules for k,b in m.named_buffers(recurse=False)]
+        for m,k,b in own: setattr(m, k, b.clone())
+        try: yield
+        finally:
+            for m,k,b in own: setattr(m, k, b)
+
+    def renew(self):
+        "Compute the statistics anew, in a pass over the training data with the weights that are in the model"
+        learn,stats = self.learn,_Statistics(self.modules)
+        before,n = learn.limits,learn.train_iter-learn.epoch_start
+        learn.limits = lowered({}, valid=before.get('train')) # as in training
+        if n and length(learn.dls.train) is None: learn.limits = lowered(learn.limits, valid=n) # it may have no end
+        try: learn.validate(dl=learn.dls.train, cbs=stats)
+        finally: learn.limits = before
+        stats.put()
 
 # %% ../../nbs/technique/06_averaging.ipynb #Average
 class _Average(Callback):
@@ -113,16 +137,13 @@ class _Average(Callback):
     def averaged(self):
         "Have the average in the model for a while"
         self._check()
-        own = [(m,k,b) for m in self._norms() for k,b in m.named_buffers(recurse=False)]
-        for m,k,b in own: setattr(m, k, b.clone())
-        with in_use(self.learn.opt): # an optimizer with an average of its own does not touch this one
+        norms = _Norms(self.learn, self.norms)
+        with norms.kept(), in_use(self.learn.opt): # an optimizer with an average of its own does not touch this one
             ts = self._tensors()
             weights = [o.data for o in ts]
             _put(ts, [a.to(o.dtype) for a,o in zip(self.avg, ts)])
-            try: self._renew_norms(); yield self
-            finally:
-                _put(ts, weights)
-                for m,k,b in own: setattr(m, k, b)
+            try: self._renew(norms); yield self
+            finally: _put(ts, weights)
 
     def apply(self):
         "Put the average into the model for good"
@@ -130,26 +151,20 @@ class _Average(Callback):
         ts,trained = self._tensors(),to_eval(self.learn.opt)
         with torch.no_grad():
             for a,o in zip(self.avg, ts): o.copy_(a)
-        self._renew_norms()
+        self._renew(_Norms(self.learn, self.norms))
         to_train(trained)
 
     def _check(self):
         if not self.n: raise RuntimeError(f"`{type(self).__name__}` has no average yet")
 
-    def _norms(self): return [self.learn.model.get_submodule(o) for o in self.norms]
-    def _renew_norms(self):
-        if not self.norms: return
-        learn,stats = self.learn,_Statistics(self._norms())
-        averages = [o for o in learn.cbs if isinstance(o, _Average)]
-        before,n = learn.limits,learn.train_iter-learn.epoch_start
-        learn.limits = lowered({}, valid=before.get('train')) # as in training
-        if n and length(learn.dls.train) is None: learn.limits = lowered(learn.limits, valid=n) # it may have no end
-        for o in averages: o.depth += 1 # this validation is not one with their average
-        try: learn.validate(dl=learn.dls.train, cbs=stats)
+    def _renew(self, norms):
+        "Renew statistics in a validation that is not one with the average"
+        if not norms.modules: return
+        averages = [o for o in self.learn.cbs if isinstance(o, _Average)]
+        for o in averages: o.depth += 1
+        try: norms.renew()
         finally:
-            learn.limits = before
             for o in averages: o.depth -= 1
-        stats.put()
 
 # %% ../../nbs/technique/06_averaging.ipynb #WeightAverage
 class WeightAverage(_Average):
