@@ -66,7 +66,6 @@ class _Piece:
     def __call__(self, o): return rows_cut(o, self.rows, self.batch.bs)
     def n_items_of(self, yb): return self.batch.n_items_of(yb)
 
-# %% ../../nbs/technique/03_micro_batch.ipynb #CutBatch
 @dataclass
 class _Whole:
     "What the pieces of a batch add up to"
@@ -76,6 +75,7 @@ class _Whole:
     loss_grad:torch.Tensor
     grad_scale:object # The gradients of the pieces, times this, are those of the batch
 
+# %% ../../nbs/technique/03_micro_batch.ipynb #CutBatch
 class _CutBatch:
     "The current batch of `learn`, run in pieces by `forward`, the usual forward pass"
     def __init__(self, learn, forward, count):
