@@ -716,6 +716,19 @@ def test_momentum_is_that_of_the_new_optimizer():
     learn.fit_one_cycle(1, 1e-2, reset_opt=True)
     assert list(learn.recorder.hps)==['lr'] and get_hyper(learn.opt, 'mom')==[0.]
 
+@pytest.mark.parametrize('fit',
+    [Learner.fit, Learner.fit_one_cycle, Learner.fit_flat_cos, partial(Learner.fit_sgdr, cycle_len=1), Learner.fine_tune])
+@pytest.mark.parametrize('ready', [False,True])
+def test_without_a_file_to_resume_from_the_optimizer_stays(tmp_path, fit, ready):
+    learn = mk(path=tmp_path)
+    if ready: learn.opt_func = torch.optim.SGD(learn.model.parameters(), lr=.1, momentum=.9)
+    opt = learn.fit(1).opt
+    def momentum(): return [o['momentum_buffer'].clone() for o in opt.state.values()]
+    before = momentum()
+    for resume in (True,tmp_path/'missing.pth'):
+        with pytest.raises(FileNotFoundError): fit(learn, 1, reset_opt=True, resume=resume, cbs=Checkpoint())
+        assert learn.opt is opt and len(momentum())==len(before) and same(momentum(), before)
+
 def test_the_rate_of_the_optimizer_is_that_of_each_new_one():
     learn = mk(opt_func=Adam)
     learn.fit(1)
