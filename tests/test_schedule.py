@@ -716,8 +716,8 @@ def test_momentum_is_that_of_the_new_optimizer():
     learn.fit_one_cycle(1, 1e-2, reset_opt=True)
     assert list(learn.recorder.hps)==['lr'] and get_hyper(learn.opt, 'mom')==[0.]
 
-@pytest.mark.parametrize('fit',
-    [Learner.fit, Learner.fit_one_cycle, Learner.fit_flat_cos, partial(Learner.fit_sgdr, cycle_len=1), Learner.fine_tune])
+@pytest.mark.parametrize('fit', [Learner.fit, Learner.fit_one_cycle, Learner.fit_flat_cos,
+    partial(Learner.fit_sgdr, cycle_len=1), Learner.fine_tune])
 @pytest.mark.parametrize('ready', [False,True])
 def test_without_a_file_to_resume_from_the_optimizer_stays(tmp_path, fit, ready):
     learn = mk(path=tmp_path)

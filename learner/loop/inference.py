@@ -20,6 +20,7 @@ from ..core.callbacks import CallbackList
 from ..data.loaders import DataLoaders,check_choice,check_loader
 from ..record.history import Row
 from ..record.recorder import Recorder
+from ..restore.places import all_modules
 from ..restore.snapshot import unmoved
 from .loop import Loop,of_phase
 
@@ -134,6 +135,12 @@ class InferenceMixin(RestoreMixin):
         self.to_device()
         self.n_epoch,self.start_epoch = 1,0
         with self.route.aside(): self._fit()
+
+    def to_device(self):
+        "Move all modules of learner and callbacks to the device, but not a model that is spread over several"
+        if len({p.device for p in self.model.parameters()})<2: self.model.to(self.device)
+        for o in all_modules(self).values():
+            if o is not self.model: o.to(self.device)
 
     @checked(ds_idx=check_choice)
     def validate(self,

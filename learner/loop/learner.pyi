@@ -157,23 +157,17 @@ class Learner:
     def infer(self, mode: str, dls: dict, inside: bool=...):
         'In `unchanged`, run inference: a whole run of its own, or the validation alone inside another run\n\n- `mode`: `validate` or `predict`\n- `dls`: Loaders by name\n- `inside`: Run only the `validate` scopes, even where nothing is running'
         ...
+    def to_device(self):
+        'Move all modules of learner and callbacks to the device, but not a model that is spread over several'
+        ...
     def validate(self, ds_idx: int | str | None=..., dl=..., cbs=...):
         'Loss and metrics, by name. Can be called anywhere, also inside a fit, and leaves everything else as it was\n\n- `ds_idx`: Position or name of a loader in `dls`; default: all that validate\n- `dl`: Or any other iterable of batches\n- `cbs`: Callbacks for this validation only'
         ...
     def validate_now(self):
         'Validate at `before_draw`, in the middle of training, as at the end of an epoch: as a part of the fit'
         ...
-    def create_opt(self):
-        'Make a new optimizer; one that was given as it is starts anew, except for the first time'
-        ...
     def param_groups(self):
         'Parameters in groups, as `splitter` makes them'
-        ...
-    def check_opt(self):
-        'See that the optimizer trains this model, and not one that it was before'
-        ...
-    def set_hyper(self, name: str, v):
-        'Set a hyper-parameter: of a running fit until its end, and otherwise for all fits to come\n\n- `name`: `lr`, `mom`, `sqr_mom`, `wd`, `eps`, or another that the optimizer has\n- `v`: One value, `slice(first, last)`, or a list with one per group'
         ...
     def freeze_to(self, n: int):
         'Freeze the parameter groups before the `n`-th, and train the others, but not what was frozen by hand\n\n- `n`: The first parameter group to train; negative counts from the end'
@@ -187,8 +181,14 @@ class Learner:
     def restore_frozen(self, ps):
         'Freeze `ps`, and train the others. What was trained is then not frozen by hand\n\n- `ps`: Parameters that are not trained'
         ...
-    def to_device(self):
-        'Move all modules of learner and callbacks to the device, but not a model that is spread over several'
+    def create_opt(self):
+        'Make a new optimizer; one that was given as it is starts anew, except for the first time'
+        ...
+    def check_opt(self):
+        'See that the optimizer trains this model, and not one that it was before'
+        ...
+    def set_hyper(self, name: str, v):
+        'Set a hyper-parameter: of a running fit until its end, and otherwise for all fits to come\n\n- `name`: `lr`, `mom`, `sqr_mom`, `wd`, `eps`, or another that the optimizer has\n- `v`: One value, `slice(first, last)`, or a list with one per group'
         ...
     def stop_soon(self, reason=...):
         'End the fit when the running batch is done, as Ctrl-C does: `resume` continues it exactly\n\n- `reason`: Kept in `stop_reason`'

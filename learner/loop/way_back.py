@@ -19,13 +19,15 @@ from ..data.draws import Draws
 from ..data.loader_state import counts_of
 from ..data.samples import samples_of
 from ..data.search import hooks_of,is_own
+from ..model.hypers import first_groups,get_hyper,values_for
 from ..model.optimizer import own_attrs,parts_of,switching,to_train
+from ..record.run_config import plain
 from ..restore.attributes import Attributes,updated
 from ..restore.contents import same_objects
 from ..restore.places import all_modules,by_name
 from ..restore.snapshot import Snapshot
 from .loop import Route
-from .position import Position
+from .position import Bounds,Position
 
 # %% ../../nbs/loop/05_way_back.ipynb #Stopped
 @dataclass
@@ -55,6 +57,42 @@ class Stopped:
             f"{at.counters.epoch}: the first {at.batch} batches of the epoch came from that one, and the others come "
             "from the new one")
 
+    def check_within(self,
+        bounds:Bounds, # Of the fit that resumes
+    ):
+        "Refuse a fit that would have ended before the position"
+        at = self.position
+        if at.next in ('epoch','end'): return # it is over, with all its results
+        c,n = at.counters,bounds.n_train_iter
+        if c.epoch<bounds.n_epoch and (n is None or c.epoch_start<n): return
+        end,least = f"`n_iter={n}`",c.train_iter
+        if c.epoch>=bounds.n_epoch: end,least = f"`n_epoch={bounds.n_epoch}`",c.epoch+1
+        raise ValueError(f"The run was stopped {at.where()}, and {end} would end it before: give {least} or more. "
+            "`learn.load_state` loads it as it was there")
+
+# %% ../../nbs/loop/05_way_back.ipynb #overrides
+def given_hypers(learn, **values):
+    "Hyper-parameters that were given, for each parameter group"
+    return {k:values_for(first_groups(learn.opt), v, k) for k,v in values.items() if v is not None}
+
+def edited_rates(learn, stopped):
+    "Those of `learn.lr` and `learn.wd` that are others than where the fit was stopped"
+    was = stopped.position.settings or {}
+    return {k:v for k in ('lr','wd') if k in was and plain(v := getattr(learn, k))!=was[k]}
+
+def overrides_of(learn, stopped, lr, wd, by_fit):
+    "Hyper-parameters that a fit which resumes changes: by its arguments, or by hand since it was stopped"
+    was,by_hand = stopped.position.hypers_and_grads.rates,{k:get_hyper(learn.opt, k) for k in stopped.changed}
+    given,edited = given_hypers(learn, wd=wd, lr=lr),edited_rates(learn, stopped)
+    scheduled = {k for cb in learn.cbs if cb.handler('rescale') for k in cb.sets}
+    for k in sorted(edited.keys() & scheduled) if not by_fit else ():
+        if k not in by_hand | given: warn(f"`learn.{k}` has been changed, and is not used: a schedule sets the `{k}` "
+            f"of this run. `learn.resume({k}=…)` scales the rest of the schedule")
+    edited = given_hypers(learn, **{k:v for k,v in edited.items() if k not in scheduled})
+    if not by_fit: return edited | by_hand | given
+    return by_hand | {k:v for k,v in (edited | given).items() if was.get(k)!=v}
+
+# %% ../../nbs/loop/05_way_back.ipynb #Target
 @dataclass
 class Target:
     "Where a resumed fit is going"
