@@ -109,6 +109,48 @@ def _observed(dl, carry=False, states=None, deal=None):
     if states: attrs['worker_init_fn'] = _StartWithState(dl.worker_init_fn, states)
     return res
 
+# %% ../../nbs/data/05_draws.ipynb #Pass
+class _Pass:
+    "One pass over a loader, with the batch indices of each batch"
+    at_start = None # generator states at its beginning, if they were noted
+    def __init__(self, dl, carry=False, deal=None):
+        self.dl,self.source,self.iterator,self.deal = dl,_Source(dl),None,deal
+        self.cut_from = None # size of the batch of which the deal gave a part just now, where it cuts batches
+        if carry or deal is not None or not getattr(dl, 'persistent_workers', False): self.observe(carry)
+
+    def observe(self,
+        carry=False, # Whether each batch brings the states of the generators along, which it was drawn with
+        states=None, # States of generators for the workers to begin with; default: as they are
+    ):
+        "Iterate a copy of the loader that records batch indices, if it can be observed; `states` are for its workers"
+        if _observable(self.dl): self.source = _observed(self.dl, carry, states, self.deal)
+
+    def __iter__(self):
+        if self.deal is None: return self._begin()
+        self.deal.begin_pass(self.at_start)
+        return self._begin() if self.deals_indices else self._cut()
+
+    def _begin(self):
+        self.iterator = iter(self.source.loader)
+        return self.iterator if self.source.worker_states is None else self.source.batches(self.iterator)
+
+    def _cut(self):
+        for b,self.cut_from in self.deal.batches(self._begin): yield b
+
+    @property
+    def deals_indices(self):
+        "Whether each process loads its own samples; otherwise batches are cut when they have been loaded"
+        return isinstance(self.indices, _DealtSampler)
+
+    def idxs(self,
+        i:int, # A batch that was drawn just now
+    ): # What the sampler gave: a list, one index where there are no batches, or None if it is not known
+        "Samples of batch `i`"
+        return None if self.indices is None else self.indices[i]
+
+    @property
+    def indices(self): return self.source.indices
+
 # %% ../../nbs/data/05_draws.ipynb #strategies
 def _resume_stateful(draws, state):
     "The loader or its dataset has loaded its own state"
@@ -194,7 +236,7 @@ def before_pass(
         old_workers=has_old_workers(dl, carry), description=None, counts=dict(at_start={}, now=counts_of(dl)))
 
 # %% ../../nbs/data/05_draws.ipynb #Draws
-class Draws:
+class Draws(_Pass):
     "One pass over a loader, with the batch indices of each batch, which can be resumed in the middle"
     def __init__(self,
         dl, # Any iterable of batches
@@ -203,46 +245,13 @@ class Draws:
         parts=None, # The loader's `moving_parts`, where they have been found before
         deal=None, # Deals batches to several processes, see `Deal`
     ):
-        self.dl,self.source,self.iterator,self.parts,self.deal = dl,_Source(dl),None,parts,deal
+        self.parts = parts
         self.at_start = random_state(dl, parts=parts) if resumable else None
         self.counts = counts_of(dl) if resumable else {}
         self.old_workers = has_old_workers(dl, carry)
         self.exhausted = False # it was resumed where nothing was left
-        self.cut_from = None # size of the batch of which the deal gave a part just now, where it cuts batches
-        if carry or deal is not None or not getattr(dl, 'persistent_workers', False): self.observe(carry)
+        super().__init__(dl, carry, deal)
 
-    def observe(self,
-        carry=False, # Whether each batch brings the states of the generators along, which it was drawn with
-        states=None, # States of generators for the workers to begin with; default: as they are
-    ):
-        "Iterate a copy of the loader that records batch indices, if it can be observed; `states` are for its workers"
-        if _observable(self.dl): self.source = _observed(self.dl, carry, states, self.deal)
-
-    def __iter__(self):
-        if self.deal is None: return self._begin()
-        self.deal.begin_pass(self.at_start)
-        return self._begin() if self.deals_indices else self._cut()
-
-    def _begin(self):
-        self.iterator = iter(self.source.loader)
-        return self.iterator if self.source.worker_states is None else self.source.batches(self.iterator)
-
-    def _cut(self):
-        for b,self.cut_from in self.deal.batches(self._begin): yield b
-
-    @property
-    def deals_indices(self):
-        "Whether each process loads its own samples; otherwise batches are cut when they have been loaded"
-        return isinstance(self.indices, _DealtSampler)
-
-    def idxs(self,
-        i:int, # A batch that was drawn just now
-    ): # What the sampler gave: a list, one index where there are no batches, or None if it is not known
-        "Samples of batch `i`"
-        return None if self.indices is None else self.indices[i]
-
-    @property
-    def indices(self): return self.source.indices
     @property
     def description(self): return describe(self.dl)
 

@@ -225,15 +225,47 @@ def _valid_loader(ds, bs, kwargs):
     "In order and complete"
     return DataLoader(ds, 2*bs, **{k:v for k,v in kwargs.items() if k not in ('shuffle','drop_last','sampler')})
 
+def _size(dl): return f'{length(dl)} batches' if length(dl) is not None else 'unknown length'
+
+# %% ../../nbs/data/03_loaders.ipynb #NamedLoaders
 def _no_loader(i, names, valids):
     what = f"there are {listed(names)}."
     if i in (1,'valid') and not valids: what = "there is nothing to validate on"
     return f"No loader {i!r}: {what}{nearest(str(i), names)}"
 
-def _size(dl): return f'{length(dl)} batches' if length(dl) is not None else 'unknown length'
+class _NamedLoaders:
+    "Loaders by name and by position: one to train on, those to validate on, and others"
+    def __init__(self, train, valid, more):
+        valids = valid if isinstance(valid, Mapping) else {} if valid is None else {'valid': valid}
+        if 'train' in valids: raise ValueError("A validation loader cannot be called `train`")
+        self.loaders = {'train': train, **valids, **{f'loader_{i}':o for i,o in enumerate(more, 1+len(valids))}}
+        for k,o in self.loaders.items(): check_loader(k, o, "`DataLoaders.from_dsets(train, valid, bs=64)`")
+        self.valids = dict(valids)
+
+    @property
+    def train(self): return self.loaders['train']
+    @property
+    def valid(self): return next(iter(self.valids.values()), None)
+    @property
+    def train_ds(self): return self.train.dataset
+    @property
+    def valid_ds(self): return self.valid.dataset
+
+    def name(self,
+        i:int|str, # Position, from 0 for training; or a name, which is returned as it is
+    ) -> str:
+        "Name of the loader with position or name `i`"
+        names = list(self.loaders)
+        if is_whole(i) and -len(names)<=i<len(names): return names[i]
+        if isinstance(i, str) and i in self.loaders: return i
+        raise (IndexError if is_whole(i) else KeyError)(_no_loader(i, names, self.valids))
+
+    def __getitem__(self, i): return self.loaders[self.name(i)]
+    def __len__(self): return len(self.loaders)
+    def __iter__(self): return iter(self.loaders.values())
 
 # %% ../../nbs/data/03_loaders.ipynb #DataLoaders
-class DataLoaders:
+class DataLoaders(_NamedLoaders):
     "A loader to train on, and those to validate on. Also `dls['valid']`, `dls[1]`"
     @checked(n_inp='>=1', split=callable)
     def __init__(self,
@@ -244,13 +276,9 @@ class DataLoaders:
         n_inp:int|None=None, # How many parts of a tuple are inputs; default: all but the last, or the only one
         split=None, # `split(batch)` gives a tuple of inputs, or a mapping for keyword arguments, and a tuple of targets
     ):
-        valids = valid if isinstance(valid, Mapping) else {} if valid is None else {'valid': valid}
-        if 'train' in valids: raise ValueError("A validation loader cannot be called `train`")
-        self.loaders = {'train': train, **valids, **{f'loader_{i}':o for i,o in enumerate(more, 1+len(valids))}}
-        for k,o in self.loaders.items(): check_loader(k, o, "`DataLoaders.from_dsets(train, valid, bs=64)`")
+        super().__init__(train, valid, more)
         if n_inp is not None and split is not None:
             raise ValueError("`split` already says what the inputs are: give no `n_inp` with it")
-        self.valids = dict(valids)
         if split is not None: self.split = split
         self.n_inp,self.device = n_inp,default_device() if device is None else device
 
@@ -274,24 +302,6 @@ class DataLoaders:
         train,valid = _train_loader(train, bs, kwargs),None if valid is None else _valid_loader(valid, bs, kwargs)
         return cls(train, valid, device=device, n_inp=n_inp, split=split)
 
-    @property
-    def train(self): return self.loaders['train']
-    @property
-    def valid(self): return next(iter(self.valids.values()), None)
-    @property
-    def train_ds(self): return self.train.dataset
-    @property
-    def valid_ds(self): return self.valid.dataset
-
-    def name(self,
-        i:int|str, # Position, from 0 for training; or a name, which is returned as it is
-    ) -> str:
-        "Name of the loader with position or name `i`"
-        names = list(self.loaders)
-        if is_whole(i) and -len(names)<=i<len(names): return names[i]
-        if isinstance(i, str) and i in self.loaders: return i
-        raise (IndexError if is_whole(i) else KeyError)(_no_loader(i, names, self.valids))
-
     def __getattr__(self, k):
         if hasattr(type(self), k): return object.__getattribute__(self, k) # a property failed: raise its error again
         near = '' if k.startswith('_') else instead_of(k) or nearest(k, dir(self))
@@ -301,9 +311,6 @@ class DataLoaders:
         if not fixed and not (type(self) is DataLoaders and k in ('bs','batch_size')): return super().__setattr__(k, v)
         raise AttributeError(f"`dls.{k}` cannot be set: a Learner gets other loaders by "
             "`learn.dls = DataLoaders(train, valid)`", name=k, obj=self)
-    def __getitem__(self, i): return self.loaders[self.name(i)]
-    def __len__(self): return len(self.loaders)
-    def __iter__(self): return iter(self.loaders.values())
 
     def split(self, b): # A batch as the loader gives it: a tensor, a tuple or a dict
         "Inputs and targets of a batch"

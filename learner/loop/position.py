@@ -143,6 +143,17 @@ def put_callbacks(cbs, states):
             if isinstance(own, torch.Tensor) and own is not saved: kept[id(saved)] = own # it was filled in place
     return gone,kept
 
+def _put_states(at, learn):
+    "Put `learn.state` and the callbacks back to the position `at`; returns the names of missing callbacks"
+    learn.state.clear()
+    learn.state.update(at.state)
+    gone,kept = put_callbacks(learn.cbs, at.callbacks)
+    for k,cb in by_name(learn.cbs).items():
+        if k in (at.runs or {}): cb.run = at.runs[k]
+    # a tensor that the stopped run had in both: the callback has filled its own in place
+    learn.state.update({k:kept[id(v)] for k,v in at.state.items() if id(v) in kept})
+    return gone
+
 def _warn_of_modules(was, cbs, state):
     "Warn of modules in callbacks that are not what they were, though their states have been loaded"
     cbs,names = by_name(cbs),[k.split('.', 1) for k in was]
@@ -196,11 +207,14 @@ def _before_pass(learn, n):
     parts = learn.searches.parts(learn, train, anew=False) # `complete` adds what is new
     return before_pass(train, n, learn.route.carry, parts)
 
-def _warn_of_others(others):
-    changed = {f'a `{type(o).__name__}`':o for o,d in others if digest(o)!=d}
-    if changed: warn(f"`learn.state`, or the state of a callback, holds {', '.join(changed)}, which has "
-        "changed since the point where the run resumes, and cannot be put back: "
-        "numbers, tensors, lists, dicts and sets can")
+def _complete_loader(state, learn):
+    "The loader's `state`, with what was found and counted since the last search"
+    train,now,began = learn.dls.train,state.now,learn.route.at_start
+    late = {k:get_state(o) for k,o in all_parts(learn, train).items() if k not in now['own']}
+    counts = counts_of(train, digests=True)
+    return replace(state, description=describe(train), now=now | dict(own=now['own']|late),
+        counts=state.counts | dict(digests=counts),
+        moved=[*dict.fromkeys([*began.moved, *moved_counts(began.counts, counts)])])
 
 # %% ../../nbs/loop/03_position.ipynb #differences
 def _differences(at, learn, overrides, told, gone, in_memory):
@@ -216,6 +230,20 @@ def _differences(at, learn, overrides, told, gone, in_memory):
     def others(o): return {k:v for k,v in o.items() if k not in known and not k.startswith('samples.')}
     res += changed_settings(others(at.settings), others(now), gone)
     return res if len(res)<=10 else [*res[:10], f'and {len(res)-10} more']
+
+def _warn_of_others(others):
+    changed = {f'a `{type(o).__name__}`':o for o,d in others if digest(o)!=d}
+    if changed: warn(f"`learn.state`, or the state of a callback, holds {', '.join(changed)}, which has "
+        "changed since the point where the run resumes, and cannot be put back: "
+        "numbers, tensors, lists, dicts and sets can")
+
+def _warn_of_changes(at, learn, overrides, told, gone, in_memory):
+    "Warn of what is not as it was at the position `at`; arguments are those of `_differences`"
+    if differs := _differences(at, learn, overrides, told, gone, in_memory):
+        warn(f"The run resumes with other settings than it had: {'; '.join(differs)}")
+    if at.settings and not in_memory: warn_of_samples(samples_in(at.settings), learn.route.at_start.samples)
+    _warn_of_others(at.others)
+    if at.modules: _warn_of_modules(at.modules, learn.cbs, learn.state)
 
 # %% ../../nbs/loop/03_position.ipynb #Position
 @dataclass
@@ -271,16 +299,10 @@ class Position:
     def complete(self, learn): # The learner whose position it is
         "The same position, with what only a position that is used needs"
         if self.settings is not None: return self
-        train,now,began = learn.dls.train,self.loader.now,learn.route.at_start
-        added = {k:o for k,o in all_parts(learn, train).items() if k not in now['own']} # since the last search
-        late = {k:get_state(o) for k,o in added.items()}
-        counts = counts_of(train, digests=True)
-        loader = replace(self.loader, description=describe(train), now=now | dict(own=now['own']|late),
-            counts=self.loader.counts | dict(digests=counts),
-            moved=[*dict.fromkeys([*began.moved, *moved_counts(began.counts, counts)])])
-        runs = {k:cb.run for k,cb in by_name(learn.cbs).items() if began.runs.get(k, cb.run)!=cb.run}
-        return replace(self, loader=loader, callbacks=whole_states(self.callbacks), settings=resume_settings(learn),
-            runs=runs, stop_reason=learn.stop_reason if self.next=='end' else None)
+        began = learn.route.at_start.runs
+        runs = {k:cb.run for k,cb in by_name(learn.cbs).items() if began.get(k, cb.run)!=cb.run}
+        return replace(self, loader=_complete_loader(self.loader, learn), callbacks=whole_states(self.callbacks),
+            settings=resume_settings(learn), runs=runs, stop_reason=learn.stop_reason if self.next=='end' else None)
 
     def show(self, learn): # The learner that resumes
         "Let `learn` say how far the run is, before it resumes"
@@ -300,21 +322,11 @@ class Position:
         learn.results = Row(**self.results)
         self.hypers_and_grads.put(learn)
         if self.attributes: learn.route.attributes.put(self.attributes)
-        learn.state.clear()
-        learn.state.update(self.state)
-        gone,kept = put_callbacks(learn.cbs, self.callbacks)
-        for k,cb in by_name(learn.cbs).items():
-            if k in (self.runs or {}): cb.run = self.runs[k]
-        # a tensor that the stopped run had in both: the callback has filled its own in place
-        learn.state.update({k:kept[id(v)] for k,v in self.state.items() if id(v) in kept})
+        gone = _put_states(self, learn)
         overrides = overrides or {}
         scheduled = change_hypers(learn, self.hypers_and_grads.changed(learn) | overrides)
         told = {k:v for k,v in overrides.items() if by_fit and k not in scheduled} # `resume(lr=…)` says it itself
-        if differs := _differences(self, learn, overrides, told, gone, in_memory):
-            warn(f"The run resumes with other settings than it had: {'; '.join(differs)}")
-        if self.settings and not in_memory: warn_of_samples(samples_in(self.settings), learn.route.at_start.samples)
-        _warn_of_others(self.others)
-        if self.modules: _warn_of_modules(self.modules, learn.cbs, learn.state)
+        _warn_of_changes(self, learn, overrides, told, gone, in_memory)
         draws.restore(self.loader, begun=self.next=='batch')
         if self.exact: return
         warn("The run was stopped in the middle of a batch: it resumes there, but not exactly as it would have "

@@ -93,6 +93,10 @@ def overrides_of(learn, stopped, lr, wd, by_fit):
     return by_hand | {k:v for k,v in (edited | given).items() if was.get(k)!=v}
 
 # %% ../../nbs/loop/05_way_back.ipynb #Target
+def snapshot_of_weights(learn):
+    "Of all modules and optimizers"
+    return Snapshot(all_modules(learn).values(), [learn.opt])
+
 @dataclass
 class Target:
     "Where a resumed fit is going"
@@ -123,10 +127,6 @@ def _functions_of(opt):
     return called | hooks | {f'type(opt) {type(o).__name__}':type(o) for o in opts if is_own(type(o))}
 
 # %% ../../nbs/loop/05_way_back.ipynb #WayBack
-def snapshot_of_weights(learn):
-    "Of all modules and optimizers"
-    return Snapshot(all_modules(learn).values(), [learn.opt])
-
 class WayBack(Route):
     "The way back to where a run was stopped"
     def __init__(self, learn):
