@@ -113,9 +113,10 @@ def _observed(dl, carry=False, states=None, deal=None):
 class _Pass:
     "One pass over a loader, with the batch indices of each batch"
     at_start = None # generator states at its beginning, if they were noted
+    iterator = None # over the source
+    cut_from = None # size of the batch of which the deal gave a part just now, where it cuts batches
     def __init__(self, dl, carry=False, deal=None):
-        self.dl,self.source,self.iterator,self.deal = dl,_Source(dl),None,deal
-        self.cut_from = None # size of the batch of which the deal gave a part just now, where it cuts batches
+        self.dl,self.source,self.deal = dl,_Source(dl),deal
         if carry or deal is not None or not getattr(dl, 'persistent_workers', False): self.observe(carry)
 
     def observe(self,
@@ -238,6 +239,7 @@ def before_pass(
 # %% ../../nbs/data/05_draws.ipynb #Draws
 class Draws(_Pass):
     "One pass over a loader, with the batch indices of each batch, which can be resumed in the middle"
+    exhausted = False # it was resumed where nothing was left
     def __init__(self,
         dl, # Any iterable of batches
         resumable:bool=False, # Note the generator states that `resume` needs
@@ -249,7 +251,6 @@ class Draws(_Pass):
         self.at_start = random_state(dl, parts=parts) if resumable else None
         self.counts = counts_of(dl) if resumable else {}
         self.old_workers = has_old_workers(dl, carry)
-        self.exhausted = False # it was resumed where nothing was left
         super().__init__(dl, carry, deal)
 
     @property
