@@ -239,6 +239,7 @@ def before_pass(
 # %% ../../nbs/data/05_draws.ipynb #Draws
 class Draws(_Pass):
     "One pass over a loader, with the batch indices of each batch, which can be resumed in the middle"
+    counts = {} # what the loader had counted at its beginning, if that was noted
     exhausted = False # it was resumed where nothing was left
     def __init__(self,
         dl, # Any iterable of batches
@@ -248,8 +249,7 @@ class Draws(_Pass):
         deal=None, # Deals batches to several processes, see `Deal`
     ):
         self.parts = parts
-        self.at_start = random_state(dl, parts=parts) if resumable else None
-        self.counts = counts_of(dl) if resumable else {}
+        if resumable: self.at_start,self.counts = random_state(dl, parts=parts),counts_of(dl)
         self.old_workers = has_old_workers(dl, carry)
         super().__init__(dl, carry, deal)
 
