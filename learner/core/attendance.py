@@ -97,7 +97,8 @@ class Attendance:
         if 'fit' not in self.loop.scopes or self.loop.mode not in ('fit','lr_find'): return
         here = {*map(id, self.loop.cbs)}
         if late := [type(o).__name__ for o in cbs if o.from_start and id(o) not in here]: raise RuntimeError(
-            f"`{late[0]}` sets itself up at the beginning of a fit, and one is running: add it before")
+            f"`{late[0]}` sets itself up at the beginning of a fit, and one is running: add it before, "
+            f"as `learn.fit(…, cbs={late[0]}(…))`")
 
     def stay(self, cbs):
         "`cbs` are added again: they are not to be removed"

@@ -195,7 +195,8 @@ def check_starts_anew(
 ):
     "Refuse an iterator"
     if hasattr(dl, '__next__'): raise ValueError(
-        f"`dls['{name}']` is an iterator, which can be iterated only once: {what} would use it up")
+        f"`dls['{name}']` is an iterator, which can be iterated only once: {what} would use it up. "
+        "Give a list, or something that starts anew")
 
 def check_dataset(
     name:str, # What the argument is called
