@@ -220,6 +220,50 @@ class Membership:
             take_over(self.learn, self.procs)
             set_random_state(self.procs.from_first(random_state))
 
+# %% ../../nbs/dist/07_distributed.ipynb #compare_parts
+def compare_parts(learn, procs):
+    "Warn if the loss of the batch is not the average of those of its parts"
+    if not procs.from_first(lambda: average_unknown(learn)): return
+    parts = procs.gather(map_tensors(lambda o: o.detach().cpu(), (learn.pred, *learn.yb)))
+    parts = [o for o in parts if find_bs(o)]
+    if not procs.is_first or len(parts)<2: return
+    compare_loss(learn, learn.loss, to_device(parts, learn.device), 'Distributed',
+        "several processes do not take the step of one", whole_is='for a whole batch',
+        part='the part of each process')
+
+# %% ../../nbs/dist/07_distributed.ipynb #EndsTogether
+class _EndsTogether(Callback):
+    "Ends scopes as the other processes do, and tells them of a cancel or an error in this one"
+    member = None # a `Membership` while a fit runs in several processes
+    @property
+    def engine(self): return self.member.agreement.engine
+
+    def tell(self): self.member.agreement.cancels.tell()
+    after_cancel_train = after_cancel_validate = after_cancel_epoch = after_cancel_fit = tell
+    cleanup_validate = cleanup_epoch = tell
+    def cleanup_train(self):
+        self.learn.forward_with = None
+        self.tell()
+        if self.engine is not None: self.engine.end_train()
+    def raise_late(self): self.member.agreement.cancels.raise_late()
+    after_epoch = raise_late
+    def before_validate(self):
+        self.raise_late()
+        if self.engine is not None: self.engine.check_whole()
+    def after_cancel_backward(self): self.tell(); self.member.agreement.averaging = False
+    def tell_of_batch(self):
+        "Tell of a cancel, unless the last meeting of the batch is over: then the next one notices"
+        if not self.learn.training or (self.engine.past_meeting and not self.member.agreement.averaging): return
+        self.engine.past_meeting = True
+        self.tell()
+    after_cancel_batch = tell_of_batch
+    def cleanup_batch(self):
+        self.tell_of_batch()
+        self.member.agreement.averaging = False
+        if self.learn.training: self.engine.end_batch()
+    def after_exception(self):
+        if self.member is not None: self.member.agreement.fail()
+
 # %% ../../nbs/dist/07_distributed.ipynb #check_whole
 def check_whole(name, dl):
     "Refuse a loader that gives this process its part already"
@@ -234,12 +278,11 @@ def _check_shard(name, v):
     raise TypeError(f"`{name}` is True, False, or accelerate's `FullyShardedDataParallelPlugin`, but got {v!r}")
 
 # %% ../../nbs/dist/07_distributed.ipynb #Distributed
-class Distributed(Callback):
+class Distributed(_EndsTogether):
     "Train in all processes of the process group, each with its part of every batch, with the numbers of one process"
     order,watches,only_one = -900,True,True # before all that looks at the loss or at metrics
     # before the recorder, before gradients are unscaled, and before all that read a row
     first_at = 'after_validate','before_step','after_row'
-    member = None # a `Membership` while a fit runs in several processes
     @checked(count=callable, timeout='>0', shard=_check_shard)
     def __init__(self,
         count=None, # `count(learn)` returns the number of items that the loss averages; default: `items_of` or samples
@@ -276,8 +319,6 @@ class Distributed(Callback):
         return Engine(*shared, self.kwargs)
 
     @property
-    def engine(self): return self.member.agreement.engine
-    @property
     def size(self): return self.member.peers.deal.size(self.learn) # of the whole batch
 
     def before_draw(self):
@@ -295,18 +336,8 @@ class Distributed(Callback):
         if deal.is_spare(self.size): leave_out(self.learn)
     def before_backward(self):
         self.engine.begin_backward(empty=weigh(self.learn, self.member.peers, self.count))
-        if not self.loss_compared: self._compare_loss()
+        if not self.loss_compared: self.loss_compared = True; compare_parts(self.learn, self.member.procs)
         self.member.agreement.averaging = True
-    def _compare_loss(self):
-        "Warn of a loss that compares samples, or averages over something else: parts do not add up to the batch"
-        self.loss_compared,learn,procs = True,self.learn,self.member.procs
-        if not procs.from_first(lambda: average_unknown(learn)): return
-        parts = procs.gather(map_tensors(lambda o: o.detach().cpu(), (learn.pred, *learn.yb)))
-        parts = [o for o in parts if find_bs(o)]
-        if not procs.is_first or len(parts)<2: return
-        compare_loss(learn, learn.loss, to_device(parts, learn.device), 'Distributed',
-            "several processes do not take the step of one", whole_is='for a whole batch',
-            part='the part of each process')
     def after_backward(self): self.engine.end_backward(); self.member.agreement.averaging = False
     def before_step(self): self.engine.average()
 
@@ -319,32 +350,6 @@ class Distributed(Callback):
 
     def after_row(self): self.member.take_row()
     def state_dict(self): return {} # a run does not depend on the number of processes
-
-    def tell(self): self.member.agreement.cancels.tell()
-    after_cancel_train = after_cancel_validate = after_cancel_epoch = after_cancel_fit = tell
-    cleanup_validate = cleanup_epoch = tell
-    def cleanup_train(self):
-        self.learn.forward_with = None
-        self.tell()
-        if self.engine is not None: self.engine.end_train()
-    def raise_late(self): self.member.agreement.cancels.raise_late()
-    after_epoch = raise_late
-    def before_validate(self):
-        self.raise_late()
-        if self.engine is not None: self.engine.check_whole()
-    def after_cancel_backward(self): self.tell(); self.member.agreement.averaging = False
-    def tell_of_batch(self):
-        "Tell of a cancel, unless the last meeting of the batch is over: then the next one notices"
-        if not self.learn.training or (self.engine.past_meeting and not self.member.agreement.averaging): return
-        self.engine.past_meeting = True
-        self.tell()
-    after_cancel_batch = tell_of_batch
-    def cleanup_batch(self):
-        self.tell_of_batch()
-        self.member.agreement.averaging = False
-        if self.learn.training: self.engine.end_batch()
-    def after_exception(self):
-        if self.member is not None: self.member.agreement.fail()
 
     def cleanup_fit(self):
         member,self.member = self.member,None
