@@ -516,3 +516,18 @@ def test_a_batch_of_nothing_adds_nothing_to_a_score(score):
         for a,b in zip(x.split(sizes), y.split(sizes)): m.accumulate(SimpleNamespace(pred=a, yb=(b,), y=b))
         return m.value
     assert value(4,0,4)==pytest.approx(value(8)) and score().value is None
+
+def test_targets_of_8_bits_are_not_compared_with_numbers_of_8_bits():
+    "-100 is no class, though torch makes 156 of it there"
+    targ = torch.arange(150, 160).to(torch.uint8)
+    pred = torch.eye(200)[targ.long()]
+    pred[0] = pred[6] # predicts 156 of a 150
+    for f,expected in (accuracy, .9), (error_rate, .1), (top_k_accuracy, .9):
+        assert float(f(pred, targ))==pytest.approx(expected)==float(f(pred, targ.long()))
+    loss_func = nn.CrossEntropyLoss()
+    assert items_of(loss_func, targ)==10==items_of(nn.CrossEntropyLoss(weight=torch.ones(200)), targ)
+    for m in (F1Score(average='micro'), BrierScore(), AvgMetric(accuracy)):
+        expected = float(m(pred, targ.long(), loss_func=loss_func))
+        assert float(m(pred, targ, loss_func=loss_func))==pytest.approx(expected)
+    eight = LabelSmoothingCrossEntropy()(pred, targ)
+    torch.testing.assert_close(eight, LabelSmoothingCrossEntropy()(pred, targ.long()))

@@ -652,3 +652,15 @@ def test_shares_of_1_give_the_loss_itself(loss, reduction):
     expected = f(model(x), y).item()
     learn.fit(1)
     assert seen==[pytest.approx(expected, rel=1e-5)]
+
+class EverySecond(MixUp):
+    def before_batch(self):
+        if self.learn.iter%2==0: super().before_batch()
+class Later(MixUp):
+    others,lam = None,torch.ones(())
+    def before_batch(self):
+        if self.learn.epoch: super().before_batch()
+@pytest.mark.parametrize('cls', [EverySecond, Later])
+def test_batches_that_are_not_mixed_can_be_cut_into_pieces(cls):
+    whole,pieces = (mk(cls(), *cbs).fit(2) for cbs in ([], [MicroBatch(4)]))
+    for p,o in zip(pieces.model.parameters(), whole.model.parameters()): torch.testing.assert_close(p, o)

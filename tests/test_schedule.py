@@ -716,18 +716,32 @@ def test_momentum_is_that_of_the_new_optimizer():
     learn.fit_one_cycle(1, 1e-2, reset_opt=True)
     assert list(learn.recorder.hps)==['lr'] and get_hyper(learn.opt, 'mom')==[0.]
 
-@pytest.mark.parametrize('fit', [Learner.fit, Learner.fit_one_cycle, Learner.fit_flat_cos,
-    partial(Learner.fit_sgdr, cycle_len=1), Learner.fine_tune])
+scheduled = [Learner.fit_one_cycle, Learner.fit_flat_cos, partial(Learner.fit_sgdr, cycle_len=1), Learner.fine_tune]
 @pytest.mark.parametrize('ready', [False,True])
-def test_without_a_file_to_resume_from_the_optimizer_stays(tmp_path, fit, ready):
+def test_without_a_file_to_resume_from_the_optimizer_stays(tmp_path, ready):
     learn = mk(path=tmp_path)
     if ready: learn.opt_func = torch.optim.SGD(learn.model.parameters(), lr=.1, momentum=.9)
     opt = learn.fit(1).opt
     def momentum(): return [o['momentum_buffer'].clone() for o in opt.state.values()]
     before = momentum()
     for resume in (True,tmp_path/'missing.pth'):
-        with pytest.raises(FileNotFoundError): fit(learn, 1, reset_opt=True, resume=resume, cbs=Checkpoint())
+        with pytest.raises(FileNotFoundError): learn.fit(1, reset_opt=True, resume=resume, cbs=Checkpoint())
         assert learn.opt is opt and len(momentum())==len(before) and same(momentum(), before)
+
+@pytest.mark.parametrize('fit', scheduled)
+@pytest.mark.parametrize('opt_func', [torch.optim.Adam, partial(SGD, mom=0.), partial(SGD, mom=.5)])
+def test_a_scheduled_fit_with_another_optimizer_than_before_resumes(tmp_path, fit, opt_func):
+    "`reset_opt` makes the optimizer that the file belongs to"
+    def run(resume, *cbs):
+        learn = mk(path=tmp_path, splitter=split).fit(1)
+        learn.opt_func = opt_func
+        return weights(fit(learn, 2, reset_opt=True, resume=resume, cbs=[Checkpoint(), *cbs]).model)
+    whole = run(None)
+    class Stop(Callback):
+        def after_batch(self):
+            if self.learn.training and self.learn.train_iter==3: self.learn.stop_soon()
+    run(None, Stop())
+    assert same(run(True), whole)
 
 def test_the_rate_of_the_optimizer_is_that_of_each_new_one():
     learn = mk(opt_func=Adam)

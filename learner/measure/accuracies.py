@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 from ..core.checks import checked
 from ..core.tracebacks import warn
+from ..model.losses import is_kept
 from ..model.loss_properties import count_elements,count_kept
 from .kinds import check_several
 from .metrics import flat_pair
@@ -30,7 +31,7 @@ def declare(
 
 # %% ../../nbs/measure/03_accuracies.ipynb #classification
 def _fraction(right, targ, ignore_index):
-    if ignore_index>=0: right = right & (targ!=ignore_index) # a class that may be predicted
+    if ignore_index>=0: right = right & is_kept(targ, ignore_index) # a class that may be predicted
     return right.count_nonzero()/count_kept(targ, ignore_index)
 
 def _accuracy(pred, targ, axis, ignore_index):

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 from ..core.checks import checked,nearest
+from ..model.losses import is_kept
 from ..model.loss_properties import ignore_index_of,loss_of
 from .metrics import AvgLoss,AvgMetric,Metric,flat_pair,func_name,has_argument,ignored_by,innermost
 
@@ -113,7 +114,7 @@ class AccumMetric(Metric):
         if not self.preds: return
         pred,targ = torch.cat(self.preds),torch.cat(self.targs)
         args,more = (pred,targ),dict(ignore_index=self.ignored) if self.ignores else {}
-        if self.drops: args = [o[targ!=self.ignored] for o in args] # decisions; numbers may well be -100
+        if self.drops: args = [o[is_kept(targ, self.ignored)] for o in args] # decisions; numbers may well be -100
         if self.to_np: args = [_numpy(o) for o in args]
         try: res = self.func(*(args[::-1] if self.invert_arg else args), **more, **self.kwargs)
         except ValueError as e:

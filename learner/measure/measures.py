@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch.nn import functional as F
 from ..core.checks import checked
-from ..model.losses import CrossEntropyLossFlat,explain_bad_targets
+from ..model.losses import CrossEntropyLossFlat,explain_bad_targets,is_kept
 from ..model.loss_properties import count_elements,ignore_index_of,loss_of,n_items,reduction_in
 from .kinds import AccumMetric
 from .metrics import AsFunction,AvgLoss,AvgMetric,Metric,as_double,flat_pair
@@ -119,13 +119,13 @@ def _by_class(pred, targ, area, average, axis, ignore_index=-100):
     pred,targ = pred.movedim(axis, -1).flatten(0, -2),targ.reshape(-1)
     if len(targ)!=len(pred):
         raise ValueError(f"There is one target for each sample, but there are {len(targ)} for {len(pred)}")
-    kept = targ!=ignore_index
+    kept = is_kept(targ, ignore_index)
     pred,targ = pred[kept],targ[kept]
     one_hot = targ[:,None]==torch.arange(pred.shape[1], device=pred.device)
     return _by_label(pred, one_hot, area, average)
 
 def _of_two(pred, targ, area, ignore_index=-100):
-    kept = targ!=ignore_index
+    kept = is_kept(targ, ignore_index)
     return _by_label(pred[kept], targ[kept], area, 'micro')
 
 def _log_odds(pred, axis):
@@ -196,7 +196,7 @@ class APScoreMulti(AccumMetric):
 # %% ../../nbs/measure/05_measures.ipynb #brier
 def _brier(pred, targ, axis, ignore_index=-100):
     p = pred.float().softmax(dim=axis).movedim(axis, -1)
-    kept = (targ!=ignore_index).reshape(p.shape[:-1])
+    kept = is_kept(targ, ignore_index).reshape(p.shape[:-1])
     targ = targ.reshape(kept.shape).long().masked_fill(~kept, 0)
     with explain_bad_targets(targ, p.shape[-1]):
         t = torch.zeros_like(p).scatter_(-1, targ[...,None], 1.)
@@ -248,7 +248,7 @@ class CorpusBLEUMetric(CountScore):
         "For 1 to 4 words: how many sequences are right, and how many there are; then the predicted and actual lengths"
         pred,targ = self.pair(learn)
         predicted = pred.argmax(dim=self.axis)
-        is_word = targ!=ignore_index_of(loss_of(learn))
+        is_word = is_kept(targ, ignore_index_of(loss_of(learn)))
         is_predicted = is_word if predicted.shape==targ.shape else torch.ones_like(predicted, dtype=torch.bool)
         # Pairs of places with the same word: within the prediction, and of the prediction and the target
         again1 = (predicted[:,:,None]==predicted[:,None]) & is_predicted[:,:,None] & is_predicted[:,None]

@@ -13,7 +13,7 @@ __all__ = ['CountScore', 'ClassCounts', 'ClassScore', 'Precision', 'Recall', 'F1
 # %% ../../nbs/measure/04_scores.ipynb #imports
 import torch
 from ..core.checks import checked,nearest
-from ..model.losses import explain_bad_targets
+from ..model.losses import explain_bad_targets,is_kept
 from ..model.loss_properties import ignore_index_of,loss_of
 from .metrics import AsFunction,Metric,as_double,flat_pair
 
@@ -46,7 +46,7 @@ class ClassCounts(CountScore):
             f"but predictions have shape {tuple(pred.shape)}, with one score in axis {self.axis}. "
             "Metrics called `…Multi` are for scores that say yes or no")
         predicted,targ = flat_pair(pred.argmax(dim=self.axis), targ)
-        kept = targ!=ignore_index_of(loss_of(learn))
+        kept = is_kept(targ, ignore_index_of(loss_of(learn)))
         return predicted,targ.long().masked_fill(~kept, 0),kept,n
 
     def count(self, learn):

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 from ..core.copies import of_library
 from ..data.loaders import find_bs,tensors_in
-from .losses import BaseLoss,DiceLoss,FocalLoss,LabelSmoothingCrossEntropy
+from .losses import BaseLoss,DiceLoss,FocalLoss,LabelSmoothingCrossEntropy,is_kept
 
 # %% ../../nbs/model/05_loss_properties.ipynb #losses_in
 def losses_in(
@@ -90,7 +90,7 @@ def count_kept(
     ignore_index:int=-100, # Target that does not count
 ): # On the device
     "How many targets count"
-    return (targ!=ignore_index).count_nonzero()
+    return is_kept(targ, ignore_index).count_nonzero()
 
 def count_elements(
     *targs, # The first has as many elements as the loss averages over
@@ -158,7 +158,7 @@ def _of_classes(weight, ignore_index, axis):
     def _f(targ):
         if targ.is_floating_point(): return targ.numel()//targ.shape[min(axis, targ.ndim-1)] # probabilities
         if weight is None: return count_kept(targ, ignore_index)
-        kept = targ!=ignore_index
+        kept = is_kept(targ, ignore_index)
         return (weight[targ.long()*kept]*kept).sum()
     return _f
 

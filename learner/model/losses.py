@@ -84,6 +84,14 @@ class BaseLoss:
 
     def __repr__(self): return f"{type(self).__name__}(axis={self.axis}, reduction={self.reduction!r})"
 
+# %% ../../nbs/model/04_losses.ipynb #is_kept
+_narrow = {o:torch.iinfo(o) for o in (torch.uint8,torch.int8,torch.int16)}
+
+def is_kept(targ, ignore_index):
+    "Which targets count"
+    if (r := _narrow.get(targ.dtype)) and not r.min<=ignore_index<=r.max: return torch.ones_like(targ, dtype=torch.bool)
+    return targ!=ignore_index
+
 # %% ../../nbs/model/04_losses.ipynb #flat_losses
 class CrossEntropyLossFlat(BaseLoss):
     "`nn.CrossEntropyLoss`, flattened"
@@ -108,7 +116,7 @@ class LabelSmoothingCrossEntropy(nn.Module):
         self.register_buffer('weight', weight)
 
     def forward(self, pred, targ):
-        logp,kept = F.log_softmax(pred, dim=1),targ!=self.ignore_index
+        logp,kept = F.log_softmax(pred, dim=1),is_kept(targ, self.ignore_index)
         spread = -logp.mean(dim=1)*kept
         if self.reduction!='none': spread = spread.sum()
         if self.reduction=='mean': spread = spread/kept.sum().clamp(min=1) # of none, the gradient would be NaN

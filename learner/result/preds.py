@@ -32,6 +32,7 @@ from ..loop.learner import Learner
 from ..model.files import path_in
 from ..measure.phase import Skipped,cancelled_by,train_only
 from ..measure.batch_checks import check_average
+from ..model.losses import is_kept
 from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,is_of_own_class,items_in_phase
 from ..model.loss_properties import kind_of,reduction_of,unreduced
 from ..restore.snapshot import ModuleSnapshot
@@ -83,7 +84,7 @@ def _of_each(loss_func, losses, bs, yb):
     if kind=='sequence': return losses[:,0]/torch.as_tensor(yb[-1], device=losses.device).clamp(min=1) # lengths
     counts = isinstance(targ, torch.Tensor) and not targ.is_floating_point() and targ.numel()==losses.numel()
     if not counts or kind=='element': return losses.mean(1)
-    kept = (targ!=ignore_index_of(loss_func)).reshape(losses.shape)
+    kept = is_kept(targ, ignore_index_of(loss_func)).reshape(losses.shape)
     return losses.sum(1)/kept.sum(1).clamp(min=1)
 
 @checked(loss_func=callable)

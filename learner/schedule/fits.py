@@ -21,11 +21,10 @@ from .schedules import SchedCos,SchedNo,combine_scheds,combined_cos,scaled
 from .schedulers import FreezeSchedule,ParamScheduler
 
 # %% ../../nbs/schedule/03_fits.ipynb #fit_one_cycle
-def _with_opt(learn, reset_opt=False, resume=None, **kwargs):
+def _with_opt(learn, reset_opt=False, **kwargs):
     "What is left for `fit`, when the optimizer is there whose groups and momentum a schedule is made for"
-    must_resume = resume and resume!='auto' # from a file, which may be missing: such a fit keeps its optimizer
-    if learn.opt is None or (reset_opt and not must_resume and learn.mode is None): learn.create_opt()
-    return dict(kwargs, resume=resume)
+    if learn.opt is None or (reset_opt and learn.mode is None): learn.create_opt()
+    return kwargs
 
 def _lrs(learn, lr, name='lr'):
     "One learning rate per group, or one for all"
