@@ -100,7 +100,9 @@ def tensors_in(o):
 
 # %% ../../nbs/data/03_loaders.ipynb #find_bs
 def _length(b, kind):
-    if isinstance(b, kind): return None if not b.ndim else b.shape[0] if type(b) is Tensor else len(b) # which takes longer
+    if isinstance(b, kind):
+        if not b.ndim: return
+        return b.shape[0] if type(b) is Tensor else len(b) # which takes longer
     for o in b if isinstance(b, _plain) else parts_in(b) or ():
         if (n := _length(o, kind)) is not None: return n
 
