@@ -165,7 +165,6 @@ class MixHandler(Callback):
             "has only one for the batch: a loss with a `reduction` has them")
 
     def _mixing(self): return _Mixing(*self.mixing, type(self).__name__)
-
     def split_batch(self, part):
         learn = self.learn
         self.mixing,self.counted = part((self.others, self.lam)),None
