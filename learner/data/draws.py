@@ -238,7 +238,7 @@ def before_pass(
 
 # %% ../../nbs/data/05_draws.ipynb #Draws
 class Draws(_Pass):
-    "One pass over a loader, with the batch indices of each batch, which can be resumed in the middle"
+    "A pass that can be resumed in the middle"
     counts = {} # what the loader had counted at its beginning, if that was noted
     exhausted = False # it was resumed where nothing was left
     def __init__(self,

@@ -193,11 +193,11 @@ def _with_index(device):
 def check_starts_anew(
     name:str, # Of a loader in `DataLoaders`
     dl, # The loader
-    what:str, # What iterates it, and is to leave it as it was
+    why:str, # What an iterator could not do, as a clause
 ):
     "Refuse an iterator"
     if hasattr(dl, '__next__'): raise ValueError(
-        f"`dls['{name}']` is an iterator, which can be iterated only once: {what} would use it up. "
+        f"`dls['{name}']` is an iterator, which can be iterated only once: {why}. "
         "Give a list, or something that starts anew")
 
 def check_dataset(

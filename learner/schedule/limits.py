@@ -17,7 +17,7 @@ from time import monotonic
 from ..core.checks import checked,whole
 from ..core.callback import Callback
 from ..data.generators import keep_random,random_state,set_random_state
-from ..data.loaders import twin
+from ..data.loaders import check_starts_anew,twin
 from ..record.recorder import find_recorder
 from .validation import Validate,just_validated,lowered,mid_epoch,write_row
 from ..loop.learner import limit_variable
@@ -62,9 +62,7 @@ class Overfit(Callback):
 
     def before_fit(self):
         learn,self.whole,self.batches = self.learn,self.learn.dls,[]
-        if hasattr(self.whole.train, '__next__'): raise ValueError(
-            "`dls['train']` is an iterator, which can be iterated only once: "
-            "a resumed fit could not begin with the same batches")
+        check_starts_anew('train', self.whole.train, 'a resumed fit could not begin with the same batches')
         self.drawn = random_state(self.whole.train)
         self._draw()
         valids = dict.fromkeys(self.whole.valids or ['valid'], self.batches)

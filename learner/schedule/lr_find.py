@@ -181,7 +181,7 @@ def lr_find(self:Learner,
     "Train with a growing learning rate, and suggest one. Weights, optimizer, generators and history are restored"
     if self.mode is not None: raise RuntimeError(f"`lr_find` cannot start inside a running `{self.mode}`")
     finder,funcs = LRFinder(start_lr, end_lr, num_it, stop_div),_named(suggest_funcs)
-    check_starts_anew('train', self.dls.train, '`lr_find`')
+    check_starts_anew('train', self.dls.train, '`lr_find` would use it up')
     ready_to_train(self)
     states = [(cb, deepcopy(cb.state_dict())) for cb in self.cbs]
     try:

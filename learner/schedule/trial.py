@@ -75,7 +75,7 @@ def trial(
     "In it, fits are of `n` batches and without callbacks that write. Everything is restored at the end"
     if learn.mode is not None: raise RuntimeError(f"`{name}` cannot start inside a running `{learn.mode}`")
     dls = learn.dls
-    for k,o in (('train', dls.train), *dls.valids.items()): check_starts_anew(k, o, 'a trial')
+    for k,o in (('train', dls.train), *dls.valids.items()): check_starts_anew(k, o, 'a trial would use it up')
     learn.to_device()
     if learn.opt is None: learn.create_opt()
     away,added = shown_or_written(learn),[o for o in L(cbs) if not getattr(o, 'writes', False)]
