@@ -3694,6 +3694,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'learner.model.optimizer.RAdam': ('model/optimizer.html#radam', 'learner/model/optimizer.py'),
                                          'learner.model.optimizer.RMSProp': ('model/optimizer.html#rmsprop', 'learner/model/optimizer.py'),
                                          'learner.model.optimizer.SGD': ('model/optimizer.html#sgd', 'learner/model/optimizer.py'),
+                                         'learner.model.optimizer._attrs_of_torch': ( 'model/optimizer.html#_attrs_of_torch',
+                                                                                      'learner/model/optimizer.py'),
                                          'learner.model.optimizer._check_opts': ( 'model/optimizer.html#_check_opts',
                                                                                   'learner/model/optimizer.py'),
                                          'learner.model.optimizer._check_params': ( 'model/optimizer.html#_check_params',

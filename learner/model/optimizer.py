@@ -11,6 +11,7 @@ __all__ = ['make_opt', 'SGD', 'RMSProp', 'Adam', 'RAdam', 'OptimList', 'clear_st
 
 # %% ../../nbs/model/03_optimizer.ipynb #imports
 from contextlib import ExitStack,contextmanager
+from functools import cache
 from inspect import Parameter,signature
 import torch
 from ..core.checks import checked,is_whole,short_name
@@ -158,9 +159,14 @@ def params_of(opt) -> list:
     return [p for g in opt.param_groups for p in g['params']]
 
 # %% ../../nbs/model/03_optimizer.ipynb #own_attrs
+@cache
+def _attrs_of_torch():
+    "Names of the attributes that every optimizer of torch has"
+    return frozenset(vars(torch.optim.SGD([torch.zeros(0, requires_grad=True)], lr=0)))
+
 def own_attrs(opt) -> dict:
     "Attributes of an optimizer by name, without those that every optimizer of torch has"
-    of_torch = vars(torch.optim.SGD([torch.zeros(0, requires_grad=True)], lr=0))
+    of_torch = _attrs_of_torch()
     left = '_wrapped_by_lr_sched' # torch's schedulers leave a `step` that is of this very optimizer
     return {k:v for k,v in vars(opt).items() if k not in of_torch and not hasattr(v, left)}
 
