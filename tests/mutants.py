@@ -132,7 +132,7 @@ def fitted(cls, name, path):
     torch.manual_seed(0)
     make = built_in.get(name) or tutorials[name][1]
     several = name not in tutorials and name!='MapBatch'
-    base = [TrainEvalCallback, Recorder, *([RNNCallback, ModelResetter] if several else [])]
+    base = [TrainEvalCallback, Recorder, *([RNNCallback] if several else []), ModelResetter]
     cbs = [*(o for o in base if o.__name__!=name), make(cls)]
     dls = DataLoaders(batches(5, 0), batches(2, 1), device='cpu')
     with warnings.catch_warnings(record=True) as told:

@@ -579,6 +579,14 @@ def test_the_average_of_a_replaced_model_is_refused():
     again = copy.deepcopy(synth_learner(cbs=EMA(.9)).fit(1))
     assert again.fit(1).ema.n==20
 
+def test_the_average_of_a_replaced_layer_is_refused():
+    "Its average would be that of the old weights"
+    learn = mk(EMA(.9)).fit(1)
+    learn.fit(1)
+    assert copy.deepcopy(learn).fit(1).ema.n==learn.ema.n+len(learn.dls.train)
+    learn.model[3] = nn.Linear(8, 2)
+    with pytest.raises(ValueError, match='The average of `EMA` is that of another model'): learn.fit(1, reset_opt=True)
+
 class Doubled(nn.Module):
     "Has a second input, which may be left out"
     def __init__(self): super().__init__(); self.net = net()

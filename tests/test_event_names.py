@@ -208,3 +208,21 @@ def test_a_handler_that_needs_more_than_the_callback_is_refused_when_it_is_defin
     fs = dict(before_fit=usual, before_epoch=staticmethod(lambda: seen.append(2)), look=of_lightning)
     synth_learner(cbs=mk(**fs)).fit(1)
     assert seen==[1, 2]
+
+# What a subclass would extend, and what fastai has for the order
+def test_a_handler_that_extends_nothing_is_refused():
+    said = r'`Late.after_epoch` calls `super\(\).after_epoch`, which `EarlyStoppingCallback` does not have.*`after_row`'
+    with pytest.raises(TypeError, match=said):
+        class Late(EarlyStoppingCallback):
+            def after_epoch(self):
+                if self.epoch>3: super().after_epoch()
+    class Extends(EarlyStoppingCallback):
+        def after_row(self): super().after_row()
+        def after_epoch(self): pass
+    class Mixed(Callback):
+        def after_epoch(self): super().after_epoch() # of what it is mixed into
+
+@pytest.mark.parametrize('name', ['run_after','run_before'])
+def test_what_decides_the_order_in_fastai_is_refused(name):
+    with pytest.raises(TypeError, match=rf'`Mine.{name}` would have no effect: write `order = Other.order.1`'):
+        type('Mine', (Callback,), {name:Recorder})

@@ -239,16 +239,35 @@ def test_validation_leaves_the_mode_of_each_module():
     learn.validate()
     assert modes(learn.model)==before
 
-def test_a_loss_that_is_a_module_gets_its_mode_back():
-    class Loss(nn.Module):
-        seen = []
-        def forward(self, pred, targ): self.seen.append(self.training); return F.mse_loss(pred, targ)
-    learn = mk()
-    learn.loss_func = Loss().eval()
+class SeesMode(nn.Module):
+    seen = [] # of the class, because a validation puts back what it finds in the loss
+    def __init__(self, net=None): super().__init__(); self.net = net; self.seen.clear()
+    def forward(self, pred, targ):
+        self.seen.append((self if self.net is None else self.net[0]).training)
+        return F.mse_loss(pred, targ)
+
+def test_a_loss_that_is_a_module_follows_the_model_and_gets_its_mode_back():
+    learn,loss = mk(),SeesMode()
+    learn.loss_func = loss
     learn.fit(1)
     # of the loss nothing is known: the last two calls see whether it gives the same again, and what two batches give
     # together
-    assert Loss.seen==[True]*6+[False]*5 and not learn.loss_func.training
+    assert loss.seen==[True]*6+[False]*5 and loss.training
+
+@pytest.mark.parametrize('whole', [False, True])
+def test_what_is_in_evaluation_mode_in_a_loss_stays_so(whole):
+    "As of a trained network that compares features; the model itself, which a loss may hold, is trained"
+    net = nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1,1)).eval()
+    loss = SeesMode(net).train(not whole)
+    loss.net.train(False)
+    learn = mk()
+    learn.loss_func = loss
+    learn.fit(1)
+    assert loss.seen==[False]*11 and loss.training is not whole
+    learn.model.eval()
+    learn.loss_func = loss = SeesMode(nn.ModuleList([learn.model, nn.Linear(1,1)]))
+    learn.fit(1)
+    assert loss.seen[:6]==[True]*6 and not any(loss.seen[6:])
 
 def test_a_temporary_class_does_not_remove_the_permanent_instance():
     class Mine(Callback): pass

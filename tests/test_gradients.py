@@ -468,3 +468,31 @@ def test_another_callback_may_keep_the_gradients_of_a_window():
             self.kept = {}
     learn,plain = (mk(GradientAccumulation(20), *cbs).fit(2) for cbs in ([Elsewhere()], []))
     assert learn.opt_step==plain.opt_step and gap(weights(learn.model), weights(plain.model))<1e-6
+
+class Graphs:
+    "A batch that is no tensor and has none at hand, as of graphs"
+    def __init__(self, x, y): self.x,self.y = x,y
+    def to(self, device, **kwargs): return self
+class OwnLoss(nn.Module):
+    def __init__(self): super().__init__(); self.net = net()
+    def forward(self, b): return dict(loss=F.cross_entropy(self.net(b.x), b.y))
+
+def test_batches_of_an_unknown_size_are_counted_as_is_said():
+    def run(size, *cbs):
+        data = [Graphs(x, y) for x,y in zip(X.split(size), Y.split(size))]
+        return weights(mk(*cbs, data=data, model=OwnLoss(), loss_func=None).fit(1).model)
+    def count(learn): return len(learn.batch.y)
+    assert gap(run(20), run(5, GradientAccumulation(20, count)))<1e-6
+    with pytest.raises(ValueError, match=r'cannot know how many samples.*`GradientAccumulation\(20, count=f\)`'):
+        run(5, GradientAccumulation(20))
+
+class Annealed:
+    "An average over samples whose second term grows with each training batch"
+    n = 0
+    def __call__(self, pred, y):
+        if torch.is_grad_enabled(): self.n += 1
+        return F.cross_entropy(pred, y) + min(1, self.n/9)*pred.abs().mean()
+@pytest.mark.parametrize('cb', [lambda: GradientAccumulation(20), lambda: MicroBatch(5)])
+def test_a_loss_that_changes_while_it_trains_is_not_told_to_compare_samples(cb, recwarn):
+    mk(cb(), loss_func=Annealed()).fit(1)
+    assert not recwarn.list

@@ -99,20 +99,20 @@ def test_mc_dropout_draws_anew_each_time():
         model=nn.Sequential(net(), nn.Dropout()), valid=cut(30)).fit(1)
     assert len({o.numpy().tobytes() for o in seen})==3
 
-@pytest.mark.parametrize('stop', [None, 4])
-def test_a_model_with_a_state_is_reset_when_a_fit_begins(stop):
-    "As in fastai, once for each fit, and not where a fit resumes or something else runs"
+def test_reset_is_called_by_the_callback_alone(recwarn):
+    "A `reset` may make new weights, as for the next fold of a cross-validation"
+    class Net(nn.Module):
+        def __init__(self): super().__init__(); self.l = nn.Linear(3, 2)
+        def reset(self): self.l.reset_parameters()
+        def forward(self, x): return self.l(x)
+    learn = mk(model=(model := Net()), valid=cut(30))
+    before = model.l.weight.clone()
+    learn.fit(2, 0.); learn.validate(); learn.get_preds()
+    assert torch.equal(model.l.weight, before) and not recwarn.list
     model = Recurrent()
-    @on(event.after_batch(once=4, unit='iter'))
-    def pause(learn): learn.at_pause(learn.stop_for_now, stops=True)
-    learn = mk(RNNCallback, *([pause] if stop else []), data=sequences(), valid=sequences(2), model=model,
-        loss_func=F.mse_loss).fit(2)
-    assert model.resets==1
-    if stop: learn.resume()
-    else: learn.validate(); learn.get_preds()
-    assert model.resets==1
-    learn.fit(1)
-    assert model.resets==2
+    with pytest.warns(Mistake, match='The model keeps a state from batch to batch.*`cbs=ModelResetter`'):
+        mk(RNNCallback, data=sequences(), valid=sequences(2), model=model, loss_func=F.mse_loss).fit(1)
+    assert model.resets==0
 
 def test_a_model_without_reset_is_named():
     with pytest.raises(TypeError, match='`model_resetter` calls `model.reset\\(\\)`, which `Linear` does not have'):

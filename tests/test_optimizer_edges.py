@@ -269,6 +269,17 @@ def test_a_rate_that_was_not_given_is_that_of_the_optimizer_when_it_was_made(tmp
     learn.create_opt()
     assert learn.lr==1e-3 and learn.fit_one_cycle(1).mode is None
 
+@pytest.mark.parametrize('lrs', [[.5], [.1,.2]])
+def test_an_optimizer_that_is_assigned_brings_its_rates_along(lrs):
+    learn = synth_learner(2, 0, model=TwoParts(), lr=1e-3)
+    rates_in(learn)
+    groups = [learn.model.parameters()] if len(lrs)==1 else parts(learn.model)
+    learn.opt = torch.optim.SGD([dict(params=ps, lr=lr) for ps,lr in zip(groups, lrs)])
+    assert rates_in(learn)==lrs and rates_in(learn, lr=.3)==[.3]*len(lrs) and rates_in(learn)==lrs
+    copied = deepcopy(learn)
+    copied.lr = .7
+    assert rates_in(copied)==[.7]*len(lrs) and rates_in(learn)==lrs
+
 class Flat(torch.optim.SGD):
     "Gradients are parts of one tensor, which the optimizer owns"
     def __init__(self, params, lr=.1):

@@ -669,6 +669,43 @@ def test_a_scheduler_of_another_optimizer_is_refused():
     with pytest.raises(ValueError, match='is a scheduler of 1 groups of parameters, but the optimizer has 2 now'):
         learn.fit(1, wd=.1, cbs=TorchScheduler(s))
 
+again = dict(exp=partial(sched.ExponentialLR, gamma=.5), cos=partial(sched.CosineAnnealingLR, T_max=9),
+    cycle=partial(sched.OneCycleLR, max_lr=.2, total_steps=9),
+    function=partial(sched.LambdaLR, lr_lambda=lambda i: 1/(1+i)),
+    warm=partial(sched.CosineAnnealingWarmRestarts, T_0=3))
+class NewHead(Callback):
+    "Replaces a layer in the middle of a fit"
+    def before_epoch(self):
+        if self.epoch!=4: return
+        self.learn.model.head = nn.Linear(3, 1)
+        self.learn.create_opt()
+
+@pytest.mark.parametrize('name', [*again, 'one cycle', 'plateau'])
+def test_a_schedule_goes_on_with_an_optimizer_that_is_made_during_the_fit(name):
+    "In the optimizer, and in what is recorded"
+    def run(*cbs):
+        learn,probe = mk(2, torch_sgd),Probe('lr')
+        if name=='one cycle': learn.fit_one_cycle(9, .1, cbs=[probe, *cbs])
+        elif name=='plateau':
+            learn.fit(9, .1, cbs=[probe, ReduceLROnPlateau(patience=2, min_delta=10., factor=2.), *cbs])
+        else: learn.fit(9, .1, cbs=[probe, TorchScheduler(again[name]), *cbs])
+        return probe.seen['lr'],learn.recorder.lrs,learn.recorder.hps.get('lr'),get_hyper(learn.opt, 'lr')
+    plain,replaced = run(),run(NewHead())
+    assert replaced[0]==plain[0] and replaced[1:]==plain[1:] and len({*plain[1]})>2
+
+def test_a_ready_scheduler_of_an_optimizer_that_is_gone_is_refused():
+    learn = mk(2, torch_sgd, lr=.1)
+    with pytest.raises(ValueError, match='`torch_scheduler` cannot go on with the optimizer that was made during'):
+        learn.fit(9, cbs=[NewHead(), TorchScheduler(sched.ExponentialLR(learn.create_opt(), .5))])
+
+def test_schedulers_of_torch_say_what_they_do_not_know():
+    with pytest.warns(UserWarning, match='begins anew: schedulers of torch do not know the 2 epochs'):
+        mk(2, torch_sgd).fit(3, .1, start_epoch=2, cbs=TorchScheduler(again['exp']))
+    make = partial(sched.OneCycleLR, max_lr=[.1,.2,.3], total_steps=9)
+    with pytest.raises(ValueError) as e: mk(2, splitter=split).fit(1, wd=.1, cbs=TorchScheduler(make))
+    assert any('6 groups of parameters where the learner has 3' in o for o in e.value.__notes__)
+    mk(2, splitter=split, wd_bn_bias=True).fit(1, wd=.1, cbs=TorchScheduler(make))
+
 # Warm-up
 @pytest.mark.parametrize('n_steps', [1, 4, 10, 30])
 @lrs

@@ -116,6 +116,59 @@ def test_functions_that_bring_shapes_together_themselves_are_fine(metric):
     learn = mk(column, partial(nn.Linear, 4, 1), y=torch.rand(64), metrics=metric)
     assert learn.fit(1).final_record['valid_loss']>0
 
+class Reshapes(nn.MSELoss):
+    def forward(self, p, t): return super().forward(p.view(-1), t.view(-1))
+@pytest.mark.parametrize('loss', [MSELossFlat(), L1LossFlat(), partial(MSELossFlat()), BCEWithLogitsLossFlat(),
+    Reshapes()])
+def test_losses_that_bring_shapes_together_are_fine(loss):
+    learn = mk(loss, partial(nn.Linear, 4, 1), y=torch.rand(64))
+    got = learn.fit(1).final_record['valid_loss']
+    x,y = learn.dls.valid.dataset.tensors
+    assert got==pytest.approx(loss(learn.model(x).view(-1), y).item(), rel=1e-5)
+
+# Without targets
+class Encoder(nn.Linear):
+    "Has a loss of its own"
+    def forward(self, x): z = super().forward(x); return dict(loss=z.pow(2).mean(), z=z)
+def apart(o): return ((o['z'] if isinstance(o, dict) else o)-1).pow(2).mean()
+
+@pytest.mark.parametrize('model', [Encoder, nn.Linear])
+@pytest.mark.parametrize('size', [16, 50])
+def test_a_loss_of_predictions_alone_is_the_loss_of_batches_without_targets(model, size):
+    "Also where the model returns another one; the average is that of all samples at once"
+    gen = torch.Generator().manual_seed(0)
+    x = torch.randn(64, 4, generator=gen)
+    dl = [(o,) for o in x.split(size)]
+    torch.manual_seed(0)
+    m = model(4, 3)
+    by_hand = copy.deepcopy(m)
+    opt = torch.optim.SGD(by_hand.parameters(), .1)
+    for xb, in dl: apart(by_hand(xb)).backward(); opt.step(); opt.zero_grad()
+    learn = Learner(DataLoaders(dl, dl, device='cpu'), m, apart, opt_func=torch.optim.SGD).remove_cb(ProgressCallback)
+    learn.fit(1, .1)
+    torch.testing.assert_close(m.weight, by_hand.weight)
+    assert learn.final_record['valid_loss']==pytest.approx(apart(by_hand(x)).item(), rel=1e-5)
+
+def test_a_loss_that_needs_targets_leaves_batches_without_them_to_the_model():
+    dl = [(torch.randn(4, 4),) for _ in range(2)]
+    def run(model): return Learner(DataLoaders(dl, device='cpu'), model, nn.MSELoss()).fit(1)
+    assert run(Encoder(4, 3)).recorder.raw_losses
+    with pytest.raises(ValueError, match='`train` has no targets.*A loss of predictions alone is a `loss_func` with'):
+        run(nn.Linear(4, 3))
+
+# A length that is not that of the batches
+class Long:
+    def __init__(self, n): self.n = n
+    def __len__(self): return self.n
+    def __iter__(self): return iter(data())
+@pytest.mark.parametrize('n,told', [(3, True), (4, False), (9, True)])
+def test_a_loader_with_more_or_less_batches_than_its_length_is_told(n, told, recwarn):
+    learn = Learner(DataLoaders(Long(n), device='cpu'), nn.Linear(4, 3), nn.CrossEntropyLoss())
+    learn.fit(3)
+    assert [f'gave 4 batches, but its length is {n}' in str(o.message) for o in recwarn]==[True]*told
+    learn.fit(2, cbs=ShortEpochCallback(.5)) # where it is not seen whether there are more
+    assert len(recwarn)==told
+
 weight = torch.tensor([1.,5.,.1])
 @pytest.mark.parametrize('loss', [partial(CrossEntropyLossFlat(weight=weight)), partial(F.cross_entropy, weight=weight),
     BaseLoss(lambda: partial(F.cross_entropy, weight=weight)), partial(partial(F.cross_entropy, weight=weight))])

@@ -16,6 +16,7 @@ from inspect import iscoroutinefunction,isgeneratorfunction,signature
 from types import MethodType
 from weakref import ref
 from fastcore.basics import GetAttr
+from torch import nn
 from .checks import checked,in_range,instead_of,known_args,listed,nearest,snake_name
 from .events import AnyOf,Filter,event,in_phases,moments
 
@@ -170,6 +171,21 @@ def _check_arguments(ev, f, who, first='self'):
         f"alone, and reads what the Learner has as {'`self.learn`, ' if first=='self' else ''}`{first}.xb`, "
         f"`{first}.loss`, …")
 
+# %% ../../nbs/core/03_callback.ipynb #check_super
+_of_fastai = dict(run_after='write `order = Other.order+1`', run_before='write `order = Other.order-1`')
+
+def _check_super(cls):
+    "Refuse a handler that extends one which the class that it is based on does not have"
+    if cls.__base__ is Callback: return # it may be mixed into one that has it
+    for k,f in vars(cls).items():
+        code = getattr(f, '__code__', None)
+        if k not in event or code is None or hasattr(super(cls, cls), k): continue
+        if '__class__' not in code.co_freevars or k not in code.co_names: continue
+        base = cls.__base__
+        acts = [o for o in event if hasattr(base, o) and not hasattr(Callback, o)]
+        raise TypeError(f"`{cls.__name__}.{k}` calls `super().{k}`, which `{base.__name__}` does not have: "
+            f"it acts at {listed(acts)}")
+
 # %% ../../nbs/core/03_callback.ipynb #Callback
 class Callback(Flags, State, Attached):
     "Runs its methods at the events that they are named after. Read the Learner's `x` as `self.x`, write `self.learn.x`"
@@ -208,9 +224,12 @@ class Callback(Flags, State, Attached):
                 if isinstance(v, Callback): raise TypeError(f"`{cls.__name__}.{k}` would never run: a method is named "
                     "after its event, and `@on(…)` stands above functions of the learner, outside of a class")
                 if callable(v) and not k.startswith('_'): event.check(k, f'{cls.__name__}.{k}')
+                if k in _of_fastai: raise TypeError(f"`{cls.__name__}.{k}` would have no effect: "
+                    f"{_of_fastai[k]}, where a lower one is called earlier")
                 if k not in event: continue
                 _check_handler(v, f'{cls.__name__}.{k}')
                 _check_arguments(k, v, f'{cls.__name__}.{k}')
+            _check_super(o)
 
     def handler(self,
         ev:str, # Name of an event
@@ -353,15 +372,19 @@ def on(
 class TrainEvalCallback(Callback):
     "Puts model and loss in training or evaluation mode, and counts training batches in `train_iter`"
     order,run_valid,only_one = -10,False,True
+    fixed = () # modules of the loss that stay in evaluation mode
     def _mode(self, training):
         for o in (self.learn.model, self.learn.loss_func):
             if hasattr(o, 'train') and callable(o.train): o.train(training)
+        for o in self.fixed: o.eval()
 
     def before_fit(self):
-        learn = self.learn
+        learn,loss_func = self.learn,self.learn.loss_func
         learn.train_iter = 0
-        fresh = learn.mode=='fit' and not getattr(learn, 'resuming', False)
-        if fresh and callable(reset := getattr(learn.model, 'reset', None)): reset() # of a state, such as an RNN's
+        if not isinstance(loss_func, nn.Module): return
+        of_model = {*map(id, learn.model.modules())} # it may hold the model that is trained
+        self.fixed = [m for m in loss_func.modules() if not m.training and id(m) not in of_model]
+    def cleanup_fit(self): self.fixed = ()
     def before_train(self): self._mode(True)
     def after_batch(self): self.learn.train_iter += 1
     def before_validate(self): self._mode(False)

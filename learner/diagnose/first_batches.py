@@ -140,13 +140,16 @@ def _state(m): return {k:v for k,v in vars(m).items() if k[0]!='_' and isinstanc
 
 def check_reset(learn, before):
     "`before`: states of modules with a `reset` when training began"
-    if callable(getattr(learn.model, 'reset', None)) or not before: return
+    if not before or any(getattr(cb, 'resets_model', False) for cb in learn.cbs): return
     users = [*learn.model.modules(), *learn.cbs, learn.loss_func]
     if any('reset' in names_in(f.__code__) for o in users for f in methods_of(o)): return
     names = {id(m):k for k,m in learn.model.named_modules()}
     kept = [names.get(id(m), '') for m,old in before if any(v is not old.get(k) for k,v in _state(m).items())]
-    if kept: tell(learn, 'reset', f"{listed(kept, 4)} keeps a state from batch to batch, and its `reset` is not "
-        "called: give the model a `reset` that calls it, and write `cbs=ModelResetter`")
+    if not kept: return
+    whole = '' in kept # the model itself has one
+    what,how = ("The model",'') if whole else (listed(kept, 4),"give the model a `reset` that calls it, and ")
+    tell(learn, 'reset', f"{what} keeps a state from batch to batch, and its `reset` is not called: "
+        f"{how}write `cbs=ModelResetter`")
 
 # %% ../../nbs/diagnose/06_first_batches.ipynb #Checks
 class Checks:
@@ -200,7 +203,7 @@ class FirstBatches:
         if self.learn.handler_watchers!=(self,): self.leave(); return # a profile counts what is read here
         at = learn['epoch'],learn['iter']
         if self.n and ('batch' not in learn['scopes'] or at!=self.last): self.between()
-        if ev!='before_fit': self.check('order') # where callbacks that do not go together have been refused
+        if 'epoch' in learn['scopes']: self.check('order') # callbacks that do not go together have been refused now
         if 'first batch' in self.waiting: self.changes.handler_began(cb, ev)
         if ev=='after_batch' and learn['_training']: self.batch_ends(at)
         elif ev=='after_train' and self.n: self.training_ends()

@@ -33,12 +33,14 @@ from .route import StopForNow,running
 class OptimizerMixin(FreezeMixin, InferenceMixin):
     "Makes the optimizer, and sets its hyper-parameters"
     made_with = {} # what the optimizer was made with, by name
+    opt_made = None # the optimizer, unless another was assigned since
     model_in_fit = None # which the optimizer is known to train
     lr_of_opt = None # the very object in `lr` that the optimizer brought along, where none was given
     def create_opt(self):
         "Make a new optimizer; one that was given as it is starts anew, except for the first time"
         load_optimizers()
-        to_eval(self.opt) # a new one begins with the weights that are in use
+        old = self.opt
+        to_eval(old) # a new one begins with the weights that are in use
         again = self.opt is self.opt_func # the same one, which may be in the middle of a schedule
         no_lr = self.lr is None or (self.lr is self.lr_of_opt and not again)
         if isinstance(self.opt_func, torch.optim.Optimizer):
@@ -48,19 +50,32 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
             no_decay = () if self.wd_bn_bias else norm_bias_params(self.model)
             lr = None if no_lr else self.lr
             self.opt = make_opt(self.opt_func, self.param_groups(), lr, no_decay, self.model)
-        self.made_with = dict(opt_func=self.opt_func, splitter=self.splitter)
-        if no_lr:
-            lrs = get_hyper(self.opt, 'lr')
-            self.lr = self.lr_of_opt = lrs[0] if len({*lrs})==1 else lrs
-        if self.mode=='fit': self._train_with_rates_of_fit()
+        self._made_opt()
+        if no_lr: self._take_lr()
+        if self.mode=='fit': self._take_over_rates(old)
         return self.opt
 
-    def _train_with_rates_of_fit(self):
-        "Let an optimizer that was made during a fit train with what the fit was given"
+    def _made_opt(self): self.opt_made,self.made_with = self.opt,dict(opt_func=self.opt_func, splitter=self.splitter)
+
+    def _take_lr(self):
+        "Let fits begin with the learning rates that the optimizer brings along"
+        lrs = get_hyper(self.opt, 'lr')
+        self.lr = self.lr_of_opt = lrs[0] if len({*lrs})==1 else lrs
+
+    def take_assigned_opt(self):
+        "Train with what was assigned to `learn.opt`, and with its learning rates"
+        if self.opt is self.opt_made: return
+        self._made_opt()
+        self._take_lr()
+
+    def _take_over_rates(self, old):
+        "Let an optimizer that was made during a fit train with the rates that the `old` one has reached"
         at_start = self.route.at_start
         at_start.made = self.opt,{k:get_hyper(self.opt, k) for k in hypers(self.opt)}
-        for k,v in at_start.rates.items():
+        for k,began in at_start.rates.items():
             if k not in hypers(self.opt): continue
+            v = get_hyper(old, k) if k in hypers(old) else began
+            if v==get_hyper(self.opt, k): continue # to set weight decay may split groups
             if len(v)==n_groups(self.opt): self.set_hyper(k, v)
             elif len({*v})==1: self.set_hyper(k, v[0])
 
@@ -130,6 +145,7 @@ def ready_to_train(learn): # A learner that is to train
         "`torch.inference_mode()` or `torch.set_grad_enabled(False)`: train outside of it")
     learn.to_device()
     if learn.opt is None: learn.create_opt()
+    learn.take_assigned_opt()
     if changed := [f'`learn.{k}`' for k,v in learn.made_with.items() if getattr(learn, k) is not v]: raise ValueError(
         f"{' and '.join(changed)} changed after the optimizer was made, which would be used on: "
         "`learn.create_opt()` makes a new one, as `fit(…, reset_opt=True)` does")

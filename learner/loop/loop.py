@@ -16,10 +16,11 @@ import torch
 from ..core.events import CancelBatchException
 from ..core.callback import refer,weak
 from ..core.dispatch import Dispatcher,scope
+from ..core.tracebacks import warn
 from ..data.loaders import length,single,to_device,twin
 from ..model.optimizer import drop_grads,in_use,params_of,switching,training_mode
 from ..model.weights import unwrapped
-from ..model.mapping import fields_for,part_of,predictions,recognize,shifted,takes_tensors
+from ..model.mapping import fields_for,part_of,needs_no_targets,predictions,recognize,shifted,takes_tensors
 from ..record.history import Row
 from ..measure.advice import advice,no_loss
 from ..restore.places import Searches
@@ -70,7 +71,11 @@ class Route:
         return nullcontext()
 
 def check_drawn(learn, n):
-    "Refuse a loader that gave no batch"
+    "Refuse a loader that gave no batch, and warn of one that gave others than its length says"
+    counts = learn.training and learn.mode=='fit' and learn.stop_at is None
+    if n and counts and learn.n_iter not in (None, n) and learn.epoch==learn.start_epoch:
+        warn(f"`dls.train` gave {n} batches, but its length is {learn.n_iter}: schedules, `pct_train` and the bar "
+            "follow the latter. Let `__len__` return the number of batches")
     if n or learn.stop_at==0: return
     why = ''
     if hasattr(learn.dl, '__next__'):
@@ -269,9 +274,10 @@ def own_loss(learn, pred):
 
 def loss_and_pred(learn, out):
     "Loss of the running batch, and the predictions in `out`, what the model returned"
-    pred = predictions(out) if learn.loss_func is None or takes_tensors(learn.loss_func) else out
-    if learn.yb and learn.loss_func is not None: return learn.loss_func(pred, *learn.yb),pred
-    return own_loss(learn, out),pred
+    f = learn.loss_func
+    pred = predictions(out) if f is None or takes_tensors(f) else out
+    takes_them = f is not None and (learn.yb or (learn.mode!='predict' and needs_no_targets(f)))
+    return f(pred, *learn.yb) if takes_them else own_loss(learn, out),pred
 
 def find_loss(learn):
     "Loss of a batch of named fields, or of a model that returns its own. `pred` becomes the predictions"

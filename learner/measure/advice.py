@@ -21,7 +21,8 @@ from ..core.attendance import note_of_raiser
 from ..core.checks import instead_of,listed,short_name
 from ..data.generators import keep_random
 from ..data.loaders import target_names
-from ..model.loss_properties import ignore_index_of,kind_of,losses_in
+from ..model.losses import BaseLoss
+from ..model.loss_properties import ignore_index_of,is_of_own_class,kind_of,losses_in
 from ..model.mapping import MapBatch,part_of,pred_names,takes,takes_tensors
 from ..model.weights import unwrapped
 from .metrics import AvgMetric,Metric,held
@@ -52,7 +53,7 @@ def _without_targets(learn):
     if isinstance(xb, Mapping):
         return f"Its fields are {listed(xb)}. Of one of them, write `cbs=MapBatch(dict({[*xb][-1]}='labels'))`"
     return ("`DataLoaders(…, split=f)` says what the targets are: of a model that reconstructs its inputs, "
-        "`split=lambda b: ((b,), (b,))`")
+        "`split=lambda b: ((b,), (b,))`. A loss of predictions alone is a `loss_func` with one argument")
 
 def no_loss(learn, out):
     "Why there is no loss, and what to write"
@@ -229,9 +230,14 @@ def _advice(learn, e):
     return f"{got}. {instead}" if instead else got
 
 # %% ../../nbs/measure/07_advice.ipynb #check_shapes
+def _may_reshape(f): return is_of_own_class(f) or any(isinstance(o, BaseLoss) for o in losses_in(f))
+
 def _pairs_all(f, pred, targ):
-    "Whether `f` gives another value than with predictions and targets of one shape, whichever of the shapes that is"
-    if pred.numel()!=targ.numel(): return False
+    """Whether `f` compares each prediction with several targets: torch's losses of elements do, and another one if it
+    gives another value than with predictions and targets of one shape, whichever of the shapes that is"""
+    kind = kind_of(f)
+    if kind=='element' and not _may_reshape(f): return True
+    if kind not in ('element', None) or pred.numel()!=targ.numel(): return False
     try: got,*same = (float(f(*o)) for o in ((pred,targ), (pred.view_as(targ),targ), (pred,targ.view_as(pred))))
     except Exception: return False # it reshapes them itself, or wants something else
     return isclose(*same, rel_tol=1e-4) and not isclose(got, same[0], rel_tol=1e-3)
@@ -251,7 +257,7 @@ def check_shapes(
     funcs |= {m.name:m.func for m in metrics if type(m) is AvgMetric}
     with keep_random(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter('ignore') # of torch, about the same
-        bad = [k for k,f in funcs.items() if kind_of(f)=='element' or kind_of(f) is None and _pairs_all(f, pred, targ)]
+        bad = [k for k,f in funcs.items() if _pairs_all(f, pred, targ)]
     if not bad: return
     known = any(kind_of(funcs[k]) for k in bad)
     how = f"Write `cbs=MapBatch(lambda b: (*b[:-1], b[-1]{_reshaped(pred, targ)}))`" if known else \

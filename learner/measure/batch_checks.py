@@ -81,11 +81,18 @@ def average_unknown(learn):
     return items_of(f, *learn.yb) is None or is_of_own_class(f)
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #compare_loss
-def compare_loss(learn, loss, parts, name, so, **where):
+def _repeats(f, batch, loss):
+    "Whether `f` gives the same again. A loss with a state does not, and is not compared"
+    try: return isclose(float(f(*batch)), float(loss), rel_tol=1e-5)
+    except Exception: return False
+
+def compare_loss(learn, loss, parts, name, so, seen=(), **where):
     """Warn if `loss`, an average over `parts` of predictions and targets, is not that of all parts together. `name` is
-    the callback that averages, `so` what follows for its steps, and `where` goes to `check_average`"""
+    the callback that averages, `so` what follows for its steps, `seen` parts with their losses, and `where` goes to
+    `check_average`"""
     f = learn.loss_func
-    with learn.unchanged(), torch.no_grad(): # a loss may have a state
+    with learn.unchanged(), torch.no_grad():
+        if not all(_repeats(f, *o) for o in seen): return
         check_average(f, short_name(f), loss, parts, f"So {so}. A loss that compares samples needs them all at once; "
             f"for one that averages over something else, give its number as `{name}(count=…)`", **where)
 
@@ -97,11 +104,6 @@ class Asked:
     def __reduce__(self): return Asked,()
     def add(self, o):
         with suppress(TypeError): self.refs.append(ref(o)) # of a class with slots
-
-def _repeats(f, batch, loss):
-    "Whether `f` gives the same again. A loss with a state does not, and is not compared"
-    try: return isclose(float(f(*batch)), float(loss), rel_tol=1e-5)
-    except Exception: return False
 
 class Averages:
     """For a `BatchCheck`: compares averages over the first two batches with values for both together. At the end of the

@@ -141,6 +141,13 @@ def takes_tensors(loss_func):
     home = getattr(loss_func, '__module__', None) or ''
     return home.startswith(('torch.nn.','torch._C')) or home==BaseLoss.__module__!='__main__'
 
+# %% ../../nbs/model/08_mapping.ipynb #needs_no_targets
+def needs_no_targets(loss_func):
+    "Whether `loss_func` can be called with predictions alone"
+    try: signature(getattr(loss_func, 'forward', loss_func)).bind(None)
+    except (TypeError,ValueError): return False # it takes more, or has no signature
+    return True
+
 # %% ../../nbs/model/08_mapping.ipynb #recognize
 def _candidates(pred, targ):
     "Losses that can be computed, and whether targets are shifted by one"

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler,ReduceLROnPlateau
 from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.checks import checked,listed,nearest
+from ..core.tracebacks import warn
 from ..core.callback import Callback
 from ..model.groups import norm_bias_params,per_group
 from ..model.hypers import first_groups,get_hyper,hypers,n_groups,read_hyper,set_hyper,spare
@@ -47,7 +48,7 @@ class HyperScheduler(Callback):
         self.scales = {}
         for o in self.learn.cbs:
             if o is not self and isinstance(o, HyperScheduler): self._check_beside(o)
-        self.hps,self.last_group = {k:[] for k in self.sets},first_groups(self.learn.opt)[-1]
+        self.hps,self.last = {k:[] for k in self.sets},(None,None)
         self._record()
     def _check_beside(self, other):
         if both := [k for k in other.sets if k in self.sets]: raise ValueError(
@@ -80,7 +81,9 @@ class HyperScheduler(Callback):
         self.learn.set_hyper(name, v)
 
     def after_batch(self):
-        for k,v in self.hps.items(): v.append(read_hyper(self.last_group, k))
+        opt = self.learn.opt
+        if opt is not self.last[0]: self.last = opt,first_groups(opt)[-1] # it may have been made during the fit
+        for k,v in self.hps.items(): v.append(read_hyper(self.last[1], k))
     def after_fit(self): self._record()
     def _record(self):
         for o in self.learn.cbs:
@@ -199,9 +202,30 @@ class TorchScheduler(HyperScheduler):
         learn = self.learn
         self.steps,self.keys = learn.opt_step,[{*g} for g in learn.opt.param_groups]
         self.lrs = get_hyper(learn.opt, 'lr')
-        self.sched = self._ready() if isinstance(self.make, LRScheduler) else self.make(learn.opt)
+        if learn.start_epoch and not learn.resuming: warn(f"`{self.name}` begins anew: schedulers of torch do not know "
+            f"the {learn.start_epoch} epochs that count as done by `start_epoch`. `ParamScheduler` does")
+        self.sched = self._ready() if isinstance(self.make, LRScheduler) else self._made()
         if self.on_plateau: self._check_monitor()
         super().before_fit()
+    def _made(self):
+        "A new scheduler of the optimizer"
+        opt = self.learn.opt
+        try: return self.make(opt)
+        except Exception as e:
+            n,groups = len(first_groups(opt)),len(opt.param_groups)
+            if groups>n: e.add_note(f"A scheduler of torch is told of {groups} groups of parameters where the learner "
+                f"has {n}, because weight decay spares norms and biases: `wd_bn_bias=True` keeps them together")
+            raise
+    def _made_again(self):
+        "The same scheduler, of an optimizer that was made during the fit"
+        opt,lrs,state = self.learn.opt,get_hyper(self.learn.opt, 'lr'),self.sched.state_dict()
+        if isinstance(self.make, LRScheduler) or len(opt.param_groups)!=len(self.keys): raise ValueError(
+            f"`{self.name}` cannot go on with the optimizer that was made during the fit: "
+            "give the class of a scheduler or a `partial`, and let the optimizer have as many groups as before")
+        set_hyper(opt, 'lr', self.lrs) # with which it begins
+        self.sched = self._made()
+        self.sched.load_state_dict(state)
+        set_hyper(opt, 'lr', lrs)
     def _ready(self):
         "The scheduler that was given, with the rates that it has now"
         opt,sched = self.learn.opt,self.make
@@ -240,6 +264,7 @@ class TorchScheduler(HyperScheduler):
         return next((v for o in rows if (v := o.get(self.monitor)) is not missing), missing)
     def _step(self, *args):
         opt,scales = self.learn.opt,self.scales.items()
+        if self.sched.optimizer is not opt: self._made_again()
         for k,fs in scales: set_hyper(opt, k, [v/f for v,f in zip(get_hyper(opt, k), fs)]) # what the scheduler has set
         self.sched.step(*args)
         for k,fs in scales: set_hyper(opt, k, [v*f for v,f in zip(get_hyper(opt, k), fs)])

@@ -86,7 +86,7 @@ class _Average(Callback):
     outdated = False # other weights have been loaded, and the next fit starts from these
     def __init__(self, buffers):
         self.buffers,self.avg,self.n,self.steps,self.fitting = buffers,None,0,0,False
-        self.of = None # the model whose weights are averaged; None if they come from a file
+        self.of = self.params = None # the model that is averaged, and its parameters; None if they come from a file
         self.depth = 0 # of validations inside one another
 
     def _tensors(self):
@@ -103,13 +103,18 @@ class _Average(Callback):
         if self.anew or self.outdated: self.avg = None
         if self.avg is None: self.avg,self.n,self.outdated = _wide([o.detach().clone() for o in ts], ts),0,False
         name,model = type(self).__name__,unwrapped(self.learn.model)
-        if self.n==0: self.of = model
-        if self.of not in (None, model) or [a.shape for a in self.avg]!=[o.shape for o in ts]: raise ValueError(
-            f"The average of `{name}` is that of another model, with other weights: give a new `{name}`")
+        if self.n==0: self.of,self.params = model,[*model.parameters()]
+        if self.of not in (None, model) or self._replaced() or [a.shape for a in self.avg]!=[o.shape for o in ts]:
+            raise ValueError(
+                f"The average of `{name}` is that of another model, with other weights: give a new `{name}`")
         self.avg = _wide(self.avg, ts)
         self.fitting,self.depth,self.steps = True,0,self.learn.opt_step
     def cleanup_fit(self):
         if self.learn.mode=='fit': self.fitting = False
+    def _replaced(self):
+        "Whether layers of the model are others than when the average began; parts of processes are always others"
+        now = [*self.of.parameters()] if self.params else []
+        return any(a is not b and not hasattr(a, 'full_tensor') for a,b in zip(self.params or (), now))
     def after_load(self): self.outdated = True
 
     def snapshot(self): # the average changes within training batches only: no copy is needed

@@ -113,7 +113,11 @@ class GradientAccumulation(Callback):
 
     def before_backward(self):
         learn = self.learn
-        self.bs,self.n = learn.route.whole(n_samples(learn), n_items(learn, self.count))
+        n,items = n_samples(learn),n_items(learn, self.count)
+        if n is None and (n := items) is None: raise ValueError(f"`{self.name}` finds no tensor in the batch, and "
+            f"cannot know how many samples there are: write `{type(self).__name__}({self.n_acc}, count=f)`, where "
+            "`f(learn)` returns their number")
+        self.bs,self.n = learn.route.whole(n, items)
         if not self.samples: # count in samples: a loss times a million elements would overflow in half precision
             self.unit = self.n/self.bs if isinstance(self.n, (int,float)) and self.n and self.bs else 1.
         if self.unit!=1: self.n = self.n/self.unit
@@ -131,7 +135,7 @@ class GradientAccumulation(Callback):
         self.first = None
         mean = sum(loss*n for n,loss,_ in first)/sum(n for n,*_ in first)
         compare_loss(learn, mean, [o for *_,o in first], 'GradientAccumulation',
-            "`GradientAccumulation` does not give the step of the big batch")
+            "`GradientAccumulation` does not give the step of the big batch", [(o, loss) for _,loss,o in first])
 
     def _check_size(self):
         "Warn of an `n_acc` that even the first batches exceed: it may be meant as a number of batches"

@@ -74,6 +74,7 @@ class _Whole:
     loss:torch.Tensor
     loss_grad:torch.Tensor
     grad_scale:object # The gradients of the pieces, times this, are those of the batch
+    first:tuple # Predictions and targets of the first piece, and its loss
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #CutBatch
 class _CutBatch:
@@ -102,10 +103,11 @@ class _CutBatch:
 
     def run(self, n) -> _Whole:
         "Forward and backward in pieces of at most `n` samples"
-        learn,outs,vals,total,pieces = self.learn,[],[],0.,self._cut(n)
+        learn,outs,vals,total,pieces,first = self.learn,[],[],0.,self._cut(n),None
         for part in pieces:
             yb = self._predict(part)
             outs.append((map_tensors(torch.Tensor.detach, learn.pred), learn.yb, learn.recognized_loss is None))
+            first = first or ((outs[0][0], *learn.yb), map_tensors(torch.Tensor.detach, learn.loss))
             w = self._weight(part)
             if not isinstance(w, torch.Tensor) and not w: continue # the average of nothing is NaN, as is its gradient
             self._backward(w)
@@ -113,7 +115,7 @@ class _CutBatch:
             total = 1. if self.summed else total+w
         loss,loss_grad = self._averages(vals, total)
         pred,yb = self._joined(outs, [o.size for o in pieces], learn.yb is yb)
-        return _Whole(pred, yb, loss, loss_grad, 1/((total+(total==0))*self.scale))
+        return _Whole(pred, yb, loss, loss_grad, 1/((total+(total==0))*self.scale), first)
 
     def _cut(self, n):
         "As few pieces of at most `n` samples as possible, of sizes as equal as can be"
@@ -226,7 +228,8 @@ class MicroBatch(Callback):
         "Warn of a loss that compares samples, or averages over something else: pieces do not add up to the batch"
         self.compared = True
         if average_unknown(self.learn): compare_loss(self.learn, res.loss, [(res.pred, *res.yb)], 'MicroBatch',
-            "`MicroBatch` does not give the step of the whole batch", whole_is='for a whole batch', part='its pieces')
+            "`MicroBatch` does not give the step of the whole batch", [res.first], whole_is='for a whole batch',
+            part='its pieces')
 
     def _as_fits(self, batch, grads):
         "Run `batch` in smaller and smaller pieces until they fit"

@@ -53,6 +53,7 @@ class ModelResetter(Callback):
     """Call `model.reset()` before training, before validation, and at the end.
     Validation leaves modules with the state that it found, and a fit that was stopped resumes with its state"""
     _stateattrs = ('memory',)
+    resets_model = True # so that no warning asks for it
     def before_fit(self):
         if not hasattr(self.learn.model, 'reset'): raise TypeError(f"`{self.name}` calls `model.reset()`, "
             f"which `{type(self.learn.model).__name__}` does not have: write it, or leave out the callback")
