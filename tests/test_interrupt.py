@@ -169,15 +169,13 @@ def test_a_second_one_in_a_fit_inside_a_batch_acts_at_once():
     assert first.survived and not second.survived
 
 # Whose handler
-def test_the_handler_is_set_for_the_fit_alone():
+@pytest.mark.parametrize('run', [lambda learn: learn.fit(1), Learner.validate], ids=['fit','validate'])
+def test_the_handler_is_set_for_the_run_alone(run):
     seen = []
     learn = synth_learner(cbs=Callback(before_fit=lambda self: seen.append(handler()),
         after_fit=lambda self: seen.append(handler())))
-    learn.fit(1)
+    run(learn)
     assert signal.default_int_handler not in seen and seen[0]==seen[1] and handler() is signal.default_int_handler
-    seen.clear()
-    learn.validate()
-    assert seen==[signal.default_int_handler]*2
 
 @pytest.mark.parametrize('cb',
     [Raise('before_fit', ZeroDivisionError), Raise('after_loss', ZeroDivisionError),

@@ -64,9 +64,10 @@ class CallbackList(L):
         if not is_number(cb.order): raise TypeError(
             f"`{type(cb).__name__}.order` is a number, lowest first, but got {cb.order!r}")
         self._give_name(cb)
+        self._set([*self, cb]) # first of all: what is in the list, `detach` can undo
         refer(cb, 'learn', self.owner)
         if self.owner.mode is not None: hold([cb], self.owner)
-        self._set([*self, cb])
+        if not isinstance(cb, FuncCallback): setattr(self.owner, cb.name, cb)
 
     def detach(self, cbs): # Callbacks in this list
         "Remove `cbs`, whatever is running"
@@ -81,6 +82,7 @@ class CallbackList(L):
         self.owner.refresh()
 
     def _give_name(self, cb):
+        "Give `cb` a name that no other has, or refuse it"
         func,owner,n = isinstance(cb, FuncCallback),self.owner,1
         name = first = cb.own_name or type(cb).name
         while any(o.name==name for o in self): n += 1; name = f'{first}_{n}'
@@ -90,7 +92,6 @@ class CallbackList(L):
             raise ValueError(f"`{type(cb).__name__}` would replace `learn.{name}`: "
                 "give the class another name, or set `name` in it")
         vars(cb)['name'] = name
-        if not func: setattr(owner, name, cb)
 
 # %% ../../nbs/core/04_callbacks.ipynb #place
 def place():
@@ -136,9 +137,9 @@ def add_all(
             if any(cb is o for o in cbs): continue
             remember_place(cb, here)
             for o in [o for o in cbs if replaces(cb, o)]: remove(o)
+            came.append(cb) # it may be cut while it is attached
             cbs.attach(cb)
             arrived(cb)
-            came.append(cb)
         for cb in sorted(came, key=lambda o: o.order): cb('after_create')
     except BaseException:
         cbs.detach(came)
@@ -163,6 +164,7 @@ def chosen(cbs, which):
 def without(cbs:CallbackList, which):
     "Detach the callbacks that `which` lists; the same instances come back, in their places"
     before,gone = list(cbs),chosen(cbs, which)
-    cbs.detach(gone)
-    try: yield
+    try:
+        cbs.detach(gone)
+        yield
     finally: bring_back(cbs, before, [o for o in gone if o not in cbs]) # others that are gone were meant to go

@@ -10,7 +10,7 @@ A `Dispatcher` notifies callbacks, in their `order`, of each event; every loop d
 __all__ = ['Dispatcher', 'scope']
 
 # %% ../../nbs/core/06_dispatch.ipynb #imports
-from contextlib import contextmanager
+from contextlib import contextmanager,nullcontext
 from functools import wraps
 from fastcore.foundation import L
 from .checks import instead_of,nearest
@@ -184,6 +184,15 @@ def loop_lines(loop):
         elif cbs or not ev.startswith(('after_cancel_','cleanup_')):
             yield f"{'  '*len(scopes) + ev:32}{', '.join(o.name for o in cbs)}".rstrip()
 
+# %% ../../nbs/core/06_dispatch.ipynb #Uncut
+class Uncut:
+    "Around changes that belong together"
+    def __enter__(self): return self
+    def __exit__(self, typ, e, tb): pass
+    def body(self):
+        "Around what comes between the changes and their undoing"
+        return nullcontext()
+
 # %% ../../nbs/core/06_dispatch.ipynb #Dispatcher
 class Dispatcher(Notifier):
     "Holds callbacks, notifies them of events, and runs scopes"
@@ -224,30 +233,35 @@ class Dispatcher(Notifier):
         for cb in L(cbs): self.remove_cb(cb)
         return self
 
+    def uncut(self):
+        "Around changes that belong together, for `with`: a Learner lets Ctrl-C wait for their end"
+        return Uncut()
+
     @contextmanager
     def added_cbs(self,
         cbs, # Callbacks, or classes of them
     ):
         "Attach `cbs` for a while; callbacks that they replace come back afterwards"
-        cbs,before = L(cbs).map(self.cbs.instance),list(self.cbs)
-        cbs,replaced = [o for o in cbs if not any(o is p for p in before)],[]
-        try:
-            self.attendance.attach(cbs, lambda cb: self.cbs.detach([cb]))
-            replaced = [o for o in before if o not in self.cbs]
-            yield self
-        finally:
-            self.cbs.detach(cbs)
-            bring_back(self.cbs, before, replaced)
-            for o in replaced:
-                for cb in cbs:
-                    if cb.replaces(o): o.comes_back(cb)
+        with self.uncut() as held:
+            cbs,before = L(cbs).map(self.cbs.instance),list(self.cbs)
+            cbs,replaced = [o for o in cbs if not any(o is p for p in before)],[]
+            try:
+                self.attendance.attach(cbs, lambda cb: self.cbs.detach([cb]))
+                replaced = [o for o in before if o not in self.cbs]
+                with held.body(): yield self
+            finally:
+                self.cbs.detach(cbs)
+                bring_back(self.cbs, before, replaced)
+                for o in replaced:
+                    for cb in cbs:
+                        if cb.replaces(o): o.comes_back(cb)
 
     @contextmanager
     def removed_cbs(self,
         cbs, # Callbacks, or classes of them
     ):
         "Detach `cbs` for a while; the same instances come back, in their places"
-        with without(self.cbs, cbs): yield self # which nothing else may hold meanwhile
+        with self.uncut() as held, without(self.cbs, cbs), held.body(): yield self # nothing else may hold them
 
     def show_training_loop(self):
         "Print the loop, its events, and the callbacks that listen to each"
@@ -319,6 +333,14 @@ def ends_scope(loop, e):
 _handing = Notifier.__call__,Watched.__call__,fire_before,fire_after,fire_rest,call_selected
 hands_over = {f.__code__ for f in _handing}
 
+may_be_cut = set() # code of functions
+def interruptible(f):
+    "Decorator of a function that calls model, loss or loader: in an inference, Ctrl-C may interrupt what it calls"
+    may_be_cut.add(f.__code__)
+    return f
+
+scoped = set() # code of functions that `scope` decorates, pieces of the user's among them
+
 def outgoing(loop, e):
     "The exception that leaves the innermost scope because of `e`: a cancel of a scope around it, or an error"
     loop.ends_early(e)
@@ -339,6 +361,7 @@ def fire_cleanup(loop, ev, e=None):
 def scope(f): # A method whose name is `_` and that of the scope, such as `_batch`
     """Decorator: run the method `_x` between its events. First comes `before_x`; the exception that cancels `x`
     leads to `after_cancel_x`; then come `after_x` and, in any case, `cleanup_x`"""
+    scoped.add(f.__code__)
     nm = f.__name__.strip('_')
     before,after,cleanup,cancel = f'before_{nm}',f'after_{nm}',f'cleanup_{nm}',cancels[nm]
     @wraps(f)

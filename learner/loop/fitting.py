@@ -25,7 +25,7 @@ from ..model.optimizer import clear_state,drop_grads,make_opt,params_of,requires
 from .loop import has_grads,loss_and_grads,own_pieces
 from .inference import InferenceMixin,check_parts,release_frames
 from .position import Bounds,Counters
-from .interrupt import HeldInterrupt,load_optimizers
+from .interrupt import HeldInInference,HeldInterrupt,load_optimizers
 from .way_back import Stopped,given_hypers,overrides_of
 from .route import StopForNow,running
 
@@ -220,6 +220,8 @@ def run_fit(learn,
 # %% ../../nbs/loop/07_fitting.ipynb #StopMixin
 class StopMixin(OptimizerMixin):
     "Stops a fit, says where it is, and restores what a fit changes"
+    def uncut(self): return HeldInInference(self)
+
     def stop_soon(self,
         reason='', # Kept in `stop_reason`
     ):

@@ -52,16 +52,18 @@ class RestoreMixin(Loop):
     @contextmanager
     def keep_modes(self):
         "Restore what a run changes in itself: mode, training, modes of modules, run flags of callbacks"
-        mode,training = self.mode,self.training
-        modes = [(o, o.training) for m in (self.model, self.loss_func) if isinstance(m, nn.Module) for o in m.modules()]
+        mode,training,roots = self.mode,self.training,(self.model, self.loss_func)
+        modes = [(o, o.training) for m in roots if isinstance(m, nn.Module) for o in m.modules()]
         runs = [(cb, vars(cb).get('run')) for cb in self.cbs]
-        try: yield
-        finally:
-            for o,v in modes: o.training = v
-            was_fit = self.mode=='fit'
-            self.mode = mode
-            self.training = training
-            if mode is None: self._restore_runs(runs, was_fit)
+        with self.uncut() as held:
+            try:
+                with held.body(): yield
+            finally:
+                for o,v in modes: o.training = v
+                was_fit = self.mode=='fit'
+                self.mode = mode
+                self.training = training
+                if mode is None: self._restore_runs(runs, was_fit)
 
     def _restore_runs(self, runs, was_fit):
         "`cb.run = False` holds until the end of a fit. What is set in an inference is undone"
@@ -85,9 +87,11 @@ class RestoreMixin(Loop):
         "Leave everything as it is, whatever inference does"
         counts = [(cb, cb.counts) for cb in self.cbs if isinstance(cb, FuncCallback)]
         in_run = self.mode is not None
-        with unmoved(self, *loaders), self.keep_attrs((*of_run, 'results') if in_run else of_run):
+        attrs = (*of_run, 'results') if in_run else of_run
+        with self.uncut() as held, unmoved(self, *loaders), self.keep_attrs(attrs):
             if not in_run: self.n_train_iter = self.n_step = None # bounds of a fit
-            try: yield
+            try:
+                with held.body(): yield
             except BaseException as e:
                 if not in_run: release_frames(e)
                 if isinstance(e, KeyboardInterrupt) and not in_run and not e.args:
@@ -153,7 +157,8 @@ class InferenceMixin(RestoreMixin):
         check_parts(self.dls, self.model, self.loss_func, self.cbs) # which may have been assigned
         dls = _loaders_of(self, ds_idx, dl)
         averages = [] if any(isinstance(o, Recorder) for o in self.cbs) else [Recorder]
-        with self.unchanged(*dls.values()), self.added_cbs([*L(cbs), *averages]), self.keep_modes():
+        added = [*L(cbs), *averages]
+        with self.uncut(), self.unchanged(*dls.values()), self.added_cbs(added), self.keep_modes():
             self.infer('validate', dls)
             return self.results
 

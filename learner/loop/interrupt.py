@@ -8,19 +8,21 @@ Ctrl-C, or a notebook's stop button, sends a signal, and Python would raise `Key
 __all__ = []
 
 # %% ../../nbs/loop/04_interrupt.ipynb #imports
-import gc,os,signal,sys,threading
-from contextlib import contextmanager
+import _signal,gc,os,signal,sys,threading
+from contextlib import contextmanager,nullcontext
 from functools import cache
 import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from ..core.tracebacks import in_library
-from ..core.dispatch import hands_over
+from ..core.dispatch import Uncut,hands_over,may_be_cut,scoped
 
 # %% ../../nbs/loop/04_interrupt.ipynb #workers
+def in_main_thread(): return threading.current_thread() is threading.main_thread()
+
 def replaceable_handler():
     "The handler of Ctrl-C, if it is a Python function and this is the main thread"
-    old = signal.getsignal(signal.SIGINT)
-    return old if threading.current_thread() is threading.main_thread() and callable(old) else None
+    old = _signal.getsignal(signal.SIGINT) # without the enumerations of `signal`, which take ten times as long
+    return old if in_main_thread() and callable(old) else None
 
 @contextmanager
 def uninterrupted(
@@ -60,25 +62,37 @@ def awaits_workers(frame):
         frame = frame.f_back
     return False
 
+def called_by(frame, codes, own=()):
+    """Whether `frame` is outside of this library, which has called it from one of the functions with these `codes`,
+    or has called one of its `own` there"""
+    f,called = frame,None
+    while f is not None and not in_library(f): f,called = f.f_back,f
+    return f is not None and called is not None and (f.f_code in codes or called.f_code in own)
+
 def in_callback(frame):
     "Whether a callback of the user runs at `frame`, and nothing of this library that it has called"
-    f = frame
-    while f is not None and not in_library(f): f = f.f_back
-    return f is not None and f is not frame and f.f_code in hands_over
+    return called_by(frame, hands_over)
 
 # %% ../../nbs/loop/04_interrupt.ipynb #HeldInterrupt
+_active = [] # those of the main thread, outermost first
+
 class HeldInterrupt:
     "While active, Ctrl-C waits for the next pause of `owner` if something could be half done. A second one never waits"
+    at_end = "Stopped when everything was done."
+    lifted = False # what runs belongs to the user: nothing waits
     def __init__(self, owner): self.owner,self.pending,self.old_handler = owner,False,None
 
     def __enter__(self):
         old = replaceable_handler()
         if old is None: return self
         around = getattr(old, '__self__', None)
-        if isinstance(around, HeldInterrupt) and around.owner is self.owner: return around
+        if isinstance(around, HeldInterrupt) and around.decides_for(self): return around
         self.old_handler,self.pid,self.pending = old,os.getpid(),False
-        signal.signal(signal.SIGINT, self.handle)
+        _signal.signal(signal.SIGINT, self.handle)
+        _active.append(self)
         return self
+
+    def decides_for(self, inner): return inner.owner is self.owner
 
     def must_wait(self, frame):
         "Whether stopping at `frame` could leave something half done"
@@ -95,6 +109,10 @@ class HeldInterrupt:
         if not self.must_wait(frame): # but it may have to wait for the fit around this one
             return (self.old_handler if self.outer is None else self.outer.handle)(signum, frame)
         self.pending = True
+        self.ask()
+
+    def ask(self):
+        "Let the next pause stop the run"
         self.owner.at_pause(self.stop_if_pending, stops=True)
 
     @property
@@ -118,11 +136,63 @@ class HeldInterrupt:
 
     def __exit__(self, typ, e, tb):
         if self.old_handler is None: return
-        if signal.getsignal(signal.SIGINT)==self.handle: signal.signal(signal.SIGINT, self.old_handler)
+        _active.remove(self)
+        if _signal.getsignal(signal.SIGINT)==self.handle: _signal.signal(signal.SIGINT, self.old_handler)
+        self.end(e)
+
+    def end(self, e): # The exception that ends what has run, or None
+        "Act now if no pause has come"
         if not self.pending: return
         self.pending = False
         if e is not None and not isinstance(e, Exception): return # it ends by another Ctrl-C, or the process ends
         try: self.old_handler(signal.SIGINT, sys._getframe())
         except BaseException as stop:
-            if e is None and not stop.args: stop.args = "Stopped when everything was done.",
+            if e is None and not stop.args: stop.args = self.at_end,
             raise stop from e # a worker may have died of the same Ctrl-C
+
+# %% ../../nbs/loop/04_interrupt.ipynb #HeldInInference
+class HeldInInference(HeldInterrupt, Uncut):
+    """The same around an inference, or other changes that belong together: what model, loss, loader and callbacks do
+    is interrupted at once"""
+    at_end = "Stopped. Everything is as it was before."
+    def decides_for(self, inner): return inner.owner is self.owner and isinstance(inner, HeldInInference)
+
+    def __enter__(self):
+        around = _active[-1] if _active and in_main_thread() else None
+        self.active = around if around is not None and around.decides_for(self) else super().__enter__()
+        self.was_lifted = self.active is self or self.active.lifted
+        self.active.lifted = False
+        return self
+
+    def body(self): return _Body(self.active) if self.was_lifted else nullcontext()
+
+    def must_wait(self, frame):
+        if self.lifted or awaits_workers(frame): return False
+        return not self.owner.scopes or not called_by(frame, hands_over | may_be_cut, scoped)
+
+    def handle(self, signum, frame):
+        if self.lifted: self.old_handler(signum, frame) # in a process that was forked in the body too
+        else: super().handle(signum, frame)
+
+    def ask(self):
+        route = self.owner.route
+        if route.peers is None: route.request_anywhere(self.stop_if_pending) # else the others would wait for this one
+
+    def __exit__(self, typ, e, tb):
+        if self.active is self: return super().__exit__(typ, e, tb)
+        self.active.lifted = self.was_lifted
+        if self.was_lifted: self.active.end(e)
+
+    def end(self, e):
+        if self.pending: self.owner.route.withdraw(self.stop_if_pending)
+        super().end(e)
+
+class _Body:
+    "The body of a `with`, where nothing waits"
+    def __init__(self, held): self.held = held
+    def __enter__(self):
+        try:
+            self.held.lifted = True
+            self.held.end(None)
+        except BaseException: self.held.lifted = False; raise
+    def __exit__(self, typ, e, tb): self.held.lifted = False

@@ -86,10 +86,12 @@ class ShowMixin(CopyMixin):
         "Draw no bars for a while; the table is printed"
         cbs = [o for o in self.cbs if isinstance(o, ProgressCallback)]
         old = [o.bars for o in cbs]
-        for o in cbs: o.bars = False
-        try: yield self
-        finally:
-            for o,v in zip(cbs, old): o.bars = v
+        with self.uncut() as held:
+            try:
+                for o in cbs: o.bars = False
+                with held.body(): yield self
+            finally:
+                for o,v in zip(cbs, old): o.bars = v
 
     def no_logging(self):
         "Show nothing for a while"

@@ -51,6 +51,7 @@ class Learner:
     def remove_cbs(self, cbs):
         'Detach `cbs`\n\n- `cbs`: Callbacks, or classes of them'
         ...
+    def uncut(self): ...
     @contextmanager
     def added_cbs(self, cbs):
         'Attach `cbs` for a while; callbacks that they replace come back afterwards\n\n- `cbs`: Callbacks, or classes of them'

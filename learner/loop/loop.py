@@ -15,7 +15,7 @@ from math import inf
 import torch
 from ..core.events import CancelBatchException
 from ..core.callback import refer,weak
-from ..core.dispatch import Dispatcher,scope
+from ..core.dispatch import Dispatcher,interruptible,scope
 from ..core.tracebacks import warn
 from ..data.loaders import length,single,to_device,twin
 from ..model.optimizer import drop_grads,in_use,params_of,switching,training_mode
@@ -44,6 +44,7 @@ class Route:
         if self.learn.mode in ('fit','lr_find'): yield 'train'
         yield 'validate'
 
+    @interruptible
     def batches(self):
         "Index and batch, for each batch of the running phase"
         learn,it,i = self.learn,iter(self.learn.dl),0
@@ -237,6 +238,7 @@ class Phases(LoopState):
             if self._to_remove: self.attendance.remove_waiting() # the model's attributes have been put back now
         self.dl_name = None # the phases of the epoch are over
 
+    @interruptible
     def one_batch(self,
         i:int, # Index of the batch
         b, # The batch
@@ -260,6 +262,7 @@ def named(xb):
     raise TypeError(f"`xb` is a tuple of inputs, or a mapping, but is a {type(xb).__name__} now: "
         "a callback that changes the only input writes `self.learn.x = …`")
 
+@interruptible
 def call_model(learn):
     "What the model returns for the inputs of the running batch"
     xb = learn.xb
@@ -272,6 +275,7 @@ def own_loss(learn, pred):
     if loss is not None or learn.mode=='predict': return loss
     raise ValueError(no_loss(learn, pred))
 
+@interruptible
 def loss_and_pred(learn, out):
     "Loss of the running batch, and the predictions in `out`, what the model returned"
     f = learn.loss_func
@@ -343,6 +347,7 @@ class Loop(Phases):
     def _validate(self):
         with torch.no_grad(), keep_model_and_loss(self) if self._mode=='fit' else nullcontext(): self.all_batches()
 
+    @interruptible
     def all_batches(self):
         "Run each batch of the phase"
         for i,b in self.route.batches():
@@ -359,6 +364,7 @@ class Loop(Phases):
         else: self.forward_with(self._forward)
         self._do_grad_opt()
 
+    @interruptible
     def _forward(self):
         usual = isinstance(self.xb, positional)
         self.pred = self.model(*self.xb) if usual else call_model(self)

@@ -15,6 +15,7 @@ from itertools import count,takewhile
 from typing import Any
 from ..core.copies import copied,digest
 from ..core.events import CancelException,CancelFitException
+from ..core.dispatch import interruptible
 from ..data.draws import Draws
 from ..restore.places import by_name
 from .loop import END,check_drawn,own_pieces
@@ -97,6 +98,7 @@ class Request:
     f:Any       # Called without arguments
     stops:bool  # `f` only ends the fit, by an exception: it comes last, and may end a validation
     in_parts:bool=False # It can do without the values of tensors that several processes have in parts
+    anywhere:bool=False # It may end an inference too that is no part of a fit
 
 class Pauses(Whereabouts):
     "What was asked for at the next pause of a run"
@@ -117,6 +119,9 @@ class Pauses(Whereabouts):
         waiting = self.peers.stops if stops and self.peers is not None else self.requests # until all processes know
         waiting.append(Request(f, stops, in_parts))
 
+    def request_anywhere(self, f): self.requests.append(Request(f, stops=True, anywhere=True))
+    def withdraw(self, f): self.requests = [o for o in self.requests if o.f!=f]
+
     def pause(self, before, batch=0, announced=False):
         "Nothing is half done: note the position, do what was asked for. `before` is what comes next, as in `Position`"
         learn,within = self.learn,before=='batch' # a phase
@@ -131,7 +136,8 @@ class Pauses(Whereabouts):
     def due_requests(self, resumable):
         "What can be done now, stops last; where the fit is not `resumable`, only stops, and only some of them"
         if 'batch' in self.learn.scopes: return []
-        return sorted((o for o in self.requests if resumable or (o.stops and self.can_stop)), key=lambda o: o.stops)
+        due = [o for o in self.requests if resumable or o.anywhere or (o.stops and self.can_stop)]
+        return sorted(due, key=lambda o: o.stops)
 
     @property
     def can_stop(self):
@@ -237,6 +243,7 @@ class ResumableRoute(Pauses):
             self.pause(before='validate')
         yield 'validate'
 
+    @interruptible
     def batches(self):
         learn = self.learn
         stop,n_step = learn.stop_at,learn.n_step if learn.training else None

@@ -67,7 +67,7 @@ def predict(self:Learner,
     except TypeError as e: raise TypeError(
         f"`item` is one input as in a dataset, of tensors, arrays, numbers or strings, but got {item!r:.200}") from e
     _check_one(self, b)
-    with splitting(self, _all_input):
+    with self.uncut(), splitting(self, _all_input):
         try: preds,_,dec = self.get_preds(dl=[b], with_decoded=True)
         except TypeError as e:
             how = "leave out the target of a sample, as in `predict(x)`, or `predict((x1, x2))` for two inputs"
@@ -140,7 +140,7 @@ def tta(self:Learner,
         raise ValueError(f"`beta` is a weight in [0,1], or None, but got {beta!r}")
     dl = self.loader(ds_idx, dl)
     cbs = [] if aug is None else [_Augment(aug)]
-    with self.unchanged(dl):
+    with self.uncut(), self.unchanged(dl):
         dl,*_ = in_order(dl) # a random sampler is asked once, for all passes
         changed,targs = _augmented(self, dl, n, cbs, use_max)
         cb = gather(self, dl)

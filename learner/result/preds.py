@@ -307,7 +307,8 @@ def know_loss(learn):
     if learn.loss_func is not None: return learn.loss_func
     dl,found = learn.dls.train,learn.recognized_losses.get(False)
     if found is None and not isinstance(dl, Iterator) and length(dl)!=0:
-        with learn.unchanged(dl), learn.keep_modes(): learn.infer('predict', {'valid': [learn.dls.one_batch()]})
+        with learn.uncut(), learn.unchanged(dl), learn.keep_modes():
+            learn.infer('predict', {'valid': [learn.dls.one_batch()]})
         found = learn.recognized_losses.get(False)
     return found[0] if found else learn.known_loss
 
@@ -318,7 +319,7 @@ def gather(learn, dl, inner=False, reorder=True, cbs=None, act=None, with_decode
     loss_func = know_loss(learn)
     act = activation_of(loss_func) if act is None else act
     cb = GatherPredsCallback(n=n, to=to, act=act, dec=decodes_of(loss_func) if with_decoded else None, **kwargs)
-    with splitting(learn, split), learn.added_cbs([cb, *L(cbs)]), learn.keep_modes():
+    with learn.uncut(), splitting(learn, split), learn.added_cbs([cb, *L(cbs)]), learn.keep_modes():
         learn.infer('predict', {'valid': dl}, inner)
     if not cb.complete: raise RuntimeError(f"There are no predictions: they were cancelled by {cb.coverage.cut}")
     return cb
@@ -344,7 +345,7 @@ def get_preds(self:Learner,
 ) -> tuple: # (inputs,) predictions, targets (, decisions) (, losses), on the CPU; None for what is missing
     "Predictions and targets of all samples. Can be called anywhere, also inside a fit, and changes nothing"
     dl = self.loader(ds_idx, dl)
-    with self.unchanged(dl):
+    with self.uncut(), self.unchanged(dl):
         cb = gather(self, dl, inner, reorder, cbs, act, with_decoded, with_input=with_input, with_loss=with_loss,
             save_preds=save_preds, save_targs=save_targs, with_preds=with_preds, with_targs=with_targs,
             concat_dim=concat_dim)
