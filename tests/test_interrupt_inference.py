@@ -100,7 +100,7 @@ def different(a, b):
     return {k:different(a[k], b[k]) for k in a if a[k]!=b.get(k)} | {k:b[k] for k in b if k not in a}
 
 def check(call, ats, sends):
-    "Press at each of the lines `ats`. What the next call gives is seen after each of many, or after a few"
+    "Press at each of the lines `ats`. What the next calls give is seen at every tenth"
     learn = made()
     calls[call](learn, Shared())
     before,expected,fit = state(learn),results(learn),fitted(learn)
@@ -110,8 +110,8 @@ def check(call, ats, sends):
         e = press.around(lambda: calls[call](learn, cb))
         after = state(learn)
         assert after==before, (at, press.seen[-1], different(before, after))
-        assert cb.begun==cb.ended and (e is not None or len(press.seen)<at), (at, press.seen[-1])
-        if len(ats)>100: assert results(learn)==expected, (at, press.seen[-1])
+        assert cb.begun<=cb.ended and (e is not None or len(press.seen)<at), (at, press.seen[-1])
+        if at%10==0: assert results(learn)==expected, (at, press.seen[-1])
     assert results(learn)==expected and fitted(learn)==fit
 
 def some(ats, n, request): return ats if 'slow' in flags_of(request.config) else sorted(random.sample(ats, n))
@@ -171,6 +171,13 @@ def test_a_fit_in_a_with_stops_where_it_can_be_resumed():
     with pytest.raises(KeyboardInterrupt, match='Stopped in epoch 0, after batch 1 of 2'):
         with_removed(learn, lambda: learn.fit(2, cbs=on('after_pred')(stop)))
     assert survived and learn.at.counters.train_iter==1 and state(learn)['requests']==[]
+
+def test_after_two_withs_that_do_not_end_in_order_nothing_waits():
+    first,second = made(),made()
+    one,two = first.added_cbs([Shared()]),second.added_cbs([Shared()])
+    one.__enter__(); two.__enter__(); one.__exit__(None, None, None); two.__exit__(None, None, None)
+    with pytest.raises(KeyboardInterrupt): ctrl_c()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What takes long
 class Pressing:

@@ -179,7 +179,9 @@ class HeldInInference(HeldInterrupt, Uncut):
         if route.peers is None: route.request_anywhere(self.stop_if_pending) # else the others would wait for this one
 
     def __exit__(self, typ, e, tb):
-        if self.active is self: return super().__exit__(typ, e, tb)
+        if self.active is self:
+            try: return super().__exit__(typ, e, tb)
+            finally: self.lifted = True # one that has begun later, and ends later, may put its handler back
         self.active.lifted = self.was_lifted
         if self.was_lifted: self.active.end(e)
 
