@@ -374,7 +374,8 @@ class TrainEvalCallback(Callback):
     order,run_valid,only_one = -10,False,True
     fixed = () # modules of the loss that stay in evaluation mode
     def _mode(self, training):
-        for o in (self.learn.model, self.learn.loss_func):
+        learn = self.learn
+        for o in (learn.model, learn.loss_func):
             if hasattr(o, 'train') and callable(o.train): o.train(training)
         for o in self.fixed: o.eval()
 

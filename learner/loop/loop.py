@@ -71,13 +71,15 @@ class Route:
         "Around any inference; `resumable` if training could be resumed where it is"
         return nullcontext()
 
+def warn_of_length(learn, n):
+    known = learn.training and learn.mode=='fit' and learn.stop_at is None and learn.n_iter is not None
+    if known and learn.epoch==learn.start_epoch: warn(f"`dls.train` gave {n} batches, but its length is {learn.n_iter}: "
+        "schedules, `pct_train` and the bar follow the latter. Let `__len__` return the number of batches")
+
 def check_drawn(learn, n):
     "Refuse a loader that gave no batch, and warn of one that gave others than its length says"
-    counts = learn.training and learn.mode=='fit' and learn.stop_at is None
-    if n and counts and learn.n_iter not in (None, n) and learn.epoch==learn.start_epoch:
-        warn(f"`dls.train` gave {n} batches, but its length is {learn.n_iter}: schedules, `pct_train` and the bar "
-            "follow the latter. Let `__len__` return the number of batches")
-    if n or learn.stop_at==0: return
+    if n and n==learn.n_iter: return
+    if n or learn.stop_at==0: return warn_of_length(learn, n)
     why = ''
     if hasattr(learn.dl, '__next__'):
         why = ". It is an iterator, which can be iterated once: give a list, or something that starts anew"
