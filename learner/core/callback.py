@@ -376,7 +376,7 @@ class TrainEvalCallback(Callback):
     def _mode(self, training):
         learn = self.learn
         for o in (learn.model, learn.loss_func):
-            if hasattr(o, 'train') and callable(o.train): o.train(training)
+            if callable(getattr(o, 'train', None)): o.train(training)
         for o in self.fixed: o.eval()
 
     def before_fit(self):

@@ -73,8 +73,8 @@ class Route:
 
 def warn_of_length(learn, n):
     known = learn.training and learn.mode=='fit' and learn.stop_at is None and learn.n_iter is not None
-    if known and learn.epoch==learn.start_epoch: warn(f"`dls.train` gave {n} batches, but its length is {learn.n_iter}: "
-        "schedules, `pct_train` and the bar follow the latter. Let `__len__` return the number of batches")
+    if known and learn.epoch==learn.start_epoch: warn(f"`dls.train` gave {n} batches, but its length is "
+        f"{learn.n_iter}: schedules, `pct_train` and the bar follow the latter. Let `__len__` return what it gives")
 
 def check_drawn(learn, n):
     "Refuse a loader that gave no batch, and warn of one that gave others than its length says"
