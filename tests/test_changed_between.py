@@ -1,6 +1,8 @@
 "What was changed between a stop and its resume, and would silently make another epoch of the one that was begun"
-import warnings
+import copy,warnings
+from functools import partial
 import pytest,torch
+from torch.nn import functional as F
 from learner.all import *
 from learner.inspect.testing import synth_dls,synth_learner
 
@@ -168,3 +170,88 @@ def test_fine_tune_that_is_stopped_resumes_with_what_was_frozen(how, tmp_path):
         learn.resume(cbs=cbs)
     else: learn.resume()
     assert weights(learn)==weights(whole) and learn.model.a.requires_grad
+
+# Other objects in the place of model and loss
+def stops_at(n): return on(event.after_batch(once=n, unit='iter'))(lambda learn: learn.stop_soon())
+
+class Scaled(torch.nn.Module):
+    def __init__(self, lin): super().__init__(); self.lin,self.gain = lin,1.
+    def forward(self, x): return self.gain*self.lin(x)
+
+class Edited(Scaled):
+    gain = 5.
+    def __init__(self, lin): torch.nn.Module.__init__(self); self.lin = lin
+
+def stopped_with(loss_func, model=None, **kwargs):
+    dls,model = synth_dls(4, 2),Scaled(torch.nn.Linear(1, 1)) if model is None else model
+    learn = Learner(dls, model, loss_func, lr=.01, **kwargs).remove_cb(ProgressCallback)
+    return learn.fit(2, cbs=stops_at(3))
+
+@pytest.mark.parametrize('copied', [lambda o: o, copy.deepcopy], ids=['itself','a copy'])
+def test_a_model_that_was_replaced_keeps_its_own_attributes(copied):
+    learn = copied(stopped_with(F.mse_loss))
+    learn.model.lin.scale = 2.
+    learn.model = Edited(learn.model.lin)
+    learn.resume()
+    assert learn.model.gain==5. and learn.model.lin.scale==2. and learn.train_iter==8
+
+def test_a_part_of_the_model_that_was_replaced_keeps_its_own_attributes_and_the_others_get_those_of_the_stop():
+    learn = stopped_with(F.mse_loss, torch.nn.Sequential(Scaled(torch.nn.Linear(1, 1)), Scaled(torch.nn.Identity())))
+    class Sets(Callback):
+        "What holds at the beginning; a resumed fit fires it again"
+        def before_fit(self):
+            for m in self.learn.model: m.gain = 3.
+    learn.model[0].gain = 2.
+    learn.model[1] = Edited(torch.nn.Identity())
+    seen = []
+    learn.resume(cbs=[Sets(), Callback(before_draw=lambda cb: seen.append([m.gain for m in cb.learn.model]))])
+    assert seen[0]==[2., 3.] # what was set for the new one is no value of the stopped run
+
+class OwnLoss:
+    "Has a value of its own"
+    def __init__(self): self.delta,self.beta = 2.,.5
+    def __call__(self, pred, y): return F.mse_loss(pred, y)
+class WithMethods(OwnLoss):
+    def __init__(self): pass
+    def delta(self): return 1.
+    def __call__(self, pred, y): return self.delta()*F.mse_loss(pred, y)
+class Slots:
+    __slots__ = 'reduction',
+    def __init__(self): self.reduction = 'sum'
+    def __call__(self, pred, y): return F.mse_loss(pred, y, reduction=self.reduction)
+
+def mse(pred, y): return F.mse_loss(pred, y)
+def closure(factor): return lambda pred,y: factor*F.mse_loss(pred, y)
+def held(f):
+    "What a loss says about itself"
+    if isinstance(f, partial): return f.keywords
+    return {k:getattr(f, k) for k in ('delta','beta','reduction') if hasattr(f, k)}
+
+losses = dict(module=torch.nn.MSELoss, smooth=torch.nn.SmoothL1Loss, own=OwnLoss, methods=WithMethods, slots=Slots,
+    function=lambda: mse, closure=lambda: closure(2.), partial=lambda: partial(F.smooth_l1_loss, beta=2.))
+
+@pytest.mark.parametrize('first', ['module','own','slots','partial','closure'])
+@pytest.mark.parametrize('then', losses)
+def test_a_loss_that_was_replaced_keeps_its_own_attributes(first, then, tmp_path):
+    learn = stopped_with(losses[first](), path=tmp_path)
+    learn.loss_func = losses[then]()
+    was = held(learn.loss_func)
+    learn.save_state('here')
+    learn.resume()
+    assert str(held(learn.loss_func))==str(was) and learn.train_iter==8
+
+class Counts(torch.nn.MSELoss):
+    def __init__(self): super().__init__(); self.n = 0
+    def forward(self, pred, y): self.n += 1; return super().forward(pred, y)
+
+@pytest.mark.parametrize('then', losses)
+def test_a_file_is_resumed_with_another_loss_and_names_what_that_has_no_place_for(then, tmp_path):
+    stopped_with(Counts(), path=tmp_path).save_state('here')
+    learn = Learner(synth_dls(4, 2), Scaled(torch.nn.Linear(1, 1)), losses[then](), lr=.01, path=tmp_path)
+    learn.remove_cb(ProgressCallback)
+    has_place = then in ('module','smooth','own','methods') # with attributes that may be added
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        learn.load_state('here').resume()
+    told = any('`loss_func.n`, and has no place for it' in str(o.message) for o in seen)
+    assert told!=has_place and learn.train_iter==8

@@ -103,6 +103,7 @@ def take_in(learn, every, known, data):
     learn.route.attributes.put(res['attributes'])
     vars(learn).update(res['own'])
     vars(learn.route).update(res['route'])
+    if stopped := learn.route.stopped: stopped.attributes_left.note_owners(learn.route.attributes) # those of here
     learn.state.clear()
     learn.state.update(res['state'])
     for o,attrs in zip(every, res['attrs']):

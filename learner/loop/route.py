@@ -17,6 +17,7 @@ from ..core.copies import copied,digest
 from ..core.events import CancelException,CancelFitException
 from ..core.dispatch import interruptible
 from ..data.draws import Draws
+from ..restore.attributes import AttributesLeft
 from ..restore.places import by_name
 from .loop import END,check_drawn,own_pieces
 from .position import Bounds,Position
@@ -186,7 +187,7 @@ def _as_left(route, stopped):
     "The `stopped` fit, with weights, attributes and loader as it has left them: to tell what is changed by hand later"
     left = snapshot_of_weights(route.learn) if stopped.weights and stopped.weights.changed() else None
     return replace(stopped, weights=stopped.weights if left else None, weights_left=left,
-        attributes_left=route.attributes.values(), train=route.learn.dls.train)
+        attributes_left=AttributesLeft(route.attributes), train=route.learn.dls.train)
 
 def _note_cut(route, cbs):
     "Note where the fit can be resumed that an exception ends, and put `learn.state` back to what it was there"

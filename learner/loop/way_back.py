@@ -22,7 +22,7 @@ from ..data.search import hooks_of,is_own
 from ..model.hypers import first_groups,get_hyper,values_for
 from ..model.optimizer import own_attrs,parts_of,switching,to_train
 from ..record.run_config import plain
-from ..restore.attributes import Attributes,updated
+from ..restore.attributes import Attributes,AttributesLeft
 from ..restore.contents import same_objects
 from ..restore.places import all_modules,by_name
 from ..restore.snapshot import Snapshot
@@ -38,7 +38,7 @@ class Stopped:
     in_memory:bool=False        # Stopped in this process, and not read from a file
     weights:Snapshot|None=None  # Weights at the position; None if they are the same ones when the fit has ended
     weights_left:Snapshot|None=None # Weights when the fit has ended, where a callback has put others in their place
-    attributes_left:dict|None=None  # Attributes of model and loss, as the fit has left them, or as a file had them
+    attributes_left:AttributesLeft|None=None # Of model and loss, as the fit has left them, or as a file had them
     attributes_outside:dict|None=None # Those before the file was read, which are there until the run arrives
     changed:set=field(default_factory=set) # Hyper-parameters that were set by hand since
     train:Any=None              # The training loader, as the fit has left it; None if it was read from a file
@@ -174,7 +174,7 @@ class WayBack(Route):
         learn,there = self.learn,self.attributes_for(stopped)
         if stopped.position.next=='batch': to_train(switching(learn.opt)) # it may have been switched by hand
         if stopped.attributes_outside:
-            attributes.put(updated(stopped.attributes_outside, stopped.attributes_left, attributes.values()))
+            attributes.put(stopped.attributes_left.updated(stopped.attributes_outside, attributes))
         stopped.put_weights()
         state,callbacks = copied((learn.state, stopped.position.callbacks))
         for k,cb in by_name(learn.cbs).items(): # filters know the events that are fired again on the way
@@ -197,7 +197,7 @@ class WayBack(Route):
     def attributes_for(self, stopped):
         "Attributes of model and loss where a fit was stopped, with what was set by hand since"
         at = stopped.position.attributes
-        return at and updated(at, stopped.attributes_left, self.attributes.values())
+        return at and stopped.attributes_left.updated(at, self.attributes)
 
     def arrive(self):
         "Restore the run, now that the loop is where it was stopped"

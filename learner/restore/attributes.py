@@ -20,6 +20,7 @@ from types import FunctionType
 import torch
 from torch import nn
 from ..core.copies import Cached,copied,digest,moved_results
+from ..data.search import slots_of
 from .tensors import is_array,most_values,put_values,shares_memory,size_of
 from .containers import assign,functions_in,globals_of,inside,is_iterator,is_searched,is_value,kinds_of
 from .containers import may_hold,read_globals,value_in_context
@@ -37,13 +38,31 @@ def _own(o):
     res = {k:_content(v) for k,v in _named(o).items()}
     return {k:v for k,v in res.items() if not _is_table(v)} if isinstance(o, (type,FunctionType)) else res
 
+def _may_get(o, k):
+    "Whether `o` can get an attribute `k` that it does not have yet; of methods and properties it cannot"
+    if isinstance(o, FunctionType): return k[0]=='.'
+    if isinstance(o, partial) or k.startswith('global '): return False
+    if isinstance(o, type): return not hasattr(o, k)
+    if not hasattr(o, '__dict__'): return k in slots_of(type(o))
+    on_class = getattr(type(o), k, None) # perhaps a default
+    return not (callable(on_class) or isinstance(on_class, property))
+
+def _fill(now, v):
+    "Let a container or tensor have the contents of `v`; False if they are not of one kind"
+    if is_array(now) and is_array(v): put_values(now, v); return True
+    if type(now) is not type(v) or not (kinds := kinds_of(type(now))): return False
+    kinds[0].write(now, kinds[0].read(v))
+    return True
+
 def _put(o, k, v):
-    "Let an attribute or variable have the value `v`, or what it refers to"
-    now = _named(o).get(k)
+    "Let an attribute or variable have the value `v`, or what it refers to; False if `o` has no place for it"
+    own = _named(o)
+    if k not in own and not _may_get(o, k): return False
+    now = own.get(k)
     if isinstance(now, ContextVar): now.set(v)
     elif not (isinstance(o, partial) or k.startswith('global ')) or k in globals_of(functions_in(o)): assign(o, k, v)
-    elif is_array(now): put_values(now, v)
-    else: (kind := kinds_of(type(now))[0]).write(now, kind.read(v))
+    else: return _fill(now, v)
+    return True
 
 def _is_table(v):
     if isinstance(v, dict): return not all(isinstance(o, (int,float)) for o in v.values())
@@ -104,16 +123,6 @@ def _lengths(o):
 
 def _is_large(v): return is_array(v) and size_of(v)>most_values
 
-# %% ../../nbs/restore/05_attributes.ipynb #updated
-def updated(at, was, now):
-    "The values `at` of attributes, with the new ones where `now` differs from `was`; all by owner and name"
-    res = {path:dict(own) for path,own in at.items()}
-    for path,own in now.items():
-        old = was.get(path, {})
-        for k,v in own.items():
-            if k not in old or _state_of(v)!=_state_of(old[k]): res.setdefault(path, {})[k] = v
-    return res
-
 # %% ../../nbs/restore/05_attributes.ipynb #Attributes
 class Attributes:
     "Attributes of modules and other objects, to tell later which have changed"
@@ -166,14 +175,45 @@ class Attributes:
 
     def put(self,
         values:dict, # As `changed` or `values` returned them
-    ) -> list: # Names of attributes whose owner is not there
-        there = owners(self.roots)
+    ) -> list: # Names of attributes that have no place here, because their owner is gone or is another object
+        there,lost = owners(self.roots),[]
         modules = [o for o in there.values() if isinstance(o, nn.Module)]
         weights = [t for m in modules for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
         for path,attrs in values.items():
-            if path not in there: continue
+            if path not in there: lost += [f'{path}.{k}' for k in attrs]; continue
             o,own = there[path],_own(there[path])
             for k,v in attrs.items():
                 if k=='requires_grad' and isinstance(o, nn.Parameter): o.requires_grad_(v)
-                elif not (_holds(own, k, v) or shares_memory(own.get(k), weights)): _put(o, k, v)
-        return [f'{path}.{k}' for path,attrs in values.items() if path not in there for k in attrs]
+                elif _holds(own, k, v) or shares_memory(own.get(k), weights): continue
+                elif not _put(o, k, v): lost.append(f'{path}.{k}')
+        return lost
+
+# %% ../../nbs/restore/05_attributes.ipynb #AttributesLeft
+class AttributesLeft:
+    "Values of attributes as a fit has left them, and the objects that had them, to tell later what was set by hand"
+    def __init__(self,
+        attributes:Attributes, # Of that fit
+    ):
+        self.values = attributes.values()
+        self.note_owners(attributes)
+
+    def note_owners(self, attributes): self.owners = owners(attributes.roots)
+
+    def __getstate__(self): # as in `Attributes`, other objects may be left out of a copy
+        return vars(self) | dict(owners={k:o for k,o in self.owners.items() if isinstance(o, (nn.Module,nn.Parameter))})
+
+    def _is_new(self, path, now):
+        if path not in self.values: return now is not None
+        return path in self.owners and self.owners[path] is not now
+
+    def updated(self,
+        at:dict, # Values at the stop, by owner and name
+        attributes:Attributes, # Of now
+    ) -> dict: # The same, with what was set by hand since
+        "Values that a fit which resumes should have"
+        there,res = owners(attributes.roots),{}
+        new = {path for path in at.keys()|there.keys() if self._is_new(path, there.get(path))}
+        for path,own in attributes.values().items():
+            old = {} if path in new else self.values[path]
+            res[path] = {k:v for k,v in own.items() if k not in old or _state_of(v)!=_state_of(old[k])}
+        return res | {path:own | res.get(path, {}) for path,own in at.items() if path not in new}

@@ -98,7 +98,7 @@ class Weights:
     def put_attributes(self, learn):
         "Put back attributes of objects. Called when there is an optimizer, because its functions may have some"
         if lost := learn.route.attributes.put(decode(self.attributes, learn.device)):
-            warn(f"The run had {listed(lost)}, and has no such object now: their values are lost")
+            warn(f"The run had {listed(lost)}, and has no place for it now: the values are lost")
 
     def _put_loss(self, k, m):
         weights = self.loss.get(k, {})

@@ -28,6 +28,7 @@ from ..core.tracebacks import warn
 from ..data.search import search
 from ..loop.learner import Learner
 from ..loop.way_back import Stopped,as_at
+from ..restore.attributes import AttributesLeft
 from ..restore.places import by_name,model_and_loss
 from ..model.files import check_plain,file_path,find_file,read_plain,torch_save,write_to
 from ..model.optimizer import params_of,parts_of
@@ -112,8 +113,8 @@ def read_state(
             raise ValueError(f"`{file}` was saved between fits, so that there is no run to resume")
         at = run.put(learn)
     if at is None: return None
-    left = learn.route.attributes.values()
-    return Stopped(replace(at, attributes=left), attributes_left=left, attributes_outside=outside)
+    left = AttributesLeft(learn.route.attributes)
+    return Stopped(replace(at, attributes=left.values), attributes_left=left, attributes_outside=outside)
 
 # %% ../../nbs/resume/04_state_file.ipynb #save_state
 @patch
