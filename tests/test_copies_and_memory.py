@@ -141,6 +141,23 @@ def test_a_learner_leaves_memory_with_its_last_name(how, no_collector):
     del learn
     assert [k for k,r in refs.items() if r() is not None]==[]
 
+def looked_into(learn):
+    "By what searches a learner, or makes a class of its own for it"
+    learn.show_loop()
+    learn.fit(1, cbs=[Checkpoint(), Rewind()])
+    learn.save_state('here')
+    learn.load_state('here').validate()
+
+def test_a_learner_and_its_classes_leave_memory_after_it_was_looked_into(tmp_path, capsys):
+    class Net(torch.nn.Linear): "A class whose cell is run again is another one"
+    class Counts(torch.nn.MSELoss): n = 0
+    learn = Learner(synth_dls(4, 2), Net(1, 1), Counts(), path=tmp_path).remove_cb(ProgressCallback)
+    refs = [weakref.ref(o) for o in (learn, learn.model, Net, Counts)]
+    looked_into(learn)
+    del learn,Net,Counts
+    gc.collect()
+    assert [o() for o in refs]==[None]*4
+
 def test_in_a_sweep_there_is_one_model_at_a_time(no_collector):
     alive = []
     for lr in (.1, .2, .3, .4):

@@ -18,7 +18,7 @@ from copy import copy
 from datetime import date,time,timedelta
 from decimal import Decimal
 from fractions import Fraction
-from functools import cache,partial
+from functools import cache,partial,wraps
 from inspect import getgeneratorlocals,getgeneratorstate
 from io import BytesIO,IOBase
 from itertools import count
@@ -133,6 +133,15 @@ def of_library(
 ) -> bool:
     "Whether `o` belongs to Python, to this library, or to a library that it builds on, such as torch"
     return (getattr(o, '__module__', None) or '').partition('.')[0] in _libraries
+
+def cached_weakly(
+    f, # A function of a class or a function `o`. What it returns may not refer to `o`
+):
+    "Decorator: remember what `f(o)` returns, but do not keep `o` alive. A class may refer to a whole learner"
+    known = cache(lambda r: f(r()))
+    @wraps(f)
+    def _f(o): return known(ref(o))
+    return _f
 
 @cache
 def names_in(code):

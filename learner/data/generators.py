@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor,nn
 from ..core.callback import Callback
+from ..core.copies import cached_weakly
 from ..core.dispatch import Dispatcher
 from .search import search
 
@@ -27,12 +28,12 @@ from .search import search
 def _generator_types(): # not a constant: numpy loads its own on access
     return torch.Generator,np.random.Generator,np.random.RandomState,np.random.BitGenerator,random.Random
 
-@cache
+@cached_weakly
 def is_generator(cls) -> bool:
     "Whether objects of type `cls` are generators of random numbers that can be put back"
     return issubclass(cls, _generator_types()) and not issubclass(cls, random.SystemRandom)
 
-@cache
+@cached_weakly
 def has_state(cls) -> bool:
     "Whether objects of type `cls` can be put back: generators, and what has `state_dict` and `load_state_dict`"
     if is_generator(cls): return True

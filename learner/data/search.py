@@ -19,7 +19,7 @@ import torch
 from torch import Tensor,nn
 from torch.optim import Optimizer
 from ..core.callback import Callback
-from ..core.copies import closure_of,module_internals,of_library,used_globals
+from ..core.copies import cached_weakly,closure_of,module_internals,of_library,used_globals
 from ..core.dispatch import Dispatcher
 
 # %% ../../nbs/data/01_search.ipynb #attributes
@@ -28,7 +28,7 @@ def stored(o, k, default=None):
     try: return object.__getattribute__(o, k)
     except AttributeError: return default
 
-@cache
+@cached_weakly
 def slots_of(cls) -> list:
     "Names of attributes that objects have outside of their `__dict__`; that of a private `__n` has its class before it"
     own = [vars(c) for c in cls.__mro__ if '__slots__' in vars(c)]
@@ -68,7 +68,7 @@ _closed = (*_values,ModuleType,random.Random,torch.Generator,Logger,Dispatcher,C
 _holders = list,tuple,deque,set,frozenset
 CallableIterator = type(iter(int, 1)) # of `iter(f, end)`
 
-@cache
+@cached_weakly
 def _is_open(cls):
     "Whether objects of type `cls` may hold others"
     if issubclass(cls, _closed): return False
@@ -111,23 +111,25 @@ _read_as = { # what reads the names of a thing and what it holds under them. The
     Optimizer: lambda o: _attributes(o, ('state','param_groups')),
     object: _attributes}
 
-@cache
+@cached_weakly
 def _readings(cls):
     "Functions that read what an object of type `cls` is made of: names, and as many objects"
     res = [partial(_entries, base) for base in _holders if issubclass(cls, base)]
     if issubclass(cls, dict): res.append(_items)
     kind = next(o for o in _read_as if issubclass(cls, o))
     if kind is not object or cls.__dictoffset__: res.append(_read_as[kind])
-    if kind in (nn.Module,Optimizer,object) and not of_library(cls): res.append(lambda o: (('__class__',),[cls]))
+    if kind in (nn.Module,Optimizer,object) and not of_library(cls): res.append(lambda o: (('__class__',),[type(o)]))
     return res + [_slots] if slots_of(cls) else res
 
 # %% ../../nbs/data/01_search.ipynb #search
+_wanted,_opened = 1,2
+
 class _ByType(dict):
-    "Whether objects of a type matter to a search, by type"
+    "How objects of a type matter to one search: they are `_wanted`, they are `_opened`, both, or 0"
     def __init__(self, wanted, shut): self.wanted,self.shut = wanted,shut
-    def opens(self, cls): return _is_open(cls) and not issubclass(cls, self.shut)
     def __missing__(self, cls):
-        res = self[cls] = self.wanted(cls) or self.opens(cls)
+        opened = _is_open(cls) and not issubclass(cls, self.shut)
+        res = self[cls] = _wanted*bool(self.wanted(cls)) | _opened*opened
         return res
 
     def among(self, objects):
@@ -145,8 +147,6 @@ class _ByType(dict):
             objects = [*chain.from_iterable(o.values() if type(o) is dict else o for g in groups for o in g)]
             if not objects: return res
 
-_by_type = cache(_ByType)
-
 class Search:
     "Objects that were found in other objects"
     def __init__(self,
@@ -159,14 +159,15 @@ class Search:
     ):
         self.found,self.searched = {},[] # by path, such as `0.sampler.generator`; all objects that were looked into
         self.partly = False # some lists or dicts were not looked into: what they hold may change
-        self.roots,self.matters = roots,_by_type(wanted, tuple(shut))
+        self.roots,self.matters = roots,_ByType(wanted, tuple(shut))
         seen,todo = {id(o) for o in roots.values()},deque((k, o, 0) for k,o in roots.items())
         while todo:
             name,o,d = todo.popleft()
-            found = wanted(type(o))
+            matters = self.matters[type(o)]
+            found = matters & _wanted
             if found: self.found[name] = o
             if d==depth or (found and not inside): continue
-            if d and found and not self.matters.opens(type(o)): continue # a root is always searched
+            if d and found and not matters & _opened: continue # a root is always searched
             self.searched.append(o)
             for k,v in self._further(o):
                 if id(v) in seen: continue

@@ -10,10 +10,10 @@ SGD calls it `momentum`, Adam `betas[0]`; here it is `mom` for both. `hypers` li
 __all__ = ['hyper_keys', 'hypers', 'n_groups', 'get_hyper', 'set_hyper', 'spare']
 
 # %% ../../nbs/model/02_hypers.ipynb #imports
-from functools import cache
 from inspect import signature
 import torch
 from ..core.checks import listed,nearest,short_name
+from ..core.copies import cached_weakly
 from .groups import per_group
 
 # %% ../../nbs/model/02_hypers.ipynb #places
@@ -49,7 +49,7 @@ def _check_opt(opt):
     made = ". A Learner makes its optimizer when it begins to train: `learn.create_opt()` makes it now"
     raise TypeError(f"`opt` is a `torch.optim.Optimizer`, but got {opt!r}{made if opt is None else ''}")
 
-@cache
+@cached_weakly
 def _arguments(cls):
     "Names of the arguments of a class; None if it takes any"
     ps = signature(cls).parameters

@@ -10,8 +10,9 @@ __all__ = ['activation_of', 'decodes_of', 'ignore_index_of', 'kind_of', 'reducti
            'is_summed', 'loss_per_sample']
 
 # %% ../../nbs/model/05_loss_properties.ipynb #imports
-from functools import cache,partial
+from functools import partial
 from inspect import signature
+from types import FunctionType
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -89,7 +90,8 @@ _functions = {
     'sequence': (F.ctc_loss,),
 }
 _by_identity = {id(f):k for k,fs in _functions.items() for f in fs}
-_classes = {'class': _class_losses, 'element': _element_losses, 'sample': _sample_losses, 'sequence': nn.CTCLoss}
+_classes = {'class': _class_losses, 'element': _element_losses, 'sample': _sample_losses, 'sequence': (nn.CTCLoss,)}
+_by_class = {cls:k for k,v in _classes.items() for cls in v}
 
 def _innermost(f):
     while isinstance(f, (partial,BaseLoss)): f = f.func
@@ -100,10 +102,10 @@ def kind_of(
 ) -> str|None: # `class`, `element`, `sample` or `sequence`
     "What a loss of torch or of this library averages over; None for another one"
     f = _innermost(loss_func)
-    return _by_identity.get(id(f)) or _kind_of_class(type(f))
+    if isinstance(f, FunctionType): return _by_identity.get(id(f))
+    return _by_class.get(type(f)) or _kind_of_subclass(type(f))
 
-@cache
-def _kind_of_class(cls): return next((k for k,v in _classes.items() if issubclass(cls, v)), None)
+def _kind_of_subclass(cls): return next((_by_class[o] for o in cls.__mro__ if o in _by_class), None)
 
 def reduction_of(
     loss_func, # Any loss

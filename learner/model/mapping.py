@@ -13,11 +13,12 @@ __all__ = ['MapBatch', 'MapPred', 'MatchArgs', 'Forward']
 
 # %% ../../nbs/model/08_mapping.ipynb #imports
 from collections.abc import Mapping
-from functools import lru_cache,partial
+from functools import partial
 from inspect import Parameter,signature
 import torch
 from ..core.checks import listed,nearest,no_closure,short_name
 from ..core.callback import Callback
+from ..core.copies import cached_weakly
 from ..data.loaders import target_names
 from .losses import BaseLoss,BCEWithLogitsLossFlat,CrossEntropyLossFlat,DiceLoss,L1LossFlat,MSELossFlat
 from .weights import unwrapped
@@ -64,11 +65,12 @@ class MapPred(Callback):
     def after_pred(self): self.learn.pred = self.f(self.learn.pred)
 
 # %% ../../nbs/model/08_mapping.ipynb #fields_for
-@lru_cache
-def _params_of(f, bound): return list(signature(f).parameters.values())[bound:] # without `self`, whatever it is called
+@cached_weakly
+def _params_of(f): return list(signature(f).parameters.values())
 def _params(model):
     f = unwrapped(model).forward
-    return _params_of(getattr(f, '__func__', f), hasattr(f, '__func__'))
+    bound = hasattr(f, '__func__') # then without `self`, whatever it is called
+    return _params_of(f.__func__ if bound else f)[bound:]
 
 def takes(model, name):
     "Whether `forward` has an argument called `name`"

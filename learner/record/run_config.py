@@ -10,7 +10,7 @@ __all__ = ['RunConfig', 'run_config']
 # %% ../../nbs/record/02_run_config.ipynb #imports
 import platform
 from collections.abc import Mapping
-from functools import lru_cache,partial
+from functools import partial
 from inspect import isroutine,signature
 from math import inf,isfinite
 from os import PathLike
@@ -19,6 +19,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from .. import __version__
 from ..core.callback import Callback,FuncCallback
+from ..core.copies import cached_weakly
 from ..data.loaders import length
 from .history import missing
 from ..model.hypers import get_hyper,hypers
@@ -70,7 +71,7 @@ def _plain_object(v, depth):
     args = {k:vars(v)[k] for k in _args(type(v)) if k in vars(v)} if depth and hasattr(v, '__dict__') else {}
     return inner({'name': type(v), **args}) if args else type(v).__name__
 
-@lru_cache(1000)
+@cached_weakly
 def _args(cls):
     try: return [*signature(cls.__init__).parameters]
     except ValueError: return () # a class written in C has no signature

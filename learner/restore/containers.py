@@ -14,7 +14,7 @@ from collections import ChainMap,OrderedDict,UserDict,UserList,deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from enum import Enum,EnumMeta
-from functools import cache,partial
+from functools import partial
 from io import BytesIO,IOBase,StringIO
 from logging import Logger
 from threading import local
@@ -30,8 +30,8 @@ from torch.quasirandom import SobolEngine
 from torch.utils.data import DataLoader,Dataset
 from fastcore.foundation import L
 from ..core.callback import Callback
-from ..core.copies import Cached,closure_of,inner_function,module_internals,names_with,of_library,reduced
-from ..core.copies import results_of,used_globals
+from ..core.copies import Cached,cached_weakly,closure_of,inner_function,module_internals,names_with,of_library
+from ..core.copies import reduced,results_of,used_globals
 from ..core.dispatch import Dispatcher
 from ..data.generators import is_generator
 from ..data.search import CallableIterator,hooks_of,in_slots,is_own,slots_of
@@ -217,7 +217,7 @@ _class_variables = Kind(_on_class, _assign_all, named=True, add=_watch_class)
 _arguments = Kind(_in_partial, lambda f, was: None, named=True) # they are always the same objects
 
 # %% ../../nbs/restore/03_containers.ipynb #iterators
-@cache
+@cached_weakly
 def is_iterator(cls):
     "Whether objects of type `cls` are iterators of Python's, and no files, or numpy's series of seeds"
     if issubclass(cls, np.random.SeedSequence): return True
@@ -242,7 +242,7 @@ _left_out = (DataLoader,Dataset,Optimizer,Dispatcher,Callback,ModuleType,Logger,
 _of_libraries = (SimpleNamespace,UserDict,UserList,ChainMap,queue.Queue,WeakKeyDictionary,WeakValueDictionary,WeakSet,
     SobolEngine,L) # classes whose attributes are their state
 
-@cache
+@cached_weakly
 def kinds_of(cls):
     "How containers of type `cls` are read and written"
     if issubclass(cls, type): return [] if issubclass(cls, EnumMeta) else [_class_variables]
@@ -256,7 +256,7 @@ def kinds_of(cls):
         if slots_of(cls): res.append(slots)
     return res
 
-@cache
+@cached_weakly
 def is_searched(cls):
     "Whether objects of type `cls` may hold something"
     if issubclass(cls, Enum): return not of_library(cls) # its members may have attributes

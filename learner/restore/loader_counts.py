@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache,cached_property,partial
+from functools import cached_property,partial
 from io import BytesIO,IOBase
 from itertools import islice
 from logging import Logger
@@ -31,8 +31,8 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback
 from ..core.checks import listed
-from ..core.copies import Cached,closure_of,counts_in,digest,module_internals,moved_results,of_library
-from ..core.copies import results_of
+from ..core.copies import Cached,cached_weakly,closure_of,counts_in,digest,module_internals,moved_results
+from ..core.copies import of_library,results_of
 from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn
 from ..data.search import in_slots,slots_of,stored
@@ -47,7 +47,7 @@ _plain = int,float,complex,str,bytes,type(None),np.generic
 _listed = list,tuple,set,frozenset,deque
 _shut = (*_plain,torch.Tensor,np.ndarray,type,Dispatcher,Callback,Optimizer,ModuleType,Logger)
 
-@cache
+@cached_weakly
 def _reads(cls):
     "Whether objects of type `cls` may be at a place in something: a file, a decoder, an iterator"
     if issubclass(cls, (*_shut,nn.Module,Dataset,DataLoader)) or hasattr(cls, 'acquire'): return False # or a lock

@@ -8,10 +8,10 @@ The state of a run lies in many places: layers of the model, a network inside th
 __all__ = []
 
 # %% ../../nbs/restore/07_places.ipynb #imports
-from functools import cache
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
+from ..core.copies import cached_weakly
 from ..data.search import search
 from ..data.generators import has_state,is_generator,moving_parts,places_of
 from ..model.optimizer import parts_of
@@ -30,7 +30,7 @@ def by_name(
         res[k] = cb
     return res
 
-@cache
+@cached_weakly
 def _is_module(cls): return issubclass(cls, nn.Module)
 
 def _find_modules(learn, places):

@@ -21,7 +21,6 @@ from collections import deque
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass,replace
-from functools import cache
 from inspect import signature
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
@@ -36,6 +35,7 @@ from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback
 from ..core.callbacks import chosen
 from ..core.checks import checked,listed,whole
+from ..core.copies import cached_weakly
 from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn
 from ..data.generators import has_state
@@ -183,9 +183,9 @@ def rewind(self:Learner,
     return self
 
 # %% ../../nbs/resume/07_rewind.ipynb #twin_of
-@cache
+@cached_weakly
 def _moves(cls): return has_state(cls) or issubclass(cls, (nn.Module,Optimizer,Dispatcher,Callback))
-@cache
+@cached_weakly
 def _is_data(cls): return issubclass(cls, (DataLoader,Dataset))
 
 def _data_of(learn, cbs):

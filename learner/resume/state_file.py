@@ -15,7 +15,6 @@ __all__ = []
 # %% ../../nbs/resume/04_state_file.ipynb #imports
 import hashlib,os
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 import torch
 from fastcore.basics import patch
@@ -24,6 +23,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback,without_refs
 from ..core.checks import checked,listed,nearest
+from ..core.copies import cached_weakly
 from ..core.tracebacks import warn
 from ..data.search import search
 from ..loop.learner import Learner
@@ -36,7 +36,7 @@ from ..result.saving import file_events,untouched
 from .saved_run import SavedRun,unsaved_attrs
 
 # %% ../../nbs/resume/04_state_file.ipynb #warn_unsaved
-@cache
+@cached_weakly
 def _may_learn(cls): return issubclass(cls, (Optimizer,nn.Module,torch.Tensor))
 
 def _learns(o): return not isinstance(o, torch.Tensor) or o.requires_grad and o.is_leaf
