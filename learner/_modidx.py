@@ -873,6 +873,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'learner.core.tracebacks._short': ('core/tracebacks.html#_short', 'learner/core/tracebacks.py'),
                                          'learner.core.tracebacks._tell_in_one_line': ( 'core/tracebacks.html#_tell_in_one_line',
                                                                                         'learner/core/tracebacks.py'),
+                                         'learner.core.tracebacks.empty': ('core/tracebacks.html#empty', 'learner/core/tracebacks.py'),
                                          'learner.core.tracebacks.full_traceback': ( 'core/tracebacks.html#full_traceback',
                                                                                      'learner/core/tracebacks.py'),
                                          'learner.core.tracebacks.in_library': ( 'core/tracebacks.html#in_library',

@@ -452,3 +452,41 @@ def test_what_a_cut_validation_has_counted_in_the_state_counts_once(how, every):
             learn.resume()
         return learn.state.n
     assert run(True)==run(False)
+
+# What fails leaves what was there
+@pytest.mark.parametrize('e', [ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize('call', [lambda l,cb: l.validate(cbs=cb), lambda l,cb: l.get_preds(cbs=cb)],
+    ids=['validate','get_preds'])
+@pytest.mark.parametrize('ev', ['before_validate','after_pred','after_validate','cleanup_fit'])
+def test_results_stay_if_an_inference_fails(e, call, ev):
+    learn = synth_learner().fit(1)
+    was = dict(learn.results)
+    with pytest.raises(e): call(learn, Raise(ev, e))
+    assert dict(learn.results)==was and 'valid_loss' in was
+    assert dict(learn.validate())==dict(learn.results)
+
+class Fails(Callback):
+    "Fails in its first fit"
+    def __init__(self, ev): self.left = 1; super().__init__(**{ev: Fails.fail})
+    def fail(self):
+        self.left -= 1
+        if self.left>=0: raise ValueError('not set up')
+
+@pytest.mark.parametrize('ev,kept', [('before_fit', True), ('before_epoch', True), ('before_train', True),
+    ('before_batch', False)])
+@pytest.mark.parametrize('how', ['stop','file'])
+def test_the_callbacks_of_a_fit_stay_until_a_resume_trains_on(ev, kept, how, tmp_path):
+    "Then those of the resume take their place"
+    learn = synth_learner(path=tmp_path)
+    stop = on(event.after_batch(once=3, unit='iter'))(lambda learn: learn.stop_soon())
+    learn.fit_one_cycle(2, .1, cbs=stop)
+    if how=='file':
+        learn.save_state('here')
+        learn.load_state('here') # a file has no callbacks
+    with pytest.raises(ValueError, match='not set up'), warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        learn.resume(cbs=[Fails(ev)])
+    kinds,kept = [type(o) for o in learn.route.stopped.cbs],kept and how=='stop'
+    assert (ParamScheduler in kinds)==kept and (Fails in kinds)!=kept
+    learn.resume()
+    assert learn.epoch==1 and len(learn.recorder.hps.get('lr', ()))==kept*learn.train_iter

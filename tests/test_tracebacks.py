@@ -1,6 +1,6 @@
 """Tracebacks show only the user's code, and a stop is told in one line: in scripts, in IPython and in the kernel of a
 notebook"""
-import os,re,signal,subprocess,sys,traceback
+import gc,os,re,signal,subprocess,sys,traceback,weakref
 import pytest,torch
 from torch import nn
 import learner
@@ -55,6 +55,19 @@ def test_frames_of_torch_stay_after_the_last_line_of_the_user():
     with pytest.raises(RuntimeError, match='shapes') as e: synth_learner(model=nn.Linear(3, 1)).fit(1)
     names = files(e.value)
     assert len(ours(e.value))==1 and 'linear.py' in names[-1] and names[0]==here
+
+fails = calls | {'an unknown argument': lambda l: l.fit(1, epochs=2), 'a wrong value': lambda l: l.fit(-1)}
+
+@pytest.mark.parametrize('call', fails)
+@pytest.mark.parametrize('kind', ['callback','model'])
+def test_an_error_that_is_kept_does_not_keep_a_learner(kind, call):
+    "As a notebook keeps the last one, with its traceback, in which only lines of one's own have variables"
+    learn = kinds[kind][0]()
+    with pytest.raises((ZeroDivisionError,TypeError,ValueError)) as e: fails[call](weakref.proxy(learn))
+    error,refs = e.value,(weakref.ref(learn), weakref.ref(learn.model))
+    del learn,e
+    gc.collect()
+    assert [o() for o in refs]==[None, None] and error.__traceback__ is not None
 
 def test_an_inference_in_a_callback_shows_the_callback():
     cb = Callback(after_loss=lambda self: self.training and self.learn.validate(cbs=Fails))

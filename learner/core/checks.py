@@ -81,20 +81,23 @@ def known_args(
         owner,_,name = f.__qualname__.rpartition('.')
         if name=='__init__' or owner.endswith('Mixin'): owner = type(args[0]).__name__ # users know it, not its base
         return f.__qualname__ if not owner else owner if name=='__init__' else f'{owner}.{name}'
+    def unknown(k, args):
+        ours = _elsewhere.get(k)
+        hint = f" Did you mean `{ours}`?" if ours in names else nearest(k, names)
+        if k in _instead and not hint: hint = f" {_instead[k]}"
+        takes = [o for o in names if o!='self']
+        if not hint and 0<len(takes)<=12: hint = f" It takes {listed(takes)}"
+        return f"`{called(args)}` has no argument `{k}`.{hint}"
     @wraps(f)
     def _f(*args, **kwargs):
         __tracebackhide__ = True # in IPython and pytest
-        for k in kwargs:
-            if k in names: continue
-            ours = _elsewhere.get(k)
-            hint = f" Did you mean `{ours}`?" if ours in names else nearest(k, names)
-            if k in _instead and not hint: hint = f" {_instead[k]}"
-            takes = [o for o in names if o!='self']
-            if not hint and 0<len(takes)<=12: hint = f" It takes {listed(takes)}"
-            raise TypeError(f"`{called(args)}` has no argument `{k}`.{hint}")
-        try: return f(*args, **kwargs)
+        try:
+            for k in kwargs:
+                if k not in names: raise TypeError(unknown(k, args))
+            return f(*args, **kwargs)
         except BaseException as e:
             if is_full(): raise
+            args = kwargs = None # the traceback keeps this frame
             raise shortened(e) # `learner.full_traceback(True)` shows the frames that are left out
     return _f
 

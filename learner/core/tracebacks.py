@@ -9,6 +9,7 @@ __all__ = ['full_traceback']
 
 # %% ../../nbs/core/00_tracebacks.ipynb #imports
 import os,sys,sysconfig,warnings
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from types import TracebackType
@@ -52,6 +53,13 @@ def warn(
     while frame is not None and not of_user(frame): frame,n = frame.f_back,n+1
     warnings.warn(text, stacklevel=2 if frame is None else n)
 
+# %% ../../nbs/core/00_tracebacks.ipynb #empty
+def empty(frame):
+    "Let go of the variables of a frame that has ended; one that is running cannot be cleared"
+    with suppress(RuntimeError):
+        frame.clear()
+        frame.f_locals # before Python 3.13: updates a dict of locals that was read earlier
+
 # %% ../../nbs/core/00_tracebacks.ipynb #shortened
 def _short(tb):
     "The entries of a traceback that matter to the user"
@@ -61,6 +69,9 @@ def _short(tb):
     last = max((i for i,o in enumerate(entries) if of_user(o.tb_frame)), default=-1)
     kept = [o for i,o in enumerate(entries) if of_user(o.tb_frame) or i>max(ours, last)]
     for o in reversed(kept): tb = TracebackType(tb, o.tb_frame, o.tb_lasti, o.tb_lineno)
+    frames = {o.tb_frame for o in kept}
+    for o in entries:
+        if o.tb_frame not in frames: empty(o.tb_frame) # that of the user has it as `f_back`
     return tb
 
 def _tell_in_one_line(e):

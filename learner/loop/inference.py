@@ -9,11 +9,11 @@ __all__ = []
 
 # %% ../../nbs/loop/02_inference.ipynb #imports
 import sys
-from contextlib import contextmanager,suppress
+from contextlib import contextmanager
 from traceback import walk_tb
 from torch import nn
 from fastcore.foundation import L
-from ..core.tracebacks import is_full
+from ..core.tracebacks import empty,is_full
 from ..core.checks import checked,is_whole
 from ..core.callback import FuncCallback
 from ..core.callbacks import CallbackList
@@ -30,10 +30,7 @@ def release_frames(e):
     if is_full(): return
     shell = sys.modules['IPython'].get_ipython() if 'IPython' in sys.modules else None
     while e is not None and not getattr(shell, 'call_pdb', False):
-        for f,_ in walk_tb(e.__traceback__):
-            with suppress(RuntimeError): # a frame that is running cannot be cleared
-                f.clear()
-                f.f_locals # before Python 3.13: updates a dict of locals that was read earlier
+        for f,_ in walk_tb(e.__traceback__): empty(f)
         e = e.__cause__ or e.__context__
 
 # %% ../../nbs/loop/02_inference.ipynb #RestoreMixin
@@ -85,7 +82,7 @@ class RestoreMixin(Loop):
         *loaders, # Loaders that are iterated meanwhile
     ):
         "Leave everything as it is, whatever inference does"
-        counts = [(cb, cb.counts) for cb in self.cbs if isinstance(cb, FuncCallback)]
+        counts,results = [(cb, cb.counts) for cb in self.cbs if isinstance(cb, FuncCallback)],self.results
         in_run = self.mode is not None
         attrs = (*of_run, 'results') if in_run else of_run
         with self.uncut() as held, unmoved(self, *loaders), self.keep_attrs(attrs):
@@ -93,7 +90,7 @@ class RestoreMixin(Loop):
             try:
                 with held.body(): yield
             except BaseException as e:
-                if not in_run: release_frames(e)
+                if not in_run: self.results = results; release_frames(e)
                 if isinstance(e, KeyboardInterrupt) and not in_run and not e.args:
                     e.args = "Stopped. Everything is as it was before.",
                 raise

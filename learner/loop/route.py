@@ -193,7 +193,9 @@ def _note_cut(route, cbs):
     "Note where the fit can be resumed that an exception ends, and put `learn.state` back to what it was there"
     learn,at = route.learn,route.position()
     if at is None: return
-    if route.target: route.target.snapshot.restore()
+    if route.target: # what the fit was to resume is as it was, with its callbacks
+        route.target.snapshot.restore()
+        if route.target.cbs is not None: cbs = route.target.cbs
     at = with_state_back(learn, at)
     in_memory = route.target is None or route.target.in_memory
     route.stopped = _as_left(route, Stopped(at, cbs, in_memory))

@@ -34,7 +34,7 @@ from .position import Bounds,Position
 class Stopped:
     "A fit that can be resumed"
     position:Position
-    cbs:tuple=()                # Callbacks of that fit
+    cbs:tuple|None=None         # Callbacks of that fit; None if it was read from a file
     in_memory:bool=False        # Stopped in this process, and not read from a file
     weights:Snapshot|None=None  # Weights at the position; None if they are the same ones when the fit has ended
     weights_left:Snapshot|None=None # Weights when the fit has ended, where a callback has put others in their place
@@ -101,6 +101,7 @@ def snapshot_of_weights(learn):
 class Target:
     "Where a resumed fit is going"
     position:Position
+    cbs:tuple|None    # As in `Stopped`
     overrides:dict    # Hyper-parameters that were given or set by hand since, by name
     snapshot:Snapshot # All modules and optimizers
     in_memory:bool    # As in `Stopped`
@@ -167,7 +168,8 @@ class WayBack(Route):
         if (n := stopped.position.counters.train_iter)>self.lineage[-1].n_iter: self.turn('resume', n)
         stopped.check_loader(learn.dls.train)
         at = self._start_out(stopped, attributes)
-        self.target = Target(at, overrides or {}, snapshot_of_weights(learn), stopped.in_memory, by_fit, cut_validation)
+        self.target = Target(at, stopped.cbs, overrides or {}, snapshot_of_weights(learn), stopped.in_memory, by_fit,
+            cut_validation)
 
     def _start_out(self, stopped, attributes):
         "Restore what has to be there before callbacks set up; the position that the fit goes to"

@@ -259,7 +259,7 @@ def _names(cbs): return {id(o):k for k,o in by_name(cbs).items()}
 def change(learn, cbs, out, new, **hypers):
     "Let a stopped fit with the callbacks `cbs` continue without those in `out`, with those in `new` and other `hypers`"
     hypers,stopped = {k:v for k,v in hypers.items() if v is not None},learn.route.stopped
-    at,was,kept = stopped.position,_names(cbs),[o for o in stopped.cbs if not any(o is p for p in out)]
+    at,was,kept = stopped.position,_names(cbs),[o for o in L(stopped.cbs) if not any(o is p for p in out)]
     learn.remove_cbs(out)
     with learn.added_cbs(kept): now = _names(learn.cbs) # `f_2` is `f` if `f` is left out
     names = {k:now.get(i) for i,k in was.items()}
@@ -283,7 +283,7 @@ def fork(self:Learner,
     stopped = self.route.stopped
     if stopped is None and n_iter is None: raise RuntimeError("There is no place to fork from: no fit was stopped. "
         "`learn.fork(n_iter)` goes back in a fit with `cbs=Rewind()`")
-    mine = [*self.cbs, *(stopped.cbs if n_iter is None else point_before(self, n_iter)[1].cbs)]
+    mine = [*self.cbs, *(L(stopped.cbs) if n_iter is None else point_before(self, n_iter)[1].cbs)]
     out = chosen(mine, without)
     _check_places([o for o in mine if o not in out])
     res,copies = twin_of(self, mine)

@@ -62,6 +62,12 @@ def test_other_cells_add_more():
     cell('learn.add_cb(GradientClip(1.))', learn=learn); cell('learn.add_cb(GradientClip(1.)) # more', learn=learn)
     assert (learn.gradient_clip.max_norm, learn.gradient_clip_2.max_norm)==(1., 1.)
 
+@pytest.mark.parametrize('file', ['<stdin>', '<string>', '<console>'])
+def test_lines_of_plain_python_have_no_names_and_add_more(file):
+    learn = synth_learner()
+    for o in (1., 2.): exec(compile('learn.add_cb(GradientClip(o))', file, 'single'), dict(globals(), learn=learn, o=o))
+    assert (learn.gradient_clip.max_norm, learn.gradient_clip_2.max_norm)==(1., 2.)
+
 def test_callbacks_of_one_fit_are_gone_and_those_attached_stay():
     learn = synth_learner()
     cell('learn.add_cb(GradientClip(1.))', learn=learn)
