@@ -2840,6 +2840,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'learner.loop.route._as_left': ('loop/route.html#_as_left', 'learner/loop/route.py'),
                                     'learner.loop.route._carry_out_stops': ('loop/route.html#_carry_out_stops', 'learner/loop/route.py'),
                                     'learner.loop.route._note_cut': ('loop/route.html#_note_cut', 'learner/loop/route.py'),
+                                    'learner.loop.route.not_to_stop': ('loop/route.html#not_to_stop', 'learner/loop/route.py'),
                                     'learner.loop.route.running': ('loop/route.html#running', 'learner/loop/route.py'),
                                     'learner.loop.route.where_stopped': ('loop/route.html#where_stopped', 'learner/loop/route.py'),
                                     'learner.loop.route.with_state_back': ('loop/route.html#with_state_back', 'learner/loop/route.py')},

@@ -159,3 +159,13 @@ def test_a_position_is_shown_in_one_line():
     def stop(learn): learn.training and learn.train_iter==6 and learn.at_pause(learn.stop_for_now, stops=True)
     learn.fit(2, cbs=stop)
     assert repr(learn.at)=='Position(in epoch 1, after batch 2)'
+
+@pytest.mark.parametrize('training', [True, False])
+def test_a_callback_that_stops_the_iteration_over_batches_is_named(training):
+    class Stops(Callback):
+        def before_draw(self):
+            if self.learn.training==training and self.learn.epoch: raise StopIteration
+    learn = synth_learner(4, 2)
+    with pytest.raises(RuntimeError, match='raised by `Stops.before_draw`.* `raise CancelEpochException` ends'):
+        learn.fit(2, cbs=Stops)
+    assert learn.train_iter==(4 if training else 8) and learn.resume(cbs=[]).train_iter==8

@@ -159,7 +159,8 @@ class LoopState(OwnLosses):
     def pct_train(self):
         "Fraction of training that is done: exactly 1 after the last batch; None where the length is not known"
         n,pct = self.n_train,None
-        if n and 0<self.n_epoch<inf: pct = (self.epoch*n + self.train_iter-self.epoch_start)/(self.n_epoch*n)
+        done = self.train_iter-self.epoch_start # an epoch that began with a longer loader may have more than `n`
+        if n and 0<self.n_epoch<inf: pct = (self.epoch*n + min(done, n))/(self.n_epoch*n)
         if self.n_train_iter: pct = max(pct or 0, self.train_iter/self.n_train_iter)
         if self.n_step: pct = max(pct or 0, self.opt_step/self.n_step)
         return pct

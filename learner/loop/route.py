@@ -13,6 +13,7 @@ from dataclasses import dataclass,replace
 from functools import partial
 from itertools import count,takewhile
 from typing import Any
+from ..core.attendance import note_of_raiser
 from ..core.copies import copied,digest
 from ..core.events import CancelException,CancelFitException
 from ..core.dispatch import interruptible
@@ -215,6 +216,12 @@ def _carry_out_stops(route, e=None):
         except CancelException: pass # it ends what is over
         except BaseException as stop: raise stop from e
 
+# %% ../../nbs/loop/06_route.ipynb #not_to_stop
+def not_to_stop(e):
+    "The error in the place of a `StopIteration` that was raised while a generator runs, and would end it"
+    return RuntimeError(f"`StopIteration` was {note_of_raiser(e)}, and would end the iteration over batches: "
+        "`raise CancelEpochException` ends the epoch, and `raise CancelFitException` the fit")
+
 # %% ../../nbs/loop/06_route.ipynb #ResumableRoute
 class ResumableRoute(Pauses):
     """A route that pauses, stops and resumes. For one of your own, subclass it, take no further arguments, and give
@@ -257,7 +264,8 @@ class ResumableRoute(Pauses):
             if n_step is not None and learn.opt_step>=n_step: break
             if learn.handlers['before_draw'] and not (announced and i==first):
                 self.next_batch = i
-                learn('before_draw')
+                try: learn('before_draw')
+                except StopIteration as e: raise not_to_stop(e) from e
                 if fit: self.resume_point = None # a position that was noted in it is over
             if self.requests: self.pause(before='batch', batch=i, announced=True)
             try: b = next(it, END)

@@ -240,6 +240,18 @@ def test_a_schedule_of_another_length_says_how_its_values_change(tmp_path, capsy
     old,new = (1e-6+(.1-1e-6)*(1+cos(pi*(o-.25)/.75))/2 for o in (.75, .5)) # the second part of the policy
     assert f'`lr` continues at {new:.4g}, not at {old:.4g}' in out and rates.lrs[0]==pytest.approx(new)
 
+def test_a_schedule_whose_epoch_is_over_with_a_shorter_loader_says_where_it_continues(tmp_path, capsys):
+    "After 5 of 6 batches in the second of three epochs, there are loaders with two batches"
+    learn = made(tmp_path).fit_one_cycle(3, .1, cbs=[StopAfter(11), rates := Rates()])
+    learn.dls = made(tmp_path, points(16)).dls
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore') # the batches are others
+        learn.resume()
+    new = 1e-6+(.1-1e-6)*(1+cos(pi*(2/3-.25)/.75))/2
+    out = capsys.readouterr().out
+    assert '67% of it is done, which was 61%' in out and f'`lr` continues at {new:.4g},' in out
+    assert rates.lrs[0]==pytest.approx(new) and learn.pct_train==1
+
 def test_a_constant_schedule_of_another_length_says_nothing(tmp_path, capsys):
     def fit(n):
         made(tmp_path).fit(n, cbs=[Checkpoint(), ParamScheduler(dict(lr=SchedLin(.1, .1)))], resume='auto')
