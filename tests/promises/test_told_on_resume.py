@@ -242,7 +242,8 @@ def test_a_schedule_of_another_length_says_how_its_values_change(tmp_path, capsy
 
 def test_a_schedule_whose_epoch_is_over_with_a_shorter_loader_says_where_it_continues(tmp_path, capsys):
     "After 5 of 6 batches in the second of three epochs, there are loaders with two batches"
-    learn = made(tmp_path).fit_one_cycle(3, .1, cbs=[StopAfter(11), rates := Rates()])
+    stop = on(event.after_batch(once=11, unit='iter'))(lambda learn: learn.stop_soon())
+    learn = made(tmp_path).fit_one_cycle(3, .1, cbs=[stop, rates := Rates()])
     learn.dls = made(tmp_path, points(16)).dls
     with warnings.catch_warnings():
         warnings.simplefilter('ignore') # the batches are others
