@@ -381,11 +381,10 @@ class TrainEvalCallback(Callback):
 
     def before_fit(self):
         learn,loss_func = self.learn,self.learn.loss_func
-        learn.train_iter = 0
+        learn.train_iter,self.fixed = 0,()
         if not isinstance(loss_func, nn.Module): return
         of_model = {*map(id, learn.model.modules())} # it may hold the model that is trained
         self.fixed = [m for m in loss_func.modules() if not m.training and id(m) not in of_model]
-    def cleanup_fit(self): self.fixed = ()
     def before_train(self): self._mode(True)
     def after_batch(self): self.learn.train_iter += 1
     def before_validate(self): self._mode(False)

@@ -159,10 +159,14 @@ class HeldInInference(HeldInterrupt, Uncut):
 
     def __enter__(self):
         around = _active[-1] if _active and in_main_thread() else None
-        self.active = around if around is not None and around.decides_for(self) else super().__enter__()
-        self.was_lifted = self.active is self or self.active.lifted
-        self.active.lifted = False
+        active = around if around is not None and around.decides_for(self) else super().__enter__()
+        self.around = None if active is self else active
+        self.was_lifted = active is self or active.lifted
+        active.lifted = False
         return self
+
+    @property
+    def active(self): return self if self.around is None else self.around
 
     def body(self): return _Body(self.active) if self.was_lifted else nullcontext()
 
@@ -179,11 +183,11 @@ class HeldInInference(HeldInterrupt, Uncut):
         if route.peers is None: route.request_anywhere(self.stop_if_pending) # else the others would wait for this one
 
     def __exit__(self, typ, e, tb):
-        if self.active is self:
+        if self.around is None:
             try: return super().__exit__(typ, e, tb)
             finally: self.lifted = True # one that has begun later, and ends later, may put its handler back
-        self.active.lifted = self.was_lifted
-        if self.was_lifted: self.active.end(e)
+        self.around.lifted = self.was_lifted
+        if self.was_lifted: self.around.end(e)
 
     def end(self, e):
         if self.pending: self.owner.route.withdraw(self.stop_if_pending)
