@@ -478,10 +478,14 @@ class OwnLoss(nn.Module):
     def forward(self, b): return dict(loss=F.cross_entropy(self.net(b.x), b.y))
 
 def test_batches_of_an_unknown_size_are_counted_as_is_said():
-    def run(size, *cbs):
-        data = [Graphs(x, y) for x,y in zip(X.split(size), Y.split(size))]
-        return weights(mk(*cbs, data=data, model=OwnLoss(), loss_func=None).fit(1).model)
+    def bags(size): return [Graphs(x, y) for x,y in zip(X.split(size), Y.split(size))]
+    def run(size, *cbs): return weights(mk(*cbs, data=bags(size), model=OwnLoss(), loss_func=None).fit(1).model)
     def count(learn): return len(learn.batch.y)
+    learn = mk(data=[], valid=bags(50), model=(m := OwnLoss()), loss_func=None)
+    with pytest.warns(UserWarning, match='`loss` counts every batch alike.*`cbs=Recorder\\(count=f\\)`'):
+        learn.validate()
+    right = learn.validate(cbs=Recorder(count=count)).valid_loss
+    assert right==pytest.approx(F.cross_entropy(m.net(X), Y).item(), rel=1e-5)
     assert gap(run(20), run(5, GradientAccumulation(20, count)))<1e-6
     with pytest.raises(ValueError, match=r'cannot know how many samples.*`GradientAccumulation\(20, count=f\)`'):
         run(5, GradientAccumulation(20))

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from ..core.checks import checked,is_whole,snake_name,unchecked
 from ..core.copies import copied,module_internals
+from ..core.tracebacks import warn
 from ..model.loss_properties import count_kept,ignore_index_of,items_of,kind_of,loss_of,loss_per_sample
 from ..model.loss_properties import n_items,n_samples,reduction_in
 
@@ -325,6 +326,8 @@ class AvgLoss(AvgMetric):
         if loss.numel()!=1 or how=='none': return self.add(loss.detach().mean(), loss.numel())
         if how=='sum': return self.add(loss_per_sample(learn, loss), n_samples(learn) or 1)
         n = n_items(learn, self.count_items)
+        if n is None: warn(f"`{self.name}` counts every batch alike, because it finds no tensor in one, and cannot "
+            "know how many samples there are: write `cbs=Recorder(count=f)`, where `f(learn)` returns their number")
         self.add(loss, 1 if n is None else n)
 
 class AvgSmoothLoss(Metric):
