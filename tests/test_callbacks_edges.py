@@ -1,5 +1,6 @@
 """Filters in a second fit, the order in which new callbacks are told, what a callback gives back to the model, and
 small learners for tests"""
+from dataclasses import dataclass
 import pytest,torch
 from torch import nn
 from torch.utils.data import DataLoader
@@ -194,3 +195,16 @@ def test_channels_last_in_an_inference_before_the_first_fit():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     learn = Learner(DataLoaders(data, data, device='cpu'), model, nn.CrossEntropyLoss())
     assert learn.validate(cbs=ChannelsLast())['valid_loss']==pytest.approx(learn.validate()['valid_loss'], abs=1e-5)
+
+def test_a_callback_may_be_a_dataclass_whose_instances_are_told_apart():
+    def made(**kwargs):
+        @dataclass(**kwargs)
+        class Counts(Callback):
+            n:int=1
+            def after_epoch(self): self.n += 1
+        return Counts
+    a,b = map(made(eq=False), (1,5))
+    synth_learner(2, 0, cbs=[a, b]).fit(2)
+    assert (a.n,b.n)==(3,7)
+    with pytest.raises(TypeError, match=r'`Counts` compares its instances.*`@dataclass\(eq=False\)`'):
+        synth_learner(cbs=made()())

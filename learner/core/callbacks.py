@@ -44,6 +44,8 @@ class CallbackList(L):
         if isinstance(cb, type) and issubclass(cb, Callback): cb = cb()
         if not isinstance(cb, Callback):
             raise TypeError(f"A callback is a `Callback` or a class of them, but got {cb!r}.{_to_make_one(cb)}")
+        if cb.__hash__ is None: raise TypeError(f"`{type(cb).__name__}` compares its instances by their values, as "
+            "dataclasses do, and callbacks are told apart by which they are: write `@dataclass(eq=False)`")
         if cb.learn is not None and cb.learn is not self.owner: # a cell that makes the Learner was run again
             if cb.learn.mode is not None:
                 raise ValueError(f"`{cb}` is taking part in the `{cb.learn.mode}` of another Learner: "
