@@ -255,3 +255,18 @@ def test_a_file_is_resumed_with_another_loss_and_names_what_that_has_no_place_fo
         learn.load_state('here').resume()
     told = any('`loss_func.n`, and has no place for it' in str(o.message) for o in seen)
     assert told!=has_place and learn.train_iter==8
+
+class Base(torch.nn.MSELoss):
+    n = 0
+class OfClass(Base):
+    "Counts in its class, which has inherited the first value"
+    def forward(self, pred, y): type(self).n += 1; return super().forward(pred, y)*(1+type(self).n/10)
+def test_a_value_that_a_class_has_inherited_comes_back_from_a_file(tmp_path):
+    stopped_with(OfClass(), path=tmp_path).save_state('here')
+    n = OfClass.n
+    del OfClass.n # as in another process
+    learn = Learner(synth_dls(4, 2), Scaled(torch.nn.Linear(1, 1)), OfClass(), lr=.01, path=tmp_path)
+    seen = []
+    note = Callback(before_batch=lambda self: seen.append(OfClass.n))
+    learn.remove_cb(ProgressCallback).load_state('here').resume(cbs=note)
+    assert 0<n==seen[0]

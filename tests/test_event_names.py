@@ -210,17 +210,15 @@ def test_a_handler_that_needs_more_than_the_callback_is_refused_when_it_is_defin
     assert seen==[1, 2]
 
 # What a subclass would extend, and what fastai has for the order
-def test_a_handler_that_extends_nothing_is_refused():
-    said = r'`Late.after_epoch` calls `super\(\).after_epoch`, which `EarlyStoppingCallback` does not have.*`after_row`'
-    with pytest.raises(TypeError, match=said):
+def test_a_tracker_that_extends_what_trackers_do_not_have_is_refused():
+    "fastai's trackers act in `after_epoch`"
+    with pytest.raises(TypeError, match=r'`Late.after_epoch` calls `super\(\).after_epoch\(\)`, which trackers do not'):
         class Late(EarlyStoppingCallback):
             def after_epoch(self):
                 if self.epoch>3: super().after_epoch()
     class Extends(EarlyStoppingCallback):
-        def after_row(self): super().after_row()
+        def act(self, val): super().act(val)
         def after_epoch(self): pass
-    class Mixed(Callback):
-        def after_epoch(self): super().after_epoch() # of what it is mixed into
 
 @pytest.mark.parametrize('name', ['run_after','run_before'])
 def test_what_decides_the_order_in_fastai_is_refused(name):

@@ -219,6 +219,25 @@ def test_what_takes_long_is_interrupted_at_once(name, call):
     with pytest.raises(KeyboardInterrupt, match='Everything is as it was before'): call(learn)
     assert not press.survived and state(learn)==before
 
+def by_metric(learn, press):
+    learn.metrics = [lambda pred, targ: (press(pred)[:,0]-targ).abs().mean()]
+    learn.validate()
+class Slow(TensorDataset):
+    def __getitem__(self, i): return self.press(super().__getitem__(i))
+def by_sample(learn, press):
+    data = Slow(*learn.dls.valid.dataset.tensors)
+    data.press = press
+    learn.dls = DataLoaders(learn.dls.train, DataLoader(data, 4), device='cpu')
+    learn.tta(n=1)
+through_library = dict(metric=by_metric, act=lambda learn, press: learn.get_preds(act=press), sample=by_sample,
+    map_pred=lambda learn, press: learn.get_preds(cbs=MapPred(press)),
+    aug=lambda learn, press: learn.tta(n=1, aug=press))
+@pytest.mark.parametrize('name', through_library)
+def test_what_the_library_calls_for_the_user_is_interrupted_at_once(name):
+    learn,press = made(),Pressing()
+    with pytest.raises(KeyboardInterrupt): through_library[name](learn, press)
+    assert not press.survived and learn.mode is None and not learn.scopes
+
 @pytest.mark.parametrize('ev', ['after_create','cleanup_validate','cleanup_fit'])
 def test_what_sets_up_or_undoes_is_not_cut(ev):
     learn,press = made(),Pressing()

@@ -376,3 +376,14 @@ def test_tokens_that_do_not_count_do_not_depend_on_the_batch_size(cls, bs):
     kept = targ!=-100
     assert row.valid_loss==pytest.approx(F.cross_entropy(pred[kept], targ[kept]).item(), abs=1e-5)
     assert row.accuracy==pytest.approx((pred[kept].argmax(-1)==targ[kept]).float().mean().item(), abs=1e-6)
+
+class Fast:
+    "There is no weak reference to it"
+    __slots__ = ('f',)
+    def __init__(self, f): self.f = f
+    def __call__(self, a): return self.f(a)
+def test_a_forward_may_be_any_object_that_is_called():
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1))
+    model.forward = Fast(model[0])
+    b = [dict(a=torch.randn(4, 1), labels=torch.randn(4, 1)) for _ in range(3)]
+    assert Learner(DataLoaders(b, device='cpu'), model, torch.nn.functional.mse_loss).fit(1).train_iter==3

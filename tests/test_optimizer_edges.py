@@ -1,4 +1,5 @@
 "Optimizers that begin anew, several as one, and what each setting of the factories does"
+import re
 from copy import deepcopy
 import pytest,torch
 from torch import nn
@@ -269,16 +270,36 @@ def test_a_rate_that_was_not_given_is_that_of_the_optimizer_when_it_was_made(tmp
     learn.create_opt()
     assert learn.lr==1e-3 and learn.fit_one_cycle(1).mode is None
 
-@pytest.mark.parametrize('lrs', [[.5], [.1,.2]])
-def test_an_optimizer_that_is_assigned_brings_its_rates_along(lrs):
-    learn = synth_learner(2, 0, model=TwoParts(), lr=1e-3)
+@pytest.mark.parametrize('lrs,told', [([.5], '0.5'), ([.1,.2], r'\[0.1, 0.2\]'), ([.03], None)])
+def test_an_optimizer_that_is_assigned_with_another_rate_is_told(lrs, told, recwarn):
+    "Once, and not where a fit is given a rate"
+    def assigned(learn):
+        groups = [learn.model.parameters()] if len(lrs)==1 else parts(learn.model)
+        learn.opt = torch.optim.SGD([dict(params=ps, lr=lr) for ps,lr in zip(groups, lrs)])
+        return learn
+    learn = synth_learner(2, 0, model=TwoParts(), lr=.03)
     rates_in(learn)
-    groups = [learn.model.parameters()] if len(lrs)==1 else parts(learn.model)
-    learn.opt = torch.optim.SGD([dict(params=ps, lr=lr) for ps,lr in zip(groups, lrs)])
-    assert rates_in(learn)==lrs and rates_in(learn, lr=.3)==[.3]*len(lrs) and rates_in(learn)==lrs
-    copied = deepcopy(learn)
-    copied.lr = .7
-    assert rates_in(copied)==[.7]*len(lrs) and rates_in(learn)==lrs
+    assert rates_in(assigned(learn), lr=.3)==[.3]*len(lrs)
+    assert rates_in(learn)==[.03]*len(lrs)==rates_in(deepcopy(learn))
+    assert rates_in(assigned(learn))==[.03]*len(lrs)
+    text = f'The optimizer that was assigned to `learn.opt` has the learning rate {told}'
+    assert [bool(re.search(text, str(o.message))) for o in recwarn]==[True]*(told is not None)
+    rates_in(learn)
+    assert len(recwarn)==(told is not None)
+
+class Own(Learner):
+    def create_opt(self): self.opt = self.opt_func(self.model.parameters()); return self.opt
+def test_what_makes_the_optimizer_in_another_way_is_not_told(recwarn):
+    "A `create_opt` of one's own, or a callback in a fit"
+    learn = Own(synth_learner(2, 0).dls, nn.Linear(1, 1), F.mse_loss, opt_func=torch.optim.SGD, lr=.3)
+    assert rates_in(learn)==[.3] and learn.lr==.3
+    learn = synth_learner(2, 0, lr=.03)
+    @on(event.before_epoch)
+    def swap(learn): learn.opt = torch.optim.SGD(learn.model.parameters(), .2)
+    learn.fit_one_cycle(2, .3, cbs=swap)
+    assert rates_in(learn)==[.03] and learn.lr==.03 and not recwarn.list
+    def anew(learn): learn.opt = None; learn.create_opt()
+    assert synth_learner(2, 0, lr=.03).fit(1, cbs=on(event.before_fit)(anew)).recorder.lrs==[.03]*2
 
 class Flat(torch.optim.SGD):
     "Gradients are parts of one tensor, which the optimizer owns"

@@ -1,5 +1,5 @@
 "Schedules against their formulas, batch by batch; torch's own schedulers as by hand; and everything restored"
-import copy,math,sys
+import copy,math,sys,warnings
 from functools import partial
 import numpy as np, pytest, torch
 from hypothesis import assume,example,given,strategies as st
@@ -701,6 +701,12 @@ def test_a_ready_scheduler_of_an_optimizer_that_is_gone_is_refused():
 def test_schedulers_of_torch_say_what_they_do_not_know():
     with pytest.warns(UserWarning, match='begins anew: schedulers of torch do not know the 2 epochs'):
         mk(2, torch_sgd).fit(3, .1, start_epoch=2, cbs=TorchScheduler(again['exp']))
+    learn = mk(2, torch_sgd, lr=.1)
+    ready = sched.StepLR(learn.create_opt(), 1, .5)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error', UserWarning)
+        learn.fit(1, cbs=TorchScheduler(ready)).fit(3, start_epoch=1, cbs=TorchScheduler(ready))
+    assert learn.recorder.lrs==approx([.05,.05,.025,.025])
     make = partial(sched.OneCycleLR, max_lr=[.1,.2,.3], total_steps=9)
     with pytest.raises(ValueError) as e: mk(2, splitter=split).fit(1, wd=.1, cbs=TorchScheduler(make))
     assert any('6 groups of parameters where the learner has 3' in o for o in e.value.__notes__)

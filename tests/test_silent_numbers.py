@@ -149,10 +149,16 @@ def test_a_loss_of_predictions_alone_is_the_loss_of_batches_without_targets(mode
     torch.testing.assert_close(m.weight, by_hand.weight)
     assert learn.final_record['valid_loss']==pytest.approx(apart(by_hand(x)).item(), rel=1e-5)
 
-def test_a_loss_that_needs_targets_leaves_batches_without_them_to_the_model():
+class AnyArguments(nn.Module):
+    def __init__(self): super().__init__(); self.f = nn.MSELoss()
+    def forward(self, *args): return self.f(*args)
+def test_a_loss_that_may_take_targets_leaves_batches_without_them_to_the_model():
     dl = [(torch.randn(4, 4),) for _ in range(2)]
-    def run(model): return Learner(DataLoaders(dl, device='cpu'), model, nn.MSELoss()).fit(1)
-    assert run(Encoder(4, 3)).recorder.raw_losses
+    def run(model, loss=None): return Learner(DataLoaders(dl, device='cpu'), model, loss or nn.MSELoss()).fit(1)
+    first = Encoder(4, 3)
+    own = [copy.deepcopy(first)(x)['loss'].item() for x, in dl][:1]
+    for loss in (nn.MSELoss(), AnyArguments(), lambda *args: F.mse_loss(*args), lambda p, t=None: p['z'].sum()*1e3):
+        assert run(copy.deepcopy(first), loss).recorder.raw_losses[:1]==pytest.approx(own)
     with pytest.raises(ValueError, match='`train` has no targets.*A loss of predictions alone is a `loss_func` with'):
         run(nn.Linear(4, 3))
 

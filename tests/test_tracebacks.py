@@ -207,3 +207,28 @@ def test_an_error_on_the_way_to_the_device_names_the_batch():
     learn = Learner(dls, nn.Linear(3, 3, device='meta'), nn.MSELoss(), default_cbs=False, cbs=TrainEvalCallback)
     with pytest.raises(RuntimeError, match='cannot be moved') as e: learn.fit(1)
     assert learn.iter==2 and learn.pred is None and any('batch 2' in o for o in e.value.__notes__)
+
+def test_an_error_that_is_its_own_cause_comes_out():
+    @on(event.after_pred)
+    def broken(learn):
+        try: 1/0
+        except ZeroDivisionError as e: raise e from e
+    for call in (Learner.validate, lambda learn: learn.fit(1)):
+        with pytest.raises(ZeroDivisionError): call(synth_learner(cbs=broken))
+
+def test_a_generator_that_has_caught_an_error_goes_on():
+    "As one that skips samples which cannot be read, and keeps their errors"
+    errors = []
+    def parsed(texts):
+        for o in texts:
+            try: yield int(o)
+            except ValueError as e: errors.append(e)
+    numbers = parsed(['1','x','3','4'])
+    assert [next(numbers), next(numbers)]==[1,3]
+    @on(event.after_pred)
+    def broken(learn): raise RuntimeError from errors[0]
+    for call in (Learner.validate, lambda learn: learn.fit(1), lambda learn: Learner(None, None, optfunc=1)):
+        with pytest.raises(Exception):
+            try: raise errors[0]
+            except ValueError: call(synth_learner(cbs=broken))
+    assert [*numbers]==[4]

@@ -171,20 +171,8 @@ def _check_arguments(ev, f, who, first='self'):
         f"alone, and reads what the Learner has as {'`self.learn`, ' if first=='self' else ''}`{first}.xb`, "
         f"`{first}.loss`, …")
 
-# %% ../../nbs/core/03_callback.ipynb #check_super
+# %% ../../nbs/core/03_callback.ipynb #of_fastai
 _of_fastai = dict(run_after='write `order = Other.order+1`', run_before='write `order = Other.order-1`')
-
-def _check_super(cls):
-    "Refuse a handler that extends one which the class that it is based on does not have"
-    if cls.__base__ is Callback: return # it may be mixed into one that has it
-    for k,f in vars(cls).items():
-        code = getattr(f, '__code__', None)
-        if k not in event or code is None or hasattr(super(cls, cls), k): continue
-        if '__class__' not in code.co_freevars or k not in code.co_names: continue
-        base = cls.__base__
-        acts = [o for o in event if hasattr(base, o) and not hasattr(Callback, o)]
-        raise TypeError(f"`{cls.__name__}.{k}` calls `super().{k}`, which `{base.__name__}` does not have: "
-            f"it acts at {listed(acts)}")
 
 # %% ../../nbs/core/03_callback.ipynb #Callback
 class Callback(Flags, State, Attached):
@@ -229,7 +217,6 @@ class Callback(Flags, State, Attached):
                 if k not in event: continue
                 _check_handler(v, f'{cls.__name__}.{k}')
                 _check_arguments(k, v, f'{cls.__name__}.{k}')
-            _check_super(o)
 
     def handler(self,
         ev:str, # Name of an event

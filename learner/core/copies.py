@@ -18,7 +18,7 @@ from copy import copy
 from datetime import date,time,timedelta
 from decimal import Decimal
 from fractions import Fraction
-from functools import cache,partial,wraps
+from functools import cache,lru_cache,partial,wraps
 from inspect import getgeneratorlocals,getgeneratorstate
 from io import BytesIO,IOBase
 from itertools import count
@@ -138,9 +138,11 @@ def cached_weakly(
     f, # A function of a class or a function `o`. What it returns may not refer to `o`
 ):
     "Decorator: remember what `f(o)` returns, but do not keep `o` alive. A class may refer to a whole learner"
-    known = cache(lambda r: f(r()))
+    known = lru_cache(maxsize=4096)(lambda r: f(r()))
     @wraps(f)
-    def _f(o): return known(ref(o))
+    def _f(o):
+        try: return known(ref(o))
+        except TypeError: return f(o) # there is no reference to it, or it cannot be hashed
     return _f
 
 @cache

@@ -12,6 +12,7 @@ import os,sys,sysconfig,warnings
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
+from inspect import CO_ASYNC_GENERATOR,CO_COROUTINE,CO_GENERATOR
 from types import TracebackType
 
 # %% ../../nbs/core/00_tracebacks.ipynb #full_traceback
@@ -54,8 +55,10 @@ def warn(
     warnings.warn(text, stacklevel=2 if frame is None else n)
 
 # %% ../../nbs/core/00_tracebacks.ipynb #empty
+_may_go_on = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 def empty(frame):
     "Let go of the variables of a frame that has ended; one that is running cannot be cleared"
+    if frame.f_code.co_flags & _may_go_on and not in_library(frame): return # it would end
     with suppress(RuntimeError):
         frame.clear()
         frame.f_locals # before Python 3.13: updates a dict of locals that was read earlier

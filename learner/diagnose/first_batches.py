@@ -142,7 +142,8 @@ def check_reset(learn, before):
     "`before`: states of modules with a `reset` when training began"
     if not before or any(getattr(cb, 'resets_model', False) for cb in learn.cbs): return
     users = [*learn.model.modules(), *learn.cbs, learn.loss_func]
-    if any('reset' in names_in(f.__code__) for o in users for f in methods_of(o)): return
+    called = [names_in(f.__code__) for o in users for f in methods_of(o) if f.__name__!='__init__']
+    if any('reset' in o for o in called): return
     names = {id(m):k for k,m in learn.model.named_modules()}
     kept = [names.get(id(m), '') for m,old in before if any(v is not old.get(k) for k,v in _state(m).items())]
     if not kept: return

@@ -20,7 +20,7 @@ from ..core.callback import Callback,TrainEvalCallback
 from ..core.tracebacks import warn
 from ..data.loaders import length
 from ..model.groups import FreezeMixin,norm_bias_params
-from ..model.hypers import get_hyper,hypers,n_groups,set_hyper,spare
+from ..model.hypers import first_groups,get_hyper,hypers,n_groups,set_hyper,spare,values_for
 from ..model.optimizer import clear_state,drop_grads,make_opt,params_of,requires_closure,to_eval
 from .loop import has_grads,loss_and_grads,own_pieces
 from .inference import InferenceMixin,check_parts,release_frames
@@ -33,7 +33,7 @@ from .route import StopForNow,running
 class OptimizerMixin(FreezeMixin, InferenceMixin):
     "Makes the optimizer, and sets its hyper-parameters"
     made_with = {} # what the optimizer was made with, by name
-    opt_made = None # the optimizer, unless another was assigned since
+    opt_made = None # the optimizer, unless another has been assigned since the last fit
     model_in_fit = None # which the optimizer is known to train
     lr_of_opt = None # the very object in `lr` that the optimizer brought along, where none was given
     def create_opt(self):
@@ -50,23 +50,12 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
             no_decay = () if self.wd_bn_bias else norm_bias_params(self.model)
             lr = None if no_lr else self.lr
             self.opt = make_opt(self.opt_func, self.param_groups(), lr, no_decay, self.model)
-        self._made_opt()
-        if no_lr: self._take_lr()
+        self.opt_made,self.made_with = self.opt,dict(opt_func=self.opt_func, splitter=self.splitter)
+        if no_lr:
+            lrs = get_hyper(self.opt, 'lr')
+            self.lr = self.lr_of_opt = lrs[0] if len({*lrs})==1 else lrs
         if self.mode=='fit': self._take_over_rates(old)
         return self.opt
-
-    def _made_opt(self): self.opt_made,self.made_with = self.opt,dict(opt_func=self.opt_func, splitter=self.splitter)
-
-    def _take_lr(self):
-        "Let fits begin with the learning rates that the optimizer brings along"
-        lrs = get_hyper(self.opt, 'lr')
-        self.lr = self.lr_of_opt = lrs[0] if len({*lrs})==1 else lrs
-
-    def take_assigned_opt(self):
-        "Train with what was assigned to `learn.opt`, and with its learning rates"
-        if self.opt is self.opt_made: return
-        self._made_opt()
-        self._take_lr()
 
     def _take_over_rates(self, old):
         "Let an optimizer that was made during a fit train with the rates that the `old` one has reached"
@@ -74,7 +63,7 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
         at_start.made = self.opt,{k:get_hyper(self.opt, k) for k in hypers(self.opt)}
         for k,began in at_start.rates.items():
             if k not in hypers(self.opt): continue
-            v = get_hyper(old, k) if k in hypers(old) else began
+            v = get_hyper(old, k) if old is not None and k in hypers(old) else began
             if v==get_hyper(self.opt, k): continue # to set weight decay may split groups
             if len(v)==n_groups(self.opt): self.set_hyper(k, v)
             elif len({*v})==1: self.set_hyper(k, v[0])
@@ -144,8 +133,7 @@ def ready_to_train(learn): # A learner that is to train
     if not torch.is_grad_enabled(): raise RuntimeError("Gradients are switched off here, by `torch.no_grad()`, "
         "`torch.inference_mode()` or `torch.set_grad_enabled(False)`: train outside of it")
     learn.to_device()
-    if learn.opt is None: learn.create_opt()
-    learn.take_assigned_opt()
+    if learn.opt is None: learn.create_opt(); learn.opt_made = learn.opt
     if changed := [f'`learn.{k}`' for k,v in learn.made_with.items() if getattr(learn, k) is not v]: raise ValueError(
         f"{' and '.join(changed)} changed after the optimizer was made, which would be used on: "
         "`learn.create_opt()` makes a new one, as `fit(…, reset_opt=True)` does")
@@ -155,6 +143,16 @@ def ready_to_train(learn): # A learner that is to train
     if not any(p.requires_grad for p in learn.model.parameters()): raise ValueError(
         "All parameters are frozen: nothing to train. "
         "`learn.unfreeze()` frees what `freeze` has frozen, and `learn.model.requires_grad_(True)` everything")
+
+# %% ../../nbs/loop/07_fitting.ipynb #assigned
+def warn_assigned(learn):
+    "Warn of an optimizer that was assigned, and of which the learning rates are others than those of the fit"
+    opt,made = learn.opt,learn.opt_made
+    learn.opt_made = opt
+    if opt is made or (brings := get_hyper(opt, 'lr'))==values_for(first_groups(opt), learn.lr): return
+    shown = brings[0] if len({*brings})==1 else brings
+    warn(f"The optimizer that was assigned to `learn.opt` has the learning rate {shown}, and the fit begins with "
+        f"`learn.lr`, {learn.lr}: write `fit(…, lr={shown})`, or `learn.lr = {shown}`")
 
 # %% ../../nbs/loop/07_fitting.ipynb #untrained
 def warn_untrained(learn, before): # Ids of the model's parameters before the fit
@@ -196,6 +194,7 @@ def run_fit(learn,
     for cb in [*learn.cbs]: cb('prepare_fit') # an event of its own: nothing is running yet
     if stopped is None:
         overrides = {}
+        if lr is None: warn_assigned(learn)
         asked = given_hypers(learn, wd=learn.wd if wd is None else wd, lr=learn.lr if lr is None else lr)
     else:
         overrides = overrides_of(learn, stopped, lr, wd, by_fit)
@@ -273,7 +272,7 @@ class StopMixin(OptimizerMixin):
                 self.forget_batch()
                 self.route.forget()
                 self.searches.begin(remembers=False)
-                self.step_args,self.model_in_fit = (),None
+                self.step_args,self.model_in_fit,self.opt_made = (),None,self.opt
                 for o,values in (opt, before),*filter(None, [self.route.at_start.made]):
                     for k,v in values.items(): set_hyper(o, k, [*v, *get_hyper(o, k)[len(v):]]) # groups were added
                 self.route.at_start.made = None

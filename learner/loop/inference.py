@@ -29,8 +29,10 @@ def release_frames(e):
     "Empty the frames that `e` has left. With `%pdb on` or `full_traceback(True)`, a debugger gets them"
     if is_full(): return
     shell = sys.modules['IPython'].get_ipython() if 'IPython' in sys.modules else None
-    while e is not None and not getattr(shell, 'call_pdb', False):
+    seen = set() # an error may be its own cause
+    while e is not None and id(e) not in seen and not getattr(shell, 'call_pdb', False):
         for f,_ in walk_tb(e.__traceback__): empty(f)
+        seen.add(id(e))
         e = e.__cause__ or e.__context__
 
 # %% ../../nbs/loop/02_inference.ipynb #RestoreMixin

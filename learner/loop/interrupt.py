@@ -14,7 +14,7 @@ from functools import cache
 import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from ..core.tracebacks import in_library
-from ..core.dispatch import Uncut,hands_over,may_be_cut,scoped
+from ..core.dispatch import Uncut,fire_cleanup,hands_over,may_be_cut,scoped
 
 # %% ../../nbs/loop/04_interrupt.ipynb #workers
 def in_main_thread(): return threading.current_thread() is threading.main_thread()
@@ -62,16 +62,11 @@ def awaits_workers(frame):
         frame = frame.f_back
     return False
 
-def called_by(frame, codes, own=()):
-    """Whether `frame` is outside of this library, which has called it from one of the functions with these `codes`,
-    or has called one of its `own` there"""
-    f,called = frame,None
-    while f is not None and not in_library(f): f,called = f.f_back,f
-    return f is not None and called is not None and (f.f_code in codes or called.f_code in own)
-
 def in_callback(frame):
     "Whether a callback of the user runs at `frame`, and nothing of this library that it has called"
-    return called_by(frame, hands_over)
+    f = frame
+    while f is not None and not in_library(f): f = f.f_back
+    return f is not None and f is not frame and f.f_code in hands_over
 
 # %% ../../nbs/loop/04_interrupt.ipynb #HeldInterrupt
 _active = [] # those of the main thread, outermost first
@@ -151,6 +146,18 @@ class HeldInterrupt:
             raise stop from e # a worker may have died of the same Ctrl-C
 
 # %% ../../nbs/loop/04_interrupt.ipynb #HeldInInference
+_begin = set() # code of functions that have begun to hold Ctrl-C
+_cleanup = fire_cleanup.__code__
+def in_batches(frame):
+    "Whether `frame` belongs to a batch, or to a piece of the loop of the user's, and not to a set-up or cleanup in it"
+    f = frame
+    while f is not None:
+        code = f.f_code
+        if code in may_be_cut or code in hands_over or (code in scoped and not in_library(f)): return True
+        if code in _begin or code is _cleanup: return False
+        f = f.f_back
+    return False
+
 class HeldInInference(HeldInterrupt, Uncut):
     """The same around an inference, or other changes that belong together: what model, loss, loader and callbacks do
     is interrupted at once"""
@@ -158,6 +165,7 @@ class HeldInInference(HeldInterrupt, Uncut):
     def decides_for(self, inner): return inner.owner is self.owner and isinstance(inner, HeldInInference)
 
     def __enter__(self):
+        _begin.add(sys._getframe(1).f_code)
         around = _active[-1] if _active and in_main_thread() else None
         active = around if around is not None and around.decides_for(self) else super().__enter__()
         self.around = None if active is self else active
@@ -172,7 +180,7 @@ class HeldInInference(HeldInterrupt, Uncut):
 
     def must_wait(self, frame):
         if self.lifted or awaits_workers(frame): return False
-        return not self.owner.scopes or not called_by(frame, hands_over | may_be_cut, scoped)
+        return in_library(frame) or not in_batches(frame)
 
     def handle(self, signum, frame):
         if self.lifted: self.old_handler(signum, frame) # in a process that was forked in the body too

@@ -185,9 +185,6 @@ class Learner:
     def create_opt(self):
         'Make a new optimizer; one that was given as it is starts anew, except for the first time'
         ...
-    def take_assigned_opt(self):
-        'Train with what was assigned to `learn.opt`, and with its learning rates'
-        ...
     def check_opt(self):
         'See that the optimizer trains this model, and not one that it was before'
         ...

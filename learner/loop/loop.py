@@ -73,8 +73,9 @@ class Route:
 
 def warn_of_length(learn, n):
     known = learn.training and learn.mode=='fit' and learn.stop_at is None and learn.n_iter is not None
-    if known and learn.epoch==learn.start_epoch: warn(f"`dls.train` gave {n} batches, but its length is "
-        f"{learn.n_iter}: schedules, `pct_train` and the bar follow the latter. Let `__len__` return what it gives")
+    if not known or learn.epoch>learn.start_epoch or length(learn.dl)==n: return
+    warn(f"`dls.train` gave {n} batches, but its length is {learn.n_iter}: schedules, `pct_train` and the bar follow "
+        "the length. Where it cannot be exact, write `fit(n_iter=…)`")
 
 def check_drawn(learn, n):
     "Refuse a loader that gave no batch, and warn of one that gave others than its length says"

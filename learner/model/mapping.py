@@ -145,10 +145,11 @@ def takes_tensors(loss_func):
 
 # %% ../../nbs/model/08_mapping.ipynb #needs_no_targets
 def needs_no_targets(loss_func):
-    "Whether `loss_func` can be called with predictions alone"
-    try: signature(getattr(loss_func, 'forward', loss_func)).bind(None)
-    except (TypeError,ValueError): return False # it takes more, or has no signature
-    return True
+    "Whether `loss_func` takes one argument: predictions alone"
+    try: ps = signature(getattr(loss_func, 'forward', loss_func)).parameters.values()
+    except (TypeError,ValueError): return False # it has no signature
+    by_place = [p for p in ps if p.kind in (p.POSITIONAL_ONLY,p.POSITIONAL_OR_KEYWORD,p.VAR_POSITIONAL)]
+    return len(by_place)==1 and by_place[0].kind is not Parameter.VAR_POSITIONAL
 
 # %% ../../nbs/model/08_mapping.ipynb #recognize
 def _candidates(pred, targ):

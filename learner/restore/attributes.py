@@ -42,9 +42,8 @@ def _may_get(o, k):
     "Whether `o` can get an attribute `k` that it does not have yet; of methods and properties it cannot"
     if isinstance(o, FunctionType): return k[0]=='.'
     if isinstance(o, partial) or k.startswith('global '): return False
-    if isinstance(o, type): return not hasattr(o, k)
-    if not hasattr(o, '__dict__'): return k in slots_of(type(o))
-    on_class = getattr(type(o), k, None) # perhaps a default
+    if not isinstance(o, type) and not hasattr(o, '__dict__'): return k in slots_of(type(o))
+    on_class = getattr(o if isinstance(o, type) else type(o), k, None) # perhaps a default
     return not (callable(on_class) or isinstance(on_class, property))
 
 def _fill(now, v):

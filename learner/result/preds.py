@@ -23,6 +23,7 @@ from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.callback import Callback
 from ..core.checks import checked,is_whole,short_name,whole
+from ..core.dispatch import interruptible
 from ..data.loaders import DataLoaders,check_choice,find_bs,length,map_tensors,single,tensors_in
 from ..data.sampling import by_number,in_order
 from ..data.pieces import along_any,rows_cut
@@ -269,6 +270,7 @@ def _explained(split):
 # %% ../../nbs/result/01_preds.ipynb #input_shapes
 _shapes = WeakKeyDictionary() # of the inputs of one sample, for each `dls`
 
+@interruptible
 def _one_sample(dl):
     "A batch of `dl`, if there is one without iterating: its first, or a batch of one sample"
     if isinstance(dl, (list,tuple)): return dl[0]
@@ -301,6 +303,9 @@ def split_for(
     return _f
 
 # %% ../../nbs/result/01_preds.ipynb #gather
+@interruptible
+def _one_batch(learn): return learn.dls.one_batch()
+
 def know_loss(learn):
     """The loss that predictions belong to, or None. A model that returns its own shows which loss that is, with a batch
     of `dls.train`, if it has not been evaluated yet"""
@@ -308,7 +313,7 @@ def know_loss(learn):
     dl,found = learn.dls.train,learn.recognized_losses.get(False)
     if found is None and not isinstance(dl, Iterator) and length(dl)!=0:
         with learn.uncut(), learn.unchanged(dl), learn.keep_modes():
-            learn.infer('predict', {'valid': [learn.dls.one_batch()]})
+            learn.infer('predict', {'valid': [_one_batch(learn)]})
         found = learn.recognized_losses.get(False)
     return found[0] if found else learn.known_loss
 

@@ -50,6 +50,13 @@ class TrackerCallback(Callback):
     order,only_fit = ProgressCallback.order,True
     _stateattrs = ('best','new_best')
     rec = None # in a fit: the recorder
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        code = getattr(vars(cls).get('after_epoch'), '__code__', None)
+        if code is not None and '__class__' in code.co_freevars and 'after_epoch' in code.co_names: raise TypeError(
+            f"`{cls.__name__}.after_epoch` calls `super().after_epoch()`, which trackers do not have: they act in "
+            "`act(val)`, which a subclass may override")
+
     @checked(monitor=_check_monitor, min_delta=_check_delta)
     def __init__(self,
         monitor=None, # A column of the recorder, or a function of a row; default: `learn.monitor`

@@ -202,9 +202,10 @@ class TorchScheduler(HyperScheduler):
         learn = self.learn
         self.steps,self.keys = learn.opt_step,[{*g} for g in learn.opt.param_groups]
         self.lrs = get_hyper(learn.opt, 'lr')
-        if learn.start_epoch and not learn.resuming: warn(f"`{self.name}` begins anew: schedulers of torch do not know "
-            f"the {learn.start_epoch} epochs that count as done by `start_epoch`. `ParamScheduler` does")
         self.sched = self._ready() if isinstance(self.make, LRScheduler) else self._made()
+        begins = learn.start_epoch and not learn.resuming and not self.on_plateau and self.sched.last_epoch<1
+        if begins: warn(f"`{self.name}` begins anew: schedulers of torch do not know the {learn.start_epoch} epochs "
+            "that count as done by `start_epoch`. `ParamScheduler` does")
         if self.on_plateau: self._check_monitor()
         super().before_fit()
     def _made(self):

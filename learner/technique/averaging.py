@@ -112,9 +112,13 @@ class _Average(Callback):
     def cleanup_fit(self):
         if self.learn.mode=='fit': self.fitting = False
     def _replaced(self):
-        "Whether layers of the model are others than when the average began; parts of processes are always others"
-        now = [*self.of.parameters()] if self.params else []
-        return any(a is not b and not hasattr(a, 'full_tensor') for a,b in zip(self.params or (), now))
+        "Whether the model has parameters that are others than before, with other values: layers were replaced"
+        if not self.params: return False
+        now = [*self.of.parameters()]
+        def other(a, b): return not hasattr(a, 'full_tensor') and not torch.equal(a.to(b), b) # parts of processes
+        if any(a is not b and a.shape==b.shape and other(a, b) for a,b in zip(self.params, now)): return True
+        self.params = now
+        return False
     def after_load(self): self.outdated = True
 
     def snapshot(self): # the average changes within training batches only: no copy is needed
