@@ -8,18 +8,10 @@ import pytest,torch
 from torch.utils.data import DataLoader,Dataset
 from learner.all import *
 from processes import run_script
+from signals import ctrl_c,handler,python_handler # noqa: F401
 
 if os.name=='nt': pytest.skip('Windows has other signals', allow_module_level=True)
 
-def ctrl_c(): signal.raise_signal(signal.SIGINT)
-def handler(): return signal.getsignal(signal.SIGINT)
-
-@pytest.fixture(autouse=True)
-def python_handler():
-    "Each test begins with Python's own handler, and must end with it"
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
 
 class CtrlC(Callback):
     "Ctrl-C at the `n`-th `ev`; `survived` says whether it waited"

@@ -8,19 +8,11 @@ from torch.utils.data import DataLoader,TensorDataset
 import learner
 from learner.all import *
 from conftest import flags_of
+from signals import ctrl_c,handler,python_handler # noqa: F401
 
 if os.name=='nt': pytest.skip('Windows has other signals', allow_module_level=True)
 
 folder = os.path.join(os.path.dirname(learner.__file__), '')
-def handler(): return signal.getsignal(signal.SIGINT)
-def ctrl_c(): signal.raise_signal(signal.SIGINT)
-
-@pytest.fixture(autouse=True)
-def python_handler():
-    "Each test begins with Python's own handler, and must end with it"
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
 
 class Press:
     """A trace function that presses Ctrl-C at the `at`-th line of the library. Python calls the handler with the line's

@@ -172,6 +172,35 @@ class Warmup(HyperScheduler):
         done = self.learn.opt_step
         if not self.is_over: self.set_scaled('lr', [lr*(done+1)/self.n_steps for lr in self.lrs])
 
+# %% ../../nbs/schedule/02_schedulers.ipynb #schedulers_of_torch
+def _made_for(opt, make):
+    "A new scheduler of the optimizer"
+    try: return make(opt)
+    except Exception as e:
+        n,groups = len(first_groups(opt)),len(opt.param_groups)
+        if groups>n: e.add_note(f"A scheduler of torch is told of {groups} groups of parameters where the learner "
+            f"has {n}, because weight decay spares norms and biases: `wd_bn_bias=True` keeps them together")
+        raise
+
+def _ready_for(opt, sched):
+    "The scheduler `sched` that was given, with the rates that it has now"
+    if sched.optimizer is not opt: raise ValueError(f"`{type(sched).__name__}` is a scheduler of another "
+        "optimizer than `learn.opt`: make it after `learn.create_opt()`, or give its class or a `partial`")
+    lrs,n = sched.get_last_lr(),len(opt.param_groups)
+    if len(lrs)!=n: raise ValueError(f"`{type(sched).__name__}` is a scheduler of {len(lrs)} groups of parameters, "
+        f"but the optimizer has {n} now, because weight decay spares norms and biases: make the scheduler again")
+    for g,lr in zip(opt.param_groups, lrs): g['lr'] = lr
+    return sched
+
+def _check_monitor(cb):
+    "Refuse a `ReduceLROnPlateau` that has nothing to monitor"
+    if cb.unit!='epoch': raise ValueError(
+        "`ReduceLROnPlateau` monitors the results of an epoch: give `unit='epoch'`")
+    recs = [o for o in cb.learn.cbs if isinstance(o, Recorder)]
+    names = [k for o in recs for k in o.metric_names if k not in ('epoch','time')]
+    if cb.monitor not in names: raise ValueError(f"`{cb.monitor}` is to be monitored and is not recorded, "
+        f"but {listed(names) or 'nothing is'}.{nearest(str(cb.monitor), names)}")
+
 # %% ../../nbs/schedule/02_schedulers.ipynb #TorchScheduler
 class TorchScheduler(HyperScheduler):
     "Use a scheduler of `torch.optim.lr_scheduler`"
@@ -202,21 +231,12 @@ class TorchScheduler(HyperScheduler):
         learn = self.learn
         self.steps,self.keys = learn.opt_step,[{*g} for g in learn.opt.param_groups]
         self.lrs = get_hyper(learn.opt, 'lr')
-        self.sched = self._ready() if isinstance(self.make, LRScheduler) else self._made()
+        self.sched = (_ready_for if isinstance(self.make, LRScheduler) else _made_for)(learn.opt, self.make)
         begins = learn.start_epoch and not learn.resuming and not self.on_plateau and self.sched.last_epoch<1
         if begins: warn(f"`{self.name}` begins anew: schedulers of torch do not know the {learn.start_epoch} epochs "
             "that count as done by `start_epoch`. `ParamScheduler` does")
-        if self.on_plateau: self._check_monitor()
+        if self.on_plateau: _check_monitor(self)
         super().before_fit()
-    def _made(self):
-        "A new scheduler of the optimizer"
-        opt = self.learn.opt
-        try: return self.make(opt)
-        except Exception as e:
-            n,groups = len(first_groups(opt)),len(opt.param_groups)
-            if groups>n: e.add_note(f"A scheduler of torch is told of {groups} groups of parameters where the learner "
-                f"has {n}, because weight decay spares norms and biases: `wd_bn_bias=True` keeps them together")
-            raise
     def _made_again(self):
         "The same scheduler, of an optimizer that was made during the fit"
         opt,lrs,state = self.learn.opt,get_hyper(self.learn.opt, 'lr'),self.sched.state_dict()
@@ -224,26 +244,9 @@ class TorchScheduler(HyperScheduler):
             f"`{self.name}` cannot go on with the optimizer that was made during the fit: "
             "give the class of a scheduler or a `partial`, and let the optimizer have as many groups as before")
         set_hyper(opt, 'lr', self.lrs) # with which it begins
-        self.sched = self._made()
+        self.sched = _made_for(opt, self.make)
         self.sched.load_state_dict(state)
         set_hyper(opt, 'lr', lrs)
-    def _ready(self):
-        "The scheduler that was given, with the rates that it has now"
-        opt,sched = self.learn.opt,self.make
-        if sched.optimizer is not opt: raise ValueError(f"`{type(sched).__name__}` is a scheduler of another "
-            "optimizer than `learn.opt`: make it after `learn.create_opt()`, or give its class or a `partial`")
-        lrs,n = sched.get_last_lr(),len(opt.param_groups)
-        if len(lrs)!=n: raise ValueError(f"`{type(sched).__name__}` is a scheduler of {len(lrs)} groups of parameters, "
-            f"but the optimizer has {n} now, because weight decay spares norms and biases: make the scheduler again")
-        for g,lr in zip(opt.param_groups, lrs): g['lr'] = lr
-        return sched
-    def _check_monitor(self):
-        if self.unit!='epoch': raise ValueError(
-            "`ReduceLROnPlateau` monitors the results of an epoch: give `unit='epoch'`")
-        recs = [o for o in self.learn.cbs if isinstance(o, Recorder)]
-        names = [k for o in recs for k in o.metric_names if k not in ('epoch','time')]
-        if self.monitor not in names: raise ValueError(f"`{self.monitor}` is to be monitored and is not recorded, "
-            f"but {listed(names) or 'nothing is'}.{nearest(str(self.monitor), names)}")
 
     def after_batch(self):
         super().after_batch()
