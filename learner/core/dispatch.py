@@ -372,7 +372,7 @@ def scope(f): # A method whose name is `_` and that of the scope, such as `_batc
             try:
                 if now.handlers[before]: fire_before(self, before)
                 f(self)
-            except cancel as e: fire_after_cancel(self, nm, e)
+            except cancel as e: fire_after_cancel(self, nm, e) # in here: `Cancels.tell` of `dist` asks `sys.exception`
             if now.handlers[after]: fire_after(self, after)
         except BaseException as e:
             err = outgoing(self, e)

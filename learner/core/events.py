@@ -69,6 +69,12 @@ def moments(
     yield f'after_{name}',running
     yield f'cleanup_{name}',()
 
+# %% ../../nbs/core/02_events.ipynb #scope_named
+def scope_named(name, scope=training_loop):
+    "A scope of the table, as a tuple: the first of that name; None if there is none in `scope`"
+    if scope[0]==name: return scope
+    return next(filter(None, (scope_named(name, o) for o in scope[1:] if isinstance(o, tuple))), None)
+
 # %% ../../nbs/core/02_events.ipynb #ours
 _parts_elsewhere = dict(fit='fit', train='fit', training='fit', training_run='fit', epoch='epoch',
     training_run_epoch='epoch', train_epoch='train', training_epoch='train', batch='batch', step='batch',
@@ -159,8 +165,7 @@ class Events:
 event = Events([*dict(moments()), *outside_loop])
 
 # %% ../../nbs/core/02_events.ipynb #check_filter
-_,(_,_train,_) = training_loop # of a fit, an epoch, and of that the training
-in_phases = {ev for ev in dict(moments(_train)) if not ev.endswith('_train')} # of batches, in training and validation
+in_phases = {ev for ev in dict(moments(scope_named('train'))) if not ev.endswith('_train')} # of batches, in any phase
 
 _units = dict(iter=lambda learn: learn.train_iter, step=lambda learn: learn.opt_step, epoch=lambda learn: learn.epoch+1)
 

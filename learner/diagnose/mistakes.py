@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader,RandomSampler,SequentialSampler,Subset,SubsetRandomSampler,WeightedRandomSampler
 from ..core.checks import listed,one_of
-from ..core.events import moments,training_loop
+from ..core.events import moments,scope_named
 from ..core.callback import Callback,was_attached
 from ..core.copies import names_in,of_library
 from ..core.tracebacks import of_user
@@ -212,8 +212,7 @@ def check_attached(learn):
 _outside = 'after_create','before_fit','after_cancel_fit','after_fit','cleanup_fit' # what they add is added again
 _again = dict(batch={'before_fit','before_epoch','before_train'}, validate={'before_fit','before_epoch'},
     epoch={'before_fit'}, end={'before_fit'}) # fired by a fit that resumes, before it has arrived
-_,(_,_,_validate) = training_loop
-_in_validation = {*dict(moments(_validate))}-{'after_validate'} # fired before a validation was cut, and again
+_in_validation = {*dict(moments(scope_named('validate')))}-{'after_validate'} # fired before it was cut, and again
 
 def _gathered(cb, functions):
     "By name, the events of the loop where a callback adds to an attribute, and those where it sets one"

@@ -18,7 +18,7 @@ from types import ModuleType
 import torch
 from torch import nn
 from ..core.callback import Callback,Flags,FuncCallback
-from ..core.events import event,in_phases
+from ..core.events import event,in_phases,moments,scope_named
 from .code import chains,events_of,functions_of,mentioned,uses_at,uses_of,writes
 
 # %% ../../nbs/diagnose/04_names.ipynb #one_letter
@@ -127,15 +127,16 @@ def never_run(o):
                 res += _said(o, k, f"{'would never run' if f else 'is read by nothing'}. Did you mean `{hit[0]}`?")
     return res
 
-_of_training = 'backward','step','zero_grad'
+_in_training,_in_validation = ({*dict(moments(scope_named(o)))} for o in ('train','validate'))
+_of_training = _in_training-_in_validation
+
 def switched_off(o):
     "Handlers that the flags of their callback never let through"
     cb,res = o.cb,[]
     if cb.run and not cb.run_train:
         for ev in event:
-            name = ev.split('_', 1)[1].removeprefix('cancel_')
-            if ev in in_phases and cb.handler(ev) and (name in _of_training or not cb.run_valid):
-                flag = 'run_train = False' if name in _of_training else 'run_train = run_valid = False'
+            if ev in in_phases and cb.handler(ev) and (ev in _of_training or not cb.run_valid):
+                flag = 'run_train = False' if ev in _of_training else 'run_train = run_valid = False'
                 res += _said(o, str(ev), f"never runs, because of `{flag}`")
     return res
 

@@ -22,6 +22,7 @@ from ..core.events import event
 from ..model.optimizer import params_of
 from ..schedule.schedulers import ParamScheduler
 from ..restore.tensors import version_of
+from ..loop.loop import of_batch
 from .code import events_of,functions_of,hyper,uses_at,writes
 
 # %% ../../nbs/diagnose/03_order.ipynb #Tie
@@ -125,8 +126,6 @@ def _mark(o):
     if isinstance(o, torch.Tensor): return id(o),0 if is_lazy(o) else version_of(o)
     if isinstance(o, Mapping): return id(o),*map(_mark, o.values())
     return (id(o),*map(_mark, o)) if isinstance(o, (tuple,list)) else id(o)
-
-of_batch = 'batch','xb','yb','pred','loss','loss_grad'
 
 def _marks(learn):
     "Of everything that a training batch works with, by name"

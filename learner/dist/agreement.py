@@ -129,7 +129,8 @@ class Cancels:
 
     def tell(self):
         "Tell the others of the cancel that is on its way, if they do not know it"
-        e,averaging = sys.exception(),self.agreement.averaging
+        e = sys.exception() # that ends the scope: `scope` notifies callbacks while it handles the exception
+        averaging = self.agreement.averaging
         if not isinstance(e, CancelException) or e is self.agreement.heard: return
         self.agreement.heard,name = e,type(e).__name__
         scope = next(k for k,v in cancels.items() if isinstance(e, v))

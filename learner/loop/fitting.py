@@ -259,7 +259,7 @@ class StopMixin(OptimizerMixin):
     def fitting(self, mode):
         "Around a fit or `lr_find`: restore modes and hyper-parameters at the end"
         opt,self.model_in_fit = self.opt,self.model # callbacks may replace them
-        before = self.route.at_start.hypers = {k:get_hyper(opt, k) for k in hypers(opt)}
+        outside = self.route.at_start.hypers = {k:get_hyper(opt, k) for k in hypers(opt)}
         self.step_args = (partial(loss_and_grads, self),) if requires_closure(self.opt) else ()
         with self.keep_modes():
             self.enter_mode(mode)
@@ -273,7 +273,7 @@ class StopMixin(OptimizerMixin):
                 self.route.forget()
                 self.searches.begin(remembers=False)
                 self.step_args,self.model_in_fit,self.opt_made = (),None,self.opt
-                for o,values in (opt, before),*filter(None, [self.route.at_start.made]):
+                for o,values in (opt, outside),*filter(None, [self.route.at_start.made]):
                     for k,v in values.items(): set_hyper(o, k, [*v, *get_hyper(o, k)[len(v):]]) # groups were added
                 self.route.at_start.made = None
 

@@ -22,7 +22,7 @@ from ..record.history import Row
 from ..record.recorder import Recorder
 from ..restore.places import all_modules
 from ..restore.snapshot import unmoved
-from .loop import Loop,of_phase
+from .loop import Loop,of_batch,of_phase
 
 # %% ../../nbs/loop/02_inference.ipynb #release_frames
 def release_frames(e):
@@ -36,8 +36,8 @@ def release_frames(e):
         e = e.__cause__ or e.__context__
 
 # %% ../../nbs/loop/02_inference.ipynb #RestoreMixin
-of_run = (*of_phase, 'n_train_iter','n_step','epoch','n_epoch','start_epoch','train_iter','opt_step','stop_reason',
-    'epoch_start','n_train','to_validate') # attributes that a run of its own changes
+of_run = (*of_batch, *of_phase, 'n_train_iter','n_step','epoch','n_epoch','start_epoch','train_iter','opt_step',
+    'stop_reason','epoch_start','n_train','to_validate') # attributes that a run of its own changes
 
 class RestoreMixin(Loop):
     "Restores what a run changes"
@@ -163,4 +163,5 @@ class InferenceMixin(RestoreMixin):
 
     def validate_now(self):
         "Validate at `before_draw`, in the middle of training, as at the end of an epoch: as a part of the fit"
-        with self.keep_attrs(of_phase), self.keep_modes(), self.nested_inference(resumable=True): self.validate_all()
+        with self.keep_attrs(of_batch+of_phase), self.keep_modes(), self.nested_inference(resumable=True):
+            self.validate_all()

@@ -128,10 +128,11 @@ def _check(opt_func, moms, **rates):
 class Learner(ShowMixin):
     """Trains `model` on `dls`. Its state, which callbacks read as `self.x`:
 
-    - of the learner: `dls`, `model`, `opt`, `loss_func`, `metrics`, `device`, `cbs`, `recorder`, `route`;
-      `monitor`, the column of results that trackers watch; `run_config`, what the last fit was made of;
-      `lineage`, where that run began and left its course;
-      `state`, a dict of your own; `forward_with`, which runs the forward pass in its own way;
+    - settings, as below, which hold until you change them: `dls`, `model`, `loss_func`, `opt_func`, `lr`, `splitter`,
+      `metrics`, `path`, `model_dir`, `wd`, `wd_bn_bias`, `train_bn`, `moms`; and `monitor`, the column of results that
+      trackers watch;
+    - of the learner: `opt`, `device`, `cbs`, `recorder`, `route`; `run_config`, what the last fit was made of;
+      `lineage`, where that run began and left its course; `state`, a dict of your own;
     - of a run: `mode` is `'fit'`, `'validate'`, `'predict'`, `'lr_find'` or None; `scopes` that are running,
       outermost first; `epoch` of `n_epoch`; `train_iter` training batches of `n_train_iter`, and `opt_step` steps
       of `n_step`, if these bound it; `epoch_start`, `train_iter` when the epoch began; `n_train`, training batches
@@ -139,7 +140,8 @@ class Learner(ShowMixin):
       `limits`, most batches of a phase; `results`, the last validation; `stop_reason`, why the fit was cancelled;
       `exc`, the error during `after_exception`, and the cancel during `after_cancel_…`;
     - while a file is saved or loaded: its `file`, and `saved`, what goes into it or came out of it;
-    - of a phase: `training`, the loader `dl` called `dl_name`, its length `n_iter` or None;
+    - of a phase: `training`, the loader `dl` called `dl_name`, its length `n_iter` or None; `stop_at`, the batch at
+      which a bound ends it; `forward_with`, which runs the forward pass of a training batch in its own way;
     - of a batch: its index `iter`; `idxs` of its samples; `batch` as drawn and on the device; inputs `xb`, a tuple
       or a mapping, targets `yb`, a tuple, and `x`, `y`, their only element, which can be set; `pred`; `loss`, which
       is logged, and `loss_grad`, which is differentiated. The last three are None until they are

@@ -63,8 +63,8 @@ class Route:
         "What `f` returns, for all of several processes in the first one: their clocks differ"
         return f() if self.peers is None else self.peers.procs.from_first(f)
 
-    def whole(self, samples, items):
-        "How many samples and items a training batch has in all processes, if this one has so many of them"
+    def in_all(self, samples, items):
+        "Samples and items of a training batch in all processes, where this one has so many"
         return (samples,items) if self.peers is None else self.peers.totals
 
     def aside(self, resumable=False):
@@ -114,8 +114,8 @@ class OwnLosses(Dispatcher):
         return self.recognized_loss and self.recognized_loss[0] if self.loss_func is None else self.loss_func
 
 # %% ../../nbs/loop/01_loop.ipynb #LoopState
-of_batch = 'dl','dl_name','batch','xb','yb','pred','loss','loss_grad' # of a batch; the first two of its phase
-of_phase = *of_batch,'n_iter','iter','stop_at'
+of_batch = 'batch','xb','yb','pred','loss','loss_grad'
+of_phase = 'dl','dl_name','n_iter','stop_at','iter'
 
 class LoopState(OwnLosses):
     "How far a loop is, what bounds it, and what it works with"
@@ -144,7 +144,7 @@ class LoopState(OwnLosses):
 
     def forget_batch(self):
         "Let go of batch, loader and loss"
-        for k in of_batch: setattr(self, k, None)
+        for k in ('dl', 'dl_name', *of_batch): setattr(self, k, None)
 
     @property
     def steps_done(self):
@@ -208,9 +208,9 @@ class Phases(LoopState):
         "Set the loader of the next phase, and in `stop_at` where it stops; None where the loader ends by itself"
         n,most = length(dl),self.batch_limit('train' if training else 'valid')
         if training:
-            self.n_train = n if None in (n, most) else min(n, most)
+            self.n_train = n if None in (n, most) else min(n, most) # of a whole epoch
             if self.n_train_iter is not None:
-                left = self.n_train_iter-self.train_iter
+                left = self.n_train_iter-self.train_iter # until the fit is over
                 most = left if most is None else min(left, most)
         self.stop_at = most if most is not None and (n is None or most<n) else None
         self.dl_name,self.dl,self.n_iter,self.training = name,dl,n if self.stop_at is None else most,training
@@ -342,7 +342,9 @@ class Loop(Phases):
 
     @scope
     def _epoch(self):
-        for phase in self.route.phases(): self.train_all() if phase=='train' else self.validate_all()
+        for phase in self.route.phases():
+            if phase=='train': self.train_all()
+            else: self.validate_all()
 
     @scope
     def _train(self): self.all_batches()

@@ -70,7 +70,7 @@ def _values_for(opt, saved):
 @dataclass
 class HypersAndGrads:
     "Hyper-parameters and gradients; the optimizer's own state is not part of it"
-    outside:dict # Hyper-parameters outside of the fit, which are restored when it ends
+    outside:dict # Hyper-parameters outside of the fit, which are restored when it ends: `at_start.hypers`
     rates:dict   # `lr` and `wd` with which the fit began
     groups:list  # All values of each parameter group
     grads:dict   # Gradients that wait for their step, by parameter
@@ -313,7 +313,7 @@ class Position:
     def put(self,
         learn, # In a fit, at the place where the position was read
         draws:Draws, # The pass over the training loader that was resumed or is to begin
-        overrides=None, # `lr` and `wd` of the resuming `fit`, where the stopped one began with others
+        overrides=None, # Hyper-parameters that change here, by name: see `overrides_of`, in the chapter after the next
         in_memory:bool=False, # Nothing but time has passed since: settings need not be compared
         by_fit:bool=True, # Resumed by `fit(…, resume=…)`, and not by `resume`: a warning names the overrides
     ):

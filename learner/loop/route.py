@@ -67,11 +67,14 @@ class Whereabouts(WayBack):
         return replace(at, hypers_and_grads=replace(at.hypers_and_grads, grads={})) # those of half a batch
 
     def ends_early(self, e):
-        "If `e` ends the fit, note the position in the scope to resume in, before callbacks undo what they have set"
+        """`e` ends the innermost scope. If it ends the fit too, note whether a batch was cut, and the position, in the
+        scope to resume in: before its callbacks undo what they have set"""
         if isinstance(e, CancelException) and not isinstance(e, StopForNow): return
-        self.cut_batch |= 'batch' in self.learn.scopes
-        learn,next_is = self.learn,self.resume_point.next if self.resume_point else 'batch'
-        if learn.mode!='fit' or self.target or learn.scopes[-1]!=_resumes_in[next_is]: return
+        learn = self.learn
+        self.cut_batch |= 'batch' in learn.scopes
+        if learn.mode!='fit' or self.target: return
+        next_is = self.resume_point.next if self.resume_point else 'batch'
+        if learn.scopes[-1]!=_resumes_in[next_is]: return # the one around it is told next
         if at := self.position(): self.resume_point = replace(at, attributes=self.attributes.values())
 
     def note_unfinished(self, e):
@@ -115,7 +118,10 @@ class Pauses(Whereabouts):
         self.train_on,self.cut_batch = None,False
         super().begin(*args, **kwargs)
 
-    def end(self): self.target,self.resume_point,self.unfinished,self.requests,self.cbs = None,None,None,[],()
+    def end(self):
+        "Forget what only a running fit has"
+        self.target = self.resume_point = self.unfinished = None
+        self.requests,self.cbs = [],()
 
     def request(self, f, stops=False, in_parts=False):
         waiting = self.peers.stops if stops and self.peers is not None else self.requests # until all processes know
@@ -229,16 +235,17 @@ class ResumableRoute(Pauses):
     def idxs(self, i): return self.draws and self.draws.idxs(i)
 
     def epochs(self):
-        learn,first = self.learn,self._first_epoch()
+        learn = self.learn
+        self.at_start.runs = {k:cb.run for k,cb in by_name(learn.cbs).items()} # now that `before_fit` is over
+        first = self._resumed_epoch() if self.target else learn.start_epoch
         for epoch in takewhile(learn.has_epoch, count(first)):
             yield epoch
             self.pause(before='epoch')
 
-    def _first_epoch(self):
-        learn,at = self.learn,self.target and self.target.position
-        self.at_start.runs = {k:cb.run for k,cb in by_name(learn.cbs).items()}
-        if not at: return learn.start_epoch
-        learn.train_iter = at.counters.epoch_start
+    def _resumed_epoch(self):
+        "The first epoch of a fit that resumes. A run that was stopped after an epoch arrives here"
+        learn,at = self.learn,self.target.position
+        learn.train_iter = at.counters.epoch_start # where that epoch begins
         over = at.next in ('epoch','end')
         if over: self.arrive()
         if at.next=='end' and at.bounds==Bounds.of(learn): # no epochs are left

@@ -153,7 +153,7 @@ class WayBack(Route):
 
     def begin(self,
         stopped:Stopped|None=None, # The fit that is to be resumed; default: a new one
-        overrides=None, # `lr` and `wd` of the resuming `fit`, where the stopped one began with others
+        overrides=None, # Hyper-parameters that change where the run resumes, by name: see `overrides_of`
         by_fit:bool=False, # As in `Target`
     ):
         "Forget the last fit, and set the target of one that resumes"

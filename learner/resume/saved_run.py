@@ -110,7 +110,7 @@ class Weights:
 class OptState:
     "State of the optimizer"
     opt:dict|None     # Its `state_dict`; None if there is no optimizer yet
-    between:dict|None # Hyper-parameters outside of the fit, by name; None if there is no fit to resume
+    between:dict|None # Hyper-parameters outside of the fit: `outside` of its position; None if there is none to resume
     opt_attrs:list    # For each of several optimizers as one: its own attributes, by name
 
     @classmethod

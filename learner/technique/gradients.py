@@ -117,7 +117,7 @@ class GradientAccumulation(Callback):
         if n is None and (n := items) is None: raise ValueError(f"`{self.name}` finds no tensor in the batch, and "
             f"cannot know how many samples there are: write `{type(self).__name__}({self.n_acc}, count=f)`, where "
             "`f(learn)` returns their number")
-        self.bs,self.n = learn.route.whole(n, items)
+        self.bs,self.n = learn.route.in_all(n, items)
         if not self.samples: # count in samples: a loss times a million elements would overflow in half precision
             self.unit = self.n/self.bs if isinstance(self.n, (int,float)) and self.n and self.bs else 1.
         if self.unit!=1: self.n = self.n/self.unit
