@@ -5943,8 +5943,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                           'learner/technique/debugging.py'),
                                              'learner.technique.debugging.ShortEpochCallback._part': ( 'technique/debugging.html#shortepochcallback._part',
                                                                                                        'learner/technique/debugging.py'),
-                                             'learner.technique.debugging.ShortEpochCallback.before_draw': ( 'technique/debugging.html#shortepochcallback.before_draw',
-                                                                                                             'learner/technique/debugging.py'),
                                              'learner.technique.debugging.ShortEpochCallback.before_fit': ( 'technique/debugging.html#shortepochcallback.before_fit',
                                                                                                             'learner/technique/debugging.py'),
                                              'learner.technique.debugging.ShortEpochCallback.before_validate': ( 'technique/debugging.html#shortepochcallback.before_validate',

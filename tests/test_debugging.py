@@ -1,5 +1,6 @@
 "Short epochs and collected batches"
 from collections import namedtuple
+from contextlib import nullcontext
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
@@ -26,6 +27,15 @@ def test_short_epochs_need_a_length():
     with pytest.raises(ValueError, match='a fraction of the batches, but `valid` has no length'):
         mk(ShortEpochCallback(.5), valid=NoLength(cut(10))).fit(1)
     with pytest.raises(ValueError, match=r'`pct` is in \(0,1\], but got 0'): ShortEpochCallback(0)
+
+@pytest.mark.parametrize('pct,n', [(.5,30), (1.,len(X))])
+def test_predictions_are_kept_of_the_validation_of_a_short_epoch(pct, n):
+    "A limit ends the validation; nothing cancels it"
+    trace,kept = Trace('after_cancel_validate'),GatherPredsCallback()
+    short = n<len(X)
+    with pytest.warns(UserWarning, match='of the first 3 batches only, because a limit') if short else nullcontext():
+        mk(ShortEpochCallback(pct), trace, valid=cut(10)).fit(1, cbs=kept)
+    assert len(kept.preds)==n and kept.complete is not short and not trace.seen
 
 def test_collected_data():
     learn = mk(CollectDataCallback, data=cut(20), valid=cut(30)).fit(1)

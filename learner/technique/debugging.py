@@ -12,7 +12,6 @@ from math import ceil
 from torch import Tensor
 from ..core.checks import checked
 from ..core.callback import Callback
-from ..core.events import CancelValidException
 from ..data.loaders import map_tensors
 from ..schedule.validation import lowered
 
@@ -32,13 +31,9 @@ class ShortEpochCallback(Callback):
         self.learn.limits = lowered(self.whole, train=self._part('train'))
     def cleanup_fit(self): self.learn.limits = self.whole
 
-    def before_validate(self):
-        self.drawn,self.most = 0,self._part(self.learn.dl_name) if self.short_valid else None
-        if self.most: self.learn.n_iter = self.most
-    def before_draw(self):
-        if self.learn.training: return
-        if self.drawn==self.most: raise CancelValidException
-        self.drawn += 1
+    def before_validate(self): # each loader has its own length, so no limit is right for all
+        learn = self.learn
+        if self.short_valid and (n := self._part(learn.dl_name))<learn.n_iter: learn.n_iter = learn.stop_at = n
 
     def _part(self, name):
         if self.learn.n_iter is None: raise ValueError(
