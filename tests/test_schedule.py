@@ -612,7 +612,7 @@ def test_plateau_monitors_any_column(monitor):
         learn.fit(1, cbs=[TorchScheduler(Plateau, monitor='maee'), trace])
     with pytest.raises(ValueError, match="results of an epoch: give `unit='epoch'`"):
         learn.fit(1, cbs=[TorchScheduler(Plateau, 'step'), trace])
-    with pytest.raises(ValueError, match="not recorded, but nothing is"):
+    with pytest.raises(ValueError, match="reads the rows of a `Recorder`, and there is none"):
         mk(default_cbs=False, cbs=[TrainEvalCallback, TorchScheduler(Plateau), trace]).fit(1)
     assert not trace.seen
 

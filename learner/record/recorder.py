@@ -342,6 +342,17 @@ def check_direction(monitor, comp):
     if comp is None: raise ValueError("`monitor` is a function of a row, for which the better direction is not known: "
         "give `comp=np.less` or `comp=np.greater`")
 
+def check_recorded(rec, name):
+    "Refuse to monitor what is no column of the recorder"
+    names = [o for o in rec.metric_names if o not in ('epoch','iter','time')]
+    if name in names: return
+    ends = name.removeprefix('valid_') if isinstance(name, str) else name # of a column of a loader with a name
+    named = [o for o in names if o.endswith(f'/{ends}')]
+    hint = nearest(str(name), names) if name!='valid_loss' else " `dls` has no validation loader."
+    if named: hint = f" Write `monitor={named[0]!r}`, for one of the loaders."
+    raise ValueError(f"`{name}` is to be monitored and is not recorded, but {listed(names)}.{hint}"
+        " A callback that adds a column during training announces it in its `new_columns`")
+
 def higher_is_better(
     learn, # Its metrics know it
     rec, # Its recorder
@@ -350,14 +361,7 @@ def higher_is_better(
 ) -> bool:
     "Whether higher is better in a column of the recorder"
     if callable(name): check_direction(name, comp); return bool(comp(1,0))
-    names = [o for o in rec.metric_names if o not in ('epoch','iter','time')]
-    if name not in names:
-        ends = name.removeprefix('valid_') if isinstance(name, str) else name # of a column of a loader with a name
-        named = [o for o in names if o.endswith(f'/{ends}')]
-        hint = nearest(str(name), names) if name!='valid_loss' else " `dls` has no validation loader."
-        if named: hint = f" Write `monitor={named[0]!r}`, for one of the loaders."
-        raise ValueError(f"`{name}` is to be monitored and is not recorded, but {listed(names)}.{hint}"
-            " A callback that adds a column during training announces it in its `new_columns`")
+    check_recorded(rec, name)
     if comp is not None: return bool(comp(1,0))
     if name.rpartition('/')[2] in ('train_loss','valid_loss','loss'): return False
     res = _of_metric(learn, name)

@@ -19,7 +19,7 @@ from ..core.callback import Callback
 from ..model.groups import norm_bias_params,per_group
 from ..model.hypers import first_groups,get_hyper,hypers,n_groups,read_hyper,set_hyper,spare
 from ..record.history import missing
-from ..record.recorder import Recorder
+from ..record.recorder import Recorder,check_recorded,find_recorder
 from .schedules import Pieces
 
 # %% ../../nbs/schedule/02_schedulers.ipynb #highest
@@ -45,10 +45,9 @@ class HyperScheduler(Callback):
     _stateattrs = 'hps','scales'
     sets,hps,scales = (),{},{}
     def before_fit(self):
-        self.scales = {}
         for o in self.learn.cbs:
             if o is not self and isinstance(o, HyperScheduler): self._check_beside(o)
-        self.hps,self.last = {k:[] for k in self.sets},(None,None)
+        self.hps,self.scales,self.last = {k:[] for k in self.sets},{},(None,None)
         self._record()
     def _check_beside(self, other):
         if both := [k for k in other.sets if k in self.sets]: raise ValueError(
@@ -192,15 +191,6 @@ def _ready_for(opt, sched):
     for g,lr in zip(opt.param_groups, lrs): g['lr'] = lr
     return sched
 
-def _check_monitor(cb):
-    "Refuse a `ReduceLROnPlateau` that has nothing to monitor"
-    if cb.unit!='epoch': raise ValueError(
-        "`ReduceLROnPlateau` monitors the results of an epoch: give `unit='epoch'`")
-    recs = [o for o in cb.learn.cbs if isinstance(o, Recorder)]
-    names = [k for o in recs for k in o.metric_names if k not in ('epoch','time')]
-    if cb.monitor not in names: raise ValueError(f"`{cb.monitor}` is to be monitored and is not recorded, "
-        f"but {listed(names) or 'nothing is'}.{nearest(str(cb.monitor), names)}")
-
 # %% ../../nbs/schedule/02_schedulers.ipynb #TorchScheduler
 class TorchScheduler(HyperScheduler):
     "Use a scheduler of `torch.optim.lr_scheduler`"
@@ -235,7 +225,10 @@ class TorchScheduler(HyperScheduler):
         begins = learn.start_epoch and not learn.resuming and not self.on_plateau and self.sched.last_epoch<1
         if begins: warn(f"`{self.name}` begins anew: schedulers of torch do not know the {learn.start_epoch} epochs "
             "that count as done by `start_epoch`. `ParamScheduler` does")
-        if self.on_plateau: _check_monitor(self)
+        if self.on_plateau:
+            if self.unit!='epoch': raise ValueError(
+                "`ReduceLROnPlateau` monitors the results of an epoch: give `unit='epoch'`")
+            check_recorded(find_recorder(self), self.monitor)
         super().before_fit()
     def _made_again(self):
         "The same scheduler, of an optimizer that was made during the fit"
