@@ -19,7 +19,7 @@ from dataclasses import asdict,dataclass
 from inspect import getsource
 from math import hypot
 from tokenize import TokenError
-from types import FunctionType
+from types import FunctionType,SimpleNamespace
 from zlib import crc32
 import numpy as np
 import torch
@@ -182,11 +182,6 @@ class Trail:
         res._columns = {k:Column(*map(np.ndarray.tolist, o)) for k,o in state['columns'].items()}
         return res
 
-class TrailSnapshot:
-    "A trail at one moment, taken in constant time: rows are only added to it"
-    def __init__(self, trail): self.trail,self.n = trail,len(trail)
-    def state_dict(self): return self.trail.state_dict(self.n)
-
 # %% ../../nbs/compare/01_fingerprint.ipynb #Hypers
 class Hypers:
     "Reads the hyper-parameters of an optimizer, again only if something in its groups has changed, or is a tensor"
@@ -248,7 +243,9 @@ class Fingerprint(Callback):
         self.trail,self.before,self.row,self.gauge = Trail(),None,{},None
         self.folder = '.'
 
-    def snapshot(self): return TrailSnapshot(self.trail)
+    def snapshot(self): # in constant time: rows are only added to a trail
+        trail,n = self.trail,len(self.trail)
+        return SimpleNamespace(state_dict=lambda: trail.state_dict(n))
     def state_dict(self): return self.trail.state_dict()
     def load_state_dict(self, state):
         trail = Trail.from_state(state)

@@ -15,6 +15,7 @@ __all__ = ['Ledger']
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 import numpy as np
 import torch
 from fastcore.basics import patch
@@ -133,12 +134,6 @@ class Visits:
         right = np.full(n, -1, 'int8') if self.right is None else self.right.cpu().numpy().astype('int8')
         return ids.astype('int64'),self.losses.cpu().numpy(),right,np.full(n, self.at, 'int32')
 
-class AccountsSnapshot:
-    "Accounts at one moment, taken in constant time: visits are only added to the list"
-    def __init__(self, entered, visits, judge):
-        self.entered,self.visits,self.n,self.judge = entered,visits,len(visits),judge
-    def state_dict(self): return dict(vars(self.entered.after(self.visits[:self.n], self.judge)))
-
 # %% ../../nbs/diagnose/07_ledger.ipynb #Judge
 def _settings_of(loss_func):
     "Numbers, names and tensors that a loss computes with, each with what tells whether it has changed"
@@ -218,7 +213,9 @@ class Ledger(Callback):
         "Continue from `accounts`"
         self.entered,self.waiting,self.n_waiting,self.unjudged = accounts,[],0,0
 
-    def snapshot(self): return AccountsSnapshot(self.entered, self.waiting, self.judge)
+    def snapshot(self): # in constant time: visits are only added to the list
+        entered,visits,n,judge = self.entered,self.waiting,len(self.waiting),self.judge
+        return SimpleNamespace(state_dict=lambda: dict(vars(entered.after(visits[:n], judge))))
     def state_dict(self): return self.snapshot().state_dict()
     def load_state_dict(self, state): self.begin(SampleCosts(**state))
 

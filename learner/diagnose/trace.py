@@ -66,23 +66,16 @@ class Tracer:
     def __init__(self, learn): self.learn,self.stack,self.calls,self.busy = learn,HandlerStack(),[],False
 
     def handler_began(self, cb, ev):
-        with self._aside():
-            learn = self.learn
-            batch = max(learn.iter, 0) if 'batch' in learn.scopes or ev.endswith('_draw') else ''
-            at = dict(epoch=learn.epoch, batch=batch, scopes=tuple(learn.scopes), event=ev, callback=cb.name)
-            call = dict(at, ms=0., reads={}, writes={}, why=why_there(learn, cb, ev))
-            self.calls.append(call)
+        learn,self.busy = self.learn,True # what is read here is not noted
+        batch = max(learn.iter, 0) if 'batch' in learn.scopes or ev.endswith('_draw') else ''
+        at = dict(epoch=learn.epoch, batch=batch, scopes=tuple(learn.scopes), event=ev, callback=cb.name)
+        call = dict(at, ms=0., reads={}, writes={}, why=why_there(learn, cb, ev))
+        self.busy = False
+        self.calls.append(call)
         self.stack.push(call)
     def handler_ended(self):
         call,start,own = self.stack.finish()
         call.update(start=start, ms=1000*own)
-
-    @contextmanager
-    def _aside(self):
-        "In it, nothing is noted"
-        self.busy = True
-        try: yield
-        finally: self.busy = False
 
     def note(self, kind, name):
         if self.stack and not self.busy: self.stack[-1][0][kind][name] = None

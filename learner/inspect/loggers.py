@@ -49,14 +49,6 @@ class LogMethods:
             except TypeError: raise TypeError(
                 f"`{cls.__name__}.{k}` is called with `({', '.join(args)})`, but takes `{signature(f)}`") from None
 
-# %% ../../nbs/inspect/05_loggers.ipynb #LoggedSteps
-class LoggedSteps:
-    "The last step of each kind that was logged, and up to which step logging is to be skipped"
-    def __init__(self): self.last,self.skip = {},{}
-    def start(self, rewound:bool): self.skip = {} if rewound else dict(self.last)
-    def is_new(self, kind, step): return step>self.skip.get(kind, 0)
-    def add(self, kind, step): self.last[kind] = step
-
 # %% ../../nbs/inspect/05_loggers.ipynb #Logger
 class Logger(LogMethods, Callback):
     """Logs rows of results, and losses of batches. A subclass has `log(row, step, kind)`,
@@ -67,7 +59,8 @@ class Logger(LogMethods, Callback):
     every = 2.       # seconds between two checks which losses have arrived
     rewinds = False  # whether `start` can remove what was logged after the point of a resume
     place = None     # a file or folder that no other logger may write to
-    of_run,offset,logged,n_batches,n_rows,rec,error,_end,_steps,_running = None,0,False,0,0,None,None,0,None,False
+    of_run,offset,logged,n_batches,n_rows,rec,error,_end,_running = None,0,False,0,0,None,None,0,False
+    _last = None     # by kind, the last step that this process has logged
 
     def before_fit(self):
         name = type(self).__name__
@@ -126,17 +119,17 @@ class Logger(LogMethods, Callback):
         if self._running: return
         self.start(self.logged)
         self._running = True
-        if not self.logged or self._steps is None: self._steps = LoggedSteps()
-        self._steps.start(self.rewinds)
+        if not self.logged or self._last is None: self._last = {}
+        self._skip = {} if self.rewinds else dict(self._last) # steps up to these were logged before a resume
         if not self.logged: self.log_params(self.learn.run_config)
         self.logged = True
 
     def _log(self, row, n, kind):
         self.begin()
         step = self.offset+n
-        if not self._steps.is_new(kind, step): return
+        if step<=self._skip.get(kind, 0): return
         self.log(row, step, kind)
-        self._steps.add(kind, step)
+        self._last[kind] = step
 
 # %% ../../nbs/inspect/05_loggers.ipynb #numbers
 def numbers(
