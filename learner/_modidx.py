@@ -4602,8 +4602,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                           'learner.result.confusion._report': ( 'result/confusion.html#_report',
                                                                                 'learner/result/confusion.py'),
                                           'learner.result.confusion.class_pairs': ( 'result/confusion.html#class_pairs',
-                                                                                    'learner/result/confusion.py'),
-                                          'learner.result.confusion.plot_counts': ( 'result/confusion.html#plot_counts',
                                                                                     'learner/result/confusion.py')},
             'learner.result.export': { 'learner.result.export.Learner.export': ( 'result/export.html#learner.export',
                                                                                  'learner/result/export.py'),

@@ -11,7 +11,6 @@ __all__ = []
 
 # %% ../../nbs/compare/08_card_page.ipynb #imports
 from html import escape
-from math import floor,log10
 from pathlib import Path
 from fastcore.basics import patch
 from ..core.checks import checked
@@ -25,15 +24,8 @@ left,right,top,bottom = 52,12,12,34 # margins
 
 def ticks(low, high):
     "About six round numbers between `low` and `high`"
-    step = (high-low)/6
-    unit = 10**floor(log10(step))
-    step = next(o*unit for o in (1, 2, 5, 10) if o*unit>=step*.999)
-    first = -floor(-low/step+1e-9)
-    res,i = [],first
-    while i*step<=high+1e-9*step:
-        res.append(i*step)
-        i += 1
-    return res
+    from matplotlib.ticker import MaxNLocator
+    return [o for o in MaxNLocator(6, steps=[1,2,5,10]).tick_values(low, high).tolist() if low<=o<=high]
 
 def _room(values):
     low,high = min(values),max(values)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from ..core.checks import checked
 from ..model.loss_properties import ignore_index_of
-from ..record.history import Row,html_table
+from ..record.history import Row,html_table,text_table
 from .interpret import Interpretation
 from .show import check_size
 
@@ -57,9 +57,7 @@ class Report(dict):
     @property
     def _cells(self): return [[str(k), *(f'{o:.2f}' for o in v[:3]), str(v.support)] for k,v in self.items()]
     def __repr__(self):
-        ws = [max(map(len, o)) for o in zip(self.heads, *self._cells)]
-        lines = ['  '.join(v.rjust(w) for v,w in zip(o, ws)) for o in (self.heads, *self._cells)]
-        return '\n'.join([*lines, f'accuracy: {self.accuracy:.4f}'])
+        return f'{text_table(self.heads, self._cells)}\naccuracy: {self.accuracy:.4f}'
     def _repr_html_(self): return html_table(self.heads, self._cells) + f'accuracy: {self.accuracy:.4f}'
 
 def _report(cm, names):
@@ -73,30 +71,14 @@ def _report(cm, names):
     res.accuracy = float(right.sum()/max(n, 1))
     return res
 
-# %% ../../nbs/result/05_confusion.ipynb #plot_counts
-def _axes_for(names, figsize, dpi=None):
+# %% ../../nbs/result/05_confusion.ipynb #axes
+def _axes_for(names, figsize, dpi):
     "New axes, of `figsize` or large enough for a matrix with these names"
     import matplotlib.pyplot as plt
     size = min(max(3, 1.5+.35*len(names)), 20) # inches
     room = min(.09*max(len(str(o)) for o in names), 5) # for the names
     return plt.subplots(figsize=(size+room, size+room) if figsize is None else figsize, dpi=dpi,
         layout='constrained')[1]
-
-def plot_counts(cm, names, normalize=False, title='', cmap='Blues', norm_dec=2, plot_txt=True, ax=None, figsize=None,
-    dpi=None):
-    "Draw a confusion matrix"
-    n = len(cm)
-    if normalize: cm = cm/cm.sum(1, keepdims=True).clip(1)
-    if ax is None: ax = _axes_for(names, figsize, dpi)
-    ax.imshow(cm, cmap=cmap, interpolation='nearest')
-    ax.set_xticks(range(n), names, rotation=90); ax.set_yticks(range(n), names)
-    if n>80: ax.tick_params(labelsize=800/n)
-    ax.set(xlabel='predicted', ylabel='actual', title=title)
-    for i,j in np.argwhere(cm if n>20 else cm>=0) if plot_txt else ():
-        text = f'{cm[i,j]:.{norm_dec}f}' if normalize else cm[i,j]
-        color = 'white' if cm[i,j]>cm.max()/2 else 'black' if cm[i,j] else '0.7'
-        ax.text(j, i, text, ha='center', va='center', fontsize=min(8, 700/n), color=color)
-    return ax
 
 # %% ../../nbs/result/05_confusion.ipynb #ClassificationInterpretation
 class ClassificationInterpretation(Interpretation):
@@ -137,7 +119,18 @@ class ClassificationInterpretation(Interpretation):
     ):
         "Plot the confusion matrix"
         check_size(figsize)
-        return plot_counts(self._counts, self.names, normalize, title, cmap, norm_dec, plot_txt, ax, figsize, dpi)
+        cm,n = self._counts,len(self._counts)
+        if normalize: cm = cm/cm.sum(1, keepdims=True).clip(1)
+        if ax is None: ax = _axes_for(self.names, figsize, dpi)
+        ax.imshow(cm, cmap=cmap, interpolation='nearest')
+        ax.set_xticks(range(n), self.names, rotation=90); ax.set_yticks(range(n), self.names)
+        if n>80: ax.tick_params(labelsize=800/n)
+        ax.set(xlabel='predicted', ylabel='actual', title=title)
+        for i,j in np.argwhere(cm if n>20 else cm>=0) if plot_txt else ():
+            text = f'{cm[i,j]:.{norm_dec}f}' if normalize else cm[i,j]
+            color = 'white' if cm[i,j]>cm.max()/2 else 'black' if cm[i,j] else '0.7'
+            ax.text(j, i, text, ha='center', va='center', fontsize=min(8, 700/n), color=color)
+        return ax
 
     @checked(min_val='>=0')
     def most_confused(self,
