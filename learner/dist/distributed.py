@@ -39,7 +39,7 @@ from .processes import num_distrib,processes
 from .shares import Peers,share_of
 from .merging import Others,merge_phase
 from .agreement import Agreement
-from .engine import Engine,SyncedNorms,let_sum_be_whole,weigh
+from .engine import Engine,let_sum_be_whole,synced_norms,weigh
 from .sharding import ShardedEngine
 
 # %% ../../nbs/dist/07_distributed.ipynb #own_seed
@@ -81,20 +81,15 @@ def take_over(learn, procs):
         values = [*opt.param_groups, *(opt.state[p] for p in params_of(opt) if p in opt.state)]
         for mine,first in zip(values, procs.from_first(lambda: [*map(_plain, values)])): mine.update(first)
 
-# %% ../../nbs/dist/07_distributed.ipynb #Quiet
-class Quiet:
-    "A learner without bars, loggers, savers and warnings, until `end`"
-    def __init__(self, learn):
-        self.learn = learn
-        self.away = [o for o in shown_or_written(learn) if not isinstance(o, Rewind)] # all go back together
-        learn.remove_cbs(self.away)
-        self.warnings = warnings.catch_warnings()
-        self.warnings.__enter__()
-        warnings.simplefilter('ignore')
-
-    def end(self):
-        self.warnings.__exit__(None, None, None)
-        self.learn.add_cbs(self.away)
+# %% ../../nbs/dist/07_distributed.ipynb #quiet
+@contextmanager
+def quiet(learn):
+    "In it, a learner has no bars, loggers and savers, and nothing warns"
+    away = [o for o in shown_or_written(learn) if not isinstance(o, Rewind)] # all go back together
+    learn.remove_cbs(away)
+    try:
+        with warnings.catch_warnings(action='ignore'): yield
+    finally: learn.add_cbs(away)
 
 # %% ../../nbs/dist/07_distributed.ipynb #join_batch
 def metrics_of(learn):
@@ -162,8 +157,8 @@ class Membership:
         learn,fit = self.learn,self.learn.mode=='fit'
         self.agreement.stops.begin()
         if fit: self._handle_sigterm()
-        if not self.procs.is_first: self.undo.callback(Quiet(learn).end)
-        if fit and sync_bn: self.undo.callback(SyncedNorms(learn).end)
+        if not self.procs.is_first: self.undo.enter_context(quiet(learn))
+        if fit and sync_bn: self.undo.enter_context(synced_norms(learn))
         take_over(learn, self.procs)
         self.seeds = self.peers.deal.seeds = OwnSeeds(learn, self.procs)
 

@@ -8,7 +8,7 @@ torch's `DistributedDataParallel`, which accelerate sets up, averages gradients 
 __all__ = []
 
 # %% ../../nbs/dist/05_engine.ipynb #imports
-from contextlib import nullcontext
+from contextlib import contextmanager,nullcontext
 from functools import partial
 from math import nan
 import torch
@@ -184,18 +184,18 @@ class Engine:
 # %% ../../nbs/dist/05_engine.ipynb #accumulation
 def accumulation(learn): return next((o for o in learn.cbs if isinstance(o, GradientAccumulation) and o.run), None)
 
-# %% ../../nbs/dist/05_engine.ipynb #SyncedNorms
-class SyncedNorms:
-    "Batch norms of a model are synchronized, until `end`"
-    def __init__(self, learn):
-        if learn.device.type=='cpu': raise ValueError("`sync_bn` needs devices, because torch's `SyncBatchNorm` does, "
-            "and the model is on `cpu`: leave it out, or take a norm that does not depend on the batch, as `GroupNorm`")
-        self.places = [(m, k, o) for m in learn.model.modules() for k,o in m.named_children()
-            if isinstance(o, nn.modules.batchnorm._BatchNorm)]
-        for m,k,o in self.places: setattr(m, k, nn.SyncBatchNorm.convert_sync_batchnorm(o))
-
-    def end(self):
-        for m,k,o in self.places: setattr(m, k, o)
+# %% ../../nbs/dist/05_engine.ipynb #synced_norms
+@contextmanager
+def synced_norms(learn):
+    "In it, batch norms of the model are synchronized"
+    if learn.device.type=='cpu': raise ValueError("`sync_bn` needs devices, because torch's `SyncBatchNorm` does, "
+        "and the model is on `cpu`: leave it out, or take a norm that does not depend on the batch, as `GroupNorm`")
+    places = [(m, k, o) for m in learn.model.modules() for k,o in m.named_children()
+        if isinstance(o, nn.modules.batchnorm._BatchNorm)]
+    for m,k,o in places: setattr(m, k, nn.SyncBatchNorm.convert_sync_batchnorm(o))
+    try: yield
+    finally:
+        for m,k,o in places: setattr(m, k, o)
 
 # %% ../../nbs/dist/05_engine.ipynb #weigh
 def let_sum_be_whole(learn, deal):

@@ -28,13 +28,10 @@ from .rewind import Rewind
 # %% ../../nbs/resume/08_spike_guard.ipynb #Spike
 class Spike(NamedTuple):
     "A value out of the recent range"
-    batches:tuple # Numbers of the first and the last batch that it is of
-    why:str       # What is wrong with it
+    first:int # Number of the first batch that it is of
+    last:int  # Number of the last one
+    why:str   # What is wrong with it
 
-    @property
-    def first(self): return self.batches[0]
-    @property
-    def last(self): return self.batches[1]
     @property
     def numbers(self): return {*range(self.first, self.last+1)}
     @property
@@ -70,7 +67,7 @@ class Watch:
         values = (self.stream.all() if wait else self.stream.arrived())[0]
         for i in range(self.judged, len(values)):
             why = self._why(values[i])
-            if why is not None: return Spike(self.batches[i], f'the {self.what} is {values[i]:.3g}{why}')
+            if why is not None: return Spike(*self.batches[i], f'the {self.what} is {values[i]:.3g}{why}')
             self.judged = i+1
             self.recent.append(values[i])
         return None
