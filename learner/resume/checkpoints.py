@@ -9,7 +9,7 @@ __all__ = ['Checkpoints']
 
 # %% ../../nbs/resume/05_checkpoints.ipynb #imports
 import json,os,re
-from dataclasses import asdict,dataclass
+from dataclasses import asdict,dataclass,fields
 from pathlib import Path
 from pickle import UnpicklingError
 from shutil import rmtree
@@ -37,8 +37,7 @@ class Entry:
     @classmethod
     def read(cls, o):
         "From an object of the manifest; keys that are not known are ignored"
-        optional = {k:o[k] for k in ('chain','fit') if k in o}
-        return cls(**{k:o[k] for k in ('name','run','hash','exact','epoch','iter','value')}, **optional)
+        return cls(**{f.name:o[f.name] for f in fields(cls) if f.name in o})
 
     @classmethod
     def seen(cls, file):

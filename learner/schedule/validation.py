@@ -233,9 +233,9 @@ class Sanity(Callback):
         n:int=2, # Batches of each loader
     ): self.n,self.found = n,None
     def before_fit(self):
-        learn,old = self.learn,self.learn.limits
+        learn = self.learn
         learn('before_sanity')
-        learn.limits = lowered(old, valid=self.n)
-        try: self.found = {k:learn.validate(k) for k,dl in learn.dls.valids.items() if not hasattr(dl, '__next__')}
-        finally: learn.limits = old
+        with learn.keep_attrs(['limits']):
+            learn.limits = lowered(learn.limits, valid=self.n)
+            self.found = {k:learn.validate(k) for k,dl in learn.dls.valids.items() if not hasattr(dl, '__next__')}
         learn('after_sanity')

@@ -25,7 +25,7 @@ from ..model.weights import refuse_lazy,unwrapped
 from ..record.recorder import Recorder
 from ..schedule.schedules import SchedCos
 from ..schedule.schedulers import ParamScheduler
-from ..schedule.validation import lowered
+from ..schedule.validation import epoch_iter,lowered
 
 # %% ../../nbs/technique/06_averaging.ipynb #put
 def _has_average(o): return o.is_floating_point() or o.is_complex()
@@ -69,12 +69,11 @@ class _Norms:
 
     def renew(self):
         "Compute the statistics anew, in a pass over the training data with the weights that are in the model"
-        learn,stats = self.learn,_Statistics(self.modules)
-        before,n = learn.limits,learn.train_iter-learn.epoch_start
-        learn.limits = lowered({}, valid=before.get('train')) # as in training
-        if n and length(learn.dls.train) is None: learn.limits = lowered(learn.limits, valid=n) # it may have no end
-        try: learn.validate(dl=learn.dls.train, cbs=stats)
-        finally: learn.limits = before
+        learn,stats,n = self.learn,_Statistics(self.modules),epoch_iter(self.learn)
+        with learn.keep_attrs(['limits']):
+            learn.limits = lowered({}, valid=learn.limits.get('train')) # as in training
+            if n and length(learn.dls.train) is None: learn.limits = lowered(learn.limits, valid=n) # it may have no end
+            learn.validate(dl=learn.dls.train, cbs=stats)
         stats.put()
 
 # %% ../../nbs/technique/06_averaging.ipynb #Average
