@@ -118,7 +118,7 @@ def test_samples_are_found(dl):
     assert (torch.equal(targs, y[at]) and torch.equal(dec, preds.argmax(1))
         and torch.equal(losses, interp.top_losses(4).losses))
     assert interp.confusion_matrix().sum()==len(interp.preds)==len(interp.losses)
-    assert len(interp.plot_top_losses(4).axes)==4
+    assert len(interp.plot_top_losses(4))==4
     plt.close('all')
 
 class Sized(Stream):
@@ -141,7 +141,7 @@ def test_any_loader(dl):
     torch.testing.assert_close(interp.top_losses().losses, losses.sort(descending=True)[0])
     some = interp[[41,3,3,29,30,49]] # in the order asked for
     assert torch.equal(some.inputs, x[[41,3,3,29,30,49]]) and torch.equal(some.targs, y[[41,3,3,29,30,49]])
-    assert len(interp.plot_top_losses(2).axes)==2
+    assert len(interp.plot_top_losses(2))==2
     plt.close('all')
 
 @pytest.mark.parametrize('draw',
@@ -203,10 +203,10 @@ def test_mappings():
 def test_titles_of_the_plot():
     learn = learner(vocab=list('abcde'))
     interp = Interpretation.from_learner(learn)
-    fig = interp.plot_top_losses(8)
+    axs = interp.plot_top_losses(8)
     losses,idxs = interp.top_losses(8)
-    titles = [ax.get_title() for ax in fig.axes]
-    assert len(titles)==9 and titles[8:]==[""] # three rows of three
+    titles = [ax.get_title() for ax in axs]
+    assert len(titles)==8 and len(axs[0].figure.axes)==9 # three rows of three
     for t,l,i in zip(titles, losses, idxs):
         p = expected(learn)[0].softmax(1)[i]
         assert t==f"{'abcde'[p.argmax()]}, {p.max():.0%}\nis {'abcde'[y[i]]}, loss {l:.2f}"
@@ -216,17 +216,17 @@ def test_results_are_shown():
     interp = Interpretation.from_learner(learn := learner(vocab=list('abcde')))
     pred,losses = expected(learn)
     right = pred.argmax(1)==y
-    fig = interp.show_results(right)
-    assert (len([o for o in fig.axes if o.images])==right.sum()
-        and {o.title.get_color() for o in fig.axes if o.images}=={'0.3'})
-    assert {o.title.get_color() for o in interp.show_results(~right).axes if o.images}=={'C3'}
-    ax, = interp.show_results(5).axes
+    axs = interp.show_results(right)
+    assert (len([o for o in axs if o.images])==len(axs)==right.sum()
+        and {o.title.get_color() for o in axs}=={'0.3'})
+    assert {o.title.get_color() for o in interp.show_results(~right)}=={'C3'}
+    ax, = interp.show_results(5)
     np.testing.assert_allclose(ax.images[0].get_array(), (x[5,0]-x[5].min())/(x[5].max()-x[5].min()), atol=1e-6)
     no_targets = Interpretation.from_learner(learn, dl=[(x,)])
-    assert no_targets.show_results(0).axes[0].get_title(
+    assert no_targets.show_results(0)[0].get_title(
         )==f"{'abcde'[pred[0].argmax()]}, {pred[0].softmax(0).max():.0%}"
     raw = Interpretation.from_learner(learn, act=lambda o: o) # no probabilities
-    assert raw.show_results(0).axes[0].get_title().startswith(f"{'abcde'[pred[0].argmax()]}\nis ")
+    assert raw.show_results(0)[0].get_title().startswith(f"{'abcde'[pred[0].argmax()]}\nis ")
     with pytest.raises(ValueError, match=r'There are 50 samples, and none of them is chosen by \[\]'):
         interp.show_results([])
     plt.close('all')
@@ -240,7 +240,7 @@ def test_what_is_an_image(shape, ok):
     interp = Interpretation.from_learner(
         synth_learner(dls=DataLoaders(DataLoader(data, 3), DataLoader(data, 3), device='cpu'), model=model,
             loss_func=nn.CrossEntropyLoss()))
-    if ok: assert interp.plot_top_losses(1).axes[0].images[0].get_array().shape in (shape[-2:], (4,4,3))
+    if ok: assert interp.plot_top_losses(1)[0].images[0].get_array().shape in (shape[-2:], (4,4,3))
     else: assert interp.plot_top_losses(1)[0].input==f"({' x '.join(map(str, shape))})"
     plt.close('all')
 
@@ -452,7 +452,7 @@ def test_several_outputs_are_shown_and_not_counted():
             loss_func=lambda p,t: F.cross_entropy(p[0], t)))
     losses,idxs = interp.top_losses(3)
     torch.testing.assert_close(losses, F.cross_entropy(interp.preds[0], y, reduction='none').topk(3)[0])
-    assert len(interp.plot_top_losses(3).axes)==3
+    assert len(interp.plot_top_losses(3))==3
     with pytest.raises(ValueError, match='one target and one prediction.*decisions tuple: an `act` can choose one'):
         interp.confusion_matrix()
     chosen = ClassificationInterpretation(interp.learn, dl, act=lambda o: o[1].softmax(1))
@@ -471,11 +471,11 @@ def test_several_inputs_are_a_tuple():
 @pytest.mark.parametrize('largest', [True, False])
 def test_top_losses_from_a_place_on(largest):
     interp = Interpretation.from_learner(learn := learner(vocab=list('abcde')))
-    all_titles = [ax.get_title() for ax in interp.plot_top_losses(16, largest).axes][:16]
+    all_titles = [ax.get_title() for ax in interp.plot_top_losses(16, largest)]
     order = np.argsort(expected(learn)[1].numpy()*(-1 if largest else 1))
-    assert [o.get_title() for o in interp.plot_top_losses(range(7, 16), largest).axes][:9]==all_titles[7:]==[
-        o.get_title() for o in interp.show_results(order[7:16]).axes][:9]
-    assert interp.plot_top_losses([4], largest).axes[0].get_title()==all_titles[4]
+    assert [o.get_title() for o in interp.plot_top_losses(range(7, 16), largest)]==all_titles[7:]==[
+        o.get_title() for o in interp.show_results(order[7:16])]
+    assert interp.plot_top_losses([4], largest)[0].get_title()==all_titles[4]
     with pytest.raises(IndexError, match=r'Samples have positions from 0 to 49, but got range\(45, 60\)'):
         interp.plot_top_losses(range(45, 60))
     plt.close('all')
@@ -485,7 +485,7 @@ def test_sizes_of_figures():
     assert interp.plot_confusion_matrix(figsize=(5,4)).figure.get_size_inches().tolist()==[5,4]
     for show in (interp.plot_top_losses, lambda **kwargs: interp.show_results(range(9), **kwargs),
             lambda **kwargs: learn.show_results(max_n=9, **kwargs)):
-        fig = show(figsize=(8,3), ncols=5)
+        fig = show(figsize=(8,3), ncols=5)[0].figure
         assert fig.get_size_inches().tolist()==[8,3] and len(fig.axes)==10
     with pytest.raises(ValueError, match='`ncols` is 1 or more, but got 0'): learn.show_results(ncols=0)
     with pytest.raises(TypeError, match='no argument `nrows`. Did you mean `ncols`'): learn.show_results(nrows=3)

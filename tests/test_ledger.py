@@ -424,10 +424,10 @@ def test_images_and_plot():
     before = torch.get_rng_state()
     learn.fit(3, cbs=Ledger())
     after = torch.get_rng_state()
-    fig = learn.show_hardest(4, 'forgotten')
+    axs = learn.show_hardest(4, 'forgotten')
     hard = learn.ledger.hardest(4, 'forgotten')
-    assert [o.get_title().split('loss ')[1] for o in fig.axes]==[f'{o:.2f}' for o in hard['loss']]
-    left,right = learn.ledger.plot(4).axes
+    assert [o.get_title().split('loss ')[1] for o in axs]==[f'{o:.2f}' for o in hard['loss']]
+    left,right = learn.ledger.plot(4)
     assert (len(left.lines)==5 and sum(len(o.get_offsets()) for o in right.collections)==n
         and len(right.collections[1].get_offsets())==4)
     assert np.allclose(left.lines[0].get_ydata(), learn.ledger.history(learn.ledger.hardest(4)[0].idx).losses)

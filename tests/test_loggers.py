@@ -428,8 +428,9 @@ def test_tensorboard_has_predictions(tmp_path):
     learn = image_learner(tmp_path, TensorBoardLogger('tb')).fit(2)
     b = board(tmp_path/'tb')
     assert [o.step for o in b.Images('preds')]==[3,6] and plt.get_fignums()==before
-    fig = learn.show_results(max_n=4, shuffle=False) # images under their captions, as they are now
-    assert len([ax for ax in fig.axes if ax.get_title()])==4
+    axs = learn.show_results(max_n=4, shuffle=False) # images under their captions, as they are now
+    assert len([ax for ax in axs if ax.get_title()])==4
+    fig = axs[0].figure
     fig.canvas.draw()
     assert np.array_equal(plt.imread(io.BytesIO(b.Images('preds')[-1].encoded_image_string))[...,:3],
         np.asarray(fig.canvas.buffer_rgba())[...,:3]/np.float32(255))

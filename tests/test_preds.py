@@ -752,7 +752,7 @@ def test_nothing_of_an_inference_is_kept():
         assert refs and not any(o() is not None for o in refs) and learn.xb is None is learn.pred
 
 # Showing
-def titles(fig): return [o.get_title() for o in fig.axes]
+def titles(axs): return [o.get_title() for o in axs]
 
 def images(n=6, c=1, **kwargs):
     "A learner that takes the brightest row for the class, and is wrong about the third"
@@ -767,10 +767,10 @@ def images(n=6, c=1, **kwargs):
 
 def test_results_are_shown():
     learn = images()
-    fig = learn.show_results(shuffle=False)
-    assert (titles(fig)==['0','1','2, is 0','0','1','2']
-        and [o.title.get_color() for o in fig.axes]==['0.3','0.3','C3','0.3','0.3','0.3'])
-    assert [int(o.images[0].get_array().mean(1).argmax()) for o in fig.axes]==[0,1,2,0,1,2]
+    axs = learn.show_results(shuffle=False)
+    assert (titles(axs)==['0','1','2, is 0','0','1','2']
+        and [o.title.get_color() for o in axs]==['0.3','0.3','C3','0.3','0.3','0.3'])
+    assert [int(o.images[0].get_array().mean(1).argmax()) for o in axs]==[0,1,2,0,1,2]
     learn.dls.vocab = ['cat','dog','owl']
     assert titles(learn.show_results(shuffle=False, max_n=3))==['cat','dog','owl, is cat']
     assert sorted(titles(learn.show_results()))==sorted(titles(learn.show_results(0, max_n=99)))==['cat','cat','dog',
@@ -1302,26 +1302,26 @@ def test_masks_are_shown_beside_their_targets():
         m[3,1,:2] = 1-m[3,1,:2]
         return m
     x,learn = segmenter(targ)
-    fig = learn.show_results(shuffle=False)
-    assert titles(fig)==['target','100% right','target','0% right','target','50% right','target','92% right','target',
+    axs = learn.show_results(shuffle=False)
+    assert titles(axs)==['target','100% right','target','0% right','target','50% right','target','92% right','target',
         '100% right','target','100% right']
-    (_,t),(img,d) = layers(fig.axes[6]),layers(fig.axes[7])
+    (_,t),(img,d) = layers(axs[6]),layers(axs[7])
     assert img.shape==(4,8) and t.shape==d.shape==(4,8,4)
     assert (((d[...,3]>0)==(x[3,0]>0).numpy()).all() and ((t[...,3]>0)==(targ(x)[3]>0).numpy()).all()
         and not t[0,:,3].any())
     interp = Interpretation.from_learner(learn)
-    fig = interp.plot_top_losses(2)
-    assert ([o.split('\n')[0] for o in titles(fig)]==['target','0% right','target','50% right']
-        and titles(fig)[1].endswith(f'loss {interp.losses.max():.2f}'))
+    axs = interp.plot_top_losses(2)
+    assert ([o.split('\n')[0] for o in titles(axs)]==['target','0% right','target','50% right']
+        and titles(axs)[1].endswith(f'loss {interp.losses.max():.2f}'))
     learn.dls.vocab = ['sky','tree']
-    assert [o.get_text() for o in learn.show_results(max_n=2).legends[0].get_texts()]==['tree']
+    assert [o.get_text() for o in learn.show_results(max_n=2)[0].figure.legends[0].get_texts()]==['tree']
     plt.close('all')
 
 def test_pixels_that_the_loss_ignores_do_not_count():
     x,learn = segmenter(lambda x: torch.where(x[:,0]>1, 255, (x[:,0]>0).long()), nn.CrossEntropyLoss(ignore_index=255))
-    fig = learn.show_results(shuffle=False)
-    assert (set(titles(fig)[1::2])=={'100% right'}
-        and ((layers(fig.axes[0])[1][...,3]>0)==((x[0,0]>0) & (x[0,0]<=1)).numpy()).all())
+    axs = learn.show_results(shuffle=False)
+    assert (set(titles(axs)[1::2])=={'100% right'}
+        and ((layers(axs[0])[1][...,3]>0)==((x[0,0]>0) & (x[0,0]<=1)).numpy()).all())
     x,learn = segmenter(lambda x: torch.full((6,4,8), -100))
     assert set(titles(learn.show_results()))=={'target','decision'} # nothing counts
     plt.close('all')
@@ -1336,17 +1336,17 @@ masks = dict(dice=(DiceLoss(), lambda x: (x[:,0]>0).long(), lambda x: torch.cat(
 def test_masks_of_every_loss(name):
     loss_func,targ,out = masks[name]
     x,learn = segmenter(targ, loss_func, out)
-    fig = learn.show_results(shuffle=False, max_n=3)
-    assert (titles(fig)==['target','100% right']*3
-        and all((layers(a)[1]==layers(b)[1]).all() for a,b in zip(fig.axes[::2], fig.axes[1::2])))
-    assert ((layers(fig.axes[0])[1][...,3]>0)==((x[0,0]>0) | ((x[0,0]<-1) & (name=='several'))).numpy()).all()
+    axs = learn.show_results(shuffle=False, max_n=3)
+    assert (titles(axs)==['target','100% right']*3
+        and all((layers(a)[1]==layers(b)[1]).all() for a,b in zip(axs[::2], axs[1::2])))
+    assert ((layers(axs[0])[1][...,3]>0)==((x[0,0]>0) | ((x[0,0]<-1) & (name=='several'))).numpy()).all()
     plt.close('all')
 
 def test_masks_of_another_resolution_without_targets_or_over_what_is_no_image():
     x,learn = segmenter(lambda x: (F.avg_pool2d(x, 2)[:,0]>0).long(),
         out=lambda x: F.avg_pool2d(torch.cat([-x, x], 1), 2))
-    fig = learn.show_results(max_n=2)
-    assert titles(fig)[1]=='100% right' and fig.axes[1].images[1].get_extent()==fig.axes[1].images[0].get_extent()
+    axs = learn.show_results(max_n=2)
+    assert titles(axs)[1]=='100% right' and axs[1].images[1].get_extent()==axs[1].images[0].get_extent()
     x,learn = segmenter(lambda x: (x[:,0]>0).long())
     assert titles(learn.show_results(dl=[(x,)], max_n=2))==['decision']*2
     x,learn = segmenter(lambda x: (x[:,0]>0).long(), out=lambda x: torch.cat([-x, x], 1)[:,:2], c=5)
@@ -1356,8 +1356,8 @@ def test_masks_of_another_resolution_without_targets_or_over_what_is_no_image():
 
 def test_images_as_decisions():
     x,learn = segmenter(lambda x: x*2, F.mse_loss, lambda x: x*2+1)
-    fig = learn.show_results(max_n=2)
-    assert titles(fig)==['input','target','decision']*2 and len(fig.axes)==6
+    axs = learn.show_results(max_n=2)
+    assert titles(axs)==['input','target','decision']*2 and len(axs)==6
     assert 'loss 1.00' in titles(Interpretation.from_learner(learn).plot_top_losses(1))[2]
     plt.close('all')
 

@@ -948,6 +948,10 @@ learner().fit(1).recorder
 _ = synth_learner(n_train=4, n_valid=3, metrics=mae).add_cb(ProgressCallback('rich', every=0, mark_best=True)).fit(2)
 --
 _ = synth_learner(n_train=4, n_valid=3, metrics=mae).add_cb(ProgressCallback('text', print_every=2)).fit(2)
+--
+learner().fit_flat_cos(1).recorder.plot_sched()
+--
+import torch; show_samples(torch.eye(4).expand(2, 1, 4, 4), None, torch.tensor([0,1]))
 '''
 
 def test_a_notebook_has_one_display_that_ends_as_a_table(tmp_path):
@@ -983,6 +987,7 @@ def test_a_notebook_has_one_display_that_ends_as_a_table(tmp_path):
     assert (len(text.splitlines())==7
         and [l.split(':')[0] for l in text.splitlines() if ': loss' in l]
         ==[f'epoch {i} train {n}/4' for i in (0,1) for n in (2,4)])
+    for c in nb.cells[9:]: assert sum('image/png' in o.get('data', {}) for o in c.outputs)==1 # a figure is shown once
 
 @pytest.mark.parametrize('what', ['validate','get_preds','predict'])
 def test_an_inference_before_the_bar_is_ready(what):

@@ -435,7 +435,7 @@ def test_any_hyper_parameter_for_each_group():
 def test_two_schedulers_are_both_recorded():
     learn = mk(2).fit(2, cbs=[ParamScheduler(dict(lr=SchedLin(0., 1.))), ParamScheduler(dict(wd=lambda p: p*2))])
     assert learn.recorder.hps==dict(lr=[0., .25, .5, .75], wd=[0., .5, 1., 1.5])
-    assert len(learn.recorder.plot_sched().axes)==2 and len(learn.recorder.plot_sched('wd').axes)==1
+    assert len(learn.recorder.plot_sched())==2 and len(learn.recorder.plot_sched('wd'))==1
     with pytest.raises(ValueError, match='`mo` was not scheduled in the last fit, but `lr`, `wd`'):
         learn.recorder.plot_sched('mo')
     with pytest.raises(ValueError, match='Nothing was scheduled'): learn.fit(1).recorder.plot_sched()
@@ -471,7 +471,7 @@ def test_history_of_torch_schedulers(name):
     probe = Probe('lr','mom')
     rec = mk(opt_func=torch_sgd, lr=.1).fit(2, cbs=[TorchScheduler(by_step[name], 'step'), probe]).recorder
     assert (rec.hps=={k:[o[-1] for o in probe.seen[k]] for k in (['lr','mom'] if name=='CyclicLR' else ['lr'])}
-        and len({*rec.hps['lr']})>1 and len(rec.plot_sched().axes)==len(rec.hps))
+        and len({*rec.hps['lr']})>1 and len(rec.plot_sched())==len(rec.hps))
 
 @pytest.mark.parametrize('n_acc', [12, 8, 1000])
 def test_schedules_with_accumulation(n_acc, bs=4):

@@ -297,13 +297,14 @@ def plot(self:SampleCosts,
     k:int=10, # How many of the hardest samples to draw, or to mark
     by:str='loss', # What is hard: see `hardest`
     figsize=(9,3), # In inches
-): # The figure
+): # An array of two axes
     "Losses over visits, and mean loss against how often samples were forgotten"
     import matplotlib.pyplot as plt
     check_size(figsize)
     every,hard = self.samples(),self.hardest(k, by)
     if not hard: raise ValueError("The ledger is empty: no training batch has had a loss")
-    fig,(left,right) = plt.subplots(1, 2, figsize=figsize, layout='constrained')
+    fig,axs = plt.subplots(1, 2, figsize=figsize, layout='constrained')
+    left,right = axs
     def visits(losses): return np.arange(-len(losses), 0)
     for n,i in enumerate(hard['idx']):
         losses = self.history(i).losses
@@ -319,7 +320,7 @@ def plot(self:SampleCosts,
         right.scatter(every.loss[which], every.forgotten[which], s=8, color=color)
     right.set(xlabel='mean loss', ylabel='times forgotten')
     right.yaxis.get_major_locator().set_params(integer=True)
-    return fig
+    return axs
 
 # %% ../../nbs/diagnose/07_ledger.ipynb #show_hardest
 @patch
@@ -329,7 +330,7 @@ def show_hardest(self:Learner,
     by:str='loss', # Highest mean loss; or `forgotten` most often, after the samples that were never learned
     ncols:int|None=None, # Most images in a row; default: four, or about as many as rows
     figsize=None, # Of the figure, in inches
-): # The figure, or `Samples`
+): # An array of axes, one for each image, or `Samples`
     "Show the training samples that have cost most: images with decision, target and mean loss, or a table"
     check_size(figsize)
     hard,dl = self.ledger.hardest(k, by),self.dls.train

@@ -47,9 +47,10 @@ class BoardLogger(Logger):
         self.begin()
         res = self.learn.show_results(**kwargs)
         if isinstance(res, list): return self.table(name, res[0].names, [[str(v) for v in o] for o in res])
-        self.figure(name, res)
+        fig = res[0].figure
+        self.figure(name, fig)
         import matplotlib.pyplot as plt
-        plt.close(res)
+        plt.close(fig)
 
 # %% ../../nbs/inspect/06_boards.ipynb #TensorBoardLogger
 class TensorBoardLogger(BoardLogger):

@@ -182,7 +182,7 @@ class Interpretation(Predicted):
         idxs, # Positions in `preds`: one, several, a slice or a mask
         ncols:int|None=None, # Most images in a row; default: four, or about as many as rows
         figsize=None, # Of the figure, in inches
-    ): # The figure, or `Samples`
+    ): # An array of axes, one for each image, or `Samples`
         "Show samples: images with decision, its probability, target and loss, or with masks, or a table"
         check_size(figsize)
         inputs,preds,targs,dec,losses = self._batch(self._positions(idxs).reshape(-1))
@@ -195,7 +195,7 @@ class Interpretation(Predicted):
         largest:bool=True, # Or the smallest
         ncols:int|None=None, # Most images in a row; default: four, or about as many as rows
         figsize=None, # Of the figure, in inches
-    ): # The figure, or `Samples`
+    ): # An array of axes, one for each image, or `Samples`
         "Show the samples with the largest losses"
         if not hasattr(k, '__len__'): idxs = self.top_losses(k, largest).idxs
         else: idxs = self.top_losses(None, largest).idxs[self._positions(k)]

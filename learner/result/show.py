@@ -98,7 +98,7 @@ def _grid(tiles, cols, size, figsize):
         ax.imshow(o.img, cmap='gray_r')
         if o.layer is not None: ax.imshow(o.layer, extent=(-.5, w-.5, h-.5, -.5), interpolation='nearest')
         ax.set_title(o.title, fontsize=8, color='0.3' if o.ok else 'C3')
-    return fig
+    return axs.flat[:len(tiles)]
 
 def _are_probs(preds, dec):
     "Whether `preds` are probabilities of classes, and `dec` one class for each sample"
@@ -175,7 +175,7 @@ def show_samples(
     ignored:int=-100, # Target of pixels that do not count
     ncols:int|None=None, # Most images in a row; default: four, or about as many as rows
     figsize=None, # Of the figure, in inches
-): # The figure, or `Samples`
+): # An array of axes, one for each image, or `Samples`
     "Images with decision and target, in red where they differ, or with masks; or a table, if inputs are no images"
     x = x if isinstance(x, Tensor) else next(iter(x.values() if isinstance(x, Mapping) else x))
     idxs = range(find_bs(dec))
@@ -188,9 +188,9 @@ def show_samples(
         cols,size = len(imgs) if len(imgs)<=4 else ceil(len(imgs)**.5),1. if losses is None else 1.5
         return _grid(_captions(imgs, targs, dec, preds, losses, vocab), ncols or cols, size, figsize)
     for o,loss in zip(pictures, [] if losses is None else losses): o[-1].title += f'\nloss {loss:.2f}'
-    fig = _grid([o for p in pictures for o in p], ncols or 6, 1.5, figsize)
-    if vocab is not None and not _are_labels(dec): _legend(fig, dec, vocab)
-    return fig
+    axs = _grid([o for p in pictures for o in p], ncols or 6, 1.5, figsize)
+    if vocab is not None and not _are_labels(dec): _legend(axs[0].figure, dec, vocab)
+    return axs
 
 # %% ../../nbs/result/03_show.ipynb #first_batch
 def first_batch(
@@ -212,7 +212,7 @@ def show_results(self:Learner,
     shuffle:bool=True, # Choose samples at random from the first batch; otherwise its first ones
     ncols:int|None=None, # Most images in a row; default: four, or about as many as rows
     figsize=None, # Of the figure, in inches
-): # The figure, or `Samples`
+): # An array of axes, one for each image, or `Samples`
     "Show samples of the first batch: images with decisions and targets, which can be masks, or a table"
     dl = self.loader(ds_idx, dl)
     check_size(figsize)

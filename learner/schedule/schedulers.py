@@ -137,7 +137,7 @@ class ParamScheduler(HyperScheduler):
 def plot_sched(self:Recorder,
     keys=None, # Name of a hyper-parameter, or several; default: all that were scheduled
     figsize=None, # In inches
-):
+): # An array of axes, one for each hyper-parameter
     "Plot the hyper-parameters that schedulers have set, batch by batch"
     import matplotlib.pyplot as plt
     keys = list(self.hps) if keys is None else list(L(keys))
@@ -146,9 +146,9 @@ def plot_sched(self:Recorder,
         if k not in self.hps: raise ValueError(
             f"`{k}` was not scheduled in the last fit, but {listed(self.hps)}.{nearest(str(k), self.hps)}")
     figsize = figsize or (3.5*len(keys),2.5)
-    fig,axs = plt.subplots(1, len(keys), figsize=figsize, squeeze=False, layout='constrained')
-    for ax,k in zip(axs[0], keys): ax.plot(self.hps[k]); ax.set(xlabel='batch', ylabel=k)
-    return fig
+    axs = plt.subplots(1, len(keys), figsize=figsize, squeeze=False, layout='constrained')[1][0]
+    for ax,k in zip(axs, keys): ax.plot(self.hps[k]); ax.set(xlabel='batch', ylabel=k)
+    return axs
 
 # %% ../../nbs/schedule/02_schedulers.ipynb #Warmup
 class Warmup(HyperScheduler):
