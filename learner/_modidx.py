@@ -4793,6 +4793,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'learner.result.show._cell': ('result/show.html#_cell', 'learner/result/show.py'),
                                      'learner.result.show._colour': ('result/show.html#_colour', 'learner/result/show.py'),
                                      'learner.result.show._grid': ('result/show.html#_grid', 'learner/result/show.py'),
+                                     'learner.result.show._inputs': ('result/show.html#_inputs', 'learner/result/show.py'),
                                      'learner.result.show._layer': ('result/show.html#_layer', 'learner/result/show.py'),
                                      'learner.result.show._legend': ('result/show.html#_legend', 'learner/result/show.py'),
                                      'learner.result.show._mask': ('result/show.html#_mask', 'learner/result/show.py'),

@@ -1826,7 +1826,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                      '- `parts`: Their parts, where they have been found before',
  'show_samples': 'Parameters:\n'
                  '\n'
-                 '- `x`: Inputs, as a batch; the first of several inputs is shown\n'
+                 '- `x`: Inputs, as a batch: if the first of several is an image, it is shown; a table shows all\n'
                  '- `targs`: Targets, or None\n'
                  '- `dec`: Decisions\n'
                  '- `preds`: Predictions, for the probability of each decision\n'

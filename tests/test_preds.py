@@ -795,10 +795,31 @@ def test_what_is_no_image_makes_a_table():
     assert res._repr_html_().count('<tr>')==4 and repr(res).startswith(f'input={res[0].input}, target=')
     class ByName(Net):
         def forward(self, a, b): return super().forward(a, b.mean((1,2,3))[:,None])
-    learn = mk(model=ByName(), valid=[dict(b=torch.zeros(3,4,4,4), a=X[:3])]) # the first input is shown
+    learn = mk(model=ByName(), valid=[dict(b=torch.zeros(3,4,4,4), a=X[:3])]) # a column for each input
     res = learn.show_results(shuffle=False)
-    assert ([o.input for o in res]==['(4 x 4 x 4)']*3 and [o.target for o in res]==['']*3
+    assert res[0].names==('b','a','target','decision') and res[0].a==', '.join(f'{v:.4g}' for v in X[0].tolist())
+    assert ([o.b for o in res]==['(4 x 4 x 4)']*3 and [o.target for o in res]==['']*3
         and [int(o.decision) for o in res]==logits(learn, X[:3]).argmax(1).tolist())
+
+def test_a_table_of_several_inputs_shows_all_of_them():
+    targs = dec = torch.tensor([1])
+    row, = show_samples((torch.tensor([[1.,2.]]), torch.tensor([7])), targs, dec)
+    assert row.names==('input0','input1','target','decision') and (row.input0,row.input1)==('1, 2','7')
+    row, = show_samples(dict(words=torch.tensor([[3,4]]), target=torch.tensor([5])), targs, dec)
+    assert row.names==('words','input target','target','decision') and tuple(row)==('3, 4','5','1','1')
+    assert show_samples(dict(words=torch.tensor([[3,4]])), targs, dec)[0].names==('input','target','decision')
+
+@pytest.mark.parametrize('with_loss', [False, True])
+def test_long_names_of_classes_do_not_overlap(with_loss):
+    vocab = ['cat','a much longer name','an exceedingly long-winded classification']
+    dec,targs = torch.arange(9)%3,torch.arange(9)//3
+    for size in (None, (5,6)):
+        axs = show_samples(torch.eye(4).expand(9, 1, 4, 4), targs, dec, torch.eye(3)[dec],
+            torch.rand(9) if with_loss else None, vocab, figsize=size)
+        axs[0].figure.draw_without_rendering()
+        boxes = [o.title.get_window_extent() for o in axs]
+        assert not any(a.overlaps(b) for i,a in enumerate(boxes) for b in boxes[:i])
+    plt.close('all')
 
 @pytest.mark.parametrize('ev', ['before_batch','after_loss','after_validate'])
 def test_showing_inside_a_fit_changes_nothing(ev, undisturbed):

@@ -14,6 +14,7 @@ __all__ = ['as_image', 'named', 'Samples', 'show_samples', 'first_batch']
 from collections.abc import Iterator,Mapping
 from dataclasses import dataclass
 from math import ceil
+from textwrap import fill
 import torch
 from torch import Tensor
 from fastcore.basics import patch
@@ -51,12 +52,20 @@ class Samples(list):
     def __repr__(self): return '\n'.join(map(repr, self))
     def _repr_html_(self): return html_table(self[0].names, self)
 
-def _table(x, targs, dec, losses, vocab):
+def _inputs(x):
+    "Each input by the name of its column. A name that another column has is made longer"
+    if isinstance(x, Tensor): return dict(input=x)
+    fields = x.items() if isinstance(x, Mapping) else ((f'input{i}', o) for i,o in enumerate(x))
+    res = {f'input {k}' if k in ('target','decision','loss') else str(k):o for k,o in fields}
+    return res if len(res)>1 else dict(input=next(iter(res.values())))
+
+def _table(inputs, targs, dec, losses, vocab):
     "Samples that are not images"
     def row(i):
         target,decided = (_cell(rows_of(o, i), vocab) for o in (targs, dec))
         loss = {} if losses is None else dict(loss=f'{losses[i]:.4g}')
-        return Row(input=_brief(rows_of(x, i)), target=target, decision=decided, **loss)
+        shown = {k:_brief(rows_of(o, i)) for k,o in inputs.items()}
+        return Row(**shown, target=target, decision=decided, **loss)
     return Samples(row(i) for i in range(find_bs(dec)))
 
 def _brief(o): return named(o) or f'({" x ".join(map(str, o.shape))})' if isinstance(o, Tensor) else str(o)
@@ -86,18 +95,21 @@ class _Tile:
     layer:object = None
 
 def _grid(tiles, cols, size, figsize):
-    "Tiles of `size` inches, at most `cols` in a row"
+    "Tiles of `size` inches, at most `cols` in a row; long lines of titles are broken"
     import matplotlib.pyplot as plt
     cols = min(cols, len(tiles))
     n = -(-len(tiles)//cols)
-    figsize = (size*cols, (1.2*size+.1)*n) if figsize is None else figsize
+    chars = max(1, int(13*(size if figsize is None else figsize[0]/cols))) # in the width of a tile
+    titles = ['\n'.join(fill(l, chars) for l in o.title.split('\n')) for o in tiles]
+    n_lines = 1+max(o.count('\n') for o in titles)
+    figsize = (size*cols, (size+.17+.13*n_lines)*n) if figsize is None else figsize
     fig,axs = plt.subplots(n, cols, figsize=figsize, squeeze=False, layout='constrained')
     for ax in axs.flat: ax.axis('off')
-    for ax,o in zip(axs.flat, tiles):
+    for ax,o,title in zip(axs.flat, tiles, titles):
         h,w = o.img.shape[:2]
         ax.imshow(o.img, cmap='gray_r')
         if o.layer is not None: ax.imshow(o.layer, extent=(-.5, w-.5, h-.5, -.5), interpolation='nearest')
-        ax.set_title(o.title, fontsize=8, color='0.3' if o.ok else 'C3')
+        ax.set_title(title, fontsize=8, color='0.3' if o.ok else 'C3')
     return axs.flat[:len(tiles)]
 
 def _are_probs(preds, dec):
@@ -166,7 +178,7 @@ def _are_scores(dec, targs):
 
 @checked(ncols='>=1')
 def show_samples(
-    x, # Inputs, as a batch; the first of several inputs is shown
+    x, # Inputs, as a batch: if the first of several is an image, it is shown; a table shows all
     targs, # Targets, or None
     dec, # Decisions
     preds=None, # Predictions, for the probability of each decision
@@ -177,16 +189,18 @@ def show_samples(
     figsize=None, # Of the figure, in inches
 ): # An array of axes, one for each image, or `Samples`
     "Images with decision and target, in red where they differ, or with masks; or a table, if inputs are no images"
-    x = x if isinstance(x, Tensor) else next(iter(x.values() if isinstance(x, Mapping) else x))
+    inputs = _inputs(x)
+    first = next(iter(inputs.values()))
     idxs = range(find_bs(dec))
-    imgs = [as_image(rows_of(x, i)) for i in idxs]
+    imgs = [as_image(rows_of(first, i)) for i in idxs]
     if _are_labels(dec) and isinstance(targs, Tensor) and targs.numel()==dec.numel(): targs = targs>.5
     if _are_scores(dec, targs): dec = dec.argmax(1)
-    if any(o is None for o in imgs): return _table(x, targs, dec, losses, vocab)
+    if any(o is None for o in imgs): return _table(inputs, targs, dec, losses, vocab)
     pictures = [_pictures(img, rows_of(targs, i), rows_of(dec, i), ignored) for i,img in zip(idxs, imgs)]
     if any(o is None for o in pictures):
-        cols,size = len(imgs) if len(imgs)<=4 else ceil(len(imgs)**.5),1. if losses is None else 1.5
-        return _grid(_captions(imgs, targs, dec, preds, losses, vocab), ncols or cols, size, figsize)
+        tiles = _captions(imgs, targs, dec, preds, losses, vocab)
+        cols,long = len(imgs) if len(imgs)<=4 else ceil(len(imgs)**.5),any(len(o.title)>13 for o in tiles)
+        return _grid(tiles, ncols or cols, 1.5 if long else 1., figsize)
     for o,loss in zip(pictures, [] if losses is None else losses): o[-1].title += f'\nloss {loss:.2f}'
     axs = _grid([o for p in pictures for o in p], ncols or 6, 1.5, figsize)
     if vocab is not None and not _are_labels(dec): _legend(axs[0].figure, dec, vocab)
