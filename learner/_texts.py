@@ -1187,10 +1187,10 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Recorder.last': 'Parameters:\n\n- `k`: A column',
  'Recorder.plot_loss': 'Parameters:\n'
                        '\n'
-                       '- `skip_start`: Batches to leave out at the beginning\n'
+                       '- `skip_start`: Batches to leave out at the beginning; default: a tenth of them, at most 5\n'
                        '- `with_valid`: The validation losses too\n'
                        '- `log`: Both axes logarithmic\n'
-                       '- `show_epochs`: A line at the end of each epoch\n'
+                       '- `show_epochs`: A line at the last row of each epoch\n'
                        '- `ax`: Where to draw; default: a new figure\n'
                        '- `label`: Name of the run, where several are drawn on one `ax`',
  'Recorder.plot_metrics': 'Parameters:\n'

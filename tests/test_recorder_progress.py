@@ -512,6 +512,34 @@ def test_plots_need_no_validation_and_find_columns_by_name():
             assert list(lines[k].get_ydata())==list(learn.recorder['valid_loss' if k=='valid' else f'{k}/loss'])
         plt.close('all')
 
+def drawn(ax): return {o.get_label():list(o.get_xdata()) for o in ax.lines if not o.get_label().startswith('_')}
+
+def test_the_loss_of_a_short_fit_is_seen():
+    import matplotlib; matplotlib.use('Agg')
+    import matplotlib.pyplot as plt
+    def of_full_batches(n): return synth_learner(n_train=1).fit(n).recorder.plot_loss()
+    assert drawn(of_full_batches(4))==dict(train=[1,2,3,4], valid=[1,2,3,4])
+    ax = of_full_batches(1)
+    assert drawn(ax)==dict(train=[1], valid=[1]) and {o.get_marker() for o in ax.lines}=={'o'}
+    assert drawn(synth_learner(n_train=20).fit(1).recorder.plot_loss())['train']==[*range(3, 21)]
+    assert drawn(synth_learner(n_train=99).fit(1).recorder.plot_loss())['train']==[*range(6, 100)]
+    plt.close('all')
+
+def test_without_losses_there_is_nothing_to_plot():
+    learn = learner()
+    with pytest.raises(ValueError, match='nothing to plot: the last fit has recorded 0 losses$'):
+        learn.recorder.plot_loss()
+    with pytest.raises(ValueError, match='recorded 3 losses, and `skip_start=3` leaves them out$'):
+        learn.fit(1).recorder.plot_loss(skip_start=3)
+
+def test_epochs_end_where_they_end_also_if_there_are_validations_within():
+    import matplotlib; matplotlib.use('Agg')
+    import matplotlib.pyplot as plt
+    rec = synth_learner(n_train=6).fit(2, cbs=Validate(2, 'iter')).recorder
+    ax = rec.plot_loss(show_epochs=True)
+    assert rec.iters==[2,4,6,8,10,12] and [o.get_xdata()[0] for o in ax.lines if len({*o.get_xdata()})==1]==[6,12]
+    plt.close('all')
+
 # The device is not asked for anything during a batch
 class Reads(TorchFunctionMode):
     "Counts what makes Python wait for a tensor"

@@ -272,8 +272,9 @@ class ShowGraphCallback(Callback):
         if not in_notebook(): return
         import matplotlib.pyplot as plt
         from IPython.display import display
+        if not (n := len(self.learn.recorder.losses)): return
         ax = self.learn.recorder.plot_loss(skip_start=0)
-        if pct := self.learn.pct_train: ax.set_xlim(0, len(self.learn.recorder.losses)/pct)
+        if pct := self.learn.pct_train: ax.set_xlim(0, 1.03*n/pct) # with room for the last point
         if self.handle is None: self.handle = display(ax.figure, display_id=True)
         else: self.handle.update(ax.figure)
         plt.close(ax.figure)

@@ -145,19 +145,25 @@ class Curves(Recorded):
     "Draws what has been recorded"
     @checked(skip_start='>=0')
     def plot_loss(self,
-        skip_start:int=5, # Batches to leave out at the beginning
+        skip_start:int|None=None, # Batches to leave out at the beginning; default: a tenth of them, at most 5
         with_valid:bool=True, # The validation losses too
         log:bool=False, # Both axes logarithmic
-        show_epochs:bool=False, # A line at the end of each epoch
+        show_epochs:bool=False, # A line at the last row of each epoch
         ax=None, # Where to draw; default: a new figure
         label:str|None=None, # Name of the run, where several are drawn on one `ax`
     ):
         "Plot the losses by batch"
         import matplotlib.pyplot as plt
+        n = len(losses := self.losses)
+        if skip_start is None: skip_start = min(5, n//10)
+        if n<=skip_start: raise ValueError(f"There is nothing to plot: the last fit has recorded {n} losses"
+            + (f", and `skip_start={skip_start}` leaves them out" if n else ""))
         if ax is None: ax = plt.subplots(figsize=(6,3), layout='constrained')[1]
-        ax.plot(range(skip_start+1, len(self.losses)+1), self.losses[skip_start:], label=_named('train', label))
+        style = '-' if n-skip_start>1 else 'o' # a single loss has no line
+        ax.plot(range(skip_start+1, n+1), losses[skip_start:], style, label=_named('train', label))
         if with_valid: _plot_valid(self, ax, skip_start, label)
-        for i in self.iters if show_epochs else (): ax.axvline(i, color='0.9', zorder=0)
+        ends = {row.epoch:i for i,row in zip(self.iters, self.rows)} if show_epochs else {}
+        for i in ends.values(): ax.axvline(i, color='0.9', zorder=0)
         if log: ax.loglog()
         else: ax.xaxis.get_major_locator().set_params(integer=True)
         ax.set(xlabel='batch', ylabel='loss'); ax.legend()
