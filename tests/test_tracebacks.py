@@ -199,6 +199,47 @@ def test_a_notebook_shows_all_frames_on_demand(kernel):
     assert len(re.findall(r'^(?:Cell In|File) ?.*', shown, re.M))>8
     assert run_cell(kernel, 'learner.full_traceback(False)') is None
 
+@pytest.mark.parametrize('magic', ['', '%time '])
+def test_a_notebook_shows_arguments_and_then_lets_go_of_them(kernel, magic):
+    "Also where a magic shows the error; a variable of the user's own function stays for `%debug`"
+    code = """import gc,weakref
+class Net(nn.Linear):
+    def forward(self, x): return fails(x)
+def fails(x):
+    refs.append(weakref.ref(x))
+    raise ValueError('no')
+def go(n): synth_learner(model=Net(1, 1)).fit(n)
+refs = []
+"""
+    run_cell(kernel, 'from torch import nn\n'+code)
+    _,_,shown = run_cell(kernel, f'{magic}go(1)')
+    assert 'in go(n)' in shown and 'in fails(x)' in shown and 'failed resolving' not in shown
+    assert run_cell(kernel, """import sys
+gc.collect()
+assert len(refs)==1 and refs[0]() is None
+tb = sys.last_value.__traceback__
+while tb.tb_frame.f_code.co_name!='go': tb = tb.tb_next
+assert tb.tb_frame.f_locals=={'n': 1}""") is None
+
+def test_a_cell_that_handles_an_error_lets_go_of_it_at_once(kernel):
+    "As one that tries smaller batches when memory is short; a later error of another cell keeps its variables"
+    assert run_cell(kernel, """import gc,weakref
+refs = []
+class Net(nn.Linear):
+    def forward(self, x):
+        x = x+1
+        refs.append(weakref.ref(x))
+        raise MemoryError
+try: synth_learner(model=Net(1, 1)).fit(1)
+except MemoryError: pass
+gc.collect()
+assert refs[0]() is None""") is None
+    run_cell(kernel, 'def other(n): return n/0\nother(1)')
+    assert run_cell(kernel, """import sys
+tb = sys.last_value.__traceback__
+while tb.tb_next: tb = tb.tb_next
+assert tb.tb_frame.f_locals=={'n': 1}""") is None
+
 def test_an_error_on_the_way_to_the_device_names_the_batch():
     class Stuck:
         def to(self, *args, **kwargs): raise RuntimeError('cannot be moved')

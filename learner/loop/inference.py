@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from traceback import walk_tb
 from torch import nn
 from fastcore.foundation import L
-from ..core.tracebacks import empty,is_full
+from ..core.tracebacks import empty,in_library,is_full
 from ..core.checks import checked,is_whole
 from ..core.callback import FuncCallback
 from ..core.callbacks import CallbackList
@@ -25,15 +25,28 @@ from ..restore.snapshot import unmoved
 from .loop import Loop,of_batch,of_phase
 
 # %% ../../nbs/loop/02_inference.ipynb #release_frames
-def release_frames(e):
-    "Empty the frames that `e` has left. With `%pdb on` or `full_traceback(True)`, a debugger gets them"
-    if is_full(): return
-    shell = sys.modules['IPython'].get_ipython() if 'IPython' in sys.modules else None
+def _empty_frames(e):
     seen = set() # an error may be its own cause
-    while e is not None and id(e) not in seen and not getattr(shell, 'call_pdb', False):
-        for f,_ in walk_tb(e.__traceback__): empty(f)
+    while e is not None and id(e) not in seen:
+        frames = [f for f,_ in walk_tb(e.__traceback__)]
+        first = next((i for i,f in enumerate(frames) if in_library(f)), 0)
+        for f in frames[first:]: empty(f)
         seen.add(id(e))
         e = e.__cause__ or e.__context__
+
+def _last_shown(): return getattr(sys, 'last_value', None)
+
+def release_frames(e):
+    """Empty the frames that `e` has left; in IPython at the end of the cell, after it has shown them with their
+    arguments. With `%pdb on` or `full_traceback(True)`, a debugger gets them"""
+    shell = sys.modules['IPython'].get_ipython() if 'IPython' in sys.modules else None
+    if is_full() or getattr(shell, 'call_pdb', False): return
+    if shell is None: return _empty_frames(e)
+    before = _last_shown()
+    def after_cell(result): # it does not hold `e`: an error that the cell handles is gone with its frames
+        shell.events.unregister('post_run_cell', after_cell)
+        if (e := _last_shown()) is not before: _empty_frames(e)
+    shell.events.register('post_run_cell', after_cell)
 
 # %% ../../nbs/loop/02_inference.ipynb #RestoreMixin
 of_run = (*of_batch, *of_phase, 'n_train_iter','n_step','epoch','n_epoch','start_epoch','train_iter','opt_step',
