@@ -4978,6 +4978,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'learner/resume/checkpoint.py'),
                                            'learner.resume.checkpoint._note_file': ( 'resume/checkpoint.html#_note_file',
                                                                                      'learner/resume/checkpoint.py'),
+                                           'learner.resume.checkpoint._tell_next': ( 'resume/checkpoint.html#_tell_next',
+                                                                                     'learner/resume/checkpoint.py'),
                                            'learner.resume.checkpoint._tell_over': ( 'resume/checkpoint.html#_tell_over',
                                                                                      'learner/resume/checkpoint.py'),
                                            'learner.resume.checkpoint.done_in': ( 'resume/checkpoint.html#done_in',

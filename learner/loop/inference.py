@@ -41,7 +41,7 @@ def release_frames(e):
     arguments. With `%pdb on` or `full_traceback(True)`, a debugger gets them"""
     shell = sys.modules['IPython'].get_ipython() if 'IPython' in sys.modules else None
     if is_full() or getattr(shell, 'call_pdb', False): return
-    if shell is None: return _empty_frames(e)
+    if not hasattr(shell, 'events'): return _empty_frames(e)
     before = _last_shown()
     def after_cell(result): # it does not hold `e`: an error that the cell handles is gone with its frames
         shell.events.unregister('post_run_cell', after_cell)

@@ -230,6 +230,16 @@ def test_a_script_that_is_past_its_first_fit_says_nothing_of_it(tmp_path, capsys
     script(100)
     assert capsys.readouterr().out.count('Nothing is left')==1
 
+def test_a_cell_that_is_run_again_says_that_it_is_another_fit(tmp_path, capsys):
+    def cell(learn):
+        learn.fit(1, cbs=Checkpoint(), resume='auto')
+        return capsys.readouterr().out
+    learn = made(tmp_path)
+    assert cell(learn)=='' and 'Begins fit 2 in' in (out := cell(learn)) and 'fit 1 of this learner is over' in out
+    learn = made(tmp_path)
+    assert 'Fit 1 in' in (out := cell(learn)) and 'fit 2 had begun' in out
+    assert 'Nothing is left' in cell(learn) and 'Begins fit 3' in cell(learn)
+
 @pytest.mark.parametrize('n', [3, 2])
 def test_a_schedule_of_another_length_says_how_its_values_change(tmp_path, capsys, n):
     made(tmp_path).fit_one_cycle(2, .1, cbs=[Checkpoint(), StopAfter(9)])
