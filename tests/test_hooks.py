@@ -354,6 +354,8 @@ def test_plots():
     axs = stats.plot_layer_stats(1)
     np.testing.assert_allclose([o.lines[0].get_ydata() for o in axs], stats.stats[:,1,:3].T)
     assert list(axs[0].lines[0].get_xdata())==[0,2] and axs[0].figure.get_suptitle()=='layer 1: BatchNorm1d'
+    n = len(stats.modules)
+    assert stats.plot_layer_stats(-1)[0].figure.get_suptitle().startswith(f'layer {n-1}: ')
     plt.close('all')
 
 def test_errors_of_statistics():

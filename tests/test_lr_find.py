@@ -376,6 +376,14 @@ def test_plot_shows_the_whole_curve():
         assert (fig.bbox.containsx(o.get_window_extent().x0) and fig.bbox.containsy(o.get_window_extent().y0)
             and fig.bbox.containsy(o.get_window_extent().y1))
 
+@pytest.mark.parametrize('ends', [(1e-3, 1e-1), (1e-2, 3e-2), (1e-7, 10.)])
+def test_labels_of_any_range_do_not_overlap(ends):
+    ax = mk().lr_find(*ends, num_it=20, show_plot=False).plot()
+    ax.figure.draw_without_rendering()
+    labels = [*ax.xaxis.get_ticklabels(), *ax.xaxis.get_ticklabels(minor=True)]
+    boxes = sorted((o.get_window_extent() for o in labels if o.get_text()), key=lambda o: o.x0)
+    assert len(boxes)>2 and all(a.x1<b.x0 for a,b in zip(boxes, boxes[1:]))
+
 # Modules, optimizers and buffers
 class Critic(Callback):
     "Trains a network of its own beside the model"

@@ -1160,6 +1160,8 @@ def test_arguments_of_predict():
     with pytest.raises(TypeError) as e: mk(model=One()).predict(ds[0])
     assert any('leave out the target of a sample, as in `predict(x)`' in o for o in e.value.__notes__)
     assert not any('n_inp' in o for o in e.value.__notes__)
+    with pytest.raises(TypeError) as e: mk(model=One()).predict('a cat')
+    assert e.value.__notes__[-1].endswith('no `collate_fn` is called, so it has to be what the model takes')
 
 # Looks at the same samples
 number = TensorDataset(X, torch.arange(N))

@@ -134,7 +134,7 @@ class ActivationStats(HookCallback):
         if not self.with_hist: raise ValueError("No histograms were kept: `ActivationStats(with_hist=True)` keeps them")
         return self._layer(idx)[:,3:].T.log1p()
 
-    def _title(self, idx): return f'layer {idx}: {type(self.modules[idx]).__name__}'
+    def _title(self, idx): return f'layer {range(len(self.modules))[idx]}: {type(self.modules[idx]).__name__}'
 
     @known_args
     def color_dim(self,

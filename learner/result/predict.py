@@ -70,8 +70,10 @@ def predict(self:Learner,
     with self.uncut(), splitting(self, _all_input):
         try: preds,_,dec = self.get_preds(dl=[b], with_decoded=True)
         except TypeError as e:
-            how = "leave out the target of a sample, as in `predict(x)`, or `predict((x1, x2))` for two inputs"
+            how = "no `collate_fn` is called, so it has to be what the model takes"
             if isinstance(item, list): how = "a list is one input, and several are a tuple: write `predict((x1, x2))`"
+            if isinstance(item, tuple):
+                how = "leave out the target of a sample, as in `predict(x)`, or `predict((x1, x2))` for two inputs"
             e.add_note(f"raised by `predict`, which passes all of `item` to the model: {how}")
             raise
     dec = rows_of(dec, 0)

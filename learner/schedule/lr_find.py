@@ -141,6 +141,7 @@ class SuggestedLRs(Row):
         ax.plot(self.lrs, self.losses)
         for k,point in self.points.items(): ax.plot(*point, 'o', label=k)
         ax.set(xscale='log', xlabel='learning rate', ylabel='loss, smoothed')
+        ax.tick_params(axis='x', which='minor', labelsize='x-small') # the labels of a short range would overlap
         if self.points: ax.legend()
         return ax
 
