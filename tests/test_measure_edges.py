@@ -157,6 +157,19 @@ def test_a_graph_is_one_display_that_grows_with_the_epochs(shown):
     again,_ = shown(lambda: learn.fit(1))
     assert [new for _,_,new in again]==[False] and again[0][1]!=out[0][1] # a display of its own
 
+def test_a_graph_has_room_for_its_last_point(shown, monkeypatch):
+    import matplotlib.pyplot as plt
+    figs = []
+    monkeypatch.setattr(plt, 'close', figs.append)
+    shown(lambda: synth_learner(n_train=3, n_valid=1, cbs=ShowGraphCallback).fit(2))
+    monkeypatch.undo()
+    plt.close('all')
+    assert [o.axes[0].get_xlim()[1]>6 for o in figs]==[True, True] and max(figs[1].axes[0].lines[1].get_xdata())==6
+
+def test_a_graph_of_an_epoch_without_a_batch_ends_no_fit(shown):
+    skip = Raise('before_train', CancelTrainException)
+    shown(lambda: synth_learner(n_train=3, n_valid=1, cbs=[ShowGraphCallback, skip]).fit(1))
+
 # What was recorded
 def test_what_comes_into_the_next_row_can_be_read_before_it_is_written():
     seen = []
