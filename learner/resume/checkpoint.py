@@ -132,8 +132,8 @@ def _tell_over(fit_files, n):
 
 def _tell_next(place, folder):
     "Say that `resume='auto'` begins a fit of a learner that has come to the end of others"
-    if place is not None and place.fit: print(f"Begins fit {place.fit+1} in `{folder}`, because fit {place.fit} of this "
-        "learner is over. A new learner, as after a crash, resumes them in the same order")
+    if place is not None and place.fit: print(f"Begins fit {place.fit+1} in `{folder}`, because fit {place.fit} of "
+        "this learner is over. A new learner, as after a crash, resumes them in the same order")
 
 def _note_file(e, file, at, learn):
     "Let the error `e` tell that `file` holds the run, which was cut at the position `at`"
