@@ -54,9 +54,10 @@ class State:
     _stateattrs = () # names of the attributes to save
 
     def state_dict(self):
-        "Values of `_stateattrs`, or their own `state_dict`"
+        "Values of `_stateattrs`, or their own `state_dict`, without those that are not set yet"
+        if not (names := self._stateattrs): return {}
         def state(o): return o.state_dict() if hasattr(type(o), 'state_dict') else o
-        return {k:state(getattr(self, k)) for k in self._stateattrs}
+        return {k:state(getattr(self, k)) for k in names if k in vars(self) or hasattr(type(self), k)}
 
     def load_state_dict(self, state): # What `state_dict` has returned, in this process or another
         "Restore attributes; modules, optimizers and parameters keep their identity"
@@ -206,7 +207,9 @@ class Callback(Flags, State, Attached):
 
     @classmethod
     def check_names(cls):
-        "Refuse methods that look like events but are not"
+        "Refuse methods that look like events but are not, and a single name that was to be a tuple"
+        if isinstance(names := cls._stateattrs, str): raise TypeError(
+            f"`{cls.__name__}._stateattrs` is a tuple of names, but got {names!r}: write `_stateattrs = {names!r},`")
         for o in cls.__mro__[:cls.__mro__.index(Callback)]:
             for k,v in vars(o).items():
                 if isinstance(v, Callback): raise TypeError(f"`{cls.__name__}.{k}` would never run: a method is named "

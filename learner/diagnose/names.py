@@ -17,6 +17,7 @@ from inspect import isclass,signature
 from types import ModuleType
 import torch
 from torch import nn
+from ..core.checks import nearest
 from ..core.callback import Callback,Flags,FuncCallback
 from ..core.events import event,in_phases,moments,scope_named
 from .code import chains,events_of,functions_of,mentioned,uses_at,uses_of,writes
@@ -99,6 +100,12 @@ def unread_writes(o, learn):
             if hit: res += _said(o, f, f"assigns `{u.name}`, which nothing reads. Did you mean `{hit[0]}`?")
     return res
 
+def unset(o):
+    "Attributes that are to be saved, and that no code of the callback sets"
+    if '*' in o.own: return []
+    lost = [k for k in getattr(o.cb, '_stateattrs') if k not in o.own]
+    return [s for k in lost for s in _said(o, '_stateattrs', f"names `{k}`, which nothing sets.{nearest(k, o.own)}")]
+
 def unwritable(o):
     "Properties without a setter that are assigned, by code or when a state is loaded"
     def fixed(k): return isinstance(v := getattr(o.cls, k, None), property) and v.fset is None
@@ -111,7 +118,7 @@ def unwritable(o):
 # %% ../../nbs/diagnose/04_names.ipynb #never_runs
 fired = 'split_batch', # by callbacks of this library
 
-_flags = {k for k,v in vars(Flags).items() if not k.startswith('_') and not callable(v)}
+_flags = {k for k,v in vars(Flags).items() if not k.startswith('_') and not callable(v)} | {'_stateattrs'}
 
 def never_run(o):
     "Methods and class attributes that were meant to be others"
@@ -279,7 +286,7 @@ def check_names(cb, learn, functions):
     "Texts about the code of one callback; `functions` are the `functions_of` all callbacks, by `id`"
     o = Names(cb, learn, functions)
     if not o.known: return switched_off(o) # a name may be there where it cannot be seen
-    of_names = *unknown_reads(o),*unread_writes(o, learn),*unwritable(o),*never_run(o)
+    of_names = *unknown_reads(o),*unread_writes(o, learn),*unset(o),*unwritable(o),*never_run(o)
     of_names = *of_names,*unknown_variables(o),*unknown_members(o, learn)
     return list(dict.fromkeys([*of_names, *switched_off(o), *wrong_moments(o, learn), *unused_returns(o)]))
 

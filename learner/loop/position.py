@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from ..core.checks import listed,nearest
+from ..core.attendance import blame
 from ..core.copies import copied,digest
 from ..core.tracebacks import warn
 from ..data.generators import get_state
@@ -114,10 +115,12 @@ def callback_states(cbs, seen=None, others=None, modules=None):
     `modules` gets the digests of those whose states are among them"""
     res,seen = {},{} if seen is None else seen
     for k,cb in by_name(cbs).items():
-        if hasattr(type(cb), 'snapshot'): res[k] = cb.snapshot()
-        elif s := cb.state_dict():
-            res[k] = copied(s, seen=seen, others=others)
-            if modules is not None: modules |= {n:digest(o) for n,o in _modules_of(k, cb, s).items()}
+        try:
+            if hasattr(type(cb), 'snapshot'): res[k] = cb.snapshot()
+            elif s := cb.state_dict():
+                res[k] = copied(s, seen=seen, others=others)
+                if modules is not None: modules |= {n:digest(o) for n,o in _modules_of(k, cb, s).items()}
+        except Exception as e: blame(e, cb, 'state_dict'); raise
     return res
 
 def _modules_of(name, cb, names):

@@ -44,6 +44,7 @@ class Whereabouts(WayBack):
         self.resume_point = None # a `Position`, where nothing is half done; None while a training batch runs
         self.unfinished = None # a `Stopped`, for a fit that ends early without an error
         self.cut_batch = False # whether a batch was running when the fit was ended
+        self.not_noted = None # why the fit cannot be resumed, if its position could not be noted when it ended
 
     def arrive(self):
         at = self.target.position
@@ -66,6 +67,13 @@ class Whereabouts(WayBack):
         if done>i or not (self.cut_batch or own_pieces(learn)): return at
         return replace(at, hypers_and_grads=replace(at.hypers_and_grads, grads={})) # those of half a batch
 
+    def position_at_end(self):
+        "The same when an exception ends the fit. An error of a callback in telling its state does not replace that one"
+        try: return self.position()
+        except Exception as failed:
+            self.not_noted = f"The fit cannot be resumed, because of {failed!r}, {note_of_raiser(failed) or 'raised'}" \
+                " when its state was noted"
+
     def ends_early(self, e):
         """`e` ends the innermost scope. If it ends the fit too, note whether a batch was cut, and the position, in the
         scope to resume in: before its callbacks undo what they have set"""
@@ -75,7 +83,7 @@ class Whereabouts(WayBack):
         if learn.mode!='fit' or self.target: return
         next_is = self.resume_point.next if self.resume_point else 'batch'
         if learn.scopes[-1]!=_resumes_in[next_is]: return # the one around it is told next
-        if at := self.position(): self.resume_point = replace(at, attributes=self.attributes.values())
+        if at := self.position_at_end(): self.resume_point = replace(at, attributes=self.attributes.values())
 
     def note_unfinished(self, e):
         "Note where the fit is that the `StopForNow` `e` ends"
@@ -115,7 +123,7 @@ class Pauses(Whereabouts):
 
     def begin(self, *args, **kwargs):
         self.end()
-        self.train_on,self.cut_batch = None,False
+        self.train_on,self.cut_batch,self.not_noted = None,False,None
         super().begin(*args, **kwargs)
 
     def end(self):
@@ -185,6 +193,7 @@ def running(
     except BaseException as e:
         if route.stopped is None: _note_cut(route, cbs)
         if isinstance(e, KeyboardInterrupt) and not e.args: e.args = where_stopped(route),
+        elif route.not_noted: e.add_note(route.not_noted)
         if isinstance(e, Exception): _carry_out_stops(route, e)
         raise
     finally:
@@ -198,7 +207,7 @@ def _as_left(route, stopped):
 
 def _note_cut(route, cbs):
     "Note where the fit can be resumed that an exception ends, and put `learn.state` back to what it was there"
-    learn,at = route.learn,route.position()
+    learn,at = route.learn,route.position_at_end()
     if at is None: return
     if route.target: # what the fit was to resume is as it was, with its callbacks
         route.target.snapshot.restore()
@@ -209,6 +218,7 @@ def _note_cut(route, cbs):
 
 def where_stopped(route) -> str:
     "Where a fit was stopped, and what continues it"
+    if route.not_noted: return f"Stopped. {route.not_noted}"
     if route.stopped is None: return "Stopped before training. `fit` begins anew."
     at = route.stopped.position
     exactly = "" if at.exact else ", but not exactly: a batch was cut"
