@@ -68,7 +68,7 @@ mistakes = {
     'unknown loader':     (lambda l: l.validate('vlid'), KeyError,
         "No loader 'vlid'.*`train`, `valid`.*Did you mean `valid`"),
     'loader position':    (lambda l: l.validate(2), IndexError, "No loader 2.*`train`, `valid`"),
-    'empty loader':       (lambda l: l.validate(dl=[]), ValueError, "`dls\\['valid'\\]` is empty"),
+    'empty loader':       (lambda l: l.validate(dl=[]), ValueError, '`dl` is empty'),
     'no targets':         (lambda l: l.validate(dl=[(torch.zeros(2,1),)]), ValueError,
         "There is no loss.*`valid` has no targets.*returned no loss, but Tensor"),
     'metric':             (lambda l: setattr(l, 'metrics', ['mae']), TypeError,

@@ -17,13 +17,19 @@ from types import MethodType
 from weakref import ref
 from fastcore.basics import GetAttr
 from torch import nn
-from .checks import checked,in_range,instead_of,known_args,listed,nearest,snake_name
+from .checks import checked,in_range,instead_of,is_flag,is_number,known_args,listed,nearest,snake_name
 from .events import AnyOf,Filter,event,in_phases,moments
 
 # %% ../../nbs/core/03_callback.ipynb #Flags
 _in_loop = {ev for ev,_ in moments()}
-_flags = 'order','run','run_train','run_valid','only_fit'
-_watched = *_flags,'name' # attributes that do more than to hold a value
+flags = 'order','run','run_train','run_valid','only_fit'
+_watched = *flags,'name' # attributes that do more than to hold a value
+
+def check_flag(cb, k, v):
+    "Refuse the value `v` of a flag `k` of a callback, if it is neither True nor False, and an `order` without a place"
+    if is_number(v) if k=='order' else is_flag(v): return
+    raise TypeError(f"`{type(cb).__name__}.{k}` is {'a number, lowest first' if k=='order' else 'True or False'}, "
+        f"but got {'a method' if callable(v) else repr(v)}")
 
 class Flags:
     "When a callback takes part, and how other parts of the library treat it"
@@ -115,10 +121,10 @@ class Attached(GetAttr):
                 if e.obj is not learn or e.name!=k: raise # an error inside one of its properties
         near = ''
         if not k.startswith('_'): # a private name, which libraries ask for, is not suggested anyway
-            names = [*vars(self), *vars(type(self)), *(dir(learn) if learn is not None else ())]
+            names = [*dir(self), *(dir(learn) if learn is not None else ())]
             near = instead_of(k) or nearest(k, names)
         me = f'`{type(self).__name__}`'
-        owner = f"{me}, which has no Learner yet, has no" if learn is None else f"Neither {me} nor its Learner has"
+        owner = f"{me}, which has no Learner now, has no" if learn is None else f"Neither {me} nor its Learner has"
         raise AttributeError(f"{owner} `{k}`.{near}", name=k, obj=self) from None
 
     def __setattr__(self, k, v):
@@ -135,8 +141,10 @@ class Attached(GetAttr):
             more = ", or `self.learn.loss_grad` to train on another loss" if k=='loss' else ''
             warnings.warn(f"`{me}.{k}` now hides the Learner's `{k}`, {what}. "
                 f"Write `self.learn.{k}` to change it{more}", stacklevel=2)
+        flag = k in flags and learn is not None # before, it is checked when the callback is attached
+        if flag: check_flag(self, k, v)
         super().__setattr__(k, v)
-        if k in _flags and learn is not None: learn.refresh()
+        if flag: learn.refresh()
 
     def _set_name(self, name):
         if not (isinstance(name, str) and name.isidentifier()):

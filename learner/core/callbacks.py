@@ -13,14 +13,15 @@ from contextlib import contextmanager
 from itertools import islice
 from weakref import WeakKeyDictionary
 from fastcore.foundation import L
-from .checks import is_number,listed
-from .callback import Callback,FuncCallback,hold,refer,weak
+from .checks import listed
+from .callback import Callback,FuncCallback,check_flag,flags,hold,refer,weak
 from .events import event
 
 # %% ../../nbs/core/04_callbacks.ipynb #CallbackList
 def _to_make_one(o):
     "How to make a callback of `o`"
     if isinstance(o, str) and o.isidentifier(): return f" Write the class itself: `{o}`, without quotes"
+    if isinstance(o, (list,tuple)): return " Write `add_cbs([…])`, or one flat list, as in `cbs=[a, *others]`"
     cls = o if isinstance(o, type) else type(o)
     if cls.__module__=='torch.optim.lr_scheduler': return f" `TorchScheduler` makes one of a `{cls.__name__}`"
     if any(callable(getattr(cls, ev, None)) for ev in event): return f" Write `class {cls.__name__}(Callback)`"
@@ -63,8 +64,7 @@ class CallbackList(L):
     def attach(self, cb): # A callback that is in no list yet
         "Append one callback, under a unique name"
         type(cb).check_names() # methods may have been patched in since the class was made
-        if not is_number(cb.order): raise TypeError(
-            f"`{type(cb).__name__}.order` is a number, lowest first, but got {cb.order!r}")
+        for k in flags: check_flag(cb, k, getattr(cb, k))
         self._give_name(cb)
         self._set([*self, cb]) # first of all: what is in the list, `detach` can undo
         refer(cb, 'learn', self.owner)

@@ -36,7 +36,9 @@ _set_hyper = "Write `learn.set_hyper('lr', v)`; `get_hyper(learn.opt, 'lr')` rea
 _freeze = "Write `learn.freeze_to(n)`, `learn.freeze()` or `learn.unfreeze()`"
 _mapped = "Write `cbs=MapBatch(f)`, where `f` gets each batch and returns the changed one"
 _parallel = "Write `fit(…, procs=2)`, or give `nn.DataParallel(model)` as the model"
-_attrs_of_fastai = dict(
+_trainer = "The Learner is `self.learn`"
+_rows = "Write `learn.recorder.rows`, or `learn.recorder.rows.to_df()`"
+_attrs_elsewhere = dict( # of fastai, and of Keras, Lightning and Transformers
     loss_not_reduced="Write `per_sample(learn.loss_func)`, a function that returns the loss of each sample",
     validation_context="Inference needs no set-up: `learn.validate()` and `learn.get_preds()` restore what they change",
     to_parallel=_parallel, parallel_ctx=_parallel, set_hyper=_set_hyper, set_hypers=_set_hyper, hypers=_set_hyper,
@@ -49,13 +51,20 @@ _attrs_of_fastai = dict(
     cuda="Write `dls.to('cuda')`", cpu="Write `dls.to('cpu')`", to="The model goes where batches do: `learn.dls.to(…)`",
     train="Write `learn.fit(n_epoch)`; `learn.model.train()` sets the mode", eval="Write `learn.model.eval()`",
     forward="Write `learn.model(x)`", after_item=_mapped, before_batch=_mapped,
-    after_batch=_mapped)
+    after_batch=_mapped,
+    compile="Write `cbs=Compile`, which runs the model through `torch.compile`; loss and optimizer go to `Learner(…)`",
+    evaluate="Write `learn.validate()`", history=_rows, to_df=_rows, log_history=_rows, trainer=_trainer,
+    train_dl="Write `dls.train`", valid_dl="Write `dls.valid`", val_dl="Write `dls.valid`",
+    train_dataloader="Write `dls.train`", val_dataloader="Write `dls.valid`",
+    current_epoch="Write `learn.epoch`", global_step="Write `learn.opt_step`, or `learn.train_iter` for batches",
+    **{k:f"Write `learn.recorder[{k!r}]`" for k in ('train_loss','valid_loss')},
+    val_loss="Write `learn.recorder['valid_loss']`")
 
 def instead_of(
     name:str, # An attribute that there is not
-) -> str: # Nothing if it is none of fastai's
-    "The end of an error message, which says what to write instead of an attribute of fastai"
-    return f" {_attrs_of_fastai[name]}" if name in _attrs_of_fastai else ""
+) -> str: # Nothing if it is not known from elsewhere
+    "The end of an error message, which says what to write instead of an attribute of fastai or another library"
+    return f" {_attrs_elsewhere[name]}" if name in _attrs_elsewhere else ""
 
 # %% ../../nbs/core/01_checks.ipynb #known_args
 # Arguments of fastai, and of other libraries, that have another name here
@@ -65,9 +74,11 @@ _elsewhere = dict(batch_tfms='aug', item_tfms='aug', cpu='device',
     epochs='n_epoch', n_epochs='n_epoch', max_epochs='n_epoch', num_epochs='n_epoch',
     loss='loss_func', loss_fn='loss_func', criterion='loss_func', optimizer='opt_func')
 
-# Arguments of fastai that belong somewhere else
+# Arguments that belong somewhere else
 _instead = {**dict.fromkeys(['n_workers','num_workers'],
-    "Workers belong to a loader: make it with `DataLoader(…, num_workers=4)`")}
+    "Workers belong to a loader: make it with `DataLoader(…, num_workers=4)`"),
+    **dict.fromkeys(['bs','batch_size','shuffle','drop_last'],
+    "A loader makes batches: write `DataLoaders.from_dsets(train, valid, bs=64)`, or give torch's `DataLoader`s")}
 
 def known_args(
     f, # A function or method
@@ -157,7 +168,9 @@ def is_whole(v) -> bool:
     except (TypeError, ValueError, RuntimeError): return False
     return not isinstance(v, bool) and not getattr(v, 'ndim', 0)
 
-def _is_flag(v): return isinstance(v, bool) or type(v).__name__ in ('bool_','bool') or (is_whole(v) and v in (0,1))
+def is_flag(v) -> bool:
+    "Whether `v` is True or False, of whatever library, or 0 or 1"
+    return isinstance(v, bool) or type(v).__name__ in ('bool_','bool') or (is_whole(v) and v in (0,1))
 
 def _ends(interval):
     "Least and highest number of an interval, and whether these are part of it"
@@ -183,7 +196,7 @@ def in_range(
     raise ValueError(f"`{name}` is {_range_words(interval)}, but got {v}")
 
 # %% ../../nbs/core/01_checks.ipynb #checked
-_kinds = {bool: ("True or False", _is_flag), int: ("a whole number", is_whole), float: ("a number", is_number),
+_kinds = {bool: ("True or False", is_flag), int: ("a whole number", is_whole), float: ("a number", is_number),
     str: ("a string", lambda v: isinstance(v, str)), Path: ("a path", lambda v: isinstance(v, (str,PathLike))),
     nn.Module: ("an `nn.Module`", lambda v: isinstance(v, nn.Module))}
 

@@ -210,7 +210,11 @@ def check_dataset(
         raise TypeError(f"`{name}` is a dataset with a length, but got {v!r}")
 
 def _check_no_targets(train, valid):
-    "Refuse an array of inputs and one of their targets where two datasets are wanted"
+    "Refuse inputs and targets that are no dataset, and an array of each where two datasets are wanted"
+    for k,o in dict(train=train, valid=valid).items():
+        if type(o) is tuple and len(o)==2 and all(hasattr(p, 'shape') for p in o): raise TypeError(
+            f"`{k}` is a dataset, but got a tuple of two arrays: if they are inputs and targets, write "
+            "`TensorDataset(x, y)`, of tensors")
     if not all(hasattr(o, 'shape') for o in (train, valid)) or train.shape[1:]==valid.shape[1:]: return
     raise ValueError(f"`train` and `valid` are datasets, but got arrays of the shapes {tuple(train.shape)} and "
         f"{tuple(valid.shape)}, like inputs and targets: write `TensorDataset(x, y)` for each, of tensors")
@@ -220,6 +224,7 @@ def _check_any_dataset(name, v):
 
 def _train_loader(ds, bs, kwargs):
     "Shuffled, without an incomplete last batch, unless `kwargs` say otherwise"
+    if not isinstance(ds, IterableDataset) and not len(ds): raise ValueError("`train` is empty: nothing to train on")
     order = {} if isinstance(ds, IterableDataset) else dict(drop_last=len(ds)>=bs)
     if order and 'sampler' not in kwargs: order['shuffle'] = True
     return DataLoader(ds, bs, **order|kwargs)

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from ..core.checks import nearest
 from ..core.callback import Callback,Flags,FuncCallback
+from ..core.copies import names_in,names_with
 from ..core.events import event,in_phases,moments,scope_named
 from .code import chains,events_of,functions_of,mentioned,uses_at,uses_of,writes
 
@@ -99,6 +100,16 @@ def unread_writes(o, learn):
             else: hit = meant(u.name, mine)
             if hit: res += _said(o, f, f"assigns `{u.name}`, which nothing reads. Did you mean `{hit[0]}`?")
     return res
+
+_stops = {'stop_training','should_stop','should_training_stop'} # of Keras, Lightning and Transformers
+
+def unheeded_stops(o):
+    "Attributes of Learner or model that end a training elsewhere"
+    codes = [(k, f.__code__) for k,(fs,_) in o.functions.items() for f in fs]
+    read = o.read | o.read_elsewhere | o.names('self', *writes)
+    for _,c in codes: read |= names_with(c, 'LOAD_ATTR')
+    return [s for f,c in codes for k in sorted(_stops & names_with(c, 'STORE_ATTR') - read)
+        for s in _said(o, f, f"assigns `{k}`, which nothing reads: `raise CancelFitException` ends the fit")]
 
 def unset(o):
     "Attributes that are to be saved, and that no code of the callback sets"
@@ -241,6 +252,15 @@ def _moment(o, ev, u, made):
     if ev in too_early.get(k, ()): return f"changes `{k}`, which is replaced before `{made_at[k]}`: change it there"
     if ev in too_late.get(k, ()): return f"changes `{k}` without effect: by then it has been used"
 
+_on_purpose = {'detach','no_grad','item','float','training'}
+
+def _logged_alone(o, ev, found):
+    "Whether a handler changes the loss that is logged, as if that were the one to train on"
+    changed = {u.name for u in found if u.owner=='learn' and u.kind in writes}
+    if ev not in ('after_loss','before_backward') or 'loss' not in changed or 'loss_grad' in changed: return False
+    names = set().union(*(names_in(f.__code__) for fs,_ in o.functions.values() for f in fs))
+    return o.cb.run_train and not names & _on_purpose and not any(k.startswith('Cancel') for k in names)
+
 def _of_gradients(found, ev, learn):
     "What is wrong with a use of gradients at `ev`"
     kinds = {u.name for u in found if u.owner=='any'}
@@ -274,6 +294,8 @@ def wrong_moments(o, learn):
         tested,made = {u.name for u in found if u.kind=='test'},{u.name for u in found if u.kind=='write'}
         def theirs(u): return u.owner=='learn' or (u.owner=='self' and u.name not in o.own)
         said = [_moment(o, ev, u, made) for u in sorted(found) if theirs(u) and u.name not in tested]
+        if _logged_alone(o, ev, found): said.append("changes `loss`, which is logged and not trained on: to train on "
+            "it, change `learn.loss_grad` too; to log it alone, assign a value without gradient, by `.detach()`")
         for s in filter(None, [*said, _of_gradients(found, ev, learn)]): res += _said(o, str(ev), s)
     return res
 
@@ -286,7 +308,7 @@ def check_names(cb, learn, functions):
     "Texts about the code of one callback; `functions` are the `functions_of` all callbacks, by `id`"
     o = Names(cb, learn, functions)
     if not o.known: return switched_off(o) # a name may be there where it cannot be seen
-    of_names = *unknown_reads(o),*unread_writes(o, learn),*unset(o),*unwritable(o),*never_run(o)
+    of_names = *unknown_reads(o),*unread_writes(o, learn),*unheeded_stops(o),*unset(o),*unwritable(o),*never_run(o)
     of_names = *of_names,*unknown_variables(o),*unknown_members(o, learn)
     return list(dict.fromkeys([*of_names, *switched_off(o), *wrong_moments(o, learn), *unused_returns(o)]))
 

@@ -64,7 +64,7 @@ def _parts(learn):
     yield f'{type(learn.model).__name__} with {n:,} parameters'
     yield learn.dls
     yield f'loss: {short_name(learn.loss_func)}'
-    yield f'optimizer: {short_name(learn.opt_func)}'
+    yield f'optimizer: {short_name(learn.opt_func if learn.opt is None else learn.opt)}'
     if learn.metrics: yield f"metrics: {', '.join(o.name for o in learn.metrics)}"
     yield f"callbacks: {', '.join(o.name for o in learn.cbs.sorted('order'))}"
 

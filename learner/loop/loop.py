@@ -81,13 +81,15 @@ def check_drawn(learn, n):
     "Refuse a loader that gave no batch, and warn of one that gave others than its length says"
     if n and n==learn.n_iter: return
     if n or learn.stop_at==0: return warn_of_length(learn, n)
-    why = ''
+    name,why = learn.dl_name,''
+    given = name!='train' and learn.to_validate[name] is not learn.dls.loaders.get(name) # as `dl` of an inference
     if hasattr(learn.dl, '__next__'):
         why = ". It is an iterator, which can be iterated once: give a list, or something that starts anew"
-    elif learn.dl_name=='train' and learn.train_iter: why = ". It gave some before: its `__iter__` has to start anew"
+    elif name=='train' and learn.train_iter: why = ". It gave some before: its `__iter__` has to start anew"
     elif getattr(learn.dl, 'drop_last', False): why = ". `drop_last=True` leaves out a batch that is not full"
-    elif learn.dl_name!='train': why = ". If there is nothing to validate on, leave it out of `DataLoaders`"
-    raise ValueError(f"`dls['{learn.dl_name}']` is empty: it gave no batch in epoch {learn.epoch}{why}")
+    elif name!='train' and not given: why = ". If there is nothing to validate on, leave it out of `DataLoaders`"
+    dl = '`dl`' if given else f"`dls['{name}']`"
+    raise ValueError(f"{dl} is empty: it gave no batch in epoch {learn.epoch}{why}")
 
 # %% ../../nbs/loop/01_loop.ipynb #OwnLosses
 class OwnLosses(Dispatcher):
@@ -302,12 +304,16 @@ def aligned(learn, pred, yb):
     pred,targ = shifted(pred, *yb)
     return pred,(targ,)
 
-def check_loss(learn):
-    "Say what is wrong with a loss that cannot be differentiated"
+def check_loss(learn, e):
+    "Say what is wrong with a loss whose `backward` has raised `e`"
     o = learn.loss_grad
+    if 'backward through the graph a second time' in str(e): e.add_note("The loop calls `backward` itself: leave it "
+        "out of callbacks and loss. What a model keeps of one batch for the next is kept by `.detach()`")
     if not isinstance(o, torch.Tensor):
         hint = ": leave out `.item()`" if isinstance(o, (int,float)) else ""
-        raise TypeError(f"The loss must be a tensor, but `{learn.loss_func}` returned {o!r}{hint}")
+        by_callback = isinstance(learn.loss, torch.Tensor) # as it was returned
+        whose = "a callback has set `loss_grad` to" if by_callback else f"`{learn.loss_func}` returned"
+        raise TypeError(f"The loss must be a tensor, but {whose} {o!r}{hint}")
     if o.ndim:
         raise ValueError(f"The loss must be one number, but has shape {tuple(o.shape)}: "
             "reduce it, for example by `.mean()`")
@@ -395,7 +401,7 @@ class Loop(Phases):
     @scope
     def _backward(self):
         try: self.loss_grad.backward()
-        except Exception: check_loss(self); raise
+        except Exception as e: check_loss(self, e); raise
         self.backward_done = True
 
     @scope

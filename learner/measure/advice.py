@@ -11,6 +11,7 @@ __all__ = []
 import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dis import get_instructions
 from inspect import Parameter,signature
 from math import isclose
 from traceback import walk_tb
@@ -207,6 +208,23 @@ def advice(learn, e):
     try: return _advice(learn, e)
     except Exception: return '' # after an error of a device, no tensor can be read
 
+def _returns_nothing(f):
+    "Whether a function has no `return` with a value"
+    if not hasattr(f, '__code__'): return False
+    ops = [*get_instructions(f.__code__)]
+    if any(o.opname=='YIELD_VALUE' for o in ops): return False
+    ends = [a if b.opname=='RETURN_VALUE' else b for a,b in zip(ops, ops[1:]) if b.opname.startswith('RETURN_')]
+    ends = [o for o in ends if o.opname!='RETURN_GENERATOR']
+    return len(ends)>0 and all(o.opname in ('LOAD_CONST','RETURN_CONST') and o.argval is None for o in ends)
+
+def _of_callbacks(learn, by_recorder):
+    "What a callback has set to something else than it was"
+    if by_recorder and isinstance(v := learn.loss, (int,float)):
+        return f"`loss` is a tensor, but a callback has set it to {v!r}: leave out `.item()`"
+    if by_recorder or learn.yb is None or isinstance(learn.yb, (tuple,list)): return ''
+    return f"`yb` is a tuple of targets, but is a {type(learn.yb).__name__} now: " \
+        "a callback that changes the only target writes `self.learn.y = …`"
+
 def _says_enough(e):
     "Whether it is an error of this library"
     frames = [f for f,_ in walk_tb(e.__traceback__)]
@@ -217,10 +235,13 @@ def _advice(learn, e):
     if isinstance(e, AttributeError) and isinstance(e.obj, torch.optim.Optimizer): return instead_of(e.name).strip()
     if type(e) in known and (wrong := _of_split(learn)): return wrong
     by_recorder = note_of_raiser(e)=='raised by `Recorder.after_batch`'
+    if said := _of_callbacks(learn, by_recorder): return said
     if by_recorder and isinstance(e, TypeError) and 'accumulate() ' in str(e):
         return "`accumulate(self, learn)` gets the learner: predictions are `learn.pred`, and targets `learn.yb`"
     if by_recorder and isinstance(e, TypeError) and 'positional argument' in str(e):
         return f"A metric is called with the predictions and the targets of a batch, here {1+len(learn.yb)} arguments"
+    if learn.xb is not None and learn.loss is None and _returns_nothing(type(unwrapped(learn.model)).forward):
+        return f"The model returned None: `{type(unwrapped(learn.model)).__name__}.forward` has no `return`"
     if type(e) not in known or learn.xb is None or learn.loss is not None: return ''
     if any(o.startswith('raised by') for o in getattr(e, '__notes__', ())) or _says_enough(e): return ''
     if learn.pred is None: got,instead = f"the model got {_texts(learn.xb)}",_of_inputs(learn, e)
@@ -302,7 +323,9 @@ def _axis_of_classes(m, learn):
         return f"{res}. Targets are yes or no for each class: metrics for that are called `…_multi` and `…Multi`"
     if pred.shape[:-1]==targ.shape and multi: return f"{res}. Targets are one class each, and `{m.name}` is for several"
     axes = [i for i in range(pred.ndim) if pred.shape[:i]+pred.shape[i+1:]==targ.shape]
-    call = m.called_with_axis(axes[0]) if len(axes)==1 and isinstance(m, Metric) else None
+    taken = getattr(m, 'axis', getattr(m, 'dim_argmax', None))
+    right = isinstance(taken, int) and taken%pred.ndim in axes # something else is wrong
+    call = m.called_with_axis(axes[0]) if len(axes)==1 and isinstance(m, Metric) and not right else None
     return f"{res}. The classes are in axis {axes[0]}: write `metrics={call}`" if call else res
 
 def try_metrics(learn, metrics):

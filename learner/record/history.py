@@ -118,6 +118,8 @@ class History(list):
         if isinstance(i, str): i = slice(None),i
         rows,k = i if isinstance(i, tuple) else (i,None)
         if k is not None and k.endswith('/'): return self._under(k)[rows]
+        if not self and not isinstance(rows, slice): raise IndexError("There is no row yet: a fit has one for each "
+            "epoch, from `after_row` on")
         res = super().__getitem__(rows)
         if k is None: return History(res, self._names) if isinstance(rows, slice) else res
         self._check(k)

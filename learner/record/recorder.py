@@ -13,6 +13,7 @@ import warnings
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
+from math import isfinite
 from ..core.events import CancelFitException
 from ..core.checks import checked,listed,nearest
 from ..core.copies import copied
@@ -221,6 +222,16 @@ class RowWriter(Curves):
         "Put loss and metrics of training so far into the coming row"
         with self.phase.whole(): values = {f'train_{m.name}':m.value for m in self.train_mets}
         self.table.put(dict(train_loss=self.smooth_loss, **values))
+        if not isfinite(self.table.coming['train_loss']): self._tell_nan()
+
+    def _tell_nan(self):
+        "Warn, once in a fit, of losses that are not finite up to now"
+        raw = self.raw_losses
+        n = next((i for i,o in enumerate(reversed(raw)) if isfinite(o)), len(raw))
+        if not n or 'nan' in self.told: return
+        self.told.add('nan')
+        warnings.warn(f"The training loss is {raw[-1]} from batch {len(raw)-n} of the fit on, counted from 0: "
+            "`cbs=TerminateOnNaNCallback` stops before a step with such a loss")
 
     def add(self, /, **vals): # Values by name; those of other kinds than numbers are fine
         "Put more values into the coming row of a fit, in columns of their own, or into the results of `validate`"
