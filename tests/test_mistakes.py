@@ -524,3 +524,35 @@ def test_a_flag_with_a_letter_too_many_is_told():
         def after_batch(self): pass
     with pytest.warns(Mistake, match='`Sees.run_valids` is read by nothing. Did you mean `run_valid`'):
         synth_learner(2).fit(1, cbs=Sees())
+
+# A loss that is logged, and one that is trained on
+class Penalty(Callback):
+    def after_loss(self): self.learn.loss = self.loss + sum(p.abs().sum() for p in self.model.parameters())
+class InPlace(Callback):
+    def after_loss(self): self.learn.loss += 1
+class Both(Callback):
+    def after_loss(self): self.learn.loss = self.learn.loss_grad = self.loss_grad*2
+class Shown(Callback):
+    def after_loss(self): self.learn.loss = self.loss.detach()/10
+class OfValidation(Callback):
+    run_train = False
+    def after_loss(self): self.learn.loss = self.loss/10
+
+@pytest.mark.parametrize('cb,told', [(Penalty, True), (InPlace, True), (Both, False), (Shown, False),
+    (OfValidation, False)])
+def test_a_penalty_that_is_not_trained_on_is_told(cb, told):
+    said = [o for o in warned(synth_learner(cbs=cb)) if 'change `learn.loss_grad` too' in o]
+    assert len(said)==told
+
+# How other libraries stop a fit
+class OfLightning(Callback):
+    def after_epoch(self): self.learn.should_stop = True
+class OfKeras(Callback):
+    def after_epoch(self): self.model.stop_training = True
+class OfItsOwn(Callback):
+    def before_fit(self): self.should_stop = False
+    def after_epoch(self): self.should_stop = True
+
+@pytest.mark.parametrize('cb,told', [(OfLightning, True), (OfKeras, True), (OfItsOwn, False)])
+def test_an_attribute_that_stops_nothing_is_told(cb, told):
+    assert len([o for o in warned(synth_learner(cbs=cb)) if '`raise CancelFitException` ends the fit' in o])==told

@@ -491,6 +491,16 @@ def test_the_recorded_loss_is_the_logged_one():
     learn = learner(cbs=[Callback(after_loss=replace)]).fit(1)
     assert learn.recorder.raw_losses==[7.]*3 and learn.results.valid_loss==7.
 
+@pytest.mark.parametrize('bad,first', [(range(4, 9), 4), ([1, *range(5, 9)], 5), ([1], None)])
+def test_a_loss_that_stays_nan_is_told_once(bad, first):
+    def spoil(self):
+        if self.train_iter in bad: self.learn.loss = self.loss*float('nan')
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter('always')
+        learner(cbs=[Callback(after_loss=spoil)]).fit(3)
+    said = [str(o.message) for o in found if 'TerminateOnNaNCallback' in str(o.message)]
+    assert len(said)==(first is not None) and all(f'is nan from batch {first} of the fit on' in o for o in said)
+
 def test_validation_losses_weigh_samples_not_batches():
     valid = [*const(1, 1), (torch.zeros(6,1), torch.full((6,1), 3.))]
     learn = learner(valid=dict(v=valid)).fit(1)

@@ -273,3 +273,9 @@ def test_a_generator_that_has_caught_an_error_goes_on():
             try: raise errors[0]
             except ValueError: call(synth_learner(cbs=broken))
     assert [*numbers]==[4]
+
+def test_to_shorten_a_traceback_imports_nothing():
+    "Another Ctrl-C may come meanwhile, and would show the import that it has cut"
+    code = "import sys; from learner.core.tracebacks import shortened\nbefore = {*sys.modules}\n" \
+        "try: 1/0\nexcept ZeroDivisionError as e: shortened(e); print({*sys.modules}-before)"
+    assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout.strip()=='set()'

@@ -18,6 +18,14 @@ def then(**kwargs):
     for k,v in kwargs.items(): setattr(learn, k, v)
     learn.fit(1)
 
+class Skips(Callback):
+    def run_valid(self): return False
+class Says(Callback): run_valid = 'no'
+
+def then_flag(**kwargs):
+    learn = mk(cbs=GradientClip)
+    for k,v in kwargs.items(): setattr(learn.gradient_clip, k, v)
+
 mistakes = {
     'monitor':            (lambda: mk().fit(1, cbs=EarlyStoppingCallback('val_loss')),
         "`val_loss` is to be monitored and is not recorded, but `train_loss`, `valid_loss`, `accuracy`. Did you mean "
@@ -68,6 +76,19 @@ mistakes = {
         "`opt_func=torch.optim.SGD`"),
     'optimizer name':     (lambda: mk(opt_func='adam'),
         "`opt_func` is a class of `torch.optim`, or a function that makes one, but got 'adam'"),
+    'list of callbacks':  (lambda: mk(cbs=[GradientClip, [MixUp]]), "Write `add_cbs([…])`, or one flat list, as in"),
+    'flag as a method':   (lambda: mk(cbs=Skips), "`Skips.run_valid` is True or False, but got a method"),
+    'flag':               (lambda: mk(cbs=Says), "`Says.run_valid` is True or False, but got 'no'"),
+    'flag later':         (lambda: then_flag(run='no'),
+        "`GradientClip.run` is True or False, but got 'no'"),
+    'loss_grad.item()':   (lambda: mk().fit(1, cbs=Callback(after_loss=lambda o: setattr(o.learn, 'loss_grad', .5))),
+        "The loss must be a tensor, but a callback has set `loss_grad` to 0.5: leave out `.item()`"),
+    'empty dl':           (lambda: mk().validate(dl=[]), "`dl` is empty: it gave no batch"),
+    'empty dataset':      (lambda: DataLoaders.from_dsets(x[:0]), "`train` is empty: nothing to train on"),
+    'tuples of arrays':   (lambda: DataLoaders.from_dsets((x, y), (x, y)),
+        "`train` is a dataset, but got a tuple of two arrays: if they are inputs and targets, write"),
+    'batch_size=':        (lambda: DataLoaders(ds, ds, batch_size=8),
+        "`DataLoaders` has no argument `batch_size`. A loader makes batches: write `DataLoaders.from_dsets("),
     'callback name':      (lambda: mk(cbs='mixup'), "A callback is a `Callback` or a class of them, but got 'mixup'"),
     'removed by name':    (lambda: mk().remove_cb('MixUp'), "`cbs` are callbacks, or classes of them, but got 'MixUp'"),
     'mixed twice':        (lambda: mk(cbs=[MixUp(), MixUp()]).fit(1),
@@ -101,6 +122,10 @@ def test_a_typing_mistake_is_answered(what):
     f,text = mistakes[what]
     with pytest.raises((TypeError,ValueError), match=re.escape(text)): f()
 
+class Silent(nn.Linear):
+    def __init__(self): super().__init__(3, 2)
+    def forward(self, x): super().forward(x)
+
 notes = {
     'classes as numbers': (lambda: mk(loss_func=nn.BCEWithLogitsLoss()).fit(1),
         "There are 2 scores for each target: if targets are classes, give `loss_func=nn.CrossEntropyLoss()`"),
@@ -108,6 +133,17 @@ notes = {
         "raised by the splitter `accuracy`, which is called with the model"),
     'opt_func':           (lambda: mk(opt_func=lambda: torch.optim.SGD).fit(1),
         "raised by `opt_func`, which is called with nothing but a list of parameter groups: dicts, which have the"),
+    'no return':          (lambda: mk(model=Silent()).fit(1),
+        "The model returned None: `Silent.forward` has no `return`"),
+    'no return, own loss':(lambda: mk(model=Silent(), loss_func=lambda pred, y: pred.sum(), metrics=None).fit(1),
+        "The model returned None: `Silent.forward` has no `return`"),
+    'yb':                 (lambda: mk().fit(1, cbs=Callback(before_batch=lambda o: setattr(o.learn, 'yb', o.y))),
+        "`yb` is a tuple of targets, but is a Tensor now: a callback that changes the only target writes "
+        "`self.learn.y = …`"),
+    'loss.item()':        (lambda: mk().fit(1, cbs=Callback(after_loss=lambda o: setattr(o.learn, 'loss', .5))),
+        "`loss` is a tensor, but a callback has set it to 0.5: leave out `.item()`"),
+    'backward':           (lambda: mk().fit(1, cbs=Callback(after_loss=lambda o: o.loss.backward())),
+        "The loop calls `backward` itself: leave it out of callbacks and loss"),
     'sample':             (lambda: mk().predict(ds[0]), "leave out the target of a sample, as in `predict(x)`"),
     'list of inputs':     (lambda: mk().predict([*ds[0]]), "several are a tuple: write `predict((x1, x2))`")}
 @pytest.mark.parametrize('what', notes)
@@ -127,3 +163,27 @@ def test_the_usual_arguments_of_other_libraries_have_their_names_here():
     for k in ('loss','loss_fn','criterion'):
         with pytest.raises(TypeError, match=f'no argument `{k}`. Did you mean `loss_func`'): mk(**{k: 1})
     with pytest.raises(TypeError, match='no argument `max_lr`. Did you mean `lr_max`'): mk().fit_one_cycle(1, max_lr=.1)
+
+@pytest.mark.parametrize('read,right', [
+    (lambda o: o.recorder.plot_losses, "Did you mean `plot_loss`"),
+    (lambda o: o.recorder.plot_metric, "Did you mean `plot_metrics`"),
+    (lambda o: o.recorder.valid_loss, r"Write `learn.recorder\['valid_loss'\]`"),
+    (lambda o: o.recorder.trainer, "The Learner is `self.learn`"),
+    (lambda o: o.compile, "Write `cbs=Compile`"), (lambda o: o.history, "Write `learn.recorder.rows`"),
+    (lambda o: o.dls.train_dl, "Write `dls.train`"), (lambda o: MixUp().opt, "has no Learner yet")])
+def test_a_name_of_another_library_is_answered(read, right):
+    learn = mk(cbs=(cb := GradientClip()))
+    with pytest.raises(AttributeError, match=right): read(learn)
+    learn.remove_cb(cb)
+    with pytest.raises(AttributeError, match='which has no Learner now'): cb.opt
+
+def test_a_metric_that_fails_for_another_reason_is_told_no_axis():
+    learn = mk(model=nn.Linear(3,3), metrics=F1Score())
+    with pytest.raises(ValueError, match="give `average='macro'`") as e: learn.fit(1)
+    assert not any('write `metrics=' in o for o in e.value.__notes__)
+
+def test_in_after_epoch_there_is_no_row_yet():
+    with pytest.raises(IndexError, match='There is no row yet: .* from `after_row` on'):
+        mk().fit(1, cbs=Callback(after_epoch=lambda o: o.recorder[-1, 'valid_loss']))
+
+def test_the_optimizer_that_trains_is_shown(): assert 'optimizer: AdamW' in repr(mk().fit(1))

@@ -124,7 +124,8 @@ class Attached(GetAttr):
             names = [*dir(self), *(dir(learn) if learn is not None else ())]
             near = instead_of(k) or nearest(k, names)
         me = f'`{type(self).__name__}`'
-        owner = f"{me}, which has no Learner now, has no" if learn is None else f"Neither {me} nor its Learner has"
+        now = 'now' if was_attached(self) else 'yet'
+        owner = f"{me}, which has no Learner {now}, has no" if learn is None else f"Neither {me} nor its Learner has"
         raise AttributeError(f"{owner} `{k}`.{near}", name=k, obj=self) from None
 
     def __setattr__(self, k, v):

@@ -240,8 +240,9 @@ def _advice(learn, e):
         return "`accumulate(self, learn)` gets the learner: predictions are `learn.pred`, and targets `learn.yb`"
     if by_recorder and isinstance(e, TypeError) and 'positional argument' in str(e):
         return f"A metric is called with the predictions and the targets of a batch, here {1+len(learn.yb)} arguments"
-    if learn.xb is not None and learn.loss is None and _returns_nothing(type(unwrapped(learn.model)).forward):
-        return f"The model returned None: `{type(unwrapped(learn.model)).__name__}.forward` has no `return`"
+    model = type(unwrapped(learn.model))
+    if learn.xb is not None and learn.loss is None and _returns_nothing(model.forward):
+        return f"The model returned None: `{model.__name__}.forward` has no `return`"
     if type(e) not in known or learn.xb is None or learn.loss is not None: return ''
     if any(o.startswith('raised by') for o in getattr(e, '__notes__', ())) or _says_enough(e): return ''
     if learn.pred is None: got,instead = f"the model got {_texts(learn.xb)}",_of_inputs(learn, e)

@@ -147,7 +147,7 @@ class _CutBatch:
     def _backward(self, w):
         if not self.summed: no_grad_if_empty(self.learn, w, self.count)
         try: (self.learn.loss_grad*(w*self.scale)).backward()
-        except Exception: check_loss(self.learn); raise
+        except Exception as e: check_loss(self.learn, e); raise
 
     def _values(self):
         "Loss, `loss_grad` and terms of a piece, if all terms are tensors; a metric says what is wrong otherwise"
