@@ -442,8 +442,8 @@ def by_hand(cb, s, p, y, weight=None, ignore=None, one=F.cross_entropy, summed=F
     return total if summed else total/n
 
 class OwnMargin(nn.Module):
-    "A loss of a user's, with a reduction"
-    reduction = 'mean'
+    "A loss of a user's, with a reduction, of which it is said that it averages over samples"
+    reduction,n_items = 'mean',staticmethod(len)
     def forward(self, pred, y): return F.multi_margin_loss(pred, y, reduction=self.reduction)
 
 smooth = partial(F.cross_entropy, label_smoothing=.2)
@@ -500,18 +500,34 @@ def test_numbers_have_the_share_of_their_sample():
     y,s,p = data[0][1],look.seen[0],noted.perms[0]
     assert cb.lam.shape==(bs,) and torch.allclose(s['yb'][0], y*cb.lam[:,None]+y[p]*(1-cb.lam[:,None]), atol=1e-6)
 
-@pytest.mark.parametrize('loss_func',
-    [lambda p,y: F.cross_entropy(p, y), LabelSmoothingCrossEntropy(.2, weight=weight)], ids=['function','two means'])
+def own_weighted(p, y, reduction='mean'): return F.cross_entropy(p, y, weight=weight, reduction=reduction)
+class OwnMean(nn.CrossEntropyLoss):
+    "Averages over what counts, as the class that it inherits from does not"
+    def forward(self, p, y):
+        losses = F.cross_entropy(p, y, reduction='none')[y!=1]
+        return losses.mean() if self.reduction=='mean' else losses
+
+@pytest.mark.parametrize('loss_func', [lambda p,y: F.cross_entropy(p, y),
+    LabelSmoothingCrossEntropy(.2, weight=weight), own_weighted, OwnMean()],
+    ids=['function','two means','function with a reduction','class of your own'])
 def test_a_loss_that_only_averages_has_one_share(loss_func):
+    "Or one of which nothing says what its mean is divided by"
     data,look,noted,cb = imgs(1),Look(),Noted(),MixUp(1.)
     mk(cb, look, noted, data=data, loss_func=loss_func).fit(1)
     y,s,p = data[0][1],look.seen[0],noted.perms[0]
     assert (cb.lam.shape==()
         and torch.allclose(s['loss'], lerp(loss_func(s['pred'], y), loss_func(s['pred'], y[p]), cb.lam), atol=1e-6))
-    with pytest.raises(ValueError,
-            match='`by_sample` needs a loss for each sample, but `.*` has only one for the batch: a loss with a '
-            '`reduction` has them'):
+    with pytest.raises(ValueError, match='`by_sample` needs a loss for each sample, but `.*` has only one for the '
+            'batch: a loss with a `reduction` has them, if an attribute `n_items` says what its mean is divided by'):
         mk(data=data, loss_func=loss_func).fit(1, cbs=MixUp(by_sample=True))
+
+@pytest.mark.parametrize('cbs', [[], [MicroBatch(4)], [GradientAccumulation(bs)]], ids=['whole','pieces','accumulated'])
+def test_a_function_that_says_its_items_has_the_losses_of_the_same_loss_of_torch(cbs):
+    def own(p, y, reduction='mean'): return own_weighted(p, y, reduction)
+    own.n_items = lambda y: weight[y].sum()
+    learns = [mk(MixUp(1.), *cbs, loss_func=f).fit(2) for f in (own, nn.CrossEntropyLoss(weight=weight))]
+    a,b = (o.recorder.raw_losses for o in learns)
+    assert learns[0].mix_up.lam.ndim and a==pytest.approx(b)
 
 class Letters(nn.Module):
     def __init__(self): super().__init__(); self.lin = nn.Linear(10, 6*n_cls)
@@ -535,7 +551,7 @@ def test_one_share_on_demand():
 
 def test_a_reduction_that_is_not_used_says_so():
     class Averages(nn.Module):
-        reduction = 'mean'
+        reduction,n_items = 'mean',staticmethod(len)
         def forward(self, pred, y): return F.cross_entropy(pred, y)
     with pytest.raises(ValueError,
             match=r"`Averages` has no loss for each sample: of 6 samples, with `reduction='none'`, it has shape "

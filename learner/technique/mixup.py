@@ -18,7 +18,8 @@ from ..core.checks import checked,no_closure,only_one,short_name
 from ..core.callback import Callback
 from ..data.loaders import leaves_in,map_batch,map_tensors,parts_in
 from ..data.pieces import is_opaque,lists_samples
-from ..model.loss_properties import has_mixed_means,is_summed,items_of,kind_of,reduction_of,unreduced
+from ..model.loss_properties import has_mixed_means,is_of_own_class,is_summed,items_of,kind_of
+from ..model.loss_properties import reduction_of,says_its_items,unreduced
 from .micro_batch import terms_shown
 
 # %% ../../nbs/technique/07_mixup.ipynb #nested
@@ -50,9 +51,12 @@ def _permuted(o, perm, name):
 
 # %% ../../nbs/technique/07_mixup.ipynb #mixed_loss
 def _losses_of(loss_func):
-    "The losses of samples, if their sum or mean is the loss; or None"
-    by_length = kind_of(loss_func)=='sequence' and reduction_of(loss_func)=='mean' # each is divided by its length
-    return None if has_mixed_means(loss_func) or by_length else unreduced(loss_func)
+    "The losses of samples, if it is known how `loss_func` puts them together; or None"
+    if reduction_of(loss_func)!='sum':
+        unsaid = (kind_of(loss_func) is None or is_of_own_class(loss_func)) and not says_its_items(loss_func)
+        by_length = kind_of(loss_func)=='sequence' # each is divided by its length
+        if unsaid or by_length or has_mixed_means(loss_func): return
+    return unreduced(loss_func)
 
 def _reduced(loss_func, losses, yb):
     "`losses` of samples, `(bs, n)`, put together as `loss_func` does"
@@ -60,7 +64,7 @@ def _reduced(loss_func, losses, yb):
     if how=='sum': return losses.sum()
     if how=='batchmean': return losses.sum()/len(losses)
     n = items_of(loss_func, *yb)
-    averages_samples = n is None or (isinstance(n, int) and n==len(losses)) # whatever each consists of
+    averages_samples = isinstance(n, int) and n==len(losses) # whatever each consists of
     return losses.mean() if averages_samples else losses.sum()/(n+(n==0))
 
 class _Mixing(NamedTuple):
@@ -79,7 +83,7 @@ class _Mixing(NamedTuple):
 
     def losses(self, f, pred, yb):
         "The losses `f` of samples, with a row for each"
-        loss,bs = _losses_of(f)(pred, *yb),len(self.lam)
+        loss,bs = unreduced(f)(pred, *yb),len(self.lam)
         n,rest = divmod(loss.numel(), max(bs, 1))
         if not rest and (loss.ndim or bs==1): return loss.reshape(bs, n)
         raise ValueError(f"`{short_name(f)}` has no loss for each sample: of {bs} samples, with `reduction='none'`, "
@@ -162,7 +166,8 @@ class MixHandler(Callback):
         if can: return self.draw(len(first)).to(first.device, non_blocking=True)
         if self.by_sample is None: return self.draw(1)[0]
         raise ValueError(f"`by_sample` needs a loss for each sample, but `{short_name(self.learn.loss_func)}` "
-            "has only one for the batch: a loss with a `reduction` has them")
+            "has only one for the batch: a loss with a `reduction` has them, if an attribute `n_items` says what its "
+            "mean is divided by, as in `f.n_items = lambda targ: weight[targ].sum()`")
 
     def _mixing(self): return _Mixing(*self.mixing, type(self).__name__)
     def split_batch(self, part):
