@@ -1,6 +1,7 @@
 """Scores from counts, moments and ranks equal scikit-learn's of the whole epoch, and ask nothing of the device before
 their value is read"""
 import copy,pickle,sys
+from functools import partial
 from types import SimpleNamespace
 import numpy as np, pytest, torch
 from hypothesis import example,given,settings,strategies as st
@@ -97,7 +98,7 @@ agreement = dict(
     hamming=(HammingLoss, sk.hamming_loss), balanced=(BalancedAccuracy, sk.balanced_accuracy_score),
     adjusted=(lambda: BalancedAccuracy(adjusted=True), lambda *o: sk.balanced_accuracy_score(*o, adjusted=True)),
     mcc=(MatthewsCorrCoef, sk.matthews_corrcoef), kappa=(CohenKappa, sk.cohen_kappa_score),
-    some=(lambda: CohenKappa(labels=[3,0]), lambda *o: sk.cohen_kappa_score(*o, labels=[3,0])),
+    some=(lambda: CohenKappa(labels=(3,0)), lambda *o: sk.cohen_kappa_score(*o, labels=[3,0])),
     linear=(lambda: CohenKappa(weights='linear'),
         lambda *o: sk.cohen_kappa_score(*o, weights='linear', labels=range(4))),
     quadratic=(lambda: CohenKappa(weights='quadratic'),
@@ -259,6 +260,34 @@ def test_classes_that_cannot_be_ranked_are_left_out():
     assert value(APScoreMulti, pred,
         targ)==pytest.approx(np.mean([sk.average_precision_score(targ[:,i], pred[:,i]) for i in (0,1,2)]))
     assert np.isnan(value(RocAucBinary, pred[:,:2], torch.zeros(n)))
+
+nan = float('nan')
+of_ranks = dict(roc_binary=(RocAucBinary, 2), roc=(RocAuc, 2), roc_multi=(partial(RocAucMulti, 'weighted'), 2),
+    roc_micro=(partial(RocAucMulti, 'micro'), 2), ap_binary=(APScoreBinary, 2), ap_multi=(APScoreMulti, 2),
+    spearman=(SpearmanCorrCoef, 1))
+@pytest.mark.parametrize('k', of_ranks)
+@pytest.mark.parametrize('lost', [slice(None), slice(-1, None)], ids=['all','one'])
+def test_a_dead_model_has_no_area_and_no_rank_correlation(k, lost):
+    "Whatever the order of the samples"
+    make,n_scores = of_ranks[k]
+    pred,targ = randn(n, n_scores),(torch.arange(n)>=n//2).long()
+    if make not in (RocAucBinary, APScoreBinary, RocAuc): targ = torch.stack([targ]*n_scores, 1)
+    pred[lost] = nan
+    assert np.isnan(value(make(), pred, targ)) and np.isnan(value(make(), pred.flip(0), targ.flip(0)))
+
+def test_a_label_without_scores_leaves_no_average():
+    pred,targ = randn(n, 3),randint(2, n, 3)
+    pred[0,1] = nan
+    each = value(RocAucMulti(None), pred, targ)
+    assert np.isnan(value(RocAucMulti, pred, targ)) and np.isnan(each).tolist()==[False, True, False]
+
+@pytest.mark.parametrize('metric', [RocAuc, RocAucBinary, APScoreBinary, HammingLoss])
+def test_there_is_no_score_where_no_target_counts(metric):
+    for pred,targ in ((randn(6, 2), torch.full((6,), -100)), (z(0, 2), z(0).long())):
+        assert np.isnan(value(metric, pred, targ))
+
+@pytest.mark.parametrize('metric', [RocAucMulti, APScoreMulti, HammingLossMulti])
+def test_there_is_no_score_of_labels_without_samples(metric): assert np.isnan(value(metric, z(0, 3), z(0, 3)))
 
 def test_sure_predictions_keep_their_order():
     z,targ = torch.tensor([40.,41,42,43]),torch.tensor([0,1,0,1])
@@ -660,6 +689,8 @@ z = torch.zeros
     (err(RocAuc, z(4, 3), z(8)), ValueError, "one target for each sample, but there are 8 for 4"),
     (err(RocAucMulti, z(4, 3), z(4)), ValueError,
         r"one target for each score, but predictions are \(4, 3\), and targets \(4,\)"),
+    (err(RocAuc, z(4, 1), z(4)), ValueError, r"several classes, but predictions have shape \(4, 1\), with one score in "
+        "axis -1: `RocAucMulti` is for scores that say yes or no"),
     (err(APScoreBinary, z(4, 3), z(4)), ValueError,
         r"two classes, but predictions have shape \(4, 3\), with 3 in axis -1"),
         (err(R2Score, z(4), z(8)), ValueError, "as many elements"),
@@ -671,6 +702,16 @@ z = torch.zeros
     (lambda: RocAuc(average='samples'), ValueError,
         "`average` of `RocAuc` is one of 'macro', 'weighted', 'micro', None, but got 'samples'"),
     (lambda: APScoreMulti(average='makro'), ValueError, "but got 'makro'. Did you mean `macro`"),
+    (lambda: Precision(labels=[-1]), ValueError, r"`labels` are different classes, numbers from 0, but got \[-1\]"),
+    (lambda: F1Score(labels=[0,0]), ValueError, r"`labels` are different classes, numbers from 0, but got \[0, 0\]"),
+    (lambda: CohenKappa(labels=['a']), ValueError, "`labels` are different classes, numbers from 0, but got"),
+    (lambda: F1ScoreMulti(labels=[]), ValueError, "`labels` are different classes, numbers from 0, but got"),
+    (lambda: Recall(labels='ab'), TypeError, "`labels` is a list of classes, but got 'ab'"),
+    (err(partial(Recall, average='macro', labels=[7]), z(4, 3), z(4)), ValueError,
+        r"`labels` of `Recall` are from 0 to 2, as there are 3 scores for each sample, but got \[7\]"),
+    (err(partial(CohenKappa, labels=[0,3]), z(4, 3), z(4)), ValueError, "`labels` of `CohenKappa` are from 0 to 2"),
+    (err(partial(F1ScoreMulti, average='samples', labels=[3]), z(4, 3), z(4, 3)), ValueError,
+        "`labels` of `F1ScoreMulti` are from 0 to 2"),
     (lambda: Precision(pos_label=2), ValueError, "`pos_label` is 0 or 1, but got 2"),
     (lambda: FBeta(-1), ValueError, "`beta` is 0 or more, but got -1"),
     (lambda: FBetaMulti(-1), ValueError, "`beta` is 0 or more, but got -1"),
@@ -712,10 +753,16 @@ def test_each_class_weighs_the_same_however_rare(f):
 
 @pytest.mark.parametrize('metric',
     [lambda: F1Score(average='macro'), lambda: DiceMulti(-1), lambda: JaccardCoeffMulti(-1), CohenKappa,
-        BalancedAccuracy, MatthewsCorrCoef, HammingLoss, lambda: foreground_acc(axis=-1), BrierScore])
+        BalancedAccuracy, MatthewsCorrCoef, HammingLoss, lambda: foreground_acc(axis=-1), BrierScore, RocAuc])
 @pytest.mark.parametrize('bad', [-1, 3, 255])
 def test_targets_that_are_no_classes(metric, bad):
     with pytest.raises(ValueError,
             match=f'Targets are classes from 0 to 2, as there are 3 scores for each, but go from {min(0, bad)} to '
             f'{max(2, bad)}'):
         value(metric(), randn(4, 3), torch.tensor([0,2,bad,1]))
+
+@pytest.mark.parametrize('metric', [RocAucBinary, APScoreBinary])
+@pytest.mark.parametrize('bad', [-1, 2])
+def test_targets_that_are_neither_of_two_classes(metric, bad):
+    with pytest.raises(ValueError, match=f'from 0 to 1, .*, but go from {min(0, bad)} to {max(1, bad)}'):
+        value(metric(), randn(4, 2), torch.tensor([0,1,bad,1]))

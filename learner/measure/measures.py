@@ -17,7 +17,7 @@ from ..core.checks import checked
 from ..model.losses import CrossEntropyLossFlat,explain_bad_targets,is_kept
 from ..model.loss_properties import count_elements,ignore_index_of,loss_of,n_items,reduction_in
 from .kinds import AccumMetric
-from .metrics import AsFunction,AvgLoss,AvgMetric,Metric,as_double,flat_pair
+from .metrics import AsFunction,AvgLoss,AvgMetric,Metric,as_double,as_rows,flat_pair
 from .scores import CountScore,one_average
 
 # %% ../../nbs/measure/05_measures.ipynb #roots
@@ -78,10 +78,10 @@ class PearsonCorrCoef(Moments):
 
 # %% ../../nbs/measure/05_measures.ipynb #ranks
 def _ranks(x):
-    "Ranks from 1; equal values share their average rank"
+    "Ranks from 1; equal values share their average rank. With a NaN among them, none has a rank"
     _,inv,counts = x.unique(return_inverse=True, return_counts=True)
     counts = as_double(counts)
-    return (counts.cumsum(0) - (counts-1)/2)[inv]
+    return (counts.cumsum(0) - (counts-1)/2)[inv].masked_fill(x.isnan().any(), torch.nan)
 
 def _spearman(pred, targ):
     pred,targ = (o-o.mean() for o in (_ranks(pred), _ranks(targ)))
@@ -99,37 +99,43 @@ def _auc(scores, targ):
 
 def _ap(scores, targ):
     order = scores.argsort(descending=True)
-    scores,found = scores[order],as_double(targ[order]).cumsum(0)
-    ends = torch.cat([scores[1:]!=scores[:-1], targ.new_ones(1)]) # equal scores are found together
+    scores,found,ends = scores[order],as_double(targ[order]).cumsum(0),torch.ones_like(targ)
+    ends[:-1] = scores[1:]!=scores[:-1] # equal scores are found together
     found,seen = found[ends],as_double(ends.nonzero()[:,0]+1)
-    return (found/seen*found.diff(prepend=found.new_zeros(1))).sum()/found[-1]
+    area = (found/seen*found.diff(prepend=found.new_zeros(1))).sum()/targ.sum()
+    return area.masked_fill(scores.isnan().any(), torch.nan)
 
 def _by_label(pred, targ, area, average):
     if pred.numel()!=targ.numel(): raise ValueError("There is one target for each score, "
         f"but predictions are {tuple(pred.shape)}, and targets {tuple(targ.shape)}")
-    pred,targ = pred.reshape(len(pred), -1),(targ>.5).reshape(len(pred), -1)
+    pred = as_rows(pred)
+    targ = (targ>.5).reshape(pred.shape)
     if average=='micro': return area(pred.reshape(-1), targ.reshape(-1))
     vals = torch.stack([area(*o) for o in zip(pred.T, targ.T)])
     if average is None: return vals
-    known = ~vals.isnan()
-    weights = known*(targ.sum(0) if average=='weighted' else 1)
-    return (vals.nan_to_num()*weights).sum()/weights.sum()
+    taken = ~vals.isnan() | pred.isnan().any(0) # all that can be ranked; what the model could not score is not hidden
+    weights = taken*(targ.sum(0) if average=='weighted' else 1)
+    return (vals.where(taken, 0.)*weights).sum()/weights.sum()
+
+def _one_hot(targ, n):
+    "The classes `targ`, `(bs,)`, as yes or no for each of `n`"
+    with explain_bad_targets(targ, n): return F.one_hot(targ, n)
 
 def _by_class(pred, targ, area, average, axis, ignore_index=-100):
     pred,targ = pred.movedim(axis, -1).flatten(0, -2),targ.reshape(-1)
     if len(targ)!=len(pred):
         raise ValueError(f"There is one target for each sample, but there are {len(targ)} for {len(pred)}")
     kept = is_kept(targ, ignore_index)
-    pred,targ = pred[kept],targ[kept]
-    one_hot = targ[:,None]==torch.arange(pred.shape[1], device=pred.device)
-    return _by_label(pred, one_hot, area, average)
+    return _by_label(pred[kept], _one_hot(targ[kept].long(), pred.shape[1]), area, average)
 
 def _of_two(pred, targ, area, ignore_index=-100):
     kept = is_kept(targ, ignore_index)
-    return _by_label(pred[kept], targ[kept], area, 'micro')
+    return _by_label(pred[kept], _one_hot(targ[kept].float().round().long(), 2)[:,1], area, 'micro')
 
 def _log_odds(pred, axis):
     "Logits of softmax probabilities, which stay different where the probabilities round to 1"
+    if pred.shape[axis]==1: raise ValueError("There are several classes, but predictions have shape "
+        f"{tuple(pred.shape)}, with one score in axis {axis}: `RocAucMulti` is for scores that say yes or no")
     pred,top = pred.float(),pred.argmax(dim=axis, keepdim=True)
     logp = pred.log_softmax(dim=axis)
     others = pred.scatter(axis, top, -torch.inf).logsumexp(dim=axis, keepdim=True)

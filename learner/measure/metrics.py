@@ -98,6 +98,13 @@ def as_double(
     "`x` in double precision, or single where the device has no other"
     return x.float() if x.device.type=='mps' else x.double()
 
+# %% ../../nbs/measure/01_metrics.ipynb #as_rows
+def as_rows(
+    x, # A tensor with samples along its first axis, or of a single one, without axes
+): # `(n_samples, n)`
+    "The numbers of each sample, in a row"
+    return torch.atleast_1d(x)[...,None].flatten(1)
+
 # %% ../../nbs/measure/01_metrics.ipynb #held
 def _is_setting(v): return callable(v) and not hasattr(type(v), 'reset')
 

@@ -12,15 +12,15 @@ __all__ = ['CountScore', 'ClassCounts', 'ClassScore', 'Precision', 'Recall', 'F1
 
 # %% ../../nbs/measure/04_scores.ipynb #imports
 import torch
-from ..core.checks import checked,nearest
+from ..core.checks import checked,is_whole,nearest
 from ..model.losses import explain_bad_targets,is_kept
 from ..model.loss_properties import ignore_index_of,loss_of
-from .metrics import AsFunction,Metric,as_double,flat_pair
+from .metrics import AsFunction,Metric,as_double,as_rows,flat_pair
 
 # %% ../../nbs/measure/04_scores.ipynb #counts
 class CountScore(Metric):
     "A score from counts. Abstract: `count` returns the counts of a batch, `of` makes a score of their sum"
-    higher_is_better = True
+    higher_is_better,labels = True,None # `labels`: the classes that take part, if not all
     def reset(self): self.counts = None
     def count(self, learn): # The learner after its batch
         raise NotImplementedError
@@ -28,6 +28,10 @@ class CountScore(Metric):
     def accumulate(self, learn):
         new = self.count(learn)
         self.counts = new if self.counts is None else self.counts+new
+    def check_labels(self, n): # Number of classes
+        if self.labels is not None and max(self.labels)>=n: raise ValueError(
+            f"`labels` of `{type(self).__name__}` are from 0 to {n-1}, as there are {n} scores for each sample, "
+            f"but got {self.labels}")
     @property
     def value(self): return None if self.counts is None else self.of(as_double(self.counts))
 
@@ -45,6 +49,7 @@ class ClassCounts(CountScore):
         if n==1: raise ValueError(f"`{self.name}` takes the class with the highest score, "
             f"but predictions have shape {tuple(pred.shape)}, with one score in axis {self.axis}. "
             "Metrics called `…Multi` are for scores that say yes or no")
+        self.check_labels(n)
         predicted,targ = flat_pair(pred.argmax(dim=self.axis), targ)
         kept = is_kept(targ, ignore_index_of(loss_of(learn)))
         return predicted,targ.long().masked_fill(~kept, 0),kept,n
@@ -57,6 +62,12 @@ class ClassCounts(CountScore):
             return one.new_zeros(3*n).index_add_(0, where, one).view(3, n)
 
 # %% ../../nbs/measure/04_scores.ipynb #one_average
+def check_labels(name, v):
+    "Refuse what are no different classes"
+    if isinstance(v, str) or not hasattr(v, '__len__'): raise TypeError(f"`{name}` is a list of classes, but got {v!r}")
+    if not len(v) or not all(is_whole(o) and o>=0 for o in v) or len({*map(int, v)})<len(v):
+        raise ValueError(f"`{name}` are different classes, numbers from 0, but got {v!r}")
+
 def one_average(who, average, known):
     "`average`, if it is among the `known` ones"
     if average not in known: raise ValueError(f"`average` of `{who}` is one of {', '.join(map(repr, known))}, "
@@ -84,7 +95,7 @@ class ClassScore(ClassCounts):
     "A fraction for each class, averaged. Abstract: `score` returns its numerator and denominator"
     averages = 'binary','micro','macro','weighted',None
     instead = "give `average='macro'`, `'micro'` or `'weighted'`"
-    @checked(labels='list', pos_label=..., average=...)
+    @checked(labels=check_labels, pos_label=..., average=...)
     def __init__(self,
         axis:int=-1, # Where the classes are in the predictions
         labels=None, # Classes that take part in an average; default: all that occur
@@ -122,7 +133,7 @@ class F1Score(ClassScore):
 
 class FBeta(ClassScore):
     "Harmonic mean of precision and recall, in which recall counts `beta` times as much"
-    @checked(beta='>=0', labels='list', pos_label=..., average=...)
+    @checked(beta='>=0', labels=check_labels, pos_label=..., average=...)
     def __init__(self,
         beta:float, # Weight of recall
         axis:int=-1, # Where the classes are in the predictions
@@ -142,7 +153,7 @@ class Jaccard(ClassScore):
 class HammingLoss(ClassCounts):
     "Fraction of the samples that are wrong"
     higher_is_better = False
-    def of(self, counts): return 1 - _ratio(counts[0].sum(), counts[2].sum())
+    def of(self, counts): return 1 - counts[0].sum()/counts[2].sum()
 
 class BalancedAccuracy(ClassCounts):
     "Mean recall of the classes that occur"
@@ -167,7 +178,7 @@ class MatthewsCorrCoef(ClassCounts):
 
 class CohenKappa(ClassCounts):
     "Agreement of predictions and targets beyond chance, at most 1"
-    @checked(labels='list', weights=...)
+    @checked(labels=check_labels, weights=...)
     def __init__(self,
         axis:int=-1, # Where the classes are in the predictions
         labels=None, # Classes that take part; default: all
@@ -185,7 +196,7 @@ class CohenKappa(ClassCounts):
             return predicted.new_zeros(n*n).index_add_(0, targ*n+predicted, kept.long()).view(n, n)
 
     def of(self, counts):
-        if self.labels is not None: counts = counts[self.labels][:,self.labels]
+        if self.labels is not None: counts = counts[self.labels,:][:,self.labels]
         i = torch.arange(len(counts), device=counts.device)
         apart = (i[:,None]-i).abs()
         cost = (apart>0) if self.weights is None else apart if self.weights=='linear' else apart**2
@@ -207,8 +218,10 @@ class LabelCounts(CountScore):
         if pred.ndim>2:
             raise ValueError(f"`{self.name}` is of predictions `(bs, n_labels)`, "
                 f"but their shape is {tuple(pred.shape)}")
+        rows = as_rows(pred)
+        self.check_labels(rows.shape[1])
         predicted,targ = flat_pair((pred.sigmoid() if self.sigmoid else pred)>self.thresh, targ>.5)
-        return predicted.view(len(pred), -1),targ.view(len(pred), -1)
+        return predicted.view(rows.shape),targ.view(rows.shape)
 
     def count(self, learn):
         predicted,targ = self.decide(learn)
@@ -219,7 +232,7 @@ class LabelCounts(CountScore):
 class LabelScore(LabelCounts):
     "A fraction for each label, averaged. Abstract: `score` returns its numerator and denominator"
     averages = 'micro','macro','weighted','samples',None
-    @checked(labels='list', average=...)
+    @checked(labels=check_labels, average=...)
     def __init__(self,
         thresh:float=.5, # A score above it is a yes
         sigmoid:bool=True, # Scores become probabilities first
@@ -255,7 +268,7 @@ class F1ScoreMulti(LabelScore):
 
 class FBetaMulti(LabelScore):
     "Harmonic mean of precision and recall, in which recall counts `beta` times as much, by label"
-    @checked(beta='>=0', labels='list', average=...)
+    @checked(beta='>=0', labels=check_labels, average=...)
     def __init__(self,
         beta:float, # Weight of recall
         thresh:float=.5, # A score above it is a yes
