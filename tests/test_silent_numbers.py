@@ -101,6 +101,24 @@ def test_every_loss_that_broadcasts_is_looked_at(loss):
     learn = mk(loss, partial(nn.Linear, 4, 1), y=torch.rand(64))
     with pytest.raises(ValueError, match='would compare 256 pairs'): learn.fit(1)
 
+def columns(sizes):
+    "Batches of `sizes`, for a model that predicts `(bs, 1)`; targets are `(bs,)`"
+    gen = torch.Generator().manual_seed(0)
+    batches = [(torch.randn(n, 3, generator=gen), torch.randn(n, generator=gen)) for n in sizes]
+    return Learner(DataLoaders(batches, batches, device='cpu'), nn.Linear(3, 1), nn.MSELoss())
+
+@pytest.mark.filterwarnings('ignore:Using a target size')
+@pytest.mark.parametrize('run', [lambda o: o.validate(), lambda o: o.get_preds(with_loss=True), lambda o: o.fit(1),
+    lambda o: Interpretation.from_learner(o).top_losses(), lambda o: o.lr_find(show_plot=False)],
+    ids=['validate','losses','fit','top losses','lr_find'])
+@pytest.mark.parametrize('sizes', [(4,4,1), (1,4,4)], ids=['last','first'])
+def test_every_way_to_a_loss_looks_at_shapes_also_where_the_first_batch_has_one_sample(run, sizes):
+    with pytest.raises(ValueError, match='would compare 16 pairs'): run(columns(sizes))
+
+@pytest.mark.filterwarnings('ignore:Using a target size')
+def test_predictions_alone_take_targets_of_any_shape():
+    assert columns((4,4,1)).get_preds()[0].shape==(9,1)
+
 def squares(p, t): return ((p-t)**2).mean()
 def column(p, t): return F.mse_loss(p[:,0], t)
 ranks = lambda p, t: (p.view(-1)-t).abs().mean()
