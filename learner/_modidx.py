@@ -2919,6 +2919,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                  'learner/measure/advice.py'),
                                         'learner.measure.advice._text': ('measure/advice.html#_text', 'learner/measure/advice.py'),
                                         'learner.measure.advice._texts': ('measure/advice.html#_texts', 'learner/measure/advice.py'),
+                                        'learner.measure.advice._view': ('measure/advice.html#_view', 'learner/measure/advice.py'),
                                         'learner.measure.advice._without_loss_func': ( 'measure/advice.html#_without_loss_func',
                                                                                        'learner/measure/advice.py'),
                                         'learner.measure.advice._without_targets': ( 'measure/advice.html#_without_targets',

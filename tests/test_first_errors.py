@@ -98,6 +98,19 @@ def test_the_error_says_what_to_write_and_that_works(model, batch, loss_func, sa
     else: learn = fit(model, batch, loss_func, n_inp, cbs=eval(line.removeprefix('cbs=')))
     assert learn.recorder[-1].valid_loss>0
 
+class Squeezed(Net):
+    def forward(self, x): return super().forward(x).squeeze()
+@pytest.mark.parametrize('n_out,targ,loss_func,line', [(1, y.float(), bce, 'cbs=MapPred(lambda o: o.view(-1))'),
+    (3, torch.rand(8, 3), bce, 'cbs=MapPred(lambda o: o.view(-1, 3))')], ids=['yes or no','labels'])
+def test_a_model_that_drops_the_axis_of_a_last_batch_of_one_is_told(n_out, targ, loss_func, line):
+    def fit(**kwargs):
+        batches = [(x[:4],targ[:4]), (x[4:5],targ[4:5])]
+        learn = Learner(DataLoaders(batches, batches, device='cpu'), Squeezed(n_out), loss_func, **kwargs)
+        return learn.remove_cb(ProgressCallback).fit(1)
+    with pytest.raises(Exception) as e: fit()
+    assert 'The model drops the axis of samples where a batch has one' in text(e) and f'`{line}`' in text(e), text(e)
+    assert fit(cbs=eval(line.removeprefix('cbs='))).recorder[-1].valid_loss>0
+
 @pytest.mark.parametrize('model,batch,loss_func,says', [
     (Net, (x.view(8, 1, 4, 1), y), ce, r'the model got \(8, 1, 4, 1\) float32'),
     (Net, (x, y+1), ce, 'There are 2 scores for each sample, for classes from 0 to 1, and targets up to 2'),

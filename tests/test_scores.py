@@ -163,6 +163,16 @@ def test_over_all_labels(ours, theirs):
     pred,targ = randn(n, 4),randint(2, n, 4)
     however_cut(ours, pred, targ, theirs(targ, pred.sigmoid()>.5))
 
+@pytest.mark.parametrize('make', [HammingLossMulti, F1ScoreMulti, MatthewsCorrCoefMulti, RocAucMulti, APScoreMulti,
+    lambda: from_sklearn('r2_score', flatten=False)])
+def test_a_prediction_of_one_sample_may_have_no_axes(make):
+    "A model that squeezes drops that of the samples, where the last batch has one"
+    pred,targ = randn(9),(torch.arange(9)%2).float()
+    m,whole = make(),value(make(), pred, targ)
+    m.reset()
+    for o in (slice(4), slice(4, 8), slice(8, 9)): m.accumulate(batch(pred[o].squeeze(), targ[o]))
+    assert float(m.value)==pytest.approx(float(whole))
+
 def test_one_label():
     pred,targ = randn(n),randint(2, n)
     for p,t in ((pred, targ), (pred[:,None], targ), (pred[:,None], targ[:,None])):

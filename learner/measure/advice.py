@@ -177,11 +177,16 @@ def _is_one_hot(
     if pred.ndim<2 or targ.shape!=pred.shape or pred.shape[1]<2 or not targ.numel(): return False
     return bool(((targ==0) | (targ==1)).all()) and bool((targ.sum(1)==1).all())
 
+def _view(*sizes): return f'.view({", ".join(map(str, (-1, *sizes)))})'
+
 def _reshaped(pred, targ):
     "What gives targets the shape of the predictions"
-    return '[:, None]' if pred.shape==(*targ.shape, 1) else f'.view({", ".join(map(str, (-1, *pred.shape[1:])))})'
+    return '[:, None]' if pred.shape==(*targ.shape, 1) else _view(*pred.shape[1:])
 
 def _of_numbers(learn, pred, targ):
+    if targ.shape==(1, *pred.shape): return (
+        "The model drops the axis of samples where a batch has one, as `squeeze()` does: say which axis goes, as "
+        f"`squeeze(-1)` does, or write `cbs=MapPred(lambda o: o{_view(*pred.shape)})`")
     calls = ''
     bce = any(isinstance(f, nn.BCELoss) or f is F.binary_cross_entropy for f in losses_in(learn.loss_func))
     if bce and targ.shape==pred.shape and bool(((pred<0) | (pred>1)).any()):

@@ -105,6 +105,7 @@ class AccumMetric(Metric):
         self.n_batches = self.n_batches+1
         pred,targ = pred.clone(),targ.clone() # loaders and models may use their memory again
         if self.flatten: pred,targ = pred.reshape(-1),targ.reshape(-1)
+        elif not pred.ndim: pred = pred[None] # of a single sample, whose axis the model has dropped
         sizes = torch.tensor([[len(pred), len(targ)]])
         self.preds,self.targs,self.sizes = (_and(parts, new, self.n_batches)
             for parts,new in ((self.preds, pred), (self.targs, targ), (self.sizes, sizes)))
