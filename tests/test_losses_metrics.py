@@ -159,6 +159,22 @@ def test_bce_with_weights_per_class(kwargs, reduction):
     close(BCEWithLogitsLossFlat(reduction=reduction, **kwargs)(pred, t),
         F.binary_cross_entropy_with_logits(pred, t.float(), reduction=reduction, **kwargs))
 
+@pytest.mark.parametrize('reduction', ['mean','sum','none'])
+def test_bce_of_few_yes_flattens_with_one_weight(reduction):
+    pred,t,w = randn(4, 1),randint(2, 4),torch.tensor([2.])
+    close(BCEWithLogitsLossFlat(reduction=reduction, pos_weight=w)(pred, t),
+        F.binary_cross_entropy_with_logits(pred[:,0], t.float(), reduction=reduction, pos_weight=w))
+
+@pytest.mark.parametrize('loss,f', [(BCEWithLogitsLossFlat, F.binary_cross_entropy_with_logits),
+    (BCELossFlat, F.binary_cross_entropy)])
+def test_weights_of_classes_samples_and_elements_are_those_of_torch(loss, f):
+    pred,t = torch.rand(4, 3),randint(2, 4, 3).float()
+    for w in (torch.rand(3), torch.rand(4, 3), torch.rand(4, 1)): close(loss(weight=w)(pred, t), f(pred, t, weight=w))
+    w = torch.rand(4)
+    close(loss(w)(pred[:,:1], t[:,0]), f(pred[:,0], t[:,0], weight=w))
+    w,image = torch.rand(3),torch.rand(2, 3, 5)
+    close(loss(weight=w, axis=1)(image, (image>.5).long()), f(image, (image>.5).float(), weight=w[:,None]))
+
 @pytest.mark.parametrize('thresh', [.2, .5, .8])
 def test_bce_decides_by_probability(thresh):
     loss,pred = BCEWithLogitsLossFlat(thresh=thresh),randn(20, 3)

@@ -38,7 +38,7 @@ def _check_arg(k, v, loss_cls, cls):
 
 class BaseLoss:
     "A torch loss of flattened predictions and targets"
-    y_int = False # whether targets are class indices
+    y_int,n_weights = False,1 # whether targets are class indices; the number of weights, of a loss of numbers
     @staticmethod
     def activation(x): return x
     @staticmethod
@@ -55,7 +55,10 @@ class BaseLoss:
     ):
         for k,v in kwargs.items(): _check_arg(k, v, loss_cls, type(self))
         self.func = loss_cls(*args, **kwargs)
-        self.axis,self.flatten,self.floatify,self.is_2d = axis,flatten,floatify,is_2d
+        self.axis,self.floatify,self.is_2d = axis,floatify,is_2d
+        weights = [] if is_2d else [getattr(self.func, k, None) for k in ('weight','pos_weight')]
+        weights = [w for w in weights if isinstance(w, torch.Tensor) and w.numel()>1]
+        self.flatten,self.n_weights = flatten and all(w.ndim==1 for w in weights),max(map(len, weights), default=1)
 
     @property
     def reduction(self): return self.func.reduction
@@ -77,7 +80,8 @@ class BaseLoss:
             pred = moved
         if self.floatify: targ = targ.to(pred.dtype)
         elif self.y_int and not targ.is_floating_point(): targ = targ.long() # torch takes no smaller integers
-        if self.flatten:
+        by_class = self.n_weights>1 and pred.shape[-1]==self.n_weights # the weights need the class axis
+        if self.flatten and not by_class:
             pred = pred.reshape(-1, pred.shape[-1]) if self.is_2d else pred.reshape(-1)
             targ = targ.reshape(-1, targ.shape[-1]) if of_classes else targ.reshape(-1)
         return self.func(pred, targ)
@@ -138,7 +142,6 @@ class BCEWithLogitsLossFlat(BaseLoss):
     def __init__(self, *args, axis:int=-1, floatify:bool=True,
         thresh:float=.5, # A probability above it is a yes
         **kwargs):
-        if kwargs.get('pos_weight') is not None: kwargs['flatten'] = False # one weight per class needs the class axis
         super().__init__(nn.BCEWithLogitsLoss, *args, axis=axis, floatify=floatify, is_2d=False, **kwargs)
         self.thresh = thresh
     def activation(self, x): return torch.sigmoid(x)
