@@ -641,3 +641,14 @@ def test_statistics_of_batch_norms_are_for_the_average_alone(make):
 def test_an_average_of_buffers_is_the_same_beside_another():
     def run(*cbs): return mk(EMA(.9, buffers=True), *cbs, lr=.5).fit(4).ema.avg
     assert close(run(SWA(.25)), run())
+
+@pytest.mark.parametrize('make,says', [
+    (lambda: SWA(.75, every=20), 'SWA` has no average.*`start` is 0.75 and `every` is 20, .* 12 steps'),
+    (lambda: EMA(.5, every=20), 'EMA` has no average.*`every` is 20, .* 12 steps')], ids=['swa','ema'])
+def test_an_average_that_was_never_taken_is_told(make, says, recwarn):
+    learn = mk()
+    with pytest.warns(UserWarning, match=f'`{says}'): learn.fit(2, cbs=make())
+    recwarn.clear()
+    learn.smoke(cbs=make())
+    learn.fit(2, cbs=EMA(.5, every=12))
+    assert not [o for o in recwarn if 'no average' in str(o.message)]

@@ -10,6 +10,7 @@ A model is trained on batches, and each batch pulls its weights to another place
 __all__ = ['WeightAverage', 'EMA', 'SWA']
 
 # %% ../../nbs/technique/06_averaging.ipynb #imports
+import warnings
 from contextlib import contextmanager,nullcontext
 from types import SimpleNamespace
 import torch
@@ -162,6 +163,14 @@ class _Average(Callback):
         self._renew(_Norms(self.learn, self.norms))
         to_train(trained)
 
+    def _tell_none(self, *settings):
+        "Warn at the end of a fit that has taken no average; but not in a trial, whose training is cut short"
+        learn = self.learn
+        if self.n or not self.fitting or not learn.opt_step or learn.limits.get('train'): return
+        given = ' and '.join(f"`{k}` is {getattr(self, k)}" for k in settings)
+        warnings.warn(f"`{type(self).__name__}` has no average, and the model keeps the weights of training: "
+            f"{given}, and the fit had {learn.opt_step} steps")
+
     def _check(self):
         if not self.n: raise RuntimeError(f"`{type(self).__name__}` has no average yet")
 
@@ -233,6 +242,7 @@ class EMA(WeightAverage):
         if not self._stepped() or self.steps%self.every: return
         t = self.n+1
         self.update(1 - (min(self.decay, (1+t)/(10+t)) if self.warmup else self.decay))
+    def after_fit(self): self._tell_none('every')
 
 # %% ../../nbs/technique/06_averaging.ipynb #SWA
 class SWA(WeightAverage):
@@ -293,3 +303,4 @@ class SWA(WeightAverage):
 
     def after_fit(self):
         if self.fitting and self.n: self.apply()
+        self._tell_none('start', 'every')
