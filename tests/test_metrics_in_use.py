@@ -467,6 +467,28 @@ def test_the_trial_leaves_the_state_of_a_model_alone():
     assert (all(map(torch.equal, a.model.parameters(), b.model.parameters())) and a.model.n==b.model.n==4
         and a.recorder.raw_losses==b.recorder.raw_losses)
 
+class Robust(Metric):
+    "The loss of inputs moved along their gradient, by a backward pass that leaves gradients in the weights"
+    def reset(self): self.vals = []
+    def accumulate(self, learn):
+        with torch.enable_grad():
+            x = learn.x.clone().requires_grad_()
+            learn.loss_func(learn.model(x), learn.y).backward()
+        self.vals.append(learn.loss_func(learn.model(learn.x+.1*x.grad.sign()), learn.y).item())
+    @property
+    def value(self): return sum(self.vals)/len(self.vals)
+
+@pytest.mark.parametrize('of', [lambda net: Robust(), lambda net: dict(own=lambda p,t: net(p[:, :3]).mean())])
+def test_a_metric_that_calls_the_model_leaves_statistics_and_gradients_of_training_alone(of):
+    "In the trial on the first batch, as in validations"
+    def fit(of):
+        gen.manual_seed(0); torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+        return learner(data(), data(2), of(net), model=net).fit(2)
+    a,b = fit(lambda net: None),fit(of)
+    assert (all(map(torch.equal, a.model.state_dict().values(), b.model.state_dict().values()))
+        and a.recorder['valid_loss'].tolist()==b.recorder['valid_loss'].tolist())
+
 @pytest.mark.parametrize('f',
     [accuracy, error_rate, mae, lambda p,t: (p.argmax(1)==t).float().mean(), partial(top_k_accuracy, k=2),
         F.cross_entropy, nn.CrossEntropyLoss(weight=torch.tensor([.1,1.,2.,3.])), AccumMetric(f1, flatten=False),
