@@ -85,6 +85,58 @@ def test_the_file_is_fastais():
     assert equal(dict(read()), dict(learn.model.state_dict()))
     mk(seed=1).model.load_state_dict(torch.load((learn.save(buf), buf.seek(0))[0], weights_only=True)['model'])
 
+class Centres(nn.Module):
+    "A loss with parameters, which are trained with the model if `trained`"
+    def __init__(self, n=2): super().__init__(); self.w = nn.Parameter(torch.zeros(n))
+    def forward(self, pred, y): return F.cross_entropy(pred+self.w, y)
+def with_loss(path, trained=True, n=2, **kwargs):
+    f = Centres(n)
+    kw = dict(splitter=lambda m: [*m.parameters(), *f.parameters()]) if trained else {}
+    return mk(path, loss_func=f, **kw, **kwargs)
+
+def test_a_loss_that_is_trained_is_saved_with_the_model(tmp_path):
+    "With or without the optimizer, and before there is one; a run's own file has it too"
+    learn = with_loss(tmp_path).fit(1, cbs=[SaveModelCallback(fname='best')])
+    assert learn.loss_func.w.abs().min()>0 and [*files.read_plain(learn.save('a'))]==['model','loss','opt']
+    with_loss(tmp_path, seed=1).load(learn.save('b', with_opt=False)).save('c')
+    for name in ('a','b','c','best',learn.save_state('d')):
+        other = with_loss(tmp_path, seed=1).load(name)
+        assert torch.equal(other.loss_func.w, learn.loss_func.w) and equal(weights(other), weights(learn))
+    untrained = with_loss(tmp_path, trained=False).load('a', with_opt=False) # to validate
+    assert untrained.validate()==learn.validate()
+
+def test_the_best_weights_are_those_of_the_loss_too(tmp_path):
+    class Worse(Callback):
+        run_valid = False
+        def before_batch(self):
+            if self.learn.epoch: self.learn.set_hyper('lr', 50.)
+    learn = with_loss(tmp_path).fit(2, .1, cbs=[SaveModelCallback(), Worse])
+    best,worse = learn.recorder['valid_loss']
+    assert best<worse and learn.validate().valid_loss==pytest.approx(best)
+
+def test_files_are_as_before_where_no_loss_is_trained(tmp_path):
+    with pytest.warns(UserWarning, match="none of the optimizer's"):
+        learn = with_loss(tmp_path, trained=False).fit(1)
+    assert [*files.read_plain(learn.save('a'))]==['model','opt']
+    assert equal(dict(files.read_plain(learn.save('b', with_opt=False))), dict(learn.model.state_dict()))
+    files.write_plain(files.read_plain(tmp_path/'models'/'a.pth') | dict(loss=.3), tmp_path/'models'/'c.pth', 'x')
+    assert equal(weights(mk(tmp_path, seed=1).load('c')), weights(learn))
+
+def test_a_loss_of_other_parameters_is_refused_or_left(tmp_path):
+    with_loss(tmp_path).fit(1).save('a')
+    other = with_loss(tmp_path, n=1, seed=1)
+    before = state(other)
+    with pytest.raises(ValueError, match='the parameters of `loss_func` are others.*strict=False'): other.load('a')
+    assert same(other, before)
+    with pytest.warns(UserWarning, match='in part. the parameters of `loss_func` are others. The optimizer was not'):
+        other.load('a', strict=False)
+    assert other.loss_func.w.tolist()==[0] and other.fit(1)
+
+def test_safetensors_hold_no_loss(tmp_path):
+    learn = with_loss(tmp_path).fit(1)
+    with pytest.warns(UserWarning, match='`a.safetensors` holds the weights of the model, without those of `loss_func`'):
+        learn.save('a.safetensors')
+
 @pytest.mark.parametrize('file', ['a.b','run1/best','v1.2.pth.bak','résumé 中','a'*200])
 def test_names(tmp_path, file):
     learn = mk(tmp_path)

@@ -314,7 +314,7 @@ class Learner:
         'Go back to where the last fit had done `n_iter` training batches. `learn.resume()` continues from there\n\n- `n_iter`: Training batches done, counted from the beginning of the fit'
         ...
     def save(self, file, with_opt: bool | None=...):
-        "Save the weights, on the CPU and under plain names\n\n- `file`: A name in `path/model_dir`, an absolute path, or an open file\n- `with_opt`: The optimizer's state too; default: if there is one and the format can hold it"
+        "Save the weights of the model, and of a loss that is trained, on the CPU and under plain names\n\n- `file`: A name in `path/model_dir`, an absolute path, or an open file\n- `with_opt`: The optimizer's state too; default: if there is one and the format can hold it"
         ...
     def save_state(self, file):
         'Save all that training is made of\n\n- `file`: A name in `path/model_dir`, or an absolute path'

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 import torch
 from fastcore.basics import patch
-from ..core.checks import checked,nearest
+from ..core.checks import checked,listed,nearest
 from ..core.copies import compressed,copied
 from ..core.events import CancelException
 from ..data.loaders import check_device
@@ -60,13 +60,21 @@ def _write_bare(o, file, where):
     data = _safetensors().save(tensors)
     write_bytes(file, data)
 
+def _trained_in_loss(learn):
+    "Modules in the loss of which the optimizer trains parameters, by where they are"
+    res = {k:m for k,m in model_and_loss(learn).items() if k!='model' and next(m.parameters(), None) is not None}
+    if not res: return {}
+    groups = learn.param_groups() if learn.opt is None else [params_of(learn.opt)]
+    trained = {id(p) for g in groups for p in g}
+    return {k:m for k,m in res.items() if any(id(p) in trained for p in m.parameters())}
+
 @patch
 @checked
 def save(self:Learner,
     file, # A name in `path/model_dir`, an absolute path, or an open file
     with_opt:bool|None=None, # The optimizer's state too; default: if there is one and the format can hold it
 ) -> Path: # Where it is
-    "Save the weights, on the CPU and under plain names"
+    "Save the weights of the model, and of a loss that is trained, on the CPU and under plain names"
     file = file_path(file, self.path/self.model_dir)
     bare = _is_bare(file)
     if bare and with_opt:
@@ -75,8 +83,12 @@ def save(self:Learner,
     if with_opt and self.opt is None:
         raise ValueError("There is no optimizer yet to save: `with_opt=False` saves the weights alone")
     with in_use(self.opt):
-        weights = weights_of(self.model)
-        saved = dict(model=weights, opt=self.opt.state_dict()) if with_opt else weights
+        saved = dict(model=weights_of(self.model))
+        if of_loss := {k:weights_of(m) for k,m in _trained_in_loss(self).items()}: saved['loss'] = of_loss
+        if with_opt: saved['opt'] = self.opt.state_dict()
+        if bare and of_loss: warnings.warn(f"`{file.name}` holds the weights of the model, without those of "
+            f"{listed(of_loss)}, which are trained too: a file that ends in `.pth` has both", stacklevel=4)
+        if bare or len(saved)==1: saved = saved['model']
         with file_events(self, 'save', file, saved):
             (_write_bare if bare else write_plain)(self.saved, file, 'learn.saved')
     return file
@@ -220,11 +232,26 @@ def _load_opt(learn, saved, weights):
 
 _names = 'state_dict','model_state_dict' # under which the weights are saved by some scripts, beside other things
 
-def _weights_and_opt(saved):
-    "The weights in a file, which may be of another library, and the state of the optimizer if it has one"
-    if not isinstance(saved, dict): return saved,None
-    if isinstance(saved.get('model'), dict): return saved['model'],saved.get('opt')
-    return next((saved[k] for k in _names if isinstance(saved.get(k), dict)), saved),None
+def _parts(saved):
+    "In a file, perhaps of another library: weights, those of modules in the loss, and the optimizer's state or None"
+    if not isinstance(saved, dict): return saved,{},None
+    if not isinstance(saved.get('model'), dict):
+        return next((saved[k] for k in _names if isinstance(saved.get(k), dict)), saved),{},None
+    of_loss = saved.get('loss') # in files of others it may be a value
+    of_loss = {k:v for k,v in of_loss.items() if isinstance(v, dict)} if isinstance(of_loss, dict) else {}
+    return saved['model'],of_loss,saved.get('opt')
+
+def _shapes(weights): return {k:getattr(v, 'shape', None) for k,v in weights.items()}
+
+def _put_loss(learn, saved, strict):
+    "Load weights of modules in the loss. Returns what does not fit, of what is trained"
+    modules = {k:m for k,m in model_and_loss(learn).items() if k in saved}
+    fitting = [k for k,m in modules.items() if _shapes(saved[k])==_shapes(weights_of(m))]
+    for k in fitting: put_weights(modules[k], saved[k], True, None)
+    others = [f"the parameters of `{k}` are others" for k in _trained_in_loss(learn) if k in saved and k not in fitting]
+    if others and strict:
+        raise ValueError(f"The file does not fit: {others[0]}. `learn.load(file, strict=False)` keeps those of here")
+    return others
 
 def _why_without_opt(opt, with_opt, whole):
     "Why the state `opt` of the optimizer in a file is not loaded; None if it is. `whole`: all weights are loaded"
@@ -249,13 +276,14 @@ def load(self:Learner,
     saved = (_read_bare if _is_bare(file) else read_plain)(file, 'cpu' if device is None else device)
     with untouched(self, file), file_events(self, 'load', file, saved):
         trained = to_eval(self.opt) # the weights of a file are for use
-        state,opt = _weights_and_opt(self.saved)
+        state,of_loss,opt = _parts(self.saved)
         unmatched = put_weights(self.model, state, strict, only)
-        why = _why_without_opt(opt, with_opt, only is None and not any(unmatched))
+        others = _put_loss(self, of_loss, strict) if only is None else []
+        why = _why_without_opt(opt, with_opt, only is None and not any(unmatched) and not others)
         if not why: _load_opt(self, opt, state)
         to_eval(self.opt) # the file may be that of a run in the middle of training
         to_train(trained)
-        notes = [str(unmatched)] if any(unmatched) else []
+        notes = [*([str(unmatched)] if any(unmatched) else []), *others]
         if why and opt is not None and only is None and with_opt is None:
             notes.append(f"The optimizer was not loaded: {why}. `with_opt=False` silences this warning")
         if notes: warnings.warn(f"`{file}` was loaded in part. {'. '.join(notes)}", stacklevel=4)
