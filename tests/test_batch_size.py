@@ -148,6 +148,49 @@ def test_the_mean_of_ctc_is_of_sequences(reduction):
     for bs in (1, 5, n):
         assert learner(cut((scores, targ, lens), bs), loss).validate()[0]==pytest.approx(expected, rel=1e-5)
 
+# Batches whose first tensor does not have a row for each sample
+class Boxes(nn.Module):
+    "Takes a list of images, and returns a list of boxes"
+    def __init__(self): super().__init__(); torch.manual_seed(0); self.l = nn.Linear(4, 4)
+    def forward(self, imgs): return [self.l(o.mean((1,2))) for o in imgs]
+def box_loss(preds, targs): return torch.stack([(p-t['boxes']).abs().mean() for p,t in zip(preds, targs)]).mean()
+def images_and_boxes(): return [(randn(4, 6, 6), dict(boxes=rand(1+5*i%7, 4))) for i in range(12)]
+
+class Tagger(nn.Module):
+    "Takes a list of sequences, and returns the mean of their losses"
+    def __init__(self): super().__init__(); torch.manual_seed(0); self.l = nn.Linear(3, 1)
+    def forward(self, seqs): return dict(loss=torch.stack([self.l(o).pow(2).mean() for o in seqs]).mean())
+def sequences(): return [(randn(1+5*i%7, 3),) for i in range(12)]
+
+class Speech(nn.Module):
+    def __init__(self): super().__init__(); torch.manual_seed(0); self.l = nn.Linear(3, 4)
+    def forward(self, x): return self.l(x).log_softmax(-1).transpose(0, 1)
+def speech(): return [(randn(9, 3), 1+randint(3, 1+i%4)) for i in range(12)]
+def joined(items):
+    xs,ys = zip(*items)
+    return torch.stack(xs),torch.cat(ys),torch.full((len(xs),), 9),torch.tensor([*map(len, ys)])
+
+def in_lists(items): return tuple(map(list, zip(*items)))
+@pytest.mark.parametrize('items,collate,model,loss_func',
+    [(images_and_boxes, in_lists, Boxes, box_loss), (sequences, in_lists, Tagger, None),
+        (speech, joined, Speech, nn.CTCLoss())], ids=['boxes','own loss','ctc'])
+def test_samples_in_lists_and_joined_targets_are_counted(items, collate, model, loss_func):
+    ds = items()
+    def fit(bs, cbs=None):
+        dls = DataLoaders([collate(ds[i:i+bs]) for i in range(0, 12, bs)], [collate(ds[:5]), collate(ds[5:])],
+            n_inp=1, device='cpu')
+        return Learner(dls, model(), loss_func, opt_func=torch.optim.SGD, lr=.1, cbs=cbs).remove_cb(ProgressCallback)
+    def loss_of(learn, part):
+        xb,*yb = collate(part)
+        with torch.no_grad(): return learn.model(xb)['loss'] if loss_func is None else loss_func(learn.model(xb), *yb)
+    learn,whole = fit(2, GradientAccumulation(4)).fit(1),fit(4).fit(1)
+    assert learn.opt_step==3
+    for a,b in zip(learn.model.parameters(), whole.model.parameters()): torch.testing.assert_close(a, b)
+    assert learn.results.valid_loss==pytest.approx(loss_of(learn, ds).item(), rel=1e-5)
+    if loss_func is None: return
+    losses = learn.get_preds(with_preds=False, with_targs=False, with_loss=True)[2]
+    torch.testing.assert_close(losses, torch.stack([loss_of(learn, [o]) for o in ds]))
+
 def test_numbers_in_sequences_of_different_lengths_count_alike():
     gen.manual_seed(0)
     batches = [(randn(4, t, 2), randn(4, t, 2)) for t in (3, 9, 1)]

@@ -134,7 +134,7 @@ def test_a_loss_of_other_parameters_is_refused_or_left(tmp_path):
 
 def test_safetensors_hold_no_loss(tmp_path):
     learn = with_loss(tmp_path).fit(1)
-    with pytest.warns(UserWarning, match='`a.safetensors` holds the weights of the model, without those of `loss_func`'):
+    with pytest.warns(UserWarning, match='holds the weights of the model, without those of `loss_func`'):
         learn.save('a.safetensors')
 
 @pytest.mark.parametrize('file', ['a.b','run1/best','v1.2.pth.bak','résumé 中','a'*200])

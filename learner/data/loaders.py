@@ -98,20 +98,36 @@ def tensors_in(o):
     "All tensors in tuples, lists, mappings and dataclasses, in order"
     return (p for p in leaves_in(o) if isinstance(p, Tensor))
 
+# %% ../../nbs/data/03_loaders.ipynb #is_of_samples
+_arrays = Tensor,np.ndarray
+
+def is_of_samples(
+    b, # A part of a batch
+) -> bool:
+    "Whether it lists samples: tensors of several lengths, or of single numbers; dicts with the same keys; tuples"
+    if not isinstance(b, list) or not any(isinstance(o, _arrays) for o in leaves_in(b)): return False
+    if all(isinstance(o, _arrays) for o in b):
+        lengths = {tuple(o.shape[:1]) for o in b}
+        return lengths=={()} or () not in lengths and len(lengths)>1
+    if isinstance(b[0], Mapping): return all(isinstance(o, Mapping) and o.keys()==b[0].keys() for o in b)
+    return not isinstance(b[0], list) and all(type(o) is type(b[0]) for o in b)
+
 # %% ../../nbs/data/03_loaders.ipynb #find_bs
 def _length(b, kind):
-    if isinstance(b, kind):
-        if not b.ndim: return
-        return b.shape[0] if type(b) is Tensor else len(b) # which takes longer
+    if type(b) is Tensor and b.ndim: return b.shape[0] # the usual case; `len` takes longer
+    if isinstance(b, kind): return len(b) if b.ndim else None
+    return len(b) if is_of_samples(b) else _first_length(b, kind)
+
+def _first_length(b, kind):
     for o in b if isinstance(b, _plain) else parts_in(b) or ():
         if (n := _length(o, kind)) is not None: return n
 
 def find_bs(
     b, # A tensor, or tuples, lists, mappings and dataclasses of them
 ) -> int: # Length of the first tensor that has one, or else of the first array; 1 if there are single numbers only
-    "Batch size of `b`"
-    for kind in (Tensor,np.ndarray):
-        if (n := _length(b, kind)) is not None: return n
+    "Batch size of `b`. A list of samples in it counts as a tensor does"
+    for kind in _arrays: # a list that is a batch has fields
+        if (n := (_length if isinstance(b, kind) else _first_length)(b, kind)) is not None: return n
     if next(tensors_in(b), None) is not None: return 1
 
 # %% ../../nbs/data/03_loaders.ipynb #length

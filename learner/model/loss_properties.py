@@ -210,7 +210,9 @@ def n_samples(
     learn, # Has a batch
 ): # None if no tensor is found
     "Number of samples in the batch"
-    n = find_bs(learn.yb)
+    yb = learn.yb
+    if yb[2:] and kind_of(loss_of(learn))=='sequence': return _n_sequences(*yb) # whose targets may be joined
+    n = find_bs(yb)
     return find_bs(learn.xb) if n is None else n
 
 def loss_of(learn): # A learner, or a batch with a `loss_func`

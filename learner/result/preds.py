@@ -24,7 +24,7 @@ from fastcore.foundation import L
 from ..core.callback import Callback
 from ..core.checks import checked,is_whole,short_name,whole
 from ..core.dispatch import interruptible
-from ..data.loaders import DataLoaders,check_choice,find_bs,length,map_tensors,single,tensors_in
+from ..data.loaders import DataLoaders,check_choice,find_bs,is_of_samples,length,map_tensors,single,tensors_in
 from ..data.sampling import by_number,in_order
 from ..data.pieces import along_any,rows_cut
 from ..record.rows import Rows
@@ -36,7 +36,7 @@ from ..measure.advice import check_shapes
 from ..measure.batch_checks import check_average
 from ..model.losses import is_kept
 from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,is_of_own_class,items_in_phase
-from ..model.loss_properties import kind_of,reduction_of,unreduced
+from ..model.loss_properties import items_of,kind_of,n_samples,reduction_of,unreduced
 from ..restore.snapshot import ModuleSnapshot
 
 # %% ../../nbs/result/01_preds.ipynb #per_sample
@@ -52,7 +52,9 @@ def _check_apart(loss_func, whole, alone):
 
 def _apart(loss_func, bs, pred, yb):
     "Predictions and targets of each of `bs` samples, as a batch of one"
-    try: return [rows_cut((pred, *yb), slice(i, i+1), bs, along_any) for i in range(bs)]
+    listed = any(map(is_of_samples, yb)) # predictions too may then be a list
+    def cut(o, rows): return o[rows] if listed and isinstance(o, list) else rows_cut(o, rows, bs, along_any)
+    try: return [[cut(o, slice(i, i+1)) for o in (pred, *yb)] for i in range(bs)]
     except ValueError as e:
         raise ValueError(f"`{short_name(loss_func)}` cannot be computed for each sample alone. {e}; "
             "or give the loss an argument `reduction`, which is 'none' here") from e
@@ -101,7 +103,7 @@ def per_sample(
         with state: return _losses(pred, *yb)
     def _losses(pred, *yb):
         nonlocal checked
-        bs = find_bs([*tensors_in((yb, pred))])
+        bs = items_of(loss_func, *yb) if kind_of(loss_func)=='sequence' else find_bs((*yb, pred))
         if bs is None: raise ValueError("There is no tensor in the predictions and targets of "
             f"`{short_name(loss_func)}` that says how many samples there are")
         if bs==0: return torch.zeros(0)
@@ -207,7 +209,7 @@ class GatherPredsCallback(Callback):
         learn = self.learn
         if self.depth>1 or self.coverage.skipped.n_batches: return # an inner one, or one that will have no result
         self.coverage.kept += 1
-        def bs(): return find_bs(learn.yb) or find_bs(learn.xb)
+        def bs(): return n_samples(learn)
         if self.with_input: self.rows['inputs'].add(single(self.__dict__.pop('seen')), bs)
         pred = learn.pred if self.act is None else self.act(learn.pred)
         if self.with_preds or self.save_preds: self.rows['preds'].add(pred, bs)
