@@ -158,6 +158,19 @@ def test_planted_mistakes_are_told_once_and_silenced_by_a_word(name):
 @pytest.mark.parametrize('model', [MeansToDrop,AsksForMode])
 def test_dropout_that_knows_the_mode_is_not_told(model): assert warned(synth_learner(model=model()), 2)==[]
 
+def test_layers_whose_turn_comes_later_are_not_told_where_the_fit_is_stopped():
+    class Stop(Callback):
+        def after_batch(self):
+            if self.learn.iter==1: self.learn.stop_soon()
+    class Late(Unused):
+        "Trains its `head` from the third batch on, as a GAN does its generator"
+        n = 0
+        def forward(self, x):
+            self.n += 1
+            return super().forward(x) + (self.head(x[:, None])[:, 0] if self.n>2 else 0)
+    assert warned(synth_learner(model=Late(), cbs=Stop))==[]
+    assert len(warned(synth_learner(model=Unused())))==1 # of a whole epoch
+
 def test_an_empty_loader_is_told_before_training():
     learn = synth_learner(dls=DataLoaders(same, [], device='cpu'))
     with pytest.warns(Mistake, match=r"`dls\['valid'\]` is empty"), pytest.raises(ValueError, match='it gave no batch'):

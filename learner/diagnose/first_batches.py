@@ -247,7 +247,8 @@ class FirstBatches:
 
     def end(self, told):
         "The fit is over. If it has not failed, what is left is told"
-        for o in [*self.waiting] if told and self.n else (): self.check(o)
+        left = [o for o in self.waiting if o!='training'] # training was stopped: later batches may reach other layers
+        for o in left if told and self.n else (): self.check(o)
         self.leave()
     def leave(self):
         self.checks.close()
