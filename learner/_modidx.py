@@ -2913,8 +2913,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'learner.measure.advice._pairs_all': ( 'measure/advice.html#_pairs_all',
                                                                                'learner/measure/advice.py'),
                                         'learner.measure.advice._reshaped': ('measure/advice.html#_reshaped', 'learner/measure/advice.py'),
-                                        'learner.measure.advice._returns_nothing': ( 'measure/advice.html#_returns_nothing',
-                                                                                     'learner/measure/advice.py'),
                                         'learner.measure.advice._same_kind': ( 'measure/advice.html#_same_kind',
                                                                                'learner/measure/advice.py'),
                                         'learner.measure.advice._says_enough': ( 'measure/advice.html#_says_enough',

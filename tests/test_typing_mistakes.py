@@ -134,9 +134,9 @@ notes = {
     'opt_func':           (lambda: mk(opt_func=lambda: torch.optim.SGD).fit(1),
         "raised by `opt_func`, which is called with nothing but a list of parameter groups: dicts, which have the"),
     'no return':          (lambda: mk(model=Silent()).fit(1),
-        "The model returned None: `Silent.forward` has no `return`"),
+        "If it returned None, `Silent.forward` has no `return`"),
     'no return, own loss':(lambda: mk(model=Silent(), loss_func=lambda pred, y: pred.sum(), metrics=None).fit(1),
-        "The model returned None: `Silent.forward` has no `return`"),
+        "If it returned None, `Silent.forward` has no `return`"),
     'yb':                 (lambda: mk().fit(1, cbs=Callback(before_batch=lambda o: setattr(o.learn, 'yb', o.y))),
         "`yb` is a tuple of targets, but is a Tensor now: a callback that changes the only target writes "
         "`self.learn.y = …`"),

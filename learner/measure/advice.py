@@ -10,7 +10,6 @@ __all__ = []
 # %% ../../nbs/measure/07_advice.ipynb #imports
 import warnings
 from collections.abc import Mapping
-from dis import get_instructions
 from inspect import Parameter,signature
 from math import isclose
 from traceback import walk_tb
@@ -212,15 +211,6 @@ def advice(learn, e):
     try: return _advice(learn, e)
     except Exception: return '' # after an error of a device, no tensor can be read
 
-def _returns_nothing(f):
-    "Whether a function has no `return` with a value"
-    if not hasattr(f, '__code__'): return False
-    ops = [*get_instructions(f.__code__)]
-    if any(o.opname=='YIELD_VALUE' for o in ops): return False
-    ends = [a if b.opname=='RETURN_VALUE' else b for a,b in zip(ops, ops[1:]) if b.opname.startswith('RETURN_')]
-    ends = [o for o in ends if o.opname!='RETURN_GENERATOR']
-    return len(ends)>0 and all(o.opname in ('LOAD_CONST','RETURN_CONST') and o.argval is None for o in ends)
-
 def _of_callbacks(learn, by_recorder):
     "What a callback has set to something else than it was"
     if by_recorder and isinstance(v := learn.loss, (int,float)):
@@ -244,9 +234,9 @@ def _advice(learn, e):
         return "`accumulate(self, learn)` gets the learner: predictions are `learn.pred`, and targets `learn.yb`"
     if by_recorder and isinstance(e, TypeError) and 'positional argument' in str(e):
         return f"A metric is called with the predictions and the targets of a batch, here {1+len(learn.yb)} arguments"
-    model = type(unwrapped(learn.model))
-    if learn.xb is not None and learn.loss is None and _returns_nothing(model.forward):
-        return f"The model returned None: `{model.__name__}.forward` has no `return`"
+    if 'NoneType' in str(e) and learn.xb is not None and learn.pred is None and learn.loss is None:
+        name = type(unwrapped(learn.model)).__name__
+        return f"the model got {_texts(learn.xb)}. If it returned None, `{name}.forward` has no `return`"
     if type(e) not in known or learn.xb is None or learn.loss is not None: return ''
     if any(o.startswith('raised by') for o in getattr(e, '__notes__', ())) or _says_enough(e): return ''
     if learn.pred is None: got,instead = f"the model got {_texts(learn.xb)}",_of_inputs(learn, e)
