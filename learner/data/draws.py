@@ -14,7 +14,7 @@ from collections import deque
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
-from torch.utils.data import DataLoader,IterableDataset,get_worker_info
+from torch.utils.data import DataLoader,IterableDataset
 from ..core.tracebacks import warn
 from .generators import is_stateful,moving_parts,random_state,set_random_state
 from .loader_state import LoaderState,counts_of,describe,n_workers,put_counts
@@ -64,17 +64,17 @@ class _DealtSampler(_RecordedSampler):
     def __next__(self): return self.deal.share(super().__next__(), self.n-1)
 
 # %% ../../nbs/data/05_draws.ipynb #workers
-class _CollateWithState:
-    "Collates samples, and adds the state of the worker's generators"
-    def __init__(self, collate_fn): self.collate_fn = collate_fn
-    def __call__(self, samples): return self.collate_fn(samples),random_state(get_worker_info().dataset)
+def _owners(dl): return dl.dataset,dl.collate_fn # of generators in a worker
 
-class _StartWithState:
-    "Initializes a worker with the generator states of another"
-    def __init__(self, init_fn, states): self.init_fn,self.states = init_fn,states
-    def __call__(self, worker):
+class _WorkerState:
+    "Adds the state of a worker's generators to each batch, and lets new workers begin with `states`"
+    def __init__(self, dl, states): # of a copy of `dl`, with whose dataset it goes to the workers, so that both stay one
+        self.owners,self.collate_fn,self.init_fn,self.states = _owners(dl),dl.collate_fn,dl.worker_init_fn,states
+
+    def collate(self, samples): return self.collate_fn(samples),random_state(*self.owners)
+    def start(self, worker):
         if self.init_fn: self.init_fn(worker)
-        set_random_state(self.states[worker], get_worker_info().dataset)
+        set_random_state(self.states[worker], *self.owners)
 
 # %% ../../nbs/data/05_draws.ipynb #Source
 @dataclass
@@ -94,7 +94,7 @@ def _observable(dl): return isinstance(dl, DataLoader) and type(dl).__iter__ is 
 
 def _observed(dl, carry=False, states=None, deal=None):
     "A source that records batch indices; its workers are new ones, and begin with `states` if there are any"
-    res = _Source(copy(dl))
+    res,workers = _Source(copy(dl)),_WorkerState(dl, states)
     attrs = vars(res.loader) # assigned past torch's `__setattr__`, which refuses to change a loader
     attrs.update(persistent_workers=False, _iterator=None)
     if not isinstance(dl.dataset, IterableDataset):
@@ -104,9 +104,9 @@ def _observed(dl, carry=False, states=None, deal=None):
         res.indices = _DealtSampler(attrs[kind], keep, deal) if dealt else _RecordedSampler(attrs[kind], keep)
         attrs[kind] = res.indices
         if carry and dl.num_workers:
-            attrs['collate_fn'] = _CollateWithState(dl.collate_fn)
+            attrs['collate_fn'] = workers.collate
             res.worker_states = deque(states or (), maxlen=dl.num_workers)
-    if states: attrs['worker_init_fn'] = _StartWithState(dl.worker_init_fn, states)
+    if states: attrs['worker_init_fn'] = workers.start
     return res
 
 # %% ../../nbs/data/05_draws.ipynb #Pass
@@ -155,6 +155,10 @@ class _Pass:
 # %% ../../nbs/data/05_draws.ipynb #strategies
 def _resume_stateful(draws, state):
     "The loader or its dataset has loaded its own state"
+    if state.n and (n := n_workers(draws.dl)):
+        warn(f"The training loader has put itself back with `load_state_dict`, which brings back no generators of its "
+            f"{n} {'worker' if n==1 else 'workers'}: if samples are drawn or augmented at random there, the run does "
+            "not resume exactly. A plain `DataLoader` does, and so does `num_workers=0`")
     return iter(()) if state.exhausted else iter(draws)
 
 def _resume_in_process(draws, state):
@@ -209,7 +213,7 @@ def _warn_of_new_workers():
 def _can_restart_workers(dl, state):
     "Whether the state of every old worker is known, and new workers have all generators that it is about"
     if not state.workers or not n_workers(dl)==len(state.workers)<=state.n: return False
-    there = moving_parts(dl.dataset) # not there: a generator that was made in a worker
+    there = moving_parts(*_owners(dl)) # not there: a generator that was made in a worker
     return all(k in there for s in state.workers for k in s['own'])
 
 def _indexed_strategy(draws, state):

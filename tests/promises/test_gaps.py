@@ -170,10 +170,13 @@ def noisy_collate(rng, samples):
 @pytest.mark.parametrize('kind', own)
 def test_randomness_of_ones_own(kind, how, tmp_path): check(tmp_path, partial(made, train=own[kind]), how)
 
-@pytest.mark.parametrize('ds', [Made, lambda: Noisy(np.random.default_rng(0))], ids=['made there','brought along'])
-def test_randomness_of_ones_own_in_workers(ds, tmp_path):
-    check(tmp_path, partial(made, train=lambda: DataLoader(ds(), 8, shuffle=True, num_workers=2)),
-        dict(how='file', every=1), stop=('after_pred', 11))
+in_workers = {
+    'made there': lambda: dict(dataset=Made()), 'brought along': lambda: dict(dataset=Noisy(np.random.default_rng(0))),
+    'collate': lambda: dict(dataset=Samples(), collate_fn=partial(noisy_collate, np.random.default_rng(0)))}
+@pytest.mark.parametrize('kind', in_workers)
+def test_randomness_of_ones_own_in_workers(kind, tmp_path):
+    check(tmp_path, partial(made, train=lambda: DataLoader(**in_workers[kind](), batch_size=8, shuffle=True,
+        num_workers=2)), dict(how='file', every=1), stop=('after_pred', 11))
 
 def test_a_generator_that_is_not_there_yet_is_named(tmp_path):
     with pytest.warns(UserWarning, match='had `dataset.rng`, whose state was saved, but has it no longer, or not yet'):

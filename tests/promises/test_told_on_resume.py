@@ -145,6 +145,28 @@ def test_the_same_split_gives_no_alarm(tmp_path, kwargs):
     cut(tmp_path, **kwargs())
     assert not resumed(tmp_path, **kwargs())
 
+class Stateful(DataLoader):
+    "Knows its place, as torchdata's `StatefulDataLoader` does"
+    n = 0
+    def __iter__(self):
+        for self.n,b in enumerate([*super().__iter__()][self.n:], self.n+1): yield b
+        self.n = 0
+    def state_dict(self): return dict(n=self.n)
+    def load_state_dict(self, state): self.n = state['n']
+
+@pytest.mark.parametrize('workers', [0, 2])
+def test_a_loader_that_puts_itself_back_without_the_generators_of_its_workers_is_told(tmp_path, workers):
+    def new():
+        learn = made(tmp_path)
+        learn.dls = DataLoaders(Stateful(points(), 8, num_workers=workers), device='cpu')
+        return learn
+    warnings.filterwarnings('ignore', '.*fork')
+    new().fit(2, cbs=[Checkpoint(), StopAfter(5)])
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        new().fit(2, cbs=[Checkpoint(), StopAfter(5)], resume=True)
+    assert any('no generators of its 2 workers' in o for o in messages(seen))==(workers>0)
+
 @pytest.mark.parametrize('loader', [lambda: DataLoader(Endless(), 8), lambda: DataLoader(points(), 8, num_workers=2),
     lambda: [(torch.ones(8, 3)*i, torch.ones(8, 1)) for i in range(6)]], ids=['iterable','workers','list'])
 def test_other_loaders_give_no_alarm(tmp_path, loader):
