@@ -17,7 +17,7 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 from ..core.checks import whole
 from ..core.tracebacks import warn
-from ..model.files import atomic_write,hash_of,parts_folder,read_plain,sweep_temporary
+from ..model.files import atomic_write,hash_of,parts_folder,read_plain,reading,sweep_temporary
 from .state_file import write_state
 
 # %% ../../nbs/resume/05_checkpoints.ipynb #Entry
@@ -48,6 +48,7 @@ class Entry:
 # %% ../../nbs/resume/05_checkpoints.ipynb #Checkpoints
 _ours = re.compile(r'\d+-(\w+)-epoch(\d+)-iter(\d+)\.pt') # names of state files
 def _number(file): return int(file.name.split('-')[0])
+_damage = ValueError,FileNotFoundError,UnpicklingError # another error of the disk may pass, and the file be whole
 
 class Checkpoints:
     "The files of a folder, as its manifest lists them, oldest first. A folder is for one run at a time"
@@ -104,12 +105,17 @@ class Checkpoints:
     def newest(self,
         **of, # Only those with these values in their entries
     ):
-        "The newest file that is whole, and what it holds; None if there is none. Of a run, exact ones come first"
+        "The newest file that is whole, and what it holds; None if none is listed. Of a run, exact ones come first"
         entries = [o for o in reversed(self.entries) if all(getattr(o, k)==v for k,v in of.items())]
         runs = [*dict.fromkeys(o.run for o in entries)]
-        for o in sorted(entries, key=lambda o: (runs.index(o.run), not o.exact)):
+        order = sorted(entries, key=lambda o: (runs.index(o.run), not o.exact))
+        for o in order:
             try: found = self.folder/o.name,self._read(o)
-            except (ValueError,OSError,UnpicklingError) as e: warn(f"{e}: going back to the one before"); continue
+            except _damage as e:
+                if o is order[-1]: raise ValueError(f"{e}, and `{self.folder}` has no other whole file to resume from: "
+                    "`fit(…)` without `resume` begins anew") from e
+                warn(f"{e}: going back to the one before")
+                continue
             if o.exact and o.run==entries[0].run and not entries[0].exact: self._warn_of_cut(entries[0], o)
             return found
 
@@ -122,8 +128,8 @@ class Checkpoints:
 
     def _read(self, entry):
         file = self.folder/entry.name
-        if entry.hash and hash_of(file)!=entry.hash:
-            raise ValueError(f"`{file}` is not what was written")
+        with reading(file, but=OSError): written = not entry.hash or hash_of(file)==entry.hash
+        if not written: raise ValueError(f"`{file}` is not what was written")
         return read_plain(file)
 
 # %% ../../nbs/resume/05_checkpoints.ipynb #Keeping

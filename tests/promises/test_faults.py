@@ -220,14 +220,28 @@ def test_a_damaged_file_that_is_named_changes_nothing(tmp_path, stopped, damage)
         assert same(weights(learn), old) and world(learn)==was
     learn.fit(1)
 
-def test_all_files_are_damaged(tmp_path, stopped):
+@pytest.mark.parametrize('resume', [True, 'auto'])
+def test_a_run_whose_files_are_all_damaged_is_not_begun_anew(tmp_path, stopped, resume):
     folder,newest,before = put_back(tmp_path, stopped)
     for o in (newest, before): o.write_bytes(o.read_bytes()[:100])
-    learn = learner(tmp_path)
-    with pytest.warns(UserWarning, match='going back'), pytest.raises(FileNotFoundError, match='no checkpoint'):
-        learn.fit(2, cbs=saver(), resume=True)
-    with pytest.warns(UserWarning, match='going back'): learn.fit(2, cbs=saver(), resume='auto')
-    assert learn.opt_step==12
+    with pytest.warns(UserWarning, match=f'{newest.name}.*going back') as seen, \
+            pytest.raises(ValueError, match=f'{before.name}.*no other whole file.*without `resume` begins anew'):
+        learner(tmp_path).fit(2, cbs=saver(), resume=resume)
+    assert len(seen)==1
+    assert learner(tmp_path).fit(2, cbs=saver()).opt_step==12
+
+@posix
+@pytest.mark.parametrize('resume', [True, 'auto'])
+def test_a_file_that_the_disk_does_not_give_now_is_not_given_up(tmp_path, stopped, reference, resume):
+    folder,newest,before = put_back(tmp_path, stopped)
+    b = newest.read_bytes()
+    newest.unlink()
+    newest.symlink_to(newest) # an error of the system, which says nothing of the file
+    with pytest.raises(OSError, match=f'symbolic links.*{newest.name}'):
+        learner(tmp_path).fit(2, cbs=saver(), resume=resume)
+    newest.unlink()
+    newest.write_bytes(b)
+    assert same(weights(learner(tmp_path, seed=9).fit(2, cbs=saver(), resume=resume)), reference)
 
 # Manifests
 @pytest.mark.parametrize('damage', ['missing','empty','cut','flip','binary','number','object','names','no keys'])
