@@ -5001,6 +5001,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'learner/resume/checkpoint.py'),
                                            'learner.resume.checkpoint._tell_over': ( 'resume/checkpoint.html#_tell_over',
                                                                                      'learner/resume/checkpoint.py'),
+                                           'learner.resume.checkpoint._warn_of_new_workers': ( 'resume/checkpoint.html#_warn_of_new_workers',
+                                                                                               'learner/resume/checkpoint.py'),
                                            'learner.resume.checkpoint.done_in': ( 'resume/checkpoint.html#done_in',
                                                                                   'learner/resume/checkpoint.py'),
                                            'learner.resume.checkpoint.last_position': ( 'resume/checkpoint.html#last_position',

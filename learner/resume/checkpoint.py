@@ -24,7 +24,7 @@ from ..loop.position import Position
 from ..record.history import missing
 from ..record.recorder import find_recorder,higher_is_better
 from ..model.files import find_file,path_in,read_plain
-from .checkpoints import Checkpoints,FitFiles,Keeping,newest_of_next_fit,place_of
+from .checkpoints import Checkpoints,FitFiles,Keeping,newest_of_next_fit
 from .state_file import read_state
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #Interval
@@ -122,18 +122,10 @@ def done_in(target):
     at = target and target.position
     return at.counters.train_iter if at and at.next in ('epoch','end') else None
 
-def _tell_over(fit_files, n):
+def _tell_over(folder, n):
     "Say that a fit was over before it was resumed, after `n` batches"
-    place,folder = fit_files.place,fit_files.files.folder
-    if fit_files.has_later: print(f"Fit {place.fit+1} in `{folder}` was over after {n} training batches, and fit "
-        f"{place.fit+2} had begun: the next `fit(…, resume='auto')` of this learner continues it")
-    else: print(f"Nothing is left to train: by the files in `{folder}`, the fit is over after {n} "
+    print(f"Nothing is left to train: by the files in `{folder}`, the fit is over after {n} "
         "training batches. More epochs train on, and without `resume` a new run begins")
-
-def _tell_next(place, folder):
-    "Say that `resume='auto'` begins a fit of a learner that has come to the end of others"
-    if place is not None and place.fit: print(f"Begins fit {place.fit+1} in `{folder}`, because fit {place.fit} of "
-        "this learner is over. A new learner, as after a crash, resumes them in the same order")
 
 def _note_file(e, file, at, learn):
     "Let the error `e` tell that `file` holds the run, which was cut at the position `at`"
@@ -216,7 +208,7 @@ class Checkpoint(Callback):
     def after_fit(self):
         if not self.begun: return
         over,n = not self.route.unfinished,self.learn.train_iter
-        if over and n==self.done_before: _tell_over(self.fit_files, n)
+        if over and n==self.done_before and not self.fit_files.has_later: _tell_over(self.files.folder, n)
         self.fit_files.end(self.learn, over)
     def cleanup_fit(self):
         if not self.begun: return
@@ -250,13 +242,21 @@ def _found(learn, resume):
             "add one to `cbs`, or name a file")
     return newest_of_next_fit(learn, cb.files) if resume=='auto' else cb.files.newest(),cb.files.folder
 
+def _warn_of_new_workers(dls):
+    kept = [k for k,o in dls.valids.items() if getattr(o, 'persistent_workers', False)]
+    if kept: warn(f"Workers of {listed(kept)} persist from epoch to epoch, and new ones stand in for those that are "
+        "gone: if validation samples are drawn or augmented at random there, their results are not those of a run "
+        "that was never stopped. Without `persistent_workers`, they are")
+
 @patch
 def find_state(self:Learner,
     resume, # True: the newest file of the `Checkpoint`; `'auto'`: the same if there is one; or a file or folder
 ): # The run, as a `Stopped` fit; None if `'auto'` has found no file
     "Load the run that a fit resumes"
     found,where = _found(self, resume)
-    if found is not None: return read_state(self, *found, resumes=True)
-    if resume=='auto': return _tell_next(place_of(self, where), where)
+    if found is not None:
+        _warn_of_new_workers(self.dls)
+        return read_state(self, *found, resumes=True)
+    if resume=='auto': return None
     raise FileNotFoundError(f"There is no checkpoint in `{where}` to resume from: "
         "`resume='auto'` would begin at the beginning")

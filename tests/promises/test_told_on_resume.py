@@ -167,6 +167,23 @@ def test_a_loader_that_puts_itself_back_without_the_generators_of_its_workers_is
         new().fit(2, cbs=[Checkpoint(), StopAfter(5)], resume=True)
     assert any('no generators of its 2 workers' in o for o in messages(seen))==(workers>0)
 
+@pytest.mark.parametrize('persistent', [False, True])
+def test_persistent_workers_of_validation_that_are_gone_are_told(tmp_path, persistent):
+    def new():
+        learn = made(tmp_path)
+        learn.dls = DataLoaders(learn.dls.train, DataLoader(Noisy(16), 16, num_workers=1,
+            persistent_workers=persistent, multiprocessing_context='fork'), device='cpu')
+        return learn
+    def rows(learn):
+        vars(learn.dls.valid)['_iterator'] = None
+        return [o.valid_loss for o in learn.recorder.rows]
+    warnings.filterwarnings('ignore', '.*fork')
+    whole,_ = rows(new().fit(3, cbs=Checkpoint(folder='whole'))),rows(new().fit(2, cbs=Checkpoint()))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        again = rows(new().fit(3, cbs=Checkpoint(), resume=True))
+    assert any('Workers of `valid` persist' in o for o in messages(seen))==persistent==(again!=whole)
+
 @pytest.mark.parametrize('loader', [lambda: DataLoader(Endless(), 8), lambda: DataLoader(points(), 8, num_workers=2),
     lambda: [(torch.ones(8, 3)*i, torch.ones(8, 1)) for i in range(6)]], ids=['iterable','workers','list'])
 def test_other_loaders_give_no_alarm(tmp_path, loader):
