@@ -185,6 +185,7 @@ class FitFiles:
     ):
         self.files,self.keeping,self.run = files,keeping,learn.lineage[-1].run
         self.place = place_of(learn, files.folder) or Place(os.urandom(3).hex(), 0)
+        self.known = {o.name for o in files.entries} # of earlier fits, and those of this one
 
     def write(self,
         learn, # The learner, while no batch is running
@@ -195,9 +196,15 @@ class FitFiles:
         epoch,n_iter = at.counters.epoch,at.counters.train_iter
         file = self.files.new_file(self.run, epoch, n_iter)
         digest = write_state(learn, file, at)
+        self.known.add(file.name)
         self.files.add(Entry(file.name, self.run, digest, at.exact, epoch, n_iter, value, *self.place), self._surplus)
         return file
-    def _surplus(self, entries): return self.keeping.surplus([o for o in entries if o.run==self.run])
+
+    def _surplus(self, entries):
+        if any(o.name not in self.known for o in entries): warn(
+            f"Another fit is writing to `{self.files.folder}`: it may delete the files of this one, and `resume` takes "
+            "the newest of either. Has the job been started twice? Otherwise give each a `folder` of its own")
+        return self.keeping.surplus([o for o in entries if o.run==self.run])
 
     @property
     def has_later(self):

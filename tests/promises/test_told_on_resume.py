@@ -249,6 +249,18 @@ def test_a_warning_names_the_line_of_the_user(tmp_path, case):
     assert any(text in o for o in messages(seen)), messages(seen)
     for o in seen: assert o.filename==__file__, o
 
+# A job that was started twice
+class StartedAgain(Callback):
+    "Another process starts the same script, after the first epoch"
+    def __init__(self, script): self.script = script
+    def after_epoch(self):
+        if self.epoch==1: self.script()
+
+def test_two_fits_that_write_to_the_same_folder_are_told(tmp_path):
+    def script(*cbs): return made(tmp_path).fit(3, cbs=[*cbs, Checkpoint()])
+    script() # one after another is no harm
+    with pytest.warns(UserWarning, match='Another fit is writing to .*checkpoints'): script(StartedAgain(script))
+
 # A fit that is over, or of another length
 def test_a_fit_that_is_over_says_so(tmp_path, capsys):
     made(tmp_path).fit(2, cbs=Checkpoint())
