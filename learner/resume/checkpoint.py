@@ -20,7 +20,7 @@ from ..core.callback import Callback
 from ..core.checks import checked,listed,nearest,one_of,whole
 from ..core.tracebacks import warn
 from ..loop.learner import Learner
-from ..loop.position import Position
+from ..loop.position import Bounds,Position
 from ..record.history import missing
 from ..record.recorder import find_recorder,higher_is_better
 from ..model.files import find_file,path_in,read_plain
@@ -127,6 +127,15 @@ def _tell_over(folder, n):
     print(f"Nothing is left to train: by the files in `{folder}`, the fit is over after {n} "
         "training batches. More epochs train on, and without `resume` a new run begins")
 
+def _cut_epoch(at, learn):
+    "What a longer fit that resumes at `at` says of the epoch that `n_iter` or `n_step` had cut"
+    c,b,n = at.counters,at.bounds,learn.n_train
+    done,bounded = c.train_iter-c.epoch_start,b.n_train_iter==c.train_iter or b.n_step==c.opt_step
+    if not bounded or at.next=='batch' or n is None or done>=n or b==Bounds.of(learn): return ''
+    return f", which had ended after {done} of {n} batches: the rest of its data is left out, and the next epoch begins"
+
+def _tell_resumed(at, learn): print(f"Resumes a run that was stopped {at.where(learn.n_train)}{_cut_epoch(at, learn)}")
+
 def _note_file(e, file, at, learn):
     "Let the error `e` tell that `file` holds the run, which was cut at the position `at`"
     note = f"`{file}` holds the run: `fit(…, resume=True)` continues it in any process"
@@ -171,8 +180,7 @@ class Checkpoint(Callback):
         self.begun,self.carried,self.route.carry = True,self.route.carry,True
         self.done_before = done_in(self.route.target)
         if not self.route.resuming: self._ask() # the very beginning
-        elif not (target := self.route.target).in_memory:
-            print(f"Resumes a run that was stopped {target.position.where(self.learn.n_train)}")
+        elif not (target := self.route.target).in_memory: _tell_resumed(target.position, self.learn)
         if self.on_exc: self.sigterm.install()
 
     def state_dict(self):
