@@ -147,6 +147,12 @@ def test_csv_is_complete_after_each_row(tmp_path):
     rows = fitted(tmp_path, [CSVLogger('deep/er/log.csv'), cb]).recorder.rows
     assert seen==[rows[:1], rows[:2], rows]
 
+def test_a_csv_that_is_deleted_during_a_fit_begins_again_with_its_names(tmp_path):
+    def clean_up(self):
+        if self.learn.epoch==1: (tmp_path/'history.csv').unlink() # before the second row
+    learn = fitted(tmp_path, [log := CSVLogger(), Callback(after_epoch=clean_up)])
+    assert log.read_log()==learn.recorder.rows[1:] and log.read_log().names==learn.recorder.metric_names
+
 def test_inference_leaves_a_csv_as_it_is(tmp_path):
     learn = synth_learner(path=tmp_path, cbs=CSVLogger).fit(2)
     old = (tmp_path/'history.csv').read_bytes()

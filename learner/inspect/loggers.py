@@ -197,7 +197,7 @@ class FileLogger(Logger):
         with atomic_write(self.file) as f: f.write(self.encoded(lines, head=True))
 
     def append_line(self, line):
-        with open(self.file, 'ab') as f: f.write(self.encoded([line]))
+        with open(self.file, 'ab') as f: f.write(self.encoded([line], head=f.tell()==0)) # it may have been deleted
         self.n_lines += 1
 
 # %% ../../nbs/inspect/05_loggers.ipynb #CSVLogger

@@ -189,6 +189,12 @@ def test_a_missing_callback_is_noticed(tmp_path):
     with pytest.warns(UserWarning, match='No callback takes the state of `ema`'):
         learner({}, tmp_path, 1).fit(2, cbs=Checkpoint(), resume=True)
 
+def test_a_schedule_that_is_missing_in_a_new_process_names_the_fit_that_adds_it(tmp_path):
+    stop = on(event.after_batch(once=8, unit='iter'))(lambda learn: learn.stop_soon())
+    file = synth_learner(path=tmp_path).fit_one_cycle(2, .1, cbs=stop).save_state('stopped')
+    with pytest.warns(UserWarning, match=r'the state of `param_scheduler`.*`fit_one_cycle\(…, resume=file\)`'):
+        synth_learner(path=tmp_path).load_state(file).resume(cbs=stop)
+
 def test_a_loader_that_cannot_say_where_it_is(tmp_path):
     class Batches:
         def __len__(self): return 6
