@@ -136,8 +136,8 @@ def put_callbacks(cbs, states):
     cbs = by_name(cbs)
     if gone := [k for k in states if k not in cbs]:
         warn(f"No callback takes the state of {listed(gone)}: "
-            f"there was one when the run was stopped.{nearest(gone[0], cbs)} Give it in `cbs`, or call the fit that adds it "
-            "itself, such as `fit_one_cycle(…, resume=file)`")
+            f"there was one when the run was stopped.{nearest(gone[0], cbs)} Give it in `cbs`, "
+            "or call the fit that adds it itself, such as `fit_one_cycle(…, resume=file)`")
     kept = {}
     for k,s in whole_states(states).items():
         if k not in cbs: continue

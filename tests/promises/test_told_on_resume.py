@@ -272,7 +272,8 @@ def test_a_fit_that_is_over_says_so(tmp_path, capsys):
     assert capsys.readouterr().out=='Resumes a run that was stopped after epoch 1\n'
 
 @pytest.mark.parametrize('first,then,told', [(dict(n_iter=8), dict(n_iter=12), True),
-    (dict(n_step=8), dict(n_step=12), True), (dict(n_iter=8), dict(n_iter=8), False), (dict(n_iter=6), dict(n_iter=12), False)], ids=str)
+    (dict(n_step=8), dict(n_step=12), True), (dict(n_iter=8), dict(n_iter=8), False),
+    (dict(n_iter=6), dict(n_iter=12), False)], ids=str)
 def test_an_epoch_that_the_shorter_fit_had_cut_is_told(tmp_path, capsys, first, then, told):
     made(tmp_path).fit(**first, cbs=Checkpoint())
     made(tmp_path).fit(**then, cbs=Checkpoint(), resume=True)
