@@ -24,7 +24,7 @@ from ..loop.position import Bounds,Position
 from ..record.history import missing
 from ..record.recorder import find_recorder,higher_is_better
 from ..model.files import find_file,path_in,read_plain
-from .checkpoints import Checkpoints,FitFiles,Keeping,newest_of_next_fit
+from .checkpoints import Checkpoints,FitFiles,Keeping,newest_of_next_fit,place_of
 from .state_file import read_state
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #Interval
@@ -122,10 +122,18 @@ def done_in(target):
     at = target and target.position
     return at.counters.train_iter if at and at.next in ('epoch','end') else None
 
-def _tell_over(folder, n):
+def _tell_over(fit_files, n):
     "Say that a fit was over before it was resumed, after `n` batches"
-    print(f"Nothing is left to train: by the files in `{folder}`, the fit is over after {n} "
+    place,folder = fit_files.place,fit_files.files.folder
+    if fit_files.has_later: print(f"Fit {place.fit+1} in `{folder}` was over after {n} training batches, and fit "
+        f"{place.fit+2} had begun: the next `fit(…, resume='auto')` of this learner continues it")
+    else: print(f"Nothing is left to train: by the files in `{folder}`, the fit is over after {n} "
         "training batches. More epochs train on, and without `resume` a new run begins")
+
+def _tell_next(place, folder):
+    "Say that `resume='auto'` begins a fit of a learner that has come to the end of others"
+    if place is not None and place.fit: print(f"Begins fit {place.fit+1} in `{folder}`, because fit {place.fit} of "
+        "this learner is over. A new learner, as after a crash, resumes them in the same order")
 
 def _cut_epoch(at, learn):
     "What a longer fit that resumes at `at` says of the epoch that `n_iter` or `n_step` had cut"
@@ -216,7 +224,7 @@ class Checkpoint(Callback):
     def after_fit(self):
         if not self.begun: return
         over,n = not self.route.unfinished,self.learn.train_iter
-        if over and n==self.done_before and not self.fit_files.has_later: _tell_over(self.files.folder, n)
+        if over and n==self.done_before: _tell_over(self.fit_files, n)
         self.fit_files.end(self.learn, over)
     def cleanup_fit(self):
         if not self.begun: return
@@ -265,6 +273,8 @@ def find_state(self:Learner,
     if found is not None:
         _warn_of_new_workers(self.dls)
         return read_state(self, *found, resumes=True)
-    if resume=='auto': return None
+    if resume=='auto':
+        _tell_next(place_of(self, where), where)
+        return None
     raise FileNotFoundError(f"There is no checkpoint in `{where}` to resume from: "
         "`resume='auto'` would begin at the beginning")
