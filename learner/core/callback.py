@@ -234,7 +234,7 @@ class Callback(Flags, State, Attached):
         ev:str, # Name of an event
     ): # A bound method, or None
         "What runs at `ev`: a method of the class or a function given for it, never an attribute of the Learner"
-        if ev in self._fns: return MethodType(self._fns[ev], self)
+        if f := self._fns.get(ev): return MethodType(f, self)
         if hasattr(type(self), ev) and not hasattr(Callback, ev): return getattr(self, ev)
 
     def heard_events(self):
@@ -287,17 +287,12 @@ class FuncCallback(Callback):
         in_range('order', order)
         self.f,self.filters,self.order = f,filters,order
         vars(self)['own_name'] = vars(self)['name'] = getattr(f, '__name__', type(f).__name__)
-        self._fns = self._handlers()
 
-    def _handlers(self):
+    @property
+    def _fns(self): # made anew, because a copy has filters of its own
         fns = {o.event:self._handler(o.event) for o in self.filters}
         if any(o.follows for o in self.filters): fns['before_fit'] = self._restarting(fns.get('before_fit'))
         return fns
-
-    def __getstate__(self): return {k:v for k,v in without_refs(self).items() if k!='_fns'}
-    def __setstate__(self, state): # the handlers refer to the filters, which are copies now
-        vars(self).update(state)
-        self._fns = self._handlers()
 
     def _handler(self, ev):
         mine = [o for o in self.filters if o.event==ev]

@@ -66,6 +66,12 @@ def instead_of(
     "The end of an error message, which says what to write instead of an attribute of fastai or another library"
     return f" {_attrs_elsewhere[name]}" if name in _attrs_elsewhere else ""
 
+def no_attribute(o, k):
+    "A `__getattr__` whose error proposes the nearest name, or says what to write instead of an attribute of fastai"
+    if hasattr(type(o), k): return object.__getattribute__(o, k) # a property failed: raise its error again
+    near = '' if k.startswith('_') else instead_of(k) or nearest(k, dir(o))
+    raise AttributeError(f"`{type(o).__name__}` has no attribute `{k}`.{near}", name=k, obj=o)
+
 # %% ../../nbs/core/01_checks.ipynb #known_args
 # Arguments of fastai, and of other libraries, that have another name here
 _elsewhere = dict(batch_tfms='aug', item_tfms='aug', cpu='device',
@@ -134,15 +140,6 @@ def whole(
     if n is None: raise TypeError(f"`{name}` is a whole number, but got {v!r}")
     if n<least: raise ValueError(f"`{name}` is {least} or more, but got {n}")
     return n
-
-# %% ../../nbs/core/01_checks.ipynb #positive
-def positive(**kwargs):
-    "Refuse arguments that are not numbers above 0"
-    for k,v in kwargs.items():
-        try: ok = v>0
-        except (TypeError, ValueError, RuntimeError):
-            raise TypeError(f"`{k}` is a number above 0, but got {v!r}") from None
-        if not ok: raise ValueError(f"`{k}` is above 0, but got {v}")
 
 # %% ../../nbs/core/01_checks.ipynb #one_of
 def one_of(

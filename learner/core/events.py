@@ -21,7 +21,7 @@ import re,time
 from difflib import get_close_matches
 from functools import cache
 from types import FunctionType
-from .checks import checked,in_range,listed,nearest,one_of
+from .checks import checked,listed,nearest,one_of
 
 # %% ../../nbs/core/02_events.ipynb #cancels
 class CancelException(BaseException):
@@ -176,13 +176,10 @@ def _check_choice(every, once, when, filter_fn, after, before):
     if once is not None and (after is not None or before is not None):
         raise ValueError("`once` already says when: give no `after` or `before` with it")
 
-def _check_numbers(unit, **kwargs):
-    "Refuse bounds that are not numbers, and an `every` that never comes"
-    for k,v in kwargs.items():
-        if v is not None: in_range(k, v)
-    every = kwargs['every']
-    if every is not None and (not every>0 or (unit!='s' and every!=int(every))):
-        raise ValueError(f"`every` is a positive whole number, but got {every!r}")
+def _check_every(every, unit):
+    "Refuse an `every` that never comes"
+    if every is None or (every>0 and (unit=='s' or every==int(every))): return
+    raise ValueError(f"`every` is a positive whole number, but got {every!r}")
 
 def _check_calls(once):
     "Refuse a list of calls that is empty or not of whole numbers"
@@ -193,7 +190,7 @@ def _check_calls(once):
 # %% ../../nbs/core/02_events.ipynb #Filter
 class Filter(_Union):
     "Selects some of the calls of `event`. Each handler that uses a filter has a copy, with counts of its own"
-    @checked(every=..., after=..., before=..., unit=..., when=callable, filter_fn=callable)
+    @checked(unit=..., when=callable, filter_fn=callable)
     def __init__(self,
         event:str, # Name of the event
         every:float|None=None, # Run on each `every`-th
@@ -207,7 +204,7 @@ class Filter(_Union):
     ):
         _check_choice(every, once, when, filter_fn, after, before)
         if unit is not None: one_of('unit', unit, [*_units, 's'])
-        _check_numbers(unit, every=every, after=after, before=before)
+        _check_every(every, unit)
         _check_calls(once)
         self.event,self.unit,self.when,self.after,self.before = event,unit,when or filter_fn,after,before
         self.valid = valid

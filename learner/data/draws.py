@@ -258,9 +258,6 @@ class Draws(_Pass):
         super().__init__(dl, carry, deal)
 
     @property
-    def description(self): return describe(self.dl)
-
-    @property
     def stateful(self):
         "What has a state of its own: the loader, else its iterable dataset if that is in this process, or None"
         in_process = n_workers(self.dl)==0 and self.indices is None
@@ -275,7 +272,7 @@ class Draws(_Pass):
         return LoaderState(n, self.at_start, random_state(self.dl, parts=self.parts),
             idxs=None if idxs is None else repr(idxs), workers=list(states) if states else None,
             exhausted=self.exhausted or getattr(getattr(self.iterator, '_dataset_fetcher', None), 'ended', False),
-            old_workers=self.old_workers, description=self.description,
+            old_workers=self.old_workers, description=describe(self.dl),
             counts=dict(at_start=self.counts, now=counts_of(self.dl)))
 
     def restore(self,
@@ -287,7 +284,7 @@ class Draws(_Pass):
         if not begun and not self.old_workers and _workers_persist(self, state): _warn_of_new_workers()
         put_counts(self.dl, state.counts['now'], state.moved or ())
         counted = {*(state.moved or ())} & {*state.counts['now']}
-        warn_of_changes(state.description, self.description, samplers=state.n==0, but=counted)
+        warn_of_changes(state.description, describe(self.dl), samplers=state.n==0, but=counted)
         warn_of_counts(state, self.dl)
 
     def resume(self,

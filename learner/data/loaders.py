@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader,Dataset,IterableDataset
-from ..core.checks import checked,instead_of,is_whole,listed,nearest
+from ..core.checks import checked,is_whole,listed,nearest,no_attribute
 from .generators import is_stateful
 
 # %% ../../nbs/data/03_loaders.ipynb #default_device
@@ -326,10 +326,7 @@ class DataLoaders(_NamedLoaders):
         train,valid = _train_loader(train, bs, kwargs),None if valid is None else _valid_loader(valid, bs, kwargs)
         return cls(train, valid, device=device, n_inp=n_inp, split=split)
 
-    def __getattr__(self, k):
-        if hasattr(type(self), k): return object.__getattribute__(self, k) # a property failed: raise its error again
-        near = '' if k.startswith('_') else instead_of(k) or nearest(k, dir(self))
-        raise AttributeError(f"`{type(self).__name__}` has no attribute `{k}`.{near}", name=k, obj=self)
+    __getattr__ = no_attribute
     def __setattr__(self, k, v):
         fixed = isinstance(o := getattr(type(self), k, None), property) and o.fset is None
         if not fixed and not (type(self) is DataLoaders and k in ('bs','batch_size')): return super().__setattr__(k, v)

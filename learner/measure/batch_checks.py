@@ -206,13 +206,12 @@ class OwnLoss:
         return False
 
 def check_own_loss(
-    learn, # In a validation
-    batch=None, # Inputs and targets; default: those of the running batch
-    bs=None, # Number of samples in it
+    learn, # In a validation with the model's own loss
+    batch, # Inputs and targets
+    bs:int, # Number of samples in it
 ) -> bool|None: # Whether it warned
     "Warn if the loss that the model returns is no average over samples, or over the targets that count"
-    if batch is None: batch,bs = (learn.xb, learn.yb),n_samples(learn) or 0
-    if not isinstance(learn.loss, torch.Tensor) or (learn.yb and learn.loss_func is not None): return
+    if not isinstance(learn.loss, torch.Tensor): return
     if _may_change(learn, 'after_pred', 'after_loss'): return
     if any(o._forward_hooks or o._forward_pre_hooks for o in learn.model.modules()): return
     with getattr(learn, 'unchanged', keep_random)(), torch.no_grad(): res = _together_and_in_parts(learn, batch, bs)

@@ -15,7 +15,7 @@ from math import isfinite
 from sys import float_info
 import torch
 from torch import nn
-from ..core.checks import checked,positive,short_name
+from ..core.checks import checked,in_range,short_name
 
 # %% ../../nbs/model/01_groups.ipynb #params
 @checked
@@ -75,7 +75,7 @@ def param_groups(
 def _spread(v, n, name):
     "Values of a slice for `n` groups"
     if v.stop is None: raise ValueError(f"`{name}=slice(first, last)` needs a last value, but got {v}")
-    for o in (v.stop, v.stop if v.start is None else v.start): positive(**{name: o})
+    for o in (v.stop, v.stop if v.start is None else v.start): in_range(name, o, '(0,inf]') # `per_group` refuses inf
     if v.start is None: return [v.stop/10]*(n-1) + [v.stop]
     return [v.start*(v.stop/v.start)**(i/(n-1)) for i in range(n)] if n>1 else [v.stop]
 
@@ -90,12 +90,12 @@ def _refuse(name, shown, v, high):
 def _floats_of(v, n, name):
     "One float for each group, of whatever was given"
     if isinstance(v, (bool,str)): raise TypeError(f"`{name}` is a number, or one per parameter group, but got {v!r}")
-    if isinstance(v, slice): v = _spread(v, n, name)
-    elif not isinstance(v, (list,tuple)) and getattr(v, 'ndim', 0)==0: v = [v]*n
-    if len(v)!=n:
+    several = isinstance(v, (list,tuple)) or getattr(v, 'ndim', 0)
+    vals = _spread(v, n, name) if isinstance(v, slice) else v if several else [v]*n
+    if len(vals)!=n:
         there = 'is 1 parameter group' if n==1 else f'are {n} parameter groups'
-        raise ValueError(f"`{name}` has {len(v)} values, {list(v)}, but there {there}")
-    try: return [float(o) for o in v]
+        raise ValueError(f"`{name}` has {len(vals)} values, {list(vals)}, but there {there}")
+    try: return [float(o) for o in vals]
     except (TypeError, ValueError):
         raise TypeError(f"`{name}` is a number, or one per parameter group, but got {v!r}") from None
 

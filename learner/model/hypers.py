@@ -145,7 +145,6 @@ def _split_off(opt, g, ids):
     if not out or g.get('spared'): return
     g['params'] = [p for p in g['params'] if id(p) not in ids]
     new = {**g, 'params': out, 'spared': True}
-    if g['params']: opt.param_groups.insert(_index(opt, g)+1, new)
-    else: g.update(new)
-
-def _index(opt, g): return next(i for i,o in enumerate(opt.param_groups) if o is g)
+    if not g['params']: return g.update(new)
+    i = next(i for i,o in enumerate(opt.param_groups) if o is g) # `index` would compare their tensors
+    opt.param_groups.insert(i+1, new)

@@ -103,9 +103,7 @@ def kind_of(
     "What a loss of torch or of this library averages over; None for another one"
     f = _innermost(loss_func)
     if isinstance(f, FunctionType): return _by_identity.get(id(f))
-    return _by_class.get(type(f)) or _kind_of_subclass(type(f))
-
-def _kind_of_subclass(cls): return next((_by_class[o] for o in cls.__mro__ if o in _by_class), None)
+    return _by_class.get(type(f)) or next((_by_class[o] for o in type(f).__mro__ if o in _by_class), None)
 
 def reduction_of(
     loss_func, # Any loss

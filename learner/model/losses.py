@@ -99,8 +99,8 @@ def is_kept(targ, ignore_index):
 # %% ../../nbs/model/04_losses.ipynb #flat_losses
 class CrossEntropyLossFlat(BaseLoss):
     "`nn.CrossEntropyLoss`, flattened"
-    y_int = True
-    def __init__(self, *args, axis:int=-1, **kwargs): super().__init__(nn.CrossEntropyLoss, *args, axis=axis, **kwargs)
+    y_int,loss_cls = True,nn.CrossEntropyLoss
+    def __init__(self, *args, axis:int=-1, **kwargs): super().__init__(self.loss_cls, *args, axis=axis, **kwargs)
     def activation(self, x): return F.softmax(x, dim=self.axis)
     def decodes(self, x): return x.argmax(dim=self.axis)
 
@@ -133,8 +133,7 @@ class LabelSmoothingCrossEntropy(nn.Module):
 
 class LabelSmoothingCrossEntropyFlat(CrossEntropyLossFlat):
     "`LabelSmoothingCrossEntropy`, flattened"
-    def __init__(self, *args, axis:int=-1, **kwargs):
-        BaseLoss.__init__(self, LabelSmoothingCrossEntropy, *args, axis=axis, **kwargs)
+    loss_cls = LabelSmoothingCrossEntropy
 
 class BCEWithLogitsLossFlat(BaseLoss):
     "`nn.BCEWithLogitsLoss`, flattened; targets may be integers or booleans"
@@ -200,7 +199,7 @@ class FocalLoss(nn.Module):
 
 class FocalLossFlat(CrossEntropyLossFlat):
     "`FocalLoss`, flattened"
-    def __init__(self, *args, axis:int=-1, **kwargs): BaseLoss.__init__(self, FocalLoss, *args, axis=axis, **kwargs)
+    loss_cls = FocalLoss
 
 # %% ../../nbs/model/04_losses.ipynb #explain_bad_targets
 @contextmanager

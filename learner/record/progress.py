@@ -9,14 +9,14 @@ In a terminal it draws a tqdm bar and prints a line per epoch, with fewer digits
 __all__ = ['in_notebook', 'Display', 'Notebook', 'Lines', 'Rich', 'ProgressCallback', 'PrintProgress', 'ShowGraphCallback']
 
 # %% ../../nbs/record/06_progress.ipynb #imports
-import os,random,sys
+import os,sys
 from collections import deque
 from math import inf
-from contextlib import contextmanager
 from numbers import Integral
 from time import perf_counter
 from ..core.checks import checked,extra,listed,nearest
 from ..core.callback import Callback
+from ..data.generators import keep_random
 from .history import History,Row,fitting,html_table,text_row
 from .recorder import Recorder
 
@@ -129,16 +129,9 @@ class Lines:
     close = end_bar
 
 # %% ../../nbs/record/06_progress.ipynb #Rich
-@contextmanager
-def _same_random():
-    "Restore Python's generator, from which rich draws names of styles"
-    state = random.getstate()
-    try: yield
-    finally: random.setstate(state)
-
 class Rich:
     "Rows, and below them two bars, for the fit and for its running phase, drawn by rich"
-    @_same_random()
+    @keep_random() # rich draws names of styles from Python's generator
     def __init__(self,
         better, # For each column, whether a higher value is better; None where neither is
         out, # A stream to write to, such as `sys.stdout`
@@ -149,7 +142,7 @@ class Rich:
         self.console = progress.Console(file=out)
         self.progress = progress.Progress(text[0], progress.BarColumn(), text[1], progress.TimeRemainingColumn(),
             console=self.console, transient=True, auto_refresh=False, disable=not self.console.is_interactive)
-    @_same_random()
+    @keep_random()
     def bar(self, desc, n, total, loss, pct):
         self.progress.start()
         if pct is not None: self.task('fit', 'fit', pct, 1., f'{pct:.0%}')
@@ -158,7 +151,7 @@ class Rich:
     def task(self, key, desc, n, total, count):
         if key not in self.tasks: self.tasks[key] = self.progress.add_task(desc, total=total, count=count)
         self.progress.update(self.tasks[key], description=desc, completed=n, count=count)
-    @_same_random()
+    @keep_random()
     def row(self, rows):
         row,best = _visible(rows[-1]),self.best.marks(rows)
         if self.head!=row.names: self.line([(text_row([k]), 'bold') for k in row.names])
@@ -167,10 +160,10 @@ class Rich:
     def line(self, cells):
         from rich.text import Text
         self.console.print(Text('  ').join(Text(o, style) for o,style in cells), soft_wrap=True)
-    @_same_random()
+    @keep_random()
     def end_bar(self):
         if 'phase' in self.tasks: self.progress.remove_task(self.tasks.pop('phase'))
-    @_same_random()
+    @keep_random()
     def close(self): self.progress.stop()
 
 # %% ../../nbs/record/06_progress.ipynb #ProgressCallback
@@ -208,10 +201,9 @@ class ProgressCallback(Callback):
         if bars=='rich': return Rich(better, out)
         return Lines(better, bars=='tqdm' or (bars=='auto' and out.isatty()), out)
 
-    def before_train(self): self._begin()
-    def before_validate(self): self._begin()
-    def _begin(self):
+    def before_train(self):
         if self.learn.mode==self.kind: self.next = perf_counter()+self.every
+    before_validate = before_train
 
     def after_batch(self):
         if self.print_every and self.bars: return self._queue_line()

@@ -94,69 +94,66 @@ class _Change:
 
 _filled,_left = _Change(is_cache=True),_Change()
 
-class _Held:
+# Each of these notes a value as it is now, and returns a function that tells its `_Change` later, or None
+def _held(held):
     "A small tensor or array, or a `ContextVar`: it is put back"
-    def __init__(self, held): self.held = held
-    def change(self): return _Change(self.held.restore) if self.held.moved else None
+    return lambda: _Change(held.restore) if held.moved else None
 
-class _LargeArray:
+def _large_array(t):
     "A large tensor or array, of which some values are noted. Zeros may be filled in; other changes are left"
-    def __init__(self, t): self.t,self.was = t,SampledTensor(t).sample
-    def change(self):
-        now = SampledTensor(self.t).sample
-        refilled = any(a.shape!=b.shape or bool(((a!=b)&(a!=0)&(a==a)).any()) for a,b in zip(self.was, now))
+    was = SampledTensor(t).sample
+    def change():
+        now = SampledTensor(t).sample
+        refilled = any(a.shape!=b.shape or bool(((a!=b)&(a!=0)&(a==a)).any()) for a,b in zip(was, now))
         return _left if refilled else None
+    return change
 
-class _List:
+def _list(v):
     "A list, set or queue. A short plain one is put back, or a cache if objects have replaced `None`; others are left"
-    def __init__(self, v):
-        self.v,self.n,self.was = v,len(v),[*islice(v, most_counted)]
-        self.held = Holders([v]) if _is_plain(v) else None
-    def change(self):
-        if self.held is None: return _left if self._relisted else None
-        if not self.held.moved: return
-        if _is_plain(self.v): return _Change(self.held.restore)
-        return _left if self._relisted else _filled
+    n,was,held = len(v),[*islice(v, most_counted)],Holders([v]) if _is_plain(v) else None
+    def relisted():
+        return len(v)!=n or any(a is not None and a is not b for a,b in zip(was, islice(v, most_counted)))
+    def change():
+        if held is None: return _left if relisted() else None
+        if not held.moved: return
+        if _is_plain(v): return _Change(held.restore)
+        return _left if relisted() else _filled
+    return change
 
-    @property
-    def _relisted(self):
-        others = (a is not None and a is not b for a,b in zip(self.was, islice(self.v, most_counted)))
-        return len(self.v)!=self.n or any(others)
-
-class _PlainDict:
+def _plain_dict(v):
     "A short dict of numbers and texts. It is put back, or a cache if it has objects now"
-    def __init__(self, v): self.v,self.held = v,Holders([v])
-    def change(self):
-        if not self.held.moved: return
-        return _Change(self.held.restore) if _is_plain(self.v) else _filled
+    held = Holders([v])
+    def change():
+        if not held.moved: return
+        return _Change(held.restore) if _is_plain(v) else _filled
+    return change
 
-class _LongDict:
+def _long_dict(v):
     "A long dict of numbers. New keys are a cache; other numbers are left"
-    def __init__(self, v): self.v,self.was = v,dict(v)
-    def change(self):
-        if self.was==self.v: return
-        return _filled if self.was.items()<=self.v.items() else _left
+    was = dict(v)
+    def change():
+        if was==v: return
+        return _filled if was.items()<=v.items() else _left
+    return change
 
-class _DictOfObjects:
+def _dict_of_objects(v):
     "A dict of anything else: it is a cache"
-    def __init__(self, v): self.v,self.n,self.keys = v,len(v),{*islice(v, most_counted)}
-    def change(self): return None if self.n==len(self.v) and self.keys<=self.v.keys() else _filled
+    n,keys = len(v),{*islice(v, most_counted)}
+    return lambda: None if n==len(v) and keys<=v.keys() else _filled
 
-class _Results:
+def _results(f):
     "Results in the cache of a function. New ones are a cache; where one was counted in, all are put back"
-    def __init__(self, f):
-        self.f,self.was,self.held = f,{k:digest(v) for k,v in counts_in(f).items()},Holders([f])
-        self.n = len(results_of(f))
-    def change(self):
-        now = counts_in(self.f)
-        moved = any(digest(v)!=self.was.get(k, digest(v)) for k,v in now.items())
-        if moved or [*moved_results(self.f, but=self.was)]: return _Change(self.held.restore)
-        return None if len(results_of(self.f))==self.n else _filled
+    was,held,n = {k:digest(v) for k,v in counts_in(f).items()},Holders([f]),len(results_of(f))
+    def change():
+        moved = any(digest(v)!=was.get(k, digest(v)) for k,v in counts_in(f).items())
+        if moved or [*moved_results(f, but=was)]: return _Change(held.restore)
+        return None if len(results_of(f))==n else _filled
+    return change
 
-class _Place:
+def _place(read):
     "The place of an iterator, or the length of a file in memory: it is left"
-    def __init__(self, read): self.read,self.was = read,read()
-    def change(self): return _left if self.was is None or self.read()!=self.was else None
+    was = read()
+    return lambda: _left if was is None or read()!=was else None
 
 # %% ../../nbs/restore/06_loader_counts.ipynb #loader_watch
 def _is_sampled(t):
@@ -165,22 +162,22 @@ def _is_sampled(t):
     return t.dtype.kind in 'biufc' and t.flags.c_contiguous and not isinstance(t, np.memmap)
 
 def _watched(v):
-    "What tells the `change` of `v`; None if it cannot change, is too large, or is not on the CPU"
+    "A function that tells the `_Change` of `v`; None if it cannot change, is too large, or is not on the CPU"
     if isinstance(v, (*_plain,tuple,frozenset)): return
     if is_array(v):
         if isinstance(v, torch.Tensor) and (not v.is_cpu or is_lazy(v)): return # reading it would wait for the device
-        if size_of(v)<=most_counted: return _Held(HeldTensor(v))
-        return _LargeArray(v) if _is_sampled(v) else None
-    if isinstance(v, np.ndarray): return _Held(Holders([v])) if v.size<=most_counted else None # of objects
-    if isinstance(v, ContextVar): return _Held(Holders([v]))
+        if size_of(v)<=most_counted: return _held(HeldTensor(v))
+        return _large_array(v) if _is_sampled(v) else None
+    if isinstance(v, np.ndarray): return _held(Holders([v])) if v.size<=most_counted else None # of objects
+    if isinstance(v, ContextVar): return _held(Holders([v]))
     if isinstance(v, dict):
-        if _is_plain(v): return _PlainDict(v)
+        if _is_plain(v): return _plain_dict(v)
         if len(v)>10*most_counted: return # a vocabulary, which does not move
-        return (_LongDict if all(isinstance(o, _plain) for o in v.values()) else _DictOfObjects)(v)
-    if isinstance(v, (list,set,deque,bytearray,array)): return _List(v)
-    if isinstance(v, Cached): return _Results(v)
-    if isinstance(v, BytesIO): return _Place(lambda: v.getbuffer().nbytes)
-    if hasattr(type(v), '__next__') and not isinstance(v, IOBase): return _Place(partial(digest, v))
+        return (_long_dict if all(isinstance(o, _plain) for o in v.values()) else _dict_of_objects)(v)
+    if isinstance(v, (list,set,deque,bytearray,array)): return _list(v)
+    if isinstance(v, Cached): return _results(v)
+    if isinstance(v, BytesIO): return _place(lambda: v.getbuffer().nbytes)
+    if hasattr(type(v), '__next__') and not isinstance(v, IOBase): return _place(partial(digest, v))
 
 # %% ../../nbs/restore/06_loader_counts.ipynb #LoaderPart
 _absent = object()
@@ -231,7 +228,7 @@ class LoaderPart:
 
     def restore(self) -> list: # Names of what has changed and stays
         "Put back what has changed"
-        changes = dict(self._assigned()) | {k:change for k,o in self.watched if (change := o.change())}
+        changes = dict(self._assigned()) | {k:change for k,tell in self.watched if (change := tell())}
         if self.reads or not all(o.undo for o in changes.values()): # back whole or not at all
             return [k for k,o in changes.items() if not o.is_cache]
         for o in self.functions: o.restore()

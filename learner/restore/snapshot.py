@@ -140,13 +140,6 @@ class OptSnapshot:
         vars(self.opt).update(self.own)
 
 # %% ../../nbs/restore/08_snapshot.ipynb #unmoved
-def keep_generators(
-    learn, # A learner
-    *loaders, # Loaders that are iterated meanwhile
-):
-    "Restore generators, and loaders with a state of their own, at the end"
-    return keep_random(parts=learn.searches.parts(learn, *loaders))
-
 def keep_model_and_loss(
     learn, # A learner
 ):
@@ -165,7 +158,7 @@ def keep_loaders(
     *loaders, # Loaders that are iterated meanwhile
 ):
     "Restore generators, and what datasets, samplers, collate functions and transforms count, at the end"
-    generators,parts = keep_generators(learn, *loaders),[]
+    generators,parts = keep_random(parts=learn.searches.parts(learn, *loaders)),[]
     for dl in loaders:
         if type(dl) not in (tuple,list): parts += parts_of_loader(dl) # ready batches count nothing
     return _keep_parts(learn, parts, generators) if parts else generators
