@@ -446,11 +446,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                        '- `weight`: Weight of each class, `(n_classes,)`\n'
                        '- `reduction`: Or `sum`, or `none`; the mean is weighted, as in `nn.CrossEntropyLoss`\n'
                        '- `ignore_index`: Target that does not count',
- 'FocalLossFlat.__init__': 'Parameters:\n'
-                           '\n'
-                           '- `args`: Positional arguments of `loss_cls`\n'
-                           '- `axis`: Where the classes are in the predictions\n'
-                           '- `kwargs`: For `loss_cls`',
  'Forward.__init__': 'Parameters:\n'
                      '\n'
                      '- `train`: Name of the method to train with\n'
@@ -615,11 +610,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                                         '- `weight`: Weight of each class, `(n_classes,)`\n'
                                         '- `reduction`: Or `sum`, or `none`\n'
                                         '- `ignore_index`: Target that does not count',
- 'LabelSmoothingCrossEntropyFlat.__init__': 'Parameters:\n'
-                                            '\n'
-                                            '- `args`: Positional arguments of `loss_cls`\n'
-                                            '- `axis`: Where the classes are in the predictions\n'
-                                            '- `kwargs`: For `loss_cls`',
  'Learner.__init__': 'Parameters:\n'
                      '\n'
                      '- `dls`: Where batches come from\n'

@@ -194,7 +194,7 @@ def test_graphs_that_were_compiled_are_counted():
 def test_what_watches_is_not_asked_for_names_it_has_not(monkeypatch):
     "Suggestions for a name that is missing take milliseconds: none are made while a fit is profiled"
     made,learn = [],synth_learner(3, 1, cbs=Profile())
-    for mod in ('callback','dispatch'):
+    for mod in ('callback','checks'):
         monkeypatch.setattr(f'learner.core.{mod}.nearest', lambda name, names: made.append(name) or '')
     learn.fit(1)
     assert made==[]

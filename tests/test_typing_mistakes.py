@@ -102,7 +102,7 @@ mistakes = {
     'no epochs':          (lambda: mk().fit(), "`fit` needs an end: `n_epoch`, `n_iter` or `n_step`"),
     'lr':                 (lambda: mk().fit(1, lr='1e-3'),
         "`lr` is a number, or one per parameter group, but got '1e-3'"),
-    'lr before':          (lambda: mk(lr='1e-3'), "`lr` is a number 0 or more, but got '1e-3'"),
+    'lr before':          (lambda: mk(lr='1e-3'), "`lr` is a number, or one per parameter group, but got '1e-3'"),
     'swapped in fit':     (lambda: mk().fit(1e-3, 5), "`n_epoch` is a whole number, but got 0.001"),
     'resume':             (lambda: mk().fit(1, resume=[]),
         "`resume` is True, 'auto', or the file of a checkpoint, but got []"),

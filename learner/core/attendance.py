@@ -10,7 +10,7 @@ __all__ = []
 # %% ../../nbs/core/05_attendance.ipynb #imports
 from .events import CancelException,cancels
 from .callback import Callback,hold,refer,weak
-from .callbacks import add_all
+from .callbacks import bring_back,place,remember_place,replaces
 
 # %% ../../nbs/core/05_attendance.ipynb #blame
 def owner_of(h):
@@ -125,18 +125,6 @@ class Attendance:
             hold([cb], loop)
         if failed is not None: raise failed
 
-    def attach(self, cbs, remove):
-        """Add `cbs`, and `remove` callbacks that they replace. After an error the replaced ones are attached again, as
-        if they had just been added, because they have undone their changes"""
-        self.check_late(cbs)
-        loop = self.loop
-        try: add_all(loop.cbs, cbs, self.came, remove)
-        except BaseException as e:
-            for o in [*self.gone.values()]:
-                if o in loop.cbs: self.came(o)
-            if isinstance(e, CancelException): raise stray(e)
-            raise
-
     def batch_over(self):
         """Remove the callbacks that wait for the end of the batch. In the validation of a fit they wait for the end of
         the phase: it puts attributes of the model back, and so would bring back what the callbacks undo"""
@@ -155,3 +143,31 @@ class Attendance:
         for cb in self.gone.values():
             if cb.learn is self.loop: refer(cb, 'learn', None)
         self.gone.clear()
+
+# %% ../../nbs/core/05_attendance.ipynb #add_all
+def add_all(
+    loop, # A `Dispatcher`
+    new, # Instances to add to its callbacks
+    remove, # Called with each callback that is replaced, to detach it
+):
+    """Attach `new`, then call their `after_create`. If anything fails, the list is as it was; callbacks that were
+    replaced are back as if they had just been added, because they have undone their changes"""
+    now,cbs,came,here = loop.attendance,loop.cbs,[],place()
+    now.check_late(new)
+    before = list(cbs)
+    try:
+        for cb in new:
+            if any(cb is o for o in cbs): continue
+            remember_place(cb, here)
+            for o in [o for o in cbs if replaces(cb, o)]: remove(o)
+            came.append(cb) # it may be cut while it is attached
+            cbs.attach(cb)
+            now.came(cb)
+        for cb in sorted(came, key=lambda o: o.order): cb('after_create')
+    except BaseException as e:
+        cbs.detach(came)
+        bring_back(cbs, before, [o for o in before if o not in cbs])
+        for o in [*now.gone.values()]:
+            if o in cbs: now.came(o)
+        if isinstance(e, CancelException): raise stray(e)
+        raise

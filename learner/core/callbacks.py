@@ -9,7 +9,6 @@ __all__ = ['CallbackList']
 
 # %% ../../nbs/core/04_callbacks.ipynb #imports
 import re,sys,warnings
-from contextlib import contextmanager
 from itertools import islice
 from weakref import WeakKeyDictionary
 from fastcore.foundation import L
@@ -117,7 +116,7 @@ def ran_again(
     a,b = _places.get(cb),_places.get(other)
     return bool(a and b) and a[0] is not b[0] and a[1:]==b[1:]
 
-# %% ../../nbs/core/04_callbacks.ipynb #add_all
+# %% ../../nbs/core/04_callbacks.ipynb #replaces
 def replaces(
     cb, # A callback that is being attached
     other, # An attached callback
@@ -125,34 +124,6 @@ def replaces(
     "Whether `cb` takes the place of `other`"
     if cb.replaces(other): return True
     return type(cb) is type(other) and not isinstance(cb, FuncCallback) and ran_again(cb, other)
-
-def add_all(
-    cbs:CallbackList, # The list
-    new, # Instances to attach
-    arrived, # Called with each callback when it is attached
-    remove, # Called with each callback that is replaced, to detach it
-):
-    "Attach `new`, then call their `after_create`. If anything fails, the list is as it was"
-    before,came,here = list(cbs),[],place()
-    try:
-        for cb in new:
-            if any(cb is o for o in cbs): continue
-            remember_place(cb, here)
-            for o in [o for o in cbs if replaces(cb, o)]: remove(o)
-            came.append(cb) # it may be cut while it is attached
-            cbs.attach(cb)
-            arrived(cb)
-        for cb in sorted(came, key=lambda o: o.order): cb('after_create')
-    except BaseException:
-        cbs.detach(came)
-        bring_back(cbs, before, [o for o in before if o not in cbs])
-        raise
-
-def bring_back(cbs, before, gone):
-    "Attach `gone` again, in the places that they had in the list `before`"
-    for cb in gone: cbs.attach(cb)
-    before = [o for o in before if o in cbs]
-    cbs._set([*before, *(o for o in cbs if o not in before)])
 
 # %% ../../nbs/core/04_callbacks.ipynb #chosen
 def chosen(cbs, which):
@@ -162,11 +133,8 @@ def chosen(cbs, which):
         raise TypeError(f"`cbs` are callbacks, or classes of them, but got {w!r}")
     return [o for o in cbs if any(o is w or (isinstance(w, type) and isinstance(o, w)) for w in L(which))]
 
-@contextmanager
-def without(cbs:CallbackList, which):
-    "Detach the callbacks that `which` lists; the same instances come back, in their places"
-    before,gone = list(cbs),chosen(cbs, which)
-    try:
-        cbs.detach(gone)
-        yield
-    finally: bring_back(cbs, before, [o for o in gone if o not in cbs]) # others that are gone were meant to go
+def bring_back(cbs, before, gone):
+    "Attach `gone` again, in the places that they had in the list `before`"
+    for cb in gone: cbs.attach(cb)
+    before = [o for o in before if o in cbs]
+    cbs._set([*before, *(o for o in cbs if o not in before)])

@@ -13,11 +13,12 @@ __all__ = ['Dispatcher', 'scope']
 from contextlib import contextmanager,nullcontext
 from functools import wraps
 from fastcore.foundation import L
-from .checks import instead_of,nearest
+from .tracebacks import is_ours
+from .checks import no_attribute
 from .events import CancelException,cancels,event,training_loop
 from .callback import call_selected,hold,on,refer,weak
-from .callbacks import CallbackList,bring_back,chosen,without
-from .attendance import Attendance,blame,call_all,owner_of,stray
+from .callbacks import CallbackList,bring_back,chosen
+from .attendance import Attendance,add_all,blame,call_all,owner_of,stray
 
 # %% ../../nbs/core/06_dispatch.ipynb #Watched
 class Watched:
@@ -49,7 +50,8 @@ class Handlers:
     def __init__(self,
         cbs:CallbackList, # The callbacks
     ):
-        self._mode,self._training,self._watchers = None,False,[]
+        self._mode,self._training = None,False
+        self.handler_watchers = () # see `watch_handlers`
         self.cbs = cbs
         self.refresh()
 
@@ -78,7 +80,7 @@ class Handlers:
     def _listeners(self, ev, training, fit):
         "The handlers of `ev`, in order, that the flags of their callbacks let through"
         hs = [h for cb in self.ordered_cbs(ev) if cb.listens(ev, training, fit) for h in [cb.handler(ev)]]
-        for w in self._watchers:
+        for w in self.handler_watchers:
             events = vars(w).get('events', getattr(type(w), 'events', None)) # a callback's `getattr` asks its Learner
             if events is None or ev in events: hs = [h if owner_of(h) is w else Watched(h, ev, w) for h in hs]
         return tuple(hs)
@@ -95,11 +97,8 @@ class Handlers:
         on:bool=True, # False: stop telling it
     ):
         "Let `watcher` know which callback runs. Handlers are not slowed down where nothing watches them"
-        self._watchers = [o for o in self._watchers if o is not watcher] + [watcher]*on
+        self.handler_watchers = tuple(o for o in self.handler_watchers if o is not watcher) + (watcher,)*on
         self.refresh()
-
-    @property
-    def handler_watchers(self): return tuple(self._watchers)
 
     def ordered_cbs(self,
         ev:str, # Name of an event
@@ -140,10 +139,7 @@ class Notifier(Handlers):
             f"but got {evs!r:.100}. To call the model, write `learn.model(…)`")
         for ev in evs: self(ev, *args, **kwargs)
 
-    def __getattr__(self, k):
-        if hasattr(type(self), k): return object.__getattribute__(self, k) # a property failed: raise its error again
-        near = '' if k.startswith('_') else instead_of(k) or nearest(k, dir(self))
-        raise AttributeError(f"`{type(self).__name__}` has no attribute `{k}`.{near}", name=k, obj=self)
+    __getattr__ = no_attribute
 
     def announce_error(self, e): # The exception that ended a scope
         "Fire `after_exception` for `e`, unless an inner scope has done so"
@@ -184,15 +180,6 @@ def loop_lines(loop):
         elif cbs or not ev.startswith(('after_cancel_','cleanup_')):
             yield f"{'  '*len(scopes) + ev:32}{', '.join(o.name for o in cbs)}".rstrip()
 
-# %% ../../nbs/core/06_dispatch.ipynb #Uncut
-class Uncut:
-    "Around changes that belong together"
-    def __enter__(self): return self
-    def __exit__(self, typ, e, tb): pass
-    def body(self):
-        "Around what comes between the changes and their undoing"
-        return nullcontext()
-
 # %% ../../nbs/core/06_dispatch.ipynb #Dispatcher
 class Dispatcher(Notifier):
     "Holds callbacks, notifies them of events, and runs scopes"
@@ -216,7 +203,7 @@ class Dispatcher(Notifier):
         "Attach `cbs`, then call the `after_create` of each. In a run, what they replace undoes its changes first"
         cbs = L(cbs).map(self.cbs.instance)
         self.attendance.stay(cbs)
-        self.attendance.attach(cbs, self.attendance.remove_now)
+        add_all(self, cbs, self.attendance.remove_now)
         return self
 
     def remove_cb(self,
@@ -234,21 +221,22 @@ class Dispatcher(Notifier):
         return self
 
     def uncut(self):
-        "Around changes that belong together, for `with`: a Learner lets Ctrl-C wait for their end"
-        return Uncut()
+        """Around changes that belong together, for `with`: a Learner lets Ctrl-C wait for their end. `with … as body`
+        gives a function: `with body():` is around what comes between the changes and their undoing, and may be cut"""
+        return nullcontext(nullcontext)
 
     @contextmanager
     def added_cbs(self,
         cbs, # Callbacks, or classes of them
     ):
         "Attach `cbs` for a while; callbacks that they replace come back afterwards"
-        with self.uncut() as held:
+        with self.uncut() as body:
             cbs,before = L(cbs).map(self.cbs.instance),list(self.cbs)
             cbs,replaced = [o for o in cbs if not any(o is p for p in before)],[]
             try:
-                self.attendance.attach(cbs, lambda cb: self.cbs.detach([cb]))
+                add_all(self, cbs, lambda cb: self.cbs.detach([cb]))
                 replaced = [o for o in before if o not in self.cbs]
-                with held.body(): yield self
+                with body(): yield self
             finally:
                 self.cbs.detach(cbs)
                 bring_back(self.cbs, before, replaced)
@@ -261,7 +249,13 @@ class Dispatcher(Notifier):
         cbs, # Callbacks, or classes of them
     ):
         "Detach `cbs` for a while; the same instances come back, in their places"
-        with self.uncut() as held, without(self.cbs, cbs), held.body(): yield self # nothing else may hold them
+        with self.uncut() as body:
+            before,gone = list(self.cbs),chosen(self.cbs, cbs)
+            try:
+                self.cbs.detach(gone)
+                with body(): yield self
+            finally: # others that are gone were meant to go
+                bring_back(self.cbs, before, [o for o in gone if o not in self.cbs])
 
     def show_training_loop(self):
         "Print the loop, its events, and the callbacks that listen to each"
@@ -330,16 +324,13 @@ def ends_scope(loop, e):
 
 # Functions that call handlers, except cleanups. `in_callback` of `loop.interrupt` and the profile look for them in the
 # stack: Ctrl-C may interrupt a handler that they call. A new one belongs to them
-_handing = Notifier.__call__,Watched.__call__,fire_before,fire_after,fire_rest,call_selected
-hands_over = {f.__code__ for f in _handing}
+hands_over = {f.__code__ for f in (Notifier.__call__,Watched.__call__,fire_before,fire_after,fire_rest,call_selected)}
 
-may_be_cut = set() # code of functions
+may_be_cut = {*hands_over} # and code of functions that call model, loss or loader
 def interruptible(f):
     "Decorator of a function that calls model, loss or loader: in an inference, Ctrl-C may interrupt what it calls"
     may_be_cut.add(f.__code__)
     return f
-
-scoped = set() # code of functions that `scope` decorates, pieces of the user's among them
 
 def outgoing(loop, e):
     "The exception that leaves the innermost scope because of `e`: a cancel of a scope around it, or an error"
@@ -361,7 +352,7 @@ def fire_cleanup(loop, ev, e=None):
 def scope(f): # A method whose name is `_` and that of the scope, such as `_batch`
     """Decorator: run the method `_x` between its events. First comes `before_x`; the exception that cancels `x`
     leads to `after_cancel_x`; then come `after_x` and, in any case, `cleanup_x`"""
-    scoped.add(f.__code__)
+    if not is_ours(f.__code__): interruptible(f)
     nm = f.__name__.strip('_')
     before,after,cleanup,cancel = f'before_{nm}',f'after_{nm}',f'cleanup_{nm}',cancels[nm]
     @wraps(f)

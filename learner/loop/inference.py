@@ -67,9 +67,9 @@ class RestoreMixin(Loop):
         mode,training,roots = self.mode,self.training,(self.model, self.loss_func)
         modes = [(o, o.training) for m in roots if isinstance(m, nn.Module) for o in m.modules()]
         runs = [(cb, vars(cb).get('run')) for cb in self.cbs]
-        with self.uncut() as held:
+        with self.uncut() as body:
             try:
-                with held.body(): yield
+                with body(): yield
             finally:
                 for o,v in modes: o.training = v
                 was_fit = self.mode=='fit'
@@ -100,10 +100,10 @@ class RestoreMixin(Loop):
         counts,results = [(cb, cb.counts) for cb in self.cbs if isinstance(cb, FuncCallback)],self.results
         in_run = self.mode is not None
         attrs = (*of_run, 'results') if in_run else of_run
-        with self.uncut() as held, unmoved(self, *loaders), self.keep_attrs(attrs):
+        with self.uncut() as body, unmoved(self, *loaders), self.keep_attrs(attrs):
             if not in_run: self.n_train_iter = self.n_step = None # bounds of a fit
             try:
-                with held.body(): yield
+                with body(): yield
             except BaseException as e:
                 if not in_run: self.results = results; release_frames(e)
                 if isinstance(e, KeyboardInterrupt) and not in_run and not e.args:

@@ -14,7 +14,7 @@ from functools import cache
 import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from ..core.tracebacks import in_library
-from ..core.dispatch import Uncut,fire_cleanup,hands_over,may_be_cut,scoped
+from ..core.dispatch import fire_cleanup,hands_over,may_be_cut
 
 # %% ../../nbs/loop/04_interrupt.ipynb #workers
 def in_main_thread(): return threading.current_thread() is threading.main_thread()
@@ -137,10 +137,8 @@ class HeldInterrupt:
 
     def end(self, e): # The exception that ends what has run, or None
         "Act now if no pause has come"
-        if not self.pending: return
-        self.pending = False
-        if e is not None and not isinstance(e, Exception): return # it ends by another Ctrl-C, or the process ends
-        try: self.old_handler(signal.SIGINT, sys._getframe())
+        if e is not None and not isinstance(e, Exception): self.pending = False # another Ctrl-C, or the process ends
+        try: self.stop_if_pending()
         except BaseException as stop:
             if e is None and not stop.args: stop.args = self.at_end,
             raise stop from e # a worker may have died of the same Ctrl-C
@@ -153,12 +151,12 @@ def in_batches(frame):
     f = frame
     while f is not None:
         code = f.f_code
-        if code in may_be_cut or code in hands_over or (code in scoped and not in_library(f)): return True
+        if code in may_be_cut: return True
         if code in _begin or code is _cleanup: return False
         f = f.f_back
     return False
 
-class HeldInInference(HeldInterrupt, Uncut):
+class HeldInInference(HeldInterrupt):
     """The same around an inference, or other changes that belong together: what model, loss, loader and callbacks do
     is interrupted at once"""
     at_end = "Stopped. Everything is as it was before."
@@ -171,7 +169,7 @@ class HeldInInference(HeldInterrupt, Uncut):
         self.around = None if active is self else active
         self.was_lifted = active is self or active.lifted
         active.lifted = False
-        return self
+        return self.body
 
     @property
     def active(self): return self if self.around is None else self.around
@@ -188,7 +186,8 @@ class HeldInInference(HeldInterrupt, Uncut):
 
     def ask(self):
         route = self.owner.route
-        if route.peers is None: route.request_anywhere(self.stop_if_pending) # else the others would wait for this one
+        if route.peers is None: # else the others would wait for this one
+            route.request(self.stop_if_pending, stops=True, anywhere=True)
 
     def __exit__(self, typ, e, tb):
         if self.around is None:

@@ -22,7 +22,7 @@ from ..core.checks import checked,in_range,short_name
 from ..core.callback import TrainEvalCallback,refer
 from ..data.loaders import DataLoaders
 from ..model.files import path_in
-from ..model.groups import params
+from ..model.groups import check_hyper,params
 from ..model.optimizer import Adam,own_attrs,parts_of,step_hooks
 from ..measure.kinds import mk_metrics
 from ..record.recorder import Recorder
@@ -86,10 +86,10 @@ class ShowMixin(CopyMixin):
         "Draw no bars for a while; the table is printed"
         cbs = [o for o in self.cbs if isinstance(o, ProgressCallback)]
         old = [o.bars for o in cbs]
-        with self.uncut() as held:
+        with self.uncut() as body:
             try:
                 for o in cbs: o.bars = False
-                with held.body(): yield self
+                with body(): yield self
             finally:
                 for o,v in zip(cbs, old): o.bars = v
 
@@ -107,14 +107,8 @@ def env_limit() -> int|None:
     if not v.isdecimal() or int(v)<1: raise ValueError(f"`{limit_variable}` is a whole number above 0, but is {v!r}")
     return int(v)
 
-def _check_rate(name, v):
-    "Refuse a learning rate or weight decay that no optimizer could have, whatever its groups"
-    several = isinstance(v, (list,tuple)) or getattr(v, 'ndim', 0)
-    for o in [v.start, v.stop] if isinstance(v, slice) else v if several else [v]:
-        if o is not None: in_range(name, o, '>=0')
-
 def _check(opt_func, moms, **rates):
-    for k,v in rates.items(): _check_rate(k, v)
+    for k,v in rates.items(): check_hyper(k, v)
     if not (isinstance(moms, (list,tuple)) and len(moms)==3): raise ValueError(
         f"`moms` are three values, momentum at the start, in the middle and at the end, but got {moms!r}")
     for o in moms: in_range('moms', o, '[0,1]')

@@ -131,11 +131,9 @@ class Pauses(Whereabouts):
         self.target = self.resume_point = self.unfinished = None
         self.requests,self.cbs = [],()
 
-    def request(self, f, stops=False, in_parts=False):
+    def request(self, f, stops=False, in_parts=False, anywhere=False): # as in `Request`
         waiting = self.peers.stops if stops and self.peers is not None else self.requests # until all processes know
-        waiting.append(Request(f, stops, in_parts))
-
-    def request_anywhere(self, f): self.requests.append(Request(f, stops=True, anywhere=True))
+        waiting.append(Request(f, stops, in_parts, anywhere))
     def withdraw(self, f): self.requests = [o for o in self.requests if o.f!=f]
 
     def pause(self, before, batch=0, announced=False):
