@@ -67,7 +67,7 @@ def instead_of(
     return f" {_attrs_elsewhere[name]}" if name in _attrs_elsewhere else ""
 
 def no_attribute(o, k):
-    "A `__getattr__` whose error proposes the nearest name, or says what to write instead of an attribute of fastai"
+    "A `__getattr__` whose error proposes the nearest name, or says what to write instead"
     if hasattr(type(o), k): return object.__getattribute__(o, k) # a property failed: raise its error again
     near = '' if k.startswith('_') else instead_of(k) or nearest(k, dir(o))
     raise AttributeError(f"`{type(o).__name__}` has no attribute `{k}`.{near}", name=k, obj=o)

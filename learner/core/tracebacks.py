@@ -8,9 +8,8 @@ Between the cell that calls `fit` and the line of a callback or a model that fai
 __all__ = ['full_traceback']
 
 # %% ../../nbs/core/00_tracebacks.ipynb #imports
-import os,sys,sysconfig,warnings
+import os,site,sys,warnings
 from contextlib import suppress
-from functools import cache
 from importlib.util import find_spec
 from inspect import CO_ASYNC_GENERATOR,CO_COROUTINE,CO_GENERATOR
 from types import TracebackType
@@ -32,14 +31,13 @@ def is_full() -> bool:
 
 # %% ../../nbs/core/00_tracebacks.ipynb #frames
 def _folders(paths): return tuple(os.path.join(o, '') for o in paths) # what their files begin with
-@cache
-def _installed(): return _folders({sysconfig.get_path(k) for k in ('stdlib','platstdlib','purelib','platlib')})
-@cache
-def _library(): return _folders(find_spec('learner').submodule_search_locations)
+# known from the beginning: where a traceback is shortened, another Ctrl-C may come
+_installed = _folders({os.path.dirname(os.__file__), *site.getsitepackages()})
+_library = _folders(find_spec('learner').submodule_search_locations)
 
 def is_ours(code) -> bool:
     "Whether `code` is of this library"
-    return code.co_filename.startswith(_library())
+    return code.co_filename.startswith(_library)
 
 def in_library(frame) -> bool:
     "Whether code of this library runs in `frame`"
@@ -47,7 +45,7 @@ def in_library(frame) -> bool:
 
 def of_user(frame) -> bool:
     "Whether code of the user runs in `frame`"
-    return not in_library(frame) and not frame.f_code.co_filename.startswith((*_installed(), '<frozen'))
+    return not in_library(frame) and not frame.f_code.co_filename.startswith((*_installed, '<frozen'))
 
 # %% ../../nbs/core/00_tracebacks.ipynb #warn
 def warn(
