@@ -15,6 +15,7 @@ import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from ..core.tracebacks import in_library
 from ..core.dispatch import fire_cleanup,hands_over,may_be_cut
+from .loop import Loop
 
 # %% ../../nbs/loop/04_interrupt.ipynb #workers
 def in_main_thread(): return threading.current_thread() is threading.main_thread()
@@ -145,14 +146,14 @@ class HeldInterrupt:
 
 # %% ../../nbs/loop/04_interrupt.ipynb #HeldInInference
 _begin = set() # code of functions that have begun to hold Ctrl-C
-_cleanup = fire_cleanup.__code__
+_own = {fire_cleanup.__code__, Loop._batch.__code__} # cleanups, and what `scope` does around a piece of the loop
 def in_batches(frame):
-    "Whether `frame` belongs to a batch, or to a piece of the loop of the user's, and not to a set-up or cleanup in it"
+    "Whether a batch, or a piece of the loop that is the user's, runs at `frame`, and not a set-up or cleanup inside it"
     f = frame
     while f is not None:
         code = f.f_code
         if code in may_be_cut: return True
-        if code in _begin or code is _cleanup: return False
+        if code in _begin or code in _own: return False
         f = f.f_back
     return False
 
@@ -163,11 +164,11 @@ class HeldInInference(HeldInterrupt):
     def decides_for(self, inner): return inner.owner is self.owner and isinstance(inner, HeldInInference)
 
     def __enter__(self):
-        _begin.add(sys._getframe(1).f_code)
+        _begin.add(sys._getframe(1).f_code) # so `with learn.uncut()` stands in the function that sets up and restores
         around = _active[-1] if _active and in_main_thread() else None
         active = around if around is not None and around.decides_for(self) else super().__enter__()
         self.around = None if active is self else active
-        self.was_lifted = active is self or active.lifted
+        self.was_lifted = active is self or active.lifted # nothing around holds Ctrl-C
         active.lifted = False
         return self.body
 

@@ -370,6 +370,7 @@ class Loop(Phases):
             self.one_batch(i, b)
 
     @scope
+    @interruptible # a `_forward` of the user's
     def _batch(self):
         if not self._training: return self._forward()
         if self.forward_with is None: self._forward()
