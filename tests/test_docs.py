@@ -233,7 +233,7 @@ def test_the_table_of_attributes_is_that_of_a_learner():
     state = import_module('state')
     found = {k:(since, stays) for k,_,since,stays in state.rows()}
     named = {o for o in re.findall(r'`(\w+)`', Learner.__doc__) if o not in (*event, 'predict')}
-    assert named<={*found} and {*found}-named=={'path'}
+    assert named=={*found}
     assert found['model']==('always', True) and found['pred']==('after_pred', False)
     assert found['xb']==('before_batch', False) and found['loss_grad'][0]=='after_loss'
 

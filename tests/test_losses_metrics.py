@@ -429,7 +429,9 @@ def test_a_list_in_a_batch_has_samples_or_fields_as_default_collate_makes_them()
     for part,n in [(zeros(5,2,1), 3), (zeros(5,5,5), 5), (zeros(5), 5), ([torch.tensor(o) for o in range(3)], 3),
             ([np.zeros(5), np.zeros(2), np.zeros(1)], 3), ([dict(label=torch.tensor(1))], 1),
             ([dict(boxes=o, label=torch.tensor(1)) for o in zeros(5,5,5)], 3),
-            ([(o, 'a') for o in zeros(5,5)], 2), ([Sides(o, 1) for o in zeros(5,5)], 2),
+            ([(o, 'a') for o in zeros(5,2)], 2), ([Sides(o, 1) for o in zeros(5,2)], 2),
+            ([(o,) for o in zeros(5,5)], 5), ([dict(boxes=o) for o in zeros(5,2)], 2),
+            (collate([[dict(a=torch.zeros(2)), dict(a=torch.zeros(3))]]*5), 5),
             ([['a'], zeros(5)], 5), (zeros(0,3), 2), ([torch.tensor(1.), torch.zeros(5)], 5), ([dict(a='x')]*3, None),
             (collate([(torch.zeros(2), dict(a=1))]*5), 5), (collate([(dict(a=1.), dict(b=1.))]*5), 5)]:
         assert find_bs((part,))==n and find_bs(dict(x=part))==n

@@ -279,7 +279,7 @@ def test_an_optimizer_that_is_assigned_with_another_rate_is_told(lrs, told, recw
         return learn
     learn = synth_learner(2, 0, model=TwoParts(), lr=.03)
     rates_in(learn)
-    assert rates_in(assigned(learn), lr=.3)==[.3]*len(lrs)
+    assert rates_in(assigned(learn), lr=.001)==[.001]*len(lrs)
     assert rates_in(learn)==[.03]*len(lrs)==rates_in(deepcopy(learn))
     assert rates_in(assigned(learn))==[.03]*len(lrs)
     text = f'The optimizer that was assigned to `learn.opt` has the learning rate {told}'

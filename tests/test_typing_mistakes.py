@@ -141,7 +141,7 @@ notes = {
         "`yb` is a tuple of targets, but is a Tensor now: a callback that changes the only target writes "
         "`self.learn.y = …`"),
     'loss.item()':        (lambda: mk().fit(1, cbs=Callback(after_loss=lambda o: setattr(o.learn, 'loss', .5))),
-        "`loss` is a tensor, but a callback has set it to 0.5: leave out `.item()`"),
+        "`loss` is a tensor, but the loss function or a callback made it 0.5: leave out `.item()`"),
     'backward':           (lambda: mk().fit(1, cbs=Callback(after_loss=lambda o: o.loss.backward())),
         "The loop calls `backward` itself: leave it out of callbacks and loss"),
     'sample':             (lambda: mk().predict(ds[0]), "leave out the target of a sample, as in `predict(x)`"),

@@ -25,7 +25,8 @@ left,right,top,bottom = 52,12,12,34 # margins
 def ticks(low, high):
     "About six round numbers between `low` and `high`"
     from matplotlib.ticker import MaxNLocator
-    return [o for o in MaxNLocator(6, steps=[1,2,5,10]).tick_values(low, high).tolist() if low<=o<=high]
+    found,slack = MaxNLocator(6, steps=[1,2,5,10]).tick_values(low, high).tolist(),1e-9*(high-low)
+    return [o for o in found if low-slack<=o<=high+slack]
 
 def _room(values):
     low,high = min(values),max(values)

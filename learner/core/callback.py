@@ -17,7 +17,7 @@ from types import MethodType
 from weakref import ref
 from fastcore.basics import GetAttr
 from torch import nn
-from .checks import checked,in_range,instead_of,is_flag,is_number,known_args,listed,nearest,snake_name
+from .checks import checked,in_range,instead_of,is_number,known_args,listed,nearest,snake_name
 from .events import AnyOf,Filter,event,in_phases,moments
 
 # %% ../../nbs/core/03_callback.ipynb #Flags
@@ -26,8 +26,8 @@ flags = 'order','run','run_train','run_valid','only_fit'
 _watched = *flags,'name' # attributes that do more than to hold a value
 
 def check_flag(cb, k, v):
-    "Refuse the value `v` of a flag `k` of a callback, if it is neither True nor False, and an `order` without a place"
-    if is_number(v) if k=='order' else is_flag(v): return
+    "Refuse the value `v` of a flag `k` of a callback, if that was to be something else: a method, text, no number"
+    if is_number(v) if k=='order' else not (callable(v) or isinstance(v, str)): return
     raise TypeError(f"`{type(cb).__name__}.{k}` is {'a number, lowest first' if k=='order' else 'True or False'}, "
         f"but got {'a method' if callable(v) else repr(v)}")
 
@@ -60,14 +60,22 @@ class State:
     _stateattrs = () # names of the attributes to save
 
     def state_dict(self):
-        "Values of `_stateattrs`, or their own `state_dict`, without those that are not set yet"
-        if not (names := self._stateattrs): return {}
-        def state(o): return o.state_dict() if hasattr(type(o), 'state_dict') else o
-        return {k:state(getattr(self, k)) for k in names if k in vars(self) or hasattr(type(self), k)}
+        "Values of `_stateattrs`, or their own `state_dict`; and under `_unset` the names that have none yet"
+        if not self._stateattrs: return {}
+        res,unset = {},[]
+        for k in self._stateattrs:
+            try: v = getattr(self, k)
+            except AttributeError as e:
+                if (e.obj, e.name)!=(self, k): raise # an error inside a property
+                unset.append(k)
+            else: res[k] = v.state_dict() if hasattr(type(v), 'state_dict') else v
+        return res | ({'_unset': unset} if unset else {})
 
     def load_state_dict(self, state): # What `state_dict` has returned, in this process or another
         "Restore attributes; modules, optimizers and parameters keep their identity"
+        for k in state.get('_unset', ()): vars(self).pop(k, None)
         for k,v in state.items():
+            if k=='_unset': continue
             o = vars(self).get(k)
             if hasattr(type(o), 'load_state_dict'): o.load_state_dict(v) # a module or an optimizer of its own
             elif getattr(o, 'requires_grad', False) and o.is_leaf: o.detach().copy_(v) # an optimizer refers to it

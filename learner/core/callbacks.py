@@ -63,7 +63,8 @@ class CallbackList(L):
     def attach(self, cb): # A callback that is in no list yet
         "Append one callback, under a unique name"
         type(cb).check_names() # methods may have been patched in since the class was made
-        for k in flags: check_flag(cb, k, getattr(cb, k))
+        for k in flags: # a property may ask the Learner
+            if not isinstance(getattr(type(cb), k), property): check_flag(cb, k, getattr(cb, k))
         self._give_name(cb)
         self._set([*self, cb]) # first of all: what is in the list, `detach` can undo
         refer(cb, 'learn', self.owner)

@@ -104,11 +104,15 @@ _arrays = Tensor,np.ndarray
 def is_of_samples(
     b, # A part of a batch
 ) -> bool:
-    "Whether it lists samples: tensors of several lengths, or of single numbers; dicts with the same keys; tuples"
-    if not isinstance(b, list) or not any(isinstance(o, _arrays) for o in leaves_in(b)): return False
-    if all(isinstance(o, _arrays) for o in b):
-        lengths = {tuple(o.shape[:1]) for o in b}
-        return lengths=={()} or () not in lengths and len(lengths)>1
+    "Whether it lists samples: tensors, or dicts or tuples of them, that have several lengths, or single numbers"
+    if not isinstance(b, list): return False
+    lengths = {tuple(o.shape[:1]) for o in leaves_in(b) if isinstance(o, _arrays)}
+    several,numbers = len(lengths-{()})>1,() in lengths
+    if all(isinstance(o, _arrays) for o in b): return lengths=={()} or (several and not numbers)
+    return _alike(b) and (several or numbers)
+
+def _alike(b):
+    "Whether all elements are mappings with the same keys, or of one other type, but no lists"
     if isinstance(b[0], Mapping): return all(isinstance(o, Mapping) and o.keys()==b[0].keys() for o in b)
     return not isinstance(b[0], list) and all(type(o) is type(b[0]) for o in b)
 

@@ -17,9 +17,8 @@ from inspect import isclass,signature
 from types import ModuleType
 import torch
 from torch import nn
-from ..core.checks import nearest
 from ..core.callback import Callback,Flags,FuncCallback
-from ..core.copies import names_in,names_with
+from ..core.copies import names_in
 from ..core.events import event,in_phases,moments,scope_named
 from .code import chains,events_of,functions_of,mentioned,uses_at,uses_of,writes
 
@@ -103,19 +102,19 @@ def unread_writes(o, learn):
 
 _stops = {'stop_training','should_stop','should_training_stop'} # of Keras, Lightning and Transformers
 
-def unheeded_stops(o):
+def unheeded_stops(o, learn):
     "Attributes of Learner or model that end a training elsewhere"
-    codes = [(k, f.__code__) for k,(fs,_) in o.functions.items() for f in fs]
-    read = o.read | o.read_elsewhere | o.names('self', *writes)
-    for _,c in codes: read |= names_with(c, 'LOAD_ATTR')
-    return [s for f,c in codes for k in sorted(_stops & names_with(c, 'STORE_ATTR') - read)
+    left = _stops - o.read - o.read_elsewhere - mentioned(type(learn.model))
+    found = [(k, c) for k,(fs,_) in o.functions.items() for f in fs for c,_ in chains(f) if c[-1] in left]
+    return [s for f,(*_,owner,k) in found if owner in ('learn','model')
         for s in _said(o, f, f"assigns `{k}`, which nothing reads: `raise CancelFitException` ends the fit")]
 
 def unset(o):
-    "Attributes that are to be saved, and that no code of the callback sets"
-    if '*' in o.own: return []
-    lost = [k for k in getattr(o.cb, '_stateattrs') if k not in o.own]
-    return [s for k in lost for s in _said(o, '_stateattrs', f"names `{k}`, which nothing sets.{nearest(k, o.own)}")]
+    "Attributes that are to be saved, that no code of the callback sets, and that are one letter away from another"
+    if o.cls.state_dict is not Callback.state_dict: return []
+    hits = {k:hit for k in getattr(o.cb, '_stateattrs') if k not in o.own and (hit := meant(k, o.own))}
+    return [s for k,hit in hits.items()
+        for s in _said(o, '_stateattrs', f"names `{k}`, which nothing sets. Did you mean `{hit[0]}`?")]
 
 def unwritable(o):
     "Properties without a setter that are assigned, by code or when a state is loaded"
@@ -252,12 +251,14 @@ def _moment(o, ev, u, made):
     if ev in too_early.get(k, ()): return f"changes `{k}`, which is replaced before `{made_at[k]}`: change it there"
     if ev in too_late.get(k, ()): return f"changes `{k}` without effect: by then it has been used"
 
-_on_purpose = {'detach','no_grad','item','float','training'}
+_on_purpose = {'detach','data','no_grad','inference_mode','is_grad_enabled','item','tolist','float','training','dl_name',
+    'mode','run','run_train'} # of a change of the loss that is logged alone, or in validation alone
 
 def _logged_alone(o, ev, found):
     "Whether a handler changes the loss that is logged, as if that were the one to train on"
     changed = {u.name for u in found if u.owner=='learn' and u.kind in writes}
-    if ev not in ('after_loss','before_backward') or 'loss' not in changed or 'loss_grad' in changed: return False
+    if ev not in ('after_loss','before_backward') or 'loss' not in changed: return False
+    if 'loss_grad' in o.given | o.names('learn', *writes): return False
     names = set().union(*(names_in(f.__code__) for fs,_ in o.functions.values() for f in fs))
     return o.cb.run_train and not names & _on_purpose and not any(k.startswith('Cancel') for k in names)
 
@@ -308,7 +309,7 @@ def check_names(cb, learn, functions):
     "Texts about the code of one callback; `functions` are the `functions_of` all callbacks, by `id`"
     o = Names(cb, learn, functions)
     if not o.known: return switched_off(o) # a name may be there where it cannot be seen
-    of_names = *unknown_reads(o),*unread_writes(o, learn),*unheeded_stops(o),*unset(o),*unwritable(o),*never_run(o)
+    of_names = *unknown_reads(o),*unread_writes(o, learn),*unheeded_stops(o, learn),*unset(o),*unwritable(o),*never_run(o)
     of_names = *of_names,*unknown_variables(o),*unknown_members(o, learn)
     return list(dict.fromkeys([*of_names, *switched_off(o), *wrong_moments(o, learn), *unused_returns(o)]))
 

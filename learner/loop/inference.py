@@ -11,9 +11,10 @@ __all__ = []
 import sys
 from contextlib import contextmanager
 from traceback import walk_tb
+from weakref import ref
 from torch import nn
 from fastcore.foundation import L
-from ..core.tracebacks import empty,in_library,is_full
+from ..core.tracebacks import empty,is_full
 from ..core.checks import checked,is_whole
 from ..core.callback import FuncCallback
 from ..core.callbacks import CallbackList
@@ -25,27 +26,31 @@ from ..restore.snapshot import unmoved
 from .loop import Loop,of_batch,of_phase
 
 # %% ../../nbs/loop/02_inference.ipynb #release_frames
-def _empty_frames(e):
-    seen = set() # an error may be its own cause
+class _Frames(list): "To which there can be weak references"
+
+def _frames_of(e):
+    "The frames that `e` and what has caused it have left"
+    res,seen = _Frames(),set() # an error may be its own cause
     while e is not None and id(e) not in seen:
-        frames = [f for f,_ in walk_tb(e.__traceback__)]
-        first = next((i for i,f in enumerate(frames) if in_library(f)), 0)
-        for f in frames[first:]: empty(f)
+        res += [f for f,_ in walk_tb(e.__traceback__)]
         seen.add(id(e))
         e = e.__cause__ or e.__context__
+    return res
 
-def _last_shown(): return getattr(sys, 'last_value', None)
+def _empty_all(frames):
+    for f in frames or (): empty(f)
 
 def release_frames(e):
     """Empty the frames that `e` has left; in IPython at the end of the cell, after it has shown them with their
     arguments. With `%pdb on` or `full_traceback(True)`, a debugger gets them"""
     shell = sys.modules['IPython'].get_ipython() if 'IPython' in sys.modules else None
     if is_full() or getattr(shell, 'call_pdb', False): return
-    if not hasattr(shell, 'events'): return _empty_frames(e)
-    before = _last_shown()
-    def after_cell(result): # it does not hold `e`: an error that the cell handles is gone with its frames
+    if not hasattr(shell, 'events'): return _empty_all(_frames_of(e))
+    e._frames = _frames_of(e)
+    left = ref(e._frames) # an error that the cell handles is gone by then, with its frames
+    def after_cell(result):
         shell.events.unregister('post_run_cell', after_cell)
-        if (e := _last_shown()) is not before: _empty_frames(e)
+        _empty_all(left())
     shell.events.register('post_run_cell', after_cell)
 
 # %% ../../nbs/loop/02_inference.ipynb #RestoreMixin

@@ -10,6 +10,7 @@ __all__ = []
 # %% ../../nbs/measure/07_advice.ipynb #imports
 import warnings
 from collections.abc import Mapping
+from contextlib import nullcontext
 from inspect import Parameter,signature
 from math import isclose
 from traceback import walk_tb
@@ -18,6 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 from ..core.attendance import note_of_raiser
 from ..core.checks import instead_of,listed,short_name
+from ..core.copies import of_library
 from ..data.generators import keep_random
 from ..data.loaders import target_names
 from ..model.losses import BaseLoss
@@ -214,8 +216,8 @@ def advice(learn, e):
 def _of_callbacks(learn, by_recorder):
     "What a callback has set to something else than it was"
     if by_recorder and isinstance(v := learn.loss, (int,float)):
-        return f"`loss` is a tensor, but a callback has set it to {v!r}: leave out `.item()`"
-    if by_recorder or learn.yb is None or isinstance(learn.yb, (tuple,list)): return ''
+        return f"`loss` is a tensor, but the loss function or a callback made it {v!r}: leave out `.item()`"
+    if by_recorder or not isinstance(learn.yb, torch.Tensor): return ''
     return f"`yb` is a tuple of targets, but is a {type(learn.yb).__name__} now: " \
         "a callback that changes the only target writes `self.learn.y = …`"
 
@@ -223,6 +225,12 @@ def _says_enough(e):
     "Whether it is an error of this library"
     frames = [f for f,_ in walk_tb(e.__traceback__)]
     return frames and frames[-1].f_globals.get('__name__', '').startswith(__name__.partition('.')[0]+'.')
+
+def _of_loss(learn, e):
+    "Whether the loss got None as predictions, as far as can be seen"
+    if learn.xb is None or learn.pred is not None or learn.loss is not None or note_of_raiser(e): return False
+    forward = getattr(unwrapped(learn.model).forward, '__code__', None)
+    return forward not in [f.f_code for f,_ in walk_tb(e.__traceback__)] # else the model was not done
 
 def _advice(learn, e):
     known = (TypeError,ValueError,RuntimeError,IndexError,NotImplementedError)
@@ -234,7 +242,7 @@ def _advice(learn, e):
         return "`accumulate(self, learn)` gets the learner: predictions are `learn.pred`, and targets `learn.yb`"
     if by_recorder and isinstance(e, TypeError) and 'positional argument' in str(e):
         return f"A metric is called with the predictions and the targets of a batch, here {1+len(learn.yb)} arguments"
-    if 'NoneType' in str(e) and learn.xb is not None and learn.pred is None and learn.loss is None:
+    if 'NoneType' in str(e) and _of_loss(learn, e):
         name = type(unwrapped(learn.model)).__name__
         return f"the model got {_texts(learn.xb)}. If it returned None, `{name}.forward` has no `return`"
     if type(e) not in known or learn.xb is None or learn.loss is not None: return ''
@@ -291,11 +299,12 @@ def _in_evaluation(learn):
     targs = learn.dls.split(learn.batch)[1] # as they were before callbacks
     if len(targs)!=len(learn.yb) or not all(map(_same_kind, targs, learn.yb)): return
     modes = [(o, o.training) for o in learn.model.modules()]
-    learn.model.eval()
-    try: return learn.model(*learn.xb)
-    except Exception: return # a callback may be needed for it
-    finally:
-        for o,v in modes: o.training = v
+    with getattr(learn, 'unchanged', nullcontext)(): # a model may have a state
+        learn.model.eval()
+        try: return learn.model(*learn.xb)
+        except Exception: return # a callback may be needed for it
+        finally:
+            for o,v in modes: o.training = v
 
 def _fails(m, learn, pred):
     old,learn.pred = learn.pred,pred
@@ -324,7 +333,8 @@ def _axis_of_classes(m, learn):
 
 def try_metrics(learn, metrics):
     "See that `metrics` can be computed, on the running training batch"
-    with getattr(learn, 'unchanged', keep_random)(), torch.no_grad(), held(metrics): # a metric may use the model
+    own = not all(of_library(getattr(m, 'func', type(m))) for m in metrics) # such a metric may use the model
+    with learn.unchanged() if own else keep_random(), torch.no_grad(), held(metrics):
         for m in metrics:
             m.reset()
             try: m.accumulate(learn)

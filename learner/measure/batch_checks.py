@@ -44,6 +44,8 @@ class BatchCheck:
 def _joined(parts):
     "Parts of batches as those of one batch: tensors, or structures of tensors with a row for each sample"
     if isinstance(parts[0], torch.Tensor): return torch.cat(parts)
+    if isinstance(parts[0], list) and not all(isinstance(o, torch.Tensor) for o in parts[0]):
+        raise ValueError("it may list samples, such as a dict for each")
     if any(len({*map(torch.Tensor.__len__, leaves_in(o))})!=1 for o in parts): # which refuses all but tensors
         raise ValueError("a part has no row for each sample")
     return map_tensors(lambda *ts: torch.cat(ts), *parts)

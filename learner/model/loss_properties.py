@@ -211,7 +211,13 @@ def n_samples(
     yb = learn.yb
     if yb[2:] and kind_of(loss_of(learn))=='sequence': return _n_sequences(*yb) # whose targets may be joined
     n = find_bs(yb)
-    return find_bs(learn.xb) if n is None else n
+    if n is None: n = find_bs(learn.xb)
+    return _n_listed(learn, n) if yb and type(yb[0]) is list else n
+
+def _n_listed(learn, n):
+    "The number of samples where targets are listed: `n`, unless the sampler has drawn as many as there are in the list"
+    ids = getattr(learn, 'idxs', None)
+    return len(ids) if isinstance(ids, list) and n!=len(ids)==len(learn.yb[0]) else n
 
 def loss_of(learn): # A learner, or a batch with a `loss_func`
     "The loss function of a learner, or the usual one that the model's own loss equals; None if nothing is known"

@@ -18,6 +18,7 @@ from ..core.events import CancelFitException
 from ..core.checks import checked,listed,nearest
 from ..core.copies import copied
 from ..core.callback import Callback
+from ..core.tracebacks import warn
 from ..model.loss_properties import is_summed,items_in_phase,loss_of,loss_per_sample,n_samples,reduction_of
 from ..measure.metrics import AvgLoss
 from ..measure.kinds import ValueMetric
@@ -230,7 +231,7 @@ class RowWriter(Curves):
         n = next((i for i,o in enumerate(reversed(raw)) if isfinite(o)), len(raw))
         if not n or 'nan' in self.told: return
         self.told.add('nan')
-        warnings.warn(f"The training loss is {raw[-1]} from batch {len(raw)-n} of the fit on, counted from 0: "
+        warn(f"The training loss is {raw[-1]} from batch {len(raw)-n} of the fit on, counted from 0: "
             "`cbs=TerminateOnNaNCallback` stops before a step with such a loss")
 
     def add(self, /, **vals): # Values by name; those of other kinds than numbers are fine

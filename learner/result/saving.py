@@ -60,13 +60,18 @@ def _write_bare(o, file, where):
     data = _safetensors().save(tensors)
     write_bytes(file, data)
 
+def _own_in_loss(learn):
+    "Modules in the loss, by where they are, and the parameters that they do not have of the model"
+    of_model = {*map(id, learn.model.parameters())}
+    own = {k:(m, [p for p in m.parameters() if id(p) not in of_model]) for k,m in model_and_loss(learn).items()}
+    return {k:o for k,o in own.items() if o[1]}
+
 def _trained_in_loss(learn):
-    "Modules in the loss of which the optimizer trains parameters, by where they are"
-    res = {k:m for k,m in model_and_loss(learn).items() if k!='model' and next(m.parameters(), None) is not None}
-    if not res: return {}
+    "Those of which the optimizer trains parameters"
+    if not (own := _own_in_loss(learn)): return {}
     groups = learn.param_groups() if learn.opt is None else [params_of(learn.opt)]
     trained = {id(p) for g in groups for p in g}
-    return {k:m for k,m in res.items() if any(id(p) in trained for p in m.parameters())}
+    return {k:m for k,(m,ps) in own.items() if not trained.isdisjoint(map(id, ps))}
 
 @patch
 @checked
@@ -244,8 +249,8 @@ def _parts(saved):
 def _shapes(weights): return {k:getattr(v, 'shape', None) for k,v in weights.items()}
 
 def _put_loss(learn, saved, strict):
-    "Load weights of modules in the loss. Returns what does not fit, of what is trained"
-    modules = {k:m for k,m in model_and_loss(learn).items() if k in saved}
+    "Load parameters of the loss. Returns what does not fit, of what is trained"
+    modules = {k:m for k,(m,_) in _own_in_loss(learn).items() if k in saved}
     fitting = [k for k,m in modules.items() if _shapes(saved[k])==_shapes(weights_of(m))]
     for k in fitting: put_weights(modules[k], saved[k], True, None)
     others = [f"the parameters of `{k}` are others" for k in _trained_in_loss(learn) if k in saved and k not in fitting]

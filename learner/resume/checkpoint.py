@@ -12,6 +12,7 @@ __all__ = ['Checkpoint']
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #imports
 import os,signal,sys,threading,time
+from contextlib import suppress
 from math import isnan
 from pathlib import Path
 from fastcore.basics import patch
@@ -122,17 +123,20 @@ def done_in(target):
     at = target and target.position
     return at.counters.train_iter if at and at.next in ('epoch','end') else None
 
+def _say(text):
+    with suppress(OSError): print(text) # where nobody reads any more, training goes on
+
 def _tell_over(fit_files, n):
     "Say that a fit was over before it was resumed, after `n` batches"
     place,folder = fit_files.place,fit_files.files.folder
-    if fit_files.has_later: print(f"Fit {place.fit+1} in `{folder}` was over after {n} training batches, and fit "
+    if fit_files.has_later: _say(f"Fit {place.fit+1} in `{folder}` was over after {n} training batches, and fit "
         f"{place.fit+2} had begun: the next `fit(…, resume='auto')` of this learner continues it")
-    else: print(f"Nothing is left to train: by the files in `{folder}`, the fit is over after {n} "
+    else: _say(f"Nothing is left to train: by the files in `{folder}`, the fit is over after {n} "
         "training batches. More epochs train on, and without `resume` a new run begins")
 
 def _tell_next(place, folder):
     "Say that `resume='auto'` begins a fit of a learner that has come to the end of others"
-    if place is not None and place.fit: print(f"Begins fit {place.fit+1} in `{folder}`, because fit {place.fit} of "
+    if place is not None and place.fit: _say(f"Begins fit {place.fit+1} in `{folder}`, because fit {place.fit} of "
         "this learner is over. A new learner, as after a crash, resumes them in the same order")
 
 def _cut_epoch(at, learn):
@@ -142,7 +146,7 @@ def _cut_epoch(at, learn):
     if not bounded or at.next=='batch' or n is None or done>=n or b==Bounds.of(learn): return ''
     return f", which had ended after {done} of {n} batches: the rest of its data is left out, and the next epoch begins"
 
-def _tell_resumed(at, learn): print(f"Resumes a run that was stopped {at.where(learn.n_train)}{_cut_epoch(at, learn)}")
+def _tell_resumed(at, learn): _say(f"Resumes a run that was stopped {at.where(learn.n_train)}{_cut_epoch(at, learn)}")
 
 def _note_file(e, file, at, learn):
     "Let the error `e` tell that `file` holds the run, which was cut at the position `at`"

@@ -185,7 +185,7 @@ class FitFiles:
     ):
         self.files,self.keeping,self.run = files,keeping,learn.lineage[-1].run
         self.place = place_of(learn, files.folder) or Place(os.urandom(3).hex(), 0)
-        self.known = {o.name for o in files.entries} # of earlier fits, and those of this one
+        self.known = {o.name for o in (*files.entries, *files.found)} # of earlier fits, and those of this one
 
     def write(self,
         learn, # The learner, while no batch is running
