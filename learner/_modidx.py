@@ -1439,8 +1439,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'learner.diagnose.names._moment': ('diagnose/names.html#_moment', 'learner/diagnose/names.py'),
                                         'learner.diagnose.names._of_gradients': ( 'diagnose/names.html#_of_gradients',
                                                                                   'learner/diagnose/names.py'),
-                                        'learner.diagnose.names._of_library': ( 'diagnose/names.html#_of_library',
-                                                                                'learner/diagnose/names.py'),
                                         'learner.diagnose.names._parts_of_batch': ( 'diagnose/names.html#_parts_of_batch',
                                                                                     'learner/diagnose/names.py'),
                                         'learner.diagnose.names._returned': ('diagnose/names.html#_returned', 'learner/diagnose/names.py'),

@@ -348,6 +348,8 @@ def fire_cleanup(loop, ev, e=None):
     except BaseException as failed: loop.announce_error(failed); raise
     finally: loop.attendance.cleaning.pop()
 
+never_cut = {fire_cleanup.__code__} # and code of what `scope` puts around a piece of the loop
+
 # %% ../../nbs/core/06_dispatch.ipynb #scope
 def scope(f): # A method whose name is `_` and that of the scope, such as `_batch`
     """Decorator: run the method `_x` between its events. First comes `before_x`; the exception that cancels `x`
@@ -376,6 +378,7 @@ def scope(f): # A method whose name is `_` and that of the scope, such as `_batc
         finally:
             now.scopes.pop()
             if now.not_begun: now.not_begun.pop(len(now.scopes), None)
+    never_cut.add(_f.__code__)
     @wraps(f)
     def _outermost(self):
         if self.cbs.lost and not self.scopes: self.cbs.tell_lost()

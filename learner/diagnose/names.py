@@ -14,11 +14,12 @@ import builtins,re
 from dis import get_instructions
 from functools import lru_cache
 from inspect import isclass,signature
+from itertools import chain
 from types import ModuleType
 import torch
 from torch import nn
 from ..core.callback import Callback,Flags,FuncCallback
-from ..core.copies import names_in
+from ..core.copies import names_in,of_library
 from ..core.events import event,in_phases,moments,scope_named
 from .code import chains,events_of,functions_of,mentioned,uses_at,uses_of,writes
 
@@ -66,13 +67,12 @@ class Names:
     def read(self): return {o.name for o in self.all if o.kind in ('read','call')}
 
 def _said(o, f, rest):
-    return [f"`{o.cb.name}` {rest}" if isinstance(o.cb, FuncCallback) else f"`{o.cls.__name__}.{f}` {rest}"]
+    return f"`{o.cb.name if isinstance(o.cb, FuncCallback) else f'{o.cls.__name__}.{f}'}` {rest}"
 
 # %% ../../nbs/diagnose/04_names.ipynb #unknown
 def unknown_reads(o):
     "Attributes that are read and do not exist"
-    if ('self','*') in {u[:2] for u in o.all} or ('learn','*') in {u[:2] for u in o.all}: return []
-    res = []
+    if any(u.name=='*' for u in o.all): return # any of them may be assigned
     for f,found in o.uses.items():
         tried = {u[:2] for u in found if u.kind=='try'}
         for u in sorted(found):
@@ -80,8 +80,7 @@ def unknown_reads(o):
             if u.kind!='read' or u[:2] in tried: continue
             if u.owner=='any' or u.name in known or u.name.startswith('__'): continue
             if hit := near(u.name, known):
-                res += _said(o, f, f"reads `{u.name}`, which does not exist. Did you mean `{hit[0]}`?")
-    return res
+                yield _said(o, f, f"reads `{u.name}`, which does not exist. Did you mean `{hit[0]}`?")
 
 def _settings(cls): return {*signature(cls.__init__).parameters}
 
@@ -89,16 +88,15 @@ def _parts_of_batch(k): return [o for o in ('x','y','xb','yb') if len(k)<4 and o
 
 def unread_writes(o, learn):
     "Attributes that are assigned, read nowhere, and one letter away from another one"
-    res,theirs,used = [],{*dir(learn)},o.read|o.read_elsewhere|{*getattr(o.cls, '_stateattrs', ())}
-    mine = o.own|_settings(o.cls)
+    theirs,mine = {*dir(learn)},o.own|_settings(o.cls)
+    used = o.read|o.read_elsewhere|{*getattr(o.cls, '_stateattrs', ())}
     for f,found in o.uses.items():
         for u in sorted(found):
             if u.kind!='write' or u.name in used or u.name=='*' or ' of the ' in u.name: continue
             if u.owner=='learn': hit = _parts_of_batch(u.name) or meant(u.name, theirs) if u.name not in theirs else []
             elif hasattr(o.cls, u.name) or u.name in _settings(o.cls): hit = []
             else: hit = meant(u.name, mine)
-            if hit: res += _said(o, f, f"assigns `{u.name}`, which nothing reads. Did you mean `{hit[0]}`?")
-    return res
+            if hit: yield _said(o, f, f"assigns `{u.name}`, which nothing reads. Did you mean `{hit[0]}`?")
 
 _stops = {'stop_training','should_stop','should_training_stop'} # of Keras, Lightning and Transformers
 
@@ -106,24 +104,24 @@ def unheeded_stops(o, learn):
     "Attributes of Learner or model that end a training elsewhere"
     left = _stops - o.read - o.read_elsewhere - mentioned(type(learn.model))
     found = [(k, c) for k,(fs,_) in o.functions.items() for f in fs for c,_ in chains(f) if c[-1] in left]
-    return [s for f,(*_,owner,k) in found if owner in ('learn','model')
-        for s in _said(o, f, f"assigns `{k}`, which nothing reads: `raise CancelFitException` ends the fit")]
+    for f,(*_,owner,k) in found:
+        if owner in ('learn','model'):
+            yield _said(o, f, f"assigns `{k}`, which nothing reads: `raise CancelFitException` ends the fit")
 
 def unset(o):
     "Attributes that are to be saved, that no code of the callback sets, and that are one letter away from another"
-    if o.cls.state_dict is not Callback.state_dict: return []
-    hits = {k:hit for k in getattr(o.cb, '_stateattrs') if k not in o.own and (hit := meant(k, o.own))}
-    return [s for k,hit in hits.items()
-        for s in _said(o, '_stateattrs', f"names `{k}`, which nothing sets. Did you mean `{hit[0]}`?")]
+    for k in getattr(o.cb, '_stateattrs') if o.cls.state_dict is Callback.state_dict else ():
+        if k not in o.own and (hit := meant(k, o.own)):
+            yield _said(o, '_stateattrs', f"names `{k}`, which nothing sets. Did you mean `{hit[0]}`?")
 
 def unwritable(o):
     "Properties without a setter that are assigned, by code or when a state is loaded"
     def fixed(k): return isinstance(v := getattr(o.cls, k, None), property) and v.fset is None
-    res = [s for f,found in o.uses.items() for u in sorted(found) if u.owner=='self' and u.kind in ('write','add')
-        and fixed(u.name) for s in _said(o, f, f"assigns `{u.name}`, which is a property without a setter")]
-    if o.cls.load_state_dict is not Callback.load_state_dict: return res
-    lost = [k for k in getattr(o.cls, '_stateattrs') if fixed(k)]
-    return res + [s for k in lost for s in _said(o, '_stateattrs', f"names `{k}`, a property without a setter")]
+    for f,u in ((f, u) for f,found in o.uses.items() for u in sorted(found) if u.owner=='self'):
+        if u.kind in ('write','add') and fixed(u.name):
+            yield _said(o, f, f"assigns `{u.name}`, which is a property without a setter")
+    for k in getattr(o.cls, '_stateattrs') if o.cls.load_state_dict is Callback.load_state_dict else ():
+        if fixed(k): yield _said(o, '_stateattrs', f"names `{k}`, a property without a setter")
 
 # %% ../../nbs/diagnose/04_names.ipynb #never_runs
 fired = 'split_batch', # by callbacks of this library
@@ -132,7 +130,6 @@ _flags = {k for k,v in vars(Flags).items() if not k.startswith('_') and not call
 
 def never_run(o):
     "Methods and class attributes that were meant to be others"
-    res = []
     for cls in o.cls.__mro__[:o.cls.__mro__.index(Callback)]:
         if cls is FuncCallback: continue
         base = {k for b in cls.__mro__[1:] for k in vars(b) if not k.startswith('__')} | {*event} | {*fired}
@@ -141,21 +138,18 @@ def never_run(o):
             f = callable(v) and not isclass(v)
             targets = base if f else {b for b in base if not callable(getattr(o.cls, b, None))} - {*event}
             if hit := [o for o in near(k, targets) if o in _flags or not _both_meant(k, o)]: # `run_valids` is no plural
-                res += _said(o, k, f"{'would never run' if f else 'is read by nothing'}. Did you mean `{hit[0]}`?")
-    return res
+                yield _said(o, k, f"{'would never run' if f else 'is read by nothing'}. Did you mean `{hit[0]}`?")
 
 _in_training,_in_validation = ({*dict(moments(scope_named(o)))} for o in ('train','validate'))
 _of_training = _in_training-_in_validation
 
 def switched_off(o):
     "Handlers that the flags of their callback never let through"
-    cb,res = o.cb,[]
-    if cb.run and not cb.run_train:
-        for ev in event:
-            if ev in in_phases and cb.handler(ev) and (ev in _of_training or not cb.run_valid):
-                flag = 'run_train = False' if ev in _of_training else 'run_train = run_valid = False'
-                res += _said(o, str(ev), f"never runs, because of `{flag}`")
-    return res
+    cb = o.cb
+    for ev in event if cb.run and not cb.run_train else ():
+        if ev in in_phases and cb.handler(ev) and (ev in _of_training or not cb.run_valid):
+            flag = 'run_train = False' if ev in _of_training else 'run_train = run_valid = False'
+            yield _said(o, str(ev), f"never runs, because of `{flag}`")
 
 # %% ../../nbs/diagnose/04_names.ipynb #unknown_names
 @lru_cache(2000)
@@ -166,14 +160,12 @@ def _globals(code):
 
 def unknown_variables(o):
     "Global variables that do not exist"
-    res = []
     for k,f in ((k, f) for k,(fs,_) in o.functions.items() for f in fs):
         for name,code in _globals(f.__code__):
             if name in f.__globals__ or hasattr(builtins, name): continue
             local = {*code.co_varnames, *code.co_freevars, *f.__code__.co_varnames}
             if hit := near(name, local | {*f.__globals__, *dir(builtins)}):
-                res += _said(o, k, f"uses `{name}`, which does not exist. Did you mean `{hit[0]}`?")
-    return res
+                yield _said(o, k, f"uses `{name}`, which does not exist. Did you mean `{hit[0]}`?")
 
 # %% ../../nbs/diagnose/04_names.ipynb #unknown_members
 _lasting = ModuleType,type,nn.Module,torch.optim.Optimizer,Callback
@@ -195,7 +187,6 @@ def _lead(names, o, f, learn):
 
 def unknown_members(o, learn):
     "Attributes that an object does not have, and keywords that a function does not take"
-    res = []
     for name,f in ((k, f) for k,(fs,_) in o.functions.items() for f in fs if f.__code__.co_argcount):
         for names,keywords in chains(f):
             for obj,k in _lead(names, o, f, learn):
@@ -203,9 +194,8 @@ def unknown_members(o, learn):
                 else: options,missing = _members(obj, learn),[k]
                 for m in missing:
                     if options and m not in options and (hit := near(m, options)):
-                        res += _said(o, name, f"uses `{m}` in `{'.'.join(names)}`, which does not have it. "
+                        yield _said(o, name, f"uses `{m}` in `{'.'.join(names)}`, which does not have it. "
                             f"Did you mean `{hit[0]}`?")
-    return res
 
 def _members(obj, learn):
     "Attributes that an object has or may be given; none if it is not known what it will be"
@@ -251,8 +241,8 @@ def _moment(o, ev, u, made):
     if ev in too_early.get(k, ()): return f"changes `{k}`, which is replaced before `{made_at[k]}`: change it there"
     if ev in too_late.get(k, ()): return f"changes `{k}` without effect: by then it has been used"
 
-_on_purpose = {'detach','data','no_grad','inference_mode','is_grad_enabled','item','tolist','float','training','dl_name',
-    'mode','run','run_train'} # of a change of the loss that is logged alone, or in validation alone
+_on_purpose = {'detach','data','no_grad','inference_mode','is_grad_enabled','item','tolist','float', # to log it alone
+    'training','dl_name','mode','run','run_train'} # or in validation
 
 def _logged_alone(o, ev, found):
     "Whether a handler changes the loss that is logged, as if that were the one to train on"
@@ -279,17 +269,14 @@ def _returned(code):
 
 def unused_returns(o):
     "Handlers that return a value they have computed, rather than assign it"
-    res = []
     for ev in events_of(o.cb):
         for f in o.functions.get(o.cb.name if isinstance(o.cb, FuncCallback) else ev, ((), None))[0][:1]:
             made = _returned(f.__code__)
             if f.__name__=='<lambda>' or all(a.startswith(('CALL','LOAD_CONST')) for a in made): continue
-            res += _said(o, ev, "returns a value, which nothing uses: assign it, as in `self.learn.pred = …`")
-    return res
+            yield _said(o, ev, "returns a value, which nothing uses: assign it, as in `self.learn.pred = …`")
 
 def wrong_moments(o, learn):
     "Values that are read before they are there, or changed where that has no effect"
-    res = []
     for ev in events_of(o.cb):
         found = uses_at(o.cb, ev, o.functions)
         tested,made = {u.name for u in found if u.kind=='test'},{u.name for u in found if u.kind=='write'}
@@ -297,26 +284,21 @@ def wrong_moments(o, learn):
         said = [_moment(o, ev, u, made) for u in sorted(found) if theirs(u) and u.name not in tested]
         if _logged_alone(o, ev, found): said.append("changes `loss`, which is logged and not trained on: to train on "
             "it, change `learn.loss_grad` too; to log it alone, assign a value without gradient, by `.detach()`")
-        for s in filter(None, [*said, _of_gradients(found, ev, learn)]): res += _said(o, str(ev), s)
-    return res
+        for s in filter(None, [*said, _of_gradients(found, ev, learn)]): yield _said(o, str(ev), s)
 
 # %% ../../nbs/diagnose/04_names.ipynb #misspelt
-def _of_library(cb):
-    code = cb.f if isinstance(cb, FuncCallback) else type(cb)
-    return (code.__module__ or '').startswith('learner.')
-
 def check_names(cb, learn, functions):
     "Texts about the code of one callback; `functions` are the `functions_of` all callbacks, by `id`"
     o = Names(cb, learn, functions)
-    if not o.known: return switched_off(o) # a name may be there where it cannot be seen
-    of_names = *unknown_reads(o),*unread_writes(o, learn),*unheeded_stops(o, learn),*unset(o),*unwritable(o),*never_run(o)
-    of_names = *of_names,*unknown_variables(o),*unknown_members(o, learn)
-    return list(dict.fromkeys([*of_names, *switched_off(o), *wrong_moments(o, learn), *unused_returns(o)]))
+    if not o.known: return [*switched_off(o)] # a name may be there where it cannot be seen
+    found = (unknown_reads(o), unread_writes(o, learn), unheeded_stops(o, learn), unset(o), unwritable(o), never_run(o),
+        unknown_variables(o), unknown_members(o, learn), switched_off(o), wrong_moments(o, learn), unused_returns(o))
+    return [*dict.fromkeys(chain.from_iterable(found))]
 
 def misspelt(
     learn, # A learner
 ) -> list: # Of texts
     "What is misspelt, or done at a moment without effect, in the code of the user's callbacks"
-    own = [cb for cb in learn.cbs if not _of_library(cb)]
+    own = [cb for cb in learn.cbs if not of_library(cb.f if isinstance(cb, FuncCallback) else type(cb))]
     functions = {id(cb):functions_of(cb) for cb in learn.cbs} if own else {}
     return [s for cb in own for s in check_names(cb, learn, functions)]

@@ -14,8 +14,7 @@ from functools import cache
 import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from ..core.tracebacks import in_library
-from ..core.dispatch import fire_cleanup,hands_over,may_be_cut
-from .loop import Loop
+from ..core.dispatch import hands_over,may_be_cut,never_cut
 
 # %% ../../nbs/loop/04_interrupt.ipynb #workers
 def in_main_thread(): return threading.current_thread() is threading.main_thread()
@@ -146,14 +145,13 @@ class HeldInterrupt:
 
 # %% ../../nbs/loop/04_interrupt.ipynb #HeldInInference
 _begin = set() # code of functions that have begun to hold Ctrl-C
-_own = {fire_cleanup.__code__, Loop._batch.__code__} # cleanups, and what `scope` does around a piece of the loop
 def in_batches(frame):
     "Whether a batch, or a piece of the loop that is the user's, runs at `frame`, and not a set-up or cleanup inside it"
     f = frame
     while f is not None:
         code = f.f_code
         if code in may_be_cut: return True
-        if code in _begin or code in _own: return False
+        if code in _begin or code in never_cut: return False
         f = f.f_back
     return False
 

@@ -64,7 +64,8 @@ class ClassCounts(CountScore):
 # %% ../../nbs/measure/04_scores.ipynb #one_average
 def check_labels(name, v):
     "Refuse what are no different classes"
-    if isinstance(v, (str,dict,set)) or not hasattr(v, '__len__'): raise TypeError(f"`{name}` is a list of classes, but got {v!r}")
+    if isinstance(v, (str,dict,set)) or not hasattr(v, '__len__'):
+        raise TypeError(f"`{name}` is a list of classes, but got {v!r}")
     if not len(v) or not all(is_whole(o) and o>=0 for o in v) or len({*map(int, v)})<len(v):
         raise ValueError(f"`{name}` are different classes, numbers from 0, but got {v!r}")
 
