@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader,default_collate
 from learner.all import *
 
 n = 17
@@ -170,10 +171,25 @@ def joined(items):
     xs,ys = zip(*items)
     return torch.stack(xs),torch.cat(ys),torch.full((len(xs),), 9),torch.tensor([*map(len, ys)])
 
+class Scales(nn.Module):
+    "Finds something at four scales: the targets have a field for each"
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.ls = nn.ModuleList(nn.Linear(3, o) for o in (1,2,3,4))
+    def forward(self, x): return [l(x) for l in self.ls]
+def scales(): return [(randn(3), [dict(c=randn(o)) for o in (1,2,3,4)]) for _ in range(12)]
+def scale_loss(preds, targs): return sum((p-t['c']).square().mean() for p,t in zip(preds, targs))
+def in_tuples(items):
+    x,targs = default_collate(items)
+    return x,[(t['c'],) for t in targs]
+def tuple_loss(preds, targs): return scale_loss(preds, [dict(c=t) for t, in targs])
+
 def in_lists(items): return tuple(map(list, zip(*items)))
 @pytest.mark.parametrize('items,collate,model,loss_func',
     [(images_and_boxes, in_lists, Boxes, box_loss), (sequences, in_lists, Tagger, None),
-        (speech, joined, Speech, nn.CTCLoss())], ids=['boxes','own loss','ctc'])
+        (speech, joined, Speech, nn.CTCLoss()), (scales, default_collate, Scales, scale_loss),
+        (scales, in_tuples, Scales, tuple_loss)], ids=['boxes','own loss','ctc','scales','scales in tuples'])
 def test_samples_in_lists_and_joined_targets_are_counted(items, collate, model, loss_func):
     ds = items()
     def fit(bs, cbs=None):
@@ -190,6 +206,21 @@ def test_samples_in_lists_and_joined_targets_are_counted(items, collate, model, 
     if loss_func is None: return
     losses = learn.get_preds(with_preds=False, with_targs=False, with_loss=True)[2]
     torch.testing.assert_close(losses, torch.stack([loss_of(learn, [o]) for o in ds]))
+
+class OneBox(Boxes):
+    def forward(self, imgs): return [o[None] for o in super().forward(imgs)]
+def sum_loss(preds, targs):
+    return torch.stack([(p.mean(0)-t['boxes'].sum(0)).square().mean() for p,t in zip(preds, targs)]).mean()
+
+@pytest.mark.parametrize('n_boxes', [1,2])
+def test_images_with_equally_many_boxes_are_counted(n_boxes, recwarn):
+    "The sampler tells that they are samples"
+    ds = [(randn(4, 6, 6), dict(boxes=rand(n_boxes, 4))) for _ in range(12)]
+    dls = DataLoaders(*[DataLoader(ds, bs, collate_fn=in_lists) for bs in (2,5)], device='cpu')
+    learn = Learner(dls, OneBox(), sum_loss, cbs=GradientAccumulation(4)).remove_cb(ProgressCallback).fit(1)
+    imgs,targs = in_lists(ds)
+    assert learn.opt_step==3 and learn.results.valid_loss==pytest.approx(sum_loss(learn.model(imgs), targs).item())
+    assert not said_of_averages(recwarn)
 
 def test_numbers_in_sequences_of_different_lengths_count_alike():
     gen.manual_seed(0)

@@ -24,6 +24,54 @@ def test_an_attribute_that_is_not_set_yet_is_no_part_of_the_state():
         learn.resume(cbs=[])
     assert late.best==1 and same(weights(learn.model), weights(whole.model))
 
+class SetsOnce(Callback):
+    "Has its attribute from the third batch on"
+    _stateattrs = 'first',
+    run_valid = False
+    def before_batch(self):
+        if self.train_iter>=2 and 'first' not in vars(self): self.first = self.train_iter
+
+def test_an_attribute_that_was_not_set_at_a_position_is_unset_there(tmp_path):
+    learn = mk(cb := SetsOnce(), Rewind()).fit(1)
+    assert cb.first==2
+    learn.rewind(0)
+    assert 'first' not in vars(cb) and learn.resume() and cb.first==2
+    learn = mk(cb := SetsOnce(), path=tmp_path)
+    early = on('after_batch')(lambda learn: learn.save_state('early') if learn.train_iter==1 else None)
+    learn.fit(1, cbs=early).load_state('early')
+    assert 'first' not in vars(cb)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore') # `early` is gone
+        assert learn.resume(cbs=[]) and cb.first==2
+
+def test_an_attribute_that_is_set_while_the_fit_is_stopped_is_unset_again():
+    learn = mk(cb := SetsOnce(), at_batch(1, lambda: learn.stop_soon()))
+    learn.fit(1)
+    cb.first = 50
+    assert learn.resume() and cb.first==2
+
+class Wraps(Callback):
+    "Keeps its count in a dict of its own"
+    _stateattrs = 'count',
+    def __init__(self): self.inner = dict(count=0)
+    def __getattr__(self, k):
+        if k in vars(self).get('inner', {}): return self.inner[k]
+        return super().__getattr__(k)
+    def __setattr__(self, k, v):
+        if k=='count': self.inner[k] = v
+        else: super().__setattr__(k, v)
+    def after_batch(self): self.count += 1
+
+class OfLearner(Callback): _stateattrs = 'train_iter',
+
+def test_what_an_attribute_is_read_through_does_not_keep_it_from_being_saved():
+    learn = mk(cb := Wraps(), Rewind(every=2)).fit(1)
+    assert cb.state_dict()==dict(count=6)
+    learn.rewind(2)
+    assert cb.count==2
+    learn = mk(cb := OfLearner()).fit(1)
+    assert cb.state_dict()==dict(train_iter=learn.train_iter)
+
 class Untold(Callback):
     def state_dict(self): raise KeyError('n')
 
@@ -47,3 +95,21 @@ def test_names_of_what_is_saved_are_checked_before_training():
     class Unmarked(Callback): stateattrs = 'losses',
     with pytest.warns(Mistake, match='`Unmarked.stateattrs` is read by nothing. Did you mean `_stateattrs`'):
         mk().fit(1, cbs=Unmarked)
+
+def setup(cb): cb.seen = 0
+class SetByAFunction(Callback):
+    _stateattrs = 'seen',
+    def before_fit(self): setup(self)
+class SetInItsDict(Callback):
+    _stateattrs = 'seen',
+    def before_fit(self): self.__dict__['seen'] = 3
+class StateOfItsOwn(Callback):
+    _stateattrs = 'lossses',
+    def before_fit(self): self.losses = []
+    def state_dict(self): return dict(lossses=len(self.losses))
+
+@pytest.mark.parametrize('cb', [SetByAFunction, SetInItsDict, StateOfItsOwn])
+def test_what_is_saved_may_be_set_where_it_is_not_seen(cb):
+    with warnings.catch_warnings():
+        warnings.simplefilter('error', Mistake)
+        mk().fit(1, cbs=cb)

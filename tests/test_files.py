@@ -137,6 +137,28 @@ def test_safetensors_hold_no_loss(tmp_path):
     with pytest.warns(UserWarning, match='holds the weights of the model, without those of `loss_func`'):
         learn.save('a.safetensors')
 
+def test_class_weights_of_a_loss_are_not_those_of_a_run_that_is_loaded(tmp_path):
+    "They are settings: only a loss that is trained has weights"
+    def weighted(*vals, **kwargs): return mk(tmp_path, loss_func=nn.CrossEntropyLoss(weight=torch.tensor(vals)), **kwargs)
+    learn = weighted(1., 5.).fit(1, cbs=Checkpoint)
+    other = weighted(1., 1., seed=1).load(next((tmp_path/'checkpoints').glob('*.pt')))
+    assert other.loss_func.weight.tolist()==[1,1] and equal(weights(other), weights(learn))
+
+class Penalty(nn.Module):
+    "A loss that holds the model, of which it has all its parameters"
+    def __init__(self, model): super().__init__(); self.model = model
+    def forward(self, pred, y): return F.mse_loss(pred, y)+self.model.weight.square().sum()
+
+def test_a_loss_that_holds_the_model_has_no_weights_of_its_own(tmp_path):
+    model = nn.Linear(3, 2)
+    learn = mk(tmp_path, model=model, loss_func=Penalty(model)).fit(1)
+    other = nn.Linear(3, 2)
+    other.load_state_dict(torch.load(learn.save('a', with_opt=False), weights_only=True))
+    assert equal(other.state_dict(), model.state_dict())
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        learn.save('a.safetensors')
+
 @pytest.mark.parametrize('file', ['a.b','run1/best','v1.2.pth.bak','résumé 中','a'*200])
 def test_names(tmp_path, file):
     learn = mk(tmp_path)

@@ -2,6 +2,7 @@
 line is then run as it stands"""
 import re
 import pytest, torch
+from fastcore.foundation import L
 from torch import nn
 from torch.nn import functional as F
 from learner.all import *
@@ -148,6 +149,21 @@ def test_inputs_that_an_embedding_cannot_look_up_are_named():
 def test_errors_of_callbacks_get_no_advice():
     with pytest.raises(TypeError) as e: fit(Net, (x,y), ce, cbs=Raise('before_batch', TypeError('mine')))
     assert 'the model got' not in text(e)
+
+class NotMade(Net):
+    scale = None
+    def forward(self, x): return self.lin(x)*self.scale.abs()
+def none_in(learn): return learn.loss.missing
+@pytest.mark.parametrize('model,cb', [(NotMade, None), (Net, Callback(before_batch=none_in))], ids=['model','callback'])
+def test_none_before_the_model_is_done_is_no_missing_return(model, cb):
+    with pytest.raises(AttributeError, match="'NoneType'") as e: fit(model, (x,y), ce, cbs=cb)
+    assert 'has no `return`' not in text(e)
+
+def test_targets_in_a_list_of_fastcore_are_as_good_as_in_a_tuple():
+    def listed(learn): learn.learn.yb = L(learn.y)
+    fit(Net, (x,y), ce, cbs=Callback(before_batch=listed))
+    with pytest.raises(TypeError) as e: fit(Net, (x,y), lambda pred,y: pred+'a', cbs=Callback(before_batch=listed))
+    assert 'is a tuple' not in text(e) and 'the loss got' in text(e)
 
 def test_a_failing_advice_does_not_hide_the_error():
     class Odd(torch.Tensor):

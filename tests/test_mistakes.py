@@ -2,6 +2,7 @@
 is right. Mutants of callbacks are noticed"""
 import random,re,runpy,warnings
 from functools import partial
+from types import SimpleNamespace
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
@@ -550,9 +551,17 @@ class Shown(Callback):
 class OfValidation(Callback):
     run_train = False
     def after_loss(self): self.learn.loss = self.loss/10
+class OfValidationByName(Callback):
+    def after_loss(self):
+        if self.dl_name=='valid': self.learn.loss = self.loss/10
+class BothInTurn(Callback):
+    def after_loss(self): self.learn.loss = self.loss*2
+    def before_backward(self): self.learn.loss_grad = self.loss
+class ShownAsData(Callback):
+    def after_loss(self): self.learn.loss = self.loss.data/10
 
 @pytest.mark.parametrize('cb,told', [(Penalty, True), (InPlace, True), (Both, False), (Shown, False),
-    (OfValidation, False)])
+    (OfValidation, False), (OfValidationByName, False), (BothInTurn, False), (ShownAsData, False)])
 def test_a_penalty_that_is_not_trained_on_is_told(cb, told):
     said = [o for o in warned(synth_learner(cbs=cb)) if 'change `learn.loss_grad` too' in o]
     assert len(said)==told
@@ -566,6 +575,18 @@ class OfItsOwn(Callback):
     def before_fit(self): self.should_stop = False
     def after_epoch(self): self.should_stop = True
 
-@pytest.mark.parametrize('cb,told', [(OfLightning, True), (OfKeras, True), (OfItsOwn, False)])
-def test_an_attribute_that_stops_nothing_is_told(cb, told):
-    assert len([o for o in warned(synth_learner(cbs=cb)) if '`raise CancelFitException` ends the fit' in o])==told
+search = SimpleNamespace(should_stop=False) # the loop that reads it is around the fit
+class OfASearch(Callback):
+    def after_epoch(self): search.should_stop = True
+
+class Heeds(RegModel):
+    should_stop = False
+    def forward(self, x): return super().forward(x)*(not self.should_stop)
+class OfTheModel(Callback):
+    def after_epoch(self): self.learn.model.should_stop = True
+
+@pytest.mark.parametrize('cb,model,told', [(OfLightning, RegModel, True), (OfKeras, RegModel, True),
+    (OfItsOwn, RegModel, False), (OfASearch, RegModel, False), (OfTheModel, Heeds, False)])
+def test_an_attribute_that_stops_nothing_is_told(cb, model, told):
+    said = warned(synth_learner(model=model(), cbs=cb))
+    assert len([o for o in said if '`raise CancelFitException` ends the fit' in o])==told

@@ -174,6 +174,8 @@ def test_ticks_are_few_and_inside(low, high):
     t = ticks(low, high)
     assert 2<=len(t)<=8 and low-1e-9*abs(high)<=t[0] and t[-1]<=high+1e-9*abs(high)
 
+def test_a_tick_at_the_end_is_not_lost_by_rounding(): assert ticks(.1, .3)[-1]==pytest.approx(.3)
+
 def test_a_plot_of_one_point_or_of_equal_values():
     for points in ([(1,2.)], [(1,0.),(2,0.)]):
         minidom.parseString(re.search('<svg.*</svg>', svg_plot([('a',points)], 'x', 'y'))[0])

@@ -130,6 +130,27 @@ def test_an_order_is_a_number():
     class Last(Callback): order = float('inf')
     mk(Last)
 
+def test_a_flag_is_whatever_is_true_or_false():
+    "A property may ask the Learner"
+    class Later(Callback):
+        def __init__(self): self.seen = []
+        @property
+        def run_valid(self): return self.learn.epoch>0
+        def before_batch(self): self.seen.append((self.epoch, self.training))
+    learn = mk(later := Later(), valid=cut(30)).fit(2)
+    assert {*later.seen}=={(0, True), (1, True), (1, False)}
+    class Off(Callback):
+        run = None
+        def before_batch(self): raise ZeroDivisionError
+    class TwoOfThree(Callback):
+        def __init__(self): self.seen = []
+        def before_epoch(self): self.run_train = self.learn.epoch%3
+        def before_batch(self): self.seen.append(self.epoch)
+    learn.fit(4, cbs=[Off, cb := TwoOfThree()])
+    assert {*cb.seen}-{0,3}=={1,2}
+    for v in ('no', lambda: True):
+        with pytest.raises(TypeError, match='`Later.run_train` is True or False, but got'): later.run_train = v
+
 class Plain:
     def after_batch(self): pass
 @pytest.mark.parametrize('cb,hint', [

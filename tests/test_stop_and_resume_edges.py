@@ -308,6 +308,18 @@ def test_files_that_nobody_touched_are_taken_without_a_word(tmp_path):
         warnings.simplefilter('error')
         assert resumed(learner(points, tmp_path, seed=2))==batches[6:]
 
+def test_a_manifest_that_is_deleted_during_a_fit_is_no_second_fit(tmp_path):
+    "The list is then made of the files in the folder, some of which it did not have before"
+    folder = tmp_path/'checkpoints'
+    learner(points, tmp_path).fit(1, cbs=Checkpoint)
+    shutil.copy(next(folder.glob('*.pt')), folder/'00001-abcdef-epoch0-iter1.pt')
+    @on('after_epoch')
+    def deleted(learn):
+        if learn.epoch==0: os.remove(folder/'manifest.json')
+    with warnings.catch_warnings():
+        warnings.filterwarnings('error', 'Another fit is writing')
+        learner(points, tmp_path).fit(2, cbs=[Checkpoint, deleted])
+
 class Remembers(nn.Module):
     """Keeps its last outputs in buffers that are in no `state_dict`: one that has no value at first, one whose shape
     is that of the batch"""

@@ -224,6 +224,7 @@ assert tb.tb_frame.f_locals=={'n': 1}""") is None
 def test_a_cell_that_handles_an_error_lets_go_of_it_at_once(kernel):
     "As one that tries smaller batches when memory is short; a later error of another cell keeps its variables"
     assert run_cell(kernel, """import gc,weakref
+from torch import nn
 refs = []
 class Net(nn.Linear):
     def forward(self, x):
@@ -239,6 +240,22 @@ assert refs[0]() is None""") is None
 tb = sys.last_value.__traceback__
 while tb.tb_next: tb = tb.tb_next
 assert tb.tb_frame.f_locals=={'n': 1}""") is None
+
+@pytest.mark.parametrize('keep', ['err = e','errs.append(e)'])
+def test_an_error_that_a_cell_handles_and_keeps_lets_go_of_its_variables_with_the_cell(kernel, keep):
+    assert run_cell(kernel, f"""import gc,weakref
+from torch import nn
+refs,errs = [],[]
+class Net(nn.Linear):
+    def forward(self, x):
+        x = x+1
+        refs.append(weakref.ref(x))
+        raise RuntimeError('no')
+for _ in range(2):
+    try: synth_learner(model=Net(1, 1)).validate()
+    except RuntimeError as e: {keep}""") is None
+    assert run_cell(kernel, """gc.collect()
+assert [o() for o in refs]==[None]*2""") is None
 
 def test_an_error_on_the_way_to_the_device_names_the_batch():
     class Stuck:
