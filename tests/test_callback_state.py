@@ -1,5 +1,6 @@
 "States of callbacks that cannot be told yet, or at all"
 import re,warnings
+from types import SimpleNamespace
 import pytest
 from learner.all import *
 from signals import ctrl_c,python_handler # noqa: F401
@@ -62,6 +63,13 @@ class Wraps(Callback):
         else: super().__setattr__(k, v)
     def after_batch(self): self.count += 1
 
+class Forwards(Callback):
+    "Reads what it does not have from an object, which does not have it yet"
+    _stateattrs = 'best',
+    def __init__(self): self.inner = SimpleNamespace()
+    def __getattr__(self, k): return getattr(self.inner, k) if k=='best' else super().__getattr__(k)
+    def after_epoch(self): self.inner.best = self.learn.epoch
+
 class OfLearner(Callback): _stateattrs = 'train_iter',
 
 def test_what_an_attribute_is_read_through_does_not_keep_it_from_being_saved():
@@ -69,6 +77,10 @@ def test_what_an_attribute_is_read_through_does_not_keep_it_from_being_saved():
     assert cb.state_dict()==dict(count=6)
     learn.rewind(2)
     assert cb.count==2
+    cb = Forwards()
+    assert 'best' not in cb.state_dict()
+    mk(cb).fit(1)
+    assert cb.state_dict()==dict(best=0)
     learn = mk(cb := OfLearner()).fit(1)
     assert cb.state_dict()==dict(train_iter=learn.train_iter)
 

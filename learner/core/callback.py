@@ -66,7 +66,7 @@ class State:
         for k in self._stateattrs:
             try: v = getattr(self, k)
             except AttributeError as e:
-                if (e.obj, e.name)!=(self, k): raise # an error inside a property
+                if e.name!=k: raise # an error inside a property
                 unset.append(k)
             else: res[k] = v.state_dict() if hasattr(type(v), 'state_dict') else v
         return res | ({'_unset': unset} if unset else {})
