@@ -139,7 +139,8 @@ def test_safetensors_hold_no_loss(tmp_path):
 
 def test_class_weights_of_a_loss_are_not_those_of_a_run_that_is_loaded(tmp_path):
     "They are settings: only a loss that is trained has weights"
-    def weighted(*vals, **kwargs): return mk(tmp_path, loss_func=nn.CrossEntropyLoss(weight=torch.tensor(vals)), **kwargs)
+    def weighted(*vals, seed=0):
+        return mk(tmp_path, seed, loss_func=nn.CrossEntropyLoss(weight=torch.tensor(vals)))
     learn = weighted(1., 5.).fit(1, cbs=Checkpoint)
     other = weighted(1., 1., seed=1).load(next((tmp_path/'checkpoints').glob('*.pt')))
     assert other.loss_func.weight.tolist()==[1,1] and equal(weights(other), weights(learn))
