@@ -1105,8 +1105,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                  '\n'
                  '- `learn`: In a fit, at the place where the position was read\n'
                  '- `draws`: The pass over the training loader that was resumed or is to begin\n'
-                 '- `overrides`: Hyper-parameters that change here, by name: see `overrides_of`, in the chapter '
-                 'after the next\n'
+                 '- `overrides`: Hyper-parameters that change here, by name: see `overrides_of` in `way_back`\n'
                  '- `in_memory`: Nothing but time has passed since: settings need not be compared\n'
                  '- `by_fit`: Resumed by `fit(…, resume=…)`, and not by `resume`: a warning names the overrides',
  'Position.show': 'Parameters:\n\n- `learn`: The learner that resumes',

@@ -90,7 +90,7 @@ class Untold(Callback):
 def test_a_state_that_cannot_be_told_hides_no_error():
     learn = mk()
     with pytest.raises(ZeroDivisionError) as e: learn.fit(1, cbs=[Untold, at_batch(3, lambda: 1/0)])
-    why = r"The fit cannot be resumed, because of KeyError\('n'\), raised by `Untold.state_dict`"
+    why = r"The fit cannot be resumed: KeyError\('n'\) was raised by `Untold.state_dict`"
     assert sum(re.match(why, o) is not None for o in e.value.__notes__)==1
     with pytest.raises(KeyboardInterrupt, match=f'Stopped. {why}'):
         learn.fit(1, cbs=[Untold, at_batch(3, lambda: (ctrl_c(), ctrl_c()))]) # the second one waits for no position

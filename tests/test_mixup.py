@@ -518,7 +518,7 @@ def test_a_loss_that_only_averages_has_one_share(loss_func):
     assert (cb.lam.shape==()
         and torch.allclose(s['loss'], lerp(loss_func(s['pred'], y), loss_func(s['pred'], y[p]), cb.lam), atol=1e-6))
     with pytest.raises(ValueError, match='`by_sample` needs a loss for each sample, but `.*` has only one for the '
-            'batch: a loss with a `reduction` has them, if an attribute `n_items` says what its mean is divided by'):
+            'batch.* one of your own with a `reduction`, if an attribute `n_items` says what its mean is divided by'):
         mk(data=data, loss_func=loss_func).fit(1, cbs=MixUp(by_sample=True))
 
 @pytest.mark.parametrize('cbs', [[], [MicroBatch(4)], [GradientAccumulation(bs)]], ids=['whole','pieces','accumulated'])

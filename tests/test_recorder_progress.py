@@ -499,7 +499,7 @@ def test_a_loss_that_stays_nan_is_told_once(bad, first):
         warnings.simplefilter('always')
         learner(cbs=[Callback(after_loss=spoil)]).fit(3)
     said = [str(o.message) for o in found if 'TerminateOnNaNCallback' in str(o.message)]
-    assert len(said)==(first is not None) and all(f'is nan from batch {first} of the fit on' in o for o in said)
+    assert len(said)==(first is not None) and all(f'has been nan since batch {first} of the fit' in o for o in said)
 
 def test_validation_losses_weigh_samples_not_batches():
     valid = [*const(1, 1), (torch.zeros(6,1), torch.full((6,1), 3.))]

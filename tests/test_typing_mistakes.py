@@ -168,7 +168,7 @@ def test_the_usual_arguments_of_other_libraries_have_their_names_here():
     (lambda o: o.recorder.plot_losses, "Did you mean `plot_loss`"),
     (lambda o: o.recorder.plot_metric, "Did you mean `plot_metrics`"),
     (lambda o: o.recorder.valid_loss, r"Write `learn.recorder\['valid_loss'\]`"),
-    (lambda o: o.recorder.trainer, "The Learner is `self.learn`"),
+    (lambda o: o.recorder.trainer, "A callback's Learner is `self.learn`"),
     (lambda o: o.compile, "Write `cbs=Compile`"), (lambda o: o.history, "Write `learn.recorder.rows`"),
     (lambda o: o.dls.train_dl, "Write `dls.train`"), (lambda o: MixUp().opt, "has no Learner yet")])
 def test_a_name_of_another_library_is_answered(read, right):

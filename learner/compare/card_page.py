@@ -25,7 +25,8 @@ left,right,top,bottom = 52,12,12,34 # margins
 def ticks(low, high):
     "About six round numbers between `low` and `high`"
     from matplotlib.ticker import MaxNLocator
-    found,slack = MaxNLocator(6, steps=[1,2,5,10]).tick_values(low, high).tolist(),1e-9*(high-low)
+    found = MaxNLocator(6, steps=[1,2,5,10]).tick_values(low, high).tolist()
+    slack = 1e-9*(high-low) # of rounding
     return [o for o in found if low-slack<=o<=high+slack]
 
 def _room(values):

@@ -26,10 +26,11 @@ flags = 'order','run','run_train','run_valid','only_fit'
 _watched = *flags,'name' # attributes that do more than to hold a value
 
 def check_flag(cb, k, v):
-    "Refuse the value `v` of a flag `k` of a callback, if that was to be something else: a method, text, no number"
-    if is_number(v) if k=='order' else not (callable(v) or isinstance(v, str)): return
-    raise TypeError(f"`{type(cb).__name__}.{k}` is {'a number, lowest first' if k=='order' else 'True or False'}, "
-        f"but got {'a method' if callable(v) else repr(v)}")
+    "Refuse a value that flag `k` of a callback cannot have: a method or a text, or an `order` that is no number"
+    if k=='order': right,what = is_number(v),'a number, lowest first'
+    else: right,what = not (callable(v) or isinstance(v, str)),'True or False'
+    if right: return
+    raise TypeError(f"`{type(cb).__name__}.{k}` is {what}, but got {'a method' if callable(v) else repr(v)}")
 
 class Flags:
     "When a callback takes part, and how other parts of the library treat it"
@@ -69,13 +70,14 @@ class State:
                 if e.name!=k: raise # an error inside a property
                 unset.append(k)
             else: res[k] = v.state_dict() if hasattr(type(v), 'state_dict') else v
-        return res | ({'_unset': unset} if unset else {})
+        if unset: res['_unset'] = unset
+        return res
 
     def load_state_dict(self, state): # What `state_dict` has returned, in this process or another
         "Restore attributes; modules, optimizers and parameters keep their identity"
-        for k in state.get('_unset', ()): vars(self).pop(k, None)
+        state = dict(state)
+        for k in state.pop('_unset', ()): vars(self).pop(k, None)
         for k,v in state.items():
-            if k=='_unset': continue
             o = vars(self).get(k)
             if hasattr(type(o), 'load_state_dict'): o.load_state_dict(v) # a module or an optimizer of its own
             elif getattr(o, 'requires_grad', False) and o.is_leaf: o.detach().copy_(v) # an optimizer refers to it

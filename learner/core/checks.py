@@ -36,7 +36,7 @@ _set_hyper = "Write `learn.set_hyper('lr', v)`; `get_hyper(learn.opt, 'lr')` rea
 _freeze = "Write `learn.freeze_to(n)`, `learn.freeze()` or `learn.unfreeze()`"
 _mapped = "Write `cbs=MapBatch(f)`, where `f` gets each batch and returns the changed one"
 _parallel = "Write `fit(…, procs=2)`, or give `nn.DataParallel(model)` as the model"
-_trainer = "The Learner is `self.learn`"
+_trainer = "A callback's Learner is `self.learn`"
 _rows = "Write `learn.recorder.rows`, or `learn.recorder.rows.to_df()`"
 _attrs_elsewhere = dict( # of fastai, and of Keras, Lightning and Transformers
     loss_not_reduced="Write `per_sample(learn.loss_func)`, a function that returns the loss of each sample",
@@ -57,7 +57,7 @@ _attrs_elsewhere = dict( # of fastai, and of Keras, Lightning and Transformers
     train_dl="Write `dls.train`", valid_dl="Write `dls.valid`", val_dl="Write `dls.valid`",
     train_dataloader="Write `dls.train`", val_dataloader="Write `dls.valid`",
     current_epoch="Write `learn.epoch`", global_step="Write `learn.opt_step`, or `learn.train_iter` for batches",
-    **{k:f"Write `learn.recorder[{k!r}]`" for k in ('train_loss','valid_loss')},
+    train_loss="Write `learn.recorder['train_loss']`", valid_loss="Write `learn.recorder['valid_loss']`",
     val_loss="Write `learn.recorder['valid_loss']`")
 
 def instead_of(
@@ -165,9 +165,7 @@ def is_whole(v) -> bool:
     except (TypeError, ValueError, RuntimeError): return False
     return not isinstance(v, bool) and not getattr(v, 'ndim', 0)
 
-def is_flag(v) -> bool:
-    "Whether `v` is True or False, of whatever library, or 0 or 1"
-    return isinstance(v, bool) or type(v).__name__ in ('bool_','bool') or (is_whole(v) and v in (0,1))
+def _is_flag(v): return isinstance(v, bool) or type(v).__name__ in ('bool_','bool') or (is_whole(v) and v in (0,1))
 
 def _ends(interval):
     "Least and highest number of an interval, and whether these are part of it"
@@ -193,7 +191,7 @@ def in_range(
     raise ValueError(f"`{name}` is {_range_words(interval)}, but got {v}")
 
 # %% ../../nbs/core/01_checks.ipynb #checked
-_kinds = {bool: ("True or False", is_flag), int: ("a whole number", is_whole), float: ("a number", is_number),
+_kinds = {bool: ("True or False", _is_flag), int: ("a whole number", is_whole), float: ("a number", is_number),
     str: ("a string", lambda v: isinstance(v, str)), Path: ("a path", lambda v: isinstance(v, (str,PathLike))),
     nn.Module: ("an `nn.Module`", lambda v: isinstance(v, nn.Module))}
 

@@ -220,10 +220,11 @@ class Dispatcher(Notifier):
         for cb in L(cbs): self.remove_cb(cb)
         return self
 
+    @contextmanager
     def uncut(self):
-        """Around changes that belong together, for `with`: a Learner lets Ctrl-C wait for their end. `with … as body`
-        gives a function: `with body():` is around what comes between the changes and their undoing, and may be cut"""
-        return nullcontext(nullcontext)
+        """Around changes that belong together: a Learner lets Ctrl-C wait for their end. Gives `body`: what is in `with
+        body():`, between the changes and their undoing, may be cut"""
+        yield nullcontext
 
     @contextmanager
     def added_cbs(self,
@@ -323,7 +324,7 @@ def ends_scope(loop, e):
     return any(isinstance(e, cancels[o]) for o in (*inner, *(o for o in outer if o in ('fit','epoch'))))
 
 # Functions that call handlers, except cleanups. `in_callback` of `loop.interrupt` and the profile look for them in the
-# stack: Ctrl-C may interrupt a handler that they call. A new one belongs to them
+# stack: Ctrl-C may interrupt a handler that they call. Add a new one here
 hands_over = {f.__code__ for f in (Notifier.__call__,Watched.__call__,fire_before,fire_after,fire_rest,call_selected)}
 
 may_be_cut = {*hands_over} # and code of functions that call model, loss or loader
@@ -365,7 +366,7 @@ def scope(f): # A method whose name is `_` and that of the scope, such as `_batc
             try:
                 if now.handlers[before]: fire_before(self, before)
                 f(self)
-            except cancel as e: fire_after_cancel(self, nm, e) # in here: `Cancels.tell` of `dist` asks `sys.exception`
+            except cancel as e: fire_after_cancel(self, nm, e) # within: `Cancels.tell` reads `sys.exception()`
             if now.handlers[after]: fire_after(self, after)
         except BaseException as e:
             err = outgoing(self, e)

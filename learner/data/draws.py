@@ -68,7 +68,7 @@ def _owners(dl): return dl.dataset,dl.collate_fn # of generators in a worker
 
 class _WorkerState:
     "Adds the state of a worker's generators to each batch, and lets new workers begin with `states`"
-    def __init__(self, dl, states): # sent to workers together with `dl.dataset`, so that there is one of it
+    def __init__(self, dl, states): # pickled together with `dl.dataset`, so that both mean one copy
         self.owners,self.collate_fn,self.init_fn,self.states = _owners(dl),dl.collate_fn,dl.worker_init_fn,states
 
     def collate(self, samples): return self.collate_fn(samples),random_state(*self.owners)
@@ -156,7 +156,7 @@ class _Pass:
 def _resume_stateful(draws, state):
     "The loader or its dataset has loaded its own state"
     if state.n and (n := n_workers(draws.dl)):
-        warn("The training loader has put itself back with `load_state_dict`, which brings back no generators of its "
+        warn("The training loader has restored its place by `load_state_dict`, but not the generators of its "
             f"{n} {'worker' if n==1 else 'workers'}: if samples are drawn or augmented at random there, the run does "
             "not resume exactly. A plain `DataLoader` does, and so does `num_workers=0`")
     return iter(()) if state.exhausted else iter(draws)

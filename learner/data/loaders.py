@@ -104,12 +104,12 @@ _arrays = Tensor,np.ndarray
 def is_of_samples(
     b, # A part of a batch
 ) -> bool:
-    "Whether it lists samples: tensors, or dicts or tuples of them, that have several lengths, or single numbers"
+    "Whether it is a list of samples rather than of fields: by the lengths of its tensors, or of those in its elements"
     if not isinstance(b, list): return False
-    lengths = {tuple(o.shape[:1]) for o in leaves_in(b) if isinstance(o, _arrays)}
-    several,numbers = len(lengths-{()})>1,() in lengths
-    if all(isinstance(o, _arrays) for o in b): return lengths=={()} or (several and not numbers)
-    return _alike(b) and (several or numbers)
+    arrays = [o for o in leaves_in(b) if isinstance(o, _arrays)]
+    numbers,differ = [not o.ndim for o in arrays],len({len(o) for o in arrays if o.ndim})>1
+    if len(arrays)<len(b) or not all(isinstance(o, _arrays) for o in b): return _alike(b) and (differ or any(numbers))
+    return all(numbers) if any(numbers) else differ
 
 def _alike(b):
     "Whether all elements are mappings with the same keys, or of one other type, but no lists"
@@ -130,7 +130,7 @@ def find_bs(
     b, # A tensor, or tuples, lists, mappings and dataclasses of them
 ) -> int: # Length of the first tensor that has one, or else of the first array; 1 if there are single numbers only
     "Batch size of `b`. A list of samples in it counts as a tensor does"
-    for kind in _arrays: # a list that is a batch has fields
+    for kind in _arrays: # a batch that is itself a list has fields
         if (n := (_length if isinstance(b, kind) else _first_length)(b, kind)) is not None: return n
     if next(tensors_in(b), None) is not None: return 1
 

@@ -247,7 +247,7 @@ class FirstBatches:
 
     def end(self, told):
         "The fit is over. If it has not failed, what is left is told"
-        left = [o for o in self.waiting if o!='training'] # training was stopped: later batches may reach other layers
+        left = [o for o in self.waiting if o!='training'] # where it was stopped, later batches may reach other layers
         for o in left if told and self.n else (): self.check(o)
         self.leave()
     def leave(self):

@@ -317,7 +317,7 @@ class Position:
     def put(self,
         learn, # In a fit, at the place where the position was read
         draws:Draws, # The pass over the training loader that was resumed or is to begin
-        overrides=None, # Hyper-parameters that change here, by name: see `overrides_of`, in the chapter after the next
+        overrides=None, # Hyper-parameters that change here, by name: see `overrides_of` in `way_back`
         in_memory:bool=False, # Nothing but time has passed since: settings need not be compared
         by_fit:bool=True, # Resumed by `fit(…, resume=…)`, and not by `resume`: a warning names the overrides
     ):

@@ -71,8 +71,7 @@ class Whereabouts(WayBack):
         "The same when an exception ends the fit. An error of a callback in telling its state does not replace that one"
         try: return self.position()
         except Exception as failed:
-            self.not_noted = f"The fit cannot be resumed, because of {failed!r}, {note_of_raiser(failed) or 'raised'}" \
-                " when its state was noted"
+            self.not_noted = f"The fit cannot be resumed: {failed!r} was {note_of_raiser(failed) or 'raised'}"
 
     def ends_early(self, e):
         """`e` ends the innermost scope. If it ends the fit too, note whether a batch was cut, and the position, in the

@@ -213,8 +213,8 @@ def advice(learn, e):
     try: return _advice(learn, e)
     except Exception: return '' # after an error of a device, no tensor can be read
 
-def _of_callbacks(learn, by_recorder):
-    "What a callback has set to something else than it was"
+def _wrong_type(learn, by_recorder):
+    "What to write where `loss` or `yb` has a wrong type"
     if by_recorder and isinstance(v := learn.loss, (int,float)):
         return f"`loss` is a tensor, but the loss function or a callback made it {v!r}: leave out `.item()`"
     if by_recorder or not isinstance(learn.yb, torch.Tensor): return ''
@@ -226,7 +226,7 @@ def _says_enough(e):
     frames = [f for f,_ in walk_tb(e.__traceback__)]
     return frames and frames[-1].f_globals.get('__name__', '').startswith(__name__.partition('.')[0]+'.')
 
-def _of_loss(learn, e):
+def _got_none(learn, e):
     "Whether the loss got None as predictions, as far as can be seen"
     if learn.xb is None or learn.pred is not None or learn.loss is not None or note_of_raiser(e): return False
     forward = getattr(unwrapped(learn.model).forward, '__code__', None)
@@ -237,12 +237,12 @@ def _advice(learn, e):
     if isinstance(e, AttributeError) and isinstance(e.obj, torch.optim.Optimizer): return instead_of(e.name).strip()
     if type(e) in known and (wrong := _of_split(learn)): return wrong
     by_recorder = note_of_raiser(e)=='raised by `Recorder.after_batch`'
-    if said := _of_callbacks(learn, by_recorder): return said
+    if said := _wrong_type(learn, by_recorder): return said
     if by_recorder and isinstance(e, TypeError) and 'accumulate() ' in str(e):
         return "`accumulate(self, learn)` gets the learner: predictions are `learn.pred`, and targets `learn.yb`"
     if by_recorder and isinstance(e, TypeError) and 'positional argument' in str(e):
         return f"A metric is called with the predictions and the targets of a batch, here {1+len(learn.yb)} arguments"
-    if 'NoneType' in str(e) and _of_loss(learn, e):
+    if 'NoneType' in str(e) and _got_none(learn, e):
         name = type(unwrapped(learn.model)).__name__
         return f"the model got {_texts(learn.xb)}. If it returned None, `{name}.forward` has no `return`"
     if type(e) not in known or learn.xb is None or learn.loss is not None: return ''
@@ -269,7 +269,7 @@ def _pairs_all(f, pred, targ):
 def check_shapes(
     learn, # After a batch
     metrics=(), # Whose functions are looked at too
-) -> bool: # Whether the batch has told; one of a single sample does not
+) -> bool: # Whether the check is done: a batch of a single sample decides nothing
     "Refuse predictions and targets of which the loss, or a metric, would compare each with all others"
     pred,yb = learn.pred,learn.yb
     targ = yb[0] if len(yb)==1 else None
@@ -330,6 +330,13 @@ def _axis_of_classes(m, learn):
     right = isinstance(taken, int) and taken%pred.ndim in axes # something else is wrong
     call = m.called_with_axis(axes[0]) if len(axes)==1 and isinstance(m, Metric) and not right else None
     return f"{res}. The classes are in axis {axes[0]}: write `metrics={call}`" if call else res
+
+class ShapeCheck:
+    "Calls `check_shapes` for each batch until one has decided"
+    def __init__(self, metrics=()): self.metrics,self.done = metrics,False
+    def __call__(self, learn):
+        self.done = self.done or check_shapes(learn, self.metrics)
+        return self.done
 
 def try_metrics(learn, metrics):
     "See that `metrics` can be computed, on the running training batch"

@@ -23,7 +23,7 @@ from ..model.loss_properties import n_items,n_samples,reduction_of,says_its_item
 from ..model.mapping import fields_for,part_of
 from ..model.weights import unwrapped
 from .metrics import AvgMetric
-from .advice import check_shapes,try_metrics
+from .advice import ShapeCheck,try_metrics
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #BatchCheck
 class BatchCheck:
@@ -247,7 +247,7 @@ class BatchChecks:
         "Checks for a training phase, which has some only if it is the first"
         if not self.unseen: return []
         every = [*metrics, *self.untried]
-        shapes = BatchCheck(phase, lambda learn: check_shapes(learn, every), n=None)
+        shapes = BatchCheck(phase, ShapeCheck(every), n=None)
         res = [shapes, BatchCheck(phase, self._averages(metrics), n=2)]
         todo = [m for m in self.untried if m not in metrics]
         if self.untried: res.append(BatchCheck(phase, lambda learn: try_metrics(learn, todo)))
@@ -269,7 +269,7 @@ class BatchChecks:
             self.asked.add(learn.model)
             res = [BatchCheck(phase, OwnLoss(), n=None)]
         self.averages = self._averages(metrics, avg_loss if self.count is None else None)
-        shapes = BatchCheck(phase, lambda learn: check_shapes(learn, metrics), n=None)
+        shapes = BatchCheck(phase, ShapeCheck(metrics), n=None)
         return [shapes, *res, BatchCheck(phase, self.averages, n=None)]
 
     def finish(self, learn):

@@ -62,8 +62,8 @@ class ClassCounts(CountScore):
             return one.new_zeros(3*n).index_add_(0, where, one).view(3, n)
 
 # %% ../../nbs/measure/04_scores.ipynb #one_average
-def check_labels(name, v):
-    "Refuse what are no different classes"
+def different_classes(name, v):
+    "Refuse anything but a list of different classes"
     if isinstance(v, (str,dict,set)) or not hasattr(v, '__len__'):
         raise TypeError(f"`{name}` is a list of classes, but got {v!r}")
     if not len(v) or not all(is_whole(o) and o>=0 for o in v) or len({*map(int, v)})<len(v):
@@ -96,7 +96,7 @@ class ClassScore(ClassCounts):
     "A fraction for each class, averaged. Abstract: `score` returns its numerator and denominator"
     averages = 'binary','micro','macro','weighted',None
     instead = "give `average='macro'`, `'micro'` or `'weighted'`"
-    @checked(labels=check_labels, pos_label=..., average=...)
+    @checked(labels=different_classes, pos_label=..., average=...)
     def __init__(self,
         axis:int=-1, # Where the classes are in the predictions
         labels=None, # Classes that take part in an average; default: all that occur
@@ -134,7 +134,7 @@ class F1Score(ClassScore):
 
 class FBeta(ClassScore):
     "Harmonic mean of precision and recall, in which recall counts `beta` times as much"
-    @checked(beta='>=0', labels=check_labels, pos_label=..., average=...)
+    @checked(beta='>=0', labels=different_classes, pos_label=..., average=...)
     def __init__(self,
         beta:float, # Weight of recall
         axis:int=-1, # Where the classes are in the predictions
@@ -179,7 +179,7 @@ class MatthewsCorrCoef(ClassCounts):
 
 class CohenKappa(ClassCounts):
     "Agreement of predictions and targets beyond chance, at most 1"
-    @checked(labels=check_labels, weights=...)
+    @checked(labels=different_classes, weights=...)
     def __init__(self,
         axis:int=-1, # Where the classes are in the predictions
         labels=None, # Classes that take part; default: all
@@ -233,7 +233,7 @@ class LabelCounts(CountScore):
 class LabelScore(LabelCounts):
     "A fraction for each label, averaged. Abstract: `score` returns its numerator and denominator"
     averages = 'micro','macro','weighted','samples',None
-    @checked(labels=check_labels, average=...)
+    @checked(labels=different_classes, average=...)
     def __init__(self,
         thresh:float=.5, # A score above it is a yes
         sigmoid:bool=True, # Scores become probabilities first
@@ -269,7 +269,7 @@ class F1ScoreMulti(LabelScore):
 
 class FBetaMulti(LabelScore):
     "Harmonic mean of precision and recall, in which recall counts `beta` times as much, by label"
-    @checked(beta='>=0', labels=check_labels, average=...)
+    @checked(beta='>=0', labels=different_classes, average=...)
     def __init__(self,
         beta:float, # Weight of recall
         thresh:float=.5, # A score above it is a yes

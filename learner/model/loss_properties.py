@@ -215,9 +215,9 @@ def n_samples(
     return _n_listed(learn, n) if yb and type(yb[0]) is list else n
 
 def _n_listed(learn, n):
-    "The number of samples where targets are listed: `n`, unless the sampler has drawn as many as there are in the list"
+    "`n` samples, or as many as there are in the list of targets, if the sampler has drawn that many"
     ids = getattr(learn, 'idxs', None)
-    return len(ids) if isinstance(ids, list) and n!=len(ids)==len(learn.yb[0]) else n
+    return len(ids) if isinstance(ids, list) and len(ids)==len(learn.yb[0]) else n
 
 def loss_of(learn): # A learner, or a batch with a `loss_func`
     "The loss function of a learner, or the usual one that the model's own loss equals; None if nothing is known"

@@ -38,7 +38,8 @@ def _check_arg(k, v, loss_cls, cls):
 
 class BaseLoss:
     "A torch loss of flattened predictions and targets"
-    y_int,n_weights = False,1 # whether targets are class indices; the number of weights, of a loss of numbers
+    y_int = False # whether targets are class indices
+    n_weights = None # of a loss of numbers that has a weight for each class: how many
     @staticmethod
     def activation(x): return x
     @staticmethod
@@ -58,7 +59,8 @@ class BaseLoss:
         self.axis,self.floatify,self.is_2d = axis,floatify,is_2d
         weights = [] if is_2d else [getattr(self.func, k, None) for k in ('weight','pos_weight')]
         weights = [w for w in weights if isinstance(w, torch.Tensor) and w.numel()>1]
-        self.flatten,self.n_weights = flatten and all(w.ndim==1 for w in weights),max(map(len, weights), default=1)
+        self.flatten = flatten and all(w.ndim==1 for w in weights)
+        self.n_weights = max(map(len, weights), default=None)
 
     @property
     def reduction(self): return self.func.reduction
@@ -80,7 +82,7 @@ class BaseLoss:
             pred = moved
         if self.floatify: targ = targ.to(pred.dtype)
         elif self.y_int and not targ.is_floating_point(): targ = targ.long() # torch takes no smaller integers
-        by_class = self.n_weights>1 and pred.shape[-1]==self.n_weights # the weights need the class axis
+        by_class = pred.shape[-1]==self.n_weights # the weights need the class axis
         if self.flatten and not by_class:
             pred = pred.reshape(-1, pred.shape[-1]) if self.is_2d else pred.reshape(-1)
             targ = targ.reshape(-1, targ.shape[-1]) if of_classes else targ.reshape(-1)

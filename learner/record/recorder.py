@@ -231,8 +231,8 @@ class RowWriter(Curves):
         n = next((i for i,o in enumerate(reversed(raw)) if isfinite(o)), len(raw))
         if not n or 'nan' in self.told: return
         self.told.add('nan')
-        warn(f"The training loss is {raw[-1]} from batch {len(raw)-n} of the fit on, counted from 0: "
-            "`cbs=TerminateOnNaNCallback` stops before a step with such a loss")
+        warn(f"The training loss has been {raw[-1]} since batch {len(raw)-n} of the fit, counted from 0. "
+            "`cbs=TerminateOnNaNCallback` stops a fit before the first such step")
 
     def add(self, /, **vals): # Values by name; those of other kinds than numbers are fine
         "Put more values into the coming row of a fit, in columns of their own, or into the results of `validate`"

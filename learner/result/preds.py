@@ -32,7 +32,7 @@ from ..loop.inference import check_parts
 from ..loop.learner import Learner
 from ..model.files import path_in
 from ..measure.phase import Skipped,cancelled_by,train_only
-from ..measure.advice import check_shapes
+from ..measure.advice import ShapeCheck
 from ..measure.batch_checks import check_average
 from ..model.losses import is_kept
 from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,is_of_own_class,items_in_phase
@@ -194,7 +194,7 @@ class GatherPredsCallback(Callback):
         self.depth += 1
         if self.depth>1: return
         self._begin(self.learn.n_iter)
-        self.loss_of,self.shapes_fit = None,False
+        self.loss_of,self.check_shapes = None,ShapeCheck()
 
     def cleanup_validate(self):
         self.depth -= 1
@@ -221,7 +221,7 @@ class GatherPredsCallback(Callback):
         learn = self.learn
         if learn.known_loss is None: raise ValueError(no_losses)
         if self.loss_of is None: self.loss_of = per_sample(learn.known_loss)
-        self.shapes_fit = self.shapes_fit or check_shapes(learn)
+        self.check_shapes(learn)
         self.rows['losses'].add(self.loss_of(learn.pred, *learn.yb))
 
     def after_cancel_batch(self):

@@ -61,13 +61,13 @@ def _write_bare(o, file, where):
     write_bytes(file, data)
 
 def _own_in_loss(learn):
-    "Modules in the loss, by where they are, and the parameters that they do not have of the model"
+    "Modules in the loss, by where they are, each with its parameters that are not of the model"
     of_model = {*map(id, learn.model.parameters())}
     own = {k:(m, [p for p in m.parameters() if id(p) not in of_model]) for k,m in model_and_loss(learn).items()}
     return {k:o for k,o in own.items() if o[1]}
 
 def _trained_in_loss(learn):
-    "Those of which the optimizer trains parameters"
+    "Modules in the loss with parameters that the optimizer trains"
     if not (own := _own_in_loss(learn)): return {}
     groups = learn.param_groups() if learn.opt is None else [params_of(learn.opt)]
     trained = {id(p) for g in groups for p in g}
@@ -253,9 +253,10 @@ def _put_loss(learn, saved, strict):
     modules = {k:m for k,(m,_) in _own_in_loss(learn).items() if k in saved}
     fitting = [k for k,m in modules.items() if _shapes(saved[k])==_shapes(weights_of(m))]
     for k in fitting: put_weights(modules[k], saved[k], True, None)
-    others = [f"the parameters of `{k}` are others" for k in _trained_in_loss(learn) if k in saved and k not in fitting]
+    others = [k for k in _trained_in_loss(learn) if k in saved and k not in fitting]
+    others = [f"`{k}` has parameters of other names or shapes" for k in others]
     if others and strict:
-        raise ValueError(f"The file does not fit: {others[0]}. `learn.load(file, strict=False)` keeps those of here")
+        raise ValueError(f"The file does not fit: {others[0]}. With `strict=False` they stay as they are here")
     return others
 
 def _why_without_opt(opt, with_opt, whole):

@@ -94,12 +94,14 @@ class _Tile:
     ok:bool = True
     layer:object = None
 
+_letters = 14 # of a title, in an inch
+
 def _grid(tiles, cols, size, figsize):
     "Tiles of `size` inches, at most `cols` in a row; long lines of titles are broken"
     import matplotlib.pyplot as plt
     cols = min(cols, len(tiles))
     n = -(-len(tiles)//cols)
-    chars = max(1, int(14*(size if figsize is None else figsize[0]/cols))) # in the width of a tile
+    chars = max(1, int(_letters*(size if figsize is None else figsize[0]/cols))) # in the width of a tile
     titles = ['\n'.join(fill(l, chars) for l in o.title.split('\n')) for o in tiles]
     n_lines = 1+max(o.count('\n') for o in titles)
     figsize = (size*cols, (size+.17+.13*n_lines)*n) if figsize is None else figsize
@@ -199,7 +201,8 @@ def show_samples(
     pictures = [_pictures(img, rows_of(targs, i), rows_of(dec, i), ignored) for i,img in zip(idxs, imgs)]
     if any(o is None for o in pictures):
         tiles = _captions(imgs, targs, dec, preds, losses, vocab)
-        cols,long = len(imgs) if len(imgs)<=4 else ceil(len(imgs)**.5),any(len(o.title)>14 for o in tiles)
+        cols = len(imgs) if len(imgs)<=4 else ceil(len(imgs)**.5)
+        long = any(len(l)>_letters for o in tiles for l in o.title.split('\n'))
         return _grid(tiles, ncols or cols, 1.5 if long else 1., figsize)
     for o,loss in zip(pictures, [] if losses is None else losses): o[-1].title += f'\nloss {loss:.2f}'
     axs = _grid([o for p in pictures for o in p], ncols or 6, 1.5, figsize)

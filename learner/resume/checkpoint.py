@@ -137,14 +137,15 @@ def _tell_over(fit_files, n):
 def _tell_next(place, folder):
     "Say that `resume='auto'` begins a fit of a learner that has come to the end of others"
     if place is not None and place.fit: _say(f"Begins fit {place.fit+1} in `{folder}`, because fit {place.fit} of "
-        "this learner is over. A new learner, as after a crash, resumes them in the same order")
+        "this learner is over. A new learner, as in a script that is started again, begins with fit 1")
 
 def _cut_epoch(at, learn):
     "What a longer fit that resumes at `at` says of the epoch that `n_iter` or `n_step` had cut"
     c,b,n = at.counters,at.bounds,learn.n_train
-    done,bounded = c.train_iter-c.epoch_start,b.n_train_iter==c.train_iter or b.n_step==c.opt_step
+    done = c.train_iter-c.epoch_start
+    bounded = b.n_train_iter==c.train_iter or b.n_step==c.opt_step
     if not bounded or at.next=='batch' or n is None or done>=n or b==Bounds.of(learn): return ''
-    return f", which had ended after {done} of {n} batches: the rest of its data is left out, and the next epoch begins"
+    return f", which its bound had ended after {done} of {n} batches: the rest is left out, and the next epoch begins"
 
 def _tell_resumed(at, learn): _say(f"Resumes a run that was stopped {at.where(learn.n_train)}{_cut_epoch(at, learn)}")
 
@@ -262,11 +263,11 @@ def _found(learn, resume):
             "add one to `cbs`, or name a file")
     return newest_of_next_fit(learn, cb.files) if resume=='auto' else cb.files.newest(),cb.files.folder
 
-def _warn_of_new_workers(dls):
+def _warn_of_valid_workers(dls):
     kept = [k for k,o in dls.valids.items() if getattr(o, 'persistent_workers', False)]
-    if kept: warn(f"Workers of {listed(kept)} persist from epoch to epoch, and new ones stand in for those that are "
-        "gone: if validation samples are drawn or augmented at random there, their results are not those of a run "
-        "that was never stopped. Without `persistent_workers`, they are")
+    if kept: warn(f"The workers of {listed(kept)} are persistent, and a run that resumes has new ones: if they draw "
+        "random numbers, validation results differ from those of a run that was never stopped. Without "
+        "`persistent_workers=True` they are equal")
 
 @patch
 def find_state(self:Learner,
@@ -275,8 +276,9 @@ def find_state(self:Learner,
     "Load the run that a fit resumes"
     found,where = _found(self, resume)
     if found is not None:
-        _warn_of_new_workers(self.dls)
-        return read_state(self, *found, resumes=True)
+        res = read_state(self, *found, resumes=True)
+        _warn_of_valid_workers(self.dls)
+        return res
     if resume=='auto':
         _tell_next(place_of(self, where), where)
         return None

@@ -24,7 +24,7 @@ from ..core.events import CancelFitException
 from ..loop.interrupt import HeldInterrupt
 from ..loop.fitting import ready_to_train
 from ..loop.learner import Learner
-from ..measure.advice import check_shapes
+from ..measure.advice import ShapeCheck
 from ..measure.metrics import AvgSmoothLoss
 from ..model.hypers import get_hyper
 from ..record.history import Row
@@ -109,11 +109,11 @@ class LRFinder(Callback):
             raise ValueError(f"`end_lr` is above `start_lr`, but they are {end_lr!r} and {start_lr!r}")
         self.lrs,self.losses,self.diverged = [],[],False
 
-    def before_fit(self): self.best,self.smooth,self.shapes_fit = float('inf'),AvgSmoothLoss(),False
+    def before_fit(self): self.best,self.smooth,self.check_shapes = float('inf'),AvgSmoothLoss(),ShapeCheck()
     def before_batch(self): self.learn.set_hyper('lr', self.sched(self.learn.train_iter/self.num_it))
     def after_batch(self):
         if self.learn.loss is None: return
-        self.shapes_fit = self.shapes_fit or check_shapes(self.learn)
+        self.check_shapes(self.learn)
         self.smooth.accumulate(self.learn)
         loss = float(self.smooth.value)
         self.lrs.append(get_hyper(self.learn.opt, 'lr')[-1])

@@ -10,13 +10,13 @@ A model is trained on batches, and each batch pulls its weights to another place
 __all__ = ['WeightAverage', 'EMA', 'SWA']
 
 # %% ../../nbs/technique/06_averaging.ipynb #imports
-import warnings
 from contextlib import contextmanager,nullcontext
 from types import SimpleNamespace
 import torch
 from torch import nn
 from ..core.checks import checked
 from ..core.callback import Callback
+from ..core.tracebacks import warn
 from ..data.loaders import length
 from .mixed_precision import MixedPrecision
 from ..model.groups import check_hyper
@@ -168,7 +168,7 @@ class _Average(Callback):
         learn = self.learn
         if self.n or not self.fitting or not learn.opt_step or learn.limits.get('train'): return
         given = ' and '.join(f"`{k}` is {getattr(self, k)}" for k in settings)
-        warnings.warn(f"`{type(self).__name__}` has no average, and the model keeps the weights of training: "
+        warn(f"`{type(self).__name__}` has no average, and the model keeps the weights of training: "
             f"{given}, and the fit had {learn.opt_step} steps")
 
     def _check(self):

@@ -50,13 +50,13 @@ def _permuted(o, perm, name):
     return o[perm]
 
 # %% ../../nbs/technique/07_mixup.ipynb #mixed_loss
-def _losses_of(loss_func):
-    "The losses of samples, if it is known how `loss_func` puts them together; or None"
-    if reduction_of(loss_func)!='sum':
-        unsaid = (kind_of(loss_func) is None or is_of_own_class(loss_func)) and not says_its_items(loss_func)
-        by_length = kind_of(loss_func)=='sequence' # each is divided by its length
-        if unsaid or by_length or has_mixed_means(loss_func): return
-    return unreduced(loss_func)
+def _has_losses(loss_func):
+    "Whether the losses of samples can be had, and it is known how `loss_func` puts them together"
+    if unreduced(loss_func) is None: return False
+    if reduction_of(loss_func)=='sum': return True
+    if kind_of(loss_func)=='sequence' or has_mixed_means(loss_func): return False # each is divided by its length
+    known = kind_of(loss_func) is not None and not is_of_own_class(loss_func)
+    return known or says_its_items(loss_func)
 
 def _reduced(loss_func, losses, yb):
     "`losses` of samples, `(bs, n)`, put together as `loss_func` does"
@@ -162,12 +162,13 @@ class MixHandler(Callback):
     def _shares(self, first, y):
         "A share for each of the samples in `first`, or one for all"
         if self.by_sample is False: return self.draw(1)[0]
-        can = all(map(_mixable, y)) or _losses_of(self.learn.loss_func) is not None
+        can = all(map(_mixable, y)) or _has_losses(self.learn.loss_func)
         if can: return self.draw(len(first)).to(first.device, non_blocking=True)
         if self.by_sample is None: return self.draw(1)[0]
         raise ValueError(f"`by_sample` needs a loss for each sample, but `{short_name(self.learn.loss_func)}` "
-            "has only one for the batch: a loss with a `reduction` has them, if an attribute `n_items` says what its "
-            "mean is divided by, as in `f.n_items = lambda targ: weight[targ].sum()`")
+            "has only one for the batch. One with `reduction='sum'` has them; so has one of your own with a "
+            "`reduction`, if an attribute `n_items` says what its mean is divided by: "
+            "`f.n_items = lambda targ: weight[targ].sum()`")
 
     def _mixing(self): return _Mixing(*self.mixing, type(self).__name__)
     def split_batch(self, part):

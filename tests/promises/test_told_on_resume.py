@@ -165,7 +165,7 @@ def test_a_loader_that_puts_itself_back_without_the_generators_of_its_workers_is
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter('always')
         new().fit(2, cbs=[Checkpoint(), StopAfter(5)], resume=True)
-    assert any('no generators of its 2 workers' in o for o in messages(seen))==(workers>0)
+    assert any('not the generators of its 2 workers' in o for o in messages(seen))==(workers>0)
 
 @pytest.mark.parametrize('persistent', [False, True])
 def test_persistent_workers_of_validation_that_are_gone_are_told(tmp_path, persistent):
@@ -182,7 +182,7 @@ def test_persistent_workers_of_validation_that_are_gone_are_told(tmp_path, persi
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter('always')
         again = rows(new().fit(3, cbs=Checkpoint(), resume=True))
-    assert any('Workers of `valid` persist' in o for o in messages(seen))==persistent==(again!=whole)
+    assert any('workers of `valid` are persistent' in o for o in messages(seen))==persistent==(again!=whole)
 
 @pytest.mark.parametrize('loader', [lambda: DataLoader(Endless(), 8), lambda: DataLoader(points(), 8, num_workers=2),
     lambda: [(torch.ones(8, 3)*i, torch.ones(8, 1)) for i in range(6)]], ids=['iterable','workers','list'])
@@ -277,7 +277,7 @@ def test_a_fit_that_is_over_says_so(tmp_path, capsys):
 def test_an_epoch_that_the_shorter_fit_had_cut_is_told(tmp_path, capsys, first, then, told):
     made(tmp_path).fit(**first, cbs=Checkpoint())
     made(tmp_path).fit(**then, cbs=Checkpoint(), resume=True)
-    assert ('after epoch 1, which had ended after 2 of 6 batches' in capsys.readouterr().out)==told
+    assert ('after epoch 1, which its bound had ended after 2 of 6 batches' in capsys.readouterr().out)==told
 
 def test_a_script_that_is_past_its_first_fit_says_nothing_of_it(tmp_path, capsys):
     def script(n):
