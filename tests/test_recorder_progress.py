@@ -1025,7 +1025,9 @@ def test_a_notebook_has_one_display_that_ends_as_a_table(tmp_path):
     assert (len(text.splitlines())==7
         and [l.split(':')[0] for l in text.splitlines() if ': loss' in l]
         ==[f'epoch {i} train {n}/4' for i in (0,1) for n in (2,4)])
-    for c in nb.cells[9:]: assert sum('image/png' in o.get('data', {}) for o in c.outputs)==1 # a figure is shown once
+    figures = nb.cells[9:]
+    assert figures
+    for c in figures: assert sum('image/png' in o.get('data', {}) for o in c.outputs)==1 # a figure is shown once
 
 @pytest.mark.parametrize('what', ['validate','get_preds','predict'])
 def test_an_inference_before_the_bar_is_ready(what):

@@ -309,7 +309,7 @@ def test_usual_losses_are_no_spikes_whatever_their_sign(sign, top, factor):
         for i,v in enumerate([top-i%3 for i in range(20)] + [*last]): watch.append(torch.tensor(float(v)), i, i)
         return watch.spike(wait=True)
     assert seen() is None and seen(top+1) is None
-    assert factor>5 or seen(1000.)[:2]==(20,20)
+    assert factor>5 or seen(1000.).numbers=={20}
 
 def test_ignored_targets_do_not_make_a_sample_wrong():
     from learner.diagnose.ledger import Judge
