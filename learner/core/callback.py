@@ -65,13 +65,16 @@ class State:
         if not self._stateattrs: return {}
         res,unset = {},[]
         for k in self._stateattrs:
-            try: v = getattr(self, k)
-            except AttributeError as e:
-                if e.name!=k: raise # an error inside a property
-                unset.append(k)
-            else: res[k] = v.state_dict() if hasattr(type(v), 'state_dict') else v
+            if not self._has(k): unset.append(k); continue
+            v = getattr(self, k)
+            res[k] = v.state_dict() if hasattr(type(v), 'state_dict') else v
         if unset: res['_unset'] = unset
         return res
+
+    def _has(self, k):
+        "Whether it has an attribute `k`, which is not the Learner's"
+        if k in vars(self) or hasattr(type(self), k): return True
+        return type(self).__getattr__ is not Attached.__getattr__ and hasattr(self, k)
 
     def load_state_dict(self, state): # What `state_dict` has returned, in this process or another
         "Restore attributes; modules, optimizers and parameters keep their identity"

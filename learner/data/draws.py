@@ -70,8 +70,13 @@ class _WorkerState:
     "Adds the state of a worker's generators to each batch, and lets new workers begin with `states`"
     def __init__(self, dl, states): # pickled together with `dl.dataset`, so that both mean one copy
         self.owners,self.collate_fn,self.init_fn,self.states = _owners(dl),dl.collate_fn,dl.worker_init_fn,states
+        self.of_collate = None # its generators, by path, which are searched once: it may hold a vocabulary
 
-    def collate(self, samples): return self.collate_fn(samples),random_state(*self.owners)
+    def collate(self, samples):
+        batch = self.collate_fn(samples)
+        if self.of_collate is None:
+            self.of_collate = {k:o for k,o in moving_parts(*self.owners).items() if k.startswith('1')}
+        return batch,random_state(parts=moving_parts(self.owners[0])|self.of_collate)
     def start(self, worker):
         if self.init_fn: self.init_fn(worker)
         set_random_state(self.states[worker], *self.owners)

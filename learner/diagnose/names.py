@@ -19,7 +19,7 @@ from types import ModuleType
 import torch
 from torch import nn
 from ..core.callback import Callback,Flags,FuncCallback
-from ..core.copies import names_in,of_library
+from ..core.copies import names_in,names_with,of_library
 from ..core.events import event,in_phases,moments,scope_named
 from .code import chains,events_of,functions_of,mentioned,uses_at,uses_of,writes
 
@@ -57,6 +57,7 @@ class Names:
         self.uses = {k:v or frozenset() for k,v in found.items()}
         self.all = frozenset().union(*self.uses.values())
         others = [uses_of(*f) or () for o in learn.cbs if o is not cb for f in functions[id(o)].values()]
+        self.everyone = [fs for of_one in functions.values() for fs,_ in of_one.values()]
         self.read_elsewhere = {o.name for found in others for o in found if o.kind=='read'}
         self.given = {o.name for found in others for o in found if o.owner=='learn' and o.kind in writes}
         self.of_learner = {*dir(learn)} | self.given | self.names('learn', *writes)
@@ -102,11 +103,17 @@ _stops = {'stop_training','should_stop','should_training_stop'} # of Keras, Ligh
 
 def unheeded_stops(o, learn):
     "Attributes of Learner or model that end a training elsewhere"
-    left = _stops - o.read - o.read_elsewhere - mentioned(type(learn.model))
-    found = [(k, c) for k,(fs,_) in o.functions.items() for f in fs for c,_ in chains(f) if c[-1] in left]
-    for f,(*_,owner,k) in found:
-        if owner in ('learn','model'):
-            yield _said(o, f, f"assigns `{k}`, which nothing reads: `raise CancelFitException` ends the fit")
+    for name,f in ((k, f) for k,(fs,_) in o.functions.items() for f in fs):
+        for k in sorted(_stops & names_with(f.__code__, 'STORE_ATTR')):
+            owners = {c[-2] for c,_ in chains(f) if c[-1]==k}
+            if owners<={'learn','model'} and not _asked_for(k, o, learn):
+                yield _said(o, name, f"assigns `{k}`, which nothing reads: `raise CancelFitException` ends the fit")
+
+def _asked_for(k, o, learn):
+    "Whether any callback, the model or the Learner may read an attribute `k` of the Learner or the model"
+    codes = [f.__code__ for fs in o.everyone for f in fs]
+    if any(k in names_with(c, 'LOAD_ATTR') or k in c.co_consts for c in codes): return True
+    return any(k in mentioned(type(m)) for m in (learn, *learn.model.modules()))
 
 def unset(o):
     "Attributes that are to be saved, that no code of the callback sets, and that are one letter away from another"

@@ -26,7 +26,9 @@ from ..restore.snapshot import unmoved
 from .loop import Loop,of_batch,of_phase
 
 # %% ../../nbs/loop/02_inference.ipynb #release_frames
-class _Frames(list): "To which there can be weak references"
+class _Frames(list):
+    "To which there can be weak references. A copy of the error, or one in a file, has none"
+    def __reduce__(self): return _Frames,()
 
 def _frames_of(e):
     "The frames that `e` and what has caused it have left"

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from ..core.copies import of_library
-from ..data.loaders import find_bs,tensors_in
+from ..data.loaders import find_bs,single,tensors_in
 from .losses import BaseLoss,DiceLoss,FocalLoss,LabelSmoothingCrossEntropy,is_kept
 
 # %% ../../nbs/model/05_loss_properties.ipynb #losses_in
@@ -215,9 +215,11 @@ def n_samples(
     return _n_listed(learn, n) if yb and type(yb[0]) is list else n
 
 def _n_listed(learn, n):
-    "`n` samples, or as many as there are in the list of targets, if the sampler has drawn that many"
+    "`n` samples, or as many as there are in the list of targets, if there are as many inputs, or else drawn indices"
+    x,listed = single(learn.xb),len(learn.yb[0])
+    if isinstance(x, torch.Tensor) and x.ndim: return listed if len(x)==listed else n
     ids = getattr(learn, 'idxs', None)
-    return len(ids) if isinstance(ids, list) and len(ids)==len(learn.yb[0]) else n
+    return listed if isinstance(ids, list) and len(ids)==listed else n
 
 def loss_of(learn): # A learner, or a batch with a `loss_func`
     "The loss function of a learner, or the usual one that the model's own loss equals; None if nothing is known"

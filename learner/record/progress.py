@@ -9,14 +9,14 @@ In a terminal it draws a tqdm bar and prints a line per epoch, with fewer digits
 __all__ = ['in_notebook', 'Display', 'Notebook', 'Lines', 'Rich', 'ProgressCallback', 'PrintProgress', 'ShowGraphCallback']
 
 # %% ../../nbs/record/06_progress.ipynb #imports
-import os,sys
+import os,random,sys
 from collections import deque
+from contextlib import contextmanager
 from math import inf
 from numbers import Integral
 from time import perf_counter
 from ..core.checks import checked,extra,listed,nearest
 from ..core.callback import Callback
-from ..data.generators import keep_random
 from .history import History,Row,fitting,html_table,text_row
 from .recorder import Recorder
 
@@ -129,9 +129,16 @@ class Lines:
     close = end_bar
 
 # %% ../../nbs/record/06_progress.ipynb #Rich
+@contextmanager
+def _same_random():
+    "Restore Python's generator, from which rich draws names of styles"
+    state = random.getstate()
+    try: yield
+    finally: random.setstate(state)
+
 class Rich:
     "Rows, and below them two bars, for the fit and for its running phase, drawn by rich"
-    @keep_random() # rich draws names of styles from Python's generator
+    @_same_random()
     def __init__(self,
         better, # For each column, whether a higher value is better; None where neither is
         out, # A stream to write to, such as `sys.stdout`
@@ -142,7 +149,7 @@ class Rich:
         self.console = progress.Console(file=out)
         self.progress = progress.Progress(text[0], progress.BarColumn(), text[1], progress.TimeRemainingColumn(),
             console=self.console, transient=True, auto_refresh=False, disable=not self.console.is_interactive)
-    @keep_random()
+    @_same_random()
     def bar(self, desc, n, total, loss, pct):
         self.progress.start()
         if pct is not None: self.task('fit', 'fit', pct, 1., f'{pct:.0%}')
@@ -151,7 +158,7 @@ class Rich:
     def task(self, key, desc, n, total, count):
         if key not in self.tasks: self.tasks[key] = self.progress.add_task(desc, total=total, count=count)
         self.progress.update(self.tasks[key], description=desc, completed=n, count=count)
-    @keep_random()
+    @_same_random()
     def row(self, rows):
         row,best = _visible(rows[-1]),self.best.marks(rows)
         if self.head!=row.names: self.line([(text_row([k]), 'bold') for k in row.names])
@@ -160,10 +167,10 @@ class Rich:
     def line(self, cells):
         from rich.text import Text
         self.console.print(Text('  ').join(Text(o, style) for o,style in cells), soft_wrap=True)
-    @keep_random()
+    @_same_random()
     def end_bar(self):
         if 'phase' in self.tasks: self.progress.remove_task(self.tasks.pop('phase'))
-    @keep_random()
+    @_same_random()
     def close(self): self.progress.stop()
 
 # %% ../../nbs/record/06_progress.ipynb #ProgressCallback

@@ -222,7 +222,10 @@ class GatherPredsCallback(Callback):
         if learn.known_loss is None: raise ValueError(no_losses)
         if self.loss_of is None: self.loss_of = per_sample(learn.known_loss)
         self.check_shapes(learn)
-        self.rows['losses'].add(self.loss_of(learn.pred, *learn.yb))
+        losses,n = self.loss_of(learn.pred, *learn.yb),n_samples(learn)
+        if n is not None and len(losses)!=n: raise ValueError(f"There are {n} samples in a batch, and {len(losses)} "
+            f"losses of `{short_name(learn.known_loss)}`: it is not known which targets belong to a sample")
+        self.rows['losses'].add(losses)
 
     def after_cancel_batch(self):
         if self.depth<=1: self.coverage.skipped.add(self.learn)

@@ -145,7 +145,7 @@ def _cut_epoch(at, learn):
     done = c.train_iter-c.epoch_start
     bounded = b.n_train_iter==c.train_iter or b.n_step==c.opt_step
     if not bounded or at.next=='batch' or n is None or done>=n or b==Bounds.of(learn): return ''
-    return f", which its bound had ended after {done} of {n} batches: the rest is left out, and the next epoch begins"
+    return f", which its bound had ended after {done} of {n} batches: the rest is left out"
 
 def _tell_resumed(at, learn): _say(f"Resumes a run that was stopped {at.where(learn.n_train)}{_cut_epoch(at, learn)}")
 
