@@ -212,6 +212,16 @@ class OneBox(Boxes):
 def sum_loss(preds, targs):
     return torch.stack([(p.mean(0)-t['boxes'].sum(0)).square().mean() for p,t in zip(preds, targs)]).mean()
 
+def test_as_many_fields_of_targets_as_a_batch_has_samples_are_no_samples():
+    "Three crops of each of two samples have two fields of six targets"
+    x,fields = randn(9, 3),[randn(9, 1), randn(9, 1)]
+    def loss(p, t): return sum((p-o).square().mean() for o in t)
+    def crops(o, idxs): return torch.cat([o[3*i:3*i+3] for i in idxs])
+    dl = DataLoader(range(3), 2, collate_fn=lambda idxs: (crops(x, idxs), [crops(o, idxs) for o in fields]))
+    learn = Learner(DataLoaders(dl, dl, device='cpu'), nn.Linear(3, 1), loss)
+    with torch.no_grad(): whole = loss(learn.model(x), fields).item()
+    assert learn.validate().valid_loss==pytest.approx(whole)
+
 @pytest.mark.parametrize('n_boxes', [1,2])
 def test_images_with_equally_many_boxes_are_counted(n_boxes, recwarn):
     "The sampler tells that they are samples"

@@ -84,6 +84,16 @@ def test_what_an_attribute_is_read_through_does_not_keep_it_from_being_saved():
     learn = mk(cb := OfLearner()).fit(1)
     assert cb.state_dict()==dict(_unset=['train_iter']) # it is not the callback's
 
+class Best(Callback):
+    "Has the name of what it saves, `learn.best`, and nothing to save at first"
+    _stateattrs = 'best',
+    def after_epoch(self): self.best = self.learn.epoch
+
+def test_what_the_learner_has_is_no_state_of_a_callback(tmp_path):
+    learn = mk(cb := Best(), path=tmp_path)
+    learn.fit(2, cbs=Checkpoint(every=1, unit='iter'))
+    assert learn.best is cb and cb.best==1
+
 class Untold(Callback):
     def state_dict(self): raise KeyError('n')
 

@@ -585,8 +585,16 @@ class Heeds(RegModel):
 class OfTheModel(Callback):
     def after_epoch(self): self.learn.model.should_stop = True
 
+class Asks(Callback):
+    def before_epoch(self):
+        if getattr(self.model, 'stop_training', False): raise CancelFitException
+class Reads(Callback):
+    def before_epoch(self):
+        if self.model.stop_training: raise CancelFitException
+
 @pytest.mark.parametrize('cb,model,told', [(OfLightning, RegModel, True), (OfKeras, RegModel, True),
-    (OfItsOwn, RegModel, False), (OfASearch, RegModel, False), (OfTheModel, Heeds, False)])
+    (OfItsOwn, RegModel, False), (OfASearch, RegModel, False), (OfTheModel, Heeds, False),
+    ([OfKeras, Asks], RegModel, False), (Reads, type('Stopped', (RegModel,), dict(stop_training=False)), False)])
 def test_an_attribute_that_stops_nothing_is_told(cb, model, told):
     said = warned(synth_learner(model=model(), cbs=cb))
     assert len([o for o in said if '`raise CancelFitException` ends the fit' in o])==told

@@ -1,5 +1,5 @@
 "What a fit writes down, and what it shows while it runs"
-import copy,json,operator,os,pickle,re,sys,warnings
+import copy,gc,json,operator,os,pickle,re,sys,warnings
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -1006,6 +1006,8 @@ def test_a_notebook_has_one_display_that_ends_as_a_table(tmp_path):
     km = AsyncKernelManager(kernel_name='python3', transport='ipc', ip=str(tmp_path/'kernel'))
     Client(nb, km, timeout=300,
         resources=dict(metadata=dict(path=os.path.dirname(os.path.dirname(__file__))))).execute()
+    del km
+    with warnings.catch_warnings(action='ignore'): gc.collect() # sockets that its client leaves open
     outs = [[(o.output_type, table_of(html), '<progress' in html) for o in c.outputs
         for html in [o.get('data', {}).get('text/html', '')]] for c in nb.cells]
     header = ['epoch', 'train_loss', 'valid_loss', 'mae', 'time']

@@ -257,6 +257,12 @@ for _ in range(2):
     assert run_cell(kernel, """gc.collect()
 assert [o() for o in refs]==[None]*2""") is None
 
+def test_an_error_of_a_fit_can_be_sent_to_another_process(kernel):
+    assert run_cell(kernel, """import copy,pickle
+def no(learn): raise KeyError('no')
+try: synth_learner(cbs=Callback(after_batch=no)).fit(1)
+except KeyError as e: assert pickle.loads(pickle.dumps(e)).args==copy.deepcopy(e).args==('no',)""") is None
+
 def test_an_error_on_the_way_to_the_device_names_the_batch():
     class Stuck:
         def to(self, *args, **kwargs): raise RuntimeError('cannot be moved')
