@@ -578,6 +578,8 @@ class OfItsOwn(Callback):
 search = SimpleNamespace(should_stop=False) # the loop that reads it is around the fit
 class OfASearch(Callback):
     def after_epoch(self): search.should_stop = True
+class OfSearches(Callback):
+    def after_epoch(self): [search][0].should_stop = True
 
 class Heeds(RegModel):
     should_stop = False
@@ -593,8 +595,9 @@ class Reads(Callback):
         if self.model.stop_training: raise CancelFitException
 
 @pytest.mark.parametrize('cb,model,told', [(OfLightning, RegModel, True), (OfKeras, RegModel, True),
-    (OfItsOwn, RegModel, False), (OfASearch, RegModel, False), (OfTheModel, Heeds, False),
-    ([OfKeras, Asks], RegModel, False), (Reads, type('Stopped', (RegModel,), dict(stop_training=False)), False)])
+    (OfItsOwn, RegModel, False), (OfASearch, RegModel, False), (OfSearches, RegModel, False),
+    (OfTheModel, Heeds, False), ([OfKeras, Asks], RegModel, False),
+    (Reads, type('Stopped', (RegModel,), dict(stop_training=False)), False)])
 def test_an_attribute_that_stops_nothing_is_told(cb, model, told):
     said = warned(synth_learner(model=model(), cbs=cb))
     assert len([o for o in said if '`raise CancelFitException` ends the fit' in o])==told

@@ -57,7 +57,7 @@ class Names:
         self.uses = {k:v or frozenset() for k,v in found.items()}
         self.all = frozenset().union(*self.uses.values())
         others = [uses_of(*f) or () for o in learn.cbs if o is not cb for f in functions[id(o)].values()]
-        self.everyone = [fs for of_one in functions.values() for fs,_ in of_one.values()]
+        self.everyone = [fs for of_one in functions.values() for fs,_ in of_one.values()] # of all callbacks
         self.read_elsewhere = {o.name for found in others for o in found if o.kind=='read'}
         self.given = {o.name for found in others for o in found if o.owner=='learn' and o.kind in writes}
         self.of_learner = {*dir(learn)} | self.given | self.names('learn', *writes)
@@ -106,7 +106,7 @@ def unheeded_stops(o, learn):
     for name,f in ((k, f) for k,(fs,_) in o.functions.items() for f in fs):
         for k in sorted(_stops & names_with(f.__code__, 'STORE_ATTR')):
             owners = {c[-2] for c,_ in chains(f) if c[-1]==k}
-            if owners<={'learn','model'} and not _asked_for(k, o, learn):
+            if owners and owners<={'learn','model'} and not _asked_for(k, o, learn):
                 yield _said(o, name, f"assigns `{k}`, which nothing reads: `raise CancelFitException` ends the fit")
 
 def _asked_for(k, o, learn):
