@@ -2,7 +2,9 @@
 import signal
 import pytest
 
-def ctrl_c(): signal.raise_signal(signal.SIGINT)
+def ctrl_c(n=1):
+    for _ in range(n): signal.raise_signal(signal.SIGINT)
+
 def handler(): return signal.getsignal(signal.SIGINT)
 
 @pytest.fixture(autouse=True)

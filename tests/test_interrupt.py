@@ -4,21 +4,9 @@ import pytest, torch
 from learner.all import *
 from parts import shown
 from processes import run_script
+from signals import ctrl_c,handler,python_handler # noqa: F401
 
 if sys.platform=='win32': pytest.skip('Windows has other signals', allow_module_level=True)
-
-def ctrl_c(n=1):
-    for _ in range(n): signal.raise_signal(signal.SIGINT)
-
-def handler(): return signal.getsignal(signal.SIGINT)
-
-@pytest.fixture(autouse=True)
-def python_handler():
-    "Each test begins with Python's own handler, and must end with it"
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    after = signal.signal(signal.SIGINT, before)
-    assert after is signal.default_int_handler
 
 class CtrlC(Callback):
     "Ctrl-C at the `n`-th `ev`, `times` times"

@@ -6,15 +6,9 @@ import pytest,torch
 from torch import nn
 from torch.utils.data import DataLoader,Dataset,IterableDataset,Sampler,get_worker_info
 from learner.all import *
+from signals import python_handler # noqa: F401
 
 if os.name=='nt': pytest.skip('Windows has other signals', allow_module_level=True)
-
-@pytest.fixture(autouse=True)
-def python_handler():
-    "Each test begins with Python's own handler of Ctrl-C, and must end with it"
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
 
 # Runs that are stopped and resumed
 class Batches(Callback):

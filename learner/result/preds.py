@@ -224,7 +224,8 @@ class GatherPredsCallback(Callback):
         self.check_shapes(learn)
         losses,n = self.loss_of(learn.pred, *learn.yb),n_samples(learn)
         if n is not None and len(losses)!=n: raise ValueError(f"There are {n} samples in a batch, and {len(losses)} "
-            f"losses of `{short_name(learn.known_loss)}`: it is not known which targets belong to a sample")
+            f"losses of `{short_name(learn.known_loss)}`: it is not known which targets belong to a sample. "
+            "Collate them into tensors with a row for each, or leave out `with_loss`")
         self.rows['losses'].add(losses)
 
     def after_cancel_batch(self):

@@ -77,6 +77,15 @@ class _Norms:
             learn.validate(dl=learn.dls.train, cbs=stats)
         stats.put()
 
+# %% ../../nbs/technique/06_averaging.ipynb #tell_none
+def _tell_none(cb, *settings):
+    "Warn at the end of a fit in which an average was never taken"
+    learn = cb.learn
+    if cb.n or not cb.fitting or not learn.opt_step or learn.limits.get('train'): return
+    given = ' and '.join(f"`{k}` is {getattr(cb, k)}" for k in settings)
+    warn(f"`{type(cb).__name__}` has no average, and the model keeps the weights of training: {given}, and the fit had "
+        f"{learn.opt_step} steps. Let it begin earlier or come more often, or train longer")
+
 # %% ../../nbs/technique/06_averaging.ipynb #Average
 class _Average(Callback):
     "The average `avg` of the weights at `n` moments, and the ways in which it gets into the model"
@@ -163,14 +172,6 @@ class _Average(Callback):
         self._renew(_Norms(self.learn, self.norms))
         to_train(trained)
 
-    def _tell_none(self, *settings):
-        "Warn at the end of a fit that has taken no average; but not in a trial, whose training is cut short"
-        learn = self.learn
-        if self.n or not self.fitting or not learn.opt_step or learn.limits.get('train'): return
-        given = ' and '.join(f"`{k}` is {getattr(self, k)}" for k in settings)
-        warn(f"`{type(self).__name__}` has no average, and the model keeps the weights of training: "
-            f"{given}, and the fit had {learn.opt_step} steps")
-
     def _check(self):
         if not self.n: raise RuntimeError(f"`{type(self).__name__}` has no average yet")
 
@@ -242,7 +243,7 @@ class EMA(WeightAverage):
         if not self._stepped() or self.steps%self.every: return
         t = self.n+1
         self.update(1 - (min(self.decay, (1+t)/(10+t)) if self.warmup else self.decay))
-    def after_fit(self): self._tell_none('every')
+    def after_fit(self): _tell_none(self, 'every')
 
 # %% ../../nbs/technique/06_averaging.ipynb #SWA
 class SWA(WeightAverage):
@@ -303,4 +304,4 @@ class SWA(WeightAverage):
 
     def after_fit(self):
         if self.fitting and self.n: self.apply()
-        self._tell_none('start', 'every')
+        _tell_none(self, 'start', 'every')
