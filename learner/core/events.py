@@ -18,10 +18,11 @@ __all__ = ['cancels', 'training_loop', 'outside_loop', 'event', 'in_phases', 'Ca
 
 # %% ../../nbs/core/02_events.ipynb #imports
 import re,time
+from math import inf
 from difflib import get_close_matches
 from functools import cache
 from types import FunctionType
-from .checks import checked,listed,nearest,one_of
+from .checks import checked,is_number,listed,nearest,one_of
 
 # %% ../../nbs/core/02_events.ipynb #cancels
 class CancelException(BaseException):
@@ -164,10 +165,28 @@ class Events:
 
 event = Events([*dict(moments()), *outside_loop])
 
+# %% ../../nbs/core/02_events.ipynb #every
+units = dict(iter=lambda learn: learn.train_iter, step=lambda learn: learn.opt_step, epoch=lambda learn: learn.epoch+1)
+unit_names = [*units, 's'] # seconds, too, which each user counts from a moment of its own
+
+def check_every(
+    every, # Number of units between two times
+    unit, # What is counted: one of `unit_names`; None for calls
+    fractions=('s',), # Units that need not be whole
+):
+    "Refuse an `every` that never comes"
+    if is_number(every) and 0<every<inf and (unit in fractions or every%1==0): return
+    kind = 'number' if unit in fractions else 'whole number'
+    counted = {None:'calls', 's':'seconds'}.get(unit, f'`{unit}`s')
+    raise (ValueError if is_number(every) else TypeError)(
+        f"`every` is a {kind} of {counted} above 0, but got {every!r}")
+
+def passed(before, now, every):
+    "Whether a multiple of `every` lies after `before`, and not after `now`"
+    return int(now/every + 1e-9)>int(before/every + 1e-9) # sums of fractions are rounded
+
 # %% ../../nbs/core/02_events.ipynb #check_filter
 in_phases = {ev for ev in dict(moments(scope_named('train'))) if not ev.endswith('_train')} # of batches, in any phase
-
-_units = dict(iter=lambda learn: learn.train_iter, step=lambda learn: learn.opt_step, epoch=lambda learn: learn.epoch+1)
 
 def _check_choice(every, once, when, filter_fn, after, before):
     "Refuse two arguments that both say when to run"
@@ -175,11 +194,6 @@ def _check_choice(every, once, when, filter_fn, after, before):
     if len(given)>1: raise ValueError(f"{' and '.join(f'`{o}`' for o in given)} exclude each other: give one of them")
     if once is not None and (after is not None or before is not None):
         raise ValueError("`once` already says when: give no `after` or `before` with it")
-
-def _check_every(every, unit):
-    "Refuse an `every` that never comes"
-    if every is None or (every>0 and (unit=='s' or every==int(every))): return
-    raise ValueError(f"`every` is a positive whole number, but got {every!r}")
 
 def _check_calls(once):
     "Refuse a list of calls that is empty or not of whole numbers"
@@ -203,8 +217,8 @@ class Filter(_Union):
         valid:bool=False, # Count calls in the validations of a fit too
     ):
         _check_choice(every, once, when, filter_fn, after, before)
-        if unit is not None: one_of('unit', unit, [*_units, 's'])
-        _check_every(every, unit)
+        if unit is not None: one_of('unit', unit, unit_names)
+        if every is not None: check_every(every, unit)
         _check_calls(once)
         self.event,self.unit,self.when,self.after,self.before = event,unit,when or filter_fn,after,before
         self.valid = valid
@@ -225,7 +239,7 @@ class Filter(_Union):
     @property
     def follows(self):
         "Whether it follows training, so that its count begins again with each fit"
-        return self.unit in _units
+        return self.unit in units
 
     def restart(self):
         "Count a new fit from zero, if it follows training"
@@ -234,7 +248,7 @@ class Filter(_Union):
     def position(self, learn): # The learner, or another dispatcher, that notifies callbacks
         "Where training is, in units of this filter"
         if self.unit is None: return self.num_called
-        if self.unit!='s': return _units[self.unit](learn)
+        if self.unit!='s': return units[self.unit](learn)
         if self.start is None: self.start = time.monotonic()
         return time.monotonic()-self.start
 
@@ -256,7 +270,7 @@ class Filter(_Union):
         seen,self.seen = (0 if pos<self.seen else self.seen), pos # `lr_find` counts from zero too
         if   self.when: res = bool(self.when(self, learn))
         elif self.once: res = any(seen<o<=pos for o in self.once)
-        else:           res = pos//self.every > seen//self.every
+        else:           res = passed(seen, pos, self.every)
         res = res and (self.after is None or pos>self.after) and (self.before is None or pos<self.before)
         self.num_executed += res
         return res

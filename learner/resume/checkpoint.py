@@ -18,7 +18,8 @@ from pathlib import Path
 from fastcore.basics import patch
 from torch.nn.parameter import is_lazy
 from ..core.callback import Callback
-from ..core.checks import checked,listed,nearest,one_of,whole
+from ..core.checks import checked,listed,nearest,one_of
+from ..core.events import check_every,passed,unit_names,units
 from ..core.tracebacks import warn
 from ..loop.learner import Learner
 from ..loop.position import Bounds,Position
@@ -29,25 +30,20 @@ from .checkpoints import Checkpoints,FitFiles,Keeping,newest_of_next_fit,place_o
 from .state_file import read_state
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #Interval
-units = dict(epoch=lambda learn: learn.epoch+1, iter=lambda learn: learn.train_iter, step=lambda learn: learn.opt_step,
-    s=lambda learn: time.monotonic())
-
 class Interval:
     "Due each time `every` more units are done"
     def __init__(self, every, unit):
-        one_of('unit', unit, units)
-        if unit!='s': every = whole('every', every, 1)
-        elif not (isinstance(every, (int,float)) and every>0):
-            raise ValueError(f"`every` is a number of seconds above 0, but got {every!r}")
+        one_of('unit', unit, unit_names)
+        check_every(every, unit)
         self.every,self.unit,self.last = every,unit,0
 
-    def done(self, learn): return units[self.unit](learn)
+    def done(self, learn): return time.monotonic() if self.unit=='s' else units[self.unit](learn)
     def begin(self, learn): self.last = self.done(learn) if self.unit=='s' else 0
 
     def due(self, learn):
         "Whether it is time; if so, the next interval begins"
         done = self.done(learn)
-        res = done-self.last>=self.every if self.unit=='s' else done//self.every>self.last//self.every
+        res = done-self.last>=self.every if self.unit=='s' else passed(self.last, done, self.every)
         if res: self.last = done
         return res
 

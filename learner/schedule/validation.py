@@ -13,9 +13,9 @@ __all__ = ['Scheduled', 'Validate', 'ExtraValid', 'Sanity']
 
 # %% ../../nbs/schedule/06_validation.ipynb #imports
 from collections.abc import Mapping
-from math import inf
 from time import monotonic
-from ..core.checks import checked,is_number,one_of
+from ..core.checks import checked,one_of
+from ..core.events import check_every,passed,unit_names
 from ..core.callback import Callback
 from ..data.loaders import check_loader,length
 from ..measure.kinds import mk_metrics
@@ -43,18 +43,13 @@ def write_row(learn, rec):
     rec.write()
 
 # %% ../../nbs/schedule/06_validation.ipynb #Scheduled
-_units = 'epoch','iter','step','s'
-
-def _check_every(every, unit, when):
-    one_of('unit', unit, _units)
+def _check_schedule(every, unit, when):
+    one_of('unit', unit, unit_names)
     if every is not None and when is not None: raise ValueError(
         "`every` and `when` exclude each other: give one of them")
     if when is not None and not callable(when): raise TypeError(
         f"`when` is a function of the learner, but got {when!r}")
-    if every is None: return
-    counted = unit in ('iter','step')
-    if not is_number(every) or not 0<every<inf or (counted and every%1): raise ValueError(
-        f"`every` is a number of `{unit}`s above 0{', and whole' if counted else ''}, but got {every!r}")
+    if every is not None: check_every(every, unit, fractions=('s','epoch'))
 
 class Scheduled(Callback):
     "Does something every so often in a fit. A subclass asks `due()`, and calls `commit()` when it is done"
@@ -66,7 +61,7 @@ class Scheduled(Callback):
         unit:str='epoch', # `epoch`, `iter`: training batches, `step`: optimizer steps, or `s`: seconds
         when=None, # Instead: if `when(learn)` is true, asked between batches and at the end of each epoch
     ):
-        _check_every(every, unit, when)
+        _check_schedule(every, unit, when)
         self.every,self.unit,self.when = 1 if every is None else every,unit,when
         self.seen,self.spent,self.ended,self.asked_at,self.answer = 0,0.,True,None,False
 
@@ -101,12 +96,11 @@ class Scheduled(Callback):
 
     def due(self):
         "Whether it is to be done now"
-        if self.when is None: return self._passed() if self.unit!='s' else self.learn.route.decided(self._passed)
+        if self.when is None: return self._due() if self.unit!='s' else self.learn.route.decided(self._due)
         at = self.learn.epoch,self.learn.train_iter,self.ended
         if self.asked_at!=at: self.asked_at,self.answer = at,bool(self.when(self.learn))
         return self.answer
-    def _passed(self): return self._times(self.position)>self._times(self.seen)
-    def _times(self, pos): return int(pos/self.every + 1e-9) # sums of fractions are rounded
+    def _due(self): return passed(self.seen, self.position, self.every)
 
     def commit(self): self.seen,self.answer = self.position,False
     def before_row(self):
