@@ -51,84 +51,43 @@ class _Autocast:
         # torch before 2.11 would train with weights that were cast without gradients
         if self.contexts: torch.clear_autocast_cache()
 
-# %% ../../nbs/technique/01_mixed_precision.ipynb #overflow
+# %% ../../nbs/technique/01_mixed_precision.ipynb #LossScaling
 _least_scale = 2.**-16 # at this scale, finite gradients would have stopped overflowing long ago
 def _hopeless(scale): return RuntimeError(
     f"Gradients overflow in fp16 even with the loss scaled down to {scale:.1e}: they are too large, "
     "or not numbers at all. Look at the loss without `to_fp16`, or try `to_bf16`")
 
-# %% ../../nbs/technique/01_mixed_precision.ipynb #MixedPrecision
-class MixedPrecision(Callback):
-    "Run model and loss in 16 bits where safe; with `fp16`, scale the loss, and skip steps whose gradients overflow"
-    order = 10
+class LossScaling(Callback):
+    "Where there is a `scaler`: scales the loss up and gradients down, and skips steps whose gradients overflow"
     first_at = 'before_step', # all others see gradients that are unscaled
     _stateattrs = 'scaler_state','scaled'
-    @checked(amp_mode=..., init_scale='>0', growth_factor='>1', backoff_factor='(0,1)', growth_interval='>=1')
-    def __init__(self,
-        amp_mode:str=AMPMode.FP16, # `fp16` or `bf16`
-        init_scale:float=2.**16, # First scale of the loss, for `fp16`
-        growth_factor:float=2., # Multiplies the scale after `growth_interval` steps without overflow
-        backoff_factor:float=.5, # Multiplies the scale after an overflow
-        growth_interval:int=2000, # In steps
-    ):
-        amp_mode = getattr(amp_mode, 'value', amp_mode)
-        if amp_mode not in list(_dtypes): raise ValueError(
-            f"`amp_mode` is `fp16` or `bf16`, but got {amp_mode!r}.{nearest(str(amp_mode), _dtypes)}")
-        self.amp_mode,self.init_scale,self.growth_interval = amp_mode,init_scale,growth_interval
-        self.growth_factor,self.backoff_factor,self.scaler,self.scaled = growth_factor,backoff_factor,None,False
-        self.autocast,self.pending,self.overflow = None,False,False
+    scaler = None
+    scaled = False # gradients are multiplied by the scale, if there are any: those of earlier batches too
+    pending = overflow = False # gradients were unscaled, but the scale not updated; they are not finite
+    def __init__(self, init_scale, growth_factor, backoff_factor, growth_interval):
+        self.init_scale,self.growth_factor,self.backoff_factor = init_scale,growth_factor,backoff_factor
+        self.growth_interval = growth_interval
 
-    def before_fit(self): self._begin()
-    def cleanup_fit(self): self.autocast = None
-    def _begin(self):
-        device = self.learn.device.type
-        self.autocast = _Autocast(device, _dtypes[self.amp_mode])
-        self.scaled = False # gradients are multiplied by the scale, if there are any: those of earlier batches too
-        self.pending = self.overflow = False # gradients were unscaled, but the scale not updated; they are not finite
-        no_closure(self)
-        _check_device(device, self.amp_mode)
-        if any(isinstance(o, MixedPrecision) and o is not self for o in self.learn.cbs): raise ValueError(
-            "There are two `MixedPrecision` callbacks: remove one, or use `to_fp16` and `to_bf16`, which replace it")
-        if self.scaler is None and self.amp_mode=='fp16': self._new_scaler()
-
-    def _new_scaler(self, state=None):
+    def new_scaler(self, state=None):
         self.scaler = torch.amp.GradScaler(self.learn.device.type, self.init_scale,
             self.growth_factor, self.backoff_factor, self.growth_interval)
         if state: self.scaler.load_state_dict(state)
         self.scaler.scale(torch.tensor(0.).to(self.learn.device)) # or it has no scale for a step without a loss
-
     @property
     def scaler_state(self): return self.scaler.state_dict() if self.scaler else None
     @scaler_state.setter
     def scaler_state(self, state):
         self.scaler = None # made by the next fit
-        if state: self._new_scaler(state)
+        if state: self.new_scaler(state)
 
-    # Autocast
-    def before_batch(self):
-        if self.autocast is None: self._begin() # an inference in a `before_fit` that comes first, or it came into a fit
-        self.autocast.begin()
-    def split_batch(self, part): self.autocast.open() # each piece has its forward pass
-    def after_pred(self): self.learn.pred = map_tensors(_to_float, self.learn.pred)
-    def after_loss(self): self.autocast.close()
-    def cleanup_batch(self):
-        self.autocast.end()
-        if self.learn.training: self._scale_again()
-    def cleanup_train(self):
-        self._forget() # the step that followed the last batch may have been cancelled
-        if self.scaler and self.scaled: self._unscale()
-
-    # Scaling
     def before_backward(self):
         if not self.scaler: return
         self._scale_again()
         self.learn.loss_grad = self.scaler.scale(self.learn.loss_grad)
-
     def after_backward(self):
         if not self.scaler or not self.scaled or not has_grads(self.learn.opt): return
         self.scaled,self.pending,self.overflow = False,True,True
         self.scaler.step(self) # unscales, and calls our `step` if all is finite
-
     @property
     def param_groups(self): return self.learn.opt.param_groups
     def step(self): self.overflow = False
@@ -142,6 +101,11 @@ class MixedPrecision(Callback):
         if self.overflow and (scale := self.scaler.get_scale())<_least_scale:
             self.scaler = None # the next fit begins with a new one
             raise _hopeless(scale)
+    def cleanup_batch(self):
+        if self.learn.training: self._scale_again()
+    def cleanup_train(self):
+        self._forget() # the step that followed the last batch may have been cancelled
+        if self.scaler and self.scaled: self._unscale()
 
     def _scale_again(self):
         "Gradients that are left wait for a later step: as if they had not been unscaled"
@@ -150,17 +114,54 @@ class MixedPrecision(Callback):
             if p.grad is not None: p.grad = self.scaler.scale(p.grad)
         self.scaled = True
         self._forget()
-
     def _unscale(self):
         "Gradients that are left may wait for a step without this callback"
         for p in params_of(self.learn.opt):
             if p.grad is not None: p.grad = p.grad/self.scaler.get_scale()
         self.scaled = False
-
     def _forget(self):
         "No step was tried: have a scaler that has not unscaled anything"
-        if self.pending: self._new_scaler(self.scaler.state_dict())
+        if self.pending: self.new_scaler(self.scaler.state_dict())
         self.pending = False
+
+# %% ../../nbs/technique/01_mixed_precision.ipynb #MixedPrecision
+class MixedPrecision(LossScaling):
+    "Run model and loss in 16 bits where safe; with `fp16`, scale the loss, and skip steps whose gradients overflow"
+    order,autocast = 10,None
+    @checked(amp_mode=..., init_scale='>0', growth_factor='>1', backoff_factor='(0,1)', growth_interval='>=1')
+    def __init__(self,
+        amp_mode:str=AMPMode.FP16, # `fp16` or `bf16`
+        init_scale:float=2.**16, # First scale of the loss, for `fp16`
+        growth_factor:float=2., # Multiplies the scale after `growth_interval` steps without overflow
+        backoff_factor:float=.5, # Multiplies the scale after an overflow
+        growth_interval:int=2000, # In steps
+    ):
+        self.amp_mode = getattr(amp_mode, 'value', amp_mode)
+        if self.amp_mode not in list(_dtypes): raise ValueError(
+            f"`amp_mode` is `fp16` or `bf16`, but got {amp_mode!r}.{nearest(str(amp_mode), _dtypes)}")
+        super().__init__(init_scale, growth_factor, backoff_factor, growth_interval)
+
+    def before_fit(self): self._begin()
+    def cleanup_fit(self): self.autocast = None
+    def _begin(self):
+        device = self.learn.device.type
+        self.autocast = _Autocast(device, _dtypes[self.amp_mode])
+        self.scaled = self.pending = self.overflow = False
+        no_closure(self)
+        _check_device(device, self.amp_mode)
+        if any(isinstance(o, MixedPrecision) and o is not self for o in self.learn.cbs): raise ValueError(
+            "There are two `MixedPrecision` callbacks: remove one, or use `to_fp16` and `to_bf16`, which replace it")
+        if self.scaler is None and self.amp_mode=='fp16': self.new_scaler()
+
+    def before_batch(self):
+        if self.autocast is None: self._begin() # an inference in a `before_fit` that comes first, or it came into a fit
+        self.autocast.begin()
+    def split_batch(self, part): self.autocast.open() # each piece has its forward pass
+    def after_pred(self): self.learn.pred = map_tensors(_to_float, self.learn.pred)
+    def after_loss(self): self.autocast.close()
+    def cleanup_batch(self):
+        self.autocast.end()
+        super().cleanup_batch()
 
 # %% ../../nbs/technique/01_mixed_precision.ipynb #methods
 @patch
