@@ -199,6 +199,17 @@ def test_history_as_a_data_frame():
         and list(df.columns)==['epoch', 'train_loss', 'valid_loss', 'mae', 'time', 'x']
         and list(df['valid_loss'])==[10.,10.])
 
+@pytest.mark.parametrize('kind', ['tensor','list'])
+def test_a_metric_of_several_values_is_a_column_with_gaps(kind):
+    class Several(Metric):
+        def accumulate(self, learn): pass
+        def reset(self): pass
+        value = torch.tensor([1.,2.]) if kind=='tensor' else [1.,2.]
+    rows = learner(metrics=Several(), cbs=[Validate(2)]).fit(3).recorder.rows
+    assert np.array_equal(rows['several'], [[np.nan]*2, [1.,2.], [1.,2.]], equal_nan=True)
+    pytest.importorskip('pandas')
+    assert np.isnan((column := rows.to_df()['several'])[0]) and list(column[1])==[1.,2.]
+
 def test_what_is_better_is_known_by_column():
     class Wild(Metric):
         name,higher_is_better,value = 'wild',True,1.
@@ -209,6 +220,11 @@ def test_what_is_better_is_known_by_column():
         recorder=Recorder(train_metrics=True)).fit(1).recorder
     assert rec.higher_is_better=={'train_loss':False, 'train_mae':False, 'train_wild':True, 'a/loss':False,
         'a/mae':False, 'a/wild':True, 'valid_loss':False, 'valid_mae':False, 'valid_wild':True}
+
+def test_a_metric_that_is_also_of_training_is_monitored_in_validation():
+    with pytest.raises(ValueError, match='`mae` is to be monitored and is not recorded, but .*Did you mean '
+            '`valid_mae`'):
+        learner(recorder=Recorder(train_metrics=True)).fit(1, cbs=EarlyStoppingCallback('mae'))
 
 def test_metrics_that_know_nothing_of_what_is_better_are_fine():
     class Duck:

@@ -616,6 +616,14 @@ def test_plateau_monitors_any_column(monitor):
         mk(default_cbs=False, cbs=[TrainEvalCallback, TorchScheduler(Plateau), trace]).fit(1)
     assert not trace.seen
 
+@pytest.mark.parametrize('metric,mode,right', [(R2Score, 'min', 'max'), (R2Score, 'max', None), (mae, 'max', 'min'),
+    (mae, 'min', None), (lambda p,t: p.mean(), 'min', None)])
+def test_a_plateau_in_the_wrong_direction_is_told(metric, mode, right, recwarn):
+    make = partial(sched.ReduceLROnPlateau, mode=mode)
+    mk(metrics=dict(score=metric)).fit(1, cbs=TorchScheduler(make, monitor='score'))
+    said = [str(o.message) for o in recwarn if 'mode=' in str(o.message)]
+    assert len(said)==bool(right) and (not right or f"`mode='{right}'`" in said[0])
+
 # Ready schedulers
 def by_torch(make, n_epoch, unit, n=7, lrs=(.1,)):
     "Rates of each batch, as torch alone would set them"

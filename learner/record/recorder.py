@@ -368,6 +368,7 @@ def check_recorded(rec, name):
     named = [o for o in names if o.endswith(f'/{ends}')]
     hint = nearest(str(name), names) if name!='valid_loss' else " `dls` has no validation loader."
     if named: hint = f" Write `monitor={named[0]!r}`, for one of the loaders."
+    if f'valid_{name}' in names: hint = f" Did you mean `valid_{name}`?" # rather than that of training
     raise ValueError(f"`{name}` is to be monitored and is not recorded, but {listed(names)}.{hint}"
         " A callback that adds a column during training announces it in its `new_columns`")
 
@@ -381,12 +382,12 @@ def higher_is_better(
     if callable(name): check_direction(name, comp); return bool(comp(1,0))
     check_recorded(rec, name)
     if comp is not None: return bool(comp(1,0))
-    if name.rpartition('/')[2] in ('train_loss','valid_loss','loss'): return False
-    res = _of_metric(learn, name)
+    res = declared_direction(learn, name)
     return _by_name(name) if res is None else res
 
-def _of_metric(learn, name):
-    "`higher_is_better` of the metric that fills a column; callbacks may have metrics of their own"
+def declared_direction(learn, name):
+    "Whether higher is better, if the metric of a column declares it; callbacks may have metrics of their own"
+    if name.rpartition('/')[2] in ('train_loss','valid_loss','loss'): return False
     for m in [*learn.metrics, *(m for cb in learn.cbs for m in vars(cb).get('own_metrics') or ())]:
         if name in (m.name, f'train_{m.name}', f'valid_{m.name}') or name.endswith(f'/{m.name}'):
             return getattr(m, 'higher_is_better', None)

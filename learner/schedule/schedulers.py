@@ -19,7 +19,7 @@ from ..core.callback import Callback
 from ..model.groups import norm_bias_params,per_group
 from ..model.hypers import first_groups,get_hyper,hypers,n_groups,read_hyper,set_hyper,spare
 from ..record.history import missing
-from ..record.recorder import Recorder,check_recorded,find_recorder
+from ..record.recorder import Recorder,check_recorded,declared_direction,find_recorder
 from .schedules import Pieces
 
 # %% ../../nbs/schedule/02_schedulers.ipynb #highest
@@ -229,7 +229,13 @@ class TorchScheduler(HyperScheduler):
             if self.unit!='epoch': raise ValueError(
                 "`ReduceLROnPlateau` monitors the results of an epoch: give `unit='epoch'`")
             check_recorded(find_recorder(self), self.monitor)
+            self._check_direction()
         super().before_fit()
+    def _check_direction(self):
+        higher,k = declared_direction(self.learn, self.monitor),self.monitor
+        if higher is not None and self.sched.mode!=(mode := 'max' if higher else 'min'): warn(
+            f"{'Higher' if higher else 'Lower'} `{k}` is better, but `ReduceLROnPlateau` with "
+            f"`mode={self.sched.mode!r}` lowers the learning rate where it gets better: give `mode={mode!r}`")
     def _made_again(self):
         "The same scheduler, of an optimizer that was made during the fit"
         opt,lrs,state = self.learn.opt,get_hyper(self.learn.opt, 'lr'),self.sched.state_dict()
