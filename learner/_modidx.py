@@ -2904,6 +2904,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                'learner/measure/advice.py'),
                                         'learner.measure.advice._says_enough': ( 'measure/advice.html#_says_enough',
                                                                                  'learner/measure/advice.py'),
+                                        'learner.measure.advice._takes_variance': ( 'measure/advice.html#_takes_variance',
+                                                                                    'learner/measure/advice.py'),
                                         'learner.measure.advice._text': ('measure/advice.html#_text', 'learner/measure/advice.py'),
                                         'learner.measure.advice._texts': ('measure/advice.html#_texts', 'learner/measure/advice.py'),
                                         'learner.measure.advice._view': ('measure/advice.html#_view', 'learner/measure/advice.py'),

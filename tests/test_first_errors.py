@@ -25,6 +25,12 @@ class ToTuple(Net):
     def forward(self, x): return self.lin(x),x
 class MayTakeTwo(Net):
     def forward(self, x, z=0): return self.lin(x+z)
+class Forecasts(Net):
+    "Of as many days as there are samples"
+    def __init__(self): super().__init__(8)
+    def forward(self, x): return self.lin(x)[..., None]
+class MeanAndVar(Net):
+    def forward(self, x): return self.lin(x),self.lin(x).exp()
 class TwoInputs(Net):
     def forward(self, x, z): return self.lin(x+z)
 
@@ -51,11 +57,15 @@ cases = {
     'a float column':       (Net, (x,y[:,None].float()), F.cross_entropy, 'Targets are classes',
         'cbs=MapBatch(lambda b: (*b[:-1], b[-1].squeeze(1).long()))'),
     'integers for yes, no': (lambda: Net(1), (x,y), bce, r'the loss got \(8, 1\) float32',
-        'cbs=MapBatch(lambda b: (*b[:-1], b[-1][:, None].float()))'),
+        'cbs=MapBatch(lambda b: (*b[:-1], b[-1][..., None].float()))'),
     'a row for yes, no':    (lambda: Net(1), (x,y.float()), bce, r'targets \(8,\) float32',
-        'cbs=MapBatch(lambda b: (*b[:-1], b[-1][:, None]))'),
+        'cbs=MapBatch(lambda b: (*b[:-1], b[-1][..., None]))'),
     'broadcast numbers':    (lambda: Net(1), (x,y.float()), mse_loss, '`MSELoss` would compare 64 pairs',
-        'cbs=MapBatch(lambda b: (*b[:-1], b[-1][:, None]))'),
+        'cbs=MapBatch(lambda b: (*b[:-1], b[-1][..., None]))'),
+    'forecasts':            (Forecasts, (x,x.repeat(1, 2)), mse_loss, '`MSELoss` would compare 512 pairs',
+        'cbs=MapBatch(lambda b: (*b[:-1], b[-1][..., None]))'),
+    'mean and variance':    (MeanAndVar, (x,x[:,:2]), nn.GaussianNLLLoss(), 'It takes means, targets and variances',
+        'loss_func=lambda p, t: F.gaussian_nll_loss(p[0], t, p[1])'),
     'doubles':              (Net, (x.double(),y), ce, r'the model got \(8, 4\) float64. Its weights are float32',
         'cbs=MapBatch(lambda b: (b[0].float(), *b[1:]))'),
     'bytes':                (Net, (x.byte(),y), ce, r'the model got \(8, 4\) uint8',
@@ -95,6 +105,7 @@ def test_the_error_says_what_to_write_and_that_works(model, batch, loss_func, sa
     with pytest.raises(Exception) as e: fit(model, batch, loss_func, n_inp)
     assert re.search(says, text(e)) and f'`{line}`' in text(e), text(e)
     if line.startswith('Learner'): learn = fit(model, batch, eval(re.search(r'nn\.\w+\(\)', line)[0]))
+    elif line.startswith('loss_func'): learn = fit(model, batch, eval(line.removeprefix('loss_func=')))
     elif line.startswith('DataLoaders'): learn = fit(model, batch, loss_func, int(line[-2]))
     else: learn = fit(model, batch, loss_func, n_inp, cbs=eval(line.removeprefix('cbs=')))
     assert learn.recorder[-1].valid_loss>0

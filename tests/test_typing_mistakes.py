@@ -22,6 +22,11 @@ class Skips(Callback):
     def run_valid(self): return False
 class Says(Callback): run_valid = 'no'
 
+class DataFrame:
+    "As that of pandas"
+    def __len__(self): return 4
+    def __getitem__(self, k): raise KeyError(k)
+
 def then_flag(**kwargs):
     learn = mk(cbs=GradientClip)
     for k,v in kwargs.items(): setattr(learn.gradient_clip, k, v)
@@ -85,6 +90,8 @@ mistakes = {
         "The loss must be a tensor, but a callback has set `loss_grad` to 0.5: leave out `.item()`"),
     'empty dl':           (lambda: mk().validate(dl=[]), "`dl` is empty: it gave no batch"),
     'empty dataset':      (lambda: DataLoaders.from_dsets(x[:0]), "`train` is empty: nothing to train on"),
+    'data frame':         (lambda: DataLoaders.from_dsets(DataFrame()),
+        "`train` is a dataset, but got a DataFrame, whose `df[0]` is a column: write `TensorDataset(x, y)`"),
     'tuples of arrays':   (lambda: DataLoaders.from_dsets((x, y), (x, y)),
         "`train` is a dataset, but got a tuple of two arrays: if they are inputs and targets, write"),
     'batch_size=':        (lambda: DataLoaders(ds, ds, batch_size=8),

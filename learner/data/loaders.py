@@ -226,6 +226,8 @@ def check_dataset(
 ):
     "Refuse what has no samples that can be drawn by number"
     if isinstance(v, DataLoader): raise TypeError(f"`{name}` is a dataset, but got a loader: write `DataLoaders(…)`")
+    if type(v).__name__=='DataFrame': raise TypeError(f"`{name}` is a dataset, but got a DataFrame, whose `df[0]` is a "
+        "column: write `TensorDataset(x, y)`, where `x = torch.tensor(df[names].values, dtype=torch.float32)`")
     if isinstance(v, type) or not (hasattr(v, '__len__') and hasattr(v, '__getitem__')):
         raise TypeError(f"`{name}` is a dataset with a length, but got {v!r}")
 

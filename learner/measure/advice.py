@@ -131,10 +131,15 @@ def _of_types(learn, dtype):
     return f"{its} `learn.model.float()`. `cbs=MixedPrecision()` computes in half precision"
 
 # %% ../../nbs/measure/07_advice.ipynb #of_targets
+def _takes_variance(f):
+    return any(isinstance(o, nn.GaussianNLLLoss) or o is F.gaussian_nll_loss for o in losses_in(f))
+
 def _of_targets(learn, e):
     "What to write, if predictions and targets do not fit the loss"
     pred,yb,f = learn.pred,learn.yb,learn.loss_func
     if not isinstance(pred, torch.Tensor):
+        if _takes_variance(f) and isinstance(pred, (tuple,list)) and len(pred)==2: return (
+            "It takes means, targets and variances: write `loss_func=lambda p, t: F.gaussian_nll_loss(p[0], t, p[1])`")
         names = [*pred_names, *(pred if isinstance(pred, Mapping) else ())]
         k = next((k for k in names if isinstance(part_of(pred, k), torch.Tensor)), None)
         tensors = isinstance(pred, (tuple,list)) and any(isinstance(o, torch.Tensor) for o in pred)
@@ -181,7 +186,7 @@ def _view(*sizes): return f'.view({", ".join(map(str, (-1, *sizes)))})'
 
 def _reshaped(pred, targ):
     "What gives targets the shape of the predictions"
-    return '[:, None]' if pred.shape==(*targ.shape, 1) else _view(*pred.shape[1:])
+    return '[..., None]' if pred.shape==(*targ.shape, 1) else _view(*pred.shape[1:])
 
 def _of_numbers(learn, pred, targ):
     if targ.shape==(1, *pred.shape): return (
