@@ -134,7 +134,7 @@ class Averages:
         self.n += 1
         if self.open and not self.n&(self.n-1): # 1, 2, 4, 8 …: the last of these is from the second half
             batch = SimpleNamespace(of=(learn.pred, *learn.yb), n=self.n, loss=self.avg_loss and learn.loss,
-                sizes=[(n_items if o[0] is self.avg_loss else n_samples)(learn) for o in self.open])
+                sizes=[o and (n_items if o[0] is self.avg_loss else n_samples)(learn) for o in self.open])
             if self.first is None: self.first = batch
             elif self.n==2: self._compare(learn, batch)
             else: self.late = batch
