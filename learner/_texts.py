@@ -12,7 +12,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                          '- `activation`: A function of predictions, such as `torch.sigmoid`\n'
                          '- `thresh`: Compare predictions with this\n'
                          '- `to_np`: Give `func` numpy arrays\n'
-                         '- `invert_arg`: Targets first, as scikit-learn has it\n'
+                         '- `invert_arg`: Targets first; default: for a function of scikit-learn\n'
                          '- `flatten`: Flatten both\n'
                          '- `name`: Default: that of `func`\n'
                          '- `higher_is_better`: Default: what `func` declares\n'

@@ -157,6 +157,7 @@ def test_metrics_can_be_called_with_predictions_and_targets():
     p,t,x,y = randn(20, 3),randint(3, 20),randn(20),randn(20)
     assert (value_of(R2Score(), x, y)==pytest.approx(sk.r2_score(y, x))
         and value_of(F1Score(average='macro'), p, t)==pytest.approx(sk.f1_score(t, p.argmax(1), average='macro')))
+    for m in (R2Score, ExplainedVariance, PearsonCorrCoef, SpearmanCorrCoef): assert m(x, y)==m()(x, y)
     assert (rmse(x, y).item()==rmse()(x, y).item()==pytest.approx(((x-y)**2).mean().sqrt().item())
         and exp_rmspe(x, y)==exp_rmspe()(x, y))
     assert (value_of(AvgMetric(accuracy), p, t)==accuracy(p, t).item()
@@ -227,6 +228,25 @@ def test_scikit_learn_measures_a_regression_as_it_is(name, shape):
         t.reshape(17, -1)[:,0])==pytest.approx(getattr(sk, name)(t.reshape(17, -1)[:,0], p.reshape(17, -1)[:,0]),
         rel=1e-5)
 
+@pytest.mark.parametrize('make', [lambda f: f, AccumMetric], ids=['itself','AccumMetric'])
+def test_a_function_of_scikit_learn_gets_targets_first_however_it_is_given(make):
+    sk = pytest.importorskip('sklearn.metrics')
+    p,t = randn(17, 1),randn(17, 1)
+    metrics = dict(r2=make(sk.r2_score), loss=make(partial(sk.mean_pinball_loss, alpha=.9)))
+    res = Learner(DataLoaders([], list(zip(p.split(5), t.split(5))), device='cpu'), nn.Identity(), nn.MSELoss(),
+        metrics=metrics).remove_cb(ProgressCallback).validate()
+    assert res.r2==pytest.approx(sk.r2_score(t, p)) and res.loss==pytest.approx(sk.mean_pinball_loss(t, p, alpha=.9))
+
+def test_the_order_of_arguments_can_be_said_for_a_function_of_scikit_learn():
+    sk = pytest.importorskip('sklearn.metrics')
+    p,t = randn(17),randn(17)
+    assert AccumMetric(sk.r2_score, invert_arg=False)(p, t)==pytest.approx(sk.r2_score(p, t))
+
+def test_an_average_over_batches_of_a_function_of_scikit_learn_is_refused():
+    sk = pytest.importorskip('sklearn.metrics')
+    with pytest.raises(TypeError, match=r"takes targets first: write `from_sklearn\('r2_score'\)`"):
+        AvgMetric(sk.r2_score)
+
 def test_one_score_for_each_class_label_is_refused_where_classes_were_asked_for():
     with pytest.raises(ValueError, match=r'predictions have shape \(4, 1\), with one score in axis -1'):
         from_sklearn('f1_score', is_class=True)(torch.randn(4, 1), torch.zeros(4).long())
@@ -236,6 +256,9 @@ def test_decisions_of_one_score_for_each_target_need_a_threshold():
     p,t = randn(20, 1),torch.arange(20)[:,None]%2
     with pytest.raises(ValueError) as e: value_of(from_sklearn('f1_score'), p, t)
     assert '`from_sklearn(…, thresh=.5)` decides about scores, after a sigmoid' in e.value.__notes__[0]
+    with pytest.raises(ValueError, match='contains NaN') as e: # of a regression, which decides nothing
+        from_sklearn('r2_score')(torch.tensor([1.,2.]), torch.tensor([1.,torch.nan]))
+    assert not hasattr(e.value, '__notes__')
     assert value_of(from_sklearn('f1_score', thresh=.5), p, t)==pytest.approx(sk.f1_score(t, p>0))
 
 # Reading a history
@@ -335,6 +358,9 @@ def test_a_metric_that_returns_no_number_fails_at_the_first_batch(f, got):
             match=f'The metric `mine` is averaged over batches, so it returns one number, but it returned {got}'):
         learner(metrics=dict(mine=f)).fit(1)
     with pytest.raises(TypeError, match='The metric `mine`'): learner(metrics=dict(mine=f)).validate()
+
+def test_an_array_of_one_number_is_one_number():
+    assert learner(metrics=dict(mine=lambda p,t: np.array([3.]))).validate().mine==3
 
 @pytest.mark.parametrize('f,got', [(lambda p,t: 'good', "'good'"), (lambda p,t: None, 'None')])
 def test_a_metric_of_all_samples_that_returns_no_number_says_so(f, got):
@@ -441,6 +467,16 @@ def test_a_function_that_is_no_average_over_samples_is_named(f):
             match=f'`{f.__name__}` is no average over samples: for the first two batches together it is .* So it '
             f'depends on the batch size. `AccumMetric\\({f.__name__}\\)` computes it for all samples at once'):
         learner(data(bs=12), metrics=f).fit(1)
+
+def right(p, t): return (p.argmax(1)==t).float().mean()
+@pytest.mark.parametrize('loss,metrics', [(None, [largest, right]), (lambda p,t: F.cross_entropy(p, t), largest)],
+    ids=['two metrics','loss and metric'])
+@pytest.mark.parametrize('how', [lambda learn: learn.fit(1), lambda learn: learn.validate()], ids=['fit','validate'])
+def test_a_function_that_is_no_average_is_named_beside_one_that_is(loss, metrics, how):
+    "The other one is compared in later batches"
+    with pytest.warns(UserWarning, match='`largest` is no average over samples') as said:
+        how(learner(data(bs=12), data(8, 12), metrics, loss))
+    assert len([o for o in said if 'no average' in str(o.message)])==1
 
 @pytest.mark.parametrize('f', [f1, recall_at_1, largest])
 def test_one_batch_alone_is_an_average(f, recwarn):

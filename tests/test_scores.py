@@ -743,7 +743,9 @@ z = torch.zeros
     (lambda: F1Score().accumulate(SimpleNamespace(pred=(z(2), z(2)), yb=(z(2), z(2)))), TypeError,
         r'`f1_score` compares one tensor of predictions with one of targets, but the model gives a tuple of Tensor, '
         r'Tensor, and the batch has a tuple of Tensor, Tensor'),
-    (lambda: AccumMetric(mae).accumulate(SimpleNamespace(pred=z(2), yb=())), TypeError, '`mae` compares one tensor'),
+    (lambda: AccumMetric(mae).accumulate(SimpleNamespace(pred=z(2), yb=())), TypeError,
+        '`mae` compares one tensor .* if it '
+        'averages over samples; for all samples at once, write a `Metric` with `reset`, `accumulate` and `value`'),
 ])
 def test_bad_input(f, error, match):
     with pytest.raises(error, match=match): f()

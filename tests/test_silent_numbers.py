@@ -260,6 +260,12 @@ def test_constant_targets():
     one,ramp = torch.ones(4),torch.arange(4.)
     for score in (R2Score, ExplainedVariance): assert score()(one, one)==1 and score()(ramp, one)==0
 
+@pytest.mark.parametrize('score', [R2Score, ExplainedVariance])
+@pytest.mark.parametrize('pred,targ', [([1.,2,3], [1,torch.nan,3]), ([1,torch.nan,3], [1.,2,3]),
+    ([1,torch.nan,3], [1.,1,1])], ids=['target','prediction','constant targets'])
+def test_a_score_of_a_number_that_is_nan_is_nan(score, pred, targ):
+    assert score()(torch.tensor(pred), torch.tensor(targ)).isnan()
+
 def test_true_is_the_class_1():
     pred,targ = torch.randn(20, 2, generator=torch.Generator().manual_seed(0)),torch.arange(20)%2
     assert torch.equal(F1Score(pos_label=True)(pred, targ), F1Score()(pred, targ)) and F1Score()(pred, targ).ndim==0

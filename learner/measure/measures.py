@@ -17,7 +17,7 @@ from ..core.checks import checked
 from ..model.losses import CrossEntropyLossFlat,explain_bad_targets,is_kept
 from ..model.loss_properties import count_elements,ignore_index_of,loss_of,n_items,reduction_in
 from .kinds import AccumMetric
-from .metrics import AsFunction,AvgLoss,AvgMetric,Metric,as_double,as_rows,flat_pair
+from .metrics import AsFunction,AvgLoss,AvgMetric,as_double,as_rows,flat_pair
 from .scores import CountScore,one_average
 
 # %% ../../nbs/measure/05_measures.ipynb #roots
@@ -41,7 +41,7 @@ class exp_rmspe(RootMean):
     def squares(self, pred, targ): return (pred-targ).expm1()**2
 
 # %% ../../nbs/measure/05_measures.ipynb #moments
-class Moments(Metric):
+class Moments(AsFunction):
     "A score from means and products of predictions and targets. Abstract: `of` makes the score"
     higher_is_better = True
     def __init__(self): self.reset()
@@ -61,8 +61,8 @@ class Moments(Metric):
         return self.of(pp, pt, tt, (self.mean[0]-self.mean[1])[0])
 
 def _explained(error, variance):
-    "The part of the variance that is no error; of constant targets 1 if all are right, else 0"
-    return torch.where(variance>0, 1-error/variance, as_double(error<=0))
+    "The part of the variance that is no error; of constant targets 1 if all are right, else 0. NaN stays NaN"
+    return torch.where((variance>0) | error.isnan(), 1-error/variance, as_double(error<=0))
 
 class R2Score(Moments):
     "Coefficient of determination: 1 is perfect, 0 no better than the mean of the targets. Several outputs are one list"
@@ -87,7 +87,7 @@ def _spearman(pred, targ):
     pred,targ = (o-o.mean() for o in (_ranks(pred), _ranks(targ)))
     return (pred*targ).sum()/(pred.norm()*targ.norm())
 
-class SpearmanCorrCoef(AccumMetric):
+class SpearmanCorrCoef(AsFunction, AccumMetric):
     "Correlation of ranks, in [-1,1]: whether the order is right"
     def __init__(self): super().__init__(_spearman, name='spearman_corr_coef', higher_is_better=True)
 

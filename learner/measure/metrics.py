@@ -77,7 +77,8 @@ class Metric:
         if isinstance(pred, torch.Tensor) and len(yb)==1 and isinstance(yb[0], torch.Tensor): return pred.detach(),yb[0]
         raise TypeError(f"`{self.name}` compares one tensor of predictions with one of targets, "
             f"but the model gives {_kind(pred)}, and the batch has {_kind(yb)}: "
-            "a function of `(pred, *yb)` can be a metric too, and choose")
+            "a function of `(pred, *yb)` can be a metric too, if it averages over samples; for all samples at once, "
+            "write a `Metric` with `reset`, `accumulate` and `value`")
 
 # %% ../../nbs/measure/01_metrics.ipynb #tensors
 def flat_pair(
@@ -185,6 +186,11 @@ def func_name(f): # A function, a `partial` of one, or an object that is called
     name = getattr(innermost(f), '__name__', None) or snake_name(type(f).__name__, 'Metric')
     return 'metric' if name=='<lambda>' else name
 
+# %% ../../nbs/measure/01_metrics.ipynb #is_of_sklearn
+def is_of_sklearn(f): # A function, or a `partial` of one
+    "Whether it is one of scikit-learn's, which take targets first"
+    return str(getattr(innermost(f), '__module__', '')).startswith('sklearn.metrics')
+
 # %% ../../nbs/measure/01_metrics.ipynb #ignored_by
 def ignored_by(
     func, # A function with an argument `ignore_index`, or a `partial` of one
@@ -210,7 +216,7 @@ def _one_number(v, name):
     elif isinstance(v, np.ndarray) and v.size!=1: got = f"an array of shape {v.shape}: `.mean()` makes one number of it"
     elif v is None or isinstance(v, str): got = repr(v)
     else:
-        try: return float(v)
+        try: return float(v.item() if isinstance(v, np.ndarray) else v)
         except (TypeError, ValueError): got = repr(v)
     raise TypeError(f"The metric `{name}` is averaged over batches, so it returns one number, but it returned {got}")
 
@@ -243,6 +249,8 @@ class AvgMetric(Metric):
         name:str=None, # Default: that of `func`
         higher_is_better:bool=None, # Default: what `func` declares
     ):
+        if is_of_sklearn(func): raise TypeError(f"`AvgMetric` gives predictions first, but `{func_name(func)}` of "
+            f"scikit-learn takes targets first: write `from_sklearn({func_name(func)!r})`")
         self.func,self._name = func,name or func_name(func)
         if higher_is_better is None: higher_is_better = getattr(innermost(func), 'higher_is_better', None)
         self.higher_is_better,self.ignores = higher_is_better,has_argument(func, 'ignore_index')
