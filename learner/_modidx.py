@@ -2644,6 +2644,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'learner.loop.loop.LoopState.steps_done': ( 'loop/loop.html#loopstate.steps_done',
                                                                                'learner/loop/loop.py'),
                                    'learner.loop.loop.LoopState.take_step': ('loop/loop.html#loopstate.take_step', 'learner/loop/loop.py'),
+                                   'learner.loop.loop.LoopState.to_validate': ( 'loop/loop.html#loopstate.to_validate',
+                                                                                'learner/loop/loop.py'),
                                    'learner.loop.loop.LoopState.where_note': ( 'loop/loop.html#loopstate.where_note',
                                                                                'learner/loop/loop.py'),
                                    'learner.loop.loop.LoopState.x': ('loop/loop.html#loopstate.x', 'learner/loop/loop.py'),

@@ -190,6 +190,28 @@ def test_values_belong_to_the_current_weights():
         assert (row.valid_loss,row.mae)==pytest.approx(
             by_hand(learn, at.get(row.iter, learn.model.state_dict()), valid), rel=1e-5)
 
+def test_loaders_that_replace_others_within_a_fit_are_validated():
+    "Those that are new have columns from then on, and those that are gone have no more values"
+    learn,small = mk(),fixed(6)
+    @learn.on(event.before_epoch)
+    def _(learn):
+        if learn.epoch==1: learn.dls = DataLoaders(learn.dls.train, dict(valid=small, hard=fixed(5)), device='cpu')
+        if learn.epoch==2: learn.dls = DataLoaders(learn.dls.train, dict(hard=small), device='cpu')
+    at = states(learn)
+    rows = learn.fit(3).recorder.rows
+    assert (rows[1].valid_loss,rows[1].mae)==pytest.approx(by_hand(learn, at[20], small), rel=1e-5)
+    assert (rows[2]['hard/loss'],rows[2]['hard/mae'])==pytest.approx([*learn.validate()], rel=1e-5)
+    assert not math.isnan(rows[1]['hard/loss']) and math.isnan(rows[2].valid_loss)
+
+def test_loaders_that_were_chosen_for_a_fit_stay_when_others_replace_the_rest():
+    learn = mk()
+    @learn.on(event.before_fit | event.before_epoch)
+    def _(learn):
+        if 'epoch' not in learn.scopes: learn.to_validate = {'own': fixed(6)}
+        else: learn.dls = DataLoaders(learn.dls.train, fixed(7), device='cpu')
+    rows = learn.fit(2).recorder.rows
+    assert rows['own/mae'].all() and math.isnan(rows[1].valid_loss)
+
 def test_training_metrics_are_unchanged():
     def fit(*cbs):
         learn = mk(*cbs)

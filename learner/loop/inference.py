@@ -66,7 +66,8 @@ class RestoreMixin(Loop):
         "Restore attributes"
         saved = {k:getattr(self, k) for k in names}
         try: yield
-        finally: vars(self).update(saved)
+        finally:
+            for k,v in saved.items(): setattr(self, k, v)
 
     @contextmanager
     def keep_modes(self):

@@ -82,7 +82,7 @@ def check_drawn(learn, n):
     if n and n==learn.n_iter: return
     if n or learn.stop_at==0: return warn_of_length(learn, n)
     name,why = learn.dl_name,''
-    given = name!='train' and learn.to_validate[name] is not learn.dls.loaders.get(name) # as `dl` of an inference
+    given = name!='train' and learn.to_validate.get(name) is not learn.dls.loaders.get(name) # as `dl` of an inference
     if hasattr(learn.dl, '__next__'):
         why = ". It is an iterator, which can be iterated once: give a list, or something that starts anew"
     elif name=='train' and learn.train_iter: why = ". It gave some before: its `__iter__` has to start anew"
@@ -123,7 +123,7 @@ class LoopState(OwnLosses):
     "How far a loop is, what bounds it, and what it works with"
     def __init__(self):
         super().__init__()
-        self.route,self.results,self.limits,self.to_validate = Route(self),Row(),{},{}
+        self.route,self.results,self.limits,self._to_validate = Route(self),Row(),{},None
         self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step = 1,0,None,None
         self.epoch = self.train_iter = self.opt_step = self.iter = self.epoch_start = 0
         self.n_train = self.n_iter = self.stop_at = None
@@ -143,6 +143,13 @@ class LoopState(OwnLosses):
     def take_step(self):
         "Take a step of the optimizer, between its events"
         self._step()
+
+    @property
+    def to_validate(self):
+        "Loaders of a validation, by name: those that `dls` has now, unless others were set"
+        return self.dls.valids if self._to_validate is None else self._to_validate
+    @to_validate.setter
+    def to_validate(self, v): self._to_validate = None if v is self.dls.valids else v
 
     def forget_batch(self):
         "Let go of batch, loader and loss"
@@ -234,8 +241,9 @@ class Phases(LoopState):
 
     def validate_all(self):
         "Validate on each loader of `to_validate`"
-        if self.to_validate and self.mode!='predict': self.results = Row()
-        for name,dl in self.to_validate.items():
+        dls = self.to_validate
+        if dls and self.mode!='predict': self.results = Row()
+        for name,dl in dls.items():
             with keep_loaders(self, dl) if self.mode=='fit' else nullcontext(): # else `unchanged` does more
                 self.use_loader(name, twin(dl) if dl is self.dls.train or dl is self.dl else dl, training=False)
                 if not self.two_weights: self._validate()
