@@ -196,6 +196,32 @@ def test_inner_and_callbacks():
         'after_fit','cleanup_fit'] and inside.seen[1]=='before_validate' and inside.seen[-1]=='cleanup_validate'
     assert trace not in learn.cbs and not any(isinstance(o, GatherPredsCallback) for o in learn.cbs)
 
+class Count(Callback):
+    "Counts batches from its `before_fit` on"
+    def before_fit(self): self.n,self.ended = 0,[]
+    def after_batch(self): self.n += 1
+    def after_epoch(self): self.ended.append('epoch')
+    def cleanup_fit(self): self.ended.append('fit')
+
+@pytest.mark.parametrize('ev', ['before_fit','before_train','after_batch','cleanup_validate'])
+@pytest.mark.parametrize('f', [Learner.validate, Learner.get_preds])
+def test_a_callback_for_one_inference_begins_there_also_inside_a_fit(f, ev):
+    learn,own,of_fit = synth_learner(),Count(),Trace()
+    learn.on(ev)(lambda learn: f(learn, cbs=own) if learn.mode=='fit' else None)
+    learn.fit(1, cbs=of_fit)
+    assert own.n==len(learn.dls.valid) and own.ended==['epoch','fit'] and own.learn is None
+    assert of_fit.seen.count('before_fit')==of_fit.seen.count('after_epoch')==of_fit.seen.count('cleanup_fit')==1
+
+@pytest.mark.parametrize('ev,cleaned', [('before_fit', False), ('before_epoch', True), ('after_epoch', True)])
+def test_a_callback_for_one_inference_inside_a_fit_that_fails_undoes_what_it_has_begun(ev, cleaned):
+    learn,own = synth_learner(),Count()
+    fails = Raise(ev, ValueError, 1)
+    fails.order = own.order-1
+    learn.on(event.after_train)(lambda learn: learn.validate(cbs=[own, fails]))
+    with pytest.raises(ValueError) as e: learn.fit(1)
+    assert hasattr(own, 'ended')==cleaned and (not cleaned or own.ended[-1]=='fit') and own not in learn.cbs
+    assert f'raised by `Raise.{ev}`' in e.value.__notes__ and not any('came into' in o for o in e.value.__notes__)
+
 def test_callbacks_change_what_is_predicted():
     learn = mk()
     cb = Callback(after_pred=lambda self: setattr(self.learn, 'pred', self.pred+1))

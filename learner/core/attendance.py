@@ -87,6 +87,10 @@ class Attendance:
         self.gone.pop(id(cb), None)
         for depth in range(len(self.loop.scopes)): self.not_begun.setdefault(depth, set()).add(id(cb))
 
+    def begin_own(self, cbs):
+        "`cbs` came into a running fit, and are to begin one of their own"
+        if 0 in self.not_begun: self.not_begun[0].difference_update(map(id, cbs))
+
     def reached(self, hs):
         "The handlers of a cleanup whose callbacks have begun the innermost scope"
         not_begun = self.not_begun.get(len(self.loop.scopes)-1, ())

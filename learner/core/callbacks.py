@@ -54,6 +54,12 @@ class CallbackList(L):
             cb.learn.remove_cb(cb)
         return cb
 
+    def absent(self,
+        cbs, # Callbacks, or classes of them
+    ) -> list:
+        "Those of `cbs`, as instances, that are not in this list"
+        return [o for o in L(cbs).map(self.instance) if not any(o is p for p in self)]
+
     def tell_lost(self):
         "Warn of callbacks that have gone to another owner since, unless others of their names are here"
         lost,self.lost = [o.name for o in self.lost if o.name not in self.attrgot('name')],[]

@@ -232,8 +232,7 @@ class Dispatcher(Notifier):
     ):
         "Attach `cbs` for a while; callbacks that they replace come back afterwards"
         with self.uncut() as body:
-            cbs,before = L(cbs).map(self.cbs.instance),list(self.cbs)
-            cbs,replaced = [o for o in cbs if not any(o is p for p in before)],[]
+            cbs,before,replaced = self.cbs.absent(cbs),list(self.cbs),[]
             try:
                 add_all(self, cbs, lambda cb: self.cbs.detach([cb]))
                 replaced = [o for o in before if o not in self.cbs]
@@ -323,9 +322,17 @@ def ends_scope(loop, e):
     outer,inner = loop.scopes[:loop.n_outer],loop.scopes[loop.n_outer:-1]
     return any(isinstance(e, cancels[o]) for o in (*inner, *(o for o in outer if o in ('fit','epoch'))))
 
+def fire_for(loop, ev, cbs, waiting=()):
+    "Fire `ev` for `cbs` alone. With its turn, a callback is no longer in the set `waiting`"
+    for h in loop.handlers[ev]:
+        if (cb := owner_of(h)) not in cbs: continue
+        if waiting: waiting.discard(cb)
+        try: h()
+        except BaseException as e: blame(e, h, ev); raise
+
 # Functions that call handlers, except cleanups. `in_callback` of `loop.interrupt` and the profile look for them in the
 # stack: Ctrl-C may interrupt a handler that they call. Add a new one here
-hands_over = {f.__code__ for f in (Notifier.__call__,Watched.__call__,fire_before,fire_after,fire_rest,call_selected)}
+hands_over = {f.__code__ for f in (Notifier.__call__,Watched.__call__,fire_before,fire_after,fire_rest,fire_for,call_selected)}
 
 may_be_cut = {*hands_over} # and code of functions that call model, loss or loader
 def interruptible(f):
@@ -349,7 +356,27 @@ def fire_cleanup(loop, ev, e=None):
     except BaseException as failed: loop.announce_error(failed); raise
     finally: loop.attendance.cleaning.pop()
 
-never_cut = {fire_cleanup.__code__} # and code of what `scope` puts around a piece of the loop
+def clean_for(loop, ev, cbs, waiting, e=None):
+    "Fire the cleanup `ev` for `cbs` alone, without those that are still `waiting`"
+    hs = [h for h in reversed(loop.handlers[ev]) if owner_of(h) in cbs and owner_of(h) not in waiting]
+    call_all(hs, ev, e)
+
+@contextmanager
+def own_scope(
+    loop, # In which other scopes are running
+    nm:str, # Name of a scope, such as `fit`
+    cbs, # Callbacks that are attached for what is in the `with` block
+):
+    "Let `cbs`, and no others, begin a scope and end it: for them, what is inside is a run of its own"
+    waiting = {owner_of(h) for h in loop.handlers[f'before_{nm}']}
+    try:
+        fire_for(loop, f'before_{nm}', cbs, waiting)
+        yield
+        fire_for(loop, f'after_{nm}', cbs)
+    except BaseException as e: clean_for(loop, f'cleanup_{nm}', cbs, waiting, e); raise
+    else: clean_for(loop, f'cleanup_{nm}', cbs, waiting)
+
+never_cut = {fire_cleanup.__code__,clean_for.__code__} # and code of what `scope` puts around a piece of the loop
 
 # %% ../../nbs/core/06_dispatch.ipynb #scope
 def scope(f): # A method whose name is `_` and that of the scope, such as `_batch`

@@ -9,7 +9,7 @@ __all__ = []
 
 # %% ../../nbs/loop/02_inference.ipynb #imports
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager,nullcontext
 from traceback import walk_tb
 from weakref import ref
 from torch import nn
@@ -18,6 +18,7 @@ from ..core.tracebacks import empty,is_full
 from ..core.checks import checked,is_whole
 from ..core.callback import FuncCallback
 from ..core.callbacks import CallbackList
+from ..core.dispatch import own_scope
 from ..data.loaders import DataLoaders,check_choice,check_loader
 from ..record.history import Row
 from ..record.recorder import Recorder
@@ -148,17 +149,24 @@ class InferenceMixin(RestoreMixin):
     def infer(self,
         mode:str, # `validate` or `predict`
         dls:dict, # Loaders by name
-        inside:bool=False, # Run only the `validate` scopes, even where nothing is running
+        inner:bool=False, # Run only the `validate` scopes, even where nothing is running
+        cbs=(), # Callbacks that are attached for this inference only
     ):
-        "In `unchanged`, run inference: a whole run of its own, or the validation alone inside another run"
-        inside = inside or self.mode is not None
+        """In `unchanged`, run inference: a whole run of its own, or the validation alone inside another run, in which only
+        `cbs` begin a fit and an epoch"""
+        in_run = self.mode is not None
         self.to_validate = dls
         self.enter_mode(mode)
-        if inside:
-            with self.nested_inference(): return self.validate_all()
+        if inner or in_run:
+            with self.nested_inference(), nullcontext() if inner else self._begun(cbs): return self.validate_all()
         self.to_device()
         self.n_epoch,self.start_epoch = 1,0
         with self.route.aside(): self._fit()
+
+    @contextmanager
+    def _begun(self, cbs):
+        self.attendance.begin_own(cbs)
+        with own_scope(self, 'fit', cbs), own_scope(self, 'epoch', cbs): yield
 
     def to_device(self):
         "Move all modules of learner and callbacks to the device, but not a model that is spread over several"
@@ -177,9 +185,9 @@ class InferenceMixin(RestoreMixin):
         check_parts(self.dls, self.model, self.loss_func, self.cbs) # which may have been assigned
         dls = _loaders_of(self, ds_idx, dl)
         averages = [] if any(isinstance(o, Recorder) for o in self.cbs) else [Recorder]
-        added = [*L(cbs), *averages]
-        with self.uncut(), self.unchanged(*dls.values()), self.added_cbs(added), self.keep_modes():
-            self.infer('validate', dls)
+        own = self.cbs.absent([*L(cbs), *averages])
+        with self.uncut(), self.unchanged(*dls.values()), self.added_cbs(own), self.keep_modes():
+            self.infer('validate', dls, cbs=own)
             return self.results
 
     def validate_now(self):

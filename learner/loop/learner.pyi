@@ -159,8 +159,8 @@ class Learner:
     def unchanged(self, *loaders):
         'Leave everything as it is, whatever inference does\n\n- `loaders`: Loaders that are iterated meanwhile'
         ...
-    def infer(self, mode: str, dls: dict, inside: bool=...):
-        'In `unchanged`, run inference: a whole run of its own, or the validation alone inside another run\n\n- `mode`: `validate` or `predict`\n- `dls`: Loaders by name\n- `inside`: Run only the `validate` scopes, even where nothing is running'
+    def infer(self, mode: str, dls: dict, inner: bool=..., cbs=...):
+        'In `unchanged`, run inference: a whole run of its own, or the validation alone inside another run, in which only\n`cbs` begin a fit and an epoch\n\n- `mode`: `validate` or `predict`\n- `dls`: Loaders by name\n- `inner`: Run only the `validate` scopes, even where nothing is running\n- `cbs`: Callbacks that are attached for this inference only'
         ...
     def to_device(self):
         'Move all modules of learner and callbacks to the device, but not a model that is spread over several'
@@ -171,6 +171,12 @@ class Learner:
     def validate_now(self):
         'Validate at `before_draw`, in the middle of training, as at the end of an epoch: as a part of the fit'
         ...
+    @property
+    def frozen_here(self):
+        'The parameters that were frozen by the methods below, and not by hand'
+        ...
+    @frozen_here.setter
+    def frozen_here(self, ps): ...
     def param_groups(self):
         'Parameters in groups, as `splitter` makes them'
         ...

@@ -332,8 +332,9 @@ def gather(learn, dl, inner=False, reorder=True, cbs=None, act=None, with_decode
     loss_func = know_loss(learn)
     act = activation_of(loss_func) if act is None else act
     cb = GatherPredsCallback(n=n, to=to, act=act, dec=decodes_of(loss_func) if with_decoded else None, **kwargs)
-    with learn.uncut(), splitting(learn, split), learn.added_cbs([cb, *L(cbs)]), learn.keep_modes():
-        learn.infer('predict', {'valid': dl}, inner)
+    own = learn.cbs.absent([cb, *L(cbs)])
+    with learn.uncut(), splitting(learn, split), learn.added_cbs(own), learn.keep_modes():
+        learn.infer('predict', {'valid': dl}, inner, own)
     if not cb.complete: raise RuntimeError(f"There are no predictions: they were cancelled by {cb.coverage.cut}")
     return cb
 
