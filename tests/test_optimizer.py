@@ -1,5 +1,5 @@
 "Any optimizer of torch, as it is; one name for each hyper-parameter; decay that spares what it should"
-import copy,math
+import copy,math,warnings
 from functools import partial
 from inspect import signature
 import numpy as np, pytest, torch
@@ -343,6 +343,27 @@ def test_what_is_freed_by_hand_can_be_frozen_again():
     learn.model[0].a.requires_grad_(True)
     assert (trainable(learn.model)[0]=='0.a.weight' and trainable(learn.freeze().model)==['2.weight','2.bias']
         and trainable(learn.unfreeze().model)==['0.a.weight','0.b.weight','2.weight','2.bias'])
+
+def test_what_an_exported_learner_has_frozen_can_be_unfrozen_and_what_was_by_hand_stays(tmp_path):
+    lora().freeze().export(tmp_path/'f.pkl')
+    again = load_learner(tmp_path/'f.pkl', trust=True)
+    assert trainable(again.model)==['2.weight','2.bias']
+    assert trainable(again.unfreeze().model)==['0.a.weight','0.b.weight','2.weight','2.bias']
+
+@pytest.mark.parametrize('train_bn', [True, False])
+@pytest.mark.parametrize('by', ['hand','Learner'])
+@pytest.mark.parametrize('f', [Learner.unfreeze, lambda o: o.fine_tune(1)], ids=['unfreeze','fine_tune'])
+def test_a_body_that_was_frozen_before_is_named_once_where_it_is_to_train(f, by, train_bn):
+    m = nn.Sequential(nn.Sequential(nn.Linear(4,4), nn.BatchNorm1d(4)), nn.Linear(4,2))
+    dls = DataLoaders([(torch.randn(4,4), torch.tensor([0,1,0,1]))], device='cpu')
+    def mk(): return Learner(dls, m, nn.CrossEntropyLoss(), train_bn=train_bn,
+        splitter=lambda m: [params(m[0]), params(m[1])])
+    if by=='Learner': mk().freeze()
+    else: m[0].requires_grad_(False)
+    with pytest.warns(UserWarning, match='`0.0.weight`, `0.0.bias`.*not by this Learner') as seen: f(mk())
+    assert len(seen)==1 and '0.0.weight' not in trainable(m)
+    m.requires_grad_(True)
+    with warnings.catch_warnings(): warnings.simplefilter('error'); f(mk())
 
 def test_freezing_needs_no_optimizer_and_survives_a_new_one():
     learn = mk(splitter=split).freeze()

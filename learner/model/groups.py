@@ -15,7 +15,8 @@ from math import isfinite
 from sys import float_info
 import torch
 from torch import nn
-from ..core.checks import checked,in_range,short_name
+from ..core.checks import checked,in_range,listed,short_name
+from ..core.tracebacks import warn
 
 # %% ../../nbs/model/01_groups.ipynb #params
 @checked
@@ -140,6 +141,16 @@ def freeze_groups(
 class FreezeMixin:
     "Freezes and unfreezes the parameter groups of `model`, as `splitter` makes them"
     _frozen = frozenset() # names of the parameters that were frozen here, and not by hand
+    _left = () # names of those frozen by hand of which it was told last
+    @property
+    def frozen_here(self):
+        "The parameters that were frozen by the methods below, and not by hand"
+        return [p for k,p in self.model.named_parameters() if k in self._frozen]
+    @frozen_here.setter
+    def frozen_here(self, ps):
+        ids = {*map(id, ps)}
+        self._frozen = {k for k,p in self.model.named_parameters() if id(p) in ids}
+
     def param_groups(self):
         "Parameters in groups, as `splitter` makes them"
         return param_groups(self.model, self.splitter)
@@ -151,9 +162,20 @@ class FreezeMixin:
         "Freeze the parameter groups before the `n`-th, and train the others, but not what was frozen by hand"
         by_hand = {k:p for k,p in self.model.named_parameters() if not p.requires_grad and k not in self._frozen}
         train = norm_bias_params(self.model, with_bias=False) if self.train_bn else ()
-        freeze_groups(self.param_groups(), n, train, by_hand.values())
+        groups = self.param_groups()
+        freeze_groups(groups, n, train, by_hand.values())
         self._frozen = {k for k,p in self.model.named_parameters() if not p.requires_grad and k not in by_hand}
+        self._tell_left(groups[n:], by_hand, train)
         return self
+
+    def _tell_left(self, groups, by_hand, norms):
+        "Warn, once in a row, where nothing of a group that is to train does, but for its norm layers"
+        names,norms = {id(p):k for k,p in by_hand.items()},{*map(id, norms)}
+        rest = [[p for p in g if id(p) not in norms] for g in groups]
+        left = [names[id(p)] for g in rest if all(id(p) in names for p in g) for p in g]
+        if left and left!=self._left: warn(f"{listed(left, 4)}: frozen before, not by this Learner, and left so. "
+            "If they are to train, write `learn.model.requires_grad_(True)` first")
+        self._left = left
 
     def freeze(self):
         "Train the last parameter group only"

@@ -42,7 +42,7 @@ def _pickle():
     return res
 
 # %% ../../nbs/result/07_export.ipynb #export
-_kept = 'loss_func','lr','splitter','metrics','wd','wd_bn_bias','train_bn','moms','recognized_loss'
+_kept = 'loss_func','lr','splitter','metrics','wd','wd_bn_bias','train_bn','moms','recognized_loss','frozen_here'
 
 @patch
 @checked
@@ -104,7 +104,8 @@ def load_learner(
     if not (isinstance(parts, dict) and 'dls' in parts):
         raise ValueError(f"`{fname}` was not made by `learn.export`. Weights are read by `learn.load`")
     parts['dls'].device = device
-    known = parts.pop('recognized_loss', None)
+    known,frozen = parts.pop('recognized_loss', None),parts.pop('frozen_here', ())
     learn = Learner(**parts)
     if known is not None: learn.recognized_loss = known
+    learn.frozen_here = frozen # the very parameters of the model, as they were exported
     return learn
