@@ -579,6 +579,29 @@ def test_the_average_of_a_replaced_model_is_refused():
     again = copy.deepcopy(synth_learner(cbs=EMA(.9)).fit(1))
     assert again.fit(1).ema.n==20
 
+class NewHead(Callback):
+    "Replaces the last layer when an epoch begins"
+    def __init__(self, n, epoch): self.n,self.epoch_of = n,epoch
+    def before_epoch(self):
+        if self.epoch!=self.epoch_of: return
+        self.model[-1] = nn.Linear(self.model[-1].in_features, self.n)
+        nn.init.constant_(self.model[-1].weight, 5.)
+        self.learn.create_opt()
+
+def of_two_layers(*cbs): return Learner(dls(), nn.Sequential(nn.Linear(3,4), nn.Linear(4,2)), nn.CrossEntropyLoss(),
+    lr=0., opt_func=sgd, cbs=cbs).remove_cb(ProgressCallback)
+
+@pytest.mark.parametrize('n', [2, 3], ids=['same shape','another'])
+@pytest.mark.parametrize('cb', [EMA, lambda: SWA(0, every=1)], ids=['ema','swa'])
+def test_a_layer_that_is_replaced_within_a_fit_is_not_averaged_with_the_old_one(cb, n):
+    with pytest.raises(ValueError, match='The average of `(EMA|SWA)` is that of another model.*a new `(EMA|SWA)`'):
+        of_two_layers(NewHead(n, 1), cb()).fit(2)
+
+@pytest.mark.parametrize('cb', [lambda: EMA(validate=False), lambda: SWA(1)], ids=['ema','swa'])
+def test_a_layer_that_is_replaced_before_anything_was_averaged_is_averaged(cb):
+    learn = of_two_layers(NewHead(2, 0), cb := cb()).fit(2)
+    assert cb.n and (cb.avg[2]==5).all()
+
 def test_the_average_of_a_replaced_layer_is_refused():
     "Its average would be that of the old weights"
     learn = mk(EMA(.9)).fit(1)

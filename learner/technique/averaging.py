@@ -108,16 +108,27 @@ class _Average(Callback):
     def before_fit(self):
         if self.learn.mode!='fit': return
         refuse_lazy(self.learn.model, f'`{type(self).__name__}` cannot average them')
-        ts = self._tensors()
         if self.anew or self.outdated: self.avg = None
-        if self.avg is None: self.avg,self.n,self.outdated = _wide([o.detach().clone() for o in ts], ts),0,False
-        name,model = type(self).__name__,unwrapped(self.learn.model)
-        if self.n==0: self.of,self.params = model,[*model.parameters()]
-        if self.of not in (None, model) or self._replaced() or [a.shape for a in self.avg]!=[o.shape for o in ts]:
-            raise ValueError(
-                f"The average of `{name}` is that of another model, with other weights: give a new `{name}`")
-        self.avg = _wide(self.avg, ts)
+        if self.avg is None: self._start()
+        self._check_model()
+        self.avg = _wide(self.avg, self._tensors())
         self.fitting,self.depth,self.steps = True,0,self.learn.opt_step
+    def before_train(self): # layers may have been replaced in the fit
+        if self.fitting: self._check_model()
+
+    def _start(self):
+        "Begin with the weights of the model"
+        ts = self._tensors()
+        self.avg,self.n,self.outdated = _wide([o.detach().clone() for o in ts], ts),0,False
+        self.of,self.params = unwrapped(self.learn.model),[*self.learn.model.parameters()]
+    def _check_model(self):
+        "Refuse other weights than those of the average; begin anew with them if there is none yet"
+        name,shapes = type(self).__name__,[o.shape for o in self._tensors()]
+        same = self.of in (None, unwrapped(self.learn.model)) and not self._replaced()
+        if same and [a.shape for a in self.avg]==shapes: return
+        if self.n: raise ValueError(f"The average of `{name}` is that of another model, with other weights: "
+            f"give a new `{name}` to a fit that begins with these")
+        self._start()
     def cleanup_fit(self):
         if self.learn.mode=='fit': self.fitting = False
     def _replaced(self):
@@ -284,6 +295,7 @@ class SWA(WeightAverage):
         return done*(1-self.start/pct) if pct else -1
 
     def before_train(self):
+        super().before_train()
         def is_norm(m): return isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training and m.track_running_stats
         self.norms = [k for k,m in self.learn.model.named_modules() if is_norm(m)]
         if self.fitting and self.norms and hasattr(self.learn.dls.train, '__next__'): raise ValueError(
