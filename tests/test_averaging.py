@@ -599,7 +599,7 @@ def test_a_layer_that_is_replaced_within_a_fit_is_not_averaged_with_the_old_one(
 
 @pytest.mark.parametrize('cb', [lambda: EMA(validate=False), lambda: SWA(1)], ids=['ema','swa'])
 def test_a_layer_that_is_replaced_before_anything_was_averaged_is_averaged(cb):
-    learn = of_two_layers(NewHead(2, 0), cb := cb()).fit(2)
+    of_two_layers(NewHead(2, 0), cb := cb()).fit(2)
     assert cb.n and (cb.avg[2]==5).all()
 
 def test_the_average_of_a_replaced_layer_is_refused():

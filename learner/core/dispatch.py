@@ -332,7 +332,8 @@ def fire_for(loop, ev, cbs, waiting=()):
 
 # Functions that call handlers, except cleanups. `in_callback` of `loop.interrupt` and the profile look for them in the
 # stack: Ctrl-C may interrupt a handler that they call. Add a new one here
-hands_over = {f.__code__ for f in (Notifier.__call__,Watched.__call__,fire_before,fire_after,fire_rest,fire_for,call_selected)}
+hands_over = {f.__code__ for f in (Notifier.__call__,Watched.__call__,fire_before,fire_after,fire_rest,fire_for,
+    call_selected)}
 
 may_be_cut = {*hands_over} # and code of functions that call model, loss or loader
 def interruptible(f):

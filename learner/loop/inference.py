@@ -152,7 +152,7 @@ class InferenceMixin(RestoreMixin):
         inner:bool=False, # Run only the `validate` scopes, even where nothing is running
         cbs=(), # Callbacks that are attached for this inference only
     ):
-        """In `unchanged`, run inference: a whole run of its own, or the validation alone inside another run, in which only
+        """In `unchanged`, run inference: a whole run of its own, or the validation alone inside another run, where only
         `cbs` begin a fit and an epoch"""
         in_run = self.mode is not None
         self.to_validate = dls
@@ -165,6 +165,7 @@ class InferenceMixin(RestoreMixin):
 
     @contextmanager
     def _begun(self, cbs):
+        "Around a validation inside another run: for `cbs` it is a fit of its own"
         self.attendance.begin_own(cbs)
         with own_scope(self, 'fit', cbs), own_scope(self, 'epoch', cbs): yield
 

@@ -160,7 +160,7 @@ class Learner:
         'Leave everything as it is, whatever inference does\n\n- `loaders`: Loaders that are iterated meanwhile'
         ...
     def infer(self, mode: str, dls: dict, inner: bool=..., cbs=...):
-        'In `unchanged`, run inference: a whole run of its own, or the validation alone inside another run, in which only\n`cbs` begin a fit and an epoch\n\n- `mode`: `validate` or `predict`\n- `dls`: Loaders by name\n- `inner`: Run only the `validate` scopes, even where nothing is running\n- `cbs`: Callbacks that are attached for this inference only'
+        'In `unchanged`, run inference: a whole run of its own, or the validation alone inside another run, where only\n`cbs` begin a fit and an epoch\n\n- `mode`: `validate` or `predict`\n- `dls`: Loaders by name\n- `inner`: Run only the `validate` scopes, even where nothing is running\n- `cbs`: Callbacks that are attached for this inference only'
         ...
     def to_device(self):
         'Move all modules of learner and callbacks to the device, but not a model that is spread over several'
