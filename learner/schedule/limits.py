@@ -24,7 +24,7 @@ from ..loop.learner import limit_variable
 
 # %% ../../nbs/schedule/07_limits.ipynb #Limit
 class Limit(Callback):
-    "Limit the batches of each training and validation phase of a fit"
+    "Limit the batches of each training and validation phase of a fit, and of each `validate` that is called in it"
     order,only_fit,from_start = Validate.order-10,True,True
     def __init__(self,
         train:int|None=None, # Training batches in an epoch
