@@ -304,7 +304,14 @@ def test_a_loader_that_does_not_start_anew_is_named():
         mk(data=DataLoaders(Once(), device='cpu')).fit(2)
 
 # What is set on a Learner
-@pytest.mark.parametrize('name,v', [('opt_func', torch.optim.Adam), ('splitter', lambda m: [list(m.parameters())])])
+def test_a_setting_that_is_changed_after_smoke_is_that_of_the_first_fit():
+    learn = mk()
+    learn.smoke()
+    learn.opt_func = torch.optim.Adam
+    assert learn.opt is None and type(learn.fit(1).opt) is torch.optim.Adam
+
+@pytest.mark.parametrize('name,v', [('opt_func', torch.optim.Adam), ('splitter', lambda m: [list(m.parameters())]),
+    ('wd_bn_bias', True)])
 def test_another_optimizer_is_asked_for(name, v):
     learn = mk().fit(1)
     setattr(learn, name, v)

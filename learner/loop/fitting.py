@@ -30,6 +30,8 @@ from .way_back import Stopped,given_hypers,overrides_of
 from .route import StopForNow,running
 
 # %% ../../nbs/loop/07_fitting.ipynb #OptimizerMixin
+of_opt = 'opt','opt_made','made_with','lr','lr_of_opt' # attributes that `create_opt` sets
+
 class OptimizerMixin(FreezeMixin, InferenceMixin):
     "Makes the optimizer, and sets its hyper-parameters"
     made_with = {} # what the optimizer was made with, by name
@@ -50,7 +52,7 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
             no_decay = () if self.wd_bn_bias else norm_bias_params(self.model)
             lr = None if no_lr else self.lr
             self.opt = make_opt(self.opt_func, self.param_groups(), lr, no_decay, self.model)
-        self.opt_made,self.made_with = self.opt,dict(opt_func=self.opt_func, splitter=self.splitter)
+        self.opt_made,self.made_with = self.opt,{k:getattr(self, k) for k in ('opt_func','splitter','wd_bn_bias')}
         if no_lr:
             lrs = get_hyper(self.opt, 'lr')
             self.lr = self.lr_of_opt = lrs[0] if len({*lrs})==1 else lrs

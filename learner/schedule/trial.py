@@ -19,6 +19,7 @@ from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.checks import checked
 from ..data.loaders import check_starts_anew,twin
+from ..loop.fitting import of_opt
 from ..loop.interrupt import HeldInterrupt
 from ..loop.learner import Learner
 from ..restore.snapshot import OptSnapshot,Snapshot
@@ -77,10 +78,10 @@ def trial(
     dls = learn.dls
     for k,o in (('train', dls.train), *dls.valids.items()): check_starts_anew(k, o, 'a trial would use it up')
     learn.to_device()
-    if learn.opt is None: learn.create_opt()
     away,added = shown_or_written(learn),[o for o in L(cbs) if not getattr(o, 'writes', False)]
-    with HeldInterrupt(learn), learn.unchanged(*dls), learn.keep_attrs(('dls','results','limits','state','route')), \
-            learn.removed_cbs(away), learn.added_cbs(added), restored(learn), _restored_callbacks(learn):
+    kept = *of_opt,'dls','results','limits','state','route'
+    with HeldInterrupt(learn), learn.unchanged(*dls), learn.keep_attrs(kept), learn.removed_cbs(away), \
+            learn.added_cbs(added), restored(learn), _restored_callbacks(learn):
         learn.route = type(learn.route)(learn) # a fit that was stopped can still be resumed afterwards
         learn.state,learn.limits,learn.dls = deepcopy(learn.state),{'train': n, 'valid': n},copy(dls)
         learn.dls.loaders,learn.dls.valids = _twins(dls.loaders),_twins(dls.valids)
