@@ -101,6 +101,7 @@ def take_in(learn, every, known, data):
     if res['new_opt']: learn.create_opt()
     if res['opt'] is not None: learn.opt.load_state_dict(res['opt'])
     learn.route.attributes.put(res['attributes'])
+    learn.route.attributes.note_moved()
     vars(learn).update(res['own'])
     vars(learn.route).update(res['route'])
     if stopped := learn.route.stopped: stopped.attributes_left.note_owners(learn.route.attributes) # those of here

@@ -194,6 +194,7 @@ def running(
         if isinstance(e, Exception): _carry_out_stops(route, e)
         raise
     finally:
+        route.attributes.note_moved()
         route.end()
 
 def _as_left(route, stopped):

@@ -97,7 +97,9 @@ class Weights:
 
     def put_attributes(self, learn):
         "Put back attributes of objects. Called when there is an optimizer, because its functions may have some"
-        if lost := learn.route.attributes.put(decode(self.attributes, learn.device)):
+        attributes,values = learn.route.attributes,decode(self.attributes, learn.device)
+        attributes.note_moved(values)
+        if lost := attributes.put(values):
             warn(f"The run had {listed(lost)}, and has no place for it now: the values are lost")
 
     def _put_loss(self, k, m):

@@ -106,14 +106,16 @@ def read_state(
     resumes=False, # There must be a run to resume
 ): # The run, as a `Stopped` fit, or None
     "Read a state file; after an error, weights and optimizer are as they were"
-    outside = learn.route.attributes.values()
+    attributes = learn.route.attributes
     with untouched(learn, file), file_events(learn, 'load_state', file, read_plain(file) if saved is None else saved):
         run = SavedRun.read(learn.saved)
         if resumes and run.progress.at is None:
             raise ValueError(f"`{file}` was saved between fits, so that there is no run to resume")
+        attributes.reset()
+        outside = attributes.values()
         at = run.put(learn)
     if at is None: return None
-    left = AttributesLeft(learn.route.attributes)
+    left = AttributesLeft(learn.route.attributes) # of an optimizer that was made here, too
     return Stopped(replace(at, attributes=left.values), attributes_left=left, attributes_outside=outside)
 
 # %% ../../nbs/resume/04_state_file.ipynb #save_state

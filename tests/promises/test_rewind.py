@@ -1,5 +1,5 @@
 "Promise 11: a run goes back to any of its batches, and is there what it was: the rest of it comes out the same"
-import random,warnings
+import copy,random,warnings
 import pytest,torch
 from torch import nn
 from torch.utils.data import DataLoader,TensorDataset
@@ -148,3 +148,66 @@ def test_a_run_that_stops_where_it_resumes(tmp_path, loader, n):
         learn.resume()
     assert all(same(moments.seen[k], seen[k]) for k in seen if k>n)
     assert not differences(end, outcome(learn, Log(tmp_path)))
+
+class Queue(nn.Module):
+    "MoCo's: of the latest outputs; `ptr` says where the next one goes"
+    def __init__(self):
+        super().__init__()
+        self.lin,self.queue,self.ptr,self.drop = nn.Linear(1, 1),torch.zeros(5),0,0.
+    def forward(self, x):
+        y = self.lin(x)*(1+self.queue.sum())
+        if self.training:
+            if not hasattr(self, 'seen'): self.seen = 0
+            self.seen += 1
+            self.queue[self.ptr] = y.detach().mean()
+            self.ptr = (self.ptr+1)%5
+        return y
+
+class CountingLoss:
+    n = 0
+    def __call__(self, pred, y):
+        if torch.is_grad_enabled(): self.n += 1
+        return nn.functional.mse_loss(pred, y)*(1+self.n%3)
+
+def queued(path):
+    torch.manual_seed(0)
+    x = torch.arange(28.)[:,None]/28
+    dls = DataLoaders.from_dsets(TensorDataset(x, x), bs=4, device='cpu')
+    return Learner(dls, Queue(), CountingLoss(), opt_func=SGD, lr=.01, path=path).remove_cb(ProgressCallback)
+def attrs(learn):
+    own = {k:getattr(learn.model, k, None) for k in ('ptr','seen')}
+    return own | dict(queue=learn.model.queue.tolist(), n=learn.loss_func.n)
+
+class Attrs(Callback):
+    "Attributes of model and loss before each batch of training, and a file of the run there"
+    run_valid,watches = False,True
+    def __init__(self): self.seen = {}
+    def before_draw(self):
+        self.seen[self.learn.train_iter] = copy.deepcopy(attrs(self.learn))
+        if (n := self.learn.train_iter) in (0,3,6): self.learn.save_state(str(n))
+
+@pytest.mark.parametrize('n', [0, 3])
+@pytest.mark.parametrize('how', ['rewind', 'fork', 'load_state', 'fit'])
+def test_attributes_that_had_their_first_values_have_them_again(n, how, tmp_path):
+    learn,noted = queued(tmp_path),Attrs()
+    learn.fit(2, cbs=[Rewind(every=5), noted])
+    end = weights(learn),attrs(learn)
+    learn.remove_cb(noted)
+    if how=='fit': learn.fit(2, resume=str(n))
+    else:
+        learn = getattr(learn, how)(str(n) if how=='load_state' else n)
+        assert attrs(learn)==noted.seen[n]
+        learn.resume(cbs=[])
+    assert same(weights(learn), end[0]) and attrs(learn)==end[1]
+
+def test_a_second_file_leaves_nothing_of_the_first(tmp_path):
+    queued(tmp_path).fit(1, cbs=Attrs())
+    learn = queued(tmp_path).load_state('6').load_state('0')
+    assert attrs(learn)==attrs(queued(tmp_path))
+
+def test_an_attribute_that_no_fit_has_changed_is_that_of_the_user(tmp_path):
+    learn = queued(tmp_path)
+    learn.save_state('here')
+    learn.fit(1)
+    learn.model.drop = .5
+    assert learn.load_state('here').model.drop==.5
