@@ -2460,6 +2460,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'learner/loop/fitting.py'),
                                       'learner.loop.fitting.PiecesCheck.after_train': ( 'loop/fitting.html#piecescheck.after_train',
                                                                                         'learner/loop/fitting.py'),
+                                      'learner.loop.fitting.PiecesCheck.before_train': ( 'loop/fitting.html#piecescheck.before_train',
+                                                                                         'learner/loop/fitting.py'),
                                       'learner.loop.fitting.StopMixin': ('loop/fitting.html#stopmixin', 'learner/loop/fitting.py'),
                                       'learner.loop.fitting.StopMixin.at': ('loop/fitting.html#stopmixin.at', 'learner/loop/fitting.py'),
                                       'learner.loop.fitting.StopMixin.at_pause': ( 'loop/fitting.html#stopmixin.at_pause',

@@ -41,8 +41,32 @@ def test_events_that_a_callback_waits_for():
     dict(all_batches=lambda self: Learner.all_batches(self))], ids=lambda o: [*o][0])
 @pytest.mark.parametrize('cbs',
     [[], [GradientClip()], [GradientAccumulation(32)], [MicroBatch(2)], [Raise('after_pred', CancelBatchException)],
-        [Raise('before_batch', CancelTrainException, n=2)]], ids=str)
+        [Raise('before_batch', CancelTrainException, n=2)], [Raise('before_batch', CancelTrainException)],
+        [Raise('before_train', CancelTrainException)]], ids=str)
 def test_pieces_that_announce_all(pieces, cbs):
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         made(**pieces).fit(2, cbs=cbs)
+
+class Twice(Learner):
+    def _do_grad_opt(self): super()._do_grad_opt(); self._forward(); super()._do_grad_opt()
+
+@pytest.mark.parametrize('n', [3, 4, 8], ids='in an epoch, after its last batch, after the last one of the fit'.split(', '))
+@pytest.mark.parametrize('how', ['memory','file'])
+def test_a_loop_with_own_pieces_resumes_after_any_batch(n, how, tmp_path):
+    def new(*cbs):
+        base = synth_learner(n_train=4, n_valid=0)
+        return Twice(base.dls, base.model, base.loss_func, opt_func=SGD, lr=.1, cbs=cbs, path=tmp_path)
+    def weights(learn): return [p.tolist() for p in learn.model.parameters()]
+    whole = new().fit(2)
+    learn = new().fit(2, cbs=on(event.after_batch(once=n, unit='iter'))(lambda learn: learn.stop_soon()))
+    if how=='file':
+        learn.save_state('here')
+        learn = new().load_state('here')
+    assert weights(learn.resume(cbs=[]))==weights(whole)
+
+def test_a_loop_that_announces_no_batch_is_told_so_in_the_epoch_after_a_resume(tmp_path):
+    learn = made()
+    stop = on(event.after_batch(once=len(learn.dls.train), unit='iter'))(lambda learn: learn.stop_soon())
+    file = learn.fit(2, cbs=stop).save_state(tmp_path/'here')
+    with pytest.raises(TypeError, match='does not announce'): made(one_batch=bare).load_state(file).resume()

@@ -104,12 +104,14 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
 class PiecesCheck(Callback):
     "Check that a loop with replaced pieces still fires the events that callbacks wait for"
     order,only_fit,run_valid,watches = -1000,True,False,True
-    events = [ev for ev,scopes in moments() if 'train' in scopes and ev!='before_train']
+    events = [*(ev for ev,scopes in moments() if 'train' in scopes and ev!='before_train'), 'after_cancel_train']
     def __init__(self, replaced):
         self.replaced,self.heard = replaced,set()
         super().__init__(**{ev: lambda self, ev=ev: self.heard.add(ev) for ev in self.events})
 
+    def before_train(self): self.resumes = self.learn.resuming
     def after_train(self):
+        if self.resumes and 'before_batch' not in self.heard: return # stopped after the last batch: the next epoch tells
         self.learn.remove_cb(self)
         if any(o.startswith('after_cancel_') for o in self.heard): return # what comes after it was not to be announced
         if 'after_batch' not in self.heard:
