@@ -51,7 +51,7 @@ def test_pieces_that_announce_all(pieces, cbs):
 class Twice(Learner):
     def _do_grad_opt(self): super()._do_grad_opt(); self._forward(); super()._do_grad_opt()
 
-@pytest.mark.parametrize('n', [3, 4, 8], ids='in an epoch, after its last batch, after the last one of the fit'.split(', '))
+@pytest.mark.parametrize('n', [3, 4, 8], ids=['in an epoch','after its last batch','after the last one of the fit'])
 @pytest.mark.parametrize('how', ['memory','file'])
 def test_a_loop_with_own_pieces_resumes_after_any_batch(n, how, tmp_path):
     def new(*cbs):

@@ -413,6 +413,23 @@ def test_counts_of_optimizers_are_those_of_the_stop(tmp_path, opt_func):
     assert learn.opt.n==whole.opt.n
     for a,b in zip(learn.model.parameters(), whole.model.parameters()): assert torch.equal(a, b)
 
+class Counting(torch.optim.SGD):
+    "Each third step is larger; its counter is called like the arguments that it passes on"
+    def __init__(self, params, *n, **k): super().__init__(params, *n, **k); self.k = self.n = 0
+    def step(self, closure=None):
+        self.k,self.n = self.k+1,self.n+1
+        for g in self.param_groups: g['lr'] = .01*(1+(self.k+self.n)%3)
+        return super().step(closure)
+
+def test_a_counter_of_an_optimizer_may_be_called_like_its_passed_on_arguments(tmp_path):
+    def make(): return synth_learner(opt_func=Counting, n_train=4, n_valid=0, path=tmp_path)
+    def weights(learn): return [p.tolist() for p in learn.model.parameters()]
+    stop = on(event.after_batch(once=4, unit='iter'))(lambda learn: learn.stop_soon())
+    whole,learn = make().fit(2),make().fit(2, cbs=stop)
+    learn.save_state('here')
+    again = make().load_state('here').resume(cbs=())
+    assert (again.opt.k, again.opt.n)==(8, 8) and weights(again)==weights(whole)
+
 # Functions with filters at events that a fit which resumes fires again, on its way to where the run was stopped
 @pytest.mark.parametrize('given', [dict(once=3), dict(every=2), dict(after=2), dict(once=3, unit='epoch'),
     dict(when=lambda f, learn: f.num_executed<2)], ids=['once','every','after','epoch','when'])

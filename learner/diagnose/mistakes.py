@@ -27,7 +27,7 @@ from ..core.tracebacks import of_user
 from ..data.loaders import length
 from ..data.sampling import by_number
 from ..model.optimizer import params_of
-from .code import calls,events_of,function_of,functions_of,mentioned,uses_at
+from .code import calls,events_of,function_of,functions_of,mentioned,uses,uses_at
 from .names import misspelt,near
 from .order import ties
 
@@ -242,8 +242,19 @@ def _not_restored(cb, target, known):
         return not fresh and (_again[at.next] & at_events or began or adds[k] & twice)
     return [k for k in sorted(adds.keys()-known) if lost(k)]
 
+def _gathered_by(learn):
+    "Names of what the class of `learn` adds to and sets nowhere but in `__init__`, apart from what each Learner has"
+    used = [o for f in methods_of(learn) if f.__name__!='__init__' for o in uses(f, 'learn') or () if o.owner=='learn']
+    adds,sets = ({o.name for o in used if o.kind in kinds} for kinds in (('add','grow'), ('set',)))
+    classes = [cls for cls in type(learn).__mro__ if of_library(cls)]
+    return sorted(adds-sets-learn.own_names-{cb.name for cb in learn.cbs}-{k for cls in classes for k in dir(cls)})
+
 def check_state(learn):
-    "Before a fit that resumes: what callbacks have gathered, and will not have again"
+    "Before a fit that resumes: what callbacks and a Learner of one's own have gathered, and will not have again"
+    if not learn.route.target.in_memory and (names := _gathered_by(learn)):
+        first = names[0]
+        tell(learn, 'state', f"`{type(learn).__name__}` gathers {listed(names)} in training, and a state file lacks "
+            f"what is not in `learn.state`: write `self.state[{first!r}]` instead of `self.{first}`")
     for cb in learn.cbs:
         cls = type(cb)
         if cb.watches or of_library(cls): continue

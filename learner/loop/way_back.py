@@ -12,8 +12,11 @@ import os
 from contextlib import contextmanager
 from dataclasses import dataclass,field,replace
 from typing import Any,NamedTuple
-from ..core.callback import FuncCallback,without_refs
-from ..core.copies import copied
+from torch import nn
+from torch.optim import Optimizer
+from ..core.callback import Callback,FuncCallback,without_refs
+from ..core.checks import listed
+from ..core.copies import copied,digest
 from ..core.tracebacks import warn
 from ..data.draws import Draws
 from ..data.loader_state import counts_of
@@ -107,6 +110,7 @@ class Target:
     in_memory:bool    # As in `Stopped`
     by_fit:bool       # By `fit(…, resume=…)`, and not by `resume`: a warning names the overrides
     cut_validation:bool # The next validation had begun, and begins again: `diagnose` warns of what counts in it
+    unnamed:dict      # Modules and optimizers that callbacks have and do not save, by name
 
 # %% ../../nbs/loop/05_way_back.ipynb #functions_of
 @dataclass
@@ -126,6 +130,21 @@ def _functions_of(opt):
     called = {f'opt.{k}':v for o in opts for k,v in own_attrs(o).items() if callable(v)}
     hooks = {f'opt.hook_{i}':f for o in opts for i,f in enumerate(hooks_of(o))}
     return called | hooks | {f'type(opt) {type(o).__name__}':type(o) for o in opts if is_own(type(o))}
+
+# %% ../../nbs/loop/05_way_back.ipynb #made_anew
+def _unnamed(cbs):
+    "Modules and optimizers of callbacks that do not save them, by name"
+    unaware = {k:cb for k,cb in by_name(cbs).items() if type(cb).state_dict is Callback.state_dict}
+    return {f'{k}.{attr}':o for k,cb in unaware.items() for attr,o in without_refs(cb).items()
+        if isinstance(o, (nn.Module,Optimizer)) and attr not in cb._stateattrs}
+
+def _warn_of_new(learn, before):
+    "Warn of `_unnamed` modules and optimizers that have been made anew, and differ from those `before`"
+    now = {k:o for k,o in _unnamed(learn.cbs).items() if o is not learn.model and o is not learn.opt}
+    def is_new(k): return before[k] is not now[k] and digest(before[k].state_dict())!=digest(now[k].state_dict())
+    if lost := [k for k in before.keys() & now.keys() if is_new(k)]:
+        warn(f"The fit that resumes has made {listed(sorted(lost))} anew, and what was learned there is lost: "
+            "name it in `_stateattrs`")
 
 # %% ../../nbs/loop/05_way_back.ipynb #WayBack
 class WayBack(Route):
@@ -169,7 +188,7 @@ class WayBack(Route):
         stopped.check_loader(learn.dls.train)
         at = self._start_out(stopped, attributes)
         self.target = Target(at, stopped.cbs, overrides or {}, snapshot_of_weights(learn), stopped.in_memory, by_fit,
-            cut_validation)
+            cut_validation, _unnamed(learn.cbs) if stopped.in_memory else {})
 
     def _start_out(self, stopped, attributes):
         "Restore what has to be there before callbacks set up; the position that the fit goes to"
@@ -205,6 +224,7 @@ class WayBack(Route):
         "Restore the run, now that the loop is where it was stopped"
         learn,target = self.learn,self.target
         target.snapshot.restore()
+        _warn_of_new(learn, target.unnamed)
         train,at = learn.dls.train,target.position
         draws = self.draws if at.next=='batch' else Draws(train, parts=learn.searches.parts(learn, train))
         at.put(learn, draws, target.overrides, target.in_memory, target.by_fit)

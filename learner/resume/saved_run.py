@@ -160,7 +160,8 @@ def unsaved_attrs(opt):
     return {k:v for k,v in found.items() if isinstance(v, Optimizer) or not is_stateful(v)}
 
 def _put_attrs(opt, attrs, device):
-    settings = signature(type(opt).__init__).parameters
+    params = signature(type(opt).__init__).parameters.values()
+    settings = {o.name for o in params if o.kind not in (o.VAR_POSITIONAL,o.VAR_KEYWORD)} # `**k` is no setting `k`
     for k,v in attrs.items():
         if k not in settings: setattr(opt, k, decode(v, device)); continue
         now = _saved_attrs(opt)[0].get(k)

@@ -16,6 +16,7 @@ __all__ = []
 import hashlib,os
 from dataclasses import replace
 from pathlib import Path
+from weakref import WeakKeyDictionary
 import torch
 from fastcore.basics import patch
 from torch import nn
@@ -46,9 +47,18 @@ def _saved_ids(learn):
     params = [p for m in model_and_loss(learn).values() for p in (*m.parameters(), *m.buffers())]
     return {id(o) for o in (learn.opt, *parts_of(learn.opt), *params, *params_of(learn.opt))}
 
+_versions = WeakKeyDictionary() # of the parameters of frozen modules, when a state file was written first
+
+def _is_moved(m):
+    "Whether parameters of a frozen module have been changed in place between two files, as those of a momentum target"
+    now = [p._version for p in m.parameters()]
+    return _versions.setdefault(m, now)!=now
+
 def _is_unsaved(o, saved):
     if id(o) in saved: return False
-    return not isinstance(o, nn.Module) or any(p.requires_grad and id(p) not in saved for p in o.parameters())
+    if not isinstance(o, nn.Module): return True
+    params = [p for p in o.parameters() if id(p) not in saved]
+    return any(p.requires_grad for p in params) or (bool(params) and _is_moved(o))
 
 def _moves_unsaved(o, saved):
     "Whether `o`, which an optimizer holds, has parameters or buffers that a step may change and that a file lacks"
@@ -57,21 +67,25 @@ def _moves_unsaved(o, saved):
 def warn_unsaved(
     learn, # A learner that has an optimizer
 ):
-    "Warn of optimizers and parameters that a callback has, and that a state file would lack"
+    "Warn of optimizers and parameters that callbacks have, or a Learner of your own, and that a state file would lack"
     saved = _saved_ids(learn)
     for k,v in unsaved_attrs(learn.opt).items():
         known = search({'': v}, _learns, inside=False, depth=3)
         if known and not any(_moves_unsaved(o, saved) for o in known.values()): continue # the model, or a part of it
         warn(f"`learn.opt.{k}`, of type `{type(v).__name__}`, is not saved: the optimizer needs a "
             "`state_dict` and a `load_state_dict` of its own")
+    def warn_of(name, own, remedy):
+        found = search(own, _may_learn, inside=False, depth=3, shut=(DataLoader,Dataset))
+        if missed := [k for k,o in found.items() if _learns(o) and _is_unsaved(o, saved)]:
+            warn(f"`{name}` has {listed(missed)}, which takes part in training but is not saved: {remedy}")
     for name,cb in by_name(learn.cbs).items():
         if type(cb).state_dict is not Callback.state_dict: continue # it knows what it saves
         named = cb.state_dict()
         own = {k:v for k,v in without_refs(cb).items() if k not in named}
-        found = search(own, _may_learn, inside=False, depth=3, shut=(DataLoader,Dataset))
-        if missed := [k for k,o in found.items() if _learns(o) and _is_unsaved(o, saved)]:
-            warn(f"`{name}` has {listed(missed)}, which takes part in training but is not saved: "
-                f"name it in `{type(cb).__name__}._stateattrs`")
+        warn_of(name, own, f"name it in `{type(cb).__name__}._stateattrs`")
+    theirs = {k for k,v in vars(learn).items() if not (k in learn.own_names or hasattr(Learner, k))}
+    own = {k:v for k,v in vars(learn).items() if k in theirs and not isinstance(v, Callback)}
+    warn_of('learn', own, "keep it in a callback that names it in `_stateattrs`")
 
 # %% ../../nbs/resume/04_state_file.ipynb #write_state
 class HashingFile:

@@ -1,5 +1,5 @@
 "What a run that resumes tells: where it resumes, and what is not as it was"
-import os,warnings
+import copy,os,warnings
 from math import cos,pi
 import pytest,torch
 from torch import nn
@@ -423,3 +423,81 @@ def test_what_the_library_attaches_to_watch_is_no_setting(tmp_path):
         return OwnStep(dls, nn.Linear(3, 1), F.mse_loss, path=tmp_path).remove_cb(ProgressCallback)
     mk().fit(2, cbs=[Checkpoint(), StopAfter(8)]) # pieces are checked in the first epoch
     assert mk().fit(2, cbs=Checkpoint(), resume=True).train_iter==12 # and no warning
+
+# What is not saved: networks, optimizers and counts of callbacks, and of a Learner of one's own
+def lerp_to(target, model):
+    with torch.no_grad():
+        for p,q in zip(target.parameters(), model.parameters()): p.lerp_(q, .1)
+
+class MomentumTarget(Callback):
+    "As in BYOL, or a mean teacher"
+    run_valid = False
+    def before_fit(self): self.target = copy.deepcopy(self.model).requires_grad_(False)
+    def after_loss(self): self.learn.loss_grad = self.loss_grad+F.mse_loss(self.pred, self.target(self.x))
+    def after_step(self): lerp_to(self.target, self.model)
+
+class Critic(Callback):
+    run_valid = False
+    def before_fit(self):
+        with keep_random(): torch.manual_seed(4); self.target = nn.Linear(1, 1)
+        self.opt_d = torch.optim.Adam(self.target.parameters(), .1)
+    def after_loss(self):
+        self.opt_d.zero_grad()
+        F.softplus(self.target(self.pred.detach())).mean().backward()
+        self.opt_d.step()
+
+class Teacher(MomentumTarget):
+    "A fixed one, which is read again"
+    def before_fit(self):
+        with keep_random(): torch.manual_seed(4); self.target = nn.Linear(3, 1).requires_grad_(False)
+    def after_step(self): pass
+
+class NamedTarget(MomentumTarget): _stateattrs = 'target',
+
+@pytest.mark.parametrize('cls,told', [(MomentumTarget, True), (Critic, True), (Teacher, False), (NamedTarget, False)])
+def test_a_network_that_a_callback_makes_anew_is_named(tmp_path, cls, told):
+    learn = made(tmp_path, cbs=cls).fit(2, cbs=StopAfter(3))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        learn.resume()
+    assert [o for o in messages(seen) if '.target`' in o and 'anew' in o and '_stateattrs' in o]==messages(seen)[:told]
+
+@pytest.mark.parametrize('cls,told', [(MomentumTarget, True), (Critic, True), (Teacher, False), (NamedTarget, False)])
+def test_a_network_of_a_callback_that_a_file_lacks_is_named(tmp_path, cls, told):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        made(tmp_path, cbs=cls).fit(2, cbs=Checkpoint())
+    assert [o for o in messages(seen) if '`target`' in o and 'is not saved' in o and '_stateattrs' in o]==messages(seen)
+    assert bool(seen)==told
+
+class Own(Learner):
+    "Gathers in attributes of its own"
+    k,first = 0,None
+    def _do_grad_opt(self):
+        self.first,self.turn = self.loss,0
+        self.turn += 1
+        super()._do_grad_opt()
+        self.k += 1
+        self.state['n'] = self.state.get('n', 0)+1
+
+class OwnTarget(Learner):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.target = copy.deepcopy(self.model).requires_grad_(False)
+    def _do_grad_opt(self): super()._do_grad_opt(); lerp_to(self.target, self.model)
+
+def of_class(cls, path):
+    base = made(path)
+    return cls(base.dls, base.model, base.loss_func, opt_func=Adam, lr=.01, path=path).remove_cb(ProgressCallback)
+
+def test_what_a_learner_of_ones_own_gathers_is_named_where_a_file_lacks_it(tmp_path):
+    learn = of_class(Own, tmp_path).fit(2, cbs=StopAfter(3))
+    file = learn.save_state('here')
+    learn.resume() # in memory it is there
+    assert learn.k==12
+    with pytest.warns(Mistake, match=r"`Own` gathers `k` in training.*write `self.state\['k'\]`"):
+        of_class(Own, tmp_path).load_state(file).resume()
+
+def test_a_network_of_a_learner_of_ones_own_that_a_file_lacks_is_named(tmp_path):
+    with pytest.warns(UserWarning, match='`learn` has `target`.* not saved: keep it in a callback'):
+        of_class(OwnTarget, tmp_path).fit(2, cbs=Checkpoint())
