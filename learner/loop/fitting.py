@@ -111,7 +111,7 @@ class PiecesCheck(Callback):
 
     def before_train(self): self.resumes = self.learn.resuming
     def after_train(self):
-        if self.resumes and 'before_batch' not in self.heard: return # stopped after the last batch: the next epoch tells
+        if self.resumes and 'before_batch' not in self.heard: return # none was left in the epoch
         self.learn.remove_cb(self)
         if any(o.startswith('after_cancel_') for o in self.heard): return # what comes after it was not to be announced
         if 'after_batch' not in self.heard:

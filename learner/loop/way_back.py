@@ -136,7 +136,7 @@ def _unnamed(cbs):
     "Modules and optimizers of callbacks that do not save them, by name"
     unaware = {k:cb for k,cb in by_name(cbs).items() if type(cb).state_dict is Callback.state_dict}
     return {f'{k}.{attr}':o for k,cb in unaware.items() for attr,o in without_refs(cb).items()
-        if isinstance(o, (nn.Module,Optimizer)) and attr not in cb._stateattrs}
+        if isinstance(o, (nn.Module,Optimizer)) and attr not in getattr(cb, '_stateattrs')}
 
 def _warn_of_new(learn, before):
     "Warn of `_unnamed` modules and optimizers that have been made anew, and differ from those `before`"
