@@ -414,7 +414,7 @@ def test_filter_with_unit(filt, expected):
 
 @pytest.mark.parametrize('kw,match',
     [(dict(every='a'), "`every` is a number, but got 'a'"), (dict(after='x'), "`after` is a number"),
-        (dict(before=[1]), "`before` is a number"), (dict(every=1.5), 'positive whole number'),
+        (dict(before=[1]), "`before` is a number"), (dict(every=1.5), 'whole number of calls above 0'),
     (dict(once='a'), "`once` is a whole number, or several, counted from 1, but got 'a'"),
     (dict(once=[]), 'but got \\[\\]'), (dict(once=0), 'but got 0'), (dict(once=1.5), 'but got 1.5')], ids=str)
 def test_filters_say_what_is_wrong_with_them(kw, match):

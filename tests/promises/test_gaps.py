@@ -376,9 +376,9 @@ def test_sigterm_is_not_lost_if_its_batch_fails(tmp_path):
     assert e.value.code==143 and isinstance(e.value.__cause__, ZeroDivisionError)
 
 @pytest.mark.parametrize('kwargs,error,match',
-    [(dict(every=.5), TypeError, '`every` is a whole number, but got 0.5'),
-        (dict(every='epoch'), TypeError, "`every` is a whole number, but got 'epoch'"),
-        (dict(every='1h', unit='s'), ValueError, 'number of seconds'),
+    [(dict(every=.5), ValueError, '`every` is a whole number of `epoch`s above 0, but got 0.5'),
+        (dict(every='epoch'), TypeError, "`every` is a whole number of `epoch`s above 0, but got 'epoch'"),
+        (dict(every='1h', unit='s'), TypeError, 'number of seconds'),
     (dict(keep='all'), TypeError, "`keep` is a whole number, but got 'all'"),
     (dict(best='x'), TypeError, '`best` is a whole number'),
     (dict(monitor='mae'), ValueError, "`monitor='mae'` says what is best, and no best files are kept")], ids=str)
