@@ -377,6 +377,56 @@ def test_tokens_that_do_not_count_do_not_depend_on_the_batch_size(cls, bs):
     assert row.valid_loss==pytest.approx(F.cross_entropy(pred[kept], targ[kept]).item(), abs=1e-5)
     assert row.accuracy==pytest.approx((pred[kept].argmax(-1)==targ[kept]).float().mean().item(), abs=1e-6)
 
+class SmoothedNextWord(NextWord):
+    def loss(self, logits, labels):
+        return F.cross_entropy(logits[:,:-1].flatten(0, 1), labels[:,1:].flatten(), label_smoothing=.3)
+class PenalizedNextWord(NextWord):
+    "Every score has a gradient, also the last"
+    def loss(self, logits, labels): return super().loss(logits, labels) + .1*logits.square().mean()
+class SmoothedWords(Words):
+    def loss(self, logits, labels): return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=.3)
+class ZeroNextWord(NextWord):
+    "All words cost the same, at their own place and at the next"
+    def __init__(self): super().__init__(); nn.init.zeros_(self.head.weight); nn.init.zeros_(self.head.bias)
+
+def of_lengths(*ns): return [dict(input_ids=ids[:2,:n], attention_mask=mask[:2,:n], labels=ids[:2,:n]) for n in ns]
+
+@pytest.mark.parametrize('n_epoch', [0, 1])
+@pytest.mark.parametrize('cbs', [None, MixedPrecision('bf16')], ids=['fp32','bf16'])
+@pytest.mark.parametrize('cls', [SmoothedNextWord, PenalizedNextWord, ZeroNextWord, SmoothedWords])
+def test_a_language_model_whose_loss_is_none_of_the_usual_ones(cls, cbs, n_epoch, recwarn):
+    data = of_lengths(2, 6)
+    learn = learner(cls, accuracy, DataLoaders(data, data, device='cpu'), cbs=cbs)
+    row = learn.fit(1).recorder[-1] if n_epoch else learn.validate()
+    with torch.no_grad(): outs = [learn.model(**b) for b in data]
+    following = issubclass(cls, NextWord)
+    pairs = [(o.logits[:,:-1], b['labels'][:,1:]) if following else (o.logits, b['labels']) for o,b in zip(outs, data)]
+    right = torch.cat([(p.argmax(-1)==t).flatten() for p,t in pairs]).float().mean()
+    n = [t.numel() for _,t in pairs]
+    atol = 5e-2 if cbs else 1e-5
+    assert row.accuracy==pytest.approx(right.item(), abs=1e-6)
+    assert row.valid_loss==pytest.approx(sum(o.loss.item()*k for o,k in zip(outs, n))/sum(n), abs=atol)
+    assert [tuple(p.shape[:2]) for p in learn.get_preds(concat_dim=None)[0]]==[tuple(t.shape) for _,t in pairs]
+    assert not [o for o in recwarn if 'place' in str(o.message)]
+
+@pytest.mark.parametrize('cls', [SmoothedNextWord, ZeroNextWord])
+def test_accumulated_batches_of_a_language_model_weigh_by_their_words(cls):
+    data = of_lengths(2, 6)
+    learn = learner(cls, dls=DataLoaders(data, device='cpu'), cbs=GradientAccumulation(4)).fit(1)
+    torch.manual_seed(0)
+    m,n = cls(),2*(1+5)
+    for b in data: (m(**b).loss*2*(b['labels'].shape[1]-1)/n).backward()
+    with torch.no_grad():
+        for p in m.parameters(): p -= .1*p.grad
+    assert same(learn, m)
+
+def test_a_loss_that_does_not_show_its_targets_warns_about_metrics():
+    data = of_lengths(6)
+    learn = learner(SmoothedNextWord, accuracy, DataLoaders(data, data, device='cpu'))
+    learn.model.requires_grad_(False)
+    with pytest.warns(UserWarning, match='`SmoothedNextWord` does not show.*each with the target at its own place'):
+        learn.validate()
+
 class Fast:
     "There is no weak reference to it"
     __slots__ = ('f',)

@@ -9,7 +9,8 @@ __all__ = ['Loop']
 
 # %% ../../nbs/loop/01_loop.ipynb #imports
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext,suppress
+from functools import partial
 from itertools import count,takewhile
 from math import inf
 import torch
@@ -17,14 +18,15 @@ from ..core.events import CancelBatchException
 from ..core.callback import refer,weak
 from ..core.dispatch import Dispatcher,interruptible,scope
 from ..core.tracebacks import warn
-from ..data.loaders import length,single,to_device,twin
+from ..data.loaders import length,rows_of,single,to_device,twin
 from ..model.optimizer import drop_grads,in_use,params_of,switching,training_mode
 from ..model.weights import unwrapped
-from ..model.mapping import fields_for,part_of,needs_no_targets,predictions,recognize,shifted,takes_tensors
+from ..model.mapping import fields_for,part_of,needs_no_targets,predictions
+from ..model.mapping import recognize,shift_of,shifted,takes_tensors
 from ..record.history import Row
 from ..measure.advice import advice,no_loss
 from ..restore.places import Searches
-from ..restore.snapshot import keep_loaders,keep_model_and_loss
+from ..restore.snapshot import keep_loaders,keep_model_and_loss,unmoved
 
 # %% ../../nbs/loop/01_loop.ipynb #Route
 END = object() # what `next` gives when a loader has no more batches
@@ -276,11 +278,12 @@ def named(xb):
     raise TypeError(f"`xb` is a tuple of inputs, or a mapping, but is a {type(xb).__name__} now: "
         "a callback that changes the only input writes `self.learn.x = …`")
 
+def outputs(model, xb): return model(*xb) if isinstance(xb, positional) else model(**fields_for(model, named(xb)))
+
 @interruptible
 def call_model(learn):
     "What the model returns for the inputs of the running batch"
-    xb = learn.xb
-    return learn.model(*xb) if isinstance(xb, positional) else learn.model(**fields_for(learn.model, named(xb)))
+    return outputs(learn.model, learn.xb)
 
 def own_loss(learn, pred):
     "The loss that the model returned: an output's `loss`, or the output itself if it is one number"
@@ -302,9 +305,32 @@ def find_loss(learn):
     loss,learn.pred = loss_and_pred(learn, learn.pred)
     if learn.loss_func is not None or not learn.yb or loss is None: return loss
     if learn.iter==0 or learn.recognized_loss is None:
-        learn.recognized_loss = recognize(loss, learn.pred, *learn.yb) or learn.recognized_loss
+        found = recognize(loss, learn.pred, *learn.yb, shift_of=partial(find_shift, learn))
+        if found==(None, None) and learn.recognized_loss!=found: warn_of_shift(learn)
+        learn.recognized_loss = found or learn.recognized_loss
     learn.pred,learn.yb = aligned(learn, learn.pred, learn.yb)
     return loss
+
+def find_shift(learn, loss, pred, targ):
+    "`shift_of`, unless it is known already. Without a graph, the model is called again for a few samples"
+    if learn.recognized_loss and learn.recognized_loss[1] is not None: return learn.recognized_loss[1]
+    res = shift_of(loss, pred, targ)
+    return shift_again(learn) if res is None else res
+
+@interruptible
+def shift_again(learn):
+    "`shift_of` for a few samples of the running batch, with a graph; None if they cannot be computed alone"
+    model = unwrapped(learn.model)
+    if any(o._forward_hooks or o._forward_pre_hooks for o in learn.model.modules()): return # they would count it
+    with suppress(Exception), unmoved(learn), torch.enable_grad():
+        xb,yb = rows_of((learn.xb, learn.yb), slice(4))
+        out = outputs(model, xb)
+        return shift_of(own_loss(learn, out), predictions(out), *yb)
+
+def warn_of_shift(learn):
+    warn(f"`{type(unwrapped(learn.model)).__name__}` does not show whether its loss takes predictions as those of the "
+        "next targets, as language models do: metrics compare each with the target at its own place. If it does, write "
+        "`lambda pred, targ: accuracy(pred[:,:-1], targ[:,1:])`")
 
 def aligned(learn, pred, yb):
     "Predictions and targets, shifted if the model's own loss is one of `shifted` ones"

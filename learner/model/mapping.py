@@ -14,6 +14,7 @@ __all__ = ['MapBatch', 'MapPred', 'MatchArgs', 'Forward']
 # %% ../../nbs/model/08_mapping.ipynb #imports
 from collections.abc import Mapping
 from functools import partial
+from operator import itemgetter
 from inspect import Parameter,signature
 import torch
 from ..core.checks import listed,nearest,no_closure,short_name
@@ -168,19 +169,33 @@ def shifted(pred, targ):
     "Predictions that have a target, and the targets that they are about: the next ones"
     return pred[:,:-1],targ[:,1:]
 
+def shift_of(loss, pred, targ):
+    """Whether `loss` raises the scores of `shifted` targets, or else of those at their own place. None if of neither,
+    or if `loss` has no graph, or one without `pred`"""
+    g = torch.autograd.grad(loss, pred, retain_graph=True, allow_unused=True)[0] if pred.requires_grad else None
+    if g is None: return
+    raised = torch.where(g.amin(-1)<0, g.argmin(-1), -1) # the class; -1 where the loss takes no prediction
+    own,following = ((a==b).count_nonzero() for a,b in ((raised, targ), shifted(raised, targ)))
+    if 3*max(own, following)>(raised>=0).count_nonzero(): return bool(following>=own)
+
 @torch.no_grad()
-def recognize(loss, pred, *targs):
-    """The usual loss that has the value `loss`, or None, and whether it is of `shifted` predictions and targets. Of a
-    NaN, which a mean over no targets is, nothing can be told, and the result is None"""
+def recognize(loss, pred, *targs, shift_of=shift_of):
+    """The usual loss that has the value `loss`, or None, and whether it is of `shifted` predictions and targets, None
+    if neither its value nor `shift_of` tells. Of a NaN, which a mean over no targets is, nothing can be told, and the
+    result is None, as where only `shift_of` could decide between two losses"""
     if isinstance(loss, torch.Tensor) and loss.isnan().any(): return
     ok = len(targs)==1 and all(isinstance(o, torch.Tensor) for o in (loss, pred, *targs)) and pred.is_floating_point()
     if not ok: return None,False
-    targ,best,res = targs[0],1e-3 if loss.dtype in (torch.float32,torch.float64) else 1e-2,(None,False)
+    targ,most,found,shifts = targs[0],1e-3 if loss.dtype in (torch.float32,torch.float64) else 1e-2,[],set()
     for f,shift in _candidates(pred, targ):
         v = f(*(shifted(pred.float(), targ) if shift else (pred.float(), targ)))
         gap = ((v-loss).abs()/v.abs().clamp(min=1e-6)).item()
-        if gap<best: best,res = gap,(f, shift)
-    return res
+        shifts.add(shift)
+        if gap<most: found.append((gap, f, shift))
+    tell = {shift for *_,shift in found}
+    shift = tell.pop() if len(tell)==1 else shift_of(loss, pred, targ) if len(shifts)==2 else False
+    fit = [o for o in found if o[2] is shift]
+    return min(fit, key=itemgetter(0))[1:] if fit else None if found else (None, shift)
 
 # %% ../../nbs/model/08_mapping.ipynb #Forward
 class Forward(Callback):
