@@ -259,6 +259,15 @@ def parts(n):
     return st.lists(st.integers(0, n-1),
         max_size=6).map(lambda cuts: [b-a for a,b in zip([0, *sorted({*cuts}-{0})], [*sorted({*cuts}-{0}), n])])
 
+def test_a_function_of_scores_gets_them_for_all_samples_as_for_a_batch():
+    def of_kept(pred, targ): return (pred.argmax(-1)==targ)[targ!=-100].float().mean()
+    pred,targ = torch.randn(9, 4),torch.arange(9)%4
+    targ[::3] = -100
+    m = AccumMetric(of_kept)
+    for rows in (slice(5), slice(5, 9)): m.accumulate(SimpleNamespace(pred=pred[rows], yb=(targ[rows],)))
+    assert m.value==of_kept(pred, targ)
+
+
 @pytest.mark.parametrize('name', values)
 def test_metrics_however_the_data_are_cut(name):
     make,data,f = values[name]

@@ -252,6 +252,21 @@ def test_autocast_around_the_fit_is_left_as_it_is(mode):
         assert torch.is_autocast_enabled('cpu') and torch.get_autocast_dtype('cpu')==torch.bfloat16
 
 # Accumulation by hand
+class Tokens(torch.utils.data.Dataset):
+    "Long rows, each of which has many targets"
+    def __len__(self): return 32
+    def __getitem__(self, i): return torch.arange(i, i+256)%50,torch.arange(i+1, i+257)%50
+
+@pytest.mark.parametrize('bs,cbs', [(4, lambda: GradientAccumulation(16)), (16, lambda: MicroBatch(4))],
+    ids=['accumulated','in_pieces'])
+def test_long_rows_overflow_no_sooner_in_parts_than_at_once(bs, cbs):
+    model = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 50))
+    nn.init.normal_(model[1].weight, std=20.)
+    dls = DataLoaders.from_dsets(Tokens(), bs=bs, device='cpu')
+    learn = Learner(dls, model, CrossEntropyLossFlat(), opt_func=torch.optim.SGD, lr=1e-3, cbs=cbs()).to_fp16()
+    with learn.no_logging(): learn.fit(1)
+    assert learn.opt_step==2 and scale(learn)==2.**16
+
 class Accumulate(Callback):
     def __init__(self, n, order): self.n,self.order = n,order
     def after_loss(self):

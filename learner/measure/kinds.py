@@ -18,8 +18,7 @@ from torch import nn
 from ..core.checks import checked,nearest
 from ..model.losses import is_kept
 from ..model.loss_properties import ignore_index_of,loss_of
-from .metrics import AvgLoss,AvgMetric,Metric,as_double,flat_pair,func_name,has_argument,ignored_by
-from .metrics import innermost,is_of_sklearn
+from .metrics import AvgLoss,AvgMetric,Metric,flat_pair,func_name,has_argument,ignored_by,innermost
 
 # %% ../../nbs/measure/02_kinds.ipynb #check_kwargs
 def _check_kwargs(cls, func, kwargs):
@@ -60,8 +59,8 @@ class AccumMetric(Metric):
         activation=None, # A function of predictions, such as `torch.sigmoid`
         thresh:float=None, # Compare predictions with this
         to_np:bool=False, # Give `func` numpy arrays
-        invert_arg:bool|None=None, # Targets first; default: for a function of scikit-learn
-        flatten:bool=True, # Flatten both
+        invert_arg:bool=False, # Targets first, as scikit-learn has it
+        flatten:bool=True, # Flatten both, where there is one prediction for each target
         name:str=None, # Default: that of `func`
         higher_is_better:bool=None, # Default: what `func` declares
         **kwargs, # For `func`
@@ -70,7 +69,6 @@ class AccumMetric(Metric):
             raise TypeError("`activation` is a function of predictions, such as `torch.sigmoid`, "
                 f"but got {activation!r}")
         _check_kwargs(type(self), func, kwargs)
-        if invert_arg is None: invert_arg = is_of_sklearn(func)
         self.func,self.dim_argmax,self.activation,self.thresh = func,dim_argmax,activation,thresh
         self.to_np,self.invert_arg,self.flatten,self.kwargs = to_np,invert_arg,flatten,kwargs
         self.only_scores = only_scores
@@ -106,7 +104,7 @@ class AccumMetric(Metric):
         if self.thresh is not None: pred = pred>self.thresh
         self.n_batches = self.n_batches+1
         pred,targ = pred.clone(),targ.clone() # loaders and models may use their memory again
-        if self.flatten: pred,targ = pred.reshape(-1),targ.reshape(-1)
+        if self.flatten and pred.numel()==targ.numel(): pred,targ = pred.reshape(-1),targ.reshape(-1)
         elif not pred.ndim: pred = pred[None] # of a single sample, whose axis the model has dropped
         sizes = torch.tensor([[len(pred), len(targ)]])
         self.preds,self.targs,self.sizes = (_and(parts, new, self.n_batches)
@@ -121,8 +119,7 @@ class AccumMetric(Metric):
         if self.to_np: args = [_numpy(o) for o in args]
         try: res = self.func(*(args[::-1] if self.invert_arg else args), **more, **self.kwargs)
         except ValueError as e:
-            as_they_are,of_classes = self.only_scores and not self.drops,bool((as_double(targ)%1==0).all())
-            if as_they_are and of_classes: e.add_note(f"`{self.name}` got predictions as they are, one for "
+            if self.only_scores and not self.drops: e.add_note(f"`{self.name}` got predictions as they are, one for "
                 "each target: `from_sklearn(…, thresh=.5)` decides about scores, after a sigmoid")
             raise
         if res is None or isinstance(res, str): raise TypeError(
@@ -290,7 +287,6 @@ def mk_metric(
     if isinstance(innermost(m), type): m = m()
     if isinstance(m, Metric) or _has(m, 'reset', 'accumulate', 'value', 'name'): _check_own(m); return m
     if _has(m, 'update', 'compute', 'reset'): return TorchMetric(m)
-    if is_of_sklearn(m): return from_sklearn(m)
     if callable(m): return AvgMetric(m)
     hint = f". Write the function itself: `{given}`, without quotes" if str(given).isidentifier() else ""
     raise TypeError(f"A metric is a function of predictions and targets, or a `Metric`, but got {given!r}{hint}")

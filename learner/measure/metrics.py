@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 from ..core.checks import checked,is_whole,snake_name,unchecked
-from ..core.copies import copied,module_internals
+from ..core.copies import copied,module_internals,of_library
 from ..core.tracebacks import warn
 from ..model.loss_properties import count_kept,ignore_index_of,items_of,kind_of,loss_of,loss_per_sample
 from ..model.loss_properties import n_items,n_samples,reduction_in
@@ -264,7 +264,11 @@ class AvgMetric(Metric):
             settings,kept = {'ignore_index': self._index},count_kept(yb[0], self._index) if yb else None
         n = items_of(self.func, *yb)
         if n is None: n = n_samples(learn) if kept is None else kept
-        self.add(unchecked(self.func)(learn.pred, *yb, **settings), n)
+        try: v = unchecked(self.func)(learn.pred, *yb, **settings)
+        except (AttributeError,TypeError):
+            if of_library(innermost(self.func)): self.pair(learn) # says what it got, where that are no tensors
+            raise
+        self.add(v, n)
     def says_its_items(self, learn): # The learner after its batch
         "Whether it is known what the function averages over"
         return self.ignores or items_of(self.func, *learn.yb) is not None

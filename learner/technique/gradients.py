@@ -119,8 +119,9 @@ class GradientAccumulation(Callback):
             "`f(learn)` returns their number")
         self.bs,self.n = learn.route.in_all(n, items)
         if not self.samples: # count in samples: a loss times a million elements would overflow in half precision
-            self.unit = self.n/self.bs if isinstance(self.n, (int,float)) and self.n and self.bs else 1.
-        if self.unit!=1: self.n = self.n/self.unit
+            per = self.n/self.bs if self.bs else 1.
+            self.unit = per+(per==0)
+        self.n = self.n/self.unit
         if is_summed(learn): return
         no_grad_if_empty(learn, self.n, self.count)
         learn.loss_grad = learn.loss_grad*(self.n/self.n_acc) # `before_step` multiplies by `n_acc` again

@@ -83,10 +83,10 @@ class _CutBatch:
         self.learn,self.forward,self.count = learn,forward,count
         self.xb,self.yb,self.summed,self.terms = learn.xb,learn.yb,is_summed(learn),terms_shown(learn)
         n = n_items(learn, count)
-        self.unit = n if isinstance(n, int) else None # shares of the elements, which may be many
         self.bs = find_bs(self.yb) or find_bs(self.xb)
         if self.bs is None: raise ValueError(
             "`MicroBatch` finds no tensor in the batch, and cannot know how many samples there are")
+        self.unit = n+(n==0) # shares of the items, which may be many: their number would overflow in half precision
         amp = next((o for o in learn.cbs if isinstance(o, MixedPrecision) and o.scaler), None)
         self.scale = amp.scaler.scale(torch.ones((), device=learn.device)) if amp else 1.
 
@@ -134,7 +134,7 @@ class _CutBatch:
         "The share of the piece that was just predicted. The value of a count is waited for"
         if self.summed: return 1.
         n = n_items(self.learn, self.count) if part.n_items is None else part.n_items
-        w = n/(self.unit or self.bs or 1)
+        w = n/self.unit
         return w if self.count is None else float(w)
 
     def n_items_of(self, yb):
