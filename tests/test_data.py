@@ -8,7 +8,8 @@ from hypothesis import given,strategies as st
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence,pack_sequence
-from torch.utils.data import BatchSampler,DataLoader,Dataset,IterableDataset,RandomSampler,TensorDataset
+from torch.utils.data import BatchSampler,DataLoader,Dataset,DistributedSampler,IterableDataset,RandomSampler
+from torch.utils.data import TensorDataset
 from learner.all import *
 from learner.data.generators import moving_parts
 
@@ -294,3 +295,73 @@ def test_every_module_goes_to_the_device():
     learn.to_device()
     assert {o.device.type for m in (learn.model, cb.one, *cb.more, cb.named['a']) for o in m.parameters()}=={'meta'}
     assert learn.loss_func.func.weight.device.type==metric.w.device.type=='meta' and data.weight.device.type=='cpu'
+
+# The number of the epoch
+class Batches(BatchSampler):
+    "Shuffles by the number of the epoch"
+    epoch = 0
+    def set_epoch(self, epoch): self.epoch = epoch
+    def __iter__(self):
+        order = torch.randperm(8, generator=torch.Generator().manual_seed(self.epoch)).tolist()
+        return iter([order[:4], order[4:]])
+class Stream(IterableDataset):
+    epoch = 0
+    def set_epoch(self, epoch): self.epoch = epoch
+    def __iter__(self): return iter(X[torch.randperm(8, generator=torch.Generator().manual_seed(self.epoch))])
+class Epochs(list):
+    "A loader"
+    def set_epoch(self, epoch): self[:] = self[-1:]+self[:-1] if epoch else self
+
+X = torch.arange(8.)[:,None]
+of_epochs = dict(
+    sampler=lambda: DataLoader(TensorDataset(X), 4, sampler=DistributedSampler(X, 1, 0)),
+    batches=lambda: DataLoader(TensorDataset(X), batch_sampler=Batches(range(8), 4, False)),
+    inside=lambda: DataLoader(TensorDataset(X), batch_sampler=BatchSampler(DistributedSampler(X, 1, 0), 4, False)),
+    stream=lambda: DataLoader(Stream(), 4), loader=lambda: Epochs(X.split(4)))
+
+class Own(nn.Module):
+    def __init__(self): super().__init__(); self.w = nn.Parameter(torch.ones(()))
+    def forward(self, x): return dict(loss=self.w*x.mean())
+
+def of_epoch(kind, seen, path='.', cbs=()):
+    @on('after_batch')
+    def see(learn):
+        if learn.training: seen.append(tuple(learn.x.flatten().tolist()))
+    dls = DataLoaders(of_epochs[kind](), X.split(4), device='cpu', split=lambda b: ((single(b),), ()))
+    return Learner(dls, Own(), lr=.1, path=path, cbs=[see, *cbs]).remove_cb(ProgressCallback)
+def single(b): return b[0] if isinstance(b, (tuple,list)) else b
+
+@pytest.mark.parametrize('kind', of_epochs)
+def test_loaders_that_shuffle_by_the_epoch_are_told_its_number(kind):
+    seen,right = [],[]
+    of_epoch(kind, seen).fit(3)
+    dl = of_epochs[kind]()
+    for epoch in range(3):
+        for o in (dl, getattr(dl, 'batch_sampler', None), getattr(dl, 'sampler', None), getattr(dl, 'dataset', None),
+            getattr(getattr(dl, 'batch_sampler', None), 'sampler', None)):
+            if hasattr(o, 'set_epoch'): o.set_epoch(epoch)
+        right += [tuple(single(b).flatten().tolist()) for b in dl]
+    assert seen==right and len({tuple(seen[i:i+2]) for i in (0,2,4)})>1
+
+@pytest.mark.parametrize('kind', ['sampler','batches','inside','stream'])
+def test_what_shuffles_by_the_epoch_resumes_exactly_and_inference_leaves_no_trace(kind, tmp_path):
+    seen,parts = [],[]
+    of_epoch(kind, seen).fit(3)
+    @on('after_batch')
+    def stop(learn):
+        if learn.training and learn.train_iter==3 and len(parts)==3: learn.stop_soon()
+    @on('before_epoch')
+    def look(learn):
+        if learn.mode=='fit': learn.validate(dl=learn.dls.train)
+    of_epoch(kind, parts, tmp_path, [stop, look]).fit(3, cbs=Checkpoint())
+    there = of_epoch(kind, parts, tmp_path, [stop, look])
+    there.lr_find(show_plot=False, num_it=4)
+    del parts[3:]
+    there.fit(3, cbs=Checkpoint(), resume='auto')
+    assert parts==seen
+
+def test_a_callback_may_set_another_epoch():
+    seen,later = [],[]
+    of_epoch('sampler', seen).fit(4)
+    of_epoch('sampler', later, cbs=[on('before_epoch')(lambda l: l.dls.train.sampler.set_epoch(l.epoch+2))]).fit(2)
+    assert later==seen[4:]

@@ -42,13 +42,17 @@ class LoaderState:
 # %% ../../nbs/data/04_loader_state.ipynb #counts_of
 _counts = {int,float,complex,bool,str,bytes,type(None)} # of these types a value is kept
 
-def _counters(dl):
-    "What may count in a loader: itself, its samplers and its dataset, by name"
-    if type(dl) in (tuple,list): return {} # of ready batches
+def _parts(dl):
+    "A loader, its samplers and its dataset, by name"
     sampler = getattr(dl, 'sampler', None)
     res = dict(loader=dl, batch_sampler=getattr(dl, 'batch_sampler', None), dataset=getattr(dl, 'dataset', None))
     res['sampler'] = getattr(res['batch_sampler'], 'sampler', sampler)
-    return {k:o for k,o in res.items() if hasattr(o, '__dict__') and not is_stateful(o)}
+    return res
+
+def _counters(dl):
+    "What may count in a loader, by name"
+    if type(dl) in (tuple,list): return {} # of ready batches
+    return {k:o for k,o in _parts(dl).items() if hasattr(o, '__dict__') and not is_stateful(o)}
 
 def _attrs(o): # what torch's loader notes for itself is no count
     return {n:v for n,v in vars(o).items() if not (isinstance(o, DataLoader) and n.startswith('_'))}
@@ -104,6 +108,12 @@ def moved_counts(was, now):
     return [k for k,v in now.items() if not same(k, v)]
 
 _absent = object()
+
+# %% ../../nbs/data/04_loader_state.ipynb #epoch_setters
+def epoch_setters(dl) -> list:
+    "The method `set_epoch` of a loader, or else those of its samplers and its dataset"
+    parts = [dl] if hasattr(dl, 'set_epoch') else _parts(dl).values()
+    return [f for o in parts if (f := getattr(o, 'set_epoch', None)) is not None]
 
 # %% ../../nbs/data/04_loader_state.ipynb #one_batch
 @patch
