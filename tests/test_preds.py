@@ -1486,3 +1486,18 @@ def test_a_last_batch_of_one_from_a_model_that_squeezes(shape, n, known):
     learn = Learner(DataLoaders(data, data if known else map(list, data), device='cpu'), Squeezes(), nn.MSELoss())
     preds,targs = learn.get_preds()
     assert torch.equal(targs, y) and torch.allclose(preds, learn.model(x), atol=1e-6)
+
+def test_a_callback_predicts_inside_of_a_prediction():
+    class Sample(Callback):
+        inside = None
+        def after_validate(self):
+            if self.inside is not None: return
+            self.inside = () # not for ever
+            self.inside = self.learn.predict(torch.ones(3))
+    b = torch.randn(4, 3),torch.randn(4, 1)
+    learn = Learner(DataLoaders([b], [b], device='cpu'), nn.Linear(3, 1), nn.MSELoss()).remove_cb(ProgressCallback)
+    right = learn.predict(torch.ones(3))
+    learn = Learner(learn.dls, learn.model, nn.MSELoss(), cbs=Sample).remove_cb(ProgressCallback)
+    learn.dls = DataLoaders([b], [b], device='cpu') # of which nothing is known yet
+    learn.predict(torch.zeros(3))
+    assert torch.equal(learn.sample.inside[2], right[2])

@@ -255,14 +255,18 @@ def loader(self:Learner,
     return self.dls[dl] if isinstance(dl, str) or is_whole(dl) else dl
 
 # %% ../../nbs/result/01_preds.ipynb #splitting
+def usual_dls(learn):
+    "`learn.dls`, also where `splitting` has put a copy in its place"
+    return getattr(learn.dls, 'usual', learn.dls)
+
 @contextmanager
 def splitting(learn, split):
     """Split batches into inputs and targets by `split` while the `with` block runs. Inferences of callbacks inside of
     that one, on other batches, have the usual split"""
-    usual,outer = learn.dls.split,len(learn.scopes)
+    usual,outer = usual_dls(learn),len(learn.scopes)
     with learn.keep_attrs(['dls']):
         learn.dls = copy(learn.dls)
-        learn.dls.split = lambda b: (usual if learn.n_outer>outer else split)(b)
+        learn.dls.usual,learn.dls.split = usual,lambda b: (usual.split if learn.n_outer>outer else split)(b)
         yield
 
 def _explained(split):
@@ -288,14 +292,14 @@ def input_shapes(
     learn, # A learner
 ) -> dict: # By position or name; None for what is no tensor, and empty where no loader tells
     "Shapes of the inputs of one sample of `learn.dls`"
-    if learn.dls in _shapes: return _shapes[learn.dls]
-    dl,shapes = learn.dls.train if learn.dls.valid is None else learn.dls.valid,{}
+    if (dls := usual_dls(learn)) in _shapes: return _shapes[dls]
+    dl,shapes = dls.train if dls.valid is None else dls.valid,{}
     with suppress(Exception), learn.unchanged(dl): # its files may be gone
         if (b := _one_sample(dl)) is not None:
-            xb = learn.dls.split(b)[0]
+            xb = dls.split(b)[0]
             named = xb.items() if isinstance(xb, Mapping) else enumerate(xb)
             shapes = {k:v.shape[1:] if isinstance(v, torch.Tensor) else None for k,v in named}
-    return _shapes.setdefault(learn.dls, shapes)
+    return _shapes.setdefault(dls, shapes)
 
 def split_for(
     learn, # A learner
