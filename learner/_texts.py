@@ -12,7 +12,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                          '- `activation`: A function of predictions, such as `torch.sigmoid`\n'
                          '- `thresh`: Compare predictions with this\n'
                          '- `to_np`: Give `func` numpy arrays\n'
-                         '- `invert_arg`: Targets first, as scikit-learn has it\n'
+                         '- `invert_arg`: Targets first; default: for a function of scikit-learn\n'
                          '- `flatten`: Flatten both, where there is one prediction for each target\n'
                          '- `name`: Default: that of `func`\n'
                          '- `higher_is_better`: Default: what `func` declares\n'
@@ -160,6 +160,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Callback.load_state_dict': 'Parameters:\n\n- `state`: What `state_dict` has returned, in this process or another',
  'Callback.replaces': 'Parameters:\n\n- `other`: A callback that is attached already',
  'CallbackList.__init__': 'Parameters:\n\n- `owner`: A `Dispatcher`',
+ 'CallbackList.absent': 'Parameters:\n\n- `cbs`: Callbacks, or classes of them',
  'CallbackList.attach': 'Parameters:\n\n- `cb`: A callback that is in no list yet',
  'CallbackList.detach': 'Parameters:\n\n- `cbs`: Callbacks in this list',
  'CallbackList.instance': 'Parameters:\n\n- `cb`: A callback, or a class of one',
@@ -768,7 +769,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                   '\n'
                   '- `mode`: `validate` or `predict`\n'
                   '- `dls`: Loaders by name\n'
-                  '- `inside`: Run only the `validate` scopes, even where nothing is running',
+                  '- `inner`: Run only the `validate` scopes, even where nothing is running\n'
+                  '- `cbs`: Callbacks that are attached for this inference only',
  'Learner.load': 'Parameters:\n'
                  '\n'
                  '- `file`: A name in `path/model_dir`, an absolute path, or an open file\n'

@@ -18,7 +18,8 @@ from torch import nn
 from ..core.checks import checked,nearest
 from ..model.losses import is_kept
 from ..model.loss_properties import ignore_index_of,loss_of
-from .metrics import AvgLoss,AvgMetric,Metric,flat_pair,func_name,has_argument,ignored_by,innermost
+from .metrics import AvgLoss,AvgMetric,Metric,as_double,flat_pair,func_name,has_argument,ignored_by
+from .metrics import innermost,is_of_sklearn
 
 # %% ../../nbs/measure/02_kinds.ipynb #check_kwargs
 def _check_kwargs(cls, func, kwargs):
@@ -59,7 +60,7 @@ class AccumMetric(Metric):
         activation=None, # A function of predictions, such as `torch.sigmoid`
         thresh:float=None, # Compare predictions with this
         to_np:bool=False, # Give `func` numpy arrays
-        invert_arg:bool=False, # Targets first, as scikit-learn has it
+        invert_arg:bool|None=None, # Targets first; default: for a function of scikit-learn
         flatten:bool=True, # Flatten both, where there is one prediction for each target
         name:str=None, # Default: that of `func`
         higher_is_better:bool=None, # Default: what `func` declares
@@ -69,6 +70,7 @@ class AccumMetric(Metric):
             raise TypeError("`activation` is a function of predictions, such as `torch.sigmoid`, "
                 f"but got {activation!r}")
         _check_kwargs(type(self), func, kwargs)
+        if invert_arg is None: invert_arg = is_of_sklearn(func)
         self.func,self.dim_argmax,self.activation,self.thresh = func,dim_argmax,activation,thresh
         self.to_np,self.invert_arg,self.flatten,self.kwargs = to_np,invert_arg,flatten,kwargs
         self.only_scores = only_scores
@@ -119,7 +121,8 @@ class AccumMetric(Metric):
         if self.to_np: args = [_numpy(o) for o in args]
         try: res = self.func(*(args[::-1] if self.invert_arg else args), **more, **self.kwargs)
         except ValueError as e:
-            if self.only_scores and not self.drops: e.add_note(f"`{self.name}` got predictions as they are, one for "
+            as_they_are,of_classes = self.only_scores and not self.drops,bool((as_double(targ)%1==0).all())
+            if as_they_are and of_classes: e.add_note(f"`{self.name}` got predictions as they are, one for "
                 "each target: `from_sklearn(…, thresh=.5)` decides about scores, after a sigmoid")
             raise
         if res is None or isinstance(res, str): raise TypeError(
@@ -287,6 +290,7 @@ def mk_metric(
     if isinstance(innermost(m), type): m = m()
     if isinstance(m, Metric) or _has(m, 'reset', 'accumulate', 'value', 'name'): _check_own(m); return m
     if _has(m, 'update', 'compute', 'reset'): return TorchMetric(m)
+    if is_of_sklearn(m): return from_sklearn(m)
     if callable(m): return AvgMetric(m)
     hint = f". Write the function itself: `{given}`, without quotes" if str(given).isidentifier() else ""
     raise TypeError(f"A metric is a function of predictions and targets, or a `Metric`, but got {given!r}{hint}")
