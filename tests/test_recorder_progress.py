@@ -1,5 +1,5 @@
 "What a fit writes down, and what it shows while it runs"
-import copy,gc,json,operator,os,pickle,re,sys,warnings
+import copy,gc,json,math,operator,os,pickle,re,sys,warnings
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from learner.all import *
 from learner.record.history import missing
+from learner.record.loss_stream import LossStream
 from learner.record.progress import Best
 from learner.record.run_config import plain
 
@@ -507,15 +508,33 @@ def test_the_recorded_loss_is_the_logged_one():
     learn = learner(cbs=[Callback(after_loss=replace)]).fit(1)
     assert learn.recorder.raw_losses==[7.]*3 and learn.results.valid_loss==7.
 
-@pytest.mark.parametrize('bad,first', [(range(4, 9), 4), ([1, *range(5, 9)], 5), ([1], None)])
-def test_a_loss_that_stays_nan_is_told_once(bad, first):
+@pytest.mark.parametrize('value', ['nan', 'inf'])
+@pytest.mark.parametrize('bad,first,n', [(range(4, 9), 4, 2), ([1, *range(5, 9)], 1, 1), ([1], 1, 1), ([], None, 0)])
+def test_the_first_loss_that_is_not_finite_is_told_once(bad, first, n, value):
     def spoil(self):
-        if self.train_iter in bad: self.learn.loss = self.loss*float('nan')
+        if self.train_iter in bad: self.learn.loss = self.loss*float(value)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter('always')
-        learner(cbs=[Callback(after_loss=spoil)]).fit(3)
+        learn = learner(cbs=[Callback(after_loss=spoil)]).fit(3)
     said = [str(o.message) for o in found if 'TerminateOnNaNCallback' in str(o.message)]
-    assert len(said)==(first is not None) and all(f'has been nan since batch {first} of the fit' in o for o in said)
+    assert len(said)==(first is not None)
+    seen = 3*(1+(first or 0)//3) # batches until the end of that epoch
+    assert all(f'is {value} in batch {first} of the fit' in o and f'in {n} of {seen} so far' in o for o in said)
+    finite = [math.isfinite(o) for o in learn.recorder['train_loss']]
+    assert finite==[3*i-1 not in bad for i in (1,2,3)] # the last loss of the epoch
+
+@pytest.mark.parametrize('bad', ['nan', 'inf', '-inf'])
+def test_a_loss_that_is_not_finite_is_left_out_of_the_average_and_of_a_restored_one(bad):
+    def filled(losses):
+        res = LossStream(bundle=2)
+        for o in losses: res.append(torch.tensor(o))
+        return res
+    whole,without = filled([2., float(bad), 3., 1.]),filled([2., 3., 1.])
+    assert whole.all()[1][2:]==without.all()[1][1:] and whole.state_dict(3)['avg']==without.state_dict(2)['avg']
+    rest = LossStream()
+    rest.load_state_dict(whole.state_dict(3))
+    rest.append(torch.tensor(1.))
+    assert rest.all()[1][-1]==without.all()[1][-1]
 
 def test_validation_losses_weigh_samples_not_batches():
     valid = [*const(1, 1), (torch.zeros(6,1), torch.full((6,1), 3.))]

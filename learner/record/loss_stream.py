@@ -9,6 +9,7 @@ __all__ = ['LossStream']
 
 # %% ../../nbs/record/03_loss_stream.ipynb #imports
 from itertools import islice
+from math import isfinite
 import torch
 
 # %% ../../nbs/record/03_loss_stream.ipynb #LossStream
@@ -21,7 +22,7 @@ class LossStream:
         if not 0<=beta<1: raise ValueError(f"`beta` is in [0,1), but got {beta}")
         self.beta,self.bundle = beta,bundle
         self.waiting,self.sent = [],[]
-        self.raw,self.smooth,self.avg,self.n = [],[],0.,0 # `n` losses are averaged: those that are numbers
+        self.raw,self.smooth,self.avg,self.n = [],[],0.,0 # `n` losses are averaged: those that are finite
         self.start = 0,0. # number of losses, and average, after `load_state_dict`
 
     def __len__(self): return len(self.raw) + sum(len(t) for t,_ in self.sent) + len(self.waiting)
@@ -60,8 +61,8 @@ class LossStream:
         raw,smooth,avg,beta = self.raw,self.smooth,self.avg,self.beta
         for o in losses:
             raw.append(o)
-            if o==o: self.n,avg = self.n+1,avg*beta + o*(1-beta)
-            smooth.append(avg/(1-beta**self.n) if o==o else o)
+            if finite := isfinite(o): self.n,avg = self.n+1,avg*beta + o*(1-beta)
+            smooth.append(avg/(1-beta**self.n) if finite else o)
         self.avg = avg
 
     def arrived(self) -> tuple: # Losses, smoothed losses
@@ -84,10 +85,10 @@ class LossStream:
     def _avg_after(self, n):
         if n==len(self.raw): return self.avg
         start,avg = self.start
-        for o in islice(self.raw, start, n): avg = avg*self.beta + o*(1-self.beta) if o==o else avg
+        for o in islice(self.raw, start, n): avg = avg*self.beta + o*(1-self.beta) if isfinite(o) else avg
         return avg
 
     def load_state_dict(self, state): # What `state_dict` of another stream has returned
         "Continue from `state`; to be called on a new stream"
         self.raw,self.smooth,self.avg = list(state['_raw']),list(state['_smooth']),state['avg']
-        self.start,self.n = (len(self.raw),self.avg),sum(o==o for o in self.raw)
+        self.start,self.n = (len(self.raw),self.avg),sum(map(isfinite, self.raw))

@@ -223,16 +223,16 @@ class RowWriter(Curves):
         "Put loss and metrics of training so far into the coming row"
         with self.phase.whole(): values = {f'train_{m.name}':m.value for m in self.train_mets}
         self.table.put(dict(train_loss=self.smooth_loss, **values))
-        if not isfinite(self.table.coming['train_loss']): self._tell_nan()
+        if self.stream.n<len(self.stream.raw): self._tell_nan()
 
     def _tell_nan(self):
-        "Warn, once in a fit, of losses that are not finite up to now"
-        raw = self.raw_losses
-        n = next((i for i,o in enumerate(reversed(raw)) if isfinite(o)), len(raw))
-        if not n or 'nan' in self.told: return
+        "Warn, once in a fit, of losses that are not finite"
+        if 'nan' in self.told: return
         self.told.add('nan')
-        warn(f"The training loss has been {raw[-1]} since batch {len(raw)-n} of the fit, counted from 0. "
-            "`cbs=TerminateOnNaNCallback` stops a fit before the first such step")
+        raw = self.raw_losses
+        first = next(i for i,o in enumerate(raw) if not isfinite(o))
+        warn(f"The training loss is {raw[first]} in batch {first} of the fit, counted from 0, and not finite in "
+            f"{len(raw)-self.stream.n} of {len(raw)} so far. `cbs=TerminateOnNaNCallback` stops a fit before such a step")
 
     def add(self, /, **vals): # Values by name; those of other kinds than numbers are fine
         "Put more values into the coming row of a fit, in columns of their own, or into the results of `validate`"
