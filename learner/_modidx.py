@@ -2493,6 +2493,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                 'learner/loop/fitting.py'),
                                       'learner.loop.fitting.run_fit': ('loop/fitting.html#run_fit', 'learner/loop/fitting.py'),
                                       'learner.loop.fitting.warn_assigned': ('loop/fitting.html#warn_assigned', 'learner/loop/fitting.py'),
+                                      'learner.loop.fitting.warn_recomputed': ( 'loop/fitting.html#warn_recomputed',
+                                                                                'learner/loop/fitting.py'),
                                       'learner.loop.fitting.warn_untrained': ( 'loop/fitting.html#warn_untrained',
                                                                                'learner/loop/fitting.py')},
             'learner.loop.inference': { 'learner.loop.inference.InferenceMixin': ( 'loop/inference.html#inferencemixin',

@@ -6,6 +6,7 @@ import pytest,torch
 from torch import nn
 from torch.nn import functional as F
 from learner.all import *
+from learner.core.dispatch import scope
 from learner.diagnose.order import Changes,ties
 
 # Permutations
@@ -109,6 +110,33 @@ def test_what_an_optimizer_with_a_closure_computes_again_is_named(cb, value, opt
     said = [str(o.message) for o in found if o.category is Mistake]
     assert len(said)==in_vain and all(f'changes `{value}` at' in o and 'computes' in o for o in said)
     if in_vain: assert all(map(torch.equal, learn.model.parameters(), plain.model.parameters())) # as is said
+
+class OwnForward(Learner):
+    def _forward(self):
+        self.pred = self.model(self.x); self('after_pred')
+        self.loss_grad = self.loss = (self.pred-5).square().mean(); self('after_loss')
+class OwnBackward(Learner):
+    @scope
+    def _backward(self): (self.loss_grad + 100*sum(p.square().sum() for p in self.model.parameters())).backward()
+class OwnBatch(Learner):
+    def _do_grad_opt(self): super()._do_grad_opt()
+
+@pytest.mark.parametrize('opt_func', [torch.optim.LBFGS, torch.optim.SGD])
+@pytest.mark.parametrize('cls,piece', [(OwnForward, '_forward'), (OwnBackward, '_backward'), (OwnBatch, None)])
+def test_a_loss_of_a_subclass_that_an_optimizer_with_a_closure_does_not_use_is_named(cls, piece, opt_func):
+    xs = torch.randn(8, 1)
+    def weight(cls):
+        model = nn.Linear(1, 1)
+        for p in model.parameters(): nn.init.ones_(p)
+        cls(DataLoaders([(xs, xs)], device='cpu'), model, nn.MSELoss(), opt_func=opt_func, lr=.01).fit(1)
+        return model.weight
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter('always')
+        own,plain = weight(cls),weight(Learner)
+    said = [str(o.message) for o in found if 'gradients again' in str(o.message)]
+    in_vain = opt_func is torch.optim.LBFGS and piece is not None
+    assert len(said)==in_vain and all(f'without `{cls.__name__}.{piece}`' in o for o in said)
+    assert torch.equal(own, plain)==(in_vain or piece is None) # as is said
 
 # Pairs that do not meet, or are meant
 class Shifts(Callback):

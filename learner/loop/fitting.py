@@ -130,6 +130,13 @@ def replaced_pieces(learn):
     mine = [f'`{type(learn).__name__}.{k}`' for k in own_pieces(learn)]
     return [PiecesCheck(' or '.join(mine))] if mine else []
 
+def warn_recomputed(learn):
+    "Warn of pieces in whose place an optimizer computes loss and gradients itself"
+    mine = [f'`{type(learn).__name__}.{k}`' for k in own_pieces(learn) if k in ('_forward','_backward')]
+    if mine and learn.needs_closure: warn(f"`{short_name(type(learn.opt))}` computes loss and gradients again within "
+        f"its step, without {' and '.join(mine)}, so that training does not know of what these change. Write it into "
+        "the model or `loss_func`, or use another optimizer")
+
 # %% ../../nbs/loop/07_fitting.ipynb #ready_to_train
 def ready_to_train(learn): # A learner that is to train
     "Check its parts, move its model, make its optimizer, and refuse what cannot be trained"
@@ -205,6 +212,7 @@ def run_fit(learn,
         asked = stopped.position.hypers_and_grads.rates | overrides
     learn.route.begin(stopped, overrides, by_fit)
     with learn.fitting('fit'), learn.added_cbs(replaced_pieces(learn)):
+        warn_recomputed(learn)
         for k,v in asked.items():
             if stopped is None or get_hyper(learn.opt, k)!=v: learn.set_hyper(k, v)
         learn.route.at_start.rates = {k:get_hyper(learn.opt, k) for k in ('wd','lr') if k in hypers(learn.opt)}

@@ -232,7 +232,7 @@ class RowWriter(Curves):
         raw = self.raw_losses
         first = next(i for i,o in enumerate(raw) if not isfinite(o))
         warn(f"The training loss is {raw[first]} in batch {first} of the fit, counted from 0, and not finite in "
-            f"{len(raw)-self.stream.n} of {len(raw)} so far. `cbs=TerminateOnNaNCallback` stops a fit before such a step")
+            f"{len(raw)-self.stream.n} of {len(raw)} so far. `cbs=TerminateOnNaNCallback` stops a fit before the step")
 
     def add(self, /, **vals): # Values by name; those of other kinds than numbers are fine
         "Put more values into the coming row of a fit, in columns of their own, or into the results of `validate`"
