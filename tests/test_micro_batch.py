@@ -1,5 +1,6 @@
 "Batches cut into pieces give the step of the whole batch"
 from collections import OrderedDict,namedtuple
+from functools import partial
 import numpy as np, pytest, torch
 from hypothesis import given,strategies as st
 from torch import nn
@@ -89,6 +90,40 @@ def test_a_loss_that_is_no_average_over_samples_is_named(loss):
             f'`MicroBatch` does not give the step of the whole batch.*`MicroBatch\\(count=…\\)`') as w:
         learn = mk(MicroBatch(8), data=cut(30), loss_func=loss).fit(2)
     assert len([o for o in w if 'MicroBatch' in str(o.message)])==1 and learn.opt_step==4
+
+class Views(nn.Module):
+    "Two views of each sample, as in SimCLR; `own`: it returns the loss itself"
+    def __init__(self, own=False): super().__init__(); self.net,self.d,self.own = net(),nn.Dropout(0.),own
+    def forward(self, x): pred = self.net(x*1.1),self.net(self.d(x)*.9); return nce(pred) if self.own else pred
+def nce(pred):
+    a,b = (F.normalize(o, dim=1) for o in pred)
+    return F.cross_entropy(a@b.T/.1, torch.arange(len(a)))
+def spread(pred): return (pred[0]-pred[1]).square().mean()
+
+@pytest.mark.parametrize('cb', [lambda: MicroBatch(5), lambda: GradientAccumulation(40), lambda: None],
+    ids=['MicroBatch','GradientAccumulation','none'])
+@pytest.mark.parametrize('loss', [nce, spread, None], ids=['nce','spread','of the model'])
+def test_a_loss_that_compares_samples_and_takes_no_targets_is_named(cb, loss, recwarn):
+    xs,cb = [(o,) for o in X[:40].split(20)],cb()
+    Learner(DataLoaders(xs, xs, n_inp=1, device='cpu'), Views(loss is None), loss, lr=.1, cbs=cb).fit(1)
+    said = [str(o.message) for o in recwarn if 'no average over samples' in str(o.message)]
+    whose = 'The loss that `Views` returns' if loss is None else '`nce`'
+    assert len(said)==(0 if loss is spread else 1+(cb is not None)) and all(o.startswith(whose) for o in said)
+    assert cb is None or loss is spread or f'So `{type(cb).__name__}` does not give the step of the ' in said[0]
+    assert loss is spread or 'So the validation loss depends on the batch size' in said[-1]
+
+class Normed(nn.Module):
+    "Its own loss is an average over samples, which a batch norm mixes in training"
+    def __init__(self): super().__init__(); self.net = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(), net())
+    def forward(self, x, y): return F.cross_entropy(self.net(x), y)
+@pytest.mark.parametrize('cb', [partial(MicroBatch, 5), partial(GradientAccumulation, 40)])
+def test_a_model_whose_own_loss_is_a_mean_is_asked_without_a_trace(cb, recwarn):
+    def run(cb):
+        torch.manual_seed(0)
+        batches = [*zip(X[:40].split(20), Y[:40].split(20))]
+        return weights(Learner(DataLoaders(batches, n_inp=2, device='cpu'), Normed(), lr=.1, cbs=cb).fit(1).model)
+    assert same(run(cb()), run(cb(count=lambda learn: len(learn.xb[0])))) # which asks nothing
+    assert not [o for o in recwarn if 'no average' in str(o.message)]
 
 class Sharpening(nn.Module):
     "A loss with a state, which its calls change"

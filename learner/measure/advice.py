@@ -10,7 +10,7 @@ __all__ = []
 # %% ../../nbs/measure/07_advice.ipynb #imports
 import warnings
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager,nullcontext
 from inspect import Parameter,signature
 from math import isclose
 from traceback import walk_tb
@@ -298,18 +298,23 @@ def check_shapes(
 def _same_kind(a, b):
     return type(a) is type(b) and getattr(a, 'shape', None)==getattr(b, 'shape', None)
 
+@contextmanager
+def evaluating(model):
+    "A model in evaluation mode for a while"
+    modes = [(o, o.training) for o in model.modules()]
+    model.eval()
+    try: yield
+    finally:
+        for o,v in modes: o.training = v
+
 def _in_evaluation(learn):
     "What the model returns in evaluation mode, if a validation would see that; or None"
     if not isinstance(learn.xb, (tuple,list)) or any(not cb.watches for cb in learn.ordered_cbs('after_pred')): return
     targs = learn.dls.split(learn.batch)[1] # as they were before callbacks
     if len(targs)!=len(learn.yb) or not all(map(_same_kind, targs, learn.yb)): return
-    modes = [(o, o.training) for o in learn.model.modules()]
-    with getattr(learn, 'unchanged', nullcontext)(): # a model may have a state
-        learn.model.eval()
+    with getattr(learn, 'unchanged', nullcontext)(), evaluating(learn.model): # a model may have a state
         try: return learn.model(*learn.xb)
         except Exception: return # a callback may be needed for it
-        finally:
-            for o,v in modes: o.training = v
 
 def _fails(m, learn, pred):
     old,learn.pred = learn.pred,pred

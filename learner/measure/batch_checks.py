@@ -20,10 +20,10 @@ from ..data.generators import keep_random,random_state,same_state
 from ..data.loaders import leaves_in,map_tensors,rows_of,tensors_in
 from ..model.loss_properties import has_mixed_means,inexact_parts,is_of_own_class,items_of,loss_of
 from ..model.loss_properties import n_items,n_samples,reduction_of,says_its_items
-from ..model.mapping import fields_for,part_of
+from ..model.mapping import fields_for,needs_no_targets,part_of
 from ..model.weights import unwrapped
 from .metrics import AvgMetric
-from .advice import ShapeCheck,try_metrics
+from .advice import ShapeCheck,evaluating,try_metrics
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #BatchCheck
 class BatchCheck:
@@ -73,11 +73,15 @@ def _may_change(learn, *events):
     run = 'run_train' if getattr(learn, 'training', False) else 'run_valid'
     return any(not cb.watches and getattr(cb, run, True) for ev in events for cb in learn.ordered_cbs(ev))
 
+def _from_model(learn):
+    "Whether the model computes the loss, and not the loss function"
+    return learn.loss_func is None or not (learn.yb or needs_no_targets(learn.loss_func))
+
 def average_unknown(learn):
     """Whether nothing says what the loss function averages over: it is a plain function, or of a class of the user's,
     which may average over something else than the class that it inherits from"""
     f = learn.loss_func
-    if f is None or not learn.yb or reduction_of(f)!='mean': return False
+    if _from_model(learn) or reduction_of(f)!='mean': return False
     if _may_change(learn, 'after_loss'): return False
     if has_mixed_means(f) or says_its_items(f): return False
     return items_of(f, *learn.yb) is None or is_of_own_class(f)
@@ -193,7 +197,7 @@ class OwnLoss:
     def __init__(self): self.first,self.n = None,0
 
     def __call__(self, learn) -> bool: # Whether there is nothing left to ask
-        if learn.yb and learn.loss_func is not None: return True
+        if not _from_model(learn): return True
         self.n += 1
         if self.n&(self.n-1): return False
         batch,bs = (learn.xb, learn.yb),n_samples(learn) or 0
@@ -208,9 +212,11 @@ class OwnLoss:
         return False
 
 def check_own_loss(
-    learn, # In a validation with the model's own loss
+    learn, # With the model's own loss, in evaluation mode
     batch, # Inputs and targets
     bs:int, # Number of samples in it
+    name:str='Recorder', # The callback that averages
+    so:str="the validation loss depends on the batch size", # What follows
 ) -> bool|None: # Whether it warned
     "Warn if the loss that the model returns is no average over samples, or over the targets that count"
     if not isinstance(learn.loss, torch.Tensor): return
@@ -222,10 +228,16 @@ def check_own_loss(
     exact = res[1].dtype in (torch.float32,torch.float64)
     if not isfinite(whole) or isclose(whole, mean, rel_tol=1e-2 if exact else .1, abs_tol=1e-5): return
     warnings.warn(f"The loss that `{short_name(unwrapped(learn.model))}` returns is no average over samples: for {n} "
-        f"samples together it is {whole:.4g}, and its average over parts of them is {mean:.4g}. So the validation loss "
-        "depends on the batch size, as with every loss that compares samples. If it averages over something else, such "
-        "as weights, say so: `cbs=Recorder(count=lambda learn: weight[learn.y].sum())`")
+        f"samples together it is {whole:.4g}, and its average over parts of them is {mean:.4g}. So {so}, as with every "
+        "loss that compares samples. If it averages over something else, such as weights, say so: "
+        f"`cbs={name}(count=lambda learn: weight[learn.y].sum())`")
     return True
+
+def compare_own_loss(learn, name, so):
+    "As `compare_loss`, for a loss that the model returns in training"
+    if not _from_model(learn): return
+    with evaluating(learn.model): # in training mode, a batch norm would mix samples
+        check_own_loss(learn, (learn.xb, learn.yb), n_samples(learn) or 0, name, so)
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #BatchChecks
 class BatchChecks:

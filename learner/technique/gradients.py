@@ -19,7 +19,7 @@ from ..core.events import CancelBatchException
 from ..data.loaders import map_tensors
 from ..model.loss_properties import inexact_parts,is_summed,n_items,n_samples,no_grad_if_empty
 from ..model.optimizer import drop_grads,params_of
-from ..measure.batch_checks import average_unknown,compare_loss
+from ..measure.batch_checks import average_unknown,compare_loss,compare_own_loss
 from ..loop.loop import has_grads
 from .mixed_precision import MixedPrecision
 
@@ -130,13 +130,14 @@ class GradientAccumulation(Callback):
         "Warn of a loss that compares samples, or averages over something else: its batches do not add up to one"
         learn,first = self.learn,self.first
         n,apart = n_samples(learn),learn.route.peers is not None # several processes have shares of each batch
-        if self.count is not None or not n or apart or not average_unknown(learn): self.first = None; return
+        name,so = 'GradientAccumulation',"`GradientAccumulation` does not give the step of the big batch"
+        if self.count is not None or not n or apart: self.first = None; return
+        if not average_unknown(learn): self.first = None; return compare_own_loss(learn, name, so)
         first.append((n_items(learn), learn.loss.detach(), (map_tensors(torch.Tensor.detach, learn.pred), *learn.yb)))
         if len(first)<2: return
         self.first = None
         mean = sum(loss*n for n,loss,_ in first)/sum(n for n,*_ in first)
-        compare_loss(learn, mean, [o for *_,o in first], 'GradientAccumulation',
-            "`GradientAccumulation` does not give the step of the big batch", [(o, loss) for _,loss,o in first])
+        compare_loss(learn, mean, [o for *_,o in first], name, so, [(o, loss) for _,loss,o in first])
 
     def _check_size(self):
         "Warn of an `n_acc` that even the first batches exceed: it may be meant as a number of batches"

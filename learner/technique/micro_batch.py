@@ -18,7 +18,7 @@ from ..data.loaders import find_bs,map_tensors
 from ..data.pieces import rows_cut,rows_joined
 from ..model.loss_properties import is_summed,n_items,no_grad_if_empty
 from ..model.optimizer import params_of
-from ..measure.batch_checks import average_unknown,compare_loss
+from ..measure.batch_checks import average_unknown,compare_loss,compare_own_loss
 from ..measure.kinds import LossMetric
 from ..record.recorder import Recorder
 from .gradients import warn_inexact_parts
@@ -218,18 +218,19 @@ class MicroBatch(Callback):
         with batch.restored(), _Gradients(learn.opt) as grads:
             res = self._as_fits(batch, grads) if self.bs=='auto' else batch.run(self.bs)
         learn.yb = res.yb
-        if not self.compared: self._compare(res)
         whole = res.loss_grad.clone().requires_grad_()
         learn.pred,learn.loss,learn.loss_grad = res.pred,res.loss,whole.clone() # no leaf: it can be changed in place
+        if not self.compared: self._compare(res)
         scale = res.grad_scale
         whole.register_hook(lambda g: grads.hand_out(g*scale)) # `g`: how the loss has been scaled by then
 
     def _compare(self, res):
         "Warn of a loss that compares samples, or averages over something else: pieces do not add up to the batch"
         self.compared = True
-        if average_unknown(self.learn): compare_loss(self.learn, res.loss, [(res.pred, *res.yb)], 'MicroBatch',
-            "`MicroBatch` does not give the step of the whole batch", [res.first], whole_is='for a whole batch',
-            part='its pieces')
+        learn,name,so = self.learn,'MicroBatch',"`MicroBatch` does not give the step of the whole batch"
+        if average_unknown(learn): compare_loss(learn, res.loss, [(res.pred, *res.yb)], name, so, [res.first],
+            whole_is='for a whole batch', part='its pieces')
+        compare_own_loss(learn, name, so)
 
     def _as_fits(self, batch, grads):
         "Run `batch` in smaller and smaller pieces until they fit"
