@@ -157,7 +157,28 @@ def test_inputs_that_an_embedding_cannot_look_up_are_named():
     assert f'`embs.1` takes whole numbers, and its input is float64: write `{remedy}`' in text(e), text(e)
     fit(Rows, batch, ce, n_inp=2, cbs=eval(remedy.removeprefix('cbs=')))
 
+class Slope(Net):
+    "Adds the slope of its output, as a physics-informed network does"
+    def forward(self, x):
+        x = x.clone().requires_grad_()
+        pred = super().forward(x)
+        return pred + torch.autograd.grad(pred.square().sum(), x, create_graph=True)[0].sum()
+class SlopeInValidation(Slope):
+    def forward(self, x):
+        with torch.enable_grad(): return super().forward(x)
+def penalized(pred, y): return ce(pred, y) + torch.autograd.grad(pred.square().sum(), pred, create_graph=True)[0].sum()
+@pytest.mark.parametrize('model,loss_func', [(Slope, ce), (Net, penalized)], ids=['model','loss'])
+def test_gradients_within_the_model_or_the_loss_need_to_be_switched_on_in_validation(model, loss_func):
+    with pytest.raises(RuntimeError) as e: fit(model, (x,y), loss_func)
+    assert 'batch 0 of `valid`' in text(e) and 'write `with torch.enable_grad():`' in text(e), text(e)
+    fit(SlopeInValidation, (x,y), ce)
+
 def test_errors_of_callbacks_get_no_advice():
+    class Backward(Callback):
+        run_train = False
+        def after_pred(self): self.pred.sum().backward()
+    with pytest.raises(RuntimeError, match='does not require grad') as e: fit(Net, (x,y), ce, cbs=Backward)
+    assert 'enable_grad' not in text(e)
     with pytest.raises(TypeError) as e: fit(Net, (x,y), ce, cbs=Raise('before_batch', TypeError('mine')))
     assert 'the model got' not in text(e)
 

@@ -252,6 +252,8 @@ def _advice(learn, e):
         return f"the model got {_texts(learn.xb)}. If it returned None, `{name}.forward` has no `return`"
     if type(e) not in known or learn.xb is None or learn.loss is not None: return ''
     if any(o.startswith('raised by') for o in getattr(e, '__notes__', ())) or _says_enough(e): return ''
+    if 'does not require grad' in str(e) and not learn.training: return ("Validation and inference run without "
+        "gradients: write `with torch.enable_grad():` around what takes some")
     if learn.pred is None: got,instead = f"the model got {_texts(learn.xb)}",_of_inputs(learn, e)
     elif learn.yb and learn.loss_func is not None:
         got,instead = f"the loss got {_text(learn.pred)}, and targets {_texts(learn.yb)}",_of_targets(learn, e)
