@@ -24,7 +24,7 @@ used = dict(
     one_cycle=lambda: made().fit_one_cycle(2),
     validated=lambda: (l := made(), l.validate())[0],
     predicted=lambda: (l := made(), l.get_preds(), l.predict(torch.ones(1)))[0],
-    lr_find=lambda: (l := made(), l.lr_find(num_it=5, show_plot=False))[0],
+    lr_find=lambda: (l := made(), l.lr_find(num_it=6, show_plot=False))[0],
     stopped=stopped,
     stopped_in_validation=lambda: stopped(12),
     stopped_for_now=lambda: made().fit(3, cbs=StopsForNow()),

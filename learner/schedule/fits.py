@@ -51,7 +51,7 @@ def fit_one_cycle(self:Learner,
     n_epoch:int|None=None, # Passes over `dls.train`
     lr_max=None, # Highest learning rate: a number, `slice(first, last)` or a list, one per group; default `self.lr`
     div:float=25., # The first learning rate is `lr_max/div`
-    div_final:float=1e5, # The last one is `lr_max/div_final`
+    div_final:float=1e5, # The rate falls towards `lr_max/div_final`
     pct_start:float=.25, # Fraction of training spent warming up, in [0,1]
     wd:float|None=None, # Weight decay; default `self.wd`
     moms=None, # Momentum at start, top and end; default `self.moms`, if the optimizer uses momentum
@@ -70,7 +70,7 @@ def fit_one_cycle(self:Learner,
 def fit_flat_cos(self:Learner,
     n_epoch:int|None=None, # Passes over `dls.train`
     lr=None, # Learning rate; default `self.lr`
-    div_final:float=1e5, # The last learning rate is `lr/div_final`
+    div_final:float=1e5, # The rate falls towards `lr/div_final`
     pct_start:float=.75, # Fraction of training before annealing begins
     wd:float|None=None, # Weight decay; default `self.wd`
     cbs=None, # Callbacks for this fit only
@@ -99,6 +99,8 @@ def fit_sgdr(self:Learner,
     kwargs = _with_opt(self, **kwargs)
     lr = _lrs(self, lr_max, 'lr_max')
     lens = [round(cycle_len*cycle_mult**i) for i in range(n_cycles)]
+    if 0 in lens: raise ValueError(f"`cycle_len={cycle_len}` and `cycle_mult={cycle_mult}` give cycles of "
+        f"{', '.join(map(str, lens))} epochs, and each needs 1 or more")
     sched = combine_scheds([o/sum(lens) for o in lens], [SchedCos(lr, scaled(lr, 0.))]*n_cycles)
     return self.fit(sum(lens), wd=wd, cbs=[ParamScheduler(dict(lr=sched)), *L(cbs)], **kwargs)
 
@@ -114,7 +116,7 @@ def fine_tune(self:Learner,
     lr_mult:float=100, # Learning rate of the last group divided by that of the first, once all are trained
     pct_start:float=.3, # Fraction of the second part spent warming up
     div:float=5., # The first learning rate of the second part is the highest one divided by this
-    div_final:float=1e5, # The last learning rate of each part is the highest one divided by this
+    div_final:float=1e5, # In each part, the rate falls towards the highest one divided by this
     wd:float|None=None, # Weight decay; default `self.wd`
     moms=None, # Momentum at start, top and end; default `self.moms`, if the optimizer uses momentum
     cbs=None, # Callbacks for this fit only

@@ -97,14 +97,14 @@ def _check_lrs(name, v):
 class LRFinder(Callback):
     "Raise the learning rate exponentially, and keep `lrs` and smoothed `losses`. Waits for the device in each batch"
     order,run_valid = ParamScheduler.order,False
-    @checked(start_lr=_check_lrs, end_lr=_check_lrs, num_it='>=1')
+    @checked(start_lr=_check_lrs, end_lr=_check_lrs, num_it='>=6')
     def __init__(self,
         start_lr=1e-7, # First learning rate, or one per group
         end_lr=10, # Last one, which is higher
-        num_it:int=100, # Batches; at least 6
+        num_it:int=100, # Batches, 6 or more
         stop_div:bool=True, # Stop when the loss is more than four times the best
     ):
-        self.num_it,self.stop_div,self.sched = max(6, num_it),stop_div,SchedExp(start_lr, end_lr)
+        self.num_it,self.stop_div,self.sched = num_it,stop_div,SchedExp(start_lr, end_lr)
         if np.any(np.asarray(self.sched(0.))>=self.sched(1.)):
             raise ValueError(f"`end_lr` is above `start_lr`, but they are {end_lr!r} and {start_lr!r}")
         self.lrs,self.losses,self.diverged = [],[],False
@@ -160,6 +160,7 @@ def _named(funcs):
 
 def _suggestion(f, lrs, losses, num_it):
     "What `f` suggests and the point to mark; twice None where it got too few points"
+    if len(lrs)<5: return None,None
     try: v = f(lrs, losses, num_it)
     except (IndexError, ValueError): return None,None
     return v if isinstance(v, tuple) else (float(v), (float(v), _loss_at(float(v), lrs, losses)))
@@ -167,20 +168,22 @@ def _suggestion(f, lrs, losses, num_it):
 def _say_why(finder):
     "Why there is no suggestion"
     n = len(finder.lrs)
-    if not finder.diverged: print(f"Cancelled after {n} batches: too early for a suggestion")
+    if n==finder.num_it and not finder.diverged: print(f"{n} batches leave {len(finder.curve()[0])} points of the "
+        "curve: too few for a suggestion. Try a higher `num_it`")
+    elif not finder.diverged: print(f"Cancelled after {n} batches: too early for a suggestion")
     else: print(f"The loss diverged after {n} batches, at a learning rate of {finder.lrs[-1]:.1e}: "
         "too early for a suggestion. Try a lower `start_lr`")
 
 @patch
-@checked(start_lr=..., end_lr=..., num_it='>=1')
+@checked(start_lr=..., end_lr=..., num_it='>=6')
 def lr_find(self:Learner,
     start_lr:float=1e-7, # First learning rate
     end_lr:float=10, # Last learning rate, which is higher
-    num_it:int=100, # Batches to train
+    num_it:int=100, # Batches to train, 6 or more
     stop_div:bool=True, # Stop when the loss is more than four times the best
     show_plot:bool=True, # Plot loss against learning rate
     suggest_funcs=SuggestionMethod.Valley, # One or more `f(lrs, losses, num_it)` returning a rate or `(rate, point)`
-) -> SuggestedLRs: # `learn.lr_find().valley`; None where the loss diverged too early
+) -> SuggestedLRs: # `learn.lr_find().valley`; None where there are too few points
     "Train with a growing learning rate, and suggest one. Weights, optimizer, generators and history are restored"
     if self.mode is not None: raise RuntimeError(f"`lr_find` cannot start inside a running `{self.mode}`")
     finder,funcs = LRFinder(start_lr, end_lr, num_it, stop_div),_named(suggest_funcs)

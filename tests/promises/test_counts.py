@@ -100,7 +100,7 @@ looks = {k:quiet(f)
         get_preds=lambda learn: learn.get_preds(0), predict=lambda learn: learn.predict(torch.ones(2)),
         tta=lambda learn: learn.tta(n=1, aug=lambda x: x)).items()}
 between = looks | {k:quiet(f)
-    for k,f in dict(lr_find=lambda learn: learn.lr_find(num_it=4), smoke=lambda learn: learn.smoke()).items()}
+    for k,f in dict(lr_find=lambda learn: learn.lr_find(num_it=6), smoke=lambda learn: learn.smoke()).items()}
 class Looks(Callback):
     "Calls `f(learn)` before the second batch is drawn"
     only_fit,run_valid = True,False

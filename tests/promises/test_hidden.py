@@ -108,7 +108,7 @@ looks = dict(validate=lambda learn: learn.validate(1), validate_on_training=lamb
     show_results=lambda learn: learn.show_results(), summary=lambda learn: learn.summary(),
     one_batch=lambda learn: learn.dls.one_batch(),
     an_error=failing, interpretation=interpreted)
-between = looks | dict(lr_find=lambda learn: learn.lr_find(num_it=4), smoke=lambda learn: learn.smoke())
+between = looks | dict(lr_find=lambda learn: learn.lr_find(num_it=6), smoke=lambda learn: learn.smoke())
 calls = {**{f'{k} before a fit':dict(around=f) for k,f in between.items()},
     **{f'{k} in training':dict(inside=f) for k,f in looks.items()}, 'own validations':dict(valid=True),
     'validations in the epoch':dict(valid=True, cbs=lambda: [Validate(2, 'iter')])}

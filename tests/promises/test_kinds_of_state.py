@@ -379,7 +379,7 @@ def test_a_list_of_objects_that_moved_is_named(kind, place, call, tmp_path):
     assert res=='warned' and any('could not be put back' in o or 'cannot be put back' in o for o in why)
 
 # A trial puts an optimizer back
-trials = dict(lr_find=lambda learn: learn.lr_find(num_it=5, show_plot=False), smoke=lambda learn: learn.smoke(),
+trials = dict(lr_find=lambda learn: learn.lr_find(num_it=6, show_plot=False), smoke=lambda learn: learn.smoke(),
     profile=lambda learn: learn.profile(n=2))
 
 @pytest.mark.sample(12)
