@@ -106,6 +106,13 @@ def test_what_is_compiled_again_is_named():
         torch.compiler.reset()
         assert mk(Compile(backend='eager', dynamic=True), data=cut(25)).fit(2).compile.recompiled==[]
 
+def test_what_is_compiled_again_after_unfreezing_is_not_blamed_on_sizes():
+    learn = mk(splitter=lambda m: [[p] for p in m.parameters()])
+    with pytest.warns(UserWarning, match='compiled again during epoch 1') as told:
+        learn.fine_tune(2, cbs=Compile(backend='eager'))
+    said, = [str(o.message) for o in told if 'compiled again' in str(o.message)]
+    assert 'drop_last' not in said
+
 def test_an_iterator_is_not_used_up():
     learn = mk(Compile(backend=(backend := Counted())), noted := Noted(backend), data=iter(cut(10))).fit(1)
     assert learn.train_iter==6 and noted.at_start==0

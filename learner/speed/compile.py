@@ -152,8 +152,9 @@ class Compile(Callback):
         new = [why for o in self.known if id(o) not in known and (why := _reason(o))]
         self.recompiled += new
         if not new: return
-        warnings.warn(f"The model was compiled again during epoch {self.epoch}, {len(new)} times: {'; '.join(new)}. "
-            "Where batches differ in size, give the loader `drop_last=True`, or write `Compile(dynamic=True)`")
+        warnings.warn(f"The model was compiled again during epoch {self.epoch}, {len(new)} times: {'; '.join(new)}"
+            + (". Where batches differ in size, give the loader `drop_last=True`, or write `Compile(dynamic=True)`"
+                if any('size' in o for o in new) else ""))
 
     def cleanup_fit(self):
         if self.undo: self.undo()
