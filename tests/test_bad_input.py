@@ -53,6 +53,8 @@ mistakes = {
     'boolean epochs':     (lambda l: l.fit(True), TypeError, "`n_epoch` is a whole number, but got True"),
     'text epochs':        (lambda l: l.fit('3'), TypeError, "`n_epoch` is a whole number, but got '3'"),
     'negative start':     (lambda l: l.fit(1, start_epoch=-1), ValueError, "`start_epoch` is 0 or more, but got -1"),
+    'start after the end': (lambda l: l.fit(2, start_epoch=3), ValueError,
+        "`start_epoch` counts epochs that are done, and is at most `n_epoch`, 2, but got 3"),
     'NaN lr':             (lambda l: l.fit(1, lr=math.nan), ValueError, "`lr` must be finite, but got nan"),
     'infinite lr':        (lambda l: l.fit(1, lr=torch.tensor(math.inf)), ValueError,
         "`lr` must be finite, but got inf"),

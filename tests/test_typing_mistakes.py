@@ -190,6 +190,8 @@ def test_a_metric_that_fails_for_another_reason_is_told_no_axis():
     assert not any('write `metrics=' in o for o in e.value.__notes__)
 
 def test_in_after_epoch_there_is_no_row_yet():
+    with pytest.raises(KeyError, match='Nothing recorded as `valid_loss`: there is no row yet: a fit has one for each'):
+        synth_learner().recorder['valid_loss']
     with pytest.raises(IndexError, match='There is no row yet: .* from `after_row` on'):
         mk().fit(1, cbs=Callback(after_epoch=lambda o: o.recorder[-1, 'valid_loss']))
 

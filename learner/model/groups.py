@@ -75,6 +75,7 @@ def param_groups(
 # %% ../../nbs/model/01_groups.ipynb #per_group
 def _spread(v, n, name):
     "Values of a slice for `n` groups"
+    if v.step is not None: raise ValueError(f"`{name}=slice(first, last)` has no third value, but got {v}")
     if v.stop is None: raise ValueError(f"`{name}=slice(first, last)` needs a last value, but got {v}")
     for o in (v.stop, v.stop if v.start is None else v.start): in_range(name, o, '(0,inf]') # `per_group` refuses inf
     if v.start is None: return [v.stop/10]*(n-1) + [v.stop]
@@ -109,7 +110,7 @@ def per_group(
     v = [v]*n if type(v) is float else _floats_of(v, n, name) # a schedule comes here in every batch
     low,high = _bounds.get(name, _finite)
     for o in v:
-        if not low<=o<=high: _refuse(name, v if n>1 else v[0], v, high)
+        if not low<=o<=high: _refuse(name, v[0] if len({*v})==1 else v, v, high)
     return v
 
 def check_hyper(

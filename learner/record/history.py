@@ -100,10 +100,7 @@ def html_table(
     return f'<table><thead>{tr(map(escape, names), "th")}</thead><tbody>{body}</tbody></table>'
 
 # %% ../../nbs/record/01_history.ipynb #History
-def _column(vals):
-    "An array of `vals`. Where these have several numbers each, so has what is missing"
-    shape = next((s for v in vals if (s := np.shape(v))), ())
-    return np.array([np.full(shape, v) if v is missing and shape else v for v in vals])
+_no_row = "no row yet: a fit has one for each epoch, from `after_row` on"
 
 class History(list):
     """Rows: `h[-1]` is one, `h['valid_loss']` a column, `h[2:, 'valid_loss']` a part of it,
@@ -123,12 +120,11 @@ class History(list):
         if isinstance(i, str): i = slice(None),i
         rows,k = i if isinstance(i, tuple) else (i,None)
         if k is not None and k.endswith('/'): return self._under(k)[rows]
-        if not self and not isinstance(rows, slice): raise IndexError("There is no row yet: a fit has one for each "
-            "epoch, from `after_row` on")
+        if not self and not isinstance(rows, slice): raise IndexError(f"There is {_no_row}")
         res = super().__getitem__(rows)
         if k is None: return History(res, self._names) if isinstance(rows, slice) else res
         self._check(k)
-        return _column([o.get(k) for o in res]) if isinstance(rows, slice) else res.get(k)
+        return np.array([o.get(k) for o in res]) if isinstance(rows, slice) else res.get(k)
 
     def _under(self, k):
         names = [o for o in self.names if o.startswith(k)]
@@ -137,6 +133,7 @@ class History(list):
 
     def _check(self, k):
         if k in self.names: return
+        if not self.names: raise KeyError(f"Nothing recorded as `{k}`: there is {_no_row}")
         raise KeyError(f"Nothing recorded as `{k}`, but {listed(self.names)}.{nearest(k, self.names)}")
 
     def last(self, k): # Name of the column, such as `valid_loss`
@@ -161,7 +158,7 @@ class History(list):
     def to_df(self):
         "A data frame; needs pandas"
         import pandas
-        return pandas.DataFrame({k:[o.get(k) for o in self] for k in self.names})
+        return pandas.DataFrame({k:self[k] for k in self.names})
 
     def table(self):
         "The values of each row, in the order of `names`"
