@@ -46,7 +46,7 @@ def test_a_wrong_value_is_refused_where_it_is_given(f, arg, tally):
         tally('refused clearly')
 
 @pytest.mark.parametrize('v,text',
-    [(-1, '`lr` is 0 or more, but got .-1.0, -1.0'), (True, '`lr` is a number, or one per parameter group, but got'),
+    [(-1, '`lr` is 0 or more, but got -1.0$'), (True, '`lr` is a number, or one per parameter group, but got'),
         ([.1, -.1], '`lr` is 0 or more')])
 def test_rates_that_no_optimizer_could_have(v, text):
     learn = synth_learner(2, 1, splitter=lambda m: [[m.a], [m.b]], opt_func=SGD)
