@@ -102,6 +102,11 @@ def html_table(
 # %% ../../nbs/record/01_history.ipynb #History
 _no_row = "no row yet: a fit has one for each epoch, from `after_row` on"
 
+def _column(vals):
+    "An array of `vals`. Where these have several numbers each, so has what is missing"
+    shape = next((s for v in vals if (s := np.shape(v))), ())
+    return np.array([np.full(shape, v) if v is missing and shape else v for v in vals])
+
 class History(list):
     """Rows: `h[-1]` is one, `h['valid_loss']` a column, `h[2:, 'valid_loss']` a part of it,
     `h[-1, 'valid_loss']` a value, `h['ema/']` the columns that begin so"""
@@ -124,7 +129,7 @@ class History(list):
         res = super().__getitem__(rows)
         if k is None: return History(res, self._names) if isinstance(rows, slice) else res
         self._check(k)
-        return np.array([o.get(k) for o in res]) if isinstance(rows, slice) else res.get(k)
+        return _column([o.get(k) for o in res]) if isinstance(rows, slice) else res.get(k)
 
     def _under(self, k):
         names = [o for o in self.names if o.startswith(k)]
@@ -158,7 +163,7 @@ class History(list):
     def to_df(self):
         "A data frame; needs pandas"
         import pandas
-        return pandas.DataFrame({k:self[k] for k in self.names})
+        return pandas.DataFrame({k:[o.get(k) for o in self] for k in self.names})
 
     def table(self):
         "The values of each row, in the order of `names`"
