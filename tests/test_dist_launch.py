@@ -96,6 +96,25 @@ def test_warnings_and_logs_are_shown_and_metrics_come_back(capfd):
     assert all(err.count(o)==1 for o in ('UserWarning: take care', 'WARNING:root:logged', 'printed\n'))
     assert 'nothing' not in err and learn.metrics[0].value==learn.recorder[-1,'rmse'] and learn.monitor=='rmse'
 
+shift = 0.
+def shifted(pred, targ): return pred.mean()*0+shift
+class Scales(Callback):
+    "Has functions as attributes"
+    def __init__(self): self.f,self.fs = shifted,dict(a=[partial(shifted, targ=None)])
+
+def test_functions_of_metrics_and_callbacks_are_those_of_here():
+    "So what is defined anew after a fit in workers is seen"
+    global shift
+    for o in shifted,Scales: o.__module__ = '__main__' # a function of a notebook or script is sent as it is
+    try:
+        learn,cb = synth_learner(metrics=shifted),Scales()
+        learn.fit(1, cbs=cb, procs=2)
+        shift = 5.
+        assert learn.validate()['shifted']==5 and cb.f is cb.fs['a'][0].func is shifted
+    finally:
+        for o in shifted,Scales: o.__module__ = __name__
+        shift = 0.
+
 @slow
 def test_warnings_that_are_errors_here_are_errors_in_the_workers():
     with warnings.catch_warnings(), pytest.raises(UserWarning, match='take care'):
@@ -206,6 +225,25 @@ def test_errors_of_workers(rank, ev):
     with pytest.raises(OSError, match='a broken file') as e: learner().fit(1, cbs=Fails(rank, ev), procs=2)
     notes = '\n'.join(e.value.__notes__)
     assert 'in fail' in notes and f'in process {rank} of 2' in notes
+
+class Lost(Exception):
+    "Cannot be made again from its `args`"
+    def __init__(self, file, line): super().__init__(f'{file}, line {line}')
+
+@slow
+def test_an_error_that_cannot_be_sent_is_told():
+    def lose(learn):
+        if rank_distrib()==1: raise Lost('a.csv', 3)
+    with pytest.raises(RuntimeError, match=r"Lost\('a.csv, line 3'\)(?s:.*)in process 1 of 2"):
+        learner().fit(1, cbs=Callback(after_pred=lose), procs=2)
+
+@slow
+def test_a_worker_that_ends_by_itself_is_named():
+    "And not the one that has waited for it, and says so"
+    def leave(learn):
+        if rank_distrib()==1: os._exit(3)
+    with pytest.raises(RuntimeError, match='Process 1 of 2 has ended with code 3'):
+        learner().fit(1, cbs=Callback(after_pred=leave), procs=2)
 
 @slow
 @pytest.mark.parametrize('rank', [0, 1])

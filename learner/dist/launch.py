@@ -12,11 +12,13 @@ __all__ = []
 # %% ../../nbs/dist/08_launch.ipynb #imports
 import json,os,pickle,signal,socket,subprocess,sys,tempfile,time,warnings
 from contextlib import contextmanager,nullcontext,suppress
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from random import SystemRandom
 from threading import Thread
 from traceback import format_exc
+from types import FunctionType
 from fastcore.basics import patch
 from fastcore.foundation import L
 from torch import nn
@@ -39,14 +41,27 @@ def modules_of(learn):
     "All modules of model and loss"
     return [m for o in (learn.model, learn.loss_func) if isinstance(o, nn.Module) for m in o.modules()]
 
+def gathering(learn, cbs):
+    "What has gathered something in a fit: callbacks and metrics"
+    return [*learn.cbs, *cbs, *learn.metrics]
+
+def functions_in(o, depth=5):
+    "Functions in lists, tuples, dicts and partials"
+    if isinstance(o, FunctionType): return [o]
+    if isinstance(o, partial): o = o.func,*o.args,*o.keywords.values()
+    if isinstance(o, dict): o = o.values()
+    elif not isinstance(o, (list,tuple)): return []
+    return [f for v in o for f in functions_in(v, depth-1)] if depth else []
+
 def known_objects(learn, cbs):
     "The learner and its parts, in the same order in the notebook and in a worker"
     modules = modules_of(learn)
     params = [p for m in modules for p in (*m._parameters.values(), *m._buffers.values()) if p is not None]
     loaders = [*learn.dls, *(getattr(o, 'dataset', None) for o in learn.dls)]
     opts = [] if learn.opt is None else [learn.opt, *parts_of(learn.opt)]
-    own = [learn, learn.route, learn.dls, learn.loss_func, *learn.metrics, *learn.cbs]
-    return [*own, *cbs, *modules, *params, *loaders, *opts]
+    functions = [f for o in gathering(learn, cbs) for f in functions_in(o.__getstate__())]
+    own = [learn, learn.route, learn.dls, learn.loss_func, *gathering(learn, cbs)]
+    return [*own, *modules, *params, *loaders, *opts, *functions]
 
 def pack(o, known) -> bytes:
     "Pickle `o`, with numbers for what is `known`"
@@ -77,10 +92,6 @@ def unsaved_buffers(learn):
     def value(o): return None if o is None else o.detach()
     def values(m): return {k:value(m._buffers.get(k)) for k in m._non_persistent_buffers_set}
     return [(m, values(m)) for m in modules_of(learn) if m._non_persistent_buffers_set]
-
-def gathering(learn, cbs):
-    "What has gathered something in a fit: callbacks and metrics"
-    return [*learn.cbs, *cbs, *learn.metrics]
 
 def brought_back(learn, every, known) -> bytes:
     "Everything that a fit has changed, pickled"
@@ -154,6 +165,12 @@ def distributed_like(learn):
     had = next((o for o in learn.cbs if isinstance(o, Distributed)), Distributed())
     return Distributed(had.count, had.timeout, had.shard, had.sync_bn, **had.kwargs)
 
+def sent_error(e):
+    "`e`, or what it says: an exception class with an `__init__` of its own may not be made again from its `args`"
+    try: pickle.loads(pack(e, ()))
+    except Exception: return RuntimeError('\n'.join([repr(e), *e.__notes__]))
+    return e
+
 def work(folder):
     "Train, as the file in `folder` says"
     path,rank = Path(folder),int(os.environ['RANK'])
@@ -169,8 +186,7 @@ def work(folder):
     except ProcessFailed: pass # that process says why
     except Exception as e:
         e.add_note(f"In the worker:\n{format_exc()}")
-        if not hasattr(e, 'of_process'): # which says why
-            error = e if _packed(e, ()) else RuntimeError('\n'.join([repr(e), *e.__notes__]))
+        if not hasattr(e, 'of_process'): error = sent_error(e) # that process says why
     signal.signal(signal.SIGINT, signal.SIG_IGN) # Python's own handler comes back when it ends
     if error is not None: write_bytes(path/f'error{rank}', pack(error, ()))
     if rank: return
@@ -279,13 +295,13 @@ def _raise_error(path, codes, hung):
     "If workers have failed, raise the error that explains it. Those that `hung` when others had ended were killed here"
     def how(code): return f'was ended by {signal.Signals(-code).name}' if code<0 else f'has ended with code {code}'
     ended = {i:how(o) for i,o in enumerate(codes) if o and i not in hung}
-    errors = [pickle.loads(o.read_bytes()) for o in sorted(path.glob('error*'))]
-    if errors and all(codes[i]>0 for i in ended): raise errors[0]
+    errors = {int(o.name.removeprefix('error')):pickle.loads(o.read_bytes()) for o in sorted(path.glob('error*'))}
+    if errors and ended.keys()<=errors.keys(): raise next(iter(errors.values()))
     said = ended or dict.fromkeys(hung, 'did not end with the others, and was killed')
     if not said: return
     i = min(said)
     raise RuntimeError(f"Process {i} of {len(codes)} {said[i]}. Its last lines: "
-        + (path/f'err{i}').read_text()[-2000:]) from next(iter(errors), None)
+        + (path/f'err{i}').read_text()[-2000:]) from next(iter(errors.values()), None)
 
 @patch
 def fit_in_processes(self:Learner,
