@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader,DistributedSampler,IterableDataset,TensorDataset
+from torch.utils.data import DataLoader,DistributedSampler,IterableDataset,TensorDataset,random_split
 from learner.all import *
 from learner.dist.processes import processes
 from learner.schedule import limits,validation
@@ -176,9 +176,10 @@ def validated_inside():
 def several(cases): return [globals()[name](*args, **kwargs) for name,args,kwargs in cases]
 
 class Loud(Callback):
-    "Warns and draws a random number in each process"
+    "Warns, draws random numbers, and notes from what each process draws them in training"
     def before_train(self): warnings.warn('loud')
-    def after_train(self): self.drawn = torch.rand(3).tolist()
+    def after_step(self): self.drawn = torch.get_rng_state().tolist()
+    def after_train(self): torch.rand(3)
 
 def outputs(folder):
     "A fit that shows, logs and saves, in a folder of its own"
@@ -591,6 +592,48 @@ def two_views(*cbs):
     learn.dls.loaders['train'] = DataLoader(learn.dls.train.dataset, 8, collate_fn=both)
     with learn.distrib_ctx(): learn.fit(2, cbs=[techniques[o]() for o in cbs])
     return state(learn)
+
+def draws_outside():
+    "What a callback draws outside of batches, in processes with other seeds"
+    learn,drawn = make(n=20),[]
+    torch.manual_seed(int(os.environ.get('RANK', 0)))
+    events = 'before_epoch','before_train','after_train','before_validate','after_epoch'
+    learn.to_distributed().fit(2, cbs=[on(getattr(event, o))(lambda learn: drawn.append(torch.rand(1).item()))
+        for o in events])
+    return drawn
+
+class Counted(Metric):
+    "Does not say how it is put together"
+    def reset(self): self.n = 0
+    def accumulate(self, learn): self.n += len(learn.y)
+    @property
+    def value(self): return self.n
+
+def refused_at_once(what):
+    "The error of a fit, and batches before it"
+    learn = make(metrics=Counted()) if what=='metric' else make()
+    if what=='split':
+        g = torch.Generator().manual_seed(int(os.environ['RANK']))
+        train,valid = random_split(learn.dls.train.dataset, [40, 13], g)
+        learn.dls = DataLoaders.from_dsets(train, valid, bs=8, device='cpu')
+    try: learn.to_distributed().fit(1, cbs=MicroBatch(4) if what=='pieces' else None)
+    except (TypeError,ValueError) as e: return str(e),learn.train_iter
+
+def lists_apart():
+    "A fit in which only the first process has all batches in its list"
+    learn = make(how='list')
+    if int(os.environ.get('RANK', 0)): learn.dls.loaders['train'] = learn.dls.train[:2]
+    return state(learn.to_distributed().fit(1))
+
+def launched_for_16_bits(shard):
+    "The type of predictions in training under `accelerate launch --mixed_precision bf16`, and what warns of it"
+    os.environ['ACCELERATE_MIXED_PRECISION'] = 'bf16'
+    learn,types = make(n=8).to_distributed(shard=shard and plugin()),set()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter('always')
+        learn.fit(1, cbs=on(event.after_pred)(lambda learn: types.add(learn.pred.dtype)))
+        if not shard: learn.fit(1, cbs=MixedPrecision('bf16'))
+    return types,sum("add `MixedPrecision('bf16')`" in str(o.message) for o in said)
 
 def refused(name):
     "Callbacks that hold what one process has"

@@ -32,11 +32,12 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     *(('two_views', cbs, {}) for cbs in ((), ('accumulate',))), ('rewound', (), {}),
     *((name, (), {}) for name in ('cancels_the_last_batch', 'own_value', 'hypers_of_the_first')),
     ('augmented_resumed', (0,), {}),
-    ('stopped_in_accumulation', (), {}), ('sums', (), {}),
+    ('draws_outside', (), {}), *(('refused_at_once', (o,), {}) for o in ('split', 'metric', 'pieces')),
+    ('lists_apart', (), {}), ('stopped_in_accumulation', (), {}), ('sums', (), {}),
     *(('collectives', (n, by_hand), {}) for n in (4, 8) for by_hand in (False, True))],
     3: [('fit', (), dict(n=53))]}
 several_only = ('lone_cancel','act','lr_find_skips','error_and_cancel','sums','collectives','dropout_resumed',
-    'afterwards','augmented_resumed')
+    'afterwards','augmented_resumed','refused_at_once')
 quick[0] = [o for procs in (2, 3) for o in quick[procs] if o[0] not in several_only] # by one process, to compare with
 
 @cache
@@ -146,6 +147,22 @@ def test_a_loss_that_compares_samples_is_told_of_once():
 
 def test_a_sampler_that_divides_the_samples_already_is_refused():
     for o in together(2, 'sampled_apart', limit=120): assert 'has a `DistributedSampler`' in o and 'leave out the' in o
+
+@pytest.mark.parametrize('what,said', [
+    ('split', r"`dls\['train'\].dataset.indices` is not the same in process 1 as in process 0.*torch.manual_seed"),
+    ('metric', "`counted` sees a part of the samples.*give `Counted` a method `merge"),
+    ('pieces', "`MicroBatch` and `Distributed` both run.*`GradientAccumulation`")], ids=['split','metric','pieces'])
+def test_what_cannot_be_right_in_several_processes_is_refused_before_a_batch(what, said):
+    for text,n in run(2, 'refused_at_once', (what,), {}): assert re.search(said, text) and n==0
+
+def test_only_the_first_process_needs_the_batches_of_a_list(): same_run(2, 'lists_apart')
+
+def test_what_callbacks_draw_outside_of_batches_is_that_of_one_process():
+    assert run(2, 'draws_outside', (), {})==[one('draws_outside')]*2
+
+@pytest.mark.parametrize('shard', [False, *also(True)])
+def test_sixteen_bits_of_accelerate_launch_are_left_to_a_callback(shard):
+    assert together(2, 'launched_for_16_bits', shard, limit=120)==[({torch.float32}, 1), ({torch.float32}, 0)]
 
 def test_what_a_metric_gathers_beside_its_kind_needs_a_way_to_be_put_together():
     res = together(2, 'gathers_more', 'Thirds', limit=120, fails=True)

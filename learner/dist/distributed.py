@@ -8,21 +8,23 @@
 __all__ = ['Distributed']
 
 # %% ../../nbs/dist/07_distributed.ipynb #imports
-import warnings
+import os,warnings
 from contextlib import ExitStack,contextmanager,suppress
 from datetime import timedelta
 from hashlib import sha256
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler,IterableDataset
 from fastcore.basics import patch
 from ..core.callback import Callback
 from ..core.checks import checked,extra,no_closure
 from ..core.events import CancelFitException
+from ..core.tracebacks import warn
 from ..data.generators import random_state,seed_all,set_random_state
 from ..data.loaders import find_bs,map_tensors,rows_of,to_device
 from ..data.pieces import rows_joined
+from ..data.samples import samples_of
 from ..model.optimizer import params_of,parts_of
 from ..measure.metrics import AvgSmoothLoss
 from ..measure.batch_checks import average_unknown,compare_loss
@@ -32,12 +34,14 @@ from ..record.recorder import Recorder
 from ..loop.learner import Learner
 from ..schedule.trial import shown_or_written
 from ..technique.gradients import warn_inexact_parts
+from ..technique.micro_batch import MicroBatch
+from ..technique.mixed_precision import MixedPrecision
 from ..result.preds import GatherPredsCallback
 from ..resume.checkpoint import SigtermHandler
 from ..resume.rewind import Rewind
 from .processes import num_distrib,processes
 from .shares import Peers,share_of
-from .merging import Others,merge_phase
+from .merging import Others,check_mergeable,merge_phase
 from .agreement import Agreement
 from .engine import Engine,let_sum_be_whole,synced_norms,weigh
 from .sharding import ShardedEngine
@@ -69,7 +73,8 @@ class OwnSeeds:
 def _plain(values): return {k:v for k,v in values.items() if isinstance(v, (bool,int,float,str,tuple))}
 
 def take_over(learn, procs):
-    "Give model, loss and optimizer what they have in the first process"
+    "Give model, loss, optimizer and generators what they have in the first process"
+    set_random_state(procs.from_first(random_state))
     modules = [o for o in (learn.model, learn.loss_func) if isinstance(o, nn.Module)]
     procs.take_first([t for m in modules for t in (*m.parameters(), *m.buffers())])
     for opt in parts_of(learn.opt) if learn.opt is not None else ():
@@ -102,10 +107,14 @@ def leave_out(learn):
 
 def gatherers_of(learn): return [o for o in learn.cbs if isinstance(o, GatherPredsCallback) and o.run]
 
+def validates_whole(learn, metrics):
+    "Whether a validation with these metrics takes whole batches, and not parts"
+    return bool(gatherers_of(learn)) or any(isinstance(m, AvgSmoothLoss) for m in metrics)
+
 def takes_whole(learn):
     "Whether the running phase takes whole batches, and not parts"
     if learn.mode=='predict' or learn.training: return learn.mode=='predict'
-    return bool(gatherers_of(learn)) or any(isinstance(m, AvgSmoothLoss) for m in metrics_of(learn).now)
+    return validates_whole(learn, metrics_of(learn).now)
 
 def same_in_all(parts):
     "What the processes have, if that is the same in each"
@@ -194,9 +203,11 @@ class Membership:
     def merge(self,
         phase, # Is over
     ):
-        "Let all have the same metrics, and after training the same buffers"
+        "Let all have the same metrics, and after training the same buffers and random numbers"
         with self.agreement.cancels.when_over(phase):
-            if phase=='train': self.procs.take_first([*self.learn.model.buffers()])
+            if phase=='train':
+                self.procs.take_first([*self.learn.model.buffers()])
+                set_random_state(self.procs.from_first(random_state))
             merge_phase(self.procs, metrics_of(self.learn))
 
     def take_row(self):
@@ -213,7 +224,6 @@ class Membership:
             self.close_engine()
             if self.learn.mode!='fit' or self.agreement.failed: return
             take_over(self.learn, self.procs)
-            set_random_state(self.procs.from_first(random_state))
 
 # %% ../../nbs/dist/07_distributed.ipynb #compare_parts
 def compare_parts(learn, procs):
@@ -267,6 +277,36 @@ def check_whole(name, dl):
         "gives each process a part of the samples, and `Distributed` divides each batch again: leave out the sampler, "
         "or write `shuffle=True` in its place. The batch size is then that of all processes together")
 
+# %% ../../nbs/dist/07_distributed.ipynb #check_same_samples
+def check_same_samples(learn, procs):
+    "Refuse datasets with other samples in another process: each takes its own from what the first has drawn"
+    datasets = {k:getattr(dl, 'dataset', None) for k,dl in learn.dls.loaders.items()}
+    known = [k for k,o in datasets.items() if o is not None and not isinstance(o, IterableDataset)]
+    first,*others = procs.gather(samples_of({k:learn.dls.loaders[k] for k in known}))
+    for rank,o in enumerate(others, 1):
+        k = next((k for k in first if k in o and o[k]!=first[k]), None)
+        if k is None: continue
+        name,_,inside = k.removesuffix('[:]').partition('.')
+        raise ValueError(f"`dls['{name}'].{inside}` is not the same in process {rank} as in process 0, and each loads "
+            "its part of the samples. Call `torch.manual_seed(42)` before the script draws data or splits them, as by "
+            "`random_split`, and sort lists of files")
+
+# %% ../../nbs/dist/07_distributed.ipynb #check_fit
+def check_fit(learn, procs):
+    "Refuse what would fail later, or train on the wrong samples"
+    if any(isinstance(o, MicroBatch) and o.run for o in learn.cbs): raise ValueError("`MicroBatch` and `Distributed` "
+        "both run the forward pass in their own way: in place of `MicroBatch`, give loaders a smaller `bs`, and add a "
+        "`GradientAccumulation` with the number of samples in a step")
+    if learn.dls.valids and not validates_whole(learn, learn.metrics): check_mergeable(learn.metrics)
+    check_same_samples(learn, procs)
+
+def warn_of_precision(learn):
+    "Warn if `accelerate launch` asks for 16 bits, and the learner has no callback for these"
+    asked = os.environ.get('ACCELERATE_MIXED_PRECISION', 'no')
+    if asked=='no' or any(isinstance(o, MixedPrecision) for o in learn.cbs): return
+    warn(f"`accelerate launch` asks for `{asked}`, and the learner trains in full precision: add "
+        f"`MixedPrecision('{'fp16' if asked=='fp16' else 'bf16'}')`, or leave out `--mixed_precision`")
+
 # %% ../../nbs/dist/07_distributed.ipynb #check_shard
 def _check_shard(name, v):
     if isinstance(v, bool) or 'FullyShardedDataParallelPlugin' in [o.__name__ for o in type(v).__mro__]: return
@@ -300,8 +340,10 @@ class Distributed(_EndsTogether):
         no_closure(self)
         warn_inexact_parts(self)
         for k,dl in self.learn.dls.loaders.items(): check_whole(k, dl)
+        if fit := self.learn.mode=='fit': check_fit(self.learn, processes(self.timeout))
         self.member = Membership(self.learn, self.timeout)
         self.member.begin(self.sync_bn)
+        if fit: warn_of_precision(self.learn) # the others are quiet by now
         self.loss_compared = self.count is not None
 
     def before_train(self):

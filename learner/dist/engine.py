@@ -39,6 +39,7 @@ class Averaged:
         accelerate = extra('accelerate', 'dist', '`Distributed`')
         self.learn,self.procs,self.mutes = learn,procs,()
         self.accelerator = accelerate.Accelerator(cpu=learn.device.type=='cpu',
+            mixed_precision='no', # also where `accelerate launch` asks for another: `MixedPrecision` sets it
             kwargs_handlers=[accelerate.DistributedDataParallelKwargs(**kwargs)])
         self._wrap(Whole(learn.model, learn.loss_func))
 

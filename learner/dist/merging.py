@@ -50,13 +50,20 @@ def _unknown_to_kind(m, states):
     return [k for k,v in begin.items() if any(digest(o.get(k))!=v for o in states)]
 
 def _cannot_merge(m, what):
-    return TypeError(f"The metric `{m.name}` has seen a part of the samples in each process, and it is not known how "
+    return TypeError(f"The metric `{m.name}` sees a part of the samples in each process, and it is not known how "
         f"to put {what} together: give `{type(m).__name__}` a method `merge(self, states)`, with a dict of attributes "
         "for each process")
 
 @singledispatch
 def _merge(m, states):
     raise _cannot_merge(m, 'these')
+
+def check_mergeable(
+    metrics, # That are to see parts of the samples
+):
+    "Refuse a metric of which it is known already that it cannot be merged, before an epoch is trained in vain"
+    for m in _real(metrics):
+        if not hasattr(type(m), 'merge') and _merge.dispatch(type(m)) is _merge.dispatch(object): _merge(m, [])
 
 @_merge.register
 def _(m:CountScore, states): m.counts = _added(_of(states, 'counts'))

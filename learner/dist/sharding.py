@@ -214,7 +214,7 @@ class ShardedEngine:
         check_shardable(learn)
         self.learn,self.peers,self.procs,self.agreement = learn,peers,peers.procs,agreement
         self.checked,self.past_meeting = False,True
-        accelerator = accelerate.Accelerator(cpu=learn.device.type=='cpu')
+        accelerator = accelerate.Accelerator(cpu=learn.device.type=='cpu', mixed_precision='no')
         accelerator.state.fsdp_plugin = plugin or accelerate.FullyShardedDataParallelPlugin(fsdp_version=2,
             auto_wrap_policy='size_based_wrap', min_num_params=small, cpu_ram_efficient_loading=False)
         self.shards,self.away = Shards(learn, accelerator),None
