@@ -145,3 +145,19 @@ def test_files_go_where_python_runs_if_no_path_is_given(tmp_path, monkeypatch):
     dls = DataLoaders([(torch.randn(4, 2), torch.randn(4, 1))], device='cpu')
     for kwargs in ({}, dict(path=None), dict(path='.')):
         assert Learner(dls, nn.Linear(2, 1), nn.MSELoss(), **kwargs).save('here').resolve().is_relative_to(tmp_path)
+
+def test_files_of_one_run_stay_together_if_python_goes_to_another_folder(tmp_path, monkeypatch):
+    "As a callback does, or a library that it uses"
+    pytest.importorskip('tensorboard')
+    from learner.inspect.boards import TensorBoardLogger
+    from learner.inspect.loggers import CSVLogger
+    (here := tmp_path/'here').mkdir()
+    (there := tmp_path/'there').mkdir()
+    monkeypatch.chdir(here)
+    learn = synth_learner(path=None, cbs=[CSVLogger(), RunCard(), SaveModelCallback(), TensorBoardLogger()])
+    @on(event.before_train(once=1, unit='epoch'))
+    def go(learn): monkeypatch.chdir(there)
+    learn.fit(2, cbs=[Checkpoint(), go])
+    learn.save('last')
+    assert not [*there.iterdir()]
+    assert {o.name for o in here.iterdir()}=={'checkpoints','history.csv','models','runs'}

@@ -1,5 +1,5 @@
 "Files and boards that a fit writes: what is in them is compared with the recorder, also after a resume"
-import json,math,os,random,sys
+import json,math,os,random,shutil,sys
 from pathlib import Path
 import numpy as np, pytest, torch
 from torch import nn
@@ -474,15 +474,35 @@ def test_a_graph_needs_a_tuple_of_inputs(tmp_path):
     with pytest.raises(ValueError, match='traces models that are called with a tuple'):
         synth_learner(dls=dls, model=Named(), path=tmp_path).fit(1, cbs=TensorBoardLogger(graph=True))
 
-@pytest.mark.parametrize('batches', [0,1,3])
-def test_resumed_tensorboard_has_each_point_once(tmp_path, batches, monkeypatch):
+@pytest.fixture
+def numbered_files(monkeypatch):
+    "Event files of one second are in the order of their names"
     from tensorboard.summary.writer import event_file_writer
-    # files of one second are in the order of their names
     monkeypatch.setattr(event_file_writer, '_global_uid', event_file_writer.AtomicCounter(100))
+
+@pytest.mark.parametrize('batches', [0,1,3])
+def test_resumed_tensorboard_has_each_point_once(tmp_path, batches, numbered_files):
     log,rec = stopped_and_resumed(tmp_path, lambda: TensorBoardLogger('tb', batches=batches), 1, 3)
     b = board(tmp_path/'tb')
     assert curve(b, 'valid_loss')==(rec.iters, f32(rec['valid_loss'])) and len(list((tmp_path/'tb').iterdir()))==2
     if batches: assert curve(b, 'batch/loss')==([*range(batches, 51, batches)], f32(rec.raw_losses[batches-1::batches]))
+
+@on(event.after_epoch(once=1))
+def stop_after_an_epoch(learn): learn.stop_soon()
+
+@pytest.mark.parametrize('log_dir', [None, 'tb'])
+@pytest.mark.parametrize('move', [shutil.copytree, shutil.move])
+def test_a_copied_or_moved_run_continues_its_board_where_it_is_now(tmp_path, move, log_dir, numbered_files):
+    "The original's curve stays as it is, and an old folder does not come back"
+    old,new = tmp_path/'old',tmp_path/'new'
+    def cbs(): return [Checkpoint(), TensorBoardLogger(log_dir)]
+    synth_learner(path=old).fit(3, cbs=[*cbs(), stop_after_an_epoch])
+    move(old, new)
+    files = {o:o.read_bytes() for o in old.rglob('*') if o.is_file()}
+    rec = synth_learner(path=new).fit(3, cbs=[*cbs(), stop_after_an_epoch], resume='auto').recorder
+    assert {o:o.read_bytes() for o in old.rglob('*') if o.is_file()}==files
+    folder, = {o.parent for o in new.rglob('*tfevents*')}
+    assert curve(board(folder), 'valid_loss')==(rec.iters, f32(rec['valid_loss']))
 
 # Weights & Biases, offline
 def wandb_records(folder):

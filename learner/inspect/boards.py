@@ -73,10 +73,11 @@ class TensorBoardLogger(BoardLogger):
         tensorboard = extra('torch.utils.tensorboard', 'loggers', '`TensorBoardLogger`')
         if not resumed:
             if self.log_dir is None: self.offset = 0
-            log_dir = self.log_dir or datetime.now().strftime('runs/%Y-%m-%d_%H-%M-%S.%f')
-            self.folder,self.last = str(Path(self.learn.path)/log_dir),0
+            self.folder = str(self.log_dir or datetime.now().strftime('runs/%Y-%m-%d_%H-%M-%S.%f'))
+            self.last = 0
         purge = self.last+1 if resumed else None # later steps are logged again
-        self.writer = tensorboard.SummaryWriter(self.folder, purge_step=purge)
+        folder = path_in(self.folder, self.learn.path) # where this learner is: its files may have been moved or copied
+        self.writer = tensorboard.SummaryWriter(str(folder), purge_step=purge)
 
     def log_params(self, config):
         from torch.utils.tensorboard.summary import hparams

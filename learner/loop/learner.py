@@ -171,7 +171,7 @@ class Learner(ShowMixin):
         self.dls,self.model,self.loss_func = dls,model,loss_func
         self.opt_func,self.lr,self.splitter = opt_func,lr,splitter
         self.wd,self.wd_bn_bias,self.train_bn,self.moms = wd,wd_bn_bias,train_bn,moms
-        self.path,self.model_dir,self.metrics = Path('.' if path is None else path),Path(model_dir),metrics
+        self.path,self.model_dir,self.metrics = Path('' if path is None else path).absolute(),Path(model_dir),metrics
         self.monitor = 'valid_loss'
         self.file = self.saved = self.run_config = self.opt = None
         self.state = AttrDict()
