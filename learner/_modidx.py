@@ -4998,6 +4998,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                 'learner/resume/checkpoint.py'),
                                            'learner.resume.checkpoint.SigtermHandler.install': ( 'resume/checkpoint.html#sigtermhandler.install',
                                                                                                  'learner/resume/checkpoint.py'),
+                                           'learner.resume.checkpoint.SigtermHandler.outside': ( 'resume/checkpoint.html#sigtermhandler.outside',
+                                                                                                 'learner/resume/checkpoint.py'),
                                            'learner.resume.checkpoint.SigtermHandler.remove': ( 'resume/checkpoint.html#sigtermhandler.remove',
                                                                                                 'learner/resume/checkpoint.py'),
                                            'learner.resume.checkpoint._check_fit': ( 'resume/checkpoint.html#_check_fit',

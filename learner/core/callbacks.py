@@ -8,11 +8,12 @@ A `CallbackList` is `learn.cbs`: a list that keeps the callbacks of its owner in
 __all__ = ['CallbackList']
 
 # %% ../../nbs/core/04_callbacks.ipynb #imports
-import re,sys,warnings
+import re,sys
 from itertools import islice
 from weakref import WeakKeyDictionary
 from fastcore.foundation import L
 from .checks import listed
+from .tracebacks import warn
 from .callback import Callback,FuncCallback,check_flag,flags,hold,refer,weak
 from .events import event
 
@@ -63,7 +64,7 @@ class CallbackList(L):
     def tell_lost(self):
         "Warn of callbacks that have gone to another owner since, unless others of their names are here"
         lost,self.lost = [o.name for o in self.lost if o.name not in self.attrgot('name')],[]
-        if lost: warnings.warn(f"This Learner runs without {listed(lost)}, which went to another one: "
+        if lost: warn(f"This Learner runs without {listed(lost)}, which went to another one: "
             "a callback belongs to one Learner, so give each an instance of its own")
 
     def attach(self, cb): # A callback that is in no list yet

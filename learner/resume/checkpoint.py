@@ -11,7 +11,7 @@ A `Checkpoint` saves all that training is made of, at regular intervals and when
 __all__ = ['Checkpoint']
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #imports
-import os,signal,sys,threading,time
+import os,signal,sys,time
 from contextlib import suppress
 from math import isnan
 from pathlib import Path
@@ -21,6 +21,7 @@ from ..core.callback import Callback
 from ..core.checks import checked,listed,nearest,one_of
 from ..core.events import check_every,passed,unit_names,units
 from ..core.tracebacks import warn
+from ..loop.interrupt import HeldInterrupt,awaits_workers,in_main_thread
 from ..loop.learner import Learner
 from ..loop.position import Bounds,Position
 from ..record.history import missing
@@ -72,20 +73,36 @@ class Result:
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #SigtermHandler
 class SigtermHandler:
-    "From `install` to `remove`, SIGTERM ends a fit at its next pause"
-    def __init__(self, learn): self.learn,self.old,self.pid = learn,None,os.getpid()
+    "From `install` to `remove`, SIGTERM ends a fit at its next pause, or calls a handler of the user there"
+    def __init__(self, learn): self.learn,self.old,self.pid,self.came = learn,None,os.getpid(),False
 
     def install(self):
         "In the main thread only; Python allows no other to set handlers"
-        if threading.current_thread() is threading.main_thread(): self.old = signal.signal(signal.SIGTERM, self.handle)
+        if not in_main_thread() or signal.getsignal(signal.SIGTERM) in (None, signal.SIG_IGN): return # None: set in C
+        self.old = signal.signal(signal.SIGTERM, self.handle)
     def remove(self):
         if self.old is not None: signal.signal(signal.SIGTERM, self.old)
         self.learn = None
 
     def handle(self, signum, frame):
-        if os.getpid()==self.pid: self.learn.at_pause(self.end, stops=True)
-        else: signal.signal(signum, signal.SIG_DFL); os.kill(os.getpid(), signum) # a forked worker
-    def end(self): raise SystemExit(128+signal.SIGTERM)
+        if os.getpid()!=self.pid: # a forked worker
+            signal.signal(signum, signal.SIG_DFL)
+            return os.kill(os.getpid(), signum)
+        self.came = True
+        # workers that die of the same signal, now or later, are no error
+        if hasattr(signal, 'SIGCHLD'): signal.signal(signal.SIGCHLD, lambda signum, frame: None)
+        if awaits_workers(frame) and not HeldInterrupt(self.learn).must_wait(frame): self.end() # no batch may come
+        else: self.learn.at_pause(self.end, stops=True)
+
+    @property
+    def outside(self):
+        "The handler outside of all fits"
+        around = getattr(self.old, '__self__', None)
+        return around.outside if isinstance(around, SigtermHandler) else self.old
+
+    def end(self):
+        if callable(self.outside): return self.outside(signal.SIGTERM, sys._getframe())
+        raise SystemExit(128+signal.SIGTERM)
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #checks
 def _check_settings(unit, best, monitor, sharded):
@@ -145,11 +162,11 @@ def _cut_epoch(at, learn):
 
 def _tell_resumed(at, learn): _say(f"Resumes a run that was stopped {at.where(learn.n_train)}{_cut_epoch(at, learn)}")
 
-def _note_file(e, file, at, learn):
+def _note_file(e, exits, file, at, learn):
     "Let the error `e` tell that `file` holds the run, which was cut at the position `at`"
     note = f"`{file}` holds the run: `fit(…, resume=True)` continues it in any process"
     e.add_note(note)
-    if isinstance(e, SystemExit): # of which Python shows nothing
+    if exits or isinstance(e, SystemExit): # of which Python shows nothing
         print(f"Stopped {at.where(learn.n_train)}. {note}", file=sys.stderr)
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #Checkpoint
@@ -235,7 +252,7 @@ class Checkpoint(Callback):
         failed,self.failed = self.failed,None # a traceback holds all that the fit had
         if not (failed and self.on_exc and at) or self.route.resuming: return
         self._write(at)
-        if at.exact: _note_file(failed, self.last_saved_path, at, self.learn)
+        if at.exact: _note_file(failed, self.sigterm.came, self.last_saved_path, at, self.learn)
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #find_state
 def _named_file(learn, resume):

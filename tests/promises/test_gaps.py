@@ -370,10 +370,35 @@ def test_a_trial_is_not_saved(tmp_path):
             match='only tries'):
         learn.lr_find(show_plot=False)
 
-def test_sigterm_is_not_lost_if_its_batch_fails(tmp_path):
+@pytest.fixture
+def sigterm():
+    "`sigterm(handler)` sets one; afterwards all is as before, also for workers that die"
+    before = {o:signal.getsignal(o) for o in (signal.SIGTERM, signal.SIGCHLD)}
+    yield lambda handler: signal.signal(signal.SIGTERM, handler)
+    for k,v in before.items(): signal.signal(k, v)
+
+def test_sigterm_is_not_lost_if_its_batch_fails(tmp_path, sigterm):
     def fails(self): os.kill(os.getpid(), signal.SIGTERM); time.sleep(.01); 1/0
     with pytest.raises(SystemExit) as e: made(tmp_path).fit(1, cbs=[Checkpoint(), Callback(after_loss=fails)])
     assert e.value.code==143 and isinstance(e.value.__cause__, ZeroDivisionError)
+
+def terminated(self): os.kill(os.getpid(), signal.SIGTERM)
+
+def test_sigterm_that_is_ignored_is_ignored_in_a_fit_too(tmp_path, sigterm):
+    sigterm(signal.SIG_IGN)
+    learn = made(tmp_path).fit(1, cbs=[Checkpoint(), Callback(after_loss=terminated)])
+    assert learn.epoch==0 and not learn.at and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+
+def test_a_handler_of_ones_own_for_sigterm_decides(tmp_path, sigterm):
+    "Once, between two batches, however many `Checkpoint`s there are"
+    learn,heard = made(tmp_path),[]
+    def handler(signum, frame): heard.append((signum, learn.train_iter, [*learn.scopes]))
+    sigterm(handler)
+    @on(event.after_loss(once=2, unit='iter'))
+    def send(learn): terminated(learn)
+    learn.fit(1, cbs=[Checkpoint(), Checkpoint(folder='more'), send])
+    assert heard==[(signal.SIGTERM, 3, ['fit','epoch','train'])] and learn.train_iter==learn.n_train
+    assert signal.getsignal(signal.SIGTERM) is handler
 
 @pytest.mark.parametrize('kwargs,error,match',
     [(dict(every=.5), ValueError, '`every` is a whole number of `epoch`s above 0, but got 0.5'),

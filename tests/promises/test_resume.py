@@ -409,12 +409,15 @@ def program(path, seed, n, ev='after_pred', workers=0, group=False):
         'os.killpg' if group else 'os.kill')
     return run_script(code)
 
-@pytest.mark.parametrize('ev,n,workers',
-    [('after_pred', 9, 2), pytest.param('before_validate', 2, 0, marks=pytest.mark.slow),
-        pytest.param('after_fit', 1, 0, marks=pytest.mark.slow),
-        pytest.param('after_loss', 18, 0, marks=pytest.mark.slow)])
-def test_sigterm_saves_and_exits_with_143(ev, n, workers, tmp_path):
-    res = program(tmp_path, 1, n, ev, workers)
+@pytest.mark.parametrize('ev,n,workers,group',
+    [('after_pred', 9, 2, False), ('after_pred', 9, 2, True),
+        pytest.param('before_draw', 8, 2, True, marks=pytest.mark.slow),
+        pytest.param('before_validate', 2, 0, False, marks=pytest.mark.slow),
+        pytest.param('after_fit', 1, 0, False, marks=pytest.mark.slow),
+        pytest.param('after_loss', 18, 0, False, marks=pytest.mark.slow)])
+def test_sigterm_saves_and_exits_with_143(ev, n, workers, group, tmp_path):
+    "Also where workers get it too, as from a cluster"
+    res = program(tmp_path, 1, n, ev, workers, group)
     line = r'Stopped .+\. `\S+\.pt` holds the run: `fit\(…, resume=True\)` continues it in any process\n'
     if ev=='after_fit': line = '' # nothing is left to resume
     assert res.returncode==143 and re.fullmatch(line, res.stderr), res.stderr
