@@ -20,6 +20,12 @@ def test_the_first_of_two_learners_says_that_it_runs_without(run):
         runs[run](a)
     with warnings.catch_warnings(): warnings.simplefilter('error'); runs[run](a) # said once
 
+def test_it_is_said_at_the_line_that_runs():
+    cb = Counting()
+    a,_ = synth_learner(cbs=cb),synth_learner(cbs=cb)
+    with pytest.warns(UserWarning, match='runs without `counting`') as found: a.fit(1)
+    assert found[0].filename==__file__
+
 @pytest.mark.parametrize('back',
     [lambda a, cb: a.add_cb(cb), lambda a, cb: a.add_cb(Counting), lambda a, cb: a.cbs.lost.clear()],
     ids=['again','another','told'])

@@ -78,8 +78,10 @@ def tell(learn, word, text):
     told.add(text)
     if not text.endswith('?'): text += '.'
     f = _frame(of_user) or sys._getframe()
+    # Python shows what stands in a registry once for each line; a cell of a notebook may have been mended since
+    registry = f.f_globals.setdefault('__warningregistry__', {}) if '__file__' in f.f_globals else None
     warnings.warn_explicit(f"{text} (To silence this: `silence({word!r})`)", Mistake, f.f_code.co_filename, f.f_lineno,
-        registry=f.f_globals.setdefault('__warningregistry__', {})) # as `warn` does: once for a line of a sweep
+        registry=registry)
 
 # %% ../../nbs/diagnose/05_mistakes.ipynb #check_optimizer
 def trained(learn): return {k:p for k,p in learn.model.named_parameters() if p.requires_grad and not is_lazy(p)}
