@@ -490,12 +490,10 @@ def test_nothing_counts_twice_where_a_fit_was_stopped_before_its_validation(othe
 @pytest.mark.parametrize('names,n', [(dict(__file__='sweep.py'), 1), ({}, 3)], ids=['script','notebook'])
 def test_a_script_that_trains_many_learners_is_told_once_and_a_cell_each_time(names, n):
     "What was told may have been mended, in another cell, since the cell ran"
-    sweep = "for _ in range(3):\n    learn = synth_learner(cbs=Counts)\n    stopped(learn)\n    learn.resume()"
-    def stopped(learn):
-        learn.fit(1, cbs=on(event.before_batch(once=1))(lambda learn: learn.model(learn.x) and None))
+    sweep = "for _ in range(3): synth_learner(model=Unused()).fit(1)"
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter('default')
-        exec(compile(sweep, names.get('__file__', '<cell>'), 'exec'), globals() | names | dict(stopped=stopped))
+        exec(compile(sweep, 'sweep.py', 'exec'), dict(synth_learner=synth_learner, Unused=Unused) | names)
     assert [o.category for o in found]==[Mistake]*n
 
 def test_a_file_that_is_edited_meanwhile_ends_no_fit(tmp_path):
