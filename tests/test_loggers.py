@@ -504,6 +504,19 @@ def test_a_copied_or_moved_run_continues_its_board_where_it_is_now(tmp_path, mov
     folder, = {o.parent for o in new.rglob('*tfevents*')}
     assert curve(board(folder), 'valid_loss')==(rec.iters, f32(rec['valid_loss']))
 
+@pytest.mark.parametrize('cb', [CSVLogger, JSONLogger, TensorBoardLogger, RunCard, SaveModelCallback, Checkpoint])
+def test_a_folder_that_cannot_be_made_is_refused_before_the_first_batch(tmp_path, cb):
+    (tmp_path/'file').touch()
+    learn = synth_learner(path=tmp_path/'file'/'run')
+    with pytest.raises(NotADirectoryError, match=str(tmp_path/'file')): learn.fit(1, cbs=cb)
+    assert learn.train_iter==0 and not (learn.at and learn.at.counters.train_iter)
+
+@pytest.mark.skipif(not hasattr(os, 'geteuid') or os.geteuid()==0, reason='root can write everywhere')
+def test_a_folder_without_permission_is_refused_before_the_first_batch(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(PermissionError, match='no permission to write in'):
+        synth_learner(path=tmp_path/'run').fit(1, cbs=CSVLogger())
+
 # Weights & Biases, offline
 def wandb_records(folder):
     "What is in the files of runs in `folder`: blocks of 32 kB, of pieces with a checksum, a length and a type"

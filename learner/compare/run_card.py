@@ -25,7 +25,7 @@ from zlib import crc32
 from ..core.callback import Callback,refer
 from ..core.checks import checked,listed,nearest
 from ..restore.places import by_name
-from ..model.files import write_bytes
+from ..model.files import check_folder,write_bytes
 from ..record.history import History,Row,missing
 from ..record.recorder import find_recorder
 from ..record.run_config import plain
@@ -104,6 +104,7 @@ class RunCard(Callback):
 
     def before_fit(self):
         self.recorder,self.began,self.status = find_recorder(self),datetime.now(),'finished'
+        check_folder(self.learn.path/self.folder)
         refer(self.taken, 'learn', self.learn)
         if self.own: self.taken.before_fit()
     def before_train(self):

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from .loggers import Logger,numbers
 from ..core.checks import checked,extra
-from ..model.files import path_in
+from ..model.files import check_folder,path_in
 
 # %% ../../nbs/inspect/06_boards.ipynb #BoardLogger
 class BoardLogger(Logger):
@@ -68,6 +68,10 @@ class TensorBoardLogger(BoardLogger):
 
     @property
     def place(self): return None if self.log_dir is None else path_in(self.log_dir, self.learn.path)
+
+    def before_fit(self):
+        super().before_fit()
+        check_folder(self.place or path_in('runs', self.learn.path))
 
     def start(self, resumed):
         tensorboard = extra('torch.utils.tensorboard', 'loggers', '`TensorBoardLogger`')

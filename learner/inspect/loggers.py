@@ -23,7 +23,7 @@ from ..loop.way_back import is_fork_of
 from ..record.history import History,Row,missing
 from ..record.recorder import Recorder,find_recorder
 from ..record.run_config import plain
-from ..model.files import atomic_write,path_in
+from ..model.files import atomic_write,check_folder,path_in
 
 # %% ../../nbs/inspect/05_loggers.ipynb #LogMethods
 class LogMethods:
@@ -158,6 +158,7 @@ class FileLogger(Logger):
         self.file,self.n_lines = self.place,0
         if self.file.is_dir():
             raise IsADirectoryError(f"`{type(self).__name__}` writes a file, but `{self.file}` is a folder")
+        check_folder(self.file.parent)
         if self.append and self.file.exists():
             self.read_log() # a damaged file is noticed before training
             self.n_lines = len(self.lines())

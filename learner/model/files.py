@@ -81,6 +81,16 @@ def _sync_folder(path):
         if e.errno not in (errno.EINVAL,errno.ENOTSUP): raise
     finally: os.close(fd)
 
+# %% ../../nbs/model/07_files.ipynb #check_folder
+def check_folder(
+    folder, # A path
+):
+    "Refuse a folder in which no file can be written, or which cannot be made"
+    there = next(o for o in (folder, *folder.parents) if o.exists())
+    if not there.is_dir(): raise NotADirectoryError(f"Files are to go to `{folder}`, but `{there}` is no folder")
+    if not os.access(there, os.W_OK|os.X_OK): raise PermissionError(
+        f"Files are to go to `{folder}`, but you have no permission to write in `{there}`")
+
 # %% ../../nbs/model/07_files.ipynb #file_path
 _suffixes = '.pth','.pt','.safetensors'
 

@@ -24,7 +24,7 @@ from ..core.events import CancelFitException
 from ..record.progress import ProgressCallback
 from ..record.history import missing
 from ..record.recorder import Recorder,check_direction,find_recorder,higher_is_better
-from ..model.files import file_path
+from ..model.files import check_folder,file_path
 from ..model.hypers import get_hyper
 from . import saving # noqa: F401 (`learn.save` and `learn.load`)
 from ..schedule.schedulers import HyperScheduler,Warmup
@@ -226,6 +226,7 @@ class SaveModelCallback(BestFiles):
         others = [o for o in self.learn.cbs if isinstance(o, SaveModelCallback) and o is not self]
         if self.writes_to and any(o.writes_to==self.writes_to for o in others):
             raise ValueError(f"Two `SaveModelCallback`s save as `{self.fname}`: give each an `fname` of its own")
+        if self.fname is not None: check_folder(self._path(self.fname).parent)
         self.in_train = False
         if self.reset_on_fit: self.kept = [] # value and file of the best, best first
         self._drop_lost()
