@@ -91,7 +91,7 @@ class weak:
     "An attribute that `refer` sets without keeping its value alive. None at first, and when the value is gone"
     def __set_name__(self, cls, name): self.name,self.key = name,f'_{name}_ref'
     def __get__(self, o, cls=None):
-        r = None if o is None else vars(o).get(self.key)
+        r = None if o is None else o.__dict__.get(self.key) # `vars` takes longer
         return r and r()
 
 def refer(o, name, v):

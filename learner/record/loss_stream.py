@@ -61,8 +61,10 @@ class LossStream:
         raw,smooth,avg,beta = self.raw,self.smooth,self.avg,self.beta
         for o in losses:
             raw.append(o)
-            if finite := isfinite(o): self.n,avg = self.n+1,avg*beta + o*(1-beta)
-            smooth.append(avg/(1-beta**self.n) if finite else o)
+            if isfinite(o):
+                self.n,avg = self.n+1,avg*beta + o*(1-beta)
+                o = avg/(1-beta**self.n)
+            smooth.append(o)
         self.avg = avg
 
     def arrived(self) -> tuple: # Losses, smoothed losses
