@@ -116,13 +116,17 @@ def _holds(own, k, v):
     "Whether the value `v` is there already, as far as can be told"
     return k in own and (state := _state_of(v))[1] is not None and _state_of(own[k])==state
 
-def _lengths(o):
+def _lengths(own):
     "Of the lists that functions and classes have: one that becomes longer is a record, and none of the run's state"
-    return {k:len(v) for k,v in _own(o).items() if isinstance(v, (list,deque))}
+    return {k:len(v) for k,v in own.items() if isinstance(v, (list,deque))}
 
 def _is_large(v): return is_array(v) and size_of(v)>most_values
 
-def _small_values(o): return {k:v for k,v in _own(o).items() if is_value(v) and not _is_large(v)}
+def _small_values(own): return {k:v for k,v in own.items() if is_value(v) and not _is_large(v)}
+
+def _may_move(o):
+    "Whether training may give `o` other attributes, besides whether it is trained"
+    return not isinstance(o, Cached) and (not isinstance(o, nn.Parameter) or bool(vars(o)))
 
 # %% ../../nbs/restore/05_attributes.ipynb #Attributes
 class Attributes:
@@ -131,9 +135,10 @@ class Attributes:
         roots:dict, # Modules and other objects, by name
     ):
         there = owners(roots)
-        self.roots,self.before = roots,{path:self._state(o) for path,o in there.items()}
-        self.lists = {path:_lengths(o) for path,o in there.items() if isinstance(o, (type,FunctionType))}
-        self.initial = copied({path:_small_values(o) for path,o in there.items() if not isinstance(o, Cached)})
+        own = {path:_own(o) for path,o in there.items()}
+        self.roots,self.before = roots,{path:{k:_state_of(v) for k,v in d.items()} for path,d in own.items()}
+        self.lists = {path:_lengths(own[path]) for path,o in there.items() if isinstance(o, (type,FunctionType))}
+        self.initial = {path:copied(_small_values(own[path])) for path,o in there.items() if _may_move(o)}
         self.moved = {} # names of attributes that fits have changed, by owner
 
     def __getstate__(self):
@@ -145,14 +150,11 @@ class Attributes:
             before[path] = {k:v if not isinstance(state, dict) or k in state else ... for k,v in own.items()}
         return vars(self) | dict(before=before)
 
-    @staticmethod
-    def _state(o): return {k:_state_of(v) for k,v in _own(o).items()}
-
     def _changed_in(self, path, o):
         "Values of `o` that have changed, by name; and names of what has changed and is no value"
-        res,others,before,own = {},[],self.before[path],_own(o)
-        for k,now in self._state(o).items():
-            v = own[k]
+        res,others,before = {},[],self.before[path]
+        for k,v in _own(o).items():
+            now = _state_of(v)
             was = before.get(k, getattr(type(o), k, None) if callable(v) else None) # a method that was replaced
             if was is ...: continue # not known to a copy
             if path in self.lists and isinstance(v, (list,deque)) and self.lists[path].get(k)!=len(v): continue
@@ -179,7 +181,7 @@ class Attributes:
     ):
         "Note what a run has changed, to tell it later from what was set by hand"
         for path,o in owners(self.roots).items():
-            if path not in self.initial: continue
+            if path not in self.initial: continue # as most parameters
             names = self._changed_in(path, o)[0] if values is None else values.get(path, ())
             self.moved.setdefault(path, set()).update(names)
 
@@ -197,7 +199,7 @@ class Attributes:
         for path,o in owners(self.roots).items():
             if isinstance(o, (type,FunctionType,Cached)): continue # in memory, their variables stay as they are
             own = {'requires_grad': o.requires_grad} if isinstance(o, nn.Parameter) else {}
-            res[path] = own | _small_values(o)
+            res[path] = own | _small_values(_own(o))
         return copied(res)
 
     def put(self,
