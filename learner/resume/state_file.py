@@ -83,8 +83,8 @@ def warn_unsaved(
         named = cb.state_dict()
         own = {k:v for k,v in without_refs(cb).items() if k not in named}
         warn_of(name, own, f"name it in `{type(cb).__name__}._stateattrs`")
-    theirs = {k for k,v in vars(learn).items() if not (k in learn.own_names or hasattr(Learner, k))}
-    own = {k:v for k,v in vars(learn).items() if k in theirs and not isinstance(v, Callback)}
+    own = {k:v for k,v in vars(learn).items()
+        if not (k in learn.own_names or hasattr(Learner, k) or isinstance(v, Callback))}
     warn_of('learn', own, "keep it in a callback that names it in `_stateattrs`")
 
 # %% ../../nbs/resume/04_state_file.ipynb #write_state
