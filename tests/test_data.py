@@ -355,7 +355,7 @@ def test_what_shuffles_by_the_epoch_resumes_exactly_and_inference_leaves_no_trac
         if learn.mode=='fit': learn.validate(dl=learn.dls.train)
     of_epoch(kind, parts, tmp_path, [stop, look]).fit(3, cbs=Checkpoint())
     there = of_epoch(kind, parts, tmp_path, [stop, look])
-    there.lr_find(show_plot=False, num_it=4)
+    there.lr_find(show_plot=False, num_it=6)
     del parts[3:]
     there.fit(3, cbs=Checkpoint(), resume='auto')
     assert parts==seen

@@ -172,7 +172,7 @@ def test_a_loss_of_ones_own_gets_what_the_model_returned():
     assert same(learn, by_hand(Model)[0])
 
 def test_a_metric_of_tensors_says_that_it_got_the_whole_output():
-    with pytest.raises(TypeError, match='`accuracy` compares one tensor.* but the model gives a Output.*and choose'):
+    with pytest.raises(TypeError, match='`accuracy` compares one tensor.* but the model gives a Output.*and `value`'):
         learner(loss_func=lambda out,y: F.cross_entropy(out['logits'], y), metrics=accuracy).fit(1)
 
 def test_callbacks_see_the_whole_output_until_after_pred_is_over():
