@@ -609,15 +609,59 @@ class Counted(Metric):
     @property
     def value(self): return self.n
 
+class Transformed:
+    "The samples of another dataset, which each process reads in its own way"
+    def __init__(self, dataset): self.dataset,self.noise = dataset,torch.rand(len(dataset)).tolist()
+    def __len__(self): return len(self.dataset)
+    def __getitem__(self, i): return self.dataset[i]
+
 def refused_at_once(what):
     "The error of a fit, and batches before it"
     learn = make(metrics=Counted()) if what=='metric' else make()
-    if what=='split':
-        g = torch.Generator().manual_seed(int(os.environ['RANK']))
-        train,valid = random_split(learn.dls.train.dataset, [40, 13], g)
-        learn.dls = DataLoaders.from_dsets(train, valid, bs=8, device='cpu')
+    if what in ('split','inside','tensors'):
+        g,data = torch.Generator().manual_seed(int(os.environ['RANK'])),learn.dls.train.dataset
+        if what=='tensors': data = TensorDataset(torch.randn(53, 5, generator=g), data.tensors[1])
+        train,valid = random_split(data, [40, 13], None if what=='tensors' else g)
+        learn.dls = DataLoaders.from_dsets(Transformed(train) if what=='inside' else train, valid, bs=8, device='cpu')
     try: learn.to_distributed().fit(1, cbs=MicroBatch(4) if what=='pieces' else None)
     except (TypeError,ValueError) as e: return str(e),learn.train_iter
+
+class Reads(TensorDataset):
+    "Counts in its last tensor how often each sample was read in this process, and keeps what it has read"
+    def __init__(self, *tensors):
+        super().__init__(*tensors, torch.zeros(len(tensors[0])))
+        self.kept = [None]*len(tensors[0])
+    def __getitem__(self, i):
+        *self.kept[i],n = super().__getitem__(i)
+        n += 1
+        return tuple(self.kept[i])
+
+def kept_in_dataset():
+    "A fit that is stopped, resumed, and followed by another one, with a dataset that each process changes"
+    learn = make()
+    learn.dls.loaders['train'] = DataLoader(Reads(*learn.dls.train.dataset.tensors), 8, shuffle=True)
+    def stop(learn):
+        if learn.train_iter==3: learn.stop_for_now()
+    learn.to_distributed().fit(1, cbs=on(event.after_batch)(stop))
+    return state(learn.resume().fit(1))
+
+def metrics_of_before_fit():
+    "A callback replaces metrics that could not be put together"
+    def replace(learn): learn.metrics = [accuracy]
+    return state(make(metrics=Counted()).to_distributed().fit(1, cbs=on(event.before_fit)(replace)))
+
+class Preempted(Exception):
+    "Cannot be made again from its `args`"
+    def __init__(self, host, minutes): super().__init__(f'{host} ends in {minutes} minutes')
+
+def preempted(local):
+    "The error of a fit in which SIGTERM comes to the second process, and the script has a handler that raises"
+    class Local(Exception): pass
+    def handle(signum, frame): raise Local('now') if local else Preempted('node3', 2)
+    old = signal.signal(signal.SIGTERM, handle)
+    try: make().to_distributed(timeout=20).fit(1, cbs=Act(signals(signal.SIGTERM), 'after_batch', 1))
+    except Exception as e: return type(e).__name__,str(e)
+    finally: signal.signal(signal.SIGTERM, old)
 
 def lists_apart():
     "A fit in which only the first process has all batches in its list"
@@ -625,14 +669,18 @@ def lists_apart():
     if int(os.environ.get('RANK', 0)): learn.dls.loaders['train'] = learn.dls.train[:2]
     return state(learn.to_distributed().fit(1))
 
-def launched_for_16_bits(shard):
-    "The type of predictions in training under `accelerate launch --mixed_precision bf16`, and what warns of it"
-    os.environ['ACCELERATE_MIXED_PRECISION'] = 'bf16'
+def asked_for_16_bits(by, shard):
+    """The type of predictions in training under `accelerate launch --mixed_precision bf16`, or in a script that has an
+    `Accelerator` for bf16, and what warns of it"""
+    import accelerate
+    if by=='launch': os.environ['ACCELERATE_MIXED_PRECISION'] = 'bf16'
+    else: own = accelerate.Accelerator(cpu=True, mixed_precision='bf16')
     learn,types = make(n=8).to_distributed(shard=shard and plugin()),set()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter('always')
         learn.fit(1, cbs=on(event.after_pred)(lambda learn: types.add(learn.pred.dtype)))
         if not shard: learn.fit(1, cbs=MixedPrecision('bf16'))
+    assert by=='launch' or own.native_amp # and stays as it was
     return types,sum("add `MixedPrecision('bf16')`" in str(o.message) for o in said)
 
 def refused(name):

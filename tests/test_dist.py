@@ -13,6 +13,8 @@ from together import together
 lone_cancels = ('before_step','CancelStepException',1),('after_step','CancelTrainException',0), \
     ('before_validate','CancelEpochException',1),('after_loss','CancelBatchException',0)
 
+refusals = 'split','inside','tensors','metric','pieces'
+
 # quick cases, run one after the other by the same processes: it takes most of a second to start some
 quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_epoch=1)),
     ('fit', (), dict(kind='tokens', n=41, n_epoch=1)),
@@ -32,12 +34,14 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     *(('two_views', cbs, {}) for cbs in ((), ('accumulate',))), ('rewound', (), {}),
     *((name, (), {}) for name in ('cancels_the_last_batch', 'own_value', 'hypers_of_the_first')),
     ('augmented_resumed', (0,), {}),
-    ('draws_outside', (), {}), *(('refused_at_once', (o,), {}) for o in ('split', 'metric', 'pieces')),
+    ('draws_outside', (), {}), *(('refused_at_once', (o,), {}) for o in refusals),
+    *((name, (), {}) for name in ('kept_in_dataset', 'metrics_of_before_fit')),
+    *(('preempted', (o,), {}) for o in (False, True)),
     ('lists_apart', (), {}), ('stopped_in_accumulation', (), {}), ('sums', (), {}),
     *(('collectives', (n, by_hand), {}) for n in (4, 8) for by_hand in (False, True))],
     3: [('fit', (), dict(n=53))]}
 several_only = ('lone_cancel','act','lr_find_skips','error_and_cancel','sums','collectives','dropout_resumed',
-    'afterwards','augmented_resumed','refused_at_once')
+    'afterwards','augmented_resumed','refused_at_once','preempted')
 quick[0] = [o for procs in (2, 3) for o in quick[procs] if o[0] not in several_only] # by one process, to compare with
 
 @cache
@@ -150,19 +154,25 @@ def test_a_sampler_that_divides_the_samples_already_is_refused():
 
 @pytest.mark.parametrize('what,said', [
     ('split', r"`dls\['train'\].dataset.indices` is not the same in process 1 as in process 0.*torch.manual_seed"),
+    ('inside', r"`dls\['train'\].dataset.dataset.indices` is not the same in process 1"),
+    ('tensors', r"`dls\['train'\].dataset.dataset.tensors\[0\]` is not the same in process 1"),
     ('metric', "`counted` sees a part of the samples.*give `Counted` a method `merge"),
-    ('pieces', "`MicroBatch` and `Distributed` both run.*`GradientAccumulation`")], ids=['split','metric','pieces'])
+    ('pieces', "`MicroBatch` and `Distributed` both run.*`GradientAccumulation`")], ids=refusals)
 def test_what_cannot_be_right_in_several_processes_is_refused_before_a_batch(what, said):
     for text,n in run(2, 'refused_at_once', (what,), {}): assert re.search(said, text) and n==0
+
+def test_what_each_process_keeps_in_its_dataset_is_no_other_dataset(): same_run(2, 'kept_in_dataset')
+def test_metrics_that_a_callback_has_replaced_are_not_refused(): same_run(2, 'metrics_of_before_fit')
 
 def test_only_the_first_process_needs_the_batches_of_a_list(): same_run(2, 'lists_apart')
 
 def test_what_callbacks_draw_outside_of_batches_is_that_of_one_process():
     assert run(2, 'draws_outside', (), {})==[one('draws_outside')]*2
 
-@pytest.mark.parametrize('shard', [False, *also(True)])
-def test_sixteen_bits_of_accelerate_launch_are_left_to_a_callback(shard):
-    assert together(2, 'launched_for_16_bits', shard, limit=120)==[({torch.float32}, 1), ({torch.float32}, 0)]
+@pytest.mark.parametrize('by,shard',
+    [('launch', False), ('script', False), *also(('launch', True), ('script', True))])
+def test_sixteen_bits_of_accelerate_are_left_to_a_callback(by, shard):
+    assert together(2, 'asked_for_16_bits', by, shard, limit=120)==[({torch.float32}, 1), ({torch.float32}, 0)]
 
 def test_what_a_metric_gathers_beside_its_kind_needs_a_way_to_be_put_together():
     res = together(2, 'gathers_more', 'Thirds', limit=120, fails=True)

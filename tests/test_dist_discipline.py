@@ -46,6 +46,11 @@ def test_stops_are_agreed_on(what, ev, procs):
     assert (res[0]['exc'] and res[0]['exc'][0])==kind and res[0]['done']<14
     close(res[0]['weights'], one('act', 'sleep', at=99)['weights'])
 
+@pytest.mark.parametrize('local,own,said', [(False, ('Preempted', 'node3 ends in 2 minutes'),
+    "Preempted('node3 ends in 2 minutes')"), (True, ('Local', 'now'), "Local('now')")])
+def test_an_error_of_the_handler_of_a_script_that_cannot_be_sent_is_told(local, own, said):
+    assert run(2, 'preempted', (local,), {})==[('RuntimeError', said), own]
+
 @pytest.mark.parametrize('kind', ['limit', *also('validate')])
 def test_clocks_that_differ_do_not_part_the_processes(kind):
     res,ref = together(2, 'by_clock', kind),one('by_clock', kind)

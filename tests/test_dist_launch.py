@@ -102,15 +102,28 @@ class Scales(Callback):
     "Has functions as attributes"
     def __init__(self): self.f,self.fs = shifted,dict(a=[partial(shifted, targ=None)])
 
+def count_steps(): count_steps.n = getattr(count_steps, 'n', 0)+1
+class Counts(Callback):
+    "Calls a function that counts in a variable that it closes over, and one that counts in an attribute of itself"
+    def __init__(self):
+        n = 0
+        def steps():
+            nonlocal n
+            n += 1
+            return n
+        self.steps,self.others = steps,[count_steps]
+    def after_step(self): self.steps(); self.others[0]()
+
 def test_functions_of_metrics_and_callbacks_are_those_of_here():
-    "So what is defined anew after a fit in workers is seen"
+    "So what is defined anew after a fit in workers is seen; and what functions have counted comes back"
     global shift
     for o in shifted,Scales: o.__module__ = '__main__' # a function of a notebook or script is sent as it is
     try:
-        learn,cb = synth_learner(metrics=shifted),Scales()
-        learn.fit(1, cbs=cb, procs=2)
+        learn,cb,counts = synth_learner(metrics=shifted),Scales(),Counts()
+        learn.fit(1, cbs=[cb, counts], procs=2)
         shift = 5.
         assert learn.validate()['shifted']==5 and cb.f is cb.fs['a'][0].func is shifted
+        assert counts.steps()==11 and count_steps.n==10 and counts.others==[count_steps]
     finally:
         for o in shifted,Scales: o.__module__ = __name__
         shift = 0.
@@ -286,13 +299,17 @@ class Keeps(torch.utils.data.IterableDataset):
 class Connected(Callback):
     def __init__(self): self.lock = threading.Lock()
 
+class Refuses(Callback):
+    def __getstate__(self): raise TypeError("cannot pickle 'Connection' object")
+
 @pytest.mark.parametrize('name,kind,remedy,change', [
     ("learn.dls['train']", 'generator', 'a list of batches',
         lambda learn: DataLoaders((o for o in learn.dls.train))),
     ("learn.dls['valid'].dataset", 'Keeps', 'keeps no generator',
         lambda learn: DataLoaders(learn.dls.train, torch.utils.data.DataLoader(Keeps()))),
     ('learn.model', 'RegModel', '__getstate__', lambda learn: setattr(learn.model, 'lock', threading.Lock())),
-    ('connected', 'Connected', 'before_fit', lambda learn: learn.add_cb(Connected))])
+    ('connected', 'Connected', 'before_fit', lambda learn: learn.add_cb(Connected)),
+    ('refuses', 'Refuses', 'before_fit', lambda learn: learn.add_cb(Refuses))])
 def test_what_cannot_be_sent_is_named(name, kind, remedy, change):
     "With what it is and what to write, before a worker is started"
     learn = learner()

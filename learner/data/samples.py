@@ -70,13 +70,13 @@ def of_entries(
     return _of_array(v) if isinstance(v, _arrays) else _of_list(v)
 
 # %% ../../nbs/data/07_samples.ipynb #samples_of
-def _length(ds):
+def length_of(ds):
     try: return len(ds)
     except Exception: return None # a dataset of the user's, which may not be ready
 
 def _described(ds, name, depth=4):
     "Number of samples, and checksums of what a dataset keeps for each of them, by where it is"
-    n = _length(ds)
+    n = length_of(ds)
     if not n: return
     yield name,n
     for k,v in getattr(ds, '__dict__', {}).items():

@@ -10,7 +10,7 @@ It needs no messages of its own: the [meeting](01_processes.ipynb) before each b
 __all__ = []
 
 # %% ../../nbs/dist/04_agreement.ipynb #imports
-import sys
+import pickle,sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
@@ -165,6 +165,12 @@ class Cancels:
         if e is not None: raise e
 
 # %% ../../nbs/dist/04_agreement.ipynb #Stops
+def sent_error(e, dumps=pickle.dumps):
+    "`e`, or what it says: an exception class with an `__init__` of its own may not be made again from its `args`"
+    try: pickle.loads(dumps(e))
+    except Exception: return RuntimeError('\n'.join([repr(e), *getattr(e, '__notes__', ())]))
+    return e
+
 class Stops:
     "Stops of all processes at the same pause; in a validation, each stops at its next one"
     every = .1 # seconds after which a validation looks for a note
@@ -203,15 +209,18 @@ class Stops:
             for o in mine: o.f()
         except BaseException as e:
             self.agreement.heard,self.agreement.all_know = e,True
-            news = 'stopped',type(e),e.args
+            news = 'stopped',*((None, *e.args) if isinstance(e, StopForNow) else (sent_error(e),))
             raise
         finally: self.procs.meet(news=news)
 
-    def stop_too(self, cls, args):
+    def stop_too(self,
+        e, # What has ended the fit in another process; None: `learn.stop_for_now(*args)`
+        *args,
+    ):
         self.agreement.all_know = True
         try:
-            if issubclass(cls, StopForNow): self.learn.stop_for_now(*args)
-            raise cls(*args)
+            if e is None: self.learn.stop_for_now(*args)
+            raise e
         except BaseException as e: self.agreement.heard = e; raise
 
     def close(self):

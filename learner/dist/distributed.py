@@ -8,23 +8,23 @@
 __all__ = ['Distributed']
 
 # %% ../../nbs/dist/07_distributed.ipynb #imports
-import os,warnings
+import warnings
 from contextlib import ExitStack,contextmanager,suppress
 from datetime import timedelta
 from hashlib import sha256
+from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DistributedSampler,IterableDataset
+from torch.utils.data import DistributedSampler,IterableDataset,TensorDataset
 from fastcore.basics import patch
 from ..core.callback import Callback
 from ..core.checks import checked,extra,no_closure
 from ..core.events import CancelFitException
-from ..core.tracebacks import warn
 from ..data.generators import random_state,seed_all,set_random_state
 from ..data.loaders import find_bs,map_tensors,rows_of,to_device
 from ..data.pieces import rows_joined
-from ..data.samples import samples_of
+from ..data.samples import length_of,of_entries
 from ..model.optimizer import params_of,parts_of
 from ..measure.metrics import AvgSmoothLoss
 from ..measure.batch_checks import average_unknown,compare_loss
@@ -35,7 +35,6 @@ from ..loop.learner import Learner
 from ..schedule.trial import shown_or_written
 from ..technique.gradients import warn_inexact_parts
 from ..technique.micro_batch import MicroBatch
-from ..technique.mixed_precision import MixedPrecision
 from ..result.preds import GatherPredsCallback
 from ..resume.checkpoint import SigtermHandler
 from ..resume.rewind import Rewind
@@ -191,6 +190,8 @@ class Membership:
     def _tell_metrics(self):
         phase = metrics_of(self.learn)
         if phase.others is not None: return
+        if self.learn.dls.valids and not validates_whole(self.learn, self.learn.metrics):
+            check_mergeable(self.learn.metrics)
         self.agreement.metrics = phase.others = Others(self.procs, phase)
         self.undo.callback(setattr, phase, 'others', None)
         self.peers.noting = phase.whole
@@ -278,15 +279,29 @@ def check_whole(name, dl):
         "or write `shuffle=True` in its place. The batch size is then that of all processes together")
 
 # %% ../../nbs/dist/07_distributed.ipynb #check_same_samples
+_tensors = WeakKeyDictionary() # checksums of those of a `TensorDataset` when it was first seen: they may change later
+
+def what_is_which(ds, name):
+    "What decides which sample is which, by where it is: number of samples, indices of subsets, tensors"
+    yield name,length_of(ds)
+    for _ in range(5): # a dataset in a dataset
+        inner,indices = getattr(ds, 'dataset', None),getattr(ds, 'indices', None)
+        if isinstance(indices, range): indices = [*indices]
+        if inner is not None: yield f'{name}.indices',of_entries(indices, length_of(ds))
+        if isinstance(ds, TensorDataset):
+            if ds not in _tensors: _tensors[ds] = [of_entries(t, len(t)) for t in getattr(ds, 'tensors', ())]
+            yield from ((f'{name}.tensors[{i}]', o) for i,o in enumerate(_tensors[ds]))
+        ds,name = inner,f'{name}.dataset'
+
 def check_same_samples(learn, procs):
     "Refuse datasets with other samples in another process: each takes its own from what the first has drawn"
-    datasets = {k:getattr(dl, 'dataset', None) for k,dl in learn.dls.loaders.items()}
-    known = [k for k,o in datasets.items() if o is not None and not isinstance(o, IterableDataset)]
-    first,*others = procs.gather(samples_of({k:learn.dls.loaders[k] for k in known}))
+    datasets = {f'{k}.dataset':getattr(dl, 'dataset', None) for k,dl in learn.dls.loaders.items()}
+    known = {k:o for k,o in datasets.items() if o is not None and not isinstance(o, IterableDataset)}
+    first,*others = procs.gather(dict(o for k,ds in known.items() for o in what_is_which(ds, k)))
     for rank,o in enumerate(others, 1):
         k = next((k for k in first if k in o and o[k]!=first[k]), None)
         if k is None: continue
-        name,_,inside = k.removesuffix('[:]').partition('.')
+        name,_,inside = k.partition('.')
         raise ValueError(f"`dls['{name}'].{inside}` is not the same in process {rank} as in process 0, and each loads "
             "its part of the samples. Call `torch.manual_seed(42)` before the script draws data or splits them, as by "
             "`random_split`, and sort lists of files")
@@ -297,15 +312,7 @@ def check_fit(learn, procs):
     if any(isinstance(o, MicroBatch) and o.run for o in learn.cbs): raise ValueError("`MicroBatch` and `Distributed` "
         "both run the forward pass in their own way: in place of `MicroBatch`, give loaders a smaller `bs`, and add a "
         "`GradientAccumulation` with the number of samples in a step")
-    if learn.dls.valids and not validates_whole(learn, learn.metrics): check_mergeable(learn.metrics)
     check_same_samples(learn, procs)
-
-def warn_of_precision(learn):
-    "Warn if `accelerate launch` asks for 16 bits, and the learner has no callback for these"
-    asked = os.environ.get('ACCELERATE_MIXED_PRECISION', 'no')
-    if asked=='no' or any(isinstance(o, MixedPrecision) for o in learn.cbs): return
-    warn(f"`accelerate launch` asks for `{asked}`, and the learner trains in full precision: add "
-        f"`MixedPrecision('{'fp16' if asked=='fp16' else 'bf16'}')`, or leave out `--mixed_precision`")
 
 # %% ../../nbs/dist/07_distributed.ipynb #check_shard
 def _check_shard(name, v):
@@ -343,7 +350,6 @@ class Distributed(_EndsTogether):
         if fit := self.learn.mode=='fit': check_fit(self.learn, processes(self.timeout))
         self.member = Membership(self.learn, self.timeout)
         self.member.begin(self.sync_bn)
-        if fit: warn_of_precision(self.learn) # the others are quiet by now
         self.loss_compared = self.count is not None
 
     def before_train(self):

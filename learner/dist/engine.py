@@ -14,9 +14,11 @@ from math import nan
 import torch
 from torch import nn
 from ..core.checks import extra
+from ..core.tracebacks import warn
 from ..model.loss_properties import is_summed,loss_of,n_items,n_samples,no_grad_if_empty,says_its_items
 from ..technique.gradients import GradientAccumulation
 from ..technique.micro_batch import weighted
+from ..technique.mixed_precision import MixedPrecision
 
 # %% ../../nbs/dist/05_engine.ipynb #Whole
 class Whole(nn.Module):
@@ -32,15 +34,24 @@ class Whole(nn.Module):
 
 def trained(module): return [id(o) for o in module.parameters() if o.requires_grad]
 
+# %% ../../nbs/dist/05_engine.ipynb #full_precision
+def full_precision(learn, **kwargs):
+    "An `Accelerator` that leaves the precision to `MixedPrecision`, with a warning where another one is asked for"
+    res = extra('accelerate', 'dist', '`Distributed`').Accelerator(cpu=learn.device.type=='cpu', **kwargs)
+    res.native_amp = False
+    asked = res.mixed_precision
+    if asked!='no' and not any(isinstance(o, MixedPrecision) for o in learn.cbs): warn("`accelerate launch` or an "
+        f"`Accelerator` of the script asks for `{asked}`, and the learner trains in full precision: add "
+        f"`MixedPrecision('{'fp16' if asked=='fp16' else 'bf16'}')`, or leave out `mixed_precision`")
+    return res
+
 # %% ../../nbs/dist/05_engine.ipynb #Averaged
 class Averaged:
     "Model and loss of a learner in `DistributedDataParallel`, and the parameters whose gradients it averages"
     def __init__(self, learn, procs, kwargs):
-        accelerate = extra('accelerate', 'dist', '`Distributed`')
+        settings = extra('accelerate', 'dist', '`Distributed`').DistributedDataParallelKwargs(**kwargs)
         self.learn,self.procs,self.mutes = learn,procs,()
-        self.accelerator = accelerate.Accelerator(cpu=learn.device.type=='cpu',
-            mixed_precision='no', # also where `accelerate launch` asks for another: `MixedPrecision` sets it
-            kwargs_handlers=[accelerate.DistributedDataParallelKwargs(**kwargs)])
+        self.accelerator = full_precision(learn, kwargs_handlers=[settings])
         self._wrap(Whole(learn.model, learn.loss_func))
 
     def _wrap(self, whole):

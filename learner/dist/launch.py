@@ -34,6 +34,7 @@ from ..loop.learner import Learner
 from ..resume.rewind import Rewind
 from ..diagnose.mistakes import is_silent,kinds,silence
 from .processes import ProcessFailed,num_distrib
+from .agreement import sent_error
 from .distributed import Distributed
 
 # %% ../../nbs/dist/08_launch.ipynb #known_objects
@@ -41,17 +42,20 @@ def modules_of(learn):
     "All modules of model and loss"
     return [m for o in (learn.model, learn.loss_func) if isinstance(o, nn.Module) for m in o.modules()]
 
-def gathering(learn, cbs):
-    "What has gathered something in a fit: callbacks and metrics"
-    return [*learn.cbs, *cbs, *learn.metrics]
-
 def functions_in(o, depth=5):
-    "Functions in lists, tuples, dicts and partials"
-    if isinstance(o, FunctionType): return [o]
+    "Functions without a closure in lists, tuples, dicts and partials"
+    if isinstance(o, FunctionType): return [] if o.__closure__ else [o]
     if isinstance(o, partial): o = o.func,*o.args,*o.keywords.values()
     if isinstance(o, dict): o = o.values()
     elif not isinstance(o, (list,tuple)): return []
     return [f for v in o for f in functions_in(v, depth-1)] if depth else []
+
+def attributes_of(o): return vars(o) if isinstance(o, FunctionType) else o.__getstate__()
+
+def gathering(learn, cbs):
+    "What has gathered something in a fit: callbacks, metrics, and functions that these have"
+    own = [*learn.cbs, *cbs, *learn.metrics]
+    return [*own, *(f for o in own for f in functions_in(attributes_of(o)))]
 
 def known_objects(learn, cbs):
     "The learner and its parts, in the same order in the notebook and in a worker"
@@ -59,9 +63,8 @@ def known_objects(learn, cbs):
     params = [p for m in modules for p in (*m._parameters.values(), *m._buffers.values()) if p is not None]
     loaders = [*learn.dls, *(getattr(o, 'dataset', None) for o in learn.dls)]
     opts = [] if learn.opt is None else [learn.opt, *parts_of(learn.opt)]
-    functions = [f for o in gathering(learn, cbs) for f in functions_in(o.__getstate__())]
     own = [learn, learn.route, learn.dls, learn.loss_func, *gathering(learn, cbs)]
-    return [*own, *modules, *params, *loaders, *opts, *functions]
+    return [*own, *modules, *params, *loaders, *opts]
 
 def pack(o, known) -> bytes:
     "Pickle `o`, with numbers for what is `known`"
@@ -95,7 +98,7 @@ def unsaved_buffers(learn):
 
 def brought_back(learn, every, known) -> bytes:
     "Everything that a fit has changed, pickled"
-    attrs = [{k:p for k,v in o.__getstate__().items() if (p := _packed(v, known)) is not None} for o in every]
+    attrs = [{k:p for k,v in attributes_of(o).items() if (p := _packed(v, known)) is not None} for o in every]
     own,route = ({k:vars(o)[k] for k in ks if k in vars(o)} for o,ks in ((learn, counted), (learn.route, of_route)))
     return pack(dict(model=learn.model.state_dict(), opt=learn.opt and learn.opt.state_dict(), own=own, route=route,
         state=dict(learn.state), loss=learn.loss_func.state_dict() if isinstance(learn.loss_func, nn.Module) else None,
@@ -165,12 +168,6 @@ def distributed_like(learn):
     had = next((o for o in learn.cbs if isinstance(o, Distributed)), Distributed())
     return Distributed(had.count, had.timeout, had.shard, had.sync_bn, **had.kwargs)
 
-def sent_error(e):
-    "`e`, or what it says: an exception class with an `__init__` of its own may not be made again from its `args`"
-    try: pickle.loads(pack(e, ()))
-    except Exception: return RuntimeError('\n'.join([repr(e), *e.__notes__]))
-    return e
-
 def work(folder):
     "Train, as the file in `folder` says"
     path,rank = Path(folder),int(os.environ['RANK'])
@@ -186,7 +183,7 @@ def work(folder):
     except ProcessFailed: pass # that process says why
     except Exception as e:
         e.add_note(f"In the worker:\n{format_exc()}")
-        if not hasattr(e, 'of_process'): error = sent_error(e) # that process says why
+        if not hasattr(e, 'of_process'): error = sent_error(e, partial(pack, known=())) # that process says why
     signal.signal(signal.SIGINT, signal.SIG_IGN) # Python's own handler comes back when it ends
     if error is not None: write_bytes(path/f'error{rank}', pack(error, ()))
     if rank: return
@@ -317,10 +314,11 @@ def fit_in_processes(self:Learner,
     if any(type(o) is Rewind for o in [*self.cbs, *cbs]): raise ValueError("What `Rewind` holds would be gone with the "
         "workers: with `cbs=Checkpoint()`, `fit(…, resume=file)` goes back to a file")
     if self.opt is None: self.create_opt()
+    task = as_task(self, cbs, method, kwargs, random_state(), in_notebook(), treatment())
     known,every = known_objects(self, cbs),gathering(self, cbs)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        (path/'task').write_bytes(as_task(self, cbs, method, kwargs, random_state(), in_notebook(), treatment()))
+        (path/'task').write_bytes(task)
         workers = Workers(procs, folder)
         try: workers.wait()
         finally:
