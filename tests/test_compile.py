@@ -204,3 +204,18 @@ def test_a_copy_that_is_made_during_a_fit_computes_with_its_own_weights(copied):
         by_hand = [m[2](torch.tanh(m[0](X))) for m in (t.teacher, learn.model)]
         assert torch.allclose(t.teacher(X), by_hand[0]) and torch.allclose(learn.model(X), by_hand[1])
     assert not torch.allclose(*by_hand) and backend.n==n>0
+
+def test_a_compiled_language_model_shows_that_its_targets_are_the_next_ones(recwarn):
+    class Words(nn.Module):
+        def __init__(self): super().__init__(); self.emb,self.head = nn.Embedding(11, 8),nn.Linear(8, 11)
+        def forward(self, ids, labels):
+            logits = self.head(self.emb(ids))
+            loss = nn.functional.cross_entropy(logits[:,:-1].flatten(0, 1), labels[:,1:].flatten(), label_smoothing=.3)
+            return dict(loss=loss, logits=logits)
+    ids = torch.randint(0, 11, (8, 6), generator=torch.Generator().manual_seed(0))
+    data = [dict(ids=ids, labels=ids)]
+    learn = mk(Compile(backend='aot_eager', warm_up=False), data=DataLoaders(data, data, device='cpu'), model=Words(),
+        loss_func=None, metrics=accuracy).fit(1)
+    with torch.no_grad(): right = (learn.model(ids, ids)['logits'][:,:-1].argmax(-1)==ids[:,1:]).float().mean()
+    assert learn.recorder[-1].accuracy==pytest.approx(right.item())
+    assert not [o for o in recwarn if 'does not show' in str(o.message)]

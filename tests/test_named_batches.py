@@ -1,12 +1,13 @@
 """Batches of named fields, and models that return their predictions and their own loss in one object, as those of
 Hugging Face do: all works as for tuples, or the error says what to write"""
-import pickle
+import pickle,warnings
 from collections import OrderedDict
 from copy import deepcopy
 from dataclasses import dataclass
 import pytest, torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from learner.all import *
 
 class Output(OrderedDict):
@@ -430,6 +431,58 @@ def test_a_loss_that_does_not_show_its_targets_warns_about_metrics():
     learn.model.requires_grad_(False)
     with pytest.warns(UserWarning, match='`SmoothedNextWord` does not show.*each with the target at its own place'):
         learn.validate()
+
+def test_a_loss_that_does_not_show_its_targets_warns_once_and_only_where_a_metric_takes_predictions():
+    data = of_lengths(6)
+    def said(metrics):
+        learn = learner(SmoothedNextWord, metrics, DataLoaders(data, data, device='cpu'))
+        learn.model.requires_grad_(False)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter('always')
+            for _ in range(2): learn.validate()
+        return [o for o in found if 'does not show' in str(o.message)]
+    assert len(said(accuracy))==1 and not said(None)
+
+class Fused(torch.autograd.Function):
+    "Computes its gradient in forward, and frees it in backward"
+    @staticmethod
+    def forward(ctx, scores, targ):
+        with torch.enable_grad():
+            scores = scores.detach().requires_grad_()
+            loss = F.cross_entropy(scores, targ, label_smoothing=.3)
+            ctx.grad, = torch.autograd.grad(loss, scores)
+        return loss.detach()
+    @staticmethod
+    def backward(ctx, g):
+        res = ctx.grad*g
+        del ctx.grad
+        return res,None
+class FusedNextWord(SmoothedNextWord):
+    def loss(self, logits, labels): return Fused.apply(logits[:,:-1].flatten(0, 1), labels[:,1:].flatten())
+class CheckpointedNextWord(SmoothedNextWord):
+    "Its gradients can be computed for all leaves alone"
+    def loss(self, logits, labels): return checkpoint(super().loss, logits, labels, use_reentrant=True)
+
+@pytest.mark.parametrize('cls', [FusedNextWord, CheckpointedNextWord])
+def test_a_loss_whose_graph_allows_one_backward_pass_trains(cls):
+    def fitted(cls): return learner(cls, dls=DataLoaders(of_lengths(6, 6), device='cpu')).fit(1)
+    assert same(fitted(cls), fitted(SmoothedNextWord).model)
+
+class FirstWords(SmoothedWords):
+    "The last word does not count"
+    def loss(self, logits, labels): return super().loss(logits[:,:-1], labels[:,:-1])
+
+def test_a_first_batch_of_one_class_does_not_tell_whether_targets_are_the_next_ones(recwarn):
+    def batches(labels): return [dict(input_ids=ids[i:i+4], attention_mask=mask[i:i+4], labels=labels[i:i+4])
+        for i in range(0, 16, 4)]
+    labels = ids[:16].clone()
+    labels[:4] = 0
+    for cls in FirstWords,SmoothedNextWord:
+        learn = learner(cls, accuracy, DataLoaders(batches(labels), batches(ids[:16]), device='cpu')).fit(1)
+        with torch.no_grad(): pred,targ = learn.model.scores(ids[:16], None),ids[:16]
+        if cls is SmoothedNextWord: pred,targ = pred[:,:-1],targ[:,1:]
+        assert learn.recorder[-1].accuracy==pytest.approx((pred.argmax(-1)==targ).float().mean().item())
+    assert not [o for o in recwarn if 'place' in str(o.message)]
 
 class Fast:
     "There is no weak reference to it"

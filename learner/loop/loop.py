@@ -13,6 +13,7 @@ from contextlib import nullcontext,suppress
 from functools import partial
 from itertools import count,takewhile
 from math import inf
+import sys
 import torch
 from ..core.events import CancelBatchException
 from ..core.callback import refer,weak
@@ -305,30 +306,37 @@ def find_loss(learn):
     "Loss of a batch of named fields, or of a model that returns its own. `pred` becomes the predictions"
     loss,learn.pred = loss_and_pred(learn, learn.pred)
     if learn.loss_func is not None or not learn.yb or loss is None: return loss
-    if learn.iter==0 or learn.recognized_loss is None:
-        found = recognize(loss, learn.pred, *learn.yb, shift_of=partial(find_shift, learn))
-        if found==(None, None) and learn.recognized_loss!=found: warn_of_shift(learn)
-        learn.recognized_loss = found or learn.recognized_loss
+    known = learn.recognized_loss
+    if learn.iter==0 or known is None or (known[1] is None and not learn.iter&(learn.iter-1)): # batch 0, 1, 2, 4, 8 …
+        learn.recognized_loss = recognize(loss, learn.pred, *learn.yb, shift_of=partial(find_shift, learn)) or known
+        if learn.recognized_loss==(None, None): miss_shift(learn)
     learn.pred,learn.yb = aligned(learn, learn.pred, learn.yb)
     return loss
 
-def find_shift(learn, loss, pred, targ):
-    "`shift_of`, unless it is known already. Without a graph, the model is called again for a few samples"
-    if learn.recognized_loss and learn.recognized_loss[1] is not None: return learn.recognized_loss[1]
-    res = shift_of(loss, pred, targ)
-    return shift_again(learn) if res is None else res
+def find_shift(learn, *_):
+    "Whether the model's own loss is one of `shifted` targets, if that is known already; or `shift_again`"
+    known = [o[1] for o in learn.recognized_losses.values() if o is not None and o[1] is not None]
+    return known[-1] if known else shift_again(learn)
+
+def eager():
+    "Compiles nothing, and does not import the compiler where nothing has been compiled"
+    return torch.compiler.set_stance('force_eager') if 'torch._dynamo' in sys.modules else nullcontext()
 
 @interruptible
 def shift_again(learn):
-    "`shift_of` for a few samples of the running batch, with a graph; None if they cannot be computed alone"
+    """`shift_of` for a few samples of the running batch, which get a graph of their own: a second gradient of that of
+    the fit may be one too many. None if they cannot be computed alone"""
     model = unwrapped(learn.model)
     if any(o._forward_hooks or o._forward_pre_hooks for o in learn.model.modules()): return # they would count it
-    with suppress(Exception), unmoved(learn), torch.enable_grad():
+    with suppress(Exception), unmoved(learn), torch.enable_grad(), eager():
         xb,yb = rows_of((learn.xb, learn.yb), slice(4))
         out = outputs(model, xb)
         return shift_of(own_loss(learn, out), predictions(out), *yb)
 
-def warn_of_shift(learn):
+def miss_shift(learn):
+    "Where a validation has not shown a shift up to the last batch that is asked, take it for none, and warn"
+    if learn.mode=='predict' or learn.training or not learn.metrics or max(1, 2*learn.iter)<(learn.n_iter or 0): return
+    learn.recognized_loss = None,False
     warn(f"`{type(unwrapped(learn.model)).__name__}` does not show whether its loss takes predictions as those of the "
         "next targets, as language models do: metrics compare each with the target at its own place. If it does, write "
         "`lambda pred, targ: accuracy(pred[:,:-1], targ[:,1:])`")

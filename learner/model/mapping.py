@@ -171,12 +171,13 @@ def shifted(pred, targ):
 
 def shift_of(loss, pred, targ):
     """Whether `loss` raises the scores of `shifted` targets, or else of those at their own place. None if of neither,
-    or if `loss` has no graph, or one without `pred`"""
-    g = torch.autograd.grad(loss, pred, retain_graph=True, allow_unused=True)[0] if pred.requires_grad else None
+    or of both alike, as where all targets are one class, or if `loss` has no graph, or one without `pred`. It frees
+    the graph"""
+    g = torch.autograd.grad(loss, pred, allow_unused=True)[0] if pred.requires_grad else None
     if g is None: return
     raised = torch.where(g.amin(-1)<0, g.argmin(-1), -1) # the class; -1 where the loss takes no prediction
     own,following = ((a==b).count_nonzero() for a,b in ((raised, targ), shifted(raised, targ)))
-    if 3*max(own, following)>(raised>=0).count_nonzero(): return bool(following>=own)
+    if own!=following and 3*max(own, following)>(raised>=0).count_nonzero(): return bool(following>own)
 
 @torch.no_grad()
 def recognize(loss, pred, *targs, shift_of=shift_of):
