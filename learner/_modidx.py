@@ -3339,6 +3339,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'learner.measure.metrics.innermost': ( 'measure/metrics.html#innermost',
                                                                                 'learner/measure/metrics.py'),
                                          'learner.measure.metrics.is_of_sklearn': ( 'measure/metrics.html#is_of_sklearn',
+                                                                                    'learner/measure/metrics.py'),
+                                         'learner.measure.metrics.targets_first': ( 'measure/metrics.html#targets_first',
                                                                                     'learner/measure/metrics.py')},
             'learner.measure.phase': { 'learner.measure.phase.PhaseMetrics': ( 'measure/phase.html#phasemetrics',
                                                                                'learner/measure/phase.py'),

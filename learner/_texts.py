@@ -13,7 +13,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                          '- `thresh`: Compare predictions with this\n'
                          '- `to_np`: Give `func` numpy arrays\n'
                          '- `invert_arg`: Targets first; default: for a function of scikit-learn\n'
-                         '- `flatten`: Flatten both, where there is one prediction for each target\n'
+                         '- `flatten`: Flatten both, where they are as many; default: not rows of numbers, for '
+                         'scikit-learn\n'
                          '- `name`: Default: that of `func`\n'
                          '- `higher_is_better`: Default: what `func` declares\n'
                          '- `kwargs`: For `func`',

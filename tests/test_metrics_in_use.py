@@ -1,7 +1,7 @@
 """Metrics and the recorder as callbacks and users meet them: results for every order, states of nested phases, values
 for one batch, plots"""
 from collections import Counter,deque
-from functools import partial
+from functools import partial,wraps
 from types import SimpleNamespace
 import numpy as np, pytest, torch
 from torch import nn
@@ -217,16 +217,18 @@ def test_what_is_ignored_is_said_by_a_partial_then_by_the_loss_then_by_the_funct
 @pytest.mark.parametrize('name',
     ['r2_score','mean_absolute_error','median_absolute_error','explained_variance_score','max_error'])
 def test_scikit_learn_measures_a_regression_as_it_is(name, shape):
-    sk = pytest.importorskip('sklearn.metrics')
-    p,t = randn(*shape),randn(*shape)
-    expected = getattr(sk, name)(t.reshape(-1), p.reshape(-1))
+    f = getattr(pytest.importorskip('sklearn.metrics'), name)
+    p,t = randn(*shape),randn(*shape)*torch.arange(1, shape[-1]+1)
+    def measured(metric, bs):
+        return Learner(DataLoaders([], list(zip(p.split(bs), t.split(bs))), device='cpu'), nn.Identity(), nn.MSELoss(),
+            metrics=metric).remove_cb(ProgressCallback).validate()[1]
     for bs in (5, 17):
-        assert Learner(DataLoaders([], list(zip(p.split(bs), t.split(bs))), device='cpu'), nn.Identity(), nn.MSELoss(),
-            metrics=from_sklearn(name)).remove_cb(ProgressCallback).validate()[1]==pytest.approx(expected, rel=1e-5)
+        assert measured(from_sklearn(name, flatten=True), bs)==pytest.approx(f(t.reshape(-1), p.reshape(-1)), rel=1e-5)
+        for metric in (f, from_sklearn(name), AccumMetric(f)):
+            if shape!=(17,3) or name!='max_error': assert measured(metric, bs)==pytest.approx(f(t, p), rel=1e-5)
     # one column, and none
-    assert value_of(from_sklearn(name), p.reshape(17, -1)[:,:1],
-        t.reshape(17, -1)[:,0])==pytest.approx(getattr(sk, name)(t.reshape(17, -1)[:,0], p.reshape(17, -1)[:,0]),
-        rel=1e-5)
+    one,none = p.reshape(17, -1)[:,:1],t.reshape(17, -1)[:,0]
+    assert value_of(from_sklearn(name), one, none)==pytest.approx(f(none, one[:,0]), rel=1e-5)
 
 @pytest.mark.parametrize('make', [lambda f: f, AccumMetric], ids=['itself','AccumMetric'])
 def test_a_function_of_scikit_learn_gets_targets_first_however_it_is_given(make):
@@ -242,10 +244,39 @@ def test_the_order_of_arguments_can_be_said_for_a_function_of_scikit_learn():
     p,t = randn(17),randn(17)
     assert AccumMetric(sk.r2_score, invert_arg=False)(p, t)==pytest.approx(sk.r2_score(p, t))
 
-def test_an_average_over_batches_of_a_function_of_scikit_learn_is_refused():
+def test_an_average_over_batches_of_a_function_of_scikit_learn_gives_it_targets_first():
     sk = pytest.importorskip('sklearn.metrics')
-    with pytest.raises(TypeError, match=r"takes targets first: write `from_sklearn\('r2_score'\)`"):
-        AvgMetric(sk.r2_score)
+    p,t = randn(16, 1),randn(16, 1)
+    fs = dict(mse=sk.mean_squared_error, loss=partial(sk.mean_pinball_loss, alpha=.9))
+    res = Learner(DataLoaders([], list(zip(p.split(8), t.split(8))), device='cpu'), nn.Identity(), nn.MSELoss(),
+        metrics={k: AvgMetric(f) for k,f in fs.items()}).remove_cb(ProgressCallback).validate()
+    assert [res[k] for k in fs]==[pytest.approx(f(t, p), rel=1e-6) for f in fs.values()]
+    assert AvgMetric(sk.mean_squared_error).name=='mean_squared_error'
+
+def test_a_function_of_ones_own_that_has_the_name_of_one_of_scikit_learn_gets_predictions_first():
+    sk = pytest.importorskip('sklearn.metrics')
+    @wraps(sk.precision_score)
+    def precision(pred, targ): return sk.precision_score(targ, pred.argmax(-1))
+    p,t = randn(16, 2),torch.arange(16)%2
+    res = Learner(DataLoaders([], [(p, t)], device='cpu'), nn.Identity(), nn.CrossEntropyLoss(),
+        metrics=precision).remove_cb(ProgressCallback).validate()
+    assert res.precision_score==pytest.approx(sk.precision_score(t, p.argmax(-1)))
+
+def test_a_score_of_scikit_learn_that_takes_no_rows_says_what_to_write():
+    pytest.importorskip('sklearn.metrics')
+    with pytest.raises(ValueError) as e: from_sklearn('max_error')(randn(4, 3), randn(4, 3))
+    assert 'got rows of 3 numbers: `from_sklearn(…, flatten=True)`' in e.value.__notes__[0]
+
+@pytest.mark.parametrize('n', [9, 1])
+def test_scores_of_the_last_sample_may_lack_its_axis(n):
+    "A model that squeezes drops the axis of samples, where the last batch has one"
+    class Squeezes(nn.Module):
+        def forward(self, x): return x.squeeze()
+    def hits(p, t): return (p.view(-1, 3).argmax(1)==t).float().mean()
+    p,t = randn(n, 3),torch.arange(n)%3
+    learn = Learner(DataLoaders([], list(zip(p.split(4), t.split(4))), device='cpu'), Squeezes(),
+        lambda p,t: F.cross_entropy(p.view(-1, 3), t), metrics=AccumMetric(hits)).remove_cb(ProgressCallback)
+    assert learn.validate().hits==pytest.approx(hits(p, t).item())
 
 def test_one_score_for_each_class_label_is_refused_where_classes_were_asked_for():
     with pytest.raises(ValueError, match=r'predictions have shape \(4, 1\), with one score in axis -1'):

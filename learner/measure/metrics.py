@@ -15,6 +15,7 @@ from copy import copy,deepcopy
 from functools import partial
 from inspect import signature
 from types import SimpleNamespace
+import sys
 import numpy as np
 import torch
 from torch import nn
@@ -188,8 +189,14 @@ def func_name(f): # A function, a `partial` of one, or an object that is called
 
 # %% ../../nbs/measure/01_metrics.ipynb #is_of_sklearn
 def is_of_sklearn(f): # A function, or a `partial` of one
-    "Whether it is one of scikit-learn's, which take targets first"
-    return str(getattr(innermost(f), '__module__', '')).startswith('sklearn.metrics')
+    "Whether it is one of scikit-learn's, which take targets first. A function that wraps one has its name, but is none"
+    f = innermost(f)
+    home,name = getattr(f, '__module__', None) or '',getattr(f, '__name__', '')
+    return home.startswith('sklearn.metrics') and getattr(sys.modules.get(home), name, None) is f
+
+def targets_first(f, pred, *targs, **kwargs):
+    "Call a function of scikit-learn's as any other metric"
+    return f(*targs, pred, **kwargs)
 
 # %% ../../nbs/measure/01_metrics.ipynb #ignored_by
 def ignored_by(
@@ -249,9 +256,8 @@ class AvgMetric(Metric):
         name:str=None, # Default: that of `func`
         higher_is_better:bool=None, # Default: what `func` declares
     ):
-        if is_of_sklearn(func): raise TypeError(f"`AvgMetric` gives predictions first, but `{func_name(func)}` of "
-            f"scikit-learn takes targets first: write `from_sklearn({func_name(func)!r})`")
-        self.func,self._name = func,name or func_name(func)
+        self._name = name or func_name(func)
+        self.func = partial(targets_first, func) if is_of_sklearn(func) else func
         if higher_is_better is None: higher_is_better = getattr(innermost(func), 'higher_is_better', None)
         self.higher_is_better,self.ignores = higher_is_better,has_argument(func, 'ignore_index')
         unchecked(func, once=True)
