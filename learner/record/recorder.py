@@ -223,13 +223,13 @@ class RowWriter(Curves):
         "Put loss and metrics of training so far into the coming row"
         with self.phase.whole(): values = {f'train_{m.name}':m.value for m in self.train_mets}
         self.table.put(dict(train_loss=self.smooth_loss, **values))
-        if self.stream.n<len(self.stream.raw): self._tell_nan()
+        self._tell_nan()
 
     def _tell_nan(self):
-        "Warn, once in a fit, of losses that are not finite"
-        if 'nan' in self.told: return
-        self.told.add('nan')
+        "Warn, once in a fit, if the latest loss is not finite: a single one may be of a batch without targets"
         raw = self.raw_losses
+        if 'nan' in self.told or not raw or isfinite(raw[-1]): return
+        self.told.add('nan')
         first = next(i for i,o in enumerate(raw) if not isfinite(o))
         warn(f"The training loss is {raw[first]} in batch {first} of the fit, counted from 0, and not finite in "
             f"{len(raw)-self.stream.n} of {len(raw)} so far. `cbs=TerminateOnNaNCallback` stops a fit before the step")
