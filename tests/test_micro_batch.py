@@ -125,6 +125,18 @@ def test_a_model_whose_own_loss_is_a_mean_is_asked_without_a_trace(cb, recwarn):
     assert same(run(cb()), run(cb(count=lambda learn: len(learn.xb[0])))) # which asks nothing
     assert not [o for o in recwarn if 'no average' in str(o.message)]
 
+class OneSum(nn.Module):
+    "A sum in one mode, and a mean in the other"
+    def __init__(self, of): super().__init__(); self.net,self.of = nn.Sequential(nn.Dropout(), net()),of
+    def forward(self, x, y):
+        return F.cross_entropy(self.net(x), y, reduction='sum' if self.training==self.of else 'mean')
+@pytest.mark.parametrize('in_training', [True, False])
+@pytest.mark.parametrize('cb', [partial(MicroBatch, 5), partial(GradientAccumulation, 40)])
+def test_a_model_is_asked_for_its_own_loss_of_training(cb, in_training, recwarn):
+    batches = [*zip(X[:40].split(20), Y[:40].split(20))]
+    Learner(DataLoaders(batches, n_inp=2, device='cpu'), OneSum(in_training), lr=.01, cbs=cb()).fit(1)
+    assert len([o for o in recwarn if 'does not give the step' in str(o.message)])==in_training
+
 class Sharpening(nn.Module):
     "A loss with a state, which its calls change"
     def __init__(self): super().__init__(); self.n = 0

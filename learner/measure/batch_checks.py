@@ -15,6 +15,7 @@ from math import inf,isclose,isfinite
 from types import SimpleNamespace
 from weakref import ref
 import torch
+from torch import nn
 from ..core.checks import short_name
 from ..data.generators import keep_random,random_state,same_state
 from ..data.loaders import leaves_in,map_tensors,rows_of,tensors_in
@@ -212,7 +213,7 @@ class OwnLoss:
         return False
 
 def check_own_loss(
-    learn, # With the model's own loss, in evaluation mode
+    learn, # With the model's own loss, in a mode in which its layers do not mix samples
     batch, # Inputs and targets
     bs:int, # Number of samples in it
     name:str='Recorder', # The callback that averages
@@ -233,10 +234,13 @@ def check_own_loss(
         f"`cbs={name}(count=lambda learn: weight[learn.y].sum())`")
     return True
 
+_unsteady = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd, nn.RNNBase,
+    nn.MultiheadAttention) # layers that mix samples or draw random numbers in training
+
 def compare_own_loss(learn, name, so):
-    "As `compare_loss`, for a loss that the model returns in training"
+    "As `compare_loss`, for a loss that the model returns in training: in evaluation it may be another one"
     if not _from_model(learn): return
-    with evaluating(learn.model): # in training mode, a batch norm would mix samples
+    with evaluating(nn.ModuleList(o for o in learn.model.modules() if isinstance(o, _unsteady))):
         check_own_loss(learn, (learn.xb, learn.yb), n_samples(learn) or 0, name, so)
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #BatchChecks
