@@ -267,6 +267,18 @@ def test_long_rows_overflow_no_sooner_in_parts_than_at_once(bs, cbs):
     with learn.no_logging(): learn.fit(1)
     assert learn.opt_step==2 and scale(learn)==2.**16
 
+def test_a_first_batch_of_few_targets_overflows_no_sooner():
+    "One of its 16 rows has a target"
+    torch.manual_seed(0)
+    x,y = next(iter(torch.utils.data.DataLoader(Tokens(), 16)))
+    few = torch.full_like(y, -100)
+    few[0,0] = y[0,0]
+    model = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 50))
+    learn = Learner(DataLoaders([(x, few), (x, y)], device='cpu'), model, CrossEntropyLossFlat(),
+        opt_func=torch.optim.SGD, lr=1e-3, cbs=GradientAccumulation(32)).to_fp16(init_scale=2.**11)
+    with learn.no_logging(): learn.fit(2)
+    assert learn.opt_step==2 and scale(learn)==2.**11
+
 class Accumulate(Callback):
     def __init__(self, n, order): self.n,self.order = n,order
     def after_loss(self):

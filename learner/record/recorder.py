@@ -222,13 +222,14 @@ class RowWriter(Curves):
     def add_train(self):
         "Put loss and metrics of training so far into the coming row"
         with self.phase.whole(): values = {f'train_{m.name}':m.value for m in self.train_mets}
-        self.table.put(dict(train_loss=self.smooth_loss, **values))
-        self._tell_nan()
+        loss = self.smooth_loss
+        self.table.put(dict(train_loss=loss, **values))
+        if not isfinite(loss): self._tell_nan()
 
     def _tell_nan(self):
-        "Warn, once in a fit, if the latest loss is not finite: a single one may be of a batch without targets"
+        "Warn, once in a fit, that the latest loss is not finite. One before may be of a batch without targets"
         raw = self.raw_losses
-        if 'nan' in self.told or not raw or isfinite(raw[-1]): return
+        if 'nan' in self.told or not raw: return
         self.told.add('nan')
         first = next(i for i,o in enumerate(raw) if not isfinite(o))
         warn(f"The training loss is {raw[first]} in batch {first} of the fit, counted from 0, and not finite in "

@@ -119,8 +119,9 @@ class GradientAccumulation(Callback):
             "`f(learn)` returns their number")
         self.bs,self.n = learn.route.in_all(n, items)
         if not self.samples: # count in samples: a loss times a million elements would overflow in half precision
+            # below 1, of a batch with few targets, it would multiply the losses of those that follow
             per = self.n/self.bs if self.bs else 1.
-            self.unit = per+(per==0)
+            self.unit = per.clamp(min=1) if isinstance(per, torch.Tensor) else max(per, 1.)
         self.n = self.n/self.unit
         if is_summed(learn): return
         no_grad_if_empty(learn, self.n, self.count)
