@@ -484,6 +484,15 @@ def test_a_first_batch_of_one_class_does_not_tell_whether_targets_are_the_next_o
         assert learn.recorder[-1].accuracy==pytest.approx((pred.argmax(-1)==targ).float().mean().item())
     assert not [o for o in recwarn if 'place' in str(o.message)]
 
+def test_a_piece_of_one_class_joins_those_that_show_their_targets():
+    labels = ids.clone()
+    labels[:4] = 0
+    data = [dict(input_ids=ids[:8], attention_mask=mask[:8], labels=labels[:8])]
+    learn = learner(SmoothedNextWord, accuracy, DataLoaders(data, data, device='cpu'),
+        cbs=[MicroBatch(4), Recorder(train_metrics=True)])
+    with torch.no_grad(): right = learn.model.scores(ids[:8], None)[:,:-1].argmax(-1)==labels[:8,1:]
+    assert learn.fit(1).recorder[-1].train_accuracy==pytest.approx(right.float().mean().item())
+
 class Fast:
     "There is no weak reference to it"
     __slots__ = ('f',)

@@ -307,7 +307,8 @@ def find_loss(learn):
     loss,learn.pred = loss_and_pred(learn, learn.pred)
     if learn.loss_func is not None or not learn.yb or loss is None: return loss
     known = learn.recognized_loss
-    if learn.iter==0 or known is None or (known[1] is None and not learn.iter&(learn.iter-1)): # batch 0, 1, 2, 4, 8 …
+    again = known and known[1] is None and learn.mode!='predict' # whose batches are joined: all are shifted, or none
+    if learn.iter==0 or known is None or (again and not learn.iter&(learn.iter-1)): # 0, 1, 2, 4, 8 …
         learn.recognized_loss = recognize(loss, learn.pred, *learn.yb, shift_of=partial(find_shift, learn)) or known
         if learn.recognized_loss==(None, None): miss_shift(learn)
     learn.pred,learn.yb = aligned(learn, learn.pred, learn.yb)

@@ -106,7 +106,8 @@ class _CutBatch:
         learn,outs,vals,total,pieces,first = self.learn,[],[],0.,self._cut(n),None
         for part in pieces:
             yb = self._predict(part)
-            outs.append((map_tensors(torch.Tensor.detach, learn.pred), learn.yb, learn.recognized_loss is None))
+            known = learn.recognized_loss
+            outs.append((map_tensors(torch.Tensor.detach, learn.pred), learn.yb, not (known and known[1])))
             first = first or ((outs[0][0], *learn.yb), map_tensors(torch.Tensor.detach, learn.loss))
             w = self._weight(part)
             if not isinstance(w, torch.Tensor) and not w: continue # the average of nothing is NaN, as is its gradient
