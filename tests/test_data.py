@@ -360,6 +360,49 @@ def test_what_shuffles_by_the_epoch_resumes_exactly_and_inference_leaves_no_trac
     there.fit(3, cbs=Checkpoint(), resume='auto')
     assert parts==seen
 
+@pytest.mark.parametrize('kind', ['sampler','batches','inside','stream'])
+def test_an_epoch_set_by_hand_before_each_fit_holds(kind):
+    seen,right = [],[]
+    of_epoch(kind, right).fit(3)
+    learn = of_epoch(kind, seen)
+    dl = learn.dls.train
+    parts = dl.dataset,dl.batch_sampler,dl.batch_sampler.sampler
+    part = next(o for o in parts if hasattr(o, 'set_epoch'))
+    for epoch in range(3):
+        part.set_epoch(epoch)
+        learn.fit(1)
+    assert seen==right and part.epoch==2
+
+def test_fits_one_after_another_begin_with_epoch_0_also_after_an_error():
+    seen = []
+    @on('after_batch')
+    def fails(learn):
+        if learn.epoch==1: raise OSError('disk full')
+    learn = of_epoch('sampler', seen)
+    with pytest.raises(OSError): learn.fit(3, cbs=fails)
+    assert learn.dls.train.sampler.epoch==0
+    del seen[:]
+    for _ in range(2): learn.fit(2)
+    assert seen[:4]==seen[4:] and seen[:2]!=seen[2:4]
+
+def test_loaders_that_are_replaced_within_a_fit_are_told_the_epoch():
+    seen,right = [],[]
+    of_epoch('sampler', right).fit(3)
+    learn = of_epoch('sampler', seen)
+    old,new = learn.dls,of_epoch('sampler', []).dls
+    @on('after_epoch')
+    def replace(learn): learn.dls = new
+    learn.fit(3, cbs=replace)
+    assert seen==right and old.train.sampler.epoch==new.train.sampler.epoch==0
+
+@pytest.mark.parametrize('set_epoch', [3, lambda epoch, total: 1/0])
+def test_what_is_no_set_epoch_of_one_number_is_left_alone(set_epoch):
+    seen = []
+    learn = of_epoch('batches', seen)
+    learn.dls.train.batch_sampler.set_epoch = set_epoch
+    learn.fit(2)
+    assert seen[:2]==seen[2:]
+
 def test_a_callback_may_set_another_epoch():
     seen,later = [],[]
     of_epoch('sampler', seen).fit(4)

@@ -13,6 +13,7 @@ __all__ = []
 import hashlib
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 import numpy as np
 import torch
 from fastcore.basics import patch
@@ -109,11 +110,37 @@ def moved_counts(was, now):
 
 _absent = object()
 
-# %% ../../nbs/data/04_loader_state.ipynb #epoch_setters
-def epoch_setters(dl) -> list:
-    "The method `set_epoch` of a loader, or else those of its samplers and its dataset"
+# %% ../../nbs/data/04_loader_state.ipynb #EpochNumbers
+def _takes_number(f):
+    try: signature(f).bind(0)
+    except (TypeError,ValueError): return False # also what cannot be called, or does not tell what it takes
+    return True
+
+def _epoch_setters(dl):
+    "The method `set_epoch` of a loader, or else those of its samplers and its dataset, unless they are set by hand"
     parts = [dl] if hasattr(dl, 'set_epoch') else _parts(dl).values()
-    return [f for o in parts if (f := getattr(o, 'set_epoch', None)) is not None]
+    found = [o.set_epoch for o in parts if hasattr(o, 'set_epoch') and not getattr(o, 'epoch', 0)]
+    return [f for f in found if _takes_number(f)]
+
+class EpochNumbers:
+    "Tells the training loader the number of each epoch, and 0 at the end"
+    def __init__(self,
+        tells:bool, # Nothing is told otherwise, as in an inference
+    ): self.tells,self.dls,self.setters = tells,None,()
+
+    def __enter__(self): return self
+    def __exit__(self, *exc):
+        for set_epoch in self.setters: set_epoch(0)
+
+    def begin(self,
+        dls, # A `DataLoaders`, which may be another one than before
+        epoch:int, # Number of the epoch
+    ):
+        "Tell the number of an epoch that begins"
+        if dls is not self.dls:
+            self.__exit__()
+            self.dls,self.setters = dls,_epoch_setters(dls.train) if self.tells else ()
+        for set_epoch in self.setters: set_epoch(epoch)
 
 # %% ../../nbs/data/04_loader_state.ipynb #one_batch
 @patch

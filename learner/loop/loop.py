@@ -20,7 +20,7 @@ from ..core.callback import refer,weak
 from ..core.dispatch import Dispatcher,interruptible,scope
 from ..core.tracebacks import warn
 from ..data.loaders import length,rows_of,single,to_device,twin
-from ..data.loader_state import epoch_setters
+from ..data.loader_state import EpochNumbers
 from ..model.optimizer import drop_grads,in_use,params_of,switching,training_mode
 from ..model.weights import unwrapped
 from ..model.mapping import fields_for,part_of,needs_no_targets,predictions
@@ -386,11 +386,11 @@ class Loop(Phases):
 
     @scope
     def _fit(self):
-        setters = epoch_setters(self.dls.train) if self.mode=='fit' else ()
-        for self.epoch in self.route.epochs():
-            self.epoch_start = self.train_iter
-            for set_epoch in setters: set_epoch(self.epoch)
-            self._epoch()
+        with EpochNumbers(tells=self.mode=='fit') as numbers:
+            for self.epoch in self.route.epochs():
+                self.epoch_start = self.train_iter
+                numbers.begin(self.dls, self.epoch)
+                self._epoch()
 
     @scope
     def _epoch(self):
