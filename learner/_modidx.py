@@ -4267,6 +4267,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                 'learner/restore/attributes.py'),
                                             'learner.restore.attributes.Attributes._changed_in': ( 'restore/attributes.html#attributes._changed_in',
                                                                                                    'learner/restore/attributes.py'),
+                                            'learner.restore.attributes.Attributes.back_on_error': ( 'restore/attributes.html#attributes.back_on_error',
+                                                                                                     'learner/restore/attributes.py'),
                                             'learner.restore.attributes.Attributes.changed': ( 'restore/attributes.html#attributes.changed',
                                                                                                'learner/restore/attributes.py'),
                                             'learner.restore.attributes.Attributes.note_moved': ( 'restore/attributes.html#attributes.note_moved',

@@ -13,6 +13,7 @@ __all__ = []
 
 # %% ../../nbs/restore/05_attributes.ipynb #imports
 from collections import deque
+from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum,EnumMeta
 from functools import partial
@@ -125,8 +126,8 @@ def _is_large(v): return is_array(v) and size_of(v)>most_values
 def _small_values(own): return {k:v for k,v in own.items() if is_value(v) and not _is_large(v)}
 
 def _may_move(o):
-    "Whether training may give `o` other attributes, besides whether it is trained"
-    return not isinstance(o, Cached) and (not isinstance(o, nn.Parameter) or bool(vars(o)))
+    "Whether training may give `o` other attributes, besides whether it is trained. Variables are everyone's"
+    return not isinstance(o, (type,FunctionType,Cached)) and (not isinstance(o, nn.Parameter) or bool(vars(o)))
 
 # %% ../../nbs/restore/05_attributes.ipynb #Attributes
 class Attributes:
@@ -139,7 +140,7 @@ class Attributes:
         self.roots,self.before = roots,{path:{k:_state_of(v) for k,v in d.items()} for path,d in own.items()}
         self.lists = {path:_lengths(own[path]) for path,o in there.items() if isinstance(o, (type,FunctionType))}
         self.initial = {path:copied(_small_values(own[path])) for path,o in there.items() if _may_move(o)}
-        self.moved = {} # names of attributes that fits have changed, by owner
+        self.moved = {} # of attributes that fits have changed: the states in which fits have left them, by owner
 
     def __getstate__(self):
         there,before = owners(self.roots),{}
@@ -179,19 +180,34 @@ class Attributes:
     def note_moved(self,
         values:dict|None=None, # That a run had changed, as `changed` returned them; default: those of now
     ):
-        "Note what a run has changed, to tell it later from what was set by hand"
+        "Note what a run has changed, and how it has left it, to tell it later from what was set by hand"
         for path,o in owners(self.roots).items():
             if path not in self.initial: continue # as most parameters
-            names = self._changed_in(path, o)[0] if values is None else values.get(path, ())
-            self.moved.setdefault(path, set()).update(names)
+            own = self._changed_in(path, o)[0] if values is None else values.get(path, {})
+            self.moved.setdefault(path, {}).update({k:_state_of(v) for k,v in own.items()})
 
     def reset(self):
-        "Let all that runs have changed be as it was at first"
-        there = owners(self.roots)
-        moved = {path:names for path,names in self.moved.items() if path in there}
-        for path,names in moved.items():
-            for k in names-self.before[path].keys(): getattr(there[path], '__dict__', {}).pop(k, None) # it is new
-        self.put(copied({path:{k:v for k,v in self.initial[path].items() if k in moved[path]} for path in moved}))
+        "Let all that runs have changed be as it was at first, except for what has changed since"
+        there,first = owners(self.roots),{}
+        for path,left in self.moved.items():
+            if path not in there: continue
+            own,initial = _own(there[path]),self.initial[path]
+            names = [k for k,state in left.items() if k in own and state==_state_of(own[k])]
+            for k in {*names}-self.before[path].keys(): getattr(there[path], '__dict__', {}).pop(k, None) # it is new
+            first[path] = {k:initial[k] for k in names if k in initial}
+        self.put(copied(first))
+
+    @contextmanager
+    def back_on_error(self):
+        "After an error within it, objects have the attributes that they had before"
+        own = [getattr(o, '__dict__', None) for o in owners(self.roots).values()]
+        before = [(d, d.copy()) for d in own if isinstance(d, dict)] # not those of classes
+        try: yield
+        except BaseException:
+            for d,was in before:
+                d.clear()
+                d.update(was)
+            raise
 
     def values(self):
         "Values of modules and objects, by owner and name; of parameters, whether they are trained"

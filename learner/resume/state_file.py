@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback,without_refs
 from ..core.checks import checked,listed,nearest
-from ..core.copies import cached_weakly
+from ..core.copies import cached_weakly,of_library
 from ..core.tracebacks import warn
 from ..data.search import search
 from ..loop.learner import Learner
@@ -47,42 +47,46 @@ def _saved_ids(learn):
     params = [p for m in model_and_loss(learn).values() for p in (*m.parameters(), *m.buffers())]
     return {id(o) for o in (learn.opt, *parts_of(learn.opt), *params, *params_of(learn.opt))}
 
-_versions = WeakKeyDictionary() # of the parameters of frozen modules, when a state file was written first
+_versions = WeakKeyDictionary() # of the parameters of frozen modules, in the first file of a fit; with that fit
 
-def _is_moved(m):
-    "Whether parameters of a frozen module have been changed in place between two files, as those of a momentum target"
-    now = [p._version for p in m.parameters()]
-    return _versions.setdefault(m, now)!=now
+def _is_moved(m, fit):
+    "Whether a frozen module was changed in place between two files of a fit, as a momentum target is"
+    now = [0 if p.is_inference() else p._version for p in m.parameters()]
+    began,first = _versions.setdefault(m, (fit, now))
+    if began is not fit: _versions[m] = fit,now
+    return began is fit and first!=now
 
-def _is_unsaved(o, saved):
+def _is_unsaved(o, saved, fit):
     if id(o) in saved: return False
     if not isinstance(o, nn.Module): return True
     params = [p for p in o.parameters() if id(p) not in saved]
-    return any(p.requires_grad for p in params) or (bool(params) and _is_moved(o))
+    return any(p.requires_grad for p in params) or (bool(params) and _is_moved(o, fit))
 
-def _moves_unsaved(o, saved):
+def _moves_unsaved(o, saved, fit):
     "Whether `o`, which an optimizer holds, has parameters or buffers that a step may change and that a file lacks"
-    return _is_unsaved(o, saved) or (isinstance(o, nn.Module) and any(id(b) not in saved for b in o.buffers()))
+    return _is_unsaved(o, saved, fit) or (isinstance(o, nn.Module) and any(id(b) not in saved for b in o.buffers()))
 
 def warn_unsaved(
     learn, # A learner that has an optimizer
 ):
     "Warn of optimizers and parameters that callbacks have, or a Learner of your own, and that a state file would lack"
-    saved = _saved_ids(learn)
+    saved,fit = _saved_ids(learn),learn.route.at_start # each fit has a new one
     for k,v in unsaved_attrs(learn.opt).items():
         known = search({'': v}, _learns, inside=False, depth=3)
-        if known and not any(_moves_unsaved(o, saved) for o in known.values()): continue # the model, or a part of it
+        if known and not any(_moves_unsaved(o, saved, fit) for o in known.values()): continue # the model, or a part of it
         warn(f"`learn.opt.{k}`, of type `{type(v).__name__}`, is not saved: the optimizer needs a "
             "`state_dict` and a `load_state_dict` of its own")
     def warn_of(name, own, remedy):
-        found = search(own, _may_learn, inside=False, depth=3, shut=(DataLoader,Dataset))
-        if missed := [k for k,o in found.items() if _learns(o) and _is_unsaved(o, saved)]:
+        roots = {k:v for k,v in own.items() if not isinstance(v, Learner)} # another one saves its own
+        found = search(roots, _may_learn, inside=False, depth=3, shut=(DataLoader,Dataset,Learner))
+        if missed := [k for k,o in found.items() if _learns(o) and _is_unsaved(o, saved, fit)]:
             warn(f"`{name}` has {listed(missed)}, which takes part in training but is not saved: {remedy}")
     for name,cb in by_name(learn.cbs).items():
         if type(cb).state_dict is not Callback.state_dict: continue # it knows what it saves
         named = cb.state_dict()
         own = {k:v for k,v in without_refs(cb).items() if k not in named}
         warn_of(name, own, f"name it in `{type(cb).__name__}._stateattrs`")
+    if of_library(type(learn)): return # in its attributes, a notebook may keep anything
     own = {k:v for k,v in vars(learn).items()
         if not (k in learn.own_names or hasattr(Learner, k) or isinstance(v, Callback))}
     warn_of('learn', own, "keep it in a callback that names it in `_stateattrs`")
@@ -119,15 +123,16 @@ def read_state(
     saved=None, # What the file holds, if it has been read already
     resumes=False, # There must be a run to resume
 ): # The run, as a `Stopped` fit, or None
-    "Read a state file; after an error, weights and optimizer are as they were"
+    "Read a state file; after an error, weights, attributes and optimizer are as they were"
     attributes = learn.route.attributes
     with untouched(learn, file), file_events(learn, 'load_state', file, read_plain(file) if saved is None else saved):
         run = SavedRun.read(learn.saved)
         if resumes and run.progress.at is None:
             raise ValueError(f"`{file}` was saved between fits, so that there is no run to resume")
-        attributes.reset()
-        outside = attributes.values()
-        at = run.put(learn)
+        with attributes.back_on_error():
+            attributes.reset()
+            outside = attributes.values()
+            at = run.put(learn)
     if at is None: return None
     left = AttributesLeft(learn.route.attributes) # of an optimizer that was made here, too
     return Stopped(replace(at, attributes=left.values), attributes_left=left, attributes_outside=outside)

@@ -211,3 +211,53 @@ def test_an_attribute_that_no_fit_has_changed_is_that_of_the_user(tmp_path):
     learn.fit(1)
     learn.model.drop = .5
     assert learn.load_state('here').model.drop==.5
+
+@pytest.mark.parametrize('v', [2, 7])
+def test_an_attribute_that_was_set_by_hand_after_a_fit_is_that_of_the_user(v, tmp_path):
+    class Moves(Callback):
+        def before_epoch(self): self.learn.model.drop = .5
+    learn = queued(tmp_path)
+    learn.save_state('here')
+    learn.fit(1, cbs=Moves())
+    learn.model.drop,learn.model.ptr = .25,v # the fit has left `ptr` at 2
+    learn.load_state('here')
+    assert (learn.model.drop, learn.model.ptr)==(.25, 0 if v==2 else v)
+
+def test_a_loss_that_another_learner_has_used_since_goes_on_from_there(tmp_path):
+    one,other = queued(tmp_path),queued(tmp_path)
+    other.loss_func = one.loss_func
+    one.save_state('here')
+    one.fit(1)
+    other.fit(1)
+    assert one.load_state('here').loss_func.n==14 and one.model.ptr==0
+
+calls = dict(n=0)
+def counting(pred, y):
+    calls['n'] += 1
+    return nn.functional.mse_loss(pred, y)
+
+def test_variables_of_a_module_that_functions_count_in_are_never_reset(tmp_path):
+    learn = queued(tmp_path)
+    learn.loss_func = counting
+    learn.save_state('here')
+    learn.fit(1)
+    n = calls['n']
+    assert n and learn.load_state('here') is learn and calls['n']==n
+
+class Unwilling(Callback):
+    def state_dict(self): return dict(n=1)
+    def load_state_dict(self, state): raise OSError('not mine')
+
+@pytest.mark.parametrize('cbs', [[], [Unwilling]])
+def test_a_file_that_cannot_be_loaded_leaves_attributes_as_they_were(cbs, tmp_path):
+    here = queued(tmp_path)
+    here.fit(2)
+    here.add_cbs(cbs)
+    here.save_state('here')
+    if not cbs: synth_learner(path=tmp_path).save_state('here')
+    learn = queued(tmp_path)
+    learn.fit(1, cbs=cbs)
+    learn.add_cbs(cbs)
+    queue,end = learn.model.queue,attrs(learn)
+    with pytest.raises((OSError,ValueError), match='not mine|do not fit'): learn.load_state('here')
+    assert attrs(learn)==end and learn.model.queue is queue

@@ -501,3 +501,28 @@ def test_what_a_learner_of_ones_own_gathers_is_named_where_a_file_lacks_it(tmp_p
 def test_a_network_of_a_learner_of_ones_own_that_a_file_lacks_is_named(tmp_path):
     with pytest.warns(UserWarning, match='`learn` has `target`.* not saved: keep it in a callback'):
         of_class(OwnTarget, tmp_path).fit(2, cbs=Checkpoint())
+
+def test_what_a_notebook_keeps_in_a_learner_takes_no_part_in_training(tmp_path):
+    for cls in (Learner,Own):
+        learn = of_class(cls, tmp_path)
+        if cls is Learner: learn.best,learn.teacher = copy.deepcopy(learn.model),nn.Linear(3, 1)
+        learn.baseline = made(tmp_path)
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')
+            learn.fit(1, cbs=Checkpoint())
+
+class Holds(Callback):
+    def __init__(self, net): self.net = net
+
+def test_a_frozen_network_of_inference_tensors_is_no_obstacle(tmp_path):
+    with torch.inference_mode(): net = nn.Linear(3, 1).requires_grad_(False)
+    learn = made(tmp_path).fit(2, cbs=[Holds(net), Checkpoint()])
+    assert learn.train_iter==12
+
+def test_a_teacher_that_is_loaded_again_between_two_fits_is_not_trained(tmp_path):
+    net = nn.Linear(3, 1).requires_grad_(False)
+    learn = made(tmp_path, cbs=Holds(net)).fit(2, cbs=Checkpoint())
+    net.load_state_dict(copy.deepcopy(net.state_dict()))
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        learn.fit(2, cbs=Checkpoint())
