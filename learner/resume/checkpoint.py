@@ -74,7 +74,9 @@ class Result:
 # %% ../../nbs/resume/06_checkpoint.ipynb #SigtermHandler
 class SigtermHandler:
     "From `install` to `remove`, SIGTERM ends a fit at its next pause, or calls a handler of the user there"
-    def __init__(self, learn): self.learn,self.old,self.pid,self.came = learn,None,os.getpid(),False
+    def __init__(self, learn):
+        self.learn,self.old,self.pid,self.came = learn,None,os.getpid(),False
+        self.of_workers = None # handler of SIGCHLD that was there when SIGTERM came
 
     def install(self):
         "In the main thread only; Python allows no other to set handlers"
@@ -82,17 +84,25 @@ class SigtermHandler:
         self.old = signal.signal(signal.SIGTERM, self.handle)
     def remove(self):
         if self.old is not None: signal.signal(signal.SIGTERM, self.old)
-        self.learn = None
+        if self.of_workers is not None: signal.signal(signal.SIGCHLD, self.of_workers)
+        self.learn = self.of_workers = None
 
     def handle(self, signum, frame):
         if os.getpid()!=self.pid: # a forked worker
             signal.signal(signum, signal.SIG_DFL)
             return os.kill(os.getpid(), signum)
         self.came = True
-        # workers that die of the same signal, now or later, are no error
-        if hasattr(signal, 'SIGCHLD'): signal.signal(signal.SIGCHLD, lambda signum, frame: None)
+        self._spare_workers()
         if awaits_workers(frame) and not HeldInterrupt(self.learn).must_wait(frame): self.end() # no batch may come
         else: self.learn.at_pause(self.end, stops=True)
+
+    def _spare_workers(self):
+        "Until `remove`, workers that die of the same signal are no error, as they are for torch's handler"
+        old = signal.getsignal(signal.SIGCHLD) if hasattr(signal, 'SIGCHLD') else None
+        if not callable(old) or self.of_workers is not None: return
+        def spare(signum, frame):
+            with suppress(RuntimeError): old(signum, frame)
+        self.of_workers = signal.signal(signal.SIGCHLD, spare)
 
     @property
     def outside(self):
@@ -247,7 +257,9 @@ class Checkpoint(Callback):
     def cleanup_fit(self):
         if not self.begun: return
         self.begun,self.route.carry = False,self.carried
-        self.sigterm.remove()
+        try: self._write_cut()
+        finally: self.sigterm.remove()
+    def _write_cut(self):
         at = self.route.position()
         failed,self.failed = self.failed,None # a traceback holds all that the fit had
         if not (failed and self.on_exc and at) or self.route.resuming: return

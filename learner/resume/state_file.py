@@ -73,7 +73,8 @@ def warn_unsaved(
     saved,fit = _saved_ids(learn),learn.route.at_start # each fit has a new one
     for k,v in unsaved_attrs(learn.opt).items():
         known = search({'': v}, _learns, inside=False, depth=3)
-        if known and not any(_moves_unsaved(o, saved, fit) for o in known.values()): continue # the model, or a part of it
+        # the model, or a part of it
+        if known and not any(_moves_unsaved(o, saved, fit) for o in known.values()): continue
         warn(f"`learn.opt.{k}`, of type `{type(v).__name__}`, is not saved: the optimizer needs a "
             "`state_dict` and a `load_state_dict` of its own")
     def warn_of(name, own, remedy):

@@ -426,6 +426,25 @@ def test_sigterm_saves_and_exits_with_143(ev, n, workers, group, tmp_path):
     assert not differences(whole(dict(workers=workers, ema=True)),
         torch.load(tmp_path/'out', weights_only=False))
 
+own_handlers = '''
+import os,signal,subprocess,time
+from learner.all import *
+from learner.inspect.testing import synth_learner
+ended = []
+def mine(signum, frame): ended.append(signum)
+signal.signal(signal.SIGCHLD, mine)
+if OWN: signal.signal(signal.SIGTERM, lambda *args: None)
+learn = synth_learner(path=PATH).remove_cb(ProgressCallback)
+term = on('after_step', once=2)(lambda learn: os.kill(os.getpid(), signal.SIGTERM) or subprocess.run('true'))
+try: learn.fit(1, cbs=[Checkpoint(), term])
+except SystemExit as e: assert e.code==143 and not OWN
+assert (learn.train_iter==2)!=OWN and signal.getsignal(signal.SIGCHLD) is mine and ended
+'''
+@pytest.mark.parametrize('own', [True, False])
+def test_handlers_of_the_script_are_there_again_after_sigterm(own, tmp_path):
+    res = run_script(own_handlers.replace('PATH', repr(str(tmp_path))).replace('OWN', str(own)))
+    assert res.returncode==0, res.stderr
+
 # Kills
 def kills(n, seed):
     res = run_script(f'import runs; runs.main({n}, {seed})', timeout=3600)
