@@ -1,6 +1,6 @@
 "A `Checkpoint` keeps the files of the best results besides the newest: sorted by hand, with the weights of their epoch"
 import math
-import pytest,torch
+import numpy as np,pytest,torch
 from hypothesis import given,settings,strategies as st
 from learner.all import *
 from learner.resume.checkpoints import Checkpoints
@@ -71,3 +71,9 @@ def test_results_belong_to_the_weights_that_they_were_measured_with(tmp_path):
     assert not learn.recorder.rows[1].score!=9
     best = [w for e,w in kept(tmp_path).values() if torch.equal(w, seen[1])]
     assert len(best)==1
+
+@pytest.mark.parametrize('made', [lambda n: Checkpoint(n, 'iter'), lambda n: Validate(n, 'iter'),
+    lambda n: event.after_batch(every=n)])
+@pytest.mark.parametrize('n', [np.int64(3), np.float32(3), 3.])
+def test_a_number_of_batches_of_any_library_is_kept_as_a_whole_number(made, n):
+    assert made(n).every==3 and type(made(n).every) is int

@@ -7,6 +7,7 @@ from learner.all import *
 from learner.restore.places import all_parts
 from learner.inspect.boards import *
 from learner.inspect.loggers import *
+from learner.model.files import check_folder
 from learner.record.history import missing
 from learner.record.loss_stream import LossStream
 
@@ -516,6 +517,22 @@ def test_a_folder_without_permission_is_refused_before_the_first_batch(tmp_path)
     tmp_path.chmod(0o500)
     with pytest.raises(PermissionError, match='no permission to write in'):
         synth_learner(path=tmp_path/'run').fit(1, cbs=CSVLogger())
+
+@pytest.mark.skipif(not hasattr(os, 'geteuid') or os.geteuid()!=0, reason='only root can act as another user')
+def test_the_permission_is_that_of_the_user_as_whom_the_process_acts():
+    from tempfile import TemporaryDirectory
+    with TemporaryDirectory(dir='/tmp') as folder:
+        os.chmod(folder, 0o555)
+        os.seteuid(65534) # nobody
+        try:
+            with pytest.raises(PermissionError, match='no permission to write in'): check_folder(Path(folder)/'run')
+        finally: os.seteuid(0)
+
+def test_a_board_says_where_its_files_are(tmp_path):
+    logger = TensorBoardLogger('tb')
+    assert logger.folder is None
+    synth_learner(path=tmp_path).fit(1, cbs=logger)
+    assert logger.folder==str(tmp_path/'tb') and len(os.listdir(logger.folder))==1
 
 # Weights & Biases, offline
 def wandb_records(folder):

@@ -203,6 +203,14 @@ def test_loaders_that_replace_others_within_a_fit_are_validated():
     assert (rows[2]['hard/loss'],rows[2]['hard/mae'])==pytest.approx([*learn.validate()], rel=1e-5)
     assert not math.isnan(rows[1]['hard/loss']) and math.isnan(rows[2].valid_loss)
 
+def test_loaders_that_replace_others_in_an_inference_within_a_fit_are_validated():
+    learn,small = mk(),fixed(6)
+    @on('after_validate')
+    def replace(learn): learn.dls = DataLoaders(learn.dls.train, small, device='cpu')
+    at = states(learn)
+    row = learn.fit(1, cbs=on('before_epoch')(lambda learn: learn.validate(cbs=replace))).recorder.rows[-1]
+    assert (row.valid_loss,row.mae)==pytest.approx(by_hand(learn, at[10], small), rel=1e-5)
+
 def test_loaders_that_were_chosen_for_a_fit_stay_when_others_replace_the_rest():
     learn = mk()
     @learn.on(event.before_fit | event.before_epoch)

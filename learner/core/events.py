@@ -173,9 +173,10 @@ def check_every(
     every, # Number of units between two times
     unit, # What is counted: one of `unit_names`; None for calls
     fractions=('s',), # Units that need not be whole
-):
+): # A number of Python
     "Refuse an `every` that never comes"
-    if is_number(every) and 0<every<inf and (unit in fractions or every%1==0): return
+    if is_number(every) and 0<every<inf and (unit in fractions or every%1==0):
+        return int(every) if every%1==0 else float(every)
     kind = 'number' if unit in fractions else 'whole number'
     counted = {None:'calls', 's':'seconds'}.get(unit, f'`{unit}`s')
     raise (ValueError if is_number(every) else TypeError)(
@@ -218,11 +219,11 @@ class Filter(_Union):
     ):
         _check_choice(every, once, when, filter_fn, after, before)
         if unit is not None: one_of('unit', unit, unit_names)
-        if every is not None: check_every(every, unit)
+        every = 1 if every is None else check_every(every, unit)
         _check_calls(once)
         self.event,self.unit,self.when,self.after,self.before = event,unit,when or filter_fn,after,before
         self.valid = valid
-        self.every = 1 if every is None else every
+        self.every = every
         self.once = once if once is None or isinstance(once, (list,tuple)) else [once]
         self.reset()
 

@@ -55,8 +55,8 @@ class BoardLogger(Logger):
 # %% ../../nbs/inspect/06_boards.ipynb #TensorBoardLogger
 class TensorBoardLogger(BoardLogger):
     "Writes event files for [TensorBoard](https://www.tensorflow.org/tensorboard)"
-    _stateattrs = *Logger._stateattrs,'folder','last'
-    rewinds,folder,last,writer = True,None,0,None
+    _stateattrs = *Logger._stateattrs,'run_dir','last'
+    rewinds,run_dir,folder,last,writer = True,None,None,0,None
     @checked(batches='>=0', log_dir=Path)
     def __init__(self,
         log_dir=None, # Folder for event files, in `learn.path`; default: a new one in `runs` for each fit
@@ -77,11 +77,11 @@ class TensorBoardLogger(BoardLogger):
         tensorboard = extra('torch.utils.tensorboard', 'loggers', '`TensorBoardLogger`')
         if not resumed:
             if self.log_dir is None: self.offset = 0
-            self.folder = str(self.log_dir or datetime.now().strftime('runs/%Y-%m-%d_%H-%M-%S.%f'))
+            self.run_dir = str(self.log_dir or datetime.now().strftime('runs/%Y-%m-%d_%H-%M-%S.%f'))
             self.last = 0
         purge = self.last+1 if resumed else None # later steps are logged again
-        folder = path_in(self.folder, self.learn.path) # where this learner is: its files may have been moved or copied
-        self.writer = tensorboard.SummaryWriter(str(folder), purge_step=purge)
+        self.folder = str(path_in(self.run_dir, self.learn.path)) # files of a run may have been moved or copied
+        self.writer = tensorboard.SummaryWriter(self.folder, purge_step=purge)
 
     def log_params(self, config):
         from torch.utils.tensorboard.summary import hparams

@@ -58,7 +58,7 @@ def release_frames(e):
 
 # %% ../../nbs/loop/02_inference.ipynb #RestoreMixin
 of_run = (*of_batch, *of_phase, 'n_train_iter','n_step','epoch','n_epoch','start_epoch','train_iter','opt_step',
-    'stop_reason','epoch_start','n_train','to_validate') # attributes that a run of its own changes
+    'stop_reason','epoch_start','n_train','_to_validate') # attributes that a run of its own changes
 
 class RestoreMixin(Loop):
     "Restores what a run changes"

@@ -35,8 +35,7 @@ class Interval:
     "Due each time `every` more units are done"
     def __init__(self, every, unit):
         one_of('unit', unit, unit_names)
-        check_every(every, unit)
-        self.every,self.unit,self.last = every,unit,0
+        self.every,self.unit,self.last = check_every(every, unit),unit,0
 
     def done(self, learn): return time.monotonic() if self.unit=='s' else units[self.unit](learn)
     def begin(self, learn): self.last = self.done(learn) if self.unit=='s' else 0

@@ -44,12 +44,13 @@ def write_row(learn, rec):
 
 # %% ../../nbs/schedule/06_validation.ipynb #Scheduled
 def _check_schedule(every, unit, when):
+    "The number of units; 1 by default"
     one_of('unit', unit, unit_names)
     if every is not None and when is not None: raise ValueError(
         "`every` and `when` exclude each other: give one of them")
     if when is not None and not callable(when): raise TypeError(
         f"`when` is a function of the learner, but got {when!r}")
-    if every is not None: check_every(every, unit, fractions=('s','epoch'))
+    return 1 if every is None else check_every(every, unit, fractions=('s','epoch'))
 
 class Scheduled(Callback):
     "Does something every so often in a fit. A subclass asks `due()`, and calls `commit()` when it is done"
@@ -61,8 +62,7 @@ class Scheduled(Callback):
         unit:str='epoch', # `epoch`, `iter`: training batches, `step`: optimizer steps, or `s`: seconds
         when=None, # Instead: if `when(learn)` is true, asked between batches and at the end of each epoch
     ):
-        _check_schedule(every, unit, when)
-        self.every,self.unit,self.when = 1 if every is None else every,unit,when
+        self.every,self.unit,self.when = _check_schedule(every, unit, when),unit,when
         self.seen,self.spent,self.ended,self.asked_at,self.answer = 0,0.,True,None,False
 
     @property
