@@ -8,12 +8,12 @@ A fit has epochs, an epoch trains and validates, a phase goes through batches, a
 __all__ = ['Loop']
 
 # %% ../../nbs/loop/01_loop.ipynb #imports
+import sys
 from collections.abc import Mapping
 from contextlib import nullcontext,suppress
 from functools import partial
 from itertools import count,takewhile
 from math import inf
-import sys
 import torch
 from ..core.events import CancelBatchException
 from ..core.callback import refer,weak
