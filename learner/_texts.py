@@ -12,8 +12,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                          '- `activation`: A function of predictions, such as `torch.sigmoid`\n'
                          '- `thresh`: Compare predictions with this\n'
                          '- `to_np`: Give `func` numpy arrays\n'
-                         '- `invert_arg`: Targets first; default: for a function of scikit-learn\n'
-                         '- `flatten`: Flatten both, where they are as many; default: not rows of numbers, for '
+                         "- `invert_arg`: Give `func` targets first; default: only if it is one of scikit-learn's\n"
+                         '- `flatten`: Flatten both if of equal size; default: do, but keep rows of floats for '
                          'scikit-learn\n'
                          '- `name`: Default: that of `func`\n'
                          '- `higher_is_better`: Default: what `func` declares\n'
@@ -793,7 +793,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                     '\n'
                     '- `start_lr`: First learning rate\n'
                     '- `end_lr`: Last learning rate, which is higher\n'
-                    '- `num_it`: Batches to train, 6 or more\n'
+                    '- `num_it`: Batches to train, 6 or more; suggestions need 11\n'
                     '- `stop_div`: Stop when the loss is more than four times the best\n'
                     '- `show_plot`: Plot loss against learning rate\n'
                     '- `suggest_funcs`: One or more `f(lrs, losses, num_it)` returning a rate or `(rate, point)`',

@@ -88,7 +88,7 @@ class Attendance:
         for depth in range(len(self.loop.scopes)): self.not_begun.setdefault(depth, set()).add(id(cb))
 
     def begin_own(self, cbs):
-        "`cbs` came into a running fit, and are to begin one of their own"
+        "Let `cbs`, which came into a running fit, take part in a fit of their own"
         if 0 in self.not_begun: self.not_begun[0].difference_update(map(id, cbs))
 
     def reached(self, hs):

@@ -323,7 +323,7 @@ def ends_scope(loop, e):
     return any(isinstance(e, cancels[o]) for o in (*inner, *(o for o in outer if o in ('fit','epoch'))))
 
 def fire_for(loop, ev, cbs, waiting=()):
-    "Fire `ev` for `cbs` alone. With its turn, a callback is no longer in the set `waiting`"
+    "Fire `ev` for `cbs` alone. Each leaves the set `waiting` when its turn comes"
     for h in loop.handlers[ev]:
         if (cb := owner_of(h)) not in cbs: continue
         if waiting: waiting.discard(cb)
@@ -368,7 +368,7 @@ def own_scope(
     nm:str, # Name of a scope, such as `fit`
     cbs, # Callbacks that are attached for what is in the `with` block
 ):
-    "Let `cbs`, and no others, begin a scope and end it: for them, what is inside is a run of its own"
+    "Fire the events of a scope around the `with` block, for `cbs` alone: to them, the block is a scope of its own"
     waiting = {owner_of(h) for h in loop.handlers[f'before_{nm}']}
     try:
         fire_for(loop, f'before_{nm}', cbs, waiting)

@@ -18,9 +18,9 @@ __all__ = ['cancels', 'training_loop', 'outside_loop', 'event', 'in_phases', 'Ca
 
 # %% ../../nbs/core/02_events.ipynb #imports
 import re,time
-from math import inf
 from difflib import get_close_matches
 from functools import cache
+from math import inf
 from types import FunctionType
 from .checks import checked,is_number,listed,nearest,one_of
 
@@ -173,7 +173,7 @@ def check_every(
     every, # Number of units between two times
     unit, # What is counted: one of `unit_names`; None for calls
     fractions=('s',), # Units that need not be whole
-): # A number of Python
+) -> int|float: # `every`, as a number of Python's own types
     "Refuse an `every` that never comes"
     if is_number(every) and 0<every<inf and (unit in fractions or every%1==0):
         return int(every) if every%1==0 else float(every)
@@ -219,11 +219,10 @@ class Filter(_Union):
     ):
         _check_choice(every, once, when, filter_fn, after, before)
         if unit is not None: one_of('unit', unit, unit_names)
-        every = 1 if every is None else check_every(every, unit)
         _check_calls(once)
         self.event,self.unit,self.when,self.after,self.before = event,unit,when or filter_fn,after,before
         self.valid = valid
-        self.every = every
+        self.every = 1 if every is None else check_every(every, unit)
         self.once = once if once is None or isinstance(once, (list,tuple)) else [once]
         self.reset()
 

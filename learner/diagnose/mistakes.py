@@ -78,7 +78,7 @@ def tell(learn, word, text):
     told.add(text)
     if not text.endswith('?'): text += '.'
     f = _frame(of_user) or sys._getframe()
-    # Python shows what stands in a registry once for each line; a cell of a notebook may have been mended since
+    # With a registry, Python warns once for each line. A notebook cell has none: it may have been edited since
     registry = f.f_globals.setdefault('__warningregistry__', {}) if '__file__' in f.f_globals else None
     warnings.warn_explicit(f"{text} (To silence this: `silence({word!r})`)", Mistake, f.f_code.co_filename, f.f_lineno,
         registry=registry)
@@ -246,7 +246,7 @@ def _not_restored(cb, target, known):
     return [k for k in sorted(adds.keys()-known) if lost(k)]
 
 def _gathered_by(learn):
-    "Names of what the class of `learn` adds to and sets nowhere but in `__init__`, apart from what each Learner has"
+    "Attributes that the class of `learn` adds to, and sets only in `__init__`, without those that every Learner has"
     used = [o for f in methods_of(learn) if f.__name__!='__init__' for o in uses(f, 'learn') or () if o.owner=='learn']
     adds,sets = ({o.name for o in used if o.kind in kinds} for kinds in (('add','grow'), ('set',)))
     classes = [cls for cls in type(learn).__mro__ if of_library(cls)]

@@ -279,10 +279,10 @@ def check_whole(name, dl):
         "or write `shuffle=True` in its place. The batch size is then that of all processes together")
 
 # %% ../../nbs/dist/07_distributed.ipynb #check_same_samples
-_tensors = WeakKeyDictionary() # checksums of those of a `TensorDataset` when it was first seen: they may change later
+_tensors = WeakKeyDictionary() # by `TensorDataset`: checksums when it was first seen, as tensors may change later
 
-def what_is_which(ds, name):
-    "What decides which sample is which, by where it is: number of samples, indices of subsets, tensors"
+def identity_of(ds, name):
+    "What decides which sample has which number, by place: lengths, indices of subsets, checksums of tensors"
     yield name,length_of(ds)
     for _ in range(5): # a dataset in a dataset
         inner,indices = getattr(ds, 'dataset', None),getattr(ds, 'indices', None)
@@ -297,7 +297,7 @@ def check_same_samples(learn, procs):
     "Refuse datasets with other samples in another process: each takes its own from what the first has drawn"
     datasets = {f'{k}.dataset':getattr(dl, 'dataset', None) for k,dl in learn.dls.loaders.items()}
     known = {k:o for k,o in datasets.items() if o is not None and not isinstance(o, IterableDataset)}
-    first,*others = procs.gather(dict(o for k,ds in known.items() for o in what_is_which(ds, k)))
+    first,*others = procs.gather(dict(o for k,ds in known.items() for o in identity_of(ds, k)))
     for rank,o in enumerate(others, 1):
         k = next((k for k in first if k in o and o[k]!=first[k]), None)
         if k is None: continue
@@ -347,7 +347,7 @@ class Distributed(_EndsTogether):
         no_closure(self)
         warn_inexact_parts(self)
         for k,dl in self.learn.dls.loaders.items(): check_whole(k, dl)
-        if fit := self.learn.mode=='fit': check_fit(self.learn, processes(self.timeout))
+        if self.learn.mode=='fit': check_fit(self.learn, processes(self.timeout))
         self.member = Membership(self.learn, self.timeout)
         self.member.begin(self.sync_bn)
         self.loss_compared = self.count is not None

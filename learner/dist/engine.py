@@ -35,7 +35,7 @@ class Whole(nn.Module):
 def trained(module): return [id(o) for o in module.parameters() if o.requires_grad]
 
 # %% ../../nbs/dist/05_engine.ipynb #full_precision
-def full_precision(learn, **kwargs):
+def make_accelerator(learn, **kwargs):
     "An `Accelerator` that leaves the precision to `MixedPrecision`, with a warning where another one is asked for"
     res = extra('accelerate', 'dist', '`Distributed`').Accelerator(cpu=learn.device.type=='cpu', **kwargs)
     res.native_amp = False
@@ -51,7 +51,7 @@ class Averaged:
     def __init__(self, learn, procs, kwargs):
         settings = extra('accelerate', 'dist', '`Distributed`').DistributedDataParallelKwargs(**kwargs)
         self.learn,self.procs,self.mutes = learn,procs,()
-        self.accelerator = full_precision(learn, kwargs_handlers=[settings])
+        self.accelerator = make_accelerator(learn, kwargs_handlers=[settings])
         self._wrap(Whole(learn.model, learn.loss_func))
 
     def _wrap(self, whole):

@@ -42,20 +42,20 @@ def modules_of(learn):
     "All modules of model and loss"
     return [m for o in (learn.model, learn.loss_func) if isinstance(o, nn.Module) for m in o.modules()]
 
-def functions_in(o, depth=5):
-    "Functions without a closure in lists, tuples, dicts and partials"
+def functions_held(o, depth=5):
+    "Functions without a closure that `o` is or holds, in lists, tuples, dicts and partials"
     if isinstance(o, FunctionType): return [] if o.__closure__ else [o]
     if isinstance(o, partial): o = o.func,*o.args,*o.keywords.values()
     if isinstance(o, dict): o = o.values()
     elif not isinstance(o, (list,tuple)): return []
-    return [f for v in o for f in functions_in(v, depth-1)] if depth else []
+    return [f for v in o for f in functions_held(v, depth-1)] if depth else []
 
 def attributes_of(o): return vars(o) if isinstance(o, FunctionType) else o.__getstate__()
 
 def gathering(learn, cbs):
     "What has gathered something in a fit: callbacks, metrics, and functions that these have"
     own = [*learn.cbs, *cbs, *learn.metrics]
-    return [*own, *(f for o in own for f in functions_in(attributes_of(o)))]
+    return [*own, *(f for o in own for f in functions_held(attributes_of(o)))]
 
 def known_objects(learn, cbs):
     "The learner and its parts, in the same order in the notebook and in a worker"

@@ -26,7 +26,7 @@ from ..data.loaders import tensors_in
 from ..technique.averaging import WeightAverage
 from ..technique.mixed_precision import MixedPrecision
 from .processes import ProcessFailed
-from .engine import full_precision,trained
+from .engine import make_accelerator,trained
 
 # %% ../../nbs/dist/06_sharding.ipynb #view_of
 def view_of(module, views):
@@ -214,7 +214,7 @@ class ShardedEngine:
         check_shardable(learn)
         self.learn,self.peers,self.procs,self.agreement = learn,peers,peers.procs,agreement
         self.checked,self.past_meeting = False,True
-        accelerator = full_precision(learn)
+        accelerator = make_accelerator(learn)
         accelerator.state.fsdp_plugin = plugin or accelerate.FullyShardedDataParallelPlugin(fsdp_version=2,
             auto_wrap_policy='size_based_wrap', min_num_params=small, cpu_ram_efficient_loading=False)
         self.shards,self.away = Shards(learn, accelerator),None

@@ -71,7 +71,7 @@ class TensorBoardLogger(BoardLogger):
 
     def before_fit(self):
         super().before_fit()
-        check_folder(self.place or path_in('runs', self.learn.path))
+        check_folder(path_in(self.log_dir or 'runs', self.learn.path))
 
     def start(self, resumed):
         tensorboard = extra('torch.utils.tensorboard', 'loggers', '`TensorBoardLogger`')

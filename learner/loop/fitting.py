@@ -111,7 +111,7 @@ class PiecesCheck(Callback):
 
     def before_train(self): self.resumes = self.learn.resuming
     def after_train(self):
-        if self.resumes and 'before_batch' not in self.heard: return # none was left in the epoch
+        if self.resumes and 'before_batch' not in self.heard: return # no batch was left in the epoch
         self.learn.remove_cb(self)
         if any(o.startswith('after_cancel_') for o in self.heard): return # what comes after it was not to be announced
         if 'after_batch' not in self.heard:
@@ -134,7 +134,7 @@ def warn_recomputed(learn):
     "Warn of pieces in whose place an optimizer computes loss and gradients itself"
     mine = [f'`{type(learn).__name__}.{k}`' for k in own_pieces(learn) if k in ('_forward','_backward')]
     if mine and learn.needs_closure: warn(f"`{short_name(type(learn.opt))}` computes loss and gradients again within "
-        f"its step, without {' and '.join(mine)}, so that training does not know of what these change. Write it into "
+        f"its step, without {' and '.join(mine)}, so that what these change has no effect there. Put it into "
         "the model or `loss_func`, or use another optimizer")
 
 # %% ../../nbs/loop/07_fitting.ipynb #ready_to_train

@@ -158,14 +158,14 @@ class InferenceMixin(RestoreMixin):
         self.to_validate = dls
         self.enter_mode(mode)
         if inner or in_run:
-            with self.nested_inference(), nullcontext() if inner else self._begun(cbs): return self.validate_all()
+            with self.nested_inference(), nullcontext() if inner else self._own_run(cbs): return self.validate_all()
         self.to_device()
         self.n_epoch,self.start_epoch = 1,0
         with self.route.aside(): self._fit()
 
     @contextmanager
-    def _begun(self, cbs):
-        "Around a validation inside another run: for `cbs` it is a fit of its own"
+    def _own_run(self, cbs):
+        "Make the `with` block, inside another run, a fit of its own for `cbs`"
         self.attendance.begin_own(cbs)
         with own_scope(self, 'fit', cbs), own_scope(self, 'epoch', cbs): yield
 

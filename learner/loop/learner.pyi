@@ -173,7 +173,7 @@ class Learner:
         ...
     @property
     def frozen_here(self):
-        'The parameters that were frozen by the methods below, and not by hand'
+        'The parameters that were frozen by `freeze` and `freeze_to`, and not by hand'
         ...
     @frozen_here.setter
     def frozen_here(self, ps): ...
@@ -303,7 +303,7 @@ class Learner:
         'The loader that `ds_idx` and `dl` choose\n\n- `ds_idx`: Position or name of a loader in `dls`, or a loader\n- `dl`: Any other iterable of batches; it goes before `ds_idx`'
         ...
     def lr_find(self, start_lr: float=..., end_lr: float=..., num_it: int=..., stop_div: bool=..., show_plot: bool=..., suggest_funcs=...):
-        'Train with a growing learning rate, and suggest one. Weights, optimizer, generators and history are restored\n\n- `start_lr`: First learning rate\n- `end_lr`: Last learning rate, which is higher\n- `num_it`: Batches to train, 6 or more\n- `stop_div`: Stop when the loss is more than four times the best\n- `show_plot`: Plot loss against learning rate\n- `suggest_funcs`: One or more `f(lrs, losses, num_it)` returning a rate or `(rate, point)`'
+        'Train with a growing learning rate, and suggest one. Weights, optimizer, generators and history are restored\n\n- `start_lr`: First learning rate\n- `end_lr`: Last learning rate, which is higher\n- `num_it`: Batches to train, 6 or more; suggestions need 11\n- `stop_div`: Stop when the loss is more than four times the best\n- `show_plot`: Plot loss against learning rate\n- `suggest_funcs`: One or more `f(lrs, losses, num_it)` returning a rate or `(rate, point)`'
         ...
     def memory(self, bs: int | None=..., dl=..., cbs=...):
         'What a training batch of `bs` samples will hold in memory, by kind and by layer. Nothing is changed\n\n- `bs`: Samples in the batch; default: as many as in a batch of the loader\n- `dl`: Loader to take a batch from, or its position or name in `dls`; default: that of training\n- `cbs`: Callbacks of the coming fit'

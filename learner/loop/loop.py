@@ -11,7 +11,6 @@ __all__ = ['Loop']
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext,suppress
-from functools import partial
 from itertools import count,takewhile
 from math import inf
 import torch
@@ -307,15 +306,15 @@ def find_loss(learn):
     loss,learn.pred = loss_and_pred(learn, learn.pred)
     if learn.loss_func is not None or not learn.yb or loss is None: return loss
     known = learn.recognized_loss
-    again = known and known[1] is None and learn.mode!='predict' # whose batches are joined: all are shifted, or none
+    again = known and known[1] is None and learn.mode!='predict' # its batches are joined: all shifted, or none
     if learn.iter==0 or known is None or (again and not learn.iter&(learn.iter-1)): # 0, 1, 2, 4, 8 …
-        learn.recognized_loss = recognize(loss, learn.pred, *learn.yb, shift_of=partial(find_shift, learn)) or known
+        learn.recognized_loss = recognize(loss, learn.pred, *learn.yb, shift_of=lambda *_: find_shift(learn)) or known
         if learn.recognized_loss==(None, None): miss_shift(learn)
     learn.pred,learn.yb = aligned(learn, learn.pred, learn.yb)
     return loss
 
-def find_shift(learn, *_):
-    "Whether the model's own loss is one of `shifted` targets, if that is known already; or `shift_again`"
+def find_shift(learn):
+    "Whether the model's own loss compares `shifted` targets: as found before, or by `shift_again`"
     known = [o[1] for o in learn.recognized_losses.values() if o is not None and o[1] is not None]
     return known[-1] if known else shift_again(learn)
 
@@ -335,12 +334,12 @@ def shift_again(learn):
         return shift_of(own_loss(learn, out), predictions(out), *yb)
 
 def miss_shift(learn):
-    "Where a validation has not shown a shift up to the last batch that is asked, take it for none, and warn"
+    "After the last batch that a validation asks about, assume that targets are not shifted, and warn"
     if learn.mode=='predict' or learn.training or not learn.metrics or max(1, 2*learn.iter)<(learn.n_iter or 0): return
     learn.recognized_loss = None,False
-    warn(f"`{type(unwrapped(learn.model)).__name__}` does not show whether its loss takes predictions as those of the "
-        "next targets, as language models do: metrics compare each with the target at its own place. If it does, write "
-        "`lambda pred, targ: accuracy(pred[:,:-1], targ[:,1:])`")
+    warn(f"`{type(unwrapped(learn.model)).__name__}` does not show whether its loss compares predictions with the "
+        "next targets, as in language models: metrics compare each with the target at its own place. If it does, "
+        "write `metrics=lambda pred, targ: accuracy(pred[:,:-1], targ[:,1:])`")
 
 def aligned(learn, pred, yb):
     "Predictions and targets, shifted if the model's own loss is one of `shifted` ones"

@@ -60,8 +60,8 @@ class AccumMetric(Metric):
         activation=None, # A function of predictions, such as `torch.sigmoid`
         thresh:float=None, # Compare predictions with this
         to_np:bool=False, # Give `func` numpy arrays
-        invert_arg:bool|None=None, # Targets first; default: for a function of scikit-learn
-        flatten:bool|None=None, # Flatten both, where they are as many; default: not rows of numbers, for scikit-learn
+        invert_arg:bool|None=None, # Give `func` targets first; default: only if it is one of scikit-learn's
+        flatten:bool|None=None, # Flatten both if of equal size; default: do, but keep rows of floats for scikit-learn
         name:str=None, # Default: that of `func`
         higher_is_better:bool=None, # Default: what `func` declares
         **kwargs, # For `func`

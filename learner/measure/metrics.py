@@ -10,12 +10,12 @@ __all__ = ['Metric', 'flat_pair', 'as_double', 'AsFunction', 'has_argument', 'in
            'AvgSmoothLoss']
 
 # %% ../../nbs/measure/01_metrics.ipynb #imports
+import sys
 from contextlib import contextmanager
 from copy import copy,deepcopy
 from functools import partial
 from inspect import signature
 from types import SimpleNamespace
-import sys
 import numpy as np
 import torch
 from torch import nn

@@ -87,10 +87,10 @@ def check_folder(
 ):
     "Refuse a folder in which no file can be written, or which cannot be made"
     there = next(o for o in (folder, *folder.parents) if o.exists())
-    if not there.is_dir(): raise NotADirectoryError(f"Files are to go to `{folder}`, but `{there}` is no folder")
-    effective = os.access in os.supports_effective_ids # which decide, after `seteuid`
+    if not there.is_dir(): raise NotADirectoryError(f"Cannot write to `{folder}`: `{there}` is not a folder")
+    effective = os.access in os.supports_effective_ids # the ids that count; they differ after `seteuid`
     if not os.access(there, os.W_OK|os.X_OK, effective_ids=effective): raise PermissionError(
-        f"Files are to go to `{folder}`, but you have no permission to write in `{there}`")
+        f"Cannot write to `{folder}`: you have no permission to write in `{there}`")
 
 # %% ../../nbs/model/07_files.ipynb #file_path
 _suffixes = '.pth','.pt','.safetensors'

@@ -142,10 +142,10 @@ def freeze_groups(
 class FreezeMixin:
     "Freezes and unfreezes the parameter groups of `model`, as `splitter` makes them"
     _frozen = frozenset() # names of the parameters that were frozen here, and not by hand
-    _left = () # names of those frozen by hand of which it was told last
+    _left = () # names of the parameters that the last warning was about
     @property
     def frozen_here(self):
-        "The parameters that were frozen by the methods below, and not by hand"
+        "The parameters that were frozen by `freeze` and `freeze_to`, and not by hand"
         return [p for k,p in self.model.named_parameters() if k in self._frozen]
     @frozen_here.setter
     def frozen_here(self, ps):
@@ -170,12 +170,12 @@ class FreezeMixin:
         return self
 
     def _tell_left(self, groups, by_hand, norms):
-        "Warn, once in a row, where nothing of a group that is to train does, but for its norm layers"
+        "Warn of groups to train that are frozen by hand, norm layers aside; the same warning is not repeated"
         names,norms = {id(p):k for k,p in by_hand.items()},{*map(id, norms)}
         rest = [[p for p in g if id(p) not in norms] for g in groups]
         left = [names[id(p)] for g in rest if all(id(p) in names for p in g) for p in g]
-        if left and left!=self._left: warn(f"{listed(left, 4)}: frozen before, not by this Learner, and left so. "
-            "If they are to train, write `learn.model.requires_grad_(True)` first")
+        if left and left!=self._left: warn(f"{listed(left, 4)}: frozen before, not by this Learner: kept frozen. "
+            "To train them, write `learn.model.requires_grad_(True)` first")
         self._left = left
 
     def freeze(self):

@@ -14,8 +14,8 @@ __all__ = ['MapBatch', 'MapPred', 'MatchArgs', 'Forward']
 # %% ../../nbs/model/08_mapping.ipynb #imports
 from collections.abc import Mapping
 from functools import partial
-from operator import itemgetter
 from inspect import Parameter,signature
+from operator import itemgetter
 import torch
 from ..core.checks import listed,nearest,no_closure,short_name
 from ..core.callback import Callback
@@ -170,9 +170,9 @@ def shifted(pred, targ):
     return pred[:,:-1],targ[:,1:]
 
 def shift_of(loss, pred, targ):
-    """Whether `loss` raises the scores of `shifted` targets, or else of those at their own place. None if of neither,
-    or of both alike, as where all targets are one class, or if `loss` has no graph, or one without `pred`. It frees
-    the graph"""
+    """Whether the gradient of `loss` raises the score of the next target (`shifted`), or of the one at the same place.
+    None if neither or both alike, as with targets of one class, or if `loss` does not depend on `pred`. Frees the
+    graph"""
     g = torch.autograd.grad(loss, pred, allow_unused=True)[0] if pred.requires_grad else None
     if g is None: return
     raised = torch.where(g.amin(-1)<0, g.argmin(-1), -1) # the class; -1 where the loss takes no prediction
@@ -181,9 +181,9 @@ def shift_of(loss, pred, targ):
 
 @torch.no_grad()
 def recognize(loss, pred, *targs, shift_of=shift_of):
-    """The usual loss that has the value `loss`, or None, and whether it is of `shifted` predictions and targets, None
-    if neither its value nor `shift_of` tells. Of a NaN, which a mean over no targets is, nothing can be told, and the
-    result is None, as where only `shift_of` could decide between two losses"""
+    """The usual loss with the value `loss`, or None; and whether it compares `shifted` predictions and targets, None if
+    neither its value nor `shift_of` tells. Returns None, for both, if nothing can be said yet: `loss` is NaN, the mean
+    of no targets, or its value fits with and without a shift, and `shift_of` cannot tell which"""
     if isinstance(loss, torch.Tensor) and loss.isnan().any(): return
     ok = len(targs)==1 and all(isinstance(o, torch.Tensor) for o in (loss, pred, *targs)) and pred.is_floating_point()
     if not ok: return None,False
@@ -193,10 +193,10 @@ def recognize(loss, pred, *targs, shift_of=shift_of):
         gap = ((v-loss).abs()/v.abs().clamp(min=1e-6)).item()
         shifts.add(shift)
         if gap<most: found.append((gap, f, shift))
-    tell = {shift for *_,shift in found}
-    shift = tell.pop() if len(tell)==1 else shift_of(loss, pred, targ) if len(shifts)==2 else False
-    fit = [o for o in found if o[2] is shift]
-    return min(fit, key=itemgetter(0))[1:] if fit else None if found else (None, shift)
+    fitting = {shift for *_,shift in found}
+    shift = fitting.pop() if len(fitting)==1 else shift_of(loss, pred, targ) if len(shifts)==2 else False
+    found_so = [o for o in found if o[2] is shift]
+    return min(found_so, key=itemgetter(0))[1:] if found_so else None if found else (None, shift)
 
 # %% ../../nbs/model/08_mapping.ipynb #Forward
 class Forward(Callback):

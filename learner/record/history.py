@@ -103,7 +103,7 @@ def html_table(
 _no_row = "no row yet: a fit has one for each epoch, from `after_row` on"
 
 def _column(vals):
-    "An array of `vals`. Where these have several numbers each, so has what is missing"
+    "An array of `vals`. If these are arrays, a missing one becomes an array of the same shape"
     shape = next((s for v in vals if (s := np.shape(v))), ())
     return np.array([np.full(shape, v) if v is missing and shape else v for v in vals])
 

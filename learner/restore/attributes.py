@@ -126,7 +126,7 @@ def _is_large(v): return is_array(v) and size_of(v)>most_values
 def _small_values(own): return {k:v for k,v in own.items() if is_value(v) and not _is_large(v)}
 
 def _may_move(o):
-    "Whether training may give `o` other attributes, besides whether it is trained. Variables are everyone's"
+    "Whether `reset` may put back attributes of `o`. Variables of classes and functions are shared: they are left alone"
     return not isinstance(o, (type,FunctionType,Cached)) and (not isinstance(o, nn.Parameter) or bool(vars(o)))
 
 # %% ../../nbs/restore/05_attributes.ipynb #Attributes
@@ -140,7 +140,7 @@ class Attributes:
         self.roots,self.before = roots,{path:{k:_state_of(v) for k,v in d.items()} for path,d in own.items()}
         self.lists = {path:_lengths(own[path]) for path,o in there.items() if isinstance(o, (type,FunctionType))}
         self.initial = {path:copied(_small_values(own[path])) for path,o in there.items() if _may_move(o)}
-        self.moved = {} # of attributes that fits have changed: the states in which fits have left them, by owner
+        self.moved = {} # by owner and name: the state in which a fit has left an attribute that it changed
 
     def __getstate__(self):
         there,before = owners(self.roots),{}
@@ -178,16 +178,16 @@ class Attributes:
         return res,others
 
     def note_moved(self,
-        values:dict|None=None, # That a run had changed, as `changed` returned them; default: those of now
+        values:dict|None=None, # What a run had changed, as returned by `changed`; default: what differs now
     ):
-        "Note what a run has changed, and how it has left it, to tell it later from what was set by hand"
+        "Note what a run has changed, and the state it left it in: `reset` leaves alone what is set by hand later"
         for path,o in owners(self.roots).items():
             if path not in self.initial: continue # as most parameters
             own = self._changed_in(path, o)[0] if values is None else values.get(path, {})
             self.moved.setdefault(path, {}).update({k:_state_of(v) for k,v in own.items()})
 
     def reset(self):
-        "Let all that runs have changed be as it was at first, except for what has changed since"
+        "Put back the initial values of attributes that runs have changed, unless they have changed again since"
         there,first = owners(self.roots),{}
         for path,left in self.moved.items():
             if path not in there: continue
@@ -199,7 +199,7 @@ class Attributes:
 
     @contextmanager
     def back_on_error(self):
-        "After an error within it, objects have the attributes that they had before"
+        "If the `with` block fails, put back the attributes that objects had before it"
         own = [getattr(o, '__dict__', None) for o in owners(self.roots).values()]
         before = [(d, d.copy()) for d in own if isinstance(d, dict)] # not those of classes
         try: yield

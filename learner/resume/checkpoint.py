@@ -72,7 +72,7 @@ class Result:
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #SigtermHandler
 class SigtermHandler:
-    "From `install` to `remove`, SIGTERM ends a fit at its next pause, or calls a handler of the user there"
+    "From `install` to `remove`, SIGTERM ends a fit at its next pause, or calls the user's own handler there"
     def __init__(self, learn):
         self.learn,self.old,self.pid,self.came = learn,None,os.getpid(),False
         self.of_workers = None # handler of SIGCHLD that was there when SIGTERM came
@@ -96,7 +96,7 @@ class SigtermHandler:
         else: self.learn.at_pause(self.end, stops=True)
 
     def _spare_workers(self):
-        "Until `remove`, workers that die of the same signal are no error, as they are for torch's handler"
+        "Until `remove`, ignore the error that torch's SIGCHLD handler raises for workers that the same signal ends"
         old = signal.getsignal(signal.SIGCHLD) if hasattr(signal, 'SIGCHLD') else None
         if not callable(old) or self.of_workers is not None: return
         def spare(signum, frame):
@@ -105,7 +105,7 @@ class SigtermHandler:
 
     @property
     def outside(self):
-        "The handler outside of all fits"
+        "The handler that was installed before the outermost fit"
         around = getattr(self.old, '__self__', None)
         return around.outside if isinstance(around, SigtermHandler) else self.old
 
@@ -171,11 +171,11 @@ def _cut_epoch(at, learn):
 
 def _tell_resumed(at, learn): _say(f"Resumes a run that was stopped {at.where(learn.n_train)}{_cut_epoch(at, learn)}")
 
-def _note_file(e, exits, file, at, learn):
+def _note_file(e, by_signal, file, at, learn):
     "Let the error `e` tell that `file` holds the run, which was cut at the position `at`"
     note = f"`{file}` holds the run: `fit(…, resume=True)` continues it in any process"
     e.add_note(note)
-    if exits or isinstance(e, SystemExit): # of which Python shows nothing
+    if by_signal or isinstance(e, SystemExit): # Python may show no traceback, and so no note
         print(f"Stopped {at.where(learn.n_train)}. {note}", file=sys.stderr)
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #Checkpoint

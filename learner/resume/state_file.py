@@ -47,14 +47,14 @@ def _saved_ids(learn):
     params = [p for m in model_and_loss(learn).values() for p in (*m.parameters(), *m.buffers())]
     return {id(o) for o in (learn.opt, *parts_of(learn.opt), *params, *params_of(learn.opt))}
 
-_versions = WeakKeyDictionary() # of the parameters of frozen modules, in the first file of a fit; with that fit
+_versions = WeakKeyDictionary() # by frozen module: the fit, and versions of the parameters at its first file
 
 def _is_moved(m, fit):
     "Whether a frozen module was changed in place between two files of a fit, as a momentum target is"
     now = [0 if p.is_inference() else p._version for p in m.parameters()]
-    began,first = _versions.setdefault(m, (fit, now))
-    if began is not fit: _versions[m] = fit,now
-    return began is fit and first!=now
+    of_fit,first = _versions.setdefault(m, (fit, now))
+    if of_fit is not fit: _versions[m] = fit,now
+    return of_fit is fit and first!=now
 
 def _is_unsaved(o, saved, fit):
     if id(o) in saved: return False
@@ -66,31 +66,32 @@ def _moves_unsaved(o, saved, fit):
     "Whether `o`, which an optimizer holds, has parameters or buffers that a step may change and that a file lacks"
     return _is_unsaved(o, saved, fit) or (isinstance(o, nn.Module) and any(id(b) not in saved for b in o.buffers()))
 
+def _warn_of(name, own, saved, fit, remedy):
+    "Warn of what takes part in training and is not saved, in the attributes `own` of the object called `name`"
+    roots = {k:v for k,v in own.items() if not isinstance(v, Learner)} # another one saves its own
+    found = search(roots, _may_learn, inside=False, depth=3, shut=(DataLoader,Dataset,Learner))
+    if missed := [k for k,o in found.items() if _learns(o) and _is_unsaved(o, saved, fit)]:
+        warn(f"`{name}` has {listed(missed)}, which takes part in training but is not saved: {remedy}")
+
 def warn_unsaved(
     learn, # A learner that has an optimizer
 ):
-    "Warn of optimizers and parameters that callbacks have, or a Learner of your own, and that a state file would lack"
+    "Warn of optimizers and parameters of callbacks, or of a Learner of your own, that a state file would lack"
     saved,fit = _saved_ids(learn),learn.route.at_start # each fit has a new one
     for k,v in unsaved_attrs(learn.opt).items():
         known = search({'': v}, _learns, inside=False, depth=3)
-        # the model, or a part of it
-        if known and not any(_moves_unsaved(o, saved, fit) for o in known.values()): continue
+        if known and not any(_moves_unsaved(o, saved, fit) for o in known.values()): continue # all is the model's
         warn(f"`learn.opt.{k}`, of type `{type(v).__name__}`, is not saved: the optimizer needs a "
             "`state_dict` and a `load_state_dict` of its own")
-    def warn_of(name, own, remedy):
-        roots = {k:v for k,v in own.items() if not isinstance(v, Learner)} # another one saves its own
-        found = search(roots, _may_learn, inside=False, depth=3, shut=(DataLoader,Dataset,Learner))
-        if missed := [k for k,o in found.items() if _learns(o) and _is_unsaved(o, saved, fit)]:
-            warn(f"`{name}` has {listed(missed)}, which takes part in training but is not saved: {remedy}")
     for name,cb in by_name(learn.cbs).items():
         if type(cb).state_dict is not Callback.state_dict: continue # it knows what it saves
         named = cb.state_dict()
         own = {k:v for k,v in without_refs(cb).items() if k not in named}
-        warn_of(name, own, f"name it in `{type(cb).__name__}._stateattrs`")
+        _warn_of(name, own, saved, fit, f"name it in `{type(cb).__name__}._stateattrs`")
     if of_library(type(learn)): return # in its attributes, a notebook may keep anything
     own = {k:v for k,v in vars(learn).items()
         if not (k in learn.own_names or hasattr(Learner, k) or isinstance(v, Callback))}
-    warn_of('learn', own, "keep it in a callback that names it in `_stateattrs`")
+    _warn_of('learn', own, saved, fit, "keep it in a callback that names it in `_stateattrs`")
 
 # %% ../../nbs/resume/04_state_file.ipynb #write_state
 class HashingFile:

@@ -160,7 +160,7 @@ def _named(funcs):
 
 def _suggestion(f, lrs, losses, num_it):
     "What `f` suggests and the point to mark; twice None where it got too few points"
-    if len(lrs)<5: return None,None
+    if len(lrs)<5: return None,None # as of 10 batches: `curve` leaves out some at both ends
     try: v = f(lrs, losses, num_it)
     except (IndexError, ValueError): return None,None
     return v if isinstance(v, tuple) else (float(v), (float(v), _loss_at(float(v), lrs, losses)))
@@ -179,7 +179,7 @@ def _say_why(finder):
 def lr_find(self:Learner,
     start_lr:float=1e-7, # First learning rate
     end_lr:float=10, # Last learning rate, which is higher
-    num_it:int=100, # Batches to train, 6 or more
+    num_it:int=100, # Batches to train, 6 or more; suggestions need 11
     stop_div:bool=True, # Stop when the loss is more than four times the best
     show_plot:bool=True, # Plot loss against learning rate
     suggest_funcs=SuggestionMethod.Valley, # One or more `f(lrs, losses, num_it)` returning a rate or `(rate, point)`

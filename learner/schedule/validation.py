@@ -15,7 +15,7 @@ __all__ = ['Scheduled', 'Validate', 'ExtraValid', 'Sanity']
 from collections.abc import Mapping
 from time import monotonic
 from ..core.checks import checked,one_of
-from ..core.events import check_every,passed,unit_names
+from ..core.events import check_every,passed,unit_names,units
 from ..core.callback import Callback
 from ..data.loaders import check_loader,length
 from ..measure.kinds import mk_metrics
@@ -44,7 +44,7 @@ def write_row(learn, rec):
 
 # %% ../../nbs/schedule/06_validation.ipynb #Scheduled
 def _check_schedule(every, unit, when):
-    "The number of units; 1 by default"
+    "Check the arguments; returns `every`, by default 1"
     one_of('unit', unit, unit_names)
     if every is not None and when is not None: raise ValueError(
         "`every` and `when` exclude each other: give one of them")
@@ -79,7 +79,8 @@ class Scheduled(Callback):
     def position(self):
         "What has been done so far, in `unit`s"
         learn = self.learn
-        if self.unit!='epoch': return dict(iter=learn.train_iter, step=learn.opt_step, s=self.spent)[self.unit]
+        if self.unit=='s': return self.spent
+        if self.unit!='epoch': return units[self.unit](learn)
         part = 1 if self.ended else epoch_iter(learn)/learn.n_iter if learn.n_iter else 0
         return learn.epoch + part
 

@@ -58,7 +58,7 @@ def _hopeless(scale): return RuntimeError(
     "or not numbers at all. Look at the loss without `to_fp16`, or try `to_bf16`")
 
 class LossScaling(Callback):
-    "Where there is a `scaler`: scales the loss up and gradients down, and skips steps whose gradients overflow"
+    "Scale the loss, unscale gradients, skip steps that overflow. Abstract: does nothing until `new_scaler` is called"
     first_at = 'before_step', # all others see gradients that are unscaled
     _stateattrs = 'scaler_state','scaled'
     scaler = None
