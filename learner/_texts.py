@@ -13,8 +13,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                          '- `thresh`: Compare predictions with this\n'
                          '- `to_np`: Give `func` numpy arrays\n'
                          "- `invert_arg`: Give `func` targets first; default: only if it is one of scikit-learn's\n"
-                         '- `flatten`: Flatten both if of equal size; default: do, but keep rows of floats for '
-                         'scikit-learn\n'
+                         '- `flatten`: Flatten both, if they are of equal size\n'
                          '- `name`: Default: that of `func`\n'
                          '- `higher_is_better`: Default: what `func` declares\n'
                          '- `kwargs`: For `func`',

@@ -373,6 +373,16 @@ def test_an_epoch_set_by_hand_before_each_fit_holds(kind):
         learn.fit(1)
     assert seen==right and part.epoch==2
 
+def test_a_part_that_begins_before_epoch_0_is_told_and_one_of_another_kind_is_not():
+    told = []
+    class Told(list):
+        def set_epoch(self, epoch): told.append(epoch)
+    for epoch in (-1, torch.zeros(2)):
+        dl = Told([X[:4]])
+        dl.epoch = epoch
+        Learner(DataLoaders(dl, device='cpu', split=lambda b: ((b,), ())), nn.Linear(1, 1), lambda p: p.mean()).fit(2)
+    assert told==[0, 1, 0]
+
 def test_fits_one_after_another_begin_with_epoch_0_also_after_an_error():
     seen = []
     @on('after_batch')

@@ -484,6 +484,28 @@ def test_a_first_batch_of_one_class_does_not_tell_whether_targets_are_the_next_o
         assert learn.recorder[-1].accuracy==pytest.approx((pred.argmax(-1)==targ).float().mean().item())
     assert not [o for o in recwarn if 'place' in str(o.message)]
 
+@pytest.mark.parametrize('change',
+    [lambda o: o.register_forward_hook(lambda m, xb, out: None), lambda o: torch.nn.utils.spectral_norm(o)],
+    ids=['hook','spectral norm'])
+@pytest.mark.parametrize('cls', [SmoothedNextWord, SmoothedWords])
+def test_a_model_with_hooks_shows_its_targets_in_training(cls, change, recwarn):
+    learn = learner(cls, accuracy, DataLoaders(of_lengths(6), of_lengths(6), device='cpu'))
+    change(learn.model.head)
+    learn.fit(1)
+    with torch.no_grad(): pred,targ = learn.model.eval().scores(ids[:2], None),ids[:2]
+    if cls is SmoothedNextWord: pred,targ = pred[:,:-1],targ[:,1:]
+    assert learn.recorder[-1].accuracy==pytest.approx((pred.argmax(-1)==targ).float().mean().item())
+    assert not [o for o in recwarn if 'place' in str(o.message)]
+
+def test_rows_without_targets_do_not_hide_those_that_show_theirs(recwarn):
+    labels = ids[:16].clone()
+    labels[:4] = -100
+    data = [dict(input_ids=ids[:16], attention_mask=mask[:16], labels=labels)]
+    learn = learner(PenalizedNextWord, accuracy, DataLoaders(data, data, device='cpu'))
+    with torch.no_grad(): pred = learn.model.scores(ids[4:16], None)[:,:-1]
+    right = (pred.argmax(-1)==labels[4:,1:]).float().mean().item()
+    assert learn.validate().accuracy==pytest.approx(right) and not [o for o in recwarn if 'place' in str(o.message)]
+
 def test_a_piece_of_one_class_joins_those_that_show_their_targets():
     labels = ids.clone()
     labels[:4] = 0

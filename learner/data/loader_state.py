@@ -116,10 +116,12 @@ def _takes_number(f):
     except (TypeError,ValueError): return False # also what cannot be called, or does not tell what it takes
     return True
 
+def _is_first(epoch): return isinstance(epoch, int) and epoch<=0
+
 def _epoch_setters(dl):
     "The method `set_epoch` of a loader, or else those of its samplers and its dataset, unless they are set by hand"
     parts = [dl] if hasattr(dl, 'set_epoch') else _parts(dl).values()
-    found = [o.set_epoch for o in parts if hasattr(o, 'set_epoch') and not getattr(o, 'epoch', 0)]
+    found = [o.set_epoch for o in parts if hasattr(o, 'set_epoch') and _is_first(getattr(o, 'epoch', 0))]
     return [f for f in found if _takes_number(f)]
 
 class EpochNumbers:

@@ -306,17 +306,22 @@ def find_loss(learn):
     loss,learn.pred = loss_and_pred(learn, learn.pred)
     if learn.loss_func is not None or not learn.yb or loss is None: return loss
     known = learn.recognized_loss
-    again = known and known[1] is None and learn.mode!='predict' # its batches are joined: all shifted, or none
-    if learn.iter==0 or known is None or (again and not learn.iter&(learn.iter-1)): # 0, 1, 2, 4, 8 …
-        learn.recognized_loss = recognize(loss, learn.pred, *learn.yb, shift_of=lambda *_: find_shift(learn)) or known
-        if learn.recognized_loss==(None, None): miss_shift(learn)
+    def shift(*_): return find_shift(learn, loss, learn.pred, *learn.yb)
+    if learn.iter==0 or known is None:
+        learn.recognized_loss = recognize(loss, learn.pred, *learn.yb, shift_of=shift) or known
+        if learn.recognized_loss==(None, None)!=known: warn_of_shift(learn)
+    elif known==(None, None) and learn.training and not learn.iter&(learn.iter-1): # 1, 2, 4, 8 …
+        learn.recognized_loss = None,shift() # not in an evaluation, which compares all batches alike
     learn.pred,learn.yb = aligned(learn, learn.pred, learn.yb)
     return loss
 
-def find_shift(learn):
-    "Whether the model's own loss compares `shifted` targets: as found before, or by `shift_again`"
+def find_shift(learn, loss, pred, *targs):
+    """Whether the model's own loss compares `shifted` targets: as found before, or by its gradient for a few samples.
+    Where hooks would count these, by the gradient in the graph of the batch; None if it does not tell"""
     known = [o[1] for o in learn.recognized_losses.values() if o is not None and o[1] is not None]
-    return known[-1] if known else shift_again(learn)
+    if known: return known[-1]
+    hooked = any(o._forward_hooks or o._forward_pre_hooks for o in learn.model.modules())
+    with suppress(Exception): return shift_of(loss, pred, *targs, keep=True) if hooked else shift_again(learn)
 
 def eager():
     "Compiles nothing, and does not import the compiler where nothing has been compiled"
@@ -325,18 +330,14 @@ def eager():
 @interruptible
 def shift_again(learn):
     """`shift_of` for a few samples of the running batch, which get a graph of their own: a second gradient of that of
-    the fit may be one too many. None if they cannot be computed alone"""
-    model = unwrapped(learn.model)
-    if any(o._forward_hooks or o._forward_pre_hooks for o in learn.model.modules()): return # they would count it
-    with suppress(Exception), unmoved(learn), torch.enable_grad(), eager():
-        xb,yb = rows_of((learn.xb, learn.yb), slice(4))
-        out = outputs(model, xb)
+    the fit may be one too many"""
+    with unmoved(learn), torch.enable_grad(), eager():
+        xb,yb = rows_of((learn.xb, learn.yb), slice(None, None, max(1, len(learn.yb[0])//4)))
+        out = outputs(unwrapped(learn.model), xb)
         return shift_of(own_loss(learn, out), predictions(out), *yb)
 
-def miss_shift(learn):
-    "After the last batch that a validation asks about, assume that targets are not shifted, and warn"
-    if learn.mode=='predict' or learn.training or not learn.metrics or max(1, 2*learn.iter)<(learn.n_iter or 0): return
-    learn.recognized_loss = None,False
+def warn_of_shift(learn):
+    if learn.training or learn.mode=='predict' or not learn.metrics: return
     warn(f"`{type(unwrapped(learn.model)).__name__}` does not show whether its loss compares predictions with the "
         "next targets, as in language models: metrics compare each with the target at its own place. If it does, "
         "write `metrics=lambda pred, targ: accuracy(pred[:,:-1], targ[:,1:])`")

@@ -234,13 +234,11 @@ def check_own_loss(
         f"`cbs={name}(count=lambda learn: weight[learn.y].sum())`")
     return True
 
-_unsteady = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd, nn.RNNBase,
-    nn.MultiheadAttention) # layers that mix samples or draw random numbers in training
-
 def compare_own_loss(learn, name, so):
     "As `compare_loss`, for a loss that the model returns in training: in evaluation it may be another one"
     if not _from_model(learn): return
-    with evaluating(nn.ModuleList(o for o in learn.model.modules() if isinstance(o, _unsteady))):
+    layers = [o for o in learn.model.modules() if o is not unwrapped(learn.model)] # may mix samples, or draw
+    with evaluating(nn.ModuleList(layers)):
         check_own_loss(learn, (learn.xb, learn.yb), n_samples(learn) or 0, name, so)
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #BatchChecks

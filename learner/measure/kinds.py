@@ -61,7 +61,7 @@ class AccumMetric(Metric):
         thresh:float=None, # Compare predictions with this
         to_np:bool=False, # Give `func` numpy arrays
         invert_arg:bool|None=None, # Give `func` targets first; default: only if it is one of scikit-learn's
-        flatten:bool|None=None, # Flatten both if of equal size; default: do, but keep rows of floats for scikit-learn
+        flatten:bool=True, # Flatten both, if they are of equal size
         name:str=None, # Default: that of `func`
         higher_is_better:bool=None, # Default: what `func` declares
         **kwargs, # For `func`
@@ -72,8 +72,7 @@ class AccumMetric(Metric):
         _check_kwargs(type(self), func, kwargs)
         if invert_arg is None: invert_arg = is_of_sklearn(func)
         self.func,self.dim_argmax,self.activation,self.thresh = func,dim_argmax,activation,thresh
-        self.to_np,self.invert_arg,self.kwargs = to_np,invert_arg,kwargs
-        self.flatten,self.takes_rows = flatten is not False,flatten is None and is_of_sklearn(func)
+        self.to_np,self.invert_arg,self.flatten,self.kwargs = to_np,invert_arg,flatten,kwargs
         self.only_scores = only_scores
         self.ignores = has_argument(func, 'ignore_index') and 'ignore_index' not in kwargs
         self._name = name or func_name(func)
@@ -107,10 +106,7 @@ class AccumMetric(Metric):
         if self.thresh is not None: pred = pred>self.thresh
         self.n_batches = self.n_batches+1
         pred,targ = pred.clone(),targ.clone() # loaders and models may use their memory again
-        if self.flatten and pred.numel()==targ.numel():
-            rows = self.takes_rows and targ.ndim==2 and targ.is_floating_point() and pred.is_floating_point()
-            shape = targ.shape if rows and targ.shape[1]>1 else -1
-            pred,targ = pred.reshape(shape),targ.reshape(shape)
+        if self.flatten and pred.numel()==targ.numel(): pred,targ = pred.reshape(-1),targ.reshape(-1)
         elif pred.ndim<(self.preds[0].ndim if self.preds else 1):
             pred = pred[None] # of a single sample, whose axis the model has dropped
         sizes = torch.tensor([[len(pred), len(targ)]])
@@ -129,8 +125,6 @@ class AccumMetric(Metric):
             as_they_are,of_classes = self.only_scores and not self.drops,bool((as_double(targ)%1==0).all())
             if as_they_are and of_classes: e.add_note(f"`{self.name}` got predictions as they are, one for "
                 "each target: `from_sklearn(…, thresh=.5)` decides about scores, after a sigmoid")
-            if self.takes_rows and targ.ndim>1: e.add_note(f"`{self.name}` got rows of {targ.shape[1]} numbers: "
-                "`from_sklearn(…, flatten=True)` compares all numbers alike")
             raise
         if res is None or isinstance(res, str): raise TypeError(
             f"The metric `{self.name}` returns a number, or several, but it returned {res!r}")

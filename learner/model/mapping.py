@@ -169,11 +169,11 @@ def shifted(pred, targ):
     "Predictions that have a target, and the targets that they are about: the next ones"
     return pred[:,:-1],targ[:,1:]
 
-def shift_of(loss, pred, targ):
+def shift_of(loss, pred, targ, keep=False):
     """Whether the gradient of `loss` raises the score of the next target (`shifted`), or of the one at the same place.
     None if neither or both alike, as with targets of one class, or if `loss` does not depend on `pred`. Frees the
-    graph"""
-    g = torch.autograd.grad(loss, pred, allow_unused=True)[0] if pred.requires_grad else None
+    graph, unless it is to `keep` it"""
+    g = torch.autograd.grad(loss, pred, allow_unused=True, retain_graph=keep)[0] if pred.requires_grad else None
     if g is None: return
     raised = torch.where(g.amin(-1)<0, g.argmin(-1), -1) # the class; -1 where the loss takes no prediction
     own,following = ((a==b).count_nonzero() for a,b in ((raised, targ), shifted(raised, targ)))

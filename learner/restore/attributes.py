@@ -202,8 +202,10 @@ class Attributes:
         "If the `with` block fails, put back the attributes that objects had before it"
         own = [getattr(o, '__dict__', None) for o in owners(self.roots).values()]
         before = [(d, d.copy()) for d in own if isinstance(d, dict)] # not those of classes
+        moved = {path:states.copy() for path,states in self.moved.items()}
         try: yield
         except BaseException:
+            self.moved = moved
             for d,was in before:
                 d.clear()
                 d.update(was)

@@ -51,6 +51,7 @@ _versions = WeakKeyDictionary() # by frozen module: the fit, and versions of the
 
 def _is_moved(m, fit):
     "Whether a frozen module was changed in place between two files of a fit, as a momentum target is"
+    if fit is None: return False
     now = [0 if p.is_inference() else p._version for p in m.parameters()]
     of_fit,first = _versions.setdefault(m, (fit, now))
     if of_fit is not fit: _versions[m] = fit,now
@@ -77,7 +78,7 @@ def warn_unsaved(
     learn, # A learner that has an optimizer
 ):
     "Warn of optimizers and parameters of callbacks, or of a Learner of your own, that a state file would lack"
-    saved,fit = _saved_ids(learn),learn.route.at_start # each fit has a new one
+    saved,fit = _saved_ids(learn),learn.route.at_start if learn.mode=='fit' else None # a new one for each fit
     for k,v in unsaved_attrs(learn.opt).items():
         known = search({'': v}, _learns, inside=False, depth=3)
         if known and not any(_moves_unsaved(o, saved, fit) for o in known.values()): continue # all is the model's

@@ -261,3 +261,13 @@ def test_a_file_that_cannot_be_loaded_leaves_attributes_as_they_were(cbs, tmp_pa
     queue,end = learn.model.queue,attrs(learn)
     with pytest.raises((OSError,ValueError), match='not mine|do not fit'): learn.load_state('here')
     assert attrs(learn)==end and learn.model.queue is queue
+
+def test_a_file_that_cannot_be_loaded_leaves_it_to_the_next_one_what_is_reset(tmp_path):
+    queued(tmp_path).fit(2).add_cbs(Unwilling).save_state('longer')
+    learn = queued(tmp_path)
+    begin = attrs(learn)
+    learn.save_state('begin')
+    learn.fit(1).add_cbs(Unwilling)
+    with pytest.raises(OSError, match='not mine'): learn.load_state('longer')
+    learn.remove_cb(Unwilling).load_state('begin')
+    assert attrs(learn)==begin

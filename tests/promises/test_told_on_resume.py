@@ -525,4 +525,7 @@ def test_a_teacher_that_is_loaded_again_between_two_fits_is_not_trained(tmp_path
     net.load_state_dict(copy.deepcopy(net.state_dict()))
     with warnings.catch_warnings():
         warnings.simplefilter('error')
+        learn.save_state('between')
+        net.load_state_dict(copy.deepcopy(net.state_dict()))
+        learn.save_state('between')
         learn.fit(2, cbs=Checkpoint())
