@@ -3764,6 +3764,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'learner.model.mapping.MatchArgs': ('model/mapping.html#matchargs', 'learner/model/mapping.py'),
                                        'learner.model.mapping.MatchArgs.before_batch': ( 'model/mapping.html#matchargs.before_batch',
                                                                                          'learner/model/mapping.py'),
+                                       'learner.model.mapping.Recognized': ('model/mapping.html#recognized', 'learner/model/mapping.py'),
                                        'learner.model.mapping._candidates': ('model/mapping.html#_candidates', 'learner/model/mapping.py'),
                                        'learner.model.mapping._lacks': ('model/mapping.html#_lacks', 'learner/model/mapping.py'),
                                        'learner.model.mapping._misfit': ('model/mapping.html#_misfit', 'learner/model/mapping.py'),

@@ -23,7 +23,7 @@ from ..data.loader_state import EpochNumbers
 from ..model.optimizer import drop_grads,in_use,params_of,switching,training_mode
 from ..model.weights import unwrapped
 from ..model.mapping import fields_for,part_of,needs_no_targets,predictions
-from ..model.mapping import recognize,shift_of,shifted,takes_tensors
+from ..model.mapping import Recognized,recognize,shift_of,shifted,takes_tensors
 from ..record.history import Row
 from ..measure.advice import advice,no_loss
 from ..restore.places import Searches
@@ -116,7 +116,8 @@ class OwnLosses(Dispatcher):
     @property
     def known_loss(self):
         "`loss_func`, or else the usual loss that the model's own equals, None before it has been found out"
-        return self.recognized_loss and self.recognized_loss[0] if self.loss_func is None else self.loss_func
+        if self.loss_func is not None: return self.loss_func
+        return self.recognized_loss and self.recognized_loss.loss_func
 
 # %% ../../nbs/loop/01_loop.ipynb #LoopState
 of_batch = 'batch','xb','yb','pred','loss','loss_grad'
@@ -301,6 +302,8 @@ def loss_and_pred(learn, out):
     takes_them = f is not None and (learn.yb or (learn.mode!='predict' and needs_no_targets(f)))
     return f(pred, *learn.yb) if takes_them else own_loss(learn, out),pred
 
+unknown = Recognized(None, None) # none of the usual losses, and nothing tells whether it shifts
+
 def find_loss(learn):
     "Loss of a batch of named fields, or of a model that returns its own. `pred` becomes the predictions"
     loss,learn.pred = loss_and_pred(learn, learn.pred)
@@ -309,16 +312,16 @@ def find_loss(learn):
     def shift(*_): return find_shift(learn, loss, learn.pred, *learn.yb)
     if learn.iter==0 or known is None:
         learn.recognized_loss = recognize(loss, learn.pred, *learn.yb, shift_of=shift) or known
-        if learn.recognized_loss==(None, None)!=known: warn_of_shift(learn)
-    elif known==(None, None) and learn.training and not learn.iter&(learn.iter-1): # 1, 2, 4, 8 …
-        learn.recognized_loss = None,shift() # not in an evaluation, which compares all batches alike
+        if learn.recognized_loss==unknown!=known: warn_of_shift(learn)
+    elif known==unknown and learn.training and not learn.iter&(learn.iter-1): # 1, 2, 4, 8 …
+        learn.recognized_loss = Recognized(None, shift()) # not in an evaluation, which compares all batches alike
     learn.pred,learn.yb = aligned(learn, learn.pred, learn.yb)
     return loss
 
 def find_shift(learn, loss, pred, *targs):
     """Whether the model's own loss compares `shifted` targets: as found before, or by its gradient for a few samples.
     Where hooks would count these, by the gradient in the graph of the batch; None if it does not tell"""
-    known = [o[1] for o in learn.recognized_losses.values() if o is not None and o[1] is not None]
+    known = [o.shifts for o in learn.recognized_losses.values() if o is not None and o.shifts is not None]
     if known: return known[-1]
     hooked = any(o._forward_hooks or o._forward_pre_hooks for o in learn.model.modules())
     with suppress(Exception): return shift_of(loss, pred, *targs, keep=True) if hooked else shift_again(learn)
@@ -344,7 +347,7 @@ def warn_of_shift(learn):
 
 def aligned(learn, pred, yb):
     "Predictions and targets, shifted if the model's own loss is one of `shifted` ones"
-    if not learn.recognized_loss or not learn.recognized_loss[1]: return pred,yb
+    if not learn.recognized_loss or not learn.recognized_loss.shifts: return pred,yb
     pred,targ = shifted(pred, *yb)
     return pred,(targ,)
 

@@ -12,10 +12,11 @@ Models of Hugging Face need none of them: batches are mappings, and what can be 
 __all__ = ['MapBatch', 'MapPred', 'MatchArgs', 'Forward']
 
 # %% ../../nbs/model/08_mapping.ipynb #imports
-from collections.abc import Mapping
+from collections.abc import Callable,Mapping
 from functools import partial
 from inspect import Parameter,signature
 from operator import itemgetter
+from typing import NamedTuple
 import torch
 from ..core.checks import listed,nearest,no_closure,short_name
 from ..core.callback import Callback
@@ -179,14 +180,19 @@ def shift_of(loss, pred, targ, keep=False):
     own,following = ((a==b).count_nonzero() for a,b in ((raised, targ), shifted(raised, targ)))
     if own!=following and 3*max(own, following)>(raised>=0).count_nonzero(): return bool(following>own)
 
+class Recognized(NamedTuple):
+    "What is known of a loss that a model returns"
+    loss_func:Callable|None # The usual loss that has its value, if one has
+    shifts:bool|None        # Whether it compares `shifted` predictions and targets, if that is known
+
 @torch.no_grad()
 def recognize(loss, pred, *targs, shift_of=shift_of):
-    """The usual loss with the value `loss`, or None; and whether it compares `shifted` predictions and targets, None if
-    neither its value nor `shift_of` tells. Returns None, for both, if nothing can be said yet: `loss` is NaN, the mean
-    of no targets, or its value fits with and without a shift, and `shift_of` cannot tell which"""
+    """What `loss` shows, as a `Recognized`; whether it shifts by its value, or else by `shift_of`. None if nothing can
+    be said yet: `loss` is NaN, the mean of no targets, or its value fits with and without a shift, and `shift_of` does
+    not tell which"""
     if isinstance(loss, torch.Tensor) and loss.isnan().any(): return
     ok = len(targs)==1 and all(isinstance(o, torch.Tensor) for o in (loss, pred, *targs)) and pred.is_floating_point()
-    if not ok: return None,False
+    if not ok: return Recognized(None, False)
     targ,most,found,shifts = targs[0],1e-3 if loss.dtype in (torch.float32,torch.float64) else 1e-2,[],set()
     for f,shift in _candidates(pred, targ):
         v = f(*(shifted(pred.float(), targ) if shift else (pred.float(), targ)))
@@ -196,7 +202,8 @@ def recognize(loss, pred, *targs, shift_of=shift_of):
     fitting = {shift for *_,shift in found}
     shift = fitting.pop() if len(fitting)==1 else shift_of(loss, pred, targ) if len(shifts)==2 else False
     found_so = [o for o in found if o[2] is shift]
-    return min(found_so, key=itemgetter(0))[1:] if found_so else None if found else (None, shift)
+    if found_so: return Recognized(*min(found_so, key=itemgetter(0))[1:])
+    return None if found else Recognized(None, shift)
 
 # %% ../../nbs/model/08_mapping.ipynb #Forward
 class Forward(Callback):

@@ -69,7 +69,8 @@ class Source:
 
     def _are(self, yb, targs):
         "Whether `yb` are the targets that were gathered"
-        if self.learn.loss_func is None and (self.learn.recognized_loss or ())[1:]==(True,): yb = shifted(*yb, *yb)[1]
+        known = self.learn.recognized_loss
+        if self.learn.loss_func is None and known and known.shifts: yb = shifted(*yb, *yb)[1]
         return same_values(single(yb), targs) if len(yb) else targs is None
 
     def _same_each_time(self, idxs):

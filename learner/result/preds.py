@@ -327,7 +327,7 @@ def know_loss(learn):
         with learn.uncut(), learn.unchanged(dl), learn.keep_modes():
             learn.infer('predict', {'valid': [_one_batch(learn)]})
         found = learn.recognized_losses.get(False)
-    return found[0] if found else learn.known_loss
+    return found.loss_func if found else learn.known_loss
 
 def gather(learn, dl, inner=False, reorder=True, cbs=None, act=None, with_decoded=False, **kwargs):
     "One validation on `dl`, and the callback with its results. Use inside `learn.unchanged`: random generators advance"

@@ -107,7 +107,7 @@ class _CutBatch:
         for part in pieces:
             yb = self._predict(part)
             known = learn.recognized_loss
-            outs.append((map_tensors(torch.Tensor.detach, learn.pred), learn.yb, not (known and known[1])))
+            outs.append((map_tensors(torch.Tensor.detach, learn.pred), learn.yb, not (known and known.shifts)))
             first = first or ((outs[0][0], *learn.yb), map_tensors(torch.Tensor.detach, learn.loss))
             w = self._weight(part)
             if not isinstance(w, torch.Tensor) and not w: continue # the average of nothing is NaN, as is its gradient
