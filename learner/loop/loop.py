@@ -302,6 +302,38 @@ def loss_and_pred(learn, out):
     takes_them = f is not None and (learn.yb or (learn.mode!='predict' and needs_no_targets(f)))
     return f(pred, *learn.yb) if takes_them else own_loss(learn, out),pred
 
+def check_loss(learn, e):
+    "Say what is wrong with a loss whose `backward` has raised `e`"
+    o = learn.loss_grad
+    if 'backward through the graph a second time' in str(e): e.add_note("The loop calls `backward` itself: leave it "
+        "out of callbacks and loss. What a model keeps of one batch for the next is kept by `.detach()`")
+    if not isinstance(o, torch.Tensor):
+        hint = ": leave out `.item()`" if isinstance(o, (int,float)) else ""
+        by_callback = isinstance(learn.loss, torch.Tensor) # as it was returned
+        whose = "a callback has set `loss_grad` to" if by_callback else f"`{learn.loss_func}` returned"
+        raise TypeError(f"The loss must be a tensor, but {whose} {o!r}{hint}")
+    if o.ndim:
+        raise ValueError(f"The loss must be one number, but has shape {tuple(o.shape)}: "
+            "reduce it, for example by `.mean()`")
+    if not o.requires_grad: raise ValueError("The loss does not depend on any trainable parameter: "
+        "it is detached from the model, or all that it depends on is frozen")
+
+def announce_loss(learn):
+    "Let `loss`, which is logged, be another tensor than `loss_grad`, since a callback may change that one in place"
+    if isinstance(learn.loss_grad, torch.Tensor): learn.loss = learn.loss_grad.clone()
+    learn('after_loss')
+
+def loss_and_grads(learn):
+    "Loss and gradients of the running batch, with the current weights"
+    drop_grads(learn.opt)
+    with torch.enable_grad():
+        loss,_ = loss_and_pred(learn, call_model(learn))
+    loss.backward()
+    return loss
+
+def has_grads(opt): return any(p.grad is not None for p in params_of(opt))
+
+# %% ../../nbs/loop/01_loop.ipynb #find_loss
 unknown = Recognized(None, None) # none of the usual losses, and nothing tells whether it shifts
 
 def find_loss(learn):
@@ -350,37 +382,6 @@ def aligned(learn, pred, yb):
     if not learn.recognized_loss or not learn.recognized_loss.shifts: return pred,yb
     pred,targ = shifted(pred, *yb)
     return pred,(targ,)
-
-def check_loss(learn, e):
-    "Say what is wrong with a loss whose `backward` has raised `e`"
-    o = learn.loss_grad
-    if 'backward through the graph a second time' in str(e): e.add_note("The loop calls `backward` itself: leave it "
-        "out of callbacks and loss. What a model keeps of one batch for the next is kept by `.detach()`")
-    if not isinstance(o, torch.Tensor):
-        hint = ": leave out `.item()`" if isinstance(o, (int,float)) else ""
-        by_callback = isinstance(learn.loss, torch.Tensor) # as it was returned
-        whose = "a callback has set `loss_grad` to" if by_callback else f"`{learn.loss_func}` returned"
-        raise TypeError(f"The loss must be a tensor, but {whose} {o!r}{hint}")
-    if o.ndim:
-        raise ValueError(f"The loss must be one number, but has shape {tuple(o.shape)}: "
-            "reduce it, for example by `.mean()`")
-    if not o.requires_grad: raise ValueError("The loss does not depend on any trainable parameter: "
-        "it is detached from the model, or all that it depends on is frozen")
-
-def announce_loss(learn):
-    "Let `loss`, which is logged, be another tensor than `loss_grad`, since a callback may change that one in place"
-    if isinstance(learn.loss_grad, torch.Tensor): learn.loss = learn.loss_grad.clone()
-    learn('after_loss')
-
-def loss_and_grads(learn):
-    "Loss and gradients of the running batch, with the current weights"
-    drop_grads(learn.opt)
-    with torch.enable_grad():
-        loss,_ = loss_and_pred(learn, call_model(learn))
-    loss.backward()
-    return loss
-
-def has_grads(opt): return any(p.grad is not None for p in params_of(opt))
 
 # %% ../../nbs/loop/01_loop.ipynb #Loop
 class Loop(Phases):
