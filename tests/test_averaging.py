@@ -1,6 +1,6 @@
 """Averages of weights against loops by hand and `torch.optim.swa_utils`; in the model for a validation, and never by
 accident"""
-import copy,io
+import copy,io,warnings
 import numpy as np
 import pytest,torch
 from torch import nn
@@ -675,3 +675,11 @@ def test_an_average_that_was_never_taken_is_told(make, says, recwarn):
     learn.smoke(cbs=make())
     learn.fit(2, cbs=EMA(.5, every=12))
     assert not [o for o in recwarn if 'no average' in str(o.message)]
+
+def test_a_fit_that_stops_for_now_is_not_told_that_there_is_no_average_yet():
+    stop = on(event.after_batch(once=2, unit='iter'))(lambda learn: learn.stop_soon())
+    learn = synth_learner()
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        learn.fit(4, cbs=[swa := SWA(.5), stop]).resume()
+    assert swa.n

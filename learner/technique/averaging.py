@@ -79,9 +79,9 @@ class _Norms:
 
 # %% ../../nbs/technique/06_averaging.ipynb #tell_none
 def _tell_none(cb, *settings):
-    "Warn at the end of a fit in which an average was never taken"
+    "Warn at the end of a fit in which an average was never taken, unless it can be resumed"
     learn = cb.learn
-    if cb.n or not cb.fitting or not learn.opt_step or learn.limits.get('train'): return
+    if learn.route.unfinished or cb.n or not cb.fitting or not learn.opt_step or learn.limits.get('train'): return
     given = ' and '.join(f"`{k}` is {getattr(cb, k)}" for k in settings)
     warn(f"`{type(cb).__name__}` has no average, and the model keeps the weights of training: {given}, and the fit had "
         f"{learn.opt_step} steps. Let it begin earlier or come more often, or train longer")
