@@ -330,6 +330,7 @@ def fire_for(loop, ev, cbs, waiting=()):
         try: h()
         except BaseException as e: blame(e, h, ev); raise
 
+# %% ../../nbs/core/06_dispatch.ipynb #own_scope
 # Functions that call handlers, except cleanups. `in_callback` of `loop.interrupt` and the profile look for them in the
 # stack: Ctrl-C may interrupt a handler that they call. Add a new one here
 hands_over = {f.__code__ for f in (Notifier.__call__,Watched.__call__,fire_before,fire_after,fire_rest,fire_for,

@@ -12,11 +12,9 @@ import warnings
 from contextlib import ExitStack,contextmanager,suppress
 from datetime import timedelta
 from hashlib import sha256
-from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DistributedSampler,IterableDataset,TensorDataset
 from fastcore.basics import patch
 from ..core.callback import Callback
 from ..core.checks import checked,extra,no_closure
@@ -24,7 +22,6 @@ from ..core.events import CancelFitException
 from ..data.generators import random_state,seed_all,set_random_state
 from ..data.loaders import find_bs,map_tensors,rows_of,to_device
 from ..data.pieces import rows_joined
-from ..data.samples import length_of,of_entries
 from ..model.optimizer import params_of,parts_of
 from ..measure.metrics import AvgSmoothLoss
 from ..measure.batch_checks import average_unknown,compare_loss
@@ -39,7 +36,7 @@ from ..result.preds import GatherPredsCallback
 from ..resume.checkpoint import SigtermHandler
 from ..resume.rewind import Rewind
 from .processes import num_distrib,processes
-from .shares import Peers,share_of
+from .shares import Peers,check_same_samples,check_whole,share_of
 from .merging import Others,check_mergeable,merge_phase
 from .agreement import Agreement
 from .engine import Engine,let_sum_be_whole,synced_norms,weigh
@@ -270,49 +267,13 @@ class _EndsTogether(Callback):
     def after_exception(self):
         if self.member is not None: self.member.agreement.fail()
 
-# %% ../../nbs/dist/07_distributed.ipynb #check_whole
-def check_whole(name, dl):
-    "Refuse a loader that gives this process its part already"
-    sampler = getattr(getattr(dl, 'batch_sampler', None), 'sampler', getattr(dl, 'sampler', None))
-    if isinstance(sampler, DistributedSampler): raise ValueError(f"`dls['{name}']` has a `DistributedSampler`, which "
-        "gives each process a part of the samples, and `Distributed` divides each batch again: leave out the sampler, "
-        "or write `shuffle=True` in its place. The batch size is then that of all processes together")
-
-# %% ../../nbs/dist/07_distributed.ipynb #check_same_samples
-_tensors = WeakKeyDictionary() # by `TensorDataset`: checksums when it was first seen, as tensors may change later
-
-def identity_of(ds, name):
-    "What decides which sample has which number, by place: lengths, indices of subsets, checksums of tensors"
-    yield name,length_of(ds)
-    for _ in range(5): # a dataset in a dataset
-        inner,indices = getattr(ds, 'dataset', None),getattr(ds, 'indices', None)
-        if isinstance(indices, range): indices = [*indices]
-        if inner is not None: yield f'{name}.indices',of_entries(indices, length_of(ds))
-        if isinstance(ds, TensorDataset):
-            if ds not in _tensors: _tensors[ds] = [of_entries(t, len(t)) for t in getattr(ds, 'tensors', ())]
-            yield from ((f'{name}.tensors[{i}]', o) for i,o in enumerate(_tensors[ds]))
-        ds,name = inner,f'{name}.dataset'
-
-def check_same_samples(learn, procs):
-    "Refuse datasets with other samples in another process: each takes its own from what the first has drawn"
-    datasets = {f'{k}.dataset':getattr(dl, 'dataset', None) for k,dl in learn.dls.loaders.items()}
-    known = {k:o for k,o in datasets.items() if o is not None and not isinstance(o, IterableDataset)}
-    first,*others = procs.gather(dict(o for k,ds in known.items() for o in identity_of(ds, k)))
-    for rank,o in enumerate(others, 1):
-        k = next((k for k in first if k in o and o[k]!=first[k]), None)
-        if k is None: continue
-        name,_,inside = k.partition('.')
-        raise ValueError(f"`dls['{name}'].{inside}` is not the same in process {rank} as in process 0, and each loads "
-            "its part of the samples. Call `torch.manual_seed(42)` before the script draws data or splits them, as by "
-            "`random_split`, and sort lists of files")
-
 # %% ../../nbs/dist/07_distributed.ipynb #check_fit
 def check_fit(learn, procs):
     "Refuse what would fail later, or train on the wrong samples"
     if any(isinstance(o, MicroBatch) and o.run for o in learn.cbs): raise ValueError("`MicroBatch` and `Distributed` "
         "both run the forward pass in their own way: in place of `MicroBatch`, give loaders a smaller `bs`, and add a "
         "`GradientAccumulation` with the number of samples in a step")
-    check_same_samples(learn, procs)
+    check_same_samples(learn.dls.loaders, procs)
 
 # %% ../../nbs/dist/07_distributed.ipynb #check_shard
 def _check_shard(name, v):

@@ -12,8 +12,11 @@ __all__ = []
 # %% ../../nbs/dist/02_shares.ipynb #imports
 from contextlib import nullcontext
 from itertools import islice
+from weakref import WeakKeyDictionary
+from torch.utils.data import DistributedSampler,IterableDataset,TensorDataset
 from ..data.loaders import find_bs
 from ..data.pieces import rows_cut
+from ..data.samples import length_of,of_entries
 from .processes import Processes
 
 # %% ../../nbs/dist/02_shares.ipynb #share_of
@@ -100,3 +103,42 @@ class Peers:
         self.procs,self.deal = procs,Deal(procs)
         self.totals = None # samples and items of the running training batch in all processes
         self.stops = [] # which wait until all processes know
+
+# %% ../../nbs/dist/02_shares.ipynb #check_whole
+def check_whole(name, dl):
+    "Refuse a loader that gives this process its part already"
+    sampler = getattr(getattr(dl, 'batch_sampler', None), 'sampler', getattr(dl, 'sampler', None))
+    if isinstance(sampler, DistributedSampler): raise ValueError(f"`dls['{name}']` has a `DistributedSampler`, which "
+        "gives each process a part of the samples, and `Distributed` divides each batch again: leave out the sampler, "
+        "or write `shuffle=True` in its place. The batch size is then that of all processes together")
+
+# %% ../../nbs/dist/02_shares.ipynb #check_same_samples
+_tensors = WeakKeyDictionary() # by `TensorDataset`: checksums when it was first seen, as tensors may change later
+
+def identity_of(ds, name):
+    "What decides which sample has which number, by place: lengths, indices of subsets, checksums of tensors"
+    yield name,length_of(ds)
+    for _ in range(5): # a dataset in a dataset
+        inner,indices = getattr(ds, 'dataset', None),getattr(ds, 'indices', None)
+        if isinstance(indices, range): indices = [*indices]
+        if inner is not None: yield f'{name}.indices',of_entries(indices, length_of(ds))
+        if isinstance(ds, TensorDataset) and type(ds).__hash__: # else nothing refers to it weakly
+            if ds not in _tensors: _tensors[ds] = [of_entries(t, len(t)) for t in getattr(ds, 'tensors', ())]
+            yield from ((f'{name}.tensors[{i}]', o) for i,o in enumerate(_tensors[ds]))
+        ds,name = inner,f'{name}.dataset'
+
+def check_same_samples(
+    loaders:dict, # By name
+    procs:Processes, # Those that take part
+):
+    "Refuse datasets with other samples in another process: each takes its own from what the first has drawn"
+    datasets = {f'{k}.dataset':getattr(dl, 'dataset', None) for k,dl in loaders.items()}
+    known = {k:o for k,o in datasets.items() if o is not None and not isinstance(o, IterableDataset)}
+    first,*others = procs.gather(dict(o for k,ds in known.items() for o in identity_of(ds, k)))
+    for rank,o in enumerate(others, 1):
+        k = next((k for k in first if k in o and o[k]!=first[k]), None)
+        if k is None: continue
+        name,_,inside = k.partition('.')
+        raise ValueError(f"`dls['{name}'].{inside}` is not the same in process {rank} as in process 0, and each loads "
+            "its part of the samples. Call `torch.manual_seed(42)` before the script draws data or splits them, as by "
+            "`random_split`, and sort lists of files")

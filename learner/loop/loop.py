@@ -148,13 +148,6 @@ class LoopState(OwnLosses):
         "Take a step of the optimizer, between its events"
         self._step()
 
-    @property
-    def to_validate(self):
-        "Loaders of a validation, by name: those that `dls` has now, unless others were set"
-        return self.dls.valids if self._to_validate is None else self._to_validate
-    @to_validate.setter
-    def to_validate(self, v): self._to_validate = None if v is self.dls.valids else v
-
     def forget_batch(self):
         "Let go of batch, loader and loss"
         for k in ('dl', 'dl_name', *of_batch): setattr(self, k, None)
@@ -213,6 +206,13 @@ class LoopState(OwnLosses):
 # %% ../../nbs/loop/01_loop.ipynb #Phases
 class Phases(LoopState):
     "Gives each phase its loader, and each batch its parts"
+    @property
+    def to_validate(self):
+        "Loaders of a validation, by name: those that `dls` has now, unless others were set"
+        return self.dls.valids if self._to_validate is None else self._to_validate
+    @to_validate.setter
+    def to_validate(self, v): self._to_validate = None if v is self.dls.valids else v
+
     def use_loader(self,
         name, # Name of the loader, such as `valid`
         dl, # The loader
