@@ -44,12 +44,13 @@ Modules:
 - `learner.loop.learner`: Data, model, loss and optimizer in one object that trains, validates and resumes
 - `learner.loop.position`: Where a run is: everything that is needed to resume it, except weights and the optimizer's state
 - `learner.measure.metrics`: Averages over samples, kept on the device until they are read
-- `learner.model.files`: Written whole or not at all, read without running code
 - `learner.model.groups`: Splitters, per-group values and freezing
 - `learner.model.hypers`: One name for each hyper-parameter, one value per group, for any `torch.optim` optimizer as it is
 - `learner.model.mapping`: Rename the fields of batches, choose the arguments of the model, change predictions, call another method than `forward`
 - `learner.model.optimizer`: Any `torch.optim` optimizer as it is: made for parameter groups, with fastai's defaults, or several as one
+- `learner.model.own_losses`: Which loss a model has computed itself, and whether it is one of the next word
 - `learner.model.weights`: Weights by name, saved from a model and loaded into it, however it is wrapped
+- `learner.record.files`: Written whole or not at all, read without running code
 - `learner.record.history`: Rows of named values, and the table they make
 - `learner.record.progress`: Bars and a table in a terminal, one display in a notebook, plain lines in a log
 - `learner.record.recorder`: Losses of every batch, and a row of results for every epoch

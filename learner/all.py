@@ -28,8 +28,8 @@ from .model.optimizer import *
 from .model.losses import *
 from .model.loss_properties import *
 from .model.weights import *
-from .model.files import *
 from .model.mapping import *
+from .model.own_losses import *
 from .measure.metrics import *
 from .measure.kinds import *
 from .measure.accuracies import *
@@ -45,6 +45,7 @@ from .record.table import *
 from .record.recorder import *
 from .record.progress import *
 from .record.rows import *
+from .record.files import *
 from .restore.tensors import *
 from .restore.contents import *
 from .restore.containers import *

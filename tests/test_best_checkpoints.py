@@ -4,7 +4,7 @@ import numpy as np,pytest,torch
 from hypothesis import given,settings,strategies as st
 from learner.all import *
 from learner.resume.checkpoints import Checkpoints
-from learner.model.files import read_plain
+from learner.record.files import read_plain
 
 nan = math.nan
 class Score(Metric):

@@ -3,7 +3,7 @@ import signal
 from functools import partial
 import pytest,torch
 from learner.all import *
-from learner.model.files import parts_folder,read_plain
+from learner.record.files import parts_folder,read_plain
 from test_dist import also,close,compared,goes_on_as_one,one,slow,two_or_three
 from dist_cases import make
 from together import together

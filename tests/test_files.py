@@ -15,7 +15,7 @@ from parts import shown
 from processes import run_script
 from torch.distributed import checkpoint
 from learner.model import files
-from learner.model.files import hash_of,parts_folder
+from learner.record.files import hash_of,parts_folder
 
 pytestmark = [pytest.mark.filterwarnings(f'ignore:.*{o}')
     for o in ('multi-threaded, use of fork', 'TypedStorage is deprecated', 'torch.jit.* is deprecated',

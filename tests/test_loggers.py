@@ -7,7 +7,7 @@ from learner.all import *
 from learner.restore.places import all_parts
 from learner.inspect.boards import *
 from learner.inspect.loggers import *
-from learner.model.files import check_folder
+from learner.record.files import check_folder
 from learner.record.history import missing
 from learner.record.loss_stream import LossStream
 

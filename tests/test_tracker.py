@@ -4,7 +4,7 @@ import itertools,math,re,warnings
 import numpy as np, pytest, torch
 from hypothesis import given,settings,strategies as st
 from learner.all import *
-from learner.model.files import check_plain
+from learner.record.files import check_plain
 from learner.result.tracker import *
 from learner.result.tracker import higher_is_better
 

@@ -14,8 +14,8 @@ from html import escape
 from pathlib import Path
 from fastcore.basics import patch
 from ..core.checks import checked
-from ..model.files import write_bytes
 from ..record.history import html_table
+from ..record.files import write_bytes
 from .run_card import Card
 
 # %% ../../nbs/compare/08_card_page.ipynb #plot

@@ -28,8 +28,8 @@ from dataclasses import dataclass,field
 from difflib import SequenceMatcher
 from pathlib import Path
 from ..core.checks import checked,listed,nearest
+from ..record.files import find_file,read_plain
 from ..loop.learner import Learner
-from ..model.files import find_file,read_plain
 from ..resume.encoding import decode
 from .fingerprint import Fingerprint,Trail,columns
 

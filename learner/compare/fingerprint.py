@@ -29,9 +29,9 @@ from ..data.loader_state import describe
 from ..data.loaders import length
 from ..loop.position import settings_of
 from ..restore.places import by_name,model_and_loss
-from ..model.files import file_path,write_plain
 from ..model.hypers import first_groups,hypers,read_hyper
 from ..model.optimizer import params_of
+from ..record.files import file_path,write_plain
 from ..resume.encoding import encode
 from ..resume.origin import CodeReader,definitions,versions
 from ..diagnose.checksums import Weights,checksum_of_batch,generator_sums

@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
 from ..core.callback import Callback
 from ..core.checks import checked
+from ..record.files import file_path,find_file,read_plain,write_plain
 from ..loop.learner import Learner
-from ..model.files import file_path,find_file,read_plain,write_plain
 from ..resume.rewind import StopAfter
 from ..schedule.trial import trial
 from ..diagnose.mistakes import silence

@@ -25,10 +25,10 @@ from zlib import crc32
 from ..core.callback import Callback,refer
 from ..core.checks import checked,listed,nearest
 from ..restore.places import by_name
-from ..model.files import check_folder,write_bytes
 from ..record.history import History,Row,missing
 from ..record.recorder import find_recorder
 from ..record.run_config import plain
+from ..record.files import check_folder,write_bytes
 from .diff import setup_changes
 from .fingerprint import Fingerprint,Setup
 

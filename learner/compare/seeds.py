@@ -23,10 +23,10 @@ from fastcore.foundation import L
 from ..core.checks import listed,nearest,one_of,whole
 from ..data.generators import keep_random
 from ..loop.learner import Learner
-from ..model.files import file_path,find_file,read_plain,write_plain
 from ..record.history import History,Row,missing
 from ..record.progress import ProgressCallback
 from ..record.recorder import Recorder
+from ..record.files import file_path,find_file,read_plain,write_plain
 from ..resume.encoding import decode,encode
 from ..schedule.trial import shown_or_written
 from ..resume.rewind import twin_of,warn_of_shared

@@ -25,10 +25,10 @@ from torch import nn
 from ..core.checks import extra,whole
 from ..data.generators import random_state,set_random_state
 from ..data.loader_state import counts_of,put_counts
-from ..model.files import write_bytes
 from ..model.optimizer import parts_of
 from ..restore.held import put_buffers
 from ..record.progress import Display,ProgressCallback,in_notebook
+from ..record.files import write_bytes
 from ..loop.interrupt import uninterrupted
 from ..loop.learner import Learner
 from ..resume.rewind import Rewind

@@ -20,7 +20,7 @@ from ..measure.measures import Moments
 from ..measure.phase import PhaseMetrics,gathered
 from ..measure.scores import CountScore
 from ..measure.batch_checks import BatchCheck
-from ..model.files import on_cpu
+from ..record.files import on_cpu
 from .processes import Processes
 
 # %% ../../nbs/dist/03_merging.ipynb #merge

@@ -20,9 +20,9 @@ from shutil import rmtree
 import torch
 from torch import nn
 from ..core.checks import extra,listed
-from ..model.files import atomic_folder,hash_of,parts_folder
 from ..model.optimizer import parts_of
 from ..data.loaders import tensors_in
+from ..record.files import atomic_folder,hash_of,parts_folder
 from ..technique.averaging import WeightAverage
 from ..technique.mixed_precision import MixedPrecision
 from .processes import ProcessFailed

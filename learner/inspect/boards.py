@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from .loggers import Logger,numbers
 from ..core.checks import checked,extra
-from ..model.files import check_folder,path_in
+from ..record.files import check_folder,path_in
 
 # %% ../../nbs/inspect/06_boards.ipynb #BoardLogger
 class BoardLogger(Logger):

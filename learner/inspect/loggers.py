@@ -23,7 +23,7 @@ from ..loop.way_back import is_fork_of
 from ..record.history import History,Row,missing
 from ..record.recorder import Recorder,find_recorder
 from ..record.run_config import plain
-from ..model.files import atomic_write,check_folder,path_in
+from ..record.files import atomic_write,check_folder,path_in
 
 # %% ../../nbs/inspect/05_loggers.ipynb #LogMethods
 class LogMethods:

@@ -21,12 +21,12 @@ from fastcore.foundation import L
 from ..core.checks import checked,in_range,short_name
 from ..core.callback import TrainEvalCallback,refer
 from ..data.loaders import DataLoaders
-from ..model.files import path_in
 from ..model.groups import check_hyper,params
 from ..model.optimizer import Adam,own_attrs,parts_of,step_hooks
 from ..measure.kinds import mk_metrics
 from ..record.recorder import Recorder
 from ..record.progress import ProgressCallback
+from ..record.files import path_in
 from .interrupt import load_optimizers
 from .route import ResumableRoute
 from .inference import check_parts

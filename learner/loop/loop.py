@@ -8,26 +8,23 @@ A fit has epochs, an epoch trains and validates, a phase goes through batches, a
 __all__ = ['Loop']
 
 # %% ../../nbs/loop/01_loop.ipynb #imports
-import sys
-from collections.abc import Mapping
-from contextlib import nullcontext,suppress
+from contextlib import nullcontext
 from itertools import count,takewhile
 from math import inf
 import torch
 from ..core.events import CancelBatchException
 from ..core.callback import refer,weak
-from ..core.dispatch import Dispatcher,interruptible,scope
+from ..core.dispatch import interruptible,scope
 from ..core.tracebacks import warn
-from ..data.loaders import length,rows_of,single,to_device,twin
+from ..data.loaders import length,single,to_device,twin
 from ..data.loader_state import EpochNumbers
 from ..model.optimizer import drop_grads,in_use,params_of,switching,training_mode
-from ..model.weights import unwrapped
-from ..model.mapping import fields_for,part_of,needs_no_targets,predictions
-from ..model.mapping import Recognized,recognize,shift_of,shifted,takes_tensors
+from ..model.mapping import needs_no_targets,outputs,positional,predictions,takes_tensors
+from ..model.own_losses import OwnLosses,own_loss,recognize_batch
 from ..record.history import Row
 from ..measure.advice import advice,no_loss
 from ..restore.places import Searches
-from ..restore.snapshot import keep_loaders,keep_model_and_loss,unmoved
+from ..restore.snapshot import keep_loaders,keep_model_and_loss
 
 # %% ../../nbs/loop/01_loop.ipynb #Route
 END = object() # what `next` gives when a loader has no more batches
@@ -93,31 +90,6 @@ def check_drawn(learn, n):
     elif name!='train' and not given: why = ". If there is nothing to validate on, leave it out of `DataLoaders`"
     dl = '`dl`' if given else f"`dls['{name}']`"
     raise ValueError(f"{dl} is empty: it gave no batch in epoch {learn.epoch}{why}")
-
-# %% ../../nbs/loop/01_loop.ipynb #OwnLosses
-class OwnLosses(Dispatcher):
-    "What has been found out about losses that models return themselves"
-    recognized = None,None,{} # a model, its training loader, `recognized_losses` of both
-    @property
-    def recognized_losses(self):
-        "`recognized_loss` in training, by True, and in evaluation, by False: a model may return another one"
-        model,dl,res = self.recognized
-        return res if model is unwrapped(self.model) and dl is self.dls.train else {}
-    @property
-    def recognized_loss(self):
-        "What `recognize` has found out about the loss that this model returns for these data; None before"
-        found,trains = self.recognized_losses,bool(self.mode and self.training)
-        return found.get(trains, found.get(not trains))
-    @recognized_loss.setter
-    def recognized_loss(self, v):
-        found = self.recognized_losses | {bool(self.mode and self.training): v}
-        self.recognized = unwrapped(self.model),self.dls.train,found
-
-    @property
-    def known_loss(self):
-        "`loss_func`, or else the usual loss that the model's own equals, None before it has been found out"
-        if self.loss_func is not None: return self.loss_func
-        return self.recognized_loss and self.recognized_loss.loss_func
 
 # %% ../../nbs/loop/01_loop.ipynb #LoopState
 of_batch = 'batch','xb','yb','pred','loss','loss_grad'
@@ -272,27 +244,10 @@ class Phases(LoopState):
             if self._to_remove: self.attendance.batch_over()
 
 # %% ../../nbs/loop/01_loop.ipynb #losses
-positional = tuple,list # inputs of these types are positional arguments of the model
-
-def named(xb):
-    "Inputs by name"
-    if isinstance(xb, Mapping): return xb
-    raise TypeError(f"`xb` is a tuple of inputs, or a mapping, but is a {type(xb).__name__} now: "
-        "a callback that changes the only input writes `self.learn.x = …`")
-
-def outputs(model, xb): return model(*xb) if isinstance(xb, positional) else model(**fields_for(model, named(xb)))
-
 @interruptible
 def call_model(learn):
     "What the model returns for the inputs of the running batch"
     return outputs(learn.model, learn.xb)
-
-def own_loss(learn, pred):
-    "The loss that the model returned: an output's `loss`, or the output itself if it is one number"
-    loss = part_of(pred, 'loss')
-    if loss is None and isinstance(pred, torch.Tensor) and pred.ndim==0: loss = pred
-    if loss is not None or learn.mode=='predict': return loss
-    raise ValueError(no_loss(learn, pred))
 
 @interruptible
 def loss_and_pred(learn, out):
@@ -300,7 +255,16 @@ def loss_and_pred(learn, out):
     f = learn.loss_func
     pred = predictions(out) if f is None or takes_tensors(f) else out
     takes_them = f is not None and (learn.yb or (learn.mode!='predict' and needs_no_targets(f)))
-    return f(pred, *learn.yb) if takes_them else own_loss(learn, out),pred
+    if takes_them: return f(pred, *learn.yb),pred
+    loss = own_loss(out)
+    if loss is None and learn.mode!='predict': raise ValueError(no_loss(learn, out))
+    return loss,pred
+
+def find_loss(learn):
+    "Loss of a batch of named fields, or of a model that returns its own. `pred` becomes the predictions"
+    loss,learn.pred = loss_and_pred(learn, learn.pred)
+    if learn.loss_func is None and learn.yb and loss is not None: recognize_batch(learn, loss)
+    return loss
 
 def check_loss(learn, e):
     "Say what is wrong with a loss whose `backward` has raised `e`"
@@ -332,56 +296,6 @@ def loss_and_grads(learn):
     return loss
 
 def has_grads(opt): return any(p.grad is not None for p in params_of(opt))
-
-# %% ../../nbs/loop/01_loop.ipynb #find_loss
-unknown = Recognized(None, None) # none of the usual losses, and nothing tells whether it shifts
-
-def find_loss(learn):
-    "Loss of a batch of named fields, or of a model that returns its own. `pred` becomes the predictions"
-    loss,learn.pred = loss_and_pred(learn, learn.pred)
-    if learn.loss_func is not None or not learn.yb or loss is None: return loss
-    known = learn.recognized_loss
-    def shift(*_): return find_shift(learn, loss, learn.pred, *learn.yb)
-    if learn.iter==0 or known is None:
-        learn.recognized_loss = recognize(loss, learn.pred, *learn.yb, shift_of=shift) or known
-        if learn.recognized_loss==unknown!=known: warn_of_shift(learn)
-    elif known==unknown and learn.training and not learn.iter&(learn.iter-1): # 1, 2, 4, 8 …
-        learn.recognized_loss = Recognized(None, shift()) # not in an evaluation, which compares all batches alike
-    learn.pred,learn.yb = aligned(learn, learn.pred, learn.yb)
-    return loss
-
-def find_shift(learn, loss, pred, *targs):
-    """Whether the model's own loss compares `shifted` targets: as found before, or by its gradient for a few samples.
-    Where hooks would count these, by the gradient in the graph of the batch; None if it does not tell"""
-    known = [o.shifts for o in learn.recognized_losses.values() if o is not None and o.shifts is not None]
-    if known: return known[-1]
-    hooked = any(o._forward_hooks or o._forward_pre_hooks for o in learn.model.modules())
-    with suppress(Exception): return shift_of(loss, pred, *targs, keep=True) if hooked else shift_again(learn)
-
-def eager():
-    "Compiles nothing, and does not import the compiler where nothing has been compiled"
-    return torch.compiler.set_stance('force_eager') if 'torch._dynamo' in sys.modules else nullcontext()
-
-@interruptible
-def shift_again(learn):
-    """`shift_of` for a few samples of the running batch, which get a graph of their own: a second gradient of that of
-    the fit may be one too many"""
-    with unmoved(learn), torch.enable_grad(), eager():
-        xb,yb = rows_of((learn.xb, learn.yb), slice(None, None, max(1, len(learn.yb[0])//4)))
-        out = outputs(unwrapped(learn.model), xb)
-        return shift_of(own_loss(learn, out), predictions(out), *yb)
-
-def warn_of_shift(learn):
-    if learn.training or learn.mode=='predict' or not learn.metrics: return
-    warn(f"`{type(unwrapped(learn.model)).__name__}` does not show whether its loss compares predictions with the "
-        "next targets, as in language models: metrics compare each with the target at its own place. If it does, "
-        "write `metrics=lambda pred, targ: accuracy(pred[:,:-1], targ[:,1:])`")
-
-def aligned(learn, pred, yb):
-    "Predictions and targets, shifted if the model's own loss is one of `shifted` ones"
-    if not learn.recognized_loss or not learn.recognized_loss.shifts: return pred,yb
-    pred,targ = shifted(pred, *yb)
-    return pred,(targ,)
 
 # %% ../../nbs/loop/01_loop.ipynb #Loop
 class Loop(Phases):

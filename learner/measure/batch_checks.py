@@ -9,7 +9,6 @@ __all__ = []
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #imports
 import warnings
-from collections.abc import Mapping
 from contextlib import suppress
 from math import inf,isclose,isfinite
 from types import SimpleNamespace
@@ -21,7 +20,8 @@ from ..data.generators import keep_random,random_state,same_state
 from ..data.loaders import leaves_in,map_tensors,rows_of,tensors_in
 from ..model.loss_properties import has_mixed_means,inexact_parts,is_of_own_class,items_of,loss_of
 from ..model.loss_properties import n_items,n_samples,reduction_of,says_its_items
-from ..model.mapping import fields_for,needs_no_targets,part_of
+from ..model.mapping import needs_no_targets,outputs
+from ..model.own_losses import own_loss
 from ..model.weights import unwrapped
 from .metrics import AvgMetric
 from .advice import ShapeCheck,evaluating,try_metrics
@@ -174,10 +174,9 @@ def _samples(batch, bs, at):
 
 def _own_loss(learn, batch):
     "The model's own loss for a batch, and of how many items it would be an average"
-    model,(xb,yb) = unwrapped(learn.model),batch
-    out = model(**fields_for(model, xb)) if isinstance(xb, Mapping) else model(*xb)
-    loss = part_of(out, 'loss')
-    return out if loss is None else loss,n_items(SimpleNamespace(xb=xb, yb=yb, loss_func=loss_of(learn)))
+    xb,yb = batch
+    loss = own_loss(outputs(unwrapped(learn.model), xb))
+    return loss,n_items(SimpleNamespace(xb=xb, yb=yb, loss_func=loss_of(learn)))
 
 def _together_and_in_parts(learn, batch, bs):
     "How many samples were tried, the model's own loss for them, and its average over parts; None if in doubt"

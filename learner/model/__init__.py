@@ -1,1 +1,1 @@
-"What a model is trained with: optimizers, losses, weights and their files"
+"What a model is trained with: optimizers, losses, weights and inputs"

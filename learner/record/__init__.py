@@ -1,1 +1,1 @@
-"The history of a run, its settings, and the display of its progress"
+"The history of a run, its settings, the display of its progress, and files that last"

@@ -22,9 +22,9 @@ from ..core.checks import checked
 from ..data.loaders import check_device
 from ..loop.learner import Learner
 from ..model.optimizer import in_use
-from ..model.files import check_sums,file_path,reading,torch_save,write_to
 from ..model.mapping import Forward,MapBatch,MapPred,MatchArgs
 from ..model.weights import unwrapped
+from ..record.files import check_sums,file_path,reading,torch_save,write_to
 from .preds import input_shapes,know_loss
 
 # %% ../../nbs/result/07_export.ipynb #pickle

@@ -24,7 +24,7 @@ from ..record.rows import Rows
 from ..loop.learner import Learner
 from ..record.history import Row
 from ..model.loss_properties import ignore_index_of
-from ..model.mapping import shifted
+from ..model.own_losses import shifted
 from .predict import same_values
 from .preds import know_loss,no_losses
 from .show import check_size,show_samples

@@ -30,13 +30,13 @@ from ..data.pieces import along_any,rows_cut
 from ..record.rows import Rows
 from ..loop.inference import check_parts
 from ..loop.learner import Learner
-from ..model.files import path_in
 from ..measure.phase import Skipped,cancelled_by,train_only
 from ..measure.advice import ShapeCheck
 from ..measure.batch_checks import check_average
 from ..model.losses import is_kept
 from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,is_of_own_class,items_in_phase
 from ..model.loss_properties import items_of,kind_of,n_samples,reduction_of,unreduced
+from ..record.files import path_in
 from ..restore.snapshot import ModuleSnapshot
 
 # %% ../../nbs/result/01_preds.ipynb #per_sample

@@ -24,8 +24,8 @@ from ..core.events import CancelFitException
 from ..record.progress import ProgressCallback
 from ..record.history import missing
 from ..record.recorder import Recorder,check_direction,find_recorder,higher_is_better
-from ..model.files import check_folder,file_path
 from ..model.hypers import get_hyper
+from ..record.files import check_folder,file_path
 from . import saving # noqa: F401 (`learn.save` and `learn.load`)
 from ..schedule.schedulers import HyperScheduler,Warmup
 from ..technique.averaging import WeightAverage

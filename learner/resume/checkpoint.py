@@ -26,7 +26,7 @@ from ..loop.learner import Learner
 from ..loop.position import Bounds,Position
 from ..record.history import missing
 from ..record.recorder import find_recorder,higher_is_better
-from ..model.files import find_file,path_in,read_plain
+from ..record.files import find_file,path_in,read_plain
 from .checkpoints import Checkpoints,FitFiles,Keeping,newest_of_next_fit,place_of
 from .state_file import read_state
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 from ..core.checks import whole
 from ..core.tracebacks import warn
-from ..model.files import atomic_write,hash_of,parts_folder,read_plain,reading,sweep_temporary
+from ..record.files import atomic_write,hash_of,parts_folder,read_plain,reading,sweep_temporary
 from .state_file import write_state
 
 # %% ../../nbs/resume/05_checkpoints.ipynb #Entry

@@ -17,7 +17,7 @@ from torch import nn
 from fastcore.basics import AttrDict
 from ..record.history import Row,missing
 from ..record.run_config import RunConfig
-from ..model.files import check_plain
+from ..record.files import check_plain
 
 # %% ../../nbs/resume/01_encoding.ipynb #Kind
 class Kind(NamedTuple):

@@ -42,10 +42,10 @@ from ..data.generators import has_state
 from ..data.loader_state import counts_of,moved_counts
 from ..data.search import search
 from ..model.optimizer import params_of
+from ..record.files import read_plain
 from ..loop.learner import Learner
 from ..loop.way_back import new_run
 from ..restore.places import by_name
-from ..model.files import read_plain
 from .checkpoint import Interval,warn_of_workers
 from .state_file import read_state,write_state
 

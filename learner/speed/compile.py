@@ -15,7 +15,8 @@ from functools import partial,wraps
 import torch
 from ..core.checks import checked
 from ..core.callback import Callback
-from ..loop.loop import announce_loss,positional
+from ..model.mapping import positional
+from ..loop.loop import announce_loss
 from ..schedule.trial import trial
 
 # %% ../../nbs/speed/03_compile.ipynb #compiled_again

@@ -18,12 +18,13 @@ from ..data.loaders import find_bs,map_tensors
 from ..data.pieces import rows_cut,rows_joined
 from ..model.loss_properties import is_summed,n_items,no_grad_if_empty
 from ..model.optimizer import params_of
+from ..model.own_losses import aligned
 from ..measure.batch_checks import average_unknown,compare_loss,compare_own_loss
 from ..measure.kinds import LossMetric
 from ..record.recorder import Recorder
 from .gradients import warn_inexact_parts
 from .mixed_precision import MixedPrecision
-from ..loop.loop import aligned,check_loss
+from ..loop.loop import check_loss
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #Gradients
 class _Gradients:

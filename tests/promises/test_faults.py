@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader,Dataset,TensorDataset
 from learner.all import *
 from learner.resume.checkpoints import Checkpoints
-from learner.model.files import read_plain
+from learner.record.files import read_plain
 from processes import run_script
 
 posix = pytest.mark.skipif(os.name!='posix', reason='other systems have no such signals and files')
