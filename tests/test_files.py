@@ -14,7 +14,7 @@ from learner.all import *
 from parts import shown
 from processes import run_script
 from torch.distributed import checkpoint
-from learner.model import files
+from learner.record import files
 from learner.record.files import hash_of,parts_folder
 
 pytestmark = [pytest.mark.filterwarnings(f'ignore:.*{o}')
