@@ -78,6 +78,17 @@ class Learner:
     def known_loss(self):
         "`loss_func`, or else the usual loss that the model's own equals, None before it has been found out"
         ...
+    @property
+    def steps_done(self):
+        'Whether all optimizer steps of the fit have been taken, where their number ends it'
+        ...
+    def has_epoch(self, epoch):
+        'Whether the fit still runs epoch number `epoch`\n\n- `epoch`: Number of an epoch, from 0'
+        ...
+    @property
+    def pct_train(self):
+        'Fraction of training that is done: exactly 1 after the last batch; None where the length is not known'
+        ...
     def run_scopes(self):
         'Run the whole loop, from the scope `fit` on'
         ...
@@ -89,17 +100,6 @@ class Learner:
         ...
     def forget_batch(self):
         'Let go of batch, loader and loss'
-        ...
-    @property
-    def steps_done(self):
-        'Whether all optimizer steps of the fit have been taken, where their number ends it'
-        ...
-    def has_epoch(self, epoch):
-        'Whether the fit still runs epoch number `epoch`\n\n- `epoch`: Number of an epoch, from 0'
-        ...
-    @property
-    def pct_train(self):
-        'Fraction of training that is done: exactly 1 after the last batch; None where the length is not known'
         ...
     @property
     def idxs(self):

@@ -91,38 +91,14 @@ def check_drawn(learn, n):
     dl = '`dl`' if given else f"`dls['{name}']`"
     raise ValueError(f"{dl} is empty: it gave no batch in epoch {learn.epoch}{why}")
 
-# %% ../../nbs/loop/01_loop.ipynb #LoopState
-of_batch = 'batch','xb','yb','pred','loss','loss_grad'
-of_phase = 'dl','dl_name','n_iter','stop_at','iter'
-
-class LoopState(OwnLosses):
-    "How far a loop is, what bounds it, and what it works with"
+# %% ../../nbs/loop/01_loop.ipynb #FitProgress
+class FitProgress(OwnLosses):
+    "How far a fit is, and what bounds it"
     def __init__(self):
         super().__init__()
-        self.route,self.results,self.limits,self._to_validate = Route(self),Row(),{},None
         self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step = 1,0,None,None
-        self.epoch = self.train_iter = self.opt_step = self.iter = self.epoch_start = 0
-        self.n_train = self.n_iter = self.stop_at = None
-        self.forward_with,self.step_args,self.searches = None,(),Searches()
-        self.two_weights = False # the optimizer trains other weights than are used
-        self.forget_batch()
-
-    def run_scopes(self):
-        "Run the whole loop, from the scope `fit` on"
-        self._fit()
-    def ends_early(self, e): self.route.ends_early(e)
-    def enter_mode(self,
-        mode:str, # `fit`, `lr_find`, `validate` or `predict`
-    ):
-        "Begin a fit or an inference, with the optimizer that there is now"
-        self.mode,self.two_weights = mode,bool(switching(self.opt))
-    def take_step(self):
-        "Take a step of the optimizer, between its events"
-        self._step()
-
-    def forget_batch(self):
-        "Let go of batch, loader and loss"
-        for k in ('dl', 'dl_name', *of_batch): setattr(self, k, None)
+        self.epoch = self.train_iter = self.opt_step = self.epoch_start = 0
+        self.n_train = None
 
     @property
     def steps_done(self):
@@ -143,6 +119,37 @@ class LoopState(OwnLosses):
         if self.n_train_iter: pct = max(pct or 0, self.train_iter/self.n_train_iter)
         if self.n_step: pct = max(pct or 0, self.opt_step/self.n_step)
         return pct
+
+# %% ../../nbs/loop/01_loop.ipynb #LoopState
+of_batch = 'batch','xb','yb','pred','loss','loss_grad'
+of_phase = 'dl','dl_name','n_iter','stop_at','iter'
+
+class LoopState(FitProgress):
+    "What a loop works with: its route, the loader of a phase, the parts of a batch"
+    def __init__(self):
+        super().__init__()
+        self.route,self.results,self.limits,self._to_validate = Route(self),Row(),{},None
+        self.iter,self.n_iter,self.stop_at = 0,None,None
+        self.forward_with,self.step_args,self.searches = None,(),Searches()
+        self.two_weights = False # the optimizer trains other weights than are used
+        self.forget_batch()
+
+    def run_scopes(self):
+        "Run the whole loop, from the scope `fit` on"
+        self._fit()
+    def ends_early(self, e): self.route.ends_early(e)
+    def enter_mode(self,
+        mode:str, # `fit`, `lr_find`, `validate` or `predict`
+    ):
+        "Begin a fit or an inference, with the optimizer that there is now"
+        self.mode,self.two_weights = mode,bool(switching(self.opt))
+    def take_step(self):
+        "Take a step of the optimizer, between its events"
+        self._step()
+
+    def forget_batch(self):
+        "Let go of batch, loader and loss"
+        for k in ('dl', 'dl_name', *of_batch): setattr(self, k, None)
 
     @property
     def idxs(self):
