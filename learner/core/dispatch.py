@@ -322,26 +322,6 @@ def ends_scope(loop, e):
     outer,inner = loop.scopes[:loop.n_outer],loop.scopes[loop.n_outer:-1]
     return any(isinstance(e, cancels[o]) for o in (*inner, *(o for o in outer if o in ('fit','epoch'))))
 
-def fire_for(loop, ev, cbs, waiting=()):
-    "Fire `ev` for `cbs` alone. Each leaves the set `waiting` when its turn comes"
-    for h in loop.handlers[ev]:
-        if (cb := owner_of(h)) not in cbs: continue
-        if waiting: waiting.discard(cb)
-        try: h()
-        except BaseException as e: blame(e, h, ev); raise
-
-# %% ../../nbs/core/06_dispatch.ipynb #own_scope
-# Functions that call handlers, except cleanups. `in_callback` of `loop.interrupt` and the profile look for them in the
-# stack: Ctrl-C may interrupt a handler that they call. Add a new one here
-hands_over = {f.__code__ for f in (Notifier.__call__,Watched.__call__,fire_before,fire_after,fire_rest,fire_for,
-    call_selected)}
-
-may_be_cut = {*hands_over} # and code of functions that call model, loss or loader
-def interruptible(f):
-    "Decorator of a function that calls model, loss or loader: in an inference, Ctrl-C may interrupt what it calls"
-    may_be_cut.add(f.__code__)
-    return f
-
 def outgoing(loop, e):
     "The exception that leaves the innermost scope because of `e`: a cancel of a scope around it, or an error"
     loop.ends_early(e)
@@ -357,6 +337,15 @@ def fire_cleanup(loop, ev, e=None):
     try: call_all(hs, ev, e)
     except BaseException as failed: loop.announce_error(failed); raise
     finally: loop.attendance.cleaning.pop()
+
+# %% ../../nbs/core/06_dispatch.ipynb #own_scope
+def fire_for(loop, ev, cbs, waiting=()):
+    "Fire `ev` for `cbs` alone. Each leaves the set `waiting` when its turn comes"
+    for h in loop.handlers[ev]:
+        if (cb := owner_of(h)) not in cbs: continue
+        if waiting: waiting.discard(cb)
+        try: h()
+        except BaseException as e: blame(e, h, ev); raise
 
 def clean_for(loop, ev, cbs, waiting, e=None):
     "Fire the cleanup `ev` for `cbs` alone, without those that are still `waiting`"
@@ -377,6 +366,18 @@ def own_scope(
         fire_for(loop, f'after_{nm}', cbs)
     except BaseException as e: clean_for(loop, f'cleanup_{nm}', cbs, waiting, e); raise
     else: clean_for(loop, f'cleanup_{nm}', cbs, waiting)
+
+# %% ../../nbs/core/06_dispatch.ipynb #may_be_cut
+# Functions that call handlers, except cleanups. `in_callback` of `loop.interrupt` and the profile look for them in the
+# stack: Ctrl-C may interrupt a handler that they call. Add a new one here
+hands_over = {f.__code__ for f in (Notifier.__call__,Watched.__call__,fire_before,fire_after,fire_rest,fire_for,
+    call_selected)}
+
+may_be_cut = {*hands_over} # and code of functions that call model, loss or loader
+def interruptible(f):
+    "Decorator of a function that calls model, loss or loader: in an inference, Ctrl-C may interrupt what it calls"
+    may_be_cut.add(f.__code__)
+    return f
 
 never_cut = {fire_cleanup.__code__,clean_for.__code__} # and code of what `scope` puts around a piece of the loop
 
