@@ -12,15 +12,14 @@ __all__ = []
 # %% ../../nbs/dist/04_agreement.ipynb #imports
 import pickle,sys
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import monotonic
+from typing import NamedTuple
 from ..core.events import CancelException,CancelFitException,cancels
 from ..loop.route import Request,StopForNow
 from .processes import ProcessFailed
 
 # %% ../../nbs/dist/04_agreement.ipynb #Place
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     "Where a process is in a fit"
     scopes:tuple
     epoch:int

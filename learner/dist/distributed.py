@@ -22,6 +22,7 @@ from ..core.events import CancelFitException
 from ..data.generators import random_state,seed_all,set_random_state
 from ..data.loaders import find_bs,map_tensors,rows_of,to_device
 from ..data.pieces import rows_joined
+from ..model.loss_properties import items_in_phase
 from ..model.optimizer import params_of,parts_of
 from ..measure.metrics import AvgSmoothLoss
 from ..measure.batch_checks import average_unknown,compare_loss
@@ -37,7 +38,7 @@ from ..resume.checkpoint import SigtermHandler
 from ..resume.rewind import Rewind
 from .processes import num_distrib,processes
 from .shares import Peers,check_same_samples,check_whole,share_of
-from .merging import Others,check_mergeable,merge_phase
+from .merging import Others,check_mergeable,merge_phase,states_of
 from .agreement import Agreement
 from .engine import Engine,let_sum_be_whole,synced_norms,weigh
 from .sharding import ShardedEngine
@@ -54,7 +55,8 @@ class OwnSeeds:
     def begin_pass(self, at_start): # Before workers of the loader get their seeds
         if not self.learn.training: return
         if at_start is None: at_start = dict(torch=torch.get_rng_state()) # only a fit can resume
-        self.of_pass = self.procs.from_first(lambda: number_of(np.asarray(at_start['torch']).tobytes()))
+        mine = number_of(np.asarray(at_start['torch']).tobytes())
+        self.of_pass = int(*self.procs.meet([mine if self.procs.is_first else 0]))
         self._seed('loader')
 
     def begin_load(self, i): # Of a batch, which this process may load itself
@@ -198,15 +200,25 @@ class Membership:
         sigterm.install()
         self.undo.callback(sigterm.remove)
 
+    def compare(self):
+        "Refuse to train on if the weights differ between the processes"
+        engine = self.agreement.engine
+        engine.check_same(self.procs.gather(engine.norms()))
+
     def merge(self,
         phase, # Is over
     ):
         "Let all have the same metrics, and after training the same buffers and random numbers"
+        metrics,engine,trained = metrics_of(self.learn),self.agreement.engine,phase=='train'
+        mine = states_of(metrics.now),*((engine.norms(), self.procs.is_first and random_state()) if trained else ())
         with self.agreement.cancels.when_over(phase):
-            if phase=='train':
+            states,*after_training = zip(*self.procs.gather(mine))
+            if trained:
+                norms,(state,*_) = after_training
+                engine.check_same(norms)
+                set_random_state(state)
                 self.procs.take_first([*self.learn.model.buffers()])
-                set_random_state(self.procs.from_first(random_state))
-            merge_phase(self.procs, metrics_of(self.learn))
+            merge_phase(metrics, states)
 
     def take_row(self):
         "Have the row of the first process, by which all decide: a callback may have computed a value from its part"
@@ -311,11 +323,11 @@ class Distributed(_EndsTogether):
         if self.learn.mode=='fit': check_fit(self.learn, processes(self.timeout))
         self.member = Membership(self.learn, self.timeout)
         self.member.begin(self.sync_bn)
-        self.loss_compared = self.count is not None
+        self.loss_compared,self.compared = self.count is not None,False
 
     def before_train(self):
         self.member.begin_train(self._make_engine)
-        self.learn.forward_with,self.compared = self.engine.forward,False
+        self.learn.forward_with,self.n_items = self.engine.forward,items_in_phase()
 
     def _make_engine(self, member):
         shared = self.learn,member.peers,member.agreement
@@ -339,16 +351,15 @@ class Distributed(_EndsTogether):
         if self.learn.training: let_sum_be_whole(self.learn, deal)
         if deal.is_spare(self.size): leave_out(self.learn)
     def before_backward(self):
-        self.engine.begin_backward(empty=weigh(self.learn, self.member.peers, self.count))
+        self.engine.begin_backward(empty=weigh(self.learn, self.member.peers, self.n_items, self.count))
         if not self.loss_compared: self.loss_compared = True; compare_parts(self.learn, self.member.procs)
         self.member.agreement.averaging = True
     def after_backward(self): self.engine.end_backward(); self.member.agreement.averaging = False
     def before_step(self): self.engine.average()
 
     def after_step(self):
-        if not self.compared: self._compare() # early, if something is wrong with every step
-    def _compare(self): self.engine.check_same(); self.compared = True
-    def after_train(self): self._compare(); self.member.merge('train')
+        if not self.compared: self.compared = True; self.member.compare() # early, if something is wrong with every step
+    def after_train(self): self.member.merge('train')
     def after_validate(self):
         if not takes_whole(self.learn): self.member.merge('validate')
 

@@ -111,16 +111,16 @@ def _(m:TorchMetric, states):
 
 # %% ../../nbs/dist/03_merging.ipynb #merge_phase
 def merge_phase(
-    procs:Processes, # Which have seen parts of the samples
     phase:PhaseMetrics, # The metrics of the phase that ends
+    every:list, # Their `states_of` in each process, which have seen parts of the samples
 ):
     "Merge into the metrics of a phase what all processes have gathered"
-    _merge_all(phase.now, procs.gather(_states(phase.now)))
+    _merge_all(phase.now, every)
     phase.merged = True
 
 def _real(metrics): return [m for m in metrics if not isinstance(m, BatchCheck)]
 
-def _states(metrics):
+def states_of(metrics):
     "What metrics have gathered"
     phase = PhaseMetrics()
     phase.now = _real(metrics)
@@ -150,4 +150,4 @@ class Others:
 
     def answer(self):
         "Tell what has been gathered, and be told; all processes do this at the same time"
-        self.told = self.procs.channel.all(_states(self.phase.outermost))
+        self.told = self.procs.channel.all(states_of(self.phase.outermost))

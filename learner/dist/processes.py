@@ -10,7 +10,7 @@ A process that waits for another one which never comes hangs. That is why each w
 __all__ = ['failure', 'num_distrib', 'rank_distrib', 'ProcessFailed', 'rank0_first']
 
 # %% ../../nbs/dist/01_processes.ipynb #imports
-import torch
+import pickle,torch
 from contextlib import contextmanager
 from datetime import timedelta
 from zlib import crc32
@@ -73,7 +73,7 @@ class Channel:
     def add_up(self, message, seconds=None):
         "Let a tensor become the sum over all processes"
         with self.reachable():
-            work = distributed.all_reduce(message, group=self.group, async_op=True)
+            work = self.group.allreduce(message) # `distributed.all_reduce` takes longer before it comes to this
             work.wait(*([] if seconds is None else [timedelta(seconds=seconds)]))
 
     def add_up_there(self, t):
@@ -86,11 +86,11 @@ class Channel:
         with self.reachable(): distributed.all_gather_object(res, o, group=self.group)
         return res
 
-    def first(self, o):
-        "The object of the first process"
-        res = [o]
-        with self.reachable(): distributed.broadcast_object_list(res, src=0, group=self.group)
-        return res[0]
+    def first(self, pickled, n):
+        "The object of the first process, of which `n` bytes are pickled there"
+        t = torch.frombuffer(bytearray(pickled or n), dtype=torch.uint8)
+        self.copy_first(t)
+        return pickle.loads(t.numpy())
 
     def part(self, parts):
         "The part of this process of the list that the first one has"
@@ -181,9 +181,9 @@ class Processes:
 
     def from_first(self, f):
         "What `f` returns in the first process, where alone it is called"
-        o = f() if self.is_first else None
-        self.meet()
-        return self.channel.first(o)
+        pickled = pickle.dumps(f()) if self.is_first else b''
+        n, = self.meet([len(pickled)])
+        return self.channel.first(pickled, int(n))
 
     def hand_out(self, f):
         "The part of this process of the list that `f` returns in the first process, where alone it is called"
@@ -205,7 +205,7 @@ class Processes:
         tensors, # In the same order in all processes
     ):
         "Give tensors the values that they have in the first process"
-        self.meet()
+        if tensors: self.meet()
         for t in tensors:
             o = t.detach().contiguous()
             self.channel.copy_first(o)

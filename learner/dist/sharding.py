@@ -145,7 +145,7 @@ def write_parts(procs, folder, parts) -> dict: # Hashes of all files, by name
     def is_own(name): return name.startswith(f'__{procs.rank}_') or (procs.is_first and name=='.metadata')
     own = {o.name: hash_of(o) for o in folder.iterdir() if is_own(o.name)}
     files = {k:v for o in procs.channel.all(own) for k,v in o.items()}
-    if lost := procs.channel.first([k for k in files if not (folder/k).exists()]): raise FileNotFoundError(
+    if lost := procs.channel.all([k for k in files if not (folder/k).exists()])[0]: raise FileNotFoundError(
         f"The first process does not see {listed(lost)} in `{folder}`, where others have written: "
         "`sharded=True` needs a folder that all machines share")
     return files
@@ -203,7 +203,8 @@ class ShardedEngine:
     accumulates = expects_backward = False # gradients are averaged in every batch
     n_trained = 0 # each process has a part of each parameter
     def average(self): "Gradients were averaged in the backward pass of each batch"
-    def check_same(self): "No process has the weights of another"
+    def norms(self): "No process has the weights of another"
+    def check_same(self, norms): "So they cannot be compared"
     def end_batch(self): "No process waits for a backward pass that was cancelled"
     def check_whole(self):
         "Refuse an inference in the middle of training, when the model is in parts"

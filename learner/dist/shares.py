@@ -46,7 +46,11 @@ class Deal:
 
     def indices(self, it):
         "The batches of indices that `it` gives in the first process"
-        while bundle := self.procs.from_first(lambda: [*islice(it, self.bundle)]): yield from bundle
+        full = True
+        while full:
+            bundle = self.procs.from_first(lambda: [*islice(it, self.bundle)])
+            yield from bundle
+            full = len(bundle)==self.bundle
 
     def share(self, idxs, i):
         "What this process loads of the indices of batch `i`: at least one"
