@@ -1,8 +1,9 @@
 """Two processes that train together, against `DistributedDataParallel` by hand, on the same batches
 
 By hand there is no meeting before the backward pass: processes that have other numbers of items get other weights than
-one process would, and one that leaves a batch lets the others hang. A second loop by hand has one message there. What
-such a message takes does not grow with the batch, so that there are a small and a large one.
+one process would, and one that leaves a batch lets the others hang. A second loop by hand has one message there, and
+weighs each part by its items. What such a message takes does not grow with the batch, so that there are a small and a
+large one.
 
 `python -m bench.processes REPEATS` runs in each of the processes; the first one prints what all took.
 """
@@ -49,6 +50,14 @@ class Half:
             n = len(o)//2
             yield o[n*self.rank:n*(self.rank+1)]
 
+def weighed(loss, n, group):
+    "A mean over `n` items, with the weight that it has in the mean of all processes"
+    told = torch.tensor([loss.item()*n, n], dtype=torch.float64)
+    distributed.all_reduce(told, group=group)
+    total,n_all = told.tolist()
+    share = n*distributed.get_world_size()/n_all
+    return loss if share==1 else loss*share
+
 def by_hand(size, n, meets=False):
     m,ds,group = size.model(),size.data(),distributed.new_group(backend='gloo') if meets else None
     batches = BatchSampler(SequentialSampler(ds), size.bs, False)
@@ -61,7 +70,7 @@ def by_hand(size, n, meets=False):
         ddp.train()
         for xb,yb in train:
             loss = loss_func(ddp(xb), yb)
-            if meets: distributed.all_reduce(torch.ones(6), group=group)
+            if meets: loss = weighed(loss, len(yb), group)
             loss.backward()
             opt.step()
             opt.zero_grad()

@@ -518,8 +518,8 @@ def lone_cancel(name, ev, rank, at, cbs=(), shard=False, **kwargs):
     return dict(exc=exc, seconds=time.monotonic()-t, weights=weights.seen, rows=len(learn.recorder.rows),
         counts=(learn.train_iter, learn.opt_step), done=lone.done)
 
-def collectives(batches, by_hand=False):
-    "How many sums over the processes a fit of some batches takes, and one by hand with `DistributedDataParallel`"
+def collectives(batches, by_hand=False, epochs=1):
+    "How often processes wait for each other in a fit of some batches, and in one by hand with `DistributedDataParallel`"
     from torch.profiler import ProfilerActivity,profile
     learn = make(n=8*batches)
     def train():
@@ -529,8 +529,8 @@ def collectives(batches, by_hand=False):
             ddp.zero_grad()
     with learn.distrib_ctx(), profile(activities=[ProfilerActivity.CPU]) as prof:
         if by_hand: train()
-        else: learn.fit(1)
-    return sum(o.name=='gloo:all_reduce' for o in prof.events())
+        else: learn.fit(epochs)
+    return sum(o.name.startswith('gloo:') for o in prof.events())
 
 def sums():
     "Numbers of a host, and tensors, which are added up where they are, as those of a device"

@@ -39,7 +39,8 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     *((name, (), {}) for name in ('kept_in_dataset', 'metrics_of_before_fit')),
     *(('preempted', (o,), {}) for o in (False, True)),
     ('lists_apart', (), {}), ('stopped_in_accumulation', (), {}), ('sums', (), {}),
-    *(('collectives', (n, by_hand), {}) for n in (4, 8) for by_hand in (False, True))],
+    *(('collectives', (n, by_hand), {}) for n in (4, 8) for by_hand in (False, True)),
+    *(('collectives', (4, False, n), {}) for n in (2, 3))],
     3: [('fit', (), dict(n=53))]}
 several_only = ('lone_cancel','act','lr_find_skips','error_and_cancel','sums','collectives','dropout_resumed',
     'afterwards','augmented_resumed','refused_at_once','preempted')
@@ -408,6 +409,12 @@ def test_one_small_message_in_a_batch():
     def more(by_hand): return [b-a for a,b in zip(*(run(2, 'collectives', (n, by_hand), {}) for n in (4, 8)))]
     by_hand = more(True)
     assert min(by_hand)>=4 and more(False)==[o+4 for o in by_hand]
+
+def test_few_messages_between_two_epochs():
+    "Each one waits for the slowest process. One more epoch, of 4 batches with a message each beside their gradients"
+    four = [b-a for a,b in zip(*(run(2, 'collectives', (n, False), {}) for n in (4, 8)))]
+    epoch = [b-a for a,b in zip(*(run(2, 'collectives', (4, False, n), {}) for n in (2, 3)))]
+    assert max(e-b for e,b in zip(epoch, four))==14
 
 @only_311
 def test_in_one_process_it_costs_nothing():
