@@ -173,7 +173,7 @@ class Membership:
         make_engine, # `make_engine(self)`, where there is none, or that of before trains other parameters
     ):
         "Have an engine, and be ready to tell what metrics have gathered, in the middle of training"
-        agreement = self.agreement
+        agreement,self.n_items = self.agreement,items_in_phase()
         if agreement.engine is not None and not agreement.engine.fits: self.close_engine()
         expecting, = self.procs.meet([agreement.engine is not None and agreement.engine.expects_backward])
         self._tell_metrics()
@@ -203,7 +203,7 @@ class Membership:
     def compare(self):
         "Refuse to train on if the weights differ between the processes"
         engine = self.agreement.engine
-        engine.check_same(self.procs.gather(engine.norms()))
+        if norms := engine.norms(): engine.check_same(self.procs.gather(norms))
 
     def merge(self,
         phase, # Is over
@@ -327,7 +327,7 @@ class Distributed(_EndsTogether):
 
     def before_train(self):
         self.member.begin_train(self._make_engine)
-        self.learn.forward_with,self.n_items = self.engine.forward,items_in_phase()
+        self.learn.forward_with = self.engine.forward
 
     def _make_engine(self, member):
         shared = self.learn,member.peers,member.agreement
@@ -351,7 +351,7 @@ class Distributed(_EndsTogether):
         if self.learn.training: let_sum_be_whole(self.learn, deal)
         if deal.is_spare(self.size): leave_out(self.learn)
     def before_backward(self):
-        self.engine.begin_backward(empty=weigh(self.learn, self.member.peers, self.n_items, self.count))
+        self.engine.begin_backward(empty=weigh(self.learn, self.member.peers, self.member.n_items, self.count))
         if not self.loss_compared: self.loss_compared = True; compare_parts(self.learn, self.member.procs)
         self.member.agreement.averaging = True
     def after_backward(self): self.engine.end_backward(); self.member.agreement.averaging = False

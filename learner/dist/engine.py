@@ -104,7 +104,7 @@ class Averaged:
     @torch.no_grad()
     def norms(self):
         "Of the weights in this process"
-        return torch.stack(torch._foreach_norm([p.detach() for p in self.params])).tolist()
+        return [o.item() for o in torch._foreach_norm([p.detach() for p in self.params])]
 
     def _release(self):
         "Take the hooks off the parameters now, and not when the garbage is collected"
