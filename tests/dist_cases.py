@@ -519,7 +519,7 @@ def lone_cancel(name, ev, rank, at, cbs=(), shard=False, **kwargs):
         counts=(learn.train_iter, learn.opt_step), done=lone.done)
 
 def collectives(batches, by_hand=False, epochs=1):
-    "How often processes wait for each other in a fit of some batches, and in one by hand with `DistributedDataParallel`"
+    "How often processes wait for each other in a fit of some batches, or one by hand with `DistributedDataParallel`"
     from torch.profiler import ProfilerActivity,profile
     learn = make(n=8*batches)
     def train():
