@@ -1163,9 +1163,9 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                    '- `order`: Among the callbacks',
  'Recorder.__init__': 'Parameters:\n'
                       '\n'
+                      '- `add_time`: Have a `time` column, in seconds\n'
                       '- `train_metrics`: Compute metrics in training too\n'
                       '- `valid_metrics`: Compute metrics in validation\n'
-                      '- `add_time`: Have a `time` column, in seconds\n'
                       '- `beta`: Weight of the past in `losses`, in [0,1)\n'
                       '- `count`: `count(learn)` returns the number of items that the loss averages; default: see '
                       '`n_items`',
@@ -1882,7 +1882,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
               '\n'
               '- `b`: A tensor, anything with a `.to`, or tuples, lists and mappings of them; the rest is left as it '
               'is\n'
-              '- `device`: Where to',
+              '- `device`: Where to; default: `default_device()`',
  'top_k_accuracy': 'Parameters:\n'
                    '\n'
                    '- `pred`: Scores, `(bs, n_classes)` or with the classes in `axis`\n'

@@ -285,6 +285,12 @@ def test_a_metric_of_a_batch_is_told_what_it_gets():
     (lambda o: o.dls.bs, 'dls.train.batch_size'), (lambda o: o.dls.cuda(), "dls.to('cuda')"),
     (lambda o: o.dls.show_batch(), 'dls.one_batch()'), (lambda o: o.dls.after_batch, 'cbs=MapBatch(f)'),
     (lambda o: o.recorder.loss_not_reduced, 'per_sample(learn.loss_func)'),
+    (lambda o: o.to_detach(1), 'x.detach()'), (lambda o: o.logger, 'learn.no_logging()'),
+    (lambda o: setattr(o.recorder, 'metric_names', ['x']), 'ValueMetric(f, '),
+    (lambda o: o.recorder.log.append(1.), 'ValueMetric(f, '), (lambda o: o.fit(1).recorder.log.append(1.), 'learn.recorder.add(x=v)'),
+    (lambda o: o.metrics.append(mae), 'learn.metrics += [m]'), (lambda o: o.metrics.remove(mae), 'learn.metrics += [m]'),
+    (lambda o: GatherPredsCallback().all_tensors(), '`preds`, `targets`, `inputs` and `losses`'),
+    (lambda o: DataLoaders([1], path='x'), 'Learner(…, path=…)'),
     (lambda o: o.dls.tarin, 'Did you mean `train`')])
 def test_an_attribute_of_fastai_is_answered_with_ours(f, instead):
     assert instead in error_of(lambda: f(synth_learner()))
@@ -294,6 +300,12 @@ def test_an_attribute_of_fastai_is_answered_with_ours(f, instead):
 def test_a_method_of_fastais_optimizers_is_answered_in_a_callback(f):
     said = error_of(lambda: synth_learner(cbs=Callback(before_batch=lambda self: f(self.opt))).fit(1))
     assert "Write `learn.set_hyper('lr', v)`; `get_hyper(learn.opt, 'lr')` reads" in said
+
+@pytest.mark.parametrize('f,instead', [(lambda o: o.opt.param_lists, '`param_groups`'),
+    (lambda o: o.opt.frozen_idx, 'learn.freeze_to(n)'), (lambda o: o.dls.train.bs, 'Write `dl.batch_size`'),
+    (lambda o: o.dls.train.n, 'len(dl.dataset)')], ids=['param_lists','frozen_idx','bs','n'])
+def test_an_attribute_of_fastais_loaders_and_optimizers_is_answered_in_a_callback(f, instead):
+    assert instead in error_of(lambda: synth_learner(cbs=Callback(before_batch=f)).fit(1))
 
 def test_loaders_without_validation_say_so_and_are_copied():
     from copy import copy,deepcopy

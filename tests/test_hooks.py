@@ -137,6 +137,7 @@ def test_removed_at_the_end_or_not():
     assert n_hooks(learn.model)==1
     learn.fit(1)
     assert n_hooks(learn.model)==1 # not doubled
+    assert cb.hooks.stored==[(16,1)] # of the last batch, until there is another
     learn.model(torch.zeros(5,1))
     assert cb.hooks.stored==[(5,1)]
     cb.hooks.remove()

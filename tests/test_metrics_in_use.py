@@ -23,6 +23,31 @@ def learner(train=None, valid=None, metrics=accuracy, loss_func=None, model=None
     learn.remove_cbs([ProgressCallback, *([] if recorder is None else [Recorder])])
     return learn.add_cbs([*([] if recorder is None else [recorder]), *(cbs or [])])
 
+# Metrics that are added later
+def test_metrics_are_added_to_a_learner_as_to_a_list():
+    from copy import deepcopy
+    import pickle
+    learn = learner(metrics=accuracy)
+    learn.metrics += [error_rate]
+    learn.metrics = learn.metrics + [ValueMetric(lambda: 1., 'one')] + accuracy + dict(top=accuracy)
+    learn.metrics = [mae] + learn.metrics
+    names = 'mae accuracy error_rate one accuracy_2 top'.split()
+    assert [o.name for o in learn.metrics]==names
+    for o in (deepcopy(learn.metrics), pickle.loads(pickle.dumps(learner().metrics))): assert len(o+[mae])==len(o)+1
+    learn.metrics = learn.metrics[1:4]
+    res = learn.fit(1).results
+    assert list(res.keys())==['valid_loss',*names[1:4]] and res.error_rate==pytest.approx(1-res.accuracy)
+
+def test_a_callback_adds_a_metric_for_its_fit():
+    class Norm(Callback):
+        order = Recorder.order-1 # which makes its columns when a fit begins
+        def before_fit(self):
+            self.before = self.learn.metrics
+            self.learn.metrics = self.learn.metrics + [ValueMetric(lambda: 2., 'norm')]
+        def cleanup_fit(self): self.learn.metrics = self.before
+    learn = learner().fit(2, cbs=Norm)
+    assert list(learn.recorder['norm'])==[2.,2.] and [o.name for o in learn.metrics]==['accuracy']
+
 # Results
 @pytest.mark.parametrize('order', [-1000, -1, 0, 49, 51, 1000])
 @pytest.mark.parametrize('mode', ['fit','validate'])

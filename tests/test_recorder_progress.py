@@ -37,6 +37,7 @@ def ewma(xs, beta=.98):
 @pytest.mark.parametrize('recorder,valid,names', [
     (Recorder(), (2,), 'epoch train_loss valid_loss mae time'),
     (Recorder(add_time=False), (2,), 'epoch train_loss valid_loss mae'),
+    (Recorder(False, True), (2,), 'epoch train_loss train_mae valid_loss valid_mae'), # in the order of fastai
     (Recorder(train_metrics=True), (2,), 'epoch train_loss train_mae valid_loss valid_mae time'),
     (Recorder(valid_metrics=False), (2,), 'epoch train_loss valid_loss time'),
     (Recorder(train_metrics=True, valid_metrics=False), (2,), 'epoch train_loss train_mae valid_loss time'),

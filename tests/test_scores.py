@@ -331,6 +331,7 @@ def test_bleu(n_words, length):
     for cuts in ([10], [3,7], [1]*10):
         assert value(CorpusBLEUMetric, pred, targ, cuts)==pytest.approx(expected, rel=1e-5)
     assert value(CorpusBLEUMetric(axis=1), pred.movedim(2, 1), targ)==pytest.approx(expected, rel=1e-5)
+    with pytest.raises(TypeError, match='positional argument'): CorpusBLEUMetric(5000) # the number of words, in fastai
 
 def test_bleu_of_short_and_padded_texts():
     pred,targ = texts(6, 12, .9)

@@ -34,6 +34,7 @@ def nearest(
 # %% ../../nbs/core/01_checks.ipynb #instead_of
 _set_hyper = "Write `learn.set_hyper('lr', v)`; `get_hyper(learn.opt, 'lr')` reads"
 _freeze = "Write `learn.freeze_to(n)`, `learn.freeze()` or `learn.unfreeze()`"
+_groups = "Its parameters are in `param_groups`"
 _mapped = "Write `cbs=MapBatch(f)`, where `f` gets each batch and returns the changed one"
 _parallel = "Write `fit(…, procs=2)`, or give `nn.DataParallel(model)` as the model"
 _trainer = "A callback's Learner is `self.learn`"
@@ -42,7 +43,11 @@ _attrs_elsewhere = dict( # of fastai, and of Keras, Lightning and Transformers
     loss_not_reduced="Write `per_sample(learn.loss_func)`, a function that returns the loss of each sample",
     validation_context="Inference needs no set-up: `learn.validate()` and `learn.get_preds()` restore what they change",
     to_parallel=_parallel, parallel_ctx=_parallel, set_hyper=_set_hyper, set_hypers=_set_hyper, hypers=_set_hyper,
-    freeze_to=_freeze, freeze=_freeze, unfreeze=_freeze, all_params="Its parameters are in `param_groups`",
+    freeze_to=_freeze, freeze=_freeze, unfreeze=_freeze, frozen_idx=_freeze,
+    all_params=_groups, param_lists=_groups,
+    to_detach="Write `x.detach()`, or `x.detach().cpu()`",
+    logger="`after_row` announces rows, and a `Logger` gets them; `with learn.no_logging():` is for a quiet fit",
+    all_tensors="Read `preds`, `targets`, `inputs` and `losses`",
     clear_state="A fit begins with a new optimizer by `fit(…, reset_opt=True)`",
     test_dl="Any loader will do: `learn.get_preds(dl=DataLoader(dataset, 64))`",
     show_batch="`dls.one_batch()` returns the first batch", bs="That of training is `dls.train.batch_size`",
@@ -81,7 +86,8 @@ _elsewhere = dict(batch_tfms='aug', item_tfms='aug', cpu='device',
     loss='loss_func', loss_fn='loss_func', criterion='loss_func', optimizer='opt_func')
 
 # Arguments that belong somewhere else
-_instead = {**dict.fromkeys(['n_workers','num_workers'],
+_instead = {'path': "Files go to the folder of the Learner: write `Learner(…, path=…)`",
+    **dict.fromkeys(['n_workers','num_workers'],
     "Workers belong to a loader: make it with `DataLoader(…, num_workers=4)`"),
     **dict.fromkeys(['bs','batch_size','shuffle','drop_last'],
     "A loader makes batches: write `DataLoaders.from_dsets(train, valid, bs=64)`, or give torch's `DataLoader`s")}

@@ -211,7 +211,10 @@ class HookCallback(Callback):
         if self.hooked: self._off()
 
     def after_fit(self):
-        if not self.remove_end: self._register()
+        if self.remove_end: return
+        stored = self.hooks.stored
+        self._register()
+        for o,v in zip(self.hooks, stored): o.stored = v # until the next call
 
     def _register(self, when=None):
         self.hooks = Hooks(self.modules, self.hook, self.is_forward, self.detach, self.cpu, when)

@@ -23,7 +23,7 @@ from ..core.callback import TrainEvalCallback,refer
 from ..data.loaders import DataLoaders
 from ..model.groups import check_hyper,params
 from ..model.optimizer import Adam,own_attrs,parts_of,step_hooks
-from ..measure.kinds import mk_metrics
+from ..measure.kinds import Metrics,mk_metrics
 from ..record.recorder import Recorder
 from ..record.progress import ProgressCallback
 from ..record.files import path_in
@@ -181,7 +181,7 @@ class Learner(ShowMixin):
     @property
     def metrics(self): return self._metrics
     @metrics.setter
-    def metrics(self, v): self._metrics = tuple(mk_metrics(v))
+    def metrics(self, v): self._metrics = Metrics(mk_metrics(v))
     @property
     def device(self): return self.dls.device
     @device.setter

@@ -17,6 +17,7 @@ from traceback import walk_tb
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader
 from ..core.attendance import note_of_raiser
 from ..core.checks import instead_of,listed,short_name
 from ..core.copies import of_library
@@ -237,9 +238,12 @@ def _got_none(learn, e):
     forward = getattr(unwrapped(learn.model).forward, '__code__', None)
     return forward not in [f.f_code for f,_ in walk_tb(e.__traceback__)] # else the model was not done
 
+_of_loaders = dict(bs="Write `dl.batch_size`", n="Write `len(dl.dataset)`") # attributes that those of fastai have
+
 def _advice(learn, e):
     known = (TypeError,ValueError,RuntimeError,IndexError,NotImplementedError)
-    if isinstance(e, AttributeError) and isinstance(e.obj, torch.optim.Optimizer): return instead_of(e.name).strip()
+    if isinstance(e, AttributeError) and isinstance(e.obj, (torch.optim.Optimizer,DataLoader)):
+        return isinstance(e.obj, DataLoader) and _of_loaders.get(e.name) or instead_of(e.name).strip()
     if type(e) in known and (wrong := _of_split(learn)): return wrong
     by_recorder = note_of_raiser(e)=='raised by `Recorder.after_batch`'
     if said := _wrong_type(learn, by_recorder): return said

@@ -320,3 +320,12 @@ def mk_metrics(
 def _several_or_one(ms):
     if ms is None: return []
     return [ms] if callable(ms) or isinstance(ms, str) or not hasattr(ms, '__iter__') else ms
+
+# %% ../../nbs/measure/02_kinds.ipynb #Metrics
+class Metrics(tuple):
+    "The metrics of a Learner: a tuple, to which others are added by `+`"
+    def __add__(self, ms): return Metrics((*self, *mk_metrics(ms)))
+    def __radd__(self, ms): return Metrics((*mk_metrics(ms), *self))
+    def __getattr__(self, k): # a method of lists
+        raise AttributeError(f"`learn.metrics` is a tuple, and has no `{k}`. Write `learn.metrics += [m]` to add one, "
+            "or assign a list of others", name=k, obj=self)

@@ -247,7 +247,7 @@ class CorpusBLEUMetric(CountScore):
     Targets that the loss ignores are not words"""
     @checked
     def __init__(self,
-        axis:int=-1, # Where the words are in the predictions, `(bs, length, n_words)`
+        *, axis:int=-1, # Where the words are in the predictions, `(bs, length, n_words)`
     ): self.axis = axis; self.reset()
 
     def count(self, learn):

@@ -13,6 +13,9 @@ from html import escape
 import numpy as np
 from ..core.checks import listed,nearest
 
+# %% ../../nbs/record/01_history.ipynb #own_column
+own_column = "A column of your own is `learn.recorder.add(x=v)` in a callback, or `metrics=ValueMetric(f, 'x')`"
+
 # %% ../../nbs/record/01_history.ipynb #Row
 class Row(tuple):
     """Values with names: `row['accuracy']`; `row.accuracy`, unless tuples have such a method; `row[1]`; `dict(row)`;
@@ -27,7 +30,8 @@ class Row(tuple):
         return super().__getitem__(self.names.index(k))
     def __getattr__(self, k):
         if k in vars(self).get('names', ()): return self[k]
-        raise AttributeError(f"No `{k}` here.{nearest(k, vars(self).get('names', ()))}", name=k, obj=self)
+        near = f" {own_column}" if hasattr(list, k) else nearest(k, vars(self).get('names', ()))
+        raise AttributeError(f"No `{k}` here.{near}", name=k, obj=self)
     def __dir__(self): return [*super().__dir__(), *self.names]
     def keys(self): return self.names
     def get(self, k): return self[k] if k in self.names else missing

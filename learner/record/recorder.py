@@ -24,7 +24,7 @@ from ..measure.metrics import AvgLoss
 from ..measure.kinds import ValueMetric
 from ..measure.phase import PhaseMetrics,Skipped,train_only
 from ..measure.batch_checks import BatchCheck,BatchChecks
-from .history import Row,missing
+from .history import Row,missing,own_column
 from .run_config import run_config
 from .loss_stream import LossStream
 from .table import Columns,Table,as_number
@@ -90,6 +90,8 @@ class Recorded(Callback):
     def rows(self): return self.table.rows
     @property
     def metric_names(self): return self.table.columns.names
+    @metric_names.setter
+    def metric_names(self, v): raise AttributeError(f"`metric_names` are those of the table. {own_column}")
     @property
     def higher_is_better(self): return self.table.columns.higher_is_better
     @property
@@ -281,13 +283,13 @@ class Recorder(RowWriter):
     bundle = 256 # losses that may wait on the device
     @checked(beta='[0,1)', count=callable)
     def __init__(self,
+        add_time:bool=True, # Have a `time` column, in seconds
         train_metrics:bool=False, # Compute metrics in training too
         valid_metrics:bool=True, # Compute metrics in validation
-        add_time:bool=True, # Have a `time` column, in seconds
         beta:float=.98, # Weight of the past in `losses`, in [0,1)
         count=None, # `count(learn)` returns the number of items that the loss averages; default: see `n_items`
     ):
-        self.train_metrics,self.valid_metrics,self.add_time,self.beta = train_metrics,valid_metrics,add_time,beta
+        self.add_time,self.train_metrics,self.valid_metrics,self.beta = add_time,train_metrics,valid_metrics,beta
         self.count,self.summed,self.checks,self.told = count,False,BatchChecks(count),set() # warned of in this fit
         self.clear()
 
