@@ -287,8 +287,10 @@ def test_a_metric_of_a_batch_is_told_what_it_gets():
     (lambda o: o.recorder.loss_not_reduced, 'per_sample(learn.loss_func)'),
     (lambda o: o.to_detach(1), 'x.detach()'), (lambda o: o.logger, 'learn.no_logging()'),
     (lambda o: setattr(o.recorder, 'metric_names', ['x']), 'ValueMetric(f, '),
-    (lambda o: o.recorder.log.append(1.), 'ValueMetric(f, '), (lambda o: o.fit(1).recorder.log.append(1.), 'learn.recorder.add(x=v)'),
-    (lambda o: o.metrics.append(mae), 'learn.metrics += [m]'), (lambda o: o.metrics.remove(mae), 'learn.metrics += [m]'),
+    (lambda o: o.recorder.log.append(1.), 'ValueMetric(f, '),
+    (lambda o: o.fit(1).recorder.log.append(1.), 'learn.recorder.add(x=v)'),
+    (lambda o: o.metrics.append(mae), 'learn.metrics += [m]'),
+    (lambda o: o.metrics.remove(mae), 'assign a list of others'),
     (lambda o: GatherPredsCallback().all_tensors(), '`preds`, `targets`, `inputs` and `losses`'),
     (lambda o: DataLoaders([1], path='x'), 'Learner(…, path=…)'),
     (lambda o: o.dls.tarin, 'Did you mean `train`')])
