@@ -1037,7 +1037,9 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Notebook.__init__': 'Parameters:\n'
                       '\n'
                       '- `better`: For each column, whether a higher value is better; None where neither is\n'
-                      '- `put`: A function that shows HTML, in place of what it showed before',
+                      '- `put`: A function that shows HTML, in place of what it showed before\n'
+                      '- `every`: Seconds between two drawings of 100 rows; of more rows, more in proportion\n'
+                      '- `first`: A function that returns rows to show before the first call of `row`',
  'OnBetter.__init__': 'Parameters:\n'
                       '\n'
                       '- `f`: A function of the learner\n'
@@ -1190,7 +1192,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                           "- `axs`: Where to draw, as another recorder's `plot_metrics` returned it; default: a new "
                           'figure\n'
                           '- `label`: Name of the run, where several are drawn on the same axes\n'
-                          '- `figsize`: Width and height of a new figure, in inches; default: 4 x 3 for each metric',
+                          '- `figsize`: Width and height of a new figure, in inches; default: 4 x 3 for each metric, '
+                          'four in a row',
  'Recorder.plot_sched': 'Parameters:\n'
                         '\n'
                         '- `keys`: Name of a hyper-parameter, or several; default: all that were scheduled\n'

@@ -34,6 +34,16 @@ def test_a_new_version_that_cannot_start_leaves_the_old_one():
         cell("class Note(Callback):\n    def after_create(self): raise ValueError\nlearn.add_cb(Note)", learn=learn)
     assert learn.note is old and isinstance(old, names['Note']) and old.learn is learn
 
+def test_a_class_whose_cell_ran_again_still_stands_for_its_instances():
+    define,learn = "class Note(Callback): pass\nclass Finer(Note): pass",synth_learner()
+    def again(**names): return cell(define, **names)['Note']
+    learn.add_cbs([again(), cell(define)['Finer']])
+    n = len(learn.cbs)
+    with learn.removed_cbs(again()): assert len(learn.cbs)==n-2
+    assert len(learn.cbs)==n and len(learn.remove_cbs([again()]).cbs)==n-2
+    def local(): return type('Note', (Callback,), dict(__qualname__='f.<locals>.Note'))
+    assert len(learn.add_cb(local()).remove_cb(local()).cbs)==n-1 # two functions may each have a class of this name
+
 def test_two_of_one_class_are_two():
     learn = synth_learner(cbs=[GradientClip(1.), GradientClip(2.)])
     assert (learn.gradient_clip.max_norm, learn.gradient_clip_2.max_norm)==(1., 2.)

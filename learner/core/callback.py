@@ -197,6 +197,15 @@ def _check_arguments(ev, f, who, first='self'):
 # %% ../../nbs/core/03_callback.ipynb #of_fastai
 _of_fastai = dict(run_after='write `order = Other.order+1`', run_before='write `order = Other.order-1`')
 
+# %% ../../nbs/core/03_callback.ipynb #is_version
+def is_version(
+    a:type, # A class
+    b:type, # Another one, or the same
+) -> bool:
+    "Whether both are one class, or versions of it: the cell that defines it was run again"
+    if a is b: return True
+    return '<locals>' not in a.__qualname__ and (a.__module__, a.__qualname__)==(b.__module__, b.__qualname__)
+
 # %% ../../nbs/core/03_callback.ipynb #Callback
 class Callback(Flags, State, Attached):
     "Runs its methods at the events that they are named after. Read the Learner's `x` as `self.x`, write `self.learn.x`"
@@ -265,8 +274,7 @@ class Callback(Flags, State, Attached):
         "Whether to take the place of `other`: of the same kind if `only_one`, or of an earlier version of this class"
         a,b = type(self),type(other)
         if a.only_one and b.only_one and (issubclass(a, b) or issubclass(b, a)): return True
-        if a is b or '<locals>' in a.__qualname__: return False
-        return (a.__module__, a.__qualname__)==(b.__module__, b.__qualname__)
+        return a is not b and is_version(a, b)
 
     def __repr__(self):
         args = {k:vars(self)[k] for k in signature(type(self).__init__).parameters if k in vars(self)}

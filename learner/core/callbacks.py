@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from fastcore.foundation import L
 from .checks import listed
 from .tracebacks import warn
-from .callback import Callback,FuncCallback,check_flag,flags,hold,refer,weak
+from .callback import Callback,FuncCallback,check_flag,flags,hold,is_version,refer,weak
 from .events import event
 
 # %% ../../nbs/core/04_callbacks.ipynb #CallbackList
@@ -135,11 +135,12 @@ def replaces(
 
 # %% ../../nbs/core/04_callbacks.ipynb #chosen
 def chosen(cbs, which):
-    "The callbacks among `cbs` that `which` lists: instances, or classes for all their instances"
+    "The callbacks among `cbs` that `which` lists: instances, or classes for all instances of any version of them"
     for w in L(which):
         if isinstance(w, Callback) or (isinstance(w, type) and issubclass(w, Callback)): continue
         raise TypeError(f"`cbs` are callbacks, or classes of them, but got {w!r}")
-    return [o for o in cbs if any(o is w or (isinstance(w, type) and isinstance(o, w)) for w in L(which))]
+    def is_one(o, w): return any(is_version(c, w) for c in type(o).__mro__) if isinstance(w, type) else o is w
+    return [o for o in cbs if any(is_one(o, w) for w in L(which))]
 
 def bring_back(cbs, before, gone):
     "Attach `gone` again, in the places that they had in the list `before`"
