@@ -998,6 +998,58 @@ def test_bars_are_drawn_seldom():
     synth_learner(n_train=200).add_cbs([ProgressCallback(every=10), Watch]).fit(1)
     assert drawn==[]
 
+# In a notebook, where `put` stands for its display
+def notebook_learner(cbs=None, **kwargs):
+    "A learner and the list of all HTML that its fits send"
+    sent,progress = [],ProgressCallback(**kwargs)
+    progress.put = sent.append
+    return synth_learner(n_train=2, n_valid=1, cbs=cbs, show=True).add_cb(progress),sent
+
+def epochs_in(html): return [int(o[0]) for o in table_of(html)[1:]]
+
+def test_a_fit_of_many_short_epochs_sends_its_table_seldom_and_at_last_whole():
+    learn,sent = notebook_learner(every=1e6)
+    learn.fit(30)
+    assert [epochs_in(o) for o in sent]==[[0], [*range(30)]]
+
+def test_a_long_table_is_not_sent_again_with_each_bar():
+    sent = []
+    screen = Notebook({}, sent.append, every=1e6)
+    screen.row(History([Row(epoch=0)]))
+    for n in range(10): screen.bar('train', n, 10, '', None)
+    screen.close()
+    assert len(sent)==2
+
+@pytest.mark.parametrize('exc', [ZeroDivisionError, KeyboardInterrupt, CancelFitException])
+def test_however_a_fit_ends_the_table_has_all_of_its_rows(exc):
+    learn,sent = notebook_learner(Raise('before_epoch', exc, n=6), every=1e6)
+    try: learn.fit(9)
+    except (ZeroDivisionError,KeyboardInterrupt): pass
+    assert epochs_in(sent[-1])==[*range(5)] and '<progress' not in sent[-1]
+
+def test_a_fit_that_resumes_shows_its_rows_with_the_first_bar():
+    learn,sent = notebook_learner(Raise('before_train', KeyboardInterrupt, n=3), every=0)
+    with pytest.raises(KeyboardInterrupt): learn.fit(3)
+    sent.clear()
+    learn.resume()
+    assert '<progress' in sent[0] and epochs_in(sent[0])==[0,1]
+    sent.clear()
+    learn.validate(); learn.fit(1)
+    assert not any('<table' in o for o in sent[:2]) # rows of an earlier fit are not theirs
+
+def test_a_table_asks_once_for_its_columns():
+    "They may be read from all rows: a table that asks in each row takes quadratic time"
+    asked = []
+    class Asked(History):
+        @property
+        def names(self): asked.append(1); return super().names
+    rows = Asked([Row(a=1, b=2)]*50)
+    assert rows.table()==[[1,2]]*50 and len(asked)==1
+
+def test_in_a_list_a_recorder_is_short():
+    learn = synth_learner().fit(2)
+    assert 'train_loss' in str(learn.recorder) and '\n' not in repr([*learn.cbs]) and 'Recorder(' in repr([*learn.cbs])
+
 kernel = '''
 from learner.all import *
 import contextlib

@@ -171,6 +171,7 @@ class History(list):
 
     def table(self):
         "The values of each row, in the order of `names`"
-        return [[o.get(k) for k in self.names] for o in self]
+        names = self.names # which may be read from all rows
+        return [[o.get(k) for k in names] for o in self]
     def __repr__(self): return text_table(self.names, self.table())
     def _repr_html_(self): return html_table(self.names, self.table())

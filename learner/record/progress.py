@@ -82,18 +82,28 @@ class Notebook:
     def __init__(self,
         better, # For each column, whether a higher value is better; None where neither is
         put, # A function that shows HTML, in place of what it showed before
-    ): self.better,self.put,self.table,self.shown = better,put,'',False
+        every:float=0., # Seconds between two drawings of 100 rows; of more rows, more in proportion
+        first=tuple, # A function that returns rows to show before the first call of `row`
+    ):
+        self.better,self.put,self.every,self.first = better,put,every,first
+        self.rows,self.drawn,self.row_drawn = (),-inf,-inf
     def bar(self, desc, n, total, loss, pct):
+        self.rows = self.rows or self.first()
         frac = f'max="{total}" value="{n}"' if total else ''
-        self.show(f'<div><progress {frac} style="width:20em"></progress> {desc} {n}/{total or "?"}{loss}</div>')
+        if self.is_due(self.drawn):
+            self.draw(f'<div><progress {frac} style="width:20em"></progress> {desc} {n}/{total or "?"}{loss}</div>')
     def row(self, rows):
-        rows = History(map(_visible, rows))
-        self.table = html_table(rows.names, rows.table(), [(rows.best(k, v), k) for k,v in self.better.items()])
-        self.show()
+        self.rows = rows
+        if self.is_due(self.row_drawn): self.draw(); self.row_drawn = self.drawn
     def end_bar(self): pass
     def close(self):
-        if self.shown: self.show()
-    def show(self, bar=''): self.put(self.table+bar); self.shown = True
+        if self.drawn>-inf: self.draw()
+    def is_due(self, drawn): return perf_counter()>=drawn+self.every*len(self.rows)/100 # all rows are sent each time
+    def draw(self, bar=''):
+        rows = History(map(_visible, self.rows))
+        best = [(rows.best(k, v), k) for k,v in self.better.items()]
+        self.put((html_table(rows.names, rows.table(), best) if rows else '')+bar)
+        self.drawn = perf_counter()
 
 # %% ../../nbs/record/06_progress.ipynb #Lines
 def _terminal_width(out):
@@ -203,10 +213,13 @@ class ProgressCallback(Callback):
 
     def _choose(self, better):
         bars = self.bars if self.bars in _bars else 'auto'
-        if bars in ('auto','rich') and (self.put or in_notebook()): return Notebook(better, self.put or Display())
+        if bars in ('auto','rich') and (self.put or in_notebook()):
+            return Notebook(better, self.put or Display(), self.every, self._restored)
         out = Out()
         if bars=='rich': return Rich(better, out)
         return Lines(better, bars=='tqdm' or (bars=='auto' and out.isatty()), out)
+
+    def _restored(self): return self.rec.rows if self.rec and self.kind=='fit' else () # those of a fit that resumes
 
     def before_train(self):
         if self.learn.mode==self.kind: self.next = perf_counter()+self.every
