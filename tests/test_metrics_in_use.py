@@ -362,6 +362,17 @@ def test_metrics_are_plotted_with_one_pair_of_axes_each_and_several_runs_on_the_
     with pytest.raises(ValueError, match='There is nothing to plot: the last fit has recorded no metric'):
         learner(metrics=None).fit(1).recorder.plot_metrics()
 
+def test_many_metrics_are_plotted_four_in_a_row(plt):
+    metrics = mk_metrics({f'm{i}': partial(F.cross_entropy, label_smoothing=i/9) for i in range(6)})
+    axs = learner(metrics=metrics).fit(1).recorder.plot_metrics()
+    assert [o.get_ylabel() for o in axs]==[f'm{i}' for i in range(6)] and len(axs[0].figure.axes)==6
+    assert axs[0].figure.get_size_inches().tolist()==[16,6]
+
+def test_the_loss_of_a_single_batch_is_above_a_whole_number(plt):
+    ax = learner().fit(n_iter=1).recorder.plot_loss(with_valid=False)
+    ax.figure.canvas.draw()
+    assert [o for o in ax.get_xticks() if o!=int(o)]==[]
+
 def test_plots_of_metrics_have_a_size_and_name_our_arguments(plt):
     learn = learner().fit(1)
     assert learn.recorder.plot_metrics(figsize=(5,2))[0].figure.get_size_inches().tolist()==[5,2]

@@ -13,7 +13,7 @@ import warnings
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from math import isfinite
+from math import ceil,isfinite
 from ..core.events import CancelFitException
 from ..core.checks import checked,listed,nearest
 from ..core.copies import copied
@@ -141,10 +141,20 @@ class Recorded(Callback):
     def drop(self, k): # A column
         "Forget column `k`, in coming rows too"
         self.table.drop(k)
-    def __repr__(self): return repr(self.rows) if self.rows else super().__repr__()
+    def __str__(self): return str(self.rows) if self.rows else repr(self)
+    def _repr_pretty_(self, p, cycle): p.text(str(self)) # for IPython; the `repr` in lists and messages is short
     def _repr_html_(self): return self.rows._repr_html_() if self.rows else None
 
 # %% ../../nbs/record/05_recorder.ipynb #Curves
+def _axes(n, figsize):
+    "`n` axes of a new figure, four in a row"
+    import matplotlib.pyplot as plt
+    cols = min(n, 4)
+    rows = ceil(n/cols)
+    axs = plt.subplots(rows, cols, figsize=figsize or (4*cols,3*rows), squeeze=False, layout='constrained')[1].flatten()
+    for ax in axs[n:]: ax.remove()
+    return axs[:n]
+
 class Curves(Recorded):
     "Draws what has been recorded"
     @checked(skip_start='>=0')
@@ -169,7 +179,7 @@ class Curves(Recorded):
         ends = {row.epoch:i for i,row in zip(self.iters, self.rows)} if show_epochs else {}
         for i in ends.values(): ax.axvline(i, color='0.9', zorder=0)
         if log: ax.loglog()
-        else: ax.xaxis.get_major_locator().set_params(integer=True)
+        else: ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         ax.set(xlabel='batch', ylabel='loss'); ax.legend()
         return ax
 
@@ -178,20 +188,18 @@ class Curves(Recorded):
         names=None, # Columns, or one of them; default: all metrics
         axs=None, # Where to draw, as another recorder's `plot_metrics` returned it; default: a new figure
         label:str|None=None, # Name of the run, where several are drawn on the same axes
-        figsize=None, # Width and height of a new figure, in inches; default: 4 x 3 for each metric
+        figsize=None, # Width and height of a new figure, in inches; default: 4 x 3 for each metric, four in a row
     ): # An array of axes, one for each metric
         "Plot metrics by batch, those of training and of all validations together"
-        import matplotlib.pyplot as plt
         if names is not None:
             names = [names] if isinstance(names, str) else list(names)
             for k in names: self.rows.last(k) # refuse unknown ones
         groups = _metric_columns(self) if names is None else {k:[k] for k in names}
         if not groups: raise ValueError("There is nothing to plot: the last fit has recorded no metric")
-        n = len(groups)
-        if axs is None: axs = plt.subplots(1, n, figsize=figsize or (4*n,3), squeeze=False, layout='constrained')[1][0]
+        if axs is None: axs = _axes(len(groups), figsize)
         for ax,(name,cols) in zip(axs, groups.items(), strict=True):
             for k in cols: ax.plot(*zip(*_points(self, k)), 'o-', label=_named(k, label))
-            ax.xaxis.get_major_locator().set_params(integer=True)
+            ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
             ax.set(xlabel='batch', ylabel=name); ax.legend()
         return axs
 
