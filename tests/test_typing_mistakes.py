@@ -163,6 +163,12 @@ def test_one_callback_twice_is_attached_once():
     cb = GradientClip()
     assert [o for o in mk(cbs=[cb, cb]).cbs if isinstance(o, GradientClip)]==[cb]
 
+def test_arguments_that_have_no_name_are_not_proposed():
+    dl = [(torch.zeros(2, 1), torch.zeros(2, 1))]
+    with pytest.raises(TypeError, match='DataLoaders` has no argument `test`') as e: DataLoaders(dl, dl, test=dl)
+    assert '`more`' not in str(e.value) and '`n_inp`' in str(e.value)
+    with pytest.raises(TypeError, match='no argument `more`'): DataLoaders(dl, more=[dl])
+
 def test_the_usual_arguments_of_other_libraries_have_their_names_here():
     for k,ours in dict(epochs='n_epoch', max_epochs='n_epoch', learning_rate='lr', weight_decay='wd',
             callbacks='cbs').items():
@@ -173,6 +179,8 @@ def test_the_usual_arguments_of_other_libraries_have_their_names_here():
 
 @pytest.mark.parametrize('read,right', [
     (lambda o: o.recorder.plot_losses, "Did you mean `plot_loss`"),
+    (lambda o: o.plot_losses, "Did you mean `plot_loss` of `learn.recorder`"),
+    (lambda o: o.plot_loss, r"Write `learn.recorder.plot_loss\(\)`"),
     (lambda o: o.recorder.plot_metric, "Did you mean `plot_metrics`"),
     (lambda o: o.recorder.valid_loss, r"Write `learn.recorder\['valid_loss'\]`"),
     (lambda o: o.recorder.trainer, "A callback's Learner is `self.learn`"),

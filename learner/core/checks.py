@@ -62,6 +62,8 @@ _attrs_elsewhere = dict( # of fastai, and of Keras, Lightning and Transformers
     train_dl="Write `dls.train`", valid_dl="Write `dls.valid`", val_dl="Write `dls.valid`",
     train_dataloader="Write `dls.train`", val_dataloader="Write `dls.valid`",
     current_epoch="Write `learn.epoch`", global_step="Write `learn.opt_step`, or `learn.train_iter` for batches",
+    plot_loss="Write `learn.recorder.plot_loss()`", plot_losses="Did you mean `plot_loss` of `learn.recorder`?",
+    plot_metrics="Write `learn.recorder.plot_metrics()`",
     train_loss="Write `learn.recorder['train_loss']`", valid_loss="Write `learn.recorder['valid_loss']`",
     val_loss="Write `learn.recorder['valid_loss']`")
 
@@ -99,7 +101,7 @@ def known_args(
     "Decorator of what users call: unknown keyword arguments raise an error that proposes the nearest; short tracebacks"
     if params is None: params = signature(f).parameters
     if any(o.kind is o.VAR_KEYWORD for o in params.values()): return f # left to the function that they are passed to
-    names = list(params)
+    names = [k for k,o in params.items() if o.kind is not o.VAR_POSITIONAL]
     def called(args):
         owner,_,name = f.__qualname__.rpartition('.')
         if name=='__init__' or owner.endswith('Mixin'): owner = type(args[0]).__name__ # users know it, not its base
