@@ -1055,6 +1055,14 @@ def test_faults(tmp_path, monkeypatch, where, exc, name, old):
     learn.save(name)
     assert value(tmp_path, name)==2 and listing(tmp_path)==[f'models/{name}']
 
+@pytest.mark.parametrize('save', [lambda o: o.save('a'), lambda o: o.export()], ids=['save','export'])
+@pytest.mark.parametrize('where', [1, 1000, 100_000])
+def test_interrupting_a_save_is_an_interrupt(tmp_path, monkeypatch, where, save):
+    learn = of(1., tmp_path)
+    inject(monkeypatch, where, KeyboardInterrupt(), tmp_path)
+    with pytest.raises(KeyboardInterrupt): save(learn)
+    assert listing(tmp_path)==[]
+
 @pytest.mark.parametrize('where', ['open', 0, 1000, 'fsync', 'replace'])
 def test_faults_while_exporting(tmp_path, monkeypatch, where):
     of(1., tmp_path).export()

@@ -181,10 +181,11 @@ def _on_cpu(o, seen):
 
 # %% ../../nbs/record/08_files.ipynb #torch_save
 def torch_save(o, f, **kwargs):
-    "`torch.save`, with the error of the system when the disk is full"
+    "`torch.save`, with the error of the system when the disk is full, and with Ctrl-C"
     try: torch.save(o, f, **kwargs)
     except RuntimeError as e:
-        if isinstance(e.__context__, OSError): raise e.__context__ # torch covers it with its own about the zip archive
+        cause = e.__context__ # torch covers it with its own about the zip archive
+        if isinstance(cause, (OSError,KeyboardInterrupt)): raise cause
         raise
 
 def write_to(
