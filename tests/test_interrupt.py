@@ -147,8 +147,15 @@ def test_inside_a_validation_inside_a_batch():
 def test_inside_a_fit_of_another_learner_inside_a_batch():
     inner = synth_learner(n_train=3, cbs=CtrlC('after_pred', times=1))
     learn,_ = interrupted(Callback(after_loss=lambda self: self.training and self.iter==1 and inner.fit(1)))
-    assert learn.opt_step==2 # the outer batch has ended
+    assert learn.opt_step==2 and inner.opt_step==3 # the outer batch has ended, and so what it needed
     check_clean(learn)
+
+def test_who_stops_a_fit_inside_a_batch_is_told_once_that_it_was_heard(capsys):
+    inner = synth_learner(n_train=3, cbs=[CtrlC('after_pred'), on('after_batch')(lambda learn: print(learn.iter))])
+    interrupted(Callback(after_loss=lambda self: self.training and self.iter==1 and inner.fit(1)))
+    first,told,*rest = capsys.readouterr().out.splitlines()
+    assert first=='0' and 'Stopping at the next pause of the fit around' in told and rest[:2]==['1','2']
+    assert not any('Stopping' in o for o in rest)
 
 def test_a_second_one_in_a_fit_inside_a_batch_acts_at_once():
     first,second = CtrlC('after_pred', n=1),CtrlC('after_loss', n=2)

@@ -128,6 +128,8 @@ class HeldInterrupt:
         if not self.pending: return
         self.pending = False
         self.old_handler(signal.SIGINT, sys._getframe())
+        if self.outer is not None and self.outer.waiting: # still here
+            print("Stopping at the next pause of the fit around this one. Another Ctrl-C stops at once.", flush=True)
 
     def __exit__(self, typ, e, tb):
         if self.old_handler is None: return
