@@ -134,7 +134,7 @@ def interpreted(learn):
 def saved(learn): learn.save('weights'); learn.save(learn.path/'also.pth', with_opt=False)
 def plotted(learn):
     if learn.recorder.losses: learn.recorder.plot_loss(skip_start=0)
-    repr(learn.recorder), learn.recorder._repr_html_(), learn.recorder.values, learn.recorder.log, learn.recorder.losses
+    str(learn.recorder), learn.recorder._repr_html_(), learn.recorder.values, learn.recorder.log, learn.recorder.losses
 def failing(learn):
     with pytest.raises(ZeroDivisionError): learn.validate(cbs=Raise('after_pred', ZeroDivisionError))
 def cancelled(learn): learn.validate(cbs=Raise('after_pred', CancelValidException))
