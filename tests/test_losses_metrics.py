@@ -571,3 +571,42 @@ def test_targets_of_8_bits_are_not_compared_with_numbers_of_8_bits():
         assert float(m(pred, targ, loss_func=loss_func))==pytest.approx(expected)
     eight = LabelSmoothingCrossEntropy()(pred, targ)
     torch.testing.assert_close(eight, LabelSmoothingCrossEntropy()(pred, targ.long()))
+
+# Pairs of the wrong elements
+@pytest.mark.parametrize('shape', [(6,1), (6,)])
+def test_the_top_classes_are_compared_with_one_target_each(shape):
+    pred,targ = randn(6, 3),randint(3, 6)
+    expected = (pred.topk(2).indices==targ[:,None]).any(1).float().mean()
+    close(top_k_accuracy(pred, targ.view(shape), k=2), expected)
+
+def test_the_top_classes_of_pixels_may_have_targets_with_an_axis_of_length_1():
+    pred,targ = randn(2, 5, 3, 4),randint(5, 2, 3, 4)
+    expected = (pred.topk(2, dim=1).indices==targ[:,None]).any(1).float().mean()
+    for t in (targ, targ[:,None]): close(top_k_accuracy(pred, t, k=2, axis=1), expected)
+    with pytest.raises(ValueError, match='as many elements'): top_k_accuracy(pred, targ[:1,:1,:1], k=2, axis=1)
+
+@pytest.mark.parametrize('loss,pred,targ', [(MSELossFlat(), (2,3,4), (2,4,3)), (L1LossFlat(), (1,6), (6,2)),
+    (BCEWithLogitsLossFlat(), (2,3), (3,2)), (CrossEntropyLossFlat(), (2,3,4,5), (2,4,3))], ids=str)
+def test_flat_losses_refuse_other_shapes_as_the_metrics_do(loss, pred, targ):
+    with pytest.raises(ValueError, match=r'must have the same shape, but have \('):
+        loss(randn(*pred), randint(2, *targ))
+
+def test_flat_losses_take_axes_of_length_1_and_several_axes_as_one():
+    for a,b in (((4,1), (4,)), ((4,1,3), (4,3,1)), ((2,3,4), (2,12))):
+        x,y = randn(*a),randn(*b)
+        close(MSELossFlat()(x, y), F.mse_loss(x.flatten(), y.flatten()))
+
+def test_one_channel_in_the_axis_of_classes_is_compared_with_the_same_pixel():
+    x,y = randn(2, 1, 4, 5),randn(2, 4, 5)
+    close(MSELossFlat(axis=1)(x, y), F.mse_loss(x[:,0], y))
+
+@pytest.mark.parametrize('f', [mse, mae, msle])
+def test_errors_of_halves_do_not_overflow_and_targets_may_be_booleans(f):
+    x,y = torch.tensor([300.,1.]),torch.tensor([0.,1.])
+    close(f(x.half(), y.half()), f(x, y))
+    close(f(x, y.bool()), f(x, y))
+
+@pytest.mark.parametrize('make', [lambda: BCEWithLogitsLossFlat(thresh=2), lambda: F1ScoreMulti(thresh=5)])
+def test_a_threshold_that_no_probability_reaches_is_refused(make):
+    with pytest.raises(ValueError, match=r'`thresh` is in \[0,1\], but got'): make()
+    assert F1ScoreMulti(thresh=5, sigmoid=False).thresh==5

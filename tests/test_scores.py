@@ -782,3 +782,32 @@ def test_targets_that_are_no_classes(metric, bad):
 def test_targets_that_are_neither_of_two_classes(metric, bad):
     with pytest.raises(ValueError, match=f'from 0 to 1, .*, but go from {min(0, bad)} to {max(1, bad)}'):
         value(metric(), randn(4, 2), torch.tensor([0,1,bad,1]))
+
+def test_a_threshold_of_sklearn_is_for_decisions():
+    for name in ('log_loss','roc_auc_score','brier_score_loss'):
+        with pytest.raises(ValueError, match=f'`{name}` measures scores, not decisions: leave out `thresh`'):
+            from_sklearn(name, thresh=.5)
+    with pytest.raises(ValueError, match='`thresh=0.5` makes decisions, which `is_class=False` does without'):
+        from_sklearn('f1_score', is_class=False, thresh=.5)
+    pred,targ = randn(n)*3,randint(2, n)
+    with pytest.raises(ValueError) as e: value(from_sklearn('log_loss'), pred, targ)
+    assert 'activation=torch.sigmoid' in e.value.__notes__[0] and 'thresh' not in e.value.__notes__[0]
+    assert value(from_sklearn('log_loss', activation=torch.sigmoid), pred,
+        targ)==pytest.approx(sk.log_loss(targ, pred.sigmoid()))
+
+@pytest.mark.parametrize('score,name', [(DiceMulti, 'f1_score'), (JaccardCoeff, 'jaccard_score'),
+    (foreground_acc, 'recall_score')])
+def test_one_score_for_each_pixel_is_led_to_a_score_that_takes_it(score, name):
+    pred,targ = randn(2, 1, 4, 4),randint(2, 2, 4, 4)
+    with pytest.raises(ValueError, match=f"`?'{name}'"): score()(pred, targ)
+    two = score()(torch.cat([-pred, pred], 1), targ)
+    if score is not DiceMulti: assert value(from_sklearn(name, thresh=.5), pred, targ)==pytest.approx(float(two))
+
+def test_classes_that_a_score_is_about_are_numbers_of_classes():
+    pred,targ = data(2)
+    assert F1Score(pos_label=1.)(pred, targ)==F1Score()(pred, targ)
+    with pytest.raises(ValueError, match='`bkg_idx` is a class from 0 to 1, as there are 2 scores .*, but got 7'):
+        foreground_acc(bkg_idx=7)(randn(2, 2, 3, 3), randint(2, 2, 3, 3))
+
+def test_a_metric_that_is_called_without_targets_says_so():
+    with pytest.raises(TypeError, match='the model gives a Tensor, and the batch has none'): rmse(torch.ones(3))

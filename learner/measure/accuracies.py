@@ -74,8 +74,9 @@ def top_k_accuracy(
     check_several(pred, axis)
     if k>=(n := pred.shape[axis]): warn(f"`top_k_accuracy` is 1 whatever the model predicts: `k` is {k}, and there "
         f"are {n} classes. `partial(top_k_accuracy, k=…)` takes less")
-    best = pred.topk(k=min(k, n), dim=axis).indices
-    return _fraction((best==targ.unsqueeze(axis)).any(dim=axis), targ, ignore_index)
+    best = pred.topk(k=min(k, n), dim=axis).indices.movedim(axis, -1)
+    first,targ = flat_pair(best[...,0], targ)
+    return _fraction((best.reshape(len(first), -1)==targ[:,None]).any(dim=1), targ, ignore_index)
 
 @declare(True, count_elements)
 @checked
@@ -90,6 +91,12 @@ def accuracy_multi(
     return ((pred>thresh)==(targ>.5)).float().mean()
 
 # %% ../../nbs/measure/03_accuracies.ipynb #errors
+_inexact = torch.float16,torch.bfloat16,torch.bool # their squares overflow, or there is no difference
+
+def _numbers(pred, targ):
+    "Both flat, in single precision at least"
+    return [o.float() if o.dtype in _inexact else o for o in flat_pair(pred, targ)]
+
 @declare(False, count_elements)
 @checked
 def mse(
@@ -97,7 +104,7 @@ def mse(
     targ:torch.Tensor, # Actual numbers, as many as predicted ones
 ):
     "Mean squared error"
-    return F.mse_loss(*flat_pair(pred, targ))
+    return F.mse_loss(*_numbers(pred, targ))
 
 @declare(False, count_elements)
 @checked
@@ -106,7 +113,7 @@ def mae(
     targ:torch.Tensor, # Actual numbers, as many as predicted ones
 ):
     "Mean absolute error"
-    pred,targ = flat_pair(pred, targ)
+    pred,targ = _numbers(pred, targ)
     return (pred-targ).abs().mean()
 
 @declare(False, count_elements)
@@ -116,5 +123,5 @@ def msle(
     targ:torch.Tensor, # Actual numbers, as many as predicted ones
 ):
     "Mean squared error of the logarithms of `1 + pred` and `1 + targ`"
-    pred,targ = flat_pair(pred, targ)
+    pred,targ = _numbers(pred, targ)
     return F.mse_loss(torch.log1p(pred), torch.log1p(targ))

@@ -123,8 +123,11 @@ class AccumMetric(Metric):
         try: res = self.func(*(args[::-1] if self.invert_arg else args), **more, **self.kwargs)
         except ValueError as e:
             as_they_are,of_classes = self.only_scores and not self.drops,bool((as_double(targ)%1==0).all())
+            instead = ("`from_sklearn(…, activation=torch.sigmoid)` makes probabilities of scores"
+                if func_name(self.func) in _of_scores else
+                "`from_sklearn(…, thresh=.5)` decides about scores, after a sigmoid")
             if as_they_are and of_classes: e.add_note(f"`{self.name}` got predictions as they are, one for "
-                "each target: `from_sklearn(…, thresh=.5)` decides about scores, after a sigmoid")
+                f"each target: {instead}")
             raise
         if res is None or isinstance(res, str): raise TypeError(
             f"The metric `{self.name}` returns a number, or several, but it returned {res!r}")
@@ -146,6 +149,10 @@ def from_sklearn(
     if isinstance(func, str): func = _of_sklearn(func)
     if higher_is_better is None: higher_is_better = _endings.get(func_name(func).split('_')[-1])
     decides = is_class is None or is_class
+    if thresh is not None and not decides: raise ValueError(
+        f"`thresh={thresh}` makes decisions, which `is_class=False` does without: give one of them")
+    if thresh is not None and func_name(func) in _of_scores: raise ValueError(f"`{func_name(func)}` measures scores, "
+        "not decisions: leave out `thresh`. For probabilities, give `activation=torch.sigmoid`")
     if activation is None and decides and thresh is not None: activation = torch.sigmoid
     dim_argmax = axis if decides and thresh is None else None
     if thresh is not None and 'average' in kwargs: kwargs.setdefault('flatten', False) # the average is one of labels

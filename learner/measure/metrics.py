@@ -22,13 +22,14 @@ from torch import nn
 from ..core.checks import checked,is_whole,snake_name,unchecked
 from ..core.copies import copied,module_internals,of_library
 from ..core.tracebacks import warn
+from ..model.losses import check_places
 from ..model.loss_properties import count_kept,ignore_index_of,items_of,kind_of,loss_of,loss_per_sample
 from ..model.loss_properties import n_items,n_samples,reduction_in
 
 # %% ../../nbs/measure/01_metrics.ipynb #Metric
 def _kind(o):
-    kinds = f" of {', '.join(type(v).__name__ for v in o)}" if isinstance(o, (tuple,list)) else ''
-    return f"a {type(o).__name__}{kinds}"
+    if not isinstance(o, (tuple,list)): return f"a {type(o).__name__}"
+    return f"a {type(o).__name__} of {', '.join(type(v).__name__ for v in o)}" if o else "none"
 
 class Metric:
     "Accumulates a value over the batches of a phase; called, it gives the value for one batch: `F1Score()(pred, targ)`"
@@ -90,8 +91,7 @@ def flat_pair(
     if pred.ndim==1 and pred.shape==targ.shape: return pred,targ
     if pred.numel()!=targ.numel(): raise ValueError("Predictions and targets must have as many elements, "
         f"but their shapes are {tuple(pred.shape)} and {tuple(targ.shape)}")
-    if pred.ndim==targ.ndim and pred.shape!=targ.shape and pred.squeeze().shape!=targ.squeeze().shape: raise ValueError(
-        f"Predictions and targets must have the same shape, but have {tuple(pred.shape)} and {tuple(targ.shape)}")
+    check_places(pred.shape, targ.shape)
     return pred.reshape(-1),targ.reshape(-1)
 
 def as_double(

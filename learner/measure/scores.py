@@ -12,7 +12,7 @@ __all__ = ['CountScore', 'ClassCounts', 'ClassScore', 'Precision', 'Recall', 'F1
 
 # %% ../../nbs/measure/04_scores.ipynb #imports
 import torch
-from ..core.checks import checked,is_whole,nearest
+from ..core.checks import checked,in_range,is_whole,nearest
 from ..model.losses import explain_bad_targets,is_kept
 from ..model.loss_properties import ignore_index_of,loss_of
 from .metrics import AsFunction,Metric,as_double,as_rows,flat_pair
@@ -37,6 +37,7 @@ class CountScore(Metric):
 
 class ClassCounts(CountScore):
     "How often each class was right, predicted and actual: `(3, n_classes)`. Abstract"
+    one_score = "Metrics called `…Multi` are for scores that say yes or no" # what to do with one for each target
     @checked
     def __init__(self,
         axis:int=-1, # Where the classes are in the predictions
@@ -48,7 +49,7 @@ class ClassCounts(CountScore):
         n = pred.shape[self.axis]
         if n==1: raise ValueError(f"`{self.name}` takes the class with the highest score, "
             f"but predictions have shape {tuple(pred.shape)}, with one score in axis {self.axis}. "
-            "Metrics called `…Multi` are for scores that say yes or no")
+            f"{self.one_score}")
         self.check_labels(n)
         predicted,targ = flat_pair(pred.argmax(dim=self.axis), targ)
         kept = is_kept(targ, ignore_index_of(loss_of(learn)))
@@ -103,10 +104,10 @@ class ClassScore(ClassCounts):
         pos_label:int=1, # The class that a `binary` score is about
         average:str|None='binary', # How to average over classes: see the table
     ):
-        self.labels,self.pos_label = labels,int(pos_label) if isinstance(pos_label, bool) else pos_label
         self.average = one_average(type(self).__name__, average, self.averages)
         if average=='binary' and pos_label not in (0,1):
             raise ValueError(f"`pos_label` is 0 or 1, but got {pos_label!r}")
+        self.labels,self.pos_label = labels,int(pos_label) if average=='binary' else pos_label
         super().__init__(axis)
     def score(self, right, predicted, actual): raise NotImplementedError
     def decide(self, learn): # The learner after its batch
@@ -211,7 +212,10 @@ class LabelCounts(CountScore):
     def __init__(self,
         thresh:float=.5, # A score above it is a yes
         sigmoid:bool=True, # Scores become probabilities first
-    ): self.thresh,self.sigmoid = thresh,sigmoid; self.reset()
+    ):
+        if sigmoid: in_range('thresh', thresh, '[0,1]')
+        self.thresh,self.sigmoid = thresh,sigmoid
+        self.reset()
 
     def decide(self, learn): # The learner after its batch
         "Predicted and actual labels, `(bs, n_labels)`, as booleans"
@@ -300,19 +304,27 @@ class MatthewsCorrCoefMulti(LabelCounts):
         return MatthewsCorrCoef.of(self, torch.stack([yes, no], 1))
 
 # %% ../../nbs/measure/04_scores.ipynb #segmentation
+_of_foreground = ("With one score for each pixel, `from_sklearn('f1_score', thresh=.5)` is the Dice coefficient of the "
+    "foreground, `'jaccard_score'` its intersection over union, and `'recall_score'` the fraction of it that is right")
+
 class foreground_acc(AsFunction, ClassCounts):
     "Fraction of the pixels of the foreground whose class is right"
+    one_score = _of_foreground
     @checked
     def __init__(self,
         bkg_idx:int=0, # The class of the background
         axis:int=1, # Where the classes are in the predictions
     ): super().__init__(axis); self.bkg_idx = bkg_idx
+    def check_labels(self, n):
+        if not -n<=self.bkg_idx<n: raise ValueError(
+            f"`bkg_idx` is a class from 0 to {n-1}, as there are {n} scores for each pixel, but got {self.bkg_idx}")
     def of(self, counts):
         right,_,actual = counts.sum(1) - counts[:,self.bkg_idx]
         return _ratio(right, actual)
 
 class PixelScore(ClassScore):
     "A score of a segmentation, in which the class axis comes second. Abstract"
+    one_score = _of_foreground
     over = 'binary' # classes, in the terms of `average`
     @checked
     def __init__(self,

@@ -17,6 +17,15 @@ from torch import nn
 from torch.nn import functional as F
 from ..core.checks import checked,in_range,is_whole,nearest,one_of
 
+# %% ../../nbs/model/04_losses.ipynb #check_places
+def check_places(
+    a, # Shape of predictions
+    b, # Shape of targets
+):
+    "Refuse shapes with as many axes, but of other lengths: flattened, wrong elements would be compared"
+    if len(a)==len(b) and a!=b and [n for n in a if n!=1]!=[n for n in b if n!=1]: raise ValueError(
+        f"Predictions and targets must have the same shape, but have {tuple(a)} and {tuple(b)}")
+
 # %% ../../nbs/model/04_losses.ipynb #BaseLoss
 reductions = 'mean','sum','none' # how losses of samples are combined
 
@@ -77,13 +86,15 @@ class BaseLoss:
         of_classes = self.is_2d and targ.is_floating_point() and targ.shape==pred.shape # probabilities
         if self.axis not in (-1, pred.ndim-1):
             moved = pred.movedim(self.axis, -1)
-            beside = targ.shape==pred.shape or targ.shape!=moved.shape # it has the class axis where predictions have it
+            # whether it has the class axis where predictions have it
+            beside = targ.ndim==pred.ndim and (targ.shape==pred.shape or targ.shape!=moved.shape)
             if of_classes or (not self.is_2d and beside): targ = targ.movedim(self.axis, -1)
             pred = moved
         if self.floatify: targ = targ.to(pred.dtype)
         elif self.y_int and not targ.is_floating_point(): targ = targ.long() # torch takes no smaller integers
         by_class = pred.shape[-1]==self.n_weights # the weights need the class axis
         if self.flatten and not by_class:
+            check_places(pred.shape if of_classes or not self.is_2d else pred.shape[:-1], targ.shape)
             pred = pred.reshape(-1, pred.shape[-1]) if self.is_2d else pred.reshape(-1)
             targ = targ.reshape(-1, targ.shape[-1]) if of_classes else targ.reshape(-1)
         return self.func(pred, targ)
@@ -139,7 +150,7 @@ class LabelSmoothingCrossEntropyFlat(CrossEntropyLossFlat):
 
 class BCEWithLogitsLossFlat(BaseLoss):
     "`nn.BCEWithLogitsLoss`, flattened; targets may be integers or booleans"
-    @checked
+    @checked(thresh='[0,1]')
     def __init__(self, *args, axis:int=-1, floatify:bool=True,
         thresh:float=.5, # A probability above it is a yes
         **kwargs):
