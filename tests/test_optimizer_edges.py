@@ -352,3 +352,40 @@ def test_a_fit_inside_of_a_window_leaves_gradients_that_are_not_its_own():
         return [p.detach() for p in shared.parameters()]
     torch.manual_seed(0)
     assert all(map(torch.equal, run(False), run(True)))
+
+# Groups with settings of their own, and groups that come later
+plain = {SGD: torch.optim.SGD, RMSProp: torch.optim.RMSprop, Adam: torch.optim.AdamW, RAdam: torch.optim.RAdam}
+
+@pytest.mark.parametrize('f', plain, ids=lambda f: f.__name__)
+@pytest.mark.parametrize('decouple', [True,False])
+def test_a_group_may_have_settings_by_our_names_or_by_those_of_torch(f, decouple):
+    a,b,c = (nn.Parameter(torch.ones(2)) for _ in range(3))
+    groups = [dict(params=[a], wd=.3, mom=.5), dict(params=[b], weight_decay=.2), dict(params=[c])]
+    opt = f(groups, wd=.1, mom=.8, decouple_wd=decouple)
+    assert (get_hyper(opt, 'wd'),get_hyper(opt, 'mom'))==([.3,.2,.1],[.5,.8,.8])
+    assert groups[0].keys()=={'params','wd','mom'} # another optimizer can be made of them
+    for o in (a,b,c): o.grad = torch.zeros(2)
+    opt.step()
+    if decouple: torch.testing.assert_close(torch.stack([a,b,c])[:,0], 1-1e-3*torch.tensor([.3,.2,.1]))
+
+def test_a_setting_that_the_optimizer_lacks_is_refused_in_a_group_too():
+    with pytest.raises(ValueError, match='`SGD` has no hyper-parameter `sqr_mom`, but `lr`, `mom`, `wd`'):
+        SGD([dict(params=[nn.Parameter(torch.ones(2))], sqr_mom=.9)])
+
+@pytest.mark.parametrize('f', [SGD, RMSProp])
+def test_a_group_that_is_added_decays_as_the_others(f):
+    a,b = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    opt = f([a], lr=.1, wd=.5)
+    opt.add_param_group(dict(params=[b]))
+    a.grad = b.grad = torch.zeros(2)
+    opt.step()
+    assert torch.equal(a, b) and a[0].item()==pytest.approx(.95)
+
+@pytest.mark.parametrize('f', [SGD, RMSProp])
+def test_the_state_of_an_optimizer_of_torch_leaves_the_decoupled_decay_as_it_was(f):
+    a,b = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    opt = f([a], lr=.1, wd=.5)
+    opt.load_state_dict(plain[f]([b], lr=.2).state_dict())
+    a.grad = torch.zeros(2)
+    opt.step()
+    assert a[0].item()==pytest.approx(1-.2*.5) and get_hyper(opt, 'wd')==[.5]

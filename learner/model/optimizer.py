@@ -11,12 +11,12 @@ __all__ = ['make_opt', 'SGD', 'RMSProp', 'Adam', 'RAdam', 'OptimList', 'clear_st
 
 # %% ../../nbs/model/03_optimizer.ipynb #imports
 from contextlib import ExitStack,contextmanager
-from functools import cache
+from functools import cache,partial
 from inspect import Parameter,signature
 import torch
 from ..core.checks import checked,is_whole,short_name
 from ..core.events import CancelException
-from .hypers import get_hyper,hypers,spare,values_for
+from .hypers import get_hyper,hypers,set_hyper,spare,values_for
 
 # %% ../../nbs/model/03_optimizer.ipynb #make_opt
 def make_opt(
@@ -46,26 +46,35 @@ def make_opt(
     return opt
 
 # %% ../../nbs/model/03_optimizer.ipynb #decoupled
-def _decay(opt, args, kwargs):
+def _decay(wd, opt, args, kwargs):
     "Before a step: shrink the parameters that have a gradient by `lr*wd`"
     for g in opt.param_groups:
-        ps = [p for p in g['params'] if p.grad is not None] if g['decoupled_wd'] else ()
+        own = g.setdefault('decoupled_wd', wd) # an added group has none, nor has a state of torch's
+        ps = [p for p in g['params'] if p.grad is not None] if own else ()
         if ps:
-            with torch.no_grad(): torch._foreach_mul_(ps, 1-g['lr']*g['decoupled_wd'])
+            with torch.no_grad(): torch._foreach_mul_(ps, 1-g['lr']*own)
 
-def _decoupled(opt_class, groups, wd, **kwargs):
-    "An optimizer of a class that knows no decoupled weight decay, with one"
-    groups = [dict(o) if isinstance(o, dict) else o for o in groups]
-    wds = [o.pop('weight_decay', o.pop('wd', wd)) for o in groups if isinstance(o, dict)] or [wd]
+def _made(opt_class, params, decoupled_wd=None, **kwargs):
+    """An optimizer of groups that may name their settings as we do, or as torch does.
+    With `decoupled_wd`, of a class that knows no decoupled weight decay"""
+    groups = [dict(o) if isinstance(o, dict) else o for o in params]
+    if decoupled_wd is not None:
+        for g in groups:
+            if isinstance(g, dict) and 'weight_decay' in g: g['wd'] = g.pop('weight_decay')
     opt = opt_class(groups, **kwargs)
-    for g,v in zip(opt.param_groups, wds, strict=True): g['decoupled_wd'] = v
-    opt.register_step_pre_hook(_decay)
+    if decoupled_wd is not None:
+        for g in opt.param_groups: g['decoupled_wd'] = decoupled_wd
+        opt.register_step_pre_hook(partial(_decay, decoupled_wd))
+    for k in ('mom','sqr_mom','wd'):
+        own = [g.pop(k, None) for g in opt.param_groups]
+        if any(v is not None for v in own):
+            set_hyper(opt, k, [w if v is None else v for v,w in zip(own, get_hyper(opt, k))])
     return opt
 
 # %% ../../nbs/model/03_optimizer.ipynb #SGD
 def _check_params(name, v):
     "Refuse what can hold no parameters; what an iterator gives is left to torch"
-    if isinstance(v, (str,dict)) or not hasattr(v, '__iter__') or (hasattr(v, '__len__') and not len(v)):
+    if isinstance(v, (str,dict,torch.Tensor)) or not hasattr(v, '__iter__') or (hasattr(v, '__len__') and not len(v)):
         raise TypeError(f"`{name}` are parameters, or groups of them, but got {v!r}")
     for i,o in enumerate(v if isinstance(v, (list,tuple)) else ()):
         if not isinstance(o, (torch.Tensor,dict,tuple)):
@@ -82,8 +91,7 @@ def SGD(
 ) -> torch.optim.SGD:
     "Stochastic gradient descent"
     kwargs = dict(lr=lr, momentum=mom, fused=fused or None)
-    if not decouple_wd: return torch.optim.SGD(params, weight_decay=wd, **kwargs)
-    return _decoupled(torch.optim.SGD, params, wd, **kwargs)
+    return _made(torch.optim.SGD, params, **kwargs, **{'decoupled_wd' if decouple_wd else 'weight_decay': wd})
 
 # %% ../../nbs/model/03_optimizer.ipynb #RMSProp
 @checked(params=_check_params, lr='>=0', mom='[0,1]', sqr_mom='[0,1]', eps='>=0', wd='>=0')
@@ -98,8 +106,7 @@ def RMSProp(
 ) -> torch.optim.RMSprop:
     "Steps divided by a running root mean square of the gradient"
     kwargs = dict(lr=lr, momentum=mom, alpha=sqr_mom, eps=eps)
-    if not decouple_wd: return torch.optim.RMSprop(params, weight_decay=wd, **kwargs)
-    return _decoupled(torch.optim.RMSprop, params, wd, **kwargs)
+    return _made(torch.optim.RMSprop, params, **kwargs, **{'decoupled_wd' if decouple_wd else 'weight_decay': wd})
 
 # %% ../../nbs/model/03_optimizer.ipynb #Adam
 @checked(params=_check_params, lr='>=0', mom='[0,1)', sqr_mom='[0,1)', eps='>=0', wd='>=0')
@@ -115,7 +122,7 @@ def Adam(
 ) -> torch.optim.Adam:
     "Adam with decoupled weight decay ([Kingma & Ba 2014](https://arxiv.org/abs/1412.6980))"
     cls = torch.optim.AdamW if decouple_wd else torch.optim.Adam
-    return cls(params, lr=lr, betas=(mom,sqr_mom), eps=eps, weight_decay=wd, fused=fused or None)
+    return _made(cls, params, lr=lr, betas=(mom,sqr_mom), eps=eps, weight_decay=wd, fused=fused or None)
 
 # %% ../../nbs/model/03_optimizer.ipynb #RAdam
 @checked(params=_check_params, lr='>=0', mom='[0,1)', sqr_mom='[0,1)', eps='>=0', wd='>=0')
@@ -130,7 +137,7 @@ def RAdam(
 ) -> torch.optim.RAdam:
     "Adam with rectified first steps: it needs no warm-up ([Liu et al. 2019](https://arxiv.org/abs/1908.03265))"
     kwargs = dict(betas=(mom,sqr_mom), eps=eps, weight_decay=wd, decoupled_weight_decay=decouple_wd)
-    return torch.optim.RAdam(params, lr=lr, **kwargs)
+    return _made(torch.optim.RAdam, params, lr=lr, **kwargs)
 
 # %% ../../nbs/model/03_optimizer.ipynb #drop_grads
 _zero_grad = torch.optim.Optimizer.zero_grad
