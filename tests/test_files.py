@@ -1898,3 +1898,31 @@ def test_a_folder_runs_no_code(tmp_path, monkeypatch):
     in_parts(tmp_path/'x.pt', Runs())
     with pytest.raises(UnpicklingError, match='could run code'): read_plain(tmp_path/'x.pt')
     assert not (tmp_path/'ran').exists()
+
+# Numbers of numpy in an optimizer
+@pytest.mark.parametrize('kwargs', [dict(mom=np.float64(.9)), dict(eps=np.float32(1e-5)), dict(wd=np.float64(.1))],
+    ids=str)
+def test_an_optimizer_with_numbers_of_numpy_is_saved_with_those_of_python(tmp_path, kwargs):
+    learn = mk(tmp_path, opt_func=partial(Adam, **kwargs)).fit(1)
+    other = mk(tmp_path, seed=1, opt_func=Adam).load(learn.save('a', with_opt=True))
+    (k,v), = kwargs.items()
+    assert get_hyper(other.opt, k)==pytest.approx([float(v)])
+    assert equal(weights(other.fit(1)), weights(learn.fit(1)))
+
+def test_a_fit_with_a_scheduler_that_computes_with_numpy_resumes_from_its_checkpoint(tmp_path):
+    f = partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=lambda e: 1/np.sqrt(e+1))
+    def cbs(*more): return [Checkpoint(), Rewind(), TorchScheduler(f), *more]
+    def stop(learn):
+        if learn.epoch==1: raise KeyboardInterrupt
+    whole = mk(tmp_path/'a').fit(3, cbs=cbs())
+    with pytest.raises(KeyboardInterrupt): mk(tmp_path/'b').fit(3, cbs=cbs(on(event.before_epoch)(stop)))
+    learn = mk(tmp_path/'b', seed=1).fit(3, cbs=cbs(), resume=True)
+    assert equal(weights(learn), weights(whole))
+
+@pytest.mark.parametrize('kwargs', [{}, dict(only='*')])
+def test_a_file_of_which_nothing_fits_is_refused_also_by_a_model_with_batch_norms(kwargs):
+    "torch supplies the count of batches, which old files lack"
+    m = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    with pytest.raises(ValueError, match='Nothing in the file fits the model'):
+        load_weights(m, dict(other=torch.ones(2)), strict=False, **kwargs)
+    assert load_weights(m, {'0.bias': torch.ones(2), 'other': torch.ones(1)}, strict=False).unexpected==['other']

@@ -169,8 +169,8 @@ def put_weights(model, state, strict, only):
     if strict: shapes = {} # torch has loaded them: a module knew what to do
     missing = [k for k in map(plain, res.missing_keys) if chosen(k) and k not in shapes]
     res = Mismatch(missing, [*map(plain, res.unexpected_keys)], [*shapes.values()])
-    n = sum(map(chosen, ours))
-    if strict and any(res) or n and n==len(res.missing)+len(shapes): raise ValueError(_misfit(res, strict))
+    nothing = len(state)==len(res.unexpected)+len(shapes) # torch itself supplies the count of a batch norm
+    if strict and any(res) or nothing and any(map(chosen, ours)): raise ValueError(_misfit(res, strict))
     return res
 
 def _misfit(res, strict=True):

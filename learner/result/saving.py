@@ -21,11 +21,11 @@ from ..data.loaders import check_device
 from ..loop.learner import Learner
 from ..restore.places import model_and_loss
 from ..restore.snapshot import Snapshot
+from ..model.files import file_path,find_file,on_cpu,read_plain,reading,type_of,write_bytes,write_plain
 from ..model.groups import norm_bias_params
 from ..model.hypers import spare
 from ..model.optimizer import OptimList,in_use,params_of,parts_of,to_eval,to_train
 from ..model.weights import put_weights,weights_of
-from ..record.files import file_path,find_file,read_plain,reading,type_of,write_bytes,write_plain
 
 # %% ../../nbs/result/06_saving.ipynb #file_events
 @contextmanager
@@ -90,7 +90,7 @@ def save(self:Learner,
     with in_use(self.opt):
         saved = dict(model=weights_of(self.model))
         if of_loss := {k:weights_of(m) for k,m in _trained_in_loss(self).items()}: saved['loss'] = of_loss
-        if with_opt: saved['opt'] = self.opt.state_dict()
+        if with_opt: saved['opt'] = on_cpu(self.opt.state_dict()) # a scheduler may have left numbers of numpy
         if bare and of_loss: warnings.warn(f"`{file.name}` holds the weights of the model, without those of "
             f"{listed(of_loss)}, which are trained too: a file that ends in `.pth` has both", stacklevel=4)
         if bare or len(saved)==1: saved = saved['model']
