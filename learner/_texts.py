@@ -514,7 +514,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                           '- `remove_end`: False: a complete fit ends with hooks on, until `hooks.remove()` or this '
                           'is removed\n'
                           '- `is_forward`: Hook the forward pass; else the backward pass\n'
-                          '- `detach`: Detach the tensors that `func` is given from the graph\n'
+                          '- `detach`: Detach the tensors that `hook` is given from the graph\n'
                           '- `cpu`: As in `Hook`\n'
                           '- `include_paramless`: Listen to layers without parameters too\n'
                           '- `hook`: `hook(module, input, output)`',
@@ -523,7 +523,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                    '- `ms`: Modules\n'
                    '- `hook_func`: `hook_func(module, input, output)`\n'
                    '- `is_forward`: Hook the forward pass; else the backward pass\n'
-                   '- `detach`: Detach the tensors that `func` is given from the graph\n'
+                   '- `detach`: Detach the tensors that `hook_func` is given from the graph\n'
                    '- `cpu`: Copy them to the CPU first\n'
                    '- `when`: As in `Hook`',
  'HyperScheduler.rescale': 'Parameters:\n'
@@ -899,8 +899,9 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                 '- `n`: Augmented passes over the samples\n'
                 '- `aug`: `aug(*inputs)` returns augmented ones, and if needed a function that takes predictions '
                 'back\n'
-                '- `beta`: Weight of the pass without augmentation, in [0,1]; None leaves both apart\n'
-                '- `use_max`: Take the maximum instead of averages',
+                '- `beta`: Weight of the pass without augmentation, in [0,1]; None leaves both apart. Without '
+                '`use_max`\n'
+                '- `use_max`: Take the maximum of all passes instead of averages',
  'Learner.unchanged': 'Parameters:\n\n- `loaders`: Loaders that are iterated meanwhile',
  'Learner.validate': 'Parameters:\n'
                      '\n'

@@ -3,7 +3,7 @@ is right. Mutants of callbacks are noticed"""
 import random,re,runpy,warnings
 from functools import partial
 from types import SimpleNamespace
-import pytest,torch
+import numpy as np, pytest, torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import BatchSampler,DataLoader,Sampler,SubsetRandomSampler,TensorDataset,WeightedRandomSampler
@@ -610,3 +610,47 @@ class Reads(Callback):
 def test_an_attribute_that_stops_nothing_is_told(cb, model, told):
     said = warned(synth_learner(model=model(), cbs=cb))
     assert len([o for o in said if '`raise CancelFitException` ends the fit' in o])==told
+
+# Settings that go against each other, or would do nothing
+finder = SuggestionMethod.Slide
+in_vain = dict(
+    keep_of_all=(lambda: SaveModelCallback(every_epoch=True, keep=2), ValueError,
+        '`keep=2` is for the best: `every_epoch` keeps all that it saves'),
+    keep_at_end=(lambda: SaveModelCallback(at_end=True, keep=3), ValueError, '`keep=3` is for the best: `at_end`'),
+    never=(lambda: event.before_batch(after=5, before=3), ValueError, 'no call comes after 5 and before 3'),
+    two_whens=(lambda: ExtraValid([(torch.ones(1),)], unit='iter', on_better='valid_loss'), ValueError,
+        "`on_better` says when to validate: give no `unit='iter'`"),
+    no_rate=(lambda: SWA(lr=[]), ValueError, '`lr` has 0 values'),
+    no_name=(lambda: Forward(3), TypeError, '`train` is a string, but got 3'),
+    one_name=(lambda: synth_learner().lr_find(suggest_funcs=[finder, partial(finder, lr_diff=30)], show_plot=False),
+        ValueError, 'Two of `suggest_funcs` are called `slide`'),
+    layers=(lambda: synth_learner(model=nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 1)),
+        splitter=lambda m: [m[0], m[1]]).fit(1), TypeError, 'group 0 is Linear.*: write `list\\(layer.parameters'),
+    no_pred=(lambda: synth_learner(cbs=MapPred(lambda p: None)).fit(1), TypeError,
+        'is to return the changed prediction to `MapPred`, but returned None'),
+    no_norm=(lambda: GradientClip().last_norm(), RuntimeError, 'has no norm before the first step'),
+    no_norm_of_values=(lambda: GradientClip(max_value=1.).last_norm(), RuntimeError, 'has no norm with a `max_value`'))
+
+@pytest.mark.parametrize('k', in_vain)
+def test_what_would_do_nothing_or_fails_later_is_refused(k):
+    make,error,match = in_vain[k]
+    with pytest.raises(error, match=match): make()
+
+# Numbers of numpy
+def test_whole_numbers_of_numpy_are_whole_numbers():
+    n,ds = np.int64(4),torch.utils.data.TensorDataset(torch.ones(10, 1))
+    assert len(weighted_dl(ds, n, [1.]*10, n=np.int64(7)))==2 and len(partial_dl(ds, n, np.int64(8)))==2
+    dls = DataLoaders.from_dsets(ds, ds, bs=n)
+    assert (dls.train.batch_size,dls.valid.batch_size)==(4,8)
+    seen = []
+    learn = synth_learner(2, 1, cbs=[TimeLimit(np.int64(300)), FreezeSchedule({np.int64(0): np.int64(0)}),
+        on(event.before_batch(once=np.int64(2)))(lambda learn: seen.append(learn.iter))]).fit(1)
+    assert seen==[1] and learn.epoch==0
+
+def test_arrays_are_values_of_a_schedule_as_lists_are():
+    learn = synth_learner(8, 1, opt_func=Adam)
+    learn.fit_one_cycle(1, moms=np.array([.95,.85,.95]))
+    assert LRFinder(np.array([1e-7,1e-6]), np.array([1.,10.])).sched(1.)==pytest.approx([1.,10.])
+
+def test_a_batch_can_be_moved_to_a_device_by_its_name():
+    assert torch.equal(to_device((torch.ones(2),), 'cpu')[0], torch.ones(2))

@@ -22,7 +22,7 @@ from difflib import get_close_matches
 from functools import cache
 from math import inf
 from types import FunctionType
-from .checks import checked,is_number,listed,nearest,one_of
+from .checks import checked,is_number,is_whole,listed,nearest,one_of
 
 # %% ../../nbs/core/02_events.ipynb #cancels
 class CancelException(BaseException):
@@ -195,11 +195,13 @@ def _check_choice(every, once, when, filter_fn, after, before):
     if len(given)>1: raise ValueError(f"{' and '.join(f'`{o}`' for o in given)} exclude each other: give one of them")
     if once is not None and (after is not None or before is not None):
         raise ValueError("`once` already says when: give no `after` or `before` with it")
+    if after is not None and before is not None and not after<before:
+        raise ValueError(f"It would never run: no call comes after {after} and before {before}")
 
 def _check_calls(once):
     "Refuse a list of calls that is empty or not of whole numbers"
     calls = once if isinstance(once, (list,tuple)) else [once]
-    if once is not None and not (calls and all(type(o) is int and o>0 for o in calls)):
+    if once is not None and not (calls and all(is_whole(o) and o>0 for o in calls)):
         raise ValueError(f"`once` is a whole number, or several, counted from 1, but got {once!r}")
 
 # %% ../../nbs/core/02_events.ipynb #Filter

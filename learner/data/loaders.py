@@ -31,11 +31,11 @@ _plain = tuple,list
 
 def to_device(
     b, # A tensor, anything with a `.to`, or tuples, lists and mappings of them; the rest is left as it is
-    device:torch.device|None=None, # Where to; default: `default_device()`
+    device:torch.device, # Where to
 ):
     "Move `b` to `device`, keeping its structure and types. Copies to a GPU do not wait if the memory is pinned"
-    if device is None: device = default_device()
-    if isinstance(b, Tensor): return b if b.device==device else b.to(device, non_blocking=device.type=='cuda')
+    if isinstance(b, Tensor):
+        return b if b.device==device else b.to(device, non_blocking=torch.device(device).type=='cuda')
     if type(b) in _plain: # the usual case, without a call for each tensor that is there already
         return type(b)([o if isinstance(o, Tensor) and o.device==device else to_device(o, device) for o in b])
     if hasattr(b, 'to'): return b.to(device)
@@ -129,8 +129,8 @@ def _first_length(b, kind):
 
 def find_bs(
     b, # A tensor, or tuples, lists, mappings and dataclasses of them
-) -> int: # Length of the first tensor that has one, or else of the first array; 1 if there are single numbers only
-    "Batch size of `b`. A list of samples in it counts as a tensor does"
+) -> int|None: # Length of the first tensor that has one, or else of the first array; 1 if they are single numbers
+    "Batch size of `b`, or None without a tensor or array. A list of samples in it counts as a tensor does"
     for kind in _arrays: # a batch that is itself a list has fields
         if (n := (_length if isinstance(b, kind) else _first_length)(b, kind)) is not None: return n
     if next(tensors_in(b), None) is not None: return 1
@@ -330,6 +330,7 @@ class DataLoaders(_NamedLoaders):
         for k in kwargs.keys()-taken.keys(): raise TypeError(f"`from_dsets` has no argument `{k}`, and torch's "
             f"`DataLoader` neither.{nearest(k, [*signature(cls.from_dsets).parameters, *taken])}")
         _check_no_targets(train, valid)
+        bs = int(bs)
         train,valid = _train_loader(train, bs, kwargs),None if valid is None else _valid_loader(valid, bs, kwargs)
         return cls(train, valid, device=device, n_inp=n_inp, split=split)
 

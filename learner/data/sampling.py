@@ -33,13 +33,13 @@ def weighted_dl(
     **kwargs, # For torch's `DataLoader`
 ) -> DataLoader:
     "Draw samples with replacement, in proportion to `wgts`"
-    wgts = torch.as_tensor(wgts, dtype=torch.double)
+    wgts,n = torch.as_tensor(wgts, dtype=torch.double),len(dataset) if n is None else int(n)
     if len(wgts)!=len(dataset):
         raise ValueError(f"`dataset` has {len(dataset)} samples, but there are {len(wgts)} weights in `wgts`")
     if not (wgts.min()>=0 and 0<wgts.sum()<float('inf')): raise ValueError(
         f"Weights are 0 or more, and not all 0, but they go from {wgts.min():.4g} to {wgts.max():.4g}")
-    sampler = WeightedRandomSampler(wgts, len(dataset) if n is None else n, generator=kwargs.get('generator'))
-    return DataLoader(dataset, bs, sampler=sampler, **kwargs)
+    sampler = WeightedRandomSampler(wgts, n, generator=kwargs.get('generator'))
+    return DataLoader(dataset, int(bs), sampler=sampler, **kwargs)
 
 # %% ../../nbs/data/06_sampling.ipynb #partial_dl
 class _Part(Sampler):
@@ -58,7 +58,7 @@ def partial_dl(
     "A random part of the samples in each epoch"
     if not 0<partial_n<=len(dataset): raise ValueError(
         f"`partial_n` is a number of samples, and `dataset` has {len(dataset)}, but got {partial_n}")
-    return DataLoader(dataset, bs, sampler=_Part(dataset, partial_n, kwargs.get('generator')), **kwargs)
+    return DataLoader(dataset, int(bs), sampler=_Part(dataset, int(partial_n), kwargs.get('generator')), **kwargs)
 
 # %% ../../nbs/data/06_sampling.ipynb #by_number
 def _map_style(dl):

@@ -80,7 +80,7 @@ class Hooks:
         ms, # Modules
         hook_func, # `hook_func(module, input, output)`
         is_forward:bool=True, # Hook the forward pass; else the backward pass
-        detach:bool=True, # Detach the tensors that `func` is given from the graph
+        detach:bool=True, # Detach the tensors that `hook_func` is given from the graph
         cpu:bool=False, # Copy them to the CPU first
         when=None, # As in `Hook`
     ):
@@ -160,7 +160,7 @@ class HookCallback(Callback):
         every:int|None=None, # Only in each `every`-th training batch, beginning with the first
         remove_end:bool=True, # False: a complete fit ends with hooks on, until `hooks.remove()` or this is removed
         is_forward:bool=True, # Hook the forward pass; else the backward pass
-        detach:bool=True, # Detach the tensors that `func` is given from the graph
+        detach:bool=True, # Detach the tensors that `hook` is given from the graph
         cpu:bool=False, # As in `Hook`
         include_paramless:bool=False, # Listen to layers without parameters too
         hook=None, # `hook(module, input, output)`

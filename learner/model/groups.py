@@ -60,6 +60,9 @@ def param_groups(
         raise ValueError(f"`{type(model).__name__}` has no parameters to train"
             + ("" if splitter is params else f" that `{name}` would return"))
     if isinstance(groups[0], torch.Tensor): groups = [groups]
+    for i,g in enumerate(groups):
+        if not hasattr(g, '__iter__'): raise TypeError(f"`{name}` returns lists of parameters, but group {i} is {g!r}"
+            + (": write `list(layer.parameters())`" if isinstance(g, nn.Module) else ""))
     groups = [list(g) for g in groups]
     seen = set()
     for i,g in enumerate(groups):
@@ -120,7 +123,7 @@ def check_hyper(
     "Refuse a value that would be none of a hyper-parameter for any number of groups"
     if v is None: return
     n = 2 if isinstance(v, slice) else len(v) if isinstance(v, (list,tuple)) or getattr(v, 'ndim', 0) else 1
-    per_group(v, n, name)
+    per_group(v, n or 1, name)
 
 # %% ../../nbs/model/01_groups.ipynb #freeze_groups
 def freeze_groups(

@@ -143,7 +143,8 @@ class ClassificationInterpretation(Interpretation):
         return sorted(pairs, key=lambda o: -o[2])
 
     def report(self) -> Report:
-        "Precision, recall and F1 of each class; 0 where there is nothing to divide by"
+        """Precision, recall and F1 of each class; 0 where there is nothing to divide by. All classes count in
+        the averages, also those that never occur, as in scikit-learn's report of all `labels`"""
         return _report(self._counts, self.names)
 
     def print_classification_report(self):

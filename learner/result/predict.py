@@ -134,8 +134,8 @@ def tta(self:Learner,
     dl=None, # Any other iterable of batches
     n:int=4, # Augmented passes over the samples
     aug=None, # `aug(*inputs)` returns augmented ones, and if needed a function that takes predictions back
-    beta:float|None=.25, # Weight of the pass without augmentation, in [0,1]; None leaves both apart
-    use_max:bool=False, # Take the maximum instead of averages
+    beta:float|None=.25, # Weight of the pass without augmentation, in [0,1]; None leaves both apart. Without `use_max`
+    use_max:bool=False, # Take the maximum of all passes instead of averages
 ) -> tuple: # Predictions, targets; with `beta=None`, the first is a pair, of the augmented passes and the plain one
     "Test-time augmentation: average the predictions of `n` augmented passes and one without augmentation"
     if beta is not None and not (is_number(beta) and 0<=beta<=1):

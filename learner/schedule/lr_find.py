@@ -92,7 +92,7 @@ class SuggestionMethod:
 
 # %% ../../nbs/schedule/05_lr_find.ipynb #LRFinder
 def _check_lrs(name, v):
-    for o in v if isinstance(v, (list,tuple)) and v else [v]: in_range(name, o, '>0')
+    for o in v if (isinstance(v, (list,tuple)) or getattr(v, 'ndim', 0)) and len(v) else [v]: in_range(name, o, '>0')
 
 class LRFinder(Callback):
     "Raise the learning rate exponentially, and keep `lrs` and smoothed `losses`. Waits for the device in each batch"
@@ -151,12 +151,14 @@ class SuggestedLRs(Row):
 def _named(funcs):
     "Functions by their names"
     def name(f): return getattr(getattr(f, 'func', f), '__name__', None) # a `partial` has the name of its function
-    res = {name(f):f for f in L(funcs)}
-    for k,f in res.items():
+    names = [name(f) for f in L(funcs)]
+    for k,f in zip(names, L(funcs)):
+        if names.count(k)>1 and k is not None: raise ValueError(f"Two of `suggest_funcs` are called `{k}`, and the "
+            "suggestions are found by name: write a function with another one")
         if k is not None and callable(f): continue
         raise TypeError("`suggest_funcs` are functions of rates, losses and their number, such as "
             f"`SuggestionMethod.Valley`, but got {f!r}.{nearest(str(f), vars(SuggestionMethod))}")
-    return res
+    return dict(zip(names, L(funcs)))
 
 def _suggestion(f, lrs, losses, num_it):
     "What `f` suggests and the point to mark; twice None where it got too few points"

@@ -13,7 +13,7 @@ from itertools import takewhile
 from torch.optim.lr_scheduler import LRScheduler,ReduceLROnPlateau
 from fastcore.basics import patch
 from fastcore.foundation import L
-from ..core.checks import checked,listed,nearest
+from ..core.checks import checked,is_whole,listed,nearest
 from ..core.tracebacks import warn
 from ..core.callback import Callback
 from ..model.groups import norm_bias_params,per_group
@@ -288,10 +288,10 @@ class FreezeSchedule(Callback):
     def __init__(self,
         epochs:dict, # For an epoch, the `n` of the `learn.freeze_to(n)` that holds from then on
     ):
-        whole = isinstance(epochs, dict) and all(isinstance(o, int) for o in (*epochs, *epochs.values()))
+        whole = isinstance(epochs, dict) and all(map(is_whole, (*epochs, *epochs.values())))
         if not whole or not epochs or min(epochs)<0: raise ValueError(
             f"`epochs` says from which epoch on what is frozen, such as `{{0: -1, 3: 0}}`, but got {epochs!r}")
-        self.epochs = epochs
+        self.epochs = {int(k):int(v) for k,v in epochs.items()}
 
     def before_fit(self):
         n = len(self.learn.param_groups())

@@ -157,6 +157,8 @@ class ExtraValid(Scheduled):
     ):
         if on_better is not None and not (every is None and when is None): raise ValueError(
             f"`on_better` and `{'every' if when is None else 'when'}` exclude each other: give one of them")
+        if on_better is not None and unit!='epoch': raise ValueError(
+            f"`on_better` says when to validate: give no `unit={unit!r}` with it")
         super().__init__(every, unit, when)
         if isinstance(dl, Mapping) and name is not None: raise ValueError(
             f"The loaders of a dict have names already: give no `name={name!r}` with it")

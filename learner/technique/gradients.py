@@ -66,7 +66,10 @@ class GradientClip(Callback):
 
     def last_norm(self) -> torch.Tensor:
         "The norm of the latest step before it was clipped, on the device"
-        return self._new[-1] if self._new else self._norms[-1]
+        if self._new: return self._new[-1]
+        if self._norms is None: raise RuntimeError(f"`{self.name}` has no norm " + ("before the first step of a fit"
+            if self.max_value is None else "with a `max_value`, for which none is computed"))
+        return self._norms[-1]
 
     def _join(self):
         if not self._new: return
