@@ -31,9 +31,10 @@ _plain = tuple,list
 
 def to_device(
     b, # A tensor, anything with a `.to`, or tuples, lists and mappings of them; the rest is left as it is
-    device:torch.device, # Where to
+    device:torch.device|None=None, # Where to; default: `default_device()`
 ):
     "Move `b` to `device`, keeping its structure and types. Copies to a GPU do not wait if the memory is pinned"
+    if device is None: device = default_device()
     if isinstance(b, Tensor):
         return b if b.device==device else b.to(device, non_blocking=torch.device(device).type=='cuda')
     if type(b) in _plain: # the usual case, without a call for each tensor that is there already

@@ -21,11 +21,11 @@ from ..data.loaders import check_device
 from ..loop.learner import Learner
 from ..restore.places import model_and_loss
 from ..restore.snapshot import Snapshot
-from ..model.files import file_path,find_file,on_cpu,read_plain,reading,type_of,write_bytes,write_plain
 from ..model.groups import norm_bias_params
 from ..model.hypers import spare
 from ..model.optimizer import OptimList,in_use,params_of,parts_of,to_eval,to_train
 from ..model.weights import put_weights,weights_of
+from ..record.files import file_path,find_file,on_cpu,read_plain,reading,type_of,write_bytes,write_plain
 
 # %% ../../nbs/result/06_saving.ipynb #file_events
 @contextmanager
