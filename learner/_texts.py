@@ -1774,7 +1774,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'rank0_first': 'Parameters:\n\n- `f`: Called without arguments',
  'read_plain': 'Parameters:\n\n- `file`: A path, or an open file\n- `device`: Where tensors go',
  'reduction_of': 'Parameters:\n\n- `loss_func`: Any loss',
- 'restored': 'Parameters:\n\n- `learn`: Its modules and optimizers, and those of its callbacks',
+ 'restored': 'Parameters:\n\n- `learn`: Its modules, optimizers and parameters, and its callbacks with theirs',
  'rows_of': 'Parameters:\n'
             '\n'
             '- `o`: A batch: a tensor or array, or tuples, lists, mappings and dataclasses of them; the rest is left '

@@ -90,6 +90,7 @@ class Snapshot:
     def __init__(self,
         modules, # Searched with all their submodules
         opts=(), # Optimizers
+        params=(), # Parameters of no module
     ):
         opts = _with_inner(opts)
         modules = {id(m):m for o in modules for m in o.modules()}.values()
@@ -97,7 +98,7 @@ class Snapshot:
         self.states = [(o, {p:copied(s, tensors=False) for p,s in o.state.items()}) for o in opts]
         self.numbers = [(o, _numbers(o)) for o in opts]
         of_opts = [[*s.values()] for _,s in self.states]
-        tensors = _tensors([[b for _,b in self.buffers], [m._parameters for m in modules], of_opts])
+        tensors = _tensors([[b for _,b in self.buffers], [m._parameters for m in modules], params, of_opts])
         self.values = [(t, t.detach().to('cpu', copy=True)) for t in unique_tensors(tensors)]
 
     def changed(self):
