@@ -31,8 +31,9 @@ from ..loop.learner import Learner
 from ..loop.way_back import Stopped,as_at
 from ..restore.attributes import AttributesLeft
 from ..restore.places import by_name,model_and_loss
+from ..restore.tensors import SampledTensor,unique_tensors
+from ..model.files import check_plain,file_path,find_file,read_plain,torch_save,write_to
 from ..model.optimizer import params_of,parts_of
-from ..record.files import check_plain,file_path,find_file,read_plain,torch_save,write_to
 from ..result.saving import file_events,untouched
 from .saved_run import SavedRun,unsaved_attrs
 
@@ -47,15 +48,14 @@ def _saved_ids(learn):
     params = [p for m in model_and_loss(learn).values() for p in (*m.parameters(), *m.buffers())]
     return {id(o) for o in (learn.opt, *parts_of(learn.opt), *params, *params_of(learn.opt))}
 
-_versions = WeakKeyDictionary() # by frozen module: the fit, and versions of the parameters at its first file
+_first = WeakKeyDictionary() # by frozen module: the fit, and its parameters at the first file
 
 def _is_moved(m, fit):
     "Whether a frozen module was changed in place between two files of a fit, as a momentum target is"
     if fit is None: return False
-    now = [0 if p.is_inference() else p._version for p in m.parameters()]
-    of_fit,first = _versions.setdefault(m, (fit, now))
-    if of_fit is not fit: _versions[m] = fit,now
-    return of_fit is fit and first!=now
+    of_fit,params = _first.get(m, (None, ()))
+    if of_fit is not fit: _first[m] = fit,[SampledTensor(p) for p in unique_tensors(m.parameters())]
+    return of_fit is fit and any(o.moved for o in params)
 
 def _is_unsaved(o, saved, fit):
     if id(o) in saved: return False

@@ -454,6 +454,16 @@ class Teacher(MomentumTarget):
 
 class NamedTarget(MomentumTarget): _stateattrs = 'target',
 
+class DataTarget(MomentumTarget):
+    "As in the code of MoCo"
+    def after_step(self):
+        for p,q in zip(self.target.parameters(), self.model.parameters()): p.data = p.data*.9+q.data*.1
+
+class DataInPlaceTarget(MomentumTarget):
+    "As in the code of DINO"
+    def after_step(self):
+        for p,q in zip(self.target.parameters(), self.model.parameters()): p.data.mul_(.9).add_(.1*q.detach().data)
+
 @pytest.mark.parametrize('cls,told', [(MomentumTarget, True), (Critic, True), (Teacher, False), (NamedTarget, False)])
 def test_a_network_that_a_callback_makes_anew_is_named(tmp_path, cls, told):
     learn = made(tmp_path, cbs=cls).fit(2, cbs=StopAfter(3))
@@ -462,7 +472,8 @@ def test_a_network_that_a_callback_makes_anew_is_named(tmp_path, cls, told):
         learn.resume()
     assert len([o for o in messages(seen) if '.target`' in o and 'anew' in o and '_stateattrs' in o])==told
 
-@pytest.mark.parametrize('cls,told', [(MomentumTarget, True), (Critic, True), (Teacher, False), (NamedTarget, False)])
+@pytest.mark.parametrize('cls,told', [(MomentumTarget, True), (DataTarget, True), (DataInPlaceTarget, True),
+    (Critic, True), (Teacher, False), (NamedTarget, False)])
 def test_a_network_of_a_callback_that_a_file_lacks_is_named(tmp_path, cls, told):
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter('always')
