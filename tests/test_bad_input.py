@@ -147,6 +147,11 @@ def test_no_targets_and_no_loss(loss_func, match):
     with pytest.raises(ValueError, match=match): learn.fit(1)
     assert all(map(torch.equal, before, learn.model.parameters()))
 
+def test_a_loss_of_predictions_alone_may_have_settings():
+    def spread(z, t=.5): return (z/t).square().mean()
+    learn = learner(dls=DataLoaders([torch.ones(2,1)]*2, device='cpu'), loss_func=spread).fit(1)
+    assert learn.recorder.raw_losses[0]>0
+
 # Models, data
 @pytest.mark.parametrize('model', [nn.ReLU(), nn.Sequential()])
 def test_a_model_without_parameters(model):

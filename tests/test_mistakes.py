@@ -427,6 +427,19 @@ class AfterEpoch(Callback):
     def after_batch(self): self.seen.append(1)
     def after_epoch(self): self.seen = []
 
+class Ring(Callback):
+    "A queue of keys, as in MoCo, and where to write"
+    def __init__(self): self.queue,self.ptr = torch.zeros(6),0
+    def after_batch(self):
+        self.queue[self.ptr:self.ptr+2] = self.pred.detach().flatten()[:2]
+        self.ptr = (self.ptr+2)%6
+class Center(Callback):
+    def __init__(self): self.center = torch.zeros(1)
+    def after_pred(self): self.center[:] = .9*self.center+.1*self.pred.detach().mean()
+class Overwritten(Callback):
+    def __init__(self): self.last = torch.zeros(3)
+    def after_pred(self): self.last[:] = self.pred.detach().mean(); self.last[:2] = 0
+
 def said_on_resume(cls, at, folder, same):
     "Texts of mistakes when a run with a `cls` resumes, in the same Learner or in another one"
     def fit(learn, *cbs, **kwargs): return learn.fit(3, cbs=[cls, Checkpoint(folder=folder), *cbs], **kwargs)
@@ -444,6 +457,7 @@ everywhere = ['batch same','batch other','epoch same','epoch other']
     (Counts, ['batch other','epoch other']), (FromOne, ['batch other','epoch other']),
     (Best, everywhere), (Scaled, everywhere), (ByEpoch, everywhere), (Tallies, everywhere), (Averages, everywhere),
     (AtOnce, everywhere), (Frozen, []), (OfEpoch, ['batch same','batch other']),
+    (Center, ['batch other','epoch other']), (Overwritten, []),
     (Named, []), (OwnState, []), (Validated, []), (Swaps, []), (Only, []),
     (Anew, []), (Cleared, []), (Redrawn, []), (Handles, []), (AfterEpoch, ['batch same','batch other'])])
 @pytest.mark.parametrize('where', everywhere)
@@ -453,6 +467,34 @@ def test_what_a_callback_gathers_and_no_resume_restores_is_named(cls, lost, wher
     said = said_on_resume(cls, at, tmp_path, who=='same')
     assert len(said)==(where in lost)
     for o in said: assert re.match(rf"`{cls.__name__}` gathers `(\w+)` in training.* `_stateattrs = \('\1',\)`", o)
+
+def test_all_of_a_queue_that_is_written_by_slices_is_named(tmp_path):
+    said, = said_on_resume(Ring, 'batch', tmp_path, same=False)
+    assert "`_stateattrs = ('ptr', 'queue')`" in said
+
+class SecondLoader(Callback):
+    run_valid = False
+    def __init__(self): self.loader = [torch.ones(1)]*3
+    def before_train(self): self.it = iter(self.loader)
+    def before_batch(self):
+        try: self.u = next(self.it)
+        except StopIteration:
+            self.it = iter(self.loader)
+            self.u = next(self.it)
+class WholeFit(SecondLoader):
+    def before_fit(self): self.it = iter(self.loader)
+    def before_train(self): pass
+class EachBatch(SecondLoader):
+    def before_batch(self): self.u = next(iter(self.loader))
+
+@pytest.mark.parametrize('cls,lost',
+    [(SecondLoader, ['batch same','batch other']), (WholeFit, everywhere), (EachBatch, [])])
+@pytest.mark.parametrize('where', everywhere)
+def test_a_second_loader_of_a_callback_that_begins_anew_in_a_resume_is_told(cls, lost, where, tmp_path):
+    at,who = where.split()
+    said = said_on_resume(cls, at, tmp_path, who=='same')
+    assert len(said)==(where in lost)
+    for o in said: assert re.match(rf"`{cls.__name__}` draws from `it`.*`zip\(a, b\)`", o)
 
 class InTraining(Counts):
     def after_batch(self):
@@ -540,6 +582,19 @@ def test_attributes_that_are_set_between_two_fits_are_told():
     learn.loss_fnc = F.l1_loss
     with pytest.warns(Mistake, match='`learn.loss_fnc` was set, and nothing reads it. Did you mean `learn.loss_func`'):
         learn.fit(1)
+
+class SecondOptimizer(Learner):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.copt = torch.optim.SGD(self.model.parameters(), lr=.1)
+    def _do_grad_opt(self):
+        super()._do_grad_opt()
+        self.copt.step()
+
+def test_what_only_a_learner_of_ones_own_reads_is_read():
+    base = synth_learner(2)
+    learn = SecondOptimizer(base.dls, base.model, base.loss_func, lr=.1)
+    assert not [o for o in warned(learn) if 'copt' in o]
 
 def test_a_flag_with_a_letter_too_many_is_told():
     class Sees(Callback):

@@ -23,7 +23,7 @@ class Use(NamedTuple):
     "What a function does with one attribute"
     owner:str # `self` or `learn`; `any` for what is done with gradients
     name:str  # Of the attribute; of a `fire`, the event; `grad`, `clip_grad` and `backward` of `any`
-    kind:str  # `read`, `call`, `write`, `add`, `change`, `grow`, `set`, `fire`; it may be None: `test`; missing: `try`
+    kind:str  # `read`, `call`, `write`, `add`, `change`, `grow`, `set`, `next`, `fire`; it may be None: `test`; missing: `try`
 writes = 'write','add','change'
 _growing = {'append','appendleft','extend','insert','setdefault','add'} # methods of containers
 _plain = {'copy_','zero_','fill_','set_','normal_','uniform_','random_','bernoulli_','requires_grad_','detach_'}
@@ -131,7 +131,7 @@ class _Reader:
             case ast.Attribute(ctx=ast.Store()): self.note(self.attr(o), 'write')
             case ast.Subscript(ctx=ast.Store()):
                 self.note(self.inside(o.value), 'change')
-                if not isinstance(o.slice, (ast.Constant,ast.Slice)): self.note(self.inside(o.value), 'grow')
+                if any(isinstance(k, ast.Name) for k in ast.walk(o.slice)): self.note(self.inside(o.value), 'grow')
             case ast.AugAssign(target=ast.Subscript()): self.note(self.inside(o.target), 'grow')
             case ast.AugAssign(target=ast.Attribute()):
                 self.note(self.attr(o.target), 'read')
@@ -148,6 +148,8 @@ class _Reader:
     def assigned(self, t, v):
         "An assignment of the old value plus something is an `add`; of anything made from it, `grow`; of others, `set`"
         attr = self.attr(t)
+        if isinstance(t, ast.Subscript) and any(self.inside(o)==self.inside(t) for o in ast.walk(v)):
+            self.note(self.inside(t), 'grow')
         self.note(attr, 'grow' if any(self.attr(o)==attr for o in ast.walk(v)) else 'set')
         if not attr or not isinstance(v, ast.BinOp) or not isinstance(v.op, (ast.Add,ast.Sub)): return
         if (old := self.attr(v.left)) and old[1]==attr[1]: self.note(attr, 'add')
@@ -166,6 +168,7 @@ class _Reader:
                 if k not in _plain: self.note(whose, 'grow')
             case ast.Attribute(attr=k, value=v) if k in _growing: self.note(self.inside(v), 'grow')
             case ast.Attribute(attr='clear', value=v): self.note(self.attr(v), 'set')
+            case ast.Name(id='next') if o.args: self.note(self.attr(o.args[0]), 'next')
             case ast.Name(id='hasattr') if len(o.args)==2 and isinstance(o.args[1], ast.Constant):
                 if owner := self.owner(o.args[0]): self.note((owner, o.args[1].value), 'try')
             case ast.Name(id='setattr') if len(o.args)==3 and isinstance(o.args[1], ast.Constant):

@@ -148,8 +148,8 @@ def check_attributes(learn):
     known = learn.own_names | {cb.name for cb in learn.cbs}
     new = {k for k in vars(learn) if not (k in known or hasattr(type(learn), k))}
     if not new: return
-    known,users = {*dir(learn)}-new,[*learn.cbs, *learn.model.modules(), learn.loss_func]
-    codes = [f.__code__ for o in users for f in methods_of(o)]
+    known,users = {*dir(learn)}-new,[learn, *learn.cbs, *learn.model.modules(), learn.loss_func]
+    codes = [f.__code__ for o in users for f in methods_of(o) if o is not learn or f.__name__!='__init__']
     codes += [f.__code__ for o in learn.cbs if hasattr(f := vars(o).get('f'), '__code__')]
     for k in sorted(k for k in new if not k.startswith('_')):
         hit = _foreign.get(k) or next(iter(near(k, known)), None)
@@ -218,32 +218,33 @@ _again = dict(batch={'before_fit','before_epoch','before_train'}, validate={'bef
 _in_validation = {*dict(moments(scope_named('validate')))}-{'after_validate'} # fired before it was cut, and again
 
 def _gathered(cb, functions):
-    "By name, the events of the loop where a callback adds to an attribute, and those where it sets one"
-    adds,sets = {},{}
+    "By name, the events of the loop where a callback adds to an attribute, draws from one by `next`, and sets one"
+    adds,draws,sets = {},{},{}
     for ev in events_of(cb):
         for o in uses_at(cb, ev, functions):
             if o.owner!='self': continue
             if o.kind in ('add','grow') and ev not in _outside: adds.setdefault(o.name, set()).add(ev)
+            if o.kind=='next' and ev not in _outside: draws.setdefault(o.name, set()).add(ev)
             if o.kind=='set': sets.setdefault(o.name, set()).add(ev)
-    return adds,sets
+    return adds,draws,sets
 
 def _not_restored(cb, target, known):
-    "Names of what `cb` has gathered and will not have where the run resumes"
+    "Names of what `cb` has gathered, and of what it has drawn from, and will not have where the run resumes"
     at = target.position
     own = {k:([f for f in fs if not of_library(f)], o) for k,(fs,o) in functions_of(cb).items()}
-    adds,sets = _gathered(cb, own)
+    adds,draws,sets = _gathered(cb, own)
     in_time = {'before_draw','after_draw','before_batch','before_validate'}
     begins = at.next=='epoch' or (at.next=='batch' and not at.batch)
     by_epoch = {'before_epoch','before_train','after_train','after_validate','after_epoch'}
     if begins or not cb.run_train: in_time |= by_epoch
     counts_twice = target.cut_validation and cb.run_valid and 'training' not in mentioned(type(cb))
     twice = _in_validation if counts_twice else set()
-    def lost(k):
-        at_events = sets.get(k, set())
-        fresh = at_events & (in_time | adds[k]) or any(ev.startswith('cleanup_') for ev in at_events) # or it is undone
+    def lost(k, used):
+        at_events = sets.get(k, set()) - draws.get(k, set()) # where an iterator ends, the next one is set
+        fresh = at_events & (in_time | used) or any(ev.startswith('cleanup_') for ev in at_events) # or it is undone
         began = not target.in_memory # with what `__init__` has set, in another process
-        return not fresh and (_again[at.next] & at_events or began or adds[k] & twice)
-    return [k for k in sorted(adds.keys()-known) if lost(k)]
+        return not fresh and (_again[at.next] & at_events or began or used & twice)
+    return [[k for k in sorted(os.keys()-known) if lost(k, os[k])] for os in (adds,draws)]
 
 def _gathered_by(learn):
     "Attributes that the class of `learn` adds to, and sets only in `__init__`, without those that every Learner has"
@@ -264,11 +265,13 @@ def check_state(learn):
         if cls.state_dict is not Callback.state_dict or hasattr(cls, 'snapshot'): continue # it knows its state
         named = getattr(cb, '_stateattrs')
         theirs = {k for k,v in vars(learn).items() if v is not cb}
-        names = _not_restored(cb, learn.route.target, {*dir(type(learn)), *named} | theirs)
+        names,drawn = _not_restored(cb, learn.route.target, {*dir(type(learn)), *named} | theirs)
         kind,it = cls.__name__,'it' if len(names)==1 else 'them'
         if names: tell(learn, 'state',
             f"`{kind}` gathers {listed(names)} in training, and a fit that resumes does not restore {it}: "
             f"write `_stateattrs = {(*named, *names)!r}` in `{kind}`")
+        if drawn: tell(learn, 'state', f"`{kind}` draws from {listed(drawn)}, and a fit that resumes begins anew there: "
+            "let one training loader draw from both, by an `__iter__` that returns `zip(a, b)`")
 
 # %% ../../nbs/diagnose/05_mistakes.ipynb #check_setup
 def check_ties(learn):
