@@ -5326,6 +5326,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                 'learner/resume/saved_run.py'),
                                           'learner.resume.saved_run.Weights._put_loss': ( 'resume/saved_run.html#weights._put_loss',
                                                                                           'learner/resume/saved_run.py'),
+                                          'learner.resume.saved_run.Weights._put_model': ( 'resume/saved_run.html#weights._put_model',
+                                                                                           'learner/resume/saved_run.py'),
                                           'learner.resume.saved_run.Weights.of': ( 'resume/saved_run.html#weights.of',
                                                                                    'learner/resume/saved_run.py'),
                                           'learner.resume.saved_run.Weights.put': ( 'resume/saved_run.html#weights.put',

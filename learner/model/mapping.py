@@ -161,12 +161,12 @@ def takes_tensors(loss_func):
 
 # %% ../../nbs/model/07_mapping.ipynb #needs_no_targets
 def needs_no_targets(loss_func):
-    "Whether `loss_func` takes predictions alone: all other arguments have defaults"
+    "Whether `loss_func` takes predictions alone, and settings, which have defaults; `targ=None` is none"
     try: ps = signature(getattr(loss_func, 'forward', loss_func)).parameters.values()
     except (TypeError,ValueError): return False # it has no signature
     by_place = [p for p in ps if p.kind in (p.POSITIONAL_ONLY,p.POSITIONAL_OR_KEYWORD,p.VAR_POSITIONAL)]
-    required = [p for p in by_place if p.default is Parameter.empty]
-    return len(required)==1 and required[0].kind is not Parameter.VAR_POSITIONAL
+    taken = [p for p in by_place if p.default is Parameter.empty or p.default is None]
+    return len(taken)==1 and taken[0].kind is not Parameter.VAR_POSITIONAL
 
 # %% ../../nbs/model/07_mapping.ipynb #Forward
 class Forward(Callback):

@@ -90,7 +90,7 @@ class Weights:
 
     def put(self, learn):
         for k,m in model_and_loss(learn).items():
-            if k=='model': load_weights(m, self.model)
+            if k=='model': self._put_model(m)
             else: self._put_loss(k, m)
             put_hidden(m, self.hidden.get(k, {}))
             _put_grads(unwrapped(m), self.hidden.get(k, {}))
@@ -101,6 +101,13 @@ class Weights:
         attributes.note_moved(values)
         if lost := attributes.put(values):
             warn(f"The run had {listed(lost)}, and has no place for it now: the values are lost")
+
+    def _put_model(self, m):
+        try: load_weights(m, self.model)
+        except ValueError as e:
+            e.add_note("A run resumes in a model with the same parameters. If the fit had changed its model by then, "
+                "as by pruning, change this one so before it resumes")
+            raise
 
     def _put_loss(self, k, m):
         weights = self.loss.get(k, {})

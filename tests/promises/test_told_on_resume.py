@@ -4,6 +4,7 @@ from math import cos,pi
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils import prune
 from torch.utils.data import DataLoader,Dataset,Subset,TensorDataset,random_split
 from learner.all import *
 from learner.inspect.testing import Raise,Trace
@@ -423,6 +424,19 @@ def test_what_the_library_attaches_to_watch_is_no_setting(tmp_path):
         return OwnStep(dls, nn.Linear(3, 1), F.mse_loss, path=tmp_path).remove_cb(ProgressCallback)
     mk().fit(2, cbs=[Checkpoint(), StopAfter(8)]) # pieces are checked in the first epoch
     assert mk().fit(2, cbs=Checkpoint(), resume=True).train_iter==12 # and no warning
+
+class Prunes(Callback):
+    run_valid = False
+    def before_epoch(self): prune.l1_unstructured(self.model[0], 'weight', .5)
+
+def test_a_model_that_the_fit_had_pruned_is_to_be_pruned_before_it_resumes(tmp_path):
+    made(tmp_path, cbs=Prunes).fit(2, cbs=[Checkpoint(), StopAfter(3)])
+    learn = made(tmp_path)
+    with pytest.raises(ValueError, match='weight_orig') as e: learn.fit(2, cbs=Checkpoint(), resume=True)
+    assert any('as by pruning, change this one so before it resumes' in o for o in e.value.__notes__)
+    prune.identity(learn.model[0], 'weight')
+    with pytest.warns(UserWarning, match='`prunes` is gone'): learn.fit(2, cbs=Checkpoint(), resume=True)
+    assert (learn.model[0].weight==0).sum()==12 # of 24
 
 # What is not saved: networks, optimizers and counts of callbacks, and of a Learner of one's own
 def lerp_to(target, model):
