@@ -270,8 +270,8 @@ def check_state(learn):
         if names: tell(learn, 'state',
             f"`{kind}` gathers {listed(names)} in training, and a fit that resumes does not restore {it}: "
             f"write `_stateattrs = {(*named, *names)!r}` in `{kind}`")
-        if drawn: tell(learn, 'state', f"`{kind}` draws from {listed(drawn)}, and a fit that resumes begins anew there: "
-            "let one training loader draw from both, by an `__iter__` that returns `zip(a, b)`")
+        if drawn: tell(learn, 'state', f"`{kind}` draws from {listed(drawn)}, and a fit that resumes begins anew "
+            "there: let one training loader draw from both, by an `__iter__` that returns `zip(a, b)`")
 
 # %% ../../nbs/diagnose/05_mistakes.ipynb #check_setup
 def check_ties(learn):

@@ -55,7 +55,8 @@ def _without_targets(learn):
     if isinstance(xb, Mapping):
         return f"Its fields are {listed(xb)}. Of one of them, write `cbs=MapBatch(dict({[*xb][-1]}='labels'))`"
     return ("`DataLoaders(…, split=f)` says what the targets are: of a model that reconstructs its inputs, "
-        "`split=lambda b: ((b,), (b,))`. A loss of predictions alone is a `loss_func` with one argument, beside settings such as `t=.5`")
+        "`split=lambda b: ((b,), (b,))`. A loss of predictions alone is a `loss_func` with one "
+        "argument, beside settings such as `t=.5`")
 
 def no_loss(learn, out):
     "Why there is no loss, and what to write"
