@@ -23,7 +23,8 @@ class Use(NamedTuple):
     "What a function does with one attribute"
     owner:str # `self` or `learn`; `any` for what is done with gradients
     name:str  # Of the attribute; of a `fire`, the event; `grad`, `clip_grad` and `backward` of `any`
-    kind:str  # `read`, `call`, `write`, `add`, `change`, `grow`, `set`, `next`, `fire`; may be None: `test`; missing: `try`
+    kind:str  # `read`, `call`, `write`, `add`, `change`, `grow`, `set`, `next`, `fire`
+    # `test`: it may be None; `try`: it may be missing
 writes = 'write','add','change'
 _growing = {'append','appendleft','extend','insert','setdefault','add'} # methods of containers
 _plain = {'copy_','zero_','fill_','set_','normal_','uniform_','random_','bernoulli_','requires_grad_','detach_'}
