@@ -126,8 +126,15 @@ def _is_large(v): return is_array(v) and size_of(v)>most_values
 def _small_values(own): return {k:v for k,v in own.items() if is_value(v) and not _is_large(v)}
 
 def _may_move(o):
-    "Whether `reset` may put back attributes of `o`. Variables of classes and functions are shared: they are left alone"
-    return not isinstance(o, (type,FunctionType,Cached)) and (not isinstance(o, nn.Parameter) or bool(vars(o)))
+    "Whether `reset` may have to put back attributes of `o`"
+    return not isinstance(o, Cached) and (not isinstance(o, nn.Parameter) or bool(vars(o)))
+
+def _is_shared(o): return isinstance(o, (type,FunctionType)) # a copy of a learner has the same one
+
+def _drop(o, k):
+    "Remove an attribute, if it can be removed"
+    if not isinstance(o, type): getattr(o, '__dict__', {}).pop(k.removeprefix('.'), None)
+    elif k in vars(o): delattr(o, k)
 
 # %% ../../nbs/restore/05_attributes.ipynb #Attributes
 class Attributes:
@@ -138,7 +145,7 @@ class Attributes:
         there = owners(roots)
         own = {path:_own(o) for path,o in there.items()}
         self.roots,self.before = roots,{path:{k:_state_of(v) for k,v in d.items()} for path,d in own.items()}
-        self.lists = {path:_lengths(own[path]) for path,o in there.items() if isinstance(o, (type,FunctionType))}
+        self.lists = {path:_lengths(own[path]) for path,o in there.items() if _is_shared(o)}
         self.initial = {path:copied(_small_values(own[path])) for path,o in there.items() if _may_move(o)}
         self.moved = {} # by owner and name: the state in which a fit has left an attribute that it changed
 
@@ -186,26 +193,38 @@ class Attributes:
             own = self._changed_in(path, o)[0] if values is None else values.get(path, {})
             self.moved.setdefault(path, {}).update({k:_state_of(v) for k,v in own.items()})
 
-    def reset(self):
+    def shared(self):
+        "Names of the variables of functions and classes that runs have changed"
+        shared = [path for path,o in owners(self.roots).items() if _is_shared(o) and path in self.moved]
+        return [f'{path}.{k}' for path in shared for k,state in self.moved[path].items()
+            if state!=self.before[path].get(k)] # without digests they are equal
+
+    def reset(self,
+        with_globals=False, # Also the global variables of functions
+    ):
         "Put back the initial values of attributes that runs have changed, unless they have changed again since"
         there,first = owners(self.roots),{}
         for path,left in self.moved.items():
             if path not in there: continue
             own,initial = _own(there[path]),self.initial[path]
             names = [k for k,state in left.items() if k in own and state==_state_of(own[k])]
-            for k in {*names}-self.before[path].keys(): getattr(there[path], '__dict__', {}).pop(k, None) # it is new
+            if not with_globals: names = [k for k in names if not k.startswith('global ')]
+            for k in {*names}-self.before[path].keys(): _drop(there[path], k) # it is new
             first[path] = {k:initial[k] for k in names if k in initial}
         self.put(copied(first))
 
     @contextmanager
     def back_on_error(self):
         "If the `with` block fails, put back the attributes that objects had before it"
-        own = [getattr(o, '__dict__', None) for o in owners(self.roots).values()]
+        there = owners(self.roots)
+        own = [getattr(o, '__dict__', None) for o in there.values()]
         before = [(d, d.copy()) for d in own if isinstance(d, dict)] # not those of classes
+        shared = copied({path:_small_values(_own(o)) for path,o in there.items() if _is_shared(o)})
         moved = {path:states.copy() for path,states in self.moved.items()}
         try: yield
         except BaseException:
             self.moved = moved
+            self.put(shared)
             for d,was in before:
                 d.clear()
                 d.update(was)

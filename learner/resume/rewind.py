@@ -86,6 +86,7 @@ class Point:
         run:str, # Its name there
     ):
         self.file.seek(0)
+        learn.route.attributes.reset(with_globals=True) # the file has those alone that had changed
         with learn.added_cbs(self.cbs): # they show how far the run is
             stopped = read_state(learn, f'the run after {self.n_iter} batches', read_plain(self.file))
         learn.route.turn(how, n_iter, run)
@@ -233,7 +234,7 @@ def twin_of(learn, cbs):
     return res,[deepcopy(o, memo) for o in cbs]
 
 def warn_of_shared(learn, twin, cbs, what='The fork'):
-    "Warn of functions in `twin` and its callbacks `cbs` that use what `learn` trains"
+    "Warn of functions in `twin` and its callbacks `cbs` that use what `learn` trains, and of variables that both move"
     params = {id(p) for p in (*learn.model.parameters(), *(params_of(learn.opt) if learn.opt else ()))}
     def of_parent(o):
         if isinstance(o, nn.Module): return any(id(p) in params for p in o.parameters())
@@ -243,6 +244,9 @@ def warn_of_shared(learn, twin, cbs, what='The fork'):
     names = [k.split('.')[0] for k,o in found.items() if of_parent(o)]
     if names: warn(f"{what} would use its parent's model, optimizer or learner in "
         f"{listed(dict.fromkeys(names))}: a function keeps what it was made with. Give it one of its own")
+    if moved := learn.route.attributes.shared():
+        warn(f"{what} and its parent share {listed(moved)}, which training changes: when one of the two trains, the "
+            "other continues from its values. Attributes of modules and other objects are copied instead")
 
 # %% ../../nbs/resume/07_rewind.ipynb #forked_at
 def _check_places(cbs):

@@ -137,6 +137,53 @@ def test_a_resumed_run_has_what_the_class_and_the_hooks_of_an_optimizer_hold(opt
     whole,res,said = resumed(lambda path: made(path, opt_func=opt_func), tmp_path)
     assert res==whole and not said
 
+# Ways back in the same process
+def growing_loss():
+    k = 1.
+    def loss(pred, targ): nonlocal k; k *= 1.01; return F.mse_loss(pred, targ)*k
+    return dict(loss_func=loss)
+def global_loss():
+    global calls
+    calls = 0
+    return dict(loss_func=lambda pred, targ: F.mse_loss(pred, targ)*(1+counted()/9))
+def loss_with_attribute():
+    def loss(pred, targ): loss.n = getattr(loss, 'n', 0)+1; return F.mse_loss(pred, targ)*(1+loss.n/9)
+    return dict(loss_func=loss)
+
+counting = {f.__name__:f for f in (growing_loss, global_loss, loss_with_attribute)} | dict(
+    hook=lambda: dict(opt_func=with_hook), optimizer_class=lambda: dict(opt_func=on_class))
+@pytest.mark.filterwarnings('ignore:The fork and its parent share')
+@pytest.mark.parametrize('make', counting.values(), ids=counting)
+def test_a_run_that_goes_back_has_what_functions_held_there_even_at_its_very_beginning(make, tmp_path):
+    whole,learn = weights(made(tmp_path, **make()).fit(3)),made(tmp_path, **make()).fit(3, cbs=Rewind(3, keep=9))
+    for n in (4, 2, 0): assert weights(learn.rewind(n).resume())==whole
+    fork = learn.fork(0).resume()
+    assert weights(fork)==weights(fork.fork(1).resume())==whole
+
+def test_a_learner_that_loads_its_beginning_again_has_what_its_loss_held_there(tmp_path):
+    learn = made(tmp_path, **growing_loss())
+    learn.create_opt()
+    learn.save_state('begin')
+    whole = weights(learn.fit(2))
+    assert weights(learn.load_state('begin').fit(2))==whole
+
+class Unwilling(Callback):
+    def state_dict(self): return dict(n=1)
+    def load_state_dict(self, state): raise OSError('not mine')
+def test_a_file_that_cannot_be_loaded_leaves_what_the_loss_holds(tmp_path):
+    made(tmp_path, **growing_loss()).add_cb(Unwilling).save_state('here')
+    learn = made(tmp_path, **growing_loss()).fit(2).add_cb(Unwilling)
+    k = learn.loss_func.__closure__[0].cell_contents
+    with pytest.raises(OSError, match='not mine'): learn.load_state('here')
+    assert learn.loss_func.__closure__[0].cell_contents==k>1
+
+@pytest.mark.parametrize('make', counting.values(), ids=counting)
+def test_a_fork_is_warned_of_variables_that_it_shares_with_its_parent(make, tmp_path):
+    learn = made(tmp_path, **make())
+    with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=Stops(6))
+    with pytest.warns(UserWarning, match=r'The fork and its parent share `(loss_func|opt|type\(opt\)).*`, which'):
+        learn.fork()
+
 class OwnScheduler(Callback):
     "A scheduler of torch, made and used by hand"
     _stateattrs = 'sched',
