@@ -302,6 +302,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                   '- `ev`: An event, with or without a filter, or several combined with `|`\n'
                   '- `kwargs`: `order`, or a filter: see `on`',
  'Dispatcher.ordered_cbs': 'Parameters:\n\n- `ev`: Name of an event',
+ 'Dispatcher.passes_over': 'Parameters:\n\n- `e`: What a `before_…` has raised',
  'Dispatcher.remove_cb': 'Parameters:\n\n- `cb`: A callback, or a class: then all its instances',
  'Dispatcher.remove_cbs': 'Parameters:\n\n- `cbs`: Callbacks, or classes of them',
  'Dispatcher.removed_cbs': 'Parameters:\n\n- `cbs`: Callbacks, or classes of them',
@@ -806,6 +807,11 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                        '\n'
                        '- `n_iter`: Number of the training batch, counted from 0\n'
                        '- `file`: A name in `path/model_dir`, or an absolute path, to save them to',
+ 'Learner.passes_over': 'Whether nothing is to come of `e`, because the innermost scope has begun before\n'
+                        '\n'
+                        'Parameters:\n'
+                        '\n'
+                        '- `e`: What a `before_…` has raised',
  'Learner.predict': 'Parameters:\n'
                     '\n'
                     '- `item`: One input, as a dataset would return it, without its target; a tuple of several. No '

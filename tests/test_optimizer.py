@@ -140,6 +140,14 @@ def test_a_hyper_that_the_optimizer_lacks(name):
     for f in (lambda: get_hyper(opt, name), lambda: set_hyper(opt, name, .1)):
         with pytest.raises(ValueError, match=f"`Adagrad` has no hyper-parameter `{name}`, but `lr`"): f()
 
+def test_an_optimizer_without_weight_decay_stays_as_it_is_when_it_is_asked_for():
+    learn = mk(partial(torch.optim.Rprop, lr=.1))
+    learn.create_opt()
+    groups = [[*map(id, g['params'])] for g in learn.opt.param_groups]
+    for f in (lambda: learn.fit(1, wd=.1), lambda: spare(learn.opt, [*learn.model.parameters()])):
+        with pytest.raises(ValueError, match='`Rprop` has no hyper-parameter `wd`, but `lr`'): f()
+    assert groups==[[*map(id, g['params'])] for g in learn.opt.param_groups]
+
 def test_what_set_hyper_writes_is_what_the_step_uses():
     learn = mk(partial(torch.optim.SGD, lr=.1), cbs=Callback(before_step=lambda self: self.learn.set_hyper('lr', 0)))
     before = weights(learn.model)

@@ -513,3 +513,42 @@ def test_the_callbacks_of_a_fit_stay_until_a_resume_trains_on(ev, kept, how, tmp
     assert (ParamScheduler in kinds)==kept and (Fails in kinds)!=kept
     learn.resume()
     assert learn.epoch==1 and len(learn.recorder.hps.get('lr', ()))==kept*learn.train_iter
+
+# Cancels on the way back
+def same_weights(a, b): return all(map(torch.equal, a.model.parameters(), b.model.parameters()))
+
+def n_at_random(ev, cancel):
+    "A callback that cancels now and then, but not the first time"
+    def f(self):
+        if random.random()<.3 and self.learn.train_iter: raise cancel
+    return type('Skips', (Callback,), {ev: f})
+
+@pytest.mark.filterwarnings('ignore:`Cancel.* on the way to where the run was stopped')
+@pytest.mark.parametrize('seed', [2, 4])
+@pytest.mark.parametrize('ev,cancel', [('before_epoch', CancelEpochException), ('before_train', CancelEpochException),
+    ('before_train', CancelTrainException)])
+def test_an_epoch_that_is_skipped_at_random_is_no_other_in_a_run_that_resumes(ev, cancel, seed):
+    def run(*cbs):
+        learn = synth_learner()
+        random.seed(seed)
+        return learn.fit(4, cbs=[n_at_random(ev, cancel), *cbs])
+    whole,n = run(),len(synth_learner().dls.train)
+    learn = run(on(event.after_batch(once=n+1, unit='iter'))(lambda learn: learn.stop_soon()))
+    learn.resume()
+    assert learn.train_iter==whole.train_iter<4*n and same_weights(learn, whole)
+
+def stopped_in_epoch_1():
+    learn = synth_learner()
+    return learn.fit(2, cbs=on(event.after_batch(once=len(learn.dls.train)+1, unit='iter'))(lambda o: o.stop_soon()))
+
+def test_a_cancel_that_comes_too_late_to_skip_an_epoch_is_named():
+    learn = stopped_in_epoch_1()
+    with pytest.warns(UserWarning, match='`CancelEpochException` was raised by `Raise.before_epoch` on the way'):
+        learn.resume(cbs=Raise('before_epoch', CancelEpochException))
+
+@pytest.mark.parametrize('ev', ['before_fit','before_epoch','before_train'])
+def test_a_run_is_not_lost_if_the_fit_is_cancelled_on_the_way_back_to_it(ev):
+    learn,whole = stopped_in_epoch_1(),synth_learner().fit(2)
+    with pytest.warns(UserWarning, match=r'The fit was cancelled on the way to .*, in epoch 1, after batch 1: `learn'):
+        learn.resume(cbs=Raise(ev, CancelFitException))
+    assert same_weights(learn.resume(), whole)

@@ -151,6 +151,8 @@ class Notifier(Handlers):
 
     def ends_early(self, e): # The exception that ends the innermost scope
         "Called before the cleanup of a scope that an exception ends"
+    def passes_over(self, e): # What a `before_…` has raised
+        "Whether nothing is to come of `e`, because the innermost scope has begun before"
 
     def close_run(self):
         "The run is over: forget its error, and let removed callbacks leave"
@@ -279,7 +281,9 @@ def fire_before(loop, ev):
     hs = loop.handlers[ev]
     for h in hs if len(hs)==1 else loop.attendance.begin_in_order(hs): # with a single one, no other is waiting
         try: h()
-        except BaseException as e: blame(e, h, ev); raise
+        except BaseException as e:
+            blame(e, h, ev)
+            if not loop.passes_over(e): raise
 
 def fire_after(loop, ev):
     "Fire the `after_…` of the innermost scope"

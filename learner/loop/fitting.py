@@ -217,7 +217,8 @@ def run_fit(learn,
         warn_recomputed(learn)
         for k,v in asked.items():
             if stopped is None or get_hyper(learn.opt, k)!=v: learn.set_hyper(k, v)
-        learn.route.at_start.rates = {k:get_hyper(learn.opt, k) for k in ('wd','lr') if k in hypers(learn.opt)}
+        rates = [k for k in ('wd','lr') if k in hypers(learn.opt)]
+        learn.route.at_start.rates = {k:asked.get(k) or get_hyper(learn.opt, k) for k in rates} # groups may be spared
         bounds.put(learn)
         Counters(epoch=bounds.start_epoch, train_iter=0, opt_step=0, epoch_start=0).put(learn)
         learn.stop_reason,learn.to_validate = None,learn.dls.valids
@@ -234,6 +235,7 @@ def run_fit(learn,
 class StopMixin(OptimizerMixin):
     "Stops a fit, says where it is, and restores what a fit changes"
     def uncut(self): return HeldInInference(self)
+    def passes_over(self, e): return self.mode=='fit' and self.route.passes_over(e)
 
     def stop_soon(self,
         reason='', # Kept in `stop_reason`

@@ -17,6 +17,7 @@ from ..core.attendance import note_of_raiser
 from ..core.copies import copied,digest
 from ..core.events import CancelException,CancelFitException
 from ..core.dispatch import interruptible
+from ..core.tracebacks import warn
 from ..data.draws import Draws
 from ..restore.attributes import AttributesLeft
 from ..restore.places import by_name
@@ -185,6 +186,10 @@ def running(
         if route.unfinished:
             route.stopped = _as_left(route, replace(route.unfinished, cbs=cbs))
             _carry_out_stops(route) # other requests are for its course, which continues when it is resumed
+        elif route.target:
+            _note_cut(route, cbs)
+            warn("The fit was cancelled on the way to where the run was stopped, "
+                f"{route.target.position.where()}: `learn.resume()` continues it there")
         elif route.requests:
             with suppress(CancelException): route.pause(before='end') # the fit is over
     except BaseException as e:

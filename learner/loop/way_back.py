@@ -16,7 +16,9 @@ from torch import nn
 from torch.optim import Optimizer
 from ..core.callback import Callback,FuncCallback,without_refs
 from ..core.checks import listed
+from ..core.attendance import note_of_raiser
 from ..core.copies import copied,digest
+from ..core.events import CancelEpochException,CancelTrainException
 from ..core.tracebacks import warn
 from ..data.draws import Draws
 from ..data.loader_state import counts_of
@@ -219,6 +221,13 @@ class WayBack(Route):
         "Attributes of model and loss where a fit was stopped, with what was set by hand since"
         at = stopped.position.attributes
         return at and stopped.attributes_left.updated(at, self.attributes)
+
+    def passes_over(self, e):
+        "Whether `e` cancels what the run that was stopped is inside of. There it had not been cancelled"
+        res = self.resuming and isinstance(e, (CancelEpochException,CancelTrainException))
+        if res: warn(f"`{type(e).__name__}` was {note_of_raiser(e)} on the way to where the run was stopped, "
+            f"{self.target.position.where()}, and has no effect: the run had gone on there")
+        return res
 
     def arrive(self):
         "Restore the run, now that the loop is where it was stopped"

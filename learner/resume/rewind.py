@@ -222,10 +222,15 @@ def _without_iterators(loaders):
     finally:
         for own,it in before: own['_iterator'] = it
 
+def _computed(model):
+    "Copies of attributes of layers that have a graph, for `deepcopy`: those that `torch.nn.utils.prune` has computed"
+    values = [v for m in model.modules() for v in vars(m).values()]
+    return {id(v):v.detach().clone() for v in values if isinstance(v, torch.Tensor) and not v.is_leaf}
+
 def twin_of(learn, cbs):
     "A copy of `learn`, which shares its data; and the copies of the callbacks `cbs`"
     loaders,datasets = _data_of(learn, cbs)
-    memo = _shared(learn, datasets)
+    memo = _shared(learn, datasets) | _computed(learn.model)
     with _without_iterators(loaders):
         try: res = deepcopy(learn, memo)
         except (TypeError,RuntimeError) as e:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 import numpy as np, pytest, torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils import prune
 from torch.utils.data import DataLoader,Dataset,Subset,TensorDataset
 from learner.all import *
 from learner.inspect.testing import synth_learner
@@ -101,6 +102,20 @@ def test_a_fork_shares_the_data_and_nothing_else():
     assert alt.dls['valid'].dataset.tensors is learn.dls['valid'].dataset.tensors
     assert [o.learn for o in alt.cbs]==[alt]*len(alt.cbs) and [o.learn for o in learn.cbs]==[learn]*len(learn.cbs)
     assert [p for g in alt.opt.param_groups for p in g['params']]==[*alt.model.parameters()]
+
+def pruned(layer): return prune.l1_unstructured(layer, 'weight', .5)
+parametrized = (nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm,
+    nn.utils.parametrizations.orthogonal, pruned)
+@pytest.mark.parametrize('n', [None, 4])
+@pytest.mark.parametrize('wrap', parametrized, ids=lambda f: f.__name__)
+def test_a_layer_whose_weight_is_computed(wrap, n):
+    torch.manual_seed(0)
+    learn = synth_learner(model=nn.Sequential(wrap(nn.Linear(1, 2)), nn.Linear(2, 1)))
+    learn.fit(2, cbs=[Rewind(3), on(event.after_batch(once=5, unit='iter'))(lambda o: o.stop_soon())])
+    fork = learn.fork(n)
+    assert fork.model[0].weight is not learn.model[0].weight
+    if n: fork.resume() # it is stopped where its parent was
+    assert same([*fork.resume().model.parameters()], [*learn.resume().model.parameters()])
 
 def test_a_count_of_the_dataset_is_its_own():
     learn = stopped(DataLoader(Noisy(), 4))

@@ -554,3 +554,18 @@ def test_a_teacher_that_is_loaded_again_between_two_fits_is_not_trained(tmp_path
         net.load_state_dict(copy.deepcopy(net.state_dict()))
         learn.save_state('between')
         learn.fit(2, cbs=Checkpoint())
+
+# Groups that weight decay spares
+@pytest.mark.parametrize('opt_func', [torch.optim.AdamW, by_shape()], ids=['AdamW','by_shape'])
+def test_the_same_weight_decay_is_no_change_where_a_group_is_spared(opt_func, tmp_path):
+    def run(*cbs, **kwargs):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+        learn = Learner(DataLoaders(DataLoader(points(), 8), device='cpu'), model, F.mse_loss, opt_func=opt_func,
+            splitter=lambda m: [[*o.parameters()] for o in m], path=tmp_path).remove_cb(ProgressCallback)
+        return learn.fit(2, wd=.1, cbs=[Checkpoint(), *cbs], **kwargs)
+    whole = weights(run())
+    run(StopAfter(3))
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', '.*`stop_after` is gone')
+        assert torch.equal(weights(run(resume=True)), whole)
