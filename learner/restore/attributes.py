@@ -153,8 +153,8 @@ class Attributes:
         there,before = owners(self.roots),{}
         for path,own in self.before.items():
             o = there.get(path)
-            cls = type(o) # copies of parametrized modules have all, and `__getstate__` fails
-            picky = not (isinstance(o, type) or hasattr(cls, '__deepcopy__')) and cls.__getstate__ is not object.__getstate__
+            own_copy = hasattr(type(o), '__deepcopy__') # as of parametrized modules, whose `__getstate__` fails
+            picky = not isinstance(o, type) and not own_copy and type(o).__getstate__ is not object.__getstate__
             state = o.__getstate__() if picky else own
             before[path] = {k:v if not isinstance(state, dict) or k in state else ... for k,v in own.items()}
         return vars(self) | dict(before=before)
