@@ -20,14 +20,16 @@ from functools import partial
 from types import FunctionType
 import torch
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 from ..core.copies import Cached,copied,digest,moved_results
 from ..data.search import slots_of
 from .tensors import is_array,most_values,put_values,shares_memory,size_of
-from .containers import assign,functions_in,globals_of,inside,is_iterator,is_searched,is_value,kinds_of
+from .containers import assign,attributes,functions_in,globals_of,inside,is_iterator,is_searched,is_value,kinds_of
 from .containers import may_hold,read_globals,value_in_context
 
 # %% ../../nbs/restore/05_attributes.ipynb #owners
 def _named(o):
+    if isinstance(o, LazyModuleMixin): return attributes.read(o)
     res = {k:v for kind in kinds_of(type(o)) if kind.named for k,v in kind.read(o).items()}
     if isinstance(o, Enum): return {k:v for k,v in res.items() if k[0]!='_'}
     return read_globals(o) | res if isinstance(o, (type,FunctionType)) else res
@@ -87,7 +89,8 @@ def owners(
         held = may_hold(o) or (isinstance(o, type) and path in roots) # the class of an optimizer
         if id(o) in seen or not held or (is_array(o) and type(o) is not nn.Parameter): continue
         seen.add(id(o))
-        if isinstance(o, Cached) or any(kind.named for kind in kinds_of(type(o))): res[path] = o
+        named = isinstance(o, (Cached,LazyModuleMixin)) or any(kind.named for kind in kinds_of(type(o)))
+        if named: res[path] = o
         todo.extend((f'type({path})' if v is type(o) else f'{path}.{k}', v) for k,v in _items(o))
     return res
 

@@ -227,3 +227,25 @@ def test_a_fit_that_is_cut_resumes_with_what_callbacks_had_set(cls, ev, n, e, tm
             **state(whole), 'weights': 0, 'losses': 0, 'memory': 0}
     compare(other.fit(3, cbs=cls, resume='at'))
     compare(learn.resume())
+
+class Calms(Callback):
+    def after_epoch(self): self.learn.model[1].momentum *= .9
+
+@pytest.mark.parametrize('norm', [nn.LazyBatchNorm1d, lambda: nn.BatchNorm1d(8)], ids=['lazy','batch_norm'])
+@pytest.mark.parametrize('how', ['stop','file','same','rewind'])
+def test_what_is_set_in_a_layer_that_gets_its_size_from_the_first_batch(how, norm, tmp_path, recwarn):
+    def made():
+        torch.manual_seed(0)
+        x = torch.randn(24, 4)
+        dls = DataLoaders(DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), 6), device='cpu')
+        model = nn.Sequential(nn.Linear(4, 8), norm(), nn.Linear(8, 1))
+        return Learner(dls, model, F.mse_loss, path=tmp_path).remove_cb(ProgressCallback)
+    def end(learn): return learn.model[1].momentum,*(t.tolist() for t in learn.model.state_dict().values())
+    whole,learn = made().fit(3, cbs=Calms()),made().fit(3, cbs=[Calms(), Rewind(2, keep=9), Stop('after_batch', 6)])
+    if how in ('file','same'): learn.save_state('here')
+    if how=='same': learn.resume()
+    if how=='rewind': learn.resume().rewind(2)
+    elif how!='stop': learn = (learn if how=='same' else made()).load_state('here')
+    if how in ('file','same'): learn.resume(cbs=Calms())
+    while learn.at: learn.resume()
+    assert end(learn)==end(whole) and learn.model[1].num_features==8
