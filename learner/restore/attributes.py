@@ -24,8 +24,8 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from ..core.copies import Cached,copied,digest,moved_results
 from ..data.search import slots_of
 from .tensors import is_array,most_values,put_values,shares_memory,size_of
-from .containers import assign,attributes,functions_in,globals_of,inside,is_iterator,is_searched,is_value,kinds_of
-from .containers import may_hold,read_globals,value_in_context
+from .containers import assign,attributes,functions_in,globals_of,inside,is_iterator,is_searched
+from .containers import is_value,kinds_of,may_hold,read_globals,value_in_context
 
 # %% ../../nbs/restore/05_attributes.ipynb #owners
 def _named(o):
