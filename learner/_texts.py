@@ -958,6 +958,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Loop.enter_mode': 'Parameters:\n\n- `mode`: `fit`, `lr_find`, `validate` or `predict`',
  'Loop.has_epoch': 'Parameters:\n\n- `epoch`: Number of an epoch, from 0',
  'Loop.one_batch': 'Parameters:\n\n- `i`: Index of the batch\n- `b`: The batch',
+ 'Loop.unchanged': 'Parameters:\n\n- `loaders`: Loaders that are iterated meanwhile',
  'Loop.use_loader': 'Parameters:\n'
                     '\n'
                     '- `name`: Name of the loader, such as `valid`\n'

@@ -79,7 +79,8 @@ def make(kind='classes', n=53, bs=8, n_valid=11, how='map', seed=1, lr=.1, metri
     dls = DataLoaders(loader(train, bs, how), loader(valid, 4, 'map', False), device='cpu',
         n_inp=2 if kind=='model' else None)
     kwargs = dict(opt_func=partial(torch.optim.SGD, momentum=.9)) | kwargs
-    return Learner(dls, OwnLoss() if kind=='model' else Head(kind), losses[kind], lr=lr, metrics=metrics, **kwargs)
+    return Learner(dls, OwnLoss() if kind=='model' else Head(kind), lr=lr, metrics=metrics,
+        **dict(loss_func=losses[kind]) | kwargs)
 
 def state(learn, **more):
     rows = [{k:v for k,v in dict(o).items() if k!='time'} for o in learn.recorder.rows]
@@ -577,6 +578,16 @@ def refrozen(method, *cbs, rank=None):
 def penalized(kind, logged, n):
     learn = make(kind=kind, n=n, lr=.01)
     with learn.distrib_ctx(): learn.fit(1, cbs=Penalty(logged))
+    return state(learn)
+
+class OtherWeights(Callback):
+    "Class weights of the loss that change within an epoch"
+    def before_batch(self):
+        if self.learn.training: self.loss_func.weight = torch.tensor([1.,1.,1.] if self.iter<1 else [9.,1.,.1])
+
+def reweighted():
+    learn = make(loss_func=nn.CrossEntropyLoss(torch.ones(3)))
+    with learn.distrib_ctx(): learn.fit(1, cbs=OtherWeights())
     return state(learn)
 
 def goes_backward():

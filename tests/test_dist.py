@@ -34,7 +34,7 @@ quick = {2: [('fit', (), dict(n=49)), ('fit', (), dict(kind='weights', n=41, n_e
     *(('penalized', o, {}) for o in product(('classes','summed'), (False, True), (53, 49))),
     *(('two_views', cbs, {}) for cbs in ((), ('accumulate',))), ('rewound', (), {}),
     *((name, (), {}) for name in ('cancels_the_last_batch', 'own_value', 'hypers_of_the_first')),
-    ('augmented_resumed', (0,), {}),
+    ('augmented_resumed', (0,), {}), ('reweighted', (), {}),
     ('draws_outside', (), {}), *(('refused_at_once', (o,), {}) for o in refusals),
     *((name, (), {}) for name in ('kept_in_dataset', 'metrics_of_before_fit')),
     *(('preempted', (o,), {}) for o in (False, True)),
@@ -136,6 +136,8 @@ def test_a_layer_unfrozen_in_one_process():
 @pytest.mark.parametrize('logged', [False, True])
 @pytest.mark.parametrize('kind', ['classes','summed'])
 def test_what_a_callback_adds_to_the_loss_counts_once(kind, logged, n): same_run(2, 'penalized', kind, logged, n)
+
+def test_weights_of_the_loss_may_change_within_an_epoch(): same_run(2, 'reweighted')
 
 def test_a_callback_that_goes_backward_itself_is_refused():
     "Each process has the gradient of its part, and the weights part"

@@ -1,6 +1,6 @@
 """Mistakes that do not fail are told within the first batches, once, and silenced by a word; nothing is told of what
 is right. Mutants of callbacks are noticed"""
-import random,re,runpy,warnings
+import itertools,random,re,runpy,warnings
 from functools import partial
 from types import SimpleNamespace
 import numpy as np, pytest, torch
@@ -468,6 +468,15 @@ def test_what_a_callback_gathers_and_no_resume_restores_is_named(cls, lost, wher
     assert len(said)==(where in lost)
     for o in said: assert re.match(rf"`{cls.__name__}` gathers `(\w+)` in training.* `_stateattrs = \('\1',\)`", o)
 
+class Scratch(Callback):
+    "Room for a batch, written anew in each"
+    def before_fit(self): self.room = torch.zeros(64, 2, 2)
+    def before_batch(self): n = len(self.x); self.room[:n] = 1; self.room[:n,:n] = 2
+
+@pytest.mark.parametrize('at', ['batch','epoch'])
+def test_room_that_is_written_anew_in_each_batch_gathers_nothing(at, tmp_path):
+    assert not said_on_resume(Scratch, at, tmp_path, same=False)
+
 def test_all_of_a_queue_that_is_written_by_slices_is_named(tmp_path):
     said, = said_on_resume(Ring, 'batch', tmp_path, same=False)
     assert "`_stateattrs = ('ptr', 'queue')`" in said
@@ -484,11 +493,22 @@ class SecondLoader(Callback):
 class WholeFit(SecondLoader):
     def before_fit(self): self.it = iter(self.loader)
     def before_train(self): pass
+class Cycled(SecondLoader):
+    def before_fit(self): self.it = itertools.cycle(self.loader)
+    def before_train(self): pass
 class EachBatch(SecondLoader):
     def before_batch(self): self.u = next(iter(self.loader))
+class Numbers(Callback):
+    "No loader, so that one training loader of both is no help"
+    run_valid = False
+    def before_fit(self): self.it = itertools.count()
+    def before_batch(self): self.u = next(self.it)
+class FromItsPlace(Numbers):
+    def before_fit(self): self.it = itertools.islice(itertools.cycle([1, 2, 3]), self.learn.train_iter, None)
 
 @pytest.mark.parametrize('cls,lost',
-    [(SecondLoader, ['batch same','batch other']), (WholeFit, everywhere), (EachBatch, [])])
+    [(SecondLoader, ['batch same','batch other']), (WholeFit, everywhere), (Cycled, everywhere), (EachBatch, []),
+    (Numbers, []), (FromItsPlace, [])])
 @pytest.mark.parametrize('where', everywhere)
 def test_a_second_loader_of_a_callback_that_begins_anew_in_a_resume_is_told(cls, lost, where, tmp_path):
     at,who = where.split()

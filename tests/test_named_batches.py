@@ -211,6 +211,27 @@ def test_a_loss_that_is_none_of_the_usual_ones_is_kept():
     assert (len(losses)==n and close(losses, torch.tensor(by_sample))
         and Interpretation.from_learner(learn).top_losses(1).losses==losses.max())
 
+class Counted(nn.Module):
+    "A language model with a loss that only its gradient tells, which counts its calls"
+    def __init__(self):
+        super().__init__()
+        self.emb,self.norm,self.head,self.calls = nn.Embedding(7, 6),nn.BatchNorm1d(5),nn.Linear(6, 7),0
+    def forward(self, ids, labels):
+        self.calls += 1
+        logits = self.head(self.norm(self.emb(ids)))
+        return dict(logits=logits, loss=1.7*F.cross_entropy(logits[:,:-1].flatten(0, 1), labels[:,1:].flatten()))
+
+def test_a_loop_of_ones_own_finds_out_about_the_models_loss_without_a_trace():
+    torch.manual_seed(0)
+    ids = torch.randint(0, 7, (8,5))
+    loop,model = Loop(),Counted()
+    dls = DataLoaders([dict(ids=ids, labels=ids)]*3, device='cpu')
+    loop.model,loop.dls,loop.loss_func,loop.mode = model,dls,None,'fit'
+    loop.opt = torch.optim.SGD(model.parameters(), lr=.1)
+    loop.add_cbs([TrainEvalCallback])
+    loop._fit()
+    assert (model.calls, model.norm.num_batches_tracked)==(3, 3) and loop.recognized_loss.shifts
+
 @pytest.mark.parametrize('change', ['model', 'dls'])
 def test_the_models_own_loss_is_recognized_anew_for_another_model_and_other_data(change):
     "Predictions are as a new learner gives them: amounts, not probabilities of classes"

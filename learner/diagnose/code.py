@@ -23,7 +23,7 @@ class Use(NamedTuple):
     "What a function does with one attribute"
     owner:str # `self` or `learn`; `any` for what is done with gradients
     name:str  # Of the attribute; of a `fire`, the event; `grad`, `clip_grad` and `backward` of `any`
-    kind:str  # `read`, `call`, `write`, `add`, `change`, `grow`, `set`, `next`, `fire`
+    kind:str  # `read`, `call`, `write`, `add`, `change`, `grow`, `set`, `iter`, `next`, `fire`
     # `test`: it may be None; `try`: it may be missing
 writes = 'write','add','change'
 _growing = {'append','appendleft','extend','insert','setdefault','add'} # methods of containers
@@ -109,6 +109,19 @@ def _expects_missing(o):
     names = {c.id for t in caught for c in ast.walk(t) if isinstance(c, ast.Name)}
     return not names.isdisjoint(('AttributeError','Exception','BaseException'))
 
+def _is_elsewhere(place):
+    "Whether what is written between `[` and `]` may be another place the next time; all `[:n]` begin at the same one"
+    parts = place.elts if isinstance(place, ast.Tuple) else [place]
+    starts = [o.lower if isinstance(o, ast.Slice) else o for o in parts]
+    return any(isinstance(k, ast.Name) for o in starts if o for k in ast.walk(o))
+
+def _passes(v):
+    "Whether `v` begins a pass over a loader: over anything but a range or values that are written there"
+    match v:
+        case ast.Call(func=ast.Name(id='iter'|'cycle') | ast.Attribute(attr='cycle'), args=[o]):
+            over = o.func if isinstance(o, ast.Call) else o
+            return isinstance(over, (ast.Name,ast.Attribute)) and getattr(over, 'id', '')!='range'
+
 class _Reader:
     "Collects what a syntax tree does with the attributes of `owners`"
     def __init__(self, tree, owners):
@@ -132,7 +145,7 @@ class _Reader:
             case ast.Attribute(ctx=ast.Store()): self.note(self.attr(o), 'write')
             case ast.Subscript(ctx=ast.Store()):
                 self.note(self.inside(o.value), 'change')
-                if any(isinstance(k, ast.Name) for k in ast.walk(o.slice)): self.note(self.inside(o.value), 'grow')
+                if _is_elsewhere(o.slice): self.note(self.inside(o.value), 'grow')
             case ast.AugAssign(target=ast.Subscript()): self.note(self.inside(o.target), 'grow')
             case ast.AugAssign(target=ast.Attribute()):
                 self.note(self.attr(o.target), 'read')
@@ -152,6 +165,7 @@ class _Reader:
         if isinstance(t, ast.Subscript) and any(self.inside(o)==self.inside(t) for o in ast.walk(v)):
             self.note(self.inside(t), 'grow')
         self.note(attr, 'grow' if any(self.attr(o)==attr for o in ast.walk(v)) else 'set')
+        if _passes(v): self.note(attr, 'iter')
         if not attr or not isinstance(v, ast.BinOp) or not isinstance(v.op, (ast.Add,ast.Sub)): return
         if (old := self.attr(v.left)) and old[1]==attr[1]: self.note(attr, 'add')
 

@@ -27,7 +27,7 @@ from ..core.tracebacks import of_user
 from ..data.loaders import length
 from ..data.sampling import by_number
 from ..model.optimizer import params_of
-from .code import calls,events_of,function_of,functions_of,mentioned,uses,uses_at
+from .code import calls,events_of,function_of,functions_of,mentioned,uses,uses_at,uses_of
 from .names import misspelt,near
 from .order import ties
 
@@ -218,13 +218,14 @@ _again = dict(batch={'before_fit','before_epoch','before_train'}, validate={'bef
 _in_validation = {*dict(moments(scope_named('validate')))}-{'after_validate'} # fired before it was cut, and again
 
 def _gathered(cb, functions):
-    "By name, the events of the loop where a callback adds to an attribute, draws from one by `next`, and sets one"
+    "By name, the events of the loop where a callback adds to an attribute, draws from a loader, and sets an attribute"
     adds,draws,sets = {},{},{}
+    passes = {o.name for fs,owner in functions.values() for o in uses_of(fs, owner) or () if o.kind=='iter'}
     for ev in events_of(cb):
         for o in uses_at(cb, ev, functions):
             if o.owner!='self': continue
             if o.kind in ('add','grow') and ev not in _outside: adds.setdefault(o.name, set()).add(ev)
-            if o.kind=='next' and ev not in _outside: draws.setdefault(o.name, set()).add(ev)
+            if o.kind=='next' and o.name in passes and ev not in _outside: draws.setdefault(o.name, set()).add(ev)
             if o.kind=='set': sets.setdefault(o.name, set()).add(ev)
     return adds,draws,sets
 

@@ -22,7 +22,6 @@ from ..core.events import CancelFitException
 from ..data.generators import random_state,seed_all,set_random_state
 from ..data.loaders import find_bs,map_tensors,rows_of,to_device
 from ..data.pieces import rows_joined
-from ..model.loss_properties import items_in_phase
 from ..model.optimizer import params_of,parts_of
 from ..measure.metrics import AvgSmoothLoss
 from ..measure.batch_checks import average_unknown,compare_loss
@@ -173,7 +172,7 @@ class Membership:
         make_engine, # `make_engine(self)`, where there is none, or that of before trains other parameters
     ):
         "Have an engine, and be ready to tell what metrics have gathered, in the middle of training"
-        agreement,self.n_items = self.agreement,items_in_phase()
+        agreement = self.agreement
         if agreement.engine is not None and not agreement.engine.fits: self.close_engine()
         expecting, = self.procs.meet([agreement.engine is not None and agreement.engine.expects_backward])
         self._tell_metrics()
@@ -351,7 +350,7 @@ class Distributed(_EndsTogether):
         if self.learn.training: let_sum_be_whole(self.learn, deal)
         if deal.is_spare(self.size): leave_out(self.learn)
     def before_backward(self):
-        self.engine.begin_backward(empty=weigh(self.learn, self.member.peers, self.member.n_items, self.count))
+        self.engine.begin_backward(empty=weigh(self.learn, self.member.peers, self.count))
         if not self.loss_compared: self.loss_compared = True; compare_parts(self.learn, self.member.procs)
         self.member.agreement.averaging = True
     def after_backward(self): self.engine.end_backward(); self.member.agreement.averaging = False

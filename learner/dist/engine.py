@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from ..core.checks import extra
 from ..core.tracebacks import warn
-from ..model.loss_properties import is_summed,loss_of,n_samples,no_grad_if_empty,says_its_items
+from ..model.loss_properties import is_summed,loss_of,n_items,n_samples,no_grad_if_empty,says_its_items
 from ..technique.gradients import GradientAccumulation
 from ..technique.micro_batch import weighted
 from ..technique.mixed_precision import MixedPrecision
@@ -222,11 +222,11 @@ def quotient(a, b):
     "`a/b` of numbers or tensors, and NaN for 0/0"
     return a/b if isinstance(b, torch.Tensor) or b else nan
 
-def weigh(learn, peers, n_items, count=None) -> bool: # Whether this process has no items of the batch
+def weigh(learn, peers, count=None) -> bool: # Whether this process has no items of the batch
     "Let the loss be logged as that of the whole batch, and differentiated with the weight of this process"
     size,acc,summed = peers.deal.size(learn),accumulation(learn),is_summed(learn)
     spare,count = peers.deal.is_spare(size),count or (acc and acc.count)
-    samples,items = (0,0) if spare else (n_samples(learn) or 1, (count or n_items)(learn))
+    samples,items = (0,0) if spare else (n_samples(learn) or 1, n_items(learn, count))
     dtype,device = learn.loss.dtype,learn.loss.device
     on_host = device.type=='cpu' # there, numbers take a fraction of the time of operations on tensors
     number = float if on_host else partial(torch.as_tensor, dtype=torch.float64, device=device)

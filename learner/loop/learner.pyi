@@ -128,6 +128,10 @@ class Learner:
         ...
     @to_validate.setter
     def to_validate(self, v): ...
+    @contextmanager
+    def unchanged(self, *loaders):
+        'Leave everything as it is, whatever inference does\n\n- `loaders`: Loaders that are iterated meanwhile'
+        ...
     def use_loader(self, name, dl, training):
         'Set the loader of the next phase, and in `stop_at` where it stops; None where the loader ends by itself\n\n- `name`: Name of the loader, such as `valid`\n- `dl`: The loader\n- `training`: Whether the phase trains'
         ...
@@ -155,10 +159,6 @@ class Learner:
     @contextmanager
     def nested_inference(self, resumable=...):
         'An inference inside a run: of the scopes around it, it can cancel only `fit` and `epoch`'
-        ...
-    @contextmanager
-    def unchanged(self, *loaders):
-        'Leave everything as it is, whatever inference does\n\n- `loaders`: Loaders that are iterated meanwhile'
         ...
     def infer(self, mode: str, dls: dict, inner: bool=..., cbs=...):
         'In `unchanged`, run inference: a whole run of its own, or the validation alone inside another run, where only\n`cbs` begin a fit and an epoch\n\n- `mode`: `validate` or `predict`\n- `dls`: Loaders by name\n- `inner`: Run only the `validate` scopes, even where nothing is running\n- `cbs`: Callbacks that are attached for this inference only'

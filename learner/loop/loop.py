@@ -24,7 +24,7 @@ from ..model.own_losses import OwnLosses,own_loss,recognize_batch
 from ..record.history import Row
 from ..measure.advice import advice,no_loss
 from ..restore.places import Searches
-from ..restore.snapshot import keep_loaders,keep_model_and_loss
+from ..restore.snapshot import keep_loaders,keep_model_and_loss,unmoved
 
 # %% ../../nbs/loop/01_loop.ipynb #Route
 END = object() # what `next` gives when a loader has no more batches
@@ -191,6 +191,10 @@ class Phases(LoopState):
         return self.dls.valids if self._to_validate is None else self._to_validate
     @to_validate.setter
     def to_validate(self, v): self._to_validate = None if v is self.dls.valids else v
+
+    def unchanged(self, *loaders): # Loaders that are iterated meanwhile
+        "Restore what a call of the model moves, when the `with` block ends"
+        return unmoved(self, *loaders)
 
     def use_loader(self,
         name, # Name of the loader, such as `valid`

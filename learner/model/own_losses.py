@@ -23,7 +23,6 @@ from typing import NamedTuple
 import torch
 from ..core.dispatch import Dispatcher,interruptible
 from ..core.tracebacks import warn
-from ..data.generators import keep_random
 from ..data.loaders import rows_of
 from .losses import BCEWithLogitsLossFlat,CrossEntropyLossFlat,L1LossFlat,MSELossFlat
 from .mapping import outputs,part_of,predictions
@@ -156,7 +155,7 @@ def eager():
 def shift_again(learn):
     """`shift_of` for a few samples of the running batch, which get a graph of their own: a second gradient of that of
     the fit may be one too many"""
-    with getattr(learn, 'unchanged', keep_random)(), torch.enable_grad(), eager():
+    with learn.unchanged(), torch.enable_grad(), eager():
         xb,yb = rows_of((learn.xb, learn.yb), slice(None, None, max(1, len(learn.yb[0])//4)))
         out = outputs(unwrapped(learn.model), xb)
         return shift_of(own_loss(out), predictions(out), *yb)

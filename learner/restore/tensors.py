@@ -43,7 +43,10 @@ def _values_of(t):
 
 def _same(a, b):
     if isinstance(a, np.ndarray): return a.tobytes()==b.tobytes()
-    return a.dtype==b.dtype and torch.equal(a, b if a.device==b.device else b.to(a.device))
+    if a.device!=b.device: b = b.to(a.device)
+    return a.dtype==b.dtype and (torch.equal(a, b) or torch.equal(_bits(a), _bits(b))) # NaN is not equal to itself
+
+def _bits(t): return t.reshape(-1).view(torch.uint8)
 
 def version_of(t): return 0 if isinstance(t, np.ndarray) or t.is_inference() else t._version
 

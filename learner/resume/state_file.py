@@ -50,18 +50,18 @@ def _saved_ids(learn):
 
 _first = WeakKeyDictionary() # by frozen module: the fit, and its parameters at the first file
 
-def _is_moved(m, fit):
-    "Whether a frozen module was changed in place between two files of a fit, as a momentum target is"
+def _is_moved(m, params, fit):
+    "Whether `params` of a frozen module were changed in place between two files of a fit, as a momentum target's are"
     if fit is None: return False
-    of_fit,params = _first.get(m, (None, ()))
-    if of_fit is not fit: _first[m] = fit,[SampledTensor(p) for p in unique_tensors(m.parameters())]
-    return of_fit is fit and any(o.moved for o in params)
+    of_fit,first = _first.get(m, (None, ()))
+    if of_fit is not fit: _first[m] = fit,[SampledTensor(p) for p in unique_tensors(params)]
+    return of_fit is fit and any(o.moved for o in first)
 
 def _is_unsaved(o, saved, fit):
     if id(o) in saved: return False
     if not isinstance(o, nn.Module): return True
     params = [p for p in o.parameters() if id(p) not in saved]
-    return any(p.requires_grad for p in params) or (bool(params) and _is_moved(o, fit))
+    return any(p.requires_grad for p in params) or (bool(params) and _is_moved(o, params, fit))
 
 def _moves_unsaved(o, saved, fit):
     "Whether `o`, which an optimizer holds, has parameters or buffers that a step may change and that a file lacks"

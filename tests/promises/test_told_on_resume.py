@@ -1,6 +1,6 @@
 "What a run that resumes tells: where it resumes, and what is not as it was"
 import copy,os,warnings
-from math import cos,pi
+from math import cos,nan,pi
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
@@ -466,7 +466,17 @@ class Teacher(MomentumTarget):
         with keep_random(): torch.manual_seed(4); self.target = nn.Linear(3, 1).requires_grad_(False)
     def after_step(self): pass
 
+class NotANumber(Teacher):
+    "NaN is another number than itself, and has not changed"
+    def before_fit(self):
+        super().before_fit()
+        self.target.mask = nn.Parameter(torch.tensor([nan, 1.]), requires_grad=False)
+
 class NamedTarget(MomentumTarget): _stateattrs = 'target',
+
+class TiedTeacher(Teacher):
+    "A part of the model itself, which is saved, beside what is fixed"
+    def before_fit(self): super().before_fit(); self.target.tied = self.model[0].weight
 
 class DataTarget(MomentumTarget):
     "As in the code of MoCo"
@@ -487,7 +497,7 @@ def test_a_network_that_a_callback_makes_anew_is_named(tmp_path, cls, told):
     assert len([o for o in messages(seen) if '.target`' in o and 'anew' in o and '_stateattrs' in o])==told
 
 @pytest.mark.parametrize('cls,told', [(MomentumTarget, True), (DataTarget, True), (DataInPlaceTarget, True),
-    (Critic, True), (Teacher, False), (NamedTarget, False)])
+    (Critic, True), (Teacher, False), (NotANumber, False), (TiedTeacher, False), (NamedTarget, False)])
 def test_a_network_of_a_callback_that_a_file_lacks_is_named(tmp_path, cls, told):
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter('always')
