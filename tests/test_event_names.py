@@ -1,7 +1,10 @@
 """Names of events of other libraries, and decorators that would lose a method, are refused with what is meant here;
 functions hear events of one's own"""
+import json,re
+from pathlib import Path
 import pytest
 from learner.all import *
+from learner.core.events import ours
 
 # Keras
 meant = dict(on_train_begin='before_fit', on_train_end='after_fit', on_epoch_begin='before_epoch',
@@ -22,11 +25,14 @@ meant = dict(on_train_begin='before_fit', on_train_end='after_fit', on_epoch_beg
     on_save_checkpoint='before_save_state', training_step='before_batch', validation_step='before_batch',
     # Hugging Face
     on_step_end='after_batch', on_evaluate='after_validate', on_log='after_row', on_pre_optimizer_step='before_step',
+    on_init_end='after_create', on_substep_end='after_backward', on_prediction_step='after_batch',
+    on_save='after_save_state',
     # fastNLP
-    on_evaluate_begin='before_validate', on_evaluate_end='after_validate', on_fetch_data_begin='before_draw',
+    on_after_trainer_initialized='after_create', on_evaluate_begin='before_validate', on_evaluate_end='after_validate', on_fetch_data_begin='before_draw',
     # pytorch-accelerated
     on_training_run_start='before_fit', on_train_step_start='before_batch', on_eval_epoch_end='after_validate',
-    on_training_run_epoch_end='after_epoch')
+    on_train_step_end='after_loss', on_training_run_epoch_end='after_epoch',
+    on_stop_training_error='after_cancel_fit', on_evaluation_run_start='before_fit', on_evaluation_run_end='after_fit')
 
 def made_class(name): return type('Mine', (Callback,), {name: lambda self: None})
 def made_keyword(name): return Callback(**{name: lambda self: None})
@@ -39,6 +45,29 @@ def test_names_of_other_libraries_are_refused_with_ours(name, make):
     with pytest.raises(TypeError,
             match=f'would never run, because no event is called `{name}`: here it is `{meant[name]}`'):
         make(name)
+
+# Names that mean another moment in Lightning than elsewhere, or less than our event
+differs = dict(on_train_epoch_end='as in Lightning, comes `after_epoch`', on_train_step_end='ends with `after_batch`',
+    on_evaluation_run_start="`learn.mode` is 'validate'", on_evaluation_run_end="`learn.mode` is 'validate'")
+pages = sorted((Path(__file__).parent.parent/'nbs/tutorials').glob('from_*.ipynb'))
+
+def rows(page):
+    "The rows of a page's tables that give an event for one of another library: its name, and what the row says"
+    for cell in json.loads(page.read_text())['cells']:
+        if cell['cell_type']!='markdown': continue
+        for line in ''.join(cell['source']).splitlines():
+            theirs,_,here = line.strip('| ').partition(' | ')
+            if line.startswith('| `') and {*re.findall(r'`(\w+)`', here)} & {*event}:
+                yield from ((o, here) for o in re.findall(r'\bon_\w+', theirs))
+
+@pytest.mark.parametrize('page', pages, ids=lambda o: o.stem)
+def test_an_error_names_the_event_that_the_page_of_that_library_names(page):
+    wrong = {o: (ours(o), here) for o,here in rows(page) if f'`{ours(o)}`' not in here and o not in differs}
+    assert not wrong
+
+@pytest.mark.parametrize('name', differs)
+def test_an_error_says_what_differs_between_libraries(name):
+    with pytest.raises(TypeError, match=f'here it is `{meant[name]}`, .*{differs[name]}'): made_class(name)
 
 def test_the_attribute_of_another_library_names_ours_too():
     with pytest.raises(AttributeError, match='No event is called `on_train_begin`: here it is `before_fit`'):
@@ -153,6 +182,16 @@ def test_a_filter_counts_training_batches_unless_asked(given, seen):
         lambda learn: got.append(learn.iter+1 if given.keys()&{'every'} else learn.epoch))
     learn.fit(2)
     if 'valid' in given and 'every' in given: seen = [2,4,2,2,4,2]
+    assert got==seen
+
+@pytest.mark.parametrize('given,seen', [({}, [(True,1), (True,3)]), (dict(unit='iter'), [(True,1), (True,3)]),
+    (dict(valid=True), [(True,1), (True,3), (False,1)])], ids=['training','unit','valid'])
+@pytest.mark.parametrize('name', ['when','filter_fn'])
+def test_a_condition_on_the_count_counts_training_batches_too(name, given, seen):
+    got,learn = [],synth_learner(4, 2)
+    odd = {name: lambda filt, learn: filt.num_called%2}
+    learn.on(event.before_batch(**odd, **given))(lambda learn: got.append((learn.training, learn.iter+1)))
+    learn.fit(1)
     assert got==seen
 
 def test_a_filter_counts_in_a_validation_of_its_own():

@@ -361,7 +361,7 @@ def on(
     when=None, # Run if `when(filter, learn)`; `filter.num_called` and `filter.num_executed` count
     unit=None, # Count `iter` (training batches), `step`, `epoch` or `s` (seconds) instead of calls
     filter_fn=None, # The same as `when`
-    valid:bool=False, # Count calls in the validations of a fit too
+    valid:bool=False, # Count calls in the validations of a fit too, and run there
 ):
     "Decorator: turn `f(learn)` into a callback that runs at `ev`"
     args = dict(every=every, once=once, after=after, before=before, when=when, unit=unit,

@@ -90,8 +90,17 @@ _names_elsewhere = dict(begin_train='before_train', training_step='before_batch'
     on_pre_optimizer_step='before_step',
     on_optimizer_step='after_step', on_before_optimizers_step='before_step', on_after_optimizers_step='after_step',
     on_evaluate='after_validate', on_predict='after_validate', on_exception='after_exception',
-    on_stop_training_error='after_exception', on_save_checkpoint='before_save_state',
-    on_load_checkpoint='after_load_state', on_save_model='before_save', on_load_model='after_load', on_log='after_row')
+    on_stop_training_error='after_cancel_fit', on_save_checkpoint='before_save_state',
+    on_load_checkpoint='after_load_state', on_save_model='before_save', on_load_model='after_load', on_log='after_row',
+    on_init_end='after_create', on_after_trainer_initialized='after_create', on_substep_end='after_backward',
+    on_prediction_step='after_batch', on_save='after_save_state', on_train_step_end='after_loss',
+    on_evaluation_run_start='before_fit', on_evaluation_run_end='after_fit')
+
+# What differs between libraries, or from the event's name
+_of_validation = ", where `learn.mode` is 'validate'"
+_differs = dict(on_train_epoch_end=", before the validation. After it, as in Lightning, comes `after_epoch`",
+    on_train_step_end=", before the backward pass. The step ends with `after_batch`",
+    on_evaluation_run_start=_of_validation, on_evaluation_run_end=_of_validation)
 
 def ours(
     name:str, # Of another library's event
@@ -159,7 +168,7 @@ class Events:
 
     def instead(self, name): # What was written for an event, with its typing mistake
         "The end of an error message, with the event that was meant by `name`"
-        if ours(name): return f": here it is `{ours(name)}`"
+        if ours(name): return f": here it is `{ours(name)}`{_differs.get(name, '')}"
         own = f" An event of your own is made by `event.register({name!r})`" if name.startswith(self.prefixes) else ""
         return f".{nearest(name, self) or own}"
 
@@ -217,7 +226,7 @@ class Filter(_Union):
         when=None, # Run if `when(filter, learn)` is true; `filter.num_called` and `filter.num_executed` count
         unit:str|None=None, # Count `iter` (training batches), `step`, `epoch` or `s` (seconds) instead of calls
         filter_fn=None, # The same as `when`
-        valid:bool=False, # Count calls in the validations of a fit too
+        valid:bool=False, # Count calls in the validations of a fit too, and run there
     ):
         _check_choice(every, once, when, filter_fn, after, before)
         if unit is not None: one_of('unit', unit, unit_names)
@@ -256,7 +265,8 @@ class Filter(_Union):
 
     def leaves_out(self, learn): # The learner, or another dispatcher, that notifies callbacks
         "Whether this is a call in a validation of a fit, which does not count"
-        if self.valid or self.unit or self.when or not self.selects or self.event not in in_phases: return False
+        if self.valid or not self.selects or self.event not in in_phases: return False
+        if self.unit and not self.when: return False # the position tells
         return getattr(learn, 'mode', None)=='fit' and not learn.training
 
     def __call__(self,
