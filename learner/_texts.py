@@ -427,7 +427,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                     'count\n'
                     '- `unit`: Count `iter` (training batches), `step`, `epoch` or `s` (seconds) instead of calls\n'
                     '- `filter_fn`: The same as `when`\n'
-                    '- `valid`: Count calls in the validations of a fit too',
+                    '- `valid`: Count calls in the validations of a fit too, and run there',
  'Filter.leaves_out': 'Parameters:\n\n- `learn`: The learner, or another dispatcher, that notifies callbacks',
  'Filter.position': 'Parameters:\n\n- `learn`: The learner, or another dispatcher, that notifies callbacks',
  'Fingerprint.__init__': 'Parameters:\n'
@@ -1749,7 +1749,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
        '- `when`: Run if `when(filter, learn)`; `filter.num_called` and `filter.num_executed` count\n'
        '- `unit`: Count `iter` (training batches), `step`, `epoch` or `s` (seconds) instead of calls\n'
        '- `filter_fn`: The same as `when`\n'
-       '- `valid`: Count calls in the validations of a fit too',
+       '- `valid`: Count calls in the validations of a fit too, and run there',
  'param_groups': 'Parameters:\n'
                  '\n'
                  '- `model`: What `splitter` splits\n'

@@ -1,6 +1,7 @@
 """Each argument of the core and of the loop × values of the wrong type or size: accepted where they make sense, else
 refused where they are given, with the name of the argument and the value"""
-import math
+import math,re
+from functools import partial
 import pytest,torch
 from torch import nn
 from learner.all import *
@@ -62,9 +63,34 @@ def test_rates_in_every_form(kwargs):
 
 @pytest.mark.parametrize('f,theirs,ours',
     [('fit', 'callbacks', 'cbs'), ('fit', 'max_lr', 'lr'), ('fit', 'n_epochs', 'n_epoch'),
-        ('fit_one_cycle', 'max_lr', 'lr_max'), ('fit', 'weight_decay', 'wd')])
+        ('fit_one_cycle', 'max_lr', 'lr_max'), ('fit', 'weight_decay', 'wd'), ('fit', 'max_steps', 'n_step'),
+        ('fit', 'n_batches', 'n_iter'), ('fit', 'ckpt_path', 'resume')])
 def test_names_of_arguments_of_other_libraries_are_answered_with_ours(f, theirs, ours):
     with pytest.raises(TypeError, match=f'has no argument `{theirs}`. Did you mean `{ours}`'):
         getattr(synth_learner(), f)(1, **{theirs: 1})
     with pytest.raises(TypeError, match='has no argument `criterion`. Did you mean `loss_func`'):
         Learner(synth_learner().dls, torch.nn.Linear(1, 1), criterion=torch.nn.MSELoss())
+
+@pytest.mark.parametrize('name,instead', [('n_epochs', 'learn.fit(n_epoch)'), ('fp16', 'learn.to_fp16()'),
+    ('evaluate_every', 'cbs=Validate(every=2)'), ('monitor', "learn.monitor = 'accuracy'"),
+    ('accumulation_steps', 'cbs=GradientAccumulation(n)'), ('overfit_batches', 'cbs=Overfit(k)'),
+    ('train_dataloader', 'Learner(DataLoaders(train_dl, valid_dl), model, …)'), ('train_fn', "cbs=Forward('train_step'"),
+    ('input_mapping', 'cbs=[MapBatch(f), MatchArgs]'), ('progress_bar', 'cbs=ProgressCallback(bars)'),
+    ('create_scheduler_fn', 'cbs=TorchScheduler(make'), ('gradient_clip_val', 'cbs=GradientClip(max_norm)'),
+    ('batch_size', 'DataLoaders.from_dsets(train, valid, bs=64)')])
+def test_an_argument_of_another_trainer_is_answered_with_what_does_the_same(name, instead):
+    with pytest.raises(TypeError, match=f'has no argument `{name}`.*{re.escape(instead)}'):
+        Learner(synth_learner().dls, torch.nn.Linear(1, 1), **{name: 1})
+
+@pytest.mark.parametrize('cls,theirs,ours', [(EarlyStoppingCallback, 'early_stopping_patience', 'Did you mean `patience`'),
+    (EarlyStoppingCallback, 'mode', 'Did you mean `comp`'), (SaveModelCallback, 'watch_metric', 'Did you mean `monitor`'),
+    (SaveModelCallback, 'save_top_k', 'Write `SaveModelCallback(monitor, keep=k, load_best=False)`'),
+    (Checkpoint, 'topk', 'Did you mean `best`'), (TorchScheduler, 'step_on', 'Did you mean `unit`')])
+def test_an_argument_of_another_librarys_callback_is_answered_with_ours(cls, theirs, ours):
+    with pytest.raises(TypeError, match=f'has no argument `{theirs}`. {re.escape(ours)}'): cls(**{theirs: 3})
+
+@pytest.mark.parametrize('make', [partial(TorchScheduler, torch.optim.lr_scheduler.StepLR), Validate, Checkpoint],
+    ids=['TorchScheduler','Validate','Checkpoint'])
+def test_a_unit_of_batches_is_answered_with_both_that_exist(make):
+    with pytest.raises(ValueError, match="but got 'batch'. `iter` counts training batches, `step` optimizer steps"):
+        make(unit='batch')

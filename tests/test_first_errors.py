@@ -1,6 +1,8 @@
 """What a newcomer meets in the first five minutes: the error says what model and loss got, and what to write; that
 line is then run as it stands"""
-import re
+import pickle,re
+from copy import copy,deepcopy
+from operator import attrgetter
 import pytest, torch
 from fastcore.foundation import L
 from torch import nn
@@ -309,9 +311,28 @@ def test_a_method_of_fastais_optimizers_is_answered_in_a_callback(f):
 def test_an_attribute_of_fastais_loaders_and_optimizers_is_answered_in_a_callback(f, instead):
     assert instead in error_of(lambda: synth_learner(cbs=Callback(before_batch=f)).fit(1))
 
+@pytest.mark.parametrize('name,instead', [('run', 'learn.fit(n_epoch)'), ('get_model', 'learn.model'),
+    ('optimizer', 'learn.opt'), ('scheduler', 'ParamScheduler(…)'), ('callback_handler', 'learn.add_cb(cb)'),
+    ('driver', 'learn.device'), ('model_device', 'learn.device'), ('test', 'learn.validate(dl=dl)'),
+    ('save_model', 'learn.save(name)'), ('save_checkpoint', 'learn.save_state(name)'),
+    ('load_checkpoint', 'learn.load_state(name)'), ('n_batches', 'learn.n_iter'), ('cur_epoch_idx', 'learn.epoch'),
+    ('eval_dataloader', 'dls.valid'), ('evaluate_dataloaders', 'dls.valids'), ('run_history', 'learn.recorder'),
+    ('log', 'learn.recorder.add(name=value)'), ('add_callback_fn', 'learn.on(event)(f)'),
+    ('recorder.get_latest_metric', 'learn.recorder.last(name)'), ('recorder.get_metric_values', 'learn.recorder[name]'),
+    ('recorder.update_metric', 'learn.recorder.add(name=value)')])
+def test_an_attribute_of_another_trainer_is_answered_with_ours(name, instead):
+    said = error_of(lambda: attrgetter(name)(synth_learner()))
+    assert f'`{instead}`' in said and 'Did you mean' not in said
+
+def test_a_setting_of_a_run_that_there_is_not_is_answered_with_the_nearest():
+    config = synth_learner().fit(1).run_config
+    said = error_of(lambda: config.num_epochs)
+    assert "read as `run_config['n_epoch']`. Did you mean `n_epoch`?" in said
+    with pytest.raises(KeyError, match='No setting is called `num_epochs`. Did you mean `n_epoch`'): config['num_epochs']
+    assert config.get('num_epochs') is None and not hasattr(config, 'num_epochs')
+    assert deepcopy(config)==pickle.loads(pickle.dumps(config))==config
+
 def test_loaders_without_validation_say_so_and_are_copied():
-    from copy import copy,deepcopy
-    import pickle
     dls = synth_dls(n_valid=0)
     assert "'NoneType' object has no attribute 'dataset'" in error_of(lambda: dls.valid_ds)
     for o in (copy(dls), deepcopy(dls), pickle.loads(pickle.dumps(dls))): assert len(o.train)==len(dls.train)

@@ -38,8 +38,15 @@ _groups = "Its parameters are in `param_groups`"
 _mapped = "Write `cbs=MapBatch(f)`, where `f` gets each batch and returns the changed one"
 _parallel = "Write `fit(…, procs=2)`, or give `nn.DataParallel(model)` as the model"
 _trainer = "A callback's Learner is `self.learn`"
+_dl_valid = "Write `dls.valid`"
+_device = "The model is a plain `nn.Module`, on `learn.device`"
+_listed = "Callbacks are in `learn.cbs`: write `learn.add_cb(cb)`, `learn.remove_cb(cb)`"
+_add = "Write `learn.recorder.add(name=value)`, during a fit"
+_validate = "Write `learn.validate()`, with another loader `learn.validate(dl=dl)`"
+_save_as = "Write `learn.save(name)`, or `learn.save_state(name)` for everything that a run needs to resume"
+_load_as = "Write `learn.load(name)`, or `learn.load_state(name)` for everything that a run needs to resume"
 _rows = "Write `learn.recorder.rows`, or `learn.recorder.rows.to_df()`"
-_attrs_elsewhere = dict( # of fastai, and of Keras, Lightning and Transformers
+_attrs_elsewhere = dict( # of fastai, and of other libraries
     loss_not_reduced="Write `per_sample(learn.loss_func)`, a function that returns the loss of each sample",
     validation_context="Inference needs no set-up: `learn.validate()` and `learn.get_preds()` restore what they change",
     to_parallel=_parallel, parallel_ctx=_parallel, set_hyper=_set_hyper, set_hypers=_set_hyper, hypers=_set_hyper,
@@ -54,14 +61,24 @@ _attrs_elsewhere = dict( # of fastai, and of Keras, Lightning and Transformers
     vocab="Names of the classes, if there are some: write `dls.vocab = ['cat', 'dog']`",
     plot_lr_find="`learn.lr_find()` returns a result with a `plot`",
     cuda="Write `dls.to('cuda')`", cpu="Write `dls.to('cpu')`", to="The model goes where batches do: `learn.dls.to(…)`",
-    train="Write `learn.fit(n_epoch)`; `learn.model.train()` sets the mode", eval="Write `learn.model.eval()`",
+    train="Write `learn.fit(n_epoch)`; `learn.model.train()` sets the mode", run="Write `learn.fit(n_epoch)`",
+    eval="Write `learn.model.eval()`",
     forward="Write `learn.model(x)`", after_item=_mapped, before_batch=_mapped,
     after_batch=_mapped,
     compile="Write `cbs=Compile`, which runs the model through `torch.compile`; loss and optimizer go to `Learner(…)`",
-    evaluate="Write `learn.validate()`", history=_rows, to_df=_rows, log_history=_rows, trainer=_trainer,
-    train_dl="Write `dls.train`", valid_dl="Write `dls.valid`", val_dl="Write `dls.valid`",
-    train_dataloader="Write `dls.train`", val_dataloader="Write `dls.valid`",
-    current_epoch="Write `learn.epoch`", global_step="Write `learn.opt_step`, or `learn.train_iter` for batches",
+    evaluate=_validate, test=_validate, run_history="Write `learn.recorder`", trainer=_trainer,
+    history=_rows, to_df=_rows, log_history=_rows,
+    train_dl="Write `dls.train`", train_dataloader="Write `dls.train`", valid_dl=_dl_valid, val_dl=_dl_valid,
+    val_dataloader=_dl_valid, eval_dataloader=_dl_valid, evaluate_dataloaders="Write `dls.valids`",
+    get_model="Write `learn.model`", optimizer="Write `learn.opt`", driver=_device, model_device=_device,
+    scheduler="Schedules are callbacks: `ParamScheduler(…)`, or `TorchScheduler(make, unit='step')` for one of torch",
+    callback_handler=_listed, callback_manager=_listed, add_callback_fn="Write `learn.on(event)(f)`",
+    save_model=_save_as, save_checkpoint=_save_as, load_model=_load_as, load_checkpoint=_load_as,
+    log=_add, update_metric=_add, get_metric_values="Write `learn.recorder[name]`",
+    get_latest_metric="Write `learn.recorder.last(name)`",
+    n_batches="Write `learn.n_iter` for those of a phase, or `learn.n_train_iter` if they bound the fit",
+    current_epoch="Write `learn.epoch`", cur_epoch_idx="Write `learn.epoch`",
+    global_step="Write `learn.opt_step`, or `learn.train_iter` for batches",
     plot_loss="Write `learn.recorder.plot_loss()`", plot_losses="Did you mean `plot_loss` of `learn.recorder`?",
     plot_metrics="Write `learn.recorder.plot_metrics()`",
     train_loss="Write `learn.recorder['train_loss']`", valid_loss="Write `learn.recorder['valid_loss']`",
@@ -85,10 +102,30 @@ _elsewhere = dict(batch_tfms='aug', item_tfms='aug', cpu='device',
     metric_name='name', nm='name', nms='names', inp='pred', nrows='axs', ncols='axs',
     learning_rate='lr', max_lr='lr', lr_max='lr', weight_decay='wd', callbacks='cbs', batch_size='bs',
     epochs='n_epoch', n_epochs='n_epoch', max_epochs='n_epoch', num_epochs='n_epoch',
-    loss='loss_func', loss_fn='loss_func', criterion='loss_func', optimizer='opt_func')
+    max_steps='n_step', max_num_train_steps='n_step', n_batches='n_iter', ckpt_path='resume', resume_from='resume',
+    watch_metric='monitor', larger_better='comp', greater_is_better='comp', mode='comp', step_on='unit',
+    early_stopping_patience='patience', early_stopping_threshold='min_delta',
+    save_path='fname', save_optimizer='with_opt', load_saved_checkpoint='load_best', topk='best', save_top_k='best',
+    optimizers='opt_func', loss='loss_func', loss_fn='loss_func', criterion='loss_func', optimizer='opt_func')
 
 # Arguments that belong somewhere else
-_instead = {'path': "Files go to the folder of the Learner: write `Learner(…, path=…)`",
+_instead = {
+    **dict.fromkeys(['epochs','n_epoch','n_epochs','max_epochs','num_epochs'], "Write `learn.fit(n_epoch)`"),
+    **dict.fromkeys(['train_dataloader','train_dataloaders','evaluate_dataloaders','eval_dataset','train_dataset'],
+    "Data are the first argument of the Learner: write `Learner(DataLoaders(train_dl, valid_dl), model, …)`"),
+    **dict.fromkeys(['accumulation_steps','gradient_accumulation_steps','accumulate_grad_batches'],
+    "Write `cbs=GradientAccumulation(n)`, where `n` counts samples"),
+    **dict.fromkeys(['gradient_clip_value','gradient_clip_val'],
+    "Write `cbs=GradientClip(max_norm)`, or `GradientClip(max_value=…)`"),
+    **dict.fromkeys(['topk','save_top_k'], "Write `SaveModelCallback(monitor, keep=k, load_best=False)`"),
+    **dict.fromkeys(['train_fn','evaluate_fn'], "Write `cbs=Forward('train_step', 'evaluate_step')`"),
+    'fp16': "Write `learn.to_fp16()`", 'precision': "Write `learn.to_bf16()` or `learn.to_fp16()`",
+    'evaluate_every': "Write `cbs=Validate(every=2)`, in epochs, or `Validate(every=100, unit='iter')`",
+    'monitor': "Trackers have one each, and by default `learn.monitor = 'accuracy'`",
+    'overfit_batches': "Write `cbs=Overfit(k)`", 'input_mapping': "Write `cbs=[MapBatch(f), MatchArgs]`",
+    'progress_bar': "Write `cbs=ProgressCallback(bars)`",
+    'create_scheduler_fn': "Write `cbs=TorchScheduler(make, unit='step')`",
+    'path': "Files go to the folder of the Learner: write `Learner(…, path=…)`",
     **dict.fromkeys(['n_workers','num_workers'],
     "Workers belong to a loader: make it with `DataLoader(…, num_workers=4)`"),
     **dict.fromkeys(['bs','batch_size','shuffle','drop_last'],
@@ -108,8 +145,9 @@ def known_args(
         return f.__qualname__ if not owner else owner if name=='__init__' else f'{owner}.{name}'
     def unknown(k, args):
         ours = _elsewhere.get(k)
-        hint = f" Did you mean `{ours}`?" if ours in names else nearest(k, names)
-        if k in _instead and not hint: hint = f" {_instead[k]}"
+        if ours in names:   hint = f" Did you mean `{ours}`?"
+        elif k in _instead: hint = f" {_instead[k]}"
+        else:               hint = nearest(k, names)
         takes = [o for o in names if o!='self']
         if not hint and 0<len(takes)<=12: hint = f" It takes {listed(takes)}"
         return f"`{called(args)}` has no argument `{k}`.{hint}"
@@ -157,7 +195,9 @@ def one_of(
 ):
     "Refuse a value that is not one of `options`"
     if v not in list(options):
-        raise ValueError(f"`{name}` is one of {listed(options)}, but got {v!r}.{nearest(str(v), options)}")
+        hint = nearest(str(v), options)
+        if not hint and 'iter' in options: hint = " `iter` counts training batches, `step` optimizer steps"
+        raise ValueError(f"`{name}` is one of {listed(options)}, but got {v!r}.{hint}")
 
 # %% ../../nbs/core/01_checks.ipynb #in_range
 def is_number(v) -> bool:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
 from .. import __version__
+from ..core.checks import nearest
 from ..core.callback import Callback,FuncCallback
 from ..core.copies import cached_weakly
 from ..data.loaders import length
@@ -31,6 +32,10 @@ class RunConfig(dict):
         raise TypeError("A run's settings cannot be changed, but a copy of them can: `dict(run_config)`")
     __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse
     def __reduce__(self): return type(self),(dict(self),)
+    def __missing__(self, k): raise KeyError(f"No setting is called `{k}`.{nearest(k, self)}")
+    def __getattr__(self, k):
+        raise AttributeError(f"`RunConfig` has no attribute `{k}`: settings are read as `run_config['n_epoch']`."
+            f"{nearest(k, self)}", name=k, obj=self)
 
     def flat(self) -> dict: # `{'opt.lr': 0.1, …}`
         "All settings in one level, by dotted names"
