@@ -74,7 +74,8 @@ def test_names_of_arguments_of_other_libraries_are_answered_with_ours(f, theirs,
 @pytest.mark.parametrize('name,instead', [('n_epochs', 'learn.fit(n_epoch)'), ('fp16', 'learn.to_fp16()'),
     ('evaluate_every', 'cbs=Validate(every=2)'), ('monitor', "learn.monitor = 'accuracy'"),
     ('accumulation_steps', 'cbs=GradientAccumulation(n)'), ('overfit_batches', 'cbs=Overfit(k)'),
-    ('train_dataloader', 'Learner(DataLoaders(train_dl, valid_dl), model, …)'), ('train_fn', "cbs=Forward('train_step'"),
+    ('train_dataloader', 'Learner(DataLoaders(train_dl, valid_dl), model, …)'),
+    ('train_fn', "cbs=Forward('train_step'"),
     ('input_mapping', 'cbs=[MapBatch(f), MatchArgs]'), ('progress_bar', 'cbs=ProgressCallback(bars)'),
     ('create_scheduler_fn', 'cbs=TorchScheduler(make'), ('gradient_clip_val', 'cbs=GradientClip(max_norm)'),
     ('batch_size', 'DataLoaders.from_dsets(train, valid, bs=64)')])
@@ -82,8 +83,10 @@ def test_an_argument_of_another_trainer_is_answered_with_what_does_the_same(name
     with pytest.raises(TypeError, match=f'has no argument `{name}`.*{re.escape(instead)}'):
         Learner(synth_learner().dls, torch.nn.Linear(1, 1), **{name: 1})
 
-@pytest.mark.parametrize('cls,theirs,ours', [(EarlyStoppingCallback, 'early_stopping_patience', 'Did you mean `patience`'),
-    (EarlyStoppingCallback, 'mode', 'Did you mean `comp`'), (SaveModelCallback, 'watch_metric', 'Did you mean `monitor`'),
+@pytest.mark.parametrize('cls,theirs,ours', [
+    (EarlyStoppingCallback, 'early_stopping_patience', 'Did you mean `patience`'),
+    (EarlyStoppingCallback, 'mode', 'Did you mean `comp`'),
+    (SaveModelCallback, 'watch_metric', 'Did you mean `monitor`'),
     (SaveModelCallback, 'save_top_k', 'Write `SaveModelCallback(monitor, keep=k, load_best=False)`'),
     (Checkpoint, 'topk', 'Did you mean `best`'), (TorchScheduler, 'step_on', 'Did you mean `unit`')])
 def test_an_argument_of_another_librarys_callback_is_answered_with_ours(cls, theirs, ours):

@@ -28,7 +28,8 @@ meant = dict(on_train_begin='before_fit', on_train_end='after_fit', on_epoch_beg
     on_init_end='after_create', on_substep_end='after_backward', on_prediction_step='after_batch',
     on_save='after_save_state',
     # fastNLP
-    on_after_trainer_initialized='after_create', on_evaluate_begin='before_validate', on_evaluate_end='after_validate', on_fetch_data_begin='before_draw',
+    on_after_trainer_initialized='after_create', on_evaluate_begin='before_validate',
+    on_evaluate_end='after_validate', on_fetch_data_begin='before_draw',
     # pytorch-accelerated
     on_training_run_start='before_fit', on_train_step_start='before_batch', on_eval_epoch_end='after_validate',
     on_train_step_end='after_loss', on_training_run_epoch_end='after_epoch',

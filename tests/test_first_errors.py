@@ -328,7 +328,8 @@ def test_a_setting_of_a_run_that_there_is_not_is_answered_with_the_nearest():
     config = synth_learner().fit(1).run_config
     said = error_of(lambda: config.num_epochs)
     assert "read as `run_config['n_epoch']`. Did you mean `n_epoch`?" in said
-    with pytest.raises(KeyError, match='No setting is called `num_epochs`. Did you mean `n_epoch`'): config['num_epochs']
+    with pytest.raises(KeyError, match='No setting is called `num_epochs`. Did you mean `n_epoch`'):
+        config['num_epochs']
     assert config.get('num_epochs') is None and not hasattr(config, 'num_epochs')
     assert deepcopy(config)==pickle.loads(pickle.dumps(config))==config
 
