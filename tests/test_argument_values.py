@@ -24,8 +24,7 @@ counts,bounds,ranks,flags,rates = {'zero'},{'negative','fraction','zero'},{'nega
     'zero'},{'fraction','zero'}
 functions = {'cls'} # a class can be called
 ok = { # values that are accepted, by function and argument
-    a_learner: dict(dls=set(), model=set(), loss_func=functions, opt_func=set(), splitter=functions, lr=rates|{'empty'},
-        wd=rates|{'empty'},
+    a_learner: dict(dls=set(), model=set(), loss_func=functions, opt_func=set(), splitter=functions, lr=rates, wd=rates,
         path={'text'}, model_dir={'text'}, wd_bn_bias=flags, train_bn=flags, default_cbs=flags, moms=set()),
     fit: dict(n_epoch=counts, start_epoch=counts, n_iter=counts, n_step=counts, lr=rates, wd=rates, reset_opt=flags),
     listen: dict(ev={'text'}, order=ranks, every=set(), once=set(), after=bounds, before=bounds, unit=set(),

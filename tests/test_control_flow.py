@@ -398,8 +398,12 @@ def test_filter(filt, expected):
 
 @given(st.integers(1, 5), st.one_of(st.none(), st.integers(0, 8)), st.one_of(st.none(), st.integers(0, 8)))
 def test_filter_is_arithmetic(every, after, before):
-    f = Filter('after_batch', every=every, after=after, before=before)
     expected = [i for i in range(1, 9) if i%every==0 and (after is None or i>after) and (before is None or i<before)]
+    if None not in (after, before) and after>=before:
+        with pytest.raises(ValueError, match='It would never run'): Filter('after_batch', after=after, before=before)
+        assert not expected
+        return
+    f = Filter('after_batch', every=every, after=after, before=before)
     assert [i for i in range(1, 9) if f(None)]==expected
 
 @pytest.mark.parametrize('filt,expected',
