@@ -314,7 +314,7 @@ def test_run_config_says_bounds_limits_and_schedules(monkeypatch):
         lr_max=.5)['callbacks']['param_scheduler']['scheds'][
         'lr']=='[33.33% sched_cos(0.5 → 0.0), 66.67% sched_cos(0.5 → 0.0)]'
     sched = ParamScheduler(dict(lr=SchedPoly([.1], [0.], 2)))
-    assert config(sched)['callbacks']['param_scheduler']['scheds']['lr']=='sched_poly([0.1] → [0.0])'
+    assert config(sched)['callbacks']['param_scheduler']['scheds']['lr']=='sched_poly([0.1] → [0.0], power=2.0)'
 
 def test_run_config_is_json_and_cannot_be_changed():
     c = synth_learner().fit(1).run_config

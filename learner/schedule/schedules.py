@@ -86,7 +86,10 @@ class Schedule:
     def __call__(self, pos):
         if not self.many: return self.f(self.start, self.end, pos)
         return [self.f(s, e, pos) for s,e in zip(self.start, self.end)]
-    def __repr__(self): return f"{getattr(self.f, '__name__', 'sched_poly')}({self.start} → {self.end})"
+    def __repr__(self):
+        f,given = (self.f.func,self.f.keywords) if isinstance(self.f, partial) else (self.f,{})
+        args = ', '.join([f'{self.start} → {self.end}', *(f'{k}={v!r}' for k,v in given.items())])
+        return f"{getattr(f, '__name__', type(f).__name__)}({args})"
 
 def SchedNo(
     start, # Value at position 0, or one for each parameter group
@@ -122,7 +125,7 @@ def SchedPoly(
     power:float, # Of the position
 ) -> Schedule:
     "A power of the position"
-    return Schedule(partial(sched_poly, power=power), start, end)
+    return Schedule(partial(sched_poly, power=float(power)), start, end)
 
 # %% ../../nbs/schedule/01_schedules.ipynb #combine
 class Pieces:

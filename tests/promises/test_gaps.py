@@ -450,6 +450,8 @@ losses = [(F.mse_loss, F.l1_loss, '`loss` was mse_loss, and is l1_loss'),
     ([GradientAccumulation(16)], [GradientAccumulation(64)], {}, {}, 'n_acc` was 16, and is 64'),
     ([ParamScheduler(dict(lr=SchedCos(.1, .01)))], [ParamScheduler(dict(lr=SchedCos(.01, .001)))], {}, {},
         '`param_scheduler.scheds.lr'),
+    ([ParamScheduler(dict(lr=SchedPoly(.1, 0., 1)))], [ParamScheduler(dict(lr=SchedPoly(.1, 0., 3)))], {}, {},
+        'power=1.0), and is sched_poly(0.1 → 0.0, power=3.0)'),
     ([], [], {}, dict(opt_func=RAdam), '`opt.name` was AdamW, and is RAdam'),
     *(([], [], dict(loss=a), dict(loss=b), o) for a,b,o in losses)], ids=shown)
 def test_changed_settings_are_named(first, then, before, after, match, tmp_path):
