@@ -1,6 +1,6 @@
 """Save the whole run now and then, and resume it in another process
 
-A `Checkpoint` saves all that training is made of, at regular intervals and whenever the fit is cut. A fit that is resumed from its newest file ends with the same weights, to the last bit, as one that was never stopped.
+A `Checkpoint` saves all that training is made of, at regular intervals, and when Ctrl-C, SIGTERM or an error ends the fit. A fit that is resumed from its newest file ends with the same weights, to the last bit, as one that was never stopped.
 
     learn.fit_one_cycle(10, cbs=Checkpoint(every=500, unit='iter'))
     learn.fit_one_cycle(10, cbs=Checkpoint(every=500, unit='iter'), resume='auto')   # in another process, another day"""
