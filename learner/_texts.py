@@ -642,7 +642,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                         '\n'
                         '- `phase`: `train` or `valid`',
  'Learner.distrib_ctx': 'Parameters:\n\n- `kwargs`: For `Distributed`',
- 'Learner.ends_early': 'Called before the cleanup of a scope that an exception ends\n'
+ 'Learner.ends_early': 'Called in each scope that an exception ends, before its cleanup\n'
                        '\n'
                        'Parameters:\n'
                        '\n'

@@ -52,7 +52,7 @@ training_loop = ('fit',
 outside_loop = ('after_create', 'before_row', 'after_row', 'before_sanity', 'after_sanity',
     'before_save', 'after_save', 'before_load', 'after_load',
     'before_save_state', 'after_save_state', 'before_load_state', 'after_load_state',
-    'after_exception') # events that callbacks or methods fire, not the loop
+    'after_exception') # events that callbacks or methods fire, often inside running scopes; not the loop itself
 
 # %% ../../nbs/core/02_events.ipynb #moments
 def moments(

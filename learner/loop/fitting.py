@@ -275,7 +275,7 @@ class StopMixin(OptimizerMixin):
     def fitting(self, mode):
         "Around a fit or `lr_find`: restore modes and hyper-parameters at the end"
         opt,self.model_in_fit = self.opt,self.model # callbacks may replace them
-        outside = self.route.at_start.hypers = {k:get_hyper(opt, k) for k in hypers(opt)}
+        outside = self.route.at_start.outside = {k:get_hyper(opt, k) for k in hypers(opt)}
         self.step_args = (partial(loss_and_grads, self),) if requires_closure(self.opt) else ()
         with self.keep_modes():
             self.enter_mode(mode)

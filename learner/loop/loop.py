@@ -55,7 +55,7 @@ class Route:
             i += 1
         check_drawn(learn, i)
 
-    def ends_early(self, e): "Called before the cleanup of the innermost scope, which `e` ends"
+    def ends_early(self, e): "Called in each scope that `e` ends, before its cleanup"
     def idxs(self, i):
         "What the sampler gave for batch `i`, which was drawn just now; None if it is not known"
 
@@ -96,8 +96,10 @@ class FitProgress(OwnLosses):
     "How far a fit is, and what bounds it"
     def __init__(self):
         super().__init__()
-        self.n_epoch,self.start_epoch,self.n_train_iter,self.n_step = 1,0,None,None
-        self.epoch = self.train_iter = self.opt_step = self.epoch_start = 0
+        self.n_epoch,self.n_train_iter,self.n_step = 1,None,None
+        self.epoch = self.train_iter = self.opt_step = 0
+        self.start_epoch = 0 # number of the first epoch
+        self.epoch_start = 0 # training batches done when the running epoch began
         self.n_train = None
 
     @property
@@ -201,7 +203,7 @@ class Phases(LoopState):
         dl, # The loader
         training, # Whether the phase trains
     ):
-        "Set the loader of the next phase, and in `stop_at` where it stops; None where the loader ends by itself"
+        "Begin a phase: loader, lengths, `training`; `stop_at` is where it stops, None where the loader ends by itself"
         n,most = length(dl),self.batch_limit('train' if training else 'valid')
         if training:
             self.n_train = n if None in (n, most) else min(n, most) # of a whole epoch
@@ -362,6 +364,8 @@ class Loop(Phases):
         if self.handlers['after_loss'] or self.handlers['before_backward']: announce_loss(self) # both may change it
 
     def _do_grad_opt(self):
+        """Backward pass, step, and zeroing of the gradients. A cancel of the batch before its step keeps them for the
+        next batch"""
         self.backward_done = False
         steps = self.opt_step
         self._backward()

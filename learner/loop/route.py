@@ -75,8 +75,8 @@ class Whereabouts(WayBack):
             self.not_noted = f"The fit cannot be resumed: {failed!r} was {note_of_raiser(failed) or 'raised'}"
 
     def ends_early(self, e):
-        """`e` ends the innermost scope. If it ends the fit too, note whether a batch was cut, and the position, in the
-        scope to resume in: before its callbacks undo what they have set"""
+        """Called in each scope that `e` ends, before its cleanup. If `e` ends the fit, note whether a batch was cut,
+        and the position, in the scope to resume in: before callbacks undo what they have set. A cancel notes nothing"""
         if isinstance(e, CancelException) and not isinstance(e, StopForNow): return
         learn = self.learn
         self.cut_batch |= 'batch' in learn.scopes
@@ -279,7 +279,7 @@ class ResumableRoute(Pauses):
         stop,n_step = learn.stop_at,learn.n_step if learn.training else None
         fit = learn.training and learn.mode=='fit'
         with uninterrupted() if may_have_workers(learn.dl) else nullcontext():
-            it,first,announced = self._open()
+            it,first,announced = self._begin_pass()
         for i in count(first) if stop is None else range(first, stop):
             if n_step is not None and learn.opt_step>=n_step: break
             if learn.handlers['before_draw'] and not (announced and i==first):
@@ -293,8 +293,9 @@ class ResumableRoute(Pauses):
             if b is END: check_drawn(learn, i); break
             yield i,b
 
-    def _open(self):
-        "An iterator over the loader, the index of its first batch, and whether that has been announced"
+    def _begin_pass(self):
+        """Begin the pass over the loader; a fit that was stopped in training arrives here, and is restored. Returns the
+        iterator, the index of its first batch, and whether that has been announced"""
         learn,target = self.learn,self.target
         fit = learn.training and learn.mode=='fit'
         parts = learn.searches.parts(learn, learn.dl) if fit else None

@@ -121,7 +121,7 @@ class AtStart:
     counts:dict=field(default_factory=dict)  # What the training loader had counted
     moved:list=field(default_factory=list)   # What had changed there in the run before, by name
     samples:dict=field(default_factory=dict) # What tells the samples of the loaders apart
-    hypers:dict=field(default_factory=dict)  # Hyper-parameters, which are restored when the fit ends; by `fitting`
+    outside:dict=field(default_factory=dict) # Hyper-parameters, which are restored when the fit ends; by `fitting`
     rates:dict=field(default_factory=dict)   # `lr` and `wd` with which it trains; by `run_fit`
     made:tuple|None=None     # An optimizer that was made during the fit, and its own hyper-parameters; by `create_opt`
     runs:dict=field(default_factory=dict)    # `run` of callbacks by name, when all had set up; by `epochs`
@@ -244,7 +244,7 @@ class Turn(NamedTuple):
     "A place where a run began, or left its course"
     run:str    # Random name of the run from here on
     how:str    # It began, by `fit` or `fork`, or came here by `resume` or `rewind`
-    n_iter:int # Training batches done
+    n_iter:int # Training batches done by then; `learn.n_iter` is the length of a phase
 
 def new_run():
     "A random name, for which no generator is used"

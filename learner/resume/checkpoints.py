@@ -154,9 +154,9 @@ class Keeping:
         kept = [*exact[-self.keep:], *best, *entries[-1:]]
         return [o for o in entries if o not in kept]
 
-# %% ../../nbs/resume/05_checkpoints.ipynb #Place
-class Place(NamedTuple):
-    "Which fit of a script is next"
+# %% ../../nbs/resume/05_checkpoints.ipynb #FitPlace
+class FitPlace(NamedTuple):
+    "Which fit of a script it is, or comes next"
     chain:str|None # Random name that the fits of a script share
     fit:int        # How many of them have come to their end
 
@@ -172,7 +172,7 @@ def newest_of_next_fit(
 ): # A path and what the file holds, or None
     "The newest whole file of the fit that comes next, if it has been there before"
     newest = files.entries[-1:]
-    place = place_of(learn, files.folder) or Place(newest[0].chain if newest else None, 0)
+    place = place_of(learn, files.folder) or FitPlace(newest[0].chain if newest else None, 0)
     return files.newest() if place.chain is None else files.newest(**place._asdict())
 
 # %% ../../nbs/resume/05_checkpoints.ipynb #FitFiles
@@ -184,7 +184,7 @@ class FitFiles:
         keeping, # Which of them to keep
     ):
         self.files,self.keeping,self.run = files,keeping,learn.lineage[-1].run
-        self.place = place_of(learn, files.folder) or Place(os.urandom(3).hex(), 0)
+        self.place = place_of(learn, files.folder) or FitPlace(os.urandom(3).hex(), 0)
         self.known = {o.name for o in (*files.entries, *files.found)} # of earlier fits, and those of this one
 
     def write(self,
@@ -222,4 +222,4 @@ class FitFiles:
 
     def state_dict(self): return dict(run_id=self.run, **self.place._asdict())
     def load_state_dict(self, state):
-        if state['run_id']==self.run: self.place = Place(state['chain'], state['fit']) # else: of a fork's parent
+        if state['run_id']==self.run: self.place = FitPlace(state['chain'], state['fit']) # else: of a fork's parent

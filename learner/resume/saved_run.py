@@ -19,10 +19,10 @@ Weights and the optimizer's state are a small part of what training is made of. 
 | `at.hypers_and_grads` | hyper-parameters of the moment, gradients that wait for their step | `HypersAndGrads.of` | `HypersAndGrads.put` |
 | `at.loader` | a `LoaderState`: batches drawn, generators, counts of samplers, a description | `Draws.state`; where no batch was drawn, `Position.of` | `Draws.resume`, `Draws.restore` |
 | `at.results`, `at.settings` | the last validation; what the fit was made of | `Position.of`, `complete` | `Position.put` |
-| `callbacks` | their states, by name | `callback_states` | `Progress.put`; `put_callbacks`, when the run arrives |
-| `state` | `learn.state` | `Progress.of` | `Progress.put`, `Position.put` |
-| `lineage` | where the run began and left its course, each as a `Turn` | `Progress.of` | `Progress.put` |
-| `frozen` | names of parameters that are not trained | `Progress.of` | `Progress.put` |
+| `callbacks` | their states, by name | `callback_states` | `RunState.put`; `put_callbacks`, when the run arrives |
+| `state` | `learn.state` | `RunState.of` | `RunState.put`, `Position.put` |
+| `lineage` | where the run began and left its course, each as a `Turn` | `RunState.of` | `RunState.put` |
+| `frozen` | names of parameters that are not trained | `RunState.of` | `RunState.put` |
 
 Values that are not plain, such as arrays and counters, are written by an [`Encoder`](01_encoding.ipynb). `learn.load` can read `model`, `loss` and `opt` of such a file, as of any file of weights."""
 
@@ -177,7 +177,7 @@ def _put_attrs(opt, attrs, device):
         if not same_state(now, v): warn(f"`learn.opt.{k}` was {decode(v, device)} when the run was saved, "
             f"and is {getattr(opt, k, None)}: the run resumes with the latter")
 
-# %% ../../nbs/resume/03_saved_run.ipynb #Progress
+# %% ../../nbs/resume/03_saved_run.ipynb #RunState
 def position_to_file(at, opt, enc):
     "Where a run is, as a file holds it"
     if at is None: return None
@@ -206,8 +206,8 @@ def _has_made(cb, state):
     return {k:v for k,v in state.items() if vars(cb).get(k) is not None or not _is_state(v)}
 
 @dataclass
-class Progress:
-    "How far the run has come"
+class RunState:
+    "Where the run is, and what callbacks, `learn.state` and lineage hold there"
     at:dict|None   # Its position; None between fits, if none was stopped
     callbacks:dict # Their states, by name
     state:dict     # `learn.state`
@@ -258,13 +258,13 @@ class SavedRun:
     origin:Origin     # What the run was made with
     weights:Weights   # Of the model and of modules in the loss
     opt:OptState      # The optimizer
-    progress:Progress # How far the run has come
+    state:RunState    # Where the run is, and what is held there
 
     @classmethod
     def of(cls,
         learn, # A learner, while no batch is running
         at, # Where its run is, or None
-    ): return cls(Origin.of(learn), Weights.of(learn), OptState.of(learn, at), Progress.of(learn, at))
+    ): return cls(Origin.of(learn), Weights.of(learn), OptState.of(learn, at), RunState.of(learn, at))
 
     def put(self, learn):
         "Give all of it to `learn`; returns where the run was, or None"
@@ -273,7 +273,7 @@ class SavedRun:
         self.weights.put(learn)
         self.opt.put(learn, self.weights.model)
         self.weights.put_attributes(learn)
-        return self.progress.put(learn, self.weights.model)
+        return self.state.put(learn, self.weights.model)
 
     def as_dict(self):
         "What a file holds"

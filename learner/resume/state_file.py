@@ -130,7 +130,7 @@ def read_state(
     attributes = learn.route.attributes
     with untouched(learn, file), file_events(learn, 'load_state', file, read_plain(file) if saved is None else saved):
         run = SavedRun.read(learn.saved)
-        if resumes and run.progress.at is None:
+        if resumes and run.state.at is None:
             raise ValueError(f"`{file}` was saved between fits, so that there is no run to resume")
         with attributes.back_on_error():
             attributes.reset()
