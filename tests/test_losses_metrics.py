@@ -600,6 +600,35 @@ def test_one_channel_in_the_axis_of_classes_is_compared_with_the_same_pixel():
     x,y = randn(2, 1, 4, 5),randn(2, 4, 5)
     close(MSELossFlat(axis=1)(x, y), F.mse_loss(x[:,0], y))
 
+@pytest.mark.parametrize('loss,f',
+    [(BCEWithLogitsLossFlat, F.binary_cross_entropy_with_logits), (MSELossFlat, F.mse_loss)])
+@pytest.mark.parametrize('axis', [1,'negative'])
+@pytest.mark.parametrize('pred,targ', [((2,3,5,1), (2,3,5)), ((2,3,5), (2,3,5,1)), ((2,3,5), (1,2,3,5)),
+    ((2,3,4,5), (2,3,20)), ((2,1,4,5), (2,4,5)), ((2,1,4,5), (2,1,4,5)), ((2,3,3,1), (2,3,3)),
+    ((2,3,4,5), (2,3,4,5))], ids=str)
+def test_numeric_targets_with_other_axes_are_compared_with_their_own_elements(loss, f, axis, pred, targ):
+    x,y = randn(*pred),randint(2, *targ).float()
+    close(loss(axis=1 if axis==1 else 1-len(pred))(x, y), f(x.flatten(), y.flatten()))
+
+def test_numeric_targets_whose_classes_are_last_may_lack_an_axis_of_length_1():
+    x,y = randn(2, 3, 5, 1),randn(2, 5, 3)
+    close(MSELossFlat(axis=1)(x, y), F.mse_loss(x[...,0], y.movedim(-1, 1)))
+    x,y = randn(3, 3, 5),randn(3, 5, 3)
+    close(MSELossFlat(axis=0)(x, y), F.mse_loss(x.movedim(0, -1), y))
+
+def test_flat_numeric_targets_are_refused_where_classes_are_not_last():
+    for shape in ((30,), (6,5), (10,)):
+        with pytest.raises(ValueError, match=r'same shape, but have \(2, 3, 5\) and'):
+            MSELossFlat(axis=1)(randn(2, 3, 5), randn(*shape))
+
+@pytest.mark.parametrize('shape', [(24,), (1,24), (24,1)])
+def test_packed_class_targets_may_have_an_axis_of_length_1(shape):
+    x,y = randn(4, 6, 7),randint(7, 24)
+    close(CrossEntropyLossFlat()(x, y.view(shape)), F.cross_entropy(x.view(24, 7), y))
+
+def test_top_k_accuracy_of_no_sample_is_nan():
+    assert top_k_accuracy(randn(0, 7), torch.zeros(0, dtype=torch.long), k=2).isnan()
+
 @pytest.mark.parametrize('f', [mse, mae, msle])
 def test_errors_of_halves_do_not_overflow_and_targets_may_be_booleans(f):
     x,y = torch.tensor([300.,1.]),torch.tensor([0.,1.])

@@ -76,7 +76,7 @@ def top_k_accuracy(
         f"are {n} classes. `partial(top_k_accuracy, k=…)` takes less")
     best = pred.topk(k=min(k, n), dim=axis).indices.movedim(axis, -1)
     first,targ = flat_pair(best[...,0], targ)
-    return _fraction((best.reshape(len(first), -1)==targ[:,None]).any(dim=1), targ, ignore_index)
+    return _fraction((best.reshape(-1, best.shape[-1])==targ[:,None]).any(dim=1), targ, ignore_index)
 
 @declare(True, count_elements)
 @checked

@@ -12,19 +12,27 @@ __all__ = ['reductions', 'BaseLoss', 'CrossEntropyLossFlat', 'LabelSmoothingCros
 # %% ../../nbs/model/04_losses.ipynb #imports
 from contextlib import contextmanager
 from inspect import signature
+from math import prod
 import torch
 from torch import nn
 from torch.nn import functional as F
 from ..core.checks import checked,in_range,is_whole,nearest,one_of
 
 # %% ../../nbs/model/04_losses.ipynb #check_places
+def _lengths(shape): return [n for n in shape if n!=1] # an axis of length 1 changes no order
+
+def _refuse_shapes(a, b):
+    raise ValueError(f"Predictions and targets must have the same shape, but have {tuple(a)} and {tuple(b)}")
+
 def check_places(
     a, # Shape of predictions
     b, # Shape of targets
 ):
     "Refuse shapes with as many axes, but of other lengths: flattened, wrong elements would be compared"
-    if len(a)==len(b) and a!=b and [n for n in a if n!=1]!=[n for n in b if n!=1]: raise ValueError(
-        f"Predictions and targets must have the same shape, but have {tuple(a)} and {tuple(b)}")
+    long_a,long_b = _lengths(a),_lengths(b)
+    if len(a)!=len(b) or long_a==long_b: return
+    packed = 1 in (len(long_a),len(long_b)) and prod(a)==prod(b) # flattened already, but for axes of length 1
+    if not packed: _refuse_shapes(a, b)
 
 # %% ../../nbs/model/04_losses.ipynb #BaseLoss
 reductions = 'mean','sum','none' # how losses of samples are combined
@@ -86,9 +94,7 @@ class BaseLoss:
         of_classes = self.is_2d and targ.is_floating_point() and targ.shape==pred.shape # probabilities
         if self.axis not in (-1, pred.ndim-1):
             moved = pred.movedim(self.axis, -1)
-            # whether it has the class axis where predictions have it
-            beside = targ.ndim==pred.ndim and (targ.shape==pred.shape or targ.shape!=moved.shape)
-            if of_classes or (not self.is_2d and beside): targ = targ.movedim(self.axis, -1)
+            if of_classes or not self.is_2d: targ = self._class_last(targ, pred, moved)
             pred = moved
         if self.floatify: targ = targ.to(pred.dtype)
         elif self.y_int and not targ.is_floating_point(): targ = targ.long() # torch takes no smaller integers
@@ -98,6 +104,16 @@ class BaseLoss:
             pred = pred.reshape(-1, pred.shape[-1]) if self.is_2d else pred.reshape(-1)
             targ = targ.reshape(-1, targ.shape[-1]) if of_classes else targ.reshape(-1)
         return self.func(pred, targ)
+
+    def _class_last(self, targ, pred, moved):
+        "Targets with the class axis last, as `moved` has it. They may have it there, or where `pred` has it"
+        same,upto = _lengths(targ.shape)==_lengths(pred.shape),self.axis%pred.ndim+1
+        if not same and _lengths(targ.shape)==_lengths(moved.shape): return targ
+        if not self.flatten: return targ.movedim(self.axis, -1) # it may have to be broadcast
+        # axes after that of the classes may be flattened
+        if same or (targ.shape[:upto]==pred.shape[:upto] and targ.numel()==pred.numel()):
+            return targ.reshape(pred.shape).movedim(self.axis, -1)
+        _refuse_shapes(pred.shape, targ.shape)
 
     def __repr__(self): return f"{type(self).__name__}(axis={self.axis}, reduction={self.reduction!r})"
 
