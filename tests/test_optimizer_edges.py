@@ -1,6 +1,7 @@
 "Optimizers that begin anew, several as one, and what each setting of the factories does"
 import re
 from copy import deepcopy
+from functools import partial
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
@@ -380,6 +381,63 @@ def test_a_group_that_is_added_decays_as_the_others(f):
     a.grad = b.grad = torch.zeros(2)
     opt.step()
     assert torch.equal(a, b) and a[0].item()==pytest.approx(.95)
+
+def shrunk_to(opt):
+    "The parameters, each of which was 1 with a gradient of 0, after a step"
+    ps = [p for g in opt.param_groups for p in g['params']]
+    for p in ps: p.grad = torch.zeros_like(p)
+    opt.step()
+    return pytest.approx([p.item() for p in ps])
+
+def one(): return nn.Parameter(torch.ones(1))
+
+@pytest.mark.parametrize('f', [SGD, RMSProp])
+@pytest.mark.parametrize('group,wd,left', [({}, 0., [1.,1.]), ({}, .3, [.7,.7]), ({}, [.3,.4], [.7,.6]),
+    (dict(weight_decay=.5), None, [.9,.5]), (dict(weight_decay=.5), .3, [.7,.7]),
+    (dict(weight_decay=0.), None, [.9,1.])], ids=str)
+def test_weight_decay_set_before_the_first_step_of_an_added_group_counts_once(f, group, wd, left):
+    opt = f([one()], lr=1., wd=.1)
+    opt.add_param_group(dict(params=[one()], **group))
+    if wd is not None: set_hyper(opt, 'wd', wd)
+    assert get_hyper(opt, 'wd')==pytest.approx([1-o for o in left])
+    assert shrunk_to(opt)==left and get_hyper(opt, 'wd')==pytest.approx([1-o for o in left])
+
+def test_a_group_that_would_decay_twice_is_refused():
+    opt = SGD([one()], lr=1., wd=.1)
+    opt.add_param_group(dict(params=[one()], decoupled_wd=.5))
+    with pytest.raises(ValueError, match='`decoupled_wd=0.5` and `weight_decay=0.1`, and would'): shrunk_to(opt)
+
+@pytest.mark.parametrize('f', [SGD, RMSProp])
+def test_the_weight_decay_in_a_state_of_torch_is_decoupled_and_counts_once(f):
+    opt = f([one()], lr=1., wd=.01)
+    opt.load_state_dict(plain[f]([one()], lr=1., weight_decay=.1).state_dict())
+    assert get_hyper(opt, 'wd')==[.1] and shrunk_to(opt)==[.9]
+    set_hyper(opt, 'wd', 0.)
+    assert shrunk_to(opt)==[.9]
+
+def test_a_group_that_was_added_decays_once_after_lr_find_and_in_a_copy():
+    learn = synth_learner(opt_func=partial(SGD, wd=.1), n_train=3)
+    learn.create_opt()
+    learn.opt.add_param_group(dict(params=[one()], lr=1.))
+    learn.lr_find(num_it=6, show_plot=False)
+    learn = deepcopy(learn)
+    assert shrunk_to(learn.opt).expected[-1]==pytest.approx(.9)
+
+# The usual `no decay for biases`, in an `opt_func` that splits the dicts that it gets
+@pytest.mark.parametrize('f', [SGD, RMSProp, Adam, RAdam])
+@pytest.mark.parametrize('key', ['wd','weight_decay'])
+def test_each_of_two_dicts_of_one_group_has_its_own_weight_decay(f, key):
+    def opt_func(groups): return f([{**g, 'params': [p], key: wd, 'mom': m}
+        for g in groups for p,wd,m in zip(g['params'], (.1,0.), (.5,.6))])
+    opt = make_opt(opt_func, [[one(), one()], [one(), one()]], lr=1.)
+    assert shrunk_to(opt)==[.9,1.,.9,1.]
+    moms = [g['betas'][0] if 'betas' in g else g['momentum'] for g in opt.param_groups]
+    assert moms==[.5,.6]*2 and [g['group'] for g in opt.param_groups]==[0,0,1,1]
+
+@pytest.mark.parametrize('f', [SGD, Adam])
+def test_a_spared_group_with_a_weight_decay_of_its_own_has_that(f):
+    opt = f([dict(params=[one()], spared=True, weight_decay=.3), dict(params=[one()], weight_decay=.2)], lr=1.)
+    assert shrunk_to(opt)==[.7,.8]
 
 @pytest.mark.parametrize('f', [SGD, RMSProp])
 def test_the_state_of_an_optimizer_of_torch_leaves_the_decoupled_decay_as_it_was(f):

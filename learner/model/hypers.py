@@ -125,6 +125,17 @@ def set_hyper(
     for k,g in zip(whose, opt.param_groups):
         if not (name=='wd' and g.get('spared')): write_hyper(g, name, vals[k])
 
+# %% ../../nbs/model/02_hypers.ipynb #set_in_group
+def set_in_group(
+    opt:torch.optim.Optimizer, # Any optimizer of torch
+    g:dict, # One of `opt.param_groups`
+    name:str, # A hyper-parameter
+    v, # A value
+):
+    "Set a hyper-parameter of one of torch's groups"
+    _check_name(opt, name)
+    write_hyper(g, name, values_for([g], v, name)[0])
+
 # %% ../../nbs/model/02_hypers.ipynb #spare
 def spare(
     opt:torch.optim.Optimizer, # Any optimizer of torch

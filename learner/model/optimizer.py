@@ -11,12 +11,12 @@ __all__ = ['make_opt', 'SGD', 'RMSProp', 'Adam', 'RAdam', 'OptimList', 'clear_st
 
 # %% ../../nbs/model/03_optimizer.ipynb #imports
 from contextlib import ExitStack,contextmanager
-from functools import cache,partial
+from functools import cache
 from inspect import Parameter,signature
 import torch
 from ..core.checks import checked,is_whole,short_name
 from ..core.events import CancelException
-from .hypers import get_hyper,hypers,set_hyper,spare,values_for
+from .hypers import get_hyper,hypers,set_in_group,spare,values_for
 
 # %% ../../nbs/model/03_optimizer.ipynb #make_opt
 def make_opt(
@@ -46,29 +46,38 @@ def make_opt(
     return opt
 
 # %% ../../nbs/model/03_optimizer.ipynb #decoupled
-def _decay(wd, opt, args, kwargs):
+def _decouple(g, wd):
+    "Give a group that has no decoupled weight decay one, in place of torch's"
+    if 'decoupled_wd' not in g: g['decoupled_wd'],g['weight_decay'] = wd,0
+
+def _decay(opt, args, kwargs):
     "Before a step: shrink the parameters that have a gradient by `lr*wd`"
     for g in opt.param_groups:
-        own = g.setdefault('decoupled_wd', wd) # an added group has none, nor has a state of torch's
+        if 'decoupled_wd' not in g: _decouple(g, g['weight_decay']) # a group that was added
+        own = g['decoupled_wd']
+        if own and g['weight_decay']: raise ValueError(
+            f"A parameter group has `decoupled_wd={own}` and `weight_decay={g['weight_decay']}`, and would decay "
+            "twice: give it `weight_decay` alone, which is decoupled here; `set_hyper(opt, 'wd', …)` changes it")
         ps = [p for p in g['params'] if p.grad is not None] if own else ()
         if ps:
             with torch.no_grad(): torch._foreach_mul_(ps, 1-g['lr']*own)
 
-def _made(opt_class, params, decoupled_wd=None, **kwargs):
+def _after_load(opt):
+    "A state of torch's own class brings its weight decay; if that is 0, the one that `opt` was made with stays"
+    for g in opt.param_groups: _decouple(g, g['weight_decay'] or opt.defaults['weight_decay'])
+
+def _made(opt_class, params, decouple=False, **kwargs):
     """An optimizer of groups that may name their settings as we do, or as torch does.
-    With `decoupled_wd`, of a class that knows no decoupled weight decay"""
-    groups = [dict(o) if isinstance(o, dict) else o for o in params]
-    if decoupled_wd is not None:
-        for g in groups:
-            if isinstance(g, dict) and 'weight_decay' in g: g['wd'] = g.pop('weight_decay')
-    opt = opt_class(groups, **kwargs)
-    if decoupled_wd is not None:
-        for g in opt.param_groups: g['decoupled_wd'] = decoupled_wd
-        opt.register_step_pre_hook(partial(_decay, decoupled_wd))
-    for k in ('mom','sqr_mom','wd'):
-        own = [g.pop(k, None) for g in opt.param_groups]
-        if any(v is not None for v in own):
-            set_hyper(opt, k, [w if v is None else v for v,w in zip(own, get_hyper(opt, k))])
+    With `decouple`, of a class that knows no decoupled weight decay"""
+    opt = opt_class([dict(o) if isinstance(o, dict) else o for o in params], **kwargs)
+    if decouple:
+        for g in opt.param_groups: _decouple(g, g['weight_decay'])
+        opt.register_step_pre_hook(_decay)
+        opt.register_load_state_dict_post_hook(_after_load)
+    for g in opt.param_groups:
+        own = {k:g.pop(k) for k in ('mom','sqr_mom','wd') if k in g}
+        for k,v in own.items():
+            if v is not None: set_in_group(opt, g, k, v)
     return opt
 
 # %% ../../nbs/model/03_optimizer.ipynb #SGD
@@ -91,7 +100,7 @@ def SGD(
 ) -> torch.optim.SGD:
     "Stochastic gradient descent"
     kwargs = dict(lr=lr, momentum=mom, fused=fused or None)
-    return _made(torch.optim.SGD, params, **kwargs, **{'decoupled_wd' if decouple_wd else 'weight_decay': wd})
+    return _made(torch.optim.SGD, params, decouple_wd, weight_decay=wd, **kwargs)
 
 # %% ../../nbs/model/03_optimizer.ipynb #RMSProp
 @checked(params=_check_params, lr='>=0', mom='[0,1]', sqr_mom='[0,1]', eps='>=0', wd='>=0')
@@ -106,7 +115,7 @@ def RMSProp(
 ) -> torch.optim.RMSprop:
     "Steps divided by a running root mean square of the gradient"
     kwargs = dict(lr=lr, momentum=mom, alpha=sqr_mom, eps=eps)
-    return _made(torch.optim.RMSprop, params, **kwargs, **{'decoupled_wd' if decouple_wd else 'weight_decay': wd})
+    return _made(torch.optim.RMSprop, params, decouple_wd, weight_decay=wd, **kwargs)
 
 # %% ../../nbs/model/03_optimizer.ipynb #Adam
 @checked(params=_check_params, lr='>=0', mom='[0,1)', sqr_mom='[0,1)', eps='>=0', wd='>=0')
@@ -178,8 +187,9 @@ def own_attrs(opt) -> dict:
     return {k:v for k,v in vars(opt).items() if k not in of_torch and not hasattr(v, left)}
 
 def step_hooks(opt) -> dict:
-    "Attributes with the hooks of `step`, such as a decoupled weight decay: torch leaves them out of copies"
-    return {k:v for k,v in vars(opt).items() if k in ('_optimizer_step_pre_hooks','_optimizer_step_post_hooks')}
+    "Attributes with hooks, such as those of a decoupled weight decay: torch leaves them out of copies"
+    kept = '_optimizer_step_pre_hooks','_optimizer_step_post_hooks','_optimizer_load_state_dict_post_hooks'
+    return {k:v for k,v in vars(opt).items() if k in kept}
 
 # %% ../../nbs/model/03_optimizer.ipynb #OptimList
 def _check_opts(opts):
