@@ -1,5 +1,6 @@
 "`lr_find` restores everything, however it ends; suggestions on curves with a known answer"
 import io,os,random
+from copy import deepcopy
 from functools import partial
 import matplotlib
 matplotlib.use('Agg')
@@ -435,6 +436,62 @@ def test_a_trained_parameter_and_plain_attributes_of_a_callback_are_restored(tri
     trials[trial](learn)
     assert cb.t is t and cb.own_opt is opt and opt.param_groups[0]['params'][0] is t
     assert (t.item(), t.grad.item(), cb.avg.item(), cb.beta)==(1., 3., 1., 1.)
+
+class InPlace(Callback):
+    "Its state are its own objects, and is loaded into them"
+    def __init__(self): self.w,self.seen = torch.zeros(2),[]
+    def state_dict(self): return dict(w=self.w, seen=self.seen)
+    def load_state_dict(self, state):
+        self.w.copy_(state['w'])
+        self.seen.clear(); self.seen += state['seen']
+    def after_step(self): self.w += 1; self.seen.append(1)
+
+class Average:
+    "Holds a module, and is none itself"
+    def __init__(self, m): self.m = deepcopy(m)
+    def state_dict(self): return self.m.state_dict()
+    def load_state_dict(self, state): self.m.load_state_dict(state)
+
+class Averaged(Callback):
+    _stateattrs = 'ema',
+    def __init__(self): self.ema = Average(nn.Linear(1, 1))
+    @property
+    def w(self): return self.ema.m.weight
+    @torch.no_grad()
+    def after_step(self): self.w.add_(1.)
+
+@pytest.mark.parametrize('cls', [InPlace, Averaged])
+@pytest.mark.parametrize('trial', trials)
+def test_a_state_that_is_loaded_in_place_is_restored(trial, cls):
+    learn = mk(cbs=(cb := cls())).fit(1)
+    def snap(): return frozen([cb.w, cb.state_dict()])
+    before,w = snap(),cb.w
+    trials[trial](learn)
+    assert snap()==before and cb.w is w
+    learn.fit(1)
+    assert snap()!=before
+
+class Probe(Callback):
+    def __init__(self): self.all = []
+    def before_fit(self): self.vals = []
+    def after_batch(self): self.vals.append(self.loss.item()); self.all.append(self.vals[-1])
+
+def test_a_probe_of_the_search_keeps_what_it_appends_to_a_list_that_was_there_before():
+    learn,probe = mk(),Probe()
+    with learn.added_cbs(probe): learn.lr_find(num_it=12, show_plot=False)
+    assert len(probe.all)==12 and not hasattr(probe, 'vals') # as the text of `restored` says
+
+class RemovesItself(Callback):
+    def before_batch(self): self.learn.remove_cb(self)
+
+@pytest.mark.parametrize('trial', trials)
+def test_a_callback_that_removes_itself_in_a_trial_is_back_for_the_fit(trial):
+    learn = mk(cbs=[cb := RemovesItself(), Callback()])
+    names = learn.cbs.attrgot('name')
+    trials[trial](learn)
+    assert learn.cbs.attrgot('name')==names and cb.learn is learn
+    learn.fit(1)
+    assert cb not in learn.cbs and cb.learn is None
 
 @pytest.mark.parametrize('trial', trials)
 def test_several_optimizers_are_restored(trial):

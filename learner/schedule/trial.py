@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from fastcore.basics import patch
 from fastcore.foundation import L
+from ..core.callbacks import bring_back
 from ..core.checks import checked
 from ..data.loaders import check_starts_anew,twin
 from ..loop.fitting import of_opt
@@ -32,14 +33,17 @@ from ..record.history import Row
 # %% ../../nbs/schedule/04_trial.ipynb #restored
 @contextmanager
 def _restored_callbacks(learn):
-    saved = [(cb, dict(vars(cb)), cb.state_dict()) for cb in learn.cbs]
+    saved = [(cb, dict(vars(cb)), deepcopy(cb.state_dict())) for cb in learn.cbs]
+    def put(cb, own): vars(cb).clear(); vars(cb).update(own)
     try:
-        for cb,_,state in saved: cb.load_state_dict(deepcopy(state)) # it may hold tensors of a stopped run
+        for cb,_,state in saved: cb.load_state_dict(deepcopy(state)) # the objects may be those of a stopped run
         yield
     finally:
         for cb,own,state in saved:
-            vars(cb).clear(); vars(cb).update(own)
-            cb.load_state_dict(state)
+            put(cb, own)
+            cb.load_state_dict(state) # into objects that `own` holds and the trial has changed
+            put(cb, own)
+        bring_back(learn.cbs, [cb for cb,*_ in saved], [cb for cb,*_ in saved if cb not in learn.cbs])
 
 @contextmanager
 def restored(
