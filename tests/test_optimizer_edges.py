@@ -415,6 +415,13 @@ def test_the_weight_decay_in_a_state_of_torch_is_decoupled_and_counts_once(f):
     set_hyper(opt, 'wd', 0.)
     assert shrunk_to(opt)==[.9]
 
+def test_a_learner_that_loads_a_file_of_an_optimizer_of_torch_decays_once(tmp_path):
+    learn = synth_learner(opt_func=partial(torch.optim.SGD, weight_decay=.1), path=tmp_path)
+    learn.create_opt()
+    learn.save('of_torch', with_opt=True)
+    learn = synth_learner(opt_func=partial(SGD, wd=.2), path=tmp_path).load('of_torch', with_opt=True)
+    assert [(g['decoupled_wd'],g['weight_decay']) for g in learn.opt.param_groups]==[(.1,0)]
+
 def test_a_group_that_was_added_decays_once_after_lr_find_and_in_a_copy():
     learn = synth_learner(opt_func=partial(SGD, wd=.1), n_train=3)
     learn.create_opt()

@@ -64,7 +64,9 @@ def _decay(opt, args, kwargs):
 
 def _after_load(opt):
     "A state of torch's own class brings its weight decay; if that is 0, the one that `opt` was made with stays"
-    for g in opt.param_groups: _decouple(g, g['weight_decay'] or opt.defaults['weight_decay'])
+    for g in opt.param_groups:
+        if g['weight_decay'] and g.get('decoupled_wd'): del g['decoupled_wd'] # `learn.load` has kept it
+        _decouple(g, g['weight_decay'] or opt.defaults['weight_decay'])
 
 def _made(opt_class, params, decouple=False, **kwargs):
     """An optimizer of groups that may name their settings as we do, or as torch does.
