@@ -148,6 +148,17 @@ def test_an_optimizer_without_weight_decay_stays_as_it_is_when_it_is_asked_for()
         with pytest.raises(ValueError, match='`Rprop` has no hyper-parameter `wd`, but `lr`'): f()
     assert groups==[[*map(id, g['params'])] for g in learn.opt.param_groups]
 
+class NoDecay(torch.optim.Optimizer):
+    def __init__(self, params): super().__init__(params, dict(lr=.1))
+
+def test_of_several_optimizers_only_those_whose_parameters_are_spared_need_weight_decay():
+    a,b = nn.Linear(3, 3),nn.Linear(3, 1)
+    opt = OptimList(torch.optim.AdamW(a.parameters(), weight_decay=.1), NoDecay(b.parameters()))
+    spare(opt, [a.bias])
+    assert [(g.get('weight_decay'), len(g['params'])) for g in opt.param_groups]==[(.1, 1), (0, 1), (None, 2)]
+    with pytest.raises(ValueError, match='no hyper-parameter `wd`'): spare(opt, [a.weight, b.bias])
+    assert [len(g['params']) for g in opt.param_groups]==[1, 1, 2]
+
 def test_what_set_hyper_writes_is_what_the_step_uses():
     learn = mk(partial(torch.optim.SGD, lr=.1), cbs=Callback(before_step=lambda self: self.learn.set_hyper('lr', 0)))
     before = weights(learn.model)

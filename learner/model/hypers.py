@@ -144,7 +144,8 @@ def spare(
     "Take `no_decay` out of weight decay, now and when it is changed. What `opt` remembers of its parameters stays"
     ids = {id(p) for p in no_decay}
     if ids:
-        _check_name(opt, 'wd') # before groups are split
+        out = [g for g in opt.param_groups if any(id(p) in ids for p in g['params'])]
+        if not all(_place(g, 'wd') for g in out): _check_name(opt, 'wd') # before groups are split
         for i,g in enumerate(opt.param_groups): g.setdefault('group', i) # both parts have the number of the whole
     for o in getattr(opt, 'opts', ()): spare(o, no_decay) # several as one
     for g in list(opt.param_groups): _split_off(opt, g, ids)
