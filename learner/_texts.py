@@ -302,7 +302,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                   '- `ev`: An event, with or without a filter, or several combined with `|`\n'
                   '- `kwargs`: `order`, or a filter: see `on`',
  'Dispatcher.ordered_cbs': 'Parameters:\n\n- `ev`: Name of an event',
- 'Dispatcher.passes_over': 'Parameters:\n\n- `e`: What a `before_…` has raised',
+ 'Dispatcher.passes_over': 'Parameters:\n\n- `e`: What a `before_…` has raised\n- `cb`: The callback',
  'Dispatcher.remove_cb': 'Parameters:\n\n- `cb`: A callback, or a class: then all its instances',
  'Dispatcher.remove_cbs': 'Parameters:\n\n- `cbs`: Callbacks, or classes of them',
  'Dispatcher.removed_cbs': 'Parameters:\n\n- `cbs`: Callbacks, or classes of them',
@@ -811,7 +811,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                         '\n'
                         'Parameters:\n'
                         '\n'
-                        '- `e`: What a `before_…` has raised',
+                        '- `e`: What a `before_…` has raised\n'
+                        '- `cb`: The callback',
  'Learner.predict': 'Parameters:\n'
                     '\n'
                     '- `item`: One input, as a dataset would return it, without its target; a tuple of several. No '

@@ -523,7 +523,7 @@ def n_at_random(ev, cancel):
         if random.random()<.3 and self.learn.train_iter: raise cancel
     return type('Skips', (Callback,), {ev: f})
 
-@pytest.mark.filterwarnings('ignore:`Cancel.* on the way to where the run was stopped')
+@pytest.mark.filterwarnings('error:`Cancel.* on the way to where the run was stopped')
 @pytest.mark.parametrize('seed', [2, 4])
 @pytest.mark.parametrize('ev,cancel', [('before_epoch', CancelEpochException), ('before_train', CancelEpochException),
     ('before_train', CancelTrainException)])
@@ -545,6 +545,27 @@ def test_a_cancel_that_comes_too_late_to_skip_an_epoch_is_named():
     learn = stopped_in_epoch_1()
     with pytest.warns(UserWarning, match='`CancelEpochException` was raised by `Raise.before_epoch` on the way'):
         learn.resume(cbs=Raise('before_epoch', CancelEpochException))
+
+class SkipsSecond(Callback):
+    _stateattrs = 'n',
+    n = 0
+    def before_epoch(self):
+        self.n += 1
+        if self.n==2: raise CancelEpochException
+
+@pytest.mark.filterwarnings('error:`Cancel.* on the way to where the run was stopped')
+def test_an_epoch_that_is_skipped_by_a_count_is_no_other_in_a_run_that_goes_back():
+    whole = synth_learner().fit(3, cbs=SkipsSecond())
+    n = whole.train_iter//2
+    learn = synth_learner().fit(3, cbs=[SkipsSecond(), Rewind(2, keep=99)])
+    for i in (1, n, n+1): assert same_weights(learn.rewind(i).resume(), whole)
+
+@pytest.mark.parametrize('ev,cancel', [('before_fit', CancelEpochException), ('before_fit', CancelTrainException),
+    ('before_epoch', CancelTrainException)])
+def test_on_the_way_back_too_a_cancel_of_what_is_not_running_is_an_error(ev, cancel):
+    learn = stopped_in_epoch_1()
+    with pytest.raises(RuntimeError, match=f'`{cancel.__name__}` was raised by `Raise.{ev}`, where no'):
+        learn.resume(cbs=Raise(ev, cancel))
 
 @pytest.mark.parametrize('ev', ['before_fit','before_epoch','before_train'])
 def test_a_run_is_not_lost_if_the_fit_is_cancelled_on_the_way_back_to_it(ev):

@@ -235,7 +235,7 @@ def run_fit(learn,
 class StopMixin(OptimizerMixin):
     "Stops a fit, says where it is, and restores what a fit changes"
     def uncut(self): return HeldInInference(self)
-    def passes_over(self, e): return self.mode=='fit' and self.route.passes_over(e)
+    def passes_over(self, e, cb): return self.mode=='fit' and self.route.passes_over(e, cb)
 
     def stop_soon(self,
         reason='', # Kept in `stop_reason`

@@ -18,7 +18,7 @@ from ..core.callback import Callback,FuncCallback,without_refs
 from ..core.checks import listed
 from ..core.attendance import note_of_raiser
 from ..core.copies import copied,digest
-from ..core.events import CancelEpochException,CancelTrainException
+from ..core.events import cancels
 from ..core.tracebacks import warn
 from ..data.draws import Draws
 from ..data.loader_state import counts_of
@@ -222,12 +222,14 @@ class WayBack(Route):
         at = stopped.position.attributes
         return at and stopped.attributes_left.updated(at, self.attributes)
 
-    def passes_over(self, e):
-        "Whether `e` cancels what the run that was stopped is inside of. There it had not been cancelled"
-        res = self.resuming and isinstance(e, (CancelEpochException,CancelTrainException))
-        if res: warn(f"`{type(e).__name__}` was {note_of_raiser(e)} on the way to where the run was stopped, "
-            f"{self.target.position.where()}, and has no effect: the run had gone on there")
-        return res
+    def passes_over(self, e, cb):
+        "Whether `e`, raised by `cb`, cancels what the run that was stopped is inside of: there it was not cancelled"
+        if not self.resuming or not any(isinstance(e, cancels[k]) for k in self.learn.scopes if k!='fit'): return False
+        at = self.target.position
+        known = at.settings is None or any(k.split('.')[:2]==['callbacks', cb.name] for k in at.settings)
+        if not known: warn(f"`{type(e).__name__}` was {note_of_raiser(e)} on the way to where the run was stopped, "
+            f"{at.where()}, and has no effect: the run had gone on there")
+        return True # of a known one, it follows from a state or random numbers that are not restored yet
 
     def arrive(self):
         "Restore the run, now that the loop is where it was stopped"
