@@ -56,12 +56,19 @@ def _fill(now, v):
     kinds[0].write(now, kinds[0].read(v))
     return True
 
+def _can_be_filled(now, v):
+    "Whether `now` can get the contents of `v`, so that others who refer to it see them"
+    if type(now) is not type(v): return False
+    if is_array(now): return now.shape==v.shape and now.dtype==v.dtype
+    return type(now) in (dict,list,set,deque)
+
 def _put(o, k, v):
     "Let an attribute or variable have the value `v`, or what it refers to; False if `o` has no place for it"
     own = _named(o)
     if k not in own and not _may_get(o, k): return False
     now = own.get(k)
     if isinstance(now, ContextVar): now.set(v)
+    elif isinstance(o, (type,FunctionType)) and _can_be_filled(now, v): _fill(now, v)
     elif not (isinstance(o, partial) or k.startswith('global ')) or k in globals_of(functions_in(o)): assign(o, k, v)
     else: return _fill(now, v)
     return True
@@ -101,6 +108,8 @@ def _state_of(v):
     contents = [kind.read(v) for kind in kinds_of(type(v)) if kind.by_value]
     return (type(v),digest(contents, 20)) if contents else v
 
+_empty = [_state_of(v) for v in (None, False, {}, [])] # such as a cache, or a record of figures
+
 _constants = torch.dtype,torch.layout,torch.memory_format
 
 def _is_other(was, v, now):
@@ -129,15 +138,13 @@ def _is_large(v): return is_array(v) and size_of(v)>most_values
 def _small_values(own): return {k:v for k,v in own.items() if is_value(v) and not _is_large(v)}
 
 def _may_move(o):
-    "Whether `reset` may have to put back attributes of `o`"
-    return not isinstance(o, Cached) and (not isinstance(o, nn.Parameter) or bool(vars(o)))
+    "Whether `reset` may put back attributes of `o`. Variables of classes and functions are shared: they are left alone"
+    return not isinstance(o, (type,FunctionType,Cached)) and (not isinstance(o, nn.Parameter) or bool(vars(o)))
 
-def _is_shared(o): return isinstance(o, (type,FunctionType)) # a copy of a learner has the same one
-
-def _drop(o, k):
-    "Remove an attribute, if it can be removed"
-    if not isinstance(o, type): getattr(o, '__dict__', {}).pop(k.removeprefix('.'), None)
-    elif k in vars(o): delattr(o, k)
+def _first_values(o, own):
+    "What `reset` may put back in `o`. In a lazy layer, a size of 0 or a flag is set by the first batch, for good"
+    res = _small_values(own)
+    return {k:v for k,v in res.items() if is_array(v) or v} if isinstance(o, LazyModuleMixin) else res
 
 # %% ../../nbs/restore/05_attributes.ipynb #Attributes
 class Attributes:
@@ -148,8 +155,8 @@ class Attributes:
         there = owners(roots)
         own = {path:_own(o) for path,o in there.items()}
         self.roots,self.before = roots,{path:{k:_state_of(v) for k,v in d.items()} for path,d in own.items()}
-        self.lists = {path:_lengths(own[path]) for path,o in there.items() if _is_shared(o)}
-        self.initial = {path:copied(_small_values(own[path])) for path,o in there.items() if _may_move(o)}
+        self.lists = {path:_lengths(own[path]) for path,o in there.items() if isinstance(o, (type,FunctionType))}
+        self.initial = {path:copied(_first_values(o, own[path])) for path,o in there.items() if _may_move(o)}
         self.moved = {} # by owner and name: the state in which a fit has left an attribute that it changed
 
     def __getstate__(self):
@@ -197,38 +204,36 @@ class Attributes:
             own = self._changed_in(path, o)[0] if values is None else values.get(path, {})
             self.moved.setdefault(path, {}).update({k:_state_of(v) for k,v in own.items()})
 
-    def shared(self):
-        "Names of the variables of functions and classes that runs have changed"
-        shared = [path for path,o in owners(self.roots).items() if _is_shared(o) and path in self.moved]
-        return [f'{path}.{k}' for path in shared for k,state in self.moved[path].items()
-            if state!=self.before[path].get(k)] # without digests they are equal
+    def changed_since(self,
+        values:dict, # What had changed at a point of the run, as returned by `changed`
+    ) -> list: # Names of variables of functions and classes that have changed only later, and were not empty before
+        res = []
+        for path,own in self.changed()[0].items():
+            later = own.keys()-values.get(path, {}).keys() if path in self.lists else ()
+            names = [k for k in own if k in later and self.before[path].get(k) not in _empty]
+            res += [f'{path}.{k}'.replace('.global ', '.').replace('..', '.') for k in names]
+        return res
 
-    def reset(self,
-        with_globals=False, # Also the global variables of functions
-    ):
+    def reset(self):
         "Put back the initial values of attributes that runs have changed, unless they have changed again since"
         there,first = owners(self.roots),{}
         for path,left in self.moved.items():
             if path not in there: continue
             own,initial = _own(there[path]),self.initial[path]
             names = [k for k,state in left.items() if k in own and state==_state_of(own[k])]
-            if not with_globals: names = [k for k in names if not k.startswith('global ')]
-            for k in {*names}-self.before[path].keys(): _drop(there[path], k) # it is new
+            for k in {*names}-self.before[path].keys(): getattr(there[path], '__dict__', {}).pop(k, None) # it is new
             first[path] = {k:initial[k] for k in names if k in initial}
         self.put(copied(first))
 
     @contextmanager
     def back_on_error(self):
         "If the `with` block fails, put back the attributes that objects had before it"
-        there = owners(self.roots)
-        own = [getattr(o, '__dict__', None) for o in there.values()]
+        own = [getattr(o, '__dict__', None) for o in owners(self.roots).values()]
         before = [(d, d.copy()) for d in own if isinstance(d, dict)] # not those of classes
-        shared = copied({path:_small_values(_own(o)) for path,o in there.items() if _is_shared(o)})
         moved = {path:states.copy() for path,states in self.moved.items()}
         try: yield
         except BaseException:
             self.moved = moved
-            self.put(shared)
             for d,was in before:
                 d.clear()
                 d.update(was)

@@ -86,9 +86,13 @@ class Point:
         run:str, # Its name there
     ):
         self.file.seek(0)
-        learn.route.attributes.reset(with_globals=True) # the file has those alone that had changed
+        saved = read_plain(self.file)
         with learn.added_cbs(self.cbs): # they show how far the run is
-            stopped = read_state(learn, f'the run after {self.n_iter} batches', read_plain(self.file))
+            stopped = read_state(learn, f'the run after {self.n_iter} batches', saved)
+        if kept := learn.route.attributes.changed_since(saved['attributes']):
+            warn(f"`{how}({n_iter})` does not put back {listed(kept)}, which training has changed only after batch "
+                f"{self.n_iter}, where the run is held: state belongs in an attribute of the model, of a loss object, "
+                "or of a callback that names it in `_stateattrs`")
         learn.route.turn(how, n_iter, run)
         learn.route.stopped = replace(stopped, cbs=self.cbs)
 
@@ -155,9 +159,10 @@ class StopAfter(Callback):
 def _replay(learn, cbs, n_iter):
     "Train on to batch `n_iter`"
     with learn.no_bar(), learn.added_cbs(StopAfter(n_iter)): learn.resume(cbs=cbs)
-    if learn.route.stopped is None:
+    stopped = learn.route.stopped
+    if stopped is None or stopped.position.counters.train_iter!=n_iter:
         raise ValueError(f"The fit ends after {learn.train_iter} training batches: it cannot go back to {n_iter}")
-    learn.route.stopped.put_weights() # a callback may have loaded others in `after_fit`
+    stopped.put_weights() # a callback may have loaded others in `after_fit`
 
 def point_before(learn, n_iter):
     "The callback that has held the run, and the last point at or before batch `n_iter`"
@@ -239,7 +244,7 @@ def twin_of(learn, cbs):
     return res,[deepcopy(o, memo) for o in cbs]
 
 def warn_of_shared(learn, twin, cbs, what='The fork'):
-    "Warn of functions in `twin` and its callbacks `cbs` that use what `learn` trains, and of variables that both move"
+    "Warn of functions in `twin` and its callbacks `cbs` that use what `learn` trains"
     params = {id(p) for p in (*learn.model.parameters(), *(params_of(learn.opt) if learn.opt else ()))}
     def of_parent(o):
         if isinstance(o, nn.Module): return any(id(p) in params for p in o.parameters())
@@ -249,9 +254,6 @@ def warn_of_shared(learn, twin, cbs, what='The fork'):
     names = [k.split('.')[0] for k,o in found.items() if of_parent(o)]
     if names: warn(f"{what} would use its parent's model, optimizer or learner in "
         f"{listed(dict.fromkeys(names))}: a function keeps what it was made with. Give it one of its own")
-    if moved := learn.route.attributes.shared():
-        warn(f"{what} and its parent share {listed(moved)}, which training changes: when one of the two trains, the "
-            "other continues from its values. Attributes of modules and other objects are copied instead")
 
 # %% ../../nbs/resume/07_rewind.ipynb #forked_at
 def _check_places(cbs):

@@ -32,12 +32,10 @@ Values that are not plain, such as arrays and counters, are written by an [`Enco
 __all__ = []
 
 # %% ../../nbs/resume/03_saved_run.ipynb #imports
-from collections import OrderedDict
 from dataclasses import dataclass,fields,is_dataclass
 from inspect import signature
 from torch import nn
 from torch.optim import Optimizer
-from ..core.callback import Callback
 from ..core.checks import listed
 from ..core.copies import copied
 from ..core.tracebacks import warn
@@ -198,13 +196,6 @@ def position_from_file(v, opt, dec, state, callbacks, order):
     at |= {o.name: o.type(**at[o.name]) for o in fields(Position) if is_dataclass(o.type)}
     return Position(**at, state=state, callbacks=callbacks)
 
-def _is_state(v): return isinstance(v, OrderedDict) or (isinstance(v, dict) and v.keys()=={'state','param_groups'})
-
-def _has_made(cb, state):
-    "The `state` of a callback without modules and optimizers that it has not made: `before_fit` may do so"
-    if type(cb).load_state_dict is not Callback.load_state_dict: return state
-    return {k:v for k,v in state.items() if vars(cb).get(k) is not None or not _is_state(v)}
-
 @dataclass
 class RunState:
     "Where the run is, and what callbacks, `learn.state` and lineage hold there"
@@ -233,7 +224,7 @@ class RunState:
         if at is not None: at.show(learn)
         states = copied(callbacks) # callbacks may change theirs, and a run that resumes gives them these again
         for k,cb in by_name(learn.cbs).items():
-            if k in states: cb.load_state_dict(states[k] if at is None else _has_made(cb, states[k]))
+            if k in states: cb.load_state_dict(states[k])
         learn.route.lineage = tuple(Turn(**o) for o in self.lineage)
         learn.restore_frozen([p for k,p in unwrapped(learn.model).named_parameters() if k in self.frozen])
         learn.state.clear()

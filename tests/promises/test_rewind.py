@@ -55,6 +55,20 @@ def test_errors_say_where_a_run_can_go_back_to(tmp_path):
     with pytest.raises(RuntimeError, match='inside a running `fit`'):
         fit(learn, {}, on('after_batch')(lambda learn: learn.rewind(0)))
 
+class Patience(Callback):
+    "Ends the fit by a count that it does not save"
+    n = 0
+    def before_epoch(self):
+        if self.n==2: raise CancelFitException
+    def after_epoch(self): self.n += 1
+
+@pytest.mark.filterwarnings('ignore:`Patience` gathers', 'ignore:The fit was cancelled on the way')
+@pytest.mark.parametrize('how', ['rewind','fork'])
+def test_a_run_that_does_not_come_to_that_place_again_says_so(how, tmp_path):
+    learn = learner({}, tmp_path, 1)
+    fit(learn, {}, [Patience(), Rewind(4, keep=9)])
+    with pytest.raises(ValueError, match='it cannot go back to 7'): getattr(learn, how)(7)
+
 def test_a_log_has_each_row_once(tmp_path):
     learn = learner({}, tmp_path, 1)
     # without the time

@@ -249,3 +249,22 @@ def test_what_is_set_in_a_layer_that_gets_its_size_from_the_first_batch(how, nor
     if how in ('file','same'): learn.resume(cbs=Calms())
     while learn.at: learn.resume()
     assert end(learn)==end(whole) and learn.model[1].num_features==8
+
+class Sized(nn.Module):
+    def __init__(self, norm):
+        super().__init__()
+        self.lin,self.norm = nn.LazyLinear(4),norm(affine=True)
+    def forward(self, x): return self.norm(self.lin(x)[:,:,None].expand(-1, -1, 2)).mean((1, 2))[:,None]
+
+@pytest.mark.parametrize('norm', [nn.LazyInstanceNorm1d, nn.LazyBatchNorm1d])
+def test_a_file_of_layers_that_had_their_sizes_leaves_them_to_a_learner_that_has_trained(norm, tmp_path):
+    def made():
+        torch.manual_seed(0)
+        x = torch.randn(12, 3)
+        dls = DataLoaders(DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), 6), device='cpu')
+        return Learner(dls, Sized(norm), F.mse_loss, path=tmp_path).remove_cb(ProgressCallback)
+    first = made()
+    with torch.no_grad(): first.model(torch.randn(6, 3))
+    first.fit(1).save_state('here')
+    model = made().fit(1).load_state('here').fit(1).model
+    assert (model.lin.in_features, model.norm.num_features)==(3, 4)

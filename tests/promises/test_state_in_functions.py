@@ -152,20 +152,64 @@ def loss_with_attribute():
 
 counting = {f.__name__:f for f in (growing_loss, global_loss, loss_with_attribute)} | dict(
     hook=lambda: dict(opt_func=with_hook), optimizer_class=lambda: dict(opt_func=on_class))
-@pytest.mark.filterwarnings('ignore:The fork and its parent share')
 @pytest.mark.parametrize('make', counting.values(), ids=counting)
-def test_a_run_that_goes_back_has_what_functions_held_there_even_at_its_very_beginning(make, tmp_path):
+def test_a_run_that_goes_back_has_what_functions_held_there(make, tmp_path):
     whole,learn = weights(made(tmp_path, **make()).fit(3)),made(tmp_path, **make()).fit(3, cbs=Rewind(3, keep=9))
-    for n in (4, 2, 0): assert weights(learn.rewind(n).resume())==whole
-    fork = learn.fork(0).resume()
-    assert weights(fork)==weights(fork.fork(1).resume())==whole
+    for n in (7, 4): assert weights(learn.rewind(n).resume())==whole
+    assert weights(learn.fork(4).resume())==whole
 
-def test_a_learner_that_loads_its_beginning_again_has_what_its_loss_held_there(tmp_path):
-    learn = made(tmp_path, **growing_loss())
-    learn.create_opt()
-    learn.save_state('begin')
-    whole = weights(learn.fit(2))
-    assert weights(learn.load_state('begin').fit(2))==whole
+@pytest.mark.parametrize('how', ['rewind','fork'])
+@pytest.mark.parametrize('make', counting.values(), ids=counting)
+def test_where_functions_had_not_changed_yet_a_run_that_goes_back_names_what_they_keep(make, how, tmp_path):
+    learn = made(tmp_path, **make()).fit(2, cbs=Rewind(3, keep=9))
+    with pytest.warns(UserWarning, match=fr'`{how}\(2\)` does not put back `(loss_func|opt|type\(opt\))[.\w ]*\w`, '
+        'which training has changed only after batch 0'): getattr(learn, how)(2)
+
+def growing_in_dict(shared):
+    def loss(pred, targ): shared['k'] *= 1.01; return F.mse_loss(pred, targ)*shared['k']
+    return loss
+@pytest.mark.parametrize('make', [growing_loss, global_loss, lambda: dict(loss_func=growing_in_dict(dict(k=1.)))])
+def test_a_fork_from_the_beginning_leaves_its_parent_what_functions_hold(make, tmp_path):
+    whole,learn = weights(made(tmp_path, **make()).fit(3)),made(tmp_path, **make())
+    with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=[Rewind(3), Stops(6)])
+    with pytest.warns(UserWarning, match=r'`fork\(0\)` does not put back'): learn.fork(0)
+    assert weights(learn.resume())==whole
+
+def test_figures_that_a_loss_gathers_stay_without_a_warning(tmp_path, recwarn):
+    figures = {}
+    def loss(pred, targ): figures[len(figures)] = 1.; return F.mse_loss(pred, targ)
+    made(tmp_path, loss_func=loss).fit(2, cbs=Rewind(3, keep=9)).rewind(0)
+    assert len(figures)==8 and not recwarn
+
+class ByClass(nn.Linear):
+    scale,mask = 1.,None
+    def forward(self, x):
+        if self.mask is None: type(self).mask = torch.ones(2)
+        return super().forward(x*self.mask)*self.scale
+def test_what_is_set_by_hand_in_a_class_and_its_cache_stay_without_a_warning(tmp_path, monkeypatch, recwarn):
+    for k in ('scale','mask'): monkeypatch.setattr(ByClass, k, getattr(ByClass, k))
+    learn = made(tmp_path, model=ByClass(2, 1)).fit(1)
+    ByClass.scale = 2.
+    learn.fit(2, cbs=Rewind(3, keep=9)).rewind(6).fork()
+    learn.rewind(0).save_state('begin')
+    learn.load_state('begin')
+    assert ByClass.scale==2. and not recwarn
+
+class Halves(Callback):
+    "A curriculum: steers a loss by what both have"
+    def __init__(self, shared): self.shared = shared
+    def after_epoch(self):
+        if isinstance(self.shared, dict): self.shared['w'] *= .5
+        else: self.shared *= .5
+@pytest.mark.filterwarnings('ignore:`Halves` gathers')
+@pytest.mark.parametrize('shared', [lambda: dict(w=1.), lambda: torch.ones(1)], ids=['dict','tensor'])
+def test_a_callback_still_steers_a_loss_that_a_file_has_given_its_variables(shared, tmp_path):
+    def steered(path):
+        w = shared()
+        def loss(pred, targ): return F.mse_loss(pred, targ)*(w['w'] if isinstance(w, dict) else w)
+        return made(path, loss_func=loss, cbs=Halves(w))
+    whole,res,_ = resumed(steered, tmp_path)
+    assert res==whole
 
 class Unwilling(Callback):
     def state_dict(self): return dict(n=1)
@@ -176,13 +220,6 @@ def test_a_file_that_cannot_be_loaded_leaves_what_the_loss_holds(tmp_path):
     k = learn.loss_func.__closure__[0].cell_contents
     with pytest.raises(OSError, match='not mine'): learn.load_state('here')
     assert learn.loss_func.__closure__[0].cell_contents==k>1
-
-@pytest.mark.parametrize('make', counting.values(), ids=counting)
-def test_a_fork_is_warned_of_variables_that_it_shares_with_its_parent(make, tmp_path):
-    learn = made(tmp_path, **make())
-    with pytest.raises(KeyboardInterrupt): learn.fit(3, cbs=Stops(6))
-    with pytest.warns(UserWarning, match=r'The fork and its parent share `(loss_func|opt|type\(opt\)).*`, which'):
-        learn.fork()
 
 class OwnScheduler(Callback):
     "A scheduler of torch, made and used by hand"
