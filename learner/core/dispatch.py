@@ -150,7 +150,7 @@ class Notifier(Handlers):
         finally: self.exc = None
 
     def ends_early(self, e): # The exception that ends the innermost scope
-        "Called before the cleanup of a scope that an exception ends"
+        "Called in each scope that an exception ends, before its cleanup"
     def passes_over(self,
         e, # What a `before_…` has raised
         cb, # The callback
@@ -329,8 +329,9 @@ def ends_scope(loop, e):
     outer,inner = loop.scopes[:loop.n_outer],loop.scopes[loop.n_outer:-1]
     return any(isinstance(e, cancels[o]) for o in (*inner, *(o for o in outer if o in ('fit','epoch'))))
 
-def outgoing(loop, e):
-    "The exception that leaves the innermost scope because of `e`: a cancel of a scope around it, or an error"
+def leave_scope(loop, e):
+    """`e` ends the innermost scope early: tell the loop, and announce an error. Returns the exception that leaves the
+    scope: a cancel of a scope around it, or an error"""
     loop.ends_early(e)
     if ends_scope(loop, e): return e
     if isinstance(e, CancelException): e = stray(e)
@@ -406,7 +407,7 @@ def scope(f): # A method whose name is `_` and that of the scope, such as `_batc
             except cancel as e: fire_after_cancel(self, nm, e) # within: `Cancels.tell` reads `sys.exception()`
             if now.handlers[after]: fire_after(self, after)
         except BaseException as e:
-            err = outgoing(self, e)
+            err = leave_scope(self, e)
             try:
                 if now.handlers[cleanup]: fire_cleanup(self, cleanup, err)
                 raise err
