@@ -807,7 +807,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                        '\n'
                        '- `n_iter`: Number of the training batch, counted from 0\n'
                        '- `file`: A name in `path/model_dir`, or an absolute path, to save them to',
- 'Learner.passes_over': 'Whether nothing is to come of `e`, because the innermost scope has begun before\n'
+ 'Learner.passes_over': 'Whether to ignore `e`: a run that resumes had begun the innermost scope before it was '
+                        'stopped\n'
                         '\n'
                         'Parameters:\n'
                         '\n'

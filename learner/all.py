@@ -9,7 +9,7 @@ __all__ = []
 import gc as _gc
 
 _collects = _gc.isenabled()
-_gc.disable() # what modules define stays: a collection of garbage in their midst visits all of torch, and finds nothing
+_gc.disable() # imports leave no garbage: a collection in their midst would walk through all of torch
 try:
     from learner.core.tracebacks import *
     from learner.core.checks import *

@@ -14,14 +14,14 @@ if os.name=='nt': pytest.skip('Windows has other signals', allow_module_level=Tr
 
 
 class CtrlC(Callback):
-    "Ctrl-C at the `n`-th `ev`; `survived` says whether it waited"
-    survived,watches = False,True
+    "Ctrl-C at the `n`-th `ev`; `survived` is not empty if it waited"
+    watches = True
     def __init__(self, ev, n=1, order=0):
-        self.left,self.order = n,order
+        self.left,self.order,self.survived = n,order,[] # which `lr_find` leaves, unlike an attribute that is set
         super().__init__(**{ev: CtrlC.hit})
     def hit(self):
         self.left -= 1
-        if self.left==0: ctrl_c(); self.survived = True
+        if self.left==0: ctrl_c(); self.survived.append(True)
 
 def weights(learn): return {k:v.tolist() for k,v in learn.model.state_dict().items()}
 

@@ -155,7 +155,7 @@ class Notifier(Handlers):
         e, # What a `before_…` has raised
         cb, # The callback
     ):
-        "Whether nothing is to come of `e`, because the innermost scope has begun before"
+        "Whether to ignore `e`: a run that resumes had begun the innermost scope before it was stopped"
 
     def close_run(self):
         "The run is over: forget its error, and let removed callbacks leave"

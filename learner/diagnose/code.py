@@ -110,13 +110,13 @@ def _expects_missing(o):
     return not names.isdisjoint(('AttributeError','Exception','BaseException'))
 
 def _is_elsewhere(place):
-    "Whether what is written between `[` and `]` may be another place the next time; all `[:n]` begin at the same one"
+    "Whether an index may be another place the next time, as `[i]` may; `[0]` and `[:n]` always begin at the same one"
     parts = place.elts if isinstance(place, ast.Tuple) else [place]
     starts = [o.lower if isinstance(o, ast.Slice) else o for o in parts]
     return any(isinstance(k, ast.Name) for o in starts if o for k in ast.walk(o))
 
 def _passes(v):
-    "Whether `v` begins a pass over a loader: over anything but a range or values that are written there"
+    "Whether expression `v` begins a pass over a loader, as `iter(self.dl)` does; ranges and literals are none"
     match v:
         case ast.Call(func=ast.Name(id='iter'|'cycle') | ast.Attribute(attr='cycle'), args=[o]):
             over = o.func if isinstance(o, ast.Call) else o

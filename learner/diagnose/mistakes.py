@@ -245,7 +245,8 @@ def _not_restored(cb, target, known):
         fresh = at_events & (in_time | used) or any(ev.startswith('cleanup_') for ev in at_events) # or it is undone
         began = not target.in_memory # with what `__init__` has set, in another process
         return not fresh and (_again[at.next] & at_events or began or used & twice)
-    return [[k for k in sorted(os.keys()-known) if lost(k, os[k])] for os in (adds,draws)]
+    def names(found): return [k for k in sorted(found.keys()-known) if lost(k, found[k])]
+    return names(adds),names(draws)
 
 def _gathered_by(learn):
     "Attributes that the class of `learn` adds to, and sets only in `__init__`, without those that every Learner has"
@@ -271,8 +272,8 @@ def check_state(learn):
         if names: tell(learn, 'state',
             f"`{kind}` gathers {listed(names)} in training, and a fit that resumes does not restore {it}: "
             f"write `_stateattrs = {(*named, *names)!r}` in `{kind}`")
-        if drawn: tell(learn, 'state', f"`{kind}` draws from {listed(drawn)}, and a fit that resumes begins anew "
-            "there: let one training loader draw from both, by an `__iter__` that returns `zip(a, b)`")
+        if drawn: tell(learn, 'state', f"`{kind}` draws from {listed(drawn)}, which begins anew in a fit that "
+            "resumes: let the training loader give those batches too, by an `__iter__` that returns `zip(a, b)`")
 
 # %% ../../nbs/diagnose/05_mistakes.ipynb #check_setup
 def check_ties(learn):

@@ -209,7 +209,8 @@ class Membership:
     ):
         "Let all have the same metrics, and after training the same buffers and random numbers"
         metrics,engine,trained = metrics_of(self.learn),self.agreement.engine,phase=='train'
-        mine = states_of(metrics.now),*((engine.norms(), self.procs.is_first and random_state()) if trained else ())
+        mine = [states_of(metrics.now)]
+        if trained: mine += [engine.norms(), self.procs.is_first and random_state()]
         with self.agreement.cancels.when_over(phase):
             states,*after_training = zip(*self.procs.gather(mine))
             if trained:

@@ -203,8 +203,8 @@ class ShardedEngine:
     accumulates = expects_backward = False # gradients are averaged in every batch
     n_trained = 0 # each process has a part of each parameter
     def average(self): "Gradients were averaged in the backward pass of each batch"
-    def norms(self): "No process has the weights of another"
-    def check_same(self, norms): "So they cannot be compared"
+    def norms(self): "None: each process has other parts of the weights, so they cannot be compared"
+    def check_same(self, norms): "There is nothing to compare"
     def end_batch(self): "No process waits for a backward pass that was cancelled"
     def check_whole(self):
         "Refuse an inference in the middle of training, when the model is in parts"

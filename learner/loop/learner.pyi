@@ -77,7 +77,7 @@ class Learner:
     def recognized_loss(self, v): ...
     @property
     def known_loss(self):
-        "`loss_func`, or else the usual loss that the model's own equals, None before it has been found out"
+        "`loss_func`, or else the usual loss that equals the model's own; None if there is none, or before it is known"
         ...
     @property
     def steps_done(self):

@@ -223,13 +223,13 @@ class WayBack(Route):
         return at and stopped.attributes_left.updated(at, self.attributes)
 
     def passes_over(self, e, cb):
-        "Whether `e`, raised by `cb`, cancels what the run that was stopped is inside of: there it was not cancelled"
+        "Whether to ignore `e`, raised by `cb`: it cancels a scope that the stopped run was inside of, uncancelled"
         if not self.resuming or not any(isinstance(e, cancels[k]) for k in self.learn.scopes if k!='fit'): return False
         at = self.target.position
         known = at.settings is None or any(k.split('.')[:2]==['callbacks', cb.name] for k in at.settings)
         if not known: warn(f"`{type(e).__name__}` was {note_of_raiser(e)} on the way to where the run was stopped, "
-            f"{at.where()}, and has no effect: the run had gone on there")
-        return True # of a known one, it follows from a state or random numbers that are not restored yet
+            f"{at.where()}, and is ignored: the run had not been cancelled there")
+        return True # a known callback cancels because its state or the random numbers are not restored yet
 
     def arrive(self):
         "Restore the run, now that the loop is where it was stopped"

@@ -28,11 +28,11 @@ def check_places(
     a, # Shape of predictions
     b, # Shape of targets
 ):
-    "Refuse shapes with as many axes, but of other lengths: flattened, wrong elements would be compared"
+    "Refuse shapes with equally many axes of different lengths: once flattened, the wrong elements would be compared"
     long_a,long_b = _lengths(a),_lengths(b)
     if len(a)!=len(b) or long_a==long_b: return
-    packed = 1 in (len(long_a),len(long_b)) and prod(a)==prod(b) # flattened already, but for axes of length 1
-    if not packed: _refuse_shapes(a, b)
+    is_flat = 1 in (len(long_a),len(long_b)) and prod(a)==prod(b) # one of the two, apart from axes of length 1
+    if not is_flat: _refuse_shapes(a, b)
 
 # %% ../../nbs/model/04_losses.ipynb #BaseLoss
 reductions = 'mean','sum','none' # how losses of samples are combined
@@ -106,12 +106,12 @@ class BaseLoss:
         return self.func(pred, targ)
 
     def _class_last(self, targ, pred, moved):
-        "Targets with the class axis last, as `moved` has it. They may have it there, or where `pred` has it"
-        same,upto = _lengths(targ.shape)==_lengths(pred.shape),self.axis%pred.ndim+1
+        "Targets with the class axis last, as in `moved`. It may be there already, or where `pred` has it"
+        same,n = _lengths(targ.shape)==_lengths(pred.shape),self.axis%pred.ndim+1 # axes up to that of the classes
         if not same and _lengths(targ.shape)==_lengths(moved.shape): return targ
-        if not self.flatten: return targ.movedim(self.axis, -1) # it may have to be broadcast
-        # axes after that of the classes may be flattened
-        if same or (targ.shape[:upto]==pred.shape[:upto] and targ.numel()==pred.numel()):
+        if not self.flatten: return targ.movedim(self.axis, -1) # the loss may broadcast
+        flat_after = targ.shape[:n]==pred.shape[:n] and targ.numel()==pred.numel() # such as pixels in one axis
+        if same or flat_after:
             return targ.reshape(pred.shape).movedim(self.axis, -1)
         _refuse_shapes(pred.shape, targ.shape)
 

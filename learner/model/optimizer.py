@@ -47,13 +47,13 @@ def make_opt(
 
 # %% ../../nbs/model/03_optimizer.ipynb #decoupled
 def _decouple(g, wd):
-    "Give a group that has no decoupled weight decay one, in place of torch's"
+    "Give a group without a `decoupled_wd` this one, `wd`, in place of torch's `weight_decay`"
     if 'decoupled_wd' not in g: g['decoupled_wd'],g['weight_decay'] = wd,0
 
 def _decay(opt, args, kwargs):
     "Before a step: shrink the parameters that have a gradient by `lr*wd`"
     for g in opt.param_groups:
-        if 'decoupled_wd' not in g: _decouple(g, g['weight_decay']) # a group that was added
+        _decouple(g, g['weight_decay']) # if the group was added since
         own = g['decoupled_wd']
         if own and g['weight_decay']: raise ValueError(
             f"A parameter group has `decoupled_wd={own}` and `weight_decay={g['weight_decay']}`, and would decay "
@@ -63,14 +63,14 @@ def _decay(opt, args, kwargs):
             with torch.no_grad(): torch._foreach_mul_(ps, 1-g['lr']*own)
 
 def _after_load(opt):
-    "A state of torch's own class brings its weight decay; if that is 0, the one that `opt` was made with stays"
+    "Decouple the weight decay that a state of torch's own class brings; if that is 0, `opt` keeps its first one"
     for g in opt.param_groups:
-        if g['weight_decay'] and g.get('decoupled_wd'): del g['decoupled_wd'] # `learn.load` has kept it
+        if g['weight_decay'] and g.get('decoupled_wd'): del g['decoupled_wd'] # ours, which `learn.load` added to theirs
         _decouple(g, g['weight_decay'] or opt.defaults['weight_decay'])
 
 def _made(opt_class, params, decouple=False, **kwargs):
-    """An optimizer of groups that may name their settings as we do, or as torch does.
-    With `decouple`, of a class that knows no decoupled weight decay"""
+    """An optimizer whose groups may name settings as this library does, `mom`, `sqr_mom` and `wd`, or as torch does.
+    `decouple` adds decoupled weight decay to a class that has none"""
     opt = opt_class([dict(o) if isinstance(o, dict) else o for o in params], **kwargs)
     if decouple:
         for g in opt.param_groups: _decouple(g, g['weight_decay'])

@@ -41,13 +41,14 @@ def shifted(pred, targ):
 
 def shift_of(loss, pred, targ, keep=False):
     """Whether the gradient of `loss` raises the score of the next target (`shifted`), or of the one at the same place.
-    None if neither or both alike, as with targets of one class, or if `loss` does not depend on `pred`. Frees the
-    graph, unless it is to `keep` it"""
+    None if it favors neither, as with targets of one class, or if `loss` does not depend on `pred`. The graph is
+    freed, unless `keep`"""
     g = torch.autograd.grad(loss, pred, allow_unused=True, retain_graph=keep)[0] if pred.requires_grad else None
     if g is None: return
     raised = torch.where(g.amin(-1)<0, g.argmin(-1), -1) # the class; -1 where the loss takes no prediction
     own,following = ((a==b).count_nonzero() for a,b in ((raised, targ), shifted(raised, targ)))
-    if own!=following and 3*max(own, following)>(raised>=0).count_nonzero(): return bool(following>own)
+    enough = 3*max(own, following)>(raised>=0).count_nonzero() # fewer than a third may agree by chance
+    if own!=following and enough: return bool(following>own)
 
 # %% ../../nbs/model/08_own_losses.ipynb #recognize
 class Recognized(NamedTuple):
@@ -71,22 +72,25 @@ def _candidates(pred, targ):
 
 @torch.no_grad()
 def recognize(loss, pred, *targs, shift_of=shift_of):
-    """What `loss` shows, as a `Recognized`; whether it shifts by its value, or else by `shift_of`. None if nothing can
-    be said yet: `loss` is NaN, the mean of no targets, or its value fits with and without a shift, and `shift_of` does
-    not tell which"""
+    """Which of the usual losses has the value of `loss`, and whether it shifts; `shift_of` decides about the shift
+    where the value does not. None if nothing can be said yet: `loss` is NaN, the mean of no targets, or its value fits
+    with and without a shift, and `shift_of` does not tell which"""
     if isinstance(loss, torch.Tensor) and loss.isnan().any(): return
     ok = len(targs)==1 and all(isinstance(o, torch.Tensor) for o in (loss, pred, *targs)) and pred.is_floating_point()
     if not ok: return Recognized(None, False)
-    targ,most,found,shifts = targs[0],1e-3 if loss.dtype in (torch.float32,torch.float64) else 1e-2,[],set()
+    targ,found,shifts = targs[0],[],set()
+    tol = 1e-3 if loss.dtype in (torch.float32,torch.float64) else 1e-2 # relative
     for f,shift in _candidates(pred, targ):
         v = f(*(shifted(pred.float(), targ) if shift else (pred.float(), targ)))
         gap = ((v-loss).abs()/v.abs().clamp(min=1e-6)).item()
         shifts.add(shift)
-        if gap<most: found.append((gap, f, shift))
+        if gap<tol: found.append((gap, f, shift))
     fitting = {shift for *_,shift in found}
-    shift = fitting.pop() if len(fitting)==1 else shift_of(loss, pred, targ) if len(shifts)==2 else False
-    found_so = [o for o in found if o[2] is shift]
-    if found_so: return Recognized(*min(found_so, key=itemgetter(0))[1:])
+    if len(fitting)==1:  shift, = fitting # the value tells
+    elif len(shifts)==2: shift = shift_of(loss, pred, targ) # both are possible
+    else:                shift = False
+    agreeing = [o for o in found if o[2] is shift]
+    if agreeing: return Recognized(*min(agreeing, key=itemgetter(0))[1:])
     return None if found else Recognized(None, shift)
 
 # %% ../../nbs/model/08_own_losses.ipynb #OwnLosses
@@ -110,7 +114,7 @@ class OwnLosses(Dispatcher):
 
     @property
     def known_loss(self):
-        "`loss_func`, or else the usual loss that the model's own equals, None before it has been found out"
+        "`loss_func`, or else the usual loss that equals the model's own; None if there is none, or before it is known"
         if self.loss_func is not None: return self.loss_func
         return self.recognized_loss and self.recognized_loss.loss_func
 
@@ -121,7 +125,7 @@ def recognize_batch(learn, loss):
     def shift(*_): return find_shift(learn, loss, learn.pred, *learn.yb)
     if learn.iter==0 or known is None:
         learn.recognized_loss = recognize(loss, learn.pred, *learn.yb, shift_of=shift) or known
-        if learn.recognized_loss==unknown!=known: warn_of_shift(learn)
+        if known!=unknown and learn.recognized_loss==unknown: warn_of_shift(learn)
     elif known==unknown and learn.training and not learn.iter&(learn.iter-1): # 1, 2, 4, 8 …
         learn.recognized_loss = Recognized(None, shift()) # not in an evaluation, which compares all batches alike
     learn.pred,learn.yb = aligned(learn, learn.pred, learn.yb)
@@ -135,8 +139,8 @@ def aligned(learn, pred, yb):
 def warn_of_shift(learn):
     if learn.training or learn.mode=='predict' or not learn.metrics: return
     warn(f"`{type(unwrapped(learn.model)).__name__}` does not show whether its loss compares predictions with the "
-        "next targets, as in language models: metrics compare each with the target at its own place. If it does, "
-        "write `metrics=lambda pred, targ: accuracy(pred[:,:-1], targ[:,1:])`")
+        "next targets, as in language models: metrics compare each with the target at its own place. For a loss of "
+        "next targets, write `metrics=lambda pred, targ: accuracy(pred[:,:-1], targ[:,1:])`")
 
 # %% ../../nbs/model/08_own_losses.ipynb #find_shift
 def find_shift(learn, loss, pred, *targs):
@@ -148,13 +152,13 @@ def find_shift(learn, loss, pred, *targs):
     with suppress(Exception): return shift_of(loss, pred, *targs, keep=True) if hooked else shift_again(learn)
 
 def eager():
-    "Compiles nothing, and does not import the compiler where nothing has been compiled"
+    "A context in which nothing is compiled; it does not import the compiler"
     return torch.compiler.set_stance('force_eager') if 'torch._dynamo' in sys.modules else nullcontext()
 
 @interruptible
 def shift_again(learn):
-    """`shift_of` for a few samples of the running batch, which get a graph of their own: a second gradient of that of
-    the fit may be one too many"""
+    """`shift_of` for a few samples of the running batch, in a graph of their own: the graph of the fit may not allow
+    a second backward pass"""
     with learn.unchanged(), torch.enable_grad(), eager():
         xb,yb = rows_of((learn.xb, learn.yb), slice(None, None, max(1, len(learn.yb[0])//4)))
         out = outputs(unwrapped(learn.model), xb)

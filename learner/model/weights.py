@@ -169,7 +169,8 @@ def put_weights(model, state, strict, only):
     if strict: shapes = {} # torch has loaded them: a module knew what to do
     missing = [k for k in map(plain, res.missing_keys) if chosen(k) and k not in shapes]
     res = Mismatch(missing, [*map(plain, res.unexpected_keys)], [*shapes.values()])
-    nothing = len(state)==len(res.unexpected)+len(shapes) # torch itself supplies the count of a batch norm
+    # nothing of the file fits. What is missing would not tell: torch itself supplies the count of a batch norm
+    nothing = len(state)==len(res.unexpected)+len(shapes)
     if strict and any(res) or nothing and any(map(chosen, ours)): raise ValueError(_misfit(res, strict))
     return res
 

@@ -86,7 +86,8 @@ class Notebook:
         first=tuple, # A function that returns rows to show before the first call of `row`
     ):
         self.better,self.put,self.every,self.first = better,put,every,first
-        self.rows,self.drawn,self.row_drawn = (),-inf,-inf
+        self.rows = ()
+        self.drawn = self.row_drawn = -inf # when it was last drawn, and last drawn for a new row
     def bar(self, desc, n, total, loss, pct):
         self.rows = self.rows or self.first()
         frac = f'max="{total}" value="{n}"' if total else ''

@@ -209,8 +209,10 @@ class Attributes:
     ) -> list: # Names of variables of functions and classes that have changed only later, and were not empty before
         res = []
         for path,own in self.changed()[0].items():
-            later = own.keys()-values.get(path, {}).keys() if path in self.lists else ()
-            names = [k for k in own if k in later and self.before[path].get(k) not in _empty]
+            if path not in self.lists: continue # no function or class
+            known,before = values.get(path, {}),self.before[path]
+            names = [k for k in own if k not in known and before.get(k) not in _empty]
+            # without the marks of globals, `global x`, and of variables of an enclosing function, `.x`
             res += [f'{path}.{k}'.replace('.global ', '.').replace('..', '.') for k in names]
         return res
 

@@ -91,8 +91,8 @@ class Point:
             stopped = read_state(learn, f'the run after {self.n_iter} batches', saved)
         if kept := learn.route.attributes.changed_since(saved['attributes']):
             warn(f"`{how}({n_iter})` does not put back {listed(kept)}, which training has changed only after batch "
-                f"{self.n_iter}, where the run is held: state belongs in an attribute of the model, of a loss object, "
-                "or of a callback that names it in `_stateattrs`")
+                f"{self.n_iter}, where the run is held: keep the state of functions and classes in an attribute of the "
+                "model, of a loss object, or of a callback that names it in `_stateattrs`")
         learn.route.turn(how, n_iter, run)
         learn.route.stopped = replace(stopped, cbs=self.cbs)
 
@@ -228,7 +228,7 @@ def _without_iterators(loaders):
         for own,it in before: own['_iterator'] = it
 
 def _computed(model):
-    "Copies of attributes of layers that have a graph, for `deepcopy`: those that `torch.nn.utils.prune` has computed"
+    "Copies of tensors with a graph, which `deepcopy` refuses: layers have some, by `torch.nn.utils.prune`"
     values = [v for m in model.modules() for v in vars(m).values()]
     return {id(v):v.detach().clone() for v in values if isinstance(v, torch.Tensor) and not v.is_leaf}
 

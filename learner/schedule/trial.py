@@ -33,16 +33,17 @@ from ..record.history import Row
 # %% ../../nbs/schedule/04_trial.ipynb #restored
 @contextmanager
 def _restored_callbacks(learn):
+    "Restore which callbacks there are, their attributes, and what `_stateattrs` names in them"
     saved = [(cb, dict(vars(cb)), deepcopy(cb.state_dict())) for cb in learn.cbs]
     def put(cb, own): vars(cb).clear(); vars(cb).update(own)
     try:
-        for cb,_,state in saved: cb.load_state_dict(deepcopy(state)) # the objects may be those of a stopped run
+        for cb,_,state in saved: cb.load_state_dict(deepcopy(state)) # theirs may belong to a stopped run
         yield
     finally:
         for cb,own,state in saved:
             put(cb, own)
-            cb.load_state_dict(state) # into objects that `own` holds and the trial has changed
-            put(cb, own)
+            cb.load_state_dict(state) # in place, where the trial has changed objects of `own`
+            put(cb, own) # loading may have assigned other objects
         bring_back(learn.cbs, [cb for cb,*_ in saved], [cb for cb,*_ in saved if cb not in learn.cbs])
 
 @contextmanager
