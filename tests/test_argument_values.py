@@ -63,7 +63,7 @@ def test_rates_in_every_form(kwargs):
 @pytest.mark.parametrize('f,theirs,ours',
     [('fit', 'callbacks', 'cbs'), ('fit', 'max_lr', 'lr'), ('fit', 'n_epochs', 'n_epoch'),
         ('fit_one_cycle', 'max_lr', 'lr_max'), ('fit', 'weight_decay', 'wd'), ('fit', 'max_steps', 'n_step'),
-        ('fit', 'n_batches', 'n_iter'), ('fit', 'ckpt_path', 'resume')])
+        ('fit', 'n_batches', 'n_iter'), ('fit', 'ckpt_path', 'resume'), ('fine_tune', 'n_epochs', 'epochs')])
 def test_names_of_arguments_of_other_libraries_are_answered_with_ours(f, theirs, ours):
     with pytest.raises(TypeError, match=f'has no argument `{theirs}`. Did you mean `{ours}`'):
         getattr(synth_learner(), f)(1, **{theirs: 1})

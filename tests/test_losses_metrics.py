@@ -613,8 +613,16 @@ def test_numeric_targets_with_other_axes_are_compared_with_their_own_elements(lo
 def test_numeric_targets_whose_classes_are_last_may_lack_an_axis_of_length_1():
     x,y = randn(2, 3, 5, 1),randn(2, 5, 3)
     close(MSELossFlat(axis=1)(x, y), F.mse_loss(x[...,0], y.movedim(-1, 1)))
-    x,y = randn(3, 3, 5),randn(3, 5, 3)
-    close(MSELossFlat(axis=0)(x, y), F.mse_loss(x.movedim(0, -1), y))
+    for axis,pred in ((0, (3,3,5)), (1, (2,4,1,4)), (1, (2,4,4,1)), (0, (3,1,3))):
+        x = randn(*pred).movedim(axis, -1)
+        y = randn(*x.shape)
+        close(MSELossFlat(axis=axis)(x.movedim(-1, axis), y), F.mse_loss(x, y))
+
+def test_numeric_targets_may_be_rows_of_classes():
+    for pred,targ in (((2,3,5), (10,3)), ((2,3,5,7), (70,3)), ((2,3,5,7), (2,35,3))):
+        x = randn(*pred)
+        y = randn(*targ)
+        close(MSELossFlat(axis=1)(x, y), F.mse_loss(x.movedim(1, -1).reshape(-1, 3), y.reshape(-1, 3)))
 
 def test_flat_numeric_targets_are_refused_where_classes_are_not_last():
     for shape in ((30,), (6,5), (10,)):

@@ -415,6 +415,14 @@ def test_the_weight_decay_in_a_state_of_torch_is_decoupled_and_counts_once(f):
     set_hyper(opt, 'wd', 0.)
     assert shrunk_to(opt)==[.9]
 
+@pytest.mark.parametrize('f', [SGD, RMSProp])
+def test_each_group_keeps_its_own_decay_where_a_state_of_torch_has_none(f):
+    opt = f([dict(params=[one()]), dict(params=[one()], wd=0.)], lr=1., wd=.7)
+    opt.load_state_dict(plain[f]([dict(params=[one()]), dict(params=[one()])], lr=1.).state_dict())
+    assert get_hyper(opt, 'wd')==[.7,0.]
+    with pytest.raises(ValueError, match='different number of parameter groups'):
+        opt.load_state_dict(plain[f]([one()]).state_dict())
+
 def test_a_learner_that_loads_a_file_of_an_optimizer_of_torch_decays_once(tmp_path):
     learn = synth_learner(opt_func=partial(torch.optim.SGD, weight_decay=.1), path=tmp_path)
     learn.create_opt()

@@ -818,3 +818,10 @@ def test_weight_decay_and_a_scheduler_of_torch():
         TorchScheduler(partial(sched.LambdaLR, lr_lambda=lambda i: .5**i))])
     assert probe.seen['lr']==[[.1]]*7+[[.05]]*7
     assert probe.seen['wd']==approx([[.1*i/14] for i in range(14)]) and len(learn.opt.param_groups)==2
+
+class Ease: pass
+def eased(start, end, pos, ease, by=1): return start+(end-start)*pos**by
+def test_a_schedule_shows_no_addresses_so_that_a_resume_knows_it_again():
+    for ease in (Ease, lambda: (lambda a: a), lambda: eased):
+        a,b = (repr(Schedule(partial(eased, ease=ease(), by=2), .1, .2)) for _ in range(2))
+        assert a==b and '0x' not in a and a.startswith('eased(0.1 → 0.2, ease=') and a.endswith('by=2)')

@@ -17,6 +17,7 @@ from operator import index
 from os import PathLike
 from pathlib import Path
 from types import FunctionType,GenericAlias,UnionType
+from fastcore.basics import listify
 from torch import nn
 from .tracebacks import is_full,shortened
 
@@ -101,11 +102,12 @@ def no_attribute(o, k):
 _elsewhere = dict(batch_tfms='aug', item_tfms='aug', cpu='device',
     metric_name='name', nm='name', nms='names', inp='pred', nrows='axs', ncols='axs',
     learning_rate='lr', max_lr='lr', lr_max='lr', weight_decay='wd', callbacks='cbs', batch_size='bs',
-    epochs='n_epoch', n_epochs='n_epoch', max_epochs='n_epoch', num_epochs='n_epoch',
+    **dict.fromkeys(['n_epoch','epochs','n_epochs','max_epochs','num_epochs'], ('n_epoch','epochs','n_steps')),
+    n_workers='num_workers', train_dataset='dataset',
     max_steps='n_step', max_num_train_steps='n_step', n_batches='n_iter', ckpt_path='resume', resume_from='resume',
     watch_metric='monitor', larger_better='comp', greater_is_better='comp', mode='comp', step_on='unit',
     early_stopping_patience='patience', early_stopping_threshold='min_delta',
-    save_path='fname', save_optimizer='with_opt', load_saved_checkpoint='load_best', topk='best', save_top_k='best',
+    save_path='fname', save_optimizer='with_opt', load_saved_checkpoint='load_best', topk=('best','top'), save_top_k='best',
     optimizers='opt_func', loss='loss_func', loss_fn='loss_func', criterion='loss_func', optimizer='opt_func')
 
 # Arguments that belong somewhere else
@@ -144,8 +146,8 @@ def known_args(
         if name=='__init__' or owner.endswith('Mixin'): owner = type(args[0]).__name__ # users know it, not its base
         return f.__qualname__ if not owner else owner if name=='__init__' else f'{owner}.{name}'
     def unknown(k, args):
-        ours = _elsewhere.get(k)
-        if ours in names:   hint = f" Did you mean `{ours}`?"
+        ours = next((o for o in listify(_elsewhere.get(k)) if o in names), None)
+        if ours:            hint = f" Did you mean `{ours}`?"
         elif k in _instead: hint = f" {_instead[k]}"
         else:               hint = nearest(k, names)
         takes = [o for o in names if o!='self']

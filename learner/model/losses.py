@@ -107,12 +107,13 @@ class BaseLoss:
 
     def _class_last(self, targ, pred, moved):
         "Targets with the class axis last, as in `moved`. It may be there already, or where `pred` has it"
+        if targ.shape==moved.shape!=pred.shape: return targ
         same,n = _lengths(targ.shape)==_lengths(pred.shape),self.axis%pred.ndim+1 # axes up to that of the classes
         if not same and _lengths(targ.shape)==_lengths(moved.shape): return targ
         if not self.flatten: return targ.movedim(self.axis, -1) # the loss may broadcast
         flat_after = targ.shape[:n]==pred.shape[:n] and targ.numel()==pred.numel() # such as pixels in one axis
-        if same or flat_after:
-            return targ.reshape(pred.shape).movedim(self.axis, -1)
+        if same or flat_after: return targ.reshape(pred.shape).movedim(self.axis, -1)
+        if targ.shape[-1:]==moved.shape[-1:] and targ.numel()==pred.numel(): return targ # rows of classes
         _refuse_shapes(pred.shape, targ.shape)
 
     def __repr__(self): return f"{type(self).__name__}(axis={self.axis}, reduction={self.reduction!r})"

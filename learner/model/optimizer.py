@@ -62,11 +62,15 @@ def _decay(opt, args, kwargs):
         if ps:
             with torch.no_grad(): torch._foreach_mul_(ps, 1-g['lr']*own)
 
-def _after_load(opt):
-    "Decouple the weight decay that a state of torch's own class brings; if that is 0, `opt` keeps its first one"
-    for g in opt.param_groups:
-        if g['weight_decay'] and g.get('decoupled_wd'): del g['decoupled_wd'] # ours, which `learn.load` added to theirs
-        _decouple(g, g['weight_decay'] or opt.defaults['weight_decay'])
+def _before_load(opt, state):
+    "Decouple the weight decay that a state of torch's own class brings; where that is 0, a group of `opt` keeps its own"
+    def ours(g, own):
+        if g.get('decoupled_wd')==0: return g
+        wd = g['weight_decay'] or g.get('decoupled_wd', own.get('decoupled_wd', own['weight_decay']))
+        return g | dict(decoupled_wd=wd, weight_decay=0)
+    groups = state['param_groups']
+    if len(groups)!=len(opt.param_groups): return state # which torch refuses
+    return state | dict(param_groups=[ours(g, own) for g,own in zip(groups, opt.param_groups)])
 
 def _made(opt_class, params, decouple=False, **kwargs):
     """An optimizer whose groups may name settings as this library does, `mom`, `sqr_mom` and `wd`, or as torch does.
@@ -75,7 +79,7 @@ def _made(opt_class, params, decouple=False, **kwargs):
     if decouple:
         for g in opt.param_groups: _decouple(g, g['weight_decay'])
         opt.register_step_pre_hook(_decay)
-        opt.register_load_state_dict_post_hook(_after_load)
+        opt.register_load_state_dict_pre_hook(_before_load)
     for g in opt.param_groups:
         own = {k:g.pop(k) for k in ('mom','sqr_mom','wd') if k in g}
         for k,v in own.items():
@@ -190,7 +194,7 @@ def own_attrs(opt) -> dict:
 
 def step_hooks(opt) -> dict:
     "Attributes with hooks, such as those of a decoupled weight decay: torch leaves them out of copies"
-    kept = '_optimizer_step_pre_hooks','_optimizer_step_post_hooks','_optimizer_load_state_dict_post_hooks'
+    kept = '_optimizer_step_pre_hooks','_optimizer_step_post_hooks','_optimizer_load_state_dict_pre_hooks'
     return {k:v for k,v in vars(opt).items() if k in kept}
 
 # %% ../../nbs/model/03_optimizer.ipynb #OptimList

@@ -56,19 +56,12 @@ def _fill(now, v):
     kinds[0].write(now, kinds[0].read(v))
     return True
 
-def _can_be_filled(now, v):
-    "Whether `now` can get the contents of `v`, so that others who refer to it see them"
-    if type(now) is not type(v): return False
-    if is_array(now): return now.shape==v.shape and now.dtype==v.dtype
-    return type(now) in (dict,list,set,deque)
-
 def _put(o, k, v):
     "Let an attribute or variable have the value `v`, or what it refers to; False if `o` has no place for it"
     own = _named(o)
     if k not in own and not _may_get(o, k): return False
     now = own.get(k)
     if isinstance(now, ContextVar): now.set(v)
-    elif isinstance(o, (type,FunctionType)) and _can_be_filled(now, v): _fill(now, v)
     elif not (isinstance(o, partial) or k.startswith('global ')) or k in globals_of(functions_in(o)): assign(o, k, v)
     else: return _fill(now, v)
     return True

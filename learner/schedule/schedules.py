@@ -88,7 +88,8 @@ class Schedule:
         return [self.f(s, e, pos) for s,e in zip(self.start, self.end)]
     def __repr__(self):
         f,given = (self.f.func,self.f.keywords) if isinstance(self.f, partial) else (self.f,{})
-        args = ', '.join([f'{self.start} → {self.end}', *(f'{k}={v!r}' for k,v in given.items())])
+        def shown(v): return repr(v) if isinstance(v, (int,float,str)) else getattr(v, '__name__', type(v).__name__)
+        args = ', '.join([f'{self.start} → {self.end}', *(f'{k}={shown(v)}' for k,v in given.items())])
         return f"{getattr(f, '__name__', type(f).__name__)}({args})"
 
 def SchedNo(

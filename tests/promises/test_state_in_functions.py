@@ -2,7 +2,7 @@
 has it, or a warning names it"""
 import itertools,random,warnings,weakref
 from collections import deque
-import pytest,torch
+import numpy as np, pytest, torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader,Dataset
@@ -195,20 +195,37 @@ def test_what_is_set_by_hand_in_a_class_and_its_cache_stay_without_a_warning(tmp
     learn.load_state('begin')
     assert ByClass.scale==2. and not recwarn
 
-class Halves(Callback):
-    "A curriculum: steers a loss by what both have"
-    def __init__(self, shared): self.shared = shared
-    def after_epoch(self):
-        if isinstance(self.shared, dict): self.shared['w'] *= .5
-        else: self.shared *= .5
-@pytest.mark.filterwarnings('ignore:`Halves` gathers')
-@pytest.mark.parametrize('shared', [lambda: dict(w=1.), lambda: torch.ones(1)], ids=['dict','tensor'])
-def test_a_callback_still_steers_a_loss_that_a_file_has_given_its_variables(shared, tmp_path):
-    def steered(path):
-        w = shared()
-        def loss(pred, targ): return F.mse_loss(pred, targ)*(w['w'] if isinstance(w, dict) else w)
-        return made(path, loss_func=loss, cbs=Halves(w))
-    whole,res,_ = resumed(steered, tmp_path)
+def two_names():
+    "One object has two names, until one of them gets another"
+    last = now = torch.zeros(1)
+    def loss(pred, targ):
+        nonlocal last,now
+        loss = F.mse_loss(pred, targ)
+        last,now = now,loss.detach().reshape(1).clone()
+        return loss*(1+last[0]/9)
+    return loss
+def from_a_constant():
+    "A state that begins anew as the same constant in each epoch"
+    zero,n = torch.zeros(1),0
+    state = zero
+    def loss(pred, targ):
+        nonlocal state,n
+        if n%4==0: state = zero
+        loss = F.mse_loss(pred, targ)
+        state,n = state/2+loss.detach(),n+1
+        return loss*(1+state[0]/9)
+    return loss
+def read_only():
+    state = np.zeros(2)
+    def loss(pred, targ):
+        nonlocal state
+        state = state/2+1
+        state.flags.writeable = False
+        return F.mse_loss(pred, targ)*state[0]
+    return loss
+@pytest.mark.parametrize('make', [two_names, from_a_constant, read_only])
+def test_a_loss_whose_variables_get_other_objects_has_their_values_after_a_resume(make, tmp_path):
+    whole,res,_ = resumed(lambda path: made(path, loss_func=make()), tmp_path)
     assert res==whole
 
 class Unwilling(Callback):
