@@ -107,7 +107,8 @@ _elsewhere = dict(batch_tfms='aug', item_tfms='aug', cpu='device',
     max_steps='n_step', max_num_train_steps='n_step', n_batches='n_iter', ckpt_path='resume', resume_from='resume',
     watch_metric='monitor', larger_better='comp', greater_is_better='comp', mode='comp', step_on='unit',
     early_stopping_patience='patience', early_stopping_threshold='min_delta',
-    save_path='fname', save_optimizer='with_opt', load_saved_checkpoint='load_best', topk=('best','top'), save_top_k='best',
+    save_path='fname', save_optimizer='with_opt', load_saved_checkpoint='load_best',
+    topk=('best','top'), save_top_k='best',
     optimizers='opt_func', loss='loss_func', loss_fn='loss_func', criterion='loss_func', optimizer='opt_func')
 
 # Arguments that belong somewhere else

@@ -63,7 +63,7 @@ def _decay(opt, args, kwargs):
             with torch.no_grad(): torch._foreach_mul_(ps, 1-g['lr']*own)
 
 def _before_load(opt, state):
-    "Decouple the weight decay that a state of torch's own class brings; where that is 0, a group of `opt` keeps its own"
+    "Decouple the weight decay in a state of torch's own class; where that is 0, a group of `opt` keeps its own"
     def ours(g, own):
         if g.get('decoupled_wd')==0: return g
         wd = g['weight_decay'] or g.get('decoupled_wd', own.get('decoupled_wd', own['weight_decay']))
