@@ -1900,8 +1900,7 @@ def test_a_folder_runs_no_code(tmp_path, monkeypatch):
     assert not (tmp_path/'ran').exists()
 
 # Numbers of numpy in an optimizer
-@pytest.mark.parametrize('kwargs', [dict(mom=np.float64(.9)), dict(eps=np.float32(1e-5)), dict(wd=np.float64(.1))],
-    ids=str)
+@pytest.mark.parametrize('kwargs', [dict(mom=np.float64(.9)), dict(wd=np.float64(.1))], ids=str)
 def test_an_optimizer_with_numbers_of_numpy_is_saved_with_those_of_python(tmp_path, kwargs):
     learn = mk(tmp_path, opt_func=partial(Adam, **kwargs)).fit(1)
     other = mk(tmp_path, seed=1, opt_func=Adam).load(learn.save('a', with_opt=True))

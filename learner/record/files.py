@@ -162,7 +162,7 @@ def type_of(o) -> str:
 
 # %% ../../nbs/record/08_files.ipynb #on_cpu
 def on_cpu(o, seen=None):
-    """The same structure with tensors on the CPU, and numbers of numpy as Python's, where what was one object is one.
+    """The same structure with tensors on the CPU, and double numbers of numpy as Python's; one object stays one.
     A view of a larger tensor is copied, or all of that would be saved"""
     seen = {} if seen is None else seen
     if id(o) not in seen: seen[id(o)] = o,_on_cpu(o, seen)
@@ -173,7 +173,7 @@ def _on_cpu(o, seen):
         res = o.detach().cpu()
         if res.layout is torch.strided and res.untyped_storage().nbytes()>res.nbytes: res = res.clone()
         return nn.Parameter(res, o.requires_grad) if type(o) is nn.Parameter else res
-    if isinstance(o, np.generic): return o.item()
+    if isinstance(o, (np.float64,np.int64,np.bool_)): return o.item() # with others Python computes other values
     if type(o) in (list,tuple): return type(o)([on_cpu(v, seen) for v in o])
     if type(o) not in (dict,OrderedDict): return o
     res = type(o)((k, on_cpu(v, seen)) for k,v in o.items())
