@@ -22,7 +22,7 @@ def tree(mod): return ast.parse(text_of(mod))
 
 def chapters() -> list[str]:
     "Modules in the order in which `learner.all` imports them, such as `core.events`"
-    return re.findall(rf'^ *from {lib}\.(\S+) import \*', text_of('all'), re.M)
+    return [o.module for o in tree('all').body if isinstance(o, ast.ImportFrom)]
 
 def defined(code) -> list[str]:
     "Public names that `code` defines, in order: functions, methods that are patched on a class, classes, and values"

@@ -35,8 +35,7 @@ def directive(name, source):
 
 def parts() -> list[str]:
     "Names of the parts, in the order in which `learner.all` imports them"
-    text = (lib/'all.py').read_text(encoding='utf-8')
-    return list(dict.fromkeys(re.findall(rf'^ *from {lib.name}\.(\w+)\.\w+ import \*', text, re.M)))
+    return list(dict.fromkeys(re.findall(r'^from \.(\w+)\.', (lib/'all.py').read_text(encoding='utf-8'), re.M)))
 
 # The map of the site: what stands below a page in the side bar, in this order, as patterns of paths in nbs/.
 # A page `FOLDER/index` that is not listed has the other pages of its folder below it

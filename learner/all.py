@@ -5,137 +5,132 @@
 # %% auto #0
 __all__ = []
 
-# %% ../nbs/all.ipynb #all
-import gc as _gc
+# %% ../nbs/all.ipynb #first_parts
+from .core.tracebacks import *
+from .core.checks import *
+from .core.events import *
+from .core.callback import *
+from .core.callbacks import *
+from .core.attendance import *
+from .core.dispatch import *
+from .core.copies import *
+from .data.search import *
+from .data.generators import *
+from .data.loaders import *
+from .data.loader_state import *
+from .data.draws import *
+from .data.sampling import *
+from .data.samples import *
+from .data.pieces import *
+from .model.groups import *
+from .model.hypers import *
+from .model.optimizer import *
+from .model.losses import *
+from .model.loss_properties import *
+from .model.weights import *
+from .model.mapping import *
+from .model.own_losses import *
+from .measure.metrics import *
+from .measure.kinds import *
+from .measure.accuracies import *
+from .measure.scores import *
+from .measure.measures import *
+from .measure.phase import *
+from .measure.advice import *
+from .measure.batch_checks import *
+from .record.history import *
+from .record.run_config import *
+from .record.loss_stream import *
+from .record.table import *
+from .record.recorder import *
+from .record.progress import *
+from .record.rows import *
+from .record.files import *
+from .restore.tensors import *
+from .restore.contents import *
+from .restore.containers import *
+from .restore.held import *
+from .restore.attributes import *
+from .restore.loader_counts import *
+from .restore.places import *
+from .restore.snapshot import *
+from .loop.loop import *
+from .loop.inference import *
+from .loop.position import *
+from .loop.interrupt import *
+from .loop.way_back import *
+from .loop.route import *
+from .loop.fitting import *
+from .loop.learner import *
 
-_collects = _gc.isenabled()
-_gc.disable() # imports leave no garbage: a collection in their midst would walk through all of torch
-try:
-    from learner.core.tracebacks import *
-    from learner.core.checks import *
-    from learner.core.events import *
-    from learner.core.callback import *
-    from learner.core.callbacks import *
-    from learner.core.attendance import *
-    from learner.core.dispatch import *
-    from learner.core.copies import *
-    from learner.data.search import *
-    from learner.data.generators import *
-    from learner.data.loaders import *
-    from learner.data.loader_state import *
-    from learner.data.draws import *
-    from learner.data.sampling import *
-    from learner.data.samples import *
-    from learner.data.pieces import *
-    from learner.model.groups import *
-    from learner.model.hypers import *
-    from learner.model.optimizer import *
-    from learner.model.losses import *
-    from learner.model.loss_properties import *
-    from learner.model.weights import *
-    from learner.model.mapping import *
-    from learner.model.own_losses import *
-    from learner.measure.metrics import *
-    from learner.measure.kinds import *
-    from learner.measure.accuracies import *
-    from learner.measure.scores import *
-    from learner.measure.measures import *
-    from learner.measure.phase import *
-    from learner.measure.advice import *
-    from learner.measure.batch_checks import *
-    from learner.record.history import *
-    from learner.record.run_config import *
-    from learner.record.loss_stream import *
-    from learner.record.table import *
-    from learner.record.recorder import *
-    from learner.record.progress import *
-    from learner.record.rows import *
-    from learner.record.files import *
-    from learner.restore.tensors import *
-    from learner.restore.contents import *
-    from learner.restore.containers import *
-    from learner.restore.held import *
-    from learner.restore.attributes import *
-    from learner.restore.loader_counts import *
-    from learner.restore.places import *
-    from learner.restore.snapshot import *
-    from learner.loop.loop import *
-    from learner.loop.inference import *
-    from learner.loop.position import *
-    from learner.loop.interrupt import *
-    from learner.loop.way_back import *
-    from learner.loop.route import *
-    from learner.loop.fitting import *
-    from learner.loop.learner import *
-    from learner.schedule.schedules import *
-    from learner.schedule.schedulers import *
-    from learner.schedule.fits import *
-    from learner.schedule.trial import *
-    from learner.schedule.lr_find import *
-    from learner.schedule.validation import *
-    from learner.schedule.limits import *
-    from learner.technique.mixed_precision import *
-    from learner.technique.gradients import *
-    from learner.technique.micro_batch import *
-    from learner.technique.modes import *
-    from learner.technique.optimizers import *
-    from learner.technique.averaging import *
-    from learner.technique.mixup import *
-    from learner.technique.debugging import *
-    from learner.speed.memory_format import *
-    from learner.speed.prefetch import *
-    from learner.speed.compile import *
-    from learner.speed.timer import *
-    from learner.result.preds import *
-    from learner.result.predict import *
-    from learner.result.show import *
-    from learner.result.interpret import *
-    from learner.result.confusion import *
-    from learner.result.saving import *
-    from learner.result.export import *
-    from learner.result.tracker import *
-    from learner.resume.encoding import *
-    from learner.resume.origin import *
-    from learner.resume.saved_run import *
-    from learner.resume.state_file import *
-    from learner.resume.checkpoints import *
-    from learner.resume.checkpoint import *
-    from learner.resume.rewind import *
-    from learner.resume.spike_guard import *
-    from learner.inspect.hooks import *
-    from learner.inspect.activations import *
-    from learner.inspect.summary import *
-    from learner.inspect.profile import *
-    from learner.inspect.loggers import *
-    from learner.inspect.boards import *
-    from learner.inspect.memory import *
-    from learner.inspect.testing import *
-    from learner.diagnose.trace import *
-    from learner.diagnose.code import *
-    from learner.diagnose.order import *
-    from learner.diagnose.names import *
-    from learner.diagnose.mistakes import *
-    from learner.diagnose.first_batches import *
-    from learner.diagnose.ledger import *
-    from learner.diagnose.checksums import *
-    from learner.compare.fingerprint import *
-    from learner.compare.diff import *
-    from learner.compare.operations import *
-    from learner.compare.streams import *
-    from learner.compare.seeds import *
-    from learner.compare.comparison import *
-    from learner.compare.run_card import *
-    from learner.compare.card_page import *
-    from learner.dist.processes import *
-    from learner.dist.shares import *
-    from learner.dist.merging import *
-    from learner.dist.agreement import *
-    from learner.dist.engine import *
-    from learner.dist.sharding import *
-    from learner.dist.distributed import *
-    from learner.dist.launch import *
-finally:
-    if _collects: _gc.enable()
+# %% ../nbs/all.ipynb #all
+from .schedule.schedules import *
+from .schedule.schedulers import *
+from .schedule.fits import *
+from .schedule.trial import *
+from .schedule.lr_find import *
+from .schedule.validation import *
+from .schedule.limits import *
+from .technique.mixed_precision import *
+from .technique.gradients import *
+from .technique.micro_batch import *
+from .technique.modes import *
+from .technique.optimizers import *
+from .technique.averaging import *
+from .technique.mixup import *
+from .technique.debugging import *
+from .speed.memory_format import *
+from .speed.prefetch import *
+from .speed.compile import *
+from .speed.timer import *
+from .result.preds import *
+from .result.predict import *
+from .result.show import *
+from .result.interpret import *
+from .result.confusion import *
+from .result.saving import *
+from .result.export import *
+from .result.tracker import *
+from .resume.encoding import *
+from .resume.origin import *
+from .resume.saved_run import *
+from .resume.state_file import *
+from .resume.checkpoints import *
+from .resume.checkpoint import *
+from .resume.rewind import *
+from .resume.spike_guard import *
+from .inspect.hooks import *
+from .inspect.activations import *
+from .inspect.summary import *
+from .inspect.profile import *
+from .inspect.loggers import *
+from .inspect.boards import *
+from .inspect.memory import *
+from .inspect.testing import *
+from .diagnose.trace import *
+from .diagnose.code import *
+from .diagnose.order import *
+from .diagnose.names import *
+from .diagnose.mistakes import *
+from .diagnose.first_batches import *
+from .diagnose.ledger import *
+from .diagnose.checksums import *
+from .compare.fingerprint import *
+from .compare.diff import *
+from .compare.operations import *
+from .compare.streams import *
+from .compare.seeds import *
+from .compare.comparison import *
+from .compare.run_card import *
+from .compare.card_page import *
+from .dist.processes import *
+from .dist.shares import *
+from .dist.merging import *
+from .dist.agreement import *
+from .dist.engine import *
+from .dist.sharding import *
+from .dist.distributed import *
+from .dist.launch import *
 __all__ = [o for o in globals() if not o.startswith('_')] # what the chapters export, and no more
 
 # %% ../nbs/all.ipynb #parameters
