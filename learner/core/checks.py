@@ -61,7 +61,7 @@ _attrs_elsewhere = dict( # what to write for attributes of fastai and of other l
     show_batch="Write `dls.one_batch()`, which returns the first batch", bs="Write `dls.train.batch_size`",
     vocab="Names of the classes, if there are some: write `dls.vocab = ['cat', 'dog']`",
     plot_lr_find="`learn.lr_find()` returns a result with a `plot`",
-    cuda="Write `dls.to('cuda')`", cpu="Write `dls.to('cpu')`", 
+    cuda="Write `dls.to('cuda')`", cpu="Write `dls.to('cpu')`",
     to="Write `learn.dls.to(…)`: the model goes where batches do",
     train="Write `learn.fit(n_epoch)`; `learn.model.train()` sets the mode", run="Write `learn.fit(n_epoch)`",
     eval="Write `learn.model.eval()`",
@@ -99,10 +99,11 @@ def no_attribute(o, k):
 
 # %% ../../nbs/core/01_checks.ipynb #known_args
 # Arguments of fastai, and of other libraries, that have another name here
-_elsewhere = dict(batch_tfms='aug', item_tfms='aug', cpu='device',
+_epochs = 'n_epoch','epochs','n_epochs','max_epochs','num_epochs'
+_renamed = dict(batch_tfms='aug', item_tfms='aug', cpu='device',
     metric_name='name', nm='name', nms='names', inp='pred', nrows='axs', ncols='axs',
     learning_rate='lr', max_lr='lr', lr_max='lr', weight_decay='wd', callbacks='cbs', batch_size='bs',
-    **dict.fromkeys(['n_epoch','epochs','n_epochs','max_epochs','num_epochs'], ('n_epoch','epochs','n_steps')),
+    **dict.fromkeys(_epochs, ('n_epoch','epochs','n_steps')),
     n_workers='num_workers', train_dataset='dataset',
     max_steps='n_step', max_num_train_steps='n_step', n_batches='n_iter', ckpt_path='resume', resume_from='resume',
     watch_metric='monitor', larger_better='comp', greater_is_better='comp', mode='comp', step_on='unit',
@@ -113,7 +114,7 @@ _elsewhere = dict(batch_tfms='aug', item_tfms='aug', cpu='device',
 
 # Arguments that belong somewhere else
 _instead = {
-    **dict.fromkeys(['epochs','n_epoch','n_epochs','max_epochs','num_epochs'], "Write `learn.fit(n_epoch)`"),
+    **dict.fromkeys(_epochs, "Write `learn.fit(n_epoch)`"),
     **dict.fromkeys(['train_dataloader','train_dataloaders','evaluate_dataloaders','eval_dataset','train_dataset'],
     "Data are the first argument of the Learner: write `Learner(DataLoaders(train_dl, valid_dl), model, …)`"),
     **dict.fromkeys(['accumulation_steps','gradient_accumulation_steps','accumulate_grad_batches'],
@@ -147,7 +148,7 @@ def known_args(
         if name=='__init__' or owner.endswith('Mixin'): owner = type(args[0]).__name__ # users know it, not its base
         return f.__qualname__ if not owner else owner if name=='__init__' else f'{owner}.{name}'
     def unknown(k, args):
-        ours = next((o for o in listify(_elsewhere.get(k)) if o in names), None)
+        ours = next((o for o in listify(_renamed.get(k)) if o in names), None)
         if ours:            hint = f" Did you mean `{ours}`?"
         elif k in _instead: hint = f" {_instead[k]}"
         else:               hint = nearest(k, names)

@@ -205,7 +205,8 @@ def _check_choice(every, once, when, filter_fn, after, before):
     if once is not None and (after is not None or before is not None):
         raise ValueError("`once` already says when: give no `after` or `before` with it")
     if after is not None and before is not None and not after<before:
-        raise ValueError(f"It would never run: no call comes after {after} and before {before}")
+        raise ValueError(f"It would never run: `after={after}` and `before={before}` leave no call between them. "
+            "Both are excluded: give a larger `before`")
 
 def _check_calls(once):
     "Refuse a list of calls that is empty or not of whole numbers"

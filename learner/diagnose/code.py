@@ -100,7 +100,7 @@ class _Names:
             case _:
                 if attr := self.inside(v): self.parts |= {o.id:attr for o in ast.walk(t) if isinstance(o, ast.Name)}
 
-# %% ../../nbs/diagnose/02_code.ipynb #Reader
+# %% ../../nbs/diagnose/02_code.ipynb #expressions
 def _expects_missing(o):
     "Whether `o` is a `try`, or a `with suppress(…)`, that goes on where an attribute is missing"
     caught = [h.type or ast.Name('Exception') for h in getattr(o, 'handlers', ())] # of a `try`
@@ -122,6 +122,7 @@ def _passes(v):
             over = o.func if isinstance(o, ast.Call) else o
             return isinstance(over, (ast.Name,ast.Attribute)) and getattr(over, 'id', '')!='range'
 
+# %% ../../nbs/diagnose/02_code.ipynb #Reader
 class _Reader:
     "Collects what a syntax tree does with the attributes of `owners`"
     def __init__(self, tree, owners):

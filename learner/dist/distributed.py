@@ -55,7 +55,7 @@ class OwnSeeds:
         if not self.learn.training: return
         if at_start is None: at_start = dict(torch=torch.get_rng_state()) # only a fit can resume
         mine = number_of(np.asarray(at_start['torch']).tobytes())
-        self.of_pass = int(*self.procs.meet([mine if self.procs.is_first else 0]))
+        self.of_pass = int(*self.procs.meet([mine if self.procs.is_first else 0])) # a sum: the number of the first
         self._seed('loader')
 
     def begin_load(self, i): # Of a batch, which this process may load itself

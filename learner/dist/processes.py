@@ -88,7 +88,7 @@ class Channel:
 
     def first(self, pickled, n):
         "The object of the first process, of which `n` bytes are pickled there"
-        t = torch.frombuffer(bytearray(pickled or n), dtype=torch.uint8)
+        t = torch.frombuffer(bytearray(pickled or n), dtype=torch.uint8) # `n` zeros in the other processes
         self.copy_first(t)
         return pickle.loads(t.numpy())
 

@@ -218,7 +218,7 @@ def run_fit(learn,
         for k,v in asked.items():
             if stopped is None or get_hyper(learn.opt, k)!=v: learn.set_hyper(k, v)
         rates = [k for k in ('wd','lr') if k in hypers(learn.opt)]
-        learn.route.at_start.rates = {k:asked.get(k) or get_hyper(learn.opt, k) for k in rates} # groups may be spared
+        learn.route.at_start.rates = {k:asked.get(k) or get_hyper(learn.opt, k) for k in rates} # spared groups have 0
         bounds.put(learn)
         Counters(epoch=bounds.start_epoch, train_iter=0, opt_step=0, epoch_start=0).put(learn)
         learn.stop_reason,learn.to_validate = None,learn.dls.valids

@@ -212,7 +212,7 @@ class SaveModelCallback(BestFiles):
         if every_epoch and at_end:
             raise ValueError("`every_epoch` and `at_end` exclude each other: use two `SaveModelCallback`s")
         if (every_epoch or at_end) and keep!=1: raise ValueError(f"`keep={keep}` is for the best: "
-            f"`{'every_epoch' if every_epoch else 'at_end'}` keeps all that it saves")
+            f"`{'every_epoch' if every_epoch else 'at_end'}` keeps all that it saves. Leave out one of them")
         if fname is None and (every_epoch or at_end or keep!=1): raise ValueError(
             "`fname=None` keeps the best one in memory: it goes with no `every_epoch`, `at_end` or `keep`")
         self.every_epoch = whole('every_epoch', every_epoch, 1) if type(every_epoch) is not bool else int(every_epoch)

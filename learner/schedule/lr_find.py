@@ -153,7 +153,7 @@ def _named(funcs):
     names = [name(f) for f in L(funcs)]
     for k,f in zip(names, L(funcs)):
         if names.count(k)>1 and k is not None: raise ValueError(f"Two of `suggest_funcs` are called `{k}`, and the "
-            "suggestions are found by name: write a function with another one")
+            "suggestions are found by name: write a function with another name")
         if k is not None and callable(f): continue
         raise TypeError("`suggest_funcs` are functions of rates, losses and their number, such as "
             f"`SuggestionMethod.Valley`, but got {f!r}.{nearest(str(f), vars(SuggestionMethod))}")
