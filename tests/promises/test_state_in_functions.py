@@ -201,8 +201,9 @@ def two_names():
     def loss(pred, targ):
         nonlocal last,now
         loss = F.mse_loss(pred, targ)
+        res = loss*(1+last[0]+now[0]/9)
         last,now = now,loss.detach().reshape(1).clone()
-        return loss*(1+last[0]/9)
+        return res
     return loss
 def from_a_constant():
     "A state that begins anew as the same constant in each epoch"
@@ -217,6 +218,7 @@ def from_a_constant():
     return loss
 def read_only():
     state = np.zeros(2)
+    state.flags.writeable = False
     def loss(pred, targ):
         nonlocal state
         state = state/2+1
