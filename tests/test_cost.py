@@ -303,6 +303,15 @@ def test_a_training_batch_with_the_defaults_waits_for_no_device(cbs, capsys, mon
     def fit(n): return whole_fit(n, *map(MixedPrecision, cbs))
     assert per_batch(syncs, fit)==0
 
+def test_no_batch_of_a_first_fit_waits_for_a_device():
+    "Nor do its checks of the first batches"
+    class Within(Callback):
+        def before_train(self): self.was = mode.seen.copy()
+        def after_batch(self): assert mode.seen==self.was
+    within = Within()
+    within.run_valid = False
+    with Syncs() as mode: whole_fit(20, within)()
+
 def test_what_waits_is_counted():
     class Reads(Callback):
         def after_batch(self): self.learn.loss.item()

@@ -21,6 +21,7 @@ from ..core.copies import names_in
 from ..model.loss_properties import kind_of,losses_in
 from ..restore.tensors import version_of
 from ..record.history import missing
+from ..record.loss_stream import LossStream
 from ..record.recorder import Recorder
 from ..loop.learner import Learner
 from .mistakes import check_attributes,check_optimizer,check_setup,check_state,check_ties
@@ -97,14 +98,11 @@ def check_outside(learn, found): # As `outside` returned them after the first ba
 # %% ../../nbs/diagnose/06_first_batches.ipynb #check_loss
 enough = 8 # losses
 def check_loss(learn, losses, steps):
-    def exact(o): return o.dtype in (torch.float32,torch.float64) and o.numel()==1
-    if len(losses)<4 or steps<3 or not all(map(exact, losses)): return
-    vals = torch.stack([o.reshape(()) for o in losses])
-    if not bool((vals==vals[0]).all()): return
+    if len(losses)<4 or steps<3 or any(o!=losses[0] for o in losses): return
     lrs = [g['lr'] for g in learn.opt.param_groups]
     why = "The learning rate is 0" if not any(lrs) else "Predictions may not depend on the inputs and on the weights " \
         "that are trained: look for saturated activations and for `detach`"
-    tell(learn, 'loss', f"The loss was {float(vals[0]):.6g} in each of the first {len(vals)} batches, "
+    tell(learn, 'loss', f"The loss was {losses[0]:.6g} in each of the first {len(losses)} batches, "
         f"although {steps} steps were taken. {why}")
 
 # %% ../../nbs/diagnose/06_first_batches.ipynb #check_scores
@@ -156,7 +154,7 @@ def check_reset(learn, before):
 class Checks:
     "Looks for each mistake of the first batches once"
     def __init__(self, learn, rec):
-        self.learn,self.rec,self.losses,self.outside = learn,rec,[],[]
+        self.learn,self.rec,self.outside,self.losses,self.exact = learn,rec,[],LossStream(bundle=enough),True
         self.changes,self.grads,self.began_at = Changes(learn),Gradients(learn),learn.opt_step
         self.known = in_opt(learn) | {id(p) for p in learn.model.parameters()}
         self.states = [(m, _state(m)) for m in learn.model.modules() if callable(getattr(m, 'reset', None))]
@@ -166,6 +164,14 @@ class Checks:
         "After the first batch"
         check_scores(self.learn.pred, self.learn)
         self.outside = outside(self.learn, self.known)
+
+    def add_loss(self, loss):
+        if len(self.losses)==enough: return
+        self.exact = self.exact and loss.dtype in (torch.float32,torch.float64) and loss.numel()==1
+        self.losses.append(loss)
+    def have_losses(self):
+        "Whether there are enough losses on the host. The device is not waited for"
+        return len(self.losses)==enough and len(self.losses.arrived()[0])==enough
 
     def make(self, what):
         "One check, which is not waiting any more"
@@ -179,7 +185,8 @@ class Checks:
             check_outside(learn, self.outside)
             check_reset(learn, self.states)
             self.grads.close()
-        elif what=='loss': check_loss(learn, self.losses, learn.opt_step-self.began_at)
+        elif what=='loss':
+            if self.exact: check_loss(learn, self.losses.all()[0], learn.opt_step-self.began_at)
         elif self.rec.rows: check_values(learn, self.rec)
 
     def close(self):
@@ -192,7 +199,7 @@ class FirstBatches:
     events = None # all of them, at first
     def __init__(self, learn, rec):
         self.learn,self.checks,self.n,self.last,self.trains = learn,Checks(learn, rec),0,None,False
-        self.waiting,self.changes,self.losses = self.checks.waiting,self.checks.changes,self.checks.losses
+        self.waiting,self.changes = self.checks.waiting,self.checks.changes
         long = learn.n_train is None or learn.n_train>100
         self.most = 100 if long else enough # batches after which parameters of a long epoch should have a gradient
         self.at_end = not long
@@ -220,13 +227,14 @@ class FirstBatches:
             self.checks.look()
             self.trains = self.learn.model.training
         loss = vars(self.learn)['loss']
-        if len(self.losses)<enough and isinstance(loss, torch.Tensor): self.losses.append(loss.detach())
+        if isinstance(loss, torch.Tensor): self.checks.add_loss(loss)
         if self.n==self.most: self.watch('after_train','before_train')
         if self.n==self.most and not self.at_end: self.check('training')
-        if len(self.losses)==enough: self.check('loss')
+        if 'loss' in self.waiting and self.checks.have_losses(): self.check('loss')
     def training_ends(self):
         if self.trains and vars(self.learn)['_training']: check_mode(self.learn)
         self.check('training')
+        if len(self.checks.losses)==enough: self.check('loss')
 
     def handler_ended(self):
         if self.changes.stack: self.changes.handler_ended()
