@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 import torch
-from . import batches,fresh,processes,states,techniques
+from . import batches,fresh,gpu,processes,states,techniques
 from .shared import hardware
 
 def show(row):
@@ -39,7 +39,7 @@ def main(argv=None):
     p.add_argument('--quick', action='store_true', help='few repeats, to see that it runs')
     p.add_argument('--peers', action='store_true', help='other libraries, on the same models')
     p.add_argument('--out', type=Path, metavar='FILE', help='where to write rows')
-    args,modules,about = p.parse_args(argv),[batches,techniques,states,processes,fresh],hardware()
+    args,modules,about = p.parse_args(argv),[batches,techniques,states,processes,fresh,gpu],hardware()
     if args.peers:
         from . import peers
         modules = [peers]

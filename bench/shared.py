@@ -136,9 +136,9 @@ lean = dict(default_cbs=False, cbs=[TrainEvalCallback])
 recorded = dict(default_cbs=False, cbs=[TrainEvalCallback, Recorder], metrics=accuracy)
 defaults = dict(metrics=accuracy) # with a bar
 
-def learner(m, train, valid=None, **kwargs):
+def learner(m, train, valid=None, device='cpu', **kwargs):
     kwargs = dict(loss_func=loss_func, opt_func=opt_func) | kwargs
-    return Learner(DataLoaders(train, valid or None, device='cpu'), m, **kwargs)
+    return Learner(DataLoaders(train, valid or None, device=device), m, **kwargs)
 
 def ours(m, train, valid, n_epoch, fit_cbs=(), **kwargs):
     "The same fit by a Learner"
@@ -206,5 +206,6 @@ def cpu_name():
 def hardware():
     "What the figures depend on"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
-    return dict(cpu=cpu_name(), cores=cores, threads=torch.get_num_threads(), system=platform.system(),
+    gpu = dict(gpu=torch.cuda.get_device_name()) if torch.cuda.is_available() else {}
+    return dict(cpu=cpu_name(), **gpu, cores=cores, threads=torch.get_num_threads(), system=platform.system(),
         python=platform.python_version(), torch=torch.__version__)

@@ -1079,6 +1079,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'learner.data.loaders._check_no_targets': ( 'data/loaders.html#_check_no_targets',
                                                                                   'learner/data/loaders.py'),
                                       'learner.data.loaders._first_length': ('data/loaders.html#_first_length', 'learner/data/loaders.py'),
+                                      'learner.data.loaders._has_accelerator': ( 'data/loaders.html#_has_accelerator',
+                                                                                 'learner/data/loaders.py'),
                                       'learner.data.loaders._length': ('data/loaders.html#_length', 'learner/data/loaders.py'),
                                       'learner.data.loaders._no_loader': ('data/loaders.html#_no_loader', 'learner/data/loaders.py'),
                                       'learner.data.loaders._size': ('data/loaders.html#_size', 'learner/data/loaders.py'),

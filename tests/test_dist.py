@@ -344,12 +344,27 @@ def test_synchronized_batch_norms_need_devices():
     for text,kinds in together(2, 'synced_norms'):
         assert '`sync_bn` needs devices' in text and kinds[1]=='BatchNorm1d'
 
+def on_two_devices(f):
+    """Outputs and errors of `f` in two processes that talk by NCCL. Where there is one device only, each is a machine of
+    its own to NCCL, and both use the device"""
+    if torch.cuda.device_count()>1: cmds = [([*launcher, '--standalone', '--nproc-per-node', '2'], {})]
+    else:
+        where = ['--nnodes', '2', '--master-addr', '127.0.0.1', '--master-port', str(free_port())]
+        cmds = [([*launcher, *where, '--node-rank', str(i)], dict(NCCL_HOSTID=f'machine{i}', NCCL_SOCKET_IFNAME='lo',
+            NCCL_IB_DISABLE='1')) for i in range(2)]
+    ps = [subprocess.Popen([*cmd, f], env=env|more, stdout=-1, stderr=-1, text=True) for cmd,more in cmds]
+    outs = [p.communicate(timeout=200) for p in ps]
+    assert not any(p.returncode for p in ps),outs
+    return ''.join(out for out,_ in outs)
+
 @pytest.mark.cuda
-@pytest.mark.parametrize('norm,setting',
-    [('BatchNorm1d','sync_bn'), ('LayerNorm','shard'), ('LayerNorm','static_graph')])
-def test_two_devices(norm, setting, tmp_path):
-    "By NCCL: the weights of one process on the whole batches, with norms of all, parts of the model, and as usual"
-    if torch.cuda.device_count()<2: pytest.skip('needs two devices')
+@pytest.mark.parametrize('norm,setting,cbs', [('BatchNorm1d','sync_bn',''), ('LayerNorm','shard',''),
+    ('LayerNorm','static_graph',''), ('LayerNorm','gradient_as_bucket_view','GradientAccumulation(16),GradientClip(.5)'),
+    ('LayerNorm','gradient_as_bucket_view','EMA(.9),SaveModelCallback()'),
+    ('LayerNorm','shard','GradientClip(.5),EMA(.9)'), ('LayerNorm','static_graph',"MixedPrecision('bf16')")])
+def test_two_devices(norm, setting, cbs, tmp_path):
+    """By NCCL: the weights and results of one process on the whole batches, with norms of all, parts of the model, and
+    as usual"""
     (f := tmp_path/'script.py').write_text('''if True:
         import os,sys,torch
         from torch import nn
@@ -358,18 +373,29 @@ def test_two_devices(norm, setting, tmp_path):
         x,y = torch.randn(48, 4),torch.randint(0, 3, (48,))
         batches = [(x[i:i+8], y[i:i+8]) for i in range(0, 48, 8)]
         model = nn.Sequential(nn.Linear(4, 8), nn.NORM(8), nn.ReLU(), nn.Linear(8, 3))
-        learn = Learner(DataLoaders(batches), model, nn.CrossEntropyLoss(), opt_func=torch.optim.SGD, lr=.1, cbs=[])
+        learn = Learner(DataLoaders(batches, [(x[:7], y[:7])]), model, nn.CrossEntropyLoss(), metrics=accuracy,
+            opt_func=torch.optim.SGD, lr=.1, cbs=[CBS], path=PATH)
         with learn.no_logging(), learn.distrib_ctx(SETTING=True): learn.fit(2)
-        flat = torch.cat([p.detach().flatten() for p in learn.model.parameters()]).tolist()
+        preds = learn.get_preds()[0]
+        flat = torch.cat([p.detach().flatten().cpu() for p in learn.model.parameters()]+[preds.flatten()]).tolist()
+        flat += [learn.results['valid_loss'],learn.results['accuracy']]
         line = f'of {num_distrib()}: ' + ' '.join(f'{o:.4f}' for o in flat)
-        os.write(1, (line+chr(10)).encode())'''.replace('NORM', norm).replace('SETTING', setting))
-    def weights(cmd):
-        p = subprocess.run([*cmd, f], env=env, capture_output=True, text=True, timeout=200)
-        assert p.returncode==0,p.stderr
-        return [[float(o) for o in line.split()[2:]] for line in p.stdout.splitlines() if line.startswith('of')]
-    alone,both = weights([sys.executable]),weights([*launcher, '--standalone', '--nproc-per-node', '2'])
+        os.write(1, (line+chr(10)).encode())'''.replace('NORM', norm).replace('SETTING', setting).replace('CBS', cbs)
+        .replace('PATH', repr(str(tmp_path))))
+    def weights(out):
+        return [[float(o) for o in line.split()[2:]] for line in out.splitlines() if line.startswith('of')]
+    p = subprocess.run([sys.executable, f], env=env, capture_output=True, text=True, timeout=200)
+    assert p.returncode==0,p.stderr
+    alone,both = weights(p.stdout),weights(on_two_devices(f))
     assert len(both)==2
-    for o in both: close(o, alone[0], 1e-3)
+    for o in both: close(o, alone[0], 1e-2 if 'bf16' in cbs else 1e-3)
+
+@pytest.mark.cuda
+def test_more_processes_than_devices_are_refused():
+    n,learn = torch.cuda.device_count(),synth_learner()
+    learn.dls.to('cuda')
+    with pytest.raises(ValueError, match=f'needs a device for each process, and this machine has {n} of type `cuda`'):
+        learn.fit(1, procs=n+1)
 
 @slow
 @pytest.mark.parametrize('procs', [1, 2, 3])

@@ -163,7 +163,7 @@ def seed_all(
     random.seed(seed)
     np.random.seed(seed)
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized(): torch.cuda.manual_seed_all(seed)
+    if torch.cuda.device_count(): torch.cuda.manual_seed_all(seed) # where none was used so far, when one is
     if torch.backends.mps.is_available(): torch.mps.manual_seed(seed)
 
 # %% ../../nbs/data/02_generators.ipynb #set_random_state
@@ -177,9 +177,9 @@ def set_random_state(
     if not same_state(python_state(), state['python']): set_state(_python, state['python'])
     set_numpy_state(state['numpy'])
     torch.set_rng_state(torch.as_tensor(state['torch']))
-    if 'cuda' in state and torch.cuda.is_initialized():
-        torch.cuda.set_rng_state_all([torch.as_tensor(o) for o in state['cuda']])
-    if 'mps' in state: torch.mps.set_rng_state(torch.as_tensor(state['mps']))
+    for i,o in enumerate(state.get('cuda', ())[:torch.cuda.device_count()]): # there may have been more devices
+        torch.cuda.set_rng_state(torch.as_tensor(o), i)
+    if 'mps' in state and torch.backends.mps.is_available(): torch.mps.set_rng_state(torch.as_tensor(state['mps']))
     own = state['own'] if loaders or parts else {}
     parts = moving_parts(*loaders) if parts is None else parts
     for k,o in parts.items():

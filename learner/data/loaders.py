@@ -12,6 +12,7 @@ __all__ = ['default_device', 'to_device', 'map_batch', 'map_tensors', 'rows_of',
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import fields,is_dataclass
+from functools import cache
 from inspect import isfunction,signature
 import numpy as np
 import torch
@@ -193,7 +194,10 @@ def targets_in(b):
     return tuple(b[k] for k in both) if all(k in b for k in both) else ()
 
 # %% ../../nbs/data/03_loaders.ipynb #device
-_accelerator = default_device().type!='cpu'
+@cache
+def _has_accelerator():
+    "Whether there is a device besides the CPU. It is not used here: a process that has used a GPU cannot be forked"
+    return torch.cuda.device_count()>0 or torch.backends.mps.is_available()
 
 def check_device(
     name:str, # What the argument is called
@@ -356,7 +360,7 @@ class DataLoaders(_NamedLoaders):
     @device.setter
     def device(self, v):
         self._device = _with_index(v)
-        self.moves = self._device.type!='cpu' or _accelerator # where there is one device only, every batch is on it
+        self.moves = self._device.type!='cpu' or _has_accelerator() # where there is one device only, every batch is on it
 
     def to(self, device): self.device = device; return self
     def __repr__(self):

@@ -21,6 +21,7 @@ from traceback import format_exc
 from types import FunctionType
 from fastcore.basics import patch
 from fastcore.foundation import L
+import torch
 from torch import nn
 from ..core.checks import extra,whole
 from ..data.generators import random_state,set_random_state
@@ -311,6 +312,9 @@ def fit_in_processes(self:Learner,
     procs,cbs = whole('procs', procs, 1),L(cbs).map(self.cbs.instance)
     if num_distrib()>1: raise ValueError(f"`procs={procs}` starts processes, and this is one of {num_distrib()} "
         "already: write `learn.to_distributed()`, and leave `procs` out")
+    if self.device.type!='cpu' and procs>(n := torch.accelerator.device_count()): raise ValueError(
+        f"`procs={procs}` needs a device for each process, and this machine has {n} of type `{self.device.type}`: "
+        f"write `procs={n}`, or train on the CPU, with `learn.dls.to('cpu')`")
     if any(type(o) is Rewind for o in [*self.cbs, *cbs]): raise ValueError("What `Rewind` holds would be gone with the "
         "workers: with `cbs=Checkpoint()`, `fit(…, resume=file)` goes back to a file")
     if self.opt is None: self.create_opt()
