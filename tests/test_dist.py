@@ -345,8 +345,8 @@ def test_synchronized_batch_norms_need_devices():
         assert '`sync_bn` needs devices' in text and kinds[1]=='BatchNorm1d'
 
 def on_two_devices(f):
-    """Outputs and errors of `f` in two processes that talk by NCCL. Where there is one device only, each is a machine of
-    its own to NCCL, and both use the device"""
+    """What `f` prints in two processes that talk by NCCL. Where there is one device only, each is a machine of its own
+    to NCCL, and both use the device"""
     if torch.cuda.device_count()>1: cmds = [([*launcher, '--standalone', '--nproc-per-node', '2'], {})]
     else:
         where = ['--nnodes', '2', '--master-addr', '127.0.0.1', '--master-port', str(free_port())]
@@ -359,7 +359,8 @@ def on_two_devices(f):
 
 @pytest.mark.cuda
 @pytest.mark.parametrize('norm,setting,cbs', [('BatchNorm1d','sync_bn',''), ('LayerNorm','shard',''),
-    ('LayerNorm','static_graph',''), ('LayerNorm','gradient_as_bucket_view','GradientAccumulation(16),GradientClip(.5)'),
+    ('LayerNorm','static_graph',''),
+    ('LayerNorm','gradient_as_bucket_view','GradientAccumulation(16),GradientClip(.5)'),
     ('LayerNorm','gradient_as_bucket_view','EMA(.9),SaveModelCallback()'),
     ('LayerNorm','shard','GradientClip(.5),EMA(.9)'), ('LayerNorm','static_graph',"MixedPrecision('bf16')")])
 def test_two_devices(norm, setting, cbs, tmp_path):
