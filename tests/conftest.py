@@ -22,7 +22,7 @@ settings.load_profile('default')
 def pytest_addoption(parser):
     g = parser.getgroup('learner')
     g.addoption('--flags', default='',
-        help='Run the tests and notebook cells with these flags too, such as "slow cuda"')
+        help='"slow": run the tests and notebook cells with this flag too. "cuda": run the tests for a GPU, and no others')
     g.addoption('--save', action='store_true', help='Store the outputs in the notebooks that pass')
     g.addoption('--other-cpu', action='store_true',
         help='Let the last bits of results depend on shapes, as they do on some machines')
@@ -30,6 +30,7 @@ def pytest_addoption(parser):
         help='Fail if stored outputs are missing, or of another kind than the new ones')
 
 def pytest_configure(config):
+    if 'cuda' not in flags_of(config): os.environ['CUDA_VISIBLE_DEVICES'] = '' # the same on machines with a GPU
     if config.getoption('--other-cpu'):
         import other_cpu
         other_cpu.install()
@@ -67,9 +68,13 @@ def flags_of(config):
     return flags | {'slow'} if config.getoption('--save') or config.getoption('--fresh') else flags
 
 def pytest_collection_modifyitems(config, items):
-    for flag in {'slow','cuda'} - flags_of(config):
+    flags = flags_of(config)
+    for flag in {'slow','cuda'} - flags:
         for o in items:
             if flag in o.keywords: o.add_marker(pytest.mark.skip(reason=f'runs with `--flags {flag}`'))
+    if 'cuda' in flags:
+        config.hook.pytest_deselected(items=[o for o in items if 'cuda' not in o.keywords])
+        items[:] = [o for o in items if 'cuda' in o.keywords]
 
 # Matrices: tests with many cells, whose outcomes are counted
 _matrices = pytest.StashKey()

@@ -1798,7 +1798,6 @@ def test_an_export_of_another_machine(tmp_path):
     learn.dls._device = torch.device('cuda:3')
     assert load_learner(learn.export(), trust=True).device==torch.device('cpu')
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason='is about a device that is not there')
 def test_a_device_that_is_not_there(tmp_path):
     file = mk(tmp_path).export()
     with pytest.raises(ValueError,

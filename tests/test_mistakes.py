@@ -312,6 +312,14 @@ def test_watching_changes_no_run():
         ('norm','orn',False)])
 def test_one_letter(a, b, same): assert one_letter(a, b)==one_letter(b, a)==same
 
+def test_a_method_of_the_class_that_reads_any_attribute_of_it_hides_no_mistake():
+    "as the one by which trackers refuse subclasses"
+    class Mine(EarlyStoppingCallback):
+        def act(self, val):
+            if val is None: print(self.patinece)
+    told, = warned(synth_learner(cbs=Mine()))
+    assert "`Mine.act` reads `patinece`, which does not exist. Did you mean `patience`?" in told
+
 # Mutants
 def noticed(name, source, original, path):
     "How a mutant is noticed in a fit of one epoch; None if it is not"

@@ -21,7 +21,7 @@ from ..core.events import event
 # %% ../../nbs/diagnose/02_code.ipynb #Use
 class Use(NamedTuple):
     "What a function does with one attribute"
-    owner:str # `self` or `learn`; `any` for what is done with gradients
+    owner:str # `self` or `learn`; `any` for what is done with gradients, and for the class in methods of classes
     name:str  # Of the attribute; of a `fire`, the event; `grad`, `clip_grad` and `backward` of `any`
     kind:str  # `read`, `call`, `write`, `add`, `change`, `grow`, `set`, `iter`, `next`, `fire`
     # `test`: it may be None; `try`: it may be missing
@@ -261,7 +261,8 @@ def functions_of(
             above = found.setdefault(k, [])
             if function_of(v) and (not above or _calls_super(above[-1])): above.append(v)
     fs = {k:list(dict.fromkeys(filter(None, map(function_of, v)))) for k,v in found.items()}
-    return {k:(v, 'self') for k,v in fs.items() if v}
+    def first_of(k): return 'any' if isinstance(inspect.getattr_static(cb, k, None), (classmethod,staticmethod)) else 'self'
+    return {k:(v, first_of(k)) for k,v in fs.items() if v}
 
 def _calls_super(f): return (f := function_of(f)) is not None and 'super' in names_in(f.__code__)
 
