@@ -22,7 +22,7 @@ settings.load_profile('default')
 def pytest_addoption(parser):
     g = parser.getgroup('learner')
     g.addoption('--flags', default='',
-        help='"slow": run the tests and notebook cells with this flag too. "cuda": run the tests for a GPU, and no others')
+        help='"slow": run tests and notebook cells with this flag too. "cuda": run the tests for a GPU, and no others')
     g.addoption('--save', action='store_true', help='Store the outputs in the notebooks that pass')
     g.addoption('--other-cpu', action='store_true',
         help='Let the last bits of results depend on shapes, as they do on some machines')

@@ -261,8 +261,8 @@ def functions_of(
             above = found.setdefault(k, [])
             if function_of(v) and (not above or _calls_super(above[-1])): above.append(v)
     fs = {k:list(dict.fromkeys(filter(None, map(function_of, v)))) for k,v in found.items()}
-    def first_of(k): return 'any' if isinstance(inspect.getattr_static(cb, k, None), (classmethod,staticmethod)) else 'self'
-    return {k:(v, first_of(k)) for k,v in fs.items() if v}
+    def of_instance(k): return not isinstance(inspect.getattr_static(cb, k, None), (classmethod,staticmethod))
+    return {k:(v, 'self' if of_instance(k) else 'any') for k,v in fs.items() if v}
 
 def _calls_super(f): return (f := function_of(f)) is not None and 'super' in names_in(f.__code__)
 
