@@ -139,15 +139,47 @@ def _first_values(o, own):
     res = _small_values(own)
     return {k:v for k,v in res.items() if is_array(v) or v} if isinstance(o, LazyModuleMixin) else res
 
+# %% ../../nbs/restore/05_attributes.ipynb #AttributeValues
+class AttributeValues:
+    "Reads the attributes of modules and other objects, and puts them back"
+    def __init__(self,
+        roots:dict, # Modules and other objects, by name
+    ): self.roots = roots
+
+    def values(self):
+        "Values of modules and objects, by owner and name; of parameters, whether they are trained"
+        res = {}
+        for path,o in owners(self.roots).items():
+            if isinstance(o, (type,FunctionType,Cached)): continue # in memory, their variables stay as they are
+            own = {'requires_grad': o.requires_grad} if isinstance(o, nn.Parameter) else {}
+            res[path] = own | _small_values(_own(o))
+        return copied(res)
+
+    def put(self,
+        values:dict, # As `changed` or `values` returned them
+    ) -> list: # Names of attributes that have no place here, because their owner is gone or is another object
+        there,lost = owners(self.roots),[]
+        modules = [o for o in there.values() if isinstance(o, nn.Module)]
+        weights = [t for m in modules for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
+        for path,attrs in values.items():
+            if path not in there: lost += [f'{path}.{k}' for k in attrs]; continue
+            o,own = there[path],_own(there[path])
+            for k,v in attrs.items():
+                if k=='requires_grad' and isinstance(o, nn.Parameter): o.requires_grad_(v)
+                elif _holds(own, k, v) or shares_memory(own.get(k), weights): continue
+                elif not _put(o, k, v): lost.append(f'{path}.{k}')
+        return lost
+
 # %% ../../nbs/restore/05_attributes.ipynb #Attributes
-class Attributes:
+class Attributes(AttributeValues):
     "Attributes of modules and other objects, to tell later which have changed"
     def __init__(self,
         roots:dict, # Modules and other objects, by name
     ):
+        super().__init__(roots)
         there = owners(roots)
         own = {path:_own(o) for path,o in there.items()}
-        self.roots,self.before = roots,{path:{k:_state_of(v) for k,v in d.items()} for path,d in own.items()}
+        self.before = {path:{k:_state_of(v) for k,v in d.items()} for path,d in own.items()}
         self.lists = {path:_lengths(own[path]) for path,o in there.items() if isinstance(o, (type,FunctionType))}
         self.initial = {path:copied(_first_values(o, own[path])) for path,o in there.items() if _may_move(o)}
         self.moved = {} # by owner and name: the state in which a fit has left an attribute that it changed
@@ -233,30 +265,6 @@ class Attributes:
                 d.clear()
                 d.update(was)
             raise
-
-    def values(self):
-        "Values of modules and objects, by owner and name; of parameters, whether they are trained"
-        res = {}
-        for path,o in owners(self.roots).items():
-            if isinstance(o, (type,FunctionType,Cached)): continue # in memory, their variables stay as they are
-            own = {'requires_grad': o.requires_grad} if isinstance(o, nn.Parameter) else {}
-            res[path] = own | _small_values(_own(o))
-        return copied(res)
-
-    def put(self,
-        values:dict, # As `changed` or `values` returned them
-    ) -> list: # Names of attributes that have no place here, because their owner is gone or is another object
-        there,lost = owners(self.roots),[]
-        modules = [o for o in there.values() if isinstance(o, nn.Module)]
-        weights = [t for m in modules for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
-        for path,attrs in values.items():
-            if path not in there: lost += [f'{path}.{k}' for k in attrs]; continue
-            o,own = there[path],_own(there[path])
-            for k,v in attrs.items():
-                if k=='requires_grad' and isinstance(o, nn.Parameter): o.requires_grad_(v)
-                elif _holds(own, k, v) or shares_memory(own.get(k), weights): continue
-                elif not _put(o, k, v): lost.append(f'{path}.{k}')
-        return lost
 
 # %% ../../nbs/restore/05_attributes.ipynb #AttributesLeft
 class AttributesLeft:
