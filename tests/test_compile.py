@@ -1,6 +1,6 @@
 """A compiled model is compiled and compared before the fit, computes what the plain one does, and says what was
 compiled again"""
-import copy,pickle,warnings
+import copy,math,pickle,warnings
 import pytest,torch
 from torch import nn
 from torch.utils.data import DataLoader,TensorDataset
@@ -181,6 +181,28 @@ def test_a_loss_of_the_models_own_is_compiled_with_it():
     with pytest.raises(ValueError, match=r'`Compile\(with_loss=True\)` needs a `loss_func`'):
         mk(Compile(with_loss=True), data=data(), model=Own(), loss_func=None).fit(1)
     assert mk(Compile(backend='eager'), data=data(), model=Own(), loss_func=None).fit(1).compile.gap==0
+
+def test_what_is_kept_of_a_batch_is_not_overwritten_by_the_next_one_as_cuda_graphs_do():
+    "A loss of the model's own, which is read much later, and collected predictions"
+    class Own(nn.Module):
+        def __init__(self): super().__init__(); self.net = net()
+        def forward(self, x, labels):
+            logits = self.net(x)
+            return dict(loss=nn.functional.cross_entropy(logits, labels), logits=logits)
+    returned = []
+    def one_memory(gm, inputs):
+        def run(*args):
+            for o in returned: o.data.fill_(math.nan)
+            returned[:] = res = gm(*args)
+            return tuple(res)
+        return run
+    def fit(*cbs):
+        data = [dict(x=x, labels=y) for x,y in cut(10)]
+        return mk(CollectDataCallback, *cbs, data=data, valid=data, model=Own(), loss_func=None).fit(2)
+    plain,learn = fit(),fit(Compile(backend=one_memory))
+    assert learn.recorder.raw_losses==plain.recorder.raw_losses and learn.recorder.values==plain.recorder.values
+    for (*_,pred,loss),(*_,p,l) in zip(learn.collect_data.data, plain.collect_data.data, strict=True):
+        assert torch.equal(pred, p) and loss==l
 
 def test_callbacks_that_wait_for_validation_losses_come_along():
     "The trial before the fit validates too"

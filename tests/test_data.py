@@ -302,6 +302,15 @@ def test_every_module_goes_to_the_device():
     assert {o.device.type for m in (learn.model, cb.one, *cb.more, cb.named['a']) for o in m.parameters()}=={'meta'}
     assert learn.loss_func.func.weight.device.type==metric.w.device.type=='meta' and data.weight.device.type=='cpu'
 
+def test_a_quantized_model_that_is_there_already_is_not_moved():
+    "It refuses to be"
+    class Quantized(nn.Linear):
+        def to(self, *args, **kwargs): raise ValueError('`.to` is not supported for 8-bit models')
+    learn = Learner(DataLoaders([(torch.ones(2, 3), torch.ones(2, 1))], device='cpu'), Quantized(3, 1), nn.MSELoss())
+    assert learn.fit(1).opt_step==1
+    learn.dls.to('meta')
+    with pytest.raises(ValueError, match='8-bit'): learn.fit(1)
+
 # The number of the epoch
 class Batches(BatchSampler):
     "Shuffles by the number of the epoch"

@@ -207,6 +207,15 @@ def test_a_failing_advice_does_not_hide_the_error():
         def forward(self, x): raise RuntimeError('illegal memory access')
     with pytest.raises(RuntimeError, match='illegal memory access'): fit(Fails, (x.as_subclass(Odd),y), ce)
 
+@pytest.mark.parametrize('where', ['model','loss','callback'])
+def test_an_assert_of_a_device_says_what_it_mostly_is_and_how_to_go_on(where):
+    def fails(*args): raise RuntimeError('CUDA error: device-side assert triggered')
+    class Fails(Net):
+        forward = fails
+    with pytest.raises(RuntimeError, match='device-side') as e: fit(Fails if where=='model' else Net, (x,y),
+        fails if where=='loss' else ce, cbs=Callback(after_pred=fails) if where=='callback' else None)
+    assert 'a target or an index is out of range' in text(e) and "`learn.dls.to('cpu')`" in text(e)
+
 @pytest.mark.filterwarnings('ignore:Using a target size')
 @pytest.mark.parametrize('shape', [(8,3), (3,), (1,3), (8,1)])
 def test_targets_that_predictions_share_are_fine(shape): fit(lambda: Net(3), (x,torch.zeros(shape)), mse_loss)

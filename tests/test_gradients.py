@@ -3,8 +3,10 @@ import warnings
 from functools import partial
 import pytest,torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.nn import functional as F
 from learner.all import *
+from learner.technique.gradients import scale_grads
 from small_fits import net,gen,X,Y,cut,NoLength,sgd,mk,weights,same,gap,tokens,token_loss,counted
 
 # Clipping
@@ -118,6 +120,25 @@ def test_accumulation_counts_tokens():
     assert gap(run(4, GradientAccumulation(12, counted)), big)<1e-6 and gap(run(4, GradientAccumulation(12)), big)<1e-6
     # samples are not what it averages over
     assert gap(run(4, GradientAccumulation(12, lambda learn: len(learn.y))), big)>1e-3
+
+class AsOnGPUs(TorchDispatchMode):
+    "Multiplies a list only by a number on its device, as the kernels of a GPU do"
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten._foreach_mul_.Tensor: assert {o.device for o in args[0]}=={args[1].device}
+        return func(*args, **(kwargs or {}))
+
+@pytest.mark.parametrize('cb', [GradientAccumulation, MicroBatch])
+def test_a_count_may_be_on_the_cpu(cb):
+    data = [tuple(o.to('meta') for o in b) for b in cut(10)]
+    learn = mk(TrainEvalCallback, cb(20, count=lambda learn: torch.tensor(10.)), data=DataLoaders(data, device='meta'),
+        default_cbs=False)
+    with AsOnGPUs(): learn.fit(1)
+    assert learn.train_iter==6
+
+def test_gradients_of_a_model_that_is_spread_over_devices_are_scaled():
+    grads = [torch.ones(2), torch.ones(3, device='meta'), torch.ones(1)]
+    with AsOnGPUs(): scale_grads(grads, torch.tensor(2.))
+    assert grads[0].tolist()==[2,2] and grads[2].tolist()==[2]
 
 def test_accumulation_starts_each_epoch_anew():
     seen = []

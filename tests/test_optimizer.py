@@ -6,6 +6,7 @@ import numpy as np, pytest, torch
 from torch import nn
 from torch.nn import functional as F
 from learner.all import *
+from learner.model.optimizer import go_with_params
 from parts import shown
 
 class Net(nn.Module):
@@ -484,3 +485,44 @@ def test_gradients_of_all_groups_are_dropped():
     def before_step(cb): extra.grad = torch.ones(2)
     with learn.no_logging(): learn.fit(1, cbs=Callback(before_step=before_step, after_zero_grad=see))
     assert seen and all(map(all, seen))
+
+# Another device
+@pytest.fixture
+def moves_in_place():
+    "Have `module.to('meta')` keep the parameters, as a GPU does"
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    yield
+    torch.__future__.set_swap_module_params_on_conversion(False)
+
+def devices(opt):
+    tensors = (v for s in opt.state.values() for v in s.values() if isinstance(v, torch.Tensor))
+    return {v.device.type for v in tensors if v.ndim}
+on_meta = partial(DataLoaders, [tuple(o.to('meta') for o in b) for b in bs()], device='meta')
+only = dict(default_cbs=False, cbs=TrainEvalCallback)
+
+@pytest.mark.parametrize('opt_func', [partial(SGD, mom=.9), Adam, torch.optim.LBFGS,
+    lambda gs: OptimList(SGD(gs[0]['params'], mom=.9))], ids=['sgd','adam','lbfgs','several'])
+def test_what_an_optimizer_remembers_goes_with_the_model(moves_in_place, opt_func):
+    learn = mk(opt_func, **only).fit(1)
+    assert devices(learn.opt)=={'cpu'}
+    learn.dls = on_meta()
+    learn.fit(0) # LBFGS would read the loss
+    assert devices(learn.opt)=={'meta'}
+
+@pytest.mark.parametrize('fit', [Learner.fit, Learner.fit_one_cycle, Learner.fine_tune])
+@pytest.mark.parametrize('ready', [False, True])
+def test_an_optimizer_that_has_a_state_from_the_beginning_goes_with_the_model(moves_in_place, fit, ready):
+    learn = mk(torch.optim.Adagrad, splitter=split, **only)
+    if ready: learn.opt_func = torch.optim.Adagrad([dict(params=ps) for ps in split(learn.model)])
+    learn.dls = on_meta()
+    fit(learn, 1)
+    assert devices(learn.opt)=={'meta'}
+
+def test_numbers_stay_where_torch_reads_them():
+    "A step would wait for each on a device"
+    model = nn.Linear(2, 1)
+    opt = torch.optim.NAdam(model.parameters())
+    model(torch.ones(1, 2)).sum().backward(); opt.step()
+    for s in opt.state.values(): s['mu_product'] = s['mu_product'].to('meta') # as if parameters were elsewhere
+    go_with_params(opt)
+    assert {s['mu_product'].device.type for s in opt.state.values()}=={'meta'}

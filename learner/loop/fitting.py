@@ -21,7 +21,7 @@ from ..core.tracebacks import warn
 from ..data.loaders import length
 from ..model.groups import FreezeMixin,norm_bias_params
 from ..model.hypers import first_groups,get_hyper,hypers,n_groups,set_hyper,spare,values_for
-from ..model.optimizer import clear_state,drop_grads,make_opt,params_of,requires_closure,to_eval
+from ..model.optimizer import clear_state,drop_grads,go_with_params,make_opt,params_of,requires_closure,to_eval
 from .loop import has_grads,loss_and_grads,own_pieces
 from .inference import InferenceMixin,check_parts,release_frames
 from .position import Bounds,Counters
@@ -145,6 +145,7 @@ def ready_to_train(learn): # A learner that is to train
         "`torch.inference_mode()` or `torch.set_grad_enabled(False)`: train outside of it")
     learn.to_device()
     if learn.opt is None: learn.create_opt(); learn.opt_made = learn.opt
+    go_with_params(learn.opt)
     if changed := [f'`learn.{k}`' for k,v in learn.made_with.items() if getattr(learn, k) is not v]: raise ValueError(
         f"{' and '.join(changed)} changed after the optimizer was made, which would be used on: "
         "`learn.create_opt()` makes a new one, as `fit(…, reset_opt=True)` does")

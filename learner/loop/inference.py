@@ -137,6 +137,10 @@ def check_parts(dls, model, loss_func, cbs):
         raise TypeError(f"`learn.cbs` has been replaced by {cbs!r}: callbacks are attached by `learn.add_cbs([…])`")
 
 # %% ../../nbs/loop/02_inference.ipynb #InferenceMixin
+def is_elsewhere(module, device):
+    "Whether there is something to move: quantized models refuse it even where there is not"
+    return {o.device for o in (*module.parameters(), *module.buffers())}!={device}
+
 def _loaders_of(learn, ds_idx, dl):
     "Loaders by name: one of the learner, another one, or all that validate"
     if dl is not None: check_loader('dl', dl); return {'valid': dl}
@@ -171,9 +175,9 @@ class InferenceMixin(RestoreMixin):
 
     def to_device(self):
         "Move all modules of learner and callbacks to the device, but not a model that is spread over several"
-        if len({p.device for p in self.model.parameters()})<2: self.model.to(self.device)
+        spread = len({p.device for p in self.model.parameters()})>1
         for o in all_modules(self).values():
-            if o is not self.model: o.to(self.device)
+            if is_elsewhere(o, self.device) and not (o is self.model and spread): o.to(self.device)
 
     @checked(ds_idx=check_choice)
     def validate(self,

@@ -257,6 +257,7 @@ def no_grad_if_empty(
     "Let predictions have a gradient of 0 if `n` is 0"
     f = loss_of(learn)
     if not count and not says_its_items(f) and _setting(f, 'weight') is None: return # it is 0 anyway
+    if not isinstance(n, torch.Tensor) and n>0: return # nothing is copied to the device, which would wait for it
     some = torch.as_tensor(n, device=learn.loss_grad.device)>0
     for o in tensors_in(learn.pred):
         if o.requires_grad and not o.is_leaf: o.register_hook(lambda g: torch.where(some, g, torch.zeros_like(g)))

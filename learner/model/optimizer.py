@@ -251,6 +251,15 @@ def clear_state(opt): # An optimizer, or several in an `OptimList`
     for o in parts_of(opt): o.state.clear()
     if isinstance(opt, OptimList): opt.n = 0
 
+# %% ../../nbs/model/03_optimizer.ipynb #go_with_params
+def _left_behind(p, values):
+    return any(isinstance(v, torch.Tensor) and v.ndim and v.device!=p.device for v in values.values())
+
+def go_with_params(opt): # An optimizer, or several in an `OptimList`
+    "Let what an optimizer remembers of its parameters be where they are"
+    for o in parts_of(opt):
+        if any(_left_behind(p, values) for p,values in o.state.items()): o.load_state_dict(o.state_dict())
+
 # %% ../../nbs/model/03_optimizer.ipynb #modes
 def switching(opt) -> list:
     "The optimizers of which `opt` consists that have two sets of weights"

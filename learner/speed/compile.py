@@ -15,6 +15,7 @@ from functools import partial,wraps
 import torch
 from ..core.checks import checked
 from ..core.callback import Callback
+from ..data.loaders import map_tensors
 from ..model.mapping import positional
 from ..loop.loop import announce_loss
 from ..schedule.trial import trial
@@ -58,7 +59,9 @@ def _itself(o): return o
 class _Forward:
     "The compiled forward pass of one model. Copies of the model have the `plain` one, which uses their weights"
     def __init__(self, plain, kwargs): self.plain,self.compiled = plain,torch.compile(plain, **kwargs)
-    def __call__(self, *args, **kwargs): return self.compiled(*args, **kwargs)
+    def __call__(self, *args, **kwargs):
+        # numbers, such as a model's own loss, are read much later, when a CUDA graph has used their memory again
+        return map_tensors(lambda o: o if o.ndim else o.clone(), self.compiled(*args, **kwargs))
     def __reduce__(self): return _itself, (self.plain,) # what a copy or a file has in its place
 
 def _set_forward(m, f):

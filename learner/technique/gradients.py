@@ -90,6 +90,14 @@ def warn_inexact_parts(cb):
     if cb.count is None and (why := inexact_parts(cb.learn.loss_func)): warnings.warn(
         f"`{cb.name}` will not be exactly the big batch: {why}")
 
+# %% ../../nbs/technique/02_gradients.ipynb #scale_grads
+def scale_grads(grads, k):
+    "Multiply gradients in place by `k`, a number or a tensor of one; both may be on any device"
+    if not isinstance(k, torch.Tensor): return torch._foreach_mul_(grads, k)
+    by_device = {}
+    for g in grads: by_device.setdefault(g.device, []).append(g)
+    for device,gs in by_device.items(): torch._foreach_mul_(gs, k.to(device))
+
 # %% ../../nbs/technique/02_gradients.ipynb #GradientAccumulation
 class GradientAccumulation(Callback):
     "Take a step when `n_acc` samples have been seen, as if they had been one batch"
@@ -161,7 +169,7 @@ class GradientAccumulation(Callback):
     def before_step(self):
         grads = [p.grad for p in params_of(self.learn.opt) if p.grad is not None]
         if not self.samples or not grads or is_summed(self.learn): return
-        torch._foreach_mul_(grads, self.n_acc/(self.items+(self.items==0)))
+        scale_grads(grads, self.n_acc/(self.items+(self.items==0)))
     def cleanup_step(self): self.samples,self.items = 0,0
     def after_cancel_step(self): self.cleanup_step() # another callback may have cancelled it before this one began it
 

@@ -22,7 +22,7 @@ from ..model.own_losses import aligned
 from ..measure.batch_checks import average_unknown,compare_loss,compare_own_loss
 from ..measure.kinds import LossMetric
 from ..record.recorder import Recorder
-from .gradients import warn_inexact_parts
+from .gradients import scale_grads,warn_inexact_parts
 from .mixed_precision import MixedPrecision
 from ..loop.loop import check_loss
 
@@ -46,7 +46,7 @@ class _Gradients:
     def hand_out(self, k):
         "Add the new gradients, times `k`, to those of the parameters"
         found = [(p,g) for p,g in zip(self.params, self.new) if g is not None]
-        if found: torch._foreach_mul_([g for _,g in found], k)
+        if found: scale_grads([g for _,g in found], k)
         for p,g in found: p.grad = g if p.grad is None else p.grad.add_(g)
 
 # %% ../../nbs/technique/03_micro_batch.ipynb #weighted
