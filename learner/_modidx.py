@@ -1811,7 +1811,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                'learner/dist/engine.py'),
                                      'learner.dist.engine.make_accelerator': ( 'dist/engine.html#make_accelerator',
                                                                                'learner/dist/engine.py'),
-                                     'learner.dist.engine.on_device': ('dist/engine.html#on_device', 'learner/dist/engine.py'),
+                                     'learner.dist.engine.number_on': ('dist/engine.html#number_on', 'learner/dist/engine.py'),
                                      'learner.dist.engine.quotient': ('dist/engine.html#quotient', 'learner/dist/engine.py'),
                                      'learner.dist.engine.synced_norms': ('dist/engine.html#synced_norms', 'learner/dist/engine.py'),
                                      'learner.dist.engine.trained': ('dist/engine.html#trained', 'learner/dist/engine.py'),

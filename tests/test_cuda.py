@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
-from learner.dist.engine import on_device
+from learner.dist.engine import number_on
 import small_fits
 from small_fits import X,Y,T,cut,gap,same,sgd,weights
 
@@ -244,7 +244,7 @@ def test_a_count_may_be_on_the_cpu(cb):
 
 def test_a_count_that_is_a_number_is_not_waited_for():
     torch.cuda.set_sync_debug_mode('error')
-    try: assert on_device(3, torch.device(device)).dtype is torch.float64
+    try: assert number_on(3, torch.device(device)).dtype is torch.float64
     finally: torch.cuda.set_sync_debug_mode('default')
 
 # Memory

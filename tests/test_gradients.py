@@ -135,6 +135,14 @@ def test_a_count_may_be_on_the_cpu(cb):
     with AsOnGPUs(): learn.fit(1)
     assert learn.train_iter==6
 
+@pytest.mark.parametrize('count,hooked', [(len, False), (lambda y: torch.tensor(len(y)), True)])
+def test_a_count_that_is_a_number_is_not_copied_to_the_device(count, hooked):
+    "It is known here that there is something, and predictions need no hook"
+    seen = []
+    note = on('after_backward', order=-100)(lambda learn: seen.append(bool(learn.pred._backward_hooks)))
+    mk(GradientAccumulation(20, count=lambda learn: count(learn.y)), note).fit(1)
+    assert {*seen}=={hooked}
+
 def test_gradients_of_a_model_that_is_spread_over_devices_are_scaled():
     grads = [torch.ones(2), torch.ones(3, device='meta'), torch.ones(1)]
     with AsOnGPUs(): scale_grads(grads, torch.tensor(2.))

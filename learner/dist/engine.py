@@ -222,7 +222,7 @@ def quotient(a, b):
     "`a/b` of numbers or tensors, and NaN for 0/0"
     return a/b if isinstance(b, torch.Tensor) or b else nan
 
-def on_device(v, device):
+def number_on(v, device):
     "A number, or a tensor of one, on the device, which is not waited for"
     if isinstance(v, torch.Tensor): return v.to(device, torch.float64)
     return torch.full((), v, dtype=torch.float64, device=device)
@@ -234,7 +234,7 @@ def weigh(learn, peers, count=None) -> bool: # Whether this process has no items
     samples,items = (0,0) if spare else (n_samples(learn) or 1, n_items(learn, count))
     dtype,device = learn.loss.dtype,learn.loss.device
     on_host = device.type=='cpu' # there, numbers take a fraction of the time of operations on tensors
-    number = float if on_host else partial(on_device, device=device)
+    number = float if on_host else partial(number_on, device=device)
     loss,items = number(learn.loss.detach()),number(items)
     weight = number(samples>0) if summed else items
     total,all_items,all_samples = peers.procs.meet([weighted(loss, weight), items, samples])
