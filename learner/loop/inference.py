@@ -138,8 +138,9 @@ def check_parts(dls, model, loss_func, cbs):
 
 # %% ../../nbs/loop/02_inference.ipynb #InferenceMixin
 def is_elsewhere(module, device):
-    "Whether there is something to move: quantized models refuse it even where there is not"
-    return {o.device for o in (*module.parameters(), *module.buffers())}!={device}
+    "Whether there may be something to move: quantized models refuse it even where there is not"
+    moves_more = any(type(o)._apply is not nn.Module._apply for o in module.modules()) # as metrics of torchmetrics do
+    return moves_more or {o.device for o in (*module.parameters(), *module.buffers())}!={device}
 
 def _loaders_of(learn, ds_idx, dl):
     "Loaders by name: one of the learner, another one, or all that validate"

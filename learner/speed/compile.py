@@ -15,7 +15,7 @@ from functools import partial,wraps
 import torch
 from ..core.checks import checked
 from ..core.callback import Callback
-from ..data.loaders import map_tensors
+from ..data.loaders import map_tensors,tensors_in
 from ..model.mapping import positional
 from ..loop.loop import announce_loss
 from ..schedule.trial import trial
@@ -60,8 +60,10 @@ class _Forward:
     "The compiled forward pass of one model. Copies of the model have the `plain` one, which uses their weights"
     def __init__(self, plain, kwargs): self.plain,self.compiled = plain,torch.compile(plain, **kwargs)
     def __call__(self, *args, **kwargs):
+        res = self.compiled(*args, **kwargs)
+        if all(o.ndim for o in tensors_in(res)): return res
         # numbers, such as a model's own loss, are read much later, when a CUDA graph has used their memory again
-        return map_tensors(lambda o: o if o.ndim else o.clone(), self.compiled(*args, **kwargs))
+        return map_tensors(lambda o: o if o.ndim else o.clone(), res)
     def __reduce__(self): return _itself, (self.plain,) # what a copy or a file has in its place
 
 def _set_forward(m, f):
