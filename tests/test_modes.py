@@ -117,3 +117,10 @@ def test_reset_is_called_by_the_callback_alone(recwarn):
 def test_a_model_without_reset_is_named():
     with pytest.raises(TypeError, match='`model_resetter` calls `model.reset\\(\\)`, which `Linear` does not have'):
         synth_learner(model=nn.Linear(1, 1), cbs=ModelResetter).fit(1)
+
+def test_a_buffer_with_nan_may_be_a_column_of_a_tensor():
+    "NaN is compared by its bits, whatever the strides are"
+    model = net()
+    model.register_buffer('col', torch.full((3,2), torch.nan)[:,0])
+    learn = mk(model=model, valid=cut(10)).fit(1)
+    assert len(learn.get_preds()[0])==60 and model.col.isnan().all() and model.col.stride()==(2,)

@@ -16,6 +16,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from ..data.generators import get_state,is_generator,numpy_state,python_state
 from ..data.loaders import leaves_in
+from ..restore.tensors import bits_of
 
 # %% ../../nbs/diagnose/08_checksums.ipynb #checksum
 n_columns = 1021 # prime
@@ -33,7 +34,7 @@ def crc(
 def _crc_of(t, start):
     "Checksum of a tensor on the CPU"
     try: a = t.detach().numpy()
-    except (TypeError,RuntimeError): a = t.detach().reshape(-1).view(torch.uint8).numpy() # numpy has no bfloat16
+    except (TypeError,RuntimeError): a = bits_of(t).numpy() # numpy has no bfloat16
     return crc(np.ascontiguousarray(a), start)
 
 @cache
@@ -44,7 +45,7 @@ def _weights(device):
 
 def _sum_on_device(t):
     "Checksum of a tensor where it is"
-    bits = t.detach().reshape(-1).view(torch.uint8)
+    bits = bits_of(t)
     bits = torch.nn.functional.pad(bits, (0, -len(bits)%4)).view(torch.int32)
     weights,res = _weights(bits.device),len(bits)
     for o in bits.split(len(weights)): res = res*31 + (o*weights[:len(o)]).sum()
@@ -60,7 +61,7 @@ def checksum(
         else:
             new = _sum_on_device(t)
             on_device = new if on_device is None else on_device.to(new.device)*31 + new
-    return res if on_device is None else (on_device & (2**48-1)).double() + res
+    return res if on_device is None else (on_device & (2**48-1)) + res
 
 # %% ../../nbs/diagnose/08_checksums.ipynb #checksum_of_batch
 def checksum_of_batch(

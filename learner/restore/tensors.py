@@ -44,9 +44,12 @@ def _values_of(t):
 def _same(a, b):
     if isinstance(a, np.ndarray): return a.tobytes()==b.tobytes()
     if a.device!=b.device: b = b.to(a.device)
-    return a.dtype==b.dtype and (torch.equal(a, b) or torch.equal(_bits(a), _bits(b))) # NaN is not equal to itself
+    return a.dtype==b.dtype and (torch.equal(a, b) or torch.equal(bits_of(a), bits_of(b))) # NaN is not equal to itself
 
-def _bits(t): return t.reshape(-1).view(torch.uint8)
+def bits_of(t):
+    "All bytes of a tensor in one row"
+    t = t.detach().resolve_conj().resolve_neg()
+    return t.unsqueeze(-1).view(torch.uint8).reshape(-1) # of a new axis of stride 1, which `view` asks for
 
 def version_of(t): return 0 if isinstance(t, np.ndarray) or t.is_inference() else t._version
 
