@@ -9,6 +9,8 @@ from torch.utils.data import DataLoader,Dataset,IterableDataset,Subset,SubsetRan
 from sklearn.metrics import classification_report,confusion_matrix
 import matplotlib
 from learner.all import *
+from learner.result.predict import same_values
+from elsewhere import Elsewhere
 matplotlib.use('agg')
 import matplotlib.pyplot as plt
 
@@ -281,6 +283,10 @@ def test_report_is_shown(capsys):
         ['macro','avg','0.75','0.75','0.67','3'], ['weighted','avg','0.83','0.67','0.67','3'], ['accuracy:','0.6667']]
     html = interp.report()._repr_html_()
     assert 'a&lt;b' in html and 'a<b' not in html and html.count('<tr>')==5
+
+def test_targets_of_a_loader_on_a_gpu_are_compared_with_those_that_were_gathered():
+    a,b = torch.tensor([1.,torch.nan]),torch.tensor([2.,torch.nan])
+    assert same_values(a, Elsewhere(a)) and not same_values(a, Elsewhere(b))
 
 class Largest(TorchDispatchMode):
     "The number of elements of the largest tensor that is made"

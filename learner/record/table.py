@@ -52,10 +52,10 @@ class Columns:
 
 # %% ../../nbs/record/04_table.ipynb #Table
 def as_number(v):
-    "`v` as a number, if it holds a single one; of several numbers a copy, since whoever gave them may change them"
+    "`v` as a number, if it holds a single one; of several a copy on the CPU, since whoever gave them may change them"
     if isinstance(v, (torch.Tensor,np.ndarray,np.generic)):
         if (v.numel() if isinstance(v, torch.Tensor) else v.size)==1: return float(v.item())
-        return v.detach().clone() if isinstance(v, torch.Tensor) else v.copy()
+        return v.detach().to('cpu', copy=True) if isinstance(v, torch.Tensor) else v.copy()
     if isinstance(v, (dict,list,tuple,set)): return copied(v)
     return missing if v is None else v
 

@@ -84,9 +84,11 @@ def _all_input(b): return (b if isinstance(b, Mapping) else tuple(b), ())
 
 # %% ../../nbs/result/02_predict.ipynb #same_values
 def same_values(a, b) -> bool:
-    "Whether two structures of tensors are equal; NaN equals NaN"
+    "Whether two structures of tensors are equal, on whatever devices; NaN equals NaN"
     res = []
-    def same(p, q): return p.shape==q.shape and bool(((p==q) | ((p!=p) & (q!=q))).all())
+    def same(p, q):
+        q = q.to(p.device)
+        return p.shape==q.shape and bool(((p==q) | ((p!=p) & (q!=q))).all())
     map_tensors(lambda p, q: res.append(same(p, q)), a, b)
     return all(res)
 
