@@ -14,6 +14,7 @@ from learner.record.history import missing
 from learner.record.loss_stream import LossStream
 from learner.record.progress import Best
 from learner.record.run_config import plain
+from elsewhere import Elsewhere
 
 def const(v, n=2): return [(torch.zeros(2,1), torch.full((2,1), float(v)))]*n
 def learner(train=(1,2,3), valid=(2,4), cbs=None, recorder=None, **kwargs):
@@ -126,6 +127,18 @@ def test_rows_and_columns():
     assert rec.values[-1].names==('train_loss', 'valid_loss', 'mae')==rec.final_record.names and rec.log==rec[-1]
     assert rec.iters==[3,6,9,12] and rec.smooth_loss==rec.losses[-1]
     with pytest.raises(KeyError): rec[0, 'acc']
+
+class EachClass(Metric):
+    "A value for each class, which stays on the device"
+    def reset(self): pass
+    def accumulate(self, learn): pass
+    @property
+    def value(self): return Elsewhere(torch.tensor([.25,.75]))
+
+def test_columns_of_metrics_with_several_values_are_read_where_the_batches_are_on_a_gpu():
+    rec = learner(metrics=EachClass()).fit(2).recorder
+    assert [o.each_class.tolist() for o in rec.rows]==[[.25,.75]]*2 and {o.each_class.device.type for o in rec}=={'cpu'}
+    assert np.array_equal(np.stack(rec['each_class']), [[.25,.75]]*2)
 
 def test_rows_are_tuples_with_names_that_can_be_pickled_and_copied():
     row = Row(a=1, b=2.)
@@ -584,6 +597,19 @@ def test_epochs_end_where_they_end_also_if_there_are_validations_within():
     ax = rec.plot_loss(show_epochs=True)
     assert rec.iters==[2,4,6,8,10,12] and [o.get_xdata()[0] for o in ax.lines if len({*o.get_xdata()})==1]==[6,12]
     plt.close('all')
+
+class Event:
+    "Of a device: it cannot be copied"
+    def query(self): return False
+    def synchronize(self): pass
+    def __reduce__(self): raise TypeError("cannot pickle 'Event' object")
+
+@pytest.mark.parametrize('copied', [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))], ids=['deepcopy','pickle'])
+def test_losses_on_their_way_from_a_gpu_can_be_copied(copied):
+    stream = LossStream()
+    stream.sent.append((torch.tensor([1.,2.]), Event()))
+    stream.append(torch.tensor(3.))
+    assert copied(stream).all()==stream.all() and stream.raw==[1.,2.,3.]
 
 # The device is not asked for anything during a batch
 class Reads(TorchFunctionMode):

@@ -1,4 +1,5 @@
 "Times of a timer, by a clock that moves only when a test advances it"
+import copy
 import pytest,torch
 from learner.all import *
 from learner.record.history import missing
@@ -136,17 +137,25 @@ class FakeEvent:
     def elapsed_time(self, other):
         assert self.query() and other.query(), 'not passed yet'
         return 1000*(other.at-self.at)
+    def __reduce__(self): raise TypeError("cannot pickle 'Event' object") # as those of CUDA
+
+class OnDevice(Timer):
+    def __init__(self, device): super().__init__(); self.fake = device
+    def before_fit(self): super().before_fit(); self.watch.event = self.fake.event
+
+def test_a_learner_that_was_timed_on_a_gpu_can_be_copied(clock):
+    learn = learner(clock, takes(clock, before_batch=.5), timer=OnDevice(FakeDevice(clock))).fit(1)
+    t = copy.deepcopy(learn).on_device
+    assert t.times==learn.on_device.times and len(t.times['forward'])==3
 
 def test_a_device_that_is_behind_is_timed_by_itself_and_not_waited_for(clock):
     device = FakeDevice(clock)
-    class OnDevice(Timer):
-        def before_fit(self): super().before_fit(); self.watch.event = device.event
     def work(self):
         if self.training: device.work(.2); clock.sleep(.01) # asking for it takes the loop 10 ms
     def back(self): device.work(.4)
     waits = []
     note = Callback(after_batch=lambda self: waits.append(device.waits))
-    t = learner(clock, Callback(before_batch=work), Callback(before_backward=back), note, timer=OnDevice(), n_train=10,
+    t = learner(clock, Callback(before_batch=work), Callback(before_backward=back), note, timer=OnDevice(device), n_train=10,
         n_valid=0, draw=.05).fit(1).on_device
     assert (list(t.times['forward'])==pytest.approx([.2]*10) and list(t.times['backward'])==pytest.approx([.4]*10)
         and list(t.times['step'])==pytest.approx([0.]*10, abs=1e-9))

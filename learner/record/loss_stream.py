@@ -25,6 +25,10 @@ class LossStream:
         self.raw,self.smooth,self.avg,self.n = [],[],0.,0 # `n` losses are averaged: those that are finite
         self.start = 0,0. # number of losses, and average, after `load_state_dict`
 
+    def __getstate__(self): # events of the device cannot be copied
+        self.all()
+        return vars(self)
+
     def __len__(self): return len(self.raw) + sum(len(t) for t,_ in self.sent) + len(self.waiting)
 
     def append(self,

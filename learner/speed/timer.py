@@ -15,6 +15,7 @@ __all__ = ['Stopwatch', 'Timer']
 # %% ../../nbs/speed/04_timer.ipynb #imports
 from array import array
 from collections import deque
+from functools import partial
 from statistics import fmean,median
 from time import perf_counter
 import torch
@@ -35,6 +36,9 @@ class Stopwatch:
         self.times = {k:array('d') for k in phases}
         self.wait,self.event,self.by_clock = wait,event,by_clock
         self.phase,self.again,self.since,self.at,self.flying = None,False,0.,None,deque()
+
+    def __getstate__(self): # no phase runs in a copy, and events cannot be copied
+        return vars(self) | dict(phase=None, at=None, flying=deque())
 
     def now(self):
         if self.wait is not None: self.wait()
@@ -79,9 +83,9 @@ def _summary(times, complete):
     return History(rows)
 
 # %% ../../nbs/speed/04_timer.ipynb #cuda_event
-def _cuda_event():
+def _cuda_event(device):
     res = torch.cuda.Event(enable_timing=True)
-    res.record()
+    res.record(torch.cuda.current_stream(device)) # which need not be the current device
     return res
 
 # %% ../../nbs/speed/04_timer.ipynb #PhaseTimes
@@ -92,9 +96,9 @@ class PhaseTimes(Callback):
     every,unit,sync = None,'epoch',False
 
     def before_fit(self):
-        kind = self.learn.device.type
-        wait = getattr(torch, kind).synchronize if self.sync and kind!='cpu' else None
-        event = _cuda_event if kind=='cuda' and not self.sync else None
+        device = self.learn.device
+        wait = partial(torch.accelerator.synchronize, device) if self.sync and device.type!='cpu' else None
+        event = partial(_cuda_event, device) if device.type=='cuda' and not self.sync else None
         self.watch = Stopwatch((*self.phases, 'validate','total'), wait, event, by_clock=('draw',))
         self.ends,self.depth,self.whole,self.begun = [],0,False,set() # `begun`: phases of the batch
         self.printed,self.printed_iter,self.printed_at = {},self.learn.train_iter,self.watch.now()
