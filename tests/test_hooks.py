@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from learner.all import *
+from learner.inspect.activations import output_stats
 
 def n_hooks(*ms): return sum(len(o._forward_hooks)+len(o._backward_hooks) for m in ms for o in m.modules())
 
@@ -263,6 +264,22 @@ def test_statistics_equal_those_of_numpy(every):
         np.testing.assert_allclose(np.expm1(stats.hist(i).numpy().T),
             [np.histogram(o.clip(0, 10), 40, (0,10))[0] for o in xs], atol=.01)
     assert stats.layer_stats(-1).std.equal(stats.layer_stats(4).std)
+
+class NoHistc(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert func.overloadpacket is not torch.ops.aten.histc, 'not deterministic on a GPU'
+        return func(*args, **(kwargs or {}))
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
+def test_histograms_with_deterministic_algorithms_are_the_same(dtype):
+    x = torch.cat([torch.linspace(-1, 11, 500), torch.arange(11.), torch.tensor([torch.nan, torch.inf, .25])]).to(dtype)
+    usual = output_stats(x.view(2, -1), .05, 40, 10.)
+    torch.use_deterministic_algorithms(True)
+    try:
+        with NoHistc(): res = output_stats(x.view(2, -1), .05, 40, 10.)
+    finally: torch.use_deterministic_algorithms(False)
+    torch.testing.assert_close(res, usual, rtol=0, atol=0, equal_nan=True)
+    assert res[3:].sum()==len(x)-1
 
 class Counts(TorchDispatchMode):
     "Counts the operations that make a device wait"

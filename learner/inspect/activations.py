@@ -14,6 +14,7 @@ __all__ = ['ActivationStats']
 # %% ../../nbs/inspect/02_activations.ipynb #imports
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from ..core.callback import TrainEvalCallback
 from ..core.checks import checked,known_args
 from ..data.loaders import tensors_in
@@ -21,6 +22,13 @@ from .hooks import HookCallback
 from ..record.history import Row
 
 # %% ../../nbs/inspect/02_activations.ipynb #output_stats
+def _histogram(o, bins, top):
+    "As `histc`, which torch refuses on a GPU if all algorithms are to be deterministic; sorting takes longer"
+    if not torch.are_deterministic_algorithms_enabled(): return o.histc(bins, 0, top)
+    ends = torch.linspace(0, top, bins+1, dtype=o.dtype, device=o.device)[1:]
+    ends[-1] = torch.inf # so that `top` is in the last bin, and what was NaN is in none
+    return F.pad(torch.searchsorted(o.flatten().nan_to_num(torch.inf).sort().values, ends), (1,0)).diff().to(o.dtype)
+
 @torch.no_grad()
 def output_stats(out, near, bins, top):
     "Mean, standard deviation and fraction near zero of the first tensor in `out`; with `bins`, its histogram too"
@@ -29,7 +37,7 @@ def output_stats(out, near, bins, top):
     o = o.float()
     std,mean = torch.std_mean(o, correction=min(1, o.numel()-1))
     res = torch.stack([mean, std, (o.abs()<=near).float().mean()])
-    return torch.cat([res, o.clamp(0, top).histc(bins, 0, top)]) if bins else res
+    return torch.cat([res, _histogram(o.clamp(0, top), bins, top)]) if bins else res
 
 class OnDevice:
     "Tensors of one shape that stay on their device until `value` is read"

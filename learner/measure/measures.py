@@ -80,8 +80,8 @@ class PearsonCorrCoef(Moments):
 def _ranks(x):
     "Ranks from 1; equal values share their average rank. With a NaN among them, none has a rank"
     _,inv,counts = x.unique(return_inverse=True, return_counts=True)
-    counts = as_double(counts)
-    return (counts.cumsum(0) - (counts-1)/2)[inv].masked_fill(x.isnan().any(), torch.nan)
+    last = as_double(counts.cumsum(0)) # of integers, since sums of floats on a GPU need not repeat
+    return (last - (as_double(counts)-1)/2)[inv].masked_fill(x.isnan().any(), torch.nan)
 
 def _spearman(pred, targ):
     pred,targ = (o-o.mean() for o in (_ranks(pred), _ranks(targ)))
@@ -99,7 +99,7 @@ def _auc(scores, targ):
 
 def _ap(scores, targ):
     order = scores.argsort(descending=True)
-    scores,found,ends = scores[order],as_double(targ[order]).cumsum(0),torch.ones_like(targ)
+    scores,found,ends = scores[order],as_double(targ[order].cumsum(0)),torch.ones_like(targ)
     ends[:-1] = scores[1:]!=scores[:-1] # equal scores are found together
     found,seen = found[ends],as_double(ends.nonzero()[:,0]+1)
     area = (found/seen*found.diff(prepend=found.new_zeros(1))).sum()/targ.sum()
