@@ -1,5 +1,6 @@
 """Metrics and the recorder as callbacks and users meet them: results for every order, states of nested phases, values
 for one batch, plots"""
+import sys,weakref
 from collections import Counter,deque
 from functools import partial,wraps
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ import numpy as np, pytest, torch
 from torch import nn
 from torch.nn import functional as F
 from learner.all import *
+from learner.measure.batch_checks import BatchCheck
 
 gen = torch.Generator().manual_seed(0)
 def randn(*shape): return torch.randn(*shape, generator=gen)
@@ -536,6 +538,29 @@ def test_a_function_that_is_no_average_over_samples_is_named(f):
             match=f'`{f.__name__}` is no average over samples: for the first two batches together it is .* So it '
             f'depends on the batch size. `AccumMetric\\({f.__name__}\\)` computes it for all samples at once'):
         learner(data(bs=12), metrics=f).fit(1)
+
+@pytest.fixture
+def large(monkeypatch):
+    "As if batches of more than 40 values were large"
+    monkeypatch.setattr(sys.modules[BatchCheck.__module__], 'most_values', 40)
+
+@pytest.mark.parametrize('f', [f1, recall_at_1, largest])
+def test_a_function_that_is_no_average_is_named_by_some_samples_of_large_batches(f, large):
+    with pytest.warns(UserWarning, match=f'`{f.__name__}` is no average over samples: for '):
+        learner(data(bs=12), metrics=f).fit(1)
+
+def test_nothing_is_said_of_averages_over_large_batches(large, recwarn):
+    learner(data(bs=12), metrics=right, loss_func=lambda p,t: F.cross_entropy(p, t)).fit(2)
+    assert not [o for o in recwarn if 'no average' in str(o.message)]
+
+def test_predictions_of_large_batches_are_not_kept(large):
+    refs,alive = [],[]
+    def note(self):
+        alive.append(sum(o() is not None for o in refs))
+        refs.append(weakref.ref(self.learn.pred))
+    with pytest.warns(UserWarning, match='no average'):
+        learner(data(1, 64), data(8, 64), metrics=[largest, right], cbs=[Callback(after_pred=note)]).validate()
+    assert len(alive)==8 and max(alive)<=1 # that of the batch before
 
 def right(p, t): return (p.argmax(1)==t).float().mean()
 @pytest.mark.parametrize('loss,metrics', [(None, [largest, right]), (lambda p,t: F.cross_entropy(p, t), largest)],

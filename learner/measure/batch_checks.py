@@ -89,8 +89,8 @@ def average_unknown(learn):
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #compare_loss
 def _repeats(f, batch, loss):
-    "Whether `f` gives the same again. A loss with a state does not, and is not compared"
-    try: return isclose(float(f(*batch)), float(loss), rel_tol=1e-5)
+    "Whether `f` gives `loss` again, or the same twice. A loss with a state does not, and is not compared"
+    try: return isclose(float(f(*batch)), float(f(*batch) if loss is None else loss), rel_tol=1e-5)
     except Exception: return False
 
 def compare_loss(learn, loss, parts, name, so, seen=(), **where):
@@ -104,6 +104,24 @@ def compare_loss(learn, loss, parts, name, so, seen=(), **where):
             f"for one that averages over something else, give its number as `{name}(count=…)`", **where)
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #Averages
+def _samples(batch, bs, at):
+    "The samples `at` of a batch of `bs`, of which every part has a row for each sample"
+    parts = [o for o in leaves_in(batch) if o is not None]
+    if all(isinstance(o, torch.Tensor) and o.ndim and len(o)==bs for o in parts): return rows_of(batch, at)
+    raise ValueError("the batch has no row for each sample")
+
+most_values = 2**24 # of a batch that is kept until another one comes
+
+def _part_of(learn):
+    "The batch of `learn`, or some samples of one that would take too much memory; None if it cannot be cut"
+    batch,bs = (learn.pred, *learn.yb),n_samples(learn) or 0
+    size = sum(map(torch.Tensor.numel, tensors_in(batch)))
+    if size<=most_values: return learn
+    if bs<3: return # a single sample may lose its axis
+    try: pred,*yb = map_tensors(torch.clone, _samples(batch, bs, slice(max(2, bs*most_values//size))))
+    except ValueError: return
+    return SimpleNamespace(xb=(), pred=pred, yb=tuple(yb), loss_func=learn.loss_func, loss=None)
+
 class Asked:
     "What has been asked already, which is not kept alive. A copy has asked nothing"
     def __init__(self): self.refs = []
@@ -138,8 +156,9 @@ class Averages:
         if self.open is None: self.open = self._unsaid(learn)
         self.n += 1
         if self.open and not self.n&(self.n-1): # 1, 2, 4, 8 …: the last of these is from the second half
-            batch = SimpleNamespace(of=(learn.pred, *learn.yb), n=self.n, loss=self.avg_loss and learn.loss,
-                sizes=[o and (n_items if o[0] is self.avg_loss else n_samples)(learn) for o in self.open])
+            if (part := _part_of(learn)) is None: return True
+            batch = SimpleNamespace(of=(part.pred, *part.yb), n=self.n, loss=self.avg_loss and part.loss,
+                sizes=[o and (n_items if o[0] is self.avg_loss else n_samples)(part) for o in self.open])
             if self.first is None: self.first = batch
             elif self.n==2: self._compare(learn, batch)
             else: self.late = batch
@@ -166,12 +185,6 @@ class Averages:
         return check_average(f, name, mean, [self.first.of, batch.of], then, f'for {which} together')
 
 # %% ../../nbs/measure/08_batch_checks.ipynb #check_own_loss
-def _samples(batch, bs, at):
-    "The samples `at` of a batch of `bs`, of which every part has a row for each sample"
-    parts = [o for o in leaves_in(batch) if o is not None]
-    if all(isinstance(o, torch.Tensor) and o.ndim and len(o)==bs for o in parts): return rows_of(batch, at)
-    raise ValueError("the batch has no row for each sample")
-
 def _own_loss(learn, batch):
     "The model's own loss for a batch, and of how many items it would be an average"
     xb,yb = batch
