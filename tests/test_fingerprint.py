@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
-from learner.compare.fingerprint import Trail
+from learner.compare.fingerprint import Setup,Trail
 from learner.diagnose.checksums import Weights,checksum,checksum_of_batch
 from small_fits import mk
 
@@ -38,6 +38,26 @@ def test_checksums_know_every_type(dtype, shape):
     assert checksum([t])==checksum([t.clone()])
     if t.numel(): assert checksum([t])!=checksum([torch.zeros_like(t)])
     assert checksum([torch.arange(6.).view(2,3).t()])==checksum([torch.arange(6.).view(2,3).t().contiguous()])
+
+@pytest.mark.parametrize('device', ['cpu','meta'])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.bool, torch.complex64], ids=str)
+def test_a_column_of_a_batch_has_a_checksum(dtype, device):
+    "As the target is if `split` gives `b[:,0]`; its memory has gaps, or the same value several times"
+    t = torch.tensor([[0.,1.],[2.,3.],[0.,5.]]).to(dtype).to(device)
+    views = [t[:,0], t[:,1], t[:1,0], t[:0,0], t[0,:1].expand(3), t.T, *([t[:,0].conj(), t[0].conj().imag] if
+        t.is_complex() else [])]
+    for v in views:
+        a,b = checksum([v]),checksum([v.clone(memory_format=torch.contiguous_format)])
+        if device=='cpu': assert a==b
+        else: assert a.dtype==torch.int64 and not a.ndim # not every device has doubles
+
+def test_the_gpu_of_a_run_is_that_of_its_learner(monkeypatch):
+    monkeypatch.setattr(torch.cuda, 'get_device_name', lambda device=None: f'the card {device}')
+    learn = make()
+    learn.create_opt()
+    assert 'gpu' not in Setup.of(learn).machine
+    monkeypatch.setattr(Learner, 'device', torch.device('cuda:1'))
+    assert Setup.of(learn).machine['gpu']=='the card cuda:1'
 
 def test_all_that_is_in_a_batch_counts():
     x,y = torch.ones(2),dict(a=[torch.zeros(1)], name=['u','v'])

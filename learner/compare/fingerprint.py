@@ -69,11 +69,11 @@ def fetched(rows):
     return [_in_numbers(row, numbers) for row in rows]
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #Setup
-def _machine():
+def _machine(device):
     "What arithmetic may depend on, besides the code"
     res = versions() | dict(threads=torch.get_num_threads(), cpu=torch.backends.cpu.get_cpu_capability(),
         matmul=torch.get_float32_matmul_precision(), deterministic=torch.are_deterministic_algorithms_enabled())
-    return res | (dict(gpu=torch.cuda.get_device_name()) if torch.cuda.is_initialized() else {})
+    return res | (dict(gpu=torch.cuda.get_device_name(device)) if device.type=='cuda' else {})
 
 def _functions(o):
     "The function `o`, or those in the class `o`"
@@ -115,7 +115,7 @@ class Setup:
 
     @classmethod
     def of(cls, learn):
-        return cls(_machine(), settings_of(learn), repr(learn.model).splitlines(), _loader(learn.dls.train),
+        return cls(_machine(learn.device), settings_of(learn), repr(learn.model).splitlines(), _loader(learn.dls.train),
             *_code(learn), hypers(learn.opt))
 
 # %% ../../nbs/compare/01_fingerprint.ipynb #Trail
