@@ -1,5 +1,5 @@
 """What a GPU does differently: its own generator of random numbers, its memory, copies that nobody waits for, graphs"""
-import gc,os,signal,subprocess,sys
+import copy,gc,os,pickle,signal,subprocess,sys
 from contextlib import contextmanager
 from pathlib import Path
 import pytest,torch
@@ -201,6 +201,37 @@ def test_fingerprints_of_equal_runs_are_equal():
     assert rows(a)==rows(b) and rows(a)['weights']!=rows(c)['weights']
     assert len({*rows(a)['weights']})==13 and rows(a)['inputs'][:3]==rows(c)['inputs'][:3]
     assert mk(Noise).repeatable()
+
+def test_a_target_that_is_a_column_has_a_checksum():
+    def split(b): return (b[0],),(b[1][:,0],)
+    table = list(zip(X.split(10), torch.stack([Y,Y], 1).split(10)))
+    dls = DataLoaders(table, table, device=device, split=split)
+    assert small_fits.mk(Fingerprint, data=dls, model=noisy()).fit(1).repeatable()
+
+@pytest.mark.parametrize('cb', [Timer, Profile])
+def test_a_timed_learner_is_copied(cb):
+    learn = mk(cb).fit(1)
+    a,b = copy.deepcopy(learn),pickle.loads(pickle.dumps(learn))
+    assert outcome(a)[0]==outcome(b)[0]==outcome(learn)[0]
+
+def test_a_value_for_each_class_is_read_on_the_cpu():
+    rows = mk(metrics=F1Score(average=None)).fit(2).recorder.rows
+    assert [v.device.type for o in rows for v in dict(o).values() if isinstance(v, torch.Tensor)]==['cpu']*2
+
+def test_results_are_shown_where_the_batches_are_on_the_device():
+    ds = TensorDataset(X.to(device), Y.to(device))
+    interp = ClassificationInterpretation.from_learner(mk(valid=DataLoader(ds, 10)).fit(1))
+    assert interp[3] and len(interp.top_losses(3, items=True))==3
+
+def test_metrics_and_histograms_with_deterministic_algorithms(monkeypatch):
+    monkeypatch.setenv('CUBLAS_WORKSPACE_CONFIG', ':4096:8') # without it, torch refuses products of matrices
+    cb = ActivationStats(with_hist=True)
+    def fit(): return outcome(mk(cb, metrics=[RocAucBinary(), APScoreBinary()]).fit(1)),cb.stats
+    usual = fit()
+    torch.use_deterministic_algorithms(True)
+    try: res = fit()
+    finally: torch.use_deterministic_algorithms(False)
+    torch.testing.assert_close(res[1][...,3:].sum(-1), usual[1][...,3:].sum(-1))
 
 def test_weights_travel_to_the_cpu_and_back(tmp_path):
     "and train on there as if they had stayed"

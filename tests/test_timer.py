@@ -155,8 +155,8 @@ def test_a_device_that_is_behind_is_timed_by_itself_and_not_waited_for(clock):
     def back(self): device.work(.4)
     waits = []
     note = Callback(after_batch=lambda self: waits.append(device.waits))
-    t = learner(clock, Callback(before_batch=work), Callback(before_backward=back), note, timer=OnDevice(device), n_train=10,
-        n_valid=0, draw=.05).fit(1).on_device
+    t = learner(clock, Callback(before_batch=work), Callback(before_backward=back), note, timer=OnDevice(device),
+        n_train=10, n_valid=0, draw=.05).fit(1).on_device
     assert (list(t.times['forward'])==pytest.approx([.2]*10) and list(t.times['backward'])==pytest.approx([.4]*10)
         and list(t.times['step'])==pytest.approx([0.]*10, abs=1e-9))
     assert list(t.times['draw'])==pytest.approx([.05]*10) and waits==[0]*10 and device.waits>0
