@@ -549,6 +549,26 @@ def test_a_loss_that_is_not_finite_is_left_out_of_the_average_and_of_a_restored_
     rest.append(torch.tensor(1.))
     assert rest.all()[1][-1]==without.all()[1][-1]
 
+def test_losses_of_a_gpu_that_is_not_the_current_one_are_read_when_its_copies_are_done(monkeypatch):
+    "Each device has a queue of its own: `queues` says where work is waiting"
+    other,queues = torch.device('cuda', 1),{torch.device('cuda', i): False for i in range(2)}
+    class OnOther(torch.Tensor):
+        is_cuda,device = True,other
+        def to(self, *args, **kwargs):
+            queues[other] = True
+            return self.as_subclass(torch.Tensor)
+    class Event:
+        def record(self, queue=torch.device('cuda', 0)): self.queue = queue
+        def query(self): return not queues[self.queue]
+        def synchronize(self): queues[self.queue] = False
+    monkeypatch.setattr(torch.cuda, 'Event', Event)
+    monkeypatch.setattr(torch.cuda, 'current_stream', lambda device=torch.device('cuda', 0): device)
+    losses = LossStream()
+    for o in (1., 2.): losses.append(torch.tensor(o).as_subclass(OnOther))
+    assert losses.arrived()[0]==[] and len(losses)==2
+    queues[other] = False
+    assert losses.arrived()[0]==[1., 2.]
+
 def test_validation_losses_weigh_samples_not_batches():
     valid = [*const(1, 1), (torch.zeros(6,1), torch.full((6,1), 3.))]
     learn = learner(valid=dict(v=valid)).fit(1)

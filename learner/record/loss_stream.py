@@ -43,9 +43,10 @@ class LossStream:
         if not self.waiting: return
         t,ready = torch.stack(self.waiting),None
         if t.is_cuda:
+            queue = torch.cuda.current_stream(t.device) # an event would be recorded in that of the current device
             t = t.to('cpu', non_blocking=True)
             ready = torch.cuda.Event()
-            ready.record()
+            ready.record(queue)
         self.waiting = []
         self.sent.append((t,ready))
 
