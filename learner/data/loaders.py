@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader,Dataset,IterableDataset
 from ..core.checks import checked,is_whole,listed,nearest,no_attribute
+from ..core.copies import cached_weakly
 from .generators import is_stateful
 
 # %% ../../nbs/data/03_loaders.ipynb #default_device
@@ -30,6 +31,17 @@ def default_device() -> torch.device:
 # %% ../../nbs/data/03_loaders.ipynb #to_device
 _plain = tuple,list
 
+@cached_weakly
+def _takes_non_blocking(cls):
+    "Whether `to` of these objects does"
+    if not isfunction(to := getattr(cls, 'to', None)): return False
+    return any(o.name=='non_blocking' or o.kind is o.VAR_KEYWORD for o in signature(to).parameters.values())
+
+def _copied(b):
+    "An object whose `to` may change it in place, where a list keeps it for the next epoch"
+    try: return copy(b)
+    except Exception: return b # not all can be copied
+
 def to_device(
     b, # A tensor, anything with a `.to`, or tuples, lists and mappings of them; the rest is left as it is
     device:torch.device|None=None, # Where to; default: `default_device()`
@@ -40,7 +52,9 @@ def to_device(
         return b if b.device==device else b.to(device, non_blocking=torch.device(device).type=='cuda')
     if type(b) in _plain: # the usual case, without a call for each tensor that is there already
         return type(b)([o if isinstance(o, Tensor) and o.device==device else to_device(o, device) for o in b])
-    if hasattr(b, 'to'): return b.to(device)
+    if hasattr(b, 'to'):
+        at_once = torch.device(device).type=='cuda' and _takes_non_blocking(type(b))
+        return _copied(b).to(device, **(dict(non_blocking=True) if at_once else {}))
     return map_batch(b, lambda o: to_device(o, device))
 
 # %% ../../nbs/data/03_loaders.ipynb #parts
@@ -360,7 +374,7 @@ class DataLoaders(_NamedLoaders):
     @device.setter
     def device(self, v):
         self._device = _with_index(v)
-        self.moves = self._device.type!='cpu' or _has_accelerator() # otherwise every batch is where it should be
+        self.moves = self._device.type!='cpu' or _has_accelerator() # where there is only one, every batch is on it
 
     def to(self, device): self.device = device; return self
     def __repr__(self):
