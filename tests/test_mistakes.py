@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import numpy as np, pytest, torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import BatchSampler,DataLoader,Sampler,SubsetRandomSampler,TensorDataset,WeightedRandomSampler
+from torch.utils.data import BatchSampler,DataLoader,Sampler,Subset,SubsetRandomSampler,TensorDataset
+from torch.utils.data import WeightedRandomSampler
 from learner.all import *
 from learner.core.dispatch import Watched
 from learner.diagnose.mistakes import kinds
@@ -603,6 +604,29 @@ def test_samples_that_a_sampler_leaves_out_are_not_trained_on(train, n, valid):
         Learner(dls, nn.Linear(4, 1), nn.MSELoss()).remove_cb(ProgressCallback).fit(1)
     said = [str(o.message) for o in said if 'are trained on' in str(o.message)]
     assert [int(o.split()[0]) for o in said]==[n]*(n>0)
+
+class OnGpu(torch.Tensor):
+    "numpy refuses it, as it does a tensor on a GPU"
+    def __array__(self, *args): raise TypeError("can't convert cuda:0 device type tensor to numpy")
+    def cpu(self): return self.as_subclass(torch.Tensor)
+def on_gpu(o): return torch.tensor(o).as_subclass(OnGpu)
+
+@pytest.mark.parametrize('train,n', [(lambda: DataLoader(data, sampler=SubsetRandomSampler(on_gpu([*trained, 20]))), 1),
+    (lambda: DataLoader(Subset(data, on_gpu([*trained, 16, 17]))), 2),
+    (lambda: DataLoader(data, sampler=on_weights()), 1),
+    (lambda: DataLoader(data, sampler=[*on_gpu([*trained, 20])]), 0)], ids=['indices','subset','weights','list'])
+def test_samples_that_are_chosen_on_a_gpu_end_no_fit(train, n):
+    dls = DataLoaders(train(), DataLoader(data, sampler=kept), device='cpu')
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter('always')
+        Learner(dls, nn.Linear(4, 1), nn.MSELoss()).remove_cb(ProgressCallback).fit(1)
+    said = [str(o.message) for o in said if 'are trained on' in str(o.message)]
+    assert [int(o.split()[0]) for o in said]==[n]*(n>0)
+
+def on_weights():
+    res = weighted([*trained, 21])
+    res.weights = res.weights.as_subclass(OnGpu)
+    return res
 
 def test_attributes_that_are_set_between_two_fits_are_told():
     learn = synth_learner(2)

@@ -16,6 +16,7 @@ from dis import get_instructions
 from functools import lru_cache
 from weakref import WeakKeyDictionary
 import numpy as np
+from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader,RandomSampler,SequentialSampler,Subset,SubsetRandomSampler,WeightedRandomSampler
@@ -100,11 +101,13 @@ def _dropped(dl):
     if not (isinstance(dl, DataLoader) and dl.drop_last and by_number(dl)): return 0
     return (length(dl.sampler) or 0)%dl.batch_size if dl.batch_size else 0
 
+def _array(o): return np.asarray(o.cpu() if isinstance(o, Tensor) else o) # numpy refuses what is on a GPU
+
 def _numbers(sampler):
     "The samples that `sampler` draws; None if they are all. What another one draws is not known"
     if type(sampler) in (SequentialSampler,RandomSampler): return None
-    if isinstance(sampler, SubsetRandomSampler): return np.asarray(sampler.indices)
-    if isinstance(sampler, WeightedRandomSampler): return np.flatnonzero(np.asarray(sampler.weights))
+    if isinstance(sampler, SubsetRandomSampler): return _array(sampler.indices)
+    if isinstance(sampler, WeightedRandomSampler): return np.flatnonzero(_array(sampler.weights))
     if isinstance(sampler, (list,tuple,range)): return np.asarray(sampler)
     raise LookupError
 
@@ -113,13 +116,13 @@ def _drawn(dl):
     ds,batches = dl.dataset,dl.batch_sampler
     idxs = _numbers(dl.sampler if batches is None else getattr(batches, 'sampler', None))
     while isinstance(ds, Subset):
-        own = np.asarray(ds.indices)
+        own = _array(ds.indices)
         ds,idxs = ds.dataset,own if idxs is None else own[idxs]
     return ds,idxs
 
 def check_split(learn, k, dl):
     try: (ds,idxs),(other,valid) = _drawn(learn.dls.train),_drawn(dl)
-    except (LookupError,AttributeError): return # it is no loader of torch, or it is not known which samples it draws
+    except (LookupError,AttributeError,TypeError): return # no loader of torch, or one that draws unknown samples
     if ds is not other or (idxs is None and valid is None): return # the whole of it, on purpose
     n = len(np.intersect1d(*(np.arange(len(ds)) if o is None else o for o in (idxs,valid))))
     if n: tell(learn, 'split', f"{n} samples of `dls['{k}']` are trained on, too, so that its results are too good: "
