@@ -203,6 +203,27 @@ def test_tied_weights_stay_tied(tmp_path):
         learn.save(name); other.load(name)
         assert other.model.tied.weight is other.model.head.weight and equal(weights(other), weights(learn))
 
+def test_tied_weights_are_written_once_where_they_are_copied_first(tmp_path):
+    "as those on a GPU are, and here what is a part of something larger"
+    def size(tie):
+        model = nn.Sequential(nn.Linear(100, 100), nn.Linear(100, 100))
+        for m in model: m.weight = nn.Parameter(torch.randn(2, 100, 100)[0])
+        if tie: model[1].weight = model[0].weight
+        Learner(DataLoaders([], device='cpu'), model, F.mse_loss, path=tmp_path).save('a')
+        saved = torch.load(tmp_path/'models'/'a.pth')
+        assert all(torch.equal(v, saved[k]) for k,v in model.state_dict().items())
+        return (tmp_path/'models'/'a.pth').stat().st_size
+    assert size(tie=False)-size(tie=True)==pytest.approx(4*100*100, abs=500)
+
+def test_views_of_the_same_memory_keep_their_own_values(tmp_path):
+    z,t = torch.randn(2, 3, dtype=torch.complex64),torch.arange(6.)
+    saved = dict(z=z, conj=z.conj(), t=t, rows=t.view(2, 3), mT=t.view(3, 2).mT, some=t[:3], every=t[::2],
+        none=t[:0], ones=torch.ones(0), param=nn.Parameter(t))
+    files.write_plain(saved, tmp_path/'a')
+    found = files.read_plain(tmp_path/'a')
+    assert all(torch.equal(v, found[k]) and v.dtype is found[k].dtype for k,v in saved.items())
+    assert [k for k,v in found.items() if type(v) is nn.Parameter]==['param']
+
 def test_a_file_holds_no_more_than_the_weights(tmp_path):
     "A weight that is a small part of something large does not take the large thing along; tied ones are there once"
     class Part(nn.Module):

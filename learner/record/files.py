@@ -162,16 +162,26 @@ def type_of(o) -> str:
 
 # %% ../../nbs/record/08_files.ipynb #on_cpu
 def on_cpu(o, seen=None):
-    """The same structure with tensors on the CPU, and double numbers of numpy as Python's; one object stays one.
-    A view of a larger tensor is copied, or all of that would be saved"""
+    """The same structure with tensors on the CPU, and double numbers of numpy as Python's; one object stays one,
+    and memory that two of them share is shared. A view of a larger tensor is copied, or all of that would be saved"""
     seen = {} if seen is None else seen
     if id(o) not in seen: seen[id(o)] = o,_on_cpu(o, seen)
     return seen[id(o)][1]
 
+def _memory(t):
+    "What two tensors have in common if they are the same values in the same memory"
+    if type(t) not in (torch.Tensor,nn.Parameter) or t.layout is not torch.strided or not t.data_ptr(): return id(t)
+    return t.device,t.data_ptr(),t.dtype,t.shape,t.stride(),t.is_conj(),t.is_neg()
+
+def _copy(t):
+    res = t.detach().cpu()
+    return res.clone() if res.layout is torch.strided and res.untyped_storage().nbytes()>res.nbytes else res
+
 def _on_cpu(o, seen):
     if isinstance(o, torch.Tensor):
-        res = o.detach().cpu()
-        if res.layout is torch.strided and res.untyped_storage().nbytes()>res.nbytes: res = res.clone()
+        key = _memory(o)
+        if key not in seen: seen[key] = o,_copy(o) # `o` is kept, or other values could be in its place
+        res = seen[key][1].detach()
         return nn.Parameter(res, o.requires_grad) if type(o) is nn.Parameter else res
     if isinstance(o, (np.float64,np.int64,np.bool_)): return o.item() # with others Python computes other values
     if type(o) in (list,tuple): return type(o)([on_cpu(v, seen) for v in o])
@@ -255,7 +265,8 @@ def _read_parts(folder):
     "The whole tensors of a folder, by name, on the CPU"
     from torch.distributed.checkpoint import DefaultLoadPlanner,FileSystemReader
     with open(folder/'.metadata', 'rb') as f: described = _Description(f).load()
-    res = {k: torch.empty(o.size, dtype=o.properties.dtype) for k,o in described.state_dict_metadata.items()}
+    parts = described.state_dict_metadata
+    res = {k: torch.empty(o.size, dtype=o.properties.dtype, device='cpu') for k,o in parts.items()}
     reader,planner = FileSystemReader(folder),DefaultLoadPlanner()
     reader.set_up_storage_reader(described, is_coordinator=True)
     planner.set_up_planner(res, described, is_coordinator=True)
