@@ -94,6 +94,15 @@ def test_mixed_precision_counts_as_what_it_is():
 def test_accumulated_batches_have_the_state_of_a_step():
     assert learner(conv(), cbs=GradientAccumulation(64)).memory().kinds==learner(conv()).memory().kinds
 
+@pytest.mark.parametrize('opt', ['sgd','adam'])
+def test_a_scale_at_which_trial_batches_overflow_changes_no_forecast(opt):
+    def kinds(scale):
+        learn = learner(conv(), cbs=MixedPrecision('fp16', init_scale=scale), opt_func=opts[opt])
+        res = learn.memory().kinds
+        assert all(p.grad is None and p.isfinite().all() for p in learn.model.parameters())
+        return res
+    assert kinds(2.**100)==kinds(1.)
+
 def test_layers_add_up_and_shared_weights_count_once():
     class Shared(nn.Module):
         def __init__(self):

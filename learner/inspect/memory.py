@@ -76,7 +76,7 @@ class SavedTensors:
 class MeasureMemory(Callback):
     "Keeps what each training batch holds, in bytes, and ends the fit before it validates"
     order,run_valid = -1000,False
-    def before_fit(self): self.watching,self.activations,self.sizes,self.stepped = None,[],[],False
+    def before_fit(self): self.watching,self.activations,self.sizes,self.grads = None,[],[],{}
     def before_batch(self):
         learn = self.learn
         self.sizes.append((find_bs(learn.batch), _bytes(learn.batch)))
@@ -84,14 +84,15 @@ class MeasureMemory(Callback):
         fixed = [t for m in layers.values() for t in _tensors_of(m)]
         self.watching = SavedTensors(layers, _storages([fixed, learn.batch, learn.xb, learn.yb])).__enter__()
     def before_backward(self): self._off()
-    def before_step(self):
+    def after_backward(self):
         ps = [p for m in _layers(self.learn).values() for p in m.parameters()]
         self.grads = {p: _bytes(p.grad) for p in ps if p.grad is not None}
-    def after_step(self): self.stepped = True
     def cleanup_batch(self): self._off()
     def after_train(self):
         opt = self.learn.opt
-        if not self.stepped: opt.step() # the gradients are still being accumulated
+        if not self.learn.opt_step: # gradients are still being accumulated, or have overflowed in fp16 and are gone
+            for p in self.grads: p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            opt.step()
         self.states = {p:_bytes(list(o.state.get(p, {}).values())) for o in parts_of(opt)
             for p in params_of(o)}
         raise CancelFitException
