@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader,TensorDataset
+from torch.utils.data import DataLoader,Subset,TensorDataset
 from learner.all import *
 from learner.dist.engine import number_on
+from learner.record.loss_stream import LossStream
 import small_fits
 from small_fits import X,Y,T,cut,gap,same,sgd,weights
 
@@ -277,6 +278,58 @@ def test_a_count_that_is_a_number_is_not_waited_for():
     torch.cuda.set_sync_debug_mode('error')
     try: assert number_on(3, torch.device(device)).dtype is torch.float64
     finally: torch.cuda.set_sync_debug_mode('default')
+
+# What users have put on a device themselves
+def test_a_default_device_changes_no_fit():
+    def run():
+        learn = mk(Noise, *precisions['fp16'](), train=cut(10), metrics=[accuracy, F1Score()]).fit(2)
+        return outcome(learn),[o.tolist() for o in learn.get_preds(with_loss=True)]
+    expected = run()
+    new = mk(Noise, *precisions['fp16'](), train=cut(10), metrics=[accuracy, F1Score()])
+    with torch.device(device): new.fit(2); preds = [o.tolist() for o in new.get_preds(with_loss=True)]
+    assert (outcome(new), preds)==expected
+
+def test_weights_and_positions_on_a_device_choose_samples():
+    data,wgts = TensorDataset(X.to(device), Y.to(device)),torch.arange(len(X)).double()
+    def drawn(where):
+        dl = weighted_dl(data, 10, wgts.to(where), generator=torch.Generator().manual_seed(3))
+        return torch.cat([x for x,_ in dl])
+    assert torch.equal(drawn('cpu'), drawn(device))
+    part = Subset(data, torch.arange(20, device=device))
+    with pytest.warns(UserWarning, match='20 samples of .* are trained on'):
+        mk(train=DataLoader(part, 10), valid=DataLoader(data, sampler=[*range(30)])).fit(1)
+
+def test_batches_that_move_in_place_stay_where_they_are():
+    class Held:
+        def __init__(self, x): self.x = x
+        def to(self, *args, **kwargs): self.x = self.x.to(*args, **kwargs); return self
+    bs = [(Held(x),y) for x,y in cut(10)]
+    class OfHeld(nn.Module):
+        def __init__(self, model): super().__init__(); self.model = model
+        def forward(self, b): return self.model(b.x)
+    learn = mk(train=bs, model=lambda seed: OfHeld(plain(seed))).fit(2)
+    assert {b.x.device.type for b,_ in bs}=={'cpu'}
+    assert learn.recorder.raw_losses==mk(train=cut(10), model=plain).fit(2).recorder.raw_losses
+
+def test_tied_weights_are_written_once(tmp_path):
+    def size(tie):
+        model = nn.Sequential(nn.Linear(100,100), nn.Linear(100,100)).to(device)
+        if tie: model[1].weight = model[0].weight
+        file = mk(model=lambda seed: model, path=tmp_path).save('a')
+        return file.stat().st_size
+    assert size(tie=False)-size(tie=True)==pytest.approx(4*100*100, abs=500)
+
+@pytest.mark.skipif(torch.cuda.device_count()<2, reason="needs two devices")
+def test_losses_of_a_device_that_is_not_the_current_one_are_read_when_they_are_there():
+    losses,other = LossStream(),torch.device('cuda', 1)
+    a = torch.randn(4096, 4096, device=other)
+    for i in range(20): losses.append((a@a@a).sum()*0+i)
+    losses.arrived()
+    assert losses.all()[0]==[*range(20)]
+
+def test_a_scale_at_which_trial_batches_overflow_changes_no_forecast():
+    a,b = (mk(MixedPrecision('fp16', init_scale=o)).memory(bs=100).kinds for o in (2.**24, 1.))
+    assert a==b
 
 # Memory
 @contextmanager

@@ -70,6 +70,34 @@ def test_objects_with_a_method_to():
     assert to_device(dict(x=[Movable()]), meta)['x'][0].device==meta
     assert to_device([np.zeros(2), 'a', None, {1}], meta)[1:]==['a', None, {1}]
 
+class InPlace:
+    "As the encodings of a tokenizer do, or graphs: what it holds moves, and it returns itself"
+    def __init__(self): self.x,self.asked = torch.zeros(2),{}
+    def to(self, device, *, non_blocking=False):
+        self.asked = dict(non_blocking=non_blocking)
+        if torch.device(device).type!='cuda': self.x = self.x.to(device) # there is none here
+        return self
+
+def test_a_list_keeps_its_batches_where_they_are_although_they_move_in_place():
+    bs = [(InPlace(), torch.zeros(2))]*2
+    dls = DataLoaders(bs, device='meta')
+    b = dls.one_batch()
+    assert b[0].x.device==meta and bs[0][0].x.device==cpu
+
+def test_objects_go_to_a_gpu_without_waiting_if_they_know_how():
+    class Passes(InPlace):
+        def to(self, *args, **kwargs): return super().to(*args, **kwargs)
+    class Waits(InPlace):
+        def to(self, device): return super().to(device)
+    assert [to_device(o, 'cuda').asked['non_blocking'] for o in (InPlace(), Passes(), Waits())]==[True, True, False]
+    assert not to_device(InPlace(), meta).asked['non_blocking']
+
+def test_an_object_that_cannot_be_copied_is_moved():
+    class Wrapper:
+        def __init__(self): self.b = InPlace()
+        def __getattr__(self, k): return getattr(self.b, k) # `copy` asks before there is a `b`
+    assert to_device(Wrapper(), meta).x.device==meta
+
 def test_map_batch_keeps_structure():
     assert (map_batch(dict(a=1, b=2), str)=={'a':'1', 'b':'2'} and map_batch(Pair(1, 2), str)==Pair('1', '2')
         and map_batch([1], str)==['1'])
@@ -433,3 +461,42 @@ def test_a_callback_may_set_another_epoch():
     of_epoch('sampler', seen).fit(4)
     of_epoch('sampler', later, cbs=[on('before_epoch')(lambda l: l.dls.train.sampler.set_epoch(l.epoch+2))]).fit(2)
     assert later==seen[4:]
+
+# A default device, as by `torch.set_default_device('cuda')`
+def by_default(default, use, path):
+    "What `use` comes to for a Learner on the CPU, where tensors are made on `default`"
+    torch.manual_seed(0)
+    x,y = torch.randn(30, 3),torch.randint(0, 2, (30,))
+    bs = [*zip(x.split(10), y.split(10))]
+    learn = Learner(DataLoaders(bs, bs, device='cpu'), nn.Linear(3, 2), nn.CrossEntropyLoss(), lr=.1, path=path,
+        metrics=[accuracy, F1Score()], opt_func=torch.optim.SGD).remove_cb(ProgressCallback)
+    with torch.device(default): res = use(learn)
+    rows = [{k:v for k,v in dict(o).items() if k!='time'} for o in learn.recorder.rows]
+    return rows,[p.tolist() for p in learn.model.parameters()],torch.get_rng_state().tolist(),res
+
+@pytest.mark.parametrize('use', [
+    lambda learn: learn.fit(2, cbs=Fingerprint()).recorder.raw_losses,
+    lambda learn: [o.tolist() for o in learn.get_preds(with_loss=True)],
+    lambda learn: learn.get_preds(save_preds=learn.path/'p.npy')[0].tolist(),
+    lambda learn: learn.fit(2, cbs=Checkpoint(every=2, unit='iter')).train_iter,
+    lambda learn: learn.fit(2, cbs=Rewind(every=2)).rewind(3).resume().train_iter,
+    lambda learn: learn.fit(1, cbs=MixedPrecision('fp16', init_scale=4.)).recorder.raw_losses,
+    lambda learn: Interpretation.from_learner(learn).top_losses(3).losses.tolist()],
+    ids='fit preds file checkpoint rewind fp16 interpret'.split())
+def test_what_the_library_makes_for_itself_is_on_the_cpu_whatever_the_default_device(use, tmp_path):
+    assert by_default('meta', use, tmp_path/'a')==by_default('cpu', use, tmp_path/'b')
+
+def test_rows_find_their_places_whatever_the_default_device():
+    dl = DataLoader(torch.arange(5), batch_sampler=[[3, 0], [4, 1, 2]])
+    with torch.device('meta'):
+        _,to,n = in_order(dl)
+        rows = Rows(n, to)
+        for i in dl.batch_sampler: rows.add(dl.dataset[i])
+    assert rows.value.tolist()==[0, 1, 2, 3, 4]
+
+def test_generators_are_put_back_whatever_the_default_device():
+    gen = torch.Generator().manual_seed(3)
+    dl = DataLoader(torch.arange(5), sampler=RandomSampler(range(5), generator=gen))
+    with torch.device('meta'):
+        with keep_random(dl): a = gen.get_state(); torch.rand(3, device='cpu', generator=gen)
+    assert torch.equal(gen.get_state(), a)

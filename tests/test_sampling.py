@@ -13,6 +13,11 @@ def test_weighted_loader():
     dl.generator.manual_seed(0); torch.manual_seed(1)
     assert torch.equal(a, torch.cat(list(dl))) # its own generator, and no other
 
+def test_weights_are_checked_on_the_cpu_whatever_the_default_device():
+    with torch.device('meta'):
+        assert len(weighted_dl(range(4), 2, [1,0,2,5]))==2
+        with pytest.raises(ValueError, match='they go from -2 to 1'): weighted_dl(range(2), 2, [1,-2])
+
 def test_partial_loader():
     torch.manual_seed(0)
     dl = partial_dl(range(100), 8, 20)

@@ -53,9 +53,11 @@ def get_state(o):
     if isinstance(o, random.Random): return list(o.getstate())
     return deepcopy(o.state_dict())
 
+_on_cpu = partial(torch.as_tensor, device='cpu') # where states are, whatever `torch.set_default_device` names
+
 def set_state(o, state):
     "Restore what `get_state` gave"
-    if isinstance(o, torch.Generator): o.set_state(torch.as_tensor(state))
+    if isinstance(o, torch.Generator): o.set_state(_on_cpu(state))
     elif isinstance(o, np.random.Generator): o.bit_generator.state = state
     elif isinstance(o, np.random.BitGenerator): o.state = state
     elif isinstance(o, np.random.RandomState): o.set_state(state)
@@ -63,8 +65,6 @@ def set_state(o, state):
         version,key,gauss = state
         o.setstate((version, tuple(key), gauss))
     else: o.load_state_dict(deepcopy(state))
-
-def _on_cpu(o): return torch.as_tensor(o).cpu()
 
 def same_state(a, b) -> bool:
     "Whether two states are equal, by value"
@@ -176,10 +176,10 @@ def set_random_state(
     "Restore generators and stateful loaders. One whose state has not changed is not touched"
     if not same_state(python_state(), state['python']): set_state(_python, state['python'])
     set_numpy_state(state['numpy'])
-    torch.set_rng_state(torch.as_tensor(state['torch']))
+    torch.set_rng_state(_on_cpu(state['torch']))
     for i,o in enumerate(state.get('cuda', ())[:torch.cuda.device_count()]): # there may have been more devices
-        torch.cuda.set_rng_state(torch.as_tensor(o), i)
-    if 'mps' in state and torch.backends.mps.is_available(): torch.mps.set_rng_state(torch.as_tensor(state['mps']))
+        torch.cuda.set_rng_state(_on_cpu(o), i)
+    if 'mps' in state and torch.backends.mps.is_available(): torch.mps.set_rng_state(_on_cpu(state['mps']))
     own = state['own'] if loaders or parts else {}
     parts = moving_parts(*loaders) if parts is None else parts
     for k,o in parts.items():

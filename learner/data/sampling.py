@@ -33,7 +33,7 @@ def weighted_dl(
     **kwargs, # For torch's `DataLoader`
 ) -> DataLoader:
     "Draw samples with replacement, in proportion to `wgts`"
-    wgts,n = torch.as_tensor(wgts, dtype=torch.double),len(dataset) if n is None else int(n)
+    wgts,n = torch.as_tensor(wgts, dtype=torch.double, device='cpu'),len(dataset) if n is None else int(n)
     if len(wgts)!=len(dataset):
         raise ValueError(f"`dataset` has {len(dataset)} samples, but there are {len(wgts)} weights in `wgts`")
     if not (wgts.min()>=0 and 0<wgts.sum()<float('inf')): raise ValueError(
@@ -84,8 +84,8 @@ def _with_batches(dl, batches):
 
 def _places(idxs):
     "For each index its place when they are sorted; a dataset may also have names for its samples, or pairs"
-    if all(isinstance(o, int) for o in idxs): return torch.tensor(idxs).argsort(stable=True).argsort()
-    return torch.tensor(sorted(range(len(idxs)), key=idxs.__getitem__)).argsort()
+    if all(isinstance(o, int) for o in idxs): return torch.tensor(idxs, device='cpu').argsort(stable=True).argsort()
+    return torch.tensor(sorted(range(len(idxs)), key=idxs.__getitem__), device='cpu').argsort()
 
 def in_order(
     dl, # A loader

@@ -40,7 +40,7 @@ def _crc_of(t, start):
 @cache
 def _weights(device):
     "Odd numbers, the same in every process"
-    res = torch.randint(-2**31, 2**31, (2**20,), generator=torch.Generator().manual_seed(0))
+    res = torch.randint(-2**31, 2**31, (2**20,), generator=torch.Generator().manual_seed(0), device='cpu')
     return (res|1).to(torch.int32).to(device)
 
 def _sum_on_device(t):

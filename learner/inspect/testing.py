@@ -43,8 +43,8 @@ def synth_dls(
     "Noisy points on a line, `(bs, 1)` each"
     gen = torch.Generator().manual_seed(seed)
     def dl(n, **kwargs):
-        x = torch.randn(n*bs, 1, generator=gen)
-        y = a*x + b + torch.randn(n*bs, 1, generator=gen)/10
+        x = torch.randn(n*bs, 1, generator=gen, device='cpu')
+        y = a*x + b + torch.randn(n*bs, 1, generator=gen, device='cpu')/10
         return DataLoader(TensorDataset(x, y), bs, num_workers=num_workers, **kwargs)
     return DataLoaders(dl(n_train, shuffle=shuffle), dl(n_valid) if n_valid else None, device='cpu')
 

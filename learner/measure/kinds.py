@@ -109,7 +109,7 @@ class AccumMetric(Metric):
         if self.flatten and pred.numel()==targ.numel(): pred,targ = pred.reshape(-1),targ.reshape(-1)
         elif pred.ndim<(self.preds[0].ndim if self.preds else 1):
             pred = pred[None] # of a single sample, whose axis the model has dropped
-        sizes = torch.tensor([[len(pred), len(targ)]])
+        sizes = torch.tensor([[len(pred), len(targ)]], device='cpu')
         self.preds,self.targs,self.sizes = (_and(parts, new, self.n_batches)
             for parts,new in ((self.preds, pred), (self.targs, targ), (self.sizes, sizes)))
 

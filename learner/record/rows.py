@@ -29,7 +29,8 @@ class _RowFile:
             raise ValueError(f"{self.what} are bfloat16, which `.npy` files cannot hold: "
                 "give an `act` that returns another type")
         tmp = self.path.with_name(f'.{self.path.name}.{token_hex(4)}.tmp')
-        self.map = np.lib.format.open_memmap(tmp, 'w+', torch.empty((), dtype=dtype).numpy().dtype, tuple(shape))
+        kind = torch.empty((), dtype=dtype, device='cpu').numpy().dtype
+        self.map = np.lib.format.open_memmap(tmp, 'w+', kind, tuple(shape))
         return torch.from_numpy(self.map)
 
     def complete(self, rows):
@@ -75,7 +76,8 @@ class _Filled:
         self.size = o.shape[1:]
         if self.n is None: self.n = o.shape[0]*self.left
         shape = self.n,*self.size
-        self.rows = self.file.alloc(shape, o.dtype) if self.file else torch.empty(shape, dtype=o.dtype)
+        self.rows = (self.file.alloc(shape, o.dtype) if self.file
+            else torch.empty(shape, dtype=o.dtype, device='cpu')) # whatever the default device is
 
     def _grow(self, n):
         "Make room for a batch of `n` rows, and for others like it"

@@ -138,7 +138,7 @@ class Predicted:
     def _positions(self, idxs):
         "Positions that `idxs` chooses, as a tensor; without an axis if it is one"
         n = find_bs(self.preds)
-        try: at = torch.as_tensor(np.arange(n)[list(idxs) if isinstance(idxs, tuple) else idxs])
+        try: at = torch.as_tensor(np.arange(n)[list(idxs) if isinstance(idxs, tuple) else idxs], device='cpu')
         except (IndexError,TypeError):
             raise IndexError(f"Samples have positions from 0 to {n-1}, but got {idxs!r}") from None
         if not at.numel(): raise ValueError(f"There are {n} samples, and none of them is chosen by {idxs!r}")

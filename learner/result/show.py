@@ -134,13 +134,13 @@ def _mask(o):
     "A target or decision as classes, `(height, width)`; of several masks, the last, counted from 1. None if it is none"
     if not isinstance(o, Tensor) or o.is_floating_point() or o.ndim not in (2,3): return
     o = o.cpu()
-    if o.ndim==3 and o.dtype is torch.bool: return (o*torch.arange(1, len(o)+1)[:,None,None]).amax(0)
+    if o.ndim==3 and o.dtype is torch.bool: return (o*torch.arange(1, len(o)+1, device='cpu')[:,None,None]).amax(0)
     return o.long() if o.ndim==2 else o[0].long() if len(o)==1 else None
 
 def _colour(classes):
     "The colours of classes above 0, red, green and blue"
     import matplotlib.pyplot as plt
-    palette = torch.tensor(plt.get_cmap('tab10').colors)
+    palette = torch.tensor(plt.get_cmap('tab10').colors, device='cpu')
     return palette[(classes-1)%len(palette)]
 
 def _layer(mask, ignored):
@@ -167,7 +167,7 @@ def _legend(fig, dec, vocab):
     "Names of the classes that were decided"
     from matplotlib.patches import Patch
     classes = [i for i in dec.unique().tolist() if 0<i<len(vocab)] if not dec.is_floating_point() else []
-    patches = [Patch(color=_colour(torch.tensor(i)).tolist(), alpha=.6, label=str(vocab[i])) for i in classes]
+    patches = [Patch(color=_colour(i).tolist(), alpha=.6, label=str(vocab[i])) for i in classes]
     if patches: fig.legend(handles=patches, loc='outside lower center', ncols=6, fontsize=8, frameon=False)
 
 # %% ../../nbs/result/03_show.ipynb #show_samples
@@ -236,6 +236,7 @@ def show_results(self:Learner,
     with self.unchanged(dl): b = first_batch(dl)
     x,_,targs,dec = self.get_preds(dl=[b], with_input=True, with_decoded=True)
     n = find_bs(dec)
-    idxs = (torch.randperm(n, generator=torch.Generator().manual_seed(0)) if shuffle else torch.arange(n))[:max_n]
+    order = torch.Generator().manual_seed(0)
+    idxs = torch.randperm(n, generator=order, device='cpu')[:max_n] if shuffle else slice(max_n)
     return show_samples(*(rows_of(o, idxs) for o in (x, targs, dec)), vocab=getattr(self.dls, 'vocab', None),
         ignored=ignore_index_of(self.known_loss), ncols=ncols, figsize=figsize)

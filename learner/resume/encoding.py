@@ -101,7 +101,7 @@ kinds = dict(
         lambda o, enc, where: enc(dict(o), where),
         lambda v, dec: Row(**dec(v))),
     numbers = Kind(_is_long,
-        lambda o, enc, where: [torch.tensor(o, dtype=_numbers[type(o[0])]), type(o) is tuple],
+        lambda o, enc, where: [torch.tensor(o, dtype=_numbers[type(o[0])], device='cpu'), type(o) is tuple],
         lambda v, dec: tuple(v[0].tolist()) if v[1] else v[0].tolist()),
     dict = Kind(lambda o: type(o) in _dicts.values() and not _is_plain_dict(o), _encode_dict, _decode_dict),
     list = Kind(lambda o: type(o) in _lists.values(), _encode_list, _decode_list),

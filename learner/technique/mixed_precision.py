@@ -72,7 +72,7 @@ class LossScaling(Callback):
         self.scaler = torch.amp.GradScaler(self.learn.device.type, self.init_scale,
             self.growth_factor, self.backoff_factor, self.growth_interval)
         if state: self.scaler.load_state_dict(state)
-        self.scaler.scale(torch.tensor(0.).to(self.learn.device)) # or it has no scale for a step without a loss
+        self.scaler.scale(torch.tensor(0., device=self.learn.device)) # or it has no scale for a step without a loss
     @property
     def scaler_state(self): return self.scaler.state_dict() if self.scaler else None
     @scaler_state.setter
