@@ -374,7 +374,7 @@ class DataLoaders(_NamedLoaders):
     @device.setter
     def device(self, v):
         self._device = _with_index(v)
-        self.moves = self._device.type!='cpu' or _has_accelerator() # where there is only one, every batch is on it
+        self.moves = self._device.type!='cpu' or _has_accelerator() # otherwise every batch is where it should be
 
     def to(self, device): self.device = device; return self
     def __repr__(self):

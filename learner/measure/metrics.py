@@ -236,11 +236,12 @@ def _on_host(vs):
     if isinstance(vs, torch.Tensor): return vs.cpu()
     return [v.item() if isinstance(v, torch.Tensor) else v for v in vs]
 
+_on_cpu = partial(torch.as_tensor, device='cpu') # whatever the default device is
+
 def _weighted(bundle):
     "Pairs of `value*n` and `n`, in the precision of the values: an accuracy becomes the number of right ones again"
     vs,ns = map(_on_host, bundle)
-    weighted = ((vs*torch.as_tensor(ns, device='cpu')).tolist() if isinstance(vs, torch.Tensor)
-        else [v*n for v,n in zip(vs, ns)])
+    weighted = (vs*_on_cpu(ns)).tolist() if isinstance(vs, torch.Tensor) else [v*n for v,n in zip(vs, ns)]
     return zip(weighted, ns.tolist() if isinstance(ns, torch.Tensor) else ns)
 
 # %% ../../nbs/measure/01_metrics.ipynb #AvgMetric
@@ -301,7 +302,7 @@ class AvgMetric(Metric):
         for bundle in self._bundles:
             for v,n in _weighted(bundle):
                 if n: total,count = total+v,count+n # the average of nothing, NaN, does not count
-        if isinstance(self._bundles[0][0], torch.Tensor): total = torch.tensor(total, dtype=torch.float64, device='cpu')
+        if isinstance(self._bundles[0][0], torch.Tensor): total = _on_cpu(total, dtype=torch.float64)
         self._total,self._count,self._bundles = total,count,()
 
     @property
