@@ -683,6 +683,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'learner.core.copies._of_array': ('core/copies.html#_of_array', 'learner/core/copies.py'),
                                      'learner.core.copies._of_class': ('core/copies.html#_of_class', 'learner/core/copies.py'),
                                      'learner.core.copies._of_module': ('core/copies.html#_of_module', 'learner/core/copies.py'),
+                                     'learner.core.copies._parts_of': ('core/copies.html#_parts_of', 'learner/core/copies.py'),
                                      'learner.core.copies._position': ('core/copies.html#_position', 'learner/core/copies.py'),
                                      'learner.core.copies._position_in_file': ( 'core/copies.html#_position_in_file',
                                                                                 'learner/core/copies.py'),

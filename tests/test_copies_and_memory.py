@@ -202,6 +202,19 @@ def test_a_digest_of_a_large_array_makes_no_copy_of_it():
     assert digest(days[:1])!=digest(days[1:])
     assert digest(np.zeros((0,3)))!=digest(np.zeros((3,0))) and digest(torch.rand(3, 4).T) is not None
 
+def test_a_large_tensor_has_no_digest_and_is_not_copied_from_its_device():
+    "A sparse one consists of several"
+    from learner.core.copies import digest
+    class Far(torch.Tensor):
+        def cpu(self): raise AssertionError('copied')
+    assert digest(torch.zeros(2_600_000).as_subclass(Far)) is None
+    with pytest.raises(AssertionError, match='copied'): digest(torch.zeros(10).as_subclass(Far))
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore') # torch: such tensors are in beta state
+        small,large = (torch.ones(n, n).to_sparse_csr() for n in (3, 1700))
+    assert digest(large) is None and digest(large.to_sparse_coo()) is None
+    assert digest(small)==digest(small.clone())!=digest(small*2)
+
 # With each callback of this library
 class WithNorm(torch.nn.Sequential):
     def __init__(self):

@@ -114,14 +114,21 @@ _csr,_csc = ('crow_indices','col_indices','values'),('ccol_indices','row_indices
 compressed = {**dict.fromkeys([torch.sparse_csr,torch.sparse_bsr], _csr),
     **dict.fromkeys([torch.sparse_csc,torch.sparse_bsc], _csc)} # what such tensors consist of
 
+def _parts_of(v):
+    "The tensors of which a sparse one consists"
+    if v.layout is torch.sparse_coo: v = v.coalesce(); return v.indices(),v.values()
+    return [getattr(v, k)() for k in compressed.get(v.layout, ())]
+
+most_bytes = 1e7 # of an array with a checksum: a dataset may be large, or on a GPU
 def _of_array(v):
     "Type, shape and checksum; None for an array that is large or has no values to read"
     if isinstance(v, torch.Tensor):
-        if v.layout is torch.sparse_coo: return f'{_of_array((v := v.coalesce()).indices())} {_of_array(v.values())}'
-        if v.layout in compressed: return ' '.join(_of_array(getattr(v, k)()) for k in compressed[v.layout])
-        if v.is_meta or v.is_quantized or v.layout is not torch.strided: return None
+        if parts := _parts_of(v):
+            found = [_of_array(o) for o in parts]
+            return None if None in found else ' '.join(found)
+        if v.is_meta or v.is_quantized or v.layout is not torch.strided or v.nbytes>most_bytes: return None
         v = (v.float() if v.dtype is torch.bfloat16 else v).detach().cpu().numpy() # numpy has no such type
-    if v.nbytes>1e7: return None # a dataset may be large
+    if v.nbytes>most_bytes: return None
     bits = np.ascontiguousarray(v).reshape(-1).view(np.uint8)
     return f'{v.dtype} {v.shape} #{crc32(bits):08x}'
 

@@ -177,7 +177,8 @@ def set_random_state(
     if not same_state(python_state(), state['python']): set_state(_python, state['python'])
     set_numpy_state(state['numpy'])
     torch.set_rng_state(_on_cpu(state['torch']))
-    for i,o in enumerate(state.get('cuda', ())[:torch.cuda.device_count()]): # there may have been more devices
+    devices = state['cuda'][:torch.cuda.device_count()] if 'cuda' in state else () # there may have been more
+    for i,o in enumerate(devices):
         torch.cuda.set_rng_state(_on_cpu(o), i)
     if 'mps' in state and torch.backends.mps.is_available(): torch.mps.set_rng_state(_on_cpu(state['mps']))
     own = state['own'] if loaders or parts else {}
