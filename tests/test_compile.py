@@ -5,7 +5,7 @@ import pytest,torch
 from torch import nn
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
-from small_fits import X,Y,net,cut,mk,weights,same
+from small_fits import X,Y,net,cut,gap,mk,weights,same
 
 @pytest.fixture(autouse=True)
 def fresh():
@@ -203,6 +203,24 @@ def test_what_is_kept_of_a_batch_is_not_overwritten_by_the_next_one_as_cuda_grap
     assert learn.recorder.raw_losses==plain.recorder.raw_losses and learn.recorder.values==plain.recorder.values
     for (*_,pred,loss),(*_,p,l) in zip(learn.collect_data.data, plain.collect_data.data, strict=True):
         assert torch.equal(pred, p) and loss==l
+
+@pytest.mark.parametrize('with_loss,pieces', [(False, ()), (True, ()), (False, [MicroBatch(4)])])
+def test_gradients_that_wait_are_not_overwritten_by_the_next_batch_as_cuda_graphs_do(with_loss, pieces):
+    made = []
+    def backend(gm, inputs, mode):
+        def run(*args):
+            for g in made: g.data.fill_(math.nan)
+            return tuple(gm(*args))
+        return run
+    class Lend(Callback):
+        "Gradients lie in memory of the program"
+        order,run_valid = -1000,False
+        def after_backward(self): made[:] = [p.grad for p in self.learn.model.parameters()]
+    def fit(*cbs):
+        return mk(GradientAccumulation(20), *pieces, *cbs, data=cut(10), model=net()).fit(2)
+    plain = fit()
+    learn = fit(Lend, Compile(mode='reduce-overhead', backend=backend, with_loss=with_loss, warm_up=False))
+    assert gap(weights(learn.model), weights(plain.model))<1e-6
 
 def test_callbacks_that_wait_for_validation_losses_come_along():
     "The trial before the fit validates too"

@@ -1,5 +1,5 @@
 "Copies and pickles of learners, and when their memory is free"
-import copy,gc,pickle,re,subprocess,sys,threading,weakref
+import copy,gc,pickle,re,subprocess,sys,threading,warnings,weakref
 import numpy as np,pytest,torch
 from torch.nn import functional as F
 from learner.all import *

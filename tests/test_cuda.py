@@ -307,7 +307,7 @@ def test_batches_that_move_in_place_stay_where_they_are():
     class OfHeld(nn.Module):
         def __init__(self, model): super().__init__(); self.model = model
         def forward(self, b): return self.model(b.x)
-    learn = mk(train=bs, model=lambda seed: OfHeld(plain(seed))).fit(2)
+    learn = mk(train=bs, valid=bs[:2], model=lambda seed: OfHeld(plain(seed))).fit(2)
     assert {b.x.device.type for b,_ in bs}=={'cpu'}
     assert learn.recorder.raw_losses==mk(train=cut(10), model=plain).fit(2).recorder.raw_losses
 
@@ -379,9 +379,12 @@ def test_fits_keep_no_memory():
 
 # Graphs
 @pytest.mark.parametrize('with_loss', [False, True])
-@pytest.mark.parametrize('more', [(), (lambda: GradientAccumulation(24),)], ids=['','accumulated'])
+@pytest.mark.parametrize('more', [(), (lambda: GradientAccumulation(24),), (lambda: MicroBatch(5),),
+    (lambda: GradientAccumulation(24), lambda: MicroBatch(5))], ids=['','accumulated','pieces','both'])
 def test_graphs_train_as_the_plain_model_does(with_loss, more):
-    def new(*cbs): return mk(*cbs, *[f() for f in more], train=cut(12), model=plain, metrics=[accuracy, F1Score()])
+    def right(pred, targ): return (pred.argmax(1)==targ).float().mean()
+    def new(*cbs):
+        return mk(*cbs, *[f() for f in more], train=cut(12), model=plain, metrics=[accuracy, F1Score(), right])
     a,b = new().fit(2),new(Compile(mode='reduce-overhead', with_loss=with_loss)).fit(2)
     assert gap(weights(a.model), weights(b.model))<1e-5
     assert b.recorder.raw_losses==pytest.approx(a.recorder.raw_losses, abs=1e-5)

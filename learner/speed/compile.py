@@ -56,10 +56,23 @@ class _Probe(Callback):
 # %% ../../nbs/speed/03_compile.ipynb #WithLoss
 def _itself(o): return o
 
+def _with_graphs(kwargs):
+    "Whether `torch.compile` records CUDA graphs. Each run of one overwrites what the last run has returned"
+    return kwargs.get('mode') in ('reduce-overhead','max-autotune') or (kwargs.get('options') or {}).get(
+        'triton.cudagraphs', False)
+
+def _keep_grads(params):
+    "Let gradients that others will be added to have memory of their own"
+    for p in params:
+        if p.grad is not None: p.grad = p.grad.clone()
+
 class _Forward:
     "The compiled forward pass of one model. Copies of the model have the `plain` one, which uses their weights"
-    def __init__(self, plain, kwargs): self.plain,self.compiled = plain,torch.compile(plain, **kwargs)
+    def __init__(self, model, kwargs):
+        self.plain,self.compiled = model.forward,torch.compile(model.forward, **kwargs)
+        self.params = [*model.parameters()] if _with_graphs(kwargs) else ()
     def __call__(self, *args, **kwargs):
+        _keep_grads(self.params)
         res = self.compiled(*args, **kwargs)
         if all(o.ndim for o in tensors_in(res)): return res
         # numbers, such as a model's own loss, are read much later, when a CUDA graph has used their memory again
@@ -81,11 +94,13 @@ class _WithLoss:
             return pred,loss_func(pred, *yb)
         self.learn,self.both,self.own = learn,torch.compile(both, **kwargs),vars(model).get('forward')
         self.model,self.loss_func = model,loss_func
+        self.params = [*model.parameters()] if _with_graphs(kwargs) else ()
 
     def __call__(self, forward):
         learn = self.learn
         replaced = learn.model is not self.model or learn.loss_func is not self.loss_func
         if replaced or not isinstance(learn.xb, positional) or not learn.yb: return forward()
+        _keep_grads(self.params)
         compiled = _set_forward(learn.model, self.own) # it would be a program within the program
         try: learn.pred,learn.loss = self.both(learn.xb, learn.yb)
         finally: _set_forward(learn.model, compiled)
@@ -139,7 +154,7 @@ class Compile(Callback):
         if self.plain: return
         if self.with_loss: self.whole = _WithLoss(learn, self.kwargs)
         m = learn.model
-        self.undo = partial(_set_forward, m, _set_forward(m, wraps(m.forward)(_Forward(m.forward, self.kwargs))))
+        self.undo = partial(_set_forward, m, _set_forward(m, wraps(m.forward)(_Forward(m, self.kwargs))))
 
     def before_train(self):
         learn = self.learn
@@ -149,6 +164,8 @@ class Compile(Callback):
         if not self.trying: warnings.warn(f"`Compile` compiles the model without its loss, because {waiting} waits for "
             "`after_pred`, a moment between the two")
         self.whole = None # for this fit
+    def before_batch(self): # `MicroBatch` puts what waits aside before its pieces
+        if _with_graphs(self.kwargs): _keep_grads(self.learn.model.parameters())
     def cleanup_train(self):
         if self.learn.forward_with is self.whole: self.learn.forward_with = None
 
