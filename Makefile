@@ -4,7 +4,7 @@ pip    := $(bin)/python -m pip install -q --disable-pip-version-check -c constra
 K      ?=
 select := $(if $(K),-k '$(K)')
 
-.PHONY: help demo test check bench bench-peers soak lib nbs docs clean
+.PHONY: help demo test check bench bench-gpu bench-peers soak lib nbs docs clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -23,6 +23,9 @@ check: .venv/.dev ## Lint, and see that everything generated is up to date
 
 bench: .venv/.dev ## Measure what everything costs, into bench/results.json (some of it: make bench K=inference)
 	@$(bin)/python -m bench --out bench/results.json $(select)
+
+bench-gpu: .venv/.dev ## Measure what a batch costs on a GPU, into bench/gpu.json
+	@$(bin)/python -m bench --out bench/gpu.json -k gpu
 
 bench-peers: _build/peers/.done ## Measure other libraries too, in an environment of their own, into bench/peers.json
 	@_build/peers/bin/python -m bench --peers --out bench/peers.json $(select)

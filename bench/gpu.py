@@ -113,7 +113,7 @@ def gpu_techniques(repeats):
     "Fits with a technique, in multiples of fits without"
     if not torch.cuda.is_available(): return
     repeats = min(repeats, 3)
-    name,shape = 'ResNet of 18 layers',(3,128,128)
+    name,shape = 'ResNet of 18 layers',(3,96,96)
     host = pinned(batches(8, shape, 256))
     half = dict(lean, cbs=[*lean['cbs'], MixedPrecision('bf16')])
     def alone(k): return k # sums in another order, in bfloat16: weights differ

@@ -190,7 +190,7 @@ def test_what_is_kept_of_a_batch_is_not_overwritten_by_the_next_one_as_cuda_grap
             logits = self.net(x)
             return dict(loss=nn.functional.cross_entropy(logits, labels), logits=logits)
     returned = []
-    def one_memory(gm, inputs):
+    def one_memory(gm, inputs, mode):
         def run(*args):
             for o in returned: o.data.fill_(math.nan)
             returned[:] = res = gm(*args)
@@ -199,7 +199,7 @@ def test_what_is_kept_of_a_batch_is_not_overwritten_by_the_next_one_as_cuda_grap
     def fit(*cbs):
         data = [dict(x=x, labels=y) for x,y in cut(10)]
         return mk(CollectDataCallback, *cbs, data=data, valid=data, model=Own(), loss_func=None).fit(2)
-    plain,learn = fit(),fit(Compile(backend=one_memory))
+    plain,learn = fit(),fit(Compile(mode='reduce-overhead', backend=one_memory))
     assert learn.recorder.raw_losses==plain.recorder.raw_losses and learn.recorder.values==plain.recorder.values
     for (*_,pred,loss),(*_,p,l) in zip(learn.collect_data.data, plain.collect_data.data, strict=True):
         assert torch.equal(pred, p) and loss==l

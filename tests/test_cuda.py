@@ -378,9 +378,9 @@ def test_fits_keep_no_memory():
     assert allocated()<=before
 
 # Graphs
-@pytest.mark.parametrize('with_loss', [False, True])
-@pytest.mark.parametrize('more', [(), (lambda: GradientAccumulation(24),), (lambda: MicroBatch(5),),
-    (lambda: GradientAccumulation(24), lambda: MicroBatch(5))], ids=['','accumulated','pieces','both'])
+accumulated,pieces = (lambda: GradientAccumulation(24)),(lambda: MicroBatch(5))
+@pytest.mark.parametrize('with_loss,more', [(False, ()), (True, ()), (False, [accumulated]), (True, [accumulated]),
+    (False, [pieces]), (False, [accumulated, pieces])])
 def test_graphs_train_as_the_plain_model_does(with_loss, more):
     def right(pred, targ): return (pred.argmax(1)==targ).float().mean()
     def new(*cbs):

@@ -118,7 +118,7 @@ def _part_of(learn):
     size = sum(map(torch.Tensor.numel, tensors_in(batch)))
     if size<=most_values: return learn
     if bs<3: return # a single sample may lose its axis
-    try: pred,*yb = _samples(batch, bs, slice(max(2, bs*most_values//size)))
+    try: pred,*yb = map_tensors(torch.clone, _samples(batch, bs, slice(max(2, bs*most_values//size))))
     except ValueError: return
     return SimpleNamespace(xb=(), pred=pred, yb=tuple(yb), loss_func=learn.loss_func, loss=None)
 
@@ -157,8 +157,7 @@ class Averages:
         self.n += 1
         if self.open and not self.n&(self.n-1): # 1, 2, 4, 8 …: the last of these is from the second half
             if (part := _part_of(learn)) is None: return True
-            kept = map_tensors(torch.clone, (part.pred, *part.yb)) # their memory may be used again
-            batch = SimpleNamespace(of=kept, n=self.n, loss=self.avg_loss and part.loss,
+            batch = SimpleNamespace(of=(part.pred, *part.yb), n=self.n, loss=self.avg_loss and part.loss,
                 sizes=[o and (n_items if o[0] is self.avg_loss else n_samples)(part) for o in self.open])
             if self.first is None: self.first = batch
             elif self.n==2: self._compare(learn, batch)

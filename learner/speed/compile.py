@@ -15,7 +15,7 @@ from functools import partial,wraps
 import torch
 from ..core.checks import checked
 from ..core.callback import Callback
-from ..data.loaders import map_tensors,tensors_in
+from ..data.loaders import map_tensors
 from ..model.mapping import positional
 from ..loop.loop import announce_loss
 from ..schedule.trial import trial
@@ -70,13 +70,11 @@ class _Forward:
     "The compiled forward pass of one model. Copies of the model have the `plain` one, which uses their weights"
     def __init__(self, model, kwargs):
         self.plain,self.compiled = model.forward,torch.compile(model.forward, **kwargs)
-        self.params = [*model.parameters()] if _with_graphs(kwargs) else ()
+        self.params = [*model.parameters()] if _with_graphs(kwargs) else None
     def __call__(self, *args, **kwargs):
+        if self.params is None: return self.compiled(*args, **kwargs)
         _keep_grads(self.params)
-        res = self.compiled(*args, **kwargs)
-        if all(o.ndim for o in tensors_in(res)): return res
-        # numbers, such as a model's own loss, are read much later, when a CUDA graph has used their memory again
-        return map_tensors(lambda o: o if o.ndim else o.clone(), res)
+        return map_tensors(torch.clone, self.compiled(*args, **kwargs)) # what callbacks keep stays as it is
     def __reduce__(self): return _itself, (self.plain,) # what a copy or a file has in its place
 
 def _set_forward(m, f):
@@ -94,16 +92,17 @@ class _WithLoss:
             return pred,loss_func(pred, *yb)
         self.learn,self.both,self.own = learn,torch.compile(both, **kwargs),vars(model).get('forward')
         self.model,self.loss_func = model,loss_func
-        self.params = [*model.parameters()] if _with_graphs(kwargs) else ()
+        self.graphs = _with_graphs(kwargs)
 
     def __call__(self, forward):
         learn = self.learn
         replaced = learn.model is not self.model or learn.loss_func is not self.loss_func
         if replaced or not isinstance(learn.xb, positional) or not learn.yb: return forward()
-        _keep_grads(self.params)
+        if self.graphs: _keep_grads(self.model.parameters())
         compiled = _set_forward(learn.model, self.own) # it would be a program within the program
         try: learn.pred,learn.loss = self.both(learn.xb, learn.yb)
         finally: _set_forward(learn.model, compiled)
+        if self.graphs: learn.pred = map_tensors(torch.clone, learn.pred)
         learn.loss_grad = learn.loss
         announce_loss(learn)
 

@@ -9,6 +9,7 @@ __all__ = ['ShortEpochCallback', 'CollectDataCallback']
 
 # %% ../../nbs/technique/08_debugging.ipynb #imports
 from math import ceil
+from torch import Tensor
 from ..core.checks import checked
 from ..core.callback import Callback
 from ..data.loaders import map_tensors
@@ -41,10 +42,9 @@ class ShortEpochCallback(Callback):
 
 # %% ../../nbs/technique/08_debugging.ipynb #CollectDataCallback
 class CollectDataCallback(Callback):
-    "Keep inputs, targets, predictions and loss of each batch in `data`: detached copies, on the device"
+    "Keep inputs, targets, predictions and loss of each batch in `data`: detached, and on the device"
     def before_fit(self): self.data = []
     def after_batch(self):
         learn = self.learn
         if learn.pred is None: return
-        kept = learn.xb,learn.yb,learn.pred,learn.loss # in memory that loaders and CUDA graphs may use again
-        self.data.append(map_tensors(lambda o: o.detach().clone(), kept))
+        self.data.append(map_tensors(Tensor.detach, (learn.xb, learn.yb, learn.pred, learn.loss)))
