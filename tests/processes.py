@@ -67,6 +67,8 @@ def end(code):
     sys.stderr.flush()
     os._exit(code)
 
+def said_by(path): return f'{path}.err'
+
 def server():
     "The path of the server's socket. The first call starts it"
     if place not in os.environ:
@@ -75,8 +77,8 @@ def server():
             listener.bind(path)
             listener.listen()
             fd = listener.fileno()
-            p = subprocess.Popen([sys.executable, __file__, str(fd)], stdin=subprocess.PIPE, env=env | other_hashes,
-                pass_fds=[fd], start_new_session=True)
+            with open(said_by(path), 'w') as err: p = subprocess.Popen([sys.executable, __file__, str(fd)],
+                stdin=subprocess.PIPE, stderr=err, env=env | other_hashes, pass_fds=[fd], start_new_session=True)
         def stop():
             p.communicate()
             shutil.rmtree(Path(path).parent)
@@ -87,9 +89,12 @@ def run_script(code, *args, cwd=root, timeout=300, quiet=True):
     """Run `code` in a process and a session of its own, as `python -c` would, only that torch and learner are imported
     and a first step has been made. Texts have other hashes than here; `quiet` as with `-W ignore`"""
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as s:
-        s.connect(server())
-        s.sendall(json.dumps([code, [str(o) for o in args], str(cwd), folder, timeout, quiet]).encode() + b'\n')
-        returncode = int(s.makefile().read())
+        try:
+            s.connect(server())
+            s.sendall(json.dumps([code, [str(o) for o in args], str(cwd), folder, timeout, quiet]).encode() + b'\n')
+            returncode = int(s.makefile().read())
+        except (ConnectionError,ValueError) as e:
+            raise RuntimeError(f"The server has ended:\n{Path(said_by(server())).read_text()[-2000:]}") from e
         out,err = (Path(folder, o).read_text() for o in ('out','err'))
     return subprocess.CompletedProcess(['python', '-c', code], returncode, out, err)
 
