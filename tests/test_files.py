@@ -15,7 +15,7 @@ from parts import shown
 from processes import run_script
 from torch.distributed import checkpoint
 from learner.record import files
-from learner.record.files import hash_of,parts_folder
+from learner.record.files import hash_of,parts_folder,patiently
 
 pytestmark = [pytest.mark.filterwarnings(f'ignore:.*{o}')
     for o in ('multi-threaded, use of fork', 'TypedStorage is deprecated', 'torch.jit.* is deprecated',
@@ -1118,6 +1118,52 @@ def test_a_folder_that_cannot_be_synced(tmp_path, monkeypatch):
         with pytest.raises(OSError, match='Input/output'): of(2., tmp_path).save('a')
     assert value(tmp_path)==2 and listing(tmp_path)==['models/a.pth']
 
+@pytest.mark.parametrize('no', [errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EOPNOTSUPP], ids=errno.errorcode.get)
+@pytest.mark.parametrize('where', ['fsync','folder'])
+def test_a_file_system_that_cannot_sync(tmp_path, monkeypatch, where, no):
+    "As some network drives: the file is written as safely as they can"
+    inject(monkeypatch, where, OSError(no, 'not possible'), tmp_path)
+    of(1., tmp_path).save('a')
+    assert value(tmp_path)==1 and listing(tmp_path)==['models/a.pth']
+
+def test_a_folder_that_cannot_be_opened(tmp_path, monkeypatch):
+    def refuse(*args): raise OSError(errno.EISDIR, 'Is a directory')
+    monkeypatch.setattr(os, 'open', refuse)
+    of(1., tmp_path).save('a')
+    assert value(tmp_path)==1
+
+@pytest.mark.parametrize('no', [errno.EPERM, errno.ENOTSUP], ids=errno.errorcode.get)
+def test_a_file_system_without_modes(tmp_path, monkeypatch, no):
+    "As memory cards, and network drives: a file is overwritten there too"
+    def refuse(*args): raise OSError(no, 'not possible')
+    of(1., tmp_path).save('a')
+    monkeypatch.setattr(os, 'chmod', refuse)
+    of(2., tmp_path).save('a')
+    assert value(tmp_path)==2
+
+def busy(times):
+    "`os.replace` of Windows, where another program has the file open at the first `times` calls"
+    def replace(a, b, real=os.replace):
+        nonlocal times
+        times -= 1
+        if times>=0:
+            e = PermissionError(errno.EACCES, 'The process cannot access the file')
+            e.winerror = 32
+            raise e
+        real(a, b)
+    return replace
+
+def test_a_file_that_another_program_holds_for_a_moment(tmp_path, monkeypatch):
+    "As virus scanners do on Windows; one that stays open is an error, and the file stays"
+    learn = of(1., tmp_path)
+    monkeypatch.setattr(os, 'replace', busy(2))
+    learn.save('a')
+    assert value(tmp_path)==1
+    monkeypatch.setattr(os, 'replace', busy(10**9))
+    monkeypatch.setitem(patiently.__kwdefaults__, 'patience', .1)
+    with pytest.raises(PermissionError, match='cannot access'): of(2., tmp_path).save('a')
+    assert value(tmp_path)==1 and listing(tmp_path)==['models/a.pth']
+
 @contextmanager
 def nobody(path, mode):
     "Be somebody who has no more rights than `mode` gives for `path`: root may do anything"
@@ -1145,6 +1191,13 @@ def test_a_folder_that_can_be_written_but_not_read(tmp_path):
     with nobody(models, 0o333):
         of(1., tmp_path).save('a')
         assert value(tmp_path)==1
+
+def test_a_name_that_windows_reserves_is_refused(tmp_path, monkeypatch):
+    "It would write to a hidden stream of the file `loss`"
+    monkeypatch.setattr(os.path, 'isreserved', lambda o: ':' in str(o), raising=False) # from Python 3.13, on Windows
+    said = "Windows has no file of the name 'loss:best'"
+    with pytest.raises(ValueError, match=said): of(1., tmp_path).save('loss:best')
+    assert listing(tmp_path)==[]
 
 @pytest.mark.parametrize('name', ['a.pth','a.safetensors'])
 def test_a_file_that_may_not_be_read(tmp_path, name):

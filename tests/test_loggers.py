@@ -1,6 +1,6 @@
 "Files and boards that a fit writes: what is in them is compared with the recorder, also after a resume"
-import json,math,os,random,shutil,sys
-from pathlib import Path
+import errno,json,math,os,random,shutil,sys
+from pathlib import Path,PureWindowsPath
 import numpy as np, pytest, torch
 from torch import nn
 from learner.all import *
@@ -511,6 +511,35 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_first_batch(tmp_path
     learn = synth_learner(path=tmp_path/'file'/'run')
     with pytest.raises(NotADirectoryError, match=str(tmp_path/'file')): learn.fit(1, cbs=cb)
     assert learn.train_iter==0 and not (learn.at and learn.at.counters.train_iter)
+
+@pytest.mark.parametrize('logger', [CSVLogger, JSONLogger])
+def test_a_file_system_that_cannot_append(tmp_path, monkeypatch, logger):
+    "As mounted buckets: the file is written anew for each line"
+    def opened(file, mode='r', *args, real=open, **kwargs):
+        if 'a' in mode and str(tmp_path) in str(file): raise OSError(errno.EOPNOTSUPP, 'Operation not supported')
+        return real(file, mode, *args, **kwargs)
+    monkeypatch.setattr('builtins.open', opened)
+    rec = fitted(tmp_path, log := logger()).recorder
+    assert [*(log.read_log() if logger is CSVLogger else log.read_log('row'))['valid_loss']]==[*rec['valid_loss']]
+
+def test_a_log_that_another_program_holds_for_a_moment(tmp_path, monkeypatch):
+    "As virus scanners do on Windows"
+    held = []
+    def opened(file, mode='r', *args, real=open, **kwargs):
+        if 'a' in mode and str(tmp_path) in str(file) and len(held)<2:
+            held.append(e := PermissionError(errno.EACCES, 'The process cannot access the file'))
+            e.winerror = 32
+            raise e
+        return real(file, mode, *args, **kwargs)
+    monkeypatch.setattr('builtins.open', opened)
+    rec = fitted(tmp_path, log := CSVLogger()).recorder
+    assert len(held)==2 and log.read_log()==rec.rows
+
+def test_a_drive_that_is_not_there_is_named():
+    class Drive(PureWindowsPath):
+        def exists(self): return False
+        is_dir = exists
+    with pytest.raises(NotADirectoryError, match='`Z:.* is not a folder'): check_folder(Drive('Z:/runs/first'))
 
 @pytest.mark.skipif(not hasattr(os, 'geteuid') or os.geteuid()==0, reason='root can write everywhere')
 def test_a_folder_without_permission_is_refused_before_the_first_batch(tmp_path):

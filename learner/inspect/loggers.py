@@ -12,7 +12,7 @@ loggers skip what this process has logged already."""
 __all__ = ['Logger', 'numbers', 'FileLogger', 'CSVLogger', 'JSONLogger']
 
 # %% ../../nbs/inspect/05_loggers.ipynb #imports
-import csv,json
+import csv,errno,json
 from inspect import signature
 from io import StringIO
 from pathlib import Path
@@ -23,7 +23,7 @@ from ..loop.way_back import is_fork_of
 from ..record.history import History,Row,missing
 from ..record.recorder import Recorder,find_recorder
 from ..record.run_config import plain
-from ..record.files import atomic_write,check_folder,path_in
+from ..record.files import atomic_write,check_folder,path_in,patiently
 
 # %% ../../nbs/inspect/05_loggers.ipynb #LogMethods
 class LogMethods:
@@ -198,7 +198,12 @@ class FileLogger(Logger):
         with atomic_write(self.file) as f: f.write(self.encoded(lines, head=True))
 
     def append_line(self, line):
-        with open(self.file, 'ab') as f: f.write(self.encoded([line], head=f.tell()==0)) # it may have been deleted
+        try:
+            with patiently(open, self.file, 'ab') as f:
+                f.write(self.encoded([line], head=f.tell()==0)) # it may have been deleted
+        except OSError as e: # some file systems cannot append
+            if e.errno not in (errno.EINVAL,errno.ENOTSUP,errno.EOPNOTSUPP): raise
+            self.rewrite([*(self.lines() if self.file.exists() else []), line])
         self.n_lines += 1
 
 # %% ../../nbs/inspect/05_loggers.ipynb #CSVLogger
