@@ -1,5 +1,6 @@
 "A `Checkpoint` keeps the files of the best results besides the newest: sorted by hand, with the weights of their epoch"
 import math
+from pathlib import Path
 import numpy as np,pytest,torch
 from hypothesis import given,settings,strategies as st
 from learner.all import *
@@ -49,6 +50,15 @@ def test_the_newest_and_the_best(tmp_path_factory, vals, higher, best, keep):
     for i in ranked: assert any(e==i and torch.equal(w, seen[i]) for e,w in files.values())
     newest = [*files.values()][-1]
     assert torch.equal(newest[1], seen[-1]) and len(files)<=best+keep and len(ends)>=min(keep, len(vals))
+
+def test_a_file_that_another_program_reads_is_not_deleted_on_windows_and_training_goes_on(tmp_path, monkeypatch):
+    def unlink(self, missing_ok=False): raise PermissionError(f'{self} is used by another process')
+    with monkeypatch.context() as m:
+        m.setattr(Path, 'unlink', unlink)
+        learn = synth_learner(path=tmp_path).fit(3, cbs=[Checkpoint(keep=1), SaveModelCallback(keep=2)])
+    assert learn.train_iter==30 and len([*(tmp_path/'models').iterdir()])==3
+    files = Checkpoints(tmp_path/'checkpoints')
+    assert len(files.found)>1 and [o.name for o in files.entries]==[files.found[-1].name]
 
 def test_resuming_from_the_best(tmp_path):
     "A file of the best is a whole checkpoint"

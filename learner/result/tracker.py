@@ -13,7 +13,7 @@ __all__ = ['TrackerCallback', 'EarlyStoppingCallback', 'SaveModelCallback', 'Red
 
 # %% ../../nbs/result/08_tracker.ipynb #imports
 import shutil,warnings
-from contextlib import nullcontext
+from contextlib import nullcontext,suppress
 from io import BytesIO
 from math import inf,isfinite,isnan
 from pathlib import Path
@@ -159,7 +159,8 @@ class BestFiles(TrackerCallback):
         if isinstance(file, str): self.written[file] = val
         self.kept = sorted([*others, [val,file]], key=lambda o: o[0], reverse=self.higher)
         for _,o in self.kept[self.keep:]:
-            if isinstance(o, str): self._path(o).unlink(missing_ok=True)
+            with suppress(PermissionError): # on Windows, while another program reads it
+                if isinstance(o, str): self._path(o).unlink(missing_ok=True)
         del self.kept[self.keep:]
 
     def _is_there(self, value, file):

@@ -9,6 +9,7 @@ __all__ = ['Checkpoints']
 
 # %% ../../nbs/resume/05_checkpoints.ipynb #imports
 import json,os,re
+from contextlib import suppress
 from dataclasses import asdict,dataclass,fields
 from pathlib import Path
 from pickle import UnpicklingError
@@ -95,7 +96,7 @@ class Checkpoints:
             f.write(json.dumps([asdict(o) for o in entries if o not in gone], indent=1).encode())
         for o in gone:
             file = self.folder/o.name
-            file.unlink(missing_ok=True)
+            with suppress(PermissionError): file.unlink(missing_ok=True) # on Windows, while another program reads it
             rmtree(parts_folder(file), ignore_errors=True)
 
     def sweep(self):
