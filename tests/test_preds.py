@@ -2,6 +2,7 @@
 import gc,itertools,os,random,warnings,weakref
 from collections import OrderedDict,namedtuple
 from functools import partial
+from pathlib import Path
 import numpy as np, pytest, torch
 from torch import nn
 from torch.nn import functional as F
@@ -609,6 +610,17 @@ def test_files_are_the_result(dl, tmp_path):
         assert np.array_equal(disk, o.numpy()) and disk.dtype==o.numpy().dtype
         disk[0] = 7; disk.flush()
         assert (o[0]==7).all() # one memory
+
+@pytest.mark.skipif(not os.path.exists('/proc/self/maps'), reason='asks Linux for what is mapped')
+@pytest.mark.parametrize('dl', ['plain','shuffled','batches'])
+def test_a_file_of_predictions_is_renamed_when_it_is_not_mapped(dl, tmp_path, monkeypatch):
+    "Windows refuses to rename a file that is mapped into memory"
+    def replace(a, b, real=os.replace):
+        if str(a) in Path('/proc/self/maps').read_text(): raise PermissionError(f'{a} is used by another process')
+        real(a, b)
+    monkeypatch.setattr(os, 'replace', replace)
+    preds,_ = mk().get_preds(dl=loaders[dl](), save_preds=tmp_path/'p.npy')
+    assert np.array_equal(np.load(tmp_path/'p.npy'), preds) and os.listdir(tmp_path)==['p.npy']
 
 def test_files_of_structured_predictions(tmp_path):
     class Many(Net):

@@ -10,6 +10,7 @@ __all__ = ['Rows']
 # %% ../../nbs/record/07_rows.ipynb #imports
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 import numpy as np
@@ -20,7 +21,7 @@ from ..data.loaders import map_tensors
 # %% ../../nbs/record/07_rows.ipynb #RowFile
 class _RowFile:
     "A `.npy` file that is mapped into memory"
-    def __init__(self, path, what): self.path,self.what,self.map = Path(path),what,None
+    def __init__(self, path, what): self.path,self.what,self.tmp,self.map,self.rows = Path(path),what,None,None,None
 
     def alloc(self, shape, dtype):
         "A tensor whose memory is a new file, under a temporary name"
@@ -28,23 +29,28 @@ class _RowFile:
         if dtype is torch.bfloat16:
             raise ValueError(f"{self.what} are bfloat16, which `.npy` files cannot hold: "
                 "give an `act` that returns another type")
-        tmp = self.path.with_name(f'.{self.path.name}.{token_hex(4)}.tmp')
+        self.tmp = self.path.with_name(f'.{self.path.name}.{token_hex(4)}.tmp')
         kind = torch.empty((), dtype=dtype, device='cpu').numpy().dtype
-        self.map = np.lib.format.open_memmap(tmp, 'w+', kind, tuple(shape))
+        self.map = np.lib.format.open_memmap(self.tmp, 'w+', kind, tuple(shape))
         return torch.from_numpy(self.map)
 
-    def complete(self, rows):
-        "Give the file its name, now that it has all `rows`; they are written first if they are not there"
+    def write(self, rows):
+        "Have the file hold `rows`, and nothing else: they are written if they are not there"
         if self.map is None or len(self.map)!=len(rows):
             self.drop()
             self.alloc(rows.shape, rows.dtype)[:] = rows
         self.map.flush()
-        os.replace(self.map.filename, self.path)
-        rows,self.map = torch.from_numpy(self.map),None
-        return rows
+
+    def complete(self):
+        "Give the file its name, now that nothing else holds its rows: Windows does not rename a file that is mapped"
+        self.map = None
+        os.replace(self.tmp, self.path)
+        self.tmp,self.rows = None,torch.from_numpy(np.lib.format.open_memmap(self.path, 'r+'))
 
     def drop(self):
-        if self.map is not None: Path(self.map.filename).unlink(missing_ok=True)
+        self.map = None
+        with suppress(PermissionError): # on Windows, as long as an error holds the rows
+            if self.tmp: self.tmp.unlink(missing_ok=True)
 
 # %% ../../nbs/record/07_rows.ipynb #Filled
 def _refuse(what, why, exc=ValueError):
@@ -209,8 +215,13 @@ class Rows:
     @property
     def value(self):
         "All rows; None if there were none"
+        if self.file and self.file.rows is not None: return self.file.rows
         if self.store is None:
             if not self.path: return
             raise ValueError(f"There is nothing to save in `{self.path}`: the batches have no {self.what.lower()}")
         res = self.store.value
-        return self.file.complete(res) if self.file and isinstance(res, Tensor) else res
+        if not (self.file and isinstance(res, Tensor)): return res
+        self.file.write(res)
+        self.store = res = None
+        self.file.complete()
+        return self.file.rows
