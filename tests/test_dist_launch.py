@@ -1,5 +1,5 @@
 "`learn.fit(…, procs=2)`: workers train, and everything is brought back"
-import logging,os,re,signal,sys,threading,time,warnings
+import errno,logging,os,re,signal,subprocess,sys,threading,time,warnings
 from functools import partial
 from pathlib import Path
 import pytest,torch
@@ -98,6 +98,27 @@ def test_warnings_and_logs_are_shown_and_metrics_come_back(capfd):
 
 shift = 0.
 def shifted(pred, targ): return pred.mean()*0+shift
+class SaysBytes(Says):
+    "Writes bytes that are no text, as a library in C may in another encoding"
+    def after_epoch(self):
+        super().after_epoch()
+        for fd in 1,2: os.write(fd, b'caf\xe9\n')
+        print('größe')
+
+def test_output_of_workers_that_is_no_text_is_shown_as_far_as_possible(capfd, monkeypatch):
+    monkeypatch.setenv('PYTHONIOENCODING', 'latin-1')
+    learn = learner().fit(1, cbs=SaysBytes(), procs=1)
+    res = capfd.readouterr()
+    assert 'caf\ufffd\n' in res.out and 'caf\ufffd\n' in res.err and 'größe\n' in res.out and learn.train_iter==10
+
+def test_workers_train_when_nobody_reads_their_output(monkeypatch):
+    "As in `python script.py | head -1`, and in one process"
+    for o in 'stdout','stderr':
+        closed = open(os.devnull, 'w')
+        closed.close()
+        monkeypatch.setattr(sys, o, closed)
+    assert learner(show=True).fit(1, cbs=SaysBytes(), procs=1).train_iter==10
+
 class Scales(Callback):
     "Has functions as attributes"
     def __init__(self): self.f,self.fs = shifted,dict(a=[partial(shifted, targ=None)])
@@ -159,6 +180,22 @@ def test_the_stop_button(tmp_path):
     assert 4<=learn.at.batch<10 and len(cb.losses)==learn.at.batch
     learn.resume()
     close([weights(learn), rows(learn), cb.losses], [weights(ref), rows(ref), ref.recorder.raw_losses], 1e-5)
+
+@slow
+def test_the_stop_button_on_windows(tmp_path, monkeypatch):
+    "There only Ctrl-Break can be sent to another process. Another signal is in its place here"
+    (tmp_path/'sitecustomize.py').write_text('import signal\nsignal.SIGBREAK = signal.SIGUSR1')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(signal, 'CTRL_BREAK_EVENT', signal.SIGUSR1, raising=False)
+    def send_signal(self, sig, real=subprocess.Popen.send_signal):
+        if sig==signal.SIGINT: raise ValueError('Unsupported signal: 2')
+        real(self, sig)
+    monkeypatch.setattr(subprocess.Popen, 'send_signal', send_signal)
+    learn = learner()
+    press(tmp_path/'now')
+    with pytest.raises(KeyboardInterrupt, match='Stopped in epoch 0, after batch'):
+        learn.fit(2, cbs=Seen(str(tmp_path/'now')), procs=1)
+    assert learn.resume().train_iter==20
 
 class SlowValidation(Callback):
     "Batches of validations take time; touches a file in the first of them"
@@ -238,6 +275,13 @@ def test_errors_of_workers(rank, ev):
     with pytest.raises(OSError, match='a broken file') as e: learner().fit(1, cbs=Fails(rank, ev), procs=2)
     notes = '\n'.join(e.value.__notes__)
     assert 'in fail' in notes and f'in process {rank} of 2' in notes
+
+@slow
+def test_the_error_of_a_worker_is_raised_when_its_files_cannot_be_deleted(monkeypatch):
+    "As on a network drive, where a file that a killed process has open stays for a while"
+    def rmdir(*args, **kwargs): raise OSError(errno.ENOTEMPTY, 'Directory not empty')
+    monkeypatch.setattr(os, 'rmdir', rmdir)
+    with pytest.raises(OSError, match='a broken file'): learner().fit(1, cbs=Fails(0), procs=1)
 
 class Lost(Exception):
     "Cannot be made again from its `args`"

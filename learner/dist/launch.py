@@ -28,7 +28,7 @@ from ..data.generators import random_state,set_random_state
 from ..data.loader_state import counts_of,put_counts
 from ..model.optimizer import parts_of
 from ..restore.held import put_buffers
-from ..record.progress import Display,ProgressCallback,in_notebook
+from ..record.progress import Display,Out,ProgressCallback,in_notebook
 from ..record.files import write_bytes
 from ..loop.interrupt import uninterrupted
 from ..loop.learner import Learner
@@ -163,6 +163,8 @@ def interrupt_once():
     def handle(signum, frame):
         if not came: came.append(signum); raise KeyboardInterrupt
     signal.signal(signal.SIGINT, handle)
+    if hasattr(signal, 'SIGBREAK'): # which comes on Windows
+        signal.signal(signal.SIGBREAK, lambda *_: signal.raise_signal(signal.SIGINT))
 
 def distributed_like(learn):
     "A `Distributed` of this process, with the settings of the one that `learn` has in the notebook"
@@ -204,12 +206,14 @@ class Workers:
     "`n` processes that train together"
     def __init__(self, n, folder):
         env = os.environ | dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(free_port()), WORLD_SIZE=str(n),
-            LOCAL_WORLD_SIZE=str(n), PYTHONPATH=os.pathsep.join(o or os.getcwd() for o in sys.path))
+            LOCAL_WORLD_SIZE=str(n), PYTHONPATH=os.pathsep.join(o or os.getcwd() for o in sys.path),
+            PYTHONIOENCODING='utf-8:backslashreplace')
         env.setdefault('OMP_NUM_THREADS', str(max(1, (os.cpu_count() or 1)//n)))
         def start(rank):
             code = f'import learner.all; from learner.dist.launch import work; work({str(folder)!r})'
             with open(Path(folder)/f'err{rank}', 'w') as err: return subprocess.Popen([sys.executable, '-c', code],
-                env=env|dict(RANK=str(rank), LOCAL_RANK=str(rank)), text=True, start_new_session=True,
+                env=env|dict(RANK=str(rank), LOCAL_RANK=str(rank)), encoding='utf-8', errors='replace',
+                start_new_session=True, creationflags=getattr(subprocess, 'CREATE_NEW_PROCESS_GROUP', 0),
                 stdout=subprocess.PIPE if rank==0 else subprocess.DEVNULL, stderr=subprocess.PIPE if rank==0 else err)
         self.err,self.procs,self.display,self.pressed = Path(folder)/'err0',[start(o) for o in range(n)],Display(),0
         self.ready = self.writing = False
@@ -218,7 +222,7 @@ class Workers:
     def wait(self):
         "Print what the first process prints, until all have ended. It gets the first two Ctrl-C; the third kills all"
         Thread(target=self._watch, daemon=True).start()
-        kept = open(self.err, 'a') # here: its folder may be gone before a thread has begun
+        kept = open(self.err, 'a', encoding='utf-8') # here: its folder may be gone before a thread has begun
         errors = Thread(target=self._echo_errors, args=[kept], daemon=True)
         errors.start()
         while True:
@@ -232,21 +236,23 @@ class Workers:
         if not self.ready: raise KeyboardInterrupt("Stopped before training. Nothing has changed.") from None
         if self.pressed>2: raise KeyboardInterrupt("Stopped at the third Ctrl-C: the processes were killed, "
             "and what they have done is lost") from None
-        self.procs[0].send_signal(signal.SIGINT)
+        self.procs[0].send_signal(getattr(signal, 'CTRL_BREAK_EVENT', signal.SIGINT)) # Windows sends only the former
 
     def _echo(self):
+        out = Out()
         for line in self.procs[0].stdout:
             if line==ready: self.ready = True # from here on a Ctrl-C is agreed on
-            elif line.endswith(writing): self.writing = True; print(line.removesuffix(writing), end='', flush=True)
             elif line.startswith(mark): self.display(json.loads(line.removeprefix(mark)))
-            else: print(line, end='', flush=True)
+            else:
+                if line.endswith(writing): self.writing = True
+                print(line.removesuffix(writing), end='', file=out, flush=True)
         for o in self.procs: o.wait()
 
     def _echo_errors(self, kept):
         "Warnings, logs, and last lines: print them, and keep them"
         with kept, self.procs[0].stderr as lines:
             for line in lines:
-                print(line, end='', file=sys.stderr, flush=True)
+                with suppress(OSError,ValueError): print(line, end='', file=sys.stderr, flush=True) # it may be closed
                 print(line, end='', file=kept, flush=True)
 
     def _watch(self, grace=30):
@@ -299,7 +305,7 @@ def _raise_error(path, codes, hung):
     if not said: return
     i = min(said)
     raise RuntimeError(f"Process {i} of {len(codes)} {said[i]}. Its last lines: "
-        + (path/f'err{i}').read_text()[-2000:]) from next(iter(errors.values()), None)
+        + (path/f'err{i}').read_text('utf-8', 'replace')[-2000:]) from next(iter(errors.values()), None)
 
 @patch
 def fit_in_processes(self:Learner,
@@ -320,7 +326,7 @@ def fit_in_processes(self:Learner,
     if self.opt is None: self.create_opt()
     task = as_task(self, cbs, method, kwargs, random_state(), in_notebook(), treatment())
     known,every = known_objects(self, cbs),gathering(self, cbs)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder: # a killed process may still use it
         path = Path(folder)
         (path/'task').write_bytes(task)
         workers = Workers(procs, folder)
