@@ -58,7 +58,7 @@ def _target(path):
     if res.is_symlink(): raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     return res
 
-_cannot_sync = {getattr(errno, f'E{o}') for o in ('INVAL','NOTSUP','OPNOTSUPP','NOSYS','BADF','ACCES','PERM','ISDIR')}
+_cannot_sync = {getattr(errno, f'E{o}') for o in ('INVAL','NOTSUP','OPNOTSUPP','NOSYS','BADF','PERM','ISDIR')}
 
 def _sync(fd):
     "Sync an open file or folder to the disk, where its file system can"
