@@ -471,3 +471,16 @@ def test_outputs_of_the_last_piece_are_told_once():
     with pytest.warns(UserWarning, match='`activation_stats` has the outputs of the last piece of each batch') as found:
         synth_learner(4, model=nn.Linear(1, 1), cbs=[ActivationStats(), MicroBatch(4)]).fit(1)
     assert len([o for o in found if 'last piece' in str(o.message)])==1
+
+@pytest.mark.parametrize('own', [[1], {'a': 1}, 3, torch.ones(2)], ids=['list', 'dict', 'number', 'tensor'])
+def test_a_module_may_call_anything_its_hooks(own, tmp_path):
+    "transformers keeps the handles of hooks in a list"
+    learn,calls = synth_learner(model=mlp(), path=tmp_path),[]
+    learn.model.register_forward_hook(lambda *args: calls.append(1))
+    learn.model[0].my_hooks = own
+    learn.fit(1)
+    n = len(calls)
+    learn.get_preds()
+    learn.summary()
+    learn.export('model.pkl')
+    assert n and len(calls)>n and learn.model[0].my_hooks is own

@@ -28,6 +28,7 @@ from ..core.checks import checked,whole
 from ..data.loader_state import describe
 from ..data.loaders import length
 from ..loop.position import settings_of
+from ..restore.containers import functions_in
 from ..restore.places import by_name,model_and_loss
 from ..model.hypers import first_groups,hypers,read_hyper
 from ..model.optimizer import params_of
@@ -75,17 +76,12 @@ def _machine(device):
         matmul=torch.get_float32_matmul_precision(), deterministic=torch.are_deterministic_algorithms_enabled())
     return res | (dict(gpu=torch.cuda.get_device_name(device)) if device.type=='cuda' else {})
 
-def _functions(o):
-    "The function `o`, or those in the class `o`"
-    inner = [getattr(v, 'fget', None) or getattr(v, '__func__', v) for v in vars(o).values()]
-    return [o] if isinstance(o, FunctionType) else [f for f in inner if isinstance(f, FunctionType)]
-
 def _text(o, reader):
     "Source of a function, or of a class and its constants, where it can be found"
     res = [] if isinstance(o, FunctionType) else [f'{k} = {v!r}' for k,v in vars(o).items()
         if isinstance(v, (int,float,str,tuple,type(None))) and not k.startswith('__')]
-    res += [f'{k} = {v!r}' for f in _functions(o) for k,v in reader.constants(f).items()]
-    for f in _functions(o):
+    res += [f'{k} = {v!r}' for f in functions_in(o) for k,v in reader.constants(f).items()]
+    for f in functions_in(o):
         try: res.append(textwrap.dedent(getsource(f)))
         except (OSError,TypeError,SyntaxError,TokenError): res.append('') # made by `exec`, or edited since
     return '\n'.join(res)

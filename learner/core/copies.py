@@ -88,7 +88,9 @@ def _is_counter(v):
 
 def counts_in(f, but=()) -> dict:
     "Results of a function with a cache that may be counts, by arguments; without the arguments in `but`"
+    if not is_own(f): return {}
     calls = [k if type(k) is tuple else (k,) for k in results_of(f)]
+    if f.cache_parameters()['typed']: calls = [args[:len(args)//2] for args in calls] # the rest are their types
     calls = [args for args in calls if args not in but and not any(type(o) is object for o in args)] # no keywords
     return {args:v for args in calls[:1000] if _is_counter(v := f(*args))}
 
@@ -105,7 +107,9 @@ def moved_results(f, but=(), most=10):
     `most` results are computed again"""
     with _same_random():
         for args,v in [*counts_in(f, but).items()][:most]:
-            if digest(f.__wrapped__(*args))!=(now := digest(v)): yield args,now
+            try: anew = digest(f.__wrapped__(*args))
+            except Exception: continue # it may be about a file that is gone
+            if anew!=(now := digest(v)): yield args,now
 
 # %% ../../nbs/core/07_copies.ipynb #digest_array
 def _hash(text): return '#'+hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -140,6 +144,18 @@ def of_library(
 ) -> bool:
     "Whether `o` belongs to Python, to this library, or to a library that it builds on, such as torch"
     return (getattr(o, '__module__', None) or '').partition('.')[0] in _libraries
+
+@cache
+def _installed(package):
+    file = getattr(sys.modules.get(package), '__file__', None) or ''
+    return 'site-packages' in file or 'dist-packages' in file
+
+def is_own(o) -> bool:
+    "Whether a function, class or module is the user's, and not of Python, of this library, or of an installed package"
+    is_module = isinstance(o, ModuleType)
+    package = ((o.__name__ if is_module else o.__module__) or '').partition('.')[0]
+    in_library = package in sys.stdlib_module_names if is_module else of_library(o)
+    return not in_library and not _installed(package)
 
 def cached_weakly(
     f, # A function of a class or a function `o`. What it returns may not refer to `o`
@@ -189,14 +205,15 @@ def _unhooked(f):
 def inner_function(o):
     "The function inside of what a class has as an attribute, or None"
     if isinstance(o, property): o = o.fget
-    o = _unhooked(getattr(o, '__func__', o))
+    if isinstance(o, (classmethod,staticmethod,MethodType)): o = o.__func__ # other objects may raise anything
+    o = _unhooked(o)
     return o if isinstance(o, FunctionType) else None
 
 _small = list,dict,set,deque
 
 def _globals_of(f):
     "Small values in global variables that a user's function reads, or a function of the same module that it calls"
-    if of_library(f): return []
+    if not is_own(f): return []
     fs,todo,own,used = {},[f],f.__globals__,{}
     while todo:
         g = todo.pop()
@@ -272,7 +289,9 @@ def _contents(v):
     if isinstance(v, (set,frozenset)): return sorted(v, key=repr)
     if isinstance(v, dict): return [*v.items()]
     if isinstance(v, (list,tuple,deque,bytearray)): return v
-    return None if hasattr(type(v), 'state_dict') or not hasattr(v, '__dict__') else [*vars(v).items()]
+    if hasattr(type(v), 'state_dict'): return None
+    try: return [*vars(v).items()]
+    except Exception: return None # it has no attributes, or raises whatever it is asked for
 
 _by_text = Decimal,Fraction,timedelta,date,time,range,array
 

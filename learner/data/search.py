@@ -8,9 +8,9 @@
 __all__ = []
 
 # %% ../../nbs/data/01_search.ipynb #imports
-import random,sys,warnings
+import random,warnings
 from collections import deque
-from functools import cache,partial
+from functools import partial
 from itertools import chain
 from logging import Logger
 from types import BuiltinMethodType,FunctionType,MemberDescriptorType,MethodType,ModuleType
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor,nn
 from torch.optim import Optimizer
 from ..core.callback import Callback
-from ..core.copies import cached_weakly,closure_of,module_internals,of_library,used_globals
+from ..core.copies import cached_weakly,closure_of,is_own,module_internals,of_library,used_globals
 from ..core.dispatch import Dispatcher
 
 # %% ../../nbs/data/01_search.ipynb #attributes
@@ -42,25 +42,17 @@ def in_slots(o) -> dict:
 
 _hooks = [k for k in sorted(module_internals) if k.endswith('_hooks')]
 
-def hooks_of(
+def hook_dicts(
     o, # A module, a tensor or an optimizer
 ) -> list:
-    "Functions that are registered as hooks of `o`"
+    "Dicts in which torch keeps the hooks of `o`"
     own = stored(o, '__dict__', {})
     groups = [o._backward_hooks] if isinstance(o, Tensor) else [own[k] for k in own if k.endswith('_hooks')]
-    return [f for hooks in groups if hooks for f in hooks.values()]
+    return [hooks for hooks in groups if isinstance(hooks, dict)] # others may use such a name for anything
 
-@cache
-def _installed(package):
-    file = getattr(sys.modules.get(package), '__file__', None) or ''
-    return 'site-packages' in file or 'dist-packages' in file
-
-def is_own(o) -> bool:
-    "Whether a function, class or module is the user's, and not of Python, of this library, or of an installed package"
-    is_module = isinstance(o, ModuleType)
-    package = ((o.__name__ if is_module else o.__module__) or '').partition('.')[0]
-    in_library = package in sys.stdlib_module_names if is_module else of_library(o)
-    return not in_library and not _installed(package)
+def hooks_of(o) -> list:
+    "Functions that are registered as hooks of `o`"
+    return [f for hooks in hook_dicts(o) for f in hooks.values()]
 
 # %% ../../nbs/data/01_search.ipynb #is_open
 _values = Tensor,np.ndarray,np.generic,str,bytes,int,float,complex,type(None) # hold no other objects
@@ -90,7 +82,7 @@ def _slots(o): return _items(in_slots(o))
 
 def _in_function(f):
     bound = [*(f.__defaults__ or ()), *closure_of(f).values()]
-    used = {} if of_library(f) else used_globals(f)
+    used = used_globals(f) if is_own(f) else {}
     named = f.__kwdefaults__ or {},vars(f),used
     return [*range(len(bound)), *chain(*named)],[*bound, *chain.from_iterable(map(dict.values, named))]
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from ..core.callback import Callback,FuncCallback
 from ..core.copies import names_in
 from ..core.events import event
+from ..data.search import stored
 
 # %% ../../nbs/diagnose/02_code.ipynb #Use
 class Use(NamedTuple):
@@ -46,8 +47,8 @@ def function_of(
     f, # A function, a method, or a decorated one
 ): # None if it is none of Python's
     "The function that was written"
-    f = getattr(f, '__func__', f)
-    if hasattr(f, '__wrapped__'): f = inspect.unwrap(f)
+    f = stored(f, '__func__', f)
+    if stored(f, '__wrapped__') is not None: f = inspect.unwrap(f)
     return f if isinstance(f, FunctionType) else None
 
 def mentioned(cls):

@@ -17,13 +17,13 @@ from torch.optim import Optimizer
 from ..core.callback import Callback,FuncCallback,without_refs
 from ..core.checks import listed
 from ..core.attendance import note_of_raiser
-from ..core.copies import copied,digest
+from ..core.copies import copied,digest,is_own
 from ..core.events import cancels
 from ..core.tracebacks import warn
 from ..data.draws import Draws
 from ..data.loader_state import counts_of
 from ..data.samples import samples_of
-from ..data.search import hooks_of,is_own
+from ..data.search import hooks_of
 from ..model.hypers import first_groups,get_hyper,values_for
 from ..model.optimizer import own_attrs,parts_of,switching,to_train
 from ..record.run_config import plain

@@ -30,11 +30,11 @@ from torch.quasirandom import SobolEngine
 from torch.utils.data import DataLoader,Dataset
 from fastcore.foundation import L
 from ..core.callback import Callback
-from ..core.copies import Cached,cached_weakly,closure_of,inner_function,module_internals,names_with,of_library
-from ..core.copies import reduced,results_of,used_globals
+from ..core.copies import Cached,cached_weakly,closure_of,inner_function,is_own,module_internals,names_with
+from ..core.copies import of_library,reduced,results_of,used_globals
 from ..core.dispatch import Dispatcher
 from ..data.generators import is_generator
-from ..data.search import CallableIterator,hooks_of,in_slots,is_own,slots_of
+from ..data.search import CallableIterator,hooks_of,in_slots,slots_of
 
 # %% ../../nbs/restore/03_containers.ipynb #Kind
 def _flat(o): return [*o, *o.values()] if type(o) is dict else o

@@ -15,8 +15,8 @@ from itertools import chain,compress,repeat
 from operator import attrgetter,is_,itemgetter
 from types import FunctionType
 from torch import nn
-from ..core.copies import empty_cell,globals_in,module_internals,of_library
-from ..data.search import Search,slots_of,stored
+from ..core.copies import empty_cell,globals_in,is_own,module_internals,of_library
+from ..data.search import Search,hook_dicts,slots_of,stored
 
 # %% ../../nbs/restore/02_contents.ipynb #Contents
 def same_objects(a, b) -> bool:
@@ -84,12 +84,12 @@ def _watch(contents, o, matters):
     for base in (deque,set):
         if isinstance(o, base): contents.add(o, base)
     if isinstance(o, FunctionType):
-        names = () if of_library(o) else globals_in(o.__code__)
+        names = globals_in(o.__code__) if is_own(o) else ()
         if names or o.__defaults__ or o.__kwdefaults__ or o.__closure__: contents.add_function(o, names)
     elif isinstance(o, nn.Module) and 'training' in vars(o):
         own = vars(o)
         contents.add_named(own, own.keys()-module_internals)
-        contents.counted += [own, *(v for k,v in own.items() if k.endswith('_hooks'))]
+        contents.counted += [own, *hook_dicts(o)]
         contents.add_values(o._modules)
     elif isinstance(o, type):
         if not of_library(o): contents.add_other(vars(o).values)

@@ -176,3 +176,24 @@ def test_code_beside_objects_that_have_any_attribute(tmp_path):
     learn = new()
     learn.load_state(file)
     assert type(learn.opt.seen) is AttrDict and learn.opt.seen.n==1
+
+class Missing:
+    "A module that is not installed, as MONAI has it"
+    def __getattr__(self, k): raise RuntimeError('cupy is not installed')
+class InSlots(Missing): __slots__ = ()
+cupy,no_dict = Missing(),InSlots()
+
+class Optional(nn.Module):
+    cupy,no_dict = cupy,no_dict
+    def __init__(self): super().__init__(); self.l,self.cupy,self.cupies = nn.Linear(1, 1),cupy,[no_dict]
+    def forward(self, x): return self.l(x if cupy is self.cupy else 2*x)
+class CountsOptional(Callback):
+    cupy,no_dict = cupy,no_dict
+    def __init__(self): self.cupy,self.cupies = cupy,[no_dict]
+    def after_step(self): self.learn.state.n = self.learn.state.get('n', 0)+1
+
+def test_code_beside_objects_that_raise_whatever_they_are_asked_for(tmp_path):
+    def new(): return synth_learner(path=tmp_path, model=Optional(), cbs=[CountsOptional(), Fingerprint()])
+    new().fit(1, cbs=Checkpoint())
+    learn = new()
+    assert not warned(learn) and learn.state.n==2*len(learn.dls.train)

@@ -3,7 +3,7 @@
 Training depends on the state after each sample, and an inference moves it: with the inference, a run ends as without
 it, or a
 warning names what has moved."""
-import itertools,random,warnings
+import importlib,itertools,random,warnings
 from collections import OrderedDict
 from contextlib import redirect_stdout
 from functools import cached_property,lru_cache
@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import ConcatDataset,DataLoader,Dataset,Sampler,Subset
 from learner.all import *
+from learner.data.search import search
 from test_kinds_of_state import kinds
 
 matplotlib.use('agg')
@@ -257,8 +258,45 @@ class CountsInCache(Points):
     @lru_cache
     def counts(self, name): return [0]
     def __getitem__(self, i): self.counts('a')[0] += 1; return super().__getitem__(i)
-def test_a_count_in_a_cached_result_is_put_back():
-    ds = CountsInCache()
+class CountsInTypedCache(CountsInCache):
+    @lru_cache(typed=True)
+    def counts(self, name): return [0]
+@pytest.mark.parametrize('dataset', [CountsInCache, CountsInTypedCache])
+def test_a_count_in_a_cached_result_is_put_back(dataset):
+    ds = dataset()
     assert not looked(ds) and ds.counts('a')==[0]
     for i in range(3): ds[i]
     assert not looked(ds) and ds.counts('a')==[3]
+
+class Downloads(Points):
+    "Reads each file once, and deletes it"
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+        for i in range(12): (folder/str(i)).touch()
+    @lru_cache
+    def fetch(self, i): (self.folder/str(i)).unlink(); return [i]
+    def __getitem__(self, i): self.fetch(i); return super().__getitem__(i)
+def test_a_function_with_a_cache_may_fail_when_it_is_called_again(tmp_path):
+    assert not looked(Downloads(tmp_path))
+
+PACKAGE = """
+import random
+from functools import lru_cache
+rng,calls = random.Random(1),[]
+@lru_cache
+def pieces(i): calls.append(i); return [i*int(rng.random()+1)]
+"""
+@pytest.mark.parametrize('folder', ['site-packages', 'mine'])
+def test_functions_of_installed_packages_are_neither_called_again_nor_searched(folder, tmp_path, monkeypatch):
+    (tmp_path/folder).mkdir()
+    (tmp_path/folder/f'pieces_{folder[:4]}.py').write_text(PACKAGE)
+    monkeypatch.syspath_prepend(tmp_path/folder)
+    package = importlib.import_module(f'pieces_{folder[:4]}')
+    class Tokens(Points):
+        def __getitem__(self, i): package.pieces(i); return super().__getitem__(i)
+        pieces = package.pieces
+    assert not looked(Tokens())
+    assert (len(package.calls)==12)==(folder=='site-packages')
+    found = search(dict(f=package.pieces.__wrapped__), lambda cls: cls is random.Random)
+    assert [*found.values()]==([] if folder=='site-packages' else [package.rng])
