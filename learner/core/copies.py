@@ -137,7 +137,7 @@ def _of_array(v):
     return f'{v.dtype} {v.shape} #{crc32(bits):08x}'
 
 # %% ../../nbs/core/07_copies.ipynb #digest_function
-_libraries = {*sys.stdlib_module_names,'torch','numpy','fastcore','tqdm','matplotlib',__name__.partition('.')[0]}
+_libraries = {*sys.stdlib_module_names,'torch','numpy','fastcore','tqdm','matplotlib','learner'}
 
 def of_library(
     o, # A function or a class
@@ -147,6 +147,7 @@ def of_library(
 
 @cache
 def _installed(package):
+    if package=='__main__': return False # the file of a notebook may be that of what runs it
     file = getattr(sys.modules.get(package), '__file__', None) or ''
     return 'site-packages' in file or 'dist-packages' in file
 

@@ -3,7 +3,7 @@
 Training depends on the state after each sample, and an inference moves it: with the inference, a run ends as without
 it, or a
 warning names what has moved."""
-import importlib,itertools,random,warnings
+import importlib,itertools,random,sys,warnings
 from collections import OrderedDict
 from contextlib import redirect_stdout
 from functools import cached_property,lru_cache
@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import ConcatDataset,DataLoader,Dataset,Sampler,Subset
 from learner.all import *
+from learner.core.copies import is_own
 from learner.data.search import search
 from test_kinds_of_state import kinds
 
@@ -300,3 +301,9 @@ def test_functions_of_installed_packages_are_neither_called_again_nor_searched(f
     assert (len(package.calls)==12)==(folder=='site-packages')
     found = search(dict(f=package.pieces.__wrapped__), lambda cls: cls is random.Random)
     assert [*found.values()]==([] if folder=='site-packages' else [package.rng])
+
+def test_what_a_notebook_defines_is_the_users_even_if_what_runs_it_is_installed(monkeypatch):
+    monkeypatch.setattr(sys.modules['__main__'], '__file__', '/lib/site-packages/run.py', raising=False)
+    def collate(samples): return samples
+    collate.__module__ = '__main__'
+    assert is_own(collate)
