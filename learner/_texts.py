@@ -1827,6 +1827,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                      '- `state`: A `random_state`; tensors are fine too\n'
                      '- `loaders`: As they were given to it\n'
                      '- `but`: One of their parts that stays as it is\n'
+                     '- `always`: One that is restored even if its state is the same: its next iterator is to begin '
+                     'there\n'
                      '- `parts`: Their parts, where they have been found before',
  'show_samples': 'Parameters:\n'
                  '\n'
@@ -1926,6 +1928,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                 "- `kwargs`: For torch's `DataLoader`",
  'weights_of': 'Parameters:\n\n- `model`: Perhaps wrapped, as may be parts of it',
  'with_closure': 'Parameters:\n\n- `opt_func`: A class of optimizers, a `partial` of one, or a function of groups',
+ 'without_inner': 'Parameters:\n\n- `found`: Objects with a state, by path',
  'write_plain': 'Parameters:\n'
                 '\n'
                 '- `o`: Tensors, plain values, and lists, tuples and dicts of them\n'

@@ -110,6 +110,39 @@ def test_a_stream_that_had_ended_in_another_process_does_not_begin_again(tmp_pat
     other.resume(cbs=[seen := Batches()])
     assert seen.seen==batches[3:] and other.train_iter==6
 
+class Rows:
+    "A part of `Shards`, with a state only while it is iterated"
+    at = None
+    def state_dict(self):
+        if self.at is None: raise RuntimeError('there is no state yet')
+        return dict(at=self.at)
+    def load_state_dict(self, state): self.at = state['at']
+
+class Shards(IterableDataset):
+    "As a stream of Hugging Face: it tells where its latest iterator is, and a state that is loaded is for the next"
+    def __init__(self): self.rows,self.epoch,self.at,self.loaded = Rows(),0,dict(epoch=0, i=0),None
+    def set_epoch(self, epoch): self.epoch = epoch
+    def __iter__(self):
+        begin = self.loaded['i'] if self.loaded and self.loaded['epoch']==self.epoch else 0
+        for i in range(begin, 10):
+            self.at = dict(epoch=self.epoch, i=i+1)
+            yield torch.tensor([i/10+self.epoch]),torch.tensor([0.])
+    def state_dict(self): return dict(self.at)
+    def load_state_dict(self, state): self.loaded = state
+
+def shards(): return DataLoader(Shards(), 4)
+
+@pytest.mark.parametrize('n', [2,3,5]) # within an epoch, in its last batch, in the second
+def test_a_stream_that_loads_a_state_for_its_next_iterator_goes_on(n, tmp_path):
+    batches,_ = whole(shards, tmp_path)
+    assert [len(o) for o in batches]==[4,4,2]*2
+    learn = learner(shards, tmp_path)
+    before = interrupted(learn, 'after_pred', n)
+    learn.resume(cbs=[seen := Batches()])
+    assert before+seen.seen==batches and learn.train_iter==6
+    before = died(learner(shards, tmp_path), n)
+    assert before+resumed(learner(shards, tmp_path, seed=2))==batches
+
 def test_a_loader_whose_batches_can_be_taken_once_resumes_with_the_next_one(tmp_path):
     def train(): return iter([(torch.tensor([[float(i)]]),torch.zeros(1, 1)) for i in range(6)])
     learn = learner(train, tmp_path)
