@@ -2961,6 +2961,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'learner.measure.advice._got_none': ('measure/advice.html#_got_none', 'learner/measure/advice.py'),
                                         'learner.measure.advice._in_evaluation': ( 'measure/advice.html#_in_evaluation',
                                                                                    'learner/measure/advice.py'),
+                                        'learner.measure.advice._is_mixed': ('measure/advice.html#_is_mixed', 'learner/measure/advice.py'),
                                         'learner.measure.advice._is_one_hot': ( 'measure/advice.html#_is_one_hot',
                                                                                 'learner/measure/advice.py'),
                                         'learner.measure.advice._loss_for': ('measure/advice.html#_loss_for', 'learner/measure/advice.py'),

@@ -1,7 +1,9 @@
 """What a newcomer meets in the first five minutes: the error says what model and loss got, and what to write; that
 line is then run as it stands"""
 import pickle,re
+from collections import namedtuple
 from copy import copy,deepcopy
+from dataclasses import dataclass
 from operator import attrgetter
 import pytest, torch
 from fastcore.foundation import L
@@ -23,6 +25,15 @@ class Attrs:
     def __init__(self, logits): self.logits = logits
 class ToObject(Net):
     def forward(self, x): return Attrs(self.lin(x))
+class Training(namedtuple('Training', 'logits aux')): pass
+class ToNamedTuple(Net):
+    "As GoogLeNet: a tensor in evaluation"
+    def forward(self, x): return Training(self.lin(x), self.lin(x)) if self.training else self.lin(x)
+@dataclass
+class Sample:
+    sample: torch.Tensor
+class ToSample(Net):
+    def forward(self, x): return Sample(self.lin(x))
 class ToTuple(Net):
     def forward(self, x): return self.lin(x),x
 class MayTakeTwo(Net):
@@ -46,6 +57,10 @@ cases = {
     'a dict of odd names':  (ToOddDict, (x,y), ce, r'the loss got scores: \(8, 2\) float32, and targets',
         "cbs=MapPred(lambda o: o['scores'])"),
     'an object of outputs': (ToObject, (x,y), ce, 'the loss got Attrs', 'cbs=MapPred(lambda o: o.logits)'),
+    'an object of one':     (ToSample, (x,x[:,:2]), mse_loss, 'the loss got Sample',
+        'cbs=MapPred(lambda o: o.sample)'),
+    'a tuple in training':  (ToNamedTuple, (x,y), ce, 'the loss got Training of',
+        "cbs=MapPred(lambda o: getattr(o, 'logits', o))"),
     'a tuple of outputs':   (ToTuple, (x,y), ce, 'the loss got tuple of', 'cbs=MapPred(lambda o: o[0])'),
     'too many inputs':      (Net, (x,y,y), lambda p,a,b: F.cross_entropy(p, a), 'It takes 1, and a batch has 3 parts',
         'DataLoaders(…, n_inp=1)'),

@@ -416,6 +416,18 @@ def test_a_metric_that_does_not_fit_fails_at_the_first_batch_and_names_the_line_
         f"predictions are (2, 4, 5, 6), and targets (2, 5, 6). The classes are in axis 1: write `metrics={write}`")
         and len(learn.recorder.rows)==0)
 
+def test_a_metric_of_classes_where_a_collate_function_mixes_those_of_training_batches():
+    def mixed(rows):
+        x,y = torch.utils.data.default_collate(rows)
+        y = F.one_hot(y, 3).float()
+        return x,.7*y+.3*y.flip(0)
+    ds = torch.utils.data.TensorDataset(torch.randn(12, 4), torch.arange(12)%3)
+    dls = DataLoaders(torch.utils.data.DataLoader(ds, 4, collate_fn=mixed), torch.utils.data.DataLoader(ds, 4),
+        device='cpu')
+    learn = Learner(dls, nn.Linear(4, 3), nn.CrossEntropyLoss(), metrics=accuracy).fit(1)
+    preds,targs = learn.get_preds()
+    assert learn.recorder.rows[0]['accuracy']==pytest.approx(float((preds.argmax(1)==targs).float().mean()))
+
 def test_a_metric_that_fits_passes_the_trial():
     learn = segmenter([partial(accuracy, axis=1), F1Score(axis=1, average='macro'), BrierScore(axis=1), foreground_acc])
     assert len(learn.fit(1).recorder.rows)==1

@@ -76,6 +76,33 @@ def test_predict_refuses_a_batch(source):
     one,(all_,_) = learn.predict(x[:5][0]),learn.get_preds(dl=[(x[:5],)]) # as the error says
     torch.testing.assert_close(one[2], all_[0])
 
+class Words(torch.utils.data.Dataset):
+    "Sentences of 3 to 5 words, as a tokenizer gives them"
+    def __len__(self): return 8
+    def __getitem__(self, i): return dict(ids=[1+i]*(3+i%3), mask=[1]*(3+i%3), labels=i%2)
+def padded(rows):
+    n = max(len(o['ids']) for o in rows)
+    fields = {k:torch.tensor([o[k]+[0]*(n-len(o[k])) for o in rows]) for k in ('ids','mask')}
+    return fields | dict(labels=torch.tensor([o['labels'] for o in rows]))
+class OfWords(nn.Module):
+    def __init__(self): super().__init__(); self.emb,self.head = nn.Embedding(10, 4),nn.Linear(4, 2)
+    def forward(self, ids, mask):
+        n,_ = ids.size()
+        return self.head((self.emb(ids)*mask[..., None]).sum(1)/mask.sum(1, keepdim=True)).view(n, 2)
+
+def test_predict_says_what_to_do_with_what_a_tokenizer_returns():
+    dl = torch.utils.data.DataLoader(Words(), 4, collate_fn=padded)
+    learn = Learner(DataLoaders(dl, device='cpu'), OfWords(), nn.CrossEntropyLoss())
+    for lists in dict(ids=[1,2], mask=[1,1]),Words()[1]:
+        with pytest.raises(ValueError, match=r"`item\['ids'\]` is a list, and a tensor in a batch of `dls`: write `torch"):
+            learn.predict(lists)
+    item = dict(ids=torch.tensor([[1,2]]), mask=torch.tensor([[1,1]])) # the texts of `dls` have other lengths
+    with pytest.raises(ValueError, match=r"`item\['ids'\]` is one input.*\(1, 2\), like a batch: .*v\[0\] for k,v in"):
+        learn.predict(item)
+    one = learn.predict({k:v[0] for k,v in item.items()})[2] # as the errors say
+    torch.testing.assert_close(one, learn.get_preds(dl=[item])[0][0])
+    assert learn.get_preds(dl=[padded([Words()[1]])])[0].shape==(1,2)
+
 def test_predict_asks_no_loader_that_has_to_be_iterated():
     class Stream(torch.utils.data.IterableDataset):
         def __iter__(self): raise RuntimeError('asked')

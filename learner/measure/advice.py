@@ -142,9 +142,11 @@ def _of_targets(learn, e):
     if not isinstance(pred, torch.Tensor):
         if _takes_variance(f) and isinstance(pred, (tuple,list)) and len(pred)==2: return (
             "It takes means, targets and variances: write `loss_func=lambda p, t: F.gaussian_nll_loss(p[0], t, p[1])`")
-        names = [*pred_names, *(pred if isinstance(pred, Mapping) else ())]
+        names = [*pred_names, *(pred if isinstance(pred, Mapping) else getattr(pred, '__dict__', ()))]
         k = next((k for k in names if isinstance(part_of(pred, k), torch.Tensor)), None)
         tensors = isinstance(pred, (tuple,list)) and any(isinstance(o, torch.Tensor) for o in pred)
+        if k and isinstance(pred, tuple): # GoogLeNet returns it in training, and a tensor otherwise
+            return f"If predictions are one part of it, write `cbs=MapPred(lambda o: getattr(o, '{k}', o))`"
         part = '[0]' if k is None and tensors else k and (f"['{k}']" if isinstance(pred, Mapping) else f'.{k}')
         return f"If predictions are one part of it, write `cbs=MapPred(lambda o: o{part})`" if part else ''
     if len(yb)>1 and isinstance(e, TypeError) and isinstance(learn.batch, (tuple,list)):
@@ -259,7 +261,8 @@ def _advice(learn, e):
     if 'NoneType' in str(e) and _got_none(learn, e):
         name = type(unwrapped(learn.model)).__name__
         return f"the model got {_texts(learn.xb)}. If it returned None, `{name}.forward` has no `return`"
-    if type(e) not in known or learn.xb is None or learn.loss is not None: return ''
+    of_pred = isinstance(e, AttributeError) and learn.pred is not None and e.obj is learn.pred # it is no tensor
+    if not (type(e) in known or of_pred) or learn.xb is None or learn.loss is not None: return ''
     if any(o.startswith('raised by') for o in getattr(e, '__notes__', ())) or _says_enough(e): return ''
     if 'does not require grad' in str(e) and not learn.training: return ("Validation and inference run without "
         "gradients: write `with torch.enable_grad():` around what takes some")
@@ -318,11 +321,17 @@ def evaluating(model):
     finally:
         for o,v in modes: o.training = v
 
+def _is_mixed(learn):
+    "Whether targets are shares of the classes, as MixUp in a `collate_fn` makes them of training batches"
+    pred,targ = learn.pred,learn.yb[0] if len(learn.yb)==1 else None
+    if not (isinstance(pred, torch.Tensor) and isinstance(targ, torch.Tensor)) or targ.shape!=pred.shape: return False
+    return kind_of(learn.loss_func)=='class' and bool(((targ!=0) & (targ!=1)).any())
+
 def _in_evaluation(learn):
     "What the model returns in evaluation mode, if a validation would see that; or None"
     if not isinstance(learn.xb, (tuple,list)) or any(not cb.watches for cb in learn.ordered_cbs('after_pred')): return
     targs = learn.dls.split(learn.batch)[1] # as they were before callbacks
-    if len(targs)!=len(learn.yb) or not all(map(_same_kind, targs, learn.yb)): return
+    if len(targs)!=len(learn.yb) or not all(map(_same_kind, targs, learn.yb)) or _is_mixed(learn): return
     with getattr(learn, 'unchanged', nullcontext)(), evaluating(learn.model): # a model may have a state
         try: return learn.model(*learn.xb)
         except Exception: return # a callback may be needed for it

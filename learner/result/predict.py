@@ -44,16 +44,22 @@ def _class(i, vocab):
 def _named(xb): return xb.items() if isinstance(xb, Mapping) else enumerate(xb)
 
 def _check_one(learn, b):
-    "Refuse an item that has other inputs than a sample, or an axis more, as a batch has"
+    "Refuse an item that has other inputs than a sample, lists for tensors, or an axis more, as a batch has"
     shapes = input_shapes(learn)
     if isinstance(b, list) and 1<len(shapes)!=len(b) and 0 in shapes: raise ValueError(
         f"A sample of `dls` has {len(shapes)} inputs, but `item` has {len(b)}: "
         f"write `learn.predict(({', '.join(f'x{i+1}' for i in range(len(shapes)))}))`, without the target")
     for k,x in _named(b):
-        shape = shapes.get(k)
-        if shape is None or not isinstance(x, Tensor) or x.ndim!=len(shape)+2 or x.shape[2:]!=shape: continue
-        raise ValueError(f"`item` is one input, as in `dls` of shape {tuple(shape)}, but got {tuple(x.shape[1:])}, "
-            "like a batch: write `learn.predict(item[0])` for the first, and `learn.get_preds(dl=[(item,)])` for all")
+        shape,named = shapes.get(k),isinstance(b, Mapping)
+        if shape is None: continue
+        if named and isinstance(x, list): raise ValueError(
+            f"`item['{k}']` is a list, and a tensor in a batch of `dls`: write `torch.tensor(item['{k}'])`, or let "
+            "the `collate_fn` of your loader make a batch, `learn.get_preds(dl=[collate_fn([item])])`")
+        if not isinstance(x, Tensor) or x.ndim!=len(shape)+2 or (x.shape[2:]!=shape and x.shape[1]>1): continue
+        what,one,batch = '`item`','item[0]','(item,)'
+        if named: what,one,batch = f"`item['{k}']`",'{k:v[0] for k,v in item.items()}','item'
+        raise ValueError(f"{what} is one input, as in `dls` of shape {tuple(shape)}, but got {tuple(x.shape[1:])}, like "
+            f"a batch: write `learn.predict({one})` for the first, and `learn.get_preds(dl=[{batch}])` for all")
 
 @patch
 @checked
@@ -69,7 +75,7 @@ def predict(self:Learner,
     _check_one(self, b)
     with self.uncut(), splitting(self, _all_input):
         try: preds,_,dec = self.get_preds(dl=[b], with_decoded=True)
-        except TypeError as e:
+        except (TypeError,AttributeError) as e:
             how = "no `collate_fn` is called, so it has to be what the model takes"
             if isinstance(item, list): how = "a list is one input, and several are a tuple: write `predict((x1, x2))`"
             if isinstance(item, tuple):
