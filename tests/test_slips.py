@@ -94,7 +94,7 @@ def test_predict_says_what_to_do_with_what_a_tokenizer_returns():
     dl = torch.utils.data.DataLoader(Words(), 4, collate_fn=padded)
     learn = Learner(DataLoaders(dl, device='cpu'), OfWords(), nn.CrossEntropyLoss())
     for lists in dict(ids=[1,2], mask=[1,1]),Words()[1]:
-        with pytest.raises(ValueError, match=r"`item\['ids'\]` is a list, and a tensor in a batch of `dls`: write `torch"):
+        with pytest.raises(ValueError, match=r"`item\['ids'\]` is a list, and a tensor in a batch of `dls`"):
             learn.predict(lists)
     item = dict(ids=torch.tensor([[1,2]]), mask=torch.tensor([[1,1]])) # the texts of `dls` have other lengths
     with pytest.raises(ValueError, match=r"`item\['ids'\]` is one input.*\(1, 2\), like a batch: .*v\[0\] for k,v in"):

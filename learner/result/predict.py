@@ -58,8 +58,8 @@ def _check_one(learn, b):
         if not isinstance(x, Tensor) or x.ndim!=len(shape)+2 or (x.shape[2:]!=shape and x.shape[1]>1): continue
         what,one,batch = '`item`','item[0]','(item,)'
         if named: what,one,batch = f"`item['{k}']`",'{k:v[0] for k,v in item.items()}','item'
-        raise ValueError(f"{what} is one input, as in `dls` of shape {tuple(shape)}, but got {tuple(x.shape[1:])}, like "
-            f"a batch: write `learn.predict({one})` for the first, and `learn.get_preds(dl=[{batch}])` for all")
+        raise ValueError(f"{what} is one input, as in `dls` of shape {tuple(shape)}, but got {tuple(x.shape[1:])}, "
+            f"like a batch: write `learn.predict({one})` for the first, and `learn.get_preds(dl=[{batch}])` for all")
 
 @patch
 @checked
