@@ -1928,7 +1928,6 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                 "- `kwargs`: For torch's `DataLoader`",
  'weights_of': 'Parameters:\n\n- `model`: Perhaps wrapped, as may be parts of it',
  'with_closure': 'Parameters:\n\n- `opt_func`: A class of optimizers, a `partial` of one, or a function of groups',
- 'without_inner': 'Parameters:\n\n- `found`: Objects with a state, by path',
  'write_plain': 'Parameters:\n'
                 '\n'
                 '- `o`: Tensors, plain values, and lists, tuples and dicts of them\n'
