@@ -1,5 +1,5 @@
 "What a fit writes down, and what it shows while it runs"
-import copy,gc,json,math,operator,os,pickle,re,sys,warnings
+import copy,gc,io,json,math,operator,os,pickle,re,sys,warnings
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -934,6 +934,35 @@ def test_training_goes_on_without_any_stdout(monkeypatch, bars, closed):
     monkeypatch.setattr(sys, 'stdout', stdout)
     assert len(learn.fit(2).recorder.rows)==2
 
+def no_stdout():
+    res = open(os.devnull, 'w')
+    res.close()
+    return res
+def ascii_stdout(): return io.TextIOWrapper(io.BytesIO(), encoding='ascii')
+def gone_stdout():
+    res = Gone(BrokenPipeError, False)
+    res.left = 0
+    return res
+
+class StopsAfterAnEpoch(Callback):
+    def after_epoch(self): self.learn.stop_soon()
+def stopped(): return synth_learner().fit_one_cycle(2, cbs=[Checkpoint(), StopsAfterAnEpoch])
+
+@pytest.mark.parametrize('stdout', [no_stdout, gone_stdout, ascii_stdout])
+@pytest.mark.parametrize('f', [
+    lambda: bars_learner().fit(5, cbs=EarlyStoppingCallback(min_delta=1e6, patience=1)),
+    lambda: synth_learner().lr_find(num_it=6, show_plot=False),
+    lambda: stopped().resume(lr=.01),
+    lambda: [stopped(), synth_learner().fit_one_cycle(3, cbs=Checkpoint(), resume='auto')],
+    lambda: [stopped(), synth_learner().fit_one_cycle(2, cbs=Checkpoint(), resume='auto').fit(1, cbs=Checkpoint(),
+        resume='auto')],
+], ids=['early stopping','lr_find','another rate','a longer fit','the next fit'])
+@pytest.mark.filterwarnings('ignore:The run resumes with other settings')
+def test_what_a_fit_says_on_the_way_cannot_end_it(monkeypatch, tmp_path, f, stdout):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, 'stdout', stdout())
+    f()
+
 @posix
 def test_training_goes_on_when_the_reader_of_a_pipe_leaves():
     out,inp = os.pipe()
@@ -951,8 +980,7 @@ def test_training_goes_on_when_the_reader_of_a_pipe_leaves():
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])==3
 
 def test_what_stdout_cannot_spell_is_shown_as_it_can(monkeypatch):
-    import io
-    stdout = io.TextIOWrapper(io.BytesIO(), encoding='ascii')
+    stdout = ascii_stdout()
     monkeypatch.setattr(sys, 'stdout', stdout)
     synth_learner(metrics={'größe': mae}).add_cb(ProgressCallback('text')).fit(1)
     assert b'gr??e' in stdout.buffer.getvalue()

@@ -15,6 +15,7 @@ import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from ..core.tracebacks import in_library
 from ..core.dispatch import hands_over,may_be_cut,never_cut
+from ..record.progress import say
 
 # %% ../../nbs/loop/04_interrupt.ipynb #workers
 def in_main_thread(): return threading.current_thread() is threading.main_thread()
@@ -129,7 +130,7 @@ class HeldInterrupt:
         self.pending = False
         self.old_handler(signal.SIGINT, sys._getframe())
         if self.outer is not None and self.outer.waiting: # still here
-            print("Stopping at the next pause of the fit around this one. Another Ctrl-C stops at once.", flush=True)
+            say("Stopping at the next pause of the fit around this one. Another Ctrl-C stops at once.")
 
     def __exit__(self, typ, e, tb):
         if self.old_handler is None: return

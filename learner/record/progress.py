@@ -29,7 +29,7 @@ def in_notebook():
 # %% ../../nbs/record/06_progress.ipynb #Out
 class Out:
     "The present stdout. What it cannot take, because it is closed, its pipe is broken or the disk is full, is dropped"
-    def __init__(self): self.stream = sys.stdout
+    def __init__(self, name='stdout'): self.stream = getattr(sys, name)
     def _try(self, f, *args):
         try: return f(*args)
         except OSError: pass
@@ -45,6 +45,10 @@ class Out:
         if self.stream is not None: self._try(self.stream.flush)
     def isatty(self): return self.stream is not None and bool(self._try(self.stream.isatty))
     def __getattr__(self, k): return getattr(self.stream, k)
+
+def say(text, name='stdout'):
+    "Print a line in the middle of a fit, as far as there is a stdout that can take it"
+    print(text, file=Out(name), flush=True)
 
 # %% ../../nbs/record/06_progress.ipynb #Best
 def _visible(row): return Row(**{k:v for k,v in dict(row).items() if not k.startswith('_')})
@@ -263,7 +267,7 @@ class ProgressCallback(Callback):
     def after_row(self): self.screen.row(self.rec.rows)
 
     def after_cancel_fit(self):
-        if self.learn.mode=='fit' and self.learn.stop_reason: print(f'Stopped: {self.learn.stop_reason}', flush=True)
+        if self.learn.mode=='fit' and self.learn.stop_reason: say(f'Stopped: {self.learn.stop_reason}')
     def cleanup_fit(self): self.screen.close(); self.screen = self.rec = None
 
 # %% ../../nbs/record/06_progress.ipynb #PrintProgress

@@ -26,6 +26,7 @@ from ..loop.learner import Learner
 from ..loop.position import Bounds,Position
 from ..record.history import missing
 from ..record.recorder import find_recorder,higher_is_better
+from ..record.progress import say
 from ..record.files import find_file,path_in,read_plain
 from .checkpoints import Checkpoints,FitFiles,Keeping,newest_of_next_fit,place_of
 from .state_file import read_state
@@ -145,20 +146,17 @@ def done_in(target):
     at = target and target.position
     return at.counters.train_iter if at and at.next in ('epoch','end') else None
 
-def _say(text):
-    with suppress(OSError): print(text) # where nobody reads any more, training goes on
-
 def _tell_over(fit_files, n):
     "Say that a fit was over before it was resumed, after `n` batches"
     place,folder = fit_files.place,fit_files.files.folder
-    if fit_files.has_later: _say(f"Fit {place.fit+1} in `{folder}` was over after {n} training batches, and fit "
+    if fit_files.has_later: say(f"Fit {place.fit+1} in `{folder}` was over after {n} training batches, and fit "
         f"{place.fit+2} had begun: the next `fit(…, resume='auto')` of this learner continues it")
-    else: _say(f"Nothing is left to train: by the files in `{folder}`, the fit is over after {n} "
+    else: say(f"Nothing is left to train: by the files in `{folder}`, the fit is over after {n} "
         "training batches. More epochs train on, and without `resume` a new run begins")
 
 def _tell_next(place, folder):
     "Say that `resume='auto'` begins a fit of a learner that has come to the end of others"
-    if place is not None and place.fit: _say(f"Begins fit {place.fit+1} in `{folder}`, because fit {place.fit} of "
+    if place is not None and place.fit: say(f"Begins fit {place.fit+1} in `{folder}`, because fit {place.fit} of "
         "this learner is over. A new learner, as in a script that is started again, begins with fit 1")
 
 def _cut_epoch(at, learn):
@@ -169,14 +167,14 @@ def _cut_epoch(at, learn):
     if not bounded or at.next=='batch' or n is None or done>=n or b==Bounds.of(learn): return ''
     return f", which its bound had ended after {done} of {n} batches: the rest is left out"
 
-def _tell_resumed(at, learn): _say(f"Resumes a run that was stopped {at.where(learn.n_train)}{_cut_epoch(at, learn)}")
+def _tell_resumed(at, learn): say(f"Resumes a run that was stopped {at.where(learn.n_train)}{_cut_epoch(at, learn)}")
 
 def _note_file(e, by_signal, file, at, learn):
     "Let the error `e` tell that `file` holds the run, which was cut at the position `at`"
     note = f"`{file}` holds the run: `fit(…, resume=True)` continues it in any process"
     e.add_note(note)
     if by_signal or isinstance(e, SystemExit): # Python may show no traceback, and so no note
-        print(f"Stopped {at.where(learn.n_train)}. {note}", file=sys.stderr)
+        say(f"Stopped {at.where(learn.n_train)}. {note}", 'stderr')
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #Checkpoint
 class Checkpoint(Callback):

@@ -27,6 +27,7 @@ from ..measure.advice import ShapeCheck
 from ..measure.metrics import AvgSmoothLoss
 from ..model.hypers import get_hyper
 from ..record.history import Row
+from ..record.progress import say
 from .schedules import SchedExp
 from .schedulers import ParamScheduler
 from .trial import restored
@@ -169,10 +170,10 @@ def _suggestion(f, lrs, losses, num_it):
 def _say_why(finder):
     "Why there is no suggestion"
     n = len(finder.lrs)
-    if n==finder.num_it and not finder.diverged: print(f"{n} batches leave {len(finder.curve()[0])} points of the "
+    if n==finder.num_it and not finder.diverged: say(f"{n} batches leave {len(finder.curve()[0])} points of the "
         "curve: too few for a suggestion. Try a higher `num_it`")
-    elif not finder.diverged: print(f"Cancelled after {n} batches: too early for a suggestion")
-    else: print(f"The loss diverged after {n} batches, at a learning rate of {finder.lrs[-1]:.1e}: "
+    elif not finder.diverged: say(f"Cancelled after {n} batches: too early for a suggestion")
+    else: say(f"The loss diverged after {n} batches, at a learning rate of {finder.lrs[-1]:.1e}: "
         "too early for a suggestion. Try a lower `start_lr`")
 
 @patch

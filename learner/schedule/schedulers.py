@@ -19,6 +19,7 @@ from ..core.callback import Callback
 from ..model.groups import norm_bias_params,per_group
 from ..model.hypers import first_groups,get_hyper,hypers,n_groups,read_hyper,set_hyper,spare
 from ..record.history import missing
+from ..record.progress import say
 from ..record.recorder import Recorder,check_recorded,declared_direction,find_recorder
 from .schedules import Pieces
 
@@ -67,7 +68,7 @@ class HyperScheduler(Callback):
         new = [k if v is None else v/top for k,top,v in zip(old, tops, values)]
         self.scales = {**self.scales, name: new}
         set_hyper(opt, name, [v/a*b for v,a,b in zip(get_hyper(opt, name), old, new)])
-        print(f"The rest of the schedule of `{name}` is scaled by {_shown(new)}, as if its highest value "
+        say(f"The rest of the schedule of `{name}` is scaled by {_shown(new)}, as if its highest value "
             f"were {_shown([top*k for top,k in zip(tops, new)])}, not {_shown(tops)}")
         return True
 
@@ -123,7 +124,7 @@ class ParamScheduler(HyperScheduler):
         for k,f in self.scheds.items():
             old,new = (per_group(f(o), n_groups(self.learn.opt), k) for o in (was, now))
             if old!=new: moved.append(f"`{k}` continues at {_shown(new)}, not at {_shown(old)}")
-        if moved: print(f"The fit has another length than before, and its schedules follow: {now:.0%} of it is done, "
+        if moved: say(f"The fit has another length than before, and its schedules follow: {now:.0%} of it is done, "
             f"which was {was:.0%}, and {'; '.join(moved)}")
 
     def tops(self, name): return highest(self.scheds[name], n_groups(self.learn.opt))

@@ -21,7 +21,7 @@ from time import perf_counter
 import torch
 from ..core.checks import checked
 from ..core.callback import Callback
-from ..record.progress import Out
+from ..record.progress import say
 from ..record.history import History,Row,missing
 
 # %% ../../nbs/speed/04_timer.ipynb #Stopwatch
@@ -147,7 +147,7 @@ class PhaseTimes(Callback):
         times = {k:v[self.printed.get(k, 0):] for k,v in self.times.items()}
         times['total'] = array('d', [now-self.printed_at])
         self.printed,self.printed_at = {k:len(v) for k,v in self.times.items()},now
-        print(f'{n} batches', _summary(times, self.watch.event is None), sep='\n', file=Out(), flush=True)
+        say(f'{n} batches\n{_summary(times, self.watch.event is None)}')
 
     def before_epoch(self): self.epoch_began,self.whole = self.watch.now(),False
     def after_epoch(self): self.whole = True
@@ -156,7 +156,7 @@ class PhaseTimes(Callback):
         self.times['total'].append(self.watch.now()-self.epoch_began)
         self.ends.append({k:len(v) for k,v in self.times.items()})
         if self.whole and self.every and self.unit=='epoch' and len(self.ends)%self.every==0:
-            print(self.summary(range(len(self.ends)-self.every, len(self.ends))), file=Out(), flush=True)
+            say(self.summary(range(len(self.ends)-self.every, len(self.ends))))
 
     def summary(self,
         epochs=None, # Index of an epoch of this fit, or a `range`; default: all
