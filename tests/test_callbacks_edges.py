@@ -1,5 +1,6 @@
 """Filters in a second fit, the order in which new callbacks are told, what a callback gives back to the model, and
 small learners for tests"""
+import sys
 from dataclasses import dataclass
 import pytest,torch
 from torch import nn
@@ -175,6 +176,15 @@ def test_any_error_of_a_callback_that_came_too_late_tells_it():
         def after_batch(self): self.x = 1/self.n
     with pytest.raises(TypeError) as e: synth_learner(2, 1).fit(1, cbs=on('before_epoch')(lambda o: o.add_cb(Halves)))
     assert any('came into a running fit' in o for o in e.value.__notes__)
+
+@pytest.mark.skipif(sys.version_info<(3,14), reason='annotations are evaluated where they are written')
+def test_a_callback_may_have_annotations_that_only_a_type_checker_knows():
+    class Follows(Callback):
+        def __init__(self, other:Follows|None=None, leader:Leader|None=None): # noqa: F821
+            self.other,self.leader = other,leader
+        def after_epoch(self): self.n = self.learn.epoch
+    learn = synth_learner(cbs=Follows()).fit(2)
+    assert learn.follows.n==1 and learn.run_config
 
 def test_what_is_there_may_be_added_again():
     ema = EMA()

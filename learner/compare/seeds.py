@@ -15,12 +15,11 @@ __all__ = ['load_seeds']
 # %% ../../nbs/compare/05_seeds.ipynb #imports
 import warnings
 from dataclasses import dataclass
-from inspect import signature
 import numpy as np
 from torch import nn
 from fastcore.basics import patch
 from fastcore.foundation import L
-from ..core.checks import listed,nearest,one_of,whole
+from ..core.checks import listed,nearest,one_of,signature,whole
 from ..data.generators import keep_random
 from ..loop.learner import Learner
 from ..record.history import History,Row,missing

@@ -12,12 +12,12 @@ __all__ = ['Callback', 'call_selected', 'FuncCallback', 'on', 'TrainEvalCallback
 # %% ../../nbs/core/03_callback.ipynb #imports
 import warnings
 from copy import copy
-from inspect import iscoroutinefunction,isgeneratorfunction,signature
+from inspect import iscoroutinefunction,isgeneratorfunction
 from types import MethodType
 from weakref import ref
 from fastcore.basics import GetAttr
 from torch import nn
-from .checks import checked,in_range,instead_of,is_number,known_args,listed,nearest,snake_name
+from .checks import checked,in_range,instead_of,is_number,known_args,listed,nearest,signature,snake_name
 from .events import AnyOf,Filter,event,in_phases,moments
 
 # %% ../../nbs/core/03_callback.ipynb #Flags

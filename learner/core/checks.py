@@ -8,7 +8,7 @@ The best error message is the correction. This chapter holds the checks of argum
 __all__ = ['nearest', 'known_args', 'snake_name']
 
 # %% ../../nbs/core/01_checks.ipynb #imports
-import re
+import re,sys
 from difflib import get_close_matches
 from functools import partial,wraps
 from importlib import import_module
@@ -31,6 +31,10 @@ def nearest(
     names = [s for o in names if not (s := str(o)).startswith('_')]
     res = get_close_matches(name, names, n=1) or [o for o in names if {*name.split('_')}<={*o.split('_')}]
     return f" Did you mean `{res[0]}`?" if res else ""
+
+# %% ../../nbs/core/01_checks.ipynb #signature
+if sys.version_info>=(3,14):
+    from annotationlib import Format; signature = partial(signature, annotation_format=Format.FORWARDREF)
 
 # %% ../../nbs/core/01_checks.ipynb #instead_of
 _set_hyper = "Write `learn.set_hyper('lr', v)`; `get_hyper(learn.opt, 'lr')` reads"

@@ -13,12 +13,11 @@ __all__ = []
 import hashlib
 from contextlib import contextmanager
 from dataclasses import dataclass
-from inspect import signature
 import numpy as np
 import torch
 from fastcore.basics import patch
 from torch.utils.data import DataLoader
-from ..core.checks import listed
+from ..core.checks import listed,signature
 from ..core.copies import Cached,digest,moved_results,of_library
 from ..core.tracebacks import warn
 from .generators import is_stateful,keep_random

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import fields,is_dataclass
 from functools import cache
-from inspect import isfunction,signature
+from inspect import isfunction
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader,Dataset,IterableDataset
-from ..core.checks import checked,is_whole,listed,nearest,no_attribute
+from ..core.checks import checked,is_whole,listed,nearest,no_attribute,signature
 from ..core.copies import cached_weakly
 from .generators import is_stateful
 

@@ -13,11 +13,12 @@ __all__ = []
 import builtins,re
 from dis import get_instructions
 from functools import lru_cache
-from inspect import isclass,signature
+from inspect import isclass
 from itertools import chain
 from types import ModuleType
 import torch
 from torch import nn
+from ..core.checks import signature
 from ..core.callback import Callback,Flags,FuncCallback
 from ..core.copies import names_in,names_with,of_library
 from ..core.events import event,in_phases,moments,scope_named

@@ -11,11 +11,10 @@ __all__ = ['check_several', 'AccumMetric', 'from_sklearn', 'TorchMetric', 'Value
 # %% ../../nbs/measure/02_kinds.ipynb #imports
 from collections import Counter,OrderedDict,defaultdict,deque
 from copy import deepcopy
-from inspect import signature
 import numpy as np
 import torch
 from torch import nn
-from ..core.checks import checked,nearest
+from ..core.checks import checked,nearest,signature
 from ..model.losses import is_kept
 from ..model.loss_properties import ignore_index_of,loss_of
 from .metrics import AvgLoss,AvgMetric,Metric,as_double,flat_pair,func_name,has_argument,ignored_by

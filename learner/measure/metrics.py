@@ -14,12 +14,11 @@ import sys
 from contextlib import contextmanager
 from copy import copy,deepcopy
 from functools import partial
-from inspect import signature
 from types import SimpleNamespace
 import numpy as np
 import torch
 from torch import nn
-from ..core.checks import checked,is_whole,snake_name,unchecked
+from ..core.checks import checked,is_whole,signature,snake_name,unchecked
 from ..core.copies import copied,module_internals,of_library
 from ..core.tracebacks import warn
 from ..model.losses import check_places

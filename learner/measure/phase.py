@@ -11,9 +11,9 @@ __all__ = []
 import warnings
 from collections import deque
 from contextlib import contextmanager
-from inspect import signature
 import numpy as np
 import torch
+from ..core.checks import signature
 from ..core.attendance import note_of_raiser
 from ..core.copies import copied
 from ..model.loss_properties import n_samples

@@ -10,9 +10,8 @@ SGD calls it `momentum`, Adam `betas[0]`; here it is `mom` for both. `hypers` li
 __all__ = ['hyper_keys', 'hypers', 'n_groups', 'get_hyper', 'set_hyper', 'spare']
 
 # %% ../../nbs/model/02_hypers.ipynb #imports
-from inspect import signature
 import torch
-from ..core.checks import listed,nearest,short_name
+from ..core.checks import listed,nearest,short_name,signature
 from ..core.copies import cached_weakly
 from .groups import per_group
 

@@ -11,11 +11,11 @@ __all__ = ['activation_of', 'decodes_of', 'ignore_index_of', 'kind_of', 'reducti
 
 # %% ../../nbs/model/05_loss_properties.ipynb #imports
 from functools import partial
-from inspect import signature
 from types import FunctionType
 import torch
 from torch import nn
 from torch.nn import functional as F
+from ..core.checks import signature
 from ..core.copies import of_library
 from ..data.loaders import find_bs,single,tensors_in
 from .losses import BaseLoss,DiceLoss,FocalLoss,LabelSmoothingCrossEntropy,is_kept

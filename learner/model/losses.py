@@ -11,12 +11,11 @@ __all__ = ['reductions', 'BaseLoss', 'CrossEntropyLossFlat', 'LabelSmoothingCros
 
 # %% ../../nbs/model/04_losses.ipynb #imports
 from contextlib import contextmanager
-from inspect import signature
 from math import prod
 import torch
 from torch import nn
 from torch.nn import functional as F
-from ..core.checks import checked,in_range,is_whole,nearest,one_of
+from ..core.checks import checked,in_range,is_whole,nearest,one_of,signature
 
 # %% ../../nbs/model/04_losses.ipynb #check_places
 def _lengths(shape): return [n for n in shape if n!=1] # an axis of length 1 changes no order

@@ -14,9 +14,9 @@ __all__ = ['MapBatch', 'MapPred', 'MatchArgs', 'Forward']
 # %% ../../nbs/model/07_mapping.ipynb #imports
 from collections.abc import Mapping
 from functools import partial
-from inspect import Parameter,signature
+from inspect import Parameter
 import torch
-from ..core.checks import checked,listed,nearest,no_closure,short_name
+from ..core.checks import checked,listed,nearest,no_closure,short_name,signature
 from ..core.callback import Callback
 from ..core.copies import cached_weakly
 from ..data.loaders import target_names

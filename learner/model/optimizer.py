@@ -12,9 +12,9 @@ __all__ = ['make_opt', 'SGD', 'RMSProp', 'Adam', 'RAdam', 'OptimList', 'clear_st
 # %% ../../nbs/model/03_optimizer.ipynb #imports
 from contextlib import ExitStack,contextmanager
 from functools import cache
-from inspect import Parameter,signature
+from inspect import Parameter
 import torch
-from ..core.checks import checked,is_whole,short_name
+from ..core.checks import checked,is_whole,short_name,signature
 from ..core.events import CancelException
 from .hypers import get_hyper,hypers,set_in_group,spare,values_for
 

@@ -11,14 +11,14 @@ __all__ = ['RunConfig', 'run_config']
 import platform
 from collections.abc import Mapping
 from functools import partial
-from inspect import isroutine,signature
+from inspect import isroutine
 from math import inf,isfinite
 from os import PathLike
 import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
 from .. import __version__
-from ..core.checks import nearest
+from ..core.checks import nearest,signature
 from ..core.callback import Callback,FuncCallback
 from ..core.copies import cached_weakly
 from ..data.loaders import length

@@ -21,7 +21,6 @@ from collections import deque
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass,replace
-from inspect import signature
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 import numpy as np
@@ -34,7 +33,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback
 from ..core.callbacks import chosen
-from ..core.checks import checked,listed,whole
+from ..core.checks import checked,listed,signature,whole
 from ..core.copies import cached_weakly
 from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn

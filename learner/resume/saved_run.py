@@ -33,10 +33,9 @@ __all__ = []
 
 # %% ../../nbs/resume/03_saved_run.ipynb #imports
 from dataclasses import dataclass,fields,is_dataclass
-from inspect import signature
 from torch import nn
 from torch.optim import Optimizer
-from ..core.checks import listed
+from ..core.checks import listed,signature
 from ..core.copies import copied
 from ..core.tracebacks import warn
 from ..data.generators import is_stateful,same_state
