@@ -985,6 +985,14 @@ def test_what_stdout_cannot_spell_is_shown_as_it_can(monkeypatch):
     synth_learner(metrics={'größe': mae}).add_cb(ProgressCallback('text')).fit(1)
     assert b'gr??e' in stdout.buffer.getvalue()
 
+@pytest.mark.parametrize('base,notebook', [('ZMQInteractiveShell',True), ('TerminalInteractiveShell',False),
+    ('SpyderShell',False)])
+def test_consoles_of_editors_show_text(monkeypatch, base, notebook):
+    "As the console of PyCharm does, whose shell is one of a terminal"
+    shell = type('PyDevTerminalInteractiveShell', (type(base, (), {}),), {})()
+    monkeypatch.setitem(sys.modules, 'IPython', SimpleNamespace(get_ipython=lambda: shell))
+    assert in_notebook()==notebook
+
 def test_errors_of_ours_are_not_swallowed(monkeypatch):
     for exc in (ZeroDivisionError, ValueError):
         def bad(*args, **kwargs): raise exc

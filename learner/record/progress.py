@@ -21,10 +21,12 @@ from .history import History,Row,fitting,html_table,text_row
 from .recorder import Recorder
 
 # %% ../../nbs/record/06_progress.ipynb #screens
+_show_text = {'TerminalInteractiveShell','SpyderShell'} # and what derives from them, such as the console of PyCharm
+
 def in_notebook():
     "Whether a cell shows what is displayed"
     shell = sys.modules['IPython'].get_ipython() if 'IPython' in sys.modules else None
-    return shell is not None and type(shell).__name__!='TerminalInteractiveShell'
+    return shell is not None and not any(o.__name__ in _show_text for o in type(shell).__mro__)
 
 # %% ../../nbs/record/06_progress.ipynb #Out
 class Out:
