@@ -473,6 +473,14 @@ def test_running_a_cell_again_replaces_what_it_registered():
     for i in range(2): learn.on(event.after_fit)(lambda learn, i=i: seen.append(i)) # made by one line, and yet two
     assert len(learn.cbs)==n+5
 
+@pytest.mark.parametrize('name', ['<module>','<cell line: 1>']) # as IPython 7 calls it, which Colab has
+def test_running_a_cell_again_replaces_the_callback_that_it_adds(name):
+    learn = synth_learner(1, 0)
+    for v in (.5,.2):
+        cell = compile(f"learn.add_cb(GradientClip({v}))", '/tmp/cell.py', 'exec').replace(co_name=name)
+        exec(cell, dict(learn=learn, GradientClip=GradientClip))
+    assert [o.max_norm for o in learn.cbs if isinstance(o, GradientClip)]==[.2]
+
 def test_two_functions_in_one_line_are_two():
     seen = []
     synth_learner(1, 0, cbs=[on(event.after_fit)(lambda learn: seen.append('a')),

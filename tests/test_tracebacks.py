@@ -1,6 +1,6 @@
 """Tracebacks show only the user's code, and a stop is told in one line: in scripts, in IPython and in the kernel of a
 notebook"""
-import gc,os,re,signal,subprocess,sys,traceback,weakref
+import gc,os,re,runpy,signal,site,subprocess,sys,traceback,weakref
 import pytest,torch
 from torch import nn
 import learner
@@ -296,6 +296,15 @@ def test_a_generator_that_has_caught_an_error_goes_on():
             try: raise errors[0]
             except ValueError: call(synth_learner(cbs=broken))
     assert [*numbers]==[4]
+
+@pytest.mark.parametrize('file,mine', [(torch.__file__,False),
+    (os.path.join(site.getusersitepackages(), 'timm', 'layers.py'),False), (os.path.abspath('train.py'),True)])
+def test_packages_that_are_installed_elsewhere_are_not_the_users(monkeypatch, file, mine):
+    "As by `pip install --user`, or `--target` and `PYTHONPATH`"
+    monkeypatch.setattr(site, 'getsitepackages', lambda: [])
+    of_user = runpy.run_path(learner.core.tracebacks.__file__)['of_user']
+    exec(compile('import sys; frame = sys._getframe()', file, 'exec'), names := {})
+    assert of_user(names['frame'])==mine
 
 def test_to_shorten_a_traceback_imports_nothing():
     "Another Ctrl-C may come meanwhile, and would show the import that it has cut"

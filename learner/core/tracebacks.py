@@ -32,7 +32,8 @@ def is_full() -> bool:
 # %% ../../nbs/core/00_tracebacks.ipynb #frames
 def _folders(paths): return tuple(os.path.join(o, '') for o in paths) # what their files begin with
 # known from the beginning: where a traceback is shortened, another Ctrl-C may come
-_installed = _folders({os.path.dirname(os.__file__), *site.getsitepackages()})
+_installed = _folders({os.path.dirname(os.__file__), *site.getsitepackages(), site.getusersitepackages(),
+    *find_spec('torch').submodule_search_locations}) # torch may be anywhere, as by PYTHONPATH
 _library = _folders(find_spec('learner').submodule_search_locations)
 
 def is_ours(code) -> bool:
@@ -46,6 +47,16 @@ def in_library(frame) -> bool:
 def of_user(frame) -> bool:
     "Whether code of the user runs in `frame`"
     return not in_library(frame) and not frame.f_code.co_filename.startswith((*_installed, '<frozen'))
+
+def is_top(frame) -> bool:
+    "Whether top-level code runs in `frame`, of a script or a cell, which IPython 7 calls `<cell line: 1>`"
+    return frame.f_code.co_name.startswith(('<module>','<cell line: '))
+
+def innermost(wanted): # A function of a frame
+    "The innermost running frame that is `wanted`, or None"
+    frame = sys._getframe(1)
+    while frame is not None and not wanted(frame): frame = frame.f_back
+    return frame
 
 # %% ../../nbs/core/00_tracebacks.ipynb #warn
 def warn(
