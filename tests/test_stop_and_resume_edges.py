@@ -79,6 +79,15 @@ def test_workers_that_resume_are_initialized_by_the_function_of_the_user(tmp_pat
     assert (before+resumed(other, n_epoch=1)==batches and max(max(o) for o in batches)>.2
         and weights(other)==weights(learn))
 
+def test_workers_leave_the_generator_of_a_macs_gpu_alone(tmp_path, monkeypatch):
+    "They may have been forked"
+    def only_here(*args): assert get_worker_info() is None; return torch.zeros(4, dtype=torch.uint8)
+    for k in ('get_rng_state','set_rng_state','manual_seed'): monkeypatch.setattr(torch.mps, k, only_here)
+    monkeypatch.setattr(torch.backends.mps, 'is_available', lambda: True)
+    def train(): return DataLoader(Points(noise=.5), 4, num_workers=1)
+    batches,_ = whole(train, tmp_path, 1, cbs=[Checkpoint(every=1, unit='iter')])
+    assert died(learner(train, tmp_path), 3, n_epoch=1)+resumed(learner(train, tmp_path, seed=2), n_epoch=1)==batches
+
 class Stream(IterableDataset):
     "Gives the numbers below `n`, knows how far it has come, and begins again when it was over"
     def __init__(self, n=10): self.n,self.i = n,0
