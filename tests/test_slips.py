@@ -1,6 +1,6 @@
 """Slips in a notebook: parts that are replaced or switched off at the wrong moment are named, and the Learner is usable
 afterwards"""
-import copy,re
+import copy,dis,re
 from contextlib import suppress
 import pytest,torch
 from torch import nn
@@ -233,6 +233,16 @@ def test_a_value_that_a_handler_returns_is_told(recwarn):
     learn = mk(Doubles, Early, halves, Callback(after_batch=lambda self: self.iter))
     said = [o.partition(' a value')[0] for o in told(learn, recwarn)]
     assert said==["`Doubles.after_pred` returns", "`halves` returns"]
+
+def test_a_number_that_a_handler_returns_is_told_by_no_python(recwarn, monkeypatch):
+    def of_314(code): # it has an operation of its own for small numbers
+        ops = dis.get_instructions(code)
+        return [o._replace(opname='LOAD_SMALL_INT') if o.opname=='LOAD_CONST' else o for o in ops]
+    @on(event.after_pred)
+    def done(learn): return 1
+    monkeypatch.setattr('learner.diagnose.names.get_instructions', of_314)
+    mk(done).fit(1)
+    assert not recwarn
 
 # Recorders
 def test_the_recorder_of_one_fit_leaves_its_history():

@@ -280,7 +280,7 @@ def unused_returns(o):
     for ev in events_of(o.cb):
         for f in o.functions.get(o.cb.name if isinstance(o.cb, FuncCallback) else ev, ((), None))[0][:1]:
             made = _returned(f.__code__)
-            if f.__name__=='<lambda>' or all(a.startswith(('CALL','LOAD_CONST')) for a in made): continue
+            if f.__name__=='<lambda>' or all(a.startswith(('CALL','LOAD_CONST','LOAD_SMALL_INT')) for a in made): continue
             yield _said(o, ev, "returns a value, which nothing uses: assign it, as in `self.learn.pred = …`")
 
 def wrong_moments(o, learn):
