@@ -12,6 +12,7 @@ from torch.utils.data import BatchSampler,DataLoader,Dataset,DistributedSampler,
 from torch.utils.data import TensorDataset
 from learner.all import *
 from learner.data.generators import moving_parts
+from learner.data.loader_state import describe
 
 meta,cpu = torch.device('meta'),torch.device('cpu')
 Pair = namedtuple('Pair', 'a b')
@@ -256,6 +257,16 @@ def test_a_twin_gives_the_same_batches_and_shares_no_iterator(kwargs):
     assert order(other)==expected and len(first+[b.tolist() for b in it])==4 # the one in use goes on
     assert sorted(sum(order(dl), []))==list(range(12)) and twin([1,2])==[1,2]
     for o in (dl, other): vars(o)['_iterator'] = None
+
+@pytest.mark.parametrize('weights', [np.arange(8), torch.arange(8)], ids=['array','tensor'])
+def test_a_sampler_is_described_by_numbers_of_any_width(weights):
+    "A run that was saved on Windows, where numpy 1 makes integers of 32 bits, resumes elsewhere"
+    def described(o):
+        sampler = RandomSampler(range(8))
+        sampler.weights = o
+        return describe(DataLoader(range(8), sampler=sampler))
+    short = weights.to(torch.int32) if isinstance(weights, torch.Tensor) else weights.astype(np.int32)
+    assert described(short)==described(weights)==described([*range(8)])!=described([*range(1, 9)])
 
 def test_a_dataset_is_no_loader():
     learn = synth_learner()

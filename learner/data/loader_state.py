@@ -163,7 +163,9 @@ def _short(v):
     if isinstance(v, torch.Tensor):
         if v.layout is not torch.strided or v.is_quantized: return f'{tuple(v.shape)} {digest(v)}'
         v = (v.float() if v.dtype is torch.bfloat16 else v).detach().cpu() # numpy has no such type
-    return f'{tuple(v.shape)} #{hashlib.sha256(np.ascontiguousarray(v).tobytes()).hexdigest()[:6]}'
+    a = np.ascontiguousarray(v)
+    if a.dtype.kind=='i': a = a.astype(np.int64) # on Windows, numpy 1 makes integers of 32 bits
+    return f'{tuple(v.shape)} #{hashlib.sha256(a.tobytes()).hexdigest()[:6]}'
 
 _compared = int,float,str,list,torch.Tensor,np.ndarray
 
