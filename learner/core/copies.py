@@ -231,7 +231,8 @@ def _variables(f):
 
 def _of_class(cls):
     "Numbers and text of a class, and its methods that use variables of a function around them"
-    fs = [f for f in vars(cls).values() if isinstance(f, FunctionType) and {*f.__code__.co_freevars}-{'__class__'}]
+    fs = [f for k,f in vars(cls).items() if isinstance(f, FunctionType) and {*f.__code__.co_freevars}-{'__class__'}
+        and k!='__annotate_func__'] # of Python 3.14
     return [(k, o) for k,o in vars(cls).items() if type(o) in _flat and not k.startswith('__')] + fs
 
 # %% ../../nbs/core/07_copies.ipynb #digest_module

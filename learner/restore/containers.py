@@ -175,7 +175,8 @@ def _is_data(k, v):
 def functions_in(o):
     "The functions of a class, or a function itself"
     if isinstance(o, FunctionType): return [o]
-    return [f for v in vars(o).values() if (f := inner_function(v))]
+    own = {k:v for k,v in vars(o).items() if k!='__annotate_func__'} # Python 3.14 adds it
+    return [f for v in own.values() if (f := inner_function(v))]
 
 def _keeps(f):
     "Whether a function has variables besides those of its module"

@@ -19,10 +19,11 @@ import numpy as np
 import torch
 from .. import __version__
 from ..core.callback import FuncCallback
-from ..core.copies import closure_of,inner_function,is_own,names_in,names_with,of_library,used_globals
+from ..core.copies import closure_of,inner_function,names_in,names_with,of_library,used_globals
 from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn
-from ..data.search import stored
+from ..data.search import is_own,stored
+from ..restore.containers import functions_in
 from ..restore.places import by_name
 
 # %% ../../nbs/resume/02_origin.ipynb #assigned
@@ -72,7 +73,8 @@ class CodeReader:
 
     def _of_class(self, cls):
         "Attributes of a class, without what it inherits, and without its state"
-        fs = {k:f for k,v in vars(cls).items() if (f := inner_function(v))}
+        own = {k:v for k,v in vars(cls).items() if k!='__annotate_func__'} # Python 3.14 adds it, for annotations
+        fs = {k:f for k,v in own.items() if (f := inner_function(v))}
         inherited = {k for k,f in fs.items() if any(inner_function(vars(b).get(k)) is f for b in cls.__mro__[1:])}
         named_by = [f for f in self.functions(_globals_of(cls)) if cls.__name__ in names_in(f.__code__)]
         state = set().union(*(names_with(f.__code__, 'STORE_ATTR') for f in (*fs.values(), *named_by)))
@@ -81,7 +83,7 @@ class CodeReader:
             return callable(v) if k.startswith('__') else not (isinstance(v, _mutable) or (k in state and k not in fs))
         def named(v): # other classes count by their names: they may lead back to this one
             return isinstance(v, type) and not v.__qualname__.startswith(f'{cls.__qualname__}.')
-        return {k:v.__qualname__ if named(v) else v for k,v in vars(cls).items() if counts(k, v)}
+        return {k:v.__qualname__ if named(v) else v for k,v in own.items() if counts(k, v)}
 
     def describe(self,
         o, # A function, class, code object or constant
@@ -117,8 +119,8 @@ def _named(f):
 def _uses(o):
     "What `o` holds or uses"
     if isinstance(o, (FunctionType,type)):
-        fs = map(inner_function, vars(o).values() if isinstance(o, type) else [o])
-        return [p for f in fs if f for p in _named(f)] if is_own(o) else []
+        fs = functions_in(o) if isinstance(o, type) else [inner_function(o)]
+        return [p for f in fs for p in _named(f)] if is_own(o) else []
     if isinstance(o, partial): return [o.func, *o.args, *o.keywords.values()]
     if isinstance(o, MethodType): return [o.__self__, o.__func__]
     if isinstance(o, _containers): return [*o] if len(o)<=1000 else []

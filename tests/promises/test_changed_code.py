@@ -5,6 +5,8 @@ from torch import nn
 import learner.resume.origin
 from learner.all import *
 from learner.inspect.testing import synth_learner
+from learner.core.copies import digest
+from learner.restore.containers import functions_in
 from learner.resume.origin import code_of
 from processes import run_script
 
@@ -56,6 +58,25 @@ def test_versions(tmp_path, monkeypatch):
 def test_comments_and_docstrings_may_change(tmp_path):
     made(tmp_path).fit(1, cbs=Checkpoint())
     assert not warned(made(tmp_path, doc='second'))
+
+def annotated(learn, text):
+    "As Python 3.14 makes a class with annotations: they are what a function of its own returns"
+    ns = dict(Elsewhere=type('Elsewhere', (), dict(__module__=__name__)))
+    exec(f"def around(__classdict__):\n def __annotate__(format): return dict(a=__classdict__, b={text}, c=Elsewhere)\n"
+        " return __annotate__", ns)
+    type(learn.model).__annotate_func__ = ns['around']({})
+    return learn
+
+def test_annotations_may_change(tmp_path):
+    annotated(made(tmp_path), 'int').fit(1, cbs=Checkpoint())
+    assert not warned(annotated(made(tmp_path), 'float'))
+
+def test_what_only_annotations_name_is_no_code():
+    learn = made('.')
+    before,cls = code_of(learn),type(learn.model)
+    kept = functions_in(cls),digest(cls)
+    annotated(learn, 'int')
+    assert code_of(learn)==before and (functions_in(cls),digest(cls))==kept
 
 # What is no change of code
 RUN = '''
