@@ -953,8 +953,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'learner/data/generators.py'),
                                          'learner.data.generators._generator_types': ( 'data/generators.html#_generator_types',
                                                                                        'learner/data/generators.py'),
-                                         'learner.data.generators._has_mps': ( 'data/generators.html#_has_mps',
-                                                                               'learner/data/generators.py'),
                                          'learner.data.generators._in_object': ( 'data/generators.html#_in_object',
                                                                                  'learner/data/generators.py'),
                                          'learner.data.generators._memory': ('data/generators.html#_memory', 'learner/data/generators.py'),

@@ -234,7 +234,7 @@ def test_a_value_that_a_handler_returns_is_told(recwarn):
     said = [o.partition(' a value')[0] for o in told(learn, recwarn)]
     assert said==["`Doubles.after_pred` returns", "`halves` returns"]
 
-def test_a_number_that_a_handler_returns_is_told_by_no_python(recwarn, monkeypatch):
+def test_a_number_that_a_handler_returns_is_not_told_on_any_python(recwarn, monkeypatch):
     def of_314(code): # it has an operation of its own for small numbers
         ops = dis.get_instructions(code)
         return [o._replace(opname='LOAD_SMALL_INT') if o.opname=='LOAD_CONST' else o for o in ops]

@@ -153,10 +153,6 @@ def set_numpy_state(state):
     np.random.set_state(('MT19937', np.asarray(keys).astype(np.uint32), *rest))
 
 # %% ../../nbs/data/02_generators.ipynb #random_state
-def _has_mps():
-    "Whether to ask the generator of a Mac's GPU: workers draw nothing from it, and a forked process may abort"
-    return torch.backends.mps.is_available() and get_worker_info() is None
-
 def random_state(
     *loaders, # Their `moving_parts` too
     parts=None, # These parts, where they have been found before
@@ -165,7 +161,8 @@ def random_state(
     parts = moving_parts(*loaders) if parts is None else parts
     res = dict(python=python_state(), numpy=numpy_state(), torch=torch.get_rng_state().numpy())
     if torch.cuda.is_initialized(): res['cuda'] = [o.numpy() for o in torch.cuda.get_rng_state_all()]
-    if _has_mps(): res['mps'] = torch.mps.get_rng_state().numpy()
+    if torch.backends.mps.is_available() and get_worker_info() is None: # a worker may have been forked
+        res['mps'] = torch.mps.get_rng_state().numpy()
     return res | dict(own={k:get_state(o) for k,o in parts.items()})
 
 # %% ../../nbs/data/02_generators.ipynb #seed_all
@@ -194,7 +191,8 @@ def set_random_state(
     devices = state['cuda'][:torch.cuda.device_count()] if 'cuda' in state else () # there may have been more
     for i,o in enumerate(devices):
         torch.cuda.set_rng_state(_on_cpu(o), i)
-    if 'mps' in state and _has_mps(): torch.mps.set_rng_state(_on_cpu(state['mps']))
+    if 'mps' in state and torch.backends.mps.is_available() and get_worker_info() is None:
+        torch.mps.set_rng_state(_on_cpu(state['mps']))
     own = state['own'] if loaders or parts else {}
     parts = moving_parts(*loaders) if parts is None else parts
     for k,o in parts.items():
