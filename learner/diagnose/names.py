@@ -275,12 +275,14 @@ def _returned(code):
     ops = [i.opname for i in get_instructions(code)]
     return {a for a,b in zip(ops, ops[1:]) if b=='RETURN_VALUE'}
 
+_of_no_use = 'CALL','LOAD_CONST','LOAD_SMALL_INT' # the last one of Python 3.14
+
 def unused_returns(o):
     "Handlers that return a value they have computed, rather than assign it"
     for ev in events_of(o.cb):
         for f in o.functions.get(o.cb.name if isinstance(o.cb, FuncCallback) else ev, ((), None))[0][:1]:
             made = _returned(f.__code__)
-            if f.__name__=='<lambda>' or all(a.startswith(('CALL','LOAD_CONST','LOAD_SMALL_INT')) for a in made): continue
+            if f.__name__=='<lambda>' or all(a.startswith(_of_no_use) for a in made): continue
             yield _said(o, ev, "returns a value, which nothing uses: assign it, as in `self.learn.pred = …`")
 
 def wrong_moments(o, learn):
