@@ -13,12 +13,11 @@ __all__ = ['Logger', 'numbers', 'FileLogger', 'CSVLogger', 'JSONLogger']
 
 # %% ../../nbs/inspect/05_loggers.ipynb #imports
 import csv,errno,json
-from inspect import signature
 from io import StringIO
 from pathlib import Path
 from time import perf_counter
 from ..core.callback import Callback
-from ..core.checks import checked,listed,one_of
+from ..core.checks import checked,listed,one_of,signature
 from ..loop.way_back import is_fork_of
 from ..record.history import History,Row,missing
 from ..record.recorder import Recorder,find_recorder

@@ -11,7 +11,7 @@ __all__ = []
 import warnings
 from collections.abc import Mapping
 from contextlib import contextmanager,nullcontext
-from inspect import Parameter,signature
+from inspect import Parameter
 from math import isclose
 from traceback import walk_tb
 import torch
@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from ..core.attendance import note_of_raiser
-from ..core.checks import instead_of,listed,short_name
+from ..core.checks import instead_of,listed,short_name,signature
 from ..core.copies import of_library
 from ..data.generators import keep_random
 from ..data.loaders import target_names

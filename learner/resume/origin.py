@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from .. import __version__
 from ..core.callback import FuncCallback
-from ..core.copies import closure_of,inner_function,names_in,names_with,of_library,used_globals
+from ..core.copies import closure_of,inner_function,is_own,names_in,names_with,of_library,used_globals
 from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn
-from ..data.search import is_own,stored
+from ..data.search import stored
 from ..restore.containers import functions_in
 from ..restore.places import by_name
 
