@@ -222,6 +222,10 @@ def test_gradients_that_wait_are_not_overwritten_by_the_next_batch_as_cuda_graph
     learn = fit(Lend, Compile(mode='reduce-overhead', backend=backend, with_loss=with_loss, warm_up=False))
     assert gap(weights(learn.model), weights(plain.model))<1e-6
 
+def test_gradients_that_overflow_in_the_trial_of_fp16_are_not_compared():
+    learn = mk(MixedPrecision('fp16', init_scale=2.**40), Compile(backend='eager'), model=net())
+    assert learn.fit(1).compile.gap is None
+
 def test_callbacks_that_wait_for_validation_losses_come_along():
     "The trial before the fit validates too"
     learn = mk(Compile(backend='eager'), EarlyStoppingCallback(patience=2), SaveModelCallback(fname=None),

@@ -214,6 +214,8 @@ def test_a_large_tensor_has_no_digest_and_is_not_copied_from_its_device():
         small,large = (torch.ones(n, n).to_sparse_csr() for n in (3, 1700))
     assert digest(large) is None and digest(large.to_sparse_coo()) is None
     assert digest(small)==digest(small.clone())!=digest(small*2)
+    z = torch.tensor([1+2j, 3-1j])
+    assert digest(z.conj())==digest(z.conj().resolve_conj())!=digest(z) and digest(z.imag)==digest(-z.conj().imag)
 
 # With each callback of this library
 class WithNorm(torch.nn.Sequential):

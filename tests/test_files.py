@@ -203,6 +203,14 @@ def test_tied_weights_stay_tied(tmp_path):
         learn.save(name); other.load(name)
         assert other.model.tied.weight is other.model.head.weight and equal(weights(other), weights(learn))
 
+def test_a_nested_tensor_is_saved(tmp_path):
+    learn = mk(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore') # torch: nested tensors are a prototype
+        learn.model.register_buffer('rows', torch.nested.nested_tensor([torch.ones(2), torch.ones(3)*2]))
+    res = torch.load(learn.save('a', with_opt=False), weights_only=True)
+    assert [o.tolist() for o in res['rows'].unbind()]==[[1.]*2,[2.]*3]
+
 def test_tied_weights_are_written_once_where_they_are_copied_first(tmp_path):
     "as those on a GPU are, and here what is a part of something larger"
     def size(tie):

@@ -206,7 +206,7 @@ def test_a_replaced_step_fires_its_events():
 def test_every_module_goes_to_the_device():
     seen = []
     class Critic(nn.Linear):
-        def _apply(self, *args): seen.append(self.weight.device); return super()._apply(*args)
+        def to(self, device): seen.append(device); return super().to(device)
     class Uses(Callback):
         def __init__(self): self.critic = Critic(1, 1)
     learn = synth_learner(cbs=Uses)

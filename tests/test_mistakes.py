@@ -313,6 +313,16 @@ def test_watching_changes_no_run():
         ('norm','orn',False)])
 def test_one_letter(a, b, same): assert one_letter(a, b)==one_letter(b, a)==same
 
+class OfClass(Callback):
+    patience,rates = 3,()
+    @classmethod
+    def least(cls): cls.rate = cls.patience; return cls.patience
+    @staticmethod
+    def fill(o): o.scale = 2.
+    def after_batch(self): self.least(); self.fill(self); self.seen = self.rate,self.scale
+
+def test_methods_of_the_class_use_no_gradients_and_may_set_attributes(): assert warned(synth_learner(cbs=OfClass()))==[]
+
 def test_a_method_of_the_class_that_reads_any_attribute_of_it_hides_no_mistake():
     "as the one by which trackers refuse subclasses"
     class Mine(EarlyStoppingCallback):

@@ -518,6 +518,29 @@ def test_an_optimizer_that_has_a_state_from_the_beginning_goes_with_the_model(mo
     fit(learn, 1)
     assert devices(learn.opt)=={'meta'}
 
+class Remembers(torch.optim.SGD):
+    "Remembers more than a dict for each parameter, some of it elsewhere on purpose"
+    def step(self, closure=None):
+        super().step(closure)
+        self.state['global'] = dict(norms=torch.zeros(3))
+        self.state['n'] = 1
+        for p in self.param_groups[0]['params'][:1]: self.state[p] = torch.ones(2, device='meta')
+        for p in self.param_groups[0]['params'][1:]: self.state[p]['far'] = torch.ones(2, device='meta')
+
+def test_what_an_optimizer_keeps_elsewhere_stays_there_while_the_model_does():
+    learn = mk(Remembers, **only).fit(1).fit(1)
+    kept = [v['far'] for v in learn.opt.state.values() if isinstance(v, dict) and 'far' in v]
+    assert kept and {o.device.type for o in kept}=={'meta'}
+
+def test_what_goes_with_the_model_keeps_its_type():
+    p = nn.Parameter(torch.ones(2, dtype=torch.bfloat16, device='meta'))
+    opt = SGD([p], mom=.9)
+    opt.state[p] = dict(avg=torch.ones(2), codes=[torch.ones(2, dtype=torch.uint8)], step=torch.tensor(3.))
+    go_with_params(opt)
+    avg,(codes,),step = opt.state[p].values()
+    assert (avg.dtype,avg.device.type,codes.dtype,codes.device.type)==(torch.float32,'meta',torch.uint8,'meta')
+    assert step.device.type=='cpu'
+
 def test_numbers_stay_where_torch_reads_them():
     "A step would wait for each on a device"
     model = nn.Linear(2, 1)

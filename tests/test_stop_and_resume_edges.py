@@ -152,6 +152,53 @@ def test_a_stream_that_loads_a_state_for_its_next_iterator_goes_on(n, tmp_path):
     before = died(learner(shards, tmp_path), n)
     assert before+resumed(learner(shards, tmp_path, seed=2))==batches
 
+class Drifts:
+    "An augmentation with a state, which the dataset does not save with its own"
+    def __init__(self): self.n = 0
+    def __call__(self, x): self.n += 1; return x+self.n
+    def state_dict(self): return dict(n=self.n)
+    def load_state_dict(self, state): self.n = state['n']
+
+class Drifting(Points):
+    def __init__(self): super().__init__(); self.drift,self.calls = Drifts(),0
+    def __getitem__(self, i):
+        self.calls += 1
+        x,y = super().__getitem__(i)
+        return self.drift(x)/10,y
+    def state_dict(self): return dict(calls=self.calls)
+    def load_state_dict(self, state): self.calls = state['calls']
+
+@pytest.mark.parametrize('n', [2,5,7])
+def test_what_has_a_state_inside_of_what_has_one_resumes_too(n, tmp_path):
+    def train(): return DataLoader(Drifting(), 4)
+    batches,_ = whole(train, tmp_path)
+    learn = learner(train, tmp_path)
+    before = interrupted(learn, 'after_pred', n)
+    learn.get_preds(0)
+    learn.resume(cbs=[seen := Batches()])
+    assert before+seen.seen==batches
+    assert died(learner(train, tmp_path), n)+resumed(learner(train, tmp_path, seed=2))==batches
+
+class Eager:
+    "A loader that looks at once where its dataset is, which counts"
+    class Place: pos = 0
+    def __init__(self): self.dataset = Eager.Place()
+    def __len__(self): return 3
+    def __iter__(self):
+        start = self.dataset.pos%3
+        def rest():
+            for _ in range(start, 3):
+                self.dataset.pos += 1
+                yield torch.tensor([[self.dataset.pos/10]]),torch.zeros(1, 1)
+        return rest()
+    def state_dict(self): return dict(pos=self.dataset.pos)
+    def load_state_dict(self, state): self.dataset.pos = state['pos']
+
+@pytest.mark.parametrize('n', [2,5])
+def test_a_loader_that_counts_in_its_dataset_begins_where_its_state_says(n, tmp_path):
+    batches,_ = whole(Eager, tmp_path)
+    assert died(learner(Eager, tmp_path), n)+resumed(learner(Eager, tmp_path, seed=2))==batches
+
 def test_a_loader_whose_batches_can_be_taken_once_resumes_with_the_next_one(tmp_path):
     def train(): return iter([(torch.tensor([[float(i)]]),torch.zeros(1, 1)) for i in range(6)])
     learn = learner(train, tmp_path)

@@ -22,6 +22,7 @@ from functools import cache,lru_cache,partial,wraps
 from inspect import getgeneratorlocals,getgeneratorstate
 from io import BytesIO,IOBase
 from itertools import count
+from pathlib import Path
 from types import CellType,CodeType,FunctionType,GeneratorType,MethodType,ModuleType
 from weakref import ref
 from zlib import crc32
@@ -88,7 +89,9 @@ def _is_counter(v):
 
 def counts_in(f, but=()) -> dict:
     "Results of a function with a cache that may be counts, by arguments; without the arguments in `but`"
-    if not is_own(f): return {}
+    inner = f.__wrapped__
+    while isinstance(inner, partial): inner = inner.func
+    if not is_own(inner): return {}
     calls = [k if type(k) is tuple else (k,) for k in results_of(f)]
     if f.cache_parameters()['typed']: calls = [args[:len(args)//2] for args in calls] # the rest are their types
     calls = [args for args in calls if args not in but and not any(type(o) is object for o in args)] # no keywords
@@ -131,7 +134,8 @@ def _of_array(v):
             found = [_of_array(o) for o in parts]
             return None if None in found else ' '.join(found)
         if v.is_meta or v.is_quantized or v.layout is not torch.strided or v.nbytes>most_bytes: return None
-        v = (v.float() if v.dtype is torch.bfloat16 else v).detach().cpu().numpy() # numpy has no such type
+        v = (v.float() if v.dtype is torch.bfloat16 else v).detach().cpu() # numpy has no such type
+        v = v.resolve_conj().resolve_neg().numpy()
     if v.nbytes>most_bytes: return None
     bits = np.ascontiguousarray(v).reshape(-1).view(np.uint8)
     return f'{v.dtype} {v.shape} #{crc32(bits):08x}'
@@ -149,7 +153,7 @@ def of_library(
 def _installed(package):
     if package=='__main__': return False # the file of a notebook may be that of what runs it
     file = getattr(sys.modules.get(package), '__file__', None) or ''
-    return 'site-packages' in file or 'dist-packages' in file
+    return not {'site-packages','dist-packages'}.isdisjoint(Path(file).parts)
 
 def is_own(o) -> bool:
     "Whether a function, class or module is the user's, and not of Python, of this library, or of an installed package"

@@ -78,13 +78,17 @@ def same_state(a, b) -> bool:
     if isinstance(a, arrays): return isinstance(b, arrays) and np.array_equal(_on_cpu(a), _on_cpu(b))
     return type(a) is type(b) and a==b
 
-# %% ../../nbs/data/02_generators.ipynb #without_inner
-def without_inner(
-    found:dict, # Objects with a state, by path
-) -> dict:
-    "Leave out what is in another one, and in its `state_dict` if it matters; generators seldom are, and stay"
-    outer = tuple(f'{k}.' for k,o in found.items() if not is_generator(type(o)))
-    return {k:o for k,o in found.items() if is_generator(type(o)) or not k.startswith(outer)}
+# %% ../../nbs/data/02_generators.ipynb #states_of
+def states_of(
+    parts:dict, # Objects with a state, by path
+) -> dict: # By path
+    "Their states, but of what is inside another one and has none now, as the parts of a stream before it runs"
+    res = {}
+    for k,o in parts.items():
+        try: res[k] = get_state(o)
+        except Exception:
+            if not any(k.startswith(f'{outer}.') for outer,o in parts.items() if not is_generator(type(o))): raise
+    return res
 
 # %% ../../nbs/data/02_generators.ipynb #moving_parts
 def places_of(*loaders): # Loaders, or objects that hold some
@@ -95,7 +99,7 @@ def moving_parts(
     *loaders, # Any iterables of batches
 ) -> dict: # By path: the position of the loader, then attributes, as in `0.sampler.generator`
     "Generators, and other objects with a state, in loaders and their samplers, datasets and transforms"
-    return without_inner(search(places_of(*loaders), has_state))
+    return search(places_of(*loaders), has_state)
 
 # %% ../../nbs/data/02_generators.ipynb #numpy_state
 # The state of numpy's and Python's generator is compared at each pause. Their own functions copy it, which
@@ -163,7 +167,8 @@ def random_state(
     if torch.cuda.is_initialized(): res['cuda'] = [o.numpy() for o in torch.cuda.get_rng_state_all()]
     if torch.backends.mps.is_available() and get_worker_info() is None: # a worker may have been forked
         res['mps'] = torch.mps.get_rng_state().numpy()
-    return res | dict(own={k:get_state(o) for k,o in parts.items()})
+    res['own'] = states_of(parts) if parts else {}
+    return res
 
 # %% ../../nbs/data/02_generators.ipynb #seed_all
 def seed_all(
@@ -195,9 +200,9 @@ def set_random_state(
         torch.mps.set_rng_state(_on_cpu(state['mps']))
     own = state['own'] if loaders or parts else {}
     parts = moving_parts(*loaders) if parts is None else parts
-    for k,o in parts.items():
-        if k not in own or o is but: continue
-        if o is always or not same_state(get_state(o), own[k]): set_state(o, own[k])
+    for k,now in states_of(parts).items() if parts else ():
+        if k not in own or (o := parts[k]) is but: continue
+        if o is always or not same_state(now, own[k]): set_state(o, own[k])
     return [k for k in own if k not in parts]
 
 # %% ../../nbs/data/02_generators.ipynb #keep_random

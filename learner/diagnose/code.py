@@ -22,7 +22,7 @@ from ..data.search import stored
 # %% ../../nbs/diagnose/02_code.ipynb #Use
 class Use(NamedTuple):
     "What a function does with one attribute"
-    owner:str # `self` or `learn`; `any` for what is done with gradients, and for the class in methods of classes
+    owner:str # `self` or `learn`; `cls` in class and static methods; `any` for what is done with gradients
     name:str  # Of the attribute; of a `fire`, the event; `grad`, `clip_grad` and `backward` of `any`
     kind:str  # `read`, `call`, `write`, `add`, `change`, `grow`, `set`, `iter`, `next`, `fire`
     # `test`: it may be None; `try`: it may be missing
@@ -258,12 +258,13 @@ def functions_of(
     for cls in classes:
         setters = {f'{k} = …':v.fset for k,v in vars(cls).items() if isinstance(v, property) and v.fset}
         for k,v in (vars(cls)|setters).items():
+            if k=='__init_subclass__': continue # it is about classes to come
             v = v.fget if isinstance(v, property) else v
             above = found.setdefault(k, [])
             if function_of(v) and (not above or _calls_super(above[-1])): above.append(v)
     fs = {k:list(dict.fromkeys(filter(None, map(function_of, v)))) for k,v in found.items()}
     def of_instance(k): return not isinstance(inspect.getattr_static(cb, k, None), (classmethod,staticmethod))
-    return {k:(v, 'self' if of_instance(k) else 'any') for k,v in fs.items() if v}
+    return {k:(v, 'self' if of_instance(k) else 'cls') for k,v in fs.items() if v}
 
 def _calls_super(f): return (f := function_of(f)) is not None and 'super' in names_in(f.__code__)
 

@@ -62,7 +62,7 @@ class Names:
         self.read_elsewhere = {o.name for found in others for o in found if o.kind=='read'}
         self.given = {o.name for found in others for o in found if o.owner=='learn' and o.kind in writes}
         self.of_learner = {*dir(learn)} | self.given | self.names('learn', *writes)
-        self.own = {*dir(self.cls), *vars(cb)} | self.names('self', *writes)
+        self.own = {*dir(self.cls), *vars(cb)} | self.names('self', *writes) | self.names('cls', *writes)
 
     def names(self, owner, *kinds): return {o.name for o in self.all if o.owner==owner and o.kind in kinds}
     @property
@@ -74,13 +74,13 @@ def _said(o, f, rest):
 # %% ../../nbs/diagnose/04_names.ipynb #unknown
 def unknown_reads(o):
     "Attributes that are read and do not exist"
-    if any(u.name=='*' and u.owner!='any' for u in o.all): return # any of them may be assigned
+    if any(u.name=='*' for u in o.all): return # any of them may be assigned
     for f,found in o.uses.items():
         tried = {u[:2] for u in found if u.kind=='try'}
         for u in sorted(found):
             known = o.of_learner if u.owner=='learn' else o.own|o.of_learner
             if u.kind!='read' or u[:2] in tried: continue
-            if u.owner=='any' or u.name in known or u.name.startswith('__'): continue
+            if u.owner in ('any','cls') or u.name in known or u.name.startswith('__'): continue
             if hit := near(u.name, known):
                 yield _said(o, f, f"reads `{u.name}`, which does not exist. Did you mean `{hit[0]}`?")
 

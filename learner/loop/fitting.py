@@ -144,8 +144,10 @@ def ready_to_train(learn): # A learner that is to train
     if not torch.is_grad_enabled(): raise RuntimeError("Gradients are switched off here, by `torch.no_grad()`, "
         "`torch.inference_mode()` or `torch.set_grad_enabled(False)`: train outside of it")
     learn.to_device()
-    if learn.opt is None: learn.create_opt(); learn.opt_made = learn.opt
-    go_with_params(learn.opt)
+    if learn.opt is None:
+        learn.create_opt()
+        learn.opt_made = learn.opt
+        go_with_params(learn.opt)
     if changed := [f'`learn.{k}`' for k,v in learn.made_with.items() if getattr(learn, k) is not v]: raise ValueError(
         f"{' and '.join(changed)} changed after the optimizer was made, which would be used on: "
         "`learn.create_opt()` makes a new one, as `fit(…, reset_opt=True)` does")

@@ -20,6 +20,7 @@ from ..core.callback import FuncCallback
 from ..core.callbacks import CallbackList
 from ..core.dispatch import own_scope
 from ..data.loaders import DataLoaders,check_choice,check_loader
+from ..model.optimizer import go_with_params
 from ..record.history import Row
 from ..record.recorder import Recorder
 from ..restore.places import all_modules
@@ -137,10 +138,16 @@ def check_parts(dls, model, loss_func, cbs):
         raise TypeError(f"`learn.cbs` has been replaced by {cbs!r}: callbacks are attached by `learn.add_cbs([…])`")
 
 # %% ../../nbs/loop/02_inference.ipynb #InferenceMixin
-def is_elsewhere(module, device):
-    "Whether there may be something to move: quantized models refuse it even where there is not"
-    moves_more = any(type(o)._apply is not nn.Module._apply for o in module.modules()) # as metrics of torchmetrics do
-    return moves_more or {o.device for o in (*module.parameters(), *module.buffers())}!={device}
+def devices_of(module):
+    return {o.device for o in (*module.parameters(), *module.buffers())}
+
+def move(module, device) -> bool:
+    "Move a module. Returns whether it was on another device"
+    was = devices_of(module)
+    try: module.to(device)
+    except (ValueError,RuntimeError):
+        if was!={device}: raise # quantized models refuse it even where there is nothing to move
+    return was!=devices_of(module)
 
 def _loaders_of(learn, ds_idx, dl):
     "Loaders by name: one of the learner, another one, or all that validate"
@@ -177,8 +184,8 @@ class InferenceMixin(RestoreMixin):
     def to_device(self):
         "Move all modules of learner and callbacks to the device, but not a model that is spread over several"
         spread = len({p.device for p in self.model.parameters()})>1
-        for o in all_modules(self).values():
-            if is_elsewhere(o, self.device) and not (o is self.model and spread): o.to(self.device)
+        moved = [move(o, self.device) for o in all_modules(self).values() if not (o is self.model and spread)]
+        if any(moved) and self.opt is not None: go_with_params(self.opt)
 
     @checked(ds_idx=check_choice)
     def validate(self,

@@ -23,7 +23,7 @@ from ..core.checks import listed,nearest
 from ..core.attendance import blame
 from ..core.copies import copied,digest
 from ..core.tracebacks import warn
-from ..data.generators import get_state
+from ..data.generators import states_of
 from ..data.loader_state import LoaderState,counts_of,describe,moved_counts
 from ..data.draws import Draws,before_pass
 from ..data.samples import warn_of_samples
@@ -216,7 +216,7 @@ def _before_pass(learn, n):
 def _complete_loader(state, learn):
     "The loader's `state`, with what was found and counted since the last search"
     train,now,began = learn.dls.train,state.now,learn.route.at_start
-    late = {k:get_state(o) for k,o in all_parts(learn, train).items() if k not in now['own']}
+    late = {k:v for k,v in states_of(all_parts(learn, train)).items() if k not in now['own']}
     counts = counts_of(train, digests=True)
     return replace(state, description=describe(train), now=now | dict(own=now['own']|late),
         counts=state.counts | dict(digests=counts),

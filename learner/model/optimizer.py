@@ -16,6 +16,7 @@ from inspect import Parameter
 import torch
 from ..core.checks import checked,is_whole,short_name,signature
 from ..core.events import CancelException
+from ..data.loaders import map_tensors
 from .hypers import get_hyper,hypers,set_in_group,spare,values_for
 
 # %% ../../nbs/model/03_optimizer.ipynb #make_opt
@@ -252,13 +253,14 @@ def clear_state(opt): # An optimizer, or several in an `OptimList`
     if isinstance(opt, OptimList): opt.n = 0
 
 # %% ../../nbs/model/03_optimizer.ipynb #go_with_params
-def _left_behind(p, values):
-    return any(isinstance(v, torch.Tensor) and v.ndim and v.device!=p.device for v in values.values())
-
 def go_with_params(opt): # An optimizer, or several in an `OptimList`
     "Let what an optimizer remembers of its parameters be where they are"
     for o in parts_of(opt):
-        if any(_left_behind(p, values) for p,values in o.state.items()): o.load_state_dict(o.state_dict())
+        counts_there = {id(p) for g in o.param_groups if g.get('fused') or g.get('capturable') for p in g['params']}
+        for p,values in getattr(o, 'state', {}).items():
+            if not (isinstance(p, torch.Tensor) and isinstance(values, dict)): continue
+            def there(t): return t.to(p.device) if t.ndim or id(p) in counts_there else t
+            for k,v in values.items(): values[k] = map_tensors(there, v)
 
 # %% ../../nbs/model/03_optimizer.ipynb #modes
 def switching(opt) -> list:

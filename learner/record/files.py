@@ -191,7 +191,8 @@ def on_cpu(o, seen=None):
 
 def _memory(t):
     "What two tensors have in common if they are the same values in the same memory"
-    if type(t) not in (torch.Tensor,nn.Parameter) or t.layout is not torch.strided or not t.data_ptr(): return id(t)
+    if type(t) not in (torch.Tensor,nn.Parameter) or t.layout is not torch.strided or t.is_nested or not t.data_ptr():
+        return id(t)
     return t.device,t.data_ptr(),t.dtype,t.shape,t.stride(),t.is_conj(),t.is_neg()
 
 def _copy(t):

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from ..core.copies import cached_weakly
 from ..data.search import search
-from ..data.generators import has_state,is_generator,moving_parts,places_of,without_inner
+from ..data.generators import has_state,is_generator,moving_parts,places_of
 from ..model.optimizer import parts_of
 from .contents import WatchedSearch,same_objects
 from .held import Holders
@@ -102,9 +102,7 @@ class Searches:
 
     def _found(self, key, roots, wanted):
         last = self.searches.get(key)
-        if last is None or not last.holds(roots):
-            last = self.searches[key] = WatchedSearch(roots, wanted)
-            last.found = without_inner(last.found)
+        if last is None or not last.holds(roots): last = self.searches[key] = WatchedSearch(roots, wanted)
         return last.found
 
     def parts(self, learn, *loaders, anew=True):

@@ -51,7 +51,7 @@ class _Probe(Callback):
         if 'grads' not in self.seen: self.seen['grads'] = [o.clone() for o in grads]; return
         pairs = list(zip(grads, self.seen.pop('grads'), strict=True))
         gap,norm = (torch.stack([o.norm() for o in os]).norm() for os in ([a-b for a,b in pairs], [b for _,b in pairs]))
-        self.seen['gap'] = float(gap/norm) if norm else float(gap)
+        if norm.isfinite(): self.seen['gap'] = float(gap/norm) if norm else float(gap) # they may overflow in fp16
 
 # %% ../../nbs/speed/03_compile.ipynb #WithLoss
 def _itself(o): return o

@@ -6,7 +6,7 @@ warning names what has moved."""
 import importlib,itertools,random,sys,warnings
 from collections import OrderedDict
 from contextlib import redirect_stdout
-from functools import cached_property,lru_cache
+from functools import cache,cached_property,lru_cache,partial
 from io import StringIO
 import matplotlib
 import matplotlib.pyplot as plt
@@ -284,12 +284,12 @@ def test_a_function_with_a_cache_may_fail_when_it_is_called_again(tmp_path):
 PACKAGE = """
 import random
 from functools import lru_cache
-rng,calls = random.Random(1),[]
+rng,others,calls = random.Random(1),[random.Random(2)],[]
 @lru_cache
-def pieces(i): calls.append(i); return [i*int(rng.random()+1)]
+def pieces(i): calls.append(i); others[0]; return [i*int(rng.random()+1)]
 """
-@pytest.mark.parametrize('folder', ['site-packages', 'mine'])
-def test_functions_of_installed_packages_are_neither_called_again_nor_searched(folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize('folder', ['site-packages', 'mine', 'my-site-packages'])
+def test_functions_of_installed_packages_are_not_called_again_and_lead_to_generators(folder, tmp_path, monkeypatch):
     (tmp_path/folder).mkdir()
     (tmp_path/folder/f'pieces_{folder[:4]}.py').write_text(PACKAGE)
     monkeypatch.syspath_prepend(tmp_path/folder)
@@ -300,7 +300,18 @@ def test_functions_of_installed_packages_are_neither_called_again_nor_searched(f
     assert not looked(Tokens())
     assert (len(package.calls)==12)==(folder=='site-packages')
     found = search(dict(f=package.pieces.__wrapped__), lambda cls: cls is random.Random)
-    assert [*found.values()]==([] if folder=='site-packages' else [package.rng])
+    assert {*found.values()}=={package.rng, *([] if folder=='site-packages' else package.others)}
+
+def test_a_cache_of_a_partial_of_the_users_function_is_the_users():
+    class Counting(Points):
+        def __init__(self):
+            super().__init__()
+            def slots(n, k): return [0]*n
+            self.counts = cache(partial(slots, 2))
+        def __getitem__(self, i): self.counts('a')[0] += 1; return super().__getitem__(i)
+    ds = Counting()
+    looked(ds)
+    assert ds.counts('a')==[0,0]
 
 def test_what_a_notebook_defines_is_the_users_even_if_what_runs_it_is_installed(monkeypatch):
     monkeypatch.setattr(sys.modules['__main__'], '__file__', '/lib/site-packages/run.py', raising=False)
