@@ -5,7 +5,7 @@
 Contenders do the same work in interleaved runs, and what they come to is compared. Shown are the medians of what the
 counterpart takes (mostly the loop by hand), of what comes on top of it or how many times as long it takes, between
 which values half of the runs lie, and what is allowed. CPU time of the process on one thread, so that other processes
-matter less; but the time on the wall where files are written.
+matter less; wall-clock time where files are written, and on a GPU, until it has done its work.
 """
 import argparse,json,os,sys
 from dataclasses import asdict

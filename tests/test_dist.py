@@ -364,8 +364,8 @@ def on_two_devices(f):
     ('LayerNorm','gradient_as_bucket_view','EMA(.9),SaveModelCallback()'),
     ('LayerNorm','shard','GradientClip(.5),EMA(.9)'), ('LayerNorm','static_graph',"MixedPrecision('bf16')")])
 def test_two_devices(norm, setting, cbs, tmp_path):
-    """By NCCL: the weights and results of one process on the whole batches, with norms of all, parts of the model, and
-    as usual"""
+    """With NCCL, two processes get the weights and results of one on whole batches: with synchronized batch norms,
+    sharded models, and options and callbacks of data-parallel training"""
     (f := tmp_path/'script.py').write_text('''if True:
         import os,sys,torch
         from torch import nn

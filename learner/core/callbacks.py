@@ -13,7 +13,7 @@ from itertools import islice
 from weakref import WeakKeyDictionary
 from fastcore.foundation import L
 from .checks import listed
-from .tracebacks import innermost,is_top,warn
+from .tracebacks import innermost_frame,is_top,warn
 from .callback import Callback,FuncCallback,check_flag,flags,hold,is_version,refer,weak
 from .events import event
 
@@ -105,7 +105,7 @@ class CallbackList(L):
 # %% ../../nbs/core/04_callbacks.ipynb #place
 def place():
     "The running top-level code, of a cell or a script, its file name, and the position in it; None if it has no name"
-    f = innermost(is_top)
+    f = innermost_frame(is_top)
     if f is None or re.fullmatch('<[a-z]+>', f.f_code.co_filename): return None # `<stdin>` or `<string>`
     now = f.f_lasti//2 # instructions take two bytes
     return f.f_code, f.f_code.co_filename, *islice(f.f_code.co_positions(), now, now+1)

@@ -207,6 +207,10 @@ def _unhooked(f):
     hooked = isinstance(f, FunctionType) and getattr(f, 'hooked', False) # other objects may have any attribute
     return f.__wrapped__ if hooked and hasattr(f, '__wrapped__') else f
 
+def class_attrs(cls) -> dict:
+    "Attributes of a class, without the function that Python 3.14 makes of its annotations"
+    return {k:v for k,v in vars(cls).items() if k!='__annotate_func__'}
+
 def inner_function(o):
     "The function inside of what a class has as an attribute, or None"
     if isinstance(o, property): o = o.fget
@@ -235,8 +239,8 @@ def _variables(f):
 
 def _of_class(cls):
     "Numbers and text of a class, and its methods that use variables of a function around them"
-    fs = [f for k,f in vars(cls).items() if isinstance(f, FunctionType) and {*f.__code__.co_freevars}-{'__class__'}
-        and k!='__annotate_func__'] # of Python 3.14
+    own = class_attrs(cls).values()
+    fs = [f for f in own if isinstance(f, FunctionType) and {*f.__code__.co_freevars}-{'__class__'}]
     return [(k, o) for k,o in vars(cls).items() if type(o) in _flat and not k.startswith('__')] + fs
 
 # %% ../../nbs/core/07_copies.ipynb #digest_module

@@ -52,7 +52,7 @@ def is_top(frame) -> bool:
     "Whether top-level code runs in `frame`, of a script or a cell, which IPython 7 calls `<cell line: 1>`"
     return frame.f_code.co_name.startswith(('<module>','<cell line: '))
 
-def innermost(wanted): # A function of a frame
+def innermost_frame(wanted): # A function of a frame
     "The innermost running frame that is `wanted`, or None"
     frame = sys._getframe(1)
     while frame is not None and not wanted(frame): frame = frame.f_back

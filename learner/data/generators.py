@@ -82,7 +82,7 @@ def same_state(a, b) -> bool:
 def states_of(
     parts:dict, # Objects with a state, by path
 ) -> dict: # By path
-    "Their states, but of what is inside another one and has none now, as the parts of a stream before it runs"
+    "The state of each part. One inside another may have none yet, as in a stream before it runs, and is left out"
     res = {}
     for k,o in parts.items():
         try: res[k] = get_state(o)
@@ -178,7 +178,7 @@ def seed_all(
     random.seed(seed)
     np.random.seed(seed)
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.device_count(): torch.cuda.manual_seed_all(seed) # where none was used so far, when one is
+    if torch.cuda.device_count(): torch.cuda.manual_seed_all(seed) # torch defers it until a GPU is used
     if torch.backends.mps.is_available(): torch.mps.manual_seed(seed)
 
 # %% ../../nbs/data/02_generators.ipynb #set_random_state

@@ -210,7 +210,7 @@ def targets_in(b):
 # %% ../../nbs/data/03_loaders.ipynb #device
 @cache
 def _has_accelerator():
-    "Whether there is a device besides the CPU. It is not used here: a process that has used a GPU cannot be forked"
+    "Whether there is a device besides the CPU. Does not initialize it: a process that has used a GPU cannot be forked"
     return torch.cuda.device_count()>0 or torch.backends.mps.is_available()
 
 def check_device(

@@ -24,7 +24,7 @@ from ..core.checks import listed,one_of
 from ..core.events import moments,scope_named
 from ..core.callback import Callback,was_attached
 from ..core.copies import names_in,of_library
-from ..core.tracebacks import innermost,is_top,of_user
+from ..core.tracebacks import innermost_frame,is_top,of_user
 from ..data.loaders import length
 from ..data.sampling import by_number
 from ..model.optimizer import params_of
@@ -72,7 +72,7 @@ def tell(learn, word, text):
     if is_silent(word) or text in told: return
     told.add(text)
     if not text.endswith('?'): text += '.'
-    f = innermost(of_user) or sys._getframe()
+    f = innermost_frame(of_user) or sys._getframe()
     # With a registry, Python warns once for each line. A notebook cell has none: it may have been edited since
     registry = f.f_globals.setdefault('__warningregistry__', {}) if '__file__' in f.f_globals else None
     warnings.warn_explicit(f"{text} (To silence this: `silence({word!r})`)", Mistake, f.f_code.co_filename, f.f_lineno,
@@ -203,7 +203,7 @@ def _unused(code):
     return stored-loaded
 
 def check_attached(learn):
-    if (f := innermost(is_top)) is None: return # of the cell or script that is running
+    if (f := innermost_frame(is_top)) is None: return # of the cell or script that is running
     made = {k:v for k in _unused(f.f_code) if isinstance(v := f.f_globals.get(k), Callback) and not was_attached(v)}
     for k,v in made.items(): tell(learn, 'attach', f"`{k}`, which is {v!r}, belongs to no Learner, and takes no part: "
         f"write `learn.add_cb({k})`, or `cbs={k}` in the call of `fit`")

@@ -241,9 +241,9 @@ def _got_none(learn, e):
     forward = getattr(unwrapped(learn.model).forward, '__code__', None)
     return forward not in [f.f_code for f,_ in walk_tb(e.__traceback__)] # else the model was not done
 
-_of_device = ("Most often a target or an index is out of range: classes are 0 to n-1, and rows of an embedding too. "
-    "The batch may be an earlier one, and the device cannot be used until this process ends. "
-    "Restart it, and write `learn.dls.to('cpu')` before the fit: the error says there what is wrong")
+_of_device = ("Most often a target or an index is out of range: classes go from 0 to n-1, as do rows of an embedding. "
+    "An earlier batch may have caused it, and this process cannot use the device any more. "
+    "Restart it, and write `learn.dls.to('cpu')` before the fit: on the CPU, the error says what is wrong")
 _of_loaders = dict(bs="Write `dl.batch_size`", n="Write `len(dl.dataset)`") # attributes that those of fastai have
 
 def _advice(learn, e):

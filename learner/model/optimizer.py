@@ -254,7 +254,7 @@ def clear_state(opt): # An optimizer, or several in an `OptimList`
 
 # %% ../../nbs/model/03_optimizer.ipynb #go_with_params
 def go_with_params(opt): # An optimizer, or several in an `OptimList`
-    "Let what an optimizer remembers of its parameters be where they are"
+    "Move the state of an optimizer to the devices of its parameters, but leave numbers where torch reads them"
     for o in parts_of(opt):
         counts_there = {id(p) for g in o.param_groups if g.get('fused') or g.get('capturable') for p in g['params']}
         for p,values in getattr(o, 'state', {}).items():

@@ -28,7 +28,7 @@ from ..data.loaders import check_device,tensors_in
 
 # %% ../../nbs/record/08_files.ipynb #patiently
 def patiently(f, *args, patience=2):
-    "`f(*args)`, again and again while another program has a file open, such as a virus scanner on Windows"
+    "`f(*args)`; on Windows, retried for `patience` seconds while another program has the file open"
     until = time.monotonic()+patience
     while True:
         try: return f(*args)
@@ -184,7 +184,7 @@ def type_of(o) -> str:
 # %% ../../nbs/record/08_files.ipynb #on_cpu
 def on_cpu(o, seen=None):
     """The same structure with tensors on the CPU, and double numbers of numpy as Python's; one object stays one,
-    and memory that two of them share is shared. A view of a larger tensor is copied, or all of that would be saved"""
+    and tensors of the same values in the same memory share it. A view of a larger tensor is copied, to save no more"""
     seen = {} if seen is None else seen
     if id(o) not in seen: seen[id(o)] = o,_on_cpu(o, seen)
     return seen[id(o)][1]

@@ -49,7 +49,7 @@ class Out:
     def __getattr__(self, k): return getattr(self.stream, k)
 
 def say(text, name='stdout'):
-    "Print a line in the middle of a fit, as far as there is a stdout that can take it"
+    "Print a line to stdout, or another stream of `sys`, during a fit; what the stream cannot take is dropped"
     print(text, file=Out(name), flush=True)
 
 # %% ../../nbs/record/06_progress.ipynb #Best

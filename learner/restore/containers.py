@@ -30,8 +30,8 @@ from torch.quasirandom import SobolEngine
 from torch.utils.data import DataLoader,Dataset
 from fastcore.foundation import L
 from ..core.callback import Callback
-from ..core.copies import Cached,cached_weakly,closure_of,inner_function,is_own,module_internals,names_with
-from ..core.copies import of_library,reduced,results_of,used_globals
+from ..core.copies import Cached,cached_weakly,class_attrs,closure_of,inner_function,is_own,module_internals
+from ..core.copies import names_with,of_library,reduced,results_of,used_globals
 from ..core.dispatch import Dispatcher
 from ..data.generators import is_generator
 from ..data.search import CallableIterator,hooks_of,in_slots,slots_of
@@ -175,8 +175,7 @@ def _is_data(k, v):
 def functions_in(o):
     "The functions of a class, or a function itself"
     if isinstance(o, FunctionType): return [o]
-    own = {k:v for k,v in vars(o).items() if k!='__annotate_func__'} # Python 3.14 adds it
-    return [f for v in own.values() if (f := inner_function(v))]
+    return [f for v in class_attrs(o).values() if (f := inner_function(v))]
 
 def _keeps(f):
     "Whether a function has variables besides those of its module"

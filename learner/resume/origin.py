@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from .. import __version__
 from ..core.callback import FuncCallback
-from ..core.copies import closure_of,inner_function,is_own,names_in,names_with,of_library,used_globals
+from ..core.copies import class_attrs,closure_of,inner_function,is_own,names_in,names_with,of_library,used_globals
 from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn
 from ..data.search import stored
@@ -73,7 +73,7 @@ class CodeReader:
 
     def _of_class(self, cls):
         "Attributes of a class, without what it inherits, and without its state"
-        own = {k:v for k,v in vars(cls).items() if k!='__annotate_func__'} # Python 3.14 adds it, for annotations
+        own = class_attrs(cls)
         fs = {k:f for k,v in own.items() if (f := inner_function(v))}
         inherited = {k for k,f in fs.items() if any(inner_function(vars(b).get(k)) is f for b in cls.__mro__[1:])}
         named_by = [f for f in self.functions(_globals_of(cls)) if cls.__name__ in names_in(f.__code__)]

@@ -118,7 +118,7 @@ class Compile(Callback):
         **kwargs, # For `torch.compile`
     ):
         self.with_loss,self.warm_up,self.tol,self.kwargs = with_loss,warm_up,tol,kwargs
-        self.gap = None # the difference that was found; None where random numbers are drawn, or no gradients made
+        self.gap = None # the difference that was found; None if random numbers are drawn, or no finite gradients made
         self.recompiled = [] # reasons why something was compiled again during the last fit
         self.plain = self.trying = False
         self.whole = None # the `_WithLoss` of a fit
@@ -163,7 +163,7 @@ class Compile(Callback):
         if not self.trying: warnings.warn(f"`Compile` compiles the model without its loss, because {waiting} waits for "
             "`after_pred`, a moment between the two")
         self.whole = None # for this fit
-    def before_batch(self): # `MicroBatch` puts what waits aside before its pieces
+    def before_batch(self): # here too: `MicroBatch` sets accumulated gradients aside before its first forward pass
         if _with_graphs(self.kwargs): _keep_grads(self.learn.model.parameters())
     def cleanup_train(self):
         if self.learn.forward_with is self.whole: self.learn.forward_with = None
