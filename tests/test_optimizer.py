@@ -532,6 +532,16 @@ def test_what_an_optimizer_keeps_elsewhere_stays_there_while_the_model_does():
     kept = [v['far'] for v in learn.opt.state.values() if isinstance(v, dict) and 'far' in v]
     assert kept and {o.device.type for o in kept}=={'meta'}
 
+def test_what_an_optimizer_shares_with_its_state_stays_shared():
+    class Shares(torch.optim.SGD):
+        def __init__(self, ps, lr=.1):
+            super().__init__(ps, lr)
+            self.steps = []
+            for p in self.param_groups[0]['params']: self.state[p]['steps'] = self.steps
+        def step(self, closure=None): self.steps.append(1); return super().step(closure)
+    learn = mk(Shares, **only).fit(1)
+    assert learn.opt.steps and all(v['steps'] is learn.opt.steps for v in learn.opt.state.values())
+
 def test_what_goes_with_the_model_keeps_its_type():
     p = nn.Parameter(torch.ones(2, dtype=torch.bfloat16, device='meta'))
     opt = SGD([p], mom=.9)
@@ -543,9 +553,8 @@ def test_what_goes_with_the_model_keeps_its_type():
 
 def test_numbers_stay_where_torch_reads_them():
     "A step would wait for each on a device"
-    model = nn.Linear(2, 1)
-    opt = torch.optim.NAdam(model.parameters())
-    model(torch.ones(1, 2)).sum().backward(); opt.step()
-    for s in opt.state.values(): s['mu_product'] = s['mu_product'].to('meta') # as if parameters were elsewhere
+    p = nn.Parameter(torch.ones(2, device='meta'))
+    opt = torch.optim.NAdam([p])
+    opt.state[p] = dict(step=torch.tensor(1.), mu_product=torch.tensor(.9), exp_avg=torch.ones(2))
     go_with_params(opt)
-    assert {s['mu_product'].device.type for s in opt.state.values()}=={'meta'}
+    assert [v.device.type for v in opt.state[p].values()]==['cpu','cpu','meta']

@@ -179,6 +179,53 @@ def test_what_has_a_state_inside_of_what_has_one_resumes_too(n, tmp_path):
     assert before+seen.seen==batches
     assert died(learner(train, tmp_path), n)+resumed(learner(train, tmp_path, seed=2))==batches
 
+class Ahead:
+    "A loader that has read one batch more from its source, which has a state too"
+    class Source:
+        i = 0
+        def next(self): self.i += 1; return self.i
+        def state_dict(self): return dict(i=self.i)
+        def load_state_dict(self, state): self.i = state['i']
+    def __init__(self): self.source,self.n,self.fresh = Ahead.Source(),0,True
+    def __len__(self): return 6
+    def __iter__(self):
+        if self.fresh: self.n = self.source.i = 0
+        self.fresh,following = True,self.source.next()
+        while self.n<6:
+            b,following = following,self.source.next()
+            self.n += 1
+            yield torch.tensor([[b/10]]),torch.zeros(1, 1)
+    def state_dict(self): return dict(n=self.n)
+    def load_state_dict(self, state): self.n = self.source.i = state['n']; self.fresh = False
+
+@pytest.mark.parametrize('n', [2,4,9])
+def test_a_loader_places_what_it_reads_from(n, tmp_path):
+    batches,_ = whole(Ahead, tmp_path)
+    learn = learner(Ahead, tmp_path)
+    before = interrupted(learn, 'after_pred', n)
+    learn.resume(cbs=[seen := Batches()])
+    assert before+seen.seen==batches
+
+class Reseeds(Drifts):
+    "Restoring it moves the generator that it holds"
+    def __init__(self): super().__init__(); self.rng = torch.Generator().manual_seed(0)
+    def load_state_dict(self, state): super().load_state_dict(state); self.rng.manual_seed(self.n)
+
+def test_what_restoring_an_object_moves_inside_of_it_is_restored_too(tmp_path):
+    class Noisy(Points):
+        def __init__(self, aug, draws): super().__init__(); self.aug,self.draws = aug,draws
+        def __getitem__(self, i):
+            self.aug.n += 1
+            x,y = super().__getitem__(i)
+            return x + (torch.rand(1, generator=self.aug.rng) if self.draws else 0),y
+    def run(*cbs):
+        aug = Reseeds()
+        learn = learner(lambda: DataLoader(Noisy(aug, True), 4), tmp_path)
+        learn.dls = DataLoaders(learn.dls.train, DataLoader(Noisy(aug, False), 4), device='cpu')
+        learn.fit(2, cbs=[seen := Batches(), *cbs])
+        return seen.seen
+    assert run()==run(on('after_batch')(lambda learn: learn.training and learn.iter==2 and learn.validate()))
+
 class Eager:
     "A loader that looks at once where its dataset is, which counts"
     class Place: pos = 0

@@ -79,15 +79,19 @@ def same_state(a, b) -> bool:
     return type(a) is type(b) and a==b
 
 # %% ../../nbs/data/02_generators.ipynb #states_of
+def _inside_another(k, parts):
+    return any(k.startswith(f'{outer}.') for outer,o in parts.items() if not is_generator(type(o)))
+
 def states_of(
     parts:dict, # Objects with a state, by path
+    of=None, # Only of these paths; default: all
 ) -> dict: # By path
     "The state of each part. One inside another may have none yet, as in a stream before it runs, and is left out"
     res = {}
-    for k,o in parts.items():
-        try: res[k] = get_state(o)
+    for k in parts if of is None else of:
+        try: res[k] = get_state(parts[k])
         except Exception:
-            if not any(k.startswith(f'{outer}.') for outer,o in parts.items() if not is_generator(type(o))): raise
+            if not _inside_another(k, parts): raise
     return res
 
 # %% ../../nbs/data/02_generators.ipynb #moving_parts
@@ -200,9 +204,11 @@ def set_random_state(
         torch.mps.set_rng_state(_on_cpu(state['mps']))
     own = state['own'] if loaders or parts else {}
     parts = moving_parts(*loaders) if parts is None else parts
-    for k,now in states_of(parts).items() if parts else ():
-        if k not in own or (o := parts[k]) is but: continue
-        if o is always or not same_state(now, own[k]): set_state(o, own[k])
+    theirs = [f'{k}.' for k,o in parts.items() if o is but or o is always] # a loader places what it holds
+    for k,o in parts.items():
+        if k not in own or o is but or (k.startswith(tuple(theirs)) and not is_generator(type(o))): continue
+        now = states_of(parts, [k]) # one after the other: restoring one may move those inside
+        if k in now and (o is always or not same_state(now[k], own[k])): set_state(o, own[k])
     return [k for k in own if k not in parts]
 
 # %% ../../nbs/data/02_generators.ipynb #keep_random

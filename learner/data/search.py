@@ -80,14 +80,16 @@ def _attributes(o, left_out=('_iterator',)):
 
 def _slots(o): return _items(in_slots(o))
 
-def _of_packages():
-    "What the functions of installed packages are searched for: their other variables may lead to all of the package"
-    return FunctionType,random.Random,torch.Generator,np.random.Generator,np.random.RandomState,np.random.BitGenerator
+def _searched_in_packages(v):
+    "Whether a variable of an installed package is searched: others than these may lead to all of the package"
+    if isinstance(v, (MethodType,BuiltinMethodType)): v = v.__self__ # `rng.random`
+    return isinstance(v, (FunctionType,partial,random.Random,torch.Generator,np.random.Generator,np.random.RandomState,
+        np.random.BitGenerator))
 
 def _in_function(f):
     bound = [*(f.__defaults__ or ()), *closure_of(f).values()]
     used = {} if of_library(f) else used_globals(f)
-    if used and not is_own(f): used = {k:v for k,v in used.items() if isinstance(v, _of_packages())}
+    if used and not is_own(f): used = {k:v for k,v in used.items() if _searched_in_packages(v)}
     named = f.__kwdefaults__ or {},vars(f),used
     return [*range(len(bound)), *chain(*named)],[*bound, *chain.from_iterable(map(dict.values, named))]
 

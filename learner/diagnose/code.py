@@ -258,7 +258,6 @@ def functions_of(
     for cls in classes:
         setters = {f'{k} = …':v.fset for k,v in vars(cls).items() if isinstance(v, property) and v.fset}
         for k,v in (vars(cls)|setters).items():
-            if k=='__init_subclass__': continue # it is about classes to come
             v = v.fget if isinstance(v, property) else v
             above = found.setdefault(k, [])
             if function_of(v) and (not above or _calls_super(above[-1])): above.append(v)

@@ -74,7 +74,8 @@ def _said(o, f, rest):
 # %% ../../nbs/diagnose/04_names.ipynb #unknown
 def unknown_reads(o):
     "Attributes that are read and do not exist"
-    if any(u.name=='*' for u in o.all): return # any of them may be assigned
+    told = {f:found for f,found in o.uses.items() if f!='__init_subclass__'} # which sets nothing on the callback
+    if any(u.name=='*' for found in told.values() for u in found): return # any of them may be assigned
     for f,found in o.uses.items():
         tried = {u[:2] for u in found if u.kind=='try'}
         for u in sorted(found):

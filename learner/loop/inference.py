@@ -184,8 +184,12 @@ class InferenceMixin(RestoreMixin):
     def to_device(self):
         "Move all modules of learner and callbacks to the device, but not a model that is spread over several"
         spread = len({p.device for p in self.model.parameters()})>1
-        moved = [move(o, self.device) for o in all_modules(self).values() if not (o is self.model and spread)]
-        if any(moved) and self.opt is not None: go_with_params(self.opt)
+        moved = False
+        try:
+            for o in all_modules(self).values():
+                if not (o is self.model and spread): moved = move(o, self.device) or moved
+        finally:
+            if moved and self.opt is not None: go_with_params(self.opt)
 
     @checked(ds_idx=check_choice)
     def validate(self,

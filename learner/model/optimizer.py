@@ -16,7 +16,7 @@ from inspect import Parameter
 import torch
 from ..core.checks import checked,is_whole,short_name,signature
 from ..core.events import CancelException
-from ..data.loaders import map_tensors
+from ..data.loaders import map_tensors,tensors_in
 from .hypers import get_hyper,hypers,set_in_group,spare,values_for
 
 # %% ../../nbs/model/03_optimizer.ipynb #make_opt
@@ -259,8 +259,11 @@ def go_with_params(opt): # An optimizer, or several in an `OptimList`
         counts_there = {id(p) for g in o.param_groups if g.get('fused') or g.get('capturable') for p in g['params']}
         for p,values in getattr(o, 'state', {}).items():
             if not (isinstance(p, torch.Tensor) and isinstance(values, dict)): continue
-            def there(t): return t.to(p.device) if t.ndim or id(p) in counts_there else t
-            for k,v in values.items(): values[k] = map_tensors(there, v)
+            def there(t):
+                count = t.ndim==0 and t.device.type=='cpu' and id(p) not in counts_there
+                return t if count else t.to(p.device)
+            for k,v in values.items():
+                if any(there(t) is not t for t in tensors_in(v)): values[k] = map_tensors(there, v)
 
 # %% ../../nbs/model/03_optimizer.ipynb #modes
 def switching(opt) -> list:

@@ -50,7 +50,8 @@ class _Probe(Callback):
         if not grads: return # a callback has cancelled the backward pass
         if 'grads' not in self.seen: self.seen['grads'] = [o.clone() for o in grads]; return
         pairs = list(zip(grads, self.seen.pop('grads'), strict=True))
-        gap,norm = (torch.stack([o.norm() for o in os]).norm() for os in ([a-b for a,b in pairs], [b for _,b in pairs]))
+        def norm_of(os): return torch.stack([o.float().norm() for o in os]).norm()
+        gap,norm = norm_of([a-b for a,b in pairs]),norm_of([b for _,b in pairs])
         if norm.isfinite(): self.seen['gap'] = float(gap/norm) if norm else float(gap) # they may overflow in fp16
 
 # %% ../../nbs/speed/03_compile.ipynb #WithLoss
