@@ -140,7 +140,7 @@ def _of_array(v):
     bits = np.ascontiguousarray(v).reshape(-1).view(np.uint8)
     return f'{v.dtype} {v.shape} #{crc32(bits):08x}'
 
-# %% ../../nbs/core/07_copies.ipynb #digest_function
+# %% ../../nbs/core/07_copies.ipynb #is_own
 _libraries = {*sys.stdlib_module_names,'torch','numpy','fastcore','tqdm','matplotlib','learner'}
 
 def of_library(
@@ -162,6 +162,7 @@ def is_own(o) -> bool:
     in_library = package in sys.stdlib_module_names if is_module else of_library(o)
     return not in_library and not _installed(package)
 
+# %% ../../nbs/core/07_copies.ipynb #names_in
 def cached_weakly(
     f, # A function of a class or a function `o`. What it returns may not refer to `o`
 ):
@@ -218,6 +219,7 @@ def inner_function(o):
     o = _unhooked(o)
     return o if isinstance(o, FunctionType) else None
 
+# %% ../../nbs/core/07_copies.ipynb #variables
 _small = list,dict,set,deque
 
 def _globals_of(f):

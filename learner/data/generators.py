@@ -204,9 +204,9 @@ def set_random_state(
         torch.mps.set_rng_state(_on_cpu(state['mps']))
     own = state['own'] if loaders or parts else {}
     parts = moving_parts(*loaders) if parts is None else parts
-    theirs = [f'{k}.' for k,o in parts.items() if o is but or o is always] # a loader places what it holds
+    theirs = tuple([f'{k}.' for k,o in parts.items() if o is but or o is always]) # a loader places what it holds
     for k,o in parts.items():
-        if k not in own or o is but or (k.startswith(tuple(theirs)) and not is_generator(type(o))): continue
+        if k not in own or o is but or (k.startswith(theirs) and not is_generator(type(o))): continue
         now = states_of(parts, [k]) # one after the other: restoring one may move those inside
         if k in now and (o is always or not same_state(now[k], own[k])): set_state(o, own[k])
     return [k for k in own if k not in parts]

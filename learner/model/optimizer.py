@@ -259,11 +259,11 @@ def go_with_params(opt): # An optimizer, or several in an `OptimList`
         counts_there = {id(p) for g in o.param_groups if g.get('fused') or g.get('capturable') for p in g['params']}
         for p,values in getattr(o, 'state', {}).items():
             if not (isinstance(p, torch.Tensor) and isinstance(values, dict)): continue
-            def there(t):
-                count = t.ndim==0 and t.device.type=='cpu' and id(p) not in counts_there
-                return t if count else t.to(p.device)
+            def stays(t):
+                return t.device==p.device or (t.ndim==0 and t.device.type=='cpu' and id(p) not in counts_there)
+            def there(t): return t if stays(t) else t.to(p.device)
             for k,v in values.items():
-                if any(there(t) is not t for t in tensors_in(v)): values[k] = map_tensors(there, v)
+                if not all(map(stays, tensors_in(v))): values[k] = map_tensors(there, v)
 
 # %% ../../nbs/model/03_optimizer.ipynb #modes
 def switching(opt) -> list:
