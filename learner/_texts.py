@@ -1103,8 +1103,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                       'them\n'
                       '- `others`: Objects in `state` and `callbacks` that are not copied, with their digests\n'
                       '- `modules`: Digests of modules in callbacks, by callback and attribute\n'
-                      '- `attributes`: Of model and loss, by owner and name, in a fit that has ended\n'
-                      '- `runs`: `run` of callbacks that were switched on or off during the fit, by name\n'
+                      '- `attributes`: Of model and loss, by owner and name, where a fit was stopped or failed\n'
+                      '- `runs`: flags `run` of callbacks that were switched on or off during the fit, by name\n'
                       '- `stop_reason`: Why a fit that is over was cancelled',
  'Position.complete': 'Parameters:\n\n- `learn`: The learner whose position it is',
  'Position.of': 'Parameters:\n'

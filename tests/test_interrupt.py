@@ -64,7 +64,7 @@ def test_in_training_it_waits_until_nothing_is_half_done(ev):
 outside = ['before_fit','before_epoch','before_validate','after_validate','after_epoch','after_fit']
 
 @pytest.mark.parametrize('ev', outside)
-def test_outside_a_batch_it_acts_at_once(ev):
+def test_in_a_callback_between_phases_it_acts_at_once(ev):
     cb = CtrlC(ev)
     learn,trace = interrupted(cb)
     assert not cb.survived and ('cleanup_fit' in trace.seen)==(ev!='before_fit') # where its turn had not come

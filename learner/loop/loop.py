@@ -195,7 +195,7 @@ class Phases(LoopState):
     def to_validate(self, v): self._to_validate = None if v is self.dls.valids else v
 
     def unchanged(self, *loaders): # Loaders that are iterated meanwhile
-        "Restore what a call of the model moves, when the `with` block ends"
+        "Restore what a call of the model moves, when the `with` block ends. `Learner` restores more: `RestoreMixin`"
         return unmoved(self, *loaders)
 
     def use_loader(self,

@@ -74,7 +74,7 @@ def _values_for(opt, saved):
 class HypersAndGrads:
     "Hyper-parameters and gradients; the optimizer's own state is not part of it"
     outside:dict # Hyper-parameters outside of the fit, restored when it ends; a file's `between` is made of them
-    rates:dict   # `lr` and `wd` with which the fit began
+    rates:dict   # `lr` and `wd` with which the fit began, called rates for short
     groups:list  # All values of each parameter group
     grads:dict   # Gradients that wait for their step, by parameter
 
@@ -269,8 +269,8 @@ class Position:
     settings:dict|None=None  # What the fit is made of; None until the position is used, or if a fork changes them
     others:tuple=()          # Objects in `state` and `callbacks` that are not copied, with their digests
     modules:dict|None=None   # Digests of modules in callbacks, by callback and attribute
-    attributes:dict|None=None # Of model and loss, by owner and name, in a fit that has ended
-    runs:dict|None=None      # `run` of callbacks that were switched on or off during the fit, by name
+    attributes:dict|None=None # Of model and loss, by owner and name, where a fit was stopped or failed
+    runs:dict|None=None      # flags `run` of callbacks that were switched on or off during the fit, by name
     stop_reason:str|None=None # Why a fit that is over was cancelled
 
     def where(self,

@@ -1,4 +1,4 @@
-"""Pauses where nothing is half done, stops that wait for one, and the order of epochs, phases and batches with them
+"""Epochs, phases and batches of a fit, with pauses between them at which it can be saved or stopped
 
 A [`Route`](01_loop.ipynb) gives the loop its epochs, phases and batches. A `ResumableRoute` gives the same ones, and alone knows where the run is, whether it is stopping, and what it was asked to do at its next pause. The loop knows nothing of all this. How a fit returns to where another was stopped is told in the [chapter before](05_way_back.ipynb)."""
 

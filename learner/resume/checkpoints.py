@@ -157,7 +157,7 @@ class Keeping:
 
 # %% ../../nbs/resume/05_checkpoints.ipynb #FitPlace
 class FitPlace(NamedTuple):
-    "Which fit of a script it is, or comes next"
+    "Which fit of a script it is, or comes next: its number in a chain of fits, not a position in a run"
     chain:str|None # Random name that the fits of a script share
     fit:int        # How many of them have come to their end
 

@@ -148,7 +148,7 @@ class Rewind(Callback):
 
 # %% ../../nbs/resume/07_rewind.ipynb #StopAfter
 class StopAfter(Callback):
-    "Stop the fit for now when `n_iter` training batches are done"
+    "Stop the fit by `stop_soon` when `n_iter` training batches are done"
     order,only_fit,run_valid,watches = 1002,True,False,True
     @checked(n_iter='>=1')
     def __init__(self, n_iter): self.n_iter = n_iter

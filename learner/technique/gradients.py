@@ -101,7 +101,7 @@ def scale_grads(grads, k):
 # %% ../../nbs/technique/02_gradients.ipynb #GradientAccumulation
 class GradientAccumulation(Callback):
     "Take a step when `n_acc` samples have been seen, as if they had been one batch"
-    order,run_valid = MixedPrecision.order-4,False
+    order,run_valid = MixedPrecision.order-4,False # a batch that only adds its gradients ends before they are unscaled
     _stateattrs = 'samples','items','unit'
     @checked(n_acc='>=1', count=callable)
     def __init__(self,
