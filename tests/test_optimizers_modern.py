@@ -623,3 +623,12 @@ def test_an_average_that_is_applied_in_the_middle_of_training_is_what_is_used(na
     learn = stopped(mk(free[name], EMA(decay=.5)), 4, 'interrupt')
     learn.ema.apply()
     assert trained(learn) and gap(used_in(learn, looks['validate']), learn.ema.avg)<1e-6
+
+@pytest.mark.parametrize('moment', ['before_fit','before_epoch'])
+def test_an_optimizer_with_two_sets_of_weights_may_be_assigned_in_a_fit(moment):
+    "It is in training mode in the epochs that come, and the fit leaves the average"
+    def swap(learn):
+        if isinstance(learn.opt, ScheduleFree): return
+        learn.opt = ScheduleFree(learn.model.parameters(), lr=.5)
+    learn,other = mk(torch.optim.SGD, lr=.5),mk(ScheduleFree, lr=.5)
+    assert same(weights(run(learn, cbs=on(moment)(swap))), weights(run(other))) and not trained(learn)

@@ -185,7 +185,8 @@ def _lead(names, o, f, learn):
     if root==f.__code__.co_varnames[0]:
         if rest and rest[0]=='learn': rest = rest[1:]
         if not rest: return
-        obj,rest = vars(o.cb).get(rest[0], vars(learn).get(rest[0], getattr(o.cls, rest[0], None))),rest[1:]
+        own = {'opt': learn.opt, **vars(learn)}
+        obj,rest = vars(o.cb).get(rest[0], own.get(rest[0], getattr(o.cls, rest[0], None))),rest[1:]
     elif root in f.__code__.co_varnames or root in f.__code__.co_cellvars: return
     else: obj = f.__globals__.get(root, getattr(builtins, root, None))
     for k in rest:

@@ -131,7 +131,7 @@ def _marks(learn):
     "Of everything that a training batch works with, by name"
     own = vars(learn) # a trace does not count this as reading
     res = {k:_mark(own[k]) for k in of_batch}
-    model,opt = own['model'],own['opt']
+    model,opt = own['model'],own['_current_opt']
     for g in opt.param_groups: res |= {hyper(k):res.get(hyper(k), ()) + (str(v),) for k,v in g.items() if k!='params'}
     ps = params_of(opt)
     return res | dict(gradients=[_mark(p.grad) for p in ps], weights=[_mark(p) for p in ps],

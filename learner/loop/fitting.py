@@ -10,7 +10,6 @@ __all__ = []
 # %% ../../nbs/loop/07_fitting.ipynb #imports
 import os,warnings
 from contextlib import contextmanager,nullcontext
-from functools import partial
 from math import inf
 import torch
 from torch.nn.parameter import is_lazy
@@ -21,8 +20,8 @@ from ..core.tracebacks import warn
 from ..data.loaders import length
 from ..model.groups import FreezeMixin,norm_bias_params
 from ..model.hypers import first_groups,get_hyper,hypers,n_groups,set_hyper,spare,values_for
-from ..model.optimizer import clear_state,drop_grads,go_with_params,make_opt,params_of,requires_closure,to_eval
-from .loop import has_grads,loss_and_grads,own_pieces
+from ..model.optimizer import clear_state,drop_grads,go_with_params,make_opt,params_of,to_eval
+from .loop import has_grads,own_pieces
 from .inference import InferenceMixin,check_parts,release_frames
 from .position import Bounds,Counters
 from .interrupt import HeldInInference,HeldInterrupt,load_optimizers
@@ -93,10 +92,10 @@ class OptimizerMixin(FreezeMixin, InferenceMixin):
         v, # One value, `slice(first, last)`, or a list with one per group
     ):
         "Set a hyper-parameter: of a running fit until its end, and otherwise for all fits to come"
-        if self.opt is None: self.create_opt()
+        if self._current_opt is None: self.create_opt()
         if name=='wd' and not self.wd_bn_bias: spare(self.opt, norm_bias_params(self.model))
-        set_hyper(self.opt, name, v)
-        if self.mode is not None: return
+        set_hyper(self._current_opt, name, v) # in every batch of a schedule, where properties cost
+        if self._mode is not None: return
         if name in ('lr','wd'): setattr(self, name, v) # with which a fit begins
         if self.route.stopped: self.route.stopped.changed.add(name)
 
@@ -163,7 +162,8 @@ def warn_assigned(learn):
     "Warn of an optimizer that was assigned, and of which the learning rates are others than those of the fit"
     opt,made = learn.opt,learn.opt_made
     learn.opt_made = opt
-    if opt is made or (brings := get_hyper(opt, 'lr'))==values_for(first_groups(opt), learn.lr): return
+    if opt is made or learn.lr is None: return
+    if (brings := get_hyper(opt, 'lr'))==values_for(first_groups(opt), learn.lr): return
     shown = brings[0] if len({*brings})==1 else brings
     warn(f"The optimizer that was assigned to `learn.opt` has the learning rate {shown}, and the fit begins with "
         f"`learn.lr`, {learn.lr}: write `fit(…, lr={shown})`, or `learn.lr = {shown}`")
@@ -279,7 +279,6 @@ class StopMixin(OptimizerMixin):
         "Around a fit or `lr_find`: restore modes and hyper-parameters at the end"
         opt,self.model_in_fit = self.opt,self.model # callbacks may replace them
         outside = self.route.at_start.outside = {k:get_hyper(opt, k) for k in hypers(opt)}
-        self.step_args = (partial(loss_and_grads, self),) if requires_closure(self.opt) else ()
         with self.keep_modes():
             self.enter_mode(mode)
             if has_grads(self.opt): drop_grads(self.opt) # someone may have looked at some
@@ -291,7 +290,7 @@ class StopMixin(OptimizerMixin):
                 self.forget_batch()
                 self.route.forget()
                 self.searches.begin(remembers=False)
-                self.step_args,self.model_in_fit,self.opt_made = (),None,self.opt
+                self.model_in_fit,self.opt_made = None,self.opt
                 for o,values in (opt, outside),*filter(None, [self.route.at_start.made]):
                     for k,v in values.items(): set_hyper(o, k, [*v, *get_hyper(o, k)[len(v):]]) # groups were added
                 self.route.at_start.made = None

@@ -111,9 +111,11 @@ class Learner:
         'Whether a fit is on its way to where it was stopped'
         ...
     @property
-    def needs_closure(self):
-        'Whether the optimizer computes loss and gradients again within its step, as LBFGS does'
+    def opt(self):
+        'The optimizer; None until there is one. Another one can be assigned at any time, also in a fit'
         ...
+    @opt.setter
+    def opt(self, v): ...
     @property
     def x(self): ...
     @x.setter

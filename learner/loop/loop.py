@@ -9,6 +9,7 @@ __all__ = ['Loop']
 
 # %% ../../nbs/loop/01_loop.ipynb #imports
 from contextlib import nullcontext
+from functools import partial
 from itertools import count,takewhile
 from math import inf
 import torch
@@ -18,7 +19,7 @@ from ..core.dispatch import interruptible,scope
 from ..core.tracebacks import warn
 from ..data.loaders import length,single,to_device,twin
 from ..data.loader_state import EpochNumbers
-from ..model.optimizer import drop_grads,in_use,params_of,switching,training_mode
+from ..model.optimizer import drop_grads,in_use,params_of,requires_closure,switching,training_mode
 from ..model.mapping import needs_no_targets,outputs,positional,predictions,takes_tensors
 from ..model.own_losses import OwnLosses,own_loss,recognize_batch
 from ..record.history import Row
@@ -128,12 +129,14 @@ of_phase = 'dl','dl_name','n_iter','stop_at','iter'
 
 class LoopState(FitProgress):
     "What a loop works with: its route, the loader of a phase, the parts of a batch"
+    _current_opt = None
+    two_weights = False # the optimizer trains other weights than are used
+    needs_closure = False # it computes loss and gradients again within its step, as LBFGS does
     def __init__(self):
         super().__init__()
         self.route,self.results,self.limits,self._to_validate = Route(self),Row(),{},None
         self.iter,self.n_iter,self.stop_at = 0,None,None
-        self.forward_with,self.step_args,self.searches = None,(),Searches()
-        self.two_weights = False # the optimizer trains other weights than are used
+        self.forward_with,self.searches = None,Searches()
         self.forget_batch()
 
     def run_scopes(self):
@@ -144,7 +147,8 @@ class LoopState(FitProgress):
         mode:str, # `fit`, `lr_find`, `validate` or `predict`
     ):
         "Begin a fit or an inference, with the optimizer that there is now"
-        self.mode,self.two_weights = mode,bool(switching(self.opt))
+        self.mode = mode
+        self._note_opt() # which may have been changed since it was assigned
     def take_step(self):
         "Take a step of the optimizer, between its events"
         self._step()
@@ -162,9 +166,19 @@ class LoopState(FitProgress):
         "Whether a fit is on its way to where it was stopped"
         return self.route.resuming
     @property
-    def needs_closure(self):
-        "Whether the optimizer computes loss and gradients again within its step, as LBFGS does"
-        return bool(self.step_args)
+    def opt(self):
+        "The optimizer; None until there is one. Another one can be assigned at any time, also in a fit"
+        return self._current_opt
+    @opt.setter
+    def opt(self, v):
+        if not (v is None or isinstance(v, torch.optim.Optimizer)):
+            raise TypeError(f"`opt` is a `torch.optim.Optimizer`, but got {v!r}. A class of your own derives from "
+                "`Optimizer`; a class or function that makes an optimizer is an `opt_func`")
+        self._current_opt = v
+        self._note_opt()
+    def _note_opt(self):
+        self.two_weights = bool(switching(self._current_opt))
+        self.needs_closure = self._current_opt is not None and requires_closure(self._current_opt)
 
     @property
     def x(self): return single(self.xb)
@@ -372,7 +386,7 @@ class Loop(Phases):
         try:
             self._step()
             if self.handlers['before_zero_grad']: self('before_zero_grad')
-            drop_grads(self.opt)
+            drop_grads(self._current_opt)
             if self.handlers['after_zero_grad']: self('after_zero_grad')
         except CancelBatchException:
             if self.opt_step>steps: drop_grads(self.opt) # they have been used, and are not for the next batch
@@ -387,7 +401,8 @@ class Loop(Phases):
     @scope
     def _step(self):
         if not self.backward_done and not has_grads(self.opt): return # nothing to step with, so no step is counted
-        self.opt.step(*self.step_args)
+        if self.needs_closure: self._current_opt.step(partial(loss_and_grads, self))
+        else: self._current_opt.step()
         self.opt_step += 1
 
 # %% ../../nbs/loop/01_loop.ipynb #own_pieces
