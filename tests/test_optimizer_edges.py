@@ -462,3 +462,183 @@ def test_the_state_of_an_optimizer_of_torch_leaves_the_decoupled_decay_as_it_was
     a.grad = torch.zeros(2)
     opt.step()
     assert a[0].item()==pytest.approx(1-.2*.5) and get_hyper(opt, 'wd')==[.5]
+
+# An optimizer that lets another take its steps: the groups are the same dicts, perhaps in a list of its own
+momentum = partial(torch.optim.SGD, momentum=.9)
+class Outer(torch.optim.Optimizer):
+    def __init__(self, groups, lr=.05, weight_decay=0., make=momentum, keep=lambda o: o):
+        base = make(groups, lr=lr, weight_decay=weight_decay)
+        super().__init__(base.param_groups, base.defaults)
+        self.kept = keep(base)
+    @property
+    def base(self): return self.kept if isinstance(self.kept, torch.optim.Optimizer) else self.kept[0]
+    def step(self, closure=None): return self.base.step()
+
+class Same(Outer):
+    "Saves and loads the state of the other"
+    def state_dict(self): return self.base.state_dict()
+    def load_state_dict(self, state):
+        self.base.load_state_dict(state)
+        self.param_groups = self.base.param_groups
+
+def params_in(opt): return [p for g in opt.param_groups for p in g['params']]
+class Lookahead(Outer):
+    "Zhang et al. 2019, with a format of its own"
+    def __init__(self, groups, **kwargs):
+        super().__init__(groups, **kwargs)
+        self.n,self.slow = 0,{p:p.detach().clone() for p in params_in(self)}
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.base.step()
+        self.n += 1
+        if self.n%3: return
+        for p,q in self.slow.items(): p.copy_(q.lerp_(p, .5))
+    def state_dict(self):
+        return dict(base=self.base.state_dict(), n=self.n, slow=[self.slow[p] for p in params_in(self)])
+    def load_state_dict(self, state):
+        self.base.load_state_dict(state['base'])
+        self.param_groups = self.base.param_groups
+        self.slow = dict(zip(params_in(self), state['slow']))
+        self.n = state['n']
+
+def of_two_parts(opt_func, seed=0, **kwargs):
+    learn = synth_learner(4, 2, model=TwoParts(), opt_func=opt_func, lr=None, splitter=parts, **kwargs)
+    torch.manual_seed(seed)
+    for p in learn.model.parameters(): nn.init.normal_(p)
+    return learn
+def fitted(learn, n=2, **kwargs):
+    torch.manual_seed(1)
+    return weights(learn.fit(n, **kwargs))
+
+bases = dict(attribute={}, list=dict(keep=lambda o: [o]), dict=dict(keep=lambda o: {0: o}),
+    deeper=dict(make=Outer))
+decays = dict(made=(.1,None), fit=(0.,.1), both=(.1,.2))
+@pytest.mark.parametrize('base', bases)
+@pytest.mark.parametrize('decay', decays)
+def test_norms_and_biases_are_trained_where_an_inner_optimizer_has_a_list_of_its_own(base, decay):
+    "Weight decay splits the groups in every list, whether the optimizer was made with some or a fit brings it"
+    made,fit = decays[decay]
+    learn = of_two_parts(partial(Outer, weight_decay=made, **bases[base]))
+    before = weights(learn)
+    after = fitted(learn, wd=fit)
+    assert not any(torch.equal(before[k], after[k]) for k in after)
+    assert same(after, fitted(of_two_parts(partial(momentum, lr=.05, weight_decay=made)), wd=fit))
+
+@pytest.mark.parametrize('opt_func', [Outer,Same,Lookahead])
+def test_a_trial_or_a_failed_load_leaves_the_groups_of_an_inner_optimizer_as_they_were(opt_func, tmp_path):
+    "Both may split groups on the way"
+    learn,other = (of_two_parts(opt_func, path=tmp_path) for _ in range(2))
+    of_torch = of_two_parts(partial(momentum, weight_decay=.1), path=tmp_path)
+    of_torch.fit(1)
+    of_torch.save('split', with_opt=True)
+    def break_it(learn): learn.saved['opt'] = {**learn.saved['opt'], 'state': {0: None}}
+    for o in (learn, other): o.create_opt()
+    groups = learn.opt.param_groups
+    learn.smoke()
+    splits = on('before_fit')(lambda learn: learn.set_hyper('wd', .3))
+    with learn.added_cbs(splits): learn.lr_find(num_it=8, show_plot=False)
+    with pytest.raises(ValueError, match='does not fit'), learn.added_cbs(Callback(before_load=break_it)):
+        learn.load('split', with_opt=True)
+    assert learn.opt.param_groups is groups and len(groups)==len(learn.opt.base.param_groups)==2
+    assert same(fitted(learn), fitted(other)) and same(fitted(learn, wd=.1), fitted(other, wd=.1))
+
+@pytest.mark.parametrize('opt_func', [Same,Lookahead])
+@pytest.mark.parametrize('decay', [*decays,'none'])
+@pytest.mark.parametrize('how', ['checkpoint','state'])
+def test_a_run_with_an_inner_optimizer_resumes_exactly_from_a_file(opt_func, decay, how, tmp_path):
+    made,fit = decays.get(decay, (0.,None))
+    f = partial(opt_func, weight_decay=made)
+    @on('after_batch')
+    def stop(learn):
+        if learn.training and learn.train_iter==6: learn.stop_soon()
+    learn = of_two_parts(f, path=tmp_path)
+    fitted(learn, 3, wd=fit, cbs=[Checkpoint(), stop])
+    if how=='state': learn.save_state('run')
+    again = of_two_parts(f, seed=5, path=tmp_path)
+    if how=='state': again.load_state('run'); again.resume()
+    else: again.fit(3, wd=fit, cbs=Checkpoint(), resume=True)
+    assert same(weights(again), fitted(of_two_parts(f), 3, wd=fit))
+
+@pytest.mark.parametrize('opt_func', [Same,Lookahead])
+@pytest.mark.parametrize('there,here', [(0.,.1),(.1,0.)])
+def test_a_file_of_weights_may_have_the_groups_of_an_inner_optimizer_split_or_not(opt_func, there, here, tmp_path):
+    a = of_two_parts(partial(opt_func, weight_decay=there), path=tmp_path)
+    a.fit(1)
+    a.save('a')
+    b = of_two_parts(partial(opt_func, weight_decay=here), seed=5, path=tmp_path).load('a', with_opt=True)
+    assert same(fitted(b, lr=.05, wd=.2), fitted(a, lr=.05, wd=.2))
+
+def test_a_state_in_another_format_is_refused_by_name(tmp_path):
+    learn = of_two_parts(Lookahead, path=tmp_path)
+    learn.fit(1)
+    learn.save('lookahead')
+    with pytest.raises(ValueError, match='not one of `SGD`, because it has no `param_groups`'):
+        of_two_parts(momentum, path=tmp_path).load('lookahead')
+
+@pytest.mark.parametrize('opts', [{'lr': .05}, 'fast', (1,2)], ids=str)
+def test_an_optimizer_may_call_something_else_its_opts(opts, tmp_path):
+    class Named(torch.optim.SGD):
+        def __init__(self, groups): super().__init__(groups, lr=.05, weight_decay=.1); self.opts = opts
+    learn = of_two_parts(Named, path=tmp_path)
+    assert same(fitted(learn), fitted(of_two_parts(partial(torch.optim.SGD, lr=.05, weight_decay=.1))))
+    learn.save('named')
+    assert same(weights(of_two_parts(Named, path=tmp_path).load('named', with_opt=True)), weights(learn))
+
+def test_an_optimizer_that_is_made_without_being_returned_can_be_loaded(tmp_path):
+    class Makes(Learner):
+        def create_opt(self): self.opt = momentum(self.model.parameters(), lr=.05)
+    def mk(): return Makes(synth_learner(4, 0).dls, nn.Linear(1, 1), F.mse_loss, path=tmp_path)
+    learn = mk().fit(1)
+    learn.save('made')
+    again = mk().load('made', with_opt=True)
+    assert same(fitted(again, 1), fitted(learn, 1))
+
+# An optimizer that is assigned
+def test_an_optimizer_that_is_assigned_to_a_learner_without_a_rate_keeps_its_own(recwarn):
+    learn = synth_learner(2, 0, lr=None)
+    learn.opt = torch.optim.SGD(learn.model.parameters(), lr=.02)
+    assert rates_in(learn)==[.02] and not recwarn.list
+
+@pytest.mark.parametrize('moment',
+    ['before_fit','before_epoch','before_train','before_batch','after_pred','after_batch'])
+@pytest.mark.parametrize('first,second', [('SGD','LBFGS'),('LBFGS','SGD')])
+def test_an_optimizer_that_is_assigned_in_a_fit_steps_in_its_own_way(moment, first, second):
+    "With a function that computes the loss again, or without; each batch is run as often as by hand"
+    dls = synth_learner(4, 0).dls
+    dls = DataLoaders(list(dls.train), device='cpu')
+    make = dict(SGD=partial(torch.optim.SGD, lr=.05), LBFGS=partial(torch.optim.LBFGS, lr=.1, max_iter=2))
+    def model(seen):
+        torch.manual_seed(0)
+        res = nn.Linear(1, 1)
+        res.register_forward_hook(lambda *args: seen.append(1))
+        return res
+    at = dict(before_fit=0).get(moment, 5 if moment=='after_batch' else 4) # batches before it
+    def swap(cb):
+        if cb.train_iter==at and type(cb.opt).__name__==first: cb.learn.opt = make[second](cb.model.parameters())
+    learn = Learner(dls, model(ours := []), F.mse_loss, opt_func=make[first], lr=None, cbs=Callback(**{moment: swap}))
+    learn.fit(2)
+    m,n,opt = model(hand := []),0,None
+    for x,y in [*dls.train]*2:
+        name = first if n<at else second
+        if type(opt).__name__!=name: opt = make[name](m.parameters())
+        opt.zero_grad()
+        def loss():
+            opt.zero_grad()
+            res = F.mse_loss(m(x), y)
+            res.backward()
+            return res
+        if name=='LBFGS': F.mse_loss(m(x), y); opt.step(loss)
+        else: loss(); opt.step()
+        n += 1
+    assert all(map(torch.equal, learn.model.parameters(), m.parameters())) and len(ours)==len(hand)
+
+@pytest.mark.parametrize('o', [lambda ps: torch.optim.SGD, lambda ps: partial(torch.optim.SGD, lr=.1),
+    lambda ps: object(), lambda ps: [torch.optim.SGD(ps, lr=.1)]], ids=['class','partial','object','list'])
+def test_what_is_no_optimizer_is_refused_when_it_is_assigned(o):
+    learn = synth_learner(2, 0)
+    was = learn.create_opt()
+    with pytest.raises(TypeError, match="(?s)`opt` is a `torch.optim.Optimizer`, but got .* is an `opt_func`"):
+        learn.opt = o(learn.model.parameters())
+    assert learn.opt is was and learn.fit(1).opt is was
+    learn.opt = None
+    assert learn.fit(1).opt is not was

@@ -42,6 +42,12 @@ def write_hyper(g, name, v):
     if i is None: g[k] = v
     else: g[k] = tuple(v if j==i else p for j,p in enumerate(g[k]))
 
+# %% ../../nbs/model/02_hypers.ipynb #several
+def several(opt) -> list:
+    "The optimizers that `opt` has as its `opts`, if it is several as one; another optimizer may call something else so"
+    opts = getattr(opt, 'opts', ())
+    return [*opts] if isinstance(opts, (tuple,list)) and all(isinstance(o, torch.optim.Optimizer) for o in opts) else []
+
 # %% ../../nbs/model/02_hypers.ipynb #hypers
 def _check_opt(opt):
     if hasattr(opt, 'param_groups'): return
@@ -66,7 +72,7 @@ def hypers(
     _check_opt(opt)
     taken = {'params', 'group', 'spared', *(k for places in _places.values() for k,_ in places)}
     def others(o, g): return [k for k,v in g.items() if k not in taken and isinstance(v, float) and not _counts(o, k)]
-    opts = getattr(opt, 'opts', [opt]) # several as one
+    opts = several(opt) or [opt]
     found = [[k for k in hyper_keys if _place(g, k)] + others(o, g) for o in opts for g in o.param_groups]
     return [k for k in found[0] if all(k in names for names in found)]
 
@@ -135,6 +141,26 @@ def set_in_group(
     _check_name(opt, name)
     write_hyper(g, name, values_for([g], v, name)[0])
 
+# %% ../../nbs/model/02_hypers.ipynb #with_held
+def _held(o):
+    "Optimizers in the attributes of an optimizer, or in containers there"
+    values = [v for k,v in vars(o).items() if k!='state']
+    containers = [v.values() if isinstance(v, dict) else v for v in values if isinstance(v, (tuple,list,dict))]
+    return [v for vs in (values, *containers) for v in vs if isinstance(v, torch.optim.Optimizer)]
+
+def with_held(opts) -> list:
+    "Optimizers, and all those that they hold"
+    res,todo = {},[*opts]
+    while todo:
+        o = todo.pop(0)
+        if id(o) not in res: todo += _held(o)
+        res[id(o)] = o
+    return [*res.values()]
+
+def _lists(opt):
+    "All lists of groups: each optimizer that `opt` holds may have one of its own, of the same groups"
+    return {id(gs):gs for o in with_held([opt]) for gs in [o.param_groups]}.values()
+
 # %% ../../nbs/model/02_hypers.ipynb #spare
 def spare(
     opt:torch.optim.Optimizer, # Any optimizer of torch
@@ -146,7 +172,6 @@ def spare(
         out = [g for g in opt.param_groups if any(id(p) in ids for p in g['params'])]
         if not all(_place(g, 'wd') for g in out): _check_name(opt, 'wd') # before groups are split
         for i,g in enumerate(opt.param_groups): g.setdefault('group', i) # both parts have the number of the whole
-    for o in getattr(opt, 'opts', ()): spare(o, no_decay) # several as one
     for g in list(opt.param_groups): _split_off(opt, g, ids)
     for g in opt.param_groups:
         if g.get('spared'): write_hyper(g, 'wd', 0.)
@@ -158,5 +183,19 @@ def _split_off(opt, g, ids):
     g['params'] = [p for p in g['params'] if id(p) not in ids]
     new = {**g, 'params': out, 'spared': True}
     if not g['params']: return g.update(new)
-    i = next(i for i,o in enumerate(opt.param_groups) if o is g) # `index` would compare their tensors
-    opt.param_groups.insert(i+1, new)
+    for gs in _lists(opt):
+        at = [i for i,o in enumerate(gs) if o is g] # `index` would compare their tensors
+        if at: gs.insert(at[0]+1, new)
+
+# %% ../../nbs/model/02_hypers.ipynb #join
+def join(
+    opt:torch.optim.Optimizer, # Any optimizer of torch
+    whole, # Lists of parameters, in whose order those of a group come
+):
+    "Undo `spare`"
+    firsts,whose = first_groups(opt),{id(p):g['group'] for g in opt.param_groups for p in g['params']}
+    for g in firsts:
+        g['params'] = [p for ps in whole for p in ps if whose.get(id(p))==g['group']]
+        g.pop('spared', None)
+    gone = {*map(id, opt.param_groups)}-{*map(id, firsts)}
+    for gs in _lists(opt): gs[:] = [g for g in gs if id(g) not in gone]

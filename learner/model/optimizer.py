@@ -17,7 +17,7 @@ import torch
 from ..core.checks import checked,is_whole,short_name,signature
 from ..core.events import CancelException
 from ..data.loaders import map_tensors,tensors_in
-from .hypers import get_hyper,hypers,set_in_group,spare,values_for
+from .hypers import get_hyper,hypers,set_in_group,several,spare,values_for
 
 # %% ../../nbs/model/03_optimizer.ipynb #make_opt
 def make_opt(
@@ -175,7 +175,7 @@ def requires_closure(opt) -> bool:
 # %% ../../nbs/model/03_optimizer.ipynb #parts_of
 def parts_of(opt) -> list:
     "The optimizers that `opt` is: one, or several as one"
-    return list(getattr(opt, 'opts', [opt]))
+    return several(opt) or [opt]
 
 def params_of(opt) -> list:
     "The parameters that `opt` trains, group by group"

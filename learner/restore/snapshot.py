@@ -20,13 +20,13 @@ from types import NoneType
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.optim import Optimizer
 from ..core.checks import listed
 from ..core.copies import copied
 from ..core.tracebacks import warn
 from ..data.generators import keep_random
 from ..data.loaders import tensors_in
 from ..data.loader_state import keep_counts
+from ..model.hypers import with_held
 from ..model.optimizer import own_attrs,params_of
 from .tensors import HeldTensor,SampledTensor,has_values,most_values,put_values,size_of,unique_tensors
 from .contents import same_objects
@@ -76,11 +76,6 @@ def _tensors(o):
     "All tensors in containers; lazy ones have no values yet"
     return [t for t in tensors_in(o) if not is_lazy(t)]
 
-def _with_inner(opts):
-    "Optimizers, those that they consist of, and those that they hold: one may let another take its steps"
-    def inner(o): return [*getattr(o, 'opts', ()), *(v for v in vars(o).values() if isinstance(v, Optimizer))]
-    return [p for o in opts for p in (o, *_with_inner(inner(o)))]
-
 def _numbers(opt):
     "What an optimizer counts or notes itself, such as its steps"
     return {k:v for k,v in own_attrs(opt).items() if isinstance(v, (int,float,str,NoneType))}
@@ -92,7 +87,7 @@ class Snapshot:
         opts=(), # Optimizers
         params=(), # Parameters of no module
     ):
-        opts = _with_inner(opts)
+        opts = with_held(opts)
         modules = {id(m):m for o in modules for m in o.modules()}.values()
         self.buffers = [(m, dict(m._buffers)) for m in modules]
         self.states = [(o, {p:copied(s, tensors=False) for p,s in o.state.items()}) for o in opts]
@@ -126,7 +121,7 @@ class Snapshot:
 class OptSnapshot:
     "What an optimizer holds besides tensors of its state, as of now: settings of groups, attributes of its own"
     def __init__(self, opt):
-        self.opt,self.own = opt,own_attrs(opt) | {k:vars(opt)[k] for k in ('state','param_groups')}
+        self.opt,self.own = opt,own_attrs(opt) | {k:v for k,v in vars(opt).items() if k in ('state','param_groups')}
         self.holders = Holders([self.own])
         others = {*map(id, params_of(opt) + _tensors([*opt.state.values()]))}
         self.tensors = [HeldTensor(t) for t in self.holders.tensors if id(t) not in others]

@@ -17,12 +17,12 @@ from fastcore.basics import patch
 from ..core.checks import checked,listed,nearest
 from ..core.copies import compressed,copied
 from ..core.events import CancelException
-from ..data.loaders import check_device
+from ..data.loaders import check_device,map_tensors
 from ..loop.learner import Learner
 from ..restore.places import model_and_loss
-from ..restore.snapshot import Snapshot
+from ..restore.snapshot import OptSnapshot,Snapshot
 from ..model.groups import norm_bias_params
-from ..model.hypers import spare
+from ..model.hypers import join,spare,with_held
 from ..model.optimizer import OptimList,in_use,params_of,parts_of,to_eval,to_train
 from ..model.weights import put_weights,weights_of
 from ..record.files import file_path,find_file,on_cpu,read_plain,reading,type_of,write_bytes,write_plain
@@ -121,12 +121,6 @@ def _in_order(opt, groups, order):
     return res
 
 # %% ../../nbs/result/06_saving.ipynb #groups
-def _joined(groups, whole):
-    "Groups as the splitter has made them"
-    firsts,whose = {g['group']:g for g in reversed(groups)},{id(p):g['group'] for g in groups for p in g['params']}
-    params = {i:[p for ps in whole for p in ps if whose.get(id(p))==i] for i in firsts}
-    return [{**{k:v for k,v in firsts[i].items() if k!='spared'}, 'params': params[i]} for i in sorted(firsts)]
-
 _of_device = 'foreach','fused','capturable','differentiable'
 
 def _merged(ours, theirs):
@@ -160,15 +154,41 @@ def _restore_types(opt, saved):
 # %% ../../nbs/result/06_saving.ipynb #fit_opt
 def _types(weights): return {o.dtype for o in weights.values() if isinstance(o, torch.Tensor) and o.is_floating_point()}
 
+def _groups_in(saved):
+    "Groups in the state of an optimizer; one of its own format may have them deeper"
+    if not isinstance(saved, (dict,list,tuple)): return []
+    groups = saved.get('param_groups') if isinstance(saved, dict) else None
+    if groups is not None: return groups
+    return [g for o in (saved.values() if isinstance(saved, dict) else saved) for g in _groups_in(o)]
+
+def _in_own_format(opt, saved):
+    "Whether `saved` is for a `load_state_dict` of the optimizer's own alone"
+    own = type(opt).load_state_dict not in (torch.optim.Optimizer.load_state_dict, OptimList.load_state_dict)
+    return own and 'param_groups' not in saved
+
+def _fit_groups(learn, opt, groups):
+    "Have weight decay split the groups as it has split `groups`; returns whether it had split ours"
+    ours,theirs = (any('spared' in g for g in o) for o in (opt.param_groups, groups))
+    if theirs: spare(opt, norm_bias_params(learn.model))
+    elif ours: join(opt, learn.param_groups())
+    return ours
+
+def _fit_own(learn, opt, saved):
+    "Load a state in an optimizer's own format, with tensors where they are used, as `torch.load` would have them"
+    ours = _fit_groups(learn, opt, _groups_in(saved))
+    def there(t): return t.to(learn.device if t.ndim else t.device, copy=True) # torch counts steps on the CPU
+    opt.load_state_dict(map_tensors(there, saved))
+    if ours: spare(opt, norm_bias_params(learn.model))
+
 def _fit_one(learn, opt, saved, same_types, order):
+    if 'param_groups' not in saved:
+        raise ValueError(f"the saved state is not one of `{type(opt).__name__}`, because it has no `param_groups`")
     groups = saved['param_groups']
     settings = [k for k,v in opt.defaults.items() if type(v) in (int,float,tuple)]
     lacks = [k for k in settings if not all(k in g for g in groups)]
     if lacks: raise ValueError(
         f"the saved state is not one of `{type(opt).__name__}`, because it has no `{lacks[0]}`")
-    ours,theirs = (any('spared' in g for g in o) for o in (opt.param_groups, groups)) # whether weight decay splits them
-    if theirs: spare(opt, norm_bias_params(learn.model))
-    elif ours: opt.param_groups = _joined(opt.param_groups, learn.param_groups())
+    ours = _fit_groups(learn, opt, groups)
     if len(groups)==len(opt.param_groups):
         groups = _in_order(opt, groups, order)
         saved = {**saved, 'param_groups': groups}
@@ -183,14 +203,18 @@ def _fit_one(learn, opt, saved, same_types, order):
 
 def fit_opt(learn, saved, weights):
     "Load the state of a torch optimizer, or of several as one. `weights` were saved with it"
-    opt = learn.create_opt() if learn.opt is None else learn.opt
+    if learn.opt is None: learn.create_opt()
+    opt = learn.opt
+    if _in_own_format(opt, saved): return _fit_own(learn, opt, saved)
     opts,states = parts_of(opt),saved['opts'] if 'opts' in saved else [saved]
     if len(opts)!=len(states) or isinstance(opt, OptimList)!=('opts' in saved):
         theirs = f"{len(states)} optimizer{'s as one' if 'opts' in saved else ''}"
         raise ValueError(f"the saved state is of {theirs}, and here {'are' if len(opts)>1 else 'is'} {len(opts)}")
     same_types = _types(weights)==_types(weights_of(learn.model))
     order = order_here(learn.model, weights)
-    for o,s in zip(opts, states): _fit_one(learn, o, s, same_types, order)
+    for o,s in zip(opts, states):
+        if _in_own_format(o, s): _fit_own(learn, o, s)
+        else: _fit_one(learn, o, s, same_types, order)
     if isinstance(opt, OptimList): opt.n = saved['n']
 
 # %% ../../nbs/result/06_saving.ipynb #untouched
@@ -199,13 +223,12 @@ def untouched(learn, file):
     "Restore weights and optimizer if the `with` block raises an error"
     was,lr = learn.opt,learn.lr
     opt = learn.opt_func if was is None and isinstance(learn.opt_func, torch.optim.Optimizer) else was
-    inside = [(o, dict(vars(o)), [dict(g) for g in o.param_groups]) for o in (parts_of(opt) if opt else [])]
-    before = Snapshot(model_and_loss(learn).values())
+    opts = [] if opt is None else with_held([opt])
+    before = [Snapshot(model_and_loss(learn).values()), *map(OptSnapshot, opts)]
     try: yield
     except BaseException as e:
-        before.restore()
+        for o in before: o.restore()
         learn.opt,learn.lr = was,lr
-        for o,attrs,groups in inside: vars(o).update(attrs, param_groups=groups)
         e.add_note(f"while loading `{file}`")
         raise
 

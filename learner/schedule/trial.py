@@ -25,7 +25,8 @@ from ..loop.interrupt import HeldInterrupt
 from ..loop.learner import Learner
 from ..restore.snapshot import OptSnapshot,Snapshot
 from ..restore.tensors import unique_tensors
-from ..model.optimizer import params_of,parts_of
+from ..model.hypers import with_held
+from ..model.optimizer import params_of
 from ..model.weights import refuse_lazy
 from ..record.progress import ProgressCallback,ShowGraphCallback
 from ..record.history import Row
@@ -55,10 +56,9 @@ def restored(
     modules = [*{id(o):o for m in owned if isinstance(m, nn.Module) for o in m.modules()}.values()]
     opts = [v for v in owned if isinstance(v, torch.optim.Optimizer)]
     for o in modules: refuse_lazy(o, 'none could be restored')
-    parts = {id(o):o for opt in opts for o in parts_of(opt)}.values()
     trained = [*(o for o in owned if isinstance(o, nn.Parameter)), *(p for o in opts for p in params_of(o))]
     tensors = unique_tensors([*(p for o in modules for p in o.parameters(recurse=False)), *trained])
-    before = [Snapshot(modules, opts, trained), *map(OptSnapshot, parts)]
+    before = [Snapshot(modules, opts, trained), *map(OptSnapshot, with_held(opts))]
     params = [(p, p.grad, p.requires_grad) for p in tensors]
     for p in tensors: p.grad = None
     try:
