@@ -1,6 +1,6 @@
 "Modes and states of layers in training and validation"
 import copy
-import pytest,torch
+import numpy as np,pytest,torch
 from torch import nn
 from torch.nn import functional as F
 from learner.all import *
@@ -124,3 +124,106 @@ def test_a_buffer_with_nan_may_be_a_column_of_a_tensor():
     model.register_buffer('col', torch.full((3,2), torch.nan)[:,0])
     learn = mk(model=model, valid=cut(10)).fit(1)
     assert len(learn.get_preds()[0])==60 and model.col.isnan().all() and model.col.stride()==(2,)
+
+# What the batches of a validation leave in a model can be read until it is over
+class Leaves(nn.Linear):
+    "Leaves the largest input of its last batch, in many kinds of state"
+    def __init__(self):
+        super().__init__(2, 1)
+        self.aux,self.cell,self.terms,self.by_name = 0.,torch.zeros(()),[],{}
+        self.array,self.bytes = np.zeros(1),bytearray(1)
+        for k in ('here','new'): self.register_buffer(k, torch.zeros(()))
+        self.register_buffer('late', None)
+    def forward(self, x):
+        v = x.detach().max()
+        self.aux = self.by_name['v'] = self.array[0] = v.item()
+        for o in (self.cell, self.here): o.copy_(v)
+        self.new,self.late = v.clone(),v.clone()
+        self.terms.append(v.item())
+        self.bytes[0] = int(v)
+        return super().forward(x)
+    def left(self):
+        return [float(o) for o in (self.aux, self.cell, self.terms[-1], self.by_name['v'], self.array[0], self.bytes[0],
+            self.here, self.new, self.late)]
+
+def leaving(*cbs, valid=True, metrics=None):
+    torch.manual_seed(0)
+    train,held_out = ([(torch.full((3,2), v), torch.ones(3, 1)) for v in vs] for vs in ((1.,2.), (10.,20.)))
+    return Learner(DataLoaders(train, held_out if valid else None, device='cpu'), Leaves(), nn.MSELoss(), lr=.01,
+        metrics=metrics, default_cbs=False, cbs=[TrainEvalCallback, Recorder, *cbs])
+
+def state_of(m): return {k:v.tolist() for k,v in m.state_dict().items()},m.left(),m.terms,m.training
+
+@pytest.mark.parametrize('ev,value',
+    dict(before_validate=2., after_validate=20., cleanup_validate=20., after_epoch=2.).items())
+def test_callbacks_read_what_a_validation_has_left(ev, value):
+    "As in a loop by hand; and then the model is as training has left it"
+    seen,plain = [],leaving(valid=False)
+    learn = leaving(Callback(**{ev: lambda self: seen.append(self.learn.model.left())}))
+    for o in (learn, plain): o.fit(2)
+    assert seen==[[value]*9]*2 and state_of(learn.model)==state_of(plain.model)
+
+def test_a_metric_reads_what_a_validation_has_left():
+    "It was what training had left"
+    learn = leaving(metrics=ValueMetric(lambda: learn.model.aux, 'aux'))
+    learn.fit(2)
+    assert [o['aux'] for o in learn.recorder.rows]==[20., 20.]
+    assert learn.validate()['aux']==20. and learn.model.left()==[2.]*9
+
+def test_what_a_callback_changes_after_a_validation_stays():
+    "The rest is put back, also beside it in the same dict"
+    class Changes(Callback):
+        def after_validate(self):
+            m = self.model
+            m.aux,m.mine,m.by_name['mine'] = -1.,-2.,-3.
+            m.terms.clear()
+            m.terms.append(-4.)
+            m.here.fill_(-5.)
+            m.array[0],m.bytes[0] = -6.,7
+    learn = leaving(Changes)
+    learn.fit(1)
+    m = learn.model
+    assert m.left()==[-1., 2., -4., 2., -6., 7., -5., 2., 2.] and m.mine==-2. and m.by_name==dict(v=2., mine=-3.)
+
+@pytest.mark.parametrize('back', ['after_validate', 'cleanup_validate'])
+def test_other_weights_for_a_validation(back):
+    "Swapped in before it, and out again when it is over, buffers too"
+    class Swaps(Callback):
+        def before_validate(self):
+            self.kept = copy.deepcopy(self.model.state_dict())
+            for o in self.model.state_dict().values(): o.zero_()
+    def put_back(self): self.learn.model.load_state_dict(self.kept)
+    setattr(Swaps, back, put_back)
+    learn,plain = leaving(Swaps),leaving(valid=False)
+    for o in (learn, plain): o.fit(2)
+    assert state_of(learn.model)==state_of(plain.model)
+    assert learn.recorder.rows[-1]['valid_loss']==1. # of predictions that are 0
+
+@pytest.mark.parametrize('ev', ['after_pred','after_batch','after_validate'])
+@pytest.mark.parametrize('e', [CancelValidException, CancelFitException, RuntimeError, KeyboardInterrupt])
+def test_however_a_validation_ends_the_model_is_as_training_has_left_it(ev, e):
+    raised = []
+    def ends(self):
+        if self.learn.training or self.learn.epoch!=1 or raised: return
+        raised.append(e)
+        raise e
+    if ev=='after_validate' and e is CancelValidException: pytest.skip("nothing is left to cancel")
+    learn,plain = leaving(Callback(**{ev: ends})),leaving(valid=False)
+    try: learn.fit(2)
+    except (RuntimeError,KeyboardInterrupt): pass
+    plain.fit(2)
+    assert state_of(learn.model)[:3]==state_of(plain.model)[:3]
+    if not issubclass(e, CancelException):
+        learn.resume(cbs=[])
+        assert state_of(learn.model)[:3]==state_of(plain.model)[:3]
+
+def test_an_inference_when_a_validation_is_over_changes_nothing():
+    class Looks(Callback):
+        def after_validate(self):
+            if self.learn.mode!='fit': return
+            before = self.model.left()
+            self.learn.validate()
+            assert self.model.left()==before==[20.]*9
+    learn,plain = leaving(Looks),leaving(valid=False)
+    for o in (learn, plain): o.fit(2)
+    assert state_of(learn.model)==state_of(plain.model)

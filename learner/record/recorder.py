@@ -34,7 +34,8 @@ class RecorderSnapshot:
     "The state of a recorder at one moment, taken in constant time"
     def __init__(self, rec):
         self.stream,self.n_losses = rec.stream,len(rec.stream)
-        self.lists = {k:(v, len(v)) for k,v in dict(iters=rec.iters, lrs=rec.lrs, rows=rec.rows).items()}
+        iters,lrs,rows = rec.iters,rec.lrs,rec.rows
+        self.lists = dict(iters=(iters, len(iters)), lrs=(lrs, len(lrs)), rows=(rows, len(rows)))
         self.rest = rec.table.state_dict() | dict(metrics=rec.phase.state_dict())
     def state_dict(self):
         "What `rec.state_dict()` would have returned at that moment"

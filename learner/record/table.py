@@ -53,6 +53,7 @@ class Columns:
 # %% ../../nbs/record/04_table.ipynb #Table
 def as_number(v):
     "`v` as a number, if it holds a single one; of several a copy on the CPU, since whoever gave them may change them"
+    if type(v) in (int,float): return v # as most are
     if isinstance(v, (torch.Tensor,np.ndarray,np.generic)):
         if (v.numel() if isinstance(v, torch.Tensor) else v.size)==1: return float(v.item())
         return v.detach().to('cpu', copy=True) if isinstance(v, torch.Tensor) else v.copy()

@@ -73,6 +73,8 @@ def has_values(t, old):
     now,was = _values_of(t),_values_of(old)
     return now is None or was is None or (len(now)==len(was) and all(map(_same, now, was)))
 
+def _in_memory(t): return isinstance(t, np.ndarray) or t.is_cpu
+
 class HeldTensor:
     "A tensor or array, and its values as of now"
     def __init__(self, t):
@@ -91,6 +93,20 @@ class HeldTensor:
 
     def restore(self):
         if self.moved: put_values(self.t, self.old)
+
+    @property
+    def written(self):
+        "Whether the values are surely others. On a device its count of writes tells, which misses a `t.data.copy_`"
+        return self.moved if _in_memory(self.t) else version_of(self.t)!=self.version
+
+    def put_off(self):
+        "Note the values that are there now, if they are surely others; else put back what may be others"
+        if self.written: return HeldTensor(self.t)
+        if not _in_memory(self.t): self.restore()
+
+    def restore_unless_written(self, left):
+        "Put back the values, unless others have been written since `put_off` returned `left`"
+        if left is not None and not left.written: self.restore()
 
 class SampledTensor:
     "A large tensor or array, and what it takes to see that it has changed since"
