@@ -1,5 +1,5 @@
 "Batches keep their structure on the way to the device; loaders have names; generators are put back"
-import random
+import random,warnings
 from collections import OrderedDict,UserDict,defaultdict,namedtuple
 from functools import partial
 from types import MappingProxyType
@@ -257,6 +257,104 @@ def test_a_twin_gives_the_same_batches_and_shares_no_iterator(kwargs):
     assert order(other)==expected and len(first+[b.tolist() for b in it])==4 # the one in use goes on
     assert sorted(sum(order(dl), []))==list(range(12)) and twin([1,2])==[1,2]
     for o in (dl, other): vars(o)['_iterator'] = None
+
+class Around:
+    "A loader around another one, as users write them"
+    def __init__(self, dl): self.dl = dl
+    def __iter__(self):
+        for b in self.dl: yield b
+    def __len__(self): return len(self.dl)
+class Forwarding(Around): # a copy of it has no `dl` when it is asked for `__setstate__`
+    def __getattr__(self, k): return getattr(self.dl, k)
+class Safe(Around):
+    def __getattr__(self, k):
+        if k.startswith('__') or k=='dl': raise AttributeError(k)
+        return getattr(self.dl, k)
+class Several(Around):
+    def __init__(self, dl): self.parts = dict(dls=[dl])
+    def __iter__(self): return iter(self.parts['dls'][0])
+    def __len__(self): return len(self.parts['dls'][0])
+
+def persistent(ds):
+    return DataLoader(ds, len(ds)//4, shuffle=True, num_workers=1, persistent_workers=True,
+        multiprocessing_context='fork')
+
+@pytest.mark.parametrize('around', [Around, Forwarding, Safe, Several])
+def test_training_on_a_wrapped_loader_with_persistent_workers_is_not_disturbed(around):
+    def run(wrap, *cbs):
+        learn,seen = synth_learner(n_train=4, n_valid=2),[]
+        dl = persistent(learn.dls.train_ds)
+        learn.dls = DataLoaders(wrap(dl), [*learn.dls.valid], device='cpu')
+        torch.manual_seed(0)
+        class See(Callback):
+            only_fit,run_valid = True,False
+            def after_batch(self): seen.append(self.x.tolist())
+        learn.fit(2, cbs=[See, *cbs])
+        workers = dl._iterator
+        vars(dl)['_iterator'] = None
+        return seen,[o.tolist() for o in learn.model.parameters()],workers is not None
+    found = []
+    class Inner(Callback):
+        only_fit,run_valid = True,False
+        def after_batch(self):
+            if self.iter!=2: return
+            found.append([dict(self.learn.validate(**kw))[k] for k,kw in (('train/loss', dict(ds_idx='train')),
+                ('valid_loss', dict(dl=self.dl)))])
+            assert self.dls.one_batch()[0].shape==self.x.shape
+    expected = run(lambda dl: dl)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        assert run(around, Inner)==expected and len(expected[0])==8 and expected[-1]
+    assert len(found)==2 and all(a==pytest.approx(b) for a,b in found)
+
+@pytest.mark.parametrize('around', [Around, Forwarding, Safe, Several])
+def test_a_twin_of_a_wrapper_has_iterators_of_its_own(around):
+    inner = persistent(range(12))
+    dl = around(inner)
+    def order(o): torch.manual_seed(1); return [b.tolist() for b in o]
+    expected = order(dl)
+    torch.manual_seed(1)
+    passes,workers = [iter(dl), iter(twin(dl)), iter(twin(twin(dl)))],[]
+    steps = []
+    for it in passes: torch.manual_seed(1); steps.append([next(it).tolist()])
+    for _ in range(2):
+        for it,seen in zip(passes, steps): seen.append(next(it).tolist())
+        workers.append(inner._iterator)
+    for it,seen in zip(passes, steps): seen.append(next(it).tolist()); assert next(it, None) is None
+    assert steps[1:]==[expected]*2 and sorted(sum(steps[0], []))==list(range(12)) # the first one had old workers
+    assert workers[0] is workers[1] is not None and len(twin(dl))==4
+    vars(inner)['_iterator'] = None
+
+def test_lr_find_and_evaluation_of_a_wrapper_that_forwards_everything():
+    learn = synth_learner(n_train=4, n_valid=2)
+    inner = persistent(learn.dls.train_ds)
+    learn.dls = DataLoaders(Forwarding(inner), learn.dls.valid, device='cpu')
+    assert learn.dls.one_batch()[0].shape==next(iter(learn.dls.valid))[0].shape
+    assert dict(learn.validate(0))['train/loss']>0
+    learn.lr_find(num_it=6, show_plot=False)
+    learn.smoke()
+    assert inner._iterator is None and learn.fit(1).train_iter==4
+    vars(inner)['_iterator'] = None
+
+def test_a_stateful_loader_that_cannot_be_copied_says_why():
+    class Stateful(Forwarding):
+        def state_dict(self): return {}
+        def load_state_dict(self, s): pass
+    with pytest.raises(TypeError, match=r"`Stateful` cannot be copied.*Begin it with `if k.startswith\('__'\)"):
+        twin(Stateful([1]))
+
+def test_a_loader_in_place_of_valid_is_refused_as_it_would_not_be_validated():
+    class Mixin:
+        @property
+        def valid(self): return []
+    for bases in (Mixin, DataLoaders),(DataLoaders,):
+        with pytest.raises(TypeError, match=r'`Own.valid` would not be .*write `super\(\).__init__\(train, valid'):
+            type('Own', bases, dict(valid=property(lambda self: [])) if len(bases)==1 else {})
+    class Mine(DataLoaders):
+        @property
+        def train(self): return self.loaders['train'][:3]
+    class More(Mine): pass
+    assert len(More([x]*4, [x]).train)==3
 
 @pytest.mark.parametrize('weights', [np.arange(8), torch.arange(8)], ids=['array','tensor'])
 def test_a_sampler_is_described_by_numbers_of_any_width(weights):

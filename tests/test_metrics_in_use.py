@@ -1,6 +1,6 @@
 """Metrics and the recorder as callbacks and users meet them: results for every order, states of nested phases, values
 for one batch, plots"""
-import sys,weakref
+import sys,warnings,weakref
 from collections import Counter,deque
 from functools import partial,wraps
 from types import SimpleNamespace
@@ -783,3 +783,73 @@ def test_values_in_containers_stay_as_they_were():
         metrics=ValueMetric(value, 'v')).remove_cb(ProgressCallback).fit(3)
     rows = [o['v']['a'][0].item() for o in learn.recorder.rows]
     assert len({*rows})==3 and rows==sorted(rows)
+
+# One metric in several places
+class Gathers(Metric):
+    "Its `reset` empties its lists, as users write it"
+    def __init__(self): self.preds,self.n = [],0
+    def reset(self): self.preds.clear(); self.n = 0
+    def accumulate(self, learn): self.preds.append(learn.pred.detach().sum()); self.n += len(learn.yb[0])
+    @property
+    def value(self): return float(sum(self.preds)/self.n)
+
+class InSlots(Gathers):
+    __slots__ = 'preds','n','__hidden'
+    def reset(self): super().reset(); self.__hidden = 0
+    def accumulate(self, learn): super().accumulate(learn); self.__hidden += 1
+    @property
+    def value(self): return super().value+self.__hidden
+
+@pytest.mark.parametrize('how', ['validation', 'training', 'training and validation'])
+def test_another_learner_with_the_same_metric_in_the_middle_of_a_phase(how):
+    "A teacher, for example"
+    train,valid = data(),data(3)
+    def run(shared, inner):
+        m = Gathers()
+        def new(m): return learner(train, valid, metrics=m, recorder=Recorder(train_metrics=True))
+        other = new(m if shared else Gathers())
+        def at(learn):
+            if learn.training!=('training' in how): return
+            if inner: (other.fit(1) if 'and' in how else other.validate()); seen.append(m.n)
+        seen,learn = [],new(m)
+        learn.fit(2, cbs=on(event.after_batch)(at))
+        rows = [{k:v for k,v in dict(o).items() if k!='time'} for o in learn.recorder.rows]
+        alone = other.validate()
+        return rows,seen,m.n,dict(alone) if inner else None
+    apart,same = run(False, True),run(True, True)
+    assert same[:2]==apart[:2] and same[0]==run(False, False)[0] and same[3]==apart[3] and same[2]==18
+
+class Failing(Callback):
+    run_train = False
+    def after_batch(self): 1/0
+
+def test_a_metric_in_another_learner_after_a_phase_that_failed():
+    m,train,valid = Gathers(),data(),data(3)
+    first,second = (learner(train, valid, metrics=m) for _ in range(2))
+    with pytest.raises(ZeroDivisionError): first.fit(1, cbs=Failing())
+    assert second.validate().gathers==m.value and m.n==18 # it is the second one's now
+
+def test_a_metric_with_slots_keeps_what_it_has_gathered():
+    train,valid = data(),data(3)
+    def inner(learn):
+        if not learn.training and learn.mode=='fit' and learn.iter==1: learn.validate(dl=train)
+    def run(m, *cbs): return learner(train, valid, metrics=m).fit(1, cbs=cbs).results
+    assert dict(run(InSlots(), on(event.after_batch)(inner)))==dict(run(InSlots()))
+    pred,targ = randn(6, 4),randint(4, 6)
+    m = InSlots()
+    m.reset(); m.preds.append(torch.tensor(3.)); m.n = 1
+    assert m(pred, targ)==pytest.approx(float(pred.sum()/6)+1) and m.value==3
+
+def test_a_metric_with_slots_resumes(tmp_path):
+    "In the middle of an epoch, in which it has gathered some batches of training"
+    train,valid = data(4),data(2)
+    def new(): return learner(train, valid, metrics=InSlots(), recorder=Recorder(train_metrics=True))
+    def rows(learn): return [{k:v for k,v in dict(o).items() if k!='time'} for o in learn.recorder.rows]
+    class Stop(Callback):
+        run_valid = False
+        def after_batch(self):
+            if self.train_iter==2: self.learn.stop_soon()
+    file = new().fit(1, cbs=Stop).save_state(tmp_path/'here')
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        assert rows(new().load_state(file).resume(cbs=Stop))==rows(new().fit(1))

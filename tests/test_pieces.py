@@ -70,3 +70,38 @@ def test_a_loop_that_announces_no_batch_is_told_so_in_the_epoch_after_a_resume(t
     stop = on(event.after_batch(once=len(learn.dls.train), unit='iter'))(lambda learn: learn.stop_soon())
     file = learn.fit(2, cbs=stop).save_state(tmp_path/'here')
     with pytest.raises(TypeError, match='does not announce'): made(one_batch=bare).load_state(file).resume()
+
+@pytest.mark.parametrize('bounds', [dict(n_iter=5), dict(n_iter=13), dict(n_step=5)], ids=str)
+def test_an_all_batches_that_goes_beyond_the_bounds_says_so(bounds):
+    def by_loader(self):
+        for i,b in enumerate(self.dl): self.one_batch(i, b)
+    def by_route(self):
+        for i,b in self.route.batches(): self.one_batch(i, b)
+    n = max(bounds.values())
+    learn = made(all_batches=by_loader)
+    with pytest.warns(UserWarning) as seen: learn.fit(**bounds)
+    per_epoch = len(learn.dls.train)
+    assert [str(o.message) for o in seen]==[f'`Mine.all_batches` goes on after {n%per_epoch} batches, where the phase '
+        'is to end: loop over `self.route.batches()` instead of `enumerate(self.dl)`']
+    assert seen[0].filename==__file__ and [o.name for o in learn.cbs]==['train_eval','recorder']
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        assert made(all_batches=by_route).fit(**bounds).train_iter==n
+        assert made(all_batches=by_loader).fit(2).train_iter==2*per_epoch # without a bound
+
+def test_an_all_batches_that_ends_by_itself_still_learns_of_the_bound():
+    "A loader without an end"
+    def by_loader(self):
+        for i,b in enumerate(self.dl):
+            if i==20: return
+            self.one_batch(i, b)
+    learn = made(all_batches=by_loader)
+    class Endless:
+        def __init__(self, dl): self.dl = dl
+        def __iter__(self):
+            while True: yield from self.dl
+    learn.dls = DataLoaders(Endless(learn.dls.train), learn.dls.valid, device='cpu')
+    at = []
+    with pytest.warns(UserWarning, match='goes on after 5 batches'):
+        learn.fit(n_iter=5, cbs=Callback(before_step=lambda self: at.append(self.iter)))
+    assert at==[*range(20)]

@@ -17,10 +17,12 @@ from inspect import isfunction
 import numpy as np
 import torch
 from torch import Tensor
+from fastcore.basics import GetAttr
 from torch.utils.data import DataLoader,Dataset,IterableDataset
 from ..core.checks import checked,is_whole,listed,nearest,no_attribute,signature
 from ..core.copies import cached_weakly
-from .generators import is_stateful
+from .generators import is_stateful,places_of
+from .search import search,stored
 
 # %% ../../nbs/data/03_loaders.ipynb #default_device
 def default_device() -> torch.device:
@@ -190,12 +192,48 @@ def check_choice(
     raise TypeError(f"`{name}` is the position or name of a loader in `dls`, or a loader, but got {v!r}")
 
 # %% ../../nbs/data/03_loaders.ipynb #twin
+_end = object()
+
+class _Apart(GetAttr):
+    "Gives the batches of `dl`. In each pass, the loaders in it have other iterators while they make a batch"
+    _default = 'dl' # has all other attributes
+    def __init__(self, dl, inner): self.dl,self.inner = dl,inner
+    def __len__(self): return len(self.dl)
+    def __iter__(self):
+        own = [None]*len(self.inner)
+        def put(iterators): # torch's loaders refuse an assignment
+            for o,it in zip(self.inner, iterators): vars(o)['_iterator'] = it
+        def apart(f, *args):
+            theirs = [o._iterator for o in self.inner]
+            try:
+                put(own)
+                return f(*args)
+            finally:
+                own[:] = [o._iterator for o in self.inner]
+                put(theirs)
+        it = apart(iter, self.dl)
+        while (b := apart(next, it, _end)) is not _end: yield b
+
+def _is_loader(cls): return issubclass(cls, DataLoader)
+
+def _keeps_iterator(dl): # a wrapper may say what the loader in it says
+    "Whether a second pass over `dl` would disturb the first"
+    return stored(dl, 'persistent_workers', False) or is_stateful(dl)
+
+def _own_copy(dl):
+    try: return copy(dl)
+    except RecursionError as e: raise TypeError(f"`{type(dl).__name__}` cannot be copied, which an evaluation beside "
+        "training needs: its `__getattr__` looks for an attribute that a copy does not have yet. Begin it with "
+        "`if k.startswith('__'): raise AttributeError(k)`") from e
+
 def twin(dl): # A `DataLoader`, or another iterable of batches
     "A loader that gives the same batches as `dl`, and shares no iterator and no workers with it"
-    if not getattr(dl, 'persistent_workers', False) and not is_stateful(dl): return dl
-    res = copy(dl)
-    if isinstance(dl, DataLoader): vars(res)['_iterator'] = None
-    return res
+    res = _own_copy(dl) if _keeps_iterator(dl) else dl
+    if _is_loader(type(dl)):
+        if res is not dl: vars(res)['_iterator'] = None
+        return res
+    inner = [o for o in search(places_of(dl), _is_loader, inside=False).values() if _keeps_iterator(o)]
+    return _Apart(res, inner) if inner else res
 
 # %% ../../nbs/data/03_loaders.ipynb #targets_in
 target_names = 'labels','label','label_ids','targets','target','y' # usual names of targets, the first one that there is
@@ -352,6 +390,13 @@ class DataLoaders(_NamedLoaders):
         bs = int(bs)
         train,valid = _train_loader(train, bs, kwargs),None if valid is None else _valid_loader(valid, bs, kwargs)
         return cls(train, valid, device=device, n_inp=n_inp, split=split)
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if cls.valid is not DataLoaders.valid: raise TypeError(
+            f"`{cls.__name__}.valid` would not be validated, because validation takes the loaders that `__init__` "
+            "gets: write `super().__init__(train, valid)`, where `valid` may be any object whose `__iter__` gives "
+            "batches")
 
     __getattr__ = no_attribute
     def __setattr__(self, k, v):

@@ -124,10 +124,21 @@ class PiecesCheck(Callback):
         warnings.warn(f"{self.replaced} does not announce `{ev}`, for which {waiting} waits: "
             f"write `self('{ev}')` where its moment is")
 
+class BoundsCheck(Callback):
+    "Warn of an `all_batches` of the user's that goes on where a phase is to end"
+    order,only_fit,watches = -1000,True,True
+    def before_batch(self):
+        learn = self.learn
+        if self.iter!=learn.stop_at and not (self.training and learn.steps_done): return
+        warn(f"`{type(learn).__name__}.all_batches` goes on after {self.iter} batches, where the phase is to end: "
+            "loop over `self.route.batches()` instead of `enumerate(self.dl)`")
+        learn.remove_cb(self)
+
 def replaced_pieces(learn):
-    "A `PiecesCheck` if the class of `learn` has pieces of its own"
-    mine = [f'`{type(learn).__name__}.{k}`' for k in own_pieces(learn)]
-    return [PiecesCheck(' or '.join(mine))] if mine else []
+    "Callbacks that check the pieces which the class of `learn` has of its own"
+    mine = own_pieces(learn)
+    pieces = [PiecesCheck(' or '.join(f'`{type(learn).__name__}.{k}`' for k in mine))] if mine else []
+    return pieces + [BoundsCheck()]*('all_batches' in mine)
 
 def warn_recomputed(learn):
     "Warn of pieces in whose place an optimizer computes loss and gradients itself"

@@ -21,6 +21,7 @@ from torch import nn
 from ..core.checks import checked,is_whole,signature,snake_name,unchecked
 from ..core.copies import copied,module_internals,of_library
 from ..core.tracebacks import warn
+from ..data.search import in_slots,slots_of
 from ..model.losses import check_places
 from ..model.loss_properties import count_kept,ignore_index_of,items_of,kind_of,loss_of,loss_per_sample
 from ..model.loss_properties import n_items,n_samples,reduction_in
@@ -130,16 +131,30 @@ class _HeldModules:
 
 def _attributes(m): return {k:v for k,v in vars(m).items() if k not in module_internals}
 
-def _become(m, attrs): vars(m).clear(); vars(m).update(attrs)
+def attributes_of(m) -> dict: # Of a metric
+    "All attributes of `m`, also those in `__slots__`"
+    return vars(m) | in_slots(m)
+
+def set_attributes(m, attrs):
+    "Set attributes of the metric `m`, past its properties and its `__setattr__`"
+    slots = slots_of(type(m))
+    vars(m).update({k:v for k,v in attrs.items() if k not in slots})
+    for k in slots:
+        if k in attrs: object.__setattr__(m, k, attrs[k])
+
+def _become(m, attrs):
+    vars(m).clear()
+    for k in in_slots(m).keys()-attrs.keys(): object.__delattr__(m, k)
+    set_attributes(m, attrs)
 
 class HeldMetrics:
     "What metrics have gathered. They go on with copies of it, until `put_back`"
     def __init__(self, metrics):
-        self.metrics,self.attrs = metrics,[vars(m).copy() for m in metrics]
+        self.metrics,self.attrs = metrics,[*map(attributes_of, metrics)]
         memo = {id(v): v for o in self.attrs for v in o.values() if _is_setting(v)}
         modules = [v for v in memo.values() if isinstance(v, nn.Module)]
         self.modules = _HeldModules(modules) if modules else None
-        for m in metrics: vars(m).update({k:_copied(v, memo) for k,v in vars(m).items()})
+        for m,attrs in zip(metrics, self.attrs): set_attributes(m, {k:_copied(v, memo) for k,v in attrs.items()})
 
     def put_back(self):
         if self.modules: self.modules.restore()

@@ -11,13 +11,14 @@ __all__ = []
 import warnings
 from collections import deque
 from contextlib import contextmanager
+from weakref import ref
 import numpy as np
 import torch
 from ..core.checks import signature
 from ..core.attendance import note_of_raiser
 from ..core.copies import copied
 from ..model.loss_properties import n_samples
-from .metrics import AvgMetric,HeldMetrics,held
+from .metrics import AvgMetric,HeldMetrics,attributes_of,held,set_attributes
 
 # %% ../../nbs/measure/06_phase.ipynb #Skipped
 def cancelled_by(
@@ -45,26 +46,47 @@ class Skipped:
 train_only = "A callback that is to cancel batches in training alone has `run_valid = False` in its class"
 
 # %% ../../nbs/measure/06_phase.ipynb #PhaseMetrics
+_running = {} # weak references to each `PhaseMetrics` whose phase has metrics, of all learners, as keys
+
+def _hold_shared(metrics, phase):
+    "Let metrics that another learner gathers with gather for `phase`, until `put_back`; None if there are none"
+    others = {id(m) for r in _running if r() not in (None, phase) for m in r().now}
+    shared = [m for m in metrics if id(m) in others]
+    return HeldMetrics(shared) if shared else None
+
+_none_held = HeldMetrics(())
+
 class PhaseMetrics:
     "Metrics of the phase that is running; those of a phase around it keep what they have gathered"
     others = None # while several processes train: knows what the others have gathered, as `Others` of `dist`
+    lent = None # `HeldMetrics` of another learner, which gathers with them in a phase around this one
     def __init__(self): self.now,self.outer,self.depth = [],[],None; self.begin([])
 
     def begin(self, metrics):
+        if metrics:
+            if _running: self.lent = _hold_shared(metrics, self)
+            _running[ref(self)] = True
         self.now,self.read = metrics,False # whether their values have been read
         self.merged = False # whether they have gathered what all processes have
         self.skipped = Skipped()
         for m in metrics: m.reset()
-    def end(self): self.now = []
+    def end(self):
+        if self.lent: self.lent.put_back()
+        if self.now: _running.pop(ref(self), None)
+        self.now,self.lent = [],None
 
     def begin_inner(self, metrics, depth):
-        self.outer.append((self.now, self.read, self.merged, self.depth, self.skipped, HeldMetrics(self.now)))
+        self.outer.append((self.now, self.read, self.merged, self.depth, self.skipped, self.lent,
+            HeldMetrics(self.now) if self.now else _none_held))
+        self.lent = None
         self.depth = depth # how many scopes run, to know this phase from one that was cancelled before it came here
         self.begin(metrics)
 
     def end_inner(self):
-        self.now,self.read,self.merged,self.depth,self.skipped,kept = self.outer.pop()
+        if self.lent: self.lent.put_back()
+        self.now,self.read,self.merged,self.depth,self.skipped,self.lent,kept = self.outer.pop()
         kept.put_back()
+        if not self.now: _running.pop(ref(self), None)
 
     @property
     def outermost(self):
@@ -85,7 +107,7 @@ class PhaseMetrics:
         for m,s in zip(self.now, states):
             if later: m.reset(); continue
             _warn_of_lost(m)
-            m.load_state_dict(s) if _knows_state(m) else vars(m).update(s)
+            m.load_state_dict(s) if _knows_state(m) else set_attributes(m, s)
 
 # %% ../../nbs/measure/06_phase.ipynb #gathered
 _numbers = torch.Tensor,np.ndarray,np.generic,int,float,complex,list,type(None)
@@ -100,9 +122,9 @@ def gathered(m):
     if isinstance(m, AvgMetric): m.settle()
     settings = _settings(m)
     def is_state(k, v): return isinstance(v, _numbers) or (isinstance(v, _containers) and k not in settings)
-    return {k:v for k,v in vars(m).items() if is_state(k, v)}
+    return {k:v for k,v in attributes_of(m).items() if is_state(k, v)}
 
-def _callables(m): return {k:v for k,v in getattr(m, '__dict__', {}).items() if callable(v)}
+def _callables(m): return {k:v for k,v in attributes_of(m).items() if callable(v)}
 
 def _warn_of_lost(m):
     "Warn of objects in which a metric may gather. What can be called is a setting, unless a `reset` replaces it"
@@ -111,7 +133,7 @@ def _warn_of_lost(m):
     m.reset()
     made = [k for k,v in _callables(m).items() if was.get(k) is not v]
     plain,settings = (*_numbers,*_containers,str),_settings(m)
-    lost = [f'`{k}`, a `{type(v).__name__}`' for k,v in vars(m).items()
+    lost = [f'`{k}`, a `{type(v).__name__}`' for k,v in attributes_of(m).items()
         if not isinstance(v, plain) and k not in settings and (not callable(v) or k in made)]
     if lost: warnings.warn(f"The metric `{m.name}` has {', and '.join(lost)}, whose state is not saved with a run: "
         "its value for this epoch may leave out what was gathered before the stop. "
