@@ -527,10 +527,10 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                    '- `detach`: Detach the tensors that `hook_func` is given from the graph\n'
                    '- `cpu`: Copy them to the CPU first\n'
                    '- `when`: As in `Hook`',
- 'HyperScheduler.rescale': 'Parameters:\n'
-                           '\n'
-                           '- `name`: Name of a hyper-parameter, such as `lr`\n'
-                           '- `values`: The highest value of each parameter group; None leaves the group alone',
+ 'HyperScheduler.rescale_hyper': 'Parameters:\n'
+                                 '\n'
+                                 '- `name`: Name of a hyper-parameter, such as `lr`\n'
+                                 '- `values`: The highest value of each parameter group; None leaves the group alone',
  'HyperScheduler.set_scaled': 'Parameters:\n'
                               '\n'
                               '- `name`: Name of a hyper-parameter, such as `lr`\n'

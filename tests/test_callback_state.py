@@ -146,3 +146,47 @@ def test_weights_that_a_callback_keeps_are_there_as_soon_as_a_stopped_run_is_loa
     mk(kept := KeepsBest(), path=tmp_path).fit(3, cbs=stop).save_state('here')
     mk(loaded := KeepsBest(), path=tmp_path).load_state('here')
     assert same([*loaded.best.values()], [*kept.best.values()])
+
+def stop_at(n): return Callback(after_batch=lambda self: self.learn.stop_soon() if self.train_iter==n else None)
+
+class Ensemble(Callback):
+    "Has helpers of its own that are called `snapshot` and `rescale`"
+    _stateattrs = 'snaps',
+    def before_fit(self): self.snaps = []
+    def snapshot(self): self.snaps.append([p.tolist() for p in self.model.parameters()])
+    def rescale(self, x): return x*.5
+    def before_batch(self): self.learn.x = self.rescale(self.x)
+    def after_epoch(self): self.snapshot()
+
+@pytest.mark.parametrize('how', ['memory','file','lr'])
+def test_methods_of_a_callback_called_snapshot_and_rescale_are_its_own(how, tmp_path):
+    def new(*cbs): return mk(Ensemble(), *cbs, path=tmp_path)
+    whole = new().fit(3)
+    learn = new(stop_at(8)).fit(3)
+    assert len(learn.ensemble.snaps)==1
+    if how=='file': learn = new(stop_at(8)).load_state(learn.save_state('here'))
+    learn.resume(**dict(lr=.1) if how=='lr' else {})
+    assert same(weights(learn.model), weights(whole.model)) and learn.ensemble.snaps==whole.ensemble.snaps
+    assert len(whole.ensemble.snaps)==3
+
+@pytest.mark.parametrize('sets', [{}, dict(sets=('lr',))], ids=str)
+def test_a_callback_that_schedules_a_rate_is_asked_to_rescale_it(sets):
+    "Whether or not it names what it sets"
+    asked = []
+    def rescale_hyper(self, name, values): asked.append((name, values)); return True
+    learn = mk(type('Mine', (Callback,), dict(rescale_hyper=rescale_hyper, **sets)), stop_at(8)).fit(3)
+    learn.resume(lr=.03)
+    assert asked==[('lr', [.03])]
+
+def test_a_state_snapshot_is_asked_for_its_state_where_the_run_stops():
+    told = []
+    class Long(Callback):
+        def before_fit(self): self.seen = []
+        def after_batch(self): self.seen.append(self.train_iter)
+        def state_snapshot(self):
+            n = len(self.seen)
+            return SimpleNamespace(state_dict=lambda: (told.append(n), dict(seen=self.seen[:n]))[1])
+    learn = mk(Long, stop_at(8)).fit(3)
+    assert told==[8] # not after each phase
+    learn.resume()
+    assert learn.long.seen==[*range(1, 19)]

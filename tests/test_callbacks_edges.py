@@ -1,7 +1,9 @@
 """Filters in a second fit, the order in which new callbacks are told, what a callback gives back to the model, and
 small learners for tests"""
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 import pytest,torch
 from torch import nn
 from torch.utils.data import DataLoader
@@ -218,3 +220,43 @@ def test_a_callback_may_be_a_dataclass_whose_instances_are_told_apart():
     assert (a.n,b.n)==(3,7)
     with pytest.raises(TypeError, match=r'`Counts` compares its instances.*`@dataclass\(eq=False\)`'):
         synth_learner(cbs=made()())
+
+# Names and handlers that are none
+def test_a_name_that_is_no_text_is_refused():
+    class Tagged(Callback):
+        def __init__(self, tag): self.tag = tag
+        @property
+        def name(self): return f'tagged_{self.tag}'
+    learn = synth_learner()
+    with pytest.raises(TypeError, match=r"`Tagged.name` is a text, but got <property .*`self.name = …` in `__init__`"):
+        learn.add_cb(Tagged('a'))
+    assert [o.name for o in learn.cbs]==['train_eval','recorder']
+    class Named(Callback):
+        def __init__(self, tag): self.name = f'tagged_{tag}' # as the error says
+    learn.add_cbs([Named('a'), Named('b')])
+    assert [o.name for o in learn.cbs][2:]==['tagged_a','tagged_b'] and learn.tagged_b.learn is learn
+
+def wrapped(f):
+    @wraps(f)
+    def _f(*args): return f(*args)
+    return _f
+
+async def later(self): pass
+def stepwise(self): yield
+
+@pytest.mark.parametrize('f,why', [(later, 'async'), (stepwise, 'yield')], ids=['async','yield'])
+@pytest.mark.parametrize('around', [wrapped, lambda f: wrapped(wrapped(f)), contextmanager, staticmethod],
+    ids=['wraps','twice','contextmanager','staticmethod'])
+def test_a_handler_that_would_never_run_is_refused_beneath_its_decorators(f, why, around):
+    with pytest.raises(TypeError, match=f'`Mine.after_batch` would never run, because of its `{why}`'):
+        type('Mine', (Callback,), dict(after_batch=around(f)))
+    with pytest.raises(TypeError, match='would never run'): Callback(after_batch=wrapped(f))
+    with pytest.raises(TypeError, match='would never run'): on(event.after_batch)(wrapped(f))
+
+def test_a_decorated_handler_runs():
+    seen = []
+    class Mine(Callback):
+        @wrapped
+        def after_batch(self): seen.append(self.train_iter)
+    synth_learner(n_train=2, n_valid=0, cbs=Mine).fit(1)
+    assert len(seen)==2

@@ -1,5 +1,6 @@
 "Copies and pickles of learners, and when their memory is free"
 import copy,gc,pickle,re,subprocess,sys,threading,warnings,weakref
+from dataclasses import dataclass
 import numpy as np,pytest,torch
 from torch.nn import functional as F
 from learner.all import *
@@ -85,6 +86,52 @@ def test_a_copy_goes_on_as_its_original_and_shares_nothing_with_it(how, copied):
     res = goes_on(twin)
     assert [p.tolist() for p in learn.model.parameters()]==before
     assert goes_on(learn)==res
+
+class Logs(Callback):
+    "Copies its attributes, without those that cannot be pickled, as Python's documentation has it"
+    def __init__(self): self.seen = []; self.open()
+    def open(self): self.lock = threading.Lock()
+    def after_batch(self): self.seen.append(self.train_iter)
+    def __getstate__(self):
+        state = self.__dict__.copy()
+        del state['lock']
+        return state
+    def __setstate__(self, state): self.__dict__.update(state); self.open()
+
+@dataclass(eq=False, slots=True)
+class Slots(Callback):
+    a:int
+    def before_fit(self): self.learn.state.n = self.a
+
+class InSlots(Learner):
+    __slots__ = 'own',
+
+@pytest.mark.parametrize('copied', [copy.deepcopy, pickled, copy.copy], ids=['deepcopy','pickle','copy'])
+@pytest.mark.parametrize('fitted', [False, True])
+def test_a_callback_with_a_usual_getstate_can_be_copied(copied, fitted):
+    learn = made(cbs=Logs)
+    if fitted: learn.fit(1)
+    cb = copied(learn.logs)
+    assert cb.seen==learn.logs.seen and cb.learn is None and type(cb.lock) is type(threading.Lock())
+    if copied is copy.copy: return
+    twin = copied(learn)
+    assert twin.logs.learn is twin and goes_on(twin)==goes_on(learn) and twin.logs.seen==learn.logs.seen
+
+def test_a_callback_with_a_usual_getstate_can_be_copied_in_a_fit():
+    copies = []
+    learn = made(cbs=Logs)
+    learn.fit(1, cbs=on(event.after_batch(once=2))(lambda learn: copies.append(pickled(learn.logs))))
+    assert copies[0].learn is None and copies[0].seen in ([1], [1,2])
+
+@pytest.mark.parametrize('copied', [copy.deepcopy, pickled], ids=['deepcopy','pickle'])
+def test_attributes_in_slots_are_copied(copied):
+    base = made()
+    learn = InSlots(base.dls, base.model, loss_func, lr=.05, cbs=Slots(3)).remove_cb(ProgressCallback)
+    learn.own = [7]
+    twin = copied(learn)
+    assert twin.own==[7] and twin.own is not learn.own and twin.slots.a==3
+    assert copy.copy(twin.slots).a==3 and copied(twin.slots).a==3
+    assert goes_on(twin)==goes_on(learn) and twin.state.n==3
 
 class Locked(torch.nn.Linear):
     "Holds what cannot be copied, and leaves it out of its state"

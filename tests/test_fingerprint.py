@@ -203,7 +203,7 @@ def test_accumulated_and_cancelled_batches():
 def test_a_trail_is_copied_in_constant_time():
     learn = fitted(n=1)
     cb = learn.held_fingerprint
-    shot = cb.snapshot()
+    shot = cb.state_snapshot()
     before = cb.state_dict()
     cb.trail.append(dict(at=[6, 1, 0]))
     def columns(state): return {k:[o.tolist() for o in v] for k,v in state['columns'].items()}

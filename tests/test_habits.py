@@ -145,9 +145,21 @@ def test_a_given_bar_takes_the_place_of_the_usual_one(capsys):
 def test_a_recorder_of_ones_own_takes_the_place_of_the_usual_one():
     class Mine(Recorder): pass
     learn = synth_learner(metrics=lambda p,y: (p-y).abs().mean(), cbs=Mine(train_metrics=True))
-    assert sum(isinstance(o, Recorder) for o in learn.cbs)==1 and learn.mine.train_metrics
+    assert sum(isinstance(o, Recorder) for o in learn.cbs)==1 and learn.recorder.train_metrics
     learn.fit(1, cbs=EarlyStoppingCallback('train_loss'))
-    assert len(learn.mine.rows)==1
+    assert len(learn.recorder.rows)==1
+
+def test_what_reads_the_recorder_reads_one_of_ones_own():
+    class Mine(Recorder): pass
+    class Named(Recorder): name = 'named'
+    class Next(Named): pass
+    assert (Mine.name,Named.name,Next.name)==('recorder','named','named')
+    def plateau(opt): return torch.optim.lr_scheduler.ReduceLROnPlateau(opt, patience=0, threshold=1e9)
+    usual,learn = (synth_learner(lr=.1, cbs=[*cbs, TorchScheduler(plateau)]).fit(3) for cbs in ([], [Mine]))
+    assert learn.recorder.rows[-1].valid_loss==usual.recorder.rows[-1].valid_loss # after two rates
+    assert learn.final_record.valid_loss==usual.final_record.valid_loss and learn.smooth_loss==usual.smooth_loss
+    learn = synth_learner(lr=.1, cbs=[Named, TorchScheduler(plateau)]).fit(3)
+    assert learn.named.rows[-1].valid_loss==usual.recorder.rows[-1].valid_loss
 
 def test_files_go_where_python_runs_if_no_path_is_given(tmp_path, monkeypatch):
     "As in fastai, whose scripts write `path=None`"

@@ -174,7 +174,7 @@ def test_a_snapshot_is_of_its_moment():
     shots,states = [],[]
     @learn.on('after_batch', order=2000)
     def note(learn):
-        shots.append(cb.snapshot())
+        shots.append(cb.state_snapshot())
         if learn.train_iter%3==0: states.append((len(shots)-1, {k:v.copy() for k,v in cb.state_dict().items()}))
         if learn.train_iter%5==0: cb.accounts
     learn.fit(2)

@@ -1,5 +1,6 @@
 "Whoever replaces a piece of the loop keeps its events, or is told what is missing"
 import warnings
+from types import MethodType
 import pytest,torch
 from learner.all import *
 
@@ -105,3 +106,67 @@ def test_an_all_batches_that_ends_by_itself_still_learns_of_the_bound():
     with pytest.warns(UserWarning, match='goes on after 5 batches'):
         learn.fit(n_iter=5, cbs=Callback(before_step=lambda self: at.append(self.iter)))
     assert at==[*range(20)]
+# Scopes that have lost their events. Others are seen to in `test_mapping`
+class Bodies: # without `@scope`
+    def _fit(self):
+        for self.epoch in self.route.epochs(): self._epoch()
+    def _epoch(self):
+        for o in self.route.phases(): self.train_all() if o=='train' else self.validate_all()
+    def _train(self): self.all_batches()
+    def _validate(self): self.all_batches()
+    def _batch(self):
+        self._forward()
+        if self.training: self._do_grad_opt()
+    def _backward(self):
+        self.loss_grad.backward()
+        self.backward_done = True
+    def _step(self):
+        self.opt.step()
+        self.opt_step += 1
+bodies = {k:f for k,f in vars(Bodies).items() if callable(f)}
+
+@pytest.mark.parametrize('call', [lambda learn: learn.fit(1), lambda learn: learn.fit(n_step=5),
+    lambda learn: learn.lr_find(num_it=6, show_plot=False), lambda learn: learn.validate(),
+    lambda learn: learn.get_preds()], ids=['fit','n_step','lr_find','validate','get_preds'])
+@pytest.mark.parametrize('nm', bodies)
+def test_a_scope_that_is_patched_in_must_keep_its_events(nm, call, monkeypatch):
+    learn,on_one = synth_learner(),synth_learner()
+    before = [p.tolist() for p in learn.model.parameters()]
+    setattr(on_one, nm, MethodType(bodies[nm], on_one))
+    with pytest.raises(TypeError, match=f"`learn.{nm}` has lost its events, `before{nm}` and the others: .*@scope"):
+        call(on_one)
+    monkeypatch.setattr(Learner, nm, bodies[nm])
+    with pytest.raises(TypeError, match=f"`Learner.{nm}` has lost its events"): call(learn)
+    for o in (learn, on_one):
+        assert [p.tolist() for p in o.model.parameters()]==before and o.mode is None and o.train_iter==0
+
+@pytest.mark.parametrize('nm', bodies)
+def test_a_scope_that_is_patched_in_with_its_events_runs(nm, monkeypatch):
+    def trained(learn):
+        torch.manual_seed(0)
+        return [p.tolist() for p in learn.fit(1).model.parameters()]
+    whole,learn = trained(synth_learner()),synth_learner()
+    setattr(learn, nm, MethodType(scope(bodies[nm]), learn))
+    assert trained(learn)==whole
+    monkeypatch.setattr(Learner, nm, scope(bodies[nm]))
+    assert trained(synth_learner())==whole
+
+def test_a_run_that_was_stopped_can_be_resumed_when_its_patch_is_gone():
+    def new(): return synth_learner(n_train=4, n_valid=1)
+    whole = new().fit(2)
+    learn = new().fit(2, cbs=on(event.after_batch(once=3, unit='iter'))(lambda learn: learn.stop_soon()))
+    learn._step = MethodType(bodies['_step'], learn)
+    with pytest.raises(TypeError, match='lost its events'): learn.resume()
+    del learn._step
+    learn.resume()
+    assert [p.tolist() for p in learn.model.parameters()]==[p.tolist() for p in whole.model.parameters()]
+
+@pytest.mark.parametrize('where', ['Learner','Loop','learn'])
+@pytest.mark.parametrize('nm', ['one_batch','all_batches','_train'])
+def test_pieces_that_are_patched_in_announce_batches_too(where, nm, monkeypatch):
+    def _train(self):
+        for b in self.dl: bare(self, 0, b)
+    learn,f = synth_learner(),dict(one_batch=bare, all_batches=_train, _train=scope(_train))[nm]
+    if where=='learn': setattr(learn, nm, MethodType(f, learn))
+    else: monkeypatch.setattr(dict(Learner=Learner, Loop=Loop)[where], nm, f)
+    with pytest.raises(TypeError, match=f'`Learner.{nm}` does not announce `before_batch`'): learn.fit(n_iter=5)

@@ -428,7 +428,7 @@ class Moments(Callback):
     "Takes a snapshot and the state of the recorder between batches and phases, and compares them whenever asked"
     order = Recorder.order+1
     def __init__(self): self.pairs = []
-    def take(self): self.pairs.append((self.recorder.snapshot(), plain_state(self.recorder.state_dict())))
+    def take(self): self.pairs.append((self.recorder.state_snapshot(), plain_state(self.recorder.state_dict())))
     def before_draw(self): self.take()
     def before_validate(self): self.take()
     def after_validate(self): self.take()
@@ -487,7 +487,8 @@ def test_a_snapshot_does_not_wait_for_the_device():
     class Look(Callback):
         order = Recorder.order+2
         def after_batch(self):
-            if self.training: snaps.append(self.recorder.snapshot()); seen.append(len(self.recorder.stream.waiting))
+            if not self.training: return
+            snaps.append(self.recorder.state_snapshot()); seen.append(len(self.recorder.stream.waiting))
     snaps,seen = [],[]
     learner(cbs=[Look()]).fit(1)
     assert seen==[1,2,3] and [len(o.state_dict()['_raw']) for o in snaps]==[1,2,3] # nothing was read
@@ -499,18 +500,18 @@ def test_a_snapshot_costs_the_same_after_many_epochs():
         __getitem__ = copy = __iter__
     rec = learner().fit(2).recorder
     rec.iters,rec.lrs,rec.stream.raw,rec.stream.smooth = map(Closed, (rec.iters, rec.lrs, rec.raw_losses, rec.losses))
-    snap = rec.snapshot()
+    snap = rec.state_snapshot()
     with pytest.raises(AssertionError, match='read'): snap.state_dict()
 
 @pytest.mark.parametrize('beta', [.98, .5])
 def test_a_restored_recorder_goes_on_as_if_it_had_not_stopped(beta):
     whole = learner(recorder=Recorder(add_time=False)).fit(4).recorder
     half = learner(recorder=Recorder(add_time=False)).fit(2).recorder
-    state,snaps = half.snapshot().state_dict(),[]
+    state,snaps = half.state_snapshot().state_dict(),[]
     class Restore(Callback):
         order = Recorder.order+1
         def before_fit(self): self.recorder.load_state_dict(state)
-        def after_batch(self): snaps.append((self.recorder.snapshot(), self.recorder.state_dict()))
+        def after_batch(self): snaps.append((self.recorder.state_snapshot(), self.recorder.state_dict()))
     rest = learner(recorder=Recorder(add_time=False, beta=beta), cbs=[Restore()]).fit(4, start_epoch=2).recorder
     if beta==.98: assert dicts(rest.rows)==dicts(whole.rows) and rest.losses==whole.losses
     assert rest.raw_losses==whole.raw_losses and rest.iters==whole.iters and rest.lrs==whole.lrs

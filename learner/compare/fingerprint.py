@@ -239,7 +239,7 @@ class Fingerprint(Callback):
         self.trail,self.before,self.row,self.gauge = Trail(),None,{},None
         self.folder = '.'
 
-    def snapshot(self): # in constant time: rows are only added to a trail
+    def state_snapshot(self): # in constant time: rows are only added to a trail
         trail,n = self.trail,len(self.trail)
         return SimpleNamespace(state_dict=lambda: trail.state_dict(n))
     def state_dict(self): return self.trail.state_dict()

@@ -91,7 +91,7 @@ class RunCard(Callback):
         self.folder,self.title,self.note = folder,title,note
         self.taken,self.file,self.recorder,self.status = Fingerprint(),None,None,None
 
-    def snapshot(self): return self.taken.snapshot()
+    def state_snapshot(self): return self.taken.state_snapshot()
     def state_dict(self): return self.taken.state_dict()
     def load_state_dict(self, state): self.taken.load_state_dict(state)
 

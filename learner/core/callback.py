@@ -12,7 +12,7 @@ __all__ = ['Callback', 'call_selected', 'FuncCallback', 'on', 'TrainEvalCallback
 # %% ../../nbs/core/03_callback.ipynb #imports
 import warnings
 from copy import copy
-from inspect import iscoroutinefunction,isgeneratorfunction
+from inspect import iscoroutinefunction,isgeneratorfunction,unwrap
 from types import MethodType
 from weakref import ref
 from fastcore.basics import GetAttr
@@ -57,7 +57,7 @@ class Flags:
 
 # %% ../../nbs/core/03_callback.ipynb #State
 class State:
-    "What a callback saves with a run. If that is long, a class can also define `snapshot()`: see the text above"
+    "What a callback saves with a run"
     _stateattrs = () # names of the attributes to save
 
     def state_dict(self):
@@ -75,6 +75,10 @@ class State:
         "Whether it has an attribute `k`, which is not the Learner's"
         if k in vars(self) or hasattr(type(self), k): return True
         return type(self).__getattr__ is not Attached.__getattr__ and hasattr(self, k)
+
+    def state_snapshot(self):
+        """For a state that is long: an object that is cheap to make, whose `state_dict()` gives later what the state is
+        now. None: `state_dict` is called now, and its result copied"""
 
     def load_state_dict(self, state): # What `state_dict` has returned, in this process or another
         "Restore attributes; modules, optimizers and parameters keep their identity"
@@ -112,8 +116,17 @@ def was_attached(cb):
     return '_learn_ref' in vars(cb)
 
 def without_refs(o):
-    "The state of an object without its weak references, which cannot be copied or pickled"
-    return {k:v for k,v in vars(o).items() if k!='learn' and not (k.endswith('_ref') and isinstance(v, ref))}
+    "The attributes of an object, or a dict of them, without references back, which cannot be copied or pickled"
+    own = o if isinstance(o, dict) else vars(o)
+    return {k:v for k,v in own.items() if k!='learn' and not (k.endswith('_ref') and isinstance(v, ref))}
+
+def slots_of(o):
+    "Values of the attributes that the class of `o` names in `__slots__`"
+    state = object.__getstate__(o)
+    return state[1] if isinstance(state, tuple) else {}
+
+def put_slots(o, values):
+    for k,v in values.items(): object.__setattr__(o, k, v)
 
 # %% ../../nbs/core/03_callback.ipynb #Attached
 class Attached(GetAttr):
@@ -123,7 +136,17 @@ class Attached(GetAttr):
     name = 'callback'  # on the Learner
     own_name = None    # a name that was given to this instance: `cb.name = 'mine'`
 
-    def __getstate__(self): return without_refs(self)
+    def __getstate__(self):
+        own,slots = without_refs(self),slots_of(self)
+        return (own, slots) if slots else own
+    def __setstate__(self, state):
+        own,slots = state if isinstance(state, tuple) else (state, {})
+        vars(self).update(own)
+        put_slots(self, slots)
+    def __reduce_ex__(self, protocol): # a class may have a `__getstate__` of its own, which copies `__dict__`
+        res = super().__reduce_ex__(protocol)
+        has_attrs = isinstance(res, tuple) and len(res)>2 and isinstance(res[2], dict)
+        return (*res[:2], without_refs(res[2]), *res[3:]) if has_attrs else res
 
     def __getattr__(self, k):
         if hasattr(type(self), k): return object.__getattribute__(self, k) # a property failed: raise its error again
@@ -175,8 +198,11 @@ def _check_handler(
     "Refuse what does nothing when it is called"
     if f is None: return # switches off what the class inherits
     if not callable(f): raise TypeError(f"`{who}` runs at the event, so it is a method or a function, but got {f!r}")
-    why = "`yield`" if isgeneratorfunction(f) else "`async`" if iscoroutinefunction(f) else None
-    if why: raise TypeError(f"`{who}` would never run, because of its {why}: a handler is called, and has to return")
+    inner = unwrap(f)
+    why = "`yield`" if isgeneratorfunction(inner) else "`async`" if iscoroutinefunction(inner) else None
+    more = "" if inner is f else ". If a decorator runs it, call it from a plain method"
+    if why: raise TypeError(
+        f"`{who}` would never run, because of its {why}: a handler is called, and has to return{more}")
 
 _without_args = {*event} # events that may be registered later may give some
 

@@ -92,6 +92,8 @@ class CallbackList(L):
 
     def _give_name(self, cb):
         "Give `cb` a name that no other has, or refuse it"
+        if not isinstance(type(cb).name, str): raise TypeError(f"`{type(cb).__name__}.name` is a text, but got "
+            f"{type(cb).name!r}: an instance gets a name of its own by `self.name = …` in `__init__`")
         func,owner,n = isinstance(cb, FuncCallback),self.owner,1
         name = first = cb.own_name or type(cb).name
         while any(o.name==name for o in self): n += 1; name = f'{first}_{n}'

@@ -185,16 +185,25 @@ def loop_lines(loop):
         elif cbs or not ev.startswith(('after_cancel_','cleanup_')):
             yield f"{'  '*len(scopes) + ev:32}{', '.join(o.name for o in cbs)}".rstrip()
 
+# %% ../../nbs/core/06_dispatch.ipynb #check_scopes
+def check_scopes(
+    loop, # A `Dispatcher`, or a class of them
+):
+    "Refuse a method that has replaced a scope, and fires no events"
+    for k in cancels:
+        if (f := getattr(loop, f'_{k}', None)) is None or hasattr(f, 'scope'): continue
+        owners = loop.__mro__ if isinstance(loop, type) else (loop, *type(loop).__mro__)
+        owner = next((o for o in owners if f'_{k}' in vars(o)), loop)
+        raise TypeError(f"`{owner.__name__ if isinstance(owner, type) else 'learn'}._{k}` has lost its events, "
+            f"`before_{k}` and the others: write `@scope` right above its `def`")
+
 # %% ../../nbs/core/06_dispatch.ipynb #Dispatcher
 class Dispatcher(Notifier):
     "Holds callbacks, notifies them of events, and runs scopes"
     stop_reason = None # why the last run was cancelled, if it was and a reason was given
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        for k in cancels:
-            if (f := vars(cls).get(f'_{k}')) is None or hasattr(f, 'scope'): continue
-            raise TypeError(f"`{cls.__name__}._{k}` has lost its events, `before_{k}` and the others: "
-                "write `@scope` above it")
+        check_scopes(cls)
 
     def add_cb(self,
         cb, # A callback, or a class of one

@@ -213,10 +213,10 @@ class Ledger(Callback):
         "Continue from `accounts`"
         self.entered,self.waiting,self.n_waiting,self.unjudged = accounts,[],0,0
 
-    def snapshot(self): # in constant time: visits are only added to the list
+    def state_snapshot(self): # in constant time: visits are only added to the list
         entered,visits,n,judge = self.entered,self.waiting,len(self.waiting),self.judge
         return SimpleNamespace(state_dict=lambda: dict(vars(entered.after(visits[:n], judge))))
-    def state_dict(self): return self.snapshot().state_dict()
+    def state_dict(self): return self.state_snapshot().state_dict()
     def load_state_dict(self, state): self.begin(SampleCosts(**state))
 
     def before_fit(self):

@@ -261,7 +261,8 @@ def check_state(learn):
     for cb in learn.cbs:
         cls = type(cb)
         if cb.watches or of_library(cls): continue
-        if cls.state_dict is not Callback.state_dict or hasattr(cls, 'snapshot'): continue # it knows its state
+        states = cls.state_dict,cls.state_snapshot
+        if states!=(Callback.state_dict, Callback.state_snapshot): continue # it knows its state
         named = getattr(cb, '_stateattrs')
         theirs = {k for k,v in vars(learn).items() if v is not cb}
         names,drawn = _not_restored(cb, learn.route.target, {*dir(type(learn)), *named} | theirs)

@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from ..core.checks import checked,listed,short_name,whole
 from ..core.events import moments
 from ..core.callback import Callback,TrainEvalCallback
+from ..core.dispatch import check_scopes
 from ..core.tracebacks import warn
 from ..data.loaders import length
 from ..model.groups import FreezeMixin,norm_bias_params
@@ -135,7 +136,7 @@ class BoundsCheck(Callback):
         learn.remove_cb(self)
 
 def replaced_pieces(learn):
-    "Callbacks that check the pieces which the class of `learn` has of its own"
+    "Callbacks that check the pieces which `learn` has of its own"
     mine = own_pieces(learn)
     pieces = [PiecesCheck(' or '.join(f'`{type(learn).__name__}.{k}`' for k in mine))] if mine else []
     return pieces + [BoundsCheck()]*('all_batches' in mine)
@@ -151,6 +152,7 @@ def warn_recomputed(learn):
 def ready_to_train(learn): # A learner that is to train
     "Check its parts, move its model, make its optimizer, and refuse what cannot be trained"
     check_parts(learn.dls, learn.model, learn.loss_func, learn.cbs) # which may have been assigned
+    check_scopes(learn) # which may have been replaced
     if not torch.is_grad_enabled(): raise RuntimeError("Gradients are switched off here, by `torch.no_grad()`, "
         "`torch.inference_mode()` or `torch.set_grad_enabled(False)`: train outside of it")
     learn.to_device()

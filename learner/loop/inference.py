@@ -18,7 +18,7 @@ from ..core.tracebacks import empty,is_full
 from ..core.checks import checked,is_whole
 from ..core.callback import FuncCallback
 from ..core.callbacks import CallbackList
-from ..core.dispatch import own_scope
+from ..core.dispatch import check_scopes,own_scope
 from ..data.loaders import DataLoaders,check_choice,check_loader
 from ..model.optimizer import go_with_params
 from ..record.history import Row
@@ -166,6 +166,7 @@ class InferenceMixin(RestoreMixin):
     ):
         """In `unchanged`, run inference: a whole run of its own, or the validation alone inside another run, where only
         `cbs` begin a fit and an epoch"""
+        check_scopes(self) # which may have been replaced
         in_run = self.mode is not None
         self.to_validate = dls
         self.enter_mode(mode)

@@ -19,7 +19,7 @@ from torch import nn
 from fastcore.basics import AttrDict
 from fastcore.foundation import L
 from ..core.checks import checked,in_range,short_name
-from ..core.callback import TrainEvalCallback,refer
+from ..core.callback import TrainEvalCallback,put_slots,refer,slots_of
 from ..data.loaders import DataLoaders
 from ..model.groups import check_hyper,params
 from ..model.optimizer import Adam,own_attrs,parts_of,step_hooks
@@ -46,12 +46,14 @@ class CopyMixin(FitMixin):
                 "copy it when that is over, or only `learn.model`")
         opts = [] if self.opt is None else [self.opt, *parts_of(self.opt)]
         own = [(o, own_attrs(o) | step_hooks(o)) for o in opts]
-        return {k:v for k,v in vars(self).items() if k not in _of_the_loop} | dict(cbs=[*self.cbs], of_opts=own)
+        attrs = {k:v for k,v in vars(self).items() if k not in _of_the_loop}
+        return attrs | dict(cbs=[*self.cbs], of_opts=own, in_slots=slots_of(self))
 
     def __setstate__(self, state):
         super().__init__()
-        cbs,of_opts = state.pop('cbs'),state.pop('of_opts')
+        cbs,of_opts,in_slots = (state.pop(k) for k in ('cbs','of_opts','in_slots'))
         vars(self).update(state)
+        put_slots(self, in_slots)
         for o,attrs in of_opts: vars(o).update(attrs)
         for o in (self.route, *cbs): refer(o, 'learn', self)
         self.cbs.items = cbs

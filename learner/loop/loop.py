@@ -411,7 +411,8 @@ class Loop(Phases):
         self.opt_step += 1
 
 # %% ../../nbs/loop/01_loop.ipynb #own_pieces
-pieces = 'all_batches','one_batch','_batch','_forward','_do_grad_opt','_backward','_step'
+_names = '_train','all_batches','one_batch','_batch','_forward','_do_grad_opt','_backward','_step'
+pieces = {k:getattr(Loop, k) for k in _names} # noted here: others may be patched into `Loop`
 def own_pieces(learn) -> list: # Names
-    "Pieces of the loop that the class of `learn` has in place of those above"
-    return [k for k in pieces if getattr(type(learn), k) is not getattr(Loop, k)]
+    "Pieces of the loop that `learn` or its class has in place of those above"
+    return [k for k,f in pieces.items() if getattr(getattr(learn, k), '__func__', None) is not f]

@@ -105,7 +105,7 @@ def change_hypers(learn,
     asked, # Values by name, one per group, or None where nothing was asked for
 ) -> list: # Names whose schedules took the change
     "Set hyper-parameters from here on; where a callback schedules one, it scales the rest of its schedule instead"
-    taken = [k for k,vs in asked.items() if any([cb('rescale', k, vs) for cb in learn.cbs])]
+    taken = [k for k,vs in asked.items() if any([cb('rescale_hyper', k, vs) for cb in learn.cbs])]
     for k,vs in asked.items():
         if k in taken: continue
         learn.set_hyper(k, [old if new is None else new for old,new in zip(get_hyper(learn.opt, k), vs)])
@@ -118,7 +118,7 @@ def callback_states(cbs, seen=None, others=None, modules=None):
     res,seen = {},{} if seen is None else seen
     for k,cb in by_name(cbs).items():
         try:
-            if hasattr(type(cb), 'snapshot'): res[k] = cb.snapshot()
+            if (snap := cb.state_snapshot()) is not None: res[k] = snap
             elif s := cb.state_dict():
                 res[k] = copied(s, seen=seen, others=others)
                 if modules is not None: modules |= {n:digest(o) for n,o in _modules_of(k, cb, s).items()}

@@ -77,7 +77,7 @@ class Recorded(Callback):
     def comes_back(self, other): # A `Recorder` that was given for one fit
         if other.lrs or other.rows: vars(self).update({k:vars(other)[k] for k in _recorded})
 
-    def snapshot(self): return RecorderSnapshot(self)
+    def state_snapshot(self): return RecorderSnapshot(self)
     def state_dict(self): return RecorderSnapshot(self).state_dict()
     def load_state_dict(self, state):
         columns = self.table.columns
@@ -290,6 +290,10 @@ class Recorder(RowWriter):
     order,only_one,watches = 50,True,True
     first_at = 'after_validate', # other callbacks read `learn.results` there
     bundle = 256 # losses that may wait on the device
+    def __init_subclass__(cls, **kwargs):
+        cls.name = cls.name # if it has none of its own, the inherited one: what it replaces is `learn.recorder`
+        super().__init_subclass__(**kwargs)
+
     @checked(beta='[0,1)', count=callable)
     def __init__(self,
         add_time:bool=True, # Have a `time` column, in seconds

@@ -55,7 +55,7 @@ class HyperScheduler(Callback):
             f"`{other.name}` and `{self.name}` would both set `{both[0]}`: use one of them. "
             "`fit_one_cycle` and similar methods add a `ParamScheduler`, `fit` does not")
 
-    def rescale(self,
+    def rescale_hyper(self,
         name, # Name of a hyper-parameter, such as `lr`
         values, # The highest value of each parameter group; None leaves the group alone
     ):
@@ -264,7 +264,7 @@ class TorchScheduler(HyperScheduler):
         elif (v := self._measured()) is not missing: self._step(v)
     def _measured(self):
         "The latest value of `monitor` in this epoch, which may have had no validation"
-        rows = takewhile(lambda o: o.epoch==self.learn.epoch, reversed(self.learn.recorder.rows))
+        rows = takewhile(lambda o: o.epoch==self.learn.epoch, reversed(find_recorder(self).rows))
         return next((v for o in rows if (v := o.get(self.monitor)) is not missing), missing)
     def _step(self, *args):
         opt,scales = self.learn.opt,self.scales.items()

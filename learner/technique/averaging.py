@@ -141,7 +141,7 @@ class _Average(Callback):
         return False
     def after_load(self): self.outdated = True
 
-    def snapshot(self): # the average changes within training batches only: no copy is needed
+    def state_snapshot(self): # the average changes within training batches only: no copy is needed
         state = self.state_dict()
         return SimpleNamespace(state_dict=lambda: state)
     def load_state_dict(self, state):
