@@ -77,8 +77,8 @@ class State:
         return type(self).__getattr__ is not Attached.__getattr__ and hasattr(self, k)
 
     def state_snapshot(self):
-        """For a state that is long: an object that is cheap to make, whose `state_dict()` gives later what the state is
-        now. None: `state_dict` is called now, and its result copied"""
+        """For a state that is long: an object that is cheap to make, whose method `state_dict` gives later what the
+        state is now. None: `state_dict` of the callback is called now, and its result copied"""
 
     def load_state_dict(self, state): # What `state_dict` has returned, in this process or another
         "Restore attributes; modules, optimizers and parameters keep their identity"
