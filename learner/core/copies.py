@@ -114,31 +114,65 @@ def moved_results(f, but=(), most=10):
             except Exception: continue # it may be about a file that is gone
             if anew!=(now := digest(v)): yield args,now
 
-# %% ../../nbs/core/07_copies.ipynb #digest_array
-def _hash(text): return '#'+hashlib.sha256(text.encode()).hexdigest()[:12]
+# %% ../../nbs/core/07_copies.ipynb #parts_of
+usual_tensors = torch.Tensor,nn.Parameter,getattr(nn, 'Buffer', nn.Parameter)
 
 _csr,_csc = ('crow_indices','col_indices','values'),('ccol_indices','row_indices','values')
 compressed = {**dict.fromkeys([torch.sparse_csr,torch.sparse_bsr], _csr),
-    **dict.fromkeys([torch.sparse_csc,torch.sparse_bsc], _csc)} # what such tensors consist of
+    **dict.fromkeys([torch.sparse_csc,torch.sparse_bsc], _csc)} # methods that give the parts of a sparse tensor
+sparse = {torch.sparse_coo:('_indices','_values'), **compressed}
 
-def _parts_of(v):
-    "The tensors of which a sparse one consists"
-    if v.layout is torch.sparse_coo: v = v.coalesce(); return v.indices(),v.values()
-    return [getattr(v, k)() for k in compressed.get(v.layout, ())]
+def is_wrapper(t):
+    "Whether the class of a tensor decides what operations do, as of one that is spread over processes"
+    return type(t).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
+def _wrapped(t):
+    if t.layout is torch.jagged: return t.values(),t.offsets(),t.lengths() # besides sizes that were asked for
+    return [getattr(t, k) for k in t.__tensor_flatten__()[0]] if hasattr(t, '__tensor_flatten__') else ()
+
+def parts_of(
+    t, # A tensor of any kind
+) -> list|None: # They share the memory of `t`, unless it is quantized
+    "The plain tensors that `t` consists of; None if they cannot be read"
+    if type(t) in usual_tensors and t.layout is torch.strided and not (t.is_quantized or t.is_nested): return [t]
+    if is_wrapper(t):
+        found = [parts_of(o) for o in _wrapped(t) if o is not None]
+        return None if not found or None in found else [o for parts in found for o in parts]
+    if type(t) not in usual_tensors: t = t.detach().as_subclass(torch.Tensor)
+    if t.is_quantized: return [t.dequantize()]
+    if t.is_nested: return [t.detach().values(), t._nested_tensor_size()]
+    if t.layout is torch.strided: return [t]
+    return [getattr(t.detach(), k)() for k in sparse.get(t.layout, ())] or None
+
+def overlaps(t):
+    "Whether several values of `t` are in one place, as after `expand`: torch does not write into such a tensor"
+    return t.layout is torch.strided and not t.is_nested and 0 in t.stride() and t.numel()>1
+
+def bits_of(t):
+    "All bytes of a plain tensor in one row"
+    t = t.detach().resolve_conj().resolve_neg()
+    return t.unsqueeze(-1).view(torch.uint8).reshape(-1) # of a new axis of stride 1, which `view` asks for
+
+def bytes_of(t):
+    "`bits_of` a tensor on the CPU as an array, in the memory of `t` where that is contiguous"
+    return np.ascontiguousarray(np.from_dlpack(bits_of(t)))
+
+# %% ../../nbs/core/07_copies.ipynb #digest_array
+def _hash(text): return '#'+hashlib.sha256(text.encode()).hexdigest()[:12]
 
 most_bytes = 1e7 # of an array with a checksum: a dataset may be large, or on a GPU
+def _of_plain(v):
+    if v.nbytes>most_bytes or getattr(v, 'is_meta', False): return None
+    bits = bytes_of(v.cpu()) if isinstance(v, torch.Tensor) else np.ascontiguousarray(v).reshape(-1).view(np.uint8)
+    dtype = str(v.dtype).removeprefix('torch.')
+    return f'{dtype} {tuple(v.shape)} #{crc32(bits):08x}'
+
 def _of_array(v):
     "Type, shape and checksum; None for an array that is large or has no values to read"
-    if isinstance(v, torch.Tensor):
-        if parts := _parts_of(v):
-            found = [_of_array(o) for o in parts]
-            return None if None in found else ' '.join(found)
-        if v.is_meta or v.is_quantized or v.layout is not torch.strided or v.nbytes>most_bytes: return None
-        v = (v.float() if v.dtype is torch.bfloat16 else v).detach().cpu() # numpy has no such type
-        v = v.resolve_conj().resolve_neg().numpy()
-    if v.nbytes>most_bytes: return None
-    bits = np.ascontiguousarray(v).reshape(-1).view(np.uint8)
-    return f'{v.dtype} {v.shape} #{crc32(bits):08x}'
+    if isinstance(v, np.ndarray): return _of_plain(v)
+    if v.layout is torch.sparse_coo: v = v.detach().coalesce() # the same values can be stored in several ways
+    found = [_of_plain(o) for o in parts_of(v) or [None]]
+    return None if None in found else ' '.join(found)
 
 # %% ../../nbs/core/07_copies.ipynb #is_own
 _libraries = {*sys.stdlib_module_names,'torch','numpy','fastcore','tqdm','matplotlib','learner'}

@@ -14,9 +14,9 @@ from zlib import crc32
 import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
+from ..core.copies import bits_of,bytes_of,parts_of
 from ..data.generators import get_state,is_generator,numpy_state,python_state
 from ..data.loaders import leaves_in
-from ..restore.tensors import bits_of
 
 # %% ../../nbs/diagnose/08_checksums.ipynb #checksum
 n_columns = 1021 # prime
@@ -30,12 +30,6 @@ def crc(
     n = a.nbytes//(8*n_columns)*n_columns
     sums = np.frombuffer(a, np.int64, n).reshape(-1, n_columns).sum(0)
     return crc32(np.frombuffer(a, np.uint8, offset=8*n), crc32(sums, start))
-
-def _crc_of(t, start):
-    "Checksum of a tensor on the CPU"
-    try: a = t.detach().numpy()
-    except (TypeError,RuntimeError): a = bits_of(t).numpy() # numpy has no bfloat16
-    return crc(np.ascontiguousarray(a), start)
 
 @cache
 def _weights(device):
@@ -56,8 +50,8 @@ def checksum(
 ): # A number, or a tensor with one, which is still on its device
     "A number that is another one if any bit of the tensors is. Nothing waits for the device"
     res,on_device = 0,None
-    for t in tensors:
-        if t.is_cpu: res = _crc_of(t, res)
+    for t in [o for t in tensors for o in parts_of(t) or ()]:
+        if t.is_cpu: res = crc(bytes_of(t), res)
         else:
             new = _sum_on_device(t)
             on_device = new if on_device is None else on_device.to(new.device)*31 + new
@@ -116,9 +110,8 @@ def generator_sums(
 # %% ../../nbs/diagnose/08_checksums.ipynb #Weights
 def _array(t):
     "An array that shares the memory of `t`, if there can be one"
-    if not t.is_cpu or t.layout is not torch.strided or not t.is_contiguous(): return None
-    try: return t.detach().numpy()
-    except (TypeError,RuntimeError): return None
+    parts = parts_of(t) if t.is_cpu and t.is_contiguous() and not t.is_conj() and not t.is_neg() else None
+    return bytes_of(t) if parts and parts[0] is t else None
 
 class Weights:
     "Checksum of all parameters and buffers of some modules, such as a model and its loss"
@@ -134,7 +127,8 @@ class Weights:
         "A number as of `checksum`; None as long as some have no weights"
         tensors = [t for o in self.held for t in o.values() if t is not None]
         if self.places is None and any(map(is_lazy, tensors)): return None
-        places = [(id(t), t.data_ptr(), t.numel()) for t in tensors]
+        try: places = [(id(t), t.data_ptr(), t.numel()) for t in tensors]
+        except RuntimeError: return checksum(tensors) # a sparse one has no place
         if places!=self.places: self._read(tensors, places)
         if self.arrays is None: return checksum(tensors)
         res = 0

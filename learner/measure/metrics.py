@@ -119,7 +119,7 @@ class _HeldModules:
     "Attributes and buffers of modules that metrics have, and that are too large to be copied"
     def __init__(self, modules):
         modules = {id(m):m for o in modules for m in o.modules()}.values()
-        self.kept = [(m, copied(_attributes(m)), dict(m._buffers), copied(m._buffers)) for m in modules]
+        self.kept = [(m, copied(_attributes(m)), dict(m._buffers), copied(dict(m._buffers))) for m in modules]
 
     def restore(self):
         for m,attrs,buffers,values in self.kept:
@@ -127,7 +127,7 @@ class _HeldModules:
             vars(m).update(attrs)
             for k,b in buffers.items():
                 if b is not None: b.data = values[k].to(b.device)
-            m._buffers.update(buffers)
+                m._buffers[k] = b
 
 def _attributes(m): return {k:v for k,v in vars(m).items() if k not in module_internals}
 

@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from fastcore.foundation import L
 from ..core.checks import checked,listed,nearest
+from ..core.copies import overlaps
 
 # %% ../../nbs/model/06_weights.ipynb #unwrapped
 _wrappers = nn.DataParallel,nn.parallel.DistributedDataParallel
@@ -72,8 +73,10 @@ def put_hidden(
     for name,m in model.named_modules():
         for k,b in m._buffers.items():
             if (v := hidden.get(plain(f'{name}.{k}' if name else k))) is None: continue
-            if b is not None and b.shape==v.shape: b.detach().copy_(v)
-            else: m._buffers[k] = v.to('cpu' if b is None else b.device)
+            fits = b is not None and b.shape==v.shape
+            if fits and not overlaps(b): b.detach().copy_(v)
+            elif not fits or not torch.equal(b, v.to(b)):
+                m._buffers[k] = v.to('cpu' if b is None else b.device, copy=True)
 
 # %% ../../nbs/model/06_weights.ipynb #Mismatch
 class Mismatch(NamedTuple):

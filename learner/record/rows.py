@@ -25,12 +25,11 @@ class _RowFile:
 
     def alloc(self, shape, dtype):
         "A tensor whose memory is a new file, under a temporary name"
+        try: kind = torch.empty((), dtype=dtype, device='cpu').numpy().dtype
+        except TypeError: raise ValueError(f"{self.what} are {str(dtype).removeprefix('torch.')}, which `.npy` files "
+            "cannot hold: give an `act` that returns another type") from None
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if dtype is torch.bfloat16:
-            raise ValueError(f"{self.what} are bfloat16, which `.npy` files cannot hold: "
-                "give an `act` that returns another type")
         self.tmp = self.path.with_name(f'.{self.path.name}.{token_hex(4)}.tmp')
-        kind = torch.empty((), dtype=dtype, device='cpu').numpy().dtype
         self.map = np.lib.format.open_memmap(self.tmp, 'w+', kind, tuple(shape))
         return torch.from_numpy(self.map)
 

@@ -73,7 +73,7 @@ def _is_table(v):
 def _items(o):
     "What `o` holds, with names"
     res = _own(o)
-    if isinstance(o, nn.Module): res |= o._modules | o._parameters
+    if isinstance(o, nn.Module): res |= {**o._modules, **o._parameters}
     if isinstance(o, dict): res |= o
     if isinstance(o, (list,deque)): res |= dict(enumerate(o))
     others = [*o.__members__.items()] if isinstance(o, EnumMeta) else [*enumerate(inside(o))]

@@ -24,6 +24,7 @@ from weakref import ProxyTypes,WeakKeyDictionary,WeakSet,WeakValueDictionary,ref
 import numpy as np
 import torch
 from torch import nn
+from torch.jit import ScriptModule
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.optim import Optimizer
 from torch.quasirandom import SobolEngine
@@ -250,6 +251,7 @@ def kinds_of(cls):
     if issubclass(cls, partial): return [_arguments]
     res = [v for k,v in _containers.items() if issubclass(cls, k)]
     if issubclass(cls, LazyModuleMixin): return res # they change their class
+    if issubclass(cls, ScriptModule): return res # torch keeps what they hold: parameters and buffers can be read
     if issubclass(cls, nn.Module): res.append(_registered)
     if issubclass(cls, (nn.Module,*_of_libraries)) or cls is nn.Parameter or not of_library(cls):
         if cls.__dictoffset__: res.append(attributes)
@@ -284,8 +286,10 @@ def inside(o):
         return [*o.__bases__, *own, *read_globals(o).values()]
     if isinstance(o, FunctionType): return [*read_globals(o).values()]
     hooks = hooks_of(o) if isinstance(o, (nn.Module,nn.Parameter)) else []
+    if isinstance(o, ScriptModule): return [*o._modules.values(), *o._parameters.values(), *hooks]
     return hooks if of_library(type(o)) else [type(o), *hooks]
 
 def structure_of(o):
     "Names of the parts of a module; a lazy one gets others with its first batch"
-    return (*o._modules,*o._parameters,*o._buffers) if isinstance(o, nn.Module) else ()
+    if not isinstance(o, nn.Module): return ()
+    return (*o._modules.keys(),*o._parameters.keys(),*o._buffers.keys())

@@ -143,7 +143,7 @@ def put_buffers(buffers):
     "Give modules the buffers that they had"
     for m,bufs in buffers:
         for k,t in bufs.items():
-            now = m._buffers.get(k)
+            now = dict(m._buffers).get(k)
             if now is not t: m._buffers[k] = t if now is None or t is None or is_lazy(t) else t.to(now)
 
 def _values(dicts): return [*chain.from_iterable(map(dict.values, dicts))]

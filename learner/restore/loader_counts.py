@@ -65,8 +65,8 @@ def _own(o):
     if isinstance(o, FunctionType): return closure_of(o) | vars(o)
     if isinstance(o, type): return {k:v for k,v in vars(o).items() if type(v) in (int,float,Cached) and k[:2]!='__'}
     own = stored(o, '__dict__', {})
-    if isinstance(o, nn.Module): own = {k:own[k] for k in own.keys()-module_internals} | o._buffers | o._modules \
-        | o._parameters
+    if isinstance(o, nn.Module):
+        own = {k:own[k] for k in own.keys()-module_internals} | {**o._buffers, **o._modules, **o._parameters}
     return {**own, **in_slots(o)}
 
 def _inside(o):

@@ -121,7 +121,7 @@ class Snapshot:
         self.states = [(o, {p:copied(s, tensors=False) for p,s in o.state.items()}) for o in opts]
         self.numbers = [(o, _numbers(o)) for o in opts]
         of_opts = [[*s.values()] for _,s in self.states]
-        tensors = _tensors([[b for _,b in self.buffers], [m._parameters for m in modules], params, of_opts])
+        tensors = _tensors([[b for _,b in self.buffers], [[*m._parameters.values()] for m in modules], params, of_opts])
         self.values = [(t, t.detach().to('cpu', copy=True)) for t in unique_tensors(tensors)]
 
     def changed(self):

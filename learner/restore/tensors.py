@@ -17,39 +17,28 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
-from ..core.copies import compressed
+from ..core.copies import bits_of,is_wrapper,overlaps,parts_of,sparse,usual_tensors
 
 # %% ../../nbs/restore/01_tensors.ipynb #tensors
-_usual = torch.Tensor,nn.Parameter,getattr(nn, 'Buffer', nn.Parameter)
-
 def is_array(o):
     "Whether `o` is a tensor or an array of values, not of objects"
     return isinstance(o, torch.Tensor) or (isinstance(o, np.ndarray) and not o.dtype.hasobject)
 
-def _bare(t):
-    "`t` without its class; None if that decides what operations do, as for tensors that are spread over processes"
-    if type(t) in _usual: return t
-    plain = type(t).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
-    return t.detach().as_subclass(torch.Tensor) if plain else None
-
-_parts_of = {torch.sparse_coo:('_indices','_values'), **compressed} # methods, by layout
-
 def _values_of(t):
     "The plain tensors or arrays that `t` consists of; None if they cannot be read or written"
-    if isinstance(t, np.ndarray): return [t] if t.flags.writeable else None
-    if (t := _bare(t)) is None or t.is_meta: return None
-    if t.is_quantized: return [t.int_repr()]
-    return [t] if t.layout is torch.strided else [getattr(t.detach(), k)() for k in _parts_of.get(t.layout, ())] or None
+    if type(t) not in usual_tensors:
+        if isinstance(t, np.ndarray): return [t] if t.flags.writeable else None
+        if is_wrapper(t): return None # how it is written is not known
+    return None if t.is_meta else parts_of(t)
 
 def _same(a, b):
     if isinstance(a, np.ndarray): return a.tobytes()==b.tobytes()
     if a.device!=b.device: b = b.to(a.device)
-    return a.dtype==b.dtype and (torch.equal(a, b) or torch.equal(bits_of(a), bits_of(b))) # NaN is not equal to itself
-
-def bits_of(t):
-    "All bytes of a tensor in one row"
-    t = t.detach().resolve_conj().resolve_neg()
-    return t.unsqueeze(-1).view(torch.uint8).reshape(-1) # of a new axis of stride 1, which `view` asks for
+    if a.dtype!=b.dtype: return False
+    try:
+        if torch.equal(a, b): return True
+    except NotImplementedError: pass # for complex32, for example
+    return a.shape==b.shape and torch.equal(bits_of(a), bits_of(b)) # NaN is not equal to itself
 
 def version_of(t): return 0 if isinstance(t, np.ndarray) or t.is_inference() else t._version
 
@@ -62,10 +51,14 @@ def size_of(t): return t.size if isinstance(t, np.ndarray) else t.numel()
 def put_values(t, old):
     "Let a tensor or array have the values `old`, and their shape"
     if isinstance(t, np.ndarray): t[...] = old; return
-    sparse = t.layout is not torch.strided
-    now,was = (_values_of(t),_values_of(old)) if sparse else ([t],[old])
-    if any(a.shape!=b.shape or a.dtype!=b.dtype for a,b in zip(now, was)): t.data = old.to(t.device, copy=True)
-    elif sparse: [a.copy_(b) for a,b in zip(now, was)]
+    in_parts = t.layout in sparse
+    now,was = (_values_of(t),_values_of(old)) if in_parts else ([t],[old])
+    anew = t.is_nested or t.is_quantized or any(a.shape!=b.shape or a.dtype!=b.dtype for a,b in zip(now, was))
+    if not anew and overlaps(t):
+        if has_values(t, old): return
+        anew = True
+    if anew: t.data = old.to(t.device, copy=True)
+    elif in_parts: [a.copy_(b) for a,b in zip(now, was)]
     else: t.data.copy_(old)
 
 def has_values(t, old):
@@ -126,7 +119,7 @@ class SampledTensor:
 def _memory(t):
     "Where the values of a tensor or array begin, and where the memory that it sees ends"
     if isinstance(t, np.ndarray): return t.__array_interface__['data'][0],None
-    plain = type(t) in _usual and t.layout is torch.strided and not is_lazy(t)
+    plain = type(t) in usual_tensors and t.layout is torch.strided and not is_lazy(t)
     return (t.data_ptr(),t.untyped_storage().data_ptr()+t.untyped_storage().nbytes()) if plain else (0,0)
 
 def shares_memory(v, weights):
