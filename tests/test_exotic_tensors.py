@@ -1,5 +1,4 @@
-"Tensors of rare kinds in models and batches, buffers that grow, and compiled parts: they train as by hand, and are put back"
-import copy,warnings
+"Tensors of rare kinds, tensors that grow, and compiled parts of models: they are trained, compared and put back"
 import pytest,torch
 from torch import nn
 from torch.nn import functional as F
@@ -88,7 +87,7 @@ kinds = dict(coo=lambda: x.to_sparse(), csr=lambda: x.to_sparse_csr(), csc=lambd
     quantized=lambda: torch.quantize_per_tensor(x, .1, 0, torch.qint8),
     wrapper=lambda: Scaled(x.to(torch.int8), torch.tensor(.1)), expanded=lambda: x[:,:1].expand(3, 4),
     bfloat16=_low(torch.bfloat16), complex32=_low(torch.complex32), float8=_low(torch.float8_e4m3fn),
-    **({'float4': lambda: x.to(torch.uint8).view(torch.float4_e2m1fn_x2)} if hasattr(torch, 'float4_e2m1fn_x2') else {}))
+    **({'float4': lambda: x.byte().view(torch.float4_e2m1fn_x2)} if hasattr(torch, 'float4_e2m1fn_x2') else {}))
 
 def others(kind):
     "Tensors like `kinds[kind]()` with a change each"

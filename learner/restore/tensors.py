@@ -15,7 +15,6 @@ __all__ = []
 # %% ../../nbs/restore/01_tensors.ipynb #imports
 import numpy as np
 import torch
-from torch import nn
 from torch.nn.parameter import is_lazy
 from ..core.copies import bits_of,is_wrapper,overlaps,parts_of,sparse,usual_tensors
 
