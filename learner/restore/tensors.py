@@ -79,8 +79,7 @@ class HeldTensor:
         "Whether the values have changed, as far as the CPU knows: others are written without waiting for the device"
         t = self.t
         if self.was is None or (now := _values_of(t)) is None: return version_of(t)!=self.version
-        if isinstance(t, torch.Tensor) and not t.is_cpu and (t.layout is not torch.strided or 0 not in t.stride()):
-            return True
+        if not _in_memory(t) and not overlaps(t): return True
         return not all(map(_same, now, self.was))
 
     def restore(self):
