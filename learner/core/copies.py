@@ -341,6 +341,8 @@ def _contents(v):
 
 _by_text = Decimal,Fraction,timedelta,date,time,range,array
 
+_counted = list,tuple,deque,bytearray,set,frozenset,dict
+
 def digest(v, depth=8):
     "A number or text itself; otherwise a short string that changes whenever `v` does; None if a change could be missed"
     if type(v) in _flat: return v
@@ -348,5 +350,6 @@ def digest(v, depth=8):
     if isinstance(v, memoryview): v = np.frombuffer(v, np.uint8)
     if isinstance(v, (torch.Tensor,np.ndarray)): return _of_array(v)
     if isinstance(v, (np.generic,*_by_text)): return _hash(repr(v))
-    if not depth or (parts := _contents(v)) is None or len(parts)>1000: return None
+    if not depth or (isinstance(v, _counted) and len(v)>1000): return None
+    if (parts := _contents(v)) is None or len(parts)>1000: return None
     return _hash(f'{type(v).__name__}({[digest(o, depth-1) for o in parts]})')

@@ -103,7 +103,7 @@ def moving_parts(
     *loaders, # Any iterables of batches
 ) -> dict: # By path: the position of the loader, then attributes, as in `0.sampler.generator`
     "Generators, and other objects with a state, in loaders and their samplers, datasets and transforms"
-    return search(places_of(*loaders), has_state)
+    return search(places_of(*loaders), has_state, warns=True)
 
 # %% ../../nbs/data/02_generators.ipynb #numpy_state
 # The state of numpy's and Python's generator is compared at each pause. Their own functions copy it, which

@@ -59,14 +59,15 @@ def _attrs(o): # what torch's loader notes for itself is no count
 
 def _is_cache(cls): return issubclass(cls, Cached)
 
-def _counts_in_caches(counters):
+def _counts_in_caches(counters, find):
     "Digests of results that functions with a cache keep, and in which something counts"
-    found = search(counters, _is_cache).items()
+    found = find(counters, _is_cache).items()
     return {k:digest(f) for k,f in found if any(True for _ in moved_results(f))}
 
 def counts_of(
     dl, # Any iterable of batches
     digests:bool=False, # Digests of values that are not kept, too
+    find=search, # Searches for functions with a cache, as `search` does
 ) -> dict:
     "Attributes of a loader, its samplers and its dataset, by name"
     counters = _counters(dl)
@@ -75,7 +76,7 @@ def counts_of(
     res = {k:digest(v) for k,v in attrs.items() if type(v) in _counts or (digests and id(v) not in known)}
     if not digests: return res
     classes = {f'type({k})':digest(type(o)) for k,o in counters.items() if not of_library(type(o))}
-    return res | classes | _counts_in_caches(counters)
+    return res | classes | _counts_in_caches(counters, find)
 
 def put_counts(
     dl, # Any iterable of batches

@@ -8,10 +8,10 @@
 __all__ = []
 
 # %% ../../nbs/data/01_search.ipynb #imports
-import random,warnings
+import random
 from collections import deque
 from functools import partial
-from itertools import chain
+from itertools import chain,compress
 from logging import Logger
 from types import BuiltinMethodType,FunctionType,MemberDescriptorType,MethodType,ModuleType
 import numpy as np
@@ -19,8 +19,10 @@ import torch
 from torch import Tensor,nn
 from torch.optim import Optimizer
 from ..core.callback import Callback
+from ..core.checks import listed
 from ..core.copies import cached_weakly,closure_of,is_own,module_internals,of_library,used_globals
 from ..core.dispatch import Dispatcher
+from ..core.tracebacks import warn
 
 # %% ../../nbs/data/01_search.ipynb #attributes
 def stored(o, k, default=None):
@@ -120,8 +122,20 @@ def _readings(cls):
     if kind in (nn.Module,Optimizer,object) and not of_library(cls): res.append(lambda o: (('__class__',),[type(o)]))
     return res + [_slots] if slots_of(cls) else res
 
+def _reads_entries(read): return read is _items or isinstance(read, partial)
+
 # %% ../../nbs/data/01_search.ipynb #search
 _wanted,_opened = 1,2
+_many,_long = 1000,10_000 # objects in what is searched last, and in a table
+
+_inside = {list: iter, tuple: iter, dict: dict.values} # what gives the entries
+
+def _unseen(objects, seen):
+    "Each of the `objects` once, without those whose `id` is in `seen`, to which theirs are added"
+    new = dict(zip(map(id, objects), objects))
+    for i in seen.intersection(new): del new[i]
+    seen.update(new)
+    return new.values()
 
 class _ByType(dict):
     "How objects of a type matter to one search: they are `_wanted`, they are `_opened`, both, or 0"
@@ -136,15 +150,18 @@ class _ByType(dict):
         return {o for o in {*map(type, objects)} if self[o]}
 
     def containers(self, objects):
-        "Types of tuples, lists and dicts in `objects`, however nested, if these hold plain values; else None"
-        res = set()
-        for _ in range(10):
+        """Types of tuples, lists and dicts in `objects`, however nested, if these hold plain values; else None. And how
+        many objects that are"""
+        res,seen,n = set(),set(),0 # `seen`: entries of a tree may name the one that holds them
+        while objects:
+            n += len(objects)
             kinds = self.among(objects)
-            if not kinds<={list,tuple,dict}: return None
+            if not kinds<=_inside.keys(): return None,n
+            groups = {k:[o for o in objects if type(o) is k] for k in kinds}
+            if res: groups = {k:_unseen(group, seen) for k,group in groups.items()}
             res |= kinds
-            groups = [[o for o in objects if type(o) is k] for k in kinds]
-            objects = [*chain.from_iterable(o.values() if type(o) is dict else o for g in groups for o in g)]
-            if not objects: return res
+            objects = [*chain.from_iterable(chain(*(map(_inside[k], o) for k,o in groups.items())))]
+        return res,n
 
 class Search:
     "Objects that were found in other objects"
@@ -158,39 +175,67 @@ class Search:
     ):
         self.found,self.searched = {},[] # by path, such as `0.sampler.generator`; all objects that were looked into
         self.partly = False # some lists or dicts were not looked into: what they hold may change
-        self.roots,self.matters = roots,_ByType(wanted, tuple(shut))
+        self.tables,self.left = set(),[] # `id` of long lists and dicts that were not; names of what holds too much
+        self.roots,self.matters,self.most = roots,_ByType(wanted, tuple(shut)),most
         seen,todo = {id(o) for o in roots.values()},deque((k, o, 0) for k,o in roots.items())
-        while todo:
-            name,o,d = todo.popleft()
+        later = deque() # what holds many objects
+        while todo or later:
+            name,o,d = (todo or later).popleft()
             matters = self.matters[type(o)]
             found = matters & _wanted
             if found: self.found[name] = o
             if d==depth or (found and not inside): continue
             if d and found and not matters & _opened: continue # a root is always searched
+            new = {}
+            for k,v in self._further(name, o):
+                if id(v) not in seen: new.setdefault(id(v), (k, v))
+            if todo and len(new)>_many: later.append((name, o, d)); continue
+            if len(seen)+len(new)>most: self.left.append(name); continue
             self.searched.append(o)
-            for k,v in self._further(o):
-                if id(v) in seen: continue
-                seen.add(id(v))
-                todo.append((name if k in ('__class__','__bases__') else f'{name}.{k}', v, d+1))
-            if len(seen)>most:
-                warnings.warn(f"`{name}` holds more than {most:,} objects: the search for generators and modules "
-                    "ends there, and what lies beyond is neither saved nor put back")
-                break
+            seen.update(new)
+            todo.extend((name if k in ('__class__','__bases__') else f'{name}.{k}', v, d+1) for k,v in new.values())
 
-    def _further(self, o):
+    def _further(self, name, o):
         "What to search in `o`, with names"
         for read in _readings(type(o)):
             names,objects = read(o)
             kinds = self.matters.among(objects)
-            plain = self.matters.containers(objects) if len(objects)>8 else None
-            if plain is not None: self.partly |= bool(plain-{tuple})
-            if not kinds or plain is not None: continue
-            yield from ((k, v) for k,v in zip(names, objects) if type(v) in kinds)
+            if len(objects)>8 and _reads_entries(read) and self._is_plain(o, objects): continue
+            if not kinds: continue
+            if len(objects)>self.most and self._many_of(objects, kinds):
+                self.left.append(name)
+                self.tables.add(id(o))
+            else: yield from ((k, v) for k,v in zip(names, objects) if type(v) in kinds)
+
+    def _many_of(self, objects, kinds):
+        "Whether `objects` has too many different ones of these types"
+        found = compress(objects, map(kinds.__contains__, map(type, objects)))
+        return len({*map(id, found)})>self.most
+
+    def _is_plain(self, o, objects):
+        "Whether the entries of a container hold plain values alone"
+        kinds,n = self.matters.containers(objects)
+        if kinds is None: return False
+        if n>_long: self.tables.add(id(o))
+        elif kinds-{tuple}: self.partly = True
+        return True
+
+    def warn_of_left(self,
+        told:set, # Names that a warning has named, to which these are added
+    ):
+        "Warn of what holds too much to be searched"
+        new = [k for k in dict.fromkeys(self.left) if k not in told]
+        told.update(new)
+        if new: warn(f"{listed(new, 3)} holds more than {self.most:,} objects, too many to be searched for generators "
+            "and modules: such that are in there are neither saved nor put back")
 
 def search(
     roots:dict, # Objects by name
     wanted, # `wanted(cls)`: whether objects of this type are to be found
+    warns:bool=False, # Warn of what holds too much to be searched
     **kwargs # For `Search`
 ) -> dict: # Objects by path, such as `0.sampler.generator`
     "Find objects in other objects, wherever they are"
-    return Search(roots, wanted, **kwargs).found
+    res = Search(roots, wanted, **kwargs)
+    if warns: res.warn_of_left(set())
+    return res.found

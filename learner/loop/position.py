@@ -31,7 +31,7 @@ from ..model.hypers import get_hyper,spare
 from ..model.weights import unwrapped
 from ..record.history import Row
 from ..record.run_config import RunConfig,plain,run_config
-from ..restore.places import all_parts,by_name
+from ..restore.places import by_name
 
 # %% ../../nbs/loop/03_position.ipynb #Counters
 @dataclass
@@ -216,8 +216,8 @@ def _before_pass(learn, n):
 def _complete_loader(state, learn):
     "The loader's `state`, with what was found and counted since the last search"
     train,now,began = learn.dls.train,state.now,learn.route.at_start
-    late = {k:v for k,v in states_of(all_parts(learn, train)).items() if k not in now['own']}
-    counts = counts_of(train, digests=True)
+    late = {k:v for k,v in states_of(learn.searches.parts(learn, train)).items() if k not in now['own']}
+    counts = counts_of(train, digests=True, find=learn.searches.find)
     return replace(state, description=describe(train), now=now | dict(own=now['own']|late),
         counts=state.counts | dict(digests=counts),
         moved=[*dict.fromkeys([*began.moved, *moved_counts(began.counts, counts)])])

@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from enum import Enum,EnumMeta
 from functools import partial
 from io import BytesIO,IOBase,StringIO
+from itertools import repeat
 from logging import Logger
 from threading import local
 from types import FunctionType,MethodType,ModuleType,SimpleNamespace
@@ -133,12 +134,17 @@ _containers = { # by their base class
     local: attributes}
 
 # %% ../../nbs/restore/03_containers.ipynb #read_globals
-def is_value(v):
-    "Whether `v` is a number, text, tensor or array, or a container of such alone"
-    if isinstance(v, (list,tuple,set,frozenset,deque)): return all(map(is_value, v))
-    if isinstance(v, dict): return all(map(is_value, v.values()))
-    simple = int,float,complex,str,bytes,bytearray,type(None),torch.Tensor,np.ndarray,np.generic
-    return isinstance(v, simple) and not isinstance(v, (nn.Parameter,Enum))
+_simple = int,float,complex,str,bytes,bytearray,type(None),torch.Tensor,np.ndarray,np.generic
+
+def is_value(
+    v, # Anything
+    around:tuple=(), # `id` of the containers that it is in
+) -> bool:
+    "Whether `v` is a number, text, tensor or array, or a container of such alone, and not of itself, or 50 levels deep"
+    if not isinstance(v, (list,tuple,set,frozenset,deque,dict)):
+        return isinstance(v, _simple) and not isinstance(v, (nn.Parameter,Enum))
+    if id(v) in around or len(around)==50: return False
+    return all(map(is_value, v.values() if isinstance(v, dict) else v, repeat((*around, id(v)))))
 
 def _assigned_globals(f): return names_with(f.__code__, 'STORE_GLOBAL')
 

@@ -11,7 +11,7 @@ __all__ = []
 
 # %% ../../nbs/restore/02_contents.ipynb #imports
 from collections import OrderedDict,deque
-from itertools import chain,compress,repeat
+from itertools import chain,compress,islice,repeat
 from operator import attrgetter,is_,itemgetter
 from types import FunctionType
 from torch import nn
@@ -75,14 +75,19 @@ def same_contents(a, b) -> bool:
     return a[0]==b[0] and same_objects(a[1], b[1])
 
 # %% ../../nbs/restore/02_contents.ipynb #WatchedSearch
-def _watch(contents, o, matters):
-    "Add what `o` holds, if it is searched"
-    if isinstance(o, dict): contents.add_values(o)
-    if isinstance(o, list):
-        if type(o) is list and not matters.among(o): contents.add_record(o)
-        else: contents.add(o, list)
-    for base in (deque,set):
-        if isinstance(o, base): contents.add(o, base)
+_ends = { # what reads the last entries of a table, by the methods of its base class
+    dict: lambda o: islice(reversed(dict.values(o)), 1000),
+    list: lambda o: islice(list.__reversed__(o), 1000),
+    deque: lambda o: islice(deque.__reversed__(o), 1000),
+    set: lambda o: ()}
+
+def _watch(contents, o, matters, is_table):
+    "Add what `o` holds, if it is searched; of a table the length and the end"
+    for base in [k for k in _ends if isinstance(o, k)]:
+        if is_table: contents.add(o, base, _ends[base])
+        elif base is dict: contents.add_values(o)
+        elif type(o) is list and not matters.among(o): contents.add_record(o)
+        else: contents.add(o, base)
     if isinstance(o, FunctionType):
         names = globals_in(o.__code__) if is_own(o) else ()
         if names or o.__defaults__ or o.__kwdefaults__ or o.__closure__: contents.add_function(o, names)
@@ -101,7 +106,7 @@ class WatchedSearch(Search):
     def __init__(self, roots, wanted):
         super().__init__(roots, wanted)
         self.contents = Contents()
-        for o in self.searched: _watch(self.contents, o, self.matters)
+        for o in self.searched: _watch(self.contents, o, self.matters, id(o) in self.tables)
         self.was = self.contents.read()
         self.mattering = self._that_matter()
 

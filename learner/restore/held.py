@@ -23,7 +23,7 @@ from torch.nn.parameter import is_lazy
 from ..core.checks import listed
 from ..core.copies import Cached,of_library
 from ..core.tracebacks import warn
-from .tensors import HeldTensor,is_array,unique_tensors
+from .tensors import is_array,most_values,noted,unique_tensors
 from .contents import Contents,same_contents,same_objects
 from .containers import Kind,attributes,copy_of_iterator,inside,is_iterator,kinds_of,may_hold,slots
 from .containers import structure_of
@@ -150,21 +150,23 @@ def _values(dicts): return [*chain.from_iterable(map(dict.values, dicts))]
 
 class HeldBuffers:
     "Buffers of modules, as of now"
-    def __init__(self, modules):
+    def __init__(self, modules,
+        most=most_values, # How many values to hold in all; of larger buffers some are noted
+    ):
         self.buffers = [(m, dict(m._buffers)) for m in modules if m._buffers]
         self.was = _values([bufs for _,bufs in self.buffers])
         buffers = [b for b in self.was if b is not None]
-        self.held = [HeldTensor(b) for b in unique_tensors(buffers)] if buffers else ()
+        self.held,self.sampled = noted(unique_tensors(buffers), most) if buffers else ((), ())
 
     def left(self):
         "What the buffers are now; None if all are as they were"
         if not self.buffers: return
         values = [o.put_off() for o in self.held] if self.held else ()
-        there = [m._buffers for m,_ in self.buffers]
+        there = [dict(m._buffers) for m,_ in self.buffers]
         if not any(values) and same_objects(_values(there), self.was): return
         known = {id(None), *map(id, self.was)}
         new = unique_tensors([b for b in _values(there) if id(b) not in known])
-        return values,[*map(dict, there)],{id(b):HeldTensor(b) for b in new}
+        return values,there,{id(b):HeldTensor(b) for b in new}
 
     def restore(self,
         left, # As `left` returned it: what has changed since then stays
@@ -175,5 +177,5 @@ class HeldBuffers:
         written = {i for i,o in new.items() if o.written}
         for o,v in zip(self.held, values): o.restore_unless_written(v)
         def same(a, b): return a is b and id(a) not in written
-        put_buffers([(m, {k:t for k,t in bufs.items() if same(m._buffers.get(k), now.get(k))})
-            for (m,bufs),now in zip(self.buffers, there)])
+        for (m,bufs),now,was in zip(self.buffers, there, [dict(m._buffers) for m,_ in self.buffers]):
+            put_buffers([(m, {k:t for k,t in bufs.items() if same(was.get(k), now.get(k))})])

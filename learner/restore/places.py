@@ -71,7 +71,7 @@ def all_parts(
     *loaders, # Any iterables of batches
 ) -> dict: # By where they are
     "Generators of a run, and what else in `loaders` has a state"
-    return _joined(moving_parts(*loaders), search(_places(learn), is_generator))
+    return _joined(moving_parts(*loaders), search(_places(learn), is_generator, warns=True))
 
 # %% ../../nbs/restore/07_places.ipynb #Searches
 class Searches:
@@ -85,6 +85,7 @@ class Searches:
         self.remembers = remembers
         self.searches.clear()
         self.places,self.of,self.held,self.last = {},(),None,{}
+        self.told = set() # names of what holds too much to be searched
 
     def _places(self, learn):
         "Where to search in the run: the same dict as long as it is made of the same objects"
@@ -100,10 +101,17 @@ class Searches:
             return res
         return self.held
 
-    def _found(self, key, roots, wanted):
+    def _found(self, key, roots, wanted, warns=True):
         last = self.searches.get(key)
-        if last is None or not last.holds(roots): last = self.searches[key] = WatchedSearch(roots, wanted)
+        if last is None or not last.holds(roots):
+            last = self.searches[key] = WatchedSearch(roots, wanted)
+            if warns: last.warn_of_left(self.told)
         return last.found
+
+    def find(self, roots, wanted):
+        "`search`"
+        if not self.remembers: return search(roots, wanted)
+        return self._found((wanted, *map(id, roots.values())), roots, wanted, warns=False)
 
     def parts(self, learn, *loaders, anew=True):
         "`all_parts` of a run and its loaders; what was found last if not `anew`"

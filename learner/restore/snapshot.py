@@ -16,6 +16,8 @@ __all__ = []
 
 # %% ../../nbs/restore/08_snapshot.ipynb #imports
 from contextlib import contextmanager
+from itertools import chain
+from math import inf
 from types import NoneType
 import torch
 from torch import nn
@@ -29,7 +31,7 @@ from ..data.loaders import tensors_in
 from ..data.loader_state import keep_counts
 from ..model.hypers import with_held
 from ..model.optimizer import own_attrs,params_of
-from .tensors import HeldTensor,SampledTensor,has_values,most_values,put_values,size_of,unique_tensors
+from .tensors import HeldTensor,has_values,noted,put_values,unique_tensors
 from .contents import same_objects
 from .held import HeldBuffers,Holders,put_buffers
 from .loader_counts import parts_of_loader,warn_of_left
@@ -44,17 +46,10 @@ class ModuleSnapshot:
         self.roots,self.holders = roots,Holders(roots.values()) if holders is None else holders
         self.buffers = HeldBuffers(self.holders.modules)
         self.grads = [(p, p.grad, p.grad is not None and HeldTensor(p.grad)) for p in self.holders.params]
-        self.sampled,self.left,room = [],None,most_values # `left` is what `restore_rest` finds
-        self.weights,room = self._hold(self.holders.params, room)
-        self.others = self._hold(self.holders.others, room)[0] if self.holders.others else []
-
-    def _hold(self, tensors, room):
-        "Hold tensors while there is room for their values. Returns them, and the room that is left"
-        held = []
-        for t in tensors:
-            if (n := size_of(t))<=room: held.append(HeldTensor(t)); room -= n
-            else: self.sampled.append(SampledTensor(t))
-        return held,room
+        self.left = None # what `restore_rest` finds
+        self.weights,large = noted(self.holders.params)
+        self.others,more = noted(self.holders.others) if self.holders.others else ((), ())
+        self.sampled = *large,*more,*self.buffers.sampled
 
     def restore(self):
         "Put back what has changed"
@@ -88,8 +83,8 @@ class ModuleSnapshot:
 
     def _name(self, t):
         for k,m in self.roots.items():
-            named = m.named_parameters(k) if isinstance(m, nn.Module) else ()
-            for name,p in named:
+            named = (m.named_parameters(k), m.named_buffers(k)) if isinstance(m, nn.Module) else ()
+            for name,p in chain(*named):
                 if p is t: return name
         return f'a tensor of shape {tuple(t.shape)}'
 
@@ -153,7 +148,7 @@ class OptSnapshot:
         self.holders = Holders([self.own])
         others = {*map(id, params_of(opt) + _tensors([*opt.state.values()]))}
         self.tensors = [HeldTensor(t) for t in self.holders.tensors if id(t) not in others]
-        self.buffers = HeldBuffers(self.holders.modules)
+        self.buffers = HeldBuffers(self.holders.modules, inf)
 
     @torch.no_grad()
     def restore(self):

@@ -113,6 +113,18 @@ class SampledTensor:
         now = self._sample(self.t)
         return version_of(self.t)!=self.version or len(now)!=len(self.sample) or not all(map(_same, now, self.sample))
 
+def noted(
+    ts, # Tensors and arrays
+    most:int=most_values, # How many values to hold in all
+) -> tuple:
+    "`HeldTensor`s of the smaller ones, which most often move, and `SampledTensor`s of the others"
+    held,sampled,left = [],[],most
+    for t in sorted(ts, key=size_of):
+        left -= size_of(t)
+        if left>=0: held.append(HeldTensor(t))
+        else: sampled.append(SampledTensor(t))
+    return held,sampled
+
 # %% ../../nbs/restore/01_tensors.ipynb #memory
 def _memory(t):
     "Where the values of a tensor or array begin, and where the memory that it sees ends"

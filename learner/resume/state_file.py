@@ -41,6 +41,8 @@ from .saved_run import SavedRun,unsaved_attrs
 @cached_weakly
 def _may_learn(cls): return issubclass(cls, (Optimizer,nn.Module,torch.Tensor))
 
+_most_learning = 10_000 # what is in longer lists is data, as of a replay buffer
+
 def _learns(o): return not isinstance(o, torch.Tensor) or o.requires_grad and o.is_leaf
 
 def _saved_ids(learn):
@@ -70,7 +72,7 @@ def _moves_unsaved(o, saved, fit):
 def _warn_of(name, own, saved, fit, remedy):
     "Warn of what takes part in training and is not saved, in the attributes `own` of the object called `name`"
     roots = {k:v for k,v in own.items() if not isinstance(v, Learner)} # another one saves its own
-    found = search(roots, _may_learn, inside=False, depth=3, shut=(DataLoader,Dataset,Learner))
+    found = search(roots, _may_learn, inside=False, depth=3, shut=(DataLoader,Dataset,Learner), most=_most_learning)
     if missed := [k for k,o in found.items() if _learns(o) and _is_unsaved(o, saved, fit)]:
         warn(f"`{name}` has {listed(missed)}, which takes part in training but is not saved: {remedy}")
 

@@ -275,7 +275,7 @@ def test_a_search_that_is_cut_says_where():
     from learner.data.search import search
     class Thing: pass
     with pytest.warns(UserWarning, match='holds more than 50 objects'):
-        search(dict(ds=[Thing() for _ in range(100)]), is_generator, most=50)
+        search(dict(ds=[Thing() for _ in range(100)]), is_generator, warns=True, most=50)
 
 def test_what_a_loss_records_in_a_list_outside_stays():
     seen,models = [],dict(first=1)
