@@ -249,6 +249,15 @@ def test_a_digest_of_a_large_array_makes_no_copy_of_it():
     assert digest(days[:1])!=digest(days[1:])
     assert digest(np.zeros((0,3)))!=digest(np.zeros((3,0))) and digest(torch.rand(3, 4).T) is not None
 
+def test_long_sets_and_dicts_have_no_digest_and_are_not_read():
+    from learner.core.copies import digest
+    class Unread(list):
+        def __repr__(self): raise AssertionError
+        __hash__ = object.__hash__
+    class Table(dict):
+        def items(self): raise AssertionError
+    assert digest({Unread() for _ in range(1001)}) is None and digest(Table.fromkeys(range(1001))) is None
+
 def test_a_large_tensor_has_no_digest_and_is_not_copied_from_its_device():
     "A sparse one consists of several"
     from learner.core.copies import digest

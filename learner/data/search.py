@@ -11,7 +11,7 @@ __all__ = []
 import random
 from collections import deque
 from functools import partial
-from itertools import chain,compress
+from itertools import chain,compress,islice
 from logging import Logger
 from types import BuiltinMethodType,FunctionType,MemberDescriptorType,MethodType,ModuleType
 import numpy as np
@@ -209,11 +209,13 @@ class Search:
 
     def _many_of(self, objects, kinds):
         "Whether `objects` has too many different ones of these types"
-        found = compress(objects, map(kinds.__contains__, map(type, objects)))
-        return len({*map(id, found)})>self.most
+        found,ids = compress(objects, map(kinds.__contains__, map(type, objects))),set()
+        while len(ids)<=self.most and (some := [*islice(found, _long)]): ids.update(map(id, some))
+        return len(ids)>self.most
 
     def _is_plain(self, o, objects):
         "Whether the entries of a container hold plain values alone"
+        if self.matters.containers([*islice(objects, 100)])[0] is None: return False # the usual case
         kinds,n = self.matters.containers(objects)
         if kinds is None: return False
         if n>_long: self.tables.add(id(o))

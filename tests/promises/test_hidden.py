@@ -4,6 +4,7 @@ import random,warnings
 from contextlib import redirect_stdout
 from functools import cache,lru_cache
 from io import StringIO
+from types import SimpleNamespace
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np, pytest, torch
@@ -276,6 +277,118 @@ def test_a_search_that_is_cut_says_where():
     class Thing: pass
     with pytest.warns(UserWarning, match='holds more than 50 objects'):
         search(dict(ds=[Thing() for _ in range(100)]), is_generator, warns=True, most=50)
+
+# Datasets and callbacks that hold much
+class Thing:
+    def __init__(self, i): self.i = i
+
+class Beside(Dataset):
+    "Draws from a generator that was made after a list of many objects, or inside of something that comes after it"
+    def __init__(self, n, entry=Thing, deep=False):
+        self.items,rng = [entry(i) for i in range(n)],np.random.default_rng(0)
+        self.aug = [[SimpleNamespace(rng=rng)]] if deep else rng
+    def __len__(self): return 8
+    def __getitem__(self, i):
+        rng = self.aug[0][0].rng if isinstance(self.aug, list) else self.aug
+        return torch.full((4,), float(rng.normal())),torch.zeros(1)
+
+def of_data(ds, path='.', valid=True, **kwargs):
+    torch.manual_seed(0)
+    return Learner(DataLoaders(DataLoader(ds, 4), DataLoader(ds, 4) if valid else None, device='cpu'), nn.Linear(4, 1),
+        nn.MSELoss(), path=path, default_cbs=False, cbs=TrainEvalCallback, **kwargs)
+
+class Tagged(Thing):
+    def __init__(self, i): self.tags = [i]
+
+@pytest.mark.parametrize('n,entry,deep', [(100_001, Thing, False), (100_001, Thing, True), (60_000, Tagged, True)])
+def test_a_generator_beside_more_objects_than_are_searched_is_put_back(n, entry, deep):
+    ends = []
+    for valid in (False, True):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter('always')
+            ends.append(of_data(Beside(n, entry, deep), valid=valid).fit(2, .1).model.weight)
+        assert len(told)==1 and '`0.dataset.items' in str(told[0].message) and 'more than 100,000 obj' in str(told[0])
+    assert torch.equal(*ends)
+
+entries = dict(dicts=lambda i: dict(x=i), lists=lambda i: [i, i], tuples=lambda i: (i, i), texts=str)
+@pytest.mark.parametrize('entry', entries)
+@pytest.mark.parametrize('kind', [list, lambda o: dict(enumerate(o))], ids=['list','dict'])
+def test_a_table_is_read_once_in_a_fit(entry, kind, tmp_path, monkeypatch):
+    from learner.data import search
+    read,containers = [],search._ByType.containers
+    monkeypatch.setattr(search._ByType, 'containers', lambda self, o: (read.append(len(o)), containers(self, o))[1])
+    ds = Beside(0)
+    ds.items = kind([entries[entry](i) for i in range(10_001)])
+    def n_read(n):
+        read.clear()
+        of_data(ds, tmp_path).fit(n, cbs=Checkpoint())
+        return sum(o>10_000 for o in read)
+    assert n_read(2)==n_read(5)>0
+
+def test_a_generator_that_comes_at_the_end_of_a_table_is_found():
+    from learner.data.generators import has_state
+    from learner.restore.contents import WatchedSearch
+    for table in ([[i] for i in range(10_001)], {i:[i] for i in range(10_001)}):
+        roots = dict(ds=SimpleNamespace(table=table))
+        search = WatchedSearch(roots, has_state)
+        assert search.holds(roots) and not search.found
+        rng = np.random.default_rng(0)
+        table.append(rng) if isinstance(table, list) else table.update(rng=rng)
+        assert not search.holds(roots) and [*WatchedSearch(roots, has_state).found.values()]==[rng]
+
+class Replay(Callback):
+    "Keeps what it has seen: much, and nothing that learns"
+    def __init__(self): self.buf = [(torch.zeros(2) if i<9 else i, i) for i in range(100_001)]
+
+def test_a_long_buffer_in_a_callback_is_data_and_no_warning_names_it(tmp_path, recwarn):
+    of_data(Beside(0), tmp_path).fit(2, cbs=[Replay(), Checkpoint()])
+    assert not recwarn.list
+
+def tree(n=40):
+    root = dict(name='root', children=[], parent=None)
+    root['children'] += [dict(name=i, children=[], parent=root) for i in range(n)]
+    return root
+def nested(n=2000):
+    res = []
+    for _ in range(n): res = [res]
+    return res
+deep = dict(tree=tree(), nested=nested())
+
+@pytest.mark.parametrize('name', deep)
+@pytest.mark.parametrize('place', ['model','loss','global','dataset'])
+def test_a_tree_with_links_to_parents_and_deep_lists_are_no_values(name, place, tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), 'structure', deep[name])
+    def reads(p, y): return F.mse_loss(p, y)+0*len(structure) # noqa: F821
+    ds = Beside(0)
+    if place=='dataset': ds.nodes = [*deep[name]['children']]*9 if name=='tree' else [deep[name]]*9
+    learn = of_data(ds, tmp_path)
+    if place=='model': learn.model.held = deep[name]
+    if place=='loss': learn.loss_func.held = deep[name]
+    if place=='global': learn.loss_func = reads
+    learn.fit(2, cbs=Checkpoint())
+    assert of_data(ds, tmp_path).load_state(next((tmp_path/'checkpoints').rglob('*.pt'))).validate()
+
+class ManyBuffers(nn.Module):
+    "A small and a large buffer, and what inference does to them"
+    def __init__(self, moves):
+        super().__init__()
+        self.l,self.moves = nn.Linear(4, 1),moves
+        self.register_buffer('large', torch.zeros(2**24, dtype=torch.int8))
+        self.register_buffer('n', torch.zeros(8))
+    def forward(self, x):
+        for k in self.moves: getattr(self, k).data[:2000] += 1 # past the version that torch counts
+        return self.l(x)
+
+def test_small_buffers_are_put_back_beside_one_that_is_too_large(recwarn):
+    learn = of_data(Beside(0), valid=True)
+    learn.model = ManyBuffers(['n'])
+    learn.validate()
+    learn.predict(torch.zeros(4))
+    assert learn.model.n.sum()==0 and not recwarn.list
+    learn.model.moves = ['n','large']
+    with pytest.warns(UserWarning, match='Inference has changed `model.large`, which has too many values'):
+        learn.validate()
+    assert learn.model.n.sum()==0
 
 def test_what_a_loss_records_in_a_list_outside_stays():
     seen,models = [],dict(first=1)
