@@ -118,6 +118,7 @@ def noted(
     most:int=most_values, # How many values to hold in all
 ) -> tuple:
     "`HeldTensor`s of the smaller ones, which most often move, and `SampledTensor`s of the others"
+    if sum(map(size_of, ts))<=most: return [*map(HeldTensor, ts)],()
     held,sampled,left = [],[],most
     for t in sorted(ts, key=size_of):
         left -= size_of(t)
