@@ -680,3 +680,44 @@ class Later(MixUp):
 def test_batches_that_are_not_mixed_can_be_cut_into_pieces(cls):
     whole,pieces = (mk(cls(), *cbs).fit(2) for cbs in ([], [MicroBatch(4)]))
     for p,o in zip(pieces.model.parameters(), whole.model.parameters()): torch.testing.assert_close(p, o)
+
+# Inputs that are no floats
+def floats_of(o): return o.abs().float() if o.is_complex() else o.float()
+
+class AnyNet(Net):
+    def forward(self, *xs): return super().forward(*map(floats_of, xs))
+
+def any_inputs(f, n=2):
+    "Batches whose inputs are made by `f` of a tensor of floats"
+    return [(*f(x), y) for x,y in imgs(n)]
+
+@pytest.mark.parametrize('dtype', [torch.uint8, torch.int64, torch.bool])
+def test_inputs_that_cannot_be_averaged_are_refused_before_training(dtype):
+    "Targets would be mixed, and inputs would not"
+    learn = mk(MixUp, data=any_inputs(lambda x: (x.abs().to(dtype),)))
+    learn.model = AnyNet()
+    before = weights(learn.model)
+    with pytest.raises(ValueError, match=rf"`MixUp` averages floating point inputs, .* are {dtype}, .*make floats"):
+        learn.fit(1, reset_opt=True)
+    assert same(before, weights(learn.model))
+
+@pytest.mark.parametrize('f', [lambda x: (x.byte(), x[:1]), lambda x: (x.byte(), x.mean())])
+def test_floats_for_all_samples_do_not_make_a_mixture(f):
+    with pytest.raises(ValueError, match='are torch.uint8'): mk(MixUp, data=any_inputs(f)).fit(1)
+
+def test_integers_beside_floats_stay_as_they_are():
+    look,mix = Look(),MixUp()
+    data = any_inputs(lambda x: (x, x.abs().byte()))
+    learn = mk(mix, look, data=data)
+    learn.model = AnyNet()
+    learn.fit(1, reset_opt=True)
+    for o,(x,ids,_) in zip(look.seen, data): assert torch.equal(o['xb'][1], ids) and not torch.equal(o['xb'][0], x)
+
+def test_complex_inputs_and_targets_are_averaged():
+    data,noted,look,mix = any_inputs(lambda x: (torch.complex(x, x.flip(0)),), 1),Noted(),Look(),fixed(MixUp, .7)
+    learn = mk(noted, mix, look, data=data)
+    learn.model = AnyNet()
+    learn.fit(1, reset_opt=True)
+    x,perm = data[0][0],noted.perms[0]
+    assert look.seen[0]['xb'][0].dtype is torch.complex64
+    torch.testing.assert_close(look.seen[0]['xb'][0], lerp(x, x[perm], .7))

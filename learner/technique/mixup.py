@@ -27,7 +27,7 @@ def _rebuilt(o, parts):
     "The structure of `o`, with other leaves, from the iterator `parts`"
     return next(parts) if parts_in(o) is None else map_batch(o, lambda v: _rebuilt(v, parts))
 
-def _mixable(o): return isinstance(o, Tensor) and o.is_floating_point()
+def _mixable(o): return isinstance(o, Tensor) and (o.is_floating_point() or o.is_complex())
 
 def _lerp(a, b, w):
     "`b` with the weight `w`, and `a` with the rest of it; `w` is a number, or `(bs,)`"
@@ -207,6 +207,10 @@ class MixUp(MixHandler):
         self.by_sample = by_sample
 
     def mix(self, x, other, lam):
+        apart = [a for a,b in zip(x, other) if a is not b] # not one for all samples
+        if apart and not any(map(_mixable, apart)): raise ValueError("`MixUp` averages floating point inputs, but those "
+            f"of the batch are {' and '.join(sorted({str(o.dtype) for o in apart}))}, so that only targets would be "
+            "mixed: make floats of them, as by `.float()` in a transform or in a `before_batch` that comes earlier")
         lam = torch.maximum(lam, 1-lam) # a mixture and its mirror image are the same
         return tuple(_lerp(b, a, lam) if _mixable(a) else a for a,b in zip(x, other)),lam
 
