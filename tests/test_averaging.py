@@ -683,3 +683,77 @@ def test_a_fit_that_stops_for_now_is_not_told_that_there_is_no_average_yet():
         warnings.simplefilter('error')
         learn.fit(4, cbs=[swa := SWA(.5), stop]).resume()
     assert swa.n
+
+# Weights that cannot be averaged
+class Doubled(torch.Tensor):
+    "A wrapper, as a quantized weight is one: half of the values, which no operation changes in place"
+    @staticmethod
+    def __new__(cls, half): return torch.Tensor._make_wrapper_subclass(cls, half.shape, dtype=half.dtype)
+    def __init__(self, half): self.half = half
+    def __repr__(self): return 'Doubled'
+    def __tensor_flatten__(self): return ['half'],None
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func.overloadpacket.__name__ in ('detach','clone','_to_copy','alias'): return cls(args[0].half)
+        if func.overloadpacket.__name__ in ('lerp_','_foreach_lerp_','copy_'): raise NotImplementedError(func)
+        return func(*[o.half*2 if isinstance(o, Doubled) else o for o in args], **(kwargs or {}))
+
+class Mixed(nn.Module):
+    "A frozen wrapper, a frozen sparse weight, a sparse buffer, and a head that is trained"
+    def __init__(self):
+        super().__init__()
+        gen = torch.Generator().manual_seed(0)
+        def w(*shape): return torch.randn(*shape, generator=gen)
+        self.wrapped = nn.Parameter(Doubled(w(4, 3)), requires_grad=False)
+        self.sparse = nn.Parameter(w(4, 4).to_sparse(), requires_grad=False)
+        self.register_buffer('adj', w(4, 4).to_sparse_csr())
+        self.head = nn.Linear(4,2)
+        with torch.no_grad(): self.head.weight.copy_(w(2, 4)); self.head.bias.zero_()
+    def forward(self, x):
+        x = nn.functional.linear(x, self.wrapped)
+        return self.head((self.adj @ (self.sparse @ x.T)).T)
+
+class Steps(Callback):
+    "Calls a function with the model after each step"
+    order = -100
+    def __init__(self, f): self.f = f
+    def after_step(self): self.f(self.learn.model)
+
+@pytest.mark.parametrize('make', [lambda: EMA(.8, warmup=False, buffers=True), lambda: SWA(start=0, every=1)])
+def test_weights_that_cannot_be_averaged_stay_as_they_are(make):
+    torch.manual_seed(1)
+    avg,model = make(),Mixed()
+    heads = []
+    learn = Learner(dls(), model, nn.CrossEntropyLoss(), opt_func=sgd, lr=.1).remove_cb(ProgressCallback)
+    start = weights(model.head)
+    learn.fit(2, cbs=[Steps(lambda m: heads.append(weights(m.head))), avg])
+    want = start
+    for i,h in enumerate(heads):
+        k = .2 if isinstance(avg, EMA) else 1/(i+1)
+        want = [a.lerp(b, k) for a,b in zip(want, h)]
+    assert close(avg.avg, want)
+    if isinstance(avg, SWA): assert close(weights(model.head), want)
+    fresh = Mixed()
+    assert torch.equal(model.wrapped.half, fresh.wrapped.half)
+    for k in ('sparse','adj'): assert torch.equal(getattr(model, k).to_dense(), getattr(fresh, k).to_dense())
+
+@pytest.mark.parametrize('cb', [EMA, SWA])
+def test_sparse_weights_that_are_trained_are_refused(cb):
+    model = Mixed()
+    model.sparse.requires_grad_(True)
+    learn = Learner(dls(), model, nn.CrossEntropyLoss(), opt_func=sgd, lr=.1).remove_cb(ProgressCallback)
+    before = weights(model.head)
+    with pytest.raises(ValueError, match=f"`{cb.__name__}` averages dense weights, but `sparse` is trained"):
+        learn.fit(1, cbs=cb)
+    assert same(before, weights(model.head))
+
+def test_frozen_weights_that_are_trained_later_are_averaged_from_then_on():
+    class Thaw(Callback):
+        def before_epoch(self):
+            for p in self.learn.model[0].parameters(): p.requires_grad_(self.epoch==1)
+    avg,seen = EMA(.8, warmup=False),[]
+    learn = mk(Thaw, Steps(lambda m: seen.append(weights(m))), avg)
+    want = weights(learn.model)
+    learn.fit(2)
+    for ws in seen: want = [a.lerp(b, .2) for a,b in zip(want, ws)]
+    assert close(avg.avg, want)

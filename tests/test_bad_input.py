@@ -159,6 +159,26 @@ def test_a_model_without_parameters(model):
     with pytest.raises(ValueError, match=f"`{type(model).__name__}` has no parameters to train"): learn.fit(1)
     assert learn.validate().names==('valid_loss', 'mae') # but it can be validated
 
+def test_a_loss_is_trained_on_a_frozen_model():
+    "Such as a classifier in the loss, on features that stay as they are"
+    class Head(nn.Module):
+        def __init__(self): super().__init__(); self.lin = nn.Linear(2, 3)
+        def forward(self, pred, y): return F.cross_entropy(self.lin(pred), y)
+    torch.manual_seed(0)
+    model,head = nn.Linear(4, 2).requires_grad_(False),Head()
+    by_hand,before = copy.deepcopy(head),copy.deepcopy(model)
+    data = [(torch.randn(5, 4), torch.randint(3, (5,))) for _ in range(4)]
+    def opt_func(ps): return torch.optim.SGD(ps, lr=.1)
+    learn = Learner(DataLoaders(data, device='cpu'), model, head, opt_func=opt_func, lr=.1,
+        splitter=lambda m: [*head.parameters()])
+    learn.fit(1)
+    opt = opt_func(by_hand.parameters())
+    for x,y in data: by_hand(before(x), y).backward(); opt.step(); opt.zero_grad()
+    for a,b in zip(head.parameters(), by_hand.parameters()): torch.testing.assert_close(a, b)
+    for a,b in zip(model.parameters(), before.parameters()): assert torch.equal(a, b)
+    head.requires_grad_(False)
+    with pytest.raises(ValueError, match="All parameters are frozen"): learn.fit(1)
+
 def test_everything_is_frozen():
     learn = learner()
     for p in learn.model.parameters(): p.requires_grad_(False)

@@ -2006,3 +2006,76 @@ def test_a_file_of_which_nothing_fits_is_refused_also_by_a_model_with_batch_norm
     with pytest.raises(ValueError, match='Nothing in the file fits the model'):
         load_weights(m, dict(other=torch.ones(2)), strict=False, **kwargs)
     assert load_weights(m, {'0.bias': torch.ones(2), 'other': torch.ones(1)}, strict=False).unexpected==['other']
+
+# Weights that a model leaves out of its `state_dict`
+class Partial(nn.Module):
+    "Its body is pretrained, and in no file"
+    def __init__(self, frozen=True):
+        super().__init__()
+        self.body,self.head = nn.Linear(3,4).requires_grad_(not frozen),nn.Linear(4,2)
+    def forward(self, x): return self.head(self.body(x).relu())
+    def state_dict(self, *args, **kwargs):
+        res = super().state_dict(*args, **kwargs)
+        for k in [k for k in res if k.startswith('body.')]: del res[k]
+        return res
+    def load_state_dict(self, state, strict=True, assign=False): return super().load_state_dict(state, False, assign)
+
+class PartialByHook(nn.Module):
+    "The same by hooks of torch"
+    def __init__(self, frozen=True):
+        super().__init__()
+        self.body,self.head = nn.Linear(3,4).requires_grad_(not frozen),nn.Linear(4,2)
+        self._register_state_dict_hook(self._drop)
+        self.register_load_state_dict_post_hook(lambda m, keys: keys.missing_keys.clear())
+    @staticmethod
+    def _drop(m, state, prefix, meta):
+        for k in [k for k in state if k.startswith(f'{prefix}body.')]: del state[k]
+    forward = Partial.forward
+
+partial_models = pytest.mark.parametrize('cls', [Partial, PartialByHook])
+def params_in(learn): return clone(dict(learn.model.named_parameters()))
+
+@partial_models
+def test_weights_that_the_model_leaves_out_are_not_missing(cls, tmp_path):
+    def make(): return mk(tmp_path, model=cls())
+    learn = make().fit(2, cbs=[Rewind(every=2), SaveModelCallback(monitor='train_loss')])
+    after = params_in(learn)
+    learn.save('a')
+    learn.save_state('s')
+    with torch.no_grad():
+        for p in learn.model.head.parameters(): p.zero_()
+    assert equal(params_in(learn.load('a')), after)
+    with torch.no_grad():
+        for p in learn.model.head.parameters(): p.zero_()
+    assert equal(params_in(learn.load_state('s')), after)
+    assert equal(params_in(learn.rewind(4).resume()), after)
+    assert 'body.weight' not in torch.load(tmp_path/'models'/'s.pth')['hidden']['model'] # which may be large
+
+def test_weights_that_are_missing_are_missing(tmp_path):
+    "Those that the model's own `state_dict` has"
+    learn = mk(tmp_path, model=Partial())
+    torch.save({'head.weight': torch.zeros(2,4)}, tmp_path/'a.pth')
+    with pytest.raises(ValueError, match=r"missing: `?head.bias"): learn.load(tmp_path/'a.pth')
+
+@partial_models
+def test_what_is_trained_is_saved_where_the_model_leaves_it_out(cls, tmp_path):
+    def make(): return mk(tmp_path, seed=3, model=cls(frozen=False))
+    def save(learn):
+        if learn.training and learn.train_iter==5: learn.save_state('s')
+    learn = make()
+    learn.fit(2, cbs=[Rewind(every=2), Callback(after_batch=save)])
+    after = params_in(learn)
+    assert equal(params_in(make().load_state('s').resume()), after)
+    assert equal(params_in(learn.rewind(3).resume()), after)
+    other = make()
+    learn.save_state('end')
+    assert equal(params_in(other.load_state('end')), after)
+
+def test_weights_that_are_trained_and_in_no_file_are_announced(tmp_path):
+    learn = mk(tmp_path, model=Partial(frozen=False)).fit(1)
+    with pytest.warns(UserWarning, match=r"`body.weight`, `body.bias`: trained, but not in the `state_dict`"):
+        learn.save('a')
+    learn.model.body.requires_grad_(False)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        learn.save('a')

@@ -484,3 +484,33 @@ def test_a_module_may_call_anything_its_hooks(own, tmp_path):
     learn.summary()
     learn.export('model.pkl')
     assert n and len(calls)>n and learn.model[0].my_hooks is own
+
+# Outputs that are no plain real tensors
+class Returns(nn.Module):
+    "Returns `f` of its input, times a parameter"
+    def __init__(self, f): super().__init__(); self.f,self.p = f,nn.Parameter(torch.ones(()))
+    def forward(self, x): return self.f(x*self.p)
+
+def test_statistics_of_complex_outputs_are_those_of_torch():
+    gen = torch.Generator().manual_seed(0)
+    o = torch.complex(torch.randn(50, 6, generator=gen)+.5, 3*torch.randn(50, 6, generator=gen))
+    o[0] = .01j
+    res = output_stats(o, .05, 10, 10.)
+    torch.testing.assert_close(res[:3], torch.stack([o.mean().abs(), o.std(), (o.abs()<=.05).float().mean()]))
+    torch.testing.assert_close(res[3:], o.abs().clamp(0, 10).histc(10, 0, 10))
+
+@pytest.mark.parametrize('layout', [torch.strided, torch.jagged])
+def test_statistics_of_nested_outputs_are_those_of_their_values(layout):
+    parts = [torch.arange(6.).view(3, 2), torch.tensor([[9.,-4.]])]
+    res = output_stats(torch.nested.nested_tensor(parts, layout=layout), .05, 4, 10.)
+    torch.testing.assert_close(res, output_stats(torch.cat(parts), .05, 4, 10.))
+
+@pytest.mark.parametrize('to_sparse', [torch.Tensor.to_sparse, torch.Tensor.to_sparse_csr])
+def test_sparse_outputs_have_no_statistics(to_sparse):
+    class Dense(nn.Module):
+        def forward(self, x): return x.to_dense()
+    model = nn.Sequential(Returns(to_sparse), Dense(), nn.Linear(3,1))
+    stats = ActivationStats(modules=[model[0], model[2]], with_hist=True)
+    data = [(torch.randn(4,3), torch.randn(4,1)) for _ in range(2)]
+    Learner(DataLoaders(data, device='cpu'), model, nn.MSELoss(), opt_func=SGD).fit(1, cbs=stats)
+    assert stats.stats[:,0].isnan().all() and not stats.stats[:,1].isnan().any()

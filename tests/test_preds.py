@@ -1,6 +1,7 @@
 "Predictions of every sample, in the order of the data; inference that changes nothing; no holes, no copies"
 import gc,itertools,os,random,warnings,weakref
 from collections import OrderedDict,namedtuple
+from dataclasses import InitVar,dataclass,field
 from functools import partial
 from pathlib import Path
 import numpy as np, pytest, torch
@@ -1513,3 +1514,46 @@ def test_a_callback_predicts_inside_of_a_prediction():
     learn.dls = DataLoaders([b], [b], device='cpu') # of which nothing is known yet
     learn.predict(torch.zeros(3))
     assert torch.equal(learn.sample.inside[2], right[2])
+
+# Dataclasses
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    logits:torch.Tensor
+    loss:torch.Tensor
+    hidden:torch.Tensor|None = None
+
+@dataclass
+class Checked:
+    "Made of something else than its fields"
+    logits:torch.Tensor = field(init=False)
+    hidden:torch.Tensor = field(init=False)
+    x:InitVar[torch.Tensor]
+    def __post_init__(self, x): self.logits,self.hidden = x*2,x.sum(1)
+
+class OfClass(Net):
+    def __init__(self, cls): super().__init__(); self.cls = cls
+    def forward(self, x):
+        o = super().forward(x)
+        return Checked(o) if self.cls is Checked else Frozen(o, o.mean(), None)
+
+@pytest.mark.parametrize('cls', [Frozen, Checked])
+@pytest.mark.parametrize('known', [True, False])
+def test_predictions_that_are_dataclasses(cls, known):
+    def loss_func(p, y): return F.cross_entropy(p.logits, y)
+    learn = mk(None if known else [(X[:5], Y[:5]), (X[5:], Y[5:])], OfClass(cls), loss_func)
+    preds,o = learn.get_preds()[0],logits(learn)
+    assert type(preds) is cls and close(preds.logits, 2*o if cls is Checked else o)
+    if cls is Checked: assert close(preds.hidden, o.sum(1))
+    else: assert preds.hidden is None and preds.loss is None
+    assert all(type(p) is cls for p in learn.get_preds(concat_dim=None)[0])
+
+def test_dataclasses_have_files_for_their_fields(tmp_path):
+    learn = mk(model=OfClass(Checked), loss_func=lambda p, y: F.cross_entropy(p.logits, y))
+    preds = learn.get_preds(save_preds=tmp_path/'p.npy')[0]
+    assert type(preds) is Checked and {o.name for o in tmp_path.iterdir()}=={'p.logits.npy','p.hidden.npy'}
+    assert close(torch.from_numpy(np.load(tmp_path/'p.hidden.npy')), logits(learn).sum(1))
+
+def test_one_prediction_that_is_a_dataclass():
+    learn = mk(model=OfClass(Checked), loss_func=lambda p, y: F.cross_entropy(p.logits, y))
+    res = learn.predict(X[0])
+    assert type(res[-1]) is Checked and close(res[-1].logits, 2*logits(learn)[0])

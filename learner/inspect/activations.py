@@ -29,13 +29,18 @@ def _histogram(o, bins, top):
     ends[-1] = torch.inf # so that `top` is in the last bin, and what was NaN is in none
     return F.pad(torch.searchsorted(o.flatten().nan_to_num(torch.inf).sort().values, ends), (1,0)).diff().to(o.dtype)
 
+def _numbers(o):
+    "The numbers in a tensor; None if it is sparse, so that most of them are not there"
+    if o.is_nested: o = torch.cat([p.flatten() for p in o.unbind()]) # without any padding
+    if o.layout is torch.strided: return o.cfloat() if o.is_complex() else o.float()
+
 @torch.no_grad()
 def output_stats(out, near, bins, top):
     "Mean, standard deviation and fraction near zero of the first tensor in `out`; with `bins`, its histogram too"
     o = next(tensors_in(out), None)
-    if o is None: return
-    o = o.float()
+    if o is None or (o := _numbers(o)) is None: return
     std,mean = torch.std_mean(o, correction=min(1, o.numel()-1))
+    if o.is_complex(): o,mean = o.abs(),mean.abs()
     res = torch.stack([mean, std, (o.abs()<=near).float().mean()])
     return torch.cat([res, _histogram(o.clamp(0, top), bins, top)]) if bins else res
 
@@ -78,7 +83,7 @@ def _plot_stats(batches, vals, title):
 # %% ../../nbs/inspect/02_activations.ipynb #ActivationStats
 class ActivationStats(HookCallback):
     """Keeps mean, standard deviation and fraction near zero of what each layer returns in training; if that is several
-    tensors, of the first. Layers that did not run, or were not there yet, have NaN"""
+    tensors, of the first. Layers that did not run, were not there yet, or return something sparse, have NaN"""
     order = TrainEvalCallback.order-10 # reads `train_iter` before it is increased
     _stateattrs = 'batches','stats'
     bins,top,near = 40,10.,.05 # of the histogram, from 0 to `top`; and what counts as near zero

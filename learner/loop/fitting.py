@@ -166,7 +166,7 @@ def ready_to_train(learn): # A learner that is to train
     learn.check_opt()
     if any(p.is_inference() for p in learn.model.parameters() if not is_lazy(p)): raise ValueError(
         "`model` was made or loaded within `torch.inference_mode()`, so that it cannot be trained: make it outside")
-    if not any(p.requires_grad for p in learn.model.parameters()): raise ValueError(
+    if not any(p.requires_grad for p in [*learn.model.parameters(), *params_of(learn.opt)]): raise ValueError(
         "All parameters are frozen: nothing to train. "
         "`learn.unfreeze()` frees what `freeze` has frozen, and `learn.model.requires_grad_(True)` everything")
 

@@ -57,18 +57,28 @@ def weights_of(
     return res
 
 # %% ../../nbs/model/06_weights.ipynb #hidden
-def hidden_of(
+def left_out(
     model, # Perhaps wrapped, as may be parts of it
+    trained, # Parameters
 ) -> dict:
-    "Buffers that the `state_dict` leaves out, under plain names"
+    "Parameters of `trained` that require gradients, and that the `state_dict` leaves out, under plain names"
+    state,plain,ids = model.state_dict(),_plain_name(model),{id(p) for p in trained if p.requires_grad}
+    return {plain(k):p.detach() for k,p in model.named_parameters() if k not in state and id(p) in ids}
+
+def hidden_of(
+    model, # As in `left_out`
+    trained=(), # As in `left_out`
+) -> dict:
+    "Buffers and trained parameters that the `state_dict` leaves out, under plain names"
     state,plain = model.state_dict(),_plain_name(model)
-    return {plain(k):b for k,b in model.named_buffers() if k not in state and not is_lazy(b)}
+    buffers = {plain(k):b for k,b in model.named_buffers() if k not in state and not is_lazy(b)}
+    return buffers | left_out(model, trained)
 
 def put_hidden(
     model, # As in `hidden_of`
     hidden:dict, # What that has returned
 ):
-    "Restore buffers that the `state_dict` leaves out"
+    "Restore what the `state_dict` leaves out"
     plain = _plain_name(model)
     for name,m in model.named_modules():
         for k,b in m._buffers.items():
@@ -77,6 +87,8 @@ def put_hidden(
             if fits and not overlaps(b): b.detach().copy_(v)
             elif not fits or not torch.equal(b, v.to(b)):
                 m._buffers[k] = v.to('cpu' if b is None else b.device, copy=True)
+    for k,p in model.named_parameters():
+        if (v := hidden.get(plain(k))) is not None: p.detach().copy_(v)
 
 # %% ../../nbs/model/06_weights.ipynb #Mismatch
 class Mismatch(NamedTuple):
@@ -170,7 +182,7 @@ def put_weights(model, state, strict, only):
         missing,unexpected = [k for k in ours if chosen(k) and k not in state],[k for k in state if k not in ours]
         raise ValueError(_misfit(Mismatch(missing, unexpected, [*shapes.values()])))
     if strict: shapes = {} # torch has loaded them: a module knew what to do
-    missing = [k for k in map(plain, res.missing_keys) if chosen(k) and k not in shapes]
+    missing = [k for k in map(plain, res.missing_keys) if k in ours and chosen(k) and k not in shapes]
     res = Mismatch(missing, [*map(plain, res.unexpected_keys)], [*shapes.values()])
     # nothing of the file fits. What is missing would not tell: torch itself supplies the count of a batch norm
     nothing = len(state)==len(res.unexpected)+len(shapes)

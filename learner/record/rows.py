@@ -11,12 +11,13 @@ __all__ = ['Rows']
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from secrets import token_hex
 import numpy as np
 import torch
 from torch import Tensor
-from ..data.loaders import map_tensors
+from ..data.loaders import map_tensors,parts_in
 
 # %% ../../nbs/record/07_rows.ipynb #RowFile
 class _RowFile:
@@ -127,11 +128,21 @@ class _Collected:
 # %% ../../nbs/record/07_rows.ipynb #Parts
 def _has_rows(o): return o is not None and not isinstance(o, (int,float)) and getattr(o, 'ndim', 1)!=0
 
-def _items(o): return o if isinstance(o, Mapping) else dict(enumerate(o))
+def _items(o):
+    "Parts of a structure, by key, position, or name of a field"
+    if isinstance(o, Mapping): return o
+    if isinstance(o, (tuple,list)): return dict(enumerate(o))
+    return {f.name:getattr(o, f.name) for f in fields(o)}
 
 def _in_words(names):
     if names is None: return 'no parts'
     return f'{len(names)} parts' if len(names)>6 else f"the parts {', '.join(map(repr, names))}"
+
+def _of_fields(cls, values):
+    "A dataclass with these values, which its `__init__` might not take"
+    res = object.__new__(cls)
+    for k,v in values.items(): object.__setattr__(res, k, v) # it may be frozen
+    return res
 
 class _Parts:
     "Rows for each part of a structure"
@@ -148,13 +159,14 @@ class _Parts:
     def value(self):
         vals = {k:o.value for k,o in self.rows.items()}
         if issubclass(self.kind, Mapping): return vals
-        vals = [vals.get(k) for k in self.places]
-        return self.kind(*vals) if hasattr(self.kind, '_fields') else self.kind(vals)
+        vals = {k:vals.get(k) for k in self.places}
+        if not issubclass(self.kind, (tuple,list)): return _of_fields(self.kind, vals)
+        return self.kind(*vals.values()) if hasattr(self.kind, '_fields') else self.kind([*vals.values()])
 
 # %% ../../nbs/record/07_rows.ipynb #Rows
 class Rows:
-    """Collects tensors or arrays, or tuples and mappings of them, batch by batch. Parts without rows are left out:
-    None, and numbers that stand for a batch as a whole, such as its loss"""
+    """Collects tensors or arrays, or tuples, mappings and dataclasses of them, batch by batch. Parts without rows are
+    left out: None, and numbers that stand for a batch as a whole, such as its loss"""
     def __init__(self,
         n:int|None=None, # Number of rows, if it is known
         to=None, # For each row, its place; default: one after the other
@@ -176,7 +188,7 @@ class Rows:
             if self.store is None: self.store = _Collected(None, self.what)
             return self.store.add(o)
         if isinstance(o, Tensor) and self.names is None and self.store is not None: return self._add_rows(o)
-        nested = isinstance(o, (tuple,list,Mapping))
+        nested = parts_in(o) is not None
         parts = {k:v for k,v in _items(o).items() if _has_rows(v)} if nested else {}
         names = [*parts] if nested else None
         if self.store is None: self.names = names

@@ -24,7 +24,7 @@ from ..restore.snapshot import OptSnapshot,Snapshot
 from ..model.groups import norm_bias_params
 from ..model.hypers import join,spare,with_held
 from ..model.optimizer import OptimList,in_use,params_of,parts_of,to_eval,to_train
-from ..model.weights import put_weights,weights_of
+from ..model.weights import left_out,put_weights,weights_of
 from ..record.files import file_path,find_file,on_cpu,read_plain,reading,type_of,write_bytes,write_plain
 
 # %% ../../nbs/result/06_saving.ipynb #file_events
@@ -87,6 +87,9 @@ def save(self:Learner,
     with_opt = not bare and self.opt is not None if with_opt is None else with_opt
     if with_opt and self.opt is None:
         raise ValueError("There is no optimizer yet to save: `with_opt=False` saves the weights alone")
+    if left := left_out(self.model, () if self.opt is None else params_of(self.opt)): warnings.warn(
+        f"{listed(left, 4)}: trained, but not in the `state_dict` of the model, and so not in `{file}`: "
+        "`learn.save_state` saves it", stacklevel=4)
     with in_use(self.opt):
         saved = dict(model=weights_of(self.model))
         if of_loss := {k:weights_of(m) for k,m in _trained_in_loss(self).items()}: saved['loss'] = of_loss

@@ -8,7 +8,7 @@ Weights and the optimizer's state are a small part of what training is made of. 
 | `versions`, `code` | what the run was made with, to warn of what has changed since | `Origin.of` | `Origin.compare` |
 | `model` | weights and buffers of the model | `Weights.of` | `Weights.put`, `learn.load` |
 | `loss` | those of modules in the loss | `Weights.of` | `Weights.put`, `learn.load` |
-| `hidden` | buffers that are in no `state_dict`; gradients of parameters that the optimizer does not train | `Weights.of` | `Weights.put` |
+| `hidden` | buffers and trained parameters that are in no `state_dict`; gradients of parameters that the optimizer does not train | `Weights.of` | `Weights.put` |
 | `attributes` | attributes of model and loss that training has changed | `Weights.of` | `Weights.put_attributes` |
 | `opt` | the optimizer's `state_dict` | `OptState.of` | `OptState.put`, `learn.load` |
 | `between` | its hyper-parameters outside of the fit | `OptState.of` | `OptState.put` |
@@ -76,15 +76,16 @@ class Weights:
     "Weights, buffers and changed attributes of the model and of modules in the loss"
     model:dict  # Of the model, by name, as `learn.save` writes them
     loss:dict   # Of modules in the loss, by where the module is
-    hidden:dict # Buffers that are in no `state_dict`, and gradients that the optimizer leaves, by where the module is
+    hidden:dict # What is trained or a buffer, and in no `state_dict`; gradients that the optimizer leaves; by place
     attributes:dict # Attributes that training has changed, such as a hidden state, by owner and name
 
     @classmethod
     def of(cls, learn):
         refuse_lazy(learn.model, 'the model cannot be saved yet')
-        modules,trained = model_and_loss(learn),{id(p) for p in ([] if learn.opt is None else params_of(learn.opt))}
+        modules,params = model_and_loss(learn),[] if learn.opt is None else params_of(learn.opt)
+        trained = {*map(id, params)}
         weights = {k:on_cpu(weights_of(m)) for k,m in modules.items()}
-        hidden = {k:on_cpu(hidden_of(m) | _grads_of(unwrapped(m), trained)) for k,m in modules.items()}
+        hidden = {k:on_cpu(hidden_of(m, params) | _grads_of(unwrapped(m), trained)) for k,m in modules.items()}
         return cls(weights.pop('model'), weights, hidden, _saved_attributes(learn))
 
     def put(self, learn):

@@ -29,7 +29,13 @@ from ..schedule.schedulers import ParamScheduler
 from ..schedule.validation import epoch_iter,lowered
 
 # %% ../../nbs/technique/06_averaging.ipynb #put
-def _has_average(o): return o.is_floating_point() or o.is_complex()
+_dispatch = torch.Tensor.__torch_dispatch__
+
+def _is_plain(o): # or in parts that processes have
+    if hasattr(o, 'full_tensor'): return True
+    return o.layout is torch.strided and not o.is_nested and type(o).__torch_dispatch__ is _dispatch
+
+def _has_average(o): return (o.is_floating_point() or o.is_complex()) and (o.requires_grad or _is_plain(o))
 
 def _wide(avg, ts):
     "Averages on the devices of tensors `ts`, in their types; in single precision for half, which rounds updates away"
@@ -108,11 +114,16 @@ class _Average(Callback):
     def before_fit(self):
         if self.learn.mode!='fit': return
         refuse_lazy(self.learn.model, f'`{type(self).__name__}` cannot average them')
+        self._refuse_sparse()
         if self.anew or self.outdated: self.avg = None
         if self.avg is None: self._start()
         self._check_model()
         self.avg = _wide(self.avg, self._tensors())
         self.fitting,self.depth,self.steps = True,0,self.learn.opt_step
+    def _refuse_sparse(self):
+        for k,p in self.learn.model.named_parameters():
+            if p.requires_grad and p.layout is not torch.strided: raise ValueError(f"`{type(self).__name__}` averages "
+                f"dense weights, but `{k}` is trained and has the layout {p.layout}")
     def before_train(self): # layers may have been replaced in the fit
         if self.fitting: self._check_model()
 
