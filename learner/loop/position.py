@@ -27,7 +27,7 @@ from ..data.generators import states_of
 from ..data.loader_state import LoaderState,counts_of,describe,moved_counts
 from ..data.draws import Draws,before_pass
 from ..data.samples import warn_of_samples
-from ..model.hypers import get_hyper,spare
+from ..model.hypers import get_hyper,numbers_in,put_in_group,spare
 from ..model.weights import unwrapped
 from ..record.history import Row
 from ..record.run_config import RunConfig,plain,run_config
@@ -81,17 +81,16 @@ class HypersAndGrads:
     @classmethod
     def of(cls, learn, with_grads=True):
         groups = learn.opt.param_groups
-        values = [dict(g) for g in groups]
-        for o in values: del o['params']
+        values = [*map(numbers_in, groups)]
         # not copied: zeroing sets `p.grad` to None, and a position is used or dropped before the next backward pass
         grads = {p:p.grad for g in groups for p in g['params'] if p.grad is not None} if with_grads else {}
         began = learn.route.at_start
         return cls(began.outside, began.rates, values, grads)
 
     def put(self, learn):
-        opt = learn.opt
+        opt,shared = learn.opt,{}
         for g,values in zip(opt.param_groups, _values_for(opt, self.groups)):
-            g.update({k:v for k,v in values.items() if k!='spared'})
+            put_in_group(g, {k:v for k,v in values.items() if k!='spared'}, shared)
         spare(opt, ()) # weight decay stays 0 where it was
         for p,grad in self.grads.items(): p.grad = grad.to(p.device)
 

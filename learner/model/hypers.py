@@ -36,11 +36,38 @@ def read_hyper(
     k,i = _place(g, name)
     return float(g[k] if i is None else g[k][i])
 
-def write_hyper(g, name, v):
-    "Change what `read_hyper` reads"
-    k,i = _place(g, name)
-    if i is None: g[k] = v
+def _into(old, v, shared):
+    "`v`, within the tensor `old` if that is one; a tensor that has got another value by then is left alone"
+    if not isinstance(old, torch.Tensor): return v
+    if shared.setdefault(id(old), v)!=v: old = old.detach().clone()
+    old.detach().fill_(v)
+    return old
+
+def write_hyper(g, place, v, shared):
+    "Change a value at a `_place`. `shared` has the values that tensors have got, by `id`, as groups may share them"
+    k,i = place
+    if i is None: g[k] = v if type(g[k]) is float else _into(g[k], v, shared)
     else: g[k] = tuple(v if j==i else p for j,p in enumerate(g[k]))
+
+def _is_rate(o): return isinstance(o, torch.Tensor) and o.numel()==1
+
+def numbers_in(g):
+    "Values of a group, without its parameters, and with numbers in place of tensors that have one: as of now"
+    res = dict(g)
+    del res['params']
+    if {torch.Tensor,torch.nn.Parameter}.isdisjoint(map(type, res.values())): return res # the usual case
+    return {k:v.item() if _is_rate(v) else v for k,v in res.items()}
+
+def put_in_group(g, values, shared):
+    "Change other values of a group, as `write_hyper` does"
+    for k,v in values.items(): g[k] = _into(g.get(k), v, shared) if isinstance(v, (int,float)) else v
+
+def keep_tensors(g, was, shared):
+    "Give a group, in the tensors that it had in `was`, the values that it has now"
+    tensors = {k:v for k,v in was.items() if k in g and _is_rate(v)}
+    values = {k:v for k,v in numbers_in(g).items() if k in tensors}
+    g.update(tensors)
+    put_in_group(g, values, shared)
 
 # %% ../../nbs/model/02_hypers.ipynb #several
 def several(opt) -> list:
@@ -102,9 +129,11 @@ def n_groups(
     _check_opt(opt)
     return len(first_groups(opt))
 
-def _check_name(opt, name):
+def _places_in(opt, name):
+    "The place of a hyper-parameter in each of torch's groups"
     try:
-        if all(_place(g, name) for g in opt.param_groups): return
+        places = [_place(g, name) for g in opt.param_groups]
+        if all(places): return places
     except (TypeError, AttributeError): _check_opt(opt) # a list can be no key
     names = hypers(opt)
     near = nearest(str(name), names)
@@ -115,7 +144,7 @@ def get_hyper(
     name:str, # `lr`, `mom`, `sqr_mom`, `wd`, `eps`, or another that `opt` has
 ) -> list[float]: # One per group
     "Values of a hyper-parameter"
-    _check_name(opt, name)
+    _places_in(opt, name)
     return [read_hyper(g, name) for g in first_groups(opt)]
 
 def set_hyper(
@@ -124,13 +153,19 @@ def set_hyper(
     v, # One value, or one per group, or a slice: see `per_group`
 ):
     "Set a hyper-parameter; `wd` where decay is spared stays 0"
-    _check_name(opt, name)
+    places = _places_in(opt, name)
     whose = [g.get('group', i) for i,g in enumerate(opt.param_groups)]
-    vals = dict(zip(dict.fromkeys(whose), values_for(first_groups(opt), v, name)))
-    for k,g in zip(whose, opt.param_groups):
-        if not (name=='wd' and g.get('spared')): write_hyper(g, name, vals[k])
+    vals,shared = dict(zip(dict.fromkeys(whose), values_for(first_groups(opt), v, name))),{}
+    for k,g,place in zip(whose, opt.param_groups, places):
+        if not (name=='wd' and g.get('spared')): write_hyper(g, place, vals[k], shared)
 
 # %% ../../nbs/model/02_hypers.ipynb #set_in_group
+def _of_others(opt, g, name):
+    "As `shared`: a tensor in which other groups keep `name` is left to them"
+    k,i = _place(g, name)
+    others = [o[k] if i is None else o[k][i] for o in opt.param_groups if o is not g and _place(o, name)==(k,i)]
+    return {id(o):None for o in others}
+
 def set_in_group(
     opt:torch.optim.Optimizer, # Any optimizer of torch
     g:dict, # One of `opt.param_groups`
@@ -138,8 +173,8 @@ def set_in_group(
     v, # A value
 ):
     "Set a hyper-parameter of one of torch's groups"
-    _check_name(opt, name)
-    write_hyper(g, name, values_for([g], v, name)[0])
+    _places_in(opt, name)
+    write_hyper(g, _place(g, name), values_for([g], v, name)[0], _of_others(opt, g, name))
 
 # %% ../../nbs/model/02_hypers.ipynb #with_held
 def _held(o):
@@ -170,11 +205,11 @@ def spare(
     ids = {id(p) for p in no_decay}
     if ids:
         out = [g for g in opt.param_groups if any(id(p) in ids for p in g['params'])]
-        if not all(_place(g, 'wd') for g in out): _check_name(opt, 'wd') # before groups are split
+        if not all(_place(g, 'wd') for g in out): _places_in(opt, 'wd') # before groups are split
         for i,g in enumerate(opt.param_groups): g.setdefault('group', i) # both parts have the number of the whole
     for g in list(opt.param_groups): _split_off(opt, g, ids)
     for g in opt.param_groups:
-        if g.get('spared'): write_hyper(g, 'wd', 0.)
+        if g.get('spared'): write_hyper(g, _place(g, 'wd'), 0., _of_others(opt, g, 'wd'))
 
 def _split_off(opt, g, ids):
     "Give the parameters of `g` with one of `ids` a group of their own; if that is all of them, `g` is theirs"

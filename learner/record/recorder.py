@@ -328,7 +328,8 @@ class Recorder(RowWriter):
             for m in self.phase.now: m.accumulate(learn)
         if learn.training and learn.mode=='fit':
             self.stream.append(loss_per_sample(learn, loss) if self.summed and is_summed(learn) else loss)
-            self.lrs.append(learn.opt.param_groups[-1]['lr'])
+            lr = learn.opt.param_groups[-1]['lr']
+            self.lrs.append(lr if type(lr) is float else float(lr)) # a tensor may change in place
     def after_cancel_step(self): self.phase.skipped = Skipped() # batches before it have waited for this step
     def after_train(self):
         if self.learn.mode!='fit': return

@@ -22,7 +22,7 @@ from ..loop.learner import Learner
 from ..restore.places import model_and_loss
 from ..restore.snapshot import OptSnapshot,Snapshot
 from ..model.groups import norm_bias_params
-from ..model.hypers import join,spare,with_held
+from ..model.hypers import join,keep_tensors,spare,with_held
 from ..model.optimizer import OptimList,in_use,params_of,parts_of,to_eval,to_train
 from ..model.weights import left_out,put_weights,weights_of
 from ..record.files import file_path,find_file,on_cpu,read_plain,reading,type_of,write_bytes,write_plain
@@ -198,7 +198,9 @@ def _fit_one(learn, opt, saved, same_types, order):
         groups = [_merged(*o) for o in zip(opt.param_groups, groups)]
     uncopied = [{k:v for k,v in g.items() if getattr(v, 'layout', None) in compressed} for g in groups] # by torch
     groups = [{k:v for k,v in g.items() if k not in kept} for g,kept in zip(groups, uncopied)]
+    before,shared = [dict(g) for g in opt.param_groups],{}
     opt.load_state_dict({**saved, 'param_groups': groups})
+    for g,was in zip(opt.param_groups, before): keep_tensors(g, was, shared) # that torch replaces
     for g,kept in zip(opt.param_groups, uncopied): g.update(copied(kept))
     _restore_values(opt, saved)
     if same_types: _restore_types(opt, saved)

@@ -17,7 +17,7 @@ from ..core.checks import checked,is_whole,listed,nearest
 from ..core.tracebacks import warn
 from ..core.callback import Callback
 from ..model.groups import norm_bias_params,per_group
-from ..model.hypers import first_groups,get_hyper,hypers,n_groups,read_hyper,set_hyper,spare
+from ..model.hypers import first_groups,get_hyper,hypers,n_groups,put_in_group,read_hyper,set_hyper,spare
 from ..record.history import missing
 from ..record.progress import say
 from ..record.recorder import Recorder,check_recorded,declared_direction,find_recorder
@@ -189,7 +189,8 @@ def _ready_for(opt, sched):
     lrs,n = sched.get_last_lr(),len(opt.param_groups)
     if len(lrs)!=n: raise ValueError(f"`{type(sched).__name__}` is a scheduler of {len(lrs)} groups of parameters, "
         f"but the optimizer has {n} now, because weight decay spares norms and biases: make the scheduler again")
-    for g,lr in zip(opt.param_groups, lrs): g['lr'] = lr
+    shared = {}
+    for g,lr in zip(opt.param_groups, lrs): put_in_group(g, dict(lr=float(lr)), shared)
     return sched
 
 # %% ../../nbs/schedule/02_schedulers.ipynb #TorchScheduler
