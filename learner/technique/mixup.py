@@ -208,9 +208,10 @@ class MixUp(MixHandler):
 
     def mix(self, x, other, lam):
         apart = [a for a,b in zip(x, other) if a is not b] # not one for all samples
-        if apart and not any(map(_mixable, apart)): raise ValueError("`MixUp` averages floating point inputs, but those "
-            f"of the batch are {' and '.join(sorted({str(o.dtype) for o in apart}))}, so that only targets would be "
-            "mixed: make floats of them, as by `.float()` in a transform or in a `before_batch` that comes earlier")
+        types = ' and '.join(sorted({str(o.dtype) for o in apart}))
+        if apart and not any(map(_mixable, apart)): raise ValueError("`MixUp` averages floating point inputs, but "
+            f"those of the batch are {types}, so that only targets would be mixed: make floats of them, as by "
+            "`.float()` in a transform or in a `before_batch` that comes earlier")
         lam = torch.maximum(lam, 1-lam) # a mixture and its mirror image are the same
         return tuple(_lerp(b, a, lam) if _mixable(a) else a for a,b in zip(x, other)),lam
 
