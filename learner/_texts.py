@@ -1471,7 +1471,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'TrackerCallback.act': 'Parameters:\n\n- `val`: The latest value of the monitored column',
  'ValueMetric.__init__': 'Parameters:\n'
                          '\n'
-                         '- `func`: Returns the value\n'
+                         '- `func`: Returns the value; called when the batches are over, and model and loss are as '
+                         'before them\n'
                          '- `name`: Default: that of `func`\n'
                          '- `higher_is_better`: Whether higher is better',
  'ValueMetric.accumulate': 'Take in the batch that `learn` has just done\n'

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from learner.all import *
+from learner.core.copies import copied
 
 loss_func = nn.CrossEntropyLoss()
 def opt_func(params, lr=.01): return torch.optim.SGD(params, lr=lr, momentum=.9)
@@ -332,3 +333,63 @@ def test_a_training_batch_never_waits_for_the_gpu(half, capsys):
     learn = Learner(DataLoaders(moved, moved[:2]), model(), loss_func, opt_func=opt_func, metrics=accuracy, cbs=cbs)
     try: assert learn.fit(2).train_iter==40
     finally: torch.cuda.set_sync_debug_mode('default')
+
+# What does not change is not looked through again, copied or written
+def one_cycle(n):
+    learn = Learner(DataLoaders(batches(1), device='cpu'), model(), loss_func, cbs=TrainEvalCallback, default_cbs=False)
+    return lambda: learn.fit_one_cycle(n, .01)
+
+@only_311
+def test_epochs_of_a_schedule_search_nothing_again():
+    "Momentum is an entry of a tuple that is replaced in each batch"
+    assert per_batch(bytecodes, one_cycle) <= 12_500
+
+def test_a_list_of_numbers_is_copied_at_once():
+    long,seen = [i+.5 for i in range(100_000)],{}
+    first,again = (copied(dict(a=long), seen=seen)['a'] for _ in range(2))
+    assert first==long and first is again and first is not long
+    assert bytecodes(lambda: copied(dict(a=long), seen={})) < 1000
+    assert [*map(type, copied([1, True, None, 'a', 2.]))]==[int, bool, type(None), str, float]
+
+class Large(nn.Module):
+    "Has 12 MB beside its weights, of which it may write some values"
+    def __init__(self, write=None):
+        super().__init__()
+        self.l,self.bank,self.write = nn.Linear(8, 2),torch.zeros(3_000_000),write
+    def forward(self, x):
+        if self.training and self.write: self.write(self)
+        return self.l(x) + self.bank[:2]
+
+def writes(m): m.bank[:1000] += .001
+def replaces(m): m.bank = m.bank+.001
+def writes_data(m): m.bank.data[:100_000] += .001 # torch does not count this
+@pytest.mark.parametrize('write', [None, writes, replaces, writes_data])
+def test_a_file_has_large_attributes_only_if_training_has_changed_them(write, tmp_path):
+    def mk():
+        torch.manual_seed(0)
+        return Learner(DataLoaders(batches(3), device='cpu'), Large(write), loss_func, opt_func=opt_func, path=tmp_path,
+            cbs=TrainEvalCallback, default_cbs=False)
+    stopped,whole,resumed = mk(),mk(),mk()
+    whole.fit(2)
+    stopped.fit(2, cbs=[Checkpoint(every=1), Callback(after_epoch=lambda self: self.learn.stop_soon())])
+    size = max(o.stat().st_size for o in tmp_path.rglob('*') if o.is_file())
+    assert (size>12e6)==(write is not None)
+    resumed.fit(2, cbs=Checkpoint(every=1), resume=True)
+    for a,b in zip((resumed.model.bank, resumed.model.l.weight), (whole.model.bank, whole.model.l.weight)):
+        assert torch.equal(a, b)
+
+def test_files_have_no_long_texts_and_tables_of_loaders_and_callbacks(tmp_path):
+    class Texts(torch.utils.data.Dataset):
+        text = 'b'
+        def __init__(self): self.text,self.position = 'a'*1_000_000,0
+        def __len__(self): return 8
+        def __getitem__(self, i): return torch.randn(8),torch.tensor(i%2)
+    class Has(Callback):
+        def __init__(self, table): self.table = table
+    cb = Has({str(i):i for i in range(50_000)})
+    data = torch.utils.data.DataLoader(Texts(), 4)
+    learn = Learner(DataLoaders(data, device='cpu'), model(), loss_func, opt_func=opt_func, path=tmp_path,
+        cbs=TrainEvalCallback, default_cbs=False)
+    learn.fit(1, cbs=[Checkpoint(every=1), cb])
+    assert max(o.stat().st_size for o in tmp_path.rglob('*') if o.is_file()) < 100_000
+    assert data.dataset.text=='a'*1_000_000 and learn.validate(dl=data) and data.dataset.text=='a'*1_000_000

@@ -125,7 +125,7 @@ def test_a_buffer_with_nan_may_be_a_column_of_a_tensor():
     learn = mk(model=model, valid=cut(10)).fit(1)
     assert len(learn.get_preds()[0])==60 and model.col.isnan().all() and model.col.stride()==(2,)
 
-# What the batches of a validation leave in a model can be read until it is over
+# What the batches of a validation leave in a model is put back when they are over
 class Leaves(nn.Linear):
     "Leaves the largest input of its last batch, in many kinds of state"
     def __init__(self):
@@ -154,29 +154,19 @@ def leaving(*cbs, valid=True, metrics=None):
 
 def state_of(m): return {k:v.tolist() for k,v in m.state_dict().items()},m.left(),m.terms,m.training
 
-@pytest.mark.parametrize('ev,value',
-    dict(before_validate=2., after_validate=20., cleanup_validate=20., after_epoch=2.).items())
-def test_callbacks_read_what_a_validation_has_left(ev, value):
-    "As in a loop by hand; and then the model is as training has left it"
-    seen,plain = [],leaving(valid=False)
-    learn = leaving(Callback(**{ev: lambda self: seen.append(self.learn.model.left())}))
+@pytest.mark.parametrize('ev', ['before_validate','after_validate','cleanup_validate','after_epoch'])
+def test_between_the_batches_of_validations_the_model_is_as_training_has_left_it(ev):
+    seen,last,plain = [],[],leaving(valid=False)
+    learn = leaving(Callback(**{ev: lambda self: seen.append(self.learn.model.left())},
+        after_batch=lambda self: self.learn.training or last.append(self.learn.model.left())))
     for o in (learn, plain): o.fit(2)
-    assert seen==[[value]*9]*2 and state_of(learn.model)==state_of(plain.model)
-
-def test_a_metric_reads_what_a_validation_has_left():
-    "It was what training had left"
-    learn = leaving(metrics=ValueMetric(lambda: learn.model.aux, 'aux'))
-    learn.fit(2)
-    assert [o['aux'] for o in learn.recorder.rows]==[20., 20.]
-    assert learn.validate()['aux']==20. and learn.model.left()==[2.]*9
+    assert seen==[[2.]*9]*2 and last[1]==[20.]*9 and state_of(learn.model)==state_of(plain.model)
 
 def test_what_a_callback_changes_after_a_validation_stays():
-    "The rest is put back, also beside it in the same dict"
     class Changes(Callback):
         def after_validate(self):
             m = self.model
             m.aux,m.mine,m.by_name['mine'] = -1.,-2.,-3.
-            m.terms.clear()
             m.terms.append(-4.)
             m.here.fill_(-5.)
             m.array[0],m.bytes[0] = -6.,7
@@ -184,6 +174,7 @@ def test_what_a_callback_changes_after_a_validation_stays():
     learn.fit(1)
     m = learn.model
     assert m.left()==[-1., 2., -4., 2., -6., 7., -5., 2., 2.] and m.mine==-2. and m.by_name==dict(v=2., mine=-3.)
+    assert m.terms==[1., 2., -4.]
 
 @pytest.mark.parametrize('back', ['after_validate', 'cleanup_validate'])
 def test_other_weights_for_a_validation(back):
@@ -223,7 +214,7 @@ def test_an_inference_when_a_validation_is_over_changes_nothing():
             if self.learn.mode!='fit': return
             before = self.model.left()
             self.learn.validate()
-            assert self.model.left()==before==[20.]*9
+            assert self.model.left()==before==[2.]*9
     learn,plain = leaving(Looks),leaving(valid=False)
     for o in (learn, plain): o.fit(2)
     assert state_of(learn.model)==state_of(plain.model)

@@ -54,9 +54,11 @@ def copied(
 ):
     "New containers of the same types with the same contents; other objects stay the same"
     if type(o) in _flat: return o
-    if type(o) is list and {*map(type, o)}<=_flat and seen is None: return o[:] # a history can be long
     seen = {} if seen is None else seen
     if id(o) in seen: return seen[id(o)][1]
+    if type(o) is list and {*map(type, o)}<=_flat: # a history can be long
+        seen[id(o)] = o,(res := o[:])
+        return res
     def f(v): return copied(v, tensors, seen, others)
     if isinstance(o, tuple): res = tuple(map(f, o)) if type(o) is tuple else _named(o, f)
     elif isinstance(o, (dict,list,deque,set,bytearray)):
@@ -339,13 +341,15 @@ def _contents(v):
     try: return [*vars(v).items()]
     except Exception: return None # it has no attributes, or raises whatever it is asked for
 
+def is_long_text(v): return type(v) in (str,bytes) and len(v)>1000
+
 _by_text = Decimal,Fraction,timedelta,date,time,range,array
 
 _counted = list,tuple,deque,bytearray,set,frozenset,dict
 
 def digest(v, depth=8):
-    "A number or text itself; otherwise a short string that changes whenever `v` does; None if a change could be missed"
-    if type(v) in _flat: return v
+    "A number or short text itself; otherwise a short string that changes whenever `v` does; None if a change could be missed"
+    if type(v) in _flat: return _hash(f'{len(v)} {v[::len(v)//1000]}') if is_long_text(v) else v
     if isinstance(v, np.ndarray) and v.dtype.hasobject: v = v.tolist()
     if isinstance(v, memoryview): v = np.frombuffer(v, np.uint8)
     if isinstance(v, (torch.Tensor,np.ndarray)): return _of_array(v)

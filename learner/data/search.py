@@ -126,7 +126,7 @@ def _reads_entries(read): return read is _items or isinstance(read, partial)
 
 # %% ../../nbs/data/01_search.ipynb #search
 _wanted,_opened = 1,2
-_many,_long = 1000,10_000 # objects in what is searched last, and in a table
+_few,_many,_long = 100,1000,10_000 # objects in what is searched one by one, in what is searched last, and in a table
 
 _inside = {list: iter, tuple: iter, dict: dict.values} # what gives the entries
 
@@ -200,7 +200,7 @@ class Search:
         for read in _readings(type(o)):
             names,objects = read(o)
             kinds = self.matters.among(objects)
-            if len(objects)>8 and _reads_entries(read) and self._is_plain(o, objects): continue
+            if len(objects)>_few and _reads_entries(read) and self._is_plain(o, objects): continue
             if not kinds: continue
             if len(objects)>self.most and self._many_of(objects, kinds):
                 self.left.append(name)

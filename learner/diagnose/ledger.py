@@ -244,7 +244,7 @@ class Ledger(Callback):
         if first or self.unjudged>=2**16: # the first at once: what cannot be judged fails early
             self.judge(self.waiting)
             self.unjudged = 0
-        if self.n_waiting>=2**16: self.accounts
+        if self.n_waiting>=max(2**16, len(self.entered)): self.accounts # which copies the accounts of all samples
 
     def _judge_anew(self):
         "Judge the visits that wait, and those that come by the loss as it is now"

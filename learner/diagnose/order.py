@@ -132,7 +132,9 @@ def _marks(learn):
     own = vars(learn) # a trace does not count this as reading
     res = {k:_mark(own[k]) for k in of_batch}
     model,opt = own['model'],own['_current_opt']
-    for g in opt.param_groups: res |= {hyper(k):res.get(hyper(k), ()) + (str(v),) for k,v in g.items() if k!='params'}
+    for g in opt.param_groups:
+        for k,v in g.items():
+            if k!='params': res.setdefault(hyper(k), []).append(str(v))
     ps = params_of(opt)
     return res | dict(gradients=[_mark(p.grad) for p in ps], weights=[_mark(p) for p in ps],
         modes=[o.training for o in model.modules()])

@@ -25,7 +25,7 @@ from ..model.own_losses import OwnLosses,own_loss,recognize_batch
 from ..record.history import Row
 from ..measure.advice import advice,no_loss
 from ..restore.places import Searches
-from ..restore.snapshot import SnapshotInFit,keep_loaders,keep_model_and_loss,unmoved
+from ..restore.snapshot import keep_loaders,keep_model_and_loss,unmoved
 
 # %% ../../nbs/loop/01_loop.ipynb #Route
 END = object() # what `next` gives when a loader has no more batches
@@ -137,7 +137,6 @@ class LoopState(FitProgress):
         self.route,self.results,self.limits,self._to_validate = Route(self),Row(),{},None
         self.iter,self.n_iter,self.stop_at = 0,None,None
         self.forward_with,self.searches = None,Searches()
-        self._snapshot = None # of model and loss, in the validation of a fit
         self.forget_batch()
 
     def run_scopes(self):
@@ -250,12 +249,9 @@ class Phases(LoopState):
         for name,dl in dls.items():
             with keep_loaders(self, dl) if self.mode=='fit' else nullcontext(): # else `unchanged` does more
                 self.use_loader(name, twin(dl) if dl is self.dls.train or dl is self.dl else dl, training=False)
-                try:
-                    if not self.two_weights: self._validate()
-                    else:
-                        with in_use(self.opt): self._validate()
-                finally:
-                    if self.mode=='fit' and self._snapshot: self._snapshot.restore_rest(); self._snapshot = None
+                if not self.two_weights: self._validate()
+                else:
+                    with in_use(self.opt): self._validate()
             if self._to_remove: self.attendance.remove_waiting() # the model's attributes have been put back now
         self.dl_name = None # the phases of the epoch are over
 
@@ -352,8 +348,7 @@ class Loop(Phases):
 
     @scope
     def _validate(self):
-        if self._mode=='fit': self._snapshot = keep_model_and_loss(self, SnapshotInFit)
-        with torch.no_grad(), self._snapshot if self._mode=='fit' else nullcontext(): self.all_batches()
+        with torch.no_grad(), keep_model_and_loss(self) if self._mode=='fit' else nullcontext(): self.all_batches()
 
     @interruptible
     def all_batches(self):

@@ -11,7 +11,7 @@ __all__ = []
 import warnings
 from collections import deque
 from contextlib import contextmanager
-from weakref import ref
+from weakref import WeakSet
 import numpy as np
 import torch
 from ..core.checks import signature
@@ -46,11 +46,11 @@ class Skipped:
 train_only = "A callback that is to cancel batches in training alone has `run_valid = False` in its class"
 
 # %% ../../nbs/measure/06_phase.ipynb #PhaseMetrics
-_running = {} # weak references to each `PhaseMetrics` whose phase has metrics, of all learners, as keys
+_running = WeakSet() # each `PhaseMetrics` whose phase has metrics, of all learners
 
 def _hold_shared(metrics, phase):
     "Let metrics that another learner gathers with gather for `phase`, until `put_back`; None if there are none"
-    others = {id(m) for r in _running if r() not in (None, phase) for m in r().now}
+    others = {id(m) for o in _running if o is not phase for m in o.now}
     shared = [m for m in metrics if id(m) in others]
     return HeldMetrics(shared) if shared else None
 
@@ -65,14 +65,14 @@ class PhaseMetrics:
     def begin(self, metrics):
         if metrics:
             if _running: self.lent = _hold_shared(metrics, self)
-            _running[ref(self)] = True
+            _running.add(self)
         self.now,self.read = metrics,False # whether their values have been read
         self.merged = False # whether they have gathered what all processes have
         self.skipped = Skipped()
         for m in metrics: m.reset()
     def end(self):
         if self.lent: self.lent.put_back()
-        if self.now: _running.pop(ref(self), None)
+        if self.now: _running.discard(self)
         self.now,self.lent = [],None
 
     def begin_inner(self, metrics, depth):
@@ -86,7 +86,7 @@ class PhaseMetrics:
         if self.lent: self.lent.put_back()
         self.now,self.read,self.merged,self.depth,self.skipped,self.lent,kept = self.outer.pop()
         kept.put_back()
-        if not self.now: _running.pop(ref(self), None)
+        if not self.now: _running.discard(self)
 
     @property
     def outermost(self):

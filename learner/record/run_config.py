@@ -68,9 +68,10 @@ def plain(
 def _plain_object(v, depth):
     def inner(d): return RunConfig({str(k):plain(o, depth-1) for k,o in d.items()})
     if depth:
+        if isinstance(v, (Mapping,set,tuple,list)) and len(v)>100: return type(v).__name__
         if isinstance(v, Mapping): return inner(v)
         if isinstance(v, set): v = sorted(v, key=repr) # the order of a set differs from process to process
-        if isinstance(v, (tuple,list)) and len(v)<=100: return tuple(plain(o, depth-1) for o in v)
+        if isinstance(v, (tuple,list)): return tuple(plain(o, depth-1) for o in v)
         if isinstance(v, partial): return inner({'name': v.func, **v.keywords})
     if callable(v) and '__repr__' in vars(type(v)) and not isinstance(v, (partial,Callback)): return repr(v)
     args = {k:vars(v)[k] for k in _args(type(v)) if k in vars(v)} if depth and hasattr(v, '__dict__') else {}

@@ -118,4 +118,12 @@ class WatchedSearch(Search):
         "Whether a search in `roots` would find the same. What is read meanwhile is compared with the next time"
         if self.partly or not (roots is self.roots or same_objects(roots.values(), self.roots.values())): return False
         was,self.was = self.was,self.contents.read()
-        return same_contents(was, self.was) or same_objects(self._that_matter(), self.mattering) # not in numbers
+        if same_contents(was, self.was): return True
+        now = self._that_matter() # not numbers
+        return same_objects(now, self.mattering) or self._same_but_for_values(now)
+
+    def _same_but_for_values(self, now):
+        "Whether only tuples and lists of numbers and the like are new: a schedule replaces the `betas` of Adam"
+        def holds_nothing(o): return type(o) in (tuple,list) and not self.matters.among(o)
+        both = zip(now, self.mattering)
+        return len(now)==len(self.mattering) and all(a is b or (holds_nothing(a) and holds_nothing(b)) for a,b in both)

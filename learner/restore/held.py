@@ -15,7 +15,6 @@ __all__ = []
 # %% ../../nbs/restore/04_held.ipynb #imports
 from dataclasses import dataclass
 from enum import Enum
-from itertools import chain
 from types import FunctionType
 from typing import Any
 from torch import nn
@@ -23,14 +22,12 @@ from torch.nn.parameter import is_lazy
 from ..core.checks import listed
 from ..core.copies import Cached,of_library
 from ..core.tracebacks import warn
-from .tensors import HeldTensor,is_array,most_values,noted,unique_tensors
+from .tensors import is_array,most_values,noted,unique_tensors
 from .contents import Contents,same_contents,same_objects
 from .containers import Kind,attributes,copy_of_iterator,inside,is_iterator,kinds_of,may_hold,slots
 from .containers import structure_of
 
 # %% ../../nbs/restore/04_held.ipynb #Noted
-_none = object() # in place of what is not there
-
 @dataclass
 class _Noted:
     "A container, and what it holds"
@@ -48,17 +45,9 @@ class _Noted:
         if type(now) is not dict: return same_objects(now, was)
         return [*now]==[*was] and same_objects(now.values(), was.values())
 
-    def _unless_changed(self, left):
-        "What to put back into what held `left` before: what has changed since then stays"
-        now,was = self.kind.read(self.o),self.was
-        if self.kind.by_value: return was if now==left else now
-        if type(now) is not dict: return was if same_objects(now, left) else now
-        new = [k for k in now.keys() | left.keys() if now.get(k, _none) is not left.get(k, _none)]
-        return {k:v for k,v in was.items() if k not in new} | {k:now[k] for k in new if k in now}
-
-    def restore(self, left):
+    def restore(self):
         if self.same or structure_of(self.o)!=self.structure: return
-        was = self._unless_changed(left)
+        was = self.was
         if self.outside and not isinstance(self.o, Cached): # what was added, stays
             now = self.kind.read(self.o)
             if type(now) is dict: was = now|was
@@ -90,7 +79,6 @@ class Holders:
         params = [p for m in self.modules for p in m._parameters.values() if p is not None]
         self.lazy = any(map(is_lazy, params)) # they are there when they have values
         self.params,self.tensors = [*unique_tensors(params)],[*unique_tensors([*params, *tensors])]
-        self.others = self.tensors[len(self.params):]
         self.contents = Contents()
         for o in self.noted: o.kind.watch(self.contents, o.o)
         self.was = self.contents.read()
@@ -123,20 +111,13 @@ class Holders:
         "Whether something may hold other things than it held, as far as one comparison tells"
         return self.iterate or self.lazy or not same_contents(self.contents.read(), self.was)
 
-    def left(self):
-        "What the containers that have moved hold now"
+    def restore(self):
+        "Let everything hold what it held"
         if self.fixed: warn(f"{listed(self.fixed)} cannot be put back after an inference, which may have "
             "moved it: an iterator of a function with `yield` has no copy, nor in Python 3.14 one of `itertools`. "
             "An object that counts can be put back")
-        return {id(o):o.kind.read(o.o) for o in self.noted if not o.same} if self.moved else {}
-
-    def restore(self,
-        left=None, # As `left` returned it before: what has changed since then stays
-    ):
-        "Let everything hold what it held"
-        if left is None: left = self.left()
-        for o in self.noted if left else ():
-            if id(o) in left: o.restore(left[id(o)])
+        if not self.moved: return
+        for o in self.noted: o.restore()
 
 # %% ../../nbs/restore/04_held.ipynb #HeldBuffers
 def put_buffers(buffers):
@@ -146,36 +127,16 @@ def put_buffers(buffers):
             now = dict(m._buffers).get(k)
             if now is not t: m._buffers[k] = t if now is None or t is None or is_lazy(t) else t.to(now)
 
-def _values(dicts): return [*chain.from_iterable(map(dict.values, dicts))]
-
 class HeldBuffers:
     "Buffers of modules, as of now"
     def __init__(self, modules,
         most=most_values, # How many values to hold in all; of larger buffers some are noted
     ):
         self.buffers = [(m, dict(m._buffers)) for m in modules if m._buffers]
-        self.was = _values([bufs for _,bufs in self.buffers])
-        buffers = [b for b in self.was if b is not None]
+        buffers = [b for _,bufs in self.buffers for b in bufs.values() if b is not None]
         self.held,self.sampled = noted(unique_tensors(buffers), most) if buffers else ((), ())
 
-    def left(self):
-        "What the buffers are now; None if all are as they were"
-        if not self.buffers: return
-        values = [o.put_off() for o in self.held] if self.held else ()
-        there = [dict(m._buffers) for m,_ in self.buffers]
-        if not any(values) and same_objects(_values(there), self.was): return
-        known = {id(None), *map(id, self.was)}
-        new = unique_tensors([b for b in _values(there) if id(b) not in known])
-        return values,there,{id(b):HeldTensor(b) for b in new}
-
-    def restore(self,
-        left, # As `left` returned it: what has changed since then stays
-    ):
+    def restore(self):
         "Put back what has changed; without gradients"
-        if left is None: return
-        values,there,new = left
-        written = {i for i,o in new.items() if o.written}
-        for o,v in zip(self.held, values): o.restore_unless_written(v)
-        def same(a, b): return a is b and id(a) not in written
-        for (m,bufs),now,was in zip(self.buffers, there, [dict(m._buffers) for m,_ in self.buffers]):
-            put_buffers([(m, {k:t for k,t in bufs.items() if same(was.get(k), now.get(k))})])
+        for o in self.held: o.restore()
+        put_buffers(self.buffers)

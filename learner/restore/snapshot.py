@@ -4,7 +4,7 @@ Inference must not change a run, and yet some modules move buffers and attribute
 
 | class | what is noted | when it is taken and restored |
 |---|---|---|
-| `ModuleSnapshot` | attributes, buffers, parameters and gradients of model and loss | around each inference, by `keep_model_and_loss`; around the batches of a validation in a fit, whose `after_validate` may read all but weights before they are restored |
+| `ModuleSnapshot` | attributes, buffers, parameters and gradients of model and loss | around each inference, by `keep_model_and_loss` |
 | `LoaderPart` | what datasets, samplers and collate functions count | around each inference, by `keep_loaders`, together with generators |
 | `Snapshot` | parameters, buffers, and state and counts of optimizers, in the memory of the CPU | around a trial such as `lr_find`; when a fit stops, and on the way to where it resumes |
 | `OptSnapshot` | settings and all attributes of an optimizer | around a trial |"""
@@ -24,7 +24,6 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from ..core.checks import listed
 from ..core.copies import copied
-from ..core.events import CancelException
 from ..core.tracebacks import warn
 from ..data.generators import keep_random
 from ..data.loaders import tensors_in
@@ -46,37 +45,21 @@ class ModuleSnapshot:
         self.roots,self.holders = roots,Holders(roots.values()) if holders is None else holders
         self.buffers = HeldBuffers(self.holders.modules)
         self.grads = [(p, p.grad, p.grad is not None and HeldTensor(p.grad)) for p in self.holders.params]
-        self.left = None # what `restore_rest` finds
-        self.weights,large = noted(self.holders.params)
-        self.others,more = noted(self.holders.others) if self.holders.others else ((), ())
-        self.sampled = *large,*more,*self.buffers.sampled
-
-    def restore(self):
-        "Put back what has changed"
-        self.restore_weights()
-        self.restore_rest()
+        self.held,large = noted(self.holders.tensors)
+        self.sampled = *large,*self.buffers.sampled
 
     @torch.no_grad()
-    def restore_weights(self):
-        "Put back parameters and gradients, and note what the rest is now"
-        for o in self.weights: o.restore()
+    def restore(self):
+        "Put back what has changed"
+        self.holders.restore()
+        for o in self.held: o.restore()
         for p,grad,held in self.grads:
             p.grad = grad
             if held: held.restore()
-        self.left = self.holders.left(),[o.put_off() for o in self.others] if self.others else (),self.buffers.left()
+        self.buffers.restore()
         if moved := [self._name(o.t) for o in self.sampled if o.moved]:
             warn(f"Inference has changed {listed(moved)}, which has too many values to be put back: "
                 "the run is not what it would be without")
-
-    def restore_rest(self):
-        "Put back attributes and buffers as well, but for what has changed since `restore_weights`"
-        if self.left is not None and any(self.left): self._restore_rest(*self.left)
-        self.left = None
-
-    def _restore_rest(self, held, values, buffers):
-        self.holders.restore(held)
-        for o,v in zip(self.others, values): o.restore_unless_written(v)
-        self.buffers.restore(buffers)
 
     def __enter__(self): pass
     def __exit__(self, *args): self.restore()
@@ -87,12 +70,6 @@ class ModuleSnapshot:
             for name,p in chain(*named):
                 if p is t: return name
         return f'a tensor of shape {tuple(t.shape)}'
-
-class SnapshotInFit(ModuleSnapshot):
-    "Around the batches of a validation in a fit: `restore_rest` comes when callbacks have read what they have left"
-    def __exit__(self, cls, e, tb):
-        if e is None or isinstance(e, CancelException): self.restore_weights()
-        else: self.restore()
 
 # %% ../../nbs/restore/08_snapshot.ipynb #Snapshot
 def _tensors(o):
@@ -152,8 +129,8 @@ class OptSnapshot:
 
     @torch.no_grad()
     def restore(self):
-        self.holders.restore(self.holders.left())
-        self.buffers.restore(self.buffers.left())
+        self.holders.restore()
+        self.buffers.restore()
         for o in self.tensors: o.restore()
         for k in own_attrs(self.opt).keys()-self.own.keys(): delattr(self.opt, k)
         vars(self.opt).update(self.own)
@@ -161,11 +138,10 @@ class OptSnapshot:
 # %% ../../nbs/restore/08_snapshot.ipynb #unmoved
 def keep_model_and_loss(
     learn, # A learner
-    snapshot=ModuleSnapshot, # Or `SnapshotInFit`
 ):
     "Restore model and loss at the end"
     roots = {'model': learn.model, 'loss_func': learn.loss_func}
-    return snapshot(roots, learn.searches.holders(roots.values()))
+    return ModuleSnapshot(roots, learn.searches.holders(roots.values()))
 
 @contextmanager
 def _keep_parts(learn, parts, generators):

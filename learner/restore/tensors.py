@@ -85,20 +85,6 @@ class HeldTensor:
     def restore(self):
         if self.moved: put_values(self.t, self.old)
 
-    @property
-    def written(self):
-        "Whether the values are surely others. On a device its count of writes tells, which misses a `t.data.copy_`"
-        return self.moved if _in_memory(self.t) else version_of(self.t)!=self.version
-
-    def put_off(self):
-        "Note the values that are there now, if they are surely others; else put back what may be others"
-        if self.written: return HeldTensor(self.t)
-        if not _in_memory(self.t): self.restore()
-
-    def restore_unless_written(self, left):
-        "Put back the values, unless others have been written since `put_off` returned `left`"
-        if left is not None and not left.written: self.restore()
-
 class SampledTensor:
     "A large tensor or array, and what it takes to see that it has changed since"
     def __init__(self, t): self.t,self.version,self.sample = t,version_of(t),self._sample(t)
