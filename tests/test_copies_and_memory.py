@@ -316,3 +316,16 @@ def test_a_learner_and_its_callback_leave_memory_together(cb, tmp_path, no_colle
     refs = {k:weakref.ref(o) for k,o in dict(learner=learn, model=learn.model, callback=learn.cbs[-1]).items()}
     del learn
     assert [k for k,r in refs.items() if r() is not None]==[]
+
+def test_a_pickle_of_an_older_version_is_read():
+    "Which has the optimizer as `opt`, and nothing of slots"
+    learn = made().fit(1)
+    state = pickle.loads(pickle.dumps(learn.__getstate__()))
+    del state['in_slots'], state['two_weights'], state['needs_closure']
+    state['opt'] = state.pop('_current_opt')
+    old = Learner.__new__(Learner)
+    old.__setstate__(state)
+    assert old.opt is not None and old.opt is old.opt_made and not old.needs_closure
+    torch.manual_seed(1); learn.fit(1)
+    torch.manual_seed(1); old.fit(1)
+    assert all(map(torch.equal, old.model.parameters(), learn.model.parameters()))

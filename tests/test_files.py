@@ -2071,6 +2071,37 @@ def test_what_is_trained_is_saved_where_the_model_leaves_it_out(cls, tmp_path):
     learn.save_state('end')
     assert equal(params_in(other.load_state('end')), after)
 
+class Renames(nn.Module):
+    "Its `state_dict` is that of the model inside"
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3,2)
+        self.inner.register_buffer('unsaved', torch.zeros(2), persistent=False)
+    def forward(self, x): return self.inner(x) + self.inner.unsaved
+    def state_dict(self, *args, **kwargs): return self.inner.state_dict(*args, **kwargs)
+    def load_state_dict(self, *args, **kwargs): return self.inner.load_state_dict(*args, **kwargs)
+
+def renamed_by_hooks():
+    m = nn.Sequential(OrderedDict(inner=nn.Linear(3,2)))
+    m.register_buffer('unsaved', torch.zeros(2), persistent=False)
+    def rename(state, old, new):
+        for k in [k for k in state if k.startswith(old)]: state[new+k.removeprefix(old)] = state.pop(k)
+    m.register_state_dict_post_hook(lambda m, state, prefix, meta: rename(state, 'inner.', 'x.'))
+    m.register_load_state_dict_pre_hook(lambda m, state, prefix, *args: rename(state, 'x.', 'inner.'))
+    return m
+
+@pytest.mark.parametrize('model', [Renames, renamed_by_hooks])
+def test_weights_that_the_model_saves_under_other_names_are_saved(model, tmp_path):
+    learn = mk(tmp_path, model=model()).fit(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        learn.save('a')
+    learn.save_state('s')
+    hidden = torch.load(tmp_path/'models'/'s.pth')['hidden']['model']
+    assert [k.split('.')[-1] for k in hidden]==['unsaved']
+    assert equal(params_in(mk(tmp_path, model=model()).load('a')), params_in(learn))
+    assert equal(params_in(mk(tmp_path, model=model()).load_state('s')), params_in(learn))
+
 def test_weights_that_are_trained_and_in_no_file_are_announced(tmp_path):
     learn = mk(tmp_path, model=Partial(frozen=False)).fit(1)
     with pytest.warns(UserWarning, match=r"`body.weight`, `body.bias`: trained, but not in the `state_dict`"):

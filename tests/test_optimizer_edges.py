@@ -502,7 +502,8 @@ class Lookahead(Outer):
         self.n = state['n']
 
 def of_two_parts(opt_func, seed=0, **kwargs):
-    learn = synth_learner(4, 2, model=TwoParts(), opt_func=opt_func, lr=None, splitter=parts, **kwargs)
+    kwargs = dict(lr=None, splitter=parts) | kwargs
+    learn = synth_learner(4, 2, model=TwoParts(), opt_func=opt_func, **kwargs)
     torch.manual_seed(seed)
     for p in learn.model.parameters(): nn.init.normal_(p)
     return learn
@@ -642,3 +643,75 @@ def test_what_is_no_optimizer_is_refused_when_it_is_assigned(o):
     assert learn.opt is was and learn.fit(1).opt is was
     learn.opt = None
     assert learn.fit(1).opt is not was
+
+# Optimizers with a format of their own
+class ByPosition(torch.optim.Optimizer):
+    "Momentum; its state goes by the order of the parameters, and has nothing of their groups"
+    def __init__(self, groups, lr=.05, weight_decay=0.):
+        super().__init__(groups, dict(lr=lr, weight_decay=weight_decay))
+    @torch.no_grad()
+    def step(self, closure=None):
+        for g in self.param_groups:
+            for p in g['params']:
+                m = self.state[p].setdefault('m', torch.zeros_like(p)).mul_(.9).add_(p.grad)
+                p.mul_(1-g['lr']*g['weight_decay']).sub_(m, alpha=g['lr'])
+    def state_dict(self): return dict(ms=[self.state[p].get('m') for p in params_in(self)])
+    def load_state_dict(self, state):
+        for p,m in zip(params_in(self), state['ms'], strict=True): self.state[p]['m'] = m
+
+class FastAndSlow(Lookahead):
+    "Has groups as torch has them, and states of its own"
+    def state_dict(self):
+        base = self.base.state_dict()
+        slow = {i:self.slow[p] for i,p in enumerate(params_in(self))}
+        return dict(fast=base['state'], slow=slow, n=self.n, param_groups=base['param_groups'])
+    def load_state_dict(self, state):
+        slow = [*state['slow'].values()]
+        base = dict(state=state['fast'], param_groups=state['param_groups'])
+        super().load_state_dict(dict(base=base, n=state['n'], slow=slow))
+
+@pytest.mark.parametrize('opt_func', [ByPosition,FastAndSlow])
+@pytest.mark.parametrize('made,wd', [(.1,None), (0.,.1), (0.,None)])
+@pytest.mark.parametrize('how', ['state','weights','used'])
+def test_a_state_in_a_format_of_its_own_goes_to_its_parameters(opt_func, made, wd, how, tmp_path):
+    "Weight decay splits the groups, and so changes the order of parameters"
+    def new(seed=0):
+        f,one = partial(opt_func, weight_decay=made),lambda m: [*m.parameters()]
+        return of_two_parts(f, seed=seed, path=tmp_path, wd=wd, splitter=one)
+    learn = new()
+    fitted(learn)
+    learn.save('all', with_opt=True)
+    learn.save_state('all_state')
+    again = new(5)
+    if how=='used': fitted(again)
+    again.load_state('all_state') if how=='state' else again.load('all', with_opt=True)
+    assert same(fitted(again), fitted(learn))
+
+def test_a_state_that_is_not_of_torch_is_refused(tmp_path):
+    learn = of_two_parts(momentum, path=tmp_path).fit(1)
+    def break_it(learn): learn.saved['opt'] = dict(param_groups=learn.saved['opt']['param_groups'])
+    learn.save('a')
+    with pytest.raises(ValueError, match='not one of `SGD`, because it has no `state`'):
+        with learn.added_cbs(Callback(before_load=break_it)): learn.load('a', with_opt=True)
+
+class InPlace(ByPosition):
+    def load_state_dict(self, state):
+        for p,m in zip(params_in(self), state['ms']): self.state[p]['m'].copy_(m)
+        raise RuntimeError('another version')
+
+class Around(Outer):
+    "The state of the other is loaded in place"
+    def __init__(self, groups, **kwargs): super().__init__(groups, make=InPlace, **kwargs)
+    def state_dict(self): return self.base.state_dict()
+    def load_state_dict(self, state): self.base.load_state_dict(state)
+
+@pytest.mark.parametrize('opt_func', [InPlace, Around, lambda groups: OptimList(InPlace(groups))],
+    ids=['one','held','of several'])
+def test_a_load_that_fails_leaves_a_state_that_is_changed_in_place(opt_func, tmp_path):
+    learn,other = (of_two_parts(opt_func, path=tmp_path) for _ in range(2))
+    fitted(learn, 1)
+    learn.save('a', with_opt=True)
+    fitted(other, 1)
+    for o in (learn, other): fitted(o)
+    with pytest.raises(ValueError, match='another version'): learn.load('a', with_opt=True)
+    assert same(fitted(learn), fitted(other))

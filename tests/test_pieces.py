@@ -1,6 +1,7 @@
 "Whoever replaces a piece of the loop keeps its events, or is told what is missing"
 import warnings
 from types import MethodType
+from unittest import mock
 import pytest,torch
 from learner.all import *
 
@@ -170,3 +171,51 @@ def test_pieces_that_are_patched_in_announce_batches_too(where, nm, monkeypatch)
     if where=='learn': setattr(learn, nm, MethodType(f, learn))
     else: monkeypatch.setattr(dict(Learner=Learner, Loop=Loop)[where], nm, f)
     with pytest.raises(TypeError, match=f'`Learner.{nm}` does not announce `before_batch`'): learn.fit(n_iter=5)
+
+noted = None
+def around(learn, nm, calls, how):
+    global noted
+    f = noted = getattr(learn, nm)
+    def by_closure(): calls.append(nm); return f()
+    def by_variable(): calls.append(nm); return noted()
+    setattr(learn, nm, dict(closure=by_closure, variable=by_variable, mock=mock.Mock(side_effect=by_closure))[how])
+    return learn
+
+@pytest.mark.parametrize('how', ['closure','variable','mock'])
+@pytest.mark.parametrize('nm,n', dict(_fit=1, _epoch=2, _train=2, _validate=2, _batch=12, _step=8).items())
+def test_a_function_around_a_scope_of_one_learner_runs(nm, n, how):
+    def trained(learn):
+        torch.manual_seed(0)
+        return [p.tolist() for p in learn.fit(2, cbs=GradientClip(.1)).model.parameters()]
+    calls,(learn,ref) = [],(synth_learner(n_train=4, n_valid=2) for _ in range(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        assert trained(around(learn, nm, calls, how))==trained(ref)
+    assert len(calls)==n
+
+def test_a_method_around_that_of_the_class_runs():
+    learn,calls = synth_learner(),[]
+    def _train(self): calls.append(self.epoch); type(self)._train(self)
+    learn._train = MethodType(_train, learn)
+    learn.fit(2)
+    assert calls==[0,1] and learn.train_iter==2*len(learn.dls.train)
+
+class SkipsFirst(Learner):
+    @scope
+    def _train(self):
+        if self.epoch: self.all_batches()
+
+@pytest.mark.parametrize('bounds', [dict(n_epoch=3), dict(n_iter=8)], ids=str)
+def test_an_epoch_may_be_skipped(bounds):
+    base = synth_learner(n_train=4, n_valid=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        learn = SkipsFirst(base.dls, base.model, base.loss_func, opt_func=SGD, lr=.1).fit(**bounds)
+    assert learn.train_iter==8
+
+def test_a_loop_that_announces_no_batch_is_told_so_after_an_epoch_that_it_skips():
+    class Mine(SkipsFirst): one_batch = bare
+    base = synth_learner()
+    learn = Mine(base.dls, base.model, base.loss_func, opt_func=SGD, lr=.1)
+    with pytest.raises(TypeError, match='does not announce'): learn.fit(3)
+    assert learn.epoch==1

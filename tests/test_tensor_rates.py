@@ -1,4 +1,5 @@
 "Learning rates that are tensors stay tensors: what changes one in place, or reads one, is not cut off"
+import warnings
 from functools import partial
 import pytest,torch
 from torch import nn
@@ -92,6 +93,39 @@ def test_a_run_resumes_with_the_tensor(how, tmp_path):
     assert same(weights(learn), weights(ref))
     assert learn.opt.param_groups[0]['lr'] is t and t==.5
     torch.testing.assert_close(learn.recorder.lrs, ref.recorder.lrs)
+
+class Grows(torch.optim.Optimizer):
+    "As Prodigy and D-Adaptation: the first step makes tensors in a group, which all steps change"
+    def __init__(self, params, lr): super().__init__(params, dict(lr=lr))
+    @torch.no_grad()
+    def step(self, closure=None):
+        for g in self.param_groups:
+            if g.get('d') is None: g['d'],g['n'] = torch.ones(1),torch.tensor(0)
+            for p in g['params']: p.sub_(p.grad*g['lr']*g['d'].mul_(1+p.grad.abs().mean()))
+            g['n'] += 1
+
+class GrowsFromNone(Grows):
+    def __init__(self, params, lr):
+        super().__init__(params, lr)
+        for g in self.param_groups: g['d'] = None
+
+@pytest.mark.parametrize('cls', [Grows, GrowsFromNone])
+@pytest.mark.parametrize('how', ['file', 'memory', 'used'])
+def test_a_tensor_that_a_step_makes_is_resumed(cls, how, tmp_path):
+    def new(): return mk(.01, tmp_path, cls, splitter=two)
+    ref = new().fit(3)
+    learn = new().fit(3, cbs=on(event.after_batch(once=6, unit='iter'))(lambda learn: learn.stop_soon()))
+    if how!='memory':
+        learn.save_state('s')
+        learn = new()
+        if how=='used': learn.fit(1)
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')
+            learn.load_state('s')
+    learn.resume(cbs=[])
+    assert same(weights(learn), weights(ref))
+    for a,b in zip(learn.opt.param_groups, ref.opt.param_groups):
+        assert all(torch.equal(a[k], b[k]) and a[k].dtype==b[k].dtype for k in ('d','n'))
 
 def test_trials_leave_the_tensor_alone():
     t = rate(.01)

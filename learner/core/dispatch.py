@@ -12,6 +12,7 @@ __all__ = ['Dispatcher', 'scope']
 # %% ../../nbs/core/06_dispatch.ipynb #imports
 from contextlib import contextmanager,nullcontext
 from functools import wraps
+from inspect import getclosurevars,isfunction
 from fastcore.foundation import L
 from .tracebacks import is_ours
 from .checks import no_attribute
@@ -186,12 +187,21 @@ def loop_lines(loop):
             yield f"{'  '*len(scopes) + ev:32}{', '.join(o.name for o in cbs)}".rstrip()
 
 # %% ../../nbs/core/06_dispatch.ipynb #check_scopes
+def _may_call(f, nm):
+    "Whether `f`, which was set on a loop, may call the scope that it replaces: `_nm`, or what was noted before"
+    f = getattr(f, '__func__', f)
+    if not isfunction(f): return True # such as a mock around it
+    used = getclosurevars(f)
+    known = *used.nonlocals.values(),*used.globals.values()
+    return f'_{nm}' in used.unbound or any(callable(o) and getattr(o, 'scope', None)==nm for o in known)
+
 def check_scopes(
     loop, # A `Dispatcher`, or a class of them
 ):
     "Refuse a method that has replaced a scope, and fires no events"
     for k in cancels:
         if (f := getattr(loop, f'_{k}', None)) is None or hasattr(f, 'scope'): continue
+        if f'_{k}' in vars(loop) and not isinstance(loop, type) and _may_call(f, k): continue
         owners = loop.__mro__ if isinstance(loop, type) else (loop, *type(loop).__mro__)
         owner = next((o for o in owners if f'_{k}' in vars(o)), loop)
         raise TypeError(f"`{owner.__name__ if isinstance(owner, type) else 'learn'}._{k}` has lost its events, "

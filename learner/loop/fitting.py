@@ -109,15 +109,20 @@ class PiecesCheck(Callback):
         self.replaced,self.heard = replaced,set()
         super().__init__(**{ev: lambda self, ev=ev: self.heard.add(ev) for ev in self.events})
 
-    def before_train(self): self.resumes = self.learn.resuming
+    def before_train(self): self.resumes,self.before = self.learn.resuming,self._moved_by_batches()
     def after_train(self):
-        if self.resumes and 'before_batch' not in self.heard: return # no batch was left in the epoch
+        if 'before_batch' not in self.heard: # perhaps none was left in the epoch, or it was skipped
+            if self.resumes or self._moved_by_batches()==self.before: return
         self.learn.remove_cb(self)
         if any(o.startswith('after_cancel_') for o in self.heard): return # what comes after it was not to be announced
         if 'after_batch' not in self.heard:
             raise TypeError(f"{self.replaced} does not announce `before_batch` and `after_batch`, "
                 "so that batches are not counted. Call `super()`, or replace `_batch` and write `@scope` above it")
         for ev in self.events: self._check(ev)
+
+    def _moved_by_batches(self):
+        "Something else, if a batch was drawn or trained on since"
+        return id(self.learn.route.draws),self.learn.opt_step,[p._version for p in self.learn.model.parameters()]
 
     def _check(self, ev):
         waiting = ', '.join(f'`{o.name}`' for o in self.learn.ordered_cbs(ev) if o is not self)

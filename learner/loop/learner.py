@@ -51,10 +51,12 @@ class CopyMixin(FitMixin):
 
     def __setstate__(self, state):
         super().__init__()
-        cbs,of_opts,in_slots = (state.pop(k) for k in ('cbs','of_opts','in_slots'))
+        cbs,of_opts,in_slots = state.pop('cbs'),state.pop('of_opts'),state.pop('in_slots', {})
+        opt = state.pop('opt', state.get('_current_opt')) # older pickles have it under that name, and no slots
         vars(self).update(state)
         put_slots(self, in_slots)
         for o,attrs in of_opts: vars(o).update(attrs)
+        self.opt = opt
         for o in (self.route, *cbs): refer(o, 'learn', self)
         self.cbs.items = cbs
         self.refresh()

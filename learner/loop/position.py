@@ -27,7 +27,7 @@ from ..data.generators import states_of
 from ..data.loader_state import LoaderState,counts_of,describe,moved_counts
 from ..data.draws import Draws,before_pass
 from ..data.samples import warn_of_samples
-from ..model.hypers import get_hyper,numbers_in,put_in_group,spare
+from ..model.hypers import get_hyper,put_in_group,spare,values_in
 from ..model.weights import unwrapped
 from ..record.history import Row
 from ..record.run_config import RunConfig,plain,run_config
@@ -81,7 +81,7 @@ class HypersAndGrads:
     @classmethod
     def of(cls, learn, with_grads=True):
         groups = learn.opt.param_groups
-        values = [*map(numbers_in, groups)]
+        values = [*map(values_in, groups)]
         # not copied: zeroing sets `p.grad` to None, and a position is used or dropped before the next backward pass
         grads = {p:p.grad for g in groups for p in g['params'] if p.grad is not None} if with_grads else {}
         began = learn.route.at_start

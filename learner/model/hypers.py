@@ -51,21 +51,24 @@ def write_hyper(g, place, v, shared):
 
 def _is_rate(o): return isinstance(o, torch.Tensor) and o.numel()==1
 
-def numbers_in(g):
-    "Values of a group, without its parameters, and with numbers in place of tensors that have one: as of now"
+def values_in(g):
+    "Values of a group, without its parameters, and with copies of tensors of one number: as of now"
     res = dict(g)
     del res['params']
     if {torch.Tensor,torch.nn.Parameter}.isdisjoint(map(type, res.values())): return res # the usual case
-    return {k:v.item() if _is_rate(v) else v for k,v in res.items()}
+    return {k:v.detach().clone() if _is_rate(v) else v for k,v in res.items()}
 
 def put_in_group(g, values, shared):
-    "Change other values of a group, as `write_hyper` does"
-    for k,v in values.items(): g[k] = _into(g.get(k), v, shared) if isinstance(v, (int,float)) else v
+    "Change other values of a group, as `write_hyper` does. Where it has no number yet, tensors stay tensors"
+    for k,v in values.items():
+        old = g.get(k)
+        if _is_rate(v): v = v.item() if _is_rate(old) or isinstance(old, (int,float,complex)) else v.detach().clone()
+        g[k] = _into(old, v, shared) if isinstance(v, (int,float,complex)) else v
 
 def keep_tensors(g, was, shared):
     "Give a group, in the tensors that it had in `was`, the values that it has now"
     tensors = {k:v for k,v in was.items() if k in g and _is_rate(v)}
-    values = {k:v for k,v in numbers_in(g).items() if k in tensors}
+    values = {k:v for k,v in values_in(g).items() if k in tensors}
     g.update(tensors)
     put_in_group(g, values, shared)
 

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from fastcore.foundation import L
 from ..core.checks import checked,listed,nearest
-from ..core.copies import overlaps
+from ..core.copies import overlaps,usual_tensors
 
 # %% ../../nbs/model/06_weights.ipynb #unwrapped
 _wrappers = nn.DataParallel,nn.parallel.DistributedDataParallel
@@ -57,21 +57,32 @@ def weights_of(
     return res
 
 # %% ../../nbs/model/06_weights.ipynb #hidden
+def _memory(t):
+    "Where the values of a tensor are; None if that cannot be told"
+    plain = type(t) in usual_tensors and t.layout is torch.strided
+    return (t.device,t.data_ptr(),t.numel()) if plain and t.data_ptr() else None
+
+def _unsaved(model, named):
+    "Those of `named` that are not in the `state_dict`, under plain names. It may have others, which a hook has renamed"
+    state,plain = model.state_dict(),_plain_name(model)
+    left = {k:t for k,t in named if k not in state}
+    saved = {*map(_memory, state.values())}-{None} if left else ()
+    return {plain(k):t for k,t in left.items() if _memory(t) not in saved}
+
 def left_out(
     model, # Perhaps wrapped, as may be parts of it
     trained, # Parameters
 ) -> dict:
     "Parameters of `trained` that require gradients, and that the `state_dict` leaves out, under plain names"
-    state,plain,ids = model.state_dict(),_plain_name(model),{id(p) for p in trained if p.requires_grad}
-    return {plain(k):p.detach() for k,p in model.named_parameters() if k not in state and id(p) in ids}
+    ids = {id(p) for p in trained if p.requires_grad}
+    return {k:p.detach() for k,p in _unsaved(model, model.named_parameters()).items() if id(p) in ids}
 
 def hidden_of(
     model, # As in `left_out`
     trained=(), # As in `left_out`
 ) -> dict:
     "Buffers and trained parameters that the `state_dict` leaves out, under plain names"
-    state,plain = model.state_dict(),_plain_name(model)
-    buffers = {plain(k):b for k,b in model.named_buffers() if k not in state and not is_lazy(b)}
+    buffers = {k:b for k,b in _unsaved(model, model.named_buffers()).items() if not is_lazy(b)}
     return buffers | left_out(model, trained)
 
 def put_hidden(

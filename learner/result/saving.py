@@ -22,7 +22,7 @@ from ..loop.learner import Learner
 from ..restore.places import model_and_loss
 from ..restore.snapshot import OptSnapshot,Snapshot
 from ..model.groups import norm_bias_params
-from ..model.hypers import join,keep_tensors,spare,with_held
+from ..model.hypers import hypers,join,keep_tensors,spare,with_held
 from ..model.optimizer import OptimList,in_use,params_of,parts_of,to_eval,to_train
 from ..model.weights import left_out,put_weights,weights_of
 from ..record.files import file_path,find_file,on_cpu,read_plain,reading,type_of,write_bytes,write_plain
@@ -164,10 +164,12 @@ def _groups_in(saved):
     if groups is not None: return groups
     return [g for o in (saved.values() if isinstance(saved, dict) else saved) for g in _groups_in(o)]
 
+def _loads_itself(opt):
+    return type(opt).load_state_dict not in (torch.optim.Optimizer.load_state_dict, OptimList.load_state_dict)
+
 def _in_own_format(opt, saved):
     "Whether `saved` is for a `load_state_dict` of the optimizer's own alone"
-    own = type(opt).load_state_dict not in (torch.optim.Optimizer.load_state_dict, OptimList.load_state_dict)
-    return own and 'param_groups' not in saved
+    return _loads_itself(opt) and not all(k in saved for k in ('param_groups','state'))
 
 def _fit_groups(learn, opt, groups):
     "Have weight decay split the groups as it has split `groups`; returns whether it had split ours"
@@ -176,16 +178,21 @@ def _fit_groups(learn, opt, groups):
     elif ours: join(opt, learn.param_groups())
     return ours
 
+def _split_as_in_fit(learn, opt):
+    if learn.wd is not None and not learn.wd_bn_bias and 'wd' in hypers(opt): spare(opt, norm_bias_params(learn.model))
+
 def _fit_own(learn, opt, saved):
     "Load a state in an optimizer's own format, with tensors where they are used, as `torch.load` would have them"
-    ours = _fit_groups(learn, opt, _groups_in(saved))
+    groups = _groups_in(saved) # without any, state goes by position: in the groups that a fit has split
+    ours = _fit_groups(learn, opt, groups) if groups else _split_as_in_fit(learn, opt)
     def there(t): return t.to(learn.device if t.ndim else t.device, copy=True) # torch counts steps on the CPU
     opt.load_state_dict(map_tensors(there, saved))
     if ours: spare(opt, norm_bias_params(learn.model))
 
 def _fit_one(learn, opt, saved, same_types, order):
-    if 'param_groups' not in saved:
-        raise ValueError(f"the saved state is not one of `{type(opt).__name__}`, because it has no `param_groups`")
+    for k in ('param_groups','state'):
+        if k in saved: continue
+        raise ValueError(f"the saved state is not one of `{type(opt).__name__}`, because it has no `{k}`")
     groups = saved['param_groups']
     settings = [k for k,v in opt.defaults.items() if type(v) in (int,float,tuple)]
     lacks = [k for k in settings if not all(k in g for g in groups)]
@@ -229,7 +236,8 @@ def untouched(learn, file):
     was,lr = learn.opt,learn.lr
     opt = learn.opt_func if was is None and isinstance(learn.opt_func, torch.optim.Optimizer) else was
     opts = [] if opt is None else with_held([opt])
-    before = [Snapshot(model_and_loss(learn).values()), *map(OptSnapshot, opts)]
+    in_place = [o for o in opts if _loads_itself(o)] # perhaps: torch replaces the tensors of a state
+    before = [Snapshot(model_and_loss(learn).values(), in_place), *map(OptSnapshot, opts)]
     try: yield
     except BaseException as e:
         for o in before: o.restore()
