@@ -615,7 +615,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'learner.core.callback.on': ('core/callback.html#on', 'learner/core/callback.py'),
                                        'learner.core.callback.put_slots': ('core/callback.html#put_slots', 'learner/core/callback.py'),
                                        'learner.core.callback.refer': ('core/callback.html#refer', 'learner/core/callback.py'),
-                                       'learner.core.callback.slots_of': ('core/callback.html#slots_of', 'learner/core/callback.py'),
+                                       'learner.core.callback.slot_values': ('core/callback.html#slot_values', 'learner/core/callback.py'),
                                        'learner.core.callback.was_attached': ( 'core/callback.html#was_attached',
                                                                                'learner/core/callback.py'),
                                        'learner.core.callback.weak': ('core/callback.html#weak', 'learner/core/callback.py'),

@@ -120,7 +120,7 @@ def without_refs(o):
     own = o if isinstance(o, dict) else vars(o)
     return {k:v for k,v in own.items() if k!='learn' and not (k.endswith('_ref') and isinstance(v, ref))}
 
-def slots_of(o):
+def slot_values(o):
     "Values of the attributes that the class of `o` names in `__slots__`"
     state = object.__getstate__(o)
     return state[1] if isinstance(state, tuple) else {}
@@ -137,7 +137,7 @@ class Attached(GetAttr):
     own_name = None    # a name that was given to this instance: `cb.name = 'mine'`
 
     def __getstate__(self):
-        own,slots = without_refs(self),slots_of(self)
+        own,slots = without_refs(self),slot_values(self)
         return (own, slots) if slots else own
     def __setstate__(self, state):
         own,slots = state if isinstance(state, tuple) else (state, {})

@@ -19,7 +19,7 @@ from torch import nn
 from fastcore.basics import AttrDict
 from fastcore.foundation import L
 from ..core.checks import checked,in_range,short_name
-from ..core.callback import TrainEvalCallback,put_slots,refer,slots_of
+from ..core.callback import TrainEvalCallback,put_slots,refer,slot_values
 from ..data.loaders import DataLoaders
 from ..model.groups import check_hyper,params
 from ..model.optimizer import Adam,own_attrs,parts_of,step_hooks
@@ -47,7 +47,7 @@ class CopyMixin(FitMixin):
         opts = [] if self.opt is None else [self.opt, *parts_of(self.opt)]
         own = [(o, own_attrs(o) | step_hooks(o)) for o in opts]
         attrs = {k:v for k,v in vars(self).items() if k not in _of_the_loop}
-        return attrs | dict(cbs=[*self.cbs], of_opts=own, in_slots=slots_of(self))
+        return attrs | dict(cbs=[*self.cbs], of_opts=own, in_slots=slot_values(self))
 
     def __setstate__(self, state):
         super().__init__()
