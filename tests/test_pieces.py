@@ -84,7 +84,7 @@ def test_an_all_batches_that_goes_beyond_the_bounds_says_so(bounds):
     with pytest.warns(UserWarning) as seen: learn.fit(**bounds)
     per_epoch = len(learn.dls.train)
     assert [str(o.message) for o in seen]==[f'`Mine.all_batches` goes on after {n%per_epoch} batches, where the phase '
-        'is to end: loop over `self.route.batches()` instead of `enumerate(self.dl)`']
+        'is to end. If it loops over the loader itself: loop over `self.route.batches()` instead']
     assert seen[0].filename==__file__ and [o.name for o in learn.cbs]==['train_eval','recorder']
     with warnings.catch_warnings():
         warnings.simplefilter('error')

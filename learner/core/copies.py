@@ -152,7 +152,7 @@ def overlaps(t):
 
 def bits_of(t):
     "All bytes of a plain tensor in one row"
-    t = t.detach().resolve_conj().resolve_neg()
+    t = t.detach().resolve_conj().resolve_neg().contiguous() # values, before they are bytes: one by one these are slow
     return t.unsqueeze(-1).view(torch.uint8).reshape(-1) # of a new axis of stride 1, which `view` asks for
 
 def bytes_of(t):

@@ -126,7 +126,7 @@ def _reads_entries(read): return read is _items or isinstance(read, partial)
 
 # %% ../../nbs/data/01_search.ipynb #search
 _wanted,_opened = 1,2
-_few,_many,_long = 100,1000,10_000 # objects in what is searched one by one, in what is searched last, and in a table
+_few,_many = 100,1000 # objects in what is searched one by one, and in what is searched last
 
 _inside = {list: iter, tuple: iter, dict: dict.values} # what gives the entries
 
@@ -147,21 +147,19 @@ class _ByType(dict):
 
     def among(self, objects):
         "Types of the objects that matter"
-        return {o for o in {*map(type, objects)} if self[o]}
+        return {*filter(self.__getitem__, {*map(type, objects)})}
 
-    def containers(self, objects):
-        """Types of tuples, lists and dicts in `objects`, however nested, if these hold plain values; else None. And how
-        many objects that are"""
-        res,seen,n = set(),set(),0 # `seen`: entries of a tree may name the one that holds them
+    def are_plain(self, objects):
+        "Whether all are plain values, or tuples, lists and dicts of such, however nested"
+        seen,nested = set(),False # `seen`: entries of a tree may name the one that holds them
         while objects:
-            n += len(objects)
             kinds = self.among(objects)
-            if not kinds<=_inside.keys(): return None,n
+            if not kinds: return True
+            if not kinds<=_inside.keys(): return False
             groups = {k:[o for o in objects if type(o) is k] for k in kinds}
-            if res: groups = {k:_unseen(group, seen) for k,group in groups.items()}
-            res |= kinds
-            objects = [*chain.from_iterable(chain(*(map(_inside[k], o) for k,o in groups.items())))]
-        return res,n
+            if nested: groups = {k:_unseen(group, seen) for k,group in groups.items()}
+            objects,nested = [*chain.from_iterable(chain(*(map(_inside[k], o) for k,o in groups.items())))],True
+        return True
 
 class Search:
     "Objects that were found in other objects"
@@ -174,8 +172,7 @@ class Search:
         most:int=100_000, # How many objects to look at
     ):
         self.found,self.searched = {},[] # by path, such as `0.sampler.generator`; all objects that were looked into
-        self.partly = False # some lists or dicts were not looked into: what they hold may change
-        self.tables,self.left = set(),[] # `id` of long lists and dicts that were not; names of what holds too much
+        self.tables,self.left = set(),[] # `id` of what holds plain values alone; names of what holds too much
         self.roots,self.matters,self.most = roots,_ByType(wanted, tuple(shut)),most
         seen,todo = {id(o) for o in roots.values()},deque((k, o, 0) for k,o in roots.items())
         later = deque() # what holds many objects
@@ -200,27 +197,19 @@ class Search:
         for read in _readings(type(o)):
             names,objects = read(o)
             kinds = self.matters.among(objects)
-            if len(objects)>_few and _reads_entries(read) and self._is_plain(o, objects): continue
-            if not kinds: continue
-            if len(objects)>self.most and self._many_of(objects, kinds):
-                self.left.append(name)
+            plain = self.matters.are_plain
+            if len(objects)>_few and _reads_entries(read) and plain([*islice(objects, 100)]) and plain(objects):
                 self.tables.add(id(o))
+                continue
+            if not kinds: continue
+            if len(objects)>self.most and self._many_of(objects, kinds): self.left.append(name)
             else: yield from ((k, v) for k,v in zip(names, objects) if type(v) in kinds)
 
     def _many_of(self, objects, kinds):
         "Whether `objects` has too many different ones of these types"
         found,ids = compress(objects, map(kinds.__contains__, map(type, objects))),set()
-        while len(ids)<=self.most and (some := [*islice(found, _long)]): ids.update(map(id, some))
+        while len(ids)<=self.most and (some := [*islice(found, 10_000)]): ids.update(map(id, some))
         return len(ids)>self.most
-
-    def _is_plain(self, o, objects):
-        "Whether the entries of a container hold plain values alone"
-        if self.matters.containers([*islice(objects, 100)])[0] is None: return False # the usual case
-        kinds,n = self.matters.containers(objects)
-        if kinds is None: return False
-        if n>_long: self.tables.add(id(o))
-        elif kinds-{tuple}: self.partly = True
-        return True
 
     def warn_of_left(self,
         told:set, # Names that a warning has named, to which these are added

@@ -125,7 +125,7 @@ class Weights:
 
     def checksum(self):
         "A number as of `checksum`; None as long as some have no weights"
-        tensors = [t for o in self.held for t in o.values() if t is not None]
+        tensors = [t for o in self.held for t in o.values() if t is not None and not t.is_meta]
         if self.places is None and any(map(is_lazy, tensors)): return None
         try: places = [(id(t), t.data_ptr(), t.numel()) for t in tensors]
         except RuntimeError: return checksum(tensors) # a sparse one has no place

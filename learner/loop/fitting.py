@@ -136,8 +136,8 @@ class BoundsCheck(Callback):
     def before_batch(self):
         learn = self.learn
         if self.iter!=learn.stop_at and not (self.training and learn.steps_done): return
-        warn(f"`{type(learn).__name__}.all_batches` goes on after {self.iter} batches, where the phase is to end: "
-            "loop over `self.route.batches()` instead of `enumerate(self.dl)`")
+        warn(f"`{type(learn).__name__}.all_batches` goes on after {self.iter} batches, where the phase is to end. "
+            "If it loops over the loader itself: loop over `self.route.batches()` instead")
         learn.remove_cb(self)
 
 def replaced_pieces(learn):

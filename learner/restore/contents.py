@@ -11,8 +11,8 @@ __all__ = []
 
 # %% ../../nbs/restore/02_contents.ipynb #imports
 from collections import OrderedDict,deque
-from itertools import chain,compress,islice,repeat
-from operator import attrgetter,is_,itemgetter
+from itertools import chain,compress,repeat,starmap
+from operator import attrgetter,is_
 from types import FunctionType
 from torch import nn
 from ..core.copies import empty_cell,globals_in,is_own,module_internals,of_library
@@ -23,7 +23,6 @@ def same_objects(a, b) -> bool:
     "Whether two containers hold the same objects in the same order"
     return len(a)==len(b) and all(map(is_, a, b))
 
-_last = itemgetter(slice(-1000, None))
 _bound = attrgetter('__defaults__'),attrgetter('__kwdefaults__')
 _content = attrgetter('cell_contents')
 
@@ -33,13 +32,12 @@ class Contents:
         self.groups = {}                      # containers, by what tells their sizes and iterates them
         self.owners,self.names = [],[]        # dicts of attributes and variables, as often as there are names to read
         self.functions,self.cells = [],[]
-        self.counted,self.records,self.others = [],[],[] # dicts of which the size matters; long lists; other things
+        self.counted,self.others = [],[]      # dicts of which the size matters; other things
 
     def add(self, o, kind, read=None):
         "A container, by the methods that its base class `kind` has"
         self.groups.setdefault((kind.__len__, read or kind.__iter__), []).append(o)
     def add_values(self, d): self.add(d, dict, dict.values)
-    def add_record(self, l): self.records.append(l) # a plain list, of which the end is read
     def add_other(self, read): self.others.append(read) # `read()` gives what there is, as a container
 
     def add_named(self, own, names):
@@ -60,7 +58,6 @@ class Contents:
         sizes,held = [*map(len, self.counted)],[*map(dict.get, self.owners, self.names)]
         for get in _bound: held += map(get, self.functions)
         held += map(_content, filter(empty_cell.__ne__, self.cells))
-        held += chain.from_iterable(map(_last, self.records))
         for (size,read),objects in self.groups.items():
             sizes += map(size, objects)
             held += chain.from_iterable(map(read, objects))
@@ -75,19 +72,10 @@ def same_contents(a, b) -> bool:
     return a[0]==b[0] and same_objects(a[1], b[1])
 
 # %% ../../nbs/restore/02_contents.ipynb #WatchedSearch
-_ends = { # what reads the last entries of a table, by the methods of its base class
-    dict: lambda o: islice(reversed(dict.values(o)), 1000),
-    list: lambda o: islice(list.__reversed__(o), 1000),
-    deque: lambda o: islice(deque.__reversed__(o), 1000),
-    set: lambda o: ()}
+_entries = {dict: dict.values, **{k:k.__iter__ for k in (list,tuple,deque,set)}} # what gives the entries
 
-def _watch(contents, o, matters, is_table):
-    "Add what `o` holds, if it is searched; of a table the length and the end"
-    for base in [k for k in _ends if isinstance(o, k)]:
-        if is_table: contents.add(o, base, _ends[base])
-        elif base is dict: contents.add_values(o)
-        elif type(o) is list and not matters.among(o): contents.add_record(o)
-        else: contents.add(o, base)
+def _watch(contents, o):
+    "Add what `o` holds, if it is searched, besides its entries"
     if isinstance(o, FunctionType):
         names = globals_in(o.__code__) if is_own(o) else ()
         if names or o.__defaults__ or o.__kwdefaults__ or o.__closure__: contents.add_function(o, names)
@@ -105,10 +93,16 @@ class WatchedSearch(Search):
     "A search that knows whether its result still holds"
     def __init__(self, roots, wanted):
         super().__init__(roots, wanted)
-        self.contents = Contents()
-        for o in self.searched: _watch(self.contents, o, self.matters, id(o) in self.tables)
+        self.contents,self.plain = Contents(),{} # tables are `plain`, by what gives the entries
+        for o in self.searched:
+            for base,read in [(k, read) for k,read in _entries.items() if isinstance(o, k)]:
+                if id(o) in self.tables: self.plain.setdefault(read, []).append(o)
+                elif base is not tuple: self.contents.add(o, base, read)
+            _watch(self.contents, o)
         self.was = self.contents.read()
         self.mattering = self._that_matter()
+
+    def _in_tables(self): return [*chain.from_iterable(chain(*starmap(map, self.plain.items())))]
 
     def _that_matter(self):
         held = self.was[1]
@@ -116,7 +110,8 @@ class WatchedSearch(Search):
 
     def holds(self, roots):
         "Whether a search in `roots` would find the same. What is read meanwhile is compared with the next time"
-        if self.partly or not (roots is self.roots or same_objects(roots.values(), self.roots.values())): return False
+        if not (roots is self.roots or same_objects(roots.values(), self.roots.values())): return False
+        if self.plain and not self.matters.are_plain(self._in_tables()): return False
         was,self.was = self.was,self.contents.read()
         if same_contents(was, self.was): return True
         now = self._that_matter() # not numbers

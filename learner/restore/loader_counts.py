@@ -67,6 +67,7 @@ def _own(o):
     own = stored(o, '__dict__', {})
     if isinstance(o, nn.Module):
         own = {k:own[k] for k in own.keys()-module_internals} | {**o._buffers, **o._modules, **o._parameters}
+    if isinstance(o, DataLoader): own = {k:v for k,v in own.items() if k!='_iterator'} # of its workers
     return {**own, **in_slots(o)}
 
 def _inside(o):

@@ -27,7 +27,9 @@ def _values_of(t):
     "The plain tensors or arrays that `t` consists of; None if they cannot be read or written"
     if type(t) not in usual_tensors:
         if isinstance(t, np.ndarray): return [t] if t.flags.writeable else None
-        if is_wrapper(t): return None # how it is written is not known
+        if is_wrapper(t):
+            if t.layout is not torch.jagged: return None # how it is written is not known
+            t = t.detach()
     return None if t.is_meta else parts_of(t)
 
 def _same(a, b):
@@ -50,9 +52,10 @@ def size_of(t): return t.size if isinstance(t, np.ndarray) else t.numel()
 def put_values(t, old):
     "Let a tensor or array have the values `old`, and their shape"
     if isinstance(t, np.ndarray): t[...] = old; return
-    in_parts = t.layout in sparse
+    in_parts = t.layout in sparse or t.layout is torch.jagged
     now,was = (_values_of(t),_values_of(old)) if in_parts else ([t],[old])
-    anew = t.is_nested or t.is_quantized or any(a.shape!=b.shape or a.dtype!=b.dtype for a,b in zip(now, was))
+    anew = t.is_quantized or (t.is_nested and not in_parts)
+    anew = anew or any(a.shape!=b.shape or a.dtype!=b.dtype for a,b in zip(now, was))
     if not anew and overlaps(t):
         if has_values(t, old): return
         anew = True

@@ -1,6 +1,7 @@
 """Promises 1 and 2 for hidden state: whatever kind it is of, wherever it is, inference leaves it alone, and a resumed
 run has it, or says what it has not"""
 import random,warnings
+from collections import deque
 from contextlib import redirect_stdout
 from functools import cache,lru_cache
 from io import StringIO
@@ -313,28 +314,66 @@ def test_a_generator_beside_more_objects_than_are_searched_is_put_back(n, entry,
 entries = dict(dicts=lambda i: dict(x=i), lists=lambda i: [i, i], tuples=lambda i: (i, i), texts=str)
 @pytest.mark.parametrize('entry', entries)
 @pytest.mark.parametrize('kind', [list, lambda o: dict(enumerate(o))], ids=['list','dict'])
-def test_a_table_is_read_once_in_a_fit(entry, kind, tmp_path, monkeypatch):
-    from learner.data import search
-    read,containers = [],search._ByType.containers
-    monkeypatch.setattr(search._ByType, 'containers', lambda self, o: (read.append(len(o)), containers(self, o))[1])
-    ds = Beside(0)
-    ds.items = kind([entries[entry](i) for i in range(10_001)])
+def test_a_table_is_searched_once_in_a_fit(entry, kind, tmp_path, monkeypatch):
+    from learner.data.search import Search
+    ds,looked,further = Beside(0),[],Search._further
+    def counted(self, name, o): looked.append(o is ds.items); return further(self, name, o)
+    monkeypatch.setattr(Search, '_further', counted)
+    ds.items = kind([entries[entry](i) for i in range(5_000)])
     def n_read(n):
-        read.clear()
+        looked.clear()
         of_data(ds, tmp_path).fit(n, cbs=Checkpoint())
-        return sum(o>10_000 for o in read)
+        return sum(looked)
     assert n_read(2)==n_read(5)>0
 
-def test_a_generator_that_comes_at_the_end_of_a_table_is_found():
+def put_inside(table, v): table[5][0] = v
+def put_in_its_place(table, v): table[5] = v
+def put_in_a_new_entry(table, v): table[5] = [(0, [v])]
+kinds_of_tables = dict(list=list, tuple=tuple, deque=deque, dict=lambda o: dict(enumerate(o)))
+ways_in = put_inside,put_in_its_place,put_in_a_new_entry
+
+@pytest.mark.parametrize('n', [150, 5_000, 20_000])
+@pytest.mark.parametrize('put', ways_in)
+@pytest.mark.parametrize('entry', [lambda i: [i], lambda i: {0: i}, lambda i: i], ids=['lists','dicts','numbers'])
+@pytest.mark.parametrize('kind', kinds_of_tables.values(), ids=kinds_of_tables)
+def test_a_generator_that_comes_anywhere_into_a_table_is_found(n, put, entry, kind):
     from learner.data.generators import has_state
     from learner.restore.contents import WatchedSearch
-    for table in ([[i] for i in range(10_001)], {i:[i] for i in range(10_001)}):
-        roots = dict(ds=SimpleNamespace(table=table))
-        search = WatchedSearch(roots, has_state)
-        assert search.holds(roots) and not search.found
-        rng = np.random.default_rng(0)
-        table.append(rng) if isinstance(table, list) else table.update(rng=rng)
-        assert not search.holds(roots) and [*WatchedSearch(roots, has_state).found.values()]==[rng]
+    roots = dict(ds=SimpleNamespace(table=kind(entry(i) for i in range(n))))
+    search,rng = WatchedSearch(roots, has_state),np.random.default_rng(0)
+    assert search.holds(roots) and not search.found
+    try: put(roots['ds'].table, rng)
+    except TypeError: return # a tuple or a number
+    assert not search.holds(roots) and [*WatchedSearch(roots, has_state).found.values()]==[rng]
+
+class OfItsOwn(Dataset):
+    "Each sample has a generator, which is made when the sample is first drawn"
+    def __init__(self, rngs): self.rngs = rngs
+    def __len__(self): return 8
+    def __getitem__(self, i):
+        if self.rngs[i] is None: self.rngs[i] = np.random.default_rng(i)
+        return torch.full((4,), float(self.rngs[i].normal())),torch.zeros(1)
+
+class InBetween(Callback):
+    def after_train(self): self.learn.get_preds(dl=self.dls.train)
+
+@pytest.mark.parametrize('n', [200, 5_000, 20_000])
+@pytest.mark.parametrize('kind', [lambda n: [None]*n, lambda n: dict.fromkeys(range(n))], ids=['list','dict'])
+def test_generators_that_come_into_a_long_table_are_put_back(n, kind):
+    def end(cbs=()): return of_data(OfItsOwn(kind(n)), valid=False).fit(3, .1, cbs=cbs).model.weight
+    assert torch.equal(end(), end(InBetween()))
+
+class Around:
+    "A loader around another one"
+    def __init__(self, dl): self.dl = dl
+
+def test_the_iterator_that_a_wrapped_loader_keeps_is_its_own():
+    from learner.restore.loader_counts import parts_of_loader
+    dl = DataLoader(Beside(0), 4)
+    dl._iterator = iter(range(9)) # as of persistent workers, but without processes
+    parts = parts_of_loader(Around(dl))
+    next(dl._iterator)
+    assert parts and not any(o.restore() for o in parts)
 
 class Replay(Callback):
     "Keeps what it has seen: much, and nothing that learns"
