@@ -351,45 +351,37 @@ def test_a_list_of_numbers_is_copied_at_once():
     assert bytecodes(lambda: copied(dict(a=long), seen={})) < 1000
     assert [*map(type, copied([1, True, None, 'a', 2.]))]==[int, bool, type(None), str, float]
 
-class Large(nn.Module):
-    "Has 12 MB beside its weights, of which it may write some values"
-    def __init__(self, write=None):
+class Bank(nn.Module):
+    "Has 12 MB beside its weights, of which it writes some values"
+    def __init__(self, write):
         super().__init__()
         self.l,self.bank,self.write = nn.Linear(8, 2),torch.zeros(3_000_000),write
     def forward(self, x):
-        if self.training and self.write: self.write(self)
-        return self.l(x) + self.bank[:2]
+        if self.training: self.write(self)
+        return self.l(x) + self.bank[17:19]
 
-def writes(m): m.bank[:1000] += .001
-def replaces(m): m.bank = m.bank+.001
-def writes_data(m): m.bank.data[:100_000] += .001 # torch does not count this
-@pytest.mark.parametrize('write', [None, writes, replaces, writes_data])
-def test_a_file_has_large_attributes_only_if_training_has_changed_them(write, tmp_path):
+def by_index(m): m.bank[15:20] += .1
+def replaced(m): m.bank = m.bank+.1
+def in_data(m): m.bank.data[15:20] += .1 # torch does not count this write, nor the next
+def by_numpy(m): m.bank.numpy()[15:20] += .1
+@pytest.mark.parametrize('write', [by_index, replaced, in_data, by_numpy])
+def test_a_large_attribute_is_resumed_however_it_is_written(write, tmp_path):
+    "Looking at some of its values, as a cheap test of whether it has changed, would miss a write"
     def mk():
         torch.manual_seed(0)
-        return Learner(DataLoaders(batches(3), device='cpu'), Large(write), loss_func, opt_func=opt_func, path=tmp_path,
+        return Learner(DataLoaders(batches(3), device='cpu'), Bank(write), loss_func, opt_func=opt_func, path=tmp_path,
             cbs=TrainEvalCallback, default_cbs=False)
     stopped,whole,resumed = mk(),mk(),mk()
     whole.fit(2)
     stopped.fit(2, cbs=[Checkpoint(every=1), Callback(after_epoch=lambda self: self.learn.stop_soon())])
-    size = max(o.stat().st_size for o in tmp_path.rglob('*') if o.is_file())
-    assert (size>12e6)==(write is not None)
     resumed.fit(2, cbs=Checkpoint(every=1), resume=True)
     for a,b in zip((resumed.model.bank, resumed.model.l.weight), (whole.model.bank, whole.model.l.weight)):
         assert torch.equal(a, b)
 
-def test_files_have_no_long_texts_and_tables_of_loaders_and_callbacks(tmp_path):
-    class Texts(torch.utils.data.Dataset):
-        text = 'b'
-        def __init__(self): self.text,self.position = 'a'*1_000_000,0
-        def __len__(self): return 8
-        def __getitem__(self, i): return torch.randn(8),torch.tensor(i%2)
+def test_files_have_no_tables_of_callbacks(tmp_path):
     class Has(Callback):
         def __init__(self, table): self.table = table
-    cb = Has({str(i):i for i in range(50_000)})
-    data = torch.utils.data.DataLoader(Texts(), 4)
-    learn = Learner(DataLoaders(data, device='cpu'), model(), loss_func, opt_func=opt_func, path=tmp_path,
+    learn = Learner(DataLoaders(batches(2), device='cpu'), model(), loss_func, opt_func=opt_func, path=tmp_path,
         cbs=TrainEvalCallback, default_cbs=False)
-    learn.fit(1, cbs=[Checkpoint(every=1), cb])
+    learn.fit(1, cbs=[Checkpoint(every=1), Has({str(i):i for i in range(50_000)})])
     assert max(o.stat().st_size for o in tmp_path.rglob('*') if o.is_file()) < 100_000
-    assert data.dataset.text=='a'*1_000_000 and learn.validate(dl=data) and data.dataset.text=='a'*1_000_000

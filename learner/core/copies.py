@@ -341,15 +341,13 @@ def _contents(v):
     try: return [*vars(v).items()]
     except Exception: return None # it has no attributes, or raises whatever it is asked for
 
-def is_long_text(v): return type(v) in (str,bytes) and len(v)>1000
-
 _by_text = Decimal,Fraction,timedelta,date,time,range,array
 
 _counted = list,tuple,deque,bytearray,set,frozenset,dict
 
 def digest(v, depth=8):
-    "A number or short text itself; else a string that changes whenever `v` does; None if a change could be missed"
-    if type(v) in _flat: return _hash(f'{len(v)} {v[::len(v)//1000]}') if is_long_text(v) else v
+    "A number or text itself; otherwise a short string that changes whenever `v` does; None if a change could be missed"
+    if type(v) in _flat: return v
     if isinstance(v, np.ndarray) and v.dtype.hasobject: v = v.tolist()
     if isinstance(v, memoryview): v = np.frombuffer(v, np.uint8)
     if isinstance(v, (torch.Tensor,np.ndarray)): return _of_array(v)

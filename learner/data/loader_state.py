@@ -18,7 +18,7 @@ import torch
 from fastcore.basics import patch
 from torch.utils.data import DataLoader
 from ..core.checks import listed,signature
-from ..core.copies import Cached,digest,is_long_text,moved_results,of_library
+from ..core.copies import Cached,digest,moved_results,of_library
 from ..core.tracebacks import warn
 from .generators import is_stateful,keep_random
 from .loaders import DataLoaders,length,to_device,twin
@@ -40,7 +40,7 @@ class LoaderState:
     moved:list|None=None # Names of the counts that have moved since the fit began; None until the state is used
 
 # %% ../../nbs/data/04_loader_state.ipynb #counts_of
-_counts = {int,float,complex,bool,type(None)} # values of these types are kept, and short texts
+_counts = {int,float,complex,bool,str,bytes,type(None)} # of these types a value is kept
 
 def _parts(dl):
     "A loader, its samplers and its dataset, by name"
@@ -73,8 +73,7 @@ def counts_of(
     counters = _counters(dl)
     attrs = {f'{k}.{n}':v for k,o in counters.items() for n,v in _attrs(o).items()}
     known = {*map(id, counters.values())} # they hold one another
-    def is_kept(v): return type(v) in _counts or (type(v) in (str,bytes) and not is_long_text(v))
-    res = {k:digest(v) for k,v in attrs.items() if is_kept(v) or (digests and id(v) not in known)}
+    res = {k:digest(v) for k,v in attrs.items() if type(v) in _counts or (digests and id(v) not in known)}
     if not digests: return res
     classes = {f'type({k})':digest(type(o)) for k,o in counters.items() if not of_library(type(o))}
     return res | classes | _counts_in_caches(counters, find)

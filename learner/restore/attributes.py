@@ -21,10 +21,9 @@ from types import FunctionType
 import torch
 from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
-from ..core.copies import Cached,copied,digest,most_bytes,moved_results,parts_of
+from ..core.copies import Cached,copied,digest,moved_results
 from ..data.search import slots_of
-from .tensors import has_values,is_array,most_values,put_values,shares_memory,size_of
-from .tensors import version_of
+from .tensors import is_array,most_values,put_values,shares_memory,size_of
 from .containers import assign,attributes,functions_in,globals_of,inside,is_iterator,is_searched
 from .containers import is_value,kinds_of,may_hold,read_globals,value_in_context
 
@@ -102,17 +101,6 @@ def _state_of(v):
     contents = [kind.read(v) for kind in kinds_of(type(v)) if kind.by_value]
     return (type(v),digest(contents, 20)) if contents else v
 
-def _has_digest(v):
-    "Whether `v` is no large tensor of plain values"
-    if not isinstance(v, torch.Tensor) or (parts_of(v) or [None])[0] is not v: return True
-    return v.nbytes<=most_bytes or v.is_meta or not v.is_contiguous()
-
-def _noted(v):
-    "`_state_of(v)`; of a tensor that is too large for a digest, what tells that it was replaced or written"
-    if _has_digest(v): return _state_of(v)
-    some = v.detach().view(-1)[::v.numel()//1000] # writes to `v.data` are not counted
-    return type(v),(id(v),version_of(v),digest(some))
-
 _empty = [_state_of(v) for v in (None, False, {}, [])] # such as a cache, or a record of figures
 
 _constants = torch.dtype,torch.layout,torch.memory_format
@@ -132,9 +120,7 @@ def _is_other(was, v, now):
 # %% ../../nbs/restore/05_attributes.ipynb #holds
 def _holds(own, k, v):
     "Whether the value `v` is there already, as far as can be told"
-    if k not in own: return False
-    if not _has_digest(v): return type(own[k]) is type(v) and has_values(own[k], v)
-    return (state := _state_of(v))[1] is not None and _state_of(own[k])==state
+    return k in own and (state := _state_of(v))[1] is not None and _state_of(own[k])==state
 
 def _lengths(own):
     "Of the lists that functions and classes have: one that becomes longer is a record, and none of the run's state"
@@ -193,7 +179,7 @@ class Attributes(AttributeValues):
         super().__init__(roots)
         there = owners(roots)
         own = {path:_own(o) for path,o in there.items()}
-        self.before = {path:{k:_noted(v) for k,v in d.items()} for path,d in own.items()}
+        self.before = {path:{k:_state_of(v) for k,v in d.items()} for path,d in own.items()}
         self.lists = {path:_lengths(own[path]) for path,o in there.items() if isinstance(o, (type,FunctionType))}
         self.initial = {path:copied(_first_values(o, own[path])) for path,o in there.items() if _may_move(o)}
         self.moved = {} # by owner and name: the state in which a fit has left an attribute that it changed
@@ -212,7 +198,7 @@ class Attributes(AttributeValues):
         "Values of `o` that have changed, by name; and names of what has changed and is no value"
         res,others,before = {},[],self.before[path]
         for k,v in _own(o).items():
-            now = _noted(v)
+            now = _state_of(v)
             was = before.get(k, getattr(type(o), k, None) if callable(v) else None) # a method that was replaced
             if was is ...: continue # not known to a copy
             if path in self.lists and isinstance(v, (list,deque)) and self.lists[path].get(k)!=len(v): continue

@@ -12,7 +12,7 @@ __all__ = []
 # %% ../../nbs/restore/02_contents.ipynb #imports
 from collections import OrderedDict,deque
 from itertools import chain,compress,repeat,starmap
-from operator import attrgetter,is_,itemgetter
+from operator import attrgetter,is_
 from types import FunctionType
 from torch import nn
 from ..core.copies import empty_cell,globals_in,is_own,module_internals,of_library
@@ -23,7 +23,6 @@ def same_objects(a, b) -> bool:
     "Whether two containers hold the same objects in the same order"
     return len(a)==len(b) and all(map(is_, a, b))
 
-_last = itemgetter(slice(-1000, None))
 _bound = attrgetter('__defaults__'),attrgetter('__kwdefaults__')
 _content = attrgetter('cell_contents')
 
@@ -33,13 +32,12 @@ class Contents:
         self.groups = {}                      # containers, by what tells their sizes and iterates them
         self.owners,self.names = [],[]        # dicts of attributes and variables, as often as there are names to read
         self.functions,self.cells = [],[]
-        self.counted,self.records,self.others = [],[],[] # dicts of which the size matters; lists that grow; others
+        self.counted,self.others = [],[]      # dicts of which the size matters; other things
 
     def add(self, o, kind, read=None):
         "A container, by the methods that its base class `kind` has"
         self.groups.setdefault((kind.__len__, read or kind.__iter__), []).append(o)
     def add_values(self, d): self.add(d, dict, dict.values)
-    def add_record(self, l): self.records.append(l) # a plain list, of which the end is read
     def add_other(self, read): self.others.append(read) # `read()` gives what there is, as a container
 
     def add_named(self, own, names):
@@ -60,7 +58,6 @@ class Contents:
         sizes,held = [*map(len, self.counted)],[*map(dict.get, self.owners, self.names)]
         for get in _bound: held += map(get, self.functions)
         held += map(_content, filter(empty_cell.__ne__, self.cells))
-        held += chain.from_iterable(map(_last, self.records))
         for (size,read),objects in self.groups.items():
             sizes += map(size, objects)
             held += chain.from_iterable(map(read, objects))
@@ -99,16 +96,11 @@ class WatchedSearch(Search):
         self.contents,self.plain = Contents(),{} # tables are `plain`, by what gives the entries
         for o in self.searched:
             for base,read in [(k, read) for k,read in _entries.items() if isinstance(o, k)]:
-                if self._may_grow(o): self.contents.add_record(o)
-                elif id(o) in self.tables: self.plain.setdefault(read, []).append(o)
+                if id(o) in self.tables: self.plain.setdefault(read, []).append(o)
                 elif base is not tuple: self.contents.add(o, base, read)
             _watch(self.contents, o)
         self.was = self.contents.read()
         self.mattering = self._that_matter()
-
-    def _may_grow(self, o):
-        "Whether `o` is a flat list that is short yet: some get a value in each batch, and only their end is read"
-        return type(o) is list and len(o)<=1000 and not self.matters.among(o)
 
     def _in_tables(self): return [*chain.from_iterable(chain(*starmap(map, self.plain.items())))]
 
@@ -126,7 +118,7 @@ class WatchedSearch(Search):
         return same_objects(now, self.mattering) or self._same_but_for_values(now)
 
     def _same_but_for_values(self, now):
-        "Whether only tuples and lists of numbers and the like are new: a schedule replaces the `betas` of Adam"
-        def holds_nothing(o): return type(o) in (tuple,list) and not self.matters.among(o)
+        "Whether only tuples of numbers and the like are new, which hold nothing: a schedule replaces Adam's `betas`"
+        def holds_nothing(o): return type(o) is tuple and not self.matters.among(o) # a list may get something later
         both = zip(now, self.mattering)
         return len(now)==len(self.mattering) and all(a is b or (holds_nothing(a) and holds_nothing(b)) for a,b in both)

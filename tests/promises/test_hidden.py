@@ -346,6 +346,21 @@ def test_a_generator_that_comes_anywhere_into_a_table_is_found(n, put, entry, ki
     except TypeError: return # a tuple or a number
     assert not search.holds(roots) and [*WatchedSearch(roots, has_state).found.values()]==[rng]
 
+@pytest.mark.parametrize('new', [[.7], [1.]*1500], ids=len)
+def test_a_list_that_is_replaced_may_get_a_generator_later(new):
+    from learner.data.generators import has_state
+    from learner.restore.contents import WatchedSearch
+    ds,rng = SimpleNamespace(aug=[.5]*len(new), betas=(.9,.99)),np.random.default_rng(0)
+    roots = dict(ds=ds)
+    search = WatchedSearch(roots, has_state)
+    ds.betas = .8,.99
+    assert search.holds(roots) # numbers in a tuple stay numbers
+    ds.aug = new
+    if not search.holds(roots): search = WatchedSearch(roots, has_state)
+    assert not search.found
+    ds.aug[0] = rng
+    assert not search.holds(roots) and [*WatchedSearch(roots, has_state).found.values()]==[rng]
+
 class OfItsOwn(Dataset):
     "Each sample has a generator, which is made when the sample is first drawn"
     def __init__(self, rngs): self.rngs = rngs
