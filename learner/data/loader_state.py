@@ -166,7 +166,7 @@ def _short(v):
         v = (v.float() if v.dtype is torch.bfloat16 else v).detach().cpu() # numpy has no such type
     a = np.ascontiguousarray(v)
     if a.dtype.kind=='i': a = a.astype(np.int64) # on Windows, numpy 1 makes integers of 32 bits
-    return f'{tuple(v.shape)} #{hashlib.sha256(a.reshape(-1).view(np.uint8)).hexdigest()[:6]}'
+    return f'{tuple(v.shape)} #{hashlib.sha256(a.tobytes()).hexdigest()[:6]}'
 
 _compared = int,float,str,list,torch.Tensor,np.ndarray
 
