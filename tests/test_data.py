@@ -609,3 +609,16 @@ def test_generators_are_put_back_whatever_the_default_device():
     with torch.device('meta'):
         with keep_random(dl): a = gen.get_state(); torch.rand(3, device='cpu', generator=gen)
     assert torch.equal(gen.get_state(), a)
+
+@pytest.mark.parametrize('v', [np.array([1, 'a', None], object), np.array([2., 3.]), np.array(['x','yy']), np.array(5),
+    np.zeros((0, 3)), np.array(['2020-01-01'], 'datetime64[D]'), torch.tensor([1, 2])], ids=lambda v: str(v.dtype))
+def test_arrays_of_every_kind_in_a_sampler_are_described(v):
+    "By shape and contents, so that a fit that resumes can tell that they are others"
+    from learner.data.loader_state import describe
+    class Has(torch.utils.data.Sampler):
+        def __init__(self): self.weights = v
+        def __iter__(self): return iter(range(4))
+        def __len__(self): return 4
+    dl = DataLoader(range(4), 2, sampler=Has())
+    shape,_,digest = describe(dl)['sampler.weights'].rpartition(' ')
+    assert shape==str(tuple(v.shape)) and digest.startswith('#') and describe(dl)==describe(dl)

@@ -124,7 +124,7 @@ def _readings(cls):
 
 def _reads_entries(read): return read is _items or isinstance(read, partial)
 
-# %% ../../nbs/data/01_search.ipynb #search
+# %% ../../nbs/data/01_search.ipynb #matters
 _wanted,_opened = 1,2
 _few,_many = 100,1000 # objects in what is searched one by one, and in what is searched last
 
@@ -161,6 +161,7 @@ class _ByType(dict):
             objects,nested = [*chain.from_iterable(chain(*(map(_inside[k], o) for k,o in groups.items())))],True
         return True
 
+# %% ../../nbs/data/01_search.ipynb #search
 class Search:
     "Objects that were found in other objects"
     def __init__(self,

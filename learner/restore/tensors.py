@@ -54,12 +54,9 @@ def put_values(t, old):
     if isinstance(t, np.ndarray): t[...] = old; return
     in_parts = t.layout in sparse or t.layout is torch.jagged
     now,was = (_values_of(t),_values_of(old)) if in_parts else ([t],[old])
-    anew = t.is_quantized or (t.is_nested and not in_parts)
-    anew = anew or any(a.shape!=b.shape or a.dtype!=b.dtype for a,b in zip(now, was))
-    if not anew and overlaps(t):
-        if has_values(t, old): return
-        anew = True
-    if anew: t.data = old.to(t.device, copy=True)
+    if overlaps(t) and has_values(t, old): return
+    anew = t.is_quantized or overlaps(t) or (t.is_nested and not in_parts)
+    if anew or any(a.shape!=b.shape or a.dtype!=b.dtype for a,b in zip(now, was)): t.data = old.to(t.device, copy=True)
     elif in_parts: [a.copy_(b) for a,b in zip(now, was)]
     else: t.data.copy_(old)
 
@@ -68,6 +65,7 @@ def has_values(t, old):
     now,was = _values_of(t),_values_of(old)
     return now is None or was is None or (len(now)==len(was) and all(map(_same, now, was)))
 
+# %% ../../nbs/restore/01_tensors.ipynb #HeldTensor
 def _in_memory(t): return isinstance(t, np.ndarray) or t.is_cpu
 
 class HeldTensor:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from ..core.checks import checked
 from ..core.callback import Callback
+from ..core.copies import is_wrapper
 from ..core.tracebacks import warn
 from ..data.loaders import length
 from .mixed_precision import MixedPrecision
@@ -29,11 +30,8 @@ from ..schedule.schedulers import ParamScheduler
 from ..schedule.validation import epoch_iter,lowered
 
 # %% ../../nbs/technique/06_averaging.ipynb #put
-_dispatch = torch.Tensor.__torch_dispatch__
-
 def _is_plain(o): # or in parts that processes have
-    if hasattr(o, 'full_tensor'): return True
-    return o.layout is torch.strided and not o.is_nested and type(o).__torch_dispatch__ is _dispatch
+    return hasattr(o, 'full_tensor') or (o.layout is torch.strided and not o.is_nested and not is_wrapper(o))
 
 def _has_average(o): return (o.is_floating_point() or o.is_complex()) and (o.requires_grad or _is_plain(o))
 
@@ -92,12 +90,12 @@ def _tell_none(cb, *settings):
     warn(f"`{type(cb).__name__}` has no average, and the model keeps the weights of training: {given}, and the fit had "
         f"{learn.opt_step} steps. Let it begin earlier or come more often, or train longer")
 
-# %% ../../nbs/technique/06_averaging.ipynb #Average
-class _Average(Callback):
-    "The average `avg` of the weights at `n` moments, and the ways in which it gets into the model"
+# %% ../../nbs/technique/06_averaging.ipynb #Averaging
+class _Averaging(Callback):
+    "Keeps the average `avg` of the weights at `n` moments, as long as the model has the same weights"
     run_valid,from_start = False,True
     _stateattrs = 'avg','n','steps'
-    anew,norms = False,() # whether each fit starts again; names of batch norms whose statistics are for the average
+    anew = False     # whether each fit starts again
     outdated = False # other weights have been loaded, and the next fit starts from these
     def __init__(self, buffers):
         self.buffers,self.avg,self.n,self.steps,self.fitting = buffers,None,0,0,False
@@ -173,6 +171,10 @@ class _Average(Callback):
         ts = [o if o.dtype is a.dtype else o.to(a.dtype) for a,o in zip(self.avg, self._tensors())]
         torch._foreach_lerp_(self.avg, ts, weight)
 
+# %% ../../nbs/technique/06_averaging.ipynb #Average
+class _Average(_Averaging):
+    "Puts the average into the model"
+    norms = () # names of batch norms whose statistics are for the average
     @contextmanager
     def averaged(self):
         "Have the average in the model for a while"
