@@ -16,10 +16,11 @@ Modules:
 - `learner.core.callback`: Callbacks see and change anything in training, in ten lines of your own
 - `learner.core.dispatch`: Events reach the callbacks that listen, in order; a scope is a piece of the loop with its events
 - `learner.core.events`: Every moment of training that a callback can act on, and the exceptions that end a part of it early
+- `learner.data.batches`: Batches of any structure: moved to a device, read, cut along their samples, and joined again
 - `learner.data.draws`: One pass over a loader, which can be resumed in the middle
 - `learner.data.generators`: Evaluation draws random numbers, and training does not notice
 - `learner.data.loader_state`: Where a pass over a loader is, as plain values, and what has changed in the loader since
-- `learner.data.loaders`: Any iterables of batches, on the right device, split into inputs and targets
+- `learner.data.loaders`: Any iterables of batches side by side, and how a batch is split into inputs and targets
 - `learner.data.sampling`: Rare samples drawn more often, small epochs from large datasets, an order of your own, and that of the dataset
 - `learner.diagnose.code`: What the code of a callback reads and writes, before it is run
 - `learner.diagnose.first_batches`: What only batches can tell: a parameter without a gradient, a loss that stays the same, dropout in validation

@@ -16,12 +16,12 @@ from .core.dispatch import *
 from .core.copies import *
 from .data.search import *
 from .data.generators import *
+from .data.batches import *
 from .data.loaders import *
 from .data.loader_state import *
 from .data.draws import *
 from .data.sampling import *
 from .data.samples import *
-from .data.pieces import *
 from .model.groups import *
 from .model.hypers import *
 from .model.optimizer import *

@@ -50,7 +50,7 @@ def test_structure_and_types_survive_the_move(b):
     assert repr(b)==before # what was given is not changed
 
 def test_a_batch_moves_to_the_default_device_unless_another_is_named(monkeypatch):
-    monkeypatch.setattr('learner.data.loaders.default_device', lambda: meta)
+    monkeypatch.setattr('learner.data.batches.default_device', lambda: meta)
     b = dict(x=[torch.zeros(2)], y=Pair(torch.zeros(1), 'a'))
     check_same(b, to_device(b), meta)
     assert to_device(torch.zeros(1)).device==meta and to_device(torch.zeros(1), cpu).device==cpu

@@ -16,7 +16,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from ..core.copies import bits_of,bytes_of,parts_of
 from ..data.generators import get_state,is_generator,numpy_state,python_state
-from ..data.loaders import leaves_in
+from ..data.batches import leaves_in
 
 # %% ../../nbs/diagnose/08_checksums.ipynb #checksum
 n_columns = 1021 # prime

@@ -22,7 +22,7 @@ from fastcore.basics import patch
 from ..core.callback import Callback
 from ..core.checks import checked,short_name,whole
 from ..data.generators import keep_random
-from ..data.loaders import find_bs
+from ..data.batches import find_bs
 from ..data.sampling import by_number
 from ..record.history import History,Row
 from ..model.loss_properties import activation_of,decodes_of,ignore_index_of,is_of_own_class,items_of,losses_in

@@ -20,8 +20,7 @@ from ..core.callback import Callback
 from ..core.checks import checked,extra,no_closure
 from ..core.events import CancelFitException
 from ..data.generators import random_state,seed_all,set_random_state
-from ..data.loaders import find_bs,map_tensors,rows_of,to_device
-from ..data.pieces import rows_joined
+from ..data.batches import find_bs,map_tensors,rows_joined,rows_of,to_device
 from ..model.optimizer import params_of,parts_of
 from ..measure.metrics import AvgSmoothLoss
 from ..measure.batch_checks import average_unknown,compare_loss

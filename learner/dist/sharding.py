@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from ..core.checks import extra,listed
 from ..model.optimizer import parts_of
-from ..data.loaders import tensors_in
+from ..data.batches import tensors_in
 from ..record.files import atomic_folder,hash_of,parts_folder
 from ..technique.averaging import WeightAverage
 from ..technique.mixed_precision import MixedPrecision

@@ -14,8 +14,7 @@ from contextlib import nullcontext
 from itertools import islice
 from weakref import WeakKeyDictionary
 from torch.utils.data import DistributedSampler,IterableDataset,TensorDataset
-from ..data.loaders import find_bs
-from ..data.pieces import rows_cut
+from ..data.batches import find_bs,rows_cut
 from ..data.samples import length_of,of_entries
 from .processes import Processes
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from ..core.callback import TrainEvalCallback
 from ..core.checks import checked,known_args
-from ..data.loaders import tensors_in
+from ..data.batches import tensors_in
 from .hooks import HookCallback
 from ..record.history import Row
 

@@ -17,7 +17,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from fastcore.foundation import L
 from ..core.callback import Callback
 from ..core.checks import checked
-from ..data.loaders import map_tensors
+from ..data.batches import map_tensors
 
 # %% ../../nbs/inspect/01_hooks.ipynb #Hook
 def _taken(o, detach, cpu):

@@ -20,7 +20,7 @@ from fastcore.basics import patch
 from ..core.checks import checked,whole
 from ..core.events import CancelFitException
 from ..core.callback import Callback
-from ..data.loaders import find_bs,map_tensors,rows_of,tensors_in
+from ..data.batches import find_bs,map_tensors,rows_of,tensors_in
 from ..model.optimizer import params_of,parts_of
 from ..restore.places import model_and_loss
 from ..record.history import History,Row

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 from fastcore.basics import patch
 from ..core.checks import checked,short_name
-from ..data.loaders import to_device
+from ..data.batches import to_device
 from .hooks import Hooks
 from ..loop.learner import Learner
 from ..record.history import Row

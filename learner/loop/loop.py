@@ -17,7 +17,8 @@ from ..core.events import CancelBatchException
 from ..core.callback import refer,weak
 from ..core.dispatch import interruptible,scope
 from ..core.tracebacks import warn
-from ..data.loaders import length,single,to_device,twin
+from ..data.batches import single,to_device
+from ..data.loaders import length,twin
 from ..data.loader_state import EpochNumbers
 from ..model.optimizer import drop_grads,in_use,params_of,requires_closure,switching,training_mode
 from ..model.mapping import needs_no_targets,outputs,positional,predictions,takes_tensors

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from ..core.checks import short_name
 from ..data.generators import keep_random,random_state,same_state
-from ..data.loaders import leaves_in,map_tensors,rows_of,tensors_in
+from ..data.batches import leaves_in,map_tensors,rows_of,tensors_in
 from ..model.loss_properties import has_mixed_means,inexact_parts,is_of_own_class,items_of,loss_of
 from ..model.loss_properties import n_items,n_samples,reduction_of,says_its_items
 from ..model.mapping import needs_no_targets,outputs

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 from ..core.checks import signature
 from ..core.copies import of_library
-from ..data.loaders import find_bs,single,tensors_in
+from ..data.batches import find_bs,single,tensors_in
 from .losses import BaseLoss,DiceLoss,FocalLoss,LabelSmoothingCrossEntropy,is_kept
 
 # %% ../../nbs/model/05_loss_properties.ipynb #losses_in

@@ -16,7 +16,7 @@ from inspect import Parameter
 import torch
 from ..core.checks import checked,is_whole,short_name,signature
 from ..core.events import CancelException
-from ..data.loaders import map_tensors,tensors_in
+from ..data.batches import map_tensors,tensors_in
 from .hypers import get_hyper,hypers,set_in_group,several,spare,values_for
 
 # %% ../../nbs/model/03_optimizer.ipynb #make_opt

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch
 from ..core.dispatch import Dispatcher,interruptible
 from ..core.tracebacks import warn
-from ..data.loaders import rows_of
+from ..data.batches import rows_of
 from .losses import BCEWithLogitsLossFlat,CrossEntropyLossFlat,L1LossFlat,MSELossFlat
 from .mapping import outputs,part_of,predictions
 from .weights import unwrapped

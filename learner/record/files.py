@@ -24,7 +24,8 @@ import torch
 from torch import nn
 from fastcore.foundation import L
 from ..core.checks import checked
-from ..data.loaders import check_device,tensors_in
+from ..data.batches import tensors_in
+from ..data.loaders import check_device
 
 # %% ../../nbs/record/08_files.ipynb #patiently
 def patiently(f, *args, patience=2):

@@ -17,7 +17,7 @@ from secrets import token_hex
 import numpy as np
 import torch
 from torch import Tensor
-from ..data.loaders import map_tensors,parts_in
+from ..data.batches import map_tensors,parts_in
 
 # %% ../../nbs/record/07_rows.ipynb #RowFile
 class _RowFile:

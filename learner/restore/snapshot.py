@@ -26,7 +26,7 @@ from ..core.checks import listed
 from ..core.copies import copied
 from ..core.tracebacks import warn
 from ..data.generators import keep_random
-from ..data.loaders import tensors_in
+from ..data.batches import tensors_in
 from ..data.loader_state import keep_counts
 from ..model.hypers import with_held
 from ..model.optimizer import own_attrs,params_of

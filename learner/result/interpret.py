@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from ..core.checks import checked
 from ..data.generators import keep_random,random_state,same_state,set_random_state
-from ..data.loaders import find_bs,rows_of,single,twin
+from ..data.batches import find_bs,rows_of,single
+from ..data.loaders import twin
 from ..data.sampling import by_number,in_order
 from ..record.rows import Rows
 from ..loop.learner import Learner

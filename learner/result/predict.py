@@ -17,7 +17,7 @@ from torch.utils.data import default_collate
 from fastcore.basics import patch
 from ..core.callback import Callback
 from ..core.checks import checked,is_number
-from ..data.loaders import map_tensors,rows_of
+from ..data.batches import map_tensors,rows_of
 from ..data.sampling import by_number,in_order
 from ..loop.learner import Learner
 from .preds import gather,input_shapes,know_loss,splitting

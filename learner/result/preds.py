@@ -24,9 +24,9 @@ from fastcore.foundation import L
 from ..core.callback import Callback
 from ..core.checks import checked,is_whole,short_name,whole
 from ..core.dispatch import interruptible
-from ..data.loaders import DataLoaders,check_choice,find_bs,is_of_samples,length,map_tensors,single,tensors_in
+from ..data.batches import along_any,find_bs,is_of_samples,map_tensors,rows_cut,single,tensors_in
+from ..data.loaders import DataLoaders,check_choice,length
 from ..data.sampling import by_number,in_order
-from ..data.pieces import along_any,rows_cut
 from ..record.rows import Rows
 from ..loop.inference import check_parts
 from ..loop.learner import Learner

@@ -17,7 +17,8 @@ from fastcore.basics import patch
 from ..core.checks import checked,listed,nearest
 from ..core.copies import compressed,copied
 from ..core.events import CancelException
-from ..data.loaders import check_device,map_tensors
+from ..data.batches import map_tensors
+from ..data.loaders import check_device
 from ..loop.learner import Learner
 from ..restore.places import model_and_loss
 from ..restore.snapshot import OptSnapshot,Snapshot

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from fastcore.basics import patch
 from ..core.checks import checked,in_range
-from ..data.loaders import find_bs,rows_of,twin
+from ..data.batches import find_bs,rows_of
+from ..data.loaders import twin
 from ..loop.learner import Learner
 from ..record.history import Row,html_table
 from ..model.loss_properties import ignore_index_of

@@ -15,7 +15,7 @@ from functools import partial,wraps
 import torch
 from ..core.checks import checked
 from ..core.callback import Callback
-from ..data.loaders import map_tensors
+from ..data.batches import map_tensors
 from ..model.mapping import positional
 from ..loop.loop import announce_loss
 from ..schedule.trial import trial

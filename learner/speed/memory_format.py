@@ -14,7 +14,7 @@ from fastcore.basics import patch
 from fastcore.meta import delegates
 from ..core.checks import checked,listed
 from ..core.callback import Callback
-from ..data.loaders import map_tensors
+from ..data.batches import map_tensors
 from ..loop.learner import Learner
 from ..model.optimizer import parts_of
 from ..technique.mixed_precision import AMPMode,MixedPrecision

@@ -10,7 +10,7 @@ __all__ = ['Prefetch']
 # %% ../../nbs/speed/02_prefetch.ipynb #imports
 import torch
 from ..core.callback import Callback
-from ..data.loaders import map_batch,to_device
+from ..data.batches import map_batch,to_device
 
 # %% ../../nbs/speed/02_prefetch.ipynb #CopyStream
 def each_tensor(b, f):

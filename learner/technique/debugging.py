@@ -12,7 +12,7 @@ from math import ceil
 from torch import Tensor
 from ..core.checks import checked
 from ..core.callback import Callback
-from ..data.loaders import map_tensors
+from ..data.batches import map_tensors
 from ..schedule.validation import lowered
 
 # %% ../../nbs/technique/08_debugging.ipynb #ShortEpochCallback

@@ -16,7 +16,7 @@ from torch import nn
 from ..core.checks import checked,no_closure,only_one
 from ..core.callback import Callback
 from ..core.events import CancelBatchException
-from ..data.loaders import map_tensors
+from ..data.batches import map_tensors
 from ..model.loss_properties import inexact_parts,is_summed,n_items,n_samples,no_grad_if_empty
 from ..model.optimizer import drop_grads,params_of
 from ..measure.batch_checks import average_unknown,compare_loss,compare_own_loss

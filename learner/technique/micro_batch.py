@@ -14,8 +14,7 @@ import torch
 from ..core.checks import checked,no_closure,only_one,whole
 from ..core.callback import Callback
 from ..data.generators import random_state,set_random_state
-from ..data.loaders import find_bs,map_tensors
-from ..data.pieces import rows_cut,rows_joined
+from ..data.batches import find_bs,map_tensors,rows_cut,rows_joined
 from ..model.loss_properties import is_summed,n_items,no_grad_if_empty
 from ..model.optimizer import params_of
 from ..model.own_losses import aligned

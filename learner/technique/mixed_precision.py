@@ -13,7 +13,7 @@ import torch
 from fastcore.basics import patch
 from ..core.checks import checked,known_args,nearest,no_closure
 from ..core.callback import Callback
-from ..data.loaders import map_tensors
+from ..data.batches import map_tensors
 from ..core.events import CancelStepException
 from ..model.optimizer import params_of
 from ..loop.loop import has_grads

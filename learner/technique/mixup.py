@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from ..core.checks import checked,no_closure,only_one,short_name
 from ..core.callback import Callback
-from ..data.loaders import leaves_in,map_batch,map_tensors,parts_in
-from ..data.pieces import is_opaque,lists_samples
+from ..data.batches import is_opaque,leaves_in,lists_samples,map_batch,map_tensors,parts_in
 from ..model.loss_properties import has_mixed_means,is_of_own_class,is_summed,items_of,kind_of
 from ..model.loss_properties import reduction_of,says_its_items,unreduced
 from .micro_batch import terms_shown

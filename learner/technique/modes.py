@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from ..core.checks import no_closure
 from ..core.callback import Callback
-from ..data.loaders import find_bs
+from ..data.batches import find_bs
 
 # %% ../../nbs/technique/04_modes.ipynb #BnFreeze
 class BnFreeze(Callback):
