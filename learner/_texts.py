@@ -1242,13 +1242,17 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                     '- `unit`: `iter`: training batches, `step`: optimizer steps, `epoch`, or `s`: seconds\n'
                     '- `keep`: Points to hold, the newest ones\n'
                     '- `memory`: Bytes of a point that are held in memory; a larger one is a temporary file',
- 'Rewind.drop_after': 'Parameters:\n\n- `n_iter`: Number of training batches since the beginning of the run',
  'Rewind.load_state_dict': 'Restore attributes; modules, optimizers and parameters keep their identity\n'
                            '\n'
                            'Parameters:\n'
                            '\n'
                            '- `state`: What `state_dict` has returned, in this process or another',
  'Rewind.nearest': 'Parameters:\n\n- `n_iter`: Number of training batches since the beginning of the run',
+ 'Rewind.put_before': 'Parameters:\n'
+                      '\n'
+                      '- `learn`: The learner whose run is held\n'
+                      '- `n_iter`: Number of training batches since the beginning of the run\n'
+                      '- `how`: Why it goes back, as in `Turn`',
  'Rich.__init__': 'Parameters:\n'
                   '\n'
                   '- `better`: For each column, whether a higher value is better; None where neither is\n'

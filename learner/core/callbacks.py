@@ -35,7 +35,7 @@ class CallbackList(L):
     ):
         super().__init__()
         refer(self, 'owner', owner)
-        self.lost = [] # the last are callbacks that have gone to another owner
+        self.lost = [] # callbacks that have gone to another owner
     def _new(self, items, *args, **kwargs): return L(items, *args, **kwargs)
 
     def instance(self,

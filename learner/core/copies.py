@@ -32,7 +32,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 # %% ../../nbs/core/07_copies.ipynb #copied
-_flat = {int,float,bool,complex,str,bytes,type(None)}
+plain_types = {int,float,bool,complex,str,bytes,type(None)} # their objects need no copy, and no digest
 
 def _tensor(o):
     res = o.detach().clone()
@@ -53,10 +53,10 @@ def copied(
     others:list|None=None, # Gets the objects that are not copied
 ):
     "New containers of the same types with the same contents; other objects stay the same"
-    if type(o) in _flat: return o
+    if type(o) in plain_types: return o
     seen = {} if seen is None else seen
     if id(o) in seen: return seen[id(o)][1]
-    if type(o) is list and {*map(type, o)}<=_flat: # a history can be long
+    if type(o) is list and {*map(type, o)}<=plain_types: # a history can be long
         seen[id(o)] = o,(res := o[:])
         return res
     def f(v): return copied(v, tensors, seen, others)
@@ -107,11 +107,11 @@ def _same_random():
         try: yield
         finally: random.setstate(states[0]); np.random.set_state(states[1])
 
-def moved_results(f, but=(), most=10):
+def moved_results(f, but=()):
     """Arguments for which a function with a cache keeps a result that the caller has changed, with its digest. At most
-    `most` results are computed again"""
+    ten results are computed again"""
     with _same_random():
-        for args,v in [*counts_in(f, but).items()][:most]:
+        for args,v in [*counts_in(f, but).items()][:10]:
             try: anew = digest(f.__wrapped__(*args))
             except Exception: continue # it may be about a file that is gone
             if anew!=(now := digest(v)): yield args,now
@@ -268,7 +268,7 @@ def _globals_of(f):
         used |= used_globals(g)
         todo += [o for o in used.values() if isinstance(o, FunctionType) and o.__globals__ is own and id(o) not in fs]
     values = [used[k] for k in sorted(used) if k[:2]!='__']
-    return [v for v in values if type(v) in _flat or (isinstance(v, _small) and len(v)<100)]
+    return [v for v in values if type(v) in plain_types or (isinstance(v, _small) and len(v)<100)]
 
 def _variables(f):
     "Variables of `f`, of the functions around it, and of its module"
@@ -279,7 +279,7 @@ def _of_class(cls):
     "Numbers and text of a class, and its methods that use variables of a function around them"
     own = class_attrs(cls).values()
     fs = [f for f in own if isinstance(f, FunctionType) and {*f.__code__.co_freevars}-{'__class__'}]
-    return [(k, o) for k,o in vars(cls).items() if type(o) in _flat and not k.startswith('__')] + fs
+    return [(k, o) for k,o in vars(cls).items() if type(o) in plain_types and not k.startswith('__')] + fs
 
 # %% ../../nbs/core/07_copies.ipynb #digest_module
 module_internals = frozenset(vars(nn.Module())) # parts of a module, its hooks and its mode
@@ -347,7 +347,7 @@ _counted = list,tuple,deque,bytearray,set,frozenset,dict
 
 def digest(v, depth=8):
     "A number or text itself; otherwise a short string that changes whenever `v` does; None if a change could be missed"
-    if type(v) in _flat: return v
+    if type(v) in plain_types: return v
     if isinstance(v, np.ndarray) and v.dtype.hasobject: v = v.tolist()
     if isinstance(v, memoryview): v = np.frombuffer(v, np.uint8)
     if isinstance(v, (torch.Tensor,np.ndarray)): return _of_array(v)

@@ -31,10 +31,6 @@ class Watched:
         finally: self.watcher.handler_ended()
 
 # %% ../../nbs/core/06_dispatch.ipynb #Handlers
-def in_order(cb, ev):
-    "Sort key: callbacks that name `ev` in `first_at`, then the others, each by `order`"
-    return ev not in cb.first_at,cb.order
-
 class HandlerTable(dict):
     "The handlers that listen to each event, as tuples. They are looked up when it first fires"
     loop = weak()
@@ -104,8 +100,8 @@ class Handlers:
     def ordered_cbs(self,
         ev:str, # Name of an event
     ) -> list:
-        "Callbacks with something to do at `ev`, in order"
-        return sorted([cb for cb in self.cbs if cb.handler(ev)], key=lambda cb: in_order(cb, ev))
+        "Callbacks with something to do at `ev`: those that name it in `first_at`, then the others, each by `order`"
+        return sorted([cb for cb in self.cbs if cb.handler(ev)], key=lambda cb: (ev not in cb.first_at, cb.order))
 
 # %% ../../nbs/core/06_dispatch.ipynb #Notifier
 class Notifier(Handlers):
@@ -307,32 +303,24 @@ def fire_before(loop, ev):
             blame(e, h, ev)
             if not loop.passes_over(e, owner_of(h)): raise
 
+def scope_depth(loop, cancel):
+    "The place in `loop.scopes` of the scope that `cancel` ends"
+    return next(i for i,nm in enumerate(loop.scopes) if isinstance(cancel, cancels[nm]))
+
 def fire_after(loop, ev):
-    "Fire the `after_…` of the innermost scope"
-    hs = loop.handlers[ev] # they may be looked up again meanwhile
-    gone = loop.attendance.gone
+    """Fire the `after_…` of the innermost scope. A cancel at `after_batch` waits for the handlers after it, which are
+    to know that the batch is done; of several cancels, that of the widest scope is raised"""
+    hs,gone,cancel = loop.handlers[ev],loop.attendance.gone,None
     for h in hs:
         if gone and id(owner_of(h)) in gone: continue # removed by one before it
         try: h()
         except BaseException as e:
             blame(e, h, ev)
-            raise fire_rest(loop, hs[hs.index(h)+1:], ev, e) if ev=='after_batch' and ends_scope(loop, e) else e
-
-def fire_rest(loop, hs, ev, cancel):
-    """A handler has raised `cancel`: call those after it, `hs`, which are to know that the batch is done. Returns the
-    cancel of the widest scope. An error of another handler is raised instead"""
-    for h in hs:
-        if id(owner_of(h)) in loop.attendance.gone: continue
-        try: h()
-        except BaseException as e:
-            blame(e, h, ev)
-            if not ends_scope(loop, e): raise
-            cancel = min(cancel, e, key=lambda o: scope_depth(loop, o))
-    return cancel
-
-def scope_depth(loop, cancel):
-    "The place in `loop.scopes` of the scope that `cancel` ends"
-    return next(i for i,nm in enumerate(loop.scopes) if isinstance(cancel, cancels[nm]))
+            if ev!='after_batch' or not ends_scope(loop, e): raise
+            cancel = e if cancel is None else min(cancel, e, key=lambda o: scope_depth(loop, o))
+    if cancel is None: return
+    try: raise cancel
+    finally: cancel = None # its traceback leads to this frame, and would keep itself alive
 
 def fire_after_cancel(loop, nm, e):
     "Fire the `after_cancel_…` of the innermost scope, which `e` ends. Meanwhile, `e` is `loop.exc`"
@@ -397,8 +385,7 @@ def own_scope(
 # %% ../../nbs/core/06_dispatch.ipynb #may_be_cut
 # Functions that call handlers, except cleanups. `in_callback` of `loop.interrupt` and the profile look for them in the
 # stack: Ctrl-C may interrupt a handler that they call. Add a new one here
-hands_over = {f.__code__ for f in (Notifier.__call__,Watched.__call__,fire_before,fire_after,fire_rest,fire_for,
-    call_selected)}
+hands_over = {f.__code__ for f in (Notifier.__call__,Watched.__call__,fire_before,fire_after,fire_for,call_selected)}
 
 may_be_cut = {*hands_over} # and code of functions that call model, loss or loader
 def interruptible(f):

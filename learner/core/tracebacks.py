@@ -52,20 +52,21 @@ def is_top(frame) -> bool:
     "Whether top-level code runs in `frame`, of a script or a cell, which IPython 7 calls `<cell line: 1>`"
     return frame.f_code.co_name.startswith(('<module>','<cell line: '))
 
+def frames_from(frame):
+    "`frame`, and those that have called it, innermost first"
+    while frame is not None: yield frame; frame = frame.f_back
+
 def innermost_frame(wanted): # A function of a frame
     "The innermost running frame that is `wanted`, or None"
-    frame = sys._getframe(1)
-    while frame is not None and not wanted(frame): frame = frame.f_back
-    return frame
+    return next(filter(wanted, frames_from(sys._getframe(1))), None)
 
 # %% ../../nbs/core/00_tracebacks.ipynb #warn
 def warn(
     text, # In one or two sentences
 ):
     "Warn at the line of the user's that has led here, and not at one of this library"
-    frame,n = sys._getframe(1),2
-    while frame is not None and not of_user(frame): frame,n = frame.f_back,n+1
-    warnings.warn(text, stacklevel=2 if frame is None else n)
+    level = next((n for n,frame in enumerate(frames_from(sys._getframe(1)), 2) if of_user(frame)), 2)
+    warnings.warn(text, stacklevel=level)
 
 # %% ../../nbs/core/00_tracebacks.ipynb #empty
 _may_go_on = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR

@@ -27,7 +27,7 @@ def default_device() -> torch.device:
     return torch.device('mps' if torch.backends.mps.is_available() else 'cpu')
 
 # %% ../../nbs/data/03_batches.ipynb #to_device
-_plain = tuple,list
+_lists = tuple,list
 
 @cached_weakly
 def _takes_non_blocking(cls):
@@ -48,7 +48,7 @@ def to_device(
     if device is None: device = default_device()
     if isinstance(b, Tensor):
         return b if b.device==device else b.to(device, non_blocking=torch.device(device).type=='cuda')
-    if type(b) in _plain: # the usual case, without a call for each tensor that is there already
+    if type(b) in _lists: # the usual case, without a call for each tensor that is there already
         return type(b)([o if isinstance(o, Tensor) and o.device==device else to_device(o, device) for o in b])
     if hasattr(b, 'to'):
         at_once = torch.device(device).type=='cuda' and _takes_non_blocking(type(b))
@@ -59,7 +59,7 @@ def to_device(
 def parts_in(b):
     "What a tuple, list, mapping or dataclass consists of; None for anything else"
     if isinstance(b, Mapping): return b.values()
-    if isinstance(b, _plain): return b
+    if isinstance(b, _lists): return b
     if is_dataclass(b) and not isinstance(b, type): return [getattr(b, o.name) for o in fields(b)]
 
 # %% ../../nbs/data/03_batches.ipynb #map_batch
@@ -69,7 +69,7 @@ def map_batch(
 ):
     "The same structure, with `f` of each part"
     if isinstance(b, tuple) and hasattr(b, '_fields'): return type(b)(*map(f, b))
-    if isinstance(b, _plain): return type(b)(map(f, b))
+    if isinstance(b, _lists): return type(b)(map(f, b))
     if not isinstance(b, Mapping):
         if parts_in(b) is None: return b
         res = copy(b)
@@ -107,7 +107,7 @@ def leaves_in(o):
 
 def single(b):
     "The one element of a tuple or list of one; anything else as it is"
-    return b[0] if isinstance(b, (tuple,list)) and len(b)==1 else b
+    return b[0] if isinstance(b, _lists) and len(b)==1 else b
 
 def tensors_in(o):
     "All tensors in tuples, lists, mappings and dataclasses, in order"
@@ -138,7 +138,7 @@ def _length(b, kind):
     return len(b) if is_of_samples(b) else _first_length(b, kind)
 
 def _first_length(b, kind):
-    for o in b if isinstance(b, _plain) else parts_in(b) or ():
+    for o in b if isinstance(b, _lists) else parts_in(b) or ():
         if (n := _length(o, kind)) is not None: return n
 
 def find_bs(
@@ -157,7 +157,7 @@ def _of_one(o):
 def lists_samples(o, bs):
     "Whether `o` is an array, list or tuple that has something for each of `bs` samples: names, for example"
     if isinstance(o, np.ndarray): return o.ndim>0 and len(o)==bs
-    if not isinstance(o, (list,tuple)) or len(o)!=bs: return False
+    if not isinstance(o, _lists) or len(o)!=bs: return False
     return all(_of_one(p) if isinstance(o, list) else isinstance(p, (str,int,float)) for p in o)
 
 _leaves = torch.Tensor,np.ndarray,str,bytes,type

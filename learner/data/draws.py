@@ -17,6 +17,7 @@ from typing import Any
 from torch.utils.data import DataLoader,IterableDataset
 from ..core.tracebacks import warn
 from .generators import is_stateful,moving_parts,random_state,set_random_state
+from .loaders import END
 from .loader_state import LoaderState,counts_of,describe,n_workers,put_counts
 from .loader_state import warn_of_changes,warn_of_counts,warn_of_idxs,warn_of_lost
 
@@ -196,14 +197,8 @@ def _replay(it, n):
     "`it`, after its first `n` batches"
     from tqdm import tqdm
     for _ in tqdm(range(n), 'replaying batches', delay=1, leave=False):
-        if next(it, _end) is _end: break
+        if next(it, END) is END: break
     return it
-
-_end = object() # what `next` gives when a loader has no more
-
-def _replace_old_workers(draws):
-    "Begin the pass with new workers, whose seed must not move the generators that draw the order"
-    draws.indices.before_first = lambda: set_random_state(draws.at_start, draws.dl)
 
 def _workers_persist(draws, state):
     "Whether the workers of the pass that was at `state` are for later ones too, and not new ones in each"
@@ -307,7 +302,8 @@ class Draws(_Pass):
         return _resume_unknown(self, state, in_memory) if self.stateful is None else _resume_stateful(self, state)
 
     def _resume_indexed(self, state):
-        if self.old_workers: _replace_old_workers(self)
+        if self.old_workers: # new ones take a seed, which must not move the generators that draw the order
+            self.indices.before_first = lambda: set_random_state(self.at_start, self.dl)
         if _workers_persist(self, state): _warn_of_new_workers()
         it = _indexed_strategy(self, state)(self, state)
         if state.n: warn_of_idxs(state.n-1, state.idxs, repr(self.idxs(state.n-1)))

@@ -14,7 +14,7 @@ import random
 from contextlib import contextmanager
 from copy import deepcopy
 from ctypes import c_ubyte
-from functools import cache,partial
+from functools import partial
 import numpy as np
 import torch
 from torch import Tensor,nn
@@ -22,23 +22,19 @@ from torch.utils.data import get_worker_info
 from ..core.callback import Callback
 from ..core.copies import cached_weakly
 from ..core.dispatch import Dispatcher
-from .search import search
+from .search import generator_types,search
 
 # %% ../../nbs/data/02_generators.ipynb #get_state
-@cache
-def _generator_types(): # not a constant: numpy loads its own on access
-    return torch.Generator,np.random.Generator,np.random.RandomState,np.random.BitGenerator,random.Random
-
 @cached_weakly
 def is_generator(cls) -> bool:
     "Whether objects of type `cls` are generators of random numbers that can be put back"
-    return issubclass(cls, _generator_types()) and not issubclass(cls, random.SystemRandom)
+    return issubclass(cls, generator_types()) and not issubclass(cls, random.SystemRandom)
 
 @cached_weakly
 def has_state(cls) -> bool:
     "Whether objects of type `cls` can be put back: generators, and what has `state_dict` and `load_state_dict`"
     if is_generator(cls): return True
-    if issubclass(cls, (type,nn.Module,Dispatcher,Callback,*_generator_types())): return False
+    if issubclass(cls, (type,nn.Module,Dispatcher,Callback,*generator_types())): return False
     return hasattr(cls, 'state_dict') and hasattr(cls, 'load_state_dict')
 
 def is_stateful(o) -> bool:

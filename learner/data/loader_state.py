@@ -18,7 +18,7 @@ import torch
 from fastcore.basics import patch
 from torch.utils.data import DataLoader
 from ..core.checks import listed,signature
-from ..core.copies import Cached,digest,moved_results,of_library
+from ..core.copies import Cached,digest,moved_results,of_library,plain_types
 from ..core.tracebacks import warn
 from .generators import is_stateful,keep_random
 from .batches import to_device
@@ -41,8 +41,6 @@ class LoaderState:
     moved:list|None=None # Names of the counts that have moved since the fit began; None until the state is used
 
 # %% ../../nbs/data/05_loader_state.ipynb #counts_of
-_counts = {int,float,complex,bool,str,bytes,type(None)} # of these types a value is kept
-
 def _parts(dl):
     "A loader, its samplers and its dataset, by name"
     sampler = getattr(dl, 'sampler', None)
@@ -74,7 +72,7 @@ def counts_of(
     counters = _counters(dl)
     attrs = {f'{k}.{n}':v for k,o in counters.items() for n,v in _attrs(o).items()}
     known = {*map(id, counters.values())} # they hold one another
-    res = {k:digest(v) for k,v in attrs.items() if type(v) in _counts or (digests and id(v) not in known)}
+    res = {k:digest(v) for k,v in attrs.items() if type(v) in plain_types or (digests and id(v) not in known)}
     if not digests: return res
     classes = {f'type({k})':digest(type(o)) for k,o in counters.items() if not of_library(type(o))}
     return res | classes | _counts_in_caches(counters, find)
@@ -96,7 +94,7 @@ def keep_counts(
     *loaders, # Any iterables of batches
 ):
     "Put back what loaders and their samplers count, such as their epochs, at the end"
-    before = [(dl, counts_of(dl)) for dl in loaders if not isinstance(dl, (list,tuple))]
+    before = [(dl, counts_of(dl)) for dl in loaders]
     try: yield
     finally:
         for dl,was in before:
@@ -180,19 +178,13 @@ def n_workers(dl): return getattr(dl, 'num_workers', 0)
 def describe(dl) -> dict:
     "Sizes of a loader and settings of its samplers, by name: what decides which samples are in a batch"
     res = dict(num_workers=n_workers(dl), batch_size=getattr(dl, 'batch_size', None), batches=length(dl))
-    batch_sampler = getattr(dl, 'batch_sampler', None)
-    sampler = getattr(batch_sampler, 'sampler', getattr(dl, 'sampler', None))
-    if batch_sampler is not None: res |= _describe_sampler('batch_sampler', batch_sampler)
-    if sampler is not None: res |= _describe_sampler('sampler', sampler)
+    parts = _parts(dl)
+    for k in ('batch_sampler','sampler'):
+        if parts[k] is not None: res |= _describe_sampler(k, parts[k])
     return res
 
 # %% ../../nbs/data/05_loader_state.ipynb #warn_of_changes
 _sizes = 'num_workers','batch_size','batches'
-
-def _changes(was, now, samplers):
-    "What differs between two descriptions, in words: sizes, and settings of `samplers` too if asked for"
-    names = [k for k in was if samplers or k in _sizes]
-    return [f'`{k}` was {was[k]}, and is {now.get(k)}' for k in names if was[k]!=now.get(k)]
 
 def warn_of_changes(
     was:dict, # A `describe`d loader when the run was stopped
@@ -201,9 +193,9 @@ def warn_of_changes(
     but=(), # Names of those that are no settings
 ):
     "Warn if a loader is not what it was"
-    was = {k:v for k,v in was.items() if k not in but}
-    if not (changes := _changes(was, now, samplers)): return
-    warn(f"The training loader has changed since the run was stopped: {'; '.join(changes)}. "
+    names = [k for k in was if k not in but and (samplers or k in _sizes)]
+    changes = [f'`{k}` was {was[k]}, and is {now.get(k)}' for k in names if was[k]!=now.get(k)]
+    if changes: warn(f"The training loader has changed since the run was stopped: {'; '.join(changes)}. "
         "The run resumes, but not exactly")
 
 def warn_of_counts(

@@ -83,9 +83,9 @@ def _described(ds, name, depth=4):
         path = f'{name}.{k}'
         inside = {path: v} if of_entries(v, n) or not isinstance(v, (list,tuple)) or len(v)>100 else {
             f'{path}[{i}]':o for i,o in enumerate(v)}
-        for k,o in inside.items():
-            if isinstance(o, Dataset) and depth: yield from _described(o, k, depth-1)
-            elif (sums := of_entries(o, n)): yield f'{k}[:]',sums
+        for at,o in inside.items():
+            if isinstance(o, Dataset) and depth: yield from _described(o, at, depth-1)
+            elif (sums := of_entries(o, n)): yield f'{at}[:]',sums
 
 def samples_of(
     loaders:dict, # Iterables of batches, by name

@@ -10,7 +10,7 @@ __all__ = []
 # %% ../../nbs/data/01_search.ipynb #imports
 import random
 from collections import deque
-from functools import partial
+from functools import cache,partial
 from itertools import chain,compress,islice
 from logging import Logger
 from types import BuiltinMethodType,FunctionType,MemberDescriptorType,MethodType,ModuleType
@@ -57,16 +57,16 @@ def hooks_of(o) -> list:
     return [f for hooks in hook_dicts(o) for f in hooks.values()]
 
 # %% ../../nbs/data/01_search.ipynb #is_open
-_values = Tensor,np.ndarray,np.generic,str,bytes,int,float,complex,type(None) # hold no other objects
-_closed = (*_values,ModuleType,random.Random,torch.Generator,Logger,Dispatcher,Callback) # are not searched
-_holders = list,tuple,deque,set,frozenset
+value_types = Tensor,np.ndarray,np.generic,str,bytes,int,float,complex,type(None) # hold no other objects
+_closed = (*value_types,ModuleType,random.Random,torch.Generator,Logger,Dispatcher,Callback) # are not searched
+container_types = list,tuple,deque,set,frozenset
 CallableIterator = type(iter(int, 1)) # of `iter(f, end)`
 
 @cached_weakly
 def _is_open(cls):
     "Whether objects of type `cls` may hold others"
     if issubclass(cls, _closed): return False
-    kinds = (*_holders,dict,type,FunctionType,MethodType,BuiltinMethodType,partial,property,CallableIterator)
+    kinds = (*container_types,dict,type,FunctionType,MethodType,BuiltinMethodType,partial,property,CallableIterator)
     return issubclass(cls, kinds) or bool(cls.__dictoffset__) or bool(slots_of(cls))
 
 # %% ../../nbs/data/01_search.ipynb #parts
@@ -82,11 +82,14 @@ def _attributes(o, left_out=('_iterator',)):
 
 def _slots(o): return _items(in_slots(o))
 
+@cache
+def generator_types(): # not a constant: numpy loads its own on access
+    return torch.Generator,np.random.Generator,np.random.RandomState,np.random.BitGenerator,random.Random
+
 def _searched_in_packages(v):
     "Whether a variable of an installed package is searched: others than these may lead to all of the package"
     if isinstance(v, (MethodType,BuiltinMethodType)): v = v.__self__ # `rng.random`
-    return isinstance(v, (FunctionType,partial,random.Random,torch.Generator,np.random.Generator,np.random.RandomState,
-        np.random.BitGenerator))
+    return isinstance(v, (FunctionType,partial,*generator_types()))
 
 def _in_function(f):
     bound = [*(f.__defaults__ or ()), *closure_of(f).values()]
@@ -115,7 +118,7 @@ _read_as = { # what reads the names of a thing and what it holds under them. The
 @cached_weakly
 def _readings(cls):
     "Functions that read what an object of type `cls` is made of: names, and as many objects"
-    res = [partial(_entries, base) for base in _holders if issubclass(cls, base)]
+    res = [partial(_entries, base) for base in container_types if issubclass(cls, base)]
     if issubclass(cls, dict): res.append(_items)
     kind = next(o for o in _read_as if issubclass(cls, o))
     if kind is not object or cls.__dictoffset__: res.append(_read_as[kind])

@@ -32,6 +32,7 @@ from ..record.progress import Display,Out,ProgressCallback,in_notebook
 from ..record.files import write_bytes
 from ..loop.interrupt import uninterrupted
 from ..loop.learner import Learner
+from ..loop.position import put_state
 from ..resume.rewind import Rewind
 from ..diagnose.mistakes import is_silent,kinds,silence
 from .processes import ProcessFailed,num_distrib
@@ -120,8 +121,7 @@ def take_in(learn, every, known, data):
     vars(learn).update(res['own'])
     vars(learn.route).update(res['route'])
     if stopped := learn.route.stopped: stopped.attributes_left.note_owners(learn.route.attributes) # those of here
-    learn.state.clear()
-    learn.state.update(res['state'])
+    put_state(learn, res['state'])
     for o,attrs in zip(every, res['attrs']):
         attrs = {k:unpack(p, known) for k,p in attrs.items()}
         o.__setstate__(attrs) if hasattr(o, '__setstate__') else vars(o).update(attrs)

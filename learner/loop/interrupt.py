@@ -13,7 +13,7 @@ from contextlib import contextmanager,nullcontext
 from functools import cache
 import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
-from ..core.tracebacks import in_library
+from ..core.tracebacks import frames_from,in_library
 from ..core.dispatch import hands_over,may_be_cut,never_cut
 from ..record.progress import say
 
@@ -58,15 +58,11 @@ _awaiting = {getattr(_MultiProcessingDataLoaderIter, k).__code__ for k in ('_nex
 
 def awaits_workers(frame):
     "Whether a batch is being awaited from worker processes at `frame`"
-    while frame is not None:
-        if frame.f_code in _awaiting: return True
-        frame = frame.f_back
-    return False
+    return any(f.f_code in _awaiting for f in frames_from(frame))
 
 def in_callback(frame):
     "Whether a callback of the user runs at `frame`, and nothing of this library that it has called"
-    f = frame
-    while f is not None and not in_library(f): f = f.f_back
+    f = next(filter(in_library, frames_from(frame)), None)
     return f is not None and f is not frame and f.f_code in hands_over
 
 # %% ../../nbs/loop/04_interrupt.ipynb #HeldInterrupt
@@ -150,13 +146,9 @@ class HeldInterrupt:
 _begin = set() # code of functions that have begun to hold Ctrl-C
 def in_batches(frame):
     "Whether a batch, or a piece of the loop that is the user's, runs at `frame`, and not a set-up or cleanup inside it"
-    f = frame
-    while f is not None:
-        code = f.f_code
-        if code in may_be_cut: return True
-        if code in _begin or code in never_cut: return False
-        f = f.f_back
-    return False
+    decisive = may_be_cut | _begin | never_cut
+    code = next((f.f_code for f in frames_from(frame) if f.f_code in decisive), None)
+    return code in may_be_cut
 
 class HeldInInference(HeldInterrupt):
     """The same around an inference, or other changes that belong together: what model, loss, loader and callbacks do

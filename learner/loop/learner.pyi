@@ -24,7 +24,7 @@ class Learner:
         'Let `watcher` know which callback runs. Handlers are not slowed down where nothing watches them\n\n- `watcher`: `handler_began(cb, ev)` and `handler_ended()` are called around handlers, or those of its `events`\n- `on`: False: stop telling it'
         ...
     def ordered_cbs(self, ev: str) -> list:
-        'Callbacks with something to do at `ev`, in order\n\n- `ev`: Name of an event'
+        'Callbacks with something to do at `ev`: those that name it in `first_at`, then the others, each by `order`\n\n- `ev`: Name of an event'
         ...
     def __call__(self, ev: str, *args, **kwargs):
         'Notify every callback that listens to `ev`, in order\n\n- `ev`: Name of an event, or any other name that does not look like one; or a list of names\n- `kwargs`: For the handlers'

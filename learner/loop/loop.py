@@ -18,7 +18,7 @@ from ..core.callback import refer,weak
 from ..core.dispatch import interruptible,scope
 from ..core.tracebacks import warn
 from ..data.batches import single,to_device
-from ..data.loaders import length,twin
+from ..data.loaders import END,length,twin
 from ..data.loader_state import EpochNumbers
 from ..model.optimizer import drop_grads,in_use,params_of,requires_closure,switching,training_mode
 from ..model.mapping import needs_no_targets,outputs,positional,predictions,takes_tensors
@@ -29,8 +29,6 @@ from ..restore.places import Searches
 from ..restore.snapshot import keep_loaders,keep_model_and_loss,unmoved
 
 # %% ../../nbs/loop/01_loop.ipynb #Route
-END = object() # what `next` gives when a loader has no more batches
-
 class Route:
     "Takes a run through its epochs, an epoch through its phases, a phase through its batches"
     resuming = False # on the way to where an earlier run was stopped

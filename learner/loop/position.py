@@ -30,7 +30,7 @@ from ..data.samples import warn_of_samples
 from ..model.hypers import get_hyper,put_in_group,spare,values_in
 from ..model.weights import unwrapped
 from ..record.history import Row
-from ..record.run_config import RunConfig,plain,run_config
+from ..record.run_config import plain,run_config
 from ..restore.places import by_name
 
 # %% ../../nbs/loop/03_position.ipynb #Counters
@@ -140,7 +140,7 @@ def put_callbacks(cbs, states):
             f"there was one when the run was stopped.{nearest(gone[0], cbs)} Give it in `cbs`, "
             "or call the fit that adds it itself, such as `fit_one_cycle(…, resume=file)`")
     kept = {}
-    for k,s in whole_states(states).items():
+    for k,s in states.items():
         if k not in cbs: continue
         cbs[k].load_state_dict(s)
         for n,saved in s.items():
@@ -148,10 +148,14 @@ def put_callbacks(cbs, states):
             if isinstance(own, torch.Tensor) and own is not saved: kept[id(saved)] = own # it was filled in place
     return gone,kept
 
+def put_state(learn, values):
+    "Let `learn.state` have these values. The dict stays the same one, which the user may hold"
+    learn.state.clear()
+    learn.state.update(values)
+
 def _put_states(at, learn):
     "Put `learn.state` and the callbacks back to the position `at`; returns the names of missing callbacks"
-    learn.state.clear()
-    learn.state.update(at.state)
+    put_state(learn, at.state)
     gone,kept = put_callbacks(learn.cbs, at.callbacks)
     for k,cb in by_name(learn.cbs).items():
         if k in (at.runs or {}): cb.run = at.runs[k]
@@ -177,15 +181,14 @@ _compared_elsewhere = ('n_epoch','n_iter','n_step','start_epoch','versions.','mo
 
 def settings_of(learn) -> dict: # By dotted names
     "What the fit is made of now, and its course depends on"
-    config = run_config(learn) if hasattr(learn, 'metrics') else RunConfig() # a hand-written loop may have no metrics
     idle = [f'callbacks.{k}' for k,o in by_name(learn.cbs).items() if o.writes or o.watches]
     def matters(k): return not k.startswith(_compared_elsewhere) and '.'.join(k.split('.')[:2]) not in idle
     samples = {f'samples.{k}':v for k,v in learn.route.at_start.samples.items()}
-    return {k:v for k,v in config.flat().items() if matters(k)} | samples
+    return {k:v for k,v in run_config(learn).flat().items() if matters(k)} | samples
 
 def resume_settings(learn) -> dict: # By dotted names
     "What a run that resumes is compared with: its settings, the learner's rates, and the arguments of all layers"
-    rates = {k:plain(getattr(learn, k, None)) for k in ('lr','wd')}
+    rates = dict(lr=plain(learn.lr), wd=plain(learn.wd))
     layers = {f'layers.{k}':_layer(m) for k,m in unwrapped(learn.model).named_modules()}
     return settings_of(learn) | rates | layers
 
@@ -295,7 +298,7 @@ class Position:
         "Read where `learn` is"
         loader = _before_pass(learn, batch) if draws is None else draws.state(batch)
         opt,seen,others,modules = HypersAndGrads.of(learn, next=='batch'),{},[],{}
-        state = copied(state, seen=seen, others=others) if (state := getattr(learn, 'state', None)) else {}
+        state = copied(learn.state, seen=seen, others=others) if learn.state else {}
         callbacks = callback_states(learn.cbs, seen, others, modules)
         return cls(next, batch, announced, exact, Counters.of(learn), Bounds.of(learn), opt, loader,
             dict(learn.results), state, callbacks, modules=modules,
@@ -318,7 +321,7 @@ class Position:
     def put(self,
         learn, # In a fit, at the place where the position was read
         draws:Draws, # The pass over the training loader that was resumed or is to begin
-        overrides=None, # Hyper-parameters that change here, by name: see `overrides_of` in `way_back`
+        overrides, # Hyper-parameters that change here, by name: see `overrides_of` in `way_back`
         in_memory:bool=False, # Nothing but time has passed since: settings need not be compared
         by_fit:bool=True, # Resumed by `fit(…, resume=…)`, and not by `resume`: a warning names the overrides
     ):
@@ -328,7 +331,6 @@ class Position:
         self.hypers_and_grads.put(learn)
         if self.attributes: learn.route.attributes.put(self.attributes)
         gone = _put_states(self, learn)
-        overrides = overrides or {}
         scheduled = change_hypers(learn, self.hypers_and_grads.changed(learn) | overrides)
         told = {k:v for k,v in overrides.items() if by_fit and k not in scheduled} # `resume(lr=…)` says it itself
         _warn_of_changes(self, learn, overrides, told, gone, in_memory)

@@ -19,10 +19,11 @@ from ..core.events import CancelException,CancelFitException
 from ..core.dispatch import interruptible
 from ..core.tracebacks import warn
 from ..data.draws import Draws
+from ..data.loaders import END
 from ..restore.attributes import AttributesLeft
 from ..restore.places import by_name
-from .loop import END,check_drawn,own_pieces
-from .position import Bounds,Position
+from .loop import check_drawn,own_pieces
+from .position import Bounds,Position,put_state
 from .interrupt import may_have_workers,uninterrupted
 from .way_back import Stopped,WayBack,snapshot_of_weights
 
@@ -30,8 +31,7 @@ from .way_back import Stopped,WayBack,snapshot_of_weights
 def with_state_back(learn, at):
     "The position `at`, when `learn.state` has been put back to what it was there"
     state,callbacks = copied((at.state, at.callbacks))
-    learn.state.clear()
-    learn.state.update(state)
+    put_state(learn, state)
     return replace(at, callbacks=callbacks)
 
 _resumes_in = dict(batch='train', validate='epoch', epoch='fit', end='fit') # a scope, by what comes next

@@ -174,7 +174,7 @@ class WayBack(Route):
 
     def begin(self,
         stopped:Stopped|None=None, # The fit that is to be resumed; default: a new one
-        overrides=None, # Hyper-parameters that change where the run resumes, by name: see `overrides_of`
+        overrides=(), # Hyper-parameters that change where the run resumes, by name: see `overrides_of`
         by_fit:bool=False, # As in `Target`
     ):
         "Forget the last fit, and set the target of one that resumes"
@@ -189,7 +189,7 @@ class WayBack(Route):
         if (n := stopped.position.counters.train_iter)>self.lineage[-1].n_iter: self.turn('resume', n)
         stopped.check_loader(learn.dls.train)
         at = self._start_out(stopped, attributes)
-        self.target = Target(at, stopped.cbs, overrides or {}, snapshot_of_weights(learn), stopped.in_memory, by_fit,
+        self.target = Target(at, stopped.cbs, dict(overrides), snapshot_of_weights(learn), stopped.in_memory, by_fit,
             cut_validation, _unnamed(learn.cbs) if stopped.in_memory else {})
 
     def _start_out(self, stopped, attributes):

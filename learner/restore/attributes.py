@@ -130,7 +130,7 @@ def _is_large(v): return is_array(v) and size_of(v)>most_values
 
 def _small_values(own): return {k:v for k,v in own.items() if is_value(v) and not _is_large(v)}
 
-def _may_move(o):
+def _can_reset(o):
     "Whether `reset` may put back attributes of `o`. Variables of classes and functions are shared: they are left alone"
     return not isinstance(o, (type,FunctionType,Cached)) and (not isinstance(o, nn.Parameter) or bool(vars(o)))
 
@@ -181,7 +181,7 @@ class Attributes(AttributeValues):
         own = {path:_own(o) for path,o in there.items()}
         self.before = {path:{k:_state_of(v) for k,v in d.items()} for path,d in own.items()}
         self.lists = {path:_lengths(own[path]) for path,o in there.items() if isinstance(o, (type,FunctionType))}
-        self.initial = {path:copied(_first_values(o, own[path])) for path,o in there.items() if _may_move(o)}
+        self.initial = {path:copied(_first_values(o, own[path])) for path,o in there.items() if _can_reset(o)}
         self.moved = {} # by owner and name: the state in which a fit has left an attribute that it changed
 
     def __getstate__(self):

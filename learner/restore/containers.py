@@ -36,7 +36,7 @@ from ..core.copies import Cached,cached_weakly,class_attrs,closure_of,inner_func
 from ..core.copies import names_with,of_library,reduced,results_of,used_globals
 from ..core.dispatch import Dispatcher
 from ..data.generators import is_generator
-from ..data.search import CallableIterator,hooks_of,in_slots,slots_of
+from ..data.search import CallableIterator,hooks_of,in_slots,slots_of,value_types
 
 # %% ../../nbs/restore/03_containers.ipynb #Kind
 def _flat(o): return [*o, *o.values()] if type(o) is dict else o
@@ -67,9 +67,12 @@ def _items_of(base, write):
     "A `Kind` of subclasses of `base`, which are iterated by its own methods: theirs may have side effects"
     return Kind(lambda o: [*base.__iter__(o)], write, add=lambda contents, o: contents.add(o, base))
 
-def _put_all(o, was, add):
+def _put_set(o, was):
     o.clear()
-    add(was)
+    o.update(was)
+def _put_deque(o, was):
+    o.clear()
+    o.extend(was)
 
 def _put_items(o, was):
     for i,v in enumerate(was): o.flat[i] = v
@@ -123,8 +126,8 @@ _registered = Kind(_in_module, _put_in_module, add=_watch_module)
 _containers = { # by their base class
     dict: Kind(_in_dict, _put_dict, add=_watch_dict),
     list: _items_of(list, _put_all_items),
-    set: _items_of(set, lambda o, was: _put_all(o, was, o.update)),
-    deque: _items_of(deque, lambda o, was: _put_all(o, was, o.extend)),
+    set: _items_of(set, _put_set),
+    deque: _items_of(deque, _put_deque),
     np.ndarray: Kind(lambda o: [*o.flat], _put_items), # of objects
     bytearray: Kind(list, _put_all_items, True),
     array: Kind(list, lambda o, was: _put_all_items(o, array(o.typecode, was)), True),
@@ -134,15 +137,13 @@ _containers = { # by their base class
     local: attributes}
 
 # %% ../../nbs/restore/03_containers.ipynb #read_globals
-_simple = int,float,complex,str,bytes,bytearray,type(None),torch.Tensor,np.ndarray,np.generic
-
 def is_value(
     v, # Anything
     around:tuple=(), # `id` of the containers that it is in
 ) -> bool:
     "Whether `v` is a number, text, tensor or array, or a container of such alone, and not of itself, or 50 levels deep"
     if not isinstance(v, (list,tuple,set,frozenset,deque,dict)):
-        return isinstance(v, _simple) and not isinstance(v, (nn.Parameter,Enum))
+        return isinstance(v, (*value_types,bytearray)) and not isinstance(v, (nn.Parameter,Enum))
     if id(v) in around or len(around)==50: return False
     return all(map(is_value, v.values() if isinstance(v, dict) else v, repeat((*around, id(v)))))
 

@@ -35,7 +35,7 @@ from ..core.copies import Cached,cached_weakly,closure_of,counts_in,digest,modul
 from ..core.copies import of_library,results_of
 from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn
-from ..data.search import in_slots,slots_of,stored
+from ..data.search import container_types,in_slots,slots_of,stored,value_types
 from ..data.generators import is_generator,is_stateful
 from .tensors import HeldTensor,SampledTensor,is_array,size_of
 from .containers import assign
@@ -44,8 +44,7 @@ from .held import Holders
 # %% ../../nbs/restore/06_loader_counts.ipynb #loader_walk
 most_counted = 1000 # values of a container or tensor, or objects in it, that are noted
 _plain = int,float,complex,str,bytes,type(None),np.generic
-_listed = list,tuple,set,frozenset,deque
-_shut = (*_plain,torch.Tensor,np.ndarray,type,Dispatcher,Callback,Optimizer,ModuleType,Logger)
+_shut = (*value_types,type,Dispatcher,Callback,Optimizer,ModuleType,Logger)
 
 @cached_weakly
 def _reads(cls):
@@ -57,7 +56,7 @@ def _is_plain(v, depth=5):
     "Whether `v` is a number or text, or a short container of such"
     if isinstance(v, _plain): return True
     if isinstance(v, (bytearray,array)): return len(v)<=most_counted
-    if not depth or not isinstance(v, (*_listed,dict)) or len(v)>most_counted: return False
+    if not depth or not isinstance(v, (*container_types,dict)) or len(v)>most_counted: return False
     return all(_is_plain(o, depth-1) for o in (v.values() if isinstance(v, dict) else v))
 
 def _own(o):
@@ -72,9 +71,9 @@ def _own(o):
 
 def _inside(o):
     "What `o` is made of, with names"
-    if isinstance(o, (dict,*_listed)) and len(o)>most_counted: return {}
+    if isinstance(o, (dict,*container_types)) and len(o)>most_counted: return {}
     if isinstance(o, dict): return {**_own(o), **dict(dict.items(o))}
-    if isinstance(o, _listed): return {**_own(o), **dict(enumerate(o))}
+    if isinstance(o, container_types): return {**_own(o), **dict(enumerate(o))}
     if isinstance(o, partial): return {'func': o.func, **dict(enumerate(o.args)), **o.keywords}
     if isinstance(o, MethodType): return {'__self__': o.__self__}
     return {'()': o()} if isinstance(o, ref) else _own(o)
@@ -83,7 +82,7 @@ def _is_open(v):
     "Whether `v` may hold something that counts, and is not put back otherwise"
     if isinstance(v, (type,FunctionType)): return not of_library(v)
     if isinstance(v, _shut) or is_generator(type(v)) or is_stateful(v) or _reads(type(v)): return False
-    if isinstance(v, (dict,*_listed)): return not _is_plain(v)
+    if isinstance(v, (dict,*container_types)): return not _is_plain(v)
     return isinstance(v, (partial,MethodType,ref)) or bool(type(v).__dictoffset__) or bool(slots_of(type(v)))
 
 # %% ../../nbs/restore/06_loader_counts.ipynb #loader_changes
@@ -146,7 +145,7 @@ def _results(f):
     "Results in the cache of a function. New ones are a cache; where one was counted in, all are put back"
     was,held,n = {k:digest(v) for k,v in counts_in(f).items()},Holders([f]),len(results_of(f))
     def change():
-        moved = any(digest(v)!=was.get(k, digest(v)) for k,v in counts_in(f).items())
+        moved = any(k in was and digest(v)!=was[k] for k,v in counts_in(f).items())
         if moved or [*moved_results(f, but=was)]: return _Change(held.restore)
         return None if len(results_of(f))==n else _filled
     return change
@@ -184,10 +183,11 @@ def _watched(v):
 _absent = object()
 
 def _set(o, k, v):
+    parts = (o._buffers,o._parameters,o._modules) if isinstance(o, nn.Module) else ()
+    held = next((d for d in parts if k in d), None)
     if isinstance(o, type): delattr(o, k) if v is _absent else setattr(o, k, v)
     elif isinstance(o, FunctionType) and k in closure_of(o): assign(o, k, None if v is _absent else v)
-    elif isinstance(o, nn.Module) and k in o._buffers: o._buffers[k] = None if v is _absent else v
-    elif isinstance(o, nn.Module) and k in o._parameters: o._parameters[k] = None if v is _absent else v
+    elif held is not None: held[k] = None if v is _absent else v
     elif v is _absent: object.__delattr__(o, k)
     else: object.__setattr__(o, k, v)
 
@@ -203,7 +203,7 @@ class LoaderPart:
             seen.add(id(o))
             if isinstance(o, FunctionType): self.functions.append(Holders([o])) # its global variables
             inside = _inside(o)
-            if not isinstance(o, (dict,*_listed,partial,MethodType,ref)): self.objects.append((path, o, inside))
+            if not isinstance(o, (dict,*container_types,partial,MethodType,ref)): self.objects.append((path, o, inside))
             if isinstance(o, type): self._watch(path, {k:v for k,v in inside.items() if isinstance(v, Cached)})
             else:
                 if not (isinstance(o, FunctionType) or of_library(type(o))): todo.append((f'type({path})', type(o)))

@@ -22,7 +22,7 @@ from .held import Holders
 def by_name(
     cbs, # Callbacks
 ) -> dict:
-    "Callbacks by a name that no other has: functions may share theirs"
+    "Callbacks by a name that no other has: those of a stopped fit may share one with those attached since"
     res = {}
     for cb in cbs:
         k,n = cb.name,1
@@ -42,7 +42,7 @@ def model_and_loss(
     learn, # A learner
 ) -> dict: # By where they are
     "The model, and modules in its loss"
-    return _find_modules(learn, {'loss_func': getattr(learn, 'loss_func', None)})
+    return _find_modules(learn, {'loss_func': learn.loss_func})
 
 def all_modules(
     learn, # A learner
@@ -50,8 +50,7 @@ def all_modules(
     "The model, and modules in the loss, in metrics, in callbacks and in attributes of the learner"
     own = {k:v for k,v in vars(learn).items() if isinstance(v, nn.Module)}
     cbs = {k:dict(vars(cb)) for k,cb in by_name(learn.cbs).items() if not cb.watches}
-    loss = {'loss_func': getattr(learn, 'loss_func', None)}
-    return _find_modules(learn, loss | own | {'metrics': getattr(learn, 'metrics', ())} | cbs)
+    return _find_modules(learn, {'loss_func': learn.loss_func, 'metrics': getattr(learn, 'metrics', ())} | own | cbs)
 
 # %% ../../nbs/restore/07_places.ipynb #generators
 def _places(learn):

@@ -66,8 +66,6 @@ def has_values(t, old):
     return now is None or was is None or (len(now)==len(was) and all(map(_same, now, was)))
 
 # %% ../../nbs/restore/01_tensors.ipynb #HeldTensor
-def _in_memory(t): return isinstance(t, np.ndarray) or t.is_cpu
-
 class HeldTensor:
     "A tensor or array, and its values as of now"
     def __init__(self, t):
@@ -80,7 +78,7 @@ class HeldTensor:
         "Whether the values have changed, as far as the CPU knows: others are written without waiting for the device"
         t = self.t
         if self.was is None or (now := _values_of(t)) is None: return version_of(t)!=self.version
-        if not _in_memory(t) and not overlaps(t): return True
+        if not (isinstance(t, np.ndarray) or t.is_cpu or overlaps(t)): return True
         return not all(map(_same, now, self.was))
 
     def restore(self):

@@ -8,7 +8,7 @@ A folder of checkpoints has state files and a manifest, which lists them, oldest
 __all__ = ['Checkpoints']
 
 # %% ../../nbs/resume/05_checkpoints.ipynb #imports
-import json,os,re
+import json,re
 from contextlib import suppress
 from dataclasses import asdict,dataclass,fields
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 from ..core.checks import whole
 from ..core.tracebacks import warn
+from ..loop.way_back import new_run
 from ..record.files import atomic_write,hash_of,parts_folder,read_plain,reading,sweep_temporary
 from .state_file import write_state
 
@@ -185,7 +186,7 @@ class FitFiles:
         keeping, # Which of them to keep
     ):
         self.files,self.keeping,self.run = files,keeping,learn.lineage[-1].run
-        self.place = place_of(learn, files.folder) or FitPlace(os.urandom(3).hex(), 0)
+        self.place = place_of(learn, files.folder) or FitPlace(new_run(), 0)
         self.known = {o.name for o in (*files.entries, *files.found)} # of earlier fits, and those of this one
 
     def write(self,

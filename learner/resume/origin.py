@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 from types import CodeType,FunctionType,MethodType,ModuleType
 from weakref import ref
-import numpy as np
 import torch
 from .. import __version__
 from ..core.callback import FuncCallback
 from ..core.copies import class_attrs,closure_of,inner_function,is_own,names_in,names_with,of_library,used_globals
 from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn
-from ..data.search import stored
+from ..data.search import container_types,stored,value_types
 from ..restore.containers import functions_in
 from ..restore.places import by_name
 
@@ -106,8 +105,7 @@ class CodeReader:
         return hashlib.sha256(self.describe(o).encode()).hexdigest()[:16]
 
 # %% ../../nbs/resume/02_origin.ipynb #in_use
-_plain = torch.Tensor,np.ndarray,np.generic,str,bytes,int,float,complex,type(None),ref,Dispatcher
-_containers = list,tuple,set,frozenset,deque
+_leaves = *value_types,ref,Dispatcher
 
 def _named(f):
     "What a function uses by name: globals, what is in modules of the user, and variables around it"
@@ -123,7 +121,7 @@ def _uses(o):
         return [p for f in fs for p in _named(f)] if is_own(o) else []
     if isinstance(o, partial): return [o.func, *o.args, *o.keywords.values()]
     if isinstance(o, MethodType): return [o.__self__, o.__func__]
-    if isinstance(o, _containers): return [*o] if len(o)<=1000 else []
+    if isinstance(o, container_types): return [*o] if len(o)<=1000 else []
     if isinstance(o, Mapping): return [*o.values()] if len(o)<=1000 else []
     return [*type(o).__mro__, *stored(o, '__dict__', {}).values()]
 
@@ -132,7 +130,7 @@ def in_use(*roots):
     todo,seen = deque(roots),{}
     while todo and len(seen)<10_000:
         o = todo.popleft()
-        if isinstance(o, (*_plain,ModuleType)) or id(o) in seen: continue
+        if isinstance(o, (*_leaves,ModuleType)) or id(o) in seen: continue
         seen[id(o)] = o
         if isinstance(o, (FunctionType,type)): yield o
         todo += _uses(o)

@@ -142,9 +142,16 @@ class Rewind(Callback):
         raise ValueError(f"The run cannot go back to {n_iter} training batches: it is held after {held or 'none'}. "
             f"`Rewind(every={self.every}, keep={self.keep})` says how many points are held")
 
-    def drop_after(self, n_iter): # Number of training batches since the beginning of the run
-        "Forget the points after batch `n_iter`"
-        while self.points and self.points[-1].n_iter>n_iter: self.points.pop()
+    def put_before(self,
+        learn, # The learner whose run is held
+        n_iter, # Number of training batches since the beginning of the run
+        how, # Why it goes back, as in `Turn`
+    ):
+        "Let `learn` be at the last point at or before batch `n_iter`, and forget those after it; returns the point"
+        point = self.nearest(n_iter)
+        point.put(learn, how, n_iter, self.of_run)
+        while self.points[-1].n_iter>point.n_iter: self.points.pop()
+        return point
 
 # %% ../../nbs/resume/07_rewind.ipynb #StopAfter
 class StopAfter(Callback):
@@ -171,9 +178,8 @@ def point_before(learn, n_iter):
 
 def go_back(learn, n_iter, how='rewind'):
     "Let `learn` be where its held run had done `n_iter` training batches"
-    cb,point = point_before(learn, n_iter)
-    point.put(learn, how, n_iter, cb.of_run)
-    cb.drop_after(point.n_iter)
+    cb,_ = point_before(learn, n_iter)
+    point = cb.put_before(learn, n_iter, how)
     if point.n_iter<n_iter: _replay(learn, point.cbs, n_iter)
 
 # %% ../../nbs/resume/07_rewind.ipynb #rewind
@@ -219,7 +225,8 @@ def _shared(learn, datasets):
 
 @contextmanager
 def _without_iterators(loaders):
-    "Persistent workers stay with their loader" # torch's loaders refuse an assignment
+    "Persistent workers stay with their loader"
+    # torch's loaders refuse an assignment
     before = [(vars(o), vars(o).get('_iterator')) for o in loaders]
     for own,_ in before: own['_iterator'] = None
     try: yield

@@ -39,7 +39,7 @@ from ..core.checks import listed,signature
 from ..core.copies import copied
 from ..core.tracebacks import warn
 from ..data.generators import is_stateful,same_state
-from ..loop.position import Position,callback_states,whole_states
+from ..loop.position import Position,callback_states,put_state,whole_states
 from ..loop.way_back import Turn
 from ..restore.places import by_name,model_and_loss
 from ..model.hypers import get_hyper,hypers,set_hyper
@@ -227,8 +227,7 @@ class RunState:
             if k in states: cb.load_state_dict(states[k])
         learn.route.lineage = tuple(Turn(**o) for o in self.lineage)
         learn.restore_frozen([p for k,p in unwrapped(learn.model).named_parameters() if k in self.frozen])
-        learn.state.clear()
-        learn.state.update(state)
+        put_state(learn, state)
         return at
 
 # %% ../../nbs/resume/03_saved_run.ipynb #SavedRun

@@ -147,9 +147,7 @@ class Detour:
         guard,learn = self.guard,self.guard.learn
         if not self.leave_out: learn.rewind(self.back_to); return
         guard.left_out |= self.leave_out
-        point = guard.nearest(self.back_to)
-        point.put(learn, 'rewind', self.back_to, guard.of_run)
-        guard.drop_after(point.n_iter)
+        guard.put_before(learn, self.back_to, 'rewind')
         run_fit(learn, bounds, cbs, held, learn.route.stopped)
 
 # %% ../../nbs/resume/08_spike_guard.ipynb #SpikeGuard

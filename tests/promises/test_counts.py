@@ -318,3 +318,23 @@ def test_what_a_notebook_defines_is_the_users_even_if_what_runs_it_is_installed(
     def collate(samples): return samples
     collate.__module__ = '__main__'
     assert is_own(collate)
+
+class Replaces(nn.Module):
+    "Has another part after each sample"
+    def __init__(self): super().__init__(); self.part = nn.Identity()
+    def forward(self, x): self.part = nn.Identity(); return x
+def test_a_part_of_a_module_that_was_replaced_is_put_back_in_its_place():
+    f = Replaces()
+    part = f.part
+    assert not looked(Points(f))
+    assert f.part is part and [*f.children()]==[part]
+
+class Passes(list):
+    "A list of batches that counts how often it is iterated"
+    n = 0
+    def __iter__(self): self.n += 1; return super().__iter__()
+def test_passes_that_a_list_counts_are_put_back():
+    dl = Passes([(torch.ones(2, 2), torch.ones(2, 1))])
+    learn = learner((dl, dl))
+    learn.validate()
+    assert dl.n==0
