@@ -2788,6 +2788,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'learner.loop.loop.Route.idxs': ('loop/loop.html#route.idxs', 'learner/loop/loop.py'),
                                    'learner.loop.loop.Route.in_all': ('loop/loop.html#route.in_all', 'learner/loop/loop.py'),
                                    'learner.loop.loop.Route.phases': ('loop/loop.html#route.phases', 'learner/loop/loop.py'),
+                                   'learner.loop.loop.announce_draw': ('loop/loop.html#announce_draw', 'learner/loop/loop.py'),
                                    'learner.loop.loop.announce_loss': ('loop/loop.html#announce_loss', 'learner/loop/loop.py'),
                                    'learner.loop.loop.call_model': ('loop/loop.html#call_model', 'learner/loop/loop.py'),
                                    'learner.loop.loop.check_drawn': ('loop/loop.html#check_drawn', 'learner/loop/loop.py'),

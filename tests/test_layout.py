@@ -72,6 +72,14 @@ def test_imports_point_up(mod):
     assert not [m for m in reach(mod) if m in later]
     assert not [m for m,_ in imports(tree_of(mod).body, mod) if not m] # the whole library
 
+def test_the_loop_fits_on_a_screen():
+    "From `_fit` to `_step` it takes 70 lines at most"
+    loop = next(o for o in tree_of('loop.loop').body if isinstance(o, ast.ClassDef) and o.name=='Loop')
+    pieces = [o for o in loop.body if isinstance(o, ast.FunctionDef)]
+    first,last = pieces[0],pieces[-1]
+    assert (first.name,last.name)==('_fit','_step')
+    assert last.end_lineno-first.decorator_list[0].lineno+1 <= 70
+
 @pytest.mark.parametrize('mod', modules)
 def test_no_star_imports(mod):
     "Between our modules names are imported, so that a reader sees where each comes from; `*` is for users"

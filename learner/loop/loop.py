@@ -308,6 +308,12 @@ def check_loss(learn, e):
     if not o.requires_grad: raise ValueError("The loss does not depend on any trainable parameter: "
         "it is detached from the model, or all that it depends on is frozen")
 
+def announce_draw(learn, i, b):
+    "Let callbacks see batch `i`, which has just been drawn; returns it, or what they have put in its place"
+    learn.iter,learn.batch = i,b
+    learn('after_draw')
+    return learn.batch
+
 def announce_loss(learn):
     "Let `loss`, which is logged, be another tensor than `loss_grad`, since a callback may change that one in place"
     if isinstance(learn.loss_grad, torch.Tensor): learn.loss = learn.loss_grad.clone()
@@ -353,10 +359,7 @@ class Loop(Phases):
     def all_batches(self):
         "Run each batch of the phase"
         for i,b in self.route.batches():
-            if self.handlers['after_draw']:
-                self.iter,self.batch = i,b
-                self('after_draw')
-                b = self.batch # a callback may have replaced it
+            if self.handlers['after_draw']: b = announce_draw(self, i, b)
             self.one_batch(i, b)
 
     @scope
@@ -377,10 +380,8 @@ class Loop(Phases):
         if self.handlers['after_loss'] or self.handlers['before_backward']: announce_loss(self) # both may change it
 
     def _do_grad_opt(self):
-        """Backward pass, step, and zeroing of the gradients. A cancel of the batch before its step keeps them for the
-        next batch"""
-        self.backward_done = False
-        steps = self.opt_step
+        "Backward pass, step, and zeroing of gradients. A cancel before the step keeps them for the next batch"
+        self.backward_done,steps = False,self.opt_step
         self._backward()
         try:
             self._step()
