@@ -342,6 +342,12 @@ def test_the_best_row_by_the_direction_of_the_metric():
         rec.best('open')
     with pytest.raises(KeyError, match='Did you mean `valid_loss`'): rec.best('valid_los')
 
+def test_the_direction_of_a_column_that_a_callback_announces_is_that_of_its_metric():
+    learn = learner(cbs=[ExtraValid(data(2), [error_rate, accuracy])]).fit(3)
+    rec = learn.recorder
+    for k,f in {'extra/loss':min, 'extra/error_rate':min, 'extra/accuracy':max}.items():
+        assert rec.best(k)[k]==f(rec[k])
+
 @pytest.fixture
 def plt():
     import matplotlib.pyplot as plt

@@ -39,10 +39,10 @@ class Columns:
     def add_results(self, results): # As in `of_fit`
         "Add columns of metrics that the learner was given within the fit, each with its direction"
         for k,better in results:
+            if better is not None: self.higher_is_better.setdefault(k, better) # which a callback may have announced
             if k in self.names: continue
             self.names.append(k)
             self.own.add(k)
-            if better is not None: self.higher_is_better[k] = better
 
     def add(self, names):
         "Add columns for the values of a callback"
