@@ -44,8 +44,8 @@ from .record.loss_stream import *
 from .record.table import *
 from .record.recorder import *
 from .record.progress import *
-from .record.rows import *
 from .record.files import *
+from .record.rows import *
 from .restore.tensors import *
 from .restore.contents import *
 from .restore.containers import *

@@ -633,6 +633,11 @@ def test_files_of_structured_predictions(tmp_path):
     assert (np.array_equal(np.load(tmp_path/'p.a.npy'), preds['a'].numpy())
         and np.array_equal(np.load(tmp_path/'p.b.1.npy'), X>0))
 
+def test_a_file_may_have_a_name_to_which_nothing_can_be_added(tmp_path):
+    file = tmp_path/('p'*240+'.npy')
+    preds,_ = mk().get_preds(save_preds=file)
+    assert np.array_equal(np.load(file), preds) and os.listdir(tmp_path)==[file.name]
+
 def test_files_cannot_hold_bfloat16(tmp_path):
     learn = mk()
     with pytest.raises(ValueError, match='bfloat16, which `.npy` files cannot hold'):
