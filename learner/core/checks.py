@@ -36,6 +36,13 @@ def nearest(
 if sys.version_info>=(3,14):
     from annotationlib import Format; signature = partial(signature, annotation_format=Format.FORWARDREF)
 
+def argument_names(
+    f, # A function or a class
+) -> list|None: # None if it takes any
+    "Names of the arguments of `f`"
+    ps = signature(f).parameters
+    return None if any(p.kind is p.VAR_KEYWORD for p in ps.values()) else [*ps]
+
 # %% ../../nbs/core/01_checks.ipynb #instead_of
 _set_hyper = "Write `learn.set_hyper('lr', v)`; `get_hyper(learn.opt, 'lr')` reads"
 _freeze = "Write `learn.freeze_to(n)`, `learn.freeze()` or `learn.unfreeze()`"
@@ -220,6 +227,10 @@ def is_whole(v) -> bool:
     try: index(v)
     except (TypeError, ValueError, RuntimeError): return False
     return not isinstance(v, bool) and not getattr(v, 'ndim', 0)
+
+def is_sequence(v) -> bool:
+    "Whether `v` is several values in a row: a list, a tuple, or an array or tensor with axes"
+    return isinstance(v, (list,tuple)) or getattr(v, 'ndim', 0)>0
 
 def _is_flag(v): return isinstance(v, bool) or type(v).__name__ in ('bool_','bool') or (is_whole(v) and v in (0,1))
 

@@ -18,7 +18,7 @@ from itertools import chain
 from types import ModuleType
 import torch
 from torch import nn
-from ..core.checks import signature
+from ..core.checks import argument_names,signature
 from ..core.callback import Callback,Flags,FuncCallback
 from ..core.copies import names_in,names_with,of_library
 from ..core.events import event,in_phases,moments,scope_named
@@ -53,6 +53,7 @@ class Names:
     "The attributes that a callback and its Learner have or may be given, and the uses of them in its code"
     def __init__(self, cb, learn, functions):
         self.cb,self.cls,self.functions = cb,type(cb),functions[id(cb)]
+        self.fs = [(k, f) for k,(fs,_) in self.functions.items() for f in fs] # by name
         found = {k:uses_of(*o) for k,o in self.functions.items()}
         self.known = None not in found.values() # all of the code
         self.uses = {k:v or frozenset() for k,v in found.items()}
@@ -105,7 +106,7 @@ _stops = {'stop_training','should_stop','should_training_stop'} # of Keras, Ligh
 
 def unheeded_stops(o, learn):
     "Attributes of Learner or model that end a training elsewhere"
-    for name,f in ((k, f) for k,(fs,_) in o.functions.items() for f in fs):
+    for name,f in o.fs:
         for k in sorted(_stops & names_with(f.__code__, 'STORE_ATTR')):
             owners = {c[-2] for c,_ in chains(f) if c[-1]==k}
             if owners and owners<={'learn','model'} and not _asked_for(k, o, learn):
@@ -169,7 +170,7 @@ def _globals(code):
 
 def unknown_variables(o):
     "Global variables that do not exist"
-    for k,f in ((k, f) for k,(fs,_) in o.functions.items() for f in fs):
+    for k,f in o.fs:
         for name,code in _globals(f.__code__):
             if name in f.__globals__ or hasattr(builtins, name): continue
             local = {*code.co_varnames, *code.co_freevars, *f.__code__.co_varnames}
@@ -197,8 +198,8 @@ def _lead(names, o, f, learn):
 
 def unknown_members(o, learn):
     "Attributes that an object does not have, and keywords that a function does not take"
-    for name,f in ((k, f) for k,(fs,_) in o.functions.items() for f in fs if f.__code__.co_argcount):
-        for names,keywords in chains(f):
+    for name,f in o.fs:
+        for names,keywords in chains(f) if f.__code__.co_argcount else ():
             for obj,k in _lead(names, o, f, learn):
                 if k is None: options,missing = _arguments(obj) if keywords else (),keywords
                 else: options,missing = _members(obj, learn),[k]
@@ -215,9 +216,8 @@ def _members(obj, learn):
 
 def _arguments(f):
     "Names of the parameters of a function; none if it takes any"
-    try: ps = signature(f).parameters
+    try: return argument_names(f) or ()
     except (TypeError,ValueError): return ()
-    return () if any(p.kind is p.VAR_KEYWORD for p in ps.values()) else [*ps]
 
 # %% ../../nbs/diagnose/04_names.ipynb #moments
 around = 'before_fit','before_epoch','before_train','before_draw' # before the first batch
@@ -259,7 +259,7 @@ def _logged_alone(o, ev, found):
     changed = {u.name for u in found if u.owner=='learn' and u.kind in writes}
     if ev not in ('after_loss','before_backward') or 'loss' not in changed: return False
     if 'loss_grad' in o.given | o.names('learn', *writes): return False
-    names = set().union(*(names_in(f.__code__) for fs,_ in o.functions.values() for f in fs))
+    names = set().union(*(names_in(f.__code__) for _,f in o.fs))
     return o.cb.run_train and not names & _on_purpose and not any(k.startswith('Cancel') for k in names)
 
 def _of_gradients(found, ev, learn):

@@ -14,7 +14,7 @@ from copy import deepcopy
 import numpy as np
 import torch
 from torch import nn
-from ..core.checks import checked,nearest,signature
+from ..core.checks import argument_names,checked,nearest,signature
 from ..model.losses import is_kept
 from ..model.loss_properties import ignore_index_of,loss_of
 from .metrics import AvgLoss,AvgMetric,Metric,as_double,flat_pair,func_name,has_argument,ignored_by
@@ -22,12 +22,11 @@ from .metrics import innermost,is_of_sklearn
 
 # %% ../../nbs/measure/02_kinds.ipynb #check_kwargs
 def _check_kwargs(cls, func, kwargs):
-    try: params = signature(func).parameters
+    try: taken = argument_names(func)
     except ValueError: return # a built-in function has no signature
-    if any(o.kind is o.VAR_KEYWORD for o in params.values()): return
-    for k in kwargs:
-        if k not in params: raise TypeError(f"Neither `AccumMetric` nor `{func_name(func)}` has an argument `{k}`."
-            f"{nearest(k, [*signature(cls).parameters, *params])}")
+    for k in kwargs if taken is not None else ():
+        if k not in taken: raise TypeError(f"Neither `AccumMetric` nor `{func_name(func)}` has an argument `{k}`."
+            f"{nearest(k, [*signature(cls).parameters, *taken])}")
 
 def check_several(
     pred, # What the model predicts

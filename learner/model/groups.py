@@ -15,7 +15,7 @@ from math import isfinite
 from sys import float_info
 import torch
 from torch import nn
-from ..core.checks import checked,in_range,listed,short_name
+from ..core.checks import checked,in_range,is_sequence,listed,short_name
 from ..core.tracebacks import warn
 
 # %% ../../nbs/model/01_groups.ipynb #params
@@ -95,8 +95,7 @@ def _refuse(name, shown, v, high):
 def _floats_of(v, n, name):
     "One float for each group, of whatever was given"
     if isinstance(v, (bool,str)): raise TypeError(f"`{name}` is a number, or one per parameter group, but got {v!r}")
-    several = isinstance(v, (list,tuple)) or getattr(v, 'ndim', 0)
-    vals = _spread(v, n, name) if isinstance(v, slice) else v if several else [v]*n
+    vals = _spread(v, n, name) if isinstance(v, slice) else v if is_sequence(v) else [v]*n
     if len(vals)!=n:
         there = 'is 1 parameter group' if n==1 else f'are {n} parameter groups'
         raise ValueError(f"`{name}` has {len(vals)} values, {list(vals)}, but there {there}")
@@ -122,7 +121,7 @@ def check_hyper(
 ):
     "Refuse a value that would be none of a hyper-parameter for any number of groups"
     if v is None: return
-    n = 2 if isinstance(v, slice) else len(v) if isinstance(v, (list,tuple)) or getattr(v, 'ndim', 0) else 1
+    n = 2 if isinstance(v, slice) else len(v) if is_sequence(v) else 1
     per_group(v, n or 1, name)
 
 # %% ../../nbs/model/01_groups.ipynb #freeze_groups

@@ -11,7 +11,7 @@ __all__ = ['hyper_keys', 'hypers', 'n_groups', 'get_hyper', 'set_hyper', 'spare'
 
 # %% ../../nbs/model/02_hypers.ipynb #imports
 import torch
-from ..core.checks import listed,nearest,short_name,signature
+from ..core.checks import argument_names,listed,nearest,short_name
 from ..core.copies import cached_weakly
 from .groups import per_group
 
@@ -72,11 +72,12 @@ def keep_tensors(g, was, shared):
     g.update(tensors)
     put_in_group(g, values, shared)
 
-# %% ../../nbs/model/02_hypers.ipynb #several
-def several(opt) -> list:
-    "The optimizers that `opt` has as its `opts`, if it is several as one; another optimizer may call something else so"
-    opts = getattr(opt, 'opts', ())
-    return [*opts] if isinstance(opts, (tuple,list)) and all(isinstance(o, torch.optim.Optimizer) for o in opts) else []
+# %% ../../nbs/model/02_hypers.ipynb #parts_of
+def parts_of(opt) -> list:
+    "The optimizers that `opt` is: one, or several as one, in its `opts`. Another one may call something else so"
+    opts = getattr(opt, 'opts', None)
+    several = isinstance(opts, (tuple,list)) and all(isinstance(o, torch.optim.Optimizer) for o in opts)
+    return [*opts] if several and opts else [opt]
 
 # %% ../../nbs/model/02_hypers.ipynb #hypers
 def _check_opt(opt):
@@ -84,11 +85,7 @@ def _check_opt(opt):
     made = ". A Learner makes its optimizer when it begins to train: `learn.create_opt()` makes it now"
     raise TypeError(f"`opt` is a `torch.optim.Optimizer`, but got {opt!r}{made if opt is None else ''}")
 
-@cached_weakly
-def _arguments(cls):
-    "Names of the arguments of a class; None if it takes any"
-    ps = signature(cls).parameters
-    return None if any(p.kind is p.VAR_KEYWORD for p in ps.values()) else {*ps}
+_arguments = cached_weakly(argument_names)
 
 def _counts(opt, k):
     "Whether `k` in a group is no setting, but something that the optimizer counts"
@@ -102,8 +99,7 @@ def hypers(
     _check_opt(opt)
     taken = {'params', 'group', 'spared', *(k for places in _places.values() for k,_ in places)}
     def others(o, g): return [k for k,v in g.items() if k not in taken and isinstance(v, float) and not _counts(o, k)]
-    opts = several(opt) or [opt]
-    found = [[k for k in hyper_keys if _place(g, k)] + others(o, g) for o in opts for g in o.param_groups]
+    found = [[k for k in hyper_keys if _place(g, k)] + others(o, g) for o in parts_of(opt) for g in o.param_groups]
     return [k for k in found[0] if all(k in names for names in found)]
 
 # %% ../../nbs/model/02_hypers.ipynb #first_groups

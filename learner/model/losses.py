@@ -15,7 +15,7 @@ from math import prod
 import torch
 from torch import nn
 from torch.nn import functional as F
-from ..core.checks import checked,in_range,is_whole,nearest,one_of,signature
+from ..core.checks import argument_names,checked,in_range,is_whole,nearest,one_of,signature
 
 # %% ../../nbs/model/04_losses.ipynb #check_places
 def _lengths(shape): return [n for n in shape if n!=1] # an axis of length 1 changes no order
@@ -47,15 +47,14 @@ def _check_arg(k, v, loss_cls, cls):
     if k in _rules: _rules[k](k, v)
     if k in ('weight','pos_weight') and v is not None and not isinstance(v, torch.Tensor):
         raise TypeError(f"`{k}` is a tensor with a weight for each class, but got {v!r}")
-    taken = signature(loss_cls).parameters
-    if k in taken or any(o.kind is o.VAR_KEYWORD for o in taken.values()): return
+    taken = argument_names(loss_cls)
+    if taken is None or k in taken: return
     ours = [o for f in (cls, BaseLoss) for o,p in signature(f).parameters.items() if p.kind is p.KEYWORD_ONLY]
     raise TypeError(f"`{cls.__name__}` has no argument `{k}`.{nearest(k, [*ours, *taken])}")
 
 class BaseLoss:
     "A torch loss of flattened predictions and targets"
     y_int = False # whether targets are class indices
-    n_weights = None # of a loss of numbers that has a weight for each class: how many
     @staticmethod
     def activation(x): return x
     @staticmethod
@@ -76,7 +75,7 @@ class BaseLoss:
         weights = [] if is_2d else [getattr(self.func, k, None) for k in ('weight','pos_weight')]
         weights = [w for w in weights if isinstance(w, torch.Tensor) and w.numel()>1]
         self.flatten = flatten and all(w.ndim==1 for w in weights)
-        self.n_weights = max(map(len, weights), default=None)
+        self.n_weights = max(map(len, weights), default=None) # of a loss of numbers with one for each class
 
     @property
     def reduction(self): return self.func.reduction

@@ -17,7 +17,7 @@ import torch
 from ..core.checks import checked,is_whole,short_name,signature
 from ..core.events import CancelException
 from ..data.batches import map_tensors,tensors_in
-from .hypers import get_hyper,hypers,set_in_group,several,spare,values_for
+from .hypers import get_hyper,hypers,parts_of,set_in_group,spare,values_for
 
 # %% ../../nbs/model/03_optimizer.ipynb #make_opt
 def make_opt(
@@ -47,14 +47,14 @@ def make_opt(
     return opt
 
 # %% ../../nbs/model/03_optimizer.ipynb #decoupled
-def _decouple(g, wd):
-    "Give a group without a `decoupled_wd` this one, `wd`, in place of torch's `weight_decay`"
-    if 'decoupled_wd' not in g: g['decoupled_wd'],g['weight_decay'] = wd,0
+def _decouple(g):
+    "Give a group without a `decoupled_wd` one, in place of torch's `weight_decay`"
+    if 'decoupled_wd' not in g: g['decoupled_wd'],g['weight_decay'] = g['weight_decay'],0
 
 def _decay(opt, args, kwargs):
     "Before a step: shrink the parameters that have a gradient by `lr*wd`"
     for g in opt.param_groups:
-        _decouple(g, g['weight_decay']) # if the group was added since
+        _decouple(g) # if the group was added since
         own = g['decoupled_wd']
         if own and g['weight_decay']: raise ValueError(
             f"A parameter group has `decoupled_wd={own}` and `weight_decay={g['weight_decay']}`, and would decay "
@@ -78,7 +78,7 @@ def _made(opt_class, params, decouple=False, **kwargs):
     `decouple` adds decoupled weight decay to a class that has none"""
     opt = opt_class([dict(o) if isinstance(o, dict) else o for o in params], **kwargs)
     if decouple:
-        for g in opt.param_groups: _decouple(g, g['weight_decay'])
+        for g in opt.param_groups: _decouple(g)
         opt.register_step_pre_hook(_decay)
         opt.register_load_state_dict_pre_hook(_before_load)
     for g in opt.param_groups:
@@ -172,11 +172,7 @@ def requires_closure(opt) -> bool:
     closure = signature(type(opt).step).parameters.get('closure')
     return closure is not None and closure.default is Parameter.empty
 
-# %% ../../nbs/model/03_optimizer.ipynb #parts_of
-def parts_of(opt) -> list:
-    "The optimizers that `opt` is: one, or several as one"
-    return several(opt) or [opt]
-
+# %% ../../nbs/model/03_optimizer.ipynb #params_of
 def params_of(opt) -> list:
     "The parameters that `opt` trains, group by group"
     return [p for g in opt.param_groups for p in g['params']]

@@ -12,7 +12,7 @@ __all__ = []
 from fastcore.basics import patch
 from fastcore.foundation import L
 from fastcore.meta import delegates
-from ..core.checks import checked
+from ..core.checks import checked,is_sequence
 from ..loop.learner import Learner
 from ..model.groups import check_hyper
 from ..model.hypers import first_groups,get_hyper,hypers,values_for
@@ -39,7 +39,7 @@ def _one_cycle(learn, lr, div, div_final, pct_start, moms):
     if switching(learn.opt): uses_mom = False # what stands for it says how the weights in use follow from the others
     if moms is None and not uses_mom: return scheds
     moms = learn.moms if moms is None else moms
-    if not (isinstance(moms, (list,tuple)) or getattr(moms, 'ndim', 0)) or len(moms)!=3: raise ValueError(
+    if not is_sequence(moms) or len(moms)!=3: raise ValueError(
         f"`moms` are three values, momentum at the start, at the top and at the end, but got {moms!r}")
     for o in moms: check_hyper('moms', o)
     return scheds | dict(mom=combined_cos(pct_start, *moms))

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import accumulate
 from math import cos,isfinite,pi
 from fastcore.foundation import L
-from ..core.checks import checked,in_range,listed
+from ..core.checks import checked,in_range,is_sequence,listed
 
 # %% ../../nbs/schedule/01_schedules.ipynb #shapes
 def _mix(start, end, w): return start*(1-w) + end*w # exact at both ends
@@ -60,7 +60,7 @@ def sched_poly(
 # %% ../../nbs/schedule/01_schedules.ipynb #Schedule
 def _floats(name, v):
     "One float, or a list of them"
-    many = isinstance(v, (list,tuple)) or getattr(v, 'ndim', 0)>0
+    many = is_sequence(v)
     try: res = [float(o) for o in (v if many else [v]) if not isinstance(o, (bool,str))]
     except (TypeError, ValueError): res = []
     if not res or (many and len(res)<len(v)): raise TypeError(
