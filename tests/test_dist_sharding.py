@@ -2,7 +2,9 @@
 import signal
 from functools import partial
 import pytest,torch
+from torch import nn
 from learner.all import *
+from learner.dist.sharding import Shards
 from learner.record.files import parts_folder,read_plain
 from test_dist import also,close,compared,goes_on_as_one,one,slow,two_or_three
 from dist_cases import make
@@ -32,6 +34,20 @@ def test_weights_in_parts(procs):
 def test_techniques_on_parts(procs, cbs, kwargs):
     "Norms of all gradients, averages of weights, accumulated gradients, losses with parameters"
     same_as_whole(procs, *cbs, n_epoch=2, **kwargs)
+
+def test_an_average_without_some_tensors_goes_with_the_parameters_that_it_is_of():
+    "A frozen sparse table has no average, and comes before those that have one"
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table,self.lin = nn.Parameter(torch.eye(3).to_sparse_csr(), requires_grad=False),nn.Linear(3, 2)
+        def forward(self, x): return self.lin(x)
+    learn = Learner(DataLoaders([(torch.randn(4, 3), torch.randn(4, 2))]*4), Net(), nn.MSELoss(), opt_func=SGD,
+        cbs=EMA(.5)).remove_cb(ProgressCallback).fit(1)
+    shards,seen = Shards(learn, None),[]
+    shards.were = learn.model,learn.loss_func
+    shards.trade_all({}, lambda v,p: seen.append(p) or v)
+    assert [id(p) for p in seen]==[id(p) for p in learn.model.lin.parameters()]
 
 @slow
 def test_a_part_in_which_nothing_counts():

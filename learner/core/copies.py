@@ -128,6 +128,12 @@ def is_wrapper(t):
     "Whether the class of a tensor decides what operations do, as of one that is spread over processes"
     return type(t).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
+def in_parts(t):
+    "Whether each of several processes has a part of a tensor"
+    return hasattr(t, 'full_tensor')
+
+def whole_of(t): return t.full_tensor() if in_parts(t) else t
+
 def _wrapped(t):
     if t.layout is torch.jagged: return t.values(),t.offsets(),t.lengths() # besides sizes that were asked for
     return [getattr(t, k) for k in t.__tensor_flatten__()[0]] if hasattr(t, '__tensor_flatten__') else ()
@@ -162,12 +168,13 @@ def bytes_of(t):
 # %% ../../nbs/core/07_copies.ipynb #digest_array
 def _hash(text): return '#'+hashlib.sha256(text.encode()).hexdigest()[:12]
 
+def dtype_name(dtype): return str(dtype).removeprefix('torch.')
+
 most_bytes = 1e7 # of an array with a checksum: a dataset may be large, or on a GPU
 def _of_plain(v):
     if v.nbytes>most_bytes or getattr(v, 'is_meta', False): return None
     bits = bytes_of(v.cpu()) if isinstance(v, torch.Tensor) else np.ascontiguousarray(v).reshape(-1).view(np.uint8)
-    dtype = str(v.dtype).removeprefix('torch.')
-    return f'{dtype} {tuple(v.shape)} #{crc32(bits):08x}'
+    return f'{dtype_name(v.dtype)} {tuple(v.shape)} #{crc32(bits):08x}'
 
 def _of_array(v):
     "Type, shape and checksum; None for an array that is large or has no values to read"

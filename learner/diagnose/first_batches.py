@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 from fastcore.basics import patch
 from ..core.checks import listed,short_name
-from ..core.copies import names_in
+from ..core.copies import in_parts,names_in
 from ..model.loss_properties import kind_of,losses_in
 from ..restore.tensors import version_of
 from ..record.history import missing
@@ -68,7 +68,7 @@ def _leaves(loss):
 
 def outside(learn, known): # The ids of parameters that the optimizer or the model had before the first batch
     "Other parameters of the running loss, each with its version"
-    if any(hasattr(p, 'full_tensor') for p in learn.model.parameters()): return [] # in parts: the loss has others
+    if any(map(in_parts, learn.model.parameters())): return [] # the loss has others
     return [(p, version_of(p)) for p in _leaves(learn.loss_grad) if id(p) not in known]
 
 def _unseen(model, p):
@@ -115,7 +115,7 @@ def _made_by(pred):
     return '' if o is None else o.name().partition('Backward')[0]
 
 def check_scores(pred, learn):
-    f = None if learn.loss_func is None else [*losses_in(learn.loss_func)][-1]
+    *_,f = losses_in(learn.loss_func)
     yes_or_no = isinstance(f, nn.BCEWithLogitsLoss) or f is F.binary_cross_entropy_with_logits
     if not (yes_or_no or kind_of(f)=='class'): return
     name,made = short_name(learn.loss_func),_made_by(pred)

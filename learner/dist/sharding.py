@@ -20,10 +20,11 @@ from shutil import rmtree
 import torch
 from torch import nn
 from ..core.checks import extra,listed
+from ..core.copies import in_parts,whole_of
 from ..model.optimizer import parts_of
 from ..data.batches import tensors_in
 from ..record.files import atomic_folder,hash_of,parts_folder
-from ..technique.averaging import WeightAverage
+from ..technique.averaging import WeightAverage,averaged_in
 from ..technique.mixed_precision import MixedPrecision
 from .processes import ProcessFailed
 from .engine import make_accelerator,trained
@@ -38,15 +39,11 @@ def view_of(module, views):
     return views[module]
 
 # %% ../../nbs/dist/06_sharding.ipynb #part_of
-def in_parts(v): return hasattr(v, 'full_tensor')
-
 def part_like(v, p):
     "The part of `v` that belongs to this process, if `v` has the shape of the sharded parameter `p`"
     if not isinstance(v, torch.Tensor) or not in_parts(p) or v.shape!=p.shape: return v
     from torch.distributed.tensor import distribute_tensor
     return distribute_tensor(v, p.device_mesh, p.placements, src_data_rank=None)
-
-def whole(v): return v.full_tensor() if in_parts(v) else v
 
 def trade(opt,
     to:dict, # New parameters, by the ids of the old ones
@@ -93,9 +90,8 @@ class Shards:
     def trade_all(self, to, change):
         "`trade` in all optimizers, and `change` the averages of weights that callbacks have"
         for opt in parts_of(self.learn.opt): trade(opt, to, change)
-        model = self.were[0]
-        averaged = [o for o in (*model.parameters(), *model.buffers()) if o.is_floating_point() or o.is_complex()]
-        for cb in averaging(self.learn): cb.avg = [change(o, to.get(id(p), p)) for o,p in zip(cb.avg, averaged)]
+        for cb in averaging(self.learn):
+            cb.avg = [change(o, to.get(id(p), p)) for o,p in zip(cb.avg, averaged_in(self.were[0], cb.buffers))]
 
     @torch.no_grad()
     def join(self,
@@ -103,9 +99,9 @@ class Shards:
     ):
         "Put together model and optimizer; all processes do this at the same time"
         for p,s in self.pairs.values():
-            p.data = whole(s.detach())
-            if grads and s.grad is not None: p.grad = whole(s.grad)
-        self.trade_all({id(s):p for p,s in self.pairs.values()}, lambda v,p: whole(v))
+            p.data = whole_of(s.detach())
+            if grads and s.grad is not None: p.grad = whole_of(s.grad)
+        self.trade_all({id(s):p for p,s in self.pairs.values()}, lambda v,p: whole_of(v))
         self._end()
 
     def parts(self) -> dict:

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from ..core.attendance import note_of_raiser
 from ..core.checks import instead_of,listed,short_name,signature
-from ..core.copies import of_library
+from ..core.copies import dtype_name,of_library
 from ..data.generators import keep_random
 from ..data.loaders import target_names
 from ..model.losses import BaseLoss
@@ -67,7 +67,7 @@ def no_loss(learn, out):
 # %% ../../nbs/measure/07_advice.ipynb #changed
 def _text(o):
     "What `o` is, as far as shapes and types tell"
-    if isinstance(o, torch.Tensor): return f"{tuple(o.shape)} {str(o.dtype).removeprefix('torch.')}"
+    if isinstance(o, torch.Tensor): return f"{tuple(o.shape)} {dtype_name(o.dtype)}"
     if isinstance(o, Mapping): return ', '.join(f'{k}: {_text(v)}' for k,v in o.items())
     kind = type(o).__name__
     return f"{kind} of {', '.join(map(_text, o))}" if isinstance(o, (tuple,list)) and 0<len(o)<=4 else kind
@@ -95,10 +95,12 @@ def _bad_codes(learn, e):
         if codes.is_floating_point():
             i = next((i for i,o in enumerate(learn.xb) if o is codes), None)
             remedy = '' if i is None else f": write {_changed(learn, i, '.long()')}"
-            return f"`{name}` takes whole numbers, and its input is {str(codes.dtype).removeprefix('torch.')}{remedy}"
+            return f"`{name}` takes whole numbers, and its input is {dtype_name(codes.dtype)}{remedy}"
         if isinstance(e, IndexError): return (f"`{name}` has {m.num_embeddings} rows, for codes from 0 to "
             f"{m.num_embeddings-1}, and got codes from {codes.min()} to {codes.max()}")
     return ''
+
+_as_tensors = "Arrays become tensors by `cbs=MapBatch(lambda b: tuple(map(torch.as_tensor, b)))`"
 
 def _of_inputs(learn, e):
     "What to write, if inputs do not fit the model"
@@ -114,7 +116,7 @@ def _of_inputs(learn, e):
         if learn.mode=='predict' and len(xb)==len(b): return has # the item of `predict` has inputs alone
         return f"{has}: write `DataLoaders(…, n_inp={wanted})`" if 0<wanted<len(b) else has
     if any(type(o).__module__=='numpy' for o in b):
-        return "Arrays become tensors by `cbs=MapBatch(lambda b: tuple(map(torch.as_tensor, b)))`"
+        return _as_tensors
     if bad := _bad_codes(learn, e): return bad
     if 'more than 1 value per channel' in str(e):
         return "A batch norm needs several samples in each batch: write `DataLoader(…, drop_last=True)`"
@@ -127,7 +129,7 @@ def _of_types(learn, dtype):
     "What to write, if inputs have another type than the weights"
     others = {i:o for i,o in enumerate(learn.xb) if isinstance(o, torch.Tensor) and o.dtype is not dtype}
     floats = [i for i,o in others.items() if o.is_floating_point()] # rather than numbers of categories
-    wrong,its = floats[0] if floats else 0,f"Its weights are {str(dtype).removeprefix('torch.')}: write"
+    wrong,its = floats[0] if floats else 0,f"Its weights are {dtype_name(dtype)}: write"
     if wrong not in others: return ''
     if dtype in _casts: return f"{its} {_changed(learn, wrong, _casts[dtype])}"
     return f"{its} `learn.model.float()`. `cbs=MixedPrecision()` computes in half precision"
@@ -155,8 +157,7 @@ def _of_targets(learn, e):
     if not isinstance(targ, torch.Tensor):
         if isinstance(targ, (tuple,list)) and targ and isinstance(targ[0], str): return ("Targets are numbers: "
             "`names,codes = np.unique(targets, return_inverse=True)` makes them of strings")
-        return "Arrays become tensors by `cbs=MapBatch(lambda b: tuple(map(torch.as_tensor, b)))`" \
-            if type(targ).__module__=='numpy' else "Targets are tensors of numbers"
+        return _as_tensors if type(targ).__module__=='numpy' else "Targets are tensors of numbers"
     if not takes_tensors(f): return '' # the user's own loss may take anything
     return _of_classes(learn, pred, targ) if kind_of(f)=='class' else _of_numbers(learn, pred, targ)
 
@@ -273,6 +274,11 @@ def _advice(learn, e):
     return f"{got}. {instead}" if instead else got
 
 # %% ../../nbs/measure/07_advice.ipynb #check_shapes
+def _pair(learn):
+    "Predictions and targets, if they are one tensor each; otherwise twice None"
+    res = learn.pred,learn.yb[0] if len(learn.yb)==1 else None
+    return res if all(isinstance(o, torch.Tensor) for o in res) else (None, None)
+
 def _may_reshape(f): return is_of_own_class(f) or any(isinstance(o, BaseLoss) for o in losses_in(f))
 
 def _pairs_all(f, pred, targ):
@@ -290,9 +296,8 @@ def check_shapes(
     metrics=(), # Whose functions are looked at too
 ) -> bool: # Whether the check is done: a batch of a single sample decides nothing
     "Refuse predictions and targets of which the loss, or a metric, would compare each with all others"
-    pred,yb = learn.pred,learn.yb
-    targ = yb[0] if len(yb)==1 else None
-    if not isinstance(pred, torch.Tensor) or not isinstance(targ, torch.Tensor) or pred.shape==targ.shape: return True
+    pred,targ = _pair(learn)
+    if pred is None or pred.shape==targ.shape: return True
     try: n = torch.broadcast_shapes(pred.shape, targ.shape).numel()
     except RuntimeError: return True # a loss of classes, for example
     if n<=max(pred.numel(), targ.numel()): return pred.ndim>0 and len(pred)>1
@@ -323,8 +328,8 @@ def evaluating(model):
 
 def _is_mixed(learn):
     "Whether targets are shares of the classes, as MixUp in a `collate_fn` makes them of training batches"
-    pred,targ = learn.pred,learn.yb[0] if len(learn.yb)==1 else None
-    if not (isinstance(pred, torch.Tensor) and isinstance(targ, torch.Tensor)) or targ.shape!=pred.shape: return False
+    pred,targ = _pair(learn)
+    if pred is None or targ.shape!=pred.shape: return False
     return kind_of(learn.loss_func)=='class' and bool(((targ!=0) & (targ!=1)).any())
 
 def _in_evaluation(learn):
@@ -346,8 +351,8 @@ def _fails(m, learn, pred):
 
 def _axis_of_classes(m, learn):
     "What to write, if only the axis of the classes is wrong"
-    pred,targ = learn.pred,learn.yb[0] if len(learn.yb)==1 else None
-    if not (isinstance(pred, torch.Tensor) and isinstance(targ, torch.Tensor)): return ''
+    pred,targ = _pair(learn)
+    if pred is None: return ''
     res = f": predictions are {tuple(pred.shape)}, and targets {tuple(targ.shape)}"
     if kind_of(learn.loss_func)=='class' and _is_one_hot(pred, targ):
         return f"{res}. The metric takes classes: write {_changed(learn, 'last', '.argmax(1)')}"

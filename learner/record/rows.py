@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from ..core.copies import dtype_name
 from ..data.batches import map_tensors,parts_in
 from .files import patiently,temporary
 
@@ -27,7 +28,7 @@ class _RowFile:
     def alloc(self, shape, dtype):
         "A tensor whose memory is a new file, under a temporary name"
         try: kind = torch.empty((), dtype=dtype, device='cpu').numpy().dtype
-        except TypeError: raise ValueError(f"{self.what} are {str(dtype).removeprefix('torch.')}, which `.npy` files "
+        except TypeError: raise ValueError(f"{self.what} are {dtype_name(dtype)}, which `.npy` files "
             "cannot hold: give an `act` that returns another type") from None
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.tmp = self.path.with_name(temporary(self.path.name))

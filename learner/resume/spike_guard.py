@@ -17,6 +17,7 @@ from math import inf,isfinite
 from typing import NamedTuple
 from torch.nn.utils import get_total_norm
 from ..core.checks import checked
+from ..core.copies import whole_of
 from ..core.events import CancelBatchException
 from ..core.tracebacks import warn
 from ..model.optimizer import params_of
@@ -97,9 +98,8 @@ def _norm_clips(cbs):
 
 def _norm(opt, clips):
     "Norm of the gradients before they were clipped, because clipped ones have no spikes"
-    if clips: res = clips[0].last_norm()
-    else: res = get_total_norm([dense(p).grad for p in params_of(opt) if p.grad is not None])
-    return res.full_tensor() if hasattr(res, 'full_tensor') else res # of sharded gradients
+    if clips: return clips[0].last_norm()
+    return whole_of(get_total_norm([dense(p).grad for p in params_of(opt) if p.grad is not None]))
 
 # %% ../../nbs/resume/08_spike_guard.ipynb #Watches
 class Watches:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from ..core.checks import checked
 from ..core.callback import Callback
-from ..core.copies import is_wrapper
+from ..core.copies import in_parts,is_wrapper
 from ..core.tracebacks import warn
 from ..data.loaders import length
 from .mixed_precision import MixedPrecision
@@ -30,10 +30,15 @@ from ..schedule.schedulers import ParamScheduler
 from ..schedule.validation import epoch_iter,lowered
 
 # %% ../../nbs/technique/06_averaging.ipynb #put
-def _is_plain(o): # or in parts that processes have
-    return hasattr(o, 'full_tensor') or (o.layout is torch.strided and not o.is_nested and not is_wrapper(o))
-
+def _is_plain(o): return in_parts(o) or (o.layout is torch.strided and not o.is_nested and not is_wrapper(o))
 def _has_average(o): return (o.is_floating_point() or o.is_complex()) and (o.requires_grad or _is_plain(o))
+
+def averaged_in(
+    m, # A model
+    buffers, # Whether those are averaged, too
+) -> list:
+    "Tensors of a model that an average is of"
+    return [o for o in (*m.parameters(), *(m.buffers() if buffers else ())) if _has_average(o)]
 
 def _wide(avg, ts):
     "Averages on the devices of tensors `ts`, in their types; in single precision for half, which rounds updates away"
@@ -106,8 +111,7 @@ class _Averaging(Callback):
         if self.learn is None: raise RuntimeError(
             f"`{type(self).__name__}` belongs to no Learner now. "
             "If it was for one fit only, `learn.add_cb` brings it back")
-        m = self.learn.model
-        return [o for o in [*m.parameters(), *(m.buffers() if self.buffers else ())] if _has_average(o)]
+        return averaged_in(self.learn.model, self.buffers)
 
     def before_fit(self):
         if self.learn.mode!='fit': return
@@ -144,7 +148,7 @@ class _Averaging(Callback):
         "Whether the model has parameters that are others than before, with other values: layers were replaced"
         if not self.params: return False
         now = [*self.of.parameters()]
-        def other(a, b): return not hasattr(a, 'full_tensor') and not torch.equal(a.to(b), b) # parts of processes
+        def other(a, b): return not in_parts(a) and not torch.equal(a.to(b), b)
         if any(a is not b and a.shape==b.shape and other(a, b) for a,b in zip(self.params, now)): return True
         self.params = now
         return False

@@ -14,6 +14,7 @@ import warnings
 import torch
 from torch import nn
 from ..core.checks import checked,no_closure,only_one
+from ..core.copies import whole_of
 from ..core.callback import Callback
 from ..core.events import CancelBatchException
 from ..data.batches import map_tensors
@@ -59,8 +60,7 @@ class GradientClip(Callback):
         ps = self.learn.model.parameters() if self.params is None else self.params(self.learn.model)
         ps = [dense(p) for p in ps]
         if self.max_value is not None: nn.utils.clip_grad_value_(ps, self.max_value); return
-        norm = nn.utils.clip_grad_norm_(ps, self.max_norm, self.norm_type)
-        if hasattr(norm, 'full_tensor'): norm = norm.full_tensor() # of sharded gradients
+        norm = whole_of(nn.utils.clip_grad_norm_(ps, self.max_norm, self.norm_type))
         if self.learn.mode=='fit': self._new.append(norm.detach())
         if len(self._new)>=256: self._join() # one long tensor takes less memory than many of one number
 
