@@ -374,6 +374,11 @@ def board(folder):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     return EventAccumulator(str(folder), size_guidance=dict(scalars=0)).Reload()
 def curve(b, k): return [o.step for o in b.Scalars(k)],[o.value for o in b.Scalars(k)]
+def of_hparams(b):
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+    found = [m.plugin_data for m in b.summary_metadata.values() if m.plugin_data.plugin_name=='hparams']
+    return [HParamsPluginData.FromString(o.content) for o in found]
+def metrics_of(data): return {o.name.tag for d in data for o in d.experiment.metric_infos}
 def f32(vals): return [*np.array(vals, dtype=np.float32)]
 
 def test_tensorboard_files_have_rows_batches_and_settings(tmp_path):
@@ -383,12 +388,15 @@ def test_tensorboard_files_have_rows_batches_and_settings(tmp_path):
     assert (curve(b, 'batch/loss')==([*range(1,31)], f32(rec.raw_losses))
         and curve(b, 'batch/smooth_loss')[1]==f32(rec.losses) and curve(b, 'batch/lr')[1]==f32(rec.lrs))
     assert b'opt.lr' in b.Tensors('run_config/text_summary')[0].tensor_proto.string_val[0]
-    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
-    data = [HParamsPluginData.FromString(o) for o in b.summary_metadata
-        and [m.plugin_data.content for m in b.summary_metadata.values() if m.plugin_data.plugin_name=='hparams']]
+    data = of_hparams(b)
     start = next(o.session_start_info for o in data if o.WhichOneof('data')=='session_start_info')
     assert start.hparams['n_epoch'].number_value==3 and start.hparams['model.name'].string_value=='RegModel'
-    assert {o.name.tag for d in data for o in d.experiment.metric_infos}=={'train_loss','valid_loss','mae'}
+    assert metrics_of(data)=={'train_loss','valid_loss','mae'}
+
+def test_the_number_of_a_batch_is_no_metric_of_a_board(tmp_path):
+    learn = fitted(tmp_path, [TensorBoardLogger('tb'), Validate(every=5, unit='iter')])
+    assert 'iter' in learn.recorder.metric_names
+    assert metrics_of(of_hparams(board(tmp_path/'tb')))=={'train_loss','valid_loss','mae'}
 
 def test_tensorboard_without_batches_and_in_a_folder_for_each_fit(tmp_path):
     log = TensorBoardLogger(batches=0)

@@ -25,7 +25,7 @@ from zlib import crc32
 from ..core.callback import Callback,refer
 from ..core.checks import checked,listed,nearest
 from ..restore.places import by_name
-from ..record.history import History,Row,missing
+from ..record.history import History,Row,missing,no_results
 from ..record.recorder import find_recorder
 from ..record.run_config import plain
 from ..record.files import check_folder,write_bytes
@@ -154,7 +154,7 @@ class Card(dict):
     def final(self):
         "The last results, by name"
         rows = self.rows
-        return {k:rows.last(k) for k in rows.names if k not in ('epoch','iter','time')}
+        return {k:rows.last(k) for k in rows.names if k not in no_results}
 
     def diff(self,
         other, # Another card

@@ -22,9 +22,9 @@ from fastcore.foundation import L
 from ..core.checks import listed,nearest,one_of,signature,whole
 from ..data.generators import keep_random
 from ..loop.learner import Learner
-from ..record.history import History,Row,missing
+from ..record.history import History,Row,is_loss,missing,no_results
 from ..record.progress import ProgressCallback
-from ..record.recorder import Recorder
+from ..record.recorder import Recorder,new_axes
 from ..record.files import file_path,find_file,read_plain,write_plain
 from ..resume.encoding import decode,encode
 from ..schedule.trial import shown_or_written
@@ -152,8 +152,6 @@ class Proof:
         return res + (f". {', '.join(self.strays)} should have been the same" if self.strays else '')
 
 # %% ../../nbs/compare/05_seeds.ipynb #SeedRuns
-_no_results = 'epoch','iter','time'
-
 class SeedRuns:
     "Runs of the same training with different random numbers"
     def __init__(self, runs, proof): self.runs,self.proof = list(runs),proof
@@ -163,7 +161,7 @@ class SeedRuns:
     @property
     def names(self):
         "Columns of results"
-        return [k for k in self.runs[0].rows.names if k not in _no_results]
+        return [k for k in self.runs[0].rows.names if k not in no_results]
     @property
     def better(self): return self.runs[0].better
 
@@ -207,9 +205,7 @@ class SeedRuns:
     ):
         "Plot a result of each run by epoch"
         name = first_metric(self) if name is None else name
-        if ax is None:
-            import matplotlib.pyplot as plt
-            ax = plt.subplots(figsize=(5,3), layout='constrained')[1]
+        if ax is None: ax = new_axes((5,3))
         for o in self.runs: ax.plot(range(1, len(o.rows)+1), o.rows[name], color='C0', alpha=.7, lw=1)
         ax.set(xlabel='epoch', ylabel=name, title=f"{len(self)} runs, {', '.join(self.proof.differ)} varied")
         ax.locator_params(axis='x', integer=True)
@@ -219,7 +215,7 @@ def first_metric(
     runs:SeedRuns,
 ) -> str:
     "The first metric, or else the validation loss, or else that of training"
-    names = [k for k in runs.names if k.rpartition('/')[2] not in ('train_loss','valid_loss','loss')]
+    names = [k for k in runs.names if not is_loss(k)]
     return next((k for k in (*names, 'valid_loss', 'train_loss') if k in runs.names))
 
 # %% ../../nbs/compare/05_seeds.ipynb #load_seeds

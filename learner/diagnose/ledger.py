@@ -314,12 +314,12 @@ def plot(self:SampleCosts,
     left.plot(visits(mid), mid, color='0.4', label='median')
     fig.legend(*left.get_legend_handles_labels(), loc='outside upper center', ncols=3)
     left.set(xlabel='visit, counted from the last', ylabel='loss')
-    left.xaxis.get_major_locator().set_params(integer=True)
+    left.locator_params(axis='x', integer=True)
     of_hard = np.isin(every.idxs, hard['idx'])
     for which,color in ((~of_hard, '0.6'),(of_hard, 'C3')):
         right.scatter(every.loss[which], every.forgotten[which], s=8, color=color)
     right.set(xlabel='mean loss', ylabel='times forgotten')
-    right.yaxis.get_major_locator().set_params(integer=True)
+    right.locator_params(axis='y', integer=True)
     return axs
 
 # %% ../../nbs/diagnose/07_ledger.ipynb #show_hardest

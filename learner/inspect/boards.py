@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from .loggers import Logger,numbers
 from ..core.checks import checked,extra
+from ..record.history import no_results
 from ..record.files import check_folder,path_in
 
 # %% ../../nbs/inspect/06_boards.ipynb #BoardLogger
@@ -87,7 +88,7 @@ class TensorBoardLogger(BoardLogger):
         from torch.utils.tensorboard.summary import hparams
         self.writer.add_text('run_config', '\n'.join(f'    {o}' for o in repr(config).splitlines()))
         vals = {k:v if isinstance(v, (bool,int,float,str)) else str(v) for k,v in config.flat().items()}
-        metrics = {k:None for k in self.rec.metric_names if k not in ('epoch','time')}
+        metrics = {k:None for k in self.rec.metric_names if k not in no_results}
         for o in hparams(vals, metrics): self.writer.file_writer.add_summary(o)
         if self.graph: self._log_graph()
 

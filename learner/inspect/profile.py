@@ -22,6 +22,7 @@ from ..core.checks import checked,one_of
 from ..core.tracebacks import in_library,of_user
 from ..core.dispatch import hands_over
 from ..record.history import History,Row,missing
+from ..record.recorder import new_axes
 from ..loop.learner import Learner
 from ..schedule.trial import trial
 from ..speed.timer import PhaseTimes
@@ -106,9 +107,7 @@ class ProfileReport:
         ax=None, # Axes of matplotlib; default: a new figure
     ): # The axes
         "Seconds of each phase, and the part of them that callbacks took"
-        if ax is None:
-            import matplotlib.pyplot as plt
-            ax = plt.subplots(figsize=(6,2.6), layout='constrained')[1]
+        if ax is None: ax = new_axes((6,2.6))
         rows = [o for o in self.phases if o.phase!='total'][::-1]
         names,sums = [o.phase for o in rows],[o.sum_s for o in rows]
         of_cbs = [sum(c.sum_s for c in self.callbacks if c.phase==k) for k in names]

@@ -16,6 +16,13 @@ from ..core.checks import listed,nearest
 # %% ../../nbs/record/01_history.ipynb #own_column
 own_column = "A column of your own is `learn.recorder.add(x=v)` in a callback, or `metrics=ValueMetric(f, 'x')`"
 
+# %% ../../nbs/record/01_history.ipynb #no_results
+no_results = 'epoch','iter','time' # columns that say where a row is from
+
+def is_loss(k):
+    "Whether column `k` is a loss, of training or of any validation loader"
+    return k.rpartition('/')[2] in ('train_loss','valid_loss','loss')
+
 # %% ../../nbs/record/01_history.ipynb #Row
 class Row(tuple):
     """Values with names: `row['accuracy']`; `row.accuracy`, unless tuples have such a method; `row[1]`; `dict(row)`;

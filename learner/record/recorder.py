@@ -24,7 +24,7 @@ from ..measure.metrics import AvgLoss
 from ..measure.kinds import ValueMetric
 from ..measure.phase import PhaseMetrics,Skipped,train_only
 from ..measure.batch_checks import BatchCheck,BatchChecks
-from .history import Row,missing,own_column
+from .history import Row,is_loss,missing,no_results,own_column
 from .run_config import run_config
 from .loss_stream import LossStream
 from .table import Columns,Table,as_number
@@ -61,7 +61,7 @@ def _metric_columns(rec):
     groups = {}
     for k in rec.metric_names:
         name = k.rpartition('/')[2].removeprefix('train_').removeprefix('valid_')
-        if name not in ('epoch','iter','time','loss') and _points(rec, k): groups.setdefault(name, []).append(k)
+        if name not in (*no_results,'loss') and _points(rec, k): groups.setdefault(name, []).append(k)
     return groups
 
 # %% ../../nbs/record/05_recorder.ipynb #Recorded
@@ -147,6 +147,11 @@ class Recorded(Callback):
     def _repr_html_(self): return self.rows._repr_html_() if self.rows else None
 
 # %% ../../nbs/record/05_recorder.ipynb #Curves
+def new_axes(figsize): # Width and height in inches
+    "Axes of a new figure"
+    import matplotlib.pyplot as plt
+    return plt.subplots(figsize=figsize, layout='constrained')[1]
+
 def _axes(n, figsize):
     "`n` axes of a new figure, four in a row"
     import matplotlib.pyplot as plt
@@ -168,19 +173,18 @@ class Curves(Recorded):
         label:str|None=None, # Name of the run, where several are drawn on one `ax`
     ):
         "Plot the losses by batch"
-        import matplotlib.pyplot as plt
         n = len(losses := self.losses)
         if skip_start is None: skip_start = min(5, n//10)
         if n<=skip_start: raise ValueError(f"There is nothing to plot: the last fit has recorded {n} losses"
             + (f", and `skip_start={skip_start}` leaves them out" if n else ""))
-        if ax is None: ax = plt.subplots(figsize=(6,3), layout='constrained')[1]
+        if ax is None: ax = new_axes((6,3))
         style = '-' if n-skip_start>1 else 'o' # a single loss has no line
         ax.plot(range(skip_start+1, n+1), losses[skip_start:], style, label=_named('train', label))
         if with_valid: _plot_valid(self, ax, skip_start, label)
         ends = {row.epoch:i for i,row in zip(self.iters, self.rows)} if show_epochs else {}
         for i in ends.values(): ax.axvline(i, color='0.9', zorder=0)
         if log: ax.loglog()
-        else: ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+        else: ax.locator_params(axis='x', integer=True, min_n_ticks=1)
         ax.set(xlabel='batch', ylabel='loss'); ax.legend()
         return ax
 
@@ -200,7 +204,7 @@ class Curves(Recorded):
         if axs is None: axs = _axes(len(groups), figsize)
         for ax,(name,cols) in zip(axs, groups.items(), strict=True):
             for k in cols: ax.plot(*zip(*_points(self, k)), 'o-', label=_named(k, label))
-            ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+            ax.locator_params(axis='x', integer=True, min_n_ticks=1)
             ax.set(xlabel='batch', ylabel=name); ax.legend()
         return axs
 
@@ -379,7 +383,7 @@ def check_direction(monitor, comp):
 
 def check_recorded(rec, name):
     "Refuse to monitor what is no column of the recorder"
-    names = [o for o in rec.metric_names if o not in ('epoch','iter','time')]
+    names = [o for o in rec.metric_names if o not in no_results]
     if name in names: return
     ends = name.removeprefix('valid_') if isinstance(name, str) else name # of a column of a loader with a name
     named = [o for o in names if o.endswith(f'/{ends}')]
@@ -404,7 +408,7 @@ def higher_is_better(
 
 def declared_direction(learn, name):
     "Whether higher is better, if the metric of a column declares it; callbacks may have metrics of their own"
-    if name.rpartition('/')[2] in ('train_loss','valid_loss','loss'): return False
+    if is_loss(name): return False
     for m in [*learn.metrics, *(m for cb in learn.cbs for m in vars(cb).get('own_metrics') or ())]:
         if name in (m.name, f'train_{m.name}', f'valid_{m.name}') or name.endswith(f'/{m.name}'):
             return getattr(m, 'higher_is_better', None)

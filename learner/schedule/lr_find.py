@@ -16,7 +16,7 @@ from math import isfinite,log10
 import numpy as np
 from fastcore.basics import patch
 from fastcore.foundation import L
-from ..core.checks import checked,in_range,nearest
+from ..core.checks import checked,in_range,is_sequence,nearest
 from ..core.callback import Callback
 from ..data.loaders import check_starts_anew,length
 from ..core.events import CancelFitException
@@ -27,6 +27,7 @@ from ..measure.advice import ShapeCheck
 from ..measure.metrics import AvgSmoothLoss
 from ..model.hypers import get_hyper
 from ..record.history import Row
+from ..record.recorder import new_axes
 from ..record.progress import say
 from .schedules import SchedExp
 from .schedulers import ParamScheduler
@@ -92,7 +93,7 @@ class SuggestionMethod:
 
 # %% ../../nbs/schedule/05_lr_find.ipynb #LRFinder
 def _check_lrs(name, v):
-    for o in v if (isinstance(v, (list,tuple)) or getattr(v, 'ndim', 0)) and len(v) else [v]: in_range(name, o, '>0')
+    for o in v if is_sequence(v) and len(v) else [v]: in_range(name, o, '>0')
 
 class LRFinder(Callback):
     "Raise the learning rate exponentially, and keep `lrs` and smoothed `losses`. Waits for the device in each batch"
@@ -138,8 +139,7 @@ class SuggestedLRs(Row):
         return ', '.join(f'{k}=None' if v is None else f'{k}={v:.2e}' for k,v in zip(self.names, self))
     def plot(self, ax=None): # Axes to draw on; default: those of a new figure
         "Plot loss against learning rate, and mark the suggestions"
-        import matplotlib.pyplot as plt
-        if ax is None: ax = plt.subplots(figsize=(6,3), layout='constrained')[1]
+        if ax is None: ax = new_axes((6,3))
         ax.plot(self.lrs, self.losses)
         for k,point in self.points.items(): ax.plot(*point, 'o', label=k)
         ax.set(xscale='log', xlabel='learning rate', ylabel='loss, smoothed')
