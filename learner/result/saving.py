@@ -17,7 +17,7 @@ from fastcore.basics import patch
 from ..core.checks import checked,listed,nearest
 from ..core.copies import compressed,copied
 from ..core.events import CancelException
-from ..data.batches import map_tensors
+from ..data.batches import map_tensors,tensors_in
 from ..data.loaders import check_device
 from ..loop.learner import Learner
 from ..restore.places import model_and_loss
@@ -137,14 +137,10 @@ def _states(opt, saved):
     numbers = [i for g in saved['param_groups'] for i in g['params']]
     return [(p, saved['state'].get(i, {})) for p,i in zip(params_of(opt), numbers)]
 
-def _has_tensors(o):
-    if isinstance(o, torch.Tensor): return True
-    return isinstance(o, (dict,list,tuple)) and any(map(_has_tensors, o.values() if isinstance(o, dict) else o))
-
 def _restore_values(opt, saved):
     "Give state that has no tensors the types that it has in the file: torch makes other strings and dicts of them"
     for p,state in _states(opt, saved):
-        values = {k:v for k,v in state.items() if not _has_tensors(v)}
+        values = {k:v for k,v in state.items() if next(tensors_in(v), None) is None}
         if values: opt.state[p].update(copied(values))
 
 def _restore_types(opt, saved):
@@ -180,15 +176,17 @@ def _fit_groups(learn, opt, groups):
     return ours
 
 def _split_as_in_fit(learn, opt):
+    "Have weight decay split the groups if a fit of `learn` would"
     if learn.wd is not None and not learn.wd_bn_bias and 'wd' in hypers(opt): spare(opt, norm_bias_params(learn.model))
 
 def _fit_own(learn, opt, saved):
     "Load a state in an optimizer's own format, with tensors where they are used, as `torch.load` would have them"
     groups = _groups_in(saved) # without any, state goes by position: in the groups that a fit has split
-    ours = _fit_groups(learn, opt, groups) if groups else _split_as_in_fit(learn, opt)
+    if groups: was_split = _fit_groups(learn, opt, groups)
+    else: was_split = False; _split_as_in_fit(learn, opt)
     def there(t): return t.to(learn.device if t.ndim else t.device, copy=True) # torch counts steps on the CPU
     opt.load_state_dict(map_tensors(there, saved))
-    if ours: spare(opt, norm_bias_params(learn.model))
+    if was_split: spare(opt, norm_bias_params(learn.model))
 
 def _fit_one(learn, opt, saved, same_types, order):
     for k in ('param_groups','state'):
@@ -199,7 +197,7 @@ def _fit_one(learn, opt, saved, same_types, order):
     lacks = [k for k in settings if not all(k in g for g in groups)]
     if lacks: raise ValueError(
         f"the saved state is not one of `{type(opt).__name__}`, because it has no `{lacks[0]}`")
-    ours = _fit_groups(learn, opt, groups)
+    was_split = _fit_groups(learn, opt, groups)
     if len(groups)==len(opt.param_groups):
         groups = _in_order(opt, groups, order)
         saved = {**saved, 'param_groups': groups}
@@ -212,7 +210,7 @@ def _fit_one(learn, opt, saved, same_types, order):
     for g,kept in zip(opt.param_groups, uncopied): g.update(copied(kept))
     _restore_values(opt, saved)
     if same_types: _restore_types(opt, saved)
-    if ours: spare(opt, norm_bias_params(learn.model))
+    if was_split: spare(opt, norm_bias_params(learn.model))
 
 def fit_opt(learn, saved, weights):
     "Load the state of a torch optimizer, or of several as one. `weights` were saved with it"
@@ -258,12 +256,6 @@ def _read_bare(file, device):
         if not isinstance(file, Path): return {k:v.to(device) for k,v in st.load(file.read()).items()}
         with open(file, 'rb'): return st.load_file(file, str(device)) # which reports an unreadable file as missing
 
-def _not_for_opt(opt, whole):
-    "Why the state of an optimizer cannot be loaded, or None"
-    if opt is None: return "the file has no state of one"
-    if isinstance(opt, dict) and 'hypers' in opt: return "its state is of one of fastai's own, which torch's cannot use"
-    if not whole: return "its state goes with all of the weights"
-
 def _load_opt(learn, saved, weights):
     learn.to_device() # state goes where the parameters are
     try: fit_opt(learn, saved, weights)
@@ -299,7 +291,10 @@ def _put_loss(learn, saved, strict):
 def _why_without_opt(opt, with_opt, whole):
     "Why the state `opt` of the optimizer in a file is not loaded; None if it is. `whole`: all weights are loaded"
     if with_opt is False: return "it was not asked for"
-    why = _not_for_opt(opt, whole)
+    of_fastai = isinstance(opt, dict) and 'hypers' in opt
+    why = ("the file has no state of one" if opt is None else
+        "its state is of one of fastai's own, which torch's cannot use" if of_fastai else
+        None if whole else "its state goes with all of the weights")
     if with_opt and why:
         raise ValueError(f"The optimizer cannot be loaded: {why}. `with_opt=False` loads the weights alone")
     return why

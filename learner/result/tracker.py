@@ -230,16 +230,13 @@ class SaveModelCallback(BestFiles):
         if self.writes_to and any(o.writes_to==self.writes_to for o in others):
             raise ValueError(f"Two `SaveModelCallback`s save as `{self.fname}`: give each an `fname` of its own")
         if self.fname is not None: check_folder(self._path(self.fname).parent)
-        self.in_train = False
         if self.reset_on_fit: self.kept = [] # value and file of the best, best first
         self._drop_lost()
         if self.watches: super().before_fit()
 
-    def before_train(self): self.in_train = True
-    def cleanup_train(self): self.in_train = False
     def after_row(self):
         if self.watches: return super().after_row()
-        due = self.every_epoch and not self.in_train and (self.learn.epoch+1)%self.every_epoch==0
+        due = self.every_epoch and 'train' not in self.learn.scopes and (self.learn.epoch+1)%self.every_epoch==0
         if not due: return
         with self._as_measured(self.monitor): self._save(f'_{self.learn.epoch}')
 
