@@ -120,6 +120,10 @@ def operations(self:Learner,
     return notes.ops
 
 # %% ../../nbs/compare/03_operations.ipynb #first_op
+def computes_otherwise(a, b):
+    "Whether the same operation gets the same in both runs, and gives something else"
+    return a.name!='batch' and (a.name, a.into)==(b.name, b.into) and a.out!=b.out
+
 @dataclass
 class OpDifference:
     "The first operation that differs between two runs of a batch"
@@ -130,9 +134,8 @@ class OpDifference:
     def __bool__(self): return self.i is not None
     @property
     def computes(self):
-        "Whether the same operation gets the same in both runs, and gives something else"
-        a,b = self.a,self.b
-        return bool(a and b) and a.name!='batch' and (a.name, a.into)==(b.name, b.into)
+        "Whether an operation that both runs have computes otherwise in one of them"
+        return bool(self.a and self.b) and computes_otherwise(self.a, self.b)
 
     def __repr__(self):
         if not self: return f"All {self.n} operations of the batch are the same"
@@ -190,7 +193,7 @@ def _unrepeated(a, b):
     first,res = first_op(a, b),{}
     if first.i is not None and not first.computes: res[repr(first)] = None
     for o,p in zip(a, b):
-        if OpDifference(0, 0, o, p).computes and o.out!=p.out: res[str(o)] = None
+        if computes_otherwise(o, p): res[str(o)] = None
     return [*res]
 
 @patch

@@ -65,17 +65,16 @@ class BatchStream(Callback):
     def __init__(self, streams): self.streams = streams
     def before_fit(self):
         self.streams.seed_parts(self.learn.searches.parts(self.learn, self.learn.dls.train))
-        self.streams.use('dropout')
-    def after_draw(self): self.streams.use('dropout')
-    def after_train(self): self.streams.use('dropout')
-    def cleanup_train(self): self.streams.use('dropout')
+        self.use()
+    def use(self): self.streams.use('dropout')
+    after_draw = after_train = cleanup_train = use
 
 class LoaderStream(Callback):
     "After all other callbacks: what is drawn from here on comes from the stream `order`"
     order,only_fit,run_valid,watches = 10**4,True,False,True
     def __init__(self, streams): self.streams = streams
-    def before_train(self): self.streams.use('order')
-    def before_draw(self): self.streams.use('order')
+    def use(self): self.streams.use('order')
+    before_train = before_draw = use
 
 # %% ../../nbs/compare/04_streams.ipynb #draw_again
 def _reset(m):

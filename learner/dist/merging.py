@@ -10,7 +10,7 @@ A metric gathers counts, sums or predictions, batch by batch. Where each process
 __all__ = []
 
 # %% ../../nbs/dist/03_merging.ipynb #imports
-from functools import partial,reduce,singledispatch
+from functools import partial,singledispatch
 from itertools import zip_longest
 import torch
 from ..core.copies import digest,of_library
@@ -24,10 +24,6 @@ from ..record.files import on_cpu
 from .processes import Processes
 
 # %% ../../nbs/dist/03_merging.ipynb #merge
-def _added(vs):
-    vs = [v for v in vs if v is not None]
-    return reduce(lambda a,b: a+b, vs) if vs else None
-
 def _of(states, k): return [o.get(k) for o in states]
 
 def merge_states(
@@ -66,7 +62,9 @@ def check_mergeable(
         if not hasattr(type(m), 'merge') and _merge.dispatch(type(m)) is _merge.dispatch(object): _merge(m, [])
 
 @_merge.register
-def _(m:CountScore, states): m.counts = _added(_of(states, 'counts'))
+def _(m:CountScore, states):
+    found = [o for o in _of(states, 'counts') if o is not None]
+    m.counts = sum(found) if found else None
 
 def _in_order(parts):
     "Put together what each process has of each batch, batch by batch, as one process gathers it"

@@ -21,7 +21,7 @@ from ..data.batches import map_tensors
 
 # %% ../../nbs/inspect/01_hooks.ipynb #Hook
 def _taken(o, detach, cpu):
-    "`o` without history, on the CPU"
+    "`o` with its tensors detached, or copied to the CPU, as asked"
     def take(t):
         if detach: t = t.detach()
         return t.cpu() if cpu else t

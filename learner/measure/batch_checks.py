@@ -35,8 +35,7 @@ class BatchCheck:
     def reset(self): pass
     def accumulate(self, learn):
         self.left -= 1
-        if not self.left: self.leave()
-        if self.f(learn) and self.left: self.leave()
+        if self.f(learn) or not self.left: self.leave()
     def leave(self):
         phase = self.phase()
         phase.now = [m for m in phase.now if m is not self]

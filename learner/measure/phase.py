@@ -54,8 +54,6 @@ def _hold_shared(metrics, phase):
     shared = [m for m in metrics if id(m) in others]
     return HeldMetrics(shared) if shared else None
 
-_none_held = HeldMetrics(())
-
 class PhaseMetrics:
     "Metrics of the phase that is running; those of a phase around it keep what they have gathered"
     others = None # while several processes train: knows what the others have gathered, as `Others` of `dist`
@@ -77,7 +75,7 @@ class PhaseMetrics:
 
     def begin_inner(self, metrics, depth):
         self.outer.append((self.now, self.read, self.merged, self.depth, self.skipped, self.lent,
-            HeldMetrics(self.now) if self.now else _none_held))
+            HeldMetrics(self.now)))
         self.lent = None
         self.depth = depth # how many scopes run, to know this phase from one that was cancelled before it came here
         self.begin(metrics)
@@ -132,7 +130,7 @@ def _warn_of_lost(m):
     was = _callables(m)
     m.reset()
     made = [k for k,v in _callables(m).items() if was.get(k) is not v]
-    plain,settings = (*_numbers,*_containers,str),_settings(m)
+    plain,settings = (*_numbers,*_containers),_settings(m)
     lost = [f'`{k}`, a `{type(v).__name__}`' for k,v in attributes_of(m).items()
         if not isinstance(v, plain) and k not in settings and (not callable(v) or k in made)]
     if lost: warnings.warn(f"The metric `{m.name}` has {', and '.join(lost)}, whose state is not saved with a run: "

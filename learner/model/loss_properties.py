@@ -93,15 +93,11 @@ _by_identity = {id(f):k for k,fs in _functions.items() for f in fs}
 _classes = {'class': _class_losses, 'element': _element_losses, 'sample': _sample_losses, 'sequence': (nn.CTCLoss,)}
 _by_class = {cls:k for k,v in _classes.items() for cls in v}
 
-def _innermost(f):
-    while isinstance(f, (partial,BaseLoss)): f = f.func
-    return f
-
 def kind_of(
     loss_func, # Any loss
 ) -> str|None: # `class`, `element`, `sample` or `sequence`
     "What a loss of torch or of this library averages over; None for another one"
-    f = _innermost(loss_func)
+    *_,f = losses_in(loss_func)
     if isinstance(f, FunctionType): return _by_identity.get(id(f))
     return _by_class.get(type(f)) or next((_by_class[o] for o in type(f).__mro__ if o in _by_class), None)
 
@@ -137,7 +133,7 @@ def has_mixed_means(
     loss_func, # Any loss
 ) -> bool:
     "Whether a loss is the sum of two means over different items, which cannot be put together from several batches"
-    f = _innermost(loss_func)
+    *_,f = losses_in(loss_func)
     return isinstance(f, LabelSmoothingCrossEntropy) and f.weight is not None and reduction_of(loss_func)=='mean'
 
 def inexact_parts(

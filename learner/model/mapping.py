@@ -168,6 +168,13 @@ def needs_no_targets(loss_func):
     taken = [p for p in by_place if p.default is Parameter.empty or p.default is None]
     return len(taken)==1 and taken[0].kind is not Parameter.VAR_POSITIONAL
 
+# %% ../../nbs/model/07_mapping.ipynb #set_forward
+def set_forward(m, f):
+    "Let `f` be the `forward` of `m`, or None that of its class; returns what the model had of its own"
+    old = vars(m).pop('forward', None)
+    if f is not None: vars(m)['forward'] = f
+    return old
+
 # %% ../../nbs/model/07_mapping.ipynb #Forward
 class Forward(Callback):
     "Call other methods of the model in the place of `forward`"
@@ -187,9 +194,6 @@ class Forward(Callback):
     def before_batch(self):
         m,k = unwrapped(self.learn.model),self.names['train' if self.learn.training else 'valid']
         self.before.append(vars(m).get('forward'))
-        self._put(m, self.before[0]) # it may be within a batch, which calls another method
+        set_forward(m, self.before[0]) # it may be within a batch, which calls another method
         if k: m.forward = getattr(m, k)
-    def cleanup_batch(self): self._put(unwrapped(self.learn.model), self.before.pop())
-    def _put(self, m, forward):
-        vars(m).pop('forward', None)
-        if forward is not None: m.forward = forward
+    def cleanup_batch(self): set_forward(unwrapped(self.learn.model), self.before.pop())

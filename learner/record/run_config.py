@@ -101,11 +101,8 @@ def _model(model):
     return dict(name=type(model).__name__, n_params=sum(n for n,_ in sizes), n_trainable=n_trainable)
 
 def _callbacks(cbs):
-    res = {}
-    for o in cbs.sorted('order'):
-        settings = [repr(f) for f in o.filters] if isinstance(o, FuncCallback) else o
-        res[o.name if o.name not in res else f'{o.name}_{len(res)}'] = plain(settings)
-    return res
+    def settings(o): return [repr(f) for f in o.filters] if isinstance(o, FuncCallback) else o
+    return {o.name:plain(settings(o)) for o in cbs.sorted('order')}
 
 def run_config(
     learn, # A learner, when a fit begins

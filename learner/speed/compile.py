@@ -16,7 +16,7 @@ import torch
 from ..core.checks import checked
 from ..core.callback import Callback
 from ..data.batches import map_tensors
-from ..model.mapping import positional
+from ..model.mapping import positional,set_forward
 from ..loop.loop import announce_loss
 from ..schedule.trial import trial
 
@@ -78,12 +78,6 @@ class _Forward:
         return map_tensors(torch.clone, self.compiled(*args, **kwargs)) # what callbacks keep stays as it is
     def __reduce__(self): return _itself, (self.plain,) # what a copy or a file has in its place
 
-def _set_forward(m, f):
-    "Let `f` be the `forward` of `m`, or None that of its class; returns what the model had of its own"
-    old = vars(m).pop('forward', None)
-    if f is not None: vars(m)['forward'] = f
-    return old
-
 class _WithLoss:
     "The forward pass of a training batch as one program, which returns predictions and loss"
     def __init__(self, learn, kwargs):
@@ -100,9 +94,9 @@ class _WithLoss:
         replaced = learn.model is not self.model or learn.loss_func is not self.loss_func
         if replaced or not isinstance(learn.xb, positional) or not learn.yb: return forward()
         if self.graphs: _keep_grads(self.model.parameters())
-        compiled = _set_forward(learn.model, self.own) # it would be a program within the program
+        compiled = set_forward(learn.model, self.own) # it would be a program within the program
         try: learn.pred,learn.loss = self.both(learn.xb, learn.yb)
-        finally: _set_forward(learn.model, compiled)
+        finally: set_forward(learn.model, compiled)
         if self.graphs: learn.pred = map_tensors(torch.clone, learn.pred)
         learn.loss_grad = learn.loss
         announce_loss(learn)
@@ -154,7 +148,7 @@ class Compile(Callback):
         if self.plain: return
         if self.with_loss: self.whole = _WithLoss(learn, self.kwargs)
         m = learn.model
-        self.undo = partial(_set_forward, m, _set_forward(m, wraps(m.forward)(_Forward(m, self.kwargs))))
+        self.undo = partial(set_forward, m, set_forward(m, wraps(m.forward)(_Forward(m, self.kwargs))))
 
     def before_train(self):
         learn = self.learn

@@ -49,8 +49,7 @@ class Stopwatch:
         again=False, # Its time adds to the last one of the same phase
     ):
         "End the running phase, and begin `phase`"
-        if self.wait is not None: self.wait()
-        now,at = perf_counter(),None if self.event is None else self.event()
+        now,at = self.now(),None if self.event is None else self.event()
         if self.phase is not None:
             if at is None or self.phase in self.by_clock: self._note(self.phase, self.again, now-self.since)
             else: self.flying.append((self.phase, self.again, self.at, at))
