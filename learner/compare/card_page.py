@@ -139,7 +139,7 @@ def page(
         f'<style>{style}</style></head><body>{"".join(parts)}</body></html>'
 
 @patch
-@checked(file='path')
+@checked(file=Path)
 def html(self:Card,
     file=None, # Where to write it; default: nowhere
 ) -> str: # The page; the path if it was written

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import asdict,dataclass
 from inspect import getsource
 from math import hypot
+from pathlib import Path
 from tokenize import TokenError
 from types import FunctionType,SimpleNamespace
 from zlib import crc32
@@ -229,7 +230,7 @@ class Gauge:
 class Fingerprint(Callback):
     "Keep a row of numbers for each training batch, by which `diff` finds where two runs part, and why"
     order,only_fit,run_valid,watches,writes,only_one = 1100,True,False,True,True,True
-    @checked(file='path')
+    @checked(file=Path)
     def __init__(self,
         weights:int=1, # Batches between two checksums of all weights, which cost one pass over them
         ids:bool=True, # Keep what samples are in a batch; else only a checksum of them

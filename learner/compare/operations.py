@@ -12,6 +12,7 @@ __all__ = ['Repeatability']
 # %% ../../nbs/compare/03_operations.ipynb #imports
 from dataclasses import asdict,dataclass
 from itertools import zip_longest
+from pathlib import Path
 from fastcore.basics import patch
 from fastcore.foundation import L
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -106,7 +107,7 @@ class NoteOps(Callback):
 
 # %% ../../nbs/compare/03_operations.ipynb #operations
 @patch
-@checked(file='path')
+@checked(file=Path)
 def operations(self:Learner,
     n_iter:int, # Number of the training batch, counted from 0
     file=None, # A name in `path/model_dir`, or an absolute path, to save them to

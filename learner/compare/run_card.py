@@ -82,7 +82,7 @@ def card_of(
 class RunCard(Callback):
     "Write each run as one file of JSON: settings, lineage, curves, fingerprint, and the code that took part"
     order,only_fit,run_valid,watches,writes = Fingerprint.order+1,True,False,True,True
-    @checked(folder='path')
+    @checked(folder=Path)
     def __init__(self,
         folder='runs', # In `learn.path`, or an absolute path
         title:str='', # A short text for lists of cards
@@ -221,7 +221,7 @@ class Cards(list):
     def __repr__(self): return repr(self.table()) if self else 'No cards'
     def _repr_html_(self): return self.table()._repr_html_() if self else None
 
-@checked(folder='path')
+@checked(folder=Path)
 def cards(
     folder='runs', # Where `RunCard` has written files
 ) -> Cards:

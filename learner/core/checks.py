@@ -273,14 +273,14 @@ def _check(name, v, types, rule):
     if isinstance(rule, FunctionType): return rule(name, v)
     if isinstance(rule, tuple): one_of(name, v, rule)
     elif types and not any(_is_a(v, t) for t in types):
-        more = f" {_range_words(rule)}" if isinstance(rule, str) and rule!='path' and rule[:2]!='>=' else ""
+        more = f" {_range_words(rule)}" if isinstance(rule, str) and rule[:2]!='>=' else ""
         raise TypeError(f"`{name}` is {' or '.join(map(_words, types))}{more}, but got {v!r}")
     elif {int,float} & {*types} and not isinstance(v, str): in_range(name, v, rule or '')
 
 def _types_of(p, rule):
     "The types of a parameter that can be checked; none if there are others"
     if rule in (callable, 'list', ...) or isinstance(rule, FunctionType): return []
-    if rule=='path' or rule is Path: return [Path]
+    if rule is Path: return [Path]
     if p.annotation is p.empty: return [float] if isinstance(rule, str) else []
     types = p.annotation.__args__ if isinstance(p.annotation, UnionType) else (p.annotation,)
     types = [o for o in types if o is not type(None)]
@@ -288,7 +288,7 @@ def _types_of(p, rule):
 
 def checked(
     f=None, # A function
-    /, **rules, # Of arguments: an interval, choices, `callable`, `'path'`, `'list'`, `check(name, value)`, or `...`
+    /, **rules, # Of arguments: an interval, choices, `callable`, `Path`, `'list'`, `check(name, value)`, or `...`
 ):
     "Decorator: arguments of `f` must be of the types that its signature says, and keep the `rules`; see `known_args`"
     if f is None: return partial(checked, **rules)

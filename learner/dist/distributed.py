@@ -21,7 +21,8 @@ from ..core.checks import checked,extra,no_closure
 from ..core.events import CancelFitException
 from ..data.generators import random_state,seed_all,set_random_state
 from ..data.batches import find_bs,map_tensors,rows_joined,rows_of,to_device
-from ..model.optimizer import params_of,parts_of
+from ..model.hypers import parts_of
+from ..model.optimizer import params_of
 from ..measure.metrics import AvgSmoothLoss
 from ..measure.batch_checks import average_unknown,compare_loss
 from ..measure.phase import PhaseMetrics

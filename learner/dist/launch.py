@@ -26,7 +26,7 @@ from torch import nn
 from ..core.checks import extra,whole
 from ..data.generators import random_state,set_random_state
 from ..data.loader_state import counts_of,put_counts
-from ..model.optimizer import parts_of
+from ..model.hypers import parts_of
 from ..restore.held import put_buffers
 from ..record.progress import Display,Out,ProgressCallback,in_notebook
 from ..record.files import write_bytes

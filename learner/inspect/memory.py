@@ -21,7 +21,8 @@ from ..core.checks import checked,whole
 from ..core.events import CancelFitException
 from ..core.callback import Callback
 from ..data.batches import find_bs,map_tensors,rows_of,tensors_in
-from ..model.optimizer import params_of,parts_of
+from ..model.hypers import parts_of
+from ..model.optimizer import params_of
 from ..restore.places import model_and_loss
 from ..record.history import History,Row
 from ..loop.learner import Learner

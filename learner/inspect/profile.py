@@ -197,7 +197,7 @@ class Profile(PhaseTimes):
     "Measures phases, callbacks, and what makes the device wait. `report()` shows them; `times` has single phases"
     name = 'profiler'
     phases = 'draw','move','forward','loss','backward','step'
-    @checked(waits_every='>=1', trace='path')
+    @checked(waits_every='>=1', trace=Path)
     def __init__(self,
         waits_every:int|None=32, # Count what makes the device wait in the second of so many batches; None: never
         sync:bool=False, # Wait for the device between phases, and use the clock. It slows training down
@@ -276,7 +276,7 @@ class Profile(PhaseTimes):
 
 # %% ../../nbs/inspect/04_profile.ipynb #profile
 @patch
-@checked(n='>=1', trace='path')
+@checked(n='>=1', trace=Path)
 def profile(self:Learner,
     n:int=50, # Batches of training and of each validation
     cbs=None, # Callbacks of the coming fit

@@ -22,7 +22,8 @@ from ..core.checks import checked,in_range,short_name
 from ..core.callback import TrainEvalCallback,put_slots,refer,slot_values
 from ..data.loaders import DataLoaders
 from ..model.groups import check_hyper,params
-from ..model.optimizer import Adam,own_attrs,parts_of,step_hooks
+from ..model.hypers import parts_of
+from ..model.optimizer import Adam,own_attrs,step_hooks
 from ..measure.kinds import Metrics,mk_metrics
 from ..record.recorder import Recorder
 from ..record.progress import ProgressCallback

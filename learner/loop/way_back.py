@@ -24,8 +24,8 @@ from ..data.draws import Draws
 from ..data.loader_state import counts_of
 from ..data.samples import samples_of
 from ..data.search import hooks_of
-from ..model.hypers import first_groups,get_hyper,values_for
-from ..model.optimizer import own_attrs,parts_of,switching,to_train
+from ..model.hypers import first_groups,get_hyper,parts_of,values_for
+from ..model.optimizer import own_attrs,switching,to_train
 from ..record.run_config import plain
 from ..restore.attributes import Attributes,AttributesLeft
 from ..restore.contents import same_objects

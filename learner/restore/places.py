@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader,Dataset
 from ..core.copies import cached_weakly
 from ..data.search import search
 from ..data.generators import has_state,is_generator,moving_parts,places_of
-from ..model.optimizer import parts_of
+from ..model.hypers import parts_of
 from .contents import WatchedSearch,same_objects
 from .held import Holders
 

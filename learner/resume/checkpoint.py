@@ -181,7 +181,7 @@ class Checkpoint(Callback):
     "Save the whole run at intervals and whenever it is cut, so that `fit(…, resume=True)` resumes it exactly"
     order,only_fit,run_valid,writes = 1000,True,False,True
     begun,fit_files = False,None # a fit can be cancelled before `before_fit` comes to this callback
-    @checked(every=..., unit=..., keep=..., best=..., monitor=..., folder='path')
+    @checked(every=..., unit=..., keep=..., best=..., monitor=..., folder=Path)
     def __init__(self,
         every:float=1, # Save each time so many units are done
         unit:str='epoch', # `epoch`, `iter`: training batches, `step`: optimizer steps, or `s`: seconds

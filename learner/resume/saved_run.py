@@ -42,8 +42,8 @@ from ..data.generators import is_stateful,same_state
 from ..loop.position import Position,callback_states,put_state,whole_states
 from ..loop.way_back import Turn
 from ..restore.places import by_name,model_and_loss
-from ..model.hypers import get_hyper,hypers,set_hyper
-from ..model.optimizer import clear_state,own_attrs,params_of,parts_of
+from ..model.hypers import get_hyper,hypers,parts_of,set_hyper
+from ..model.optimizer import clear_state,own_attrs,params_of
 from ..model.weights import hidden_of,load_weights,put_hidden,refuse_lazy,unwrapped,weights_of
 from ..record.files import on_cpu
 from ..result.saving import fit_opt,order_here

@@ -31,7 +31,8 @@ from ..loop.learner import Learner
 from ..loop.way_back import Stopped,as_at
 from ..restore.attributes import AttributesLeft
 from ..restore.places import by_name,model_and_loss
-from ..model.optimizer import params_of,parts_of
+from ..model.hypers import parts_of
+from ..model.optimizer import params_of
 from ..record.files import check_plain,file_path,find_file,read_plain,torch_save,write_to
 from ..restore.tensors import SampledTensor,unique_tensors
 from ..result.saving import file_events,untouched

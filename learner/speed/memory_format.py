@@ -16,7 +16,7 @@ from ..core.checks import checked,listed
 from ..core.callback import Callback
 from ..data.batches import map_tensors
 from ..loop.learner import Learner
-from ..model.optimizer import parts_of
+from ..model.hypers import parts_of
 from ..technique.mixed_precision import AMPMode,MixedPrecision
 
 # %% ../../nbs/speed/01_memory_format.ipynb #ChannelsLast
