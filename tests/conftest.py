@@ -1,4 +1,4 @@
-import gc,os,random,signal
+import gc,os,random,signal,sys
 from collections import Counter
 from itertools import combinations
 from zlib import crc32
@@ -44,6 +44,9 @@ def pytest_collection_finish():
 
 def pytest_runtest_setup(item):
     for seed in (random.seed, np.random.seed, torch.manual_seed): seed(0) # the same numbers, whatever ran before
+
+def pytest_runtest_teardown(item):
+    if plt := sys.modules.get('matplotlib.pyplot'): plt.close('all') # others may count what is open
 
 def sampled(cases, name, n, together=1):
     """One in `n` of the cases of a test, or more: any `together` values of its lists of parameters meet in one of
