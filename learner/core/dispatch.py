@@ -310,16 +310,16 @@ def scope_depth(loop, cancel):
 def fire_after(loop, ev):
     """Fire the `after_…` of the innermost scope. A cancel at `after_batch` waits for the handlers after it, which are
     to know that the batch is done; of several cancels, that of the widest scope is raised"""
-    hs,gone,cancel = loop.handlers[ev],loop.attendance.gone,None
-    for h in hs:
-        if gone and id(owner_of(h)) in gone: continue # removed by one before it
-        try: h()
-        except BaseException as e:
-            blame(e, h, ev)
-            if ev!='after_batch' or not ends_scope(loop, e): raise
-            cancel = e if cancel is None else min(cancel, e, key=lambda o: scope_depth(loop, o))
-    if cancel is None: return
-    try: raise cancel
+    gone,cancel = loop._gone,None
+    try:
+        for h in loop.handlers[ev]:
+            if gone and id(owner_of(h)) in gone: continue # removed by one before it
+            try: h()
+            except BaseException as e:
+                blame(e, h, ev)
+                if ev!='after_batch' or not ends_scope(loop, e): raise
+                cancel = e if cancel is None else min(cancel, e, key=lambda o: scope_depth(loop, o))
+        if cancel is not None: raise cancel
     finally: cancel = None # its traceback leads to this frame, and would keep itself alive
 
 def fire_after_cancel(loop, nm, e):
