@@ -4652,6 +4652,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                           'learner/restore/loader_counts.py'),
                                                'learner.restore.loader_counts._dict_of_objects': ( 'restore/loader_counts.html#_dict_of_objects',
                                                                                                    'learner/restore/loader_counts.py'),
+                                               'learner.restore.loader_counts._entries': ( 'restore/loader_counts.html#_entries',
+                                                                                           'learner/restore/loader_counts.py'),
                                                'learner.restore.loader_counts._held': ( 'restore/loader_counts.html#_held',
                                                                                         'learner/restore/loader_counts.py'),
                                                'learner.restore.loader_counts._inside': ( 'restore/loader_counts.html#_inside',

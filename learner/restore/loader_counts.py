@@ -44,6 +44,7 @@ from .held import Holders
 # %% ../../nbs/restore/06_loader_counts.ipynb #loader_walk
 most_counted = 1000 # values of a container or tensor, or objects in it, that are noted
 _plain = int,float,complex,str,bytes,type(None),np.generic
+_containers = dict,*container_types # their subclasses may have attributes
 _shut = (*value_types,type,Dispatcher,Callback,Optimizer,ModuleType,Logger)
 
 @cached_weakly
@@ -56,7 +57,7 @@ def _is_plain(v, depth=5):
     "Whether `v` is a number or text, or a short container of such"
     if isinstance(v, _plain): return True
     if isinstance(v, (bytearray,array)): return len(v)<=most_counted
-    if not depth or not isinstance(v, (*container_types,dict)) or len(v)>most_counted: return False
+    if not depth or not isinstance(v, _containers) or len(v)>most_counted: return False
     return all(_is_plain(o, depth-1) for o in (v.values() if isinstance(v, dict) else v))
 
 def _own(o):
@@ -69,20 +70,24 @@ def _own(o):
     if isinstance(o, DataLoader): own = {k:v for k,v in own.items() if k!='_iterator'} # of its workers
     return {**own, **in_slots(o)}
 
-def _inside(o):
-    "What `o` is made of, with names"
-    if isinstance(o, (dict,*container_types)) and len(o)>most_counted: return {}
-    if isinstance(o, dict): return {**_own(o), **dict(dict.items(o))}
-    if isinstance(o, container_types): return {**_own(o), **dict(enumerate(o))}
+def _entries(o):
+    "What a container holds, with keys. Those of a subclass are iterated as its base is: it may count how often it is"
+    if len(o)>most_counted: return {}
+    if isinstance(o, dict): return dict(dict.items(o))
+    return dict(enumerate(next(k for k in container_types if isinstance(o, k)).__iter__(o)))
+
+def _inside(o, own):
+    "What `o` is made of, with names: its attributes, which are `own`, and what it holds otherwise"
+    if isinstance(o, _containers): return own | _entries(o)
     if isinstance(o, partial): return {'func': o.func, **dict(enumerate(o.args)), **o.keywords}
     if isinstance(o, MethodType): return {'__self__': o.__self__}
-    return {'()': o()} if isinstance(o, ref) else _own(o)
+    return {'()': o()} if isinstance(o, ref) else own
 
 def _is_open(v):
     "Whether `v` may hold something that counts, and is not put back otherwise"
     if isinstance(v, (type,FunctionType)): return not of_library(v)
     if isinstance(v, _shut) or is_generator(type(v)) or is_stateful(v) or _reads(type(v)): return False
-    if isinstance(v, (dict,*container_types)): return not _is_plain(v)
+    if isinstance(v, _containers): return not _is_plain(v)
     return isinstance(v, (partial,MethodType,ref)) or bool(type(v).__dictoffset__) or bool(slots_of(type(v)))
 
 # %% ../../nbs/restore/06_loader_counts.ipynb #loader_changes
@@ -202,8 +207,10 @@ class LoaderPart:
             if id(o) in seen: continue
             seen.add(id(o))
             if isinstance(o, FunctionType): self.functions.append(Holders([o])) # its global variables
-            inside = _inside(o)
-            if not isinstance(o, (dict,*container_types,partial,MethodType,ref)): self.objects.append((path, o, inside))
+            own = _own(o)
+            inside = _inside(o, own)
+            has_own = type(o) not in _containers and not isinstance(o, (partial,MethodType,ref))
+            if has_own: self.objects.append((path, o, own))
             if isinstance(o, type): self._watch(path, {k:v for k,v in inside.items() if isinstance(v, Cached)})
             else:
                 if not (isinstance(o, FunctionType) or of_library(type(o))): todo.append((f'type({path})', type(o)))

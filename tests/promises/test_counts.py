@@ -50,6 +50,10 @@ class Slotted:
     __slots__ = 'kind','v'
     __init__,__call__ = Moves.__init__,Moves.__call__
 
+class ListMoves(list):
+    def __init__(self, kind): super().__init__([abs]); self.kind,self.v = kind,kind.make()
+    __call__ = Moves.__call__
+
 class ModuleMoves(nn.Module):
     def __init__(self, kind): super().__init__(); self.kind,self.v = kind,kind.make()
     forward = Moves.__call__
@@ -85,7 +89,8 @@ places = dict(
     dataset=lambda kind: both(Counting(kind)),
     in_subsets=lambda kind: both(Subset(ConcatDataset([Counting(kind)]), range(12))),
     transform=lambda kind: both(Points(Moves(kind))), in_a_list=lambda kind: both(Points(Compose(Moves(kind), abs))),
-    slots=lambda kind: both(Points(Slotted(kind))), module=lambda kind: both(Points(ModuleMoves(kind))),
+    slots=lambda kind: both(Points(Slotted(kind))), own_list=lambda kind: both(Points(ListMoves(kind))),
+    module=lambda kind: both(Points(ModuleMoves(kind))),
     method=lambda kind: both(Points(Moves(kind).__call__)),
     collate=lambda kind: both(Points(), collate_fn=Collate(kind)),
     collate_function=lambda kind: both(Points(), collate_fn=collate_function(kind)),
@@ -335,6 +340,9 @@ class Passes(list):
     def __iter__(self): self.n += 1; return super().__iter__()
 def test_passes_that_a_list_counts_are_put_back():
     dl = Passes([(torch.ones(2, 2), torch.ones(2, 1))])
-    learn = learner((dl, dl))
-    learn.validate()
-    assert dl.n==0
+    learn = learner((dl, Passes(dl)))
+    dl.n = 0
+    learn.validate(); learn.get_preds(0)
+    assert dl.n==learn.dls.valid.n==0
+    learn.fit(2)
+    assert (dl.n,learn.dls.valid.n)==(2,0)
