@@ -4319,6 +4319,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'learner.record.recorder._plot_valid': ( 'record/recorder.html#_plot_valid',
                                                                                   'learner/record/recorder.py'),
                                          'learner.record.recorder._points': ('record/recorder.html#_points', 'learner/record/recorder.py'),
+                                         'learner.record.recorder._whole_ticks': ( 'record/recorder.html#_whole_ticks',
+                                                                                   'learner/record/recorder.py'),
                                          'learner.record.recorder.check_direction': ( 'record/recorder.html#check_direction',
                                                                                       'learner/record/recorder.py'),
                                          'learner.record.recorder.check_recorded': ( 'record/recorder.html#check_recorded',

@@ -396,6 +396,8 @@ def test_losses_of_several_runs_have_labels_on_one_axis(plt):
     ax = a.recorder.plot_loss(skip_start=0, label='a')
     assert labels(b.recorder.plot_loss(skip_start=0, ax=ax, label='b'))==['a: train','a: valid','b: train','b: valid']
     assert labels(a.recorder.plot_loss(skip_start=0))==['train','valid']
+    ax = a.recorder.plot_loss(skip_start=0, log=True, label='a')
+    assert b.recorder.plot_loss(skip_start=0, ax=ax, label='b').get_xscale()=='log' # without saying it again
 
 def test_plots_leave_out_rows_without_a_validation(plt):
     learn = learner(cbs=[Validate(every=2)]).fit(4)

@@ -147,6 +147,10 @@ class Recorded(Callback):
     def _repr_html_(self): return self.rows._repr_html_() if self.rows else None
 
 # %% ../../nbs/record/05_recorder.ipynb #Curves
+def _whole_ticks(ax):
+    "Batches have whole numbers; a logarithmic axis, which another run may have drawn on, has its own ticks"
+    if ax.get_xscale()=='linear': ax.locator_params(axis='x', integer=True, min_n_ticks=1)
+
 def new_axes(figsize): # Width and height in inches
     "Axes of a new figure"
     import matplotlib.pyplot as plt
@@ -184,7 +188,7 @@ class Curves(Recorded):
         ends = {row.epoch:i for i,row in zip(self.iters, self.rows)} if show_epochs else {}
         for i in ends.values(): ax.axvline(i, color='0.9', zorder=0)
         if log: ax.loglog()
-        else: ax.locator_params(axis='x', integer=True, min_n_ticks=1)
+        _whole_ticks(ax)
         ax.set(xlabel='batch', ylabel='loss'); ax.legend()
         return ax
 
@@ -204,7 +208,7 @@ class Curves(Recorded):
         if axs is None: axs = _axes(len(groups), figsize)
         for ax,(name,cols) in zip(axs, groups.items(), strict=True):
             for k in cols: ax.plot(*zip(*_points(self, k)), 'o-', label=_named(k, label))
-            ax.locator_params(axis='x', integer=True, min_n_ticks=1)
+            _whole_ticks(ax)
             ax.set(xlabel='batch', ylabel=name); ax.legend()
         return axs
 
