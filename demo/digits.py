@@ -58,7 +58,6 @@ def plot_fit(rec):
     left.plot(rec.iters, rec['valid_loss'], 'o-', color=red, ms=3.5, lw=1.2, label='validation')
     left.set(yscale='log', xlabel='batch', ylabel='cross-entropy loss'); left.legend(frameon=False)
     right.plot(100*rec['accuracy'], 'o-', color=red, ms=3.5, lw=1.2)
-    right.axhline(98.5, color='0.7', lw=.8, ls='--')
     right.set(xlabel='epoch', ylabel='validation accuracy, %', ylim=(max(85, 100*rec['accuracy'].min()-1),100.4))
     best = 100*rec[-1,'accuracy']
     right.annotate(f'{best:.1f} %', (len(rec.rows)-1,best), (0,-24), textcoords='offset points', ha='right', color=red)
