@@ -132,7 +132,9 @@ def in_parts(t):
     "Whether each of several processes has a part of a tensor"
     return hasattr(t, 'full_tensor')
 
-def whole_of(t): return t.full_tensor() if in_parts(t) else t
+def whole_of(t):
+    "`t`, gathered from all processes if it is in parts"
+    return t.full_tensor() if in_parts(t) else t
 
 def _wrapped(t):
     if t.layout is torch.jagged: return t.values(),t.offsets(),t.lengths() # besides sizes that were asked for

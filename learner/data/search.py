@@ -70,7 +70,9 @@ def _is_open(cls):
     return issubclass(cls, kinds) or bool(cls.__dictoffset__) or bool(slots_of(cls))
 
 # %% ../../nbs/data/01_search.ipynb #parts
-def _entries(base, o): return range(len(o)),[*base.__iter__(o)] # of a subclass, iterating may have side effects
+def entries_of(base, o):
+    "Keys and entries of `o`, which derives from the container `base`: a subclass may count how often it is iterated"
+    return range(len(o)),[*base.__iter__(o)]
 
 def _items(o):
     o = dict.copy(o) # at once: entries of a `WeakValueDictionary` go whenever garbage is collected
@@ -118,7 +120,7 @@ _read_as = { # what reads the names of a thing and what it holds under them. The
 @cached_weakly
 def _readings(cls):
     "Functions that read what an object of type `cls` is made of: names, and as many objects"
-    res = [partial(_entries, base) for base in container_types if issubclass(cls, base)]
+    res = [partial(entries_of, base) for base in container_types if issubclass(cls, base)]
     if issubclass(cls, dict): res.append(_items)
     kind = next(o for o in _read_as if issubclass(cls, o))
     if kind is not object or cls.__dictoffset__: res.append(_read_as[kind])

@@ -35,7 +35,7 @@ from ..core.copies import Cached,cached_weakly,closure_of,counts_in,digest,modul
 from ..core.copies import of_library,results_of
 from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn
-from ..data.search import container_types,in_slots,slots_of,stored,value_types
+from ..data.search import container_types,entries_of,in_slots,slots_of,stored,value_types
 from ..data.generators import is_generator,is_stateful
 from .tensors import HeldTensor,SampledTensor,is_array,size_of
 from .containers import assign
@@ -71,10 +71,10 @@ def _own(o):
     return {**own, **in_slots(o)}
 
 def _entries(o):
-    "What a container holds, with keys. Those of a subclass are iterated as its base is: it may count how often it is"
+    "What a container holds, with keys, unless it is long"
     if len(o)>most_counted: return {}
     if isinstance(o, dict): return dict(dict.items(o))
-    return dict(enumerate(next(k for k in container_types if isinstance(o, k)).__iter__(o)))
+    return dict(zip(*entries_of(next(k for k in container_types if isinstance(o, k)), o)))
 
 def _inside(o, own):
     "What `o` is made of, with names: its attributes, which are `own`, and what it holds otherwise"
