@@ -119,8 +119,8 @@ def by_task(env):
     order = sorted(parts(), key=lambda o: {'loop':-1, 'core':1}.get(o, 0))
     for part in order:
         page,mods = part_page(part),[o for o in cat.chapters() if o.split('.')[0]==part]
-        yield f'\n## {page.title}\n\n{page.summary}.'
-        yield from titled(mods[::-1] if part=='loop' else mods, in_guides) # the Learner before the loop
+        names = [*titled(mods[::-1] if part=='loop' else mods, in_guides)] # the Learner before the loop
+        if names: yield from (f'\n## {page.title}\n\n{page.summary}.', *names)
     yield '\n## For authors\n\nNames that no guide uses: for authors of callbacks and metrics, and of the library.'
     yield from titled(cat.chapters(), lambda nm: not in_guides(nm))
 

@@ -57,7 +57,8 @@ def pages_below(docname, docs) -> list[str]:
 
 # The parts in storeys: each builds on those above it
 storeys = {
-    'What a run is made of': ['core','data','model','measure'],
+    'What all parts share': ['core','values'],
+    'What a run is made of': ['data','model','measure'],
     'The loop': ['record','restore','loop'],
     'Ways to train': ['schedule','technique','speed'],
     'What comes out': ['result','resume'],
@@ -165,8 +166,8 @@ def door_list() -> str:
 
 def draw_storeys():
     "The parts in boxes, storey by storey, each with the number of its chapters"
-    step = height+.15
-    fig,ax = canvas(5*width+3*gap, len(storeys)*step-.15)
+    step,n = height+.15,max(map(len, storeys.values()))
+    fig,ax = canvas((n+1)*width+(n-1)*gap, len(storeys)*step-.15)
     for i,(name,of_storey) in enumerate(storeys.items()):
         y = -i*step-height/2
         ax.text(0, y, name, va='center', fontsize=9)

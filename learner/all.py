@@ -13,7 +13,11 @@ from .core.callback import *
 from .core.callbacks import *
 from .core.attendance import *
 from .core.dispatch import *
-from .core.copies import *
+from .values.functions import *
+from .values.tensors import *
+from .values.copies import *
+from .values.caches import *
+from .values.digests import *
 from .data.search import *
 from .data.generators import *
 from .data.batches import *

@@ -237,7 +237,7 @@ def test_a_callback_whose_learner_is_gone_can_be_used_again(no_collector):
 def test_a_digest_of_a_large_array_makes_no_copy_of_it():
     "Each held point and each checkpoint takes one of the arrays of a dataset"
     import tracemalloc
-    from learner.core.copies import digest
+    from learner.values.digests import digest
     for v in torch.rand(500, 1000),np.random.rand(500, 1000):
         seen = {digest(v), digest(v.reshape(1000, 500))}
         tracemalloc.start()
@@ -250,7 +250,7 @@ def test_a_digest_of_a_large_array_makes_no_copy_of_it():
     assert digest(np.zeros((0,3)))!=digest(np.zeros((3,0))) and digest(torch.rand(3, 4).T) is not None
 
 def test_long_sets_and_dicts_have_no_digest_and_are_not_read():
-    from learner.core.copies import digest
+    from learner.values.digests import digest
     class Unread(list):
         def __repr__(self): raise AssertionError
         __hash__ = object.__hash__
@@ -260,7 +260,7 @@ def test_long_sets_and_dicts_have_no_digest_and_are_not_read():
 
 def test_a_large_tensor_has_no_digest_and_is_not_copied_from_its_device():
     "A sparse one consists of several"
-    from learner.core.copies import digest
+    from learner.values.digests import digest
     from torch.utils._python_dispatch import TorchDispatchMode
     class Reads(TorchDispatchMode):
         "Refuses operations: reading a tensor takes some, on its device"

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from learner.all import *
-from learner.core.copies import copied
+from learner.values.copies import copied
 
 loss_func = nn.CrossEntropyLoss()
 def opt_func(params, lr=.01): return torch.optim.SGD(params, lr=lr, momentum=.9)

@@ -5,7 +5,8 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader,TensorDataset
 from learner.all import *
-from learner.core.copies import bytes_of,digest
+from learner.values.tensors import bytes_of
+from learner.values.digests import digest
 from learner.diagnose.checksums import Weights,checksum,checksum_of_batch
 from learner.restore.tensors import HeldTensor,has_values,put_values
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from ..core.checks import signature
-from ..core.copies import cached_weakly
+from ..values.functions import cached_weakly
 
 # %% ../../nbs/data/03_batches.ipynb #default_device
 def default_device() -> torch.device:

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor,nn
 from torch.utils.data import get_worker_info
 from ..core.callback import Callback
-from ..core.copies import cached_weakly
 from ..core.dispatch import Dispatcher
+from ..values.functions import cached_weakly
 from .search import generator_types,search
 
 # %% ../../nbs/data/02_generators.ipynb #get_state

@@ -18,8 +18,11 @@ import torch
 from fastcore.basics import patch
 from torch.utils.data import DataLoader
 from ..core.checks import listed,signature
-from ..core.copies import Cached,digest,moved_results,of_library,plain_types
 from ..core.tracebacks import warn
+from ..values.functions import of_library
+from ..values.copies import plain_types
+from ..values.caches import Cached
+from ..values.digests import digest,moved_results
 from .generators import is_stateful,keep_random
 from .batches import to_device
 from .loaders import DataLoaders,length,twin

@@ -14,8 +14,8 @@ from os.path import commonprefix
 import numpy as np
 import torch
 from torch.utils.data import Dataset
-from ..core.copies import digest
 from ..core.tracebacks import warn
+from ..values.digests import digest
 
 # %% ../../nbs/data/08_samples.ipynb #entries
 most_bytes,most_entries = 2**20,256 # that are read of one attribute

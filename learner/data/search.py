@@ -20,9 +20,9 @@ from torch import Tensor,nn
 from torch.optim import Optimizer
 from ..core.callback import Callback
 from ..core.checks import listed
-from ..core.copies import cached_weakly,closure_of,is_own,module_internals,of_library,used_globals
 from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn
+from ..values.functions import cached_weakly,closure_of,is_own,module_internals,of_library,used_globals
 
 # %% ../../nbs/data/01_search.ipynb #attributes
 def stored(o, k, default=None):

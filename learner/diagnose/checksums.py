@@ -14,7 +14,7 @@ from zlib import crc32
 import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
-from ..core.copies import bits_of,bytes_of,parts_of
+from ..values.tensors import bits_of,bytes_of,parts_of
 from ..data.generators import get_state,is_generator,numpy_state,python_state
 from ..data.batches import leaves_in
 

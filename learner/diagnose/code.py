@@ -15,8 +15,8 @@ from tokenize import TokenError
 from types import FunctionType
 from typing import NamedTuple
 from ..core.callback import Callback,FuncCallback
-from ..core.copies import names_in
 from ..core.events import event
+from ..values.functions import names_in
 from ..data.search import stored
 
 # %% ../../nbs/diagnose/02_code.ipynb #Use

@@ -17,7 +17,8 @@ from torch import nn
 from torch.nn import functional as F
 from fastcore.basics import patch
 from ..core.checks import listed,short_name
-from ..core.copies import in_parts,names_in
+from ..values.functions import names_in
+from ..values.tensors import in_parts
 from ..model.loss_properties import kind_of,losses_in
 from ..restore.tensors import version_of
 from ..record.history import missing

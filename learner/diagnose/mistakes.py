@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader,RandomSampler,SequentialSampler,Subset,S
 from ..core.checks import listed,one_of
 from ..core.events import moments,scope_named
 from ..core.callback import Callback,was_attached
-from ..core.copies import names_in,of_library
 from ..core.tracebacks import innermost_frame,is_top,of_user
+from ..values.functions import names_in,of_library
 from ..data.loaders import length
 from ..data.sampling import by_number
 from ..model.optimizer import params_of

@@ -20,8 +20,8 @@ import torch
 from torch import nn
 from ..core.checks import argument_names,signature
 from ..core.callback import Callback,Flags,FuncCallback
-from ..core.copies import names_in,names_with,of_library
 from ..core.events import event,in_phases,moments,scope_named
+from ..values.functions import names_in,names_with,of_library
 from .code import chains,events_of,functions_of,mentioned,uses_at,uses_of,writes
 
 # %% ../../nbs/diagnose/04_names.ipynb #one_letter

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import torch
 from torch.nn.parameter import is_lazy
 from ..core.callback import FuncCallback
-from ..core.copies import of_library
 from ..core.events import event
+from ..values.functions import of_library
 from ..model.optimizer import params_of
 from ..schedule.schedulers import ParamScheduler
 from ..restore.tensors import version_of

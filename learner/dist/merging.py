@@ -13,7 +13,8 @@ __all__ = []
 from functools import partial,singledispatch
 from itertools import zip_longest
 import torch
-from ..core.copies import digest,of_library
+from ..values.functions import of_library
+from ..values.digests import digest
 from ..measure.metrics import AvgSmoothLoss
 from ..measure.kinds import AccumMetric,TorchMetric,ValueMetric
 from ..measure.measures import Moments

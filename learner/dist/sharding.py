@@ -20,7 +20,7 @@ from shutil import rmtree
 import torch
 from torch import nn
 from ..core.checks import extra,listed
-from ..core.copies import in_parts,whole_of
+from ..values.tensors import in_parts,whole_of
 from ..model.hypers import parts_of
 from ..data.batches import tensors_in
 from ..record.files import atomic_folder,hash_of,parts_folder

@@ -21,8 +21,9 @@ from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from ..core.checks import listed,nearest
 from ..core.attendance import blame
-from ..core.copies import copied,digest
 from ..core.tracebacks import warn
+from ..values.copies import copied
+from ..values.digests import digest
 from ..data.generators import states_of
 from ..data.loader_state import LoaderState,counts_of,describe,moved_counts
 from ..data.draws import Draws,before_pass

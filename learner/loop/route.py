@@ -14,10 +14,11 @@ from functools import partial
 from itertools import count,takewhile
 from typing import Any
 from ..core.attendance import note_of_raiser
-from ..core.copies import copied,digest
 from ..core.events import CancelException,CancelFitException
 from ..core.dispatch import interruptible
 from ..core.tracebacks import warn
+from ..values.copies import copied
+from ..values.digests import digest
 from ..data.draws import Draws
 from ..data.loaders import END
 from ..restore.attributes import AttributesLeft

@@ -17,9 +17,11 @@ from torch.optim import Optimizer
 from ..core.callback import Callback,FuncCallback,without_refs
 from ..core.checks import listed
 from ..core.attendance import note_of_raiser
-from ..core.copies import copied,digest,is_own
 from ..core.events import cancels
 from ..core.tracebacks import warn
+from ..values.functions import is_own
+from ..values.copies import copied
+from ..values.digests import digest
 from ..data.draws import Draws
 from ..data.loader_state import counts_of
 from ..data.samples import samples_of

@@ -20,7 +20,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from ..core.attendance import note_of_raiser
 from ..core.checks import instead_of,listed,short_name,signature
-from ..core.copies import dtype_name,of_library
+from ..values.functions import of_library
+from ..values.tensors import dtype_name
 from ..data.generators import keep_random
 from ..data.loaders import target_names
 from ..model.losses import BaseLoss

@@ -19,8 +19,9 @@ import numpy as np
 import torch
 from torch import nn
 from ..core.checks import checked,is_whole,signature,snake_name,unchecked
-from ..core.copies import copied,module_internals,of_library
 from ..core.tracebacks import warn
+from ..values.functions import module_internals,of_library
+from ..values.copies import copied
 from ..data.search import in_slots,slots_of
 from ..model.losses import check_places
 from ..model.loss_properties import count_kept,ignore_index_of,items_of,kind_of,loss_of,loss_per_sample

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from ..core.checks import signature
 from ..core.attendance import note_of_raiser
-from ..core.copies import copied
+from ..values.copies import copied
 from ..model.loss_properties import n_samples
 from .metrics import AvgMetric,HeldMetrics,attributes_of,held,set_attributes
 

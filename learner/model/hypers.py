@@ -12,7 +12,7 @@ __all__ = ['hyper_keys', 'hypers', 'n_groups', 'get_hyper', 'set_hyper', 'spare'
 # %% ../../nbs/model/02_hypers.ipynb #imports
 import torch
 from ..core.checks import argument_names,listed,nearest,short_name
-from ..core.copies import cached_weakly
+from ..values.functions import cached_weakly
 from .groups import per_group
 
 # %% ../../nbs/model/02_hypers.ipynb #places

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from ..core.checks import signature
-from ..core.copies import of_library
+from ..values.functions import of_library
 from ..data.batches import find_bs,single,tensors_in
 from .losses import BaseLoss,DiceLoss,FocalLoss,LabelSmoothingCrossEntropy,is_kept
 

@@ -18,7 +18,7 @@ from inspect import Parameter
 import torch
 from ..core.checks import checked,listed,nearest,no_closure,short_name,signature
 from ..core.callback import Callback
-from ..core.copies import cached_weakly
+from ..values.functions import cached_weakly
 from ..data.loaders import target_names
 from .losses import BaseLoss,DiceLoss
 from .weights import unwrapped

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from fastcore.foundation import L
 from ..core.checks import checked,listed,nearest
-from ..core.copies import overlaps,usual_tensors
+from ..values.tensors import overlaps,usual_tensors
 
 # %% ../../nbs/model/06_weights.ipynb #unwrapped
 _wrappers = nn.DataParallel,nn.parallel.DistributedDataParallel

@@ -16,9 +16,9 @@ from itertools import islice
 from math import ceil,isfinite
 from ..core.events import CancelFitException
 from ..core.checks import checked,listed,nearest
-from ..core.copies import copied
 from ..core.callback import Callback
 from ..core.tracebacks import warn
+from ..values.copies import copied
 from ..model.loss_properties import is_summed,items_in_phase,loss_of,loss_per_sample,n_samples,reduction_of
 from ..measure.metrics import AvgLoss
 from ..measure.kinds import ValueMetric

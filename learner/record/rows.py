@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from ..core.copies import dtype_name
+from ..values.tensors import dtype_name
 from ..data.batches import map_tensors,parts_in
 from .files import patiently,temporary
 

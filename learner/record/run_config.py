@@ -20,7 +20,7 @@ from torch.nn.parameter import is_lazy
 from .. import __version__
 from ..core.checks import nearest,signature
 from ..core.callback import Callback,FuncCallback
-from ..core.copies import cached_weakly
+from ..values.functions import cached_weakly
 from ..data.loaders import length
 from .history import missing
 from ..model.hypers import get_hyper,hypers

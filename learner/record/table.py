@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass,field
 import numpy as np
 import torch
-from ..core.copies import copied
+from ..values.copies import copied
 from .history import History,Row,missing
 
 # %% ../../nbs/record/04_table.ipynb #Columns

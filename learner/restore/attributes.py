@@ -21,7 +21,9 @@ from types import FunctionType
 import torch
 from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
-from ..core.copies import Cached,copied,digest,moved_results
+from ..values.copies import copied
+from ..values.caches import Cached
+from ..values.digests import digest,moved_results
 from ..data.search import slots_of
 from .tensors import is_array,most_values,put_values,shares_memory,size_of
 from .containers import assign,attributes,functions_in,globals_of,inside,is_iterator,is_searched

@@ -32,9 +32,11 @@ from torch.quasirandom import SobolEngine
 from torch.utils.data import DataLoader,Dataset
 from fastcore.foundation import L
 from ..core.callback import Callback
-from ..core.copies import Cached,cached_weakly,class_attrs,closure_of,inner_function,is_own,module_internals
-from ..core.copies import names_with,of_library,reduced,results_of,used_globals
 from ..core.dispatch import Dispatcher
+from ..values.functions import cached_weakly,class_attrs,closure_of,inner_function,is_own,module_internals
+from ..values.functions import names_with,of_library,used_globals
+from ..values.copies import reduced
+from ..values.caches import Cached,results_of
 from ..data.generators import is_generator
 from ..data.search import CallableIterator,hooks_of,in_slots,slots_of,value_types
 

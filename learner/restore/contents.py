@@ -15,7 +15,7 @@ from itertools import chain,compress,repeat,starmap
 from operator import attrgetter,is_
 from types import FunctionType
 from torch import nn
-from ..core.copies import empty_cell,globals_in,is_own,module_internals,of_library
+from ..values.functions import empty_cell,globals_in,is_own,module_internals,of_library
 from ..data.search import Search,hook_dicts,slots_of,stored
 
 # %% ../../nbs/restore/02_contents.ipynb #Contents

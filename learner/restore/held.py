@@ -20,8 +20,9 @@ from typing import Any
 from torch import nn
 from torch.nn.parameter import is_lazy
 from ..core.checks import listed
-from ..core.copies import Cached,of_library
 from ..core.tracebacks import warn
+from ..values.functions import of_library
+from ..values.caches import Cached
 from .tensors import is_array,most_values,noted,unique_tensors
 from .contents import Contents,same_contents,same_objects
 from .containers import Kind,attributes,copy_of_iterator,inside,is_iterator,kinds_of,may_hold,slots

@@ -31,10 +31,11 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback
 from ..core.checks import listed
-from ..core.copies import Cached,cached_weakly,closure_of,counts_in,digest,module_internals,moved_results
-from ..core.copies import of_library,results_of
 from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn
+from ..values.functions import cached_weakly,closure_of,module_internals,of_library
+from ..values.caches import Cached,counts_in,results_of
+from ..values.digests import digest,moved_results
 from ..data.search import container_types,entries_of,in_slots,slots_of,stored,value_types
 from ..data.generators import is_generator,is_stateful
 from .tensors import HeldTensor,SampledTensor,is_array,size_of

@@ -11,7 +11,7 @@ __all__ = []
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
-from ..core.copies import cached_weakly
+from ..values.functions import cached_weakly
 from ..data.search import search
 from ..data.generators import has_state,is_generator,moving_parts,places_of
 from ..model.hypers import parts_of

@@ -23,8 +23,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 from ..core.checks import listed
-from ..core.copies import copied
 from ..core.tracebacks import warn
+from ..values.copies import copied
 from ..data.generators import keep_random
 from ..data.batches import tensors_in
 from ..data.loader_state import keep_counts

@@ -16,7 +16,7 @@ __all__ = []
 import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
-from ..core.copies import bits_of,is_wrapper,overlaps,parts_of,sparse,usual_tensors
+from ..values.tensors import bits_of,is_wrapper,overlaps,parts_of,sparse,usual_tensors
 
 # %% ../../nbs/restore/01_tensors.ipynb #tensors
 def is_array(o):

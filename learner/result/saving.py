@@ -15,8 +15,9 @@ from pathlib import Path
 import torch
 from fastcore.basics import patch
 from ..core.checks import checked,listed,nearest
-from ..core.copies import compressed,copied
 from ..core.events import CancelException
+from ..values.tensors import compressed
+from ..values.copies import copied
 from ..data.batches import map_tensors,tensors_in
 from ..data.loaders import check_device
 from ..loop.learner import Learner

@@ -18,9 +18,10 @@ from weakref import ref
 import torch
 from .. import __version__
 from ..core.callback import FuncCallback
-from ..core.copies import class_attrs,closure_of,inner_function,is_own,names_in,names_with,of_library,used_globals
 from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn
+from ..values.functions import class_attrs,closure_of,inner_function,is_own,names_in,names_with
+from ..values.functions import of_library,used_globals
 from ..data.search import container_types,stored,value_types
 from ..restore.containers import functions_in
 from ..restore.places import by_name

@@ -34,9 +34,9 @@ from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback
 from ..core.callbacks import chosen
 from ..core.checks import checked,listed,signature,whole
-from ..core.copies import cached_weakly
 from ..core.dispatch import Dispatcher
 from ..core.tracebacks import warn
+from ..values.functions import cached_weakly
 from ..data.generators import has_state
 from ..data.loader_state import counts_of,moved_counts
 from ..data.search import search

@@ -36,8 +36,8 @@ from dataclasses import dataclass,fields,is_dataclass
 from torch import nn
 from torch.optim import Optimizer
 from ..core.checks import listed,signature
-from ..core.copies import copied
 from ..core.tracebacks import warn
+from ..values.copies import copied
 from ..data.generators import is_stateful,same_state
 from ..loop.position import Position,callback_states,put_state,whole_states
 from ..loop.way_back import Turn

@@ -17,9 +17,9 @@ from math import inf,isfinite
 from typing import NamedTuple
 from torch.nn.utils import get_total_norm
 from ..core.checks import checked
-from ..core.copies import whole_of
 from ..core.events import CancelBatchException
 from ..core.tracebacks import warn
+from ..values.tensors import whole_of
 from ..model.optimizer import params_of
 from ..loop.fitting import run_fit
 from ..record.loss_stream import LossStream

@@ -24,8 +24,8 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader,Dataset
 from ..core.callback import Callback,without_refs
 from ..core.checks import checked,listed,nearest
-from ..core.copies import cached_weakly,of_library
 from ..core.tracebacks import warn
+from ..values.functions import cached_weakly,of_library
 from ..data.search import search
 from ..loop.learner import Learner
 from ..loop.way_back import Stopped,as_at

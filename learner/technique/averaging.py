@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from ..core.checks import checked
 from ..core.callback import Callback
-from ..core.copies import in_parts,is_wrapper
 from ..core.tracebacks import warn
+from ..values.tensors import in_parts,is_wrapper
 from ..data.loaders import length
 from .mixed_precision import MixedPrecision
 from ..model.groups import check_hyper

@@ -14,9 +14,9 @@ import warnings
 import torch
 from torch import nn
 from ..core.checks import checked,no_closure,only_one
-from ..core.copies import whole_of
 from ..core.callback import Callback
 from ..core.events import CancelBatchException
+from ..values.tensors import whole_of
 from ..data.batches import map_tensors
 from ..model.loss_properties import inexact_parts,is_summed,n_items,n_samples,no_grad_if_empty
 from ..model.optimizer import drop_grads,params_of

@@ -5,7 +5,7 @@ from torch import nn
 import learner.resume.origin
 from learner.all import *
 from learner.inspect.testing import synth_learner
-from learner.core.copies import digest
+from learner.values.digests import digest
 from learner.restore.containers import functions_in
 from learner.resume.origin import code_of
 from processes import run_script

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import ConcatDataset,DataLoader,Dataset,Sampler,Subset
 from learner.all import *
-from learner.core.copies import is_own
+from learner.values.functions import is_own
 from learner.data.search import search
 from test_kinds_of_state import kinds
 

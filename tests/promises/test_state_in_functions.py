@@ -311,7 +311,7 @@ def test_a_fork_does_not_take_an_attribute_for_the_learner_of_the_notebook(recwa
     assert not [o for o in recwarn if 'fork would use' in str(o.message)]
 
 def test_instructions_tell_globals_from_attributes():
-    from learner.core.copies import globals_in
+    from learner.values.functions import globals_in
     def f(o):
         global set_here
         set_here = [p.attribute for p in o.other]
