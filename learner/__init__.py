@@ -14,8 +14,9 @@ Modules:
 - `learner.compare.run_card`: A run as one file: settings, lineage, curves, fingerprint, and the code that took part
 - `learner.compare.seeds`: The same training several times, where only the random numbers of one kind are others
 - `learner.core.callback`: Callbacks see and change anything in training, in ten lines of your own
-- `learner.core.dispatch`: Events reach the callbacks that listen, in order; a scope is a piece of the loop with its events
+- `learner.core.dispatch`: Events reach the callbacks that listen, in order; callbacks are added and removed at any time
 - `learner.core.events`: Every moment of training that a callback can act on, and the exceptions that end a part of it early
+- `learner.core.scopes`: A scope is a piece of the loop with its events: how it begins, ends, is cancelled and is cleaned up
 - `learner.data.batches`: Batches of any structure: moved to a device, read, cut along their samples, and joined again
 - `learner.data.draws`: One pass over a loader, which can be resumed in the middle
 - `learner.data.generators`: Evaluation draws random numbers, and training does not notice

@@ -13,6 +13,7 @@ from .core.callback import *
 from .core.callbacks import *
 from .core.attendance import *
 from .core.dispatch import *
+from .core.scopes import *
 from .values.functions import *
 from .values.tensors import *
 from .values.copies import *

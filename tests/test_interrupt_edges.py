@@ -259,11 +259,12 @@ def test_what_a_fit_restores_at_its_end_is_not_cut():
 
 # A stop where Python looks for signals: when a function begins
 class PressAt:
-    """A trace function that presses Ctrl-C where the `at`-th function of the dispatch begins, outside of training and
-    of batches"""
+    """A trace function that presses Ctrl-C where the `at`-th function of dispatch and scopes begins, outside of
+    training and of batches"""
     def __init__(self, learn, at): self.learn,self.at,self.names = learn,at,[]
     def __call__(self, frame, ev, arg):
-        if not frame.f_code.co_filename.endswith('dispatch.py') or {'train','batch'} & {*self.learn.scopes}: return
+        if not frame.f_code.co_filename.endswith(('dispatch.py','scopes.py')): return
+        if {'train','batch'} & {*self.learn.scopes}: return
         if (name := (frame.f_code.co_qualname, *self.learn.scopes)) in self.names: return
         self.names.append(name)
         if len(self.names)==self.at: handler()(signal.SIGINT, frame) # as Python would call it there

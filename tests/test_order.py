@@ -6,7 +6,7 @@ import pytest,torch
 from torch import nn
 from torch.nn import functional as F
 from learner.all import *
-from learner.core.dispatch import scope
+from learner.core.scopes import scope
 from learner.diagnose.order import Changes,ties
 
 # Permutations

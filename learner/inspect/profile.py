@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fastcore.basics import patch
 from ..core.checks import checked,one_of
 from ..core.tracebacks import in_library,of_user
-from ..core.dispatch import hands_over
+from ..core.scopes import hands_over
 from ..record.history import History,Row,missing
 from ..record.recorder import new_axes
 from ..loop.learner import Learner

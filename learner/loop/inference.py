@@ -18,7 +18,8 @@ from ..core.tracebacks import empty,is_full
 from ..core.checks import checked,is_whole
 from ..core.callback import FuncCallback
 from ..core.callbacks import CallbackList
-from ..core.dispatch import check_scopes,own_scope
+from ..core.dispatch import check_scopes
+from ..core.scopes import own_scope
 from ..data.loaders import DataLoaders,check_choice,check_loader
 from ..model.optimizer import go_with_params
 from ..record.history import Row

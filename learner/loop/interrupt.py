@@ -14,7 +14,7 @@ from functools import cache
 import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from ..core.tracebacks import frames_from,in_library
-from ..core.dispatch import hands_over,may_be_cut,never_cut
+from ..core.scopes import hands_over,may_be_cut,never_cut
 from ..record.progress import say
 
 # %% ../../nbs/loop/04_interrupt.ipynb #workers

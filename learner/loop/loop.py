@@ -15,7 +15,7 @@ from math import inf
 import torch
 from ..core.events import CancelBatchException
 from ..core.callback import refer,weak
-from ..core.dispatch import interruptible,scope
+from ..core.scopes import interruptible,scope
 from ..core.tracebacks import warn
 from ..data.batches import single,to_device
 from ..data.loaders import END,length,twin

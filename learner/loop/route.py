@@ -15,7 +15,7 @@ from itertools import count,takewhile
 from typing import Any
 from ..core.attendance import note_of_raiser
 from ..core.events import CancelException,CancelFitException
-from ..core.dispatch import interruptible
+from ..core.scopes import interruptible
 from ..core.tracebacks import warn
 from ..values.copies import copied
 from ..values.digests import digest

@@ -21,7 +21,8 @@ from contextlib import nullcontext,suppress
 from operator import itemgetter
 from typing import NamedTuple
 import torch
-from ..core.dispatch import Dispatcher,interruptible
+from ..core.dispatch import Dispatcher
+from ..core.scopes import interruptible
 from ..core.tracebacks import warn
 from ..data.batches import rows_of
 from .losses import BCEWithLogitsLossFlat,CrossEntropyLossFlat,L1LossFlat,MSELossFlat

@@ -23,7 +23,7 @@ from fastcore.basics import patch
 from fastcore.foundation import L
 from ..core.callback import Callback
 from ..core.checks import checked,is_whole,short_name,whole
-from ..core.dispatch import interruptible
+from ..core.scopes import interruptible
 from ..data.batches import along_any,find_bs,is_of_samples,map_tensors,rows_cut,single,tensors_in
 from ..data.loaders import DataLoaders,check_choice,length
 from ..data.sampling import by_number,in_order

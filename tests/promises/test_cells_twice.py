@@ -7,7 +7,7 @@ from learner.all import *
 
 # Whole notebooks
 nbs = get_config().nbs_path
-quick = 'core/02_events','index','core/04_dispatch'
+quick = 'core/02_events','index','core/06_dispatch','core/07_scopes'
 fns = {o.relative_to(nbs).with_suffix('').as_posix():o for o in sorted(nbglob(as_path=True))}
 
 def learners(names):
