@@ -1462,7 +1462,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                             '`partial` of it does\n'
                             '- `unit`: Step the scheduler after each `epoch`, training batch (`iter`) or optimizer '
                             '`step`\n'
-                            '- `monitor`: What `ReduceLROnPlateau` monitors: a column of the recorder',
+                            '- `monitor`: What `ReduceLROnPlateau` monitors: a column of the recorder; default: '
+                            '`learn.monitor`',
  'Trace.__init__': 'Parameters:\n\n- `events`: Names to keep; default: all',
  'Trace.after': 'Parameters:\n\n- `ev`: An event',
  'TrackerCallback.__init__': 'Parameters:\n'

@@ -75,6 +75,13 @@ def test_a_wrong_monitor_is_refused_before_anything_is_trained(tmp_path, monitor
     with pytest.raises(ValueError, match=match): fitted(tmp_path, [1.], best=1, monitor=monitor)
     assert not (tmp_path/'checkpoints').exists()
 
+def test_files_are_ranked_by_a_column_and_by_no_function_of_a_row(tmp_path):
+    learn = synth_learner(cbs=Checkpoint(best=1), path=tmp_path)
+    learn.monitor = lambda row: row['valid_loss']
+    with pytest.raises(ValueError, match='`Checkpoint` ranks by a column of the recorder: give its name as `monitor`'):
+        learn.fit(1)
+    assert not (tmp_path/'checkpoints').exists()
+
 def test_results_belong_to_the_weights_that_they_were_measured_with(tmp_path):
     "A file in the middle of an epoch has other weights than the validation before it"
     learn,seen = fitted(tmp_path, [1., 9., 2., 3.], best=1, every=1, unit='iter')

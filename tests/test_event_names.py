@@ -33,7 +33,10 @@ meant = dict(on_train_begin='before_fit', on_train_end='after_fit', on_epoch_beg
     # pytorch-accelerated
     on_training_run_start='before_fit', on_train_step_start='before_batch', on_eval_epoch_end='after_validate',
     on_train_step_end='after_loss', on_training_run_epoch_end='after_epoch',
-    on_stop_training_error='after_cancel_fit', on_evaluation_run_start='before_fit', on_evaluation_run_end='after_fit')
+    on_stop_training_error='after_cancel_fit', on_evaluation_run_start='before_fit', on_evaluation_run_end='after_fit',
+    # without `on_`
+    batch_end='after_batch', epoch_start='before_epoch', fit_begin='before_fit', validation_end='after_validate',
+    step_end='after_batch')
 
 def made_class(name): return type('Mine', (Callback,), {name: lambda self: None})
 def made_keyword(name): return Callback(**{name: lambda self: None})
@@ -46,6 +49,19 @@ def test_names_of_other_libraries_are_refused_with_ours(name, make):
     with pytest.raises(TypeError,
             match=f'would never run, because no event is called `{name}`: here it is `{meant[name]}`'):
         make(name)
+
+@pytest.mark.parametrize('name', ['fit','epoch','train','validate','batch','backward','step'])
+def test_a_function_listens_to_an_event_of_a_scope_and_not_to_the_scope(name):
+    with pytest.raises(TypeError, match=f'`{name}` is a scope, and its events are `before_{name}` and `after_{name}`'):
+        on(name)
+    with pytest.raises(TypeError, match='is a scope'): on(event.after_batch(every=2) | name)
+
+@pytest.mark.parametrize('name', ['stage_end','my_start','warm_up_begin','end','started'])
+def test_events_of_your_own_may_be_called_anything_else(name):
+    heard = []
+    learn = synth_learner(cbs=on(name)(heard.append))
+    learn(name)
+    assert heard==[learn]
 
 # Names that mean another moment in Lightning than elsewhere, or less than our event
 differs = dict(on_train_epoch_end='as in Lightning, comes `after_epoch`', on_train_step_end='ends with `after_batch`',

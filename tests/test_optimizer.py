@@ -141,6 +141,19 @@ def test_a_hyper_that_the_optimizer_lacks(name):
     for f in (lambda: get_hyper(opt, name), lambda: set_hyper(opt, name, .1)):
         with pytest.raises(ValueError, match=f"`Adagrad` has no hyper-parameter `{name}`, but `lr`"): f()
 
+@pytest.mark.parametrize('opt_func,name,ours', [(torch.optim.AdamW, 'weight_decay', '`wd`'),
+    (torch.optim.SGD, 'momentum', '`mom`'), (torch.optim.AdamW, 'betas', '`mom`, `sqr_mom`'),
+    (torch.optim.RMSprop, 'alpha', '`sqr_mom`')])
+def test_what_torch_calls_a_hyper_is_no_second_name_of_it(opt_func, name, ours):
+    "A schedule of `weight_decay` beside one of `wd` would set it twice, and let norms and biases decay"
+    learn = mk(partial(opt_func, lr=.1))
+    learn.create_opt()
+    before = [dict(g, params=None) for g in learn.opt.param_groups]
+    for f in (lambda: learn.set_hyper(name, .5), lambda: set_hyper(learn.opt, name, .5),
+            lambda: get_hyper(learn.opt, name), lambda: learn.fit(1, cbs=ParamScheduler({name: SchedNo(.5, .5)}))):
+        with pytest.raises(ValueError, match=f'has no hyper-parameter `{name}`.*Here that is {ours}'): f()
+    assert before==[dict(g, params=None) for g in learn.opt.param_groups]
+
 def test_an_optimizer_without_weight_decay_stays_as_it_is_when_it_is_asked_for():
     learn = mk(partial(torch.optim.Rprop, lr=.1))
     learn.create_opt()

@@ -610,6 +610,8 @@ def test_plateau_monitors_any_column(monitor):
         def step(self, v, epoch=None): seen.append(v); super().step(v)
     learn = mk(opt_func=torch_sgd, lr=.1, metrics=mae).fit(3, cbs=TorchScheduler(Plateau, monitor=monitor))
     assert seen==learn.recorder[monitor].tolist()
+    learn.monitor,seen[:] = monitor,[]
+    assert seen==learn.fit(2, cbs=TorchScheduler(Plateau)).recorder[monitor].tolist() and len(seen)==2
     trace = Trace('before_epoch')
     with pytest.raises(ValueError,
             match='`maee` is to be monitored and is not recorded, but `train_loss`, `valid_loss`, `mae`. Did you mean '

@@ -18,7 +18,7 @@ from weakref import ref
 from fastcore.basics import GetAttr
 from torch import nn
 from .checks import checked,in_range,instead_of,is_number,known_args,listed,nearest,signature,snake_name
-from .events import AnyOf,Filter,event,in_phases,moments
+from .events import AnyOf,Filter,cancels,event,in_phases,moments
 
 # %% ../../nbs/core/03_callback.ipynb #Flags
 _in_loop = {ev for ev,_ in moments()}
@@ -397,7 +397,9 @@ def on(
     for o in evs:
         if not isinstance(o, (str,Filter)):
             raise TypeError(f"`ev` is an event such as `event.after_batch`, but got {o!r}")
-        event.check(getattr(o, 'event', o), f'on({o!r})')
+        event.check(name := getattr(o, 'event', o), f'on({o!r})')
+        if name in cancels: raise TypeError(
+            f"`{name}` is a scope, and its events are `before_{name}` and `after_{name}`")
     if given and not isinstance(ev, str):
         raise ValueError(f"{' and '.join(f'`{o}`' for o in given)} given, but {ev!r} already says when to run")
     def filters(): return [Filter(o, **given) if isinstance(o, str) else copy(o).reset() for o in evs]

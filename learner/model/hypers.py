@@ -22,6 +22,10 @@ hyper_keys = dict(lr=['lr'], mom=['momentum', ('betas',0)], sqr_mom=['alpha', ('
 
 _places = {name:[o if isinstance(o, tuple) else (o,None) for o in places] for name,places in hyper_keys.items()}
 
+def _called_here(k):
+    "Our names for what optimizers of torch keep under the key `k`"
+    return [name for name,places in _places.items() if k!=name and any(k==o for o,_ in places)]
+
 def _place(g, name):
     "Key and position at which the group `g` keeps `name`; None if it has no such hyper-parameter"
     for k,i in _places.get(name) or ((name,None),): # the `eps` of Adafactor is a pair, and none of ours
@@ -132,10 +136,11 @@ def _places_in(opt, name):
     "The place of a hyper-parameter in each of torch's groups"
     try:
         places = [_place(g, name) for g in opt.param_groups]
-        if all(places): return places
+        if all(places) and (name in _places or not _called_here(name)): return places
     except (TypeError, AttributeError): _check_opt(opt) # a list can be no key
     names = hypers(opt)
-    near = nearest(str(name), names)
+    ours = [o for o in _called_here(name) if o in names]
+    near = f" Here that is {listed(ours)}." if ours else nearest(str(name), names)
     raise ValueError(f"`{short_name(opt)}` has no hyper-parameter `{name}`, but {listed(names)}.{near}")
 
 def get_hyper(

@@ -385,15 +385,21 @@ def check_direction(monitor, comp):
     if comp is None: raise ValueError("`monitor` is a function of a row, for which the better direction is not known: "
         "give `comp=np.less` or `comp=np.greater`")
 
-def check_recorded(rec, name):
+def check_recorded(
+    rec, # A recorder
+    name, # A column
+    arg='monitor', # The argument that it was given as
+    but=(), # Columns that cannot be monitored
+):
     "Refuse to monitor what is no column of the recorder"
-    names = [o for o in rec.metric_names if o not in no_results]
+    names = [o for o in rec.metric_names if o not in no_results and o not in but]
     if name in names: return
-    ends = name.removeprefix('valid_') if isinstance(name, str) else name # of a column of a loader with a name
-    named = [o for o in names if o.endswith(f'/{ends}')]
-    hint = nearest(str(name), names) if name!='valid_loss' else " `dls` has no validation loader."
-    if named: hint = f" Write `monitor={named[0]!r}`, for one of the loaders."
-    if f'valid_{name}' in names: hint = f" Did you mean `valid_{name}`?" # rather than that of training
+    ends = str(name).removeprefix('valid_')
+    same = [o for o in (f'valid_{name}', ends) if o in names] # rather than that of training
+    named = [o for o in names if o.endswith(f'/{ends}')] # columns of loaders with names
+    if same: hint = f" Did you mean `{same[0]}`?"
+    elif named: hint = f" Write `{arg}={named[0]!r}`, for one of the loaders."
+    else: hint = nearest(str(name), names) if name!='valid_loss' else " `dls` has no validation loader."
     raise ValueError(f"`{name}` is to be monitored and is not recorded, but {listed(names)}.{hint}"
         " A callback that adds a column during training announces it in its `new_columns`")
 

@@ -62,6 +62,8 @@ class Result:
     ):
         self.column,self.rec,self.higher = column,None,False
         if column is None: return
+        if callable(column): raise ValueError(f"`learn.monitor` is a function of a row, and `{type(cb).__name__}` "
+            "ranks by a column of the recorder: give its name as `monitor`")
         self.rec = find_recorder(cb)
         self.higher = higher_is_better(cb.learn, self.rec, column)
 

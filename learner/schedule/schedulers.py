@@ -201,7 +201,7 @@ class TorchScheduler(HyperScheduler):
     def __init__(self,
         make, # A scheduler of `learn.opt`; or `make(opt)` returns one, as a class or a `partial` of it does
         unit:str='epoch', # Step the scheduler after each `epoch`, training batch (`iter`) or optimizer `step`
-        monitor:str='valid_loss', # What `ReduceLROnPlateau` monitors: a column of the recorder
+        monitor:str|None=None, # What `ReduceLROnPlateau` monitors: a column of the recorder; default: `learn.monitor`
     ):
         if not callable(make) and not isinstance(make, LRScheduler): raise TypeError(
             "`make` is a scheduler of `learn.opt`, or a class of `torch.optim.lr_scheduler`, or a `partial` of one, "
@@ -230,11 +230,12 @@ class TorchScheduler(HyperScheduler):
         if self.on_plateau:
             if self.unit!='epoch': raise ValueError(
                 "`ReduceLROnPlateau` monitors the results of an epoch: give `unit='epoch'`")
-            check_recorded(find_recorder(self), self.monitor)
+            self.watched = self.monitor or learn.monitor
+            check_recorded(find_recorder(self), self.watched)
             self._check_direction()
         super().before_fit()
     def _check_direction(self):
-        higher,k = declared_direction(self.learn, self.monitor),self.monitor
+        higher,k = declared_direction(self.learn, self.watched),self.watched
         if higher is not None and self.sched.mode!=(mode := 'max' if higher else 'min'): warn(
             f"{'Higher' if higher else 'Lower'} `{k}` is better, but `ReduceLROnPlateau` with "
             f"`mode={self.sched.mode!r}` lowers the learning rate where it gets better: give `mode={mode!r}`")
@@ -264,9 +265,9 @@ class TorchScheduler(HyperScheduler):
         if not self.on_plateau: self._step()
         elif (v := self._measured()) is not missing: self._step(v)
     def _measured(self):
-        "The latest value of `monitor` in this epoch, which may have had no validation"
+        "The latest value of what is `watched` in this epoch, which may have had no validation"
         rows = takewhile(lambda o: o.epoch==self.learn.epoch, reversed(find_recorder(self).rows))
-        return next((v for o in rows if (v := o.get(self.monitor)) is not missing), missing)
+        return next((v for o in rows if (v := o.get(self.watched)) is not missing), missing)
     def _step(self, *args):
         opt,scales = self.learn.opt,self.scales.items()
         if self.sched.optimizer is not opt: self._made_again()

@@ -20,7 +20,7 @@ from ..core.callback import Callback
 from ..data.loaders import check_loader,length
 from ..measure.kinds import mk_metrics
 from ..record.history import Row,missing
-from ..record.recorder import find_recorder,higher_is_better
+from ..record.recorder import check_recorded,find_recorder,higher_is_better
 
 # %% ../../nbs/schedule/06_validation.ipynb #helpers
 def epoch_iter(learn):
@@ -185,6 +185,7 @@ class ExtraValid(Scheduled):
         self.higher,self.best = None,None
     def before_epoch(self): # the recorder has its columns now
         if self.on_better is None or self.higher is not None: return
+        check_recorded(self.rec, self.on_better, 'on_better', self.new_columns)
         self.higher = higher_is_better(self.learn, self.rec, self.on_better)
 
     def due(self):
