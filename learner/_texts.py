@@ -2,15 +2,17 @@
 texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes are in the predictions, which are logits',
  'APScoreMulti.__init__': 'Parameters:\n'
                           '\n'
-                          '- `average`: How to average over labels; or `weighted` by frequency, `micro`, or None',
+                          '- `average`: `macro`: plain mean, `weighted` by frequency, `micro`, or None for one per '
+                          'label',
  'AccumMetric.__init__': 'Parameters:\n'
                          '\n'
-                         '- `func`: Of predictions and targets, or of targets and predictions if `invert_arg`\n'
+                         '- `func`: `func(pred, targ)`, or `func(targ, pred)` if `invert_arg`, gets those of a whole '
+                         'phase\n'
                          '- `dim_argmax`: Replace predictions by the index of the largest along this axis\n'
-                         '- `only_scores`: Only where there are several for each target; a single one stays as it '
-                         'is\n'
+                         '- `only_scores`: With `dim_argmax`: only where a target has several scores; a single one '
+                         'stays as it is\n'
                          '- `activation`: A function of predictions, such as `torch.sigmoid`\n'
-                         '- `thresh`: Compare predictions with this\n'
+                         '- `thresh`: Predictions above it count as 1, others as 0\n'
                          '- `to_np`: Give `func` numpy arrays\n'
                          "- `invert_arg`: Give `func` targets first; default: only if it is one of scikit-learn's\n"
                          '- `flatten`: Flatten both, if they are of equal size\n'
@@ -32,7 +34,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'ActivationStats.color_dim': 'Parameters:\n'
                               '\n'
                               '- `idx`: Position of the layer in `modules`\n'
-                              '- `figsize`: Of a new figure\n'
+                              '- `figsize`: Width and height of a new figure, in inches\n'
                               '- `ax`: Where to draw; default: a new figure',
  'ActivationStats.hist': 'Parameters:\n\n- `idx`: Position of the layer in `modules`',
  'ActivationStats.layer_stats': 'Parameters:\n\n- `idx`: Position of the layer in `modules`',
@@ -63,7 +65,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                      '- `loss`: A value of the loss, as a tensor on the device',
  'AvgMetric.__init__': 'Parameters:\n'
                        '\n'
-                       '- `func`: Of predictions and targets of a batch, returns its average\n'
+                       '- `func`: `func(pred, *targs)` returns the average over a batch\n'
                        '- `name`: Default: that of `func`\n'
                        '- `higher_is_better`: Default: what `func` declares',
  'AvgMetric.accumulate': 'Take in the batch that `learn` has just done\n'
@@ -83,7 +85,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                                '- `axis`: The axis of the classes that would be right',
  'AvgMetric.merge': 'Parameters:\n\n- `states`: What the metric has gathered in each of several processes',
  'AvgMetric.says_its_items': 'Parameters:\n\n- `learn`: The learner after its batch',
- 'AvgSmoothLoss.__init__': 'Parameters:\n\n- `beta`: Weight of the past, in [0,1)',
+ 'AvgSmoothLoss.__init__': 'Parameters:\n\n- `beta`: Weight of the average so far, in [0,1)',
  'AvgSmoothLoss.accumulate': 'Take in the batch that `learn` has just done\n'
                              '\n'
                              'Parameters:\n'
@@ -128,8 +130,11 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                       '- `head`: Name of each column\n'
                       '- `rows`: A list of texts for each row',
  'BrierScore.__init__': 'Parameters:\n\n- `axis`: Where the classes are in the predictions, which are logits',
- 'BrierScoreMulti.__init__': 'Parameters:\n\n- `sigmoid`: Scores become probabilities first',
- 'CSVLogger.__init__': 'Parameters:\n\n- `fname`: File, in `learn.path`\n- `append`: Keep the rows of earlier fits',
+ 'BrierScoreMulti.__init__': 'Parameters:\n\n- `sigmoid`: Apply a sigmoid to the predictions first',
+ 'CSVLogger.__init__': 'Parameters:\n'
+                       '\n'
+                       '- `fname`: A name in `learn.path`, or an absolute path\n'
+                       '- `append`: Keep the rows of earlier fits',
  'CSVLogger.encoded': 'Bytes of `lines`\n'
                       '\n'
                       'Parameters:\n'
@@ -167,12 +172,12 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Cards.diff': 'Parameters:\n\n- `a`: A number in the list, a title or a run\n- `b`: Another one',
  'Checkpoint.__init__': 'Parameters:\n'
                         '\n'
-                        '- `every`: Save each time so many units are done\n'
+                        '- `every`: In `unit`s: save each time so many are done\n'
                         '- `unit`: `epoch`, `iter`: training batches, `step`: optimizer steps, or `s`: seconds\n'
-                        '- `keep`: Newest files to keep of each fit, also those for a best result; None keeps all\n'
-                        '- `best`: Files with the best results to keep besides\n'
-                        '- `monitor`: What is best: a column of the recorder; default: `learn.monitor`\n'
-                        '- `folder`: In `learn.path`, or an absolute path\n'
+                        '- `keep`: How many of the newest files of each fit to keep; None: all\n'
+                        '- `best`: How many files with the best results to keep, in addition to the newest; 0: none\n'
+                        '- `monitor`: Column of the recorder that ranks files for `best`; default: `learn.monitor`\n'
+                        '- `folder`: Folder for the files: a name in `learn.path`, or an absolute path\n'
                         '- `on_exc`: Save when an error, Ctrl-C or SIGTERM ends the fit\n'
                         '- `sharded`: Where `Distributed(shard=True)` has the model in parts, let each process write '
                         'its own',
@@ -199,7 +204,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                         '- `axis`: Where the classes are in the predictions\n'
                         '- `labels`: Classes that take part in an average; default: all that occur\n'
                         '- `pos_label`: The class that a `binary` score is about\n'
-                        '- `average`: How to average over classes: see the table',
+                        '- `average`: `binary`, `micro`, `macro`, `weighted`, or None for one value per class',
  'ClassScore.decide': 'Predicted classes and targets, which of them count, and the number of classes\n'
                       '\n'
                       'Parameters:\n'
@@ -216,8 +221,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                                                        '- `plot_txt`: Write the numbers too; with more than 20 '
                                                        'classes, those that are not 0\n'
                                                        '- `ax`: Where to draw; default: a new figure\n'
-                                                       '- `figsize`: Of a new figure, in inches; default: by the '
-                                                       'number of classes\n'
+                                                       '- `figsize`: Width and height of a new figure, in inches; '
+                                                       'default: by the number of classes\n'
                                                        '- `dpi`: Of a new figure, in dots per inch; default: that of '
                                                        'matplotlib',
  'CohenKappa.__init__': 'Parameters:\n'
@@ -229,8 +234,9 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'CohenKappa.count': 'Parameters:\n\n- `learn`: The learner after its batch',
  'Compile.__init__': 'Parameters:\n'
                      '\n'
-                     '- `with_loss`: The loss too, in training: both are one program then\n'
-                     '- `warm_up`: Compile and compare before the fit, and not when its first batch waits\n'
+                     '- `with_loss`: Compile the loss together with the model, for training\n'
+                     '- `warm_up`: Compile and compare before the fit begins; False: compile in the first batch, '
+                     'unchecked\n'
                      '- `tol`: Largest difference of the gradients of a batch, relative to their norm\n'
                      '- `kwargs`: For `torch.compile`',
  'CorpusBLEUMetric.__init__': 'Parameters:\n'
@@ -248,7 +254,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                                   '- `args`: Positional arguments of `loss_cls`\n'
                                   '- `axis`: Where the classes are in the predictions\n'
                                   '- `kwargs`: For `loss_cls`',
- 'CutMix.__init__': 'Parameters:\n\n- `alpha`: Of the Beta distribution of shares of the area',
+ 'CutMix.__init__': 'Parameters:\n\n- `alpha`: Both parameters of the Beta distribution of shares of the area',
  'CutMix.mix_target': 'The mixture of two targets; None if their losses are mixed instead\n'
                       '\n'
                       'Parameters:\n'
@@ -262,8 +268,9 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'DataLoaders.__init__': 'Parameters:\n'
                          '\n'
                          '- `train`: An iterable of batches\n'
-                         '- `valid`: Another, or a dict of named ones, or None\n'
-                         '- `more`: Others, not validated by themselves: `dls[2]`, …\n'
+                         '- `valid`: Iterable of batches to validate on; several as a dict by name; None: no '
+                         'validation\n'
+                         '- `more`: More loaders, used only where you name one: `learn.validate(2)`, `dls[2]`\n'
                          '- `device`: Where batches and model go; default: the accelerator if there is one\n'
                          '- `n_inp`: How many parts of a tuple are inputs; default: all but the last, or the only '
                          'one\n'
@@ -287,9 +294,10 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'DiceLoss.__init__': 'Parameters:\n'
                       '\n'
                       '- `axis`: Where the classes are in the predictions\n'
-                      '- `smooth`: Added to both areas: a class that is nowhere, and of which nothing is said, costs '
-                      '0\n'
-                      '- `reduction`: Over samples and classes; or `sum`, or `none`, which gives `(bs, n_classes)`\n'
+                      '- `smooth`: Added to numerator and denominator: a class in neither predictions nor targets '
+                      'costs 0\n'
+                      '- `reduction`: `mean` or `sum` over samples and classes, or `none`: no reduction, `(bs, '
+                      'n_classes)`\n'
                       '- `square_in_union`: Square the probabilities in the areas, as in the paper',
  'Dispatcher.add_cb': 'Parameters:\n\n- `cb`: A callback, or a class of one',
  'Dispatcher.add_cbs': 'Parameters:\n\n- `cbs`: Callbacks, or classes of them',
@@ -345,19 +353,22 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Draws.state': 'Parameters:\n\n- `n`: Batches drawn',
  'EMA.__init__': 'Parameters:\n'
                  '\n'
-                 '- `decay`: Weight of the past, in [0,1)\n'
-                 '- `warmup`: In update `t`, use `(1+t)/(10+t)` where that is less\n'
-                 '- `every`: Steps between updates\n'
+                 '- `decay`: Weight of the average so far in each update, in [0,1)\n'
+                 '- `warmup`: Begin with a shorter memory: the decay of update `t` is `min(decay, (1+t)/(10+t))`\n'
+                 '- `every`: In optimizer steps: update the average each time so many are done\n'
                  '- `buffers`: Average floating point buffers too, such as the statistics of batch norms\n'
-                 '- `validate`: In a fit, validate with the average, or with `both` (columns `ema/valid_loss`, …)',
+                 "- `validate`: In a fit, validate with the average; `'both'`: also, in columns `ema/valid_loss`, …",
  'EarlyStoppingCallback.__init__': 'Parameters:\n'
                                    '\n'
                                    '- `monitor`: A column of the recorder, or a function of a row; default: '
                                    '`learn.monitor`\n'
-                                   '- `comp`: `np.less` or `np.greater`; default: what the metric declares\n'
-                                   '- `min_delta`: As in `TrackerCallback`\n'
-                                   '- `patience`: Values, one in each row of results\n'
-                                   '- `reset_on_fit`: As in `TrackerCallback`',
+                                   '- `comp`: `np.less` if lower is better, `np.greater` if higher; default: what '
+                                   'the metric declares\n'
+                                   '- `min_delta`: An improvement of no more than this does not count\n'
+                                   '- `patience`: Stop after so many rows of results (usually one per epoch) without '
+                                   'a new best\n'
+                                   '- `reset_on_fit`: Each fit begins without a best value; False: the best of '
+                                   'earlier fits still counts',
  'EarlyStoppingCallback.act': 'Called after each value, with `new_best` and `best` up to date\n'
                               '\n'
                               'Parameters:\n'
@@ -373,29 +384,32 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'ExtraValid.__init__': 'Parameters:\n'
                         '\n'
                         '- `dl`: An iterable of batches, or a dict of named ones\n'
-                        "- `metrics`: Its own; default: the Learner's\n"
+                        '- `metrics`: Metrics for these data; default: those of the learner\n'
                         '- `name`: What its columns begin with; default: `extra`, or the names of the dict\n'
-                        '- `every`: Number of units between two times; default 1\n'
+                        '- `every`: In `unit`s: validate each time so many are done, such as .5 epochs; default 1\n'
                         '- `unit`: `epoch`, `iter`: training batches, `step`: optimizer steps, or `s`: seconds\n'
-                        '- `when`: As in `Validate`; default: each epoch\n'
-                        '- `on_better`: Instead: whenever this column of the recorder has a new best',
+                        '- `when`: In place of `every`: whenever `when(learn)` is true; asked between batches and '
+                        'after each epoch\n'
+                        '- `on_better`: In place of `every`: whenever this column, such as `valid_loss`, has a new '
+                        'best',
  'FBeta.__init__': 'Parameters:\n'
                    '\n'
-                   '- `beta`: Weight of recall\n'
+                   '- `beta`: How many times as much recall counts as precision\n'
                    '- `axis`: Where the classes are in the predictions\n'
                    '- `labels`: Classes that take part in an average; default: all that occur\n'
                    '- `pos_label`: The class that a `binary` score is about\n'
-                   '- `average`: How to average over classes: see the table',
+                   '- `average`: `binary`, `micro`, `macro`, `weighted`, or None for one value per class',
  'FBetaMulti.__init__': 'Parameters:\n'
                         '\n'
-                        '- `beta`: Weight of recall\n'
+                        '- `beta`: How many times as much recall counts as precision\n'
                         '- `thresh`: A score above it is a yes\n'
-                        '- `sigmoid`: Scores become probabilities first\n'
+                        '- `sigmoid`: Apply a sigmoid to the predictions first\n'
                         '- `labels`: Labels that take part in an average; default: all\n'
-                        '- `average`: How to average over labels',
+                        '- `average`: `macro`: plain mean, `micro`, `weighted`, `samples`, or None for one value per '
+                        'label',
  'FetchPredsCallback.__init__': 'Parameters:\n'
                                 '\n'
-                                '- `ds_idx`: Position or name of a loader in `dls`, or `dl`\n'
+                                '- `ds_idx`: Position or name of a loader in `dls`, or a loader itself\n'
                                 '- `dl`: Any other iterable of batches\n'
                                 '- `with_input`: Inputs too\n'
                                 '- `with_decoded`: Decisions too\n'
@@ -403,7 +417,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                                 '- `reorder`: In the order of the dataset',
  'FileLogger.__init__': 'Parameters:\n'
                         '\n'
-                        '- `fname`: File, in `learn.path`\n'
+                        '- `fname`: A name in `learn.path`, or an absolute path\n'
                         '- `append`: Keep what earlier fits have written',
  'FileLogger.damaged': 'Parameters:\n\n- `why`: What is wrong with the file',
  'FileLogger.encoded': 'Parameters:\n'
@@ -419,34 +433,37 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Filter.__init__': 'Parameters:\n'
                     '\n'
                     '- `event`: Name of the event\n'
-                    '- `every`: Run on each `every`-th\n'
+                    '- `every`: In calls, or in `unit`s: run each time so many are done\n'
                     '- `once`: Run on this call, or on these, counted from 1\n'
                     '- `after`: Run only on calls that come later than this one\n'
                     '- `before`: Run only on calls that come earlier than this one\n'
                     '- `when`: Run if `when(filter, learn)` is true; `filter.num_called` and `filter.num_executed` '
                     'count\n'
                     '- `unit`: Count `iter` (training batches), `step`, `epoch` or `s` (seconds) instead of calls\n'
-                    '- `filter_fn`: The same as `when`\n'
+                    '- `filter_fn`: Another name for `when`, as in fastNLP\n'
                     '- `valid`: Count calls in the validations of a fit too, and run there',
  'Filter.leaves_out': 'Parameters:\n\n- `learn`: The learner, or another dispatcher, that notifies callbacks',
  'Filter.position': 'Parameters:\n\n- `learn`: The learner, or another dispatcher, that notifies callbacks',
  'Fingerprint.__init__': 'Parameters:\n'
                          '\n'
-                         '- `weights`: Batches between two checksums of all weights, which cost one pass over them\n'
-                         '- `ids`: Keep what samples are in a batch; else only a checksum of them\n'
-                         '- `file`: A name in `path/model_dir`, or an absolute path: where to save at the end of '
-                         'each fit',
+                         '- `weights`: In training batches: between two checksums of all weights, which cost one '
+                         'pass over them\n'
+                         '- `ids`: Keep the numbers of the samples in each batch; False: only a checksum of them\n'
+                         '- `file`: Where to save at the end of each fit: a name in `learn.path/learn.model_dir`, or '
+                         'an absolute path',
  'Fingerprint.load_state_dict': 'Restore attributes; modules, optimizers and parameters keep their identity\n'
                                 '\n'
                                 'Parameters:\n'
                                 '\n'
                                 '- `state`: What `state_dict` has returned, in this process or another',
- 'Fingerprint.save': 'Parameters:\n\n- `file`: A name in `path/model_dir`, or an absolute path',
+ 'Fingerprint.save': 'Parameters:\n\n- `file`: A name in `learn.path/learn.model_dir`, or an absolute path',
  'FocalLoss.__init__': 'Parameters:\n'
                        '\n'
-                       '- `gamma`: How much less: the loss is multiplied by `(1-p)**gamma`; 0 is cross-entropy\n'
+                       '- `gamma`: Losses are multiplied by `(1-p)**gamma`, `p` the probability of the target; 0 is '
+                       'cross-entropy\n'
                        '- `weight`: Weight of each class, `(n_classes,)`\n'
-                       '- `reduction`: Or `sum`, or `none`; the mean is weighted, as in `nn.CrossEntropyLoss`\n'
+                       '- `reduction`: `mean` (weighted, as in `nn.CrossEntropyLoss`), `sum` or `none` (no '
+                       'reduction)\n'
                        '- `ignore_index`: Target that does not count',
  'Forward.__init__': 'Parameters:\n'
                      '\n'
@@ -465,9 +482,9 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                                  '\n'
                                  '- `with_input`: Keep inputs\n'
                                  '- `with_loss`: Keep the loss of each sample\n'
-                                 '- `save_preds`: `.npy` file for the predictions, in `learn.path`; they are mapped '
-                                 'into memory\n'
-                                 '- `save_targs`: `.npy` file for the targets, in `path`\n'
+                                 '- `save_preds`: `.npy` file for the predictions, in `learn.path`, from which they '
+                                 'are mapped into memory\n'
+                                 '- `save_targs`: `.npy` file for the targets, in `learn.path`\n'
                                  '- `with_preds`: Keep predictions\n'
                                  '- `with_targs`: Keep targets\n'
                                  '- `concat_dim`: Dimension along which batches are concatenated; None for a list of '
@@ -478,7 +495,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                                  '- `to`: For each row, its place in the result; default: one after the other',
  'GradientAccumulation.__init__': 'Parameters:\n'
                                   '\n'
-                                  '- `n_acc`: Samples for a step\n'
+                                  '- `n_acc`: Samples (not batches) to gather before a step\n'
                                   '- `count`: `count(learn)` returns the number of items that the loss averages; '
                                   'default: `items_of` or samples',
  'GradientAccumulation.load_state_dict': 'Restore attributes; modules, optimizers and parameters keep their '
@@ -489,8 +506,9 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                                          '- `state`: What `state_dict` has returned, in this process or another',
  'GradientClip.__init__': 'Parameters:\n'
                           '\n'
-                          '- `max_norm`: Largest norm left untouched, in units of the gradient\n'
-                          '- `norm_type`: Which norm\n'
+                          '- `max_norm`: Largest norm of all gradients together; with a larger one they are scaled '
+                          'down to it\n'
+                          '- `norm_type`: Order of the norm: 2 is Euclidean, `inf` the largest absolute value\n'
                           '- `max_value`: Largest absolute value of each number; no norm is computed then\n'
                           '- `params`: `params(model)` returns the parameters to clip; default: all',
  'History.__init__': 'Parameters:\n'
@@ -504,29 +522,33 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                   '\n'
                   '- `m`: Module to listen to\n'
                   '- `hook_func`: `hook_func(module, input, output)`; `input` is a tuple\n'
-                  '- `is_forward`: Or the backward pass, with tuples of gradients; then no layer may work in place\n'
+                  '- `is_forward`: True: forward; False: backward pass, with tuples of gradients; no layer may be '
+                  '`inplace`\n'
                   '- `detach`: Pass detached tensors to it\n'
                   '- `cpu`: Pass copies on the CPU to it, which waits for the device\n'
                   '- `when`: Listen only while `when()` is true',
  'HookCallback.__init__': 'Parameters:\n'
                           '\n'
                           '- `modules`: Modules to listen to; default: layers of the model with parameters\n'
-                          '- `every`: Only in each `every`-th training batch, beginning with the first\n'
+                          '- `every`: In training batches: listen in one of so many, beginning with the first; '
+                          'default: in all\n'
                           '- `remove_end`: False: a complete fit ends with hooks on, until `hooks.remove()` or this '
                           'is removed\n'
-                          '- `is_forward`: Hook the forward pass; else the backward pass\n'
+                          '- `is_forward`: True: forward; False: backward pass, with tuples of gradients; no layer '
+                          'may be `inplace`\n'
                           '- `detach`: Detach the tensors that `hook` is given from the graph\n'
-                          '- `cpu`: As in `Hook`\n'
+                          '- `cpu`: Give `hook` copies on the CPU, which waits for the device\n'
                           '- `include_paramless`: Listen to layers without parameters too\n'
-                          '- `hook`: `hook(module, input, output)`',
+                          '- `hook`: `hook(module, input, output)`; `input` is a tuple',
  'Hooks.__init__': 'Parameters:\n'
                    '\n'
-                   '- `ms`: Modules\n'
-                   '- `hook_func`: `hook_func(module, input, output)`\n'
-                   '- `is_forward`: Hook the forward pass; else the backward pass\n'
+                   '- `ms`: Modules to listen to\n'
+                   '- `hook_func`: `hook_func(module, input, output)`; `input` is a tuple\n'
+                   '- `is_forward`: True: forward; False: backward pass, with tuples of gradients; no layer may be '
+                   '`inplace`\n'
                    '- `detach`: Detach the tensors that `hook_func` is given from the graph\n'
                    '- `cpu`: Copy them to the CPU first\n'
-                   '- `when`: As in `Hook`',
+                   '- `when`: Listen only while `when()` is true',
  'HyperScheduler.rescale_hyper': 'Parameters:\n'
                                  '\n'
                                  '- `name`: Name of a hyper-parameter, such as `lr`\n'
@@ -544,7 +566,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Interpretation.from_learner': 'Parameters:\n'
                                 '\n'
                                 '- `learn`: The learner to interpret\n'
-                                '- `ds_idx`: Position or name of a loader in `learn.dls`, or `dl`\n'
+                                '- `ds_idx`: Position or name of a loader in `learn.dls`, or a loader itself\n'
                                 '- `dl`: Any other iterable of batches\n'
                                 '- `act`: Applied to predictions; default: the activation that belongs to the loss\n'
                                 '- `vocab`: Names of the classes; default `learn.dls.vocab`, if there is one',
@@ -552,7 +574,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                                    '\n'
                                    '- `k`: How many, or places in the order of losses: `range(9, 18)` are the next '
                                    'nine\n'
-                                   '- `largest`: Or the smallest\n'
+                                   '- `largest`: True: the largest losses; False: the smallest\n'
                                    '- `ncols`: Most images in a row; default: four, or about as many as rows\n'
                                    '- `figsize`: Of the figure, in inches',
  'Interpretation.show_results': 'Parameters:\n'
@@ -563,13 +585,13 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Interpretation.top_losses': 'Parameters:\n'
                               '\n'
                               '- `k`: How many; default: all\n'
-                              '- `largest`: Or the smallest\n'
+                              '- `largest`: True: the largest losses; False: the smallest\n'
                               '- `items`: Return the samples too, as the dataset gives them',
  'JSONLogger.__init__': 'Parameters:\n'
                         '\n'
-                        '- `fname`: File, in `learn.path`\n'
+                        '- `fname`: A name in `learn.path`, or an absolute path\n'
                         '- `append`: Keep the lines of earlier fits\n'
-                        '- `batches`: Log every so many batches; 0 is none',
+                        '- `batches`: In training batches: log losses of one of so many; 0: of none',
  'JSONLogger.log': 'Log a row\n'
                    '\n'
                    'Parameters:\n'
@@ -582,7 +604,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                           'Parameters:\n'
                           '\n'
                           '- `config`: A `RunConfig`; `config.flat()` is a dict of one level',
- 'JSONLogger.read_log': "Parameters:\n\n- `kind`: Or `'batch'`",
+ 'JSONLogger.read_log': 'Parameters:\n\n- `kind`: `row`: results, or `batch`: losses of batches',
  'L1LossFlat': 'Parameters:\n'
                '\n'
                '- `args`: Positional arguments of `nn.L1Loss`\n'
@@ -598,39 +620,42 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'LabelCounts.__init__': 'Parameters:\n'
                          '\n'
                          '- `thresh`: A score above it is a yes\n'
-                         '- `sigmoid`: Scores become probabilities first',
+                         '- `sigmoid`: Apply a sigmoid to the predictions first',
  'LabelCounts.decide': 'Parameters:\n\n- `learn`: The learner after its batch',
  'LabelScore.__init__': 'Parameters:\n'
                         '\n'
                         '- `thresh`: A score above it is a yes\n'
-                        '- `sigmoid`: Scores become probabilities first\n'
+                        '- `sigmoid`: Apply a sigmoid to the predictions first\n'
                         '- `labels`: Labels that take part in an average; default: all\n'
-                        '- `average`: How to average over labels',
+                        '- `average`: `macro`: plain mean, `micro`, `weighted`, `samples`, or None for one value per '
+                        'label',
  'LabelSmoothingCrossEntropy.__init__': 'Parameters:\n'
                                         '\n'
                                         '- `eps`: Part of the target that is spread over all classes, in [0,1]\n'
                                         '- `weight`: Weight of each class, `(n_classes,)`\n'
-                                        '- `reduction`: Or `sum`, or `none`\n'
+                                        '- `reduction`: `mean`, `sum` or `none` (no reduction)\n'
                                         '- `ignore_index`: Target that does not count',
  'Learner.__init__': 'Parameters:\n'
                      '\n'
                      '- `dls`: Where batches come from\n'
                      '- `model`: Called with the inputs of a batch\n'
-                     '- `loss_func`: Of predictions and targets; None if the model returns its loss\n'
+                     '- `loss_func`: `loss_func(pred, *targets)` returns the loss; None if the model returns it\n'
                      '- `opt_func`: A class of `torch.optim`, a `partial` of one, or an optimizer; default: AdamW, '
                      'see `Adam`\n'
                      '- `lr`: Learning rate: a number, `slice(first, last)` or a list, one per group; default: that '
                      'of `opt_func`\n'
-                     '- `splitter`: `splitter(model)` gives parameter groups\n'
+                     '- `splitter`: `splitter(model)` returns parameter groups, lists of parameters; default: one '
+                     'group\n'
                      '- `cbs`: Callbacks, or classes of them\n'
                      '- `metrics`: Functions of predictions and targets, or `Metric`s\n'
                      '- `path`: Where files go; default: the folder in which Python runs\n'
                      '- `model_dir`: Folder in `path` for weights\n'
                      '- `wd`: Weight decay; default: that of `opt_func`\n'
-                     '- `wd_bn_bias`: Decay norm layers and biases too\n'
+                     '- `wd_bn_bias`: Apply weight decay to norm layers and biases too\n'
                      '- `train_bn`: Train norm layers of frozen groups\n'
                      '- `moms`: Momentum at the start, in the middle and at the end of a one-cycle fit\n'
-                     '- `default_cbs`: Have `default_cbs`',
+                     '- `default_cbs`: Attach those in `default_cbs`: `TrainEvalCallback`, `Recorder`, '
+                     '`ProgressCallback`',
  'Learner.at_pause': 'Parameters:\n'
                      '\n'
                      '- `f`: Called without arguments\n'
@@ -647,7 +672,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                        'Parameters:\n'
                        '\n'
                        '- `e`: The exception that ends the innermost scope',
- 'Learner.export': 'Parameters:\n\n- `fname`: A name in `path`, an absolute path, or an open file',
+ 'Learner.export': 'Parameters:\n\n- `fname`: A name in `learn.path`, an absolute path, or an open file',
  'Learner.find_state': 'Parameters:\n'
                        '\n'
                        "- `resume`: True: the newest file of the `Checkpoint`; `'auto'`: the same if there is one; "
@@ -669,8 +694,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                       '- `cbs`: Callbacks for this fit only\n'
                       '- `reset_opt`: Begin with a new optimizer\n'
                       '- `start_epoch`: Number of the first epoch; those before count as done\n'
-                      "- `resume`: Continue a saved fit: True: newest file of its `Checkpoint`; `'auto'`: that, if "
-                      'any; or a file\n'
+                      "- `resume`: Continue from: a path; True: its newest `Checkpoint` file; `'auto'`: that if any, "
+                      'else begin anew\n'
                       '- `procs`: Processes to train in, which are started for this fit; default: this one',
  'Learner.fit': 'Parameters:\n'
                 '\n'
@@ -681,9 +706,9 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                 '- `reset_opt`: Begin with a new optimizer\n'
                 '- `start_epoch`: Number of the first epoch; those before count as done\n'
                 '- `n_iter`: Training batches; of several bounds the one that comes first ends the fit\n'
-                '- `n_step`: Optimizer steps\n'
-                "- `resume`: Continue a saved fit: True: newest file of its `Checkpoint`; `'auto'`: that, if any; or "
-                'a file\n'
+                '- `n_step`: Optimizer steps; of several bounds the one that comes first ends the fit\n'
+                "- `resume`: Continue from: a path; True: its newest `Checkpoint` file; `'auto'`: that if any, else "
+                'begin anew\n'
                 '- `procs`: Processes to train in, which are started for this fit; default: this one',
  'Learner.fit_flat_cos': 'Parameters:\n'
                          '\n'
@@ -696,9 +721,9 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                          '- `reset_opt`: Begin with a new optimizer\n'
                          '- `start_epoch`: Number of the first epoch; those before count as done\n'
                          '- `n_iter`: Training batches; of several bounds the one that comes first ends the fit\n'
-                         '- `n_step`: Optimizer steps\n'
-                         "- `resume`: Continue a saved fit: True: newest file of its `Checkpoint`; `'auto'`: that, "
-                         'if any; or a file\n'
+                         '- `n_step`: Optimizer steps; of several bounds the one that comes first ends the fit\n'
+                         "- `resume`: Continue from: a path; True: its newest `Checkpoint` file; `'auto'`: that if "
+                         'any, else begin anew\n'
                          '- `procs`: Processes to train in, which are started for this fit; default: this one',
  'Learner.fit_in_processes': 'Parameters:\n'
                              '\n'
@@ -721,36 +746,36 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                           '- `reset_opt`: Begin with a new optimizer\n'
                           '- `start_epoch`: Number of the first epoch; those before count as done\n'
                           '- `n_iter`: Training batches; of several bounds the one that comes first ends the fit\n'
-                          '- `n_step`: Optimizer steps\n'
-                          "- `resume`: Continue a saved fit: True: newest file of its `Checkpoint`; `'auto'`: that, "
-                          'if any; or a file\n'
+                          '- `n_step`: Optimizer steps; of several bounds the one that comes first ends the fit\n'
+                          "- `resume`: Continue from: a path; True: its newest `Checkpoint` file; `'auto'`: that if "
+                          'any, else begin anew\n'
                           '- `procs`: Processes to train in, which are started for this fit; default: this one',
  'Learner.fit_sgdr': 'Parameters:\n'
                      '\n'
                      '- `n_cycles`: Number of cycles\n'
                      '- `cycle_len`: Epochs of the first cycle\n'
                      '- `lr_max`: Learning rate at the start of each cycle; default `self.lr`\n'
-                     '- `cycle_mult`: Length of each cycle, divided by that of the one before\n'
+                     '- `cycle_mult`: Each cycle is so many times as long as the one before\n'
                      '- `wd`: Weight decay; default `self.wd`\n'
                      '- `cbs`: Callbacks for this fit only\n'
                      '- `reset_opt`: Begin with a new optimizer\n'
                      '- `start_epoch`: Number of the first epoch; those before count as done\n'
                      '- `n_iter`: Training batches; of several bounds the one that comes first ends the fit\n'
-                     '- `n_step`: Optimizer steps\n'
-                     "- `resume`: Continue a saved fit: True: newest file of its `Checkpoint`; `'auto'`: that, if "
-                     'any; or a file\n'
+                     '- `n_step`: Optimizer steps; of several bounds the one that comes first ends the fit\n'
+                     "- `resume`: Continue from: a path; True: its newest `Checkpoint` file; `'auto'`: that if any, "
+                     'else begin anew\n'
                      '- `procs`: Processes to train in, which are started for this fit; default: this one',
  'Learner.fork': 'Parameters:\n'
                  '\n'
                  '- `n_iter`: Training batches done, in a fit with `Rewind`; default: where the fit was stopped\n'
-                 '- `lr`: Learning rate from there on, as in `resume`\n'
-                 '- `wd`: Weight decay from there on, as in `resume`\n'
-                 '- `cbs`: More callbacks\n'
+                 '- `lr`: Learning rate from there on, one or one per group; of a schedule, its highest value\n'
+                 '- `wd`: Weight decay from there on, one or one per group; of a schedule, its highest value\n'
+                 '- `cbs`: More callbacks for the copy\n'
                  '- `without`: Callbacks to leave out: classes, or instances that this learner has',
  'Learner.freeze_to': 'Parameters:\n\n- `n`: The first parameter group to train; negative counts from the end',
  'Learner.get_preds': 'Parameters:\n'
                       '\n'
-                      '- `ds_idx`: Position or name of a loader in `dls`, or `dl`\n'
+                      '- `ds_idx`: Position or name of a loader in `dls`, or a loader itself\n'
                       '- `dl`: Any other iterable of batches\n'
                       '- `with_input`: Return inputs too\n'
                       '- `with_decoded`: Return decisions too\n'
@@ -760,9 +785,9 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                       '- `inner`: Run the validation only, without the events of a fit and an epoch\n'
                       '- `reorder`: Return samples in the order of the dataset\n'
                       '- `cbs`: Callbacks for this call only\n'
-                      '- `save_preds`: `.npy` file in `path` for the predictions, mapped into memory; also without '
-                      '`with_preds`\n'
-                      '- `save_targs`: `.npy` file for the targets, in `path`\n'
+                      '- `save_preds`: `.npy` file for the predictions, in `learn.path`, mapped into memory; also '
+                      'without `with_preds`\n'
+                      '- `save_targs`: `.npy` file for the targets, in `learn.path`\n'
                       '- `with_preds`: Return predictions\n'
                       '- `with_targs`: Return targets\n'
                       '- `concat_dim`: Dimension along which batches are concatenated; None for a list of batches',
@@ -774,7 +799,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                   '- `cbs`: Callbacks that are attached for this inference only',
  'Learner.load': 'Parameters:\n'
                  '\n'
-                 '- `file`: A name in `path/model_dir`, an absolute path, or an open file\n'
+                 '- `file`: A name in `learn.path/learn.model_dir`, a path, or an open file\n'
                  "- `with_opt`: The optimizer's state too; default: if the file has it and all weights are loaded\n"
                  '- `strict`: The weights must fit; otherwise those that fit are loaded, and a warning names the '
                  'others\n'
@@ -783,11 +808,11 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                  '- `device`: Where the file is read to; the model stays where it is',
  'Learner.load_state': 'Parameters:\n'
                        '\n'
-                       '- `file`: A name in `path/model_dir`, or an absolute path: what `save_state` or a '
-                       '`Checkpoint` has written',
+                       '- `file`: What `save_state` or a `Checkpoint` has written: a name in '
+                       '`learn.path/learn.model_dir`, or a path',
  'Learner.loader': 'Parameters:\n'
                    '\n'
-                   '- `ds_idx`: Position or name of a loader in `dls`, or a loader\n'
+                   '- `ds_idx`: Position or name of a loader in `dls`, or a loader itself\n'
                    '- `dl`: Any other iterable of batches; it goes before `ds_idx`',
  'Learner.lr_find': 'Parameters:\n'
                     '\n'
@@ -802,11 +827,11 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                    '- `bs`: Samples in the batch; default: as many as in a batch of the loader\n'
                    '- `dl`: Loader to take a batch from, or its position or name in `dls`; default: that of '
                    'training\n'
-                   '- `cbs`: Callbacks of the coming fit',
+                   '- `cbs`: More callbacks, as you would give them to `fit`',
  'Learner.operations': 'Parameters:\n'
                        '\n'
                        '- `n_iter`: Number of the training batch, counted from 0\n'
-                       '- `file`: A name in `path/model_dir`, or an absolute path, to save them to',
+                       '- `file`: Where to save them: a name in `learn.path/learn.model_dir`, or an absolute path',
  'Learner.passes_over': 'Whether to ignore `e`: a run that resumes had begun the innermost scope before it was '
                         'stopped\n'
                         '\n'
@@ -822,30 +847,30 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Learner.profile': 'Parameters:\n'
                     '\n'
                     '- `n`: Batches of training and of each validation\n'
-                    '- `cbs`: Callbacks of the coming fit\n'
-                    '- `waits_every`: Count what makes the device wait in the second of so many batches; None: '
-                    'never\n'
+                    '- `cbs`: More callbacks, as you would give them to `fit`\n'
+                    '- `waits_every`: Count what makes the device wait in one of so many batches, from the 2nd; '
+                    'None: never\n'
                     '- `sync`: Wait for the device between phases\n'
                     "- `trace`: Folder to which torch's profiler writes a trace",
- 'Learner.repeatable': 'Parameters:\n\n- `cbs`: Callbacks of the coming fit',
+ 'Learner.repeatable': 'Parameters:\n\n- `cbs`: More callbacks, as you would give them to `fit`',
  'Learner.restore_frozen': 'Parameters:\n\n- `ps`: Parameters that are not trained',
  'Learner.resume': 'Parameters:\n'
                    '\n'
                    '- `cbs`: Callbacks of that fit; default: the ones that it had\n'
                    '- `lr`: Learning rate from here on, one or one per group; of a schedule, its highest value\n'
-                   '- `wd`: Weight decay from here on, likewise\n'
-                   '- `procs`: Processes to train in, as in `fit`',
+                   '- `wd`: Weight decay from here on, one or one per group; of a schedule, its highest value\n'
+                   '- `procs`: Processes to train in, which are started for this fit; default: this one',
  'Learner.rewind': 'Parameters:\n\n- `n_iter`: Training batches done, counted from the beginning of the fit',
  'Learner.save': 'Parameters:\n'
                  '\n'
-                 '- `file`: A name in `path/model_dir`, an absolute path, or an open file\n'
+                 '- `file`: A name in `learn.path/learn.model_dir`, an absolute path, or an open file\n'
                  "- `with_opt`: The optimizer's state too; default: if there is one and the format can hold it",
- 'Learner.save_state': 'Parameters:\n\n- `file`: A name in `path/model_dir`, or an absolute path',
+ 'Learner.save_state': 'Parameters:\n\n- `file`: A name in `learn.path/learn.model_dir`, or an absolute path',
  'Learner.seeds': 'Parameters:\n'
                   '\n'
                   '- `n`: Number of runs, or their seeds\n'
-                  '- `n_epoch`: Passes over `dls.train`, as in `fit`\n'
-                  '- `vary`: `init`, `order`, `dropout`, a list of them, or `all`\n'
+                  '- `n_epoch`: Passes over `dls.train` in each run\n'
+                  '- `vary`: Which random numbers differ: `init`, `order`, `dropout`, a list of them, or `all`\n'
                   '- `cbs`: Callbacks for each of the runs, which are copied\n'
                   '- `model`: `model()` makes a new model; default: the model, whose layers draw their weights '
                   'again\n'
@@ -858,17 +883,17 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Learner.show_hardest': 'Parameters:\n'
                          '\n'
                          '- `k`: How many\n'
-                         '- `by`: Highest mean loss; or `forgotten` most often, after the samples that were never '
-                         'learned\n'
+                         '- `by`: `loss`: highest mean first; `forgotten`: never learned first, then most often '
+                         'forgotten\n'
                          '- `ncols`: Most images in a row; default: four, or about as many as rows\n'
                          '- `figsize`: Of the figure, in inches',
  'Learner.show_loop': 'Parameters:\n'
                       '\n'
                       '- `n`: Batches of training and of each validation\n'
-                      '- `cbs`: Callbacks of the coming fit',
+                      '- `cbs`: More callbacks, as you would give them to `fit`',
  'Learner.show_results': 'Parameters:\n'
                          '\n'
-                         '- `ds_idx`: Position or name of a loader in `dls`, or `dl`\n'
+                         '- `ds_idx`: Position or name of a loader in `dls`, or a loader itself\n'
                          '- `dl`: Any other iterable of batches\n'
                          '- `max_n`: How many to show\n'
                          '- `shuffle`: Choose samples at random from the first batch; otherwise its first ones\n'
@@ -877,7 +902,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Learner.smoke': 'Parameters:\n'
                   '\n'
                   '- `n`: Batches of each training and validation\n'
-                  '- `cbs`: Callbacks of the coming fit',
+                  '- `cbs`: More callbacks, as you would give them to `fit`',
  'Learner.stop_for_now': 'Parameters:\n\n- `reason`: Kept in `stop_reason`',
  'Learner.stop_soon': 'Parameters:\n\n- `reason`: Kept in `stop_reason`',
  'Learner.summary': 'Parameters:\n'
@@ -892,33 +917,35 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                             '- `init_scale`: First scale of the loss, for `fp16`\n'
                             '- `growth_factor`: Multiplies the scale after `growth_interval` steps without overflow\n'
                             '- `backoff_factor`: Multiplies the scale after an overflow\n'
-                            '- `growth_interval`: In steps',
+                            '- `growth_interval`: Optimizer steps without overflow after which the scale grows',
  'Learner.to_contiguous': 'Parameters:\n\n- `to_fp32`: In full precision too',
  'Learner.to_distributed': 'Parameters:\n\n- `kwargs`: For `Distributed`',
  'Learner.to_fp16': 'Parameters:\n\n- `kwargs`: For `MixedPrecision`',
  'Learner.trace': 'Parameters:\n'
                   '\n'
                   '- `n`: Batches of training and of each validation\n'
-                  '- `cbs`: Callbacks of the coming fit',
+                  '- `cbs`: More callbacks, as you would give them to `fit`',
  'Learner.tta': 'Parameters:\n'
                 '\n'
-                '- `ds_idx`: Position or name of a loader in `dls`, or `dl`\n'
+                '- `ds_idx`: Position or name of a loader in `dls`, or a loader itself\n'
                 '- `dl`: Any other iterable of batches\n'
                 '- `n`: Augmented passes over the samples\n'
-                '- `aug`: `aug(*inputs)` returns augmented ones, and if needed a function that takes predictions '
-                'back\n'
-                '- `beta`: Weight of the pass without augmentation, in [0,1]; None leaves both apart. Without '
+                '- `aug`: `aug(*inputs)` returns augmented inputs, and if needed a function that undoes it in '
+                'predictions\n'
+                '- `beta`: Weight of the plain pass, in [0,1]; None: return both, not averaged. Ignored with '
                 '`use_max`\n'
                 '- `use_max`: Take the maximum of all passes instead of averages',
  'Learner.unchanged': 'Parameters:\n\n- `loaders`: Loaders that are iterated meanwhile',
  'Learner.validate': 'Parameters:\n'
                      '\n'
-                     '- `ds_idx`: Position or name of a loader in `dls`; default: all that validate\n'
-                     '- `dl`: Or any other iterable of batches\n'
+                     '- `ds_idx`: Position or name of a loader in `dls`, or a loader; default: all validation '
+                     'loaders\n'
+                     '- `dl`: Any other iterable of batches\n'
                      '- `cbs`: Callbacks for this validation only',
  'Ledger.__init__': 'Parameters:\n'
                     '\n'
-                    '- `keep`: Visits of each sample to keep one by one, the last ones: 8 bytes for each\n'
+                    '- `keep`: How many visits of each sample to keep one by one: the newest ones, with 8 bytes for '
+                    'each\n'
                     '- `ids`: `ids(learn)` returns the sample numbers of a batch, `(bs,)`; default: what the sampler '
                     'drew\n'
                     '- `loss`: `loss(pred, *targets)` returns the losses of samples, `(bs,)`; default: by '
@@ -1020,7 +1047,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'MicroBatch.in_pieces': 'Parameters:\n\n- `forward`: The usual forward pass, called without arguments',
  'MixHandler.__init__': 'Parameters:\n'
                         '\n'
-                        '- `alpha`: Of the Beta distribution of shares: the smaller, the less is mixed',
+                        '- `alpha`: Both parameters of the Beta distribution of shares: the smaller, the less is '
+                        'mixed',
  'MixHandler.draw': 'Parameters:\n\n- `n`: How many',
  'MixHandler.mix_target': 'Parameters:\n'
                           '\n'
@@ -1028,7 +1056,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                           '- `other`: The same targets in the order of the samples they are mixed with',
  'MixUp.__init__': 'Parameters:\n'
                    '\n'
-                   '- `alpha`: Of the Beta distribution of shares: the smaller, the less is mixed\n'
+                   '- `alpha`: Both parameters of the Beta distribution of shares: the smaller, the less is mixed\n'
                    '- `by_sample`: A share for each sample, or one for the batch; default: wherever the loss allows '
                    'it',
  'MixedPrecision.__init__': 'Parameters:\n'
@@ -1037,7 +1065,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                             '- `init_scale`: First scale of the loss, for `fp16`\n'
                             '- `growth_factor`: Multiplies the scale after `growth_interval` steps without overflow\n'
                             '- `backoff_factor`: Multiplies the scale after an overflow\n'
-                            '- `growth_interval`: In steps',
+                            '- `growth_interval`: Optimizer steps without overflow after which the scale grows',
  'Moments.accumulate': 'Take in the batch that `learn` has just done\n'
                        '\n'
                        'Parameters:\n'
@@ -1048,15 +1076,17 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                       '\n'
                       '- `better`: For each column, whether a higher value is better; None where neither is\n'
                       '- `put`: A function that shows HTML, in place of what it showed before\n'
-                      '- `every`: Seconds between two drawings of 100 rows; of more rows, more in proportion\n'
+                      '- `every`: In seconds: between two drawings of 100 rows; of more rows, more in proportion\n'
                       '- `first`: A function that returns rows to show before the first call of `row`',
  'OnBetter.__init__': 'Parameters:\n'
                       '\n'
-                      '- `f`: A function of the learner\n'
+                      '- `f`: Called as `f(learn)`\n'
                       '- `monitor`: A column of the recorder, or a function of a row; default: `learn.monitor`\n'
-                      '- `comp`: `np.less` or `np.greater`; default: what the metric declares\n'
+                      '- `comp`: `np.less` if lower is better, `np.greater` if higher; default: what the metric '
+                      'declares\n'
                       '- `min_delta`: An improvement of no more than this does not count\n'
-                      '- `reset_on_fit`: As in `TrackerCallback`',
+                      '- `reset_on_fit`: Each fit begins without a best value; False: the best of earlier fits still '
+                      'counts',
  'OnBetter.act': 'Called after each value, with `new_best` and `best` up to date\n'
                  '\n'
                  'Parameters:\n'
@@ -1065,7 +1095,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'OptimList.__init__': 'Parameters:\n'
                        '\n'
                        '- `opts`: No two of them train the same parameter\n'
-                       '- `every`: Each steps in one of `every` steps of the whole: a number, or one for each',
+                       '- `every`: In steps of the whole: each optimizer takes one of so many; a number, or one for '
+                       'each optimizer',
  'Overfit.__init__': 'Parameters:\n\n- `k`: Training batches',
  'Overfit.load_state_dict': 'Restore attributes; modules, optimizers and parameters keep their identity\n'
                             '\n'
@@ -1126,12 +1157,13 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'Position.where': 'Parameters:\n\n- `n_train`: Training batches in an epoch, if known',
  'PrintProgress.__init__': 'Parameters:\n'
                            '\n'
-                           '- `every`: Batches between two lines with their mean loss; default: no such lines\n'
+                           '- `every`: In training batches: print their mean loss each time so many are done; '
+                           'default: never\n'
                            '- `mark_best`: Mark the best value of each column so far',
  'Profile.__init__': 'Parameters:\n'
                      '\n'
-                     '- `waits_every`: Count what makes the device wait in the second of so many batches; None: '
-                     'never\n'
+                     '- `waits_every`: Count what makes the device wait in one of so many batches, from the 2nd; '
+                     'None: never\n'
                      '- `sync`: Wait for the device between phases, and use the clock. It slows training down\n'
                      "- `trace`: Folder to which torch's profiler writes traces of some batches\n"
                      '- `schedule`: When: `wait`, `warmup`, `active` and `repeat`, of `torch.profiler.schedule`',
@@ -1146,8 +1178,9 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                               '\n'
                               "- `bars`: `'tqdm'`, `'rich'` (not in notebooks), `'text'` for a log, `'auto'`; None "
                               'or False: a table alone\n'
-                              '- `every`: Seconds between two drawings of a bar\n'
-                              "- `print_every`: Batches between two printed lines, with `bars='text'`\n"
+                              '- `every`: In seconds: from one drawing of a bar to the next\n'
+                              "- `print_every`: In training batches, with `bars='text'`: print a line each time so "
+                              'many are done\n'
                               '- `mark_best`: Mark the best value of each column so far',
  'RAdam': 'Parameters:\n'
           '\n'
@@ -1178,7 +1211,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                       '- `add_time`: Have a `time` column, in seconds\n'
                       '- `train_metrics`: Compute metrics in training too\n'
                       '- `valid_metrics`: Compute metrics in validation\n'
-                      '- `beta`: Weight of the past in `losses`, in [0,1)\n'
+                      '- `beta`: Smoothing of `losses`: weight of the average so far, in [0,1)\n'
                       '- `count`: `count(learn)` returns the number of items that the loss averages; default: see '
                       '`n_items`',
  'Recorder.add': 'Parameters:\n\n- `vals`: Values by name; those of other kinds than numbers are fine',
@@ -1220,12 +1253,16 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                                '\n'
                                '- `monitor`: A column of the recorder, or a function of a row; default: '
                                '`learn.monitor`\n'
-                               '- `comp`: `np.less` or `np.greater`; default: what the metric declares\n'
-                               '- `min_delta`: As in `TrackerCallback`\n'
-                               '- `patience`: Values, one in each row of results\n'
-                               '- `factor`: The learning rate is divided by it; above 1\n'
+                               '- `comp`: `np.less` if lower is better, `np.greater` if higher; default: what the '
+                               'metric declares\n'
+                               '- `min_delta`: An improvement of no more than this does not count\n'
+                               '- `patience`: Lower the rate after so many rows of results (usually one per epoch) '
+                               'without a new best\n'
+                               "- `factor`: The learning rate is divided by it; above 1. Torch's `factor=.1` is 10 "
+                               'here\n'
                                '- `min_lr`: Lowest learning rate\n'
-                               '- `reset_on_fit`: As in `TrackerCallback`',
+                               '- `reset_on_fit`: Each fit begins without a best value; False: the best of earlier '
+                               'fits still counts',
  'ReduceLROnPlateau.act': 'Called after each value, with `new_best` and `best` up to date\n'
                           '\n'
                           'Parameters:\n'
@@ -1238,10 +1275,11 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                            'outside',
  'Rewind.__init__': 'Parameters:\n'
                     '\n'
-                    '- `every`: Hold a point each time so many units are done\n'
+                    '- `every`: In `unit`s: hold a point each time so many are done\n'
                     '- `unit`: `iter`: training batches, `step`: optimizer steps, `epoch`, or `s`: seconds\n'
-                    '- `keep`: Points to hold, the newest ones\n'
-                    '- `memory`: Bytes of a point that are held in memory; a larger one is a temporary file',
+                    '- `keep`: How many points to hold: the newest ones\n'
+                    '- `memory`: Bytes of the largest point to hold in memory, default 1 GiB; larger ones are '
+                    'temporary files',
  'Rewind.load_state_dict': 'Restore attributes; modules, optimizers and parameters keep their identity\n'
                            '\n'
                            'Parameters:\n'
@@ -1252,7 +1290,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                       '\n'
                       '- `learn`: The learner whose run is held\n'
                       '- `n_iter`: Number of training batches since the beginning of the run\n'
-                      '- `how`: Why it goes back, as in `Turn`',
+                      '- `how`: Why it goes back: `rewind` or `fork`',
  'Rich.__init__': 'Parameters:\n'
                   '\n'
                   '- `better`: For each column, whether a higher value is better; None where neither is\n'
@@ -1260,11 +1298,12 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'RocAuc.__init__': 'Parameters:\n'
                     '\n'
                     '- `axis`: Where the classes are in the predictions, which are logits\n'
-                    '- `average`: How to average over classes; or `weighted` by frequency, `micro`, or None',
+                    '- `average`: `macro`: plain mean, `weighted` by frequency, `micro`, or None for one per class',
  'RocAucBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes are in the predictions, which are logits',
  'RocAucMulti.__init__': 'Parameters:\n'
                          '\n'
-                         '- `average`: How to average over labels; or `weighted` by frequency, `micro`, or None',
+                         '- `average`: `macro`: plain mean, `weighted` by frequency, `micro`, or None for one per '
+                         'label',
  'RootMean.accumulate': 'Take in the batch that `learn` has just done\n'
                         '\n'
                         'Parameters:\n'
@@ -1285,9 +1324,10 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
              '- `bs`: A function that returns how many samples it has: each part of a structure needs as many rows',
  'RunCard.__init__': 'Parameters:\n'
                      '\n'
-                     '- `folder`: In `learn.path`, or an absolute path\n'
+                     "- `folder`: Folder for the files, default `learn.path/'runs'`: a name in `learn.path`, or an "
+                     'absolute path\n'
                      '- `title`: A short text for lists of cards\n'
-                     '- `note`: A longer one',
+                     '- `note`: A longer text',
  'RunCard.load_state_dict': 'Restore attributes; modules, optimizers and parameters keep their identity\n'
                             '\n'
                             'Parameters:\n'
@@ -1306,26 +1346,30 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                  '\n'
                  '- `start`: Where the last part begins: a fraction of training, in [0,1), or a whole number of '
                  'epochs\n'
-                 '- `lr`: Learning rate from then on, one or one per parameter group; default: as it would be '
-                 'without\n'
-                 '- `anneal`: Epochs that it takes to get there, along a cosine\n'
-                 '- `every`: Steps between updates; default: one update at the end of each epoch\n'
-                 '- `validate`: In a fit, validate with the average; or with `both`',
+                 '- `lr`: Learning rate of the last part, one or one per parameter group; default: what it is '
+                 'without `SWA`\n'
+                 '- `anneal`: Epochs in which the rate moves to `lr`, along a cosine\n'
+                 '- `every`: In optimizer steps: update the average each time so many are done; default: each epoch\n'
+                 "- `validate`: In a fit, validate with the average; `'both'`: also, in columns `swa/valid_loss`, …",
  'Sanity.__init__': 'Parameters:\n\n- `n`: Batches of each loader',
  'SaveModelCallback.__init__': 'Parameters:\n'
                                '\n'
                                '- `monitor`: A column of the recorder, or a function of a row; default: '
                                '`learn.monitor`\n'
-                               '- `comp`: `np.less` or `np.greater`; default: what the metric declares\n'
-                               '- `min_delta`: As in `TrackerCallback`\n'
-                               '- `fname`: Name for `learn.save`; None keeps the best in memory\n'
-                               '- `every_epoch`: Save after every so many epochs (True: after each), as '
-                               '`fname_<epoch>`\n'
-                               '- `at_end`: Save once, at the end of the fit\n'
+                               '- `comp`: `np.less` if lower is better, `np.greater` if higher; default: what the '
+                               'metric declares\n'
+                               '- `min_delta`: An improvement of no more than this does not count\n'
+                               '- `fname`: A name in `learn.path/learn.model_dir`, or an absolute path; None keeps '
+                               'it in memory\n'
+                               '- `every_epoch`: In epochs: save every so many (True: each) as `fname_<epoch>`, '
+                               'instead of the best\n'
+                               '- `at_end`: Save once, at the end of the fit, instead of the best\n'
                                "- `with_opt`: Save, and load, the optimizer's state too\n"
-                               '- `reset_on_fit`: As in `TrackerCallback`\n'
-                               '- `keep`: How many of the best to keep; if several, as `fname_<batches trained>`\n'
-                               '- `load_best`: Load the best at the end',
+                               '- `reset_on_fit`: Each fit begins without a best value; False: the best of earlier '
+                               'fits still counts\n'
+                               '- `keep`: How many of the best weights to keep; if several, as `fname_<batches '
+                               'trained>`\n'
+                               '- `load_best`: Load the best weights at the end of the fit',
  'SaveModelCallback.act': 'Called after each value, with `new_best` and `best` up to date\n'
                           '\n'
                           'Parameters:\n'
@@ -1355,7 +1399,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
               '\n'
               '- `start`: Value at position 0, or one for each parameter group\n'
               '- `end`: Value at position 1, or one for each parameter group\n'
-              '- `power`: Of the position',
+              '- `power`: Above 1 the value stays near `start` for long; below 1, near `end`',
  'Schedule.__init__': 'Parameters:\n'
                       '\n'
                       '- `f`: `f(start, end, pos)`, with `pos` in [0,1]\n'
@@ -1363,21 +1407,21 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                       '- `end`: Value at 1',
  'Scheduled.__init__': 'Parameters:\n'
                        '\n'
-                       '- `every`: Number of units between two times; default 1\n'
+                       '- `every`: In `unit`s: act each time so many are done, such as .5 epochs; default 1\n'
                        '- `unit`: `epoch`, `iter`: training batches, `step`: optimizer steps, or `s`: seconds\n'
-                       '- `when`: Instead: if `when(learn)` is true, asked between batches and at the end of each '
-                       'epoch',
+                       '- `when`: In place of `every`: act whenever `when(learn)` is true; asked between batches and '
+                       'after each epoch',
  'ShortEpochCallback.__init__': 'Parameters:\n'
                                 '\n'
                                 '- `pct`: Fraction of the batches, at least one, in (0,1]\n'
                                 '- `short_valid`: Shorten validation too',
  'SpikeGuard.__init__': 'Parameters:\n'
                         '\n'
-                        '- `back`: Training batches between two points that the run can go back to\n'
+                        '- `back`: In training batches: from one point that the run can go back to, to the next\n'
                         '- `skip`: Leave the batch out and train on; False: stop before it\n'
-                        '- `factor`: How many times the highest recent value is a spike\n'
-                        '- `window`: Recent batches\n'
-                        '- `most`: Batches to leave out at most; the fit then stops',
+                        '- `factor`: A value above `factor` times the highest recent one is a spike\n'
+                        '- `window`: How many recent batches a value is compared with\n'
+                        '- `most`: Most batches to leave out; instead of leaving out more, the fit stops',
  'SpikeGuard.load_state_dict': 'Restore attributes; modules, optimizers and parameters keep their identity\n'
                                '\n'
                                'Parameters:\n'
@@ -1404,9 +1448,9 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                      '- `about`: Lines to show below the table',
  'TensorBoardLogger.__init__': 'Parameters:\n'
                                '\n'
-                               '- `log_dir`: Folder for event files, in `learn.path`; default: a new one in `runs` '
-                               'for each fit\n'
-                               '- `batches`: Log every so many batches; 0 is none\n'
+                               '- `log_dir`: Folder for event files, in `learn.path`; default: for each fit a new '
+                               "one in `learn.path/'runs'`\n"
+                               '- `batches`: In training batches: log losses of one of so many; 0: of none\n'
                                '- `graph`: Trace the model, and log its graph',
  'TensorBoardLogger.figure': 'Log a figure\n'
                              '\n'
@@ -1441,7 +1485,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'TimeLimit.__init__': "Parameters:\n\n- `limit`: Seconds, or a time such as `'90s'`, `'20m'`, `'1h30m'`",
  'Timer.__init__': 'Parameters:\n'
                    '\n'
-                   '- `every`: Print a summary after every so many epochs, or batches\n'
+                   '- `every`: In `unit`s: print a summary each time so many are done; default: print nothing\n'
                    '- `unit`: What `every` counts: `epoch`, or `iter` for training batches\n'
                    '- `sync`: Wait for the device between phases, and use the clock. It slows training down',
  'Timer.begin': 'Parameters:\n\n- `phase`: Name',
@@ -1470,9 +1514,11 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                              '\n'
                              '- `monitor`: A column of the recorder, or a function of a row; default: '
                              '`learn.monitor`\n'
-                             '- `comp`: `np.less` or `np.greater`; default: what the metric declares\n'
+                             '- `comp`: `np.less` if lower is better, `np.greater` if higher; default: what the '
+                             'metric declares\n'
                              '- `min_delta`: An improvement of no more than this does not count\n'
-                             '- `reset_on_fit`: Start each fit without a best',
+                             '- `reset_on_fit`: Each fit begins without a best value; False: the best of earlier '
+                             'fits still counts',
  'TrackerCallback.act': 'Parameters:\n\n- `val`: The latest value of the monitored column',
  'ValueMetric.__init__': 'Parameters:\n'
                          '\n'
@@ -1488,7 +1534,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                            'those of the batch',
  'WandbLogger.__init__': 'Parameters:\n'
                          '\n'
-                         '- `batches`: Log every so many batches; 0 is none\n'
+                         '- `batches`: In training batches: log losses of one of so many; 0: of none\n'
                          '- `kwargs`: For `wandb.init`, if there is no active run',
  'WandbLogger.figure': 'Log a figure\n'
                        '\n'
@@ -1524,7 +1570,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'WeightAverage.__init__': 'Parameters:\n'
                            '\n'
                            '- `buffers`: Average floating point buffers too\n'
-                           '- `validate`: In a fit, validate with the average; or with `both`',
+                           "- `validate`: In a fit, validate with the average; `'both'`: also, in columns of its own",
  'WeightAverage.update': 'Parameters:\n\n- `weight`: Of the current weights, in [0,1]',
  'accuracy': 'Parameters:\n'
              '\n'
@@ -1537,7 +1583,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                    '- `pred`: One score for each label, `(bs, n_labels)`\n'
                    '- `targ`: Whether it applies, of the same shape\n'
                    '- `thresh`: A score above it is a yes\n'
-                   '- `sigmoid`: Scores become probabilities first',
+                   '- `sigmoid`: Apply a sigmoid to the predictions first',
  'activation_of': 'Parameters:\n\n- `loss_func`: Any loss',
  'as_double': 'Parameters:\n\n- `x`: A tensor',
  'as_image': 'Parameters:\n\n- `x`: One input',
@@ -1555,8 +1601,13 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                   '- `filters`: The filters of the event, of which one has to select the call\n'
                   '- `args`: Positional arguments for the function\n'
                   '- `kwargs`: Arguments by name for the function',
- 'cards': 'Parameters:\n\n- `folder`: Where `RunCard` has written files',
- 'check_hyper': 'Parameters:\n\n- `name`: What it is, for errors\n- `v`: As in `per_group`, or None',
+ 'cards': 'Parameters:\n'
+          '\n'
+          '- `folder`: Where `RunCard` has written files: a path, from the current folder if it is relative',
+ 'check_hyper': 'Parameters:\n'
+                '\n'
+                '- `name`: What it is, for errors\n'
+                '- `v`: A number, one per group, `slice(first, last)`, `slice(last)`, or None',
  'check_plain': 'Parameters:\n\n- `o`: What is to be saved\n- `where`: What to call it in an error',
  'check_several': 'Parameters:\n\n- `pred`: What the model predicts\n- `axis`: Where the classes are in it',
  'clear_state': 'Parameters:\n\n- `opt`: An optimizer, or several in an `OptimList`',
@@ -1568,8 +1619,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                  '\n'
                  '- `pct`: Fraction of training for the first piece\n'
                  '- `start`: Value at position 0, or one for each parameter group\n'
-                 '- `middle`: Value at position `pct`, likewise\n'
-                 '- `end`: Value at position 1, likewise',
+                 '- `middle`: Value at position `pct`, or one for each parameter group\n'
+                 '- `end`: Value at position 1, or one for each parameter group',
  'compare': 'Parameters:\n'
             '\n'
             '- `a`: A group of runs, as `learn.seeds` makes one\n'
@@ -1593,8 +1644,9 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'decodes_of': 'Parameters:\n\n- `loss_func`: Any loss',
  'diff': 'Parameters:\n'
          '\n'
-         '- `run_a`: A learner, a `Fingerprint`, or a file\n'
-         '- `run_b`: Another one; default: the same run, and `a` is what it was before it went back',
+         "- `run_a`: A learner, a `Fingerprint`, or its file: a name in the other learner's `model_dir`, or "
+         '`models`, or a path\n'
+         '- `run_b`: Another one; default: `run_a` since it went back, which is compared with what it was before',
  'error_rate': 'Parameters:\n'
                '\n'
                '- `pred`: Scores, `(bs, n_classes)` or with the classes in `axis`\n'
@@ -1624,7 +1676,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'from_sklearn': 'Parameters:\n'
                  '\n'
                  '- `func`: A function of targets and predictions, or the name of one in `sklearn.metrics`\n'
-                 '- `is_class`: Give `func` decisions; default: where there are several scores for each target\n'
+                 '- `is_class`: Give `func` classes, not scores; default: if there are several scores for each '
+                 'target\n'
                  '- `thresh`: Threshold for each score, after a sigmoid; default: decide for the class with the '
                  'highest score\n'
                  '- `axis`: Where the classes are\n'
@@ -1648,13 +1701,13 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                 '- `module`: Module to listen to\n'
                 '- `detach`: Keep detached tensors\n'
                 '- `cpu`: Keep copies on the CPU\n'
-                '- `grad`: Keep the gradients of outputs, a tuple',
+                '- `grad`: Keep the gradients of outputs, a tuple, instead of the outputs',
  'hook_outputs': 'Parameters:\n'
                  '\n'
                  '- `modules`: Modules to listen to\n'
                  '- `detach`: Detach the tensors that are kept from the graph\n'
                  '- `cpu`: Copy them to the CPU first\n'
-                 '- `grad`: As in `hook_output`',
+                 '- `grad`: Keep the gradients of outputs, a tuple for each module, instead of the outputs',
  'html_table': 'Parameters:\n'
                '\n'
                '- `names`: Names of the columns\n'
@@ -1662,7 +1715,10 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                '- `bold`: Pairs `(index of a row, column)` to show in bold',
  'hypers': 'Parameters:\n\n- `opt`: Any optimizer of torch',
  'ignore_index_of': "Parameters:\n\n- `loss_func`: Any loss\n- `default`: For one that says nothing; torch's default",
- 'in_order': 'Parameters:\n\n- `dl`: A loader\n- `reorder`: Or keep the order in which the loader draws',
+ 'in_order': 'Parameters:\n'
+             '\n'
+             '- `dl`: A loader\n'
+             '- `reorder`: True: dataset order; False: the order in which the loader draws',
  'inexact_parts': 'Parameters:\n\n- `loss_func`: Any loss',
  'innermost': 'Parameters:\n\n- `f`: A function, or a `partial` of one',
  'is_summed': 'Parameters:\n\n- `learn`: The learner with its loss function',
@@ -1681,10 +1737,14 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'limit_batches': 'Parameters:\n\n- `n`: Batches of each training and validation phase',
  'load_learner': 'Parameters:\n'
                  '\n'
-                 '- `fname`: A file of `export`\n'
+                 '- `fname`: What `learn.export` has written: a path, from the current folder if it is relative, or '
+                 'an open file\n'
                  '- `device`: Where the model runs\n'
                  '- `trust`: Whether you trust the file: reading it can run any code',
- 'load_seeds': 'Parameters:\n\n- `file`: What `save` of the runs of `learn.seeds` has written',
+ 'load_seeds': 'Parameters:\n'
+               '\n'
+               '- `file`: What `save` of the runs of `learn.seeds` has written: a name in the current folder, or a '
+               'path',
  'load_weights': 'Parameters:\n'
                  '\n'
                  '- `model`: Perhaps wrapped\n'
@@ -1750,13 +1810,13 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
        '\n'
        '- `ev`: An event, one with a filter such as `event.after_batch(every=2)`, or several combined with `|`\n'
        '- `order`: Among the callbacks: lower orders run first\n'
-       '- `every`: Run on each `every`-th call\n'
+       '- `every`: In calls, or in `unit`s: run each time so many are done\n'
        '- `once`: Run on this call, or on these, counted from 1\n'
        '- `after`: Run only on later calls than this one\n'
        '- `before`: Run only on earlier calls than this one\n'
        '- `when`: Run if `when(filter, learn)`; `filter.num_called` and `filter.num_executed` count\n'
        '- `unit`: Count `iter` (training batches), `step`, `epoch` or `s` (seconds) instead of calls\n'
-       '- `filter_fn`: The same as `when`\n'
+       '- `filter_fn`: Another name for `when`, as in fastNLP\n'
        '- `valid`: Count calls in the validations of a fit too, and run there',
  'param_groups': 'Parameters:\n'
                  '\n'
@@ -1826,7 +1886,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
  'set_hyper': 'Parameters:\n'
               '\n'
               '- `opt`: Any optimizer of torch\n'
-              '- `name`: As in `get_hyper`\n'
+              '- `name`: `lr`, `mom`, `sqr_mom`, `wd`, `eps`, or another that `opt` has\n'
               '- `v`: One value, or one per group, or a slice: see `per_group`',
  'set_random_state': 'Parameters:\n'
                      '\n'
@@ -1945,7 +2005,7 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
         '- `warm`: Fraction of training to warm up\n'
         '- `decay`: Fraction of training to decay\n'
         '- `end`: Last value\n'
-        '- `shape`: Of the decay',
+        '- `shape`: Schedule of the decay, such as `SchedLin` or `SchedCos`',
  'wsd_steps': 'Parameters:\n'
               '\n'
               '- `n_steps`: Steps of the whole training\n'

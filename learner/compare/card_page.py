@@ -141,7 +141,7 @@ def page(
 @patch
 @checked(file=Path)
 def html(self:Card,
-    file=None, # Where to write it; default: nowhere
+    file=None, # Path of a file to write it to, from the current folder if it is relative; default: none
 ) -> str: # The page; the path if it was written
     "The card as one page of HTML, that loads nothing from elsewhere"
     if file is None: return page(self)

@@ -328,8 +328,8 @@ def _check_run(name, v):
 
 @checked(run_a=_check_run, run_b=_check_run)
 def diff(
-    run_a, # A learner, a `Fingerprint`, or a file
-    run_b=None, # Another one; default: the same run, and `a` is what it was before it went back
+    run_a, # A learner, a `Fingerprint`, or its file: a name in the other learner's `model_dir`, or `models`, or a path
+    run_b=None, # Another one; default: `run_a` since it went back, which is compared with what it was before
 ) -> Difference:
     "Find the first training batch in which two runs differ, and why"
     folders = [o.path/o.model_dir for o in (run_a, run_b) if isinstance(o, Learner)] or ['models']

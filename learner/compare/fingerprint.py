@@ -197,8 +197,8 @@ class Hypers:
 class Gauge:
     "Reads the numbers of a row off a learner"
     def __init__(self,
-        every, # Batches between two checksums of all weights
-        ids, # Keep what samples are in a batch; else only a checksum of them
+        every, # In training batches: between two checksums of all weights
+        ids, # Keep the numbers of the samples in each batch; False: only a checksum of them
     ):
         self.every,self.with_ids,self.weights,self.hypers = every,ids,None,None
 
@@ -232,9 +232,9 @@ class Fingerprint(Callback):
     order,only_fit,run_valid,watches,writes,only_one = 1100,True,False,True,True,True
     @checked(file=Path)
     def __init__(self,
-        weights:int=1, # Batches between two checksums of all weights, which cost one pass over them
-        ids:bool=True, # Keep what samples are in a batch; else only a checksum of them
-        file=None, # A name in `path/model_dir`, or an absolute path: where to save at the end of each fit
+        weights:int=1, # In training batches: between two checksums of all weights, which cost one pass over them
+        ids:bool=True, # Keep the numbers of the samples in each batch; False: only a checksum of them
+        file=None, # Where to save at the end of each fit: a name in `learn.path/learn.model_dir`, or an absolute path
     ):
         self.weights,self.ids,self.file = whole('weights', weights, 1),ids,file
         self.trail,self.before,self.row,self.gauge = Trail(),None,{},None
@@ -292,9 +292,9 @@ class Fingerprint(Callback):
         if self.file is not None: self.save(self.file)
 
     def save(self,
-        file, # A name in `path/model_dir`, or an absolute path
+        file, # A name in `learn.path/learn.model_dir`, or an absolute path
     ):
-        "Save the trail, so that `diff` can compare it in another process"
+        "Save the trail: `diff(file, …)` reads it, also in another process"
         path = file_path(file, self.folder)
         write_plain(encode(self.state_dict(), 'fingerprint'), path)
         return path

@@ -110,7 +110,7 @@ class NoteOps(Callback):
 @checked(file=Path)
 def operations(self:Learner,
     n_iter:int, # Number of the training batch, counted from 0
-    file=None, # A name in `path/model_dir`, or an absolute path, to save them to
+    file=None, # Where to save them: a name in `learn.path/learn.model_dir`, or an absolute path
 ) -> list: # Of `Op`
     "Operations of a training batch of the last fit, to which the run goes back"
     self.rewind(n_iter)
@@ -169,8 +169,8 @@ def _read_ops(file): return [Op(**o) for o in read_plain(find_file(file, '.'))]
 
 @patch
 def ops(self:Difference,
-    a=None, # File that `learn.operations` has written, where run a is in another process
-    b=None, # Likewise
+    a=None, # If run a is in another process: file of its `learn.operations`, a path from the current folder
+    b=None, # If run b is in another process: file of its `learn.operations`, a path from the current folder
 ) -> OpDifference:
     "Go back to where the runs part in both of them, and name the first operation that differs"
     if self.step is None: raise ValueError("The runs are equal: no operation differs")
@@ -199,7 +199,7 @@ def _unrepeated(a, b):
 
 @patch
 def repeatable(self:Learner,
-    cbs=None, # Callbacks of the coming fit
+    cbs=None, # More callbacks, as you would give them to `fit`
 ) -> Repeatability:
     "Run one training batch twice, and name the operations that do not repeat. Nothing of the run is changed"
     runs = [NoteOps(), NoteOps()]

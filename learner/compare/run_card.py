@@ -84,9 +84,9 @@ class RunCard(Callback):
     order,only_fit,run_valid,watches,writes = Fingerprint.order+1,True,False,True,True
     @checked(folder=Path)
     def __init__(self,
-        folder='runs', # In `learn.path`, or an absolute path
+        folder='runs', # Folder for the files, default `learn.path/'runs'`: a name in `learn.path`, or an absolute path
         title:str='', # A short text for lists of cards
-        note:str='', # A longer one
+        note:str='', # A longer text
     ):
         self.folder,self.title,self.note = folder,title,note
         self.taken,self.file,self.recorder,self.status = Fingerprint(),None,None,None
@@ -223,7 +223,7 @@ class Cards(list):
 
 @checked(folder=Path)
 def cards(
-    folder='runs', # Where `RunCard` has written files
+    folder='runs', # Where `RunCard` has written files: a path, from the current folder if it is relative
 ) -> Cards:
     "The cards in a folder, the oldest first"
     if not Path(folder).is_dir(): raise ValueError(f"There is no folder `{folder}`: `RunCard(folder)` makes one")

@@ -220,7 +220,7 @@ def first_metric(
 
 # %% ../../nbs/compare/05_seeds.ipynb #load_seeds
 def load_seeds(
-    file, # What `save` of the runs of `learn.seeds` has written
+    file, # What `save` of the runs of `learn.seeds` has written: a name in the current folder, or a path
 ) -> SeedRuns:
     "Runs of `learn.seeds` that were saved"
     path = find_file(file, '.')
@@ -267,8 +267,8 @@ def _check_learner(learn, fit, model, args):
 @patch
 def seeds(self:Learner,
     n:int|list=5, # Number of runs, or their seeds
-    n_epoch:int|None=None, # Passes over `dls.train`, as in `fit`
-    vary='all', # `init`, `order`, `dropout`, a list of them, or `all`
+    n_epoch:int|None=None, # Passes over `dls.train` in each run
+    vary='all', # Which random numbers differ: `init`, `order`, `dropout`, a list of them, or `all`
     cbs=None, # Callbacks for each of the runs, which are copied
     model=None, # `model()` makes a new model; default: the model, whose layers draw their weights again
     fit:str='fit', # The method that trains, such as `fit_one_cycle`

@@ -380,13 +380,13 @@ class FuncCallback(Callback):
 def on(
     ev, # An event, one with a filter such as `event.after_batch(every=2)`, or several combined with `|`
     order:float=0, # Among the callbacks: lower orders run first
-    every=None, # Run on each `every`-th call
+    every=None, # In calls, or in `unit`s: run each time so many are done
     once=None, # Run on this call, or on these, counted from 1
     after=None, # Run only on later calls than this one
     before=None, # Run only on earlier calls than this one
     when=None, # Run if `when(filter, learn)`; `filter.num_called` and `filter.num_executed` count
     unit=None, # Count `iter` (training batches), `step`, `epoch` or `s` (seconds) instead of calls
-    filter_fn=None, # The same as `when`
+    filter_fn=None, # Another name for `when`, as in fastNLP
     valid:bool=False, # Count calls in the validations of a fit too, and run there
 ):
     "Decorator: turn `f(learn)` into a callback that runs at `ev`"

@@ -179,7 +179,7 @@ units = dict(iter=lambda learn: learn.train_iter, step=lambda learn: learn.opt_s
 unit_names = [*units, 's'] # seconds, too, which each user counts from a moment of its own
 
 def check_every(
-    every, # Number of units between two times
+    every, # In `unit`s: from one time to the next
     unit, # What is counted: one of `unit_names`; None for calls
     fractions=('s',), # Units that need not be whole
 ) -> int|float: # `every`, as a number of Python's own types
@@ -220,13 +220,13 @@ class Filter(_Union):
     @checked(unit=..., when=callable, filter_fn=callable)
     def __init__(self,
         event:str, # Name of the event
-        every:float|None=None, # Run on each `every`-th
+        every:float|None=None, # In calls, or in `unit`s: run each time so many are done
         once:int|list[int]|None=None, # Run on this call, or on these, counted from 1
         after:float|None=None, # Run only on calls that come later than this one
         before:float|None=None, # Run only on calls that come earlier than this one
         when=None, # Run if `when(filter, learn)` is true; `filter.num_called` and `filter.num_executed` count
         unit:str|None=None, # Count `iter` (training batches), `step`, `epoch` or `s` (seconds) instead of calls
-        filter_fn=None, # The same as `when`
+        filter_fn=None, # Another name for `when`, as in fastNLP
         valid:bool=False, # Count calls in the validations of a fit too, and run there
     ):
         _check_choice(every, once, when, filter_fn, after, before)

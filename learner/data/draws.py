@@ -225,16 +225,16 @@ def _indexed_strategy(draws, state):
 # %% ../../nbs/data/06_draws.ipynb #before_pass
 def has_old_workers(
     dl, # Any iterable of batches
-    carry:bool, # As in `Draws`
+    carry:bool, # Batches carry the generator states of their workers; each pass then has new workers
 ) -> bool:
     "Whether the next pass over `dl` begins with workers that have persisted from an earlier one"
     return getattr(dl, '_iterator', None) is not None and not carry
 
 def before_pass(
     dl, # Any iterable of batches
-    n:int, # As in `LoaderState`
-    carry:bool=False, # As in `Draws`
-    parts=None, # Likewise
+    n:int, # Batches drawn
+    carry:bool=False, # Batches carry the generator states of their workers; each pass then has new workers
+    parts=None, # The loader's `moving_parts`, where they have been found before
 ) -> LoaderState:
     "Where a loader is between two passes"
     return LoaderState(n, at_start=None, now=random_state(dl, parts=parts), idxs=None, workers=None, exhausted=False,

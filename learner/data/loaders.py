@@ -229,8 +229,8 @@ class DataLoaders(_NamedLoaders):
     @checked(n_inp='>=1', split=callable)
     def __init__(self,
         train, # An iterable of batches
-        valid=None, # Another, or a dict of named ones, or None
-        *more, # Others, not validated by themselves: `dls[2]`, …
+        valid=None, # Iterable of batches to validate on; several as a dict by name; None: no validation
+        *more, # More loaders, used only where you name one: `learn.validate(2)`, `dls[2]`
         device=None, # Where batches and model go; default: the accelerator if there is one
         n_inp:int|None=None, # How many parts of a tuple are inputs; default: all but the last, or the only one
         split=None, # `split(batch)` gives a tuple of inputs, or a mapping for keyword arguments, and a tuple of targets

@@ -89,7 +89,7 @@ def _places(idxs):
 
 def in_order(
     dl, # A loader
-    reorder:bool=True, # Or keep the order in which the loader draws
+    reorder:bool=True, # True: dataset order; False: the order in which the loader draws
 ): # A loader of the same samples; for each of its rows its place, or None if they come in order; their number, or None
     "Load what `dl` loads, for results in the order of the dataset"
     if not _map_style(dl): return dl,None,None

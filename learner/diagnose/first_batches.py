@@ -296,7 +296,7 @@ def watched(
 
 @patch
 def first_batches(self:Learner):
-    "Around the first batches of a fit: warn of mistakes that do not fail"
+    "Context of a fit, in which its first batches are checked for mistakes that raise no error"
     if not self.resuming: return watched(self)
     check_state(self)
     return nullcontext()

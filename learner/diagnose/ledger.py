@@ -108,7 +108,7 @@ class SampleCosts(Accounts):
     @checked(k='>=1', by=('loss','forgotten'))
     def hardest(self,
         k:int|None=20, # How many; None for all
-        by:str='loss', # Highest mean loss; or `forgotten` most often, after the samples that were never learned
+        by:str='loss', # `loss`: highest mean first; `forgotten`: never learned first, then most often forgotten
     ) -> History: # A row for each
         "The samples that have cost most"
         o = self.samples()
@@ -202,7 +202,7 @@ class Ledger(Callback):
     name,order,only_fit,run_valid,watches,writes,only_one = 'ledgers',1050,True,False,True,True,True
     @checked(ids=callable, loss=callable)
     def __init__(self,
-        keep:int=20, # Visits of each sample to keep one by one, the last ones: 8 bytes for each
+        keep:int=20, # How many visits of each sample to keep one by one: the newest ones, with 8 bytes for each
         ids=None, # `ids(learn)` returns the sample numbers of a batch, `(bs,)`; default: what the sampler drew
         loss=None, # `loss(pred, *targets)` returns the losses of samples, `(bs,)`; default: by `learn.loss_func`
     ):
@@ -295,7 +295,7 @@ def _last_losses(costs):
 @checked(k='>=1')
 def plot(self:SampleCosts,
     k:int=10, # How many of the hardest samples to draw, or to mark
-    by:str='loss', # What is hard: see `hardest`
+    by:str='loss', # What is hard: `loss`, a high mean, or `forgotten`: never learned, or often forgotten
     figsize=(9,3), # In inches
 ): # An array of two axes
     "Losses over visits, and mean loss against how often samples were forgotten"
@@ -327,7 +327,7 @@ def plot(self:SampleCosts,
 @checked(k='>=1', by=('loss','forgotten'), ncols='>=1')
 def show_hardest(self:Learner,
     k:int=12, # How many
-    by:str='loss', # Highest mean loss; or `forgotten` most often, after the samples that were never learned
+    by:str='loss', # `loss`: highest mean first; `forgotten`: never learned first, then most often forgotten
     ncols:int|None=None, # Most images in a row; default: four, or about as many as rows
     figsize=None, # Of the figure, in inches
 ): # An array of axes, one for each image, or `Samples`

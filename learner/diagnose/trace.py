@@ -114,7 +114,7 @@ class RunTrace(History):
 @checked(n='>=1')
 def trace(self:Learner,
     n:int=2, # Batches of training and of each validation
-    cbs=None, # Callbacks of the coming fit
+    cbs=None, # More callbacks, as you would give them to `fit`
 ) -> RunTrace:
     "Which callbacks run when, how long, what they read and write, and why there. Everything is restored"
     with trial(self, n, cbs, 'trace'):
@@ -136,9 +136,9 @@ def _seen(calls):
 @checked(n='>=1')
 def show_loop(self:Learner,
     n:int=2, # Batches of training and of each validation
-    cbs=None, # Callbacks of the coming fit
+    cbs=None, # More callbacks, as you would give them to `fit`
 ):
-    "Print the loop, with each callback where it runs: calls, mean time, place, what it reads and writes"
+    "Run `n` batches, print the loop with calls, time, reads and writes of callbacks; `show_training_loop` runs nothing"
     traced = {}
     for o in self.trace(n, cbs): traced.setdefault((o.scopes, o.event), {}).setdefault(o.callback, []).append(o)
     for scopes,ev,_ in loop_events(self):

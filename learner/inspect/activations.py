@@ -152,7 +152,7 @@ class ActivationStats(HookCallback):
     @known_args
     def color_dim(self,
         idx:int, # Position of the layer in `modules`
-        figsize=(10,5), # Of a new figure
+        figsize=(10,5), # Width and height of a new figure, in inches
         ax=None, # Where to draw; default: a new figure
     ):
         "Plot the histograms of layer `idx`: one column per batch, bright where there are many activations"

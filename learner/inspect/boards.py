@@ -60,8 +60,8 @@ class TensorBoardLogger(BoardLogger):
     rewinds,run_dir,folder,last,writer = True,None,None,0,None
     @checked(batches='>=0', log_dir=Path)
     def __init__(self,
-        log_dir=None, # Folder for event files, in `learn.path`; default: a new one in `runs` for each fit
-        batches:int=1, # Log every so many batches; 0 is none
+        log_dir=None, # Folder for event files, in `learn.path`; default: for each fit a new one in `learn.path/'runs'`
+        batches:int=1, # In training batches: log losses of one of so many; 0: of none
         graph:bool=False, # Trace the model, and log its graph
     ):
         if log_dir is not None: path_in(log_dir, 'learn.path') # which is not known yet
@@ -126,7 +126,7 @@ class WandbLogger(BoardLogger):
     run_id,board,own = None,None,False
     @checked(batches='>=0')
     def __init__(self,
-        batches:int=10, # Log every so many batches; 0 is none
+        batches:int=10, # In training batches: log losses of one of so many; 0: of none
         **kwargs, # For `wandb.init`, if there is no active run
     ):
         if kwargs.get('dir'): path_in(kwargs['dir'], 'learn.path') # which is not known yet

@@ -47,7 +47,7 @@ class Hook:
     def __init__(self,
         m:nn.Module, # Module to listen to
         hook_func, # `hook_func(module, input, output)`; `input` is a tuple
-        is_forward:bool=True, # Or the backward pass, with tuples of gradients; then no layer may work in place
+        is_forward:bool=True, # True: forward; False: backward pass, with tuples of gradients; no layer may be `inplace`
         detach:bool=True, # Pass detached tensors to it
         cpu:bool=False, # Pass copies on the CPU to it, which waits for the device
         when=None, # Listen only while `when()` is true
@@ -77,12 +77,12 @@ class Hooks:
     "A `Hook` on each of several modules: a list of them, with `stored` of all"
     @checked(when=callable)
     def __init__(self,
-        ms, # Modules
-        hook_func, # `hook_func(module, input, output)`
-        is_forward:bool=True, # Hook the forward pass; else the backward pass
+        ms, # Modules to listen to
+        hook_func, # `hook_func(module, input, output)`; `input` is a tuple
+        is_forward:bool=True, # True: forward; False: backward pass, with tuples of gradients; no layer may be `inplace`
         detach:bool=True, # Detach the tensors that `hook_func` is given from the graph
         cpu:bool=False, # Copy them to the CPU first
-        when=None, # As in `Hook`
+        when=None, # Listen only while `when()` is true
     ):
         self.hooks = [Hook(m, hook_func, is_forward, detach, cpu, when) for m in _several('ms', ms)]
     def __getitem__(self, i): return self.hooks[i]
@@ -104,7 +104,7 @@ def hook_output(
     module:nn.Module, # Module to listen to
     detach:bool=True, # Keep detached tensors
     cpu:bool=False, # Keep copies on the CPU
-    grad:bool=False, # Keep the gradients of outputs, a tuple
+    grad:bool=False, # Keep the gradients of outputs, a tuple, instead of the outputs
 ) -> Hook:
     "A `Hook` that keeps what `module` returns"
     return Hook(module, _output, not grad, detach, cpu)
@@ -114,7 +114,7 @@ def hook_outputs(
     modules, # Modules to listen to
     detach:bool=True, # Detach the tensors that are kept from the graph
     cpu:bool=False, # Copy them to the CPU first
-    grad:bool=False, # As in `hook_output`
+    grad:bool=False, # Keep the gradients of outputs, a tuple for each module, instead of the outputs
 ) -> Hooks:
     "`Hooks` that keep what `modules` return"
     return Hooks(_several('modules', modules), _output, not grad, detach, cpu)
@@ -157,13 +157,13 @@ class HookCallback(Callback):
     @checked(every='>=1', hook=callable)
     def __init__(self,
         modules=None, # Modules to listen to; default: layers of the model with parameters
-        every:int|None=None, # Only in each `every`-th training batch, beginning with the first
+        every:int|None=None, # In training batches: listen in one of so many, beginning with the first; default: in all
         remove_end:bool=True, # False: a complete fit ends with hooks on, until `hooks.remove()` or this is removed
-        is_forward:bool=True, # Hook the forward pass; else the backward pass
+        is_forward:bool=True, # True: forward; False: backward pass, with tuples of gradients; no layer may be `inplace`
         detach:bool=True, # Detach the tensors that `hook` is given from the graph
-        cpu:bool=False, # As in `Hook`
+        cpu:bool=False, # Give `hook` copies on the CPU, which waits for the device
         include_paramless:bool=False, # Listen to layers without parameters too
-        hook=None, # `hook(module, input, output)`
+        hook=None, # `hook(module, input, output)`; `input` is a tuple
     ):
         if hook is not None: self.hook = hook
         if self.hook is None: raise TypeError(f"`{type(self).__name__}` needs something to call: "

@@ -144,7 +144,7 @@ class FileLogger(Logger):
     _stateattrs = *Logger._stateattrs,'n_lines'
     rewinds,n_lines = True,0
     def __init__(self,
-        fname, # File, in `learn.path`
+        fname, # A name in `learn.path`, or an absolute path
         append:bool=False, # Keep what earlier fits have written
     ):
         path_in(fname, 'learn.path') # which is not known yet
@@ -210,7 +210,7 @@ class CSVLogger(FileLogger):
     "Writes rows of results as comma-separated values"
     @checked
     def __init__(self,
-        fname='history.csv', # File, in `learn.path`
+        fname='history.csv', # A name in `learn.path`, or an absolute path
         append:bool=False, # Keep the rows of earlier fits
     ): super().__init__(fname, append)
 
@@ -270,9 +270,9 @@ class JSONLogger(FileLogger):
     "Writes settings, rows of results and on request losses of batches as lines of JSON"
     @checked(batches='>=0')
     def __init__(self,
-        fname='history.jsonl', # File, in `learn.path`
+        fname='history.jsonl', # A name in `learn.path`, or an absolute path
         append:bool=False, # Keep the lines of earlier fits
-        batches:int=0, # Log every so many batches; 0 is none
+        batches:int=0, # In training batches: log losses of one of so many; 0: of none
     ):
         super().__init__(fname, append)
         self.batches = batches
@@ -284,7 +284,7 @@ class JSONLogger(FileLogger):
     def finish(self): self.add('end', error=self.error, stop_reason=self.learn.stop_reason)
 
     def read_log(self,
-        kind:str='row', # Or `'batch'`
+        kind:str='row', # `row`: results, or `batch`: losses of batches
     ) -> History:
         "The rows in the file, as a history, with the `step` of each"
         one_of('kind', kind, ('row','batch'))

@@ -172,7 +172,7 @@ def _fixed(layers, grads, states):
 def memory(self:Learner,
     bs:int|None=None, # Samples in the batch; default: as many as in a batch of the loader
     dl=None, # Loader to take a batch from, or its position or name in `dls`; default: that of training
-    cbs=None, # Callbacks of the coming fit
+    cbs=None, # More callbacks, as you would give them to `fit`
 ) -> MemoryForecast:
     "What a training batch of `bs` samples will hold in memory, by kind and by layer. Nothing is changed"
     dl = self.dls.train if dl is None else self.loader(dl=dl)

@@ -199,7 +199,7 @@ class Profile(PhaseTimes):
     phases = 'draw','move','forward','loss','backward','step'
     @checked(waits_every='>=1', trace=Path)
     def __init__(self,
-        waits_every:int|None=32, # Count what makes the device wait in the second of so many batches; None: never
+        waits_every:int|None=32, # Count what makes the device wait in one of so many batches, from the 2nd; None: never
         sync:bool=False, # Wait for the device between phases, and use the clock. It slows training down
         trace=None, # Folder to which torch's profiler writes traces of some batches
         schedule:dict|None=None, # When: `wait`, `warmup`, `active` and `repeat`, of `torch.profiler.schedule`
@@ -279,12 +279,12 @@ class Profile(PhaseTimes):
 @checked(n='>=1', trace=Path)
 def profile(self:Learner,
     n:int=50, # Batches of training and of each validation
-    cbs=None, # Callbacks of the coming fit
-    waits_every:int|None=32, # Count what makes the device wait in the second of so many batches; None: never
+    cbs=None, # More callbacks, as you would give them to `fit`
+    waits_every:int|None=32, # Count what makes the device wait in one of so many batches, from the 2nd; None: never
     sync:bool=False, # Wait for the device between phases
     trace=None, # Folder to which torch's profiler writes a trace
 ) -> ProfileReport:
-    "Train and validate `n` batches with everything but callbacks that write, report their time, restore everything"
+    "Train and validate `n` batches without callbacks that write files, report their time, and restore everything"
     res = Profile(waits_every, sync, trace)
     with trial(self, n, cbs, 'profile'): self.fit(1, cbs=res)
     return res.report()

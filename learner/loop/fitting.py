@@ -289,7 +289,7 @@ class StopMixin(OptimizerMixin):
         self.route.request(f, stops)
 
     def first_batches(self):
-        "Around the first batches of a fit: the part `diagnose` warns here of mistakes that do not fail"
+        "Context of a fit, in which the part `diagnose` checks the first batches for mistakes that raise no error"
         return nullcontext()
 
     @contextmanager
@@ -330,8 +330,8 @@ class FitMixin(StopMixin):
         reset_opt:bool=False, # Begin with a new optimizer
         start_epoch:int=0, # Number of the first epoch; those before count as done
         n_iter:int|None=None, # Training batches; of several bounds the one that comes first ends the fit
-        n_step:int|None=None, # Optimizer steps
-        resume=None, # Continue a saved fit: True: newest file of its `Checkpoint`; `'auto'`: that, if any; or a file
+        n_step:int|None=None, # Optimizer steps; of several bounds the one that comes first ends the fit
+        resume=None, # Continue from: a path; True: its newest `Checkpoint` file; `'auto'`: that if any, else begin anew
         procs:int|None=None, # Processes to train in, which are started for this fit; default: this one
     ): # Itself, so that calls chain
         "Train for `n_epoch` epochs, validating after each. Modes and hyper-parameters are restored at the end"
@@ -353,8 +353,8 @@ class FitMixin(StopMixin):
     def resume(self,
         cbs=None, # Callbacks of that fit; default: the ones that it had
         lr=None, # Learning rate from here on, one or one per group; of a schedule, its highest value
-        wd:float|None=None, # Weight decay from here on, likewise
-        procs:int|None=None, # Processes to train in, as in `fit`
+        wd:float|None=None, # Weight decay from here on, one or one per group; of a schedule, its highest value
+        procs:int|None=None, # Processes to train in, which are started for this fit; default: this one
     ):
         """Continue the fit that was stopped, exactly where it was, with what you have changed meanwhile.
         Where a schedule sets a hyper-parameter that has changed, the rest of the schedule is scaled"""

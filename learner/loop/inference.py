@@ -195,8 +195,8 @@ class InferenceMixin(RestoreMixin):
 
     @checked(ds_idx=check_choice)
     def validate(self,
-        ds_idx:int|str|None=None, # Position or name of a loader in `dls`; default: all that validate
-        dl=None, # Or any other iterable of batches
+        ds_idx:int|str|None=None, # Position or name of a loader in `dls`, or a loader; default: all validation loaders
+        dl=None, # Any other iterable of batches
         cbs=None, # Callbacks for this validation only
     ) -> Row:
         "Loss and metrics, by name. Can be called anywhere, also inside a fit, and leaves everything else as it was"

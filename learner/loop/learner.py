@@ -153,19 +153,19 @@ class Learner(ShowMixin):
     def __init__(self,
         dls:DataLoaders, # Where batches come from
         model:nn.Module, # Called with the inputs of a batch
-        loss_func=None, # Of predictions and targets; None if the model returns its loss
+        loss_func=None, # `loss_func(pred, *targets)` returns the loss; None if the model returns it
         opt_func=Adam, # A class of `torch.optim`, a `partial` of one, or an optimizer; default: AdamW, see `Adam`
         lr=None, # Learning rate: a number, `slice(first, last)` or a list, one per group; default: that of `opt_func`
-        splitter=params, # `splitter(model)` gives parameter groups
+        splitter=params, # `splitter(model)` returns parameter groups, lists of parameters; default: one group
         cbs=None, # Callbacks, or classes of them
         metrics=None, # Functions of predictions and targets, or `Metric`s
         path=None, # Where files go; default: the folder in which Python runs
         model_dir='models', # Folder in `path` for weights
         wd:float|None=None, # Weight decay; default: that of `opt_func`
-        wd_bn_bias:bool=False, # Decay norm layers and biases too
+        wd_bn_bias:bool=False, # Apply weight decay to norm layers and biases too
         train_bn:bool=True, # Train norm layers of frozen groups
         moms=(.95,.85,.95), # Momentum at the start, in the middle and at the end of a one-cycle fit
-        default_cbs:bool=True, # Have `default_cbs`
+        default_cbs:bool=True, # Attach those in `default_cbs`: `TrainEvalCallback`, `Recorder`, `ProgressCallback`
     ):
         super().__init__()
         check_parts(dls, model, loss_func, self.cbs)

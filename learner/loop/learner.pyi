@@ -169,7 +169,7 @@ class Learner:
         'Move all modules of learner and callbacks to the device, but not a model that is spread over several'
         ...
     def validate(self, ds_idx: int | str | None=..., dl=..., cbs=...):
-        'Loss and metrics, by name. Can be called anywhere, also inside a fit, and leaves everything else as it was\n\n- `ds_idx`: Position or name of a loader in `dls`; default: all that validate\n- `dl`: Or any other iterable of batches\n- `cbs`: Callbacks for this validation only'
+        'Loss and metrics, by name. Can be called anywhere, also inside a fit, and leaves everything else as it was\n\n- `ds_idx`: Position or name of a loader in `dls`, or a loader; default: all validation loaders\n- `dl`: Any other iterable of batches\n- `cbs`: Callbacks for this validation only'
         ...
     def validate_now(self):
         'Validate at `before_draw`, in the middle of training, as at the end of an epoch: as a part of the fit'
@@ -222,17 +222,17 @@ class Learner:
         'Call `f` as soon as nothing is half done: between two batches, phases or epochs\n\n- `f`: Called without arguments\n- `stops`: `f` only ends the fit, by an exception: called last, and between batches of a validation too'
         ...
     def first_batches(self):
-        'Around the first batches of a fit: warn of mistakes that do not fail'
+        'Context of a fit, in which its first batches are checked for mistakes that raise no error'
         ...
     @contextmanager
     def fitting(self, mode):
         'Around a fit or `lr_find`: restore modes and hyper-parameters at the end'
         ...
     def fit(self, n_epoch: int | None=..., lr=..., wd: float | None=..., cbs=..., reset_opt: bool=..., start_epoch: int=..., n_iter: int | None=..., n_step: int | None=..., resume=..., procs: int | None=...):
-        "Train for `n_epoch` epochs, validating after each. Modes and hyper-parameters are restored at the end\n\n- `n_epoch`: Passes over `dls.train`\n- `lr`: Learning rate: a number, `slice(first, last)` or a list, one per group; default `self.lr`\n- `wd`: Weight decay; default `self.wd`\n- `cbs`: Callbacks for this fit only\n- `reset_opt`: Begin with a new optimizer\n- `start_epoch`: Number of the first epoch; those before count as done\n- `n_iter`: Training batches; of several bounds the one that comes first ends the fit\n- `n_step`: Optimizer steps\n- `resume`: Continue a saved fit: True: newest file of its `Checkpoint`; `'auto'`: that, if any; or a file\n- `procs`: Processes to train in, which are started for this fit; default: this one"
+        "Train for `n_epoch` epochs, validating after each. Modes and hyper-parameters are restored at the end\n\n- `n_epoch`: Passes over `dls.train`\n- `lr`: Learning rate: a number, `slice(first, last)` or a list, one per group; default `self.lr`\n- `wd`: Weight decay; default `self.wd`\n- `cbs`: Callbacks for this fit only\n- `reset_opt`: Begin with a new optimizer\n- `start_epoch`: Number of the first epoch; those before count as done\n- `n_iter`: Training batches; of several bounds the one that comes first ends the fit\n- `n_step`: Optimizer steps; of several bounds the one that comes first ends the fit\n- `resume`: Continue from: a path; True: its newest `Checkpoint` file; `'auto'`: that if any, else begin anew\n- `procs`: Processes to train in, which are started for this fit; default: this one"
         ...
     def resume(self, cbs=..., lr=..., wd: float | None=..., procs: int | None=...):
-        'Continue the fit that was stopped, exactly where it was, with what you have changed meanwhile.\nWhere a schedule sets a hyper-parameter that has changed, the rest of the schedule is scaled\n\n- `cbs`: Callbacks of that fit; default: the ones that it had\n- `lr`: Learning rate from here on, one or one per group; of a schedule, its highest value\n- `wd`: Weight decay from here on, likewise\n- `procs`: Processes to train in, as in `fit`'
+        'Continue the fit that was stopped, exactly where it was, with what you have changed meanwhile.\nWhere a schedule sets a hyper-parameter that has changed, the rest of the schedule is scaled\n\n- `cbs`: Callbacks of that fit; default: the ones that it had\n- `lr`: Learning rate from here on, one or one per group; of a schedule, its highest value\n- `wd`: Weight decay from here on, one or one per group; of a schedule, its highest value\n- `procs`: Processes to train in, which are started for this fit; default: this one'
         ...
     @property
     def smooth_loss(self):
@@ -266,7 +266,7 @@ class Learner:
         'Train in all processes of the process group while the `with` block runs\n\n- `kwargs`: For `Distributed`'
         ...
     def export(self, fname=...):
-        'Save what predicting needs, as objects, for `load_learner`. Functions and classes of a notebook need `cloudpickle`\n\n- `fname`: A name in `path`, an absolute path, or an open file'
+        'Save what predicting needs, as objects, for `load_learner`. Functions and classes of a notebook need `cloudpickle`\n\n- `fname`: A name in `learn.path`, an absolute path, or an open file'
         ...
     def find_state(self, resume):
         "Load the run that a fit resumes\n\n- `resume`: True: the newest file of the `Checkpoint`; `'auto'`: the same if there is one; or a file or folder"
@@ -284,68 +284,68 @@ class Learner:
         'Warm up to `lr_max`, then anneal: the 1cycle policy ([Smith & Topin 2017](https://arxiv.org/abs/1708.07120))\n\n- `n_epoch`: Passes over `dls.train`\n- `lr_max`: Highest learning rate: a number, `slice(first, last)` or a list, one per group; default `self.lr`\n- `div`: The first learning rate is `lr_max/div`\n- `div_final`: The rate falls towards `lr_max/div_final`\n- `pct_start`: Fraction of training spent warming up, in [0,1]\n- `wd`: Weight decay; default `self.wd`\n- `moms`: Momentum at start, top and end; default `self.moms`, if the optimizer uses momentum\n- `cbs`: Callbacks for this fit only\n- `kwargs`: For `fit`'
         ...
     def fit_sgdr(self, n_cycles: int, cycle_len: int, lr_max=..., cycle_mult: float=..., wd: float | None=..., cbs=..., **kwargs) -> Learner:
-        'Anneal to zero repeatedly: warm restarts ([Loshchilov & Hutter 2016](https://arxiv.org/abs/1608.03983))\n\n- `n_cycles`: Number of cycles\n- `cycle_len`: Epochs of the first cycle\n- `lr_max`: Learning rate at the start of each cycle; default `self.lr`\n- `cycle_mult`: Length of each cycle, divided by that of the one before\n- `wd`: Weight decay; default `self.wd`\n- `cbs`: Callbacks for this fit only\n- `kwargs`: For `fit`'
+        'Anneal to zero repeatedly: warm restarts ([Loshchilov & Hutter 2016](https://arxiv.org/abs/1608.03983))\n\n- `n_cycles`: Number of cycles\n- `cycle_len`: Epochs of the first cycle\n- `lr_max`: Learning rate at the start of each cycle; default `self.lr`\n- `cycle_mult`: Each cycle is so many times as long as the one before\n- `wd`: Weight decay; default `self.wd`\n- `cbs`: Callbacks for this fit only\n- `kwargs`: For `fit`'
         ...
     def fork(self, n_iter: int | None=..., lr=..., wd: float | None=..., cbs=..., without=...) -> Learner:
-        'Another learner that continues from the same place, with something changed. This one is left alone\n\n- `n_iter`: Training batches done, in a fit with `Rewind`; default: where the fit was stopped\n- `lr`: Learning rate from there on, as in `resume`\n- `wd`: Weight decay from there on, as in `resume`\n- `cbs`: More callbacks\n- `without`: Callbacks to leave out: classes, or instances that this learner has'
+        'Another learner that continues from the same place, with something changed. This one is left alone\n\n- `n_iter`: Training batches done, in a fit with `Rewind`; default: where the fit was stopped\n- `lr`: Learning rate from there on, one or one per group; of a schedule, its highest value\n- `wd`: Weight decay from there on, one or one per group; of a schedule, its highest value\n- `cbs`: More callbacks for the copy\n- `without`: Callbacks to leave out: classes, or instances that this learner has'
         ...
     def get_preds(self, ds_idx: int | str=..., dl=..., with_input: bool=..., with_decoded: bool=..., with_loss: bool=..., act=..., inner: bool=..., reorder: bool=..., cbs=..., save_preds=..., save_targs=..., with_preds: bool=..., with_targs: bool=..., concat_dim: int | None=...) -> tuple:
-        'Predictions and targets of all samples. Can be called anywhere, also inside a fit, and changes nothing\n\n- `ds_idx`: Position or name of a loader in `dls`, or `dl`\n- `dl`: Any other iterable of batches\n- `with_input`: Return inputs too\n- `with_decoded`: Return decisions too\n- `with_loss`: Return the loss of each sample too\n- `act`: Applied to predictions; default: the activation that belongs to the loss, such as a softmax\n- `inner`: Run the validation only, without the events of a fit and an epoch\n- `reorder`: Return samples in the order of the dataset\n- `cbs`: Callbacks for this call only\n- `save_preds`: `.npy` file in `path` for the predictions, mapped into memory; also without `with_preds`\n- `save_targs`: `.npy` file for the targets, in `path`\n- `with_preds`: Return predictions\n- `with_targs`: Return targets\n- `concat_dim`: Dimension along which batches are concatenated; None for a list of batches'
+        'Predictions and targets of all samples. Can be called anywhere, also inside a fit, and changes nothing\n\n- `ds_idx`: Position or name of a loader in `dls`, or a loader itself\n- `dl`: Any other iterable of batches\n- `with_input`: Return inputs too\n- `with_decoded`: Return decisions too\n- `with_loss`: Return the loss of each sample too\n- `act`: Applied to predictions; default: the activation that belongs to the loss, such as a softmax\n- `inner`: Run the validation only, without the events of a fit and an epoch\n- `reorder`: Return samples in the order of the dataset\n- `cbs`: Callbacks for this call only\n- `save_preds`: `.npy` file for the predictions, in `learn.path`, mapped into memory; also without `with_preds`\n- `save_targs`: `.npy` file for the targets, in `learn.path`\n- `with_preds`: Return predictions\n- `with_targs`: Return targets\n- `concat_dim`: Dimension along which batches are concatenated; None for a list of batches'
         ...
     @property
     def ledger(self):
         'What each training sample has cost in the last fit with a `Ledger`. Waits for the device'
         ...
     def load(self, file, with_opt: bool | None=..., strict: bool=..., only=..., device=...) -> Learner:
-        "Load a file of `save`, of fastai, or of any model's `state_dict`. An error leaves everything as it was\n\n- `file`: A name in `path/model_dir`, an absolute path, or an open file\n- `with_opt`: The optimizer's state too; default: if the file has it and all weights are loaded\n- `strict`: The weights must fit; otherwise those that fit are loaded, and a warning names the others\n- `only`: Patterns of names such as `body.*`, one or several, whose weights alone are loaded; default: all\n- `device`: Where the file is read to; the model stays where it is"
+        "Load a file of `save`, of fastai, or of any model's `state_dict`. An error leaves everything as it was\n\n- `file`: A name in `learn.path/learn.model_dir`, a path, or an open file\n- `with_opt`: The optimizer's state too; default: if the file has it and all weights are loaded\n- `strict`: The weights must fit; otherwise those that fit are loaded, and a warning names the others\n- `only`: Patterns of names such as `body.*`, one or several, whose weights alone are loaded; default: all\n- `device`: Where the file is read to; the model stays where it is"
         ...
     def load_state(self, file) -> Learner:
-        'Load all that training is made of. If it was saved in the middle of a fit, `learn.resume()` continues the fit\n\n- `file`: A name in `path/model_dir`, or an absolute path: what `save_state` or a `Checkpoint` has written'
+        'Load all that training is made of. If it was saved in the middle of a fit, `learn.resume()` continues the fit\n\n- `file`: What `save_state` or a `Checkpoint` has written: a name in `learn.path/learn.model_dir`, or a path'
         ...
     def loader(self, ds_idx=..., dl=...):
-        'The loader that `ds_idx` and `dl` choose\n\n- `ds_idx`: Position or name of a loader in `dls`, or a loader\n- `dl`: Any other iterable of batches; it goes before `ds_idx`'
+        'The loader that `ds_idx` and `dl` choose\n\n- `ds_idx`: Position or name of a loader in `dls`, or a loader itself\n- `dl`: Any other iterable of batches; it goes before `ds_idx`'
         ...
     def lr_find(self, start_lr: float=..., end_lr: float=..., num_it: int=..., stop_div: bool=..., show_plot: bool=..., suggest_funcs=...):
         'Train with a growing learning rate, and suggest one. Weights, optimizer, generators and history are restored\n\n- `start_lr`: First learning rate\n- `end_lr`: Last learning rate, which is higher\n- `num_it`: Batches to train, 6 or more; suggestions need 11\n- `stop_div`: Stop when the loss is more than four times the best\n- `show_plot`: Plot loss against learning rate\n- `suggest_funcs`: One or more `f(lrs, losses, num_it)` returning a rate or `(rate, point)`'
         ...
     def memory(self, bs: int | None=..., dl=..., cbs=...):
-        'What a training batch of `bs` samples will hold in memory, by kind and by layer. Nothing is changed\n\n- `bs`: Samples in the batch; default: as many as in a batch of the loader\n- `dl`: Loader to take a batch from, or its position or name in `dls`; default: that of training\n- `cbs`: Callbacks of the coming fit'
+        'What a training batch of `bs` samples will hold in memory, by kind and by layer. Nothing is changed\n\n- `bs`: Samples in the batch; default: as many as in a batch of the loader\n- `dl`: Loader to take a batch from, or its position or name in `dls`; default: that of training\n- `cbs`: More callbacks, as you would give them to `fit`'
         ...
     def operations(self, n_iter: int, file=...) -> list:
-        'Operations of a training batch of the last fit, to which the run goes back\n\n- `n_iter`: Number of the training batch, counted from 0\n- `file`: A name in `path/model_dir`, or an absolute path, to save them to'
+        'Operations of a training batch of the last fit, to which the run goes back\n\n- `n_iter`: Number of the training batch, counted from 0\n- `file`: Where to save them: a name in `learn.path/learn.model_dir`, or an absolute path'
         ...
     def predict(self, item, with_input: bool=...) -> tuple:
         'Prediction for one item. `dls.vocab`, if there is one, names the decision: a class, or a list of the true labels\n\n- `item`: One input, as a dataset would return it, without its target; a tuple of several. No `collate_fn` is called\n- `with_input`: Return the input too'
         ...
     def profile(self, n: int=..., cbs=..., waits_every: int | None=..., sync: bool=..., trace=...):
-        "Train and validate `n` batches with everything but callbacks that write, report their time, restore everything\n\n- `n`: Batches of training and of each validation\n- `cbs`: Callbacks of the coming fit\n- `waits_every`: Count what makes the device wait in the second of so many batches; None: never\n- `sync`: Wait for the device between phases\n- `trace`: Folder to which torch's profiler writes a trace"
+        "Train and validate `n` batches without callbacks that write files, report their time, and restore everything\n\n- `n`: Batches of training and of each validation\n- `cbs`: More callbacks, as you would give them to `fit`\n- `waits_every`: Count what makes the device wait in one of so many batches, from the 2nd; None: never\n- `sync`: Wait for the device between phases\n- `trace`: Folder to which torch's profiler writes a trace"
         ...
     def repeatable(self, cbs=...):
-        'Run one training batch twice, and name the operations that do not repeat. Nothing of the run is changed\n\n- `cbs`: Callbacks of the coming fit'
+        'Run one training batch twice, and name the operations that do not repeat. Nothing of the run is changed\n\n- `cbs`: More callbacks, as you would give them to `fit`'
         ...
     def rewind(self, n_iter: int) -> Learner:
         'Go back to where the last fit had done `n_iter` training batches. `learn.resume()` continues from there\n\n- `n_iter`: Training batches done, counted from the beginning of the fit'
         ...
     def save(self, file, with_opt: bool | None=...):
-        "Save the weights of the model, and of a loss that is trained, on the CPU and under plain names\n\n- `file`: A name in `path/model_dir`, an absolute path, or an open file\n- `with_opt`: The optimizer's state too; default: if there is one and the format can hold it"
+        "Save the weights of the model, and of a loss that is trained, on the CPU and under plain names\n\n- `file`: A name in `learn.path/learn.model_dir`, an absolute path, or an open file\n- `with_opt`: The optimizer's state too; default: if there is one and the format can hold it"
         ...
     def save_state(self, file):
-        'Save all that training is made of\n\n- `file`: A name in `path/model_dir`, or an absolute path'
+        'Save all that training is made of\n\n- `file`: A name in `learn.path/learn.model_dir`, or an absolute path'
         ...
     def seeds(self, n: int | list=..., n_epoch: int | None=..., vary=..., cbs=..., model=..., fit: str=..., **kwargs):
-        'Train copies of this learner, which differ in the random numbers of one kind, or of all\n\n- `n`: Number of runs, or their seeds\n- `n_epoch`: Passes over `dls.train`, as in `fit`\n- `vary`: `init`, `order`, `dropout`, a list of them, or `all`\n- `cbs`: Callbacks for each of the runs, which are copied\n- `model`: `model()` makes a new model; default: the model, whose layers draw their weights again\n- `fit`: The method that trains, such as `fit_one_cycle`\n- `kwargs`: Its other arguments, such as `lr`'
+        'Train copies of this learner, which differ in the random numbers of one kind, or of all\n\n- `n`: Number of runs, or their seeds\n- `n_epoch`: Passes over `dls.train` in each run\n- `vary`: Which random numbers differ: `init`, `order`, `dropout`, a list of them, or `all`\n- `cbs`: Callbacks for each of the runs, which are copied\n- `model`: `model()` makes a new model; default: the model, whose layers draw their weights again\n- `fit`: The method that trains, such as `fit_one_cycle`\n- `kwargs`: Its other arguments, such as `lr`'
         ...
     def show_hardest(self, k: int=..., by: str=..., ncols: int | None=..., figsize=...):
-        'Show the training samples that have cost most: images with decision, target and mean loss, or a table\n\n- `k`: How many\n- `by`: Highest mean loss; or `forgotten` most often, after the samples that were never learned\n- `ncols`: Most images in a row; default: four, or about as many as rows\n- `figsize`: Of the figure, in inches'
+        'Show the training samples that have cost most: images with decision, target and mean loss, or a table\n\n- `k`: How many\n- `by`: `loss`: highest mean first; `forgotten`: never learned first, then most often forgotten\n- `ncols`: Most images in a row; default: four, or about as many as rows\n- `figsize`: Of the figure, in inches'
         ...
     def show_loop(self, n: int=..., cbs=...):
-        'Print the loop, with each callback where it runs: calls, mean time, place, what it reads and writes\n\n- `n`: Batches of training and of each validation\n- `cbs`: Callbacks of the coming fit'
+        'Run `n` batches, print the loop with calls, time, reads and writes of callbacks; `show_training_loop` runs nothing\n\n- `n`: Batches of training and of each validation\n- `cbs`: More callbacks, as you would give them to `fit`'
         ...
     def show_results(self, ds_idx: int | str=..., dl=..., max_n: int=..., shuffle: bool=..., ncols: int | None=..., figsize=...):
-        'Show samples of the first batch: images with decisions and targets, which can be masks, or a table\n\n- `ds_idx`: Position or name of a loader in `dls`, or `dl`\n- `dl`: Any other iterable of batches\n- `max_n`: How many to show\n- `shuffle`: Choose samples at random from the first batch; otherwise its first ones\n- `ncols`: Most images in a row; default: four, or about as many as rows\n- `figsize`: Of the figure, in inches'
+        'Show samples of the first batch: images with decisions and targets, which can be masks, or a table\n\n- `ds_idx`: Position or name of a loader in `dls`, or a loader itself\n- `dl`: Any other iterable of batches\n- `max_n`: How many to show\n- `shuffle`: Choose samples at random from the first batch; otherwise its first ones\n- `ncols`: Most images in a row; default: four, or about as many as rows\n- `figsize`: Of the figure, in inches'
         ...
     def smoke(self, n: int=..., cbs=...):
-        'Try a fit of `n` batches with everything but callbacks that write, then restore everything\n\n- `n`: Batches of each training and validation\n- `cbs`: Callbacks of the coming fit'
+        'Train and validate on `n` batches without callbacks that write files or show progress; then restore everything\n\n- `n`: Batches of each training and validation\n- `cbs`: More callbacks, as you would give them to `fit`'
         ...
     def summary(self, dl=...):
         'Layers, parameters, optimizer, loss and callbacks. Callbacks take no part, and nothing is changed\n\n- `dl`: Loader to take a batch from, or its position or name in `dls`; default: the first that is no iterator'
@@ -369,8 +369,8 @@ class Learner:
         'Train in full precision from now on'
         ...
     def trace(self, n: int=..., cbs=...):
-        'Which callbacks run when, how long, what they read and write, and why there. Everything is restored\n\n- `n`: Batches of training and of each validation\n- `cbs`: Callbacks of the coming fit'
+        'Which callbacks run when, how long, what they read and write, and why there. Everything is restored\n\n- `n`: Batches of training and of each validation\n- `cbs`: More callbacks, as you would give them to `fit`'
         ...
     def tta(self, ds_idx: int | str=..., dl=..., n: int=..., aug=..., beta: float | None=..., use_max: bool=...) -> tuple:
-        'Test-time augmentation: average the predictions of `n` augmented passes and one without augmentation\n\n- `ds_idx`: Position or name of a loader in `dls`, or `dl`\n- `dl`: Any other iterable of batches\n- `n`: Augmented passes over the samples\n- `aug`: `aug(*inputs)` returns augmented ones, and if needed a function that takes predictions back\n- `beta`: Weight of the pass without augmentation, in [0,1]; None leaves both apart. Without `use_max`\n- `use_max`: Take the maximum of all passes instead of averages'
+        'Test-time augmentation: average the predictions of `n` augmented passes and one without augmentation\n\n- `ds_idx`: Position or name of a loader in `dls`, or a loader itself\n- `dl`: Any other iterable of batches\n- `n`: Augmented passes over the samples\n- `aug`: `aug(*inputs)` returns augmented inputs, and if needed a function that undoes it in predictions\n- `beta`: Weight of the plain pass, in [0,1]; None: return both, not averaged. Ignored with `use_max`\n- `use_max`: Take the maximum of all passes instead of averages'
         ...

@@ -84,7 +84,7 @@ def accuracy_multi(
     pred:torch.Tensor, # One score for each label, `(bs, n_labels)`
     targ:torch.Tensor, # Whether it applies, of the same shape
     thresh:float=.5, # A score above it is a yes
-    sigmoid:bool=True, # Scores become probabilities first
+    sigmoid:bool=True, # Apply a sigmoid to the predictions first
 ):
     "Fraction of labels that are right"
     pred,targ = flat_pair(pred.sigmoid() if sigmoid else pred, targ)

@@ -52,11 +52,11 @@ class AccumMetric(Metric):
     "A function of all predictions and targets of a phase"
     @checked(func=callable, activation=...)
     def __init__(self,
-        func, # Of predictions and targets, or of targets and predictions if `invert_arg`
+        func, # `func(pred, targ)`, or `func(targ, pred)` if `invert_arg`, gets those of a whole phase
         dim_argmax:int=None, # Replace predictions by the index of the largest along this axis
-        only_scores:bool=False, # Only where there are several for each target; a single one stays as it is
+        only_scores:bool=False, # With `dim_argmax`: only where a target has several scores; a single one stays as it is
         activation=None, # A function of predictions, such as `torch.sigmoid`
-        thresh:float=None, # Compare predictions with this
+        thresh:float=None, # Predictions above it count as 1, others as 0
         to_np:bool=False, # Give `func` numpy arrays
         invert_arg:bool|None=None, # Give `func` targets first; default: only if it is one of scikit-learn's
         flatten:bool=True, # Flatten both, if they are of equal size
@@ -135,7 +135,7 @@ class AccumMetric(Metric):
 @checked(func=..., activation=...)
 def from_sklearn(
     func, # A function of targets and predictions, or the name of one in `sklearn.metrics`
-    is_class:bool|None=None, # Give `func` decisions; default: where there are several scores for each target
+    is_class:bool|None=None, # Give `func` classes, not scores; default: if there are several scores for each target
     thresh:float=None, # Threshold for each score, after a sigmoid; default: decide for the class with the highest score
     axis:int=-1, # Where the classes are
     activation=None, # A function of predictions, in place of the sigmoid

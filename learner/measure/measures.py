@@ -155,7 +155,7 @@ class RocAuc(AccumMetric):
     @checked
     def __init__(self,
         axis:int=-1, # Where the classes are in the predictions, which are logits
-        average:str|None='macro', # How to average over classes; or `weighted` by frequency, `micro`, or None
+        average:str|None='macro', # `macro`: plain mean, `weighted` by frequency, `micro`, or None for one per class
     ):
         func = partial(_by_class, area=_auc, average=_area('RocAuc', average), axis=axis)
         super().__init__(func, activation=partial(_log_odds, axis=axis), flatten=False, name='roc_auc',
@@ -175,7 +175,7 @@ class RocAucMulti(AccumMetric):
     "Area under the ROC curve, of labels that do not exclude each other"
     @checked
     def __init__(self,
-        average:str|None='macro', # How to average over labels; or `weighted` by frequency, `micro`, or None
+        average:str|None='macro', # `macro`: plain mean, `weighted` by frequency, `micro`, or None for one per label
     ):
         func = partial(_by_label, area=_auc, average=_area('RocAucMulti', average))
         super().__init__(func, flatten=False, name='roc_auc_multi', higher_is_better=True)
@@ -194,7 +194,7 @@ class APScoreMulti(AccumMetric):
     "Average precision, of labels that do not exclude each other"
     @checked
     def __init__(self,
-        average:str|None='macro', # How to average over labels; or `weighted` by frequency, `micro`, or None
+        average:str|None='macro', # `macro`: plain mean, `weighted` by frequency, `micro`, or None for one per label
     ):
         func = partial(_by_label, area=_ap, average=_area('APScoreMulti', average))
         super().__init__(func, flatten=False, name='ap_score_multi', higher_is_better=True)
@@ -224,7 +224,7 @@ class BrierScoreMulti(AvgMetric):
     "Squared error of the probabilities of labels"
     @checked
     def __init__(self,
-        sigmoid:bool=True, # Scores become probabilities first
+        sigmoid:bool=True, # Apply a sigmoid to the predictions first
     ): super().__init__(partial(_brier_multi, sigmoid=sigmoid), name='brier_score_multi', higher_is_better=False)
 
 # %% ../../nbs/measure/05_measures.ipynb #Perplexity

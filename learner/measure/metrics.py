@@ -269,7 +269,7 @@ class AvgMetric(Metric):
     bundle = 64 # so many notes become one tensor, which takes less memory; each is a copy, which nobody writes into
     @checked(func=callable)
     def __init__(self,
-        func, # Of predictions and targets of a batch, returns its average
+        func, # `func(pred, *targs)` returns the average over a batch
         name:str=None, # Default: that of `func`
         higher_is_better:bool=None, # Default: what `func` declares
     ):
@@ -378,7 +378,7 @@ class AvgSmoothLoss(Metric):
     of_loss = True
     @checked(beta='[0,1)')
     def __init__(self,
-        beta:float=.98, # Weight of the past, in [0,1)
+        beta:float=.98, # Weight of the average so far, in [0,1)
     ):
         self.beta = beta
         self.reset()

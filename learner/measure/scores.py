@@ -102,7 +102,7 @@ class ClassScore(ClassCounts):
         axis:int=-1, # Where the classes are in the predictions
         labels=None, # Classes that take part in an average; default: all that occur
         pos_label:int=1, # The class that a `binary` score is about
-        average:str|None='binary', # How to average over classes: see the table
+        average:str|None='binary', # `binary`, `micro`, `macro`, `weighted`, or None for one value per class
     ):
         self.average = one_average(type(self).__name__, average, self.averages)
         if average=='binary' and pos_label not in (0,1):
@@ -137,11 +137,11 @@ class FBeta(ClassScore):
     "Harmonic mean of precision and recall, in which recall counts `beta` times as much"
     @checked(beta='>=0', labels=different_classes, pos_label=..., average=...)
     def __init__(self,
-        beta:float, # Weight of recall
+        beta:float, # How many times as much recall counts as precision
         axis:int=-1, # Where the classes are in the predictions
         labels=None, # Classes that take part in an average; default: all that occur
         pos_label:int=1, # The class that a `binary` score is about
-        average:str|None='binary', # How to average over classes: see the table
+        average:str|None='binary', # `binary`, `micro`, `macro`, `weighted`, or None for one value per class
     ):
         super().__init__(axis, labels, pos_label, average)
         self.beta = beta
@@ -211,7 +211,7 @@ class LabelCounts(CountScore):
     @checked
     def __init__(self,
         thresh:float=.5, # A score above it is a yes
-        sigmoid:bool=True, # Scores become probabilities first
+        sigmoid:bool=True, # Apply a sigmoid to the predictions first
     ):
         if sigmoid: in_range('thresh', thresh, '[0,1]')
         self.thresh,self.sigmoid = thresh,sigmoid
@@ -240,9 +240,9 @@ class LabelScore(LabelCounts):
     @checked(labels=different_classes, average=...)
     def __init__(self,
         thresh:float=.5, # A score above it is a yes
-        sigmoid:bool=True, # Scores become probabilities first
+        sigmoid:bool=True, # Apply a sigmoid to the predictions first
         labels=None, # Labels that take part in an average; default: all
-        average:str|None='macro', # How to average over labels
+        average:str|None='macro', # `macro`: plain mean, `micro`, `weighted`, `samples`, or None for one value per label
     ):
         self.labels,self.average = labels,one_average(type(self).__name__, average, self.averages)
         super().__init__(thresh, sigmoid)
@@ -275,11 +275,11 @@ class FBetaMulti(LabelScore):
     "Harmonic mean of precision and recall, in which recall counts `beta` times as much, by label"
     @checked(beta='>=0', labels=different_classes, average=...)
     def __init__(self,
-        beta:float, # Weight of recall
+        beta:float, # How many times as much recall counts as precision
         thresh:float=.5, # A score above it is a yes
-        sigmoid:bool=True, # Scores become probabilities first
+        sigmoid:bool=True, # Apply a sigmoid to the predictions first
         labels=None, # Labels that take part in an average; default: all
-        average:str|None='macro', # How to average over labels
+        average:str|None='macro', # `macro`: plain mean, `micro`, `weighted`, `samples`, or None for one value per label
     ):
         super().__init__(thresh, sigmoid, labels, average)
         self.beta = beta

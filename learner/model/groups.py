@@ -117,7 +117,7 @@ def per_group(
 
 def check_hyper(
     name:str, # What it is, for errors
-    v, # As in `per_group`, or None
+    v, # A number, one per group, `slice(first, last)`, `slice(last)`, or None
 ):
     "Refuse a value that would be none of a hyper-parameter for any number of groups"
     if v is None: return

@@ -115,7 +115,7 @@ def first_groups(opt:torch.optim.Optimizer) -> list[dict]:
 
 def values_for(
     groups, # Dicts of groups, one of each
-    v, # As in `per_group`
+    v, # A number, one per group, `slice(first, last)` in equal ratios, or `slice(last)`: a tenth of it for the others
     name:str='lr', # What it is, for errors
 ) -> list[float]:
     "One float for each group. Where two optimizers share a group of the splitter, a slice has one value for both"
@@ -153,7 +153,7 @@ def get_hyper(
 
 def set_hyper(
     opt:torch.optim.Optimizer, # Any optimizer of torch
-    name:str, # As in `get_hyper`
+    name:str, # `lr`, `mom`, `sqr_mom`, `wd`, `eps`, or another that `opt` has
     v, # One value, or one per group, or a slice: see `per_group`
 ):
     "Set a hyper-parameter; `wd` where decay is spared stays 0"

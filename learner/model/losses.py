@@ -140,7 +140,7 @@ class LabelSmoothingCrossEntropy(nn.Module):
     def __init__(self,
         eps:float=.1, # Part of the target that is spread over all classes, in [0,1]
         weight:torch.Tensor|None=None, # Weight of each class, `(n_classes,)`
-        reduction:str='mean', # Or `sum`, or `none`
+        reduction:str='mean', # `mean`, `sum` or `none` (no reduction)
         ignore_index:int=-100, # Target that does not count
     ):
         super().__init__()
@@ -203,13 +203,14 @@ def L1LossFlat(
 
 # %% ../../nbs/model/04_losses.ipynb #FocalLoss
 class FocalLoss(nn.Module):
-    "Cross-entropy that counts likely classes less ([Lin et al. 2017](https://arxiv.org/abs/1708.02002))"
+    """Cross-entropy in which targets that are predicted well already count less
+    ([Lin et al. 2017](https://arxiv.org/abs/1708.02002))"""
     y_int = True
     @checked(gamma='>=0', reduction=reductions)
     def __init__(self,
-        gamma:float=2., # How much less: the loss is multiplied by `(1-p)**gamma`; 0 is cross-entropy
+        gamma:float=2., # Losses are multiplied by `(1-p)**gamma`, `p` the probability of the target; 0 is cross-entropy
         weight:torch.Tensor|None=None, # Weight of each class, `(n_classes,)`
-        reduction:str='mean', # Or `sum`, or `none`; the mean is weighted, as in `nn.CrossEntropyLoss`
+        reduction:str='mean', # `mean` (weighted, as in `nn.CrossEntropyLoss`), `sum` or `none` (no reduction)
         ignore_index:int=-100, # Target that does not count
     ):
         super().__init__()
@@ -250,8 +251,8 @@ class DiceLoss:
     @checked(smooth='>=0', reduction=reductions)
     def __init__(self,
         axis:int=1, # Where the classes are in the predictions
-        smooth:float=1e-6, # Added to both areas: a class that is nowhere, and of which nothing is said, costs 0
-        reduction:str='mean', # Over samples and classes; or `sum`, or `none`, which gives `(bs, n_classes)`
+        smooth:float=1e-6, # Added to numerator and denominator: a class in neither predictions nor targets costs 0
+        reduction:str='mean', # `mean` or `sum` over samples and classes, or `none`: no reduction, `(bs, n_classes)`
         square_in_union:bool=False, # Square the probabilities in the areas, as in the paper
     ):
         self.axis,self.smooth,self.reduction,self.square_in_union = axis,smooth,reduction,square_in_union

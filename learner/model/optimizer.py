@@ -216,7 +216,7 @@ class OptimList(torch.optim.Optimizer):
     "Several optimizers, `opts`, as one. Gradients of those that do not step this time are thrown away with the others"
     def __init__(self,
         *opts:torch.optim.Optimizer, # No two of them train the same parameter
-        every=1, # Each steps in one of `every` steps of the whole: a number, or one for each
+        every=1, # In steps of the whole: each optimizer takes one of so many; a number, or one for each optimizer
     ):
         _check_opts(opts)
         self.opts,self.every,self.n,self.defaults = opts,_steps(every, len(opts)),0,{}

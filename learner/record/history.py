@@ -161,7 +161,7 @@ class History(list):
         k:str, # A column of numbers
         higher:bool, # Whether higher is better
     ) -> int|None: # None where there are no numbers
-        "Index of the first row with the best value"
+        "Index (not the row) of the first row with the best value; a history must be told whether `higher` is better"
         vals = {i:v for i,o in enumerate(self) if isinstance(v := o.get(k), (int,float)) and v==v}
         return (max if higher else min)(vals, key=vals.get, default=None)
 

@@ -88,7 +88,7 @@ class Notebook:
     def __init__(self,
         better, # For each column, whether a higher value is better; None where neither is
         put, # A function that shows HTML, in place of what it showed before
-        every:float=0., # Seconds between two drawings of 100 rows; of more rows, more in proportion
+        every:float=0., # In seconds: between two drawings of 100 rows; of more rows, more in proportion
         first=tuple, # A function that returns rows to show before the first call of `row`
     ):
         self.better,self.put,self.every,self.first = better,put,every,first
@@ -202,8 +202,8 @@ class ProgressCallback(Callback):
     @checked(every='>=0', print_every=...)
     def __init__(self,
         bars='auto', # `'tqdm'`, `'rich'` (not in notebooks), `'text'` for a log, `'auto'`; None or False: a table alone
-        every:float=.2, # Seconds between two drawings of a bar
-        print_every:int|None=None, # Batches between two printed lines, with `bars='text'`
+        every:float=.2, # In seconds: from one drawing of a bar to the next
+        print_every:int|None=None, # In training batches, with `bars='text'`: print a line each time so many are done
         mark_best:bool=False, # Mark the best value of each column so far
     ):
         if bars not in (*_bars,None,False,True): raise ValueError(
@@ -277,7 +277,7 @@ class PrintProgress(ProgressCallback):
     "Plain lines: one for each row of results, and one after every so many batches"
     @checked(every='>=1')
     def __init__(self,
-        every:int|None=None, # Batches between two lines with their mean loss; default: no such lines
+        every:int|None=None, # In training batches: print their mean loss each time so many are done; default: never
         mark_best:bool=False, # Mark the best value of each column so far
     ): super().__init__('text', print_every=every, mark_best=mark_best)
 

@@ -131,7 +131,7 @@ class Recorded(Callback):
         k:str, # A column of numbers
         higher:bool|None=None, # Whether higher is better; default: what its metric declares
     ) -> Row:
-        "The row in which column `k` is best"
+        "The row (not its index) in which column `k` is best"
         self.rows.last(k) # an unknown column is refused by its name
         if higher is None: higher = self.higher_is_better.get(k)
         if higher is None: raise ValueError(f"It is not declared whether higher `{k}` is better: "
@@ -307,7 +307,7 @@ class Recorder(RowWriter):
         add_time:bool=True, # Have a `time` column, in seconds
         train_metrics:bool=False, # Compute metrics in training too
         valid_metrics:bool=True, # Compute metrics in validation
-        beta:float=.98, # Weight of the past in `losses`, in [0,1)
+        beta:float=.98, # Smoothing of `losses`: weight of the average so far, in [0,1)
         count=None, # `count(learn)` returns the number of items that the loss averages; default: see `n_items`
     ):
         self.add_time,self.train_metrics,self.valid_metrics,self.beta = add_time,train_metrics,valid_metrics,beta

@@ -114,7 +114,7 @@ class ClassificationInterpretation(Interpretation):
         norm_dec:int=2, # Decimals of fractions
         plot_txt:bool=True, # Write the numbers too; with more than 20 classes, those that are not 0
         ax=None, # Where to draw; default: a new figure
-        figsize=None, # Of a new figure, in inches; default: by the number of classes
+        figsize=None, # Width and height of a new figure, in inches; default: by the number of classes
         dpi:int=None, # Of a new figure, in dots per inch; default: that of matplotlib
     ):
         "Plot the confusion matrix"

@@ -47,7 +47,7 @@ _kept = 'loss_func','lr','splitter','metrics','wd','wd_bn_bias','train_bn','moms
 @patch
 @checked
 def export(self:Learner,
-    fname='export.pkl', # A name in `path`, an absolute path, or an open file
+    fname='export.pkl', # A name in `learn.path`, an absolute path, or an open file
 ) -> Path: # Where it is
     "Save what predicting needs, as objects, for `load_learner`. Functions and classes of a notebook need `cloudpickle`"
     file = file_path(fname, self.path, suffix='')
@@ -91,7 +91,7 @@ def _culprit(parts):
 # %% ../../nbs/result/07_export.ipynb #load_learner
 @checked(device=check_device)
 def load_learner(
-    fname, # A file of `export`
+    fname, # What `learn.export` has written: a path, from the current folder if it is relative, or an open file
     device='cpu', # Where the model runs
     trust:bool=False, # Whether you trust the file: reading it can run any code
 ) -> Learner:

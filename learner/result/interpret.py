@@ -158,7 +158,7 @@ class Interpretation(Predicted):
     @checked(ds_idx=..., act=callable)
     def from_learner(cls,
         learn:Learner, # The learner to interpret
-        ds_idx:int|str=1, # Position or name of a loader in `learn.dls`, or `dl`
+        ds_idx:int|str=1, # Position or name of a loader in `learn.dls`, or a loader itself
         dl=None, # Any other iterable of batches
         act=None, # Applied to predictions; default: the activation that belongs to the loss
         vocab=None, # Names of the classes; default `learn.dls.vocab`, if there is one
@@ -169,7 +169,7 @@ class Interpretation(Predicted):
     @checked(k='>=1')
     def top_losses(self,
         k:int|None=None, # How many; default: all
-        largest:bool=True, # Or the smallest
+        largest:bool=True, # True: the largest losses; False: the smallest
         items:bool=False, # Return the samples too, as the dataset gives them
     ) -> Row: # `losses` and `idxs`, positions in `preds`, `(k,)` each; and `items`
         "The largest losses, and where they are"
@@ -194,7 +194,7 @@ class Interpretation(Predicted):
     @checked(ncols='>=1')
     def plot_top_losses(self,
         k=9, # How many, or places in the order of losses: `range(9, 18)` are the next nine
-        largest:bool=True, # Or the smallest
+        largest:bool=True, # True: the largest losses; False: the smallest
         ncols:int|None=None, # Most images in a row; default: four, or about as many as rows
         figsize=None, # Of the figure, in inches
     ): # An array of axes, one for each image, or `Samples`

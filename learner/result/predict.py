@@ -138,11 +138,11 @@ def _augmented(learn, dl, n, cbs, use_max):
 @patch
 @checked(ds_idx=..., n='>=1', beta=...)
 def tta(self:Learner,
-    ds_idx:int|str=1, # Position or name of a loader in `dls`, or `dl`
+    ds_idx:int|str=1, # Position or name of a loader in `dls`, or a loader itself
     dl=None, # Any other iterable of batches
     n:int=4, # Augmented passes over the samples
-    aug=None, # `aug(*inputs)` returns augmented ones, and if needed a function that takes predictions back
-    beta:float|None=.25, # Weight of the pass without augmentation, in [0,1]; None leaves both apart. Without `use_max`
+    aug=None, # `aug(*inputs)` returns augmented inputs, and if needed a function that undoes it in predictions
+    beta:float|None=.25, # Weight of the plain pass, in [0,1]; None: return both, not averaged. Ignored with `use_max`
     use_max:bool=False, # Take the maximum of all passes instead of averages
 ) -> tuple: # Predictions, targets; with `beta=None`, the first is a pair, of the augmented passes and the plain one
     "Test-time augmentation: average the predictions of `n` augmented passes and one without augmentation"

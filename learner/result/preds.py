@@ -165,8 +165,8 @@ class GatherPredsCallback(Callback):
     def __init__(self,
         with_input:bool=False, # Keep inputs
         with_loss:bool=False, # Keep the loss of each sample
-        save_preds=None, # `.npy` file for the predictions, in `learn.path`; they are mapped into memory
-        save_targs=None, # `.npy` file for the targets, in `path`
+        save_preds=None, # `.npy` file for the predictions, in `learn.path`, from which they are mapped into memory
+        save_targs=None, # `.npy` file for the targets, in `learn.path`
         with_preds:bool=True, # Keep predictions
         with_targs:bool=True, # Keep targets
         concat_dim:int|None=0, # Dimension along which batches are concatenated; None for a list of batches
@@ -245,7 +245,7 @@ class GatherPredsCallback(Callback):
 @patch
 @checked(dl=check_choice)
 def loader(self:Learner,
-    ds_idx=None, # Position or name of a loader in `dls`, or a loader
+    ds_idx=None, # Position or name of a loader in `dls`, or a loader itself
     dl=None, # Any other iterable of batches; it goes before `ds_idx`
 ):
     "The loader that `ds_idx` and `dl` choose"
@@ -346,7 +346,7 @@ def gather(learn, dl, inner=False, reorder=True, cbs=None, act=None, with_decode
 @patch
 @checked(ds_idx=..., act=callable, save_preds=Path, save_targs=Path, concat_dim=...)
 def get_preds(self:Learner,
-    ds_idx:int|str=1, # Position or name of a loader in `dls`, or `dl`
+    ds_idx:int|str=1, # Position or name of a loader in `dls`, or a loader itself
     dl=None, # Any other iterable of batches
     with_input:bool=False, # Return inputs too
     with_decoded:bool=False, # Return decisions too
@@ -355,8 +355,8 @@ def get_preds(self:Learner,
     inner:bool=False, # Run the validation only, without the events of a fit and an epoch
     reorder:bool=True, # Return samples in the order of the dataset
     cbs=None, # Callbacks for this call only
-    save_preds=None, # `.npy` file in `path` for the predictions, mapped into memory; also without `with_preds`
-    save_targs=None, # `.npy` file for the targets, in `path`
+    save_preds=None, # `.npy` file for the predictions, in `learn.path`, mapped into memory; also without `with_preds`
+    save_targs=None, # `.npy` file for the targets, in `learn.path`
     with_preds:bool=True, # Return predictions
     with_targs:bool=True, # Return targets
     concat_dim:int|None=0, # Dimension along which batches are concatenated; None for a list of batches
@@ -376,7 +376,7 @@ class FetchPredsCallback(Callback):
     only_fit = True
     @checked(ds_idx=check_choice, dl=check_choice)
     def __init__(self,
-        ds_idx:int|str=1, # Position or name of a loader in `dls`, or `dl`
+        ds_idx:int|str=1, # Position or name of a loader in `dls`, or a loader itself
         dl=None, # Any other iterable of batches
         with_input:bool=False, # Inputs too
         with_decoded:bool=False, # Decisions too

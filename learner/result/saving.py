@@ -78,7 +78,7 @@ def _trained_in_loss(learn):
 @patch
 @checked
 def save(self:Learner,
-    file, # A name in `path/model_dir`, an absolute path, or an open file
+    file, # A name in `learn.path/learn.model_dir`, an absolute path, or an open file
     with_opt:bool|None=None, # The optimizer's state too; default: if there is one and the format can hold it
 ) -> Path: # Where it is
     "Save the weights of the model, and of a loss that is trained, on the CPU and under plain names"
@@ -303,7 +303,7 @@ def _why_without_opt(opt, with_opt, whole):
 @patch
 @checked(device=check_device)
 def load(self:Learner,
-    file, # A name in `path/model_dir`, an absolute path, or an open file
+    file, # A name in `learn.path/learn.model_dir`, a path, or an open file
     with_opt:bool|None=None, # The optimizer's state too; default: if the file has it and all weights are loaded
     strict:bool=True, # The weights must fit; otherwise those that fit are loaded, and a warning names the others
     only=None, # Patterns of names such as `body.*`, one or several, whose weights alone are loaded; default: all

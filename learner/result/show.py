@@ -224,7 +224,7 @@ def first_batch(
 @patch
 @checked(ds_idx=..., max_n='>=1', ncols='>=1')
 def show_results(self:Learner,
-    ds_idx:int|str=1, # Position or name of a loader in `dls`, or `dl`
+    ds_idx:int|str=1, # Position or name of a loader in `dls`, or a loader itself
     dl=None, # Any other iterable of batches
     max_n:int=9, # How many to show
     shuffle:bool=True, # Choose samples at random from the first batch; otherwise its first ones

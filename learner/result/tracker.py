@@ -60,9 +60,9 @@ class TrackerCallback(Callback):
     @checked(monitor=_check_monitor, min_delta=_check_delta)
     def __init__(self,
         monitor=None, # A column of the recorder, or a function of a row; default: `learn.monitor`
-        comp=None, # `np.less` or `np.greater`; default: what the metric declares
+        comp=None, # `np.less` if lower is better, `np.greater` if higher; default: what the metric declares
         min_delta:float=0., # An improvement of no more than this does not count
-        reset_on_fit:bool=True, # Start each fit without a best
+        reset_on_fit:bool=True, # Each fit begins without a best value; False: the best of earlier fits still counts
     ):
         if callable(monitor): check_direction(monitor, comp)
         if comp is not None and not _compares(comp):
@@ -104,9 +104,11 @@ class EarlyStoppingCallback(TrackerCallback):
     _stateattrs = (*TrackerCallback._stateattrs, 'wait')
     @checked(patience='>=1', min_delta=...)
     def __init__(self,
-        monitor=None, comp=None, min_delta:float=0., # As in `TrackerCallback`
-        patience:int=1, # Values, one in each row of results
-        reset_on_fit:bool=True, # As in `TrackerCallback`
+        monitor=None, # A column of the recorder, or a function of a row; default: `learn.monitor`
+        comp=None, # `np.less` if lower is better, `np.greater` if higher; default: what the metric declares
+        min_delta:float=0., # An improvement of no more than this does not count
+        patience:int=1, # Stop after so many rows of results (usually one per epoch) without a new best
+        reset_on_fit:bool=True, # Each fit begins without a best value; False: the best of earlier fits still counts
     ):
         super().__init__(monitor, comp, min_delta, reset_on_fit)
         self.patience,self.wait = patience,0
@@ -132,7 +134,12 @@ def _measured(cbs, monitor):
 class BestFiles(TrackerCallback):
     "The best weights, in files or in memory. Abstract: use `SaveModelCallback`"
     _stateattrs = (*TrackerCallback._stateattrs, 'kept')
-    def __init__(self, fname, keep, with_opt, **kwargs): # As in `SaveModelCallback`; the rest as in `TrackerCallback`
+    def __init__(self,
+        fname, # A name in `learn.path/learn.model_dir`, or an absolute path; None keeps the best in memory
+        keep, # How many of the best weights to keep
+        with_opt, # Save the optimizer's state too
+        **kwargs, # For `TrackerCallback`
+    ):
         super().__init__(**kwargs)
         self.fname,self.keep,self.with_opt = fname,keep,with_opt
         self.kept,self.last_saved_path = [],None
@@ -199,14 +206,16 @@ class SaveModelCallback(BestFiles):
     writes = True
     @checked(keep='>=1', every_epoch=..., fname=Path, min_delta=...)
     def __init__(self,
-        monitor=None, comp=None, min_delta:float=0., # As in `TrackerCallback`
-        fname:str|None='model', # Name for `learn.save`; None keeps the best in memory
-        every_epoch:int=False, # Save after every so many epochs (True: after each), as `fname_<epoch>`
-        at_end:bool=False, # Save once, at the end of the fit
+        monitor=None, # A column of the recorder, or a function of a row; default: `learn.monitor`
+        comp=None, # `np.less` if lower is better, `np.greater` if higher; default: what the metric declares
+        min_delta:float=0., # An improvement of no more than this does not count
+        fname:str|None='model', # A name in `learn.path/learn.model_dir`, or an absolute path; None keeps it in memory
+        every_epoch:int=False, # In epochs: save every so many (True: each) as `fname_<epoch>`, instead of the best
+        at_end:bool=False, # Save once, at the end of the fit, instead of the best
         with_opt:bool=False, # Save, and load, the optimizer's state too
-        reset_on_fit:bool=True, # As in `TrackerCallback`
-        keep:int=1, # How many of the best to keep; if several, as `fname_<batches trained>`
-        load_best:bool=True, # Load the best at the end
+        reset_on_fit:bool=True, # Each fit begins without a best value; False: the best of earlier fits still counts
+        keep:int=1, # How many of the best weights to keep; if several, as `fname_<batches trained>`
+        load_best:bool=True, # Load the best weights at the end of the fit
     ):
         super().__init__(fname, keep, with_opt, monitor=monitor, comp=comp, min_delta=min_delta,
             reset_on_fit=reset_on_fit)
@@ -269,11 +278,13 @@ class ReduceLROnPlateau(TrackerCallback):
     _stateattrs = (*TrackerCallback._stateattrs, 'wait')
     @checked(patience='>=1', factor='(1,inf)', min_lr='>=0', min_delta=...)
     def __init__(self,
-        monitor=None, comp=None, min_delta:float=0., # As in `TrackerCallback`
-        patience:int=1, # Values, one in each row of results
-        factor:float=10., # The learning rate is divided by it; above 1
+        monitor=None, # A column of the recorder, or a function of a row; default: `learn.monitor`
+        comp=None, # `np.less` if lower is better, `np.greater` if higher; default: what the metric declares
+        min_delta:float=0., # An improvement of no more than this does not count
+        patience:int=1, # Lower the rate after so many rows of results (usually one per epoch) without a new best
+        factor:float=10., # The learning rate is divided by it; above 1. Torch's `factor=.1` is 10 here
         min_lr:float=0., # Lowest learning rate
-        reset_on_fit:bool=True, # As in `TrackerCallback`
+        reset_on_fit:bool=True, # Each fit begins without a best value; False: the best of earlier fits still counts
     ):
         super().__init__(monitor, comp, min_delta, reset_on_fit)
         self.patience,self.factor,self.min_lr,self.wait = patience,factor,min_lr,0
@@ -313,8 +324,11 @@ class OnBetter(TrackerCallback):
     "Call `f(learn)` when there is a new best"
     @checked(min_delta=...)
     def __init__(self,
-        f, # A function of the learner
-        monitor=None, comp=None, min_delta:float=0., reset_on_fit:bool=True, # As in `TrackerCallback`
+        f, # Called as `f(learn)`
+        monitor=None, # A column of the recorder, or a function of a row; default: `learn.monitor`
+        comp=None, # `np.less` if lower is better, `np.greater` if higher; default: what the metric declares
+        min_delta:float=0., # An improvement of no more than this does not count
+        reset_on_fit:bool=True, # Each fit begins without a best value; False: the best of earlier fits still counts
     ):
         if not callable(f): raise TypeError(f"`f` is a function of the learner, but got {f!r}")
         super().__init__(monitor, comp, min_delta, reset_on_fit)

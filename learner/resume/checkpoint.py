@@ -180,17 +180,17 @@ def _note_file(e, by_signal, file, at, learn):
 
 # %% ../../nbs/resume/06_checkpoint.ipynb #Checkpoint
 class Checkpoint(Callback):
-    "Save the whole run at intervals and whenever it is cut, so that `fit(…, resume=True)` resumes it exactly"
+    "Save the whole run at intervals and whenever it is interrupted, so that `fit(…, resume=True)` resumes it exactly"
     order,only_fit,run_valid,writes = 1000,True,False,True
     begun,fit_files = False,None # a fit can be cancelled before `before_fit` comes to this callback
     @checked(every=..., unit=..., keep=..., best=..., monitor=..., folder=Path)
     def __init__(self,
-        every:float=1, # Save each time so many units are done
+        every:float=1, # In `unit`s: save each time so many are done
         unit:str='epoch', # `epoch`, `iter`: training batches, `step`: optimizer steps, or `s`: seconds
-        keep:int|None=1, # Newest files to keep of each fit, also those for a best result; None keeps all
-        best:int=0, # Files with the best results to keep besides
-        monitor:str|None=None, # What is best: a column of the recorder; default: `learn.monitor`
-        folder='checkpoints', # In `learn.path`, or an absolute path
+        keep:int|None=1, # How many of the newest files of each fit to keep; None: all
+        best:int=0, # How many files with the best results to keep, in addition to the newest; 0: none
+        monitor:str|None=None, # Column of the recorder that ranks files for `best`; default: `learn.monitor`
+        folder='checkpoints', # Folder for the files: a name in `learn.path`, or an absolute path
         on_exc:bool=True, # Save when an error, Ctrl-C or SIGTERM ends the fit
         sharded:bool=False, # Where `Distributed(shard=True)` has the model in parts, let each process write its own
     ):

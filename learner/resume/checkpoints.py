@@ -138,8 +138,8 @@ class Checkpoints:
 class Keeping:
     "Which files of a fit to keep: the newest, and those with the best results"
     def __init__(self,
-        keep, # Newest files to keep; None keeps all
-        best=0, # Files with the best results to keep besides
+        keep, # How many of the newest files to keep; None: all
+        best=0, # How many files with the best results to keep, in addition to the newest
         higher=False, # Higher results are better
     ):
         self.keep,self.best,self.higher = None if keep is None else whole('keep', keep, 1),whole('best', best),higher

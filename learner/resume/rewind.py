@@ -100,10 +100,10 @@ class Rewind(Callback):
     "Hold the whole run at intervals, so that `learn.rewind(n_iter)` can go back to any batch after the oldest point"
     name,order,only_fit,run_valid,writes = 'rewinds',1001,True,False,True
     def __init__(self,
-        every:int=100, # Hold a point each time so many units are done
+        every:int=100, # In `unit`s: hold a point each time so many are done
         unit:str='iter', # `iter`: training batches, `step`: optimizer steps, `epoch`, or `s`: seconds
-        keep:int=5, # Points to hold, the newest ones
-        memory:int=2**30, # Bytes of a point that are held in memory; a larger one is a temporary file
+        keep:int=5, # How many points to hold: the newest ones
+        memory:int=2**30, # Bytes of the largest point to hold in memory, default 1 GiB; larger ones are temporary files
     ):
         self.interval,self.keep,self.memory = Interval(every, unit),whole('keep', keep, 1),whole('memory', memory, 1)
         self.every,self.unit,self.points,self.waiting = self.interval.every,unit,deque(maxlen=keep),False
@@ -145,7 +145,7 @@ class Rewind(Callback):
     def put_before(self,
         learn, # The learner whose run is held
         n_iter, # Number of training batches since the beginning of the run
-        how, # Why it goes back, as in `Turn`
+        how, # Why it goes back: `rewind` or `fork`
     ):
         "Let `learn` be at the last point at or before batch `n_iter`, and forget those after it; returns the point"
         point = self.nearest(n_iter)
@@ -290,9 +290,9 @@ def change(learn, cbs, out, new, **hypers):
 @checked(wd=...)
 def fork(self:Learner,
     n_iter:int|None=None, # Training batches done, in a fit with `Rewind`; default: where the fit was stopped
-    lr=None, # Learning rate from there on, as in `resume`
-    wd:float|None=None, # Weight decay from there on, as in `resume`
-    cbs=None, # More callbacks
+    lr=None, # Learning rate from there on, one or one per group; of a schedule, its highest value
+    wd:float|None=None, # Weight decay from there on, one or one per group; of a schedule, its highest value
+    cbs=None, # More callbacks for the copy
     without=None, # Callbacks to leave out: classes, or instances that this learner has
 ) -> Learner: # Its `resume()` continues
     "Another learner that continues from the same place, with something changed. This one is left alone"

@@ -158,11 +158,11 @@ class SpikeGuard(Rewind):
     judge_every = 8 # training batches
     @checked(back='>=1', factor='(1,inf]', window='>=4', most='>=0')
     def __init__(self,
-        back:int=50, # Training batches between two points that the run can go back to
+        back:int=50, # In training batches: from one point that the run can go back to, to the next
         skip:bool=True, # Leave the batch out and train on; False: stop before it
-        factor:float=5., # How many times the highest recent value is a spike
-        window:int=100, # Recent batches
-        most:int=20, # Batches to leave out at most; the fit then stops
+        factor:float=5., # A value above `factor` times the highest recent one is a spike
+        window:int=100, # How many recent batches a value is compared with
+        most:int=20, # Most batches to leave out; instead of leaving out more, the fit stops
     ):
         super().__init__(back, keep=2)
         self.skip,self.factor,self.window,self.most = skip,factor,window,most

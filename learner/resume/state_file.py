@@ -147,7 +147,7 @@ def read_state(
 @patch
 @checked
 def save_state(self:Learner,
-    file, # A name in `path/model_dir`, or an absolute path
+    file, # A name in `learn.path/learn.model_dir`, or an absolute path
 ) -> Path: # Where it is, or will be when the running batch has ended
     "Save all that training is made of"
     file = file_path(file, self.path/self.model_dir)
@@ -162,7 +162,7 @@ def save_state(self:Learner,
 @patch
 @checked
 def load_state(self:Learner,
-    file, # A name in `path/model_dir`, or an absolute path: what `save_state` or a `Checkpoint` has written
+    file, # What `save_state` or a `Checkpoint` has written: a name in `learn.path/learn.model_dir`, or a path
 ) -> Learner: # Itself, so that calls chain
     "Load all that training is made of. If it was saved in the middle of a fit, `learn.resume()` continues the fit"
     if self.mode is not None:

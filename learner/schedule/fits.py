@@ -90,7 +90,7 @@ def fit_sgdr(self:Learner,
     n_cycles:int, # Number of cycles
     cycle_len:int, # Epochs of the first cycle
     lr_max=None, # Learning rate at the start of each cycle; default `self.lr`
-    cycle_mult:float=2, # Length of each cycle, divided by that of the one before
+    cycle_mult:float=2, # Each cycle is so many times as long as the one before
     wd:float|None=None, # Weight decay; default `self.wd`
     cbs=None, # Callbacks for this fit only
     **kwargs, # For `fit`

@@ -123,7 +123,7 @@ def SchedExp(
 def SchedPoly(
     start, # Value at position 0, or one for each parameter group
     end, # Value at position 1, or one for each parameter group
-    power:float, # Of the position
+    power:float, # Above 1 the value stays near `start` for long; below 1, near `end`
 ) -> Schedule:
     "A power of the position"
     return Schedule(partial(sched_poly, power=float(power)), start, end)
@@ -164,8 +164,8 @@ def combine_scheds(
 def combined_cos(
     pct:float, # Fraction of training for the first piece
     start, # Value at position 0, or one for each parameter group
-    middle, # Value at position `pct`, likewise
-    end, # Value at position 1, likewise
+    middle, # Value at position `pct`, or one for each parameter group
+    end, # Value at position 1, or one for each parameter group
 ):
     "From `start` to `middle` and on to `end`, along cosines"
     start,middle,end = _floats('start', start),_floats('middle', middle),_floats('end', end)
@@ -192,7 +192,7 @@ def warmup(
     sched, # The schedule that follows
     start:float=0., # First value, as a fraction of the first value of `sched`
 ):
-    "A straight line up to `sched`"
+    "Put a linear warm-up before a schedule"
     top = _floats('sched(0.)', sched(0.))
     return combine_scheds([pct,1-pct], [SchedLin(scaled(top, start), top), sched])
 
@@ -214,9 +214,9 @@ def wsd(
     warm:float=.01, # Fraction of training to warm up
     decay:float=.1, # Fraction of training to decay
     end=0., # Last value
-    shape=SchedLin, # Of the decay
+    shape=SchedLin, # Schedule of the decay, such as `SchedLin` or `SchedCos`
 ):
-    "Warm up, stay, decay"
+    "Warmup-stable-decay schedule: a straight line up to `top`, which is kept until the decay to `end`"
     top = _floats('top', top)
     pieces = [SchedLin(scaled(top, 0), top), SchedNo(top, top), shape(top, end)]
     return combine_scheds([warm, _rest(warm=warm, decay=decay), decay], pieces)

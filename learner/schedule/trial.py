@@ -78,10 +78,10 @@ def _twins(loaders): return {k:twin(o) for k,o in loaders.items()}
 def trial(
     learn:Learner, # Where nothing is running
     n:int, # Batches of each training and validation
-    cbs=None, # Callbacks of the coming fit
+    cbs=None, # More callbacks, as you would give them to `fit`
     name:str='smoke', # What the method is called
 ):
-    "In it, fits are of `n` batches and without callbacks that write. Everything is restored at the end"
+    "In it, fits have `n` batches and no callbacks that write files or show progress. Everything is restored at the end"
     if learn.mode is not None: raise RuntimeError(f"`{name}` cannot start inside a running `{learn.mode}`")
     dls = learn.dls
     for k,o in (('train', dls.train), *dls.valids.items()): check_starts_anew(k, o, 'a trial would use it up')
@@ -100,9 +100,9 @@ def trial(
 @checked(n='>=1')
 def smoke(self:Learner,
     n:int=2, # Batches of each training and validation
-    cbs=None, # Callbacks of the coming fit
+    cbs=None, # More callbacks, as you would give them to `fit`
 ) -> Row: # What was recorded
-    "Try a fit of `n` batches with everything but callbacks that write, then restore everything"
+    "Train and validate on `n` batches without callbacks that write files or show progress; then restore everything"
     with trial(self, n, cbs):
         self.fit(1)
         return self.recorder.log

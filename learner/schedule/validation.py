@@ -58,9 +58,9 @@ class Scheduled(Callback):
     _stateattrs = 'seen','spent'
     @checked(every=..., unit=...)
     def __init__(self,
-        every:float|None=None, # Number of units between two times; default 1
+        every:float|None=None, # In `unit`s: act each time so many are done, such as .5 epochs; default 1
         unit:str='epoch', # `epoch`, `iter`: training batches, `step`: optimizer steps, or `s`: seconds
-        when=None, # Instead: if `when(learn)` is true, asked between batches and at the end of each epoch
+        when=None, # In place of `every`: act whenever `when(learn)` is true; asked between batches and after each epoch
     ):
         self.every,self.unit,self.when = _check_schedule(every, unit, when),unit,when
         self.seen,self.spent,self.ended,self.asked_at,self.answer = 0,0.,True,None,False
@@ -109,7 +109,7 @@ class Scheduled(Callback):
 
 # %% ../../nbs/schedule/06_validation.ipynb #Validate
 class Validate(Scheduled):
-    "Validate when it is due, instead of after each epoch; and at the end of the fit"
+    "Validate every so many `unit`s, or whenever `when` says so, instead of after each epoch; and at the end of the fit"
     name = 'validation'
     _stateattrs = (*Scheduled._stateattrs, 'awaited')
     @property
@@ -144,16 +144,18 @@ class Validate(Scheduled):
 
 # %% ../../nbs/schedule/06_validation.ipynb #ExtraValid
 class ExtraValid(Scheduled):
-    "Validate on other data when it is due, into columns `name/…`"
+    "Validate on other data too, at times of its own, with the results in columns `name/…`"
     order = Validate.order+1
     _stateattrs = (*Scheduled._stateattrs, 'best')
     @checked(unit=..., every=...)
     def __init__(self,
         dl, # An iterable of batches, or a dict of named ones
-        metrics=None, # Its own; default: the Learner's
+        metrics=None, # Metrics for these data; default: those of the learner
         name:str|None=None, # What its columns begin with; default: `extra`, or the names of the dict
-        every:float|None=None, unit:str='epoch', when=None, # As in `Validate`; default: each epoch
-        on_better:str|None=None, # Instead: whenever this column of the recorder has a new best
+        every:float|None=None, # In `unit`s: validate each time so many are done, such as .5 epochs; default 1
+        unit:str='epoch', # `epoch`, `iter`: training batches, `step`: optimizer steps, or `s`: seconds
+        when=None, # In place of `every`: whenever `when(learn)` is true; asked between batches and after each epoch
+        on_better:str|None=None, # In place of `every`: whenever this column, such as `valid_loss`, has a new best
     ):
         if on_better is not None and not (every is None and when is None): raise ValueError(
             f"`on_better` and `{'every' if when is None else 'when'}` exclude each other: give one of them")

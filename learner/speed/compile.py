@@ -107,8 +107,8 @@ class Compile(Callback):
     order = -100
     @checked(tol='>=0')
     def __init__(self,
-        with_loss:bool=False, # The loss too, in training: both are one program then
-        warm_up:bool=True, # Compile and compare before the fit, and not when its first batch waits
+        with_loss:bool=False, # Compile the loss together with the model, for training
+        warm_up:bool=True, # Compile and compare before the fit begins; False: compile in the first batch, unchecked
         tol:float=.05, # Largest difference of the gradients of a batch, relative to their norm
         **kwargs, # For `torch.compile`
     ):

@@ -176,7 +176,7 @@ class Timer(PhaseTimes):
     `step`, `validate`, and the `total` of the epochs"""
     @checked(every='>=1', unit=('epoch','iter'))
     def __init__(self,
-        every:int|None=None, # Print a summary after every so many epochs, or batches
+        every:int|None=None, # In `unit`s: print a summary each time so many are done; default: print nothing
         unit:str='epoch', # What `every` counts: `epoch`, or `iter` for training batches
         sync:bool=False, # Wait for the device between phases, and use the clock. It slows training down
     ):

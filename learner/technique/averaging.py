@@ -219,7 +219,7 @@ class WeightAverage(_Average):
     @checked(validate=...)
     def __init__(self,
         buffers:bool=False, # Average floating point buffers too
-        validate:bool|str=True, # In a fit, validate with the average; or with `both`
+        validate:bool|str=True, # In a fit, validate with the average; `'both'`: also, in columns of its own
     ):
         if validate not in (True, False, 'both'):
             raise ValueError(f"`validate` is True, False or 'both', but got {validate!r}")
@@ -258,11 +258,11 @@ class EMA(WeightAverage):
     order = MixedPrecision.order+2
     @checked(decay='[0,1)', every='>=1', validate=...)
     def __init__(self,
-        decay:float=.999, # Weight of the past, in [0,1)
-        warmup:bool=True, # In update `t`, use `(1+t)/(10+t)` where that is less
-        every:int=1, # Steps between updates
+        decay:float=.999, # Weight of the average so far in each update, in [0,1)
+        warmup:bool=True, # Begin with a shorter memory: the decay of update `t` is `min(decay, (1+t)/(10+t))`
+        every:int=1, # In optimizer steps: update the average each time so many are done
         buffers:bool=False, # Average floating point buffers too, such as the statistics of batch norms
-        validate:bool|str=True, # In a fit, validate with the average, or with `both` (columns `ema/valid_loss`, …)
+        validate:bool|str=True, # In a fit, validate with the average; `'both'`: also, in columns `ema/valid_loss`, …
     ):
         super().__init__(buffers, validate)
         self.decay,self.warmup,self.every = decay,warmup,every
@@ -284,10 +284,10 @@ class SWA(WeightAverage):
     @checked(start='>=0', anneal='>=0', every='>=1', validate=...)
     def __init__(self,
         start:float=.75, # Where the last part begins: a fraction of training, in [0,1), or a whole number of epochs
-        lr=None, # Learning rate from then on, one or one per parameter group; default: as it would be without
-        anneal:float=1., # Epochs that it takes to get there, along a cosine
-        every:int|None=None, # Steps between updates; default: one update at the end of each epoch
-        validate:bool|str=False, # In a fit, validate with the average; or with `both`
+        lr=None, # Learning rate of the last part, one or one per parameter group; default: what it is without `SWA`
+        anneal:float=1., # Epochs in which the rate moves to `lr`, along a cosine
+        every:int|None=None, # In optimizer steps: update the average each time so many are done; default: each epoch
+        validate:bool|str=False, # In a fit, validate with the average; `'both'`: also, in columns `swa/valid_loss`, …
     ):
         if start>=1 and start!=int(start): raise ValueError(
             f"`start` is a fraction of training, in [0,1), or a whole number of epochs, but got {start}")

@@ -17,7 +17,7 @@ from ..schedule.validation import lowered
 
 # %% ../../nbs/technique/08_debugging.ipynb #ShortEpochCallback
 class ShortEpochCallback(Callback):
-    "Only a part of each epoch of a fit; validations and predictions by hand stay whole"
+    "Shorten each epoch of a fit; validations and predictions that you call yourself stay whole"
     only_fit = True
     @checked(pct='(0,1]')
     def __init__(self,

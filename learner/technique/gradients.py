@@ -41,8 +41,8 @@ class GradientClip(Callback):
     _stateattrs = ('norms',)
     @checked(max_norm='(0,inf]', norm_type='(0,inf]', max_value='(0,inf]', params=...)
     def __init__(self,
-        max_norm:float=1., # Largest norm left untouched, in units of the gradient
-        norm_type:float=2., # Which norm
+        max_norm:float=1., # Largest norm of all gradients together; with a larger one they are scaled down to it
+        norm_type:float=2., # Order of the norm: 2 is Euclidean, `inf` the largest absolute value
         max_value:float|None=None, # Largest absolute value of each number; no norm is computed then
         params=None, # `params(model)` returns the parameters to clip; default: all
     ):
@@ -105,7 +105,7 @@ class GradientAccumulation(Callback):
     _stateattrs = 'samples','items','unit'
     @checked(n_acc='>=1', count=callable)
     def __init__(self,
-        n_acc:int=32, # Samples for a step
+        n_acc:int=32, # Samples (not batches) to gather before a step
         count=None, # `count(learn)` returns the number of items that the loss averages; default: `items_of` or samples
     ):
         self.n_acc,self.count,self.samples,self.items,self.unit = n_acc,count,0,0,1.

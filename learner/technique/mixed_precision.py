@@ -134,7 +134,7 @@ class MixedPrecision(LossScaling):
         init_scale:float=2.**16, # First scale of the loss, for `fp16`
         growth_factor:float=2., # Multiplies the scale after `growth_interval` steps without overflow
         backoff_factor:float=.5, # Multiplies the scale after an overflow
-        growth_interval:int=2000, # In steps
+        growth_interval:int=2000, # Optimizer steps without overflow after which the scale grows
     ):
         self.amp_mode = getattr(amp_mode, 'value', amp_mode)
         if self.amp_mode not in list(_dtypes): raise ValueError(

@@ -119,7 +119,7 @@ class MixHandler(Callback):
     terms,counted = (),None # `terms`: of the loss, which metrics of training show; `counted`: a `_CountedPiece`, if any
     @checked(alpha='>0')
     def __init__(self,
-        alpha:float=.5, # Of the Beta distribution of shares: the smaller, the less is mixed
+        alpha:float=.5, # Both parameters of the Beta distribution of shares: the smaller, the less is mixed
     ): self.alpha = alpha
 
     def before_fit(self):
@@ -199,7 +199,7 @@ class MixUp(MixHandler):
     "Train on weighted averages of two samples ([Zhang et al. 2017](https://arxiv.org/abs/1710.09412))"
     @checked(alpha='>0')
     def __init__(self,
-        alpha:float=.4, # Of the Beta distribution of shares: the smaller, the less is mixed
+        alpha:float=.4, # Both parameters of the Beta distribution of shares: the smaller, the less is mixed
         by_sample:bool|None=None, # A share for each sample, or one for the batch; default: wherever the loss allows it
     ):
         super().__init__(alpha)
@@ -226,7 +226,7 @@ class CutMix(MixHandler):
     `(bs, …, height, width)`, all of the size of the first; other inputs stay as they are"""
     @checked(alpha='>0')
     def __init__(self,
-        alpha:float=1., # Of the Beta distribution of shares of the area
+        alpha:float=1., # Both parameters of the Beta distribution of shares of the area
     ): super().__init__(alpha)
 
     def mix(self, x, other, lam):
