@@ -1348,7 +1348,8 @@ texts = {'APScoreBinary.__init__': 'Parameters:\n\n- `axis`: Where the classes a
                  'epochs\n'
                  '- `lr`: Learning rate of the last part, one or one per parameter group; default: what it is '
                  'without `SWA`\n'
-                 '- `anneal`: Epochs in which the rate moves to `lr`, along a cosine\n'
+                 '- `anneal`: Epochs in which the rate moves to `lr`, along a cosine; at once if the loader has no '
+                 'length\n'
                  '- `every`: In optimizer steps: update the average each time so many are done; default: each epoch\n'
                  "- `validate`: In a fit, validate with the average; `'both'`: also, in columns `swa/valid_loss`, …",
  'Sanity.__init__': 'Parameters:\n\n- `n`: Batches of each loader',

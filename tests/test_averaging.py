@@ -1,6 +1,7 @@
 """Averages of weights against loops by hand and `torch.optim.swa_utils`; in the model for a validation, and never by
 accident"""
 import copy,io,warnings
+from itertools import chain
 import numpy as np
 import pytest,torch
 from torch import nn
@@ -390,6 +391,29 @@ def test_half_of_a_fit_that_is_bounded_otherwise(kwargs, n_avg, n_low):
     assert (learn.swa.n==n_avg
         and learn.recorder.lrs.count(.02)==n_low==len(learn.recorder.lrs)-learn.recorder.lrs.index(.02))
 
+class InOne:
+    "The batches of four epochs as one epoch, without a length"
+    def __init__(self, dl): self.dl = dl
+    def __iter__(self): return chain(*(self.dl for _ in range(4)))
+
+@pytest.mark.parametrize('long', [False,True], ids=['sized','long'])
+@pytest.mark.parametrize('bound', ['n_iter','n_step'])
+def test_steps_of_half_of_a_fit_are_those_of_its_second_half(bound, long):
+    d,seen = dls(shuffle=False),[]
+    data = DataLoaders(InOne(d.train) if long else d.train, device='cpu')
+    keep = on(event.after_step)(lambda learn: seen.append(weights(learn.model)))
+    learn = mk(SWA(.5, every=1), keep, data=data).fit(**{bound: 24})
+    assert learn.swa.n==12 and close(weights(learn.model), [torch.stack(o).mean(0) for o in zip(*seen[12:])])
+    learn = mk(SWA(.5, lr=.02, anneal=0), data=data).fit(**{bound: 24})
+    assert learn.recorder.lrs==[.1]*12+[.02]*12
+
+def test_a_schedule_is_left_alone_until_half_of_one_long_epoch_is_done():
+    d = dls()
+    before = mk(data=d).fit_one_cycle(n_iter=24, lr_max=.1).recorder.lrs
+    learn = mk(SWA(.5, lr=.02), data=DataLoaders(InOne(d.train), d.valid, device='cpu'))
+    lrs = learn.fit_one_cycle(n_iter=24, lr_max=.1).recorder.lrs
+    assert lrs[:12]==before[:12] and lrs[12:]==[.02]*12
+
 def test_half_of_short_epochs():
     learn = mk(SWA(.5, lr=.02, anneal=1), ShortEpochCallback(.5)).fit(4)
     assert (learn.swa.n==2 and learn.recorder.lrs
@@ -633,14 +657,14 @@ def test_a_prediction_in_a_fit_has_the_statistics_of_the_average(make):
         return learn.fit(3)
     assert same(everything(fit(True).model), everything(fit(False).model)) and len(found)==3
 
-class Endless:
+class Long:
     def __init__(self, dl): self.dl = dl
     def __iter__(self):
         while True: yield from self.dl
-def test_statistics_of_an_endless_stream_are_those_of_as_many_batches():
+def test_statistics_of_an_long_stream_are_those_of_as_many_batches():
     def run(data, **kwargs): return everything(mk(SWA(0), data=DataLoaders(data, device='cpu')).fit(**kwargs).model)
     data = list(dls(shuffle=False).train)
-    assert close(run(Endless(data), n_iter=len(data)), run(data, n_epoch=1))
+    assert close(run(Long(data), n_iter=len(data)), run(data, n_epoch=1))
 def test_what_can_be_iterated_once_is_refused_before_training():
     learn = mk(SWA(0), data=DataLoaders(iter(list(dls().train)), device='cpu'))
     with pytest.raises(ValueError, match=r"`SWA` takes another pass over `dls\['train'\]`"): learn.fit(1)

@@ -285,7 +285,7 @@ class SWA(WeightAverage):
     def __init__(self,
         start:float=.75, # Where the last part begins: a fraction of training, in [0,1), or a whole number of epochs
         lr=None, # Learning rate of the last part, one or one per parameter group; default: what it is without `SWA`
-        anneal:float=1., # Epochs in which the rate moves to `lr`, along a cosine
+        anneal:float=1., # Epochs in which the rate moves to `lr`, along a cosine; at once if the loader has no length
         every:int|None=None, # In optimizer steps: update the average each time so many are done; default: each epoch
         validate:bool|str=False, # In a fit, validate with the average; `'both'`: also, in columns `swa/valid_loss`, …
     ):
@@ -298,7 +298,7 @@ class SWA(WeightAverage):
 
     def before_fit(self):
         super().before_fit()
-        self.lrs = None
+        self.lrs,self.since = None,-1
         if self.lr is not None: values_for(first_groups(self.learn.opt), self.lr)
         if self.fitting and 1<=self.start>=self.learn.n_epoch: raise ValueError(
             f"`SWA` begins after {self.start} epochs, but there are only {self.learn.n_epoch}")
@@ -309,7 +309,7 @@ class SWA(WeightAverage):
         done = learn.epoch + (1 if ended else learn.iter/n if n else 0)
         if not self.start or self.start>=1: return done-self.start
         pct = done/learn.n_epoch if learn.pct_train is None else learn.pct_train
-        return done*(1-self.start/pct) if pct else -1
+        return done*(1-self.start/pct) if pct>self.start-1e-9 else -1
 
     def before_train(self):
         super().before_train()
@@ -320,13 +320,15 @@ class SWA(WeightAverage):
             "which can be iterated once: give a list, or something that starts anew")
 
     def before_batch(self):
-        if not self.fitting or self.lr is None or (since := self._since())<-1e-9: return
+        if not self.fitting: return
+        self.since = self._since() # before the step, which `pct_train` may count already in `after_step`
+        if self.lr is None or self.since<-1e-9: return
         if self.lrs is None: self.lrs = get_hyper(self.learn.opt, 'lr')
-        pos = min(1., max(0., since)/self.anneal) if self.anneal else 1.
+        pos = min(1., max(0., self.since)/self.anneal) if self.anneal and self.learn.n_train else 1.
         self.learn.set_hyper('lr', SchedCos(self.lrs, values_for(first_groups(self.learn.opt), self.lr))(pos))
 
     def after_step(self):
-        if self._stepped() and self.every and not self.steps%self.every and self._since()>-1e-9: self._add()
+        if self._stepped() and self.every and not self.steps%self.every and self.since>-1e-9: self._add()
     def after_train(self):
         if self.fitting and not self.every and self._since(ended=True)>1e-9: self._add()
     def _add(self): self.update(1/(self.n+1))
